@@ -61,10 +61,10 @@ impl Fabric {
         self.alive.trunks.listen(&self.alive.shared, path)
     }
 
-    /// Joins the fabric of a process that [listens](Fabric::listen): its devices, and those of all processes that joined
-    /// it, can communicate with the devices of this process. The listening process assigns the addresses, so the call must
-    /// be made before any device is built. If the connection is lost, the links between the processes are down until it can
-    /// be established again.
+    /// Joins the fabric of a process that [listens](Fabric::listen): its devices, and those of all processes that
+    /// joined it, can communicate with the devices of this process. The listening process assigns the addresses, so the
+    /// call must be made before any device is built. If the connection is lost, the links between the processes are
+    /// down until it can be established again.
     ///
     /// # Errors
     /// No process listens, or it is not a fabric; there are devices, or other processes joined; the fabric is
@@ -81,8 +81,8 @@ impl Fabric {
         self.alive.trunks.join(&self.alive.shared, path)
     }
 
-    /// Waits until packets for other processes are sent; at most a second or two. Dropping the last user of a fabric does
-    /// this; a program that ends without dropping it must call this first.
+    /// Waits until packets for other processes are sent; at most a second or two. Dropping the last user of a fabric
+    /// does this; a program that ends without dropping it must call this first.
     pub fn flush(&self) {
         Trunks::flush(&self.alive.shared);
     }
@@ -200,15 +200,15 @@ impl DeviceBuilder {
         self
     }
 
-    /// Ignores bytes of WQEs that are reserved and that hardware ignores, too. By default they must be zero, which is the
-    /// rule of this project's driver. Other programs leave stale bytes there; a device of a VM always ignores them.
+    /// Ignores bytes of WQEs that are reserved and that hardware ignores, too. By default they must be zero, which is
+    /// the rule of this project's driver. Other programs leave stale bytes there; a device of a VM always ignores them.
     pub fn ignore_reserved(mut self) -> Self {
         self.config.reserved = Reserved::Ignored;
         self
     }
 
-    /// Builds the device with the in-process kernel as its front, and plugs it in. Other processes of the fabric know its
-    /// addresses then.
+    /// Builds the device with the in-process kernel as its front, and plugs it in. Other processes of the fabric know
+    /// its addresses then.
     pub fn build(self) -> Hca {
         let name = self.config.name.clone();
         let plugged = self.build_with(|config, _, _| State::new(config.clone()));
@@ -380,18 +380,18 @@ impl Hca {
         self.plugged.set_lid(lid)
     }
 
-    /// Removes the device while its contexts are open, as hot removal does: each context gets the event `DEVICE_FATAL`, the
-    /// objects are destroyed, verbs fail with `EIO`, destroying an object succeeds, and peers get no more answers. For tests
-    /// of a service that must survive the loss of a NIC.
+    /// Removes the device while its contexts are open, as a hot unplug does: each context gets the event
+    /// `DEVICE_FATAL`, the objects are destroyed, verbs fail with `EIO`, destroying an object succeeds, and peers get
+    /// no more answers. For tests of a service that must survive the loss of a NIC.
     ///
-    /// The device does not come back; a new one can be [built](Fabric::device) with the same name.
+    /// The device can't be used again; a new one can be [built](Fabric::device) with the same name.
     pub fn unplug(&self) {
         self.plugged.enter(|device, kernel, port| kernel.end_all(device, port, true));
     }
 
-    /// Ends all contexts of the device, as the kernel does when their processes die: all objects are destroyed without an
-    /// event, and peers get no more answers from these QPs. The device is still there and can be opened again. For tests of
-    /// a service whose peer is killed. What is left of the contexts in this process behaves as after
+    /// Ends all contexts of the device, as the kernel does when their processes die: all objects are destroyed without
+    /// an event, and peers get no more answers from these QPs. The device still exists and can be opened again. For
+    /// tests of a service whose peer is killed. Contexts and objects in this process then behave as after
     /// [`unplug`](Self::unplug).
     pub fn kill(&self) {
         self.plugged.enter(|device, kernel, port| kernel.end_all(device, port, false));

@@ -342,8 +342,8 @@ fn a_child_does_not_disturb_its_parent() {
     passes("fork");
 }
 
-/// Executables without any shared library: the example, and the program of list verbs. `cargo xtask bench --check` checks
-/// the example's size, because it has the library as it is released.
+/// Executables without any shared library: the example, and the program of list verbs. `cargo xtask bench --check`
+/// checks the example's size, because it builds the library in release mode.
 #[test]
 fn static_programs_run() {
     if !header_is_there() {

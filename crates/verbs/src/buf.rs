@@ -29,8 +29,8 @@ pub unsafe trait StableBuf: Send + 'static {
 /// With page alignment, the pages that a device writes contain no other data. So if these pages are excluded from a
 /// fork (`MADV_DONTFORK`), a child lacks no other data.
 ///
-/// Before its registration it is a slice. A region owns it and does not lend it, so after that the bytes are accessed
-/// by the region's methods.
+/// Before its registration the buffer dereferences to a slice. A region owns the buffer and does not lend it, so
+/// registered bytes are accessed by the region's methods.
 /// ```
 /// let mut buf = uverbs::PageBuf::new(4096)?;
 /// buf[..5].copy_from_slice(b"hello");
@@ -56,8 +56,8 @@ impl Deref for PageBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the mapping is readable, initialised with zeros, and this value's own. It is written through `&mut
-        // self` only: a device writes it while a region owns this value, and a region lends no reference to its buffer.
+        // SAFETY: the mapping is readable, initialised with zeros, and owned by this value. It is written through `&mut
+        // self` only, except by a device while a region owns this value; a region lends no reference to its `PageBuf`.
         unsafe { core::slice::from_raw_parts(self.map.as_ptr(), self.map.len()) }
     }
 }

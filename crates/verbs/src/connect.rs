@@ -3,8 +3,8 @@
 //!
 //! The exchange is that of rdma-core's pingpong programs (`libibverbs/examples`): one line of hexadecimal text each
 //! way, so either end may be a C program. The active side (client) calls [`Endpoint::exchange`], the passive side
-//! (server) [`Endpoint::answer`]. A stream in a [`WithDeadline`] ends either with an error in time if the peer says
-//! nothing.
+//! (server) [`Endpoint::answer`]. With a stream in a [`WithDeadline`], both fail after a time limit if the peer does
+//! not answer.
 //!
 //! ```
 //! use std::net::{TcpListener, TcpStream};
@@ -35,7 +35,7 @@
 //! qp.init(&attr)?;
 //! let here = qp.control.endpoint(2, &attr)?;
 //! let (stream, _) = listener.accept()?;
-//! // The QP receives before the client knows of it.
+//! // The QP can receive before the client gets its endpoint.
 //! here.answer(WithDeadline::new(stream, limit), |there| Ok(qp.connect(&here, there, &attr)?))?;
 //! client.join().unwrap().unwrap();
 //! # Ok(())
@@ -147,11 +147,11 @@ impl Endpoint {
     }
 
     /// Receives the peer's endpoint, calls `connect` with it, and then sends this one, as the passive side (server)
-    /// does. So this side's QP is ready when the peer begins to send.
+    /// does. So the QP of this side is ready before the peer begins to send.
     ///
     /// # Errors
-    /// Those of [`receive`](Self::receive) and [`send`](Self::send), and those of `connect`. After these the peer gets
-    /// no endpoint; it reads the end of the stream when the stream is dropped.
+    /// Those of [`receive`](Self::receive) and [`send`](Self::send), and those of `connect`. In these cases the peer
+    /// gets no endpoint; it reads the end of the stream when the stream is dropped.
     pub fn answer(
         &self,
         mut stream: impl Read + Write,
@@ -164,21 +164,20 @@ impl Endpoint {
     }
 }
 
-/// A stream with a time limit for all of its reads and writes together: for [`Endpoint::exchange`],
-/// [`Endpoint::answer`] and [`RemoteRegion::receive`](crate::RemoteRegion::receive). A read or write after it fails
-/// with `TimedOut`.
+/// A stream with a time limit for the sum of its reads and writes: for [`Endpoint::exchange`], [`Endpoint::answer`] and
+/// [`RemoteRegion::receive`](crate::RemoteRegion::receive). A read or write after the limit fails with `TimedOut`.
 ///
-/// It waits by poll(2) and changes nothing of the stream. The messages of an exchange are short, so a socket that is
-/// writable takes them at once.
+/// It waits by poll(2) and does not change the options of the stream. The messages of an exchange are short, so a write
+/// to a writable socket does not block.
 #[derive(Debug)]
 pub struct WithDeadline<S> {
     stream: S,
-    /// `None` is a time that does not come.
+    /// `None` means no limit.
     end: Option<Instant>,
 }
 
 impl<S: AsFd> WithDeadline<S> {
-    /// `limit` begins now.
+    /// Wraps a stream. The time limit begins now.
     pub fn new(stream: S, limit: Duration) -> Self {
         Self { stream, end: Instant::now().checked_add(limit) }
     }
@@ -242,10 +241,11 @@ impl<S: AsFd + Write> Write for WithDeadline<S> {
 pub struct ConnectAttr {
     /// Local port, from 1.
     pub port_num: u8,
-    /// Index of the local GID in the port's table, which decides the addresses of packets, and on RoCE their format.
+    /// Index of the local GID in the port's table. The GID determines the addresses of packets, and on RoCE their
+    /// format.
     ///
-    /// `None` is the default: on Ethernet (RoCE) that of [`best_gid`](crate::Context::best_gid), on InfiniBand a
-    /// connection without a global route. Both ends should use the same rule or name fitting entries.
+    /// `None` is the default: on Ethernet (RoCE) the index of [`best_gid`](crate::Context::best_gid), on InfiniBand a
+    /// connection without a global route. Both ends should use the default, or indices of matching GIDs.
     pub sgid_index: Option<u8>,
     /// Index of the partition key.
     pub pkey_index: u16,
@@ -306,12 +306,12 @@ impl Default for ConnectAttr {
 }
 
 impl ConnectAttr {
-    /// These parameters with the index of the GID that is used: where `sgid_index` is `None`, the default of the port.
-    /// A [`QpControl`](crate::qp::QpControl) does this itself; an address handle needs it before
+    /// Returns these parameters with the index of the GID that is used: if `sgid_index` is `None`, the default of the
+    /// port. [`QpControl`](crate::qp::QpControl) calls it itself; for an address handle the program calls it before
     /// [`ah_attr`](Self::ah_attr).
     ///
     /// # Errors
-    /// On RoCE, those of [`Context::best_gid`]; else the kernel's error for the query of the port.
+    /// On RoCE, those of [`Context::best_gid`]; otherwise the kernel's error for the query of the port.
     pub fn on<D: Driver>(&self, context: &Context<D>) -> uverbs_core::error::Result<Self> {
         self.resolve(context.inner())
     }
@@ -324,7 +324,7 @@ impl ConnectAttr {
         Ok(Self { sgid_index, ..*self })
     }
 
-    /// Refuses a peer without GID on a port that needs it, for which the kernel has only `EINVAL`.
+    /// Refuses a peer without a GID on a port that needs one. The kernel would return `EINVAL` without a reason.
     pub(crate) fn check_peer<D: Driver>(
         &self,
         context: &ContextInner<D>,

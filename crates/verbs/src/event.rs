@@ -2,8 +2,8 @@
 //! Asynchronous events as values: they name the event and its object by numbers, so they need no acknowledgement before
 //! the object is destroyed.
 //!
-//! The file of a context has one reader at a time: [`Context::get_async_event`], or the end of a QP
-//! ([`QpControl::drain`](crate::qp::QpControl::drain)), which waits for an event of its own and keeps the others for the
+//! The file of a context has one reader at a time: [`Context::get_async_event`], or
+//! [`QpControl::drain`](crate::qp::QpControl::drain), which waits for an event of its QP and keeps the others for the
 //! next reader.
 
 use crate::context::{Context, ContextInner, Object};
@@ -44,7 +44,7 @@ pub enum EventSource {
 }
 
 impl EventSource {
-    /// The source of an event that was read, of which the object takes note. `None` if the object is destroyed.
+    /// The source of an event that was read. Records the event in its object. `None` if the object is destroyed.
     pub(crate) fn of<D: Driver>(context: &ContextInner<D>, event: AsyncEvent) -> Option<Self> {
         let id = event.element;
         match event.event_type.scope() {
@@ -67,7 +67,7 @@ impl EventSource {
     }
 }
 
-/// The number of a QP in events, and the event that its end waits for.
+/// The number of a QP in events, and the event for which `drain` waits.
 #[derive(Clone, Debug)]
 pub(crate) struct QpEvents {
     qp_num: u32,
@@ -84,13 +84,13 @@ impl QpEvents {
         self.last_wqe.load(Ordering::Acquire)
     }
 
-    /// For a QP that begins again.
+    /// Clears the record, for a QP that is reset.
     pub(crate) fn forget_last_wqe(&self) {
         self.last_wqe.store(false, Ordering::Release);
     }
 }
 
-/// The right to read the file of asynchronous events, and the events that were read for others.
+/// The lock for reading the file of asynchronous events, and the events that were read for others.
 #[derive(Debug, Default)]
 pub(crate) struct EventReader {
     turn: Mutex<()>,
@@ -102,8 +102,8 @@ impl EventReader {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
-    /// Waits up to a millisecond for an event, which it keeps for the next [`Context::get_async_event`]. It does not read
-    /// while another thread does, which takes note of the event then.
+    /// Waits up to a millisecond for an event, which it keeps for the next [`Context::get_async_event`]. It does not
+    /// read while another thread reads, because that thread records the event.
     pub(crate) fn step<D: Driver>(context: &ContextInner<D>) -> Result<()> {
         const STEP: u16 = 1;
         let reader = context.event_reader();
@@ -143,8 +143,8 @@ impl EventReader {
     }
 }
 
-/// The asynchronous events of a context, as an object that event loops accept (`AsFd`, `AsRawFd`). Clones share the events:
-/// each event is read once.
+/// The asynchronous events of a context, as an object that event loops accept (`AsFd`, `AsRawFd`). Clones share the
+/// events: each event is read once.
 #[derive(Debug)]
 pub struct AsyncEvents<D: Driver> {
     context: Arc<ContextInner<D>>,
@@ -165,7 +165,8 @@ impl<D: Driver> AsyncEvents<D> {
         EventReader::next(&self.context)
     }
 
-    /// Whether [`get_event`](Self::get_event) returns `EAGAIN` instead of waiting; of all clones, and of the context.
+    /// Whether [`get_event`](Self::get_event) returns `EAGAIN` instead of waiting; this applies to all clones and to
+    /// the context.
     ///
     /// # Errors
     /// The error of fcntl(2).
@@ -200,8 +201,8 @@ impl<D: Driver> Context<D> {
     /// stop waiting for events then. All verbs return `EIO` from then on, but objects can be closed.
     ///
     /// # Errors
-    /// `EAGAIN` as above; `EIO` if the kernel closed the file with the device; [`Error::Protocol`](crate::Error::Protocol)
-    /// for a record that is no event.
+    /// `EAGAIN` as above; `EIO` if the kernel closed the file with the device;
+    /// [`Error::Protocol`](crate::Error::Protocol) for an invalid record.
     pub fn get_async_event(&self) -> Result<Event> {
         EventReader::next(self.inner())
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which GID of a port a connection uses.
+//! The selection of the GID of a port for a connection.
 //!
-//! A port has a table of GIDs. The index in it (`sgid_index`) decides the addresses of packets, and on RoCE their format,
-//! too: each IP address of the network interface is in the table twice, as RoCE version 1 and 2. The two ends need GIDs of the
-//! same type, and with an IPv4 address at one end, one at the other end.
+//! A port has a table of GIDs. The index in it (`sgid_index`) determines the addresses of packets and, on RoCE, their
+//! format: each IP address of the network interface is in the table twice, as RoCE version 1 and 2. The two ends need
+//! GIDs of the same type, and both must be derived from IPv4 addresses, or neither.
 
 use crate::context::{Context, ContextInner};
 use uverbs_core::attr::{Gid, GidEntry, GidType, LinkLayer};
@@ -14,11 +14,11 @@ use uverbs_core::provider::Driver;
 impl<D: Driver> Context<D> {
     /// The entry of the port's GID table that connections should use.
     ///
-    /// On Ethernet (RoCE) it is, in this order of preference, one of RoCE version 2, one of an IPv4 address, one of a routable
-    /// IPv6 address; among equals the first. On InfiniBand it is the first.
+    /// On Ethernet (RoCE) entries of RoCE version 2 are preferred; among these, entries of an IPv4 address, then those
+    /// of a routable IPv6 address; then the first one. On InfiniBand it is the first entry.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the table has no entry for the port; else the kernel's error.
+    /// [`Error::Invalid`] if the table has no entry for the port; otherwise the kernel's error.
     pub fn best_gid(&self, port_num: u8) -> Result<GidEntry> {
         best(self.inner(), port_num)
     }
@@ -34,7 +34,7 @@ fn best<D: Driver>(context: &ContextInner<D>, port_num: u8) -> Result<GidEntry> 
     })
 }
 
-/// The index for a connection whose program names none: the best on Ethernet. InfiniBand needs none.
+/// The index for a connection whose program selects none: that of the best GID on Ethernet, none on InfiniBand.
 pub(crate) fn default_index<D: Driver>(context: &ContextInner<D>, port_num: u8) -> Result<Option<u8>> {
     if query::port(context.kernel(), port_num)?.link_layer != LinkLayer::ETHERNET {
         return Ok(None);

@@ -494,31 +494,31 @@ impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Private> {
         Ok(())
     }
 
-    /// These bytes. The device may write others at the same time: the slots of a ring of receives that are still
-    /// posted, while the slot of a completed one is read. (That a range is not posted is the promise of each post.)
+    /// A part of the bytes. The device may write other parts at the same time, for example the slots of receives that
+    /// are still posted. (The contract of each post excludes that the device writes this part.)
     ///
     /// # Errors
     /// [`Error::Invalid`] if the range is not inside the region.
     pub fn slice(&self, range: Range<usize>) -> Result<&[u8]> {
         let (at, length) = (self.memory_at(range.clone())?, range.len());
-        // SAFETY: `length` bytes from `at` on are inside the buffer, and `StableBuf` promises them as long as
-        // `self.buf` lives. No peer may write them, and this process writes only through `&mut self`.
+        // SAFETY: `length` bytes from `at` on are inside the buffer, and `StableBuf` guarantees them as long as
+        // `self.buf` exists. No peer may write them, and this process writes only through `&mut self`.
         Ok(unsafe { core::slice::from_raw_parts(at.as_ptr(), length) })
     }
 
-    /// These bytes, to write, while the device may access others.
+    /// A part of the bytes, mutable. The device may access other parts at the same time.
     ///
     /// # Errors
     /// As [`slice`](Self::slice).
     pub fn slice_mut(&mut self, range: Range<usize>) -> Result<&mut [u8]> {
         let (at, length) = (self.memory_at(range.clone())?, range.len());
-        // SAFETY: `length` bytes from `at` on are inside the buffer, and `StableBuf` promises them as long as
-        // `self.buf` lives. No peer may write them, and `&mut self` excludes other accesses by this process.
+        // SAFETY: `length` bytes from `at` on are inside the buffer, and `StableBuf` guarantees them as long as
+        // `self.buf` exists. No peer may write them, and `&mut self` excludes other accesses by this process.
         Ok(unsafe { core::slice::from_raw_parts_mut(at.as_ptr(), length) })
     }
 
-    /// All bytes, of a region in which no receive or read is posted: the device writes to those during the borrow. A
-    /// ring that is in use lends its slots by [`slice`](Self::slice).
+    /// All bytes, for a region in which no receive or read is posted, because the device could write there during the
+    /// borrow. [`slice`](Self::slice) lends the slots of a ring that is in use.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: `StableBuf` guarantees the bytes as long as `self.buf` exists; no peer may write them, and this
@@ -526,7 +526,7 @@ impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Private> {
         unsafe { core::slice::from_raw_parts(self.memory().as_ptr(), self.mapped) }
     }
 
-    /// All bytes, to write. As [`as_slice`](Self::as_slice).
+    /// All bytes, mutable, otherwise as [`as_slice`](Self::as_slice).
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: `StableBuf` guarantees the bytes as long as `self.buf` exists; no peer may write them, and `&mut

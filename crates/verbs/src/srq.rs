@@ -82,10 +82,10 @@ impl<D: Driver> Drop for SrqInner<D> {
 
 /// A shared receive queue.
 ///
-/// Its QPs take receives from it when messages arrive. Which receives a QP has taken is known only from their completions,
-/// and the completions of a destroyed QP are removed from the CQ. So a QP that is destroyed before its completions were polled
-/// takes their buffers along: they stay registered, but no completion names them any more, and the queue has fewer receives.
-/// [`Qp::drain`](crate::Qp::drain) ends a QP without that loss.
+/// Its QPs take receives from it when messages arrive. Which receives a QP has taken is known only from their
+/// completions, and the completions of a destroyed QP are removed from the CQ. So if a QP is destroyed before its
+/// completions were polled, the program can't determine which buffers they would have named: these stay registered, and
+/// the queue has fewer receives. [`Qp::drain`](crate::Qp::drain) prevents this.
 #[derive(Debug)]
 pub struct SharedReceiveQueue<D: Driver, L: Locking = Exclusive> {
     receiver: ManuallyDrop<Receiver<D::SharedRecvQueue, L>>,

@@ -5,7 +5,7 @@
  *   bench td|shared FACE count|ns|trace [NAME...]
  *
  * The loader decides which libibverbs.so.1 is measured: rdma-core's or this project's. "td" puts the queues into a thread
- * domain, "shared" leaves them their locks. FACE begins the names of the measurements: NAME is "FACE ROW xBATCH".
+ * domain, "shared" keeps their locks. FACE begins the names of the measurements: NAME is "FACE ROW xBATCH".
  * It runs under the preload library of shim.c. The rows are those of the Rust program beside it, with the same names.
  *
  * In the mode "trace" a section of each row is between two stores to a variable; the output has its address.
@@ -87,7 +87,7 @@ static void post_fifth(int batch)
 
 /*
  * A stand-in for the doorbell register's write-combining memory: after each post, non-temporal stores of as many words as the
- * register gets (the whole WQE of a single post, else 8 bytes) and the fence that pushes them out.
+ * register gets (the whole WQE of a single post, else 8 bytes) and the fence that flushes them.
  */
 static long long burst_target[2][32] __attribute__((aligned(256)));
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The commands of the fake device: what both drivers ask on the way to queues that they can post to, and no more.
+ * The commands of the fake device: those that both drivers need to create queues and post to them, and no others.
  *
  * The answers are those of a ConnectX-6 Dx on RoCE, with dynamic UAR pages and CQE version 1. Objects are never destroyed: the
- * benchmarks leave theirs to the end of the process.
+ * benchmarks keep theirs until the process exits.
  */
 #include <errno.h>
 #include <rdma/ib_user_ioctl_cmds.h>
@@ -31,7 +31,7 @@ static struct ib_uverbs_attr *attr(call_t *call, unsigned id)
 			return &call->attrs[i];
 	return NULL;
 }
-/* An input of at most so many bytes; what the caller did not send is 0. */
+/* An input of at most so many bytes; bytes that the caller did not send are 0. */
 static void in(call_t *call, unsigned id, void *to, size_t size)
 {
 	struct ib_uverbs_attr *a = attr(call, id);
@@ -47,7 +47,7 @@ static uint32_t in_u32(call_t *call, unsigned id)
 	in(call, id, &value, sizeof(value));
 	return value;
 }
-/* An output; what the caller has room for beyond it becomes 0. `from` may be the same memory. */
+/* An output. The rest of the caller's buffer is set to 0. `from` may be the same memory. */
 static void out(call_t *call, unsigned id, const void *from, size_t size)
 {
 	struct ib_uverbs_attr *a = attr(call, id);
@@ -69,7 +69,7 @@ static void out_object(call_t *call, unsigned id)
 		a->data = next_handle++;
 }
 
-/* ------------------------------------------------------------------------------------------------------- what the device is */
+/* ----------------------------------------------------------------------------------------------- attributes of the device */
 static const struct ib_uverbs_query_device_resp device = {
 	.fw_ver = 22ull << 32 | 36 << 16 | 1010,
 	.max_mr_size = ~0ull,
@@ -111,7 +111,7 @@ static const struct ib_uverbs_query_port_resp port = {
 	.phys_state = 5,
 	.link_layer = 2, /* Ethernet */
 };
-/* Of 192.168.1.10, RoCE v2. */
+/* The GID of 192.168.1.10, RoCE v2. */
 static const uint8_t gid[16] = { [10] = 0xff, [11] = 0xff, [12] = 192, [13] = 168, [14] = 1, [15] = 10 };
 
 static void get_context(call_t *call)
@@ -239,7 +239,7 @@ static int invoke_write(call_t *call)
 		query_device(call);
 		return 0;
 	case IB_USER_VERBS_CMD_QUERY_DEVICE:
-		/* Without an output, the question is whether the command is known. */
+		/* Without an output, the caller queries whether the command exists. */
 		if (!attr(call, UVERBS_ATTR_CORE_OUT))
 			return ENOSPC;
 		RESPOND(struct ib_uverbs_query_device_resp r = device);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* The C benchmark's objects, and what a device would do with them: see world.h. */
+/* The C benchmark's objects, and the work of a device on them: see world.h. */
 #define _GNU_SOURCE
 #include "world.h"
 #include <dlfcn.h>

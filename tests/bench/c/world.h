@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* The C benchmark's objects, the device's side of its queues, and the measured stretch. */
+/* The C benchmark's objects, the device's side of its queues, and the measured section. */
 #ifndef WORLD_H
 #define WORLD_H
 #include <endian.h>
@@ -21,9 +21,9 @@
 
 extern int counting, tracing, thread_domain;
 
-/* Ticks of the measured stretches. */
+/* Ticks of the measured sections. */
 extern uint64_t elapsed;
-/* A store to it begins and ends a stretch that is traced. */
+/* A store to it begins and ends a traced section. */
 extern volatile uint64_t mark;
 
 static inline uint64_t now(void)
@@ -103,7 +103,7 @@ enum { REQUESTER = 0, RESPONDER_SEND = 2, RDMA_WRITE = 8, SCATTERED_BYTE = 7 };
 void complete(struct cq *c, const struct qp *q, uint16_t counter, int opcode, uint32_t bytes, int scattered);
 /* Polls n completions, the last of which has this wr_id. */
 void drain(struct cq *c, int n, uint64_t last);
-/* All that was posted is done; the last WQE has so many basic blocks. */
+/* All posted work requests are complete; the last WQE has so many basic blocks. */
 void retire_sends(struct qp *q, int blocks);
 
 #endif

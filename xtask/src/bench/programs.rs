@@ -131,7 +131,7 @@ impl C {
         })
     }
 
-    /// The bytes of the example of a static program, with this project's library as it is released.
+    /// The bytes of the example of a static program, with the release build of this project's library.
     pub(crate) fn static_size(&self) -> Result<u64> {
         let program = folder()?.join("loopback-static");
         let mut cmd = Command::new("cc");

@@ -26,7 +26,8 @@ use uverbs_uapi::mlx5::cmds::{
     MLX5_IB_METHOD_UAR_OBJ_DESTROY, MLX5_IB_OBJECT_UAR,
 };
 
-/// Whether the method destroys an object. Those of a context that ended succeed, because all its objects are destroyed.
+/// Whether the method destroys an object. On a context that has ended these methods succeed, because all its objects
+/// are destroyed.
 fn is_destroy(key: (u16, u16)) -> bool {
     matches!(
         key,

@@ -46,7 +46,7 @@ impl Page {
             return;
         }
         self.plugged.enter(|device, kernel, port| {
-            // The kernel replaces the pages of a removed device by ones without effect.
+            // The kernel replaces the pages of a removed device by pages without a device.
             if !kernel.has_ended(self.context) {
                 device.doorbell(port, self.page, offset, value, burst);
             }

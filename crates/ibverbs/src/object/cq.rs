@@ -287,7 +287,7 @@ pub(crate) unsafe fn extended_request(
     let flags = CqFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
     let mut allocator = None;
     if attr.comp_mask & mask::PD != 0 {
-        // Its thread domain has no effect: that one thread at a time uses the queue is said by a flag.
+        // Its thread domain has no effect: a flag means that one thread at a time uses the queue.
         // SAFETY: `attr.parent_domain` is NULL or a live object, which begins with the pointer to its context
         // (contract of the man page).
         unsafe { context::is_of(context, attr.parent_domain) }?;

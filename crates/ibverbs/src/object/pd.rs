@@ -93,10 +93,10 @@ pub(crate) unsafe fn td<'a>(pd: *mut ibv_pd) -> Option<&'a AnyTd> {
     }
 }
 
-/// Its allocator of queue memory, if it is a parent domain with one.
+/// The allocator of queue memory of a parent domain, if it has one.
 ///
 /// # Safety
-/// NULL, or a live domain of ours.
+/// `pd` is NULL, or a live domain of this library.
 pub(crate) unsafe fn allocator(pd: *mut ibv_pd) -> Option<Arc<dyn QueueAllocator>> {
     if pd.is_null() {
         return None;
@@ -142,7 +142,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
             // of the man page).
             Kind::Domain(handle) => unsafe { destroy_handle(handle, PdHandle::destroy) }?,
             Kind::Parent { pd, td, allocators } => {
-                // Queues in its memory would be freed by its function later.
+                // The function that frees the memory of its queues gets a pointer to the domain.
                 if allocators.as_ref().is_some_and(|allocators| allocators.is_used()) {
                     return Err(Errno::EBUSY);
                 }

@@ -73,8 +73,8 @@ impl Kernel for Removable {
 
 const ALLOWS: &str = "RDMAV_ALLOW_DISASSOCIATE_DESTROY";
 
-/// Without the variable nothing can be destroyed, as with rdma-core, but the device can be closed. With the variable,
-/// everything can.
+/// Without the variable, no object can be destroyed, as with rdma-core, but the device can be closed. With the
+/// variable, all objects can be destroyed.
 #[test]
 fn objects_of_a_removed_device() {
     let hca = Hca::new();
@@ -115,22 +115,22 @@ fn objects_of_a_removed_device() {
     assert!(unsafe { ibv_alloc_pd(context) }.is_null());
     assert_eq!(nix::errno::Errno::last_raw(), libc::EIO);
     let destroyed = if std::env::var_os(ALLOWS).is_some() { 0 } else { libc::EIO };
-    // What fails is tried again: the object is as before.
+    // A destruction that fails is repeated, because it must not change the object.
     for attempt in 0..if destroyed == 0 { 1 } else { 2 } {
         let mut wc = MaybeUninit::uninit();
         // SAFETY: the queue exists, and there is room for a completion.
         assert_eq!(unsafe { poll_cq::<Mlx5>(cq, 1, wc.as_mut_ptr()) }, 0, "attempt {attempt}");
         // SAFETY: the queue exists.
         assert_eq!(unsafe { req_notify_cq::<Mlx5>(cq, 0) }, 0);
-        // SAFETY: the object exists, as does what it uses. If it is destroyed, it is not used later.
+        // SAFETY: the object and its parents exist. If it is destroyed, it is not used later.
         assert_eq!(unsafe { ibv_destroy_qp(qp) }, destroyed);
-        // SAFETY: the object exists, as does what it uses. If it is destroyed, it is not used later.
+        // SAFETY: the object and its parents exist. If it is destroyed, it is not used later.
         assert_eq!(unsafe { ibv_destroy_srq(srq) }, destroyed);
-        // SAFETY: the object exists, as does what it uses. If it is destroyed, it is not used later.
+        // SAFETY: the object and its parents exist. If it is destroyed, it is not used later.
         assert_eq!(unsafe { ibv_destroy_cq(cq) }, destroyed);
-        // SAFETY: the object exists, as does what it uses. If it is destroyed, it is not used later.
+        // SAFETY: the object and its parents exist. If it is destroyed, it is not used later.
         assert_eq!(unsafe { ibv_dereg_mr(mr) }, destroyed);
-        // SAFETY: the object exists, as does what it uses. If it is destroyed, it is not used later.
+        // SAFETY: the object and its parents exist. If it is destroyed, it is not used later.
         assert_eq!(unsafe { ibv_dealloc_pd(pd) }, destroyed);
     }
     if destroyed == 0 {
@@ -143,7 +143,7 @@ fn objects_of_a_removed_device() {
     assert_eq!(unsafe { ibv_get_cq_event(ptr::null_mut(), ptr::null_mut(), ptr::null_mut()) }, -1);
 }
 
-/// The variable is read once, so this is another process.
+/// Runs the test with the variable in another process, because the variable is read once.
 #[test]
 fn objects_of_a_removed_device_are_destroyed_if_the_program_asks_for_it() {
     let program = std::env::current_exe().unwrap();

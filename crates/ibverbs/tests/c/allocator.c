@@ -5,7 +5,7 @@
 
 enum { TYPES = 6, PLACES = 64 };
 
-/* What the functions do. */
+/* The behaviour of the functions. */
 static enum { ALLOCATE, DEFAULT, FAIL, MISALIGN } mode;
 static struct ibv_pd *domain;
 static int pd_context, allocated[TYPES], freed[TYPES];
@@ -81,7 +81,7 @@ static struct ibv_cq *make_cq(struct end *end)
 	return cq ? ibv_cq_ex_to_cq(cq) : NULL;
 }
 
-/* Messages between a QP in memory of the program and one in the library's. */
+/* Messages between a QP in the program's memory and one in the library's. */
 static void exchange(struct end *a, struct end *b)
 {
 	struct ibv_sge sge = { (uintptr_t)a->buf, 100, a->mr->lkey };
@@ -180,7 +180,7 @@ int main(void)
 	CHECK(ibv_create_qp_ex(a.context, &qp) == NULL && errno == ENOMEM);
 	errno = 0;
 	CHECK(ibv_create_srq(domain, &srq) == NULL && errno == ENOMEM);
-	/* Memory that is not aligned is given back. */
+	/* Memory that is not aligned is freed again. */
 	mode = MISALIGN;
 	errno = 0;
 	CHECK(make_cq(&a) == NULL && errno == EINVAL);

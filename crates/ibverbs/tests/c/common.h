@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What the programs of this folder share: checks that name themselves, and two connected queue pairs. */
+/* Shared by the programs of this folder: checks that print their expression, and two connected queue pairs. */
 #ifndef COMMON_H
 #define COMMON_H
 
@@ -20,7 +20,7 @@
 
 enum { PORT = 1, GID_INDEX = 3, SIZE = 4096, DEPTH = 16, QKEY = 0x11111111 };
 
-/* One end: a context and what hangs on it. */
+/* One end: a context and its objects. */
 struct end {
 	struct ibv_context *context;
 	struct ibv_pd *pd;
@@ -150,7 +150,7 @@ static inline struct ibv_wc poll_one(struct ibv_cq *cq)
 	return wc;
 }
 
-/* A completion that went well. */
+/* A successful completion. */
 static inline struct ibv_wc poll_ok(struct ibv_cq *cq, uint64_t wr_id)
 {
 	struct ibv_wc wc = poll_one(cq);

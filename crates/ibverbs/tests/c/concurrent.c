@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* Threads that create, connect, use and destroy queue pairs of one completion queue, while others poll it and wait for its
- * events; and devices that are closed with everything still in them. */
+ * events; and devices that are closed while all their objects exist. */
 #include "common.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -37,7 +37,7 @@ static void *make(void *which)
 			}, *bad;
 			CHECK(ibv_post_send(qp, &wr, &bad) == 0);
 		}
-		/* In every other round the queue pair goes while its requests are under way. */
+		/* In every other round the queue pair is destroyed while its requests are outstanding. */
 		while (round % 2 && done[me] - before < WRITES)
 			sched_yield();
 		CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_qp(peer) == 0);
@@ -103,7 +103,7 @@ static int count_fds(void)
 	return n;
 }
 
-/* One of everything, and then the device is closed. */
+/* Creates an object of each kind, and closes the device. */
 static void close_with_live_objects(void)
 {
 	struct end end;

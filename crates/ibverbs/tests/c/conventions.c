@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* How each exported function fails, by its man page: the errno is returned, or NULL or -1 and errno. */
+/* The failure of each exported function, which its man page specifies: it returns the errno, or NULL or -1 and sets errno. */
 #include "common.h"
 
 /* Functions that the header of some version lacks, under names that no header has. */
@@ -29,19 +29,19 @@ void any_ibv_free_buf() __asm__("ibv_free_buf");
 
 static int functions;
 
-/* The number is returned, and errno is not looked at. */
+/* The number is returned; errno is not checked. */
 #define RETURNS(number, call) CHECK((functions++, call) == (number))
 #define SETS(result, number, call) CHECK((functions++, errno = 0, (call) == (result)) && errno == (number))
 #define IS_NULL(number, call) SETS(NULL, number, (void *)(call))
 #define IS_MINUS_ONE(number, call) SETS(-1, number, call)
 #define RETURNS_NOTHING(call) (functions++, call)
 
-/* A function of the context, called with nothing. */
+/* A function of the context, called with NULL. */
 #define SLOT(name, check, result, ...) check(result, context->name(__VA_ARGS__))
 #define IS_NULL_SLOT(number, call) IS_NULL(number, call)
 #define RETURNS_SLOT(number, call) RETURNS(number, call)
 
-/* What the header's inline functions call through the context. */
+/* The functions that the header's inline functions call through the context. */
 static void slots(void)
 {
 	struct ibv_context *opened = open_hca(0);
@@ -79,7 +79,7 @@ static void slots(void)
 	SLOT(destroy_counters, RETURNS_SLOT, EINVAL, NULL);
 	SLOT(attach_counters_point_flow, RETURNS_SLOT, EINVAL, NULL, NULL, NULL);
 	SLOT(read_counters, RETURNS_SLOT, EINVAL, NULL, NULL, 0, 0);
-	/* The open context instead of NULL, and nothing else. */
+	/* The open context; all other arguments are NULL or 0. */
 	SLOT(query_port, RETURNS_SLOT, EINVAL, opened, 1, NULL, 0);
 	SLOT(alloc_dm, IS_NULL_SLOT, EINVAL, opened, NULL);
 	SLOT(create_cq_ex, IS_NULL_SLOT, EINVAL, opened, NULL);
@@ -93,7 +93,7 @@ static void slots(void)
 
 int main(void)
 {
-	struct ibv_context *nobody = NULL;
+	struct ibv_context *no_context = NULL;
 	struct ibv_pd *pd = NULL;
 	struct ibv_qp *qp = NULL;
 	struct ibv_srq *srq = NULL;
@@ -105,20 +105,20 @@ int main(void)
 	__be16 pkey;
 
 	IS_NULL(EINVAL, ibv_open_device(NULL));
-	IS_MINUS_ONE(EINVAL, ibv_close_device(nobody));
-	RETURNS(EINVAL, ibv_query_device(nobody, null));
-	RETURNS(EINVAL, (ibv_query_port)(nobody, 1, null));
-	IS_MINUS_ONE(EINVAL, ibv_query_gid(nobody, 1, 0, &gid));
-	RETURNS(EINVAL, _ibv_query_gid_ex(nobody, 1, 0, null, 0, 0));
-	RETURNS(-EINVAL, _ibv_query_gid_table(nobody, null, 0, 0, 0));
-	IS_MINUS_ONE(EINVAL, any_ibv_query_gid_type(nobody, 1, 0, null));
-	IS_MINUS_ONE(EINVAL, ibv_query_pkey(nobody, 1, 0, &pkey));
-	IS_MINUS_ONE(EINVAL, ibv_get_pkey_index(nobody, 1, 0));
+	IS_MINUS_ONE(EINVAL, ibv_close_device(no_context));
+	RETURNS(EINVAL, ibv_query_device(no_context, null));
+	RETURNS(EINVAL, (ibv_query_port)(no_context, 1, null));
+	IS_MINUS_ONE(EINVAL, ibv_query_gid(no_context, 1, 0, &gid));
+	RETURNS(EINVAL, _ibv_query_gid_ex(no_context, 1, 0, null, 0, 0));
+	RETURNS(-EINVAL, _ibv_query_gid_table(no_context, null, 0, 0, 0));
+	IS_MINUS_ONE(EINVAL, any_ibv_query_gid_type(no_context, 1, 0, null));
+	IS_MINUS_ONE(EINVAL, ibv_query_pkey(no_context, 1, 0, &pkey));
+	IS_MINUS_ONE(EINVAL, ibv_get_pkey_index(no_context, 1, 0));
 	IS_NULL(EINVAL, ibv_get_device_name(NULL));
 	RETURNS(-1, ibv_get_device_index(NULL));
 	CHECK((functions++, ibv_get_device_guid(NULL)) == 0);
 
-	IS_NULL(EINVAL, ibv_alloc_pd(nobody));
+	IS_NULL(EINVAL, ibv_alloc_pd(no_context));
 	RETURNS(EINVAL, ibv_dealloc_pd(pd));
 	IS_NULL(EINVAL, (ibv_reg_mr)(pd, null, 0, 0));
 	IS_NULL(EINVAL, (ibv_reg_mr_iova)(pd, null, 0, 0, 0));
@@ -127,11 +127,11 @@ int main(void)
 	IS_NULL(EINVAL, any_ibv_reg_mr_ex(pd, null));
 	RETURNS(IBV_REREG_MR_ERR_INPUT, ibv_rereg_mr(mr, 0, pd, null, 0, 0));
 	RETURNS(EINVAL, ibv_dereg_mr(mr));
-	IS_NULL(EINVAL, ibv_create_comp_channel(nobody));
+	IS_NULL(EINVAL, ibv_create_comp_channel(no_context));
 	RETURNS(EINVAL, ibv_destroy_comp_channel(NULL));
 	IS_MINUS_ONE(EINVAL, ibv_get_cq_event(NULL, &cq, &null));
 	RETURNS_NOTHING(ibv_ack_cq_events(cq, 1));
-	IS_NULL(EINVAL, ibv_create_cq(nobody, 1, null, NULL, 0));
+	IS_NULL(EINVAL, ibv_create_cq(no_context, 1, null, NULL, 0));
 	RETURNS(EINVAL, ibv_resize_cq(cq, 1));
 	RETURNS(EINVAL, ibv_destroy_cq(cq));
 	IS_NULL(EINVAL, ibv_create_srq(pd, null));
@@ -150,9 +150,9 @@ int main(void)
 	RETURNS(EINVAL, ibv_detach_mcast(qp, null, 0));
 	IS_NULL(EINVAL, ibv_create_ah(pd, null));
 	IS_NULL(EINVAL, ibv_create_ah_from_wc(pd, null, null, 1));
-	IS_MINUS_ONE(EINVAL, ibv_init_ah_from_wc(nobody, 1, null, null, null));
+	IS_MINUS_ONE(EINVAL, ibv_init_ah_from_wc(no_context, 1, null, null, null));
 	RETURNS(EINVAL, ibv_destroy_ah(ah));
-	IS_MINUS_ONE(EINVAL, ibv_get_async_event(nobody, null));
+	IS_MINUS_ONE(EINVAL, ibv_get_async_event(no_context, null));
 	RETURNS_NOTHING(ibv_ack_async_event(NULL));
 	RETURNS(0, ibv_fork_init());
 	IS_MINUS_ONE(EINVAL, any_ibv_read_sysfs_file(null, null, null, (size_t)0));
@@ -160,9 +160,9 @@ int main(void)
 
 	RETURNS(EINVAL, any_ibv_query_port_speed(null, 1, null));
 	IS_NULL(EBADF, ibv_import_device(-1));
-	IS_NULL(EINVAL, ibv_import_pd(nobody, 0));
+	IS_NULL(EINVAL, ibv_import_pd(no_context, 0));
 	IS_NULL(EINVAL, ibv_import_mr(pd, 0));
-	IS_NULL(EINVAL, ibv_import_dm(nobody, 0));
+	IS_NULL(EINVAL, ibv_import_dm(no_context, 0));
 	RETURNS_NOTHING(ibv_unimport_pd(pd));
 	RETURNS_NOTHING(ibv_unimport_mr(mr));
 	RETURNS_NOTHING(ibv_unimport_dm(NULL));
@@ -171,11 +171,11 @@ int main(void)
 	RETURNS_NOTHING(any_ibv_free_buf(null));
 	IS_MINUS_ONE(EINVAL, any_ibv_export_buf_dmabuf_fd(null));
 
-	/* Not done. */
+	/* Not implemented. */
 	IS_NULL(EOPNOTSUPP, any_ibv_alloc_dmah(null, null));
 	RETURNS(EOPNOTSUPP, any_ibv_dealloc_dmah(null));
 	IS_MINUS_ONE(EOPNOTSUPP, any_ibv_dm_export_dmabuf_fd(null));
-	RETURNS(EOPNOTSUPP, ibv_resolve_eth_l2_from_gid(nobody, null, null, null));
+	RETURNS(EOPNOTSUPP, ibv_resolve_eth_l2_from_gid(no_context, null, null, null));
 	RETURNS(EOPNOTSUPP, any__ibv_query_comp_cntr_caps(null, null, (size_t)0));
 	IS_NULL(EOPNOTSUPP, any_ibv_create_comp_cntr(null, null));
 	RETURNS(EOPNOTSUPP, any_ibv_destroy_comp_cntr(null));

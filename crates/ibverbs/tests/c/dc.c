@@ -121,7 +121,7 @@ int main(void)
 	ibv_wr_set_sge(qp, a.mr->lkey, (uintptr_t)a.buf, 32);
 	CHECK(ibv_wr_complete(qp) == EINVAL);
 
-	/* What is not there is refused, with the errno. */
+	/* Options that are not implemented are refused, with the errno. */
 	mlx5_attr.comp_mask |= MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS;
 	mlx5_attr.send_ops_flags = MLX5DV_QP_EX_WITH_MR_LIST;
 	errno = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What can be asked of a device, and the ways in which these verbs fail. */
+/* The queries of a device, and their failures. */
 #include "common.h"
 #include <fcntl.h>
 #include <unistd.h>
@@ -46,7 +46,7 @@ int main(void)
 	CHECK(ibv_query_port(context, PORT, &port) == 0);
 	CHECK(port.state == IBV_PORT_ACTIVE && port.link_layer == IBV_LINK_LAYER_ETHERNET && port.gid_tbl_len > 0);
 	CHECK(ibv_query_port(context, 9, &port) == EINVAL);
-	/* The function itself, as old programs call it, writes no more than the struct had then. */
+	/* The exported function, which old programs call, writes no more than the size of the old struct. */
 	struct ibv_port_attr old;
 	memset(&old, 0xff, sizeof(old));
 	CHECK((ibv_query_port)(context, PORT, (struct _compat_ibv_port_attr *)&old) == 0);
@@ -68,7 +68,7 @@ int main(void)
 	CHECK(ibv_get_pkey_index(context, PORT, 0x1234) == -1);
 	CHECK(ibv_is_fork_initialized() == IBV_FORK_UNNEEDED && ibv_fork_init() == 0);
 
-	/* NULL, and objects of nobody. */
+	/* NULL, and objects of no context of this library. */
 	struct ibv_context foreign = { 0 };
 	struct ibv_pd stranger = { .context = &foreign };
 	errno = 0;
@@ -81,18 +81,18 @@ int main(void)
 	errno = 0;
 	CHECK(ibv_open_device(NULL) == NULL && errno == EINVAL);
 
-	/* The clock of the device goes on. */
+	/* The clock of the device advances. */
 	struct ibv_values_ex before = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK }, after = before, wrong = { .comp_mask = 2 };
 	CHECK(ibv_query_rt_values_ex(context, &before) == 0 && before.comp_mask == IBV_VALUES_MASK_RAW_CLOCK);
 	usleep(1000);
 	CHECK(ibv_query_rt_values_ex(context, &after) == 0 && after.raw_clock.tv_nsec > before.raw_clock.tv_nsec);
 	CHECK(ibv_query_rt_values_ex(context, &wrong) == EINVAL);
 
-	/* What is missing says so. */
+	/* Missing functions return EOPNOTSUPP. */
 	errno = 0;
 	CHECK(ibv_import_device(STDERR_FILENO) == NULL && (errno == EINVAL || errno == ENODEV));
 
-	/* Closing a device takes its objects along and leaves no descriptor. */
+	/* Closing a device destroys its objects and leaves no descriptor open. */
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	struct ibv_cq *cq = ibv_create_cq(context, 4, NULL, NULL, 0);
 	CHECK(pd && cq);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Commands for the firmware: a completion queue, a queue pair and a key that the kernel's verbs know nothing of, in memory of this
- * program. A message goes from the queue pair to itself. Needs a device with user contexts. */
+/* Commands for the firmware: a completion queue, a queue pair and a key that are not objects of the kernel's verbs, in
+ * memory of this program. A message goes from the queue pair to itself. Needs a device with user contexts. */
 #include "direct.h"
 
 /* Opcodes and event types of the PRM. */
@@ -9,7 +9,7 @@ enum {
 	INIT2RTR_QP, RTR2RTS_QP, QUERY_QP = 0x50b, COMPLETION = 0,
 };
 
-/* Where things are in the memory. */
+/* The layout of the memory. */
 enum { CQ_RING = 0, RQ_RING = 0x1000, SQ_RING = 0x1040, CQ_RECORD = 0x2000, QP_RECORD = 0x2040, DATA = 0x3000, BYTES = 0x4000 };
 
 static struct ibv_context *context;
@@ -80,7 +80,7 @@ int main(int argc, char **argv)
 	CHECK(ibv_query_port(context, PORT, &port) == 0);
 	int gid_index = argc > 1 ? atoi(argv[1]) : 0;
 
-	/* The device's capabilities; a command that the device does not have; one that the kernel does not let through. */
+	/* The device's capabilities; a command that the device does not have; one that the kernel refuses. */
 	char in[1024] __attribute__((aligned(8))), out[16 + 4096] __attribute__((aligned(8)));
 	command(in, QUERY_HCA_CAP);
 	_devx_set(in, 1, 0x30, 16);
@@ -165,7 +165,7 @@ int main(int argc, char **argv)
 	for (int opcode = RST2INIT_QP; opcode <= RTR2RTS_QP; opcode++)
 		modify(qp, qpn, opcode, &gid, raw_ah.av);
 
-	/* The state of the queue pair; and again without waiting. */
+	/* The state of the queue pair, queried synchronously and asynchronously. */
 	struct mlx5dv_devx_cmd_comp *comp = mlx5dv_devx_create_cmd_comp(context);
 	struct {
 		struct mlx5dv_devx_async_cmd_hdr header;
@@ -192,7 +192,7 @@ int main(int argc, char **argv)
 	};
 	arm_by_hand(&hand);
 
-	/* Messages to itself. */
+	/* Messages from the queue pair to itself. */
 	for (int i = 0; i < 40; i++) {
 		sprintf(memory + DATA, "message %d", i);
 		recv_by_hand(&hand, memory + DATA + 64, 32, mkey);

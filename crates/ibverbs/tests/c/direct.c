@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Direct verbs: the device's capabilities, the addresses of objects, messages that are posted and polled by hand. */
+/* Direct verbs: the device's capabilities, the addresses of objects, and messages that the program
+ * itself writes to the rings and reads from them. */
 #include "direct.h"
 
 static void device(struct ibv_context *context)
@@ -11,13 +12,13 @@ static void device(struct ibv_context *context)
 	attr.comp_mask = 0;
 	CHECK(mlx5dv_query_device(context, &attr) == 0);
 	CHECK(attr.version == 0 && attr.comp_mask == 0 && attr.flags & MLX5DV_CONTEXT_FLAGS_CQE_V1);
-	CHECK(attr.max_dynamic_bfregs == 0xa5a5a5a5); /* What is not asked for is not written. */
+	CHECK(attr.max_dynamic_bfregs == 0xa5a5a5a5); /* Fields that are not requested are not written. */
 	attr.comp_mask = MLX5DV_CONTEXT_MASK_STRIDING_RQ | MLX5DV_CONTEXT_MASK_CLOCK_INFO_UPDATE |
 			 MLX5DV_CONTEXT_MASK_SIGNATURE_OFFLOAD | MLX5DV_CONTEXT_MASK_DYN_BFREGS;
 	CHECK(mlx5dv_query_device(context, &attr) == 0);
 	CHECK(attr.comp_mask & MLX5DV_CONTEXT_MASK_DYN_BFREGS && attr.max_dynamic_bfregs != 0xa5a5a5a5);
 	CHECK(attr.comp_mask & MLX5DV_CONTEXT_MASK_STRIDING_RQ);
-	CHECK(!(attr.comp_mask & MLX5DV_CONTEXT_MASK_SIGNATURE_OFFLOAD)); /* Not there: not answered. */
+	CHECK(!(attr.comp_mask & MLX5DV_CONTEXT_MASK_SIGNATURE_OFFLOAD)); /* Not supported, so not returned. */
 	CHECK(mlx5dv_query_device(NULL, &attr) == EINVAL);
 
 	struct mlx5dv_context_attr open = { 0 };
@@ -38,7 +39,7 @@ static void device(struct ibv_context *context)
 	CHECK(mlx5dv_open_device(NULL, &(struct mlx5dv_context_attr){ 0 }) == NULL && errno == EINVAL);
 }
 
-/* Addresses and numbers of objects that are not used by hand here. */
+/* Addresses and numbers of objects whose memory this program does not use. */
 static void objects(struct end *end)
 {
 	struct mlx5dv_pd pd[2];
@@ -112,7 +113,7 @@ static void objects(struct end *end)
 	CHECK(mlx5dv_init_obj(&obj, MLX5DV_OBJ_QP) == EINVAL);
 }
 
-/* Messages by hand: receives and sends are written to the rings, completions are read from them. */
+/* Messages: this program writes receives and sends to the rings, and reads completions from them. */
 static void by_hand(struct end *a, struct end *b)
 {
 	struct ibv_qp_init_attr_ex attr = qp_attr(a, IBV_QPT_RC);
@@ -145,7 +146,7 @@ static void by_hand(struct end *a, struct end *b)
 	CHECK(ibv_destroy_qp(a->qp) == 0 && ibv_destroy_qp(b->qp) == 0);
 }
 
-/* A CQ with mlx5's options, armed by hand. */
+/* A CQ with mlx5's options, which this program arms. */
 static void events_by_hand(struct end *a, struct end *b)
 {
 	struct ibv_cq_init_attr_ex attr = { .cqe = 10, .cq_context = a, .channel = a->channel };
@@ -186,7 +187,7 @@ static void events_by_hand(struct end *a, struct end *b)
 	CHECK(mlx5dv_create_cq(a->context, &attr, &mlx5_attr) == NULL && errno == EINVAL);
 }
 
-/* Commands for the firmware on a device without user contexts: each function fails as its man page says. */
+/* Commands for the firmware on a device without user contexts: each function fails as its man page specifies. */
 static void no_commands(struct ibv_context *context)
 {
 	struct mlx5dv_context_attr attr = { .flags = MLX5DV_CONTEXT_FLAGS_DEVX };

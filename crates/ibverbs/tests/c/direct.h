@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* A queue pair and its completion queue, used by hand: only what mlx5dv_init_obj(3) tells. */
+/* A queue pair and its completion queue, accessed only through the addresses from mlx5dv_init_obj(3). */
 #ifndef DIRECT_H
 #define DIRECT_H
 
@@ -23,7 +23,7 @@ static inline void take(struct hand *hand, struct end *end)
 	hand->qp.comp_mask = MLX5DV_QP_MASK_UAR_MMAP_OFFSET;
 	struct mlx5dv_obj obj = { .qp = { end->qp, &hand->qp }, .cq = { end->cq, &hand->cq } };
 	CHECK(mlx5dv_init_obj(&obj, MLX5DV_OBJ_QP | MLX5DV_OBJ_CQ) == 0);
-	/* Where the consumer stands, if the queue was polled by hand before. */
+	/* The consumer index, if this program has polled the queue before. */
 	hand->consumed = be32toh(hand->cq.dbrec[0]) & 0xffffff;
 }
 
@@ -52,7 +52,7 @@ static inline void send_by_hand(struct hand *hand, uint32_t qpn, void *buf, uint
 	barrier();
 }
 
-/* The next completion: a copy, because its place is given back. */
+/* The next completion: a copy, because its entry is returned to the device. */
 static inline struct mlx5_cqe64 *poll_by_hand(struct hand *hand)
 {
 	static struct mlx5_cqe64 copy;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Completion events and asynchronous ones: waiting, signals, acknowledgement, and that destruction waits for it. */
+/* Completion events and asynchronous events: waiting, signals, acknowledgement, and destruction, which waits for it. */
 #include "common.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -49,7 +49,7 @@ int main(void)
 	CHECK(b.qp = ibv_create_qp_ex(b.context, &attr));
 	connect_ends(&a, &b);
 
-	/* Without an event a channel that does not block says so, and a signal ends one that does. */
+	/* Without an event, a read of a non-blocking channel fails with EAGAIN, and a signal ends a blocking read. */
 	struct ibv_cq *cq;
 	void *context;
 	int flags = fcntl(b.channel->fd, F_GETFL);
@@ -62,7 +62,7 @@ int main(void)
 	CHECK(ibv_get_cq_event(b.channel, &cq, &context) == -1 && errno == EINTR);
 	struct ibv_async_event event;
 	ualarm(50000, 0);
-	/* What the port raised while it came up is read first. */
+	/* The events of the port, raised when it became active, are read first. */
 	int result;
 	while ((result = ibv_get_async_event(b.context, &event)) == 0)
 		ibv_ack_async_event(&event);
@@ -85,7 +85,7 @@ int main(void)
 	poll_ok(a.cq, 2);
 	CHECK(ibv_destroy_comp_channel(b.channel) == EBUSY);
 
-	/* A queue pair in error has an event; its destruction waits until that is acknowledged. */
+	/* A queue pair in error has an event; its destruction waits until the event is acknowledged. */
 	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
 	CHECK(ibv_modify_qp(b.qp, &error, IBV_QP_STATE) == 0);
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);

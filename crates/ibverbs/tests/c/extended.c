@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* The functions of ibv_wr_post(3) and of extended completion queues, on RC and UD; sessions that change their thread. */
+/* The functions of ibv_wr_post(3) and of extended completion queues, on RC and UD; sessions that are handed to another thread. */
 #include "common.h"
 #include <pthread.h>
 
@@ -90,7 +90,7 @@ static void connected(struct end *a, struct end *b)
 	ibv_end_poll(cq_b);
 	CHECK(strcmp(b->buf, "session") == 0 && strcmp(b->buf + 256, "inline") == 0);
 
-	/* An error in a session is told at its end, and nothing of it is posted; an abort is nothing, too. */
+	/* An error in a session is returned at its end, and nothing is posted; an abort posts nothing, too. */
 	ibv_wr_start(qp);
 	ibv_wr_send(qp);
 	CHECK(ibv_wr_complete(qp) == EINVAL);
@@ -136,7 +136,7 @@ static void datagrams(struct end *a, struct end *b)
 	CHECK(ibv_destroy_cq(ibv_cq_ex_to_cq(cq_a)) == 0 && ibv_destroy_cq(ibv_cq_ex_to_cq(cq_b)) == 0);
 }
 
-/* A thread domain's queue pair, and what it is made from. */
+/* A queue pair of a thread domain, and its parents. */
 static void thread_domain(struct end *a)
 {
 	struct ibv_td_init_attr td_attr = { 0 };

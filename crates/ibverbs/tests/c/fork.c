@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* A child of fork(2) can't disturb its parent: its verbs fail or do nothing, and it ends as programs end. */
+/* A child of fork(2) can't disturb its parent: its verbs fail or do nothing, and it exits normally. */
 #include "common.h"
 #include <sys/wait.h>
 #include <unistd.h>

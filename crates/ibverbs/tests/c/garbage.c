@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Work requests with arbitrary contents: lists and builders that no correct program makes. Each is posted or refused, and the
- * process goes on; a panic in the library would end it, and so would a read behind the end of an array.
+ * Work requests with arbitrary contents: lists and builder sessions that no correct program contains. Each is posted or refused,
+ * and the process continues; a panic in the library would end it, and so would a read beyond the end of an array.
  *
  * Pointers are NULL or valid for as much as the queue accepts, which is what the man pages require. A count that is above the
  * limit of its queue is refused before the array is read, so the array may be shorter: it ends where a page without access
@@ -12,7 +12,7 @@
 #include <limits.h>
 #include <sys/mman.h>
 
-/* A queue accepts more entries than were asked for, but at most as many as the arrays have. */
+/* A queue accepts more entries than requested, but at most as many as the arrays have. */
 enum { SGES = 2, ARRAY = 8, INLINE = 64, MAX_LIST = 6, BIG = 1 << 16 };
 
 static uint64_t state;
@@ -24,7 +24,7 @@ static struct ibv_ah *ah;
 static struct ibv_mw *mws[2];
 static struct ibv_srq *srq;
 static struct ibv_xrcd *xrcd;
-/* Short data are copied by the poll, to addresses that the device does not check. */
+/* Whether the poll copies short data, to addresses that the device does not check. */
 static int is_scattered;
 static struct ibv_wq *wq;
 static unsigned posted, refused, completed[2], oddity = 1;
@@ -42,13 +42,13 @@ static uint64_t below(uint64_t n)
 	return any() % n;
 }
 
-/* Whether a field is one that no correct program would set. */
+/* Whether a field gets a value that no correct program would set. */
 static int is_odd(void)
 {
 	return below(oddity) == 0;
 }
 
-/* Small numbers, limits, and any others. */
+/* Small numbers, limits, and arbitrary numbers. */
 static uint64_t number(void)
 {
 	static const uint64_t edges[] = { 0,	   1,	       2,	  8,	      63,	 64,	   65,
@@ -87,7 +87,7 @@ static struct ibv_sge an_entry(int is_inline)
 	return sge;
 }
 
-/* Entries and their number, which are fewer than the number says if that is too high. */
+/* Entries and their number. If the number is too high, there are fewer entries. */
 static struct ibv_sge *entries(int element, int is_inline, int *num_sge)
 {
 	struct ibv_sge *sges = last_sges[element];
@@ -159,7 +159,7 @@ static void count(int error)
 		refused++;
 }
 
-/* A list, some of whose ends are its beginning. `bad_wr` is one of its elements, if there is any. */
+/* A list, which may be circular. `bad_wr` is one of its elements, if it has any. */
 static void post_sends(void)
 {
 	static struct ibv_send_wr wrs[MAX_LIST];
@@ -169,7 +169,7 @@ static void post_sends(void)
 		wrs[i].next = i + 1 < length ? &wrs[i + 1] : NULL;
 	}
 	if (below(32) == 0)
-		wrs[length - 1].next = wrs; /* The queue is full some time, or an element is refused. */
+		wrs[length - 1].next = wrs; /* The post ends when the queue is full or an element is refused. */
 	struct ibv_send_wr *bad = NULL, *list = below(64) ? wrs : NULL;
 	int error = ibv_post_send(a.qp, list, below(8) ? &bad : NULL);
 	count(error);
@@ -203,7 +203,7 @@ static void post_receives(void)
 	CHECK(bad == NULL || (error && bad >= wrs && bad < wrs + length));
 }
 
-/* A request of the builders, with or without what belongs to it. */
+/* A request of the builders, with or without its destination and data. */
 static void build_one(struct ibv_qp_ex *qp, struct ibv_mw_bind_info *info)
 {
 	uint32_t rkey = is_odd() ? number() : b.mr->rkey;
@@ -251,7 +251,7 @@ static void build_one(struct ibv_qp_ex *qp, struct ibv_mw_bind_info *info)
 			size_t length = is_odd() ? number() : below(INLINE / 2);
 			last_bufs[i] = (struct ibv_data_buf){ big, length };
 		}
-		/* All buffers are read for their sum, so a number above theirs is one of NULL. */
+		/* The library reads all buffers to compute their total length, so a number that is too high comes with NULL. */
 		return ibv_wr_set_inline_data_list(qp, n, n <= SGES ? last_bufs + SGES - n : NULL);
 	}
 	case 17:
@@ -282,7 +282,7 @@ static void build(struct ibv_qp_ex *qp)
 		ibv_wr_abort(qp);
 }
 
-/* Reads completions, of which those with an error are counted. */
+/* Reads completions, and counts those with an error. */
 static void poll_all(struct ibv_cq *cq)
 {
 	struct ibv_wc wc[4];
@@ -328,7 +328,7 @@ static void run(enum ibv_qp_type type, enum ibv_qp_type peer, int rounds)
 	struct ibv_qp_ex *qp_ex = has_builder ? ibv_qp_to_qp_ex(a.qp) : NULL;
 	CHECK(!has_builder || qp_ex);
 	for (int i = 0; i < rounds; i++) {
-		/* Some posts are made to queues in RESET and in ERR. */
+		/* Some posts go to queues in RESET and in ERR. */
 		if (below(8)) {
 			reset(a.qp);
 			reset(b.qp);

@@ -60,7 +60,7 @@ int main(void)
 	CHECK(strcmp(b.buf, "imported") == 0);
 	CHECK(ibv_destroy_qp(copy.qp) == 0 && ibv_destroy_qp(b.qp) == 0 && ibv_destroy_cq(copy.cq) == 0);
 
-	/* What is taken back leaves the owner's objects as they were. */
+	/* The end of an import does not change the owner's objects. */
 	ibv_unimport_dm(same);
 	ibv_unimport_mr(copy.mr);
 	ibv_unimport_pd(copy.pd);

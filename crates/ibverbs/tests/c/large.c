@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* A completion queue of the largest size, made at once and by a resize. Its ring has 256 MiB. */
+/* A completion queue of the largest size, created with this size and by a resize. Its ring has 256 MiB. */
 #include "common.h"
 
 static void exchange(struct end *a, struct end *b)

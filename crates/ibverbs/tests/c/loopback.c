@@ -118,7 +118,7 @@ static void connected(struct end *a, struct end *b)
 		CHECK(++posted < 100000);
 	CHECK(error == ENOMEM && bad_recv == &recv);
 
-	/* What others use is busy. */
+	/* An object that others use is busy. */
 	CHECK(ibv_destroy_cq(a->cq) == EBUSY && ibv_dealloc_pd(a->pd) == EBUSY);
 	CHECK(ibv_destroy_qp(a->qp) == 0);
 	CHECK(ibv_destroy_qp(b->qp) == 0);
@@ -194,7 +194,7 @@ static void device_memory(struct end *a, struct end *b)
 	CHECK(ibv_dereg_mr(mr) == 0 && ibv_free_dm(dm) == 0);
 }
 
-/* Datagrams there and back, to an address that is taken from the completion. */
+/* Datagrams in both directions; the address of the answer is taken from the completion. */
 static void datagrams(struct end *a, struct end *b)
 {
 	struct ibv_qp_init_attr_ex attr = qp_attr(a, IBV_QPT_UD);
@@ -244,7 +244,7 @@ static void datagrams(struct end *a, struct end *b)
 	CHECK(ibv_destroy_qp(a->qp) == 0 && ibv_destroy_qp(b->qp) == 0);
 }
 
-/* Receives from a queue that several may share. */
+/* Receives of a shared queue. */
 static void shared_receives(struct end *a, struct end *b)
 {
 	struct ibv_srq_init_attr init = { .srq_context = b, .attr = { .max_wr = DEPTH, .max_sge = 1 } };
@@ -275,7 +275,7 @@ static void shared_receives(struct end *a, struct end *b)
 	post_send(a, &wr);
 	poll_ok(a->cq, 2);
 	poll_ok(b->cq, 1);
-	/* The limit was reached; the event must be acknowledged before the queue can go. */
+	/* The limit was reached; the event must be acknowledged before the queue can be destroyed. */
 	struct ibv_async_event event;
 	do {
 		CHECK(ibv_get_async_event(b->context, &event) == 0);
@@ -289,7 +289,7 @@ static void shared_receives(struct end *a, struct end *b)
 	CHECK(ibv_destroy_srq(srq) == 0);
 }
 
-/* Options of enhanced connection establishment travel with the change of the state. */
+/* Options of enhanced connection establishment are passed with the change of the state. */
 static void ece(struct end *end)
 {
 	struct ibv_qp_init_attr_ex attr = qp_attr(end, IBV_QPT_RC);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Prints what the functions without a device answer; the test compares two libraries' answers. */
+/* Prints the results of the functions that need no device; the test compares those of two libraries. */
 #include <infiniband/verbs.h>
 #include <stdio.h>
 
@@ -11,7 +11,7 @@ int main(void)
 		printf("node %d %s\n", i, ibv_node_type_str(i));
 	for (int i = -1; i < 10; i++)
 		printf("port %d %s\n", i, ibv_port_state_str(i));
-	/* Up to the last event that rdma-core 44 knows. */
+	/* Up to the last event of rdma-core 44. */
 	for (int i = -1; i <= IBV_EVENT_WQ_FATAL; i++)
 		printf("event %d %s\n", i, ibv_event_type_str(i));
 	for (int i = -1; i < 30; i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Raw packets: steering rules, work queues, and queue pairs that spread packets over them. */
+/* Raw packets: steering rules, work queues, and queue pairs that distribute packets over them. */
 #include "common.h"
 #include <pthread.h>
 #include <time.h>
@@ -77,7 +77,7 @@ static struct rule rule_for(uint16_t port)
 	return rule;
 }
 
-/* Nothing more arrives: the device works while it is polled. */
+/* Checks that no packet arrives: the device processes packets while it is polled. */
 static void nothing_arrives(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;
@@ -104,7 +104,7 @@ static void steer(void)
 	send_frame(7, 8);
 	nothing_arrives(b.cq);
 
-	/* What is no rule. */
+	/* Invalid rules. */
 	errno = 0;
 	wrong.eth.type = 0x77;
 	CHECK(ibv_create_flow(b.qp, &wrong.attr) == NULL && errno == EINVAL);
@@ -125,7 +125,7 @@ static void steer(void)
 	CHECK(ibv_create_flow_action_esp(b.context, &esp) == NULL && errno == EOPNOTSUPP);
 }
 
-/* Counters are described before a rule has them, and count what rules match. */
+/* Counters are added to a set before a rule uses it, and count the packets that rules match. */
 static void count(void)
 {
 	struct ibv_counters_init_attr init = { 0 };
@@ -285,7 +285,7 @@ static double now(void)
 	return time.tv_sec + time.tv_nsec / 1e9;
 }
 
-/* A queue whose receive has a key of nothing fails with the next packet. It is not destroyed before its event is acknowledged. */
+/* A queue whose receive has an invalid key fails at the next packet. Its destruction waits for the acknowledgement of its event. */
 static void fail_a_queue(void)
 {
 	struct ibv_wq_init_attr init = { .max_wr = 4, .max_sge = 1, .pd = b.pd, .cq = b.cq };

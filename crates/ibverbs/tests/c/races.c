@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * Pairs of calls that threads make at the same time: objects are destroyed while others read their events, rules while others
- * read their counters, a queue is resized while others ask for its addresses, and numbers are used again while a neighbour posts.
+ * read their counters, a queue is resized while others query its addresses, and numbers are reused while another queue pair posts.
  */
 #include "common.h"
 #include <fcntl.h>
@@ -27,7 +27,7 @@ static void end_of(pthread_t thread)
 	CHECK(pthread_join(thread, NULL) == 0);
 }
 
-/* The objects that exist. One that is destroyed is taken out after its verb has returned. */
+/* The objects that exist. An object is removed after the verb that destroys it has returned. */
 static void *_Atomic live[LIVE];
 static atomic_int lives;
 
@@ -121,7 +121,7 @@ static void set_nonblocking(int fd)
 	CHECK(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) == 0);
 }
 
-/* Every object has had an event when it is destroyed, which another thread has not read, has read, or has acknowledged. */
+/* When an object is destroyed, another thread has not yet read its event, or has read it, or has acknowledged it. */
 static void destroy_with_events(void)
 {
 	over = 0;
@@ -183,14 +183,14 @@ static void *read_counters(void *unused)
 	uint64_t values[2];
 	while (!over) {
 		int error = ibv_read_counters(counters, values, 2, 0);
-		/* Without a rule there is nothing to be read. */
+		/* Without a rule the counters can't be read. */
 		CHECK(error == 0 || error == EINVAL);
 		read_some += error == 0;
 	}
 	return NULL;
 }
 
-/* Counters are read while the rules that count in them begin and end. */
+/* Counters are read while rules that use them are created and destroyed. */
 static void destroy_rules(void)
 {
 	struct ibv_qp_init_attr_ex attr = qp_attr(&b, IBV_QPT_RAW_PACKET);
@@ -201,7 +201,7 @@ static void destroy_rules(void)
 	struct ibv_counter_attach_attr packets = { IBV_COUNTER_PACKETS, 0, 0 }, bytes = { IBV_COUNTER_BYTES, 1, 0 };
 	CHECK(ibv_attach_counters_point_flow(counters, &packets, NULL) == 0);
 	CHECK(ibv_attach_counters_point_flow(counters, &bytes, NULL) == 0);
-	/* Each part follows the one before at once: with the tag none needs padding. */
+	/* The parts follow each other directly: with the tag none of them needs padding. */
 	struct {
 		struct ibv_flow_attr attr;
 		struct ibv_flow_spec_eth eth;
@@ -247,7 +247,7 @@ static void *ask_for_addresses(void *unused)
 	return NULL;
 }
 
-/* The addresses of a queue are those before or after each resize, as is the number of entries. */
+/* The addresses and the number of entries of a queue are those before a resize, or those after it. */
 static void resize(void)
 {
 	CHECK(resized = ibv_create_cq(a.context, 15, NULL, NULL, 0));
@@ -264,7 +264,7 @@ static void resize(void)
 	CHECK(ibv_destroy_cq(resized) == 0);
 }
 
-/* Makes and destroys neighbours, which complete to the same queue, with requests of their own number. */
+/* Creates and destroys queue pairs that complete to the same queue, with distinct numbers of their requests. */
 static void *come_and_go(void *of)
 {
 	struct end *end = of;
@@ -288,7 +288,7 @@ static void *come_and_go(void *of)
 	return NULL;
 }
 
-/* The next completion of the lasting queue pair; those of neighbours are flushed receives. */
+/* The next completion of the permanent queue pair; those of the other queue pairs are flushed receives. */
 static struct ibv_wc poll_own(struct end *end)
 {
 	for (;;) {
@@ -299,11 +299,11 @@ static struct ibv_wc poll_own(struct end *end)
 	}
 }
 
-/* A queue pair that lasts posts all the time. Each of its completions is its own, in order, with its data. */
+/* A permanent queue pair posts all the time. Its completions arrive in order, with its own data. */
 static void post_beside(void)
 {
 	struct ibv_qp_init_attr_ex attr = qp_attr(&a, IBV_QPT_RC), peer = qp_attr(&b, IBV_QPT_RC);
-	/* There is room for the receives of neighbours, which nobody has polled yet. */
+	/* There is room for the flushed receives of the other queue pairs, which are not polled yet. */
 	struct ibv_cq *own[] = { a.cq, b.cq };
 	CHECK(a.cq = attr.send_cq = attr.recv_cq = ibv_create_cq(a.context, 4096, NULL, NULL, 0));
 	CHECK(b.cq = peer.send_cq = peer.recv_cq = ibv_create_cq(b.context, 4096, NULL, NULL, 0));
@@ -355,8 +355,8 @@ static void *poll_all(void *of)
 	return NULL;
 }
 
-/* Devices are closed with everything in them, while other threads poll what is on contexts that stay: another one of the same
- * device, and one that shares the files of those which are closed. */
+/* Devices are closed while their objects exist, and other threads poll queues of contexts that stay open: one of the same
+ * device, and one that shares its file with the closed contexts. */
 static void close_beside(void)
 {
 	over = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * Short data in completions: the device writes them to the CQ, and the poll copies them to the memory of the work request.
- * MLX5_SCATTER_TO_CQE=0 forbids that, as with libmlx5.
+ * MLX5_SCATTER_TO_CQE=0 disables this, as with libmlx5.
  */
 #include "common.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * Threads that post to one queue pair and poll one completion queue, by lists and ibv_poll_cq, and by sessions of both kinds:
- * nothing is lost, nothing comes twice.
+ * no completion is lost or reported twice.
  */
 #include "common.h"
 #include <pthread.h>

@@ -35,7 +35,7 @@ impl<D: Driver> QpControl<D> {
         self.inner.context()
     }
 
-    /// Whether its receives are those of a shared queue.
+    /// Whether the QP receives from a shared queue.
     pub(super) fn has_srq(&self) -> bool {
         self.inner.has_srq() || self.qp_type() == QpType::XrcRecv
     }
@@ -169,7 +169,7 @@ impl<D: Driver> QpControl<D> {
         self.modify(&qp_attr, mask)
     }
 
-    /// The parameters with the index of the GID, if the QP's packets have a destination of the QP.
+    /// The parameters with the index of the GID, if the QP has an address vector (connected QPs).
     fn addressed(&self, remote: &Endpoint, attr: &ConnectAttr) -> Result<ConnectAttr> {
         if !self.qp_type().is_connected() {
             return Ok(*attr);

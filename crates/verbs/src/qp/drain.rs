@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The end of a QP: every completion is reported before the QP is destroyed.
 //!
-//! A receive of a shared queue belongs to no QP until a message arrives for it. The program can't know which receives a QP has
-//! taken: the completion is the only place that names them. If the QP is destroyed before its completions were polled, they
-//! are removed from the CQ, and the buffers of these receives never come back. So the QP must first stop (state ERR),
-//! the device must report that it takes no more receives (`LAST_WQE_REACHED`), and the CQ must be polled until it is empty.
+//! A receive of a shared queue belongs to no QP until a message arrives. Only its completion names the receive that a
+//! QP has taken. If the QP is destroyed before its completions were polled, they are removed from the CQ, and the
+//! program does not learn which buffers are free again. So the QP must first stop (state ERR), the device must report
+//! that it takes no more receives (`LAST_WQE_REACHED`), and the CQ must be polled until it is empty.
 
 use super::control::QpControl;
 use crate::cq::CompletionQueue;
@@ -17,16 +17,16 @@ use uverbs_core::provider::{Driver, PollError};
 use uverbs_core::sync::{Exclusive, Shared};
 use uverbs_core::wc::WorkCompletion;
 
-/// Completions that one poll takes.
+/// The maximum number of completions of one poll.
 const BATCH: usize = 32;
 
 mod sealed {
     pub trait Sealed {}
 }
 
-/// The CQs of a QP: a reference to one, exclusive if it has no lock, or a pair of such.
+/// The CQs of a QP: a reference to one CQ, which is exclusive if the CQ has no lock, or a pair of references.
 pub trait DrainCq: sealed::Sealed {
-    /// Polls once; the number of completions that `f` was called with.
+    /// Polls once and calls `f` with each completion. Returns their number.
     #[doc(hidden)]
     fn poll_once(&mut self, f: &mut dyn FnMut(&WorkCompletion)) -> Result<usize, PollError>;
 }
@@ -55,20 +55,21 @@ impl<A: DrainCq, B: DrainCq> DrainCq for (A, B) {
 }
 
 impl<D: Driver> QpControl<D> {
-    /// Moves the QP to ERR, waits until it takes no more receives of its shared queue, and polls until its CQs are empty.
-    /// After that it can be destroyed without losing a receive. [`Qp::drain`](super::Qp::drain) does both.
+    /// Moves the QP to ERR, waits until it takes no more receives of its shared queue, and polls until its CQs are
+    /// empty. After that it can be destroyed without losing a receive. [`Qp::drain`](super::Qp::drain) does both.
     ///
-    /// `completed` is called with each completion, also with those of other queues of these CQs. If the receives of the QP
-    /// and its sends complete to different CQs, `cqs` is the pair; the CQ of an XRC receive QP is that of its SRQ.
+    /// `completed` is called with each completion, also with those of other queues of these CQs. If the receives of the
+    /// QP and its sends complete to different CQs, `cqs` is the pair; the CQ of an XRC receive QP is that of its SRQ.
     ///
-    /// A QP without a shared queue has nothing to wait for: its work requests that do not complete in time end with it, and
-    /// the program knows them.
+    /// For a QP without a shared queue there is no event to wait for. Its work requests that have not completed end
+    /// with the QP; the program has posted them, so it can free their memory.
     ///
-    /// While it waits it reads the context's asynchronous events. Those that it reads for others come first in the next
-    /// [`get_async_event`](crate::Context::get_async_event), but do not make the descriptor readable.
+    /// While it waits it reads the context's asynchronous events. The next calls of
+    /// [`get_async_event`](crate::Context::get_async_event) return the events of other objects, which no longer make
+    /// the descriptor readable.
     ///
     /// # Errors
-    /// `ETIMEDOUT` if the event does not come within `timeout` (old kernels do not raise it for rxe); `EIO` if a CQ is
+    /// `ETIMEDOUT` if the event is not read within `timeout` (old kernels do not raise it for rxe); `EIO` if a CQ is
     /// corrupt; `EBUSY` if this thread polls one of them; else the kernel's error.
     pub fn drain<C: DrainCq>(
         &self,
@@ -80,7 +81,7 @@ impl<D: Driver> QpControl<D> {
         let begin = Instant::now();
         let poll_failed =
             |e: PollError| Error::os(VERB, format!("the CQs of qp {:#x}: {e}", self.qp_num()), e.errno());
-        // In these states no message was taken, and the device has nothing to report.
+        // In these states the QP has taken no receive, so the device raises no event.
         let is_idle = |state| state == QpState::RESET || state == QpState::INIT;
         let waits = self.has_srq() && !is_idle(self.state()?);
         self.modify_state(QpState::ERR)?;

@@ -113,7 +113,7 @@ impl<D: Driver> QpInner<D> {
         self.parents.srq.is_some()
     }
 
-    /// What was read of its events.
+    /// Its events that were read.
     pub(crate) fn events(&self) -> Option<QpEvents> {
         match self.context.object(self.event_id)? {
             Object::Qp(events) => Some(events),

@@ -42,7 +42,7 @@ impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
         self.control.cap()
     }
 
-    /// The send half, for a function that is generic over the locking. Others use `sq`.
+    /// The send half, for a function that is generic over the locking. Other functions use `sq`.
     ///
     /// # Errors
     /// [`PostError::NoQueue`] for an XRC receive QP, or when the half was moved out.
@@ -51,7 +51,7 @@ impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
         self.send.as_mut().ok_or(PostError::NoQueue)
     }
 
-    /// The receive half, for a function that is generic over the locking. Others use `rq`.
+    /// The receive half, for a function that is generic over the locking. Other functions use `rq`.
     ///
     /// # Errors
     /// [`PostError::NoQueue`] if an SRQ takes the receives, or when the half was moved out.
@@ -94,13 +94,14 @@ impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
         self.control.connect(local, remote, attr)
     }
 
-    /// Ends all of its work requests and destroys it, after `completed` was called with every completion: the way to
-    /// close a QP of a [`SharedReceiveQueue`](crate::SharedReceiveQueue) without losing buffers.
+    /// Ends all of its work requests, calls `completed` with every completion, and destroys it. This closes a QP of a
+    /// [`SharedReceiveQueue`](crate::SharedReceiveQueue) without losing buffers.
     ///
-    /// See [`QpControl::drain`], which is the first part, for `cqs`, `timeout` and the reason.
+    /// [`QpControl::drain`], which is called first, describes `cqs`, `timeout` and the reason.
     ///
     /// # Errors
-    /// As [`QpControl::drain`], with this QP, on which the call can be repeated; as [`close`](Self::close), without it.
+    /// Those of [`QpControl::drain`], with this QP, so that the call can be repeated; those of [`close`](Self::close),
+    /// without the QP.
     pub fn drain<C: DrainCq>(
         self,
         cqs: C,
@@ -116,7 +117,7 @@ impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
     /// Destroys it and reports a failure, which `Drop` would only log.
     ///
     /// Work requests that have not completed end without a completion. Their memory is free then, except that of
-    /// receives of a shared receive queue, which nobody can name: see [`drain`](Self::drain).
+    /// receives of a shared receive queue, which the program can't determine: see [`drain`](Self::drain).
     ///
     /// # Errors
     /// `EBUSY` if a half or another [`QpControl`] is in use; else the kernel's error. The memory of its queues is

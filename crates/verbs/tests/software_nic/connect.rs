@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Connections: the index of the GID, the exchange of endpoints, and what event loops need.
+//! Connections: the index of the GID, the exchange of endpoints, and descriptors for event loops.
 
 use crate::{CAP, End, LIMIT, Pair, context};
 use core::time::Duration;

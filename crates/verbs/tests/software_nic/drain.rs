@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The end of a QP whose receives are those of a shared queue.
+//! The end of a QP that receives from a shared queue.
 
 use crate::{CAP, End, LIMIT, Pair, poll};
 use uverbs::attr::{AccessFlags, CqInitAttr, EventType, QpState, SrqAttr, SrqInitAttr};
@@ -62,11 +62,11 @@ fn every_buffer_of_a_shared_queue_comes_back() {
     let mut ids = Vec::new();
     qp.drain(&server.cq, LIMIT, |wc| ids.push(wc.wr_id)).map_err(|(_, e)| e).unwrap();
     assert_eq!(ids, [0, 1, 2]);
-    // The event that it waited for is left for the program.
+    // The event for which `drain` waited is still returned to the program.
     let event = server.context.get_async_event().unwrap();
     assert!(matches!(event.event_type, EventType::COMM_EST | EventType::QP_LAST_WQE_REACHED), "{event:?}");
 
-    // The others are still in the queue: a second client gets exactly them.
+    // The other receives are still in the queue: messages of a second client consume exactly these.
     service.qp = Service::qp(&service.pair.server, &service.srq);
     service.pair.client = End::new(service.pair.client.hca.fabric().device("hca2").build());
     let service = service;
@@ -118,7 +118,7 @@ fn sends_are_flushed_and_queues_without_lock_are_drained() {
     let mut qp = client.pd.qp::<Rc>().send_cq(&sends).recv_cq(&receives).cap(CAP).create().unwrap();
     qp.init(&attr).unwrap();
     let here = qp.control.endpoint(1, &attr).unwrap();
-    // The peer does not know this QP, so the send does not complete before the flush.
+    // The peer has no connection to this QP, so the send does not complete before the flush.
     qp.connect(&here, &pair.server.qp.control.endpoint(1, &attr).unwrap(), &attr).unwrap();
     // SAFETY: no memory is named.
     unsafe { qp.rq().unwrap().post(5, &[]) }.unwrap();

@@ -16,7 +16,7 @@ use uverbs::mlx5::Mlx5;
 use uverbs::{CompletionQueue, ConnectAttr, Context, ProtectionDomain, Qp, Rc, Shared, WorkCompletion};
 use uverbs_hca::{Fabric, Hca, Link};
 
-/// Long enough for a machine that does other things.
+/// A time limit that is long enough on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const CAP: QpCap =

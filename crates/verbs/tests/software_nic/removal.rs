@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A device that is removed, and a peer that dies.
+//! The removal of a device, and the end of a peer's process.
 
 use crate::{End, Pair};
 use uverbs::attr::EventType;
 use uverbs::{Context, Errno, EventSource, WcStatus, mlx5::Mlx5};
 
-/// Every verb of this end fails as on a removed device, and its objects can be closed.
+/// Checks that every verb of this end fails as on a removed device, and that its objects can be closed.
 fn is_gone(end: End) {
     let errno = |error: uverbs::Error| error.errno();
     assert_eq!(end.context.query_port(1).map_err(errno), Err(Errno::EIO));
@@ -14,7 +14,7 @@ fn is_gone(end: End) {
     assert_eq!(end.qp.control.state().map_err(errno), Err(Errno::EIO));
     let End { hca, pd, cq, mut qp, .. } = end;
     // A doorbell without a device has no effect.
-    let _ = qp.sq().unwrap().post(9).send_inline(b"nobody reads this");
+    let _ = qp.sq().unwrap().post(9).send_inline(b"not received");
     qp.close().unwrap();
     cq.close().map_err(|(_, e)| e).unwrap();
     pd.close().map_err(|(_, e)| e).unwrap();
@@ -22,7 +22,7 @@ fn is_gone(end: End) {
     assert!(hca.violations().is_empty(), "{:?}", hca.violations());
 }
 
-/// The peer of a device that does not answer any more.
+/// Checks the peer of a device that does not answer any more.
 fn notices(peer: &mut End) {
     peer.qp.sq().unwrap().post(1).signaled().send_inline(b"hello?").unwrap();
     assert_eq!(peer.completion().status, WcStatus::RETRY_EXC_ERR);
@@ -46,7 +46,7 @@ fn the_contexts_of_a_killed_process_end_without_a_word() {
     hca.kill();
     notices(&mut client);
     is_gone(server);
-    // The device is still there, for the next process.
+    // The device still exists, for the next process.
     let again = End::new(hca);
     assert_eq!(again.hca.objects().get("qp"), Some(&1));
     again.context.query_port(1).unwrap();

@@ -145,7 +145,7 @@ pub struct DeviceInfo {
 pub struct CqOptions<'a> {
     /// Bytes of an entry, 64 or 128; the context's size if `None`.
     pub cqe_size: Option<u32>,
-    /// The program's allocator of its memory, if it has one. It is called by resizes, too.
+    /// The program's allocator of its memory, if it has one. Resizes call it, too.
     pub allocator: Allocator<'a>,
 }
 
@@ -324,13 +324,14 @@ impl Mlx5 {
         super::cq::create(self, attr, (cqe_size, options.allocator), channel, user_handle)
     }
 
-    /// Creates a QP as [`Driver::create_qp`](uverbs_core::provider::Driver::create_qp), in memory of the program's allocator.
+    /// Creates a QP as [`Driver::create_qp`](uverbs_core::provider::Driver::create_qp), in memory of the program's
+    /// allocator.
     ///
     /// # Safety
     /// As [`Driver::create_qp`](uverbs_core::provider::Driver::create_qp).
     ///
     /// # Errors
-    /// As for [`Driver::create_qp`](uverbs_core::provider::Driver::create_qp); memory that is not aligned as was asked for.
+    /// As for [`Driver::create_qp`](uverbs_core::provider::Driver::create_qp); memory without the requested alignment.
     pub unsafe fn create_qp_in(
         &self,
         create: &QpCreate<'_, Self>,

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory that a program allocates itself for queues and doorbell records (the allocators of ibv_alloc_parent_domain(3)).
-// UNSAFETY: a trait whose implementations promise memory.
+//! Memory that a program allocates itself for queues and doorbell records (the allocators of
+//! ibv_alloc_parent_domain(3)).
+// UNSAFETY: a trait whose implementations guarantee valid memory.
 
 use core::fmt::Debug;
 use core::ptr::NonNull;
 use std::io;
 use std::sync::Arc;
 
-/// What memory is for. The numbers are those of `MLX5DV_RES_TYPE_*` without the driver's.
+/// The purpose of memory. The numbers are those of `MLX5DV_RES_TYPE_*` without the part for the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum MemoryUse {
@@ -26,23 +27,23 @@ pub enum MemoryUse {
 /// An allocator of memory that the device reads and writes.
 ///
 /// # Safety
-/// Memory from [`alloc`](Self::alloc) has the length and the alignment that were asked for, is readable and writable, and
-/// is used by nobody else until it is freed.
+/// Memory from [`alloc`](Self::alloc) has the requested length and alignment, is readable and writable, and is not used
+/// for anything else until it is freed.
 pub unsafe trait QueueAllocator: Debug + Send + Sync {
-    /// Allocates `len` bytes; `None` if the driver shall allocate them.
+    /// Allocates `len` bytes; `None` if the driver must allocate them itself.
     ///
     /// # Errors
-    /// There is no memory.
+    /// If there is no memory.
     fn alloc(&self, len: usize, alignment: usize, what: MemoryUse) -> io::Result<Option<NonNull<u8>>>;
 
     /// Frees memory.
     ///
     /// # Safety
-    /// It is from [`alloc`](Self::alloc), for the same use, and is freed once.
+    /// The memory is from [`alloc`](Self::alloc), for the same use, and is freed once.
     unsafe fn free(&self, memory: NonNull<u8>, what: MemoryUse);
 }
 
-/// An allocator, if a program has one of its own.
+/// The allocator of a program, if it has one.
 pub type Allocator<'a> = Option<&'a Arc<dyn QueueAllocator>>;
 
 /// The allocator of a piece of memory, which is freed with it.
@@ -54,7 +55,7 @@ pub(super) struct Owned {
 }
 
 impl Owned {
-    /// Zeroed memory; `None` if the driver shall allocate it.
+    /// Allocates zeroed memory; `None` if the driver must allocate it itself.
     pub(super) fn new(
         allocator: &Arc<dyn QueueAllocator>,
         len: usize,
@@ -66,17 +67,18 @@ impl Owned {
         if !memory.addr().get().is_multiple_of(alignment) {
             return Err(io::Error::from_raw_os_error(uverbs_core::Errno::EINVAL.raw()));
         }
-        // SAFETY: the memory has `len` bytes, is writable, and nobody else uses it (the contract of the trait).
+        // SAFETY: the memory has `len` bytes, is writable, and is not used for anything else (the contract of the
+        // trait).
         unsafe { memory.write_bytes(0, len) };
         Ok(Some(this))
     }
 
-    /// Its address.
+    /// The address of the memory.
     pub(super) fn start(&self) -> NonNull<u8> {
         self.memory
     }
 
-    /// Its allocator.
+    /// The allocator of the memory.
     pub(super) fn allocator(&self) -> &Arc<dyn QueueAllocator> {
         &self.allocator
     }
@@ -95,7 +97,7 @@ mod tests {
     use crate::memory::{PAGE, QueueBuf};
     use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-    /// Lends a page, or an address inside of it, or nothing.
+    /// Allocates a page, or an address inside of it, or fails.
     #[derive(Debug, Default)]
     struct Lender {
         page: Option<Arc<QueueBuf>>,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Doorbell records: two words in memory that the device reads, one pair per queue.
 //!
-//! A QP uses both words (receives posted, basic blocks posted), an SRQ only the first, a CQ its consumer index and its arm
-//! value. Each record has a cache line of its own, so that queues of different threads share none.
+//! A QP uses both words (receives posted, basic blocks posted), an SRQ only the first, a CQ its consumer index and its
+//! arm value. Each record has a cache line of its own, so that queues of different threads share none.
 #![expect(unsafe_code)]
 // UNSAFETY: stores a word's address next to its owner, so that the data path reaches the word by one load.
 
@@ -46,10 +46,10 @@ impl DbRecPages {
         DbRec::take(&page).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
-    /// As [`alloc`](Self::alloc), from the program's allocator if it has one that gives memory.
+    /// As [`alloc`](Self::alloc), from the program's allocator if it has one that allocates records.
     pub(crate) fn alloc_from(&self, allocator: Allocator<'_>) -> io::Result<DbRec> {
         match QueueBuf::of_program(allocator, BYTES, BYTES, MemoryUse::DoorbellRecord)? {
-            // The page of no other record.
+            // Not part of a page of records.
             Some(buf) => {
                 let page = Arc::new(Page { buf: Arc::new(buf), free: Mutex::new(0) });
                 Ok(DbRec { page, index: 0 })

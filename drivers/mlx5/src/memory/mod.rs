@@ -11,11 +11,12 @@
 //! | `cqe_ring` | a completion queue's ring, as its poller uses it |
 //! | `dbrec` | doorbell records |
 //!
-//! All `unsafe` code about queue memory is here. Queue memory is accessed as atomics of 8 bytes at masked indices, so no
-//! index value can leave the queue, and concurrent accesses by the device or by another thread are not data races. A
+//! All `unsafe` code about queue memory is here. Queue memory is accessed as atomics of 8 bytes at masked indices, so
+//! no index value can leave the queue, and concurrent accesses by the device or by another thread are not data races. A
 //! relaxed store of 8 bytes compiles to a plain store on every supported architecture.
 #![expect(unsafe_code)]
-// UNSAFETY: mapped memory becomes references to atomics; every access is inside the geometry that a constructor checked.
+// UNSAFETY: mapped memory becomes references to atomics; every access is inside the geometry that a constructor
+// checked.
 
 mod allocator;
 mod cqe_ring;
@@ -79,27 +80,27 @@ impl Pages {
     }
 }
 
-/// Page-aligned, zeroed memory of one queue or of several. The device may read and write it from the time when it is passed
-/// to the kernel until the object is destroyed. So its users share it by an `Arc`, and it is leaked if the kernel refuses
-/// to destroy the object.
+/// Page-aligned, zeroed memory of one queue or of several. The device may read and write it from the time when it is
+/// passed to the kernel until the object is destroyed. So its users share it by an `Arc`, and it is leaked if the
+/// kernel refuses to destroy the object.
 ///
 /// # Invariants
-/// `len` bytes from `start` on are readable and writable as long as `owner` exists, and no references to them exist that are
-/// not to atomics.
+/// `len` bytes from `start` on are readable and writable as long as `owner` exists, and all references to them are to
+/// atomics.
 pub struct QueueBuf {
     start: NonNull<u8>,
     len: usize,
     owner: Owner,
 }
 
-/// What frees the memory.
+/// The owner of the memory, which frees it.
 enum Owner {
     Map { _map: MmapRaw },
     Program(allocator::Owned),
 }
 
-// SAFETY: the address is that of memory which the value owns, or which its allocator, which any thread may call, has given
-// it; the memory is used by atomics only.
+// SAFETY: the address is that of memory which this value owns, or which it has from its allocator, which any thread may
+// call. The memory is accessed by atomics only.
 unsafe impl Send for QueueBuf {}
 // SAFETY: as above.
 unsafe impl Sync for QueueBuf {}
@@ -118,7 +119,7 @@ impl QueueBuf {
         Self { start, len: map.len(), owner: Owner::Map { _map: map } }
     }
 
-    /// Memory of the program's allocator; if it has none, or leaves it to the driver, as [`with_pages`](Self::with_pages).
+    /// Memory of the program's allocator; if it has none, or that returns `None`, as [`with_pages`](Self::with_pages).
     pub fn allocated(
         allocator: Allocator<'_>,
         len: usize,
@@ -131,7 +132,7 @@ impl QueueBuf {
         }
     }
 
-    /// Memory of the program's allocator, if it has one that gives some.
+    /// Memory of the program's allocator, if it has one that allocates this memory.
     fn of_program(
         allocator: Allocator<'_>,
         len: usize,
@@ -198,9 +199,9 @@ impl QueueBuf {
     /// The whole memory as words, for a software device and for tests.
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the memory of a queue starts at a page boundary, and that of a program's record is aligned to 8; it has
-        // this length, and is readable and writable while it is borrowed (invariant). Other threads access it by atomics
-        // only, and the device by DMA.
+        // SAFETY: the memory of a queue starts at a page boundary, and that of a program's record is aligned to 8; it
+        // has this length, and is readable and writable while it is borrowed (invariant). Other threads access it by
+        // atomics only, and the device by DMA.
         unsafe { core::slice::from_raw_parts(self.start.cast().as_ptr(), self.len / 8) }
     }
 }
