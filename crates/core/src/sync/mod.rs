@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Synchronisation of the data path: barriers named by purpose, the barrier against the control path, the lockings of a
-//! queue, and copies of memory that is accessed at the same time.
+//! queue, copies of memory that is accessed at the same time, and the values of work requests in flight.
 
 pub mod barrier;
 pub mod control_barrier;
 pub mod copy;
+pub mod in_flight;
+pub mod index_stack;
 pub mod lock;
 
 pub use control_barrier::ControlBarrier;
+pub use in_flight::InFlight;
+pub use index_stack::IndexStack;
 pub use lock::{Dynamic, Exclusive, Guard, Locked, Locking, Reentered, Shared};
