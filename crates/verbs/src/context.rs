@@ -2,6 +2,7 @@
 //! An open device and its queries. The calls that create objects are in the files of the objects.
 
 use crate::event::{EventReader, QpEvents};
+use crate::owned::Flights;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use uverbs_core::attr::{DeviceAttr, Gid, GidEntry, PortAttr};
@@ -44,6 +45,8 @@ pub(crate) struct ContextInner<D: Driver> {
     /// Objects by the id that the kernel reports in events. Ids have a generation number, so the id of a destroyed
     /// object is not found.
     objects: Mutex<Slab<Object<D>>>,
+    /// The queues whose work requests own their buffers.
+    flights: Flights<D>,
     name: String,
 }
 
@@ -70,6 +73,10 @@ impl<D: Driver> ContextInner<D> {
 
     pub(crate) fn event_reader(&self) -> &EventReader {
         &self.event_reader
+    }
+
+    pub(crate) fn flights(&self) -> &Flights<D> {
+        &self.flights
     }
 
     pub(crate) fn remember_object(&self, object: Object<D>) -> u64 {
@@ -154,6 +161,7 @@ impl<D: Driver> Context<D> {
                 async_fd,
                 event_reader: EventReader::default(),
                 objects,
+                flights: Flights::default(),
                 name,
             }),
         }

@@ -10,6 +10,7 @@
 //! # What is `unsafe`
 //! Posting a work request that names memory by scatter/gather entries is `unsafe`, because the device uses that memory
 //! after the call. Inline sends, invalidations, polling and the whole control path are safe.
+//! Posts that [own their buffers](owned) are safe, too: a service needs no `unsafe`.
 
 pub mod ah;
 pub mod buf;
@@ -26,6 +27,7 @@ mod id;
 pub mod mr;
 pub mod mw;
 pub mod open;
+pub mod owned;
 pub mod pd;
 pub mod qp;
 pub mod recv;

@@ -39,7 +39,7 @@ pub struct MemoryWindow<D: Driver> {
     handle: Option<MwHandle>,
     raw: Box<IbvMw>,
     mw_type: MwType,
-    _pd: Arc<PdInner<D>>,
+    pd: Arc<PdInner<D>>,
 }
 
 // SAFETY: the raw pointers in the C struct are NULL and never dereferenced.
@@ -68,7 +68,7 @@ impl<D: Driver> ProtectionDomain<D> {
             handle: handle.handle(),
             mw_type: mw_type as u32,
         };
-        Ok(MemoryWindow { handle: Some(handle), raw: Box::new(raw), mw_type, _pd: pd.clone() })
+        Ok(MemoryWindow { handle: Some(handle), raw: Box::new(raw), mw_type, pd: pd.clone() })
     }
 }
 
@@ -77,6 +77,10 @@ impl<D: Driver> MemoryWindow<D> {
     #[must_use]
     pub fn rkey(&self) -> u32 {
         self.raw.rkey
+    }
+
+    pub(crate) fn pd(&self) -> &Arc<PdInner<D>> {
+        &self.pd
     }
 
     /// The type: 1 or 2.

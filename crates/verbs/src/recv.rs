@@ -38,6 +38,7 @@ impl<Q: Engine, L: Locking> Receiver<Q, L> {
 }
 
 impl<Q: Engine> Receiver<Q, Exclusive> {
+    #[inline(always)]
     pub(crate) fn engine_mut(&mut self) -> &mut Q {
         self.engine.get_mut()
     }
@@ -90,6 +91,7 @@ impl<Q: Engine> RecvGuard<'_, Q> {
         unsafe { self.guard.post(wr_id, sges) }
     }
 
+    #[inline(always)]
     pub(crate) fn engine_mut(&mut self) -> &mut Q {
         &mut self.guard
     }

@@ -4,6 +4,7 @@
 use crate::context::{ContextInner, Object, same_context};
 use crate::cq::{CompletionQueue, CqInner};
 pub use crate::id::SrqId;
+use crate::owned::Holds;
 use crate::pd::{PdInner, ProtectionDomain};
 use crate::recv::{Receiver, RecvBatch, RecvGuard};
 use crate::xrcd::{XrcDomain, XrcdInner};
@@ -30,6 +31,8 @@ pub(crate) struct SrqInner<D: Driver> {
     shared: Arc<D::SrqShared>,
     event_id: u64,
     engine: Mutex<Option<D::SharedRecvQueue>>,
+    /// What its receives own, if they do.
+    holds: Holds<D>,
     context: Arc<ContextInner<D>>,
     _pd: Arc<PdInner<D>>,
     _xrc: Option<Xrc<D>>,
@@ -38,6 +41,10 @@ pub(crate) struct SrqInner<D: Driver> {
 impl<D: Driver> SrqInner<D> {
     pub(crate) fn context(&self) -> &Arc<ContextInner<D>> {
         &self.context
+    }
+
+    pub(crate) fn holds(&self) -> &Holds<D> {
+        &self.holds
     }
 
     /// For the creation of QPs.
@@ -58,6 +65,7 @@ impl<D: Driver> SrqInner<D> {
         match destroyed {
             Ok(_events) => {
                 self.context.forget_object(self.event_id);
+                self.holds.release(&self.context);
                 Ok(())
             }
             Err((handle, error)) => {
@@ -73,6 +81,7 @@ impl<D: Driver> Drop for SrqInner<D> {
         if let Err(error) = self.destroy() {
             log::error!("{error}; its memory is leaked");
             self.context.forget_object(self.event_id);
+            self.holds.leak();
             // The device may still use the ring.
             let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take();
             core::mem::forget((self.handle.take(), engine, self.shared.clone()));
@@ -133,6 +142,7 @@ impl<D: Driver, L: Locking> SharedReceiveQueue<D, L> {
             shared,
             event_id,
             engine: Mutex::new(None),
+            holds: Holds::default(),
             context: context.clone(),
             _pd: pd.inner().clone(),
             _xrc: xrc,
@@ -221,6 +231,11 @@ fn modify<D: Driver>(
 }
 
 impl<D: Driver> SharedReceiveQueue<D, Exclusive> {
+    #[inline(always)]
+    pub(crate) fn engine_mut(&mut self) -> &mut D::SharedRecvQueue {
+        self.receiver.engine_mut()
+    }
+
     /// `ibv_modify_srq`: arms the limit event, or resizes the SRQ if the device can.
     pub fn modify(&mut self, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()> {
         modify(&self.inner, self.receiver.engine_mut(), attr, mask)

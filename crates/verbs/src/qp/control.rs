@@ -50,7 +50,11 @@ impl<D: Driver> QpControl<D> {
         EventReader::step(self.inner.context())
     }
 
-    pub(super) fn close(self) -> Result<()> {
+    pub(crate) fn holds(&self) -> &crate::owned::Holds<D> {
+        self.inner.holds()
+    }
+
+    pub(crate) fn close(self) -> Result<()> {
         match Arc::into_inner(self.inner) {
             Some(mut inner) => inner.destroy(),
             None => Err(Error::Os {

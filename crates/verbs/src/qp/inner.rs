@@ -7,6 +7,7 @@
 use crate::context::{ContextInner, Object};
 use crate::cq::CqInner;
 use crate::event::QpEvents;
+use crate::owned::Holds;
 use crate::pd::PdInner;
 use crate::srq::SrqInner;
 use crate::xrcd::XrcdInner;
@@ -40,6 +41,8 @@ pub(crate) struct QpInner<D: Driver> {
     /// Engines whose halves were dropped.
     engines: Mutex<Engines<D>>,
     parents: QpParents<D>,
+    /// What its work requests own, if they do.
+    holds: Holds<D>,
     context: Arc<ContextInner<D>>,
 }
 
@@ -76,6 +79,7 @@ impl<D: Driver> QpInner<D> {
             event_id,
             engines: Mutex::new(Engines { send: None, recv: None }),
             parents,
+            holds: Holds::default(),
             context,
         }
     }
@@ -121,6 +125,10 @@ impl<D: Driver> QpInner<D> {
         }
     }
 
+    pub(crate) fn holds(&self) -> &Holds<D> {
+        &self.holds
+    }
+
     pub(crate) fn keep_send(&self, engine: D::SendQueue) {
         self.engines.lock().unwrap_or_else(PoisonError::into_inner).send = Some(engine);
     }
@@ -136,7 +144,11 @@ impl<D: Driver> QpInner<D> {
         #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
         // SAFETY: the QP's own parts; the engines are dropped after this, or leaked.
         let destroyed = unsafe { self.context.driver().destroy_qp(handle, &self.shared) };
+        if destroyed.is_ok() {
+            self.holds.release(&self.context);
+        }
         destroyed.map(drop).map_err(|(handle, error)| {
+            self.holds.leak();
             core::mem::forget(handle);
             let engines = self.engines.get_mut().unwrap_or_else(PoisonError::into_inner);
             core::mem::forget((engines.send.take(), engines.recv.take(), self.shared.clone()));

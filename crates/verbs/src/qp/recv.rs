@@ -43,6 +43,11 @@ impl<D: Driver, L: Locking> RecvQueue<D, L> {
 }
 
 impl<D: Driver> RecvQueue<D, Exclusive> {
+    #[inline(always)]
+    pub(crate) fn engine_mut(&mut self) -> &mut D::RecvQueue {
+        self.receiver.engine_mut()
+    }
+
     /// Opens a batch of receives.
     #[inline(always)]
     pub fn batch(&mut self) -> RecvBatch<'_, D::RecvQueue> {

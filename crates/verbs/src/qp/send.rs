@@ -66,6 +66,11 @@ impl<D: Driver, T: Sends, L: Locking> SendQueue<D, T, L> {
 }
 
 impl<D: Driver, T: Sends> SendQueue<D, T, Exclusive> {
+    #[inline(always)]
+    pub(crate) fn engine_mut(&mut self) -> &mut D::SendQueue {
+        self.engine.get_mut()
+    }
+
     /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
     #[inline(always)]
     pub fn batch(&mut self) -> Batch<'_, D, T> {
@@ -143,6 +148,11 @@ pub struct SendGuard<'q, D: Driver, T> {
 }
 
 impl<D: Driver, T: Sends> SendGuard<'_, D, T> {
+    #[inline(always)]
+    pub(crate) fn engine_mut(&mut self) -> &mut D::SendQueue {
+        &mut self.guard
+    }
+
     /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
     #[inline(always)]
     pub fn batch(&mut self) -> Batch<'_, D, T> {

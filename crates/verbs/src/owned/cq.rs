@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The completion queue of owned queues: a completion gives back what its work request owned.
+
+use super::flight::{Entry, Held, Known};
+use super::pool::{Access, Buf};
+use super::rejected::Lend;
+use crate::comp_channel::CompletionChannel;
+use crate::context::Context;
+use crate::cq::{CompletionQueue, CqId};
+use core::fmt;
+use std::collections::VecDeque;
+use uverbs_core::attr::CqInitAttr;
+use uverbs_core::error::Result;
+use uverbs_core::provider::completion::{Completion, CompletionQueue as Engine};
+use uverbs_core::provider::{Driver, PollError};
+use uverbs_core::sync::{Exclusive, Locked, Locking, Shared};
+use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
+use uverbs_core::wr::ImmData;
+
+/// A completion queue of owned queues. Only owned queues can complete to it, because the `wr_id`s of others would be mistaken
+/// for those of owned work requests.
+#[derive(Debug)]
+pub struct OwnedCq<D: Driver, L: Locking = Exclusive> {
+    queue: CompletionQueue<D, L>,
+    state: Locked<State<D>, L>,
+}
+
+/// What a poll uses besides the queue.
+#[derive(Debug)]
+struct State<D: Driver> {
+    known: Known<D>,
+    /// Completions that a [scope](super::Scope) polled and that are not its own.
+    kept: VecDeque<Completed<D>>,
+}
+
+impl<D: Driver> Context<D> {
+    /// `ibv_create_cq_ex`, for owned queues, with the locking `L`.
+    ///
+    /// # Errors
+    /// As [`create_cq_ex`](Self::create_cq_ex).
+    pub fn owned_cq<L: Locking>(
+        &self,
+        cqe: u32,
+        channel: Option<&CompletionChannel<D>>,
+    ) -> Result<OwnedCq<D, L>> {
+        self.owned_cq_ex(&CqInitAttr { cqe, ..CqInitAttr::default() }, channel)
+    }
+
+    /// As [`owned_cq`](Self::owned_cq), with all attributes.
+    ///
+    /// # Errors
+    /// As [`create_cq_ex`](Self::create_cq_ex).
+    pub fn owned_cq_ex<L: Locking>(
+        &self,
+        attr: &CqInitAttr,
+        channel: Option<&CompletionChannel<D>>,
+    ) -> Result<OwnedCq<D, L>> {
+        let queue = self.create_cq_ex::<L>(attr, channel)?;
+        let known = Known::new(self.inner().clone(), queue.id().0);
+        Ok(OwnedCq { queue, state: Locked::new(State { known, kept: VecDeque::new() }) })
+    }
+}
+
+impl<D: Driver, L: Locking> OwnedCq<D, L> {
+    pub(super) fn queue(&self) -> &CompletionQueue<D, L> {
+        &self.queue
+    }
+
+    /// Identifies this CQ in the events of its completion channel and in asynchronous events.
+    #[must_use]
+    pub fn id(&self) -> CqId {
+        self.queue.id()
+    }
+}
+
+/// The fields of a completion: in the ring, or copied.
+enum Fields<'a, 'c, D: Driver>
+where
+    D::CompletionQueue: 'c,
+{
+    Ring(&'a <D::CompletionQueue as Engine>::Completion<'c>),
+    Kept(&'a WorkCompletion),
+}
+
+macro_rules! fields {
+    ($($(#[$meta:meta])* $name:ident: $ty:ty;)*) => {
+        impl<D: Driver> Done<'_, '_, D> {
+            $(
+                $(#[$meta])*
+                #[inline(always)]
+                #[must_use]
+                pub fn $name(&self) -> $ty {
+                    match &self.fields {
+                        Fields::Ring(completion) => completion.$name(),
+                        Fields::Kept(wc) => wc.$name,
+                    }
+                }
+            )*
+        }
+    };
+}
+
+fields! {
+    /// The result of the work request.
+    status: WcStatus;
+    /// Opcode of the completed work request.
+    opcode: WcOpcode;
+    /// Bytes: receives, reads, atomics.
+    byte_len: u32;
+    /// The local QP.
+    qp_num: u32;
+    /// The sender's QP (UD).
+    src_qp: u32;
+    /// Vendor's reason of an error.
+    vendor_err: u32;
+    /// Which fields are valid, and which checks the device made.
+    wc_flags: WcFlags;
+}
+
+/// A completion in the callback of [`OwnedCq::poll_each`]. What its work request owned is dropped with it, unless it is
+/// [taken](Self::take).
+#[must_use = "the buffer goes back to its pool when this is dropped"]
+pub struct Done<'a, 'c, D: Driver>
+where
+    D::CompletionQueue: 'c,
+{
+    fields: Fields<'a, 'c, D>,
+    wr_id: u64,
+    held: Held<D>,
+    received: bool,
+}
+
+impl<D: Driver> fmt::Debug for Done<'_, '_, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Done")
+            .field("wr_id", &self.wr_id)
+            .field("status", &self.status())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The length of a receive's message, in its buffer.
+fn message<D: Driver>(held: &mut Held<D>, opcode: WcOpcode, byte_len: u32) {
+    if let Held::Buf(buf) = held {
+        // A write with immediate consumes a receive and writes nothing to its buffer.
+        buf.clamp_len(if opcode == WcOpcode::RECV_RDMA_WITH_IMM { 0 } else { byte_len });
+    }
+}
+
+impl<D: Driver> Done<'_, '_, D> {
+    /// The id that the post was given.
+    #[inline(always)]
+    #[must_use]
+    pub fn wr_id(&self) -> u64 {
+        self.wr_id
+    }
+
+    /// Immediate data, if the message had any.
+    #[must_use]
+    pub fn imm_data(&self) -> Option<ImmData> {
+        self.wc().imm_data()
+    }
+
+    /// All fields of `ibv_wc`.
+    #[must_use]
+    pub fn wc(&self) -> WorkCompletion {
+        let wc = match &self.fields {
+            Fields::Ring(completion) => completion.to_wc(),
+            Fields::Kept(wc) => **wc,
+        };
+        WorkCompletion { wr_id: self.wr_id, ..wc }
+    }
+
+    /// What the work request owned, if it was a `B`: a [`Buf`] or a [`Window`](super::Window). The buffer of a successful receive has the length
+    /// of the message.
+    #[inline(always)]
+    #[must_use]
+    pub fn take<B: Lend<D>>(mut self) -> Option<B> {
+        let status = self.status();
+        if self.received && status.is_success() {
+            let (opcode, len) = (self.opcode(), self.byte_len());
+            message(&mut self.held, opcode, len);
+        }
+        let mut value = B::give_back(self.held)?;
+        value.completed(status);
+        Some(value)
+    }
+
+    /// The private buffer of the work request; see [`take`](Self::take).
+    #[inline(always)]
+    #[must_use]
+    pub fn buf(self) -> Option<Buf<D>> {
+        self.take()
+    }
+
+    /// The completion as a value of its own.
+    pub fn complete(mut self) -> Completed<D> {
+        let wc = self.wc();
+        if self.received && wc.status.is_success() {
+            message(&mut self.held, wc.opcode, wc.byte_len);
+        }
+        Completed { wc, held: self.held }
+    }
+}
+
+/// A completion, with what its work request owned.
+#[must_use = "the buffer goes back to its pool when this is dropped"]
+pub struct Completed<D: Driver> {
+    /// The fields of `ibv_wc`. `wr_id` is that of the post.
+    pub wc: WorkCompletion,
+    held: Held<D>,
+}
+
+impl<D: Driver> fmt::Debug for Completed<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completed").field("wc", &self.wc).finish_non_exhaustive()
+    }
+}
+
+impl<D: Driver> Completed<D> {
+    /// What the work request owned, if it was a `B`. The buffer of a successful receive has the length of the message.
+    #[must_use]
+    pub fn take<B: Lend<D>>(self) -> Option<B> {
+        let mut value = B::give_back(self.held)?;
+        value.completed(self.wc.status);
+        Some(value)
+    }
+
+    /// The private buffer of the work request.
+    #[must_use]
+    pub fn buf(self) -> Option<Buf<D>> {
+        self.take()
+    }
+
+    /// The buffer of the work request, from a pool with this kind of access.
+    #[must_use]
+    pub fn buf_of<A: Access>(self) -> Option<Buf<D, A>> {
+        self.take()
+    }
+}
+
+/// Passes a completion of the ring on, and returns whether it did. Those of scopes end here.
+#[inline(always)]
+fn pass<D: Driver>(
+    known: &mut Known<D>,
+    completion: &<D::CompletionQueue as Engine>::Completion<'_>,
+    f: impl FnOnce(Done<'_, '_, D>),
+) -> bool {
+    match known.settle(completion.wr_id()) {
+        Some((Entry { held: Held::Scoped(ticket), .. }, _)) => {
+            ticket.finish(completion.status(), completion.byte_len());
+            false
+        }
+        Some((Entry { wr_id, held }, received)) => {
+            f(Done { fields: Fields::Ring(completion), wr_id, held, received });
+            true
+        }
+        None => false,
+    }
+}
+
+impl<D: Driver> State<D> {
+    /// Passes on what a scope has kept.
+    #[cold]
+    fn deliver(&mut self, max: usize, mut f: impl FnMut(Done<'_, '_, D>)) -> usize {
+        let mut n = 0;
+        while n < max
+            && let Some(Completed { wc, held }) = self.kept.pop_front()
+        {
+            n += 1;
+            // The length of a message was set when the completion was kept.
+            f(Done { fields: Fields::Kept(&wc), wr_id: wc.wr_id, held, received: false });
+        }
+        n
+    }
+}
+
+/// Polling for a [scope](super::Scope): through `&mut` of an exclusive queue, or `&` of a shared one.
+pub trait ScopePoll<D: Driver>: sealed::ScopePoll<D> {}
+
+mod sealed {
+    use super::{Driver, PollError};
+
+    pub trait ScopePoll<D: Driver> {
+        /// The queue, as [`CqId`](super::CqId) numbers it.
+        fn number(&self) -> u64;
+        /// Polls; what does not belong to a scope is kept for the next poll of the user. Returns the number of completions.
+        fn poll_scoped(&mut self) -> Result<usize, PollError>;
+    }
+}
+
+/// The polling calls: through `&mut` without a lock, through `&` with one.
+macro_rules! polling {
+    ($locking:ident, [$($this:tt)*], [$($state:tt)*]) => {
+        impl<D: Driver> OwnedCq<D, $locking> {
+            /// Passes up to `max` completions to `f` and returns their number.
+            #[inline]
+            pub fn poll_each(
+                $($this)* self,
+                max: usize,
+                mut f: impl FnMut(Done<'_, '_, D>),
+            ) -> Result<usize, PollError> {
+                let state = &mut *self.state.$($state)*;
+                if !state.kept.is_empty() {
+                    return Ok(state.deliver(max, f));
+                }
+                let (known, mut n) = (&mut state.known, 0);
+                self.queue.poll_each(max, |completion| n += usize::from(pass(known, completion, &mut f)))?;
+                Ok(n)
+            }
+
+            /// The next completion as a value, if there is one.
+            #[inline]
+            pub fn poll_one($($this)* self) -> Result<Option<Completed<D>>, PollError> {
+                let mut completed = None;
+                self.poll_each(1, |done| completed = Some(done.complete()))?;
+                Ok(completed)
+            }
+
+            /// Completions that were reported with a number that belongs to no work request in flight: late ones of a queue
+            /// that was destroyed meanwhile, or those of a device that is out of order. They are not passed on.
+            pub fn strays($($this)* self) -> Result<u64, PollError> {
+                Ok(self.state.$($state)*.known.strays())
+            }
+
+            /// `ibv_req_notify_cq`: requests one event for the next (solicited) completion.
+            ///
+            /// Poll again after arming, because a completion that arrived before raises no event.
+            pub fn req_notify($($this)* self, solicited_only: bool) -> Result<(), PollError> {
+                self.queue.req_notify(solicited_only)
+            }
+        }
+
+        impl<D: Driver> ScopePoll<D> for $($this)* OwnedCq<D, $locking> {}
+        impl<D: Driver> sealed::ScopePoll<D> for $($this)* OwnedCq<D, $locking> {
+            fn number(&self) -> u64 {
+                self.queue.id().0
+            }
+
+            fn poll_scoped(&mut self) -> Result<usize, PollError> {
+                let this = $($this)* **self;
+                let State { known, kept } = &mut *this.state.$($state)*;
+                this.queue.poll_each(16, |completion| {
+                    pass(known, completion, |done| kept.push_back(done.complete()));
+                })
+            }
+        }
+    };
+}
+
+polling!(Exclusive, [&mut], [get_mut()]);
+polling!(Shared, [&], [lock()?]);

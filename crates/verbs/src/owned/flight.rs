@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The work requests of an owned queue that are in flight, with the memory that they use.
+//!
+//! Each queue has a [`Flight`]: a slab with an entry for each work request. The kernel object of the queue (`QpInner`,
+//! `SrqInner`) holds it, and gives the memory back when the kernel has destroyed the object; if the kernel refuses, the memory
+//! is leaked. So neither a dropped nor a forgotten queue frees memory that the device may use.
+//!
+//! A `wr_id` is a number, not a pointer:
+//!
+//! | bits | |
+//! |---|---|
+//! | 0..32 | the token in the queue's slab ([`InFlight`]) |
+//! | 32..52 | the index of the queue among those of its context |
+//! | 52..64 | the generation of this index |
+//!
+//! A number that no queue gave, or gave before, finds no entry.
+
+use super::pool::RawBuf;
+use super::scope::Ticket;
+use super::window::WindowParts;
+use crate::context::ContextInner;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use uverbs_core::control::slab::Slab;
+use uverbs_core::error::{Error, Result};
+use uverbs_core::provider::Driver;
+use uverbs_core::sync::InFlight;
+
+/// What a work request uses until it is complete.
+pub(super) enum Held<D: Driver> {
+    /// Inline data, or none.
+    Nothing,
+    Buf(RawBuf<D>),
+    Window(Box<WindowParts<D>>),
+    /// Memory that a scope borrows.
+    Scoped(Ticket),
+}
+
+/// An entry of the slab.
+pub(super) struct Entry<D: Driver> {
+    /// The number of the user.
+    pub(super) wr_id: u64,
+    pub(super) held: Held<D>,
+}
+
+/// The work requests in flight of one queue.
+pub(crate) struct Flight<D: Driver> {
+    pub(super) slab: InFlight<Entry<D>>,
+    /// The queue's part of a `wr_id`.
+    key: u32,
+    /// The number in the context's table.
+    id: u64,
+    /// See [`domain_of`](super::pool::domain_of).
+    pub(super) domain: usize,
+    /// Send queues complete in order: a completion is also that of the work requests before it.
+    pub(super) ordered: bool,
+    /// The CQ of the completions; `None` for an SRQ, whose receives complete to the CQ of any QP.
+    cq: Option<u64>,
+}
+
+impl<D: Driver> core::fmt::Debug for Flight<D> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Flight").field("slab", &self.slab).field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+/// The owned queues of a context.
+#[derive(Debug)]
+pub(crate) struct Flights<D: Driver> {
+    queues: Mutex<Slab<Weak<Flight<D>>>>,
+}
+
+impl<D: Driver> Default for Flights<D> {
+    fn default() -> Self {
+        Self { queues: Mutex::new(Slab::new()) }
+    }
+}
+
+/// The bits of a queue's index.
+const INDEX_BITS: u32 = 20;
+const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
+
+/// The queue's part of a `wr_id`, of its number in the table.
+const fn key_of(id: u64) -> u32 {
+    // The lower half is the index, the upper the generation.
+    (((id >> 32) as u32) << INDEX_BITS) | (id as u32 & INDEX_MASK)
+}
+
+/// The kinds of a queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum QueueKind {
+    Send { cq: u64 },
+    Recv { cq: u64 },
+    Srq,
+}
+
+impl<D: Driver> Flight<D> {
+    /// A slab for a queue of `depth` work requests.
+    pub(super) fn new(
+        context: &ContextInner<D>,
+        kind: QueueKind,
+        domain: usize,
+        depth: u32,
+    ) -> Result<Arc<Self>> {
+        let (ordered, cq, slots) = match kind {
+            QueueKind::Send { cq } => (true, Some(cq), depth),
+            QueueKind::Recv { cq } => (false, Some(cq), depth),
+            // Receives of an SRQ complete in any order. With twice the slots, few posts have to skip one.
+            QueueKind::Srq => (false, None, depth.saturating_mul(2)),
+        };
+        let mut queues = context.flights().queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = queues.insert(Weak::new());
+        if id as u32 > INDEX_MASK {
+            queues.remove(id);
+            return Err(Error::invalid(
+                "create",
+                "queue",
+                format!("a context has at most {INDEX_MASK} owned queues"),
+            ));
+        }
+        let flight = Arc::new(Self { slab: InFlight::new(slots), key: key_of(id), id, domain, ordered, cq });
+        if let Some(queue) = queues.get_mut(id) {
+            *queue = Arc::downgrade(&flight);
+        }
+        Ok(flight)
+    }
+
+    /// The `wr_id` of an entry.
+    #[inline(always)]
+    pub(super) fn wr_id(&self, token: u32) -> u64 {
+        u64::from(self.key) << 32 | u64::from(token)
+    }
+
+    pub(super) fn cq(&self) -> Option<u64> {
+        self.cq
+    }
+
+    /// Gives all memory back: the device uses none of it any more.
+    pub(super) fn settle_all(&self) {
+        self.slab.take_all(drop);
+    }
+
+    /// The end of the queue, after the kernel has destroyed it.
+    fn close(&self, context: &ContextInner<D>) {
+        self.settle_all();
+        context.flights().queues.lock().unwrap_or_else(PoisonError::into_inner).remove(self.id);
+    }
+}
+
+/// The slabs of a kernel object's queues; empty if the queues are not owned.
+#[derive(Debug)]
+pub(crate) struct Holds<D: Driver> {
+    flights: OnceLock<Vec<Arc<Flight<D>>>>,
+}
+
+impl<D: Driver> Default for Holds<D> {
+    fn default() -> Self {
+        Self { flights: OnceLock::new() }
+    }
+}
+
+impl<D: Driver> Holds<D> {
+    /// Before the first post.
+    pub(super) fn set(&self, flights: Vec<Arc<Flight<D>>>) {
+        let set = self.flights.set(flights);
+        debug_assert!(set.is_ok(), "the slabs of a queue are set once");
+    }
+
+    /// After the kernel has destroyed the object.
+    pub(crate) fn release(&mut self, context: &ContextInner<D>) {
+        for flight in self.flights.take().into_iter().flatten() {
+            flight.close(context);
+        }
+    }
+
+    /// After the kernel has refused to destroy it: the device may use the memory for ever.
+    pub(crate) fn leak(&mut self) {
+        core::mem::forget(self.flights.take());
+    }
+}
+
+/// The queues whose completions a CQ has reported, so that a poll needs no lock to find them.
+pub(super) struct Known<D: Driver> {
+    queues: Vec<Option<Arc<Flight<D>>>>,
+    context: Arc<ContextInner<D>>,
+    cq: u64,
+    strays: u64,
+}
+
+impl<D: Driver> core::fmt::Debug for Known<D> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Known")
+            .field("queues", &self.queues)
+            .field("strays", &self.strays)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Driver> Known<D> {
+    pub(super) fn new(context: Arc<ContextInner<D>>, cq: u64) -> Self {
+        Self { queues: Vec::new(), context, cq, strays: 0 }
+    }
+
+    /// Completions that belong to no work request.
+    pub(super) fn strays(&self) -> u64 {
+        self.strays
+    }
+
+    /// The entry of a completed work request, and whether it is a receive. `None` for a number that no queue gave, or whose
+    /// entry was taken before.
+    #[inline(always)]
+    pub(super) fn settle(&mut self, wr_id: u64) -> Option<(Entry<D>, bool)> {
+        let (key, token) = ((wr_id >> 32) as u32, wr_id as u32);
+        let index = (key & INDEX_MASK) as usize;
+        if !matches!(self.queues.get(index), Some(Some(flight)) if flight.key == key) {
+            self.learn(key, index);
+        }
+        if let Some(Some(flight)) = self.queues.get(index)
+            && flight.key == key
+            && let Some(entry) = flight.slab.take(token)
+        {
+            if flight.ordered {
+                flight.slab.take_before(token, drop);
+            }
+            return Some((entry, !flight.ordered));
+        }
+        self.stray(wr_id)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn learn(&mut self, key: u32, index: usize) {
+        let queues = self.context.flights().queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_this_cq = |flight: &Arc<Flight<D>>| flight.cq.is_none_or(|cq| cq == self.cq);
+        let found =
+            queues.iter().filter_map(Weak::upgrade).find(|flight| flight.key == key && of_this_cq(flight));
+        // Queues that were destroyed are forgotten on this occasion.
+        for queue in &mut self.queues {
+            queue.take_if(|flight| queues.get(flight.id).is_none());
+        }
+        if let Some(flight) = found {
+            if self.queues.len() <= index {
+                self.queues.resize(index + 1, None);
+            }
+            self.queues[index] = Some(flight);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn stray<T>(&mut self, wr_id: u64) -> Option<T> {
+        self.strays += 1;
+        log::debug!("a completion with wr_id {wr_id:#x}, which belongs to no work request");
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Context;
+    use crate::owned::Pool;
+    use uverbs_hca::Hca;
+    use uverbs_mlx5::Mlx5;
+
+    /// A device that reports any `wr_id`s, and the queues that it has them from.
+    struct Liar {
+        pool: Pool<Mlx5>,
+        context: Context<Mlx5>,
+        known: Known<Mlx5>,
+    }
+
+    const CQ: u64 = 1;
+
+    impl Liar {
+        fn new() -> Self {
+            let context = Context::<Mlx5>::from_kernel(Hca::new().open()).unwrap();
+            let pool = context.alloc_pd().unwrap().pool(8, 64).build().unwrap();
+            let known = Known::new(context.inner().clone(), CQ);
+            Self { pool, context, known }
+        }
+
+        fn queue(&self, kind: QueueKind) -> Arc<Flight<Mlx5>> {
+            Flight::new(self.context.inner(), kind, 1, 4).unwrap()
+        }
+
+        fn insert(&self, flight: &Flight<Mlx5>, wr_id: u64) -> u64 {
+            let held = Held::Buf(self.pool.get().unwrap().into_raw());
+            // SAFETY: one thread.
+            #[expect(unsafe_code, reason = "the poster of a queue")]
+            let token = unsafe { flight.slab.insert(Entry { wr_id, held }) };
+            flight.wr_id(token.ok().unwrap())
+        }
+
+        /// The user's `wr_id` of the entry that is found.
+        fn report(&mut self, wr_id: u64) -> Option<u64> {
+            self.known.settle(wr_id).map(|(entry, _)| entry.wr_id)
+        }
+    }
+
+    #[test]
+    fn a_completion_that_is_reported_twice_gives_nothing() {
+        let mut liar = Liar::new();
+        let queue = liar.queue(QueueKind::Recv { cq: CQ });
+        let wr_id = liar.insert(&queue, 7);
+        assert_eq!((liar.report(wr_id), liar.pool.available()), (Some(7), 8));
+        assert_eq!((liar.report(wr_id), liar.known.strays()), (None, 1));
+        // The slot is used again, with another token.
+        for i in 0..4 {
+            liar.insert(&queue, i);
+        }
+        assert_eq!((liar.report(wr_id), liar.pool.available()), (None, 4));
+    }
+
+    #[test]
+    fn numbers_that_were_never_given_find_nothing() {
+        let mut liar = Liar::new();
+        let queue = liar.queue(QueueKind::Send { cq: CQ });
+        let wr_id = liar.insert(&queue, 7);
+        for bit in 0..64 {
+            assert_eq!(liar.report(wr_id ^ 1 << bit), None, "bit {bit}");
+        }
+        for other in [0, 1, u64::MAX, u64::from(u32::MAX), wr_id + 4, wr_id.wrapping_sub(4)] {
+            assert_eq!(liar.report(other), None, "{other:#x}");
+        }
+        assert_eq!(liar.pool.available(), 7);
+        assert_eq!(liar.report(wr_id), Some(7));
+    }
+
+    #[test]
+    fn the_number_of_another_cqs_queue_finds_nothing() {
+        let mut liar = Liar::new();
+        let (mine, other) =
+            (liar.queue(QueueKind::Recv { cq: CQ }), liar.queue(QueueKind::Recv { cq: CQ + 1 }));
+        let shared = liar.queue(QueueKind::Srq);
+        let [a, b, c] = [&mine, &other, &shared].map(|queue| liar.insert(queue, 1));
+        assert_eq!((liar.report(b), liar.report(a), liar.report(c)), (None, Some(1), Some(1)));
+        assert_eq!(liar.pool.available(), 7, "that of the other CQ is in flight");
+    }
+
+    #[test]
+    fn the_number_of_an_earlier_queue_finds_nothing() {
+        let mut liar = Liar::new();
+        let first = liar.queue(QueueKind::Recv { cq: CQ });
+        let (polled, late) = (liar.insert(&first, 1), liar.insert(&first, 2));
+        assert_eq!(liar.report(polled), Some(1));
+        first.close(liar.context.inner());
+        assert_eq!(liar.pool.available(), 8);
+        let second = liar.queue(QueueKind::Recv { cq: CQ });
+        let wr_id = liar.insert(&second, 3);
+        assert_eq!(wr_id as u32, polled as u32, "the same token in another queue");
+        assert_eq!(
+            (wr_id >> 32 & u64::from(INDEX_MASK)),
+            (late >> 32 & u64::from(INDEX_MASK)),
+            "the same index"
+        );
+        assert_eq!((liar.report(late), liar.report(polled), liar.report(wr_id)), (None, None, Some(3)));
+        assert!(
+            liar.known.queues.iter().flatten().all(|queue| queue.id == second.id),
+            "the old one is forgotten"
+        );
+    }
+
+    /// A device that says too early that a send is complete can damage memory by itself; the slab stays consistent.
+    #[test]
+    fn a_later_send_that_is_reported_first_completes_those_before_it() {
+        let mut liar = Liar::new();
+        let queue = liar.queue(QueueKind::Send { cq: CQ });
+        let ids = [1, 2, 3].map(|i| liar.insert(&queue, i));
+        assert_eq!((liar.report(ids[1]), liar.pool.available()), (Some(2), 7));
+        assert_eq!((liar.report(ids[0]), liar.report(ids[2]), liar.pool.available()), (None, Some(3), 8));
+    }
+
+    #[test]
+    fn receives_complete_in_any_order() {
+        let mut liar = Liar::new();
+        let queue = liar.queue(QueueKind::Recv { cq: CQ });
+        let ids = [1, 2, 3].map(|i| liar.insert(&queue, i));
+        assert_eq!((liar.report(ids[2]), liar.pool.available()), (Some(3), 6));
+        assert_eq!((liar.report(ids[0]), liar.report(ids[1]), liar.pool.available()), (Some(1), Some(2), 8));
+    }
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Posts without `unsafe`: buffers from a pool of registered memory, which a post takes and its completion gives back.
+//!
+//! A [`Pool`] divides one region into buffers. [`Pool::get`] lends a [`Buf`], which is a `&mut [u8]` as long as it is owned. A
+//! post on an [`OwnedQp`] or [`OwnedSrq`] takes the buffer; a poll of the [`OwnedCq`] gives it back. In between nobody can
+//! access it, because nobody has it.
+//!
+//! ```
+//! #![forbid(unsafe_code)]
+//! use uverbs::attr::{AccessFlags, QpCap};
+//! use uverbs::mlx5::Mlx5;
+//! use uverbs::owned::{Completed, OwnedCq, OwnedQp, Pool};
+//! use uverbs::{ConnectAttr, Context, ProtectionDomain, Rc, RemoteRegion};
+//! use uverbs_hca::{Fabric, Hca};
+//!
+//! type Any<T> = Result<T, Box<dyn std::error::Error>>;
+//!
+//! /// A device, and what a service has on it.
+//! struct End {
+//!     pd: ProtectionDomain<Mlx5>,
+//!     pool: Pool<Mlx5>,
+//!     cq: OwnedCq<Mlx5>,
+//!     qp: OwnedQp<Mlx5, Rc>,
+//! }
+//!
+//! fn end(hca: &Hca) -> Any<End> {
+//!     let context = Context::<Mlx5>::from_kernel(hca.open())?;
+//!     let pd = context.alloc_pd()?;
+//!     let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
+//!     let cq = context.owned_cq(64, None)?;
+//!     let qp = pd.owned_qp::<Rc>().cq(&cq).cap(cap).create()?;
+//!     Ok(End { pool: pd.pool(32, 4096).build()?, pd, cq, qp })
+//! }
+//!
+//! fn wait(cq: &mut OwnedCq<Mlx5>) -> Any<Completed<Mlx5>> {
+//!     loop {
+//!         if let Some(done) = cq.poll_one()? {
+//!             done.wc.status.ok()?;
+//!             return Ok(done);
+//!         }
+//!     }
+//! }
+//!
+//! fn main() -> Any<()> {
+//!     let fabric = Fabric::new(1);
+//!     let (mut client, mut server) = (end(&fabric.device("hca0").build())?, end(&fabric.device("hca1").build())?);
+//!     let access = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
+//!     let attr = ConnectAttr { sgid_index: Some(3), access, ..ConnectAttr::default() };
+//!     client.qp.init(&attr)?;
+//!     server.qp.init(&attr)?;
+//!     let (a, b) = (client.qp.control().endpoint(1, &attr)?, server.qp.control().endpoint(2, &attr)?);
+//!     client.qp.connect(&a, &b, &attr)?;
+//!     server.qp.connect(&b, &a, &attr)?;
+//!
+//!     // The server exposes a buffer, and sends its description.
+//!     let table = server.pd.pool(1, 4096).exposed(access).build()?.get().expect("the only buffer");
+//!     client.qp.rq().expect("no SRQ").post(1, client.pool.get().expect("a buffer"))?;
+//!     server.qp.sq().post(1).signaled().send_inline(&table.remote_region().encode())?;
+//!     wait(&mut server.cq)?;
+//!     let message = wait(&mut client.cq)?.buf().expect("the buffer of the receive");
+//!     let remote = RemoteRegion::decode(&message)?;
+//!
+//!     // The client writes to it and reads from it.
+//!     let mut buf = client.pool.get().expect("a buffer");
+//!     buf.fill(b"stored")?;
+//!     client.qp.sq().post(2).signaled().write(buf, &remote)?;
+//!     let buf = wait(&mut client.cq)?.buf().expect("the buffer of the write");
+//!     client.qp.sq().post(3).signaled().read(buf, &remote)?;
+//!     assert_eq!(&*wait(&mut client.cq)?.buf().expect("the buffer of the read"), b"stored");
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Which memory
+//! | | |
+//! |---|---|
+//! | [`ProtectionDomain::pool`](crate::ProtectionDomain::pool) | for this process only: `&[u8]`, `&mut [u8]` |
+//! | [`PoolBuilder::exposed`] | for peers, too: copies in and out. [`Window`]s open single buffers, and close them again |
+//! | [`ProtectionDomain::dmabuf_pool`](crate::ProtectionDomain::dmabuf_pool) | of another device: not readable here |
+//! | [`PoolBuilder::pages`], [`PoolBuilder::numa_node`] | huge pages, a NUMA node |
+//! | [`OwnedQp::scope`] | memory that the caller borrows, for large or rare transfers |
+//! | inline sends | bytes that are copied by the post |
+//!
+//! # Soundness
+//! The device uses the memory of a work request until the work request is complete. So each queue has a slab with the buffers of
+//! its work requests in flight, which the queue's kernel object holds. A buffer leaves the slab only when
+//! one of the rules in "What a completion guarantees" (the internals in the book) says that its work request is complete.
+//! `transfer`, `ends`, `scopes` and `threads` are the modules of `tests/owned`; `flight`, `memory` and `in_flight` have unit
+//! tests beside the code.
+//!
+//! | case | what happens to the buffer | test |
+//! |---|---|---|
+//! | success | the completion gives it back | `transfer::completions_give_buffers_back` |
+//! | unsignaled send | the next completion of the same queue returns it to its pool, because sends complete in order | `ends::unsignaled_sends_come_back_with_a_later_completion`, `ends::an_earlier_completion_does_not_give_later_buffers_back` |
+//! | receives, in any order | each waits for its own completion | `flight::receives_complete_in_any_order` |
+//! | a post that fails | returned with the error; after `PostError::Doorbell`, as in flight | `transfer::a_full_queue_gives_the_buffer_back`, `transfer::buffers_of_another_domain_are_refused` |
+//! | a batch that fails, is dropped or is forgotten | back to the pool; of a forgotten one with a later completion | `transfer::batches_post_all_or_give_all_back` |
+//! | flush (ERR) | its completion gives it back | `ends::flushed_work_requests_give_their_buffers_back` |
+//! | RESET by [`OwnedQp::reset`], which excludes posts | back to the pool | `ends::a_reset_gives_buffers_back` |
+//! | RESET by the control, at the same time as posts | stays with the queue: a send until a later one completes, a receive until the QP is destroyed | `ends::a_reset_by_the_control_keeps_buffers_until_later_completions` |
+//! | one half or the whole QP is dropped | stays until the kernel has destroyed the QP | `ends::a_dropped_qp_keeps_buffers_until_it_is_destroyed` |
+//! | the kernel refuses to destroy the QP, or the device is removed | leaked: it stays mapped and registered | `ends::a_refused_destruction_leaks_the_buffers`, `ends::a_removed_device_leaks_what_it_may_use` |
+//! | receive of an SRQ, delivered to a QP that was destroyed before the poll | stays until the SRQ is destroyed; it comes back if the QP is moved to ERR and polled first | `ends::receives_of_an_srq_for_a_destroyed_qp_stay_with_the_srq` |
+//! | CQ overflow: completions are lost | stays until the QP is destroyed | `ends::an_overflowed_cq_loses_completions_and_no_memory` |
+//! | a `wr_id` is reported twice, was never given, or is that of another CQ or of an earlier queue | nothing: tokens have generations, and a value is taken out once | `flight::a_completion_that_is_reported_twice_gives_nothing`, `flight::numbers_that_were_never_given_find_nothing`, `flight::the_number_of_another_cqs_queue_finds_nothing`, `flight::the_number_of_an_earlier_queue_finds_nothing`, `in_flight::any_tokens_agree_with_a_list_of_values` |
+//! | a send is reported too early | taken for complete, with those before it. A device that lies about this can write to any of its memory anyway | `flight::a_later_send_that_is_reported_first_completes_those_before_it` |
+//! | poll by another thread than the poster; QPs that are reset or dropped during the poll | one of them takes it | `threads::poster_and_poller_are_two_threads`, `threads::queues_end_while_their_cq_is_polled`, loom: `in_flight::a_value_goes_to_one_of_several`, `in_flight::a_slot_is_reused_after_its_value_was_moved_out`, `in_flight::earlier_values_are_taken_once`, `index_stack::no_number_is_given_to_two` |
+//! | `mem::forget` of buffers, queues, CQs | leaked with what it holds | `ends::forgotten_values_keep_their_memory` |
+//! | the pool is dropped while buffers are lent | the region lives until the last buffer is dropped | `ends::a_buffer_keeps_its_pool` |
+//! | fork | a child's post fails and returns the buffer; its drops do not reach the device | `ends::a_forked_child_leaves_the_parents_queues_alone` |
+//! | a read or a receive writes while the program has the buffer | not possible before the completion: the post took it | first example below |
+//! | a peer writes while the program reads | an exposed buffer is no slice; it is copied | second example below, `transfer::exposed_buffers_are_written_and_read_by_the_peer` |
+//! | a dma-buf is read by the CPU | it is no slice either | third example below, `ends::dma_bufs_are_posted_without_being_mapped` |
+//! | a buffer is posted to a queue of another domain or device, where its key is that of other memory | refused | `transfer::buffers_of_another_domain_are_refused` |
+//! | a queue with `wr_id`s of the user completes to an [`OwnedCq`] | does not compile | fourth example below |
+//! | a window's key is used after its end | the device refuses it; then the buffer goes back | `transfer::a_window_ends_when_it_is_dropped` |
+//! | a scope's closure panics, leaves work requests in flight, or forgets what it got | the scope waits; in the end it resets the QP, or aborts the process | `scopes::a_panic_in_the_closure_waits_too`, `scopes::a_scope_that_is_not_complete_in_time_flushes` |
+//!
+//! A posted buffer is gone:
+//! ```compile_fail,E0382
+//! use uverbs::owned::{Buf, OwnedQp};
+//! use uverbs::{Driver, Rc, RemoteRegion};
+//! fn early<D: Driver>(qp: &mut OwnedQp<D, Rc>, buf: Buf<D>, from: &RemoteRegion) -> u8 {
+//!     let _ = qp.sq().post(1).read(buf, from);
+//!     buf[0]
+//! }
+//! ```
+//! An exposed buffer has no bytes to borrow:
+//! ```compile_fail,E0608
+//! use uverbs::Driver;
+//! use uverbs::owned::{Buf, Exposed};
+//! fn first<D: Driver>(buf: &Buf<D, Exposed>) -> u8 {
+//!     buf[0]
+//! }
+//! ```
+//! Nor has a buffer of a dma-buf, and it can't be copied either:
+//! ```compile_fail,E0599
+//! use uverbs::Driver;
+//! use uverbs::owned::{Buf, Unmapped};
+//! fn first<D: Driver>(buf: &Buf<D, Unmapped>, to: &mut [u8]) {
+//!     buf.read_at(0, to);
+//! }
+//! ```
+//! A QP whose `wr_id`s are the user's can't complete to an owned CQ:
+//! ```compile_fail,E0308
+//! use uverbs::owned::OwnedCq;
+//! use uverbs::{Driver, ProtectionDomain, Rc};
+//! fn forge<D: Driver>(pd: &ProtectionDomain<D>, cq: &OwnedCq<D>) {
+//!     let _ = pd.qp::<Rc>().cq(cq).create();
+//! }
+//! ```
+//!
+//! # Cost
+//! A post moves the buffer to a slot of the slab; a poll moves it out by one compare-and-swap. Nothing is allocated, and no lock
+//! is taken on exclusive queues.
+
+mod cq;
+mod flight;
+mod memory;
+mod pool;
+mod qp;
+mod recv;
+mod rejected;
+mod scope;
+mod send;
+mod sink;
+mod window;
+
+pub use crate::mr::{Exposed, Private};
+pub use cq::{Completed, Done, OwnedCq, ScopePoll};
+pub(crate) use flight::{Flights, Holds};
+pub use memory::PageSize;
+pub use pool::{Access, Buf, Pool, PoolBuilder, Unmapped};
+pub use qp::{Halves, OwnedQp, OwnedQpBuilder};
+pub use recv::{OwnedRecvBatch, OwnedRecvGuard, OwnedRecvQueue, OwnedSrq};
+pub use rejected::{Lend, Rejected};
+pub use scope::{Scope, ScopeError, ScopedOp};
+pub use send::{OwnedSendGuard, OwnedSendQueue, OwnedWr};
+pub use sink::{Once, OwnedBatch, Push, Sink};
+pub use window::Window;

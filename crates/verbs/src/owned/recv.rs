@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Posting receives that own their buffers, to a QP's own queue and to a shared one.
+#![expect(unsafe_code)]
+// UNSAFETY: posts memory that the slab of the queue owns.
+
+use super::flight::{Entry, Flight, QueueKind};
+use super::pool::{Access, Buf, domain_of};
+use super::rejected::{Rejected, reject, sealed::Lend};
+use crate::pd::ProtectionDomain;
+use crate::qp::RecvQueue;
+use crate::recv::RecvGuard;
+use crate::srq::{SharedReceiveQueue, SrqId};
+use std::sync::Arc;
+use uverbs_core::attr::{SrqAttr, SrqAttrMask, SrqInitAttr};
+use uverbs_core::error::Result;
+use uverbs_core::provider::recv::{RecvBatch as _, RecvQueue as Engine};
+use uverbs_core::provider::{Driver, PostError};
+use uverbs_core::sync::{Exclusive, Locking, Reentered, Shared};
+
+/// Posts a receive by the only poster of the queue.
+///
+/// # Safety
+/// This thread is the only poster: it has borrowed the queue exclusively, or holds its lock.
+#[inline(always)]
+unsafe fn post<D: Driver, Q: Engine<Sge = D::Sge>, A: Access>(
+    engine: &mut Q,
+    flight: &Flight<D>,
+    wr_id: u64,
+    buf: Buf<D, A>,
+) -> Result<(), Rejected<Buf<D, A>>> {
+    let refuse = |error, buf| Err(Rejected { error, returned: Some(buf) });
+    if buf.raw().domain() != flight.domain {
+        return refuse(PostError::InvalidArgument, buf);
+    }
+    let sge = match buf.raw().sge(buf.raw().capacity()) {
+        Ok(sge) => sge,
+        Err(error) => return refuse(error, buf),
+    };
+    // SAFETY: the contract of this function.
+    let token = match unsafe { flight.slab.insert_anywhere(Entry { wr_id, held: buf.lend() }) } {
+        Ok(token) => token,
+        Err(entry) => {
+            return Err(Rejected { error: PostError::QueueFull, returned: Buf::give_back(entry.held) });
+        }
+    };
+    // SAFETY: the entry names the bytes of the buffer, whose pool keeps them registered and alive. The slab owns the buffer
+    // until the receive is known to be complete, or until the post fails.
+    match unsafe { engine.post(flight.wr_id(token), &[sge]) } {
+        Ok(()) => Ok(()),
+        Err(error) => Err(reject(flight, token, error)),
+    }
+}
+
+/// Takes back what an open batch has put into the slab, unless it was posted.
+struct Undo<'q, D: Driver> {
+    flight: &'q Flight<D>,
+    first: u32,
+}
+
+impl<D: Driver> Drop for Undo<'_, D> {
+    fn drop(&mut self) {
+        let end = self.flight.slab.next_token();
+        let mut token = self.first;
+        // Tokens that were skipped belong to receives of an earlier lap, which have other tokens.
+        while token != end {
+            drop(self.flight.slab.take(token));
+            token = token.wrapping_add(1);
+        }
+    }
+}
+
+/// A batch of receives. Errors latch; [`complete`](Self::complete) reports them.
+///
+/// If the batch is not completed, or the completion of the batch fails, its buffers go back to their pools.
+#[must_use = "a batch that is not completed posts nothing"]
+pub struct OwnedRecvBatch<'q, D: Driver, Q: Engine + 'q> {
+    inner: Q::Batch<'q>,
+    undo: Undo<'q, D>,
+    error: Option<PostError>,
+}
+
+impl<D: Driver, Q: Engine> core::fmt::Debug for OwnedRecvBatch<'_, D, Q> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("OwnedRecvBatch").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> OwnedRecvBatch<'q, D, Q> {
+    #[inline(always)]
+    fn new(engine: &'q mut Q, flight: &'q Flight<D>) -> Self {
+        Self { inner: engine.batch(), undo: Undo { flight, first: flight.slab.next_token() }, error: None }
+    }
+
+    /// Adds one receive.
+    #[inline(always)]
+    pub fn push<A: Access>(&mut self, wr_id: u64, buf: Buf<D, A>) {
+        let flight = self.undo.flight;
+        if buf.raw().domain() != flight.domain {
+            self.error.get_or_insert(PostError::InvalidArgument);
+            return;
+        }
+        match buf.raw().sge(buf.raw().capacity()) {
+            // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
+            Ok(sge) => match unsafe { flight.slab.insert_anywhere(Entry { wr_id, held: buf.lend() }) } {
+                // SAFETY: the entry names the bytes of the buffer, whose pool keeps them registered and alive. The slab owns
+                // the buffer until the receive is known to be complete, or until the batch is dropped unposted.
+                Ok(token) => unsafe { self.inner.push(flight.wr_id(token), &[sge]) },
+                Err(_) => _ = self.error.get_or_insert(PostError::QueueFull),
+            },
+            Err(error) => _ = self.error.get_or_insert(error),
+        }
+    }
+
+    /// Makes all of it visible to the device; or, if any receive was wrong, drops all and reports the first error.
+    #[inline(always)]
+    pub fn complete(self) -> Result<(), PostError> {
+        let Self { inner, undo, error } = self;
+        if let Some(error) = error {
+            return Err(error);
+        }
+        let completed = inner.complete();
+        if matches!(completed, Ok(()) | Err(PostError::Doorbell(_))) {
+            core::mem::forget(undo);
+        }
+        completed
+    }
+}
+
+/// The receive queue of a QP, whose receives own their buffers.
+#[derive(Debug)]
+pub struct OwnedRecvQueue<D: Driver, L: Locking = Exclusive> {
+    queue: RecvQueue<D, L>,
+    flight: Arc<Flight<D>>,
+}
+
+/// A shared receive queue whose receives own their buffers.
+///
+/// A receive that the device took for a QP which was then destroyed before its completion was polled has no completion. The SRQ
+/// keeps its buffer until the SRQ itself is destroyed. To get each buffer back, move the QP to ERR and poll its flushed
+/// receives before the QP is dropped.
+#[derive(Debug)]
+pub struct OwnedSrq<D: Driver, L: Locking = Exclusive> {
+    queue: SharedReceiveQueue<D, L>,
+    flight: Arc<Flight<D>>,
+}
+
+impl<D: Driver> ProtectionDomain<D> {
+    /// `ibv_create_srq`, for receives that own their buffers.
+    ///
+    /// # Errors
+    /// As [`create_srq`](Self::create_srq).
+    pub fn owned_srq<L: Locking>(&self, attr: &SrqInitAttr) -> Result<OwnedSrq<D, L>> {
+        let queue = self.create_srq::<L>(attr)?;
+        let depth = queue.attr().max_wr;
+        let pd = self.inner();
+        let flight = Flight::new(pd.context(), QueueKind::Srq, domain_of(pd), depth)?;
+        queue.inner().holds().set(vec![flight.clone()]);
+        Ok(OwnedSrq { queue, flight })
+    }
+}
+
+impl<D: Driver, L: Locking> OwnedRecvQueue<D, L> {
+    pub(super) fn new(queue: RecvQueue<D, L>, flight: Arc<Flight<D>>) -> Self {
+        Self { queue, flight }
+    }
+
+    pub(super) fn flight(&self) -> &Arc<Flight<D>> {
+        &self.flight
+    }
+}
+
+impl<D: Driver, L: Locking> OwnedSrq<D, L> {
+    pub(super) fn queue(&self) -> &SharedReceiveQueue<D, L> {
+        &self.queue
+    }
+
+    /// Identifies this SRQ in asynchronous events.
+    #[must_use]
+    pub fn id(&self) -> SrqId {
+        self.queue.id()
+    }
+
+    /// Its sizes as created, which are at least those requested.
+    #[must_use]
+    pub fn attr(&self) -> &SrqAttr {
+        self.queue.attr()
+    }
+}
+
+impl<D: Driver> OwnedSrq<D, Exclusive> {
+    /// `ibv_modify_srq`: arms the limit event, or resizes where the device can.
+    pub fn modify(&mut self, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()> {
+        self.queue.modify(attr, mask)
+    }
+}
+
+impl<D: Driver> OwnedSrq<D, Shared> {
+    /// `ibv_modify_srq`: arms the limit event, or resizes where the device can.
+    pub fn modify(&self, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()> {
+        self.queue.modify(attr, mask)
+    }
+}
+
+/// A locked, shared receive queue.
+#[derive(Debug)]
+pub struct OwnedRecvGuard<'q, D: Driver, Q> {
+    guard: RecvGuard<'q, Q>,
+    flight: &'q Flight<D>,
+}
+
+macro_rules! posting {
+    ($([$($generics:tt)*] $this:ty, $engine:ty, $mutable:ident;)*) => {$(
+        impl<$($generics)*> $this {
+            /// Posts one receive; the device may write the whole capacity of the buffer.
+            #[inline(always)]
+            pub fn post<A: Access>(&mut self, wr_id: u64, buf: Buf<D, A>) -> Result<(), Rejected<Buf<D, A>>> {
+                let engine = self.$mutable();
+                // SAFETY: `self`, which is the queue or its locked guard, is borrowed exclusively.
+                unsafe { post(engine.0, engine.1, wr_id, buf) }
+            }
+
+            /// Opens a batch of receives: nothing is visible to the device before [`OwnedRecvBatch::complete`]; a drop aborts
+            /// the batch.
+            #[inline(always)]
+            pub fn batch(&mut self) -> OwnedRecvBatch<'_, D, $engine> {
+                let engine = self.$mutable();
+                OwnedRecvBatch::new(engine.0, engine.1)
+            }
+        }
+    )*};
+}
+
+posting! {
+    [D: Driver] OwnedRecvQueue<D, Exclusive>, D::RecvQueue, parts;
+    [D: Driver] OwnedSrq<D, Exclusive>, D::SharedRecvQueue, parts;
+    [D: Driver, Q: Engine<Sge = D::Sge>] OwnedRecvGuard<'_, D, Q>, Q, parts;
+}
+
+impl<D: Driver> OwnedRecvQueue<D, Exclusive> {
+    #[inline(always)]
+    fn parts(&mut self) -> (&mut D::RecvQueue, &Flight<D>) {
+        (self.queue.engine_mut(), &self.flight)
+    }
+
+    /// Posts memory that a scope borrows.
+    ///
+    /// # Safety
+    /// As [`RecvBatch::push`](crate::recv::RecvBatch::push), until the ticket is dropped.
+    pub(super) unsafe fn post_scoped(
+        &mut self,
+        sges: &[D::Sge],
+        ticket: super::scope::Ticket,
+    ) -> Result<(), PostError> {
+        let (engine, flight) = self.parts();
+        let entry = Entry { wr_id: 0, held: super::flight::Held::Scoped(ticket) };
+        // SAFETY: the queue is borrowed exclusively, so this thread is the only poster.
+        let Ok(token) = (unsafe { flight.slab.insert_anywhere(entry) }) else {
+            return Err(PostError::QueueFull);
+        };
+        // SAFETY: the contract of this function.
+        let posted = unsafe { engine.post(flight.wr_id(token), sges) };
+        posted.inspect_err(|error| {
+            if !matches!(error, PostError::Doorbell(_)) {
+                drop(flight.slab.take(token));
+            }
+        })
+    }
+}
+
+impl<D: Driver> OwnedSrq<D, Exclusive> {
+    #[inline(always)]
+    fn parts(&mut self) -> (&mut D::SharedRecvQueue, &Flight<D>) {
+        (self.queue.engine_mut(), &self.flight)
+    }
+}
+
+impl<D: Driver, Q: Engine> OwnedRecvGuard<'_, D, Q> {
+    #[inline(always)]
+    fn parts(&mut self) -> (&mut Q, &Flight<D>) {
+        (self.guard.engine_mut(), self.flight)
+    }
+}
+
+impl<D: Driver> OwnedRecvQueue<D, Shared> {
+    /// Waits for the lock; an error if this thread holds it already.
+    #[inline(always)]
+    pub fn lock(&self) -> Result<OwnedRecvGuard<'_, D, D::RecvQueue>, Reentered> {
+        Ok(OwnedRecvGuard { guard: self.queue.lock()?, flight: &self.flight })
+    }
+}
+
+impl<D: Driver> OwnedSrq<D, Shared> {
+    /// Waits for the lock; an error if this thread holds it already.
+    #[inline(always)]
+    pub fn lock(&self) -> Result<OwnedRecvGuard<'_, D, D::SharedRecvQueue>, Reentered> {
+        Ok(OwnedRecvGuard { guard: self.queue.lock()?, flight: &self.flight })
+    }
+}

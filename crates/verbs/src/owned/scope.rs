@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Posts of memory that the caller borrows: a closure, and a wait for the device before the borrow ends.
+//!
+//! ```no_run
+//! use core::time::Duration;
+//! use uverbs::owned::{OwnedCq, OwnedQp};
+//! use uverbs::{Driver, Rc, RemoteRegion};
+//!
+//! fn store<D: Driver>(
+//!     qp: &mut OwnedQp<D, Rc>, cq: &mut OwnedCq<D>, value: &[u8], to: &RemoteRegion,
+//! ) -> Result<(), Box<dyn std::error::Error>> {
+//!     qp.scope(cq, Duration::from_secs(1), |scope| scope.write(value, to))??;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! The wait is in a function of this crate and not in a guard that the caller could forget. It also takes place if the closure
+//! panics. Memory that does not live as long as the scope can't be posted:
+//!
+//! ```compile_fail,E0597
+//! use core::time::Duration;
+//! use uverbs::owned::{OwnedCq, OwnedQp};
+//! use uverbs::{Driver, Rc};
+//! fn leave<D: Driver>(qp: &mut OwnedQp<D, Rc>, cq: &mut OwnedCq<D>) {
+//!     let _ = qp.scope(cq, Duration::from_secs(1), |scope| {
+//!         let local = [1u8; 64];
+//!         scope.send(&local)
+//!     });
+//! }
+//! ```
+//! Nor can memory be written that a receive or a read of the scope writes:
+//!
+//! ```compile_fail,E0499
+//! use core::time::Duration;
+//! use uverbs::owned::{OwnedCq, OwnedQp};
+//! use uverbs::{Driver, Rc};
+//! fn twice<D: Driver>(qp: &mut OwnedQp<D, Rc>, cq: &mut OwnedCq<D>, buf: &mut [u8]) {
+//!     let _ = qp.scope(cq, Duration::from_secs(1), |scope| {
+//!         let _ = scope.recv(buf);
+//!         let _ = scope.recv(buf);
+//!     });
+//! }
+//! ```
+//!
+//! Each post registers its memory, which is a system call: scopes are for large or rare transfers. Other transfers use
+//! [pools](super::Pool).
+#![expect(unsafe_code)]
+// UNSAFETY: registers and posts memory that is borrowed for longer than the wait.
+
+use super::cq::ScopePoll;
+use super::flight::Flight;
+use super::qp::OwnedQp;
+use super::recv::OwnedRecvQueue;
+use super::send::OwnedSendQueue;
+use crate::buf::ForeignBuf;
+use crate::mr::{MemoryRegion, Private};
+use crate::pd::ProtectionDomain;
+use crate::qp::QpControl;
+use crate::qp::transport::{Connected, HasPeer, Receives, Reliable, Sends};
+use crate::remote::RemoteRegion;
+use core::fmt;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
+use uverbs_core::attr::{AccessFlags, QpState};
+use uverbs_core::error::{Error, Result};
+use uverbs_core::provider::op::{self, Operation};
+use uverbs_core::provider::{Driver, PollError};
+use uverbs_core::sync::Exclusive;
+use uverbs_core::wc::{WcError, WcStatus};
+
+/// How many posts of a scope are in flight.
+#[derive(Debug, Default)]
+struct Pending(AtomicUsize);
+
+/// The result of a post.
+#[derive(Debug)]
+struct Report {
+    status: AtomicU32,
+    byte_len: AtomicU32,
+}
+
+/// No completion yet.
+const UNKNOWN: u32 = u32::MAX;
+
+/// What the slab holds for a post of a scope: the scope waits until it is dropped.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    pending: Arc<Pending>,
+    report: Arc<Report>,
+}
+
+impl Ticket {
+    fn new(pending: &Arc<Pending>, report: &Arc<Report>) -> Self {
+        pending.0.fetch_add(1, Ordering::Relaxed);
+        Self { pending: pending.clone(), report: report.clone() }
+    }
+
+    /// Notes the completion.
+    pub(super) fn finish(self, status: WcStatus, byte_len: u32) {
+        self.report.byte_len.store(byte_len, Ordering::Relaxed);
+        self.report.status.store(status.0, Ordering::Release);
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        // Release pairs with the Acquire in `Pending::is_empty`: the poll that took the completion was before.
+        self.pending.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl Pending {
+    fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 0
+    }
+}
+
+/// A post of a scope. Its result is there at the latest when the scope has ended.
+#[derive(Clone, Debug)]
+pub struct ScopedOp {
+    report: Arc<Report>,
+}
+
+impl ScopedOp {
+    /// The result; `None` if it is not complete, or if the QP was reset before its completion.
+    #[must_use]
+    pub fn status(&self) -> Option<WcStatus> {
+        let status = self.report.status.load(Ordering::Acquire);
+        (status != UNKNOWN).then_some(WcStatus(status))
+    }
+
+    /// The bytes of a receive or a read, after success.
+    #[must_use]
+    pub fn byte_len(&self) -> Option<usize> {
+        self.status()?.is_success().then(|| self.report.byte_len.load(Ordering::Relaxed) as usize)
+    }
+
+    /// `Ok` after success.
+    ///
+    /// # Errors
+    /// The status of the completion, or `WR_FLUSH_ERR` if there is none.
+    pub fn ok(&self) -> Result<(), WcError> {
+        self.status().unwrap_or(WcStatus::WR_FLUSH_ERR).ok()
+    }
+}
+
+/// The posts of a closure; see [`OwnedQp::scope`].
+#[derive(Debug)]
+pub struct Scope<'scope, 'env, D: Driver, T> {
+    send: &'scope mut OwnedSendQueue<D, T, Exclusive>,
+    recv: Option<&'scope mut OwnedRecvQueue<D, Exclusive>>,
+    pd: &'scope ProtectionDomain<D>,
+    pending: &'scope Arc<Pending>,
+    regions: &'scope mut Vec<MemoryRegion<D, ForeignBuf, Private>>,
+    cq: u64,
+    /// Invariant: memory of a shorter life must not be accepted for memory of `'env`.
+    _env: PhantomData<&'env mut &'env ()>,
+}
+
+impl<'env, D: Driver, T: Sends> Scope<'_, 'env, D, T> {
+    /// Registers the memory for as long as the scope, and returns its entry; none for memory of 0 bytes.
+    ///
+    /// # Safety
+    /// The memory is borrowed for `'env`: shared without `LOCAL_WRITE`, else exclusively.
+    unsafe fn entry(&mut self, at: NonNull<u8>, len: usize, access: AccessFlags) -> Result<Option<D::Sge>> {
+        if len == 0 {
+            return Ok(None);
+        }
+        // SAFETY: the memory is borrowed for `'env` (the contract of this function), which is longer than the scope. The region
+        // is dropped before the scope ends, and lends no references.
+        let buf = unsafe { ForeignBuf::new(at, len) };
+        let region = self.pd.reg_private(buf, access)?;
+        let sge = region.sge(0..len)?;
+        self.regions.push(region);
+        Ok(Some(sge))
+    }
+
+    fn ticket(&self) -> (Ticket, ScopedOp) {
+        let report = Arc::new(Report { status: AtomicU32::new(UNKNOWN), byte_len: AtomicU32::new(0) });
+        (Ticket::new(self.pending, &report), ScopedOp { report })
+    }
+
+    /// The completions of `flight` must be those that the scope waits for.
+    fn check(&self, flight: &Flight<D>) -> Result<()> {
+        if flight.cq() == Some(self.cq) {
+            return Ok(());
+        }
+        Err(Error::invalid("scope", "cq", "the completions of this queue go to another CQ"))
+    }
+
+    /// # Safety
+    /// As [`entry`](Self::entry); exclusively if `op` writes local memory.
+    unsafe fn put<O: Operation<Remote = D::Remote>>(
+        &mut self,
+        op: O,
+        at: NonNull<u8>,
+        len: usize,
+        access: AccessFlags,
+    ) -> Result<ScopedOp>
+    where
+        T: Connected,
+    {
+        self.check(self.send.flight())?;
+        // SAFETY: the contract of this function.
+        let sge = unsafe { self.entry(at, len, access)? };
+        let (ticket, report) = self.ticket();
+        let wr = self.send.post(0).signaled();
+        // SAFETY: the memory is borrowed for `'env`, and registered as long as the scope, which ends after the ticket is
+        // dropped.
+        let posted = unsafe { wr.put_scoped(op, sge.as_slice(), ticket) };
+        posted.map_err(|error| Error::os("post_send", "scope", error.errno()))?;
+        Ok(report)
+    }
+
+    /// `IBV_WR_SEND`.
+    ///
+    /// # Errors
+    /// The memory can't be registered, or the post failed.
+    pub fn send(&mut self, data: &'env [u8]) -> Result<ScopedOp>
+    where
+        T: Connected,
+    {
+        // SAFETY: a shared slice of `'env`; a send only reads it.
+        unsafe { self.put(op::Send::new(), NonNull::from_ref(data).cast(), data.len(), AccessFlags::empty()) }
+    }
+
+    /// `IBV_WR_RDMA_WRITE` to the front of `to`.
+    ///
+    /// # Errors
+    /// `to` is shorter than `data`, the memory can't be registered, or the post failed.
+    pub fn write(&mut self, data: &'env [u8], to: &RemoteRegion) -> Result<ScopedOp>
+    where
+        T: Connected + HasPeer,
+    {
+        let to = to.remote(0..data.len() as u64)?;
+        // SAFETY: a shared slice of `'env`; a write only reads it.
+        unsafe {
+            self.put(op::Write::new(to), NonNull::from_ref(data).cast(), data.len(), AccessFlags::empty())
+        }
+    }
+
+    /// `IBV_WR_RDMA_READ` of the front of `from`.
+    ///
+    /// # Errors
+    /// `from` is shorter than `buf`, the memory can't be registered, or the post failed.
+    pub fn read(&mut self, buf: &'env mut [u8], from: &RemoteRegion) -> Result<ScopedOp>
+    where
+        T: Connected + Reliable,
+    {
+        let from = from.remote(0..buf.len() as u64)?;
+        let (at, len) = (NonNull::from_mut(buf).cast(), buf.len());
+        // SAFETY: an exclusive slice of `'env`.
+        unsafe { self.put(op::Read::new(from), at, len, AccessFlags::LOCAL_WRITE) }
+    }
+
+    /// Posts a receive to the QP's own receive queue.
+    ///
+    /// # Errors
+    /// The QP has an SRQ, the memory can't be registered, or the post failed.
+    pub fn recv(&mut self, buf: &'env mut [u8]) -> Result<ScopedOp>
+    where
+        T: Receives,
+    {
+        let flight = self.recv.as_ref().map(|recv| recv.flight().clone());
+        self.check(
+            &*flight.ok_or_else(|| Error::invalid("scope", "qp", "its receives are those of an SRQ"))?,
+        )?;
+        let (at, len) = (NonNull::from_mut(buf).cast(), buf.len());
+        // SAFETY: an exclusive slice of `'env`.
+        let sge = unsafe { self.entry(at, len, AccessFlags::LOCAL_WRITE)? };
+        let (ticket, report) = self.ticket();
+        if let Some(recv) = &mut self.recv {
+            // SAFETY: the memory is borrowed for `'env`, and registered as long as the scope, which ends after the ticket is
+            // dropped.
+            let posted = unsafe { recv.post_scoped(sge.as_slice(), ticket) };
+            posted.map_err(|error| Error::os("post_recv", "scope", error.errno()))?;
+        }
+        Ok(report)
+    }
+}
+
+/// A scope that ended before its work requests were complete.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ScopeError {
+    /// The time is over. The QP was moved to ERR, and its work requests were flushed.
+    TimedOut,
+    /// The CQ could not be polled. The QP was reset.
+    Poll(PollError),
+}
+
+impl fmt::Display for ScopeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TimedOut => {
+                f.write_str("the work requests of the scope were not complete in time; the QP is in ERR")
+            }
+            Self::Poll(error) => write!(f, "the completion queue failed, and the QP was reset: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for ScopeError {}
+
+/// Waits when it is dropped, so also when the closure panics.
+struct Wait<'a, D: Driver, C: ScopePoll<D>> {
+    control: &'a QpControl<D>,
+    cq: C,
+    pending: Arc<Pending>,
+    flights: [Option<Arc<Flight<D>>>; 2],
+    limit: Duration,
+    outcome: &'a mut Result<(), ScopeError>,
+    /// Whether the closure returned, and did not panic.
+    returned: bool,
+}
+
+impl<D: Driver, C: ScopePoll<D>> Drop for Wait<'_, D, C> {
+    fn drop(&mut self) {
+        let mut until = Instant::now() + self.limit;
+        let mut failed = false;
+        if !self.returned && !self.pending.is_empty() {
+            failed = true;
+            self.fail();
+        }
+        while !self.pending.is_empty() {
+            match self.cq.poll_scoped() {
+                Ok(0) => std::thread::yield_now(),
+                Ok(_) => continue,
+                Err(error) => {
+                    *self.outcome = Err(ScopeError::Poll(error));
+                    return self.reset();
+                }
+            }
+            if Instant::now() < until {
+                continue;
+            }
+            if failed {
+                // The device did not flush.
+                return self.reset();
+            }
+            failed = true;
+            *self.outcome = Err(ScopeError::TimedOut);
+            self.fail();
+            until = Instant::now() + self.limit.max(Duration::from_secs(1));
+        }
+    }
+}
+
+impl<D: Driver, C: ScopePoll<D>> Wait<'_, D, C> {
+    /// Moves the QP to ERR: the device flushes what is in flight.
+    fn fail(&self) {
+        if let Err(error) = self.control.modify_state(QpState::ERR) {
+            log::error!("scope: {error}");
+            self.reset();
+        }
+    }
+
+    /// Discards what is in flight. If that is not possible, the device may still use the borrowed memory, and this function may
+    /// not return.
+    fn reset(&self) {
+        match self.control.modify_state(QpState::RESET) {
+            // The queues are borrowed by the scope, so no post runs: what is in flight was posted before the RESET.
+            Ok(()) => self.flights.iter().flatten().for_each(|flight| flight.settle_all()),
+            Err(error) => {
+                log::error!("scope: {error}; the device may use memory that is borrowed");
+                eprintln!("uverbs: a scope can't end, because the device may use its memory: {error}");
+                std::process::abort();
+            }
+        }
+    }
+}
+
+impl<D: Driver, T: Sends> OwnedQp<D, T, Exclusive> {
+    /// Calls `f`, which posts memory that it borrows, and waits until all that it posted is complete. `cq` is the CQ of the
+    /// QP's queues; other completions that it reports meanwhile are kept for its next poll.
+    ///
+    /// If the work requests are not complete `limit` after the closure has returned, or immediately if the closure panics, the
+    /// QP is moved to ERR, which flushes them. If the device then does not flush, the QP is reset. If the kernel refuses that,
+    /// the process is aborted, because the device may still access the memory.
+    ///
+    /// # Errors
+    /// The limit was reached, or the CQ failed. The results of the posts are in their [`ScopedOp`].
+    pub fn scope<'env, C: ScopePoll<D>, R>(
+        &mut self,
+        cq: C,
+        limit: Duration,
+        f: impl FnOnce(&mut Scope<'_, 'env, D, T>) -> R,
+    ) -> Result<R, ScopeError> {
+        let mut outcome = Ok(());
+        // Dropped after the wait: the device does not use the regions any more.
+        let mut regions = Vec::new();
+        let Self { send, recv, control, pd } = self;
+        let pending = Arc::new(Pending::default());
+        let flights = [Some(send.flight().clone()), recv.as_ref().map(|recv| recv.flight().clone())];
+        let number = cq.number();
+        let mut wait = Wait {
+            control,
+            cq,
+            pending: pending.clone(),
+            flights,
+            limit,
+            outcome: &mut outcome,
+            returned: false,
+        };
+        let result = f(&mut Scope {
+            send,
+            recv: recv.as_mut(),
+            pd,
+            pending: &pending,
+            regions: &mut regions,
+            cq: number,
+            _env: PhantomData,
+        });
+        wait.returned = true;
+        drop(wait);
+        drop(regions);
+        outcome.map(|()| result)
+    }
+}

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Posting sends that own their buffers.
+//!
+//! An [`OwnedWr`] has its id, its destination and its flags; the operation that ends it takes the buffer. A completion gives
+//! the buffer back. A work request that is not [signaled](OwnedWr::signaled) has no completion of its own: its buffer goes back
+//! to the pool when a later one of the same queue is complete.
+#![expect(unsafe_code)]
+// UNSAFETY: posts memory that the slab of the queue owns.
+
+use super::flight::{Flight, Held};
+use super::pool::{Access, Buf};
+use super::rejected::sealed::Lend as _;
+use super::sink::{Once, OwnedBatch, Push, Sink};
+use super::window::Window;
+use crate::ah::AddressHandle;
+use crate::qp::SendQueue;
+use crate::qp::send::SendGuard;
+use crate::qp::transport::{Connected, Datagram, HasPeer, Reliable, Sends, SendsImm};
+use crate::remote::RemoteRegion;
+use core::marker::PhantomData;
+use std::sync::Arc;
+use uverbs_core::attr::AccessFlags;
+use uverbs_core::provider::op::{self, Address, Operation, To};
+use uverbs_core::provider::payload::{Inline, NoData};
+use uverbs_core::provider::{Driver, PostError, WireRemote};
+use uverbs_core::sync::{Exclusive, Locking, Reentered, Shared};
+use uverbs_core::wr::{ImmData, SendFlags};
+
+/// A send queue whose work requests own their buffers.
+#[derive(Debug)]
+pub struct OwnedSendQueue<D: Driver, T, L: Locking = Exclusive> {
+    queue: SendQueue<D, T, L>,
+    flight: Arc<Flight<D>>,
+}
+
+impl<D: Driver, T: Sends, L: Locking> OwnedSendQueue<D, T, L> {
+    pub(super) fn new(queue: SendQueue<D, T, L>, flight: Arc<Flight<D>>) -> Self {
+        Self { queue, flight }
+    }
+
+    pub(super) fn flight(&self) -> &Arc<Flight<D>> {
+        &self.flight
+    }
+
+    /// The QP's number.
+    #[must_use]
+    pub fn qp_num(&self) -> u32 {
+        self.queue.qp_num()
+    }
+}
+
+impl<D: Driver, T: Sends> OwnedSendQueue<D, T, Exclusive> {
+    /// Opens a batch: nothing is visible to the device before [`OwnedBatch::complete`]; a drop aborts the batch.
+    #[inline(always)]
+    pub fn batch(&mut self) -> OwnedBatch<'_, D, T> {
+        OwnedBatch::new(self.queue.engine_mut(), &self.flight)
+    }
+
+    /// The poster, for [`Scope`](super::Scope).
+    pub(super) fn once(&mut self) -> Once<'_, D> {
+        Once::new(self.queue.engine_mut(), &self.flight)
+    }
+}
+
+impl<D: Driver, T: Sends> OwnedSendQueue<D, T, Shared> {
+    /// Waits for the lock; an error if this thread holds it already.
+    #[inline(always)]
+    pub fn lock(&self) -> Result<OwnedSendGuard<'_, D, T>, Reentered> {
+        Ok(OwnedSendGuard { guard: self.queue.lock()?, flight: &self.flight })
+    }
+}
+
+/// A locked, shared send queue.
+#[derive(Debug)]
+pub struct OwnedSendGuard<'q, D: Driver, T> {
+    guard: SendGuard<'q, D, T>,
+    flight: &'q Flight<D>,
+}
+
+impl<D: Driver, T: Sends> OwnedSendGuard<'_, D, T> {
+    /// Opens a batch: nothing is visible to the device before [`OwnedBatch::complete`]; a drop aborts the batch.
+    #[inline(always)]
+    pub fn batch(&mut self) -> OwnedBatch<'_, D, T> {
+        OwnedBatch::new(self.guard.engine_mut(), self.flight)
+    }
+
+    pub(super) fn once(&mut self) -> Once<'_, D> {
+        Once::new(self.guard.engine_mut(), self.flight)
+    }
+}
+
+macro_rules! beginnings {
+    ($($(#[$meta:meta])* [$bound:ident] $batched:ident, $post:ident ($($arg:ident : $ty:ty),*) -> $addr:ty = $to:expr;)*) => {$(
+        impl<'q, D: Driver, T: $bound + Sends> OwnedBatch<'q, D, T> {
+            $(#[$meta])*
+            #[inline(always)]
+            pub fn $batched<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> OwnedWr<Push<'b, 'q, D>, D, T, $addr> {
+                OwnedWr::new(self.push(), wr_id, $to)
+            }
+        }
+        impl<D: Driver, T: $bound + Sends> OwnedSendQueue<D, T, Exclusive> {
+            $(#[$meta])*
+            /// Posted at once.
+            #[inline(always)]
+            pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> OwnedWr<Once<'b, D>, D, T, $addr> {
+                OwnedWr::new(self.once(), wr_id, $to)
+            }
+        }
+        impl<D: Driver, T: $bound + Sends> OwnedSendGuard<'_, D, T> {
+            $(#[$meta])*
+            /// Posted at once.
+            #[inline(always)]
+            pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> OwnedWr<Once<'b, D>, D, T, $addr> {
+                OwnedWr::new(self.once(), wr_id, $to)
+            }
+        }
+    )*};
+}
+
+beginnings! {
+    /// Begins a work request to the QP's peer.
+    [Connected] wr, post() -> op::Connected = op::Connected;
+    /// Begins a datagram to `remote_qpn` (0xffffff for multicast) behind `ah`.
+    [Datagram] wr_to, post_to(ah: &'b AddressHandle<D>, remote_qpn: u32, remote_qkey: u32) -> To<'b, D::Ah>
+        = To { ah: ah.driver_data(), remote_qpn, remote_qkey };
+}
+
+/// A work request that has its id and destination, but not yet its flags and operation.
+#[must_use = "a work request does nothing before its operation is named"]
+#[derive(Debug)]
+pub struct OwnedWr<S, D: Driver, T, A> {
+    sink: S,
+    wr_id: u64,
+    flags: SendFlags,
+    to: A,
+    _types: PhantomData<fn() -> (D, T)>,
+}
+
+impl<S: Sink<D>, D: Driver, T, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
+    #[inline(always)]
+    fn new(sink: S, wr_id: u64, to: A) -> Self {
+        Self { sink, wr_id, flags: SendFlags::empty(), to, _types: PhantomData }
+    }
+
+    /// Makes a completion (`IBV_SEND_SIGNALED`), which gives the buffer back.
+    #[inline(always)]
+    pub fn signaled(self) -> Self {
+        self.flags(SendFlags::SIGNALED)
+    }
+
+    /// Waits for all earlier reads and atomics of this QP (`IBV_SEND_FENCE`).
+    #[inline(always)]
+    pub fn fenced(self) -> Self {
+        self.flags(SendFlags::FENCE)
+    }
+
+    /// Asks for a solicited event at the peer (`IBV_SEND_SOLICITED`).
+    #[inline(always)]
+    pub fn solicited(self) -> Self {
+        self.flags(SendFlags::SOLICITED)
+    }
+
+    /// Adds flags.
+    #[inline(always)]
+    pub fn flags(mut self, flags: SendFlags) -> Self {
+        self.flags |= flags;
+        self
+    }
+
+    /// Posts the first `len` bytes of a buffer.
+    #[inline(always)]
+    fn put<K: Access, O: Operation<Remote = D::Remote>>(
+        self,
+        op: O,
+        buf: Buf<D, K>,
+        len: u32,
+    ) -> S::Out<Buf<D, K>> {
+        let Self { sink, wr_id, flags, to, .. } = self;
+        if buf.raw().domain() != sink.domain() {
+            return sink.refuse(PostError::InvalidArgument, buf);
+        }
+        match buf.raw().sge(len) {
+            // SAFETY: the entry names bytes of the buffer, whose pool keeps them registered and alive. The slab owns the buffer
+            // until the work request is known to be complete, so this process does not access it (a private one), or accesses
+            // it by copies only (an exposed one).
+            Ok(sge) => unsafe { sink.put::<Buf<D, K>, _, _, _>((wr_id, flags), to, op, &[sge], buf.lend()) },
+            Err(error) => sink.refuse(error, buf),
+        }
+    }
+
+    #[inline(always)]
+    fn put_inline<O: Operation<Remote = D::Remote>>(self, op: O, data: &[u8]) -> S::Plain {
+        let Self { sink, wr_id, flags, to, .. } = self;
+        // SAFETY: inline data name no memory that is used later.
+        unsafe { sink.put_plain((wr_id, flags), to, op, Inline(data), Held::Nothing) }
+    }
+
+    /// Posts memory that a scope borrows.
+    ///
+    /// # Safety
+    /// As [`SendBatch::push`], until the ticket is dropped.
+    pub(super) unsafe fn put_scoped<O: Operation<Remote = D::Remote>>(
+        self,
+        op: O,
+        sges: &[D::Sge],
+        ticket: super::scope::Ticket,
+    ) -> S::Plain {
+        let Self { sink, wr_id, flags, to, .. } = self;
+        // SAFETY: the contract of this function.
+        unsafe { sink.put_plain((wr_id, flags), to, op, sges, Held::Scoped(ticket)) }
+    }
+}
+
+impl<S: Sink<D>, D: Driver, T: Sends, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
+    /// `IBV_WR_SEND`.
+    #[inline(always)]
+    pub fn send<K: Access>(self, buf: Buf<D, K>) -> S::Out<Buf<D, K>> {
+        let len = buf.raw().len();
+        self.put(op::Send::new(), buf, len)
+    }
+
+    /// `IBV_WR_SEND` of bytes that are copied during the call.
+    #[inline(always)]
+    pub fn send_inline(self, data: &[u8]) -> S::Plain {
+        self.put_inline(op::Send::new(), data)
+    }
+}
+
+impl<S: Sink<D>, D: Driver, T: SendsImm, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
+    /// `IBV_WR_SEND_WITH_IMM`: the immediate arrives in the peer's completion.
+    #[inline(always)]
+    pub fn send_imm<K: Access>(self, buf: Buf<D, K>, imm: ImmData) -> S::Out<Buf<D, K>> {
+        let len = buf.raw().len();
+        self.put(op::SendImm::new(imm), buf, len)
+    }
+
+    /// `IBV_WR_SEND_WITH_IMM` of bytes that are copied during the call.
+    #[inline(always)]
+    pub fn send_imm_inline(self, data: &[u8], imm: ImmData) -> S::Plain {
+        self.put_inline(op::SendImm::new(imm), data)
+    }
+}
+
+/// The address of `len` bytes of a peer's memory.
+#[inline(always)]
+fn remote<R: WireRemote>(at: &RemoteRegion, len: usize) -> Result<R, PostError> {
+    if len as u64 > at.len() {
+        return Err(PostError::InvalidLength);
+    }
+    Ok(R::new(at.addr(), at.rkey()))
+}
+
+impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
+    /// `IBV_WR_SEND_WITH_INV`: the peer's `rkey` is invalidated when the message arrives.
+    #[inline(always)]
+    pub fn send_inv<K: Access>(self, buf: Buf<D, K>, rkey: u32) -> S::Out<Buf<D, K>> {
+        let len = buf.raw().len();
+        self.put(op::SendInv::new(rkey), buf, len)
+    }
+
+    /// `IBV_WR_RDMA_WRITE` to the front of `to`. [`PostError::InvalidLength`] if it is shorter.
+    #[inline(always)]
+    pub fn write<K: Access>(self, buf: Buf<D, K>, to: &RemoteRegion) -> S::Out<Buf<D, K>> {
+        let len = buf.raw().len();
+        match remote(to, len as usize) {
+            Ok(to) => self.put(op::Write::new(to), buf, len),
+            Err(error) => self.sink.refuse(error, buf),
+        }
+    }
+
+    /// `IBV_WR_RDMA_WRITE` of bytes that are copied during the call.
+    #[inline(always)]
+    pub fn write_inline(self, data: &[u8], to: &RemoteRegion) -> S::Plain {
+        match remote(to, data.len()) {
+            Ok(to) => self.put_inline(op::Write::new(to), data),
+            Err(error) => self.sink.refuse_plain(error),
+        }
+    }
+
+    /// `IBV_WR_RDMA_WRITE_WITH_IMM`: consumes a receive of the peer and arrives in its completion.
+    #[inline(always)]
+    pub fn write_imm<K: Access>(self, buf: Buf<D, K>, to: &RemoteRegion, imm: ImmData) -> S::Out<Buf<D, K>> {
+        let len = buf.raw().len();
+        match remote(to, len as usize) {
+            Ok(to) => self.put(op::WriteImm::new(to, imm), buf, len),
+            Err(error) => self.sink.refuse(error, buf),
+        }
+    }
+
+    /// `IBV_WR_RDMA_WRITE_WITH_IMM` of bytes that are copied during the call.
+    #[inline(always)]
+    pub fn write_imm_inline(self, data: &[u8], to: &RemoteRegion, imm: ImmData) -> S::Plain {
+        match remote(to, data.len()) {
+            Ok(to) => self.put_inline(op::WriteImm::new(to, imm), data),
+            Err(error) => self.sink.refuse_plain(error),
+        }
+    }
+
+    /// `IBV_WR_BIND_MW`: opens the window to the peer with the rights `access`. The completion gives the window back, with its
+    /// new key.
+    pub fn bind(self, mut window: Window<D>, access: AccessFlags) -> S::Out<Window<D>> {
+        let Self { sink, wr_id, flags, to, .. } = self;
+        if window.domain() != sink.domain() {
+            return sink.refuse(PostError::InvalidArgument, window);
+        }
+        let bind = window.begin(access);
+        // SAFETY: the bind is of the window's own key and of its exposed buffer, whose pool keeps the region registered. The
+        // slab owns the window until the work request is known to be complete.
+        let bind = unsafe { op::BindMw::new(bind) };
+        // SAFETY: a bind has no entries; see above.
+        unsafe { sink.put::<Window<D>, _, _, _>((wr_id, flags), to, bind, NoData, window.lend()) }
+    }
+}
+
+impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
+    /// `IBV_WR_RDMA_READ` of as many bytes as the buffer's length from the front of `from`.
+    #[inline(always)]
+    pub fn read<K: Access>(self, buf: Buf<D, K>, from: &RemoteRegion) -> S::Out<Buf<D, K>> {
+        let len = buf.raw().len();
+        match remote(from, len as usize) {
+            Ok(from) => self.put(op::Read::new(from), buf, len),
+            Err(error) => self.sink.refuse(error, buf),
+        }
+    }
+
+    /// `IBV_WR_ATOMIC_CMP_AND_SWP` of the first word of `at`: the old value arrives in the first 8 bytes of the buffer, in the
+    /// byte order of this machine.
+    #[inline(always)]
+    pub fn compare_swap<K: Access>(
+        self,
+        mut buf: Buf<D, K>,
+        at: &RemoteRegion,
+        compare: u64,
+        swap: u64,
+    ) -> S::Out<Buf<D, K>> {
+        match remote(at, 8).and_then(|at| buf.set_len(8).map(|()| at).map_err(|_| PostError::InvalidLength)) {
+            Ok(at) => self.put(op::CmpSwp::new(at, compare, swap), buf, 8),
+            Err(error) => self.sink.refuse(error, buf),
+        }
+    }
+
+    /// `IBV_WR_ATOMIC_FETCH_AND_ADD` to the first word of `at`: the old value arrives as with
+    /// [`compare_swap`](Self::compare_swap).
+    #[inline(always)]
+    pub fn fetch_add<K: Access>(self, mut buf: Buf<D, K>, at: &RemoteRegion, add: u64) -> S::Out<Buf<D, K>> {
+        match remote(at, 8).and_then(|at| buf.set_len(8).map(|()| at).map_err(|_| PostError::InvalidLength)) {
+            Ok(at) => self.put(op::FetchAdd::new(at, add), buf, 8),
+            Err(error) => self.sink.refuse(error, buf),
+        }
+    }
+}

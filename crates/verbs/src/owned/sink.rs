@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where an owned send goes: into an open batch, or to the device at once.
+//!
+//! Both put what the work request owns into the slab of the queue before the device can see the work request, because its
+//! completion may be polled by another thread at any time after that. If the post fails, they take it out again.
+#![expect(unsafe_code)]
+// UNSAFETY: posts memory that the slab of the queue owns.
+
+use super::flight::{Entry, Flight, Held};
+use super::rejected::{Rejected, reject};
+use crate::qp::transport::Sends;
+use core::marker::PhantomData;
+use uverbs_core::provider::op::{Address, Operation};
+use uverbs_core::provider::payload::Payload;
+use uverbs_core::provider::send::{SendBatch, SendQueue as Engine, Wr};
+use uverbs_core::provider::{Driver, PostError};
+use uverbs_core::wr::SendFlags;
+
+/// Takes back what an open batch has put into the slab, unless it was posted.
+struct Undo<'q, D: Driver> {
+    flight: &'q Flight<D>,
+    first: u32,
+}
+
+impl<D: Driver> Drop for Undo<'_, D> {
+    fn drop(&mut self) {
+        let mut token = self.first;
+        let end = self.flight.slab.next_token();
+        while token != end {
+            drop(self.flight.slab.take(token));
+            token = token.wrapping_add(1);
+        }
+        // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
+        unsafe { self.flight.slab.retract(self.first) };
+    }
+}
+
+/// A batch of work requests. Errors latch; [`complete`](Self::complete) reports them.
+///
+/// If the batch is not completed, or the completion of the batch fails, its buffers go back to their pools.
+#[must_use = "a batch that is not completed posts nothing"]
+pub struct OwnedBatch<'q, D: Driver, T> {
+    inner: <D::SendQueue as Engine>::Batch<'q>,
+    undo: Undo<'q, D>,
+    error: Option<PostError>,
+    _transport: PhantomData<fn() -> T>,
+}
+
+impl<D: Driver, T> core::fmt::Debug for OwnedBatch<'_, D, T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("OwnedBatch").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl<'q, D: Driver, T: Sends> OwnedBatch<'q, D, T> {
+    #[inline(always)]
+    pub(super) fn new(engine: &'q mut D::SendQueue, flight: &'q Flight<D>) -> Self {
+        let undo = Undo { flight, first: flight.slab.next_token() };
+        Self { inner: engine.batch(), undo, error: None, _transport: PhantomData }
+    }
+
+    #[inline(always)]
+    pub(super) fn push(&mut self) -> Push<'_, 'q, D> {
+        Push { inner: &mut self.inner, flight: self.undo.flight, error: &mut self.error }
+    }
+
+    /// Makes all of it visible to the device and rings the doorbell; or, if any work request was wrong, drops all of it and
+    /// reports the first error.
+    #[inline(always)]
+    pub fn complete(self) -> Result<(), PostError> {
+        let Self { inner, undo, error, .. } = self;
+        if let Some(error) = error {
+            return Err(error);
+        }
+        let completed = inner.complete();
+        if matches!(completed, Ok(()) | Err(PostError::Doorbell(_))) {
+            core::mem::forget(undo);
+        }
+        completed
+    }
+}
+
+/// Where an [`OwnedWr`](super::OwnedWr) goes: into an [open batch](Push), or [to the device at once](Once).
+pub trait Sink<D: Driver>: sealed::Sink<D> {}
+
+mod sealed {
+    use super::{Address, Driver, Operation, Payload, SendFlags};
+    use crate::owned::flight::Held;
+    use crate::owned::rejected::sealed::Lend;
+    use uverbs_core::provider::PostError;
+
+    #[expect(private_interfaces, reason = "only this crate implements it")]
+    pub trait Sink<D: Driver>: Sized {
+        /// The result of a post that owns a `B`.
+        type Out<B>;
+        /// The result of a post that owns nothing.
+        type Plain;
+
+        /// The protection domain of the queue.
+        fn domain(&self) -> usize;
+
+        /// # Safety
+        /// As `SendBatch::push`, where `held` owns the memory that `data` names.
+        unsafe fn put<B: Lend<D>, A, O, P>(
+            self,
+            wr: (u64, SendFlags),
+            to: A,
+            op: O,
+            data: P,
+            held: Held<D>,
+        ) -> Self::Out<B>
+        where
+            A: Address<D::Ah>,
+            O: Operation<Remote = D::Remote>,
+            P: Payload<D::Sge>;
+
+        /// # Safety
+        /// As `SendBatch::push`; `data` names no memory, or `held` guards it.
+        unsafe fn put_plain<A, O, P>(
+            self,
+            wr: (u64, SendFlags),
+            to: A,
+            op: O,
+            data: P,
+            held: Held<D>,
+        ) -> Self::Plain
+        where
+            A: Address<D::Ah>,
+            O: Operation<Remote = D::Remote>,
+            P: Payload<D::Sge>;
+
+        /// Nothing is posted.
+        fn refuse<B>(self, error: PostError, value: B) -> Self::Out<B>;
+        /// Nothing is posted.
+        fn refuse_plain(self, error: PostError) -> Self::Plain;
+    }
+}
+
+/// Into an open batch: errors are reported by [`OwnedBatch::complete`].
+pub struct Push<'b, 'q, D: Driver> {
+    inner: &'b mut <D::SendQueue as Engine>::Batch<'q>,
+    flight: &'q Flight<D>,
+    error: &'b mut Option<PostError>,
+}
+
+impl<D: Driver> core::fmt::Debug for Push<'_, '_, D> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Push")
+    }
+}
+
+impl<D: Driver> Sink<D> for Push<'_, '_, D> {}
+#[expect(private_interfaces, reason = "only this crate implements it")]
+impl<D: Driver> sealed::Sink<D> for Push<'_, '_, D> {
+    type Out<B> = ();
+    type Plain = ();
+
+    #[inline(always)]
+    fn domain(&self) -> usize {
+        self.flight.domain
+    }
+
+    #[inline(always)]
+    unsafe fn put<B, A, O, P>(self, wr: (u64, SendFlags), to: A, op: O, data: P, held: Held<D>)
+    where
+        A: Address<D::Ah>,
+        O: Operation<Remote = D::Remote>,
+        P: Payload<D::Sge>,
+    {
+        // SAFETY: the contract of this function.
+        unsafe { self.put_plain(wr, to, op, data, held) }
+    }
+
+    #[inline(always)]
+    unsafe fn put_plain<A, O, P>(self, (wr_id, flags): (u64, SendFlags), to: A, op: O, data: P, held: Held<D>)
+    where
+        A: Address<D::Ah>,
+        O: Operation<Remote = D::Remote>,
+        P: Payload<D::Sge>,
+    {
+        // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
+        match unsafe { self.flight.slab.insert(Entry { wr_id, held }) } {
+            Ok(token) => {
+                let wr = Wr { wr_id: self.flight.wr_id(token), flags };
+                // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the batch is
+                // dropped without having been posted.
+                unsafe { self.inner.push(wr, to, op, data) }
+            }
+            Err(_) => _ = self.error.get_or_insert(PostError::QueueFull),
+        }
+    }
+
+    fn refuse<B>(self, error: PostError, value: B) {
+        drop(value);
+        self.refuse_plain(error);
+    }
+
+    fn refuse_plain(self, error: PostError) {
+        self.error.get_or_insert(error);
+    }
+}
+
+/// Posted at once.
+pub struct Once<'q, D: Driver> {
+    engine: &'q mut D::SendQueue,
+    flight: &'q Flight<D>,
+}
+
+impl<'q, D: Driver> Once<'q, D> {
+    #[inline(always)]
+    pub(super) fn new(engine: &'q mut D::SendQueue, flight: &'q Flight<D>) -> Self {
+        Self { engine, flight }
+    }
+}
+
+impl<D: Driver> core::fmt::Debug for Once<'_, D> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Once")
+    }
+}
+
+impl<D: Driver> Sink<D> for Once<'_, D> {}
+#[expect(private_interfaces, reason = "only this crate implements it")]
+impl<D: Driver> sealed::Sink<D> for Once<'_, D> {
+    type Out<B> = Result<(), Rejected<B>>;
+    type Plain = Result<(), PostError>;
+
+    #[inline(always)]
+    fn domain(&self) -> usize {
+        self.flight.domain
+    }
+
+    #[inline(always)]
+    unsafe fn put<B: super::rejected::sealed::Lend<D>, A, O, P>(
+        self,
+        (wr_id, flags): (u64, SendFlags),
+        to: A,
+        op: O,
+        data: P,
+        held: Held<D>,
+    ) -> Result<(), Rejected<B>>
+    where
+        A: Address<D::Ah>,
+        O: Operation<Remote = D::Remote>,
+        P: Payload<D::Sge>,
+    {
+        let Self { engine, flight } = self;
+        // SAFETY: this value borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
+        let token = match unsafe { flight.slab.insert(Entry { wr_id, held }) } {
+            Ok(token) => token,
+            Err(entry) => {
+                return Err(Rejected { error: PostError::QueueFull, returned: B::give_back(entry.held) });
+            }
+        };
+        let wr = Wr { wr_id: flight.wr_id(token), flags };
+        // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the post fails.
+        match unsafe { engine.post(wr, to, op, data) } {
+            Ok(()) => Ok(()),
+            Err(error) => Err(rejected(flight, token, error)),
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn put_plain<A, O, P>(
+        self,
+        wr: (u64, SendFlags),
+        to: A,
+        op: O,
+        data: P,
+        held: Held<D>,
+    ) -> Result<(), PostError>
+    where
+        A: Address<D::Ah>,
+        O: Operation<Remote = D::Remote>,
+        P: Payload<D::Sge>,
+    {
+        // SAFETY: the contract of this function.
+        unsafe { self.put::<Nothing, _, _, _>(wr, to, op, data, held) }.map_err(|rejected| rejected.error)
+    }
+
+    fn refuse<B>(self, error: PostError, value: B) -> Result<(), Rejected<B>> {
+        Err(Rejected { error, returned: Some(value) })
+    }
+
+    fn refuse_plain(self, error: PostError) -> Result<(), PostError> {
+        Err(error)
+    }
+}
+
+/// What inline data own.
+struct Nothing;
+
+impl<D: Driver> super::rejected::sealed::Lend<D> for Nothing {
+    fn lend(self) -> Held<D> {
+        Held::Nothing
+    }
+    fn give_back(held: Held<D>) -> Option<Self> {
+        matches!(held, Held::Nothing).then_some(Self)
+    }
+}
+
+/// The end of a post that failed: the slab gives back what it got.
+#[cold]
+#[inline(never)]
+fn rejected<D: Driver, B: super::rejected::sealed::Lend<D>>(
+    flight: &Flight<D>,
+    token: u32,
+    error: PostError,
+) -> Rejected<B> {
+    let rejected = reject(flight, token, error);
+    if !matches!(error, PostError::Doorbell(_)) {
+        // SAFETY: called by the only poster, which inserted this token last.
+        unsafe { flight.slab.retract(token) };
+    }
+    rejected
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Windows: access of a peer to one exposed buffer that ends when the window is dropped.
+//!
+//! The key of an exposed pool opens the whole pool for as long as the pool is registered. A window has a key of its own, for
+//! one buffer. When the window is dropped, the device refuses the key, and then the buffer goes back to its pool.
+
+use super::flight::Held;
+use super::pool::{Buf, RawBuf, describe, domain_of};
+use super::rejected::{Lend, sealed};
+use crate::mr::Exposed;
+use crate::mw::{MemoryWindow, inc_rkey};
+use crate::remote::RemoteRegion;
+use core::fmt;
+use uverbs_core::attr::AccessFlags;
+use uverbs_core::error::Result;
+use uverbs_core::provider::Driver;
+use uverbs_core::provider::op::MwBind;
+use uverbs_core::wc::WcStatus;
+
+/// The parts of a window. The order of the fields is that of their drops: the key ends before the buffer is given back.
+pub(super) struct WindowParts<D: Driver> {
+    window: MemoryWindow<D>,
+    buf: RawBuf<D>,
+    /// The bind that was posted last.
+    bind: Option<MwBind>,
+    open: bool,
+}
+
+/// A window to an exposed buffer.
+pub struct Window<D: Driver> {
+    parts: Box<WindowParts<D>>,
+}
+
+impl<D: Driver> fmt::Debug for Window<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Window")
+            .field("open", &self.parts.open)
+            .field("rkey", &self.parts.window.rkey())
+            .finish()
+    }
+}
+
+impl<D: Driver> Window<D> {
+    /// A closed window to the buffer, whose pool was created with `MW_BIND`. It is opened by
+    /// [`bind`](super::OwnedWr::bind).
+    #[must_use]
+    pub fn new(window: MemoryWindow<D>, buf: Buf<D, Exposed>) -> Self {
+        Self { parts: Box::new(WindowParts { window, buf: buf.into_raw(), bind: None, open: false }) }
+    }
+
+    /// The description for the peer; `None` if the window is not open.
+    #[must_use]
+    pub fn remote_region(&self) -> Option<RemoteRegion> {
+        self.parts.open.then(|| describe(&self.parts.buf, self.parts.window.rkey()))
+    }
+
+    /// Ends the access of the peer and returns the buffer.
+    ///
+    /// # Errors
+    /// The kernel's refusal to deallocate the window. The buffer is then lost, because the peer may still access it.
+    pub fn close(self) -> Result<Buf<D, Exposed>> {
+        let WindowParts { window, buf, .. } = *self.parts;
+        if let Err(error) = window.close() {
+            core::mem::forget(buf);
+            return Err(error);
+        }
+        Ok(Buf::from_raw(buf).expect("`new` takes an exposed buffer"))
+    }
+
+    /// The identity of its domain; 0, which no queue has, if the window and the buffer are of two domains.
+    pub(super) fn domain(&self) -> usize {
+        let domain = self.parts.buf.domain();
+        if domain_of(self.parts.window.pd()) == domain { domain } else { 0 }
+    }
+
+    /// The bind that opens it.
+    pub(super) fn begin(&mut self, access: AccessFlags) -> MwBind {
+        let WindowParts { window, buf, bind, .. } = &mut *self.parts;
+        *bind.insert(MwBind {
+            mw_rkey: window.rkey(),
+            mw_type: window.mw_type() as u32,
+            rkey: inc_rkey(window.rkey()),
+            mr_lkey: buf.lkey(),
+            addr: buf.addr(),
+            length: buf.capacity().into(),
+            access: access.bits(),
+        })
+    }
+
+    /// After the completion of the bind.
+    fn end(&mut self, success: bool) {
+        let WindowParts { window, bind, open, .. } = &mut *self.parts;
+        if let Some(bind) = bind.take()
+            && success
+        {
+            window.bound(&bind);
+            *open = true;
+        }
+    }
+}
+
+impl<D: Driver> Lend<D> for Window<D> {}
+#[expect(private_interfaces, reason = "only this crate implements it")]
+impl<D: Driver> sealed::Lend<D> for Window<D> {
+    fn lend(self) -> Held<D> {
+        Held::Window(self.parts)
+    }
+    fn give_back(held: Held<D>) -> Option<Self> {
+        match held {
+            Held::Window(parts) => Some(Self { parts }),
+            _ => None,
+        }
+    }
+    fn completed(&mut self, status: WcStatus) {
+        self.end(status.is_success());
+    }
+}

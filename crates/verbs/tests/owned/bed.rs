@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Two connected ends on the software HCA.
+
+use std::sync::Arc;
+use uverbs::attr::{AccessFlags, QpCap};
+use uverbs::mlx5::Mlx5;
+use uverbs::owned::{Buf, Completed, OwnedCq, OwnedQp, OwnedSrq, Pool};
+use uverbs::{ConnectAttr, Context, ProtectionDomain, Rc, Result};
+use uverbs_core::kernel::Kernel;
+use uverbs_hca::{Fabric, Hca};
+
+/// Buffers of an end's pool, and their bytes.
+pub(crate) const BUFS: u32 = 32;
+pub(crate) const SIZE: u32 = 256;
+
+pub(crate) const CAP: QpCap =
+    QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
+
+/// The rights of the peer.
+pub(crate) fn attr() -> ConnectAttr {
+    let access = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
+    ConnectAttr { sgid_index: Some(3), access, ..ConnectAttr::default() }
+}
+
+/// A device, a domain, a pool, a CQ and a QP.
+pub(crate) struct End {
+    pub(crate) qp: OwnedQp<Mlx5, Rc>,
+    pub(crate) cq: OwnedCq<Mlx5>,
+    pub(crate) pool: Pool<Mlx5>,
+    pub(crate) pd: ProtectionDomain<Mlx5>,
+    pub(crate) context: Context<Mlx5>,
+    pub(crate) hca: Hca,
+}
+
+impl End {
+    pub(crate) fn new(hca: Hca) -> Self {
+        let kernel = hca.open();
+        Self::on(hca, kernel, 64)
+    }
+
+    pub(crate) fn on(hca: Hca, kernel: Arc<dyn Kernel>, cqe: u32) -> Self {
+        let context = Context::<Mlx5>::from_kernel(kernel).unwrap();
+        let pd = context.alloc_pd().unwrap();
+        let cq = context.owned_cq(cqe, None).unwrap();
+        let pool = pd.pool(BUFS, SIZE).build().unwrap();
+        let qp = pd.owned_qp::<Rc>().cq(&cq).cap(CAP).create().unwrap();
+        Self { qp, cq, pool, pd, context, hca }
+    }
+
+    /// A buffer with these bytes.
+    pub(crate) fn filled(&self, data: &[u8]) -> Buf<Mlx5> {
+        let mut buf = self.pool.get().expect("a free buffer");
+        buf.fill(data).unwrap();
+        buf
+    }
+
+    /// The next completion; runs the fabric until there is one.
+    pub(crate) fn next(&mut self) -> Completed<Mlx5> {
+        for _ in 0..1000 {
+            if let Some(completed) = self.cq.poll_one().unwrap() {
+                return completed;
+            }
+            self.hca.run();
+        }
+        panic!("no completion");
+    }
+
+    /// Nothing is reported, whatever the fabric does.
+    pub(crate) fn nothing(&mut self) {
+        self.hca.run();
+        assert!(self.cq.poll_one().unwrap().is_none());
+    }
+
+    pub(crate) fn available(&self) -> u32 {
+        self.pool.available() as u32
+    }
+
+    /// Posts receives of whole buffers, with the ids from 100 on.
+    pub(crate) fn receives(&mut self, n: u64) {
+        for i in 0..n {
+            let buf = self.pool.get().expect("a free buffer");
+            self.qp.rq().unwrap().post(100 + i, buf).unwrap();
+        }
+    }
+}
+
+/// Connects two QPs to each other.
+pub(crate) fn connect(a: &OwnedQp<Mlx5, Rc>, b: &OwnedQp<Mlx5, Rc>) -> Result<()> {
+    let attr = attr();
+    a.init(&attr)?;
+    b.init(&attr)?;
+    let (here, there) = (a.control().endpoint(1, &attr)?, b.control().endpoint(2, &attr)?);
+    a.connect(&here, &there, &attr)?;
+    b.connect(&there, &here, &attr)
+}
+
+/// A pair of connected ends.
+pub(crate) fn pair() -> (End, End) {
+    pair_on(&Fabric::deterministic(7))
+}
+
+/// A pair whose fabric runs by itself, for calls that wait.
+pub(crate) fn real_time_pair() -> (End, End) {
+    pair_on(&Fabric::new(7))
+}
+
+fn pair_on(fabric: &Fabric) -> (End, End) {
+    let [a, b] = ["hca0", "hca1"].map(|name| End::new(fabric.device(name).build()));
+    connect(&a.qp, &b.qp).unwrap();
+    (a, b)
+}
+
+/// An end that is connected to itself.
+pub(crate) fn loopback(end: &End) {
+    connect_self(&end.qp);
+}
+
+pub(crate) fn connect_self(qp: &OwnedQp<Mlx5, Rc>) {
+    let attr = attr();
+    qp.init(&attr).unwrap();
+    let here = qp.control().endpoint(1, &attr).unwrap();
+    qp.connect(&here, &here, &attr).unwrap();
+}
+
+/// A shared receive queue of this depth.
+pub(crate) fn srq(pd: &ProtectionDomain<Mlx5>, max_wr: u32) -> OwnedSrq<Mlx5> {
+    let attr = uverbs::attr::SrqAttr { max_wr, max_sge: 1, srq_limit: 0 };
+    pd.owned_srq(&uverbs::attr::SrqInitAttr { attr, ..Default::default() }).unwrap()
+}

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Owned queues on the software HCA: each line of the table in the documentation of `uverbs::owned` has its test here.
+
+mod bed;
+mod ends;
+mod scopes;
+mod threads;
+mod transfer;
