@@ -46,6 +46,7 @@ mod fabric;
 pub mod front;
 mod kernel;
 pub mod memory;
+mod on_demand;
 mod peers;
 mod plugged;
 pub mod process;

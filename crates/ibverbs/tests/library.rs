@@ -275,6 +275,11 @@ fn queues_are_in_memory_of_the_program() {
 }
 
 #[test]
+fn pages_of_regions_come_and_go() {
+    passes("ondemand");
+}
+
+#[test]
 fn a_queue_has_four_million_entries() {
     passes("large");
 }

@@ -90,7 +90,7 @@ impl Call<'_, '_> {
             }
             (UVERBS_OBJECT_MR, UVERBS_METHOD_QUERY_MR) => self.query_mr(c),
             (UVERBS_OBJECT_MR, UVERBS_METHOD_REG_DMABUF_MR) => self.reg_dmabuf_mr(c),
-            (UVERBS_OBJECT_MR, UVERBS_METHOD_ADVISE_MR) => Err(Errno::EOPNOTSUPP),
+            (UVERBS_OBJECT_MR, UVERBS_METHOD_ADVISE_MR) => self.advise_mr(c),
             (UVERBS_OBJECT_MR, UVERBS_METHOD_DM_MR_REG) => self.reg_dm_mr(c),
             (UVERBS_OBJECT_DM, UVERBS_METHOD_DM_ALLOC) => self.alloc_dm(c),
             (UVERBS_OBJECT_PD, MLX5_IB_METHOD_PD_QUERY) => self.query_pd(c),

@@ -7,7 +7,7 @@ use super::attr::{flags, handle, known, number};
 use super::call::Call;
 use super::device_memory::DeviceMemory;
 use super::limits::MAX_DM;
-use super::memory::check_access;
+use super::memory::check_present;
 use super::object::Object;
 use crate::engine::mkey::Kind;
 use core::ptr::NonNull;
@@ -102,7 +102,7 @@ impl Call<'_, '_> {
         let dm_handle = handle(c, UVERBS_ATTR_REG_DM_MR_DM_HANDLE)?;
         let pd = self.pdn(pd_handle)?;
         let Object::Dm { memory } = self.object(dm_handle)? else { return Err(Errno::ENOENT) };
-        let access = check_access(flags(c, UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS)?)?;
+        let access = check_present(flags(c, UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS)?)?;
         // Device memory has no address in the program, so its regions start at 0.
         if access & IB_UVERBS_ACCESS_ZERO_BASED == 0 {
             return Err(Errno::EINVAL);

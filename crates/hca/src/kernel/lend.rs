@@ -4,6 +4,7 @@
 #![expect(unsafe_code)]
 
 use crate::memory::{Area, Fault, Memory};
+use crate::on_demand::OnDemand;
 use crate::process::ProcessRange;
 use core::ffi::c_void;
 use core::fmt;
@@ -23,6 +24,12 @@ pub(super) fn lend(_command: &RawCommand<'_, '_>, addr: u64, len: u64) -> Result
     // function passes a range from such an input and keeps it with its object.
     let range = unsafe { ProcessRange::new(addr, len) };
     range.map(|range| Arc::new(range) as Arc<dyn Memory>).ok_or(Errno::EFAULT)
+}
+
+/// As [`lend`], with on-demand paging: the range need not be mapped, and may be the whole address space.
+pub(super) fn lend_on_demand(_command: &RawCommand<'_, '_>, addr: u64, len: u64) -> Arc<dyn Memory> {
+    // SAFETY: as for `lend`, for what is mapped in the range.
+    Arc::new(unsafe { OnDemand::new(addr, len) })
 }
 
 /// A range and the owner of its memory.

@@ -3,9 +3,11 @@
 
 use super::attr::{core_in, core_out, flags, handle, known, number, number32, uhw_out};
 use super::call::Call;
-use super::lend::{lend, lend_file};
+use super::lend::{lend, lend_file, lend_on_demand};
 use super::object::Object;
 use crate::engine::mkey::{Kind, access};
+use crate::memory::Memory;
+use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_uapi::cmd::{
@@ -41,11 +43,32 @@ pub(super) fn check_access(flags: u32) -> Result<u32, Errno> {
     if plain & !known != 0 {
         return Err(Errno::EINVAL);
     }
-    // On-demand paging is not supported: all memory is present.
-    if plain & IB_UVERBS_ACCESS_ON_DEMAND != 0 {
-        return Err(Errno::EOPNOTSUPP);
-    }
     Ok(plain)
+}
+
+/// As [`check_access`], for memory that is always present.
+pub(super) fn check_present(flags: u32) -> Result<u32, Errno> {
+    match check_access(flags)? {
+        access if access & IB_UVERBS_ACCESS_ON_DEMAND != 0 => Err(Errno::EOPNOTSUPP),
+        access => Ok(access),
+    }
+}
+
+/// The memory of a region with these rights. All of the address space has the length `u64::MAX` and begins at 0
+/// (`mlx5_ib_reg_user_mr()`).
+fn region(
+    c: &RawCommand<'_, '_>,
+    access: u32,
+    (start, length): (u64, u64),
+) -> Result<Arc<dyn Memory>, Errno> {
+    if access & IB_UVERBS_ACCESS_ON_DEMAND == 0 {
+        return lend(c, start, length);
+    }
+    let is_implicit = start == 0 && length == u64::MAX;
+    if !is_implicit && start.checked_add(length).is_none() {
+        return Err(Errno::EINVAL);
+    }
+    Ok(lend_on_demand(c, start, length))
 }
 
 impl Call<'_, '_> {
@@ -71,7 +94,7 @@ impl Call<'_, '_> {
         if request.start & PAGE_MASK != request.hca_va & PAGE_MASK {
             return Err(Errno::EINVAL);
         }
-        let memory = lend(c, request.start, request.length)?;
+        let memory = region(c, access, (request.start, request.length))?;
         let iova = if access & IB_UVERBS_ACCESS_ZERO_BASED != 0 { 0 } else { request.hca_va };
         let key = self.device.mkeys.add(0, pd, access, Kind::Region { memory, iova });
         let object = Object::Mr { key, iova, len: request.length };
@@ -97,7 +120,7 @@ impl Call<'_, '_> {
         )?;
         let pd_handle = handle(c, UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE)?;
         let pd = self.pdn(pd_handle)?;
-        let access = check_access(flags(c, UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS)?)?;
+        let access = check_present(flags(c, UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS)?)?;
         let input = |id| number(c, id).ok_or(Errno::EINVAL);
         let (offset, len) =
             (input(UVERBS_ATTR_REG_DMABUF_MR_OFFSET)?, input(UVERBS_ATTR_REG_DMABUF_MR_LENGTH)?);
@@ -136,11 +159,16 @@ impl Call<'_, '_> {
             pd = self.pdn(request.pd_handle)?;
         }
         if flags & IB_MR_REREG_ACCESS != 0 {
-            access = check_access(request.access_flags)?;
+            let wanted = check_access(request.access_flags)?;
+            // Without other memory, the paging of the region stays.
+            access = match flags & IB_MR_REREG_TRANS {
+                0 => wanted & !IB_UVERBS_ACCESS_ON_DEMAND | access & IB_UVERBS_ACCESS_ON_DEMAND,
+                _ => wanted,
+            };
         }
         if flags & IB_MR_REREG_TRANS != 0 {
             (iova, len) = (request.hca_va, request.length);
-            kind = Kind::Region { memory: lend(c, request.start, len)?, iova };
+            kind = Kind::Region { memory: region(c, access, (request.start, len))?, iova };
         }
         let key = if flags & IB_MR_REREG_TRANS == 0 {
             // The key stays (`mlx5r_umr_rereg_pd_access()`).

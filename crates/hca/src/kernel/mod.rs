@@ -7,6 +7,7 @@
 //! object in use, `EINVAL` for other errors. Facts from drivers/infiniband/core/uverbs_*.c and
 //! drivers/infiniband/hw/mlx5.
 
+mod advise;
 mod ah;
 mod attr;
 mod call;

@@ -11,9 +11,13 @@ use uverbs_uapi::be::Be64;
 use uverbs_uapi::cmd::{
     IB_UVERBS_DEVICE_MANAGED_FLOW_STEERING, IB_UVERBS_DEVICE_MEM_WINDOW, IB_UVERBS_DEVICE_MEM_WINDOW_TYPE_2B,
     IB_UVERBS_DEVICE_PORT_ACTIVE_EVENT, IB_UVERBS_DEVICE_RAW_IP_CSUM, IB_UVERBS_DEVICE_RC_RNR_NAK_GEN,
-    IB_UVERBS_DEVICE_SYS_IMAGE_GUID, IB_UVERBS_DEVICE_XRC, IB_UVERBS_RAW_PACKET_CAP_IP_CSUM,
-    ib_uverbs_cq_moderation_caps, ib_uverbs_ex_query_device, ib_uverbs_ex_query_device_resp,
-    ib_uverbs_query_device, ib_uverbs_query_device_resp, ib_uverbs_query_port_resp, ib_uverbs_rss_caps,
+    IB_UVERBS_DEVICE_SYS_IMAGE_GUID, IB_UVERBS_DEVICE_XRC, IB_UVERBS_ODP_SUPPORT,
+    IB_UVERBS_ODP_SUPPORT_ATOMIC, IB_UVERBS_ODP_SUPPORT_IMPLICIT, IB_UVERBS_ODP_SUPPORT_READ,
+    IB_UVERBS_ODP_SUPPORT_RECV, IB_UVERBS_ODP_SUPPORT_SEND, IB_UVERBS_ODP_SUPPORT_SRQ_RECV,
+    IB_UVERBS_ODP_SUPPORT_WRITE, IB_UVERBS_RAW_PACKET_CAP_IP_CSUM, ib_uverbs_cq_moderation_caps,
+    ib_uverbs_ex_query_device, ib_uverbs_ex_query_device_resp, ib_uverbs_odp_caps,
+    ib_uverbs_odp_caps_per_transport_caps, ib_uverbs_query_device, ib_uverbs_query_device_resp,
+    ib_uverbs_query_port_resp, ib_uverbs_rss_caps,
 };
 use uverbs_uapi::ids::{
     UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS, UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX,
@@ -36,6 +40,13 @@ use zerocopy::{FromZeros, IntoBytes};
 const GIDS: u32 = 256;
 const PKEYS: u16 = 128;
 const IB_QPT_RAW_PACKET: u32 = 8;
+/// Operations on memory with on-demand paging.
+const ODP_WITHOUT_READS: u32 =
+    IB_UVERBS_ODP_SUPPORT_SEND | IB_UVERBS_ODP_SUPPORT_RECV | IB_UVERBS_ODP_SUPPORT_WRITE;
+const ODP_RELIABLE: u32 = ODP_WITHOUT_READS
+    | IB_UVERBS_ODP_SUPPORT_READ
+    | IB_UVERBS_ODP_SUPPORT_ATOMIC
+    | IB_UVERBS_ODP_SUPPORT_SRQ_RECV;
 /// `MLX5_RX_HASH_*`: addresses and ports of both versions and transports.
 const HASH_FIELDS: u64 = 0xff;
 /// The largest payload of a send with TSO.
@@ -126,6 +137,16 @@ impl Call<'_, '_> {
                 reserved: 0,
             },
             max_dm_size: MAX_DM,
+            odp_caps: ib_uverbs_odp_caps {
+                general_caps: IB_UVERBS_ODP_SUPPORT | IB_UVERBS_ODP_SUPPORT_IMPLICIT,
+                per_transport_caps: ib_uverbs_odp_caps_per_transport_caps {
+                    rc_odp_caps: ODP_RELIABLE,
+                    uc_odp_caps: ODP_WITHOUT_READS,
+                    ud_odp_caps: IB_UVERBS_ODP_SUPPORT_SEND | IB_UVERBS_ODP_SUPPORT_RECV,
+                },
+                reserved: 0,
+            },
+            xrc_odp_caps: ODP_RELIABLE,
             ..Default::default()
         };
         core_out(c, resp.as_bytes())?;
