@@ -7,6 +7,32 @@
 //! its C name. `"."` on a field is the whole object (the storage of a union), `""` on a constant marks a value that no
 //! header exports.
 
+/// An array of bytes that is too long for `Default` of the standard library.
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    zerocopy::FromBytes,
+    zerocopy::IntoBytes,
+    zerocopy::Immutable,
+    zerocopy::KnownLayout,
+)]
+#[repr(transparent)]
+pub struct Bytes<const N: usize>(pub [u8; N]);
+
+impl<const N: usize> Default for Bytes<N> {
+    fn default() -> Self {
+        Self([0; N])
+    }
+}
+
+impl<const N: usize> core::fmt::Debug for Bytes<N> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// Data for the test of one field.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {

@@ -16,6 +16,7 @@
 //! | [`verbs`] | `rdma/ib_user_ioctl_verbs.h`                   |
 //! | [`cmd`]   | `rdma/ib_user_verbs.h`                         |
 //! | [`event`] | `rdma/ib_user_verbs.h`, `infiniband/verbs.h`   |
+//! | [`rdma_cm`] | `rdma/rdma_user_cm.h`, `ib_user_sa.h`, `rdma_cma.h` |
 //! | [`rxe`]   | `rdma/rdma_user_rxe.h`, `linux/in.h`, `in6.h`  |
 //! | [`mlx5`]  | `rdma/mlx5-abi.h`, `mlx5_user_ioctl_*.h`       |
 #![no_std]
@@ -29,6 +30,7 @@ pub mod ioctl;
 #[doc(hidden)]
 pub mod layout;
 pub mod mlx5;
+pub mod rdma_cm;
 pub mod rxe;
 pub mod verbs;
 
@@ -53,5 +55,6 @@ pub const MODULES: &[layout::Module] = &[
     layout::Module { path: "mlx5/mod.rs", structs: mlx5::STRUCTS, consts: mlx5::CONSTS },
     layout::Module { path: "mlx5/cmds.rs", structs: &[], consts: mlx5::cmds::CONSTS },
     layout::Module { path: "mlx5/devx.rs", structs: &[], consts: mlx5::devx::CONSTS },
+    layout::Module { path: "rdma_cm.rs", structs: rdma_cm::STRUCTS, consts: rdma_cm::CONSTS },
     layout::Module { path: "rxe.rs", structs: rxe::STRUCTS, consts: rxe::CONSTS },
 ];

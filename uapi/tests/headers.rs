@@ -88,19 +88,24 @@ const fn arm(c: &'static str, offset: usize, size: usize) -> Field {
 const KERNEL: &[&str] = &[
     "linux/in.h",
     "linux/in6.h",
+    "linux/socket.h",
     "linux/version.h",
     "rdma/ib_user_ioctl_cmds.h",
     "rdma/ib_user_ioctl_verbs.h",
+    "rdma/ib_user_sa.h",
     "rdma/ib_user_verbs.h",
     "rdma/mlx5-abi.h",
     "rdma/mlx5_user_ioctl_cmds.h",
     "rdma/mlx5_user_ioctl_verbs.h",
+    "rdma/rdma_user_cm.h",
     "rdma/rdma_user_ioctl_cmds.h",
     "rdma/rdma_user_rxe.h",
 ];
 
-/// rdma-core's header has its own copy of one of those above, so it needs a separate program.
-const LIBIBVERBS: &[&str] = &["infiniband/verbs.h"];
+/// rdma-core's headers have their own copies of some of those above, so they need a separate program.
+const LIBIBVERBS: &[&str] = &["infiniband/verbs.h", "rdma/rdma_cma.h"];
+/// The constants of those.
+const THEIRS: [&str; 3] = ["IBV_", "RDMA_CM_EVENT_", "RDMA_UDP_QKEY"];
 
 /// Prints past the capture of the test harness, so that omitted checks are visible.
 macro_rules! report {
@@ -290,7 +295,8 @@ fn compare(set: &Set) -> Outcome {
     let structs: Vec<Probe> =
         MODULES.iter().flat_map(|m| m.structs).chain(ARMS).flat_map(Probe::of_struct).collect();
     let consts = || MODULES.iter().flat_map(|m| m.consts).filter(|c| !c.c.is_empty());
-    let (theirs, ours): (Vec<&Const>, Vec<&Const>) = consts().partition(|c| c.c.starts_with("IBV_"));
+    let (theirs, ours): (Vec<&Const>, Vec<&Const>) =
+        consts().partition(|c| THEIRS.iter().any(|prefix| c.c.starts_with(prefix)));
 
     let mut kernel = structs;
     kernel.extend(ours.into_iter().map(Probe::of_const));
@@ -363,7 +369,9 @@ fn declared(set: &Set) -> BTreeSet<String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     for window in words.windows(3) {
         if let ["struct" | "union", name, "{"] = window
-            && ["ib_uverbs_", "rxe_", "mminfo"].iter().any(|prefix| name.starts_with(prefix))
+            && ["ib_uverbs_", "ib_user_", "ib_path_", "rdma_ucm_", "rxe_", "mminfo"]
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
         {
             names.insert((*name).to_owned());
         }

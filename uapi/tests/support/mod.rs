@@ -9,7 +9,7 @@ use std::{fs, process};
 /// The suite that carries the newest kernel's headers.
 const SUITE: &str = "forky";
 /// Kernel headers, and rdma-core's.
-const PACKAGES: [&str; 2] = ["linux-libc-dev", "libibverbs-dev"];
+const PACKAGES: [&str; 3] = ["linux-libc-dev", "libibverbs-dev", "librdmacm-dev"];
 
 /// The directory to which the packages are unpacked; downloads them unless an earlier run did. To download them again,
 /// remove the directory.
