@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernel port: the interface between the control path and the kernel, or the software device that replaces it.
 //!
-//! [`Kernel`] is the port. [`UverbsFd`] implements it by an open `/dev/infiniband/uverbsN`; a software device in the
-//! same process is another implementation. A [`Command`] is built on the stack and passed on as a [`RawCommand`], which
+//! [`Kernel`] is the port of a device. [`UverbsFd`] implements it by an open `/dev/infiniband/uverbsN`; a software device
+//! in the same process is another implementation. [`CmPort`] and [`RdmaCmFd`] are the same for the connection manager. A [`Command`] is built on the stack and passed on as a [`RawCommand`], which
 //! has the bytes of the ioctl and, for a port that is not a kernel, safe access to every buffer that the bytes refer
 //! to.
 //! # Unsafe code
@@ -14,6 +14,7 @@
 // UNSAFETY: declares the contract of closing a device that has objects.
 #![expect(unsafe_code)]
 
+mod cm;
 mod command;
 mod doorbell;
 mod fd;
@@ -28,6 +29,7 @@ mod tests;
 mod uhw;
 mod write;
 
+pub use cm::{CmPort, RdmaCmFd};
 pub use command::Command;
 pub use doorbell::{DoorbellPage, DoorbellPort, Registers};
 pub use fd::UverbsFd;
