@@ -2,6 +2,7 @@
 //! The user's objects: a fabric, its devices, and their contexts.
 
 use crate::alive::Alive;
+use crate::cm::HcaCm;
 use crate::config::{Config, InlineMode, Link};
 use crate::decode::Reserved;
 use crate::engine::Front;
@@ -13,11 +14,12 @@ use crate::shared::Shared;
 use crate::trunk::Trunks;
 use crate::violation::Violation;
 use core::fmt;
+use core::net::{IpAddr, Ipv6Addr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use uverbs_core::kernel::Kernel;
+use uverbs_core::kernel::{CmPort, Kernel};
 
 /// A network of devices that can reach each other. Clones refer to the same fabric.
 #[derive(Clone, Debug)]
@@ -317,6 +319,29 @@ impl Hca {
     #[must_use]
     pub fn open(&self) -> Arc<dyn Kernel> {
         Arc::new(HcaKernel::open(&self.plugged, &self.name))
+    }
+
+    /// Opens an event channel of the connection manager of the device's host, as an open `/dev/infiniband/rdma_cm`. Its
+    /// addresses are the RoCE GIDs of the port ([`Hca::addresses`]); it reaches the hosts of the fabric's other devices.
+    ///
+    /// # Errors
+    /// The process has too many open files.
+    pub fn connection_manager(&self) -> uverbs_core::Result<Arc<dyn CmPort>> {
+        Ok(Arc::new(HcaCm::open(self.plugged.alive(), self.plugged.index())?))
+    }
+
+    /// The IP addresses of the device's host: an IPv4 address, a link-local IPv6 address, and those that
+    /// [`Hca::add_gid`] adds. None with InfiniBand ports.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let gids = self.plugged.alive().shared.read(|world| {
+            let port = world.net.ports.get(self.plugged.index()).filter(|p| p.ethernet);
+            port.map(|p| p.gids.clone()).unwrap_or_default()
+        });
+        let ip = |gid: [u8; 16]| Ipv6Addr::from(gid).to_canonical();
+        let mut all: Vec<_> = gids.into_iter().filter(|(_, is_v2)| *is_v2).map(|(gid, _)| ip(gid)).collect();
+        all.sort_by_key(IpAddr::is_ipv6);
+        all
     }
 
     /// Its name.

@@ -38,6 +38,7 @@
 
 mod alive;
 pub mod bytes;
+mod cm;
 mod config;
 mod cqe;
 pub mod decode;

@@ -42,6 +42,11 @@ impl<F> Plugged<F> {
         &self.alive
     }
 
+    /// Number of the device in the fabric.
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+
     /// Whether this is the process that created the fabric, and not a child of it.
     pub(crate) fn is_here(&self) -> bool {
         self.alive.is_here()

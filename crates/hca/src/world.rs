@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The state of a fabric, which one lock protects: the devices, their fronts, the network, the clock.
 
+use crate::cm::Cm;
 use crate::engine::Front;
 use crate::engine::net::{Address, Net, PortLocation};
 use crate::engine::packet::Packet;
@@ -29,6 +30,8 @@ pub(crate) struct World {
     pub(crate) fronts: Vec<Option<Box<dyn Front>>>,
     /// Other processes.
     pub(crate) peers: Peers,
+    /// The connection managers of the devices.
+    pub(crate) cm: Cm,
     /// Nanoseconds.
     pub(crate) now: u64,
     /// Whether the lock must be held only for a short time, because the world has devices of VMs.
@@ -47,6 +50,7 @@ impl World {
             devices: Vec::new(),
             fronts: Vec::new(),
             peers: Peers::default(),
+            cm: Cm::default(),
             now: 0,
             brief: false,
             stop: false,
@@ -128,6 +132,15 @@ impl World {
         }
     }
 
+    /// Delivers the messages of connection managers that are due by `until`. A virtual clock is advanced to the time of each.
+    fn deliver_messages(&mut self, until: u64, moves: bool) {
+        while let Some(at) = self.cm.deliver(&mut self.net, self.now, until) {
+            if moves {
+                self.now = self.now.max(at);
+            }
+        }
+    }
+
     fn fire(&mut self, index: usize, qpn: u32) {
         if let Some((device, mut port)) = self.device(index) {
             device.timer(&mut port, qpn);
@@ -203,6 +216,7 @@ impl World {
     }
 
     pub(crate) fn settle(&mut self, is_virtual: bool, all_timers: bool, limit: Duration) -> bool {
+        self.deliver_messages(if is_virtual { u64::MAX } else { self.now }, is_virtual);
         let more = if is_virtual {
             self.settle_virtual(all_timers)
         } else {
@@ -215,6 +229,7 @@ impl World {
 
     /// Processes everything that is due by `until`, and advances the clock to that time.
     pub(crate) fn pass(&mut self, until: u64) {
+        self.deliver_messages(until, true);
         loop {
             self.deliver_packets(until, true);
             let Some((at, index, qpn)) = self.net.pop_timer(until) else { break };
@@ -248,6 +263,6 @@ impl World {
         let backlog = self.fronts.iter().flatten().any(|front| front.has_backlog());
         let watched = self.devices.iter().any(Device::watches) || backlog;
         let watch = watched.then(|| self.now.saturating_add(WATCH.as_nanos() as u64));
-        [self.net.next_packet(), self.net.next_timer(), watch].into_iter().flatten().min()
+        [self.net.next_packet(), self.net.next_timer(), self.cm.next(), watch].into_iter().flatten().min()
     }
 }

@@ -87,6 +87,13 @@ impl Net {
         p > 0.0 && ((self.random() >> 11) as f64) / ((1_u64 << 53) as f64) < p
     }
 
+    /// Whether a message of a connection manager, which is not a packet here, is lost on its way.
+    pub(crate) fn loses(&mut self, from: usize, to: usize) -> bool {
+        let up = |i: usize| self.ports.get(i).is_some_and(|p| p.up);
+        let is_cut = from != to && !(up(from) && up(to));
+        is_cut || self.chance(self.faults.loss)
+    }
+
     /// Sends a packet to a device.
     pub(crate) fn send(&mut self, now: u64, to: usize, packet: Packet) {
         if let Some(port) = self.ports.get_mut(packet.from) {

@@ -1,0 +1,560 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The commands, as `drivers/infiniband/core/ucma.c` and `cma.c` of the kernel run them.
+
+use super::ident::{Ident, Member, State, gid, host_of, is_here, source};
+use super::message::{
+    Body, CONSUMER_DEFINED, Param, REJ, REP, REQ, SIDR_REJECT, SIDR_REP, SIDR_REQ, own_gid,
+};
+use super::{Call, Cm};
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use nix::libc::{AF_INET, AF_INET6, EADDRINUSE, EADDRNOTAVAIL, EAFNOSUPPORT};
+use std::collections::VecDeque;
+use uverbs_core::Errno;
+use uverbs_uapi::event::IB_EVENT_COMM_EST;
+use uverbs_uapi::rdma_cm::{
+    __kernel_sockaddr_storage as Storage, RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED,
+    RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_MC_JOIN_FLAG_RESERVED, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT,
+    RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS, RDMA_PS_IB, RDMA_PS_IPOIB,
+    RDMA_PS_TCP, RDMA_PS_UDP, RDMA_UDP_QKEY, RDMA_USER_CM_CMD_ACCEPT, RDMA_USER_CM_CMD_BIND,
+    RDMA_USER_CM_CMD_CONNECT, RDMA_USER_CM_CMD_CREATE_ID, RDMA_USER_CM_CMD_DESTROY_ID,
+    RDMA_USER_CM_CMD_DISCONNECT, RDMA_USER_CM_CMD_GET_EVENT, RDMA_USER_CM_CMD_INIT_QP_ATTR,
+    RDMA_USER_CM_CMD_JOIN_MCAST, RDMA_USER_CM_CMD_LEAVE_MCAST, RDMA_USER_CM_CMD_LISTEN,
+    RDMA_USER_CM_CMD_MIGRATE_ID, RDMA_USER_CM_CMD_NOTIFY, RDMA_USER_CM_CMD_QUERY,
+    RDMA_USER_CM_CMD_QUERY_ROUTE, RDMA_USER_CM_CMD_REJECT, RDMA_USER_CM_CMD_RESOLVE_ADDR,
+    RDMA_USER_CM_CMD_RESOLVE_ROUTE, RDMA_USER_CM_CMD_SET_OPTION, rdma_ucm_accept, rdma_ucm_bind,
+    rdma_ucm_connect, rdma_ucm_create_id, rdma_ucm_create_id_resp, rdma_ucm_destroy_id,
+    rdma_ucm_destroy_id_resp, rdma_ucm_disconnect, rdma_ucm_event_resp, rdma_ucm_init_qp_attr,
+    rdma_ucm_join_mcast, rdma_ucm_listen, rdma_ucm_migrate_id, rdma_ucm_migrate_resp, rdma_ucm_notify,
+    rdma_ucm_query, rdma_ucm_reject, rdma_ucm_resolve_addr, rdma_ucm_resolve_route, rdma_ucm_set_option,
+};
+use uverbs_uapi::rxe::{sockaddr_in, sockaddr_in6};
+use uverbs_uapi::verbs::{
+    IB_UVERBS_QPT_RC, IB_UVERBS_QPT_UC, IB_UVERBS_QPT_UD, IB_UVERBS_QPT_XRC_INI, IB_UVERBS_QPT_XRC_TGT,
+};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The most requests that wait (`max_backlog` of ucma.c).
+const MAX_BACKLOG: u32 = 1024;
+
+/// The struct at the beginning of a command.
+fn parse<T: FromBytes + KnownLayout + Immutable>(input: &[u8]) -> Result<T, Errno> {
+    T::read_from_prefix(input).map(|(value, _)| value).map_err(|_| Errno::EINVAL)
+}
+
+/// Writes an answer, for which there must be room.
+pub(super) fn answer(output: &mut [u8], value: &(impl IntoBytes + Immutable)) -> Result<(), Errno> {
+    let bytes = value.as_bytes();
+    output.get_mut(..bytes.len()).ok_or(Errno::ENOSPC)?.copy_from_slice(bytes);
+    Ok(())
+}
+
+/// The address of a command.
+fn address(storage: &Storage, size: u16) -> Result<SocketAddr, Errno> {
+    let bytes = storage.as_bytes();
+    match i32::from(parse::<u16>(bytes)?) {
+        AF_INET if usize::from(size) == size_of::<sockaddr_in>() => {
+            let raw: sockaddr_in = parse(bytes)?;
+            Ok(SocketAddr::new(Ipv4Addr::from_bits(raw.sin_addr.get()).into(), raw.sin_port.get()))
+        }
+        AF_INET6 if usize::from(size) == size_of::<sockaddr_in6>() => {
+            let raw: sockaddr_in6 = parse(bytes)?;
+            let ip = Ipv6Addr::from(raw.sin6_addr);
+            Ok(SocketAddrV6::new(ip, raw.sin6_port.get(), 0, raw.sin6_scope_id).into())
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+impl Cm {
+    /// Runs a command.
+    pub(super) fn command(
+        &mut self,
+        call: &mut Call<'_>,
+        cmd: u32,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<(), Errno> {
+        match cmd {
+            RDMA_USER_CM_CMD_CREATE_ID => self.create_id(call, &parse(input)?, output),
+            RDMA_USER_CM_CMD_DESTROY_ID => {
+                let number = self.own(call, parse::<rdma_ucm_destroy_id>(input)?.id)?;
+                let events_reported = self.destroy(call, number);
+                answer(output, &rdma_ucm_destroy_id_resp { events_reported })
+            }
+            RDMA_USER_CM_CMD_BIND => self.bind(call, &parse(input)?),
+            RDMA_USER_CM_CMD_RESOLVE_ADDR => self.resolve_addr(call, &parse(input)?),
+            RDMA_USER_CM_CMD_RESOLVE_ROUTE => {
+                let number = self.own(call, parse::<rdma_ucm_resolve_route>(input)?.id)?;
+                self.step(number, &[State::AddrResolved], State::RouteResolved)?;
+                self.later(call.now, 0, number, Body::Event(RDMA_CM_EVENT_ROUTE_RESOLVED, 0));
+                Ok(())
+            }
+            RDMA_USER_CM_CMD_LISTEN => self.listen(call, &parse(input)?),
+            RDMA_USER_CM_CMD_CONNECT => self.connect(call, &parse(input)?),
+            RDMA_USER_CM_CMD_ACCEPT => self.accept(call, &parse(input)?),
+            RDMA_USER_CM_CMD_REJECT => self.reject(call, &parse(input)?),
+            RDMA_USER_CM_CMD_DISCONNECT => {
+                let number = self.own(call, parse::<rdma_ucm_disconnect>(input)?.id)?;
+                self.disconnect(call, number)
+            }
+            RDMA_USER_CM_CMD_NOTIFY => self.notify(call, &parse(input)?),
+            RDMA_USER_CM_CMD_GET_EVENT => self.get_event(call, output),
+            RDMA_USER_CM_CMD_SET_OPTION => self.set_option(call, input),
+            RDMA_USER_CM_CMD_INIT_QP_ATTR => {
+                let command: rdma_ucm_init_qp_attr = parse(input)?;
+                let number = self.own(call, command.id)?;
+                self.init_qp_attr(call, number, command.qp_state, output)
+            }
+            RDMA_USER_CM_CMD_QUERY => {
+                let command: rdma_ucm_query = parse(input)?;
+                let number = self.own(call, command.id)?;
+                self.query(call, number, command.option, output)
+            }
+            RDMA_USER_CM_CMD_QUERY_ROUTE => {
+                let number = self.own(call, parse::<rdma_ucm_query>(input)?.id)?;
+                self.query_route(call, number, output)
+            }
+            RDMA_USER_CM_CMD_MIGRATE_ID => self.migrate(call, &parse(input)?, output),
+            RDMA_USER_CM_CMD_JOIN_MCAST => self.join(call, &parse(input)?, output),
+            RDMA_USER_CM_CMD_LEAVE_MCAST => self.leave(call, &parse(input)?, output),
+            _ => Err(Errno::ENOSYS),
+        }
+    }
+
+    /// An identifier of the channel.
+    fn own(&self, call: &Call<'_>, number: u32) -> Result<u32, Errno> {
+        match self.idents.get(&number) {
+            None => Err(Errno::ENOENT),
+            Some(ident) if ident.channel != call.channel => Err(Errno::EINVAL),
+            Some(_) => Ok(number),
+        }
+    }
+
+    fn ident(&mut self, number: u32) -> Result<&mut Ident, Errno> {
+        self.idents.get_mut(&number).ok_or(Errno::ENOENT)
+    }
+
+    /// Changes the state, which must be one of these.
+    fn step(&mut self, number: u32, from: &[State], to: State) -> Result<(), Errno> {
+        let ident = self.ident(number)?;
+        if !from.contains(&ident.state) {
+            return Err(Errno::EINVAL);
+        }
+        ident.state = to;
+        Ok(())
+    }
+
+    fn create_id(
+        &mut self,
+        call: &Call<'_>,
+        command: &rdma_ucm_create_id,
+        output: &mut [u8],
+    ) -> Result<(), Errno> {
+        const TYPES: [u8; 5] = [
+            IB_UVERBS_QPT_RC,
+            IB_UVERBS_QPT_UC,
+            IB_UVERBS_QPT_UD,
+            IB_UVERBS_QPT_XRC_INI,
+            IB_UVERBS_QPT_XRC_TGT,
+        ];
+        let qp_type = match command.ps {
+            RDMA_PS_TCP => IB_UVERBS_QPT_RC,
+            RDMA_PS_UDP | RDMA_PS_IPOIB => IB_UVERBS_QPT_UD,
+            RDMA_PS_IB if TYPES.contains(&command.qp_type) => command.qp_type,
+            _ => return Err(Errno::EINVAL),
+        };
+        if output.len() < size_of::<rdma_ucm_create_id_resp>() {
+            return Err(Errno::ENOSPC);
+        }
+        let id = self.new_number();
+        let ident = Ident {
+            channel: call.channel,
+            host: call.host,
+            uid: command.uid,
+            ps: command.ps,
+            qp_type,
+            psn: id.wrapping_mul(0x9e_3779) & 0xff_ffff,
+            ..Ident::default()
+        };
+        self.idents.insert(id, ident);
+        answer(output, &rdma_ucm_create_id_resp { id })
+    }
+
+    /// Destroys an identifier; a connection ends. Returns how many events of it were read.
+    pub(super) fn destroy(&mut self, call: &mut Call<'_>, number: u32) -> u32 {
+        let left: Vec<u32> =
+            self.members.iter().filter(|(_, m)| m.ident == number).map(|(n, _)| *n).collect();
+        for member in left {
+            self.members.remove(&member);
+            self.discard(call, member);
+        }
+        match self.idents.get(&number).map(|i| (i.state, i.is_datagram())) {
+            Some((State::Requested, true)) => {
+                self.send_to_peer(call, number, Body::DatagramsRefused(SIDR_REJECT, vec![]));
+            }
+            Some((State::Requested | State::Answered | State::Accepted, false)) => {
+                self.send_to_peer(call, number, Body::Reject(CONSUMER_DEFINED, vec![]));
+            }
+            Some((State::Connected, false)) => self.send_to_peer(call, number, Body::Disconnect),
+            Some((State::Disconnected, false)) => self.send_to_peer(call, number, Body::DisconnectReply),
+            _ => {}
+        }
+        self.discard(call, number);
+        self.idents.remove(&number).map_or(0, |ident| ident.reported)
+    }
+
+    /// Removes the events of an identifier or membership that were not read.
+    fn discard(&mut self, call: &mut Call<'_>, owner: u32) {
+        let mut created = Vec::new();
+        for channel in self.channels.values_mut() {
+            let before = channel.events.len();
+            channel.events.retain(|queued| {
+                if queued.owner == owner {
+                    created.extend(queued.created);
+                }
+                queued.owner != owner
+            });
+            if channel.events.len() != before {
+                channel.update();
+            }
+        }
+        for number in created {
+            self.destroy(call, number);
+        }
+    }
+
+    fn bind(&mut self, call: &Call<'_>, command: &rdma_ucm_bind) -> Result<(), Errno> {
+        let number = self.own(call, command.id)?;
+        if command.reserved != 0 {
+            return Err(Errno::EINVAL);
+        }
+        self.bind_to(call, number, address(&command.addr, command.addr_size)?)
+    }
+
+    fn bind_to(&mut self, call: &Call<'_>, number: u32, mut local: SocketAddr) -> Result<(), Errno> {
+        let ident = self.ident(number)?;
+        if ident.state != State::Idle {
+            return Err(Errno::EINVAL);
+        }
+        let ps = ident.ps;
+        let is_any = local.ip().is_unspecified();
+        if !is_any && !is_here(call.net, call.host, local.ip()) {
+            return Err(Errno::ENODEV);
+        }
+        if local.port() == 0 {
+            local.set_port(self.free_port(call.host, ps));
+        } else if self.is_in_use(call, number, local) {
+            return Err(Errno::from_raw(EADDRINUSE));
+        }
+        let ident = self.ident(number)?;
+        ident.local = Some(local);
+        ident.has_device = !is_any;
+        ident.state = State::Bound;
+        Ok(())
+    }
+
+    fn resolve_addr(&mut self, call: &Call<'_>, command: &rdma_ucm_resolve_addr) -> Result<(), Errno> {
+        let number = self.own(call, command.id)?;
+        let remote = address(&command.dst_addr, command.dst_size)?;
+        let local =
+            (command.src_size != 0).then(|| address(&command.src_addr, command.src_size)).transpose()?;
+        let state = self.ident(number)?.state;
+        if !matches!(state, State::Idle | State::Bound) || command.reserved != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if local.is_some_and(|l| l.is_ipv4() != remote.is_ipv4()) {
+            return Err(Errno::from_raw(EAFNOSUPPORT));
+        }
+        let found = source(call.net, call.host, remote.ip()).ok_or(Errno::ENETUNREACH)?;
+        // The network of the addresses of devices.
+        let is_routed = match remote.ip() {
+            core::net::IpAddr::V4(v4) => v4.octets()[..2] == [10, 77],
+            core::net::IpAddr::V6(_) => true,
+        };
+        if !is_routed && host_of(call.net, remote.ip()).is_none() {
+            return Err(Errno::ENETUNREACH);
+        }
+        if state == State::Idle {
+            let local = local.unwrap_or_else(|| SocketAddr::new(found, 0));
+            let local =
+                if local.ip().is_unspecified() { SocketAddr::new(found, local.port()) } else { local };
+            if !is_here(call.net, call.host, local.ip()) {
+                return Err(Errno::from_raw(EADDRNOTAVAIL));
+            }
+            self.bind_to(call, number, local)?;
+        }
+        let is_known = host_of(call.net, remote.ip()).is_some();
+        let ident = self.ident(number)?;
+        if ident.local.is_some_and(|l| l.ip().is_unspecified()) {
+            ident.local = ident.local.map(|l| SocketAddr::new(found, l.port()));
+        }
+        ident.remote = Some(remote);
+        ident.has_device = true;
+        ident.state = State::AddrResolved;
+        // An address that no host has does not answer.
+        let body = match is_known {
+            true => Body::Event(RDMA_CM_EVENT_ADDR_RESOLVED, 0),
+            false => Body::Event(RDMA_CM_EVENT_ADDR_ERROR, -Errno::ETIMEDOUT.raw()),
+        };
+        let after = if is_known { 0 } else { u64::from(command.timeout_ms).saturating_mul(1_000_000) };
+        self.later(call.now, after, number, body);
+        Ok(())
+    }
+
+    fn listen(&mut self, call: &Call<'_>, command: &rdma_ucm_listen) -> Result<(), Errno> {
+        let number = self.own(call, command.id)?;
+        if self.ident(number)?.state == State::Idle {
+            self.bind_to(call, number, (Ipv4Addr::UNSPECIFIED, 0).into())?;
+        }
+        self.step(number, &[State::Bound], State::Listening)?;
+        let is_limited = (1..MAX_BACKLOG).contains(&command.backlog);
+        self.ident(number)?.backlog = if is_limited { command.backlog } else { MAX_BACKLOG };
+        Ok(())
+    }
+
+    fn connect(&mut self, call: &mut Call<'_>, command: &rdma_ucm_connect) -> Result<(), Errno> {
+        let number = self.own(call, command.id)?;
+        let conn = command.conn_param;
+        let ident = self.ident(number)?;
+        let room = if ident.is_datagram() { SIDR_REQ } else { REQ };
+        if conn.valid == 0 || usize::from(conn.private_data_len) > room {
+            return Err(Errno::EINVAL);
+        }
+        self.step(number, &[State::RouteResolved], State::Connecting)?;
+        let ident = self.ident(number)?;
+        ident.qp_num = conn.qp_num & 0xff_ffff;
+        ident.responder_resources = conn.responder_resources;
+        ident.initiator_depth = conn.initiator_depth;
+        ident.retry_count = conn.retry_count & 7;
+        ident.rnr_retry_count = conn.rnr_retry_count & 7;
+        let remote = ident.remote.ok_or(Errno::EINVAL)?;
+        let param = Param { conn, ece: command.ece, psn: ident.psn };
+        // A request names its sender, because there is no identifier at the other end yet.
+        self.send(call, number, number, remote, Body::Request(param));
+        Ok(())
+    }
+
+    fn accept(&mut self, call: &mut Call<'_>, command: &rdma_ucm_accept) -> Result<(), Errno> {
+        let number = self.own(call, command.id)?;
+        if command.conn_param.valid == 0 {
+            self.step(number, &[State::Answered], State::Connected)?;
+            self.send_to_peer(call, number, Body::ReadyToUse);
+            return Ok(());
+        }
+        let mut conn = command.conn_param;
+        let ident = self.ident(number)?;
+        let is_datagram = ident.is_datagram();
+        let room = if is_datagram { SIDR_REP } else { REP };
+        if usize::from(conn.private_data_len) > room || ident.state != State::Requested {
+            return Err(Errno::EINVAL);
+        }
+        ident.uid = command.uid;
+        ident.qp_num = conn.qp_num & 0xff_ffff;
+        let own = own_gid(ident);
+        if is_datagram {
+            if conn.qkey == 0 {
+                conn.qkey = RDMA_UDP_QKEY;
+            }
+            ident.state = State::Connected;
+            let param = Param { conn, ece: command.ece, psn: 0 };
+            self.send_to_peer(call, number, Body::Datagrams(param, own));
+            return Ok(());
+        }
+        ident.state = State::Accepted;
+        ident.psn = number.wrapping_mul(0x9e_3779) & 0xff_ffff;
+        ident.responder_resources = conn.responder_resources;
+        ident.initiator_depth = conn.initiator_depth;
+        ident.rnr_retry_count = conn.rnr_retry_count & 7;
+        let param = Param { conn, ece: command.ece, psn: ident.psn };
+        self.send_to_peer(call, number, Body::Reply(param));
+        Ok(())
+    }
+
+    fn reject(&mut self, call: &mut Call<'_>, command: &rdma_ucm_reject) -> Result<(), Errno> {
+        let number = self.own(call, command.id)?;
+        // IB_CM_REJ_VENDOR_OPTION_NOT_SUPPORTED
+        const VENDOR_OPTION: u32 = 35;
+        let reason = match u32::from(command.reason) {
+            0 => CONSUMER_DEFINED,
+            reason @ (CONSUMER_DEFINED | VENDOR_OPTION) => reason,
+            _ => return Err(Errno::EINVAL),
+        };
+        let is_datagram = self.ident(number)?.is_datagram();
+        let room = if is_datagram { SIDR_REP } else { REJ };
+        let data = command.private_data.0.get(..usize::from(command.private_data_len)).unwrap_or_default();
+        if data.len() > room {
+            return Err(Errno::EINVAL);
+        }
+        self.step(number, &[State::Requested, State::Answered], State::Closed)?;
+        let body = match is_datagram {
+            true => Body::DatagramsRefused(SIDR_REJECT, data.to_vec()),
+            false => Body::Reject(reason, data.to_vec()),
+        };
+        self.send_to_peer(call, number, body);
+        Ok(())
+    }
+
+    fn disconnect(&mut self, call: &mut Call<'_>, number: u32) -> Result<(), Errno> {
+        let ident = self.ident(number)?;
+        match ident.state {
+            _ if ident.is_datagram() => Err(Errno::EINVAL),
+            State::Connected | State::Accepted => {
+                ident.state = State::Disconnecting;
+                self.send_to_peer(call, number, Body::Disconnect);
+                Ok(())
+            }
+            State::Disconnected => {
+                ident.state = State::Closed;
+                self.send_to_peer(call, number, Body::DisconnectReply);
+                Ok(())
+            }
+            State::Disconnecting | State::Closed => Ok(()),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn notify(&mut self, call: &mut Call<'_>, command: &rdma_ucm_notify) -> Result<(), Errno> {
+        let number = self.own(call, command.id)?;
+        let state = self.ident(number)?.state;
+        if command.event == IB_EVENT_COMM_EST && state == State::Accepted {
+            // A message of the peer arrived, so it is connected.
+            self.later(call.now, 0, number, Body::ReadyToUse);
+        }
+        Ok(())
+    }
+
+    fn get_event(&mut self, call: &Call<'_>, output: &mut [u8]) -> Result<(), Errno> {
+        // Programs of older kernels have less room.
+        let least = core::mem::offset_of!(rdma_ucm_event_resp, reserved);
+        if output.len() < least {
+            return Err(Errno::ENOSPC);
+        }
+        let channel = self.channels.get_mut(&call.channel).ok_or(Errno::EBADF)?;
+        let queued = channel.events.pop_front().ok_or(Errno::EAGAIN)?;
+        channel.update();
+        if let Some(owner) = self.idents.get_mut(&queued.owner) {
+            owner.reported += 1;
+            if queued.created.is_some() {
+                owner.backlog += 1;
+            }
+        }
+        if let Some(member) = self.members.get_mut(&queued.owner) {
+            member.reported += 1;
+        }
+        let bytes = queued.event.as_bytes();
+        let len = bytes.len().min(output.len());
+        output[..len].copy_from_slice(&bytes[..len]);
+        Ok(())
+    }
+
+    fn set_option(&mut self, call: &Call<'_>, input: &[u8]) -> Result<(), Errno> {
+        let command: rdma_ucm_set_option = parse(input)?;
+        let value = input.get(size_of::<rdma_ucm_set_option>()..).unwrap_or_default();
+        let number = self.own(call, command.id)?;
+        let ident = self.ident(number)?;
+        let byte = || <[u8; 1]>::try_from(value).map(|[b]| b).map_err(|_| Errno::EINVAL);
+        let truth = || <[u8; 4]>::try_from(value).map(|v| v != [0; 4]).map_err(|_| Errno::EINVAL);
+        match (command.level, command.optname) {
+            (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => ident.tos = byte()?,
+            (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => ident.can_reuse = truth()?,
+            (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => {
+                let only = truth()?;
+                if ident.state != State::Idle {
+                    return Err(Errno::EINVAL);
+                }
+                ident.ipv6_only = only;
+            }
+            (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => {
+                let timeout = byte()?;
+                // The kernel has it for connected QPs only.
+                if ident.is_datagram() || timeout > 31 {
+                    return Err(Errno::EINVAL);
+                }
+                ident.ack_timeout = Some(timeout);
+            }
+            _ => return Err(Errno::ENOSYS),
+        }
+        Ok(())
+    }
+
+    fn migrate(
+        &mut self,
+        call: &Call<'_>,
+        command: &rdma_ucm_migrate_id,
+        output: &mut [u8],
+    ) -> Result<(), Errno> {
+        let from = self.channel_of_fd(call.host, command.fd).ok_or(Errno::EINVAL)?;
+        let ident = self.idents.get_mut(&command.id).ok_or(Errno::ENOENT)?;
+        if ident.channel != from {
+            return Err(Errno::EINVAL);
+        }
+        if output.len() < size_of::<rdma_ucm_migrate_resp>() {
+            return Err(Errno::ENOSPC);
+        }
+        ident.channel = call.channel;
+        let events_reported = ident.reported;
+        let mut owners: Vec<u32> =
+            self.members.iter().filter(|(_, m)| m.ident == command.id).map(|(n, _)| *n).collect();
+        owners.push(command.id);
+        if let Some(channel) = self.channels.get_mut(&from).filter(|_| from != call.channel) {
+            let (moved, stay): (Vec<_>, VecDeque<_>) = {
+                let (moved, stay): (Vec<_>, Vec<_>) =
+                    channel.events.drain(..).partition(|queued| owners.contains(&queued.owner));
+                (moved, stay.into())
+            };
+            channel.events = stay;
+            channel.update();
+            for queued in moved {
+                // The identifier that a request created is of the channel of its listener.
+                if let Some(created) = queued.created.and_then(|n| self.idents.get_mut(&n)) {
+                    created.channel = call.channel;
+                }
+                self.report(call.channel, queued);
+            }
+        }
+        answer(output, &rdma_ucm_migrate_resp { events_reported })
+    }
+
+    fn join(
+        &mut self,
+        call: &Call<'_>,
+        command: &rdma_ucm_join_mcast,
+        output: &mut [u8],
+    ) -> Result<(), Errno> {
+        let number = self.own(call, command.id)?;
+        let group = address(&command.addr, command.addr_size)?;
+        let ident = self.ident(number)?;
+        if command.join_flags >= RDMA_MC_JOIN_FLAG_RESERVED
+            || !ident.is_datagram()
+            || !ident.has_device
+            || !group.ip().is_multicast()
+        {
+            return Err(Errno::EINVAL);
+        }
+        let member = Member { ident: number, uid: command.uid, group: gid(group.ip()), reported: 0 };
+        if self.members.values().any(|m| m.ident == number && m.group == member.group) {
+            return Err(Errno::from_raw(EADDRINUSE));
+        }
+        let id = self.new_number();
+        answer(output, &rdma_ucm_create_id_resp { id })?;
+        self.members.insert(id, member);
+        self.later(call.now, 0, id, Body::Joined);
+        Ok(())
+    }
+
+    fn leave(
+        &mut self,
+        call: &mut Call<'_>,
+        command: &rdma_ucm_destroy_id,
+        output: &mut [u8],
+    ) -> Result<(), Errno> {
+        let member = *self.members.get(&command.id).ok_or(Errno::ENOENT)?;
+        self.own(call, member.ident)?;
+        if output.len() < size_of::<rdma_ucm_destroy_id_resp>() {
+            return Err(Errno::ENOSPC);
+        }
+        self.members.remove(&command.id);
+        self.discard(call, command.id);
+        answer(output, &rdma_ucm_destroy_id_resp { events_reported: member.reported })
+    }
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Identifiers and memberships, and their addresses.
+
+use super::{Call, Cm};
+use crate::engine::net::Net;
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use uverbs_uapi::cmd::{ib_uverbs_ah_attr, ib_uverbs_global_route};
+use uverbs_uapi::verbs::IB_UVERBS_QPT_UD;
+
+/// The state of an identifier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum State {
+    #[default]
+    Idle,
+    Bound,
+    AddrResolved,
+    RouteResolved,
+    Listening,
+    /// It has sent a request.
+    Connecting,
+    /// It was made by a request.
+    Requested,
+    /// The peer has accepted.
+    Answered,
+    /// It has accepted.
+    Accepted,
+    Connected,
+    /// It has asked the peer to disconnect.
+    Disconnecting,
+    /// The peer has asked.
+    Disconnected,
+    Closed,
+}
+
+/// An identifier.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ident {
+    pub(super) channel: u64,
+    pub(super) host: usize,
+    pub(super) uid: u64,
+    pub(super) ps: u16,
+    pub(super) qp_type: u8,
+    pub(super) state: State,
+    pub(super) local: Option<SocketAddr>,
+    pub(super) remote: Option<SocketAddr>,
+    pub(super) has_device: bool,
+    /// Requests that may still wait, of a listener.
+    pub(super) backlog: u32,
+    /// The identifier at the other end.
+    pub(super) peer: Option<u32>,
+    pub(super) qp_num: u32,
+    pub(super) psn: u32,
+    pub(super) remote_qp_num: u32,
+    pub(super) remote_psn: u32,
+    pub(super) responder_resources: u8,
+    pub(super) initiator_depth: u8,
+    pub(super) retry_count: u8,
+    pub(super) rnr_retry_count: u8,
+    pub(super) tos: u8,
+    pub(super) can_reuse: bool,
+    pub(super) ipv6_only: bool,
+    pub(super) ack_timeout: Option<u8>,
+    /// How many events were read.
+    pub(super) reported: u32,
+}
+
+/// A membership in a group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member {
+    pub(super) ident: u32,
+    pub(super) uid: u64,
+    pub(super) group: [u8; 16],
+    pub(super) reported: u32,
+}
+
+impl Ident {
+    pub(super) fn is_datagram(&self) -> bool {
+        self.qp_type == IB_UVERBS_QPT_UD
+    }
+
+    /// The way to an address, by the GID of this side's address.
+    pub(super) fn way(&self, net: &Net, dgid: [u8; 16]) -> ib_uverbs_ah_attr {
+        let sgid = self.local.map(|local| gid(local.ip())).unwrap_or_default();
+        let grh = ib_uverbs_global_route {
+            dgid,
+            sgid_index: gid_index(net, self.host, &sgid).unwrap_or(0),
+            hop_limit: 64,
+            traffic_class: self.tos,
+            ..Default::default()
+        };
+        ib_uverbs_ah_attr { grh, is_global: 1, port_num: 1, ..Default::default() }
+    }
+}
+
+/// An IP address as a GID.
+pub(super) fn gid(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// Index of the GID in the port's table, as RoCE version 2.
+fn gid_index(net: &Net, host: usize, gid: &[u8; 16]) -> Option<u8> {
+    let port = net.ports.get(host)?;
+    let index = port.gids.iter().position(|(g, is_v2)| g == gid && *is_v2)?;
+    u8::try_from(index).ok()
+}
+
+/// The host that has the address.
+pub(super) fn host_of(net: &Net, ip: IpAddr) -> Option<usize> {
+    let host = net.by_gid(&gid(ip))?;
+    is_here(net, host, ip).then_some(host)
+}
+
+/// Whether the host, which is of this process, has the address.
+pub(super) fn is_here(net: &Net, host: usize, ip: IpAddr) -> bool {
+    use crate::engine::net::PortLocation;
+    net.ports.get(host).is_some_and(|p| p.location == PortLocation::Here && p.ethernet)
+        && gid_index(net, host, &gid(ip)).is_some()
+}
+
+/// The address that a host uses for the family of a destination.
+pub(super) fn source(net: &Net, host: usize, to: IpAddr) -> Option<IpAddr> {
+    let port = net.ports.get(host).filter(|p| p.ethernet)?;
+    if is_here(net, host, to) {
+        return Some(to);
+    }
+    let is_link_local = |ip: Ipv6Addr| ip.is_unicast_link_local();
+    port.gids.iter().filter(|(_, is_v2)| *is_v2).find_map(|(gid, _)| {
+        let v6 = Ipv6Addr::from(*gid);
+        match (to, v6.to_ipv4_mapped()) {
+            (IpAddr::V4(_), Some(v4)) => Some(v4.into()),
+            (IpAddr::V6(to), None) if is_link_local(to) == is_link_local(v6) => Some(v6.into()),
+            _ => None,
+        }
+    })
+}
+
+impl Cm {
+    /// A port that no identifier of the host has.
+    pub(super) fn free_port(&mut self, host: usize, ps: u16) -> u16 {
+        loop {
+            self.last_port =
+                if self.last_port < 32768 || self.last_port >= 60999 { 32768 } else { self.last_port + 1 };
+            let port = self.last_port;
+            let is_used = |i: &Ident| i.host == host && i.ps == ps && i.local.map(|l| l.port()) == Some(port);
+            if !self.idents.values().any(is_used) {
+                return port;
+            }
+        }
+    }
+
+    /// Whether another identifier prevents the binding.
+    pub(super) fn is_in_use(&self, call: &Call<'_>, number: u32, local: SocketAddr) -> bool {
+        let Some(this) = self.idents.get(&number) else { return false };
+        self.idents.iter().any(|(other, i)| {
+            let Some(theirs) = i.local else { return false };
+            // A connection has the port of its listener.
+            let is_accepted =
+                matches!(i.state, State::Requested | State::Accepted | State::Connected) && i.peer.is_some();
+            *other != number
+                && i.host == call.host
+                && i.ps == this.ps
+                && !is_accepted
+                && theirs.port() == local.port()
+                && (theirs.ip() == local.ip() || theirs.ip().is_unspecified() || local.ip().is_unspecified())
+                && !(i.can_reuse && this.can_reuse && i.state != State::Listening)
+        })
+    }
+
+    /// The listener of an address at a host.
+    pub(super) fn listener(&self, host: usize, ps: u16, to: SocketAddr) -> Option<u32> {
+        let listens = |i: &&Ident| {
+            let Some(local) = i.local else { return false };
+            let same_family = local.is_ipv4() == to.is_ipv4() || (local.is_ipv6() && !i.ipv6_only);
+            i.state == State::Listening
+                && i.host == host
+                && i.ps == ps
+                && local.port() == to.port()
+                && (local.ip() == to.ip() || (local.ip().is_unspecified() && same_family))
+        };
+        self.idents.iter().find(|(_, i)| listens(i)).map(|(number, _)| *number)
+    }
+}

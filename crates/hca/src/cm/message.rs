@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What connection managers send each other, and the events that it makes.
+//!
+//! Messages are lost, delayed and repeated as the fabric's packets are: a message that is lost comes later by the time after
+//! which it is repeated, and if all repetitions are lost, its sender gets an event.
+
+use super::ident::{Ident, State, gid, host_of};
+use super::{Call, Cm, Queued};
+use core::net::SocketAddr;
+use uverbs_core::Errno;
+use uverbs_uapi::layout::Bytes;
+use uverbs_uapi::rdma_cm::{
+    RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_CONNECT_ERROR, RDMA_CM_EVENT_CONNECT_REQUEST,
+    RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_DISCONNECTED, RDMA_CM_EVENT_ESTABLISHED,
+    RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_TIMEWAIT_EXIT, RDMA_CM_EVENT_UNREACHABLE, RDMA_MAX_PRIVATE_DATA,
+    rdma_ucm_conn_param, rdma_ucm_ece, rdma_ucm_event_param, rdma_ucm_event_resp, rdma_ucm_ud_param,
+};
+use uverbs_uapi::verbs::{IB_UVERBS_QPT_XRC_INI, IB_UVERBS_QPT_XRC_TGT};
+
+/// Bytes of private data in each message (`ib_cm.h`); the address takes 36 of a request.
+pub(super) const REQ: usize = 92 - 36;
+pub(super) const REP: usize = 196;
+pub(super) const REJ: usize = 148;
+pub(super) const SIDR_REQ: usize = 216 - 36;
+pub(super) const SIDR_REP: usize = 136;
+
+/// Reasons of a REJ, and the status of a SIDR REP.
+const INVALID_SERVICE_ID: u32 = 8;
+pub(super) const CONSUMER_DEFINED: u32 = 28;
+const SIDR_UNSUPPORTED: u32 = 1;
+pub(super) const SIDR_REJECT: u32 = 2;
+
+/// The time after which a message is repeated, ns: about that of the kernel.
+const REPEAT: u64 = 4_000_000_000;
+/// How often it is sent (`CMA_MAX_CM_RETRIES` and the first).
+const TRIES: u64 = 16;
+/// How long a QP number is not used again, ns.
+const TIMEWAIT: u64 = 100_000_000;
+
+/// A message on its way.
+#[derive(Debug)]
+pub(super) struct Message {
+    /// The identifier that it is for, or that has sent it if it is a request.
+    pub(super) ident: u32,
+    pub(super) body: Body,
+}
+
+/// The parameters that a request or an answer has.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Param {
+    pub(super) conn: rdma_ucm_conn_param,
+    pub(super) ece: rdma_ucm_ece,
+    pub(super) psn: u32,
+}
+
+#[derive(Debug)]
+pub(super) enum Body {
+    /// An event of this host: number, status.
+    Event(u32, i32),
+    /// A membership's event.
+    Joined,
+    Request(Param),
+    /// The sender of the answer, and what it has.
+    Reply(Param),
+    ReadyToUse,
+    Reject(u32, Vec<u8>),
+    Disconnect,
+    DisconnectReply,
+    /// The answer to a request for datagrams.
+    Datagrams(Param, [u8; 16]),
+    DatagramsRefused(u32, Vec<u8>),
+}
+
+impl Cm {
+    /// Queues something that happens at this host after a time.
+    pub(super) fn later(&mut self, now: u64, after: u64, ident: u32, body: Body) {
+        self.sequence += 1;
+        self.messages.insert((now.saturating_add(after), self.sequence), Message { ident, body });
+    }
+
+    /// Sends a message from an identifier to the host of an address. It is sent until it arrives.
+    pub(super) fn send(&mut self, call: &mut Call<'_>, from: u32, ident: u32, to: SocketAddr, body: Body) {
+        let host = self.idents.get(&from).map(|i| i.host);
+        let target = host_of(call.net, to.ip());
+        let mut tries = 0;
+        let arrives = loop {
+            let is_lost = match (host, target) {
+                (Some(host), Some(target)) => call.net.loses(host, target),
+                _ => true,
+            };
+            if !is_lost {
+                break true;
+            }
+            tries += 1;
+            if tries == TRIES {
+                break false;
+            }
+        };
+        let after = tries.saturating_mul(REPEAT).saturating_add(call.net.faults.delay);
+        if arrives {
+            self.later(call.now, after, ident, body);
+            return;
+        }
+        let timed_out = -Errno::ETIMEDOUT.raw();
+        match body {
+            Body::Request(_) => {
+                self.later(call.now, after, from, Body::Event(RDMA_CM_EVENT_UNREACHABLE, timed_out));
+            }
+            Body::Reply(_) => {
+                self.later(call.now, after, from, Body::Event(RDMA_CM_EVENT_CONNECT_ERROR, timed_out));
+            }
+            Body::Disconnect => self.later(call.now, after, from, Body::DisconnectReply),
+            _ => {}
+        }
+    }
+
+    /// Sends a message to the identifier at the other end.
+    pub(super) fn send_to_peer(&mut self, call: &mut Call<'_>, from: u32, body: Body) {
+        let Some(ident) = self.idents.get(&from) else { return };
+        if let (Some(peer), Some(remote)) = (ident.peer, ident.remote) {
+            self.send(call, from, peer, remote, body);
+        }
+    }
+
+    /// Appends an event of an identifier.
+    fn event(
+        &mut self,
+        number: u32,
+        event: u32,
+        status: i32,
+        param: rdma_ucm_event_param,
+        ece: rdma_ucm_ece,
+    ) {
+        let Some(ident) = self.idents.get(&number) else { return };
+        // The kernel delivers no events of an identifier that the program has not accepted yet.
+        if ident.uid == 0 {
+            return;
+        }
+        let event = rdma_ucm_event_resp {
+            uid: ident.uid,
+            id: number,
+            event,
+            status: status.cast_unsigned(),
+            param,
+            reserved: 0,
+            ece,
+        };
+        self.report(ident.channel, Queued { owner: number, event, created: None });
+    }
+
+    fn plain_event(&mut self, number: u32, event: u32, status: i32) {
+        self.event(number, event, status, rdma_ucm_event_param::default(), rdma_ucm_ece::default());
+    }
+
+    /// A message arrives.
+    pub(super) fn receive(&mut self, call: &mut Call<'_>, message: Message) {
+        let Message { ident: number, body } = message;
+        if let Body::Joined = body {
+            return self.joined(call, number);
+        }
+        let Some(state) = self.idents.get(&number).map(|i| i.state) else { return };
+        match body {
+            Body::Joined => {}
+            Body::Event(event, status) => {
+                match event {
+                    RDMA_CM_EVENT_ADDR_ERROR => self.set_state(number, State::Bound),
+                    RDMA_CM_EVENT_UNREACHABLE if state != State::Connecting => return,
+                    RDMA_CM_EVENT_CONNECT_ERROR if state != State::Accepted => return,
+                    RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_CONNECT_ERROR => {
+                        self.set_state(number, State::Closed);
+                    }
+                    _ => {}
+                }
+                self.plain_event(number, event, status);
+            }
+            Body::Request(param) => self.requested(call, number, &param),
+            Body::Reply(param) if state == State::Connecting => {
+                let Some(ident) = self.idents.get_mut(&number) else { return };
+                ident.state = State::Answered;
+                ident.remote_qp_num = param.conn.qp_num;
+                ident.remote_psn = param.psn;
+                // Each side's value limits the other's.
+                ident.responder_resources = param.conn.initiator_depth;
+                ident.initiator_depth = param.conn.responder_resources;
+                let shown = conn_param(&param.conn, REP);
+                self.event(number, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, shown.into(), param.ece);
+            }
+            Body::ReadyToUse if state == State::Accepted => {
+                self.set_state(number, State::Connected);
+                self.plain_event(number, RDMA_CM_EVENT_ESTABLISHED, 0);
+            }
+            Body::Reject(reason, data)
+                if matches!(
+                    state,
+                    State::Connecting | State::Answered | State::Accepted | State::Requested
+                ) =>
+            {
+                self.set_state(number, State::Closed);
+                let shown = conn_param(&with_data(&data), REJ);
+                let status = i32::try_from(reason).unwrap_or(0);
+                self.event(number, RDMA_CM_EVENT_REJECTED, status, shown.into(), rdma_ucm_ece::default());
+            }
+            Body::Disconnect if matches!(state, State::Connected | State::Accepted) => {
+                self.set_state(number, State::Disconnected);
+                self.plain_event(number, RDMA_CM_EVENT_DISCONNECTED, 0);
+            }
+            // Both sides ask at the same time.
+            Body::Disconnect | Body::DisconnectReply if state == State::Disconnecting => {
+                self.set_state(number, State::Closed);
+                self.plain_event(number, RDMA_CM_EVENT_DISCONNECTED, 0);
+                self.later(call.now, TIMEWAIT, number, Body::Event(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0));
+            }
+            Body::Datagrams(param, dgid) if state == State::Connecting => {
+                let Some(ident) = self.idents.get_mut(&number) else { return };
+                ident.state = State::Connected;
+                let ah_attr = ident.way(call.net, dgid);
+                let conn = conn_param(&param.conn, SIDR_REP);
+                let shown = rdma_ucm_ud_param {
+                    qp_num: param.conn.qp_num,
+                    qkey: param.conn.qkey,
+                    ah_attr,
+                    private_data: conn.private_data,
+                    private_data_len: conn.private_data_len,
+                    reserved: [0; 7],
+                };
+                self.event(number, RDMA_CM_EVENT_ESTABLISHED, 0, shown.into(), param.ece);
+            }
+            Body::DatagramsRefused(status, data) if state == State::Connecting => {
+                self.set_state(number, State::Closed);
+                let conn = conn_param(&with_data(&data), SIDR_REP);
+                let shown = rdma_ucm_ud_param {
+                    private_data: conn.private_data,
+                    private_data_len: conn.private_data_len,
+                    ..Default::default()
+                };
+                let status = i32::try_from(status).unwrap_or(0);
+                self.event(number, RDMA_CM_EVENT_UNREACHABLE, status, shown.into(), rdma_ucm_ece::default());
+            }
+            // Late messages.
+            _ => {}
+        }
+    }
+
+    pub(super) fn set_state(&mut self, number: u32, state: State) {
+        if let Some(ident) = self.idents.get_mut(&number) {
+            ident.state = state;
+        }
+    }
+
+    /// A request of the identifier `from` arrives at its destination.
+    fn requested(&mut self, call: &mut Call<'_>, from: u32, param: &Param) {
+        let Some(sender) = self.idents.get(&from).cloned() else { return };
+        let (Some(to), Some(source)) = (sender.remote, sender.local) else { return };
+        let Some(host) = host_of(call.net, to.ip()) else { return };
+        let refuse = |reason, status| match sender.is_datagram() {
+            true => Body::DatagramsRefused(status, vec![]),
+            false => Body::Reject(reason, vec![]),
+        };
+        // The target of an XRC initiator is of another type.
+        let qp_type =
+            if sender.qp_type == IB_UVERBS_QPT_XRC_INI { IB_UVERBS_QPT_XRC_TGT } else { sender.qp_type };
+        let listener = self.listener(host, sender.ps, to);
+        let Some(number) = listener else {
+            let refusal = refuse(INVALID_SERVICE_ID, SIDR_UNSUPPORTED);
+            return self.later(call.now, call.net.faults.delay, from, refusal);
+        };
+        let Some(listener) = self.idents.get_mut(&number).filter(|l| l.backlog > 0 && l.qp_type == qp_type)
+        else {
+            let refusal = refuse(CONSUMER_DEFINED, SIDR_REJECT);
+            return self.later(call.now, call.net.faults.delay, from, refusal);
+        };
+        listener.backlog -= 1;
+        let conn = &param.conn;
+        let created = Ident {
+            channel: listener.channel,
+            host,
+            ps: sender.ps,
+            qp_type,
+            state: State::Requested,
+            local: Some(to),
+            remote: Some(source),
+            has_device: true,
+            peer: Some(from),
+            remote_qp_num: conn.qp_num,
+            remote_psn: param.psn,
+            responder_resources: conn.initiator_depth,
+            initiator_depth: conn.responder_resources,
+            retry_count: conn.retry_count,
+            rnr_retry_count: conn.rnr_retry_count,
+            tos: listener.tos,
+            ack_timeout: listener.ack_timeout,
+            ..Ident::default()
+        };
+        let (uid, channel) = (listener.uid, listener.channel);
+        let id = self.new_number();
+        let shown = if sender.is_datagram() {
+            let data = conn_param(conn, SIDR_REQ);
+            rdma_ucm_ud_param {
+                private_data: data.private_data,
+                private_data_len: data.private_data_len,
+                ..Default::default()
+            }
+            .into()
+        } else {
+            conn_param(conn, REQ).into()
+        };
+        self.idents.insert(id, created);
+        if let Some(sender) = self.idents.get_mut(&from) {
+            sender.peer = Some(id);
+        }
+        let event = rdma_ucm_event_resp {
+            uid,
+            id,
+            event: RDMA_CM_EVENT_CONNECT_REQUEST,
+            status: 0,
+            param: shown,
+            reserved: 0,
+            ece: param.ece,
+        };
+        self.report(channel, Queued { owner: number, event, created: Some(id) });
+    }
+
+    pub(super) fn new_number(&mut self) -> u32 {
+        loop {
+            self.last_ident = self.last_ident.wrapping_add(1) & 0x7fff_ffff;
+            let number = self.last_ident;
+            if number != 0 && !self.idents.contains_key(&number) && !self.members.contains_key(&number) {
+                return number;
+            }
+        }
+    }
+
+    /// A group was joined.
+    fn joined(&mut self, call: &Call<'_>, number: u32) {
+        use uverbs_uapi::rdma_cm::{RDMA_CM_EVENT_MULTICAST_JOIN, RDMA_UDP_QKEY};
+        let Some(member) = self.members.get(&number) else { return };
+        let Some(ident) = self.idents.get(&member.ident) else { return };
+        let shown = rdma_ucm_ud_param {
+            qp_num: 0xff_ffff,
+            qkey: RDMA_UDP_QKEY,
+            ah_attr: ident.way(call.net, member.group),
+            ..Default::default()
+        };
+        let event = rdma_ucm_event_resp {
+            uid: member.uid,
+            id: number,
+            event: RDMA_CM_EVENT_MULTICAST_JOIN,
+            param: shown.into(),
+            ..Default::default()
+        };
+        let channel = ident.channel;
+        self.report(channel, Queued { owner: number, event, created: None });
+    }
+}
+
+/// Parameters with nothing but private data.
+fn with_data(data: &[u8]) -> rdma_ucm_conn_param {
+    let mut private_data = Bytes([0; RDMA_MAX_PRIVATE_DATA]);
+    for (to, from) in private_data.0.iter_mut().zip(data) {
+        *to = *from;
+    }
+    rdma_ucm_conn_param { private_data, private_data_len: data.len() as u8, ..Default::default() }
+}
+
+/// The parameters of a peer as an event has them: each side's depth is the other's resources, and private data have the size
+/// of the message.
+fn conn_param(sent: &rdma_ucm_conn_param, size: usize) -> rdma_ucm_conn_param {
+    let mut shown =
+        with_data(sent.private_data.0.get(..usize::from(sent.private_data_len)).unwrap_or_default());
+    shown.private_data_len = size as u8;
+    rdma_ucm_conn_param {
+        qp_num: sent.qp_num,
+        srq: sent.srq,
+        responder_resources: sent.initiator_depth,
+        initiator_depth: sent.responder_resources,
+        flow_control: sent.flow_control,
+        retry_count: sent.retry_count,
+        rnr_retry_count: sent.rnr_retry_count,
+        ..shown
+    }
+}
+
+/// The GID of an identifier's address, for datagrams to it.
+pub(super) fn own_gid(ident: &Ident) -> [u8; 16] {
+    ident.local.map(|local| gid(local.ip())).unwrap_or_default()
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The connection manager of a software NIC: what `/dev/infiniband/rdma_cm` is on a host with one RoCE device.
+//!
+//! It answers the commands of the kernel's `ucma.c` byte by byte, and exchanges messages with the connection managers of the
+//! other devices of the fabric. Each device is a host of its own; its addresses are the GIDs of its port. A device with
+//! InfiniBand ports has no IP addresses, and devices of other processes can't be reached.
+//!
+//! | module | contents |
+//! |---|---|
+//! | this one | the port of a program, and the state of all hosts |
+//! | [`ident`] | identifiers |
+//! | [`command`] | what each command does |
+//! | [`query`] | the answers that describe an identifier |
+//! | [`message`] | what is sent to other hosts, and what it does there |
+
+mod command;
+mod ident;
+mod message;
+mod query;
+
+use crate::alive::Alive;
+use crate::engine::net::Net;
+use core::fmt;
+use ident::{Ident, Member};
+use message::Message;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use uverbs_core::Errno;
+use uverbs_core::error::{Error, Result};
+use uverbs_core::kernel::{CmPort, Process};
+use uverbs_uapi::rdma_cm::rdma_ucm_event_resp;
+
+/// An event channel of the connection manager of a software NIC.
+pub(crate) struct HcaCm {
+    alive: Arc<Alive>,
+    /// Number of the device.
+    host: usize,
+    channel: u64,
+    signal: Arc<EventFd>,
+    creator: Process,
+}
+
+impl fmt::Debug for HcaCm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HcaCm").field("host", &self.host).field("channel", &self.channel).finish()
+    }
+}
+
+impl HcaCm {
+    /// Opens a channel at a device.
+    pub(crate) fn open(alive: &Arc<Alive>, host: usize) -> Result<Self> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let signal = EventFd::from_flags(flags)
+            .map_err(|e| Error::os("create_event_channel", format!("device {host}"), e.into()))?;
+        let signal = Arc::new(signal);
+        let channel = alive.shared.enter(|world| world.cm.open(host, Arc::clone(&signal)));
+        Ok(Self { alive: Arc::clone(alive), host, channel, signal, creator: Process::register() })
+    }
+}
+
+impl CmPort for HcaCm {
+    fn command(&self, cmd: u32, input: &[u8], output: &mut [u8]) -> Result<(), Errno> {
+        if !self.is_creator_process() {
+            return Err(Errno::ESTALE);
+        }
+        self.alive.shared.enter(|world| {
+            let mut call =
+                Call { net: &mut world.net, now: world.now, host: self.host, channel: self.channel };
+            world.cm.command(&mut call, cmd, input, output)
+        })
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.signal.as_fd()
+    }
+
+    fn open_channel(&self) -> Result<Arc<dyn CmPort>> {
+        Ok(Arc::new(Self::open(&self.alive, self.host)?))
+    }
+
+    fn is_creator_process(&self) -> bool {
+        self.creator.is_current()
+    }
+}
+
+impl Drop for HcaCm {
+    fn drop(&mut self) {
+        // A child of fork(2) has a copy of the lock that may stay locked for ever.
+        if self.is_creator_process() {
+            self.alive.shared.enter(|world| {
+                let mut call =
+                    Call { net: &mut world.net, now: world.now, host: self.host, channel: self.channel };
+                world.cm.close(&mut call);
+            });
+        }
+    }
+}
+
+/// The surroundings of a command or message.
+pub(crate) struct Call<'w> {
+    pub(crate) net: &'w mut Net,
+    pub(crate) now: u64,
+    /// The device.
+    pub(crate) host: usize,
+    pub(crate) channel: u64,
+}
+
+/// A channel.
+struct Channel {
+    host: usize,
+    signal: Arc<EventFd>,
+    events: VecDeque<Queued>,
+}
+
+/// An event that was not read yet.
+struct Queued {
+    /// The identifier or membership that it is of.
+    owner: u32,
+    event: rdma_ucm_event_resp,
+    /// The identifier that a connection request created.
+    created: Option<u32>,
+}
+
+/// The connection managers of all hosts of a fabric.
+#[derive(Default)]
+pub(crate) struct Cm {
+    channels: BTreeMap<u64, Channel>,
+    idents: BTreeMap<u32, Ident>,
+    members: BTreeMap<u32, Member>,
+    messages: BTreeMap<(u64, u64), Message>,
+    /// The last numbers that were used.
+    last_channel: u64,
+    last_ident: u32,
+    last_port: u16,
+    sequence: u64,
+}
+
+impl Cm {
+    fn open(&mut self, host: usize, signal: Arc<EventFd>) -> u64 {
+        self.last_channel += 1;
+        self.channels.insert(self.last_channel, Channel { host, signal, events: VecDeque::new() });
+        self.last_channel
+    }
+
+    /// Closes a channel and destroys its identifiers.
+    fn close(&mut self, call: &mut Call<'_>) {
+        let left: Vec<u32> =
+            self.idents.iter().filter(|(_, i)| i.channel == call.channel).map(|(n, _)| *n).collect();
+        for number in left {
+            self.destroy(call, number);
+        }
+        self.channels.remove(&call.channel);
+    }
+
+    /// The channel of this host whose descriptor has this number.
+    fn channel_of_fd(&self, host: usize, fd: u32) -> Option<u64> {
+        let fd = i32::try_from(fd).ok()?;
+        let mut all = self.channels.iter();
+        all.find(|(_, c)| c.host == host && c.signal.as_raw_fd() == fd).map(|(number, _)| *number)
+    }
+
+    /// Appends an event to a channel.
+    fn report(&mut self, channel: u64, queued: Queued) {
+        let Some(channel) = self.channels.get_mut(&channel) else { return };
+        channel.events.push_back(queued);
+        channel.update();
+    }
+
+    /// The time of the next message.
+    pub(crate) fn next(&self) -> Option<u64> {
+        self.messages.keys().next().map(|(at, _)| *at)
+    }
+
+    /// Delivers the next message that is due by `until`, and returns its time.
+    pub(crate) fn deliver(&mut self, net: &mut Net, now: u64, until: u64) -> Option<u64> {
+        let key = *self.messages.keys().next().filter(|(at, _)| *at <= until)?;
+        let message = self.messages.remove(&key)?;
+        self.receive(&mut Call { net, now: now.max(key.0), host: 0, channel: 0 }, message);
+        Some(key.0)
+    }
+}
+
+impl Channel {
+    /// Makes the descriptor readable if there are events, and only then.
+    fn update(&self) {
+        // Both are non-blocking: a full counter is readable, an empty one is not.
+        let _ = self.signal.read();
+        if !self.events.is_empty() {
+            let _ = self.signal.write(1);
+        }
+    }
+}
