@@ -21,6 +21,7 @@ mod programs {
         getting_started "src/start/getting-started.md"
         concepts "src/start/concepts.md"
         owned_buffers "src/guides/owned-buffers.md"
+        connections "src/guides/connections.md"
         testing "src/guides/testing-without-a-nic.md"
     }
 }

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An established connection: a typed QP with its identifier.
+
+use crate::error::Result;
+use crate::event::{Event, EventKind};
+use crate::id::Id;
+use crate::param::Peer;
+use crate::route::Bound;
+use core::time::Duration;
+use std::os::fd::{AsFd, BorrowedFd};
+use uverbs::attr::QpState;
+use uverbs::qp::Transport;
+use uverbs::{Driver, Qp};
+use uverbs_core::sync::{Exclusive, Locking};
+
+/// An established connection. Dropping it destroys the QP, and disconnects.
+///
+/// Its descriptor is readable when the peer has disconnected, or has another event.
+#[derive(Debug)]
+pub struct Connection<D: Driver, T: Transport, L: Locking = Exclusive> {
+    /// The QP, in RTS.
+    pub qp: Qp<D, T, L>,
+    id: Id,
+    peer: Peer,
+}
+
+impl<D: Driver, T: Transport, L: Locking> Connection<D, T, L> {
+    pub(crate) fn new(id: Id, qp: Qp<D, T, L>, peer: Peer) -> Self {
+        Self { qp, id, peer }
+    }
+
+    /// What the peer sent: on the active side with its acceptance, on the passive side with its request.
+    #[must_use]
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// The identifier.
+    #[must_use]
+    pub fn id(&self) -> &Id {
+        &self.id
+    }
+
+    /// The addresses and the device.
+    ///
+    /// # Errors
+    /// As [`Id::bound`].
+    pub fn bound(&self) -> Result<Bound> {
+        self.id.bound()
+    }
+
+    /// `rdma_disconnect`: moves the QP to ERR, which flushes its work requests, and tells the peer. It succeeds if the peer
+    /// has disconnected, too.
+    ///
+    /// # Errors
+    /// As [`Id::disconnect`].
+    pub fn disconnect(&self) -> Result<()> {
+        if self.id.is_datagram() {
+            return Ok(());
+        }
+        self.qp.control.modify_state(QpState::ERR)?;
+        self.id.disconnect()
+    }
+
+    /// Waits until the connection has ended, at most this long; whether it has.
+    ///
+    /// # Errors
+    /// [`Error::DeviceGone`](crate::Error::DeviceGone), or the kernel's error.
+    pub fn wait_disconnected(&self, limit: Option<Duration>) -> Result<bool> {
+        while let Some(event) = self.id.channel().wait(limit)? {
+            let Event { kind, .. } = event.ok("disconnect")?;
+            if matches!(kind, EventKind::Disconnected | EventKind::TimewaitExit) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The QP and the identifier. The identifier must be kept as long as the connection is used.
+    pub fn into_parts(self) -> (Qp<D, T, L>, Id) {
+        (self.qp, self.id)
+    }
+
+    /// Destroys the QP and the identifier and reports a failure, which `Drop` would only log.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn close(self) -> Result<()> {
+        let Self { qp, id, .. } = self;
+        let closed = qp.close();
+        id.close()?;
+        Ok(closed?)
+    }
+}
+
+impl<D: Driver, T: Transport, L: Locking> AsFd for Connection<D, T, L> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.id.channel().as_fd()
+    }
+}

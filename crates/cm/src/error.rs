@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Errors of the connection manager: the verb that failed, its object, and the reason.
+
+use crate::reason::RejectReason;
+use uverbs_core::Errno;
+
+/// An operation of the connection manager that failed, at once or by an event.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no route to the address, or no RDMA device on it.
+    #[error("{verb}({object}): no route: {errno} ({errno:?})")]
+    NoRoute {
+        /// The verb, such as `resolve_addr`.
+        verb: &'static str,
+        /// The identifier.
+        object: String,
+        /// The kernel's errno.
+        errno: Errno,
+    },
+    /// The peer rejected the connection.
+    #[error("{verb}({object}): rejected: {reason}")]
+    Rejected {
+        /// The verb.
+        verb: &'static str,
+        /// The identifier.
+        object: String,
+        /// The reason. [`RejectReason::INVALID_SERVICE_ID`] means that no program listens.
+        reason: RejectReason,
+        /// The private data of the rejection, padded with zeros to the size of its message.
+        private_data: Vec<u8>,
+    },
+    /// The peer, or the network, did not answer in time; or a time limit of the caller has passed.
+    #[error("{verb}({object}): timed out")]
+    TimedOut {
+        /// The verb.
+        verb: &'static str,
+        /// The identifier.
+        object: String,
+    },
+    /// The connection was ended before the verb was complete.
+    #[error("{verb}({object}): disconnected")]
+    Disconnected {
+        /// The verb.
+        verb: &'static str,
+        /// The identifier.
+        object: String,
+    },
+    /// The RDMA device of the identifier was removed.
+    #[error("{verb}({object}): the device was removed")]
+    DeviceGone {
+        /// The verb.
+        verb: &'static str,
+        /// The identifier.
+        object: String,
+    },
+    /// Any other failure, of the connection manager or of a QP.
+    #[error(transparent)]
+    Verbs(#[from] uverbs_core::Error),
+}
+
+/// Result of an operation of the connection manager.
+pub type Result<T, E = Error> = core::result::Result<T, E>;
+
+impl Error {
+    /// A command failed with this errno.
+    pub(crate) fn command(verb: &'static str, object: String, errno: Errno) -> Self {
+        match errno {
+            Errno::ETIMEDOUT => Self::TimedOut { verb, object },
+            // `ucma_get_ctx()` returns EIO for an identifier whose device was removed.
+            Errno::EIO => Self::DeviceGone { verb, object },
+            Errno::ENODEV if verb != "resolve_addr" && verb != "bind_addr" => {
+                Self::DeviceGone { verb, object }
+            }
+            Errno::ENODEV | Errno::ENETUNREACH | Errno::EHOSTUNREACH => Self::NoRoute { verb, object, errno },
+            _ => uverbs_core::Error::os(verb, object, errno).into(),
+        }
+    }
+
+    pub(crate) fn invalid(verb: &'static str, field: &'static str, reason: String) -> Self {
+        uverbs_core::Error::invalid(verb, field, reason).into()
+    }
+
+    pub(crate) fn protocol(verb: &'static str, what: impl Into<String>) -> Self {
+        uverbs_core::Error::protocol(verb, what.into()).into()
+    }
+
+    /// The verb that failed.
+    #[must_use]
+    pub fn verb(&self) -> &'static str {
+        match self {
+            Self::NoRoute { verb, .. }
+            | Self::Rejected { verb, .. }
+            | Self::TimedOut { verb, .. }
+            | Self::Disconnected { verb, .. }
+            | Self::DeviceGone { verb, .. } => verb,
+            Self::Verbs(error) => error.verb(),
+        }
+    }
+
+    /// The errno that a C caller would see.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::NoRoute { errno, .. } => *errno,
+            Self::Rejected { .. } => Errno::ECONNREFUSED,
+            Self::TimedOut { .. } => Errno::ETIMEDOUT,
+            Self::Disconnected { .. } => Errno::from_raw(nix::libc::ECONNRESET),
+            Self::DeviceGone { .. } => Errno::ENODEV,
+            Self::Verbs(error) => error.errno(),
+        }
+    }
+}
+
+impl From<Error> for std::io::Error {
+    fn from(e: Error) -> Self {
+        let kind = Self::from_raw_os_error(e.errno().raw()).kind();
+        Self::new(kind, e)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_the_verb_the_object_and_the_reason() {
+        let error = Error::command("resolve_addr", "10.0.0.9:1".into(), Errno::ENETUNREACH);
+        assert_eq!(
+            error.to_string(),
+            "resolve_addr(10.0.0.9:1): no route: Network is unreachable (ENETUNREACH)"
+        );
+        let gone = Error::command("connect", "id 3".into(), Errno::EIO);
+        assert!(matches!(gone, Error::DeviceGone { .. }));
+        assert_eq!(gone.to_string(), "connect(id 3): the device was removed");
+        let other = Error::command("listen", "id 3".into(), Errno::EINVAL);
+        assert_eq!((other.verb(), other.errno()), ("listen", Errno::EINVAL));
+        let refused = Error::Rejected {
+            verb: "connect",
+            object: "id 1".into(),
+            reason: RejectReason::CONSUMER_DEFINED,
+            private_data: vec![],
+        };
+        assert_eq!(std::io::Error::from(refused).kind(), std::io::ErrorKind::ConnectionRefused);
+    }
+}

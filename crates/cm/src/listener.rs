@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The passive side: from a port to established connections.
+
+use crate::channel::EventChannel;
+use crate::connection::Connection;
+use crate::error::Result;
+use crate::event::EventKind;
+use crate::id::{Id, PortSpace};
+use crate::param::{ConnParam, Peer};
+use crate::qp::Own;
+use crate::reason::RejectReason;
+use crate::resolved::expect;
+use crate::route::Bound;
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::os::fd::{AsFd, BorrowedFd};
+use uverbs::device::DeviceInfo;
+use uverbs::qp::Transport;
+use uverbs::{Driver, Qp};
+use uverbs_core::sync::Locking;
+
+/// Listens on a port. Its descriptor is readable while a request waits.
+#[derive(Debug)]
+pub struct Listener {
+    id: Id,
+}
+
+impl Listener {
+    /// Listens for reliable connections. An unspecified address is that of all devices; port 0 selects a port.
+    ///
+    /// # Errors
+    /// [`Error::NoRoute`](crate::Error::NoRoute) if no device has the address; `EADDRINUSE`.
+    pub fn bind(manager: &EventChannel, local: SocketAddr) -> Result<Self> {
+        Self::with(manager, PortSpace::Tcp, local, 0)
+    }
+
+    /// As [`Listener::bind`], for any port space, with the number of requests that may wait (0: the maximum).
+    ///
+    /// # Errors
+    /// As [`Listener::bind`].
+    pub fn with(
+        manager: &EventChannel,
+        port_space: PortSpace,
+        local: SocketAddr,
+        backlog: u32,
+    ) -> Result<Self> {
+        Self::from_id(manager.open_another()?.create_id(port_space)?, local, backlog)
+    }
+
+    /// As [`Listener::with`], with an identifier that has options. It must be the only one of its channel.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`].
+    pub fn from_id(id: Id, local: SocketAddr, backlog: u32) -> Result<Self> {
+        id.bind_addr(local)?;
+        id.listen(backlog)?;
+        Ok(Self { id })
+    }
+
+    /// The address that it listens on, with its port.
+    ///
+    /// # Errors
+    /// As [`Id::bound`].
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        let local = self.id.bound()?.local;
+        local.ok_or_else(|| crate::Error::protocol("query_addr", "no local address"))
+    }
+
+    /// The identifier.
+    #[must_use]
+    pub fn id(&self) -> &Id {
+        &self.id
+    }
+
+    /// Waits for a request.
+    ///
+    /// # Errors
+    /// [`Error::DeviceGone`](crate::Error::DeviceGone) if its device is removed; the kernel's error.
+    pub fn accept(&self) -> Result<Request> {
+        loop {
+            if let Some(request) = self.wait(None)? {
+                return Ok(request);
+            }
+        }
+    }
+
+    /// Waits for a request, at most this long. A limit of 0 does not wait.
+    ///
+    /// # Errors
+    /// As [`Listener::accept`].
+    pub fn wait(&self, limit: Option<Duration>) -> Result<Option<Request>> {
+        let channel = self.id.channel();
+        while let Some(event) = channel.wait(limit)? {
+            if event.token != self.id.token() {
+                continue;
+            }
+            if let EventKind::ConnectRequest(request) = event.ok("accept")?.kind {
+                let mut id = request.id;
+                // Its events must not be among those of the listener and of other connections.
+                let migrated = channel.open_another().and_then(|own| id.migrate(&own));
+                return migrated.map(|()| Some(Request { id, peer: request.peer }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.id.channel().as_fd()
+    }
+}
+
+/// A connection request. Dropping it rejects the peer.
+#[derive(Debug)]
+#[must_use = "dropping it rejects the peer"]
+pub struct Request {
+    id: Id,
+    peer: Peer,
+}
+
+impl Request {
+    /// What the peer sent.
+    #[must_use]
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// The identifier of the connection.
+    #[must_use]
+    pub fn id(&self) -> &Id {
+        &self.id
+    }
+
+    /// The addresses and the device.
+    ///
+    /// # Errors
+    /// As [`Id::bound`].
+    pub fn bound(&self) -> Result<Bound> {
+        self.id.bound()
+    }
+
+    /// The device that the QP must be of.
+    ///
+    /// # Errors
+    /// As [`Bound::device`].
+    pub fn device(&self) -> Result<DeviceInfo> {
+        self.id.bound()?.device()
+    }
+
+    /// `rdma_reject`, with data for the peer.
+    ///
+    /// # Errors
+    /// As [`Id::reject`].
+    pub fn reject(self, private_data: &[u8]) -> Result<()> {
+        self.id.reject(RejectReason::CONSUMER_DEFINED, private_data)
+    }
+
+    /// Moves a QP from RESET to INIT, so that receives can be posted before [`accept`](Self::accept), which does this itself
+    /// if it was not done.
+    ///
+    /// # Errors
+    /// The error of a state of the QP.
+    pub fn prepare<D: Driver, T: Transport, L: Locking>(
+        &self,
+        qp: &Qp<D, T, L>,
+        param: &ConnParam,
+    ) -> Result<()> {
+        self.id.begin_qp(&qp.control, &self.own(param))
+    }
+
+    /// The depths are the smaller ones of this side's and the peer's.
+    fn own(&self, param: &ConnParam) -> Own {
+        let served = param.responder_resources.min(self.peer.responder_resources);
+        let outstanding = param.initiator_depth.min(self.peer.initiator_depth);
+        Own { access: param.access, depths: Some((served, outstanding)), qkey: param.qkey }
+    }
+
+    /// Accepts with a QP that is in RESET or was [prepared](Self::prepare), and waits until the connection is established.
+    /// Datagrams have no connection, so their acceptance does not wait.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`](crate::Error::TimedOut), [`Error::Disconnected`](crate::Error::Disconnected),
+    /// [`Error::DeviceGone`](crate::Error::DeviceGone); or the error of a state of the QP.
+    pub fn accept<D: Driver, T: Transport, L: Locking>(
+        self,
+        qp: Qp<D, T, L>,
+        param: &ConnParam,
+        limit: Option<Duration>,
+    ) -> Result<Connection<D, T, L>> {
+        let own = self.own(param);
+        if qp.control.state()? == uverbs::attr::QpState::RESET {
+            self.prepare(&qp, param)?;
+        }
+        let Self { id, peer } = self;
+        id.finish_qp(&qp.control, &own)?;
+        let mut answer =
+            ConnParam { qp_num: qp.qp_num(), srq: param.srq || qp.recv.is_none(), ..param.clone() };
+        if let Some((served, outstanding)) = own.depths {
+            answer.responder_resources = served;
+            answer.initiator_depth = outstanding;
+        }
+        id.accept(&answer)?;
+        if !id.is_datagram() {
+            expect(&id, "accept", limit, |kind| matches!(kind, EventKind::Established(_)).then_some(()))?;
+        }
+        Ok(Connection::new(id, qp, peer))
+    }
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The states of an identifier's QP, by the attributes that the kernel's connection manager has for it.
+
+use crate::error::Result;
+use crate::id::Id;
+use uverbs::Driver;
+use uverbs::attr::{
+    AccessFlags, AhAttr, Gid, GlobalRoute, MigState, Mtu, QpAttr, QpAttrMask, QpCap, QpState,
+};
+use uverbs::qp::QpControl;
+use uverbs_uapi::cmd::{ib_uverbs_ah_attr, ib_uverbs_qp_attr};
+use uverbs_uapi::rdma_cm::{RDMA_USER_CM_CMD_INIT_QP_ATTR, rdma_ucm_init_qp_attr};
+use zerocopy::IntoBytes;
+
+/// The values of a connection that this side decides.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Own {
+    pub(crate) access: AccessFlags,
+    /// Reads and atomics that are served, and that are outstanding, if they are not those of the kernel.
+    pub(crate) depths: Option<(u8, u8)>,
+    /// Queue key, if it is not that of the kernel.
+    pub(crate) qkey: u32,
+}
+
+impl Id {
+    /// `rdma_init_qp_attr`: the attributes that move its QP to a state: INIT, RTR or RTS.
+    ///
+    /// # Errors
+    /// The kernel's error: `EINVAL` if the connection is not that far.
+    pub fn init_qp_attr(&self, state: QpState) -> Result<(QpAttr, QpAttrMask)> {
+        let command = rdma_ucm_init_qp_attr { response: 0, id: self.number(), qp_state: state.0 };
+        let mut answer = ib_uverbs_qp_attr::default();
+        self.command("init_qp_attr", RDMA_USER_CM_CMD_INIT_QP_ATTR, &command, answer.as_mut_bytes())?;
+        let (mut attr, mask) = qp_attr(&answer);
+        // A kernel does not fill in the state of datagram QPs in every case.
+        attr.qp_state = state;
+        Ok((attr, mask | QpAttrMask::STATE))
+    }
+
+    /// Moves a QP from RESET to INIT; receives can be posted then. A datagram QP is moved to RTS. The peer gets these access
+    /// rights.
+    ///
+    /// # Errors
+    /// As [`Id::init_qp_attr`], and those of `modify_qp`.
+    pub fn init_qp<D: Driver>(&self, qp: &QpControl<D>, access: AccessFlags) -> Result<()> {
+        self.begin_qp(qp, &Own { access, ..Own::default() })
+    }
+
+    pub(crate) fn begin_qp<D: Driver>(&self, qp: &QpControl<D>, own: &Own) -> Result<()> {
+        self.move_qp(qp, QpState::INIT, own)?;
+        if self.is_datagram() {
+            qp.modify_state(QpState::RTR)?;
+            let rts = QpAttr { qp_state: QpState::RTS, ..QpAttr::default() };
+            qp.modify(&rts, QpAttrMask::STATE | QpAttrMask::SQ_PSN)?;
+        }
+        Ok(())
+    }
+
+    /// Moves a connected QP from INIT to RTS: before `accept`, or after the event of the peer's acceptance.
+    ///
+    /// # Errors
+    /// As [`Id::init_qp`].
+    pub fn connect_qp<D: Driver>(&self, qp: &QpControl<D>, access: AccessFlags) -> Result<()> {
+        self.finish_qp(qp, &Own { access, ..Own::default() })
+    }
+
+    pub(crate) fn finish_qp<D: Driver>(&self, qp: &QpControl<D>, own: &Own) -> Result<()> {
+        if self.is_datagram() {
+            return Ok(());
+        }
+        self.move_qp(qp, QpState::RTR, own)?;
+        self.move_qp(qp, QpState::RTS, own)
+    }
+
+    fn move_qp<D: Driver>(&self, qp: &QpControl<D>, state: QpState, own: &Own) -> Result<()> {
+        let (mut attr, mask) = self.init_qp_attr(state)?;
+        attr.qp_access_flags = own.access;
+        if let Some((served, outstanding)) = own.depths {
+            attr.max_dest_rd_atomic = served;
+            attr.max_rd_atomic = outstanding;
+        }
+        if own.qkey != 0 {
+            attr.qkey = own.qkey;
+        }
+        Ok(qp.modify(&attr, mask)?)
+    }
+}
+
+/// An address as the kernel gives it.
+pub(crate) fn ah_attr(raw: &ib_uverbs_ah_attr) -> AhAttr {
+    let grh = GlobalRoute {
+        dgid: Gid(raw.grh.dgid),
+        flow_label: raw.grh.flow_label,
+        sgid_index: raw.grh.sgid_index,
+        hop_limit: raw.grh.hop_limit,
+        traffic_class: raw.grh.traffic_class,
+    };
+    AhAttr {
+        grh: (raw.is_global != 0).then_some(grh),
+        dlid: raw.dlid,
+        sl: raw.sl,
+        src_path_bits: raw.src_path_bits,
+        static_rate: raw.static_rate,
+        port_num: raw.port_num,
+    }
+}
+
+/// Attributes of a QP as the kernel gives them. Values are not checked here: `modify_qp` does.
+fn qp_attr(raw: &ib_uverbs_qp_attr) -> (QpAttr, QpAttrMask) {
+    let attr = QpAttr {
+        qp_state: QpState(raw.qp_state),
+        cur_qp_state: QpState(raw.cur_qp_state),
+        path_mtu: u8::try_from(raw.path_mtu).map(Mtu).unwrap_or_default(),
+        path_mig_state: MigState(raw.path_mig_state),
+        qkey: raw.qkey,
+        rq_psn: raw.rq_psn,
+        sq_psn: raw.sq_psn,
+        dest_qp_num: raw.dest_qp_num,
+        qp_access_flags: AccessFlags::from_bits_retain(raw.qp_access_flags),
+        cap: QpCap {
+            max_send_wr: raw.max_send_wr,
+            max_recv_wr: raw.max_recv_wr,
+            max_send_sge: raw.max_send_sge,
+            max_recv_sge: raw.max_recv_sge,
+            max_inline_data: raw.max_inline_data,
+        },
+        ah_attr: ah_attr(&raw.ah_attr),
+        alt_ah_attr: ah_attr(&raw.alt_ah_attr),
+        pkey_index: raw.pkey_index,
+        alt_pkey_index: raw.alt_pkey_index,
+        en_sqd_async_notify: raw.en_sqd_async_notify != 0,
+        sq_draining: raw.sq_draining != 0,
+        max_rd_atomic: raw.max_rd_atomic,
+        max_dest_rd_atomic: raw.max_dest_rd_atomic,
+        min_rnr_timer: raw.min_rnr_timer,
+        port_num: raw.port_num,
+        timeout: raw.timeout,
+        retry_cnt: raw.retry_cnt,
+        rnr_retry: raw.rnr_retry,
+        alt_port_num: raw.alt_port_num,
+        alt_timeout: raw.alt_timeout,
+        rate_limit: 0,
+    };
+    (attr, QpAttrMask::from_bits_retain(raw.qp_attr_mask))
+}

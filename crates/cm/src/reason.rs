@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reasons of rejections.
+
+use core::fmt;
+
+/// Why a peer rejected a connection. A number, because the peer may send any.
+///
+/// The reasons of connections are those of the REJ message (InfiniBand specification, 12.6.7.2). Datagrams have a status of
+/// the SIDR REP message (12.11.2); it is this number plus [`SIDR`](Self::SIDR).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RejectReason(pub u32);
+
+macro_rules! reasons {
+    ($($name:ident = $value:expr, $text:literal;)*) => {
+        impl RejectReason {
+            $(#[doc = concat!("The reason is: ", $text, ".")] pub const $name: Self = Self($value);)*
+
+            fn text(self) -> Option<&'static str> {
+                match self { $(Self::$name => Some($text),)* _ => None }
+            }
+        }
+    };
+}
+
+reasons! {
+    UNKNOWN = 0, "not known";
+    NO_QP = 1, "no QP is available";
+    NO_RESOURCES = 3, "no resources are available";
+    TIMEOUT = 4, "the peer timed out";
+    UNSUPPORTED = 5, "the request is not supported";
+    INVALID_COMM_ID = 6, "the peer does not know the connection";
+    INVALID_SERVICE_ID = 8, "no program listens on this port";
+    INVALID_TRANSPORT_TYPE = 9, "the peer has another type of QP";
+    STALE_CONN = 10, "the peer still has an older connection of this QP";
+    INVALID_GID = 12, "the GID is not that of the peer";
+    INVALID_MTU = 26, "the MTU is not supported";
+    INSUFFICIENT_RESP_RESOURCES = 27, "too many reads and atomics are to be served";
+    CONSUMER_DEFINED = 28, "the program refused";
+    INVALID_RNR_RETRY = 29, "the number of RNR retries is invalid";
+    DUPLICATE_LOCAL_COMM_ID = 30, "the peer has a connection with this number";
+    VENDOR_OPTION_NOT_SUPPORTED = 35, "the options of the connection are not supported";
+    SIDR_UNSUPPORTED = 0x101, "no program listens on this datagram port";
+    SIDR_REJECT = 0x102, "the program refused datagrams";
+    SIDR_NO_QP = 0x103, "no datagram QP is available";
+}
+
+impl RejectReason {
+    /// What is added to the status of a datagram's answer.
+    pub const SIDR: u32 = 0x100;
+}
+
+impl fmt::Display for RejectReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.text() {
+            Some(text) => f.write_str(text),
+            None => write!(f, "reason {}", self.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_reason_is_shown_by_its_number() {
+        assert_eq!(RejectReason(8).to_string(), "no program listens on this port");
+        assert_eq!(RejectReason(77).to_string(), "reason 77");
+    }
+}

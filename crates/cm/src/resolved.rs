@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The active side: from an address to an established connection.
+
+use crate::channel::EventChannel;
+use crate::connection::Connection;
+use crate::error::{Error, Result};
+use crate::event::{Event, EventKind};
+use crate::id::{Id, PortSpace};
+use crate::param::ConnParam;
+use crate::qp::Own;
+use crate::route::Bound;
+use core::net::SocketAddr;
+use core::time::Duration;
+use uverbs::device::DeviceInfo;
+use uverbs::qp::Transport;
+use uverbs::{Driver, Qp};
+use uverbs_core::sync::Locking;
+
+/// The time limit of the resolution of an address and of a route.
+const RESOLVE: Duration = Duration::from_secs(5);
+
+/// An address whose device and route are known. The QP that it is connected with belongs to that device.
+#[derive(Debug)]
+pub struct Resolved {
+    id: Id,
+}
+
+impl Resolved {
+    /// Resolves the address of a server of reliable connections.
+    ///
+    /// # Errors
+    /// [`Error::NoRoute`], [`Error::TimedOut`], or the kernel's error.
+    pub fn new(manager: &EventChannel, remote: SocketAddr) -> Result<Self> {
+        Self::with(manager, PortSpace::Tcp, None, remote, RESOLVE)
+    }
+
+    /// As [`Resolved::new`], for any port space, from this local address, with this time limit of each step.
+    ///
+    /// # Errors
+    /// As [`Resolved::new`].
+    pub fn with(
+        manager: &EventChannel,
+        port_space: PortSpace,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        limit: Duration,
+    ) -> Result<Self> {
+        Self::from_id(manager.open_another()?.create_id(port_space)?, local, remote, limit)
+    }
+
+    /// As [`Resolved::with`], with an identifier that has options. It must be the only one of its channel.
+    ///
+    /// # Errors
+    /// As [`Resolved::new`].
+    pub fn from_id(id: Id, local: Option<SocketAddr>, remote: SocketAddr, limit: Duration) -> Result<Self> {
+        id.resolve_addr(local, remote, limit)?;
+        expect(&id, "resolve_addr", None, |kind| matches!(kind, EventKind::AddrResolved).then_some(()))?;
+        id.resolve_route(limit)?;
+        expect(&id, "resolve_route", None, |kind| matches!(kind, EventKind::RouteResolved).then_some(()))?;
+        Ok(Self { id })
+    }
+
+    /// The identifier.
+    #[must_use]
+    pub fn id(&self) -> &Id {
+        &self.id
+    }
+
+    /// The addresses and the device.
+    ///
+    /// # Errors
+    /// As [`Id::bound`].
+    pub fn bound(&self) -> Result<Bound> {
+        self.id.bound()
+    }
+
+    /// The device to open.
+    ///
+    /// # Errors
+    /// As [`Bound::device`].
+    pub fn device(&self) -> Result<DeviceInfo> {
+        self.id.bound()?.device()
+    }
+
+    /// Connects a QP that is in RESET, and waits until the connection is established. `limit` is a time limit; without it,
+    /// the kernel's retries are the limit, which may take a minute.
+    ///
+    /// # Errors
+    /// [`Error::Rejected`] with the peer's reason and private data; [`Error::TimedOut`]; [`Error::DeviceGone`]; or the error
+    /// of a state of the QP.
+    pub fn connect<D: Driver, T: Transport, L: Locking>(
+        self,
+        qp: Qp<D, T, L>,
+        param: &ConnParam,
+        limit: Option<Duration>,
+    ) -> Result<Connection<D, T, L>> {
+        self.prepare(&qp, param)?.connect(qp, param, limit)
+    }
+
+    /// Moves the QP to INIT, so that receives can be posted before [`connect`](Prepared::connect).
+    ///
+    /// # Errors
+    /// The error of a state of the QP.
+    pub fn prepare<D: Driver, T: Transport, L: Locking>(
+        self,
+        qp: &Qp<D, T, L>,
+        param: &ConnParam,
+    ) -> Result<Prepared> {
+        let own = Own { access: param.access, depths: None, qkey: param.qkey };
+        self.id.begin_qp(&qp.control, &own)?;
+        Ok(Prepared { id: self.id, qp_num: qp.qp_num(), own })
+    }
+}
+
+/// A resolved address with a QP in INIT (a datagram QP is in RTS).
+#[derive(Debug)]
+pub struct Prepared {
+    id: Id,
+    qp_num: u32,
+    own: Own,
+}
+
+impl Prepared {
+    /// As [`Resolved::connect`], with the QP that was prepared.
+    ///
+    /// # Errors
+    /// As [`Resolved::connect`]; another QP is invalid.
+    pub fn connect<D: Driver, T: Transport, L: Locking>(
+        self,
+        qp: Qp<D, T, L>,
+        param: &ConnParam,
+        limit: Option<Duration>,
+    ) -> Result<Connection<D, T, L>> {
+        const VERB: &str = "connect";
+        let Self { id, qp_num, own } = self;
+        if qp.qp_num() != qp_num {
+            return Err(Error::invalid(VERB, "qp", format!("QP {}, but {qp_num} was prepared", qp.qp_num())));
+        }
+        id.connect(&ConnParam { qp_num, srq: param.srq || qp.recv.is_none(), ..param.clone() })?;
+        let peer = expect(&id, VERB, limit, |kind| match kind {
+            EventKind::ConnectResponse(peer) | EventKind::Established(peer) => Some(peer),
+            _ => None,
+        })?;
+        if !id.is_datagram() {
+            let connected = id.finish_qp(&qp.control, &own);
+            if connected.is_err() {
+                // The peer waits for an answer. If this fails, it gets none and times out.
+                let _ = id.reject(crate::RejectReason::CONSUMER_DEFINED, &[]);
+            }
+            connected?;
+            id.establish()?;
+        }
+        Ok(Connection::new(id, qp, peer))
+    }
+}
+
+/// Waits for the event that `wanted` takes. A failure is the error of that event; other events are skipped.
+pub(crate) fn expect<R>(
+    id: &Id,
+    verb: &'static str,
+    limit: Option<Duration>,
+    mut wanted: impl FnMut(EventKind) -> Option<R>,
+) -> Result<R> {
+    let end = limit.and_then(|limit| std::time::Instant::now().checked_add(limit));
+    loop {
+        let left = end.map(|end| end.saturating_duration_since(std::time::Instant::now()));
+        let Some(event) = id.channel().wait(left)? else {
+            return Err(Error::TimedOut { verb, object: id.object() });
+        };
+        if event.token != id.token() {
+            log::debug!("{verb}: {} of another id is skipped", event.name());
+            continue;
+        }
+        let Event { kind, .. } = event.ok(verb)?;
+        if matches!(kind, EventKind::Disconnected) {
+            return Err(Error::Disconnected { verb, object: id.object() });
+        }
+        if let Some(result) = wanted(kind) {
+            return Ok(result);
+        }
+    }
+}
