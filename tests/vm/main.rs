@@ -4,6 +4,7 @@
 //!
 //! The tests run in this order in one boot; those that disturb the link or the devices come last.
 
+mod cm;
 mod deletion;
 mod devx;
 mod frames;
@@ -23,6 +24,7 @@ fn main() -> std::process::ExitCode {
     let themes = [
         suite::tests::<Vm>,
         peers::tests,
+        cm::tests,
         tools::tests,
         netem::tests::<Vm>,
         devx::tests,

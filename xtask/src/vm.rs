@@ -112,7 +112,7 @@ pub(crate) fn main(args: Args) -> Result<ExitCode> {
 }
 
 /// The tests that check within a minute that the kernel's driver, this library and the C programs work on a device.
-const SHORT: [&str; 23] = [
+const SHORT: [&str; 26] = [
     "opcodes::rc_exclusive",
     "opcodes::ud_shared",
     "errors::",
@@ -130,6 +130,9 @@ const SHORT: [&str; 23] = [
     "stress::",
     "peers::rc::ours_serves_c::ecN",
     "peers::srq::c_serves_ours::plain",
+    "cm::greeting::",
+    "cm::errors",
+    "cm::rping::ours_serves_c::ipv4",
     "tools::devinfo",
     "tools::c::pingpong::",
     "tools::c::perftest::write_lat",
