@@ -2,7 +2,7 @@
 //! Choosing a device by name, and opening it.
 
 use anyhow::{Result, bail};
-use uverbs::attr::{GidEntry, GidType, LinkLayer};
+use uverbs::attr::LinkLayer;
 use uverbs::device::{DeviceInfo, NodeType, UverbsNode, devices};
 use uverbs::mlx5::Mlx5;
 use uverbs::{Context, Driver, DriverVisitor, open_with};
@@ -40,6 +40,9 @@ pub(crate) fn choose(name: Option<&str>) -> Result<DeviceInfo> {
     pick(devices()?, name)
 }
 
+/// Advice for a machine without devices.
+const HINT: &str = "-d hca0 selects a software NIC in this process";
+
 /// Name of the software HCA, which exists only in this process.
 const SOFTWARE: &str = "hca0";
 
@@ -48,11 +51,11 @@ pub(crate) fn is_software(name: Option<&str>) -> bool {
     name == Some(SOFTWARE) && !devices().is_ok_and(|all| all.iter().any(|d| d.name == SOFTWARE))
 }
 
-/// Creates two software HCAs that are connected to each other.
+/// Creates two software HCAs that are connected to each other. Both have the name that selects them.
 pub(crate) fn software() -> Result<[Context<Mlx5>; 2]> {
     let fabric = Fabric::new(0);
-    let open = |name| Context::from_kernel(fabric.device(name).build().open());
-    Ok([open(SOFTWARE)?, open("hca1")?])
+    let open = || Context::from_kernel(fabric.device(SOFTWARE).build().open());
+    Ok([open()?, open()?])
 }
 
 /// The attributes that a real device has in sysfs.
@@ -74,8 +77,7 @@ pub(crate) fn software_info(context: &Context<Mlx5>) -> Result<DeviceInfo> {
     })
 }
 
-/// The index of the requested GID, or the default: a GID of RoCE version 2, preferably of an IPv4 address. InfiniBand
-/// needs none.
+/// The index of the requested GID, or the default: the port's best one on RoCE. InfiniBand needs none.
 pub(crate) fn gid_index<D: Driver>(
     context: &Context<D>,
     port_num: u8,
@@ -84,10 +86,7 @@ pub(crate) fn gid_index<D: Driver>(
     if asked.is_some() || context.query_port(port_num)?.link_layer != LinkLayer::ETHERNET {
         return Ok(asked);
     }
-    let table = context.query_gid_table()?;
-    let rank = |e: &&GidEntry| (e.gid_type != GidType::ROCE_V2, e.gid.ipv4().is_none(), e.gid_index);
-    let of_port = table.iter().filter(|e| e.port_num == u32::from(port_num));
-    Ok(of_port.min_by_key(rank).and_then(|e| u8::try_from(e.gid_index).ok()))
+    Ok(u8::try_from(context.best_gid(port_num)?.gid_index).ok())
 }
 
 fn pick(devices: Vec<DeviceInfo>, name: Option<&str>) -> Result<DeviceInfo> {
@@ -95,7 +94,9 @@ fn pick(devices: Vec<DeviceInfo>, name: Option<&str>) -> Result<DeviceInfo> {
         let names: Vec<_> = devices.iter().map(|d| d.name.clone()).collect();
         return match devices.into_iter().find(|d| d.name == name) {
             Some(device) => Ok(device),
-            None if names.is_empty() => bail!("no RDMA device {name}; the machine has no RDMA devices"),
+            None if names.is_empty() => {
+                bail!("no RDMA device {name}; the machine has no RDMA devices ({HINT})")
+            }
             None => bail!("no RDMA device {name}; there are: {}", names.join(", ")),
         };
     }
@@ -103,7 +104,7 @@ fn pick(devices: Vec<DeviceInfo>, name: Option<&str>) -> Result<DeviceInfo> {
         devices.iter().filter_map(|d| Some(format!("{}: {}", d.name, d.uverbs.as_ref().err()?))).collect();
     match devices.into_iter().find(|d| d.uverbs.is_ok()) {
         Some(device) => Ok(device),
-        None if reasons.is_empty() => bail!("no RDMA devices found"),
+        None if reasons.is_empty() => bail!("no RDMA devices found ({HINT})"),
         None => bail!("no RDMA device can be used: {}", reasons.join("; ")),
     }
 }
@@ -151,6 +152,9 @@ pub(crate) mod tests {
     fn reasons_are_given_if_none_can_be_used() {
         let error = pick(vec![made_up("rxe0", Err(Unusable::NoUverbs))], None).unwrap_err().to_string();
         assert!(error.contains("rxe0: no uverbs device"), "{error}");
-        assert_eq!(pick(Vec::new(), None).unwrap_err().to_string(), "no RDMA devices found");
+        for (name, expected) in [(None, "no RDMA devices found ("), (Some("rxe0"), "no RDMA device rxe0; ")] {
+            let error = pick(Vec::new(), name).unwrap_err().to_string();
+            assert!(error.starts_with(expected) && error.contains("-d hca0"), "{error}");
+        }
     }
 }

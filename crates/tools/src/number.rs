@@ -16,6 +16,20 @@ pub(crate) fn number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     T::try_from(value).map_err(|_| format!("{value} is too large"))
 }
 
+/// A number of bytes that is not 0, also as a multiple of 1024: `64`, `1k`, `2M`, `1g`.
+pub(crate) fn size(text: &str) -> Result<u32, String> {
+    let shift = match text.bytes().last().map(|unit| unit.to_ascii_lowercase()) {
+        // The last digit of a hexadecimal number is not a unit, because none of these is one.
+        Some(b'k') => 10,
+        Some(b'm') => 20,
+        Some(b'g') => 30,
+        _ => return positive(text),
+    };
+    let count: u64 = positive(&text[..text.len() - 1])?;
+    let bytes = count.checked_mul(1 << shift).and_then(|bytes| u32::try_from(bytes).ok());
+    bytes.ok_or_else(|| format!("{text} is too large"))
+}
+
 /// A number that is not 0.
 pub(crate) fn positive<T: TryFrom<u64> + PartialEq + Default>(text: &str) -> Result<T, String> {
     let value = number::<T>(text)?;
@@ -33,6 +47,14 @@ mod tests {
         assert_eq!(number::<u8>("255"), Ok(255));
         for bad in ["", "0x", "0x+1", "-1", "256", "1k", "99999999999999999999"] {
             assert!(number::<u8>(bad).is_err(), "{bad}");
+        }
+        for (text, bytes) in
+            [("1", 1), ("1k", 1024), ("64K", 65536), ("2m", 2 << 20), ("0x10k", 16384), ("3G", 3 << 30)]
+        {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for bad in ["0", "0k", "k", "4g", "1kb", "1.5k", "-1k", "1 k"] {
+            assert!(size(bad).is_err(), "{bad}");
         }
         assert!(positive::<u16>("0").is_err());
         assert_eq!(positive::<u16>("0x4853"), Ok(0x4853));

@@ -5,7 +5,7 @@
 mod write_bw;
 
 use crate::device;
-use crate::number::{number, positive};
+use crate::number::{number, positive, size};
 use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -40,8 +40,8 @@ struct BwArgs {
     /// Index of the local GID [default: the first of RoCE version 2; none on InfiniBand]
     #[arg(short = 'x', long, value_name = "INDEX", value_parser = number::<u8>)]
     gid_index: Option<u8>,
-    /// Bytes of a message
-    #[arg(short, long, value_name = "SIZE", default_value = "65536", value_parser = positive::<u32>)]
+    /// Bytes of a message; k, m and g are units
+    #[arg(short, long, value_name = "SIZE", default_value = "65536", value_parser = size)]
     size: u32,
     /// All sizes from 2 to 2^20
     #[arg(short, long, conflicts_with = "size")]

@@ -27,10 +27,11 @@ use anyhow::{Context as _, Result, bail};
 use buffer::Buffer;
 use completions::Completions;
 use core::hash::{BuildHasher, Hasher};
+use core::sync::atomic::Ordering;
 use drive::{Plan, Queues};
 use message::Message;
 use options::{Options, Program};
-use patience::Patience;
+use patience::{OtherEndFailed, Patience};
 use report::{EndpointRole, Figures};
 use std::hash::RandomState;
 use std::io::Write;
@@ -52,22 +53,32 @@ pub(crate) fn main(args: Args) -> Result<()> {
 }
 
 /// Both ends in this process, on two software HCAs. Only the client prints.
-fn here(mut options: Options) -> Result<()> {
+fn here(options: Options) -> Result<()> {
     if options.is_client() {
         bail!("both ends are in this process: HOST is not allowed");
     }
     let [a, b] = device::software()?;
-    options.common.gid_idx = device::gid_index(&a, options.common.ib_port, options.common.gid_idx)?;
     let (one, other) = UnixStream::pair()?;
     let mut server = options.clone();
     server.here = Some(Arc::new(one));
     let mut client = options;
     (client.here, client.common.host) = (Some(Arc::new(other)), Some(b.name().to_owned()));
+    let has_failed = client.has_failed.clone();
+    // The other end must not wait for messages of an end that has failed.
+    let run = |options: Options, context, end: &'static str| {
+        let result = Visit(options).visit(context).context(end);
+        has_failed.fetch_or(result.is_err(), Ordering::Relaxed);
+        result
+    };
     std::thread::scope(|scope| {
-        let server = scope.spawn(|| Visit(server).visit(a).context("server"));
-        let client = Visit(client).visit(b).context("client");
+        let server = scope.spawn(|| run(server, b, "server"));
+        let client = run(client, a, "client");
         let server = server.join().map_err(|_| anyhow::anyhow!("the server panicked"))?;
-        client.and(server)
+        match client {
+            // The reason is the server's.
+            Err(error) if error.is::<OtherEndFailed>() => server.and(Err(error)),
+            client => client.and(server),
+        }
     })
 }
 
@@ -78,7 +89,9 @@ impl DriverVisitor for Visit {
     type Out = Result<()>;
 
     fn visit<D: Driver>(self, context: Context<D>) -> Result<()> {
-        let options = self.0;
+        let mut options = self.0;
+        let common = &mut options.common;
+        common.gid_idx = device::gid_index(&context, common.ib_port, common.gid_idx)?;
         let device = context.query_device()?;
         let port = context.query_port(options.common.ib_port)?;
         let attr = connect_attr(&options, &port)?;
@@ -118,13 +131,7 @@ impl DriverVisitor for Visit {
 /// The attributes of the connection, as in the C programs.
 fn connect_attr(options: &Options, port: &PortAttr) -> Result<ConnectAttr> {
     let common = &options.common;
-    if port.link_layer == LinkLayer::ETHERNET {
-        if common.gid_idx.is_none() {
-            bail!(
-                "the port is Ethernet (RoCE): select one of its GIDs with -g (`uverbs devinfo -v` shows them)"
-            );
-        }
-    } else if port.lid == 0 && common.gid_idx.is_none() {
+    if port.link_layer != LinkLayer::ETHERNET && port.lid == 0 && common.gid_idx.is_none() {
         bail!("the port has no LID: is a subnet manager running?");
     }
     Ok(ConnectAttr {
@@ -169,6 +176,9 @@ impl<D: Driver> Table<'_, D> {
         let Self { context, options, device, port, buffer } = self;
         let common = &options.common;
         let mut patience = Patience::new(options.patience());
+        if options.here.is_some() {
+            patience = patience.or_failure(options.has_failed.clone());
+        }
         // The other end, in this process, may hold the lock of standard output.
         let mut out: Box<dyn Write> =
             if options.is_silent() { Box::new(std::io::sink()) } else { Box::new(std::io::stdout().lock()) };

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The options of the ping-pongs. Flags and defaults are those of rdma-core's `ibv_{rc,uc,ud,srq}_pingpong`.
 
-use crate::number::{number, positive};
+use crate::number::{number, positive, size};
 use core::net::IpAddr;
+use core::sync::atomic::AtomicBool;
 use core::time::Duration;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -93,8 +94,8 @@ pub(crate) struct Common {
     /// Port of the device
     #[arg(short = 'i', long, value_name = "PORT", default_value = "1", value_parser = positive::<u8>)]
     pub(crate) ib_port: u8,
-    /// Bytes of a message [default: 4096; ud: 1024]
-    #[arg(short, long, value_parser = number::<u32>)]
+    /// Bytes of a message; k, m and g are units [default: 4096; ud: 1024]
+    #[arg(short, long, value_parser = size)]
     pub(crate) size: Option<u32>,
     /// Receives to keep posted
     #[arg(short, long, value_name = "DEPTH", default_value = "500", value_parser = positive::<u32>)]
@@ -108,7 +109,7 @@ pub(crate) struct Common {
     /// Sleep on completion events instead of polling
     #[arg(short, long)]
     pub(crate) events: bool,
-    /// Index of the port's GID to use; RoCE needs one
+    /// Index of the port's GID to use [default on RoCE: the first of version 2, preferably of an IPv4 address]
     #[arg(short, long, value_name = "INDEX", value_parser = number::<u8>)]
     pub(crate) gid_idx: Option<u8>,
     /// Check the received data (both ends need this option)
@@ -174,6 +175,8 @@ pub(crate) struct Options {
     pub(crate) common: Common,
     /// The other end, if it is in this process. Then TCP is not used, and the server prints nothing.
     pub(crate) here: Option<Arc<UnixStream>>,
+    /// Whether an end in this process failed, so that the other one must not wait for it.
+    pub(crate) has_failed: Arc<AtomicBool>,
 }
 
 impl Args {
@@ -199,13 +202,10 @@ impl Args {
             ));
         }
         let size = common.size.unwrap_or(if program == Program::Ud { 1024 } else { 4096 });
-        if size == 0 {
-            return Err("--size must not be 0".into());
-        }
         if size > 1 << 30 {
             return Err(format!("--size {size} is more than 1 GiB"));
         }
-        Ok(Options { program, size, mtu, num_qp, memory, common, here: None })
+        Ok(Options { program, size, mtu, num_qp, memory, common, here: None, has_failed: Arc::default() })
     }
 }
 
@@ -271,6 +271,7 @@ pub(crate) mod tests {
         .unwrap();
         assert_eq!(format!("{short:?}"), format!("{long:?}"));
         assert!(short.is_client() && short.memory.odp);
+        assert_eq!(parse("rc -s 1k").unwrap().size, 1024);
         assert_eq!(short.common.ib_dev.as_deref(), Some("rxe0"));
     }
 
