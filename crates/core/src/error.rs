@@ -5,14 +5,14 @@
 //! [`PollError`](crate::provider::PollError)) are small and `Copy`.
 
 use crate::errno::Errno;
+use core::fmt;
 use std::borrow::Cow;
 
 /// A control verb that failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The kernel, or another system call, returned an error.
-    #[error("{verb}({object}): {errno} ({errno:?})")]
     Os {
         /// The verb as the man pages name it, such as `ibv_create_qp` without its prefix: `create_qp`.
         verb: &'static str,
@@ -22,7 +22,6 @@ pub enum Error {
         errno: Errno,
     },
     /// The device, its driver or the kernel does not support it.
-    #[error("{verb}: unsupported: {what}")]
     Unsupported {
         /// The verb.
         verb: &'static str,
@@ -30,7 +29,6 @@ pub enum Error {
         what: Cow<'static, str>,
     },
     /// An argument that is invalid; found without the kernel, or after the kernel's error.
-    #[error("{verb}: invalid {field}: {reason}")]
     Invalid {
         /// The verb.
         verb: &'static str,
@@ -40,7 +38,6 @@ pub enum Error {
         reason: Cow<'static, str>,
     },
     /// The kernel or the device gave an invalid answer.
-    #[error("{verb}: invalid answer: {what}")]
     Protocol {
         /// The verb.
         verb: &'static str,
@@ -48,6 +45,19 @@ pub enum Error {
         what: Cow<'static, str>,
     },
 }
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Os { verb, object, errno } => write!(f, "{verb}({object}): {errno} ({errno:?})"),
+            Self::Unsupported { verb, what } => write!(f, "{verb}: unsupported: {what}"),
+            Self::Invalid { verb, field, reason } => write!(f, "{verb}: invalid {field}: {reason}"),
+            Self::Protocol { verb, what } => write!(f, "{verb}: invalid answer: {what}"),
+        }
+    }
+}
+
+impl core::error::Error for Error {}
 
 /// Result of a control verb.
 pub type Result<T, E = Error> = core::result::Result<T, E>;

@@ -4,6 +4,7 @@
 //! Status and opcode come from a device or a kernel, so they are integer newtypes: an unknown value is data, not UB.
 
 use crate::wr::ImmData;
+use core::fmt;
 
 macro_rules! wc_values {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $konst:ident = $value:literal $text:literal),* $(,)? }) => {
@@ -132,9 +133,16 @@ impl WcOpcode {
 }
 
 /// A completion status other than success.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("completion with error: {0}")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WcError(pub WcStatus);
+
+impl fmt::Display for WcError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "completion with error: {}", self.0)
+    }
+}
+
+impl core::error::Error for WcError {}
 
 bitflags::bitflags! {
     /// `enum ibv_wc_flags`: the fields of a completion that are valid, and the checks that the device made.

@@ -9,9 +9,16 @@ use core::fmt;
 use std::sync::Arc;
 
 /// An access outside of the registered range, or a misaligned one where alignment is needed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an access outside of the registered memory")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an access outside of the registered memory")
+    }
+}
+
+impl core::error::Error for Fault {}
 
 /// One registered range. The program and other devices read and write it at any time.
 #[expect(clippy::len_without_is_empty, reason = "a range may be empty, but no code checks that")]

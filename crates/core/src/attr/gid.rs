@@ -65,9 +65,16 @@ impl fmt::Debug for Gid {
 }
 
 /// The text is not a GID.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a GID: expected an IPv6 address such as fe80:0000:0000:0000:0000:0000:0000:0001")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseGidError;
+
+impl fmt::Display for ParseGidError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a GID: expected an IPv6 address such as fe80:0000:0000:0000:0000:0000:0000:0001")
+    }
+}
+
+impl core::error::Error for ParseGidError {}
 
 /// Accepts the format of `Display`, any other spelling of an IPv6 address, and an IPv4 address (as IPv4-mapped).
 impl FromStr for Gid {

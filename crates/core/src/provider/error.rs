@@ -3,74 +3,84 @@
 
 use crate::errno::Errno;
 use crate::sync::Reentered;
+use core::fmt;
 
 /// Why a work request was not posted.
 ///
 /// `docs/src/reference/semantics.md` has a table of invalid posts, with the error on each face and the errno that C gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PostError {
     /// As many WRs are outstanding as the queue was created for.
-    #[error("the work queue is full")]
     QueueFull,
     /// More scatter/gather entries than `max_send_sge` or `max_recv_sge`, or a negative number.
-    #[error("too many scatter/gather entries")]
     TooManySge,
     /// More inline data than `max_inline_data`.
-    #[error("inline data longer than max_inline_data")]
     InlineTooLong,
     /// The QP's state does not allow posting to this queue.
-    #[error("the QP's state does not allow posting to this queue")]
     BadState,
     /// The QP type, the device or this QP's `send_ops_flags` do not have this opcode.
-    #[error("opcode not available on this QP")]
     IllegalOpcode,
     /// A send flag that this opcode or QP type does not have (`INLINE` on a read).
-    #[error("send flag not allowed with this opcode or QP type")]
     IllegalFlag,
     /// An entry longer than 2^31 bytes, or a total length that no message may have.
-    #[error("invalid length of a scatter/gather entry or of the message")]
     InvalidLength,
     /// A remote address of an atomic that is not aligned to 8 bytes.
-    #[error("remote address not aligned")]
     Misaligned,
     /// An invalid argument of the work request (a NULL handle, access flags, the size of a header).
-    #[error("invalid argument in the work request")]
     InvalidArgument,
     /// The device does not support the operation, or not with these arguments (atomics on a device without them).
-    #[error("not supported by the device")]
     Unsupported,
     /// A setter that the builder needs was not called.
-    #[error("a mandatory setter is missing")]
     MissingSetter,
     /// A setter was called twice for one builder.
-    #[error("a setter was called twice")]
     DoubledSetter,
     /// A setter without a builder before it, or one that the builder does not have.
-    #[error("a setter without a builder that has it")]
     OrphanSetter,
     /// `wr_start` or `post_send` inside a session that this thread has open.
-    #[error("a session is already open on this queue")]
     SessionOpen,
     /// A builder, setter, `wr_complete` or `wr_abort` without `wr_start`.
-    #[error("no open session")]
     NoSession,
     /// A NULL list.
-    #[error("the list of work requests is NULL")]
     NullList,
     /// The QP has no such queue (a receive on a QP with an SRQ).
-    #[error("the QP has no such queue")]
     NoQueue,
     /// The queue belongs to the process that forked this one. A post of the child would corrupt the parent's queue.
-    #[error("the queue belongs to the process that forked this one")]
     Forked,
     /// The doorbell failed after the WRs were published: they may still run, and nothing was rolled back.
-    #[error("the doorbell failed after publication: {0}")]
     Doorbell(Errno),
     /// The queue memory holds a value that no correct kernel or device writes.
-    #[error("the queue's shared indices are corrupt")]
     Corrupt,
 }
+
+impl fmt::Display for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::QueueFull => "the work queue is full",
+            Self::TooManySge => "too many scatter/gather entries",
+            Self::InlineTooLong => "inline data longer than max_inline_data",
+            Self::BadState => "the QP's state does not allow posting to this queue",
+            Self::IllegalOpcode => "opcode not available on this QP",
+            Self::IllegalFlag => "send flag not allowed with this opcode or QP type",
+            Self::InvalidLength => "invalid length of a scatter/gather entry or of the message",
+            Self::Misaligned => "remote address not aligned",
+            Self::InvalidArgument => "invalid argument in the work request",
+            Self::Unsupported => "not supported by the device",
+            Self::MissingSetter => "a mandatory setter is missing",
+            Self::DoubledSetter => "a setter was called twice",
+            Self::OrphanSetter => "a setter without a builder that has it",
+            Self::SessionOpen => "a session is already open on this queue",
+            Self::NoSession => "no open session",
+            Self::NullList => "the list of work requests is NULL",
+            Self::NoQueue => "the QP has no such queue",
+            Self::Forked => "the queue belongs to the process that forked this one",
+            Self::Doorbell(errno) => return write!(f, "the doorbell failed after publication: {errno}"),
+            Self::Corrupt => "the queue's shared indices are corrupt",
+        })
+    }
+}
+
+impl core::error::Error for PostError {}
 
 impl PostError {
     /// The errno a C caller gets, unless the driver's reference differs (see [`SendQueue::errno`]).
@@ -126,31 +136,40 @@ impl<W> PartialEq for BadWr<W> {
 impl<W> Eq for BadWr<W> {}
 
 /// The reason why a poll returned no completion, or no further one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PollError {
     /// Nothing to poll (extended polling; `ENOENT` in C).
-    #[error("the completion queue is empty")]
     Empty,
     /// The queue memory holds a value that no correct kernel or device writes.
-    #[error("the completion queue's memory is corrupt")]
     Corrupt,
     /// The queue belongs to the process that forked this one. A poll of the child would take the parent's completions.
-    #[error("the completion queue belongs to the process that forked this one")]
     Forked,
     /// Another poll of this thread is open.
-    #[error("a poll is already open on this completion queue")]
     SessionOpen,
     /// `next_poll`, `end_poll` or a field without `start_poll`.
-    #[error("no open poll")]
     NoSession,
     /// The attributes of the poll are invalid.
-    #[error("invalid poll attributes")]
     InvalidArgument,
     /// The notification could not be requested.
-    #[error("arming failed: {0}")]
     Arm(Errno),
 }
+
+impl fmt::Display for PollError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Empty => "the completion queue is empty",
+            Self::Corrupt => "the completion queue's memory is corrupt",
+            Self::Forked => "the completion queue belongs to the process that forked this one",
+            Self::SessionOpen => "a poll is already open on this completion queue",
+            Self::NoSession => "no open poll",
+            Self::InvalidArgument => "invalid poll attributes",
+            Self::Arm(errno) => return write!(f, "arming failed: {errno}"),
+        })
+    }
+}
+
+impl core::error::Error for PollError {}
 
 impl PollError {
     /// The errno a C caller gets.

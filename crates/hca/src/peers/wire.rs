@@ -6,6 +6,7 @@
 
 use crate::engine::net::{Address, PortLocation};
 use crate::engine::packet::{Atomic, Body, Dc, Grh, Nak, PSN, Packet, Path, Transport};
+use core::fmt;
 
 /// The first bytes of every connection, with the version of the protocol.
 const MAGIC: [u8; 8] = *b"uvhca\0\0\x03";
@@ -21,9 +22,16 @@ const MAX_GIDS: usize = 256;
 pub(super) const MAX_MEMBERS: usize = 1 << 14;
 
 /// The bytes are not a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a message of a fabric")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a message of a fabric")
+    }
+}
+
+impl core::error::Error for Malformed {}
 
 /// A port, by its number in the fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
