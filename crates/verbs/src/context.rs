@@ -126,9 +126,12 @@ impl<D: Driver> Clone for Context<D> {
 }
 
 impl<D: Driver> Context<D> {
-    /// Opens a device of this driver. [`open`](crate::open) selects the driver of a device.
+    /// Opens a device of this driver. [`open`](crate::open()) selects the driver of a device.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a device of another driver; else the error of open(2), such as `EACCES`.
     pub fn open(device: &DeviceInfo) -> Result<Self> {
-        let fd = UverbsFd::open(device, &[D::DRIVER_ID])?;
+        let fd = UverbsFd::open(device, D::DRIVER_IDS)?;
         Self::from_kernel(Arc::new(fd))
     }
 
@@ -141,7 +144,7 @@ impl<D: Driver> Context<D> {
     /// process has duplicated. Objects belong to the file, so they are destroyed when the last context with this file
     /// is dropped. Events of objects go to the first context's [`async_fd`](Self::async_fd).
     pub fn import(device: &DeviceInfo, fd: OwnedFd) -> Result<Self> {
-        Self::import_kernel(Arc::new(UverbsFd::from_fd(fd, &device.name, &[D::DRIVER_ID])?))
+        Self::import_kernel(Arc::new(UverbsFd::from_fd(fd, &device.name, D::DRIVER_IDS)?))
     }
 
     /// As [`import`](Self::import), through any implementation of [`Kernel`] that has a context.

@@ -4,8 +4,12 @@
 //! The crate does not use libibverbs or other C code. It creates resources through the kernel's uverbs ioctl ABI, and
 //! its data path writes to the device's work queues.
 //! # Getting started
-//! [`devices`] lists the RDMA devices of the machine; [`open_with`] opens one with the driver that it needs. Names are
+//! [`devices`] lists the RDMA devices of the machine; [`open()`] opens one with the driver that it needs. Names are
 //! those of the verbs (`post_send`, `wr_id`, `lkey`), so the man pages apply.
+//!
+//! # Features
+//! `mlx5` and `rxe`, both on by default: the drivers. `hca`: the software NIC of `uverbs-hca` as `uverbs::hca`, for tests and
+//! for programs that must run without a NIC.
 //!
 //! # What is `unsafe`
 //! Posting a work request that names memory by scatter/gather entries is `unsafe`, because the device uses that memory
@@ -13,6 +17,8 @@
 //! Posts that [own their buffers](owned) are safe, too: a service needs no `unsafe`.
 
 pub mod ah;
+#[cfg(all(feature = "mlx5", feature = "rxe"))]
+pub mod any;
 pub mod buf;
 pub mod comp_channel;
 pub mod connect;
@@ -48,6 +54,8 @@ pub use event::{AsyncEvents, Event, EventSource};
 pub use flow::{Counters, Flow};
 pub use mr::{MemoryRegion, RegError};
 pub use mw::MemoryWindow;
+#[cfg(any(feature = "mlx5", feature = "rxe"))]
+pub use open::{AnyDriver, open};
 pub use open::{DriverVisitor, devices, open_with};
 pub use pd::{ProtectionDomain, ThreadDomain};
 pub use qp::{Dci, DrainCq, Qp, RawPacket, Rc, Uc, Ud, XrcRecv, XrcSend};
@@ -63,9 +71,13 @@ pub use uverbs_core::sync::{Exclusive, Shared};
 pub use uverbs_core::wc::{self, WcFlags, WcOpcode, WcStatus, WorkCompletion};
 pub use uverbs_core::wr::{self, ImmData, SendFlags};
 pub use uverbs_core::{Errno, Error, Result};
+#[cfg(feature = "hca")]
+pub use uverbs_hca as hca;
+#[cfg(feature = "mlx5")]
 pub use uverbs_mlx5 as mlx5;
+#[cfg(feature = "rxe")]
 pub use uverbs_rxe as rxe;
 
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "mlx5"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

@@ -71,6 +71,8 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     const NAME: &'static str;
     /// The `driver_id` that the ioctl header must carry (`enum rdma_driver_id`).
     const DRIVER_ID: u32;
+    /// The ids that it can open, in the order in which they are probed: one, unless it stands for several drivers.
+    const DRIVER_IDS: &'static [u32] = &[Self::DRIVER_ID];
 
     /// Scatter/gather entry in the WQE's own form.
     type Sge: WireSge;

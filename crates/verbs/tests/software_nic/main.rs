@@ -4,6 +4,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: posts receives with memory, which the tests keep until the completions.
 
+mod any;
 mod connect;
 mod drain;
 mod memory;

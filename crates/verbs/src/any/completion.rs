@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The completion queue of either driver.
+
+use super::Any;
+use core::mem::MaybeUninit;
+use uverbs_core::provider::{Completion, CompletionQueue, PollError};
+use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
+use uverbs_rxe::KernelBell;
+
+/// The queue.
+pub(super) type AnyCompletionQueue =
+    Any<uverbs_mlx5::CompletionQueue, uverbs_rxe::CompletionQueue<KernelBell>>;
+
+macro_rules! fields {
+    ($($name:ident: $ty:ty;)*) => {
+        impl<M: Completion, R: Completion> Completion for Any<M, R> {
+            $(#[inline(always)]
+            fn $name(&self) -> $ty {
+                match self {
+                    Self::Mlx5(c) => c.$name(),
+                    Self::Rxe(c) => c.$name(),
+                }
+            })*
+        }
+    };
+}
+
+fields! {
+    wr_id: u64;
+    status: WcStatus;
+    opcode: WcOpcode;
+    vendor_err: u32;
+    byte_len: u32;
+    qp_num: u32;
+    src_qp: u32;
+    wc_flags: WcFlags;
+    imm_data_or_invalidated_rkey: u32;
+    pkey_index: u16;
+    slid: u32;
+    sl: u8;
+    dlid_path_bits: u8;
+    completion_ts: Option<u64>;
+    completion_wallclock_ns: Option<u64>;
+    cvlan: Option<u16>;
+    flow_tag: Option<u32>;
+    to_wc: WorkCompletion;
+}
+
+macro_rules! forward {
+    ($self:ident, $queue:ident => $call:expr) => {
+        match $self {
+            Self::Mlx5($queue) => $call,
+            Self::Rxe($queue) => $call,
+        }
+    };
+}
+
+impl CompletionQueue for AnyCompletionQueue {
+    type Completion<'c> = Any<uverbs_mlx5::Completion<'c>, uverbs_rxe::Completion>;
+
+    #[inline]
+    fn poll_each(
+        &mut self,
+        max: usize,
+        mut f: impl FnMut(&Self::Completion<'_>),
+    ) -> Result<usize, PollError> {
+        match self {
+            Self::Mlx5(queue) => queue.poll_each(max, |c| f(&Any::Mlx5(*c))),
+            Self::Rxe(queue) => queue.poll_each(max, |c| f(&Any::Rxe(*c))),
+        }
+    }
+
+    #[inline]
+    fn poll_cq(&mut self, wc: &mut [WorkCompletion]) -> Result<usize, PollError> {
+        forward!(self, queue => queue.poll_cq(wc))
+    }
+
+    #[inline]
+    fn poll_cq_uninit(&mut self, wc: &mut [MaybeUninit<WorkCompletion>]) -> Result<usize, PollError> {
+        forward!(self, queue => queue.poll_cq_uninit(wc))
+    }
+
+    #[inline]
+    fn start_poll(&mut self) -> Result<(), PollError> {
+        forward!(self, queue => queue.start_poll())
+    }
+
+    #[inline(always)]
+    fn try_start_poll(&mut self) -> Option<bool> {
+        forward!(self, queue => queue.try_start_poll())
+    }
+
+    #[inline]
+    fn next_poll(&mut self) -> Result<(), PollError> {
+        forward!(self, queue => queue.next_poll())
+    }
+
+    #[inline]
+    fn end_poll(&mut self) {
+        forward!(self, queue => queue.end_poll());
+    }
+
+    #[inline]
+    fn current(&self) -> Option<Self::Completion<'_>> {
+        match self {
+            Self::Mlx5(queue) => queue.current().map(Any::Mlx5),
+            Self::Rxe(queue) => queue.current().map(Any::Rxe),
+        }
+    }
+
+    fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {
+        forward!(self, queue => queue.req_notify(solicited_only))
+    }
+
+    fn cqe(&self) -> u32 {
+        forward!(self, queue => queue.cqe())
+    }
+}

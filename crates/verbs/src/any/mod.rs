@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The driver as a choice at run time: [`AnyDriver`], of which a program's types need no parameter for the driver.
+//!
+//! [`open`](crate::open::open) returns a `Context<AnyDriver>` for any supported device. Every object made from it
+//! (`CompletionQueue<AnyDriver>`, `Qp<AnyDriver, Rc>` and so on) holds the queue of the device's driver in an enum, and each
+//! post and poll has a branch on it, which the processor predicts.
+//!
+//! ```
+//! use uverbs::{AnyDriver, CompletionQueue, Context, ProtectionDomain, Qp, Rc};
+//!
+//! /// A service without a type parameter for the driver.
+//! struct Service {
+//!     qp: Qp<AnyDriver, Rc>,
+//!     cq: CompletionQueue<AnyDriver>,
+//!     pd: ProtectionDomain<AnyDriver>,
+//! }
+//!
+//! fn start() -> uverbs::Result<Option<Context<AnyDriver>>> {
+//!     uverbs::devices()?.first().map(uverbs::open).transpose()
+//! }
+//! # let _ = (start, |s: Service| (s.qp, s.cq, s.pd));
+//! ```
+//!
+//! # What it costs
+//! Entries and remote addresses have mlx5's format, so on mlx5 a work request is encoded by the same code as with
+//! `Context<Mlx5>`, behind the branch. On rxe each work request is converted, which is little compared with the system call of
+//! its doorbell. A service that needs the last instruction names its driver or is generic over it
+//! ([`open_with`](crate::open_with)); the code for these is not changed by this driver.
+//!
+//! # What it lacks
+//! Dynamic connections, which only mlx5 has: their types need `Context<Mlx5>`. The errno of the raw faces
+//! ([`SendQueue::errno`](crate::provider::SendQueue::errno)) is that of mlx5 where the C providers differ.
+
+mod completion;
+mod driver;
+mod recv;
+mod send;
+
+use uverbs_core::error::Error;
+use uverbs_mlx5::Mlx5;
+use uverbs_rxe::Rxe;
+
+pub use send::{AnySendBatch, AnySendQueue};
+
+/// A part of the driver that the device has.
+#[derive(Clone, Copy, Debug)]
+pub enum Any<M, R> {
+    /// Of `uverbs-mlx5`.
+    Mlx5(M),
+    /// Of `uverbs-rxe`.
+    Rxe(R),
+}
+
+/// The driver of a device that is known only at run time.
+pub type AnyDriver = Any<Mlx5, Rxe>;
+
+impl<M, R> Any<M, R> {
+    fn mlx5(&self) -> Result<&M, Error> {
+        match self {
+            Self::Mlx5(part) => Ok(part),
+            Self::Rxe(_) => Err(foreign()),
+        }
+    }
+
+    fn rxe(&self) -> Result<&R, Error> {
+        match self {
+            Self::Rxe(part) => Ok(part),
+            Self::Mlx5(_) => Err(foreign()),
+        }
+    }
+}
+
+/// Parts of two drivers in one call. The verbs' contract excludes it: all parts are of one context.
+fn foreign() -> Error {
+    Error::invalid("verbs", "driver", "an object of another driver")
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The receive queues of either driver, of a QP or shared.
+#![expect(unsafe_code)]
+// UNSAFETY: passes the promise about memory on to the driver's queue.
+
+use super::Any;
+use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue, WireSge as _};
+use uverbs_core::wr::{RecvWr, Sge};
+
+/// More entries than a receive of rxe can have (`RXE_MAX_SGE` is 32), so that too many are still too many.
+pub(super) const MAX_SGE: usize = 33;
+
+/// The entries in rxe's format, in `room`.
+#[inline(always)]
+pub(super) fn to_rxe<'r>(sges: &[uverbs_mlx5::Sge], room: &'r mut [Sge; MAX_SGE]) -> &'r [Sge] {
+    let used = sges.len().min(MAX_SGE);
+    for (to, from) in room.iter_mut().zip(sges) {
+        *to = Sge { addr: from.addr(), length: from.length(), lkey: from.lkey() };
+    }
+    &room[..used]
+}
+
+/// Room for [`to_rxe`].
+pub(super) const EMPTY: [Sge; MAX_SGE] = [Sge { addr: 0, length: 0, lkey: 0 }; MAX_SGE];
+
+impl<M, R> RecvBatch for Any<M, R>
+where
+    M: RecvBatch<Sge = uverbs_mlx5::Sge>,
+    R: RecvBatch<Sge = Sge>,
+{
+    type Sge = uverbs_mlx5::Sge;
+
+    #[inline(always)]
+    unsafe fn push(&mut self, wr_id: u64, sges: &[uverbs_mlx5::Sge]) {
+        match self {
+            // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
+            Self::Mlx5(batch) => unsafe { batch.push(wr_id, sges) },
+            // SAFETY: as above.
+            Self::Rxe(batch) => unsafe { batch.push(wr_id, to_rxe(sges, &mut { EMPTY })) },
+        }
+    }
+
+    #[inline(always)]
+    fn complete(self) -> Result<(), PostError> {
+        match self {
+            Self::Mlx5(batch) => batch.complete(),
+            Self::Rxe(batch) => batch.complete(),
+        }
+    }
+}
+
+impl<M, R> RecvQueue for Any<M, R>
+where
+    M: RecvQueue<Sge = uverbs_mlx5::Sge>,
+    R: RecvQueue<Sge = Sge>,
+{
+    type Sge = uverbs_mlx5::Sge;
+    type Batch<'q>
+        = Any<M::Batch<'q>, R::Batch<'q>>
+    where
+        Self: 'q;
+
+    #[inline(always)]
+    fn batch(&mut self) -> Self::Batch<'_> {
+        match self {
+            Self::Mlx5(queue) => Any::Mlx5(queue.batch()),
+            Self::Rxe(queue) => Any::Rxe(queue.batch()),
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn post(&mut self, wr_id: u64, sges: &[uverbs_mlx5::Sge]) -> Result<(), PostError> {
+        match self {
+            // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
+            Self::Mlx5(queue) => unsafe { queue.post(wr_id, sges) },
+            // SAFETY: as above.
+            Self::Rxe(queue) => unsafe { queue.post(wr_id, to_rxe(sges, &mut { EMPTY })) },
+        }
+    }
+
+    unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
+        match self {
+            // SAFETY: `list` fulfils the contract of this function, which is that of the driver's.
+            Self::Mlx5(queue) => unsafe { queue.post_recv(list) },
+            // SAFETY: as above.
+            Self::Rxe(queue) => unsafe { queue.post_recv(list) },
+        }
+    }
+}

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The send queue of either driver: operations, addresses and payloads in mlx5's format, converted for rxe.
+#![expect(unsafe_code)]
+// UNSAFETY: passes the promise about memory on to the driver's queue, and follows C's lists.
+
+use super::Any;
+use super::recv::{EMPTY, to_rxe};
+use core::ptr;
+use uverbs_core::provider::op::{Address, AtomicArgs, FlushArgs, MwBind, Operation, TsoArgs};
+use uverbs_core::provider::payload::Payload;
+use uverbs_core::provider::send::Wr;
+use uverbs_core::provider::wire::RemoteAddr;
+use uverbs_core::provider::{BadWr, PostError, SendBatch, SendQueue, WireRemote, WrBuilder};
+use uverbs_core::wr::{IbvAh, ImmData, RawAh, SendWr, Sge, WrOpcode};
+use uverbs_mlx5::Remote;
+use uverbs_rxe::KernelBell;
+
+/// The driver's data of an address handle.
+pub(super) type AnyAh = Any<uverbs_mlx5::Ah, uverbs_rxe::Ah>;
+
+type Queue = Any<uverbs_mlx5::SendQueue, uverbs_rxe::SendQueue<KernelBell>>;
+type Batch<'q> = Any<<uverbs_mlx5::SendQueue as SendQueue>::Batch<'q>, RxeBatch<'q>>;
+type RxeBatch<'q> = <uverbs_rxe::SendQueue<KernelBell> as SendQueue>::Batch<'q>;
+
+/// The send queue.
+#[derive(Debug)]
+pub struct AnySendQueue {
+    queue: Queue,
+    /// Whether each WR of a list has an address handle.
+    is_datagram: bool,
+}
+
+impl AnySendQueue {
+    pub(super) fn new(queue: Queue, is_datagram: bool) -> Self {
+        Self { queue, is_datagram }
+    }
+}
+
+/// An open batch of an [`AnySendQueue`].
+pub struct AnySendBatch<'q> {
+    batch: Batch<'q>,
+    /// An address handle of the other driver was used.
+    is_foreign: bool,
+}
+
+impl core::fmt::Debug for AnySendBatch<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("AnySendBatch").finish_non_exhaustive()
+    }
+}
+
+/// An operation with its remote address in rxe's format.
+#[derive(Clone, Copy)]
+struct RxeOp<O>(O);
+
+macro_rules! same {
+    ($($name:ident -> $ty:ty;)*) => {$(
+        #[inline(always)]
+        fn $name(&self) -> Option<$ty> {
+            self.0.$name()
+        }
+    )*};
+}
+
+impl<O: Operation<Remote = Remote>> Operation for RxeOp<O> {
+    type Remote = RemoteAddr;
+    const OPCODE: WrOpcode = O::OPCODE;
+    const HAS_DATA: bool = O::HAS_DATA;
+
+    #[inline(always)]
+    fn remote(&self) -> Option<RemoteAddr> {
+        self.0.remote().map(|remote| RemoteAddr { addr: remote.addr(), rkey: remote.rkey() })
+    }
+    #[inline(always)]
+    fn tso(&self) -> Option<TsoArgs<'_>> {
+        self.0.tso()
+    }
+    same! {
+        imm_data -> ImmData;
+        invalidate_rkey -> u32;
+        atomic -> AtomicArgs;
+        bind_mw -> MwBind;
+        flush -> FlushArgs;
+        atomic_write -> [u8; 8];
+    }
+}
+
+/// A payload with its entries in rxe's format.
+#[derive(Clone, Copy)]
+struct RxeData<'a, P> {
+    data: P,
+    sges: &'a [Sge],
+}
+
+impl<P: Payload<uverbs_mlx5::Sge>> Payload<Sge> for RxeData<'_, P> {
+    const INLINE: bool = P::INLINE;
+
+    #[inline(always)]
+    fn sges(&self) -> &[Sge] {
+        self.sges
+    }
+    #[inline(always)]
+    fn for_each_buf(&self, f: impl FnMut(&[u8])) {
+        self.data.for_each_buf(f);
+    }
+    #[inline(always)]
+    fn inline_len(&self) -> usize {
+        self.data.inline_len()
+    }
+    #[inline(always)]
+    fn one_buf(&self) -> Option<&[u8]> {
+        self.data.one_buf()
+    }
+}
+
+/// A destination whose address handle is that of one driver.
+#[derive(Clone, Copy)]
+struct Of<A>(A);
+
+macro_rules! address {
+    ($ah:ty, $driver:ident) => {
+        impl<A: Address<AnyAh>> Address<$ah> for Of<A> {
+            #[inline(always)]
+            fn datagram(&self) -> Option<(&$ah, u32, u32)> {
+                match self.0.datagram() {
+                    Some((Any::$driver(ah), remote_qpn, remote_qkey)) => Some((ah, remote_qpn, remote_qkey)),
+                    _ => None,
+                }
+            }
+            #[inline(always)]
+            fn remote_srqn(&self) -> Option<u32> {
+                self.0.remote_srqn()
+            }
+            #[inline(always)]
+            fn dc_target(&self) -> Option<(&$ah, u32, u64)> {
+                match self.0.dc_target() {
+                    Some((Any::$driver(ah), remote_dctn, key)) => Some((ah, remote_dctn, key)),
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+address!(uverbs_mlx5::Ah, Mlx5);
+address!(uverbs_rxe::Ah, Rxe);
+
+/// Whether the address handle of a destination, if it has one, is of mlx5 (or else of rxe).
+#[inline(always)]
+fn is_of<A: Address<AnyAh>>(to: &A, mlx5: bool) -> bool {
+    let ah = to.datagram().map(|(ah, ..)| ah).or_else(|| to.dc_target().map(|(ah, ..)| ah));
+    ah.is_none_or(|ah| matches!(ah, Any::Mlx5(_)) == mlx5)
+}
+
+impl SendBatch for AnySendBatch<'_> {
+    type Sge = uverbs_mlx5::Sge;
+    type Remote = Remote;
+    type Ah = AnyAh;
+
+    #[inline(always)]
+    unsafe fn push<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P)
+    where
+        A: Address<AnyAh>,
+        O: Operation<Remote = Remote>,
+        P: Payload<uverbs_mlx5::Sge>,
+    {
+        match &mut self.batch {
+            Any::Mlx5(batch) if is_of(&to, true) => {
+                // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
+                unsafe { batch.push(wr, Of(to), op, data) };
+            }
+            Any::Rxe(batch) if is_of(&to, false) => {
+                let sges = &mut { EMPTY };
+                let data = RxeData { data, sges: to_rxe(data.sges(), sges) };
+                // SAFETY: as above; the entries are the same.
+                unsafe { batch.push(wr, Of(to), RxeOp(op), data) };
+            }
+            _ => self.is_foreign = true,
+        }
+    }
+
+    #[inline(always)]
+    fn complete(self) -> Result<(), PostError> {
+        if self.is_foreign {
+            return Err(PostError::InvalidArgument);
+        }
+        match self.batch {
+            Any::Mlx5(batch) => batch.complete(),
+            Any::Rxe(batch) => batch.complete(),
+        }
+    }
+}
+
+impl SendQueue for AnySendQueue {
+    type Sge = uverbs_mlx5::Sge;
+    type Remote = Remote;
+    type Ah = AnyAh;
+    type Batch<'q> = AnySendBatch<'q>;
+
+    #[inline(always)]
+    fn batch(&mut self) -> AnySendBatch<'_> {
+        let batch = match &mut self.queue {
+            Any::Mlx5(queue) => Any::Mlx5(queue.batch()),
+            Any::Rxe(queue) => Any::Rxe(queue.batch()),
+        };
+        AnySendBatch { batch, is_foreign: false }
+    }
+
+    #[inline(always)]
+    unsafe fn post<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P) -> Result<(), PostError>
+    where
+        A: Address<AnyAh>,
+        O: Operation<Remote = Remote>,
+        P: Payload<uverbs_mlx5::Sge>,
+    {
+        match &mut self.queue {
+            Any::Mlx5(queue) if is_of(&to, true) => {
+                // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
+                unsafe { queue.post(wr, Of(to), op, data) }
+            }
+            Any::Rxe(queue) if is_of(&to, false) => {
+                let sges = &mut { EMPTY };
+                let data = RxeData { data, sges: to_rxe(data.sges(), sges) };
+                // SAFETY: as above; the entries are the same.
+                unsafe { queue.post(wr, Of(to), RxeOp(op), data) }
+            }
+            _ => Err(PostError::InvalidArgument),
+        }
+    }
+
+    /// A list of datagrams is posted one by one, because its address handles have this type's data, not the driver's.
+    unsafe fn post_send(&mut self, list: *const SendWr) -> Result<(), BadWr<SendWr>> {
+        if !self.is_datagram || list.is_null() {
+            // SAFETY: `list` fulfils the contract of this function, which is that of the driver's; it names no address handle.
+            return unsafe { post_list(&mut self.queue, list) };
+        }
+        let mut at = list;
+        // SAFETY: `at` is NULL or a node of the list, which is valid during the call (the contract of this function).
+        while let Some(wr) = unsafe { at.as_ref() } {
+            // SAFETY: the union consists of integers and pointers, and a datagram uses this field.
+            let ud = unsafe { wr.wr.ud };
+            // SAFETY: the handle is NULL or was made by this driver (the contract of this function), so it has this type.
+            let ah = unsafe { ud.ah.cast::<RawAh<AnyAh>>().as_ref() };
+            let base = IbvAh { context: ptr::null_mut(), pd: ptr::null_mut(), handle: 0 };
+            let mut one = SendWr { next: ptr::null(), ..*wr };
+            let posted = match (&self.queue, ah.map(|ah| ah.driver)) {
+                (_, None) => {
+                    // SAFETY: a list of one node without a handle; its entries are those of the caller's promise.
+                    unsafe { post_list(&mut self.queue, &raw const one) }
+                }
+                (Any::Mlx5(_), Some(Any::Mlx5(driver))) => {
+                    let own = RawAh { base, driver };
+                    one.wr.ud.ah = (&raw const own).cast();
+                    // SAFETY: a list of one node; the handle lives during the call, after which it is not used; its
+                    // entries are those of the caller's promise.
+                    unsafe { post_list(&mut self.queue, &raw const one) }
+                }
+                (Any::Rxe(_), Some(Any::Rxe(driver))) => {
+                    let own = RawAh { base, driver };
+                    one.wr.ud.ah = (&raw const own).cast();
+                    // SAFETY: as above.
+                    unsafe { post_list(&mut self.queue, &raw const one) }
+                }
+                _ => Err(BadWr { error: PostError::InvalidArgument, wr: at }),
+            };
+            if let Err(bad) = posted {
+                let node = if bad.wr.is_null() { ptr::null() } else { at };
+                return Err(BadWr { error: bad.error, wr: node });
+            }
+            at = wr.next;
+        }
+        Ok(())
+    }
+}
+
+/// # Safety
+/// As [`SendQueue::post_send`], with address handles of the queue's driver.
+unsafe fn post_list(queue: &mut Queue, list: *const SendWr) -> Result<(), BadWr<SendWr>> {
+    match queue {
+        // SAFETY: the contract of this function.
+        Any::Mlx5(queue) => unsafe { queue.post_send(list) },
+        // SAFETY: the contract of this function.
+        Any::Rxe(queue) => unsafe { queue.post_send(list) },
+    }
+}
+
+macro_rules! forward {
+    ($self:ident, $queue:ident => $call:expr) => {
+        match &mut $self.queue {
+            Any::Mlx5($queue) => $call,
+            Any::Rxe($queue) => $call,
+        }
+    };
+}
+
+impl WrBuilder for AnySendQueue {
+    fn wr_start(&mut self) {
+        forward!(self, queue => queue.wr_start());
+    }
+
+    fn wr_is_open(&self) -> bool {
+        match &self.queue {
+            Any::Mlx5(queue) => queue.wr_is_open(),
+            Any::Rxe(queue) => queue.wr_is_open(),
+        }
+    }
+
+    #[inline(always)]
+    fn wr_begin<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
+        match &mut self.queue {
+            Any::Mlx5(queue) => queue.wr_begin(wr, op),
+            Any::Rxe(queue) => queue.wr_begin(wr, RxeOp(op)),
+        }
+    }
+
+    fn wr_set_ud_addr(&mut self, ah: &AnyAh, remote_qpn: u32, remote_qkey: u32) {
+        match (&mut self.queue, ah) {
+            (Any::Mlx5(queue), Any::Mlx5(ah)) => queue.wr_set_ud_addr(ah, remote_qpn, remote_qkey),
+            (Any::Rxe(queue), Any::Rxe(ah)) => queue.wr_set_ud_addr(ah, remote_qpn, remote_qkey),
+            _ => self.wr_latch(PostError::InvalidArgument),
+        }
+    }
+
+    fn wr_set_xrc_srqn(&mut self, remote_srqn: u32) {
+        forward!(self, queue => queue.wr_set_xrc_srqn(remote_srqn));
+    }
+
+    #[inline(always)]
+    unsafe fn wr_set_sge(&mut self, sge: Sge) {
+        // SAFETY: the entry's memory fulfils the contract of this function, which is that of the driver's.
+        forward!(self, queue => unsafe { queue.wr_set_sge(sge) });
+    }
+
+    unsafe fn wr_set_sges(&mut self, sges: &[Sge]) {
+        // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
+        forward!(self, queue => unsafe { queue.wr_set_sges(sges) });
+    }
+
+    #[inline(always)]
+    fn wr_set_inline<P: Payload<uverbs_mlx5::Sge>>(&mut self, data: P) {
+        match &mut self.queue {
+            Any::Mlx5(queue) => queue.wr_set_inline(data),
+            Any::Rxe(queue) => queue.wr_set_inline(RxeData { data, sges: &[] }),
+        }
+    }
+
+    fn wr_latch(&mut self, error: PostError) {
+        forward!(self, queue => queue.wr_latch(error));
+    }
+
+    #[inline]
+    fn wr_complete(&mut self) -> Result<(), PostError> {
+        forward!(self, queue => queue.wr_complete())
+    }
+
+    fn wr_abort(&mut self) {
+        forward!(self, queue => queue.wr_abort());
+    }
+}

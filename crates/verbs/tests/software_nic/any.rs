@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A driver that is chosen at run time: no type below names mlx5.
+
+use crate::{CAP, LIMIT};
+use core::ptr;
+use std::time::Instant;
+use uverbs::attr::{AccessFlags, CqInitAttr, SrqAttr, SrqInitAttr};
+use uverbs::provider::Completion as _;
+use uverbs::wr::{SendWr, WrOpcode, WrUd, WrUnion};
+use uverbs::{
+    AnyDriver, CompletionQueue, ConnectAttr, Context, Exclusive, ImmData, MemoryRegion, ProtectionDomain, Qp,
+    Rc, SharedReceiveQueue, Ud, WcOpcode, WorkCompletion,
+};
+use uverbs_hca::Hca;
+
+struct Service {
+    context: Context<AnyDriver>,
+    pd: ProtectionDomain<AnyDriver>,
+    cq: CompletionQueue<AnyDriver>,
+    mr: MemoryRegion<AnyDriver, Vec<u8>>,
+}
+
+const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
+    .union(AccessFlags::REMOTE_WRITE)
+    .union(AccessFlags::REMOTE_READ)
+    .union(AccessFlags::REMOTE_ATOMIC);
+
+impl Service {
+    fn new(hca: &Hca) -> Self {
+        let context = Context::<AnyDriver>::from_kernel(hca.open()).unwrap();
+        let pd = context.alloc_pd().unwrap();
+        let sizes = CqInitAttr { cqe: 64, ..CqInitAttr::default() };
+        let cq = context.create_cq_ex(&sizes, None).unwrap();
+        let mr = pd.reg_mr(vec![0; 4096], ALL).unwrap();
+        Self { context, pd, cq, mr }
+    }
+
+    fn poll(&mut self) -> WorkCompletion {
+        let begin = Instant::now();
+        let mut done = None;
+        while done.is_none() {
+            assert!(begin.elapsed() < LIMIT);
+            self.cq.poll_each(1, |c| done = Some((c.to_wc(), c.wr_id()))).unwrap();
+        }
+        let (wc, wr_id) = done.unwrap();
+        assert_eq!(wc.wr_id, wr_id);
+        wc.status.ok().unwrap();
+        wc
+    }
+
+    fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
+        let mut out = [0; N];
+        self.mr.read_at(at, &mut out).unwrap();
+        out
+    }
+}
+
+#[test]
+fn connected_queues_post_and_poll() {
+    let hca = Hca::new();
+    let mut service = Service::new(&hca);
+    let attr = ConnectAttr { access: ALL, ..ConnectAttr::default() };
+    let mut qp: Qp<AnyDriver, Rc> = service.pd.qp().cq(&service.cq).cap(CAP).create().unwrap();
+    qp.init(&attr).unwrap();
+    let here = qp.control.endpoint(1, &attr).unwrap();
+    qp.connect(&here, &here, &attr).unwrap();
+
+    service.mr.write_at(0, b"sent").unwrap();
+    let (from, into) = (service.mr.sge(0..4).unwrap(), service.mr.sge(64..128).unwrap());
+    let peer = service.mr.remote_region(0..4096).unwrap();
+    // SAFETY: the region lives until the completions, and is not accessed before.
+    unsafe { qp.rq().unwrap().post(1, &[into]) }.unwrap();
+    // SAFETY: as above.
+    unsafe { qp.sq().unwrap().post(2).signaled().send_imm(&[from], ImmData::new(9)) }.unwrap();
+    let done = [service.poll(), service.poll()];
+    let imm = |wc: &WorkCompletion| wc.imm_data().map(ImmData::get);
+    assert!(done.iter().any(|wc| wc.wr_id == 1 && imm(wc) == Some(9)), "{done:?}");
+    assert_eq!(service.bytes(64), *b"sent");
+
+    // A batch: inline, by an entry, a read, an atomic.
+    let mut batch = qp.sq().unwrap().batch();
+    batch.wr(3).write_inline(b"inline", peer.remote(256..262).unwrap());
+    // SAFETY: the region lives until the completions, and is not accessed before.
+    unsafe { batch.wr(4).write(&[from], peer.remote(320..324).unwrap()) };
+    // SAFETY: as above.
+    unsafe { batch.wr(5).read(&[service.mr.sge(512..518).unwrap()], peer.remote(256..262).unwrap()) };
+    let old = service.mr.sge(1024..1032).unwrap();
+    // SAFETY: as above.
+    unsafe { batch.wr(6).signaled().fetch_add(&[old], peer.remote(2048..2056).unwrap(), 5) };
+    batch.complete().unwrap();
+    assert_eq!((service.poll().wr_id, service.bytes(2048)), (6, 5_u64.to_ne_bytes()));
+    assert_eq!((service.bytes(256), service.bytes(320)), (*b"inline", *b"sent"));
+    assert_eq!(service.bytes(512), *b"inline");
+    assert_eq!(hca.violations(), []);
+}
+
+#[test]
+fn datagrams_go_to_a_shared_queue_typed_and_as_lists() {
+    let hca = Hca::new();
+    let mut service = Service::new(&hca);
+    let sizes = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
+    let init = SrqInitAttr { attr: sizes, ..SrqInitAttr::default() };
+    let mut srq: SharedReceiveQueue<AnyDriver, Exclusive> = service.pd.create_srq(&init).unwrap();
+    let mut qp = service.pd.qp::<Ud>().cq(&service.cq).srq(&srq).cap(CAP).create().unwrap();
+    let attr = ConnectAttr::default().on(&service.context).unwrap();
+    qp.init(&attr).unwrap();
+    let here = qp.control.endpoint(1, &attr).unwrap();
+    qp.connect(&here, &here, &attr).unwrap();
+    let ah = service.pd.create_ah(&attr.ah_attr(&here)).unwrap();
+    for wr_id in 0..4 {
+        let at = wr_id as usize * 128;
+        // SAFETY: the region lives until the completions, and is not accessed before.
+        unsafe { srq.post(wr_id, &[service.mr.sge(at..at + 128).unwrap()]) }.unwrap();
+    }
+    let number = qp.qp_num();
+    qp.sq().unwrap().post_to(10, &ah, number, attr.qkey).send_inline(b"typed").unwrap();
+    // A list of C: two datagrams.
+    let mut wr = SendWr::new(11, WrOpcode::SEND);
+    wr.wr = WrUnion { ud: WrUd { ah: ah.as_raw(), remote_qpn: number, remote_qkey: attr.qkey } };
+    let second = SendWr { wr_id: 12, next: ptr::null(), ..wr };
+    wr.next = &raw const second;
+    // SAFETY: a list of two valid nodes without entries; the handle lives during the call.
+    unsafe { qp.sq().unwrap().post_send(&raw const wr) }.unwrap();
+    for expected in 0..3 {
+        let wc = service.poll();
+        assert_eq!((wc.wr_id, wc.opcode), (expected, WcOpcode::RECV));
+    }
+    assert_eq!(service.bytes(40), *b"typed");
+    assert_eq!(hca.violations(), []);
+}
