@@ -44,6 +44,9 @@ pub struct PageBuf {
 
 impl PageBuf {
     /// Allocates at least `len` bytes, zeroed.
+    ///
+    /// # Errors
+    /// The error of mmap(2), such as `ENOMEM`.
     pub fn new(len: usize) -> Result<Self> {
         let map = memmap2::MmapOptions::new().len(len.max(1)).map_anon().map_err(|e| {
             Error::os("mmap", format!("{len} bytes"), Errno::from_raw(e.raw_os_error().unwrap_or(0)))

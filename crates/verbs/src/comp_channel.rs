@@ -34,6 +34,9 @@ pub struct CompletionChannel<D: Driver> {
 
 impl<D: Driver> Context<D> {
     /// `ibv_create_comp_channel`
+    ///
+    /// # Errors
+    /// The kernel's error, such as `EMFILE`.
     pub fn create_comp_channel(&self) -> Result<CompletionChannel<D>> {
         let context = self.inner();
         let handle = control::comp_channel::create(context.kernel())?;
@@ -47,6 +50,9 @@ impl<D: Driver> CompletionChannel<D> {
     }
 
     /// Whether [`get_event`](Self::get_event) returns `EAGAIN` instead of waiting.
+    ///
+    /// # Errors
+    /// The error of fcntl(2).
     pub fn set_nonblocking(&self, nonblocking: bool) -> Result<()> {
         self.inner.handle.set_nonblocking(nonblocking)
     }
@@ -56,6 +62,9 @@ impl<D: Driver> CompletionChannel<D> {
     ///
     /// An event is a number: it needs no acknowledgement, and a CQ can be destroyed at any time (events of a destroyed
     /// CQ are skipped). `EAGAIN` if the descriptor is non-blocking and there is no event.
+    ///
+    /// # Errors
+    /// `EAGAIN` as above; `EIO` if the device was removed.
     pub fn get_event(&self) -> Result<CqId> {
         loop {
             let id = self.inner.handle.read_event()?;

@@ -136,6 +136,10 @@ impl<D: Driver> Context<D> {
     }
 
     /// Opens a device through any implementation of [`Kernel`].
+    ///
+    /// # Errors
+    /// `Unsupported` for a kernel that lacks what the driver needs; [`Error::Protocol`] for an answer that the driver can't use;
+    /// else the kernel's error.
     pub fn from_kernel(kernel: Arc<dyn Kernel>) -> Result<Self> {
         Ok(Self::new(D::open(kernel)?))
     }
@@ -143,11 +147,17 @@ impl<D: Driver> Context<D> {
     /// `ibv_import_device`: uses the context of a device file that another process has opened and sent, or that this
     /// process has duplicated. Objects belong to the file, so they are destroyed when the last context with this file
     /// is dropped. Events of objects go to the first context's [`async_fd`](Self::async_fd).
+    ///
+    /// # Errors
+    /// `Unsupported` for a driver whose kernel half does not report contexts; else the kernel's error.
     pub fn import(device: &DeviceInfo, fd: OwnedFd) -> Result<Self> {
         Self::import_kernel(Arc::new(UverbsFd::from_fd(fd, &device.name, D::DRIVER_IDS)?))
     }
 
     /// As [`import`](Self::import), through any implementation of [`Kernel`] that has a context.
+    ///
+    /// # Errors
+    /// As [`import`](Self::import).
     pub fn import_kernel(kernel: Arc<dyn Kernel>) -> Result<Self> {
         Ok(Self::new(D::import(kernel)?))
     }
@@ -183,46 +193,73 @@ impl<D: Driver> Context<D> {
     }
 
     /// `ibv_query_device_ex`
+    ///
+    /// # Errors
+    /// The kernel's error, such as `EIO` if the device was removed.
     pub fn query_device(&self) -> Result<DeviceAttr> {
         self.inner.driver().query_device()
     }
 
     /// `ibv_query_port`; the first port is 1.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for port 0; else the kernel's error, such as `EINVAL` for a port that the device does not have.
     pub fn query_port(&self, port_num: u8) -> Result<PortAttr> {
         query::port(self.inner.kernel(), port_num)
     }
 
     /// `ibv_query_port_speed`: the effective speed in units of 100 Mb/s. Only some kernels have this query.
+    ///
+    /// # Errors
+    /// `Unsupported` from kernels without this query; else as [`query_port`](Self::query_port).
     pub fn query_port_speed(&self, port_num: u8) -> Result<u64> {
         query::port_speed(self.inner.kernel(), port_num.into())
     }
 
     /// `ibv_query_rt_values_ex`: the present value of the clock of completion timestamps.
+    ///
+    /// # Errors
+    /// `Unsupported` if the device has no such clock.
     pub fn query_raw_clock(&self) -> Result<u64> {
         self.inner.driver().query_raw_clock()
     }
 
     /// `ibv_query_gid`
+    ///
+    /// # Errors
+    /// As [`query_gid_ex`](Self::query_gid_ex).
     pub fn query_gid(&self, port_num: u8, index: u32) -> Result<Gid> {
         Ok(self.query_gid_ex(port_num, index)?.gid)
     }
 
     /// `ibv_query_gid_ex`
+    ///
+    /// # Errors
+    /// The kernel's error: for a port or an index that the device does not have, or an empty entry.
     pub fn query_gid_ex(&self, port_num: u8, index: u32) -> Result<GidEntry> {
         query::gid_entry(self.inner.kernel(), port_num, index)
     }
 
     /// `ibv_query_gid_table`: all valid entries of all ports.
+    ///
+    /// # Errors
+    /// The kernel's error.
     pub fn query_gid_table(&self) -> Result<Vec<GidEntry>> {
         query::gid_table(self.inner.kernel())
     }
 
     /// `ibv_query_pkey`, host byte order.
+    ///
+    /// # Errors
+    /// `ENOENT` for a port or an index that the device does not have; [`Error::Protocol`] for an entry that is no P_Key.
     pub fn query_pkey(&self, port_num: u8, index: u16) -> Result<u16> {
         query::pkey(self.inner.kernel(), port_num, index)
     }
 
     /// Whether [`get_async_event`](Self::get_async_event) returns `EAGAIN` instead of waiting.
+    ///
+    /// # Errors
+    /// The error of fcntl(2).
     pub fn set_async_nonblocking(&self, nonblocking: bool) -> Result<()> {
         self.inner.async_fd.set_nonblocking(nonblocking)
     }

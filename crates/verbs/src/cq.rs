@@ -77,6 +77,9 @@ pub struct CompletionQueue<D: Driver, L: Locking = Exclusive> {
 
 impl<D: Driver> Context<D> {
     /// `ibv_create_cq`: creates a CQ that any thread can use, as in C.
+    ///
+    /// # Errors
+    /// As [`create_cq_ex`](Self::create_cq_ex).
     pub fn create_cq(
         &self,
         cqe: u32,
@@ -86,6 +89,10 @@ impl<D: Driver> Context<D> {
     }
 
     /// `ibv_create_cq_ex`, with the locking `L`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a size or a vector above the device's limit, or a channel of another context; `Unsupported` for
+    /// fields or flags that the device does not have; else the kernel's error, such as `ENOMEM`.
     pub fn create_cq_ex<L: Locking>(
         &self,
         attr: &CqInitAttr,
@@ -146,11 +153,18 @@ impl<D: Driver, L: Locking> CompletionQueue<D, L> {
     }
 
     /// `ibv_modify_cq`: the number of completions, and the time in microseconds, by which an event may be delayed.
+    ///
+    /// # Errors
+    /// `Unsupported` if the device can't hold events back; else the kernel's error.
     pub fn modify_moderation(&self, moderation: CqModeration) -> Result<()> {
         self.inner.parts()?.0.moderate(moderation)
     }
 
     /// `ibv_poll_cq`, as C calls it.
+    ///
+    /// # Errors
+    /// [`PollError::Corrupt`] for a value in the ring that no correct device writes; [`PollError::SessionOpen`] if this thread has
+    /// a poll open; [`PollError::Forked`] in a child of fork(2).
     ///
     /// # Safety
     /// With [`Exclusive`] locking no other thread uses this queue during the call.
@@ -172,6 +186,9 @@ impl<D: Driver, L: Locking> CompletionQueue<D, L> {
 
     /// Destroys it. On failure, which `Drop` would only log, returns it with the error. `EBUSY` while QPs or SRQs use
     /// it.
+    ///
+    /// # Errors
+    /// `EBUSY` as above; else the kernel's error.
     pub fn close(mut self) -> Result<(), (Self, Error)> {
         let destroyed = match Arc::get_mut(&mut self.inner) {
             Some(inner) => inner.destroy(),
@@ -205,6 +222,10 @@ macro_rules! polling {
         impl<D: Driver> CompletionQueue<D, $locking> {
             /// Passes up to `max` completions to `f` and returns their number. A field of a completion is decoded by
             /// its method.
+            ///
+            /// # Errors
+            /// [`PollError::Corrupt`] for a value in the ring that no correct device writes; [`PollError::SessionOpen`] if this thread has
+            /// a poll open; [`PollError::Forked`] in a child of fork(2).
             #[inline]
             pub fn poll_each(
                 $($this)* self,
@@ -215,6 +236,10 @@ macro_rules! polling {
             }
 
             /// `ibv_poll_cq`: fills `wc` from the front and returns the part that was filled.
+            ///
+            /// # Errors
+            /// [`PollError::Corrupt`] for a value in the ring that no correct device writes; [`PollError::SessionOpen`] if this thread has
+            /// a poll open; [`PollError::Forked`] in a child of fork(2).
             #[inline]
             pub fn poll<'w>(
                 $($this)* self,
@@ -226,6 +251,9 @@ macro_rules! polling {
 
             /// Extended polling (`ibv_start_poll` .. `ibv_end_poll`): `f` begins at the first completion and advances
             /// by [`Poll::next`]. [`PollError::Empty`] if there is no completion.
+            ///
+            /// # Errors
+            /// [`PollError::Empty`] as above; else as `poll`.
             #[inline]
             pub fn poll_session<R>($($this)* self, f: impl FnOnce(&mut Poll<'_, D>) -> R) -> Result<R, PollError> {
                 self.with(|engine| {
@@ -237,11 +265,19 @@ macro_rules! polling {
             /// `ibv_req_notify_cq`: requests one event for the next (solicited) completion.
             ///
             /// Poll again after arming, because a completion that was added before does not cause an event.
+            ///
+            /// # Errors
+            /// [`PollError::SessionOpen`] if this thread has a poll open; [`PollError::Arm`] if the doorbell failed, where it is a system
+            /// call.
             pub fn req_notify($($this)* self, solicited_only: bool) -> Result<(), PollError> {
                 self.with(|engine| engine.req_notify(solicited_only))?
             }
 
             /// `ibv_resize_cq`: room for at least `cqe` completions; none is lost. Returns the new room.
+            ///
+            /// # Errors
+            /// `EBUSY` if this thread has a poll open; [`Error::Invalid`] for a size above the device's limit; `Unsupported` if the
+            /// device can't; else the kernel's error.
             pub fn resize($($this)* self, cqe: u32) -> Result<u32> {
                 let inner = self.inner.clone();
                 let handle = inner.parts()?.0;
@@ -275,6 +311,9 @@ impl<D: Driver> Poll<'_, D> {
     }
 
     /// Advances to the next completion. [`PollError::Empty`] after the last one.
+    ///
+    /// # Errors
+    /// [`PollError::Empty`] as above; [`PollError::Corrupt`] for a value in the ring that no correct device writes.
     #[expect(clippy::should_implement_trait, reason = "`ibv_next_poll`; it lends, which an iterator can't")]
     #[inline]
     pub fn next(&mut self) -> Result<(), PollError> {

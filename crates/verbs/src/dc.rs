@@ -28,6 +28,9 @@ impl<D: DcDriver> ProtectionDomain<D> {
     }
 
     /// Creates a target, in state RESET. Initiators that have `dc_key` can reach it.
+    ///
+    /// # Errors
+    /// `Unsupported` if the device has no DC; [`Error::Invalid`] for parts of another context; else the kernel's error.
     pub fn create_dct<LC: Locking, LS: Locking>(
         &self,
         cq: &CompletionQueue<D, LC>,
@@ -38,6 +41,9 @@ impl<D: DcDriver> ProtectionDomain<D> {
     }
 
     /// As [`create_dct`](Self::create_dct); the device may put short data of receives into their completions.
+    ///
+    /// # Errors
+    /// As `create_dct`.
     ///
     /// # Safety
     /// As [`QpBuilder::data_in_completions`], of the receives of `srq`.
@@ -95,6 +101,9 @@ impl<D: DcDriver> ProtectionDomain<D> {
 
 impl<D: DcDriver> QpControl<D> {
     /// An initiator from RESET to RTS.
+    ///
+    /// # Errors
+    /// As [`modify`](Self::modify).
     pub fn connect_dci(&self, attr: &ConnectAttr) -> Result<()> {
         // The attributes that `modify_dci_qp_is_ok()` of mlx5_ib requires.
         let init = QpAttr {
@@ -147,6 +156,9 @@ impl<D: DcDriver> DcTarget<D> {
     }
 
     /// `ibv_modify_qp`: to INIT or RTR.
+    ///
+    /// # Errors
+    /// The kernel's error.
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         let handle =
             self.handle.as_ref().ok_or_else(|| Error::invalid("dct", "handle", "the target is destroyed"))?;
@@ -163,6 +175,9 @@ impl<D: DcDriver> DcTarget<D> {
 
     /// Changes it from RESET to RTR and returns its number. `path` has the attributes of its responses: source GID,
     /// traffic class, hop limit.
+    ///
+    /// # Errors
+    /// The kernel's error for one of the transitions.
     pub fn connect(&self, attr: &ConnectAttr, path: &AhAttr) -> Result<u32> {
         let init = QpAttr {
             qp_state: QpState::INIT,
@@ -186,6 +201,9 @@ impl<D: DcDriver> DcTarget<D> {
     }
 
     /// Destroys it and reports a failure, which `Drop` would only log.
+    ///
+    /// # Errors
+    /// The kernel's error.
     pub fn close(mut self) -> Result<()> {
         self.destroy()
     }

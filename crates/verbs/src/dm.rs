@@ -48,6 +48,9 @@ pub struct DeviceMemory<D: Driver> {
 
 impl<D: Driver> Context<D> {
     /// `ibv_alloc_dm`: memory in the device, aligned to `1 << log_align`.
+    ///
+    /// # Errors
+    /// `Unsupported` if the device has no memory for programs; else the kernel's error, such as `ENOMEM`.
     pub fn alloc_dm(&self, length: u64, log_align: u32) -> Result<DeviceMemory<D>> {
         let context = self.inner();
         let parts = context.driver().alloc_dm(length, log_align)?;
@@ -69,6 +72,9 @@ impl<D: Driver> DeviceMemory<D> {
     }
 
     /// `ibv_memcpy_to_dm`. Offset and length must be multiples of 4, because the device requires it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the range is not inside, or not of multiples of 4.
     pub fn copy_to(&self, offset: u64, data: &[u8]) -> Result<()> {
         let parts = self.inner.parts()?;
         let at = place(parts, "memcpy_to_dm", offset, data.len())?;
@@ -80,6 +86,9 @@ impl<D: Driver> DeviceMemory<D> {
     }
 
     /// `ibv_memcpy_from_dm`. Offset and length must be multiples of 4, because the device requires it.
+    ///
+    /// # Errors
+    /// As [`copy_to`](Self::copy_to).
     pub fn copy_from(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         let parts = self.inner.parts()?;
         let length = out.len();
@@ -92,6 +101,9 @@ impl<D: Driver> DeviceMemory<D> {
     }
 
     /// Frees it and reports a failure, which `Drop` would only log. `EBUSY` while a region is registered on it.
+    ///
+    /// # Errors
+    /// `EBUSY` as above; else the kernel's error.
     pub fn close(self) -> Result<(), (Self, Error)> {
         match Arc::try_unwrap(self.inner) {
             Ok(mut inner) => inner.destroy().map_err(|error| (Self { inner: Arc::new(inner) }, error)),
@@ -125,6 +137,9 @@ pub struct DmRegion<D: Driver> {
 impl<D: Driver> ProtectionDomain<D> {
     /// `ibv_reg_dm_mr`: registers `range` of device memory. The restriction on entries of
     /// [`reg_mr_iova`](Self::reg_mr_iova) applies.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a range that is not inside, or memory of another context; else the kernel's error.
     pub fn reg_dm_mr(
         &self,
         dm: &DeviceMemory<D>,
@@ -158,6 +173,9 @@ impl<D: Driver> DmRegion<D> {
     }
 
     /// A scatter/gather entry of these bytes, in the driver's own form.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the range is not inside the region.
     pub fn sge(&self, range: Range<u64>) -> Result<D::Sge> {
         let wrong = || Error::invalid("sge", "range", format!("{range:?} of {} bytes", self.length));
         let length =
@@ -187,6 +205,9 @@ impl<D: Driver> DmRegion<D> {
     }
 
     /// Deregisters it and reports a failure, which `Drop` would only log.
+    ///
+    /// # Errors
+    /// `EBUSY` as above; else the kernel's error.
     pub fn close(mut self) -> Result<()> {
         self.destroy()
     }

@@ -43,6 +43,9 @@ pub struct Counters<D: Driver> {
 
 impl<D: Driver> Context<D> {
     /// `ibv_create_counters`: an empty set of counters.
+    ///
+    /// # Errors
+    /// `Unsupported` if the device or the kernel does not count packets of rules; else the kernel's error.
     pub fn create_counters(&self) -> Result<Counters<D>> {
         let handle = Some(control::counters::create(self.kernel())?);
         Ok(Counters { inner: Arc::new(CountersInner { handle, context: self.inner().clone() }) })
@@ -52,12 +55,18 @@ impl<D: Driver> Context<D> {
 impl<D: Driver> Counters<D> {
     /// `ibv_attach_counters_point_flow` without a flow: adds a counter. No rule may use the set yet (otherwise
     /// `EBUSY`).
+    ///
+    /// # Errors
+    /// The kernel's error.
     pub fn attach(&self, attr: CounterAttachAttr) -> Result<()> {
         self.inner.handle()?.attach(attr)
     }
 
     /// `ibv_read_counters`: the values, each at the index of its counter. `prefer_cached` allows values that the kernel
     /// has cached.
+    ///
+    /// # Errors
+    /// The kernel's error.
     pub fn read(&self, values: &mut [u64], prefer_cached: bool) -> Result<()> {
         self.inner.handle()?.read(values, prefer_cached)
     }
@@ -91,6 +100,9 @@ impl Flow {
     }
 
     /// `ibv_destroy_flow`: removes the rule and reports a failure, which `Drop` would only log.
+    ///
+    /// # Errors
+    /// The kernel's error.
     pub fn close(mut self) -> Result<()> {
         self.destroy()
     }
@@ -112,12 +124,18 @@ impl Drop for Flow {
 impl<D: Driver> QpControl<D> {
     /// `ibv_create_flow`: delivers the packets that `attr` matches to this QP, which must be a raw packet QP. Needs
     /// `CAP_NET_RAW`.
+    ///
+    /// # Errors
+    /// An invalid port, more specifications than the kernel accepts, or the kernel's error: `EPERM` without `CAP_NET_RAW`.
     pub fn create_flow(&self, attr: &FlowAttr) -> Result<Flow> {
         Flow::create(self.context(), self.handle()?, attr, None, self.clone())
     }
 
     /// `ibv_create_flow` with `IBV_FLOW_SPEC_ACTION_COUNT`: as [`create_flow`](Self::create_flow), and counts the
     /// packets in `counters`.
+    ///
+    /// # Errors
+    /// As `create_flow`.
     pub fn create_flow_counted(&self, attr: &FlowAttr, counters: &Counters<D>) -> Result<Flow> {
         Flow::create(self.context(), self.handle()?, attr, Some(counters), self.clone())
     }
@@ -125,12 +143,18 @@ impl<D: Driver> QpControl<D> {
 
 impl<D: Driver> RssQp<D> {
     /// `ibv_create_flow`: spreads the packets that `attr` matches. Needs `CAP_NET_RAW`.
+    ///
+    /// # Errors
+    /// An invalid port, more specifications than the kernel accepts, or the kernel's error: `EPERM` without `CAP_NET_RAW`.
     pub fn create_flow(&self, attr: &FlowAttr) -> Result<Flow> {
         Flow::create(self.context(), self.handle()?, attr, None, self.keep())
     }
 
     /// `ibv_create_flow` with `IBV_FLOW_SPEC_ACTION_COUNT`: as [`create_flow`](Self::create_flow), and counts the
     /// packets in `counters`.
+    ///
+    /// # Errors
+    /// As `create_flow`.
     pub fn create_flow_counted(&self, attr: &FlowAttr, counters: &Counters<D>) -> Result<Flow> {
         Flow::create(self.context(), self.handle()?, attr, Some(counters), self.keep())
     }

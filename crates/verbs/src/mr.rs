@@ -181,6 +181,9 @@ impl<D: Driver> ProtectionDomain<D> {
 
     /// `ibv_reg_dmabuf_mr`: memory of another device, which this process need not map. The restriction on entries of
     /// [`reg_mr_iova`](Self::reg_mr_iova) applies.
+    ///
+    /// # Errors
+    /// `Unsupported` if the kernel's driver has no dma-buf regions; else the kernel's error.
     pub fn reg_dmabuf_mr(
         &self,
         fd: BorrowedFd<'_>,
@@ -235,6 +238,9 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
     }
 
     /// `ibv_advise_mr`: prefetches a range of an on-demand region.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the range is not inside the region; `Unsupported` without on-demand paging; else the kernel's error.
     pub fn advise(&self, advice: MrAdvice, flags: AdviseFlags, range: Range<usize>) -> Result<()> {
         self.check("advise_mr", &range)?;
         let length = u32::try_from(range.len()).map_err(|_| {
@@ -247,6 +253,10 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
     /// `ibv_rereg_mr`: changes the access rights and the domain, if they are given. The keys may change.
     ///
     /// On failure the region may be unusable, and must still be closed (ibv_rereg_mr(3)).
+    ///
+    /// # Errors
+    /// `Unsupported` where the kernel's driver can't change regions; [`Error::Invalid`] for a domain of another context; else the
+    /// kernel's error.
     pub fn rereg(&mut self, pd: Option<&ProtectionDomain<D>>, access: Option<AccessFlags>) -> Result<()>
     where
         A: WritableShared,
@@ -337,6 +347,9 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
     }
 
     /// A scatter/gather entry of these bytes, in the driver's own form.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the range is not inside the region, or longer than 2^31 bytes.
     pub fn sge(&self, range: Range<usize>) -> Result<D::Sge> {
         self.check("sge", &range)?;
         let wrong = |_| Error::invalid("sge", "length", format!("{} bytes are too many", range.len()));
@@ -368,6 +381,9 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
     }
 
     /// Copies bytes from the region. Data that a peer writes at the same time may be copied in part.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the range is not inside the region; `Unsupported` for a dma-buf.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<()> {
         let from = self.memory_at(offset..offset.saturating_add(out.len()))?;
         // SAFETY: `StableBuf` guarantees these bytes as long as `self.buf` exists. A `&mut` to them exists only while a
@@ -377,6 +393,9 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
     }
 
     /// Copies bytes into the region.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
     pub fn write_at(&self, offset: usize, data: &[u8]) -> Result<()>
     where
         A: WritableShared,
@@ -390,6 +409,9 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
 
     /// Deregisters the region and returns the buffer. On failure (`EBUSY`: a window is bound to it), returns the
     /// region.
+    ///
+    /// # Errors
+    /// `EBUSY` as above; else the kernel's error.
     pub fn close(mut self) -> Result<B, (Self, Error)> {
         let Some(handle) = self.handle.take() else {
             return Err((self, Error::invalid("dereg_mr", "mr", "the region is already deregistered")));
@@ -465,6 +487,9 @@ impl<D: Driver> MemoryRegion<D, NoBuf, Exposed> {
 
 impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Exposed> {
     /// The aligned 8-byte word at `offset`, on which remote atomics operate.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the word is not inside the region, or not aligned; `Unsupported` for a dma-buf.
     pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64> {
         let at = self.memory_at(offset..offset.saturating_add(8))?.cast::<AtomicU64>();
         if !at.is_aligned() {

@@ -58,6 +58,9 @@ pub const fn inc_rkey(rkey: u32) -> u32 {
 
 impl<D: Driver> ProtectionDomain<D> {
     /// `ibv_alloc_mw`
+    ///
+    /// # Errors
+    /// `Unsupported` if the device has no windows of this type; else the kernel's error.
     pub fn alloc_mw(&self, mw_type: MwType) -> Result<MemoryWindow<D>> {
         let pd = self.inner();
         let handle = control::mw::alloc(pd.handle()?, mw_type, Uhw::none())?;
@@ -125,6 +128,9 @@ impl<D: Driver> MemoryWindow<D> {
     }
 
     /// Deallocates it and reports a failure, which `Drop` would only log.
+    ///
+    /// # Errors
+    /// The kernel's error.
     pub fn close(mut self) -> Result<()> {
         self.destroy()
     }

@@ -43,6 +43,9 @@ pub struct ThreadDomain<D: Driver> {
 
 impl<D: Driver> Context<D> {
     /// `ibv_alloc_pd`
+    ///
+    /// # Errors
+    /// The kernel's error.
     pub fn alloc_pd(&self) -> Result<ProtectionDomain<D>> {
         let context = self.inner();
         let handle = context.driver().alloc_pd()?;
@@ -51,6 +54,9 @@ impl<D: Driver> Context<D> {
     }
 
     /// `ibv_alloc_td`: doorbell resources for the queues of one thread.
+    ///
+    /// # Errors
+    /// The error of the doorbell's mapping.
     pub fn alloc_td(&self) -> Result<ThreadDomain<D>> {
         let context = self.inner();
         Ok(ThreadDomain { inner: Arc::new(context.driver().alloc_td()?), context: context.clone() })
@@ -91,6 +97,9 @@ impl<D: Driver> ProtectionDomain<D> {
 
     /// `ibv_alloc_null_mr`: an entry of `length` bytes. Data that are received or read into it are dropped, and sends
     /// from it send zeros. Nothing is allocated: the device has one null region, for all domains.
+    ///
+    /// # Errors
+    /// `Unsupported` if the device has no such memory; [`Error::Invalid`] above 2^31 bytes.
     pub fn null_sge(&self, length: u32) -> Result<D::Sge> {
         let lkey = self.inner.context.driver().null_lkey()?;
         D::Sge::new(0, length, lkey)
@@ -99,6 +108,9 @@ impl<D: Driver> ProtectionDomain<D> {
 
     /// Deallocates it and reports a failure, which `Drop` would only log. On failure it is returned with the error:
     /// `EBUSY` while an object of the domain exists.
+    ///
+    /// # Errors
+    /// `EBUSY` as above; else the kernel's error.
     pub fn close(self) -> Result<(), (Self, Error)> {
         let Self { inner, td } = self;
         let mut inner = match Arc::try_unwrap(inner) {

@@ -25,6 +25,9 @@ impl<Q: Engine, L: Locking> Receiver<Q, L> {
 
     /// `ibv_post_recv` or `ibv_post_srq_recv`, as C calls it.
     ///
+    /// # Errors
+    /// The first WR that was not posted, with the reason; those before it were.
+    ///
     /// # Safety
     /// As [`raw::post_recv`].
     pub unsafe fn post_list(&self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
@@ -51,6 +54,9 @@ impl<Q: Engine> Receiver<Q, Exclusive> {
 
     /// Posts one receive.
     ///
+    /// # Errors
+    /// [`PostError`]: the queue is full, too many entries, or a state in which the queue takes no receives.
+    ///
     /// # Safety
     /// As [`RecvBatch::push`].
     #[inline(always)]
@@ -62,6 +68,9 @@ impl<Q: Engine> Receiver<Q, Exclusive> {
 
 impl<Q: Engine> Receiver<Q, Shared> {
     /// Waits for the lock; an error if this thread holds it already.
+    ///
+    /// # Errors
+    /// [`Reentered`] if this thread holds the lock.
     #[inline(always)]
     pub fn lock(&self) -> Result<RecvGuard<'_, Q>, Reentered> {
         Ok(RecvGuard { guard: self.engine.lock()? })
@@ -82,6 +91,9 @@ impl<Q: Engine> RecvGuard<'_, Q> {
     }
 
     /// Posts one receive.
+    ///
+    /// # Errors
+    /// [`PostError`]: the queue is full, too many entries, or a state in which the queue takes no receives.
     ///
     /// # Safety
     /// As [`RecvBatch::push`].
@@ -123,6 +135,9 @@ impl<'q, Q: Engine> RecvBatch<'q, Q> {
     }
 
     /// Makes all receives visible to the device. If one of them was invalid, discards all and returns the first error.
+    ///
+    /// # Errors
+    /// The [`PostError`] of the first receive that was wrong; nothing was posted then.
     #[inline(always)]
     pub fn complete(self) -> Result<(), PostError> {
         self.inner.complete()

@@ -104,6 +104,9 @@ pub struct SharedReceiveQueue<D: Driver, L: Locking = Exclusive> {
 
 impl<D: Driver> ProtectionDomain<D> {
     /// `ibv_create_srq`
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for sizes above the device's limits; else the kernel's error, such as `ENOMEM`.
     pub fn create_srq<L: Locking>(&self, attr: &SrqInitAttr) -> Result<SharedReceiveQueue<D, L>> {
         SharedReceiveQueue::create(self, attr, None)
     }
@@ -151,6 +154,9 @@ impl<D: Driver, L: Locking> SharedReceiveQueue<D, L> {
     }
 
     /// Destroys it. On failure, which `Drop` would only log, returns it with the error. `EBUSY` while QPs use it.
+    ///
+    /// # Errors
+    /// `EBUSY` as above; else the kernel's error.
     pub fn close(mut self) -> Result<(), (Self, Error)> {
         let destroyed = match Arc::get_mut(&mut self.inner) {
             Some(inner) => inner.destroy(),
@@ -160,6 +166,9 @@ impl<D: Driver, L: Locking> SharedReceiveQueue<D, L> {
     }
 
     /// `ibv_create_srq_ex` of an XRC SRQ: its receives complete to `cq`.
+    ///
+    /// # Errors
+    /// `Unsupported` if the device has no XRC; [`Error::Invalid`] for parts of another context; else the kernel's error.
     pub fn create_xrc<LC: Locking>(
         pd: &ProtectionDomain<D>,
         attr: &SrqInitAttr,
@@ -186,17 +195,26 @@ impl<D: Driver, L: Locking> SharedReceiveQueue<D, L> {
     }
 
     /// `ibv_get_srq_num`: the number by which XRC senders address it.
+    ///
+    /// # Errors
+    /// `Unsupported` for other SRQs.
     pub fn srq_num(&self) -> Result<u32> {
         let number = self.inner.parts()?.0.srq_num();
         number.ok_or_else(|| Error::unsupported("get_srq_num", "only XRC SRQs have a number"))
     }
 
     /// `ibv_query_srq`
+    ///
+    /// # Errors
+    /// The kernel's error.
     pub fn query(&self) -> Result<SrqAttr> {
         self.inner.parts()?.0.query()
     }
 
     /// `ibv_post_srq_recv`, as C calls it.
+    ///
+    /// # Errors
+    /// The first WR that was not posted, with the reason; those before it were.
     ///
     /// # Safety
     /// As [`raw::post_recv`](uverbs_core::provider::raw::post_recv).
@@ -237,6 +255,10 @@ impl<D: Driver> SharedReceiveQueue<D, Exclusive> {
     }
 
     /// `ibv_modify_srq`: arms the limit event, or resizes the SRQ if the device can.
+    ///
+    /// # Errors
+    /// `Unsupported` for a size on a device that can't resize; else the kernel's error. A shared queue: `EBUSY` if this thread
+    /// holds the lock.
     pub fn modify(&mut self, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()> {
         modify(&self.inner, self.receiver.engine_mut(), attr, mask)
     }
@@ -248,6 +270,9 @@ impl<D: Driver> SharedReceiveQueue<D, Exclusive> {
     }
 
     /// Posts one receive.
+    ///
+    /// # Errors
+    /// [`PostError`]: the queue is full, too many entries, or a state in which the queue takes no receives.
     ///
     /// # Safety
     /// As [`RecvBatch::push`].
@@ -261,12 +286,19 @@ impl<D: Driver> SharedReceiveQueue<D, Exclusive> {
 
 impl<D: Driver> SharedReceiveQueue<D, Shared> {
     /// `ibv_modify_srq`: arms the limit event, or resizes the SRQ if the device can.
+    ///
+    /// # Errors
+    /// `Unsupported` for a size on a device that can't resize; else the kernel's error. A shared queue: `EBUSY` if this thread
+    /// holds the lock.
     pub fn modify(&self, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()> {
         let busy = |_| Error::os("modify_srq", "srq: locked by this thread", uverbs_core::Errno::EBUSY);
         modify(&self.inner, self.receiver.lock().map_err(busy)?.engine_mut(), attr, mask)
     }
 
     /// Waits for the lock; an error if this thread holds it already.
+    ///
+    /// # Errors
+    /// [`Reentered`] if this thread holds the lock.
     #[inline(always)]
     pub fn lock(&self) -> Result<RecvGuard<'_, D::SharedRecvQueue>, Reentered> {
         self.receiver.lock()

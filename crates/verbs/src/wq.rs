@@ -63,6 +63,9 @@ pub struct WorkQueue<D: Driver, L: Locking = Exclusive> {
 
 impl<D: Driver> ProtectionDomain<D> {
     /// `ibv_create_wq`: a work queue in state RESET, which completes to `cq`.
+    ///
+    /// # Errors
+    /// `Unsupported` if the device has no work queues; [`Error::Invalid`] for a CQ of another context; else the kernel's error.
     pub fn create_wq<L: Locking, LC: Locking>(
         &self,
         cq: &CompletionQueue<D, LC>,
@@ -98,6 +101,10 @@ impl<D: Driver> ProtectionDomain<D> {
 
     /// `ibv_create_qp_ex` with `rx_hash_conf`: a raw packet QP without queues of its own, which distributes the packets
     /// of its rules over the table.
+    ///
+    /// # Errors
+    /// `Unsupported` if the device does not hash packets; [`Error::Invalid`] for a table of another context; else the kernel's
+    /// error.
     pub fn create_rss_qp(&self, table: &RwqIndTable<D>, hash: RxHashConf<'_>) -> Result<RssQp<D>> {
         let context = self.inner().context();
         same_context(context, &table.inner.context, "create_qp", "rwq_ind_tbl")?;
@@ -137,6 +144,9 @@ impl<D: Driver, L: Locking> WorkQueue<D, L> {
     }
 
     /// `ibv_modify_wq`
+    ///
+    /// # Errors
+    /// The kernel's error.
     pub fn modify(&self, attr: &WqAttr) -> Result<()> {
         let handle = self.inner.handle()?;
         #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
@@ -146,6 +156,9 @@ impl<D: Driver, L: Locking> WorkQueue<D, L> {
     }
 
     /// Changes only the state; receives can be posted in RDY.
+    ///
+    /// # Errors
+    /// The kernel's error.
     pub fn modify_state(&self, state: WqState) -> Result<()> {
         self.modify(&WqAttr { wq_state: Some(state), ..WqAttr::default() })
     }
@@ -160,6 +173,9 @@ impl<D: Driver> WorkQueue<D, Exclusive> {
 
     /// Posts one receive.
     ///
+    /// # Errors
+    /// [`PostError`]: the queue is full, too many entries, or a state in which the queue takes no receives.
+    ///
     /// # Safety
     /// As [`RecvBatch::push`].
     #[expect(unsafe_code, reason = "the memory must stay until the receive completes")]
@@ -172,6 +188,9 @@ impl<D: Driver> WorkQueue<D, Exclusive> {
 
 impl<D: Driver> WorkQueue<D, Shared> {
     /// Waits for the lock; an error if this thread holds it already.
+    ///
+    /// # Errors
+    /// [`Reentered`] if this thread holds the lock.
     #[inline(always)]
     pub fn lock(&self) -> Result<RecvGuard<'_, D::RecvQueue>, Reentered> {
         self.receiver.lock()
@@ -230,6 +249,9 @@ pub struct RwqIndTable<D: Driver> {
 
 impl<D: Driver> RwqIndTable<D> {
     /// `ibv_create_rwq_ind_table`. The number of entries must be a power of two; a queue may have several entries.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] without queues, or for queues of another context; else the kernel's error.
     pub fn create<L: Locking>(wqs: &[&WorkQueue<D, L>]) -> Result<Self> {
         const VERB: &str = "create_rwq_ind_table";
         let Some(first) = wqs.first() else {

@@ -43,6 +43,9 @@ pub struct XrcDomain<D: Driver> {
 
 impl<D: Driver> Context<D> {
     /// `ibv_open_xrcd`: the domain of a file's inode; without a file, a new domain that is not shared.
+    ///
+    /// # Errors
+    /// `Unsupported` if the device has no XRC; else the kernel's error.
     pub fn open_xrcd(
         &self,
         file: Option<BorrowedFd<'_>>,

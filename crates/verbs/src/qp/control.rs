@@ -84,16 +84,25 @@ impl<D: Driver> QpControl<D> {
     }
 
     /// `ibv_query_ece`: the options of enhanced connection establishment that the QP offers, or has agreed on.
+    ///
+    /// # Errors
+    /// `Unsupported` if the driver or the kernel has no ECE.
     pub fn query_ece(&self) -> Result<Ece> {
         self.inner.context().driver().query_ece(self.inner.shared())
     }
 
     /// `ibv_set_ece`: sets the options of the peer, which the next [`modify`](Self::modify) passes to the device.
+    ///
+    /// # Errors
+    /// As [`query_ece`](Self::query_ece).
     pub fn set_ece(&self, ece: Ece) -> Result<()> {
         self.inner.context().driver().set_ece(self.inner.shared(), ece)
     }
 
     /// `ibv_modify_qp_rate_limit`: limits the send rate of the QP, if the device can.
+    ///
+    /// # Errors
+    /// `Unsupported` if the device does not pace packets; else the kernel's error.
     pub fn modify_rate_limit(&self, attr: &QpRateLimitAttr) -> Result<()> {
         self.inner.context().driver().modify_qp_rate_limit(self.handle()?, attr)
     }
@@ -105,6 +114,10 @@ impl<D: Driver> QpControl<D> {
     /// instead be posted and discarded, and no completion reports which of the two happened. WRs that were posted
     /// before a RESET have no completion after it. A program that needs the outcome of its work requests must stop
     /// posting before the RESET.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the transition does not exist, or needs or excludes an attribute, or a value is above the device's
+    /// limit; else the kernel's error.
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         let inner = &self.inner;
         let handle = inner.handle()?;
@@ -122,6 +135,9 @@ impl<D: Driver> QpControl<D> {
 
     /// `ibv_query_qp`. The driver fills in the size of the send queue, because not every kernel reports it (mlx5_ib
     /// returns 0).
+    ///
+    /// # Errors
+    /// The kernel's error.
     pub fn query(&self, mask: QpAttrMask) -> Result<(QpAttr, QpInitAttr)> {
         let (mut attr, mut init) = self.inner.handle()?.query(mask)?;
         let QpCap { max_send_wr, max_send_sge, max_inline_data, .. } = *self.cap();
@@ -132,16 +148,25 @@ impl<D: Driver> QpControl<D> {
     }
 
     /// Queries the state.
+    ///
+    /// # Errors
+    /// The kernel's error.
     pub fn state(&self) -> Result<QpState> {
         Ok(self.query(QpAttrMask::STATE)?.0.qp_state)
     }
 
     /// Changes only the state: to RESET or ERR, or for another transition without required attributes.
+    ///
+    /// # Errors
+    /// As [`modify`](Self::modify).
     pub fn modify_state(&self, state: QpState) -> Result<()> {
         self.modify(&QpAttr { qp_state: state, ..QpAttr::default() }, QpAttrMask::STATE)
     }
 
     /// Moves the QP from RESET to INIT; receives can be posted then.
+    ///
+    /// # Errors
+    /// As [`modify`](Self::modify).
     pub fn init(&self, attr: &ConnectAttr) -> Result<()> {
         let mut mask = QpAttrMask::STATE | QpAttrMask::PORT;
         if self.qp_type() != QpType::RawPacket {
@@ -201,6 +226,9 @@ impl<D: Driver> QpControl<D> {
     }
 
     /// Moves the QP from RTR to RTS, sending from `local.psn` on.
+    ///
+    /// # Errors
+    /// As [`modify`](Self::modify).
     pub fn ready_to_send(&self, local: &Endpoint, attr: &ConnectAttr) -> Result<()> {
         let (qp_attr, mask) = self.rts(local, attr);
         self.modify(&qp_attr, mask)
@@ -266,11 +294,17 @@ impl<D: Driver> QpControl<D> {
     }
 
     /// `ibv_attach_mcast`: the QP, which must be a datagram QP, receives the datagrams to the group.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a QP that is not UD, or a GID that is not a multicast group; else the kernel's error.
     pub fn attach_mcast(&self, gid: Gid, lid: u16) -> Result<()> {
         uverbs_core::control::mcast::attach(self.inner.handle()?, gid, lid)
     }
 
     /// `ibv_detach_mcast`
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a GID that is not a multicast group; else the kernel's error: `EINVAL` if it is not attached.
     pub fn detach_mcast(&self, gid: Gid, lid: u16) -> Result<()> {
         uverbs_core::control::mcast::detach(self.inner.handle()?, gid, lid)
     }

@@ -62,6 +62,9 @@ impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
 
     /// `ibv_post_recv`, as C calls it.
     ///
+    /// # Errors
+    /// The first WR that was not posted, with the reason; those before it were.
+    ///
     /// # Safety
     /// As [`raw::post_recv`](uverbs_core::provider::raw::post_recv).
     #[expect(unsafe_code, reason = "C's contract: a list of raw pointers")]
@@ -74,22 +77,34 @@ impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
     }
 
     /// `ibv_modify_qp`
+    ///
+    /// # Errors
+    /// As [`QpControl::modify`].
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         self.control.modify(attr, mask)
     }
 
     /// `ibv_query_qp`
+    ///
+    /// # Errors
+    /// The kernel's error.
     pub fn query(&self, mask: QpAttrMask) -> Result<(QpAttr, QpInitAttr)> {
         self.control.query(mask)
     }
 
     /// Moves the QP from RESET to INIT; receives can be posted then.
+    ///
+    /// # Errors
+    /// As [`QpControl::modify`].
     pub fn init(&self, attr: &ConnectAttr) -> Result<()> {
         self.control.init(attr)
     }
 
     /// Moves the QP from INIT to RTS, connected to `remote` (which a datagram QP ignores). `local` is this side's
     /// endpoint.
+    ///
+    /// # Errors
+    /// As [`QpControl::connect`].
     pub fn connect(&self, local: &Endpoint, remote: &Endpoint, attr: &ConnectAttr) -> Result<()> {
         self.control.connect(local, remote, attr)
     }

@@ -23,6 +23,9 @@ impl<D: Driver, L: Locking> RecvQueue<D, L> {
 
     /// `ibv_post_recv`, as C calls it.
     ///
+    /// # Errors
+    /// The first WR that was not posted, with the reason; those before it were.
+    ///
     /// # Safety
     /// As [`raw::post_recv`](uverbs_core::provider::raw::post_recv).
     #[expect(unsafe_code, reason = "C's contract: a list of raw pointers")]
@@ -56,6 +59,9 @@ impl<D: Driver> RecvQueue<D, Exclusive> {
 
     /// Posts one receive.
     ///
+    /// # Errors
+    /// [`PostError`]: the queue is full, too many entries, or a state in which the queue takes no receives.
+    ///
     /// # Safety
     /// As [`RecvBatch::push`].
     #[expect(unsafe_code, reason = "the memory must stay until the receive completes")]
@@ -68,6 +74,9 @@ impl<D: Driver> RecvQueue<D, Exclusive> {
 
 impl<D: Driver> RecvQueue<D, Shared> {
     /// Waits for the lock; an error if this thread holds it already.
+    ///
+    /// # Errors
+    /// [`Reentered`] if this thread holds the lock.
     #[inline(always)]
     pub fn lock(&self) -> Result<RecvGuard<'_, D::RecvQueue>, Reentered> {
         self.receiver.lock()

@@ -46,6 +46,9 @@ impl<D: Driver, T: Sends, L: Locking> SendQueue<D, T, L> {
 
     /// `ibv_post_send`, as C calls it.
     ///
+    /// # Errors
+    /// The first WR that was not posted, with the reason; those before it were.
+    ///
     /// # Safety
     /// As [`raw::post_send`].
     #[expect(unsafe_code, reason = "C's contract: a list of raw pointers")]
@@ -134,6 +137,9 @@ single_posts! {
 
 impl<D: Driver, T: Sends> SendQueue<D, T, Shared> {
     /// Waits for the lock; an error if this thread holds it already.
+    ///
+    /// # Errors
+    /// [`Reentered`] if this thread holds the lock.
     #[inline(always)]
     pub fn lock(&self) -> Result<SendGuard<'_, D, T>, Reentered> {
         Ok(SendGuard { guard: self.engine.lock()?, _transport: PhantomData })
@@ -181,6 +187,10 @@ impl<'q, D: Driver, T: Sends> Batch<'q, D, T> {
 
     /// Makes all work requests visible to the device and rings the doorbell. If one of them was invalid, discards all
     /// and returns the first error.
+    ///
+    /// # Errors
+    /// The [`PostError`] of the first WR that was wrong, or [`PostError::QueueFull`]; nothing was posted then. Only after
+    /// [`PostError::Doorbell`] (rxe: the system call failed) the WRs may run.
     #[inline(always)]
     pub fn complete(self) -> Result<(), PostError> {
         self.inner.complete()
