@@ -50,6 +50,9 @@ pub(super) fn create(
     if !missing.is_empty() {
         return Err(Error::unsupported(VERB, format!("mlx5 has no CQ flags {missing:?}")));
     }
+    if !matches!(cqe_size, 64 | 128) {
+        return Err(Error::invalid(VERB, "cqe_size", format!("{cqe_size} is neither 64 nor 128")));
+    }
     let entries = size::completion_queue(VERB, attr.cqe)?;
     let (ring, buf) = ring(mlx5, VERB, entries, (cqe_size, allocator))?;
     let dbrec = mlx5.dbrecs.alloc_from(allocator).map_err(|e| mlx5.no_memory(VERB, &e))?;

@@ -318,9 +318,6 @@ impl Mlx5 {
         user_handle: u64,
     ) -> Result<CqParts<Self>> {
         let cqe_size = options.cqe_size.unwrap_or(self.options.cqe_size);
-        if !matches!(cqe_size, 64 | 128) {
-            return Err(Error::invalid("create_cq", "cqe_size", format!("{cqe_size} is neither 64 nor 128")));
-        }
         super::cq::create(self, attr, (cqe_size, options.allocator), channel, user_handle)
     }
 
