@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The vocabulary of the tests: work requests as values, and functions that post them on each interface.
 //!
-//! A test describes a [`Request`] once and posts it as C's [`List`], by a [`Session`] of the `wr_*` builder, or typed:
-//! with [`push`] on a driver's queue, or with the functions of `verbs` on the queues of the `uverbs` crate (feature
-//! `verbs`). The end-to-end suite, the reference vectors, the fuzz targets and `uverbs selftest` use it.
+//! A test describes a [`Request`] once, or an [`OwnedRequest`], and posts it as C's [`List`], by a [`Session`] of the
+//! `wr_*` builder, or on any [`Face`]: with [`post`] on a driver's queue, or with the functions of `verbs` on the queues of
+//! the `uverbs` crate (feature `verbs`). The end-to-end suite, the reference vectors, the fuzz targets and `uverbs selftest` use it.
 //!
 //! [`kernel::Scripted`] is the kernel of tests that need one, with answers that each test specifies.
 //!
@@ -13,6 +13,7 @@
 
 pub mod kernel;
 mod list;
+mod owned;
 mod push;
 mod request;
 mod session;
@@ -20,6 +21,7 @@ mod session;
 pub mod verbs;
 
 pub use list::{List, as_recv_list, recv_nodes, refused};
-pub use push::{Visit, begin, push, visit, wire};
-pub use request::{Data, Dest, Handle, Op, Refused, Remote, Request, To, handle, has_data, opcode};
+pub use owned::{OwnedData, OwnedDest, OwnedRequest};
+pub use push::{AtOnce, Visit, begin, build, post, push, visit, wire};
+pub use request::{Data, Dest, Face, Handle, Op, Refused, Remote, Request, To, handle, has_data, opcode};
 pub use session::Session;

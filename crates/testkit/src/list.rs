@@ -11,6 +11,9 @@ use uverbs_core::wr::{
     WrTso, WrUd, WrUnion,
 };
 
+/// The immediate data of operations without any, which the driver must not read.
+const UNUSED: u32 = 0xbad_bad;
+
 /// C's structs of a window and a region, with the keys of a bind. They are boxed, so that their addresses do not
 /// change.
 type Window = Box<(IbvMw, IbvMr)>;
@@ -76,6 +79,7 @@ impl<'a> List<'a> {
     fn add<H: Handle>(&mut self, req: &Request<'a, H>) {
         let mut wr = SendWr::new(req.wr_id, opcode(req.op));
         wr.send_flags = req.flags.bits();
+        wr.imm_data_or_invalidate_rkey = UNUSED;
         // The key of inline data has no meaning, so it is one that no region has.
         let inline = |b: &[u8]| Sge {
             addr: b.as_ptr().expose_provenance() as u64,
@@ -107,7 +111,7 @@ impl<'a> List<'a> {
                 wr.imm_data_or_invalidate_rkey = ImmData::new(imm).to_be();
             }
             Op::CmpSwp(r, compare, swap) => wr.wr = atomic(r, compare, swap),
-            Op::FetchAdd(r, add) => wr.wr = atomic(r, add, 0),
+            Op::FetchAdd(r, add) => wr.wr = atomic(r, add, u64::MAX),
             Op::BindMw(bind) => {
                 let (bind_mw, window) = window(&bind);
                 wr.tail = WrTail { bind_mw };

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Requests on the typed interface of a driver's queue, `uverbs_core::provider`.
+//! Requests on each interface of a driver's queue, `uverbs_core::provider`.
 #![expect(unsafe_code)]
 // UNSAFETY: posts work requests; the contracts of its functions require that the memory that they name stays valid.
 
-use crate::request::{Data, Dest, Op, Request};
+use crate::list::{List, refused};
+use crate::request::{Data, Dest, Face, Op, Refused, Request, has_data};
 use uverbs_core::provider::op::{self, Address};
 use uverbs_core::provider::{
-    Connected, Inline, InlineList, NoData, Operation, Payload, PostError, RemoteSrq, SendBatch, To,
-    WireRemote, WireSge, Wr, WrBuilder,
+    Connected, Inline, InlineList, NoData, Operation, Payload, PostError, RemoteSrq, SendBatch, SendQueue,
+    To, WireRemote, WireSge, Wr, WrBuilder,
 };
 use uverbs_core::wr::{ImmData, RawAh, SendFlags, Sge};
 
@@ -128,4 +129,121 @@ unsafe fn push_to<B: SendBatch>(
     let wr = Wr { wr_id: req.wr_id, flags: req.flags };
     // SAFETY: a bind fulfils the contract of `BindMw::new`, as `SendBatch::push` requires (contract of this function).
     unsafe { visit(req.op, Push(batch, wr, to, data)) };
+}
+
+/// Adds a request to the session of a queue: builder and setters. The setters may be called in either order, so that of an
+/// address is first for odd ids. The setter of a DC address is the driver's own; the caller calls it.
+///
+/// # Safety
+/// As [`SendBatch::push`].
+pub unsafe fn build<Q: WrBuilder>(queue: &mut Q, req: &Request<'_, RawAh<Q::Ah>>) {
+    // SAFETY: a bind fulfils the contract of `BindMw::new`, as `SendBatch::push` requires (contract of this function).
+    unsafe { begin(queue, req.wr_id, req.flags, req.op) };
+    if !has_data(req.op) {
+        return;
+    }
+    let address_first = req.wr_id % 2 == 1;
+    if address_first {
+        set_address(queue, &req.dest);
+    }
+    match req.data {
+        // SAFETY: names no memory.
+        Data::None => unsafe { queue.wr_set_sges(&[]) },
+        // SAFETY: the memory fulfils the contract of `SendBatch::push` (contract of this function).
+        Data::Sges(sges) => unsafe { queue.wr_set_sges(sges) },
+        Data::Inline(bytes) => queue.wr_set_inline(Inline(bytes)),
+        Data::InlineList(list) => queue.wr_set_inline(InlineList(list)),
+    }
+    if !address_first {
+        set_address(queue, &req.dest);
+    }
+}
+
+fn set_address<Q: WrBuilder>(queue: &mut Q, dest: &Dest<'_, RawAh<Q::Ah>>) {
+    match dest {
+        Dest::Peer | Dest::Dc { .. } => {}
+        Dest::Ud(to) => queue.wr_set_ud_addr(&to.ah.driver, to.qpn, to.qkey),
+        Dest::Xrc(srqn) => queue.wr_set_xrc_srqn(*srqn),
+    }
+}
+
+/// A queue as a batch that posts each request at once. Its result is that of the last post.
+#[derive(Debug)]
+pub struct AtOnce<'q, Q> {
+    queue: &'q mut Q,
+    last: Result<(), PostError>,
+}
+
+impl<'q, Q> AtOnce<'q, Q> {
+    /// Posts to this queue.
+    pub fn new(queue: &'q mut Q) -> Self {
+        Self { queue, last: Ok(()) }
+    }
+}
+
+impl<Q: SendQueue> SendBatch for AtOnce<'_, Q> {
+    type Sge = Q::Sge;
+    type Remote = Q::Remote;
+    type Ah = Q::Ah;
+
+    unsafe fn push<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P)
+    where
+        A: Address<Self::Ah>,
+        O: Operation<Remote = Self::Remote>,
+        P: Payload<Self::Sge>,
+    {
+        // SAFETY: the contract of this function is that of `SendBatch::push`, which `post` requires.
+        self.last = unsafe { self.queue.post(wr, to, op, data) };
+    }
+
+    fn complete(self) -> Result<(), PostError> {
+        self.last
+    }
+}
+
+/// Posts requests. Single posts stop at the first that is refused.
+///
+/// # Errors
+/// The error of the post, and the index of the request if the interface names it.
+///
+/// # Safety
+/// As [`SendBatch::push`].
+pub unsafe fn post<Q: WrBuilder>(
+    queue: &mut Q,
+    face: Face,
+    reqs: &[Request<'_, RawAh<Q::Ah>>],
+) -> Result<(), Refused> {
+    match face {
+        Face::List => {
+            let list = List::new(reqs);
+            // SAFETY: the list owns or borrows what its nodes point to; its handles are of this driver; the memory that
+            // it names fulfils the contract of `SendBatch::push` (contract of this function).
+            unsafe { queue.post_send(list.first()) }.map_err(|bad| refused(list.nodes(), &bad))
+        }
+        Face::Builder => {
+            queue.wr_start();
+            for req in reqs {
+                // SAFETY: `build` and this function have the same contract.
+                unsafe { build(queue, req) };
+            }
+            Ok(queue.wr_complete()?)
+        }
+        Face::Batch => {
+            let mut batch = queue.batch();
+            for req in reqs {
+                // SAFETY: `push` and this function have the same contract.
+                unsafe { push(&mut batch, req) }?;
+            }
+            Ok(batch.complete()?)
+        }
+        Face::Single => {
+            for (i, req) in reqs.iter().enumerate() {
+                let mut single = AtOnce::new(queue);
+                // SAFETY: `push` and this function have the same contract.
+                let pushed = unsafe { push(&mut single, req) };
+                pushed.and_then(|()| single.complete()).map_err(|e| Refused::new(e, Some(i)))?;
+            }
+            Ok(())
+        }
+    }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Work requests as values: operation, data and destination; and why one was refused.
+//! Work requests as values: operation, data and destination; the interface that posts them; and why one was refused.
 
 use core::ptr;
 use uverbs_core::provider::op::{FlushArgs, MwBind, TsoArgs};
@@ -221,6 +221,24 @@ impl<'a, H> Request<'a, H> {
     pub fn dest(self, dest: Dest<'a, H>) -> Self {
         Self { dest, ..self }
     }
+}
+
+/// An interface for posts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Face {
+    /// `ibv_post_send`.
+    List,
+    /// `ibv_wr_start` .. `ibv_wr_complete`.
+    Builder,
+    /// A typed batch.
+    Batch,
+    /// Typed, each posted immediately.
+    Single,
+}
+
+impl Face {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::List, Self::Builder, Self::Batch, Self::Single];
 }
 
 /// Why a post was refused.

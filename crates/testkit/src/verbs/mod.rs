@@ -6,6 +6,7 @@
 mod lock;
 mod typed;
 
+pub use crate::request::Face;
 pub use lock::{Lock, Lost, batch, recv_batch};
 pub use typed::Typed;
 
@@ -23,24 +24,6 @@ impl<D: Driver> Handle for AddressHandle<D> {
     fn raw(&self) -> *const IbvAh {
         self.as_raw()
     }
-}
-
-/// An interface for posts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Face {
-    /// `ibv_post_send`.
-    List,
-    /// `ibv_wr_start` .. `ibv_wr_complete`.
-    Builder,
-    /// A typed batch.
-    Batch,
-    /// Typed, each posted immediately.
-    Single,
-}
-
-impl Face {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::List, Self::Builder, Self::Batch, Self::Single];
 }
 
 /// Posts requests. Single posts stop at the first that is refused.
