@@ -206,10 +206,13 @@ fn arguments(words: impl Iterator<Item = String>) -> (Arguments, Vec<String>) {
     (Arguments::from_iter(options), filters)
 }
 
-/// Lists the generic functions of a module as tests: `tests!(a, b)` makes `fn tests<P: TestBed>() -> Vec<Test>`.
+/// Lists the generic functions of a module as tests: `tests!(a, b)` makes `fn tests<P: TestBed>() -> Vec<Test>`. A test may
+/// have another name than its function: `tests!(a_rc = a::<D, Rc>, a_uc = a::<D, Uc>)`.
 #[macro_export]
 macro_rules! tests {
-    ($($name:ident),* $(,)?) => {
+    (@run $name:ident) => { $name };
+    (@run $name:ident $run:expr) => { $run };
+    ($($name:ident $(= $run:expr)?),* $(,)?) => {
         /// The tests of this file, for a bed.
         pub fn tests<P: $crate::TestBed>() -> Vec<$crate::Test> {
             let theme = module_path!().rsplit("::").next().unwrap_or_default();
@@ -218,7 +221,7 @@ macro_rules! tests {
                 struct Run;
                 impl $crate::LabTest for Run {
                     fn run<D: uverbs::Driver>(self, lab: &$crate::Lab<D>) -> $crate::Outcome {
-                        $name(lab)
+                        $crate::tests!(@run $name $($run)?)(lab)
                     }
                 }
                 $crate::Test::new::<P>(&format!("{theme}::{}", stringify!($name)), Run)

@@ -186,10 +186,6 @@ fn down_and_up<D: Driver>(lab: &Lab<D>, end: End, first: &[WcStatus]) -> Result<
     Ok(())
 }
 
-fn link_down_at_the_peer_is_reported<D: Driver>(lab: &Lab<D>) -> Outcome {
-    down_and_up(lab, End::B, &[WcStatus::RETRY_EXC_ERR])
-}
-
 /// A software device may detect immediately that it can't send; kernels since 6.4 report that as a flush.
 fn link_down_here_is_reported<D: Driver>(lab: &Lab<D>) -> Outcome {
     let first = [WcStatus::RETRY_EXC_ERR, WcStatus::LOC_QP_OP_ERR, WcStatus::WR_FLUSH_ERR];
@@ -331,14 +327,6 @@ fn forked_child<D: Driver, L: Lock>(lab: &Lab<D>) -> Result<()> {
     resources_become(lab.env()?, &before)
 }
 
-fn calls_of_a_forked_child_have_no_effect_exclusive<D: Driver>(lab: &Lab<D>) -> Outcome {
-    forked_child::<D, Exclusive>(lab)
-}
-
-fn calls_of_a_forked_child_have_no_effect_shared<D: Driver>(lab: &Lab<D>) -> Outcome {
-    forked_child::<D, Shared>(lab)
-}
-
 // ---- Nothing is left.
 
 /// The number of mappings of RDMA devices in this process.
@@ -472,11 +460,11 @@ fn suite_leaves_no_objects(env: &LabEnv) -> Outcome {
 
 uverbs_tests::tests!(
     killed_peer_fails_outstanding_sends,
-    link_down_at_the_peer_is_reported,
+    link_down_at_the_peer_is_reported = |lab| down_and_up(lab, End::B, &[WcStatus::RETRY_EXC_ERR]),
     link_down_here_is_reported,
     address_changes_raise_events,
-    calls_of_a_forked_child_have_no_effect_exclusive,
-    calls_of_a_forked_child_have_no_effect_shared,
+    calls_of_a_forked_child_have_no_effect_exclusive = forked_child::<D, Exclusive>,
+    calls_of_a_forked_child_have_no_effect_shared = forked_child::<D, Shared>,
     repeated_use_leaves_no_objects,
     contexts_are_closed_with_their_last_object,
 );

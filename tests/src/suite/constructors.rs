@@ -144,18 +144,6 @@ fn qp_sizes<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Outcome {
     })
 }
 
-fn create_qp_refuses_invalid_values_rc<D: Driver>(lab: &Lab<D>) -> Outcome {
-    qp_sizes::<D, Rc>(lab)
-}
-
-fn create_qp_refuses_invalid_values_uc<D: Driver>(lab: &Lab<D>) -> Outcome {
-    qp_sizes::<D, Uc>(lab)
-}
-
-fn create_qp_refuses_invalid_values_ud<D: Driver>(lab: &Lab<D>) -> Outcome {
-    qp_sizes::<D, Ud>(lab)
-}
-
 /// Queues of size 0: creation fails, or creates a QP that refuses every post.
 fn qps_without_queues_refuse_posts<D: Driver>(lab: &Lab<D>) -> Outcome {
     without_leaks(lab, || {
@@ -555,9 +543,9 @@ fn closing_an_object_in_use_returns_it<D: Driver>(lab: &Lab<D>) -> Outcome {
 crate::tests!(
     create_cq_refuses_invalid_values,
     resize_cq_refuses_invalid_sizes,
-    create_qp_refuses_invalid_values_rc,
-    create_qp_refuses_invalid_values_uc,
-    create_qp_refuses_invalid_values_ud,
+    create_qp_refuses_invalid_values_rc = qp_sizes::<D, Rc>,
+    create_qp_refuses_invalid_values_uc = qp_sizes::<D, Uc>,
+    create_qp_refuses_invalid_values_ud = qp_sizes::<D, Ud>,
     qps_without_queues_refuse_posts,
     create_qp_refuses_missing_operations,
     srqs_refuse_invalid_values,

@@ -36,14 +36,6 @@ fn inline_lengths_up_to_the_limit_rc<D: Driver>(lab: &Lab<D>) -> Outcome {
     lengths_in::<D, Rc, Shared>(lab)
 }
 
-fn inline_lengths_up_to_the_limit_uc<D: Driver>(lab: &Lab<D>) -> Outcome {
-    lengths_in::<D, Uc, Exclusive>(lab)
-}
-
-fn inline_lengths_up_to_the_limit_ud<D: Driver>(lab: &Lab<D>) -> Outcome {
-    lengths_in::<D, Ud, Exclusive>(lab)
-}
-
 /// Every opcode that takes inline data, from one buffer and from several, by every face. (Sends with invalidation: below.)
 fn every_opcode_takes_inline_data<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
@@ -158,10 +150,10 @@ fn inline_data_is_copied_by_the_call<D: Driver>(lab: &Lab<D>) -> Outcome {
 
 crate::tests!(
     inline_lengths_up_to_the_limit_rc,
-    inline_lengths_up_to_the_limit_uc,
-    inline_lengths_up_to_the_limit_ud,
+    inline_lengths_up_to_the_limit_uc = lengths_in::<D, Uc, Exclusive>,
+    inline_lengths_up_to_the_limit_ud = lengths_in::<D, Ud, Exclusive>,
     every_opcode_takes_inline_data,
     inline_send_invalidates_a_window,
     inline_data_of_constant_length_arrives,
-    inline_data_is_copied_by_the_call
+    inline_data_is_copied_by_the_call,
 );

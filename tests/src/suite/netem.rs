@@ -146,34 +146,6 @@ fn disturbed<D: Driver, L: Lock>(lab: &Lab<D>, what: Disturbance, n: u64, repair
     rounds(&mut pair, Face::Single, 5, MIXED).context("on the clean link")
 }
 
-fn reliable_qps_survive_loss<D: Driver>(lab: &Lab<D>) -> Outcome {
-    disturbed::<D, Exclusive>(lab, Disturbance { loss: 1, ..NONE }, 12, true)
-}
-
-fn reliable_qps_survive_heavy_loss<D: Driver>(lab: &Lab<D>) -> Outcome {
-    disturbed::<D, Shared>(lab, LOSS_5, 4, true)
-}
-
-fn reliable_qps_survive_delay<D: Driver>(lab: &Lab<D>) -> Outcome {
-    disturbed::<D, Exclusive>(lab, Disturbance { delay: MS, ..NONE }, 3, false)
-}
-
-fn reliable_qps_survive_reordering<D: Driver>(lab: &Lab<D>) -> Outcome {
-    disturbed::<D, Exclusive>(lab, Disturbance { delay: MS, reorder: Some((90, 25)), ..NONE }, 4, true)
-}
-
-fn reliable_qps_survive_duplicates<D: Driver>(lab: &Lab<D>) -> Outcome {
-    disturbed::<D, Exclusive>(lab, Disturbance { duplicate: 10, ..NONE }, 12, true)
-}
-
-fn reliable_qps_survive_damage<D: Driver>(lab: &Lab<D>) -> Outcome {
-    disturbed::<D, Exclusive>(lab, Disturbance { corrupt: 2, ..NONE }, 6, true)
-}
-
-fn reliable_qps_survive_all_faults<D: Driver>(lab: &Lab<D>) -> Outcome {
-    disturbed::<D, Shared>(lab, EVERYTHING, 8, true)
-}
-
 /// An outage that is shorter than the timeouts causes no error. The ports stay up, because a device may fail requests
 /// immediately if its port is down.
 fn short_outage_causes_no_error<D: Driver>(lab: &Lab<D>) -> Outcome {
@@ -248,13 +220,22 @@ fn unreliable_messages_arrive_whole_and_in_order<D: Driver>(lab: &Lab<D>) -> Out
 }
 
 crate::tests!(
-    reliable_qps_survive_loss,
-    reliable_qps_survive_heavy_loss,
-    reliable_qps_survive_delay,
-    reliable_qps_survive_reordering,
-    reliable_qps_survive_duplicates,
-    reliable_qps_survive_damage,
-    reliable_qps_survive_all_faults,
+    reliable_qps_survive_loss =
+        |lab| disturbed::<D, Exclusive>(lab, Disturbance { loss: 1, ..NONE }, 12, true),
+    reliable_qps_survive_heavy_loss = |lab| disturbed::<D, Shared>(lab, LOSS_5, 4, true),
+    reliable_qps_survive_delay =
+        |lab| disturbed::<D, Exclusive>(lab, Disturbance { delay: MS, ..NONE }, 3, false),
+    reliable_qps_survive_reordering = |lab| disturbed::<D, Exclusive>(
+        lab,
+        Disturbance { delay: MS, reorder: Some((90, 25)), ..NONE },
+        4,
+        true
+    ),
+    reliable_qps_survive_duplicates =
+        |lab| disturbed::<D, Exclusive>(lab, Disturbance { duplicate: 10, ..NONE }, 12, true),
+    reliable_qps_survive_damage =
+        |lab| disturbed::<D, Exclusive>(lab, Disturbance { corrupt: 2, ..NONE }, 6, true),
+    reliable_qps_survive_all_faults = |lab| disturbed::<D, Shared>(lab, EVERYTHING, 8, true),
     short_outage_causes_no_error,
     unreliable_messages_arrive_whole_and_in_order,
 );

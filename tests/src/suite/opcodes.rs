@@ -252,38 +252,29 @@ fn all<D: Driver, T: Typed<D>, L: Lock>(lab: &Lab<D>, face: Face) -> Outcome {
     Ok(())
 }
 
-macro_rules! matrix {
-    ($($name:ident = $transport:ident $locking:ident $face:ident;)*) => {
-        $(fn $name<D: Driver>(lab: &Lab<D>) -> Outcome {
-            all::<D, $transport, $locking>(lab, Face::$face)
-        })*
-        crate::tests!($($name),*);
-    };
-}
-
-matrix! {
-    rc_exclusive_list = Rc Exclusive List;
-    rc_exclusive_builder = Rc Exclusive Builder;
-    rc_exclusive_batch = Rc Exclusive Batch;
-    rc_exclusive_single = Rc Exclusive Single;
-    rc_shared_list = Rc Shared List;
-    rc_shared_builder = Rc Shared Builder;
-    rc_shared_batch = Rc Shared Batch;
-    rc_shared_single = Rc Shared Single;
-    uc_exclusive_list = Uc Exclusive List;
-    uc_exclusive_builder = Uc Exclusive Builder;
-    uc_exclusive_batch = Uc Exclusive Batch;
-    uc_exclusive_single = Uc Exclusive Single;
-    uc_shared_list = Uc Shared List;
-    uc_shared_builder = Uc Shared Builder;
-    uc_shared_batch = Uc Shared Batch;
-    uc_shared_single = Uc Shared Single;
-    ud_exclusive_list = Ud Exclusive List;
-    ud_exclusive_builder = Ud Exclusive Builder;
-    ud_exclusive_batch = Ud Exclusive Batch;
-    ud_exclusive_single = Ud Exclusive Single;
-    ud_shared_list = Ud Shared List;
-    ud_shared_builder = Ud Shared Builder;
-    ud_shared_batch = Ud Shared Batch;
-    ud_shared_single = Ud Shared Single;
-}
+crate::tests!(
+    rc_exclusive_list = |lab| all::<D, Rc, Exclusive>(lab, Face::List),
+    rc_exclusive_builder = |lab| all::<D, Rc, Exclusive>(lab, Face::Builder),
+    rc_exclusive_batch = |lab| all::<D, Rc, Exclusive>(lab, Face::Batch),
+    rc_exclusive_single = |lab| all::<D, Rc, Exclusive>(lab, Face::Single),
+    rc_shared_list = |lab| all::<D, Rc, Shared>(lab, Face::List),
+    rc_shared_builder = |lab| all::<D, Rc, Shared>(lab, Face::Builder),
+    rc_shared_batch = |lab| all::<D, Rc, Shared>(lab, Face::Batch),
+    rc_shared_single = |lab| all::<D, Rc, Shared>(lab, Face::Single),
+    uc_exclusive_list = |lab| all::<D, Uc, Exclusive>(lab, Face::List),
+    uc_exclusive_builder = |lab| all::<D, Uc, Exclusive>(lab, Face::Builder),
+    uc_exclusive_batch = |lab| all::<D, Uc, Exclusive>(lab, Face::Batch),
+    uc_exclusive_single = |lab| all::<D, Uc, Exclusive>(lab, Face::Single),
+    uc_shared_list = |lab| all::<D, Uc, Shared>(lab, Face::List),
+    uc_shared_builder = |lab| all::<D, Uc, Shared>(lab, Face::Builder),
+    uc_shared_batch = |lab| all::<D, Uc, Shared>(lab, Face::Batch),
+    uc_shared_single = |lab| all::<D, Uc, Shared>(lab, Face::Single),
+    ud_exclusive_list = |lab| all::<D, Ud, Exclusive>(lab, Face::List),
+    ud_exclusive_builder = |lab| all::<D, Ud, Exclusive>(lab, Face::Builder),
+    ud_exclusive_batch = |lab| all::<D, Ud, Exclusive>(lab, Face::Batch),
+    ud_exclusive_single = |lab| all::<D, Ud, Exclusive>(lab, Face::Single),
+    ud_shared_list = |lab| all::<D, Ud, Shared>(lab, Face::List),
+    ud_shared_builder = |lab| all::<D, Ud, Shared>(lab, Face::Builder),
+    ud_shared_batch = |lab| all::<D, Ud, Shared>(lab, Face::Batch),
+    ud_shared_single = |lab| all::<D, Ud, Shared>(lab, Face::Single),
+);

@@ -47,18 +47,6 @@ fn laps<D: Driver, T: Typed<D>, L: Lock>(lab: &Lab<D>, total: u64) -> Outcome {
     Ok(())
 }
 
-fn queues_wrap_around_rc<D: Driver>(lab: &Lab<D>) -> Outcome {
-    laps::<D, Rc, Exclusive>(lab, 5000)
-}
-
-fn queues_wrap_around_shared<D: Driver>(lab: &Lab<D>) -> Outcome {
-    laps::<D, Rc, Shared>(lab, 2000)
-}
-
-fn queues_wrap_around_ud<D: Driver>(lab: &Lab<D>) -> Outcome {
-    laps::<D, Ud, Exclusive>(lab, 2000)
-}
-
 /// On every face, a full queue refuses a post and names the request that did not fit, and works again when requests
 /// have completed.
 fn full_queue_refuses_and_recovers<D: Driver>(lab: &Lab<D>) -> Outcome {
@@ -314,9 +302,9 @@ fn largest_queue_works<D: Driver>(lab: &Lab<D>) -> Result<()> {
 }
 
 crate::tests!(
-    queues_wrap_around_rc,
-    queues_wrap_around_shared,
-    queues_wrap_around_ud,
+    queues_wrap_around_rc = |lab| laps::<D, Rc, Exclusive>(lab, 5000),
+    queues_wrap_around_shared = |lab| laps::<D, Rc, Shared>(lab, 2000),
+    queues_wrap_around_ud = |lab| laps::<D, Ud, Exclusive>(lab, 2000),
     full_queue_refuses_and_recovers,
     full_queue_recovers_after_rnr,
     receive_queue_takes_what_it_reports,

@@ -473,27 +473,19 @@ fn every_row_is_checked<D: Driver>(_lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-macro_rules! matrix {
-    ($($name:ident = $hold:ident $transport:ident $locking:ident;)*) => {
-        $(fn $name<D: Driver>(lab: &Lab<D>) -> Outcome {
-            $hold::<D, $transport, $locking>(lab)
-        })*
-        crate::tests!(every_row_is_checked, $($name),*);
-    };
-}
-
-matrix! {
-    rc_exclusive = sends_in Rc Exclusive;
-    rc_shared = sends_in Rc Shared;
-    uc_exclusive = sends_in Uc Exclusive;
-    uc_shared = sends_in Uc Shared;
-    ud_exclusive = sends_in Ud Exclusive;
-    ud_shared = sends_in Ud Shared;
-    recv_rc_exclusive = recvs_in Rc Exclusive;
-    recv_rc_shared = recvs_in Rc Shared;
-    recv_uc = recvs_in Uc Exclusive;
-    recv_ud = recvs_in Ud Shared;
-    srq_rc_exclusive = srq_in Rc Exclusive;
-    srq_rc_shared = srq_in Rc Shared;
-    srq_ud = srq_in Ud Exclusive;
-}
+crate::tests!(
+    every_row_is_checked,
+    rc_exclusive = sends_in::<D, Rc, Exclusive>,
+    rc_shared = sends_in::<D, Rc, Shared>,
+    uc_exclusive = sends_in::<D, Uc, Exclusive>,
+    uc_shared = sends_in::<D, Uc, Shared>,
+    ud_exclusive = sends_in::<D, Ud, Exclusive>,
+    ud_shared = sends_in::<D, Ud, Shared>,
+    recv_rc_exclusive = recvs_in::<D, Rc, Exclusive>,
+    recv_rc_shared = recvs_in::<D, Rc, Shared>,
+    recv_uc = recvs_in::<D, Uc, Exclusive>,
+    recv_ud = recvs_in::<D, Ud, Shared>,
+    srq_rc_exclusive = srq_in::<D, Rc, Exclusive>,
+    srq_rc_shared = srq_in::<D, Rc, Shared>,
+    srq_ud = srq_in::<D, Ud, Exclusive>,
+);

@@ -77,18 +77,6 @@ fn round_trip<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Result<()> {
     Ok(())
 }
 
-fn query_qp_returns_attributes_rc<D: Driver>(lab: &Lab<D>) -> Outcome {
-    round_trip::<D, Rc>(lab)
-}
-
-fn query_qp_returns_attributes_uc<D: Driver>(lab: &Lab<D>) -> Outcome {
-    round_trip::<D, Uc>(lab)
-}
-
-fn query_qp_returns_attributes_ud<D: Driver>(lab: &Lab<D>) -> Outcome {
-    round_trip::<D, Ud>(lab)
-}
-
 /// Every state leads to ERR and RESET, and then to RTS again.
 fn every_state<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Result<()> {
     let spec = Spec::new(lab);
@@ -135,18 +123,6 @@ fn walk<D: Driver, T: Typed<D>>(lab: &Lab<D>, pair: &Pair<D, T, Exclusive>, to: 
         QpState::SQD => a.drain(),
         _ => a.set_state(to),
     }
-}
-
-fn every_state_leads_to_err_and_reset_rc<D: Driver>(lab: &Lab<D>) -> Outcome {
-    every_state::<D, Rc>(lab)
-}
-
-fn every_state_leads_to_err_and_reset_uc<D: Driver>(lab: &Lab<D>) -> Outcome {
-    every_state::<D, Uc>(lab)
-}
-
-fn every_state_leads_to_err_and_reset_ud<D: Driver>(lab: &Lab<D>) -> Outcome {
-    every_state::<D, Ud>(lab)
 }
 
 /// In SQD, a send queue accepts requests and executes none; back in RTS it executes all, in order.
@@ -214,12 +190,12 @@ fn refusals_name_the_attributes<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 crate::tests!(
-    query_qp_returns_attributes_rc,
-    query_qp_returns_attributes_uc,
-    query_qp_returns_attributes_ud,
-    every_state_leads_to_err_and_reset_rc,
-    every_state_leads_to_err_and_reset_uc,
-    every_state_leads_to_err_and_reset_ud,
+    query_qp_returns_attributes_rc = round_trip::<D, Rc>,
+    query_qp_returns_attributes_uc = round_trip::<D, Uc>,
+    query_qp_returns_attributes_ud = round_trip::<D, Ud>,
+    every_state_leads_to_err_and_reset_rc = every_state::<D, Rc>,
+    every_state_leads_to_err_and_reset_uc = every_state::<D, Uc>,
+    every_state_leads_to_err_and_reset_ud = every_state::<D, Ud>,
     drained_queue_runs_no_requests,
     drained_queue_raises_an_event,
     refusals_name_the_attributes,

@@ -176,14 +176,6 @@ fn opcodes_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
     wait::none(&b.cqs[1])
 }
 
-fn every_opcode_works_exclusive<D: Driver>(lab: &Lab<D>) -> Outcome {
-    opcodes_in::<D, Exclusive>(lab)
-}
-
-fn every_opcode_works_shared<D: Driver>(lab: &Lab<D>) -> Outcome {
-    opcodes_in::<D, Shared>(lab)
-}
-
 /// A message to an SRQ that does not exist: the sender gets an error, and no receive is taken.
 fn unknown_srq_is_an_error<D: Driver>(lab: &Lab<D>) -> Outcome {
     if !has(lab) {
@@ -283,10 +275,10 @@ fn srq_and_qp_close_in_any_order<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 crate::tests!(
-    every_opcode_works_exclusive,
-    every_opcode_works_shared,
+    every_opcode_works_exclusive = opcodes_in::<D, Exclusive>,
+    every_opcode_works_shared = opcodes_in::<D, Shared>,
     unknown_srq_is_an_error,
     several_qps_reach_one_srq,
     domain_is_shared_through_a_file,
-    srq_and_qp_close_in_any_order
+    srq_and_qp_close_in_any_order,
 );
