@@ -2,10 +2,11 @@
 //! The end of a peer, of the link, of a forked child; and checks that no object is left after each.
 
 use crate::deletion::deletion_waits_for_users;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write as _;
 use std::process::Command;
 use std::sync::OnceLock;
 use uverbs::attr::{DeviceCapFlags, EventType, MwType, PortState, QpState, SrqAttr, SrqInitAttr};
@@ -426,6 +427,35 @@ fn contexts_are_closed_with_their_last_object<D: Driver>(lab: &Lab<D>) -> Outcom
     resources_become(lab.env()?, &before)
 }
 
+// ---- Credentials.
+
+/// Replaces the credentials of this thread by equal ones: no supplementary groups, as root has in the VM. (The function
+/// of the C library would replace those of all threads.)
+fn replace_credentials() -> Result<()> {
+    #[expect(unsafe_code, reason = "no crate has this call for one thread")]
+    // SAFETY: with a count of 0 the list is not read.
+    let status = unsafe { libc::syscall(libc::SYS_setgroups, 0_i64, 0_i64) };
+    ensure!(status == 0, "{}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+/// After a change of credentials, the kernel refuses writes to files that were opened before it
+/// (`ib_safe_file_access()`). All calls continue to work, by ioctl.
+fn other_credentials_change_nothing<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let mut pair = Pair::<D, Rc, Exclusive>::new(lab)?;
+    let mut file = fs::File::options().write(true).open(&find(lab.env()?.dev(End::A))?.uverbs?.path)?;
+    let turn = || {
+        replace_credentials()?;
+        let refused = file.write(&[0; 8]).err().context("a write after the change")?;
+        ensure!(refused.raw_os_error() == Some(libc::EACCES), "{refused}");
+        for face in Face::ALL {
+            pair.message(face, 3000, 1)?;
+        }
+        Ok(pair.a.cq.req_notify(true)?)
+    };
+    std::thread::scope(|scope| scope.spawn(turn).join()).map_err(|_| anyhow!("the thread panicked"))?
+}
+
 /// The objects before the first test.
 static BEGINNING: OnceLock<Option<([String; 2], Vec<String>)>> = OnceLock::new();
 
@@ -467,6 +497,7 @@ uverbs_tests::tests!(
     calls_of_a_forked_child_have_no_effect_shared = forked_child::<D, Shared>,
     repeated_use_leaves_no_objects,
     contexts_are_closed_with_their_last_object,
+    other_credentials_change_nothing,
 );
 
 /// The tests of this file that come after all others. The last one checks that the whole suite left no objects.

@@ -141,10 +141,6 @@ const SHORT: [&str; 26] = [
     "removal::",
 ];
 
-/// The commands of the guest for a whole suite on rxe: the driver's own tests on the device, then the suite. Both
-/// always run.
-const WHOLE: &str = "rxe-device --ignored --test-threads 1; device=$?; vm-suite && exit $device";
-
 /// The commands of the bare guest, which has only the static `uverbs`.
 const BARE: &str = include_str!("bare.sh");
 
@@ -175,14 +171,9 @@ pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<Exit
     boot.files.push(uverbs.clone());
     boot.files.push(Share { host: suite, guest: "/usr/bin/vm-suite".into() });
     let devices = devices(&boot, LinkArg::All)?;
-    let task = if whole && devices == [Device::Rxe] {
-        let device = cargo::build_static(Program::Test { package: "uverbs-rxe", name: "device" })?;
-        boot.files.push(Share { host: device, guest: "/usr/bin/rxe-device".into() });
-        Task::command(["sh", "-c", WHOLE])
-    } else {
-        let words = ["vm-suite"].map(str::to_owned).into_iter();
-        Task::Command(words.chain(args.filter.iter().cloned()).chain(args.args.iter().cloned()).collect())
-    };
+    let words = ["vm-suite"].map(str::to_owned).into_iter();
+    let task =
+        Task::Command(words.chain(args.filter.iter().cloned()).chain(args.args.iter().cloned()).collect());
     let outcome = boot.run(&lab, &devices, &task)?;
     if !whole || outcome != Outcome::Exit(0) {
         return Ok(ExitCode::from(outcome.code()));

@@ -5,6 +5,7 @@ use crate::post::Typed;
 use crate::{Face, LIMIT, Lab, Lock, Op, Outcome, Pair, Refused, Req, Spec, pattern, post_recv, wait};
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::QpState;
+use uverbs::wr::Sge;
 use uverbs::{Driver, Exclusive, PostError, Rc, SendFlags, Shared, Ud, WcOpcode};
 
 /// Thousands of messages through rings of a few slots, in batches of various sizes on various faces.
@@ -151,7 +152,8 @@ fn zero_length_messages_arrive<D: Driver>(lab: &Lab<D>) -> Outcome {
         let mixed = [a.sge(8..8), a.sge(0..5), a.sge(3..3), a.sge(5..9)];
         let (at, read) = (b.remote(0), b.remote(32));
         b.recv_empty(2)?;
-        b.recv(face, 3, 0..64)?;
+        let sges = [b.sge(0..5), Sge::default(), b.sge(5..64)];
+        post_recv(b.qp.rq()?, face, &[(3, &sges)])?;
         b.recv_empty(1)?;
         a.post(
             face,

@@ -212,6 +212,12 @@ fn resize_keeps_receives<D: Driver>(lab: &Lab<D>) -> Outcome {
     let queried = srq.query()?;
     ensure!(queried.max_wr >= 6 && queried.max_sge >= 4, "{queried:?}");
     let Pair { mut a, b } = pair_on::<D, Rc, Exclusive>(lab, &spec, &srq, &pd)?;
+    // The oldest receive is then not at the start of the ring.
+    for _ in 0..3 {
+        post_srq_recv(&mut srq, Face::Single, &[(0, &[])])?;
+        a.post(Face::Single, &[Req::new(1, Op::Send)])?;
+        b.ok(1)?;
+    }
     let recvs: Vec<_> = (0..6).map(|i| (i, &[][..])).collect();
     post_srq_recv(&mut srq, Face::Batch, &recvs)?;
     let resized = srq.modify(&SrqAttr { max_wr: 100, ..SrqAttr::default() }, SrqAttrMask::MAX_WR);
