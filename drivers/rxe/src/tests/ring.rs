@@ -4,7 +4,6 @@
 use super::*;
 use crate::queue::{Ring, RingError, heap_ring};
 use crate::testing::{decode_recv, decode_send, recv_queue, ring, send_queue};
-use core::ptr::null;
 use core::sync::atomic::Ordering;
 use proptest::prelude::*;
 use uverbs_core::attr::QpState;
@@ -12,8 +11,11 @@ use uverbs_core::provider::{
     Connected, Inline, NoData, PostError, RecvBatch as _, RecvQueue as _, SendBatch as _, SendQueue as _, Wr,
     WrBuilder as _,
 };
-use uverbs_core::wr::{SendFlags, SendWr, WrOpcode};
+use uverbs_core::wr::{RawAh, SendFlags};
+use uverbs_testkit::{Face, Op};
 use uverbs_uapi::rxe::{rxe_recv_wqe, rxe_send_wqe};
+
+type Request<'a> = uverbs_testkit::Request<'a, RawAh<crate::Ah>>;
 
 fn wr(wr_id: u64) -> Wr {
     Wr { wr_id, flags: SendFlags::SIGNALED }
@@ -31,47 +33,15 @@ fn thousands_of_wrs_are_consumed_in_order() {
     let mut step = 0_u64;
     while seen < 20_000 {
         step += 1;
-        // Batches of every length, through each interface in turn.
-        let burst = step % 7 + 1;
+        // Posts of every length, through each interface in turn.
         let room = 7 - (sent - seen);
-        let n = burst.min(room);
-        match step % 3 {
-            0 => {
-                let mut batch = q.batch();
-                for i in 0..n {
-                    // SAFETY: inline data are copied by the call, so no memory is used later.
-                    unsafe {
-                        batch.push(wr(sent + i), Connected, Send::new(), Inline(&(sent + i).to_ne_bytes()))
-                    };
-                }
-                batch.complete().unwrap();
-            }
-            1 => {
-                q.wr_start();
-                for i in 0..n {
-                    q.wr_begin(wr(sent + i), Send::new());
-                    q.wr_set_inline(Inline(&(sent + i).to_ne_bytes()));
-                }
-                q.wr_complete().unwrap();
-            }
-            _ => {
-                let mut next: *const SendWr = null();
-                let data: Vec<[u8; 8]> = (0..n).map(|i| (sent + i).to_ne_bytes()).collect();
-                let sges: Vec<_> =
-                    data.iter().map(|d| sge(d.as_ptr().expose_provenance() as u64, 8, 0)).collect();
-                let mut nodes: Vec<Box<SendWr>> = Vec::new();
-                for i in (0..n as usize).rev() {
-                    let mut node = SendWr::new(sent + i as u64, WrOpcode::SEND);
-                    (node.send_flags, node.sg_list, node.num_sge, node.next) =
-                        (2 | 8, &raw const sges[i], 1, next);
-                    nodes.push(Box::new(node));
-                    next = &raw const **nodes.last().unwrap();
-                }
-                if n != 0 {
-                    // SAFETY: the list is well formed, and its inline data are local arrays.
-                    unsafe { q.post_send(next) }.unwrap();
-                }
-            }
+        let n = (step % 7 + 1).min(room);
+        let data: Vec<[u8; 8]> = (sent..sent + n).map(u64::to_ne_bytes).collect();
+        let all = (sent..).zip(&data).map(|(id, data)| Request::new(id, Op::Send).signaled().inline(data));
+        if n != 0 {
+            let face = Face::ALL[step as usize % 4];
+            // SAFETY: inline data are copied by the call, so no memory is used later.
+            unsafe { uverbs_testkit::post(&mut q, face, &all.collect::<Vec<_>>()) }.unwrap();
         }
         sent += n;
         if n == room {

@@ -1,195 +1,72 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Exact bytes of one WQE per opcode.
+//! Exact bytes of one WQE per opcode, on every interface.
 //!
 //! A C program filled the structs of `<rdma/rdma_user_rxe.h>` as the kernel's `init_send_wqe()` and librxe do, and printed
-//! them (little-endian, x86-64). The slots contain other bytes before, so bytes that the encoder does not write are found.
+//! them (little-endian, x86-64). A line of `vectors.txt` has a name, and the first bytes of the element as hex. The slots
+//! contain other bytes before, so bytes that the encoder does not write are found.
 #![cfg(target_endian = "little")]
 
-use super::*;
+use super::{config, sge};
+use crate::Ah;
 use crate::testing::{ah, recv_queue, send_queue};
+use uverbs_core::attr::QpType;
 use uverbs_core::provider::op::{FlushArgs, MwBind};
-use uverbs_core::provider::{
-    Connected, Inline, NoData, RecvBatch as _, RecvQueue as _, SendBatch as _, SendQueue as _, To, Wr,
-    WrBuilder as _,
-};
-use uverbs_core::wr::{ImmData, SendFlags};
+use uverbs_core::provider::{RecvBatch as _, RecvQueue as _};
+use uverbs_core::wr::{RawAh, SendFlags};
+use uverbs_testkit::{Face, Op, Remote, To, handle, post};
+
+type Request<'a> = uverbs_testkit::Request<'a, RawAh<Ah>>;
 
 const A: u64 = 0x7f00_1122_3344;
 const ID: u64 = 0x1122_3344_5566_7788;
-const WRITE_TO: RemoteAddr = RemoteAddr { addr: 0xffff_0000_1234_5678, rkey: 0x777 };
-
-/// Name, and the first bytes of the element as hex.
-const VECTORS: &[(&str, &str)] = &[
-    (
-        "send",
-        "8877665544332211000000000200000002000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000008000000080000000\
-         0000000002000000000000000000000044332211007f00006400000001050000\
-         44432211007f00001c00000002050000",
-    ),
-    (
-        "send_inline",
-        "887766554433221100000000020000000a000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000a0000000a000000\
-         0000000000000000000000000000000068656c6c6f2c20727865",
-    ),
-    (
-        "send_imm",
-        "8877665544332211000000000300000006000000cafef00d0000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000100000001000000\
-         0000000001000000000000000000000044332211007f00000100000001050000",
-    ),
-    (
-        "send_inv",
-        "887766554433221100000000090000000100000001cdab000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000100000001000000\
-         0000000001000000000000000000000044332211007f00000100000001050000",
-    ),
-    (
-        "write",
-        "887766554433221100000000000000000200000000000000785634120000ffff\
-         7707000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         000000000000000000000000000000000000000000000000785634120000ffff\
-         0000000000000000000000000000000000000000000000000010000000100000\
-         0000000001000000000000000000000044332211007f00000010000001050000",
-    ),
-    (
-        "write_imm_empty",
-        "887766554433221100000000010000000200000000000001785634120000ffff\
-         7707000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         000000000000000000000000000000000000000000000000785634120000ffff\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         00000000000000000000000000000000",
-    ),
-    (
-        "read",
-        "887766554433221100000000040000000300000000000000785634120000ffff\
-         7707000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         000000000000000000000000000000000000000000000000785634120000ffff\
-         000000000000000000000000000000000000000000000000ffffff7fffffff7f\
-         0000000001000000000000000000000044332211007f0000ffffff7f01050000",
-    ),
-    (
-        "cmp_swp",
-        "8877665544332211000000000500000002000000000000000010000000000000\
-         0807060504030201181716151413121177070000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000010000000000000\
-         0000000000000000000000000000000000000000000000000800000008000000\
-         0000000001000000000000000000000044332211007f00000800000001050000",
-    ),
-    (
-        "fetch_add",
-        "8877665544332211000000000600000002000000000000000810000000000000\
-         0500000000000000000000000000000077070000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000810000000000000\
-         0000000000000000000000000000000000000000000000000800000008000000\
-         0000000001000000000000000000000044332211007f00000800000001050000",
-    ),
-    (
-        "local_inv",
-        "887766554433221100000000070000000300000001cdab000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         00000000000000000000000000000000",
-    ),
-    (
-        "bind_mw",
-        "88776655443322110000000008000000020000000000000044332211007f0000\
-         010000000100000001050000000a0080010a0080120000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         00000000000000000000000000000000",
-    ),
-    (
-        "flush",
-        "8877665544332211000000000e00000002000000000000000020000000000000\
-         0030000077070000010000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000020000000000000\
-         0000000000000000000000000000000000000000000000000030000000300000\
-         00000000000000000000000000000000",
-    ),
-    (
-        "atomic_write",
-        "8877665544332211000000000f00000002000000000000000820000000000000\
-         7707000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000000820000000000000\
-         0000000000000000000000000000000000000000000000000800000008000000\
-         000000000000000000000000000000000102030405060708",
-    ),
-    (
-        "ud_send",
-        "887766554433221100000000020000000200000000000000ffffff0011111111\
-         000000000900000000000000000000000000000000000000eeeeeeeeeeeeeeee\
-         eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee\
-         eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee\
-         eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee00000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000004000000040000000\
-         0000000001000000000000000000000044332211007f00004000000001050000",
-    ),
-    (
-        "ud_send_imm",
-        "8877665544332211000000000300000002000000000000071100000005000000\
-         0000000000000000000000000000000000000000000000005a5a5a5a5a5a5a5a\
-         5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a\
-         5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a\
-         5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a00000000000000000000000000000000\
-         0000000000000000000000000000000000000000000000004000000040000000\
-         0000000001000000000000000000000044332211007f00004000000001050000",
-    ),
-    (
-        "recv",
-        "887766554433221100000000000000002c0100002c0100000000000002000000\
-         000000000000000044332211007f0000c80000000105000044432211007f0000\
-         6400000002050000",
-    ),
-];
+const WRITE_TO: Remote = Remote { addr: 0xffff_0000_1234_5678, rkey: 0x777 };
 
 fn vector(name: &str) -> Vec<u8> {
-    let hex = VECTORS.iter().find(|(n, _)| *n == name).expect("a vector of that name").1;
+    let lines = include_str!("vectors.txt").lines();
+    let hex = lines
+        .filter_map(|line| line.split_once(' '))
+        .find(|(n, _)| *n == name)
+        .expect("a vector of that name")
+        .1;
     (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).expect("hex")).collect()
 }
 
-fn wr(flags: u32) -> Wr {
-    Wr { wr_id: ID, flags: SendFlags::from_bits_retain(flags) }
+/// Posts a request on each interface that can express it, and compares the element with the vector.
+fn check(name: &str, qp_type: QpType, flags: u32, request: Request<'_>) {
+    let want = vector(name);
+    let request = request.flags(SendFlags::from_bits_retain(flags));
+    for (face, dirt) in Face::ALL.into_iter().zip([0xa5, 0x5a, 0xff, 0x01]) {
+        if face == Face::List && matches!(request.op, Op::Flush(..) | Op::AtomicWrite(..)) {
+            continue;
+        }
+        let (mut q, kernel, bell, _) = send_queue(4, &config(qp_type)).unwrap();
+        kernel.fill(dirt);
+        // SAFETY: the simulated kernel does not access the memory that is named, and binds nothing.
+        unsafe { post(&mut q, face, &[request]) }.unwrap();
+        assert_eq!(kernel.consume().unwrap()[..want.len()], want, "{name} by {face:?}");
+        assert_eq!(bell.rings(), 1);
+    }
 }
 
-fn bind() -> MwBind {
-    MwBind {
+#[test]
+fn every_opcode_of_connected_qps_has_the_bytes_of_its_vector() {
+    let one = |len| [sge(A, len, 0x501)];
+    let two = [sge(A, 100, 0x501), sge(A + 0x1000, 28, 0x502)];
+    let at = |addr| Remote { addr, rkey: 0x777 };
+    let rc = |name, flags, op, sges: &[_]| check(name, QpType::Rc, flags, Request::new(ID, op).sges(sges));
+    let without_data = |name, qp_type, flags, op| check(name, qp_type, flags, Request::new(ID, op));
+
+    rc("send", 2, Op::Send, &two);
+    check("send_inline", QpType::Rc, 2, Request::new(ID, Op::Send).inline(b"hello, rxe"));
+    rc("send_imm", 6, Op::SendImm(0xcafe_f00d), &one(1));
+    rc("send_inv", 1, Op::SendInv(0xabcd01), &one(1));
+    rc("write", 2, Op::Write(WRITE_TO), &one(4096));
+    without_data("write_imm_empty", QpType::Uc, 2, Op::WriteImm(WRITE_TO, 1));
+    rc("read", 3, Op::Read(WRITE_TO), &one(0x7fff_ffff));
+    rc("cmp_swp", 2, Op::CmpSwp(at(0x1000), 0x0102_0304_0506_0708, 0x1112_1314_1516_1718), &one(8));
+    rc("fetch_add", 2, Op::FetchAdd(at(0x1008), 5), &one(8));
+    without_data("local_inv", QpType::Rc, 3, Op::LocalInv(0xabcd01));
+    let bind = MwBind {
         mw_rkey: 0x8000_0a00,
         mw_type: 2,
         rkey: 0x8000_0a01,
@@ -197,87 +74,20 @@ fn bind() -> MwBind {
         addr: A,
         length: 0x1_0000_0001,
         access: 0x12,
-    }
-}
-
-/// Posts in a batch and by the builder, and compares both with the vector.
-macro_rules! same {
-    ($name:literal, $qp:ident, $flags:expr, $op:expr, $to:expr, $data:expr, |$b:ident| $set:expr) => {{
-        let want = vector($name);
-        let (mut q, kernel, bell, _) = send_queue(4, &config(QpType::$qp)).unwrap();
-        kernel.fill(0xa5);
-        let mut batch = q.batch();
-        // SAFETY: the simulated kernel does not access the memory that is named.
-        unsafe { batch.push(wr($flags), $to, $op, $data) };
-        batch.complete().unwrap();
-        assert_eq!(kernel.consume().unwrap()[..want.len()], want, concat!($name, " by a batch"));
-
-        kernel.fill(0x5a);
-        q.wr_start();
-        q.wr_begin(wr($flags), $op);
-        {
-            let $b = &mut q;
-            $set;
-        }
-        q.wr_complete().unwrap();
-        assert_eq!(kernel.consume().unwrap()[..want.len()], want, concat!($name, " by the builder"));
-        assert_eq!(bell.rings(), 2);
-    }};
-}
-
-/// SAFETY of each use: the simulated kernel does not access the memory that is named.
-macro_rules! set {
-    ($q:ident, $sges:expr) => {
-        // SAFETY: the simulated kernel does not access the memory that is named.
-        unsafe { $q.wr_set_sges($sges) }
     };
-}
-
-#[test]
-fn every_opcode_of_connected_qps_has_the_bytes_of_its_vector() {
-    let one = |len| [sge(A, len, 0x501)];
-    let two = [sge(A, 100, 0x501), sge(A + 0x1000, 28, 0x502)];
-    let imm = ImmData::new(0xcafe_f00d);
-    let at = |addr| RemoteAddr { addr, rkey: 0x777 };
-
-    same!("send", Rc, 2, Send::new(), Connected, &two, |q| set!(q, &two));
-    same!("send_inline", Rc, 2, Send::new(), Connected, Inline(b"hello, rxe"), |q| q
-        .wr_set_inline(Inline(b"hello, rxe")));
-    same!("send_imm", Rc, 6, SendImm::new(imm), Connected, &one(1), |q| set!(q, &one(1)));
-    same!("send_inv", Rc, 1, SendInv::new(0xabcd01), Connected, &one(1), |q| set!(q, &one(1)));
-    same!("write", Rc, 2, Write::new(WRITE_TO), Connected, &one(4096), |q| set!(q, &one(4096)));
-    same!("write_imm_empty", Uc, 2, WriteImm::new(WRITE_TO, ImmData::new(1)), Connected, NoData, |q| set!(
-        q,
-        &[]
-    ));
-    same!("read", Rc, 3, Read::new(WRITE_TO), Connected, &one(0x7fff_ffff), |q| set!(q, &one(0x7fff_ffff)));
-    let (compare, swap) = (0x0102_0304_0506_0708, 0x1112_1314_1516_1718);
-    same!("cmp_swp", Rc, 2, CmpSwp::new(at(0x1000), compare, swap), Connected, &one(8), |q| set!(q, &one(8)));
-    same!("fetch_add", Rc, 2, FetchAdd::new(at(0x1008), 5), Connected, &one(8), |q| set!(q, &one(8)));
-    same!("local_inv", Rc, 3, LocalInv::new(0xabcd01), Connected, NoData, |_q| {});
-    // SAFETY: the ring is in ordinary memory, so nothing is bound.
-    let bind_mw = unsafe { BindMw::new(bind()) };
-    same!("bind_mw", Uc, 2, bind_mw, Connected, NoData, |_q| {});
+    without_data("bind_mw", QpType::Uc, 2, Op::BindMw(bind));
     let args = FlushArgs { length: 0x3000, placement: 1, level: 0 };
-    same!("flush", Rc, 2, Flush::new(at(0x2000), args), Connected, NoData, |_q| {});
-    let data = [1, 2, 3, 4, 5, 6, 7, 8];
-    same!("atomic_write", Rc, 2, AtomicWrite::new(at(0x2008), data), Connected, NoData, |_q| {});
+    without_data("flush", QpType::Rc, 2, Op::Flush(at(0x2000), args));
+    without_data("atomic_write", QpType::Rc, 2, Op::AtomicWrite(at(0x2008), [1, 2, 3, 4, 5, 6, 7, 8]));
 }
 
 #[test]
 fn every_opcode_of_datagram_qps_has_the_bytes_of_its_vector() {
     let one = [sge(A, 64, 0x501)];
-    let (new, old) = (ah(9, 0xee), ah(0, 0x5a));
-    let to = To { ah: &new, remote_qpn: 0xff_ffff, remote_qkey: 0x1111_1111 };
-    same!("ud_send", Ud, 2, Send::new(), to, &one, |q| {
-        q.wr_set_ud_addr(&new, 0xff_ffff, 0x1111_1111);
-        set!(q, &one);
-    });
-    let to = To { ah: &old, remote_qpn: 17, remote_qkey: 5 };
-    same!("ud_send_imm", Ud, 2, SendImm::new(ImmData::new(7)), to, &one, |q| {
-        set!(q, &one);
-        q.wr_set_ud_addr(&old, 17, 5);
-    });
+    let (new, old) = (handle(ah(9, 0xee)), handle(ah(0, 0x5a)));
+    let datagram = |op, ah, qpn, qkey| Request::new(ID, op).sges(&one).to(Some(To { ah, qpn, qkey }));
+    check("ud_send", QpType::Ud, 2, datagram(Op::Send, &new, 0xff_ffff, 0x1111_1111));
+    check("ud_send_imm", QpType::Ud, 2, datagram(Op::SendImm(7), &old, 17, 5));
 }
 
 #[test]
