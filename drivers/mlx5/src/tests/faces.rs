@@ -7,16 +7,19 @@ use crate::testing::{BLUE_FLAME, Sends, send_config};
 use crate::{Ah, Remote, Sge};
 use uverbs_core::attr::{QpState, QpType, SendOpsFlags};
 use uverbs_core::provider::op::{
-    BindMw, CmpSwp, FetchAdd, Flush, FlushArgs, LocalInv, MwBind, Read, Send, Tso, TsoArgs, Write,
+    BindMw, CmpSwp, FetchAdd, Flush, FlushArgs, MwBind, Read, Send, Tso, TsoArgs, Write,
 };
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{
-    Address, BadWr, Connected, DcTarget, Inline, NoData, Operation, Payload, PostError, RemoteSrq,
-    SendBatch as _, SendQueue as _, To, WireRemote as _, WireSge as _, Wr, WrBuilder as _,
+    Address, Connected, DcTarget, Inline, NoData, Operation, Payload, PostError, RemoteSrq, SendBatch as _,
+    SendQueue as _, To, WireRemote as _, WireSge as _, Wr, WrBuilder as _,
 };
-use uverbs_core::wr::{SendFlags, SendWr, WrOpcode};
+use uverbs_core::wr::{RawAh, SendFlags};
 use uverbs_mlx5_hw::wqe::{Av, DataSeg};
+use uverbs_testkit::{self as testkit, Face, Op, Refused};
 use zerocopy::IntoBytes as _;
+
+type Request<'a> = testkit::Request<'a, RawAh<Ah>>;
 
 fn sends(qp_type: QpType) -> Sends {
     Sends::new(&send_config(qp_type), 64, BLUE_FLAME)
@@ -28,6 +31,18 @@ fn remote() -> Remote {
 
 fn sge(length: u32) -> Sge {
     Sge::new(0x2000, length, 3).unwrap()
+}
+
+/// The same entry in C's form.
+fn raw_sge(length: u32) -> uverbs_core::wr::Sge {
+    uverbs_core::wr::Sge { addr: 0x2000, length, lkey: 3 }
+}
+
+/// The results of a request on each interface.
+fn results(s: &mut Sends, request: Request<'_>) -> [Result<(), PostError>; 4] {
+    // SAFETY: there is no device that would access the memory.
+    let post = |face| unsafe { testkit::post(&mut s.queue, face, &[request]) };
+    Face::ALL.map(post).map(|result| result.map_err(|refused| refused.error.unwrap()))
 }
 
 fn ah() -> Ah {
@@ -151,54 +166,16 @@ fn session(s: &mut Sends, f: impl FnOnce(&mut crate::SendQueue)) -> Result<(), P
 }
 
 fn set(q: &mut crate::SendQueue) {
-    let sge = uverbs_core::wr::Sge { addr: 1, length: 8, lkey: 2 };
     // SAFETY: there is no device that would read the memory.
-    unsafe { q.wr_set_sges(&[sge]) };
+    unsafe { q.wr_set_sges(&[raw_sge(8)]) };
 }
 
+/// The tables of semantics (`tests/semantics`) have the other errors of sessions.
 #[test]
-fn wrong_setters_are_errors_of_the_session() {
+fn the_first_error_of_a_session_is_reported() {
     use PostError as E;
     let wr = Wr::default();
     let mut s = sends(QpType::Rc);
-    let ok = |q: &mut crate::SendQueue| {
-        q.wr_begin(wr, Send::new());
-        set(q);
-    };
-    assert_eq!(session(&mut s, ok), Ok(()));
-    assert_eq!(session(&mut s, |q| q.wr_begin(wr, Send::new())), Err(E::MissingSetter));
-    let missing = |q: &mut crate::SendQueue| {
-        q.wr_begin(wr, Send::new());
-        ok(q);
-    };
-    assert_eq!(session(&mut s, missing), Err(E::MissingSetter));
-    let doubled = |q: &mut crate::SendQueue| {
-        ok(q);
-        set(q);
-    };
-    assert_eq!(session(&mut s, doubled), Err(E::DoubledSetter));
-    assert_eq!(session(&mut s, set), Err(E::OrphanSetter));
-    let local = |q: &mut crate::SendQueue| {
-        q.wr_begin(wr, LocalInv::new(1));
-        set(q);
-    };
-    assert_eq!(session(&mut s, local), Err(E::OrphanSetter));
-    let srqn = |q: &mut crate::SendQueue| {
-        q.wr_begin(wr, Send::new());
-        q.wr_set_xrc_srqn(1);
-    };
-    assert_eq!(session(&mut s, srqn), Err(E::OrphanSetter));
-    let inline_read = |q: &mut crate::SendQueue| {
-        q.wr_begin(wr, Read::new(remote()));
-        q.wr_set_inline(Inline(&[1]));
-    };
-    assert_eq!(session(&mut s, inline_read), Err(E::IllegalFlag));
-    let second = |q: &mut crate::SendQueue| {
-        ok(q);
-        q.wr_start();
-    };
-    assert_eq!(session(&mut s, second), Err(E::SessionOpen));
-    // The first error is reported, and later calls do nothing.
     let two = |q: &mut crate::SendQueue| {
         set(q);
         q.wr_begin(wr, Send::new());
@@ -206,10 +183,6 @@ fn wrong_setters_are_errors_of_the_session() {
         q.wr_latch(E::InvalidArgument);
     };
     assert_eq!(session(&mut s, two), Err(E::OrphanSetter));
-    // Without a session, calls do nothing.
-    ok(&mut s.queue);
-    assert_eq!(s.queue.wr_complete(), Err(E::NoSession));
-    assert!(s.bell.take().is_empty());
     // During a session no other interface posts, and the session continues.
     s.queue.wr_start();
     // SAFETY: there is no device that would read the memory.
@@ -219,35 +192,29 @@ fn wrong_setters_are_errors_of_the_session() {
     // SAFETY: NULL is allowed as the list.
     let null = unsafe { s.queue.post_send(core::ptr::null()) };
     assert_eq!(null.map_err(|bad| bad.error), Err(E::SessionOpen));
-    ok(&mut s.queue);
+    s.queue.wr_begin(wr, Send::new());
+    set(&mut s.queue);
     assert_eq!(s.queue.wr_complete(), Ok(()));
 }
 
 #[test]
 fn address_and_data_setters_may_be_called_in_any_order() {
-    let (wr, a) = (Wr::default(), ah());
-    let ud = |address_first: bool| {
-        let mut s = sends(QpType::Ud);
-        s.queue.wr_start();
-        s.queue.wr_begin(wr, Send::new());
-        if address_first {
-            s.queue.wr_set_ud_addr(&a, 5, 6);
-            set(&mut s.queue);
-        } else {
-            set(&mut s.queue);
-            s.queue.wr_set_ud_addr(&a, 5, 6);
-        }
-        assert_eq!(s.queue.wr_complete(), Ok(()));
+    let entries = [raw_sge(8)];
+    let written = |face, wr_id| {
+        let (mut s, ah) = (sends(QpType::Ud), testkit::handle(ah()));
+        let to = testkit::To { ah: &ah, qpn: 5, qkey: 6 };
+        let request = Request::new(wr_id, Op::Send).sges(&entries).to(Some(to));
+        // SAFETY: there is no device that would read the memory.
+        unsafe { testkit::post(&mut s.queue, face, &[request]) }.unwrap();
         s.blocks(0, 2)
     };
-    assert_eq!(ud(true), ud(false));
-    let mut typed = sends(QpType::Ud);
-    let to = To { ah: &a, remote_qpn: 5, remote_qkey: 6 };
-    let one = [Sge::new(1, 8, 2).unwrap()];
-    // SAFETY: there is no device that would read the memory.
-    unsafe { typed.queue.post(wr, to, Send::new(), &one) }.unwrap();
-    assert_eq!(ud(true), typed.blocks(0, 2));
+    for face in Face::ALL {
+        // The order of the setters depends on the id.
+        assert_eq!(written(face, 0), written(Face::Batch, 0), "{face:?}");
+        assert_eq!(written(face, 1), written(Face::Batch, 0), "{face:?}");
+    }
 
+    let (wr, a) = (Wr::default(), ah());
     let mut dc = sends(QpType::Driver);
     dc.queue.wr_start();
     dc.queue.wr_begin(wr, Write::new(remote()));
@@ -257,7 +224,7 @@ fn address_and_data_setters_may_be_called_in_any_order() {
     let mut typed = sends(QpType::Driver);
     let to = DcTarget { ah: &a, remote_dctn: 5, remote_dc_key: 0x0102_0304_0506_0708 };
     // SAFETY: there is no device that would read the memory.
-    unsafe { typed.queue.post(wr, to, Write::new(remote()), &one) }.unwrap();
+    unsafe { typed.queue.post(wr, to, Write::new(remote()), &[sge(8)]) }.unwrap();
     assert_eq!(dc.blocks(0, 2), typed.blocks(0, 2));
 
     let mut xrc = sends(QpType::XrcSend);
@@ -287,23 +254,15 @@ fn builders_without_their_flag_are_refused() {
 #[test]
 fn a_long_wr_that_is_refused_takes_no_room() {
     let mut s = Sends::new(&send_config(QpType::Rc), 16, BLUE_FLAME);
-    let entry = |length| uverbs_core::wr::Sge { addr: 0x2000, length, lkey: 3 };
-    let (good, long) = ([entry(8)], [entry(1 << 30); 4]);
-    let node = |sges: &[uverbs_core::wr::Sge]| {
-        let mut wr = SendWr::new(1, WrOpcode::SEND);
-        (wr.sg_list, wr.num_sge) = (sges.as_ptr(), sges.len() as i32);
-        wr
-    };
-    let (mut first, second) = (node(&good), node(&long));
-    // SAFETY: the list is well formed; there is no device that would read the memory.
-    let alone = unsafe { s.queue.post_send(&raw const second) };
-    assert_eq!(alone.map_err(|bad| bad.error), Err(PostError::InvalidLength));
-    assert_eq!((s.queue.published(), s.bell.take().len()), ((0, 0), 0));
-    first.next = &raw const second;
-    // SAFETY: the list is well formed; there is no device that would read the memory.
-    let behind = unsafe { s.queue.post_send(&raw const first) };
-    assert_eq!(behind, Err(BadWr { error: PostError::InvalidLength, wr: &raw const second }));
-    assert_eq!((s.queue.published(), s.bell.take().len()), ((1, 1), 1));
+    let (good, long) = ([raw_sge(8)], [raw_sge(1 << 30); 4]);
+    let (good, long) = (Request::new(1, Op::Send).sges(&good), Request::new(2, Op::Send).sges(&long));
+    for (list, published) in [(&[long][..], (0, 0)), (&[good, long], (1, 1))] {
+        let refused = Refused::new(PostError::InvalidLength, Some(list.len() - 1));
+        // SAFETY: there is no device that would read the memory.
+        let posted = unsafe { testkit::post(&mut s.queue, Face::List, list) };
+        assert_eq!(posted, Err(refused));
+        assert_eq!((s.queue.published(), s.bell.take().len()), (published, list.len() - 1));
+    }
     let room = s.queue.max_send_wr() - 1;
     for i in 0..=room {
         // SAFETY: there is no device that would read the memory.
@@ -332,26 +291,10 @@ fn a_wqe_has_at_most_63_units() {
 #[test]
 fn the_first_entry_of_an_atomic_must_have_eight_bytes() {
     let atomic = |lengths: &[u32]| {
-        let mut s = sends(QpType::Rc);
-        let (wr, op) = (Wr::default(), FetchAdd::new(remote(), 1));
-        let typed: Vec<_> = lengths.iter().map(|length| sge(*length)).collect();
-        // SAFETY: there is no device that would write the memory.
-        let fused = unsafe { s.queue.post(wr, Connected, op, &typed[..]) };
-        let mut batch = s.queue.batch();
-        // SAFETY: there is no device that would write the memory.
-        unsafe { batch.push(wr, Connected, op, &typed[..]) };
-        let batch = batch.complete();
-        let raw: Vec<_> =
-            lengths.iter().map(|&length| uverbs_core::wr::Sge { addr: 0x2000, length, lkey: 3 }).collect();
-        let mut node = SendWr::new(1, WrOpcode::ATOMIC_FETCH_AND_ADD);
-        (node.sg_list, node.num_sge) = (raw.as_ptr(), raw.len() as i32);
-        // SAFETY: `node` is a list of one node with valid entries; there is no device that would write the memory.
-        let list = unsafe { s.queue.post_send(&raw const node) }.map_err(|bad| bad.error);
-        s.queue.wr_start();
-        s.queue.wr_begin(wr, op);
-        // SAFETY: there is no device that would write the memory.
-        unsafe { s.queue.wr_set_sges(&raw) };
-        let results = [fused, batch, list, s.queue.wr_complete()];
+        let entries: Vec<_> = lengths.iter().copied().map(raw_sge).collect();
+        let remote = testkit::Remote { addr: 0x1000, rkey: 1 };
+        let request = Request::new(1, Op::FetchAdd(remote, 1)).sges(&entries);
+        let results = results(&mut sends(QpType::Rc), request);
         assert!(results.iter().all(|result| *result == results[0]), "{lengths:?}: {results:?}");
         results[0]
     };
@@ -378,27 +321,11 @@ fn the_longest_message_has_the_count_0() {
         let mut config = send_config(QpType::Rc);
         config.max_msg_sz = max_msg_sz;
         let mut s = Sends::new(&config, 64, BLUE_FLAME);
-        let typed: Vec<_> = lengths.iter().map(|length| sge(*length)).collect();
-        let raw: Vec<_> =
-            lengths.iter().map(|&length| uverbs_core::wr::Sge { addr: 0x2000, length, lkey: 3 }).collect();
-        // SAFETY: there is no device that would read the memory.
-        let fused = unsafe { s.queue.post(Wr::default(), Connected, Send::new(), &typed[..]) };
-        let mut batch = s.queue.batch();
-        // SAFETY: there is no device that would read the memory.
-        unsafe { batch.push(Wr::default(), Connected, Send::new(), &typed[..]) };
-        let batch = batch.complete();
-        let mut node = SendWr::new(1, WrOpcode::SEND);
-        (node.sg_list, node.num_sge) = (raw.as_ptr(), raw.len() as i32);
-        // SAFETY: `node` is a list of one node with valid entries; there is no device that would read the memory.
-        let list = unsafe { s.queue.post_send(&raw const node) }.map_err(|bad| bad.error);
-        let builder = session(&mut s, |queue| {
-            queue.wr_begin(Wr::default(), Send::new());
-            // SAFETY: there is no device that would read the memory.
-            unsafe { queue.wr_set_sges(&raw) };
-        });
+        let entries: Vec<_> = lengths.iter().copied().map(raw_sge).collect();
+        let results = results(&mut s, Request::new(1, Op::Send).sges(&entries));
         let written = DataSeg::new(0, 3, 0x2000);
         (0..s.queue.published().0).for_each(|at| assert_eq!(s.blocks(at, 1)[16..32], *written.as_bytes()));
-        [fused, batch, list, builder]
+        results
     };
     let too_long = [Err(PostError::InvalidLength); 4];
     assert_eq!(results(1 << 31, &[1 << 31]), [Ok(()); 4]);

@@ -5,20 +5,23 @@
 // UNSAFETY: posts WRs; no device reads or writes the memory that they name.
 
 use crate::testing::{BLUE_FLAME, Receives, Sends, SharedReceives, element, send_config};
-use crate::{RecvConfig, Remote, Sge};
+use crate::{Ah, RecvConfig, Remote, Sge};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use uverbs_core::attr::{QpState, QpType};
 use uverbs_core::provider::op::{LocalInv, Send, Write};
 use uverbs_core::provider::{
-    Connected, InlineArray, NoData, PostError, RecvBatch as _, RecvQueue as _, SendBatch as _,
-    SendQueue as _, WireRemote as _, WireSge as _, Wr, WrBuilder as _,
+    Connected, InlineArray, NoData, PostError, RecvBatch as _, RecvQueue as _, SendBatch, SendQueue as _,
+    WireRemote as _, WireSge as _, Wr, WrBuilder as _,
 };
-use uverbs_core::wr::{RecvWr, SendFlags, SendWr, WrOpcode, WrRdma};
+use uverbs_core::wr::{RawAh, RecvWr, SendFlags};
 use uverbs_mlx5_hw::wqe::{
     CtrlSeg, DataSeg, InlineSeg, MLX5_INVALID_LKEY, MLX5_WQE_CTRL_CQ_UPDATE, MLX5_WQE_CTRL_FENCE, RaddrSeg,
 };
 use uverbs_mlx5_hw::{Be32, Be64};
+use uverbs_testkit::{
+    self as testkit, AtOnce, Face, Op, OwnedData, OwnedDest, OwnedRequest, Refused, build, push,
+};
 use zerocopy::IntoBytes as _;
 
 /// The WR that is posted.
@@ -29,15 +32,6 @@ enum What {
     Inline,
     Inv,
     Fenced,
-}
-
-/// The interface that posts it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Face {
-    Fused,
-    Batch,
-    List,
-    Builder,
 }
 
 #[derive(Clone, Debug)]
@@ -59,7 +53,7 @@ fn what() -> impl Strategy<Value = What> {
 }
 
 fn face() -> impl Strategy<Value = Face> {
-    prop_oneof![Just(Face::Fused), Just(Face::Batch), Just(Face::List), Just(Face::Builder)]
+    prop::sample::select(Face::ALL.to_vec())
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -126,137 +120,61 @@ fn sges(n: u8) -> Vec<Sge> {
     (0..n).map(|i| Sge::new(0x1000 * u64::from(i), 64, 7).unwrap()).collect()
 }
 
-/// An unsafe call.
-macro_rules! posted {
-    ($call:expr) => {
+impl What {
+    fn request(self, wr_id: u64) -> OwnedRequest<'static, RawAh<Ah>> {
+        let entry = |i: u8| uverbs_core::wr::Sge { addr: 0x1000 * u64::from(i), length: 64, lkey: 7 };
+        let remote = testkit::Remote { addr: 0xbeef, rkey: 9 };
+        let (op, data) = match self {
+            Self::Write | Self::Fenced => (Op::Write(remote), OwnedData::Sges(vec![entry(0)])),
+            Self::SendOf(n) => (Op::Send, OwnedData::Sges((0..n).map(entry).collect())),
+            Self::Inline => (Op::Write(remote), OwnedData::Inline(vec![DATA.to_vec()])),
+            Self::Inv => (Op::LocalInv(5), OwnedData::None),
+        };
+        OwnedRequest { wr_id, flags: self.flags(), op, data, dest: OwnedDest::Peer }
+    }
+
+    /// Adds the WR to a batch, with arrays of constant length where it has any.
+    fn push(self, batch: &mut impl SendBatch<Sge = Sge, Remote = Remote, Ah = Ah>, wr_id: u64) {
+        let (wr, remote) = (Wr { wr_id, flags: self.flags() }, Remote::new(0xbeef, 9));
         // SAFETY: there is no device that would read the memory.
-        unsafe { $call }
-    };
+        #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one call of many is made")]
+        unsafe {
+            match self {
+                Self::Write | Self::Fenced => {
+                    batch.push(wr, Connected, Write::new(remote), &[Sge::new(0, 64, 7).unwrap()]);
+                }
+                Self::SendOf(n) => batch.push(wr, Connected, Send::new(), &sges(n)[..]),
+                Self::Inline => batch.push(wr, Connected, Write::new(remote), InlineArray(&DATA)),
+                Self::Inv => batch.push(wr, Connected, LocalInv::new(5), NoData),
+            }
+        }
+    }
 }
 
 /// Posts through an interface. Returns the number of WRs posted, and the error.
 fn post(s: &mut Sends, face: Face, all: &[What], first_id: u64) -> (usize, Result<(), PostError>) {
-    let remote = Remote::new(0xbeef, 9);
-    let wr = |i: usize, w: What| Wr { wr_id: first_id + i as u64, flags: w.flags() };
-    match face {
-        Face::Fused => {
-            for (i, w) in all.iter().enumerate() {
-                let (q, wr, one) = (&mut s.queue, wr(i, *w), sges(1));
-                let result = {
-                    match w {
-                        What::Write | What::Fenced => {
-                            posted!(q.post(wr, Connected, Write::new(remote), &[one[0]]))
-                        }
-                        What::SendOf(n) => posted!(q.post(wr, Connected, Send::new(), &sges(*n)[..])),
-                        What::Inline => {
-                            posted!(q.post(wr, Connected, Write::new(remote), InlineArray(&DATA)))
-                        }
-                        What::Inv => posted!(q.post(wr, Connected, LocalInv::new(5), NoData)),
-                    }
-                };
-                if result.is_err() {
-                    return (i, result);
-                }
-            }
-            (all.len(), Ok(()))
-        }
+    let queue = &mut s.queue;
+    let result = match face {
+        Face::Single => all.iter().zip(first_id..).enumerate().try_for_each(|(i, (what, wr_id))| {
+            let mut single = AtOnce::new(queue);
+            what.push(&mut single, wr_id);
+            single.complete().map_err(|error| Refused::new(error, Some(i)))
+        }),
         Face::Batch => {
-            let mut b = s.queue.batch();
-            for (i, w) in all.iter().enumerate() {
-                let (wr, one) = (wr(i, *w), sges(1));
-                {
-                    match w {
-                        What::Write | What::Fenced => {
-                            posted!(b.push(wr, Connected, Write::new(remote), &one[..]))
-                        }
-                        What::SendOf(n) => posted!(b.push(wr, Connected, Send::new(), &sges(*n)[..])),
-                        What::Inline => {
-                            posted!(b.push(wr, Connected, Write::new(remote), InlineArray(&DATA)))
-                        }
-                        What::Inv => posted!(b.push(wr, Connected, LocalInv::new(5), NoData)),
-                    }
-                }
-            }
-            let result = b.complete();
-            (if result.is_ok() { all.len() } else { 0 }, result)
+            let mut batch = queue.batch();
+            all.iter().zip(first_id..).for_each(|(what, wr_id)| what.push(&mut batch, wr_id));
+            batch.complete().map_err(Refused::from)
         }
-        Face::Builder => {
-            s.queue.wr_start();
-            for (i, w) in all.iter().enumerate() {
-                build(s, wr(i, *w), *w);
-            }
-            let result = s.queue.wr_complete();
-            (if result.is_ok() { all.len() } else { 0 }, result)
+        Face::List | Face::Builder => {
+            let all: Vec<_> = all.iter().zip(first_id..).map(|(what, wr_id)| what.request(wr_id)).collect();
+            // SAFETY: there is no device that would read the memory.
+            OwnedRequest::lend(&all, |all| unsafe { testkit::post(queue, face, all) })
         }
-        Face::List => {
-            let entries: Vec<Vec<_>> = all
-                .iter()
-                .map(|w| {
-                    let entry = |addr, length| uverbs_core::wr::Sge { addr, length, lkey: 7 };
-                    match w {
-                        What::SendOf(n) => (0..*n).map(|i| entry(0x1000 * u64::from(i), 64)).collect(),
-                        What::Inline => vec![entry(DATA.as_ptr().expose_provenance() as u64, 32)],
-                        What::Inv => vec![],
-                        _ => vec![entry(0, 64)],
-                    }
-                })
-                .collect();
-            let mut wrs: Vec<_> = all
-                .iter()
-                .enumerate()
-                .map(|(i, w)| {
-                    let opcode = match w {
-                        What::SendOf(_) => WrOpcode::SEND,
-                        What::Inv => WrOpcode::LOCAL_INV,
-                        _ => WrOpcode::RDMA_WRITE,
-                    };
-                    let mut wr = SendWr::new(first_id + i as u64, opcode);
-                    (wr.sg_list, wr.num_sge) = (entries[i].as_ptr(), entries[i].len() as i32);
-                    wr.send_flags = w.flags().bits();
-                    match w {
-                        What::SendOf(_) => {}
-                        What::Inv => wr.imm_data_or_invalidate_rkey = 5,
-                        _ => wr.wr.rdma = WrRdma { remote_addr: remote.addr(), rkey: remote.rkey() },
-                    }
-                    if matches!(w, What::Inline) {
-                        wr.send_flags |= SendFlags::INLINE.bits();
-                    }
-                    wr
-                })
-                .collect();
-            for i in (1..wrs.len()).rev() {
-                wrs[i - 1].next = &raw const wrs[i];
-            }
-            // SAFETY: the list is well formed; there is no device that would read the memory.
-            match unsafe { s.queue.post_send(wrs.as_ptr()) } {
-                Ok(()) => (all.len(), Ok(())),
-                Err(e) => {
-                    let at = wrs.iter().position(|wr| core::ptr::eq(wr, e.wr)).unwrap();
-                    (at, Err(e.error))
-                }
-            }
-        }
-    }
-}
-
-/// Calls a builder and its setter.
-fn build(s: &mut Sends, wr: Wr, w: What) {
-    let remote = Remote::new(0xbeef, 9);
-    let entry = |i: u8| uverbs_core::wr::Sge { addr: 0x1000 * u64::from(i), length: 64, lkey: 7 };
-    let entries: Vec<_> = match w {
-        What::SendOf(n) => (0..n).map(entry).collect(),
-        _ => vec![entry(0)],
     };
-    match w {
-        What::SendOf(_) => s.queue.wr_begin(wr, Send::new()),
-        What::Inv => return s.queue.wr_begin(wr, LocalInv::new(5)),
-        _ => s.queue.wr_begin(wr, Write::new(remote)),
+    match result {
+        Ok(()) => (all.len(), Ok(())),
+        Err(Refused { error, bad }) => (bad.unwrap_or(0), error.map_or(Ok(()), Err)),
     }
-    if matches!(w, What::Inline) {
-        return s.queue.wr_set_inline(InlineArray(&DATA));
-    }
-    // SAFETY: there is no device that would read the memory.
-    unsafe { s.queue.wr_set_sges(&entries) };
 }
 
 /// A WQE that is posted and has not completed.
@@ -288,7 +206,7 @@ fn run(steps: &[Step]) -> Result<(), TestCaseError> {
                 let full = if n == all.len() { Ok(()) } else { Err(PostError::QueueFull) };
                 prop_assert_eq!(result, full);
                 let rings = s.bell.take();
-                let each = if *face == Face::Fused { n } else { usize::from(n != 0) };
+                let each = if *face == Face::Single { n } else { usize::from(n != 0) };
                 prop_assert_eq!(rings.len(), each);
                 for (i, w) in all[..n].iter().enumerate() {
                     let (opcode, ds) = w.wqe();
@@ -311,19 +229,20 @@ fn run(steps: &[Step]) -> Result<(), TestCaseError> {
                 }
             }
             Step::Abort(face, n) => {
-                let all = vec![What::Write; usize::from(*n)];
-                if *face == Face::Builder {
-                    s.queue.wr_start();
-                    all.iter().for_each(|w| build(&mut s, Wr::default(), *w));
-                    s.queue.wr_abort();
-                } else {
-                    let mut batch = s.queue.batch();
-                    for _ in &all {
+                let all = (0..*n).map(|_| What::Write.request(0)).collect::<Vec<_>>();
+                OwnedRequest::lend(&all, |all| {
+                    if *face == Face::Builder {
+                        s.queue.wr_start();
+                        // SAFETY: the session is aborted, so nothing is posted.
+                        all.iter().for_each(|wr| unsafe { build(&mut s.queue, wr) });
+                        s.queue.wr_abort();
+                    } else {
+                        let mut batch = s.queue.batch();
                         // SAFETY: the batch is dropped, so nothing is posted.
-                        unsafe { batch.push(Wr::default(), Connected, Send::new(), &sges(1)[..]) };
+                        all.iter().for_each(|wr| unsafe { push(&mut batch, wr) }.unwrap());
+                        drop(batch);
                     }
-                    drop(batch);
-                }
+                });
                 prop_assert!(s.bell.take().is_empty());
             }
             // A completion of a WQE retires all before it, too.
@@ -459,7 +378,7 @@ fn every_interface_writes_the_same_bytes() {
         };
         let batch = written(Face::Batch);
         assert!(batch.0.starts_with(&what.bytes()), "{what:?}: {batch:x?}");
-        for face in [Face::Fused, Face::List, Face::Builder] {
+        for face in [Face::Single, Face::List, Face::Builder] {
             assert_eq!(written(face), batch, "{what:?} by {face:?}");
         }
     }
@@ -470,7 +389,7 @@ fn every_interface_writes_the_same_bytes() {
 fn a_full_ring_keeps_the_record_of_each_wr() {
     let mut config = send_config(QpType::Rc);
     (config.max_send_wr, config.max_send_sge, config.max_inline_data) = (8, 2, 0);
-    for face in [Face::Fused, Face::Batch, Face::List, Face::Builder] {
+    for face in Face::ALL {
         let mut s = Sends::new(&config, 8, BLUE_FLAME);
         assert_eq!(post(&mut s, face, &[What::Write; 8], 0), (8, Ok(())));
         let sq = s.qp.sq.as_ref().unwrap();
