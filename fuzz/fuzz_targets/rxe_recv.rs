@@ -11,12 +11,13 @@ use core::ptr::null;
 use libfuzzer_sys::fuzz_target;
 use uverbs_core::attr::QpState;
 use uverbs_core::provider::{PostError, RecvBatch as _, RecvQueue as _};
-use uverbs_core::wr::{RecvWr, Sge};
+use uverbs_core::wr::Sge;
 use uverbs_fuzz::end_batch;
-use uverbs_fuzz::model::{Model, link};
+use uverbs_fuzz::model::Model;
 use uverbs_fuzz::steps::{End, Entry, MAX_STEPS, expected_sges, sges};
 use uverbs_rxe::RecvQueue;
 use uverbs_rxe::testing::{DecodedRecv, FakeBell, decode_recv, recv_queue, ring};
+use uverbs_testkit::recv_nodes;
 
 #[derive(Arbitrary, Debug)]
 struct Program {
@@ -159,14 +160,14 @@ impl World {
         // Any other number would be a list that is longer than its memory.
         let max_sge = self.max_sge;
         let num = |n: &Node| n.num_sge.filter(|num| *num < 0 || num.unsigned_abs() > max_sge);
-        let mut list: Vec<RecvWr> = (nodes.iter().zip(&entries))
-            .map(|(n, sges)| RecvWr {
-                sg_list: if n.null_sges { null() } else { sges.as_ptr() },
-                num_sge: num(n).unwrap_or(sges.len() as i32),
-                ..RecvWr::new(n.wr_id)
-            })
-            .collect();
-        link(&mut list, |wr| &mut wr.next);
+        let recvs: Vec<_> = nodes.iter().zip(&entries).map(|(n, sges)| (n.wr_id, &sges[..])).collect();
+        let mut list = recv_nodes(&recvs);
+        for (wr, node) in list.iter_mut().zip(nodes) {
+            wr.num_sge = num(node).unwrap_or(wr.num_sge);
+            if node.null_sges {
+                wr.sg_list = null();
+            }
+        }
         let Some(first) = list.first() else { return };
         // SAFETY: the list and its entries are alive.
         let result = unsafe { self.queue.post_recv(first) };

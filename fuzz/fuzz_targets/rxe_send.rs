@@ -11,26 +11,20 @@
 #![expect(clippy::multiple_unsafe_ops_per_block, reason = "each post of a block has the same contract")]
 
 use arbitrary::Arbitrary;
-use core::ptr::{null, null_mut};
+use core::ptr::null;
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
-use uverbs_core::provider::op::MwBind;
-use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{
-    Connected, InlineList, NoData, Operation, PostError, RemoteSrq, SendBatch as _, SendQueue as _, To,
-    WrBuilder,
+    Connected, InlineList, PostError, SendBatch as _, SendQueue as _, Wr, WrBuilder as _, op,
 };
-use uverbs_core::wr::{
-    IbvMr, IbvMw, IbvMwBindInfo, RawAh, SendWr, Sge, WrAtomic, WrBindMw, WrOpcode, WrRdma, WrTail, WrUd,
-    WrUnion,
-};
+use uverbs_core::wr::{RawAh, SendFlags, SendWr, WrOpcode, WrUd};
 use uverbs_fuzz::end_batch;
-use uverbs_fuzz::model::{Model, link};
-use uverbs_fuzz::request::{Data, Dest, INLINE, Op, Request, Rules, flags_are_right, rest_is_zero};
-use uverbs_fuzz::steps::{End, MAX_STEPS, sges};
+use uverbs_fuzz::model::Model;
+use uverbs_fuzz::request::{Data, Dest, Op, Request, Rules, flags_are_right, rest_is_zero};
+use uverbs_fuzz::steps::{End, MAX_STEPS};
 use uverbs_rxe::testing::{DecodedSend, FakeBell, ah, decode_send, send_queue};
 use uverbs_rxe::{Ah, QpShared, SendBatch, SendQueue};
-use uverbs_testkit::{self as testkit, Handle as _, Remote, Visit, visit};
+use uverbs_testkit::{self as testkit, List, OwnedData, OwnedDest, OwnedRequest, begin, push};
 
 #[derive(Arbitrary, Debug)]
 struct Program {
@@ -173,8 +167,12 @@ impl World {
         let mut wrs = Vec::new();
         let mut batch = self.queue.batch();
         for request in requests.iter().take(20) {
-            // SAFETY: the ring is in plain memory: nothing is bound.
-            unsafe { visit(request.op.op, Push { batch: &mut batch, request }) };
+            OwnedRequest::lend(&[request.owned()], |lent| {
+                // SAFETY: the named memory is not accessed, and nothing is bound.
+                if unsafe { push(&mut batch, &lent[0]) }.is_err() {
+                    push_long(&mut batch, request);
+                }
+            });
             let right = request.is_right_in_a_batch(&self.rules);
             only_full &= right;
             wrong |= !right || !self.model.has_room(wrs.len());
@@ -200,16 +198,23 @@ impl World {
     }
 
     fn list(&mut self, nodes: &[Node]) {
-        let mut arena = Arena::default();
-        let mut list: Vec<SendWr> = nodes.iter().take(20).map(|n| arena.node(n, &self.rules)).collect();
-        link(&mut list, |wr| &mut wr.next);
-        let Some(first) = list.first() else { return };
-        // SAFETY: the list and all that it points to are alive.
-        let result = unsafe { self.queue.post_send(first) };
+        let nodes = &nodes[..nodes.len().min(20)];
+        if nodes.is_empty() {
+            return;
+        }
         let closed = self.session.is_some() || !self.can_send();
         let (rules, qkey) = (&self.rules, self.qkey);
-        self.model.publish_list(&list, result, closed, true, |i| {
-            nodes[i].is_right(rules).then(|| nodes[i].wqe(qkey, rules))
+        let requests: Vec<_> = nodes.iter().map(|node| node.owned(rules)).collect();
+        OwnedRequest::lend(&requests, |requests| {
+            let mut list = List::new(requests);
+            for (i, node) in nodes.iter().enumerate() {
+                list.change(i, |wr| node.change(wr, rules));
+            }
+            // SAFETY: the list and all that it points to are alive.
+            let result = unsafe { self.queue.post_send(list.first()) };
+            self.model.publish_list(list.nodes(), result, closed, true, |i| {
+                nodes[i].is_right(rules).then(|| nodes[i].wqe(qkey, rules))
+            });
         });
     }
 
@@ -226,8 +231,9 @@ impl World {
 
     fn begin(&mut self, wr_id: u64, flags: u8, op: &Op) {
         let request = Request { wr_id, flags, op: *op, data: Data::None, to: Dest::Connected };
+        let wr_flags = SendFlags::from_bits_retain(flags.into());
         // SAFETY: the ring is in plain memory: nothing is bound.
-        unsafe { testkit::begin(&mut self.queue, wr_id, request.wr().flags, op.op) };
+        unsafe { begin(&mut self.queue, wr_id, wr_flags, op.op) };
         let written = self.session.as_ref().map_or(0, |s| s.wrs.len());
         let has_room = self.model.has_room(written);
         let Some(session) = &mut self.session else { return };
@@ -303,44 +309,53 @@ impl Session {
     }
 }
 
-/// Adds a request to a batch.
-struct Push<'a, 'q> {
-    batch: &'a mut SendBatch<'q, FakeBell>,
-    request: &'a Request,
-}
-
-impl Visit<RemoteAddr> for Push<'_, '_> {
-    fn visit<O: Operation<Remote = RemoteAddr>>(self, op: O) {
-        let Self { batch, request } = self;
-        let (sges, bufs) = (request.data.sges(), request.data.bufs());
-        let slices: Vec<&[u8]> = bufs.iter().map(Vec::as_slice).collect();
-        let inline = InlineList(&slices);
-        let handle = match request.to {
-            Dest::To(num, byte, ..) => ah(num, byte),
-            _ => Ah::default(),
-        };
+/// Adds a request with an entry that is too long for the typed interface. The batch must refuse it, unless the operation
+/// has no data.
+fn push_long(batch: &mut SendBatch<'_, FakeBell>, request: &Request) {
+    let (wr, sges) = (Wr { wr_id: request.wr_id, flags: SendFlags::empty() }, request.data.sges());
+    if request.op.has_data() || matches!(request.op.op, testkit::Op::BindMw(_)) {
         // SAFETY: the named memory is not accessed.
-        unsafe {
-            match (request.to, &request.data) {
-                (Dest::Connected, Data::None) => batch.push(request.wr(), Connected, op, NoData),
-                (Dest::Connected, Data::Sges(_)) => batch.push(request.wr(), Connected, op, &sges[..]),
-                (Dest::Connected, Data::Inline(_)) => batch.push(request.wr(), Connected, op, inline),
-                (Dest::To(_, _, remote_qpn, remote_qkey), data) => {
-                    let to = To { ah: &handle, remote_qpn, remote_qkey };
-                    match data {
-                        Data::Inline(_) => batch.push(request.wr(), to, op, inline),
-                        _ => batch.push(request.wr(), to, op, &sges[..]),
-                    }
-                }
-                (Dest::RemoteSrq(number), _) => {
-                    batch.push(request.wr(), RemoteSrq(number), op, &sges[..]);
-                }
-            }
-        }
+        return unsafe { batch.push(wr, Connected, op::Send::new(), &sges[..]) };
     }
+    let without_data = OwnedRequest { data: OwnedData::None, ..request.owned() };
+    OwnedRequest::lend(&[without_data], |lent| {
+        // SAFETY: names no memory, and nothing is bound.
+        unsafe { push(batch, &lent[0]) }.expect("a request without entries");
+    });
 }
 
 impl Node {
+    /// Makes the node invalid in the ways that a request can't express.
+    fn change(&self, wr: &mut SendWr, rules: &Rules) {
+        wr.opcode = WrOpcode(self.opcode());
+        if let Some(num) = self.num_sge(rules) {
+            wr.num_sge = num;
+        }
+        if self.null_sges {
+            wr.sg_list = null();
+        }
+        if rules.is_datagram() && !matches!(self.request.to, Dest::To(..)) {
+            wr.wr.ud = WrUd { ah: null(), remote_qpn: 0, remote_qkey: 0 };
+        }
+        if self.request.op.null_mw {
+            wr.tail.bind_mw.mw = null();
+        }
+        if self.request.op.null_mr {
+            wr.tail.bind_mw.bind_info.mr = null();
+        }
+    }
+
+    /// The request of the node. Its destination is that of the QP's type.
+    fn owned(&self, rules: &Rules) -> OwnedRequest<'static, RawAh<Ah>> {
+        let mut request = self.request.owned();
+        // Without inline data, this bit would make the entries pointers to arbitrary addresses.
+        request.flags.remove(SendFlags::INLINE);
+        if !rules.is_datagram() {
+            request.dest = OwnedDest::Peer;
+        }
+        request
+    }
+
     fn opcode(&self) -> u32 {
         self.opcode.filter(|o| *o > 9).unwrap_or(self.request.op.opcode())
     }
@@ -382,91 +397,5 @@ impl Node {
             bind.mr_lkey = 0;
         }
         request.wqe(qkey, rules.is_datagram())
-    }
-}
-
-/// The data that a list points to.
-#[derive(Default)]
-#[expect(clippy::vec_box, reason = "lists point at the values, which must not move when the vector grows")]
-struct Arena {
-    sges: Vec<Vec<Sge>>,
-    bufs: Vec<Vec<u8>>,
-    handles: Vec<Box<RawAh<Ah>>>,
-    mrs: Vec<Box<IbvMr>>,
-    mws: Vec<Box<IbvMw>>,
-}
-
-impl Arena {
-    fn node(&mut self, node: &Node, rules: &Rules) -> SendWr {
-        let request = &node.request;
-        let mut wr = SendWr::new(request.wr_id, WrOpcode(node.opcode()));
-        // Without inline data, this bit would make the entries pointers to arbitrary addresses.
-        wr.send_flags = u32::from(request.flags) & !INLINE;
-        let entries = match &request.data {
-            Data::None => Vec::new(),
-            Data::Sges(entries) => sges(entries),
-            Data::Inline(_) => {
-                wr.send_flags |= INLINE;
-                let bufs = request.data.bufs();
-                let entries = bufs.iter().map(|b| Sge {
-                    addr: b.as_ptr().expose_provenance() as u64,
-                    length: b.len() as u32,
-                    lkey: 0xdead,
-                });
-                let entries = entries.collect();
-                self.bufs.extend(bufs);
-                entries
-            }
-        };
-        wr.num_sge = node.num_sge(rules).unwrap_or(entries.len() as i32);
-        wr.sg_list = if node.null_sges { null() } else { entries.as_ptr() };
-        self.sges.push(entries);
-        let garbage = 0xbad_bad_u32;
-        wr.imm_data_or_invalidate_rkey = garbage;
-        let remote = request.op.remote().unwrap_or(Remote { addr: !0, rkey: !0 });
-        let Remote { addr: remote_addr, rkey } = remote;
-        wr.wr = WrUnion { rdma: WrRdma { remote_addr, rkey } };
-        match request.op.op {
-            testkit::Op::SendImm(imm) | testkit::Op::WriteImm(_, imm) => {
-                wr.imm_data_or_invalidate_rkey = imm.to_be();
-            }
-            testkit::Op::SendInv(key) | testkit::Op::LocalInv(key) => wr.imm_data_or_invalidate_rkey = key,
-            testkit::Op::CmpSwp(_, compare_add, swap) => {
-                wr.wr = WrUnion { atomic: WrAtomic { remote_addr, compare_add, swap, rkey } };
-            }
-            testkit::Op::FetchAdd(_, compare_add) => {
-                wr.wr = WrUnion { atomic: WrAtomic { remote_addr, compare_add, swap: !0, rkey } };
-            }
-            testkit::Op::BindMw(bind) => wr.tail = self.bind(&bind, &request.op),
-            _ => {}
-        }
-        if rules.is_datagram() {
-            let mut ud = WrUd { ah: null(), remote_qpn: 0, remote_qkey: 0 };
-            if let Dest::To(num, byte, remote_qpn, remote_qkey) = request.to {
-                let handle = Box::new(testkit::handle(ah(num, byte)));
-                ud = WrUd { ah: handle.raw(), remote_qpn, remote_qkey };
-                self.handles.push(handle);
-            }
-            wr.wr = WrUnion { ud };
-        }
-        wr
-    }
-
-    fn bind(&mut self, bind: &MwBind, op: &Op) -> WrTail {
-        let (context, pd) = (null_mut(), null_mut());
-        let MwBind { mw_rkey, mw_type, rkey, mr_lkey, addr, length, access } = *bind;
-        let mr =
-            Box::new(IbvMr { context, pd, addr: null_mut(), length: 0, handle: 0, lkey: mr_lkey, rkey: 0 });
-        let mw = Box::new(IbvMw { context, pd, rkey: mw_rkey, handle: 0, mw_type });
-        let bind_info = IbvMwBindInfo {
-            mr: if op.null_mr { null() } else { &raw const *mr },
-            addr,
-            length,
-            mw_access_flags: access,
-        };
-        let mw_ptr = if op.null_mw { null() } else { &raw const *mw };
-        self.mrs.push(mr);
-        self.mws.push(mw);
-        WrTail { bind_mw: WrBindMw { mw: mw_ptr, rkey, bind_info } }
     }
 }

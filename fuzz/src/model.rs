@@ -143,11 +143,3 @@ macro_rules! end_batch {
         }
     };
 }
-
-/// Links the nodes of a list. `next` returns the link of a node.
-pub fn link<W>(list: &mut [W], next: impl Fn(&mut W) -> &mut *const W) {
-    for i in (1..list.len()).rev() {
-        let node = &raw const list[i];
-        *next(&mut list[i - 1]) = node;
-    }
-}

@@ -7,12 +7,11 @@
 use crate::steps::{Entry, counting, expected_sges, sges};
 use arbitrary::{Arbitrary, Unstructured};
 use uverbs_core::attr::{QpType, SendOpsFlags};
-use uverbs_core::provider::Wr;
 use uverbs_core::provider::op::{FlushArgs, MwBind, TsoArgs};
-use uverbs_core::wr::{SendFlags, Sge};
-use uverbs_rxe::testing::{DecodedSend, Part};
-use uverbs_rxe::{Extensions, SendConfig};
-use uverbs_testkit::{self as testkit, Remote};
+use uverbs_core::wr::{RawAh, SendFlags, Sge};
+use uverbs_rxe::testing::{DecodedSend, Part, ah};
+use uverbs_rxe::{Ah, Extensions, SendConfig};
+use uverbs_testkit::{self as testkit, OwnedData, OwnedDest, OwnedRequest, Remote, handle};
 
 /// `IBV_SEND_INLINE`
 pub const INLINE: u32 = 8;
@@ -321,10 +320,24 @@ pub fn flags_are_right(flags: u8) -> bool {
 }
 
 impl Request {
-    /// Id and flags.
+    /// The request in the form of testkit.
     #[must_use]
-    pub fn wr(&self) -> Wr {
-        Wr { wr_id: self.wr_id, flags: SendFlags::from_bits_retain(self.flags.into()) }
+    pub fn owned(&self) -> OwnedRequest<'static, RawAh<Ah>> {
+        OwnedRequest {
+            wr_id: self.wr_id,
+            flags: SendFlags::from_bits_retain(self.flags.into()),
+            op: self.op.op,
+            data: match &self.data {
+                Data::None => OwnedData::None,
+                Data::Sges(_) => OwnedData::Sges(self.data.sges()),
+                Data::Inline(_) => OwnedData::Inline(self.data.bufs()),
+            },
+            dest: match self.to {
+                Dest::Connected => OwnedDest::Peer,
+                Dest::To(num, byte, qpn, qkey) => OwnedDest::Ud { ah: handle(ah(num, byte)), qpn, qkey },
+                Dest::RemoteSrq(number) => OwnedDest::Xrc(number),
+            },
+        }
     }
 
     /// Whether a typed batch accepts the request.

@@ -5,11 +5,13 @@
 
 use crate::request::{Data, Request, Shape};
 use uverbs_core::attr::QpType;
-use uverbs_core::provider::{InlineList, PostError, SendBatch as _, SendQueue as _, WrBuilder as _};
-use uverbs_core::wr::{RawAh, Sge};
+use uverbs_core::provider::{PostError, SendBatch as _, SendQueue as _, WrBuilder as _};
+use uverbs_core::wr::RawAh;
 use uverbs_mlx5::{Ah, SendQueue};
 use uverbs_mlx5_hw::wqe::Av;
-use uverbs_testkit::{self as testkit, Dest, List, Refused, To, begin, has_data, push};
+use uverbs_testkit::{
+    self as testkit, Dest, Face, OwnedData, OwnedDest, OwnedRequest, Refused, build, handle, has_data, push,
+};
 
 /// The destination of datagrams and DC requests.
 pub(crate) fn vector() -> Av {
@@ -21,36 +23,24 @@ pub(crate) fn dc_key(r: &Request) -> u64 {
     u64::from(r.key) << 7
 }
 
-/// The data of a request.
-#[derive(Clone)]
-enum Parts<'a> {
-    Sges(Vec<Sge>),
-    Inline(Vec<&'a [u8]>),
-}
-
 /// Calls `f` with the requests in the form of testkit.
 fn lend<R>(shape: Shape, all: &[Request], f: impl FnOnce(&[testkit::Request<'_, RawAh<Ah>>]) -> R) -> R {
-    let ah = &testkit::handle(Ah::new(&vector()));
-    let parts = all.iter().map(|r| match &r.data {
-        Data::Sges(_) => Parts::Sges(r.sges(shape)),
-        Data::Inline(bufs) => Parts::Inline(bufs.iter().map(|b| &b[..]).collect()),
-    });
-    let parts: Vec<_> = parts.collect();
-    let lent = all.iter().zip(&parts).map(|(r, parts)| {
+    let owned = all.iter().map(|r| {
+        let ah = handle(Ah::new(&vector()));
         let dest = match shape.qp_type() {
-            QpType::Ud => Dest::Ud(To { ah, qpn: r.number, qkey: r.key }),
-            QpType::XrcSend => Dest::Xrc(r.number),
-            QpType::Driver => Dest::Dc { ah, dctn: r.number, key: dc_key(r) },
-            _ => Dest::Peer,
+            QpType::Ud => OwnedDest::Ud { ah, qpn: r.number, qkey: r.key },
+            QpType::XrcSend => OwnedDest::Xrc(r.number),
+            QpType::Driver => OwnedDest::Dc { ah, dctn: r.number, key: dc_key(r) },
+            _ => OwnedDest::Peer,
         };
-        let data = match parts {
-            Parts::Sges(sges) => testkit::Data::Sges(sges),
-            Parts::Inline(_) if !has_data(r.what) => testkit::Data::None,
-            Parts::Inline(bufs) => testkit::Data::InlineList(bufs),
+        let data = match &r.data {
+            Data::Sges(_) => OwnedData::Sges(r.sges(shape)),
+            Data::Inline(_) if !has_data(r.what) => OwnedData::None,
+            Data::Inline(bufs) => OwnedData::Inline(bufs.clone()),
         };
-        testkit::Request::new(r.wr_id, r.what).flags(r.flags(shape)).data(data).dest(dest)
+        OwnedRequest { wr_id: r.wr_id, flags: r.flags(shape), op: r.what, data, dest }
     });
-    f(&lent.collect::<Vec<_>>())
+    OwnedRequest::lend(&owned.collect::<Vec<_>>(), f)
 }
 
 /// Posts a typed batch, or drops it.
@@ -87,30 +77,13 @@ pub(crate) fn session(
     queue.wr_start();
     lend(shape, all, |all| {
         for r in all {
-            // SAFETY: the ring is in plain memory: nothing is bound.
-            unsafe { begin(queue, r.wr_id, r.flags, r.op) };
-            if !has_data(r.op) {
-                continue;
-            }
-            let set_address = |queue: &mut SendQueue| match r.dest {
-                Dest::Ud(to) => queue.wr_set_ud_addr(&to.ah.driver, to.qpn, to.qkey),
-                Dest::Xrc(srqn) => queue.wr_set_xrc_srqn(srqn),
-                Dest::Dc { ah, dctn, key } => queue.wr_set_dc_addr(&ah.driver, dctn, key),
-                Dest::Peer => {}
-            };
-            // The setters may be called in either order.
-            let late = r.wr_id & 1 == 0;
-            if !late {
-                set_address(queue);
-            }
-            match r.data {
-                // SAFETY: memory that is read now is in the arena; there is no device that accesses the other memory.
-                testkit::Data::Sges(sges) => unsafe { queue.wr_set_sges(sges) },
-                testkit::Data::InlineList(bufs) => queue.wr_set_inline(InlineList(bufs)),
-                data => unreachable!("{data:?} of a request with data"),
-            }
-            if late {
-                set_address(queue);
+            // SAFETY: memory that is read now is in the arena; there is no device that accesses the other memory, and
+            // nothing is bound.
+            unsafe { build(queue, r) };
+            if let Dest::Dc { ah, dctn, key } = r.dest
+                && has_data(r.op)
+            {
+                queue.wr_set_dc_addr(&ah.driver, dctn, key);
             }
         }
     });
@@ -131,12 +104,8 @@ pub(crate) fn list(
         // A list has no DC address.
         let is_dc = shape.qp_type() == QpType::Driver;
         let all: Vec<_> = all.iter().map(|r| if is_dc { r.dest(Dest::Peer) } else { *r }).collect();
-        let list = List::new(&all);
-        // SAFETY: a list of live nodes, whose entries are the arena's where they are read.
-        let result = unsafe { queue.post_send(list.first()) };
-        result.map_err(|bad| {
-            let Refused { error, bad } = testkit::refused(list.nodes(), &bad);
-            (error.unwrap_or(PostError::Corrupt), bad)
-        })
+        // SAFETY: the list's entries are the arena's where they are read.
+        let posted = unsafe { testkit::post(queue, Face::List, &all) };
+        posted.map_err(|Refused { error, bad }| (error.unwrap_or(PostError::Corrupt), bad))
     })
 }
