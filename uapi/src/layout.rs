@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The macros that declare the ABI and emit its description for the header test.
+//! The macros that declare the ABI and emit its description for the header test. `uverbs-mlx5-hw` declares the format of
+//! the hardware with them, too.
 //!
 //! Every struct and constant is declared once, inside `abi_structs!` or `abi_consts!`. The macro emits the item and an
 //! entry of the module's `STRUCTS` or `CONSTS` list, so the test covers every declaration. `#[c = "..."]` on a struct
 //! is its C type if that is not `struct <name>`; on a field, its path if that is not the field's name; on a constant,
-//! its C name. `"."` on a field is the whole object (the storage of a union), `""` on a constant marks a value that no
+//! its C name. `"."` on a field is the whole object (the storage of a union), `""` marks a struct or constant that no
 //! header exports.
+//!
+//! A struct may state its size, and a field its offset (`pub struct name: 16 { pub field: u32 = 0, .. }`), which are
+//! asserted at compile time.
 
 /// An array of bytes that is too long for `Default` of the standard library.
 #[derive(
@@ -38,7 +42,7 @@ impl<const N: usize> core::fmt::Debug for Bytes<N> {
 pub struct Field {
     /// Name in Rust.
     pub name: &'static str,
-    /// Path in C.
+    /// Path in C; empty if C has none.
     pub c: &'static str,
     /// Offset in bytes.
     pub offset: usize,
@@ -51,7 +55,7 @@ pub struct Field {
 pub struct Struct {
     /// Name in Rust.
     pub name: &'static str,
-    /// Type in C.
+    /// Type in C; empty if the header has none.
     pub c: &'static str,
     /// Size in bytes.
     pub size: usize,
@@ -84,15 +88,17 @@ pub struct Module {
 }
 
 /// Declares `#[repr(C)]` structs and the module's `STRUCTS` list. At most once in a module.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! abi_structs {
     ($(
         $(#[doc = $doc:literal])*
         $(#[c = $c:literal])?
-        pub struct $name:ident {
+        pub struct $name:ident $(: $bytes:literal)? {
             $(
                 $(#[doc = $fdoc:literal])*
                 $(#[c = $fc:literal])?
-                pub $field:ident: $ty:ty,
+                pub $field:ident: $ty:ty $(= $offset:literal)?,
             )*
         }
     )*) => {
@@ -109,6 +115,9 @@ macro_rules! abi_structs {
                     pub $field: $ty,
                 )*
             }
+
+            $(const _: () = assert!(size_of::<$name>() == $bytes);)?
+            $($(const _: () = assert!(core::mem::offset_of!($name, $field) == $offset);)?)*
         )*
 
         /// The layout of this module's structs, for the header test.
@@ -132,6 +141,8 @@ macro_rules! abi_structs {
 }
 
 /// Declares constants and the module's `CONSTS` list. At most once in a module.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! abi_consts {
     ($(
         $(#[doc = $doc:literal])*
@@ -155,6 +166,8 @@ macro_rules! abi_consts {
 }
 
 /// The stated C name, or `$rule` if none is stated.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! c_name {
     ([$c:literal] $rule:expr) => {
         $c
@@ -205,4 +218,5 @@ macro_rules! abi_union {
     };
 }
 
-pub(crate) use {abi_consts, abi_structs, abi_union, c_name};
+pub(crate) use abi_union;
+pub use {abi_consts, abi_structs, c_name};

@@ -4,10 +4,10 @@
 //! An entry is 64 bytes, or 128 of which the second half is the entry and the first holds scattered data. Facts from
 //! `<infiniband/mlx5dv.h>`, PRM "Completion Queue Entry" (8.18) and, if named, `linux/mlx5/device.h`.
 
-use crate::layout::{hw_consts, hw_structs};
 use crate::{Be16, Be32, Be64};
+use uverbs_uapi::layout::{abi_consts, abi_structs};
 
-hw_consts! {
+abi_consts! {
     /// Mask of the owner bit in [`Cqe64::op_own`].
     pub const MLX5_CQE_OWNER_MASK: u8 = 1;
     /// Opcode: a send queue's WQE completed.
@@ -84,7 +84,7 @@ hw_consts! {
     pub const CQE_VLAN_STRIPPED: u8 = 1;
 }
 
-hw_structs! {
+abi_structs! {
     /// A completion, of any opcode but the two errors. PRM 8.18.2.
     #[c = "struct mlx5_cqe64"]
     pub struct Cqe64: 64 {

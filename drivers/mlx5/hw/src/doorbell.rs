@@ -4,9 +4,9 @@
 //! Facts from `<infiniband/mlx5dv.h>`, PRM "UAR Page Format" (8.7) and `linux/mlx5/driver.h`.
 
 use crate::Be32;
-use crate::layout::{hw_consts, hw_structs};
+use uverbs_uapi::layout::{abi_consts, abi_structs};
 
-hw_consts! {
+abi_consts! {
     /// Word of a QP's, RQ's or SRQ's doorbell record: receives posted.
     pub const MLX5_RCV_DBR: usize = 0;
     /// Word of a QP's doorbell record: basic blocks posted, 16 bits.
@@ -44,7 +44,7 @@ hw_consts! {
     pub const MLX5_CQ_DB_REQ_NOT_SOL: u32 = 1 << 24;
 }
 
-hw_structs! {
+abi_structs! {
     /// Requests an event of a CQ: the bytes that are written to [`MLX5_CQ_DOORBELL`]. PRM 8.8.2; `mlx5dv.h` lacks it.
     #[c = ""]
     pub struct CqDoorbell: 8 {

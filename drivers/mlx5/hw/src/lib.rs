@@ -19,11 +19,10 @@
 
 pub mod cqe;
 pub mod doorbell;
-#[doc(hidden)]
-pub mod layout;
 pub mod wqe;
 
 pub use uverbs_uapi::be::{Be16, Be32, Be64};
+use uverbs_uapi::layout;
 
 /// Every module that declares a part of the format, for the header test.
 #[doc(hidden)]

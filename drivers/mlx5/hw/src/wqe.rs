@@ -5,10 +5,10 @@
 //! takes whole ones. A receive WQE is a sequence of [`DataSeg`]s; in an SRQ a [`SrqNextSeg`] precedes them. Facts from
 //! `<infiniband/mlx5dv.h>`, PRM "Work Queue Elements" (8.9) and, if named, `linux/mlx5/qp.h`.
 
-use crate::layout::{hw_consts, hw_structs};
 use crate::{Be16, Be32, Be64};
+use uverbs_uapi::layout::{abi_consts, abi_structs};
 
-hw_consts! {
+abi_consts! {
     /// Does nothing but complete.
     pub const MLX5_OPCODE_NOP: u8 = 0x00;
     /// Send, and invalidate a key of the peer.
@@ -135,7 +135,7 @@ hw_consts! {
     pub const MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_LOCAL_READ: u8 = 1 << 2;
 }
 
-hw_structs! {
+abi_structs! {
     /// Start of every send WQE. PRM 8.9.4.1.
     #[c = "struct mlx5_wqe_ctrl_seg"]
     pub struct CtrlSeg: 16 {
