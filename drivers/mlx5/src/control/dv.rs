@@ -19,6 +19,7 @@ use super::qp::QpControl;
 use super::srq::SrqControl;
 use super::uars::OwnPage;
 use crate::control::calls;
+pub use crate::cq::ClockInfo;
 use crate::cq::{Clock, CqShared};
 use crate::memory::Allocator;
 use core::ffi::c_void;
@@ -103,23 +104,6 @@ pub struct RawSrq {
     pub tail: u32,
     /// Its number.
     pub srqn: u32,
-}
-
-/// The conversion factors of the device's clock (`struct mlx5dv_clock_info`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ClockInfo {
-    /// Nanoseconds since the epoch when the clock had the value `cycles`.
-    pub nsec: u64,
-    /// The value of the clock at the last update.
-    pub cycles: u64,
-    /// Parts of a nanosecond, in units of 2^-`shift`.
-    pub frac: u64,
-    /// Nanoseconds per tick, in units of 2^-`shift`.
-    pub mult: u32,
-    /// The binary scale of `frac` and `mult`.
-    pub shift: u32,
-    /// Mask of the bits that the clock has.
-    pub mask: u64,
 }
 
 /// The capabilities of a device that only programs with direct access need.
@@ -287,16 +271,7 @@ impl Mlx5 {
     /// # Errors
     /// [`Error::Unsupported`] without a clock page.
     pub fn clock_info(&self) -> Result<ClockInfo> {
-        let clock = self.clock()?;
-        let info = *clock.info();
-        Ok(ClockInfo {
-            nsec: info.nsec,
-            cycles: info.cycles,
-            frac: info.frac,
-            mult: info.mult,
-            shift: info.shift,
-            mask: info.mask,
-        })
+        Ok(*self.clock()?.info())
     }
 
     fn clock(&self) -> Result<Clock> {

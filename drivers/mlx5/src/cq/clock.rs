@@ -11,9 +11,9 @@ use std::sync::Arc;
 use uverbs_core::kernel::Mapping;
 use uverbs_core::sync::barrier;
 
-/// The conversion factors of the device's clock: a copy of `struct mlx5_ib_clock_info`.
+/// The conversion factors of the device's clock (`struct mlx5dv_clock_info`): a copy of `struct mlx5_ib_clock_info`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ClockInfo {
+pub struct ClockInfo {
     /// Nanoseconds since the epoch when the clock had the value `cycles`.
     pub nsec: u64,
     /// The value of the clock at the last update.

@@ -39,7 +39,7 @@ mod state;
 mod tests;
 mod user_index;
 
-pub use clock::Clock;
+pub use clock::{Clock, ClockInfo};
 pub use completion::Completion;
 pub use parse::CqeVersion;
 pub use poll::{CompletionQueue, CqConfig, RingOwner};
