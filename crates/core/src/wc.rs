@@ -6,43 +6,10 @@
 use crate::wr::ImmData;
 use core::fmt;
 
+/// Declares an integer newtype that prints its words and its number.
 macro_rules! wc_values {
-    ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $konst:ident = $value:literal $text:literal),* $(,)? }) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-        #[repr(transparent)]
-        pub struct $name(pub u32);
-
-        impl $name {
-            $(#[doc = concat!("`IBV_WC_", stringify!($konst), "`: ", $text, ".")] pub const $konst: Self = Self($value);)*
-
-            /// The C name without `IBV_WC_`, or `None` for a value that has no name.
-            #[must_use]
-            pub const fn name(self) -> Option<&'static str> {
-                match self.0 {
-                    $($value => Some(stringify!($konst)),)*
-                    _ => None,
-                }
-            }
-
-            /// A description of the value.
-            #[must_use]
-            pub const fn describe(self) -> &'static str {
-                match self.0 {
-                    $($value => $text,)*
-                    _ => "unknown",
-                }
-            }
-        }
-
-        impl core::fmt::Debug for $name {
-            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                match self.name() {
-                    Some(n) => f.write_str(n),
-                    None => write!(f, concat!(stringify!($name), "({})"), self.0),
-                }
-            }
-        }
+    ($(#[$meta:meta])* $name:ident { $($values:tt)* }) => {
+        crate::attr::values::named_values! { $(#[$meta])* $name(u32), "IBV_WC_" { $($values)* } }
 
         impl core::fmt::Display for $name {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {

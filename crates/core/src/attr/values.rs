@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The macro behind the integer newtypes: constants, names, `Debug` and `Display`.
+//! The macros behind the integer newtypes: constants, names, `Debug` and `Display`.
 
-/// Declares an integer newtype for a value that the kernel or the device may write.
-///
-/// `CONST = number "words";` defines the constant, its name for `Debug` and its words for `Display`. A number without a
-/// name is printed as a number.
-macro_rules! open_values {
+/// Declares an integer newtype without `Display`; see [`open_values`].
+macro_rules! named_values {
     ($(#[$meta:meta])* $name:ident($int:ty), $prefix:literal {
         $($(#[$vmeta:meta])* $konst:ident = $value:literal $text:literal),* $(,)?
     }) => {
@@ -48,6 +45,16 @@ macro_rules! open_values {
                 }
             }
         }
+    };
+}
+
+/// Declares an integer newtype for a value that the kernel or the device may write.
+///
+/// `CONST = number "words";` defines the constant, its name for `Debug` and its words for `Display`. A number without a
+/// name is printed as a number.
+macro_rules! open_values {
+    ($(#[$meta:meta])* $name:ident($int:ty), $prefix:literal { $($values:tt)* }) => {
+        $crate::attr::values::named_values! { $(#[$meta])* $name($int), $prefix { $($values)* } }
 
         impl core::fmt::Display for $name {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -60,4 +67,4 @@ macro_rules! open_values {
     };
 }
 
-pub(crate) use open_values;
+pub(crate) use {named_values, open_values};

@@ -158,70 +158,39 @@ fn limits(attr: &QpAttr, mask: QpAttrMask, device: &DeviceAttr) -> [explain::Lim
 /// applied.
 fn to_kernel(qp_handle: u32, attr: &QpAttr, mask: QpAttrMask) -> ib_uverbs_modify_qp {
     let mut cmd = ib_uverbs_modify_qp { qp_handle, attr_mask: mask.bits(), ..Default::default() };
-    let has = |bit| mask.contains(bit);
-    if has(QpAttrMask::STATE) {
-        // Checked: the states fit.
-        cmd.qp_state = attr.qp_state.0 as u8;
+    macro_rules! fields {
+        ($($bit:ident: $($field:ident = $value:expr),+;)*) => {
+            $(if mask.contains(QpAttrMask::$bit) {
+                $(cmd.$field = $value;)+
+            })*
+        };
     }
-    if has(QpAttrMask::CUR_STATE) {
-        cmd.cur_qp_state = attr.cur_qp_state.0 as u8;
-    }
-    if has(QpAttrMask::EN_SQD_ASYNC_NOTIFY) {
-        cmd.en_sqd_async_notify = attr.en_sqd_async_notify.into();
-    }
-    if has(QpAttrMask::ACCESS_FLAGS) {
-        cmd.qp_access_flags = attr.qp_access_flags.bits();
-    }
-    if has(QpAttrMask::PKEY_INDEX) {
-        cmd.pkey_index = attr.pkey_index;
-    }
-    if has(QpAttrMask::PORT) {
-        cmd.port_num = attr.port_num;
-    }
-    if has(QpAttrMask::QKEY) {
-        cmd.qkey = attr.qkey;
-    }
-    if has(QpAttrMask::AV) {
-        cmd.dest = dest_to_kernel(&attr.ah_attr);
-    }
-    if has(QpAttrMask::PATH_MTU) {
-        cmd.path_mtu = attr.path_mtu.0;
-    }
-    if has(QpAttrMask::TIMEOUT) {
-        cmd.timeout = attr.timeout;
-    }
-    if has(QpAttrMask::RETRY_CNT) {
-        cmd.retry_cnt = attr.retry_cnt;
-    }
-    if has(QpAttrMask::RNR_RETRY) {
-        cmd.rnr_retry = attr.rnr_retry;
-    }
-    if has(QpAttrMask::RQ_PSN) {
-        cmd.rq_psn = attr.rq_psn;
-    }
-    if has(QpAttrMask::MAX_QP_RD_ATOMIC) {
-        cmd.max_rd_atomic = attr.max_rd_atomic;
-    }
-    if has(QpAttrMask::ALT_PATH) {
-        cmd.alt_dest = dest_to_kernel(&attr.alt_ah_attr);
-        cmd.alt_pkey_index = attr.alt_pkey_index;
-        cmd.alt_port_num = attr.alt_port_num;
-        cmd.alt_timeout = attr.alt_timeout;
-    }
-    if has(QpAttrMask::MIN_RNR_TIMER) {
-        cmd.min_rnr_timer = attr.min_rnr_timer;
-    }
-    if has(QpAttrMask::SQ_PSN) {
-        cmd.sq_psn = attr.sq_psn;
-    }
-    if has(QpAttrMask::MAX_DEST_RD_ATOMIC) {
-        cmd.max_dest_rd_atomic = attr.max_dest_rd_atomic;
-    }
-    if has(QpAttrMask::PATH_MIG_STATE) {
-        cmd.path_mig_state = attr.path_mig_state.0 as u8;
-    }
-    if has(QpAttrMask::DEST_QPN) {
-        cmd.dest_qp_num = attr.dest_qp_num;
+    // Checked: the states fit.
+    fields! {
+        STATE: qp_state = attr.qp_state.0 as u8;
+        CUR_STATE: cur_qp_state = attr.cur_qp_state.0 as u8;
+        EN_SQD_ASYNC_NOTIFY: en_sqd_async_notify = attr.en_sqd_async_notify.into();
+        ACCESS_FLAGS: qp_access_flags = attr.qp_access_flags.bits();
+        PKEY_INDEX: pkey_index = attr.pkey_index;
+        PORT: port_num = attr.port_num;
+        QKEY: qkey = attr.qkey;
+        AV: dest = dest_to_kernel(&attr.ah_attr);
+        PATH_MTU: path_mtu = attr.path_mtu.0;
+        TIMEOUT: timeout = attr.timeout;
+        RETRY_CNT: retry_cnt = attr.retry_cnt;
+        RNR_RETRY: rnr_retry = attr.rnr_retry;
+        RQ_PSN: rq_psn = attr.rq_psn;
+        MAX_QP_RD_ATOMIC: max_rd_atomic = attr.max_rd_atomic;
+        ALT_PATH:
+            alt_dest = dest_to_kernel(&attr.alt_ah_attr),
+            alt_pkey_index = attr.alt_pkey_index,
+            alt_port_num = attr.alt_port_num,
+            alt_timeout = attr.alt_timeout;
+        MIN_RNR_TIMER: min_rnr_timer = attr.min_rnr_timer;
+        SQ_PSN: sq_psn = attr.sq_psn;
+        MAX_DEST_RD_ATOMIC: max_dest_rd_atomic = attr.max_dest_rd_atomic;
+        PATH_MIG_STATE: path_mig_state = attr.path_mig_state.0 as u8;
+        DEST_QPN: dest_qp_num = attr.dest_qp_num;
     }
     cmd
 }
