@@ -12,8 +12,10 @@ use crate::abi::qp::ibv_qp;
 use crate::abi::wq::{ibv_rwq_ind_table, ibv_wq};
 use crate::errno::{Errno, Outcome, ensure, number, pointer};
 use crate::object::destroy_handle;
+use crate::verbs::Open;
 use core::ffi::{c_int, c_void};
-use core::mem::ManuallyDrop;
+use core::mem::{ManuallyDrop, offset_of};
+use uverbs_mlx5::Mlx5;
 use uverbs_mlx5::devx::{self, DevxObject, Umem};
 
 /// `struct mlx5dv_devx_obj`, which is opaque for programs.
@@ -48,84 +50,55 @@ unsafe fn mailboxes<'a>(
     Ok((input, output))
 }
 
-/// # Safety
-/// As in mlx5dv_devx_general_cmd(3).
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_general_cmd(
-    context: *mut ibv_context,
-    input: *const c_void,
-    inlen: usize,
-    output: *mut c_void,
-    outlen: usize,
-) -> c_int {
-    number(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let open = unsafe { super::of(context) }?;
-        // SAFETY: the mailboxes are valid (contract of the man page).
-        let (input, output) = unsafe { mailboxes(input, inlen, output, outlen) }?;
-        // SAFETY: the program is responsible for the memory that its command names (contract of the man page).
-        Ok(unsafe { open.driver.devx_general_command(input, output) }?)
-    })
+/// Declares functions that take an object, a command and the place for its answer, as described in a man page.
+macro_rules! commands {
+    ($($page:literal $name:ident($object:ident: $ty:ty) -> $ret:ty = $outcome:ident(|$input:ident, $output:ident| $body:expr);)*) => {
+        $(
+            /// # Safety
+            #[doc = concat!("As in ", $page, "(3).")]
+            #[unsafe(no_mangle)]
+            pub(crate) unsafe extern "C" fn $name(
+                $object: *mut $ty,
+                input: *const c_void,
+                inlen: usize,
+                output: *mut c_void,
+                outlen: usize,
+            ) -> $ret {
+                $outcome(|| {
+                    // SAFETY: the mailboxes are valid (contract of the man page).
+                    let ($input, $output) = unsafe { mailboxes(input, inlen, output, outlen) }?;
+                    $body
+                })
+            }
+        )*
+    };
 }
 
-/// # Safety
-/// As in mlx5dv_devx_obj_create(3).
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_create(
-    context: *mut ibv_context,
-    input: *const c_void,
-    inlen: usize,
-    output: *mut c_void,
-    outlen: usize,
-) -> *mut DevxObj {
-    pointer(|| {
+commands! {
+    "mlx5dv_devx_general_cmd" uverbs_mlx5dv_devx_general_cmd(context: ibv_context) -> c_int = number(|input, output| {
         // SAFETY: `context` is not closed during this call (contract of the man page).
         let open = unsafe { super::of(context) }?;
-        // SAFETY: the mailboxes are valid (contract of the man page).
-        let (input, output) = unsafe { mailboxes(input, inlen, output, outlen) }?;
+        // SAFETY: the program is responsible for the memory that its command names (contract of the man page).
+        Ok(unsafe { open.driver.devx_general_command(input, output) }?)
+    });
+    "mlx5dv_devx_obj_create" uverbs_mlx5dv_devx_obj_create(context: ibv_context) -> *mut DevxObj = pointer(|input, output| {
+        // SAFETY: `context` is not closed during this call (contract of the man page).
+        let open = unsafe { super::of(context) }?;
         // SAFETY: the program is responsible for the memory that its command names (contract of the man page).
         let object = unsafe { open.driver.devx_create(input, output) }?;
         Ok(Box::into_raw(Box::new(DevxObj(ManuallyDrop::new(object)))))
-    })
-}
-
-/// # Safety
-/// As in mlx5dv_devx_obj_query(3).
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_query(
-    obj: *mut DevxObj,
-    input: *const c_void,
-    inlen: usize,
-    output: *mut c_void,
-    outlen: usize,
-) -> c_int {
-    number(|| {
+    });
+    "mlx5dv_devx_obj_query" uverbs_mlx5dv_devx_obj_query(obj: DevxObj) -> c_int = number(|input, output| {
         // SAFETY: `obj` is NULL or exists (contract of the man page).
         let object = unsafe { object(obj) }?;
-        // SAFETY: the mailboxes are valid (contract of the man page).
-        let (input, output) = unsafe { mailboxes(input, inlen, output, outlen) }?;
         Ok(object.query(input, output)?)
-    })
-}
-
-/// # Safety
-/// As in mlx5dv_devx_obj_modify(3).
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_modify(
-    obj: *mut DevxObj,
-    input: *const c_void,
-    inlen: usize,
-    output: *mut c_void,
-    outlen: usize,
-) -> c_int {
-    number(|| {
+    });
+    "mlx5dv_devx_obj_modify" uverbs_mlx5dv_devx_obj_modify(obj: DevxObj) -> c_int = number(|input, output| {
         // SAFETY: `obj` is NULL or exists (contract of the man page).
         let object = unsafe { object(obj) }?;
-        // SAFETY: the mailboxes are valid (contract of the man page).
-        let (input, output) = unsafe { mailboxes(input, inlen, output, outlen) }?;
         // SAFETY: the program is responsible for the memory that its command names (contract of the man page).
         Ok(unsafe { object.modify(input, output) }?)
-    })
+    });
 }
 
 /// # Safety
@@ -145,76 +118,45 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_destroy(obj: *mut DevxObj
     })
 }
 
-/// Commands about objects of verbs, by the handle in their public part.
-macro_rules! of_verbs {
-    ($($query:ident $modify:ident $ty:ty, $handle:ident;)*) => {
-        $(
-            /// # Safety
-            /// As in mlx5dv_devx_qp_modify(3).
-            #[unsafe(no_mangle)]
-            pub(crate) unsafe extern "C" fn $query(
-                object: *mut $ty,
-                input: *const c_void,
-                inlen: usize,
-                output: *mut c_void,
-                outlen: usize,
-            ) -> c_int {
-                number(|| {
-                    // SAFETY: `object` is NULL or a live object, which begins with the pointer to its context; the
-                    // context is not closed during this call (contract of the man page).
-                    let open = unsafe { super::of_object(object) }?;
-                    // SAFETY: the mailboxes are valid (contract of the man page).
-                    let (input, output) = unsafe { mailboxes(input, inlen, output, outlen) }?;
-                    // SAFETY: a live object: its context was found above.
-                    let handle = unsafe { (*object).$handle };
-                    Ok(open.driver.devx_query(handle.cast_unsigned_(), input, output)?)
-                })
-            }
+/// The opened driver of an object of verbs, and the object's handle in the kernel: the 4 bytes at an offset of C's struct.
+///
+/// # Safety
+/// - `object` is NULL or a live object, which begins with the pointer to its context; that is not closed while the reference
+///   is used.
+/// - `handle` is the offset of its field with the handle.
+unsafe fn of_verbs<'a, T>(object: *mut T, handle: usize) -> Outcome<(&'a Open<Mlx5>, u32)> {
+    // SAFETY: `object` is NULL or live, and begins with its context (contract of this function).
+    let open = unsafe { super::of_object(object) }?;
+    // SAFETY: a live object, because its context was found above; the field is inside it (contract of this function).
+    let handle = unsafe { object.byte_add(handle) };
+    // SAFETY: a field of 4 bytes (contract of this function).
+    Ok((open, unsafe { handle.cast::<u32>().read() }))
+}
 
-            /// # Safety
-            /// As in mlx5dv_devx_qp_modify(3).
-            #[unsafe(no_mangle)]
-            pub(crate) unsafe extern "C" fn $modify(
-                object: *mut $ty,
-                input: *const c_void,
-                inlen: usize,
-                output: *mut c_void,
-                outlen: usize,
-            ) -> c_int {
-                number(|| {
-                    // SAFETY: `object` is NULL or a live object, which begins with the pointer to its context; the
-                    // context is not closed during this call (contract of the man page).
-                    let open = unsafe { super::of_object(object) }?;
-                    // SAFETY: the mailboxes are valid (contract of the man page).
-                    let (input, output) = unsafe { mailboxes(input, inlen, output, outlen) }?;
-                    // SAFETY: a live object: its context was found above.
-                    let handle = unsafe { (*object).$handle };
+/// Declares the functions that query and modify an object of verbs.
+macro_rules! commands_of_verbs {
+    ($($query:ident $modify:ident $ty:ty, $handle:ident;)*) => {
+        commands! {
+            $(
+                "mlx5dv_devx_qp_modify" $query(object: $ty) -> c_int = number(|input, output| {
+                    // SAFETY: `object` is NULL or live, and its context is not closed during this call (contract of the
+                    // man page); the offset is that of the handle.
+                    let (open, handle) = unsafe { of_verbs(object, offset_of!($ty, $handle)) }?;
+                    Ok(open.driver.devx_query(handle, input, output)?)
+                });
+                "mlx5dv_devx_qp_modify" $modify(object: $ty) -> c_int = number(|input, output| {
+                    // SAFETY: `object` is NULL or live, and its context is not closed during this call (contract of the
+                    // man page); the offset is that of the handle.
+                    let (open, handle) = unsafe { of_verbs(object, offset_of!($ty, $handle)) }?;
                     // SAFETY: the program is responsible for the changes by its command (contract of the man page).
-                    Ok(unsafe { open.driver.devx_modify(handle.cast_unsigned_(), input, output) }?)
-                })
-            }
-        )*
+                    Ok(unsafe { open.driver.devx_modify(handle, input, output) }?)
+                });
+            )*
+        }
     };
 }
 
-/// A handle in C's structs: unsigned, or signed in tables of work queues.
-trait Handle {
-    fn cast_unsigned_(self) -> u32;
-}
-
-impl Handle for u32 {
-    fn cast_unsigned_(self) -> u32 {
-        self
-    }
-}
-
-impl Handle for c_int {
-    fn cast_unsigned_(self) -> u32 {
-        self.cast_unsigned()
-    }
-}
-
-of_verbs! {
+commands_of_verbs! {
     uverbs_mlx5dv_devx_cq_query uverbs_mlx5dv_devx_cq_modify ibv_cq, handle;
     uverbs_mlx5dv_devx_qp_query uverbs_mlx5dv_devx_qp_modify ibv_qp, handle;
     uverbs_mlx5dv_devx_srq_query uverbs_mlx5dv_devx_srq_modify ibv_srq, handle;
