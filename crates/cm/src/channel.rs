@@ -33,13 +33,13 @@ impl EventChannel {
         Ok(Self::from_port(Arc::new(RdmaCmFd::open()?)))
     }
 
-    /// A channel of another connection manager, such as that of a software NIC.
+    /// Creates a channel of another connection manager, such as that of a software NIC.
     #[must_use]
     pub fn from_port(port: Arc<dyn CmPort>) -> Self {
         Self { port }
     }
 
-    /// A further channel of the same connection manager.
+    /// Creates another channel of the same connection manager.
     ///
     /// # Errors
     /// As [`EventChannel::open`].

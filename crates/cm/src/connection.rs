@@ -29,7 +29,8 @@ impl<D: Driver, T: Transport, L: Locking> Connection<D, T, L> {
         Self { qp, id, peer }
     }
 
-    /// What the peer sent: on the active side with its acceptance, on the passive side with its request.
+    /// The parameters of the peer: those of its acceptance on the active side, those of its request on the passive
+    /// side.
     #[must_use]
     pub fn peer(&self) -> &Peer {
         &self.peer
@@ -49,8 +50,8 @@ impl<D: Driver, T: Transport, L: Locking> Connection<D, T, L> {
         self.id.bound()
     }
 
-    /// `rdma_disconnect`: moves the QP to ERR, which flushes its work requests, and tells the peer. It succeeds if the peer
-    /// has disconnected, too.
+    /// `rdma_disconnect`: moves the QP to ERR, which flushes its work requests, and notifies the peer. It also succeeds
+    /// if the peer has already disconnected.
     ///
     /// # Errors
     /// As [`Id::disconnect`].
@@ -62,7 +63,7 @@ impl<D: Driver, T: Transport, L: Locking> Connection<D, T, L> {
         self.id.disconnect()
     }
 
-    /// Waits until the connection has ended, at most this long; whether it has.
+    /// Waits until the connection has ended, at most for this time. Returns whether it has ended.
     ///
     /// # Errors
     /// [`Error::DeviceGone`](crate::Error::DeviceGone), or the kernel's error.

@@ -4,7 +4,7 @@
 use crate::reason::RejectReason;
 use uverbs_core::Errno;
 
-/// An operation of the connection manager that failed, at once or by an event.
+/// The failure of an operation of the connection manager, returned by the call or reported by an event.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Events: what the kernel reports, decoded and typed.
+//! Events of the kernel, decoded and typed.
 
 use crate::channel::EventChannel;
 use crate::error::{Error, Result};
@@ -21,14 +21,14 @@ use uverbs_uapi::rdma_cm::{
 #[derive(Debug)]
 #[must_use]
 pub struct Event {
-    /// The identifier ([`Id::token`]) or the membership ([`Membership::token`](crate::Membership::token)) that it is of. Of
-    /// a connection request this is the identifier that listens.
+    /// The identifier ([`Id::token`]) or the membership ([`Membership::token`](crate::Membership::token)) of the event.
+    /// For a connection request this is the identifier that listens.
     pub token: Token,
-    /// What happened.
+    /// The kind of the event.
     pub kind: EventKind,
 }
 
-/// What happened (`enum rdma_cm_event_type`).
+/// The kinds of events (`enum rdma_cm_event_type`).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum EventKind {
@@ -36,17 +36,17 @@ pub enum EventKind {
     AddrResolved,
     /// The route was resolved.
     RouteResolved,
-    /// A peer wants to connect. The request is dropped with the event; the peer is then rejected.
+    /// A peer has requested a connection. If the event is dropped with the request, the peer is rejected.
     ConnectRequest(ConnectRequest),
-    /// The peer has accepted. The QP must be connected, and then the peer be told so ([`Id::establish`]).
+    /// The peer has accepted. The program must connect the QP and then notify the peer ([`Id::establish`]).
     ConnectResponse(Peer),
-    /// The connection is established. For datagrams, `Peer` has the way to the peer.
+    /// The connection is established. For datagrams, `Peer` has the address of the peer.
     Established(Peer),
     /// The connection has ended.
     Disconnected,
-    /// The connection is over for good: its QP can be used for another one.
+    /// The connection has left the timewait state: its QP can be used for another one.
     TimewaitExit,
-    /// The network interface changed; connections go on.
+    /// The network interface changed; connections continue.
     AddrChange,
     /// The device is removed. The identifier must be destroyed.
     DeviceRemoval,
@@ -54,7 +54,7 @@ pub enum EventKind {
     MulticastJoin(Multicast),
     /// A step failed: no route, a rejection, no answer in time.
     Failed(Error),
-    /// An event that this crate does not know.
+    /// An event of a kind that this crate does not have.
     Other {
         /// Its number.
         event: u32,
@@ -63,7 +63,7 @@ pub enum EventKind {
     },
 }
 
-/// A connection request: the identifier of the new connection, and what the peer sent.
+/// A connection request: the identifier of the new connection, and the parameters of the peer.
 #[derive(Debug)]
 pub struct ConnectRequest {
     /// The new identifier. Dropping it rejects the peer.
@@ -98,7 +98,7 @@ impl Event {
             RDMA_CM_EVENT_ROUTE_ERROR => failed("resolve_route", Reason::NoRoute),
             RDMA_CM_EVENT_CONNECT_ERROR => failed("connect", Reason::Other),
             RDMA_CM_EVENT_MULTICAST_ERROR => failed("join_multicast", Reason::Other),
-            // A datagram's answer that refuses has a status greater than 0.
+            // A negative answer to a request for datagrams has a status greater than 0.
             RDMA_CM_EVENT_UNREACHABLE if status > 0 => {
                 let reason = RejectReason(RejectReason::SIDR.saturating_add(raw.status));
                 failed("connect", Reason::Rejected(reason, peer().private_data))
@@ -135,7 +135,7 @@ impl Event {
     /// This event, or the error that it reports: a failed step, the removal of the device.
     ///
     /// # Errors
-    /// What it reports.
+    /// The error that the event reports.
     pub fn ok(self, verb: &'static str) -> Result<Self> {
         match self.kind {
             EventKind::Failed(error) => Err(error),

@@ -2,8 +2,8 @@
 //! Identifiers: one per listener or connection (rdma_create_id(3) and the calls that take its result).
 //!
 //! The kernel checks the order of the calls. An identifier has no typestate, because its state also changes by events;
-//! [`Resolved`](crate::Resolved), [`Request`](crate::Request) and [`Connection`](crate::Connection) are the types of the usual
-//! path.
+//! [`Resolved`](crate::Resolved), [`Request`](crate::Request) and [`Connection`](crate::Connection) are the types of
+//! the usual path.
 
 use crate::address;
 use crate::channel::EventChannel;
@@ -29,7 +29,7 @@ use uverbs_uapi::rdma_cm::{
 };
 use zerocopy::{Immutable, IntoBytes};
 
-/// The port space of an identifier, which decides the type of its QP (`enum rdma_port_space`).
+/// The port space of an identifier, which determines the type of its QP (`enum rdma_port_space`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PortSpace {
@@ -64,7 +64,7 @@ impl PortSpace {
     }
 }
 
-/// Names an identifier or a membership in events. No two of a process are equal.
+/// Names an identifier or a membership in events. It is unique in a process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token(pub(crate) u64);
 
@@ -75,7 +75,7 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// Whether the parameters in its events are those of datagrams: the kernel does not say so.
+    /// Whether the parameters in its events are those of datagrams, which the events themselves do not report.
     const DATAGRAM: u64 = 1;
     const SHIFT: u32 = 1;
 
@@ -93,8 +93,8 @@ impl Token {
 
 /// An identifier (`struct rdma_cm_id`), comparable to a socket. Dropping it destroys it; a connection then ends.
 ///
-/// It can be shared by threads; the kernel serialises them. Destroying it while another thread waits for events is allowed:
-/// events that were not read yet are discarded.
+/// It can be shared by threads; the kernel serialises them. Destroying it while another thread waits for events is
+/// allowed: events that were not read yet are discarded.
 #[derive(Debug)]
 pub struct Id {
     channel: EventChannel,
@@ -125,7 +125,7 @@ impl Id {
         Ok(Self { channel: channel.clone(), number: answer.id, token, is_destroyed: false })
     }
 
-    /// The identifier of a connection request to the one that `listener` names.
+    /// The identifier of a connection request to the identifier `listener`.
     pub(crate) fn of_request(channel: &EventChannel, number: u32, listener: Token) -> Self {
         let token = Token::new(listener.is_datagram());
         Self { channel: channel.clone(), number, token, is_destroyed: false }
@@ -173,8 +173,8 @@ impl Id {
         self.channel.port().command(cmd, command.as_bytes(), answer).map_err(|errno| self.error(verb, errno))
     }
 
-    /// `rdma_bind_addr`: binds it to a local address. An unspecified IP address is allowed for listening; port 0 selects a
-    /// port.
+    /// `rdma_bind_addr`: binds it to a local address. An unspecified IP address is allowed for listening; port 0
+    /// selects a port.
     ///
     /// # Errors
     /// [`Error::NoRoute`] if no RDMA device has the address; `EADDRINUSE`.
@@ -187,8 +187,8 @@ impl Id {
             .map_err(|errno| Error::command("bind_addr", format!("{local}, {}", self.object()), errno))
     }
 
-    /// `rdma_resolve_addr`: finds the device by which `remote` is reached, and binds to it, and to `local` if it is given. An
-    /// event reports the result.
+    /// `rdma_resolve_addr`: finds the device by which `remote` is reached, and binds to it, and to `local` if it is
+    /// given. An event reports the result.
     ///
     /// # Errors
     /// [`Error::NoRoute`] if there is no route, which may also be reported by the event.
@@ -233,8 +233,8 @@ impl Id {
         self.command("listen", RDMA_USER_CM_CMD_LISTEN, &command, &mut [])
     }
 
-    /// `rdma_connect`: sends a connection request; for datagrams a request for the peer's QP number. The QP must be in INIT,
-    /// and `param` have its number. An event reports the result.
+    /// `rdma_connect`: sends a connection request; for datagrams a request for the peer's QP number. The QP must be in
+    /// INIT, and `param` have its number. An event reports the result.
     ///
     /// # Errors
     /// The kernel's error; an `EINVAL` is explained if the private data are too long.
@@ -273,8 +273,8 @@ impl Id {
             .map_err(|errno| self.explain(VERB, param.private_data.len(), limit, errno))
     }
 
-    /// `rdma_establish`: tells the peer, whose [`ConnectResponse`](crate::EventKind::ConnectResponse) was received, that the QP
-    /// is connected.
+    /// `rdma_establish`: notifies the peer, whose [`ConnectResponse`](crate::EventKind::ConnectResponse) was received,
+    /// that the QP is connected.
     ///
     /// # Errors
     /// The kernel's error.
@@ -286,7 +286,7 @@ impl Id {
     /// `rdma_reject`: rejects a connection request, or the answer to one.
     ///
     /// # Errors
-    /// As [`Id::connect`]; the kernel lets a program send two reasons,
+    /// As [`Id::connect`]; the kernel accepts two reasons from a program,
     /// [`CONSUMER_DEFINED`](RejectReason::CONSUMER_DEFINED) and
     /// [`VENDOR_OPTION_NOT_SUPPORTED`](RejectReason::VENDOR_OPTION_NOT_SUPPORTED).
     pub fn reject(&self, reason: RejectReason, private_data: &[u8]) -> Result<()> {
@@ -315,8 +315,8 @@ impl Id {
         self.command("disconnect", RDMA_USER_CM_CMD_DISCONNECT, &command, &mut [])
     }
 
-    /// `rdma_notify`: reports an asynchronous event of the QP, such as `COMM_EST` when a message arrived before the peer's last
-    /// message of the connection.
+    /// `rdma_notify`: reports an asynchronous event of the QP, such as `COMM_EST` when a message arrived before the
+    /// peer's last message of the connection.
     ///
     /// # Errors
     /// The kernel's error.
@@ -325,7 +325,8 @@ impl Id {
         self.command("notify", RDMA_USER_CM_CMD_NOTIFY, &command, &mut [])
     }
 
-    /// `rdma_migrate_id`: moves it, and its events that were not read yet, to another channel of the same connection manager.
+    /// `rdma_migrate_id`: moves it, and its events that were not read yet, to another channel of the same connection
+    /// manager.
     ///
     /// # Errors
     /// The kernel's error. It then still belongs to its present channel.
@@ -349,7 +350,7 @@ impl Id {
     }
 
     fn destroy(&mut self) -> Result<()> {
-        // In a child of fork(2) it is the parent's.
+        // In a child of fork(2) the identifier belongs to the parent.
         if self.is_destroyed || !self.channel.port().is_creator_process() {
             return Ok(());
         }

@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The RDMA connection manager (rdma_cm(7)) in pure Rust: queue pairs of the crate [`uverbs`] are connected by IP address.
+//! The RDMA connection manager (rdma_cm(7)) in pure Rust: queue pairs of the crate [`uverbs`] are connected by IP
+//! address.
 //!
-//! The crate uses the kernel's device file `/dev/infiniband/rdma_cm`, and not librdmacm. A peer may be a program of
-//! librdmacm: on the wire there is no difference.
+//! The crate uses the kernel's device file `/dev/infiniband/rdma_cm`, and not librdmacm. A peer may be a program that
+//! uses librdmacm, because the messages are the same.
 //!
 //! # Two levels
-//! [`Listener`] and [`Resolved`] give an established [`Connection`] with a typed QP in a few lines. [`EventChannel`] and
-//! [`Id`] are what librdmacm has: identifiers, asynchronous events from a file descriptor that can be polled, and a call for
-//! each step. Their names are those of librdmacm without `rdma_`, so its man pages apply.
+//! [`Listener`] and [`Resolved`] give an established [`Connection`] with a typed QP in a few lines. [`EventChannel`]
+//! and [`Id`] correspond to librdmacm: identifiers, asynchronous events from a file descriptor that can be polled, and
+//! a call for each step. Their names are those of librdmacm without `rdma_`, so its man pages apply.
 //!
 //! # A connection
 //! ```
 #![doc = include_str!("../examples/hello.rs")]
 //! ```
-//! With a NIC, `EventChannel::open()` replaces `hca.connection_manager()`, and `resolved.device()` names the device to open.
+//! With a NIC, `EventChannel::open()` replaces `hca.connection_manager()`, and `resolved.device()` names the device to
+//! open.
 //!
 //! # Differences from librdmacm
 //! - Events are values. They need no acknowledgement, and [`Id`]s can be destroyed at any time, by any thread.
-//! - The QP gets only the access rights in [`ConnParam::access`], none by default. (librdmacm grants remote write, read and
-//!   atomics.)
+//! - The QP gets only the access rights in [`ConnParam::access`], none by default. (librdmacm grants remote write, read
+//!   and atomics.)
 //! - In a child of fork(2) every call fails with `ESTALE`, and dropping an [`Id`] does nothing.
 #![forbid(unsafe_code)]
 

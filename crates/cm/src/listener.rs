@@ -57,7 +57,7 @@ impl Listener {
         Ok(Self { id })
     }
 
-    /// The address that it listens on, with its port.
+    /// The address and port on which it listens.
     ///
     /// # Errors
     /// As [`Id::bound`].
@@ -84,7 +84,7 @@ impl Listener {
         }
     }
 
-    /// Waits for a request, at most this long. A limit of 0 does not wait.
+    /// Waits for a request, at most for this time. A limit of 0 does not wait.
     ///
     /// # Errors
     /// As [`Listener::accept`].
@@ -120,7 +120,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// What the peer sent.
+    /// The parameters of the peer.
     #[must_use]
     pub fn peer(&self) -> &Peer {
         &self.peer
@@ -140,7 +140,7 @@ impl Request {
         self.id.bound()
     }
 
-    /// The device that the QP must be of.
+    /// The device to which the QP must belong.
     ///
     /// # Errors
     /// As [`Bound::device`].
@@ -156,8 +156,8 @@ impl Request {
         self.id.reject(RejectReason::CONSUMER_DEFINED, private_data)
     }
 
-    /// Moves a QP from RESET to INIT, so that receives can be posted before [`accept`](Self::accept), which does this itself
-    /// if it was not done.
+    /// Moves a QP from RESET to INIT, so that receives can be posted before [`accept`](Self::accept), which does this
+    /// itself if it was not done.
     ///
     /// # Errors
     /// The error of a state of the QP.
@@ -169,15 +169,15 @@ impl Request {
         self.id.begin_qp(&qp.control, &self.own(param))
     }
 
-    /// The depths are the smaller ones of this side's and the peer's.
+    /// Each depth is the minimum of this side's and the peer's.
     fn own(&self, param: &ConnParam) -> Own {
         let served = param.responder_resources.min(self.peer.responder_resources);
         let outstanding = param.initiator_depth.min(self.peer.initiator_depth);
         Own { access: param.access, depths: Some((served, outstanding)), qkey: param.qkey }
     }
 
-    /// Accepts with a QP that is in RESET or was [prepared](Self::prepare), and waits until the connection is established.
-    /// Datagrams have no connection, so their acceptance does not wait.
+    /// Accepts with a QP that is in RESET or was [prepared](Self::prepare), and waits until the connection is
+    /// established. Datagrams have no connection, so their acceptance does not wait.
     ///
     /// # Errors
     /// [`Error::TimedOut`](crate::Error::TimedOut), [`Error::Disconnected`](crate::Error::Disconnected),

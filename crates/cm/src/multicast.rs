@@ -17,8 +17,8 @@ use zerocopy::IntoBytes;
 
 /// A membership of an identifier in a group. Dropping it leaves the group.
 ///
-/// It does not attach a QP: a member that receives calls [`attach_mcast`](uverbs::qp::QpControl::attach_mcast) when the event
-/// of the join was received.
+/// It does not attach a QP: a member that receives calls [`attach_mcast`](uverbs::qp::QpControl::attach_mcast) when the
+/// event of the join was received.
 #[derive(Debug)]
 pub struct Membership {
     channel: EventChannel,
@@ -27,12 +27,12 @@ pub struct Membership {
     has_left: bool,
 }
 
-/// What a joined group has, in its event.
+/// The attributes of a joined group, in its event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Multicast {
-    /// The way to the group, for an address handle.
+    /// The address attributes of the group, for an address handle.
     pub ah_attr: AhAttr,
-    /// Number of the QP that messages to it are sent to.
+    /// The destination QP number of messages to the group.
     pub qp_num: u32,
     /// Its queue key.
     pub qkey: u32,
@@ -58,8 +58,8 @@ impl Multicast {
 }
 
 impl Id {
-    /// `rdma_join_multicast_ex`: joins the group of an address, as a member that receives or that sends only. An event that
-    /// has the membership's token reports the result. The identifier must be bound to a device.
+    /// `rdma_join_multicast_ex`: joins the group of an address, as a member that receives or that sends only. An event
+    /// that has the membership's token reports the result. The identifier must be bound to a device.
     ///
     /// # Errors
     /// The kernel's error.

@@ -10,18 +10,18 @@ use uverbs_uapi::rdma_cm::{rdma_ucm_conn_param, rdma_ucm_ece, rdma_ucm_event_res
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnParam {
     /// Data for the peer's program. InfiniBand and RoCE carry at most 56 bytes in a request of a connection, 196 in its
-    /// acceptance, 148 in a rejection; 180 in a request for datagrams and 136 in its answer. The peer gets them padded with
-    /// zeros to that size.
+    /// acceptance, 148 in a rejection; 180 in a request for datagrams and 136 in its answer. The peer gets them padded
+    /// with zeros to that size.
     pub private_data: Vec<u8>,
-    /// Reads and atomics of the peer that this side serves at once.
+    /// The maximum number of outstanding reads and atomics of the peer.
     pub responder_resources: u8,
-    /// Reads and atomics that this side has outstanding at once.
+    /// The maximum number of outstanding reads and atomics of this side.
     pub initiator_depth: u8,
     /// Whether the hardware has end-to-end flow control.
     pub flow_control: bool,
     /// Retransmissions before the connection fails, 3 bits.
     pub retry_count: u8,
-    /// Retries when the peer has no receive posted, 3 bits; 7 is forever.
+    /// Retries when the peer has no receive posted, 3 bits; 7 means no limit.
     pub rnr_retry_count: u8,
     /// Whether the QP has an SRQ.
     pub srq: bool,
@@ -89,7 +89,7 @@ impl ConnParam {
     }
 }
 
-/// The length of private data as the kernel takes it.
+/// The length of private data in the kernel's format.
 pub(crate) fn private_data_len(verb: &'static str, data: &[u8]) -> Result<u8> {
     u8::try_from(data.len()).map_err(|_| {
         Error::invalid(
@@ -107,9 +107,9 @@ pub struct Peer {
     pub private_data: Vec<u8>,
     /// Number of its QP.
     pub qp_num: u32,
-    /// Reads and atomics that it may request of this side at once.
+    /// The maximum number of its outstanding reads and atomics.
     pub responder_resources: u8,
-    /// Reads and atomics that it serves at once.
+    /// The maximum number of outstanding reads and atomics that it accepts.
     pub initiator_depth: u8,
     /// Whether its hardware has end-to-end flow control.
     pub flow_control: bool,
@@ -121,7 +121,7 @@ pub struct Peer {
     pub srq: bool,
     /// Queue key of datagrams.
     pub qkey: u32,
-    /// The way to it, of datagrams; for an address handle.
+    /// For datagrams, its address attributes, for an address handle.
     pub ah_attr: Option<AhAttr>,
     /// Its options of enhanced connection establishment.
     pub ece: Ece,

@@ -12,11 +12,11 @@ use uverbs_uapi::cmd::{ib_uverbs_ah_attr, ib_uverbs_qp_attr};
 use uverbs_uapi::rdma_cm::{RDMA_USER_CM_CMD_INIT_QP_ATTR, rdma_ucm_init_qp_attr};
 use zerocopy::IntoBytes;
 
-/// The values of a connection that this side decides.
+/// The values of a connection that this side selects.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Own {
     pub(crate) access: AccessFlags,
-    /// Reads and atomics that are served, and that are outstanding, if they are not those of the kernel.
+    /// Maximum numbers of reads and atomics of the peer and of this side, if they are not those of the kernel.
     pub(crate) depths: Option<(u8, u8)>,
     /// Queue key, if it is not that of the kernel.
     pub(crate) qkey: u32,
@@ -26,7 +26,7 @@ impl Id {
     /// `rdma_init_qp_attr`: the attributes that move its QP to a state: INIT, RTR or RTS.
     ///
     /// # Errors
-    /// The kernel's error: `EINVAL` if the connection is not that far.
+    /// The kernel's error: `EINVAL` if the connection has not reached that state.
     pub fn init_qp_attr(&self, state: QpState) -> Result<(QpAttr, QpAttrMask)> {
         let command = rdma_ucm_init_qp_attr { response: 0, id: self.number(), qp_state: state.0 };
         let mut answer = ib_uverbs_qp_attr::default();
@@ -37,8 +37,8 @@ impl Id {
         Ok((attr, mask | QpAttrMask::STATE))
     }
 
-    /// Moves a QP from RESET to INIT; receives can be posted then. A datagram QP is moved to RTS. The peer gets these access
-    /// rights.
+    /// Moves a QP from RESET to INIT; receives can be posted then. A datagram QP is moved to RTS. The peer gets these
+    /// access rights.
     ///
     /// # Errors
     /// As [`Id::init_qp_attr`], and those of `modify_qp`.

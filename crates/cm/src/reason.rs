@@ -3,10 +3,10 @@
 
 use core::fmt;
 
-/// Why a peer rejected a connection. A number, because the peer may send any.
+/// The reason why a peer rejected a connection. It is a number, because the peer may send any value.
 ///
-/// The reasons of connections are those of the REJ message (InfiniBand specification, 12.6.7.2). Datagrams have a status of
-/// the SIDR REP message (12.11.2); it is this number plus [`SIDR`](Self::SIDR).
+/// The reasons of connections are those of the REJ message (InfiniBand specification, 12.6.7.2). Datagrams have a
+/// status of the SIDR REP message (12.11.2); it is this number plus [`SIDR`](Self::SIDR).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RejectReason(pub u32);
 
@@ -28,7 +28,7 @@ reasons! {
     NO_RESOURCES = 3, "no resources are available";
     TIMEOUT = 4, "the peer timed out";
     UNSUPPORTED = 5, "the request is not supported";
-    INVALID_COMM_ID = 6, "the peer does not know the connection";
+    INVALID_COMM_ID = 6, "the peer has no such connection";
     INVALID_SERVICE_ID = 8, "no program listens on this port";
     INVALID_TRANSPORT_TYPE = 9, "the peer has another type of QP";
     STALE_CONN = 10, "the peer still has an older connection of this QP";
@@ -45,7 +45,7 @@ reasons! {
 }
 
 impl RejectReason {
-    /// What is added to the status of a datagram's answer.
+    /// The offset that is added to the status of a SIDR REP.
     pub const SIDR: u32 = 0x100;
 }
 

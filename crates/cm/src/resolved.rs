@@ -19,7 +19,7 @@ use uverbs_core::sync::Locking;
 /// The time limit of the resolution of an address and of a route.
 const RESOLVE: Duration = Duration::from_secs(5);
 
-/// An address whose device and route are known. The QP that it is connected with belongs to that device.
+/// A resolved address: its device and route are determined. The QP that is connected must belong to that device.
 #[derive(Debug)]
 pub struct Resolved {
     id: Id,
@@ -82,12 +82,12 @@ impl Resolved {
         self.id.bound()?.device()
     }
 
-    /// Connects a QP that is in RESET, and waits until the connection is established. `limit` is a time limit; without it,
-    /// the kernel's retries are the limit, which may take a minute.
+    /// Connects a QP that is in RESET, and waits until the connection is established. `limit` is a time limit; without
+    /// it, the kernel's retries are the limit, which may take a minute.
     ///
     /// # Errors
-    /// [`Error::Rejected`] with the peer's reason and private data; [`Error::TimedOut`]; [`Error::DeviceGone`]; or the error
-    /// of a state of the QP.
+    /// [`Error::Rejected`] with the peer's reason and private data; [`Error::TimedOut`]; [`Error::DeviceGone`]; or the
+    /// error of a state of the QP.
     pub fn connect<D: Driver, T: Transport, L: Locking>(
         self,
         qp: Qp<D, T, L>,

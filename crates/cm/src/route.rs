@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an identifier is bound to: addresses, device, path (rdma_get_local_addr(3) and its relatives).
+//! The addresses, the device and the path to which an identifier is bound (rdma_get_local_addr(3) and similar
+//! functions).
 
 use crate::address;
 use crate::error::{Error, Result};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The connection manager between software NICs of this process: every call, event and error.
 //!
-//! Where the QPs do not matter, there are none: a connection manager only carries their numbers. The fabric is deterministic,
-//! so an event is there when the call that causes it returns.
+//! Where the QPs do not matter, there are none: a connection manager only transfers their numbers. The fabric is
+//! deterministic, so an event is there when the call that causes it returns.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -16,7 +16,7 @@ use uverbs_hca::{Fabric, Hca, Link};
 
 const PORT: u16 = 7471;
 const LIMIT: Duration = Duration::from_secs(2);
-/// Longer than anything takes; it ends a test that hangs.
+/// A time limit that ends a test that hangs.
 const LONG: Option<Duration> = Some(Duration::from_secs(60));
 
 /// Two hosts.
@@ -80,7 +80,7 @@ impl Hosts {
     }
 }
 
-/// The event that is there, which must be of this identifier.
+/// The event that is available, which must be of this identifier.
 fn event_of(channel: &EventChannel, id: &Id) -> EventKind {
     let Event { token, kind } = channel.next_event().unwrap().expect("an event");
     assert_eq!(token, id.token(), "{kind:?}");

@@ -15,7 +15,7 @@ fn uverbs(line: &str) -> Command {
     command
 }
 
-/// Waits for the end of the program, and ends it if it does not end.
+/// Waits until the program exits, and kills it after a time limit.
 fn wait(mut child: Child) -> std::process::ExitStatus {
     let begin = Instant::now();
     loop {
@@ -31,7 +31,8 @@ fn wait(mut child: Child) -> std::process::ExitStatus {
     }
 }
 
-/// As with `| head -3`. Without a time limit, so that only the failure of the end that prints can end the other one.
+/// Closes the pipe early, as `| head -3` does. There is no time limit, so only the failure of the end that prints can
+/// end the other one.
 #[test]
 fn both_ends_end_when_the_reader_of_the_output_is_gone() {
     for events in ["", "-e"] {

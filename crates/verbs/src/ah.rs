@@ -36,7 +36,7 @@ impl<D: Driver> ProtectionDomain<D> {
     /// `ibv_create_ah`
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a port or a GID index that the device does not have; else the kernel's error.
+    /// [`Error::Invalid`] for a port or a GID index that the device does not have; otherwise the kernel's error.
     pub fn create_ah(&self, attr: &AhAttr) -> Result<AddressHandle<D>> {
         let pd = self.inner();
         let (handle, driver) = pd.context().driver().create_ah(pd.handle()?, attr)?;
@@ -58,7 +58,8 @@ impl<D: Driver> ProtectionDomain<D> {
     /// `ibv_init_ah_from_wc`
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a header or a completion from which no address follows; else the kernel's error.
+    /// [`Error::Invalid`] for a header or a completion from which no address can be derived; otherwise the kernel's
+    /// error.
     pub fn ah_attr_from_wc(&self, wc: &WorkCompletion, grh: &[u8; 40], port_num: u8) -> Result<AhAttr> {
         control::reply::ah_attr(self.inner().context().kernel(), wc, grh, port_num)
     }

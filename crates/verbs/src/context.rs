@@ -129,7 +129,7 @@ impl<D: Driver> Context<D> {
     /// Opens a device of this driver. [`open`](crate::open()) selects the driver of a device.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a device of another driver; else the error of open(2), such as `EACCES`.
+    /// [`Error::Unsupported`] for a device of another driver; otherwise the error of open(2), such as `EACCES`.
     pub fn open(device: &DeviceInfo) -> Result<Self> {
         let fd = UverbsFd::open(device, D::DRIVER_IDS)?;
         Self::from_kernel(Arc::new(fd))
@@ -138,8 +138,8 @@ impl<D: Driver> Context<D> {
     /// Opens a device through any implementation of [`Kernel`].
     ///
     /// # Errors
-    /// `Unsupported` for a kernel that lacks what the driver needs; [`Error::Protocol`] for an answer that the driver can't use;
-    /// else the kernel's error.
+    /// `Unsupported` for a kernel that lacks what the driver needs; [`Error::Protocol`] for an answer that the driver
+    /// can't use; otherwise the kernel's error.
     pub fn from_kernel(kernel: Arc<dyn Kernel>) -> Result<Self> {
         Ok(Self::new(D::open(kernel)?))
     }
@@ -149,7 +149,7 @@ impl<D: Driver> Context<D> {
     /// is dropped. Events of objects go to the first context's [`async_fd`](Self::async_fd).
     ///
     /// # Errors
-    /// `Unsupported` for a driver whose kernel half does not report contexts; else the kernel's error.
+    /// `Unsupported` for a driver whose kernel half does not report contexts; otherwise the kernel's error.
     pub fn import(device: &DeviceInfo, fd: OwnedFd) -> Result<Self> {
         Self::import_kernel(Arc::new(UverbsFd::from_fd(fd, &device.name, D::DRIVER_IDS)?))
     }
@@ -203,7 +203,8 @@ impl<D: Driver> Context<D> {
     /// `ibv_query_port`; the first port is 1.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for port 0; else the kernel's error, such as `EINVAL` for a port that the device does not have.
+    /// [`Error::Invalid`] for port 0; otherwise the kernel's error, such as `EINVAL` for a port that the device does
+    /// not have.
     pub fn query_port(&self, port_num: u8) -> Result<PortAttr> {
         query::port(self.inner.kernel(), port_num)
     }
@@ -211,7 +212,7 @@ impl<D: Driver> Context<D> {
     /// `ibv_query_port_speed`: the effective speed in units of 100 Mb/s. Only some kernels have this query.
     ///
     /// # Errors
-    /// `Unsupported` from kernels without this query; else as [`query_port`](Self::query_port).
+    /// `Unsupported` from kernels without this query; otherwise as [`query_port`](Self::query_port).
     pub fn query_port_speed(&self, port_num: u8) -> Result<u64> {
         query::port_speed(self.inner.kernel(), port_num.into())
     }
@@ -251,7 +252,7 @@ impl<D: Driver> Context<D> {
     /// `ibv_query_pkey`, host byte order.
     ///
     /// # Errors
-    /// `ENOENT` for a port or an index that the device does not have; [`Error::Protocol`] for an entry that is no P_Key.
+    /// `ENOENT` for a port or an index that the device does not have; [`Error::Protocol`] for an invalid entry.
     pub fn query_pkey(&self, port_num: u8, index: u16) -> Result<u16> {
         query::pkey(self.inner.kernel(), port_num, index)
     }

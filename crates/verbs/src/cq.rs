@@ -91,8 +91,8 @@ impl<D: Driver> Context<D> {
     /// `ibv_create_cq_ex`, with the locking `L`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a size or a vector above the device's limit, or a channel of another context; `Unsupported` for
-    /// fields or flags that the device does not have; else the kernel's error, such as `ENOMEM`.
+    /// [`Error::Invalid`] for a size or a vector above the device's limit, or a channel of another context;
+    /// `Unsupported` for fields or flags that the device does not have; otherwise the kernel's error, such as `ENOMEM`.
     pub fn create_cq_ex<L: Locking>(
         &self,
         attr: &CqInitAttr,
@@ -155,7 +155,7 @@ impl<D: Driver, L: Locking> CompletionQueue<D, L> {
     /// `ibv_modify_cq`: the number of completions, and the time in microseconds, by which an event may be delayed.
     ///
     /// # Errors
-    /// `Unsupported` if the device can't hold events back; else the kernel's error.
+    /// `Unsupported` if the device can't hold events back; otherwise the kernel's error.
     pub fn modify_moderation(&self, moderation: CqModeration) -> Result<()> {
         self.inner.parts()?.0.moderate(moderation)
     }
@@ -163,8 +163,8 @@ impl<D: Driver, L: Locking> CompletionQueue<D, L> {
     /// `ibv_poll_cq`, as C calls it.
     ///
     /// # Errors
-    /// [`PollError::Corrupt`] for a value in the ring that no correct device writes; [`PollError::SessionOpen`] if this thread has
-    /// a poll open; [`PollError::Forked`] in a child of fork(2).
+    /// [`PollError::Corrupt`] for a value in the ring that no correct device writes; [`PollError::SessionOpen`] if this
+    /// thread has a poll open; [`PollError::Forked`] in a child of fork(2).
     ///
     /// # Safety
     /// With [`Exclusive`] locking no other thread uses this queue during the call.
@@ -188,7 +188,7 @@ impl<D: Driver, L: Locking> CompletionQueue<D, L> {
     /// it.
     ///
     /// # Errors
-    /// `EBUSY` as above; else the kernel's error.
+    /// `EBUSY` as above; otherwise the kernel's error.
     pub fn close(mut self) -> Result<(), (Self, Error)> {
         let destroyed = match Arc::get_mut(&mut self.inner) {
             Some(inner) => inner.destroy(),
@@ -224,8 +224,8 @@ macro_rules! polling {
             /// its method.
             ///
             /// # Errors
-            /// [`PollError::Corrupt`] for a value in the ring that no correct device writes; [`PollError::SessionOpen`] if this thread has
-            /// a poll open; [`PollError::Forked`] in a child of fork(2).
+            /// [`PollError::Corrupt`] for a value in the ring that no correct device writes; [`PollError::SessionOpen`]
+            /// if this thread has a poll open; [`PollError::Forked`] in a child of fork(2).
             #[inline]
             pub fn poll_each(
                 $($this)* self,
@@ -238,8 +238,8 @@ macro_rules! polling {
             /// `ibv_poll_cq`: fills `wc` from the front and returns the part that was filled.
             ///
             /// # Errors
-            /// [`PollError::Corrupt`] for a value in the ring that no correct device writes; [`PollError::SessionOpen`] if this thread has
-            /// a poll open; [`PollError::Forked`] in a child of fork(2).
+            /// [`PollError::Corrupt`] for a value in the ring that no correct device writes; [`PollError::SessionOpen`]
+            /// if this thread has a poll open; [`PollError::Forked`] in a child of fork(2).
             #[inline]
             pub fn poll<'w>(
                 $($this)* self,
@@ -253,7 +253,7 @@ macro_rules! polling {
             /// by [`Poll::next`]. [`PollError::Empty`] if there is no completion.
             ///
             /// # Errors
-            /// [`PollError::Empty`] as above; else as `poll`.
+            /// [`PollError::Empty`] as above; otherwise as `poll`.
             #[inline]
             pub fn poll_session<R>($($this)* self, f: impl FnOnce(&mut Poll<'_, D>) -> R) -> Result<R, PollError> {
                 self.with(|engine| {
@@ -267,8 +267,8 @@ macro_rules! polling {
             /// Poll again after arming, because a completion that was added before does not cause an event.
             ///
             /// # Errors
-            /// [`PollError::SessionOpen`] if this thread has a poll open; [`PollError::Arm`] if the doorbell failed, where it is a system
-            /// call.
+            /// [`PollError::SessionOpen`] if this thread has a poll open; [`PollError::Arm`] if the doorbell failed,
+            /// where it is a system call.
             pub fn req_notify($($this)* self, solicited_only: bool) -> Result<(), PollError> {
                 self.with(|engine| engine.req_notify(solicited_only))?
             }
@@ -276,8 +276,8 @@ macro_rules! polling {
             /// `ibv_resize_cq`: room for at least `cqe` completions; none is lost. Returns the new room.
             ///
             /// # Errors
-            /// `EBUSY` if this thread has a poll open; [`Error::Invalid`] for a size above the device's limit; `Unsupported` if the
-            /// device can't; else the kernel's error.
+            /// `EBUSY` if this thread has a poll open; [`Error::Invalid`] for a size above the device's limit;
+            /// `Unsupported` if the device can't; otherwise the kernel's error.
             pub fn resize($($this)* self, cqe: u32) -> Result<u32> {
                 let inner = self.inner.clone();
                 let handle = inner.parts()?.0;

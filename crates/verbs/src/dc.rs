@@ -30,7 +30,8 @@ impl<D: DcDriver> ProtectionDomain<D> {
     /// Creates a target, in state RESET. Initiators that have `dc_key` can reach it.
     ///
     /// # Errors
-    /// `Unsupported` if the device has no DC; [`Error::Invalid`] for parts of another context; else the kernel's error.
+    /// `Unsupported` if the device has no DC; [`Error::Invalid`] for parts of another context; otherwise the kernel's
+    /// error.
     pub fn create_dct<LC: Locking, LS: Locking>(
         &self,
         cq: &CompletionQueue<D, LC>,

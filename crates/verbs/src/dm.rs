@@ -50,7 +50,7 @@ impl<D: Driver> Context<D> {
     /// `ibv_alloc_dm`: memory in the device, aligned to `1 << log_align`.
     ///
     /// # Errors
-    /// `Unsupported` if the device has no memory for programs; else the kernel's error, such as `ENOMEM`.
+    /// `Unsupported` if the device has no memory for programs; otherwise the kernel's error, such as `ENOMEM`.
     pub fn alloc_dm(&self, length: u64, log_align: u32) -> Result<DeviceMemory<D>> {
         let context = self.inner();
         let parts = context.driver().alloc_dm(length, log_align)?;
@@ -103,7 +103,7 @@ impl<D: Driver> DeviceMemory<D> {
     /// Frees it and reports a failure, which `Drop` would only log. `EBUSY` while a region is registered on it.
     ///
     /// # Errors
-    /// `EBUSY` as above; else the kernel's error.
+    /// `EBUSY` as above; otherwise the kernel's error.
     pub fn close(self) -> Result<(), (Self, Error)> {
         match Arc::try_unwrap(self.inner) {
             Ok(mut inner) => inner.destroy().map_err(|error| (Self { inner: Arc::new(inner) }, error)),
@@ -139,7 +139,7 @@ impl<D: Driver> ProtectionDomain<D> {
     /// [`reg_mr_iova`](Self::reg_mr_iova) applies.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a range that is not inside, or memory of another context; else the kernel's error.
+    /// [`Error::Invalid`] for a range that is not inside, or memory of another context; otherwise the kernel's error.
     pub fn reg_dm_mr(
         &self,
         dm: &DeviceMemory<D>,
@@ -207,7 +207,7 @@ impl<D: Driver> DmRegion<D> {
     /// Deregisters it and reports a failure, which `Drop` would only log.
     ///
     /// # Errors
-    /// `EBUSY` as above; else the kernel's error.
+    /// `EBUSY` as above; otherwise the kernel's error.
     pub fn close(mut self) -> Result<()> {
         self.destroy()
     }

@@ -45,7 +45,7 @@ impl<D: Driver> Context<D> {
     /// `ibv_create_counters`: an empty set of counters.
     ///
     /// # Errors
-    /// `Unsupported` if the device or the kernel does not count packets of rules; else the kernel's error.
+    /// `Unsupported` if the device or the kernel does not count packets of rules; otherwise the kernel's error.
     pub fn create_counters(&self) -> Result<Counters<D>> {
         let handle = Some(control::counters::create(self.kernel())?);
         Ok(Counters { inner: Arc::new(CountersInner { handle, context: self.inner().clone() }) })
@@ -126,7 +126,8 @@ impl<D: Driver> QpControl<D> {
     /// `CAP_NET_RAW`.
     ///
     /// # Errors
-    /// An invalid port, more specifications than the kernel accepts, or the kernel's error: `EPERM` without `CAP_NET_RAW`.
+    /// An invalid port, more specifications than the kernel accepts, or the kernel's error: `EPERM` without
+    /// `CAP_NET_RAW`.
     pub fn create_flow(&self, attr: &FlowAttr) -> Result<Flow> {
         Flow::create(self.context(), self.handle()?, attr, None, self.clone())
     }
@@ -145,7 +146,8 @@ impl<D: Driver> RssQp<D> {
     /// `ibv_create_flow`: spreads the packets that `attr` matches. Needs `CAP_NET_RAW`.
     ///
     /// # Errors
-    /// An invalid port, more specifications than the kernel accepts, or the kernel's error: `EPERM` without `CAP_NET_RAW`.
+    /// An invalid port, more specifications than the kernel accepts, or the kernel's error: `EPERM` without
+    /// `CAP_NET_RAW`.
     pub fn create_flow(&self, attr: &FlowAttr) -> Result<Flow> {
         Flow::create(self.context(), self.handle()?, attr, None, self.keep())
     }

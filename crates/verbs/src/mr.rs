@@ -183,7 +183,7 @@ impl<D: Driver> ProtectionDomain<D> {
     /// [`reg_mr_iova`](Self::reg_mr_iova) applies.
     ///
     /// # Errors
-    /// `Unsupported` if the kernel's driver has no dma-buf regions; else the kernel's error.
+    /// `Unsupported` if the kernel's driver has no dma-buf regions; otherwise the kernel's error.
     pub fn reg_dmabuf_mr(
         &self,
         fd: BorrowedFd<'_>,
@@ -240,7 +240,8 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
     /// `ibv_advise_mr`: prefetches a range of an on-demand region.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the range is not inside the region; `Unsupported` without on-demand paging; else the kernel's error.
+    /// [`Error::Invalid`] if the range is not inside the region; `Unsupported` without on-demand paging; otherwise the
+    /// kernel's error.
     pub fn advise(&self, advice: MrAdvice, flags: AdviseFlags, range: Range<usize>) -> Result<()> {
         self.check("advise_mr", &range)?;
         let length = u32::try_from(range.len()).map_err(|_| {
@@ -255,8 +256,8 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
     /// On failure the region may be unusable, and must still be closed (ibv_rereg_mr(3)).
     ///
     /// # Errors
-    /// `Unsupported` where the kernel's driver can't change regions; [`Error::Invalid`] for a domain of another context; else the
-    /// kernel's error.
+    /// `Unsupported` where the kernel's driver can't change regions; [`Error::Invalid`] for a domain of another
+    /// context; otherwise the kernel's error.
     pub fn rereg(&mut self, pd: Option<&ProtectionDomain<D>>, access: Option<AccessFlags>) -> Result<()>
     where
         A: WritableShared,
@@ -411,7 +412,7 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
     /// region.
     ///
     /// # Errors
-    /// `EBUSY` as above; else the kernel's error.
+    /// `EBUSY` as above; otherwise the kernel's error.
     pub fn close(mut self) -> Result<B, (Self, Error)> {
         let Some(handle) = self.handle.take() else {
             return Err((self, Error::invalid("dereg_mr", "mr", "the region is already deregistered")));

@@ -60,7 +60,7 @@ impl<D: Driver> ProtectionDomain<D> {
     /// `ibv_alloc_mw`
     ///
     /// # Errors
-    /// `Unsupported` if the device has no windows of this type; else the kernel's error.
+    /// `Unsupported` if the device has no windows of this type; otherwise the kernel's error.
     pub fn alloc_mw(&self, mw_type: MwType) -> Result<MemoryWindow<D>> {
         let pd = self.inner();
         let handle = control::mw::alloc(pd.handle()?, mw_type, Uhw::none())?;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Finding devices, and opening one with the driver that it needs.
 //!
-//! There are three ways, which cost a program more or less:
-//! - [`Context::open`] with a driver that the program names: no choice at run time.
-//! - [`open_with`]: the program's code is generic over the driver, and the choice is made once.
+//! There are three ways, with different costs:
+//! - [`Context::open`] with a driver that the program names: no selection at run time.
+//! - [`open_with`]: the program's code is generic over the driver, and the driver is selected once.
 //! - [`open`]: the program names [`AnyDriver`], and each post and poll has a branch.
 
 use crate::context::Context;
@@ -45,7 +45,8 @@ const DRIVER_IDS: &[u32] = &[
 /// Opens a device with the driver that it has. The types of the program have no parameter for it.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if no driver of this build is for the device; else the error of open(2), such as `EACCES`.
+/// [`Error::Unsupported`] if no driver of this build is for the device; otherwise the error of open(2), such as
+/// `EACCES`.
 #[cfg(any(feature = "mlx5", feature = "rxe"))]
 pub fn open(device: &DeviceInfo) -> Result<Context<AnyDriver>> {
     Context::open(device)
@@ -54,7 +55,8 @@ pub fn open(device: &DeviceInfo) -> Result<Context<AnyDriver>> {
 /// Opens a device with its driver and calls `visitor` with the context.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if no driver of this build is for the device; else the error of open(2), such as `EACCES`.
+/// [`Error::Unsupported`] if no driver of this build is for the device; otherwise the error of open(2), such as
+/// `EACCES`.
 pub fn open_with<V: DriverVisitor>(device: &DeviceInfo, visitor: V) -> Result<V::Out> {
     let fd: Arc<dyn Kernel> = Arc::new(UverbsFd::open(device, DRIVER_IDS)?);
     match fd.driver_id() {

@@ -110,7 +110,7 @@ impl<D: Driver> ProtectionDomain<D> {
     /// `EBUSY` while an object of the domain exists.
     ///
     /// # Errors
-    /// `EBUSY` as above; else the kernel's error.
+    /// `EBUSY` as above; otherwise the kernel's error.
     pub fn close(self) -> Result<(), (Self, Error)> {
         let Self { inner, td } = self;
         let mut inner = match Arc::try_unwrap(inner) {

@@ -137,7 +137,7 @@ impl<'q, Q: Engine> RecvBatch<'q, Q> {
     /// Makes all receives visible to the device. If one of them was invalid, discards all and returns the first error.
     ///
     /// # Errors
-    /// The [`PostError`] of the first receive that was wrong; nothing was posted then.
+    /// The [`PostError`] of the first invalid receive; nothing was posted then.
     #[inline(always)]
     pub fn complete(self) -> Result<(), PostError> {
         self.inner.complete()

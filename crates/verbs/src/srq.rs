@@ -106,7 +106,7 @@ impl<D: Driver> ProtectionDomain<D> {
     /// `ibv_create_srq`
     ///
     /// # Errors
-    /// [`Error::Invalid`] for sizes above the device's limits; else the kernel's error, such as `ENOMEM`.
+    /// [`Error::Invalid`] for sizes above the device's limits; otherwise the kernel's error, such as `ENOMEM`.
     pub fn create_srq<L: Locking>(&self, attr: &SrqInitAttr) -> Result<SharedReceiveQueue<D, L>> {
         SharedReceiveQueue::create(self, attr, None)
     }
@@ -156,7 +156,7 @@ impl<D: Driver, L: Locking> SharedReceiveQueue<D, L> {
     /// Destroys it. On failure, which `Drop` would only log, returns it with the error. `EBUSY` while QPs use it.
     ///
     /// # Errors
-    /// `EBUSY` as above; else the kernel's error.
+    /// `EBUSY` as above; otherwise the kernel's error.
     pub fn close(mut self) -> Result<(), (Self, Error)> {
         let destroyed = match Arc::get_mut(&mut self.inner) {
             Some(inner) => inner.destroy(),
@@ -168,7 +168,8 @@ impl<D: Driver, L: Locking> SharedReceiveQueue<D, L> {
     /// `ibv_create_srq_ex` of an XRC SRQ: its receives complete to `cq`.
     ///
     /// # Errors
-    /// `Unsupported` if the device has no XRC; [`Error::Invalid`] for parts of another context; else the kernel's error.
+    /// `Unsupported` if the device has no XRC; [`Error::Invalid`] for parts of another context; otherwise the kernel's
+    /// error.
     pub fn create_xrc<LC: Locking>(
         pd: &ProtectionDomain<D>,
         attr: &SrqInitAttr,
@@ -257,8 +258,8 @@ impl<D: Driver> SharedReceiveQueue<D, Exclusive> {
     /// `ibv_modify_srq`: arms the limit event, or resizes the SRQ if the device can.
     ///
     /// # Errors
-    /// `Unsupported` for a size on a device that can't resize; else the kernel's error. A shared queue: `EBUSY` if this thread
-    /// holds the lock.
+    /// `Unsupported` for a size on a device that can't resize; otherwise the kernel's error. A shared queue: `EBUSY` if
+    /// this thread holds the lock.
     pub fn modify(&mut self, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()> {
         modify(&self.inner, self.receiver.engine_mut(), attr, mask)
     }
@@ -288,8 +289,8 @@ impl<D: Driver> SharedReceiveQueue<D, Shared> {
     /// `ibv_modify_srq`: arms the limit event, or resizes the SRQ if the device can.
     ///
     /// # Errors
-    /// `Unsupported` for a size on a device that can't resize; else the kernel's error. A shared queue: `EBUSY` if this thread
-    /// holds the lock.
+    /// `Unsupported` for a size on a device that can't resize; otherwise the kernel's error. A shared queue: `EBUSY` if
+    /// this thread holds the lock.
     pub fn modify(&self, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()> {
         let busy = |_| Error::os("modify_srq", "srq: locked by this thread", uverbs_core::Errno::EBUSY);
         modify(&self.inner, self.receiver.lock().map_err(busy)?.engine_mut(), attr, mask)

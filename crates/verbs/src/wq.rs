@@ -65,7 +65,8 @@ impl<D: Driver> ProtectionDomain<D> {
     /// `ibv_create_wq`: a work queue in state RESET, which completes to `cq`.
     ///
     /// # Errors
-    /// `Unsupported` if the device has no work queues; [`Error::Invalid`] for a CQ of another context; else the kernel's error.
+    /// `Unsupported` if the device has no work queues; [`Error::Invalid`] for a CQ of another context; otherwise the
+    /// kernel's error.
     pub fn create_wq<L: Locking, LC: Locking>(
         &self,
         cq: &CompletionQueue<D, LC>,
@@ -103,8 +104,8 @@ impl<D: Driver> ProtectionDomain<D> {
     /// of its rules over the table.
     ///
     /// # Errors
-    /// `Unsupported` if the device does not hash packets; [`Error::Invalid`] for a table of another context; else the kernel's
-    /// error.
+    /// `Unsupported` if the device does not hash packets; [`Error::Invalid`] for a table of another context; otherwise
+    /// the kernel's error.
     pub fn create_rss_qp(&self, table: &RwqIndTable<D>, hash: RxHashConf<'_>) -> Result<RssQp<D>> {
         let context = self.inner().context();
         same_context(context, &table.inner.context, "create_qp", "rwq_ind_tbl")?;
@@ -251,7 +252,7 @@ impl<D: Driver> RwqIndTable<D> {
     /// `ibv_create_rwq_ind_table`. The number of entries must be a power of two; a queue may have several entries.
     ///
     /// # Errors
-    /// [`Error::Invalid`] without queues, or for queues of another context; else the kernel's error.
+    /// [`Error::Invalid`] without queues, or for queues of another context; otherwise the kernel's error.
     pub fn create<L: Locking>(wqs: &[&WorkQueue<D, L>]) -> Result<Self> {
         const VERB: &str = "create_rwq_ind_table";
         let Some(first) = wqs.first() else {

@@ -45,7 +45,7 @@ impl<D: Driver> Context<D> {
     /// `ibv_open_xrcd`: the domain of a file's inode; without a file, a new domain that is not shared.
     ///
     /// # Errors
-    /// `Unsupported` if the device has no XRC; else the kernel's error.
+    /// `Unsupported` if the device has no XRC; otherwise the kernel's error.
     pub fn open_xrcd(
         &self,
         file: Option<BorrowedFd<'_>>,

@@ -54,7 +54,7 @@ pub enum Place {
 pub(crate) const EVERYWHERE: &[Place] = &[Native, Rxe, Roce, Ib];
 /// Devices of mlx5.
 pub(crate) const MLX5: &[Place] = &[Native, Roce, Ib];
-/// Devices of mlx5 that a kernel has.
+/// mlx5 devices of a kernel.
 pub(crate) const MLX5_VM: &[Place] = &[Roce, Ib];
 /// With a kernel.
 pub(crate) const VM: &[Place] = &[Rxe, Roce, Ib];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The connection manager on the real kernel: `uverbs-cm` with itself, and with librdmacm's programs in both directions, over
-//! IPv4 and IPv6. On InfiniBand there is no IP network in the lab, so nothing runs there.
+//! The connection manager on the real kernel: `uverbs-cm` with itself, and with librdmacm's programs in both
+//! directions, over IPv4 and IPv6. On InfiniBand there is no IP network in the lab, so nothing runs there.
 //!
 //! A test is named `cm::{exchange}::{roles}::{family}`.
 
@@ -238,7 +238,7 @@ fn errors(env: &LabEnv, port: u16) -> Outcome {
         Err(Ok(Error::NoRoute { verb: "resolve_addr", .. } | Error::TimedOut { .. })) => {}
         other => bail!("an address without a route: {other:?}"),
     }
-    // Nobody listens.
+    // No program listens.
     let resolved = resolve(server)?;
     let bound = resolved.bound()?;
     ensure!(bound.remote == Some(server) && bound.node_guid.is_some(), "{bound:?}");

@@ -17,7 +17,7 @@ use uverbs_cm::{ConnParam, Connection, Request, Resolved};
 use uverbs_tests::pair::region;
 use uverbs_tests::wait::{LIMIT, successes};
 
-/// What the two sides do after they are connected.
+/// The exchange of the two sides after they are connected.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Exchange {
     /// A message each way, and private data both ways.
@@ -155,7 +155,7 @@ pub(super) fn serve(request: Request, exchange: Exchange) -> Result<()> {
     open_with(&request.device()?, Visit(request, exchange))?
 }
 
-/// Connects and talks to a server.
+/// Connects to a server and runs the exchange.
 pub(super) fn call(resolved: Resolved, exchange: Exchange) -> Result<()> {
     struct Visit(Resolved, Exchange);
     impl DriverVisitor for Visit {

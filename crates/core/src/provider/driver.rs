@@ -41,11 +41,11 @@ use std::sync::Arc;
 ///   leaked, because the device may still use their memory. The objects that they were created from live at least as
 ///   long.
 /// - **These verbs only.** The object is changed and destroyed by these verbs, not by the handle's own methods.
-/// - **Data in completions.** If [`QpCreate::data_in_completions`] is set, every entry of a receive, a read or an atomic of
-///   that QP, and of a receive of its SRQ, has an address at which this process reaches the entry's memory.
+/// - **Data in completions.** If [`QpCreate::data_in_completions`] is set, every entry of a receive, a read or an
+///   atomic of that QP, and of a receive of its SRQ, has an address at which this process reaches the entry's memory.
 ///
-/// With all of that a completion means that the device is done with the memory of its work request, which is what posting
-/// relies on. Verbs of objects without queues are safe.
+/// With all of that a completion means that the device is done with the memory of its work request, which is what
+/// posting relies on. Verbs of objects without queues are safe.
 ///
 /// ```compile_fail,E0133
 /// use uverbs_core::{attr::CqInitAttr, provider::Driver};
@@ -150,8 +150,8 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
     unsafe fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>>;
 
-    /// The device's number of an SRQ that is not an XRC one, if the driver knows it (`ibv_get_srq_num`). C programs with DC
-    /// targets ask for it; that of an XRC SRQ is in its handle.
+    /// The device's number of an SRQ that is not an XRC one, if the driver has it (`ibv_get_srq_num`). C programs with
+    /// DC targets need it. The number of an XRC SRQ is in its handle.
     fn srq_number(&self, shared: &Self::SrqShared) -> Option<u32> {
         let _ = shared;
         None
@@ -169,8 +169,8 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         mask: SrqAttrMask,
     ) -> Result<()>;
 
-    /// Destroys an SRQ in the kernel, detaches it from the CQ that completes it, and returns how many of its events were
-    /// read. On failure the handle is returned and its memory must stay.
+    /// Destroys an SRQ in the kernel, detaches it from the CQ that completes it, and returns how many of its events
+    /// were read. On failure the handle is returned and its memory must stay.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
@@ -180,8 +180,8 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         shared: &Arc<Self::SrqShared>,
     ) -> Result<u32, (SrqHandle, Error)> {
         let _ = shared;
-        // SAFETY: the handle is of this context, and its queue is not used any more ([`Driver`], "Safety of the verbs"). A
-        // driver with this default has no state of the object to change.
+        // SAFETY: the handle is of this context, and its queue is not used any more ([`Driver`], "Safety of the
+        // verbs"). A driver with this default has no state of the object to change.
         unsafe { handle.destroy() }
     }
 
@@ -294,8 +294,8 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         unsafe { handle.modify(attr, Uhw::none()) }
     }
 
-    /// Destroys a work queue in the kernel, detaches it from the CQ that completes it, and returns how many of its events
-    /// were read. On failure the handle is returned and its memory must stay.
+    /// Destroys a work queue in the kernel, detaches it from the CQ that completes it, and returns how many of its
+    /// events were read. On failure the handle is returned and its memory must stay.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
@@ -305,8 +305,8 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         shared: &Arc<Self::QpShared>,
     ) -> Result<u32, (WqHandle, Error)> {
         let _ = shared;
-        // SAFETY: the handle is of this context, and its queue is not used any more ([`Driver`], "Safety of the verbs"). A
-        // driver with this default has no state of the object to change.
+        // SAFETY: the handle is of this context, and its queue is not used any more ([`Driver`], "Safety of the
+        // verbs"). A driver with this default has no state of the object to change.
         unsafe { handle.destroy() }
     }
 

@@ -75,7 +75,7 @@ fn here(options: Options) -> Result<()> {
         let client = run(client, a, "client");
         let server = server.join().map_err(|_| anyhow::anyhow!("the server panicked"))?;
         match client {
-            // The reason is the server's.
+            // The server's error is the reason.
             Err(error) if error.is::<OtherEndFailed>() => server.and(Err(error)),
             client => client.and(server),
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The control verbs of either driver.
 #![expect(unsafe_code)]
-// UNSAFETY: hands the contract of the verbs on to the driver that made the object.
+// UNSAFETY: passes the contract of the verbs on to the driver that created the object.
 
 use super::completion::AnyCompletionQueue;
 use super::send::{AnyAh, AnySendQueue};
@@ -48,8 +48,8 @@ macro_rules! forward {
 macro_rules! forward_with {
     ($self:ident, $part:expr, |$driver:ident, $inner:ident| $call:expr, else $foreign:expr) => {
         match ($self, $part) {
-            // SAFETY: all parts are of this context (the contract of this function), and so of this driver, whose verb has the
-            // same contract. The parts of an enum are dropped where the enum is.
+            // SAFETY: all parts are of this context (the contract of this function), and so of this driver, whose verb
+            // has the same contract. The parts of an enum are dropped where the enum is.
             (Self::Mlx5($driver), Any::Mlx5($inner)) => unsafe { $call },
             // SAFETY: as above.
             (Self::Rxe($driver), Any::Rxe($inner)) => unsafe { $call },
@@ -58,7 +58,7 @@ macro_rules! forward_with {
     };
 }
 
-/// Makes the parts of a QP those of this driver.
+/// Converts the parts of a QP to those of this driver.
 macro_rules! qp_parts {
     ($variant:ident, $parts:expr, $is_datagram:expr) => {{
         let QpParts { handle, shared, send, recv, cap } = $parts;
@@ -86,8 +86,8 @@ macro_rules! create_qp {
             data_in_completions: $create.data_in_completions,
             user_handle: $create.user_handle,
         };
-        // SAFETY: what it is made from is of this context, in pairs (the contract of this function), and the parts that the caller
-        // keeps contain the driver's.
+        // SAFETY: all parents are of this context, each with the shared state of the same object (the contract of this
+        // function), and the parts that the caller keeps contain those of the driver.
         let parts = unsafe { $driver.create_qp(&inner) }?;
         qp_parts!($variant, parts, $create.attr.qp_type == QpType::Ud)
     }};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The driver as a choice at run time: [`AnyDriver`], of which a program's types need no parameter for the driver.
+//! The selection of the driver at run time: with [`AnyDriver`] the types of a program need no parameter for the driver.
 //!
-//! [`open`](crate::open::open) returns a `Context<AnyDriver>` for any supported device. Every object made from it
-//! (`CompletionQueue<AnyDriver>`, `Qp<AnyDriver, Rc>` and so on) holds the queue of the device's driver in an enum, and each
-//! post and poll has a branch on it, which the processor predicts.
+//! [`open`](crate::open::open) returns a `Context<AnyDriver>` for any supported device. Every object created from it
+//! (`CompletionQueue<AnyDriver>`, `Qp<AnyDriver, Rc>` and so on) holds the queue of the device's driver in an enum, and
+//! each post and poll has a branch on it, which the processor predicts.
 //!
 //! ```
 //! use uverbs::{AnyDriver, CompletionQueue, Context, ProtectionDomain, Qp, Rc};
@@ -21,13 +21,13 @@
 //! # let _ = (start, |s: Service| (s.qp, s.cq, s.pd));
 //! ```
 //!
-//! # What it costs
+//! # Cost
 //! Entries and remote addresses have mlx5's format, so on mlx5 a work request is encoded by the same code as with
-//! `Context<Mlx5>`, behind the branch. On rxe each work request is converted, which is little compared with the system call of
-//! its doorbell. A service that needs the last instruction names its driver or is generic over it
-//! ([`open_with`](crate::open_with)); the code for these is not changed by this driver.
+//! `Context<Mlx5>`, behind the branch. On rxe each work request is converted, which is little compared with the system
+//! call of its doorbell. A service that can't accept this cost names its driver or is generic over it
+//! ([`open_with`](crate::open_with)); `AnyDriver` does not change the code for these.
 //!
-//! # What it lacks
+//! # Limits
 //! Dynamic connections, which only mlx5 has: their types need `Context<Mlx5>`. The errno of the raw faces
 //! ([`SendQueue::errno`](crate::provider::SendQueue::errno)) is that of mlx5 where the C providers differ.
 
@@ -45,9 +45,9 @@ pub use send::{AnySendBatch, AnySendQueue};
 /// A part of the driver that the device has.
 #[derive(Clone, Copy, Debug)]
 pub enum Any<M, R> {
-    /// Of `uverbs-mlx5`.
+    /// The part of `uverbs-mlx5`.
     Mlx5(M),
-    /// Of `uverbs-rxe`.
+    /// The part of `uverbs-rxe`.
     Rxe(R),
 }
 
@@ -70,7 +70,8 @@ impl<M, R> Any<M, R> {
     }
 }
 
-/// Parts of two drivers in one call. The verbs' contract excludes it: all parts are of one context.
+/// The error for parts of two drivers in one call. The contract of the verbs excludes this: all parts are of one
+/// context.
 fn foreign() -> Error {
     Error::invalid("verbs", "driver", "an object of another driver")
 }

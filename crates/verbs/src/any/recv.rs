@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The receive queues of either driver, of a QP or shared.
 #![expect(unsafe_code)]
-// UNSAFETY: passes the promise about memory on to the driver's queue.
+// UNSAFETY: passes the caller's guarantee about memory on to the driver's queue.
 
 use super::Any;
 use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue, WireSge as _};
 use uverbs_core::wr::{RecvWr, Sge};
 
-/// More entries than a receive of rxe can have (`RXE_MAX_SGE` is 32), so that too many are still too many.
+/// More entries than a receive of rxe can have (`RXE_MAX_SGE` is 32), so the driver still refuses too many entries.
 pub(super) const MAX_SGE: usize = 33;
 
 /// The entries in rxe's format, in `room`.

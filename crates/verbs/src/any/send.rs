@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The send queue of either driver: operations, addresses and payloads in mlx5's format, converted for rxe.
 #![expect(unsafe_code)]
-// UNSAFETY: passes the promise about memory on to the driver's queue, and follows C's lists.
+// UNSAFETY: passes the caller's guarantee about memory on to the driver's queue, and follows C's lists.
 
 use super::Any;
 use super::recv::{EMPTY, to_rxe};
@@ -230,7 +230,8 @@ impl SendQueue for AnySendQueue {
     /// A list of datagrams is posted one by one, because its address handles have this type's data, not the driver's.
     unsafe fn post_send(&mut self, list: *const SendWr) -> Result<(), BadWr<SendWr>> {
         if !self.is_datagram || list.is_null() {
-            // SAFETY: `list` fulfils the contract of this function, which is that of the driver's; it names no address handle.
+            // SAFETY: `list` fulfils the contract of this function, which is that of the driver's; it names no address
+            // handle.
             return unsafe { post_list(&mut self.queue, list) };
         }
         let mut at = list;
@@ -238,20 +239,21 @@ impl SendQueue for AnySendQueue {
         while let Some(wr) = unsafe { at.as_ref() } {
             // SAFETY: the union consists of integers and pointers, and a datagram uses this field.
             let ud = unsafe { wr.wr.ud };
-            // SAFETY: the handle is NULL or was made by this driver (the contract of this function), so it has this type.
+            // SAFETY: the handle is NULL or was created by this driver (the contract of this function), so it has this
+            // type.
             let ah = unsafe { ud.ah.cast::<RawAh<AnyAh>>().as_ref() };
             let base = IbvAh { context: ptr::null_mut(), pd: ptr::null_mut(), handle: 0 };
             let mut one = SendWr { next: ptr::null(), ..*wr };
             let posted = match (&self.queue, ah.map(|ah| ah.driver)) {
                 (_, None) => {
-                    // SAFETY: a list of one node without a handle; its entries are those of the caller's promise.
+                    // SAFETY: a list of one node without a handle; its entries fulfil the contract of this function.
                     unsafe { post_list(&mut self.queue, &raw const one) }
                 }
                 (Any::Mlx5(_), Some(Any::Mlx5(driver))) => {
                     let own = RawAh { base, driver };
                     one.wr.ud.ah = (&raw const own).cast();
                     // SAFETY: a list of one node; the handle lives during the call, after which it is not used; its
-                    // entries are those of the caller's promise.
+                    // entries fulfil the contract of this function.
                     unsafe { post_list(&mut self.queue, &raw const one) }
                 }
                 (Any::Rxe(_), Some(Any::Rxe(driver))) => {

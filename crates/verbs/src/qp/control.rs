@@ -102,7 +102,7 @@ impl<D: Driver> QpControl<D> {
     /// `ibv_modify_qp_rate_limit`: limits the send rate of the QP, if the device can.
     ///
     /// # Errors
-    /// `Unsupported` if the device does not pace packets; else the kernel's error.
+    /// `Unsupported` if the device does not pace packets; otherwise the kernel's error.
     pub fn modify_rate_limit(&self, attr: &QpRateLimitAttr) -> Result<()> {
         self.inner.context().driver().modify_qp_rate_limit(self.handle()?, attr)
     }
@@ -116,8 +116,8 @@ impl<D: Driver> QpControl<D> {
     /// posting before the RESET.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the transition does not exist, or needs or excludes an attribute, or a value is above the device's
-    /// limit; else the kernel's error.
+    /// [`Error::Invalid`] if the transition does not exist, or needs or excludes an attribute, or a value is above the
+    /// device's limit; otherwise the kernel's error.
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         let inner = &self.inner;
         let handle = inner.handle()?;
@@ -191,7 +191,7 @@ impl<D: Driver> QpControl<D> {
     /// Moves the QP from INIT to RTR, expecting packets from `remote`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] on RoCE if the port or the peer has no GID; else as [`modify`](Self::modify).
+    /// [`Error::Invalid`] on RoCE if the port or the peer has no GID; otherwise as [`modify`](Self::modify).
     pub fn ready_to_receive(&self, remote: &Endpoint, attr: &ConnectAttr) -> Result<()> {
         let attr = self.addressed(remote, attr)?;
         let (qp_attr, mask) = self.rtr(remote, &attr);
@@ -269,7 +269,7 @@ impl<D: Driver> QpControl<D> {
     ///
     /// # Errors
     /// [`Error::Invalid`] for such a value, and on RoCE if the port or the peer has no GID, both before the first
-    /// transition; else as [`modify`](Self::modify).
+    /// transition; otherwise as [`modify`](Self::modify).
     pub fn connect(&self, local: &Endpoint, remote: &Endpoint, attr: &ConnectAttr) -> Result<()> {
         let (qp_attr, mask) = self.rts(local, attr);
         self.inner.handle()?.check_values(&qp_attr, mask)?;
@@ -281,7 +281,7 @@ impl<D: Driver> QpControl<D> {
     ///
     /// # Errors
     /// On RoCE, those of [`best_gid`](crate::Context::best_gid) where `attr` names no GID; [`Error::Invalid`] for a
-    /// port or a GID that does not exist; else the kernel's error.
+    /// port or a GID that does not exist; otherwise the kernel's error.
     pub fn endpoint(&self, psn: u32, attr: &ConnectAttr) -> Result<Endpoint> {
         let attr = attr.resolve(self.inner.context())?;
         let kernel = self.inner.context().kernel();
@@ -296,7 +296,8 @@ impl<D: Driver> QpControl<D> {
     /// `ibv_attach_mcast`: the QP, which must be a datagram QP, receives the datagrams to the group.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a QP that is not UD, or a GID that is not a multicast group; else the kernel's error.
+    /// [`Error::Invalid`] for a QP that is not UD, or a GID that is not a multicast group; otherwise the kernel's
+    /// error.
     pub fn attach_mcast(&self, gid: Gid, lid: u16) -> Result<()> {
         uverbs_core::control::mcast::attach(self.inner.handle()?, gid, lid)
     }
@@ -304,7 +305,8 @@ impl<D: Driver> QpControl<D> {
     /// `ibv_detach_mcast`
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a GID that is not a multicast group; else the kernel's error: `EINVAL` if it is not attached.
+    /// [`Error::Invalid`] for a GID that is not a multicast group; otherwise the kernel's error: `EINVAL` if it is not
+    /// attached.
     pub fn detach_mcast(&self, gid: Gid, lid: u16) -> Result<()> {
         uverbs_core::control::mcast::detach(self.inner.handle()?, gid, lid)
     }

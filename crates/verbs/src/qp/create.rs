@@ -53,7 +53,7 @@ impl<D: Driver> XrcDomain<D> {
     /// `ibv_open_qp`: opens the XRC receive QP that another process of this domain has created.
     ///
     /// # Errors
-    /// `Unsupported` if the device has no XRC; else the kernel's error.
+    /// `Unsupported` if the device has no XRC; otherwise the kernel's error.
     pub fn open_qp(&self, qp_num: u32) -> Result<QpControl<D>> {
         let context = self.inner().context();
         let event_id = context.remember_object(Object::Qp(QpEvents::new(qp_num)));
@@ -177,8 +177,9 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
     /// Creates it, in state RESET.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for sizes above the device's limits, or parts of another context; `Unsupported`
-    /// for a type, an operation or a flag that the device does not have; else the kernel's error, such as `ENOMEM`.
+    /// [`Error::Invalid`](crate::Error::Invalid) for sizes above the device's limits, or parts of another context;
+    /// `Unsupported` for a type, an operation or a flag that the device does not have; otherwise the kernel's error,
+    /// such as `ENOMEM`.
     pub fn create(self) -> Result<Qp<D, T, L>>
     where
         T: Sends,

@@ -70,7 +70,7 @@ impl<D: Driver> QpControl<D> {
     ///
     /// # Errors
     /// `ETIMEDOUT` if the event is not read within `timeout` (old kernels do not raise it for rxe); `EIO` if a CQ is
-    /// corrupt; `EBUSY` if this thread polls one of them; else the kernel's error.
+    /// corrupt; `EBUSY` if this thread polls one of them; otherwise the kernel's error.
     pub fn drain<C: DrainCq>(
         &self,
         mut cqs: C,

@@ -135,7 +135,7 @@ impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
     /// receives of a shared receive queue, which the program can't determine: see [`drain`](Self::drain).
     ///
     /// # Errors
-    /// `EBUSY` if a half or another [`QpControl`] is in use; else the kernel's error. The memory of its queues is
+    /// `EBUSY` if a half or another [`QpControl`] is in use; otherwise the kernel's error. The memory of its queues is
     /// leaked then.
     pub fn close(self) -> Result<()> {
         let Self { send, recv, control } = self;

@@ -189,7 +189,7 @@ impl<'q, D: Driver, T: Sends> Batch<'q, D, T> {
     /// and returns the first error.
     ///
     /// # Errors
-    /// The [`PostError`] of the first WR that was wrong, or [`PostError::QueueFull`]; nothing was posted then. Only after
+    /// The [`PostError`] of the first invalid WR, or [`PostError::QueueFull`]; nothing was posted then. Only after
     /// [`PostError::Doorbell`] (rxe: the system call failed) the WRs may run.
     #[inline(always)]
     pub fn complete(self) -> Result<(), PostError> {

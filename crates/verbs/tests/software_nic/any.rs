@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A driver that is chosen at run time: no type below names mlx5.
+//! A driver that is selected at run time: no type in this file names mlx5.
 
 use crate::{CAP, LIMIT};
 use core::ptr;
