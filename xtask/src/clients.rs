@@ -2,7 +2,7 @@
 //! `cargo xtask clients`: programs of other projects on the C library (package uverbs-clients).
 
 use crate::cargo::{self, Program};
-use crate::{dist, peers, pyverbs, repo_root, vm};
+use crate::{crates, dist, peers, pyverbs, repo_root, vm};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -31,6 +31,9 @@ pub(crate) struct Args {
     /// of rdma-core's suite whose names begin with test_x
     #[arg(long, value_name = "F")]
     filter: Vec<String>,
+    /// Build crates that bind libibverbs, and run their tests and examples natively; needs CMake and libclang
+    #[arg(long, conflicts_with_all = ["vm", "filter"])]
+    crates: bool,
     /// Run a short selection in the VM
     #[arg(long, requires = "vm")]
     short: bool,
@@ -40,6 +43,9 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
+    if args.crates {
+        return crates::main(&library()?);
+    }
     match (args.vm, &args.boot.peers) {
         (true, _) => in_vm(args, &library()?),
         (false, None) => native(&args.filter),
@@ -49,7 +55,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
 
 /// Runs the short selection in the VM.
 pub(crate) fn short(boot: BootArgs) -> Result<ExitCode> {
-    main(&Args { vm: true, filter: Vec::new(), short: true, boot })
+    main(&Args { vm: true, filter: Vec::new(), crates: false, short: true, boot })
 }
 
 /// Builds the library with the software HCA inside; its folder.

@@ -11,6 +11,7 @@ mod cargo;
 mod ci;
 mod clients;
 mod corpus;
+mod crates;
 mod demo;
 mod dist;
 mod fuzz;

@@ -14,6 +14,7 @@ use crate::watch;
 use anyhow::{Context, Result, bail};
 use core::time::Duration;
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -42,6 +43,8 @@ pub struct Guest {
 struct Link {
     devices: [String; 2],
     addresses: [String; 2],
+    /// Of the network devices; empty on InfiniBand.
+    macs: [String; 2],
     /// Commands that enter the network namespaces.
     prefixes: [Vec<String>; 2],
     host: String,
@@ -66,6 +69,10 @@ impl Link {
         Ok(Self {
             devices: both("LAB_DEV")?,
             addresses: both("LAB_IP")?,
+            macs: both("LAB_NETDEV")?.map(|netdev| {
+                let text = fs::read_to_string(format!("/sys/class/net/{netdev}/address"));
+                text.unwrap_or_default().trim().to_owned()
+            }),
             prefixes: both("LAB_NS")?.map(words),
             host: get("LAB_TCP_HOST_A")?,
             gid: get("LAB_GID_INDEX")?,
@@ -131,6 +138,7 @@ impl Guest {
                     host: link.host.clone(),
                     address: link.addresses[0].clone(),
                     own: link.addresses[end].clone(),
+                    macs: [end, 1 - end].map(|end| link.macs[end].clone()),
                 };
                 let words = [row.program.to_owned()].into_iter().chain(row.words(is_client, &names));
                 let mut words = link.prefixes[end].iter().cloned().chain(words);
@@ -238,6 +246,9 @@ fn connected(row: &Row, server: &mut Command, client: impl Fn() -> Command) -> R
     let (number, client) = loop {
         let number = group.start(&mut client())?;
         let end = group.wait(number);
+        if row.family == Family::Ethernet && end == End::Exit(0) && group.runs(server) {
+            continue;
+        }
         if end == End::Exit(0)
             || end == End::Timeout
             || row.family == Family::Multicast

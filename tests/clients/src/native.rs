@@ -137,6 +137,7 @@ impl Native<'_> {
                 host: "localhost".into(),
                 address: String::new(),
                 own: String::new(),
+                macs: Default::default(),
             };
             let command = |is_client| -> Result<Command> {
                 let mut cmd = self.command(row.program)?;
@@ -213,18 +214,27 @@ pub fn ends(row: &Row, port: u16, mut server: Command, mut client: Command) -> R
     if row.is_single() {
         return single(server);
     }
+    pair(row.has_port().then_some(port), row.is_endless(), &mut server, &mut client)
+}
+
+/// Runs a server and a client. The client starts when the server listens at its TCP port, if it has one. A server that is
+/// endless is killed when the client has ended.
+///
+/// # Errors
+/// A program can't be started.
+pub fn pair(port: Option<u16>, is_endless: bool, server: &mut Command, client: &mut Command) -> Result<Cell> {
     let mut group = Group::new(LIMIT)?;
-    let first = group.start(&mut server)?;
+    let first = group.start(server)?;
     let mut second = None;
-    if !row.has_port() || group.wait_for_port(first, port) {
-        second = Some(group.start(&mut client)?);
+    if port.is_none_or(|port| group.wait_for_port(first, port)) {
+        second = Some(group.start(client)?);
     }
     // If the client has failed, the server would wait for it until the time limit.
     let client = second.map(|second| (second, group.wait(second)));
     if client.as_ref().is_none_or(|(_, end)| *end != End::Exit(0)) {
         group.hurry();
     }
-    if row.is_endless() && matches!(client, Some((_, End::Exit(0)))) {
+    if is_endless && matches!(client, Some((_, End::Exit(0)))) {
         return Ok(Cell::Pass);
     }
     let server = group.wait(first);

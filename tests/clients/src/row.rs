@@ -2,7 +2,8 @@
 //! A row: a program with its arguments, the way in which it names its device and its peer, and where it runs.
 
 use Family::{
-    Cm, Endless, Fabric, Multicast, Perftest, Pingpong, Qperf, Rping, Single, Ucp, Uct, Udaddy, Watch,
+    Cm, Endless, Ethernet, Fabric, Multicast, Perftest, Pingpong, Qperf, Rping, Single, Ucp, Uct, Udaddy,
+    Watch,
 };
 use Place::{Ib, Native, Roce, Rxe};
 
@@ -35,6 +36,8 @@ pub enum Family {
     Qperf,
     /// `ibv_asyncwatch`: prints events of a port that goes down and up. It does not end.
     Watch,
+    /// `raw_ethernet_bw`: its client does not wait for the server, so it is repeated until the server has every packet.
+    Ethernet,
 }
 
 /// Where a row runs.
@@ -111,6 +114,8 @@ pub struct Names {
     pub address: String,
     /// The address of this end on the RDMA link.
     pub own: String,
+    /// The MAC address of this end of the RDMA link, and that of the other end.
+    pub macs: [String; 2],
 }
 
 impl Row {
@@ -150,7 +155,7 @@ impl Row {
 
     /// All arguments of the server (or of the only process), or of the client.
     pub fn words(&self, is_client: bool, names: &Names) -> Vec<String> {
-        let Names { device, gid, port, host, address, own } = names;
+        let Names { device, gid, port, host, address, own, macs: [mac, peer] } = names;
         let mut args = self.args.to_owned();
         let (client, address_of_family) = match self.family {
             Single | Watch => ("", format!("-d {device}")),
@@ -180,6 +185,10 @@ impl Row {
             Qperf if is_client => {
                 let server = if self.uses_cm() { address } else { host };
                 ("", format!("{server} -lp {port} -li {device}"))
+            }
+            Ethernet => {
+                let side = if is_client { "--client" } else { "--server" };
+                ("", format!("{side} -d {device} -B {mac} -E {peer}"))
             }
             Qperf => {
                 args.clear();
@@ -216,6 +225,7 @@ mod tests {
             host: "h".into(),
             address: "1.2.3.4".into(),
             own: "1.2.3.5".into(),
+            macs: ["2:2".into(), "2:3".into()],
         };
         let find = |name: &str| rows::all().find(|row| row.name() == name).unwrap();
         let words = |name, is_client| find(name).words(is_client, &names).join(" ");
@@ -233,6 +243,7 @@ mod tests {
             words("fi_pingpong -e dgram -I 20 -S 1024", false),
             "-p verbs -d d-dgram -B 7 -e dgram -I 20 -S 1024"
         );
+        assert_eq!(words("raw_ethernet_bw -n 50 -s 512", false), "--server -d d -B 2:2 -E 2:3 -n 50 -s 512");
         assert_eq!(words("qperf -t 1 rc_lat", false), "-lp 7");
         assert_eq!(words("qperf -cm 1 -n 100 rc_lat", true), "1.2.3.4 -lp 7 -li d -cm 1 -n 100 rc_lat");
     }

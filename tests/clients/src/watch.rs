@@ -12,7 +12,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// What it prints when it listens.
 const READY: &str = "async event FD";
 /// The commands of the guest, and what the program prints after each.
-const STEPS: [(&str, &str); 2] = [("down", "port error"), ("up", "port active")];
+const STEPS: [(&str, &str); 2] = [("down", "PORT_ERR"), ("up", "PORT_ACTIVE")];
 
 /// Runs the program, which has the device at end A of the link.
 ///

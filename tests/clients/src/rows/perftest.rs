@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! perftest.
 
-use crate::row::Family::Perftest;
+use crate::row::Family::{Ethernet, Perftest};
+use crate::row::Place::Roce;
 use crate::row::{ADDRESSES, EVERYWHERE, MLX5, MLX5_VM, Row, row, short};
 
 /// The rows.
@@ -39,6 +40,7 @@ pub(super) const ROWS: &[Row] = &[
     row(Perftest, "ib_atomic_lat", "-n 20 -c XRC", MLX5),
     short(Perftest, "ib_atomic_bw", "-n 50 -e", EVERYWHERE),
     row(Perftest, "ib_send_bw", "-n 50 -R", ADDRESSES),
+    row(Ethernet, "raw_ethernet_bw", "-n 50 -s 512", &[Roce]),
     row(Perftest, "ib_send_lat", "-n 20 -c DC", MLX5),
     row(Perftest, "ib_send_bw", "-n 50 -c DC", MLX5),
     row(Perftest, "ib_send_bw", "-n 50 -c DC -e", MLX5_VM),
