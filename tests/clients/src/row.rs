@@ -178,9 +178,11 @@ impl Row {
             }
             Fabric => {
                 let option = if is_client { "-P" } else { "-B" };
-                let domain = if args.contains("dgram") { "-dgram" } else { "" };
+                // The route selects the device of a connected endpoint.
+                let domain =
+                    if args.contains("dgram") { format!("-d {device}-dgram") } else { String::new() };
                 let server = if address.is_empty() { host } else { address };
-                (server.as_str(), format!("-p verbs -d {device}{domain} {option} {port}"))
+                (server.as_str(), format!("-p verbs {domain} {option} {port}"))
             }
             Qperf if is_client => {
                 let server = if self.uses_cm() { address } else { host };
