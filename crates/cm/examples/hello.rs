@@ -1,57 +1,58 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Connects by IP address, transfers a message, and shuts down, on software NICs.
+//! Connects by IP address, sends, receives, and shuts down, on software NICs.
 #![forbid(unsafe_code)]
 use core::error::Error;
-use uverbs::attr::{AccessFlags, QpCap};
-use uverbs::remote::REMOTE_REGION_LEN;
-use uverbs::{Context, PageBuf, Rc, RemoteRegion, WorkCompletion, mlx5::Mlx5};
+use uverbs::attr::QpCap;
+use uverbs::owned::{Buf, OwnedCq, OwnedQp, Pool};
+use uverbs::{Context, Rc, mlx5::Mlx5};
 use uverbs_cm::{ConnParam, EventChannel, Listener, Resolved};
-use uverbs_hca::Fabric;
+use uverbs_hca::{Fabric, Hca};
 
-const CAP: QpCap =
-    QpCap { max_send_wr: 4, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
+type Any<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Offers a region to the client, in the private data, and returns what the client wrote there.
-fn serve(context: &Context<Mlx5>, listener: &Listener) -> Result<String, Box<dyn Error + Send + Sync>> {
-    let request = listener.accept()?;
-    let (pd, cq) = (context.alloc_pd()?, context.create_cq(4, None)?);
-    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-    let region = pd.reg_mr(PageBuf::new(4096)?, access).map_err(|failed| failed.error)?;
-    let offer = region.remote_region(0..4096)?.encode();
-    let param = ConnParam { access: AccessFlags::REMOTE_WRITE, ..ConnParam::with_private_data(offer) };
-    let connection = request.accept(pd.qp::<Rc>().cq(&cq).cap(CAP).create()?, &param, None)?;
-    // The client disconnects when its write is complete.
-    connection.wait_disconnected(None)?;
-    let mut message = [0; 5];
-    region.read_at(0, &mut message)?;
-    connection.close()?;
-    Ok(String::from_utf8(message.to_vec())?)
+/// What each end needs. On a machine with a NIC the context is that of `resolved.device()` or `request.device()`.
+fn objects(hca: &Hca) -> Any<(Pool<Mlx5>, OwnedCq<Mlx5>, OwnedQp<Mlx5, Rc>)> {
+    let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
+    let context = Context::<Mlx5>::from_kernel(hca.open())?;
+    let (pd, cq) = (context.alloc_pd()?, context.owned_cq(8, None)?);
+    let qp = pd.owned_qp::<Rc>().cq(&cq).cap(cap).create()?;
+    Ok((pd.pool(8, 4096).build()?, cq, qp))
 }
 
-fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+fn received(cq: &mut OwnedCq<Mlx5>) -> Any<Buf<Mlx5>> {
+    loop {
+        if let Some(done) = cq.poll_one()? {
+            done.wc.status.ok()?;
+            return done.buf().ok_or_else(|| "not a receive".into());
+        }
+    }
+}
+
+fn serve(hca: &Hca, listener: &Listener) -> Any<()> {
+    let (request, param) = (listener.accept()?, ConnParam::with_private_data(*b"welcome"));
+    let (pool, mut cq, mut qp) = objects(hca)?;
+    request.prepare(&qp, &param)?;
+    qp.rq().ok_or("no receive queue")?.post(1, pool.get().ok_or("no buffer")?)?;
+    let mut connection = request.accept(qp, &param, None)?;
+    connection.qp.sq().post(2).send_inline(&received(&mut cq)?)?;
+    connection.wait_disconnected(None)?;
+    Ok(connection.close()?)
+}
+
+fn main() -> Any<()> {
     let fabric = Fabric::new(1);
     let (client, server) = (fabric.device("hca0").build(), fabric.device("hca1").build());
+    let address = (server.addresses()[0], 7471).into();
     // On a machine with a NIC: EventChannel::open()?.
-    let here = EventChannel::from_port(client.connection_manager()?);
-    let listener =
-        Listener::bind(&EventChannel::from_port(server.connection_manager()?), "0.0.0.0:7471".parse()?)?;
-    let context = Context::from_kernel(server.open())?;
-    let serving = std::thread::spawn(move || serve(&context, &listener));
-
-    let resolved = Resolved::new(&here, (server.addresses()[0], 7471).into())?;
-    // On a machine with a NIC: Context::open(&resolved.device()?)?, or open_with for any driver.
-    let context = Context::<Mlx5>::from_kernel(client.open())?;
-    let (pd, cq) = (context.alloc_pd()?, context.create_cq(4, None)?);
-    let qp = pd.qp::<Rc>().cq(&cq).cap(CAP).create()?;
-    let mut connection = resolved.connect(qp, &ConnParam::default(), None)?;
-
-    // Private data are padded with zeros.
-    let offer = RemoteRegion::decode(&connection.peer().private_data[..REMOTE_REGION_LEN])?;
-    connection.qp.sq()?.post(1).signaled().write_inline(b"hello", offer.remote(0..5)?)?;
-    let mut wc = [WorkCompletion::default()];
-    while cq.poll(&mut wc)?.is_empty() {}
-    wc[0].status.ok()?;
+    let listener = Listener::bind(&EventChannel::from_port(server.connection_manager()?), address)?;
+    let serving = std::thread::spawn(move || serve(&server, &listener));
+    let resolved = Resolved::new(&EventChannel::from_port(client.connection_manager()?), address)?;
+    let (pool, mut cq, mut qp) = objects(&client)?;
+    let prepared = resolved.prepare(&qp, &ConnParam::default())?;
+    qp.rq().ok_or("no receive queue")?.post(1, pool.get().ok_or("no buffer")?)?;
+    let mut connection = prepared.connect(qp, &ConnParam::default(), None)?;
+    connection.qp.sq().post(2).send_inline(b"hello")?;
+    assert_eq!(&*received(&mut cq)?, b"hello");
     connection.disconnect()?;
-    assert_eq!(serving.join().expect("the server does not panic")?, "hello");
-    Ok(())
+    serving.join().expect("the server does not panic")
 }

@@ -5,27 +5,25 @@ use crate::error::Result;
 use crate::event::{Event, EventKind};
 use crate::id::Id;
 use crate::param::Peer;
+use crate::qp::Connectable;
 use crate::route::Bound;
 use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd};
 use uverbs::attr::QpState;
-use uverbs::qp::Transport;
-use uverbs::{Driver, Qp};
-use uverbs_core::sync::{Exclusive, Locking};
 
 /// An established connection. Dropping it destroys the QP, and disconnects.
 ///
 /// Its descriptor is readable when the peer has disconnected, or has another event.
 #[derive(Debug)]
-pub struct Connection<D: Driver, T: Transport, L: Locking = Exclusive> {
-    /// The QP, in RTS.
-    pub qp: Qp<D, T, L>,
+pub struct Connection<Q> {
+    /// The QP, in RTS: a [`Qp`](uverbs::Qp) or [`OwnedQp`](uverbs::owned::OwnedQp).
+    pub qp: Q,
     id: Id,
     peer: Peer,
 }
 
-impl<D: Driver, T: Transport, L: Locking> Connection<D, T, L> {
-    pub(crate) fn new(id: Id, qp: Qp<D, T, L>, peer: Peer) -> Self {
+impl<Q: Connectable> Connection<Q> {
+    pub(crate) fn new(id: Id, qp: Q, peer: Peer) -> Self {
         Self { qp, id, peer }
     }
 
@@ -59,7 +57,7 @@ impl<D: Driver, T: Transport, L: Locking> Connection<D, T, L> {
         if self.id.is_datagram() {
             return Ok(());
         }
-        self.qp.control.modify_state(QpState::ERR)?;
+        self.qp.control().modify_state(QpState::ERR)?;
         self.id.disconnect()
     }
 
@@ -78,7 +76,7 @@ impl<D: Driver, T: Transport, L: Locking> Connection<D, T, L> {
     }
 
     /// The QP and the identifier. The identifier must be kept as long as the connection is used.
-    pub fn into_parts(self) -> (Qp<D, T, L>, Id) {
+    pub fn into_parts(self) -> (Q, Id) {
         (self.qp, self.id)
     }
 
@@ -94,7 +92,7 @@ impl<D: Driver, T: Transport, L: Locking> Connection<D, T, L> {
     }
 }
 
-impl<D: Driver, T: Transport, L: Locking> AsFd for Connection<D, T, L> {
+impl<Q> AsFd for Connection<Q> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.id.channel().as_fd()
     }

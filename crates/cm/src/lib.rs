@@ -47,6 +47,7 @@ pub use id::{Id, PortSpace, Token};
 pub use listener::{Listener, Request};
 pub use multicast::{Membership, Multicast};
 pub use param::{ConnParam, Peer};
+pub use qp::Connectable;
 pub use reason::RejectReason;
 pub use resolved::{Prepared, Resolved};
 pub use route::{Bound, Route};

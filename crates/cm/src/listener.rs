@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::event::EventKind;
 use crate::id::{Id, PortSpace};
 use crate::param::{ConnParam, Peer};
-use crate::qp::Own;
+use crate::qp::{Connectable, Own};
 use crate::reason::RejectReason;
 use crate::resolved::expect;
 use crate::route::Bound;
@@ -15,9 +15,6 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd};
 use uverbs::device::DeviceInfo;
-use uverbs::qp::Transport;
-use uverbs::{Driver, Qp};
-use uverbs_core::sync::Locking;
 
 /// Listens on a port. Its descriptor is readable while a request waits.
 #[derive(Debug)]
@@ -161,12 +158,8 @@ impl Request {
     ///
     /// # Errors
     /// The error of a state of the QP.
-    pub fn prepare<D: Driver, T: Transport, L: Locking>(
-        &self,
-        qp: &Qp<D, T, L>,
-        param: &ConnParam,
-    ) -> Result<()> {
-        self.id.begin_qp(&qp.control, &self.own(param))
+    pub fn prepare<Q: Connectable>(&self, qp: &Q, param: &ConnParam) -> Result<()> {
+        self.id.begin_qp(qp.control(), &self.own(param))
     }
 
     /// Each depth is the minimum of this side's and the peer's.
@@ -182,20 +175,19 @@ impl Request {
     /// # Errors
     /// [`Error::TimedOut`](crate::Error::TimedOut), [`Error::Disconnected`](crate::Error::Disconnected),
     /// [`Error::DeviceGone`](crate::Error::DeviceGone); or the error of a state of the QP.
-    pub fn accept<D: Driver, T: Transport, L: Locking>(
+    pub fn accept<Q: Connectable>(
         self,
-        qp: Qp<D, T, L>,
+        qp: Q,
         param: &ConnParam,
         limit: Option<Duration>,
-    ) -> Result<Connection<D, T, L>> {
+    ) -> Result<Connection<Q>> {
         let own = self.own(param);
-        if qp.control.state()? == uverbs::attr::QpState::RESET {
+        if qp.control().state()? == uverbs::attr::QpState::RESET {
             self.prepare(&qp, param)?;
         }
         let Self { id, peer } = self;
-        id.finish_qp(&qp.control, &own)?;
-        let mut answer =
-            ConnParam { qp_num: qp.qp_num(), srq: param.srq || qp.recv.is_none(), ..param.clone() };
+        id.finish_qp(qp.control(), &own)?;
+        let mut answer = ConnParam { qp_num: qp.control().qp_num(), ..param.clone() };
         if let Some((served, outstanding)) = own.depths {
             answer.responder_resources = served;
             answer.initiator_depth = outstanding;

@@ -3,14 +3,57 @@
 
 use crate::error::Result;
 use crate::id::Id;
-use uverbs::Driver;
 use uverbs::attr::{
     AccessFlags, AhAttr, Gid, GlobalRoute, MigState, Mtu, QpAttr, QpAttrMask, QpCap, QpState,
 };
+use uverbs::owned::OwnedQp;
 use uverbs::qp::QpControl;
+use uverbs::qp::Transport;
+use uverbs::qp::transport::Sends;
+use uverbs::{Driver, Qp};
+use uverbs_core::sync::Locking;
 use uverbs_uapi::cmd::{ib_uverbs_ah_attr, ib_uverbs_qp_attr};
 use uverbs_uapi::rdma_cm::{RDMA_USER_CM_CMD_INIT_QP_ATTR, rdma_ucm_init_qp_attr};
 use zerocopy::IntoBytes;
+
+/// A QP that can be connected: a [`Qp`], or an [`OwnedQp`], whose posts are safe.
+pub trait Connectable {
+    /// Its driver.
+    type Driver: Driver;
+
+    /// Its states.
+    fn control(&self) -> &QpControl<Self::Driver>;
+
+    /// Destroys it.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    fn close(self) -> uverbs::Result<()>;
+}
+
+impl<D: Driver, T: Transport, L: Locking> Connectable for Qp<D, T, L> {
+    type Driver = D;
+
+    fn control(&self) -> &QpControl<D> {
+        &self.control
+    }
+
+    fn close(self) -> uverbs::Result<()> {
+        Self::close(self)
+    }
+}
+
+impl<D: Driver, T: Sends, L: Locking> Connectable for OwnedQp<D, T, L> {
+    type Driver = D;
+
+    fn control(&self) -> &QpControl<D> {
+        Self::control(self)
+    }
+
+    fn close(self) -> uverbs::Result<()> {
+        Self::close(self)
+    }
+}
 
 /// The values of a connection that this side selects.
 #[derive(Clone, Copy, Debug, Default)]

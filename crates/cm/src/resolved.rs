@@ -7,14 +7,11 @@ use crate::error::{Error, Result};
 use crate::event::{Event, EventKind};
 use crate::id::{Id, PortSpace};
 use crate::param::ConnParam;
-use crate::qp::Own;
+use crate::qp::{Connectable, Own};
 use crate::route::Bound;
 use core::net::SocketAddr;
 use core::time::Duration;
 use uverbs::device::DeviceInfo;
-use uverbs::qp::Transport;
-use uverbs::{Driver, Qp};
-use uverbs_core::sync::Locking;
 
 /// The time limit of the resolution of an address and of a route.
 const RESOLVE: Duration = Duration::from_secs(5);
@@ -88,12 +85,12 @@ impl Resolved {
     /// # Errors
     /// [`Error::Rejected`] with the peer's reason and private data; [`Error::TimedOut`]; [`Error::DeviceGone`]; or the
     /// error of a state of the QP.
-    pub fn connect<D: Driver, T: Transport, L: Locking>(
+    pub fn connect<Q: Connectable>(
         self,
-        qp: Qp<D, T, L>,
+        qp: Q,
         param: &ConnParam,
         limit: Option<Duration>,
-    ) -> Result<Connection<D, T, L>> {
+    ) -> Result<Connection<Q>> {
         self.prepare(&qp, param)?.connect(qp, param, limit)
     }
 
@@ -101,14 +98,10 @@ impl Resolved {
     ///
     /// # Errors
     /// The error of a state of the QP.
-    pub fn prepare<D: Driver, T: Transport, L: Locking>(
-        self,
-        qp: &Qp<D, T, L>,
-        param: &ConnParam,
-    ) -> Result<Prepared> {
+    pub fn prepare<Q: Connectable>(self, qp: &Q, param: &ConnParam) -> Result<Prepared> {
         let own = Own { access: param.access, depths: None, qkey: param.qkey };
-        self.id.begin_qp(&qp.control, &own)?;
-        Ok(Prepared { id: self.id, qp_num: qp.qp_num(), own })
+        self.id.begin_qp(qp.control(), &own)?;
+        Ok(Prepared { id: self.id, qp_num: qp.control().qp_num(), own })
     }
 }
 
@@ -125,24 +118,28 @@ impl Prepared {
     ///
     /// # Errors
     /// As [`Resolved::connect`]; another QP is invalid.
-    pub fn connect<D: Driver, T: Transport, L: Locking>(
+    pub fn connect<Q: Connectable>(
         self,
-        qp: Qp<D, T, L>,
+        qp: Q,
         param: &ConnParam,
         limit: Option<Duration>,
-    ) -> Result<Connection<D, T, L>> {
+    ) -> Result<Connection<Q>> {
         const VERB: &str = "connect";
         let Self { id, qp_num, own } = self;
-        if qp.qp_num() != qp_num {
-            return Err(Error::invalid(VERB, "qp", format!("QP {}, but {qp_num} was prepared", qp.qp_num())));
+        if qp.control().qp_num() != qp_num {
+            return Err(Error::invalid(
+                VERB,
+                "qp",
+                format!("QP {}, but {qp_num} was prepared", qp.control().qp_num()),
+            ));
         }
-        id.connect(&ConnParam { qp_num, srq: param.srq || qp.recv.is_none(), ..param.clone() })?;
+        id.connect(&ConnParam { qp_num, ..param.clone() })?;
         let peer = expect(&id, VERB, limit, |kind| match kind {
             EventKind::ConnectResponse(peer) | EventKind::Established(peer) => Some(peer),
             _ => None,
         })?;
         if !id.is_datagram() {
-            let connected = id.finish_qp(&qp.control, &own);
+            let connected = id.finish_qp(qp.control(), &own);
             if connected.is_err() {
                 // The peer waits for an answer. If this fails, it gets none and times out.
                 let _ = id.reject(crate::RejectReason::CONSUMER_DEFINED, &[]);

@@ -213,7 +213,12 @@ fn serve_connection<D: Driver>(context: &Context<D>, request: Request, exchange:
     Ok(c.close()?)
 }
 
-fn receive<D: Driver>(gear: &Gear<D>, c: &mut Connection<D, Rc>, count: usize, size: usize) -> Result<()> {
+fn receive<D: Driver>(
+    gear: &Gear<D>,
+    c: &mut Connection<Qp<D, Rc>>,
+    count: usize,
+    size: usize,
+) -> Result<()> {
     for _ in 0..count {
         let (slot, len) = gear.message()?;
         ensure!(len == size, "{len} bytes");
@@ -328,7 +333,7 @@ fn call_datagrams<D: Driver>(
 
 fn datagram<D: Driver>(
     gear: &Gear<D>,
-    c: &mut Connection<D, Ud>,
+    c: &mut Connection<Qp<D, Ud>>,
     ah: &uverbs::AddressHandle<D>,
     (remote_qpn, remote_qkey): (u32, u32),
     size: usize,
