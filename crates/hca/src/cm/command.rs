@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The commands, as `drivers/infiniband/core/ucma.c` and `cma.c` of the kernel run them.
 
-use super::ident::{Ident, Member, State, gid, host_of, is_here, source};
+use super::ident::{Ident, Member, State, first_psn, gid, host_of, is_here, source};
 use super::message::{
     Body, CONSUMER_DEFINED, Param, REJ, REP, REQ, SIDR_REJECT, SIDR_REP, SIDR_REQ, own_gid,
 };
@@ -173,7 +173,7 @@ impl Cm {
             uid: command.uid,
             ps: command.ps,
             qp_type,
-            psn: id.wrapping_mul(0x9e_3779) & 0xff_ffff,
+            psn: first_psn(id),
             ..Ident::default()
         };
         self.idents.insert(id, ident);
@@ -361,7 +361,6 @@ impl Cm {
             return Ok(());
         }
         ident.state = State::Accepted;
-        ident.psn = number.wrapping_mul(0x9e_3779) & 0xff_ffff;
         ident.responder_resources = conn.responder_resources;
         ident.initiator_depth = conn.initiator_depth;
         ident.rnr_retry_count = conn.rnr_retry_count & 7;

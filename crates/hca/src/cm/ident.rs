@@ -92,6 +92,11 @@ impl Ident {
     }
 }
 
+/// The first packet sequence number of an identifier's QP.
+pub(super) fn first_psn(number: u32) -> u32 {
+    number.wrapping_mul(0x9e_3779) & 0xff_ffff
+}
+
 /// An IP address as a GID.
 pub(super) fn gid(ip: IpAddr) -> [u8; 16] {
     match ip {

@@ -4,7 +4,7 @@
 //! Messages are lost, delayed and repeated as the fabric's packets are: a message that is lost comes later by the time after
 //! which it is repeated, and if all repetitions are lost, its sender gets an event.
 
-use super::ident::{Ident, State, gid, host_of};
+use super::ident::{Ident, State, first_psn, gid, host_of};
 use super::{Call, Cm, Queued};
 use core::net::SocketAddr;
 use uverbs_core::Errno;
@@ -304,7 +304,8 @@ impl Cm {
         } else {
             conn_param(conn, REQ).into()
         };
-        self.idents.insert(id, created);
+        // Before the program moves its QP to RTS.
+        self.idents.insert(id, Ident { psn: first_psn(id), ..created });
         if let Some(sender) = self.idents.get_mut(&from) {
             sender.peer = Some(id);
         }
