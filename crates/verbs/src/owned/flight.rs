@@ -254,7 +254,7 @@ impl<D: Driver> Known<D> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "mlx5"))]
 mod tests {
     use super::*;
     use crate::Context;
