@@ -9,9 +9,10 @@ use uverbs_cm::{ConnParam, EventChannel, Listener, Resolved};
 use uverbs_hca::{Fabric, Hca};
 
 type Any<T> = Result<T, Box<dyn Error + Send + Sync>>;
+type Objects = (Pool<Mlx5>, OwnedCq<Mlx5>, OwnedQp<Mlx5, Rc>);
 
 /// What each end needs. On a machine with a NIC the context is that of `resolved.device()` or `request.device()`.
-fn objects(hca: &Hca) -> Any<(Pool<Mlx5>, OwnedCq<Mlx5>, OwnedQp<Mlx5, Rc>)> {
+fn objects(hca: &Hca) -> Any<Objects> {
     let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
     let context = Context::<Mlx5>::from_kernel(hca.open())?;
     let (pd, cq) = (context.alloc_pd()?, context.owned_cq(8, None)?);
