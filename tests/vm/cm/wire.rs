@@ -105,8 +105,13 @@ impl<D: Driver> Gear<D> {
         let sge = [self.mr.sge(Self::slot(slot, info.size as usize))?];
         let remote = D::Remote::new(info.addr, info.rkey);
         let wr = qp.sq()?.post(slot as u64).signaled();
-        // SAFETY: the region lives as long as the QP, and the slot is not accessed until the completion.
-        unsafe { if is_read { wr.read(&sge, remote)? } else { wr.write(&sge, remote)? } };
+        if is_read {
+            // SAFETY: the region lives as long as the QP, and the slot is not accessed until the completion.
+            unsafe { wr.read(&sge, remote)? };
+        } else {
+            // SAFETY: as for the READ.
+            unsafe { wr.write(&sge, remote)? };
+        }
         successes(&self.sends, 1)?;
         Ok(())
     }
