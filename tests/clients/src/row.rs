@@ -247,6 +247,6 @@ mod tests {
         );
         assert_eq!(words("raw_ethernet_bw -n 50 -s 512", false), "--server -d d -B 2:2 -E 2:3 -n 50 -s 512");
         assert_eq!(words("qperf -t 1 rc_lat", false), "-lp 7");
-        assert_eq!(words("qperf -cm 1 -n 100 rc_lat", true), "1.2.3.4 -lp 7 -li d -cm 1 -n 100 rc_lat");
+        assert_eq!(words("qperf -cm 1 -t 1 rc_lat", true), "1.2.3.4 -lp 7 -li d -cm 1 -t 1 rc_lat");
     }
 }

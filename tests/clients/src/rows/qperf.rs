@@ -7,8 +7,8 @@ use crate::row::{ADDRESSES, Row, row};
 
 /// The rows.
 pub(super) const ROWS: &[Row] = &[
-    row(Qperf, "qperf", "-cm 1 -n 100 rc_lat", ADDRESSES),
-    row(Qperf, "qperf", "-cm 1 -n 100 rc_bw rc_rdma_write_bw rc_rdma_read_bw", ADDRESSES),
+    row(Qperf, "qperf", "-cm 1 -t 1 rc_lat", ADDRESSES),
+    row(Qperf, "qperf", "-cm 1 -t 1 rc_bw rc_rdma_write_bw rc_rdma_read_bw", ADDRESSES),
     row(Qperf, "qperf", "-t 1 rc_lat", &[Ib]),
     row(Qperf, "qperf", "-t 1 rc_lat rc_bw rc_rdma_write_bw rc_rdma_read_bw", &[Ib]),
     row(Qperf, "qperf", "-t 1 uc_lat uc_bw", &[Ib]),
