@@ -12,7 +12,7 @@ use core::time::Duration;
 use std::fs::File;
 use std::process::{Command, Stdio};
 use std::thread;
-use uverbs_cm::{Error, EventChannel, Listener, PortSpace, RejectReason, Resolved};
+use uverbs_cm::{Error, EventChannel, EventKind, Listener, PortSpace, RejectReason, Resolved};
 use uverbs_tests::child::spawn;
 use uverbs_tests::env::End;
 use uverbs_tests::wait::{Deadline, LIMIT, until};
@@ -68,6 +68,7 @@ pub(crate) fn tests() -> Vec<Test> {
         }
     }
     tests.push(Test::without_devices("cm::errors", move |env| errors(env, port)));
+    tests.push(Test::without_devices("cm::groups", groups));
     tests
 }
 
@@ -301,5 +302,24 @@ fn errors(env: &LabEnv, port: u16) -> Outcome {
         Ok(())
     })?;
     id.close()?;
+    Ok(())
+}
+
+/// Joins and leaves a group. (The kernel has no IPv6 groups on RoCE version 2: it returns `ENOTSUPP`.)
+fn groups(env: &LabEnv) -> Outcome {
+    let group: SocketAddr = "239.7.7.7:0".parse()?;
+    let here = address(env, End::A, false, 0)?;
+    let manager = EventChannel::open()?;
+    let id = at(env, End::A, || Ok(manager.create_id(PortSpace::Udp)?))?;
+    id.bind_addr(here)?;
+    for send_only in [false, true] {
+        let member = id.join_multicast(group, send_only).context("join")?;
+        let event = manager.wait(Some(LIMIT))?.context("no event")?;
+        ensure!(event.token == member.token(), "{event:?}");
+        let EventKind::MulticastJoin(joined) = event.kind else { bail!("{group}: {event:?}") };
+        ensure!(joined.gid() == uverbs::attr::Gid::from(group.ip()), "{joined:?}");
+        ensure!(joined.qp_num == 0xff_ffff && joined.qkey != 0, "{joined:?}");
+        member.leave()?;
+    }
     Ok(())
 }
