@@ -166,6 +166,9 @@ fn unknown_commands_are_counted_and_short_ones_refused() {
     assert_eq!(driver.command(&input(0xfff, 16), 16)[0], fw::Status::BAD_OP.0);
     assert_eq!(driver.command(&input(0xfff, 16), 16)[0], fw::Status::BAD_OP.0);
     assert_eq!(driver.function.unknown_commands(), [(0xfff, 2)]);
+    // A command of a capability that the device does not report is refused, but known.
+    assert_eq!(driver.command(&input(0x842, 16), 16)[0], fw::Status::BAD_OP.0);
+    assert_eq!(driver.function.unknown_commands(), [(0xfff, 2)]);
     assert_eq!(driver.command(&input(0x500, 16), 16)[0], fw::Status::BAD_INPUT_LEN.0);
     assert_eq!(driver.command(&input(0x100, 16), 8)[0], fw::Status::BAD_OUTPUT_LEN.0);
     assert_eq!(PciFunction::command_name(0x500), Some("CREATE_QP"));

@@ -18,6 +18,12 @@ pub(super) fn nothing(_: &mut Call<'_, '_>, _: &[u8], _: &mut [u8]) -> Result<()
     Ok(())
 }
 
+/// Commands that need a capability which this device does not report. Programs send them to find that out: UCX sends
+/// `QUERY_LAG` through DEVX for each device.
+pub(super) fn without_capability(_: &mut Call<'_, '_>, _: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    Err(Status::BAD_OP)
+}
+
 /// Counters that stay 0.
 #[expect(clippy::unnecessary_wraps, reason = "a handler")]
 pub(super) fn zeros(_: &mut Call<'_, '_>, _: &[u8], _: &mut [u8]) -> Result<(), Status> {

@@ -144,6 +144,7 @@ const COMMANDS: &[Command] = commands! {
     0x817 DEALLOC_TRANSPORT_DOMAIN 16 8 numbers::dealloc_domain;
     0x829 SET_L2_TABLE_ENTRY 16 8 hca::nothing;
     0x82b DELETE_L2_TABLE_ENTRY 16 8 hca::nothing;
+    0x842 QUERY_LAG 16 16 hca::without_capability;
     0x900 CREATE_TIR 272 12 raw::create_tir;
     0x901 MODIFY_TIR 272 8 raw::modify_tir;
     0x902 DESTROY_TIR 16 8 raw::destroy_tir;
