@@ -151,8 +151,9 @@
 //! ```
 //!
 //! # Cost
-//! A post moves the buffer to a slot of the slab; a poll moves it out by one compare-and-swap. Nothing is allocated, and no lock
-//! is taken on exclusive queues.
+//! A post moves the buffer to a slot of the slab; a poll moves it out by one compare-and-swap. Posts and polls of buffers
+//! allocate nothing, except the first poll that reports a completion of a queue; windows and scopes allocate. No lock is
+//! taken on exclusive queues.
 
 mod cq;
 mod flight;
