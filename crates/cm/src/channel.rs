@@ -86,7 +86,12 @@ impl EventChannel {
     /// # Errors
     /// As [`EventChannel::next_event`].
     pub fn wait(&self, limit: Option<Duration>) -> Result<Option<Event>> {
-        let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+        self.wait_until(deadline(limit))
+    }
+
+    /// As [`wait`](Self::wait), until this time: for calls that wait for one of several events, of which each must not
+    /// start the limit again.
+    pub(crate) fn wait_until(&self, end: Option<Instant>) -> Result<Option<Event>> {
         loop {
             if let Some(event) = self.next_event()? {
                 return Ok(Some(event));
@@ -117,6 +122,11 @@ impl EventChannel {
     fn error(&self, verb: &'static str, errno: Errno) -> Error {
         Error::command(verb, format!("event channel {}", self.port.fd().as_raw_fd()), errno)
     }
+}
+
+/// The end of a time limit that begins now; `None` for no limit.
+pub(crate) fn deadline(limit: Option<Duration>) -> Option<Instant> {
+    limit.and_then(|limit| Instant::now().checked_add(limit))
 }
 
 impl AsFd for EventChannel {

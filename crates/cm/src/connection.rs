@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! An established connection: a typed QP with its identifier.
 
+use crate::channel::deadline;
 use crate::error::Result;
 use crate::event::{Event, EventKind};
 use crate::id::Id;
 use crate::param::Peer;
 use crate::qp::Connectable;
-use crate::route::Bound;
 use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd};
 use uverbs::attr::QpState;
@@ -40,14 +40,6 @@ impl<Q: Connectable> Connection<Q> {
         &self.id
     }
 
-    /// The addresses and the device.
-    ///
-    /// # Errors
-    /// As [`Id::bound`].
-    pub fn bound(&self) -> Result<Bound> {
-        self.id.bound()
-    }
-
     /// `rdma_disconnect`: moves the QP to ERR, which flushes its work requests, and notifies the peer. It also succeeds
     /// if the peer has already disconnected.
     ///
@@ -66,7 +58,8 @@ impl<Q: Connectable> Connection<Q> {
     /// # Errors
     /// [`Error::DeviceGone`](crate::Error::DeviceGone), or the kernel's error.
     pub fn wait_disconnected(&self, limit: Option<Duration>) -> Result<bool> {
-        while let Some(event) = self.id.channel().wait(limit)? {
+        let end = deadline(limit);
+        while let Some(event) = self.id.channel().wait_until(end)? {
             let Event { kind, .. } = event.ok("disconnect")?;
             if matches!(kind, EventKind::Disconnected | EventKind::TimewaitExit) {
                 return Ok(true);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The passive side: from a port to established connections.
 
-use crate::channel::EventChannel;
+use crate::channel::{EventChannel, deadline};
 use crate::connection::Connection;
 use crate::error::Result;
 use crate::event::EventKind;
@@ -10,7 +10,6 @@ use crate::param::{ConnParam, Peer};
 use crate::qp::{Connectable, Own};
 use crate::reason::RejectReason;
 use crate::resolved::expect;
-use crate::route::Bound;
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -86,8 +85,8 @@ impl Listener {
     /// # Errors
     /// As [`Listener::accept`].
     pub fn wait(&self, limit: Option<Duration>) -> Result<Option<Request>> {
-        let channel = self.id.channel();
-        while let Some(event) = channel.wait(limit)? {
+        let (channel, end) = (self.id.channel(), deadline(limit));
+        while let Some(event) = channel.wait_until(end)? {
             if event.token != self.id.token() {
                 continue;
             }
@@ -127,14 +126,6 @@ impl Request {
     #[must_use]
     pub fn id(&self) -> &Id {
         &self.id
-    }
-
-    /// The addresses and the device.
-    ///
-    /// # Errors
-    /// As [`Id::bound`].
-    pub fn bound(&self) -> Result<Bound> {
-        self.id.bound()
     }
 
     /// The device to which the QP must belong.

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The active side: from an address to an established connection.
 
-use crate::channel::EventChannel;
+use crate::channel::{EventChannel, deadline};
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::event::{Event, EventKind};
 use crate::id::{Id, PortSpace};
 use crate::param::ConnParam;
 use crate::qp::{Connectable, Own};
-use crate::route::Bound;
 use core::net::SocketAddr;
 use core::time::Duration;
 use uverbs::device::DeviceInfo;
@@ -61,14 +60,6 @@ impl Resolved {
     #[must_use]
     pub fn id(&self) -> &Id {
         &self.id
-    }
-
-    /// The addresses and the device.
-    ///
-    /// # Errors
-    /// As [`Id::bound`].
-    pub fn bound(&self) -> Result<Bound> {
-        self.id.bound()
     }
 
     /// The device to open.
@@ -158,10 +149,9 @@ pub(crate) fn expect<R>(
     limit: Option<Duration>,
     mut wanted: impl FnMut(EventKind) -> Option<R>,
 ) -> Result<R> {
-    let end = limit.and_then(|limit| std::time::Instant::now().checked_add(limit));
+    let end = deadline(limit);
     loop {
-        let left = end.map(|end| end.saturating_duration_since(std::time::Instant::now()));
-        let Some(event) = id.channel().wait(left)? else {
+        let Some(event) = id.channel().wait_until(end)? else {
             return Err(Error::TimedOut { verb, object: id.object() });
         };
         if event.token != id.token() {

@@ -241,7 +241,7 @@ fn errors(env: &LabEnv, port: u16) -> Outcome {
     }
     // No program listens.
     let resolved = resolve(server)?;
-    let bound = resolved.bound()?;
+    let bound = resolved.id().bound()?;
     ensure!(bound.remote == Some(server) && bound.node_guid.is_some(), "{bound:?}");
     let route = resolved.id().route()?.context("a route")?;
     ensure!(route.dgid == uverbs::attr::Gid::from(server.ip()), "{route:?}");

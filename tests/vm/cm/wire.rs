@@ -291,7 +291,7 @@ fn serve_datagrams<D: Driver>(
     size: usize,
 ) -> Result<()> {
     let gear = Gear::new(context)?;
-    let port_num = request.bound()?.port_num;
+    let port_num = request.id().bound()?.port_num;
     let mut qp = gear.qp::<Ud>()?;
     let param = ConnParam::default();
     request.prepare(&qp, &param)?;
