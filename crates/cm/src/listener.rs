@@ -131,7 +131,7 @@ impl Request {
     /// The device to which the QP must belong.
     ///
     /// # Errors
-    /// As [`Bound::device`].
+    /// As [`Bound::device`](crate::Bound::device).
     pub fn device(&self) -> Result<DeviceInfo> {
         self.id.bound()?.device()
     }

@@ -65,7 +65,7 @@ impl Resolved {
     /// The device to open.
     ///
     /// # Errors
-    /// As [`Bound::device`].
+    /// As [`Bound::device`](crate::Bound::device).
     pub fn device(&self) -> Result<DeviceInfo> {
         self.id.bound()?.device()
     }
