@@ -22,12 +22,8 @@ pub(super) fn resolve(cx: &Port<'_>, gid: &[u8; 16]) -> Result<[u8; 6], Errno> {
     }
     let [.., a, b, c, d] = *gid;
     if Gid(*gid).is_multicast() {
-        return Ok([0x33, 0x33, a, b, c, d]);
-    }
-    let is_mapped = gid[..10] == [0; 10] && gid[10..12] == [0xff; 2];
-    // 224.0.0.0/4
-    if is_mapped && a >> 4 == 0xe {
-        return Ok([0x01, 0x00, 0x5e, b & 0x7f, c, d]);
+        let is_ipv4 = Gid(*gid).ipv4().is_some();
+        return Ok(if is_ipv4 { [0x01, 0x00, 0x5e, b & 0x7f, c, d] } else { [0x33, 0x33, a, b, c, d] });
     }
     if gid[..8] == [0xfe, 0x80, 0, 0, 0, 0, 0, 0] {
         return Ok([gid[8] ^ 2, gid[9], gid[10], b, c, d]);
