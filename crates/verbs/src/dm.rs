@@ -16,6 +16,8 @@ use uverbs_core::provider::{DmParts, Driver, WireRemote, WireSge};
 struct DmInner<D: Driver> {
     parts: Option<DmParts>,
     context: Arc<ContextInner<D>>,
+    /// It belongs to another part of the program, which frees it.
+    is_imported: bool,
 }
 
 impl<D: Driver> DmInner<D> {
@@ -34,6 +36,9 @@ impl<D: Driver> DmInner<D> {
 
 impl<D: Driver> Drop for DmInner<D> {
     fn drop(&mut self) {
+        if self.is_imported {
+            return;
+        }
         if let Err(error) = self.destroy() {
             log::error!("{error}");
         }
@@ -54,11 +59,23 @@ impl<D: Driver> Context<D> {
     pub fn alloc_dm(&self, length: u64, log_align: u32) -> Result<DeviceMemory<D>> {
         let context = self.inner();
         let parts = context.driver().alloc_dm(length, log_align)?;
-        Ok(DeviceMemory { inner: Arc::new(DmInner { parts: Some(parts), context: context.clone() }) })
+        Ok(DeviceMemory::new(parts, context, false))
     }
 }
 
 impl<D: Driver> DeviceMemory<D> {
+    pub(crate) fn new(parts: DmParts, context: &Arc<ContextInner<D>>, is_imported: bool) -> Self {
+        Self { inner: Arc::new(DmInner { parts: Some(parts), context: context.clone(), is_imported }) }
+    }
+
+    /// The kernel's number of it, for [`Context::import_dm`].
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is freed.
+    pub fn handle(&self) -> Result<u32> {
+        Ok(self.inner.parts()?.handle.handle())
+    }
+
     /// Bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
@@ -100,7 +117,7 @@ impl<D: Driver> DeviceMemory<D> {
         }
     }
 
-    /// Frees it and reports a failure, which `Drop` would only log. `EBUSY` while a region is registered on it.
+    /// Frees it, also if it is imported, and reports a failure, which `Drop` would only log. `EBUSY` while a region is registered on it.
     ///
     /// # Errors
     /// `EBUSY` as above; otherwise the kernel's error.

@@ -30,6 +30,7 @@ pub mod event;
 pub mod flow;
 pub mod gid;
 mod id;
+pub mod import;
 pub mod mr;
 pub mod mw;
 pub mod open;
@@ -52,6 +53,7 @@ pub use dc::DcTarget;
 pub use dm::{DeviceMemory, DmRegion};
 pub use event::{AsyncEvents, Event, EventSource};
 pub use flow::{Counters, Flow};
+pub use import::ImportedRegion;
 pub use mr::{MemoryRegion, RegError};
 pub use mw::MemoryWindow;
 #[cfg(any(feature = "mlx5", feature = "rxe"))]

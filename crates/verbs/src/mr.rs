@@ -311,6 +311,12 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
         Ok(())
     }
 
+    /// The kernel's number of it, for [`ProtectionDomain::import_mr`].
+    #[must_use]
+    pub fn handle(&self) -> u32 {
+        self.raw.handle
+    }
+
     /// Local key, for scatter/gather entries.
     #[must_use]
     pub fn lkey(&self) -> u32 {

@@ -13,6 +13,8 @@ use uverbs_core::provider::{Driver, WireSge};
 pub(crate) struct PdInner<D: Driver> {
     handle: Option<PdHandle>,
     context: Arc<ContextInner<D>>,
+    /// It belongs to another part of the program, which deallocates it.
+    is_imported: bool,
 }
 
 impl<D: Driver> PdInner<D> {
@@ -27,7 +29,8 @@ impl<D: Driver> PdInner<D> {
 
 impl<D: Driver> Drop for PdInner<D> {
     fn drop(&mut self) {
-        if let Some(Err((_, error))) = self.handle.take().map(PdHandle::destroy) {
+        let own = self.handle.take().filter(|_| !self.is_imported);
+        if let Some(Err((_, error))) = own.map(PdHandle::destroy) {
             log::error!("{error}");
         }
     }
@@ -49,8 +52,7 @@ impl<D: Driver> Context<D> {
     pub fn alloc_pd(&self) -> Result<ProtectionDomain<D>> {
         let context = self.inner();
         let handle = context.driver().alloc_pd()?;
-        let inner = PdInner { handle: Some(handle), context: context.clone() };
-        Ok(ProtectionDomain { inner: Arc::new(inner), td: None })
+        Ok(ProtectionDomain::new(handle, context, false))
     }
 
     /// `ibv_alloc_td`: doorbell resources for the queues of one thread.
@@ -77,6 +79,11 @@ impl<D: Driver> Clone for ProtectionDomain<D> {
 }
 
 impl<D: Driver> ProtectionDomain<D> {
+    pub(crate) fn new(handle: PdHandle, context: &Arc<ContextInner<D>>, is_imported: bool) -> Self {
+        let inner = PdInner { handle: Some(handle), context: context.clone(), is_imported };
+        Self { inner: Arc::new(inner), td: None }
+    }
+
     pub(crate) fn inner(&self) -> &Arc<PdInner<D>> {
         &self.inner
     }
@@ -106,8 +113,16 @@ impl<D: Driver> ProtectionDomain<D> {
             .map_err(|_| Error::invalid("null_sge", "length", format!("{length} bytes are too many")))
     }
 
-    /// Deallocates it and reports a failure, which `Drop` would only log. On failure it is returned with the error:
-    /// `EBUSY` while an object of the domain exists.
+    /// The kernel's number of it, for [`Context::import_pd`](crate::Context::import_pd).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is closed.
+    pub fn handle(&self) -> Result<u32> {
+        Ok(self.inner.handle()?.handle())
+    }
+
+    /// Deallocates it, also if it is imported, and reports a failure, which `Drop` would only log. On failure it is
+    /// returned with the error: `EBUSY` while an object of the domain exists.
     ///
     /// # Errors
     /// `EBUSY` as above; otherwise the kernel's error.

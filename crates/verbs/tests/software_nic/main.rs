@@ -7,6 +7,7 @@
 mod any;
 mod connect;
 mod drain;
+mod import;
 mod memory;
 mod removal;
 
