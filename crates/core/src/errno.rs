@@ -61,6 +61,7 @@ errnos! {
     EEXIST "The object exists already.",
     ESTALE "The object belongs to another process.",
     EDQUOT "A quota is exhausted.",
+    EREMOTEIO "The device's firmware refuses a command.",
 }
 
 impl Errno {

@@ -58,6 +58,53 @@ abi_consts! {
     /// Out, on querying the context: [`mlx5_ib_alloc_ucontext_resp`](super::mlx5_ib_alloc_ucontext_resp).
     pub const MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX: u16 = UVERBS_ID_DRIVER_NS;
 
+    /// Packet pacing entry.
+    pub const MLX5_IB_OBJECT_PP: u16 = UVERBS_ID_DRIVER_NS + 7;
+    /// Allocates a packet pacing entry.
+    pub const MLX5_IB_METHOD_PP_OBJ_ALLOC: u16 = UVERBS_ID_DRIVER_NS;
+    /// Frees a packet pacing entry.
+    pub const MLX5_IB_METHOD_PP_OBJ_DESTROY: u16 = UVERBS_ID_DRIVER_NS + 1;
+    /// New entry.
+    pub const MLX5_IB_ATTR_PP_OBJ_ALLOC_HANDLE: u16 = UVERBS_ID_DRIVER_NS;
+    /// In: its context in the format of the PRM.
+    pub const MLX5_IB_ATTR_PP_OBJ_ALLOC_CTX: u16 = UVERBS_ID_DRIVER_NS + 1;
+    /// In, constant: [`MLX5_IB_UAPI_PP_ALLOC_FLAGS_DEDICATED_INDEX`].
+    pub const MLX5_IB_ATTR_PP_OBJ_ALLOC_FLAGS: u16 = UVERBS_ID_DRIVER_NS + 2;
+    /// Out, u16: its index.
+    pub const MLX5_IB_ATTR_PP_OBJ_ALLOC_INDEX: u16 = UVERBS_ID_DRIVER_NS + 3;
+    /// The entry to free.
+    pub const MLX5_IB_ATTR_PP_OBJ_DESTROY_HANDLE: u16 = UVERBS_ID_DRIVER_NS;
+    /// No other entry has the same index.
+    pub const MLX5_IB_UAPI_PP_ALLOC_FLAGS_DEDICATED_INDEX: u32 = 1;
+
+    /// Doorbell page of an emulated virtio device (VAR).
+    pub const MLX5_IB_OBJECT_VAR: u16 = UVERBS_ID_DRIVER_NS + 6;
+    /// Allocates such a page.
+    pub const MLX5_IB_METHOD_VAR_OBJ_ALLOC: u16 = UVERBS_ID_DRIVER_NS;
+    /// Frees such a page.
+    pub const MLX5_IB_METHOD_VAR_OBJ_DESTROY: u16 = UVERBS_ID_DRIVER_NS + 1;
+    /// New page.
+    pub const MLX5_IB_ATTR_VAR_OBJ_ALLOC_HANDLE: u16 = UVERBS_ID_DRIVER_NS;
+    /// Out, u64: offset for mmap.
+    pub const MLX5_IB_ATTR_VAR_OBJ_ALLOC_MMAP_OFFSET: u16 = UVERBS_ID_DRIVER_NS + 1;
+    /// Out, u32: bytes to map.
+    pub const MLX5_IB_ATTR_VAR_OBJ_ALLOC_MMAP_LENGTH: u16 = UVERBS_ID_DRIVER_NS + 2;
+    /// Out, u32: page number.
+    pub const MLX5_IB_ATTR_VAR_OBJ_ALLOC_PAGE_ID: u16 = UVERBS_ID_DRIVER_NS + 3;
+    /// The page to free.
+    pub const MLX5_IB_ATTR_VAR_OBJ_DESTROY_HANDLE: u16 = UVERBS_ID_DRIVER_NS;
+
+    /// Reads a port's virtual port and steering data.
+    pub const MLX5_IB_METHOD_QUERY_PORT: u16 = UVERBS_ID_DRIVER_NS;
+    /// In, u32: the port.
+    pub const MLX5_IB_ATTR_QUERY_PORT_PORT_NUM: u16 = UVERBS_ID_DRIVER_NS;
+    /// Out: `struct mlx5_ib_uapi_query_port`.
+    pub const MLX5_IB_ATTR_QUERY_PORT: u16 = UVERBS_ID_DRIVER_NS + 1;
+    /// Reads the sysfs path of the PCI function for direct data transfers. Kernels of 2024 and later.
+    pub const MLX5_IB_METHOD_GET_DATA_DIRECT_SYSFS_PATH: u16 = UVERBS_ID_DRIVER_NS + 1;
+    /// Out: the path, with a 0 byte at its end.
+    pub const MLX5_IB_ATTR_GET_DATA_DIRECT_SYSFS_PATH: u16 = UVERBS_ID_DRIVER_NS;
+
     /// In, optional u32 constant, on creating a CQ: UAR page. Kernels of 2024 and later.
     pub const MLX5_IB_ATTR_CREATE_CQ_UAR_INDEX: u16 = UVERBS_ID_DRIVER_NS_WITH_UHW;
 }

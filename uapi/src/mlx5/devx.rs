@@ -106,6 +106,8 @@ abi_consts! {
     pub const MLX5_IB_ATTR_DEVX_UMEM_REG_OUT_ID: u16 = UVERBS_ID_DRIVER_NS + 4;
     /// In, optional u64: mask of the page sizes that the commands may use.
     pub const MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP: u16 = UVERBS_ID_DRIVER_NS + 5;
+    /// In, optional u32: descriptor of the DMA-BUF with the memory, whose address is then an offset.
+    pub const MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD: u16 = UVERBS_ID_DRIVER_NS + 6;
     /// The memory to deregister.
     pub const MLX5_IB_ATTR_DEVX_UMEM_DEREG_HANDLE: u16 = UVERBS_ID_DRIVER_NS;
 

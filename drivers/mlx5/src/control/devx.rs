@@ -33,14 +33,14 @@ use uverbs_uapi::mlx5::devx::{
     MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_HANDLE, MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_NUM,
     MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_OBJ_HANDLE, MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_TYPE_NUM_LIST,
     MLX5_IB_ATTR_DEVX_UMEM_DEREG_HANDLE, MLX5_IB_ATTR_DEVX_UMEM_REG_ACCESS, MLX5_IB_ATTR_DEVX_UMEM_REG_ADDR,
-    MLX5_IB_ATTR_DEVX_UMEM_REG_HANDLE, MLX5_IB_ATTR_DEVX_UMEM_REG_LEN, MLX5_IB_ATTR_DEVX_UMEM_REG_OUT_ID,
-    MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP, MLX5_IB_METHOD_DEVX_ASYNC_CMD_FD_ALLOC,
-    MLX5_IB_METHOD_DEVX_ASYNC_EVENT_FD_ALLOC, MLX5_IB_METHOD_DEVX_OBJ_ASYNC_QUERY,
-    MLX5_IB_METHOD_DEVX_OBJ_CREATE, MLX5_IB_METHOD_DEVX_OBJ_DESTROY, MLX5_IB_METHOD_DEVX_OBJ_MODIFY,
-    MLX5_IB_METHOD_DEVX_OBJ_QUERY, MLX5_IB_METHOD_DEVX_OTHER, MLX5_IB_METHOD_DEVX_QUERY_EQN,
-    MLX5_IB_METHOD_DEVX_SUBSCRIBE_EVENT, MLX5_IB_METHOD_DEVX_UMEM_DEREG, MLX5_IB_METHOD_DEVX_UMEM_REG,
-    MLX5_IB_OBJECT_DEVX, MLX5_IB_OBJECT_DEVX_ASYNC_CMD_FD, MLX5_IB_OBJECT_DEVX_ASYNC_EVENT_FD,
-    MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_OBJECT_DEVX_UMEM,
+    MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD, MLX5_IB_ATTR_DEVX_UMEM_REG_HANDLE, MLX5_IB_ATTR_DEVX_UMEM_REG_LEN,
+    MLX5_IB_ATTR_DEVX_UMEM_REG_OUT_ID, MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP,
+    MLX5_IB_METHOD_DEVX_ASYNC_CMD_FD_ALLOC, MLX5_IB_METHOD_DEVX_ASYNC_EVENT_FD_ALLOC,
+    MLX5_IB_METHOD_DEVX_OBJ_ASYNC_QUERY, MLX5_IB_METHOD_DEVX_OBJ_CREATE, MLX5_IB_METHOD_DEVX_OBJ_DESTROY,
+    MLX5_IB_METHOD_DEVX_OBJ_MODIFY, MLX5_IB_METHOD_DEVX_OBJ_QUERY, MLX5_IB_METHOD_DEVX_OTHER,
+    MLX5_IB_METHOD_DEVX_QUERY_EQN, MLX5_IB_METHOD_DEVX_SUBSCRIBE_EVENT, MLX5_IB_METHOD_DEVX_UMEM_DEREG,
+    MLX5_IB_METHOD_DEVX_UMEM_REG, MLX5_IB_OBJECT_DEVX, MLX5_IB_OBJECT_DEVX_ASYNC_CMD_FD,
+    MLX5_IB_OBJECT_DEVX_ASYNC_EVENT_FD, MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_OBJECT_DEVX_UMEM,
 };
 use zerocopy::IntoBytes as _;
 
@@ -192,16 +192,55 @@ impl Mlx5 {
         access: u32,
         page_sizes: u64,
     ) -> Result<Umem> {
+        // SAFETY: the contract of this function is that of `reg_umem`.
+        unsafe { self.reg_umem(addr.expose_provenance() as u64, len, access, page_sizes, None) }
+    }
+
+    /// Registers `len` bytes of a DMA-BUF, from `offset` on, for commands; otherwise as
+    /// [`devx_reg_umem`](Self::devx_reg_umem).
+    ///
+    /// # Safety
+    /// The device may access the memory as `access` says until it is deregistered.
+    ///
+    /// # Errors
+    /// The kernel's error. Kernels before 6.1 do not know the attribute: `EOPNOTSUPP`.
+    pub unsafe fn devx_reg_dmabuf_umem(
+        &self,
+        dmabuf: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        access: u32,
+        page_sizes: u64,
+    ) -> Result<Umem> {
+        // SAFETY: the device may access the memory (contract of this function), and it is not memory of Rust.
+        unsafe { self.reg_umem(offset, len, access, page_sizes, Some(dmabuf)) }
+    }
+
+    /// Registers memory of this process, or of a DMA-BUF.
+    ///
+    /// # Safety
+    /// As for [`devx_reg_umem`](Self::devx_reg_umem).
+    unsafe fn reg_umem(
+        &self,
+        addr: u64,
+        len: usize,
+        access: u32,
+        page_sizes: u64,
+        dmabuf: Option<BorrowedFd<'_>>,
+    ) -> Result<Umem> {
         const VERB: &str = "devx_umem_reg";
         let mut id = 0_u32;
-        let mut command = Command::<6>::new(MLX5_IB_OBJECT_DEVX_UMEM, MLX5_IB_METHOD_DEVX_UMEM_REG);
+        let mut command = Command::<7>::new(MLX5_IB_OBJECT_DEVX_UMEM, MLX5_IB_METHOD_DEVX_UMEM_REG);
         command
             .handle_new(MLX5_IB_ATTR_DEVX_UMEM_REG_HANDLE)
-            .u64(MLX5_IB_ATTR_DEVX_UMEM_REG_ADDR, addr.expose_provenance() as u64)
+            .u64(MLX5_IB_ATTR_DEVX_UMEM_REG_ADDR, addr)
             .u64(MLX5_IB_ATTR_DEVX_UMEM_REG_LEN, len as u64)
             .flags(MLX5_IB_ATTR_DEVX_UMEM_REG_ACCESS, access)
             .u64(MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP, page_sizes)
             .output(MLX5_IB_ATTR_DEVX_UMEM_REG_OUT_ID, &mut id);
+        if let Some(dmabuf) = dmabuf {
+            command.fd_in(MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD, dmabuf);
+        }
         // SAFETY: until the memory is deregistered it stays valid, and no Rust reference contradicts the device's
         // accesses (contract of this function).
         unsafe { run(VERB, &self.kernel, &mut command) }?;

@@ -15,6 +15,7 @@
 //!   written by several queues, by single stores of 8 bytes only.
 
 use super::Mlx5;
+pub use super::extra::{PacingEntry, VirtioPage};
 use super::qp::QpControl;
 use super::srq::SrqControl;
 use super::uars::OwnPage;

@@ -13,6 +13,8 @@ mod dct;
 pub mod devx;
 mod dm;
 pub mod dv;
+mod extra;
+mod firmware;
 mod flow;
 mod ops;
 mod options;
@@ -30,6 +32,7 @@ pub use srq::SrqControl;
 
 use self::context::Facts;
 use self::core_clock::CoreClock;
+use self::firmware::QpnBlock;
 use crate::control::uars::{BfReg, Posters, Uars};
 use crate::cq::{CompletionQueue, CqShared};
 use crate::cq::{UserIndex, UserIndices};
@@ -78,6 +81,8 @@ pub struct Mlx5 {
     barrier: ControlBarrier,
     /// The device's clock, mapped at its first use; `None` if that is impossible.
     core_clock: OnceLock<Option<CoreClock>>,
+    /// The QP numbers that the firmware reserves for this context.
+    qpns: Mutex<Vec<QpnBlock>>,
 }
 
 /// A thread domain: each of its QPs gets a doorbell register that no other QP uses, until the registers run out. The
@@ -122,6 +127,7 @@ impl Mlx5 {
             indices: Arc::default(),
             barrier: if options.full_fences { ControlBarrier::Fence } else { ControlBarrier::register() },
             core_clock: OnceLock::new(),
+            qpns: Mutex::default(),
         };
         Ok((this, info))
     }
