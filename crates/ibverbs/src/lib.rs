@@ -27,5 +27,6 @@ mod export;
 #[cfg(feature = "hca")]
 mod hca;
 mod logger;
+mod neighbour;
 mod object;
 mod verbs;

@@ -289,6 +289,22 @@ fn threads_make_conflicting_calls() {
     passes("races");
 }
 
+#[test]
+fn peers_are_resolved_and_optional_settings_are_refused() {
+    passes("settings");
+}
+
+/// The failure of each function of libmlx5 that is implemented; the others are called by `missing_mlx5`.
+#[test]
+fn every_function_of_libmlx5_fails_as_its_man_page_specifies() {
+    let table = include_str!("c/conventions-mlx5.c");
+    let done = MLX5_SYMBOLS.lines().filter(|line| !line.contains(" uverbs_missing_"));
+    let done = done.filter_map(|line| line.split('@').next());
+    let untold = uncovered(done, table);
+    assert!(untold.is_empty(), "not in conventions-mlx5.c: {untold:?}");
+    passes("conventions-mlx5");
+}
+
 /// A panic would end the program.
 #[test]
 fn garbage_is_refused_or_posted() {

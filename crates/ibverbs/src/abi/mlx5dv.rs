@@ -222,6 +222,17 @@ c_struct! {
         comp_mask: u64,
     }
 
+    struct mlx5dv_var {
+        page_id: u32,
+        length: u32,
+        mmap_off: i64,
+        comp_mask: u64,
+    }
+
+    struct mlx5dv_pp {
+        index: u16,
+    }
+
     struct mlx5dv_devx_umem {
         umem_id: u32,
     }

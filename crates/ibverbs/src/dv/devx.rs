@@ -15,6 +15,7 @@ use crate::object::destroy_handle;
 use crate::verbs::Open;
 use core::ffi::{c_int, c_void};
 use core::mem::{ManuallyDrop, offset_of};
+use std::os::fd::BorrowedFd;
 use uverbs_mlx5::Mlx5;
 use uverbs_mlx5::devx::{self, DevxObject, Umem};
 
@@ -183,9 +184,36 @@ unsafe fn reg_umem(
     // SAFETY: `context` is not closed during this call (contract of the man page).
     let open = unsafe { super::of(context) }?;
     // SAFETY: the memory stays valid until it is deregistered (contract of the man page).
-    let umem = unsafe { open.driver.devx_reg_umem(addr, size, access, page_sizes) }?;
+    Ok(new_umem(unsafe { open.driver.devx_reg_umem(addr, size, access, page_sizes) }?))
+}
+
+/// `MLX5DV_UMEM_MASK_DMABUF`
+const UMEM_MASK_DMABUF: u64 = 1;
+
+/// # Safety
+/// As in mlx5dv_devx_umem_reg_ex(3), for memory of a DMA-BUF, in which the address is an offset.
+unsafe fn reg_dmabuf_umem(
+    context: *mut ibv_context,
+    input: &mlx5dv_devx_umem_in,
+) -> Outcome<*mut mlx5dv_devx_umem> {
+    // SAFETY: `context` is not closed during this call (contract of the man page).
+    let open = unsafe { super::of(context) }?;
+    if input.dmabuf_fd < 0 {
+        return Err(Errno::EBADF);
+    }
+    // SAFETY: the descriptor is not negative, and the program does not close it during this call (contract of the man
+    // page).
+    let dmabuf = unsafe { BorrowedFd::borrow_raw(input.dmabuf_fd) };
+    let (offset, size) = (input.addr.addr() as u64, input.size);
+    // SAFETY: the device may access the memory (contract of the man page).
+    let umem =
+        unsafe { open.driver.devx_reg_dmabuf_umem(dmabuf, offset, size, input.access, input.pgsz_bitmap) };
+    Ok(new_umem(umem?))
+}
+
+fn new_umem(umem: Umem) -> *mut mlx5dv_devx_umem {
     let public = mlx5dv_devx_umem { umem_id: umem.id() };
-    Ok(Box::into_raw(Box::new(DevxUmem { public, umem: ManuallyDrop::new(umem) })).cast())
+    Box::into_raw(Box::new(DevxUmem { public, umem: ManuallyDrop::new(umem) })).cast()
 }
 
 /// # Safety
@@ -211,12 +239,14 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_umem_reg_ex(
     pointer(|| {
         // SAFETY: `input` is NULL or valid for reads (contract of the man page).
         let input = unsafe { input.as_ref() }.ok_or(Errno::EINVAL)?;
-        if input.comp_mask != 0 {
-            // Memory of a DMA-BUF.
-            return Err(Errno::EOPNOTSUPP);
+        match input.comp_mask {
+            // SAFETY: the contract of this function is that of `reg_umem`.
+            0 => unsafe { reg_umem(context, input.addr, input.size, input.access, input.pgsz_bitmap) },
+            // SAFETY: `context` is not closed, and the descriptor not closed, during this call (contract of the man
+            // page).
+            UMEM_MASK_DMABUF => unsafe { reg_dmabuf_umem(context, input) },
+            _ => Err(Errno::EOPNOTSUPP),
         }
-        // SAFETY: the contract of this function is that of `reg_umem`.
-        unsafe { reg_umem(context, input.addr, input.size, input.access, input.pgsz_bitmap) }
     })
 }
 

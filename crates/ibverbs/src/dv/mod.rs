@@ -13,6 +13,8 @@
 //! | `create` | CQs and QPs with mlx5's options, DC targets and initiators |
 //! | `dm` | device memory |
 //! | `devx`, `devx_events` | commands for the firmware, the objects that they create, and their events |
+//! | `extra` | packet pacing, pages of virtio devices, virtual ports |
+//! | `firmware` | settings of QPs by commands for the firmware |
 //! | `qp_ex` | the functions of `struct mlx5dv_qp_ex` |
 //! | `uar` | doorbell pages |
 #![expect(unsafe_code)]
@@ -22,6 +24,8 @@ mod create;
 mod devx;
 mod devx_events;
 mod dm;
+mod extra;
+pub(crate) mod firmware;
 mod init_obj;
 mod qp_ex;
 mod query;

@@ -60,7 +60,6 @@ no_number! {
     ibv_read_comp_cntr(*mut c_void, *mut u64);
     ibv_read_err_comp_cntr(*mut c_void, *mut u64);
     ibv_qp_attach_comp_cntr(*mut c_void, *mut c_void, *mut c_void);
-    ibv_resolve_eth_l2_from_gid(*mut c_void, *mut c_void, *mut u8, *mut u16);
 }
 
 no_descriptor! {

@@ -13,7 +13,8 @@ use crate::abi::qp::{
 };
 use crate::context;
 use crate::convert::qp as convert;
-use crate::errno::{Errno, Outcome, ensure, number, pointer};
+use crate::dv::firmware;
+use crate::errno::{Errno, Outcome, ensure, nothing, number, pointer};
 use crate::object::qp::mask;
 use core::ffi::c_int;
 use core::{mem, ptr};
@@ -332,8 +333,36 @@ pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
     })
 }
 
-/// Returns 0: this library does not know whether a device writes data in order.
+/// `enum ibv_query_qp_data_in_order_flags`
+mod in_order_flag {
+    pub(super) const RETURN_CAPS: u32 = 1 << 0;
+    pub(super) const DEVICE_ONLY: u32 = 1 << 1;
+}
+
+/// `enum ibv_query_qp_data_in_order_caps`
+mod in_order_cap {
+    use core::ffi::c_int;
+
+    pub(super) const WHOLE_MSG: c_int = 1 << 0;
+    pub(super) const ALIGNED_128_BYTES: c_int = 1 << 1;
+}
+
+/// The guarantees are those of the device for a QP; its answer is the same for all operations. Only x86 processors keep
+/// the order, so for others 0 is returned unless the flag `DEVICE_ONLY` is set.
+///
+/// # Safety
+/// As in ibv_query_qp_data_in_order(3).
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn ibv_query_qp_data_in_order(_: *mut ibv_qp, _: u32, _: u32) -> c_int {
-    0
+pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(qp: *mut ibv_qp, _op: u32, flags: u32) -> c_int {
+    let mut caps = 0;
+    nothing(|| {
+        ensure(flags & !(in_order_flag::RETURN_CAPS | in_order_flag::DEVICE_ONLY) == 0)?;
+        ensure(cfg!(target_arch = "x86_64") || flags & in_order_flag::DEVICE_ONLY != 0)?;
+        // SAFETY: `qp` is NULL or a live object, whose context is not closed during this call (contract of the man page).
+        if unsafe { firmware::known(qp) }?.writes_in_order() {
+            caps = in_order_cap::WHOLE_MSG | in_order_cap::ALIGNED_128_BYTES;
+        }
+        Ok(())
+    });
+    if flags & in_order_flag::RETURN_CAPS != 0 { caps } else { (caps & in_order_cap::WHOLE_MSG != 0).into() }
 }

@@ -53,6 +53,15 @@ pub(crate) unsafe fn memory(dm: *mut ibv_dm) -> (*mut u8, u64) {
     (this.mapping.as_ptr().as_ptr().wrapping_add(this.start), this.handle.length())
 }
 
+/// The kernel's object.
+///
+/// # Safety
+/// As for [`memory`].
+pub(crate) unsafe fn handle<'a>(dm: *mut ibv_dm) -> &'a DmHandle {
+    // SAFETY: `dm` is a live object of this type (contract of this function).
+    unsafe { &private(dm).handle }
+}
+
 impl DmPrivate {
     /// The offset of an access in the mapping. Fails if the access is not inside the memory.
     fn place(&self, offset: u64, length: usize) -> Outcome<usize> {

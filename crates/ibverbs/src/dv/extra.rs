@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Objects and queries of the kernel's mlx5 driver that verbs lack (mlx5dv_pp_alloc(3), mlx5dv_alloc_var(3),
+//! mlx5dv_query_port(3), mlx5dv_get_data_direct_sysfs_path(3)).
+#![expect(unsafe_code)]
+// UNSAFETY: C's pointers to objects and structs.
+
+use crate::abi::context::ibv_context;
+use crate::abi::mlx5dv::{mlx5dv_pp, mlx5dv_var};
+use crate::errno::{Errno, ensure, number, pointer};
+use core::ffi::{c_char, c_int, c_void};
+use core::ptr;
+use uverbs_mlx5::devx;
+use uverbs_mlx5::dv::{PacingEntry, VirtioPage};
+use uverbs_uapi::mlx5::cmds::MLX5_IB_UAPI_PP_ALLOC_FLAGS_DEDICATED_INDEX;
+
+/// C's part, and the entry.
+#[repr(C)]
+struct Pacing {
+    public: mlx5dv_pp,
+    _entry: PacingEntry,
+}
+
+/// C's part, and the page.
+#[repr(C)]
+struct Var {
+    public: mlx5dv_var,
+    _page: VirtioPage,
+}
+
+/// # Safety
+/// As in mlx5dv_pp_alloc(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_pp_alloc(
+    context: *mut ibv_context,
+    pp_context_sz: usize,
+    pp_context: *const c_void,
+    flags: u32,
+) -> *mut mlx5dv_pp {
+    pointer(|| {
+        // SAFETY: `context` is not closed during this call (contract of the man page).
+        let open = unsafe { super::of(context) }?;
+        if flags & !MLX5_IB_UAPI_PP_ALLOC_FLAGS_DEDICATED_INDEX != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        // SAFETY: `pp_context` is NULL or valid for reads of `pp_context_sz` bytes (contract of the man page).
+        let bytes = unsafe { devx::mailbox(pp_context, pp_context_sz) }?;
+        let entry = open.driver.alloc_pacing_entry(bytes, flags)?;
+        let public = mlx5dv_pp { index: entry.index() };
+        Ok(Box::into_raw(Box::new(Pacing { public, _entry: entry })).cast())
+    })
+}
+
+/// # Safety
+/// As in mlx5dv_pp_alloc(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_pp_free(pp: *mut mlx5dv_pp) {
+    if !pp.is_null() {
+        // SAFETY: `uverbs_mlx5dv_pp_alloc` allocated it as a `Box` of this type; the program does not use it after this
+        // call (contract of the man page).
+        drop(unsafe { Box::from_raw(pp.cast::<Pacing>()) });
+    }
+}
+
+/// Pages for the emulation of PCIe transactions, which a flag requests, are not supported.
+///
+/// # Safety
+/// As in mlx5dv_alloc_var(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_alloc_var(
+    context: *mut ibv_context,
+    flags: u32,
+) -> *mut mlx5dv_var {
+    pointer(|| {
+        // SAFETY: `context` is not closed during this call (contract of the man page).
+        let open = unsafe { super::of(context) }?;
+        if flags != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let page = open.driver.alloc_virtio_page()?;
+        let public = mlx5dv_var {
+            page_id: page.page_id(),
+            length: page.length(),
+            mmap_off: page.mmap_offset().cast_signed(),
+            comp_mask: 0,
+        };
+        Ok(Box::into_raw(Box::new(Var { public, _page: page })).cast())
+    })
+}
+
+/// # Safety
+/// As in mlx5dv_alloc_var(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_free_var(var: *mut mlx5dv_var) {
+    if !var.is_null() {
+        // SAFETY: `uverbs_mlx5dv_alloc_var` allocated it as a `Box` of this type; the program does not use it after this
+        // call (contract of the man page).
+        drop(unsafe { Box::from_raw(var.cast::<Var>()) });
+    }
+}
+
+/// # Safety
+/// As in mlx5dv_query_port(3); `info` has room for `info_len` bytes.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_query_port(
+    context: *mut ibv_context,
+    port_num: u32,
+    info: *mut c_void,
+    info_len: usize,
+) -> c_int {
+    number(|| {
+        // SAFETY: `context` is not closed during this call (contract of the man page).
+        let open = unsafe { super::of(context) }?;
+        // SAFETY: `info` is NULL or valid for writes of `info_len` bytes (contract of this function). The kernel writes
+        // them, and they are not read here.
+        let info = unsafe { devx::mailbox_mut(info, info_len) }?;
+        Ok(open.driver.query_vport(port_num, info)?)
+    })
+}
+
+/// # Safety
+/// As in mlx5dv_get_data_direct_sysfs_path(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_get_data_direct_sysfs_path(
+    context: *mut ibv_context,
+    buf: *mut c_char,
+    buf_len: usize,
+) -> c_int {
+    number(|| {
+        // SAFETY: `context` is not closed during this call (contract of the man page).
+        let open = unsafe { super::of(context) }?;
+        ensure(!buf.is_null())?;
+        let path = open.driver.data_direct_path(buf_len)?;
+        let bytes = path.as_bytes_with_nul();
+        ensure(bytes.len() <= buf_len)?;
+        // SAFETY: `buf` is valid for writes of `buf_len` bytes (contract of the man page), which are enough (checked).
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr().cast(), buf, bytes.len()) };
+        Ok(())
+    })
+}
