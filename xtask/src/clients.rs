@@ -3,17 +3,22 @@
 
 use crate::cargo::{self, Program};
 use crate::{crates, dist, peers, pyverbs, repo_root, vm};
-use anyhow::Result;
+use anyhow::{Context, Result, anyhow};
+use comfy_table::Table;
+use comfy_table::presets::ASCII_MARKDOWN;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 use uverbs_clients::native::{Native, Tree};
+use uverbs_clients::report::{self, Summary};
 use uverbs_clients::rows;
 use uverbs_lab::args::{BootArgs, LinkArg};
 use uverbs_lab::root::Root;
-use uverbs_lab::{Outcome, Share, Task};
+use uverbs_lab::{Lab, Outcome, Share, Task};
 
 /// Seconds for all rows of a device, each of which has a time limit of its own.
-const TIMEOUT: u64 = 3600;
+const TIMEOUT: u64 = 7200;
 
 /// Run programs of rdma-core, perftest and others with the C library, and print a table
 ///
@@ -88,7 +93,7 @@ fn on_hca(filter: &[String], tree: Option<Tree<'_>>) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!passed)))
 }
 
-/// Runs the rows on the devices of each selected kernel; also after a failure.
+/// Runs the rows on the devices of each selected kernel, also after a failure, and prints a table of all runs.
 fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
     let lab = vm::lab(args.boot.verbose)?;
     let devices = vm::devices(&args.boot, LinkArg::All)?;
@@ -97,7 +102,11 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
     for name in ["libibverbs.so.1", "libmlx5.so.1"] {
         shares.push(Share { host: library.join(name), guest: format!("/opt/uverbs/{name}") });
     }
-    let mut words = vec!["uverbs-clients".to_owned(), "--library".into(), "/opt/uverbs".into()];
+    let timeout = args.boot.timeout.unwrap_or(TIMEOUT);
+    // The last row, and the boot, may take the rest.
+    let limit = (timeout - timeout / 8).to_string();
+    let mut words =
+        ["uverbs-clients", "--library", "/opt/uverbs", "--limit", &limit].map(str::to_owned).to_vec();
     words.extend(args.short.then(|| "--short".to_owned()));
     // One word: a part may begin with a hyphen.
     words.extend(args.filter.iter().map(|part| format!("--filter={part}")));
@@ -106,24 +115,145 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
     words.extend(has_suite.then_some(["--suite", pyverbs::FOLDER]).into_iter().flatten().map(str::to_owned));
     let has_peers =
         rows::all().any(|row| row.is_of_peers() && is_wanted(&row.name()) && (row.short || !args.short));
-    let mut first = Outcome::Exit(0);
+    let copies = tempfile::tempdir().context("cannot make a folder")?;
+    let mut runs = Vec::new();
     for series in args.boot.kernels()? {
         let mut boot = args.boot.clone();
         series.name.clone_into(&mut boot.kernel);
         boot.peers.get_or_insert_with(|| series.suite.to_owned());
-        boot.timeout.get_or_insert(TIMEOUT);
+        boot.timeout = Some(timeout);
         boot.mem.get_or_insert(2048);
         boot.files.extend(shares.iter().cloned());
-        if has_suite {
-            boot.files.extend(pyverbs::shares(&lab, boot.peers())?);
-        }
-        if has_peers {
-            boot.files.extend(peers::shares(&lab, boot.peers())?);
-        }
+        // Packages that can't be fetched for one kernel leave the others.
+        let files = || -> Result<Vec<Share>> {
+            let mut files = if has_suite { pyverbs::shares(&lab, boot.peers())? } else { Vec::new() };
+            files.extend(if has_peers { peers::shares(&lab, boot.peers())? } else { Vec::new() });
+            Ok(files)
+        };
+        let files = files();
         for device in &devices {
             println!("Kernel {}, {}, programs of Debian {}", series.name, device.label(), boot.peers());
-            first = first.or(boot.run(&lab, core::slice::from_ref(device), &Task::Command(words.clone()))?);
+            let start = Instant::now();
+            let copy = copies.path().join(runs.len().to_string());
+            let run = || -> Result<Outcome> {
+                let files = files.as_ref().map_err(|error| anyhow!("{error:#}"))?;
+                let mut spec = boot.spec(series, device.clone(), Task::Command(words.clone()));
+                spec.shares.extend(files.iter().cloned());
+                spec.copy = Some(copy.clone());
+                lab.run(&spec)
+            };
+            let mut outcome = run().unwrap_or_else(|error| {
+                eprintln!("clients: kernel {}, {}: {error:#}", series.name, device.label());
+                Outcome::Broken
+            });
+            let output = String::from_utf8_lossy(&fs::read(&copy).unwrap_or_default()).into_owned();
+            // A command that succeeds without its table has not run the rows.
+            if outcome == Outcome::Exit(0) && Summary::find(&output).is_none() {
+                outcome = Outcome::Broken;
+            }
+            runs.push(Run {
+                kernel: series.name,
+                device: device.label(),
+                rdma_core: rdma_core(&lab, boot.peers()),
+                outcome,
+                output,
+                minutes: start.elapsed().as_secs_f32() / 60.0,
+            });
         }
     }
+    println!("{}", table(&runs));
+    let first = runs.iter().fold(Outcome::Exit(0), |first, run| first.or(run.outcome));
     Ok(ExitCode::from(first.code()))
+}
+
+/// The version of rdma-core in a Debian release: the library is named libibverbs.so.1.14.44.0 for version 44.
+fn rdma_core(lab: &Lab, debian: &str) -> String {
+    let link = lab.path(format!("root-{debian}/usr/lib/x86_64-linux-gnu/libibverbs.so.1"));
+    let name = fs::read_link(link).unwrap_or_default().to_string_lossy().into_owned();
+    name.split('.').nth(4).unwrap_or("?").to_owned()
+}
+
+/// One boot.
+struct Run {
+    kernel: &'static str,
+    device: String,
+    rdma_core: String,
+    outcome: Outcome,
+    output: String,
+    minutes: f32,
+}
+
+/// A line for each boot.
+fn table(runs: &[Run]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(ASCII_MARKDOWN).set_header([
+        "kernel",
+        "device",
+        "rdma-core",
+        "rows",
+        "regressions",
+        "failed with C",
+        "left out",
+        "pyverbs: C",
+        "pyverbs: ours",
+        "minutes",
+        "verdict",
+    ]);
+    for run in runs {
+        let summary = Summary::find(&run.output);
+        // Without the guest's table, the rows that it has finished.
+        let finished = || run.output.lines().filter(|line| line.starts_with(report::FINISHED)).count();
+        let verdict = match (run.outcome, &summary) {
+            (Outcome::Exit(0), Some(_)) => "ok".to_owned(),
+            (Outcome::Timeout, _) => format!("TIME LIMIT after {} rows", finished()),
+            (Outcome::Broken, _) => format!("BROKEN after {} rows", finished()),
+            (Outcome::Exit(_), Some(summary)) if summary.unreached > 0 => {
+                format!("FAILED, {} rows not reached", summary.unreached)
+            }
+            (Outcome::Exit(code), _) => format!("FAILED ({code})"),
+        };
+        let summary = summary.unwrap_or_default();
+        let [c, ours] = summary.suite;
+        table.add_row([
+            run.kernel.to_owned(),
+            run.device.clone(),
+            run.rdma_core.clone(),
+            summary.rows.to_string(),
+            summary.regressions.to_string(),
+            summary.failed_with_c.to_string(),
+            summary.left_out.to_string(),
+            c,
+            ours,
+            format!("{:.1}", run.minutes),
+            verdict,
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_without_a_table_has_its_line() {
+        let run = |outcome, output: &str| Run {
+            kernel: "7.2",
+            device: "mlx5 ib".into(),
+            rdma_core: "65".into(),
+            outcome,
+            output: output.into(),
+            minutes: 1.0,
+        };
+        let summary = Summary { rows: 7, ..Summary::default() };
+        let runs = [
+            run(Outcome::Exit(0), &format!("{summary}\n")),
+            run(Outcome::Broken, &format!("{}a\nx\n{}b\n", report::FINISHED, report::FINISHED)),
+            run(Outcome::Timeout, ""),
+        ];
+        let text = table(&runs).to_string();
+        for verdict in ["| ok", "| BROKEN after 2 rows", "| TIME LIMIT after 0 rows"] {
+            assert!(text.contains(verdict), "{text}");
+        }
+    }
 }

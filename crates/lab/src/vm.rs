@@ -49,6 +49,8 @@ pub struct Spec {
     pub append: String,
     /// Whether the console's log is kept after a success, too.
     pub keep_log: bool,
+    /// A file that gets a copy of the task's standard output; of the last boot, if there are several.
+    pub copy: Option<PathBuf>,
 }
 
 impl Spec {
@@ -68,6 +70,7 @@ impl Spec {
             append: String::new(),
             task,
             keep_log: false,
+            copy: None,
         }
     }
 }
@@ -297,12 +300,33 @@ enum Ending {
     },
 }
 
+/// Writes to the standard output and to a file.
+struct Tee {
+    to: std::io::Stdout,
+    file: Option<fs::File>,
+}
+
+impl Write for Tee {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.to.write(bytes)?;
+        if let Some(file) = &mut self.file {
+            file.write_all(&bytes[..written])?;
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.to.flush()
+    }
+}
+
 /// One boot, from start to end. The initramfs is in `dir`, the console's log will be.
 fn boot(lab: &Lab, spec: &Spec, wire: Option<&Wire>, parts: &Parts, dir: &Path) -> Result<Ending> {
     let start = Instant::now();
     let (events, received) = channel();
     let ctl = Port::listen("ctl", move |stream| port::control(stream, &events))?;
-    let out = Port::listen("out", |stream| port::copy(stream, std::io::stdout()))?;
+    let file = spec.copy.as_deref().map(fs::File::create).transpose().context("cannot copy the output")?;
+    let out = Port::listen("out", |stream| port::copy(stream, Tee { to: std::io::stdout(), file }))?;
     let err = Port::listen("err", |stream| port::copy(stream, std::io::stderr()))?;
     let monitor = Monitor::listen()?;
     let console = dir.join("console.log");

@@ -2,6 +2,7 @@
 //! `uverbs-clients`: the rows of the guest's devices. `cargo xtask clients --vm` runs it in the VM.
 
 use clap::Parser;
+use core::time::Duration;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use uverbs_clients::guest::Guest;
@@ -21,11 +22,15 @@ struct Cli {
     /// Only rows whose names contain this; may be given several times
     #[arg(long, value_name = "F")]
     filter: Vec<String>,
+    /// Start no further row after this number of seconds
+    #[arg(long, value_name = "SECS")]
+    limit: Option<u64>,
 }
 
 fn main() -> ExitCode {
-    let Cli { library, suite, short, filter } = Cli::parse();
-    match (Guest { library, suite, short, filter }).run() {
+    let Cli { library, suite, short, filter, limit } = Cli::parse();
+    let limit = limit.map(Duration::from_secs);
+    match (Guest { library, suite, short, filter, limit }).run() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

@@ -128,7 +128,7 @@ impl Native<'_> {
         let fabric = group.start(Command::new(&self.hca).arg("--fabric").arg(&socket))?;
         ensure!(group.wait_for_text(fabric, "join at"), "no fabric: {}", group.last_lines(fabric));
         let rows =
-            rows::all().filter(|row| row.places.contains(&Place::Native) && self.is_wanted(&row.name()));
+            rows::all().filter(|row| row.places.list.contains(&Place::Native) && self.is_wanted(&row.name()));
         for (row, port) in rows.zip(FIRST_PORT..) {
             let names = Names {
                 device: "hca0".into(),

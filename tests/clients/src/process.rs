@@ -179,6 +179,21 @@ impl Group {
         }
     }
 
+    /// Waits until a process has used this processor time; `false` if it ended, or does not within the time limit.
+    pub fn wait_for_cpu_time(&mut self, number: usize, time: Duration) -> bool {
+        while let Some(pid) = self.running.get(&number) {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            if cpu_time(&stat).is_some_and(|used| used >= time) {
+                return true;
+            }
+            if self.left().is_zero() {
+                return false;
+            }
+            self.wait_for_one(CHECK);
+        }
+        false
+    }
+
     /// The output of a process.
     pub fn output(&self, number: usize) -> String {
         fs::read(self.path(number))
@@ -200,6 +215,14 @@ impl Drop for Group {
             self.kill(number);
         }
     }
+}
+
+/// The processor time in a text as /proc/PID/stat, see proc_pid_stat(5).
+fn cpu_time(stat: &str) -> Option<Duration> {
+    // The second field is a name, which may have spaces and parentheses. Fields 14 and 15 are ticks of 10 ms.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let mut ticks = || fields.next()?.parse::<u64>().ok();
+    Some(Duration::from_millis(10) * u32::try_from(ticks()? + ticks()?).ok()?)
 }
 
 /// Whether a table of sockets, as /proc/net/tcp, has one that listens at a port.
@@ -238,6 +261,17 @@ mod tests {
         let a = group.start(&mut shell("sleep 100 & echo ready; wait")).unwrap();
         assert!(group.wait_for_text(a, "ready"));
         assert_eq!(group.wait(a), End::Timeout);
+    }
+
+    #[test]
+    fn processor_time_is_that_of_both_modes() {
+        let stat = "7 (a b) c) R 1 2 3 4 5 6 7 8 9 10 40 11 0 0 20";
+        assert_eq!(cpu_time(stat), Some(Duration::from_millis(510)));
+        let mut group = Group::new(Duration::from_secs(60)).unwrap();
+        let busy = group.start(&mut shell("while :; do :; done")).unwrap();
+        assert!(group.wait_for_cpu_time(busy, Duration::from_millis(20)));
+        let ended = group.start(&mut shell("exit 0")).unwrap();
+        assert!(!group.wait_for_cpu_time(ended, Duration::from_secs(9)));
     }
 
     #[test]

@@ -4,6 +4,10 @@
 use anyhow::Result;
 use comfy_table::Table;
 use comfy_table::presets::ASCII_MARKDOWN;
+use std::collections::BTreeMap;
+
+/// The beginning of a line that is printed when a row has finished.
+pub const FINISHED: &str = "clients: done: ";
 
 /// The libraries of the two ends of a row; a program of one process has the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +51,16 @@ impl Cell {
     fn passed(&self) -> bool {
         !matches!(self, Self::Fail(_))
     }
+
+    /// The text in the table.
+    fn text(&self) -> String {
+        match self {
+            Self::Pass => "ok".to_owned(),
+            Self::Counts(counts) => counts.clone(),
+            Self::SecondRun => "ok, 2nd run".to_owned(),
+            Self::Fail(_) => "FAILED".to_owned(),
+        }
+    }
 }
 
 /// Runs a row, and runs it once more if it fails: on a busy machine a program that polls may reach a time limit, and perftest
@@ -72,10 +86,20 @@ pub struct Line {
 }
 
 impl Line {
+    /// The results in one line.
+    pub fn text(&self) -> String {
+        let cells = self.cells.iter().map(|(ends, cell)| format!("{}: {}", ends.name(), cell.text()));
+        cells.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The result with some libraries.
+    fn cell(&self, ends: Ends) -> Option<&Cell> {
+        self.cells.iter().find(|(e, _)| *e == ends).map(|(_, cell)| cell)
+    }
+
     /// The regressions: runs that failed with our library, and with rdma-core's library passed or were not measured.
     fn regressions(&self) -> impl Iterator<Item = &(Ends, Cell)> {
-        let c = self.cells.iter().find(|(ends, _)| *ends == Ends::C);
-        let fails_with_c = c.is_some_and(|(_, cell)| !cell.passed());
+        let fails_with_c = self.cell(Ends::C).is_some_and(|cell| !cell.passed());
         self.cells.iter().filter(move |(ends, cell)| *ends != Ends::C && !cell.passed() && !fails_with_c)
     }
 }
@@ -84,6 +108,55 @@ impl Line {
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     lines: Vec<Line>,
+    /// The rows that the device can't run, by the reason.
+    left_out: BTreeMap<&'static str, Vec<String>>,
+    /// The rows that were not reached within the time limit.
+    unreached: Vec<String>,
+}
+
+/// The numbers of a run. As text, it is a line that another process can [find](Self::find).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// The rows that ran.
+    pub rows: usize,
+    /// Those that failed with rdma-core's library.
+    pub failed_with_c: usize,
+    /// Those that passed with rdma-core's library and failed with ours.
+    pub regressions: usize,
+    /// Those that the device can't run.
+    pub left_out: usize,
+    /// Those that were not reached within the time limit.
+    pub unreached: usize,
+    /// The results of rdma-core's suite with its library and with ours; empty if it did not run.
+    pub suite: [String; 2],
+}
+
+impl Summary {
+    /// The first word of the line.
+    const MARK: &str = "clients-summary";
+    /// What separates its parts.
+    const TAB: &str = "\t";
+
+    /// The last summary in the output of a run.
+    pub fn find(output: &str) -> Option<Self> {
+        let parse = |line: &str| {
+            let mut words = line.split(Self::TAB).filter(|_| line.starts_with(Self::MARK)).skip(1);
+            let mut number = || words.next()?.parse().ok();
+            let [rows, failed_with_c, regressions, left_out, unreached] =
+                [number()?, number()?, number()?, number()?, number()?];
+            let suite = [words.next()?.to_owned(), words.next()?.to_owned()];
+            Some(Self { rows, failed_with_c, regressions, left_out, unreached, suite })
+        };
+        output.lines().rev().find_map(parse)
+    }
+}
+
+impl core::fmt::Display for Summary {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let numbers = [self.rows, self.failed_with_c, self.regressions, self.left_out, self.unreached];
+        let words = [Self::MARK.to_owned()].into_iter().chain(numbers.map(|number| number.to_string()));
+        f.write_str(&words.chain(self.suite.iter().cloned()).collect::<Vec<_>>().join(Self::TAB))
+    }
 }
 
 impl Report {
@@ -106,15 +179,7 @@ impl Report {
         table.load_preset(ASCII_MARKDOWN);
         table.set_header(["client"].into_iter().chain(columns.iter().map(|ends| ends.name())));
         for line in &self.lines {
-            let cells = columns.iter().map(|ends| {
-                match line.cells.iter().find(|(e, _)| e == ends).map(|(_, cell)| cell) {
-                    None => "-".to_owned(),
-                    Some(Cell::Pass) => "ok".to_owned(),
-                    Some(Cell::Counts(counts)) => counts.clone(),
-                    Some(Cell::SecondRun) => "ok, 2nd run".to_owned(),
-                    Some(Cell::Fail(_)) => "FAILED".to_owned(),
-                }
-            });
+            let cells = columns.iter().map(|ends| line.cell(*ends).map_or("-".to_owned(), Cell::text));
             table.add_row([line.name.clone()].into_iter().chain(cells));
         }
         table.to_string()
@@ -126,15 +191,50 @@ impl Report {
         wrong.map(|line| line.name.as_str()).collect()
     }
 
-    /// Prints the table and the verdict. Returns whether there is no regression.
+    /// Adds a row that the device can't run, for this reason.
+    pub fn leave_out(&mut self, name: String, why: &'static str) {
+        self.left_out.entry(why).or_default().push(name);
+    }
+
+    /// Adds a row that is not run because the time limit was reached.
+    pub fn not_reached(&mut self, name: String) {
+        self.unreached.push(name);
+    }
+
+    /// The numbers.
+    pub fn summary(&self) -> Summary {
+        let failed = |line: &&Line| line.cell(Ends::C).is_some_and(|cell| !cell.passed());
+        let suite = self.lines.iter().find(|line| line.name.starts_with("pyverbs"));
+        let counts = |ends| match suite.and_then(|line| line.cell(ends)) {
+            None => String::new(),
+            Some(Cell::Fail(reason)) => reason.lines().next().unwrap_or_default().to_owned(),
+            Some(cell) => cell.text(),
+        };
+        Summary {
+            rows: self.lines.len(),
+            failed_with_c: self.lines.iter().filter(failed).count(),
+            regressions: self.regressions().len(),
+            left_out: self.left_out.values().map(Vec::len).sum(),
+            unreached: self.unreached.len(),
+            suite: [counts(Ends::C), counts(Ends::Ours)],
+        }
+    }
+
+    /// Prints the table and the verdict. Returns whether there is no regression and every row was reached.
     pub fn print(&self) -> bool {
         println!("{}", self.table());
+        for (why, names) in &self.left_out {
+            println!("clients: left out here, because {why}: {}", names.join("; "));
+        }
+        if !self.unreached.is_empty() {
+            println!("clients: not run, because the time limit was reached: {}", self.unreached.join("; "));
+        }
         let regressions = self.regressions();
         match regressions.is_empty() {
             true => println!("clients: {} rows, no regression", self.lines.len()),
             false => println!("clients: regressions: {}", regressions.join("; ")),
         }
-        regressions.is_empty()
+        regressions.is_empty() && self.unreached.is_empty()
     }
 }
 
@@ -162,5 +262,27 @@ mod tests {
         assert_eq!(report.regressions(), ["ours", "mixed", "not measured with C"]);
         assert!(!report.print());
         assert!(report.table().contains("| both                | FAILED | FAILED | -             |"));
+    }
+
+    #[test]
+    fn a_summary_is_found_in_the_output() {
+        let mut report = Report::default();
+        report.add(line("both", &[(Ends::C, Cell::Fail("x".into())), (Ends::Ours, Cell::Pass)]));
+        report.add(line(
+            "pyverbs",
+            &[(Ends::C, Cell::Counts("2 ok".into())), (Ends::Ours, Cell::Fail("1 ok\nz".into()))],
+        ));
+        report.leave_out("a".into(), "why");
+        report.not_reached("b".into());
+        assert!(!report.print());
+        let summary = report.summary();
+        assert_eq!((summary.rows, summary.failed_with_c, summary.regressions), (2, 1, 1));
+        assert_eq!(summary.suite, ["2 ok", "1 ok"]);
+        assert_eq!(Summary::find(&format!("a\n{summary}\nb\n")), Some(summary));
+        assert_eq!(Summary::find("clients-summary\t1\n"), None);
+        // A run that is not complete fails, even without a regression.
+        let mut report = Report::default();
+        report.not_reached("b".into());
+        assert!(!report.print());
     }
 }

@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::process::Command;
 
 /// How long the program and both changes of the link may take.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
 /// What it prints when it listens.
 const READY: &str = "async event FD";
 /// The commands of the guest, and what the program prints after each.
