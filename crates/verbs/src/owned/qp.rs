@@ -11,7 +11,7 @@ use crate::pd::ProtectionDomain;
 use crate::qp::create::QpBuilder;
 use crate::qp::transport::{Sends, Transport};
 use crate::qp::{Qp, QpControl};
-use uverbs_core::attr::{QpCap, QpCreateFlags, QpState};
+use uverbs_core::attr::{QpCap, QpCreateFlags, QpState, SendOpsFlags};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::Driver;
 use uverbs_core::sync::{Exclusive, Locking, Shared};
@@ -68,6 +68,11 @@ impl<'a, D: Driver, T: Transport, L: Locking> OwnedQpBuilder<'a, D, T, L> {
     /// Every send makes a completion.
     pub fn sq_sig_all(self, all: bool) -> Self {
         Self { builder: self.builder.sq_sig_all(all), ..self }
+    }
+
+    /// The operations that the device must have: the creation fails if it does not, for example immediate data on iWARP.
+    pub fn send_ops(self, ops: SendOpsFlags) -> Self {
+        Self { builder: self.builder.send_ops(ops), ..self }
     }
 
     /// Creation flags.

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The queues of one NIC, and the exchange of addresses between the two sides over one TCP stream.
+
+use super::Plan;
+use super::memory::Memory;
+use crate::link::{self, LIMIT, Path};
+use crate::nic::Nic;
+use anyhow::{Context as _, Result, ensure};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use uverbs::attr::{AccessFlags, QpCap, SendOpsFlags};
+use uverbs::{
+    CompletionQueue, Context, Driver, ProtectionDomain, Qp, Rc, RemoteRegion, Shared, WithDeadline,
+    WorkCompletion,
+};
+
+/// Bytes of a message that carries the number of a batch.
+pub const NUMBER: usize = 4;
+
+/// The queues and the memory of one NIC. The order of the fields is that of their drops: the queues end before the memory.
+#[derive(Debug)]
+pub struct End<D: Driver> {
+    /// The QPs.
+    pub qps: Vec<Qp<D, Rc>>,
+    /// Their CQ.
+    pub cq: CompletionQueue<D, Shared>,
+    /// The blocks.
+    pub memory: Memory<D>,
+    /// Messages that arrive by SEND: `receives` for each QP.
+    pub inbox: Memory<D>,
+    /// Receives of each QP.
+    pub receives: u32,
+    /// Whether the device has immediate data.
+    pub immediate: bool,
+    /// The name of the NIC.
+    pub name: String,
+    _pd: ProtectionDomain<D>,
+}
+
+impl<D: Driver> End<D> {
+    /// Creates the queues, with the receives posted.
+    ///
+    /// # Errors
+    /// A size is above the device's limits, or there is too little memory.
+    pub fn new(nic: &Nic, plan: &Plan, access: AccessFlags, dmabuf: bool, path: Path) -> Result<Self> {
+        let context: Context<D> = nic.open()?;
+        let pd = context.alloc_pd()?;
+        let len = plan.bytes()?;
+        let memory = match (dmabuf, nic) {
+            (true, Nic::Software(_)) => Memory::dma_buf(&pd, len, access, true)?,
+            (true, Nic::Machine(_)) => Memory::dma_buf(&pd, len, access, false)?,
+            (false, _) => Memory::pages(&pd, len, access)?,
+        };
+        // The peer is at most a window ahead, and has one message for each batch on each QP.
+        let receives = plan.window + 1;
+        let inbox_len = plan.qps as usize * receives as usize * NUMBER;
+        let inbox = Memory::pages(&pd, inbox_len, AccessFlags::empty())?;
+        let cq = context.create_cq(plan.qps * (plan.depth + receives), None)?;
+        let cap = QpCap {
+            max_send_wr: plan.depth,
+            max_recv_wr: receives,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: NUMBER as u32,
+        };
+        let (mut qps, mut immediate) = (Vec::new(), true);
+        let attr = link::attr(path, access);
+        for _ in 0..plan.qps {
+            let ops = SendOpsFlags::SEND | SendOpsFlags::RDMA_WRITE;
+            let create = |ops| pd.qp::<Rc>().cq(&cq).cap(cap).send_ops(ops).create();
+            let qp = match create(ops | SendOpsFlags::RDMA_WRITE_WITH_IMM) {
+                Err(error) if error.is_unsupported() => {
+                    immediate = false;
+                    create(ops)?
+                }
+                created => created?,
+            };
+            qp.init(&attr)?;
+            qps.push(qp);
+        }
+        let name = nic.name().to_owned();
+        let mut this = Self { qps, cq, memory, inbox, receives, immediate, name, _pd: pd };
+        for qp in 0..plan.qps {
+            for n in 0..receives {
+                this.receive(qp, n)?;
+            }
+        }
+        Ok(this)
+    }
+
+    /// Posts the `n`th receive of a QP. Its `wr_id` has both numbers.
+    ///
+    /// # Errors
+    /// The queue is full or has failed.
+    pub fn receive(&mut self, qp: u32, n: u32) -> Result<()> {
+        let at = self.inbox_offset(qp, n);
+        let sge = self.inbox.sge(at, NUMBER)?;
+        let queue = self.qps[qp as usize].rq()?;
+        #[expect(unsafe_code, reason = "the device writes to the entry later")]
+        // SAFETY: the entry is in `inbox`, which this value drops after its QPs. The bytes are read by copies only, after the
+        // completion and before the receive is posted again.
+        unsafe { queue.post(receive_id(qp, n), &[sge]) }?;
+        Ok(())
+    }
+
+    fn inbox_offset(&self, qp: u32, n: u32) -> usize {
+        (qp * self.receives + n) as usize * NUMBER
+    }
+
+    /// The number of the batch that a completed receive has brought, as immediate data or as the message. Posts it again.
+    ///
+    /// # Errors
+    /// The completion is not of a receive of this end.
+    pub fn received(&mut self, wc: &WorkCompletion) -> Result<u32> {
+        let (qp, n) = receive_of(wc.wr_id);
+        ensure!((qp as usize) < self.qps.len() && n < self.receives, "a stray receive");
+        let mut number = [0; NUMBER];
+        let at = self.inbox_offset(qp, n);
+        if let Memory::Pages(region) = &self.inbox {
+            region.read_at(at, &mut number)?;
+        }
+        self.receive(qp, n)?;
+        Ok(wc.imm_data().map_or(u32::from_be_bytes(number), uverbs::ImmData::get))
+    }
+}
+
+const RECEIVE: u64 = 1 << 63;
+
+fn receive_id(qp: u32, n: u32) -> u64 {
+    RECEIVE | u64::from(qp) << 32 | u64::from(n)
+}
+
+fn receive_of(wr_id: u64) -> (u32, u32) {
+    ((wr_id >> 32) as u32 & 0x7fff_ffff, wr_id as u32)
+}
+
+/// Whether a completion is of a receive.
+#[must_use]
+pub fn is_receive(wc: &WorkCompletion) -> bool {
+    wc.wr_id & RECEIVE != 0
+}
+
+/// The sizes as they are sent, so that both sides have the same.
+fn sizes(plan: &Plan, nics: usize) -> [u8; 28] {
+    let Plan { blocks, block_size, qps, batches, window, .. } = *plan;
+    let mut out = [0; 28];
+    for (word, n) in out.chunks_exact_mut(4).zip([
+        *b"blk1",
+        nics_bytes(nics),
+        blocks.to_be_bytes(),
+        block_size.to_be_bytes(),
+        qps.to_be_bytes(),
+        batches.to_be_bytes(),
+        window.to_be_bytes(),
+    ]) {
+        word.copy_from_slice(&n);
+    }
+    out
+}
+
+fn nics_bytes(nics: usize) -> [u8; 4] {
+    u32::try_from(nics).unwrap_or(u32::MAX).to_be_bytes()
+}
+
+fn same_sizes(stream: &mut WithDeadline<&TcpStream>, plan: &Plan, nics: usize) -> Result<()> {
+    let ours = sizes(plan, nics);
+    stream.write_all(&ours)?;
+    let mut theirs = [0; 28];
+    stream.read_exact(&mut theirs)?;
+    ensure!(ours == theirs, "the other side has other sizes: give both the same options");
+    Ok(())
+}
+
+/// Exchanges endpoints with the receiver, and connects. Returns the memory of each of its NICs, and whether both sides have
+/// immediate data.
+///
+/// # Errors
+/// The receiver does not answer in time, or has other sizes.
+pub fn connect_sender<D: Driver>(
+    ends: &[End<D>],
+    stream: &TcpStream,
+    plan: &Plan,
+    path: Path,
+) -> Result<(Vec<RemoteRegion>, bool)> {
+    let mut stream = WithDeadline::new(stream, LIMIT);
+    same_sizes(&mut stream, plan, ends.len())?;
+    let attr = link::attr(path, AccessFlags::empty());
+    for qp in ends.iter().flat_map(|end| &end.qps) {
+        let here = qp.control.endpoint(qp.control.qp_num(), &attr)?;
+        let there = here.exchange(&mut stream).context("exchange with the receiver")?;
+        qp.connect(&here, &there, &attr)?;
+    }
+    let regions = ends.iter().map(|_| RemoteRegion::receive(&mut stream)).collect::<Result<_, _>>()?;
+    let immediate = agree(&mut stream, ends)?;
+    Ok((regions, immediate))
+}
+
+/// The receiver's side of [`connect_sender`].
+///
+/// # Errors
+/// The sender does not answer in time, or has other sizes.
+pub fn connect_receiver<D: Driver>(
+    ends: &[End<D>],
+    stream: &TcpStream,
+    plan: &Plan,
+    path: Path,
+) -> Result<bool> {
+    let mut stream = WithDeadline::new(stream, LIMIT);
+    same_sizes(&mut stream, plan, ends.len())?;
+    let attr = link::attr(path, AccessFlags::REMOTE_WRITE);
+    for qp in ends.iter().flat_map(|end| &end.qps) {
+        let here = qp.control.endpoint(qp.control.qp_num(), &attr)?;
+        here.answer(&mut stream, |there| Ok(qp.connect(&here, there, &attr)?))?;
+    }
+    for end in ends {
+        end.memory.remote_region()?.send(&mut stream)?;
+    }
+    agree(&mut stream, ends)
+}
+
+/// Whether both sides have immediate data. It is also the end of the exchange: both sides are connected then.
+fn agree<D: Driver>(stream: &mut WithDeadline<&TcpStream>, ends: &[End<D>]) -> Result<bool> {
+    let ours = ends.iter().all(|end| end.immediate);
+    stream.write_all(&[ours.into()])?;
+    let mut theirs = [0];
+    stream.read_exact(&mut theirs)?;
+    Ok(ours && theirs == [1])
+}

@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The client: it may have several requests outstanding, and gets their results in any order.
+//!
+//! [`Client::start`] posts a request, if there is room; [`Client::next_result`] waits for the next result. [`Client::get`],
+//! [`Client::put`] and [`Client::delete`] do both.
+
+use super::proto::{Answer, HEADER, MAX_KEY, MAX_SMALL, MESSAGE, Op, Request, Status, VERSION, Welcome};
+use crate::link::{self, Link, Path, Target};
+use crate::nic::Nic;
+use crate::wait::Waiter;
+use anyhow::{Context as _, Result, bail, ensure};
+use core::ops::Deref;
+use core::time::Duration;
+use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
+use uverbs::attr::{QpCap, SendOpsFlags};
+use uverbs::owned::{Buf, Completed, OwnedCq, OwnedQp, Pool};
+use uverbs::{Driver, ImmData, PostError, ProtectionDomain, Rc, RemoteRegion};
+
+/// The time limit for a result.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Requests of the client before the server has told its limit.
+const RECEIVES: u32 = 64;
+/// Every how many sends one has a completion.
+const SIGNAL_EVERY: u32 = 16;
+/// Large values that the client can read or write at the same time.
+const VALUES: u32 = 8;
+
+/// `wr_id`s: their kind, and for reads the number of the request.
+const SEND: u64 = 0;
+const RECV: u64 = 1 << 32;
+const READ: u64 = 2 << 32;
+
+/// A request.
+#[derive(Clone, Copy, Debug)]
+pub enum Ask<'a> {
+    /// The value of a key.
+    Get(&'a [u8]),
+    /// Stores a value.
+    Put(&'a [u8], &'a [u8]),
+    /// Removes a key.
+    Delete(&'a [u8]),
+}
+
+/// A value: of an answer, or as it was read from the server's memory.
+#[derive(Debug)]
+pub enum Value<D: Driver> {
+    /// A copy.
+    Small(Vec<u8>),
+    /// The buffer into which the device has read it.
+    Large(Buf<D>),
+}
+
+impl<D: Driver> Deref for Value<D> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Small(bytes) => bytes,
+            Self::Large(buf) => buf,
+        }
+    }
+}
+
+/// The result of a request.
+#[derive(Debug)]
+pub enum Outcome<D: Driver> {
+    /// The value of the key.
+    Value(Value<D>),
+    /// It was stored or removed.
+    Done,
+    /// There is no such key.
+    NotFound,
+    /// The server's reason why not.
+    Refused(Status),
+}
+
+/// What is outstanding.
+#[derive(Debug)]
+enum Pending {
+    Asked,
+    /// A put by this slot.
+    Slot(u32),
+    /// A large value, for which this lease is released then.
+    Reading(u32),
+}
+
+/// How large values get to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// WRITE with immediate data, if both ends have them.
+    Best,
+    /// WRITE, then SEND.
+    WriteThenSend,
+}
+
+/// A connection to a server.
+#[derive(Debug)]
+pub struct Client<D: Driver> {
+    qp: OwnedQp<D, Rc>,
+    cq: OwnedCq<D>,
+    waiter: Waiter<D>,
+    messages: Pool<D>,
+    values: Pool<D>,
+    welcome: Welcome,
+    immediate: bool,
+    slots: Vec<u32>,
+    pending: HashMap<u32, Pending>,
+    /// Large values that wait for a buffer.
+    waiting: VecDeque<(u32, u32, RemoteRegion)>,
+    results: VecDeque<(u32, Outcome<D>)>,
+    next_id: u32,
+    posted: u32,
+    max_inline: usize,
+    link: Link,
+}
+
+/// Creates the QP with all operations that the client wants, or without immediate data where the device has none.
+fn create_qp<D: Driver>(
+    pd: &ProtectionDomain<D>,
+    cq: &OwnedCq<D>,
+    way: Way,
+) -> Result<(OwnedQp<D, Rc>, bool)> {
+    let cap = QpCap {
+        // A put has up to two sends, a large get also a read and a release; the last ones may be complete but not polled.
+        max_send_wr: 4 * RECEIVES,
+        max_recv_wr: RECEIVES,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: super::INLINE,
+    };
+    let create = |ops| pd.owned_qp::<Rc>().cq(cq).cap(cap).send_ops(ops).create();
+    let ops = SendOpsFlags::SEND | SendOpsFlags::RDMA_WRITE | SendOpsFlags::RDMA_READ;
+    match create(ops | SendOpsFlags::RDMA_WRITE_WITH_IMM) {
+        Ok(qp) => Ok((qp, way == Way::Best)),
+        Err(error) if error.is_unsupported() => Ok((create(ops)?, false)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl<D: Driver> Client<D> {
+    /// Connects to a server.
+    ///
+    /// # Errors
+    /// The device can't be used, or the server does not answer or refuses.
+    pub fn connect(nic: &Nic, target: &Target, path: Path, way: Way) -> Result<Self> {
+        let context = nic.open::<D>()?;
+        let pd = context.alloc_pd()?;
+        let mut waiter = Waiter::new(context.create_comp_channel()?)?;
+        let mut cq = context.owned_cq(5 * RECEIVES, Some(waiter.channel()))?;
+        let (qp, immediate) = create_qp(&pd, &cq, way)?;
+        let messages = pd.pool(5 * RECEIVES, MESSAGE as u32).build()?;
+        let receive = |qp: &mut OwnedQp<D, Rc>| {
+            let queue = qp.rq().context("the QP has a receive queue")?;
+            for _ in 0..RECEIVES {
+                queue.post(RECV, messages.get().context("the pool has enough buffers")?)?;
+            }
+            Ok(())
+        };
+        let (mut qp, link) = link::connect(qp, target, || nic.connection_manager(), path, receive)?;
+        let welcome = hello(&mut qp, &mut cq, &mut waiter, &messages)?;
+        let values = pd.pool(VALUES, welcome.slot_size).build()?;
+        let max_inline = qp.cap().max_inline_data as usize;
+        Ok(Self {
+            qp,
+            cq,
+            waiter,
+            messages,
+            values,
+            immediate: immediate && welcome.immediate,
+            slots: (0..welcome.slots).collect(),
+            welcome: Welcome { credits: welcome.credits.min(RECEIVES), ..welcome },
+            pending: HashMap::new(),
+            waiting: VecDeque::new(),
+            results: VecDeque::new(),
+            next_id: 1,
+            posted: 1,
+            max_inline,
+            link,
+        })
+    }
+
+    /// Bytes of the largest value that the server stores.
+    #[must_use]
+    pub fn max_value(&self) -> usize {
+        self.welcome.max_value as usize
+    }
+
+    /// Whether large values are written with immediate data.
+    #[must_use]
+    pub fn has_immediate(&self) -> bool {
+        self.immediate
+    }
+
+    /// Posts a request and returns its number; `None` if the credits, the slots or the buffers are in use, so that
+    /// [`next_result`](Self::next_result) must be called first.
+    ///
+    /// # Errors
+    /// A key or value that is too long, or a queue that has failed.
+    pub fn start(&mut self, ask: &Ask<'_>) -> Result<Option<u32>> {
+        let (op, key, value) = match *ask {
+            Ask::Get(key) => (Op::Get, key, &[][..]),
+            Ask::Put(key, value) => (Op::Put, key, value),
+            Ask::Delete(key) => (Op::Delete, key, &[][..]),
+        };
+        ensure!(key.len() <= MAX_KEY, "a key of {} bytes is longer than {MAX_KEY}", key.len());
+        ensure!(
+            value.len() <= self.max_value(),
+            "a value of {} bytes is longer than {}",
+            value.len(),
+            self.max_value()
+        );
+        if self.pending.len() >= self.welcome.credits as usize {
+            return Ok(None);
+        }
+        let id = self.next_id;
+        let request = Request { op, id, arg: 0, key, value };
+        let pending = if value.len() <= MAX_SMALL {
+            if !self.send(&request)? {
+                return Ok(None);
+            }
+            Pending::Asked
+        } else {
+            match self.write(&request)? {
+                Some(slot) => Pending::Slot(slot),
+                None => return Ok(None),
+            }
+        };
+        self.next_id = id.wrapping_add(1);
+        self.pending.insert(id, pending);
+        Ok(Some(id))
+    }
+
+    /// Sends a message, if there is room.
+    fn send(&mut self, request: &Request<'_>) -> Result<bool> {
+        let mut message = [0; MESSAGE];
+        request.encode(&mut message);
+        let message = &message[..request.len()];
+        self.posted = self.posted.wrapping_add(1);
+        let wr = self.qp.sq().post(SEND);
+        let wr = if self.posted.is_multiple_of(SIGNAL_EVERY) { wr.signaled() } else { wr };
+        let posted = if message.len() <= self.max_inline {
+            wr.send_inline(message)
+        } else {
+            let Some(mut buf) = self.messages.get() else { return Ok(false) };
+            buf.fill(message)?;
+            wr.send(buf).map_err(PostError::from)
+        };
+        room(posted)
+    }
+
+    /// Writes a request with a large value to a slot, if there is room, and tells the server.
+    fn write(&mut self, request: &Request<'_>) -> Result<Option<u32>> {
+        let (Some(slot), Some(mut buf)) = (self.slots.last().copied(), self.values.get()) else {
+            return Ok(None);
+        };
+        buf.set_len(request.len())?;
+        request.encode(&mut buf);
+        let at = u64::from(slot) * u64::from(self.welcome.slot_stride);
+        let to = self.welcome.region.slice(at..at + u64::from(self.welcome.slot_size))?;
+        // Signaled, because the buffer is wanted back soon.
+        let wr = self.qp.sq().post(SEND).signaled();
+        let posted =
+            if self.immediate { wr.write_imm(buf, &to, ImmData::new(slot)) } else { wr.write(buf, &to) };
+        if !room(posted.map_err(PostError::from))? {
+            return Ok(None);
+        }
+        self.slots.pop();
+        if !self.immediate {
+            // The device executes the SEND after the WRITE, and the server's device delivers them in this order.
+            let tell = Request { op: Op::PutSlot, arg: slot, key: &[], value: &[], ..*request };
+            ensure!(self.send(&tell)?, "the queue has room for each request within the credits");
+        }
+        Ok(Some(slot))
+    }
+
+    /// The next result. `None` if no request is outstanding.
+    ///
+    /// # Errors
+    /// The connection has failed, the server broke the protocol, or it did not answer in time.
+    pub fn next_result(&mut self) -> Result<Option<(u32, Outcome<D>)>> {
+        let begin = Instant::now();
+        loop {
+            if let Some(result) = self.results.pop_front() {
+                return Ok(Some(result));
+            }
+            if self.pending.is_empty() {
+                return Ok(None);
+            }
+            self.read_waiting()?;
+            match self.cq.poll_one()? {
+                Some(completed) => {
+                    self.waiter.busy();
+                    self.completed(completed)?;
+                }
+                None => {
+                    ensure!(begin.elapsed() < LIMIT, "the server did not answer within {LIMIT:?}");
+                    let cq = &mut self.cq;
+                    self.waiter.idle(None, Duration::from_secs(1), || cq.req_notify(false))?;
+                }
+            }
+        }
+    }
+
+    fn completed(&mut self, completed: Completed<D>) -> Result<()> {
+        let wc = completed.wc;
+        wc.status.ok().context("the connection has failed")?;
+        match wc.wr_id {
+            SEND => {}
+            RECV => {
+                let buf = completed.buf().context("a receive has a buffer")?;
+                self.answered(&buf)?;
+                self.qp.rq().context("the QP has a receive queue")?.post(RECV, buf)?;
+            }
+            read => {
+                let id = (read - READ) as u32;
+                let Some(Pending::Reading(lease)) = self.pending.remove(&id) else { bail!("a stray read") };
+                let buf = completed.buf().context("a read has a buffer")?;
+                self.results.push_back((id, Outcome::Value(Value::Large(buf))));
+                let release = Request { op: Op::Release, id, arg: lease, key: &[], value: &[] };
+                ensure!(self.send(&release)?, "the queue has room for each request within the credits");
+            }
+        }
+        Ok(())
+    }
+
+    fn answered(&mut self, message: &[u8]) -> Result<()> {
+        let answer = Answer::decode(message).context("the server sent an invalid answer")?;
+        let Some(pending) = self.pending.remove(&answer.id) else {
+            bail!("the server answered a request that was not made")
+        };
+        if let Pending::Slot(slot) = pending {
+            self.slots.push(slot);
+        }
+        let outcome = match answer.status {
+            Status::Ok if answer.value.is_empty() => Outcome::Done,
+            Status::Ok => Outcome::Value(Value::Small(answer.value.to_vec())),
+            Status::NotFound => Outcome::NotFound,
+            Status::Large => {
+                let region = RemoteRegion::decode(answer.value)?;
+                ensure!(
+                    region.len() <= self.values.buf_size() as u64,
+                    "the server has a value above its limit"
+                );
+                self.pending.insert(answer.id, Pending::Reading(answer.arg));
+                self.waiting.push_back((answer.id, answer.arg, region));
+                return Ok(());
+            }
+            status => Outcome::Refused(status),
+        };
+        self.results.push_back((answer.id, outcome));
+        Ok(())
+    }
+
+    /// Reads large values for which there are buffers.
+    fn read_waiting(&mut self) -> Result<()> {
+        while let Some(&(id, _, region)) = self.waiting.front()
+            && let Some(mut buf) = self.values.get()
+        {
+            buf.set_len(region.len() as usize)?;
+            let posted = self.qp.sq().post(READ | u64::from(id)).signaled().read(buf, &region);
+            if !room(posted.map_err(PostError::from))? {
+                break;
+            }
+            self.waiting.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Makes a request and waits for its result. No other request may be outstanding.
+    fn ask(&mut self, ask: &Ask<'_>) -> Result<Outcome<D>> {
+        let id = self.start(ask)?.context("results of earlier requests were not taken")?;
+        match self.next_result()? {
+            Some((number, outcome)) if number == id => Ok(outcome),
+            _ => bail!("results of earlier requests were not taken"),
+        }
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start) and [`next_result`](Self::next_result); the server's reason.
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Value<D>>> {
+        match self.ask(&Ask::Get(key))? {
+            Outcome::Value(value) => Ok(Some(value)),
+            // An empty value.
+            Outcome::Done => Ok(Some(Value::Small(Vec::new()))),
+            Outcome::NotFound => Ok(None),
+            Outcome::Refused(status) => bail!("get: {status:?}"),
+        }
+    }
+
+    /// Stores a value.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start) and [`next_result`](Self::next_result); the server's reason.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        match self.ask(&Ask::Put(key, value))? {
+            Outcome::Done => Ok(()),
+            other => bail!("put: {other:?}"),
+        }
+    }
+
+    /// Removes a key, and returns whether it was there.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start) and [`next_result`](Self::next_result); the server's reason.
+    pub fn delete(&mut self, key: &[u8]) -> Result<bool> {
+        match self.ask(&Ask::Delete(key))? {
+            Outcome::Done => Ok(true),
+            Outcome::NotFound => Ok(false),
+            other => bail!("delete: {other:?}"),
+        }
+    }
+}
+
+impl<D: Driver> Drop for Client<D> {
+    fn drop(&mut self) {
+        self.link.close();
+    }
+}
+
+/// Whether it was posted. A full queue is no failure.
+fn room(posted: Result<(), PostError>) -> Result<bool> {
+    match posted {
+        Ok(()) => Ok(true),
+        Err(PostError::QueueFull) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The first request.
+fn hello<D: Driver>(
+    qp: &mut OwnedQp<D, Rc>,
+    cq: &mut OwnedCq<D>,
+    waiter: &mut Waiter<D>,
+    messages: &Pool<D>,
+) -> Result<Welcome> {
+    let mut message = [0; HEADER];
+    Request { op: Op::Hello, id: 0, arg: u32::from(VERSION), key: &[], value: &[] }.encode(&mut message);
+    qp.sq().post(SEND).signaled().send_inline(&message)?;
+    let begin = Instant::now();
+    loop {
+        let Some(completed) = cq.poll_one()? else {
+            ensure!(begin.elapsed() < LIMIT, "the server did not answer within {LIMIT:?}");
+            waiter.idle(None, Duration::from_secs(1), || cq.req_notify(false))?;
+            continue;
+        };
+        completed.wc.status.ok().context("the connection has failed")?;
+        if completed.wc.wr_id != RECV {
+            continue;
+        }
+        let buf = completed.buf().context("a receive has a buffer")?;
+        let welcome = Answer::decode(&buf).and_then(|answer| Welcome::decode(answer.value));
+        qp.rq().context("the QP has a receive queue")?.post(RECV, messages.get().unwrap_or(buf))?;
+        return welcome.context("the server sent an invalid welcome");
+    }
+}

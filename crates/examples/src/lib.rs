@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whole programs on [`uverbs`].
+//!
+//! | program | what |
+//! |---|---|
+//! | `kv` | a key-value store: [`kv`] |
+//! | `bulk` | transfers of many blocks over several QPs and NICs: [`bulk`] |
+//!
+//! The libraries are generic over the driver; the programs use `AnyDriver`, so they run on any device, also on software
+//! NICs (`-d hca0`).
+
+pub mod bulk;
+#[forbid(unsafe_code)]
+pub mod kv;
+#[forbid(unsafe_code)]
+pub mod link;
+#[forbid(unsafe_code)]
+pub mod nic;
+#[forbid(unsafe_code)]
+pub mod wait;

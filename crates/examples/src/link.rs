@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Connecting an owned QP: by the RDMA connection manager, or by an exchange of endpoints over TCP.
+//!
+//! Both give the connected QP and a [`Link`], which tells when the peer has gone, also if it was killed.
+
+use anyhow::{Context as _, Result, bail};
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::io::Read;
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use uverbs::attr::AccessFlags;
+use uverbs::owned::OwnedQp;
+use uverbs::{ConnectAttr, Driver, Endpoint, Rc, WithDeadline};
+use uverbs_cm::{ConnParam, EventChannel, EventKind, Id, Request, Resolved};
+
+/// The time limit for a peer to answer during the connection.
+pub const LIMIT: Duration = Duration::from_secs(20);
+
+/// Reads that each end may have outstanding.
+pub const READS: u8 = 4;
+
+/// What lives as long as the connection.
+#[derive(Debug)]
+pub enum Link {
+    /// The stream of the exchange, whose end is that of the peer.
+    Tcp(TcpStream),
+    /// The identifier of the connection manager.
+    Cm(Id),
+}
+
+impl Link {
+    /// Tells the peer that the connection ends. Its errors mean that it has ended already.
+    pub fn close(&self) {
+        match self {
+            Self::Tcp(stream) => drop(stream.shutdown(Shutdown::Both)),
+            Self::Cm(id) => drop(id.disconnect()),
+        }
+    }
+
+    /// Waits until the peer has gone, or until `stop` is set and the connection is [closed](Self::close).
+    pub fn wait_gone(&self, stop: &AtomicBool) {
+        match self {
+            // The peer sends nothing; a byte that it does send ends the connection, too.
+            Self::Tcp(stream) => drop((&*stream).read(&mut [0])),
+            Self::Cm(id) => loop {
+                match id.channel().wait(Some(Duration::from_millis(500))) {
+                    Ok(None) if stop.load(Ordering::Relaxed) => return,
+                    Ok(None) => {}
+                    Ok(Some(event)) => {
+                        if matches!(event.ok("wait").map(|e| e.kind), Ok(EventKind::Established(_))) {
+                            continue;
+                        }
+                        return;
+                    }
+                    Err(_) => return,
+                }
+            },
+        }
+    }
+}
+
+/// Where a server is.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// Its TCP address, for the exchange of endpoints.
+    Tcp(SocketAddr),
+    /// Its RDMA address.
+    Cm(SocketAddr),
+}
+
+/// The values of a connection that the user may choose.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Path {
+    /// Index of the local GID; `None` selects the best one. Not used by the connection manager.
+    pub gid_index: Option<u8>,
+}
+
+/// The attributes of a connection over an exchanged endpoint.
+#[must_use]
+pub fn attr(path: Path, access: AccessFlags) -> ConnectAttr {
+    ConnectAttr {
+        sgid_index: path.gid_index,
+        access,
+        hop_limit: 64,
+        timeout: 16,
+        max_rd_atomic: READS,
+        max_dest_rd_atomic: READS,
+        ..ConnectAttr::default()
+    }
+}
+
+/// The parameters of a connection by the connection manager.
+#[must_use]
+pub fn param(access: AccessFlags, srq: bool) -> ConnParam {
+    ConnParam { access, srq, responder_resources: READS, initiator_depth: READS, ..ConnParam::default() }
+}
+
+/// Connects to a server. `prepare` is called with the QP in INIT, to post receives.
+///
+/// # Errors
+/// The server does not answer or refuses; those of `prepare`.
+pub fn connect<D: Driver>(
+    mut qp: OwnedQp<D, Rc>,
+    target: &Target,
+    manager: impl FnOnce() -> uverbs_cm::Result<EventChannel>,
+    path: Path,
+    prepare: impl FnOnce(&mut OwnedQp<D, Rc>) -> Result<()>,
+) -> Result<(OwnedQp<D, Rc>, Link)> {
+    match target {
+        Target::Tcp(address) => {
+            let attr = attr(path, AccessFlags::empty());
+            qp.init(&attr)?;
+            prepare(&mut qp)?;
+            let stream = TcpStream::connect(address).with_context(|| format!("no server at {address}"))?;
+            let here = qp.control().endpoint(qp.qp_num(), &attr)?;
+            let mut stream = WithDeadline::new(stream, LIMIT);
+            let there = here.exchange(&mut stream).context("the server did not accept")?;
+            qp.connect(&here, &there, &attr)?;
+            Ok((qp, Link::Tcp(stream.into_inner())))
+        }
+        Target::Cm(address) => {
+            let resolved = Resolved::new(&manager()?, *address)?;
+            let param = param(AccessFlags::empty(), false);
+            let prepared = resolved.prepare(&qp, &param)?;
+            prepare(&mut qp)?;
+            let (qp, id) = prepared.connect(qp, &param, Some(LIMIT))?.into_parts();
+            Ok((qp, Link::Cm(id)))
+        }
+    }
+}
+
+/// Accepts a client over TCP. `ready` takes the connected QP before the client gets its endpoint, so the server knows the QP
+/// before the first message arrives.
+///
+/// # Errors
+/// The client does not follow the protocol; those of `ready`.
+pub fn accept_tcp<D: Driver>(
+    qp: OwnedQp<D, Rc>,
+    stream: TcpStream,
+    path: Path,
+    access: AccessFlags,
+    ready: impl FnOnce(OwnedQp<D, Rc>, &Arc<Link>) -> Result<()>,
+) -> Result<Arc<Link>> {
+    let attr = attr(path, access);
+    qp.init(&attr)?;
+    let here = qp.control().endpoint(qp.qp_num(), &attr)?;
+    let mut limited = WithDeadline::new(stream, LIMIT);
+    let there = Endpoint::receive(&mut limited)?;
+    qp.connect(&here, &there, &attr)?;
+    let stream = limited.into_inner();
+    let link = Arc::new(Link::Tcp(stream.try_clone()?));
+    ready(qp, &link)?;
+    here.send(&stream)?;
+    Ok(link)
+}
+
+/// Accepts a client of the connection manager. Its first messages may arrive before `ready` is called.
+///
+/// # Errors
+/// The client does not answer; those of `ready`.
+pub fn accept_cm<D: Driver>(
+    qp: OwnedQp<D, Rc>,
+    request: Request,
+    access: AccessFlags,
+    ready: impl FnOnce(OwnedQp<D, Rc>, &Arc<Link>) -> Result<()>,
+) -> Result<Arc<Link>> {
+    let (qp, id) = request.accept(qp, &param(access, true), Some(LIMIT))?.into_parts();
+    let link = Arc::new(Link::Cm(id));
+    ready(qp, &link)?;
+    Ok(link)
+}
+
+/// Checks that a request came by the device that the server has opened.
+///
+/// # Errors
+/// It came by another one.
+pub fn check_device(request: &Request, name: &str) -> Result<()> {
+    match request.device() {
+        Ok(info) if info.name != name => bail!("the request came by {}, not by {name}", info.name),
+        // A software NIC has no entry in the machine's list.
+        Ok(_) | Err(_) => Ok(()),
+    }
+}

@@ -1,0 +1,508 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The key-value store on software NICs: against a model, with clients that are killed or hostile, and by processes.
+
+use core::cell::RefCell;
+use core::time::Duration;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config as Cases, TestRunner};
+use std::collections::HashMap;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+use uverbs::attr::QpCap;
+use uverbs::hca::{Fabric, Hca};
+use uverbs::mlx5::Mlx5;
+use uverbs::owned::{OwnedCq, OwnedQp, Pool};
+use uverbs::{AnyDriver, Context, ImmData, Rc};
+use uverbs_examples::kv::bench::{check, measure};
+use uverbs_examples::kv::client::{Ask, Way};
+use uverbs_examples::kv::proto::{Answer, HEADER, MESSAGE, Op, Request, Status, Welcome};
+use uverbs_examples::kv::{Client, Config, Listen, Outcome, Report, Server};
+use uverbs_examples::link::{self, Link, Path, Target};
+use uverbs_examples::nic::{Joint, Nic, find};
+
+/// Ends a test that hangs.
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn small() -> Config {
+    Config {
+        clients: 12,
+        credits: 8,
+        slots: 2,
+        max_value: 8192,
+        values: 200,
+        keys: 1000,
+        ..Config::default()
+    }
+}
+
+/// A server on a software NIC, and another NIC for clients.
+fn server(config: Config) -> (Server, Target, Hca, Fabric) {
+    let fabric = Fabric::new(7);
+    let (there, here) = (fabric.device("hca0").build(), fabric.device("hca1").build());
+    let at = Listen::Tcp(([127, 0, 0, 1], 0).into());
+    let server = Server::start::<Mlx5>(&Nic::Software(there), at, config).unwrap();
+    let target = Target::Tcp(server.address());
+    (server, target, here, fabric)
+}
+
+fn client(hca: &Hca, target: &Target, way: Way) -> Client<Mlx5> {
+    Client::connect(&Nic::Software(hca.clone()), target, Path::default(), way).unwrap()
+}
+
+/// The server ends, and has lost no buffer and no object.
+fn ended(server: Server) -> Report {
+    let report = server.shutdown().unwrap();
+    assert_eq!(report.lost, 0, "{report:?}");
+    report
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u8, usize, u8),
+    Get(u8),
+    Delete(u8),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let len = prop_oneof![Just(0), 1..760_usize, 700..800_usize, Just(8192), 1..8192_usize];
+    let step = prop_oneof![
+        3 => (0..6_u8, len, any::<u8>()).prop_map(|(key, len, seed)| Step::Put(key, len, seed)),
+        3 => (0..6_u8).prop_map(Step::Get),
+        1 => (0..6_u8).prop_map(Step::Delete),
+    ];
+    vec(step, 1..40)
+}
+
+#[test]
+fn any_requests_have_the_results_of_a_map() {
+    let (server, target, hca, _fabric) = server(small());
+    for way in [Way::Best, Way::WriteThenSend] {
+        let client = client(&hca, &target, way);
+        assert_eq!(client.has_immediate(), way == Way::Best);
+        let client = RefCell::new(client);
+        let cases = Cases { cases: 24, failure_persistence: None, ..Cases::default() };
+        TestRunner::new(cases)
+            .run(&steps(), |steps| {
+                let mut client = client.borrow_mut();
+                let mut model: HashMap<u8, Vec<u8>> = HashMap::new();
+                for step in &steps {
+                    match *step {
+                        Step::Put(key, len, seed) => {
+                            let value: Vec<u8> = (0..len).map(|i| seed.wrapping_add(i as u8)).collect();
+                            client.put(&[key], &value).unwrap();
+                            model.insert(key, value);
+                        }
+                        Step::Get(key) => {
+                            let got = client.get(&[key]).unwrap();
+                            prop_assert_eq!(got.as_deref(), model.get(&key).map(Vec::as_slice));
+                        }
+                        Step::Delete(key) => {
+                            prop_assert_eq!(client.delete(&[key]).unwrap(), model.remove(&key).is_some());
+                        }
+                    }
+                }
+                for key in model.keys() {
+                    client.delete(&[*key]).unwrap();
+                }
+                Ok(())
+            })
+            .unwrap();
+    }
+    assert_eq!(ended(server).malformed, 0);
+    assert_eq!(hca.violations(), []);
+}
+
+/// Eight clients; another one is killed with requests outstanding.
+#[test]
+fn a_killed_client_does_not_stop_the_others() {
+    let (server, target, hca, fabric) = server(small());
+    let victim_hca = fabric.device("hca2").build();
+    let mut victim = client(&victim_hca, &target, Way::Best);
+    victim.put(b"large", &[1; 5000]).unwrap();
+    // A lease is held, and gets are outstanding, when the device forgets the client.
+    for _ in 0..4 {
+        victim.start(&Ask::Get(b"large")).unwrap().unwrap();
+    }
+    victim_hca.kill();
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let (hca, target) = (&hca, &target);
+            scope.spawn(move || check(&mut client(hca, target, Way::Best), number, 60).unwrap());
+        }
+    });
+    drop(victim);
+    let mut late = client(&hca, &target, Way::Best);
+    assert_eq!(late.get(b"large").unwrap().as_deref(), Some(&[1; 5000][..]));
+    assert_eq!(ended(server).clients, 10);
+    drop(late);
+    assert_eq!(hca.violations(), []);
+}
+
+#[test]
+fn the_connection_manager_connects_too() {
+    let fabric = Fabric::new(7);
+    let (there, hca) = (fabric.device("hca0").build(), fabric.device("hca1").build());
+    let at = (there.addresses()[0], 0).into();
+    let server = Server::start::<AnyDriver>(&Nic::Software(there.clone()), Listen::Cm(at), small()).unwrap();
+    let target = Target::Cm(server.address());
+    let nic = Nic::Software(hca);
+    let mut all: Vec<_> = (0..3)
+        .map(|_| Client::<AnyDriver>::connect(&nic, &target, Path::default(), Way::Best).unwrap())
+        .collect();
+    for (number, client) in (0..).zip(&mut all) {
+        check(client, number, 30).unwrap();
+    }
+    all.truncate(1);
+    let figures = measure("hca1", &mut all, &[16, 5000], 4, 50).unwrap();
+    assert_eq!(figures.rows.len(), 4);
+    assert!(
+        figures.rows.iter().all(|row| row.rate > 0.0 && row.p50 > 0.0 && row.p50 <= row.max),
+        "{figures:?}"
+    );
+    assert_eq!(ended(server).clients, 3);
+    // The server closed everything on its device.
+    assert!(there.objects().values().all(|count| *count == 0), "{:?}", there.objects());
+}
+
+/// What a hostile client gets.
+#[derive(Debug, PartialEq, Eq)]
+enum Fate {
+    Answer(Status, u32),
+    Disconnected,
+}
+
+/// A client that sends what it likes.
+struct Hostile {
+    qp: OwnedQp<Mlx5, Rc>,
+    cq: OwnedCq<Mlx5>,
+    pool: Pool<Mlx5>,
+    link: Link,
+}
+
+impl Hostile {
+    fn new(hca: &Hca, target: &Target, receives: u32) -> Self {
+        let nic = Nic::Software(hca.clone());
+        let context: Context<Mlx5> = nic.open().unwrap();
+        let pd = context.alloc_pd().unwrap();
+        let cq = context.owned_cq(256, None).unwrap();
+        let cap = QpCap {
+            max_send_wr: 128,
+            max_recv_wr: 64,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 64,
+        };
+        let qp = pd.owned_qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
+        let pool = pd.pool(192, 4096).build().unwrap();
+        let receive = |qp: &mut OwnedQp<Mlx5, Rc>| {
+            for _ in 0..receives {
+                qp.rq().unwrap().post(1, pool.get().unwrap()).unwrap();
+            }
+            Ok(())
+        };
+        let (qp, link) =
+            link::connect(qp, target, || nic.connection_manager(), Path::default(), receive).unwrap();
+        Self { qp, cq, pool, link }
+    }
+
+    fn send(&mut self, message: &[u8]) {
+        let mut buf = self.pool.get().unwrap();
+        buf.fill(message).unwrap();
+        self.qp.sq().post(0).signaled().send(buf).unwrap();
+    }
+
+    fn is_disconnected(&self) -> bool {
+        let Link::Tcp(stream) = &self.link else { panic!("{:?}", self.link) };
+        stream.set_nonblocking(true).unwrap();
+        matches!((&*stream).read(&mut [0]), Ok(0))
+    }
+
+    fn fate(&mut self) -> Fate {
+        self.answer(|answer| Fate::Answer(answer.status, answer.id)).unwrap_or(Fate::Disconnected)
+    }
+
+    /// The next answer; `None` after the end of the connection.
+    fn answer<R>(&mut self, f: impl Fn(&Answer<'_>) -> R) -> Option<R> {
+        let begin = Instant::now();
+        loop {
+            let is_gone = self.is_disconnected();
+            match self.cq.poll_one().unwrap() {
+                Some(done) if done.wc.status.ok().is_err() => return None,
+                Some(done) if done.wc.wr_id == 1 => {
+                    let buf = done.buf().unwrap();
+                    let result = f(&Answer::decode(&buf).expect("the server's answers are valid"));
+                    self.qp.rq().unwrap().post(1, buf).unwrap();
+                    return Some(result);
+                }
+                Some(_) => {}
+                None if is_gone => return None,
+                None => {
+                    assert!(begin.elapsed() < LIMIT, "neither an answer nor the end");
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+
+    fn welcome(&mut self) -> Welcome {
+        self.send(&message(Op::Hello, 9, 0, b"", b""));
+        self.answer(|answer| Welcome::decode(answer.value)).unwrap().expect("a welcome")
+    }
+}
+
+fn message(op: Op, id: u32, arg: u32, key: &[u8], value: &[u8]) -> Vec<u8> {
+    let request = Request { op, id, arg, key, value };
+    let mut out = vec![0; request.len()];
+    request.encode(&mut out);
+    out
+}
+
+#[test]
+fn malformed_requests_are_answered_or_end_the_connection() {
+    let (server, target, hca, _fabric) = server(small());
+    let mut honest = client(&hca, &target, Way::Best);
+    let good = message(Op::Put, 5, 0, b"key", b"value");
+    let changed = |at: usize, value: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = value;
+        bytes
+    };
+    let mut hostile = Hostile::new(&hca, &target, 16);
+    for bad in [
+        changed(0, 77),
+        changed(1, 0),
+        changed(1, 200),
+        changed(2, 255),
+        changed(11, 200),
+        good[..20].to_vec(),
+    ] {
+        hostile.send(&bad);
+        assert_eq!(hostile.fate(), Fate::Answer(Status::Malformed, 5), "{bad:?}");
+    }
+    hostile.send(&message(Op::Release, 6, 12345, b"", b""));
+    assert_eq!(hostile.fate(), Fate::Answer(Status::Malformed, 6));
+
+    // A message without a header, one that is longer than a receive, a slot that does not exist.
+    for bad in [&good[..HEADER - 1], &[], &[3; MESSAGE + 1], &message(Op::PutSlot, 7, 99, b"", b"")] {
+        let mut hostile = Hostile::new(&hca, &target, 16);
+        hostile.send(bad);
+        assert_eq!(hostile.fate(), Fate::Disconnected, "{} bytes", bad.len());
+    }
+    let mut hostile = Hostile::new(&hca, &target, 16);
+    let region = hostile.welcome().region;
+    let buf = hostile.pool.get().unwrap();
+    hostile.qp.sq().post(0).write_imm(buf, &region, ImmData::new(u32::MAX)).unwrap();
+    assert_eq!(hostile.fate(), Fate::Disconnected);
+
+    honest.put(b"key", b"still here").unwrap();
+    assert_eq!(honest.get(b"key").unwrap().as_deref(), Some(&b"still here"[..]));
+    let report = ended(server);
+    // The client of the long message may notice its end first.
+    assert_eq!((report.malformed, report.broken >= 4), (11, true), "{report:?}");
+}
+
+#[test]
+fn slots_with_any_bytes_are_refused_or_stored() {
+    let (server, target, hca, _fabric) = server(small());
+    let mut hostile = Hostile::new(&hca, &target, 16);
+    let region = hostile.welcome().region;
+    let put = |key_len: usize, value_len: usize| {
+        message(Op::Put, 3, 0, &vec![1; key_len], &vec![2; value_len])[..HEADER].to_vec()
+    };
+    let good = message(Op::Put, 3, 0, b"key", &[9; 2000]);
+    let nested = message(Op::PutSlot, 3, 0, b"key", b"value");
+    for (bytes, expected) in [
+        (&good, Status::Ok),
+        (&nested, Status::Malformed),
+        (&message(Op::Get, 3, 0, b"key", b""), Status::Malformed),
+        // Longer than the slot, with and without an overflow of 32 bits.
+        (&put(256, 8193 + 256), Status::Malformed),
+        (&[&put(0, 0)[..8], &[0xff; 8]].concat(), Status::Malformed),
+    ] {
+        let mut buf = hostile.pool.get().unwrap();
+        buf.fill(bytes).unwrap();
+        hostile.qp.sq().post(0).write_imm(buf, &region, ImmData::new(0)).unwrap();
+        assert_eq!(hostile.fate(), Fate::Answer(expected, 3), "{:?}", &bytes[..HEADER]);
+    }
+    assert_eq!(ended(server).malformed, 4);
+}
+
+#[test]
+fn random_messages_do_not_stop_the_server() {
+    let (server, target, hca, _fabric) = server(small());
+    let mut honest = client(&hca, &target, Way::Best);
+    let hostile = RefCell::new(Hostile::new(&hca, &target, 16));
+    let valid_front = (0..9_u8, vec(any::<u8>(), 14)).prop_map(|(op, rest)| [&[1, op], &rest[..]].concat());
+    let bytes = prop_oneof![vec(any::<u8>(), 0..200), valid_front];
+    TestRunner::new(Cases { cases: 200, failure_persistence: None, ..Cases::default() })
+        .run(&bytes, |bytes| {
+            let mut hostile = hostile.borrow_mut();
+            hostile.send(&bytes);
+            // A valid release would have no answer, but nothing is leased.
+            if hostile.fate() == Fate::Disconnected {
+                *hostile = Hostile::new(&hca, &target, 16);
+            }
+            Ok(())
+        })
+        .unwrap();
+    check(&mut honest, 1, 30).unwrap();
+    ended(server);
+}
+
+/// A client that takes no answers, or keeps its leases, harms only itself.
+#[test]
+fn clients_that_ignore_their_limits_are_stopped() {
+    let (server, target, hca, _fabric) = server(small());
+    let mut honest = client(&hca, &target, Way::Best);
+    honest.put(b"large", &[7; 8000]).unwrap();
+
+    let mut greedy = Hostile::new(&hca, &target, 32);
+    greedy.welcome();
+    let mut fates = Vec::new();
+    for id in 0..10 {
+        greedy.send(&message(Op::Get, id, 0, b"large", b""));
+        fates.push(greedy.fate());
+    }
+    let expected: Vec<_> = (0..10)
+        .map(|id| Fate::Answer(if id < small().credits { Status::Large } else { Status::Busy }, id))
+        .collect();
+    assert_eq!(fates, expected);
+
+    let mut deaf = Hostile::new(&hca, &target, 0);
+    for id in 0..100 {
+        deaf.send(&message(Op::Get, id, 0, b"no such key", b""));
+    }
+    assert_eq!(deaf.fate(), Fate::Disconnected);
+    check(&mut honest, 1, 30).unwrap();
+    // The leases end with their client.
+    let report = ended(server);
+    assert_eq!(report.broken, 1, "{report:?}");
+}
+
+#[test]
+fn peers_that_are_no_clients_are_refused() {
+    let (server, target, hca, _fabric) = server(small());
+    let Target::Tcp(address) = target else { panic!("{target:?}") };
+    let silent = TcpStream::connect(address).unwrap();
+    let mut noisy = TcpStream::connect(address).unwrap();
+    noisy.write_all(&[0xff; 100]).unwrap();
+    noisy.set_read_timeout(Some(LIMIT)).unwrap();
+    assert!(!matches!(noisy.read(&mut [0; 1]), Ok(1..)), "it got an answer");
+    check(&mut client(&hca, &target, Way::Best), 0, 20).unwrap();
+    drop(silent);
+    assert_eq!(ended(server).clients, 1);
+}
+
+#[test]
+fn results_come_in_any_order_and_limits_are_back_pressure() {
+    let (server, target, hca, _fabric) = server(small());
+    let mut client = client(&hca, &target, Way::Best);
+    let values: Vec<Vec<u8>> = (0..20).map(|n| vec![n; 3000 + usize::from(n)]).collect();
+    let (mut started, mut done) = (0, 0);
+    while done < values.len() {
+        while started < values.len()
+            && client.start(&Ask::Put(&[started as u8], &values[started])).unwrap().is_some()
+        {
+            started += 1;
+        }
+        assert!(started - done <= small().slots as usize, "no more than the slots");
+        assert!(matches!(client.next_result().unwrap(), Some((_, Outcome::Done))));
+        done += 1;
+    }
+    let mut asked = HashMap::new();
+    for n in 0..small().credits as u8 {
+        asked.insert(client.start(&Ask::Get(&[n])).unwrap().unwrap(), n);
+    }
+    assert!(client.start(&Ask::Get(b"x")).unwrap().is_none(), "the credits are used up");
+    while let Some((id, outcome)) = client.next_result().unwrap() {
+        let n = asked.remove(&id).unwrap();
+        assert!(matches!(outcome, Outcome::Value(value) if *value == *values[usize::from(n)]));
+    }
+    assert!(asked.is_empty());
+    ended(server);
+}
+
+/// Kills the process when the test fails.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Server and clients are processes; one client is killed by SIGKILL while it makes requests.
+#[test]
+fn processes_share_a_fabric() {
+    let folder = std::env::temp_dir().join(format!("uverbs-kv-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let socket = folder.join("fabric");
+    let kv = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kv"));
+        command.arg("--fabric").arg(&socket).args(args).stdin(Stdio::null());
+        command
+    };
+    let mut server = Process(
+        kv(&["--serve", "127.0.0.1:0"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(),
+    );
+    let mut line = String::new();
+    BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("listening on ").expect("the address").to_owned();
+
+    let mut victim = Process(
+        kv(&["--connect", &address, "-c", "2", "-n", "4000000000"]).stdout(Stdio::null()).spawn().unwrap(),
+    );
+    let nic = find(&["hca0".into()], Joint::Join(&socket)).unwrap().remove(0);
+    let target = Target::Tcp(address.parse().unwrap());
+    let mut client = Client::<Mlx5>::connect(&nic, &target, Path::default(), Way::Best).unwrap();
+    let begin = Instant::now();
+    // The first key of the victim's first client appears now and then.
+    while client.get(b"client..\0\0\0\0\0\0\0\0").unwrap().is_none() {
+        assert!(begin.elapsed() < LIMIT, "the other client makes no requests");
+        assert!(victim.0.try_wait().unwrap().is_none(), "it ended");
+    }
+    victim.0.kill().unwrap();
+    check(&mut client, 7, 30).unwrap();
+    let run = |args: &[&str]| {
+        let output = kv(&[&["--connect", &address], args].concat()).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    run(&["--put", "greeting", "hello"]);
+    assert_eq!(run(&["--get", "greeting"]), "hello\n");
+    run(&["--delete", "greeting"]);
+    assert!(run(&["-c", "2", "-n", "10"]).contains("every result was right"));
+
+    let pid = nix::unistd::Pid::from_raw(server.0.id().try_into().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    let mut said = String::new();
+    server.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(server.0.wait().unwrap().success(), "{said}");
+    assert!(said.contains("(0 malformed"), "{said}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_measurement_is_printed_as_json() {
+    let kv = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_kv"))
+            .args(["-c", "2", "-n", "20", "--bench", "--sizes", "0,16,4096"])
+            .args(args)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let figures: serde_json::Value = serde_json::from_str(&kv(&["--json", "--cm"])).unwrap();
+    let rows = figures["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 6, "{figures}");
+    assert!(rows.iter().all(|row| row["rate"].as_f64().unwrap() > 0.0), "{figures}");
+    assert_eq!(figures["immediate"], true);
+    let table = kv(&["--no-imm"]);
+    assert_eq!(table.lines().count(), 8, "{table}");
+    assert!(table.contains("WRITE and SEND"), "{table}");
+}
