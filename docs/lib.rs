@@ -20,6 +20,7 @@ mod programs {
     pages! {
         getting_started "src/start/getting-started.md"
         concepts "src/start/concepts.md"
+        asynchronous "src/guides/async.md"
         owned_buffers "src/guides/owned-buffers.md"
         connections "src/guides/connections.md"
         testing "src/guides/testing-without-a-nic.md"

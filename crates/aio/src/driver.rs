@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Running a dispatcher: by a thread that waits for its own future, or by a thread of its own.
+
+use crate::dispatcher::{Dispatcher, Inner, wake};
+use crate::error::{Error, Result};
+use crate::sleeper::Sleeper;
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
+use core::future::Future;
+use core::pin::pin;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use std::sync::Arc;
+use std::task::Wake;
+use std::thread::{self, JoinHandle, Thread};
+use uverbs::Driver;
+
+/// The time for which an idle CQ is polled: the whole budget after a completion, half as much after each time for nothing.
+#[derive(Debug)]
+pub(crate) struct Spin {
+    most: Duration,
+    budget: Duration,
+    since: Option<Duration>,
+}
+
+impl Spin {
+    pub(crate) fn new(most: Duration) -> Self {
+        Self { most, budget: most, since: None }
+    }
+
+    /// There was a completion.
+    pub(crate) fn hit(&mut self) {
+        (self.budget, self.since) = (self.most, None);
+    }
+
+    /// There was none. Returns whether to poll again at once.
+    pub(crate) fn again(&mut self, now: impl FnOnce() -> Duration) -> bool {
+        if self.budget.is_zero() {
+            return false;
+        }
+        let now = now();
+        if now.saturating_sub(*self.since.get_or_insert(now)) < self.budget {
+            return true;
+        }
+        self.budget = (self.budget / 2).max(self.most / 16);
+        self.since = None;
+        false
+    }
+}
+
+/// How many polls pass between two checks of the descriptors, if the CQ is never idle.
+pub(crate) const BUSY_POLLS: u32 = 256;
+
+impl<D: Driver> Inner<D> {
+    /// Polls, spins and sleeps, until `woken` returns true.
+    fn run_until(&self, woken: &dyn Fn() -> bool) -> Result<()> {
+        let sleeper: &Sleeper = self.sleeper();
+        let mut wakes = Vec::new();
+        let mut spin = Spin::new(sleeper.spin());
+        let mut polls = 0_u32;
+        loop {
+            let polled = self.poll(&mut wakes);
+            let progress = !matches!(polled, Ok(0)) || !wakes.is_empty();
+            wake(&mut wakes);
+            polled?;
+            if woken() {
+                return Ok(());
+            }
+            polls = polls.wrapping_add(1);
+            if progress {
+                spin.hit();
+                if polls.is_multiple_of(BUSY_POLLS) {
+                    self.read_descriptors(Some(Duration::ZERO), &mut wakes)?;
+                    wake(&mut wakes);
+                }
+                continue;
+            }
+            if spin.again(|| sleeper.now()) {
+                core::hint::spin_loop();
+                continue;
+            }
+            sleeper.announce();
+            let slept = self.sleep(woken, &mut wakes);
+            sleeper.cancel();
+            wake(&mut wakes);
+            slept?;
+        }
+    }
+
+    /// Arms the CQ, and sleeps if there is nothing to do.
+    fn sleep(&self, woken: &dyn Fn() -> bool, wakes: &mut Vec<Waker>) -> Result<()> {
+        if self.arm(wakes)? && wakes.is_empty() && !woken() {
+            let limit = self.sleeper().time_to_sleep();
+            self.read_descriptors(limit, wakes)?;
+        }
+        Ok(())
+    }
+}
+
+/// Wakes a thread that is parked, or leads.
+#[derive(Debug)]
+struct ThreadWaker {
+    woken: AtomicBool,
+    thread: Thread,
+    sleeper: Arc<Sleeper>,
+}
+
+impl Wake for ThreadWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // The release pairs with the acquire in `block_on`: what was done before the wake is visible to the task.
+        if !self.woken.swap(true, Ordering::Release) && self.thread.id() != thread::current().id() {
+            self.thread.unpark();
+            self.sleeper.kick();
+        }
+    }
+}
+
+impl<D: Driver> Dispatcher<D> {
+    /// Waits for a future, and runs the dispatcher meanwhile: the completions arrive in this thread. If another thread runs it
+    /// already, this one only waits.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let inner = &self.inner;
+        let state = Arc::new(ThreadWaker {
+            woken: AtomicBool::new(true),
+            thread: thread::current(),
+            sleeper: inner.sleeper().clone(),
+        });
+        let waker = Waker::from(state.clone());
+        let mut cx = Context::from_waker(&waker);
+        loop {
+            if state.woken.swap(false, Ordering::Acquire)
+                && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
+            {
+                return output;
+            }
+            if let Some(lead) = inner.sleeper().leadership().try_lead(&waker) {
+                let woken = || state.woken.load(Ordering::Acquire);
+                if let Err(error) = inner.run_until(&woken) {
+                    // All operations have ended with this error. The next round runs the timers only.
+                    log::error!("dispatcher: {error}");
+                }
+                drop(lead);
+            } else if !state.woken.load(Ordering::Acquire) {
+                thread::park();
+            }
+        }
+    }
+
+    /// Runs the dispatcher in a thread of its own, until the value is dropped.
+    ///
+    /// # Errors
+    /// There are too many threads.
+    pub fn spawn(&self) -> Result<DriverThread> {
+        let stop = Arc::new(Stop::default());
+        let dispatcher = self.clone();
+        let wanted = stop.clone();
+        let thread = thread::Builder::new()
+            .name("uverbs-aio".into())
+            .spawn(move || dispatcher.block_on(wanted.wait()))?;
+        Ok(DriverThread { stop, thread: Some(thread) })
+    }
+}
+
+/// A request to stop.
+#[derive(Debug, Default)]
+struct Stop {
+    state: Mutex<(bool, Option<Waker>)>,
+}
+
+impl Stop {
+    fn stop(&self) {
+        let mut state = lock(&self.state);
+        state.0 = true;
+        let waker = state.1.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    async fn wait(&self) {
+        core::future::poll_fn(|cx| {
+            let mut state = lock(&self.state);
+            if state.0 {
+                return Poll::Ready(());
+            }
+            state.1 = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// The thread that runs a dispatcher; see [`Dispatcher::spawn`]. Dropping this stops and joins it. Operations that are in flight
+/// then wait until the dispatcher is run again.
+#[derive(Debug)]
+pub struct DriverThread {
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl DriverThread {
+    /// Stops and joins the thread.
+    ///
+    /// # Errors
+    /// The thread has panicked.
+    pub fn join(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.stop.stop();
+        let panicked = |_| Error::from(std::io::Error::other("the dispatcher's thread has panicked"));
+        self.thread.take().map_or(Ok(()), |thread| thread.join().map_err(panicked))
+    }
+}
+
+impl Drop for DriverThread {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            log::error!("{error}");
+        }
+    }
+}

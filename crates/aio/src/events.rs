@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Asynchronous events of a context as a stream.
+
+use crate::dispatcher::Inner;
+use crate::error::Result;
+use crate::sync::{Mutex, lock};
+use core::fmt;
+use core::pin::Pin;
+use core::task::{Context as TaskContext, Poll, Waker};
+use futures_core::Stream;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Weak};
+use uverbs::attr::EventType;
+use uverbs::{AsyncEvents, Context, Driver, Errno, Event, EventSource};
+
+/// Events that a stream keeps for a task that does not read them. The oldest are dropped.
+const KEPT: usize = 256;
+
+#[derive(Debug, Default)]
+struct Queue {
+    events: VecDeque<Event>,
+    waker: Option<Waker>,
+    ended: bool,
+}
+
+#[derive(Debug)]
+struct Members<D: Driver> {
+    dispatchers: Vec<Weak<Inner<D>>>,
+    streams: Vec<Weak<Mutex<Queue>>>,
+    /// The device was removed.
+    ended: bool,
+}
+
+/// The reader of a context's asynchronous events, and those that want them.
+#[derive(Debug)]
+pub(crate) struct Hub<D: Driver> {
+    events: AsyncEvents<D>,
+    members: Mutex<Members<D>>,
+}
+
+impl<D: Driver> Hub<D> {
+    pub(crate) fn new(context: &Context<D>) -> Result<Arc<Self>> {
+        let events = context.async_events();
+        events.set_nonblocking(true)?;
+        let members = Members { dispatchers: Vec::new(), streams: Vec::new(), ended: false };
+        Ok(Arc::new(Self { events, members: Mutex::new(members) }))
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    pub(crate) fn add(&self, dispatcher: &Arc<Inner<D>>) {
+        let mut members = lock(&self.members);
+        members.dispatchers.retain(|other| other.strong_count() > 0);
+        members.dispatchers.push(Arc::downgrade(dispatcher));
+    }
+
+    pub(crate) fn subscribe(self: &Arc<Self>) -> Events<D> {
+        let mut members = lock(&self.members);
+        let queue = Arc::new(Mutex::new(Queue { ended: members.ended, ..Queue::default() }));
+        members.streams.retain(|other| other.strong_count() > 0);
+        members.streams.push(Arc::downgrade(&queue));
+        Events { queue, _hub: self.clone() }
+    }
+
+    /// Reads what there is, and passes it on.
+    pub(crate) fn read(hub: &Arc<Self>, wakes: &mut Vec<Waker>) {
+        loop {
+            match hub.events.get_event() {
+                Ok(event) => hub.publish(&event, wakes),
+                Err(error) if error.errno() == Errno::EAGAIN => return,
+                Err(error) => {
+                    // The kernel closed the file with the device.
+                    log::debug!("asynchronous events: {error}");
+                    hub.end(wakes);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn publish(&self, event: &Event, wakes: &mut Vec<Waker>) {
+        for queue in self.streams() {
+            let mut queue = lock(&queue);
+            if queue.events.len() == KEPT {
+                queue.events.pop_front();
+            }
+            queue.events.push_back(*event);
+            wakes.extend(queue.waker.take());
+        }
+        match (event.event_type, event.source) {
+            // No event follows.
+            (EventType::DEVICE_FATAL, _) => self.end(wakes),
+            (event_type, EventSource::Qp(number)) => {
+                for dispatcher in self.dispatchers() {
+                    for qp in dispatcher.qps().into_iter().filter(|qp| qp.qp_num() == number) {
+                        qp.event(event_type, wakes);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&self, wakes: &mut Vec<Waker>) {
+        lock(&self.members).ended = true;
+        for queue in self.streams() {
+            let mut queue = lock(&queue);
+            queue.ended = true;
+            wakes.extend(queue.waker.take());
+        }
+        for dispatcher in self.dispatchers() {
+            dispatcher.removed(wakes);
+        }
+    }
+
+    fn streams(&self) -> Vec<Arc<Mutex<Queue>>> {
+        lock(&self.members).streams.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn dispatchers(&self) -> Vec<Arc<Inner<D>>> {
+        lock(&self.members).dispatchers.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// A stream of asynchronous events; see [`Dispatcher::events`](crate::Dispatcher::events).
+///
+/// It ends after the event `DEVICE_FATAL`. It keeps up to 256 events for a task that does not read them.
+pub struct Events<D: Driver> {
+    queue: Arc<Mutex<Queue>>,
+    _hub: Arc<Hub<D>>,
+}
+
+impl<D: Driver> fmt::Debug for Events<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Events").finish_non_exhaustive()
+    }
+}
+
+impl<D: Driver> Events<D> {
+    /// The next event; `None` after the device was removed.
+    pub async fn next(&mut self) -> Option<Event> {
+        core::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
+    }
+}
+
+impl<D: Driver> Stream for Events<D> {
+    type Item = Event;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Option<Event>> {
+        let mut queue = lock(&self.queue);
+        if let Some(event) = queue.events.pop_front() {
+            return Poll::Ready(Some(event));
+        }
+        if queue.ended {
+            return Poll::Ready(None);
+        }
+        queue.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Waking the thread that sleeps on the completion channel.
+//!
+//! The sleeper announces that it will sleep, then checks once more whether there is something to do, and then sleeps. Others
+//! store what there is to do, and then kick. So at least one of the two sees what the other did: the sleeper finds it, or the
+//! kick finds the announcement and raises the event.
+//!
+//! | sleeper | others |
+//! |---|---|
+//! | `announce` | store what there is to do |
+//! | fence | fence |
+//! | check; arm the CQ, and poll it | `kick`: if announced, raise the event |
+//! | sleep until the event, or that of the CQ | |
+
+use crate::sync::{AtomicBool, Ordering, fence};
+
+/// The event that ends a sleep.
+pub(crate) trait Event {
+    fn raise(&self);
+}
+
+#[derive(Debug)]
+pub(crate) struct Kick<E> {
+    asleep: AtomicBool,
+    event: E,
+}
+
+impl<E: Event> Kick<E> {
+    pub(crate) fn new(event: E) -> Self {
+        Self { asleep: AtomicBool::new(false), event }
+    }
+
+    pub(crate) fn event(&self) -> &E {
+        &self.event
+    }
+
+    /// Before the last check.
+    pub(crate) fn announce(&self) {
+        self.asleep.store(true, Ordering::Relaxed);
+        // Pairs with the fence of `kick`: either the check after this sees what was stored before the kick, or the kick sees
+        // the announcement.
+        fence(Ordering::SeqCst);
+    }
+
+    /// After the sleep, or instead of it.
+    pub(crate) fn cancel(&self) {
+        self.asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// Ends the sleep, if there is one.
+    #[inline]
+    pub(crate) fn kick(&self) {
+        // Pairs with the fence of `announce`.
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
+            self.event.raise();
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::{Arc, Condvar, Mutex};
+
+    /// An event as eventfd(2): raised until it is read.
+    #[derive(Default)]
+    struct Raised {
+        raised: Mutex<bool>,
+        changed: Condvar,
+    }
+
+    impl Event for Arc<Raised> {
+        fn raise(&self) {
+            *self.raised.lock().unwrap() = true;
+            self.changed.notify_one();
+        }
+    }
+
+    impl Raised {
+        fn sleep(&self) {
+            let mut raised = self.raised.lock().unwrap();
+            while !*raised {
+                raised = self.changed.wait(raised).unwrap();
+            }
+            *raised = false;
+        }
+    }
+
+    /// If the sleeper missed the message, it would sleep for ever, which loom reports as a deadlock.
+    #[test]
+    fn a_kick_is_not_lost() {
+        loom::model(|| {
+            let event = Arc::new(Raised::default());
+            let kick = Arc::new(Kick::new(event.clone()));
+            let message = Arc::new(AtomicBool::new(false));
+            let other = loom::thread::spawn({
+                let (kick, message) = (kick.clone(), message.clone());
+                move || {
+                    message.store(true, Ordering::Relaxed);
+                    kick.kick();
+                }
+            });
+            while !message.load(Ordering::Relaxed) {
+                kick.announce();
+                if !message.load(Ordering::Relaxed) {
+                    event.sleep();
+                }
+                kick.cancel();
+            }
+            other.join().unwrap();
+        });
+    }
+
+    /// A completion queue that raises one event for the first completion after it was armed.
+    #[derive(Default)]
+    struct Cq {
+        state: Mutex<(u32, bool)>,
+    }
+
+    impl Cq {
+        fn complete(&self, event: &Arc<Raised>) {
+            let mut state = self.state.lock().unwrap();
+            state.0 += 1;
+            if core::mem::take(&mut state.1) {
+                event.raise();
+            }
+        }
+
+        fn arm(&self) {
+            self.state.lock().unwrap().1 = true;
+        }
+
+        fn poll(&self) -> u32 {
+            core::mem::take(&mut self.state.lock().unwrap().0)
+        }
+    }
+
+    /// The order of the dispatcher: poll, announce, arm, poll, sleep. A device completes at any time, and another thread kicks.
+    #[test]
+    fn no_completion_is_lost_between_arm_and_poll() {
+        loom::model(|| {
+            let event = Arc::new(Raised::default());
+            let kick = Arc::new(Kick::new(event.clone()));
+            let cq = Arc::new(Cq::default());
+            let device = loom::thread::spawn({
+                let (cq, event) = (cq.clone(), event.clone());
+                move || {
+                    cq.complete(&event);
+                    cq.complete(&event);
+                }
+            });
+            let mut seen = cq.poll();
+            while seen < 2 {
+                kick.announce();
+                cq.arm();
+                let polled = cq.poll();
+                if polled == 0 {
+                    event.sleep();
+                }
+                seen += polled;
+                kick.cancel();
+                seen += cq.poll();
+            }
+            device.join().unwrap();
+        });
+    }
+}

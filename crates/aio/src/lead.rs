@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which thread or task runs the dispatcher.
+//!
+//! At most one leads: it polls the CQ, and sleeps on the channel when there is nothing. The others wait for their futures. When
+//! the leader leaves, because its own future is ready, all others are woken, and one of them leads next. So the CQ is
+//! polled as long as anyone waits.
+
+use crate::sync::{Mutex, lock};
+use core::task::Waker;
+
+#[derive(Debug, Default)]
+struct State {
+    taken: bool,
+    followers: Vec<Waker>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Leadership {
+    state: Mutex<State>,
+}
+
+impl Leadership {
+    pub(crate) fn new() -> Self {
+        Self { state: Mutex::new(State::default()) }
+    }
+
+    /// Begins to lead; or, if another one leads, wakes `waker` when that one leaves.
+    pub(crate) fn try_lead(&self, waker: &Waker) -> Option<Lead<'_>> {
+        let mut state = lock(&self.state);
+        if state.taken {
+            if !state.followers.iter().any(|follower| follower.will_wake(waker)) {
+                state.followers.push(waker.clone());
+            }
+            return None;
+        }
+        state.taken = true;
+        Some(Lead { leadership: self })
+    }
+}
+
+/// The right to run the dispatcher, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Lead<'a> {
+    leadership: &'a Leadership,
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.leadership.state);
+        state.taken = false;
+        let followers = core::mem::take(&mut state.followers);
+        drop(state);
+        followers.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::{Arc, Condvar, Mutex};
+    use std::task::Wake;
+
+    /// A waker as that of `block_on`, which remembers a wake.
+    #[derive(Default)]
+    struct Flag {
+        woken: Mutex<bool>,
+        changed: Condvar,
+    }
+
+    impl Wake for Flag {
+        fn wake(self: std::sync::Arc<Self>) {
+            *self.woken.lock().unwrap() = true;
+            self.changed.notify_one();
+        }
+    }
+
+    impl Flag {
+        fn wait(&self) {
+            let mut woken = self.woken.lock().unwrap();
+            while !*woken {
+                woken = self.changed.wait(woken).unwrap();
+            }
+            *woken = false;
+        }
+    }
+
+    /// Each of two threads has to lead once. If the leader left without waking the other, that one would wait for ever, which
+    /// loom reports as a deadlock.
+    #[test]
+    fn a_follower_leads_after_the_leader() {
+        loom::model(|| {
+            let leadership = Arc::new(Leadership::new());
+            let lead_once = |leadership: &Leadership| {
+                let flag = std::sync::Arc::new(Flag::default());
+                let waker = Waker::from(flag.clone());
+                while leadership.try_lead(&waker).is_none() {
+                    flag.wait();
+                }
+            };
+            let other = loom::thread::spawn({
+                let leadership = leadership.clone();
+                move || lead_once(&leadership)
+            });
+            lead_once(&leadership);
+            other.join().unwrap();
+        });
+    }
+}

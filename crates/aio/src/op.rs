@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Operations of the send queue as futures: send, read, write, atomics.
+//!
+//! A future has its buffer until it is polled first and the queue has a free entry. Then the queue has the buffer until the
+//! work request is complete. If the future is dropped in between, the completion returns the buffer to its pool.
+
+use crate::dispatcher::wake;
+use crate::error::{Error, Failed, Result};
+use crate::qp::{Qp, QpInner};
+use crate::sync::lock;
+use crate::turnstile::Ticket;
+use core::fmt;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use std::sync::Arc;
+use uverbs::attr::AccessFlags;
+use uverbs::owned::{Access, Buf, Completed, OwnedSendQueue, Rejected, Window};
+use uverbs::wr::ImmData;
+use uverbs::{Driver, PostError, Rc, RemoteRegion, SendFlags, WcStatus};
+
+/// What a work request does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Request {
+    Send,
+    SendImm(ImmData),
+    SendInv(u32),
+    Write(RemoteRegion),
+    WriteImm(RemoteRegion, ImmData),
+    Read(RemoteRegion),
+    FetchAdd(RemoteRegion, u64),
+    CompareSwap(RemoteRegion, u64, u64),
+    Bind(AccessFlags),
+}
+
+mod sealed {
+    use super::{Completed, Driver, OwnedSendQueue, PostError, Rc, Rejected, Request, SendFlags};
+
+    pub trait Payload<D: Driver>: Sized {
+        /// Posts it. It is returned if that fails.
+        #[expect(private_interfaces, reason = "only this crate implements it")]
+        fn post(
+            self,
+            queue: &mut OwnedSendQueue<D, Rc>,
+            wr: (u64, SendFlags),
+            request: &Request,
+        ) -> Result<(), Rejected<Self>>;
+
+        /// An opcode that the payload does not have.
+        fn refuse(self) -> Result<(), Rejected<Self>> {
+            Err(Rejected { error: PostError::IllegalOpcode, returned: Some(self) })
+        }
+
+        /// What the future returns.
+        type Back;
+        fn unposted(self) -> Self::Back;
+        fn completed(completed: Completed<D>) -> Option<Self::Back>;
+    }
+}
+
+/// What an operation takes: a [`Buf`] or a [`Window`], which it gives back, or bytes that are copied when it is posted.
+pub trait Payload<D: Driver>: sealed::Payload<D> {}
+
+impl<D: Driver, A: Access> Payload<D> for Buf<D, A> {}
+impl<D: Driver, A: Access> sealed::Payload<D> for Buf<D, A> {
+    #[expect(private_interfaces, reason = "only this crate implements it")]
+    #[inline]
+    fn post(
+        self,
+        queue: &mut OwnedSendQueue<D, Rc>,
+        (wr_id, flags): (u64, SendFlags),
+        request: &Request,
+    ) -> Result<(), Rejected<Self>> {
+        let wr = queue.post(wr_id).flags(flags);
+        match *request {
+            Request::Send => wr.send(self),
+            Request::SendImm(imm) => wr.send_imm(self, imm),
+            Request::SendInv(rkey) => wr.send_inv(self, rkey),
+            Request::Write(to) => wr.write(self, &to),
+            Request::WriteImm(to, imm) => wr.write_imm(self, &to, imm),
+            Request::Read(from) => wr.read(self, &from),
+            Request::FetchAdd(at, add) => wr.fetch_add(self, &at, add),
+            Request::CompareSwap(at, compare, swap) => wr.compare_swap(self, &at, compare, swap),
+            Request::Bind(_) => sealed::Payload::refuse(self),
+        }
+    }
+
+    type Back = Self;
+
+    fn unposted(self) -> Self {
+        self
+    }
+
+    fn completed(completed: Completed<D>) -> Option<Self> {
+        completed.buf_of()
+    }
+}
+
+impl<D: Driver> Payload<D> for &[u8] {}
+impl<D: Driver> sealed::Payload<D> for &[u8] {
+    #[expect(private_interfaces, reason = "only this crate implements it")]
+    #[inline]
+    fn post(
+        self,
+        queue: &mut OwnedSendQueue<D, Rc>,
+        (wr_id, flags): (u64, SendFlags),
+        request: &Request,
+    ) -> Result<(), Rejected<Self>> {
+        let wr = queue.post(wr_id).flags(flags);
+        let posted = match *request {
+            Request::Send => wr.send_inline(self),
+            Request::SendImm(imm) => wr.send_imm_inline(self, imm),
+            Request::Write(to) => wr.write_inline(self, &to),
+            Request::WriteImm(to, imm) => wr.write_imm_inline(self, &to, imm),
+            _ => return sealed::Payload::<D>::refuse(self),
+        };
+        posted.map_err(|error| Rejected { error, returned: Some(self) })
+    }
+
+    type Back = ();
+
+    fn unposted(self) {}
+
+    fn completed(_: Completed<D>) -> Option<()> {
+        Some(())
+    }
+}
+
+impl<D: Driver> Payload<D> for Window<D> {}
+impl<D: Driver> sealed::Payload<D> for Window<D> {
+    #[expect(private_interfaces, reason = "only this crate implements it")]
+    fn post(
+        self,
+        queue: &mut OwnedSendQueue<D, Rc>,
+        (wr_id, flags): (u64, SendFlags),
+        request: &Request,
+    ) -> Result<(), Rejected<Self>> {
+        match *request {
+            Request::Bind(access) => queue.post(wr_id).flags(flags).bind(self, access),
+            _ => self.refuse(),
+        }
+    }
+
+    type Back = Self;
+
+    fn unposted(self) -> Self {
+        self
+    }
+
+    fn completed(completed: Completed<D>) -> Option<Self> {
+        completed.take()
+    }
+}
+
+enum State<P> {
+    /// Before the post, perhaps waiting for a free entry.
+    New {
+        payload: P,
+        ticket: Ticket,
+    },
+    /// In flight, in this slot.
+    Posted(u64),
+    Finished,
+}
+
+/// An operation of the send queue. It is posted when it is polled first, or as soon as the queue has a free entry; it is ready
+/// when it is complete.
+///
+/// It can be dropped at any time. What was posted takes place nevertheless.
+#[must_use = "futures do nothing unless they are polled"]
+pub struct Op<D: Driver, P: Payload<D>> {
+    qp: Arc<QpInner<D>>,
+    request: Request,
+    flags: SendFlags,
+    state: State<P>,
+}
+
+/// Nothing in it is pinned.
+impl<D: Driver, P: Payload<D>> Unpin for Op<D, P> {}
+
+impl<D: Driver, P: Payload<D>> fmt::Debug for Op<D, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Op").field("request", &self.request).finish_non_exhaustive()
+    }
+}
+
+impl<D: Driver, P: Payload<D>> Op<D, P> {
+    fn new(qp: &Qp<D>, request: Request, payload: P) -> Self {
+        let state = State::New { payload, ticket: Ticket::default() };
+        Self { qp: qp.inner.clone(), request, flags: SendFlags::SIGNALED, state }
+    }
+
+    /// Waits for all earlier reads and atomics of this QP (`IBV_SEND_FENCE`).
+    pub fn fenced(mut self) -> Self {
+        self.flags |= SendFlags::FENCE;
+        self
+    }
+
+    /// Asks for a solicited event at the peer (`IBV_SEND_SOLICITED`).
+    pub fn solicited(mut self) -> Self {
+        self.flags |= SendFlags::SOLICITED;
+        self
+    }
+}
+
+type Done<D, P> = Result<<P as sealed::Payload<D>>::Back, Failed<<P as sealed::Payload<D>>::Back>>;
+
+/// The result of a completed work request.
+fn finish<D: Driver, P: Payload<D>>(completed: Completed<D>) -> Done<D, P> {
+    let (status, vendor_err) = (completed.wc.status, completed.wc.vendor_err);
+    let returned = P::completed(completed);
+    match returned {
+        Some(back) if status == WcStatus::SUCCESS => Ok(back),
+        returned => Err(Failed { error: Error::Completion { status, vendor_err }, returned }),
+    }
+}
+
+impl<D: Driver, P: Payload<D>> Future for Op<D, P> {
+    type Output = Done<D, P>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { qp, request, flags, state } = self.get_mut();
+        let mut guard = lock(&qp.sends);
+        let sends = &mut *guard;
+        if let State::Posted(key) = *state {
+            let Poll::Ready(outcome) = sends.slots.poll(key, cx.waker()) else { return Poll::Pending };
+            drop(guard);
+            *state = State::Finished;
+            return Poll::Ready(match outcome {
+                Some(Ok(completed)) => finish::<D, P>(completed),
+                Some(Err(error)) => Err(error.into()),
+                // The slot is that of this future until the future takes the result.
+                None => Err(Error::Closed.into()),
+            });
+        }
+        let State::New { payload, mut ticket } = core::mem::replace(state, State::Finished) else {
+            panic!("polled after it was ready");
+        };
+        let mut wakes = Vec::new();
+        let fail = |error, returned: Option<P>| {
+            Poll::Ready(Err(Failed { error, returned: returned.map(P::unposted) }))
+        };
+        let result = if let Some(error) = sends.closed.clone() {
+            sends.leave(&mut ticket, &mut wakes);
+            fail(error, Some(payload))
+        } else if !sends.turnstile.pass(&mut ticket, 1, sends.free, cx.waker()) {
+            *state = State::New { payload, ticket };
+            return Poll::Pending;
+        } else {
+            match (&mut sends.queue, sends.slots.insert(cx.waker().clone())) {
+                (Some(queue), Some(key)) => {
+                    match payload.post(queue, (qp.route().send(key), *flags), request) {
+                        Ok(()) => {
+                            sends.free -= 1;
+                            *state = State::Posted(key);
+                            return Poll::Pending;
+                        }
+                        Err(Rejected { error: error @ PostError::Doorbell(_), returned }) => {
+                            // The device may execute it: it is in flight, and its completion may arrive.
+                            sends.free -= 1;
+                            sends.slots.abandon(key);
+                            fail(error.into(), returned)
+                        }
+                        Err(Rejected { error, returned }) => {
+                            sends.slots.remove(key);
+                            // It does not use its entry.
+                            sends.turnstile.wake(sends.free, &mut wakes);
+                            fail(error.into(), returned)
+                        }
+                    }
+                }
+                _ => fail(PostError::QueueFull.into(), Some(payload)),
+            }
+        };
+        drop(guard);
+        wake(&mut wakes);
+        result
+    }
+}
+
+impl<D: Driver, P: Payload<D>> Drop for Op<D, P> {
+    fn drop(&mut self) {
+        let mut wakes = Vec::new();
+        match &mut self.state {
+            State::New { ticket, .. } if ticket.is_waiting() => {
+                lock(&self.qp.sends).leave(ticket, &mut wakes);
+            }
+            State::Posted(key) => {
+                let outcome = lock(&self.qp.sends).slots.abandon(*key);
+                drop(outcome);
+            }
+            _ => {}
+        }
+        wake(&mut wakes);
+    }
+}
+
+impl<D: Driver> Qp<D> {
+    /// `IBV_WR_SEND`.
+    ///
+    /// # Errors
+    /// Those of the post, of the completion, or [`Error::Closed`]; all operations have these.
+    pub fn send<A: Access>(&self, buf: Buf<D, A>) -> Op<D, Buf<D, A>> {
+        Op::new(self, Request::Send, buf)
+    }
+
+    /// `IBV_WR_SEND_WITH_IMM`: the immediate arrives in the peer's message.
+    pub fn send_imm<A: Access>(&self, buf: Buf<D, A>, imm: ImmData) -> Op<D, Buf<D, A>> {
+        Op::new(self, Request::SendImm(imm), buf)
+    }
+
+    /// `IBV_WR_SEND_WITH_INV`: the peer's `rkey` is invalidated when the message arrives.
+    pub fn send_inv<A: Access>(&self, buf: Buf<D, A>, rkey: u32) -> Op<D, Buf<D, A>> {
+        Op::new(self, Request::SendInv(rkey), buf)
+    }
+
+    /// `IBV_WR_SEND` of bytes that are copied when it is posted; at most the QP's `max_inline_data`.
+    pub fn send_inline<'a>(&self, data: &'a [u8]) -> Op<D, &'a [u8]> {
+        Op::new(self, Request::Send, data)
+    }
+
+    /// As [`send_inline`](Self::send_inline), with an immediate.
+    pub fn send_imm_inline<'a>(&self, data: &'a [u8], imm: ImmData) -> Op<D, &'a [u8]> {
+        Op::new(self, Request::SendImm(imm), data)
+    }
+
+    /// `IBV_WR_RDMA_WRITE` to the front of `to`.
+    pub fn write<A: Access>(&self, buf: Buf<D, A>, to: &RemoteRegion) -> Op<D, Buf<D, A>> {
+        Op::new(self, Request::Write(*to), buf)
+    }
+
+    /// `IBV_WR_RDMA_WRITE` of bytes that are copied when it is posted.
+    pub fn write_inline<'a>(&self, data: &'a [u8], to: &RemoteRegion) -> Op<D, &'a [u8]> {
+        Op::new(self, Request::Write(*to), data)
+    }
+
+    /// `IBV_WR_RDMA_WRITE_WITH_IMM`: the peer gets an empty message with the immediate.
+    pub fn write_imm<A: Access>(&self, buf: Buf<D, A>, to: &RemoteRegion, imm: ImmData) -> Op<D, Buf<D, A>> {
+        Op::new(self, Request::WriteImm(*to, imm), buf)
+    }
+
+    /// As [`write_imm`](Self::write_imm), of bytes that are copied when it is posted.
+    pub fn write_imm_inline<'a>(&self, data: &'a [u8], to: &RemoteRegion, imm: ImmData) -> Op<D, &'a [u8]> {
+        Op::new(self, Request::WriteImm(*to, imm), data)
+    }
+
+    /// `IBV_WR_RDMA_READ` of as many bytes as the buffer's length from the front of `from`.
+    pub fn read<A: Access>(&self, buf: Buf<D, A>, from: &RemoteRegion) -> Op<D, Buf<D, A>> {
+        Op::new(self, Request::Read(*from), buf)
+    }
+
+    /// `IBV_WR_ATOMIC_FETCH_AND_ADD` to the first word of `at`: the old value arrives in the first 8 bytes of the buffer, in
+    /// the byte order of this machine.
+    pub fn fetch_add<A: Access>(&self, buf: Buf<D, A>, at: &RemoteRegion, add: u64) -> Op<D, Buf<D, A>> {
+        Op::new(self, Request::FetchAdd(*at, add), buf)
+    }
+
+    /// `IBV_WR_ATOMIC_CMP_AND_SWP` of the first word of `at`: the old value arrives as with
+    /// [`fetch_add`](Self::fetch_add).
+    pub fn compare_swap<A: Access>(
+        &self,
+        buf: Buf<D, A>,
+        at: &RemoteRegion,
+        compare: u64,
+        swap: u64,
+    ) -> Op<D, Buf<D, A>> {
+        Op::new(self, Request::CompareSwap(*at, compare, swap), buf)
+    }
+
+    /// `IBV_WR_BIND_MW`: opens the window to the peer with the rights `access`.
+    pub fn bind(&self, window: Window<D>, access: AccessFlags) -> Op<D, Window<D>> {
+        Op::new(self, Request::Bind(access), window)
+    }
+}

@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Queue pairs whose operations are futures.
+
+use crate::dispatcher::{Dispatcher, Ended, Inner, RouteId, wake};
+use crate::error::{Error, Result};
+use crate::recv::{Receives, Recv};
+use crate::slots::Slots;
+use crate::srq::Srq;
+use crate::sync::{Mutex, lock};
+use crate::turnstile::{Ticket, Turnstile};
+use core::fmt;
+use core::task::{Poll, Waker};
+use std::sync::{Arc, OnceLock};
+use uverbs::attr::{EventType, QpCap, QpState};
+use uverbs::owned::{Completed, OwnedSendQueue, Pool};
+use uverbs::qp::QpControl;
+use uverbs::{ConnectAttr, Driver, Endpoint, ProtectionDomain, Rc, WcStatus};
+
+/// The result of a send, or why it has none.
+pub(crate) type Outcome<D> = Result<Completed<D>>;
+
+/// What posts sends, and the sends in flight.
+pub(crate) struct Sends<D: Driver> {
+    /// `None` only while the QP is dropped.
+    pub(crate) queue: Option<OwnedSendQueue<D, Rc>>,
+    pub(crate) slots: Slots<Outcome<D>>,
+    /// Work requests that can be posted.
+    pub(crate) free: u32,
+    pub(crate) turnstile: Turnstile,
+    /// Why nothing can be posted any more.
+    pub(crate) closed: Option<Error>,
+    /// Those that wait until no send is in flight.
+    draining: Vec<Waker>,
+}
+
+/// The shared part of a QP. Futures hold it, so the QP lives as long as they do.
+pub(crate) struct QpInner<D: Driver> {
+    pub(crate) sends: Mutex<Sends<D>>,
+    pub(crate) receives: Mutex<Receives<D>>,
+    control: QpControl<D>,
+    dispatcher: Arc<Inner<D>>,
+    route: RouteId,
+    /// Entries of the CQ that are reserved for it.
+    entries: u32,
+    depth: u32,
+    /// The first error of a completion: those after it are flushed only.
+    fault: OnceLock<Error>,
+    srq: Option<Srq<D>>,
+}
+
+impl<D: Driver> fmt::Debug for QpInner<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Qp").field("qp_num", &self.qp_num()).finish_non_exhaustive()
+    }
+}
+
+impl<D: Driver> Drop for QpInner<D> {
+    fn drop(&mut self) {
+        // The parts of the kernel object first, so that its entry is free only when it has no more completions.
+        let sends = self.sends.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        drop(sends.queue.take());
+        let receives = self.receives.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        receives.drop_queue();
+        let (route, entries) = (self.route, self.entries);
+        self.dispatcher.queue_ended(Ended { route, qp_num: Some(self.qp_num()), entries });
+    }
+}
+
+/// A QP in the making.
+#[must_use]
+pub struct QpBuilder<'a, D: Driver> {
+    dispatcher: &'a Dispatcher<D>,
+    pd: &'a ProtectionDomain<D>,
+    cap: QpCap,
+    pool: Option<&'a Pool<D>>,
+    srq: Option<&'a Srq<D>>,
+}
+
+impl<D: Driver> fmt::Debug for QpBuilder<'_, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QpBuilder").field("cap", &self.cap).finish_non_exhaustive()
+    }
+}
+
+impl<'a, D: Driver> QpBuilder<'a, D> {
+    pub(crate) fn new(dispatcher: &'a Dispatcher<D>, pd: &'a ProtectionDomain<D>) -> Self {
+        let cap =
+            QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
+        Self { dispatcher, pd, cap, pool: None, srq: None }
+    }
+
+    /// How many work requests may be in flight: 64 sends and 64 receives by default. More operations wait.
+    pub fn depth(mut self, sends: u32, receives: u32) -> Self {
+        (self.cap.max_send_wr, self.cap.max_recv_wr) = (sends, receives);
+        self
+    }
+
+    /// Bytes that a send can have inline; 64 by default.
+    pub fn inline(mut self, bytes: u32) -> Self {
+        self.cap.max_inline_data = bytes;
+        self
+    }
+
+    /// Posts receives with buffers of this pool: as many as the depth, and another one for each that a task has taken.
+    pub fn pool(self, pool: &'a Pool<D>) -> Self {
+        Self { pool: Some(pool), ..self }
+    }
+
+    /// Takes its receives from a shared queue.
+    pub fn srq(self, srq: &'a Srq<D>) -> Self {
+        Self { srq: Some(srq), ..self }
+    }
+
+    /// Creates it, in state RESET.
+    ///
+    /// # Errors
+    /// The CQ of the dispatcher has too few entries left, or the kernel's refusal.
+    pub fn create(self) -> Result<Qp<D>> {
+        let Self { dispatcher, pd, cap, pool, srq } = self;
+        let depths = (cap.max_send_wr, if srq.is_some() { 0 } else { cap.max_recv_wr });
+        let inner = &dispatcher.inner;
+        let create = |cq: &_| {
+            let builder = pd.owned_qp::<Rc>().cq(cq).cap(cap);
+            // An SRQ of another dispatcher would complete to its own numbers.
+            match srq {
+                Some(srq) if !srq.is_of(inner) => {
+                    let reason = "it is that of another dispatcher";
+                    Err(uverbs::Error::invalid("create_qp", "srq", reason).into())
+                }
+                Some(srq) => srq.with_queue(|queue| Ok(builder.srq(queue).create()?)),
+                None => Ok(builder.create()?),
+            }
+        };
+        let (qp, entries, route) = inner.add_queue(create, |_| depths.0.saturating_add(depths.1))?;
+        let (sends, receives, control) = qp.split();
+        let receives = Receives::new(receives, pool.cloned(), depths.1, route);
+        let sends = Sends {
+            queue: Some(sends),
+            slots: Slots::new(),
+            free: depths.0,
+            turnstile: Turnstile::default(),
+            closed: None,
+            draining: Vec::new(),
+        };
+        let qp = Arc::new(QpInner {
+            sends: Mutex::new(sends),
+            receives: Mutex::new(receives),
+            control,
+            dispatcher: inner.clone(),
+            route,
+            entries,
+            depth: depths.0,
+            fault: OnceLock::new(),
+            srq: srq.cloned(),
+        });
+        inner.set_qp(route, &qp, srq.is_some());
+        Ok(Qp { inner: qp })
+    }
+}
+
+/// A reliable connected queue pair whose operations are futures. Clones share it; it is destroyed when all clones and futures
+/// are dropped.
+///
+/// The operations are in the order in which their futures are polled first. If more are polled than the queue has entries,
+/// they wait for one in that order.
+pub struct Qp<D: Driver> {
+    pub(crate) inner: Arc<QpInner<D>>,
+}
+
+impl<D: Driver> Clone for Qp<D> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone() }
+    }
+}
+
+impl<D: Driver> fmt::Debug for Qp<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl<D: Driver> Qp<D> {
+    /// The QP's number, 24 bits.
+    #[must_use]
+    pub fn qp_num(&self) -> u32 {
+        self.inner.qp_num()
+    }
+
+    /// States and queries. After a move to INIT by it, [`post_receives`](Self::post_receives).
+    #[must_use]
+    pub fn control(&self) -> &QpControl<D> {
+        &self.inner.control
+    }
+
+    /// Its dispatcher.
+    #[must_use]
+    pub fn dispatcher(&self) -> Dispatcher<D> {
+        Dispatcher { inner: self.inner.dispatcher.clone() }
+    }
+
+    /// Moves it from RESET to INIT, and posts the receives.
+    ///
+    /// # Errors
+    /// As [`QpControl::init`].
+    pub fn init(&self, attr: &ConnectAttr) -> Result<()> {
+        self.inner.control.init(attr)?;
+        self.post_receives();
+        Ok(())
+    }
+
+    /// Posts the receives, after the QP was moved to INIT in another way.
+    pub fn post_receives(&self) {
+        lock(&self.inner.receives).refill();
+    }
+
+    /// This side's endpoint for the exchange; see [`QpControl::endpoint`].
+    ///
+    /// # Errors
+    /// As [`QpControl::endpoint`].
+    pub fn endpoint(&self, psn: u32, attr: &ConnectAttr) -> Result<Endpoint> {
+        Ok(self.inner.control.endpoint(psn, attr)?)
+    }
+
+    /// Moves it from INIT to RTS, connected to `remote`. `local` is this side's endpoint.
+    ///
+    /// # Errors
+    /// As [`QpControl::connect`].
+    pub fn connect(&self, local: &Endpoint, remote: &Endpoint, attr: &ConnectAttr) -> Result<()> {
+        Ok(self.inner.control.connect(local, remote, attr)?)
+    }
+
+    /// The next message. Messages are in the order of their arrival, and so are the tasks that wait for them.
+    ///
+    /// # Errors
+    /// After all messages that have arrived: the error of the QP, or [`Error::Closed`].
+    pub fn recv(&self) -> Recv<D> {
+        Recv::new(self.inner.clone())
+    }
+
+    /// A message that has arrived already.
+    #[must_use]
+    pub fn try_recv(&self) -> Option<crate::Message<D>> {
+        self.inner.try_recv()
+    }
+
+    /// Ends the connection: no more operations begin; waits until those in flight are complete; then moves the QP to ERR, and
+    /// waits until the receives are flushed. Messages that have arrived can still be [received](Self::recv). The peer has to be
+    /// told in another way, for example by a last message.
+    ///
+    /// If the future is dropped, for example by a time limit because the peer does not answer,
+    /// [`abort`](Self::abort) ends the operations in flight.
+    ///
+    /// # Errors
+    /// The kernel refuses the move to ERR, or the device was removed.
+    pub async fn shutdown(&self) -> Result<()> {
+        let inner = &self.inner;
+        inner.close();
+        core::future::poll_fn(|cx| inner.poll_drained(cx.waker())).await;
+        inner.flush().await
+    }
+
+    /// As [`shutdown`](Self::shutdown), without waiting for operations in flight: they are flushed, and end with
+    /// [`WcStatus::WR_FLUSH_ERR`].
+    ///
+    /// # Errors
+    /// As [`shutdown`](Self::shutdown).
+    pub async fn abort(&self) -> Result<()> {
+        self.inner.close();
+        self.inner.flush().await?;
+        core::future::poll_fn(|cx| self.inner.poll_drained(cx.waker())).await;
+        Ok(())
+    }
+}
+
+impl<D: Driver> QpInner<D> {
+    pub(crate) fn qp_num(&self) -> u32 {
+        self.control.qp_num()
+    }
+
+    pub(crate) fn route(&self) -> RouteId {
+        self.route
+    }
+
+    /// The first error of a completion.
+    pub(crate) fn fault(&self) -> Option<&Error> {
+        self.fault.get()
+    }
+
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.dispatcher.failure()
+    }
+
+    /// A send is complete, with all unsignaled ones before it.
+    #[inline]
+    pub(crate) fn sent(&self, key: u64, completed: Completed<D>, wakes: &mut Vec<Waker>) {
+        let status = completed.wc.status;
+        if !status.is_success() {
+            self.note_error(status, completed.wc.vendor_err, wakes);
+        }
+        let mut sends = lock(&self.sends);
+        sends.free += 1;
+        let abandoned = sends.slots.complete(key, Ok(completed), wakes);
+        sends.released(self.depth, wakes);
+        drop(sends);
+        // The buffer of an operation whose future was dropped goes back to its pool.
+        drop(abandoned);
+    }
+
+    fn note_error(&self, status: WcStatus, vendor_err: u32, wakes: &mut Vec<Waker>) {
+        let error = Error::Completion { status, vendor_err };
+        if status != WcStatus::WR_FLUSH_ERR {
+            let _ = self.fault.set(error.clone());
+        }
+        if self.srq.is_some() {
+            // Its receives are not flushed, because they are not its own.
+            lock(&self.receives).end(self.fault().cloned().unwrap_or(error), wakes);
+        }
+    }
+
+    /// A receive is complete. Returns whether the queue is empty because its pool is.
+    #[inline]
+    pub(crate) fn received(&self, completed: Completed<D>, wakes: &mut Vec<Waker>) -> bool {
+        let wc = completed.wc;
+        if !wc.status.is_success() && wc.status != WcStatus::WR_FLUSH_ERR {
+            let _ = self.fault.set(Error::Completion { status: wc.status, vendor_err: wc.vendor_err });
+        }
+        lock(&self.receives).received(completed, self.fault(), self.srq.is_none(), wakes)
+    }
+
+    /// As [`Receives::refill`].
+    pub(crate) fn refill(&self) -> bool {
+        lock(&self.receives).refill()
+    }
+
+    fn try_recv(&self) -> Option<crate::Message<D>> {
+        lock(&self.receives).take_first()
+    }
+
+    /// The QP had an asynchronous event.
+    pub(crate) fn event(&self, event_type: EventType, wakes: &mut Vec<Waker>) {
+        let fatal = [EventType::QP_FATAL, EventType::QP_REQ_ERR, EventType::QP_ACCESS_ERR];
+        if self.srq.is_some() && fatal.contains(&event_type) {
+            lock(&self.receives).end(Error::QpEvent(event_type), wakes);
+        }
+        if event_type == EventType::QP_LAST_WQE_REACHED {
+            lock(&self.receives).last_taken(wakes);
+        }
+    }
+
+    /// Ends all operations: there are no more completions.
+    pub(crate) fn fail(&self, error: &Error, wakes: &mut Vec<Waker>) {
+        let mut sends = lock(&self.sends);
+        sends.closed = Some(error.clone());
+        sends.slots.fail_all(|| Err(error.clone()), wakes);
+        sends.turnstile.wake_all(wakes);
+        wakes.append(&mut sends.draining);
+        drop(sends);
+        lock(&self.receives).fail(error.clone(), wakes);
+    }
+
+    /// No more operations begin.
+    fn close(&self) {
+        let mut wakes = Vec::new();
+        let mut sends = lock(&self.sends);
+        sends.closed.get_or_insert(Error::Closed);
+        sends.turnstile.wake_all(&mut wakes);
+        drop(sends);
+        lock(&self.receives).close();
+        wake(&mut wakes);
+    }
+
+    /// Waits until no send is in flight.
+    fn poll_drained(&self, waker: &Waker) -> Poll<()> {
+        let mut sends = lock(&self.sends);
+        if sends.free == self.depth || self.failure().is_some() {
+            return Poll::Ready(());
+        }
+        if !sends.draining.iter().any(|other| other.will_wake(waker)) {
+            sends.draining.push(waker.clone());
+        }
+        Poll::Pending
+    }
+
+    /// Moves the QP to ERR, and waits until its receives are flushed.
+    async fn flush(&self) -> Result<()> {
+        if let Some(error) = self.failure() {
+            return Err(error);
+        }
+        // A QP that was never connected has nothing that the device would flush.
+        let state = self.control.state()?;
+        if state == QpState::RESET {
+            return Ok(());
+        }
+        self.control.modify_state(QpState::ERR)?;
+        let mut wakes = Vec::new();
+        core::future::poll_fn(|cx| lock(&self.receives).poll_flushed(cx.waker(), &mut wakes)).await;
+        wake(&mut wakes);
+        self.failure().map_or(Ok(()), Err)
+    }
+}
+
+impl<D: Driver> Sends<D> {
+    /// Wakes those that wait for an entry.
+    #[inline]
+    pub(crate) fn released(&mut self, depth: u32, wakes: &mut Vec<Waker>) {
+        if !self.turnstile.is_empty() {
+            self.turnstile.wake(self.free, wakes);
+        }
+        if self.free == depth {
+            wakes.append(&mut self.draining);
+        }
+    }
+
+    /// Gives up a place among those that wait for entries.
+    pub(crate) fn leave(&mut self, ticket: &mut Ticket, wakes: &mut Vec<Waker>) {
+        self.turnstile.leave(ticket, self.free, wakes);
+    }
+}

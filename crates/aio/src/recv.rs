@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Receives: posted from a pool, and kept until a task takes the message.
+//!
+//! A receive does not belong to a future. So a dropped future loses no message: the next one gets it. The queue is refilled
+//! when messages are taken. At most as many buffers as the queue's depth are posted or wait for a task, so a task that does not
+//! receive stops its peer (receiver not ready), and not others that share its pool.
+
+use crate::dispatcher::{RouteId, wake};
+use crate::error::{Error, Result};
+use crate::qp::QpInner;
+use crate::sync::lock;
+use crate::turnstile::{Ticket, Turnstile};
+use core::fmt;
+use core::future::Future;
+use core::ops::{Deref, DerefMut};
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use uverbs::owned::{Buf, Completed, OwnedRecvQueue, Pool};
+use uverbs::wr::ImmData;
+use uverbs::{Driver, WorkCompletion};
+
+/// A message that was received. It is the slice of its bytes; its buffer goes back to the pool when it is dropped.
+pub struct Message<D: Driver> {
+    buf: Buf<D>,
+    wc: WorkCompletion,
+}
+
+impl<D: Driver> fmt::Debug for Message<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message").field("len", &self.buf.len()).field("imm", &self.imm()).finish()
+    }
+}
+
+impl<D: Driver> Message<D> {
+    /// The immediate data, if the sender gave some.
+    #[must_use]
+    pub fn imm(&self) -> Option<ImmData> {
+        self.wc.imm_data()
+    }
+
+    /// The fields of the completion. Those of a write with immediate have the number of bytes that it wrote; the message
+    /// itself is empty.
+    #[must_use]
+    pub fn completion(&self) -> &WorkCompletion {
+        &self.wc
+    }
+
+    /// The buffer, for example to send it on.
+    #[must_use]
+    pub fn into_buf(self) -> Buf<D> {
+        self.buf
+    }
+}
+
+impl<D: Driver> Deref for Message<D> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.buf
+    }
+}
+
+impl<D: Driver> DerefMut for Message<D> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.buf
+    }
+}
+
+/// The receive queue of a QP, and the messages that have arrived.
+pub(crate) struct Receives<D: Driver> {
+    /// `None` if the receives are those of an SRQ.
+    queue: Option<OwnedRecvQueue<D>>,
+    pool: Option<Pool<D>>,
+    depth: u32,
+    posted: u32,
+    route: RouteId,
+    messages: VecDeque<Message<D>>,
+    turnstile: Turnstile,
+    /// Why no more messages arrive.
+    ended: Option<Error>,
+    closed: bool,
+    /// With an SRQ: the device takes no more receives for this QP.
+    is_last_taken: bool,
+    flushing: Vec<Waker>,
+}
+
+impl<D: Driver> Receives<D> {
+    pub(crate) fn new(
+        queue: Option<OwnedRecvQueue<D>>,
+        pool: Option<Pool<D>>,
+        depth: u32,
+        route: RouteId,
+    ) -> Self {
+        Self {
+            queue,
+            pool,
+            depth,
+            posted: 0,
+            route,
+            messages: VecDeque::new(),
+            turnstile: Turnstile::default(),
+            ended: None,
+            closed: false,
+            is_last_taken: false,
+            flushing: Vec::new(),
+        }
+    }
+
+    pub(crate) fn drop_queue(&mut self) {
+        self.queue = None;
+    }
+
+    /// Posts receives until the queue is full, or the pool is empty. Returns whether the queue is empty because the pool is.
+    pub(crate) fn refill(&mut self) -> bool {
+        let (Some(queue), Some(pool)) = (&mut self.queue, &self.pool) else { return false };
+        if self.ended.is_some() || self.closed {
+            return false;
+        }
+        let kept = u32::try_from(self.messages.len()).unwrap_or(u32::MAX);
+        let missing = self.depth.saturating_sub(self.posted.saturating_add(kept));
+        // A batch saves doorbells: a quarter of the queue, or the whole if it is empty.
+        if missing == 0 || (self.posted > 0 && missing < self.depth / 4) {
+            return false;
+        }
+        let mut batch = queue.batch();
+        let mut pushed = 0;
+        while pushed < missing
+            && let Some(buf) = pool.get()
+        {
+            batch.push(self.route.receive(), buf);
+            pushed += 1;
+        }
+        if pushed == 0 {
+            drop(batch);
+            return self.posted == 0;
+        }
+        match batch.complete() {
+            Ok(()) => self.posted += pushed,
+            // In RESET; the receives are posted in INIT. In ERR completions will say so.
+            Err(error) => log::debug!("receives: {error}"),
+        }
+        false
+    }
+
+    /// A receive is complete: of the QP's own queue, or of an SRQ. Returns as `refill`.
+    #[inline]
+    pub(crate) fn received(
+        &mut self,
+        completed: Completed<D>,
+        fault: Option<&Error>,
+        own: bool,
+        wakes: &mut Vec<Waker>,
+    ) -> bool {
+        if own {
+            self.posted = self.posted.saturating_sub(1);
+        }
+        let wc = completed.wc;
+        if !wc.status.is_success() {
+            let error = Error::Completion { status: wc.status, vendor_err: wc.vendor_err };
+            self.end(fault.cloned().unwrap_or(error), wakes);
+        } else if let Some(buf) = completed.buf() {
+            self.messages.push_back(Message { buf, wc });
+            self.turnstile.wake(self.available(), wakes);
+        }
+        if self.posted == 0 {
+            wakes.append(&mut self.flushing);
+        }
+        self.refill()
+    }
+
+    fn available(&self) -> u32 {
+        u32::try_from(self.messages.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn take_first(&mut self) -> Option<Message<D>> {
+        // Those that wait come first.
+        if !self.turnstile.is_empty() {
+            return None;
+        }
+        let message = self.messages.pop_front();
+        self.refill();
+        message
+    }
+
+    /// No more messages arrive. The first reason counts.
+    pub(crate) fn end(&mut self, error: Error, wakes: &mut Vec<Waker>) {
+        if self.ended.is_none() {
+            self.ended = Some(if self.closed { Error::Closed } else { error });
+        }
+        self.turnstile.wake_all(wakes);
+    }
+
+    /// As [`end`](Self::end), and the receives that are posted are not flushed either.
+    pub(crate) fn fail(&mut self, error: Error, wakes: &mut Vec<Waker>) {
+        self.posted = 0;
+        self.is_last_taken = true;
+        self.ended = Some(error);
+        self.turnstile.wake_all(wakes);
+        wakes.append(&mut self.flushing);
+    }
+
+    /// The QP will be moved to ERR.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+    }
+
+    /// The event `QP_LAST_WQE_REACHED`.
+    pub(crate) fn last_taken(&mut self, wakes: &mut Vec<Waker>) {
+        self.is_last_taken = true;
+        wakes.append(&mut self.flushing);
+    }
+
+    /// After the move to ERR: waits until no receive of the QP is in flight.
+    pub(crate) fn poll_flushed(&mut self, waker: &Waker, wakes: &mut Vec<Waker>) -> Poll<()> {
+        let flushed = match self.queue {
+            Some(_) => self.posted == 0,
+            None => self.is_last_taken,
+        };
+        if flushed {
+            self.end(Error::Closed, wakes);
+            return Poll::Ready(());
+        }
+        if !self.flushing.iter().any(|other| other.will_wake(waker)) {
+            self.flushing.push(waker.clone());
+        }
+        Poll::Pending
+    }
+}
+
+/// The next message; see [`Qp::recv`](crate::Qp::recv).
+#[must_use = "futures do nothing unless they are polled"]
+pub struct Recv<D: Driver> {
+    qp: Arc<QpInner<D>>,
+    ticket: Ticket,
+}
+
+impl<D: Driver> fmt::Debug for Recv<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recv").field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}
+
+impl<D: Driver> Recv<D> {
+    pub(crate) fn new(qp: Arc<QpInner<D>>) -> Self {
+        Self { qp, ticket: Ticket::default() }
+    }
+}
+
+impl<D: Driver> Future for Recv<D> {
+    type Output = Result<Message<D>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { qp, ticket } = &mut *self;
+        let mut receives = lock(&qp.receives);
+        let available = receives.available();
+        if receives.turnstile.pass(ticket, 1, available, cx.waker())
+            && let Some(message) = receives.messages.pop_front()
+        {
+            receives.refill();
+            return Poll::Ready(Ok(message));
+        }
+        if let Some(error) = receives.ended.clone().or_else(|| qp.failure()) {
+            let mut wakes = Vec::new();
+            receives.turnstile.leave(ticket, available, &mut wakes);
+            drop(receives);
+            wake(&mut wakes);
+            return Poll::Ready(Err(error));
+        }
+        receives.refill();
+        Poll::Pending
+    }
+}
+
+impl<D: Driver> Drop for Recv<D> {
+    fn drop(&mut self) {
+        if self.ticket.is_waiting() {
+            let mut wakes = Vec::new();
+            let mut receives = lock(&self.qp.receives);
+            let available = receives.available();
+            receives.turnstile.leave(&mut self.ticket, available, &mut wakes);
+            drop(receives);
+            // A message for which this future was woken goes to the next one.
+            wake(&mut wakes);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Shared receive queues that are refilled from a pool.
+
+use crate::dispatcher::{Dispatcher, Ended, Inner, RouteId};
+use crate::error::Result;
+use crate::sync::{Mutex, lock};
+use core::fmt;
+use std::sync::Arc;
+use uverbs::attr::{SrqAttr, SrqInitAttr};
+use uverbs::owned::{OwnedSrq, Pool};
+use uverbs::{Driver, ProtectionDomain};
+
+struct State<D: Driver> {
+    /// `None` only while it is dropped.
+    queue: Option<OwnedSrq<D>>,
+    pool: Pool<D>,
+    depth: u32,
+    posted: u32,
+}
+
+pub(crate) struct SrqInner<D: Driver> {
+    state: Mutex<State<D>>,
+    dispatcher: Arc<Inner<D>>,
+    route: RouteId,
+    entries: u32,
+}
+
+impl<D: Driver> fmt::Debug for SrqInner<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Srq").field("depth", &self.entries).finish_non_exhaustive()
+    }
+}
+
+/// A shared receive queue, whose receives are posted from a pool. Clones share it; QPs hold it.
+pub struct Srq<D: Driver> {
+    inner: Arc<SrqInner<D>>,
+}
+
+impl<D: Driver> Clone for Srq<D> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone() }
+    }
+}
+
+impl<D: Driver> fmt::Debug for Srq<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl<D: Driver> Dispatcher<D> {
+    /// Creates a shared receive queue with `depth` receives, and posts them with buffers of the pool. The messages of each QP
+    /// are [received](crate::Qp::recv) from that QP.
+    ///
+    /// # Errors
+    /// The CQ of the dispatcher has too few entries left, or the kernel's refusal.
+    pub fn srq(&self, pd: &ProtectionDomain<D>, pool: &Pool<D>, depth: u32) -> Result<Srq<D>> {
+        let attr = SrqAttr { max_wr: depth, max_sge: 1, srq_limit: 0 };
+        let attr = SrqInitAttr { attr, ..SrqInitAttr::default() };
+        let (queue, entries, route) = self.inner.add_queue(|_| Ok(pd.owned_srq(&attr)?), |_| depth)?;
+        let state = State { queue: Some(queue), pool: pool.clone(), depth, posted: 0 };
+        let dispatcher = self.inner.clone();
+        let inner = Arc::new(SrqInner { state: Mutex::new(state), dispatcher, route, entries });
+        self.inner.set_srq(route, &inner);
+        inner.refill();
+        Ok(Srq { inner })
+    }
+}
+
+impl<D: Driver> Srq<D> {
+    pub(crate) fn is_of(&self, dispatcher: &Arc<Inner<D>>) -> bool {
+        Arc::ptr_eq(&self.inner.dispatcher, dispatcher)
+    }
+
+    pub(crate) fn with_queue<R>(&self, f: impl FnOnce(&OwnedSrq<D>) -> Result<R>) -> Result<R> {
+        let state = lock(&self.inner.state);
+        let queue = state.queue.as_ref().ok_or(crate::Error::Closed)?;
+        f(queue)
+    }
+}
+
+impl<D: Driver> SrqInner<D> {
+    /// A receive was completed. Returns as `refill`.
+    #[inline]
+    pub(crate) fn taken(&self) -> bool {
+        let mut state = lock(&self.state);
+        state.posted = state.posted.saturating_sub(1);
+        state.refill(self.route)
+    }
+
+    /// Posts receives until the queue is full, or the pool is empty. Returns whether the queue is empty because the pool is.
+    pub(crate) fn refill(&self) -> bool {
+        lock(&self.state).refill(self.route)
+    }
+}
+
+impl<D: Driver> State<D> {
+    fn refill(&mut self, route: RouteId) -> bool {
+        let Some(queue) = &mut self.queue else { return false };
+        let missing = self.depth.saturating_sub(self.posted);
+        if missing == 0 || (self.posted > 0 && missing < self.depth / 4) {
+            return false;
+        }
+        let mut batch = queue.batch();
+        let mut pushed = 0;
+        while pushed < missing
+            && let Some(buf) = self.pool.get()
+        {
+            batch.push(route.receive(), buf);
+            pushed += 1;
+        }
+        if pushed == 0 {
+            drop(batch);
+            return self.posted == 0;
+        }
+        match batch.complete() {
+            Ok(()) => self.posted += pushed,
+            Err(error) => log::warn!("receives of an SRQ: {error}"),
+        }
+        false
+    }
+}
+
+impl<D: Driver> Drop for SrqInner<D> {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        drop(state.queue.take());
+        let (route, entries) = (self.route, self.entries);
+        self.dispatcher.queue_ended(Ended { route, qp_num: None, entries });
+    }
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Deadlines: the dispatcher wakes the tasks that wait for a time.
+
+use crate::error::Error;
+use crate::sleeper::Sleeper;
+use crate::sync::{Mutex, lock};
+use core::fmt;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The time by which deadlines are measured. A test passes that of a virtual clock.
+pub trait Clock: Send + Sync + fmt::Debug {
+    /// The time since any fixed moment. It does not go back.
+    fn now(&self) -> Duration;
+}
+
+/// The monotonic clock of the system.
+#[derive(Debug)]
+pub(crate) struct Monotonic(Instant);
+
+impl Monotonic {
+    pub(crate) fn new() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Clock for Monotonic {
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    wakers: BTreeMap<(Duration, u64), Waker>,
+    next: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Timers {
+    state: Mutex<State>,
+}
+
+impl Timers {
+    pub(crate) fn new() -> Self {
+        Self { state: Mutex::new(State::default()) }
+    }
+
+    /// The first deadline.
+    pub(crate) fn next(&self) -> Option<Duration> {
+        lock(&self.state).wakers.keys().next().map(|(at, _)| *at)
+    }
+
+    /// Takes the wakers that are due.
+    pub(crate) fn fire(&self, now: impl FnOnce() -> Duration, wakes: &mut Vec<Waker>) {
+        let mut state = lock(&self.state);
+        if state.wakers.is_empty() {
+            return;
+        }
+        let now = now();
+        while let Some(entry) = state.wakers.first_entry()
+            && entry.key().0 <= now
+        {
+            wakes.push(entry.remove());
+        }
+    }
+
+    /// Sets or replaces a timer. Returns whether it is the first one now.
+    fn set(&self, at: Duration, number: &mut Option<u64>, waker: &Waker) -> bool {
+        let mut state = lock(&self.state);
+        let number = *number.get_or_insert_with(|| {
+            state.next += 1;
+            state.next
+        });
+        state.wakers.insert((at, number), waker.clone());
+        state.wakers.keys().next() == Some(&(at, number))
+    }
+
+    fn cancel(&self, at: Duration, number: u64) {
+        lock(&self.state).wakers.remove(&(at, number));
+    }
+}
+
+/// Waits until a time; see [`Dispatcher::sleep`](crate::Dispatcher::sleep).
+#[derive(Debug)]
+pub struct Sleep {
+    sleeper: Arc<Sleeper>,
+    at: Duration,
+    number: Option<u64>,
+}
+
+impl Sleep {
+    pub(crate) fn new(sleeper: Arc<Sleeper>, time: Duration) -> Self {
+        let at = sleeper.now().saturating_add(time);
+        Self { sleeper, at, number: None }
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.sleeper.now() >= self.at {
+            return Poll::Ready(());
+        }
+        let this = &mut *self;
+        if this.sleeper.timers().set(this.at, &mut this.number, cx.waker()) {
+            // A dispatcher that sleeps would sleep until the deadline that was the first before.
+            this.sleeper.kick();
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.sleeper.timers().cancel(self.at, number);
+        }
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// A future with a time limit; see [`Dispatcher::timeout`](crate::Dispatcher::timeout).
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless they are polled"]
+    pub struct Timeout<F> {
+        #[pin]
+        future: F,
+        sleep: Sleep,
+    }
+}
+
+impl<F> Timeout<F> {
+    pub(crate) fn new(future: F, sleep: Sleep) -> Self {
+        Self { future, sleep }
+    }
+}
+
+impl<F: Future<Output = Result<T, E>>, T, E: From<Error>> Future for Timeout<F> {
+    type Output = Result<T, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if let Poll::Ready(output) = this.future.poll(cx) {
+            return Poll::Ready(output);
+        }
+        Pin::new(this.sleep).poll(cx).map(|()| Err(Error::TimedOut.into()))
+    }
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A fair queue of tasks that wait for units of something: free entries of a send queue, messages that have arrived.
+//!
+//! It has no lock and does not count the units; the queue to which it belongs does both. A task passes if there are enough units
+//! for it and for all that came before it. So no task overtakes another, and one that needs many units is not
+//! starved by those that need one.
+
+use core::task::Waker;
+use std::collections::VecDeque;
+
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    want: u32,
+    /// `None` after it was woken.
+    waker: Option<Waker>,
+}
+
+/// The place of a task in the queue, if it has one. A task that stops waiting [leaves](Turnstile::leave).
+#[derive(Debug, Default)]
+pub(crate) struct Ticket(Option<u64>);
+
+impl Ticket {
+    /// Whether it has a place.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Turnstile {
+    queue: VecDeque<Entry>,
+    next: u64,
+}
+
+impl Turnstile {
+    /// Whether the task may take `want` of the `available` units, which the caller then does. Otherwise it has a place in the
+    /// queue, and is woken when it may.
+    pub(crate) fn pass(&mut self, ticket: &mut Ticket, want: u32, available: u32, waker: &Waker) -> bool {
+        let mut ahead = 0_u32;
+        let mut position = None;
+        for (i, entry) in self.queue.iter().enumerate() {
+            if Some(entry.number) == ticket.0 {
+                position = Some(i);
+                break;
+            }
+            ahead = ahead.saturating_add(entry.want);
+        }
+        if ahead.saturating_add(want) <= available {
+            if let Some(i) = position {
+                self.queue.remove(i);
+            }
+            ticket.0 = None;
+            return true;
+        }
+        match position.and_then(|i| self.queue.get_mut(i)) {
+            Some(entry) => match &mut entry.waker {
+                Some(old) => old.clone_from(waker),
+                none => *none = Some(waker.clone()),
+            },
+            None => {
+                let number = self.next;
+                self.next += 1;
+                self.queue.push_back(Entry { number, want, waker: Some(waker.clone()) });
+                ticket.0 = Some(number);
+            }
+        }
+        false
+    }
+
+    /// Gives up the place. Those behind it move up.
+    pub(crate) fn leave(&mut self, ticket: &mut Ticket, available: u32, wakes: &mut Vec<Waker>) {
+        if let Some(number) = ticket.0.take() {
+            self.queue.retain(|entry| entry.number != number);
+            self.wake(available, wakes);
+        }
+    }
+
+    /// Wakes those that may pass, after units have become available.
+    #[inline]
+    pub(crate) fn wake(&mut self, available: u32, wakes: &mut Vec<Waker>) {
+        let mut ahead = 0_u32;
+        for entry in &mut self.queue {
+            ahead = ahead.saturating_add(entry.want);
+            if ahead > available {
+                break;
+            }
+            wakes.extend(entry.waker.take());
+        }
+    }
+
+    /// Wakes all, because there will be no more units.
+    pub(crate) fn wake_all(&mut self, wakes: &mut Vec<Waker>) {
+        wakes.extend(self.queue.iter_mut().filter_map(|entry| entry.waker.take()));
+    }
+
+    /// Whether nobody waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use core::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::Arc;
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    struct Task {
+        count: Arc<Count>,
+        waker: Waker,
+        ticket: Ticket,
+    }
+
+    impl Task {
+        fn new() -> Self {
+            let count = Arc::new(Count::default());
+            Self { waker: count.clone().into(), count, ticket: Ticket::default() }
+        }
+
+        fn pass(&mut self, turnstile: &mut Turnstile, want: u32, available: u32) -> bool {
+            turnstile.pass(&mut self.ticket, want, available, &self.waker)
+        }
+
+        fn wakes(&self) -> u32 {
+            self.count.0.load(Ordering::Relaxed)
+        }
+    }
+
+    fn wake(turnstile: &mut Turnstile, available: u32) {
+        let mut wakes = Vec::new();
+        turnstile.wake(available, &mut wakes);
+        wakes.into_iter().for_each(Waker::wake);
+    }
+
+    #[test]
+    fn tasks_pass_in_the_order_of_their_arrival() {
+        let mut turnstile = Turnstile::default();
+        let [mut a, mut b, mut c] = [Task::new(), Task::new(), Task::new()];
+        assert!(!a.pass(&mut turnstile, 1, 0));
+        assert!(!b.pass(&mut turnstile, 1, 0));
+        wake(&mut turnstile, 1);
+        assert_eq!((a.wakes(), b.wakes()), (1, 0));
+        assert!(!c.pass(&mut turnstile, 1, 1), "the unit is that of the first");
+        assert!(!b.pass(&mut turnstile, 1, 1));
+        assert!(a.pass(&mut turnstile, 1, 1));
+        wake(&mut turnstile, 2);
+        assert!(c.pass(&mut turnstile, 1, 2) && b.pass(&mut turnstile, 1, 1));
+        assert!(turnstile.is_empty());
+    }
+
+    #[test]
+    fn a_task_that_needs_many_is_not_overtaken() {
+        let mut turnstile = Turnstile::default();
+        let [mut many, mut one] = [Task::new(), Task::new()];
+        assert!(!many.pass(&mut turnstile, 3, 2));
+        assert!(!one.pass(&mut turnstile, 1, 2));
+        wake(&mut turnstile, 2);
+        assert_eq!((many.wakes(), one.wakes()), (0, 0));
+        wake(&mut turnstile, 4);
+        assert_eq!((many.wakes(), one.wakes()), (1, 1));
+        assert!(many.pass(&mut turnstile, 3, 4) && one.pass(&mut turnstile, 1, 1));
+    }
+
+    #[test]
+    fn a_task_that_leaves_after_it_was_woken_wakes_the_next() {
+        let mut turnstile = Turnstile::default();
+        let [mut a, mut b] = [Task::new(), Task::new()];
+        assert!(!a.pass(&mut turnstile, 1, 0) && !b.pass(&mut turnstile, 1, 0));
+        wake(&mut turnstile, 1);
+        let mut wakes = Vec::new();
+        turnstile.leave(&mut a.ticket, 1, &mut wakes);
+        assert_eq!(wakes.len(), 1);
+        wakes.into_iter().for_each(Waker::wake);
+        assert_eq!((a.wakes(), b.wakes()), (1, 1));
+        assert!(b.pass(&mut turnstile, 1, 1));
+    }
+
+    #[test]
+    fn the_last_waker_is_woken() {
+        let mut turnstile = Turnstile::default();
+        let (mut task, other) = (Task::new(), Task::new());
+        assert!(!task.pass(&mut turnstile, 1, 0));
+        assert!(!turnstile.pass(&mut task.ticket, 1, 0, &other.waker), "the task has moved");
+        wake(&mut turnstile, 1);
+        assert_eq!((task.wakes(), other.wakes()), (0, 1));
+    }
+}

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Asynchronous operations on the software HCA. Most tests run in virtual time on one thread, so each run is the same.
+
+mod bed;
+mod cancel;
+mod failures;
+mod queues;
+mod threads;
+mod transfer;

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Dispatchers that are run by threads, in real time.
+
+use crate::bed::{DEPTH, End, connect};
+use core::time::Duration;
+use std::os::fd::AsFd;
+use uverbs::mlx5::Mlx5;
+use uverbs_aio::{Dispatcher, Error, Qp, Result};
+use uverbs_hca::Fabric;
+
+fn ends() -> (End, End) {
+    let fabric = Fabric::new(7);
+    let [a, b] = ["hca0", "hca1"].map(|name| End::new(fabric.device(name).build(), false));
+    connect(&a.qp, &b.qp);
+    (a, b)
+}
+
+async fn echo(qp: &Qp<Mlx5>, n: usize) -> Result<()> {
+    for _ in 0..n {
+        let message = qp.recv().await?;
+        qp.send(message.into_buf()).await?;
+    }
+    Ok(())
+}
+
+async fn ask(end: &End, n: u32) -> Result<()> {
+    for i in 0..n {
+        end.qp.send(end.filled(&i.to_ne_bytes())).await?;
+        assert_eq!(&*end.qp.recv().await?, i.to_ne_bytes());
+    }
+    Ok(())
+}
+
+#[test]
+fn each_thread_runs_its_own_dispatcher() {
+    let (a, b) = ends();
+    std::thread::scope(|scope| {
+        scope.spawn(|| b.dispatcher.block_on(echo(&b.qp, 500)).unwrap());
+        a.dispatcher.block_on(ask(&a, 500)).unwrap();
+    });
+    a.assert_no_leak(DEPTH);
+    b.assert_no_leak(DEPTH);
+}
+
+#[test]
+fn a_thread_of_its_own_runs_the_dispatcher() {
+    let (a, b) = ends();
+    let drivers = [a.dispatcher.spawn().unwrap(), b.dispatcher.spawn().unwrap()];
+    std::thread::scope(|scope| {
+        scope.spawn(|| b.dispatcher.block_on(echo(&b.qp, 500)).unwrap());
+        a.dispatcher.block_on(ask(&a, 500)).unwrap();
+    });
+    drivers.into_iter().for_each(|driver| driver.join().unwrap());
+    // The next one that waits runs it.
+    std::thread::scope(|scope| {
+        scope.spawn(|| b.dispatcher.block_on(echo(&b.qp, 5)).unwrap());
+        a.dispatcher.block_on(ask(&a, 5)).unwrap();
+    });
+}
+
+/// Several threads wait for futures of one dispatcher. Whichever leads, all end.
+#[test]
+fn threads_that_share_a_dispatcher_take_turns() {
+    let (a, b) = ends();
+    let pair = || {
+        let [here, there] =
+            [&a, &b].map(|end| end.dispatcher.qp(&end.pd).depth(4, 4).pool(&end.incoming).create().unwrap());
+        connect(&here, &there);
+        (here, there)
+    };
+    let pairs: Vec<_> = (0..3).map(|_| pair()).collect();
+    std::thread::scope(|scope| {
+        for (i, (here, there)) in pairs.iter().enumerate() {
+            // Different numbers, so that each thread leaves at another time.
+            let n = 50 * (i + 1);
+            let (a, b) = (&a, &b);
+            scope.spawn(move || b.dispatcher.block_on(echo(there, n)).unwrap());
+            scope.spawn(move || {
+                let ask = async {
+                    for j in 0..n as u32 {
+                        here.send(a.filled(&j.to_ne_bytes())).await?;
+                        assert_eq!(&*here.recv().await?, j.to_ne_bytes());
+                    }
+                    Ok::<_, Error>(())
+                };
+                a.dispatcher.block_on(ask).unwrap();
+            });
+        }
+    });
+}
+
+/// An event loop of the program, with poll(2).
+#[test]
+fn the_program_can_run_the_dispatcher() {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+    fn turn(dispatcher: &Dispatcher<Mlx5>) {
+        if dispatcher.poll_once().unwrap() > 0 {
+            return;
+        }
+        let Some(limit) = dispatcher.prepare_sleep().unwrap() else { return };
+        let timeout = limit.0.map_or(PollTimeout::NONE, |limit| {
+            PollTimeout::try_from(limit + Duration::from_millis(1)).unwrap()
+        });
+        poll(&mut [PollFd::new(dispatcher.as_fd(), PollFlags::POLLIN)], timeout).unwrap();
+        dispatcher.after_sleep().unwrap();
+    }
+
+    let (a, b) = ends();
+    std::thread::scope(|scope| {
+        scope.spawn(|| b.dispatcher.block_on(echo(&b.qp, 100)).unwrap());
+        let mut work = core::pin::pin!(ask(&a, 100));
+        let mut cx = core::task::Context::from_waker(core::task::Waker::noop());
+        while work.as_mut().poll(&mut cx).is_pending() {
+            turn(&a.dispatcher);
+        }
+    });
+}
+
+#[test]
+fn deadlines_end_the_sleep_of_another_thread() {
+    let (a, _b) = ends();
+    let driver = a.dispatcher.spawn().unwrap();
+    let limit = Duration::from_millis(20);
+    for _ in 0..3 {
+        let before = std::time::Instant::now();
+        let error = a.dispatcher.block_on(a.dispatcher.timeout(limit, a.qp.recv())).unwrap_err();
+        assert!(matches!(error, Error::TimedOut));
+        assert!(before.elapsed() >= limit);
+    }
+    driver.join().unwrap();
+}
+
+/// The peer is in the same thread: the dispatcher of the one is run while the other waits.
+#[test]
+fn a_connection_within_a_dispatcher() {
+    let (a, _b) = ends();
+    let [x, y] = [(); 2].map(|()| a.dispatcher.qp(&a.pd).depth(4, 4).pool(&a.incoming).create().unwrap());
+    connect(&x, &y);
+    a.dispatcher
+        .block_on(async {
+            x.send(a.filled(b"self")).await?;
+            assert_eq!(&*y.recv().await?, b"self");
+            x.shutdown().await?;
+            y.shutdown().await
+        })
+        .unwrap();
+}
+
+#[cfg(feature = "tokio")]
+#[tokio::test]
+async fn a_task_of_tokio_runs_the_dispatcher() {
+    let (a, b) = ends();
+    let drivers = [&a, &b].map(|end| tokio::spawn(end.dispatcher.clone().drive()));
+    let server = tokio::spawn(async move {
+        echo(&b.qp, 300).await?;
+        b.qp.shutdown().await?;
+        Ok::<_, Error>(b)
+    });
+    ask(&a, 300).await.unwrap();
+    let b = server.await.unwrap().unwrap();
+    let limit = Duration::from_millis(5);
+    assert!(matches!(a.dispatcher.timeout(limit, a.qp.recv()).await, Err(Error::TimedOut)));
+    for driver in drivers {
+        driver.abort();
+        assert!(driver.await.unwrap_err().is_cancelled());
+    }
+    a.assert_no_leak(DEPTH);
+    b.assert_no_leak(0);
+    // Another one can run it.
+    a.dispatcher.block_on(a.qp.shutdown()).unwrap();
+}

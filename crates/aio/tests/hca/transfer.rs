@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Operations that succeed.
+
+use crate::bed::{Bed, DEPTH, Task, join};
+use core::time::Duration;
+use uverbs::attr::AccessFlags;
+use uverbs::owned::Window;
+use uverbs::wr::ImmData;
+use uverbs_aio::{Error, Result};
+
+#[test]
+fn every_operation_gives_its_buffer_back() {
+    let bed = Bed::new();
+    let (a, b) = (&bed.a, &bed.b);
+    let table = b.exposed();
+    let at = table.remote_region();
+    bed.run(async {
+        let buf = a.qp.send(a.filled(b"hello")).await?;
+        assert_eq!(&*buf, b"hello");
+        assert_eq!(&*b.qp.recv().await?, b"hello");
+        a.qp.send_imm(buf, ImmData::new(7)).await?;
+        assert_eq!(b.qp.recv().await?.imm(), Some(ImmData::new(7)));
+        a.qp.send_inline(b"inline").await?;
+        assert_eq!(&*b.qp.recv().await?, b"inline");
+
+        let buf = a.qp.write(a.filled(b"stored"), &at).await?;
+        let mut back = a.qp.read(buf, &at).await?;
+        assert_eq!(&*back, b"stored");
+        a.qp.write_inline(&5_u64.to_ne_bytes(), &at).await?;
+        let old = a.qp.fetch_add(back, &at, 10).await?;
+        assert_eq!(&*old, 5_u64.to_ne_bytes());
+        back = a.qp.compare_swap(old, &at, 15, 99).await?;
+        assert_eq!(&*back, 15_u64.to_ne_bytes());
+        back.set_len(8)?;
+        assert_eq!(&*a.qp.read(back, &at).fenced().await?, 99_u64.to_ne_bytes());
+
+        a.qp.write_imm(a.filled(b"with"), &at, ImmData::new(8)).solicited().await?;
+        let message = b.qp.recv().await?;
+        assert_eq!(
+            (message.imm(), message.len(), message.completion().byte_len),
+            (Some(ImmData::new(8)), 0, 4)
+        );
+        a.qp.write_imm_inline(b"too", &at, ImmData::new(9)).await?;
+        assert_eq!(b.qp.recv().await?.imm(), Some(ImmData::new(9)));
+        Ok::<_, Error>(())
+    })
+    .unwrap();
+    a.assert_no_leak(DEPTH);
+    b.assert_no_leak(DEPTH);
+}
+
+#[test]
+fn a_window_is_opened_for_the_peer() {
+    let bed = Bed::new();
+    let (a, b) = (&bed.a, &bed.b);
+    let access = AccessFlags::REMOTE_WRITE | AccessFlags::MW_BIND;
+    let buf = b.pd.pool(1, 4096).exposed(access).build().unwrap().get().unwrap();
+    let window = Window::new(b.pd.alloc_mw(uverbs::attr::MwType::Type1).unwrap(), buf);
+    bed.run(async {
+        let window = b.qp.bind(window, AccessFlags::REMOTE_WRITE).await?;
+        let at = window.remote_region().expect("it is open");
+        a.qp.write(a.filled(b"through the window"), &at).await?;
+        let mut bytes = [0; 18];
+        window.close()?.read_at(0, &mut bytes)?;
+        assert_eq!(&bytes, b"through the window");
+        Ok::<_, Error>(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn requests_and_answers_with_many_in_flight_and_lost_packets() {
+    let bed = Bed::seeded(42);
+    bed.fabric.loss(0.01).duplicate(0.01).reorder(0.01).delay(Duration::from_micros(5));
+    let (a, b) = (&bed.a, &bed.b);
+    let echo = async {
+        for _ in 0..1000 {
+            let message = b.qp.recv().await?;
+            b.qp.send(message.into_buf()).await?;
+        }
+        Ok(())
+    };
+    let ask = async |first: u32| -> Result<()> {
+        for i in (first..1000).step_by(4) {
+            a.qp.send(a.filled(&i.to_ne_bytes())).await?;
+        }
+        Ok(())
+    };
+    let check = async {
+        let mut seen = vec![false; 1000];
+        for _ in 0..1000 {
+            let message = a.qp.recv().await?;
+            let i = u32::from_ne_bytes(message[..].try_into().unwrap());
+            assert!(!core::mem::replace(&mut seen[i as usize], true), "{i} twice");
+        }
+        Ok(())
+    };
+    let mut tasks: Vec<Task<'_>> = vec![Box::pin(echo), Box::pin(check)];
+    tasks.extend((0..4).map(|first| Box::pin(ask(first)) as Task<'_>));
+    bed.run(join(tasks)).unwrap();
+    assert!(a.hca.repairs() + b.hca.repairs() > 0, "packets were lost");
+    a.assert_no_leak(DEPTH);
+    b.assert_no_leak(DEPTH);
+}
+
+#[test]
+fn a_time_limit_ends_the_wait_and_not_the_operation() {
+    let bed = Bed::new();
+    let (a, b) = (&bed.a, &bed.b);
+    let limit = Duration::from_millis(50);
+    let before = bed.fabric.now();
+    let error = bed.run(a.dispatcher.timeout(limit, a.qp.recv())).unwrap_err();
+    assert!(matches!(error, Error::TimedOut), "{error}");
+    let waited = bed.fabric.now() - before;
+    assert!((limit..limit * 2).contains(&waited), "{waited:?}");
+    // The message that arrives later goes to the next future.
+    bed.run(b.qp.send(b.filled(b"late"))).unwrap();
+    let message = bed.run(a.dispatcher.timeout(limit, a.qp.recv())).unwrap();
+    assert_eq!(&*message, b"late");
+
+    bed.fabric.loss(1.0);
+    let failed =
+        bed.run(a.dispatcher.timeout(Duration::from_micros(10), a.qp.send(a.filled(b"slow")))).unwrap_err();
+    assert!(matches!(failed.error, Error::TimedOut) && failed.returned.is_none());
+    bed.fabric.loss(0.0);
+    assert_eq!(&*bed.run(b.qp.recv()).unwrap(), b"slow", "it was posted");
+    bed.step();
+    drop(message);
+    a.assert_no_leak(DEPTH);
+}
+
+#[test]
+fn sleeps_end_in_their_order() {
+    let bed = Bed::new();
+    let order = core::cell::RefCell::new(Vec::new());
+    let sleep = async |ms: u64| {
+        bed.a.dispatcher.sleep(Duration::from_millis(ms)).await;
+        order.borrow_mut().push(ms);
+        Ok(())
+    };
+    bed.run(join(vec![Box::pin(sleep(30)), Box::pin(sleep(10)), Box::pin(sleep(20))])).unwrap();
+    assert_eq!(*order.borrow(), [10, 20, 30]);
+}
