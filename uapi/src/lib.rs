@@ -18,6 +18,7 @@
 //! | [`event`] | `rdma/ib_user_verbs.h`, `infiniband/verbs.h`   |
 //! | [`rdma_cm`] | `rdma/rdma_user_cm.h`, `ib_user_sa.h`, `rdma_cma.h` |
 //! | [`rxe`]   | `rdma/rdma_user_rxe.h`, `linux/in.h`, `in6.h`  |
+//! | [`siw`]   | `rdma/siw-abi.h`                               |
 //! | [`mlx5`]  | `rdma/mlx5-abi.h`, `mlx5_user_ioctl_*.h`       |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -32,6 +33,7 @@ pub mod layout;
 pub mod mlx5;
 pub mod rdma_cm;
 pub mod rxe;
+pub mod siw;
 pub mod verbs;
 
 /// Every module that declares a part of the ABI. The header test fails if a declaration is missing here.
@@ -57,4 +59,5 @@ pub const MODULES: &[layout::Module] = &[
     layout::Module { path: "mlx5/devx.rs", structs: &[], consts: mlx5::devx::CONSTS },
     layout::Module { path: "rdma_cm.rs", structs: rdma_cm::STRUCTS, consts: rdma_cm::CONSTS },
     layout::Module { path: "rxe.rs", structs: rxe::STRUCTS, consts: rxe::CONSTS },
+    layout::Module { path: "siw.rs", structs: siw::STRUCTS, consts: siw::CONSTS },
 ];

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use uverbs_uapi::layout::{Const, Field, Struct};
-use uverbs_uapi::{MODULES, cmd, ioctl, mlx5, rxe};
+use uverbs_uapi::{MODULES, cmd, ioctl, mlx5, rxe, siw};
 
 /// Up to this kernel version, the crate must have every declaration of the headers; for later kernels, missing ones are
 /// only reported.
@@ -74,6 +74,20 @@ const ARMS: &[Struct] = &[
             arm("atomic_wr", offset_of!(rxe::rxe_dma_info, sge), 0),
         ],
     ),
+    arms::<siw::siw_sqe>(
+        "struct siw_sqe",
+        &[
+            arm("base_mr", offset_of!(siw::siw_sqe, raddr), 8),
+            arm("access", offset_of!(siw::siw_sqe, sge), 8),
+        ],
+    ),
+    arms::<siw::siw_cqe>(
+        "struct siw_cqe",
+        &[
+            arm("inval_stag", offset_of!(siw::siw_cqe, imm_data), 4),
+            arm("base_qp", offset_of!(siw::siw_cqe, qp_id), 8),
+        ],
+    ),
 ];
 
 const fn arms<T>(c: &'static str, fields: &'static [Field]) -> Struct {
@@ -100,6 +114,7 @@ const KERNEL: &[&str] = &[
     "rdma/rdma_user_cm.h",
     "rdma/rdma_user_ioctl_cmds.h",
     "rdma/rdma_user_rxe.h",
+    "rdma/siw-abi.h",
 ];
 
 /// rdma-core's headers have their own copies of some of those above, so they need a separate program.
@@ -369,14 +384,14 @@ fn declared(set: &Set) -> BTreeSet<String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     for window in words.windows(3) {
         if let ["struct" | "union", name, "{"] = window
-            && ["ib_uverbs_", "ib_user_", "ib_path_", "rdma_ucm_", "rxe_", "mminfo"]
+            && ["ib_uverbs_", "ib_user_", "ib_path_", "rdma_ucm_", "rxe_", "mminfo", "siw_"]
                 .iter()
                 .any(|prefix| name.starts_with(prefix))
         {
             names.insert((*name).to_owned());
         }
     }
-    let ours = |name: &str| ["IB_", "RDMA_", "RXE_", "UVERBS_"].iter().any(|prefix| name.starts_with(prefix));
+    let ours = |name: &str| ["IB_", "RDMA_", "RXE_", "SIW_", "UVERBS_"].iter().any(|prefix| name.starts_with(prefix));
     for body in text.split("enum ").skip(1) {
         let body =
             body.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or("", |(body, _)| body);
@@ -388,12 +403,13 @@ fn declared(set: &Set) -> BTreeSet<String> {
         }
     }
     for line in macros.lines() {
-        // Include guards have no value, function-like macros a parenthesis in their name.
+        // Include guards have no value, function-like macros a parenthesis in their name; strings are not part of the ABI.
         let mut parts = line.splitn(3, ' ').skip(1);
         if let (Some(name), Some(value)) = (parts.next(), parts.next())
             && ours(name)
             && !name.contains('(')
             && !value.is_empty()
+            && !value.starts_with('"')
         {
             names.insert(name.to_owned());
         }
