@@ -72,7 +72,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         // The fetched packages do not depend on the program or on the link.
         let mlx5 = Device::Mlx5 { program: PathBuf::new(), link: Link::Ib, mkeys: Mkeys::Command };
         for series in Series::ALL {
-            for device in [Device::Rxe, mlx5.clone()] {
+            for device in [Device::Rxe, Device::Siw, mlx5.clone()] {
                 lab.prepare(&Spec::new(series, device, Task::Shell))?;
             }
         }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use uverbs_lab::args::{BootArgs, DeviceArg, LinkArg};
 use uverbs_lab::{Device, Lab, Outcome, Share, Task};
 
-/// Run a command in a VM with two RDMA devices (rxe, or mlx5) joined by a link
+/// Run a command in a VM with two RDMA devices (rxe, siw or mlx5) joined by a link
 ///
 /// The exit status is that of the command, 124 if the time limit was reached, or 125 if the guest's kernel or the lab
 /// failed. The guest has the C tools of rdma-core (ibv_*, perftest, rping, ...), ip, rdma, tc, and these helpers:

@@ -119,6 +119,21 @@ setup_rxe() {
     wait_gid rxe1 0000:0000:0000:0000:0000:ffff:0a00:0002
 }
 
+# Both ends share a namespace: the kernel delivers TCP segments between its own addresses by itself.
+setup_siw() {
+    for module in veth ib_uverbs rdma_ucm; do must /sbin/modprobe $module; done
+    /sbin/modprobe -q libcrc32c
+    must /sbin/insmod /lab/siw.ko
+    rm /lab/siw.ko
+    must $ip link add v0 type veth peer name v1
+    must $ip addr add 10.0.0.1/24 dev v0
+    must $ip addr add 10.0.0.2/24 dev v1
+    must $ip link set v0 up
+    must $ip link set v1 up
+    must $rdma link add siw0 type siw netdev v0
+    must $rdma link add siw1 type siw netdev v1
+}
+
 setup_mlx5() {
     export ip
     must sh /usr/bin/lab-mlx5-up

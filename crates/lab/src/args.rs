@@ -13,7 +13,7 @@ pub struct BootArgs {
     /// Kernel: 6.1, 6.12, 7.2, or all (one after the other)
     #[arg(long, default_value = "6.1")]
     pub kernel: String,
-    /// The RDMA devices: the kernel's software device, or the kernel's mlx5 driver on software ConnectX NICs
+    /// The RDMA devices: the kernel's software devices, or the kernel's mlx5 driver on software ConnectX NICs
     #[arg(long, value_enum, default_value_t = DeviceArg::Rxe)]
     pub device: DeviceArg,
     /// Link layer of the ports of mlx5 devices [default: ib for a command, all for the suite]
@@ -61,8 +61,10 @@ pub struct BootArgs {
 /// The devices of `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum DeviceArg {
-    /// The kernel's software device
+    /// The kernel's software device for RoCE
     Rxe,
+    /// The kernel's software device for iWARP
+    Siw,
     /// The kernel's mlx5 driver, on software ConnectX NICs
     Mlx5,
 }
@@ -111,10 +113,15 @@ impl BootArgs {
         default: LinkArg,
         program: impl FnOnce() -> Result<PathBuf>,
     ) -> Result<Vec<Device>> {
-        if self.device == DeviceArg::Rxe {
-            ensure!(self.link.is_none_or(|link| link == LinkArg::Roce), "rxe supports only the link roce");
-            ensure!(self.mkeys == Mkeys::Command, "rxe does not support --mkeys umr");
-            return Ok(vec![Device::Rxe]);
+        if self.device != DeviceArg::Mlx5 {
+            let (device, link) = match self.device {
+                DeviceArg::Siw => (Device::Siw, None),
+                _ => (Device::Rxe, Some(LinkArg::Roce)),
+            };
+            let name = device.name();
+            ensure!(self.link.is_none() || self.link == link, "{name} does not support this --link");
+            ensure!(self.mkeys == Mkeys::Command, "{name} does not support --mkeys umr");
+            return Ok(vec![device]);
         }
         let program = program()?;
         let links = match self.link.unwrap_or(default) {
@@ -223,6 +230,8 @@ mod tests {
         let program = || Ok(PathBuf::from("p"));
         assert_eq!(parse(&[]).devices(LinkArg::All, program).unwrap(), [Device::Rxe]);
         assert!(parse(&["--link", "ib"]).devices(LinkArg::All, program).is_err());
+        assert_eq!(parse(&["--device", "siw"]).devices(LinkArg::All, program).unwrap(), [Device::Siw]);
+        assert!(parse(&["--device", "siw", "--link", "roce"]).devices(LinkArg::All, program).is_err());
         assert!(parse(&["--mkeys", "umr"]).devices(LinkArg::All, program).is_err());
         let mlx5 = parse(&["--device", "mlx5", "--mkeys", "umr"]).devices(LinkArg::All, program).unwrap();
         assert_eq!(mlx5.iter().map(Device::label).collect::<Vec<_>>(), ["mlx5 ib umr", "mlx5 roce umr"]);

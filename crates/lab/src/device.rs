@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The two RDMA devices of a guest, on one link or fabric: rxe of the guest's own kernel, or software ConnectX NICs that a
-//! process of the host offers to QEMU as PCI devices.
+//! The two RDMA devices of a guest, on one link or fabric: rxe or siw of the guest's own kernel, or software ConnectX NICs
+//! that a process of the host offers to QEMU as PCI devices.
 //!
 //! Everything that depends on the kind of devices is here: the QEMU that they need, the process beside it, and their
 //! names. [`crate::guest`] has the guest's environment, `guest/init.sh` the setup.
@@ -18,17 +18,19 @@ use std::time::Instant;
 /// The suite whose QEMU has vfio-user-pci (10.1 or later).
 const VFIO_USER_SUITE: &str = "forky";
 
-/// The link layer of the mlx5 devices' ports.
+/// The link layer and the transport of the devices' ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     /// InfiniBand.
     Ib,
     /// Ethernet: RoCE version 2. Each device has a network device.
     Roce,
+    /// Ethernet: iWARP, which is RDMA over TCP. Each device has a network device.
+    Iwarp,
 }
 
 impl Link {
-    /// Both.
+    /// Those of mlx5 devices.
     pub const ALL: [Self; 2] = [Self::Ib, Self::Roce];
 
     /// The name in options and in `LAB_LINK`.
@@ -36,6 +38,7 @@ impl Link {
         match self {
             Self::Ib => "ib",
             Self::Roce => "roce",
+            Self::Iwarp => "iwarp",
         }
     }
 }
@@ -63,8 +66,12 @@ impl Mkeys {
 /// The kind of devices of a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// The kernel's software device, over a veth link.
+    /// The kernel's software device for RoCE, over a veth link.
     Rxe,
+    /// The kernel's software device for iWARP (Soft-iWARP), on the network devices of a veth link.
+    ///
+    /// Debian's kernels do not contain the driver. The lab builds it from Debian's source of the kernel.
+    Siw,
     /// The kernel's own mlx5 driver, on devices that `program` implements.
     ///
     /// The program runs beside QEMU. It listens on the Unix sockets of two vfio-user devices (`--socket PATH`, twice) and
@@ -85,6 +92,7 @@ impl Device {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Rxe => "rxe",
+            Self::Siw => "siw",
             Self::Mlx5 { .. } => "mlx5",
         }
     }
@@ -93,6 +101,7 @@ impl Device {
     pub const fn link(&self) -> Link {
         match self {
             Self::Rxe => Link::Roce,
+            Self::Siw => Link::Iwarp,
             Self::Mlx5 { link, .. } => *link,
         }
     }
@@ -100,7 +109,7 @@ impl Device {
     /// How the kernel registers memory with mlx5 devices.
     pub const fn mkeys(&self) -> Mkeys {
         match self {
-            Self::Rxe => Mkeys::Command,
+            Self::Rxe | Self::Siw => Mkeys::Command,
             Self::Mlx5 { mkeys, .. } => *mkeys,
         }
     }
@@ -108,15 +117,15 @@ impl Device {
     /// The suite whose QEMU is used by default.
     pub(crate) const fn qemu_suite(&self) -> &'static str {
         match self {
-            Self::Rxe => HOME_SUITE,
+            Self::Rxe | Self::Siw => HOME_SUITE,
             Self::Mlx5 { .. } => VFIO_USER_SUITE,
         }
     }
 
-    /// The name for messages: `rxe`, `mlx5 roce`, `mlx5 ib umr`.
+    /// The name for messages: `rxe`, `siw`, `mlx5 roce`, `mlx5 ib umr`.
     pub fn label(&self) -> String {
         match self {
-            Self::Rxe => "rxe".into(),
+            Self::Rxe | Self::Siw => self.name().into(),
             Self::Mlx5 { link, mkeys: Mkeys::Command, .. } => format!("mlx5 {}", link.name()),
             Self::Mlx5 { link, mkeys: Mkeys::Umr, .. } => format!("mlx5 {} umr", link.name()),
         }
@@ -125,7 +134,7 @@ impl Device {
     /// Starts the process beside QEMU, if there is one, in the directory of a boot.
     pub(crate) fn start(&self, dir: &Path, wire: Option<&Wire>) -> Result<Option<Hca>> {
         match self {
-            Self::Rxe => Ok(None),
+            Self::Rxe | Self::Siw => Ok(None),
             Self::Mlx5 { program, link, mkeys } => {
                 let mut args = wire.map(Wire::fabric).unwrap_or_default();
                 args.extend(["--link", link.name(), "--mkeys", mkeys.name()].map(str::to_owned));

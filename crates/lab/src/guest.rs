@@ -7,11 +7,11 @@
 //! | variable | value |
 //! |---|---|
 //! | `LAB_KERNEL` | the series, e.g. `6.1` |
-//! | `LAB_DEVICE`, `LAB_LINK` | `rxe` or `mlx5`; `roce` or `ib` |
+//! | `LAB_DEVICE`, `LAB_LINK` | `rxe`, `siw` or `mlx5`; `roce`, `iwarp` or `ib` |
 //! | `LAB_MKEYS` | how the kernel registers memory with mlx5: with firmware commands (`command`), or with its own UMR queue (`umr`) |
 //! | `LAB_DEV_A`, `LAB_DEV_B` | the RDMA devices at the ends of the link |
 //! | `LAB_IP_A`, `LAB_IP_B` | their IP addresses; empty on InfiniBand |
-//! | `LAB_GID_INDEX` | the index, on both devices, of the GID derived from that address; on InfiniBand that of the port's own GID |
+//! | `LAB_GID_INDEX` | the index, on both devices, of the GID derived from that address; on InfiniBand and iWARP that of the port's own GID |
 //! | `LAB_NETDEV_A`, `LAB_NETDEV_B` | their network devices; empty on InfiniBand |
 //! | `LAB_NS_A`, `LAB_NS_B` | a command prefix that enters the end's network namespace; empty if both ends share a namespace |
 //! | `LAB_TCP_HOST_A`, `LAB_TCP_HOST_B` | the address of a TCP server that was started with that prefix; the connection does not use the RDMA link |
@@ -95,10 +95,11 @@ fn environment(series: Series, device: &Device, bare: bool) -> Vec<(&'static str
     };
     let names = match device {
         Device::Rxe => ["rxe0", "rxe1"],
+        Device::Siw => ["siw0", "siw1"],
         Device::Mlx5 { .. } => ["mlx5_0", "mlx5_1"],
     };
     let (ips, netdevs) = match device.link() {
-        Link::Roce => (["10.0.0.1", "10.0.0.2"], ["v0", "v1"]),
+        Link::Roce | Link::Iwarp => (["10.0.0.1", "10.0.0.2"], ["v0", "v1"]),
         Link::Ib => (["", ""], ["", ""]),
     };
     // The GID table of mlx5 has entries of both RoCE versions for each address; those of the port's link-local address
@@ -106,7 +107,7 @@ fn environment(series: Series, device: &Device, bare: bool) -> Vec<(&'static str
     let gid_index = match device {
         Device::Rxe => "1",
         Device::Mlx5 { link: Link::Roce, .. } => "3",
-        Device::Mlx5 { link: Link::Ib, .. } => "0",
+        Device::Siw | Device::Mlx5 { .. } => "0",
     };
     let mut vars = vec![
         ("LAB_KERNEL", series.name),
@@ -195,7 +196,7 @@ mod tests {
     fn the_contract_holds_on_every_kernel_and_device() {
         let mlx5 = |link| Device::Mlx5 { program: PathBuf::new(), link, mkeys: Mkeys::Umr };
         for series in Series::ALL {
-            for device in [Device::Rxe, mlx5(Link::Ib), mlx5(Link::Roce)] {
+            for device in [Device::Rxe, Device::Siw, mlx5(Link::Ib), mlx5(Link::Roce)] {
                 let env = environment(series, &device, false);
                 let get = |name: &str| env.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
                 assert_eq!(get("LAB_KERNEL").as_deref(), Some(series.name));

@@ -8,8 +8,8 @@
 //! changes. The host must be an x86-64 Debian (12 or later) with `apt-get`, `dpkg-deb` and `setpriv`. The packages come
 //! from the archive that the host's apt uses, or from the one that the environment variable `LAB_MIRROR` names.
 //!
-//! The devices are rxe over a veth link, or mlx5 devices: software NICs to which the guest's own mlx5 driver is bound.
-//! A program such as `uverbs-hca` implements those, see [`Device::Mlx5`].
+//! The devices are rxe or siw over a veth link, or mlx5 devices: software NICs to which the guest's own mlx5 driver is
+//! bound. A program such as `uverbs-hca` implements those, see [`Device::Mlx5`].
 //!
 //! ```no_run
 //! use uverbs_lab::{Device, Lab, Outcome, Series, Share, Spec, Task};
@@ -44,6 +44,7 @@ mod port;
 mod qemu;
 pub mod root;
 pub mod run;
+mod siw;
 mod userland;
 mod vm;
 

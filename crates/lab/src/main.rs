@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use uverbs_lab::args::{BootArgs, DeviceArg, LinkArg};
 use uverbs_lab::{Device, Lab, Task};
 
-/// Run commands in VMs that have two RDMA devices (rxe, or mlx5) joined by a link
+/// Run commands in VMs that have two RDMA devices (rxe, siw or mlx5) joined by a link
 ///
 /// The exit status is that of the command, 124 if the time limit was reached, or 125 if the guest's kernel or the lab
 /// failed.

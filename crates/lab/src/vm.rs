@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One boot of a VM: starts it, passes its output on while it runs, and returns its outcome.
 
+use crate::cpio::Cpio;
 use crate::device::{self, Device, Hca, Link, Wire};
 use crate::guest::{self, Share, Task};
 use crate::kernel::{Kernel, Series};
 use crate::port::{self, Event, Monitor, Port};
 use crate::qemu::{Boot, Qemu, Running};
 use crate::userland::Userland;
-use crate::{HOME_SUITE, Lab, console};
+use crate::{HOME_SUITE, Lab, console, siw};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -110,6 +111,8 @@ pub(crate) struct Parts {
     qemu: Qemu,
     kernel: Kernel,
     userland: PathBuf,
+    /// The module of siw devices.
+    siw: Option<PathBuf>,
 }
 
 impl Parts {
@@ -118,14 +121,23 @@ impl Parts {
         let _lock = lab.lock()?;
         let qemu = Qemu::prepare(lab, spec.qemu.as_deref().unwrap_or(spec.device.qemu_suite()))?;
         let kernel = spec.series.prepare(lab, &Userland::host_tools(lab)?)?;
+        let siw = match spec.device {
+            Device::Siw => Some(siw::prepare(lab, spec.series, &kernel.version)?),
+            _ => None,
+        };
         let userland = Userland::prepare(lab, &spec.peers)?;
-        Ok(Self { qemu, kernel, userland: if spec.bare { userland.bare } else { userland.image } })
+        Ok(Self { qemu, kernel, userland: if spec.bare { userland.bare } else { userland.image }, siw })
     }
 
     fn initramfs(&self, spec: &Spec, wire: Option<&Wire>) -> Result<Vec<u8>> {
         let read = |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
         let mut image = read(&self.userland)?;
         image.extend(read(&self.kernel.modules)?);
+        if let Some(module) = &self.siw {
+            let mut cpio = Cpio::new();
+            cpio.file("lab/siw.ko", 0o644, &read(module)?);
+            image.extend(cpio.finish());
+        }
         image.extend(guest::part(spec, wire)?);
         Ok(image)
     }
@@ -280,7 +292,8 @@ pub(crate) fn run(lab: &Lab, spec: &Spec, wire: Option<&Wire>) -> Result<Outcome
 
 /// The log of the devices' process, if there is one.
 fn devices_log(spec: &Spec, dir: &Path) -> Option<String> {
-    let bytes = (spec.device != Device::Rxe).then(|| fs::read(dir.join(Hca::LOG)).unwrap_or_default())?;
+    let is_beside = matches!(spec.device, Device::Mlx5 { .. });
+    let bytes = is_beside.then(|| fs::read(dir.join(Hca::LOG)).unwrap_or_default())?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 

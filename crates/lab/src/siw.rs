@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The module of Soft-iWARP devices. Debian's kernels do not contain it; it is built from Debian's source of the kernel
+//! (`linux-source-*`), with the headers of the exact kernel that the guest boots, and cached.
+//!
+//! The compiler must be that of the kernel. A host of the kernel's own suite with that compiler builds the module itself.
+//! For other kernels the lab unpacks the compiler of their suite and runs it in a root directory of its own
+//! (unshare(1)), which needs a kernel that permits namespaces.
+
+use crate::apt::{self, Suite};
+use crate::kernel::Series;
+use crate::userland::Userland;
+use crate::{Lab, run};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Increase this if the way of building changes.
+const FORMAT: u32 = 1;
+
+/// The directory of the module's source in the kernel's.
+const SOURCE: &str = "drivers/infiniband/sw/siw";
+
+/// The name of the module in its directory.
+const MODULE: &str = "siw.ko";
+
+/// Returns the module for the kernel of this version, and builds it first if it is not cached. The caller holds the lab's
+/// lock.
+pub(crate) fn prepare(lab: &Lab, series: Series, version: &str) -> Result<PathBuf> {
+    let recipe = format!("{FORMAT} {} {version}\n", series.suite);
+    let dir = lab.cached(&format!("siw-{}", series.name), &recipe, |dir| build(lab, series, version, dir))?;
+    Ok(dir.join(MODULE))
+}
+
+fn build(lab: &Lab, series: Series, version: &str, dir: &Path) -> Result<()> {
+    let suite = Suite::open(lab, series.suite)?;
+    let headers = format!("linux-headers-{version}");
+    let depends = suite.depends(&headers).with_context(|| {
+        format!(
+            "if the archive has a newer kernel by now, remove {}",
+            lab.path(format!("kernel-{}", series.name)).display()
+        )
+    })?;
+    let tree = dir.join("tree");
+    let compiler = compiler(&suite, &depends)?;
+    let own = is_hosts(series.suite) && Command::new(&compiler).arg("--version").output().is_ok();
+    let debs = if own {
+        let parts = depends
+            .iter()
+            .filter(|name| ["linux-headers-", "linux-kbuild-"].iter().any(|p| name.starts_with(p)));
+        suite.exact(&parts.cloned().chain([headers.clone()]).collect::<Vec<_>>())?
+    } else {
+        suite.closure(&[
+            &headers,
+            &compiler,
+            "make",
+            "dash",
+            "coreutils",
+            "sed",
+            "grep",
+            "gawk",
+            "findutils",
+            "kmod",
+        ])?
+    };
+    apt::unpack(&debs, &tree)?;
+
+    let source = format!("linux-source-{}", base_version(version)?);
+    let archive = dir.join("source");
+    apt::unpack(&suite.exact(core::slice::from_ref(&source))?, &archive)?;
+    let module = tree.join("siw");
+    extract(lab, &archive.join(format!("usr/src/{source}.tar.xz")), &source, &module)?;
+    crate::remove_tree(&archive)?;
+
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    let goals = ["CONFIG_RDMA_SIW=m".into(), format!("-j{jobs}"), "modules".into()];
+    if own {
+        let headers = tree.join(format!("usr/src/{headers}"));
+        relocate(&headers.join("Makefile"), &tree)?;
+        let mut make = Command::new("make");
+        make.arg("-C").arg(&headers).arg(format!("M={}", module.display())).args(goals);
+        run::output(&mut make)?;
+    } else {
+        complete(&tree)?;
+        let mut make = inside(&tree, &format!("make -C /usr/src/{headers} M=/siw {}", goals.join(" ")));
+        run::output(&mut make)?;
+    }
+    fs::copy(module.join(MODULE), dir.join(MODULE)).context("make did not leave the module")?;
+    run::output(Command::new("strip").arg("--strip-debug").arg(dir.join(MODULE)))?;
+    crate::remove_tree(&tree)
+}
+
+/// The compiler of the kernel: on it depends a package on which its headers depend, or the headers do.
+fn compiler(suite: &Suite, depends: &[String]) -> Result<String> {
+    let is_compiler = |name: &&String| {
+        name.strip_prefix("gcc-").is_some_and(|version| version.bytes().all(|b| b.is_ascii_digit()))
+    };
+    if let Some(name) = depends.iter().find(is_compiler) {
+        return Ok(name.clone());
+    }
+    let link = depends.iter().find(|name| name.starts_with("linux-compiler-"));
+    let link = link.context("the kernel's headers name no compiler")?;
+    suite.depends(link)?.iter().find(is_compiler).cloned().with_context(|| format!("{link} names no gcc"))
+}
+
+/// Whether this machine is of that suite.
+fn is_hosts(suite: &str) -> bool {
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    release.lines().any(|line| line == format!("VERSION_CODENAME={suite}"))
+}
+
+/// `6.1` of `6.1.0-50-amd64`.
+fn base_version(version: &str) -> Result<String> {
+    let mut numbers = version.split('.');
+    match (numbers.next(), numbers.next()) {
+        (Some(major), Some(minor)) if !minor.is_empty() => Ok(format!("{major}.{minor}")),
+        _ => bail!("the version of the kernel is `{version}`"),
+    }
+}
+
+/// Unpacks the directory of the module.
+fn extract(lab: &Lab, archive: &Path, top: &str, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
+    let mut xz = Userland::host_tools(lab)?.command("xz")?;
+    let mut xz = xz
+        .args(["--decompress", "--stdout"])
+        .arg(archive)
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start xz")?;
+    let source = format!("{top}/{SOURCE}");
+    let strip = source.split('/').count();
+    let tar = Command::new("tar")
+        .args(["-x", "-C"])
+        .arg(to)
+        .arg(format!("--strip-components={strip}"))
+        .arg(&source)
+        .stdin(xz.stdout.take().context("no output of xz")?)
+        .output()
+        .context("cannot start tar")?;
+    let unpacked = xz.wait().context("cannot wait for xz")?;
+    if !tar.status.success() || !unpacked.success() {
+        bail!("cannot unpack {}: {}", archive.display(), String::from_utf8_lossy(&tar.stderr));
+    }
+    Ok(())
+}
+
+/// Makes a file of the headers name the tree instead of the root directory.
+fn relocate(makefile: &Path, tree: &Path) -> Result<()> {
+    let text = fs::read_to_string(makefile).with_context(|| format!("no {}", makefile.display()))?;
+    let text = text.replace("/usr/src/", &format!("{}/usr/src/", tree.display()));
+    fs::write(makefile, text).with_context(|| format!("cannot write {}", makefile.display()))
+}
+
+/// Adds what the scripts of packages would have made.
+fn complete(tree: &Path) -> Result<()> {
+    for dir in ["dev", "proc", "tmp"] {
+        fs::create_dir_all(tree.join(dir)).with_context(|| format!("cannot create {dir}"))?;
+    }
+    for (link, target) in [("usr/bin/sh", "dash"), ("usr/bin/awk", "gawk")] {
+        let path = tree.join(link);
+        if fs::symlink_metadata(&path).is_err() {
+            std::os::unix::fs::symlink(target, &path).with_context(|| format!("cannot link {link}"))?;
+        }
+    }
+    for dir in ["bin", "sbin", "lib", "lib64"] {
+        let path = tree.join(dir);
+        if fs::symlink_metadata(&path).is_err() {
+            std::os::unix::fs::symlink(format!("usr/{dir}"), &path)
+                .with_context(|| format!("cannot link {dir}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// A command with the tree as its root directory.
+fn inside(tree: &Path, command: &str) -> Command {
+    let script = format!(
+        "mount --rbind /dev \"$1/dev\" && mount --rbind /proc \"$1/proc\" && exec chroot \"$1\" /bin/sh -c '{command}'"
+    );
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--map-root-user", "--mount", "--", "sh", "-c", &script, "sh"]).arg(tree);
+    unshare.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("LC_ALL", "C");
+    unshare
+}
+
+#[cfg(test)]
+mod tests {
+    use super::base_version;
+
+    #[test]
+    fn the_source_is_that_of_the_series() {
+        let of = |version| base_version(version).ok();
+        assert_eq!(of("6.1.0-50-amd64").as_deref(), Some("6.1"));
+        assert_eq!(of("6.12.48+deb13-amd64").as_deref(), Some("6.12"));
+        assert_eq!(of("7"), None);
+    }
+}
