@@ -54,6 +54,8 @@ errnos! {
     EMSGSIZE "A message is longer than the transport allows.",
     EPROTONOSUPPORT "The kernel's uverbs does not support this object, method or attribute.",
     EOPNOTSUPP "The device or the driver does not support it.",
+    ENOTCONN "The queue pair is not connected.",
+    ECONNRESET "The peer ended the connection.",
     ETIMEDOUT "Timed out.",
     ECONNREFUSED "Connection refused.",
     EHOSTUNREACH "No route to the host.",

@@ -16,9 +16,12 @@ use crate::object::{ah, cq, qp, srq, wq};
 use core::any::Any;
 use std::sync::Arc;
 use uverbs_core::attr::{
-    AhAttr, DeviceAttr, Ece, FlowAttr, QpAttr, QpAttrMask, QpRateLimitAttr, SrqAttr, SrqAttrMask, WqAttr,
+    AccessFlags, AhAttr, DeviceAttr, Ece, FlowAttr, QpAttr, QpAttrMask, QpRateLimitAttr, SrqAttr,
+    SrqAttrMask, WqAttr,
 };
-use uverbs_core::control::{CoreSupport, CountersHandle, FlowHandle, PdHandle, QpHandle, RwqIndTableHandle};
+use uverbs_core::control::{
+    CoreSupport, CountersHandle, FlowHandle, MrHandle, MrRange, PdHandle, QpHandle, RwqIndTableHandle,
+};
 use uverbs_core::kernel::Kernel;
 use uverbs_core::provider::{DmParts, Driver};
 use uverbs_core::wr::IbvAh;
@@ -49,6 +52,7 @@ pub(crate) trait Verbs: Send + Sync {
     fn null_lkey(&self) -> Outcome<u32>;
     fn raw_clock(&self) -> Outcome<u64>;
     fn alloc_dm(&self, length: u64, log_align: u32) -> Outcome<DmParts>;
+    unsafe fn reg_mr(&self, pd: &PdHandle, range: MrRange, access: AccessFlags) -> Outcome<MrHandle>;
     unsafe fn import_pd(&self, handle: u32) -> Outcome<PdHandle>;
     unsafe fn import_dm(&self, handle: u32) -> Outcome<DmParts>;
 
@@ -143,6 +147,11 @@ impl<D: Driver> Verbs for Open<D> {
 
     fn alloc_td(&self) -> Outcome<AnyTd> {
         Ok(Box::new(self.driver.alloc_td()?))
+    }
+
+    unsafe fn reg_mr(&self, pd: &PdHandle, range: MrRange, access: AccessFlags) -> Outcome<MrHandle> {
+        // SAFETY: the memory stays valid as long as it is registered (the contract of ibv_reg_mr(3)).
+        Ok(unsafe { self.driver.reg_mr(self.core_support, pd, range, access) }?)
     }
 
     fn raw_clock(&self) -> Outcome<u64> {

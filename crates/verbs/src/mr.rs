@@ -226,7 +226,7 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
             // after it has deregistered the memory. Memory that peers may write is never lent as a reference
             // (`Private`, `Exposed`); memory that the device writes for a posted work request is subject to the
             // contract of the post.
-            unsafe { control::mr::reg(pd.context().core_support(), handle, range, access, Uhw::none()) }
+            unsafe { pd.context().driver().reg_mr(pd.context().core_support(), handle, range, access) }
         });
         match handle {
             Ok(handle) => {

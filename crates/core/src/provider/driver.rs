@@ -13,12 +13,12 @@ use super::recv::RecvQueue;
 use super::send::WrBuilder;
 use super::wire::{WireRemote, WireSge};
 use crate::attr::{
-    AhAttr, CqInitAttr, DeviceAttr, Ece, FlowAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpRateLimitAttr,
-    RxHashConf, SrqAttr, SrqAttrMask, SrqInitAttr, WqAttr, WqInitAttr,
+    AccessFlags, AhAttr, CqInitAttr, DeviceAttr, Ece, FlowAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr,
+    QpRateLimitAttr, RxHashConf, SrqAttr, SrqAttrMask, SrqInitAttr, WqAttr, WqInitAttr,
 };
 use crate::control::{
-    self, AhHandle, CompChannelHandle, ContextInfo, CountersHandle, CqHandle, DmHandle, FlowHandle, PdHandle,
-    QpHandle, RwqIndTableHandle, SrqHandle, WqHandle, XrcdHandle,
+    self, AhHandle, CompChannelHandle, ContextInfo, CoreSupport, CountersHandle, CqHandle, DmHandle,
+    FlowHandle, MrHandle, MrRange, PdHandle, QpHandle, RwqIndTableHandle, SrqHandle, WqHandle, XrcdHandle,
 };
 use crate::error::{Error, Result};
 use crate::kernel::{DeviceMapping, Kernel, Uhw};
@@ -67,7 +67,7 @@ use std::sync::Arc;
 /// }
 /// ```
 pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
-    /// The name of rdma-core's provider: `rxe`, `mlx5`.
+    /// The name of rdma-core's provider: `rxe`, `siw`, `mlx5`.
     const NAME: &'static str;
     /// The `driver_id` that the ioctl header must carry (`enum rdma_driver_id`).
     const DRIVER_ID: u32;
@@ -118,6 +118,21 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     /// Allocates a protection domain.
     fn alloc_pd(&self) -> Result<PdHandle> {
         control::pd::alloc(self.kernel(), Uhw::none())
+    }
+
+    /// Registers memory. [`Error::Unsupported`] if the device can't name it by `range.iova`, or lacks an access right.
+    ///
+    /// # Safety
+    /// As [`control::mr::reg`].
+    unsafe fn reg_mr(
+        &self,
+        core: CoreSupport,
+        pd: &PdHandle,
+        range: MrRange,
+        access: AccessFlags,
+    ) -> Result<MrHandle> {
+        // SAFETY: the contract of this function.
+        unsafe { control::mr::reg(core, pd, range, access, Uhw::none()) }
     }
 
     /// Creates a completion queue. Its events carry `user_handle`.

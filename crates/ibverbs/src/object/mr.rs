@@ -65,7 +65,7 @@ pub(super) unsafe fn register(
     let domain = unsafe { pd::handle(pd) };
     // SAFETY: the memory stays valid as long as it is registered, and it is not accessed in conflict with the device
     // (the contract of ibv_reg_mr(3)).
-    let handle = unsafe { mr::reg(here.verbs().core_support(), domain, range, access, Uhw::none()) }?;
+    let handle = unsafe { here.verbs().reg_mr(domain, range, access) }?;
     Ok(new(pd, addr, length, handle))
 }
 
