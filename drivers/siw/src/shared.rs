@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The data that a QP's posters and its control path share: the state.
+//!
+//! The kernel's connection manager moves the QP to RTS, of which user space is not informed; so sends may be posted in any
+//! state but RESET and ERR, and the doorbell tells whether the QP is connected. Check and publication are one access to
+//! the queue ([`enter`]): a control call that closes the queue waits for its end, so no post publishes after the kernel has
+//! flushed or destroyed the QP.
+
+use crate::cq_shared::CqShared;
+use core::sync::atomic::Ordering;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use uverbs_core::Errno;
+use uverbs_core::attr::QpState;
+use uverbs_core::kernel::QueueAccess;
+use uverbs_core::provider::state::StateWord;
+use uverbs_core::sync::ControlBarrier;
+
+/// The state of a QP, written by `modify_qp`, read by the posters.
+#[derive(Debug)]
+pub struct QpShared {
+    /// Access to the send queue and to the receive queue, each with one poster. Both words contain the state.
+    pub(crate) send: QueueAccess,
+    pub(crate) recv: QueueAccess,
+    /// One control call at a time.
+    modifying: Mutex<()>,
+    /// The CQs of the QP. They contain no completion of it after it was destroyed.
+    cqs: Vec<Arc<CqShared>>,
+    qp_num: u32,
+}
+
+impl QpShared {
+    /// The shared part of a QP whose completions go to `cqs`. An SRQ has one, too: it is treated as a QP without a number
+    /// that always takes receives.
+    ///
+    /// # Errors
+    /// As [`QueueAccess::new`].
+    pub(crate) fn create(
+        state: QpState,
+        barrier: ControlBarrier,
+        cqs: Vec<Arc<CqShared>>,
+        qp_num: u32,
+    ) -> io::Result<Self> {
+        let access = || QueueAccess::new(StateWord::new(state).bits(), barrier);
+        let (send, recv) = (access()?, access()?);
+        Ok(Self { send, recv, modifying: Mutex::new(()), cqs, qp_num })
+    }
+
+    /// The shared part of a QP in `state` without CQs.
+    ///
+    /// # Panics
+    /// If memory can't be allocated.
+    #[cfg(any(test, feature = "test-utils"))]
+    #[must_use]
+    pub fn new(state: QpState) -> Self {
+        Self::create(state, ControlBarrier::register(), Vec::new(), 0).expect("a page of memory")
+    }
+
+    /// The state that `modify_qp` stored. The kernel enters RTS and ERR by itself.
+    #[must_use]
+    pub fn state(&self) -> QpState {
+        word(&self.recv).state()
+    }
+
+    /// Begins a control call that changes the state.
+    pub(crate) fn modify(&self) -> MutexGuard<'_, ()> {
+        self.modifying.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stores a new state.
+    pub fn set_state(&self, state: QpState) {
+        for access in [&self.send, &self.recv] {
+            // In a child of fork(2) the word is 0 and stays 0.
+            let next = |bits| {
+                let word = StateWord::from_bits(bits);
+                (!word.is_forked()).then(|| word.next(state).bits())
+            };
+            let _ = access.word().fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        }
+    }
+
+    /// Waits until the posts that began before the last [`set_state`](Self::set_state) have ended.
+    ///
+    /// # Errors
+    /// As [`QueueAccess::wait_idle`].
+    pub(crate) fn wait_for_posters(&self) -> Result<(), Errno> {
+        if word(&self.send).is_forked() {
+            // The posters are the parent's.
+            return Ok(());
+        }
+        self.send.wait_idle()?;
+        self.recv.wait_idle()
+    }
+
+    /// Removes the completions of the QP, which the kernel has destroyed, from its CQs.
+    pub(crate) fn remove_completions(&self) {
+        for cq in &self.cqs {
+            cq.remove_completions(self.qp_num);
+        }
+    }
+}
+
+/// A queue's word. Acquire: pairs with [`QpShared::set_state`].
+#[inline(always)]
+pub(crate) fn word(access: &QueueAccess) -> StateWord {
+    StateWord::from_bits(access.word().load(Ordering::Acquire))
+}
+
+/// Enters a queue as its only poster or poller, until the value is dropped. The caller checks the word after that.
+#[inline(always)]
+pub(crate) fn enter(access: &QueueAccess) -> Inside<'_> {
+    if access.needs_fence() {
+        access.enter_fenced();
+    } else {
+        access.enter();
+    }
+    Inside(access)
+}
+
+/// A queue that is in use; control calls that closed it wait.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Inside<'a>(&'a QueueAccess);
+
+impl Drop for Inside<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}

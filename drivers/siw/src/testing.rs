@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Queues in heap memory whose kernel is simulated by the caller: for tests and fuzz targets.
+//!
+//! The decoders read bytes at the offsets of `<rdma/siw-abi.h>`, written as numbers, and share no code with the encoder.
+
+use crate::doorbell::SendBell;
+use crate::queue::{Element, Ring, heap};
+use crate::{CompletionQueue, QpShared, RecvQueue, SendConfig, SendQueue};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+use uverbs_core::Errno;
+use uverbs_core::attr::QpState;
+use uverbs_uapi::siw::{siw_cqe, siw_rqe, siw_sqe};
+
+/// Bytes of an element of a send queue, a receive queue and a completion queue.
+const SIZES: [usize; 3] = [120, 112, 32];
+
+/// The kernel's side of a heap ring, which can write any value.
+#[derive(Clone, Debug)]
+pub struct KernelSide {
+    words: Arc<[AtomicU64]>,
+    size: usize,
+    slots: u32,
+    /// The kernel's position.
+    at: Arc<AtomicU32>,
+}
+
+impl KernelSide {
+    fn bytes(&self, from: usize, len: usize) -> Vec<u8> {
+        let all = self.words[from / 8..(from + len).div_ceil(8)].iter();
+        let bytes: Vec<u8> = all.flat_map(|w| w.load(Ordering::Acquire).to_ne_bytes()).collect();
+        bytes[from % 8..from % 8 + len].to_vec()
+    }
+
+    fn put(&self, at: usize, bytes: &[u8]) {
+        for (i, byte) in bytes.iter().enumerate() {
+            let word = &self.words[(at + i) / 8];
+            let mut old = word.load(Ordering::Relaxed).to_ne_bytes();
+            old[(at + i) % 8] = *byte;
+            word.store(u64::from_ne_bytes(old), Ordering::Release);
+        }
+    }
+
+    fn offset(&self, index: u32) -> usize {
+        (index & (self.slots - 1)) as usize * self.size
+    }
+
+    /// The number of elements.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+    /// The bytes of an element.
+    #[must_use]
+    pub fn element(&self, index: u32) -> Vec<u8> {
+        self.bytes(self.offset(index), self.size)
+    }
+    /// Writes bytes into an element.
+    pub fn put_element(&self, index: u32, offset: usize, bytes: &[u8]) {
+        let offset = offset.min(self.size);
+        let len = bytes.len().min(self.size - offset);
+        self.put(self.offset(index) + offset, &bytes[..len]);
+    }
+    /// Stores the flags of an element.
+    pub fn set_flags(&self, index: u32, flags: u16) {
+        self.put_element(index, 8, &flags.to_ne_bytes());
+    }
+    /// Fills the elements with this byte, except for their flags, which are cleared.
+    pub fn fill(&self, byte: u8) {
+        for index in 0..self.slots {
+            self.put_element(index, 0, &vec![byte; self.size]);
+            self.set_flags(index, 0);
+        }
+    }
+    /// Every byte of the mapping.
+    #[must_use]
+    pub fn snapshot(&self) -> Vec<u8> {
+        self.bytes(0, self.words.len() * 8)
+    }
+    /// Takes one work request as the kernel does; `None` if none is published.
+    pub fn consume(&self) -> Option<Vec<u8>> {
+        let at = self.at.load(Ordering::Relaxed);
+        let bytes = self.element(at);
+        if bytes[8] & 1 == 0 {
+            return None;
+        }
+        self.set_flags(at, 0);
+        self.at.store(at.wrapping_add(1), Ordering::Relaxed);
+        Some(bytes)
+    }
+    /// Writes one completion as the kernel does; `false` if the ring is full.
+    pub fn produce(&self, bytes: &[u8]) -> bool {
+        let at = self.at.load(Ordering::Relaxed);
+        if self.element(at)[8] != 0 {
+            return false;
+        }
+        self.put_element(at, 0, &bytes[..8]);
+        self.put_element(at, 9, &bytes[9..]);
+        self.put_element(at, 8, &bytes[8..9]);
+        self.at.store(at.wrapping_add(1), Ordering::Relaxed);
+        true
+    }
+    /// The word that arms a completion queue.
+    #[must_use]
+    pub fn notify(&self) -> u32 {
+        let b = self.bytes(self.slots as usize * self.size, 4);
+        u32::from_ne_bytes([b[0], b[1], b[2], b[3]])
+    }
+}
+
+/// A doorbell that counts, and fails on request.
+#[derive(Clone, Debug, Default)]
+pub struct FakeBell(Arc<(AtomicU32, AtomicI32)>);
+
+impl FakeBell {
+    /// The number of doorbells.
+    #[must_use]
+    pub fn rings(&self) -> u32 {
+        self.0.0.load(Ordering::Relaxed)
+    }
+    /// Makes every call fail with this errno, or succeed again with `None`.
+    pub fn fail(&self, errno: Option<Errno>) {
+        self.0.1.store(errno.map_or(0, Errno::raw), Ordering::Relaxed);
+    }
+}
+
+impl SendBell for FakeBell {
+    fn ring(&self) -> Result<(), Errno> {
+        self.0.0.fetch_add(1, Ordering::Relaxed);
+        match self.0.1.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            errno => Err(Errno::from_raw(errno)),
+        }
+    }
+}
+
+fn ring<E: Element>(slots: u32, size: usize) -> (Ring<E>, KernelSide) {
+    let (mapping, words) = heap(Ring::<E>::bytes(slots).expect("a power of two"));
+    let ring = Ring::new(mapping, slots).expect("a well-formed ring");
+    (ring, KernelSide { words, size, slots, at: Arc::default() })
+}
+
+/// A send queue of a QP in `state` with `slots` elements.
+///
+/// # Panics
+/// If there is no memory.
+#[must_use]
+pub fn send_queue(
+    slots: u32,
+    config: &SendConfig,
+    state: QpState,
+) -> (SendQueue<FakeBell>, KernelSide, FakeBell, Arc<QpShared>) {
+    let (ring, kernel) = ring::<siw_sqe>(slots, SIZES[0]);
+    let (bell, shared) = (FakeBell::default(), Arc::new(QpShared::new(state)));
+    (SendQueue::new(ring, config, Arc::clone(&shared), bell.clone()), kernel, bell, shared)
+}
+
+/// A receive queue of a QP in RTS with `slots` elements.
+///
+/// # Panics
+/// If there is no memory.
+#[must_use]
+pub fn recv_queue(slots: u32, max_sge: u32) -> (RecvQueue, KernelSide, Arc<QpShared>) {
+    let (ring, kernel) = ring::<siw_rqe>(slots, SIZES[1]);
+    let shared = Arc::new(QpShared::new(QpState::RTS));
+    (RecvQueue::new(ring, max_sge, Arc::clone(&shared)), kernel, shared)
+}
+
+/// A completion queue with `slots` elements.
+///
+/// # Panics
+/// If there is no memory.
+#[must_use]
+pub fn completion_queue(slots: u32) -> (CompletionQueue, KernelSide) {
+    let (ring, kernel) = ring::<siw_cqe>(slots, SIZES[2]);
+    (CompletionQueue::new(ring), kernel)
+}
+
+fn u16_at(b: &[u8], at: usize) -> u16 {
+    u16::from_ne_bytes([b[at], b[at + 1]])
+}
+fn u32_at(b: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+fn u64_at(b: &[u8], at: usize) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&b[at..at + 8]);
+    u64::from_ne_bytes(bytes)
+}
+
+/// A scatter/gather entry: address, length, lkey.
+pub type DecodedSge = (u64, u32, u32);
+
+/// The fields of an element of a send queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecodedSend {
+    /// `id`
+    pub id: u64,
+    /// `flags`
+    pub flags: u16,
+    /// `opcode`
+    pub opcode: u8,
+    /// `rkey`
+    pub rkey: u32,
+    /// `raddr`
+    pub raddr: u64,
+    /// The entries, if the data are not inline.
+    pub sges: Vec<DecodedSge>,
+    /// The data, if they are inline.
+    pub inline: Vec<u8>,
+}
+
+/// Reads an element of a send queue as the kernel does.
+///
+/// # Panics
+/// If the bytes are fewer than an element has, or their number of entries or of inline bytes is more than fits.
+#[must_use]
+pub fn decode_send(b: &[u8]) -> DecodedSend {
+    let flags = u16_at(b, 8);
+    let is_inline = flags & 2 != 0;
+    DecodedSend {
+        id: u64_at(b, 0),
+        flags,
+        opcode: b[11],
+        rkey: u32_at(b, 12),
+        raddr: u64_at(b, 16),
+        sges: if is_inline { vec![] } else { decode_sges(&b[24..120], b[10]) },
+        inline: if is_inline { b[40..40 + u32_at(b, 32) as usize].to_vec() } else { vec![] },
+    }
+}
+
+fn decode_sges(b: &[u8], num: u8) -> Vec<DecodedSge> {
+    (0..usize::from(num))
+        .map(|i| (u64_at(b, 16 * i), u32_at(b, 16 * i + 8), u32_at(b, 16 * i + 12)))
+        .collect()
+}
+
+/// Reads an element of a receive queue: id, flags, entries.
+///
+/// # Panics
+/// If the bytes are fewer than an element has, or their number of entries is more than fits.
+#[must_use]
+pub fn decode_recv(b: &[u8]) -> (u64, u16, Vec<DecodedSge>) {
+    (u64_at(b, 0), u16_at(b, 8), decode_sges(&b[16..112], b[10]))
+}
+
+/// The bytes of a completion: id, flags, opcode, status, bytes, QP number.
+#[must_use]
+pub fn completion(id: u64, opcode: u8, status: u16, bytes: u32, qp_num: u64) -> [u8; 32] {
+    let mut b = [0xa5; 32];
+    b[0..8].copy_from_slice(&id.to_ne_bytes());
+    (b[8], b[9]) = (1, opcode);
+    b[10..12].copy_from_slice(&status.to_ne_bytes());
+    b[12..16].copy_from_slice(&bytes.to_ne_bytes());
+    b[24..32].copy_from_slice(&qp_num.to_ne_bytes());
+    b
+}

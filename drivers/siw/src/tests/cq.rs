@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Polling: every field, both kinds of poll, arming, removal of completions, bytes that no correct kernel writes.
+
+use crate::testing::{KernelSide, completion, completion_queue};
+use proptest::prelude::*;
+use uverbs_core::provider::{Completion as _, CompletionQueue as _, PollError};
+use uverbs_core::wc::{WcOpcode, WcStatus, WorkCompletion};
+
+#[test]
+fn every_field_is_converted() {
+    let (mut q, kernel) = completion_queue(4);
+    let opcodes = [
+        (0, WcOpcode::RDMA_WRITE),
+        (1, WcOpcode::RDMA_READ),
+        (3, WcOpcode::SEND),
+        (5, WcOpcode::SEND),
+        (8, WcOpcode::RECV),
+        (0xff, WcOpcode::SEND),
+    ];
+    let statuses = [
+        (0, WcStatus::SUCCESS),
+        (1, WcStatus::LOC_LEN_ERR),
+        (2, WcStatus::LOC_PROT_ERR),
+        (3, WcStatus::LOC_QP_OP_ERR),
+        (4, WcStatus::WR_FLUSH_ERR),
+        (5, WcStatus::BAD_RESP_ERR),
+        (6, WcStatus::LOC_ACCESS_ERR),
+        (7, WcStatus::REM_ACCESS_ERR),
+        (8, WcStatus::REM_INV_REQ_ERR),
+        (9, WcStatus::GENERAL_ERR),
+        (0xffff, WcStatus::GENERAL_ERR),
+    ];
+    let all = opcodes.iter().map(|o| (*o, statuses[0])).chain(statuses.iter().map(|s| (opcodes[2], *s)));
+    for ((raw_opcode, opcode), (raw_status, status)) in all {
+        assert!(kernel.produce(&completion(u64::MAX - 1, raw_opcode, raw_status, 7, 9)));
+        let mut wc = [WorkCompletion::default(); 2];
+        assert_eq!(q.poll_cq(&mut wc), Ok(1));
+        let want = WorkCompletion {
+            wr_id: u64::MAX - 1,
+            status,
+            opcode,
+            byte_len: 7,
+            qp_num: 9,
+            ..Default::default()
+        };
+        assert_eq!(wc[0], want);
+    }
+}
+
+#[test]
+fn a_poll_takes_at_most_the_requested_and_available_completions() {
+    let (mut q, kernel) = completion_queue(8);
+    assert_eq!(q.cqe(), 8);
+    let mut wc = [WorkCompletion::default(); 5];
+    let (mut made, mut seen) = (0_u64, 0_u64);
+    for lap in 0..5000_u64 {
+        for _ in 0..lap % 6 {
+            made += u64::from(kernel.produce(&completion(made, 8, 0, 0, 0)));
+        }
+        let max = (lap % 5) as usize;
+        let n = q.poll_cq(&mut wc[..max]).unwrap();
+        assert_eq!(n as u64, (made - seen).min(max as u64));
+        for c in &wc[..n] {
+            assert_eq!(c.wr_id, seen);
+            seen += 1;
+        }
+    }
+    assert!(seen > 5_000);
+}
+
+#[test]
+fn an_extended_poll_goes_on_with_completions_that_arrive() {
+    let (mut q, kernel) = completion_queue(4);
+    assert_eq!(q.start_poll(), Err(PollError::Empty));
+    assert_eq!(q.next_poll(), Err(PollError::NoSession));
+    assert!(kernel.produce(&completion(0, 8, 0, 0, 0)));
+    q.start_poll().unwrap();
+    assert_eq!(q.start_poll(), Err(PollError::SessionOpen));
+    assert_eq!(q.poll_each(1, |_| ()), Err(PollError::SessionOpen));
+    assert_eq!(q.next_poll(), Err(PollError::Empty));
+    assert_eq!(q.current().unwrap().wr_id(), 0);
+    assert!(kernel.produce(&completion(1, 8, 0, 0, 0)));
+    q.next_poll().unwrap();
+    assert_eq!(q.current().unwrap().wr_id(), 1);
+    q.end_poll();
+    assert!(q.current().is_none());
+    assert_eq!(q.poll_each(9, |_| ()), Ok(0));
+}
+
+#[test]
+fn a_panic_in_the_callback_counts_its_completion_as_polled() {
+    let (mut q, kernel) = completion_queue(8);
+    for id in 0..5 {
+        assert!(kernel.produce(&completion(id, 8, 0, 0, 0)));
+    }
+    let result = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| {
+        q.poll_each(5, |c| assert_ne!(c.wr_id(), 2, "on purpose"))
+    }));
+    assert!(result.is_err());
+    let mut ids = Vec::new();
+    q.poll_each(5, |c| ids.push(c.wr_id())).unwrap();
+    assert_eq!(ids, [3, 4]);
+}
+
+#[test]
+fn a_request_for_events_is_a_store_to_the_shared_page() {
+    let (mut q, kernel) = completion_queue(4);
+    q.req_notify(false).unwrap();
+    assert_eq!(kernel.notify(), 3);
+    q.req_notify(true).unwrap();
+    assert_eq!(kernel.notify(), 1);
+}
+
+/// Produces completions with these ids; the QP number is the id divided by 10.
+fn produce(kernel: &KernelSide, ids: &[u64]) {
+    for id in ids {
+        assert!(kernel.produce(&completion(*id, 8, 0, 0, *id / 10)));
+    }
+}
+
+#[test]
+fn completions_of_a_destroyed_qp_are_removed_and_their_slots_returned() {
+    for start in 0..8 {
+        let (mut q, kernel) = completion_queue(8);
+        produce(&kernel, &vec![90; start]);
+        assert_eq!(q.poll_each(9, |_| ()), Ok(start));
+        produce(&kernel, &[10, 20, 11, 12, 21, 30, 13, 22]);
+        assert!(!kernel.produce(&completion(0, 8, 0, 0, 0)), "the ring is full");
+        q.shared().remove_completions(1);
+        produce(&kernel, &[14, 31, 23, 32]);
+        assert!(!kernel.produce(&completion(0, 8, 0, 0, 0)), "four slots were returned");
+        q.shared().remove_completions(2);
+        let mut ids = Vec::new();
+        assert_eq!(q.poll_each(9, |c| ids.push(c.wr_id())), Ok(4));
+        assert_eq!(ids, [30, 14, 31, 32]);
+        q.shared().remove_completions(3);
+        assert_eq!(q.poll_each(9, |_| ()), Ok(0));
+    }
+}
+
+#[test]
+fn a_qp_may_be_destroyed_during_a_poll() {
+    let (mut q, kernel) = completion_queue(16);
+    produce(&kernel, &[10, 20, 11, 21, 12]);
+    let (shared, mut ids) = (q.shared(), Vec::new());
+    let n = q.poll_each(16, |c| {
+        ids.push(c.wr_id());
+        if ids.len() == 1 {
+            produce(&kernel, &[22]);
+            // On another thread and on this one.
+            std::thread::scope(|s| s.spawn(|| shared.remove_completions(1)).join().unwrap());
+            shared.remove_completions(1);
+        }
+    });
+    assert_eq!((n, &ids[..]), (Ok(4), &[10, 20, 21, 22][..]));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// For anything that the kernel writes at any time: no panic, and at most one ring of completions per call.
+    #[test]
+    fn random_bytes_cause_only_completions(
+        actions in prop::collection::vec((0_u8..7, any::<u32>()), 1..80),
+    ) {
+        let (mut q, kernel) = completion_queue(8);
+        for (action, value) in actions {
+            match action {
+                0 => kernel.put_element(value, 0, &value.to_ne_bytes().repeat(8)),
+                1 => kernel.set_flags(value, value as u16),
+                2 => q.shared().remove_completions(value),
+                3 => {
+                    let _ = q.start_poll();
+                    let mut steps = 0;
+                    while steps < 20 && q.next_poll().is_ok() {
+                        steps += 1;
+                        kernel.set_flags(steps, 1);
+                    }
+                }
+                4 => q.end_poll(),
+                5 => {
+                    if let Some(c) = q.current() {
+                        let _ = format!("{:?}", c.to_wc());
+                    }
+                }
+                _ => {
+                    let mut n = 0;
+                    let result = q.poll_each(value as usize, |_| {
+                        n += 1;
+                        kernel.set_flags(n, 1);
+                    });
+                    prop_assert!(n <= 8);
+                    prop_assert!(result.is_err() || result == Ok(n as usize));
+                }
+            }
+        }
+    }
+}
