@@ -21,6 +21,7 @@ use uverbs_core::kernel::{Kernel, Process, UverbsFd};
 use uverbs_core::provider::Driver;
 use uverbs_mlx5::{Mlx5, Options, Pages};
 use uverbs_rxe::Rxe;
+use uverbs_siw::Siw;
 
 /// A device: C's part and ours.
 #[repr(C)]
@@ -54,6 +55,7 @@ static KNOWN: Mutex<Known> = Mutex::new(Known(Vec::new()));
 const DRIVERS: &[DriverMatch] = &[
     DriverMatch { driver_id: Mlx5::DRIVER_ID, pci: is_mlx5 },
     DriverMatch { driver_id: Rxe::DRIVER_ID, pci: |_| false },
+    DriverMatch { driver_id: Siw::DRIVER_ID, pci: |_| false },
 ];
 
 /// Vendors whose devices may belong to the kernel's mlx5 driver. The probe determines whether they do.
@@ -221,6 +223,7 @@ pub(crate) unsafe fn open(device: *mut ibv_device) -> Outcome<*mut ibv_context> 
             match file.driver_id() {
                 Mlx5::DRIVER_ID => open_with_options(file, device, false),
                 Rxe::DRIVER_ID => context::open::<Rxe>(file, device),
+                Siw::DRIVER_ID => context::open::<Siw>(file, device),
                 _ => Err(Errno::EOPNOTSUPP),
             }
         }
@@ -303,11 +306,12 @@ pub(crate) unsafe fn import(cmd_fd: c_int) -> Outcome<*mut ibv_context> {
     // SAFETY: the caller transfers the ownership of the descriptor (contract of the man page).
     let fd = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
     let file: Arc<dyn Kernel> =
-        Arc::new(UverbsFd::from_fd(fd, &info.name, &[Mlx5::DRIVER_ID, Rxe::DRIVER_ID])?);
+        Arc::new(UverbsFd::from_fd(fd, &info.name, &[Mlx5::DRIVER_ID, Rxe::DRIVER_ID, Siw::DRIVER_ID])?);
     Process::adopt_children();
     match file.driver_id() {
         Mlx5::DRIVER_ID => context::open_with(file, device, Mlx5::import),
         Rxe::DRIVER_ID => context::open_with(file, device, Rxe::import),
+        Siw::DRIVER_ID => context::open_with(file, device, Siw::import),
         _ => Err(Errno::EOPNOTSUPP),
     }
 }

@@ -8,8 +8,9 @@
 //! those of the verbs (`post_send`, `wr_id`, `lkey`), so the man pages apply.
 //!
 //! # Features
-//! `mlx5` and `rxe`, both on by default: the drivers. `hca`: the software NIC of `uverbs-hca` as `uverbs::hca`, for tests and
-//! for programs that must run without a NIC.
+//! `mlx5`, `rxe` and `siw`, all on by default: the drivers. [`AnyDriver`] and [`open()`] exist in builds with one driver and in
+//! builds with all. `hca`: the software NIC of `uverbs-hca` as `uverbs::hca`, for tests and for programs that must run
+//! without a NIC.
 //!
 //! # What is `unsafe`
 //! Posting a work request that names memory by scatter/gather entries is `unsafe`, because the device uses that memory
@@ -17,7 +18,7 @@
 //! Posts that [own their buffers](owned) are safe, too: a service needs no `unsafe`.
 
 pub mod ah;
-#[cfg(all(feature = "mlx5", feature = "rxe"))]
+#[cfg(all(feature = "mlx5", feature = "rxe", feature = "siw"))]
 pub mod any;
 pub mod buf;
 pub mod comp_channel;
@@ -56,7 +57,12 @@ pub use flow::{Counters, Flow};
 pub use import::ImportedRegion;
 pub use mr::{MemoryRegion, RegError};
 pub use mw::MemoryWindow;
-#[cfg(any(feature = "mlx5", feature = "rxe"))]
+#[cfg(any(
+    all(feature = "mlx5", feature = "rxe", feature = "siw"),
+    all(feature = "mlx5", not(any(feature = "rxe", feature = "siw"))),
+    all(feature = "rxe", not(any(feature = "mlx5", feature = "siw"))),
+    all(feature = "siw", not(any(feature = "mlx5", feature = "rxe"))),
+))]
 pub use open::{AnyDriver, open};
 pub use open::{DriverVisitor, devices, open_with};
 pub use pd::{ProtectionDomain, ThreadDomain};
@@ -79,6 +85,8 @@ pub use uverbs_hca as hca;
 pub use uverbs_mlx5 as mlx5;
 #[cfg(feature = "rxe")]
 pub use uverbs_rxe as rxe;
+#[cfg(feature = "siw")]
+pub use uverbs_siw as siw;
 
 #[cfg(all(doctest, feature = "mlx5"))]
 #[doc = include_str!("../../../README.md")]

@@ -16,14 +16,19 @@ use uverbs_core::provider::Driver;
 use uverbs_mlx5::Mlx5;
 #[cfg(feature = "rxe")]
 use uverbs_rxe::Rxe;
+#[cfg(feature = "siw")]
+use uverbs_siw::Siw;
 
 /// The driver of a device that is known only at run time: the only one that this build has.
-#[cfg(all(feature = "mlx5", not(feature = "rxe")))]
+#[cfg(all(feature = "mlx5", not(any(feature = "rxe", feature = "siw"))))]
 pub type AnyDriver = Mlx5;
 /// The driver of a device that is known only at run time: the only one that this build has.
-#[cfg(all(feature = "rxe", not(feature = "mlx5")))]
+#[cfg(all(feature = "rxe", not(any(feature = "mlx5", feature = "siw"))))]
 pub type AnyDriver = Rxe;
-#[cfg(all(feature = "mlx5", feature = "rxe"))]
+/// The driver of a device that is known only at run time: the only one that this build has.
+#[cfg(all(feature = "siw", not(any(feature = "mlx5", feature = "rxe"))))]
+pub type AnyDriver = Siw;
+#[cfg(all(feature = "mlx5", feature = "rxe", feature = "siw"))]
 pub use crate::any::AnyDriver;
 
 /// The code to run with an opened device; it is compiled once for each driver, so it needs no dynamic dispatch.
@@ -40,6 +45,8 @@ const DRIVER_IDS: &[u32] = &[
     Mlx5::DRIVER_ID,
     #[cfg(feature = "rxe")]
     Rxe::DRIVER_ID,
+    #[cfg(feature = "siw")]
+    Siw::DRIVER_ID,
 ];
 
 /// Opens a device with the driver that it has. The types of the program have no parameter for it.
@@ -47,7 +54,12 @@ const DRIVER_IDS: &[u32] = &[
 /// # Errors
 /// [`Error::Unsupported`] if no driver of this build is for the device; otherwise the error of open(2), such as
 /// `EACCES`.
-#[cfg(any(feature = "mlx5", feature = "rxe"))]
+#[cfg(any(
+    all(feature = "mlx5", feature = "rxe", feature = "siw"),
+    all(feature = "mlx5", not(any(feature = "rxe", feature = "siw"))),
+    all(feature = "rxe", not(any(feature = "mlx5", feature = "siw"))),
+    all(feature = "siw", not(any(feature = "mlx5", feature = "rxe"))),
+))]
 pub fn open(device: &DeviceInfo) -> Result<Context<AnyDriver>> {
     Context::open(device)
 }
@@ -64,6 +76,8 @@ pub fn open_with<V: DriverVisitor>(device: &DeviceInfo, visitor: V) -> Result<V:
         Mlx5::DRIVER_ID => Ok(visitor.visit(Context::<Mlx5>::from_kernel(fd)?)),
         #[cfg(feature = "rxe")]
         Rxe::DRIVER_ID => Ok(visitor.visit(Context::<Rxe>::from_kernel(fd)?)),
+        #[cfg(feature = "siw")]
+        Siw::DRIVER_ID => Ok(visitor.visit(Context::<Siw>::from_kernel(fd)?)),
         other => {
             let _ = &visitor;
             Err(Error::unsupported("open_device", format!("no driver for driver id {other}")))

@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The completion queue of either driver.
+//! The completion queue of each driver.
 
 use super::Any;
 use core::mem::MaybeUninit;
 use uverbs_core::provider::{Completion, CompletionQueue, PollError};
 use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
-use uverbs_rxe::KernelBell;
 
 /// The queue.
-pub(super) type AnyCompletionQueue =
-    Any<uverbs_mlx5::CompletionQueue, uverbs_rxe::CompletionQueue<KernelBell>>;
+pub(super) type AnyCompletionQueue = Any<
+    uverbs_mlx5::CompletionQueue,
+    uverbs_rxe::CompletionQueue<uverbs_rxe::KernelBell>,
+    uverbs_siw::CompletionQueue,
+>;
 
 macro_rules! fields {
     ($($name:ident: $ty:ty;)*) => {
-        impl<M: Completion, R: Completion> Completion for Any<M, R> {
+        impl<M: Completion, R: Completion, S: Completion> Completion for Any<M, R, S> {
             $(#[inline(always)]
             fn $name(&self) -> $ty {
                 match self {
                     Self::Mlx5(c) => c.$name(),
                     Self::Rxe(c) => c.$name(),
+                    Self::Siw(c) => c.$name(),
                 }
             })*
         }
@@ -51,12 +54,13 @@ macro_rules! forward {
         match $self {
             Self::Mlx5($queue) => $call,
             Self::Rxe($queue) => $call,
+            Self::Siw($queue) => $call,
         }
     };
 }
 
 impl CompletionQueue for AnyCompletionQueue {
-    type Completion<'c> = Any<uverbs_mlx5::Completion<'c>, uverbs_rxe::Completion>;
+    type Completion<'c> = Any<uverbs_mlx5::Completion<'c>, uverbs_rxe::Completion, uverbs_siw::Completion>;
 
     #[inline]
     fn poll_each(
@@ -67,6 +71,7 @@ impl CompletionQueue for AnyCompletionQueue {
         match self {
             Self::Mlx5(queue) => queue.poll_each(max, |c| f(&Any::Mlx5(*c))),
             Self::Rxe(queue) => queue.poll_each(max, |c| f(&Any::Rxe(*c))),
+            Self::Siw(queue) => queue.poll_each(max, |c| f(&Any::Siw(*c))),
         }
     }
 
@@ -105,6 +110,7 @@ impl CompletionQueue for AnyCompletionQueue {
         match self {
             Self::Mlx5(queue) => queue.current().map(Any::Mlx5),
             Self::Rxe(queue) => queue.current().map(Any::Rxe),
+            Self::Siw(queue) => queue.current().map(Any::Siw),
         }
     }
 

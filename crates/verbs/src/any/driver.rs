@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The control verbs of either driver.
+//! The control verbs of each driver.
 #![expect(unsafe_code)]
 // UNSAFETY: passes the contract of the verbs on to the driver that created the object.
 
@@ -8,12 +8,12 @@ use super::send::{AnyAh, AnySendQueue};
 use super::{Any, AnyDriver, foreign};
 use std::sync::Arc;
 use uverbs_core::attr::{
-    AhAttr, CqInitAttr, DeviceAttr, Ece, FlowAttr, QpAttr, QpAttrMask, QpRateLimitAttr, QpType, SrqAttr,
-    SrqAttrMask, WqAttr,
+    AccessFlags, AhAttr, CqInitAttr, DeviceAttr, Ece, FlowAttr, QpAttr, QpAttrMask, QpRateLimitAttr, QpType,
+    SrqAttr, SrqAttrMask, WqAttr,
 };
 use uverbs_core::control::{
-    AhHandle, CompChannelHandle, ContextInfo, CountersHandle, CqHandle, FlowHandle, PdHandle, QpHandle,
-    SrqHandle, WqHandle, XrcdHandle,
+    AhHandle, CompChannelHandle, ContextInfo, CoreSupport, CountersHandle, CqHandle, FlowHandle, MrHandle,
+    MrRange, PdHandle, QpHandle, SrqHandle, WqHandle, XrcdHandle,
 };
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Kernel;
@@ -21,10 +21,11 @@ use uverbs_core::provider::{
     CqParts, DmParts, Driver, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,
 };
 use uverbs_mlx5::{self as mlx5, Mlx5};
-use uverbs_rxe::{self as rxe, KernelBell, Rxe};
+use uverbs_rxe::{self as rxe, Rxe};
+use uverbs_siw::{self as siw, Siw};
 
 /// A driver's shared state of a queue.
-type Shared<M, R> = Any<Arc<M>, Arc<R>>;
+type Shared<M, R, S> = Any<Arc<M>, Arc<R>, Arc<S>>;
 
 /// A handle, with the shared state of the driver.
 fn pair<'a, H, S, P>(
@@ -40,6 +41,7 @@ macro_rules! forward {
         match $self {
             Self::Mlx5(driver) => driver.$verb($($arg),*),
             Self::Rxe(driver) => driver.$verb($($arg),*),
+            Self::Siw(driver) => driver.$verb($($arg),*),
         }
     };
 }
@@ -53,6 +55,8 @@ macro_rules! forward_with {
             (Self::Mlx5($driver), Any::Mlx5($inner)) => unsafe { $call },
             // SAFETY: as above.
             (Self::Rxe($driver), Any::Rxe($inner)) => unsafe { $call },
+            // SAFETY: as above.
+            (Self::Siw($driver), Any::Siw($inner)) => unsafe { $call },
             _ => $foreign,
         }
     };
@@ -134,24 +138,25 @@ macro_rules! create_cq {
 impl Driver for AnyDriver {
     const NAME: &'static str = "any";
     const DRIVER_ID: u32 = Mlx5::DRIVER_ID;
-    const DRIVER_IDS: &'static [u32] = &[Mlx5::DRIVER_ID, Rxe::DRIVER_ID];
+    const DRIVER_IDS: &'static [u32] = &[Mlx5::DRIVER_ID, Rxe::DRIVER_ID, Siw::DRIVER_ID];
 
     type Sge = mlx5::Sge;
     type Remote = mlx5::Remote;
     type Ah = AnyAh;
     type SendQueue = AnySendQueue;
-    type RecvQueue = Any<mlx5::RecvQueue, rxe::RecvQueue<KernelBell>>;
-    type SharedRecvQueue = Any<mlx5::SharedRecvQueue, rxe::RecvQueue<KernelBell>>;
+    type RecvQueue = Any<mlx5::RecvQueue, rxe::RecvQueue<rxe::KernelBell>, siw::RecvQueue>;
+    type SharedRecvQueue = Any<mlx5::SharedRecvQueue, rxe::RecvQueue<rxe::KernelBell>, siw::RecvQueue>;
     type CompletionQueue = AnyCompletionQueue;
-    type QpShared = Shared<mlx5::QpControl, rxe::QpShared>;
-    type CqShared = Shared<mlx5::CqShared, rxe::CqShared>;
-    type SrqShared = Shared<mlx5::SrqControl, rxe::SrqShared>;
-    type Td = Any<mlx5::ThreadDomain, rxe::ThreadDomain>;
+    type QpShared = Shared<mlx5::QpControl, rxe::QpShared, siw::QpShared>;
+    type CqShared = Shared<mlx5::CqShared, rxe::CqShared, siw::CqShared>;
+    type SrqShared = Shared<mlx5::SrqControl, rxe::SrqShared, siw::SrqShared>;
+    type Td = Any<mlx5::ThreadDomain, rxe::ThreadDomain, siw::ThreadDomain>;
 
     fn open(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
         match kernel.driver_id() {
             Mlx5::DRIVER_ID => Mlx5::open(kernel).map(|(driver, info)| (Self::Mlx5(driver), info)),
             Rxe::DRIVER_ID => Rxe::open(kernel).map(|(driver, info)| (Self::Rxe(driver), info)),
+            Siw::DRIVER_ID => Siw::open(kernel).map(|(driver, info)| (Self::Siw(driver), info)),
             other => Err(Error::unsupported("open_device", format!("no driver for driver id {other}"))),
         }
     }
@@ -160,6 +165,7 @@ impl Driver for AnyDriver {
         match kernel.driver_id() {
             Mlx5::DRIVER_ID => Mlx5::import(kernel).map(|(driver, info)| (Self::Mlx5(driver), info)),
             Rxe::DRIVER_ID => Rxe::import(kernel).map(|(driver, info)| (Self::Rxe(driver), info)),
+            Siw::DRIVER_ID => Siw::import(kernel).map(|(driver, info)| (Self::Siw(driver), info)),
             other => Err(Error::unsupported("import_device", format!("no driver for driver id {other}"))),
         }
     }
@@ -176,6 +182,23 @@ impl Driver for AnyDriver {
         forward!(self.alloc_pd())
     }
 
+    unsafe fn reg_mr(
+        &self,
+        core: CoreSupport,
+        pd: &PdHandle,
+        range: MrRange,
+        access: AccessFlags,
+    ) -> Result<MrHandle> {
+        match self {
+            // SAFETY: the contract of this function is that of the driver's.
+            Self::Mlx5(driver) => unsafe { driver.reg_mr(core, pd, range, access) },
+            // SAFETY: as above.
+            Self::Rxe(driver) => unsafe { driver.reg_mr(core, pd, range, access) },
+            // SAFETY: as above.
+            Self::Siw(driver) => unsafe { driver.reg_mr(core, pd, range, access) },
+        }
+    }
+
     unsafe fn create_cq(
         &self,
         attr: &CqInitAttr,
@@ -185,6 +208,7 @@ impl Driver for AnyDriver {
         Ok(match self {
             Self::Mlx5(driver) => create_cq!(Mlx5, driver, attr, channel, user_handle),
             Self::Rxe(driver) => create_cq!(Rxe, driver, attr, channel, user_handle),
+            Self::Siw(driver) => create_cq!(Siw, driver, attr, channel, user_handle),
         })
     }
 
@@ -201,6 +225,7 @@ impl Driver for AnyDriver {
         match (self, shared) {
             (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.cq_event(shared),
             (Self::Rxe(driver), Any::Rxe(shared)) => driver.cq_event(shared),
+            (Self::Siw(driver), Any::Siw(shared)) => driver.cq_event(shared),
             _ => {}
         }
     }
@@ -209,6 +234,7 @@ impl Driver for AnyDriver {
         Ok(match self {
             Self::Mlx5(driver) => create_srq!(Mlx5, mlx5, driver, create),
             Self::Rxe(driver) => create_srq!(Rxe, rxe, driver, create),
+            Self::Siw(driver) => create_srq!(Siw, siw, driver, create),
         })
     }
 
@@ -238,6 +264,7 @@ impl Driver for AnyDriver {
         Ok(match self {
             Self::Mlx5(driver) => create_qp!(Mlx5, mlx5, driver, create),
             Self::Rxe(driver) => create_qp!(Rxe, rxe, driver, create),
+            Self::Siw(driver) => create_qp!(Siw, siw, driver, create),
         })
     }
 
@@ -245,6 +272,7 @@ impl Driver for AnyDriver {
         Ok(match self {
             Self::Mlx5(driver) => qp_parts!(Mlx5, driver.open_qp(xrcd, qp_num, user_handle)?, false),
             Self::Rxe(driver) => qp_parts!(Rxe, driver.open_qp(xrcd, qp_num, user_handle)?, false),
+            Self::Siw(driver) => qp_parts!(Siw, driver.open_qp(xrcd, qp_num, user_handle)?, false),
         })
     }
 
@@ -264,6 +292,7 @@ impl Driver for AnyDriver {
         match (self, shared) {
             (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.query_ece(shared),
             (Self::Rxe(driver), Any::Rxe(shared)) => driver.query_ece(shared),
+            (Self::Siw(driver), Any::Siw(shared)) => driver.query_ece(shared),
             _ => Err(foreign()),
         }
     }
@@ -272,6 +301,7 @@ impl Driver for AnyDriver {
         match (self, shared) {
             (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.set_ece(shared, ece),
             (Self::Rxe(driver), Any::Rxe(shared)) => driver.set_ece(shared, ece),
+            (Self::Siw(driver), Any::Siw(shared)) => driver.set_ece(shared, ece),
             _ => Err(foreign()),
         }
     }
@@ -308,6 +338,8 @@ impl Driver for AnyDriver {
             Self::Mlx5(driver) => unsafe { driver.import_pd(handle) },
             // SAFETY: as above.
             Self::Rxe(driver) => unsafe { driver.import_pd(handle) },
+            // SAFETY: as above.
+            Self::Siw(driver) => unsafe { driver.import_pd(handle) },
         }
     }
 
@@ -317,6 +349,8 @@ impl Driver for AnyDriver {
             Self::Mlx5(driver) => unsafe { driver.import_dm(handle) },
             // SAFETY: as above.
             Self::Rxe(driver) => unsafe { driver.import_dm(handle) },
+            // SAFETY: as above.
+            Self::Siw(driver) => unsafe { driver.import_dm(handle) },
         }
     }
 
@@ -324,6 +358,7 @@ impl Driver for AnyDriver {
         Ok(match self {
             Self::Mlx5(driver) => create_wq!(Mlx5, mlx5, driver, create),
             Self::Rxe(driver) => create_wq!(Rxe, rxe, driver, create),
+            Self::Siw(driver) => create_wq!(Siw, siw, driver, create),
         })
     }
 
@@ -360,6 +395,7 @@ impl Driver for AnyDriver {
         match self {
             Self::Mlx5(driver) => driver.create_ah(pd, attr).map(|(handle, ah)| (handle, Any::Mlx5(ah))),
             Self::Rxe(driver) => driver.create_ah(pd, attr).map(|(handle, ah)| (handle, Any::Rxe(ah))),
+            Self::Siw(driver) => driver.create_ah(pd, attr).map(|(handle, ah)| (handle, Any::Siw(ah))),
         }
     }
 
@@ -367,6 +403,7 @@ impl Driver for AnyDriver {
         match self {
             Self::Mlx5(driver) => driver.alloc_td().map(Any::Mlx5),
             Self::Rxe(driver) => driver.alloc_td().map(Any::Rxe),
+            Self::Siw(driver) => driver.alloc_td().map(Any::Siw),
         }
     }
 }

@@ -23,7 +23,7 @@
 //!
 //! # Cost
 //! Entries and remote addresses have mlx5's format, so on mlx5 a work request is encoded by the same code as with
-//! `Context<Mlx5>`, behind the branch. On rxe each work request is converted, which is little compared with the system
+//! `Context<Mlx5>`, behind the branch. On rxe and siw each work request is converted, which is little compared with the system
 //! call of its doorbell. A service that can't accept this cost names its driver or is generic over it
 //! ([`open_with`](crate::open_with)); `AnyDriver` does not change the code for these.
 //!
@@ -39,33 +39,43 @@ mod send;
 use uverbs_core::error::Error;
 use uverbs_mlx5::Mlx5;
 use uverbs_rxe::Rxe;
+use uverbs_siw::Siw;
 
 pub use send::{AnySendBatch, AnySendQueue};
 
 /// A part of the driver that the device has.
 #[derive(Clone, Copy, Debug)]
-pub enum Any<M, R> {
+pub enum Any<M, R, S> {
     /// The part of `uverbs-mlx5`.
     Mlx5(M),
     /// The part of `uverbs-rxe`.
     Rxe(R),
+    /// The part of `uverbs-siw`.
+    Siw(S),
 }
 
 /// The driver of a device that is known only at run time.
-pub type AnyDriver = Any<Mlx5, Rxe>;
+pub type AnyDriver = Any<Mlx5, Rxe, Siw>;
 
-impl<M, R> Any<M, R> {
+impl<M, R, S> Any<M, R, S> {
     fn mlx5(&self) -> Result<&M, Error> {
         match self {
             Self::Mlx5(part) => Ok(part),
-            Self::Rxe(_) => Err(foreign()),
+            _ => Err(foreign()),
         }
     }
 
     fn rxe(&self) -> Result<&R, Error> {
         match self {
             Self::Rxe(part) => Ok(part),
-            Self::Mlx5(_) => Err(foreign()),
+            _ => Err(foreign()),
+        }
+    }
+
+    fn siw(&self) -> Result<&S, Error> {
+        match self {
+            Self::Siw(part) => Ok(part),
+            _ => Err(foreign()),
         }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The receive queues of either driver, of a QP or shared.
+//! The receive queues of each driver, of a QP or shared.
 #![expect(unsafe_code)]
 // UNSAFETY: passes the caller's guarantee about memory on to the driver's queue.
 
@@ -10,9 +10,9 @@ use uverbs_core::wr::{RecvWr, Sge};
 /// More entries than a receive of rxe can have (`RXE_MAX_SGE` is 32), so the driver still refuses too many entries.
 pub(super) const MAX_SGE: usize = 33;
 
-/// The entries in rxe's format, in `room`.
+/// The entries in the kernel's format, that of rxe and siw, in `room`.
 #[inline(always)]
-pub(super) fn to_rxe<'r>(sges: &[uverbs_mlx5::Sge], room: &'r mut [Sge; MAX_SGE]) -> &'r [Sge] {
+pub(super) fn to_plain<'r>(sges: &[uverbs_mlx5::Sge], room: &'r mut [Sge; MAX_SGE]) -> &'r [Sge] {
     let used = sges.len().min(MAX_SGE);
     for (to, from) in room.iter_mut().zip(sges) {
         *to = Sge { addr: from.addr(), length: from.length(), lkey: from.lkey() };
@@ -20,13 +20,14 @@ pub(super) fn to_rxe<'r>(sges: &[uverbs_mlx5::Sge], room: &'r mut [Sge; MAX_SGE]
     &room[..used]
 }
 
-/// Room for [`to_rxe`].
+/// Room for [`to_plain`].
 pub(super) const EMPTY: [Sge; MAX_SGE] = [Sge { addr: 0, length: 0, lkey: 0 }; MAX_SGE];
 
-impl<M, R> RecvBatch for Any<M, R>
+impl<M, R, S> RecvBatch for Any<M, R, S>
 where
     M: RecvBatch<Sge = uverbs_mlx5::Sge>,
     R: RecvBatch<Sge = Sge>,
+    S: RecvBatch<Sge = Sge>,
 {
     type Sge = uverbs_mlx5::Sge;
 
@@ -36,7 +37,9 @@ where
             // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
             Self::Mlx5(batch) => unsafe { batch.push(wr_id, sges) },
             // SAFETY: as above.
-            Self::Rxe(batch) => unsafe { batch.push(wr_id, to_rxe(sges, &mut { EMPTY })) },
+            Self::Rxe(batch) => unsafe { batch.push(wr_id, to_plain(sges, &mut { EMPTY })) },
+            // SAFETY: as above.
+            Self::Siw(batch) => unsafe { batch.push(wr_id, to_plain(sges, &mut { EMPTY })) },
         }
     }
 
@@ -45,18 +48,20 @@ where
         match self {
             Self::Mlx5(batch) => batch.complete(),
             Self::Rxe(batch) => batch.complete(),
+            Self::Siw(batch) => batch.complete(),
         }
     }
 }
 
-impl<M, R> RecvQueue for Any<M, R>
+impl<M, R, S> RecvQueue for Any<M, R, S>
 where
     M: RecvQueue<Sge = uverbs_mlx5::Sge>,
     R: RecvQueue<Sge = Sge>,
+    S: RecvQueue<Sge = Sge>,
 {
     type Sge = uverbs_mlx5::Sge;
     type Batch<'q>
-        = Any<M::Batch<'q>, R::Batch<'q>>
+        = Any<M::Batch<'q>, R::Batch<'q>, S::Batch<'q>>
     where
         Self: 'q;
 
@@ -65,6 +70,7 @@ where
         match self {
             Self::Mlx5(queue) => Any::Mlx5(queue.batch()),
             Self::Rxe(queue) => Any::Rxe(queue.batch()),
+            Self::Siw(queue) => Any::Siw(queue.batch()),
         }
     }
 
@@ -74,7 +80,9 @@ where
             // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
             Self::Mlx5(queue) => unsafe { queue.post(wr_id, sges) },
             // SAFETY: as above.
-            Self::Rxe(queue) => unsafe { queue.post(wr_id, to_rxe(sges, &mut { EMPTY })) },
+            Self::Rxe(queue) => unsafe { queue.post(wr_id, to_plain(sges, &mut { EMPTY })) },
+            // SAFETY: as above.
+            Self::Siw(queue) => unsafe { queue.post(wr_id, to_plain(sges, &mut { EMPTY })) },
         }
     }
 
@@ -84,6 +92,8 @@ where
             Self::Mlx5(queue) => unsafe { queue.post_recv(list) },
             // SAFETY: as above.
             Self::Rxe(queue) => unsafe { queue.post_recv(list) },
+            // SAFETY: as above.
+            Self::Siw(queue) => unsafe { queue.post_recv(list) },
         }
     }
 }

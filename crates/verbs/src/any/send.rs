@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The send queue of either driver: operations, addresses and payloads in mlx5's format, converted for rxe.
+//! The send queue of each driver: operations, addresses and payloads in mlx5's format, converted for rxe and siw.
 #![expect(unsafe_code)]
 // UNSAFETY: passes the caller's guarantee about memory on to the driver's queue, and follows C's lists.
 
 use super::Any;
-use super::recv::{EMPTY, to_rxe};
+use super::recv::{EMPTY, to_plain};
 use core::ptr;
 use uverbs_core::provider::op::{Address, AtomicArgs, FlushArgs, MwBind, Operation, TsoArgs};
 use uverbs_core::provider::payload::Payload;
@@ -13,14 +13,18 @@ use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{BadWr, PostError, SendBatch, SendQueue, WireRemote, WrBuilder};
 use uverbs_core::wr::{IbvAh, ImmData, RawAh, SendWr, Sge, WrOpcode};
 use uverbs_mlx5::Remote;
-use uverbs_rxe::KernelBell;
 
 /// The driver's data of an address handle.
-pub(super) type AnyAh = Any<uverbs_mlx5::Ah, uverbs_rxe::Ah>;
+pub(super) type AnyAh = Any<uverbs_mlx5::Ah, uverbs_rxe::Ah, uverbs_siw::Ah>;
 
-type Queue = Any<uverbs_mlx5::SendQueue, uverbs_rxe::SendQueue<KernelBell>>;
-type Batch<'q> = Any<<uverbs_mlx5::SendQueue as SendQueue>::Batch<'q>, RxeBatch<'q>>;
-type RxeBatch<'q> = <uverbs_rxe::SendQueue<KernelBell> as SendQueue>::Batch<'q>;
+type RxeQueue = uverbs_rxe::SendQueue<uverbs_rxe::KernelBell>;
+type SiwQueue = uverbs_siw::SendQueue<uverbs_siw::KernelBell>;
+type Queue = Any<uverbs_mlx5::SendQueue, RxeQueue, SiwQueue>;
+type Batch<'q> = Any<
+    <uverbs_mlx5::SendQueue as SendQueue>::Batch<'q>,
+    <RxeQueue as SendQueue>::Batch<'q>,
+    <SiwQueue as SendQueue>::Batch<'q>,
+>;
 
 /// The send queue.
 #[derive(Debug)]
@@ -39,7 +43,7 @@ impl AnySendQueue {
 /// An open batch of an [`AnySendQueue`].
 pub struct AnySendBatch<'q> {
     batch: Batch<'q>,
-    /// An address handle of the other driver was used.
+    /// An address handle of another driver was used.
     is_foreign: bool,
 }
 
@@ -49,9 +53,9 @@ impl core::fmt::Debug for AnySendBatch<'_> {
     }
 }
 
-/// An operation with its remote address in rxe's format.
+/// An operation with its remote address in the kernel's format, that of rxe and siw.
 #[derive(Clone, Copy)]
-struct RxeOp<O>(O);
+struct PlainOp<O>(O);
 
 macro_rules! same {
     ($($name:ident -> $ty:ty;)*) => {$(
@@ -62,7 +66,7 @@ macro_rules! same {
     )*};
 }
 
-impl<O: Operation<Remote = Remote>> Operation for RxeOp<O> {
+impl<O: Operation<Remote = Remote>> Operation for PlainOp<O> {
     type Remote = RemoteAddr;
     const OPCODE: WrOpcode = O::OPCODE;
     const HAS_DATA: bool = O::HAS_DATA;
@@ -85,14 +89,14 @@ impl<O: Operation<Remote = Remote>> Operation for RxeOp<O> {
     }
 }
 
-/// A payload with its entries in rxe's format.
+/// A payload with its entries in the kernel's format, that of rxe and siw.
 #[derive(Clone, Copy)]
-struct RxeData<'a, P> {
+struct PlainData<'a, P> {
     data: P,
     sges: &'a [Sge],
 }
 
-impl<P: Payload<uverbs_mlx5::Sge>> Payload<Sge> for RxeData<'_, P> {
+impl<P: Payload<uverbs_mlx5::Sge>> Payload<Sge> for PlainData<'_, P> {
     const INLINE: bool = P::INLINE;
 
     #[inline(always)]
@@ -143,12 +147,22 @@ macro_rules! address {
 }
 address!(uverbs_mlx5::Ah, Mlx5);
 address!(uverbs_rxe::Ah, Rxe);
+address!(uverbs_siw::Ah, Siw);
 
-/// Whether the address handle of a destination, if it has one, is of mlx5 (or else of rxe).
+/// Whether the address handle of a destination, if it has one, is that of a driver.
 #[inline(always)]
-fn is_of<A: Address<AnyAh>>(to: &A, mlx5: bool) -> bool {
+fn is_of<A: Address<AnyAh>>(to: &A, is_own: impl FnOnce(&AnyAh) -> bool) -> bool {
     let ah = to.datagram().map(|(ah, ..)| ah).or_else(|| to.dc_target().map(|(ah, ..)| ah));
-    ah.is_none_or(|ah| matches!(ah, Any::Mlx5(_)) == mlx5)
+    ah.is_none_or(is_own)
+}
+
+/// The entries of a work request for rxe and siw.
+macro_rules! plain {
+    ($data:ident, $plain:ident => $post:expr) => {{
+        let sges = &mut { EMPTY };
+        let $plain = PlainData { data: $data, sges: to_plain($data.sges(), sges) };
+        $post
+    }};
 }
 
 impl SendBatch for AnySendBatch<'_> {
@@ -164,15 +178,17 @@ impl SendBatch for AnySendBatch<'_> {
         P: Payload<uverbs_mlx5::Sge>,
     {
         match &mut self.batch {
-            Any::Mlx5(batch) if is_of(&to, true) => {
+            Any::Mlx5(batch) if is_of(&to, |ah| matches!(ah, Any::Mlx5(_))) => {
                 // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
                 unsafe { batch.push(wr, Of(to), op, data) };
             }
-            Any::Rxe(batch) if is_of(&to, false) => {
-                let sges = &mut { EMPTY };
-                let data = RxeData { data, sges: to_rxe(data.sges(), sges) };
+            Any::Rxe(batch) if is_of(&to, |ah| matches!(ah, Any::Rxe(_))) => {
                 // SAFETY: as above; the entries are the same.
-                unsafe { batch.push(wr, Of(to), RxeOp(op), data) };
+                plain!(data, plain => unsafe { batch.push(wr, Of(to), PlainOp(op), plain) });
+            }
+            Any::Siw(batch) if is_of(&to, |ah| matches!(ah, Any::Siw(_))) => {
+                // SAFETY: as above.
+                plain!(data, plain => unsafe { batch.push(wr, Of(to), PlainOp(op), plain) });
             }
             _ => self.is_foreign = true,
         }
@@ -186,6 +202,7 @@ impl SendBatch for AnySendBatch<'_> {
         match self.batch {
             Any::Mlx5(batch) => batch.complete(),
             Any::Rxe(batch) => batch.complete(),
+            Any::Siw(batch) => batch.complete(),
         }
     }
 }
@@ -201,6 +218,7 @@ impl SendQueue for AnySendQueue {
         let batch = match &mut self.queue {
             Any::Mlx5(queue) => Any::Mlx5(queue.batch()),
             Any::Rxe(queue) => Any::Rxe(queue.batch()),
+            Any::Siw(queue) => Any::Siw(queue.batch()),
         };
         AnySendBatch { batch, is_foreign: false }
     }
@@ -213,15 +231,17 @@ impl SendQueue for AnySendQueue {
         P: Payload<uverbs_mlx5::Sge>,
     {
         match &mut self.queue {
-            Any::Mlx5(queue) if is_of(&to, true) => {
+            Any::Mlx5(queue) if is_of(&to, |ah| matches!(ah, Any::Mlx5(_))) => {
                 // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
                 unsafe { queue.post(wr, Of(to), op, data) }
             }
-            Any::Rxe(queue) if is_of(&to, false) => {
-                let sges = &mut { EMPTY };
-                let data = RxeData { data, sges: to_rxe(data.sges(), sges) };
+            Any::Rxe(queue) if is_of(&to, |ah| matches!(ah, Any::Rxe(_))) => {
                 // SAFETY: as above; the entries are the same.
-                unsafe { queue.post(wr, Of(to), RxeOp(op), data) }
+                plain!(data, plain => unsafe { queue.post(wr, Of(to), PlainOp(op), plain) })
+            }
+            Any::Siw(queue) if is_of(&to, |ah| matches!(ah, Any::Siw(_))) => {
+                // SAFETY: as above.
+                plain!(data, plain => unsafe { queue.post(wr, Of(to), PlainOp(op), plain) })
             }
             _ => Err(PostError::InvalidArgument),
         }
@@ -282,6 +302,8 @@ unsafe fn post_list(queue: &mut Queue, list: *const SendWr) -> Result<(), BadWr<
         Any::Mlx5(queue) => unsafe { queue.post_send(list) },
         // SAFETY: the contract of this function.
         Any::Rxe(queue) => unsafe { queue.post_send(list) },
+        // SAFETY: the contract of this function.
+        Any::Siw(queue) => unsafe { queue.post_send(list) },
     }
 }
 
@@ -290,6 +312,7 @@ macro_rules! forward {
         match &mut $self.queue {
             Any::Mlx5($queue) => $call,
             Any::Rxe($queue) => $call,
+            Any::Siw($queue) => $call,
         }
     };
 }
@@ -303,6 +326,7 @@ impl WrBuilder for AnySendQueue {
         match &self.queue {
             Any::Mlx5(queue) => queue.wr_is_open(),
             Any::Rxe(queue) => queue.wr_is_open(),
+            Any::Siw(queue) => queue.wr_is_open(),
         }
     }
 
@@ -310,7 +334,8 @@ impl WrBuilder for AnySendQueue {
     fn wr_begin<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
         match &mut self.queue {
             Any::Mlx5(queue) => queue.wr_begin(wr, op),
-            Any::Rxe(queue) => queue.wr_begin(wr, RxeOp(op)),
+            Any::Rxe(queue) => queue.wr_begin(wr, PlainOp(op)),
+            Any::Siw(queue) => queue.wr_begin(wr, PlainOp(op)),
         }
     }
 
@@ -341,7 +366,8 @@ impl WrBuilder for AnySendQueue {
     fn wr_set_inline<P: Payload<uverbs_mlx5::Sge>>(&mut self, data: P) {
         match &mut self.queue {
             Any::Mlx5(queue) => queue.wr_set_inline(data),
-            Any::Rxe(queue) => queue.wr_set_inline(RxeData { data, sges: &[] }),
+            Any::Rxe(queue) => queue.wr_set_inline(PlainData { data, sges: &[] }),
+            Any::Siw(queue) => queue.wr_set_inline(PlainData { data, sges: &[] }),
         }
     }
 
