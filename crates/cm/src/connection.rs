@@ -40,8 +40,8 @@ impl<Q: Connectable> Connection<Q> {
         &self.id
     }
 
-    /// `rdma_disconnect`: moves the QP to ERR, which flushes its work requests, and notifies the peer. It also succeeds
-    /// if the peer has already disconnected.
+    /// `rdma_disconnect`: moves the QP to ERR (of iWARP to SQD, so that data in flight arrive), which flushes its work
+    /// requests, and notifies the peer. It also succeeds if the peer has already disconnected.
     ///
     /// # Errors
     /// As [`Id::disconnect`].
@@ -49,7 +49,9 @@ impl<Q: Connectable> Connection<Q> {
         if self.id.is_datagram() {
             return Ok(());
         }
-        self.qp.control().modify_state(QpState::ERR)?;
+        // The kernel has no attributes for an identifier that is not connected any more.
+        let end = if self.id.is_iwarp().unwrap_or(false) { QpState::SQD } else { QpState::ERR };
+        self.qp.control().modify_state(end)?;
         self.id.disconnect()
     }
 

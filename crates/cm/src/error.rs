@@ -67,6 +67,13 @@ impl Error {
     pub(crate) fn command(verb: &'static str, object: String, errno: Errno) -> Self {
         match errno {
             Errno::ETIMEDOUT => Self::TimedOut { verb, object },
+            // Of iWARP the command itself connects by TCP (`siw_connect()`).
+            Errno::ECONNREFUSED if verb == "connect" => Self::Rejected {
+                verb,
+                object,
+                reason: RejectReason::INVALID_SERVICE_ID,
+                private_data: Vec::new(),
+            },
             // `ucma_get_ctx()` returns EIO for an identifier whose device was removed.
             Errno::EIO => Self::DeviceGone { verb, object },
             Errno::ENODEV if verb != "resolve_addr" && verb != "bind_addr" => {
@@ -105,7 +112,7 @@ impl Error {
             Self::NoRoute { errno, .. } => *errno,
             Self::Rejected { .. } => Errno::ECONNREFUSED,
             Self::TimedOut { .. } => Errno::ETIMEDOUT,
-            Self::Disconnected { .. } => Errno::from_raw(nix::libc::ECONNRESET),
+            Self::Disconnected { .. } => Errno::ECONNRESET,
             Self::DeviceGone { .. } => Errno::ENODEV,
             Self::Verbs(error) => error.errno(),
         }

@@ -105,7 +105,7 @@ impl Event {
             }
             RDMA_CM_EVENT_UNREACHABLE => failed("connect", Reason::NoRoute),
             RDMA_CM_EVENT_REJECTED => {
-                let reason = RejectReason(u32::try_from(status).unwrap_or_default());
+                let reason = RejectReason::of_status(status);
                 failed("connect", Reason::Rejected(reason, peer().private_data))
             }
             event => EventKind::Other { event, status },

@@ -66,7 +66,8 @@ pub(crate) struct Own {
 }
 
 impl Id {
-    /// `rdma_init_qp_attr`: the attributes that move its QP to a state: INIT, RTR or RTS.
+    /// `rdma_init_qp_attr`: the attributes that move its QP to a state: INIT, RTR or RTS. On iWARP those of RTS are none:
+    /// the kernel moves the QP when it connects or accepts.
     ///
     /// # Errors
     /// The kernel's error: `EINVAL` if the connection has not reached that state.
@@ -75,6 +76,9 @@ impl Id {
         let mut answer = ib_uverbs_qp_attr::default();
         self.command("init_qp_attr", RDMA_USER_CM_CMD_INIT_QP_ATTR, &command, answer.as_mut_bytes())?;
         let (mut attr, mask) = qp_attr(&answer);
+        if mask.is_empty() && state == QpState::RTS {
+            return Ok((attr, mask));
+        }
         // A kernel does not fill in the state of datagram QPs in every case.
         attr.qp_state = state;
         Ok((attr, mask | QpAttrMask::STATE))
@@ -115,8 +119,17 @@ impl Id {
         self.move_qp(qp, QpState::RTS, own)
     }
 
+    /// Whether the connection is one of iWARP, whose QPs have no port and no partition key.
+    pub(crate) fn is_iwarp(&self) -> Result<bool> {
+        let (_, mask) = self.init_qp_attr(QpState::INIT)?;
+        Ok(!mask.intersects(QpAttrMask::PORT | QpAttrMask::PKEY_INDEX))
+    }
+
     fn move_qp<D: Driver>(&self, qp: &QpControl<D>, state: QpState, own: &Own) -> Result<()> {
         let (mut attr, mask) = self.init_qp_attr(state)?;
+        if mask.is_empty() {
+            return Ok(());
+        }
         attr.qp_access_flags = own.access;
         if let Some((served, outstanding)) = own.depths {
             attr.max_dest_rd_atomic = served;

@@ -2,6 +2,7 @@
 //! Reasons of rejections.
 
 use core::fmt;
+use uverbs_core::Errno;
 
 /// The reason why a peer rejected a connection. It is a number, because the peer may send any value.
 ///
@@ -47,6 +48,16 @@ reasons! {
 impl RejectReason {
     /// The offset that is added to the status of a SIDR REP.
     pub const SIDR: u32 = 0x100;
+
+    /// The reason of an event. iWARP has no numbers for it: its status is an errno of TCP, or that of a rejection by MPA.
+    pub(crate) fn of_status(status: i32) -> Self {
+        match u32::try_from(status) {
+            Ok(reason) => Self(reason),
+            Err(_) if status == -Errno::ECONNREFUSED.raw() => Self::INVALID_SERVICE_ID,
+            Err(_) if status == -Errno::ECONNRESET.raw() => Self::CONSUMER_DEFINED,
+            Err(_) => Self::UNKNOWN,
+        }
+    }
 }
 
 impl fmt::Display for RejectReason {
@@ -61,6 +72,13 @@ impl fmt::Display for RejectReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_status_of_iwarp_is_an_errno() {
+        let of = RejectReason::of_status;
+        assert_eq!([of(28), of(-104)], [RejectReason::CONSUMER_DEFINED; 2]);
+        assert_eq!([of(-111), of(-5)], [RejectReason::INVALID_SERVICE_ID, RejectReason::UNKNOWN]);
+    }
 
     #[test]
     fn an_unknown_reason_is_shown_by_its_number() {

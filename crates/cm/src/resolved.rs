@@ -125,11 +125,13 @@ impl Prepared {
             ));
         }
         id.connect(&ConnParam { qp_num, ..param.clone() })?;
-        let peer = expect(&id, VERB, limit, |kind| match kind {
-            EventKind::ConnectResponse(peer) | EventKind::Established(peer) => Some(peer),
+        // Of iWARP the peer's answer establishes the connection, and the kernel has moved the QP to RTS.
+        let (peer, is_established) = expect(&id, VERB, limit, |kind| match kind {
+            EventKind::ConnectResponse(peer) => Some((peer, false)),
+            EventKind::Established(peer) => Some((peer, true)),
             _ => None,
         })?;
-        if !id.is_datagram() {
+        if !id.is_datagram() && !is_established {
             let connected = id.finish_qp(qp.control(), &own);
             if connected.is_err() {
                 // The peer waits for an answer. If this fails, it gets none and times out.
