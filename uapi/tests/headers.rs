@@ -391,7 +391,9 @@ fn declared(set: &Set) -> BTreeSet<String> {
             names.insert((*name).to_owned());
         }
     }
-    let ours = |name: &str| ["IB_", "RDMA_", "RXE_", "SIW_", "UVERBS_"].iter().any(|prefix| name.starts_with(prefix));
+    let ours = |name: &str| {
+        ["IB_", "RDMA_", "RXE_", "SIW_", "UVERBS_"].iter().any(|prefix| name.starts_with(prefix))
+    };
     for body in text.split("enum ").skip(1) {
         let body =
             body.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or("", |(body, _)| body);
