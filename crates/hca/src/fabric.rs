@@ -83,6 +83,25 @@ impl Fabric {
         self.alive.trunks.join(&self.alive.shared, path)
     }
 
+    /// Joins the fabric of the process that listens on the socket; if there is none, listens there.
+    ///
+    /// # Errors
+    /// Those of [`join`](Fabric::join) and [`listen`](Fabric::listen).
+    pub fn meet(&self, path: &Path) -> std::io::Result<()> {
+        use std::io::ErrorKind;
+        loop {
+            match self.join(path) {
+                Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
+                joined => return joined,
+            }
+            match self.listen(path) {
+                // Another process has begun to listen after the attempt to join.
+                Err(e) if e.kind() == ErrorKind::AddrInUse => {}
+                listens => return listens,
+            }
+        }
+    }
+
     /// Waits until packets for other processes are sent; at most a second or two. Dropping the last user of a fabric
     /// does this; a program that ends without dropping it must call this first.
     pub fn flush(&self) {

@@ -9,7 +9,6 @@
 // UNSAFETY: atexit(3).
 
 use crate::errno::{Errno, Outcome};
-use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use uverbs_core::kernel::Kernel;
@@ -47,18 +46,7 @@ fn make() -> Outcome<Vec<Hca>> {
 /// Joins the fabric at a socket, or listens on the socket.
 fn meet(fabric: &Fabric, socket: &Path) -> Outcome<()> {
     let errno = |e: std::io::Error| Errno::from_raw(e.raw_os_error().unwrap_or(libc::EIO));
-    loop {
-        match fabric.join(socket) {
-            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
-            joined => break joined,
-        }
-        match fabric.listen(socket) {
-            // Another process has begun to listen after the attempt to join.
-            Err(e) if e.kind() == ErrorKind::AddrInUse => {}
-            listens => break listens,
-        }
-    }
-    .map_err(errno)?;
+    fabric.meet(socket).map_err(errno)?;
     if FABRIC.set((fabric.clone(), std::process::id())).is_ok() {
         // SAFETY: the function stays mapped: the library is never unloaded (`-z nodelete`).
         unsafe { libc::atexit(flush) };
