@@ -44,7 +44,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
 const HERE: [&[&str]; 4] = [
     &["devinfo", "-d", "hca0"],
     &["pingpong", "rc", "-d", "hca0", "-c"],
-    &["perf", "write-bw", "-d", "hca0", "-a", "-n", "100", "-t", "64", "-l", "16"],
+    &["perf", "write-bw", "-d", "hca0", "-a", "-n", "64", "-t", "64", "-l", "16"],
     &["selftest", "-d", "hca0"],
 ];
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Choosing a device by name, and opening it.
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
+use std::path::Path;
+use std::sync::OnceLock;
 use uverbs::attr::LinkLayer;
 use uverbs::device::{DeviceInfo, NodeType, UverbsNode, devices};
 use uverbs::mlx5::Mlx5;
@@ -27,7 +29,10 @@ pub(crate) fn open<V: Visitor>(name: Option<&str>, visitor: V) -> Result<V::Out>
         }
     }
     if is_software(name) {
-        let ends = software()?;
+        let ends = match of_fabric(name)? {
+            Some(context) => [context.clone(), context],
+            None => software()?,
+        };
         let info = software_info(&ends[0])?;
         return Ok(visitor.visit(ends, Some(info)));
     }
@@ -49,6 +54,42 @@ const SOFTWARE: &str = "hca0";
 /// Whether the name selects the software HCA. A device of the machine with this name takes precedence.
 pub(crate) fn is_software(name: Option<&str>) -> bool {
     name == Some(SOFTWARE) && !devices().is_ok_and(|all| all.iter().any(|d| d.name == SOFTWARE))
+}
+
+/// The socket of a fabric that several processes share.
+const FABRIC: &str = "UVERBS_HCA_FABRIC";
+
+/// The fabric that this process has joined.
+static JOINED: OnceLock<Fabric> = OnceLock::new();
+
+/// Whether the name selects software HCAs on a fabric of this process, so that both ends are in it.
+pub(crate) fn is_here(name: Option<&str>) -> bool {
+    is_software(name) && std::env::var_os(FABRIC).is_none()
+}
+
+/// A software HCA on the fabric of several processes.
+fn on_fabric(socket: &Path) -> Result<Context<Mlx5>> {
+    let fabric = Fabric::new(std::process::id().into());
+    fabric.meet(socket).with_context(|| format!("cannot join the fabric at {}", socket.display()))?;
+    let context = Context::from_kernel(fabric.device(SOFTWARE).build().open())?;
+    // The process may end without dropping the fabric: see `flush`.
+    let _ = JOINED.set(fabric);
+    Ok(context)
+}
+
+/// The software HCA on the fabric of several processes, if the name selects it.
+pub(crate) fn of_fabric(name: Option<&str>) -> Result<Option<Context<Mlx5>>> {
+    match std::env::var_os(FABRIC).filter(|_| is_software(name)) {
+        Some(socket) => on_fabric(Path::new(&socket)).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Sends packets that are still queued, as a NIC would when the program ends.
+pub(crate) fn flush() {
+    if let Some(fabric) = JOINED.get() {
+        fabric.flush();
+    }
 }
 
 /// Creates two software HCAs that are connected to each other. Both have the name that selects them.

@@ -3,14 +3,18 @@
 
 mod device;
 mod devinfo;
+mod generate;
 mod logger;
 mod number;
+mod patience;
 mod perf;
 mod pingpong;
 mod selftest;
+mod tcp;
+mod top;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Query and test RDMA devices, without libibverbs
@@ -23,24 +27,32 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Completions(generate::CompletionsArgs),
     Devinfo(devinfo::Args),
+    Man(generate::ManArgs),
     Perf(perf::Args),
     Pingpong(pingpong::Args),
     Selftest(selftest::Args),
+    Top(top::Args),
 }
 
 fn run(cli: Cli) -> Result<()> {
     match cli.command {
+        Command::Completions(args) => generate::completions(&args, Cli::command()),
         Command::Devinfo(args) => devinfo::main(&args),
-        Command::Perf(args) => perf::main(&args),
+        Command::Man(args) => generate::man(&args, Cli::command()),
+        Command::Perf(args) => perf::main(args),
         Command::Pingpong(args) => pingpong::main(args),
         Command::Selftest(args) => selftest::main(&args),
+        Command::Top(args) => top::main(&args),
     }
 }
 
 fn main() -> ExitCode {
     logger::install();
-    match run(Cli::parse()) {
+    let result = run(Cli::parse());
+    device::flush();
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of the output has closed the pipe.
         Err(error) if is_broken_pipe(&error) => ExitCode::FAILURE,
@@ -74,7 +86,9 @@ mod tests {
             let is_name = !command.is_block
                 && matches!(
                     error.kind(),
-                    ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand
+                    ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+                        | ErrorKind::MissingSubcommand
+                        | ErrorKind::MissingRequiredArgument
                 );
             assert!(is_name, "{}: {error}", command.at);
         }

@@ -1,149 +1,393 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `uverbs perf`: the measurements of perftest, between two QPs of this process. These are on one device in loopback,
-//! or on two linked software HCAs.
+//! `uverbs perf`: measures a link with a peer, which may be perftest, or with itself.
+//!
+//! The modules: [`options`]; the exchange with the peer ([`wire`]); the objects of an [`end`]; the loops of [`latency`]
+//! and [`bandwidth`] with their [`clock`]; and the [`report`] with the [`progress`] before it.
 
-mod write_bw;
+mod bandwidth;
+mod clock;
+mod end;
+mod latency;
+mod options;
+mod progress;
+mod report;
+mod wire;
+
+pub(crate) use options::Args;
 
 use crate::device;
-use crate::number::{number, positive, size};
-use anyhow::{Context as _, Result, bail};
-use clap::Subcommand;
-use serde_json::{Value, json};
-use std::io::Write;
+use crate::patience::{OtherEndFailed, Patience};
+use crate::tcp;
+use anyhow::{Context as _, Result, anyhow, ensure};
+use core::sync::atomic::{AtomicBool, Ordering};
+use end::{Carrier, End, Layout};
+use options::{Connection, Kind, Plan, Verb};
+use progress::Progress;
+use report::{Facts, Row};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use uverbs::attr::LinkLayer;
 use uverbs::device::DeviceInfo;
-use uverbs::{Context, Driver};
-use write_bw::{Plan, Row};
+use uverbs::{Context, Driver, Rc, Uc, Ud, XrcSend};
+use wire::{Report, Wire};
 
-/// Measure a device in loopback; columns and flags are those of perftest
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    test: TestArgs,
-}
-
-/// The tests.
-#[derive(Debug, Subcommand)]
-enum TestArgs {
-    /// Bandwidth of RDMA writes (ib_write_bw)
-    WriteBw(BwArgs),
-}
-
-/// Flags of a bandwidth test.
-#[derive(Debug, clap::Args)]
-struct BwArgs {
-    /// Device [default: the first]
-    #[arg(short = 'd', long, value_name = "DEV")]
-    ib_dev: Option<String>,
-    /// Port
-    #[arg(short = 'i', long, value_name = "PORT", default_value = "1", value_parser = positive::<u8>)]
-    ib_port: u8,
-    /// Index of the local GID [default: the first of RoCE version 2; none on InfiniBand]
-    #[arg(short = 'x', long, value_name = "INDEX", value_parser = number::<u8>)]
-    gid_index: Option<u8>,
-    /// Bytes of a message; k, m and g are units
-    #[arg(short, long, value_name = "SIZE", default_value = "65536", value_parser = size)]
-    size: u32,
-    /// All sizes from 2 to 2^20
-    #[arg(short, long, conflicts_with = "size")]
-    all: bool,
-    /// Messages of each size
-    #[arg(short = 'n', long, value_name = "NUM", default_value = "1000", value_parser = positive::<u32>)]
-    iters: u32,
-    /// Outstanding messages
-    #[arg(short, long, value_name = "NUM", default_value = "128", value_parser = positive::<u32>)]
-    tx_depth: u32,
-    /// Messages per doorbell
-    #[arg(short = 'l', long, value_name = "NUM", default_value = "1", value_parser = positive::<u32>)]
-    post_list: u32,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
+/// Bytes of the part of a buffer through which short messages move, and of a cache line, before the peer is asked.
+const CYCLE: u32 = 4096;
+const CACHE_LINE: u32 = 64;
 
 /// Runs the subcommand.
-pub(crate) fn main(args: &Args) -> Result<()> {
-    let TestArgs::WriteBw(args) = &args.test;
-    if args.post_list > args.tx_depth {
-        bail!("--post_list {} is more than --tx_depth {}", args.post_list, args.tx_depth);
-    }
-    device::open(args.ib_dev.as_deref(), Visit(args)).context("perf write-bw")?
+pub(crate) fn main(args: Args) -> Result<()> {
+    let plan = args.resolve().map_err(|reason| anyhow!("perf: {reason}"))?;
+    let name = plan.common.ib_dev.clone();
+    let place = format!("perf {}", plan.name().replace('_', "-"));
+    device::open(name.as_deref(), Visit(plan)).flatten().context(place)
 }
 
-struct Visit<'a>(&'a BwArgs);
+struct Visit(Plan);
 
-impl device::Visitor for Visit<'_> {
+impl device::Visitor for Visit {
     type Out = Result<()>;
 
     fn visit<D: Driver>(self, [a, b]: [Context<D>; 2], _: Option<DeviceInfo>) -> Result<()> {
-        let args = self.0;
-        let sizes: Vec<u32> = if args.all { (1..=20).map(|i| 1 << i).collect() } else { vec![args.size] };
-        let largest = sizes.iter().copied().max().unwrap_or(args.size);
-        let plan = Plan { iters: args.iters, tx_depth: args.tx_depth, post_list: args.post_list };
-        let gid = device::gid_index(&a, args.ib_port, args.gid_index)?;
-        let mut ends = write_bw::Ends::new(&a, &b, (args.ib_port, gid), &plan, largest)?;
-        let mut out = std::io::stdout().lock();
-        if !args.json {
-            writeln!(out, "{HEADING}")?;
+        let plan = self.0;
+        let is_here = plan.common.loopback || device::is_here(plan.common.ib_dev.as_deref());
+        if is_here {
+            return here(plan, &a, &b);
         }
-        let mut rows = Vec::new();
-        for size in sizes {
-            let row = ends.run(&plan, size).with_context(|| format!("{size} bytes"))?;
-            if !args.json {
-                writeln!(out, "{}", text(&row))?;
+        let patience = Patience::new(plan.patience());
+        let stream = match &plan.common.host {
+            Some(host) => tcp::dial(host, plan.common.port, &patience)?,
+            None => {
+                if !plan.common.json {
+                    writeln!(std::io::stdout(), "* Waiting for a client on port {} *", plan.common.port)?;
+                }
+                tcp::answer(plan.common.bind, plan.common.port, &patience)?
             }
-            rows.push(json(&row));
+        };
+        stream.set_nodelay(true).context("cannot set up the socket")?;
+        dispatch(&plan, &a, stream, (patience, false), &mut std::io::stdout().lock())
+    }
+}
+
+/// Both ends in this process. Only the client prints.
+fn here<D: Driver>(plan: Plan, a: &Context<D>, b: &Context<D>) -> Result<()> {
+    ensure!(!plan.is_client(), "both ends are in this process: HOST is not allowed");
+    let (one, other) = UnixStream::pair()?;
+    let mut client = plan.clone();
+    client.common.host = Some(a.name().to_owned());
+    let has_failed = Arc::new(AtomicBool::new(false));
+    // The other end must not wait for an end that has failed.
+    let run =
+        |plan: &Plan, context: &Context<D>, stream: UnixStream, out: &mut dyn Write, end: &'static str| {
+            let patience = Patience::new(plan.patience()).or_failure(has_failed.clone());
+            let result = dispatch(plan, context, stream, (patience, true), out).context(end);
+            has_failed.fetch_or(result.is_err(), Ordering::Relaxed);
+            result
+        };
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| run(&plan, b, one, &mut std::io::sink(), "server"));
+        let client = run(&client, a, other, &mut std::io::stdout().lock(), "client");
+        let server = server.join().map_err(|_| anyhow!("the server panicked"))?;
+        match client {
+            // The server's error is the reason.
+            Err(error) if error.is::<OtherEndFailed>() => server.and(Err(error)),
+            client => client.and(server),
         }
-        if args.json {
-            let value = json!({
-                "test": "write_bw",
-                "device": a.name(),
-                "driver": D::NAME,
-                "tx_depth": args.tx_depth,
-                "post_list": args.post_list,
-                "results": rows,
-            });
-            writeln!(out, "{value:#}")?;
+    })
+}
+
+/// Runs an end with the transport of the plan.
+fn dispatch<D: Driver>(
+    plan: &Plan,
+    context: &Context<D>,
+    stream: impl Read + Write,
+    wait: (Patience, bool),
+    out: &mut dyn Write,
+) -> Result<()> {
+    match plan.common.connection {
+        Connection::Rc => run::<D, Rc>(plan, context, stream, wait, out),
+        Connection::Uc => run::<D, Uc>(plan, context, stream, wait, out),
+        Connection::Ud => run::<D, Ud>(plan, context, stream, wait, out),
+        Connection::Xrc => run::<D, XrcSend>(plan, context, stream, wait, out),
+    }
+}
+
+/// Runs an end: exchange, connection, a test for each size, report.
+fn run<D: Driver, T: Carrier<D>>(
+    plan: &Plan,
+    context: &Context<D>,
+    stream: impl Read + Write,
+    wait: (Patience, bool),
+    out: &mut dyn Write,
+) -> Result<()> {
+    let common = &plan.common;
+    let port = context.query_port(common.ib_port)?;
+    let is_ethernet = port.link_layer == LinkLayer::ETHERNET;
+    let sgid_index = device::gid_index(context, common.ib_port, common.gid_index)?;
+    ensure!(
+        is_ethernet || port.lid != 0 || sgid_index.is_some(),
+        "the port has no LID: is a subnet manager running?"
+    );
+    let reads = match plan.verb {
+        Verb::Read | Verb::Atomic => {
+            let most = u8::try_from(context.query_device()?.max_qp_rd_atom).unwrap_or(u8::MAX);
+            common.outs.map_or(most, |outs| outs.min(most)).max(1)
+        }
+        Verb::Send | Verb::Write => 1,
+    };
+
+    let mut wire = Wire::new(stream, plan.is_client(), sgid_index.is_some());
+    wire.versions()?;
+    let (cycle, cache_line) = wire.system(CYCLE, CACHE_LINE)?;
+    let active = port.active_mtu;
+    let mtu = wire.mtu(common.mtu.filter(|mtu| mtu.bytes() < active.bytes()).unwrap_or(active))?;
+    let sizes = plan.sizes(mtu.bytes().unwrap_or(256)).map_err(|reason| anyhow!(reason))?;
+    let largest = sizes.iter().copied().max().unwrap_or(plan.size);
+    let attr = end::connect_attr(plan, mtu, sgid_index, reads);
+    let mut end = End::<D, T>::new(context, plan, attr, Layout::new(cycle, cache_line, largest), wait)?;
+
+    let facts = Facts {
+        device: context.name(),
+        driver: D::NAME,
+        mtu,
+        is_ethernet,
+        sgid_index,
+        inline: end.inline,
+        reads,
+    };
+    let mut table = Table { plan, facts: &facts, out, rows: Vec::new() };
+    table.begin()?;
+    let mine = end.keys.clone();
+    // perftest's programs differ in where they wait for each other.
+    let is_send = plan.verb == Verb::Send;
+    if plan.kind == Kind::Latency && !is_send {
+        wire.sync(&mine)?;
+    }
+    let theirs = wire.all_keys(&mine)?;
+    end.connect(&theirs)?;
+    if is_send {
+        wire.sync(&mine)?;
+    }
+    let theirs = wire.all_keys(&mine)?;
+    table.addresses(&mine, &theirs)?;
+    if !is_send {
+        wire.sync(&mine)?;
+    }
+    match plan.kind {
+        Kind::Latency => latency_tests(&mut end, &mut wire, &mut table, &sizes)?,
+        Kind::Bandwidth => bandwidth_tests(&mut end, &mut wire, &mut table, &sizes)?,
+    }
+    table.end()?;
+    // In this test each end knows from the last message that the other one is done.
+    if (plan.verb, plan.kind) != (Verb::Write, Kind::Latency) {
+        wire.close(&mine)?;
+    }
+    Ok(())
+}
+
+/// The output of an end.
+struct Table<'a> {
+    plan: &'a Plan,
+    facts: &'a Facts<'a>,
+    out: &'a mut dyn Write,
+    rows: Vec<serde_json::Value>,
+}
+
+impl Table<'_> {
+    fn begin(&mut self) -> Result<()> {
+        if !self.plan.common.json {
+            report::parameters(self.out, self.plan, self.facts)?;
+        }
+        Ok(())
+    }
+
+    fn addresses(&mut self, mine: &[wire::Keys], theirs: &[wire::Keys]) -> Result<()> {
+        if !self.plan.common.json {
+            report::addresses(self.out, self.plan, "local", mine)?;
+            report::addresses(self.out, self.plan, "remote", theirs)?;
+            report::heading(self.out, self.plan)?;
+        }
+        Ok(())
+    }
+
+    fn row(&mut self, row: &Row) -> Result<()> {
+        if self.plan.common.json {
+            self.rows.push(report::row_json(self.plan, row)?);
+        } else {
+            report::row(self.out, self.plan, row)?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if self.plan.common.json {
+            let value = report::json(self.plan, self.facts, core::mem::take(&mut self.rows));
+            writeln!(self.out, "{value:#}")?;
+        } else {
+            report::end(self.out)?;
         }
         Ok(())
     }
 }
 
-/// As perftest prints it, so that scripts can read both.
-const HEADING: &str = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]";
-
-fn text(row: &Row) -> String {
-    let Row { bytes, iters, peak, average, rate } = row;
-    format!(" {bytes:<10} {iters:<14} {peak:<18.2} {average:<20.2} {rate:<.6}")
+/// The progress of a test of this size, if this end prints it.
+fn progress(plan: &Plan, bytes: u32, messages: u64) -> Progress {
+    let total = if plan.duration.is_some() { 0 } else { messages };
+    Progress::new(total, format!("{} {bytes} bytes", plan.name()), plan.is_client() || !plan.common.loopback)
 }
 
-fn json(row: &Row) -> Value {
-    let Row { bytes, iters, peak, average, rate } = row;
-    json!({ "bytes": bytes, "iters": iters, "bw_peak": peak, "bw_average": average, "msg_rate": rate })
+/// Posts the receives of all QPs.
+fn post_receives<D: Driver, T: Carrier<D>>(end: &mut End<D, T>, plan: &Plan, bytes: u32) -> Result<()> {
+    for i in end.receivers() {
+        end.post_recv(i, bytes, plan.rx_depth)?;
+    }
+    Ok(())
+}
+
+fn latency_tests<D: Driver, T: Carrier<D>, S: Read + Write>(
+    end: &mut End<D, T>,
+    wire: &mut Wire<S>,
+    table: &mut Table<'_>,
+    sizes: &[u32],
+) -> Result<()> {
+    let plan = table.plan;
+    if !plan.is_client() && matches!(plan.verb, Verb::Read | Verb::Atomic) {
+        return Ok(());
+    }
+    for bytes in sizes.iter().copied() {
+        if plan.verb == Verb::Send {
+            post_receives(end, plan, bytes)?;
+            wire.sync(&end.keys)?;
+        }
+        let progress = progress(plan, bytes, plan.iters.into());
+        let times = latency::run(end, plan, bytes, &progress).with_context(|| format!("{bytes} bytes"))?;
+        drop(progress);
+        table.row(&Row::Latency(bytes, times))?;
+    }
+    Ok(())
+}
+
+fn bandwidth_tests<D: Driver, T: Carrier<D>, S: Read + Write>(
+    end: &mut End<D, T>,
+    wire: &mut Wire<S>,
+    table: &mut Table<'_>,
+    sizes: &[u32],
+) -> Result<()> {
+    let plan = table.plan;
+    let is_send = plan.verb == Verb::Send;
+    let mut last = Report::default();
+    if let Some(role) = bandwidth::Role::of(plan) {
+        for bytes in sizes.iter().copied() {
+            if role.receives {
+                post_receives(end, plan, bytes)?;
+            }
+            if is_send || plan.bidirectional {
+                wire.sync(&end.keys)?;
+            }
+            let progress = progress(plan, bytes, u64::from(plan.iters) * plan.num_qp as u64);
+            let ran = bandwidth::run(end, plan, role, bytes, &progress);
+            last = ran.with_context(|| format!("{bytes} bytes"))?;
+            drop(progress);
+            // perftest's order: writes and reads of all sizes wait before the reports, sends after them.
+            if plan.common.all && plan.bidirectional && !is_send {
+                wire.sync(&end.keys)?;
+            }
+            let is_exchanged = plan.bidirectional && !(is_send && plan.duration.is_some());
+            let theirs = if is_exchanged { Some(wire.report(&last)?) } else { None };
+            table.row(&Row::Bandwidth(last, theirs))?;
+            if plan.common.all && is_send {
+                wire.sync(&end.keys)?;
+            }
+        }
+    }
+    if !is_send && !plan.bidirectional {
+        // The server waits here until the client is done, and prints its last result.
+        wire.sync(&end.keys)?;
+        let theirs = wire.report(&last)?;
+        if !plan.is_client() {
+            table.row(&Row::Bandwidth(theirs, None))?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::options::tests::parse;
     use super::*;
 
+    /// Runs a test in this process and returns the client's result as JSON.
+    fn run(line: &str) -> serde_json::Value {
+        let [a, b] = device::software().unwrap();
+        let plan = parse(&format!("{line} --json --timeout 300")).unwrap();
+        let mut client = plan.clone();
+        client.common.host = Some("here".into());
+        let (one, other) = UnixStream::pair().unwrap();
+        let wait = |plan: &Plan| (Patience::new(plan.patience()), true);
+        let mut out = Vec::new();
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| dispatch(&plan, &b, one, wait(&plan), &mut std::io::sink()));
+            let client = dispatch(&client, &a, other, wait(&client), &mut out);
+            let server = server.join().unwrap();
+            client.and(server).with_context(|| line.to_owned()).unwrap();
+        });
+        serde_json::from_slice(&out).unwrap()
+    }
+
     #[test]
-    fn columns_are_aligned_with_their_headings() {
-        let row = Row { bytes: 65536, iters: 1000, peak: 1234.5, average: 1200.25, rate: 0.0192 };
-        let text = text(&row);
-        assert_eq!(text, " 65536      1000           1234.50            1200.25              0.019200");
-        for (column, start) in [("#bytes", "65536"), ("BW peak", "1234.50"), ("MsgRate", "0.019200")] {
-            assert_eq!(HEADING.find(column), text.find(start), "{column}");
+    fn every_test_runs_on_the_software_hca() {
+        for test in ["send", "write", "read", "atomic"] {
+            for connection in ["RC", "UC", "UD", "XRC"] {
+                for (kind, options) in
+                    [("lat", ""), ("bw", ""), ("bw", "-b -q 2 -Q 3"), ("bw", "-l 4 -n 40 -N")]
+                {
+                    let size = if test == "atomic" { "" } else { "-s 100" };
+                    let line = format!("{test}-{kind} -c {connection} {size} -n 40 {options}");
+                    if parse(&line).is_err() {
+                        continue;
+                    }
+                    let value = run(&line);
+                    let row = &value["results"][0];
+                    let figure = if kind == "lat" { "t_typical" } else { "bw_average" };
+                    assert!(row[figure].as_f64().is_some_and(|n| n > 0.0), "{line}: {value}");
+                    let expected = if options.contains("-q 2") { 80 } else { 40 };
+                    assert_eq!(row["iters"], expected, "{line}");
+                }
+            }
         }
     }
 
     #[test]
-    fn all_sizes_run_on_the_software_hca() {
-        let [a, b] = device::software().unwrap();
-        let plan = Plan { iters: 20, tx_depth: 8, post_list: 3 };
-        let gid = device::gid_index(&a, 1, None).unwrap();
-        let mut ends = write_bw::Ends::new(&a, &b, (1, gid), &plan, 1 << 17).unwrap();
-        for size in [1, 2, 4096, 5000, 1 << 17] {
-            let row = ends.run(&plan, size).unwrap();
-            assert!(row.iters == 20 && row.peak >= row.average && row.average > 0.0, "{row:?}");
+    fn options_change_the_run() {
+        for line in [
+            "send-bw -n 40 --use-srq -q 3 -e",
+            "send-lat -n 40 -e",
+            "send-lat -n 40 -c UD -I 0",
+            "send-lat -n 40 -t 8 -r 8",
+            "read-lat -n 40 -e -o 1",
+            "atomic-bw -n 40 -A CMP_AND_SWAP -q 2",
+            "write-bw -n 40 -I 64 -s 64 --report_gbits",
+            "write-lat -D 1",
+            "send-bw -D 1 -s 64",
+            "send-bw -D 1 -s 64 -b",
+            "write-bw -D 1",
+        ] {
+            let value = run(line);
+            assert_eq!(value["results"].as_array().map(Vec::len), Some(1), "{line}");
+            assert!(value["results"][0]["iters"].as_u64() > Some(0), "{line}: {value}");
         }
+        let value = run("send-bw -n 5 -c UD -a");
+        assert_eq!(value["results"].as_array().map(Vec::len), Some(12), "2 to the MTU of 4096");
+        let value = run("write-bw -n 5 -a -b");
+        assert_eq!(value["results"].as_array().map(Vec::len), Some(23));
+    }
+
+    #[test]
+    fn an_end_that_fails_ends_the_other() {
+        let [a, b] = device::software().unwrap();
+        let plan = parse("send-bw -n 10 --timeout 0 -i 7").unwrap();
+        let error = here(plan, &a, &b).unwrap_err();
+        assert!(!error.is::<OtherEndFailed>(), "{error:#}");
     }
 }

@@ -2,7 +2,7 @@
 //! The completion queue of a ping-pong: polled or with events, with or without timestamps.
 
 use super::options::Options;
-use super::patience::Patience;
+use crate::patience::Patience;
 use anyhow::{Context as _, Result, bail};
 use core::hint::spin_loop;
 use std::os::fd::AsFd;

@@ -3,8 +3,8 @@
 
 use super::completions::Completions;
 use super::ledger::{Ledger, RECV_WRID};
-use super::patience::Patience;
 use super::timestamps::Timestamps;
+use crate::patience::Patience;
 use anyhow::{Context as _, Result, bail};
 use core::time::Duration;
 use std::time::Instant;

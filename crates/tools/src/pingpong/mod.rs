@@ -12,7 +12,6 @@ mod exchange;
 mod ledger;
 mod message;
 mod options;
-mod patience;
 mod pattern;
 mod rc_uc;
 mod report;
@@ -22,7 +21,8 @@ mod ud;
 
 pub(crate) use options::Args;
 
-use crate::device;
+use crate::patience::{OtherEndFailed, Patience};
+use crate::{device, tcp};
 use anyhow::{Context as _, Result, bail};
 use buffer::Buffer;
 use completions::Completions;
@@ -31,7 +31,6 @@ use core::sync::atomic::Ordering;
 use drive::{Plan, Queues};
 use message::Message;
 use options::{Options, Program};
-use patience::{OtherEndFailed, Patience};
 use report::{EndpointRole, Figures};
 use std::hash::RandomState;
 use std::io::Write;
@@ -44,8 +43,11 @@ use uverbs::{ConnectAttr, Context, Driver, DriverVisitor, Endpoint, Error, Rc, U
 pub(crate) fn main(args: Args) -> Result<()> {
     let options = args.resolve().map_err(|reason| anyhow::anyhow!("pingpong: {reason}"))?;
     let name = options.common.ib_dev.as_deref();
-    if device::is_software(name) {
+    if device::is_here(name) {
         return here(options).context("on the software HCA");
+    }
+    if let Some(context) = device::of_fabric(name)? {
+        return Visit(options).visit(context).context("on the software HCA");
     }
     let info = device::choose(name)?;
     let place = format!("{} on {} port {}", options.program.name(), info.name, options.common.ib_port);
@@ -259,9 +261,9 @@ fn meet<Q: Queues>(
         (Some(stream), None) => exchange::as_server(&**stream, &mine, |theirs| {
             queues.connect(local, exchange::in_use(theirs, num_qp)?)
         })?,
-        (None, Some(host)) => exchange::as_client(exchange::dial(host, common.port, patience)?, &mine)?,
+        (None, Some(host)) => exchange::as_client(tcp::dial(host, common.port, patience)?, &mine)?,
         (None, None) => {
-            let stream = exchange::answer(common.bind, common.port, patience)?;
+            let stream = tcp::answer(common.bind, common.port, patience)?;
             exchange::as_server(stream, &mine, |theirs| {
                 queues.connect(local, exchange::in_use(theirs, num_qp)?)
             })?

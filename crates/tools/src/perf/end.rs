@@ -1,0 +1,614 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The objects of one end of a test: its QPs with their memory, and its completion queues.
+//!
+//! The memory has two areas for each QP: one that the peer writes, reads or sends to, and one that this end sends from or
+//! reads into. An XRC connection has a QP for each direction, as in perftest: those that send come before those that
+//! receive.
+#![expect(unsafe_code)]
+// UNSAFETY: posts entries of the region of an `End`, whose queues are dropped before it. The region is exposed, so this
+// process accesses it by copies only, and any bytes are valid in it.
+
+use super::options::{AtomicType, Connection, Plan, Verb};
+use super::wire::Keys;
+use crate::patience::Patience;
+use anyhow::{Context as _, Result, bail, ensure};
+use core::hash::{BuildHasher, Hasher};
+use core::marker::PhantomData;
+use std::hash::RandomState;
+use std::os::fd::AsFd;
+use uverbs::attr::{AccessFlags, CqInitAttr, Mtu, QpCap, SrqAttr, SrqInitAttr, SrqType};
+use uverbs::provider::WireRemote;
+use uverbs::provider::op::Address;
+use uverbs::provider::recv::RecvQueue;
+use uverbs::qp::recv::RecvBatch;
+use uverbs::qp::transport::{HasPeer, Reliable, Sends, Transport};
+use uverbs::qp::wr::{Push, Wr};
+use uverbs::qp::{Batch, QpControl};
+use uverbs::{
+    AddressHandle, CompletionChannel, CompletionQueue, ConnectAttr, Context, Driver, Endpoint, Exclusive,
+    MemoryRegion, PageBuf, PostError, ProtectionDomain, Qp, Rc, SendFlags, SharedReceiveQueue, Uc, Ud,
+    WorkCompletion, XrcDomain, XrcSend,
+};
+
+/// Bytes that a datagram receive puts before the message.
+const GRH_LEN: usize = 40;
+/// The value that atomics add, or swap with 0.
+const OPERAND: u64 = 1;
+
+/// The other side of a QP.
+#[derive(Debug)]
+pub(super) struct Peer<D: Driver> {
+    keys: Keys,
+    ah: Option<AddressHandle<D>>,
+}
+
+/// An operation, without its memory of this end.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Op<R> {
+    Send,
+    Write(R),
+    Read(R),
+    FetchAdd(R),
+    CmpSwap(R),
+}
+
+/// A work request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Work<'a, D: Driver> {
+    id: u64,
+    flags: SendFlags,
+    op: Op<D::Remote>,
+    sge: D::Sge,
+    /// The bytes, if they are sent inline.
+    inline: Option<&'a [u8]>,
+}
+
+/// A transport of the tests.
+pub(super) trait Carrier<D: Driver>: Sends {
+    /// Whether a QP has a receive queue.
+    const RECEIVES: bool = true;
+
+    /// Adds a work request to a batch.
+    ///
+    /// # Errors
+    /// The transport does not have the operation.
+    ///
+    /// # Safety
+    /// The memory of the entry stays registered until the work request is complete, and is accessed by copies only.
+    unsafe fn push(
+        batch: &mut Batch<'_, D, Self>,
+        work: &Work<'_, D>,
+        peer: &Peer<D>,
+    ) -> Result<(), PostError>
+    where
+        Self: Sized;
+}
+
+/// Sends and writes.
+///
+/// # Safety
+/// As [`Carrier::push`].
+unsafe fn put<D: Driver, T: HasPeer + Sends, A: Address<D::Ah>>(
+    wr: Wr<Push<'_, '_, D>, D, T, A>,
+    work: &Work<'_, D>,
+) -> Result<(), PostError> {
+    match (work.op, work.inline) {
+        (Op::Send, Some(bytes)) => wr.send_inline(bytes),
+        // SAFETY: the contract of this function.
+        (Op::Send, None) => unsafe { wr.send(&[work.sge]) },
+        (Op::Write(to), Some(bytes)) => wr.write_inline(bytes, to),
+        // SAFETY: the contract of this function.
+        (Op::Write(to), None) => unsafe { wr.write(&[work.sge], to) },
+        _ => return Err(PostError::IllegalOpcode),
+    }
+    Ok(())
+}
+
+/// Any operation.
+///
+/// # Safety
+/// As [`Carrier::push`].
+unsafe fn put_reliable<D: Driver, T: Reliable + Sends, A: Address<D::Ah>>(
+    wr: Wr<Push<'_, '_, D>, D, T, A>,
+    work: &Work<'_, D>,
+) -> Result<(), PostError> {
+    match work.op {
+        // SAFETY: the contract of this function.
+        Op::Read(from) => unsafe { wr.read(&[work.sge], from) },
+        // SAFETY: the contract of this function.
+        Op::FetchAdd(at) => unsafe { wr.fetch_add(&[work.sge], at, OPERAND) },
+        // SAFETY: the contract of this function.
+        Op::CmpSwap(at) => unsafe { wr.compare_swap(&[work.sge], at, 0, OPERAND) },
+        // SAFETY: the contract of this function.
+        Op::Send | Op::Write(_) => return unsafe { put(wr, work) },
+    }
+    Ok(())
+}
+
+impl<D: Driver> Carrier<D> for Rc {
+    unsafe fn push(batch: &mut Batch<'_, D, Self>, work: &Work<'_, D>, _: &Peer<D>) -> Result<(), PostError> {
+        // SAFETY: the contract of this function.
+        unsafe { put_reliable(batch.wr(work.id).flags(work.flags), work) }
+    }
+}
+
+impl<D: Driver> Carrier<D> for Uc {
+    unsafe fn push(batch: &mut Batch<'_, D, Self>, work: &Work<'_, D>, _: &Peer<D>) -> Result<(), PostError> {
+        // SAFETY: the contract of this function.
+        unsafe { put(batch.wr(work.id).flags(work.flags), work) }
+    }
+}
+
+impl<D: Driver> Carrier<D> for XrcSend {
+    const RECEIVES: bool = false;
+
+    unsafe fn push(
+        batch: &mut Batch<'_, D, Self>,
+        work: &Work<'_, D>,
+        peer: &Peer<D>,
+    ) -> Result<(), PostError> {
+        // SAFETY: the contract of this function.
+        unsafe { put_reliable(batch.wr_srq(work.id, peer.keys.srq_num).flags(work.flags), work) }
+    }
+}
+
+impl<D: Driver> Carrier<D> for Ud {
+    unsafe fn push(
+        batch: &mut Batch<'_, D, Self>,
+        work: &Work<'_, D>,
+        peer: &Peer<D>,
+    ) -> Result<(), PostError> {
+        let ah = peer.ah.as_ref().ok_or(PostError::BadState)?;
+        let wr = batch.wr_to(work.id, ah, peer.keys.qp_num, ConnectAttr::default().qkey).flags(work.flags);
+        match (work.op, work.inline) {
+            (Op::Send, Some(bytes)) => wr.send_inline(bytes),
+            // SAFETY: the contract of this function.
+            (Op::Send, None) => unsafe { wr.send(&[work.sge]) },
+            _ => return Err(PostError::IllegalOpcode),
+        }
+        Ok(())
+    }
+}
+
+/// A QP of an end.
+#[derive(Debug)]
+enum Queue<D: Driver, T: Carrier<D>> {
+    /// Sends, and receives if the transport does both.
+    Both(Qp<D, T>),
+    /// The receiving side of XRC.
+    Recv(QpControl<D>),
+}
+
+impl<D: Driver, T: Carrier<D>> Queue<D, T> {
+    fn control(&self) -> &QpControl<D> {
+        match self {
+            Self::Both(qp) => &qp.control,
+            Self::Recv(control) => control,
+        }
+    }
+}
+
+/// How the memory is divided.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    /// Short messages move through this part of an area.
+    pub(super) cycle: u32,
+    pub(super) cache_line: u32,
+    /// Bytes of the longest message.
+    pub(super) largest: u32,
+    /// Bytes before the messages of an area, with room for a GRH.
+    lead: usize,
+    stride: usize,
+}
+
+impl Layout {
+    pub(super) fn new(cycle: u32, cache_line: u32, largest: u32) -> Self {
+        let lead = GRH_LEN.next_multiple_of(cache_line.max(8) as usize);
+        let stride = (lead + largest.max(cycle) as usize).next_multiple_of(4096);
+        Self { cycle, cache_line, largest, lead, stride }
+    }
+
+    /// Where message number `n` of an area begins.
+    fn message(&self, area: usize, n: u64, bytes: u32) -> usize {
+        let begin = area * self.stride + self.lead;
+        // perftest's rule: only messages of which two fit into a cycle move.
+        if bytes > self.cycle / 2 {
+            return begin;
+        }
+        let step = bytes.next_multiple_of(self.cache_line.max(1)).max(1);
+        begin + usize::try_from(n % u64::from(self.cycle / step).max(1)).unwrap_or(0) * step as usize
+    }
+}
+
+/// The messages of one size.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shot {
+    pub(super) bytes: u32,
+    /// Whether messages move through the buffer.
+    pub(super) moves: bool,
+}
+
+/// The completion queues.
+#[derive(Debug)]
+pub(super) struct Queues<D: Driver> {
+    send: CompletionQueue<D>,
+    recv: CompletionQueue<D>,
+    channel: Option<CompletionChannel<D>>,
+    is_armed: bool,
+    idle_polls: u32,
+    /// Yields the CPU while it waits, because the other end is a thread of this process.
+    yields: bool,
+    pub(super) patience: Patience,
+}
+
+/// Empty polls between two checks of the time limit.
+const POLLS_PER_LOOK: u32 = 1 << 10;
+/// Completions of a poll.
+const POLL_BATCH: usize = 16;
+/// Bits of a work request's id that count the messages of a QP; the others are the QP's index.
+const COUNT_BITS: u32 = 48;
+
+fn poll<D: Driver>(cq: &mut CompletionQueue<D>, mut each: impl FnMut(usize, u64)) -> Result<usize> {
+    let mut wc = [WorkCompletion::default(); POLL_BATCH];
+    let found = cq.poll(&mut wc).context("poll_cq")?;
+    for wc in found {
+        if !wc.status.is_success() {
+            bail!("completion with {:?} ({}), vendor_err {:#x}", wc.status, wc.status, wc.vendor_err);
+        }
+        each((wc.wr_id >> COUNT_BITS) as usize, wc.wr_id & ((1 << COUNT_BITS) - 1));
+    }
+    Ok(found.len())
+}
+
+impl<D: Driver> Queues<D> {
+    /// Passes the QP's index and the number of messages that are complete to `each`, for the completions of sends.
+    pub(super) fn sent(&mut self, each: impl FnMut(usize, u64)) -> Result<usize> {
+        let found = poll(&mut self.send, each)?;
+        self.progress(found);
+        Ok(found)
+    }
+
+    /// As [`sent`](Self::sent), for receives.
+    pub(super) fn received(&mut self, each: impl FnMut(usize, u64)) -> Result<usize> {
+        let found = poll(&mut self.recv, each)?;
+        self.progress(found);
+        Ok(found)
+    }
+
+    fn progress(&mut self, found: usize) {
+        if found > 0 && self.idle_polls > POLLS_PER_LOOK {
+            self.patience.renew();
+        }
+        if found > 0 {
+            self.idle_polls = 0;
+        }
+    }
+
+    /// Called after polls that found nothing. With events, the first call arms the queues, so that the caller polls
+    /// again, and the second one sleeps.
+    pub(super) fn idle(&mut self, what: &str) -> Result<()> {
+        self.idle_polls = self.idle_polls.saturating_add(1);
+        if let Some(channel) = &self.channel {
+            if self.is_armed {
+                self.patience.wait_readable(channel.as_fd(), what)?;
+                channel.get_event()?;
+                self.patience.renew();
+            } else {
+                self.send.req_notify(false).context("req_notify_cq")?;
+                self.recv.req_notify(false).context("req_notify_cq")?;
+            }
+            self.is_armed = !self.is_armed;
+            return Ok(());
+        }
+        if self.idle_polls == POLLS_PER_LOOK {
+            // The limit begins with the first look after progress.
+            self.patience.renew();
+        }
+        if self.idle_polls.is_multiple_of(POLLS_PER_LOOK) {
+            self.patience.left(what)?;
+        }
+        if self.yields {
+            std::thread::yield_now();
+        } else {
+            core::hint::spin_loop();
+        }
+        Ok(())
+    }
+}
+
+/// One end. The fields are dropped from the first to the last: QPs before the objects that they use, queues before the
+/// memory.
+#[derive(Debug)]
+pub(super) struct End<D: Driver, T: Carrier<D>> {
+    queues: Vec<Queue<D, T>>,
+    peers: Vec<Peer<D>>,
+    srq: Option<SharedReceiveQueue<D>>,
+    pub(super) cqs: Queues<D>,
+    region: MemoryRegion<D, PageBuf>,
+    pd: ProtectionDomain<D>,
+    _xrcd: Option<XrcDomain<D>>,
+    attr: ConnectAttr,
+    pub(super) keys: Vec<Keys>,
+    layout: Layout,
+    /// The longest message that is sent inline.
+    pub(super) inline: u32,
+    /// The bytes of inline messages.
+    payload: Vec<u8>,
+    verb: Verb,
+    atomic: AtomicType,
+    _transport: PhantomData<T>,
+}
+
+impl<D: Driver, T: Carrier<D>> End<D, T> {
+    /// Creates the objects, with the QPs in INIT.
+    pub(super) fn new(
+        context: &Context<D>,
+        plan: &Plan,
+        attr: ConnectAttr,
+        layout: Layout,
+        (patience, yields): (Patience, bool),
+    ) -> Result<Self> {
+        let is_xrc = plan.common.connection == Connection::Xrc;
+        // The QPs that send, and those that only receive.
+        let (senders, receivers) = match (is_xrc, plan.is_symmetric(), plan.is_client()) {
+            (false, ..) | (true, false, true) => (plan.num_qp, 0),
+            (true, true, _) => (plan.num_qp, plan.num_qp),
+            (true, false, false) => (0, plan.num_qp),
+        };
+        let count = senders + receivers;
+        let pd = context.alloc_pd()?;
+        let channel = if plan.common.events { Some(context.create_comp_channel()?) } else { None };
+        let cq = |depth: u32| {
+            let cqe = depth.saturating_mul(u32::try_from(plan.num_qp).unwrap_or(u32::MAX));
+            context.create_cq_ex::<Exclusive>(&CqInitAttr { cqe, ..CqInitAttr::default() }, channel.as_ref())
+        };
+        let (send, recv) = (cq(plan.tx_depth)?, cq(plan.rx_depth)?);
+        let cqs = Queues { send, recv, channel, is_armed: false, idle_polls: 0, yields, patience };
+        let access = match plan.verb {
+            Verb::Send => AccessFlags::empty(),
+            Verb::Write => AccessFlags::REMOTE_WRITE,
+            Verb::Read => AccessFlags::REMOTE_READ,
+            Verb::Atomic => AccessFlags::REMOTE_ATOMIC,
+        };
+        let attr = ConnectAttr { access, ..attr };
+        let buf = PageBuf::new(2 * count * layout.stride)?;
+        let region = pd.reg_mr(buf, AccessFlags::LOCAL_WRITE | access).map_err(|e| e.error)?;
+        let xrcd = if is_xrc { Some(context.open_xrcd(None, true, false)?) } else { None };
+        let rx_depth = plan.rx_depth.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX));
+        let srq_attr = SrqInitAttr {
+            attr: SrqAttr { max_wr: rx_depth, max_sge: 1, srq_limit: 0 },
+            srq_type: if is_xrc { SrqType::Xrc } else { SrqType::Basic },
+            max_num_tags: 0,
+            max_ops: 0,
+        };
+        let srq = match &xrcd {
+            Some(xrcd) => Some(SharedReceiveQueue::create_xrc(&pd, &srq_attr, xrcd, &cqs.recv)?),
+            None if plan.common.use_srq => Some(pd.create_srq(&srq_attr)?),
+            None => None,
+        };
+        let recv_depth = if srq.is_none() { plan.rx_depth } else { 0 };
+        let mut cap = QpCap {
+            max_send_wr: plan.tx_depth,
+            max_recv_wr: recv_depth,
+            max_send_sge: 1,
+            max_recv_sge: u32::from(recv_depth > 0),
+            max_inline_data: plan.inline_size(),
+        };
+        let create = |cap| {
+            let builder = pd.qp::<T>().send_cq(&cqs.send).cap(cap);
+            match &srq {
+                _ if !T::RECEIVES => builder.create(),
+                Some(srq) => builder.recv_cq(&cqs.recv).srq(srq).create(),
+                None => builder.recv_cq(&cqs.recv).create(),
+            }
+        };
+        let mut queues = Vec::new();
+        for _ in 0..senders {
+            let qp = match create(cap) {
+                // The device may be unable to send as much inline as perftest's default.
+                Err(_) if plan.common.inline_size.is_none() && cap.max_inline_data > 0 => {
+                    cap.max_inline_data = 0;
+                    create(cap)
+                }
+                created => created,
+            };
+            queues.push(Queue::Both(qp.context("create_qp")?));
+        }
+        for _ in 0..receivers {
+            let xrcd = xrcd.as_ref().context("only XRC has QPs that only receive")?;
+            queues.push(Queue::Recv(xrcd.recv_qp().create_recv().context("create_qp")?));
+        }
+        let srq_num = if is_xrc { srq.as_ref().map_or(Ok(0), |srq| srq.srq_num())? } else { 0 };
+        let mut keys = Vec::new();
+        for (i, queue) in queues.iter().enumerate() {
+            queue.control().init(&attr)?;
+            let psn = RandomState::new().build_hasher().finish() as u32;
+            let Endpoint { lid, qp_num, psn, gid } = queue.control().endpoint(psn, &attr)?;
+            keys.push(Keys {
+                lid,
+                qp_num,
+                psn,
+                gid,
+                srq_num,
+                out_reads: attr.max_dest_rd_atomic,
+                rkey: region.rkey(),
+                addr: region.addr() + (i * layout.stride + layout.lead) as u64,
+            });
+        }
+        let payload = vec![0; cap.max_inline_data as usize];
+        Ok(Self {
+            queues,
+            peers: Vec::new(),
+            srq,
+            cqs,
+            region,
+            pd,
+            _xrcd: xrcd,
+            attr,
+            keys,
+            layout,
+            inline: cap.max_inline_data,
+            payload,
+            verb: plan.verb,
+            atomic: plan.common.atomic_type,
+            _transport: PhantomData,
+        })
+    }
+
+    /// Connects each QP to its peer: in an XRC connection with both directions, a QP that sends to one that receives.
+    pub(super) fn connect(&mut self, theirs: &[Keys]) -> Result<()> {
+        ensure!(theirs.len() == self.queues.len(), "the other end has {} QPs", theirs.len());
+        let is_mixed = self.queues.iter().any(|q| matches!(q, Queue::Recv(_)))
+            && self.queues.iter().any(|q| matches!(q, Queue::Both(_)));
+        let shift = if is_mixed { self.queues.len() / 2 } else { 0 };
+        for (i, queue) in self.queues.iter().enumerate() {
+            let remote = theirs[(i + shift) % theirs.len()];
+            let endpoint =
+                |keys: Keys| Endpoint { lid: keys.lid, qp_num: keys.qp_num, psn: keys.psn, gid: keys.gid };
+            // Fewer than the peer can answer, and as many as it may send.
+            let attr = ConnectAttr { max_rd_atomic: remote.out_reads.max(1), ..self.attr };
+            queue.control().connect(&endpoint(self.keys[i]), &endpoint(remote), &attr)?;
+            let is_datagram = queue.control().qp_type() == Ud::QP_TYPE;
+            let create_ah = || self.pd.create_ah(&attr.ah_attr(&endpoint(remote)));
+            let ah = if is_datagram { Some(create_ah()?) } else { None };
+            self.peers.push(Peer { keys: remote, ah });
+        }
+        Ok(())
+    }
+
+    /// The number of QPs that send.
+    pub(super) fn senders(&self) -> usize {
+        self.queues.iter().filter(|queue| matches!(queue, Queue::Both(_))).count()
+    }
+
+    /// The indices of the QPs that receive.
+    pub(super) fn receivers(&self) -> core::ops::Range<usize> {
+        let senders = self.senders();
+        if T::RECEIVES { 0..senders } else { senders..self.queues.len() }
+    }
+
+    /// Posts messages `from..from + count` of QP `i` as one list. `is_signaled` is called with the number of messages
+    /// including the one in question.
+    pub(super) fn post(
+        &mut self,
+        i: usize,
+        shot: Shot,
+        (from, count): (u64, u32),
+        is_signaled: impl Fn(u64) -> bool,
+    ) -> Result<()> {
+        let Shot { bytes, moves } = shot;
+        let peer = self.peers.get(i).context("the QP has no peer")?;
+        let Some(Queue::Both(qp)) = self.queues.get_mut(i) else { bail!("QP {i} does not send") };
+        let mut batch = qp.sq()?.batch();
+        let inline = if bytes <= self.inline && matches!(self.verb, Verb::Send | Verb::Write) {
+            self.payload.get(..bytes as usize)
+        } else {
+            None
+        };
+        for n in from..from + u64::from(count) {
+            let at = if moves { n } else { 0 };
+            let mine = self.layout.message(self.keys.len() + i, at, bytes);
+            let offset = self.layout.message(0, at, bytes) - self.layout.lead;
+            let to = D::Remote::new(peer.keys.addr.wrapping_add(offset as u64), peer.keys.rkey);
+            let op = match (self.verb, self.atomic) {
+                (Verb::Send, _) => Op::Send,
+                (Verb::Write, _) => Op::Write(to),
+                (Verb::Read, _) => Op::Read(to),
+                (Verb::Atomic, AtomicType::FetchAndAdd) => Op::FetchAdd(to),
+                (Verb::Atomic, AtomicType::CmpAndSwap) => Op::CmpSwap(to),
+            };
+            let work = Work {
+                id: (i as u64) << COUNT_BITS | (n + 1),
+                flags: if is_signaled(n + 1) { SendFlags::SIGNALED } else { SendFlags::empty() },
+                op,
+                sge: self.region.sge(mine..mine + bytes as usize)?,
+                inline,
+            };
+            // SAFETY: the entry is in `region`, which outlives the QP; the module accesses the region by copies only.
+            unsafe { T::push(&mut batch, &work, peer) }?;
+        }
+        batch.complete().context("post_send")
+    }
+
+    /// Posts receives of QP `i`.
+    pub(super) fn post_recv(&mut self, i: usize, bytes: u32, count: u32) -> Result<()> {
+        let is_datagram = self.queues.get(i).is_some_and(|queue| queue.control().qp_type() == Ud::QP_TYPE);
+        let begin = self.layout.message(i, 0, self.layout.largest.max(self.layout.cycle));
+        let lead = if is_datagram { GRH_LEN } else { 0 };
+        let sge = self.region.sge(begin - lead..begin + bytes as usize)?;
+        if let Some(srq) = &mut self.srq {
+            return push_receives(srq.batch(), i, sge, count).context("post_srq_recv");
+        }
+        let Some(Queue::Both(qp)) = self.queues.get_mut(i) else { bail!("QP {i} has no receive queue") };
+        push_receives(qp.rq_mut()?.batch(), i, sge, count).context("post_recv")
+    }
+
+    /// Stores the last byte of the next message, which the peer waits for.
+    pub(super) fn mark(&mut self, bytes: u32, value: u8) -> Result<()> {
+        let last = bytes as usize - 1;
+        if let Some(byte) = self.payload.get_mut(last) {
+            *byte = value;
+        }
+        let at = self.layout.message(self.keys.len(), 0, u32::MAX) + last;
+        Ok(self.region.write_at(at, &[value])?)
+    }
+
+    /// The last byte of the message that the peer has written.
+    pub(super) fn arrived(&self, bytes: u32) -> Result<u8> {
+        let at = self.layout.message(self.receivers().start, 0, u32::MAX) + bytes as usize - 1;
+        let mut byte = [0];
+        self.region.read_at(at, &mut byte)?;
+        Ok(byte[0])
+    }
+}
+
+fn push_receives<Q: RecvQueue>(
+    mut batch: RecvBatch<'_, Q>,
+    i: usize,
+    sge: Q::Sge,
+    count: u32,
+) -> Result<(), PostError> {
+    for _ in 0..count {
+        // SAFETY: the entry is in the `region` of an `End`, which outlives its receive queues; the module accesses the
+        // region by copies only.
+        unsafe { batch.push((i as u64) << COUNT_BITS, &[sge]) };
+    }
+    batch.complete()
+}
+
+/// The attributes of the connections, as perftest's.
+pub(super) fn connect_attr(plan: &Plan, mtu: Mtu, sgid_index: Option<u8>, reads: u8) -> ConnectAttr {
+    let common = &plan.common;
+    ConnectAttr {
+        port_num: common.ib_port,
+        sgid_index,
+        pkey_index: common.pkey_index,
+        path_mtu: mtu,
+        sl: common.sl,
+        traffic_class: common.tclass,
+        hop_limit: 255,
+        timeout: common.qp_timeout,
+        max_dest_rd_atomic: reads,
+        ..ConnectAttr::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_move_through_the_cycle() {
+        let layout = Layout::new(4096, 64, 65536);
+        let base = |area: usize| area * layout.stride + layout.lead;
+        assert_eq!((layout.lead, layout.stride % 4096), (64, 0));
+        assert_eq!(layout.message(1, 0, 8), base(1));
+        assert_eq!(layout.message(1, 1, 8), base(1) + 64);
+        assert_eq!(layout.message(0, 63, 64), base(0) + 63 * 64);
+        assert_eq!(layout.message(0, 64, 64), base(0));
+        assert_eq!(layout.message(2, 3, 2048), base(2) + 2048);
+        assert_eq!(layout.message(2, 3, 2049), base(2));
+        // The longest message ends before the next area's lead.
+        assert!(layout.lead + 65536 <= layout.stride);
+    }
+}

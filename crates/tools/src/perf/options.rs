@@ -1,0 +1,567 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The options of the tests: names, defaults and rules are those of perftest.
+
+use crate::number::{number, positive, size};
+use clap::ValueEnum;
+use core::net::IpAddr;
+use core::time::Duration;
+use uverbs::attr::Mtu;
+
+/// Measure a link with a peer, which may be perftest (ib_send_lat, ib_send_bw, ib_write_lat ...)
+///
+/// Without HOST, uverbs is the server and waits for a client. Both ends need the same test and the same options.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(super) test: TestArgs,
+}
+
+/// The tests.
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum TestArgs {
+    /// Latency of sends (ib_send_lat)
+    SendLat(LatArgs),
+    /// Bandwidth of sends (ib_send_bw)
+    SendBw(BwArgs),
+    /// Latency of RDMA writes (ib_write_lat)
+    WriteLat(LatArgs),
+    /// Bandwidth of RDMA writes (ib_write_bw)
+    WriteBw(BwArgs),
+    /// Latency of RDMA reads (ib_read_lat)
+    ReadLat(LatArgs),
+    /// Bandwidth of RDMA reads (ib_read_bw)
+    ReadBw(BwArgs),
+    /// Latency of atomics (ib_atomic_lat)
+    AtomicLat(LatArgs),
+    /// Bandwidth of atomics (ib_atomic_bw)
+    AtomicBw(BwArgs),
+}
+
+/// The options of every test.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Common {
+    /// TCP host of the server; without it, run as the server
+    #[arg(value_name = "HOST")]
+    pub(super) host: Option<String>,
+    /// Device [default: the first that can be used]
+    #[arg(short = 'd', long, value_name = "DEV")]
+    pub(super) ib_dev: Option<String>,
+    /// Port of the device
+    #[arg(short = 'i', long, value_name = "PORT", default_value = "1", value_parser = positive::<u8>)]
+    pub(super) ib_port: u8,
+    /// Index of the local GID [default on RoCE: the first of version 2, preferably of an IPv4 address]
+    #[arg(short = 'x', long, value_name = "INDEX", value_parser = number::<u8>)]
+    pub(super) gid_index: Option<u8>,
+    /// TCP port to listen on or to connect to
+    #[arg(short, long, default_value = "18515", value_parser = positive::<u16>)]
+    pub(super) port: u16,
+    /// Bytes of a message; k, m and g are units [default: 65536; latency: 2; atomics: 8]
+    #[arg(short, long, value_parser = size)]
+    pub(super) size: Option<u32>,
+    /// All sizes from 2 to 2^23 (UD: to the MTU)
+    #[arg(short, long, conflicts_with = "size")]
+    pub(super) all: bool,
+    /// Number of messages of each size [default: 1000; write-bw: 5000]
+    #[arg(short = 'n', long, value_name = "NUM", value_parser = iters)]
+    pub(super) iters: Option<u32>,
+    /// Run for this number of seconds instead of a number of messages
+    #[arg(short = 'D', long, value_name = "SECS", value_parser = positive::<u32>,
+        conflicts_with_all = ["iters", "all", "events"])]
+    pub(super) duration: Option<u32>,
+    /// Seconds at the begin and at the end of --duration that are not measured [default: a quarter, at most 2]
+    #[arg(short = 'f', long, value_name = "SECS", requires = "duration", value_parser = number::<u32>)]
+    pub(super) margin: Option<u32>,
+    /// Connection type
+    #[arg(short = 'c', long, value_name = "TYPE", default_value = "RC", ignore_case = true)]
+    pub(super) connection: Connection,
+    /// Path MTU in bytes [default: that of the port]
+    #[arg(short, long, value_name = "SIZE", value_parser = mtu)]
+    pub(super) mtu: Option<Mtu>,
+    /// Service level
+    #[arg(short = 'S', long, default_value = "0", value_parser = clap::value_parser!(u8).range(0..=15))]
+    pub(super) sl: u8,
+    /// Traffic class of packets with a global route
+    #[arg(long, value_name = "CLASS", default_value = "0", value_parser = number::<u8>)]
+    pub(super) tclass: u8,
+    /// Index of the partition key
+    #[arg(long = "pkey_index", value_name = "INDEX", default_value = "0", value_parser = number::<u16>)]
+    pub(super) pkey_index: u16,
+    /// Acknowledgement timeout: 4.096 us times 2 to this power
+    #[arg(short = 'u', long, value_name = "CODE", default_value = "14",
+        value_parser = clap::value_parser!(u8).range(0..=31))]
+    pub(super) qp_timeout: u8,
+    /// Depth of the send queue [default: 128; latency: 1]
+    #[arg(short, long, value_name = "NUM", value_parser = positive::<u32>)]
+    pub(super) tx_depth: Option<u32>,
+    /// Receives to keep posted (sends only) [default: 512; UC and UD: the number of messages]
+    #[arg(short, long, value_name = "NUM", value_parser = positive::<u32>)]
+    pub(super) rx_depth: Option<u32>,
+    /// Outstanding reads or atomics [default: the device's maximum]
+    #[arg(short = 'o', long, value_name = "NUM", value_parser = positive::<u8>)]
+    pub(super) outs: Option<u8>,
+    /// Send messages of up to this size inline [default: 0; latency of sends and writes: as perftest]
+    #[arg(short = 'I', long = "inline_size", value_name = "SIZE", value_parser = number::<u32>)]
+    pub(super) inline_size: Option<u32>,
+    /// Sleep on completion events instead of polling
+    #[arg(short, long)]
+    pub(super) events: bool,
+    /// Atomic operation (atomic tests only)
+    #[arg(
+        short = 'A',
+        long = "atomic_type",
+        value_name = "TYPE",
+        default_value = "FETCH_AND_ADD",
+        ignore_case = true
+    )]
+    pub(super) atomic_type: AtomicType,
+    /// Receive into a shared receive queue (sends only)
+    #[arg(long)]
+    pub(super) use_srq: bool,
+    /// Accepted for perftest's sake: the CPU's frequency is not used
+    #[arg(short = 'F', long = "CPU-freq")]
+    pub(super) cpu_freq: bool,
+    /// Both ends in this process, on one device (always with hca0 without a fabric)
+    #[arg(long, conflicts_with = "host")]
+    pub(super) loopback: bool,
+    /// Address to listen on [default: all]
+    #[arg(long, value_name = "IP", conflicts_with = "host")]
+    pub(super) bind: Option<IpAddr>,
+    /// Fail after this number of seconds without progress; 0 means never
+    #[arg(long, value_name = "SECS", default_value = "60", value_parser = number::<u32>)]
+    pub(super) timeout: u32,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// The options of a latency test.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct LatArgs {
+    #[command(flatten)]
+    pub(super) common: Common,
+    /// Print each time, sorted
+    #[arg(short = 'H', long)]
+    pub(super) report_histogram: bool,
+    /// Print each time, in the order of the messages
+    #[arg(short = 'U', long)]
+    pub(super) report_unsorted: bool,
+    /// Print percentiles and a histogram
+    #[arg(long)]
+    pub(super) percentiles: bool,
+}
+
+/// The options of a bandwidth test.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct BwArgs {
+    #[command(flatten)]
+    pub(super) common: Common,
+    /// Number of QPs
+    #[arg(short = 'q', long = "qp", value_name = "NUM", default_value = "1", value_parser = positive::<u16>)]
+    pub(super) num_qp: u16,
+    /// Messages per doorbell
+    #[arg(short = 'l', long = "post_list", value_name = "NUM", default_value = "1", value_parser = positive::<u32>)]
+    pub(super) post_list: u32,
+    /// A completion for this number of messages [default: 100; that of --post_list; 1 above 8192 bytes]
+    #[arg(short = 'Q', long, value_name = "NUM", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(super) cq_mod: Option<u32>,
+    /// Measure both directions at the same time
+    #[arg(short, long)]
+    pub(super) bidirectional: bool,
+    /// Do not compute the peak
+    #[arg(short = 'N', long = "noPeak")]
+    pub(super) no_peak: bool,
+    /// Gbit/s instead of MiB/s
+    #[arg(long = "report_gbits")]
+    pub(super) report_gbits: bool,
+}
+
+/// The connection types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "UPPER")]
+pub(super) enum Connection {
+    Rc,
+    Uc,
+    Ud,
+    Xrc,
+}
+
+impl Connection {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+            Self::Xrc => "XRC",
+        }
+    }
+}
+
+/// The atomic operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "SCREAMING_SNAKE")]
+pub(super) enum AtomicType {
+    FetchAndAdd,
+    CmpAndSwap,
+}
+
+/// The operation of a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    Send,
+    Write,
+    Read,
+    Atomic,
+}
+
+/// What a test measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Latency,
+    Bandwidth,
+}
+
+fn mtu(text: &str) -> Result<Mtu, String> {
+    Mtu::from_bytes(number(text)?).ok_or_else(|| "must be 256, 512, 1024, 2048 or 4096".into())
+}
+
+fn iters(text: &str) -> Result<u32, String> {
+    match number::<u32>(text)? {
+        n @ 5..=100_000_000 => Ok(n),
+        _ => Err("must be 5..100000000".into()),
+    }
+}
+
+/// The largest message of `--all`, as a power of 2.
+const LARGEST: u32 = 23;
+/// The default of `--cq-mod`, and the largest message for which it applies.
+const CQ_MOD: u32 = 100;
+const CQ_MOD_BYTES: u32 = 8192;
+/// Messages above which no peak is computed.
+const PEAK_ITERS: u32 = 20_000;
+/// Receives of UC and UD by default, at most.
+const UNRELIABLE_RX: u32 = 16_000;
+
+/// The options of a test with the defaults and rules applied.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) verb: Verb,
+    pub(super) kind: Kind,
+    pub(super) common: Common,
+    /// The sizes of `--all` for UD depend on the MTU: [`Plan::sizes`].
+    pub(super) size: u32,
+    pub(super) iters: u32,
+    pub(super) duration: Option<Span>,
+    pub(super) tx_depth: u32,
+    pub(super) rx_depth: u32,
+    pub(super) num_qp: usize,
+    pub(super) post_list: u32,
+    pub(super) cq_mod: u32,
+    pub(super) bidirectional: bool,
+    pub(super) no_peak: bool,
+    pub(super) gbits: bool,
+    pub(super) each_sorted: bool,
+    pub(super) each_unsorted: bool,
+    pub(super) percentiles: bool,
+}
+
+/// The times of `--duration`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) total: Duration,
+    /// Not measured at the begin and at the end.
+    pub(super) margin: Duration,
+}
+
+impl Args {
+    /// Applies the defaults, and refuses invalid combinations.
+    pub(super) fn resolve(self) -> Result<Plan, String> {
+        use Kind::{Bandwidth, Latency};
+        let (verb, kind) = match &self.test {
+            TestArgs::SendLat(_) => (Verb::Send, Latency),
+            TestArgs::SendBw(_) => (Verb::Send, Bandwidth),
+            TestArgs::WriteLat(_) => (Verb::Write, Latency),
+            TestArgs::WriteBw(_) => (Verb::Write, Bandwidth),
+            TestArgs::ReadLat(_) => (Verb::Read, Latency),
+            TestArgs::ReadBw(_) => (Verb::Read, Bandwidth),
+            TestArgs::AtomicLat(_) => (Verb::Atomic, Latency),
+            TestArgs::AtomicBw(_) => (Verb::Atomic, Bandwidth),
+        };
+        match self.test {
+            TestArgs::SendLat(args)
+            | TestArgs::WriteLat(args)
+            | TestArgs::ReadLat(args)
+            | TestArgs::AtomicLat(args) => {
+                let (sorted, unsorted) = (args.report_histogram, args.report_unsorted);
+                let bw = BwArgs {
+                    common: args.common,
+                    num_qp: 1,
+                    post_list: 1,
+                    cq_mod: None,
+                    bidirectional: false,
+                    no_peak: true,
+                    report_gbits: false,
+                };
+                let plan = Plan::new(verb, kind, bw)?;
+                Ok(Plan {
+                    each_sorted: sorted,
+                    each_unsorted: unsorted,
+                    percentiles: args.percentiles,
+                    ..plan
+                })
+            }
+            TestArgs::SendBw(args)
+            | TestArgs::WriteBw(args)
+            | TestArgs::ReadBw(args)
+            | TestArgs::AtomicBw(args) => Plan::new(verb, kind, args),
+        }
+    }
+}
+
+impl Plan {
+    fn new(verb: Verb, kind: Kind, args: BwArgs) -> Result<Self, String> {
+        let BwArgs { common, num_qp, post_list, cq_mod, bidirectional, no_peak, report_gbits } = args;
+        let connection = common.connection;
+        let allowed = match connection {
+            Connection::Rc | Connection::Xrc => true,
+            Connection::Uc => matches!(verb, Verb::Send | Verb::Write),
+            Connection::Ud => verb == Verb::Send,
+        };
+        if !allowed {
+            return Err(format!("{} has no such operation", connection.name()));
+        }
+        if verb == Verb::Atomic && (common.all || common.size.is_some_and(|size| size != 8)) {
+            return Err("an atomic has 8 bytes".into());
+        }
+        if common.use_srq && verb != Verb::Send {
+            return Err("--use-srq is for sends".into());
+        }
+        if kind == Kind::Latency && verb == Verb::Write && common.events {
+            return Err("write-lat polls memory, so it has no events".into());
+        }
+        let largest = match (verb, kind) {
+            (Verb::Atomic, _) => 8,
+            (_, Kind::Latency) => 2,
+            (_, Kind::Bandwidth) => 65536,
+        };
+        let size = if common.all { 1 << LARGEST } else { common.size.unwrap_or(largest) };
+        if size > 1 << 30 {
+            return Err(format!("--size {size} is more than 1 GiB"));
+        }
+        let defaults = if (verb, kind) == (Verb::Write, Kind::Bandwidth) { 5000 } else { 1000 };
+        let iters = common.iters.unwrap_or(defaults);
+        let duration = match common.duration {
+            None => None,
+            Some(seconds) => {
+                let total = Duration::from_secs(seconds.into());
+                let margin = common
+                    .margin
+                    .map_or((total / 4).min(Duration::from_secs(2)), |s| Duration::from_secs(s.into()));
+                if margin * 2 >= total {
+                    return Err("nothing is left between the margins of --duration".into());
+                }
+                Some(Span { total, margin })
+            }
+        };
+        let limit = if duration.is_some() { u32::MAX } else { iters };
+        let tx_depth = common.tx_depth.unwrap_or(if kind == Kind::Latency { 1 } else { 128 }).min(limit);
+        let is_unreliable = matches!(connection, Connection::Uc | Connection::Ud);
+        let rx_depth = match common.rx_depth {
+            Some(depth) => depth,
+            None if is_unreliable && duration.is_none() => iters.min(UNRELIABLE_RX),
+            None => 512,
+        };
+        let rx_depth = if verb == Verb::Send { rx_depth.min(limit) } else { 1 };
+        if post_list > tx_depth {
+            return Err(format!("--post_list {post_list} is more than --tx-depth {tx_depth}"));
+        }
+        if duration.is_none() && iters % post_list != 0 {
+            return Err(format!("--iters {iters} is not a multiple of --post_list {post_list}"));
+        }
+        let cq_mod = match cq_mod {
+            Some(n) if post_list > 1 && post_list % n != 0 => {
+                return Err(format!("--post_list {post_list} is not a multiple of --cq-mod {n}"));
+            }
+            Some(n) => n,
+            None if post_list > 1 => post_list,
+            None if size > CQ_MOD_BYTES && connection != Connection::Ud && !common.all && !common.events => 1,
+            None => CQ_MOD,
+        };
+        Ok(Self {
+            verb,
+            kind,
+            size,
+            iters,
+            duration,
+            tx_depth,
+            rx_depth,
+            num_qp: num_qp.into(),
+            post_list,
+            cq_mod: cq_mod.min(tx_depth),
+            bidirectional,
+            no_peak: no_peak || duration.is_some() || iters > PEAK_ITERS,
+            gbits: report_gbits,
+            common,
+            each_sorted: false,
+            each_unsorted: false,
+            percentiles: false,
+        })
+    }
+
+    /// The name of the test in JSON, as perftest's programs are called.
+    pub(super) fn name(&self) -> String {
+        let verb = match self.verb {
+            Verb::Send => "send",
+            Verb::Write => "write",
+            Verb::Read => "read",
+            Verb::Atomic => "atomic",
+        };
+        let kind = if self.kind == Kind::Latency { "lat" } else { "bw" };
+        format!("{verb}_{kind}")
+    }
+
+    pub(super) fn is_client(&self) -> bool {
+        self.common.host.is_some()
+    }
+
+    /// Whether both ends send and receive in one test: latencies of sends and writes go both ways.
+    pub(super) fn is_symmetric(&self) -> bool {
+        self.kind == Kind::Latency || self.bidirectional
+    }
+
+    /// The sizes to measure. A datagram fits into the MTU.
+    pub(super) fn sizes(&self, mtu: u32) -> Result<Vec<u32>, String> {
+        let is_datagram = self.common.connection == Connection::Ud;
+        if self.common.all {
+            let largest = if is_datagram { mtu.ilog2() } else { LARGEST };
+            return Ok((1..=largest).map(|power| 1 << power).collect());
+        }
+        if is_datagram && self.size > mtu {
+            return match self.common.size {
+                Some(size) => Err(format!("a datagram of {size} bytes is longer than the MTU of {mtu}")),
+                None => Ok(vec![mtu]),
+            };
+        }
+        Ok(vec![self.size])
+    }
+
+    /// How long to wait without progress; `None` is for ever.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        (self.common.timeout != 0).then(|| Duration::from_secs(self.common.timeout.into()))
+    }
+
+    /// The longest message that is sent inline, if the device can; perftest's defaults.
+    pub(super) fn inline_size(&self) -> u32 {
+        let is_latency = self.kind == Kind::Latency;
+        match (self.verb, self.common.inline_size) {
+            (Verb::Read | Verb::Atomic, _) => 0,
+            (_, Some(size)) => size,
+            (Verb::Write, None) if is_latency => 220,
+            (Verb::Send, None) if is_latency && self.common.connection == Connection::Ud => 188,
+            (Verb::Send, None) if is_latency => 236,
+            (_, None) => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    pub(in super::super) fn parse(line: &str) -> Result<Plan, String> {
+        let words = core::iter::once("perf").chain(line.split_whitespace());
+        Line::try_parse_from(words).map_err(|e| e.to_string())?.args.resolve()
+    }
+
+    #[test]
+    fn defaults_are_those_of_perftest() {
+        for (line, size, iters, tx_depth, rx_depth, cq_mod, inline) in [
+            ("send-lat", 2, 1000, 1, 512, 1, 236),
+            ("send-lat -c UD", 2, 1000, 1, 1000, 1, 188),
+            ("send-bw", 65536, 1000, 128, 512, 1, 0),
+            ("send-bw -s 1k -n 40", 1024, 40, 40, 40, 40, 0),
+            ("write-lat", 2, 1000, 1, 1, 1, 220),
+            ("write-bw", 65536, 5000, 128, 1, 1, 0),
+            ("write-bw -s 64 -l 4", 64, 5000, 128, 1, 4, 0),
+            ("write-bw -a", 1 << 23, 5000, 128, 1, 100, 0),
+            ("read-lat", 2, 1000, 1, 1, 1, 0),
+            ("read-bw", 65536, 1000, 128, 1, 1, 0),
+            ("atomic-lat", 8, 1000, 1, 1, 1, 0),
+            ("atomic-bw", 8, 1000, 128, 1, 100, 0),
+        ] {
+            let plan = parse(line).unwrap();
+            let found =
+                (plan.size, plan.iters, plan.tx_depth, plan.rx_depth, plan.cq_mod, plan.inline_size());
+            assert_eq!(found, (size, iters, tx_depth, rx_depth, cq_mod, inline), "{line}");
+        }
+    }
+
+    #[test]
+    fn short_and_long_flags_mean_the_same() {
+        let short = parse(
+            "send-bw -d rxe0 -i 2 -x 1 -p 7 -s 8 -n 60 -c UC -m 256 -S 3 -u 20 -t 30 -r 9 -I 4 -e -F -q 2 -l 6 -Q 3 -b \
+             -N -o 5 host",
+        );
+        let long = parse(
+            "send-bw --ib-dev rxe0 --ib-port 2 --gid-index 1 --port 7 --size 8 --iters 60 --connection=uc --mtu 256 \
+             --sl 3 --qp-timeout 20 --tx-depth 30 --rx-depth 9 --inline_size 4 --events --CPU-freq --qp 2 --post_list 6 \
+             --cq-mod 3 --bidirectional --noPeak --outs 5 host",
+        );
+        assert_eq!(format!("{:?}", short.unwrap()), format!("{:?}", long.unwrap()));
+        let plan = parse("read-lat -D 8 -f 1 -H -U").unwrap();
+        let seconds = Duration::from_secs;
+        assert_eq!(plan.duration, Some(Span { total: seconds(8), margin: seconds(1) }));
+        assert_eq!(parse("read-lat -D 2").unwrap().duration.unwrap().margin, Duration::from_millis(500));
+        assert!(plan.each_sorted && plan.each_unsorted);
+        assert_eq!(parse("atomic-lat -A CMP_AND_SWAP").unwrap().common.atomic_type, AtomicType::CmpAndSwap);
+    }
+
+    #[test]
+    fn invalid_options_are_refused() {
+        for line in [
+            "",
+            "send",
+            "send-bw -n 4",
+            "send-bw -s 0",
+            "send-bw -s 0x40000001",
+            "send-bw -s 8 -a",
+            "send-bw -n 10 -l 4",
+            "send-bw -t 4 -l 8",
+            "send-bw -l 8 -Q 3",
+            "send-bw -D 2 -f 1",
+            "send-bw -D 2 -n 10",
+            "send-bw -D 2 -a",
+            "send-bw -f 1",
+            "send-bw -c DC",
+            "send-lat -q 2",
+            "write-bw -c UD",
+            "write-bw --use-srq",
+            "write-lat -e",
+            "read-bw -c UC",
+            "read-bw -c UD",
+            "atomic-bw -s 16",
+            "atomic-bw -a",
+            "write-bw -S 16",
+            "write-bw -u 32",
+            "write-bw -m 1000",
+            "write-bw --loopback host",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn datagrams_fit_into_the_mtu() {
+        let plan = |line| parse(line).unwrap();
+        assert_eq!(plan("send-bw -c UD -a").sizes(256).unwrap(), [2, 4, 8, 16, 32, 64, 128, 256]);
+        assert_eq!(plan("send-bw -c UD").sizes(1024).unwrap(), [1024]);
+        assert!(plan("send-bw -c UD -s 2048").sizes(1024).is_err());
+        assert_eq!(plan("write-bw -a").sizes(1024).unwrap().last(), Some(&(1 << 23)));
+    }
+}
