@@ -138,6 +138,7 @@ impl Native<'_> {
                 address: String::new(),
                 own: String::new(),
                 macs: Default::default(),
+                has_controller: false,
             };
             let command = |is_client| -> Result<Command> {
                 let mut cmd = self.command(row.program)?;

@@ -132,6 +132,17 @@ impl Group {
         self.ended[&number].clone()
     }
 
+    /// Waits until a process ends, for `time` at most, and not after the time limit; `None` if it still runs.
+    pub fn wait_for(&mut self, number: usize, time: Duration) -> Option<End> {
+        let until = self.until.min(Instant::now() + time);
+        while !self.ended.contains_key(&number) {
+            if !self.wait_for_one(until.saturating_duration_since(Instant::now())) {
+                return None;
+            }
+        }
+        self.ended.get(&number).cloned()
+    }
+
     /// Whether a process runs.
     pub fn runs(&mut self, number: usize) -> bool {
         while self.wait_for_one(Duration::ZERO) {}

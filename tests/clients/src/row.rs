@@ -120,6 +120,8 @@ pub struct Names {
     pub own: String,
     /// The MAC address of this end of the RDMA link, and that of the other end.
     pub macs: [String; 2],
+    /// Whether both ends of `cmtime` name a controller, here the server: that of rdma-core 65, which has no `-s`.
+    pub has_controller: bool,
 }
 
 impl Row {
@@ -157,9 +159,18 @@ impl Row {
         self.args.split(' ').any(|arg| arg == "-R" || arg == "-cm")
     }
 
+    /// Variables of both ends.
+    pub fn variables(&self) -> &'static [(&'static str, &'static str)] {
+        match self.family {
+            // libfabric starts each of its providers otherwise, which takes several seconds on an emulated CPU.
+            Fabric => &[("FI_PROVIDER", "verbs")],
+            _ => &[],
+        }
+    }
+
     /// All arguments of the server (or of the only process), or of the client.
     pub fn words(&self, is_client: bool, names: &Names) -> Vec<String> {
-        let Names { device, gid, port, host, address, own, macs: [mac, peer] } = names;
+        let Names { device, gid, port, host, address, own, macs: [mac, peer], has_controller } = names;
         let mut args = self.args.to_owned();
         let (client, address_of_family) = match self.family {
             Single | Watch => ("", format!("-d {device}")),
@@ -170,6 +181,10 @@ impl Row {
             Rping => ("", format!("-s -a {address} -p {port}")),
             Udaddy if is_client => ("", format!("-s {address}")),
             Udaddy => ("", String::new()),
+            Endless if *has_controller => {
+                let listen = if is_client { "" } else { "-L" };
+                ("", format!("-C {address} -b {own} {listen} -p {port}"))
+            }
             Cm | Endless if is_client => ("", format!("-s {address} -p {port}")),
             Cm | Endless => ("", format!("-p {port}")),
             Multicast if is_client => ("", format!("-m 239.1.1.7 -b {own} -s")),
@@ -239,6 +254,7 @@ mod tests {
             address: "1.2.3.4".into(),
             own: "1.2.3.5".into(),
             macs: ["2:2".into(), "2:3".into()],
+            has_controller: false,
         };
         let find = |name: &str| rows::all().find(|row| row.name() == name).unwrap();
         let words = |name, is_client| find(name).words(is_client, &names).join(" ");
@@ -257,6 +273,9 @@ mod tests {
             "-p verbs -d d-dgram -B 7 -e dgram -I 20 -S 1024"
         );
         assert_eq!(words("raw_ethernet_bw -n 50 -s 512", false), "--server -d d -B 2:2 -E 2:3 -n 50 -s 512");
+        assert_eq!(words("cmtime -c 5", true), "-s 1.2.3.4 -p 7 -c 5");
+        let newer = Names { has_controller: true, ..names.clone() };
+        assert_eq!(find("cmtime -c 5").words(true, &newer).join(" "), "-C 1.2.3.4 -b 1.2.3.5 -p 7 -c 5");
         assert_eq!(words("qperf -t 1 rc_lat", false), "-lp 7");
         assert_eq!(words("qperf -cm 1 -t 1 rc_lat", true), "1.2.3.4 -lp 7 -li d -cm 1 -t 1 rc_lat");
     }
