@@ -32,6 +32,9 @@ const POLLING: Duration = Duration::from_millis(500);
 /// The time after which such a server, if it still runs, has missed packets.
 const AGAIN: Duration = Duration::from_secs(2);
 
+/// UCX's transports on libibverbs, which some packages of it lack: 1.23 of Debian 14.
+const UCX_MODULE: &str = "/usr/lib/x86_64-linux-gnu/ucx/libuct_ib.so.0";
+
 /// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Guest {
@@ -117,6 +120,13 @@ impl Guest {
             let start = Instant::now();
             if !row.places.list.contains(&link.place) {
                 report.leave_out(row.name(), row.places.why);
+                continue;
+            }
+            if matches!(row.family, Family::Uct | Family::Ucp) && !Path::new(UCX_MODULE).exists() {
+                report.leave_out(
+                    row.name(),
+                    "UCX of this Debian release is built without transports on libibverbs",
+                );
                 continue;
             }
             if self.limit.is_some_and(|limit| begin.elapsed() >= limit) {
