@@ -38,6 +38,9 @@ pub enum Error {
     /// A control verb failed.
     #[error(transparent)]
     Verbs(Arc<uverbs::Error>),
+    /// The connection manager: no route, rejected, disconnected.
+    #[error(transparent)]
+    Cm(Arc<uverbs_cm::Error>),
     /// A system call failed, or the stream to the peer.
     #[error(transparent)]
     Io(Arc<io::Error>),
@@ -49,6 +52,12 @@ pub type Result<T, E = Error> = core::result::Result<T, E>;
 impl From<uverbs::Error> for Error {
     fn from(error: uverbs::Error) -> Self {
         Self::Verbs(Arc::new(error))
+    }
+}
+
+impl From<uverbs_cm::Error> for Error {
+    fn from(error: uverbs_cm::Error) -> Self {
+        Self::Cm(Arc::new(error))
     }
 }
 
@@ -93,6 +102,7 @@ impl From<Error> for io::Error {
             Error::DeviceRemoved => ErrorKind::BrokenPipe,
             Error::TimedOut => ErrorKind::TimedOut,
             Error::Verbs(error) => Self::from_raw_os_error(error.errno().raw()).kind(),
+            Error::Cm(error) => Self::from_raw_os_error(error.errno().raw()).kind(),
             Error::Io(error) => error.kind(),
         };
         Self::new(kind, error)

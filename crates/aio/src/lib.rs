@@ -4,57 +4,7 @@
 //! The crate needs no runtime: its futures work with any executor. It has no `unsafe` code, and a program needs none.
 //!
 //! ```
-//! #![forbid(unsafe_code)]
-//! use uverbs::mlx5::Mlx5;
-//! use uverbs::owned::Pool;
-//! use uverbs::{ConnectAttr, Context};
-//! use uverbs_aio::{Dispatcher, Error, Qp, Result};
-//! use uverbs_hca::{Fabric, Hca};
-//!
-//! struct End {
-//!     dispatcher: Dispatcher<Mlx5>,
-//!     pool: Pool<Mlx5>,
-//!     qp: Qp<Mlx5>,
-//! }
-//!
-//! fn end(hca: &Hca) -> Result<End> {
-//!     let context = Context::<Mlx5>::from_kernel(hca.open())?;
-//!     let pd = context.alloc_pd()?;
-//!     let dispatcher = Dispatcher::new(&context)?;
-//!     // Receives are posted with buffers of their pool, and again when a message is taken.
-//!     let incoming = pd.pool(64, 4096).build()?;
-//!     let qp = dispatcher.qp(&pd).depth(16, 16).pool(&incoming).create()?;
-//!     Ok(End { dispatcher, pool: pd.pool(64, 4096).build()?, qp })
-//! }
-//!
-//! fn main() -> Result<()> {
-//!     let fabric = Fabric::new(1);
-//!     let (client, server) = (end(&fabric.device("hca0").build())?, end(&fabric.device("hca1").build())?);
-//!     let attr = ConnectAttr::default();
-//!     client.qp.init(&attr)?;
-//!     server.qp.init(&attr)?;
-//!     let (a, b) = (client.qp.endpoint(1, &attr)?, server.qp.endpoint(2, &attr)?);
-//!     client.qp.connect(&a, &b, &attr)?;
-//!     server.qp.connect(&b, &a, &attr)?;
-//!
-//!     // The server is run by a thread of its own, and its work by this one.
-//!     let serving = std::thread::spawn(move || {
-//!         server.dispatcher.block_on(async {
-//!             let question = server.qp.recv().await?;
-//!             server.qp.send(question.into_buf()).await?;
-//!             server.qp.shutdown().await
-//!         })
-//!     });
-//!     client.dispatcher.block_on(async {
-//!         let mut buf = client.pool.get().expect("64 are free");
-//!         buf.fill(b"hello")?;
-//!         let buf = client.qp.send(buf).await?;
-//!         assert_eq!(&*client.qp.recv().await?, b"hello");
-//!         drop(buf);
-//!         Ok::<_, Error>(())
-//!     })?;
-//!     serving.join().expect("the server does not panic")
-//! }
+#![doc = include_str!("../examples/hello.rs")]
 //! ```
 //!
 //! # Running a dispatcher
@@ -85,10 +35,16 @@
 //! Time limits ([`Dispatcher::timeout`]) are those of the dispatcher, whose clock a test can
 //! [replace](DispatcherBuilder::clock).
 //!
+//! # Streams of bytes
+//! An [`RdmaStream`] is used as a TCP stream is: `AsyncRead` and `AsyncWrite`, a close of each direction. Its windows guarantee that a
+//! program that reads slowly stops its peer without "receiver not ready".
+//!
 //! # Features
-//! `tokio`: `Dispatcher::drive`.
+//! `tokio`: `Dispatcher::drive`, and the traits of tokio for streams.
 #![forbid(unsafe_code)]
 
+#[cfg(not(loom))]
+mod connect;
 #[cfg(not(loom))]
 mod dispatcher;
 #[cfg(not(loom))]
@@ -115,6 +71,8 @@ mod sleeper;
 mod slots;
 #[cfg(not(loom))]
 mod srq;
+#[cfg(not(loom))]
+mod stream;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
 mod sync;
 #[cfg(not(loom))]
@@ -126,6 +84,7 @@ mod turnstile;
 
 #[cfg(not(loom))]
 mod api {
+    pub use crate::connect::{Link, Listener, Request};
     pub use crate::dispatcher::{Dispatcher, DispatcherBuilder, SleepLimit};
     pub use crate::driver::DriverThread;
     pub use crate::error::{Error, Failed, Result};
@@ -135,6 +94,7 @@ mod api {
     pub use crate::readable::Readable;
     pub use crate::recv::{Message, Recv};
     pub use crate::srq::Srq;
+    pub use crate::stream::{RdmaStream, StreamBuilder};
     pub use crate::timers::{Clock, Sleep, Timeout};
 }
 #[cfg(not(loom))]

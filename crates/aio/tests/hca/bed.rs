@@ -52,7 +52,7 @@ pub(crate) struct End {
 impl End {
     pub(crate) fn new(hca: Hca, virtual_time: bool) -> Self {
         let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
-        let builder = Dispatcher::builder(&context).cqe(256).spin(Duration::ZERO);
+        let builder = Dispatcher::builder(&context).cqe(1024).spin(Duration::ZERO);
         let builder = match virtual_time {
             true => builder.clock(Arc::new(Virtual(hca.fabric()))),
             false => builder,

@@ -5,5 +5,6 @@ mod bed;
 mod cancel;
 mod failures;
 mod queues;
+mod stream;
 mod threads;
 mod transfer;

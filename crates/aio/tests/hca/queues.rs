@@ -175,13 +175,13 @@ fn a_dispatcher_refuses_queues_that_could_overrun_its_cq() {
     let bed = Bed::new();
     let a = &bed.a;
     let create = |depth| a.dispatcher.qp(&a.pd).depth(depth, 0).pool(&a.pool).create();
-    // 256 entries, of which the QP of the bed has 16.
-    let error = create(241).unwrap_err();
-    assert!(error.to_string().contains("256 entries, of which 16 are reserved"), "{error}");
-    let qp = create(240).unwrap();
+    // 1024 entries, of which the QP of the bed has 16.
+    let error = create(1009).unwrap_err();
+    assert!(error.to_string().contains("1024 entries, of which 16 are reserved"), "{error}");
+    let qp = create(1008).unwrap();
     assert!(create(1).is_err());
     drop(qp);
-    assert!(create(240).is_ok(), "a QP that ended gives its entries back");
+    assert!(create(1008).is_ok(), "a QP that ended gives its entries back");
 }
 
 #[test]

@@ -147,6 +147,46 @@ fn a_connection_within_a_dispatcher() {
         .unwrap();
 }
 
+/// Both traits of tokio, and the tasks of a split stream.
+#[cfg(feature = "tokio")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_work_with_the_traits_of_tokio() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use uverbs_aio::{Listener, RdmaStream};
+    use uverbs_cm::EventChannel;
+
+    let (a, b) = ends();
+    let drivers = [&a, &b].map(|end| tokio::spawn(end.dispatcher.clone().drive()));
+    let [at_a, at_b] = [&a, &b].map(|end| EventChannel::from_port(end.hca.connection_manager().unwrap()));
+    let listener = Listener::bind(&b.dispatcher, &at_b, (b.hca.addresses()[0], 7471).into()).unwrap();
+    let server = listener.local_addr().unwrap();
+    let echo = tokio::spawn(async move {
+        let stream = RdmaStream::builder(&b.dispatcher, &b.pd).accept(&listener).await?;
+        let (mut read, mut write) = tokio::io::split(stream);
+        tokio::io::copy(&mut read, &mut write).await?;
+        write.shutdown().await?;
+        read.unsplit(write).shutdown().await
+    });
+    let stream = RdmaStream::builder(&a.dispatcher, &a.pd).connect(&at_a, server).await.unwrap();
+    let (mut read, mut write) = tokio::io::split(stream);
+    let data: Vec<u8> = (0..1_000_000_u32).map(|i| (i % 251) as u8).collect();
+    let writer = tokio::spawn({
+        let data = data.clone();
+        async move {
+            write.write_all(&data).await?;
+            write.shutdown().await?;
+            Ok::<_, std::io::Error>(write)
+        }
+    });
+    let mut all = Vec::new();
+    read.read_to_end(&mut all).await.unwrap();
+    assert!(all == data);
+    let write = writer.await.unwrap().unwrap();
+    read.unsplit(write).shutdown().await.unwrap();
+    echo.await.unwrap().unwrap();
+    drivers.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
 #[cfg(feature = "tokio")]
 #[tokio::test]
 async fn a_task_of_tokio_runs_the_dispatcher() {

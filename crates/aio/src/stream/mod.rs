@@ -1,0 +1,515 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A stream of bytes over a QP, as TCP has it.
+//!
+//! Each write is a message, or several. A side may send as many data messages as the other one has given credits for, which it
+//! returns when its program has read them. So there is a receive for each message, and a program that does not read stops the
+//! writes of its peer, and not the QP by "receiver not ready".
+//!
+//! The window `W` is the number of data messages that may be unread. Besides them at most four other messages are on their way:
+//! the hello, the end, and two with credits, because each of these returns at least half of the window.
+
+mod frame;
+mod io;
+#[cfg(feature = "tokio")]
+mod tokio;
+
+use crate::connect::{Link, Listener};
+use crate::dispatcher::Dispatcher;
+use crate::error::{Error, Result};
+use crate::op::Op;
+use crate::qp::Qp;
+use crate::recv::{Message, Recv};
+use crate::sync::{Mutex, lock};
+use core::fmt;
+use core::future::Future;
+use core::net::SocketAddr;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+use frame::{HEADER, Header, Kind};
+use std::collections::VecDeque;
+use std::io::{ErrorKind, IoSlice};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::task::Wake;
+use uverbs::attr::QpState;
+use uverbs::owned::{Buf, Pool};
+use uverbs::{ConnectAttr, Driver, ProtectionDomain};
+use uverbs_cm::{ConnParam, EventChannel};
+
+/// Messages besides those of the window.
+const OTHERS: u32 = 4;
+
+/// The sizes of a stream, and what it is made from.
+#[derive(Debug)]
+#[must_use]
+pub struct StreamBuilder<'a, D: Driver> {
+    dispatcher: &'a Dispatcher<D>,
+    pd: &'a ProtectionDomain<D>,
+    window: u16,
+    message: u32,
+}
+
+impl<'a, D: Driver> StreamBuilder<'a, D> {
+    /// The messages of each direction that may be on their way or unread: 16 by default.
+    pub fn window(self, messages: u16) -> Self {
+        Self { window: messages.max(1), ..self }
+    }
+
+    /// Bytes of a message, with a header of 8: 16 KiB by default. The memory of a stream is about three windows of messages.
+    pub fn message_size(self, bytes: u32) -> Self {
+        Self { message: bytes.max(64), ..self }
+    }
+
+    fn build(&self) -> Result<(Qp<D>, Pool<D>)> {
+        let window = u32::from(self.window);
+        // A queue is refilled when a quarter of its receives is missing; what is left must suffice.
+        let receives = (window + OTHERS) * 4 / 3 + 2;
+        let incoming = self.pd.pool(receives + window + OTHERS, self.message).build()?;
+        let outgoing = self.pd.pool(window, self.message).build()?;
+        let qp = self.dispatcher.qp(self.pd).depth(window + OTHERS, receives).pool(&incoming).create()?;
+        Ok((qp, outgoing))
+    }
+
+    /// Connects to a server of the connection manager.
+    ///
+    /// # Errors
+    /// As [`Qp::connect_to`].
+    pub async fn connect(self, manager: &EventChannel, server: SocketAddr) -> Result<RdmaStream<D>> {
+        let (qp, pool) = self.build()?;
+        let link = qp.connect_to(manager, server, &ConnParam::default()).await?;
+        Ok(RdmaStream::new(qp, pool, &self, Some(link)))
+    }
+
+    /// Accepts the next connection of a listener.
+    ///
+    /// # Errors
+    /// As [`Listener::accept`] and [`Request::accept`](crate::Request::accept).
+    pub async fn accept(self, listener: &Listener<D>) -> Result<RdmaStream<D>> {
+        let request = listener.accept().await?;
+        self.accept_request(request).await
+    }
+
+    /// Accepts a connection request.
+    ///
+    /// # Errors
+    /// As [`Request::accept`](crate::Request::accept).
+    pub async fn accept_request(self, request: crate::Request) -> Result<RdmaStream<D>> {
+        let (qp, pool) = self.build()?;
+        let link = request.accept(&qp, &ConnParam::default()).await?;
+        Ok(RdmaStream::new(qp, pool, &self, Some(link)))
+    }
+
+    /// Connects to the peer at the other end of a TCP connection, which calls this, too.
+    ///
+    /// # Errors
+    /// As [`Qp::exchange`].
+    pub async fn exchange(self, stream: &TcpStream, attr: &ConnectAttr) -> Result<RdmaStream<D>> {
+        let (qp, pool) = self.build()?;
+        qp.exchange(stream, attr).await?;
+        Ok(RdmaStream::new(qp, pool, &self, None))
+    }
+}
+
+/// The tasks that read and write, which may be two: both are woken when anything happens.
+#[derive(Debug, Default)]
+struct Tasks {
+    wakers: Mutex<[Option<Waker>; 2]>,
+}
+
+impl Wake for Tasks {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let wakers = lock(&self.wakers).clone();
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Side {
+    Read,
+    Write,
+}
+
+/// Waits until the peer has disconnected.
+type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A stream of bytes over a QP.
+///
+/// ```
+/// use core::future::poll_fn;
+/// use core::pin::Pin;
+/// use futures_io::{AsyncRead, AsyncWrite};
+/// use uverbs::mlx5::Mlx5;
+/// use uverbs::{ConnectAttr, Context};
+/// use uverbs_aio::{Dispatcher, RdmaStream, Result};
+/// use uverbs_hca::{Fabric, Hca};
+///
+/// fn stream(hca: &Hca, tcp: &std::net::TcpStream) -> Result<(RdmaStream<Mlx5>, Dispatcher<Mlx5>)> {
+///     let context = Context::<Mlx5>::from_kernel(hca.open())?;
+///     let (dispatcher, pd) = (Dispatcher::new(&context)?, context.alloc_pd()?);
+///     let attr = ConnectAttr::default();
+///     let stream = dispatcher.block_on(RdmaStream::builder(&dispatcher, &pd).exchange(tcp, &attr))?;
+///     Ok((stream, dispatcher))
+/// }
+///
+/// fn main() -> Result<()> {
+///     let fabric = Fabric::new(1);
+///     let (client, server) = (fabric.device("hca0").build(), fabric.device("hca1").build());
+///     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+///     let address = listener.local_addr()?;
+///     let serving = std::thread::spawn(move || {
+///         let (mut stream, dispatcher) = stream(&server, &listener.accept()?.0)?;
+///         let mut buf = [0; 16];
+///         let n = dispatcher.block_on(poll_fn(|cx| Pin::new(&mut stream).poll_read(cx, &mut buf)))?;
+///         assert_eq!(&buf[..n], b"hello");
+///         dispatcher.block_on(stream.shutdown())
+///     });
+///     let (mut stream, dispatcher) = stream(&client, &std::net::TcpStream::connect(address)?)?;
+///     dispatcher.block_on(poll_fn(|cx| Pin::new(&mut stream).poll_write(cx, b"hello")))?;
+///     dispatcher.block_on(stream.shutdown())?;
+///     serving.join().expect("the server does not panic")
+/// }
+/// ```
+///
+/// It implements `AsyncRead` and `AsyncWrite` of `futures-io`, and with the feature `tokio` those
+/// of tokio.
+///
+/// A close ends this side's data, and waits until the peer's device has all of it; the other direction continues. A program that
+/// drops a stream without closing it loses what is on its way: the peer reads an error then, if the connection manager
+/// connected the two, and nothing otherwise.
+pub struct RdmaStream<D: Driver> {
+    qp: Qp<D>,
+    pool: Pool<D>,
+    tasks: Arc<Tasks>,
+    waker: Waker,
+    recv: Recv<D>,
+    sends: VecDeque<Op<D, Buf<D>>>,
+    /// Data that was received and not read; of the first message `read` bytes were.
+    unread: VecDeque<Message<D>>,
+    read: usize,
+    window: u16,
+    /// Credits that the peer gets back with the next message.
+    owed: u16,
+    /// Data messages that may be sent.
+    credits: u32,
+    /// Bytes of a message, at most: the minimum of both sides. `None` before the hello of the peer.
+    message: Option<usize>,
+    own_message: u32,
+    said_hello: bool,
+    /// The peer sends no more data.
+    peer_ended: bool,
+    ended: bool,
+    /// Why no more can be sent.
+    error: Option<Error>,
+    /// Why no more will be received.
+    broken: Option<Error>,
+    watch: Option<Watch>,
+}
+
+impl<D: Driver> fmt::Debug for RdmaStream<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RdmaStream")
+            .field("qp", &self.qp)
+            .field("credits", &self.credits)
+            .field("unread", &self.unread.len())
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Driver> RdmaStream<D> {
+    /// Begins the creation of a stream.
+    pub fn builder<'a>(dispatcher: &'a Dispatcher<D>, pd: &'a ProtectionDomain<D>) -> StreamBuilder<'a, D> {
+        StreamBuilder { dispatcher, pd, window: 16, message: 16 << 10 }
+    }
+
+    fn new(qp: Qp<D>, pool: Pool<D>, builder: &StreamBuilder<'_, D>, link: Option<Link>) -> Self {
+        let tasks = Arc::new(Tasks::default());
+        let watch = link.map(|link| {
+            let dispatcher = qp.dispatcher();
+            let watch = async move {
+                if let Err(error) = link.disconnected(&dispatcher).await {
+                    log::debug!("stream: {error}");
+                }
+            };
+            Box::pin(watch) as Watch
+        });
+        let mut stream = Self {
+            recv: qp.recv(),
+            pool,
+            waker: Waker::from(tasks.clone()),
+            tasks,
+            sends: VecDeque::new(),
+            unread: VecDeque::new(),
+            read: 0,
+            window: builder.window,
+            owed: 0,
+            credits: 0,
+            message: None,
+            own_message: builder.message,
+            said_hello: false,
+            peer_ended: false,
+            ended: false,
+            error: None,
+            broken: None,
+            watch,
+            qp,
+        };
+        // The peer gets its first credits also if the program does not use the stream yet.
+        stream.work();
+        stream
+    }
+
+    /// The QP.
+    #[must_use]
+    pub fn qp(&self) -> &Qp<D> {
+        &self.qp
+    }
+
+    fn register(&self, side: Side, cx: &Context<'_>) {
+        let mut wakers = lock(&self.tasks.wakers);
+        let [read, write] = &mut *wakers;
+        let waker = match side {
+            Side::Read => read,
+            Side::Write => write,
+        };
+        match waker {
+            Some(old) => old.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+    }
+
+    /// No more can be sent. What has arrived can still be read.
+    fn fail(&mut self, error: Error) {
+        self.error.get_or_insert(error);
+    }
+
+    /// Nothing will be received either.
+    fn give_up(&mut self, error: Error) {
+        self.broken.get_or_insert_with(|| error.clone());
+        self.fail(error);
+    }
+
+    fn progress(&mut self, side: Side, cx: &Context<'_>) {
+        self.register(side, cx);
+        self.work();
+    }
+
+    /// Takes what has arrived and what is complete, and sends what does not depend on the program.
+    fn work(&mut self) {
+        let waker = self.waker.clone();
+        let mut cx = Context::from_waker(&waker);
+        if !self.said_hello && self.error.is_none() {
+            self.said_hello = true;
+            let kind = Kind::Hello { message: self.own_message };
+            self.send_other(Header { kind, credits: self.window }, &mut cx);
+        }
+        if let Some(watch) = &mut self.watch
+            && watch.as_mut().poll(&mut cx).is_ready()
+        {
+            self.watch = None;
+            // What has arrived can still be read: the receives are flushed after it.
+            if let Err(error) = self.qp.control().modify_state(QpState::ERR) {
+                self.give_up(error.into());
+            }
+        }
+        while self.broken.is_none()
+            && let Poll::Ready(received) = Pin::new(&mut self.recv).poll(&mut cx)
+        {
+            match received {
+                Ok(message) => self.take(message),
+                Err(error) => self.give_up(error),
+            }
+        }
+        while let Some(send) = self.sends.front_mut()
+            && let Poll::Ready(sent) = Pin::new(send).poll(&mut cx)
+        {
+            self.sends.pop_front();
+            if let Err(failed) = sent {
+                self.fail(failed.error);
+            }
+        }
+        self.return_credits(&mut cx);
+    }
+
+    /// Returns credits, if they are half of the window: then at most two such messages are on their way.
+    fn return_credits(&mut self, cx: &mut Context<'_>) {
+        if self.owed >= self.window.div_ceil(2) && !self.peer_ended && self.error.is_none() {
+            let credits = core::mem::take(&mut self.owed);
+            self.send_other(Header { kind: Kind::Credits, credits }, cx);
+        }
+    }
+
+    fn protocol(&mut self, what: &'static str) {
+        self.give_up(std::io::Error::new(ErrorKind::InvalidData, what).into());
+    }
+
+    /// A message of the peer.
+    fn take(&mut self, message: Message<D>) {
+        let Some(Header { kind, credits }) = Header::decode(&message) else {
+            return self.protocol("a message without the header of a stream");
+        };
+        if matches!(kind, Kind::Hello { .. }) == self.message.is_some() {
+            return self.protocol("a stream begins with one hello");
+        }
+        self.credits = self.credits.saturating_add(credits.into());
+        match kind {
+            Kind::Hello { message } if (message as usize) <= HEADER => self.protocol("no room for data"),
+            Kind::Hello { message } => self.message = Some(message.min(self.own_message) as usize),
+            Kind::Credits => {}
+            Kind::End => self.peer_ended = true,
+            Kind::Data if self.peer_ended => self.protocol("data after the end"),
+            Kind::Data if self.unread.len() >= usize::from(self.window) => {
+                self.protocol("data without credit")
+            }
+            // Nothing to read: the credit goes back at once.
+            Kind::Data if message.len() == HEADER => self.owed += 1,
+            Kind::Data => self.unread.push_back(message),
+        }
+    }
+
+    /// Sends a message that needs no credit.
+    fn send_other(&mut self, header: Header, cx: &mut Context<'_>) {
+        // The window has as many buffers as data messages, and the others are few: a buffer may be missing for a short time.
+        let Some(mut buf) = self.pool.get() else {
+            match header.kind {
+                Kind::Credits => self.owed += header.credits,
+                Kind::Hello { .. } => self.said_hello = false,
+                Kind::Data | Kind::End => {}
+            }
+            return;
+        };
+        if let Err(error) = buf.fill(&header.encode()) {
+            return self.fail(error.into());
+        }
+        self.post(buf, cx);
+    }
+
+    fn post(&mut self, buf: Buf<D>, cx: &mut Context<'_>) {
+        let mut send = self.qp.send(buf);
+        match Pin::new(&mut send).poll(cx) {
+            Poll::Pending => self.sends.push_back(send),
+            Poll::Ready(Ok(_)) => {}
+            Poll::Ready(Err(failed)) => self.fail(failed.error),
+        }
+    }
+
+    /// Reads into the slices; 0 bytes at the end of the peer's data.
+    fn poll_fill(&mut self, cx: &Context<'_>, out: &mut [u8]) -> Poll<Result<usize>> {
+        self.progress(Side::Read, cx);
+        let mut filled = 0;
+        while filled < out.len()
+            && let Some(message) = self.unread.front()
+        {
+            let data = message.get(HEADER + self.read..).unwrap_or_default();
+            let n = data.len().min(out.len() - filled);
+            if let (Some(to), Some(from)) = (out.get_mut(filled..filled + n), data.get(..n)) {
+                to.copy_from_slice(from);
+            }
+            filled += n;
+            self.read += n;
+            if n == data.len() {
+                self.unread.pop_front();
+                self.read = 0;
+                self.owed += 1;
+            }
+        }
+        if filled > 0 || out.is_empty() {
+            let waker = self.waker.clone();
+            self.return_credits(&mut Context::from_waker(&waker));
+            return Poll::Ready(Ok(filled));
+        }
+        if self.peer_ended {
+            return Poll::Ready(Ok(0));
+        }
+        match &self.broken {
+            Some(error) => Poll::Ready(Err(error.clone())),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Sends bytes of the slices; returns how many.
+    fn poll_send(&mut self, cx: &Context<'_>, data: &[IoSlice<'_>]) -> Poll<Result<usize>> {
+        self.progress(Side::Write, cx);
+        if let Some(error) = &self.error {
+            return Poll::Ready(Err(error.clone()));
+        }
+        if self.ended {
+            return Poll::Ready(Err(std::io::Error::from(ErrorKind::BrokenPipe).into()));
+        }
+        let total = data.iter().fold(0_usize, |sum, slice| sum.saturating_add(slice.len()));
+        let mut sent = 0;
+        // The position in the slices.
+        let mut rest = data.iter().map(|slice| &**slice);
+        let mut slice: &[u8] = &[];
+        while sent < total
+            && self.credits > 0
+            && let Some(message) = self.message
+            && let Some(mut buf) = self.pool.get()
+        {
+            let len = (total - sent).min(message - HEADER);
+            buf.set_len(HEADER + len)?;
+            let credits = core::mem::take(&mut self.owed);
+            let (header, mut room) = buf.split_at_mut(HEADER);
+            header.copy_from_slice(&Header { kind: Kind::Data, credits }.encode());
+            while !room.is_empty() {
+                while slice.is_empty() {
+                    slice = rest.next().unwrap_or_default();
+                }
+                let (to, from) = (room, slice);
+                let n = to.len().min(from.len());
+                let (to, left) = to.split_at_mut(n);
+                let (from, behind) = from.split_at(n);
+                to.copy_from_slice(from);
+                (room, slice) = (left, behind);
+            }
+            sent += len;
+            self.credits -= 1;
+            let waker = self.waker.clone();
+            self.post(buf, &mut Context::from_waker(&waker));
+        }
+        match &self.error {
+            Some(error) => Poll::Ready(Err(error.clone())),
+            None if sent > 0 || total == 0 => Poll::Ready(Ok(sent)),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Ends this side's data, and waits until the peer's device has all of it.
+    fn poll_end(&mut self, cx: &Context<'_>) -> Poll<Result<()>> {
+        self.progress(Side::Write, cx);
+        if !self.ended && self.error.is_none() {
+            let Some(mut buf) = self.pool.get() else { return Poll::Pending };
+            let credits = core::mem::take(&mut self.owed);
+            buf.fill(&Header { kind: Kind::End, credits }.encode())?;
+            self.ended = true;
+            let waker = self.waker.clone();
+            self.post(buf, &mut Context::from_waker(&waker));
+        }
+        match &self.error {
+            // The peer has ended, too, and may be gone: nothing that it wants is lost.
+            Some(_) if self.ended && self.peer_ended => Poll::Ready(Ok(())),
+            Some(error) => Poll::Ready(Err(error.clone())),
+            None if self.sends.is_empty() => Poll::Ready(Ok(())),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Ends both directions: closes this side, reads until the peer has closed, and shuts the QP down. Data that the peer still
+    /// sends are discarded.
+    ///
+    /// # Errors
+    /// The connection failed before the peer has everything.
+    pub async fn shutdown(mut self) -> Result<()> {
+        core::future::poll_fn(|cx| self.poll_end(cx)).await?;
+        let mut discarded = [0; 1024];
+        while core::future::poll_fn(|cx| self.poll_fill(cx, &mut discarded)).await? > 0 {}
+        if self.error.is_some() {
+            return Ok(());
+        }
+        self.qp.shutdown().await
+    }
+}
