@@ -84,6 +84,9 @@ impl WcStatus {
     }
 
     /// `Ok` for success, else the status as an error.
+    ///
+    /// # Errors
+    /// The status, if it is not success.
     #[inline]
     pub const fn ok(self) -> Result<(), WcError> {
         if self.is_success() { Ok(()) } else { Err(WcError(self)) }

@@ -46,6 +46,10 @@ impl<D: Driver> ProtectionDomain<D> {
 
     /// `ibv_create_ah_from_wc`: creates the handle for an answer to the sender of a datagram. `grh` is the first 40
     /// bytes of its receive buffer.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a completion or a header without the sender's address; otherwise as
+    /// [`create_ah`](Self::create_ah).
     pub fn create_ah_from_wc(
         &self,
         wc: &WorkCompletion,

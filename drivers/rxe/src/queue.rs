@@ -74,6 +74,9 @@ unsafe impl<H> Send for Ring<H> {}
 
 impl<H> Ring<H> {
     /// Takes a mapping for a ring whose elements have at least `tail` bytes after the `H`.
+    ///
+    /// # Errors
+    /// The mapping is too small, not aligned or not writable, or its header has values that no ring has.
     pub fn new(mapping: Mapping, tail: usize) -> Result<Self, RingError> {
         const { assert!(align_of::<H>() <= 8 && HEADER.is_multiple_of(8)) };
         let base = mapping.as_ptr();

@@ -23,6 +23,9 @@ use core::marker::PhantomData;
 
 /// `ibv_post_send` on a queue of any locking.
 ///
+/// # Errors
+/// The first work request that was not posted, with the reason; those before it were.
+///
 /// # Safety
 /// As [`SendQueue::post_send`]; and with an [`Exclusive`](crate::sync::Exclusive) queue no other thread uses it during
 /// the call.
@@ -46,6 +49,9 @@ pub unsafe fn post_send<Q: SendQueue, L: Locking>(
 
 /// `ibv_post_recv` and `ibv_post_srq_recv` on a queue of any locking.
 ///
+/// # Errors
+/// The first work request that was not posted, with the reason; those before it were.
+///
 /// # Safety
 /// As [`RecvQueue::post_recv`]; and with an exclusive queue no other thread uses it during the call.
 #[inline]
@@ -67,6 +73,9 @@ pub unsafe fn post_recv<Q: RecvQueue, L: Locking>(
 }
 
 /// `ibv_poll_cq` on a queue of any locking.
+///
+/// # Errors
+/// [`PollError::SessionOpen`] if this thread polls the queue already; otherwise those of the queue.
 ///
 /// # Safety
 /// With an exclusive queue no other thread uses it during the call.
@@ -174,6 +183,9 @@ pub unsafe fn slice_from_c<'a, T>(ptr: *const T, len: usize) -> Option<&'a [T]> 
 }
 
 /// Resolves a window bind's pointers.
+///
+/// # Errors
+/// [`PostError::InvalidArgument`] if `mw` is NULL, or `info.mr` is and the range is not empty.
 ///
 /// # Safety
 /// `mw` and `info.mr` are NULL or valid.
@@ -512,6 +524,9 @@ impl<'q> QpEx<'q> {
     }
 
     /// `ibv_wr_complete`
+    ///
+    /// # Errors
+    /// The first error of the session; nothing was posted then, except after [`PostError::Doorbell`].
     ///
     /// # Safety
     /// Called inside a session, by the thread that called `wr_start`, or by one that it handed the session to.

@@ -107,6 +107,9 @@ impl<T> InFlight<T> {
 
     /// Puts a value into the next slot and returns its token; or returns the value if the slot is not free.
     ///
+    /// # Errors
+    /// The value, if the slot is not free.
+    ///
     /// # Safety
     /// One thread at a time inserts or [retracts](Self::retract), ordered by the lock or the `&mut` of the queue.
     #[inline(always)]
@@ -128,6 +131,9 @@ impl<T> InFlight<T> {
 
     /// As [`insert`](Self::insert), but skips slots that are not free, for queues whose work requests complete in any order.
     /// Fails if no slot is free.
+    ///
+    /// # Errors
+    /// The value, if no slot is free.
     ///
     /// # Safety
     /// As [`insert`](Self::insert).

@@ -293,6 +293,9 @@ impl<T, L: Locking> Locked<T, L> {
 
     /// Takes the lock, if there is one, and returns the value. Pair it with [`leave`](Self::leave).
     ///
+    /// # Errors
+    /// [`Reentered`] if this thread holds the lock already.
+    ///
     /// # Safety
     /// - No reference from an earlier `enter` that was not left may be used any more.
     /// - If `L` is [`Exclusive`], or [`Dynamic`] and not shared, no other thread may be between `enter` and `leave`
@@ -373,6 +376,9 @@ impl<T> Locked<T, Dynamic> {
 
 impl<T> Locked<T, Shared> {
     /// Waits for the lock; an error if this thread holds it already (waiting would never end).
+    ///
+    /// # Errors
+    /// [`Reentered`] if this thread holds the lock already.
     #[inline]
     pub fn lock(&self) -> Result<Guard<'_, T>, Reentered> {
         self.raw.acquire()?;

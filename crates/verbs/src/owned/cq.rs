@@ -294,6 +294,9 @@ macro_rules! polling {
     ($locking:ident, [$($this:tt)*], [$($state:tt)*]) => {
         impl<D: Driver> OwnedCq<D, $locking> {
             /// Passes up to `max` completions to `f` and returns their number.
+            ///
+            /// # Errors
+            /// [`PollError::SessionOpen`] if this thread polls the queue already; otherwise those of the queue.
             #[inline]
             pub fn poll_each(
                 $($this)* self,
@@ -310,6 +313,9 @@ macro_rules! polling {
             }
 
             /// The next completion as a value, if there is one.
+            ///
+            /// # Errors
+            /// [`PollError::SessionOpen`] if this thread polls the queue already; otherwise those of the queue.
             #[inline]
             pub fn poll_one($($this)* self) -> Result<Option<Completed<D>>, PollError> {
                 let mut completed = None;
@@ -319,6 +325,9 @@ macro_rules! polling {
 
             /// Completions that were reported with a number that belongs to no work request in flight: late ones of a queue
             /// that was destroyed meanwhile, or those of a device that is out of order. They are not passed on.
+            ///
+            /// # Errors
+            /// [`PollError::SessionOpen`] if this thread polls the queue already; otherwise those of the queue.
             pub fn strays($($this)* self) -> Result<u64, PollError> {
                 Ok(self.state.$($state)*.known.strays())
             }
@@ -326,6 +335,9 @@ macro_rules! polling {
             /// `ibv_req_notify_cq`: requests one event for the next (solicited) completion.
             ///
             /// Poll again after arming, because a completion that arrived before raises no event.
+            ///
+            /// # Errors
+            /// [`PollError::Arm`] with the errno of the request; [`PollError::SessionOpen`] if this thread polls the queue.
             pub fn req_notify($($this)* self, solicited_only: bool) -> Result<(), PollError> {
                 self.queue.req_notify(solicited_only)
             }

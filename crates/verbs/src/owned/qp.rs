@@ -179,11 +179,17 @@ impl<D: Driver, T: Sends, L: Locking> OwnedQp<D, T, L> {
     }
 
     /// Moves the QP from RESET to INIT; receives can be posted then.
+    ///
+    /// # Errors
+    /// As [`QpControl::init`].
     pub fn init(&self, attr: &ConnectAttr) -> Result<()> {
         self.control.init(attr)
     }
 
     /// Moves the QP from INIT to RTS, connected to `remote` (which a datagram QP ignores). `local` is this side's endpoint.
+    ///
+    /// # Errors
+    /// As [`QpControl::connect`].
     pub fn connect(&self, local: &Endpoint, remote: &Endpoint, attr: &ConnectAttr) -> Result<()> {
         self.control.connect(local, remote, attr)
     }
@@ -203,6 +209,9 @@ impl<D: Driver, T: Sends, L: Locking> OwnedQp<D, T, L> {
     }
 
     /// Destroys it and reports a failure, which a drop would only log.
+    ///
+    /// # Errors
+    /// `EBUSY` while clones of the control are in use; otherwise the kernel's error.
     pub fn close(self) -> Result<()> {
         let Self { send, recv, control, .. } = self;
         drop((send, recv));

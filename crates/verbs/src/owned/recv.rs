@@ -112,6 +112,9 @@ impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> OwnedRecvBatch<'q, D, Q> {
     }
 
     /// Makes all of it visible to the device; or, if any receive was wrong, drops all and reports the first error.
+    ///
+    /// # Errors
+    /// The first error; nothing was posted then, except after [`PostError::Doorbell`].
     #[inline(always)]
     pub fn complete(self) -> Result<(), PostError> {
         let Self { inner, undo, error } = self;
@@ -189,6 +192,9 @@ impl<D: Driver, L: Locking> OwnedSrq<D, L> {
 
 impl<D: Driver> OwnedSrq<D, Exclusive> {
     /// `ibv_modify_srq`: arms the limit event, or resizes where the device can.
+    ///
+    /// # Errors
+    /// `Unsupported` if the device can't resize the queue; otherwise the kernel's error.
     pub fn modify(&mut self, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()> {
         self.queue.modify(attr, mask)
     }
@@ -196,6 +202,9 @@ impl<D: Driver> OwnedSrq<D, Exclusive> {
 
 impl<D: Driver> OwnedSrq<D, Shared> {
     /// `ibv_modify_srq`: arms the limit event, or resizes where the device can.
+    ///
+    /// # Errors
+    /// `Unsupported` if the device can't resize the queue; otherwise the kernel's error.
     pub fn modify(&self, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()> {
         self.queue.modify(attr, mask)
     }
@@ -212,6 +221,9 @@ macro_rules! posting {
     ($([$($generics:tt)*] $this:ty, $engine:ty, $mutable:ident;)*) => {$(
         impl<$($generics)*> $this {
             /// Posts one receive; the device may write the whole capacity of the buffer.
+            ///
+            /// # Errors
+            /// [`PostError::QueueFull`], [`PostError::InvalidArgument`] for a buffer of another domain, or an error of the queue.
             #[inline(always)]
             pub fn post<A: Access>(&mut self, wr_id: u64, buf: Buf<D, A>) -> Result<(), Rejected<Buf<D, A>>> {
                 let engine = self.$mutable();
@@ -283,6 +295,9 @@ impl<D: Driver, Q: Engine> OwnedRecvGuard<'_, D, Q> {
 
 impl<D: Driver> OwnedRecvQueue<D, Shared> {
     /// Waits for the lock; an error if this thread holds it already.
+    ///
+    /// # Errors
+    /// [`Reentered`] if this thread holds the lock already.
     #[inline(always)]
     pub fn lock(&self) -> Result<OwnedRecvGuard<'_, D, D::RecvQueue>, Reentered> {
         Ok(OwnedRecvGuard { guard: self.queue.lock()?, flight: &self.flight })
@@ -291,6 +306,9 @@ impl<D: Driver> OwnedRecvQueue<D, Shared> {
 
 impl<D: Driver> OwnedSrq<D, Shared> {
     /// Waits for the lock; an error if this thread holds it already.
+    ///
+    /// # Errors
+    /// [`Reentered`] if this thread holds the lock already.
     #[inline(always)]
     pub fn lock(&self) -> Result<OwnedRecvGuard<'_, D, D::SharedRecvQueue>, Reentered> {
         Ok(OwnedRecvGuard { guard: self.queue.lock()?, flight: &self.flight })

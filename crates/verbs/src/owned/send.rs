@@ -64,6 +64,9 @@ impl<D: Driver, T: Sends> OwnedSendQueue<D, T, Exclusive> {
 
 impl<D: Driver, T: Sends> OwnedSendQueue<D, T, Shared> {
     /// Waits for the lock; an error if this thread holds it already.
+    ///
+    /// # Errors
+    /// [`Reentered`] if this thread holds the lock already.
     #[inline(always)]
     pub fn lock(&self) -> Result<OwnedSendGuard<'_, D, T>, Reentered> {
         Ok(OwnedSendGuard { guard: self.queue.lock()?, flight: &self.flight })

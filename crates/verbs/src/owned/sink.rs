@@ -66,6 +66,9 @@ impl<'q, D: Driver, T: Sends> OwnedBatch<'q, D, T> {
 
     /// Makes all of it visible to the device and rings the doorbell; or, if any work request was wrong, drops all of it and
     /// reports the first error.
+    ///
+    /// # Errors
+    /// The first error; nothing was posted then, except after [`PostError::Doorbell`].
     #[inline(always)]
     pub fn complete(self) -> Result<(), PostError> {
         let Self { inner, undo, error, .. } = self;

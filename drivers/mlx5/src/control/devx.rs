@@ -93,6 +93,9 @@ unsafe fn run<const N: usize>(
 
 /// The bytes of a mailbox, from a C pointer and a length.
 ///
+/// # Errors
+/// `EINVAL` for a NULL pointer, or more bytes than a slice can have.
+///
 /// # Safety
 /// `start` is NULL, or valid for reads of `len` bytes that are not written while the slice exists.
 pub unsafe fn mailbox<'a>(start: *const c_void, len: usize) -> Result<&'a [u8], Errno> {
@@ -105,6 +108,9 @@ pub unsafe fn mailbox<'a>(start: *const c_void, len: usize) -> Result<&'a [u8], 
 }
 
 /// The bytes of an answer's mailbox, from a C pointer and a length.
+///
+/// # Errors
+/// `EINVAL` for a NULL pointer, or more bytes than a slice can have.
 ///
 /// # Safety
 /// `start` is NULL, or valid for reads and writes of `len` bytes that no other pointer and no device accesses while the

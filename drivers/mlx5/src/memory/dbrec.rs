@@ -36,6 +36,9 @@ pub struct DbRecPages {
 
 impl DbRecPages {
     /// Allocates a record of zeros.
+    ///
+    /// # Errors
+    /// The error of mmap(2).
     pub fn alloc(&self) -> io::Result<DbRec> {
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(record) = pages.iter().find_map(DbRec::take) {

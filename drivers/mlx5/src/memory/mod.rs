@@ -107,6 +107,9 @@ unsafe impl Sync for QueueBuf {}
 
 impl QueueBuf {
     /// `len` bytes, rounded up to whole pages.
+    ///
+    /// # Errors
+    /// The error of mmap(2).
     pub fn new(len: usize) -> io::Result<Arc<Self>> {
         let map = MmapMut::map_anon(len.max(1).next_multiple_of(PAGE))?;
         Ok(Arc::new(Self::of_map(map)))
@@ -120,6 +123,9 @@ impl QueueBuf {
     }
 
     /// Memory of the program's allocator; if it has none, or that returns `None`, as [`with_pages`](Self::with_pages).
+    ///
+    /// # Errors
+    /// The error of mmap(2).
     pub fn allocated(
         allocator: Allocator<'_>,
         len: usize,
@@ -153,6 +159,9 @@ impl QueueBuf {
     }
 
     /// As [`new`](Self::new), in pages of this kind.
+    ///
+    /// # Errors
+    /// The error of mmap(2), also if there are too few huge pages and no others are allowed.
     pub fn with_pages(len: usize, pages: Pages) -> io::Result<Arc<Self>> {
         let huge = || {
             // munmap(2) takes whole pages only.
