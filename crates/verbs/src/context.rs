@@ -114,6 +114,22 @@ pub(crate) fn same_context<D: Driver>(
 }
 
 /// An open device. Clones share it; it is closed when the last object created from it is dropped.
+///
+/// ```
+/// use uverbs::{Context, mlx5::Mlx5};
+/// use uverbs_hca::Hca;
+///
+/// # fn main() -> uverbs::Result<()> {
+/// // On a machine with a NIC: `Context::<Mlx5>::open(&uverbs::devices()?[0])`.
+/// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
+/// assert_eq!(context.name(), "hca0");
+/// assert!(context.query_device()?.max_qp > 0);
+/// // The GID with which a connection on RoCE should be made.
+/// let gid = context.best_gid(1)?;
+/// assert_eq!(context.query_gid(1, gid.gid_index)?, gid.gid);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Context<D: Driver> {
     inner: Arc<ContextInner<D>>,

@@ -69,6 +69,44 @@ impl<D: Driver> Drop for CqInner<D> {
 /// A completion queue.
 ///
 /// With [`Exclusive`] locking it is polled through `&mut`; with [`Shared`], by any thread through `&`.
+///
+/// A program that sleeps arms the queue, polls once more, and then waits:
+/// ```
+/// # use uverbs::{ConnectAttr, Rc, attr::QpCap};
+/// use uverbs::{Context, WorkCompletion, mlx5::Mlx5};
+/// use uverbs_hca::Hca;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
+/// let channel = context.create_comp_channel()?;
+/// let cq = context.create_cq(16, Some(&channel))?;
+/// # let pd = context.alloc_pd()?;
+/// # let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
+/// # let (mut qp, attr) = (pd.qp::<Rc>().cq(&cq).cap(cap).create()?, ConnectAttr::default());
+/// # qp.init(&attr)?;
+/// # let end = qp.control.endpoint(1, &attr)?;
+/// # qp.connect(&end, &end, &attr)?;
+/// # unsafe { qp.rq()?.post(2, &[])? };
+/// cq.req_notify(false)?;
+/// // A QP of this queue completes a send and a receive.
+/// # qp.sq()?.post(1).signaled().send_inline(b"")?;
+///
+/// let mut wc = [WorkCompletion::default(); 8];
+/// let mut done = Vec::new();
+/// loop {
+///     let polled = cq.poll(&mut wc)?;
+///     done.extend(polled.iter().map(|wc| (wc.wr_id, wc.status.is_success())));
+///     if done.len() == 2 {
+///         break;
+///     }
+///     // The queue was armed before this poll, so a later completion raises an event.
+///     assert_eq!(channel.get_event()?, cq.id());
+///     cq.req_notify(false)?;
+/// }
+/// assert!(done.contains(&(1, true)) && done.contains(&(2, true)));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct CompletionQueue<D: Driver, L: Locking = Exclusive> {
     engine: ManuallyDrop<Locked<D::CompletionQueue, L>>,

@@ -96,6 +96,32 @@ impl<B> From<RegError<B>> for std::io::Error {
 }
 
 /// A registered buffer.
+///
+/// The region owns the buffer. Memory that peers may access is copied in and out; memory of a
+/// [private](ProtectionDomain::reg_private) region is lent as a slice.
+/// ```
+/// use uverbs::attr::AccessFlags;
+/// use uverbs::{Context, PageBuf, mlx5::Mlx5};
+/// use uverbs_hca::Hca;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
+/// let pd = context.alloc_pd()?;
+/// let shared = pd.reg_mr(PageBuf::new(8192)?, AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ)?;
+/// shared.write_at(4096, b"for the peer")?;
+/// // The peer gets this description, and reads by it.
+/// let region = shared.remote_region(4096..8192)?;
+/// assert_eq!((region.len(), region.rkey()), (4096, shared.rkey()));
+///
+/// let mut private = pd.reg_private(PageBuf::new(4096)?, AccessFlags::LOCAL_WRITE)?;
+/// private.as_mut_slice()[..5].copy_from_slice(b"hello");
+/// assert_eq!(private.slice(0..5)?, b"hello");
+/// // An entry of a work request names a range of the region.
+/// let entry = private.sge(0..5)?;
+/// # let _ = entry;
+/// # Ok(())
+/// # }
+/// ```
 pub struct MemoryRegion<D: Driver, B: StableBuf, A = Exposed> {
     handle: Option<MrHandle>,
     /// `None` only while it is being taken out.

@@ -95,6 +95,43 @@ impl<D: Driver> Drop for SrqInner<D> {
 /// completions, and the completions of a destroyed QP are removed from the CQ. So if a QP is destroyed before its
 /// completions were polled, the program can't determine which buffers they would have named: these stay registered, and
 /// the queue has fewer receives. [`Qp::drain`](crate::Qp::drain) prevents this.
+///
+/// ```
+/// use std::time::Duration;
+/// use uverbs::attr::{AccessFlags, QpCap, SrqAttr, SrqInitAttr};
+/// use uverbs::{ConnectAttr, Context, Exclusive, PageBuf, Rc, SharedReceiveQueue, mlx5::Mlx5};
+/// use uverbs_hca::Hca;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
+/// let (pd, cq) = (context.alloc_pd()?, context.create_cq(32, None)?);
+/// let attr = SrqAttr { max_wr: 16, max_sge: 1, srq_limit: 0 };
+/// let mut srq: SharedReceiveQueue<Mlx5, Exclusive> =
+///     pd.create_srq(&SrqInitAttr { attr, ..SrqInitAttr::default() })?;
+/// let region = pd.reg_private(PageBuf::new(4096)?, AccessFlags::LOCAL_WRITE)?;
+/// for n in 0..16 {
+///     let at = n as usize * 64;
+///     // SAFETY: each entry has 64 bytes of its own, which are borrowed only after the receive has completed.
+///     unsafe { srq.post(n, &[region.sge(at..at + 64)?])? };
+/// }
+/// let cap = QpCap { max_send_wr: 4, max_recv_wr: 0, max_send_sge: 1, max_recv_sge: 0, max_inline_data: 64 };
+/// // Any number of QPs may share it; this one is connected to itself.
+/// let mut qp = pd.qp::<Rc>().cq(&cq).srq(&srq).cap(cap).create()?;
+/// let connect = ConnectAttr::default();
+/// qp.init(&connect)?;
+/// let end = qp.control.endpoint(1, &connect)?;
+/// qp.connect(&end, &end, &connect)?;
+/// qp.sq()?.post(100).send_inline(b"hello")?;
+///
+/// // The receive that the message took is reported before the QP is destroyed.
+/// let mut taken = Vec::new();
+/// qp.drain(&cq, Duration::from_secs(60), |wc| taken.push((wc.wr_id, wc.byte_len)))
+///     .map_err(|(_, error)| error)?;
+/// assert!(taken.contains(&(0, 5)));
+/// assert_eq!(region.slice(0..5)?, b"hello");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct SharedReceiveQueue<D: Driver, L: Locking = Exclusive> {
     receiver: ManuallyDrop<Receiver<D::SharedRecvQueue, L>>,

@@ -19,6 +19,47 @@ use uverbs_core::wr::RecvWr;
 ///
 /// Its fields are its halves. They can be moved to different owners, for example to two threads; the kernel object is
 /// destroyed when the last of them is dropped.
+///
+/// ```
+/// use uverbs::attr::{AccessFlags, QpCap, QpState};
+/// use uverbs::{ConnectAttr, Context, PageBuf, Rc, WorkCompletion, mlx5::Mlx5};
+/// use uverbs_hca::Hca;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
+/// let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
+/// let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
+/// let mut qp = pd.qp::<Rc>().cq(&cq).cap(cap).create()?;
+///
+/// // Two QPs exchange their endpoints; this one is connected to itself.
+/// let attr = ConnectAttr { access: AccessFlags::REMOTE_WRITE, ..ConnectAttr::default() };
+/// qp.init(&attr)?;
+/// let end = qp.control.endpoint(1, &attr)?;
+/// qp.connect(&end, &end, &attr)?;
+/// assert_eq!(qp.control.state()?, QpState::RTS);
+///
+/// let region = pd.reg_mr(PageBuf::new(4096)?, AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE)?;
+/// region.write_at(0, b"hello")?;
+/// // A batch is posted with one doorbell. Only the last WRITE has a completion.
+/// let mut batch = qp.sq()?.batch();
+/// for n in 1..4 {
+///     let wr = batch.wr(n);
+///     let wr = if n == 3 { wr.signaled() } else { wr };
+///     let to = region.remote(n as usize * 5)?;
+///     // SAFETY: the region is dropped after the completion.
+///     unsafe { wr.write(&[region.sge(0..5)?], to) };
+/// }
+/// batch.complete()?;
+///
+/// let mut wc = [WorkCompletion::default(); 1];
+/// while cq.poll(&mut wc)?.is_empty() {}
+/// assert_eq!((wc[0].wr_id, wc[0].status.ok()), (3, Ok(())));
+/// let mut out = [0; 20];
+/// region.read_at(0, &mut out)?;
+/// assert_eq!(&out, b"hellohellohellohello");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Qp<D: Driver, T: Transport, L: Locking = Exclusive> {
     /// The send queue. `None` for an XRC receive QP.
