@@ -19,6 +19,12 @@ pub trait Completion {
     fn vendor_err(&self) -> u32;
     /// Bytes: receives, reads, atomics.
     fn byte_len(&self) -> u32;
+    /// Of a receive: the bytes that the message wrote to its buffer. A write with immediate consumes a receive and writes nothing
+    /// to it.
+    #[inline(always)]
+    fn received_len(&self) -> u32 {
+        if self.opcode() == WcOpcode::RECV_RDMA_WITH_IMM { 0 } else { self.byte_len() }
+    }
     /// The local QP.
     fn qp_num(&self) -> u32;
     /// The sender's QP (UD).

@@ -14,6 +14,12 @@ pub const MAX_SGE_LENGTH: u32 = 1 << 31;
 pub trait WireSge: Copy + Send + Sync + core::fmt::Debug + 'static {
     /// Converts host values. [`PostError::InvalidLength`] above [`MAX_SGE_LENGTH`].
     fn new(addr: u64, length: u32, lkey: u32) -> Result<Self, PostError>;
+    /// The same with another length, at most [`MAX_SGE_LENGTH`].
+    #[must_use]
+    #[inline(always)]
+    fn with_length(self, length: u32) -> Self {
+        Self::new(self.addr(), length, self.lkey()).unwrap_or(self)
+    }
     /// Start address.
     fn addr(&self) -> u64;
     /// Bytes.

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What work requests in flight own: a slab of values, one for each work request of a queue, without a lock.
 //!
-//! The poster of the queue [inserts](InFlight::insert) a value before it posts, and puts the token of the value into the
-//! `wr_id`. The poller of the completion [takes](InFlight::take) it out by the token. The slab is allocated once, when the
-//! queue is created.
+//! The poster of the queue [inserts](Vacant::fill) a value before it posts, and uses the value's number as the `wr_id`.
+//! The poller of the completion [takes](InFlight::take) it out by the number. The slab is allocated once, when the queue is
+//! created.
 //!
-//! A token is the number of the insertion: its low bits are the index of the slot, the others its generation. A slot has
-//! the token of the value in it. So any number is allowed in [`take`](InFlight::take): one that was never given, or whose
-//! value was taken before, finds nothing. Several threads may take at the same time (a poller, and the control path when
-//! the queue is destroyed); each value goes to one of them.
+//! The upper half of a number is the key of the slab, the lower half counts the insertions: its low bits are the index of
+//! the slot, the others its generation. A slot has the number of the value in it. So any number is allowed in
+//! [`take`](InFlight::take): one that was never given, or whose value was taken before, finds nothing. Several threads may
+//! take at the same time (a poller, and the control path when the queue is destroyed); each value goes to one of them.
 //!
 //! Each slot is in one of three states:
 //!
 //! | state | who may access the value | next |
 //! |---|---|---|
-//! | free | the poster | occupied, by `insert` |
-//! | occupied, with its token | nobody | busy, by the one `take` whose compare-and-swap succeeds |
+//! | free | the poster | occupied, by `fill` |
+//! | occupied, with its number | nobody | busy, by the one `take` whose compare-and-swap succeeds |
 //! | busy | that `take` | free |
 #![expect(unsafe_code)]
 // UNSAFETY: values in slots that a state machine protects; checked by loom.
@@ -34,14 +34,11 @@ use loom::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-const FREE: u64 = 0;
-const BUSY: u64 = 1;
+/// The key that no slab has: the states that are no numbers begin with it.
+pub const NO_KEY: u32 = u32::MAX;
 
-/// The state of a slot that has the value of this token.
-#[inline(always)]
-const fn occupied(token: u32) -> u64 {
-    1 << 32 | token as u64
-}
+const FREE: u64 = u64::MAX;
+const BUSY: u64 = u64::MAX - 1;
 
 struct Slot<T> {
     state: AtomicU64,
@@ -54,10 +51,10 @@ pub struct InFlight<T> {
     /// A power of two of slots, at least one.
     slots: Box<[Slot<T>]>,
     mask: u32,
-    /// The token of the next insertion; only the poster stores it.
+    /// The key in the upper half, which is not [`NO_KEY`].
+    key: u64,
+    /// The count of the next insertion; only the poster stores it.
     next: AtomicU32,
-    /// All tokens before this one were taken by [`take_before`](Self::take_before). A hint: any value is sound.
-    tail: AtomicU32,
 }
 
 // SAFETY: a value is accessed by the thread that inserts it, and then by the one that takes it; the state of its slot
@@ -66,21 +63,28 @@ unsafe impl<T: Send> Sync for InFlight<T> {}
 
 impl<T> fmt::Debug for InFlight<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InFlight").field("slots", &self.slots.len()).finish_non_exhaustive()
+        f.debug_struct("InFlight")
+            .field("slots", &self.slots.len())
+            .field("key", &self.key())
+            .finish_non_exhaustive()
     }
 }
 
 impl<T> InFlight<T> {
     /// Room for at least `capacity` values, at most 2^30.
+    ///
+    /// # Panics
+    /// If the key is [`NO_KEY`].
     #[must_use]
-    pub fn new(capacity: u32) -> Self {
+    pub fn new(capacity: u32, key: u32) -> Self {
+        assert_ne!(key, NO_KEY, "the key of a slab");
         let slots = capacity.clamp(1, 1 << 30).next_power_of_two();
         let slot = |_| Slot { state: AtomicU64::new(FREE), value: UnsafeCell::new(MaybeUninit::uninit()) };
         Self {
             slots: (0..slots).map(slot).collect(),
             mask: slots - 1,
+            key: u64::from(key) << 32,
             next: AtomicU32::new(0),
-            tail: AtomicU32::new(0),
         }
     }
 
@@ -90,131 +94,187 @@ impl<T> InFlight<T> {
         self.slots.len()
     }
 
-    #[inline(always)]
-    fn slot(&self, token: u32) -> &Slot<T> {
-        debug_assert_eq!(self.slots.len(), self.mask as usize + 1);
-        // SAFETY: the index is at most `mask`, which is one less than the number of slots (set at creation).
-        unsafe { self.slots.get_unchecked((token & self.mask) as usize) }
-    }
-
-    /// The token of the next insertion, if its slot is free.
+    /// The upper half of its numbers.
     #[inline(always)]
     #[must_use]
-    pub fn next_token(&self) -> u32 {
+    pub fn key(&self) -> u32 {
+        (self.key >> 32) as u32
+    }
+
+    /// The slot of a number, of any slab.
+    #[inline(always)]
+    fn slot(&self, number: u64) -> &Slot<T> {
+        debug_assert_eq!(self.slots.len(), self.mask as usize + 1);
+        // SAFETY: the index is at most `mask`, which is one less than the number of slots (set at creation).
+        unsafe { self.slots.get_unchecked((number as u32 & self.mask) as usize) }
+    }
+
+    /// The count of the next insertion, if its slot is free: the lower half of its number.
+    #[inline(always)]
+    #[must_use]
+    pub fn next_count(&self) -> u32 {
         // Relaxed: the poster reads what it stored itself.
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Puts a value into the next slot and returns its token; or returns the value if the slot is not free.
+    /// The number of an insertion.
+    #[inline(always)]
+    #[must_use]
+    pub fn number(&self, count: u32) -> u64 {
+        self.key | u64::from(count)
+    }
+
+    /// The next slot, if it is free.
     ///
     /// # Errors
     /// The value, if the slot is not free.
     ///
     /// # Safety
-    /// One thread at a time inserts or [retracts](Self::retract), ordered by the lock or the `&mut` of the queue.
+    /// One thread at a time inserts or [retracts](Self::retract), ordered by the lock or the `&mut` of the queue; it makes no
+    /// other call of them while it has the result.
     #[inline(always)]
-    pub unsafe fn insert(&self, value: T) -> Result<u32, T> {
-        let token = self.next_token();
-        let slot = self.slot(token);
+    #[must_use]
+    pub unsafe fn vacant(&self) -> Option<Vacant<'_, T>> {
+        let count = self.next_count();
+        let slot = self.slot(u64::from(count));
         // Acquire pairs with the Release of `take`: the value that was in the slot was moved out before.
-        if slot.state.load(Ordering::Acquire) != FREE {
-            return Err(value);
-        }
-        // SAFETY: the slot is free and only the poster, which is this thread (the contract of this function), leaves this
-        // state, so no other thread accesses the value.
-        unsafe { slot.write(value) };
-        // Release pairs with the Acquire of `take`.
-        slot.state.store(occupied(token), Ordering::Release);
-        self.next.store(token.wrapping_add(1), Ordering::Relaxed);
-        Ok(token)
+        (slot.state.load(Ordering::Acquire) == FREE).then_some(Vacant { slab: self, slot, count })
     }
 
-    /// As [`insert`](Self::insert), but skips slots that are not free, for queues whose work requests complete in any order.
-    /// Fails if no slot is free.
+    /// As [`vacant`](Self::vacant), but skips slots that are not free, for queues whose work requests complete in any order.
+    /// `None` if no slot is free.
     ///
     /// # Errors
     /// The value, if no slot is free.
     ///
     /// # Safety
-    /// As [`insert`](Self::insert).
+    /// As [`vacant`](Self::vacant).
     #[inline(always)]
-    pub unsafe fn insert_anywhere(&self, value: T) -> Result<u32, T> {
-        // SAFETY: the contract of this function is that of `insert`.
-        match unsafe { self.insert(value) } {
-            Ok(token) => Ok(token),
-            // SAFETY: as above.
-            Err(value) => unsafe { self.insert_after_skipping(value) },
+    #[must_use]
+    pub unsafe fn vacant_anywhere(&self) -> Option<Vacant<'_, T>> {
+        // SAFETY: the contract of this function is that of `vacant`.
+        match unsafe { self.vacant() } {
+            None if self.skip() => {}
+            vacant => return vacant,
         }
+        // SAFETY: as above.
+        unsafe { self.vacant() }
     }
 
-    /// # Safety
-    /// As [`insert`](Self::insert).
+    /// Makes the next free slot that of the next insertion. `false` if there is none.
     #[cold]
-    unsafe fn insert_after_skipping(&self, mut value: T) -> Result<u32, T> {
-        for _ in 0..self.slots.len() {
-            self.next.store(self.next_token().wrapping_add(1), Ordering::Relaxed);
-            // SAFETY: the contract of this function is that of `insert`.
-            match unsafe { self.insert(value) } {
-                Ok(token) => return Ok(token),
-                Err(back) => value = back,
-            }
-        }
-        Err(value)
+    #[inline(never)]
+    fn skip(&self) -> bool {
+        (0..self.mask).any(|_| {
+            let next = self.next_count().wrapping_add(1);
+            self.next.store(next, Ordering::Relaxed);
+            self.slot(u64::from(next)).state.load(Ordering::Acquire) == FREE
+        })
     }
 
-    /// Makes `token` the next one again, after the values from it on were taken because they were not posted.
+    /// Makes `count` the next one again, after the values from it on were taken because they were not posted.
     ///
     /// # Safety
-    /// As [`insert`](Self::insert).
-    pub unsafe fn retract(&self, token: u32) {
-        self.next.store(token, Ordering::Relaxed);
+    /// As [`vacant`](Self::vacant).
+    pub unsafe fn retract(&self, count: u32) {
+        self.next.store(count, Ordering::Relaxed);
     }
 
-    /// Takes the value of this token out. Any number is allowed; one without a value returns `None`.
+    /// Takes the value of this number out. Any number is allowed; one without a value returns `None`.
     #[inline(always)]
-    pub fn take(&self, token: u32) -> Option<T> {
-        let slot = self.slot(token);
-        // Acquire pairs with the Release of `insert`: the value was written before.
-        let mine = slot.state.compare_exchange(occupied(token), BUSY, Ordering::Acquire, Ordering::Relaxed);
-        if mine.is_err() {
+    pub fn take(&self, number: u64) -> Option<T> {
+        self.claim(number).map(Claimed::take)
+    }
+
+    /// Makes the value of this number that of the caller. Any number is allowed; one without a value returns `None`.
+    #[inline(always)]
+    #[must_use]
+    pub fn claim(&self, number: u64) -> Option<Claimed<'_, T>> {
+        let slot = self.slot(number);
+        // Acquire pairs with the Release of `fill`: the value was written before. A number is no state of a slot without a
+        // value: those are the two greatest.
+        if number >= BUSY
+            || slot.state.compare_exchange(number, BUSY, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
             return None;
         }
-        // SAFETY: the slot was occupied, so the value is initialised, and this thread made it busy, so no other accesses it.
-        let value = unsafe { slot.read() };
-        // Release pairs with the Acquire of `insert`: the slot is reused after the value was moved out.
-        slot.state.store(FREE, Ordering::Release);
-        Some(value)
+        Some(Claimed { slot })
     }
 
-    /// Takes the values before `token` that are still there and passes them to `f`: the work requests of a queue that
-    /// completes in order, when the one of `token` is complete.
-    #[inline(always)]
-    pub fn take_before(&self, token: u32, f: impl FnMut(T)) {
-        // Relaxed: a hint. A stale value leads to tokens that `take` does not find.
-        let tail = self.tail.load(Ordering::Relaxed);
-        self.tail.store(token.wrapping_add(1), Ordering::Relaxed);
-        if tail != token {
-            self.take_range(tail, token, f);
-        }
-    }
-
+    /// Takes the values from the count `first` to the one before `number`, if they are still there, and passes them to `f`: the
+    /// work requests of a queue that completes in order, when the one of `number`, which is one of this slab, is complete.
+    #[cold]
     #[inline(never)]
-    fn take_range(&self, tail: u32, token: u32, f: impl FnMut(T)) {
-        // More tokens than slots can't have values: the oldest of them are gone.
-        let count = token.wrapping_sub(tail).min(self.mask.wrapping_add(1));
-        (1..=count).rev().filter_map(|back| self.take(token.wrapping_sub(back))).for_each(f);
+    pub fn take_range(&self, first: u32, number: u64, f: impl FnMut(T)) {
+        let end = number as u32;
+        // More counts than slots can't have values: the oldest of them are gone.
+        let count = end.wrapping_sub(first).min(self.mask.wrapping_add(1));
+        (1..=count).rev().filter_map(|back| self.take(self.number(end.wrapping_sub(back)))).for_each(f);
     }
 
     /// Takes all values that are there and passes them to `f`, in any order.
     pub fn take_all(&self, mut f: impl FnMut(T)) {
         for slot in &self.slots {
             let state = slot.state.load(Ordering::Relaxed);
-            if state >= occupied(0)
-                && let Some(value) = self.take(state as u32)
-            {
+            if let Some(value) = self.take(state) {
                 f(value);
             }
         }
+    }
+}
+
+/// A busy slot, whose value is that of the owner of this. If it is dropped, the value and the slot are leaked.
+#[must_use]
+pub struct Claimed<'a, T> {
+    slot: &'a Slot<T>,
+}
+
+impl<T> fmt::Debug for Claimed<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Claimed")
+    }
+}
+
+impl<T> Claimed<'_, T> {
+    /// Moves the value out and frees the slot.
+    #[inline(always)]
+    pub fn take(self) -> T {
+        // SAFETY: the slot was occupied, so the value is initialised, and the thread that made it busy made this, which is the
+        // only one, so no other accesses the value.
+        let value = unsafe { self.slot.read() };
+        // Release pairs with the Acquire of `vacant`: the slot is reused after the value was moved out.
+        self.slot.state.store(FREE, Ordering::Release);
+        value
+    }
+}
+
+/// A free slot, of the poster.
+#[must_use]
+pub struct Vacant<'a, T> {
+    slab: &'a InFlight<T>,
+    slot: &'a Slot<T>,
+    count: u32,
+}
+
+impl<T> fmt::Debug for Vacant<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Vacant").field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
+impl<T> Vacant<'_, T> {
+    /// Puts a value into the slot and returns its number.
+    #[inline(always)]
+    pub fn fill(self, value: T) -> u64 {
+        let Self { slab, slot, count } = self;
+        // SAFETY: the slot is free and only the poster leaves this state. The poster is this thread: it called `vacant`, whose
+        // contract excludes another insertion. So no other thread accesses the value.
+        unsafe { slot.write(value) };
+        let number = slab.number(count);
+        // Release pairs with the Acquire of `take`.
+        slot.state.store(number, Ordering::Release);
+        slab.next.store(count.wrapping_add(1), Ordering::Relaxed);
+        number
     }
 }
 
@@ -268,41 +328,48 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::Arc;
 
-    /// A slab in one thread, which is its poster.
-    fn insert<T>(slab: &InFlight<T>, value: T) -> Result<u32, T> {
+    /// Inserts into a slab in one thread, which is its poster.
+    fn insert<T>(slab: &InFlight<T>, value: T) -> Option<u64> {
         // SAFETY: the tests that call this insert by one thread.
-        unsafe { slab.insert(value) }
+        unsafe { slab.vacant() }.map(|vacant| vacant.fill(value))
+    }
+
+    /// As above, into any slot.
+    fn insert_anywhere<T>(slab: &InFlight<T>, value: T) -> Option<u64> {
+        // SAFETY: the tests that call this insert by one thread.
+        unsafe { slab.vacant_anywhere() }.map(|vacant| vacant.fill(value))
     }
 
     #[test]
-    fn a_token_finds_its_value_once() {
-        let slab = InFlight::new(3);
+    fn a_number_finds_its_value_once() {
+        let slab = InFlight::new(3, 5);
         assert_eq!(slab.capacity(), 4);
-        let token = insert(&slab, "a").unwrap();
-        assert_eq!(slab.take(token.wrapping_add(4)), None, "the generation is compared");
-        assert_eq!(slab.take(token), Some("a"));
-        assert_eq!(slab.take(token), None);
+        let number = insert(&slab, "a").unwrap();
+        assert_eq!(number, 5 << 32);
+        for other in [number + 4, 0, 4 << 32, number | 1 << 63, u64::MAX, u64::MAX - 1, u64::MAX - 4] {
+            assert_eq!(slab.take(other), None, "{other:#x}");
+        }
+        assert_eq!(slab.take(number), Some("a"));
+        assert_eq!(slab.take(number), None);
     }
 
     #[test]
-    fn a_full_slab_returns_the_value() {
-        let slab = InFlight::new(2);
+    fn a_full_slab_has_no_vacant_slot() {
+        let slab = InFlight::new(2, 5);
         let first = insert(&slab, 1).unwrap();
         let second = insert(&slab, 2).unwrap();
-        assert_eq!(insert(&slab, 3), Err(3));
+        assert_eq!(insert(&slab, 3), None);
         assert_eq!(slab.take(second), Some(2));
-        assert_eq!(insert(&slab, 3), Err(3), "slots are used in order");
-        // SAFETY: one thread.
-        let skipped = unsafe { slab.insert_anywhere(3) }.unwrap();
-        // SAFETY: one thread.
-        assert_eq!(unsafe { slab.insert_anywhere(4) }, Err(4));
+        assert_eq!(insert(&slab, 3), None, "slots are used in order");
+        let skipped = insert_anywhere(&slab, 3).unwrap();
+        assert_eq!(insert_anywhere(&slab, 4), None);
         assert_eq!((slab.take(first), slab.take(skipped)), (Some(1), Some(3)));
     }
 
     #[test]
     fn values_that_stay_are_dropped_with_the_slab() {
         let value = Arc::new(());
-        let slab = InFlight::new(4);
+        let slab = InFlight::new(4, 5);
         insert(&slab, value.clone()).unwrap();
         let taken = insert(&slab, value.clone()).unwrap();
         drop(slab.take(taken));
@@ -322,13 +389,13 @@ mod tests {
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
-        // Tokens near those that are in use, and any others.
-        let token = prop_oneof![(0u32..64).prop_map(|back| 40u32.wrapping_sub(back)), any::<u32>()];
+        // Counts near those that are in use, and any others.
+        let count = prop_oneof![(0u32..64).prop_map(|back| 40u32.wrapping_sub(back)), any::<u32>()];
         let step = prop_oneof![
             4 => Just(Step::Insert),
             2 => Just(Step::InsertAnywhere),
-            3 => token.clone().prop_map(Step::Take),
-            3 => token.prop_map(Step::TakeThrough),
+            3 => count.clone().prop_map(Step::Take),
+            3 => count.prop_map(Step::TakeThrough),
             1 => Just(Step::Retract),
             1 => Just(Step::TakeAll),
         ];
@@ -336,13 +403,14 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever tokens are reported, each value comes out at most once, and by its own token.
+        /// Whatever numbers are reported, each value comes out at most once, and by its own number.
         #[test]
-        fn any_tokens_agree_with_a_list_of_values(steps in steps(), first: u32) {
-            let slab = InFlight::new(8);
+        fn any_numbers_agree_with_a_list_of_values(steps in steps(), first: u32) {
+            let slab = InFlight::new(8, 5);
             // SAFETY: one thread, and no values yet.
             unsafe { slab.retract(first) };
             let mut model: VecDeque<(u32, u32)> = VecDeque::new();
+            let mut tail = first;
             let mut serial = 0;
             for step in steps {
                 serial += 1;
@@ -350,47 +418,48 @@ mod tests {
                     Step::Insert | Step::InsertAnywhere => {
                         let inserted = match step {
                             Step::Insert => insert(&slab, serial),
-                            // SAFETY: one thread.
-                            _ => unsafe { slab.insert_anywhere(serial) },
+                            _ => insert_anywhere(&slab, serial),
                         };
-                        match inserted {
-                            Ok(token) => {
-                                prop_assert!(model.iter().all(|(t, _)| t & 7 != token & 7));
-                                model.push_back((token, serial));
-                            }
-                            Err(value) => prop_assert_eq!(value, serial),
+                        if let Some(number) = inserted {
+                            prop_assert_eq!(number >> 32, 5);
+                            let count = number as u32;
+                            prop_assert!(model.iter().all(|(t, _)| t & 7 != count & 7));
+                            model.push_back((count, serial));
+                        } else if matches!(step, Step::InsertAnywhere) {
+                            prop_assert_eq!(model.len(), 8);
                         }
                     }
-                    Step::Take(token) => {
-                        let token = token.wrapping_add(first);
-                        let at = model.iter().position(|(t, _)| *t == token);
+                    Step::Take(count) => {
+                        let count = count.wrapping_add(first);
+                        let at = model.iter().position(|(t, _)| *t == count);
                         let expected = at.and_then(|at| model.remove(at)).map(|(_, value)| value);
-                        prop_assert_eq!(slab.take(token), expected);
+                        prop_assert_eq!(slab.take(slab.number(count)), expected);
                     }
-                    Step::TakeThrough(token) => {
-                        let token = token.wrapping_add(first);
-                        let at = model.iter().position(|(t, _)| *t == token);
-                        let value = slab.take(token);
+                    Step::TakeThrough(count) => {
+                        let count = count.wrapping_add(first);
+                        let at = model.iter().position(|(t, _)| *t == count);
+                        let value = slab.take(slab.number(count));
                         prop_assert_eq!(value, at.map(|at| model[at].1));
                         if at.is_some() {
                             let mut taken = Vec::new();
-                            slab.take_before(token, |value| taken.push(value));
+                            slab.take_range(tail, slab.number(count), |value| taken.push(value));
+                            tail = count.wrapping_add(1);
                             for value in taken {
                                 let at = model.iter().position(|(_, v)| *v == value).unwrap();
                                 let (t, _) = model.remove(at).unwrap();
-                                prop_assert!(token.wrapping_sub(t) <= 8, "a later value was taken");
+                                prop_assert!(count.wrapping_sub(t) <= 8, "a later value was taken");
                             }
-                            model.retain(|(t, _)| *t != token);
+                            model.retain(|(t, _)| *t != count);
                         }
                     }
                     Step::Retract => {
-                        if let Some((token, value)) = model.back().copied()
-                            && token.wrapping_add(1) == slab.next_token()
+                        if let Some((count, value)) = model.back().copied()
+                            && count.wrapping_add(1) == slab.next_count()
                         {
                             model.pop_back();
-                            prop_assert_eq!(slab.take(token), Some(value));
+                            prop_assert_eq!(slab.take(slab.number(count)), Some(value));
                             // SAFETY: one thread.
-                            unsafe { slab.retract(token) };
+                            unsafe { slab.retract(count) };
                         }
                     }
                     Step::TakeAll => {
@@ -410,19 +479,23 @@ mod loom_tests {
     use super::*;
     use loom::sync::Arc;
 
+    /// Inserts by the test's first thread, which is the poster.
+    fn insert<T>(slab: &InFlight<T>, value: T) -> Option<u64> {
+        // SAFETY: only the first thread of a test calls this.
+        unsafe { slab.vacant() }.map(|vacant| vacant.fill(value))
+    }
+
     /// A poster reuses the slot of a value that a poller takes.
     #[test]
     fn a_slot_is_reused_after_its_value_was_moved_out() {
         loom::model(|| {
-            let slab = Arc::new(InFlight::new(1));
-            // SAFETY: this thread is the poster.
-            let token = unsafe { slab.insert(Box::new(1)) }.unwrap();
+            let slab = Arc::new(InFlight::new(1, 5));
+            let number = insert(&slab, Box::new(1)).unwrap();
             let poller = slab.clone();
-            let taken = loom::thread::spawn(move || poller.take(token));
-            // SAFETY: this thread is the poster.
-            let second = unsafe { slab.insert(Box::new(2)) };
+            let taken = loom::thread::spawn(move || poller.take(number));
+            let second = insert(&slab, Box::new(2));
             assert_eq!(taken.join().unwrap(), Some(Box::new(1)));
-            if let Ok(second) = second {
+            if let Some(second) = second {
                 assert_eq!(slab.take(second), Some(Box::new(2)));
             }
         });
@@ -432,17 +505,16 @@ mod loom_tests {
     #[test]
     fn a_value_goes_to_one_of_several() {
         loom::model(|| {
-            let slab = Arc::new(InFlight::new(2));
-            // SAFETY: this thread is the poster.
-            let token = unsafe { slab.insert(Box::new(1)) }.unwrap();
+            let slab = Arc::new(InFlight::new(2, 5));
+            let number = insert(&slab, Box::new(1)).unwrap();
             let (poller, control) = (slab.clone(), slab.clone());
-            let polled = loom::thread::spawn(move || poller.take(token).is_some());
+            let polled = loom::thread::spawn(move || poller.take(number).is_some());
             let purged = loom::thread::spawn(move || {
                 let mut count = 0;
                 control.take_all(|_| count += 1);
                 count == 1
             });
-            let again = slab.take(token).is_some();
+            let again = slab.take(number).is_some();
             let wins = [polled.join().unwrap(), purged.join().unwrap(), again];
             assert_eq!(wins.iter().filter(|won| **won).count(), 1);
         });
@@ -452,11 +524,9 @@ mod loom_tests {
     #[test]
     fn earlier_values_are_taken_once() {
         loom::model(|| {
-            let slab = Arc::new(InFlight::new(2));
-            // SAFETY: this thread is the poster.
-            unsafe { slab.insert(Box::new(1)) }.unwrap();
-            // SAFETY: this thread is the poster.
-            let last = unsafe { slab.insert(Box::new(2)) }.unwrap();
+            let slab = Arc::new(InFlight::new(2, 5));
+            insert(&slab, Box::new(1)).unwrap();
+            let last = insert(&slab, Box::new(2)).unwrap();
             let control = slab.clone();
             let purged = loom::thread::spawn(move || {
                 let mut sum = 0;
@@ -466,7 +536,7 @@ mod loom_tests {
             let mut sum = 0;
             if let Some(value) = slab.take(last) {
                 sum += *value;
-                slab.take_before(last, |value| sum += *value);
+                slab.take_range(0, last, |value| sum += *value);
             }
             assert_eq!(sum + purged.join().unwrap(), 3);
         });

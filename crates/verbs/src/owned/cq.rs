@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The completion queue of owned queues: a completion gives back what its work request owned.
+#![expect(unsafe_code)]
+// UNSAFETY: takes the values of work requests out of the slab, once.
 
-use super::flight::{Entry, Held, Known};
+use super::flight::{Entry, Known, is_receive};
+use super::held::{HeldOnce, Value};
 use super::pool::{Access, Buf};
 use super::rejected::Lend;
 use crate::comp_channel::CompletionChannel;
@@ -84,16 +87,24 @@ where
 
 macro_rules! fields {
     ($($(#[$meta:meta])* $name:ident: $ty:ty;)*) => {
+        impl<D: Driver> Fields<'_, '_, D> {
+            $(
+                #[inline]
+                fn $name(&self) -> $ty {
+                    match self {
+                        Self::Ring(completion) => completion.$name(),
+                        Self::Kept(wc) => wc.$name,
+                    }
+                }
+            )*
+        }
         impl<D: Driver> Done<'_, '_, D> {
             $(
                 $(#[$meta])*
                 #[inline(always)]
                 #[must_use]
                 pub fn $name(&self) -> $ty {
-                    match &self.fields {
-                        Fields::Ring(completion) => completion.$name(),
-                        Fields::Kept(wc) => wc.$name,
-                    }
+                    self.fields.$name()
                 }
             )*
         }
@@ -101,8 +112,6 @@ macro_rules! fields {
 }
 
 fields! {
-    /// The result of the work request.
-    status: WcStatus;
     /// Opcode of the completed work request.
     opcode: WcOpcode;
     /// Bytes: receives, reads, atomics.
@@ -126,8 +135,10 @@ where
 {
     fields: Fields<'a, 'c, D>,
     wr_id: u64,
-    held: Held<D>,
+    status: WcStatus,
+    /// Whether it is a receive.
     received: bool,
+    held: HeldOnce<D>,
 }
 
 impl<D: Driver> fmt::Debug for Done<'_, '_, D> {
@@ -139,11 +150,15 @@ impl<D: Driver> fmt::Debug for Done<'_, '_, D> {
     }
 }
 
-/// The length of a receive's message, in its buffer.
-fn message<D: Driver>(held: &mut Held<D>, opcode: WcOpcode, byte_len: u32) {
-    if let Held::Buf(buf) = held {
-        // A write with immediate consumes a receive and writes nothing to its buffer.
-        buf.clamp_len(if opcode == WcOpcode::RECV_RDMA_WITH_IMM { 0 } else { byte_len });
+impl<D: Driver> Fields<'_, '_, D> {
+    /// See [`Completion::received_len`].
+    #[inline(always)]
+    fn received_len(&self) -> u32 {
+        match self {
+            Self::Ring(completion) => completion.received_len(),
+            Self::Kept(wc) if wc.opcode == WcOpcode::RECV_RDMA_WITH_IMM => 0,
+            Self::Kept(wc) => wc.byte_len,
+        }
     }
 }
 
@@ -153,6 +168,13 @@ impl<D: Driver> Done<'_, '_, D> {
     #[must_use]
     pub fn wr_id(&self) -> u64 {
         self.wr_id
+    }
+
+    /// The result of the work request.
+    #[inline(always)]
+    #[must_use]
+    pub fn status(&self) -> WcStatus {
+        self.status
     }
 
     /// Immediate data, if the message had any.
@@ -175,13 +197,13 @@ impl<D: Driver> Done<'_, '_, D> {
     /// of the message.
     #[inline(always)]
     #[must_use]
-    pub fn take<B: Lend<D>>(mut self) -> Option<B> {
-        let status = self.status();
-        if self.received && status.is_success() {
-            let (opcode, len) = (self.opcode(), self.byte_len());
-            message(&mut self.held, opcode, len);
+    pub fn take<B: Lend<D>>(self) -> Option<B> {
+        let Self { fields, held, received, status, .. } = self;
+        // SAFETY: `held` had the only copy.
+        let mut value = unsafe { B::give_back(held.into_inner()) }?;
+        if received && status.is_success() {
+            value.received(fields.received_len());
         }
-        let mut value = B::give_back(self.held)?;
         value.completed(status);
         Some(value)
     }
@@ -194,12 +216,11 @@ impl<D: Driver> Done<'_, '_, D> {
     }
 
     /// The completion as a value of its own.
-    pub fn complete(mut self) -> Completed<D> {
+    pub fn complete(self) -> Completed<D> {
         let wc = self.wc();
-        if self.received && wc.status.is_success() {
-            message(&mut self.held, wc.opcode, wc.byte_len);
-        }
-        Completed { wc, held: self.held }
+        let received = self.received && wc.status.is_success();
+        let len = received.then(|| self.fields.received_len());
+        Completed { wc, held: self.held, len }
     }
 }
 
@@ -208,7 +229,9 @@ impl<D: Driver> Done<'_, '_, D> {
 pub struct Completed<D: Driver> {
     /// The fields of `ibv_wc`. `wr_id` is that of the post.
     pub wc: WorkCompletion,
-    held: Held<D>,
+    held: HeldOnce<D>,
+    /// The length of the message, for the buffer of a receive.
+    len: Option<u32>,
 }
 
 impl<D: Driver> fmt::Debug for Completed<D> {
@@ -221,7 +244,11 @@ impl<D: Driver> Completed<D> {
     /// What the work request owned, if it was a `B`. The buffer of a successful receive has the length of the message.
     #[must_use]
     pub fn take<B: Lend<D>>(self) -> Option<B> {
-        let mut value = B::give_back(self.held)?;
+        // SAFETY: `held` had the only copy.
+        let mut value = unsafe { B::give_back(self.held.into_inner()) }?;
+        if let Some(len) = self.len {
+            value.received(len);
+        }
         value.completed(self.wc.status);
         Some(value)
     }
@@ -246,30 +273,41 @@ fn pass<D: Driver>(
     completion: &<D::CompletionQueue as Engine>::Completion<'_>,
     f: impl FnOnce(Done<'_, '_, D>),
 ) -> bool {
-    match known.settle(completion.wr_id()) {
-        Some((Entry { held: Held::Scoped(ticket), .. }, _)) => {
-            ticket.finish(completion.status(), completion.byte_len());
-            false
-        }
-        Some((Entry { wr_id, held }, received)) => {
-            f(Done { fields: Fields::Ring(completion), wr_id, held, received });
-            true
-        }
-        None => false,
+    let number = completion.wr_id();
+    let Some(Entry { wr_id, held }) = known.settle(number) else { return false };
+    // SAFETY: the entry was taken out of the slab, so this is the only copy.
+    let held = unsafe { HeldOnce::new(held) };
+    if held.is_scoped() {
+        finish(held, completion.status(), completion.byte_len());
+        return false;
+    }
+    let (fields, status) = (Fields::Ring(completion), completion.status());
+    f(Done { fields, wr_id, status, received: is_receive(number), held });
+    true
+}
+
+/// The end of a post of a scope.
+#[cold]
+#[inline(never)]
+fn finish<D: Driver>(held: HeldOnce<D>, status: WcStatus, byte_len: u32) {
+    // SAFETY: `held` had the only copy.
+    if let Value::Scoped(ticket) = unsafe { held.into_inner().open() } {
+        ticket.finish(status, byte_len);
     }
 }
 
 impl<D: Driver> State<D> {
-    /// Passes on what a scope has kept.
+    /// Passes on what a scope has kept. The closure is not a type parameter, so that it is inlined in the other place only.
     #[cold]
-    fn deliver(&mut self, max: usize, mut f: impl FnMut(Done<'_, '_, D>)) -> usize {
+    #[inline(never)]
+    fn deliver(&mut self, max: usize, f: &mut dyn FnMut(Done<'_, '_, D>)) -> usize {
         let mut n = 0;
         while n < max
-            && let Some(Completed { wc, held }) = self.kept.pop_front()
+            && let Some(Completed { wc, held, len }) = self.kept.pop_front()
         {
             n += 1;
-            // The length of a message was set when the completion was kept.
-            f(Done { fields: Fields::Kept(&wc), wr_id: wc.wr_id, held, received: false });
+            let WorkCompletion { wr_id, status, .. } = wc;
+            f(Done { fields: Fields::Kept(&wc), wr_id, status, received: len.is_some(), held });
         }
         n
     }
@@ -305,11 +343,17 @@ macro_rules! polling {
             ) -> Result<usize, PollError> {
                 let state = &mut *self.state.$($state)*;
                 if !state.kept.is_empty() {
-                    return Ok(state.deliver(max, f));
+                    // A copy, so that the address of `f` is not passed on.
+                    let mut f = f;
+                    return Ok(state.deliver(max, &mut f));
                 }
-                let (known, mut n) = (&mut state.known, 0);
-                self.queue.poll_each(max, |completion| n += usize::from(pass(known, completion, &mut f)))?;
-                Ok(n)
+                let (known, mut others) = (&mut state.known, 0);
+                let polled = self.queue.poll_each(max, |completion| {
+                    if !pass(known, completion, &mut f) {
+                        others += 1;
+                    }
+                })?;
+                Ok(polled - others)
             }
 
             /// The next completion as a value, if there is one.

@@ -9,57 +9,63 @@
 //!
 //! | bits | |
 //! |---|---|
-//! | 0..32 | the token in the queue's slab ([`InFlight`]) |
+//! | 0..32 | the count of the work request in the queue's slab ([`InFlight`]) |
 //! | 32..52 | the index of the queue among those of its context |
-//! | 52..64 | the generation of this index |
+//! | 52..63 | the generation of this index |
+//! | 63 | whether the queue is one of receives |
 //!
 //! A number that no queue gave, or gave before, finds no entry.
+#![expect(unsafe_code)]
+// UNSAFETY: releases what an entry holds, once.
 
-use super::pool::RawBuf;
-use super::scope::Ticket;
-use super::window::WindowParts;
+use super::held::Held;
 use crate::context::ContextInner;
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use uverbs_core::control::slab::Slab;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::Driver;
-use uverbs_core::sync::InFlight;
+use uverbs_core::sync::in_flight::{Claimed, InFlight};
 
-/// What a work request uses until it is complete.
-pub(super) enum Held<D: Driver> {
-    /// Inline data, or none.
-    Nothing,
-    Buf(RawBuf<D>),
-    Window(Box<WindowParts<D>>),
-    /// Memory that a scope borrows.
-    Scoped(Ticket),
-}
-
-/// An entry of the slab.
+/// An entry of the slab, which owns what it holds.
 pub(super) struct Entry<D: Driver> {
     /// The number of the user.
     pub(super) wr_id: u64,
     pub(super) held: Held<D>,
 }
 
+impl<D: Driver> Entry<D> {
+    /// Drops what it holds.
+    pub(super) fn release(self) {
+        // SAFETY: the entry was taken out of the slab, so this is the only copy.
+        unsafe { self.held.release() }
+    }
+}
+
 /// The work requests in flight of one queue.
 pub(crate) struct Flight<D: Driver> {
+    /// Its key is the queue's part of a `wr_id`.
     pub(super) slab: InFlight<Entry<D>>,
-    /// The queue's part of a `wr_id`.
-    key: u32,
-    /// The number in the context's table.
-    id: u64,
     /// See [`domain_of`](super::pool::domain_of).
     pub(super) domain: usize,
-    /// Send queues complete in order: a completion is also that of the work requests before it.
-    pub(super) ordered: bool,
+    /// Of sends: the count of the first that is not known to be complete. The poller of their CQ keeps it here while it polls
+    /// other queues. A hint: any value is sound.
+    tail: AtomicU32,
+    /// The number in the context's table.
+    id: u64,
     /// The CQ of the completions; `None` for an SRQ, whose receives complete to the CQ of any QP.
     cq: Option<u64>,
 }
 
 impl<D: Driver> core::fmt::Debug for Flight<D> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Flight").field("slab", &self.slab).field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("Flight").field("slab", &self.slab).finish_non_exhaustive()
+    }
+}
+
+impl<D: Driver> Drop for Flight<D> {
+    fn drop(&mut self) {
+        self.settle_all();
     }
 }
 
@@ -78,11 +84,22 @@ impl<D: Driver> Default for Flights<D> {
 /// The bits of a queue's index.
 const INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
+/// The index that no queue has, so that no key is that of an empty slot.
+const NO_INDEX: u32 = INDEX_MASK;
+/// In a key: the queue is one of receives.
+const RECEIVES: u32 = 1 << 31;
 
 /// The queue's part of a `wr_id`, of its number in the table.
-const fn key_of(id: u64) -> u32 {
+const fn key_of(id: u64, receives: bool) -> u32 {
     // The lower half is the index, the upper the generation.
-    (((id >> 32) as u32) << INDEX_BITS) | (id as u32 & INDEX_MASK)
+    let key = (((id >> 32) as u32) << INDEX_BITS) | (id as u32 & INDEX_MASK);
+    if receives { key | RECEIVES } else { key & !RECEIVES }
+}
+
+/// Whether a `wr_id` is that of a receive. Sends complete in order: a completion is also that of the work requests before it.
+#[inline(always)]
+pub(super) const fn is_receive(wr_id: u64) -> bool {
+    wr_id & (RECEIVES as u64) << 32 != 0
 }
 
 /// The kinds of a queue.
@@ -101,33 +118,50 @@ impl<D: Driver> Flight<D> {
         domain: usize,
         depth: u32,
     ) -> Result<Arc<Self>> {
-        let (ordered, cq, slots) = match kind {
-            QueueKind::Send { cq } => (true, Some(cq), depth),
-            QueueKind::Recv { cq } => (false, Some(cq), depth),
+        let (receives, cq, slots) = match kind {
+            QueueKind::Send { cq } => (false, Some(cq), depth),
+            QueueKind::Recv { cq } => (true, Some(cq), depth),
             // Receives of an SRQ complete in any order. With twice the slots, few posts have to skip one.
-            QueueKind::Srq => (false, None, depth.saturating_mul(2)),
+            QueueKind::Srq => (true, None, depth.saturating_mul(2)),
         };
         let mut queues = context.flights().queues.lock().unwrap_or_else(PoisonError::into_inner);
         let id = queues.insert(Weak::new());
-        if id as u32 > INDEX_MASK {
+        if id as u32 >= NO_INDEX {
             queues.remove(id);
             return Err(Error::invalid(
                 "create",
                 "queue",
-                format!("a context has at most {INDEX_MASK} owned queues"),
+                format!("a context has at most {NO_INDEX} owned queues"),
             ));
         }
-        let flight = Arc::new(Self { slab: InFlight::new(slots), key: key_of(id), id, domain, ordered, cq });
+        let slab = InFlight::new(slots, key_of(id, receives));
+        let flight = Arc::new(Self { slab, domain, tail: AtomicU32::new(0), id, cq });
         if let Some(queue) = queues.get_mut(id) {
             *queue = Arc::downgrade(&flight);
         }
         Ok(flight)
     }
 
-    /// The `wr_id` of an entry.
-    #[inline(always)]
-    pub(super) fn wr_id(&self, token: u32) -> u64 {
-        u64::from(self.key) << 32 | u64::from(token)
+    /// The queue of no work requests.
+    fn none() -> Arc<Self> {
+        let slab = InFlight::new(1, NO_INDEX);
+        Arc::new(Self { slab, domain: 0, tail: AtomicU32::new(0), id: u64::MAX, cq: None })
+    }
+
+    /// Drops what was inserted from this count on.
+    pub(super) fn drop_from(&self, mut count: u32) {
+        let end = self.slab.next_count();
+        while count != end {
+            self.drop_entry(self.slab.number(count));
+            count = count.wrapping_add(1);
+        }
+    }
+
+    /// Drops an entry, if it is there.
+    pub(super) fn drop_entry(&self, number: u64) {
+        if let Some(entry) = self.slab.take(number) {
+            entry.release();
+        }
     }
 
     pub(super) fn cq(&self) -> Option<u64> {
@@ -136,7 +170,7 @@ impl<D: Driver> Flight<D> {
 
     /// Gives all memory back: the device uses none of it any more.
     pub(super) fn settle_all(&self) {
-        self.slab.take_all(drop);
+        self.slab.take_all(Entry::release);
     }
 
     /// The end of the queue, after the kernel has destroyed it.
@@ -180,6 +214,11 @@ impl<D: Driver> Holds<D> {
 
 /// The queues whose completions a CQ has reported, so that a poll needs no lock to find them.
 pub(super) struct Known<D: Driver> {
+    /// That of the last completion, which is not in `queues`. Most completions are those of the same queue as the one before.
+    current: Arc<Flight<D>>,
+    /// Its [`Flight::tail`].
+    tail: u32,
+    /// By index.
     queues: Vec<Option<Arc<Flight<D>>>>,
     context: Arc<ContextInner<D>>,
     cq: u64,
@@ -189,6 +228,7 @@ pub(super) struct Known<D: Driver> {
 impl<D: Driver> core::fmt::Debug for Known<D> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Known")
+            .field("current", &self.current)
             .field("queues", &self.queues)
             .field("strays", &self.strays)
             .finish_non_exhaustive()
@@ -197,7 +237,7 @@ impl<D: Driver> core::fmt::Debug for Known<D> {
 
 impl<D: Driver> Known<D> {
     pub(super) fn new(context: Arc<ContextInner<D>>, cq: u64) -> Self {
-        Self { queues: Vec::new(), context, cq, strays: 0 }
+        Self { current: Flight::none(), tail: 0, queues: Vec::new(), context, cq, strays: 0 }
     }
 
     /// Completions that belong to no work request.
@@ -205,52 +245,87 @@ impl<D: Driver> Known<D> {
         self.strays
     }
 
-    /// The entry of a completed work request, and whether it is a receive. `None` for a number that no queue gave, or whose
-    /// entry was taken before.
+    /// The entry of a completed work request. `None` for a number that no queue gave, or whose entry was taken before.
     #[inline(always)]
-    pub(super) fn settle(&mut self, wr_id: u64) -> Option<(Entry<D>, bool)> {
-        let (key, token) = ((wr_id >> 32) as u32, wr_id as u32);
-        let index = (key & INDEX_MASK) as usize;
-        if !matches!(self.queues.get(index), Some(Some(flight)) if flight.key == key) {
-            self.learn(key, index);
+    pub(super) fn settle(&mut self, wr_id: u64) -> Option<Entry<D>> {
+        let mut claimed = self.current.slab.claim(wr_id);
+        if claimed.is_none() {
+            claimed = self.turn_to(wr_id);
         }
-        if let Some(Some(flight)) = self.queues.get(index)
-            && flight.key == key
-            && let Some(entry) = flight.slab.take(token)
-        {
-            if flight.ordered {
-                flight.slab.take_before(token, drop);
+        let entry = claimed?.take();
+        if !is_receive(wr_id) {
+            let count = wr_id as u32;
+            if self.tail == count {
+                self.tail = self.tail.wrapping_add(1);
+            } else {
+                self.current.slab.take_range(self.tail, wr_id, Entry::release);
+                self.tail = count.wrapping_add(1);
             }
-            return Some((entry, !flight.ordered));
         }
-        self.stray(wr_id)
+        Some(entry)
     }
 
+    /// Makes the queue of this `wr_id` the current one, and claims the entry. `None` if there is no such queue or entry.
+    #[inline(never)]
+    fn turn_to(&mut self, wr_id: u64) -> Option<Claimed<'_, Entry<D>>> {
+        let key = (wr_id >> 32) as u32;
+        let index = (key & INDEX_MASK) as usize;
+        let has_key = |flight: &mut Arc<Flight<D>>| flight.slab.key() == key;
+        if self.current.slab.key() == key {
+            self.stray(wr_id);
+            return None;
+        }
+        let mut found = self.queues.get_mut(index).and_then(|queue| queue.take_if(has_key));
+        if found.is_none() {
+            found = self.learn(key, index);
+        }
+        let Some(found) = found else {
+            self.stray(wr_id);
+            return None;
+        };
+        self.current.tail.store(self.tail, Ordering::Relaxed);
+        self.tail = found.tail.load(Ordering::Relaxed);
+        let last = core::mem::replace(&mut self.current, found);
+        // The queue of no work requests has no place.
+        if let Some(place) = self.queues.get_mut((last.slab.key() & INDEX_MASK) as usize) {
+            // A newer queue may have taken the place; then the last one is destroyed.
+            place.get_or_insert(last);
+        }
+        let claimed = self.current.slab.claim(wr_id);
+        if claimed.is_none() {
+            self.strays += 1;
+        }
+        claimed
+    }
+
+    /// Finds a queue in the context's table, and makes a place for it.
     #[cold]
     #[inline(never)]
-    fn learn(&mut self, key: u32, index: usize) {
+    fn learn(&mut self, key: u32, index: usize) -> Option<Arc<Flight<D>>> {
         let queues = self.context.flights().queues.lock().unwrap_or_else(PoisonError::into_inner);
         let of_this_cq = |flight: &Arc<Flight<D>>| flight.cq.is_none_or(|cq| cq == self.cq);
-        let found =
-            queues.iter().filter_map(Weak::upgrade).find(|flight| flight.key == key && of_this_cq(flight));
+        let found = queues
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find(|flight| flight.slab.key() == key && of_this_cq(flight));
         // Queues that were destroyed are forgotten on this occasion.
         for queue in &mut self.queues {
             queue.take_if(|flight| queues.get(flight.id).is_none());
         }
-        if let Some(flight) = found {
-            if self.queues.len() <= index {
-                self.queues.resize(index + 1, None);
-            }
-            self.queues[index] = Some(flight);
+        if queues.get(self.current.id).is_none() {
+            self.current = Flight::none();
         }
+        if found.is_some() && self.queues.len() <= index {
+            self.queues.resize(index + 1, None);
+        }
+        found
     }
 
     #[cold]
     #[inline(never)]
-    fn stray<T>(&mut self, wr_id: u64) -> Option<T> {
+    fn stray(&mut self, wr_id: u64) {
         self.strays += 1;
         log::debug!("a completion with wr_id {wr_id:#x}, which belongs to no work request");
-        None
     }
 }
 
@@ -284,16 +359,18 @@ mod tests {
         }
 
         fn insert(&self, flight: &Flight<Mlx5>, wr_id: u64) -> u64 {
-            let held = Held::Buf(self.pool.get().unwrap().into_raw());
+            let held = self.pool.get().unwrap().into_held();
             // SAFETY: one thread.
-            #[expect(unsafe_code, reason = "the poster of a queue")]
-            let token = unsafe { flight.slab.insert(Entry { wr_id, held }) };
-            flight.wr_id(token.ok().unwrap())
+            unsafe { flight.slab.vacant() }.unwrap().fill(Entry { wr_id, held })
         }
 
         /// The user's `wr_id` of the entry that is found.
         fn report(&mut self, wr_id: u64) -> Option<u64> {
-            self.known.settle(wr_id).map(|(entry, _)| entry.wr_id)
+            self.known.settle(wr_id).map(|entry| {
+                let wr_id = entry.wr_id;
+                entry.release();
+                wr_id
+            })
         }
     }
 
@@ -304,7 +381,7 @@ mod tests {
         let wr_id = liar.insert(&queue, 7);
         assert_eq!((liar.report(wr_id), liar.pool.available()), (Some(7), 8));
         assert_eq!((liar.report(wr_id), liar.known.strays()), (None, 1));
-        // The slot is used again, with another token.
+        // The slot is used again, with another number.
         for i in 0..4 {
             liar.insert(&queue, i);
         }
@@ -347,7 +424,7 @@ mod tests {
         assert_eq!(liar.pool.available(), 8);
         let second = liar.queue(QueueKind::Recv { cq: CQ });
         let wr_id = liar.insert(&second, 3);
-        assert_eq!(wr_id as u32, polled as u32, "the same token in another queue");
+        assert_eq!(wr_id as u32, polled as u32, "the same count in another queue");
         assert_eq!(
             (wr_id >> 32 & u64::from(INDEX_MASK)),
             (late >> 32 & u64::from(INDEX_MASK)),

@@ -7,21 +7,25 @@
 //!
 //! The type says who may access the memory, see [`Access`].
 #![expect(unsafe_code)]
-// UNSAFETY: lends the bytes of a buffer that has one owner.
+// UNSAFETY: lends the bytes of a buffer that has one owner; counts the references to a pool.
 
+use super::held::{Held, HeldKind};
 use super::memory::{PageSize, Placement, PoolMemory};
 use crate::buf::NoBuf;
 use crate::mr::{Exposed, MemoryRegion, Private};
 use crate::pd::{PdInner, ProtectionDomain};
 use crate::remote::RemoteRegion;
+use core::cell::UnsafeCell;
 use core::fmt;
 use core::marker::PhantomData;
+use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
+use core::ptr::NonNull;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use uverbs_core::attr::AccessFlags;
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::{Driver, PostError, WireSge};
+use uverbs_core::provider::{Driver, WireSge};
 use uverbs_core::sync::IndexStack;
 
 /// Memory that this process can't read, such as a dma-buf of a GPU.
@@ -29,18 +33,24 @@ use uverbs_core::sync::IndexStack;
 pub struct Unmapped;
 
 mod sealed {
-    /// The same as a value.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Kind {
-        Private,
-        Exposed,
-        Unmapped,
-    }
+    #[expect(private_interfaces, reason = "only this crate implements it")]
     pub trait Sealed {
-        const KIND: Kind;
+        /// The kind of what a work request holds.
+        const KIND: super::HeldKind;
     }
 }
-use sealed::{Kind, Sealed};
+use sealed::Sealed;
+
+macro_rules! kinds {
+    ($($kind:ident = $value:ident),*) => {$(
+        #[expect(private_interfaces, reason = "only this crate implements it")]
+        impl Sealed for $kind {
+            const KIND: HeldKind = HeldKind::$value;
+        }
+        impl Access for $kind {}
+    )*};
+}
+kinds!(Private = PRIVATE, Exposed = EXPOSED, Unmapped = UNMAPPED);
 
 /// Who may access the memory of a pool, as a type:
 ///
@@ -50,19 +60,6 @@ use sealed::{Kind, Sealed};
 /// | [`Exposed`] | as the access flags allow, at any time | copies: a peer may write meanwhile |
 /// | [`Unmapped`] | as the access flags allow | none |
 pub trait Access: Sealed + Send + Sync + fmt::Debug + 'static {}
-impl Sealed for Private {
-    const KIND: Kind = Kind::Private;
-}
-impl Sealed for Exposed {
-    const KIND: Kind = Kind::Exposed;
-}
-impl Sealed for Unmapped {
-    const KIND: Kind = Kind::Unmapped;
-}
-impl Access for Private {}
-impl Access for Exposed {}
-impl Access for Unmapped {}
-
 /// The registered memory.
 #[derive(Debug)]
 enum Region<D: Driver> {
@@ -72,21 +69,37 @@ enum Region<D: Driver> {
 }
 
 /// The pool that its buffers hold.
-#[derive(Debug)]
 struct PoolInner<D: Driver> {
-    /// The address of the first byte, for the device; of mapped memory also for this process.
-    addr: u64,
-    lkey: u32,
-    rkey: u32,
-    /// See [`domain_of`].
-    domain: usize,
+    slots: Box<[Slot<D>]>,
     /// Bytes of a buffer.
     size: u32,
-    /// Bytes from one buffer to the next.
-    stride: u32,
-    kind: Kind,
+    lkey: u32,
+    rkey: u32,
     free: IndexStack,
     region: Region<D>,
+}
+
+/// A buffer's place. All that a post needs is in one cache line.
+#[repr(align(64))]
+struct Slot<D: Driver> {
+    /// The entry of the whole buffer. Its address is that of the first byte for the device; of mapped memory also for this
+    /// process.
+    whole: D::Sge,
+    used: UnsafeCell<Used<D>>,
+    /// See [`domain_of`].
+    domain: usize,
+    pool: *const PoolInner<D>,
+    /// Bytes of the buffer.
+    size: u32,
+    index: u32,
+}
+
+/// The part of a buffer that is used. Only the owner of the buffer accesses it.
+struct Used<D: Driver> {
+    /// At most the size of the buffer.
+    len: u32,
+    /// The entry of these bytes, which is made when the length is set, so that posts need not make it.
+    sge: D::Sge,
 }
 
 /// The identity of a protection domain. Keys are numbers of one domain of one device, so a buffer is posted only to queues of
@@ -112,7 +125,11 @@ impl<D: Driver, A: Access> Clone for Pool<D, A> {
 
 impl<D: Driver, A: Access> fmt::Debug for Pool<D, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("size", &self.inner.size).field("available", &self.available()).finish()
+        f.debug_struct("Pool")
+            .field("region", &self.inner.region)
+            .field("size", &self.inner.size)
+            .field("available", &self.available())
+            .finish()
     }
 }
 
@@ -124,8 +141,11 @@ impl<D: Driver, A: Access> Pool<D, A> {
     #[must_use]
     pub fn get(&self) -> Option<Buf<D, A>> {
         let index = self.inner.free.pop()?;
-        let addr = self.inner.addr + u64::from(index) * u64::from(self.inner.stride);
-        let raw = RawBuf { pool: self.inner.clone(), addr, index, len: self.inner.size };
+        let slot = self.inner.slots.get(index as usize)?;
+        // SAFETY: the pointer is that of the `Arc` that `self.inner` is.
+        unsafe { Arc::increment_strong_count(slot.pool) };
+        let mut raw = RawBuf(NonNull::from(slot));
+        raw.clamp_len(slot.size);
         Some(Buf { raw, _access: PhantomData })
     }
 
@@ -177,7 +197,7 @@ impl<D: Driver> ProtectionDomain<D> {
         let layout = Layout::new(count, size, 1)?;
         let mr = self.reg_dmabuf_mr(fd, offset, layout.bytes as u64, iova, access)?;
         let (addr, keys) = (mr.addr(), (mr.lkey(), mr.rkey()));
-        Ok(Pool::new(self, &layout, addr, keys, Region::Unmapped { _mr: mr }))
+        Pool::new(self, &layout, addr, keys, Region::Unmapped { _mr: mr })
     }
 }
 
@@ -244,7 +264,7 @@ impl<D: Driver> PoolBuilder<'_, D, Private> {
         let (layout, memory) = self.memory()?;
         let mr = self.pd.reg_private(memory, self.access)?;
         let (addr, keys) = (mr.addr(), (mr.lkey(), mr.rkey()));
-        Ok(Pool::new(self.pd, &layout, addr, keys, Region::Private { _mr: mr }))
+        Pool::new(self.pd, &layout, addr, keys, Region::Private { _mr: mr })
     }
 }
 
@@ -257,7 +277,7 @@ impl<D: Driver> PoolBuilder<'_, D, Exposed> {
         let (layout, memory) = self.memory()?;
         let mr = self.pd.reg_mr(memory, self.access)?;
         let (addr, keys) = (mr.addr(), (mr.lkey(), mr.rkey()));
-        Ok(Pool::new(self.pd, &layout, addr, keys, Region::Exposed(mr)))
+        Pool::new(self.pd, &layout, addr, keys, Region::Exposed(mr))
     }
 }
 
@@ -268,70 +288,149 @@ impl<D: Driver, A: Access> Pool<D, A> {
         addr: u64,
         (lkey, rkey): (u32, u32),
         region: Region<D>,
-    ) -> Self {
+    ) -> Result<Self> {
         let Layout { count, size, stride, .. } = *layout;
         let domain = domain_of(pd.inner());
-        let free = IndexStack::full(count);
-        let inner = PoolInner { addr, lkey, rkey, domain, size, stride, kind: A::KIND, free, region };
-        Self { inner: Arc::new(inner), _access: PhantomData }
+        let slot = |index: u32, pool| {
+            // The sum fits: `Layout::new` and the registration have checked the size of the region.
+            let addr = addr.wrapping_add(u64::from(index) * u64::from(stride));
+            let whole = D::Sge::new(addr, size, lkey)
+                .map_err(|_| Error::invalid("pool", "size", "larger than an entry of a work request"))?;
+            let used = UnsafeCell::new(Used { len: size, sge: whole });
+            Ok(Slot { whole, used, domain, pool, size, index })
+        };
+        // The slots need the address of the pool, so they are made when it is known.
+        let mut slots = Ok(());
+        let inner = Arc::new_cyclic(|pool| {
+            let made: Result<Box<[_]>> = (0..count).map(|index| slot(index, pool.as_ptr())).collect();
+            let made = made.unwrap_or_else(|error| {
+                slots = Err(error);
+                Box::default()
+            });
+            PoolInner { slots: made, size, lkey, rkey, free: IndexStack::full(count), region }
+        });
+        slots.map(|()| Self { inner, _access: PhantomData })
     }
 }
 
-/// A buffer of any kind of access. It is the only one with its index.
-pub(super) struct RawBuf<D: Driver> {
-    pool: Arc<PoolInner<D>>,
-    addr: u64,
-    index: u32,
-    len: u32,
-}
+/// A buffer of any kind of access: a pointer to its place, which functions pass in a register. It is the only one of its
+/// place.
+///
+/// # Invariants
+/// The pointer is to a place of a living pool: the value has a strong count of the pool's [`Arc`].
+pub(super) struct RawBuf<D: Driver>(NonNull<Slot<D>>);
 
+// SAFETY: it is an `Arc` of a pool, and the right to use a part of its region.
+unsafe impl<D: Driver> Send for RawBuf<D> {}
+// SAFETY: as above. `&self` only reads, and `&mut self` excludes it.
+unsafe impl<D: Driver> Sync for RawBuf<D> {}
+// SAFETY: the pointers of the slots are to the pool itself; the other fields are `Send` and `Sync` (the bound, and numbers).
+unsafe impl<D: Driver> Send for PoolInner<D> where Region<D>: Send + Sync {}
+// SAFETY: as above; what changes is atomic, or accessed by the owner of a buffer only.
+unsafe impl<D: Driver> Sync for PoolInner<D> where Region<D>: Send + Sync {}
 impl<D: Driver> Drop for RawBuf<D> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        self.pool.free.push(self.index);
+        // SAFETY: this value has the place and a count of the pool, and ends here.
+        unsafe { give_back(self.0) }
     }
+}
+
+/// Gives a buffer back to its pool. Not inlined, so that the drop of a buffer is a call with its pointer, not its address.
+///
+/// # Safety
+/// The caller has the place, and a count of the `Arc`, which is this function's from now on.
+#[inline(never)]
+unsafe fn give_back<D: Driver>(slot: NonNull<Slot<D>>) {
+    // SAFETY: the pool, which has the slots, lives: the caller has a count of it.
+    let slot = unsafe { slot.as_ref() };
+    let index = slot.index;
+    // SAFETY: the pointer is that of the `Arc`, and the caller's count is dropped here.
+    let pool = unsafe { Arc::from_raw(slot.pool) };
+    pool.free.push(index);
 }
 
 impl<D: Driver> RawBuf<D> {
+    #[inline(always)]
+    pub(super) fn into_pointer(self) -> *mut () {
+        ManuallyDrop::new(self).0.as_ptr().cast()
+    }
+
+    /// # Safety
+    /// The pointer is that of [`into_pointer`](Self::into_pointer), and not used again.
+    #[inline(always)]
+    pub(super) unsafe fn from_pointer(at: *mut ()) -> Self {
+        // SAFETY: the pointer is that of a buffer (the contract of this function), so it is not null.
+        Self(unsafe { NonNull::new_unchecked(at.cast()) })
+    }
+
+    #[inline(always)]
+    fn slot(&self) -> &Slot<D> {
+        // SAFETY: this value has a count of the pool, which has the slots; nothing makes a `&mut` of them.
+        unsafe { self.0.as_ref() }
+    }
+
+    fn pool(&self) -> &PoolInner<D> {
+        // SAFETY: this value has a count of the pool, of which nothing makes a `&mut`.
+        unsafe { &*self.slot().pool }
+    }
+
     /// The identity of its protection domain.
     #[inline(always)]
     pub(super) fn domain(&self) -> usize {
-        self.pool.domain
+        self.slot().domain
     }
 
-    /// The entry of its first `len` bytes.
+    /// The entry of the whole buffer.
     #[inline(always)]
-    pub(super) fn sge(&self, len: u32) -> Result<D::Sge, PostError> {
-        D::Sge::new(self.addr, len, self.pool.lkey)
+    pub(super) fn whole(&self) -> D::Sge {
+        self.slot().whole
+    }
+
+    #[inline(always)]
+    fn used(&self) -> &Used<D> {
+        // SAFETY: this value is the only one of its place, and nobody has `&mut self`.
+        unsafe { &*self.slot().used.get() }
+    }
+
+    /// The entry of the bytes that are used.
+    #[inline(always)]
+    pub(super) fn sge(&self) -> D::Sge {
+        self.used().sge
     }
 
     #[inline(always)]
     pub(super) fn len(&self) -> u32 {
-        self.len
+        self.used().len
     }
 
+    /// At least 1.
     #[inline(always)]
     pub(super) fn capacity(&self) -> u32 {
-        self.pool.size
+        self.slot().size
     }
 
     /// Sets the length, at most to the capacity.
     #[inline(always)]
     pub(super) fn clamp_len(&mut self, len: u32) {
-        self.len = len.min(self.pool.size);
+        let len = len.min(self.capacity());
+        let used = Used { len, sge: self.whole().with_length(len) };
+        // SAFETY: this value is the only one of its place, and `&mut self` excludes other accesses.
+        unsafe { *self.slot().used.get() = used };
     }
 
     pub(super) fn lkey(&self) -> u32 {
-        self.pool.lkey
+        self.pool().lkey
     }
 
+    #[inline(always)]
     pub(super) fn addr(&self) -> u64 {
-        self.addr
+        self.slot().whole.addr()
     }
 
     /// Where it is in the region.
-    fn offset(&self) -> usize {
-        self.index as usize * self.pool.stride as usize
+    fn offset(&self) -> u64 {
+        self.pool().slots.first().map_or(0, |first| self.addr().wrapping_sub(first.whole.addr()))
     }
 }
 
@@ -346,7 +445,7 @@ pub struct Buf<D: Driver, A: Access = Private> {
 
 impl<D: Driver, A: Access> fmt::Debug for Buf<D, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buf").field("index", &self.raw.index).field("len", &self.raw.len).finish()
+        f.debug_struct("Buf").field("index", &self.raw.slot().index).field("len", &self.len()).finish()
     }
 }
 
@@ -356,10 +455,16 @@ impl<D: Driver, A: Access> Buf<D, A> {
         self.raw
     }
 
-    /// The buffer, if this is its kind.
+    /// As what a work request holds.
     #[inline(always)]
-    pub(super) fn from_raw(raw: RawBuf<D>) -> Option<Self> {
-        (raw.pool.kind == A::KIND).then_some(Self { raw, _access: PhantomData })
+    pub(super) fn into_held(self) -> Held<D> {
+        Held::buf(A::KIND, self.raw)
+    }
+
+    /// A buffer that was posted.
+    #[inline(always)]
+    pub(super) fn from_raw(raw: RawBuf<D>) -> Self {
+        Self { raw, _access: PhantomData }
     }
 
     #[inline(always)]
@@ -367,25 +472,31 @@ impl<D: Driver, A: Access> Buf<D, A> {
         &self.raw
     }
 
+    /// Sets the length, at most to the capacity.
+    #[inline(always)]
+    pub(super) fn clamp_len(&mut self, len: u32) {
+        self.raw.clamp_len(len);
+    }
+
     /// Bytes that a post sends, writes or reads.
     #[inline(always)]
     #[must_use]
     pub fn len(&self) -> usize {
-        self.raw.len as usize
+        self.raw.len() as usize
     }
 
     /// Whether they are none.
     #[inline(always)]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.raw.len == 0
+        self.raw.len() == 0
     }
 
     /// The greatest length.
     #[inline(always)]
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.raw.pool.size as usize
+        self.raw.capacity() as usize
     }
 
     /// Sets the length. The bytes behind the old length are those that earlier users of the buffer left there.
@@ -395,8 +506,8 @@ impl<D: Driver, A: Access> Buf<D, A> {
     #[inline]
     pub fn set_len(&mut self, len: usize) -> Result<()> {
         match u32::try_from(len) {
-            Ok(len) if len <= self.raw.pool.size => {
-                self.raw.len = len;
+            Ok(len) if len <= self.raw.capacity() => {
+                self.raw.clamp_len(len);
                 Ok(())
             }
             _ => Err(self.too_long(len)),
@@ -425,22 +536,22 @@ impl<D: Driver> Deref for Buf<D, Private> {
     type Target = [u8];
     #[inline(always)]
     fn deref(&self) -> &[u8] {
-        let at = core::ptr::with_exposed_provenance(self.raw.addr as usize);
+        let at = core::ptr::with_exposed_provenance(self.raw.addr() as usize);
         // SAFETY: `addr` is the address that the registration exposed, plus the buffer's offset; `len` is at most the stride, so
-        // these bytes are inside the pool's mapping, which `raw.pool` keeps. They are initialised (zeroed at first). Peers have
+        // these bytes are inside the pool's mapping, which the buffer keeps. They are initialised (zeroed at first). Peers have
         // no access to a private pool. The device accesses the bytes only for a posted work request, which owns the buffer; so
         // nothing writes them while this value is borrowed.
-        unsafe { core::slice::from_raw_parts(at, self.raw.len as usize) }
+        unsafe { core::slice::from_raw_parts(at, self.raw.len() as usize) }
     }
 }
 
 impl<D: Driver> DerefMut for Buf<D, Private> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
-        let at = core::ptr::with_exposed_provenance_mut(self.raw.addr as usize);
-        // SAFETY: as in `deref`; the index of the buffer has one owner, which is borrowed exclusively, so no other reference
+        let at = core::ptr::with_exposed_provenance_mut(self.raw.addr() as usize);
+        // SAFETY: as in `deref`; the place of the buffer has one owner, which is borrowed exclusively, so no other reference
         // to these bytes exists.
-        unsafe { core::slice::from_raw_parts_mut(at, self.raw.len as usize) }
+        unsafe { core::slice::from_raw_parts_mut(at, self.raw.len() as usize) }
     }
 }
 
@@ -467,15 +578,15 @@ impl<D: Driver> Buf<D, Exposed> {
     /// to end the access of a peer, give it a [`Window`](super::Window) instead.
     #[must_use]
     pub fn remote_region(&self) -> RemoteRegion {
-        describe(&self.raw, self.raw.pool.rkey)
+        describe(&self.raw, self.raw.pool().rkey)
     }
 
     fn at(&self, offset: usize, len: usize) -> Result<(&MemoryRegion<D, PoolMemory, Exposed>, usize)> {
         if offset.checked_add(len).is_none_or(|end| end > self.capacity()) {
             return Err(self.too_long(offset.saturating_add(len)));
         }
-        match &self.raw.pool.region {
-            Region::Exposed(region) => Ok((region, self.raw.offset() + offset)),
+        match &self.raw.pool().region {
+            Region::Exposed(region) => Ok((region, self.raw.offset() as usize + offset)),
             _ => Err(Error::unsupported("buf", "this memory is not mapped here")),
         }
     }
@@ -485,13 +596,13 @@ impl<D: Driver> Buf<D, Unmapped> {
     /// A description of the whole buffer for peers, with the key of the pool.
     #[must_use]
     pub fn remote_region(&self) -> RemoteRegion {
-        describe(&self.raw, self.raw.pool.rkey)
+        describe(&self.raw, self.raw.pool().rkey)
     }
 }
 
 /// The capacity of a buffer as a peer names it.
 pub(super) fn describe<D: Driver>(raw: &RawBuf<D>, rkey: u32) -> RemoteRegion {
-    RemoteRegion::new(raw.addr, raw.pool.size.into(), rkey)
+    RemoteRegion::new(raw.addr(), raw.capacity().into(), rkey)
         .or_else(|_| RemoteRegion::new(0, 0, rkey))
         .expect("a range of 0 bytes ends nowhere")
 }

@@ -4,8 +4,9 @@
 // UNSAFETY: posts memory that the slab of the queue owns.
 
 use super::flight::{Entry, Flight, QueueKind};
+use super::held::Held;
 use super::pool::{Access, Buf, domain_of};
-use super::rejected::{Rejected, reject, sealed::Lend};
+use super::rejected::{Rejected, reject};
 use crate::pd::ProtectionDomain;
 use crate::qp::RecvQueue;
 use crate::recv::RecvGuard;
@@ -32,22 +33,17 @@ unsafe fn post<D: Driver, Q: Engine<Sge = D::Sge>, A: Access>(
     if buf.raw().domain() != flight.domain {
         return refuse(PostError::InvalidArgument, buf);
     }
-    let sge = match buf.raw().sge(buf.raw().capacity()) {
-        Ok(sge) => sge,
-        Err(error) => return refuse(error, buf),
-    };
+    let sge = buf.raw().whole();
     // SAFETY: the contract of this function.
-    let token = match unsafe { flight.slab.insert_anywhere(Entry { wr_id, held: buf.lend() }) } {
-        Ok(token) => token,
-        Err(entry) => {
-            return Err(Rejected { error: PostError::QueueFull, returned: Buf::give_back(entry.held) });
-        }
+    let Some(vacant) = (unsafe { flight.slab.vacant_anywhere() }) else {
+        return refuse(PostError::QueueFull, buf);
     };
+    let number = vacant.fill(Entry { wr_id, held: buf.into_held() });
     // SAFETY: the entry names the bytes of the buffer, whose pool keeps them registered and alive. The slab owns the buffer
     // until the receive is known to be complete, or until the post fails.
-    match unsafe { engine.post(flight.wr_id(token), &[sge]) } {
+    match unsafe { engine.post(number, &[sge]) } {
         Ok(()) => Ok(()),
-        Err(error) => Err(reject(flight, token, error)),
+        Err(error) => Err(reject(flight, number, error)),
     }
 }
 
@@ -59,13 +55,8 @@ struct Undo<'q, D: Driver> {
 
 impl<D: Driver> Drop for Undo<'_, D> {
     fn drop(&mut self) {
-        let end = self.flight.slab.next_token();
-        let mut token = self.first;
-        // Tokens that were skipped belong to receives of an earlier lap, which have other tokens.
-        while token != end {
-            drop(self.flight.slab.take(token));
-            token = token.wrapping_add(1);
-        }
+        // Counts that were skipped have no values: the receives in their slots are those of an earlier lap.
+        self.flight.drop_from(self.first);
     }
 }
 
@@ -88,7 +79,7 @@ impl<D: Driver, Q: Engine> core::fmt::Debug for OwnedRecvBatch<'_, D, Q> {
 impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> OwnedRecvBatch<'q, D, Q> {
     #[inline(always)]
     fn new(engine: &'q mut Q, flight: &'q Flight<D>) -> Self {
-        Self { inner: engine.batch(), undo: Undo { flight, first: flight.slab.next_token() }, error: None }
+        Self { inner: engine.batch(), undo: Undo { flight, first: flight.slab.next_count() }, error: None }
     }
 
     /// Adds one receive.
@@ -99,16 +90,16 @@ impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> OwnedRecvBatch<'q, D, Q> {
             self.error.get_or_insert(PostError::InvalidArgument);
             return;
         }
-        match buf.raw().sge(buf.raw().capacity()) {
-            // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
-            Ok(sge) => match unsafe { flight.slab.insert_anywhere(Entry { wr_id, held: buf.lend() }) } {
-                // SAFETY: the entry names the bytes of the buffer, whose pool keeps them registered and alive. The slab owns
-                // the buffer until the receive is known to be complete, or until the batch is dropped unposted.
-                Ok(token) => unsafe { self.inner.push(flight.wr_id(token), &[sge]) },
-                Err(_) => _ = self.error.get_or_insert(PostError::QueueFull),
-            },
-            Err(error) => _ = self.error.get_or_insert(error),
-        }
+        let sge = buf.raw().whole();
+        // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
+        let Some(vacant) = (unsafe { flight.slab.vacant_anywhere() }) else {
+            self.error.get_or_insert(PostError::QueueFull);
+            return;
+        };
+        let number = vacant.fill(Entry { wr_id, held: buf.into_held() });
+        // SAFETY: the entry names the bytes of the buffer, whose pool keeps them registered and alive. The slab owns the buffer
+        // until the receive is known to be complete, or until the batch is dropped unposted.
+        unsafe { self.inner.push(number, &[sge]) }
     }
 
     /// Makes all of it visible to the device; or, if any receive was wrong, drops all and reports the first error.
@@ -264,16 +255,16 @@ impl<D: Driver> OwnedRecvQueue<D, Exclusive> {
         ticket: super::scope::Ticket,
     ) -> Result<(), PostError> {
         let (engine, flight) = self.parts();
-        let entry = Entry { wr_id: 0, held: super::flight::Held::Scoped(ticket) };
         // SAFETY: the queue is borrowed exclusively, so this thread is the only poster.
-        let Ok(token) = (unsafe { flight.slab.insert_anywhere(entry) }) else {
+        let Some(vacant) = (unsafe { flight.slab.vacant_anywhere() }) else {
             return Err(PostError::QueueFull);
         };
+        let number = vacant.fill(Entry { wr_id: 0, held: Held::scoped(ticket) });
         // SAFETY: the contract of this function.
-        let posted = unsafe { engine.post(flight.wr_id(token), sges) };
+        let posted = unsafe { engine.post(number, sges) };
         posted.inspect_err(|error| {
             if !matches!(error, PostError::Doorbell(_)) {
-                drop(flight.slab.take(token));
+                flight.drop_entry(number);
             }
         })
     }

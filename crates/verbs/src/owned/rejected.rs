@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a work request owns, and how it comes back.
+#![expect(unsafe_code)]
+// UNSAFETY: takes values out of the word that a work request holds.
 
-use super::flight::{Flight, Held};
+use super::flight::Flight;
+use super::held::Held;
 use super::pool::{Access, Buf};
 use core::fmt;
 use uverbs_core::errno::Errno;
@@ -55,15 +58,23 @@ impl<B> Rejected<B> {
 pub trait Lend<D: Driver>: Sized + sealed::Lend<D> {}
 
 pub(super) mod sealed {
-    use super::super::flight::Held;
+    use super::super::held::Held;
     use uverbs_core::provider::Driver;
     use uverbs_core::wc::WcStatus;
 
     #[expect(private_interfaces, reason = "only this crate implements it")]
     pub trait Lend<D: Driver>: Sized {
         fn lend(self) -> Held<D>;
-        /// `None` if it holds something else.
-        fn give_back(held: Held<D>) -> Option<Self>;
+        /// The value. If it is of another type, it is dropped.
+        ///
+        /// # Safety
+        /// The word is not used again.
+        unsafe fn give_back(held: Held<D>) -> Option<Self>;
+        /// The length of a message, after a receive.
+        #[inline(always)]
+        fn received(&mut self, len: u32) {
+            let _ = len;
+        }
         /// After the completion of the work request.
         #[inline(always)]
         fn completed(&mut self, status: WcStatus) {
@@ -77,14 +88,22 @@ impl<D: Driver, A: Access> Lend<D> for Buf<D, A> {}
 impl<D: Driver, A: Access> sealed::Lend<D> for Buf<D, A> {
     #[inline(always)]
     fn lend(self) -> Held<D> {
-        Held::Buf(self.into_raw())
+        self.into_held()
     }
     #[inline(always)]
-    fn give_back(held: Held<D>) -> Option<Self> {
-        match held {
-            Held::Buf(raw) => Self::from_raw(raw),
-            _ => None,
+    unsafe fn give_back(held: Held<D>) -> Option<Self> {
+        if held.is(A::KIND) {
+            // SAFETY: it is a buffer with this kind of access; the contract of this function.
+            Some(Self::from_raw(unsafe { held.into_buf(A::KIND) }))
+        } else {
+            // SAFETY: the contract of this function.
+            unsafe { held.release() };
+            None
         }
+    }
+    #[inline(always)]
+    fn received(&mut self, len: u32) {
+        self.clamp_len(len);
     }
 }
 
@@ -93,12 +112,13 @@ impl<D: Driver, A: Access> sealed::Lend<D> for Buf<D, A> {
 #[inline(never)]
 pub(super) fn reject<D: Driver, B: sealed::Lend<D>>(
     flight: &Flight<D>,
-    token: u32,
+    number: u64,
     error: PostError,
 ) -> Rejected<B> {
     if let PostError::Doorbell(_) = error {
         return Rejected { error, returned: None };
     }
-    let returned = flight.slab.take(token).and_then(|entry| B::give_back(entry.held));
+    // SAFETY: the entry was taken out, so this is the only copy.
+    let returned = flight.slab.take(number).and_then(|entry| unsafe { B::give_back(entry.held) });
     Rejected { error, returned }
 }

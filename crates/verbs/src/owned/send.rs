@@ -7,7 +7,8 @@
 #![expect(unsafe_code)]
 // UNSAFETY: posts memory that the slab of the queue owns.
 
-use super::flight::{Flight, Held};
+use super::flight::Flight;
+use super::held::Held;
 use super::pool::{Access, Buf};
 use super::rejected::sealed::Lend as _;
 use super::sink::{Once, OwnedBatch, Push, Sink};
@@ -170,32 +171,25 @@ impl<S: Sink<D>, D: Driver, T, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
         self
     }
 
-    /// Posts the first `len` bytes of a buffer.
+    /// Posts the bytes of a buffer.
     #[inline(always)]
-    fn put<K: Access, O: Operation<Remote = D::Remote>>(
-        self,
-        op: O,
-        buf: Buf<D, K>,
-        len: u32,
-    ) -> S::Out<Buf<D, K>> {
+    fn put<K: Access, O: Operation<Remote = D::Remote>>(self, op: O, buf: Buf<D, K>) -> S::Out<Buf<D, K>> {
         let Self { sink, wr_id, flags, to, .. } = self;
         if buf.raw().domain() != sink.domain() {
             return sink.refuse(PostError::InvalidArgument, buf);
         }
-        match buf.raw().sge(len) {
-            // SAFETY: the entry names bytes of the buffer, whose pool keeps them registered and alive. The slab owns the buffer
-            // until the work request is known to be complete, so this process does not access it (a private one), or accesses
-            // it by copies only (an exposed one).
-            Ok(sge) => unsafe { sink.put::<Buf<D, K>, _, _, _>((wr_id, flags), to, op, &[sge], buf.lend()) },
-            Err(error) => sink.refuse(error, buf),
-        }
+        let sge = buf.raw().sge();
+        // SAFETY: the entry names bytes of the buffer, whose pool keeps them registered and alive. The slab owns the buffer until
+        // the work request is known to be complete, so this process does not access it (a private one), or accesses it by
+        // copies only (an exposed one).
+        unsafe { sink.put::<Buf<D, K>, _, _, _>((wr_id, flags), to, op, &[sge], buf.into_held()) }
     }
 
     #[inline(always)]
     fn put_inline<O: Operation<Remote = D::Remote>>(self, op: O, data: &[u8]) -> S::Plain {
         let Self { sink, wr_id, flags, to, .. } = self;
         // SAFETY: inline data name no memory that is used later.
-        unsafe { sink.put_plain((wr_id, flags), to, op, Inline(data), Held::Nothing) }
+        unsafe { sink.put_plain((wr_id, flags), to, op, Inline(data), Held::NOTHING) }
     }
 
     /// Posts memory that a scope borrows.
@@ -210,7 +204,7 @@ impl<S: Sink<D>, D: Driver, T, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
     ) -> S::Plain {
         let Self { sink, wr_id, flags, to, .. } = self;
         // SAFETY: the contract of this function.
-        unsafe { sink.put_plain((wr_id, flags), to, op, sges, Held::Scoped(ticket)) }
+        unsafe { sink.put_plain((wr_id, flags), to, op, sges, Held::scoped(ticket)) }
     }
 }
 
@@ -218,8 +212,7 @@ impl<S: Sink<D>, D: Driver, T: Sends, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
     /// `IBV_WR_SEND`.
     #[inline(always)]
     pub fn send<K: Access>(self, buf: Buf<D, K>) -> S::Out<Buf<D, K>> {
-        let len = buf.raw().len();
-        self.put(op::Send::new(), buf, len)
+        self.put(op::Send::new(), buf)
     }
 
     /// `IBV_WR_SEND` of bytes that are copied during the call.
@@ -233,8 +226,7 @@ impl<S: Sink<D>, D: Driver, T: SendsImm, A: Address<D::Ah>> OwnedWr<S, D, T, A> 
     /// `IBV_WR_SEND_WITH_IMM`: the immediate arrives in the peer's completion.
     #[inline(always)]
     pub fn send_imm<K: Access>(self, buf: Buf<D, K>, imm: ImmData) -> S::Out<Buf<D, K>> {
-        let len = buf.raw().len();
-        self.put(op::SendImm::new(imm), buf, len)
+        self.put(op::SendImm::new(imm), buf)
     }
 
     /// `IBV_WR_SEND_WITH_IMM` of bytes that are copied during the call.
@@ -257,8 +249,7 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
     /// `IBV_WR_SEND_WITH_INV`: the peer's `rkey` is invalidated when the message arrives.
     #[inline(always)]
     pub fn send_inv<K: Access>(self, buf: Buf<D, K>, rkey: u32) -> S::Out<Buf<D, K>> {
-        let len = buf.raw().len();
-        self.put(op::SendInv::new(rkey), buf, len)
+        self.put(op::SendInv::new(rkey), buf)
     }
 
     /// `IBV_WR_RDMA_WRITE` to the front of `to`. [`PostError::InvalidLength`] if it is shorter.
@@ -266,7 +257,7 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
     pub fn write<K: Access>(self, buf: Buf<D, K>, to: &RemoteRegion) -> S::Out<Buf<D, K>> {
         let len = buf.raw().len();
         match remote(to, len as usize) {
-            Ok(to) => self.put(op::Write::new(to), buf, len),
+            Ok(to) => self.put(op::Write::new(to), buf),
             Err(error) => self.sink.refuse(error, buf),
         }
     }
@@ -285,7 +276,7 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
     pub fn write_imm<K: Access>(self, buf: Buf<D, K>, to: &RemoteRegion, imm: ImmData) -> S::Out<Buf<D, K>> {
         let len = buf.raw().len();
         match remote(to, len as usize) {
-            Ok(to) => self.put(op::WriteImm::new(to, imm), buf, len),
+            Ok(to) => self.put(op::WriteImm::new(to, imm), buf),
             Err(error) => self.sink.refuse(error, buf),
         }
     }
@@ -321,7 +312,7 @@ impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> OwnedWr<S, D, T, A> 
     pub fn read<K: Access>(self, buf: Buf<D, K>, from: &RemoteRegion) -> S::Out<Buf<D, K>> {
         let len = buf.raw().len();
         match remote(from, len as usize) {
-            Ok(from) => self.put(op::Read::new(from), buf, len),
+            Ok(from) => self.put(op::Read::new(from), buf),
             Err(error) => self.sink.refuse(error, buf),
         }
     }
@@ -337,7 +328,7 @@ impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> OwnedWr<S, D, T, A> 
         swap: u64,
     ) -> S::Out<Buf<D, K>> {
         match remote(at, 8).and_then(|at| buf.set_len(8).map(|()| at).map_err(|_| PostError::InvalidLength)) {
-            Ok(at) => self.put(op::CmpSwp::new(at, compare, swap), buf, 8),
+            Ok(at) => self.put(op::CmpSwp::new(at, compare, swap), buf),
             Err(error) => self.sink.refuse(error, buf),
         }
     }
@@ -347,7 +338,7 @@ impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> OwnedWr<S, D, T, A> 
     #[inline(always)]
     pub fn fetch_add<K: Access>(self, mut buf: Buf<D, K>, at: &RemoteRegion, add: u64) -> S::Out<Buf<D, K>> {
         match remote(at, 8).and_then(|at| buf.set_len(8).map(|()| at).map_err(|_| PostError::InvalidLength)) {
-            Ok(at) => self.put(op::FetchAdd::new(at, add), buf, 8),
+            Ok(at) => self.put(op::FetchAdd::new(at, add), buf),
             Err(error) => self.sink.refuse(error, buf),
         }
     }

@@ -6,7 +6,8 @@
 #![expect(unsafe_code)]
 // UNSAFETY: posts memory that the slab of the queue owns.
 
-use super::flight::{Entry, Flight, Held};
+use super::flight::{Entry, Flight};
+use super::held::Held;
 use super::rejected::{Rejected, reject};
 use crate::qp::transport::Sends;
 use core::marker::PhantomData;
@@ -24,12 +25,7 @@ struct Undo<'q, D: Driver> {
 
 impl<D: Driver> Drop for Undo<'_, D> {
     fn drop(&mut self) {
-        let mut token = self.first;
-        let end = self.flight.slab.next_token();
-        while token != end {
-            drop(self.flight.slab.take(token));
-            token = token.wrapping_add(1);
-        }
+        self.flight.drop_from(self.first);
         // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
         unsafe { self.flight.slab.retract(self.first) };
     }
@@ -55,7 +51,7 @@ impl<D: Driver, T> core::fmt::Debug for OwnedBatch<'_, D, T> {
 impl<'q, D: Driver, T: Sends> OwnedBatch<'q, D, T> {
     #[inline(always)]
     pub(super) fn new(engine: &'q mut D::SendQueue, flight: &'q Flight<D>) -> Self {
-        let undo = Undo { flight, first: flight.slab.next_token() };
+        let undo = Undo { flight, first: flight.slab.next_count() };
         Self { inner: engine.batch(), undo, error: None, _transport: PhantomData }
     }
 
@@ -88,7 +84,7 @@ pub trait Sink<D: Driver>: sealed::Sink<D> {}
 
 mod sealed {
     use super::{Address, Driver, Operation, Payload, SendFlags};
-    use crate::owned::flight::Held;
+    use crate::owned::held::Held;
     use crate::owned::rejected::sealed::Lend;
     use uverbs_core::provider::PostError;
 
@@ -182,22 +178,28 @@ impl<D: Driver> sealed::Sink<D> for Push<'_, '_, D> {
         P: Payload<D::Sge>,
     {
         // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
-        match unsafe { self.flight.slab.insert(Entry { wr_id, held }) } {
-            Ok(token) => {
-                let wr = Wr { wr_id: self.flight.wr_id(token), flags };
+        match unsafe { self.flight.slab.vacant() } {
+            Some(vacant) => {
+                let wr = Wr { wr_id: vacant.fill(Entry { wr_id, held }), flags };
                 // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the batch is
                 // dropped without having been posted.
                 unsafe { self.inner.push(wr, to, op, data) }
             }
-            Err(_) => _ = self.error.get_or_insert(PostError::QueueFull),
+            None => {
+                // SAFETY: this is the only copy.
+                unsafe { held.release() };
+                self.refuse_plain(PostError::QueueFull);
+            }
         }
     }
 
+    #[inline(always)]
     fn refuse<B>(self, error: PostError, value: B) {
         drop(value);
         self.refuse_plain(error);
     }
 
+    #[inline(always)]
     fn refuse_plain(self, error: PostError) {
         self.error.get_or_insert(error);
     }
@@ -249,17 +251,17 @@ impl<D: Driver> sealed::Sink<D> for Once<'_, D> {
     {
         let Self { engine, flight } = self;
         // SAFETY: this value borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
-        let token = match unsafe { flight.slab.insert(Entry { wr_id, held }) } {
-            Ok(token) => token,
-            Err(entry) => {
-                return Err(Rejected { error: PostError::QueueFull, returned: B::give_back(entry.held) });
-            }
+        let Some(vacant) = (unsafe { flight.slab.vacant() }) else {
+            // SAFETY: this is the only copy.
+            let returned = unsafe { B::give_back(held) };
+            return Err(Rejected { error: PostError::QueueFull, returned });
         };
-        let wr = Wr { wr_id: flight.wr_id(token), flags };
+        let number = vacant.fill(Entry { wr_id, held });
+        let wr = Wr { wr_id: number, flags };
         // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the post fails.
         match unsafe { engine.post(wr, to, op, data) } {
             Ok(()) => Ok(()),
-            Err(error) => Err(rejected(flight, token, error)),
+            Err(error) => Err(rejected(flight, number, error)),
         }
     }
 
@@ -281,24 +283,29 @@ impl<D: Driver> sealed::Sink<D> for Once<'_, D> {
         unsafe { self.put::<Nothing, _, _, _>(wr, to, op, data, held) }.map_err(|rejected| rejected.error)
     }
 
+    #[inline(always)]
     fn refuse<B>(self, error: PostError, value: B) -> Result<(), Rejected<B>> {
         Err(Rejected { error, returned: Some(value) })
     }
 
+    #[inline(always)]
     fn refuse_plain(self, error: PostError) -> Result<(), PostError> {
         Err(error)
     }
 }
 
-/// What inline data own.
+/// What inline data own, or the posts of a scope.
 struct Nothing;
 
 impl<D: Driver> super::rejected::sealed::Lend<D> for Nothing {
     fn lend(self) -> Held<D> {
-        Held::Nothing
+        Held::NOTHING
     }
-    fn give_back(held: Held<D>) -> Option<Self> {
-        matches!(held, Held::Nothing).then_some(Self)
+    #[inline(always)]
+    unsafe fn give_back(held: Held<D>) -> Option<Self> {
+        // SAFETY: the contract of this function.
+        unsafe { held.release() };
+        Some(Self)
     }
 }
 
@@ -307,13 +314,13 @@ impl<D: Driver> super::rejected::sealed::Lend<D> for Nothing {
 #[inline(never)]
 fn rejected<D: Driver, B: super::rejected::sealed::Lend<D>>(
     flight: &Flight<D>,
-    token: u32,
+    number: u64,
     error: PostError,
 ) -> Rejected<B> {
-    let rejected = reject(flight, token, error);
+    let rejected = reject(flight, number, error);
     if !matches!(error, PostError::Doorbell(_)) {
-        // SAFETY: called by the only poster, which inserted this token last.
-        unsafe { flight.slab.retract(token) };
+        // SAFETY: called by the only poster, which inserted this number last.
+        unsafe { flight.slab.retract(number as u32) };
     }
     rejected
 }

@@ -3,8 +3,10 @@
 //!
 //! The key of an exposed pool opens the whole pool for as long as the pool is registered. A window has a key of its own, for
 //! one buffer. When the window is dropped, the device refuses the key, and then the buffer goes back to its pool.
+#![expect(unsafe_code)]
+// UNSAFETY: takes a window out of the word that a work request holds.
 
-use super::flight::Held;
+use super::held::{Held, Value};
 use super::pool::{Buf, RawBuf, describe, domain_of};
 use super::rejected::{Lend, sealed};
 use crate::mr::Exposed;
@@ -64,7 +66,7 @@ impl<D: Driver> Window<D> {
             core::mem::forget(buf);
             return Err(error);
         }
-        Ok(Buf::from_raw(buf).expect("`new` takes an exposed buffer"))
+        Ok(Buf::from_raw(buf))
     }
 
     /// The identity of its domain; 0, which no queue has, if the window and the buffer are of two domains.
@@ -103,11 +105,12 @@ impl<D: Driver> Lend<D> for Window<D> {}
 #[expect(private_interfaces, reason = "only this crate implements it")]
 impl<D: Driver> sealed::Lend<D> for Window<D> {
     fn lend(self) -> Held<D> {
-        Held::Window(self.parts)
+        Held::window(self.parts)
     }
-    fn give_back(held: Held<D>) -> Option<Self> {
-        match held {
-            Held::Window(parts) => Some(Self { parts }),
+    unsafe fn give_back(held: Held<D>) -> Option<Self> {
+        // SAFETY: the contract of this function.
+        match unsafe { held.open() } {
+            Value::Window(parts) => Some(Self { parts }),
             _ => None,
         }
     }

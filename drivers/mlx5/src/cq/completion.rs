@@ -10,6 +10,7 @@ use core::mem::MaybeUninit;
 use uverbs_core::attr::WcExFlags;
 use uverbs_core::provider::completion::Completion as CompletionTrait;
 use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
+use uverbs_mlx5_hw::cqe::MLX5_CQE_RESP_WR_IMM;
 
 /// The values of a completion that are needed after its WR is retired. The poster may reuse the WQE and its record from
 /// then on.
@@ -226,6 +227,11 @@ impl CompletionTrait for Completion<'_> {
     #[inline(always)]
     fn byte_len(&self) -> u32 {
         self.cqe.byte_cnt()
+    }
+    #[inline(always)]
+    fn received_len(&self) -> u32 {
+        let writes_nothing = self.parsed.tail.op_own().opcode() == MLX5_CQE_RESP_WR_IMM;
+        if writes_nothing { 0 } else { self.cqe.byte_cnt() }
     }
     #[inline(always)]
     fn qp_num(&self) -> u32 {

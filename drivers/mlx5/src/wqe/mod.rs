@@ -61,9 +61,13 @@ impl Sge {
     /// From values in host order; `length` is at most 2^31.
     #[inline(always)]
     pub(crate) const fn from_host(addr: u64, length: u32, lkey: u32) -> Self {
-        // The counts of 0 and 2^31 bytes are exchanged.
-        let count = if length & (MAX_SGE_LENGTH - 1) == 0 { length ^ MAX_SGE_LENGTH } else { length };
-        Self { words: [((count as u64) << 32 | lkey as u64).to_be(), addr.to_be()] }
+        Self { words: [((Self::count(length) as u64) << 32 | lkey as u64).to_be(), addr.to_be()] }
+    }
+
+    /// The count of a length: the counts of 0 and 2^31 bytes are exchanged.
+    #[inline(always)]
+    const fn count(length: u32) -> u32 {
+        if length & (MAX_SGE_LENGTH - 1) == 0 { length ^ MAX_SGE_LENGTH } else { length }
     }
 
     /// Whether the entry is empty or has 2^31 bytes.
@@ -80,6 +84,11 @@ impl WireSge for Sge {
             return Err(PostError::InvalidLength);
         }
         Ok(Self::from_host(addr, length, lkey))
+    }
+    #[inline(always)]
+    fn with_length(self, length: u32) -> Self {
+        let key = self.words[0] & u64::from(u32::MAX).to_be();
+        Self { words: [key | (u64::from(Self::count(length)) << 32).to_be(), self.words[1]] }
     }
     #[inline(always)]
     fn addr(&self) -> u64 {
