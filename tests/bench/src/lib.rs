@@ -17,6 +17,7 @@ mod floor;
 mod list;
 mod many;
 mod measure;
+mod owned;
 mod places;
 mod poll;
 mod recv;
@@ -88,6 +89,7 @@ fn pin() {
 pub fn more_rows(rows: &mut Rows, world: &'static World<Exclusive>) {
     send::more_rows(rows, world);
     list::more_rows(rows, world);
+    owned::rows(rows);
 }
 
 /// The program of a locking, with rows of its own.

@@ -125,7 +125,7 @@ fn names(lines: &[Line], locking: Locking, faces: &[Face]) -> Vec<String> {
 }
 
 /// Instructions per operation of the measurements with these names; callgrind's dumps stay in the folder.
-fn count(
+pub(crate) fn count(
     names: &[String],
     folder: &str,
     program: impl FnOnce(&[String]) -> Command,

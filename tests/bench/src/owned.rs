@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Rows: posts and polls of queues that own their buffers, for comparison with the rows of the typed face.
+#![expect(unsafe_code)]
+// UNSAFETY: reads an array that a poll has filled.
+
+use crate::device::{self, Kind, Ring, Seen, Whose};
+use crate::measure::measured;
+use crate::places::{RKEY, remote_addr};
+use crate::{BATCH, CHUNK, RING_ENTRIES, Rows, ok};
+use core::array;
+use core::hint::black_box;
+use core::mem::MaybeUninit;
+use std::cell::RefCell;
+use uverbs::attr::QpCap;
+use uverbs::mlx5::Mlx5;
+use uverbs::owned::{Buf, OwnedCq, OwnedQp, OwnedRecvQueue, OwnedSendQueue, OwnedWr, Pool, Sink};
+use uverbs::provider::op::Connected;
+use uverbs::{ConnectAttr, Rc, RemoteRegion};
+
+/// Buffers of a chunk, which posts move out.
+type Bufs = [MaybeUninit<Buf<Mlx5>>; CHUNK as usize];
+/// Where a poll leaves buffers.
+type Back = [MaybeUninit<Option<Buf<Mlx5>>>; CHUNK as usize];
+type Remotes = [RemoteRegion; CHUNK as usize];
+
+/// The objects of the rows.
+struct Owned {
+    qp: OwnedQp<Mlx5, Rc>,
+    cq: OwnedCq<Mlx5>,
+    ring: Ring,
+    whose: Whose,
+    posted: u16,
+    received: u16,
+    /// Those that are not posted.
+    bufs: Box<Bufs>,
+    back: Box<Back>,
+    remotes: Remotes,
+    _pool: Pool<Mlx5>,
+}
+
+impl Owned {
+    fn create() -> Self {
+        let context = device::open();
+        let td = context.alloc_td().expect("a thread domain");
+        let pd = context.alloc_pd().expect("a PD").parent_domain(&td).expect("a parent domain");
+        let cq = context.owned_cq(RING_ENTRIES - 1, None).expect("a CQ");
+        let ring = Ring::of_last_cq(RING_ENTRIES);
+        let cap = QpCap {
+            max_send_wr: CHUNK,
+            max_recv_wr: 2 * CHUNK,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        let qp = pd.owned_qp::<Rc>().cq(&cq).cap(cap).create().expect("a QP");
+        let whose = Whose { user_index: Seen::now().user_index, qp_num: qp.qp_num() };
+        let attr = ConnectAttr { sgid_index: Some(3), ..ConnectAttr::default() };
+        qp.init(&attr).expect("INIT");
+        let here = qp.control().endpoint(1, &attr).expect("an endpoint");
+        qp.connect(&here, &here, &attr).expect("RTS");
+        let pool = pd.pool(CHUNK, 64).build().expect("a pool");
+        let bufs = Box::new(array::from_fn(|_| MaybeUninit::new(pool.get().expect("a buffer"))));
+        let remotes =
+            array::from_fn(|i| RemoteRegion::new(remote_addr(i as u32), 64, RKEY).expect("a range"));
+        Self {
+            qp,
+            cq,
+            ring,
+            whose,
+            posted: 0,
+            received: 0,
+            bufs,
+            back: Box::new([const { MaybeUninit::uninit() }; _]),
+            remotes,
+            _pool: pool,
+        }
+    }
+
+    /// Completes the sends of a chunk, one by one.
+    fn complete_sends(&mut self) {
+        for _ in 0..CHUNK {
+            self.ring.complete(self.whose, self.posted, Kind::Requester);
+            self.posted = self.posted.wrapping_add(1);
+        }
+    }
+
+    fn complete_receives(&mut self) {
+        for _ in 0..CHUNK {
+            self.ring.complete(self.whose, self.received, Kind::Responder);
+            self.received = self.received.wrapping_add(1);
+        }
+    }
+
+    /// Polls what was completed.
+    fn drain(&mut self) {
+        let n = polls(&mut self.cq, BATCH as usize, &mut self.back);
+        self.take_back(n);
+    }
+
+    /// Takes the buffers that a poll has left.
+    fn take_back(&mut self, n: usize) {
+        assert_eq!(n, CHUNK as usize, "completions");
+        for (slot, place) in self.back.iter().zip(self.bufs.iter_mut()) {
+            // SAFETY: the poll has written as many slots as it has found completions. None is read twice, because the next poll
+            // writes them again.
+            let mut buf = unsafe { slot.assume_init_read() }.expect("a buffer");
+            buf.set_len(64).expect("the capacity");
+            place.write(buf);
+        }
+    }
+
+    /// Measures the posts of a chunk.
+    fn sends<const WRITE: bool>(&mut self, batch: u32) {
+        let Self { qp, bufs, remotes, .. } = self;
+        let queue = qp.sq();
+        measured(|| match batch {
+            1 => singles::<WRITE>(queue, black_box(bufs), black_box(remotes)),
+            _ => batches::<WRITE>(queue, black_box(bufs), black_box(remotes)),
+        });
+        self.complete_sends();
+        self.drain();
+    }
+}
+
+#[inline(always)]
+fn put<S: Sink<Mlx5>, const WRITE: bool>(
+    wr: OwnedWr<S, Mlx5, Rc, Connected>,
+    buf: Buf<Mlx5>,
+    remote: &RemoteRegion,
+) -> S::Out<Buf<Mlx5>> {
+    if WRITE { wr.signaled().write(buf, remote) } else { wr.signaled().send(buf) }
+}
+
+/// The buffer of the i-th request.
+#[inline(always)]
+fn take(bufs: &Bufs, i: u32) -> Buf<Mlx5> {
+    // SAFETY: the buffers of a chunk are there before it is posted, and each is moved out once.
+    unsafe { bufs[i as usize].assume_init_read() }
+}
+
+#[inline(never)]
+fn singles<const WRITE: bool>(queue: &mut OwnedSendQueue<Mlx5, Rc>, bufs: &Bufs, remotes: &Remotes) {
+    for i in 0..CHUNK {
+        put::<_, WRITE>(queue.post(i.into()), take(bufs, i), &remotes[i as usize]).unwrap_or_else(ok);
+    }
+}
+
+#[inline(never)]
+fn batches<const WRITE: bool>(queue: &mut OwnedSendQueue<Mlx5, Rc>, bufs: &Bufs, remotes: &Remotes) {
+    for first in (0..CHUNK).step_by(BATCH as usize) {
+        let mut batch = queue.batch();
+        for i in first..first + BATCH {
+            put::<_, WRITE>(batch.wr(i.into()), take(bufs, i), &remotes[i as usize]);
+        }
+        batch.complete().unwrap_or_else(ok);
+    }
+}
+
+#[inline(never)]
+fn recv_singles(queue: &mut OwnedRecvQueue<Mlx5>, bufs: &Bufs) {
+    for i in 0..CHUNK {
+        queue.post(i.into(), take(bufs, i)).unwrap_or_else(ok);
+    }
+}
+
+#[inline(never)]
+fn recv_batches(queue: &mut OwnedRecvQueue<Mlx5>, bufs: &Bufs) {
+    for first in (0..CHUNK).step_by(BATCH as usize) {
+        let mut batch = queue.batch();
+        for i in first..first + BATCH {
+            batch.push(i.into(), take(bufs, i));
+        }
+        batch.complete().unwrap_or_else(ok);
+    }
+}
+
+/// Polls a chunk and keeps the buffers.
+#[inline(never)]
+fn polls(cq: &mut OwnedCq<Mlx5>, batch: usize, back: &mut Back) -> usize {
+    let (mut sum, mut polled, mut n) = (0, 0, 0);
+    let mut slots = back.iter_mut();
+    while polled < CHUNK as usize {
+        n += cq
+            .poll_each(batch, |done| {
+                sum += done.wr_id() + u64::from(done.status().0);
+                if let Some(slot) = slots.next() {
+                    slot.write(done.buf());
+                }
+            })
+            .unwrap_or_else(ok);
+        polled += batch;
+    }
+    black_box(sum);
+    n
+}
+
+/// Adds the rows.
+pub fn rows(rows: &mut Rows) {
+    let owned: &'static RefCell<Owned> = Box::leak(Box::new(RefCell::new(Owned::create())));
+    for batch in [1, BATCH] {
+        let mut add = |name: &str, chunk: fn(&mut Owned, u32)| {
+            rows.add("owned", name, batch, CHUNK, move || chunk(&mut owned.borrow_mut(), black_box(batch)));
+        };
+        add("post_send write", |owned, batch| owned.sends::<true>(batch));
+        add("post_send send", |owned, batch| owned.sends::<false>(batch));
+        add("post_recv", |owned, batch| {
+            let Owned { qp, bufs, .. } = owned;
+            let queue = qp.rq().expect("a receive queue");
+            measured(|| match batch {
+                1 => recv_singles(queue, black_box(bufs)),
+                _ => recv_batches(queue, black_box(bufs)),
+            });
+            owned.complete_receives();
+            owned.drain();
+        });
+        add("poll requester", |owned, batch| {
+            let Owned { qp, bufs, remotes, .. } = owned;
+            batches::<true>(qp.sq(), bufs, remotes);
+            owned.complete_sends();
+            owned.poll(batch);
+        });
+        add("poll responder", |owned, batch| {
+            let Owned { qp, bufs, .. } = owned;
+            recv_batches(qp.rq().expect("a receive queue"), bufs);
+            owned.complete_receives();
+            owned.poll(batch);
+        });
+    }
+}
+
+impl Owned {
+    /// Measures the polls of a chunk.
+    fn poll(&mut self, batch: u32) {
+        let Self { cq, back, .. } = self;
+        let n = measured(|| polls(cq, black_box(batch as usize), black_box(back)));
+        self.take_back(n);
+    }
+}

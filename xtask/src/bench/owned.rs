@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The cost of queues that own their buffers (`uverbs::owned`), over the typed face, which is `unsafe`.
+
+use super::measure;
+use super::programs::Ours;
+use super::rows::{Face, Locking};
+use anyhow::{Context, Result};
+use comfy_table::{CellAlignment, Table, presets};
+
+/// Instructions of a work request that an owned one may cost more.
+const LIMIT: f64 = 25.0;
+
+/// The measurements that both have, with the same name, the size of the batch, and the limit of the difference.
+///
+/// A post moves the buffer to a slot of the queue's slab: it checks the domain and the slot, writes the slot's three words and
+/// counts, about 22 instructions. In batches the registers are too few for both the slab and the send queue. A poll finds the
+/// slab, claims the slot by a compare-and-swap, moves the words out, frees the slot, and checks for unsignaled work requests
+/// before it, about 35 instructions; and the typed face's callback, which is smaller, keeps more of the queue in registers.
+const ROWS: [(&str, u32, f64); 10] = [
+    ("post_send write", 1, LIMIT),
+    ("post_send write", 32, 36.0),
+    ("post_send send", 1, LIMIT),
+    ("post_send send", 32, 31.0),
+    ("post_recv", 1, LIMIT),
+    ("post_recv", 32, 33.0),
+    ("poll requester", 1, 66.0),
+    ("poll requester", 32, 48.0),
+    ("poll responder", 1, 80.0),
+    ("poll responder", 32, 70.0),
+];
+
+/// A measurement of both.
+#[derive(Clone, Debug)]
+pub(crate) struct Cost {
+    name: String,
+    typed: f64,
+    owned: f64,
+    limit: f64,
+}
+
+impl Cost {
+    fn more(&self) -> f64 {
+        self.owned - self.typed
+    }
+
+    fn is_over(&self) -> bool {
+        self.more() > self.limit
+    }
+}
+
+/// Counts the instructions of both, with exclusive queues.
+pub(crate) fn count(ours: &Ours) -> Result<Vec<Cost>> {
+    let rows = || ROWS.into_iter().map(|(name, batch, limit)| (format!("{name} x{batch}"), limit));
+    let faces = [Face::Typed.name(), "owned"];
+    let names: Vec<_> = rows().flat_map(|(row, _)| faces.map(|face| format!("{face} {row}"))).collect();
+    let counts = measure::count(&names, "owned", |tool| ours.command(tool, Locking::Exclusive))?;
+    let of = |face: &str, row: &str| counts.get(&format!("{face} {row}")).copied().context("a count");
+    rows()
+        .map(|(name, limit)| {
+            Ok(Cost { typed: of(faces[0], &name)?, owned: of(faces[1], &name)?, name, limit })
+        })
+        .collect()
+}
+
+/// The table of the costs.
+fn table(costs: &[Cost]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN);
+    table.set_header(["owned buffers, exclusive queues", "typed", "owned", "more", "limit", "verdict"]);
+    for column in 1..5 {
+        table.column_mut(column).expect("a column of the header").set_cell_alignment(CellAlignment::Right);
+    }
+    for cost in costs {
+        table.add_row([
+            cost.name.clone(),
+            format!("{:.1}", cost.typed),
+            format!("{:.1}", cost.owned),
+            format!("{:.1}", cost.more()),
+            format!("{}", cost.limit),
+            (if cost.is_over() { "over" } else { "ok" }).to_owned(),
+        ]);
+    }
+    table
+}
+
+/// Prints them, and returns whether all are within their limits.
+pub(crate) fn passes(costs: &[Cost]) -> bool {
+    eprintln!("{}", table(costs));
+    for cost in costs.iter().filter(|cost| cost.is_over()) {
+        let Cost { name, typed, owned, .. } = cost;
+        eprintln!("bench: owned buffers, {name}: {owned:.1} instructions, the typed face has {typed:.1}");
+    }
+    let over = costs.iter().filter(|cost| cost.is_over()).count();
+    eprintln!("bench: {} measurements of owned buffers have a limit; {over} fail", costs.len());
+    over == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_is_a_difference() {
+        let cost = |owned| Cost { name: "x".into(), typed: 100.0, owned, limit: LIMIT };
+        assert!(passes(&[cost(125.0), cost(90.0)]));
+        assert!(!passes(&[cost(125.1)]));
+        assert!(table(&[cost(125.1)]).to_string().contains("over"));
+    }
+}
