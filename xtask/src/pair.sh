@@ -22,18 +22,20 @@ across() {
     echo "VM $LAB_SIDE: $what: ok"
 }
 
-C="ibv_rc_pingpong -d $LAB_DEV_A -n 200"
-WE="uverbs pingpong rc -d $LAB_DEV_A -n 200"
+# RoCE needs the GID of the address.
+[ $LAB_LINK = roce ] && gid="-g $LAB_GID_INDEX" gid_of_perftest="-x $LAB_GID_INDEX"
+C="ibv_rc_pingpong -d $LAB_DEV_A $gid -n 200"
+WE="uverbs pingpong rc -d $LAB_DEV_A $gid -n 200"
 [ $LAB_SIDE = 1 ] && c_serves=$C we_serve=$WE || c_serves=$WE we_serve=$C
 lid=$(cat /sys/class/infiniband/$LAB_DEV_A/ports/1/lid)
-[ $((lid > 64)) = $((LAB_SIDE - 1)) ] || fail "the port has LID $lid"
+[ $LAB_LINK = roce ] || [ $((lid > 64)) = $((LAB_SIDE - 1)) ] || fail "the port has LID $lid"
 across "C and C, rc" $C
 across "uverbs and uverbs, rc" $WE
 across "server C, client uverbs" $c_serves
 across "server uverbs, client C" $we_serve
-across "C and C, uc" ibv_uc_pingpong -d $LAB_DEV_A -n 200
-across "C and C, ud" ibv_ud_pingpong -d $LAB_DEV_A -n 200
-across "C and C, srq" ibv_srq_pingpong -d $LAB_DEV_A -n 200
-across "writes of 1 MiB" ib_write_bw -d $LAB_DEV_A -s 1048576 -n 40 -F
-across "reads of 64 KiB" ib_read_bw -d $LAB_DEV_A -s 65536 -n 200 -F
+across "C and C, uc" ibv_uc_pingpong -d $LAB_DEV_A $gid -n 200
+across "C and C, ud" ibv_ud_pingpong -d $LAB_DEV_A $gid -n 200
+across "C and C, srq" ibv_srq_pingpong -d $LAB_DEV_A $gid -n 200
+across "writes of 1 MiB" ib_write_bw -d $LAB_DEV_A $gid_of_perftest -s 1048576 -n 40 -F
+across "reads of 64 KiB" ib_read_bw -d $LAB_DEV_A $gid_of_perftest -s 65536 -n 200 -F
 tail -n 2 /tmp/out

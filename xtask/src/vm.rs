@@ -3,7 +3,7 @@
 
 use crate::cargo::{self, Program};
 use crate::repo_root;
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use std::process::ExitCode;
 use uverbs_lab::args::{BootArgs, DeviceArg, LinkArg};
 use uverbs_lab::{Device, Lab, Outcome, Share, Task};
@@ -44,8 +44,8 @@ enum What {
 /// Boot two VMs whose mlx5 devices are on one fabric, and run a command in both
 ///
 /// Each VM has its own device process; the second one joins the fabric of the first (`uverbs-hca --join`). A network
-/// connects the guests, so that programs can exchange their addresses. The command gets LAB_SIDE, 1 or 2, and LAB_PEER,
-/// the address of the other guest; `uverbs` is installed. Without a command, rdma-core's programs and uverbs run
+/// connects the guests, so that programs can exchange their addresses. The command gets LAB_SIDE, 1 or 2, and LAB_ADDRESS
+/// and LAB_PEER, the addresses of this guest and of the other one; `uverbs` is installed. Without a command, rdma-core's programs and uverbs run
 /// pingpongs and bandwidth tests between the guests.
 #[derive(clap::Args, Clone)]
 pub(crate) struct PairArgs {
@@ -189,7 +189,6 @@ const PAIR: &str = include_str!("pair.sh");
 /// Boots two VMs that are on one fabric.
 fn pair(args: &PairArgs) -> Result<ExitCode> {
     let mut boot = args.boot.clone();
-    ensure!(boot.link.is_none_or(|link| link == LinkArg::Ib), "two VMs are joined by InfiniBand only");
     boot.device = DeviceArg::Mlx5;
     boot.timeout.get_or_insert(480);
     let uverbs = cargo::build_static(Program::Bin { package: "uverbs-tools", name: "uverbs" })?;

@@ -144,8 +144,10 @@ if [ -n "$LAB_SIDE" ]; then
     must /sbin/modprobe virtio_net
     wait_for "network to the other VM" test -e /sys/class/net/eth0
     must $ip link set eth0 name wire
-    must $ip addr add 10.0.2.$LAB_SIDE/24 dev wire
+    must $ip addr add $LAB_ADDRESS/24 dev wire
     must $ip link set wire up
+    hostname lab$LAB_SIDE
+    printf '10.0.2.1 lab1\n10.0.2.2 lab2\n' >> /etc/hosts
 fi
 
 setup_$LAB_DEVICE

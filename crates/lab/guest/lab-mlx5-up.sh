@@ -33,6 +33,8 @@ for dev in $LAB_DEV_A $LAB_DEV_B; do wait_for "device $dev" test -e $ib/$dev; do
 
 netdev() { ls $ib/$1/device/net; }
 has_netdev() { [ -n "$(netdev $1)" ]; }
+# The GID of an IPv4 address 10.0.0.N.
+gid_of() { printf '0000:0000:0000:0000:0000:ffff:0a00:%04x' "${1##*.}"; }
 gid_is() { [ "$(cat $ib/$1/ports/1/gids/$LAB_GID_INDEX)" = "$2" ]; }
 
 # A network device of this name, up, with this address.
@@ -53,12 +55,14 @@ if [ "$LAB_LINK" = roce ]; then
     for dev in all $LAB_NETDEV_A $LAB_NETDEV_B; do
         echo 0 > /proc/sys/net/ipv4/conf/$dev/rp_filter
         echo 1 > /proc/sys/net/ipv4/conf/$dev/accept_local
+        # The other guest of a pair gets one answer, from the device that has the address.
+        echo 1 > /proc/sys/net/ipv4/conf/$dev/arp_ignore
     done
     mac() { cat /sys/class/net/$1/address; }
     $ip neigh replace $LAB_IP_B lladdr "$(mac $LAB_NETDEV_B)" dev $LAB_NETDEV_A nud permanent || fail "no neighbour B"
     $ip neigh replace $LAB_IP_A lladdr "$(mac $LAB_NETDEV_A)" dev $LAB_NETDEV_B nud permanent || fail "no neighbour A"
-    wait_for "gid $LAB_GID_INDEX of $LAB_IP_A" gid_is $LAB_DEV_A 0000:0000:0000:0000:0000:ffff:0a00:0001
-    wait_for "gid $LAB_GID_INDEX of $LAB_IP_B" gid_is $LAB_DEV_B 0000:0000:0000:0000:0000:ffff:0a00:0002
+    wait_for "gid $LAB_GID_INDEX of $LAB_IP_A" gid_is $LAB_DEV_A "$(gid_of $LAB_IP_A)"
+    wait_for "gid $LAB_GID_INDEX of $LAB_IP_B" gid_is $LAB_DEV_B "$(gid_of $LAB_IP_B)"
 fi
 for dev in $LAB_DEV_A $LAB_DEV_B; do wait_for "active port of $dev" grep -q ACTIVE $ib/$dev/ports/1/state; done
 exit 0

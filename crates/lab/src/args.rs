@@ -180,14 +180,15 @@ impl BootArgs {
     /// not a success.
     ///
     /// # Errors
-    /// A guest cannot be started, or the devices are not mlx5 devices on InfiniBand.
+    /// A guest cannot be started, or the devices are not mlx5 devices.
     pub fn pair(&self, lab: &Lab, devices: &[Device], task: &Task) -> Result<Outcome> {
         let mut first = Outcome::Exit(0);
         for series in self.kernels()? {
             for device in devices {
                 let outcomes = lab.pair(&self.spec(series, device.clone(), task.clone()))?;
                 for (side, outcome) in outcomes.into_iter().enumerate() {
-                    lab.say(format!("kernel {}, VM {}: status {}", series.name, side + 1, outcome.code()));
+                    let name = format!("kernel {}, {}, VM {}", series.name, device.label(), side + 1);
+                    lab.say(format!("{name}: status {}", outcome.code()));
                     first = first.or(outcome);
                 }
             }

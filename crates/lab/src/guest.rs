@@ -16,7 +16,8 @@
 //! | `LAB_NS_A`, `LAB_NS_B` | a command prefix that enters the end's network namespace; empty if both ends share a namespace |
 //! | `LAB_TCP_HOST_A`, `LAB_TCP_HOST_B` | the address of a TCP server that was started with that prefix; the connection does not use the RDMA link |
 //! | `LAB_TCP_HOST` | the value of `LAB_TCP_HOST_A` |
-//! | `LAB_SIDE`, `LAB_PEER` | the number of this guest of a pair, 1 or 2, and the address of the other guest |
+//! | `LAB_SIDE` | the number of this guest of a pair, 1 or 2 |
+//! | `LAB_ADDRESS`, `LAB_PEER` | in a pair, the addresses of this guest and of the other one on the network between them; the names `lab1` and `lab2` are in `/etc/hosts` |
 //! | `LAB_BARE` | `1` in the bare guest, otherwise not set |
 //!
 //! The full guest has these helpers in `/usr/bin`: `lab-link up|down A|B`, `lab-netem A|B off|ARGS...`, `lab-counters`,
@@ -81,7 +82,12 @@ impl Task {
 }
 
 /// The environment of the guest, as variables.
-fn environment(series: Series, device: &Device, bare: bool) -> Vec<(&'static str, String)> {
+fn environment(
+    series: Series,
+    device: &Device,
+    bare: bool,
+    wire: Option<&Wire>,
+) -> Vec<(&'static str, String)> {
     // On newer kernels, each rxe device has its own network namespace.
     let (ns, tcp) = match (series.namespaces && *device == Device::Rxe, bare) {
         (false, _) => (["", ""], ["127.0.0.1", "127.0.0.1"]),
@@ -99,6 +105,8 @@ fn environment(series: Series, device: &Device, bare: bool) -> Vec<(&'static str
         Device::Mlx5 { .. } => ["mlx5_0", "mlx5_1"],
     };
     let (ips, netdevs) = match device.link() {
+        // Both guests of a pair are on one link.
+        Link::Roce if wire.is_some_and(|wire| wire.side == 2) => (["10.0.0.3", "10.0.0.4"], ["v0", "v1"]),
         Link::Roce | Link::Iwarp => (["10.0.0.1", "10.0.0.2"], ["v0", "v1"]),
         Link::Ib => (["", ""], ["", ""]),
     };
@@ -130,7 +138,13 @@ fn environment(series: Series, device: &Device, bare: bool) -> Vec<(&'static str
     if bare {
         vars.push(("LAB_BARE", "1"));
     }
-    vars.into_iter().map(|(name, value)| (name, value.to_owned())).collect()
+    let mut vars: Vec<_> = vars.into_iter().map(|(name, value)| (name, value.to_owned())).collect();
+    if let Some(Wire { side, .. }) = wire {
+        vars.push(("LAB_SIDE", side.to_string()));
+        vars.push(("LAB_ADDRESS", format!("10.0.2.{side}")));
+        vars.push(("LAB_PEER", format!("10.0.2.{}", 3 - side)));
+    }
+    vars
 }
 
 /// The initramfs part of one boot: init, helpers, environment, the user's files and the task.
@@ -145,11 +159,8 @@ pub(crate) fn part(spec: &Spec, wire: Option<&Wire>) -> Result<Vec<u8>> {
     }
     cpio.file("usr/bin/lab-mlx5-up", 0o755, include_bytes!("../guest/lab-mlx5-up.sh"));
     let mut env = String::new();
-    for (name, value) in environment(spec.series, &spec.device, *bare) {
+    for (name, value) in environment(spec.series, &spec.device, *bare, wire) {
         env.push_str(&format!("export {name}={}\n", quoted(&value)));
-    }
-    if let Some(wire) = wire {
-        env.push_str(&format!("export LAB_SIDE={} LAB_PEER=10.0.2.{}\n", wire.side, 3 - wire.side));
     }
     for (name, value) in &spec.env {
         env.push_str(&format!("export {name}={}\n", quoted(value)));
@@ -197,7 +208,7 @@ mod tests {
         let mlx5 = |link| Device::Mlx5 { program: PathBuf::new(), link, mkeys: Mkeys::Umr };
         for series in Series::ALL {
             for device in [Device::Rxe, Device::Siw, mlx5(Link::Ib), mlx5(Link::Roce)] {
-                let env = environment(series, &device, false);
+                let env = environment(series, &device, false, None);
                 let get = |name: &str| env.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
                 assert_eq!(get("LAB_KERNEL").as_deref(), Some(series.name));
                 assert_eq!(get("LAB_DEVICE").as_deref(), Some(device.name()));
@@ -206,7 +217,22 @@ mod tests {
                 assert_eq!(get("LAB_NS_A").unwrap().is_empty(), !apart);
                 assert_eq!(get("LAB_IP_A").unwrap().is_empty(), device.link() == Link::Ib);
                 assert_eq!(get("LAB_TCP_HOST"), get("LAB_TCP_HOST_A"));
+                assert_eq!(get("LAB_SIDE"), None);
             }
+        }
+    }
+
+    #[test]
+    fn guests_of_a_pair_have_different_addresses() {
+        let device = Device::Mlx5 { program: PathBuf::new(), link: Link::Roce, mkeys: Mkeys::Command };
+        let [one, two] = [1, 2].map(|side| {
+            environment(Series::ALL[0], &device, false, Some(&Wire { dir: String::new(), side }))
+        });
+        let get = |env: &[(&str, String)], name| env.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
+        assert_eq!(get(&one, "LAB_ADDRESS"), get(&two, "LAB_PEER"));
+        assert_eq!(get(&one, "LAB_PEER"), get(&two, "LAB_ADDRESS"));
+        for name in ["LAB_SIDE", "LAB_ADDRESS", "LAB_IP_A", "LAB_IP_B"] {
+            assert_ne!(get(&one, name), get(&two, name), "{name}");
         }
     }
 }

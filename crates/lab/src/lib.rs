@@ -110,7 +110,7 @@ impl Lab {
     /// in both. `LAB_SIDE` (1 or 2) and `LAB_PEER`, the address of the other guest, are in its environment.
     ///
     /// # Errors
-    /// The devices are not mlx5 devices on InfiniBand, or a guest cannot be started.
+    /// The devices are not mlx5 devices, or a guest cannot be started.
     pub fn pair(&self, spec: &Spec) -> Result<[Outcome; 2]> {
         vm::pair(self, spec)
     }

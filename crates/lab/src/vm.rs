@@ -2,7 +2,7 @@
 //! One boot of a VM: starts it, passes its output on while it runs, and returns its outcome.
 
 use crate::cpio::Cpio;
-use crate::device::{self, Device, Hca, Link, Wire};
+use crate::device::{self, Device, Hca, Wire};
 use crate::guest::{self, Share, Task};
 use crate::kernel::{Kernel, Series};
 use crate::port::{self, Event, Monitor, Port};
@@ -195,11 +195,7 @@ const BOOT_TRIES: u32 = 3;
 /// Boots two guests on one fabric.
 pub(crate) fn pair(lab: &Lab, spec: &Spec) -> Result<[Outcome; 2]> {
     let device = &spec.device;
-    ensure!(
-        matches!(device, Device::Mlx5 { link: Link::Ib, .. }),
-        "two guests cannot be joined by {}, only by mlx5 on InfiniBand",
-        device.label()
-    );
+    ensure!(matches!(device, Device::Mlx5 { .. }), "only mlx5 devices of two guests can be on one fabric");
     // The second device process waits a limited time for the first: both guests start at once.
     Parts::prepare(lab, spec)?;
     let sockets = RunDir::new(lab, "pair")?;
