@@ -6,16 +6,18 @@ use crate::{crates, dist, peers, pyverbs, repo_root, vm};
 use anyhow::{Context, Result, anyhow};
 use comfy_table::Table;
 use comfy_table::presets::ASCII_MARKDOWN;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 use uverbs_clients::native::{Native, Tree};
 use uverbs_clients::report::{self, Summary};
+use uverbs_clients::row::Row;
 use uverbs_clients::rows;
-use uverbs_lab::args::{BootArgs, LinkArg};
+use uverbs_lab::args::{BootArgs, DeviceArg, LinkArg};
 use uverbs_lab::root::Root;
-use uverbs_lab::{Lab, Outcome, Share, Task};
+use uverbs_lab::{HOME_SUITE, Lab, Outcome, Share, Task};
 
 /// Seconds for all rows of a device, each of which has a time limit of its own.
 const TIMEOUT: u64 = 7200;
@@ -42,6 +44,10 @@ pub(crate) struct Args {
     /// Run a short selection in the VM
     #[arg(long, requires = "vm")]
     short: bool,
+    /// Run in two VMs whose mlx5 devices are on one fabric: the clients of each row in the second one, and OpenMPI in both,
+    /// all by default with the programs of Debian 12
+    #[arg(long, requires = "vm")]
+    pair: bool,
     #[command(flatten)]
     boot: BootArgs,
 }
@@ -60,7 +66,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
 
 /// Runs the short selection in the VM.
 pub(crate) fn short(boot: BootArgs) -> Result<ExitCode> {
-    main(&Args { vm: true, filter: Vec::new(), crates: false, short: true, boot })
+    main(&Args { vm: true, filter: Vec::new(), crates: false, short: true, pair: false, boot })
 }
 
 /// Builds the library with the software HCA inside; its folder.
@@ -96,7 +102,11 @@ fn on_hca(filter: &[String], tree: Option<Tree<'_>>) -> Result<ExitCode> {
 /// Runs the rows on the devices of each selected kernel, also after a failure, and prints a table of all runs.
 fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
     let lab = vm::lab(args.boot.verbose)?;
-    let devices = vm::devices(&args.boot, LinkArg::All)?;
+    let mut boot = args.boot.clone();
+    if args.pair {
+        boot.device = DeviceArg::Mlx5;
+    }
+    let devices = vm::devices(&boot, LinkArg::All)?;
     let program = cargo::build_static(Program::Bin { package: "uverbs-clients", name: "uverbs-clients" })?;
     let mut shares = vec![Share { host: program, guest: "/usr/bin/uverbs-clients".into() }];
     for name in ["libibverbs.so.1", "libmlx5.so.1"] {
@@ -111,28 +121,38 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
     // One word: a part may begin with a hyphen.
     words.extend(args.filter.iter().map(|part| format!("--filter={part}")));
     let is_wanted = |name: &str| args.filter.is_empty() || args.filter.iter().any(|part| name.contains(part));
-    let has_suite = is_wanted("pyverbs") || args.filter.iter().any(|part| part.starts_with("pyverbs "));
+    let has_suite =
+        !args.pair && (is_wanted("pyverbs") || args.filter.iter().any(|part| part.starts_with("pyverbs ")));
     words.extend(has_suite.then_some(["--suite", pyverbs::FOLDER]).into_iter().flatten().map(str::to_owned));
-    let has_peers =
-        rows::all().any(|row| row.is_of_peers() && is_wanted(&row.name()) && (row.short || !args.short));
+    let mut wanted = rows::all().filter(|row| is_wanted(&row.name()) && (row.short || !args.short));
+    let has_peers = wanted.clone().any(Row::is_of_peers);
+    let has_mpi = args.pair && wanted.any(Row::is_mpi);
     let copies = tempfile::tempdir().context("cannot make a folder")?;
     let mut runs = Vec::new();
     for series in args.boot.kernels()? {
-        let mut boot = args.boot.clone();
+        let mut boot = boot.clone();
         series.name.clone_into(&mut boot.kernel);
-        boot.peers.get_or_insert_with(|| series.suite.to_owned());
+        // OpenMPI 4 is that of Debian 12.
+        let suite = if args.pair { HOME_SUITE } else { series.suite };
+        boot.peers.get_or_insert_with(|| suite.to_owned());
         boot.timeout = Some(timeout);
         boot.mem.get_or_insert(2048);
         boot.files.extend(shares.iter().cloned());
         // Packages that can't be fetched for one kernel leave the others.
         let files = || -> Result<Vec<Share>> {
             let mut files = if has_suite { pyverbs::shares(&lab, boot.peers())? } else { Vec::new() };
-            files.extend(if has_peers { peers::shares(&lab, boot.peers())? } else { Vec::new() });
+            for (is_wanted, set) in [(has_peers, &peers::PEERS), (has_mpi, &peers::MPI)] {
+                files.extend(if is_wanted { peers::shares(&lab, boot.peers(), set)? } else { Vec::new() });
+            }
+            // They have libraries in common.
+            let mut seen = BTreeSet::new();
+            files.retain(|share| seen.insert(share.guest.clone()));
             Ok(files)
         };
         let files = files();
         for device in &devices {
-            println!("Kernel {}, {}, programs of Debian {}", series.name, device.label(), boot.peers());
+            let label = format!("{}{}", device.label(), if args.pair { ", two VMs" } else { "" });
+            println!("Kernel {}, {label}, programs of Debian {}", series.name, boot.peers());
             let start = Instant::now();
             let copy = copies.path().join(runs.len().to_string());
             let run = || -> Result<Outcome> {
@@ -140,10 +160,14 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
                 let mut spec = boot.spec(series, device.clone(), Task::Command(words.clone()));
                 spec.shares.extend(files.iter().cloned());
                 spec.copy = Some(copy.clone());
+                if args.pair {
+                    let [first, second] = lab.pair(&spec)?;
+                    return Ok(first.or(second));
+                }
                 lab.run(&spec)
             };
             let mut outcome = run().unwrap_or_else(|error| {
-                eprintln!("clients: kernel {}, {}: {error:#}", series.name, device.label());
+                eprintln!("clients: kernel {}, {label}: {error:#}", series.name);
                 Outcome::Broken
             });
             let output = String::from_utf8_lossy(&fs::read(&copy).unwrap_or_default()).into_owned();
@@ -153,7 +177,7 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
             }
             runs.push(Run {
                 kernel: series.name,
-                device: device.label(),
+                device: label,
                 rdma_core: rdma_core(&lab, boot.peers()),
                 outcome,
                 output,

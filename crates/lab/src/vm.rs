@@ -50,7 +50,8 @@ pub struct Spec {
     pub append: String,
     /// Whether the console's log is kept after a success, too.
     pub keep_log: bool,
-    /// A file that gets a copy of the task's standard output; of the last boot, if there are several.
+    /// A file that gets a copy of the task's standard output; of the last boot, if there are several; of the first guest of
+    /// a pair.
     pub copy: Option<PathBuf>,
 }
 
@@ -200,7 +201,11 @@ pub(crate) fn pair(lab: &Lab, spec: &Spec) -> Result<[Outcome; 2]> {
     Parts::prepare(lab, spec)?;
     let sockets = RunDir::new(lab, "pair")?;
     let name = sockets.path.file_name().context("odd path")?.to_string_lossy();
-    let run = |side| run(lab, spec, Some(&Wire { dir: format!("../{name}"), side }));
+    let second = Spec { copy: None, ..spec.clone() };
+    let run = |side| {
+        let spec = if side == 1 { spec } else { &second };
+        run(lab, spec, Some(&Wire { dir: format!("../{name}"), side }))
+    };
     let run = &run;
     let [first, second] = std::thread::scope(|scope| {
         let both = [1, 2].map(|side| scope.spawn(move || run(side)));

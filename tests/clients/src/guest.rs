@@ -3,10 +3,14 @@
 //!
 //! The environment is that of `uverbs_lab::guest`. The server has the device at one end of the link, the client that at the
 //! other end. Each row runs with rdma-core's library, which is installed in the guest, with ours, and with one end of each.
+//!
+//! In a pair of guests, the first one runs the rows. Their clients are in the second guest.
 
+use crate::mpi::{self, Job};
 use crate::native::ends;
 use crate::process::{End, Group};
 use crate::pyverbs;
+use crate::remote;
 use crate::report::{Cell, Ends, FINISHED, Line, Report, twice};
 use crate::row::{Family, Names, Place, Row};
 use crate::rows;
@@ -31,9 +35,19 @@ const LIMIT: Duration = Duration::from_secs(90);
 const POLLING: Duration = Duration::from_millis(500);
 /// The time after which such a server, if it still runs, has missed packets.
 const AGAIN: Duration = Duration::from_secs(2);
+/// The time limit of a job of MPI. Several processes poll on each emulated CPU.
+const JOB_LIMIT: Duration = Duration::from_secs(300);
 
 /// UCX's transports on libibverbs, which some packages of it lack: 1.23 of Debian 14.
 const UCX_MODULE: &str = "/usr/lib/x86_64-linux-gnu/ucx/libuct_ib.so.0";
+
+/// The combinations of libraries, and whether the server and the client have ours.
+const ALL: [(Ends, bool, bool); 4] = [
+    (Ends::C, false, false),
+    (Ends::Ours, true, true),
+    (Ends::CServesOurs, false, true),
+    (Ends::OursServesC, true, false),
+];
 
 /// The parameters of a run.
 #[derive(Clone, Debug)]
@@ -56,12 +70,13 @@ struct Link {
     addresses: [String; 2],
     /// Of the network devices; empty on InfiniBand.
     macs: [String; 2],
-    /// Commands that enter the network namespaces.
+    /// Commands that enter the network namespaces, or run a command in the other guest.
     prefixes: [Vec<String>; 2],
     host: String,
     gid: String,
     place: Place,
     has_controller: bool,
+    is_pair: bool,
 }
 
 impl Link {
@@ -93,7 +108,23 @@ impl Link {
             has_controller: Command::new("cmtime").arg("-h").output().is_ok_and(|out| {
                 [out.stdout, out.stderr].iter().any(|text| text.windows(13).any(|w| w == b"-C controller"))
             }),
+            is_pair: false,
         })
+    }
+
+    /// The link between the first devices of two guests, for the first guest.
+    fn between(own: String, peer: &str) -> Result<Self> {
+        let mut link = Self::from_env()?;
+        let netdev = env::var("LAB_NETDEV_A").unwrap_or_default();
+        link.devices = [link.devices[0].clone(), link.devices[0].clone()];
+        if !netdev.is_empty() {
+            link.addresses[1] = remote::output(peer, &["sh", "-c", "echo $LAB_IP_A"])?;
+            link.macs[1] = remote::output(peer, &["cat", &format!("/sys/class/net/{netdev}/address")])?;
+        }
+        link.prefixes = [Vec::new(), ["uverbs-clients", "at", peer, "--"].map(str::to_owned).to_vec()];
+        link.host = own;
+        link.is_pair = true;
+        Ok(link)
     }
 }
 
@@ -103,7 +134,17 @@ impl Guest {
     /// # Errors
     /// This is not the lab's guest, or a program can't be started.
     pub fn run(&self) -> Result<bool> {
-        let link = Link::from_env()?;
+        let Ok(peer) = env::var("LAB_PEER") else { return self.table(&Link::from_env()?) };
+        let own = env::var("LAB_ADDRESS").context("LAB_ADDRESS is not set")?;
+        mpi::install_agent()?;
+        if env::var("LAB_SIDE").is_ok_and(|side| side != "1") {
+            return remote::serve().map(|()| true);
+        }
+        let _session = remote::session(&peer)?;
+        self.table(&Link::between(own, &peer)?)
+    }
+
+    fn table(&self, link: &Link) -> Result<bool> {
         let mut report = Report::default();
         let mut port = FIRST_PORT;
         let begin = Instant::now();
@@ -129,6 +170,14 @@ impl Guest {
                 );
                 continue;
             }
+            if link.is_pair && !row.is_for_pair() {
+                report.leave_out(row.name(), "it has no server and client");
+                continue;
+            }
+            if !link.is_pair && row.is_mpi() {
+                report.leave_out(row.name(), "it needs two VMs");
+                continue;
+            }
             if self.limit.is_some_and(|limit| begin.elapsed() >= limit) {
                 report.not_reached(row.name());
                 continue;
@@ -138,10 +187,11 @@ impl Guest {
                     report.leave_out(row.name(), "its files are not installed");
                     continue;
                 }
-                ("pyverbs", Some(suite)) => self.suite(&link, suite),
-                ("ibv_devinfo", _) => self.output(&link, row),
-                ("ibv_asyncwatch", _) => self.events(&link, row),
-                _ => self.row(&link, row, &mut port),
+                ("pyverbs", Some(suite)) => self.suite(link, suite),
+                ("ibv_devinfo", _) => self.output(link, row),
+                ("ibv_asyncwatch", _) => self.events(link, row),
+                _ if row.is_mpi() => self.job(link, row),
+                _ => self.row(link, row, &mut port),
             };
             // Another row may still run.
             let line = line.unwrap_or_else(|error| Line {
@@ -163,14 +213,8 @@ impl Guest {
 
     /// A row with each combination of libraries.
     fn row(&self, link: &Link, row: &Row, port: &mut u16) -> Result<Line> {
-        let all = [
-            (Ends::C, false, false),
-            (Ends::Ours, true, true),
-            (Ends::CServesOurs, false, true),
-            (Ends::OursServesC, true, false),
-        ];
         let mut cells = Vec::new();
-        for (kind, server, client) in all {
+        for (kind, server, client) in ALL {
             *port += 1;
             let command = |is_client: bool, ours: bool| {
                 let end = usize::from(is_client);
@@ -185,12 +229,13 @@ impl Guest {
                     has_controller: link.has_controller,
                 };
                 let words = [row.program.to_owned()].into_iter().chain(row.words(is_client, &names));
+                // By env(1), because the program may run in the other guest.
+                let ours = ours.then(|| format!("LD_LIBRARY_PATH={}", self.library.display()));
+                let variables = row.variables().iter().map(|(name, value)| format!("{name}={value}"));
+                let words = ["env".to_owned()].into_iter().chain(ours).chain(variables).chain(words);
                 let mut words = link.prefixes[end].iter().cloned().chain(words);
                 let mut cmd = Command::new(words.next().unwrap_or_default());
-                cmd.args(words).envs(row.variables().iter().copied());
-                if ours {
-                    self.use_ours(&mut cmd);
-                }
+                cmd.args(words);
                 cmd
             };
             let run = || {
@@ -207,6 +252,37 @@ impl Guest {
             };
             // A program that is not in the guest fails with both libraries.
             cells.push((kind, cell.unwrap_or_else(|error| Cell::Fail(format!("{error:#}")))));
+        }
+        Ok(Line { name: row.name(), cells })
+    }
+
+    /// A job of MPI in both guests. The first guest's ranks are those that serve.
+    fn job(&self, link: &Link, row: &Row) -> Result<Line> {
+        let library = self.library.to_string_lossy();
+        let (transports, args) = row.args.split_once(' ').context("a row of MPI has no transports")?;
+        let words: Vec<&str> = [row.program].into_iter().chain(args.split(' ')).collect();
+        let mut cells = Vec::new();
+        for (kind, first, second) in ALL {
+            let job = Job {
+                transports,
+                words: &words,
+                ranks: if args.starts_with("collectives") { 2 } else { 1 },
+                devices: [0, 1].map(|end| link.devices[end].as_str()),
+                libraries: [first, second].map(|ours| ours.then_some(&*library)),
+            };
+            let cell = twice(&row.name(), || {
+                let mut group = Group::new(JOB_LIMIT)?;
+                let process = group.start(&mut job.command())?;
+                Ok(match group.wait(process) {
+                    End::Exit(0) => {
+                        println!("{}: {}\n{}", row.name(), kind.name(), group.output(process).trim_end());
+                        Cell::Pass
+                    }
+                    // The reason is not among the last lines, which are advice.
+                    end => Cell::Fail(format!("{end}\n{}", group.output(process))),
+                })
+            })?;
+            cells.push((kind, cell));
         }
         Ok(Line { name: row.name(), cells })
     }

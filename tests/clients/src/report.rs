@@ -24,7 +24,7 @@ pub enum Ends {
 
 impl Ends {
     /// The heading of its column.
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::C => "C",
             Self::Ours => "ours",

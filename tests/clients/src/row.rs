@@ -2,8 +2,8 @@
 //! A row: a program with its arguments, the way in which it names its device and its peer, and where it runs.
 
 use Family::{
-    Cm, Endless, Ethernet, Fabric, Multicast, Perftest, Pingpong, Qperf, Rping, Single, Ucp, Uct, Udaddy,
-    Watch,
+    Cm, Endless, Ethernet, Fabric, Mpi, Multicast, Perftest, Pingpong, Qperf, Rma, Rping, Single, Ucp, Uct,
+    Udaddy, Watch,
 };
 use Place::{Ib, Native, Roce, Rxe};
 
@@ -32,6 +32,10 @@ pub enum Family {
     Ucp,
     /// libfabric's `fi_pingpong`, verbs provider.
     Fabric,
+    /// `fi_rma` of this crate: the RMA of libfabric's verbs provider.
+    Rma,
+    /// `mpi_bench` of this crate, run by mpirun(1) in both guests of a pair. The first argument is the list of UCX's transports.
+    Mpi,
     /// `qperf`: its client has all arguments. The server does not end.
     Qperf,
     /// `ibv_asyncwatch`: prints events of a port that goes down and up. It does not end.
@@ -138,7 +142,7 @@ impl Row {
     /// Whether the server listens at a TCP port.
     pub fn has_port(&self) -> bool {
         match self.family {
-            Pingpong | Uct | Ucp | Fabric | Qperf => true,
+            Pingpong | Uct | Ucp | Fabric | Rma | Qperf => true,
             Perftest => !self.uses_cm(),
             _ => false,
         }
@@ -151,7 +155,17 @@ impl Row {
 
     /// Whether its program is of a package that the guest's image does not have.
     pub fn is_of_peers(&self) -> bool {
-        matches!(self.family, Uct | Ucp | Fabric | Qperf)
+        matches!(self.family, Uct | Ucp | Fabric | Rma | Qperf)
+    }
+
+    /// Whether it runs only in two guests.
+    pub fn is_mpi(&self) -> bool {
+        self.family == Mpi
+    }
+
+    /// Whether it runs with the server in one guest and the client in the other.
+    pub fn is_for_pair(&self) -> bool {
+        !matches!(self.family, Single | Watch)
     }
 
     /// Whether perftest or qperf connects by librdmacm.
@@ -164,6 +178,7 @@ impl Row {
         match self.family {
             // libfabric starts each of its providers otherwise, which takes several seconds on an emulated CPU.
             Fabric => &[("FI_PROVIDER", "verbs")],
+            Rma if self.args.contains("msg") => &[("FI_PROVIDER", "verbs")],
             _ => &[],
         }
     }
@@ -174,6 +189,9 @@ impl Row {
         let mut args = self.args.to_owned();
         let (client, address_of_family) = match self.family {
             Single | Watch => ("", format!("-d {device}")),
+            Rma => (address.as_str(), format!("-b {own} -p {port}")),
+            // The words of `mpirun` are made elsewhere.
+            Mpi => ("", String::new()),
             Pingpong => (host.as_str(), format!("-d {device} -g {gid} -p {port}")),
             Perftest if self.uses_cm() => (address.as_str(), format!("-d {device} -p {port} -F")),
             Perftest => (host.as_str(), format!("-d {device} -x {gid} -p {port} -F")),
@@ -271,6 +289,10 @@ mod tests {
         assert_eq!(
             words("fi_pingpong -e dgram -I 20 -S 1024", false),
             "-p verbs -d d-dgram -B 7 -e dgram -I 20 -S 1024"
+        );
+        assert_eq!(
+            words("fi_rma -e msg -o read -n 100 -S 65536", true),
+            "-b 1.2.3.5 -p 7 -e msg -o read -n 100 -S 65536 1.2.3.4"
         );
         assert_eq!(words("raw_ethernet_bw -n 50 -s 512", false), "--server -d d -B 2:2 -E 2:3 -n 50 -s 512");
         assert_eq!(words("cmtime -c 5", true), "-s 1.2.3.4 -p 7 -c 5");

@@ -5,6 +5,7 @@
 
 mod libfabric;
 mod librdmacm;
+mod openmpi;
 mod perftest;
 mod qperf;
 mod rdma_core;
@@ -14,10 +15,18 @@ mod ucx;
 use crate::row::Row;
 
 /// The tables, in the order in which they run.
-const TABLES: &[&[Row]] =
-    &[rdma_core::ROWS, perftest::ROWS, librdmacm::ROWS, ucx::ROWS, libfabric::ROWS, qperf::ROWS, suite::ROWS];
+const TABLES: &[&[Row]] = &[
+    rdma_core::ROWS,
+    perftest::ROWS,
+    librdmacm::ROWS,
+    ucx::ROWS,
+    libfabric::ROWS,
+    openmpi::ROWS,
+    qperf::ROWS,
+    suite::ROWS,
+];
 
 /// All rows.
-pub fn all() -> impl Iterator<Item = &'static Row> {
+pub fn all() -> impl Iterator<Item = &'static Row> + Clone {
     TABLES.iter().copied().flatten()
 }
