@@ -3,17 +3,19 @@
 //!
 //! Both give the connected QP and a [`Link`], which tells when the peer has gone, also if it was killed.
 
+use crate::nic::Nic;
 use anyhow::{Context as _, Result, bail};
-use core::net::SocketAddr;
+use core::net::{Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::io::Read;
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use uverbs::attr::AccessFlags;
+use uverbs::device::DeviceInfo;
 use uverbs::owned::OwnedQp;
-use uverbs::{ConnectAttr, Driver, Endpoint, Rc, WithDeadline};
-use uverbs_cm::{ConnParam, EventChannel, EventKind, Id, Request, Resolved};
+use uverbs::{ConnectAttr, Context, Driver, Endpoint, Rc, WithDeadline};
+use uverbs_cm::{ConnParam, EventKind, Id, PortSpace, Request, Resolved};
 
 /// The time limit for a peer to answer during the connection.
 pub const LIMIT: Duration = Duration::from_secs(20);
@@ -103,8 +105,9 @@ pub fn param(access: AccessFlags, srq: bool) -> ConnParam {
 /// The server does not answer or refuses; those of `prepare`.
 pub fn connect<D: Driver>(
     mut qp: OwnedQp<D, Rc>,
+    context: &Context<D>,
+    nic: &Nic,
     target: &Target,
-    manager: impl FnOnce() -> uverbs_cm::Result<EventChannel>,
     path: Path,
     prepare: impl FnOnce(&mut OwnedQp<D, Rc>) -> Result<()>,
 ) -> Result<(OwnedQp<D, Rc>, Link)> {
@@ -121,7 +124,11 @@ pub fn connect<D: Driver>(
             Ok((qp, Link::Tcp(stream.into_inner())))
         }
         Target::Cm(address) => {
-            let resolved = Resolved::new(&manager()?, *address)?;
+            // Without it, the route could go by another device of this machine.
+            let source = source(context, address.is_ipv4());
+            let manager = nic.connection_manager()?;
+            let resolved = Resolved::with(&manager, PortSpace::Tcp, source, *address, LIMIT)?;
+            check_device(resolved.device(), nic.name())?;
             let param = param(AccessFlags::empty(), false);
             let prepared = resolved.prepare(&qp, &param)?;
             prepare(&mut qp)?;
@@ -172,13 +179,20 @@ pub fn accept_cm<D: Driver>(
     Ok(link)
 }
 
-/// Checks that a request came by the device that the server has opened.
+/// The IPv4 address of the first port of a RoCE device. Other devices are found by the route to the server.
+fn source<D: Driver>(context: &Context<D>, is_ipv4: bool) -> Option<SocketAddr> {
+    let gid = context.best_gid(1).ok().filter(|_| is_ipv4)?.gid;
+    let address = Ipv6Addr::from(gid.0).to_ipv4_mapped()?;
+    Some((address, 0).into())
+}
+
+/// Checks that a connection goes by the device that this program has opened.
 ///
 /// # Errors
-/// It came by another one.
-pub fn check_device(request: &Request, name: &str) -> Result<()> {
-    match request.device() {
-        Ok(info) if info.name != name => bail!("the request came by {}, not by {name}", info.name),
+/// It goes by another one.
+pub fn check_device(device: uverbs_cm::Result<DeviceInfo>, name: &str) -> Result<()> {
+    match device {
+        Ok(info) if info.name != name => bail!("the connection goes by {}, not by {name}", info.name),
         // A software NIC has no entry in the machine's list.
         Ok(_) | Err(_) => Ok(()),
     }

@@ -16,6 +16,7 @@ use uverbs::hca::{Fabric, Hca};
 use uverbs::mlx5::Mlx5;
 use uverbs::owned::{OwnedCq, OwnedQp, Pool};
 use uverbs::{AnyDriver, Context, ImmData, Rc};
+use uverbs_examples::kv::aio;
 use uverbs_examples::kv::bench::{check, measure};
 use uverbs_examples::kv::client::{Ask, Way};
 use uverbs_examples::kv::proto::{Answer, HEADER, MESSAGE, Op, Request, Status, Welcome};
@@ -203,8 +204,7 @@ impl Hostile {
             }
             Ok(())
         };
-        let (qp, link) =
-            link::connect(qp, target, || nic.connection_manager(), Path::default(), receive).unwrap();
+        let (qp, link) = link::connect(qp, &context, &nic, target, Path::default(), receive).unwrap();
         Self { qp, cq, pool, link }
     }
 
@@ -484,6 +484,87 @@ fn processes_share_a_fabric() {
     assert!(server.0.wait().unwrap().success(), "{said}");
     assert!(said.contains("(0 malformed"), "{said}");
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// The server and the clients that are futures; and a client of each kind with the server of the other.
+#[test]
+fn futures_speak_the_same_protocol() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (sync_server, target, hca, fabric) = server(small());
+    let nic = Nic::Software(hca.clone());
+    let Target::Tcp(sync_address) = target else { panic!("{target:?}") };
+    let report = runtime.block_on(async {
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let there = Nic::Software(fabric.device("hca2").build());
+        let serving = tokio::spawn(async move {
+            aio::serve::<Mlx5>(&there, listener, small(), async { _ = stopped.await }).await
+        });
+        let mut tasks = tokio::task::JoinSet::new();
+        for number in 0..4 {
+            let mut client = aio::Client::<Mlx5>::connect(&nic, address, Path::default()).await.unwrap();
+            tasks.spawn(async move { aio::check(&mut client, number, 50).await });
+        }
+        let mut other = aio::Client::<Mlx5>::connect(&nic, sync_address, Path::default()).await.unwrap();
+        aio::check(&mut other, 4, 50).await.unwrap();
+        other.shutdown().await.unwrap();
+        while let Some(task) = tasks.join_next().await {
+            task.unwrap().unwrap();
+        }
+        let (blocking, target) = (hca.clone(), Target::Tcp(address));
+        let sync = move || check(&mut client(&blocking, &target, Way::Best), 5, 50).unwrap();
+        tokio::task::spawn_blocking(sync).await.unwrap();
+        // One client is still connected when the server ends.
+        let late = aio::Client::<Mlx5>::connect(&nic, address, Path::default()).await.unwrap();
+        drop(stop);
+        let report = serving.await.unwrap().unwrap();
+        drop(late);
+        report
+    });
+    assert_eq!((report.clients, report.malformed, report.lost), (6, 0, 0), "{report:?}");
+    assert_eq!(ended(sync_server).clients, 1);
+    assert_eq!(hca.violations(), []);
+}
+
+#[test]
+fn hostile_clients_do_not_stop_the_server_of_futures() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let fabric = Fabric::new(7);
+    let (there, hca) = (fabric.device("hca0").build(), fabric.device("hca1").build());
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let target = Target::Tcp(listener.local_addr().unwrap());
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let serving = runtime.spawn(async move {
+        aio::serve::<Mlx5>(&Nic::Software(there), listener, small(), async { _ = stopped.await }).await
+    });
+    let mut hostile = Hostile::new(&hca, &target, 16);
+    hostile.send(&message(Op::Release, 6, 12345, b"", b""));
+    assert_eq!(hostile.fate(), Fate::Answer(Status::Malformed, 6));
+    hostile.send(&[1; HEADER - 1]);
+    assert_eq!(hostile.fate(), Fate::Disconnected);
+    // This one takes no answers. Its task waits for it, and only its task.
+    let mut deaf = Hostile::new(&hca, &target, 0);
+    deaf.send(&message(Op::Get, 1, 0, b"no such key", b""));
+    check(&mut client(&hca, &target, Way::Best), 1, 30).unwrap();
+    drop(stop);
+    let report = runtime.block_on(serving).unwrap().unwrap();
+    assert_eq!((report.clients, report.malformed, report.broken, report.lost), (3, 2, 1, 0), "{report:?}");
+    drop(deaf);
+}
+
+#[test]
+fn the_program_also_runs_on_futures() {
+    for (options, says) in [(&["--async"][..], "every result was right"), (&["--async", "--bench"], "p99.9")]
+    {
+        let output = Command::new(env!("CARGO_BIN_EXE_kv"))
+            .args(["-c", "2", "-n", "20", "--sizes", "16,4096"])
+            .args(options)
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout.clone()).unwrap();
+        assert!(output.status.success() && text.contains(says), "{output:?}");
+    }
 }
 
 #[test]

@@ -8,8 +8,11 @@ use core::net::SocketAddr;
 use nix::sys::signal::{SigSet, Signal};
 use std::net::ToSocketAddrs as _;
 use std::path::PathBuf;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 use uverbs::AnyDriver;
-use uverbs_examples::kv::bench::{check, measure};
+use uverbs_examples::kv::aio;
+use uverbs_examples::kv::bench::{Figures, check, measure};
 use uverbs_examples::kv::client::Way;
 use uverbs_examples::kv::{Client, Config, Listen, Report, Server};
 use uverbs_examples::link::{Path, Target};
@@ -65,6 +68,9 @@ struct Args {
     /// Write large values without immediate data also if the device has them
     #[arg(long)]
     no_imm: bool,
+    /// Use the server and clients that are futures, on tokio; a client has one request outstanding. Without --cm
+    #[arg(long = "async", conflicts_with_all = ["cm", "no_imm", "get", "put", "delete"])]
+    is_async: bool,
     /// Print the value of a key
     #[arg(long, value_name = "KEY", requires = "connect")]
     get: Option<String>,
@@ -83,6 +89,10 @@ fn main() -> Result<()> {
         (Some(socket), Some(_)) => Joint::Listen(socket),
         (Some(socket), None) => Joint::Join(socket),
     };
+    if args.is_async {
+        let nic = find(core::slice::from_ref(&args.device), joint)?.pop().context("one name, one device")?;
+        return tokio::runtime::Runtime::new()?.block_on(run_async(&args, &nic));
+    }
     // The threads of the server inherit the mask, so that the signals wait for this thread.
     let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
     if args.serve.is_some() {
@@ -120,14 +130,84 @@ fn resolve(address: &str) -> Result<SocketAddr> {
 }
 
 fn serve(args: &Args, nic: &Nic, at: SocketAddr) -> Result<Server> {
+    Server::start::<AnyDriver>(nic, if args.cm { Listen::Cm(at) } else { Listen::Tcp(at) }, config(args))
+}
+
+fn config(args: &Args) -> Config {
     let default = Config::default();
-    let config = Config {
+    Config {
         clients: default.clients.max(args.clients),
         immediate: !args.no_imm,
         path: Path { gid_index: args.gid_index },
         ..default
-    };
-    Server::start::<AnyDriver>(nic, if args.cm { Listen::Cm(at) } else { Listen::Tcp(at) }, config)
+    }
+}
+
+/// The same with futures.
+async fn run_async(args: &Args, nic: &Nic) -> Result<()> {
+    match (&args.serve, &args.connect) {
+        (Some(at), _) => {
+            let listener = TcpListener::bind(resolve(at)?).await?;
+            println!("listening on {}", listener.local_addr()?);
+            let mut terminate = signal(SignalKind::terminate())?;
+            let stop = async {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = tokio::signal::ctrl_c() => {}
+                }
+            };
+            report(aio::serve::<AnyDriver>(nic, listener, config(args), stop).await?)
+        }
+        (None, Some(to)) => clients_async(args, nic, resolve(to)?).await,
+        (None, None) => {
+            let listener = TcpListener::bind("localhost:0").await?;
+            let at = listener.local_addr()?;
+            let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+            let (there, config) = (nic.clone(), config(args));
+            let server = tokio::spawn(async move {
+                // The sender is dropped when the clients are done.
+                let stop = async { _ = stopped.await };
+                aio::serve::<AnyDriver>(&there, listener, config, stop).await
+            });
+            let ran = clients_async(args, &nic.neighbour("hca1"), at).await;
+            drop(stop);
+            ran.and(report(server.await??))
+        }
+    }
+}
+
+async fn clients_async(args: &Args, nic: &Nic, to: SocketAddr) -> Result<()> {
+    let path = Path { gid_index: args.gid_index };
+    let mut all = Vec::new();
+    for _ in 0..args.clients {
+        all.push(aio::Client::<AnyDriver>::connect(nic, to, path).await?);
+    }
+    if args.bench {
+        let figures = aio::measure(nic.name(), all, &args.sizes, args.requests).await?;
+        return print(args, &figures);
+    }
+    let mut tasks = tokio::task::JoinSet::new();
+    for (number, mut client) in (0..).zip(all) {
+        let count = args.requests;
+        tasks.spawn(async move {
+            aio::check(&mut client, number, count).await?;
+            client.shutdown().await
+        });
+    }
+    while let Some(task) = tasks.join_next().await {
+        task??;
+    }
+    println!("{} clients made {} requests each; every result was right", args.clients, args.requests);
+    Ok(())
+}
+
+fn print(args: &Args, figures: &Figures) -> Result<()> {
+    if args.json {
+        println!("{}", serde_json::to_string(figures)?);
+    } else {
+        print!("{}", figures.table());
+    }
+    Ok(())
 }
 
 fn report(Report { clients, requests, malformed, broken, lost }: Report) -> Result<()> {
@@ -149,12 +229,7 @@ fn clients(args: &Args, nic: &Nic, to: SocketAddr) -> Result<()> {
     let mut all = (0..args.clients).map(|_| connect()).collect::<Result<Vec<_>>>()?;
     if args.bench {
         let figures = measure(nic.name(), &mut all, &args.sizes, args.depth, args.requests)?;
-        if args.json {
-            println!("{}", serde_json::to_string(&figures)?);
-        } else {
-            print!("{}", figures.table());
-        }
-        return Ok(());
+        return print(args, &figures);
     }
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..)

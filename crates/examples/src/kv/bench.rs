@@ -4,6 +4,7 @@
 use super::client::{Ask, Client, Outcome};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use core::fmt::Write as _;
+use core::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -12,7 +13,7 @@ use std::time::Instant;
 use uverbs::Driver;
 
 /// Keys of each client.
-const KEYS: u32 = 8;
+pub(super) const KEYS: u32 = 8;
 
 /// A sequence of numbers that depends on the seed only (xorshift64*).
 #[derive(Clone, Debug)]
@@ -35,7 +36,7 @@ impl Numbers {
     }
 }
 
-fn key(client: u32, n: u32) -> [u8; 16] {
+pub(super) fn key(client: u32, n: u32) -> [u8; 16] {
     let mut key = *b"client..........";
     key[8..12].copy_from_slice(&client.to_be_bytes());
     key[12..].copy_from_slice(&n.to_be_bytes());
@@ -43,7 +44,7 @@ fn key(client: u32, n: u32) -> [u8; 16] {
 }
 
 /// A value that is different for each seed.
-fn value(seed: u32, len: usize) -> Vec<u8> {
+pub(super) fn value(seed: u32, len: usize) -> Vec<u8> {
     (0..len).map(|i| (seed as usize).wrapping_mul(31).wrapping_add(i) as u8).collect()
 }
 
@@ -194,26 +195,39 @@ fn row<D: Driver>(
         for thread in threads {
             all.add(thread.join().map_err(|_| anyhow!("a client panicked"))??)?;
         }
-        Ok::<_, anyhow::Error>((all, begin.elapsed().as_secs_f64()))
+        Ok::<_, anyhow::Error>((all, begin.elapsed()))
     })?;
-    let rate = f64::from(requests) * count as f64 / seconds;
-    let micros = |nanos: u64| nanos as f64 / 1000.0;
-    let quantile = |q| micros(latencies.value_at_quantile(q));
-    Ok(Row {
-        kind,
-        bytes,
-        rate,
-        megabytes: rate * bytes as f64 / 1e6,
-        p50: quantile(0.5),
-        p90: quantile(0.9),
-        p99: quantile(0.99),
-        p999: quantile(0.999),
-        max: micros(latencies.max()),
-    })
+    Ok(Row::new(kind, bytes, requests as usize * count, seconds, &latencies))
+}
+
+impl Row {
+    /// From the time of `count` requests, and their latencies in nanoseconds.
+    pub(super) fn new(
+        kind: Kind,
+        bytes: usize,
+        count: usize,
+        time: Duration,
+        latencies: &Histogram<u64>,
+    ) -> Self {
+        let rate = count as f64 / time.as_secs_f64();
+        let micros = |nanos: u64| nanos as f64 / 1000.0;
+        let quantile = |q| micros(latencies.value_at_quantile(q));
+        Self {
+            kind,
+            bytes,
+            rate,
+            megabytes: rate * bytes as f64 / 1e6,
+            p50: quantile(0.5),
+            p90: quantile(0.9),
+            p99: quantile(0.99),
+            p999: quantile(0.999),
+            max: micros(latencies.max()),
+        }
+    }
 }
 
 /// Latencies from 1 ns to 100 s, with 3 digits.
-fn histogram() -> Result<Histogram<u64>> {
+pub(super) fn histogram() -> Result<Histogram<u64>> {
     Ok(Histogram::new_with_bounds(1, 100_000_000_000, 3)?)
 }
 

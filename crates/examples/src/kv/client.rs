@@ -156,7 +156,7 @@ impl<D: Driver> Client<D> {
             }
             Ok(())
         };
-        let (mut qp, link) = link::connect(qp, target, || nic.connection_manager(), path, receive)?;
+        let (mut qp, link) = link::connect(qp, &context, nic, target, path, receive)?;
         let welcome = hello(&mut qp, &mut cq, &mut waiter, &messages)?;
         let values = pd.pool(VALUES, welcome.slot_size).build()?;
         let max_inline = qp.cap().max_inline_data as usize;

@@ -21,13 +21,16 @@
 //! | [`store`] | the values |
 //! | [`server`] | the server: its threads, the SRQ, connections and their end |
 //! | [`client`] | the client, with several requests outstanding |
+//! | [`aio`] | both as futures |
 //! | [`mod@bench`] | rates and latencies |
 
+pub mod aio;
 pub mod bench;
 pub mod client;
 mod peer;
 pub mod proto;
 pub mod server;
+mod session;
 pub mod store;
 
 pub use client::{Client, Outcome};

@@ -9,8 +9,9 @@
 //! A client that disconnects, is killed or breaks the protocol ends in the same way: its QP is moved to ERR; the worker polls until the QP
 //! takes no more receives of the SRQ (`LAST_WQE_REACHED`); then it destroys the QP. So each receive comes back.
 
-use super::peer::{Broken, Peer, RECV, Shop};
+use super::peer::{Peer, RECV};
 use super::proto::{HEADER, MAX_KEY, MESSAGE, Welcome};
+use super::session::{Broken, Shop};
 use super::store::Store;
 use crate::link::{self, Link, Path};
 use crate::nic::Nic;
@@ -41,7 +42,7 @@ const SHORT: Duration = Duration::from_millis(20);
 /// How often the door checks whether the server ends.
 const DOOR: Duration = Duration::from_millis(100);
 /// The time limit for `LAST_WQE_REACHED`, which old kernels do not raise for rxe.
-const LAST_WQE_LIMIT: Duration = Duration::from_secs(1);
+pub(super) const LAST_WQE_LIMIT: Duration = Duration::from_secs(1);
 /// Completions of one poll.
 const BATCH: usize = 64;
 
@@ -189,8 +190,34 @@ impl Server {
 
 /// The sends that a QP of the server may have outstanding: an answer to each request, of which the last ones may be
 /// complete but not polled.
-fn send_depth(config: &Config) -> u32 {
+pub(super) fn send_depth(config: &Config) -> u32 {
     2 * config.credits + 32
+}
+
+/// Bytes from one slot to the next.
+fn slot_stride(config: &Config) -> u32 {
+    (config.max_value + (HEADER + MAX_KEY) as u32).next_multiple_of(64)
+}
+
+/// What the server tells its clients, without the address of their slots and without immediate data.
+pub(super) fn welcome(config: &Config) -> uverbs::Result<Welcome> {
+    let slot_stride = slot_stride(config);
+    Ok(Welcome {
+        credits: config.credits,
+        max_value: config.max_value,
+        slot_size: config.max_value + (HEADER + MAX_KEY) as u32,
+        slot_stride,
+        slots: config.slots,
+        immediate: false,
+        region: RemoteRegion::new(0, u64::from(config.slots) * u64::from(slot_stride), 0)?,
+    })
+}
+
+/// The memory of a client's slots, with a key of its own.
+pub(super) fn slots<D: Driver>(pd: &ProtectionDomain<D>, config: &Config) -> Result<Buf<D, Exposed>> {
+    let len = config.slots * slot_stride(config);
+    let pool = pd.pool(1, len).exposed(AccessFlags::REMOTE_WRITE).build()?;
+    pool.get().context("a new pool has its buffer")
 }
 
 /// The thread that executes the requests.
@@ -201,6 +228,7 @@ struct Worker<D: Driver> {
     /// Completions of QPs whose handshake is not complete.
     early: HashMap<u32, Vec<Completed<D>>>,
     receives: Pool<D>,
+    answers: Pool<D>,
     shop: Shop<D>,
     /// Receives that are to be posted again.
     spare: Vec<Buf<D>>,
@@ -225,22 +253,12 @@ impl<D: Driver> Worker<D> {
         let srq = pd.owned_srq(&SrqInitAttr { attr, ..SrqInitAttr::default() })?;
         let receives = pd.pool(receive_count, MESSAGE as u32).build()?;
         let answers = pd.pool(sends, MESSAGE as u32).build()?;
-        let slot_size = config.max_value + (HEADER + MAX_KEY) as u32;
-        let slot_stride = slot_size.next_multiple_of(64);
-        let mut welcome = Welcome {
-            credits: config.credits,
-            max_value: config.max_value,
-            slot_size,
-            slot_stride,
-            slots: config.slots,
-            immediate: false,
-            region: RemoteRegion::new(0, u64::from(config.slots) * u64::from(slot_stride), 0)?,
-        };
+        let mut welcome = welcome(&config)?;
         let store = Store::new(&pd, config.keys as usize, config.values, config.max_value)?;
         let shelf = Shelf { cq, srq, pd, context, config, stop, wake };
         welcome.immediate = config.immediate && shelf.qp(SendOpsFlags::RDMA_WRITE_WITH_IMM).is_ok();
-        let shop = Shop { store, answers, scratch: Vec::new(), welcome, requests: 0, malformed: 0 };
-        let totals = receives.available() + shop.answers.available();
+        let shop = Shop { store, scratch: Vec::new(), welcome, requests: 0, malformed: 0 };
+        let totals = receives.available() + answers.available();
         let mut spare = Vec::new();
         while let Some(buf) = receives.get() {
             spare.push(buf);
@@ -251,6 +269,7 @@ impl<D: Driver> Worker<D> {
             peers: HashMap::new(),
             early: HashMap::new(),
             receives,
+            answers,
             shop,
             spare,
             report: Report::default(),
@@ -276,12 +295,13 @@ impl<D: Driver> Worker<D> {
 
     /// Destroys the queues, and counts the buffers that came back.
     fn finish(self) -> Result<Report> {
-        let Self { shelf, waiter, peers, early, receives, mut shop, spare, mut report, totals } = self;
+        let Self { shelf, waiter, peers, early, receives, answers, mut shop, spare, mut report, totals } =
+            self;
         drop((peers, early, spare));
         // The SRQ gives its receives back when it is destroyed.
         drop(Arc::into_inner(shelf).context("a thread of the server still runs")?);
         drop(waiter);
-        let there = receives.available() + shop.answers.available();
+        let there = receives.available() + answers.available();
         report.lost = totals - there + shop.store.clear();
         (report.requests, report.malformed) = (shop.requests, shop.malformed);
         Ok(report)
@@ -356,11 +376,12 @@ impl<D: Driver> Worker<D> {
             Ok(()) if wc.opcode == WcOpcode::RECV_RDMA_WITH_IMM => {
                 // Immediate data are a number of the program, in the byte order that its two ends agree on.
                 let slot = wc.imm_data().map_or(u32::MAX, ImmData::get);
-                peer.written(&mut self.shop, slot)
+                peer.execute(&mut self.shop, &self.answers, |session, shop| session.written(shop, slot))
             }
             Ok(()) => {
                 let Some(buf) = completed.buf() else { return };
-                let done = peer.message(&mut self.shop, &buf);
+                let done =
+                    peer.execute(&mut self.shop, &self.answers, |session, shop| session.message(shop, &buf));
                 self.spare.push(buf);
                 self.report.broken += u64::from(end(peer, done));
                 return;
@@ -388,7 +409,7 @@ impl<D: Driver> Worker<D> {
     /// Sends the answers that found no room before.
     fn flush(&mut self) {
         for peer in self.peers.values_mut().filter(|p| p.closing.is_none()) {
-            let flushed = peer.flush(&self.shop.answers);
+            let flushed = peer.flush(&self.answers);
             self.report.broken += u64::from(end(peer, flushed));
         }
     }
@@ -489,7 +510,7 @@ impl<D: Driver> Shelf<D> {
         notes: &Sender<Note<D>>,
     ) -> Result<Arc<Link>> {
         let access = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
-        let slots = self.slots()?;
+        let slots = slots(&self.pd, &self.config)?;
         let arrived = |qp: OwnedQp<D, Rc>, link: &Arc<Link>| {
             let qp_num = qp.qp_num();
             let peer = Box::new(Peer::new(qp, link.clone(), serial, slots));
@@ -500,17 +521,10 @@ impl<D: Driver> Shelf<D> {
         match incoming {
             Incoming::Tcp(stream) => link::accept_tcp(qp, stream, self.config.path, access, arrived),
             Incoming::Cm(request) => {
-                link::check_device(&request, self.context.name())?;
+                link::check_device(request.device(), self.context.name())?;
                 link::accept_cm(qp, request, access, arrived)
             }
         }
-    }
-
-    /// The memory of a client's slots, with a key of its own.
-    fn slots(&self) -> Result<Buf<D, Exposed>> {
-        let stride = (self.config.max_value + (HEADER + MAX_KEY) as u32).next_multiple_of(64);
-        let pool = self.pd.pool(1, self.config.slots * stride).exposed(AccessFlags::REMOTE_WRITE).build()?;
-        pool.get().context("a new pool has its buffer")
     }
 }
 

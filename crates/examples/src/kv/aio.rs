@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The server and the client as futures, for tokio: the same protocol, so either side may be the synchronous one.
+//!
+//! Each client is a task, which receives a request, executes it and sends the answer. Its receives are those of the shared
+//! queue, which [`uverbs_aio`] refills. Clients connect by an exchange of endpoints over TCP.
+
+use super::bench::{Figures, KEYS, Kind, Numbers, Row, histogram, key, value};
+use super::client::{Ask, Outcome, Value};
+use super::proto::{Answer, HEADER, MAX_KEY, MAX_SMALL, MESSAGE, Op, Request, Status, VERSION, Welcome};
+use super::server::{Config, LAST_WQE_LIMIT, Report, send_depth, slots, welcome};
+use super::session::{Broken, Session, Shop};
+use super::store::Store;
+use crate::link::{self, LIMIT, Path};
+use crate::nic::Nic;
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use core::net::SocketAddr;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
+use uverbs::attr::{AccessFlags, QpCap, SendOpsFlags};
+use uverbs::owned::Pool;
+use uverbs::{Context, Driver, Endpoint, ImmData, ProtectionDomain, Rc, RemoteRegion, WithDeadline};
+use uverbs_aio::{Dispatcher, Qp, Srq};
+
+/// What the tasks of a server share.
+struct Shelf<D: Driver> {
+    dispatcher: Dispatcher<D>,
+    srq: Srq<D>,
+    pd: ProtectionDomain<D>,
+    answers: Pool<D>,
+    shop: Mutex<Shop<D>>,
+    config: Config,
+}
+
+/// Whether the device has immediate data: a QP that needs them can be created.
+fn has_immediate<D: Driver>(context: &Context<D>, pd: &ProtectionDomain<D>) -> uverbs::Result<bool> {
+    let cq = context.create_cq(2, None)?;
+    let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    let ops = SendOpsFlags::RDMA_WRITE_WITH_IMM;
+    match pd.qp::<Rc>().cq(&cq).cap(cap).send_ops(ops).create() {
+        Ok(_) => Ok(true),
+        Err(error) if error.is_unsupported() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Serves until `stop` is ready, and then disconnects all clients.
+///
+/// # Errors
+/// The device or the listener fails, or there is too little memory.
+pub async fn serve<D: Driver>(
+    nic: &Nic,
+    listener: TcpListener,
+    config: Config,
+    stop: impl Future<Output = ()>,
+) -> Result<Report> {
+    let context = nic.open::<D>()?;
+    let pd = context.alloc_pd()?;
+    let receive_count = (config.clients * 2 * config.credits).min(context.query_device()?.max_srq_wr);
+    let sends = config.clients * send_depth(&config);
+    let dispatcher = Dispatcher::builder(&context).cqe(receive_count + sends).build()?;
+    // As many messages may wait for their tasks as there are receives.
+    let receives = pd.pool(2 * receive_count, MESSAGE as u32).build()?;
+    let answers = pd.pool(sends, MESSAGE as u32).build()?;
+    let totals = receives.available() + answers.available();
+    let srq = dispatcher.srq(&pd, &receives, receive_count)?;
+    let immediate = config.immediate && has_immediate(&context, &pd)?;
+    let welcome = Welcome { immediate, ..welcome(&config)? };
+    let store = Store::new(&pd, config.keys as usize, config.values, config.max_value)?;
+    let shop = Mutex::new(Shop { store, scratch: Vec::new(), welcome, requests: 0, malformed: 0 });
+    let shelf = Arc::new(Shelf { dispatcher, srq, pd, answers: answers.clone(), shop, config });
+    let driving = tokio::spawn(shelf.dispatcher.clone().drive());
+    let (stopped, stopping) = watch::channel(());
+    let mut report = Report::default();
+    let mut tasks = JoinSet::new();
+    let mut stop = core::pin::pin!(stop);
+    let ended = loop {
+        tokio::select! {
+            () = &mut stop => break Ok(()),
+            accepted = listener.accept() => match accepted {
+                // Dropping the stream refuses the client.
+                Ok((stream, _)) if tasks.len() < config.clients as usize => {
+                    tasks.spawn(attend(shelf.clone(), stream, stopping.clone()));
+                }
+                Ok(_) => {}
+                Err(error) => break Err(error.into()),
+            },
+            Some(task) = tasks.join_next() => count(&mut report, task?),
+        }
+    };
+    drop((stopped, stopping));
+    while let Some(task) = tasks.join_next().await {
+        count(&mut report, task?);
+    }
+    driving.abort();
+    let _ = driving.await;
+    let Shelf { dispatcher, srq, shop, answers: same, .. } =
+        Arc::into_inner(shelf).context("a task of the server still runs")?;
+    drop((srq, dispatcher, same));
+    let mut shop = shop.into_inner().unwrap_or_else(PoisonError::into_inner);
+    report.lost = totals - receives.available() - answers.available() + shop.store.clear();
+    (report.requests, report.malformed) = (shop.requests, shop.malformed);
+    ended.map(|()| report)
+}
+
+/// Counts a client that has gone.
+fn count(report: &mut Report, (accepted, served): (bool, Result<()>)) {
+    report.clients += u64::from(accepted);
+    report.broken += u64::from(accepted && served.is_err());
+    if let (false, Err(error)) = (accepted, served) {
+        eprintln!("kv: a client was not accepted: {error:#}");
+    }
+}
+
+/// The task of a client. Returns whether it was accepted.
+async fn attend<D: Driver>(
+    shelf: Arc<Shelf<D>>,
+    stream: TcpStream,
+    mut stopping: watch::Receiver<()>,
+) -> (bool, Result<()>) {
+    let (qp, session, mut stream) = match greet(&shelf, stream).await {
+        Ok(client) => client,
+        Err(error) => return (false, Err(error)),
+    };
+    let mut byte = [0];
+    let served = tokio::select! {
+        served = answer(&shelf, &qp, session) => served,
+        // The end of the stream is that of the client.
+        _ = stream.read(&mut byte) => Ok(()),
+        _ = stopping.changed() => Ok(()),
+    };
+    let aborted = match shelf.dispatcher.timeout(LAST_WQE_LIMIT, qp.abort()).await {
+        // The device did not report that it takes no more receives of the SRQ.
+        Ok(()) | Err(uverbs_aio::Error::TimedOut) => Ok(()),
+        Err(error) => Err(error.into()),
+    };
+    (true, served.and(aborted))
+}
+
+/// Connects to a client.
+async fn greet<D: Driver>(shelf: &Shelf<D>, stream: TcpStream) -> Result<(Qp<D>, Session<D>, TcpStream)> {
+    let access = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
+    let attr = link::attr(shelf.config.path, access);
+    let depth = send_depth(&shelf.config);
+    let qp = shelf.dispatcher.qp(&shelf.pd).depth(depth, 0).inline(super::INLINE).srq(&shelf.srq).create()?;
+    let session = Session::new(slots(&shelf.pd, &shelf.config)?);
+    qp.init(&attr)?;
+    let here = qp.endpoint(qp.qp_num(), &attr)?;
+    let stream = stream.into_std()?;
+    // A client may take its time, so this waits in a thread for blocking calls.
+    let (stream, there) = spawn_blocking(move || {
+        let mut stream = WithDeadline::new(stream, LIMIT);
+        Endpoint::receive(&mut stream).map(|there| (stream.into_inner(), there))
+    })
+    .await??;
+    qp.connect(&here, &there, &attr)?;
+    here.send(&stream)?;
+    Ok((qp, session, TcpStream::from_std(stream)?))
+}
+
+/// Answers requests until the connection fails.
+async fn answer<D: Driver>(shelf: &Shelf<D>, qp: &Qp<D>, mut session: Session<D>) -> Result<()> {
+    loop {
+        let message = qp.recv().await?;
+        let reply = {
+            let mut shop = shelf.shop.lock().unwrap_or_else(PoisonError::into_inner);
+            match message.imm() {
+                Some(slot) => session.written(&mut shop, slot.get()),
+                None => session.message(&mut shop, &message),
+            }
+        };
+        drop(message);
+        let reply = reply.map_err(|Broken| anyhow!("the client broke the protocol"))?;
+        match reply.bytes() {
+            [] => {}
+            bytes if bytes.len() <= super::INLINE as usize => qp.send_inline(bytes).await?,
+            bytes => {
+                let mut buf = shelf.answers.get().context("the pool has enough buffers")?;
+                buf.fill(bytes)?;
+                drop(qp.send(buf).await?);
+            }
+        }
+    }
+}
+
+/// A connection to a server. It has one request outstanding; a program has as many of them as it wants.
+#[derive(Debug)]
+pub struct Client<D: Driver> {
+    qp: Qp<D>,
+    messages: Pool<D>,
+    values: Pool<D>,
+    welcome: Welcome,
+    immediate: bool,
+    next_id: u32,
+    driving: JoinHandle<uverbs_aio::Result<()>>,
+    _stream: TcpStream,
+}
+
+impl<D: Driver> Client<D> {
+    /// Connects to a server.
+    ///
+    /// # Errors
+    /// The device can't be used, or the server does not answer or refuses.
+    pub async fn connect(nic: &Nic, server: SocketAddr, path: Path) -> Result<Self> {
+        let context = nic.open::<D>()?;
+        let pd = context.alloc_pd()?;
+        let dispatcher = Dispatcher::new(&context)?;
+        let messages = pd.pool(64, MESSAGE as u32).build()?;
+        let qp = dispatcher.qp(&pd).depth(8, 16).inline(super::INLINE).pool(&messages).create()?;
+        let attr = link::attr(path, AccessFlags::empty());
+        qp.init(&attr)?;
+        let here = qp.endpoint(qp.qp_num(), &attr)?;
+        let stream = TcpStream::connect(server).await?.into_std()?;
+        let (stream, there) = spawn_blocking(move || {
+            let mut stream = WithDeadline::new(stream, LIMIT);
+            here.exchange(&mut stream).map(|there| (stream.into_inner(), there))
+        })
+        .await?
+        .context("the server did not accept")?;
+        qp.connect(&here, &there, &attr)?;
+        let driving = tokio::spawn(dispatcher.clone().drive());
+        let mut hello = [0; HEADER];
+        Request { op: Op::Hello, id: 0, arg: u32::from(VERSION), key: &[], value: &[] }.encode(&mut hello);
+        qp.send_inline(&hello).await?;
+        let message = dispatcher.timeout(LIMIT, qp.recv()).await?;
+        let welcome = Answer::decode(&message).and_then(|answer| Welcome::decode(answer.value));
+        let welcome = welcome.context("the server sent an invalid welcome")?;
+        drop(message);
+        let values = pd.pool(1, welcome.slot_size).build()?;
+        let immediate = welcome.immediate && has_immediate(&context, &pd)?;
+        let _stream = TcpStream::from_std(stream)?;
+        Ok(Self { qp, messages, values, welcome, immediate, next_id: 1, driving, _stream })
+    }
+
+    /// Bytes of the largest value that the server stores.
+    #[must_use]
+    pub fn max_value(&self) -> usize {
+        self.welcome.max_value as usize
+    }
+
+    /// Makes a request.
+    ///
+    /// # Errors
+    /// A key or value that is too long; the connection has failed; the server broke the protocol, or did not answer in time.
+    pub async fn ask(&mut self, ask: &Ask<'_>) -> Result<Outcome<D>> {
+        let (op, key, value) = match *ask {
+            Ask::Get(key) => (Op::Get, key, &[][..]),
+            Ask::Put(key, value) => (Op::Put, key, value),
+            Ask::Delete(key) => (Op::Delete, key, &[][..]),
+        };
+        ensure!(key.len() <= MAX_KEY && value.len() <= self.max_value(), "a key or value that is too long");
+        let id = self.next_id;
+        self.next_id = id.wrapping_add(1);
+        let request = Request { op, id, arg: 0, key, value };
+        if value.len() <= MAX_SMALL {
+            self.send(&request).await?
+        } else {
+            self.write(&request).await?
+        }
+        let message = self.qp.dispatcher().timeout(LIMIT, self.qp.recv()).await?;
+        let answer = Answer::decode(&message).context("the server sent an invalid answer")?;
+        ensure!(answer.id == id, "the server answered a request that was not made");
+        Ok(match answer.status {
+            Status::Ok if answer.value.is_empty() => Outcome::Done,
+            Status::Ok => Outcome::Value(Value::Small(answer.value.to_vec())),
+            Status::NotFound => Outcome::NotFound,
+            Status::Large => {
+                let (region, lease) = (RemoteRegion::decode(answer.value)?, answer.arg);
+                let mut buf = self.values.get().context("the value of the last request is still in use")?;
+                buf.set_len(usize::try_from(region.len())?)?;
+                let buf = self.qp.read(buf, &region).await?;
+                self.send(&Request { op: Op::Release, id, arg: lease, key: &[], value: &[] }).await?;
+                Outcome::Value(Value::Large(buf))
+            }
+            status => Outcome::Refused(status),
+        })
+    }
+
+    async fn send(&self, request: &Request<'_>) -> Result<()> {
+        let mut buf = self.messages.get().context("the pool has enough buffers")?;
+        buf.set_len(request.len())?;
+        request.encode(&mut buf);
+        if buf.len() <= super::INLINE as usize {
+            self.qp.send_inline(&buf).await?;
+        } else {
+            drop(self.qp.send(buf).await?);
+        }
+        Ok(())
+    }
+
+    /// Writes a request with a large value to the first slot.
+    async fn write(&self, request: &Request<'_>) -> Result<()> {
+        let mut buf = self.values.get().context("the value of the last request is still in use")?;
+        buf.set_len(request.len())?;
+        request.encode(&mut buf);
+        let to = self.welcome.region.slice(0..u64::from(self.welcome.slot_size))?;
+        if self.immediate {
+            drop(self.qp.write_imm(buf, &to, ImmData::new(0)).await?);
+            return Ok(());
+        }
+        drop(self.qp.write(buf, &to).await?);
+        self.send(&Request { op: Op::PutSlot, arg: 0, key: &[], value: &[], ..*request }).await
+    }
+
+    /// Ends the connection.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub async fn shutdown(self) -> Result<()> {
+        self.qp.abort().await?;
+        Ok(())
+    }
+}
+
+impl<D: Driver> Drop for Client<D> {
+    fn drop(&mut self) {
+        self.driving.abort();
+    }
+}
+
+/// As [`check`](super::bench::check), with futures.
+///
+/// # Errors
+/// The connection fails, or a result differs.
+pub async fn check<D: Driver>(client: &mut Client<D>, number: u32, count: u32) -> Result<()> {
+    let mut model: HashMap<u32, Vec<u8>> = HashMap::new();
+    let mut random = Numbers::new(u64::from(number) + 1);
+    for n in 0..KEYS {
+        client.ask(&Ask::Delete(&key(number, n))).await?;
+    }
+    for step in 0..count {
+        let n = random.below(KEYS);
+        let key = key(number, n);
+        let is_right = match random.below(4) {
+            0 | 1 => {
+                let most = if random.below(2) == 0 { 600 } else { client.max_value() as u32 + 1 };
+                let value = value(number + step, random.below(most) as usize);
+                let outcome = client.ask(&Ask::Put(&key, &value)).await?;
+                model.insert(n, value);
+                matches!(outcome, Outcome::Done)
+            }
+            2 => match client.ask(&Ask::Get(&key)).await? {
+                Outcome::Value(got) => model.get(&n).is_some_and(|value| **value == *got),
+                Outcome::Done => model.get(&n).is_some_and(Vec::is_empty),
+                Outcome::NotFound => !model.contains_key(&n),
+                Outcome::Refused(status) => bail!("get: {status:?}"),
+            },
+            _ => match client.ask(&Ask::Delete(&key)).await? {
+                Outcome::Done => model.remove(&n).is_some(),
+                Outcome::NotFound => !model.contains_key(&n),
+                other => bail!("delete: {other:?}"),
+            },
+        };
+        ensure!(is_right, "client {number}, request {step}, key {n}: another result");
+    }
+    for n in 0..KEYS {
+        client.ask(&Ask::Delete(&key(number, n))).await?;
+    }
+    Ok(())
+}
+
+/// As [`measure`](super::bench::measure), with a task for each client, which has one request outstanding.
+///
+/// # Errors
+/// A connection fails, or the server refuses a request.
+pub async fn measure<D: Driver>(
+    device: &str,
+    mut clients: Vec<Client<D>>,
+    sizes: &[usize],
+    requests: u32,
+) -> Result<Figures> {
+    ensure!(requests > 0 && !clients.is_empty(), "nothing to measure");
+    let (count, immediate) = (clients.len(), clients.iter().all(|client| client.immediate));
+    let mut rows = Vec::new();
+    for &bytes in sizes {
+        for kind in [Kind::Put, Kind::Get] {
+            let begin = Instant::now();
+            let mut tasks = JoinSet::new();
+            for (number, client) in (0..).zip(clients.drain(..)) {
+                tasks.spawn(run(client, number, kind, bytes, requests));
+            }
+            let mut all = histogram()?;
+            while let Some(task) = tasks.join_next().await {
+                let (client, latencies) = task??;
+                all.add(latencies)?;
+                clients.push(client);
+            }
+            rows.push(Row::new(kind, bytes, requests as usize * count, begin.elapsed(), &all));
+        }
+    }
+    Ok(Figures { device: device.to_owned(), clients: count, depth: 1, requests, immediate, rows })
+}
+
+async fn run<D: Driver>(
+    mut client: Client<D>,
+    number: u32,
+    kind: Kind,
+    bytes: usize,
+    requests: u32,
+) -> Result<(Client<D>, hdrhistogram::Histogram<u64>)> {
+    let (mut latencies, value) = (histogram()?, value(bytes as u32, bytes));
+    for n in 0..requests {
+        let key = key(number, n % KEYS);
+        let begin = Instant::now();
+        let outcome = match kind {
+            Kind::Get => client.ask(&Ask::Get(&key)).await?,
+            Kind::Put => client.ask(&Ask::Put(&key, &value)).await?,
+        };
+        latencies.saturating_record(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        match (kind, outcome) {
+            (Kind::Get, Outcome::Value(got)) => ensure!(*got == *value, "another value"),
+            (Kind::Get, Outcome::Done) => ensure!(bytes == 0, "another value"),
+            (Kind::Put, Outcome::Done) => {}
+            (_, other) => bail!("{kind:?}: {other:?}"),
+        }
+    }
+    Ok((client, latencies))
+}
