@@ -5,6 +5,7 @@ use crate::bits::Field;
 use crate::layout::per_protocol_networking_offload_caps as eth;
 use crate::layout::{atomic_caps, cmd_hca_cap as cap, flow_table_nic_cap, flow_table_prop_layout, roce_cap};
 use uverbs_hca::bytes::put;
+use uverbs_hca::prm::general;
 
 /// Bytes of every group of capabilities.
 const BYTES: usize = 4096;
@@ -177,6 +178,8 @@ fn general(ethernet: bool) -> Vec<u8> {
     for (field, value) in fields {
         field.set(&mut caps, value);
     }
+    general::cap::GENERAL_OBJ_TYPES.set(&mut caps, general::TYPES);
+    general::cap::RTS2RTS_QP_UDP_SPORT.set(&mut caps, u32::from(ethernet));
     let link: &[(Field, u32)] = if ethernet {
         &[
             (cap::PORT_TYPE, 1),

@@ -12,7 +12,6 @@
 //!
 //! The program `uverbs-hca` of this package provides such functions to QEMU.
 
-mod bits;
 mod caps;
 mod cmdq;
 mod command_queue;
@@ -26,7 +25,6 @@ mod guest;
 #[cfg(test)]
 mod header;
 mod init_seg;
-mod layout;
 mod pages;
 mod pool;
 mod server;
@@ -36,5 +34,7 @@ mod tables;
 mod tests;
 mod uar;
 mod vectors;
+
+use uverbs_hca::prm::{bits, layout};
 
 pub use function::{PciFunction, Registration};

@@ -12,6 +12,7 @@ use crate::vectors::Vectors;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use uverbs_hca::front::{Device, Front, Port};
+use uverbs_hca::prm::general;
 
 /// The function's record of a CQ.
 #[derive(Debug)]
@@ -60,6 +61,8 @@ pub(crate) struct Function {
     pub(crate) uctxs: Numbers,
     /// Memory that commands name, by number.
     pub(crate) umems: BTreeMap<u32, Arc<Pages>>,
+    /// Objects that commands name by their type and number.
+    pub(crate) general_objects: Vec<general::Object>,
     pub(crate) ethernet_objects: Ethernet,
     /// The number of commands that were used and do not exist, by opcode.
     pub(crate) unknown: BTreeMap<u16, u64>,
@@ -94,6 +97,7 @@ impl Function {
             counters: Numbers::default(),
             uctxs: Numbers::default(),
             umems: BTreeMap::new(),
+            general_objects: Vec::new(),
             ethernet_objects: Ethernet::default(),
             unknown: BTreeMap::new(),
             unknown_registers: BTreeMap::new(),

@@ -50,6 +50,7 @@ pub mod memory;
 mod on_demand;
 mod peers;
 mod plugged;
+pub mod prm;
 pub mod process;
 mod shared;
 mod trunk;

@@ -101,6 +101,14 @@ impl Area {
         self.memory.write(self.at(offset, from.len() as u64)?, from)
     }
 
+    /// As [`Memory::update`].
+    ///
+    /// # Errors
+    /// The word is not inside or not aligned.
+    pub fn update(&self, offset: u64, f: &dyn Fn(u64) -> u64) -> Result<u64, Fault> {
+        self.memory.update(self.at(offset, 8)?, f)
+    }
+
     /// As [`Memory::load_be32`].
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Completion queues.
 
-use super::{Call, Layout, Status, umem};
+use super::{Call, Layout, Status};
 use crate::caps::LOG_MAX_CQ_SIZE;
 use crate::layout::{
     cqc, create_cq_in, create_cq_out, destroy_cq_in, modify_cq_in, query_cq_in, query_cq_out,
@@ -9,6 +9,7 @@ use crate::layout::{
 use crate::state::CqRecord;
 use uverbs_hca::front::{Cq, CqParts};
 use uverbs_hca::memory::Area;
+use uverbs_hca::prm::place;
 
 /// `MLX5_MODIFY_CQ_MASK_*`: the attributes that can be modified besides the ring.
 const PERIOD: u32 = 1 << 0;
@@ -42,7 +43,7 @@ fn ring(
         page_offset: cqc::PAGE_OFFSET.get(context),
         len: (entry as u64) << log_size,
     };
-    if let Some(area) = umem.map(|input| call.in_umem(input, &umem::CQ, layout.len)).transpose()?.flatten() {
+    if let Some(area) = umem.map(|input| call.in_umem(input, &place::CQ, layout.len)).transpose()?.flatten() {
         return Ok((area, entry));
     }
     let pages = call.queue(&layout, list)?;
@@ -57,7 +58,7 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
         return Err(Status::BAD_RESOURCE);
     }
     let (ring, entry) = ring(call, context, create_cq_in::PAS.rest(input), Some(input))?;
-    let record = call.record_of(context, &umem::CQ_RECORD)?;
+    let record = call.record_of(context, &place::CQ_RECORD)?;
     let ignore_overrun = cqc::OI.is_set(context);
     let cq = Cq::new(CqParts { ring, entry, record, page, ignore_overrun }).ok_or(Status::BAD_PARAM)?;
     let cqn = call.device.number();

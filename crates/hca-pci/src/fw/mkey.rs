@@ -8,26 +8,13 @@ use crate::layout::{
 };
 use crate::pages::Pages;
 use std::sync::Arc;
+use uverbs_hca::front::MkeyKind;
 use uverbs_hca::front::NULL_MKEY;
-use uverbs_hca::front::{MkeyKind, access};
 use uverbs_hca::memory::Memory;
-
-/// `MLX5_MKC_ACCESS_MODE_*`
-const PHYSICAL: u64 = 0;
-const PAGES: u64 = 1;
-const KLMS: u64 = 2;
+use uverbs_hca::prm::mkey::{KLMS, PAGES, PHYSICAL, mode, rights};
 
 /// Bytes of a page of a key, as a power of two at most.
 const MAX_LOG_PAGE: u32 = 40;
-
-/// The rights of a context, as the engine's flags.
-pub(super) fn rights(context: &[u8]) -> u32 {
-    let bit = |set, right| if set { right } else { 0 };
-    bit(mkc::LW.is_set(context), access::LOCAL_WRITE)
-        | bit(mkc::RW.is_set(context), access::REMOTE_WRITE)
-        | bit(mkc::RR.is_set(context), access::REMOTE_READ)
-        | bit(mkc::A.is_set(context), access::REMOTE_ATOMIC)
-}
 
 pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
     let context = create_mkey_in::MEMORY_KEY_MKEY_ENTRY.bytes(input);
@@ -35,10 +22,9 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
     if !call.function.pds.has(pd) {
         return Err(Status::BAD_RESOURCE);
     }
-    let mode = mkc::ACCESS_MODE_4_2.get(context) << 2 | mkc::ACCESS_MODE_1_0.get(context);
     let is_free = mkc::FREE.is_set(context);
     let start = mkc::START_ADDR.get(context);
-    let kind = match mode {
+    let kind = match mode(context) {
         PHYSICAL if !is_free => {
             if !mkc::LENGTH64.is_set(context) {
                 return Err(Status::BAD_PARAM);

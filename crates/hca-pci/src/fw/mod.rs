@@ -10,10 +10,10 @@ mod cq;
 mod dct;
 mod eq;
 mod flow;
+mod general;
 mod hca;
 mod mad;
 mod mkey;
-mod modify;
 mod numbers;
 mod qp;
 mod raw;
@@ -29,21 +29,7 @@ use uverbs_hca::bytes::{be16, put};
 use uverbs_hca::front::{Device, Port};
 use uverbs_hca::memory::{Area, Memory};
 
-/// `MLX5_CMD_STAT_*`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Status(pub(crate) u8);
-
-impl Status {
-    pub(crate) const BAD_OP: Self = Self(0x02);
-    pub(crate) const BAD_PARAM: Self = Self(0x03);
-    pub(crate) const BAD_RESOURCE: Self = Self(0x05);
-    pub(crate) const BUSY: Self = Self(0x06);
-    pub(crate) const LIMIT: Self = Self(0x08);
-    pub(crate) const BAD_STATE: Self = Self(0x09);
-    pub(crate) const BAD_QP_STATE: Self = Self(0x10);
-    pub(crate) const BAD_INPUT_LEN: Self = Self(0x50);
-    pub(crate) const BAD_OUTPUT_LEN: Self = Self(0x51);
-}
+pub(crate) use uverbs_hca::prm::Status;
 
 /// The arguments for the execution of a command.
 pub(super) struct Call<'a, 'n> {
@@ -96,16 +82,16 @@ const COMMANDS: &[Command] = commands! {
     0x403 MODIFY_CQ 272 8 cq::modify;
     0x500 CREATE_QP 272 12 qp::create;
     0x501 DESTROY_QP 16 8 qp::destroy;
-    0x502 RST2INIT_QP 256 8 modify::rst2init;
-    0x503 INIT2RTR_QP 256 8 modify::init2rtr;
-    0x504 RTR2RTS_QP 256 8 modify::rtr2rts;
-    0x505 RTS2RTS_QP 256 8 modify::rts2rts;
-    0x506 SQERR2RTS_QP 256 8 modify::sqerr2rts;
-    0x507 TO_ERR_QP 16 8 modify::to_err;
-    0x50a TO_RST_QP 16 8 modify::to_rst;
+    0x502 RST2INIT_QP 256 8 qp::modify;
+    0x503 INIT2RTR_QP 256 8 qp::modify;
+    0x504 RTR2RTS_QP 256 8 qp::modify;
+    0x505 RTS2RTS_QP 256 8 qp::modify;
+    0x506 SQERR2RTS_QP 256 8 qp::modify;
+    0x507 TO_ERR_QP 16 8 qp::modify;
+    0x50a TO_RST_QP 16 8 qp::modify;
     0x50b QUERY_QP 16 256 qp::query;
     0x50d MAD_IFC 272 272 mad::mad_ifc;
-    0x50e INIT2INIT_QP 256 8 modify::init2init;
+    0x50e INIT2INIT_QP 256 8 qp::modify;
     0x700 CREATE_SRQ 272 12 srq::create;
     0x701 DESTROY_SRQ 16 8 srq::destroy;
     0x702 QUERY_SRQ 16 80 srq::query;
@@ -177,6 +163,10 @@ const COMMANDS: &[Command] = commands! {
     0x93a DEALLOC_FLOW_COUNTER 16 8 flow::dealloc_counter;
     0x93b QUERY_FLOW_COUNTER 32 16 flow::query_counter;
     0x93c MODIFY_FLOW_TABLE 64 8 flow::modify_table;
+    0xa00 CREATE_GENERAL_OBJECT 16 16 general::create;
+    0xa01 MODIFY_GENERAL_OBJECT 16 8 general::modify;
+    0xa02 QUERY_GENERAL_OBJECT 16 16 general::query;
+    0xa03 DESTROY_GENERAL_OBJECT 16 8 general::destroy;
     0xa04 CREATE_UCTX 16 12 umem::create_uctx;
     0xa06 DESTROY_UCTX 16 8 umem::destroy_uctx;
     0xa08 CREATE_UMEM 48 12 umem::create;
@@ -209,7 +199,6 @@ const NAMES: &[(u16, &str)] = &[
     (0x830, "SET_WOL_ROL"),
     (0x831, "QUERY_WOL_ROL"),
     (0x840, "CREATE_LAG"),
-    (0xa00, "CREATE_GENERAL_OBJECT"),
 ];
 
 /// The name of a command.

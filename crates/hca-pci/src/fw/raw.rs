@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The objects of an Ethernet port besides RoCE: receive and send queues, their targets and tables.
 
-use super::{Call, Layout, Status, umem};
+use super::{Call, Layout, Status};
 use crate::caps::LOG_MAX_WQ_SIZE;
 use crate::layout::{
     create_rq_in, create_rq_out, create_rqt_in, create_rqt_out, create_sq_in, create_sq_out, create_tir_in,
@@ -14,6 +14,7 @@ use uverbs_hca::front::RecvRing;
 use uverbs_hca::front::Wq;
 use uverbs_hca::front::{Qp, QpKind, SendRing, State};
 use uverbs_hca::memory::Area;
+use uverbs_hca::prm::place;
 use uverbs_mlx5_hw::wqe::MLX5_SEND_WQE_BB;
 
 /// `MLX5_RQC_STATE_*`, `MLX5_SQC_STATE_*`
@@ -44,11 +45,11 @@ fn ring(call: &Call<'_, '_>, context: &[u8], list: &[u8]) -> Result<Ring, Status
         page_offset: wq::PAGE_OFFSET.get(context),
         len: 1 << (log_size + log_stride),
     };
-    let ring = match call.in_umem(context, &umem::WQ, layout.len)? {
+    let ring = match call.in_umem(context, &place::WQ, layout.len)? {
         Some(area) => area,
         None => call.queue(&layout, list)?.area(0, layout.len).ok_or(Status::BAD_PARAM)?,
     };
-    Ok(Ring { ring, record: call.record_of(context, &umem::WQ_RECORD)?, log_stride, log_size })
+    Ok(Ring { ring, record: call.record_of(context, &place::WQ_RECORD)?, log_stride, log_size })
 }
 
 pub(super) fn create_rq(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -> Result<(), Status> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shared receive queues in their three forms: the first interface's, XRC's, and memory pools (`RMP`).
 
-use super::{Call, Layout, Status, umem};
+use super::{Call, Layout, Status};
 use crate::caps::LOG_MAX_SRQ_SIZE;
 use crate::layout::{
     arm_rq_in, create_rmp_in, create_rmp_out, create_srq_in, create_srq_out, create_xrc_srq_in,
@@ -12,6 +12,7 @@ use crate::state::SrqRecord;
 use uverbs_hca::front::Srq;
 use uverbs_hca::front::{Notice, event};
 use uverbs_hca::memory::Area;
+use uverbs_hca::prm::place;
 
 /// `MLX5_RMPC_STATE_RDY`
 const READY: u64 = 1;
@@ -115,7 +116,7 @@ pub(super) fn create_pool(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u
     let queue = rmpc::WQ.bytes(context);
     let (log_size, log_stride) = (wq::LOG_WQ_SZ.get32(queue), wq::LOG_WQ_STRIDE.get32(queue));
     let len = 1 << (log_size + log_stride);
-    let given = (call.in_umem(queue, &umem::WQ, len)?, call.in_umem(queue, &umem::WQ_RECORD, 8)?);
+    let given = (call.in_umem(queue, &place::WQ, len)?, call.in_umem(queue, &place::WQ_RECORD, 8)?);
     let parts = Parts {
         layout: Layout {
             log_page_size: wq::LOG_WQ_PG_SZ.get32(queue),

@@ -2,18 +2,17 @@
 //! Objects for programs that send their own commands: user contexts, and memory that commands name by a number.
 //!
 //! The kernel checks which commands a program may send and writes the program's context (`uid`) into them. This device
-//! accepts any context. Fields that the kernel's header lacks, because the kernel does not interpret them, are declared
-//! here; their positions are those of the PRM.
+//! accepts any context.
 
 use super::{Call, Status};
 use crate::bits::Field;
 use crate::layout::{
-    cqc, create_cq_in, create_mkey_in, create_qp_in, create_uctx_out, create_umem_in, create_umem_out,
-    destroy_uctx_in, destroy_umem_in, qpc, umem, wq,
+    create_uctx_out, create_umem_in, create_umem_out, destroy_uctx_in, destroy_umem_in, umem,
 };
 use crate::pages::Pages;
 use std::sync::Arc;
 use uverbs_hca::memory::Area;
+use uverbs_hca::prm::place::{self, Place};
 
 /// Entries of the list of `CREATE_UMEM`.
 const MTT: Field = Field::new(0x100, 0);
@@ -59,38 +58,6 @@ pub(super) fn destroy(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Re
     Ok(())
 }
 
-/// The position in a command or context of the description of a queue, a region or a record in such memory.
-pub(super) struct Place {
-    valid: Field,
-    id: Field,
-    offset: Field,
-}
-
-/// In `CREATE_CQ`: its ring.
-pub(super) const CQ: Place =
-    Place { valid: create_cq_in::CQ_UMEM_VALID, id: Field::new(0x2c0, 32), offset: Field::new(0x280, 64) };
-/// In a CQ's context: its doorbell record.
-pub(super) const CQ_RECORD: Place =
-    Place { valid: cqc::DBR_UMEM_VALID, id: Field::new(0x20, 32), offset: cqc::DBR_ADDR };
-/// In `CREATE_QP`: its rings.
-pub(super) const QP: Place =
-    Place { valid: create_qp_in::WQ_UMEM_VALID, id: Field::new(0x840, 32), offset: Field::new(0x800, 64) };
-/// In a QP's context: its doorbell record.
-pub(super) const QP_RECORD: Place =
-    Place { valid: qpc::DBR_UMEM_VALID, id: Field::new(0x720, 32), offset: qpc::DBR_ADDR };
-/// In a work queue's context: its ring.
-pub(super) const WQ: Place =
-    Place { valid: wq::WQ_UMEM_VALID, id: Field::new(0x160, 32), offset: Field::new(0x180, 64) };
-/// In a work queue's context: its doorbell record.
-pub(super) const WQ_RECORD: Place =
-    Place { valid: wq::DBR_UMEM_VALID, id: Field::new(0x140, 32), offset: wq::DBR_ADDR };
-/// In `CREATE_MKEY`: the region.
-const MKEY: Place = Place {
-    valid: create_mkey_in::MKEY_UMEM_VALID,
-    id: Field::new(0x320, 32),
-    offset: Field::new(0x340, 64),
-};
-
 impl Call<'_, '_> {
     /// The part of a memory that a command describes; `None` if it describes none.
     pub(super) fn in_umem(&self, bytes: &[u8], place: &Place, len: u64) -> Result<Option<Area>, Status> {
@@ -115,11 +82,11 @@ impl Call<'_, '_> {
 
     /// The region of a command that creates a key.
     pub(super) fn region_in_umem(&self, input: &[u8], len: u64) -> Result<Option<Arc<Pages>>, Status> {
-        if !MKEY.valid.is_set(input) {
+        if !place::MKEY.valid.is_set(input) {
             return Ok(None);
         }
-        let pages = self.function.umems.get(&MKEY.id.get32(input)).ok_or(Status::BAD_RESOURCE)?;
-        let part = pages.part(MKEY.offset.get(input), len).ok_or(Status::BAD_PARAM)?;
+        let pages = self.function.umems.get(&place::MKEY.id.get32(input)).ok_or(Status::BAD_RESOURCE)?;
+        let part = pages.part(place::MKEY.offset.get(input), len).ok_or(Status::BAD_PARAM)?;
         Ok(Some(Arc::new(part)))
     }
 

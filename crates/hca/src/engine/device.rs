@@ -12,7 +12,7 @@ use super::recv::{Srq, Taken, Wq};
 use crate::cqe::{Cqe, Syndrome};
 use crate::decode::Reserved;
 use crate::violation::{Mistake, Object, Violation};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The user index of a queue whose completions name it as in version 0.
@@ -54,6 +54,8 @@ pub struct Device {
     /// CQs with an error, whose QPs are not in ERR yet.
     pub(super) overrun: Vec<u32>,
     next_number: u32,
+    /// Numbers that are reserved for programs: no object gets them.
+    reserved_numbers: BTreeSet<u32>,
 }
 
 impl Device {
@@ -79,6 +81,7 @@ impl Device {
             repairs: 0,
             overrun: Vec::new(),
             next_number: 0x100,
+            reserved_numbers: BTreeSet::new(),
         }
     }
 
@@ -147,11 +150,38 @@ impl Device {
             let used = self.qps.contains_key(&n)
                 || self.cqs.contains_key(&n)
                 || self.srqs.contains_key(&n)
-                || self.wqs.contains_key(&n);
+                || self.wqs.contains_key(&n)
+                || self.reserved_numbers.contains(&n);
             if n > 0xff && !used {
                 return n;
             }
         }
+    }
+
+    /// Reserves consecutive numbers, the first of which is returned; `None` if there are none.
+    pub fn reserve_numbers(&mut self, count: u32) -> Option<u32> {
+        // The number space is far larger than the number of objects: a few attempts are enough.
+        for _ in 0..64 {
+            let first = self.number().next_multiple_of(count.max(1));
+            let mut range = first..first.checked_add(count)?;
+            let is_free = |n: u32| {
+                !(self.qps.contains_key(&n)
+                    || self.cqs.contains_key(&n)
+                    || self.srqs.contains_key(&n)
+                    || self.wqs.contains_key(&n)
+                    || self.reserved_numbers.contains(&n))
+            };
+            if range.end <= 1 << 24 && range.all(is_free) {
+                self.reserved_numbers.extend(first..first + count);
+                return Some(first);
+            }
+        }
+        None
+    }
+
+    /// Releases numbers that were reserved.
+    pub fn release_numbers(&mut self, first: u32, count: u32) {
+        self.reserved_numbers.retain(|n| !(first..first.saturating_add(count)).contains(n));
     }
 
     /// Records a violation.

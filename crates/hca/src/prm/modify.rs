@@ -2,12 +2,14 @@
 //! Transitions of queue pairs. Each sets its required fields, and those that the mask of optional parameters selects
 //! (`enum mlx5_qp_optpar`).
 
-use super::{Call, Status};
-use crate::bits::Field;
-use crate::layout::{ads, qp_2err_in, qpc, rst2init_qp_in as modify_in};
-use uverbs_hca::bytes::array;
-use uverbs_hca::front::access;
-use uverbs_hca::front::{Attr, QpKind, State};
+use super::Status;
+use super::bits::Field;
+use super::general;
+use super::layout::{ads, qpc, rst2init_qp_in as modify_in};
+use crate::bytes::{array, be16};
+use crate::engine::mkey::access;
+use crate::engine::qp::{Attr, Qp, QpKind, State};
+use crate::engine::{Device, Port};
 
 /// `MLX5_QP_OPTPAR_*`
 mod optional {
@@ -22,6 +24,20 @@ mod optional {
     pub(super) const RETRY_COUNT: u32 = 1 << 12;
     pub(super) const RNR_RETRY: u32 = 1 << 13;
     pub(super) const ACK_TIMEOUT: u32 = 1 << 14;
+    /// `MLX5_QPC_OPT_MASK_32_UDP_SPORT` of the second mask, which only the longest form of a command has.
+    pub(super) const UDP_SPORT_2: u64 = 1 << 2;
+}
+
+/// `MLX5_CMD_OP_*`
+mod op {
+    pub(super) const RST2INIT: u16 = 0x502;
+    pub(super) const INIT2RTR: u16 = 0x503;
+    pub(super) const RTR2RTS: u16 = 0x504;
+    pub(super) const RTS2RTS: u16 = 0x505;
+    pub(super) const SQERR2RTS: u16 = 0x506;
+    pub(super) const TO_ERR: u16 = 0x507;
+    pub(super) const TO_RST: u16 = 0x50a;
+    pub(super) const INIT2INIT: u16 = 0x50e;
 }
 
 /// Fields that a transition sets.
@@ -38,45 +54,49 @@ struct Sets {
 const NOTHING: Sets =
     Sets { access: false, q_key: false, path: false, mtu: false, receive: false, send: false };
 
-pub(super) fn rst2init(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
-    let sets = Sets { access: true, q_key: true, ..NOTHING };
-    modify(call, input, &[State::Reset], State::Init, sets)
+/// The states from which a command moves a queue pair, the state to which, and the fields that it sets.
+fn transition(opcode: u16) -> Option<(&'static [State], State, Sets)> {
+    Some(match opcode {
+        op::RST2INIT => (&[State::Reset], State::Init, Sets { access: true, q_key: true, ..NOTHING }),
+        op::INIT2INIT => (&[State::Init], State::Init, NOTHING),
+        op::INIT2RTR => {
+            (&[State::Init], State::Rtr, Sets { path: true, mtu: true, receive: true, ..NOTHING })
+        }
+        op::RTR2RTS => (&[State::Rtr], State::Rts, Sets { send: true, ..NOTHING }),
+        op::RTS2RTS => (&[State::Rts], State::Rts, NOTHING),
+        op::SQERR2RTS => (&[State::Sqe], State::Rts, NOTHING),
+        _ => return None,
+    })
 }
 
-pub(super) fn init2init(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
-    modify(call, input, &[State::Init], State::Init, NOTHING)
-}
+/// `MLX5_CMD_OP_RTS2RTS_QP`
+pub const RTS2RTS: u16 = op::RTS2RTS;
 
-pub(super) fn init2rtr(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
-    let sets = Sets { path: true, mtu: true, receive: true, ..NOTHING };
-    modify(call, input, &[State::Init], State::Rtr, sets)
-}
-
-pub(super) fn rtr2rts(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
-    modify(call, input, &[State::Rtr], State::Rts, Sets { send: true, ..NOTHING })
-}
-
-pub(super) fn rts2rts(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
-    modify(call, input, &[State::Rts], State::Rts, NOTHING)
-}
-
-pub(super) fn sqerr2rts(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
-    modify(call, input, &[State::Sqe], State::Rts, NOTHING)
-}
-
-pub(super) fn to_err(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
-    move_to(call, qp_2err_in::QPN.get32(input), State::Err)
-}
-
-pub(super) fn to_rst(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
-    move_to(call, qp_2err_in::QPN.get32(input), State::Reset)
-}
-
-fn move_to(call: &mut Call<'_, '_>, qpn: u32, to: State) -> Result<(), Status> {
-    if !call.function.qps.contains_key(&qpn) {
-        return Err(Status::BAD_RESOURCE);
-    }
-    if call.device.move_qp(call.port, qpn, to) { Ok(()) } else { Err(Status::BAD_RESOURCE) }
+/// Executes a command that modifies a queue pair whose context is `record`.
+///
+/// # Errors
+/// The status with which the firmware refuses it.
+pub fn execute(
+    device: &mut Device,
+    port: &mut Port<'_>,
+    record: &mut [u8],
+    input: &[u8],
+) -> Result<(), Status> {
+    let qpn = modify_in::QPN.get32(input);
+    let to = match be16(input, 0) {
+        op::TO_ERR => State::Err,
+        op::TO_RST => State::Reset,
+        opcode => {
+            let (from, to, sets) = transition(opcode).ok_or(Status::BAD_OP)?;
+            let qp = device.qps.get_mut(&qpn).ok_or(Status::BAD_RESOURCE)?;
+            if !from.contains(&qp.state) {
+                return Err(Status::BAD_QP_STATE);
+            }
+            apply(qp, record, input, sets, device.ethernet);
+            to
+        }
+    };
+    if device.move_qp(port, qpn, to) { Ok(()) } else { Err(Status::BAD_RESOURCE) }
 }
 
 /// Copies fields to the stored context, which queries return.
@@ -86,22 +106,10 @@ fn copy(from: &[u8], to: &mut [u8], fields: &[Field]) {
     }
 }
 
-fn modify(
-    call: &mut Call<'_, '_>,
-    input: &[u8],
-    from: &[State],
-    to: State,
-    sets: Sets,
-) -> Result<(), Status> {
-    let qpn = modify_in::QPN.get32(input);
+/// Sets the fields of a command in the stored context, and those that the engine needs in the queue pair.
+fn apply(qp: &mut Qp, record: &mut [u8], input: &[u8], sets: Sets, ethernet: bool) {
     let mask = modify_in::OPT_PARAM_MASK.get32(input);
     let wanted = modify_in::QPC.bytes(input);
-    let ethernet = call.function.ethernet;
-    let record = call.function.qps.get_mut(&qpn).ok_or(Status::BAD_RESOURCE)?;
-    let qp = call.device.qps.get_mut(&qpn).ok_or(Status::BAD_RESOURCE)?;
-    if !from.contains(&qp.state) {
-        return Err(Status::BAD_QP_STATE);
-    }
     let has = |bit| mask & bit != 0;
     let mut keep = vec![qpc::PM_STATE];
     if sets.access {
@@ -146,7 +154,11 @@ fn modify(
     set(&mut qp.attr, record, ethernet);
     qp.attr.sq_psn = qpc::NEXT_SEND_PSN.get32(record);
     qp.attr.rq_psn = qpc::NEXT_RCV_PSN.get32(record);
-    move_to(call, qpn, to)
+    if general::OPT_PARAM_MASK_95_32.get(input) & optional::UDP_SPORT_2 != 0 {
+        let (new, old) =
+            (qpc::PRIMARY_ADDRESS_PATH.bytes(wanted), qpc::PRIMARY_ADDRESS_PATH.bytes_mut(record));
+        copy(new, old, &[ads::UDP_SPORT]);
+    }
 }
 
 /// Copies the fields of the primary path that a transition sets.

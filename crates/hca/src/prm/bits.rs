@@ -6,24 +6,27 @@
 
 /// A field. Bits are numbered from the most significant bit of the first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Field {
+pub struct Field {
     at: usize,
     len: usize,
 }
 
 impl Field {
-    pub(crate) const fn new(at: usize, len: usize) -> Self {
+    /// The field of `len` bits from bit `at` on.
+    #[must_use]
+    pub const fn new(at: usize, len: usize) -> Self {
         Self { at, len }
     }
 
     /// First bit and number of bits, for comparison with the kernel's header.
-    #[cfg(test)]
-    pub(crate) fn place(self) -> (usize, usize) {
+    #[must_use]
+    pub fn place(self) -> (usize, usize) {
         (self.at, self.len)
     }
 
     /// The value of a field of up to 64 bits.
-    pub(crate) fn get(self, bytes: &[u8]) -> u64 {
+    #[must_use]
+    pub fn get(self, bytes: &[u8]) -> u64 {
         (self.at..self.at + self.len.min(64)).fold(0, |value, bit| {
             let byte = bytes.get(bit / 8).copied().unwrap_or(0);
             value << 1 | u64::from(byte >> (7 - bit % 8) & 1)
@@ -31,17 +34,19 @@ impl Field {
     }
 
     /// The value of a field of up to 32 bits.
-    pub(crate) fn get32(self, bytes: &[u8]) -> u32 {
+    #[must_use]
+    pub fn get32(self, bytes: &[u8]) -> u32 {
         self.get(bytes) as u32
     }
 
     /// Whether a flag is set.
-    pub(crate) fn is_set(self, bytes: &[u8]) -> bool {
+    #[must_use]
+    pub fn is_set(self, bytes: &[u8]) -> bool {
         self.get(bytes) != 0
     }
 
     /// Stores a value in a field of up to 64 bits; bits beyond its width are dropped.
-    pub(crate) fn set(self, bytes: &mut [u8], value: impl Into<u64>) {
+    pub fn set(self, bytes: &mut [u8], value: impl Into<u64>) {
         let (value, len) = (value.into(), self.len.min(64));
         for i in 0..len {
             let bit = self.at + i;
@@ -53,30 +58,32 @@ impl Field {
     }
 
     /// The bytes of a nested layout, as far as they exist.
-    pub(crate) fn bytes(self, bytes: &[u8]) -> &[u8] {
+    #[must_use]
+    pub fn bytes(self, bytes: &[u8]) -> &[u8] {
         let rest = bytes.get(self.at / 8..).unwrap_or_default();
         rest.get(..self.len / 8).unwrap_or(rest)
     }
 
     /// The bytes of a nested layout, to be written.
-    pub(crate) fn bytes_mut(self, bytes: &mut [u8]) -> &mut [u8] {
+    pub fn bytes_mut(self, bytes: &mut [u8]) -> &mut [u8] {
         let rest = bytes.get_mut(self.at / 8..).unwrap_or_default();
         let len = rest.len().min(self.len / 8);
         &mut rest[..len]
     }
 
     /// All bytes from the field's first byte to the end, for an array at the end of a layout.
-    pub(crate) fn rest(self, bytes: &[u8]) -> &[u8] {
+    #[must_use]
+    pub fn rest(self, bytes: &[u8]) -> &[u8] {
         bytes.get(self.at / 8..).unwrap_or_default()
     }
 
     /// As [`Field::rest`], to be written.
-    pub(crate) fn rest_mut(self, bytes: &mut [u8]) -> &mut [u8] {
+    pub fn rest_mut(self, bytes: &mut [u8]) -> &mut [u8] {
         bytes.get_mut(self.at / 8..).unwrap_or_default()
     }
 
     /// Copies the field from other bytes of the same layout.
-    pub(crate) fn copy(self, from: &[u8], to: &mut [u8]) {
+    pub fn copy(self, from: &[u8], to: &mut [u8]) {
         if self.len <= 64 {
             self.set(to, self.get(from));
         } else {
@@ -91,13 +98,19 @@ impl Field {
 /// Declares layouts: a module for each with a [`Field`] for each line, and the table for the test.
 macro_rules! layouts {
     ($($name:ident { $($field:ident: $at:expr, $len:expr;)* })*) => {
-        $(pub(crate) mod $name {
-            $(pub(crate) const $field: $crate::bits::Field = $crate::bits::Field::new($at, $len);)*
-        })*
+        $(
+            #[doc = concat!("`struct mlx5_ifc_", stringify!($name), "_bits`")]
+            pub mod $name {
+                use $crate::prm::bits::Field;
+                $(
+                    #[doc = concat!("`", stringify!($field), "`")]
+                    pub const $field: Field = Field::new($at, $len);
+                )*
+            }
+        )*
 
         /// Every layout with its fields.
-        #[cfg(test)]
-        pub(crate) const ALL: &[(&str, &[(&str, $crate::bits::Field)])] =
+        pub const ALL: &[(&str, &[(&str, $crate::prm::bits::Field)])] =
             &[$((stringify!($name), &[$((stringify!($field), $name::$field)),*])),*];
     };
 }

@@ -2,7 +2,7 @@
 //! The fields of commands, in bits from the start: `struct mlx5_ifc_NAME_bits` of the kernel's
 //! `<linux/mlx5/mlx5_ifc.h>`, with the same names. A test compares them with that header.
 
-use crate::bits::layouts;
+use super::bits::layouts;
 
 layouts! {
     query_hca_cap_in {
