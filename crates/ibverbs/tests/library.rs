@@ -294,6 +294,16 @@ fn peers_are_resolved_and_optional_settings_are_refused() {
     passes("settings");
 }
 
+#[test]
+fn commands_for_the_firmware_create_queues_that_send() {
+    passes("devx");
+}
+
+#[test]
+fn commands_for_the_firmware_are_checked_and_their_objects_end() {
+    passes("devx-objects");
+}
+
 /// The failure of each function of libmlx5 that is implemented; the others are called by `missing_mlx5`.
 #[test]
 fn every_function_of_libmlx5_fails_as_its_man_page_specifies() {

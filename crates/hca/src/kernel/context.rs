@@ -63,10 +63,6 @@ impl Call<'_, '_> {
         {
             return Err(Errno::EINVAL);
         }
-        // Commands to the firmware need a device with user contexts.
-        if request.flags & MLX5_IB_ALLOC_UCTX_DEVX != 0 {
-            return Err(Errno::EINVAL);
-        }
         // A library that does not support units of 4 KiB gets sizes in pages of the host.
         if request.lib_caps & MLX5_LIB_CAP_4K_UAR == 0 && request.lib_caps != 0 {
             return Err(Errno::EINVAL);
@@ -99,6 +95,7 @@ impl Call<'_, '_> {
         context.static_pages = pages;
         context.dynamic_pages = dynamic;
         context.cqe_version = cqe_version;
+        context.devx = request.flags & MLX5_IB_ALLOC_UCTX_DEVX != 0;
         c.answer(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, &VECTORS.to_ne_bytes());
         let support = IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS;
         c.answer(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, &support.to_ne_bytes());

@@ -3,6 +3,7 @@
 
 use super::attr::known;
 use super::call::Call;
+use super::devx;
 use super::object::Object;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
@@ -45,7 +46,7 @@ fn is_destroy(key: (u16, u16)) -> bool {
             | (UVERBS_OBJECT_DM, UVERBS_METHOD_DM_FREE)
             | (UVERBS_OBJECT_RWQ_IND_TBL, UVERBS_METHOD_RWQ_IND_TBL_DESTROY)
             | (MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_DESTROY)
-    )
+    ) || devx::is_destroy(key)
 }
 
 impl Call<'_, '_> {
@@ -99,7 +100,10 @@ impl Call<'_, '_> {
             (UVERBS_OBJECT_COUNTERS, UVERBS_METHOD_COUNTERS_READ) => self.read_counters(c),
             (MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_ALLOC) => self.alloc_uar(c),
             (MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_DESTROY) => self.destroy_uar(c),
-            _ => self.destroy_plain(c, key),
+            _ => match self.devx(c, key) {
+                Some(result) => result,
+                None => self.destroy_plain(c, key),
+            },
         }
     }
 

@@ -44,6 +44,8 @@ pub(super) struct Context {
     /// Whether the context requested pages as objects.
     pub(super) dynamic_pages: bool,
     pub(super) cqe_version: u8,
+    /// Whether it was opened for commands to the firmware.
+    pub(super) devx: bool,
 }
 
 impl Context {

@@ -16,6 +16,7 @@ mod context;
 mod counters;
 mod cq;
 mod device_memory;
+mod devx;
 mod dispatch;
 mod dm;
 mod events;

@@ -2,6 +2,7 @@
 //! The kernel's objects: the data behind a handle.
 
 use super::device_memory::DeviceMemory;
+use super::devx::{Firmware, Umem};
 use crate::engine::qp::QpKind;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -26,6 +27,8 @@ pub(super) enum Object {
     Wq { wqn: u32, state: u32, max_wr: u32 },
     Table { wqns: Vec<u32> },
     Dm { memory: Arc<DeviceMemory> },
+    Devx(Box<Firmware>),
+    Umem(Umem),
 }
 
 impl Object {
@@ -46,6 +49,8 @@ impl Object {
             Self::Wq { .. } => "wq",
             Self::Table { .. } => "rwq_ind_tbl",
             Self::Dm { .. } => "dm",
+            Self::Devx(_) => "devx_obj",
+            Self::Umem(_) => "devx_umem",
         }
     }
 
@@ -93,6 +98,8 @@ pub(super) struct QpObject {
     pub(super) holds_xrcd: Option<u32>,
     /// Set if frames are spread over work queues; then it has no own queues.
     pub(super) is_rss: bool,
+    /// The UDP source port that a command for the firmware set.
+    pub(super) udp_sport: u16,
 }
 
 impl QpObject {
@@ -106,6 +113,7 @@ impl QpObject {
             attrs: ib_uverbs_modify_qp { dest: ib_uverbs_qp_dest::default(), ..Default::default() },
             holds_xrcd: None,
             is_rss: false,
+            udp_sport: 0,
         }
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernel's state of a device: its contexts, the receivers of events, and the destruction of objects.
 
+use super::devx::Channels;
 use super::events::EventFile;
 use super::handles::{Context, Reported};
 use super::object::{Kind, Object};
@@ -30,6 +31,8 @@ pub(crate) struct State {
     next: u32,
     pub(super) channels: BTreeMap<usize, EventFile>,
     next_channel: usize,
+    /// Files of events, and subscriptions, of objects that commands created.
+    pub(super) devx: Channels,
     pub(super) xrcds: Vec<Xrcd>,
     /// The XRC targets that several contexts have open, with their handles.
     pub(super) shared_qps: BTreeMap<u32, u32>,
@@ -62,6 +65,7 @@ impl State {
             next: 0x30,
             channels: BTreeMap::new(),
             next_channel: 0,
+            devx: Channels::default(),
             xrcds: Vec::new(),
             shared_qps: BTreeMap::new(),
             pages: BTreeSet::new(),
@@ -168,7 +172,9 @@ impl State {
         if let Some(seen) = &mut self.seen {
             seen.extend_from_slice(notices);
         }
+        self.devx.flush();
         for notice in notices.drain(..) {
+            self.devx.notice(&notice);
             match notice {
                 Notice::Completion { cqn } => self.completion(cqn),
                 Notice::CqError { cqn } => self.event(Kind::Cq, cqn, event::CQ_ERR),
@@ -239,6 +245,11 @@ impl State {
             }
             // The device refuses to destroy a region with bound windows.
             Object::Mr { key, .. } => device.mkeys.is_bound(*key),
+            // Queues that commands created are not counted as users of a verb's object.
+            Object::Cq { cqn, .. } => device.uses_cq(*cqn),
+            Object::Pd { pdn } => device.uses_pd(*pdn),
+            Object::Devx(object) => object.is_busy(device, cx),
+            Object::Umem(umem) => umem.is_busy(),
             _ => false,
         }
     }
@@ -316,7 +327,11 @@ impl State {
             Object::Wq { wqn, .. } => {
                 device.wqs.remove(&wqn);
             }
-            Object::Pd { .. } | Object::Ah | Object::Table { .. } | Object::Dm { .. } => {}
+            Object::Devx(object) => {
+                object.events().into_iter().for_each(|target| self.devx.forget(target));
+                object.undo(device);
+            }
+            Object::Pd { .. } | Object::Umem(_) | Object::Ah | Object::Table { .. } | Object::Dm { .. } => {}
         }
     }
 
@@ -333,6 +348,7 @@ impl State {
         let order = |object: &Object| match object {
             Object::Flow { .. } => 0,
             Object::Qp(_) => 1,
+            Object::Devx(object) if object.is_qp() => 1,
             Object::Table { .. } => 2,
             Object::Wq { .. } | Object::Srq { .. } => 3,
             Object::Mw { .. } => 4,
@@ -354,6 +370,7 @@ impl State {
                 self.remove_page(page);
             }
         }
+        self.devx.close(number);
         self.channels.retain(|_, channel| !channel.is_closed());
     }
 }
@@ -364,7 +381,8 @@ impl Front for State {
     }
 
     fn has_backlog(&self) -> bool {
-        self.channels.values().any(EventFile::has_backlog)
+        self.devx.has_backlog()
+            || self.channels.values().any(EventFile::has_backlog)
             || self.contexts.values().any(|c| c.asyncs.as_ref().is_some_and(|(f, _)| f.has_backlog()))
     }
 }

@@ -261,7 +261,10 @@ impl Mlx5 {
         self.need_object(VERB, RESERVED_QPN)?;
         let mut blocks = self.qpns.lock().unwrap_or_else(PoisonError::into_inner);
         if blocks.last().is_none_or(|block| block.next == block.len) {
-            let log_len = self.capabilities(VERB, GENERAL_2)?.get(ANSWER * 8 + 0x93, 5).min(23);
+            let log_len = match self.capabilities(VERB, GENERAL)?.has(ANSWER * 8 + 0x20) {
+                true => self.capabilities(VERB, GENERAL_2)?.get(ANSWER * 8 + 0x93, 5).min(23),
+                false => 0,
+            };
             let command = Mailbox::<32>::command(op::CREATE_GENERAL_OBJECT).set(0x30, 16, RESERVED_QPN);
             let (object, first) = self.create_object(VERB, &command.set(0x63, 5, log_len).0)?;
             blocks.push(QpnBlock { object, first, used: Vec::new(), next: 0, len: 1 << log_len });

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Files with the events of objects that commands created, and with the answers of asynchronous queries.
+//!
+//! A subscription belongs to its file and ends with it, with its object, or with the context. Events that a file has
+//! already are not taken back. The kernel merges the events of a subscription in a file without event data; here each is
+//! a record.
+// UNSAFETY: a subscription names an eventfd(2) by its number.
+#![expect(unsafe_code)]
+
+use crate::bytes::put;
+use crate::engine::{Notice, event};
+use crate::kernel::events::EventFile;
+use crate::kernel::object::Kind;
+use std::collections::BTreeMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use uverbs_core::Errno;
+
+/// `enum mlx5_event`
+mod kind {
+    pub(super) const COMPLETION: u16 = 0x00;
+    pub(super) const COMM_EST: u16 = 0x02;
+    pub(super) const SQ_DRAINED: u16 = 0x03;
+    pub(super) const CQ_ERROR: u16 = 0x04;
+    pub(super) const WQ_CATAS_ERROR: u16 = 0x05;
+    pub(super) const PORT_CHANGE: u16 = 0x09;
+    pub(super) const WQ_INVAL_REQ_ERROR: u16 = 0x10;
+    pub(super) const WQ_ACCESS_ERROR: u16 = 0x11;
+    pub(super) const SRQ_LAST_WQE: u16 = 0x13;
+}
+
+/// Bytes of an event queue entry, and the places of its type and of the object's number.
+const EQE: usize = 64;
+const EQE_TYPE: usize = 1;
+const EQE_CQ_ERROR_NUMBER: usize = 32;
+const EQE_NUMBER: usize = 56;
+
+/// The object of an event, or the device.
+type Target = Option<(Kind, u32)>;
+
+#[derive(Debug)]
+struct Channel {
+    context: u32,
+    file: EventFile,
+    omits_data: bool,
+}
+
+#[derive(Debug)]
+struct Subscription {
+    channel: usize,
+    target: Target,
+    event: u16,
+    cookie: u64,
+    /// Counts the events instead of the file.
+    signal: Option<OwnedFd>,
+}
+
+/// The files of all contexts, and their subscriptions.
+#[derive(Debug, Default)]
+pub(in crate::kernel) struct Channels {
+    next: usize,
+    events: BTreeMap<usize, Channel>,
+    commands: BTreeMap<usize, Channel>,
+    subscriptions: Vec<Subscription>,
+}
+
+/// The event of a notice: its object, its type, and the place of the object's number.
+fn event_of(notice: &Notice) -> Option<(Target, u16, usize)> {
+    Some(match *notice {
+        Notice::Completion { cqn } => (Some((Kind::Cq, cqn)), kind::COMPLETION, EQE_NUMBER),
+        Notice::CqError { cqn } => (Some((Kind::Cq, cqn)), kind::CQ_ERROR, EQE_CQ_ERROR_NUMBER),
+        Notice::Qp { qpn, event } => {
+            let kind = match event {
+                event::COMM_EST => kind::COMM_EST,
+                event::SQ_DRAINED => kind::SQ_DRAINED,
+                event::QP_FATAL => kind::WQ_CATAS_ERROR,
+                event::QP_REQ_ERR => kind::WQ_INVAL_REQ_ERROR,
+                event::QP_ACCESS_ERR => kind::WQ_ACCESS_ERROR,
+                event::QP_LAST_WQE_REACHED => kind::SRQ_LAST_WQE,
+                _ => return None,
+            };
+            (Some((Kind::Qp, qpn)), kind, EQE_NUMBER)
+        }
+        Notice::Port { .. } => (None, kind::PORT_CHANGE, EQE_NUMBER),
+        Notice::Srq { .. } | Notice::Wq { .. } => return None,
+    })
+}
+
+/// Whether there is such an event of this kind of object, or of the device.
+fn is_event_of(target: Target, event: u16) -> bool {
+    match target {
+        None => event == kind::PORT_CHANGE,
+        Some((Kind::Cq, _)) => matches!(event, kind::COMPLETION | kind::CQ_ERROR),
+        Some((Kind::Qp, _)) => matches!(
+            event,
+            kind::COMM_EST
+                | kind::SQ_DRAINED
+                | kind::WQ_CATAS_ERROR
+                | kind::WQ_INVAL_REQ_ERROR
+                | kind::WQ_ACCESS_ERROR
+                | kind::SRQ_LAST_WQE
+        ),
+        Some(_) => false,
+    }
+}
+
+fn find(channels: &BTreeMap<usize, Channel>, context: u32, fd: BorrowedFd<'_>) -> Result<usize, Errno> {
+    let mine = |channel: &Channel| channel.context == context && channel.file.is(fd);
+    channels.iter().find(|(_, channel)| mine(channel)).map(|(id, _)| *id).ok_or(Errno::EBADF)
+}
+
+impl Channels {
+    fn add(
+        channels: &mut BTreeMap<usize, Channel>,
+        next: &mut usize,
+        channel: (u32, bool),
+    ) -> Result<OwnedFd, Errno> {
+        channels.retain(|_, channel| !channel.file.is_closed());
+        let (file, rx) = EventFile::new()?;
+        *next += 1;
+        channels.insert(*next, Channel { context: channel.0, file, omits_data: channel.1 });
+        Ok(rx)
+    }
+
+    pub(super) fn add_command_channel(&mut self, context: u32) -> Result<OwnedFd, Errno> {
+        Self::add(&mut self.commands, &mut self.next, (context, false))
+    }
+
+    pub(super) fn add_event_channel(&mut self, context: u32, omits_data: bool) -> Result<OwnedFd, Errno> {
+        self.prune();
+        Self::add(&mut self.events, &mut self.next, (context, omits_data))
+    }
+
+    pub(super) fn command_channel(&self, context: u32, fd: BorrowedFd<'_>) -> Result<usize, Errno> {
+        find(&self.commands, context, fd)
+    }
+
+    /// Writes the answer of an asynchronous query.
+    pub(super) fn answer(&mut self, channel: usize, wr_id: u64, output: &[u8]) {
+        if let Some(channel) = self.commands.get_mut(&channel) {
+            channel.file.push(&[&wr_id.to_ne_bytes(), output].concat());
+        }
+    }
+
+    /// Ends the subscriptions of files that the program has closed.
+    fn prune(&mut self) {
+        self.events.retain(|_, channel| !channel.file.is_closed());
+        self.subscriptions.retain(|subscription| self.events.contains_key(&subscription.channel));
+    }
+
+    /// Adds a subscription for each type. `signal` is the number of an eventfd(2).
+    pub(super) fn subscribe(
+        &mut self,
+        (context, fd): (u32, BorrowedFd<'_>),
+        target: Target,
+        events: &[u16],
+        cookie: u64,
+        signal: Option<u32>,
+    ) -> Result<(), Errno> {
+        self.prune();
+        let channel = find(&self.events, context, fd)?;
+        // One file counts the events of one type.
+        if signal.is_some() && events.len() != 1 || !events.iter().all(|event| is_event_of(target, *event)) {
+            return Err(Errno::EINVAL);
+        }
+        let signal = signal.map(duplicate).transpose()?;
+        let mut signals = signal.into_iter();
+        for event in events {
+            let signal = signals.next();
+            self.subscriptions.push(Subscription { channel, target, event: *event, cookie, signal });
+        }
+        Ok(())
+    }
+
+    /// Delivers the event of a notice to its subscribers.
+    pub(in crate::kernel) fn notice(&mut self, notice: &Notice) {
+        if self.subscriptions.is_empty() {
+            return;
+        }
+        let Some((target, event, number_at)) = event_of(notice) else { return };
+        for subscription in &self.subscriptions {
+            if subscription.target != target || subscription.event != event {
+                continue;
+            }
+            let Some(channel) = self.events.get_mut(&subscription.channel) else { continue };
+            if let Some(signal) = &subscription.signal {
+                // The subscription ended when the program closed the file.
+                if !channel.file.is_closed() {
+                    let _ = nix::unistd::write(signal, &1_u64.to_ne_bytes());
+                }
+                continue;
+            }
+            let mut record = subscription.cookie.to_ne_bytes().to_vec();
+            if !channel.omits_data {
+                let mut eqe = [0; EQE];
+                eqe[EQE_TYPE] = event as u8;
+                put(&mut eqe, number_at, &target.map_or(0, |(_, number)| number).to_be_bytes());
+                record.extend(eqe);
+            }
+            channel.file.push(&record);
+        }
+    }
+
+    /// Writes records for which the files had no room.
+    pub(in crate::kernel) fn flush(&mut self) {
+        let files = self.events.values_mut().chain(self.commands.values_mut());
+        files.filter(|channel| channel.file.has_backlog()).for_each(|channel| channel.file.flush());
+    }
+
+    pub(in crate::kernel) fn has_backlog(&self) -> bool {
+        self.events.values().chain(self.commands.values()).any(|channel| channel.file.has_backlog())
+    }
+
+    /// Ends the subscriptions to a destroyed object.
+    pub(in crate::kernel) fn forget(&mut self, target: (Kind, u32)) {
+        self.subscriptions.retain(|subscription| subscription.target != Some(target));
+    }
+
+    /// Closes the files of a context.
+    pub(in crate::kernel) fn close(&mut self, context: u32) {
+        self.events.retain(|_, channel| channel.context != context);
+        self.commands.retain(|_, channel| channel.context != context);
+        self.subscriptions.retain(|subscription| self.events.contains_key(&subscription.channel));
+    }
+}
+
+/// A duplicate of a descriptor of this process, by its number.
+fn duplicate(fd: u32) -> Result<OwnedFd, Errno> {
+    let fd = i32::try_from(fd).map_err(|_| Errno::EBADF)?;
+    // SAFETY: the number is not negative, and the descriptor is not closed while the command is executed: the driver's
+    // function borrows it (`EventChannel::subscribe_fd`).
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    fd.try_clone_to_owned().map_err(|_| Errno::EBADF)
+}
