@@ -55,6 +55,19 @@ impl<D: Driver, T: Sends, L: Locking> Connectable for OwnedQp<D, T, L> {
     }
 }
 
+/// A QP without queues: the receiving side of XRC.
+impl<D: Driver> Connectable for QpControl<D> {
+    type Driver = D;
+
+    fn control(&self) -> &Self {
+        self
+    }
+
+    fn close(self) -> uverbs::Result<()> {
+        Self::close(self)
+    }
+}
+
 /// The values of a connection that this side selects.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Own {

@@ -426,11 +426,14 @@ impl Hca {
 
     /// Removes the device while its contexts are open, as a hot unplug does: each context gets the event
     /// `DEVICE_FATAL`, the objects are destroyed, verbs fail with `EIO`, destroying an object succeeds, and peers get
-    /// no more answers. For tests of a service that must survive the loss of a NIC.
+    /// no more answers. Identifiers of the connection manager that are bound to the device get the event
+    /// `DEVICE_REMOVAL`. For tests of a service that must survive the loss of a NIC.
     ///
     /// The device can't be used again; a new one can be [built](Fabric::device) with the same name.
     pub fn unplug(&self) {
         self.plugged.enter(|device, kernel, port| kernel.end_all(device, port, true));
+        let host = self.plugged.index();
+        self.plugged.alive().shared.enter(|world| world.cm.unplug(host));
     }
 
     /// Ends all contexts of the device, as the kernel does when their processes die: all objects are destroyed without

@@ -74,6 +74,18 @@ impl Cm {
         input: &[u8],
         output: &mut [u8],
     ) -> Result<(), Errno> {
+        if self.gone.contains(&call.host) {
+            // Identifiers without a device remain, and all of them can be destroyed.
+            match cmd {
+                RDMA_USER_CM_CMD_BIND | RDMA_USER_CM_CMD_RESOLVE_ADDR => return Err(Errno::ENODEV),
+                RDMA_USER_CM_CMD_CREATE_ID
+                | RDMA_USER_CM_CMD_DESTROY_ID
+                | RDMA_USER_CM_CMD_GET_EVENT
+                | RDMA_USER_CM_CMD_MIGRATE_ID
+                | RDMA_USER_CM_CMD_SET_OPTION => {}
+                _ => return Err(Errno::EIO),
+            }
+        }
         match cmd {
             RDMA_USER_CM_CMD_CREATE_ID => self.create_id(call, &parse(input)?, output),
             RDMA_USER_CM_CMD_DESTROY_ID => {

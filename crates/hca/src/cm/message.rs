@@ -11,9 +11,10 @@ use uverbs_core::Errno;
 use uverbs_uapi::layout::Bytes;
 use uverbs_uapi::rdma_cm::{
     RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_CONNECT_ERROR, RDMA_CM_EVENT_CONNECT_REQUEST,
-    RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_DISCONNECTED, RDMA_CM_EVENT_ESTABLISHED,
-    RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_TIMEWAIT_EXIT, RDMA_CM_EVENT_UNREACHABLE, RDMA_MAX_PRIVATE_DATA,
-    rdma_ucm_conn_param, rdma_ucm_ece, rdma_ucm_event_param, rdma_ucm_event_resp, rdma_ucm_ud_param,
+    RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_DEVICE_REMOVAL, RDMA_CM_EVENT_DISCONNECTED,
+    RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_TIMEWAIT_EXIT,
+    RDMA_CM_EVENT_UNREACHABLE, RDMA_MAX_PRIVATE_DATA, rdma_ucm_conn_param, rdma_ucm_ece,
+    rdma_ucm_event_param, rdma_ucm_event_resp, rdma_ucm_ud_param,
 };
 use uverbs_uapi::verbs::{IB_UVERBS_QPT_XRC_INI, IB_UVERBS_QPT_XRC_TGT};
 
@@ -85,6 +86,9 @@ impl Cm {
         let mut tries = 0;
         let arrives = loop {
             let is_lost = match (host, target) {
+                (Some(host), Some(target)) if self.gone.contains(&host) || self.gone.contains(&target) => {
+                    true
+                }
                 (Some(host), Some(target)) => call.net.loses(host, target),
                 _ => true,
             };
@@ -152,13 +156,23 @@ impl Cm {
         self.event(number, event, status, rdma_ucm_event_param::default(), rdma_ucm_ece::default());
     }
 
+    /// The device of an identifier is removed.
+    pub(super) fn removed(&mut self, number: u32) {
+        self.set_state(number, State::Closed);
+        self.plain_event(number, RDMA_CM_EVENT_DEVICE_REMOVAL, 0);
+    }
+
     /// A message arrives.
     pub(super) fn receive(&mut self, call: &mut Call<'_>, message: Message) {
         let Message { ident: number, body } = message;
         if let Body::Joined = body {
             return self.joined(call, number);
         }
-        let Some(state) = self.idents.get(&number).map(|i| i.state) else { return };
+        let Some((state, host)) = self.idents.get(&number).map(|i| (i.state, i.host)) else { return };
+        // A request is an event of its sender's identifier, until it arrives.
+        if self.gone.contains(&host) {
+            return;
+        }
         match body {
             Body::Joined => {}
             Body::Event(event, status) => {
@@ -252,6 +266,10 @@ impl Cm {
         let Some(sender) = self.idents.get(&from).cloned() else { return };
         let (Some(to), Some(source)) = (sender.remote, sender.local) else { return };
         let Some(host) = host_of(call.net, to.ip()) else { return };
+        if self.gone.contains(&host) {
+            let timed_out = Body::Event(RDMA_CM_EVENT_UNREACHABLE, -Errno::ETIMEDOUT.raw());
+            return self.later(call.now, TRIES * REPEAT, from, timed_out);
+        }
         let refuse = |reason, status| match sender.is_datagram() {
             true => Body::DatagramsRefused(status, vec![]),
             false => Body::Reject(reason, vec![]),

@@ -24,7 +24,7 @@ use core::fmt;
 use ident::{Ident, Member};
 use message::Message;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use uverbs_core::Errno;
@@ -130,6 +130,8 @@ pub(crate) struct Cm {
     idents: BTreeMap<u32, Ident>,
     members: BTreeMap<u32, Member>,
     messages: BTreeMap<(u64, u64), Message>,
+    /// The hosts whose device was removed.
+    gone: BTreeSet<usize>,
     /// The last numbers that were used.
     last_channel: u64,
     last_ident: u32,
@@ -152,6 +154,17 @@ impl Cm {
             self.destroy(call, number);
         }
         self.channels.remove(&call.channel);
+    }
+
+    /// The device of a host is removed: identifiers that are bound to it get an event, and peers get no more messages.
+    /// (A listener on all addresses is bound to no device.)
+    pub(crate) fn unplug(&mut self, host: usize) {
+        self.gone.insert(host);
+        let bound: Vec<u32> =
+            self.idents.iter().filter(|(_, i)| i.host == host && i.has_device).map(|(n, _)| *n).collect();
+        for number in bound {
+            self.removed(number);
+        }
     }
 
     /// The channel of this host whose descriptor has this number.

@@ -54,7 +54,12 @@ impl<D: Driver> QpControl<D> {
         self.inner.holds()
     }
 
-    pub(crate) fn close(self) -> Result<()> {
+    /// Destroys a QP that has only its control: the receiving side of XRC. On failure, which `Drop` would only log,
+    /// returns the error.
+    ///
+    /// # Errors
+    /// `EBUSY` while a half or another control of the QP exists; otherwise the kernel's error.
+    pub fn close(self) -> Result<()> {
         match Arc::into_inner(self.inner) {
             Some(mut inner) => inner.destroy(),
             None => Err(Error::Os {
