@@ -49,7 +49,7 @@ pub(crate) fn choose(name: Option<&str>) -> Result<DeviceInfo> {
 const HINT: &str = "-d hca0 selects a software NIC in this process";
 
 /// Name of the software HCA, which exists only in this process.
-const SOFTWARE: &str = "hca0";
+pub(crate) const SOFTWARE: &str = "hca0";
 
 /// Whether the name selects the software HCA. A device of the machine with this name takes precedence.
 pub(crate) fn is_software(name: Option<&str>) -> bool {

@@ -3,9 +3,10 @@
 //!
 //! The modules: [`options`]; [`exchange`] of endpoints over TCP; the [`buffer`] and its [`pattern`]; the
 //! [`completions`]; the counts and their rules ([`ledger`]); the loop ([`drive`]); the [`report`]; and the queues of
-//! each transport in [`rc_uc`], [`ud`] and [`srq`], which post through [`message`].
+//! each transport in [`rc_uc`], [`ud`] and [`srq`], which post through [`message`]. [`cm`]: connected by rdma_cm.
 
 mod buffer;
+mod cm;
 mod completions;
 mod drive;
 mod exchange;
@@ -43,6 +44,9 @@ use uverbs::{ConnectAttr, Context, Driver, DriverVisitor, Endpoint, Error, Rc, U
 pub(crate) fn main(args: Args) -> Result<()> {
     let options = args.resolve().map_err(|reason| anyhow::anyhow!("pingpong: {reason}"))?;
     let name = options.common.ib_dev.as_deref();
+    if options.cm {
+        return cm::main(options);
+    }
     if device::is_here(name) {
         return here(options).context("on the software HCA");
     }
@@ -56,25 +60,40 @@ pub(crate) fn main(args: Args) -> Result<()> {
 
 /// Both ends in this process, on two software HCAs. Only the client prints.
 fn here(options: Options) -> Result<()> {
+    let [a, b] = device::software()?;
+    let [server, client] = ends(options)?;
+    both(server, client, |server| Visit(server).visit(b), |client| Visit(client).visit(a))
+}
+
+/// The options of the server and of the client, if both are in this process.
+fn ends(options: Options) -> Result<[Options; 2]> {
     if options.is_client() {
         bail!("both ends are in this process: HOST is not allowed");
     }
-    let [a, b] = device::software()?;
     let (one, other) = UnixStream::pair()?;
     let mut server = options.clone();
     server.here = Some(Arc::new(one));
     let mut client = options;
-    (client.here, client.common.host) = (Some(Arc::new(other)), Some(b.name().to_owned()));
+    (client.here, client.common.host) = (Some(Arc::new(other)), Some("here".to_owned()));
+    Ok([server, client])
+}
+
+/// Runs both ends in this process.
+fn both(
+    server: Options,
+    client: Options,
+    serve: impl FnOnce(Options) -> Result<()> + Send,
+    call: impl FnOnce(Options) -> Result<()>,
+) -> Result<()> {
     let has_failed = client.has_failed.clone();
     // The other end must not wait for messages of an end that has failed.
-    let run = |options: Options, context, end: &'static str| {
-        let result = Visit(options).visit(context).context(end);
+    let ended = |result: Result<()>, end: &'static str| {
         has_failed.fetch_or(result.is_err(), Ordering::Relaxed);
-        result
+        result.context(end)
     };
     std::thread::scope(|scope| {
-        let server = scope.spawn(|| run(server, b, "server"));
-        let client = run(client, a, "client");
+        let server = scope.spawn(|| ended(serve(server), "server"));
+        let client = ended(call(client), "client");
         let server = server.join().map_err(|_| anyhow::anyhow!("the server panicked"))?;
         match client {
             // The server's error is the reason.
@@ -175,16 +194,10 @@ struct Table<'a, D: Driver> {
 impl<D: Driver> Table<'_, D> {
     /// Connects to the peer, runs, reports, and closes everything.
     fn play<Q: Queues>(self, mut completions: Completions<D>, mut queues: Q) -> Result<()> {
-        let Self { context, options, device, port, buffer } = self;
+        let Self { context, options, port, .. } = self;
         let common = &options.common;
-        let mut patience = Patience::new(options.patience());
-        if options.here.is_some() {
-            patience = patience.or_failure(options.has_failed.clone());
-        }
-        // The other end, in this process, may hold the lock of standard output.
-        let mut out: Box<dyn Write> =
-            if options.is_silent() { Box::new(std::io::sink()) } else { Box::new(std::io::stdout().lock()) };
-
+        let patience = self.patience();
+        let mut out = self.output();
         queues.post_recv(common.rx_depth)?;
         completions.arm()?;
         let local = endpoints(context, options, port, &queues.qp_nums())?;
@@ -202,7 +215,35 @@ impl<D: Driver> Table<'_, D> {
         if options.is_client() {
             queues.connect(&local, &remote)?;
         }
+        self.exchange(&mut out, completions, queues, patience, (&local, &remote))
+    }
 
+    /// The limit of waits.
+    fn patience(&self) -> Patience {
+        let patience = Patience::new(self.options.patience());
+        match self.options.here {
+            Some(_) => patience.or_failure(self.options.has_failed.clone()),
+            None => patience,
+        }
+    }
+
+    /// Where this end prints.
+    fn output(&self) -> Box<dyn Write> {
+        // The other end, in this process, may hold the lock of standard output.
+        if self.options.is_silent() { Box::new(std::io::sink()) } else { Box::new(std::io::stdout().lock()) }
+    }
+
+    /// Runs on connected queues, reports, and closes everything.
+    fn exchange<Q: Queues>(
+        self,
+        out: &mut dyn Write,
+        mut completions: Completions<D>,
+        mut queues: Q,
+        mut patience: Patience,
+        (local, remote): (&[Endpoint], &[Endpoint]),
+    ) -> Result<()> {
+        let Self { context, options, device, buffer, .. } = self;
+        let common = &options.common;
         patience.renew();
         let plan = Plan {
             iters: common.iters,
@@ -213,10 +254,10 @@ impl<D: Driver> Table<'_, D> {
         let outcome = drive::play(&plan, &mut completions, &mut queues, &mut patience)?;
         let figures = Figures::new(options, &outcome);
         if common.json {
-            let value = report::json(options, context.name(), (&local, &remote), &figures, &outcome);
+            let value = report::json(options, context.name(), (local, remote), &figures, &outcome);
             writeln!(out, "{value:#}")?;
         } else {
-            report::text(&mut out, &figures, &outcome)?;
+            report::text(out, &figures, &outcome)?;
         }
 
         // The queues are closed before the data is checked, so that no WR is outstanding.
@@ -278,11 +319,18 @@ mod tests {
 
     #[test]
     fn both_ends_run_in_this_process() {
-        for line in
-            ["rc -c -n 30", "uc -N -n 30", "ud -e -n 30", "srq -q 3 -c -n 30", "rc -t -e -N -c -n 30 --json"]
-        {
+        for line in [
+            "rc -c -n 30",
+            "rc --cm -c -n 30",
+            "rc --cm -e -n 30 --json",
+            "uc -N -n 30",
+            "ud -e -n 30",
+            "srq -q 3 -c -n 30",
+            "rc -t -e -N -c -n 30 --json",
+        ] {
             let options = options::tests::parse(line).unwrap();
-            here(options).with_context(|| line.to_owned()).unwrap();
+            let run = if options.cm { cm::here } else { here };
+            run(options).with_context(|| line.to_owned()).unwrap();
         }
         assert!(here(options::tests::parse("rc host").unwrap()).is_err());
     }

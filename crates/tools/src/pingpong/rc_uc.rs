@@ -8,8 +8,10 @@ use super::message::Message;
 use super::options::Options;
 use anyhow::{Context as _, Result};
 use uverbs::attr::QpCap;
+use uverbs::qp::QpControl;
 use uverbs::qp::transport::{Connected, Receives, Sends};
 use uverbs::{ConnectAttr, Driver, Endpoint, ProtectionDomain, Qp};
+use uverbs_cm::Connectable;
 
 /// A connected QP and its message. (The QP is dropped first, because it must be destroyed before the message's buffer
 /// is freed.)
@@ -25,6 +27,19 @@ impl<D: Driver, T: Connected + Sends + Receives> OneConnected<D, T> {
     pub(crate) fn new(
         pd: &ProtectionDomain<D>,
         completions: &Completions<D>,
+        message: Message<D>,
+        options: &Options,
+        attr: ConnectAttr,
+    ) -> Result<Self> {
+        let queues = Self::in_reset(pd, completions, message, options, attr)?;
+        queues.qp.init(&queues.attr)?;
+        Ok(queues)
+    }
+
+    /// Creates the QP, in RESET.
+    pub(crate) fn in_reset(
+        pd: &ProtectionDomain<D>,
+        completions: &Completions<D>,
         mut message: Message<D>,
         options: &Options,
         attr: ConnectAttr,
@@ -38,8 +53,20 @@ impl<D: Driver, T: Connected + Sends + Receives> OneConnected<D, T> {
         };
         let qp = pd.qp::<T>().cq(completions.cq()).cap(cap).send_ops(message.send_ops()).create()?;
         message.fit_inline(qp.cap());
-        qp.init(&attr)?;
         Ok(Self { qp, message, attr })
+    }
+}
+
+/// rdma_cm moves the QP through its states.
+impl<D: Driver, T: Connected + Sends + Receives> Connectable for OneConnected<D, T> {
+    type Driver = D;
+
+    fn control(&self) -> &QpControl<D> {
+        &self.qp.control
+    }
+
+    fn close(self) -> uverbs::Result<()> {
+        self.qp.close()
     }
 }
 

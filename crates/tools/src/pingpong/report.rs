@@ -51,7 +51,7 @@ impl Figures {
 }
 
 /// The last lines.
-pub(crate) fn text(out: &mut impl Write, figures: &Figures, outcome: &Outcome) -> Result<()> {
+pub(crate) fn text(out: &mut dyn Write, figures: &Figures, outcome: &Outcome) -> Result<()> {
     let Figures { bytes, iters, seconds, mbit_per_sec, usec_per_iter } = figures;
     writeln!(out, "{bytes} bytes in {seconds:.2} seconds = {mbit_per_sec:.2} Mbit/sec")?;
     writeln!(out, "{iters} iters in {seconds:.2} seconds = {usec_per_iter:.2} usec/iter")?;
