@@ -3,11 +3,13 @@
 
 use crate::{aarch64, book, cargo, repo_root, run, tools};
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-/// Run the static checks: format, licence headers, spelling, dependencies, lints, documentation, the book, aarch64
+/// Run the static checks: format, licence headers, spelling, dependencies, packages, lints, documentation, the book, aarch64
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Leave out the checks that need the compiler for aarch64, which the first run downloads from Debian's archive
@@ -25,11 +27,13 @@ pub(crate) struct Args {
 /// A check and its name.
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 10] = [
     ("format", format),
     ("licence headers", licence_headers),
     ("spelling", spelling),
     ("dependencies", dependencies),
+    ("dependencies of a user", user_dependencies),
+    ("packages", packages),
     ("lints", || {
         cargo::call(&["clippy", "--workspace", "--all-targets", ALL[0], ALL[1], "--", "-D", "warnings"])
     }),
@@ -141,6 +145,37 @@ fn dependencies() -> Result<()> {
         run::inherit(cmd.args(["check", "bans", "licenses", "sources"]))?;
     }
     Ok(())
+}
+
+/// The crate `uverbs` brings as many packages into a user's program as the README says, so that the number does not grow
+/// unnoticed.
+fn user_dependencies() -> Result<()> {
+    const BEFORE: &str = "The crate `uverbs` brings ";
+    let mut tree = cargo::cargo(&["tree", "--locked", "--package", "uverbs", "--edges", "normal,build"]);
+    let tree = run::output(tree.args(["--prefix", "none", "--format", "{p}"]))?;
+    let packages: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    let found = packages.iter().filter(|name| !name.is_empty() && **name != "uverbs").count();
+    let readme = fs::read_to_string(repo_root().join("README.md")).context("README.md")?;
+    let number = readme.split_once(BEFORE).and_then(|(_, rest)| rest.split(' ').next());
+    let said: usize =
+        number.and_then(|n| n.parse().ok()).with_context(|| format!("README.md: no `{BEFORE}NUMBER`"))?;
+    ensure!(
+        found == said,
+        "a user of the crate uverbs gets {found} other packages; README.md says {said}: {packages:?}"
+    );
+    Ok(())
+}
+
+/// Each crate that is published can be packaged. The packages are not built.
+fn packages() -> Result<()> {
+    let metadata = run::output(&mut cargo::cargo(&["metadata", "--no-deps", "--format-version", "1"]))?;
+    let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata")?;
+    let all = metadata["packages"].as_array().context("cargo metadata has no packages")?;
+    let names = all.iter().filter(|p| p["publish"].is_null()).filter_map(|p| p["name"].as_str());
+    let mut cmd = cargo::cargo(&["package", "--no-verify", "--allow-dirty", "--locked", "--quiet"]);
+    cmd.args(names.flat_map(|name| ["--package", name]));
+    // It warns of the missing address of the repository.
+    run::output(&mut cmd).map(drop)
 }
 
 /// No dependency has a published vulnerability. The database is a git repository: without a network this is left out.
