@@ -220,7 +220,8 @@ impl Report {
         }
     }
 
-    /// Prints the table and the verdict. Returns whether there is no regression and every row was reached.
+    /// Prints the table and the verdict. Returns whether there is no regression and every row was reached; a filter that
+    /// selects nothing is a failure, too.
     pub fn print(&self) -> bool {
         println!("{}", self.table());
         for (why, names) in &self.left_out {
@@ -234,7 +235,8 @@ impl Report {
             true => println!("clients: {} rows, no regression", self.lines.len()),
             false => println!("clients: regressions: {}", regressions.join("; ")),
         }
-        regressions.is_empty() && self.unreached.is_empty()
+        let has_rows = !self.lines.is_empty() || !self.left_out.is_empty();
+        regressions.is_empty() && self.unreached.is_empty() && has_rows
     }
 }
 
@@ -280,8 +282,9 @@ mod tests {
         assert_eq!(summary.suite, ["2 ok", "1 ok"]);
         assert_eq!(Summary::find(&format!("a\n{summary}\nb\n")), Some(summary));
         assert_eq!(Summary::find("clients-summary\t1\n"), None);
-        // A run that is not complete fails, even without a regression.
+        // A run that is not complete fails, even without a regression, and so does one without rows.
         let mut report = Report::default();
+        assert!(!report.print());
         report.not_reached("b".into());
         assert!(!report.print());
     }
