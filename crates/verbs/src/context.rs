@@ -3,7 +3,7 @@
 
 use crate::event::{EventReader, QpEvents};
 use crate::owned::Flights;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use uverbs_core::attr::{DeviceAttr, Gid, GidEntry, PortAttr};
 use uverbs_core::control::slab::Slab;
@@ -281,10 +281,12 @@ impl<D: Driver> Context<D> {
         self.inner.async_fd.set_nonblocking(nonblocking)
     }
 
-    /// The descriptor that is readable when there is an asynchronous event; for `poll(2)` and `O_NONBLOCK`.
+    /// The descriptor that is readable when there is an asynchronous event, also one that
+    /// [`drain`](crate::qp::QpControl::drain) has kept. It is for poll(2) only: an epoll(7) instance, which the first call
+    /// creates.
     #[must_use]
     pub fn async_fd(&self) -> BorrowedFd<'_> {
-        self.inner.async_fd.as_fd()
+        EventReader::fd(&self.inner)
     }
 
     pub(crate) fn inner(&self) -> &Arc<ContextInner<D>> {

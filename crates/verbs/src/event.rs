@@ -4,15 +4,17 @@
 //!
 //! The file of a context has one reader at a time: [`Context::get_async_event`], or
 //! [`QpControl::drain`](crate::qp::QpControl::drain), which waits for an event of its QP and keeps the others for the
-//! next reader.
+//! next reader. The descriptor for event loops is also readable while events are kept.
 
 use crate::context::{Context, ContextInner, Object};
 use crate::id::{CqId, SrqId};
 use core::sync::atomic::{AtomicBool, Ordering};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use uverbs_core::attr::{AsyncEvent, EventScope, EventType};
 use uverbs_core::error::Result;
 use uverbs_core::provider::Driver;
@@ -95,11 +97,66 @@ impl QpEvents {
 pub(crate) struct EventReader {
     turn: Mutex<()>,
     kept: Mutex<VecDeque<Event>>,
+    /// Made when the program requests the descriptor; `None` if the kernel refused.
+    readable: OnceLock<Option<Readable>>,
+}
+
+/// A descriptor that is readable if the file of events is, or if events were kept.
+#[derive(Debug)]
+struct Readable {
+    epoll: Epoll,
+    /// In `epoll`: signaled while events are kept. It changes under the lock of `kept`.
+    has_kept: EventFd,
+}
+
+impl Readable {
+    fn new(file: BorrowedFd<'_>, has_kept: bool) -> nix::Result<Self> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let has_kept = EventFd::from_value_and_flags(has_kept.into(), flags)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(file, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        epoll.add(&has_kept, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
+        Ok(Self { epoll, has_kept })
+    }
 }
 
 impl EventReader {
+    /// The descriptor for event loops.
+    pub(crate) fn fd<D: Driver>(context: &ContextInner<D>) -> BorrowedFd<'_> {
+        let (reader, file) = (context.event_reader(), context.async_fd().as_fd());
+        // Until the descriptor is made, no event is kept without a signal.
+        let kept = reader.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let readable = reader.readable.get_or_init(|| match Readable::new(file, !kept.is_empty()) {
+            Ok(readable) => Some(readable),
+            Err(errno) => {
+                log::warn!("asynchronous events: {errno}; events that `drain` keeps are not signaled");
+                None
+            }
+        });
+        readable.as_ref().map_or(file, |readable| readable.epoll.0.as_fd())
+    }
+
+    fn readable(&self) -> Option<&Readable> {
+        self.readable.get().and_then(Option::as_ref)
+    }
+
+    fn keep(&self, event: Event) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push_back(event);
+        // The counter can't overflow: it is at most the number of events that are kept.
+        if let Some(readable) = self.readable() {
+            let _ = readable.has_kept.write(1);
+        }
+    }
+
     fn take_kept(&self) -> Option<Event> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let event = kept.pop_front()?;
+        if let (true, Some(readable)) = (kept.is_empty(), self.readable()) {
+            // Clears the counter.
+            let _ = readable.has_kept.read();
+        }
+        Some(event)
     }
 
     /// Waits up to a millisecond for an event, which it keeps for the next [`Context::get_async_event`]. It does not
@@ -120,7 +177,7 @@ impl EventReader {
             let raw = context.async_fd().read()?;
             if let Some(source) = EventSource::of(context, raw) {
                 let event = Event { event_type: raw.event_type, source };
-                reader.kept.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
+                reader.keep(event);
             }
         }
         drop(turn);
@@ -177,7 +234,7 @@ impl<D: Driver> AsyncEvents<D> {
 
 impl<D: Driver> AsFd for AsyncEvents<D> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.context.async_fd().as_fd()
+        EventReader::fd(&self.context)
     }
 }
 

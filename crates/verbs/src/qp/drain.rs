@@ -65,8 +65,8 @@ impl<D: Driver> QpControl<D> {
     /// with the QP; the program has posted them, so it can free their memory.
     ///
     /// While it waits it reads the context's asynchronous events. The next calls of
-    /// [`get_async_event`](crate::Context::get_async_event) return the events of other objects, which no longer make
-    /// the descriptor readable.
+    /// [`get_async_event`](crate::Context::get_async_event) return the events of other objects; until then they make the
+    /// context's descriptor readable.
     ///
     /// # Errors
     /// `ETIMEDOUT` if the event is not read within `timeout` (old kernels do not raise it for rxe); `EIO` if a CQ is

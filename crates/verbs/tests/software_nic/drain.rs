@@ -2,9 +2,11 @@
 //! The end of a QP that receives from a shared queue.
 
 use crate::{CAP, End, LIMIT, Pair, poll};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll as poll_fds};
+use std::os::fd::{AsFd, BorrowedFd};
 use uverbs::attr::{AccessFlags, CqInitAttr, EventType, QpState, SrqAttr, SrqInitAttr};
 use uverbs::mlx5::Mlx5;
-use uverbs::{ConnectAttr, EventSource, Exclusive, Qp, Rc, SharedReceiveQueue, WorkCompletion};
+use uverbs::{ConnectAttr, Errno, EventSource, Exclusive, Qp, Rc, SharedReceiveQueue, WorkCompletion};
 use uverbs_hca::Fabric;
 
 const BUFFERS: u64 = 8;
@@ -78,6 +80,37 @@ fn every_buffer_of_a_shared_queue_comes_back() {
     }
     qp.drain(&pair.server.cq, LIMIT, |wc| panic!("{wc:?}")).map_err(|(_, e)| e).unwrap();
     srq.close().map_err(|(_, e)| e).unwrap();
+}
+
+/// Whether poll(2) finds an event.
+fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut files = [PollFd::new(fd, PollFlags::POLLIN)];
+    poll_fds(&mut files, PollTimeout::ZERO).unwrap() == 1
+}
+
+#[test]
+fn events_that_a_drain_has_read_make_the_descriptor_readable() {
+    for early in [true, false] {
+        let service = Service::new();
+        let context = &service.pair.server.context;
+        let events = context.async_events();
+        events.set_nonblocking(true).unwrap();
+        if early {
+            // The descriptor is made before the events are read.
+            while events.get_event().is_ok() {}
+            assert!(!is_readable(events.as_fd()));
+        }
+        service.qp.drain(&service.pair.server.cq, LIMIT, |_| ()).map_err(|(_, e)| e).unwrap();
+        let mut types = Vec::new();
+        while is_readable(events.as_fd()) {
+            types.push(events.get_event().unwrap().event_type);
+        }
+        assert!(types.contains(&EventType::QP_LAST_WQE_REACHED), "{types:?}");
+        assert_eq!(events.get_event().unwrap_err().errno(), Errno::EAGAIN);
+        // An event of the device comes by the same descriptor.
+        service.pair.server.hca.set_link_up(false);
+        assert!(is_readable(context.async_fd()));
+    }
 }
 
 #[test]
