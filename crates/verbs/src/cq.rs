@@ -11,7 +11,7 @@ use uverbs_core::control::CqHandle;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::completion::CompletionQueue as Engine;
 use uverbs_core::provider::{CqParts, Driver, PollError, raw};
-use uverbs_core::sync::{Exclusive, Locked, Locking, Reentered, Shared};
+use uverbs_core::sync::{Exclusive, LockError, Locked, Locking, Shared};
 use uverbs_core::wc::WorkCompletion;
 
 /// The kernel object of a CQ; QPs hold it, so it outlives them.
@@ -242,14 +242,14 @@ impl<D: Driver, L: Locking> CompletionQueue<D, L> {
 
 impl<D: Driver> CompletionQueue<D, Exclusive> {
     #[inline(always)]
-    fn with<R>(&mut self, f: impl FnOnce(&mut D::CompletionQueue) -> R) -> Result<R, Reentered> {
+    fn with<R>(&mut self, f: impl FnOnce(&mut D::CompletionQueue) -> R) -> Result<R, LockError> {
         Ok(f(self.engine.get_mut()))
     }
 }
 
 impl<D: Driver> CompletionQueue<D, Shared> {
     #[inline(always)]
-    fn with<R>(&self, f: impl FnOnce(&mut D::CompletionQueue) -> R) -> Result<R, Reentered> {
+    fn with<R>(&self, f: impl FnOnce(&mut D::CompletionQueue) -> R) -> Result<R, LockError> {
         Ok(f(&mut *self.engine.lock()?))
     }
 }

@@ -5,7 +5,7 @@
 
 use uverbs_core::provider::recv::{RecvBatch as _, RecvQueue as Engine};
 use uverbs_core::provider::{BadWr, PostError, raw};
-use uverbs_core::sync::{Exclusive, Guard, Locked, Locking, Reentered, Shared};
+use uverbs_core::sync::{Exclusive, Guard, LockError, Locked, Locking, Shared};
 use uverbs_core::wr::RecvWr;
 
 /// An engine that takes receives, with its lock.
@@ -67,12 +67,13 @@ impl<Q: Engine> Receiver<Q, Exclusive> {
 }
 
 impl<Q: Engine> Receiver<Q, Shared> {
-    /// Waits for the lock; an error if this thread holds it already.
+    /// Waits for the lock; an error if this thread holds it already, or in a child of fork(2).
     ///
     /// # Errors
-    /// [`Reentered`] if this thread holds the lock.
+    /// [`LockError::Reentered`] if this thread holds the lock; [`LockError::Forked`] in a child of fork(2), if a thread of the
+    /// parent held it.
     #[inline(always)]
-    pub fn lock(&self) -> Result<RecvGuard<'_, Q>, Reentered> {
+    pub fn lock(&self) -> Result<RecvGuard<'_, Q>, LockError> {
         Ok(RecvGuard { guard: self.engine.lock()? })
     }
 }

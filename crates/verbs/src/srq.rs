@@ -14,7 +14,7 @@ use uverbs_core::attr::{SrqAttr, SrqAttrMask, SrqInitAttr};
 use uverbs_core::control::SrqHandle;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::{BadWr, Driver, PostError, SrqCreate, SrqParts};
-use uverbs_core::sync::{Exclusive, Locked, Locking, Reentered, Shared};
+use uverbs_core::sync::{Exclusive, LockError, Locked, Locking, Shared};
 use uverbs_core::wr::RecvWr;
 
 /// The objects that an XRC SRQ is created from, besides its protection domain.
@@ -333,12 +333,13 @@ impl<D: Driver> SharedReceiveQueue<D, Shared> {
         modify(&self.inner, self.receiver.lock().map_err(busy)?.engine_mut(), attr, mask)
     }
 
-    /// Waits for the lock; an error if this thread holds it already.
+    /// Waits for the lock; an error if this thread holds it already, or in a child of fork(2).
     ///
     /// # Errors
-    /// [`Reentered`] if this thread holds the lock.
+    /// [`LockError::Reentered`] if this thread holds the lock; [`LockError::Forked`] in a child of fork(2), if a thread of the
+    /// parent held it.
     #[inline(always)]
-    pub fn lock(&self) -> Result<RecvGuard<'_, D::SharedRecvQueue>, Reentered> {
+    pub fn lock(&self) -> Result<RecvGuard<'_, D::SharedRecvQueue>, LockError> {
         self.receiver.lock()
     }
 }

@@ -14,7 +14,7 @@ use uverbs_core::control::{self, QpHandle, RwqIndTableHandle, WqHandle};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Uhw;
 use uverbs_core::provider::{Driver, PostError, RssQpCreate, WqCreate, WqParts};
-use uverbs_core::sync::{Exclusive, Locking, Reentered, Shared};
+use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
 
 pub use crate::recv::{RecvBatch, RecvGuard};
 
@@ -188,12 +188,13 @@ impl<D: Driver> WorkQueue<D, Exclusive> {
 }
 
 impl<D: Driver> WorkQueue<D, Shared> {
-    /// Waits for the lock; an error if this thread holds it already.
+    /// Waits for the lock; an error if this thread holds it already, or in a child of fork(2).
     ///
     /// # Errors
-    /// [`Reentered`] if this thread holds the lock.
+    /// [`LockError::Reentered`] if this thread holds the lock; [`LockError::Forked`] in a child of fork(2), if a thread of the
+    /// parent held it.
     #[inline(always)]
-    pub fn lock(&self) -> Result<RecvGuard<'_, D::RecvQueue>, Reentered> {
+    pub fn lock(&self) -> Result<RecvGuard<'_, D::RecvQueue>, LockError> {
         self.receiver.lock()
     }
 }

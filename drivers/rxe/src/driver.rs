@@ -388,7 +388,7 @@ impl Driver for Rxe {
             let reason = format!("{served} is above the device's {}", self.max_dest_rd_atomic);
             return Err(Error::invalid("modify_qp", "max_dest_rd_atomic", reason));
         }
-        let _one = shared.modify();
+        let _one = shared.modify()?;
         let before = shared.state();
         let target = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
         // If the new state ends posting, or receives must be flushed, the posters see it before the kernel acts.

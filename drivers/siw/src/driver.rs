@@ -350,7 +350,7 @@ impl Driver for Siw {
         attr: &QpAttr,
         mask: QpAttrMask,
     ) -> Result<()> {
-        let _one = shared.modify();
+        let _one = shared.modify()?;
         let before = shared.state();
         Self::check_modify(before, attr, mask)?;
         let target = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);

@@ -9,12 +9,13 @@
 use crate::cq_shared::CqShared;
 use core::sync::atomic::Ordering;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use uverbs_core::Errno;
 use uverbs_core::attr::QpState;
+use uverbs_core::error::Error;
 use uverbs_core::kernel::QueueAccess;
 use uverbs_core::provider::state::StateWord;
-use uverbs_core::sync::ControlBarrier;
+use uverbs_core::sync::{ControlBarrier, ProcessMutex};
 
 /// The state of a QP, written by `modify_qp`, read by the posters.
 #[derive(Debug)]
@@ -23,7 +24,7 @@ pub struct QpShared {
     pub(crate) send: QueueAccess,
     pub(crate) recv: QueueAccess,
     /// One control call at a time.
-    modifying: Mutex<()>,
+    modifying: ProcessMutex<()>,
     /// The CQs of the QP. They contain no completion of it after it was destroyed.
     cqs: Vec<Arc<CqShared>>,
     qp_num: u32,
@@ -43,7 +44,7 @@ impl QpShared {
     ) -> io::Result<Self> {
         let access = || QueueAccess::new(StateWord::new(state).bits(), barrier);
         let (send, recv) = (access()?, access()?);
-        Ok(Self { send, recv, modifying: Mutex::new(()), cqs, qp_num })
+        Ok(Self { send, recv, modifying: ProcessMutex::new(()), cqs, qp_num })
     }
 
     /// The shared part of a QP in `state` without CQs.
@@ -63,8 +64,9 @@ impl QpShared {
     }
 
     /// Begins a control call that changes the state.
-    pub(crate) fn modify(&self) -> MutexGuard<'_, ()> {
-        self.modifying.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn modify(&self) -> Result<MutexGuard<'_, ()>, Error> {
+        let forked = |_| Error::os("modify_qp", "qp of the parent process", Errno::ESTALE);
+        self.modifying.lock().map_err(forked)
     }
 
     /// Stores a new state.

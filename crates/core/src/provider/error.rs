@@ -2,7 +2,7 @@
 //! The data path's errors: small, `Copy`, made without allocation.
 
 use crate::errno::Errno;
-use crate::sync::Reentered;
+use crate::sync::LockError;
 use core::fmt;
 
 /// Why a work request was not posted.
@@ -100,9 +100,12 @@ impl PostError {
     }
 }
 
-impl From<Reentered> for PostError {
-    fn from(_: Reentered) -> Self {
-        Self::SessionOpen
+impl From<LockError> for PostError {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::Reentered => Self::SessionOpen,
+            LockError::Forked => Self::Forked,
+        }
     }
 }
 
@@ -186,9 +189,12 @@ impl PollError {
     }
 }
 
-impl From<Reentered> for PollError {
-    fn from(_: Reentered) -> Self {
-        Self::SessionOpen
+impl From<LockError> for PollError {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::Reentered => Self::SessionOpen,
+            LockError::Forked => Self::Forked,
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: the lock returns a `&mut` from a `&`; the proof is local to this module and checked by loom.
 
+use super::home::Home;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 
@@ -23,23 +24,31 @@ use loom::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-/// The calling thread already holds this queue (it is inside `wr_start .. wr_complete`, or holds a guard).
+/// Why a queue can't be locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reentered;
+pub enum LockError {
+    /// The calling thread already holds this queue (it is inside `wr_start .. wr_complete`, or holds a guard).
+    Reentered,
+    /// This process is a child of fork(2), and a thread of its parent held the queue at the time of the fork.
+    Forked,
+}
 
-impl fmt::Display for Reentered {
+impl fmt::Display for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the calling thread already holds this queue")
+        f.write_str(match self {
+            Self::Reentered => "the calling thread already holds this queue",
+            Self::Forked => "the queue belongs to the process that forked this one",
+        })
     }
 }
 
-impl core::error::Error for Reentered {}
+impl core::error::Error for LockError {}
 
 mod sealed {
     /// The lock behind a [`Locking`](super::Locking).
     pub trait RawLock: Default + Send + Sync {
         /// Waits for the lock and takes it, unless this thread has it already.
-        fn acquire(&self) -> Result<(), super::Reentered>;
+        fn acquire(&self) -> Result<(), super::LockError>;
         /// Takes the lock if it is free.
         fn try_acquire(&self) -> bool;
         /// Gives the lock back.
@@ -98,7 +107,7 @@ pub struct NoLock;
 
 impl RawLock for NoLock {
     #[inline(always)]
-    fn acquire(&self) -> Result<(), Reentered> {
+    fn acquire(&self) -> Result<(), LockError> {
         Ok(())
     }
     #[inline(always)]
@@ -118,11 +127,13 @@ impl RawLock for NoLock {
 pub struct SpinLock {
     /// 0, or the owner's [`thread_token`].
     owner: AtomicUsize,
+    /// Where it was created.
+    home: Home,
 }
 
 impl Default for SpinLock {
     fn default() -> Self {
-        Self { owner: AtomicUsize::new(0) }
+        Self { owner: AtomicUsize::new(0), home: Home::here() }
     }
 }
 
@@ -170,7 +181,7 @@ fn thread_token() -> usize {
 
 impl RawLock for SpinLock {
     #[inline]
-    fn acquire(&self) -> Result<(), Reentered> {
+    fn acquire(&self) -> Result<(), LockError> {
         let me = thread_token();
         // Acquire pairs with the Release in `release`: this owner sees all stores of the previous owner.
         match self.owner.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
@@ -200,10 +211,14 @@ impl RawLock for SpinLock {
 impl SpinLock {
     #[cold]
     #[inline(never)]
-    fn contended(&self, me: usize, owner: usize) -> Result<(), Reentered> {
+    fn contended(&self, me: usize, owner: usize) -> Result<(), LockError> {
         // Only this thread ever stores its own token, so the value cannot be stale.
         if owner == me {
-            return Err(Reentered);
+            return Err(LockError::Reentered);
+        }
+        // A thread of the parent does not exist here, so it never releases the lock.
+        if !self.home.is_here() {
+            return Err(LockError::Forked);
         }
         let backoff = crossbeam_utils::Backoff::new();
         loop {
@@ -239,7 +254,7 @@ impl Default for DynamicLock {
 
 impl RawLock for DynamicLock {
     #[inline(always)]
-    fn acquire(&self) -> Result<(), Reentered> {
+    fn acquire(&self) -> Result<(), LockError> {
         if self.shared { self.lock.acquire() } else { Ok(()) }
     }
 
@@ -294,7 +309,8 @@ impl<T, L: Locking> Locked<T, L> {
     /// Takes the lock, if there is one, and returns the value. Pair it with [`leave`](Self::leave).
     ///
     /// # Errors
-    /// [`Reentered`] if this thread holds the lock already.
+    /// [`LockError::Reentered`] if this thread holds the lock already; [`LockError::Forked`] in a child of fork(2),
+    /// if a thread of the parent holds it.
     ///
     /// # Safety
     /// - No reference from an earlier `enter` that was not left may be used any more.
@@ -302,7 +318,7 @@ impl<T, L: Locking> Locked<T, L> {
     ///   (the contract of a thread domain), and this thread may not be either.
     #[expect(clippy::mut_from_ref, reason = "a lock: exclusion is the contract above")]
     #[inline(always)]
-    pub unsafe fn enter(&self) -> Result<&mut T, Reentered> {
+    pub unsafe fn enter(&self) -> Result<&mut T, LockError> {
         self.raw.acquire()?;
         // SAFETY: if there is a lock, it is held, so no other reference exists; otherwise no other reference is used
         // (the contract of this function).
@@ -378,9 +394,10 @@ impl<T> Locked<T, Shared> {
     /// Waits for the lock; an error if this thread holds it already (waiting would never end).
     ///
     /// # Errors
-    /// [`Reentered`] if this thread holds the lock already.
+    /// [`LockError::Reentered`] if this thread holds the lock already; [`LockError::Forked`] in a child of fork(2),
+    /// if a thread of the parent holds it.
     #[inline]
-    pub fn lock(&self) -> Result<Guard<'_, T>, Reentered> {
+    pub fn lock(&self) -> Result<Guard<'_, T>, LockError> {
         self.raw.acquire()?;
         Ok(Guard { locked: self, _not_send: core::marker::PhantomData })
     }
@@ -433,7 +450,7 @@ mod tests {
     fn a_second_lock_by_a_thread_is_an_error_and_the_first_stays() {
         let l = Locked::<u32, Shared>::new(1);
         let mut g = l.lock().unwrap();
-        assert_eq!(l.lock().unwrap_err(), Reentered);
+        assert_eq!(l.lock().unwrap_err(), LockError::Reentered);
         *g += 1;
         drop(g);
         assert_eq!(*l.lock().unwrap(), 2);
@@ -480,7 +497,7 @@ mod tests {
         // SAFETY: left below; no reference is used.
         unsafe { shared.enter() }.map(drop).unwrap();
         // SAFETY: left below, and no reference to the value is used.
-        assert_eq!(unsafe { shared.enter() }.map(drop), Err(Reentered));
+        assert_eq!(unsafe { shared.enter() }.map(drop), Err(LockError::Reentered));
         // Another thread may end the session.
         std::thread::scope(|s| {
             s.spawn(|| {

@@ -5,11 +5,13 @@
 pub mod barrier;
 pub mod control_barrier;
 pub mod copy;
+mod home;
 pub mod in_flight;
 pub mod index_stack;
 pub mod lock;
 
 pub use control_barrier::ControlBarrier;
+pub use home::ProcessMutex;
 pub use in_flight::InFlight;
 pub use index_stack::IndexStack;
-pub use lock::{Dynamic, Exclusive, Guard, Locked, Locking, Reentered, Shared};
+pub use lock::{Dynamic, Exclusive, Guard, LockError, Locked, Locking, Shared};

@@ -27,7 +27,7 @@ fn removes_locks(value: Option<&OsStr>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use uverbs_core::sync::Reentered;
+    use uverbs_core::sync::LockError;
     use uverbs_rxe::Rxe;
 
     #[test]
@@ -43,7 +43,7 @@ mod tests {
     #[expect(unsafe_code, reason = "the queue is entered")]
     fn queues_are_locked_unless_one_thread_uses_them() {
         for (queue, second) in
-            [(locked::<Rxe, _>(1, true), Err(Reentered)), (locked::<Rxe, _>(1, false), Ok(()))]
+            [(locked::<Rxe, _>(1, true), Err(LockError::Reentered)), (locked::<Rxe, _>(1, false), Ok(()))]
         {
             // SAFETY: one thread, and no reference to the value is used.
             assert_eq!(unsafe { queue.enter() }.map(drop), Ok(()));

@@ -16,7 +16,7 @@ use uverbs_core::attr::{SrqAttr, SrqAttrMask, SrqInitAttr};
 use uverbs_core::error::Result;
 use uverbs_core::provider::recv::{RecvBatch as _, RecvQueue as Engine};
 use uverbs_core::provider::{Driver, PostError};
-use uverbs_core::sync::{Exclusive, Locking, Reentered, Shared};
+use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
 
 /// Posts a receive by the only poster of the queue.
 ///
@@ -288,9 +288,9 @@ impl<D: Driver> OwnedRecvQueue<D, Shared> {
     /// Waits for the lock; an error if this thread holds it already.
     ///
     /// # Errors
-    /// [`Reentered`] if this thread holds the lock already.
+    /// [`LockError::Reentered`] if this thread holds the lock already; [`LockError::Forked`] in a child of fork(2).
     #[inline(always)]
-    pub fn lock(&self) -> Result<OwnedRecvGuard<'_, D, D::RecvQueue>, Reentered> {
+    pub fn lock(&self) -> Result<OwnedRecvGuard<'_, D, D::RecvQueue>, LockError> {
         Ok(OwnedRecvGuard { guard: self.queue.lock()?, flight: &self.flight })
     }
 }
@@ -299,9 +299,9 @@ impl<D: Driver> OwnedSrq<D, Shared> {
     /// Waits for the lock; an error if this thread holds it already.
     ///
     /// # Errors
-    /// [`Reentered`] if this thread holds the lock already.
+    /// [`LockError::Reentered`] if this thread holds the lock already; [`LockError::Forked`] in a child of fork(2).
     #[inline(always)]
-    pub fn lock(&self) -> Result<OwnedRecvGuard<'_, D, D::SharedRecvQueue>, Reentered> {
+    pub fn lock(&self) -> Result<OwnedRecvGuard<'_, D, D::SharedRecvQueue>, LockError> {
         Ok(OwnedRecvGuard { guard: self.queue.lock()?, flight: &self.flight })
     }
 }

@@ -24,7 +24,7 @@ use uverbs_core::attr::AccessFlags;
 use uverbs_core::provider::op::{self, Address, Operation, To};
 use uverbs_core::provider::payload::{Inline, NoData};
 use uverbs_core::provider::{Driver, PostError, WireRemote};
-use uverbs_core::sync::{Exclusive, Locking, Reentered, Shared};
+use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
 use uverbs_core::wr::{ImmData, SendFlags};
 
 /// A send queue whose work requests own their buffers.
@@ -67,9 +67,9 @@ impl<D: Driver, T: Sends> OwnedSendQueue<D, T, Shared> {
     /// Waits for the lock; an error if this thread holds it already.
     ///
     /// # Errors
-    /// [`Reentered`] if this thread holds the lock already.
+    /// [`LockError::Reentered`] if this thread holds the lock already; [`LockError::Forked`] in a child of fork(2).
     #[inline(always)]
-    pub fn lock(&self) -> Result<OwnedSendGuard<'_, D, T>, Reentered> {
+    pub fn lock(&self) -> Result<OwnedSendGuard<'_, D, T>, LockError> {
         Ok(OwnedSendGuard { guard: self.queue.lock()?, flight: &self.flight })
     }
 }

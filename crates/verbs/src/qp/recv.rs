@@ -6,7 +6,7 @@ pub use crate::recv::{Receiver, RecvBatch, RecvGuard};
 use core::mem::ManuallyDrop;
 use std::sync::Arc;
 use uverbs_core::provider::{BadWr, Driver, PostError};
-use uverbs_core::sync::{Exclusive, Locked, Locking, Reentered, Shared};
+use uverbs_core::sync::{Exclusive, LockError, Locked, Locking, Shared};
 use uverbs_core::wr::RecvWr;
 
 /// The receive queue of a QP.
@@ -73,12 +73,13 @@ impl<D: Driver> RecvQueue<D, Exclusive> {
 }
 
 impl<D: Driver> RecvQueue<D, Shared> {
-    /// Waits for the lock; an error if this thread holds it already.
+    /// Waits for the lock; an error if this thread holds it already, or in a child of fork(2).
     ///
     /// # Errors
-    /// [`Reentered`] if this thread holds the lock.
+    /// [`LockError::Reentered`] if this thread holds the lock; [`LockError::Forked`] in a child of fork(2), if a thread of the
+    /// parent held it.
     #[inline(always)]
-    pub fn lock(&self) -> Result<RecvGuard<'_, D::RecvQueue>, Reentered> {
+    pub fn lock(&self) -> Result<RecvGuard<'_, D::RecvQueue>, LockError> {
         self.receiver.lock()
     }
 }

@@ -12,7 +12,7 @@ use uverbs_core::provider::op::{self, DcTarget, RemoteSrq, To};
 use uverbs_core::provider::raw::QpEx;
 use uverbs_core::provider::send::{SendBatch, SendQueue as Engine};
 use uverbs_core::provider::{BadWr, Driver, PostError, raw};
-use uverbs_core::sync::{Exclusive, Guard, Locked, Locking, Reentered, Shared};
+use uverbs_core::sync::{Exclusive, Guard, LockError, Locked, Locking, Shared};
 use uverbs_core::wr::SendWr;
 
 /// The send queue of a QP.
@@ -136,12 +136,13 @@ single_posts! {
 }
 
 impl<D: Driver, T: Sends> SendQueue<D, T, Shared> {
-    /// Waits for the lock; an error if this thread holds it already.
+    /// Waits for the lock; an error if this thread holds it already, or in a child of fork(2).
     ///
     /// # Errors
-    /// [`Reentered`] if this thread holds the lock.
+    /// [`LockError::Reentered`] if this thread holds the lock; [`LockError::Forked`] in a child of fork(2), if a thread of the
+    /// parent held it.
     #[inline(always)]
-    pub fn lock(&self) -> Result<SendGuard<'_, D, T>, Reentered> {
+    pub fn lock(&self) -> Result<SendGuard<'_, D, T>, LockError> {
         Ok(SendGuard { guard: self.engine.lock()?, _transport: PhantomData })
     }
 }

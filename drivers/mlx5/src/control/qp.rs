@@ -15,11 +15,13 @@ use crate::rq::RqShared;
 use crate::sq::SqShared;
 use crate::{RecvConfig, RecvQueue, SendConfig, SendQueue};
 use std::sync::{Arc, Mutex, PoisonError};
+use uverbs_core::Errno;
 use uverbs_core::attr::{QpAttr, QpAttrMask, QpCap, QpCreateFlags, QpInitAttr, QpState, QpType};
 use uverbs_core::control::{QpHandle, QpParents, XrcdHandle, qp};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Uhw;
 use uverbs_core::provider::{QpCreate, QpParts};
+use uverbs_core::sync::ProcessMutex;
 use uverbs_uapi::mlx5::{
     MLX5_QP_FLAG_SCATTER_CQE, MLX5_QP_FLAG_TYPE_DCI, mlx5_ib_create_qp, mlx5_ib_modify_qp,
     mlx5_ib_modify_qp_resp,
@@ -41,7 +43,7 @@ pub struct QpControl {
     /// The doorbell register, which is returned when its last user is dropped.
     bfreg: Option<BfReg>,
     /// One `modify_qp` at a time.
-    modifying: Mutex<()>,
+    modifying: ProcessMutex<()>,
     /// The options of enhanced connection establishment.
     ece: Mutex<EceOptions>,
 }
@@ -147,7 +149,7 @@ impl QpControl {
             recv_cq: Some(cq),
             memory,
             bfreg: None,
-            modifying: Mutex::default(),
+            modifying: ProcessMutex::default(),
             ece: Mutex::default(),
         }
     }
@@ -163,8 +165,10 @@ impl QpControl {
         target: Option<QpState>,
         change: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        let _one = self.modifying.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &*self.shared;
+        let _one = self.modifying.lock().map_err(|_| {
+            Error::os("modify_qp", format!("qp {:#x} of the parent process", shared.qp_num), Errno::ESTALE)
+        })?;
         let before = shared.state();
         if target == Some(QpState::RESET) {
             // From here on no post is in progress and none begins, until the QP is in INIT.
@@ -213,7 +217,8 @@ impl QpControl {
         handle: H,
         destroy: impl FnOnce(H) -> Result<u32, (H, Error)>,
     ) -> Result<u32, (H, Error)> {
-        let _one = self.modifying.lock().unwrap_or_else(PoisonError::into_inner);
+        // In a child of fork no other thread uses the QP, and the kernel's call does nothing.
+        let _one = self.modifying.lock();
         let shared = &*self.shared;
         let before = shared.state();
         shared.set_state(BETWEEN);
@@ -427,7 +432,7 @@ pub(super) fn create(
         recv_cq: create.recv_cq.map(|(_, cq)| Arc::clone(cq)),
         memory: queues.memory,
         bfreg,
-        modifying: Mutex::default(),
+        modifying: ProcessMutex::default(),
         ece: Mutex::new(EceOptions { got: resp.ece_options, asked: 0 }),
     };
     for cq in control.cqs() {
@@ -455,7 +460,7 @@ pub(super) fn open(mlx5: &Mlx5, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64
         recv_cq: None,
         memory: QpMemory::default(),
         bfreg: None,
-        modifying: Mutex::default(),
+        modifying: ProcessMutex::default(),
         ece: Mutex::default(),
     };
     Ok(QpParts { handle, shared: Arc::new(control), send: None, recv: None, cap: QpCap::default() })
