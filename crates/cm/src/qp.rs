@@ -89,8 +89,8 @@ impl Id {
         let mut answer = ib_uverbs_qp_attr::default();
         self.command("init_qp_attr", RDMA_USER_CM_CMD_INIT_QP_ATTR, &command, answer.as_mut_bytes())?;
         let (mut attr, mask) = qp_attr(&answer);
-        if mask.is_empty() && state == QpState::RTS {
-            return Ok((attr, mask));
+        if state == QpState::RTS && QpAttrMask::PORT.contains(mask) {
+            return Ok((attr, QpAttrMask::empty()));
         }
         // A kernel does not fill in the state of datagram QPs in every case.
         attr.qp_state = state;
@@ -132,10 +132,10 @@ impl Id {
         self.move_qp(qp, QpState::RTS, own)
     }
 
-    /// Whether the connection is one of iWARP, whose QPs have no port and no partition key.
+    /// Whether the connection is one of iWARP, whose QPs have no partition key.
     pub(crate) fn is_iwarp(&self) -> Result<bool> {
         let (_, mask) = self.init_qp_attr(QpState::INIT)?;
-        Ok(!mask.intersects(QpAttrMask::PORT | QpAttrMask::PKEY_INDEX))
+        Ok(!mask.contains(QpAttrMask::PKEY_INDEX))
     }
 
     fn move_qp<D: Driver>(&self, qp: &QpControl<D>, state: QpState, own: &Own) -> Result<()> {
