@@ -80,6 +80,14 @@ must $ip link set lo up
 gid_is() { [ "$(cat /sys/class/infiniband/$1/ports/1/gids/$LAB_GID_INDEX 2>/dev/null)" = "$2" ]; }
 wait_gid() { wait_for "gid $LAB_GID_INDEX of $1 that is $2" gid_is $1 $2; }
 
+# Both ends belong to this host: ARP and packets between them pass only with these settings.
+accept_local() {
+    for dev in all v0 v1; do
+        echo 0 > /proc/sys/net/ipv4/conf/$dev/rp_filter
+        echo 1 > /proc/sys/net/ipv4/conf/$dev/accept_local
+    done
+}
+
 setup_rxe() {
     for module in veth rdma_rxe ib_uverbs rdma_ucm; do must /sbin/modprobe $module; done
     /sbin/modprobe -q ib_umad
@@ -107,11 +115,7 @@ setup_rxe() {
         must $ip addr add 10.0.0.2/24 dev v1
         must $ip link set v0 up
         must $ip link set v1 up
-        # Both ends belong to this host: ARP and packets between them pass only with these settings.
-        for dev in all v0 v1; do
-            echo 0 > /proc/sys/net/ipv4/conf/$dev/rp_filter
-            echo 1 > /proc/sys/net/ipv4/conf/$dev/accept_local
-        done
+        accept_local
         must $rdma link add rxe0 type rxe netdev v0
         must $rdma link add rxe1 type rxe netdev v1
     fi
@@ -119,7 +123,7 @@ setup_rxe() {
     wait_gid rxe1 0000:0000:0000:0000:0000:ffff:0a00:0002
 }
 
-# Both ends share a namespace: the kernel delivers TCP segments between its own addresses by itself.
+# Both ends share a namespace: TCP goes through the loopback device, and only ARP over the link.
 setup_siw() {
     for module in veth ib_uverbs rdma_ucm; do must /sbin/modprobe $module; done
     /sbin/modprobe -q libcrc32c
@@ -130,6 +134,7 @@ setup_siw() {
     must $ip addr add 10.0.0.2/24 dev v1
     must $ip link set v0 up
     must $ip link set v1 up
+    accept_local
     must $rdma link add siw0 type siw netdev v0
     must $rdma link add siw1 type siw netdev v1
 }
