@@ -30,8 +30,10 @@ impl End {
 pub struct LabEnv {
     /// The kernel's series, such as `6.1`.
     pub kernel: String,
-    /// Whether the devices are mlx5, and not rxe.
+    /// Whether the devices are mlx5.
     pub mlx5: bool,
+    /// Whether the devices are siw: RDMA over TCP (iWARP).
+    pub siw: bool,
     /// Whether their ports are InfiniBand, and not Ethernet.
     pub infiniband: bool,
     /// RDMA devices.
@@ -65,6 +67,7 @@ impl LabEnv {
         Ok(Self {
             kernel: var("LAB_KERNEL")?,
             mlx5: var("LAB_DEVICE")? == "mlx5",
+            siw: var("LAB_DEVICE")? == "siw",
             infiniband: var("LAB_LINK")? == "ib",
             dev: both("LAB_DEV")?,
             ip: both("LAB_IP")?,

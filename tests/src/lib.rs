@@ -12,6 +12,7 @@ pub mod bed;
 pub mod child;
 pub mod dialect;
 pub mod env;
+pub mod iwarp;
 pub mod lab;
 pub mod pair;
 pub mod pattern;

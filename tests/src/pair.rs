@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Two QPs, one at either end, connected to each other, each with a CQ and a region.
 
+use crate::env::LabEnv;
 use crate::lab::Lab;
 use crate::pattern;
 use crate::post::{Dest, Face, Lock, Op, Refused, Remote, Req, To, Typed, post, post_recv};
@@ -69,6 +70,8 @@ impl Spec {
 pub struct PairEnd<D: Driver, T: Sends, L: Lock> {
     /// The QP.
     pub qp: Qp<D, T, L>,
+    /// The identifier of its connection, on iWARP.
+    pub id: Option<uverbs_cm::Id>,
     /// The address of the peer's port, of a datagram QP.
     pub ah: Option<AddressHandle<D>>,
     /// The CQ of its sends and receives.
@@ -113,8 +116,13 @@ impl<D: Driver, T: Typed<D>, L: Lock> Pair<D, T, L> {
         Ok(Self { a, b })
     }
 
-    /// From RESET to RTS.
+    /// From RESET to RTS; on iWARP by the connection manager.
     pub fn connect(&mut self, attr: &ConnectAttr) -> Result<()> {
+        if let Some(env) = LabEnv::get().filter(|env| env.siw) {
+            let [a, b] = crate::iwarp::connect(&env, &self.a.qp.control, &self.b.qp.control)?;
+            (self.a.id, self.b.id) = (Some(a), Some(b));
+            return Ok(());
+        }
         let (a, b) = (self.a.here, self.b.here);
         self.a.connect(&b, attr).context("connect A")?;
         self.b.connect(&a, attr).context("connect B")
@@ -240,7 +248,7 @@ impl<D: Driver, T: Typed<D>, L: Lock> PairEnd<D, T, L> {
         }
         let qp = builder.create()?;
         let here = qp.control.endpoint(psn, &spec.attr)?;
-        Ok(Self { qp, ah: None, cq, mr, pd, here, there: (0, 0) })
+        Ok(Self { qp, id: None, ah: None, cq, mr, pd, here, there: (0, 0) })
     }
 
     /// From RESET to RTS.

@@ -11,16 +11,21 @@ mod frames;
 mod lifecycle;
 mod peers;
 mod removal;
+mod siw;
 mod tools;
 
-use uverbs_tests::Vm;
 use uverbs_tests::suite::{self, netem, stress};
+use uverbs_tests::{LabEnv, Vm};
 
 fn main() -> std::process::ExitCode {
     if let Some(code) = uverbs_tests::roles::play() {
         return code;
     }
     lifecycle::beginning();
+    if LabEnv::get().is_some_and(|env| env.siw) {
+        let themes = [siw::tests, cm::tests, tools::siw_tests];
+        return uverbs_tests::runner::main(themes.into_iter().flat_map(|t| t()).collect()).exit_code();
+    }
     let themes = [
         suite::tests::<Vm>,
         peers::tests,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The connection manager on the real kernel: `uverbs-cm` with itself, and with librdmacm's programs in both
-//! directions, over IPv4 and IPv6. On InfiniBand there is no IP network in the lab, so nothing runs there.
+//! directions, over IPv4 and IPv6. On InfiniBand there is no IP network in the lab, so nothing runs there. iWARP has no
+//! datagrams and no groups, and no ucmatose: its server sends first, which MPA does not allow (RFC 5044, 7.1.2).
 //!
 //! A test is named `cm::{exchange}::{roles}::{family}`.
 
@@ -50,9 +51,13 @@ pub(crate) fn tests() -> Vec<Test> {
         println!("cm: no IP network on InfiniBand, so its tests are left out");
         return Vec::new();
     }
+    let is_iwarp = LabEnv::get().is_some_and(|env| env.siw);
     let mut tests = Vec::new();
     let mut port = FIRST_PORT;
     for (name, exchange) in EXCHANGES {
+        if is_iwarp && matches!(exchange, Exchange::Udaddy(..) | Exchange::Cmatose(..)) {
+            continue;
+        }
         for (roles, server, client) in ROLES {
             if matches!(exchange, Exchange::Greeting) && (server, client) != (Who::Ours, Who::Ours) {
                 continue;
@@ -66,6 +71,10 @@ pub(crate) fn tests() -> Vec<Test> {
                 port += 1;
             }
         }
+    }
+    if is_iwarp {
+        tests.push(Test::without_devices("cm::rejections", move |env| rejections(env, port)));
+        return tests;
     }
     tests.push(Test::without_devices("cm::errors", move |env| errors(env, port)));
     tests.push(Test::without_devices("cm::groups", groups));
@@ -98,6 +107,9 @@ fn address(env: &LabEnv, end: End, is_ipv6: bool, port: u16) -> Result<SocketAdd
     let show = |words: &[&str]| run(env.command(end, "/usr/bin/ip").args(words), LIMIT);
     if !show(&["-6", "addr", "show", "dev", device])?.contains(&format!("{ip}/")) {
         show(&["-6", "addr", "add", &format!("{ip}/64"), "dev", device, "nodad"])?;
+    }
+    if env.siw {
+        return Ok(SocketAddr::new(ip.parse()?, port));
     }
     // The kernel adds its GID from a work queue.
     let gid = uverbs::attr::Gid::from(ip.parse::<core::net::IpAddr>()?);
@@ -303,6 +315,40 @@ fn errors(env: &LabEnv, port: u16) -> Outcome {
     })?;
     id.close()?;
     Ok(())
+}
+
+/// The reasons of rejections on iWARP, which has no numbers for them.
+fn rejections(env: &LabEnv, port: u16) -> Outcome {
+    let server = address(env, End::A, false, port)?;
+    let here = address(env, End::B, false, 0)?;
+    let manager = EventChannel::open()?;
+    let resolve = || Resolved::with(&manager, PortSpace::Tcp, Some(here), server, LIMIT);
+    let call = || {
+        resolve()
+            .map_err(anyhow::Error::from)
+            .and_then(|to| wire::call(to, Exchange::Greeting))
+            .map_err(|e| e.downcast::<Error>())
+    };
+    match call() {
+        Err(Ok(Error::Rejected { reason: RejectReason::INVALID_SERVICE_ID, .. })) => {}
+        other => bail!("a port without a listener: {other:?}"),
+    }
+    let listener = Listener::bind(&manager, server)?;
+    thread::scope(|scope| -> Result<()> {
+        let thread = scope.spawn(|| -> Result<()> {
+            let request = listener.wait(Some(LIMIT))?.context("no request")?;
+            Ok(request.reject(b"not today")?)
+        });
+        let called = call();
+        thread.join().map_err(|_| anyhow::anyhow!("the server panicked"))??;
+        match called {
+            Err(Ok(Error::Rejected { reason: RejectReason::CONSUMER_DEFINED, private_data, .. })) => {
+                ensure!(private_data.starts_with(b"not today"), "{private_data:?}");
+                Ok(())
+            }
+            other => bail!("a program that refuses: {other:?}"),
+        }
+    })
 }
 
 /// Joins and leaves a group. (The kernel has no IPv6 groups on RoCE version 2: it returns `ENOTSUPP`.)
