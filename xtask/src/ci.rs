@@ -63,7 +63,7 @@ const AARCH64_STEPS: [Step; 2] = [("barriers", aarch64::barriers), ("aarch64", a
 const ALL: [&str; 2] = ["--features", "uverbs-ibverbs/hca"];
 
 /// The manifests of the workspaces, each of which has a lock file.
-const WORKSPACES: [&str; 3] = ["Cargo.toml", BENCH, "fuzz/Cargo.toml"];
+const WORKSPACES: [&str; 4] = ["Cargo.toml", BENCH, "fuzz/Cargo.toml", crate::test::GRPC];
 
 /// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {

@@ -43,6 +43,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     step("clients of rdma-core 65", || no_regression(clients::of_release("forky", &[])?))?;
     step("firmware layouts", layouts)?;
     step("loom", loom)?;
+    step("gRPC", grpc)?;
     step("bench", bench::check)?;
     if args.no_fuzz {
         eprintln!("test: left out: fuzz targets (--no-fuzz)");
@@ -101,7 +102,7 @@ fn quick() -> Result<ExitCode> {
     })?;
     step("doc tests", || cargo::call(&["test", "--workspace", "--doc"]))?;
     eprintln!(
-        "test: left out by --quick: {} of the suite; clients, firmware layouts, loom, bench, fuzz, VM",
+        "test: left out by --quick: {} of the suite; clients, firmware layouts, loom, gRPC, bench, fuzz, VM",
         LONG.join(", ")
     );
     Ok(ExitCode::SUCCESS)
@@ -122,6 +123,14 @@ fn in_vm(name: &str, args: &vm::TestArgs) -> Result<ExitCode> {
 fn layouts() -> Result<()> {
     let mut cmd = cargo::cargo(&["test", "--workspace", "--lib", "header::"]);
     run::inherit(cmd.env("CI", "1"))
+}
+
+/// The manifest of gRPC over RDMA, which is a separate workspace.
+pub(crate) const GRPC: &str = "tests/grpc/Cargo.toml";
+
+/// Runs a client and a server of tonic over streams of `uverbs-aio`.
+fn grpc() -> Result<()> {
+    cargo::call(&["run", "--locked", "--manifest-path", GRPC, "--target-dir", "target/grpc"])
 }
 
 /// Tests the locks, and the data that posters and pollers share, in all relevant interleavings.

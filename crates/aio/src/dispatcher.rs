@@ -21,10 +21,12 @@ use uverbs::{CompletionChannel, Context, Driver, Errno, ProtectionDomain};
 /// Completions that one poll takes from the CQ at most.
 const BATCH: usize = 32;
 
-/// The part of a `wr_id` that is the key of a slot, and the bit of a receive above it.
+/// The part of a `wr_id` that is the key of a slot.
 const KEY_MASK: u64 = (1 << crate::slots::KEY_BITS) - 1;
+/// The bits above it: a receive; a work request of a batch that is not its last.
 const RECEIVE: u64 = 1 << crate::slots::KEY_BITS;
-const ROUTE_SHIFT: u32 = crate::slots::KEY_BITS + 1;
+const PART: u64 = 1 << (crate::slots::KEY_BITS + 1);
+const ROUTE_SHIFT: u32 = crate::slots::KEY_BITS + 2;
 
 /// The number of a queue among those of its dispatcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,12 @@ impl RouteId {
     #[inline]
     pub(crate) fn send(self, key: u64) -> u64 {
         u64::from(self.0) << ROUTE_SHIFT | key
+    }
+
+    /// The `wr_id` of a send of a batch that is not its last one, which has this slot.
+    #[inline]
+    pub(crate) fn part(self, key: u64) -> u64 {
+        self.send(key) | PART
     }
 
     /// The `wr_id` of a receive.
@@ -332,7 +340,7 @@ impl<D: Driver> Inner<D> {
         let index = free.unwrap_or(poller.routes.len());
         let Some(id) = u32::try_from(index).ok().filter(|id| id >> (u64::BITS - ROUTE_SHIFT) == 0) else {
             return Err(
-                uverbs::Error::invalid("create_qp", "queue", "a dispatcher has at most 2^24 queues").into()
+                uverbs::Error::invalid("create_qp", "queue", "a dispatcher has at most 2^23 queues").into()
             );
         };
         if free.is_none() {
@@ -499,7 +507,9 @@ fn dispatch<D: Driver>(
             // A QP with this number may have ended, and still be alive in the kernel because its control is in use: then the
             // entry is that of another QP.
             let Some(qp) = qp.upgrade().filter(|qp| qp.qp_num() == qp_num) else { return };
-            if wr_id & RECEIVE == 0 {
+            if wr_id & PART != 0 {
+                qp.part_failed(wr_id & KEY_MASK, &completed.wc, wakes);
+            } else if wr_id & RECEIVE == 0 {
                 qp.sent(wr_id & KEY_MASK, completed, wakes);
             } else if qp.received(completed, wakes) {
                 hungry.push(id);

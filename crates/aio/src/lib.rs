@@ -44,6 +44,8 @@
 #![forbid(unsafe_code)]
 
 #[cfg(not(loom))]
+mod batch;
+#[cfg(not(loom))]
 mod connect;
 #[cfg(not(loom))]
 mod dispatcher;
@@ -55,7 +57,6 @@ mod error;
 mod events;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
 mod kick;
-#[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
 mod lead;
 #[cfg(not(loom))]
 mod op;
@@ -73,7 +74,6 @@ mod slots;
 mod srq;
 #[cfg(not(loom))]
 mod stream;
-#[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
 mod sync;
 #[cfg(not(loom))]
 mod timers;
@@ -84,6 +84,7 @@ mod turnstile;
 
 #[cfg(not(loom))]
 mod api {
+    pub use crate::batch::Batch;
     pub use crate::connect::{Link, Listener, Request};
     pub use crate::dispatcher::{Dispatcher, DispatcherBuilder, SleepLimit};
     pub use crate::driver::DriverThread;

@@ -10,11 +10,12 @@ use crate::sync::{Mutex, lock};
 use crate::turnstile::{Ticket, Turnstile};
 use core::fmt;
 use core::task::{Poll, Waker};
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
-use uverbs::attr::{EventType, QpCap, QpState};
+use uverbs::attr::{EventType, QpCap, QpState, SendOpsFlags};
 use uverbs::owned::{Completed, OwnedSendQueue, Pool};
 use uverbs::qp::QpControl;
-use uverbs::{ConnectAttr, Driver, Endpoint, ProtectionDomain, Rc, WcStatus};
+use uverbs::{ConnectAttr, Driver, Endpoint, ProtectionDomain, Rc, WcStatus, WorkCompletion};
 
 /// The result of a send, or why it has none.
 pub(crate) type Outcome<D> = Result<Completed<D>>;
@@ -29,6 +30,8 @@ pub(crate) struct Sends<D: Driver> {
     pub(crate) turnstile: Turnstile,
     /// Why nothing can be posted any more.
     pub(crate) closed: Option<Error>,
+    /// Batches: the last work request has the slot. The number of work requests, and the first error of one that is not the last.
+    pub(crate) batches: HashMap<u64, (u32, Option<Error>)>,
     /// Those that wait until no send is in flight.
     draining: Vec<Waker>,
 }
@@ -72,6 +75,7 @@ pub struct QpBuilder<'a, D: Driver> {
     dispatcher: &'a Dispatcher<D>,
     pd: &'a ProtectionDomain<D>,
     cap: QpCap,
+    send_ops: Option<SendOpsFlags>,
     pool: Option<&'a Pool<D>>,
     srq: Option<&'a Srq<D>>,
 }
@@ -86,7 +90,7 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
     pub(crate) fn new(dispatcher: &'a Dispatcher<D>, pd: &'a ProtectionDomain<D>) -> Self {
         let cap =
             QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
-        Self { dispatcher, pd, cap, pool: None, srq: None }
+        Self { dispatcher, pd, cap, send_ops: None, pool: None, srq: None }
     }
 
     /// How many work requests may be in flight: 64 sends and 64 receives by default. More operations wait.
@@ -99,6 +103,11 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
     pub fn inline(mut self, bytes: u32) -> Self {
         self.cap.max_inline_data = bytes;
         self
+    }
+
+    /// The operations that the device must have: the creation fails if it does not, for example immediate data on iWARP.
+    pub fn send_ops(self, ops: SendOpsFlags) -> Self {
+        Self { send_ops: Some(ops), ..self }
     }
 
     /// Posts receives with buffers of this pool: as many as the depth, and another one for each that a task has taken.
@@ -116,11 +125,15 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
     /// # Errors
     /// The CQ of the dispatcher has too few entries left, or the kernel's refusal.
     pub fn create(self) -> Result<Qp<D>> {
-        let Self { dispatcher, pd, cap, pool, srq } = self;
+        let Self { dispatcher, pd, cap, send_ops, pool, srq } = self;
         let depths = (cap.max_send_wr, if srq.is_some() { 0 } else { cap.max_recv_wr });
         let inner = &dispatcher.inner;
         let create = |cq: &_| {
             let builder = pd.owned_qp::<Rc>().cq(cq).cap(cap);
+            let builder = match send_ops {
+                Some(ops) => builder.send_ops(ops),
+                None => builder,
+            };
             // An SRQ of another dispatcher would complete to its own numbers.
             match srq {
                 Some(srq) if !srq.is_of(inner) => {
@@ -140,6 +153,7 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
             free: depths.0,
             turnstile: Turnstile::default(),
             closed: None,
+            batches: HashMap::new(),
             draining: Vec::new(),
         };
         let qp = Arc::new(QpInner {
@@ -277,6 +291,11 @@ impl<D: Driver> QpInner<D> {
         self.control.qp_num()
     }
 
+    /// Sends that may be in flight.
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth
+    }
+
     pub(crate) fn route(&self) -> RouteId {
         self.route
     }
@@ -298,12 +317,33 @@ impl<D: Driver> QpInner<D> {
             self.note_error(status, completed.wc.vendor_err, wakes);
         }
         let mut sends = lock(&self.sends);
-        sends.free += 1;
-        let abandoned = sends.slots.complete(key, Ok(completed), wakes);
+        let mut outcome = Ok(completed);
+        let mut freed = 1;
+        if !sends.batches.is_empty()
+            && let Some((count, fault)) = sends.batches.remove(&key)
+        {
+            freed = count;
+            if let Some(error) = fault {
+                outcome = Err(error);
+            }
+        }
+        sends.free += freed;
+        let abandoned = sends.slots.complete(key, outcome, wakes);
         sends.released(self.depth, wakes);
         drop(sends);
         // The buffer of an operation whose future was dropped goes back to its pool.
         drop(abandoned);
+    }
+
+    /// A work request of a batch that is not its last has failed: only then it has a completion. The others are flushed after it.
+    pub(crate) fn part_failed(&self, key: u64, wc: &WorkCompletion, wakes: &mut Vec<Waker>) {
+        if wc.status.is_success() {
+            return;
+        }
+        self.note_error(wc.status, wc.vendor_err, wakes);
+        if let Some((_, fault)) = lock(&self.sends).batches.get_mut(&key) {
+            fault.get_or_insert(Error::Completion { status: wc.status, vendor_err: wc.vendor_err });
+        }
     }
 
     fn note_error(&self, status: WcStatus, vendor_err: u32, wakes: &mut Vec<Waker>) {

@@ -201,3 +201,14 @@ fn a_qp_that_is_dropped_with_operations_in_flight_gives_their_buffers_back() {
     bed.fabric.loss(0.0);
     still_works(&bed, 200);
 }
+
+#[test]
+fn batches_can_be_dropped_at_any_time() {
+    drop_everywhere(|bed| {
+        let mut batch = bed.a.qp.batch();
+        for _ in 0..6 {
+            batch.send(bed.a.filled(&[1]));
+        }
+        batch
+    });
+}

@@ -141,3 +141,61 @@ fn sleeps_end_in_their_order() {
     bed.run(join(vec![Box::pin(sleep(30)), Box::pin(sleep(10)), Box::pin(sleep(20))])).unwrap();
     assert_eq!(*order.borrow(), [10, 20, 30]);
 }
+
+#[test]
+fn batches_of_any_length_have_one_result() {
+    let bed = Bed::new();
+    let (a, b) = (&bed.a, &bed.b);
+    let table = b.exposed();
+    let at = |i: usize| table.remote_region().slice(i as u64 * 4..i as u64 * 4 + 4).unwrap();
+    bed.run(async {
+        // More than the queue has entries, by two tasks at once.
+        let fill = async |first: usize| -> Result<()> {
+            let mut batch = a.qp.batch();
+            for i in first..first + 25 {
+                batch.write(a.filled(&(i as u32).to_ne_bytes()), &at(i));
+            }
+            batch.write_imm(a.filled(b"done"), &at(100 + first), ImmData::new(first as u32));
+            assert_eq!(batch.len(), 26);
+            batch.await
+        };
+        join(vec![Box::pin(fill(0)), Box::pin(fill(25))]).await?;
+        for _ in 0..2 {
+            assert!(b.qp.recv().await?.imm().is_some());
+        }
+        let mut bytes = [0; 200];
+        table.read_at(0, &mut bytes)?;
+        let numbers: Vec<_> = bytes.chunks(4).map(|n| u32::from_ne_bytes(n.try_into().unwrap())).collect();
+        assert_eq!(numbers, (0..50).collect::<Vec<_>>());
+        a.qp.batch::<uverbs::mr::Private>().await
+    })
+    .unwrap();
+    bed.run(a.qp.shutdown()).unwrap();
+    a.assert_no_leak(0);
+    b.assert_no_leak(DEPTH);
+}
+
+#[test]
+fn a_batch_reports_the_first_error_and_gives_its_buffers_back() {
+    let bed = Bed::new();
+    let (a, b) = (&bed.a, &bed.b);
+    let table = b.exposed();
+    let good = table.remote_region();
+    let bad = uverbs::RemoteRegion::new(good.addr(), 4, good.rkey() ^ 0x100).unwrap();
+    let mut batch = a.qp.batch();
+    for i in 0..20 {
+        batch.write(a.filled(b"data"), if i == 5 { &bad } else { &good });
+    }
+    let error = bed.run(batch).unwrap_err();
+    assert!(matches!(error, Error::Completion { status: uverbs::WcStatus::REM_ACCESS_ERR, .. }), "{error}");
+    bed.run(a.qp.shutdown()).unwrap();
+    bed.step();
+    a.assert_no_leak(0);
+    // One that can't be posted.
+    let mut batch = b.qp.batch();
+    batch.send(b.filled(b"fine"));
+    batch.write(b.filled(b"longer than the region"), &bad);
+    assert!(matches!(bed.run(batch).unwrap_err(), Error::Post(_)));
+    // Its receives were flushed, too.
+    b.assert_no_leak(0);
+}
