@@ -10,10 +10,13 @@ use crate::errno::{Errno, Outcome};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, socket,
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, setsockopt, socket,
+    sockopt,
 };
+use std::ffi::OsString;
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
 use std::time::Instant;
 use uverbs_core::attr::{Gid, GidEntry};
 
@@ -245,6 +248,21 @@ pub(crate) fn vlan(interface: u32) -> u16 {
     link.ok().and_then(|link| vlan_of(&link)).unwrap_or(NO_VLAN)
 }
 
+/// The name in the attributes of an interface.
+fn name_of(link: &[u8]) -> Option<OsString> {
+    let name = attribute(link, libc::IFLA_IFNAME)?.strip_suffix(b"\0")?;
+    Some(OsString::from_vec(name.to_vec()))
+}
+
+/// Sends an empty datagram through an interface, even to an address of this host that another interface has.
+fn ask(source: IpAddr, peer: IpAddr, interface: &OsString) -> std::io::Result<()> {
+    let socket = UdpSocket::bind((source, 0))?;
+    // Kernels before 5.7 permit this to privileged processes only; then the kernel selects the interface.
+    let _ = setsockopt(&socket, sockopt::BindToDevice, interface);
+    socket.send_to(&[], (peer, DISCARD))?;
+    Ok(())
+}
+
 /// The Ethernet address of the peer with the GID `peer`, for packets from the GID `source`.
 ///
 /// # Errors
@@ -274,8 +292,8 @@ pub(crate) fn resolve(source: &GidEntry, peer: Gid) -> Outcome<Mac> {
             return Ok(mac);
         }
         if !has_asked {
-            let socket = UdpSocket::bind((address(source.gid), 0)).map_err(|_| Errno::EHOSTUNREACH)?;
-            socket.send_to(&[], (peer, DISCARD)).map_err(|_| Errno::EHOSTUNREACH)?;
+            let name = name_of(&netlink.link(interface)?).ok_or(Errno::EHOSTUNREACH)?;
+            ask(address(source.gid), peer, &name).map_err(|_| Errno::EHOSTUNREACH)?;
             has_asked = true;
         }
         if started.elapsed() >= TIME_LIMIT {
