@@ -94,8 +94,10 @@ pub(crate) fn of_release(debian: &str, filter: &[String]) -> Result<ExitCode> {
 
 fn on_hca(filter: &[String], tree: Option<Tree<'_>>) -> Result<ExitCode> {
     let (library, hca) = (library()?, cargo::build_hca()?);
+    // The VM suite uses the same executable.
+    let tools = cargo::build_static(Program::Bin { package: "uverbs-tools", name: "uverbs" })?;
     let sources = repo_root().join("crates/ibverbs/tests/c");
-    let passed = Native { library, hca, sources, filter: filter.to_vec(), tree }.run()?;
+    let passed = Native { library, hca, tools, sources, filter: filter.to_vec(), tree }.run()?;
     Ok(ExitCode::from(u8::from(!passed)))
 }
 

@@ -21,6 +21,8 @@ use std::time::Instant;
 
 /// The first port of the rows' servers; each row has another one.
 const FIRST_PORT: u16 = 21_000;
+/// The first port of the pairs of perftest and `uverbs perf`.
+const FIRST_PERF_PORT: u16 = 21_500;
 /// The time limit of a row. Two programs that poll and the fabric compete for two CPUs with other processes.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The maximum lifetime of the fabric, which normally ends with the run.
@@ -30,6 +32,22 @@ const GID: &str = "3";
 
 /// C programs of this repository.
 const OWN: [&str; 5] = ["loopback", "events", "threads", "fork", "garbage"];
+
+/// Tests of perftest that also run with `uverbs perf` at one end, with the arguments of both.
+const PERF: [(&str, &str); 12] = [
+    ("send_lat", "-n 50 -e"),
+    ("send_lat", "-n 50 -c UD"),
+    ("write_lat", "-n 50"),
+    ("write_lat", "-n 50 -c XRC"),
+    ("read_lat", "-n 50"),
+    ("atomic_lat", "-n 50 -A CMP_AND_SWAP"),
+    ("send_bw", "-n 50 -c UC -q 2"),
+    ("send_bw", "-n 20 -b -s 4096"),
+    ("write_bw", "-n 50 -l 5 --report_gbits"),
+    ("write_bw", "-D 1"),
+    ("read_bw", "-n 50 -b -o 4"),
+    ("atomic_bw", "-n 50"),
+];
 
 /// Programs that are not installed.
 pub struct Tree<'a> {
@@ -47,6 +65,8 @@ pub struct Native<'a> {
     pub library: PathBuf,
     /// The program `uverbs-hca`.
     pub hca: PathBuf,
+    /// The program `uverbs`.
+    pub tools: PathBuf,
     /// The folder of the C programs.
     pub sources: PathBuf,
     /// Only rows whose names contain one of these, if there are any.
@@ -81,7 +101,12 @@ impl Native<'_> {
     pub fn run(&self) -> Result<bool> {
         let folder = tempfile::tempdir().context("cannot make a folder")?;
         let mut report = Report::default();
-        self.rows(folder.path(), &mut report)?;
+        let socket = folder.path().join("fabric");
+        let mut group = Group::new(FABRIC_LIMIT)?;
+        let fabric = group.start(Command::new(&self.hca).arg("--fabric").arg(&socket))?;
+        ensure!(group.wait_for_text(fabric, "join at"), "no fabric: {}", group.last_lines(fabric));
+        self.rows(&socket, &mut report)?;
+        self.perf(&socket, &mut report)?;
         if self.tree.is_none() {
             self.own(folder.path(), &mut report)?;
         }
@@ -122,11 +147,7 @@ impl Native<'_> {
     }
 
     /// The programs of rdma-core and perftest.
-    fn rows(&self, folder: &Path, report: &mut Report) -> Result<()> {
-        let socket = folder.join("fabric");
-        let mut group = Group::new(FABRIC_LIMIT)?;
-        let fabric = group.start(Command::new(&self.hca).arg("--fabric").arg(&socket))?;
-        ensure!(group.wait_for_text(fabric, "join at"), "no fabric: {}", group.last_lines(fabric));
+    fn rows(&self, socket: &Path, report: &mut Report) -> Result<()> {
         let rows =
             rows::all().filter(|row| row.places.list.contains(&Place::Native) && self.is_wanted(&row.name()));
         for (row, port) in rows.zip(FIRST_PORT..) {
@@ -142,13 +163,43 @@ impl Native<'_> {
             };
             let command = |is_client| -> Result<Command> {
                 let mut cmd = self.command(row.program)?;
-                cmd.args(row.words(is_client, &names)).env("UVERBS_HCA_FABRIC", &socket);
+                cmd.args(row.words(is_client, &names)).env("UVERBS_HCA_FABRIC", socket);
                 Ok(cmd)
             };
             let start = Instant::now();
             let cell = twice(&row.name(), || ends(row, port, command(false)?, command(true)?))?;
             eprintln!("clients: {} ({:.1} s)", row.name(), start.elapsed().as_secs_f32());
             report.add(Line { name: row.name(), cells: vec![(Ends::Ours, cell)] });
+        }
+        Ok(())
+    }
+
+    /// perftest with `uverbs perf` at the other end, in both roles.
+    fn perf(&self, socket: &Path, report: &mut Report) -> Result<()> {
+        let roles = [("uverbs serves perftest", true), ("perftest serves uverbs", false)];
+        let tests =
+            PERF.into_iter().flat_map(|(test, args)| roles.map(|(role, serves)| (test, args, role, serves)));
+        for ((test, args, role, serves), port) in tests.zip(FIRST_PERF_PORT..) {
+            let name = format!("{role}: ib_{test} {args}");
+            if !self.is_wanted(&name) {
+                continue;
+            }
+            let command = |is_ours: bool, host: &str| -> Result<Command> {
+                let mut cmd = if is_ours {
+                    let mut cmd = Command::new(&self.tools);
+                    cmd.args(["perf", &test.replace('_', "-")]);
+                    cmd
+                } else {
+                    self.command(&format!("ib_{test}"))?
+                };
+                let line = format!("-d hca0 -x {GID} -F -p {port} {args} {host}");
+                cmd.args(line.split_whitespace()).env("UVERBS_HCA_FABRIC", socket);
+                Ok(cmd)
+            };
+            let run =
+                || pair(Some(port), false, &mut command(serves, "")?, &mut command(!serves, "127.0.0.1")?);
+            let cell = twice(&name, run)?;
+            report.add(Line { name, cells: vec![(Ends::Ours, cell)] });
         }
         Ok(())
     }
