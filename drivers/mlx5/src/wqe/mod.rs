@@ -272,6 +272,10 @@ mod tests {
             prop_assert_eq!(seg, DataSeg::new(length, lkey, addr));
             prop_assert_eq!((sge.addr(), sge.length(), sge.lkey()), (addr, length, lkey));
             prop_assert!(!sge.is_special());
+            for other in [0, 7, MAX_SGE_LENGTH] {
+                let other = Sge::new(addr, other, lkey).unwrap();
+                prop_assert_eq!((other.with_length(length), sge.with_length(other.length())), (sge, other));
+            }
         }
 
         #[test]
