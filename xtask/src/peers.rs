@@ -67,6 +67,8 @@ pub(crate) const MPI: Packages = Packages {
     own: ("mpi_bench", "libmpi.so.40", "usr/lib/x86_64-linux-gnu/openmpi/include"),
 };
 
+/// The library that UCX's transports on mlx5 use.
+const MLX5: &str = "libmlx5.so.1";
 /// Libraries to which a package makes a link when it is configured, and that link, in [`LIB_DIR`].
 const ALTERNATIVES: [(&str, &str); 1] = [("../libpsm1/libpsm_infinipath.so.1.16", "libpsm_infinipath.so.1")];
 
@@ -98,8 +100,9 @@ pub(crate) fn shares(lab: &Lab, debian: &str, set: &Packages) -> Result<Vec<Shar
         let folder = tree.join(name);
         for entry in fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))? {
             let path = entry.context("cannot list modules")?.path();
-            // A module of librdmacm needs another module, which the loader does not find there. The guest has librdmacm.
-            if !path.to_string_lossy().contains("rdmacm") {
+            // Modules that need another module, which the loader does not find there. The guest has librdmacm.
+            let name = path.to_string_lossy();
+            if !name.contains("rdmacm") && !name.contains("ib_mlx5") {
                 needing.push(path);
             }
         }
@@ -111,7 +114,10 @@ pub(crate) fn shares(lab: &Lab, debian: &str, set: &Packages) -> Result<Vec<Shar
     let own = compile(&tree, set)?;
     shares.push(Share { host: own.clone(), guest: format!("/usr/bin/{}", set.own.0) });
     needing.push(own);
-    for (name, host) in root.libraries_of(&needing)? {
+    let mut libraries = root.libraries_of(&needing)?;
+    // What the module for mlx5 needs besides; UCX 1.13 has it in another one.
+    libraries.insert(MLX5.to_owned(), root.library(MLX5)?);
+    for (name, host) in libraries {
         shares.push(Share { host, guest: format!("/{LIB_DIR}/{name}") });
     }
     Ok(shares)
