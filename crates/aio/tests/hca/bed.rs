@@ -31,10 +31,10 @@ impl Clock for Virtual {
     }
 }
 
-/// The rights of the peer. Timeouts are short, because real ones would be many rounds of virtual time.
+/// The rights of the peer. The ACK timeout is 17 ms: a loaded machine keeps it, and it is few rounds of virtual time.
 pub(crate) fn attr() -> ConnectAttr {
     let access = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
-    ConnectAttr { access, timeout: 8, max_rd_atomic: 4, max_dest_rd_atomic: 4, ..ConnectAttr::default() }
+    ConnectAttr { access, timeout: 12, max_rd_atomic: 4, max_dest_rd_atomic: 4, ..ConnectAttr::default() }
 }
 
 /// A device with a dispatcher, and a QP with its pools.
