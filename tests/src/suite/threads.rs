@@ -160,13 +160,20 @@ fn posts_during_err_complete_once<D: Driver>(lab: &Lab<D>) -> Outcome {
         let at = b.remote(0);
         let stop = AtomicBool::new(false);
         let taken = AtomicUsize::new(0);
+        let polled = AtomicUsize::new(0);
         let mut all = Vec::new();
         thread::scope(|scope| -> Result<()> {
             let poster = scope.spawn(|| -> Result<()> {
                 let to = uverbs::provider::WireRemote::new(at.addr, at.rkey);
-                // Without a limit: the queue may be slower than this thread, and after the last post nothing is flushed.
+                // Until the end: the queue may be slower than this thread, and after the last post nothing is flushed. But the CQ
+                // has room for every completion.
                 while !stop.load(Ordering::Acquire) {
-                    let id = taken.load(Ordering::Relaxed) as u64;
+                    let posted = taken.load(Ordering::Relaxed);
+                    if posted.saturating_sub(polled.load(Ordering::Acquire)) >= spec.cqe as usize {
+                        thread::yield_now();
+                        continue;
+                    }
+                    let id = posted as u64;
                     match sq
                         .lock()
                         .map_err(PostError::from)?
@@ -188,6 +195,7 @@ fn posts_during_err_complete_once<D: Driver>(lab: &Lab<D>) -> Outcome {
             let mut failed = false;
             while !deadline.passed() && !stop.load(Ordering::Relaxed) {
                 all.extend_from_slice(a.cq.poll(&mut some)?);
+                polled.store(all.len(), Ordering::Release);
                 if !failed && all.len() > 40 {
                     a.set_state(QpState::ERR)?;
                     failed = true;
