@@ -4,9 +4,11 @@
 
 use anyhow::{Context as _, Result, ensure};
 use core::time::Duration;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::process::{Command, Stdio};
 use std::time::Instant;
-use uverbs_tests::child::spawn;
+use uverbs_tests::child::{Child, spawn};
 use uverbs_tests::env::End;
 use uverbs_tests::wait::{LIMIT, until};
 use uverbs_tests::{LabEnv, Outcome, Test, run};
@@ -19,6 +21,7 @@ const SELFTEST_LIMIT: Duration = Duration::from_secs(150);
 
 /// The TCP port of the first pair; each has its own.
 const FIRST_PORT: u16 = 18_900;
+const FIRST_PERF_PORT: u16 = 18_950;
 
 /// Runs a server at end A, then a client at end B. Both must succeed. Returns their outputs.
 fn both(server: &mut Command, client: &mut Command, port: u16) -> Result<[String; 2]> {
@@ -111,6 +114,62 @@ fn peers() -> impl Iterator<Item = Peers> {
     pingpong.chain(perftest).zip(FIRST_PORT..).map(|(peers, port)| Peers { port, ..peers })
 }
 
+/// `uverbs perf` with perftest at the other end.
+#[derive(Clone, Copy, Debug)]
+struct Perf {
+    /// perftest's name of the test, without `ib_`.
+    test: &'static str,
+    ours_serves: bool,
+    port: u16,
+}
+
+impl Perf {
+    fn command(&self, env: &LabEnv, end: End) -> Command {
+        let is_ours = (end == End::A) == self.ours_serves;
+        let program =
+            if is_ours { "/usr/bin/uverbs".to_owned() } else { format!("/usr/bin/ib_{}", self.test) };
+        let mut command = env.command(end, &program);
+        if is_ours {
+            command.args(["perf", &self.test.replace('_', "-")]);
+        }
+        command.args(["-d", env.dev(end), "-p", &self.port.to_string(), "-n", "100", "-F"]);
+        // InfiniBand goes by LIDs.
+        if !env.infiniband {
+            command.args(["-x", &env.gid_index.to_string()]);
+        }
+        command
+    }
+
+    fn run(&self, env: &LabEnv) -> Outcome {
+        let mut client = self.command(env, End::B);
+        let outputs = both(&mut self.command(env, End::A), client.arg(&env.tcp_host[0]), self.port)?;
+        // The server of a test of reads or atomics with latencies measures nothing.
+        let rows =
+            |output: &String| output.lines().filter(|l| l.trim_start().starts_with(char::is_numeric)).count();
+        ensure!(outputs[1].contains("#bytes") && rows(&outputs[1]) > 0, "no result:\n{}", outputs[1]);
+        Ok(())
+    }
+}
+
+/// Both roles of each test.
+fn perf() -> impl Iterator<Item = (String, Perf)> {
+    let tests = PERFTEST.into_iter().flat_map(|(name, _)| [(name, true), (name, false)]);
+    tests.zip(FIRST_PERF_PORT..).map(|((name, ours_serves), port)| {
+        let test = name.trim_start_matches("c::perftest::");
+        let roles = if ours_serves { "ours_serves_c" } else { "c_serves_ours" };
+        (format!("perf::{test}::{roles}"), Perf { test, ours_serves, port })
+    })
+}
+
+/// Waits until a server of rdma_cm listens. Its listeners are not in the tables of TCP.
+fn cm_listens(server: &mut Child, port: u16) -> Outcome {
+    until("the server listens", LIMIT, || {
+        ensure!(server.is_running()?, "the server ended early");
+        let all = run(Command::new("/usr/bin/rdma").args(["resource", "show", "cm_id"]), TOOL_LIMIT)?;
+        Ok(all.lines().any(|l| l.contains(" state LISTEN ") && l.contains(&format!(":{port} "))))
+    })
+}
+
 /// rdma_cm of C over RoCE: addresses, the connection's handshake over the GSI QP, and traffic.
 fn rping(env: &LabEnv) -> Outcome {
     if env.infiniband {
@@ -125,12 +184,7 @@ fn rping(env: &LabEnv) -> Outcome {
     };
     let start = Instant::now();
     let mut server = spawn(rping(End::A, "-s").stdin(Stdio::null()))?;
-    // Listeners of rdma_cm are not in the tables of TCP.
-    until("rping listens", LIMIT, || {
-        ensure!(server.is_running()?, "rping ended early");
-        let all = run(Command::new("/usr/bin/rdma").args(["resource", "show", "cm_id"]), TOOL_LIMIT)?;
-        Ok(all.lines().any(|l| l.contains(" state LISTEN ") && l.contains(&format!(":{port} "))))
-    })?;
+    cm_listens(&mut server, port)?;
     let client = spawn(rping(End::B, "-c").stdin(Stdio::null()))?.end(TOOL_LIMIT);
     let server = server.end(TOOL_LIMIT);
     match (&client, &server) {
@@ -180,6 +234,23 @@ fn devinfo(env: &LabEnv) -> Outcome {
     Ok(())
 }
 
+/// `uverbs top` has the ports' counters, and the QPs that the kernel's MAD layer has on each port.
+fn top(env: &LabEnv) -> Outcome {
+    for end in [End::A, End::B] {
+        let mut command = Command::new("/usr/bin/uverbs");
+        let text = run(command.args(["top", "--once", "--json", "-d", env.dev(end)]), TOOL_LIMIT)?;
+        let value: serde_json::Value = serde_json::from_str(&text).with_context(|| text.clone())?;
+        let device = &value["devices"][0];
+        ensure!(device["name"] == env.dev(end) && device["error"].is_null(), "{text}");
+        let port = &device["ports"][0];
+        ensure!(port["state"] == "ACTIVE", "{text}");
+        ensure!(port["counters"].as_object().is_some_and(|counters| !counters.is_empty()), "{text}");
+        let qps = device["qps"].as_array().context("no QPs")?;
+        ensure!(qps.iter().any(|qp| qp["type"] == "GSI" && qp["state"] == "RTS"), "{text}");
+    }
+    Ok(())
+}
+
 /// Runs `uverbs selftest`: every opcode on every face, in loopback.
 fn selftest(env: &LabEnv) -> Outcome {
     for end in [End::A, End::B] {
@@ -194,9 +265,84 @@ fn selftest(env: &LabEnv) -> Outcome {
     Ok(())
 }
 
-/// The test of this file on siw: `uverbs selftest` connects its QPs by itself, which iWARP does not allow.
+/// The tests of this file on siw. The other programs connect their QPs without the connection manager, which iWARP does not allow.
 pub(crate) fn siw_tests() -> Vec<Test> {
-    vec![Test::without_devices("tools::devinfo", devinfo)]
+    let by_cm = KV.into_iter().filter(|kv| kv.cm).map(Kv::test);
+    by_cm.chain([Test::without_devices("tools::devinfo", devinfo)]).collect()
+}
+
+/// The key-value store of `crates/examples`: a server at end A, three clients at end B, each of which compares its results with
+/// those of a map.
+#[derive(Clone, Copy, Debug)]
+struct Kv {
+    name: &'static str,
+    args: &'static [&'static str],
+    cm: bool,
+    port: u16,
+}
+
+const KV: [Kv; 3] = [
+    Kv { name: "immediate", args: &[], cm: false, port: FIRST_PORT + 110 },
+    Kv { name: "write_then_send", args: &["--no-imm"], cm: false, port: FIRST_PORT + 111 },
+    Kv { name: "connection_manager", args: &[], cm: true, port: FIRST_PORT + 112 },
+];
+
+impl Kv {
+    fn test(self) -> Test {
+        Test::without_devices(&format!("tools::kv::{}", self.name), move |env| self.run(env))
+    }
+
+    fn run(&self, env: &LabEnv) -> Outcome {
+        if self.cm && env.infiniband {
+            // As for rping.
+            return Ok(());
+        }
+        let kv = |end: End, role: &str, host: &str| {
+            let mut command = env.command(end, "/usr/bin/kv");
+            command.args(["-d", env.dev(end), role, &format!("{host}:{}", self.port)]).args(self.args);
+            match self.cm {
+                true => command.arg("--cm"),
+                false => command.args(["-g", &env.gid_index.to_string()]),
+            };
+            command.stdin(Stdio::null());
+            command
+        };
+        let mut server = spawn(&mut kv(End::A, "--serve", if self.cm { &env.ip[0] } else { "0.0.0.0" }))?;
+        server.lowest_priority()?;
+        if self.cm {
+            cm_listens(&mut server, self.port)?;
+        } else {
+            server.wait_listening(self.port)?;
+        }
+        let host = if self.cm { &env.ip[0] } else { &env.tcp_host[0] };
+        let start = Instant::now();
+        let client = run(kv(End::B, "--connect", host).args(["-c", "3", "-n", "100"]), TOOL_LIMIT);
+        kill(Pid::from_raw(server.id().try_into()?), Signal::SIGTERM)?;
+        let server = server.end(TOOL_LIMIT)?;
+        let client = client.with_context(|| format!("server: {server:?}"))?;
+        ensure!(client.contains("every result was right"), "{client}");
+        ensure!(server.status.success(), "{server:?}");
+        ensure!(server.output.contains("(0 malformed, 0 connections broken)"), "{server:?}");
+        uverbs_tests::runner::note(format_args!("{:.1} s", start.elapsed().as_secs_f32()));
+        Ok(())
+    }
+}
+
+/// The bulk transfer of `crates/examples`, from end B to end A.
+fn bulk(env: &LabEnv) -> Outcome {
+    let port = FIRST_PORT + 113;
+    let bulk = |end: End, role: &str, host: &str| {
+        let mut command = env.command(end, "/usr/bin/bulk");
+        command.args(["-d", env.dev(end), "-g", &env.gid_index.to_string(), role, &format!("{host}:{port}")]);
+        command.args(["-b", "100", "-s", "2000", "-q", "2", "-n", "3", "--depth", "16"]);
+        command
+    };
+    let mut server = bulk(End::A, "--serve", "0.0.0.0");
+    let [received, sent] = both(&mut server, &mut bulk(End::B, "--connect", &env.tcp_host[0]), port)?;
+    ensure!(received.contains("all data were right"), "{received}");
+    let line = sent.lines().last().unwrap_or_default().to_owned();
+    uverbs_tests::runner::note(line);
+    Ok(())
 }
 
 /// The tests of this file. The C programs are tested with each other on the software NIC only, because rxe is not part
@@ -204,10 +350,16 @@ pub(crate) fn siw_tests() -> Vec<Test> {
 pub(crate) fn tests() -> Vec<Test> {
     let mut tests = vec![
         Test::without_devices("tools::devinfo", devinfo),
+        Test::without_devices("tools::bulk", bulk),
         Test::long("tools::selftest", 2 * SELFTEST_LIMIT, || {
             selftest(&LabEnv::get().context("needs the VM")?)
         }),
     ];
+    tests.extend(
+        perf().map(|(name, p)| Test::without_devices(&format!("tools::{name}"), move |env| p.run(env))),
+    );
+    tests.push(Test::without_devices("tools::top", top));
+    tests.extend(KV.map(Kv::test));
     if LabEnv::get().is_none_or(|env| env.mlx5) {
         tests.extend(
             peers().map(|p| Test::without_devices(&format!("tools::{}", p.name), move |env| p.run(env))),

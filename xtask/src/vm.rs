@@ -58,8 +58,8 @@ pub(crate) struct PairArgs {
 
 /// Run the end-to-end suite in the VM
 ///
-/// Builds `uverbs` and the suite (package uverbs-tests, test `vm`) statically, copies both to the guest as
-/// /usr/bin/uverbs and /usr/bin/vm-suite, and runs the suite in one boot of each kernel.
+/// Builds `uverbs`, the examples `kv` and `bulk`, and the suite (package uverbs-tests, test `vm`) statically, copies
+/// them to /usr/bin of the guest, the suite as vm-suite, and runs the suite in one boot of each kernel.
 #[derive(clap::Args, Clone)]
 pub(crate) struct TestArgs {
     /// Run only tests whose name contains this; may be given several times
@@ -112,7 +112,7 @@ pub(crate) fn main(args: Args) -> Result<ExitCode> {
 }
 
 /// The tests that check within a minute that the kernel's driver, this library and the C programs work on a device.
-const SHORT: [&str; 26] = [
+const SHORT: [&str; 28] = [
     "opcodes::rc_exclusive",
     "opcodes::ud_shared",
     "errors::",
@@ -134,6 +134,8 @@ const SHORT: [&str; 26] = [
     "cm::errors",
     "cm::rping::ours_serves_c::ipv4",
     "tools::devinfo",
+    "tools::kv::",
+    "tools::bulk",
     "tools::c::pingpong::",
     "tools::c::perftest::write_lat",
     "frames::",
@@ -169,6 +171,10 @@ pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<Exit
         }
     }
     boot.files.push(uverbs.clone());
+    for name in ["kv", "bulk"] {
+        let host = cargo::build_static(Program::Bin { package: "uverbs-examples", name })?;
+        boot.files.push(Share { host, guest: format!("/usr/bin/{name}") });
+    }
     boot.files.push(Share { host: suite, guest: "/usr/bin/vm-suite".into() });
     let devices = devices(&boot, LinkArg::All)?;
     let words = ["vm-suite"].map(str::to_owned).into_iter();
