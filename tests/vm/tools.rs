@@ -316,7 +316,10 @@ impl Kv {
         }
         let host = if self.cm { &env.ip[0] } else { &env.tcp_host[0] };
         let start = Instant::now();
-        let client = run(kv(End::B, "--connect", host).args(["-c", "3", "-n", "100"]), TOOL_LIMIT);
+        // The client selects its device by the IP address that is its GID. siw has no such GID, and the route to the server goes by
+        // the server's device.
+        let end = if env.siw { End::A } else { End::B };
+        let client = run(kv(end, "--connect", host).args(["-c", "3", "-n", "100"]), TOOL_LIMIT);
         kill(Pid::from_raw(server.id().try_into()?), Signal::SIGTERM)?;
         let server = server.end(TOOL_LIMIT)?;
         let client = client.with_context(|| format!("server: {server:?}"))?;
