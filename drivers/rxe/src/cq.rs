@@ -6,12 +6,13 @@
 #![expect(unsafe_code)]
 // UNSAFETY: enters the queue as its only poller, which `&mut CompletionQueue` guarantees.
 
-use crate::cq_shared::{CqShared, CqState, Entered};
+use crate::cq_shared::{CqShared, CqState};
 use crate::doorbell::ArmBell;
 #[cfg(any(test, feature = "test-utils"))]
 use crate::queue::Ring;
 use core::fmt;
 use std::sync::Arc;
+use uverbs_core::kernel::Entered;
 use uverbs_core::provider::{
     Completion as CompletionTrait, CompletionQueue as CompletionQueueTrait, PollError,
 };
@@ -85,7 +86,7 @@ impl<B: ArmBell> CompletionQueue<B> {
 
     /// Enters the queue.
     #[inline(always)]
-    fn enter(&mut self) -> Result<Entered<'_>, PollError> {
+    fn enter(&mut self) -> Result<Entered<'_, CqState>, PollError> {
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists: each borrows the poller.
         unsafe { self.shared.enter() }
     }

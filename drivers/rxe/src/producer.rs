@@ -10,7 +10,7 @@
 //! slots of a queue that it resets, and what was written before is never published ([`Producer::publish`]).
 
 use crate::queue::{Ring, WqeSlot};
-use crate::shared::{QpShared, enter, word};
+use crate::shared::{QpShared, word};
 use std::sync::Arc;
 use uverbs_core::kernel::QueueAccess;
 use uverbs_core::provider::PostError;
@@ -244,7 +244,7 @@ impl<H, S: QueueKind> Producer<H, S> {
     ) -> Result<(), PostError> {
         let Self { ring, published, shared, seen, .. } = self;
         let access = S::access(shared);
-        let _inside = enter(access);
+        let _inside = access.inside();
         let word = word(access);
         if word != *seen && (!S::open(word) || word.resets_differ(*seen)) {
             return Err(if word.is_forked() { PostError::Forked } else { PostError::BadState });

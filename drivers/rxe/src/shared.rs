@@ -2,7 +2,7 @@
 //! The data that a QP's posters and its control path share: the state, and the queue key.
 //!
 //! The kernel checks the state only after user space has published (`rxe_post_send()`), so the posters check it first. Check
-//! and publication are one access to the queue ([`enter`]): a control call that closes the queue waits for its end, so no post
+//! and publication are one access to the queue ([`QueueAccess::inside`]): a control call that closes the queue waits for its end, so no post
 //! publishes after the kernel has reset the QP.
 
 use crate::cq_shared::CqShared;
@@ -96,10 +96,11 @@ impl QpShared {
         self.recv.wait_idle()
     }
 
-    /// Removes the completions of the QP, which the kernel has reset or destroyed, from its CQs.
+    /// Removes the completions of the QP, which the kernel has reset or destroyed, from its CQs. The kernel assigns numbers in a cycle
+    /// (`__rxe_add_to_pool()`), so this number is not yet that of another QP.
     pub(crate) fn remove_completions(&self) {
         for cq in &self.cqs {
-            cq.remove_completions(self.qp_num);
+            cq.stopped(|state| state.remove(self.qp_num));
         }
     }
 
@@ -119,29 +120,6 @@ impl QpShared {
 #[inline(always)]
 pub(crate) fn word(access: &QueueAccess) -> StateWord {
     StateWord::from_bits(access.word().load(Ordering::Acquire))
-}
-
-/// Enters a queue as its only poster or poller, until the value is dropped. The caller checks the word after that.
-#[inline(always)]
-pub(crate) fn enter(access: &QueueAccess) -> Inside<'_> {
-    if access.needs_fence() {
-        access.enter_fenced();
-    } else {
-        access.enter();
-    }
-    Inside(access)
-}
-
-/// A queue that is in use; control calls that closed it wait.
-#[derive(Debug)]
-#[must_use]
-pub(crate) struct Inside<'a>(&'a QueueAccess);
-
-impl Drop for Inside<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.0.leave();
-    }
 }
 
 #[cfg(test)]

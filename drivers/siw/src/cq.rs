@@ -6,11 +6,12 @@
 #![expect(unsafe_code)]
 // UNSAFETY: enters the queue as its only poller, which `&mut CompletionQueue` guarantees.
 
-use crate::cq_shared::{CqShared, CqState, Entered};
+use crate::cq_shared::{CqShared, CqState};
 #[cfg(any(test, feature = "test-utils"))]
 use crate::queue::Ring;
 use core::fmt;
 use std::sync::Arc;
+use uverbs_core::kernel::Entered;
 use uverbs_core::provider::{
     Completion as CompletionTrait, CompletionQueue as CompletionQueueTrait, PollError,
 };
@@ -52,7 +53,7 @@ impl CompletionQueue {
 
     /// Enters the queue.
     #[inline(always)]
-    fn enter(&mut self) -> Result<Entered<'_>, PollError> {
+    fn enter(&mut self) -> Result<Entered<'_, CqState>, PollError> {
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists: each borrows the poller.
         unsafe { self.shared.enter() }
     }

@@ -7,7 +7,7 @@
 //! or nothing of it.
 
 use crate::queue::{Ring, Slot, Work};
-use crate::shared::{QpShared, enter, word};
+use crate::shared::{QpShared, word};
 use std::sync::Arc;
 use uverbs_core::attr::QpState;
 use uverbs_core::kernel::QueueAccess;
@@ -153,7 +153,7 @@ impl<E: Work, S: QueueKind> Producer<E, S> {
     ) -> Result<(), PostError> {
         let Self { ring, flags, published, shared, .. } = self;
         let access = S::access(shared);
-        let _inside = enter(access);
+        let _inside = access.inside();
         let word = word(access);
         if !is_open(word) {
             return Err(closed(word));

@@ -3,7 +3,7 @@
 //!
 //! The kernel's connection manager moves the QP to RTS, of which user space is not informed; so sends may be posted in any
 //! state but RESET and ERR, and the doorbell tells whether the QP is connected. Check and publication are one access to
-//! the queue ([`enter`]): a control call that closes the queue waits for its end, so no post publishes after the kernel has
+//! the queue ([`QueueAccess::inside`]): a control call that closes the queue waits for its end, so no post publishes after the kernel has
 //! flushed or destroyed the QP.
 
 use crate::cq_shared::CqShared;
@@ -94,10 +94,11 @@ impl QpShared {
         self.recv.wait_idle()
     }
 
-    /// Removes the completions of the QP, which the kernel has destroyed, from its CQs.
+    /// Removes the completions of the QP, which the kernel has destroyed, from its CQs. The caller ensures that
+    /// its number is not yet that of another QP: the kernel assigns the lowest free number.
     pub(crate) fn remove_completions(&self) {
         for cq in &self.cqs {
-            cq.remove_completions(self.qp_num);
+            cq.stopped(|state| state.remove(self.qp_num));
         }
     }
 }
@@ -106,27 +107,4 @@ impl QpShared {
 #[inline(always)]
 pub(crate) fn word(access: &QueueAccess) -> StateWord {
     StateWord::from_bits(access.word().load(Ordering::Acquire))
-}
-
-/// Enters a queue as its only poster or poller, until the value is dropped. The caller checks the word after that.
-#[inline(always)]
-pub(crate) fn enter(access: &QueueAccess) -> Inside<'_> {
-    if access.needs_fence() {
-        access.enter_fenced();
-    } else {
-        access.enter();
-    }
-    Inside(access)
-}
-
-/// A queue that is in use; control calls that closed it wait.
-#[derive(Debug)]
-#[must_use]
-pub(crate) struct Inside<'a>(&'a QueueAccess);
-
-impl Drop for Inside<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.0.leave();
-    }
 }

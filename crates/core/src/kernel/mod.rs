@@ -19,6 +19,8 @@ mod command;
 mod doorbell;
 mod fd;
 mod mapping;
+#[cfg(not(loom))]
+mod polled;
 mod process;
 mod queue_access;
 mod raw;
@@ -34,6 +36,8 @@ pub use command::Command;
 pub use doorbell::{DoorbellPage, DoorbellPort, Registers};
 pub use fd::UverbsFd;
 pub use mapping::{DeviceMapping, Mapping, Protection};
+#[cfg(not(loom))]
+pub use polled::{Entered, Polled};
 pub use process::Process;
 pub use queue_access::{AccessAtHand, Busy, QueueAccess};
 pub use raw::{RawAttr, RawCommand};

@@ -154,6 +154,17 @@ impl QueueAccess {
         Busy(self)
     }
 
+    /// Enters the queue as its only poster or poller, until the value is dropped. The caller checks word or limit after that.
+    #[inline(always)]
+    pub fn inside(&self) -> Busy<'_> {
+        if self.needs_fence() {
+            self.enter_fenced();
+        } else {
+            self.enter();
+        }
+        Busy(self)
+    }
+
     /// Waits until no thread is inside the queue, which the caller has closed; none enters until the caller opens it.
     /// In a child of fork(2) no thread is inside, even if one of the parent's threads was.
     ///
@@ -217,7 +228,7 @@ impl AccessAtHand<'_> {
 pub struct Busy<'a>(&'a QueueAccess);
 
 impl Drop for Busy<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         self.0.leave();
     }

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the poller and the control path of a completion queue share: the ring of a software device's CQ.
+//!
+//! The ring has one user at a time. The poller enters for the memory accesses of one step ([`Polled::enter`]); the
+//! control path stops it first ([`Polled::stopped`]), by the handshake of [`QueueAccess`]. So after a control call has
+//! removed the completions of a QP, no poll reports one of them, and none takes a slot in the ring.
+// UNSAFETY: returns a mutable reference to the state from a shared reference; this module ensures that there is one user
+// at a time.
+#![expect(unsafe_code)]
+
+use super::queue_access::{Busy, QueueAccess};
+use crate::provider::PollError;
+use crate::sync::ControlBarrier;
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::sync::atomic::Ordering;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The poller may enter.
+const OPEN: u32 = 1;
+/// The control path uses the ring.
+const CLOSED: u32 = 2;
+/// The poller could not be stopped: no more completions.
+const LOST: u32 = 3;
+
+/// The state of a completion queue that the kernel and one poller share, such as its ring.
+pub struct Polled<T> {
+    access: QueueAccess,
+    /// One control call at a time; a poller that finds the queue closed waits for this lock.
+    control: Mutex<()>,
+    state: UnsafeCell<T>,
+}
+
+// SAFETY: `state` is accessed through `Entered` by the only poller while the word is open, and by `stopped` while
+// `control` is held, the word is closed and the poller is outside. `T` is `Send`. The other fields are `Sync`.
+unsafe impl<T: Send> Sync for Polled<T> {}
+
+impl<T> Polled<T> {
+    /// Creates the shared part of a queue with this state.
+    ///
+    /// # Errors
+    /// As [`QueueAccess::new`].
+    pub fn new(state: T, barrier: ControlBarrier) -> io::Result<Arc<Self>> {
+        let access = QueueAccess::new(OPEN, barrier)?;
+        Ok(Arc::new(Self { access, control: Mutex::new(()), state: UnsafeCell::new(state) }))
+    }
+
+    /// Enters the queue as its poller.
+    ///
+    /// # Errors
+    /// [`PollError::Forked`] in a child of fork(2), [`PollError::Corrupt`] if the poller could not be stopped before.
+    ///
+    /// # Safety
+    /// The caller is the queue's only poller, and has no other [`Entered`].
+    #[inline(always)]
+    pub unsafe fn enter(&self) -> Result<Entered<'_, T>, PollError> {
+        loop {
+            let inside = self.access.inside();
+            // Acquire: pairs with the store by which `stopped` opens the queue again.
+            let word = self.access.word().load(Ordering::Acquire);
+            if word == OPEN {
+                return Ok(Entered { shared: self, _inside: inside });
+            }
+            drop(inside);
+            self.wait(word)?;
+        }
+    }
+
+    /// Waits for the control call that uses the queue.
+    #[cold]
+    fn wait(&self, word: u32) -> Result<(), PollError> {
+        match word {
+            QueueAccess::FORKED => Err(PollError::Forked),
+            LOST => Err(PollError::Corrupt),
+            _ => {
+                drop(self.control.lock().unwrap_or_else(PoisonError::into_inner));
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether this is a child of fork(2), where the queue belongs to the parent.
+    #[must_use]
+    pub fn is_forked(&self) -> bool {
+        self.access.word().load(Ordering::Acquire) == QueueAccess::FORKED
+    }
+
+    /// Stops the poller and calls `f` with the state. `None` in a child of fork, or if the queue is lost.
+    pub fn stopped<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let word = self.access.word();
+        let replace = |from, to| word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+        if self.is_forked() {
+            return None;
+        }
+        let _one = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        replace(OPEN, CLOSED).ok()?;
+        if let Err(errno) = self.access.wait_idle() {
+            log::error!("cq: membarrier(2): {errno}; the queue reports no more completions");
+            let _ = replace(CLOSED, LOST);
+            return None;
+        }
+        /// Opens the queue again, also when `f` panics.
+        struct Reopen<F: Fn()>(F);
+        impl<F: Fn()> Drop for Reopen<F> {
+            fn drop(&mut self) {
+                (self.0)();
+            }
+        }
+        let _reopen = Reopen(|| {
+            let _ = replace(CLOSED, OPEN);
+        });
+        // SAFETY: `control` is held, and the word is closed: no poller has been inside since `wait_idle`, and one that
+        // enters finds the closed word. So this is the only reference to the state.
+        let state = unsafe { &mut *self.state.get() };
+        Some(f(state))
+    }
+}
+
+impl<T> fmt::Debug for Polled<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Polled").field("access", &self.access).finish_non_exhaustive()
+    }
+}
+
+/// The right to use the state, for a poller inside the queue. Dropping it leaves the queue.
+#[derive(Debug)]
+#[must_use]
+pub struct Entered<'q, T> {
+    shared: &'q Polled<T>,
+    _inside: Busy<'q>,
+}
+
+impl<T> Entered<'_, T> {
+    /// The state.
+    #[inline(always)]
+    pub fn state(&mut self) -> &mut T {
+        // SAFETY: the only poller (`enter`) is inside and found the word open, so the control path waits until it
+        // leaves. The result borrows `self`, so it is the only reference.
+        unsafe { &mut *self.shared.state.get() }
+    }
+}
