@@ -78,7 +78,7 @@ struct Poller<D: Driver> {
     reserved: u32,
     completed: Vec<Completed<D>>,
     /// Receive queues that are empty because their pools are.
-    hungry: Vec<RouteId>,
+    unfilled: Vec<RouteId>,
 }
 
 impl<D: Driver> fmt::Debug for Poller<D> {
@@ -152,7 +152,7 @@ impl<D: Driver> DispatcherBuilder<'_, D> {
             by_number: HashMap::new(),
             reserved: 0,
             completed: Vec::with_capacity(BATCH),
-            hungry: Vec::new(),
+            unfilled: Vec::new(),
         };
         let inner = Arc::new(Inner {
             sleeper: Arc::new(sleeper),
@@ -326,7 +326,7 @@ impl<D: Driver> Inner<D> {
             return Err(error);
         }
         let mut poller = lock(&self.poller);
-        self.bury(&mut poller);
+        self.forget_ended(&mut poller);
         let created = create(&poller.cq)?;
         let entries = entries(&created);
         if poller.reserved.saturating_add(entries) > self.cqe {
@@ -375,7 +375,7 @@ impl<D: Driver> Inner<D> {
         lock(&self.ended).push(ended);
     }
 
-    fn bury(&self, poller: &mut Poller<D>) {
+    fn forget_ended(&self, poller: &mut Poller<D>) {
         for Ended { route, qp_num, entries } in lock(&self.ended).drain(..) {
             poller.reserved -= entries;
             if let Some(entry) = poller.routes.get_mut(route.0 as usize) {
@@ -403,21 +403,21 @@ impl<D: Driver> Inner<D> {
     }
 
     fn poll_locked(&self, poller: &mut Poller<D>, wakes: &mut Vec<Waker>) -> Result<usize> {
-        self.bury(poller);
-        let Poller { cq, routes, by_number, completed, hungry, .. } = poller;
+        self.forget_ended(poller);
+        let Poller { cq, routes, by_number, completed, unfilled, .. } = poller;
         // The values are passed on after the poll: what happens to them may post, or destroy a queue.
         let n = cq.poll_each(BATCH, |done| completed.push(done.complete()))?;
         for completed in completed.drain(..) {
-            dispatch(routes, by_number, completed, wakes, hungry);
+            dispatch(routes, by_number, completed, wakes, unfilled);
         }
-        if !hungry.is_empty() {
-            hungry.retain(|id| match routes.get(id.0 as usize) {
+        if !unfilled.is_empty() {
+            unfilled.retain(|id| match routes.get(id.0 as usize) {
                 Some(Route::Qp(qp)) => qp.upgrade().is_some_and(|qp| qp.refill()),
                 Some(Route::Srq(srq)) => srq.upgrade().is_some_and(|srq| srq.refill()),
                 _ => false,
             });
-            hungry.dedup();
-            self.sleeper.set_hungry(!hungry.is_empty());
+            unfilled.dedup();
+            self.sleeper.set_unfilled(!unfilled.is_empty());
         }
         Ok(n)
     }
@@ -497,7 +497,7 @@ fn dispatch<D: Driver>(
     by_number: &HashMap<u32, Weak<QpInner<D>>>,
     completed: Completed<D>,
     wakes: &mut Vec<Waker>,
-    hungry: &mut Vec<RouteId>,
+    unfilled: &mut Vec<RouteId>,
 ) {
     let (wr_id, qp_num) = (completed.wc.wr_id, completed.wc.qp_num);
     let index = wr_id >> ROUTE_SHIFT;
@@ -512,7 +512,7 @@ fn dispatch<D: Driver>(
             } else if wr_id & RECEIVE == 0 {
                 qp.sent(wr_id & KEY_MASK, completed, wakes);
             } else if qp.received(completed, wakes) {
-                hungry.push(id);
+                unfilled.push(id);
             }
         }
         Some(Route::Srq(srq)) => {
@@ -522,7 +522,7 @@ fn dispatch<D: Driver>(
             if let Some(srq) = srq.upgrade()
                 && srq.taken()
             {
-                hungry.push(id);
+                unfilled.push(id);
             }
         }
         Some(Route::Free) | None => {}

@@ -22,7 +22,7 @@ const ASYNC_EVENTS: u64 = 2;
 const FIRST_TASK: u64 = 16;
 
 /// How long a sleep lasts at most while a receive queue waits for a buffer of its pool, whose return is not reported.
-const HUNGRY: Duration = Duration::from_millis(1);
+const REFILL_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Event for EventFd {
     fn raise(&self) {
@@ -53,7 +53,7 @@ pub(crate) struct Sleeper {
     spin: Duration,
     epoll: Epoll,
     tasks: Mutex<Tasks>,
-    hungry: AtomicBool,
+    unfilled: AtomicBool,
 }
 
 impl Sleeper {
@@ -69,7 +69,7 @@ impl Sleeper {
             spin,
             epoll,
             tasks: Mutex::new(Tasks { next: FIRST_TASK, wakers: BTreeMap::new() }),
-            hungry: AtomicBool::new(false),
+            unfilled: AtomicBool::new(false),
         })
     }
 
@@ -150,14 +150,14 @@ impl Sleeper {
     }
 
     /// Whether a receive queue waits for a buffer.
-    pub(crate) fn set_hungry(&self, hungry: bool) {
-        self.hungry.store(hungry, Ordering::Relaxed);
+    pub(crate) fn set_unfilled(&self, unfilled: bool) {
+        self.unfilled.store(unfilled, Ordering::Relaxed);
     }
 
     /// How long a sleep may last.
     pub(crate) fn time_to_sleep(&self) -> Option<Duration> {
         let until_timer = self.timers.next().map(|at| at.saturating_sub(self.now()));
-        let until_buffer = self.hungry.load(Ordering::Relaxed).then_some(HUNGRY);
+        let until_buffer = self.unfilled.load(Ordering::Relaxed).then_some(REFILL_INTERVAL);
         [until_timer, until_buffer].into_iter().flatten().min()
     }
 

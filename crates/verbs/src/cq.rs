@@ -86,6 +86,7 @@ impl<D: Driver> Drop for CqInner<D> {
 /// # qp.init(&attr)?;
 /// # let end = qp.control.endpoint(1, &attr)?;
 /// # qp.connect(&end, &end, &attr)?;
+/// # // SAFETY: the receive names no memory.
 /// # unsafe { qp.rq()?.post(2, &[])? };
 /// cq.req_notify(false)?;
 /// // A QP of this queue completes a send and a receive.
