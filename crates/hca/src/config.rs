@@ -39,6 +39,8 @@ pub struct Config {
     pub(crate) atomics: bool,
     /// Whether doorbell pages are objects.
     pub(crate) dynamic_uars: bool,
+    /// Whether programs may send commands to the firmware (DEVX).
+    pub(crate) devx: bool,
     /// The number of doorbell pages for all contexts together.
     pub(crate) max_uars: u32,
     pub(crate) inline_mode: InlineMode,
@@ -57,6 +59,7 @@ impl Config {
             cqe_version: 1,
             atomics: true,
             dynamic_uars: true,
+            devx: true,
             max_uars: 1024,
             inline_mode: InlineMode::default(),
             reserved: Reserved::Zero,

@@ -209,6 +209,12 @@ impl DeviceBuilder {
         self
     }
 
+    /// Whether programs may send commands to the firmware (DEVX). Without that, the kernel refuses a context with commands.
+    pub fn devx(mut self, devx: bool) -> Self {
+        self.config.devx = devx;
+        self
+    }
+
     /// How many doorbell pages there are for all contexts together.
     pub fn max_uars(mut self, max: u32) -> Self {
         self.config.max_uars = max;

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use uverbs_core::device::{DeviceInfo, DriverMatch, NodeType, PciId, Roots, TransportType, Unusable, parse};
 use uverbs_core::kernel::{Kernel, Process, UverbsFd};
 use uverbs_core::provider::Driver;
-use uverbs_mlx5::{Mlx5, Options, Pages};
+use uverbs_mlx5::{Devx, Mlx5, Options, Pages};
 use uverbs_rxe::Rxe;
 use uverbs_siw::Siw;
 
@@ -221,14 +221,14 @@ pub(crate) unsafe fn open(device: *mut ibv_device) -> Outcome<*mut ibv_context> 
             // C programs call daemon(3) after opening a device, and then call verbs in the child.
             Process::adopt_children();
             match file.driver_id() {
-                Mlx5::DRIVER_ID => open_with_options(file, device, false),
+                Mlx5::DRIVER_ID => open_with_options(file, device, Devx::IfPermitted),
                 Rxe::DRIVER_ID => context::open::<Rxe>(file, device),
                 Siw::DRIVER_ID => context::open::<Siw>(file, device),
                 _ => Err(Errno::EOPNOTSUPP),
             }
         }
         #[cfg(feature = "hca")]
-        Source::Hca(index) => open_with_options(crate::hca::open(*index)?, device, false),
+        Source::Hca(index) => open_with_options(crate::hca::open(*index)?, device, Devx::IfPermitted),
     }
 }
 
@@ -242,8 +242,8 @@ pub(crate) fn is_mlx5_device(device: *mut ibv_device) -> bool {
     }
 }
 
-/// Opens a device of mlx5, with or without the right to commands of the firmware (DEVX).
-pub(crate) fn open_mlx5(device: *mut ibv_device, devx: bool) -> Outcome<*mut ibv_context> {
+/// Opens a device of mlx5, with or without commands for the firmware (DEVX).
+pub(crate) fn open_mlx5(device: *mut ibv_device, devx: Devx) -> Outcome<*mut ibv_context> {
     let kernel: Arc<dyn Kernel> = match source(device)? {
         Source::Kernel(info) => {
             let file = Arc::new(open_file(info)?);
@@ -264,7 +264,7 @@ pub(crate) fn open_mlx5(device: *mut ibv_device, devx: bool) -> Outcome<*mut ibv
 fn open_with_options(
     kernel: Arc<dyn Kernel>,
     device: *mut ibv_device,
-    devx: bool,
+    devx: Devx,
 ) -> Outcome<*mut ibv_context> {
     let mut options = Options::from_env()?;
     options.devx = devx;
@@ -355,7 +355,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> 
     guid.to_be()
 }
 
-/// The index; The index; -1 if the kernel does not report it, and for software HCAs.
+/// The index; -1 if the kernel does not report it, and for software HCAs.
 ///
 /// # Safety
 /// No requirement: a pointer that was not in a list is only compared, not dereferenced.

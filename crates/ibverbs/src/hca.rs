@@ -2,7 +2,7 @@
 //! Devices of the software HCA in this process, for programs that are run without hardware.
 //!
 //! `UVERBS_HCA=2` makes `hca0` and `hca1`; `UVERBS_HCA_LINK=infiniband` makes them InfiniBand devices instead of RoCE
-//! ones. With `UVERBS_HCA_FABRIC=SOCKET` several processes share a fabric: each joins the process that listens on that
+//! ones; with `UVERBS_HCA_DEVX=0` they refuse commands for the firmware. With `UVERBS_HCA_FABRIC=SOCKET` several processes share a fabric: each joins the process that listens on that
 //! Unix socket, `uverbs-hca --fabric SOCKET`. If there is none, the first program listens; when it exits, the others
 //! lose their links.
 #![expect(unsafe_code)]
@@ -34,12 +34,13 @@ fn make() -> Outcome<Vec<Hca>> {
         Some(link) if link == "infiniband" => Link::InfiniBand,
         _ => Link::Ethernet,
     };
+    let devx = std::env::var_os("UVERBS_HCA_DEVX").is_none_or(|devx| devx != "0");
     let fabric = Fabric::new(u64::from(std::process::id()));
     if let Some(socket) = std::env::var_os("UVERBS_HCA_FABRIC") {
         meet(&fabric, Path::new(&socket))?;
     }
     Ok((0..count.min(MAX))
-        .map(|i| fabric.device(&format!("hca{i}")).link(link).ignore_reserved().build())
+        .map(|i| fabric.device(&format!("hca{i}")).link(link).devx(devx).ignore_reserved().build())
         .collect())
 }
 

@@ -31,7 +31,7 @@ pub mod testing;
 mod tests;
 mod wqe;
 
-pub use control::{Mlx5, Options, QpControl, SrqControl, ThreadDomain};
+pub use control::{Devx, Mlx5, Options, QpControl, SrqControl, ThreadDomain};
 pub use control::{devx, dv};
 pub use cq::{Completion, CompletionQueue, CqShared};
 pub use memory::{Allocator, MemoryUse, Pages, QueueAllocator};

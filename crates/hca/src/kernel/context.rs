@@ -67,6 +67,9 @@ impl Call<'_, '_> {
         if request.lib_caps & MLX5_LIB_CAP_4K_UAR == 0 && request.lib_caps != 0 {
             return Err(Errno::EINVAL);
         }
+        if request.flags & MLX5_IB_ALLOC_UCTX_DEVX != 0 && !self.state.config.devx {
+            return Err(Errno::EINVAL);
+        }
         let dynamic = self.state.config.dynamic_uars && request.lib_caps & MLX5_LIB_CAP_DYN_UAR != 0;
         let registers = request.total_num_bfregs.next_multiple_of(REGISTERS_PER_PAGE);
         let mut pages = Vec::new();

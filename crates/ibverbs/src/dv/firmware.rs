@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Settings of QPs by commands for the firmware (mlx5dv_modify_qp_udp_sport(3), mlx5dv_query_qp_lag_port(3),
 //! mlx5dv_modify_qp_lag_port(3), mlx5dv_dci_stream_id_reset(3), mlx5dv_reserved_qpn_alloc(3), mlx5dv_map_ah_to_qp(3),
-//! ibv_query_qp_data_in_order(3)). They need a context that was opened with `MLX5DV_CONTEXT_FLAGS_DEVX`.
+//! ibv_query_qp_data_in_order(3)). They need a context with commands for the firmware.
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects.
 

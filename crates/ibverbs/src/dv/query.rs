@@ -13,6 +13,7 @@ use crate::devices;
 use crate::errno::{Errno, ensure, number, pointer};
 use core::ffi::c_int;
 use core::ptr;
+use uverbs_mlx5::Devx;
 use uverbs_mlx5::dv::DeviceInfo;
 use uverbs_uapi::mlx5::{
     MLX5_IB_ALLOW_MPW, MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_COMP, MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD,
@@ -182,7 +183,9 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_open_device(
         if flags & !DEVX != 0 || comp_mask != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        devices::open_mlx5(device, flags & DEVX != 0)
+        // As in libmlx5, a context without the flag has commands for the firmware, too, if the kernel permits that.
+        let devx = if flags & DEVX != 0 { Devx::Required } else { Devx::IfPermitted };
+        devices::open_mlx5(device, devx)
     })
 }
 

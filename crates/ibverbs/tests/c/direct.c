@@ -35,6 +35,10 @@ static void device(struct ibv_context *context)
 	open.comp_mask = ~0ULL;
 	errno = 0;
 	CHECK(mlx5dv_open_device(device, &open) == NULL && errno == EOPNOTSUPP);
+	/* The devices of this test refuse contexts with commands: see no_commands. */
+	open = (struct mlx5dv_context_attr){ .flags = MLX5DV_CONTEXT_FLAGS_DEVX };
+	errno = 0;
+	CHECK(mlx5dv_open_device(device, &open) == NULL && errno == EINVAL);
 	errno = 0;
 	CHECK(mlx5dv_open_device(NULL, &(struct mlx5dv_context_attr){ 0 }) == NULL && errno == EINVAL);
 }
@@ -187,7 +191,8 @@ static void events_by_hand(struct end *a, struct end *b)
 	CHECK(mlx5dv_create_cq(a->context, &attr, &mlx5_attr) == NULL && errno == EINVAL);
 }
 
-/* Commands for the firmware on a context that was opened without them: each function fails as its man page specifies. */
+/* Commands for the firmware on a device that refuses them (UVERBS_HCA_DEVX=0), so that ibv_open_device(3) has opened
+ * the context without them: each function fails as its man page specifies. */
 static void no_commands(struct ibv_context *context)
 {
 	char in[16] = { 1 }, out[16];

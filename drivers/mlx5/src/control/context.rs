@@ -3,7 +3,7 @@
 //! link layers.
 
 use crate::control::calls;
-use crate::control::options::Options;
+use crate::control::options::{Devx, Options};
 use crate::control::size::Limits;
 use crate::control::uars::UarFacts;
 use std::sync::Arc;
@@ -72,6 +72,8 @@ pub(crate) struct Facts {
     pub(crate) core_clock: Option<u64>,
     /// A rate limit can include a burst size and a packet size.
     pub(crate) paces_bursts: bool,
+    /// The context was opened with commands for the firmware. An imported context is assumed to be.
+    pub(crate) may_command: bool,
     /// Bytes of the longest message that all ports support.
     pub(crate) max_msg_sz: u64,
     /// Indexed by port number minus 1.
@@ -112,17 +114,28 @@ pub(crate) fn query_device(kernel: &Arc<dyn Kernel>, facts: &Facts) -> Result<De
 
 /// Creates the context of an open device file.
 pub(crate) fn open(kernel: &Arc<dyn Kernel>, options: &Options) -> Result<(Facts, ContextInfo)> {
-    let request = mlx5_ib_alloc_ucontext_req_v2 {
-        total_num_bfregs: options.total_uuars,
-        num_low_latency_bfregs: options.num_low_lat_uuars,
-        flags: if options.devx { MLX5_IB_ALLOC_UCTX_DEVX } else { 0 },
-        max_cqe_version: CQE_VERSION,
-        lib_caps: MLX5_LIB_CAP_4K_UAR | MLX5_LIB_CAP_DYN_UAR,
-        ..Default::default()
-    };
     let mut resp = mlx5_ib_alloc_ucontext_resp::default();
-    let info = context::open(kernel, calls::context(&request, &mut resp))?;
-    Ok((facts(kernel, &resp)?, info))
+    let mut alloc = |flags| {
+        let request = mlx5_ib_alloc_ucontext_req_v2 {
+            total_num_bfregs: options.total_uuars,
+            num_low_latency_bfregs: options.num_low_lat_uuars,
+            flags,
+            max_cqe_version: CQE_VERSION,
+            lib_caps: MLX5_LIB_CAP_4K_UAR | MLX5_LIB_CAP_DYN_UAR,
+            ..Default::default()
+        };
+        context::open(kernel, calls::context(&request, &mut resp))
+    };
+    let (info, may_command) = match options.devx {
+        Devx::Off => (alloc(0)?, false),
+        Devx::Required => (alloc(MLX5_IB_ALLOC_UCTX_DEVX)?, true),
+        Devx::IfPermitted => match alloc(MLX5_IB_ALLOC_UCTX_DEVX) {
+            Ok(info) => (info, true),
+            // The errno does not determine the reason, so any refusal is followed by an attempt without commands.
+            Err(_) => (alloc(0)?, false),
+        },
+    };
+    Ok((facts(kernel, &resp, may_command)?, info))
 }
 
 /// Imports the context that an open device file already has.
@@ -133,11 +146,11 @@ pub(crate) fn import(kernel: &Arc<dyn Kernel>) -> Result<(Facts, ContextInfo)> {
         // Without UAR objects, the context has fixed doorbell registers, which its creator uses.
         return Err(Error::invalid("import_device", "cmd_fd", "the context has no UAR objects"));
     }
-    Ok((facts(kernel, &resp)?, info))
+    Ok((facts(kernel, &resp, true)?, info))
 }
 
 /// The attributes of the device, of which the kernel reports some with the context.
-fn facts(kernel: &Arc<dyn Kernel>, resp: &mlx5_ib_alloc_ucontext_resp) -> Result<Facts> {
+fn facts(kernel: &Arc<dyn Kernel>, resp: &mlx5_ib_alloc_ucontext_resp, may_command: bool) -> Result<Facts> {
     const VERB: &str = "open_device";
     if resp.cqe_version > CQE_VERSION {
         return Err(Error::protocol(VERB, format!("CQE version {}", resp.cqe_version)));
@@ -197,6 +210,7 @@ fn facts(kernel: &Arc<dyn Kernel>, resp: &mlx5_ib_alloc_ucontext_resp) -> Result
         core_clock: has(MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_CORE_CLOCK_OFFSET)
             .then_some(resp.hca_core_clock_offset),
         paces_bursts: private.packet_pacing_caps.cap_flags & MLX5_IB_PP_SUPPORT_BURST != 0,
+        may_command,
         max_msg_sz,
         ports,
     };

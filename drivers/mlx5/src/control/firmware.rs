@@ -117,7 +117,7 @@ pub(super) struct QpnBlock {
 
 impl Mlx5 {
     fn unless_devx(&self, verb: &'static str) -> Result<()> {
-        match self.options.devx {
+        match self.facts.may_command {
             true => Ok(()),
             false => Err(Error::unsupported(verb, "a context without commands for the firmware")),
         }

@@ -26,7 +26,7 @@ mod tests;
 mod uars;
 mod wq;
 
-pub use options::Options;
+pub use options::{Devx, Options};
 pub use qp::QpControl;
 pub use srq::SrqControl;
 

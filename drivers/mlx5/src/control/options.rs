@@ -51,9 +51,21 @@ pub struct Options {
     /// The data path executes a full fence for every post and poll instead of relying on membarrier(2). If the kernel
     /// refuses membarrier(2), this is always the case. Not read from the environment.
     pub full_fences: bool,
-    /// The context may send commands to the firmware (DEVX), as far as the process is allowed to. Opening fails on a device
-    /// without that. Not read from the environment.
-    pub devx: bool,
+    /// Commands for the firmware. Not read from the environment.
+    pub devx: Devx,
+}
+
+/// Whether a context may send commands to the firmware (DEVX).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Devx {
+    /// The context is opened without commands.
+    #[default]
+    Off,
+    /// The context is opened with commands if the kernel permits that, otherwise without, as by libmlx5's
+    /// ibv_open_device(3).
+    IfPermitted,
+    /// Opening fails if the kernel does not permit commands.
+    Required,
 }
 
 impl Default for Options {
@@ -70,7 +82,7 @@ impl Default for Options {
             srq_pages: Pages::Usual,
             wq_pages: Pages::Usual,
             full_fences: false,
-            devx: false,
+            devx: Devx::Off,
         }
     }
 }

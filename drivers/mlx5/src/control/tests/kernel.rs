@@ -54,6 +54,8 @@ pub(super) struct FakeKernel {
     /// The answer to a resize has fewer entries than requested.
     pub(super) nonsense_resize: AtomicBool,
     pub(super) refuse_mmap: AtomicBool,
+    /// Contexts with commands for the firmware are refused.
+    pub(super) refuse_devx: AtomicBool,
     /// The object number in the answers to create and modify commands.
     pub(super) number: AtomicU32,
     pub(super) bfreg_index: AtomicU32,
@@ -97,6 +99,7 @@ impl Default for FakeKernel {
             refuse_modify: AtomicBool::default(),
             nonsense_resize: AtomicBool::default(),
             refuse_mmap: AtomicBool::default(),
+            refuse_devx: AtomicBool::default(),
             number: AtomicU32::new(0xa1_b2c3),
             bfreg_index: AtomicU32::new(u32::MAX),
             qp_state: AtomicU32::default(),
@@ -246,6 +249,11 @@ impl Script for FakeKernel {
         match (c.object(), c.method()) {
             (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE) => return self.write_command(c),
             (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT) => {
+                let request: mlx5_ib_alloc_ucontext_req_v2 = self.private();
+                let devx = request.flags & MLX5_IB_ALLOC_UCTX_DEVX != 0;
+                if devx && self.refuse_devx.load(Ordering::Relaxed) {
+                    return Err(Errno::EINVAL);
+                }
                 assert!(c.answer(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, &4_u32.to_ne_bytes()));
                 assert!(c.answer(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, &1_u64.to_ne_bytes()));
                 assert!(c.answer(UVERBS_ATTR_UHW_OUT, self.context.lock().unwrap().as_bytes()));

@@ -140,6 +140,25 @@ fn a_context_requests_the_supported_features() {
 }
 
 #[test]
+fn a_context_has_commands_for_the_firmware_as_requested_and_permitted() {
+    let open = |devx, refused| {
+        let kernel = FakeKernel::default();
+        kernel.refuse_devx.store(refused, Relaxed);
+        let options = Options { devx, ..Options::default() };
+        Mlx5::open_with(Arc::new(Scripted(kernel)), &options).map(|(mlx5, _)| mlx5.facts.may_command)
+    };
+    for (devx, permitted, refused) in [
+        (Devx::Off, Some(false), Some(false)),
+        (Devx::IfPermitted, Some(true), Some(false)),
+        (Devx::Required, Some(true), None),
+    ] {
+        assert_eq!(open(devx, false).ok(), permitted, "{devx:?}, permitted");
+        assert_eq!(open(devx, true).ok(), refused, "{devx:?}, refused");
+    }
+    assert_eq!(open(Devx::Required, true).unwrap_err().errno(), Errno::EINVAL);
+}
+
+#[test]
 fn an_invalid_context_answer_is_an_error() {
     type Change = fn(&mut mlx5_ib_alloc_ucontext_resp);
     let changes: [Change; 5] = [
