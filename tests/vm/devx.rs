@@ -15,7 +15,7 @@ use uverbs_core::device::DriverMatch;
 use uverbs_core::kernel::Kernel;
 use uverbs_core::provider::Driver as _;
 use uverbs_mlx5::devx::{ANY_PAGE_SIZE, DevxObject};
-use uverbs_mlx5::{Mlx5, Options};
+use uverbs_mlx5::{Devx, Mlx5, Options};
 use uverbs_tests::env::End;
 use uverbs_tests::lab::{PORT, find};
 use uverbs_tests::wait::{LIMIT, until};
@@ -103,7 +103,7 @@ fn open(env: &LabEnv) -> Result<Mlx5> {
     const DRIVERS: &[DriverMatch] = &[DriverMatch { driver_id: Mlx5::DRIVER_ID, pci: |_| true }];
     let kernel: Arc<dyn Kernel> = Arc::new(find(env.dev(End::A))?.open(DRIVERS).context("open")?);
     let mut options = Options::default();
-    options.devx = true;
+    options.devx = Devx::Required;
     Ok(Mlx5::open_with(kernel, &options).context("open with commands")?.0)
 }
 
