@@ -27,7 +27,7 @@ pub(crate) struct Args {
 /// A check and its name.
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     ("format", format),
     ("licence headers", licence_headers),
     ("spelling", spelling),
@@ -37,6 +37,7 @@ const STEPS: [Step; 10] = [
     ("lints", || {
         cargo::call(&["clippy", "--workspace", "--all-targets", ALL[0], ALL[1], "--", "-D", "warnings"])
     }),
+    ("lints of each set of drivers", driver_sets),
     ("lints of the benchmark", || {
         cargo::call(&[
             "clippy",
@@ -86,6 +87,17 @@ fn step(name: &str, check: impl FnOnce() -> Result<()>) -> Result<()> {
     let start = Instant::now();
     check().with_context(|| format!("ci: {name} failed"))?;
     eprintln!("ci: {name} passed in {:.1} s", start.elapsed().as_secs_f32());
+    Ok(())
+}
+
+/// The crate `uverbs` builds with every set of drivers except all of them, which the other checks have. A program without its
+/// default features uses it so.
+fn driver_sets() -> Result<()> {
+    for drivers in ["", "mlx5", "rxe", "siw", "mlx5,rxe", "mlx5,siw", "rxe,siw"] {
+        let package = ["clippy", "--package", "uverbs", "--no-default-features", "--features", drivers];
+        cargo::call(&[&package[..], &["--", "-D", "warnings"]].concat())
+            .with_context(|| format!("with the drivers `{drivers}`"))?;
+    }
     Ok(())
 }
 

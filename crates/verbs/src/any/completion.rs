@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The completion queue of each driver.
 
-use super::Any;
+use super::{Any, Mlx5, Rxe, Siw};
 use core::mem::MaybeUninit;
-use uverbs_core::provider::{Completion, CompletionQueue, PollError};
+use uverbs_core::provider::{Completion, CompletionQueue, Driver, PollError};
 use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
 
 /// The queue.
 pub(super) type AnyCompletionQueue = Any<
-    uverbs_mlx5::CompletionQueue,
-    uverbs_rxe::CompletionQueue<uverbs_rxe::KernelBell>,
-    uverbs_siw::CompletionQueue,
+    <Mlx5 as Driver>::CompletionQueue,
+    <Rxe as Driver>::CompletionQueue,
+    <Siw as Driver>::CompletionQueue,
 >;
+
+/// A completion of a driver's queue.
+type CompletionOf<'c, D> = <<D as Driver>::CompletionQueue as CompletionQueue>::Completion<'c>;
 
 macro_rules! fields {
     ($($name:ident: $ty:ty;)*) => {
@@ -60,7 +63,7 @@ macro_rules! forward {
 }
 
 impl CompletionQueue for AnyCompletionQueue {
-    type Completion<'c> = Any<uverbs_mlx5::Completion<'c>, uverbs_rxe::Completion, uverbs_siw::Completion>;
+    type Completion<'c> = Any<CompletionOf<'c, Mlx5>, CompletionOf<'c, Rxe>, CompletionOf<'c, Siw>>;
 
     #[inline]
     fn poll_each(

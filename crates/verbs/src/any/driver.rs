@@ -5,7 +5,8 @@
 
 use super::completion::AnyCompletionQueue;
 use super::send::{AnyAh, AnySendQueue};
-use super::{Any, AnyDriver, foreign};
+use super::{Any, AnyDriver, Mlx5, Rxe, Siw, WqeRemote, WqeSge, foreign};
+use crate::open::DRIVER_IDS;
 use std::sync::Arc;
 use uverbs_core::attr::{
     AccessFlags, AhAttr, CqInitAttr, DeviceAttr, Ece, FlowAttr, QpAttr, QpAttrMask, QpRateLimitAttr, QpType,
@@ -20,9 +21,6 @@ use uverbs_core::kernel::Kernel;
 use uverbs_core::provider::{
     CqParts, DmParts, Driver, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,
 };
-use uverbs_mlx5::{self as mlx5, Mlx5};
-use uverbs_rxe::{self as rxe, Rxe};
-use uverbs_siw::{self as siw, Siw};
 
 /// A driver's shared state of a queue.
 type Shared<M, R, S> = Any<Arc<M>, Arc<R>, Arc<S>>;
@@ -137,20 +135,25 @@ macro_rules! create_cq {
 
 impl Driver for AnyDriver {
     const NAME: &'static str = "any";
-    const DRIVER_ID: u32 = Mlx5::DRIVER_ID;
-    const DRIVER_IDS: &'static [u32] = &[Mlx5::DRIVER_ID, Rxe::DRIVER_ID, Siw::DRIVER_ID];
+    const DRIVER_ID: u32 = DRIVER_IDS[0];
+    const DRIVER_IDS: &'static [u32] = DRIVER_IDS;
 
-    type Sge = mlx5::Sge;
-    type Remote = mlx5::Remote;
+    type Sge = WqeSge;
+    type Remote = WqeRemote;
     type Ah = AnyAh;
     type SendQueue = AnySendQueue;
-    type RecvQueue = Any<mlx5::RecvQueue, rxe::RecvQueue<rxe::KernelBell>, siw::RecvQueue>;
-    type SharedRecvQueue = Any<mlx5::SharedRecvQueue, rxe::RecvQueue<rxe::KernelBell>, siw::RecvQueue>;
+    type RecvQueue = Any<<Mlx5 as Driver>::RecvQueue, <Rxe as Driver>::RecvQueue, <Siw as Driver>::RecvQueue>;
+    type SharedRecvQueue = Any<
+        <Mlx5 as Driver>::SharedRecvQueue,
+        <Rxe as Driver>::SharedRecvQueue,
+        <Siw as Driver>::SharedRecvQueue,
+    >;
     type CompletionQueue = AnyCompletionQueue;
-    type QpShared = Shared<mlx5::QpControl, rxe::QpShared, siw::QpShared>;
-    type CqShared = Shared<mlx5::CqShared, rxe::CqShared, siw::CqShared>;
-    type SrqShared = Shared<mlx5::SrqControl, rxe::SrqShared, siw::SrqShared>;
-    type Td = Any<mlx5::ThreadDomain, rxe::ThreadDomain, siw::ThreadDomain>;
+    type QpShared = Shared<<Mlx5 as Driver>::QpShared, <Rxe as Driver>::QpShared, <Siw as Driver>::QpShared>;
+    type CqShared = Shared<<Mlx5 as Driver>::CqShared, <Rxe as Driver>::CqShared, <Siw as Driver>::CqShared>;
+    type SrqShared =
+        Shared<<Mlx5 as Driver>::SrqShared, <Rxe as Driver>::SrqShared, <Siw as Driver>::SrqShared>;
+    type Td = Any<<Mlx5 as Driver>::Td, <Rxe as Driver>::Td, <Siw as Driver>::Td>;
 
     fn open(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
         match kernel.driver_id() {

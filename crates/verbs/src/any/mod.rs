@@ -22,7 +22,7 @@
 //! ```
 //!
 //! # Cost
-//! Entries and remote addresses have mlx5's format, so on mlx5 a work request is encoded by the same code as with
+//! Entries and remote addresses have mlx5's format (in a build without mlx5 the kernel's), so on mlx5 a work request is encoded by the same code as with
 //! `Context<Mlx5>`, behind the branch. On rxe and siw each work request is converted, which is little compared with the system
 //! call of its doorbell. A service that can't accept this cost names its driver or is generic over it
 //! ([`open_with`](crate::open_with)); `AnyDriver` does not change the code for these.
@@ -31,16 +31,30 @@
 //! Dynamic connections, which only mlx5 has: their types need `Context<Mlx5>`. The errno of the raw faces
 //! ([`SendQueue::errno`](crate::provider::SendQueue::errno)) is that of mlx5 where the C providers differ.
 
+#[cfg(not(all(feature = "mlx5", feature = "rxe", feature = "siw")))]
+mod absent;
 mod completion;
 mod driver;
 mod recv;
 mod send;
 
+#[cfg(not(feature = "mlx5"))]
+use absent::Absent as Mlx5;
+#[cfg(not(feature = "rxe"))]
+use absent::Absent as Rxe;
+#[cfg(not(feature = "siw"))]
+use absent::Absent as Siw;
 use uverbs_core::error::Error;
+use uverbs_core::provider::Driver;
+#[cfg(feature = "mlx5")]
 use uverbs_mlx5::Mlx5;
+#[cfg(feature = "rxe")]
 use uverbs_rxe::Rxe;
+#[cfg(feature = "siw")]
 use uverbs_siw::Siw;
 
+#[cfg(not(all(feature = "mlx5", feature = "rxe", feature = "siw")))]
+pub use absent::Absent;
 pub use send::{AnySendBatch, AnySendQueue};
 
 /// A part of the driver that the device has.
@@ -53,6 +67,11 @@ pub enum Any<M, R, S> {
     /// The part of `uverbs-siw`.
     Siw(S),
 }
+
+/// The format of entries: that of mlx5, or, in a build without it, the kernel's.
+type WqeSge = <Mlx5 as Driver>::Sge;
+/// The format of remote addresses.
+type WqeRemote = <Mlx5 as Driver>::Remote;
 
 /// The driver of a device that is known only at run time.
 pub type AnyDriver = Any<Mlx5, Rxe, Siw>;

@@ -3,7 +3,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: passes the caller's guarantee about memory on to the driver's queue.
 
-use super::Any;
+use super::{Any, WqeSge};
 use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue, WireSge as _};
 use uverbs_core::wr::{RecvWr, Sge};
 
@@ -12,7 +12,7 @@ pub(super) const MAX_SGE: usize = 33;
 
 /// The entries in the kernel's format, that of rxe and siw, in `room`.
 #[inline(always)]
-pub(super) fn to_plain<'r>(sges: &[uverbs_mlx5::Sge], room: &'r mut [Sge; MAX_SGE]) -> &'r [Sge] {
+pub(super) fn to_plain<'r>(sges: &[WqeSge], room: &'r mut [Sge; MAX_SGE]) -> &'r [Sge] {
     let used = sges.len().min(MAX_SGE);
     for (to, from) in room.iter_mut().zip(sges) {
         *to = Sge { addr: from.addr(), length: from.length(), lkey: from.lkey() };
@@ -25,14 +25,14 @@ pub(super) const EMPTY: [Sge; MAX_SGE] = [Sge { addr: 0, length: 0, lkey: 0 }; M
 
 impl<M, R, S> RecvBatch for Any<M, R, S>
 where
-    M: RecvBatch<Sge = uverbs_mlx5::Sge>,
+    M: RecvBatch<Sge = WqeSge>,
     R: RecvBatch<Sge = Sge>,
     S: RecvBatch<Sge = Sge>,
 {
-    type Sge = uverbs_mlx5::Sge;
+    type Sge = WqeSge;
 
     #[inline(always)]
-    unsafe fn push(&mut self, wr_id: u64, sges: &[uverbs_mlx5::Sge]) {
+    unsafe fn push(&mut self, wr_id: u64, sges: &[WqeSge]) {
         match self {
             // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
             Self::Mlx5(batch) => unsafe { batch.push(wr_id, sges) },
@@ -55,11 +55,11 @@ where
 
 impl<M, R, S> RecvQueue for Any<M, R, S>
 where
-    M: RecvQueue<Sge = uverbs_mlx5::Sge>,
+    M: RecvQueue<Sge = WqeSge>,
     R: RecvQueue<Sge = Sge>,
     S: RecvQueue<Sge = Sge>,
 {
-    type Sge = uverbs_mlx5::Sge;
+    type Sge = WqeSge;
     type Batch<'q>
         = Any<M::Batch<'q>, R::Batch<'q>, S::Batch<'q>>
     where
@@ -75,7 +75,7 @@ where
     }
 
     #[inline(always)]
-    unsafe fn post(&mut self, wr_id: u64, sges: &[uverbs_mlx5::Sge]) -> Result<(), PostError> {
+    unsafe fn post(&mut self, wr_id: u64, sges: &[WqeSge]) -> Result<(), PostError> {
         match self {
             // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
             Self::Mlx5(queue) => unsafe { queue.post(wr_id, sges) },

@@ -3,28 +3,24 @@
 #![expect(unsafe_code)]
 // UNSAFETY: passes the caller's guarantee about memory on to the driver's queue, and follows C's lists.
 
-use super::Any;
 use super::recv::{EMPTY, to_plain};
+use super::{Any, Mlx5, Rxe, Siw, WqeRemote, WqeSge};
 use core::ptr;
+use uverbs_core::provider::Driver;
 use uverbs_core::provider::op::{Address, AtomicArgs, FlushArgs, MwBind, Operation, TsoArgs};
 use uverbs_core::provider::payload::Payload;
 use uverbs_core::provider::send::Wr;
 use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{BadWr, PostError, SendBatch, SendQueue, WireRemote, WrBuilder};
 use uverbs_core::wr::{IbvAh, ImmData, RawAh, SendWr, Sge, WrOpcode};
-use uverbs_mlx5::Remote;
 
 /// The driver's data of an address handle.
-pub(super) type AnyAh = Any<uverbs_mlx5::Ah, uverbs_rxe::Ah, uverbs_siw::Ah>;
+pub(super) type AnyAh = Any<<Mlx5 as Driver>::Ah, <Rxe as Driver>::Ah, <Siw as Driver>::Ah>;
 
-type RxeQueue = uverbs_rxe::SendQueue<uverbs_rxe::KernelBell>;
-type SiwQueue = uverbs_siw::SendQueue<uverbs_siw::KernelBell>;
-type Queue = Any<uverbs_mlx5::SendQueue, RxeQueue, SiwQueue>;
-type Batch<'q> = Any<
-    <uverbs_mlx5::SendQueue as SendQueue>::Batch<'q>,
-    <RxeQueue as SendQueue>::Batch<'q>,
-    <SiwQueue as SendQueue>::Batch<'q>,
->;
+type Queue = Any<<Mlx5 as Driver>::SendQueue, <Rxe as Driver>::SendQueue, <Siw as Driver>::SendQueue>;
+/// An open batch of a driver's queue.
+type BatchOf<'q, D> = <<D as Driver>::SendQueue as SendQueue>::Batch<'q>;
+type Batch<'q> = Any<BatchOf<'q, Mlx5>, BatchOf<'q, Rxe>, BatchOf<'q, Siw>>;
 
 /// The send queue.
 #[derive(Debug)]
@@ -66,7 +62,7 @@ macro_rules! same {
     )*};
 }
 
-impl<O: Operation<Remote = Remote>> Operation for PlainOp<O> {
+impl<O: Operation<Remote = WqeRemote>> Operation for PlainOp<O> {
     type Remote = RemoteAddr;
     const OPCODE: WrOpcode = O::OPCODE;
     const HAS_DATA: bool = O::HAS_DATA;
@@ -96,7 +92,7 @@ struct PlainData<'a, P> {
     sges: &'a [Sge],
 }
 
-impl<P: Payload<uverbs_mlx5::Sge>> Payload<Sge> for PlainData<'_, P> {
+impl<P: Payload<WqeSge>> Payload<Sge> for PlainData<'_, P> {
     const INLINE: bool = P::INLINE;
 
     #[inline(always)]
@@ -117,15 +113,15 @@ impl<P: Payload<uverbs_mlx5::Sge>> Payload<Sge> for PlainData<'_, P> {
     }
 }
 
-/// A destination whose address handle is that of one driver.
-#[derive(Clone, Copy)]
-struct Of<A>(A);
-
 macro_rules! address {
-    ($ah:ty, $driver:ident) => {
-        impl<A: Address<AnyAh>> Address<$ah> for Of<A> {
+    ($of:ident, $driver:ident) => {
+        /// A destination whose address handle is that of this driver.
+        #[derive(Clone, Copy)]
+        struct $of<A>(A);
+
+        impl<A: Address<AnyAh>> Address<<$driver as Driver>::Ah> for $of<A> {
             #[inline(always)]
-            fn datagram(&self) -> Option<(&$ah, u32, u32)> {
+            fn datagram(&self) -> Option<(&<$driver as Driver>::Ah, u32, u32)> {
                 match self.0.datagram() {
                     Some((Any::$driver(ah), remote_qpn, remote_qkey)) => Some((ah, remote_qpn, remote_qkey)),
                     _ => None,
@@ -136,7 +132,7 @@ macro_rules! address {
                 self.0.remote_srqn()
             }
             #[inline(always)]
-            fn dc_target(&self) -> Option<(&$ah, u32, u64)> {
+            fn dc_target(&self) -> Option<(&<$driver as Driver>::Ah, u32, u64)> {
                 match self.0.dc_target() {
                     Some((Any::$driver(ah), remote_dctn, key)) => Some((ah, remote_dctn, key)),
                     _ => None,
@@ -145,9 +141,9 @@ macro_rules! address {
         }
     };
 }
-address!(uverbs_mlx5::Ah, Mlx5);
-address!(uverbs_rxe::Ah, Rxe);
-address!(uverbs_siw::Ah, Siw);
+address!(OfMlx5, Mlx5);
+address!(OfRxe, Rxe);
+address!(OfSiw, Siw);
 
 /// Whether the address handle of a destination, if it has one, is that of a driver.
 #[inline(always)]
@@ -166,29 +162,29 @@ macro_rules! plain {
 }
 
 impl SendBatch for AnySendBatch<'_> {
-    type Sge = uverbs_mlx5::Sge;
-    type Remote = Remote;
+    type Sge = WqeSge;
+    type Remote = WqeRemote;
     type Ah = AnyAh;
 
     #[inline(always)]
     unsafe fn push<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P)
     where
         A: Address<AnyAh>,
-        O: Operation<Remote = Remote>,
-        P: Payload<uverbs_mlx5::Sge>,
+        O: Operation<Remote = WqeRemote>,
+        P: Payload<WqeSge>,
     {
         match &mut self.batch {
             Any::Mlx5(batch) if is_of(&to, |ah| matches!(ah, Any::Mlx5(_))) => {
                 // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
-                unsafe { batch.push(wr, Of(to), op, data) };
+                unsafe { batch.push(wr, OfMlx5(to), op, data) };
             }
             Any::Rxe(batch) if is_of(&to, |ah| matches!(ah, Any::Rxe(_))) => {
                 // SAFETY: as above; the entries are the same.
-                plain!(data, plain => unsafe { batch.push(wr, Of(to), PlainOp(op), plain) });
+                plain!(data, plain => unsafe { batch.push(wr, OfRxe(to), PlainOp(op), plain) });
             }
             Any::Siw(batch) if is_of(&to, |ah| matches!(ah, Any::Siw(_))) => {
                 // SAFETY: as above.
-                plain!(data, plain => unsafe { batch.push(wr, Of(to), PlainOp(op), plain) });
+                plain!(data, plain => unsafe { batch.push(wr, OfSiw(to), PlainOp(op), plain) });
             }
             _ => self.is_foreign = true,
         }
@@ -208,8 +204,8 @@ impl SendBatch for AnySendBatch<'_> {
 }
 
 impl SendQueue for AnySendQueue {
-    type Sge = uverbs_mlx5::Sge;
-    type Remote = Remote;
+    type Sge = WqeSge;
+    type Remote = WqeRemote;
     type Ah = AnyAh;
     type Batch<'q> = AnySendBatch<'q>;
 
@@ -227,21 +223,21 @@ impl SendQueue for AnySendQueue {
     unsafe fn post<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P) -> Result<(), PostError>
     where
         A: Address<AnyAh>,
-        O: Operation<Remote = Remote>,
-        P: Payload<uverbs_mlx5::Sge>,
+        O: Operation<Remote = WqeRemote>,
+        P: Payload<WqeSge>,
     {
         match &mut self.queue {
             Any::Mlx5(queue) if is_of(&to, |ah| matches!(ah, Any::Mlx5(_))) => {
                 // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
-                unsafe { queue.post(wr, Of(to), op, data) }
+                unsafe { queue.post(wr, OfMlx5(to), op, data) }
             }
             Any::Rxe(queue) if is_of(&to, |ah| matches!(ah, Any::Rxe(_))) => {
                 // SAFETY: as above; the entries are the same.
-                plain!(data, plain => unsafe { queue.post(wr, Of(to), PlainOp(op), plain) })
+                plain!(data, plain => unsafe { queue.post(wr, OfRxe(to), PlainOp(op), plain) })
             }
             Any::Siw(queue) if is_of(&to, |ah| matches!(ah, Any::Siw(_))) => {
                 // SAFETY: as above.
-                plain!(data, plain => unsafe { queue.post(wr, Of(to), PlainOp(op), plain) })
+                plain!(data, plain => unsafe { queue.post(wr, OfSiw(to), PlainOp(op), plain) })
             }
             _ => Err(PostError::InvalidArgument),
         }
@@ -331,7 +327,7 @@ impl WrBuilder for AnySendQueue {
     }
 
     #[inline(always)]
-    fn wr_begin<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
+    fn wr_begin<O: Operation<Remote = WqeRemote>>(&mut self, wr: Wr, op: O) {
         match &mut self.queue {
             Any::Mlx5(queue) => queue.wr_begin(wr, op),
             Any::Rxe(queue) => queue.wr_begin(wr, PlainOp(op)),
@@ -363,7 +359,7 @@ impl WrBuilder for AnySendQueue {
     }
 
     #[inline(always)]
-    fn wr_set_inline<P: Payload<uverbs_mlx5::Sge>>(&mut self, data: P) {
+    fn wr_set_inline<P: Payload<WqeSge>>(&mut self, data: P) {
         match &mut self.queue {
             Any::Mlx5(queue) => queue.wr_set_inline(data),
             Any::Rxe(queue) => queue.wr_set_inline(PlainData { data, sges: &[] }),
