@@ -96,9 +96,24 @@ impl<D: Driver> Qp<D> {
         server: SocketAddr,
         param: &ConnParam,
     ) -> Result<Link> {
+        self.connect_from(manager, None, server, param).await
+    }
+
+    /// As [`connect_to`](Self::connect_to), from this local address, which selects the device. Without it, the route to the
+    /// server does.
+    ///
+    /// # Errors
+    /// As [`connect_to`](Self::connect_to).
+    pub async fn connect_from(
+        &self,
+        manager: &EventChannel,
+        local: Option<SocketAddr>,
+        server: SocketAddr,
+        param: &ConnParam,
+    ) -> Result<Link> {
         let dispatcher = &self.dispatcher();
         let id = manager.open_another()?.create_id(PortSpace::Tcp)?;
-        id.resolve_addr(None, server, RESOLVE)?;
+        id.resolve_addr(local, server, RESOLVE)?;
         let resolved = |kind| matches!(kind, EventKind::AddrResolved).then_some(());
         expect(dispatcher, &id, "resolve_addr", resolved).await?;
         id.resolve_route(RESOLVE)?;
@@ -107,13 +122,17 @@ impl<D: Driver> Qp<D> {
         id.init_qp(self.control(), param.access)?;
         self.post_receives();
         id.connect(&ConnParam { qp_num: self.qp_num(), ..param.clone() })?;
+        // On iWARP the peer's answer establishes the connection, and the kernel has moved the QP to RTS.
         let accepted = |kind| match kind {
-            EventKind::ConnectResponse(peer) | EventKind::Established(peer) => Some(peer),
+            EventKind::ConnectResponse(peer) => Some((peer, false)),
+            EventKind::Established(peer) => Some((peer, true)),
             _ => None,
         };
-        let peer = expect(dispatcher, &id, "connect", accepted).await?;
-        id.connect_qp(self.control(), param.access)?;
-        id.establish()?;
+        let (peer, is_established) = expect(dispatcher, &id, "connect", accepted).await?;
+        if !is_established {
+            id.connect_qp(self.control(), param.access)?;
+            id.establish()?;
+        }
         Ok(Link { id, peer })
     }
 
