@@ -180,7 +180,8 @@ pub fn accept_cm<D: Driver>(
 }
 
 /// The IPv4 address of the first port of a RoCE device. Other devices are found by the route to the server.
-fn source<D: Driver>(context: &Context<D>, is_ipv4: bool) -> Option<SocketAddr> {
+#[must_use]
+pub fn source<D: Driver>(context: &Context<D>, is_ipv4: bool) -> Option<SocketAddr> {
     let gid = context.best_gid(1).ok().filter(|_| is_ipv4)?.gid;
     let address = Ipv6Addr::from(gid.0).to_ipv4_mapped()?;
     Some((address, 0).into())

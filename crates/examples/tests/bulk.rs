@@ -6,8 +6,8 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use uverbs::hca::Fabric;
 use uverbs::mlx5::Mlx5;
+use uverbs_examples::bulk::ends::Way;
 use uverbs_examples::bulk::{Figures, Plan, receiver, sender};
-use uverbs_examples::link::Path;
 use uverbs_examples::nic::Nic;
 
 /// Small, with a queue that is much shorter than a batch.
@@ -15,6 +15,15 @@ const PLAN: Plan =
     Plan { blocks: 300, block_size: 1000, qps: 3, batches: 6, window: 2, depth: 16, stamps_only: false };
 
 fn transfer(plan: &Plan, dmabuf: bool, disturb: impl FnOnce(&Fabric)) -> anyhow::Result<Figures> {
+    transfer_by(Way::default(), plan, dmabuf, disturb)
+}
+
+fn transfer_by(
+    way: Way,
+    plan: &Plan,
+    dmabuf: bool,
+    disturb: impl FnOnce(&Fabric),
+) -> anyhow::Result<Figures> {
     let fabric = Fabric::new(3);
     let hcas: Vec<_> = (0..4).map(|n| fabric.device(&format!("hca{n}")).build()).collect();
     let nics: Vec<_> = hcas.iter().cloned().map(Nic::Software).collect();
@@ -25,9 +34,9 @@ fn transfer(plan: &Plan, dmabuf: bool, disturb: impl FnOnce(&Fabric)) -> anyhow:
     let figures = std::thread::scope(|scope| {
         let received = scope.spawn(|| {
             let (stream, _) = listener.accept()?;
-            receiver::receive::<Mlx5>(to, plan, dmabuf, &stream, Path::default())
+            receiver::receive::<Mlx5>(to, plan, dmabuf, &stream, &way)
         });
-        let sent = sender::send::<Mlx5>(from, plan, &stream, Path::default());
+        let sent = sender::send::<Mlx5>(from, plan, &stream, &way);
         drop(stream);
         let received = received.join().unwrap();
         sent.and_then(|figures| received.map(|()| figures))
@@ -49,6 +58,11 @@ fn all_blocks_arrive_and_full_queues_hold_the_sender_back() {
 #[test]
 fn a_dma_buf_and_lost_packets_make_no_difference() {
     transfer(&PLAN, true, |fabric| _ = fabric.loss(0.01).duplicate(0.01)).unwrap();
+}
+
+#[test]
+fn the_connection_manager_connects_all_qps() {
+    transfer_by(Way::Cm(Vec::new()), &PLAN, false, |_| ()).unwrap();
 }
 
 #[test]
@@ -99,8 +113,10 @@ fn two_processes_transfer_over_a_fabric() {
 
 #[test]
 fn the_program_needs_no_options() {
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_bulk")).args(["-b", "64", "--bench", "--dmabuf"]).output().unwrap();
-    let text = String::from_utf8(output.stdout.clone()).unwrap();
-    assert!(output.status.success() && text.contains("a dma-buf") && text.contains("MB/s"), "{output:?}");
+    for cm in [None, Some("--cm")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bulk"));
+        let output = command.args(["-b", "64", "--bench", "--dmabuf"]).args(cm).output().unwrap();
+        let text = String::from_utf8(output.stdout.clone()).unwrap();
+        assert!(output.status.success() && text.contains("a dma-buf") && text.contains("MB/s"), "{output:?}");
+    }
 }

@@ -492,31 +492,30 @@ fn futures_speak_the_same_protocol() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (sync_server, target, hca, fabric) = server(small());
     let nic = Nic::Software(hca.clone());
-    let Target::Tcp(sync_address) = target else { panic!("{target:?}") };
     let report = runtime.block_on(async {
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
         let there = Nic::Software(fabric.device("hca2").build());
-        let serving = tokio::spawn(async move {
-            aio::serve::<Mlx5>(&there, listener, small(), async { _ = stopped.await }).await
-        });
+        let at = Listen::Tcp(([127, 0, 0, 1], 0).into());
+        let serving = aio::Server::<Mlx5>::open(&there, at, small()).await.unwrap();
+        let address = serving.address();
+        let serving = tokio::spawn(serving.serve(async { _ = stopped.await }));
+        let (there, sync_there) = (Target::Tcp(address), target);
         let mut tasks = tokio::task::JoinSet::new();
         for number in 0..4 {
-            let mut client = aio::Client::<Mlx5>::connect(&nic, address, Path::default()).await.unwrap();
+            let mut client = aio::Client::<Mlx5>::connect(&nic, &there, Path::default()).await.unwrap();
             tasks.spawn(async move { aio::check(&mut client, number, 50).await });
         }
-        let mut other = aio::Client::<Mlx5>::connect(&nic, sync_address, Path::default()).await.unwrap();
+        let mut other = aio::Client::<Mlx5>::connect(&nic, &sync_there, Path::default()).await.unwrap();
         aio::check(&mut other, 4, 50).await.unwrap();
         other.shutdown().await.unwrap();
         while let Some(task) = tasks.join_next().await {
             task.unwrap().unwrap();
         }
-        let (blocking, target) = (hca.clone(), Target::Tcp(address));
+        let (blocking, target) = (hca.clone(), there.clone());
         let sync = move || check(&mut client(&blocking, &target, Way::Best), 5, 50).unwrap();
         tokio::task::spawn_blocking(sync).await.unwrap();
         // One client is still connected when the server ends.
-        let late = aio::Client::<Mlx5>::connect(&nic, address, Path::default()).await.unwrap();
+        let late = aio::Client::<Mlx5>::connect(&nic, &there, Path::default()).await.unwrap();
         drop(stop);
         let report = serving.await.unwrap().unwrap();
         drop(late);
@@ -532,12 +531,12 @@ fn hostile_clients_do_not_stop_the_server_of_futures() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let fabric = Fabric::new(7);
     let (there, hca) = (fabric.device("hca0").build(), fabric.device("hca1").build());
-    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
-    let target = Target::Tcp(listener.local_addr().unwrap());
+    let at = Listen::Tcp(([127, 0, 0, 1], 0).into());
+    let there = Nic::Software(there);
+    let serving = runtime.block_on(aio::Server::<Mlx5>::open(&there, at, small())).unwrap();
+    let target = Target::Tcp(serving.address());
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let serving = runtime.spawn(async move {
-        aio::serve::<Mlx5>(&Nic::Software(there), listener, small(), async { _ = stopped.await }).await
-    });
+    let serving = runtime.spawn(serving.serve(async { _ = stopped.await }));
     let mut hostile = Hostile::new(&hca, &target, 16);
     hostile.send(&message(Op::Release, 6, 12345, b"", b""));
     assert_eq!(hostile.fate(), Fate::Answer(Status::Malformed, 6));
@@ -555,8 +554,11 @@ fn hostile_clients_do_not_stop_the_server_of_futures() {
 
 #[test]
 fn the_program_also_runs_on_futures() {
-    for (options, says) in [(&["--async"][..], "every result was right"), (&["--async", "--bench"], "p99.9")]
-    {
+    for (options, says) in [
+        (&["--async"][..], "every result was right"),
+        (&["--async", "--cm"], "every result was right"),
+        (&["--async", "--bench"], "p99.9"),
+    ] {
         let output = Command::new(env!("CARGO_BIN_EXE_kv"))
             .args(["-c", "2", "-n", "20", "--sizes", "16,4096"])
             .args(options)

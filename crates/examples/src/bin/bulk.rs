@@ -3,9 +3,11 @@
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::Parser;
+use core::net::IpAddr;
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use uverbs::AnyDriver;
+use uverbs_examples::bulk::ends::Way;
 use uverbs_examples::bulk::{Plan, receiver, sender};
 use uverbs_examples::link::Path;
 use uverbs_examples::nic::{Joint, Nic, find};
@@ -28,6 +30,10 @@ struct Args {
     /// Send to the receiver at this TCP address
     #[arg(long, value_name = "ADDR")]
     connect: Option<String>,
+    /// Connect by the RDMA connection manager. iWARP needs it, and the addresses of the receiver's devices; by default those of
+    /// their GIDs
+    #[arg(long, num_args = 0..=1, value_delimiter = ',', conflicts_with = "gid_index", value_name = "IP")]
+    cm: Option<Vec<IpAddr>>,
     /// Socket of a network of software NICs of several processes: the receiver creates it, the sender joins
     #[arg(long, value_name = "SOCKET")]
     fabric: Option<PathBuf>,
@@ -78,10 +84,13 @@ fn main() -> Result<()> {
         (Some(socket), None) => Joint::Join(socket),
     };
     let nics = find(&args.devices, joint)?;
-    let path = Path { gid_index: args.gid_index };
+    let way = match &args.cm {
+        Some(addresses) => Way::Cm(addresses.clone()),
+        None => Way::Exchange(Path { gid_index: args.gid_index }),
+    };
     let take = |nics: &[Nic], listener: &TcpListener| {
         let (stream, _) = listener.accept()?;
-        receiver::receive::<AnyDriver>(nics, &plan, args.dmabuf, &stream, path)
+        receiver::receive::<AnyDriver>(nics, &plan, args.dmabuf, &stream, &way)
     };
     if let Some(at) = &args.serve {
         let listener = TcpListener::bind(at).with_context(|| format!("cannot listen on {at}"))?;
@@ -92,7 +101,7 @@ fn main() -> Result<()> {
     }
     let figures = if let Some(to) = &args.connect {
         let stream = TcpStream::connect(to).with_context(|| format!("no receiver at {to}"))?;
-        sender::send::<AnyDriver>(&nics, &plan, &stream, path)?
+        sender::send::<AnyDriver>(&nics, &plan, &stream, &way)?
     } else {
         let listener = TcpListener::bind("localhost:0")?;
         let stream = TcpStream::connect(listener.local_addr()?)?;
@@ -100,7 +109,7 @@ fn main() -> Result<()> {
             (nics.len()..).zip(&nics).map(|(n, nic)| nic.neighbour(&format!("hca{n}"))).collect();
         std::thread::scope(|scope| {
             let receiver = scope.spawn(|| take(&theirs, &listener));
-            let sent = sender::send::<AnyDriver>(&nics, &plan, &stream, path);
+            let sent = sender::send::<AnyDriver>(&nics, &plan, &stream, &way);
             // The receiver must not wait for a sender that has failed.
             drop(stream);
             let received = receiver.join().map_err(|_| anyhow!("the receiver panicked"))?;

@@ -8,7 +8,6 @@ use core::net::SocketAddr;
 use nix::sys::signal::{SigSet, Signal};
 use std::net::ToSocketAddrs as _;
 use std::path::PathBuf;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use uverbs::AnyDriver;
 use uverbs_examples::kv::aio;
@@ -68,8 +67,8 @@ struct Args {
     /// Write large values without immediate data also if the device has them
     #[arg(long)]
     no_imm: bool,
-    /// Use the server and clients that are futures, on tokio; a client has one request outstanding. Without --cm
-    #[arg(long = "async", conflicts_with_all = ["cm", "no_imm", "get", "put", "delete"])]
+    /// Use the server and clients that are futures, on tokio; a client has one request outstanding
+    #[arg(long = "async", conflicts_with_all = ["no_imm", "get", "put", "delete"])]
     is_async: bool,
     /// Print the value of a key
     #[arg(long, value_name = "KEY", requires = "connect")]
@@ -108,14 +107,7 @@ fn main() -> Result<()> {
         }
         (None, Some(to)) => clients(&args, &nic, resolve(to)?),
         (None, None) => {
-            let at = match &nic {
-                Nic::Software(hca) if args.cm => (*hca.addresses().first().context("no address")?, 0).into(),
-                Nic::Machine(_) if args.cm => {
-                    bail!("--cm needs --serve and --connect with addresses of the devices")
-                }
-                _ => resolve("localhost:0")?,
-            };
-            let server = serve(&args, &nic, at)?;
+            let server = serve(&args, &nic, own_address(&args, &nic)?)?;
             let ran = clients(&args, &nic.neighbour("hca1"), server.address());
             let ended = server.shutdown();
             // The server's error is the reason of the clients'.
@@ -129,8 +121,27 @@ fn resolve(address: &str) -> Result<SocketAddr> {
     found.next().with_context(|| format!("{address} has no address"))
 }
 
+/// Where a server listens whose clients are in this process.
+fn own_address(args: &Args, nic: &Nic) -> Result<SocketAddr> {
+    match nic {
+        Nic::Software(hca) if args.cm => Ok((*hca.addresses().first().context("no address")?, 0).into()),
+        Nic::Machine(_) if args.cm => {
+            bail!("--cm needs --serve and --connect with addresses of the devices")
+        }
+        _ => resolve("localhost:0"),
+    }
+}
+
+fn listen(args: &Args, at: SocketAddr) -> Listen {
+    if args.cm { Listen::Cm(at) } else { Listen::Tcp(at) }
+}
+
+fn target(args: &Args, to: SocketAddr) -> Target {
+    if args.cm { Target::Cm(to) } else { Target::Tcp(to) }
+}
+
 fn serve(args: &Args, nic: &Nic, at: SocketAddr) -> Result<Server> {
-    Server::start::<AnyDriver>(nic, if args.cm { Listen::Cm(at) } else { Listen::Tcp(at) }, config(args))
+    Server::start::<AnyDriver>(nic, listen(args, at), config(args))
 }
 
 fn config(args: &Args) -> Config {
@@ -147,8 +158,9 @@ fn config(args: &Args) -> Config {
 async fn run_async(args: &Args, nic: &Nic) -> Result<()> {
     match (&args.serve, &args.connect) {
         (Some(at), _) => {
-            let listener = TcpListener::bind(resolve(at)?).await?;
-            println!("listening on {}", listener.local_addr()?);
+            let at = listen(args, resolve(at)?);
+            let server = aio::Server::<AnyDriver>::open(nic, at, config(args)).await?;
+            println!("listening on {}", server.address());
             let mut terminate = signal(SignalKind::terminate())?;
             let stop = async {
                 tokio::select! {
@@ -156,19 +168,16 @@ async fn run_async(args: &Args, nic: &Nic) -> Result<()> {
                     _ = tokio::signal::ctrl_c() => {}
                 }
             };
-            report(aio::serve::<AnyDriver>(nic, listener, config(args), stop).await?)
+            report(server.serve(stop).await?)
         }
         (None, Some(to)) => clients_async(args, nic, resolve(to)?).await,
         (None, None) => {
-            let listener = TcpListener::bind("localhost:0").await?;
-            let at = listener.local_addr()?;
+            let at = listen(args, own_address(args, nic)?);
+            let server = aio::Server::<AnyDriver>::open(nic, at, config(args)).await?;
+            let at = server.address();
             let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-            let (there, config) = (nic.clone(), config(args));
-            let server = tokio::spawn(async move {
-                // The sender is dropped when the clients are done.
-                let stop = async { _ = stopped.await };
-                aio::serve::<AnyDriver>(&there, listener, config, stop).await
-            });
+            // The sender is dropped when the clients are done.
+            let server = tokio::spawn(server.serve(async { _ = stopped.await }));
             let ran = clients_async(args, &nic.neighbour("hca1"), at).await;
             drop(stop);
             ran.and(report(server.await??))
@@ -177,10 +186,10 @@ async fn run_async(args: &Args, nic: &Nic) -> Result<()> {
 }
 
 async fn clients_async(args: &Args, nic: &Nic, to: SocketAddr) -> Result<()> {
-    let path = Path { gid_index: args.gid_index };
+    let (path, to) = (Path { gid_index: args.gid_index }, target(args, to));
     let mut all = Vec::new();
     for _ in 0..args.clients {
-        all.push(aio::Client::<AnyDriver>::connect(nic, to, path).await?);
+        all.push(aio::Client::<AnyDriver>::connect(nic, &to, path).await?);
     }
     if args.bench {
         let figures = aio::measure(nic.name(), all, &args.sizes, args.requests).await?;
@@ -219,7 +228,7 @@ fn report(Report { clients, requests, malformed, broken, lost }: Report) -> Resu
 }
 
 fn clients(args: &Args, nic: &Nic, to: SocketAddr) -> Result<()> {
-    let target = if args.cm { Target::Cm(to) } else { Target::Tcp(to) };
+    let target = target(args, to);
     let way = if args.no_imm { Way::WriteThenSend } else { Way::Best };
     let path = Path { gid_index: args.gid_index };
     let connect = || Client::<AnyDriver>::connect(nic, &target, path, way);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The queues of one NIC, and the exchange of addresses between the two sides over one TCP stream.
+//! The queues of one NIC, and their connection. The two sides also have a TCP stream, over which they compare their sizes and
+//! exchange addresses.
 
 use super::Plan;
 use super::memory::Memory;
 use crate::link::{self, LIMIT, Path};
 use crate::nic::Nic;
 use anyhow::{Context as _, Result, ensure};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use uverbs::attr::{AccessFlags, QpCap, SendOpsFlags};
@@ -13,6 +15,23 @@ use uverbs::{
     CompletionQueue, Context, Driver, ProtectionDomain, Qp, Rc, RemoteRegion, Shared, WithDeadline,
     WorkCompletion,
 };
+use uverbs_cm::{Id, Listener, PortSpace, Resolved};
+
+/// How the QPs are connected.
+#[derive(Clone, Debug)]
+pub enum Way {
+    /// By an exchange of endpoints over the TCP stream.
+    Exchange(Path),
+    /// By the RDMA connection manager. The receiver listens on these addresses, one for each NIC, or, if there are none, on
+    /// those of the NICs' GIDs.
+    Cm(Vec<IpAddr>),
+}
+
+impl Default for Way {
+    fn default() -> Self {
+        Self::Exchange(Path::default())
+    }
+}
 
 /// Bytes of a message that carries the number of a batch.
 pub const NUMBER: usize = 4;
@@ -22,6 +41,8 @@ pub const NUMBER: usize = 4;
 pub struct End<D: Driver> {
     /// The QPs.
     pub qps: Vec<Qp<D, Rc>>,
+    /// The identifiers of their connections, if they are those of the connection manager.
+    ids: Vec<Id>,
     /// Their CQ.
     pub cq: CompletionQueue<D, Shared>,
     /// The blocks.
@@ -32,17 +53,20 @@ pub struct End<D: Driver> {
     pub receives: u32,
     /// Whether the device has immediate data.
     pub immediate: bool,
-    /// The name of the NIC.
-    pub name: String,
+    /// The NIC.
+    pub nic: Nic,
+    /// The rights of the peer.
+    access: AccessFlags,
+    context: Context<D>,
     _pd: ProtectionDomain<D>,
 }
 
 impl<D: Driver> End<D> {
-    /// Creates the queues, with the receives posted.
+    /// Creates the queues.
     ///
     /// # Errors
     /// A size is above the device's limits, or there is too little memory.
-    pub fn new(nic: &Nic, plan: &Plan, access: AccessFlags, dmabuf: bool, path: Path) -> Result<Self> {
+    pub fn new(nic: &Nic, plan: &Plan, access: AccessFlags, dmabuf: bool) -> Result<Self> {
         let context: Context<D> = nic.open()?;
         let pd = context.alloc_pd()?;
         let len = plan.bytes()?;
@@ -64,7 +88,6 @@ impl<D: Driver> End<D> {
             max_inline_data: NUMBER as u32,
         };
         let (mut qps, mut immediate) = (Vec::new(), true);
-        let attr = link::attr(path, access);
         for _ in 0..plan.qps {
             let ops = SendOpsFlags::SEND | SendOpsFlags::RDMA_WRITE;
             let create = |ops| pd.qp::<Rc>().cq(&cq).cap(cap).send_ops(ops).create();
@@ -75,17 +98,68 @@ impl<D: Driver> End<D> {
                 }
                 created => created?,
             };
-            qp.init(&attr)?;
             qps.push(qp);
         }
-        let name = nic.name().to_owned();
-        let mut this = Self { qps, cq, memory, inbox, receives, immediate, name, _pd: pd };
-        for qp in 0..plan.qps {
-            for n in 0..receives {
-                this.receive(qp, n)?;
-            }
+        let (ids, nic) = (Vec::new(), nic.clone());
+        Ok(Self { qps, ids, cq, memory, inbox, receives, immediate, nic, access, context, _pd: pd })
+    }
+
+    /// Posts all receives of a QP, which is in INIT.
+    fn receive_all(&mut self, qp: usize) -> Result<()> {
+        (0..self.receives).try_for_each(|n| self.receive(qp as u32, n))
+    }
+
+    /// Moves all QPs to INIT and posts their receives.
+    fn init(&mut self, path: Path) -> Result<()> {
+        let attr = link::attr(path, self.access);
+        for qp in 0..self.qps.len() {
+            self.qps[qp].init(&attr)?;
+            self.receive_all(qp)?;
         }
-        Ok(this)
+        Ok(())
+    }
+
+    /// Connects all QPs to those of a receiver that listens at this address.
+    fn connect_cm(&mut self, to: SocketAddr) -> Result<()> {
+        let manager = self.nic.connection_manager()?;
+        let param = link::param(self.access, false);
+        let local = link::source(&self.context, to.is_ipv4());
+        for n in 0..self.qps.len() {
+            let resolved = Resolved::with(&manager, PortSpace::Tcp, local, to, LIMIT)?;
+            link::check_device(resolved.device(), self.nic.name())?;
+            let prepared = resolved.prepare(&self.qps[n], &param)?;
+            self.receive_all(n)?;
+            let (qp, id) = prepared.connect(self.qps.remove(n), &param, Some(LIMIT))?.into_parts();
+            self.qps.insert(n, qp);
+            self.ids.push(id);
+        }
+        Ok(())
+    }
+
+    /// Listens for the sender, at the `n`th address.
+    fn listen(&self, addresses: &[IpAddr], n: usize) -> Result<Listener> {
+        let own = match &self.nic {
+            Nic::Software(hca) => hca.addresses().first().copied(),
+            Nic::Machine(_) => link::source(&self.context, true).map(|address| address.ip()),
+        };
+        let at = addresses.get(n).copied().or(own);
+        let at = at.with_context(|| format!("the address of {} is needed: --cm IP", self.nic.name()))?;
+        Ok(Listener::bind(&self.nic.connection_manager()?, (at, 0).into())?)
+    }
+
+    /// Accepts the connections of all QPs, in their order.
+    fn accept_cm(&mut self, listener: &Listener) -> Result<()> {
+        let param = link::param(self.access, false);
+        for n in 0..self.qps.len() {
+            let request = listener.wait(Some(LIMIT))?.context("the sender does not connect")?;
+            link::check_device(request.device(), self.nic.name())?;
+            request.prepare(&self.qps[n], &param)?;
+            self.receive_all(n)?;
+            let (qp, id) = request.accept(self.qps.remove(n), &param, Some(LIMIT))?.into_parts();
+            self.qps.insert(n, qp);
+            self.ids.push(id);
+        }
+        Ok(())
     }
 
     /// Posts the `n`th receive of a QP. Its `wr_id` has both numbers.
@@ -140,12 +214,12 @@ pub fn is_receive(wc: &WorkCompletion) -> bool {
     wc.wr_id & RECEIVE != 0
 }
 
-/// The sizes as they are sent, so that both sides have the same.
-fn sizes(plan: &Plan, nics: usize) -> [u8; 28] {
+/// The sizes and the way of connecting as they are sent, so that both sides have the same.
+fn sizes(plan: &Plan, nics: usize, way: &Way) -> [u8; 28] {
     let Plan { blocks, block_size, qps, batches, window, .. } = *plan;
     let mut out = [0; 28];
     for (word, n) in out.chunks_exact_mut(4).zip([
-        *b"blk1",
+        if matches!(way, Way::Cm(_)) { *b"blkc" } else { *b"blk1" },
         nics_bytes(nics),
         blocks.to_be_bytes(),
         block_size.to_be_bytes(),
@@ -162,8 +236,8 @@ fn nics_bytes(nics: usize) -> [u8; 4] {
     u32::try_from(nics).unwrap_or(u32::MAX).to_be_bytes()
 }
 
-fn same_sizes(stream: &mut WithDeadline<&TcpStream>, plan: &Plan, nics: usize) -> Result<()> {
-    let ours = sizes(plan, nics);
+fn same_sizes(stream: &mut WithDeadline<&TcpStream>, plan: &Plan, nics: usize, way: &Way) -> Result<()> {
+    let ours = sizes(plan, nics, way);
     stream.write_all(&ours)?;
     let mut theirs = [0; 28];
     stream.read_exact(&mut theirs)?;
@@ -171,24 +245,52 @@ fn same_sizes(stream: &mut WithDeadline<&TcpStream>, plan: &Plan, nics: usize) -
     Ok(())
 }
 
-/// Exchanges endpoints with the receiver, and connects. Returns the memory of each of its NICs, and whether both sides have
-/// immediate data.
+/// Bytes of an address: that of IPv6, to which one of IPv4 is mapped, and the port.
+const ADDRESS: usize = 18;
+
+fn send_address(stream: &mut WithDeadline<&TcpStream>, address: SocketAddr) -> Result<()> {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    let mut bytes = [0; ADDRESS];
+    bytes[..16].copy_from_slice(&ip.octets());
+    bytes[16..].copy_from_slice(&address.port().to_be_bytes());
+    Ok(stream.write_all(&bytes)?)
+}
+
+fn receive_address(stream: &mut WithDeadline<&TcpStream>) -> Result<SocketAddr> {
+    let (mut ip, mut port) = ([0; 16], [0; 2]);
+    stream.read_exact(&mut ip)?;
+    stream.read_exact(&mut port)?;
+    Ok((Ipv6Addr::from(ip).to_canonical(), u16::from_be_bytes(port)).into())
+}
+
+/// Connects to the receiver. Returns the memory of each of its NICs, and whether both sides have immediate data.
 ///
 /// # Errors
 /// The receiver does not answer in time, or has other sizes.
 pub fn connect_sender<D: Driver>(
-    ends: &[End<D>],
+    ends: &mut [End<D>],
     stream: &TcpStream,
     plan: &Plan,
-    path: Path,
+    way: &Way,
 ) -> Result<(Vec<RemoteRegion>, bool)> {
     let mut stream = WithDeadline::new(stream, LIMIT);
-    same_sizes(&mut stream, plan, ends.len())?;
-    let attr = link::attr(path, AccessFlags::empty());
-    for qp in ends.iter().flat_map(|end| &end.qps) {
-        let here = qp.control.endpoint(qp.control.qp_num(), &attr)?;
-        let there = here.exchange(&mut stream).context("exchange with the receiver")?;
-        qp.connect(&here, &there, &attr)?;
+    same_sizes(&mut stream, plan, ends.len(), way)?;
+    for end in &mut *ends {
+        match *way {
+            Way::Exchange(path) => {
+                let attr = link::attr(path, end.access);
+                end.init(path)?;
+                for qp in &end.qps {
+                    let here = qp.control.endpoint(qp.control.qp_num(), &attr)?;
+                    let there = here.exchange(&mut stream).context("exchange with the receiver")?;
+                    qp.connect(&here, &there, &attr)?;
+                }
+            }
+            Way::Cm(_) => end.connect_cm(receive_address(&mut stream)?)?,
+        }
     }
     let regions = ends.iter().map(|_| RemoteRegion::receive(&mut stream)).collect::<Result<_, _>>()?;
     let immediate = agree(&mut stream, ends)?;
@@ -200,19 +302,31 @@ pub fn connect_sender<D: Driver>(
 /// # Errors
 /// The sender does not answer in time, or has other sizes.
 pub fn connect_receiver<D: Driver>(
-    ends: &[End<D>],
+    ends: &mut [End<D>],
     stream: &TcpStream,
     plan: &Plan,
-    path: Path,
+    way: &Way,
 ) -> Result<bool> {
     let mut stream = WithDeadline::new(stream, LIMIT);
-    same_sizes(&mut stream, plan, ends.len())?;
-    let attr = link::attr(path, AccessFlags::REMOTE_WRITE);
-    for qp in ends.iter().flat_map(|end| &end.qps) {
-        let here = qp.control.endpoint(qp.control.qp_num(), &attr)?;
-        here.answer(&mut stream, |there| Ok(qp.connect(&here, there, &attr)?))?;
+    same_sizes(&mut stream, plan, ends.len(), way)?;
+    for (n, end) in ends.iter_mut().enumerate() {
+        match way {
+            Way::Exchange(path) => {
+                let attr = link::attr(*path, end.access);
+                end.init(*path)?;
+                for qp in &end.qps {
+                    let here = qp.control.endpoint(qp.control.qp_num(), &attr)?;
+                    here.answer(&mut stream, |there| Ok(qp.connect(&here, there, &attr)?))?;
+                }
+            }
+            Way::Cm(addresses) => {
+                let listener = end.listen(addresses, n)?;
+                send_address(&mut stream, listener.local_addr()?)?;
+                end.accept_cm(&listener)?;
+            }
+        }
     }
-    for end in ends {
+    for end in &*ends {
         end.memory.remote_region()?.send(&mut stream)?;
     }
     agree(&mut stream, ends)

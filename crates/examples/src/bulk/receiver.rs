@@ -2,8 +2,7 @@
 //! The receiver: it waits for the last message of each QP, checks the data, and acknowledges the batch.
 
 use super::Plan;
-use super::ends::{self, End};
-use crate::link::Path;
+use super::ends::{self, End, Way};
 use crate::nic::Nic;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use core::time::Duration;
@@ -24,12 +23,12 @@ pub fn receive<D: Driver>(
     plan: &Plan,
     dmabuf: bool,
     stream: &TcpStream,
-    path: Path,
+    way: &Way,
 ) -> Result<()> {
     let access = AccessFlags::REMOTE_WRITE;
     let mut all =
-        nics.iter().map(|nic| End::<D>::new(nic, plan, access, dmabuf, path)).collect::<Result<Vec<_>>>()?;
-    ends::connect_receiver(&all, stream, plan, path)?;
+        nics.iter().map(|nic| End::<D>::new(nic, plan, access, dmabuf)).collect::<Result<Vec<_>>>()?;
+    ends::connect_receiver(&mut all, stream, plan, way)?;
     std::thread::scope(|scope| {
         let threads: Vec<_> = all.iter_mut().map(|end| scope.spawn(move || run(end, plan))).collect();
         threads
@@ -46,7 +45,7 @@ fn run<D: Driver>(end: &mut End<D>, plan: &Plan) -> Result<()> {
     let mut sends = 0;
     for batch in 0..plan.batches {
         poll(end, &mut ended, &mut sends, |ended, _| ended[batch as usize] == plan.qps)?;
-        end.memory.check(plan, batch, &mut scratch).with_context(|| format!("on {}", end.name))?;
+        end.memory.check(plan, batch, &mut scratch).with_context(|| format!("on {}", end.nic.name()))?;
         // The sender may write to this area again.
         end.qps[0].sq()?.post(0).signaled().send_inline(&batch.to_be_bytes())?;
         sends += 1;
@@ -65,7 +64,7 @@ fn poll<D: Driver>(
         let mut wc = [WorkCompletion::default(); 16];
         let polled = end.cq.poll(&mut wc)?.len();
         for wc in &wc[..polled] {
-            wc.status.ok().with_context(|| format!("a work request of {} failed", end.name))?;
+            wc.status.ok().with_context(|| format!("a work request of {} failed", end.nic.name()))?;
             if ends::is_receive(wc) {
                 let batch = end.received(wc)?;
                 *ended.get_mut(batch as usize).context("the end of a batch that does not exist")? += 1;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The sender: a thread for each NIC, which keeps the queues of its QPs filled.
 
-use super::ends::{self, End};
+use super::ends::{self, End, Way};
 use super::{Figures, Plan};
-use crate::link::Path;
 use crate::nic::Nic;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use core::time::Duration;
@@ -40,11 +39,11 @@ struct Lane {
 ///
 /// # Errors
 /// A device can't be used, or the receiver ends early.
-pub fn send<D: Driver>(nics: &[Nic], plan: &Plan, stream: &TcpStream, path: Path) -> Result<Figures> {
+pub fn send<D: Driver>(nics: &[Nic], plan: &Plan, stream: &TcpStream, way: &Way) -> Result<Figures> {
     let access = AccessFlags::empty();
     let mut all =
-        nics.iter().map(|nic| End::<D>::new(nic, plan, access, false, path)).collect::<Result<Vec<_>>>()?;
-    let (regions, immediate) = ends::connect_sender(&all, stream, plan, path)?;
+        nics.iter().map(|nic| End::<D>::new(nic, plan, access, false)).collect::<Result<Vec<_>>>()?;
+    let (regions, immediate) = ends::connect_sender(&mut all, stream, plan, way)?;
     let begin = Instant::now();
     let done = std::thread::scope(|scope| {
         let threads: Vec<_> = all
@@ -63,7 +62,7 @@ pub fn send<D: Driver>(nics: &[Nic], plan: &Plan, stream: &TcpStream, path: Path
     let quantile = |q: f64| times[((times.len() - 1) as f64 * q) as usize].as_secs_f64() * 1e6;
     let writes = f64::from(plan.blocks) * f64::from(plan.batches) * nics.len() as f64 / seconds;
     Ok(Figures {
-        devices: all.iter().map(|end| end.name.clone()).collect(),
+        devices: all.iter().map(|end| end.nic.name().to_owned()).collect(),
         plan: *plan,
         immediate,
         dmabuf: false,
@@ -196,7 +195,7 @@ impl<'a, D: Driver> Sender<'a, D> {
     }
 
     fn completed(&mut self, wc: &WorkCompletion) -> Result<()> {
-        wc.status.ok().with_context(|| format!("a work request of {} failed", self.end.name))?;
+        wc.status.ok().with_context(|| format!("a work request of {} failed", self.end.nic.name()))?;
         if ends::is_receive(wc) {
             let batch = self.end.received(wc)?;
             ensure!(batch == self.taken, "the receiver took batch {batch} instead of {}", self.taken);

@@ -2,18 +2,19 @@
 //! The server and the client as futures, for tokio: the same protocol, so either side may be the synchronous one.
 //!
 //! Each client is a task, which receives a request, executes it and sends the answer. Its receives are those of the shared
-//! queue, which [`uverbs_aio`] refills. Clients connect by an exchange of endpoints over TCP.
+//! queue, which [`uverbs_aio`] refills. Clients connect by the RDMA connection manager, or by an exchange of endpoints over TCP.
 
 use super::bench::{Figures, KEYS, Kind, Numbers, Row, histogram, key, value};
 use super::client::{Ask, Outcome, Value};
 use super::proto::{Answer, HEADER, MAX_KEY, MAX_SMALL, MESSAGE, Op, Request, Status, VERSION, Welcome};
-use super::server::{Config, LAST_WQE_LIMIT, Report, send_depth, slots, welcome};
+use super::server::{Config, LAST_WQE_LIMIT, Listen, Report, send_depth, slots, welcome};
 use super::session::{Broken, Session, Shop};
 use super::store::Store;
-use crate::link::{self, LIMIT, Path};
+use crate::link::{self, LIMIT, Path, Target};
 use crate::nic::Nic;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use core::net::SocketAddr;
+use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -24,7 +25,10 @@ use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use uverbs::attr::{AccessFlags, QpCap, SendOpsFlags};
 use uverbs::owned::Pool;
 use uverbs::{Context, Driver, Endpoint, ImmData, ProtectionDomain, Rc, RemoteRegion, WithDeadline};
-use uverbs_aio::{Dispatcher, Qp, Srq};
+use uverbs_aio::{Dispatcher, Listener, Qp, Request as ConnectRequest, Srq};
+
+/// The time within which the event of a client that disconnects comes after the flush of its QP.
+const GONE_LIMIT: Duration = Duration::from_secs(2);
 
 /// What the tasks of a server share.
 struct Shelf<D: Driver> {
@@ -48,63 +52,147 @@ fn has_immediate<D: Driver>(context: &Context<D>, pd: &ProtectionDomain<D>) -> u
     }
 }
 
-/// Serves until `stop` is ready, and then disconnects all clients.
-///
-/// # Errors
-/// The device or the listener fails, or there is too little memory.
-pub async fn serve<D: Driver>(
-    nic: &Nic,
-    listener: TcpListener,
-    config: Config,
-    stop: impl Future<Output = ()>,
-) -> Result<Report> {
-    let context = nic.open::<D>()?;
-    let pd = context.alloc_pd()?;
-    let receive_count = (config.clients * 2 * config.credits).min(context.query_device()?.max_srq_wr);
-    let sends = config.clients * send_depth(&config);
-    let dispatcher = Dispatcher::builder(&context).cqe(receive_count + sends).build()?;
-    // As many messages may wait for their tasks as there are receives.
-    let receives = pd.pool(2 * receive_count, MESSAGE as u32).build()?;
-    let answers = pd.pool(sends, MESSAGE as u32).build()?;
-    let totals = receives.available() + answers.available();
-    let srq = dispatcher.srq(&pd, &receives, receive_count)?;
-    let immediate = config.immediate && has_immediate(&context, &pd)?;
-    let welcome = Welcome { immediate, ..welcome(&config)? };
-    let store = Store::new(&pd, config.keys as usize, config.values, config.max_value)?;
-    let shop = Mutex::new(Shop { store, scratch: Vec::new(), welcome, requests: 0, malformed: 0 });
-    let shelf = Arc::new(Shelf { dispatcher, srq, pd, answers: answers.clone(), shop, config });
-    let driving = tokio::spawn(shelf.dispatcher.clone().drive());
-    let (stopped, stopping) = watch::channel(());
-    let mut report = Report::default();
-    let mut tasks = JoinSet::new();
-    let mut stop = core::pin::pin!(stop);
-    let ended = loop {
-        tokio::select! {
-            () = &mut stop => break Ok(()),
-            accepted = listener.accept() => match accepted {
-                // Dropping the stream refuses the client.
-                Ok((stream, _)) if tasks.len() < config.clients as usize => {
-                    tasks.spawn(attend(shelf.clone(), stream, stopping.clone()));
-                }
-                Ok(_) => {}
-                Err(error) => break Err(error.into()),
-            },
-            Some(task) = tasks.join_next() => count(&mut report, task?),
+/// A client that wants to connect.
+enum Arrival {
+    Tcp(TcpStream),
+    Cm(ConnectRequest),
+}
+
+/// Where clients arrive.
+enum Door<D: Driver> {
+    Tcp(TcpListener),
+    Cm(Listener<D>),
+}
+
+impl<D: Driver> Door<D> {
+    async fn open(nic: &Nic, dispatcher: &Dispatcher<D>, listen: Listen) -> Result<(Self, SocketAddr)> {
+        match listen {
+            Listen::Tcp(at) => {
+                let listener =
+                    TcpListener::bind(at).await.with_context(|| format!("cannot listen on {at}"))?;
+                let address = listener.local_addr()?;
+                Ok((Self::Tcp(listener), address))
+            }
+            Listen::Cm(at) => {
+                let listener = Listener::bind(dispatcher, &nic.connection_manager()?, at)?;
+                let address = listener.local_addr()?;
+                Ok((Self::Cm(listener), address))
+            }
         }
-    };
-    drop((stopped, stopping));
-    while let Some(task) = tasks.join_next().await {
-        count(&mut report, task?);
     }
-    driving.abort();
-    let _ = driving.await;
-    let Shelf { dispatcher, srq, shop, answers: same, .. } =
-        Arc::into_inner(shelf).context("a task of the server still runs")?;
-    drop((srq, dispatcher, same));
-    let mut shop = shop.into_inner().unwrap_or_else(PoisonError::into_inner);
-    report.lost = totals - receives.available() - answers.available() + shop.store.clear();
-    (report.requests, report.malformed) = (shop.requests, shop.malformed);
-    ended.map(|()| report)
+
+    async fn accept(&self) -> Result<Arrival> {
+        match self {
+            Self::Tcp(listener) => Ok(Arrival::Tcp(listener.accept().await?.0)),
+            Self::Cm(listener) => Ok(Arrival::Cm(listener.accept().await?)),
+        }
+    }
+}
+
+/// What lives as long as a connection.
+#[derive(Debug)]
+enum Tie {
+    Tcp(TcpStream),
+    Cm(uverbs_aio::Link),
+}
+
+impl Tie {
+    /// Waits until the peer has gone.
+    async fn gone<D: Driver>(&mut self, dispatcher: &Dispatcher<D>) {
+        match self {
+            // The peer sends nothing; a byte that it does send ends the connection, too.
+            Self::Tcp(stream) => _ = stream.read(&mut [0]).await,
+            Self::Cm(link) => _ = link.disconnected(dispatcher).await,
+        }
+    }
+}
+
+/// A server that listens.
+pub struct Server<D: Driver> {
+    shelf: Arc<Shelf<D>>,
+    door: Door<D>,
+    address: SocketAddr,
+    receives: Pool<D>,
+    /// Buffers of receives and answers.
+    totals: usize,
+}
+
+impl<D: Driver> core::fmt::Debug for Server<D> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl<D: Driver> Server<D> {
+    /// Creates the queues and listens.
+    ///
+    /// # Errors
+    /// The device can't be used, or there is too little memory; the address is in use.
+    pub async fn open(nic: &Nic, listen: Listen, config: Config) -> Result<Self> {
+        let context = nic.open::<D>()?;
+        let pd = context.alloc_pd()?;
+        let receive_count = (config.clients * 2 * config.credits).min(context.query_device()?.max_srq_wr);
+        let sends = config.clients * send_depth(&config);
+        let dispatcher = Dispatcher::builder(&context).cqe(receive_count + sends).build()?;
+        let (door, address) = Door::open(nic, &dispatcher, listen).await?;
+        // As many messages may wait for their tasks as there are receives.
+        let receives = pd.pool(2 * receive_count, MESSAGE as u32).build()?;
+        let answers = pd.pool(sends, MESSAGE as u32).build()?;
+        let totals = receives.available() + answers.available();
+        let srq = dispatcher.srq(&pd, &receives, receive_count)?;
+        let immediate = config.immediate && has_immediate(&context, &pd)?;
+        let welcome = Welcome { immediate, ..welcome(&config)? };
+        let store = Store::new(&pd, config.keys as usize, config.values, config.max_value)?;
+        let shop = Mutex::new(Shop { store, scratch: Vec::new(), welcome, requests: 0, malformed: 0 });
+        let shelf = Arc::new(Shelf { dispatcher, srq, pd, answers, shop, config });
+        Ok(Self { shelf, door, address, receives, totals })
+    }
+
+    /// Where clients connect.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `stop` is ready, and then disconnects all clients.
+    ///
+    /// # Errors
+    /// The device or the listener fails.
+    pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<Report> {
+        let Self { shelf, door, receives, totals, .. } = self;
+        let driving = tokio::spawn(shelf.dispatcher.clone().drive());
+        let (stopped, stopping) = watch::channel(());
+        let mut report = Report::default();
+        let mut tasks = JoinSet::new();
+        let mut stop = core::pin::pin!(stop);
+        let ended = loop {
+            tokio::select! {
+                () = &mut stop => break Ok(()),
+                accepted = door.accept() => match accepted {
+                    // Dropping it refuses the client.
+                    Ok(arrival) if tasks.len() < shelf.config.clients as usize => {
+                        tasks.spawn(attend(shelf.clone(), arrival, stopping.clone()));
+                    }
+                    Ok(_) => {}
+                    Err(error) => break Err(error),
+                },
+                Some(task) = tasks.join_next() => count(&mut report, task?),
+            }
+        };
+        drop((stopped, stopping, door));
+        while let Some(task) = tasks.join_next().await {
+            count(&mut report, task?);
+        }
+        driving.abort();
+        let _ = driving.await;
+        let Shelf { dispatcher, srq, shop, answers, .. } =
+            Arc::into_inner(shelf).context("a task of the server still runs")?;
+        drop((srq, dispatcher));
+        let mut shop = shop.into_inner().unwrap_or_else(PoisonError::into_inner);
+        report.lost = totals - receives.available() - answers.available() + shop.store.clear();
+        (report.requests, report.malformed) = (shop.requests, shop.malformed);
+        ended.map(|()| report)
+    }
 }
 
 /// Counts a client that has gone.
@@ -119,20 +207,29 @@ fn count(report: &mut Report, (accepted, served): (bool, Result<()>)) {
 /// The task of a client. Returns whether it was accepted.
 async fn attend<D: Driver>(
     shelf: Arc<Shelf<D>>,
-    stream: TcpStream,
+    arrival: Arrival,
     mut stopping: watch::Receiver<()>,
 ) -> (bool, Result<()>) {
-    let (qp, session, mut stream) = match greet(&shelf, stream).await {
+    let greeted = match arrival {
+        Arrival::Tcp(stream) => greet(&shelf, stream).await,
+        Arrival::Cm(request) => greet_cm(&shelf, request).await,
+    };
+    let (qp, session, mut tie) = match greeted {
         Ok(client) => client,
         Err(error) => return (false, Err(error)),
     };
-    let mut byte = [0];
-    let served = tokio::select! {
+    let mut served = tokio::select! {
         served = answer(&shelf, &qp, session) => served,
-        // The end of the stream is that of the client.
-        _ = stream.read(&mut byte) => Ok(()),
+        () = tie.gone(&shelf.dispatcher) => Ok(()),
         _ = stopping.changed() => Ok(()),
     };
+    // The end of a connection of iWARP flushes the queues, which may be seen before the event of a client that disconnects.
+    if served.as_ref().is_err_and(|error| error.is::<uverbs_aio::Error>())
+        && matches!(tie, Tie::Cm(_))
+        && tokio::time::timeout(GONE_LIMIT, tie.gone(&shelf.dispatcher)).await.is_ok()
+    {
+        served = Ok(());
+    }
     let aborted = match shelf.dispatcher.timeout(LAST_WQE_LIMIT, qp.abort()).await {
         // The device did not report that it takes no more receives of the SRQ.
         Ok(()) | Err(uverbs_aio::Error::TimedOut) => Ok(()),
@@ -141,13 +238,20 @@ async fn attend<D: Driver>(
     (true, served.and(aborted))
 }
 
-/// Connects to a client.
-async fn greet<D: Driver>(shelf: &Shelf<D>, stream: TcpStream) -> Result<(Qp<D>, Session<D>, TcpStream)> {
-    let access = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
-    let attr = link::attr(shelf.config.path, access);
+/// The QP of a client, in RESET, and its session.
+fn welcomed<D: Driver>(shelf: &Shelf<D>) -> Result<(Qp<D>, Session<D>)> {
     let depth = send_depth(&shelf.config);
     let qp = shelf.dispatcher.qp(&shelf.pd).depth(depth, 0).inline(super::INLINE).srq(&shelf.srq).create()?;
-    let session = Session::new(slots(&shelf.pd, &shelf.config)?);
+    Ok((qp, Session::new(slots(&shelf.pd, &shelf.config)?)))
+}
+
+/// The rights of clients.
+const ACCESS: AccessFlags = AccessFlags::REMOTE_READ.union(AccessFlags::REMOTE_WRITE);
+
+/// Connects to a client over TCP.
+async fn greet<D: Driver>(shelf: &Shelf<D>, stream: TcpStream) -> Result<(Qp<D>, Session<D>, Tie)> {
+    let attr = link::attr(shelf.config.path, ACCESS);
+    let (qp, session) = welcomed(shelf)?;
     qp.init(&attr)?;
     let here = qp.endpoint(qp.qp_num(), &attr)?;
     let stream = stream.into_std()?;
@@ -159,7 +263,14 @@ async fn greet<D: Driver>(shelf: &Shelf<D>, stream: TcpStream) -> Result<(Qp<D>,
     .await??;
     qp.connect(&here, &there, &attr)?;
     here.send(&stream)?;
-    Ok((qp, session, TcpStream::from_std(stream)?))
+    Ok((qp, session, Tie::Tcp(TcpStream::from_std(stream)?)))
+}
+
+/// Connects to a client by the connection manager.
+async fn greet_cm<D: Driver>(shelf: &Shelf<D>, request: ConnectRequest) -> Result<(Qp<D>, Session<D>, Tie)> {
+    let (qp, session) = welcomed(shelf)?;
+    let link = shelf.dispatcher.timeout(LIMIT, request.accept(&qp, &link::param(ACCESS, true))).await?;
+    Ok((qp, session, Tie::Cm(link)))
 }
 
 /// Answers requests until the connection fails.
@@ -187,6 +298,22 @@ async fn answer<D: Driver>(shelf: &Shelf<D>, qp: &Qp<D>, mut session: Session<D>
     }
 }
 
+/// Connects a QP to a server over TCP.
+async fn exchange<D: Driver>(qp: &Qp<D>, server: SocketAddr, path: Path) -> Result<TcpStream> {
+    let attr = link::attr(path, AccessFlags::empty());
+    qp.init(&attr)?;
+    let here = qp.endpoint(qp.qp_num(), &attr)?;
+    let stream = TcpStream::connect(server).await?.into_std()?;
+    let (stream, there) = spawn_blocking(move || {
+        let mut stream = WithDeadline::new(stream, LIMIT);
+        here.exchange(&mut stream).map(|there| (stream.into_inner(), there))
+    })
+    .await?
+    .context("the server did not accept")?;
+    qp.connect(&here, &there, &attr)?;
+    Ok(TcpStream::from_std(stream)?)
+}
+
 /// A connection to a server. It has one request outstanding; a program has as many of them as it wants.
 #[derive(Debug)]
 pub struct Client<D: Driver> {
@@ -197,7 +324,7 @@ pub struct Client<D: Driver> {
     immediate: bool,
     next_id: u32,
     driving: JoinHandle<uverbs_aio::Result<()>>,
-    _stream: TcpStream,
+    _tie: Tie,
 }
 
 impl<D: Driver> Client<D> {
@@ -205,24 +332,24 @@ impl<D: Driver> Client<D> {
     ///
     /// # Errors
     /// The device can't be used, or the server does not answer or refuses.
-    pub async fn connect(nic: &Nic, server: SocketAddr, path: Path) -> Result<Self> {
+    pub async fn connect(nic: &Nic, server: &Target, path: Path) -> Result<Self> {
         let context = nic.open::<D>()?;
         let pd = context.alloc_pd()?;
         let dispatcher = Dispatcher::new(&context)?;
         let messages = pd.pool(64, MESSAGE as u32).build()?;
         let qp = dispatcher.qp(&pd).depth(8, 16).inline(super::INLINE).pool(&messages).create()?;
-        let attr = link::attr(path, AccessFlags::empty());
-        qp.init(&attr)?;
-        let here = qp.endpoint(qp.qp_num(), &attr)?;
-        let stream = TcpStream::connect(server).await?.into_std()?;
-        let (stream, there) = spawn_blocking(move || {
-            let mut stream = WithDeadline::new(stream, LIMIT);
-            here.exchange(&mut stream).map(|there| (stream.into_inner(), there))
-        })
-        .await?
-        .context("the server did not accept")?;
-        qp.connect(&here, &there, &attr)?;
         let driving = tokio::spawn(dispatcher.clone().drive());
+        let _tie = match server {
+            Target::Tcp(address) => Tie::Tcp(exchange(&qp, *address, path).await?),
+            Target::Cm(address) => {
+                let (manager, param) = (nic.connection_manager()?, link::param(AccessFlags::empty(), false));
+                let local = link::source(&context, address.is_ipv4());
+                let connecting = qp.connect_from(&manager, local, *address, &param);
+                let link = dispatcher.timeout(LIMIT, connecting).await?;
+                link::check_device(link.id().bound()?.device(), nic.name())?;
+                Tie::Cm(link)
+            }
+        };
         let mut hello = [0; HEADER];
         Request { op: Op::Hello, id: 0, arg: u32::from(VERSION), key: &[], value: &[] }.encode(&mut hello);
         qp.send_inline(&hello).await?;
@@ -232,8 +359,7 @@ impl<D: Driver> Client<D> {
         drop(message);
         let values = pd.pool(1, welcome.slot_size).build()?;
         let immediate = welcome.immediate && has_immediate(&context, &pd)?;
-        let _stream = TcpStream::from_std(stream)?;
-        Ok(Self { qp, messages, values, welcome, immediate, next_id: 1, driving, _stream })
+        Ok(Self { qp, messages, values, welcome, immediate, next_id: 1, driving, _tie })
     }
 
     /// Bytes of the largest value that the server stores.
