@@ -10,6 +10,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
@@ -125,6 +126,7 @@ impl Group {
     pub fn wait(&mut self, number: usize) -> End {
         while !self.ended.contains_key(&number) {
             if !self.wait_for_one(self.left()) {
+                self.note_state(number);
                 self.kill(number);
                 self.ended.insert(number, End::Timeout);
             }
@@ -152,6 +154,19 @@ impl Group {
     /// Shortens the time limit, because one of the processes failed and the others wait for it.
     pub fn hurry(&mut self) {
         self.until = self.until.min(Instant::now() + HURRY);
+    }
+
+    /// Adds a line to the output of a process that runs at the time limit: whether it waits or polls. What the program has
+    /// printed may still be in its buffer.
+    fn note_state(&self, number: usize) {
+        let Some(pid) = self.running.get(&number) else { return };
+        let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        let stat = read("stat");
+        let (state, time) = (state(&stat).unwrap_or("?"), cpu_time(&stat).unwrap_or_default());
+        let line = format!("\nin state {state} ({}) after {time:.2?} of processor time\n", read("wchan"));
+        // Without the line there is only the end of the output.
+        let file = File::options().append(true).open(self.path(number));
+        let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
     }
 
     fn kill(&mut self, number: usize) {
@@ -228,6 +243,11 @@ impl Drop for Group {
     }
 }
 
+/// The state in a text as /proc/PID/stat, see proc_pid_stat(5).
+fn state(stat: &str) -> Option<&str> {
+    stat.rsplit_once(')')?.1.split_whitespace().next()
+}
+
 /// The processor time in a text as /proc/PID/stat, see proc_pid_stat(5).
 fn cpu_time(stat: &str) -> Option<Duration> {
     // The second field is a name, which may have spaces and parentheses. Fields 14 and 15 are ticks of 10 ms.
@@ -272,12 +292,14 @@ mod tests {
         let a = group.start(&mut shell("sleep 100 & echo ready; wait")).unwrap();
         assert!(group.wait_for_text(a, "ready"));
         assert_eq!(group.wait(a), End::Timeout);
+        assert!(group.output(a).contains("\nin state S ("), "{}", group.output(a));
     }
 
     #[test]
     fn processor_time_is_that_of_both_modes() {
         let stat = "7 (a b) c) R 1 2 3 4 5 6 7 8 9 10 40 11 0 0 20";
         assert_eq!(cpu_time(stat), Some(Duration::from_millis(510)));
+        assert_eq!(state(stat), Some("R"));
         let mut group = Group::new(Duration::from_secs(60)).unwrap();
         let busy = group.start(&mut shell("while :; do :; done")).unwrap();
         assert!(group.wait_for_cpu_time(busy, Duration::from_millis(20)));
