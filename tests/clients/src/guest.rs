@@ -41,6 +41,10 @@ const JOB_LIMIT: Duration = Duration::from_secs(300);
 /// UCX's transports on libibverbs, which some packages of it lack: 1.23 of Debian 14.
 const UCX_MODULE: &str = "/usr/lib/x86_64-linux-gnu/ucx/libuct_ib.so.0";
 
+/// Runs a command with a terminal as its standard input: UCX that is built with MPI, as that of Debian 13, uses MPI instead of a
+/// socket if it has none.
+const TERMINAL: [&str; 4] = ["sh", "-c", "exec \"$@\" </dev/ttyS0", "sh"];
+
 /// The combinations of libraries, and whether the server and the client have ours.
 const ALL: [(Ends, bool, bool); 4] = [
     (Ends::C, false, false),
@@ -233,6 +237,8 @@ impl Guest {
                 let ours = ours.then(|| format!("LD_LIBRARY_PATH={}", self.library.display()));
                 let variables = row.variables().iter().map(|(name, value)| format!("{name}={value}"));
                 let words = ["env".to_owned()].into_iter().chain(ours).chain(variables).chain(words);
+                let terminal = matches!(row.family, Family::Uct | Family::Ucp).then_some(TERMINAL);
+                let words = terminal.into_iter().flatten().map(str::to_owned).chain(words);
                 let mut words = link.prefixes[end].iter().cloned().chain(words);
                 let mut cmd = Command::new(words.next().unwrap_or_default());
                 cmd.args(words);
@@ -373,6 +379,8 @@ fn connected(row: &Row, server: &mut Command, client: impl Fn() -> Command) -> R
     if has_no_connection {
         group.wait_for_cpu_time(server, POLLING);
     }
+    // The end of the client before the last one.
+    let mut before = String::new();
     let (number, client) = loop {
         let number = group.start(&mut client())?;
         let end = group.wait(number);
@@ -381,6 +389,7 @@ fn connected(row: &Row, server: &mut Command, client: impl Fn() -> Command) -> R
         if !has_sent && (end == End::Exit(0) || end == End::Timeout || !group.runs(server)) {
             break (number, end);
         }
+        before = format!("the client before: {end}\n{}\n", group.last_lines(number));
     };
     if client == End::Exit(0) && row.is_endless() {
         return Ok(Cell::Pass);
@@ -393,5 +402,5 @@ fn connected(row: &Row, server: &mut Command, client: impl Fn() -> Command) -> R
         return Ok(Cell::Pass);
     }
     let (server, last) = (group.last_lines(server), group.last_lines(number));
-    Ok(Cell::Fail(format!("server: {end}\n{server}\nclient: {client}\n{last}")))
+    Ok(Cell::Fail(format!("server: {end}\n{server}\n{before}client: {client}\n{last}")))
 }
