@@ -155,9 +155,8 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
         for device in &devices {
             let label = format!("{}{}", device.label(), if args.pair { ", two VMs" } else { "" });
             println!("Kernel {}, {label}, programs of Debian {}", series.name, boot.peers());
-            let start = Instant::now();
             let copy = copies.path().join(runs.len().to_string());
-            let run = || -> Result<Outcome> {
+            let start = || {
                 let files = files.as_ref().map_err(|error| anyhow!("{error:#}"))?;
                 let mut spec = boot.spec(series, device.clone(), Task::Command(words.clone()));
                 spec.shares.extend(files.iter().cloned());
@@ -168,28 +167,18 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
                 }
                 lab.run(&spec)
             };
-            let mut outcome = run().unwrap_or_else(|error| {
-                eprintln!("clients: kernel {}, {label}: {error:#}", series.name);
-                Outcome::Broken
-            });
-            let output = String::from_utf8_lossy(&fs::read(&copy).unwrap_or_default()).into_owned();
-            // A command that succeeds without its table has not run the rows.
-            if outcome == Outcome::Exit(0) && Summary::find(&output).is_none() {
-                outcome = Outcome::Broken;
-            }
-            runs.push(Run {
-                kernel: series.name,
-                device: label,
-                rdma_core: rdma_core(&lab, boot.peers()),
-                outcome,
-                output,
-                minutes: start.elapsed().as_secs_f32() / 60.0,
-            });
+            let mut run = Run::of(series.name, label, &copy, start);
+            run.rdma_core = rdma_core(&lab, boot.peers());
+            runs.push(run);
         }
     }
     println!("{}", table(&runs));
-    let first = runs.iter().fold(Outcome::Exit(0), |first, run| first.or(run.outcome));
-    Ok(ExitCode::from(first.code()))
+    Ok(ExitCode::from(code(&runs)))
+}
+
+/// The exit status: that of the first run that failed.
+fn code(runs: &[Run]) -> u8 {
+    runs.iter().fold(Outcome::Exit(0), |first, run| first.or(run.outcome)).code()
 }
 
 /// The version of rdma-core in a Debian release: the library is named libibverbs.so.1.14.44.0 for version 44.
@@ -207,6 +196,24 @@ struct Run {
     outcome: Outcome,
     output: String,
     minutes: f32,
+}
+
+impl Run {
+    /// Boots a guest, whose output goes to the file `copy`. An error is a result, too: other kernels follow.
+    fn of(kernel: &'static str, device: String, copy: &Path, boot: impl FnOnce() -> Result<Outcome>) -> Self {
+        let start = Instant::now();
+        let mut outcome = boot().unwrap_or_else(|error| {
+            eprintln!("clients: kernel {kernel}, {device}: {error:#}");
+            Outcome::Broken
+        });
+        let output = String::from_utf8_lossy(&fs::read(copy).unwrap_or_default()).into_owned();
+        // A command that succeeds without its table has not run the rows.
+        if outcome == Outcome::Exit(0) && Summary::find(&output).is_none() {
+            outcome = Outcome::Broken;
+        }
+        let minutes = start.elapsed().as_secs_f32() / 60.0;
+        Self { kernel, device, rdma_core: String::new(), outcome, output, minutes }
+    }
 }
 
 /// A line for each boot.
@@ -260,6 +267,31 @@ fn table(runs: &[Run]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_kernels_follow_one_that_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        let copy = |kernel: &str| folder.path().join(kernel);
+        let summary = Summary { rows: 7, ..Summary::default() };
+        let runs = [
+            Run::of("6.1", "rxe".into(), &copy("6.1"), || Err(anyhow!("no packages"))),
+            // The command has printed nothing.
+            Run::of("6.12", "rxe".into(), &copy("6.12"), || Ok(Outcome::Exit(0))),
+            Run::of("7.2", "rxe".into(), &copy("7.2"), || {
+                fs::write(copy("7.2"), format!("{summary}\n"))?;
+                Ok(Outcome::Exit(0))
+            }),
+        ];
+        assert_eq!(
+            runs.each_ref().map(|run| run.outcome),
+            [Outcome::Broken, Outcome::Broken, Outcome::Exit(0)]
+        );
+        assert_eq!(code(&runs), Outcome::Broken.code());
+        assert_eq!(code(&runs[2..]), 0);
+        let text = table(&runs).to_string();
+        assert_eq!(text.matches("| BROKEN after 0 rows").count(), 2, "{text}");
+        assert!(text.contains("| 7.2 ") && text.contains("| ok "), "{text}");
+    }
 
     #[test]
     fn a_run_without_a_table_has_its_line() {
