@@ -37,6 +37,13 @@ pub enum End {
     Timeout,
 }
 
+impl End {
+    /// Whether a signal ended it, or a process for which it stands: such a status is that of shells and of `uverbs-clients at`.
+    pub fn is_crash(&self) -> bool {
+        matches!(self, Self::Signal(_) | Self::Exit(129..=192))
+    }
+}
+
 impl From<ExitStatus> for End {
     fn from(status: ExitStatus) -> Self {
         match status.code() {
@@ -282,6 +289,8 @@ mod tests {
         let b = group.start(&mut shell("kill -9 $$")).unwrap();
         assert_eq!(group.wait(b), End::Signal(9));
         assert_eq!(group.wait(a), End::Exit(3));
+        assert!(End::Signal(9).is_crash() && End::Exit(128 + 11).is_crash());
+        assert!(!End::Exit(3).is_crash() && !End::Exit(255).is_crash() && !End::Timeout.is_crash());
         assert_eq!(group.last_lines(a), "one\ntwo");
         assert!(!group.wait_for_port(a, 1));
     }
