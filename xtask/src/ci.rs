@@ -64,7 +64,8 @@ const AARCH64_STEPS: [Step; 2] = [("barriers", aarch64::barriers), ("aarch64", a
 const ALL: [&str; 2] = ["--features", "uverbs-ibverbs/hca"];
 
 /// The manifests of the workspaces, each of which has a lock file.
-const WORKSPACES: [&str; 4] = ["Cargo.toml", BENCH, "fuzz/Cargo.toml", crate::test::GRPC];
+const WORKSPACES: [&str; 5] =
+    ["Cargo.toml", BENCH, "fuzz/Cargo.toml", crate::test::GRPC, crate::async_bench::MANIFEST];
 
 /// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
@@ -104,7 +105,10 @@ fn driver_sets() -> Result<()> {
 /// Every Rust file has the format of rustfmt.
 pub(crate) fn format() -> Result<()> {
     cargo::call(&["fmt", "--all", "--check"])?;
-    cargo::call(&["fmt", "--manifest-path", BENCH, "--check"])
+    for manifest in [BENCH, crate::async_bench::MANIFEST] {
+        cargo::call(&["fmt", "--manifest-path", manifest, "--check"])?;
+    }
+    Ok(())
 }
 
 fn documentation() -> Result<()> {

@@ -5,6 +5,7 @@
 //! status is 125 if the command itself fails, and otherwise that of the program that it runs.
 
 mod aarch64;
+mod async_bench;
 mod bench;
 mod book;
 mod cargo;
@@ -49,6 +50,7 @@ enum Chore {
     Sanitize(sanitize::Args),
     Demo(demo::Args),
     Bench(bench::Args),
+    AsyncBench(async_bench::Args),
     Book(book::Args),
     Dist(dist::Args),
     Clients(clients::Args),
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
         Chore::Sanitize(args) => sanitize::main(&args),
         Chore::Demo(args) => demo::main(&args),
         Chore::Bench(args) => bench::main(&args),
+        Chore::AsyncBench(args) => async_bench::main(&args),
         Chore::Book(args) => book::main(&args),
         Chore::Dist(args) => dist::main(&args),
         Chore::Clients(args) => clients::main(&args),

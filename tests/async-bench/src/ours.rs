@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! uverbs-aio: a QP for messages, an `RdmaStream` for bytes.
+
+use crate::carrier::{self, Bytes, MESSAGE, Messages, RECEIVES, SENDS};
+use crate::stats::Measured;
+use crate::{End, Library, Test, work};
+use anyhow::{Context as _, Result, ensure};
+use core::future::poll_fn;
+use core::pin::Pin;
+use core::task::Poll;
+use core::time::Duration;
+use std::collections::VecDeque;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use uverbs::open::DriverVisitor;
+use uverbs::owned::{Buf, Pool};
+use uverbs::{Context, Driver, ProtectionDomain};
+use uverbs_aio::{Dispatcher, Link, Listener, Op, Qp, RdmaStream};
+use uverbs_cm::{ConnParam, EventChannel};
+
+/// A connected QP, and the messages that are on their way.
+struct Queue<D: Driver> {
+    qp: Qp<D>,
+    pool: Pool<D>,
+    sends: VecDeque<Op<D, Buf<D>>>,
+    _link: Link,
+}
+
+impl<D: Driver> Messages for Queue<D> {
+    async fn send(&mut self, message: &[u8]) -> Result<()> {
+        let mut buf = poll_fn(|cx| {
+            // Buffers come back from the messages that have arrived.
+            while let Some(first) = self.sends.front_mut()
+                && let Poll::Ready(sent) = Pin::new(first).poll(cx)
+            {
+                self.sends.pop_front();
+                if let Err(failed) = sent {
+                    return Poll::Ready(Err(failed.error));
+                }
+            }
+            self.pool.get().map_or(Poll::Pending, |buf| Poll::Ready(Ok(buf)))
+        })
+        .await?;
+        buf.fill(message)?;
+        let mut send = self.qp.send(buf);
+        // The first poll posts it: the queue has as many entries as the pool has buffers.
+        match poll_fn(|cx| Poll::Ready(Pin::new(&mut send).poll(cx))).await {
+            Poll::Ready(sent) => drop(sent?),
+            Poll::Pending => self.sends.push_back(send),
+        }
+        Ok(())
+    }
+
+    async fn recv(&mut self, room: &mut [u8]) -> Result<usize> {
+        let message = self.qp.recv().await?;
+        ensure!(message.len() <= room.len(), "a message of {} bytes", message.len());
+        room[..message.len()].copy_from_slice(&message);
+        Ok(message.len())
+    }
+}
+
+impl<D: Driver> Bytes for RdmaStream<D> {
+    async fn put(&mut self, data: &[u8]) -> Result<()> {
+        Ok(self.write_all(data).await?)
+    }
+
+    async fn take(&mut self, room: &mut [u8]) -> Result<usize> {
+        Ok(self.read(room).await?)
+    }
+}
+
+/// The program, once the driver of the device is known.
+struct Program<'a> {
+    end: &'a End,
+    is_server: bool,
+}
+
+impl DriverVisitor for Program<'_> {
+    type Out = Result<Measured>;
+
+    fn visit<D: Driver>(self, context: Context<D>) -> Self::Out {
+        let mut builder = Dispatcher::builder(&context);
+        if let Some(spin) = self.end.spin {
+            builder = builder.spin(Duration::from_micros(spin));
+        }
+        let runtime = carrier::runtime()?;
+        let dispatcher = builder.build()?;
+        let pd = context.alloc_pd()?;
+        if self.end.library == Library::Uverbs {
+            return dispatcher.block_on(self.run(&dispatcher, &pd));
+        }
+        runtime.block_on(async {
+            let driving = tokio::spawn(dispatcher.clone().drive());
+            let measured = self.run(&dispatcher, &pd).await;
+            driving.abort();
+            measured
+        })
+    }
+}
+
+impl Program<'_> {
+    async fn run<D: Driver>(&self, dispatcher: &Dispatcher<D>, pd: &ProtectionDomain<D>) -> Result<Measured> {
+        let Self { end, is_server } = *self;
+        let manager = EventChannel::open()?;
+        let listener = is_server.then(|| Listener::bind(dispatcher, &manager, end.address)).transpose()?;
+        if is_server {
+            carrier::ready()?;
+        }
+        if matches!(end.test, Test::Write | Test::Read) {
+            let builder = RdmaStream::builder(dispatcher, pd);
+            let stream = match &listener {
+                Some(listener) => builder.accept(listener).await?,
+                None => builder.connect(&manager, end.address).await?,
+            };
+            return work::bytes(stream, end, is_server).await;
+        }
+        let incoming = pd.pool(2 * RECEIVES as u32, MESSAGE as u32).build()?;
+        let pool = pd.pool(SENDS as u32, MESSAGE as u32).build()?;
+        let qp = dispatcher.qp(pd).depth(SENDS as u32, RECEIVES as u32).pool(&incoming).create()?;
+        let link = match &listener {
+            Some(listener) => listener.accept().await?.accept(&qp, &ConnParam::default()).await?,
+            None => qp.connect_to(&manager, end.address, &ConnParam::default()).await?,
+        };
+        let queue = Queue { qp, pool, sends: VecDeque::new(), _link: link };
+        work::messages(queue, end, is_server).await
+    }
+}
+
+/// Runs one end.
+pub(crate) fn run(end: &End, is_server: bool) -> Result<Measured> {
+    let name = end.device.as_deref().context("uverbs-aio needs --device")?;
+    let device = uverbs::devices()?.into_iter().find(|device| device.name == name);
+    let device = device.with_context(|| format!("no RDMA device {name}"))?;
+    uverbs::open_with(&device, Program { end, is_server })?
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! rdma-io: its transport of sends and receives for messages, its stream on that transport for bytes.
+
+use crate::carrier::{self, Bytes, MESSAGE, Messages, RECEIVES, SENDS};
+use crate::stats::Measured;
+use crate::{End, Test, work};
+use anyhow::{Context, Result, ensure};
+use core::future::poll_fn;
+use core::task::{Poll, ready};
+use rdma_io::async_cm::AsyncCmListener;
+use rdma_io::async_stream::AsyncRdmaStream;
+use rdma_io::send_recv_transport::{SendRecvConfig, SendRecvTransport};
+use rdma_io::transport::{RecvCompletion, Transport};
+
+impl Messages for SendRecvTransport {
+    async fn send(&mut self, message: &[u8]) -> Result<()> {
+        // It takes no message while all its buffers are on their way.
+        while self.send_copy(message)? == 0 {
+            poll_fn(|cx| self.poll_send_completion(cx)).await?;
+        }
+        Ok(())
+    }
+
+    async fn recv(&mut self, room: &mut [u8]) -> Result<usize> {
+        let received = poll_fn(|cx| {
+            loop {
+                let mut one = [RecvCompletion::default()];
+                if ready!(self.poll_recv(cx, &mut one))? == 1 {
+                    return Poll::Ready(rdma_io::Result::Ok(one[0]));
+                }
+            }
+        })
+        .await?;
+        let message = &self.recv_buf(received.buf_idx)[..received.byte_len];
+        ensure!(message.len() <= room.len(), "a message of {} bytes", message.len());
+        room[..message.len()].copy_from_slice(message);
+        self.repost_recv(received.buf_idx)?;
+        Ok(received.byte_len)
+    }
+}
+
+impl Bytes for AsyncRdmaStream<SendRecvTransport> {
+    async fn put(&mut self, data: &[u8]) -> Result<()> {
+        Ok(self.write_all(data).await?)
+    }
+
+    async fn take(&mut self, room: &mut [u8]) -> Result<usize> {
+        Ok(self.read(room).await?)
+    }
+}
+
+/// Its configuration for datagrams with as many and as large buffers as the other libraries have, and that for streams as it is.
+fn config(test: Test) -> SendRecvConfig {
+    match test {
+        Test::Echo | Test::Rpc => SendRecvConfig {
+            buf_size: MESSAGE,
+            num_recv_bufs: RECEIVES,
+            num_send_bufs: SENDS,
+            ..SendRecvConfig::datagram()
+        },
+        Test::Write | Test::Read => SendRecvConfig::stream(),
+    }
+}
+
+/// Runs one end.
+pub(crate) fn run(end: &End, is_server: bool) -> Result<Measured> {
+    carrier::runtime()?.block_on(async {
+        let config = config(end.test);
+        let transport = if is_server {
+            let listener = AsyncCmListener::bind(&end.address).context("cannot listen")?;
+            carrier::ready()?;
+            let transport = SendRecvTransport::accept(&listener, config).await.context("cannot accept")?;
+            // The connection has an event channel of its own.
+            drop(listener);
+            transport
+        } else {
+            SendRecvTransport::connect(&end.address, config).await.context("cannot connect")?
+        };
+        match end.test {
+            Test::Echo | Test::Rpc => work::messages(transport, end, is_server).await,
+            Test::Write | Test::Read => work::bytes(AsyncRdmaStream::new(transport), end, is_server).await,
+        }
+    })
+}

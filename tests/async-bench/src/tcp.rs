@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! TCP with tokio. A message begins with its length.
+
+use crate::carrier::{self, Bytes, MESSAGE, Messages};
+use crate::stats::Measured;
+use crate::{End, Test, work};
+use anyhow::{Context, Result, ensure};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Bytes of the length.
+const PREFIX: usize = 4;
+
+/// Messages on a stream. What one read returns may be several.
+struct Framed {
+    stream: TcpStream,
+    out: Vec<u8>,
+    incoming: Box<[u8; 2 * MESSAGE]>,
+    begin: usize,
+    end: usize,
+}
+
+impl Messages for Framed {
+    async fn send(&mut self, message: &[u8]) -> Result<()> {
+        self.out.clear();
+        self.out.extend_from_slice(&(message.len() as u32).to_le_bytes());
+        self.out.extend_from_slice(message);
+        Ok(self.stream.write_all(&self.out).await?)
+    }
+
+    async fn recv(&mut self, room: &mut [u8]) -> Result<usize> {
+        loop {
+            let there = &self.incoming[self.begin..self.end];
+            if let Some((prefix, rest)) = there.split_first_chunk::<PREFIX>() {
+                let n = u32::from_le_bytes(*prefix) as usize;
+                ensure!(n <= room.len(), "a message of {n} bytes");
+                if let Some(message) = rest.get(..n) {
+                    room[..n].copy_from_slice(message);
+                    self.begin += PREFIX + n;
+                    return Ok(n);
+                }
+            }
+            self.incoming.copy_within(self.begin..self.end, 0);
+            (self.begin, self.end) = (0, self.end - self.begin);
+            let read = self.stream.read(&mut self.incoming[self.end..]).await?;
+            ensure!(read > 0, "the connection ended");
+            self.end += read;
+        }
+    }
+}
+
+impl Bytes for TcpStream {
+    async fn put(&mut self, data: &[u8]) -> Result<()> {
+        Ok(self.write_all(data).await?)
+    }
+
+    async fn take(&mut self, room: &mut [u8]) -> Result<usize> {
+        Ok(self.read(room).await?)
+    }
+}
+
+/// Runs one end.
+pub(crate) fn run(end: &End, is_server: bool) -> Result<Measured> {
+    carrier::runtime()?.block_on(async {
+        let stream = if is_server {
+            let listener = TcpListener::bind(end.address).await.context("cannot listen")?;
+            carrier::ready()?;
+            listener.accept().await?.0
+        } else {
+            TcpStream::connect(end.address).await.context("cannot connect")?
+        };
+        stream.set_nodelay(true)?;
+        match end.test {
+            Test::Echo | Test::Rpc => {
+                let incoming = Box::new([0; 2 * MESSAGE]);
+                let framed = Framed { stream, out: Vec::new(), incoming, begin: 0, end: 0 };
+                work::messages(framed, end, is_server).await
+            }
+            Test::Write | Test::Read => work::bytes(stream, end, is_server).await,
+        }
+    })
+}
