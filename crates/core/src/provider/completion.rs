@@ -25,6 +25,12 @@ pub trait Completion {
     fn received_len(&self) -> u32 {
         if self.opcode() == WcOpcode::RECV_RDMA_WITH_IMM { 0 } else { self.byte_len() }
     }
+    /// Whether it is that of a receive, with any status; `None` if the completion does not say so for errors. The `wr_id` of a
+    /// send is never reported with `Some(true)`, nor that of a receive with `Some(false)`.
+    #[inline(always)]
+    fn is_receive(&self) -> Option<bool> {
+        None
+    }
     /// The local QP.
     fn qp_num(&self) -> u32;
     /// The sender's QP (UD).
@@ -79,6 +85,12 @@ pub trait Completion {
     }
 }
 
+/// Takes the completions of a poll. Unlike a closure, its function can be one that is always inlined.
+pub trait Visitor<Q: CompletionQueue + ?Sized> {
+    /// Takes one.
+    fn visit(&mut self, completion: &Q::Completion<'_>);
+}
+
 /// A driver's completion queue engine. No lock; see [`Locked`](crate::sync::Locked).
 pub trait CompletionQueue: Send + core::fmt::Debug {
     /// A completion where the device wrote it.
@@ -91,6 +103,12 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
     /// If `f` panics, the completion that was passed to it counts as polled. An error after one or more completions is
     /// reported by the next call, so no completion is lost.
     fn poll_each(&mut self, max: usize, f: impl FnMut(&Self::Completion<'_>)) -> Result<usize, PollError>;
+
+    /// As [`poll_each`](Self::poll_each), for a value in place of a closure.
+    #[inline]
+    fn visit(&mut self, max: usize, mut visitor: impl Visitor<Self>) -> Result<usize, PollError> {
+        self.poll_each(max, |completion| visitor.visit(completion))
+    }
 
     /// `ibv_poll_cq`: fills `wc` from the front and returns the number of completions.
     #[inline]

@@ -40,6 +40,8 @@ pub const NO_KEY: u32 = u32::MAX;
 const FREE: u64 = u64::MAX;
 const BUSY: u64 = u64::MAX - 1;
 
+/// In one cache line, if a value has at most three words.
+#[repr(align(32))]
 struct Slot<T> {
     state: AtomicU64,
     /// Initialised while the slot is occupied or busy.

@@ -14,7 +14,7 @@ use core::fmt;
 use std::collections::VecDeque;
 use uverbs_core::attr::CqInitAttr;
 use uverbs_core::error::Result;
-use uverbs_core::provider::completion::{Completion, CompletionQueue as Engine};
+use uverbs_core::provider::completion::{Completion, CompletionQueue as Engine, Visitor};
 use uverbs_core::provider::{Driver, PollError};
 use uverbs_core::sync::{Exclusive, Locked, Locking, Shared};
 use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
@@ -266,24 +266,37 @@ impl<D: Driver> Completed<D> {
     }
 }
 
-/// Passes a completion of the ring on, and returns whether it did. Those of scopes end here.
+/// Passes completions of the ring to a closure.
+struct Pass<'k, D: Driver, F> {
+    known: &'k mut Known<D>,
+    f: F,
+}
+
+impl<D: Driver, F: FnMut(Done<'_, '_, D>)> Visitor<D::CompletionQueue> for Pass<'_, D, F> {
+    #[inline(always)]
+    fn visit(&mut self, completion: &<D::CompletionQueue as Engine>::Completion<'_>) {
+        pass(self.known, completion, &mut self.f);
+    }
+}
+
+/// Passes a completion of the ring on. Those of scopes end here.
 #[inline(always)]
 fn pass<D: Driver>(
     known: &mut Known<D>,
     completion: &<D::CompletionQueue as Engine>::Completion<'_>,
     f: impl FnOnce(Done<'_, '_, D>),
-) -> bool {
+) {
     let number = completion.wr_id();
-    let Some(Entry { wr_id, held }) = known.settle(number) else { return false };
+    // The driver has the number from the receive queue if it says so.
+    let received = completion.is_receive().unwrap_or_else(|| is_receive(number));
+    let Some(Entry { wr_id, held }) = known.settle(number, received) else { return };
     // SAFETY: the entry was taken out of the slab, so this is the only copy.
     let held = unsafe { HeldOnce::new(held) };
     if held.is_scoped() {
-        finish(held, completion.status(), completion.byte_len());
-        return false;
+        return finish(held, completion.status(), completion.byte_len());
     }
     let (fields, status) = (Fields::Ring(completion), completion.status());
-    f(Done { fields, wr_id, status, received: is_receive(number), held });
-    true
+    f(Done { fields, wr_id, status, received, held });
 }
 
 /// The end of a post of a scope.
@@ -331,7 +344,9 @@ mod sealed {
 macro_rules! polling {
     ($locking:ident, [$($this:tt)*], [$($state:tt)*]) => {
         impl<D: Driver> OwnedCq<D, $locking> {
-            /// Passes up to `max` completions to `f` and returns their number.
+            /// Polls up to `max` completions, passes them to `f`, and returns the number of those that were polled. It is
+            /// greater than the number of calls of `f` if completions of [scopes](super::Scope) or
+            /// [strays](Self::strays) were among them; 0 means that the queue was empty.
             ///
             /// # Errors
             /// [`PollError::SessionOpen`] if this thread polls the queue already; otherwise those of the queue.
@@ -347,13 +362,8 @@ macro_rules! polling {
                     let mut f = f;
                     return Ok(state.deliver(max, &mut f));
                 }
-                let (known, mut others) = (&mut state.known, 0);
-                let polled = self.queue.poll_each(max, |completion| {
-                    if !pass(known, completion, &mut f) {
-                        others += 1;
-                    }
-                })?;
-                Ok(polled - others)
+                let known = &mut state.known;
+                self.queue.visit(max, Pass { known, f: &mut f })
             }
 
             /// The next completion as a value, if there is one.
@@ -363,7 +373,7 @@ macro_rules! polling {
             #[inline]
             pub fn poll_one($($this)* self) -> Result<Option<Completed<D>>, PollError> {
                 let mut completed = None;
-                self.poll_each(1, |done| completed = Some(done.complete()))?;
+                while self.poll_each(1, |done| completed = Some(done.complete()))? > 0 && completed.is_none() {}
                 Ok(completed)
             }
 
@@ -396,9 +406,7 @@ macro_rules! polling {
             fn poll_scoped(&mut self) -> Result<usize, PollError> {
                 let this = $($this)* **self;
                 let State { known, kept } = &mut *this.state.$($state)*;
-                this.queue.poll_each(16, |completion| {
-                    pass(known, completion, |done| kept.push_back(done.complete()));
-                })
+                this.queue.visit(16, Pass { known, f: |done: Done<'_, '_, D>| kept.push_back(done.complete()) })
             }
         }
     };

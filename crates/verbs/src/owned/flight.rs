@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use uverbs_core::control::slab::Slab;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::Driver;
-use uverbs_core::sync::in_flight::{Claimed, InFlight};
+use uverbs_core::sync::in_flight::InFlight;
 
 /// An entry of the slab, which owns what it holds.
 pub(super) struct Entry<D: Driver> {
@@ -48,9 +48,9 @@ pub(crate) struct Flight<D: Driver> {
     pub(super) slab: InFlight<Entry<D>>,
     /// See [`domain_of`](super::pool::domain_of).
     pub(super) domain: usize,
-    /// Of sends: the count of the first that is not known to be complete. The poller of their CQ keeps it here while it polls
-    /// other queues. A hint: any value is sound.
-    tail: AtomicU32,
+    /// Of sends: the count of the last that is known to be complete. The poller of their CQ keeps it here while it polls other
+    /// queues. A hint: any value is sound.
+    settled: AtomicU32,
     /// The number in the context's table.
     id: u64,
     /// The CQ of the completions; `None` for an SRQ, whose receives complete to the CQ of any QP.
@@ -88,6 +88,9 @@ const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 const NO_INDEX: u32 = INDEX_MASK;
 /// In a key: the queue is one of receives.
 const RECEIVES: u32 = 1 << 31;
+
+/// The count before the first.
+const NO_SEND: u32 = u32::MAX;
 
 /// The queue's part of a `wr_id`, of its number in the table.
 const fn key_of(id: u64, receives: bool) -> u32 {
@@ -135,7 +138,7 @@ impl<D: Driver> Flight<D> {
             ));
         }
         let slab = InFlight::new(slots, key_of(id, receives));
-        let flight = Arc::new(Self { slab, domain, tail: AtomicU32::new(0), id, cq });
+        let flight = Arc::new(Self { slab, domain, settled: AtomicU32::new(NO_SEND), id, cq });
         if let Some(queue) = queues.get_mut(id) {
             *queue = Arc::downgrade(&flight);
         }
@@ -145,10 +148,12 @@ impl<D: Driver> Flight<D> {
     /// The queue of no work requests.
     fn none() -> Arc<Self> {
         let slab = InFlight::new(1, NO_INDEX);
-        Arc::new(Self { slab, domain: 0, tail: AtomicU32::new(0), id: u64::MAX, cq: None })
+        Arc::new(Self { slab, domain: 0, settled: AtomicU32::new(NO_SEND), id: u64::MAX, cq: None })
     }
 
     /// Drops what was inserted from this count on.
+    #[cold]
+    #[inline(never)]
     pub(super) fn drop_from(&self, mut count: u32) {
         let end = self.slab.next_count();
         while count != end {
@@ -216,8 +221,8 @@ impl<D: Driver> Holds<D> {
 pub(super) struct Known<D: Driver> {
     /// That of the last completion, which is not in `queues`. Most completions are those of the same queue as the one before.
     current: Arc<Flight<D>>,
-    /// Its [`Flight::tail`].
-    tail: u32,
+    /// Its [`Flight::settled`].
+    settled: u32,
     /// By index.
     queues: Vec<Option<Arc<Flight<D>>>>,
     context: Arc<ContextInner<D>>,
@@ -237,7 +242,7 @@ impl<D: Driver> core::fmt::Debug for Known<D> {
 
 impl<D: Driver> Known<D> {
     pub(super) fn new(context: Arc<ContextInner<D>>, cq: u64) -> Self {
-        Self { current: Flight::none(), tail: 0, queues: Vec::new(), context, cq, strays: 0 }
+        Self { current: Flight::none(), settled: NO_SEND, queues: Vec::new(), context, cq, strays: 0 }
     }
 
     /// Completions that belong to no work request.
@@ -246,56 +251,54 @@ impl<D: Driver> Known<D> {
     }
 
     /// The entry of a completed work request. `None` for a number that no queue gave, or whose entry was taken before.
+    ///
+    /// A number of a send may be reported as that of a receive, but not the other way round: then receives that are not
+    /// complete would be taken.
     #[inline(always)]
-    pub(super) fn settle(&mut self, wr_id: u64) -> Option<Entry<D>> {
-        let mut claimed = self.current.slab.claim(wr_id);
-        if claimed.is_none() {
-            claimed = self.turn_to(wr_id);
-        }
-        let entry = claimed?.take();
-        if !is_receive(wr_id) {
-            let count = wr_id as u32;
-            if self.tail == count {
-                self.tail = self.tail.wrapping_add(1);
-            } else {
-                self.current.slab.take_range(self.tail, wr_id, Entry::release);
-                self.tail = count.wrapping_add(1);
+    pub(super) fn settle(&mut self, wr_id: u64, received: bool) -> Option<Entry<D>> {
+        // A loop and not a second `take`: then the usual path has no branch for the result of `turn_to`, which succeeds once.
+        let entry = loop {
+            match self.current.slab.take(wr_id) {
+                Some(entry) => break entry,
+                None if self.turn_to(wr_id) => {}
+                None => return None,
             }
+        };
+        if !received {
+            let count = wr_id as u32;
+            if count.wrapping_sub(1) != self.settled {
+                self.current.slab.take_range(self.settled.wrapping_add(1), wr_id, Entry::release);
+            }
+            self.settled = count;
         }
         Some(entry)
     }
 
-    /// Makes the queue of this `wr_id` the current one, and claims the entry. `None` if there is no such queue or entry.
+    /// Makes the queue of this `wr_id`, which finds no entry in the current one, the current one. `false` if it is already, or if
+    /// there is no such queue: the number is a stray.
+    #[cold]
     #[inline(never)]
-    fn turn_to(&mut self, wr_id: u64) -> Option<Claimed<'_, Entry<D>>> {
+    fn turn_to(&mut self, wr_id: u64) -> bool {
         let key = (wr_id >> 32) as u32;
         let index = (key & INDEX_MASK) as usize;
         let has_key = |flight: &mut Arc<Flight<D>>| flight.slab.key() == key;
         if self.current.slab.key() == key {
-            self.stray(wr_id);
-            return None;
+            return self.stray(wr_id);
         }
         let mut found = self.queues.get_mut(index).and_then(|queue| queue.take_if(has_key));
         if found.is_none() {
             found = self.learn(key, index);
         }
-        let Some(found) = found else {
-            self.stray(wr_id);
-            return None;
-        };
-        self.current.tail.store(self.tail, Ordering::Relaxed);
-        self.tail = found.tail.load(Ordering::Relaxed);
+        let Some(found) = found else { return self.stray(wr_id) };
+        self.current.settled.store(self.settled, Ordering::Relaxed);
+        self.settled = found.settled.load(Ordering::Relaxed);
         let last = core::mem::replace(&mut self.current, found);
         // The queue of no work requests has no place.
         if let Some(place) = self.queues.get_mut((last.slab.key() & INDEX_MASK) as usize) {
             // A newer queue may have taken the place; then the last one is destroyed.
             place.get_or_insert(last);
         }
-        let claimed = self.current.slab.claim(wr_id);
-        if claimed.is_none() {
-            self.strays += 1;
-        }
-        claimed
+        true
     }
 
     /// Finds a queue in the context's table, and makes a place for it.
@@ -321,11 +324,10 @@ impl<D: Driver> Known<D> {
         found
     }
 
-    #[cold]
-    #[inline(never)]
-    fn stray(&mut self, wr_id: u64) {
+    fn stray(&mut self, wr_id: u64) -> bool {
         self.strays += 1;
         log::debug!("a completion with wr_id {wr_id:#x}, which belongs to no work request");
+        false
     }
 }
 
@@ -366,7 +368,7 @@ mod tests {
 
         /// The user's `wr_id` of the entry that is found.
         fn report(&mut self, wr_id: u64) -> Option<u64> {
-            self.known.settle(wr_id).map(|entry| {
+            self.known.settle(wr_id, is_receive(wr_id)).map(|entry| {
                 let wr_id = entry.wr_id;
                 entry.release();
                 wr_id

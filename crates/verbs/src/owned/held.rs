@@ -12,7 +12,8 @@ use super::scope::Ticket;
 use super::window::WindowParts;
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
-use core::ptr::null_mut;
+use core::num::NonZeroUsize;
+use core::ptr::NonNull;
 use uverbs_core::provider::Driver;
 
 /// The type of the value: the low bits of the word.
@@ -39,8 +40,10 @@ const _: () = assert!(align_of::<Ticket>() > HeldKind::MASK);
 /// # Invariants
 /// The word is a pointer of a value of the type that its low bits name. One copy of it is used: [`open`](Self::open) and the
 /// functions that call it are called once for each value.
+///
+/// It is never null, so an `Option` of it is a word, too, and one of an entry of the slab is returned in registers.
 pub(super) struct Held<D: Driver> {
-    word: *mut (),
+    word: NonNull<()>,
     _driver: PhantomData<D>,
 }
 
@@ -64,12 +67,16 @@ pub(super) enum Value<D: Driver> {
 }
 
 impl<D: Driver> Held<D> {
-    /// Inline data, or none.
-    pub(super) const NOTHING: Self = Self::new(HeldKind::WINDOW, null_mut());
+    /// Inline data, or none: the kind without a pointer.
+    pub(super) const NOTHING: Self = {
+        const WORD: NonZeroUsize = NonZeroUsize::new(HeldKind::WINDOW.0).unwrap();
+        Self { word: NonNull::without_provenance(WORD), _driver: PhantomData }
+    };
 
     #[inline(always)]
-    const fn new(kind: HeldKind, at: *mut ()) -> Self {
-        Self { word: at.wrapping_byte_add(kind.0), _driver: PhantomData }
+    fn new(kind: HeldKind, at: NonNull<()>) -> Self {
+        // Or, because it can't become null: the bits are 0 in the pointer.
+        Self { word: at.map_addr(|addr| addr | kind.0), _driver: PhantomData }
     }
 
     /// A buffer; the kind is that of its access.
@@ -80,25 +87,25 @@ impl<D: Driver> Held<D> {
 
     pub(super) fn window(parts: Box<WindowParts<D>>) -> Self {
         const { assert!(align_of::<WindowParts<D>>() > HeldKind::MASK) };
-        Self::new(HeldKind::WINDOW, Box::into_raw(parts).cast())
+        Self::new(HeldKind::WINDOW, NonNull::from(Box::leak(parts)).cast())
     }
 
     pub(super) fn scoped(ticket: Ticket) -> Self {
-        Self::new(HeldKind::SCOPED, Box::into_raw(Box::new(ticket)).cast())
+        Self::new(HeldKind::SCOPED, NonNull::from(Box::leak(Box::new(ticket))).cast())
     }
 
     #[inline(always)]
     pub(super) fn is(self, kind: HeldKind) -> bool {
-        self.word.addr() & HeldKind::MASK == kind.0
+        self.word.addr().get() & HeldKind::MASK == kind.0
     }
 
     #[inline(always)]
     pub(super) fn is_scoped(self) -> bool {
-        self.word.addr() & HeldKind::SCOPED.0 != 0
+        self.word.addr().get() & HeldKind::SCOPED.0 != 0
     }
 
     fn pointer(self) -> *mut () {
-        self.word.map_addr(|addr| addr & !HeldKind::MASK)
+        self.word.as_ptr().map_addr(|addr| addr & !HeldKind::MASK)
     }
 
     /// The buffer.
@@ -108,7 +115,7 @@ impl<D: Driver> Held<D> {
     #[inline(always)]
     pub(super) unsafe fn into_buf(self, kind: HeldKind) -> RawBuf<D> {
         // SAFETY: without its kind it is the pointer of a buffer (the invariant of this type), which is not used again.
-        unsafe { RawBuf::from_pointer(self.word.wrapping_byte_sub(kind.0)) }
+        unsafe { RawBuf::from_pointer(self.word.as_ptr().wrapping_byte_sub(kind.0)) }
     }
 
     /// The value.

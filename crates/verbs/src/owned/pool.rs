@@ -352,8 +352,8 @@ unsafe fn give_back<D: Driver>(slot: NonNull<Slot<D>>) {
 
 impl<D: Driver> RawBuf<D> {
     #[inline(always)]
-    pub(super) fn into_pointer(self) -> *mut () {
-        ManuallyDrop::new(self).0.as_ptr().cast()
+    pub(super) fn into_pointer(self) -> NonNull<()> {
+        ManuallyDrop::new(self).0.cast()
     }
 
     /// # Safety
@@ -414,9 +414,11 @@ impl<D: Driver> RawBuf<D> {
     #[inline(always)]
     pub(super) fn clamp_len(&mut self, len: u32) {
         let len = len.min(self.capacity());
-        let used = Used { len, sge: self.whole().with_length(len) };
         // SAFETY: this value is the only one of its place, and `&mut self` excludes other accesses.
-        unsafe { *self.slot().used.get() = used };
+        let used = unsafe { &mut *self.slot().used.get() };
+        used.len = len;
+        // In its place: where the length is a word of the entry, only this word is written.
+        used.sge = used.sge.with_length(len);
     }
 
     pub(super) fn lkey(&self) -> u32 {

@@ -54,6 +54,8 @@ struct Undo<'q, D: Driver> {
 }
 
 impl<D: Driver> Drop for Undo<'_, D> {
+    /// Inlined, and the work is not: a drop that is a call with the address of the batch would keep the batch in memory.
+    #[inline(always)]
     fn drop(&mut self) {
         // Counts that were skipped have no values: the receives in their slots are those of an earlier lap.
         self.flight.drop_from(self.first);

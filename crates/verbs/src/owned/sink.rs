@@ -24,11 +24,24 @@ struct Undo<'q, D: Driver> {
 }
 
 impl<D: Driver> Drop for Undo<'_, D> {
+    /// Inlined, and the work is not: a drop that is a call with the address of the batch would keep the batch in memory.
+    #[inline(always)]
     fn drop(&mut self) {
-        self.flight.drop_from(self.first);
         // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
-        unsafe { self.flight.slab.retract(self.first) };
+        unsafe { undo(self.flight, self.first) };
     }
+}
+
+/// Takes back what was put into the slab from the count `first` on.
+///
+/// # Safety
+/// This thread is the only poster, and nothing from `first` on was posted.
+#[cold]
+#[inline(never)]
+unsafe fn undo<D: Driver>(flight: &Flight<D>, first: u32) {
+    flight.drop_from(first);
+    // SAFETY: the contract of this function.
+    unsafe { flight.slab.retract(first) };
 }
 
 /// A batch of work requests. Errors latch; [`complete`](Self::complete) reports them.

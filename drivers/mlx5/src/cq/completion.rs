@@ -65,6 +65,12 @@ impl Parsed {
         self.facts & PLAIN != 0
     }
 
+    /// Whether the `wr_id` is that of a receive queue.
+    #[inline(always)]
+    fn is_receive(self) -> bool {
+        self.facts & REQUESTER == 0
+    }
+
     #[inline(always)]
     fn has_csum(self) -> bool {
         self.facts & CSUM != 0
@@ -232,6 +238,10 @@ impl CompletionTrait for Completion<'_> {
     fn received_len(&self) -> u32 {
         let writes_nothing = self.parsed.tail.op_own().opcode() == MLX5_CQE_RESP_WR_IMM;
         if writes_nothing { 0 } else { self.cqe.byte_cnt() }
+    }
+    #[inline(always)]
+    fn is_receive(&self) -> Option<bool> {
+        Some(self.parsed.is_receive())
     }
     #[inline(always)]
     fn qp_num(&self) -> u32 {

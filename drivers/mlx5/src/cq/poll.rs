@@ -22,7 +22,7 @@ use super::parse::{CqeVersion, Resources};
 use super::ring::CqRing;
 use super::session::Session;
 use super::shared::{CqShared, CqWord, Entered};
-use super::sink::{Call, Fill, Sink};
+use super::sink::{Call, Fill, Sink, Visit};
 use super::state::{CqState, INDEX_MASK};
 use crate::doorbell::ArmRegister;
 use crate::memory::dbrec::{DbRec, DbWord};
@@ -34,7 +34,7 @@ use std::sync::Arc;
 use uverbs_core::attr::WcExFlags;
 use uverbs_core::kernel::QueueAccess;
 use uverbs_core::provider::PollError;
-use uverbs_core::provider::completion::CompletionQueue as CompletionQueueTrait;
+use uverbs_core::provider::completion::{CompletionQueue as CompletionQueueTrait, Visitor};
 use uverbs_core::sync::barrier;
 use uverbs_core::wc::WorkCompletion;
 use uverbs_mlx5_hw::doorbell::{CqDoorbell, MLX5_CQ_DB_REQ_NOT, MLX5_CQ_DB_REQ_NOT_SOL};
@@ -497,6 +497,11 @@ impl CompletionQueueTrait for CompletionQueue {
     #[inline]
     fn poll_each(&mut self, max: usize, f: impl FnMut(&Completion<'_>)) -> Result<usize, PollError> {
         self.poll(max, Call(f))
+    }
+
+    #[inline]
+    fn visit(&mut self, max: usize, visitor: impl Visitor<Self>) -> Result<usize, PollError> {
+        self.poll(max, Visit(visitor))
     }
 
     #[inline]

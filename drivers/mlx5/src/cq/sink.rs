@@ -4,7 +4,9 @@
 // UNSAFETY: takes an initialised array for an uninitialised one, so that both are filled by the same code.
 
 use super::completion::Completion;
+use super::poll::CompletionQueue;
 use core::mem::MaybeUninit;
+use uverbs_core::provider::completion::Visitor;
 use uverbs_core::wc::WorkCompletion;
 
 /// Receives the completions of a poll.
@@ -90,6 +92,31 @@ impl<F: FnMut(&Completion<'_>)> Sink for Call<F> {
     fn take_other(&mut self, completion: &Completion<'_>) {
         call_other(&mut self.0, completion);
     }
+}
+
+/// Passes completions to a visitor.
+pub(super) struct Visit<V>(pub(super) V);
+
+impl<V: Visitor<CompletionQueue>> Sink for Visit<V> {
+    const IS_USER_CODE: bool = true;
+    #[inline(always)]
+    fn take(&mut self, completion: &Completion<'_>) {
+        self.0.visit(completion);
+    }
+    #[inline(always)]
+    fn take_responder(&mut self, completion: &Completion<'_>) {
+        self.0.visit(completion);
+    }
+    #[inline(always)]
+    fn take_other(&mut self, completion: &Completion<'_>) {
+        visit_other(&mut self.0, completion);
+    }
+}
+
+/// Not inlined, so that the code around the fast paths stays small.
+#[inline(never)]
+fn visit_other<V: Visitor<CompletionQueue>>(visitor: &mut V, completion: &Completion<'_>) {
+    visitor.visit(completion);
 }
 
 /// Not inlined, so that the code around the fast paths stays small.
