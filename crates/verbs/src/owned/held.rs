@@ -7,9 +7,11 @@
 #![expect(unsafe_code)]
 // UNSAFETY: converts values to words and back.
 
-use super::pool::RawBuf;
+use super::list::ListParts;
+use super::pool::{Access, RawBuf, Unmapped};
 use super::scope::Ticket;
 use super::window::WindowParts;
+use crate::mr::{Exposed, Private};
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use core::num::NonZeroUsize;
@@ -29,7 +31,11 @@ impl HeldKind {
     const WINDOW: Self = Self(3);
     /// A [`Ticket`]: memory that a scope borrows. The only one with this bit.
     const SCOPED: Self = Self(4);
-    const MASK: usize = 7;
+    /// Lists, by the kind of the access to their buffers.
+    pub(super) const PRIVATE_LIST: Self = Self(8);
+    pub(super) const EXPOSED_LIST: Self = Self(9);
+    pub(super) const UNMAPPED_LIST: Self = Self(10);
+    const MASK: usize = 15;
 }
 
 // The values that the pointers are to leave the bits free.
@@ -64,6 +70,9 @@ pub(super) enum Value<D: Driver> {
     Buf(#[expect(dead_code, reason = "buffers are dropped here, or taken by `into_buf`")] RawBuf<D>),
     Window(Box<WindowParts<D>>),
     Scoped(Box<Ticket>),
+    PrivateList(Box<ListParts<D, Private>>),
+    ExposedList(Box<ListParts<D, Exposed>>),
+    UnmappedList(Box<ListParts<D, Unmapped>>),
 }
 
 impl<D: Driver> Held<D> {
@@ -88,6 +97,12 @@ impl<D: Driver> Held<D> {
     pub(super) fn window(parts: Box<WindowParts<D>>) -> Self {
         const { assert!(align_of::<WindowParts<D>>() > HeldKind::MASK) };
         Self::new(HeldKind::WINDOW, NonNull::from(Box::leak(parts)).cast())
+    }
+
+    /// A list; the kind is that of the access to its buffers.
+    pub(super) fn list<A: Access>(kind: HeldKind, parts: Box<ListParts<D, A>>) -> Self {
+        const { assert!(align_of::<ListParts<D, A>>() > HeldKind::MASK) };
+        Self::new(kind, NonNull::from(Box::leak(parts)).cast())
     }
 
     pub(super) fn scoped(ticket: Ticket) -> Self {
@@ -124,19 +139,22 @@ impl<D: Driver> Held<D> {
     /// The word is not used again.
     pub(super) unsafe fn open(self) -> Value<D> {
         let pointer = self.pointer();
-        if self.is_scoped() {
+        match HeldKind(self.word.addr().get() & HeldKind::MASK) {
+            HeldKind::WINDOW if pointer.is_null() => Value::Nothing,
+            // SAFETY: `window` made the pointer from a box (the invariant of this type), which is used once (the contract).
+            HeldKind::WINDOW => Value::Window(unsafe { Box::from_raw(pointer.cast()) }),
             // SAFETY: `scoped` made the pointer from a box (the invariant of this type), which is used once (the contract).
-            return Value::Scoped(unsafe { Box::from_raw(pointer.cast()) });
-        }
-        if !self.is(HeldKind::WINDOW) {
+            HeldKind::SCOPED => Value::Scoped(unsafe { Box::from_raw(pointer.cast()) }),
+            // SAFETY: `list` made the pointer from a box of buffers with this access (the invariant of this type), which is used
+            // once (the contract).
+            HeldKind::PRIVATE_LIST => Value::PrivateList(unsafe { Box::from_raw(pointer.cast()) }),
+            // SAFETY: as above.
+            HeldKind::EXPOSED_LIST => Value::ExposedList(unsafe { Box::from_raw(pointer.cast()) }),
+            // SAFETY: as above.
+            HeldKind::UNMAPPED_LIST => Value::UnmappedList(unsafe { Box::from_raw(pointer.cast()) }),
             // SAFETY: the other kinds are those of buffers, and the word is not used again (the contract of this function).
-            return Value::Buf(unsafe { RawBuf::from_pointer(pointer) });
+            _ => Value::Buf(unsafe { RawBuf::from_pointer(pointer) }),
         }
-        if pointer.is_null() {
-            return Value::Nothing;
-        }
-        // SAFETY: `window` made the pointer from a box (the invariant of this type), which is used once (the contract).
-        Value::Window(unsafe { Box::from_raw(pointer.cast()) })
     }
 
     /// Drops the value: a buffer goes back to its pool.

@@ -158,6 +158,7 @@
 mod cq;
 mod flight;
 mod held;
+mod list;
 mod memory;
 mod pool;
 mod qp;
@@ -171,6 +172,7 @@ mod window;
 pub use crate::mr::{Exposed, Private};
 pub use cq::{Completed, Done, OwnedCq, ScopePoll};
 pub(crate) use flight::{Flights, Holds};
+pub use list::{BufList, MAX_BUFS, Memory};
 pub use memory::PageSize;
 pub use pool::{Access, Buf, Pool, PoolBuilder, Unmapped};
 pub use qp::{Halves, OwnedQp, OwnedQpBuilder};

@@ -5,7 +5,8 @@
 
 use super::flight::{Entry, Flight, QueueKind};
 use super::held::Held;
-use super::pool::{Access, Buf, domain_of};
+use super::list::Memory;
+use super::pool::domain_of;
 use super::rejected::{Rejected, reject};
 use crate::pd::ProtectionDomain;
 use crate::qp::RecvQueue;
@@ -23,25 +24,25 @@ use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
 /// # Safety
 /// This thread is the only poster: it has borrowed the queue exclusively, or holds its lock.
 #[inline(always)]
-unsafe fn post<D: Driver, Q: Engine<Sge = D::Sge>, A: Access>(
+unsafe fn post<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
     engine: &mut Q,
     flight: &Flight<D>,
     wr_id: u64,
-    buf: Buf<D, A>,
-) -> Result<(), Rejected<Buf<D, A>>> {
-    let refuse = |error, buf| Err(Rejected { error, returned: Some(buf) });
-    if buf.raw().domain() != flight.domain {
-        return refuse(PostError::InvalidArgument, buf);
+    data: B,
+) -> Result<(), Rejected<B>> {
+    let refuse = |error, data| Err(Rejected { error, returned: Some(data) });
+    if data.domain() != flight.domain {
+        return refuse(PostError::InvalidArgument, data);
     }
-    let sge = buf.raw().whole();
+    let sges = data.whole();
     // SAFETY: the contract of this function.
     let Some(vacant) = (unsafe { flight.slab.vacant_anywhere() }) else {
-        return refuse(PostError::QueueFull, buf);
+        return refuse(PostError::QueueFull, data);
     };
-    let number = vacant.fill(Entry { wr_id, held: buf.into_held() });
-    // SAFETY: the entry names the bytes of the buffer, whose pool keeps them registered and alive. The slab owns the buffer
+    let number = vacant.fill(Entry { wr_id, held: data.lend() });
+    // SAFETY: the entries name the bytes of the buffers, whose pools keep them registered and alive. The slab owns the buffers
     // until the receive is known to be complete, or until the post fails.
-    match unsafe { engine.post(number, &[sge]) } {
+    match unsafe { engine.post(number, sges.as_ref()) } {
         Ok(()) => Ok(()),
         Err(error) => Err(reject(flight, number, error)),
     }
@@ -86,22 +87,22 @@ impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> OwnedRecvBatch<'q, D, Q> {
 
     /// Adds one receive.
     #[inline(always)]
-    pub fn push<A: Access>(&mut self, wr_id: u64, buf: Buf<D, A>) {
+    pub fn push<B: Memory<D>>(&mut self, wr_id: u64, data: B) {
         let flight = self.undo.flight;
-        if buf.raw().domain() != flight.domain {
+        if data.domain() != flight.domain {
             self.error.get_or_insert(PostError::InvalidArgument);
             return;
         }
-        let sge = buf.raw().whole();
+        let sges = data.whole();
         // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
         let Some(vacant) = (unsafe { flight.slab.vacant_anywhere() }) else {
             self.error.get_or_insert(PostError::QueueFull);
             return;
         };
-        let number = vacant.fill(Entry { wr_id, held: buf.into_held() });
-        // SAFETY: the entry names the bytes of the buffer, whose pool keeps them registered and alive. The slab owns the buffer
-        // until the receive is known to be complete, or until the batch is dropped unposted.
-        unsafe { self.inner.push(number, &[sge]) }
+        let number = vacant.fill(Entry { wr_id, held: data.lend() });
+        // SAFETY: the entries name the bytes of the buffers, whose pools keep them registered and alive. The slab owns the
+        // buffers until the receive is known to be complete, or until the batch is dropped unposted.
+        unsafe { self.inner.push(number, sges.as_ref()) }
     }
 
     /// Makes all of it visible to the device; or, if any receive was wrong, drops all and reports the first error.
@@ -213,15 +214,15 @@ pub struct OwnedRecvGuard<'q, D: Driver, Q> {
 macro_rules! posting {
     ($([$($generics:tt)*] $this:ty, $engine:ty, $mutable:ident;)*) => {$(
         impl<$($generics)*> $this {
-            /// Posts one receive; the device may write the whole capacity of the buffer.
+            /// Posts one receive; the device may write the whole capacity of the buffer, or of each buffer of a list.
             ///
             /// # Errors
             /// [`PostError::QueueFull`], [`PostError::InvalidArgument`] for a buffer of another domain, or an error of the queue.
             #[inline(always)]
-            pub fn post<A: Access>(&mut self, wr_id: u64, buf: Buf<D, A>) -> Result<(), Rejected<Buf<D, A>>> {
+            pub fn post<B: Memory<D>>(&mut self, wr_id: u64, data: B) -> Result<(), Rejected<B>> {
                 let engine = self.$mutable();
                 // SAFETY: `self`, which is the queue or its locked guard, is borrowed exclusively.
-                unsafe { post(engine.0, engine.1, wr_id, buf) }
+                unsafe { post(engine.0, engine.1, wr_id, data) }
             }
 
             /// Opens a batch of receives: nothing is visible to the device before [`OwnedRecvBatch::complete`]; a drop aborts

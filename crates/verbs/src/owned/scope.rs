@@ -87,7 +87,10 @@ struct Report {
 const UNKNOWN: u32 = u32::MAX;
 
 /// What the slab holds for a post of a scope: the scope waits until it is dropped.
+///
+/// Aligned so that the low bits of its address are free for the kind, see [`Held`](super::held::Held).
 #[derive(Debug)]
+#[repr(align(16))]
 pub(super) struct Ticket {
     pending: Arc<Pending>,
     report: Arc<Report>,

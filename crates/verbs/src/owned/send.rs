@@ -9,6 +9,7 @@
 
 use super::flight::Flight;
 use super::held::Held;
+use super::list::Memory;
 use super::pool::{Access, Buf};
 use super::rejected::sealed::Lend as _;
 use super::sink::{Once, OwnedBatch, Push, Sink};
@@ -171,18 +172,18 @@ impl<S: Sink<D>, D: Driver, T, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
         self
     }
 
-    /// Posts the bytes of a buffer.
+    /// Posts the bytes of a buffer or of a list.
     #[inline(always)]
-    fn put<K: Access, O: Operation<Remote = D::Remote>>(self, op: O, buf: Buf<D, K>) -> S::Out<Buf<D, K>> {
+    fn put<O: Operation<Remote = D::Remote>, B: Memory<D>>(self, op: O, data: B) -> S::Out<B> {
         let Self { sink, wr_id, flags, to, .. } = self;
-        if buf.raw().domain() != sink.domain() {
-            return sink.refuse(PostError::InvalidArgument, buf);
+        if data.domain() != sink.domain() {
+            return sink.refuse(PostError::InvalidArgument, data);
         }
-        let sge = buf.raw().sge();
-        // SAFETY: the entry names bytes of the buffer, whose pool keeps them registered and alive. The slab owns the buffer until
-        // the work request is known to be complete, so this process does not access it (a private one), or accesses it by
-        // copies only (an exposed one).
-        unsafe { sink.put::<Buf<D, K>, _, _, _>((wr_id, flags), to, op, &[sge], buf.into_held()) }
+        let sges = data.used();
+        // SAFETY: the entries name bytes of the buffers, whose pools keep them registered and alive. The slab owns the buffers
+        // until the work request is known to be complete, so this process does not access them (private ones), or accesses them
+        // by copies only (exposed ones).
+        unsafe { sink.put::<B, _, _, _>((wr_id, flags), to, op, sges.as_ref(), data.lend()) }
     }
 
     #[inline(always)]
@@ -211,8 +212,8 @@ impl<S: Sink<D>, D: Driver, T, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
 impl<S: Sink<D>, D: Driver, T: Sends, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
     /// `IBV_WR_SEND`.
     #[inline(always)]
-    pub fn send<K: Access>(self, buf: Buf<D, K>) -> S::Out<Buf<D, K>> {
-        self.put(op::Send::new(), buf)
+    pub fn send<B: Memory<D>>(self, data: B) -> S::Out<B> {
+        self.put(op::Send::new(), data)
     }
 
     /// `IBV_WR_SEND` of bytes that are copied during the call.
@@ -225,8 +226,8 @@ impl<S: Sink<D>, D: Driver, T: Sends, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
 impl<S: Sink<D>, D: Driver, T: SendsImm, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
     /// `IBV_WR_SEND_WITH_IMM`: the immediate arrives in the peer's completion.
     #[inline(always)]
-    pub fn send_imm<K: Access>(self, buf: Buf<D, K>, imm: ImmData) -> S::Out<Buf<D, K>> {
-        self.put(op::SendImm::new(imm), buf)
+    pub fn send_imm<B: Memory<D>>(self, data: B, imm: ImmData) -> S::Out<B> {
+        self.put(op::SendImm::new(imm), data)
     }
 
     /// `IBV_WR_SEND_WITH_IMM` of bytes that are copied during the call.
@@ -238,8 +239,8 @@ impl<S: Sink<D>, D: Driver, T: SendsImm, A: Address<D::Ah>> OwnedWr<S, D, T, A> 
 
 /// The address of `len` bytes of a peer's memory.
 #[inline(always)]
-fn remote<R: WireRemote>(at: &RemoteRegion, len: usize) -> Result<R, PostError> {
-    if len as u64 > at.len() {
+fn remote<R: WireRemote>(at: &RemoteRegion, len: u64) -> Result<R, PostError> {
+    if len > at.len() {
         return Err(PostError::InvalidLength);
     }
     Ok(R::new(at.addr(), at.rkey()))
@@ -248,24 +249,24 @@ fn remote<R: WireRemote>(at: &RemoteRegion, len: usize) -> Result<R, PostError> 
 impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
     /// `IBV_WR_SEND_WITH_INV`: the peer's `rkey` is invalidated when the message arrives.
     #[inline(always)]
-    pub fn send_inv<K: Access>(self, buf: Buf<D, K>, rkey: u32) -> S::Out<Buf<D, K>> {
-        self.put(op::SendInv::new(rkey), buf)
+    pub fn send_inv<B: Memory<D>>(self, data: B, rkey: u32) -> S::Out<B> {
+        self.put(op::SendInv::new(rkey), data)
     }
 
     /// `IBV_WR_RDMA_WRITE` to the front of `to`. [`PostError::InvalidLength`] if it is shorter.
     #[inline(always)]
-    pub fn write<K: Access>(self, buf: Buf<D, K>, to: &RemoteRegion) -> S::Out<Buf<D, K>> {
-        let len = buf.raw().len();
-        match remote(to, len as usize) {
-            Ok(to) => self.put(op::Write::new(to), buf),
-            Err(error) => self.sink.refuse(error, buf),
+    pub fn write<B: Memory<D>>(self, data: B, to: &RemoteRegion) -> S::Out<B> {
+        let len = data.bytes();
+        match remote(to, len) {
+            Ok(to) => self.put(op::Write::new(to), data),
+            Err(error) => self.sink.refuse(error, data),
         }
     }
 
     /// `IBV_WR_RDMA_WRITE` of bytes that are copied during the call.
     #[inline(always)]
     pub fn write_inline(self, data: &[u8], to: &RemoteRegion) -> S::Plain {
-        match remote(to, data.len()) {
+        match remote(to, data.len() as u64) {
             Ok(to) => self.put_inline(op::Write::new(to), data),
             Err(error) => self.sink.refuse_plain(error),
         }
@@ -273,18 +274,18 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
 
     /// `IBV_WR_RDMA_WRITE_WITH_IMM`: consumes a receive of the peer and arrives in its completion.
     #[inline(always)]
-    pub fn write_imm<K: Access>(self, buf: Buf<D, K>, to: &RemoteRegion, imm: ImmData) -> S::Out<Buf<D, K>> {
-        let len = buf.raw().len();
-        match remote(to, len as usize) {
-            Ok(to) => self.put(op::WriteImm::new(to, imm), buf),
-            Err(error) => self.sink.refuse(error, buf),
+    pub fn write_imm<B: Memory<D>>(self, data: B, to: &RemoteRegion, imm: ImmData) -> S::Out<B> {
+        let len = data.bytes();
+        match remote(to, len) {
+            Ok(to) => self.put(op::WriteImm::new(to, imm), data),
+            Err(error) => self.sink.refuse(error, data),
         }
     }
 
     /// `IBV_WR_RDMA_WRITE_WITH_IMM` of bytes that are copied during the call.
     #[inline(always)]
     pub fn write_imm_inline(self, data: &[u8], to: &RemoteRegion, imm: ImmData) -> S::Plain {
-        match remote(to, data.len()) {
+        match remote(to, data.len() as u64) {
             Ok(to) => self.put_inline(op::WriteImm::new(to, imm), data),
             Err(error) => self.sink.refuse_plain(error),
         }
@@ -309,11 +310,11 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
 impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
     /// `IBV_WR_RDMA_READ` of as many bytes as the buffer's length from the front of `from`.
     #[inline(always)]
-    pub fn read<K: Access>(self, buf: Buf<D, K>, from: &RemoteRegion) -> S::Out<Buf<D, K>> {
-        let len = buf.raw().len();
-        match remote(from, len as usize) {
-            Ok(from) => self.put(op::Read::new(from), buf),
-            Err(error) => self.sink.refuse(error, buf),
+    pub fn read<B: Memory<D>>(self, data: B, from: &RemoteRegion) -> S::Out<B> {
+        let len = data.bytes();
+        match remote(from, len) {
+            Ok(from) => self.put(op::Read::new(from), data),
+            Err(error) => self.sink.refuse(error, data),
         }
     }
 

@@ -20,6 +20,9 @@ use uverbs_core::provider::op::MwBind;
 use uverbs_core::wc::WcStatus;
 
 /// The parts of a window. The order of the fields is that of their drops: the key ends before the buffer is given back.
+///
+/// Aligned so that the low bits of its address are free for the kind, see [`Held`].
+#[repr(align(16))]
 pub(super) struct WindowParts<D: Driver> {
     window: MemoryWindow<D>,
     buf: RawBuf<D>,

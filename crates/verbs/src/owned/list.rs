@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Lists of buffers: a work request gathers from several buffers, or scatters to them.
+//!
+//! The list is made once and goes round as a single buffer does, so a post of it allocates nothing: the slab of the queue gets
+//! the pointer of the list.
+
+use super::held::Held;
+use super::pool::{Access, Buf};
+use super::rejected::{Lend, sealed as lend};
+use core::fmt;
+use core::ops::{Deref, DerefMut};
+use uverbs_core::provider::Driver;
+
+/// The maximum number of buffers in a list. The devices of this crate's drivers have at most 32 entries in a work request.
+pub const MAX_BUFS: usize = 32;
+
+/// The buffers of a list. Aligned so that the low bits of its address are free for the kind, see [`Held`].
+#[repr(align(16))]
+pub(super) struct ListParts<D: Driver, A: Access> {
+    bufs: Vec<Buf<D, A>>,
+}
+
+/// Buffers of one protection domain that a work request uses together: a send or a write gathers from them in their order, a read
+/// or a receive scatters to them.
+///
+/// It is a slice of its [`Buf`]s while it is owned. After a receive each buffer has the length of its part of the message. A
+/// queue refuses a list that is longer than its `max_send_sge` or `max_recv_sge`, and one without buffers.
+///
+/// ```
+/// # use uverbs::owned::{BufList, OwnedQp, Pool};
+/// # use uverbs::{Driver, Rc};
+/// # fn send<D: Driver>(qp: &mut OwnedQp<D, Rc>, pool: &Pool<D>) -> Option<()> {
+/// let (mut header, mut body) = (pool.get()?, pool.get()?);
+/// header.fill(b"length: 4;").ok()?;
+/// body.fill(b"body").ok()?;
+/// qp.sq().post(1).signaled().send(BufList::from([header, body])).ok()?;
+/// # Some(())
+/// # }
+/// ```
+pub struct BufList<D: Driver, A: Access = super::Private> {
+    parts: Box<ListParts<D, A>>,
+}
+
+impl<D: Driver, A: Access> fmt::Debug for BufList<D, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl<D: Driver, A: Access> Default for BufList<D, A> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<D: Driver, A: Access> BufList<D, A> {
+    /// An empty list.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { parts: Box::new(ListParts { bufs: Vec::new() }) }
+    }
+
+    /// Adds a buffer.
+    ///
+    /// # Errors
+    /// The buffer, if the list has [`MAX_BUFS`].
+    pub fn push(&mut self, buf: Buf<D, A>) -> Result<(), Buf<D, A>> {
+        if self.len() == MAX_BUFS {
+            return Err(buf);
+        }
+        self.parts.bufs.push(buf);
+        Ok(())
+    }
+
+    /// Takes the last buffer out.
+    pub fn pop(&mut self) -> Option<Buf<D, A>> {
+        self.parts.bufs.pop()
+    }
+
+    /// Takes all buffers out; the list can be filled again.
+    pub fn drain(&mut self) -> impl Iterator<Item = Buf<D, A>> {
+        self.parts.bufs.drain(..)
+    }
+
+    /// The sum of the lengths of the buffers.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.iter().map(|buf| buf.len() as u64).sum()
+    }
+}
+
+impl<D: Driver, A: Access, const N: usize> From<[Buf<D, A>; N]> for BufList<D, A> {
+    fn from(bufs: [Buf<D, A>; N]) -> Self {
+        const { assert!(N <= MAX_BUFS, "a list has at most MAX_BUFS buffers") };
+        Self { parts: Box::new(ListParts { bufs: bufs.into() }) }
+    }
+}
+
+impl<D: Driver, A: Access> Deref for BufList<D, A> {
+    type Target = [Buf<D, A>];
+    fn deref(&self) -> &[Buf<D, A>] {
+        &self.parts.bufs
+    }
+}
+
+impl<D: Driver, A: Access> DerefMut for BufList<D, A> {
+    fn deref_mut(&mut self) -> &mut [Buf<D, A>] {
+        &mut self.parts.bufs
+    }
+}
+
+impl<D: Driver, A: Access> IntoIterator for BufList<D, A> {
+    type Item = Buf<D, A>;
+    type IntoIter = std::vec::IntoIter<Buf<D, A>>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.parts.bufs.into_iter()
+    }
+}
+
+impl<D: Driver, A: Access> Lend<D> for BufList<D, A> {}
+#[expect(private_interfaces, reason = "only this crate implements it")]
+impl<D: Driver, A: Access> lend::Lend<D> for BufList<D, A> {
+    fn lend(self) -> Held<D> {
+        A::hold_list(self.parts)
+    }
+    #[expect(unsafe_code, reason = "takes the value out of the word")]
+    unsafe fn give_back(held: Held<D>) -> Option<Self> {
+        // SAFETY: the contract of this function.
+        A::list(unsafe { held.open() }).map(|parts| Self { parts })
+    }
+    fn received(&mut self, mut len: u32) {
+        for buf in &mut *self.parts.bufs {
+            buf.clamp_len(len);
+            len -= buf.len() as u32;
+        }
+    }
+}
+
+/// Registered memory that a work request can use: a [`Buf`] or a [`BufList`].
+pub trait Memory<D: Driver>: Lend<D> + sealed::Memory<D> {}
+
+pub(super) mod sealed {
+    use uverbs_core::provider::Driver;
+
+    pub trait Memory<D: Driver> {
+        /// Entries of a work request.
+        type Sges: AsRef<[D::Sge]>;
+        /// The identity of its protection domain; 0, which no queue has, if there is none.
+        fn domain(&self) -> usize;
+        /// The bytes that are used.
+        fn bytes(&self) -> u64;
+        /// The entries of the bytes that are used.
+        fn used(&self) -> Self::Sges;
+        /// The entries of the capacity.
+        fn whole(&self) -> Self::Sges;
+    }
+}
+
+impl<D: Driver, A: Access> Memory<D> for Buf<D, A> {}
+impl<D: Driver, A: Access> sealed::Memory<D> for Buf<D, A> {
+    type Sges = [D::Sge; 1];
+    #[inline(always)]
+    fn domain(&self) -> usize {
+        self.raw().domain()
+    }
+    #[inline(always)]
+    fn bytes(&self) -> u64 {
+        self.raw().len().into()
+    }
+    #[inline(always)]
+    fn used(&self) -> [D::Sge; 1] {
+        [self.raw().sge()]
+    }
+    #[inline(always)]
+    fn whole(&self) -> [D::Sge; 1] {
+        [self.raw().whole()]
+    }
+}
+
+impl<D: Driver, A: Access> Memory<D> for BufList<D, A> {}
+impl<D: Driver, A: Access> sealed::Memory<D> for BufList<D, A> {
+    type Sges = Sges<D::Sge>;
+    fn domain(&self) -> usize {
+        let mut domains = self.iter().map(|buf| buf.raw().domain());
+        match domains.next() {
+            Some(first) if domains.all(|domain| domain == first) => first,
+            _ => 0,
+        }
+    }
+    fn bytes(&self) -> u64 {
+        self.total()
+    }
+    fn used(&self) -> Sges<D::Sge> {
+        Sges::new(self.iter().map(|buf| buf.raw().sge()))
+    }
+    fn whole(&self) -> Sges<D::Sge> {
+        Sges::new(self.iter().map(|buf| buf.raw().whole()))
+    }
+}
+
+/// The entries of a list, copied: as soon as the work request is posted, a poll of another thread can free the list.
+#[derive(Clone, Copy, Debug)]
+pub struct Sges<S> {
+    /// `None` if there are none.
+    sges: Option<[S; MAX_BUFS]>,
+    len: usize,
+}
+
+impl<S> AsRef<[S]> for Sges<S> {
+    fn as_ref(&self) -> &[S] {
+        self.sges.as_ref().and_then(|sges| sges.get(..self.len)).unwrap_or_default()
+    }
+}
+
+impl<S: Copy> Sges<S> {
+    fn new(mut sges: impl ExactSizeIterator<Item = S>) -> Self {
+        let len = sges.len();
+        let sges = sges.next().map(|first| {
+            let mut copied = [first; MAX_BUFS];
+            copied.iter_mut().skip(1).zip(sges).for_each(|(place, sge)| *place = sge);
+            copied
+        });
+        Self { sges, len }
+    }
+}
