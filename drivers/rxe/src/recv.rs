@@ -128,6 +128,14 @@ impl<B: FlushBell> RecvQueueTrait for RecvQueue<B> {
         Batch { queue: self, cursor }
     }
 
+    /// The kernel copies a receive of a shared queue when a message arrives, and then advances the index of the consumer
+    /// (`get_srq_wqe()`).
+    fn untaken(&self) -> Option<(u32, u32)> {
+        let ring = self.ring.ring();
+        let consumer = ring.consumer();
+        Some((ring.producer().wrapping_sub(consumer) & ring.mask(), consumer))
+    }
+
     #[inline]
     unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
         // SAFETY: `list` fulfils the contract of `RecvQueue::post_recv`, which is also that of `list::post_recv`.

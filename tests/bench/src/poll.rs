@@ -102,6 +102,11 @@ pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
                 arrived();
             });
             if matches!(source, Source::Sends | Source::Receives(Kind::Responder)) {
+                let mut kept = Kept::new(matches!(source, Source::Receives(_)));
+                rows.add("typed", &format!("poll {name}, kept"), batch, CHUNK, move || {
+                    fill();
+                    kept.poll(&mut w.send_cq.borrow_mut().queue, batch);
+                });
                 rows.add("typed", &format!("poll {name}, array"), batch, CHUNK, move || {
                     fill();
                     array(&mut w.send_cq.borrow_mut(), batch);
@@ -145,6 +150,70 @@ fn polls_each<L: Face>(queue: &mut CompletionQueue<Mlx5, L>, batch: usize, ops: 
         polled += batch;
     }
     (n, sum)
+}
+
+/// A buffer in a table of the program, by `wr_id`.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    at: usize,
+    capacity: u32,
+    len: u32,
+}
+
+/// A program that keeps its buffers by itself: it finds the buffer of each completion by the `wr_id`, and passes it on with its
+/// length. For comparison with queues that own their buffers.
+struct Kept {
+    received: bool,
+    places: Box<[Place; CHUNK as usize]>,
+    back: Box<[Place; CHUNK as usize]>,
+}
+
+impl Kept {
+    fn new(received: bool) -> Self {
+        let place = Place { at: 0, capacity: 64, len: 64 };
+        Self { received, places: Box::new([place; _]), back: Box::new([place; _]) }
+    }
+
+    /// Measures polls of a chunk.
+    fn poll<L: Face>(&mut self, queue: &mut CompletionQueue<Mlx5, L>, batch: u32) {
+        let Self { received, places, back } = self;
+        let n = measured(|| match *received {
+            true => {
+                polls_kept::<L, true>(queue, black_box(batch as usize), black_box(&**places), &mut **back)
+            }
+            false => {
+                polls_kept::<L, false>(queue, black_box(batch as usize), black_box(&**places), &mut **back)
+            }
+        });
+        black_box(back.iter().fold(0, |sum, place| sum + place.at + place.len as usize));
+        assert_eq!(n, CHUNK as usize);
+    }
+}
+
+#[inline(never)]
+fn polls_kept<L: Face, const RECEIVED: bool>(
+    queue: &mut CompletionQueue<Mlx5, L>,
+    batch: usize,
+    places: &[Place],
+    back: &mut [Place],
+) -> usize {
+    let (mut sum, mut polled, mut n) = (0, 0, 0);
+    let mut slots = back.iter_mut();
+    while polled < CHUNK as usize {
+        let poll = L::poll_each(queue, batch, |wc| {
+            sum += wc.wr_id() + u64::from(wc.status().0);
+            if let (Some(place), Some(slot)) = (places.get(wc.wr_id() as usize), slots.next()) {
+                *slot = *place;
+                if RECEIVED && wc.status().is_success() {
+                    slot.len = wc.received_len().min(place.capacity);
+                }
+            }
+        });
+        n += poll.unwrap_or_else(ok);
+        polled += batch;
+    }
+    black_box(sum);
+    n
 }
 
 /// Measures polls of `ops` completions as C does it.

@@ -39,6 +39,12 @@ pub trait RecvQueue: Send + core::fmt::Debug {
     /// - Every entry's memory stays registered and alive, and is not accessed, until its WR is known to be complete.
     unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>>;
 
+    /// Of a shared queue: the number of published receives that the device has not taken, and a position that changes when it
+    /// takes one. `None` if the device does not show it.
+    fn untaken(&self) -> Option<(u32, u32)> {
+        None
+    }
+
     /// The errno that the raw face reports. It depends on the driver if the C providers differ (`docs/src/reference/semantics.md`).
     #[must_use]
     fn errno(error: PostError) -> Errno {

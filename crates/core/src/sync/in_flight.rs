@@ -96,6 +96,20 @@ impl<T> InFlight<T> {
         self.slots.len()
     }
 
+    /// The number of values. Other threads may change it at any time: a value that is in the slab during the whole call is
+    /// counted.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        // Acquire, so that what the caller does next is not before: it compares the number with another.
+        self.slots.iter().filter(|slot| slot.state.load(Ordering::Acquire) != FREE).count()
+    }
+
+    /// Whether there are no values, as [`len`](Self::len).
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The upper half of its numbers.
     #[inline(always)]
     #[must_use]
@@ -347,12 +361,12 @@ mod tests {
         let slab = InFlight::new(3, 5);
         assert_eq!(slab.capacity(), 4);
         let number = insert(&slab, "a").unwrap();
-        assert_eq!(number, 5 << 32);
+        assert_eq!((number, slab.len()), (5 << 32, 1));
         for other in [number + 4, 0, 4 << 32, number | 1 << 63, u64::MAX, u64::MAX - 1, u64::MAX - 4] {
             assert_eq!(slab.take(other), None, "{other:#x}");
         }
         assert_eq!(slab.take(number), Some("a"));
-        assert_eq!(slab.take(number), None);
+        assert_eq!((slab.take(number), slab.is_empty()), (None, true));
     }
 
     #[test]

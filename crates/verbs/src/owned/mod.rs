@@ -78,6 +78,7 @@
 //! | [`PoolBuilder::exposed`] | for peers, too: copies in and out. [`Window`]s open single buffers, and close them again |
 //! | [`ProtectionDomain::dmabuf_pool`](crate::ProtectionDomain::dmabuf_pool) | of another device: not readable here |
 //! | [`PoolBuilder::pages`], [`PoolBuilder::numa_node`] | huge pages, a NUMA node |
+//! | [`BufList`] | several buffers, which one work request gathers from or scatters to |
 //! | [`OwnedQp::scope`] | memory that the caller borrows, for large or rare transfers |
 //! | inline sends | bytes that are copied by the post |
 //!
@@ -85,8 +86,8 @@
 //! The device uses the memory of a work request until the work request is complete. So each queue has a slab with the buffers of
 //! its work requests in flight, which the queue's kernel object holds. A buffer leaves the slab only when
 //! one of the rules in "What a completion guarantees" (the internals in the book) says that its work request is complete.
-//! `transfer`, `ends`, `scopes` and `threads` are the modules of `tests/owned`; `flight`, `memory` and `in_flight` have unit
-//! tests beside the code.
+//! `transfer`, `transports`, `lists`, `ends`, `drain`, `scopes` and `threads` are the modules of `tests/owned`; `flight`, `memory`
+//! and `in_flight` have unit tests beside the code.
 //!
 //! | case | what happens to the buffer | test |
 //! |---|---|---|
@@ -100,7 +101,9 @@
 //! | RESET by the control, at the same time as posts | stays with the queue: a send until a later one completes, a receive until the QP is destroyed | `ends::a_reset_by_the_control_keeps_buffers_until_later_completions` |
 //! | one half or the whole QP is dropped | stays until the kernel has destroyed the QP | `ends::a_dropped_qp_keeps_buffers_until_it_is_destroyed` |
 //! | the kernel refuses to destroy the QP, or the device is removed | leaked: it stays mapped and registered | `ends::a_refused_destruction_leaks_the_buffers`, `ends::a_removed_device_leaks_what_it_may_use` |
-//! | receive of an SRQ, delivered to a QP that was destroyed before the poll | stays until the SRQ is destroyed; it comes back if the QP is moved to ERR and polled first | `ends::receives_of_an_srq_for_a_destroyed_qp_stay_with_the_srq` |
+//! | receive of an SRQ, delivered to a QP that was destroyed before the poll | stays until the SRQ is destroyed | `ends::receives_of_an_srq_for_a_destroyed_qp_stay_with_the_srq` |
+//! | receive of an SRQ whose QP is ended by [`OwnedSrq::drain`] | its completion gives it back, also while other threads post and poll | `drain::every_buffer_of_a_shared_queue_comes_back`, `drain::other_threads_post_and_poll_while_qps_are_drained` |
+//! | [`BufList`]: in flight, refused, in a batch that is dropped, taken as another type | as a buffer: all of its buffers together | `lists::lists_in_flight_end_as_buffers_do`, `lists::lists_that_a_queue_can_not_take_come_back` |
 //! | CQ overflow: completions are lost | stays until the QP is destroyed | `ends::an_overflowed_cq_loses_completions_and_no_memory` |
 //! | a `wr_id` is reported twice, was never given, or is that of another CQ or of an earlier queue | nothing: numbers have generations, and a value is taken out once | `flight::a_completion_that_is_reported_twice_gives_nothing`, `flight::numbers_that_were_never_given_find_nothing`, `flight::the_number_of_another_cqs_queue_finds_nothing`, `flight::the_number_of_an_earlier_queue_finds_nothing`, `in_flight::any_numbers_agree_with_a_list_of_values` |
 //! | a send is reported too early | taken for complete, with those before it. A device that lies about this can write to any of its memory anyway | `flight::a_later_send_that_is_reported_first_completes_those_before_it` |
@@ -156,6 +159,7 @@
 //! lock is taken on exclusive queues. `cargo xtask bench --check` counts the instructions.
 
 mod cq;
+mod drain;
 mod flight;
 mod held;
 mod list;
@@ -171,6 +175,7 @@ mod window;
 
 pub use crate::mr::{Exposed, Private};
 pub use cq::{Completed, Done, OwnedCq, ScopePoll};
+pub use drain::{DrainCq, Drained};
 pub(crate) use flight::{Flights, Holds};
 pub use list::{BufList, MAX_BUFS, Memory};
 pub use memory::PageSize;

@@ -7,13 +7,14 @@ use super::pool::domain_of;
 use super::recv::{OwnedRecvQueue, OwnedSrq};
 use super::send::OwnedSendQueue;
 use crate::connect::{ConnectAttr, Endpoint};
+use crate::dc::DcTarget;
 use crate::pd::ProtectionDomain;
 use crate::qp::create::QpBuilder;
 use crate::qp::transport::{Sends, Transport};
-use crate::qp::{Qp, QpControl};
-use uverbs_core::attr::{QpCap, QpCreateFlags, QpState, SendOpsFlags};
+use crate::qp::{Dci, Qp, QpControl};
+use uverbs_core::attr::{QpCap, QpCreateFlags, QpState, QpType, SendOpsFlags};
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::Driver;
+use uverbs_core::provider::{DcDriver, Driver};
 use uverbs_core::sync::{Exclusive, Locking, Shared};
 
 /// An owned QP in the making.
@@ -30,6 +31,28 @@ impl<D: Driver> ProtectionDomain<D> {
     /// Begins the creation of a QP whose work requests own their buffers.
     pub fn owned_qp<T: Transport>(&self) -> OwnedQpBuilder<'_, D, T, Exclusive> {
         OwnedQpBuilder { builder: self.qp(), pd: self, send_cq: None, recv_cq: None }
+    }
+}
+
+impl<D: DcDriver> ProtectionDomain<D> {
+    /// Begins the creation of an initiator of [dynamic connections](crate::dc) whose work requests own their buffers. As
+    /// [`dci`](Self::dci).
+    pub fn owned_dci(&self) -> OwnedQpBuilder<'_, D, Dci, Exclusive> {
+        OwnedQpBuilder { builder: self.dci(), pd: self, send_cq: None, recv_cq: None }
+    }
+
+    /// Creates a target of [dynamic connections](crate::dc) that receives into an owned SRQ. As
+    /// [`create_dct`](Self::create_dct).
+    ///
+    /// # Errors
+    /// As `create_dct`.
+    pub fn owned_dct<LC: Locking, LS: Locking>(
+        &self,
+        cq: &OwnedCq<D, LC>,
+        srq: &OwnedSrq<D, LS>,
+        dc_key: u64,
+    ) -> Result<DcTarget<D>> {
+        self.create_dct(cq.queue(), srq.queue(), dc_key)
     }
 }
 
@@ -83,14 +106,18 @@ impl<'a, D: Driver, T: Transport, L: Locking> OwnedQpBuilder<'a, D, T, L> {
     /// Creates it, in state RESET.
     ///
     /// # Errors
-    /// A QP without CQs, an invalid attribute, or the kernel's refusal.
+    /// A QP without CQs (an XRC send QP needs the first only), an invalid attribute, or the kernel's refusal.
     pub fn create(self) -> Result<OwnedQp<D, T, L>>
     where
         T: Sends,
     {
         let missing = |field| Error::invalid("create_qp", field, "an owned QP needs one");
         let send_cq = self.send_cq.ok_or_else(|| missing("send_cq"))?;
-        let recv_cq = self.recv_cq.ok_or_else(|| missing("recv_cq"))?;
+        let recv_cq = match self.recv_cq {
+            None if T::QP_TYPE != QpType::XrcSend => return Err(missing("recv_cq")),
+            // The number of no CQ, for no receive queue.
+            recv_cq => recv_cq.unwrap_or(u64::MAX),
+        };
         let Qp { send, recv, control } = self.builder.create()?;
         let (context, domain) = (control.context().clone(), domain_of(self.pd.inner()));
         let QpCap { max_send_wr, max_recv_wr, .. } = *control.cap();

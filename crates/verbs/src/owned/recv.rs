@@ -3,6 +3,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: posts memory that the slab of the queue owns.
 
+use super::cq::OwnedCq;
 use super::flight::{Entry, Flight, QueueKind};
 use super::held::Held;
 use super::list::Memory;
@@ -12,9 +13,10 @@ use crate::pd::ProtectionDomain;
 use crate::qp::RecvQueue;
 use crate::recv::RecvGuard;
 use crate::srq::{SharedReceiveQueue, SrqId};
+use crate::xrcd::XrcDomain;
 use std::sync::Arc;
 use uverbs_core::attr::{SrqAttr, SrqAttrMask, SrqInitAttr};
-use uverbs_core::error::Result;
+use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::recv::{RecvBatch as _, RecvQueue as Engine};
 use uverbs_core::provider::{Driver, PostError};
 use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
@@ -133,8 +135,7 @@ pub struct OwnedRecvQueue<D: Driver, L: Locking = Exclusive> {
 /// A shared receive queue whose receives own their buffers.
 ///
 /// A receive that the device took for a QP which was then destroyed before its completion was polled has no completion. The SRQ
-/// keeps its buffer until the SRQ itself is destroyed. To get each buffer back, move the QP to ERR and poll its flushed
-/// receives before the QP is dropped.
+/// keeps its buffer until the SRQ itself is destroyed. [`drain`](Self::drain) ends a QP without that.
 #[derive(Debug)]
 pub struct OwnedSrq<D: Driver, L: Locking = Exclusive> {
     queue: SharedReceiveQueue<D, L>,
@@ -147,12 +148,59 @@ impl<D: Driver> ProtectionDomain<D> {
     /// # Errors
     /// As [`create_srq`](Self::create_srq).
     pub fn owned_srq<L: Locking>(&self, attr: &SrqInitAttr) -> Result<OwnedSrq<D, L>> {
-        let queue = self.create_srq::<L>(attr)?;
-        let depth = queue.attr().max_wr;
-        let pd = self.inner();
+        OwnedSrq::own(self, self.create_srq::<L>(attr)?)
+    }
+
+    /// An XRC SRQ for receives that own their buffers, which complete to `cq`. As
+    /// [`SharedReceiveQueue::create_xrc`].
+    ///
+    /// # Errors
+    /// As `create_xrc`.
+    pub fn owned_xrc_srq<L: Locking, LC: Locking>(
+        &self,
+        attr: &SrqInitAttr,
+        xrcd: &XrcDomain<D>,
+        cq: &OwnedCq<D, LC>,
+    ) -> Result<OwnedSrq<D, L>> {
+        OwnedSrq::own(self, SharedReceiveQueue::create_xrc(self, attr, xrcd, cq.queue())?)
+    }
+}
+
+/// Whether the device has taken none of the receives: the slab has the buffers of those in the ring and no more. `false` if
+/// the device does not show it.
+///
+/// The count of the ring comes first. If the device has taken nothing until the slab is counted, the buffers of the receives
+/// in the ring are in the slab during that time. So if their number is that of the slab, each receive that was taken before is
+/// completed. Posts at the same time can only make the number of the slab greater.
+fn is_none_taken<D: Driver>(flight: &Flight<D>, untaken: impl Fn() -> Option<(u32, u32)>) -> bool {
+    let Some((count, position)) = untaken() else { return false };
+    flight.slab.len() == count as usize && untaken().is_some_and(|(_, then)| then == position)
+}
+
+impl<D: Driver, L: Locking> OwnedSrq<D, L> {
+    fn own(pd: &ProtectionDomain<D>, queue: SharedReceiveQueue<D, L>) -> Result<Self> {
+        // Twice the slots, see `Flight::new`; also of XRC, whose receives complete in any order, too.
+        let (pd, depth) = (pd.inner(), queue.attr().max_wr);
         let flight = Flight::new(pd.context(), QueueKind::Srq, domain_of(pd), depth)?;
         queue.inner().holds().set(vec![flight.clone()]);
-        Ok(OwnedSrq { queue, flight })
+        Ok(Self { queue, flight })
+    }
+
+    /// Destroys it: all its buffers go back to their pools. On failure, which a drop would only log, returns it with the error.
+    ///
+    /// # Errors
+    /// `EBUSY` while QPs use it; otherwise the kernel's error.
+    pub fn close(self) -> Result<(), (Self, Error)> {
+        let Self { queue, flight } = self;
+        queue.close().map_err(|(queue, error)| (Self { queue, flight }, error))
+    }
+
+    /// `ibv_get_srq_num`: the number by which XRC senders address it.
+    ///
+    /// # Errors
+    /// `Unsupported` for other SRQs.
+    pub fn srq_num(&self) -> Result<u32> {
+        self.queue.srq_num()
     }
 }
 
@@ -274,6 +322,13 @@ impl<D: Driver> OwnedRecvQueue<D, Exclusive> {
 }
 
 impl<D: Driver> OwnedSrq<D, Exclusive> {
+    /// See [`is_none_taken`].
+    pub(super) fn untaken_is_all(&mut self) -> bool {
+        let Self { queue, flight } = self;
+        let engine = queue.engine_mut();
+        is_none_taken(flight, || engine.untaken())
+    }
+
     #[inline(always)]
     fn parts(&mut self) -> (&mut D::SharedRecvQueue, &Flight<D>) {
         (self.queue.engine_mut(), &self.flight)
@@ -299,6 +354,11 @@ impl<D: Driver> OwnedRecvQueue<D, Shared> {
 }
 
 impl<D: Driver> OwnedSrq<D, Shared> {
+    /// See [`is_none_taken`]. The lock is taken twice and not held in between.
+    pub(super) fn untaken_is_all(&self) -> bool {
+        is_none_taken(&self.flight, || self.queue.lock().ok()?.engine_mut().untaken())
+    }
+
     /// Waits for the lock; an error if this thread holds it already.
     ///
     /// # Errors

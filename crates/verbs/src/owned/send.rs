@@ -16,13 +16,13 @@ use super::sink::{Once, OwnedBatch, Push, Sink};
 use super::window::Window;
 use crate::ah::AddressHandle;
 use crate::qp::SendQueue;
-use crate::qp::send::SendGuard;
+use crate::qp::send::{SendGuard, ToDcTarget, ToRemoteSrq};
 use crate::qp::transport::{Connected, Datagram, HasPeer, Reliable, Sends, SendsImm};
 use crate::remote::RemoteRegion;
 use core::marker::PhantomData;
 use std::sync::Arc;
 use uverbs_core::attr::AccessFlags;
-use uverbs_core::provider::op::{self, Address, Operation, To};
+use uverbs_core::provider::op::{self, Address, DcTarget, Operation, RemoteSrq, To};
 use uverbs_core::provider::payload::{Inline, NoData};
 use uverbs_core::provider::{Driver, PostError, WireRemote};
 use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
@@ -128,6 +128,11 @@ beginnings! {
     /// Begins a datagram to `remote_qpn` (0xffffff for multicast) behind `ah`.
     [Datagram] wr_to, post_to(ah: &'b AddressHandle<D>, remote_qpn: u32, remote_qkey: u32) -> To<'b, D::Ah>
         = To { ah: ah.driver_data(), remote_qpn, remote_qkey };
+    /// Begins a work request to the peer's shared receive queue `remote_srqn`.
+    [ToRemoteSrq] wr_srq, post_srq(remote_srqn: u32) -> RemoteSrq = RemoteSrq(remote_srqn);
+    /// Begins a work request to the DC target `remote_dctn` behind `ah`, which was created with this key.
+    [ToDcTarget] wr_dc, post_dc(ah: &'b AddressHandle<D>, remote_dctn: u32, remote_dc_key: u64) -> DcTarget<'b, D::Ah>
+        = DcTarget { ah: ah.driver_data(), remote_dctn, remote_dc_key };
 }
 
 /// A work request that has its id and destination, but not yet its flags and operation.

@@ -36,17 +36,17 @@ impl<D: Driver> QpControl<D> {
     }
 
     /// Whether the QP receives from a shared queue.
-    pub(super) fn has_srq(&self) -> bool {
+    pub(crate) fn has_srq(&self) -> bool {
         self.inner.has_srq() || self.qp_type() == QpType::XrcRecv
     }
 
     /// Whether the event `LAST_WQE_REACHED` was read.
-    pub(super) fn has_last_wqe(&self) -> bool {
+    pub(crate) fn has_last_wqe(&self) -> bool {
         self.inner.events().is_some_and(|events| events.has_last_wqe())
     }
 
     /// Waits a short time for an event of the context.
-    pub(super) fn event_step(&self) -> Result<()> {
+    pub(crate) fn event_step(&self) -> Result<()> {
         EventReader::step(self.inner.context())
     }
 

@@ -3,7 +3,10 @@
 #![cfg(feature = "mlx5")]
 
 mod bed;
+mod drain;
 mod ends;
+mod lists;
 mod scopes;
 mod threads;
 mod transfer;
+mod transports;

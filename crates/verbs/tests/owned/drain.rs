@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The end of QPs that receive from a shared queue: every buffer comes back, also while other threads use the queue.
+
+use crate::bed::{BUFS, CAP, End, connect, connect_self, srq};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::time::Duration;
+use std::thread;
+use uverbs::attr::{QpCap, SrqAttr, SrqInitAttr};
+use uverbs::mlx5::Mlx5;
+use uverbs::owned::{OwnedCq, OwnedSrq};
+use uverbs::{PostError, Rc, Shared, WcOpcode};
+use uverbs_hca::{Fabric, Hca};
+
+/// A limit that only a bug reaches.
+const LIMIT: Duration = Duration::from_secs(100);
+
+#[test]
+fn every_buffer_of_a_shared_queue_comes_back() {
+    let fabric = Fabric::new(0);
+    let [mut client, mut server] = ["hca0", "hca1"].map(|name| End::new(fabric.device(name).build()));
+    let mut queue = srq(&server.pd, 8);
+    let qp = server.pd.owned_qp::<Rc>().cq(&server.cq).srq(&queue).cap(CAP).create().unwrap();
+    connect(&client.qp, &qp).unwrap();
+    for i in 0..8 {
+        queue.post(i, server.pool.get().unwrap()).unwrap();
+    }
+    for i in 0..3 {
+        client.qp.sq().post(i).signaled().send_inline(b"not polled").unwrap();
+        assert!(client.next().wc.status.is_success());
+    }
+    let mut messages = Vec::new();
+    let drained = queue.drain(qp, &mut server.cq, LIMIT, |done| {
+        messages.push((done.wc.wr_id, done.buf().expect("the buffer of a receive").to_vec()));
+    });
+    drained.map_err(|(_, error)| error).unwrap();
+    assert_eq!(messages, [0, 1, 2].map(|i| (i, b"not polled".to_vec())));
+    // The device took the others with no QP; they come back with the queue.
+    assert_eq!(server.available(), BUFS - 5);
+    queue.close().map_err(|(_, error)| error).unwrap();
+    assert_eq!(server.available(), BUFS);
+}
+
+#[test]
+fn a_qp_without_a_shared_queue_is_drained_at_once() {
+    let mut end = End::new(Hca::new());
+    connect_self(&end.qp);
+    end.receives(4);
+    let buf = end.filled(b"sent");
+    end.qp.sq().post(1).signaled().send(buf).unwrap();
+    let End { qp, mut cq, pool, .. } = end;
+    let mut bytes = Vec::new();
+    let drained = qp.drain(&mut cq, LIMIT, |done| bytes.push(done.wc.opcode));
+    drained.map_err(|(_, error)| error).unwrap();
+    assert_eq!(pool.available() as u32, BUFS);
+}
+
+#[test]
+fn a_queue_with_qps_refuses_its_end() {
+    let end = End::new(Hca::new());
+    let mut queue = srq(&end.pd, 8);
+    let qp = end.pd.owned_qp::<Rc>().cq(&end.cq).srq(&queue).cap(CAP).create().unwrap();
+    queue.post(1, end.pool.get().unwrap()).unwrap();
+    let (queue, error) = queue.close().unwrap_err();
+    assert_eq!((error.errno(), end.available()), (uverbs::Errno::EBUSY, BUFS - 1));
+    drop(qp);
+    queue.close().map_err(|(_, error)| error).unwrap();
+    assert_eq!(end.available(), BUFS);
+}
+
+/// One thread posts receives and sends, one polls, and a third drains QPs of the same queue one after the other.
+#[test]
+fn other_threads_post_and_poll_while_qps_are_drained() {
+    const ROUNDS: u32 = 20;
+    let end = End::new(Hca::new());
+    let cq: OwnedCq<Mlx5, Shared> = end.context.owned_cq(512, None).unwrap();
+    let limits = SrqAttr { max_wr: 16, max_sge: 1, srq_limit: 0 };
+    let queue: OwnedSrq<Mlx5, Shared> =
+        end.pd.owned_srq(&SrqInitAttr { attr: limits, ..SrqInitAttr::default() }).unwrap();
+    let cap = QpCap { max_send_wr: 8, max_recv_wr: 0, max_recv_sge: 0, ..CAP };
+    let qp = || {
+        let qp = end.pd.owned_qp::<Rc>().cq(&cq).srq(&queue).cap(cap).create().unwrap();
+        connect_self(&qp);
+        qp
+    };
+    let (stop, received) = (AtomicBool::new(false), AtomicU32::new(0));
+    thread::scope(|scope| {
+        // The poller, of completions of all QPs.
+        scope.spawn(|| {
+            while !stop.load(Ordering::Acquire) {
+                let polled = cq.poll_each(8, |done| {
+                    let is_message = done.opcode() == WcOpcode::RECV && done.status().is_success();
+                    received.fetch_add(is_message.into(), Ordering::Relaxed);
+                    drop(done.buf());
+                });
+                if polled == Ok(0) {
+                    thread::yield_now();
+                }
+            }
+        });
+        // The poster of receives, and of sends of a QP that lives as long as the test.
+        scope.spawn(|| {
+            let mut steady = qp();
+            let mut number = 0;
+            while !stop.load(Ordering::Acquire) {
+                number += 1;
+                if let Some(buf) = end.pool.get() {
+                    match queue.lock().unwrap().post(number, buf) {
+                        Ok(()) => {}
+                        Err(rejected) => assert_eq!(rejected.error, PostError::QueueFull),
+                    }
+                }
+                match steady.sq().post(number).signaled().send_inline(b"steady") {
+                    Ok(()) | Err(PostError::QueueFull) => {}
+                    Err(error) => panic!("{error}"),
+                }
+                thread::yield_now();
+            }
+            queue.drain(steady, &cq, LIMIT, drop).map_err(|(_, error)| error).unwrap();
+        });
+        for round in 0..ROUNDS {
+            let mut qp = qp();
+            for i in 0..round % 8 {
+                qp.sq().post(i.into()).signaled().send_inline(b"a few").unwrap();
+            }
+            queue.drain(qp, &cq, LIMIT, drop).map_err(|(_, error)| error).unwrap();
+        }
+        while received.load(Ordering::Relaxed) == 0 {
+            thread::yield_now();
+        }
+        stop.store(true, Ordering::Release);
+    });
+    // Nothing is taken any more: what is missing is in the queue, and comes back with it.
+    queue.close().map_err(|(_, error)| error).unwrap();
+    while cq.poll_each(8, |done| drop(done)).unwrap() > 0 {}
+    assert_eq!(end.available(), BUFS);
+    assert_eq!(cq.strays(), Ok(0));
+    let End { qp, hca, .. } = end;
+    drop(qp);
+    assert!(hca.violations().is_empty(), "{:?}", hca.violations());
+}

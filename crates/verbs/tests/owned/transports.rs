@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The transports whose work requests name their destination: UD, XRC, dynamic connections.
+
+use crate::bed::{BUFS, CAP, End, attr, srq};
+use uverbs::attr::{AccessFlags, QpCap, SrqAttr, SrqInitAttr, SrqType};
+use uverbs::mlx5::Mlx5;
+use uverbs::owned::{BufList, OwnedSrq};
+use uverbs::{ConnectAttr, Endpoint, Ud, WcOpcode, WcStatus, XrcSend};
+use uverbs_hca::Fabric;
+
+const SEND: QpCap = QpCap { max_recv_wr: 0, max_recv_sge: 0, max_send_sge: 2, ..CAP };
+const KEY: u64 = 0x1122_3344_5566_7788;
+
+fn ends() -> (End, End) {
+    let fabric = Fabric::deterministic(7);
+    let [a, b] = ["hca0", "hca1"].map(|name| End::new(fabric.device(name).build()));
+    (a, b)
+}
+
+/// Where the port of an end is.
+fn port(end: &End) -> Endpoint {
+    let gid = end.context.query_gid(1, 3).unwrap();
+    Endpoint { gid, lid: end.context.query_port(1).unwrap().lid, ..Endpoint::default() }
+}
+
+#[test]
+fn xrc_messages_arrive_in_owned_shared_queues() {
+    let (mut a, mut b) = ends();
+    let xrcd = b.context.open_xrcd(None, true, false).unwrap();
+    let limits = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
+    let init = SrqInitAttr { attr: limits, srq_type: SrqType::Xrc, ..SrqInitAttr::default() };
+    let mut queues: [OwnedSrq<Mlx5>; 2] = [(); 2].map(|()| b.pd.owned_xrc_srq(&init, &xrcd, &b.cq).unwrap());
+    let receiver = xrcd.recv_qp().create_recv().unwrap();
+    let mut sender = a.pd.owned_qp::<XrcSend>().send_cq(&a.cq).cap(SEND).create().unwrap();
+    let attr = attr();
+    let (here, there) = (sender.control().endpoint(1, &attr).unwrap(), receiver.endpoint(2, &attr).unwrap());
+    sender.init(&attr).unwrap();
+    sender.connect(&here, &there, &attr).unwrap();
+    receiver.init(&attr).unwrap();
+    receiver.connect(&there, &here, &attr).unwrap();
+
+    for (n, queue) in queues.iter_mut().enumerate() {
+        queue.post(10 + n as u64, b.pool.get().unwrap()).unwrap();
+        let buf = a.filled(&[n as u8; 5]);
+        sender.sq().post_srq(1, queue.srq_num().unwrap()).signaled().send(buf).unwrap();
+        assert_eq!(&*a.next().buf().unwrap(), [n as u8; 5]);
+        let done = b.next();
+        assert_eq!((done.wc.wr_id, done.wc.status), (10 + n as u64, WcStatus::SUCCESS));
+        assert_eq!(&*done.buf().unwrap(), [n as u8; 5]);
+    }
+    let table = b.pd.pool(1, 64).exposed(AccessFlags::REMOTE_WRITE).build().unwrap().get().unwrap();
+    let list = BufList::from([a.filled(b"one"), a.filled(b"two")]);
+    let number = queues[0].srq_num().unwrap();
+    let mut batch = sender.sq().batch();
+    batch.wr_srq(2, number).signaled().write(list, &table.remote_region());
+    batch.complete().unwrap();
+    assert!(a.next().take::<BufList<Mlx5>>().is_some());
+    let mut bytes = [0; 6];
+    table.read_at(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"onetwo");
+
+    queues[1].post(3, b.pool.get().unwrap()).unwrap();
+    drop((receiver, xrcd));
+    for queue in queues {
+        queue.close().map_err(|(_, error)| error).unwrap();
+    }
+    assert_eq!((a.available(), b.available()), (BUFS, BUFS));
+    assert!(a.hca.violations().is_empty() && b.hca.violations().is_empty());
+}
+
+#[test]
+fn an_xrc_send_qp_needs_one_cq_and_others_two() {
+    let (a, _b) = ends();
+    let builder = || a.pd.owned_qp::<uverbs::Rc>().cap(CAP);
+    assert!(builder().send_cq(&a.cq).create().unwrap_err().to_string().contains("recv_cq"));
+    assert!(builder().recv_cq(&a.cq).create().unwrap_err().to_string().contains("send_cq"));
+    assert!(a.pd.owned_qp::<XrcSend>().cap(SEND).create().is_err());
+}
+
+#[test]
+fn dynamic_connections_own_their_buffers() {
+    let (mut a, mut b) = ends();
+    let attr = attr();
+    let mut queue = srq(&b.pd, 8);
+    let target = b.pd.owned_dct(&b.cq, &queue, KEY).unwrap();
+    let dctn = target.connect(&attr, &attr.ah_attr(&port(&a))).unwrap();
+    let mut initiator = a.pd.owned_dci().cq(&a.cq).cap(SEND).create().unwrap();
+    initiator.control().connect_dci(&attr).unwrap();
+    let ah = a.pd.create_ah(&attr.ah_attr(&port(&b))).unwrap();
+
+    queue.post(7, b.pool.get().unwrap()).unwrap();
+    let buf = a.filled(b"by DC");
+    initiator.sq().post_dc(1, &ah, dctn, KEY).signaled().send(buf).unwrap();
+    assert_eq!(&*a.next().buf().unwrap(), b"by DC");
+    let done = b.next();
+    assert_eq!((done.wc.wr_id, done.wc.opcode), (7, WcOpcode::RECV));
+    assert_eq!(&*done.buf().unwrap(), b"by DC");
+
+    // A wrong key: the buffer comes back with the error.
+    let buf = a.filled(b"refused");
+    let mut batch = initiator.sq().batch();
+    batch.wr_dc(2, &ah, dctn, KEY + 1).signaled().send(buf);
+    batch.complete().unwrap();
+    let done = a.next();
+    assert!(!done.wc.status.is_success());
+    assert_eq!(&*done.buf().unwrap(), b"refused");
+    queue.post(8, b.pool.get().unwrap()).unwrap();
+    drop(target);
+    queue.close().map_err(|(_, error)| error).unwrap();
+    assert_eq!((a.available(), b.available()), (BUFS, BUFS));
+}
+
+#[test]
+fn datagrams_own_their_buffers() {
+    let (mut a, mut b) = ends();
+    let attr = ConnectAttr { qkey: 7, ..attr() };
+    let [mut from, mut to] = [&a, &b].map(|end| {
+        let qp = end.pd.owned_qp::<Ud>().cq(&end.cq).cap(CAP).create().unwrap();
+        qp.init(&attr).unwrap();
+        let here = qp.control().endpoint(1, &attr).unwrap();
+        qp.connect(&here, &here, &attr).unwrap();
+        qp
+    });
+    to.rq().unwrap().post(1, b.pool.get().unwrap()).unwrap();
+    let ah = a.pd.create_ah(&attr.ah_attr(&port(&b))).unwrap();
+    let buf = a.filled(b"datagram");
+    from.sq().post_to(2, &ah, to.qp_num(), 7).signaled().send(buf).unwrap();
+    assert_eq!(&*a.next().buf().unwrap(), b"datagram");
+    // The first 40 bytes are those of the GRH.
+    assert_eq!(&b.next().buf().unwrap()[40..], b"datagram");
+    drop((from, to));
+    assert_eq!((a.available(), b.available()), (BUFS, BUFS));
+}
