@@ -3,8 +3,8 @@
 //!
 //! Unit, property and doc tests by `cargo test`; programs of other projects on the C library; the layouts of firmware
 //! commands against the kernel's header; the locks under loom's model checker; the instructions of posts and polls against
-//! their limits; every fuzz target for a short time; and the end-to-end suite in the VM: all of it on rxe, then a selection
-//! on the kernel's mlx5 driver. The output names the kinds of tests that a flag leaves out.
+//! their limits; every fuzz target for a short time; and the end-to-end suite in the VM: all of it on rxe, then selections
+//! on the kernel's mlx5 driver and on siw. The output names the kinds of tests that a flag leaves out.
 
 use crate::{bench, cargo, ci, clients, fuzz, repo_root, run, vm};
 use anyhow::{Context, Result, ensure};
@@ -58,23 +58,21 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     if code != ExitCode::SUCCESS {
         return Ok(code);
     }
-    match args.vm.short_on_mlx5() {
-        Some(short) => {
-            let code = in_vm("VM suite on mlx5", &short)?;
-            if code != ExitCode::SUCCESS {
-                return Ok(code);
-            }
-            step("clients in the VM, rxe", || no_regression(clients::short(args.vm.boot.clone())?))?;
-            step("clients in the VM, mlx5", || no_regression(clients::short(short.boot)?))?;
-            Ok(ExitCode::SUCCESS)
-        }
-        None => {
-            eprintln!(
-                "test: left out: the VM suite on mlx5, clients in the VM (another selection was requested)"
-            );
-            Ok(code)
+    let Some([mlx5, siw]) = args.vm.short_on_others() else {
+        eprintln!(
+            "test: left out: the VM suite on mlx5 and siw, clients in the VM (another selection was requested)"
+        );
+        return Ok(code);
+    };
+    for (name, short) in [("VM suite on mlx5", &mlx5), ("VM suite on siw", &siw)] {
+        let code = in_vm(name, short)?;
+        if code != ExitCode::SUCCESS {
+            return Ok(code);
         }
     }
+    step("clients in the VM, rxe", || no_regression(clients::short(args.vm.boot.clone())?))?;
+    step("clients in the VM, mlx5", || no_regression(clients::short(mlx5.boot)?))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Fails unless the table of clients, which is printed, has no regression.

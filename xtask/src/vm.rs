@@ -79,12 +79,15 @@ pub(crate) struct TestArgs {
 }
 
 impl TestArgs {
-    /// The short selection on the kernel's mlx5 driver, InfiniBand and RoCE, to run after these arguments on rxe;
+    /// The short selections on the kernel's mlx5 driver, InfiniBand and RoCE, and on siw, to run after these arguments on rxe;
     /// `None` if the arguments select something else.
-    pub(crate) fn short_on_mlx5(&self) -> Option<Self> {
+    pub(crate) fn short_on_others(&self) -> Option<[Self; 2]> {
         let special = !self.filter.is_empty() || !self.args.is_empty() || self.boot.device != DeviceArg::Rxe;
-        let boot = BootArgs { device: DeviceArg::Mlx5, link: Some(LinkArg::All), ..self.boot.clone() };
-        (!special).then(|| Self { short: true, boot, ..self.clone() })
+        let short = |device, link| {
+            let boot = BootArgs { device, link, ..self.boot.clone() };
+            Self { short: true, boot, ..self.clone() }
+        };
+        (!special).then(|| [short(DeviceArg::Mlx5, Some(LinkArg::All)), short(DeviceArg::Siw, None)])
     }
 }
 
@@ -112,7 +115,7 @@ pub(crate) fn main(args: Args) -> Result<ExitCode> {
 }
 
 /// The tests that check within a minute that the kernel's driver, this library and the C programs work on a device.
-const SHORT: [&str; 28] = [
+const SHORT: [&str; 29] = [
     "opcodes::rc_exclusive",
     "opcodes::ud_shared",
     "errors::",
@@ -141,6 +144,7 @@ const SHORT: [&str; 28] = [
     "frames::",
     "lifecycle::",
     "removal::",
+    "siw::",
 ];
 
 /// The commands of the bare guest, which has only the static `uverbs`.

@@ -2,7 +2,7 @@
 //! The module of Soft-iWARP devices. Debian's kernels do not contain it; it is built from Debian's source of the kernel
 //! (`linux-source-*`), with the headers of the exact kernel that the guest boots, and cached.
 //!
-//! The compiler must be that of the kernel. A host of the kernel's own suite with that compiler builds the module itself.
+//! The compiler must be that of the kernel. A host of the kernel's own suite with that compiler and make(1) builds the module itself.
 //! For other kernels the lab unpacks the compiler of their suite and runs it in a root directory of its own
 //! (unshare(1)), which needs a kernel that permits namespaces.
 
@@ -43,7 +43,8 @@ fn build(lab: &Lab, series: Series, version: &str, dir: &Path) -> Result<()> {
     })?;
     let tree = dir.join("tree");
     let compiler = compiler(&suite, &depends)?;
-    let own = is_hosts(series.suite) && Command::new(&compiler).arg("--version").output().is_ok();
+    let has = |program: &str| Command::new(program).arg("--version").output().is_ok();
+    let own = is_hosts(series.suite) && has(&compiler) && has("make");
     let debs = if own {
         let parts = depends
             .iter()
