@@ -11,6 +11,7 @@ use uverbs::attr::{AccessFlags, MwType, QpCap, QpState, SendOpsFlags, SrqAttr, S
 use uverbs::{
     AnyDriver, Context, Driver, Errno, Exclusive, PostError, Rc, Shared, Uc, Ud, WcOpcode, WcStatus,
 };
+use uverbs_cm::EventKind;
 use uverbs_tests::env::End;
 use uverbs_tests::lab::find;
 use uverbs_tests::pair::{Pair, PairEnd, Spec};
@@ -28,6 +29,8 @@ enum Case {
     Srq,
     Events,
     RemoteErrors,
+    ReadErrors,
+    TooLong,
     LocalErrors,
     Flush,
     Destroy,
@@ -36,7 +39,7 @@ enum Case {
     AnyDriver,
 }
 
-const CASES: [(&str, Case); 16] = [
+const CASES: [(&str, Case); 18] = [
     ("opcodes::list", Case::Opcodes(Face::List)),
     ("opcodes::builder", Case::Opcodes(Face::Builder)),
     ("opcodes::batch", Case::Opcodes(Face::Batch)),
@@ -47,6 +50,8 @@ const CASES: [(&str, Case); 16] = [
     ("srq", Case::Srq),
     ("events", Case::Events),
     ("errors::remote", Case::RemoteErrors),
+    ("errors::read", Case::ReadErrors),
+    ("errors::too_long", Case::TooLong),
     ("errors::local", Case::LocalErrors),
     ("flush", Case::Flush),
     ("destroy", Case::Destroy),
@@ -73,6 +78,8 @@ impl LabTest for Case {
             Self::Srq => srq(lab),
             Self::Events => events(lab),
             Self::RemoteErrors => remote_errors(lab),
+            Self::ReadErrors => read_errors(lab),
+            Self::TooLong => too_long(lab),
             Self::LocalErrors => local_errors(lab),
             Self::Flush => flush(lab),
             Self::Destroy => destroy(lab),
@@ -296,6 +303,85 @@ fn remote_errors<D: Driver>(lab: &Lab<D>) -> Outcome {
     a.wait(1)?;
     let wc = b.wait(1)?[0];
     ensure!(wc.wr_id == 7 && wc.status == WcStatus::WR_FLUSH_ERR, "{wc:?}");
+    Ok(())
+}
+
+/// Waits until the kernel has ended the connection of an end.
+fn disconnected<D: Driver>(end: &PairEnd<D, Rc, Exclusive>) -> Outcome {
+    let id = end.id.as_ref().context("no identifier")?;
+    uverbs_tests::iwarp::expect(id.channel(), |kind| matches!(kind, EventKind::Disconnected).then_some(()))
+}
+
+/// The next completions, in the order of their IDs.
+fn results<D: Driver>(end: &PairEnd<D, Rc, Exclusive>, count: usize) -> Result<Vec<(u64, WcStatus)>> {
+    let mut all: Vec<_> = end.wait(count)?.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    all.sort_by_key(|(wr_id, _)| *wr_id);
+    Ok(all)
+}
+
+/// A read with a wrong key, or beyond the end of a region, ends the connection. All work requests of the requester are flushed; the
+/// receives of the responder are flushed when its QP goes to ERR, because its kernel only closes the connection
+/// (`siw_qp_cm_drop()`).
+fn read_errors<D: Driver>(lab: &Lab<D>) -> Outcome {
+    const FLUSHED: WcStatus = WcStatus::WR_FLUSH_ERR;
+    for what in ["another region", "an older key", "beyond the end"] {
+        let mut pair = Pair::<D, Rc, Exclusive>::with(lab, &spec(lab))?;
+        let Pair { a, b } = &mut pair;
+        let (good, mut wrong) = (b.remote(0), b.remote(0));
+        match what {
+            "another region" => wrong.rkey ^= 0x5500,
+            "an older key" => wrong.rkey ^= 0x55,
+            _ => wrong.addr += (1 << 20) - 511,
+        }
+        a.recv(Face::Single, 5, 0..64)?;
+        b.recv(Face::Single, 6, 0..64)?;
+        b.recv(Face::Single, 7, 0..64)?;
+        let data = [a.sge(0..512)];
+        a.post(Face::Single, &[Req::new(1, Op::Read(good)).signaled().sges(&data)])?;
+        ensure!(a.ok(1)?[0].wr_id == 1, "another completion");
+        let reads = [
+            Req::new(2, Op::Read(wrong)).signaled().sges(&data),
+            Req::new(3, Op::Read(good)).signaled().sges(&data),
+        ];
+        a.post(Face::Batch, &reads)?;
+        disconnected(a)?;
+        disconnected(b)?;
+        b.set_state(QpState::ERR)?;
+        let (a_has, b_has) = (results(a, 3)?, results(b, 2)?);
+        ensure!(a_has == [(2, FLUSHED), (3, FLUSHED), (5, FLUSHED)], "{what}: {a_has:?}");
+        ensure!(b_has == [(6, FLUSHED), (7, FLUSHED)], "{what}: {b_has:?}");
+        a.set_state(QpState::ERR)?;
+        a.idle()?;
+        b.idle()?;
+    }
+    Ok(())
+}
+
+/// A message that is longer than its receive: the receive fails and ends the connection, and every other work request completes
+/// once. A send completes when TCP has it, so its status depends on its length.
+fn too_long<D: Driver>(lab: &Lab<D>) -> Outcome {
+    for len in [65, 5000, 300_000] {
+        let mut pair = Pair::<D, Rc, Exclusive>::with(lab, &spec(lab))?;
+        let Pair { a, b } = &mut pair;
+        a.recv(Face::Single, 5, 0..64)?;
+        b.recv(Face::Single, 6, 0..64)?;
+        b.recv(Face::Single, 7, 0..64)?;
+        let data = [a.sge(0..len)];
+        let sends =
+            [Req::new(1, Op::Send).signaled().sges(&data), Req::new(2, Op::Send).signaled().sges(&data)];
+        a.post(Face::Batch, &sends)?;
+        disconnected(a)?;
+        disconnected(b)?;
+        let (a_has, b_has) = (results(a, 3)?, results(b, 2)?);
+        let ids: Vec<_> = a_has.iter().map(|(wr_id, _)| *wr_id).collect();
+        ensure!(ids == [1, 2, 5] && a_has[2].1 == WcStatus::WR_FLUSH_ERR, "{len} bytes: {a_has:?}");
+        let expected = [(6, WcStatus::LOC_LEN_ERR), (7, WcStatus::WR_FLUSH_ERR)];
+        ensure!(b_has == expected, "{len} bytes: {b_has:?}");
+        for end in [&*a, &*b] {
+            end.set_state(QpState::ERR)?;
+            end.idle()?;
+        }
+    }
     Ok(())
 }
 

@@ -267,8 +267,12 @@ fn selftest(env: &LabEnv) -> Outcome {
 
 /// The tests of this file on siw. The other programs connect their QPs without the connection manager, which iWARP does not allow.
 pub(crate) fn siw_tests() -> Vec<Test> {
-    let by_cm = KV.into_iter().filter(|kv| kv.cm).map(Kv::test);
-    by_cm.chain([Test::without_devices("tools::devinfo", devinfo)]).collect()
+    let mut tests = vec![
+        Test::without_devices("tools::devinfo", devinfo),
+        Test::without_devices("tools::bulk_cm", |env| bulk(env, true)),
+    ];
+    tests.extend(KV.into_iter().filter(|kv| kv.cm).map(Kv::test));
+    tests
 }
 
 /// The key-value store of `crates/examples`: a server at end A, three clients at end B, each of which compares its results with
@@ -281,10 +285,11 @@ struct Kv {
     port: u16,
 }
 
-const KV: [Kv; 3] = [
+const KV: [Kv; 4] = [
     Kv { name: "immediate", args: &[], cm: false, port: FIRST_PORT + 110 },
     Kv { name: "write_then_send", args: &["--no-imm"], cm: false, port: FIRST_PORT + 111 },
     Kv { name: "connection_manager", args: &[], cm: true, port: FIRST_PORT + 112 },
+    Kv { name: "async_connection_manager", args: &["--async"], cm: true, port: FIRST_PORT + 114 },
 ];
 
 impl Kv {
@@ -316,9 +321,7 @@ impl Kv {
         }
         let host = if self.cm { &env.ip[0] } else { &env.tcp_host[0] };
         let start = Instant::now();
-        // The client selects its device by the IP address that is its GID. siw has no such GID, and the route to the server goes by
-        // the server's device.
-        let end = if env.siw { End::A } else { End::B };
+        let end = if self.cm { client_of_cm(env) } else { End::B };
         let client = run(kv(end, "--connect", host).args(["-c", "3", "-n", "100"]), TOOL_LIMIT);
         kill(Pid::from_raw(server.id().try_into()?), Signal::SIGTERM)?;
         let server = server.end(TOOL_LIMIT)?;
@@ -331,17 +334,32 @@ impl Kv {
     }
 }
 
+/// The device of a program that selects it by the IP address that is its GID, and connects to end A by the connection manager: siw has
+/// no such GID, and the route to the server goes by the server's device.
+fn client_of_cm(env: &LabEnv) -> End {
+    if env.siw { End::A } else { End::B }
+}
+
 /// The bulk transfer of `crates/examples`, from end B to end A.
-fn bulk(env: &LabEnv) -> Outcome {
-    let port = FIRST_PORT + 113;
+fn bulk(env: &LabEnv, cm: bool) -> Outcome {
+    if cm && env.infiniband {
+        // As for rping.
+        return Ok(());
+    }
+    let port = FIRST_PORT + if cm { 115 } else { 113 };
     let bulk = |end: End, role: &str, host: &str| {
         let mut command = env.command(end, "/usr/bin/bulk");
-        command.args(["-d", env.dev(end), "-g", &env.gid_index.to_string(), role, &format!("{host}:{port}")]);
+        command.args(["-d", env.dev(end), role, &format!("{host}:{port}")]);
+        match cm {
+            true => command.args(["--cm", &env.ip[0]]),
+            false => command.args(["-g", &env.gid_index.to_string()]),
+        };
         command.args(["-b", "100", "-s", "2000", "-q", "2", "-n", "3", "--depth", "16"]);
         command
     };
     let mut server = bulk(End::A, "--serve", "0.0.0.0");
-    let [received, sent] = both(&mut server, &mut bulk(End::B, "--connect", &env.tcp_host[0]), port)?;
+    let end = if cm { client_of_cm(env) } else { End::B };
+    let [received, sent] = both(&mut server, &mut bulk(end, "--connect", &env.tcp_host[0]), port)?;
     ensure!(received.contains("all data were right"), "{received}");
     let line = sent.lines().last().unwrap_or_default().to_owned();
     uverbs_tests::runner::note(line);
@@ -353,7 +371,8 @@ fn bulk(env: &LabEnv) -> Outcome {
 pub(crate) fn tests() -> Vec<Test> {
     let mut tests = vec![
         Test::without_devices("tools::devinfo", devinfo),
-        Test::without_devices("tools::bulk", bulk),
+        Test::without_devices("tools::bulk", |env| bulk(env, false)),
+        Test::without_devices("tools::bulk_cm", |env| bulk(env, true)),
         Test::long("tools::selftest", 2 * SELFTEST_LIMIT, || {
             selftest(&LabEnv::get().context("needs the VM")?)
         }),
