@@ -362,7 +362,8 @@ impl<D: Driver> RdmaStream<D> {
             Kind::Credits => {}
             Kind::End => self.peer_ended = true,
             Kind::Data if self.peer_ended => self.protocol("data after the end"),
-            Kind::Data if self.unread.len() >= usize::from(self.window) => {
+            // The window is the sum of these and of the credits that the peer has. So `owed` is at most the window.
+            Kind::Data if self.unread.len() + usize::from(self.owed) >= usize::from(self.window) => {
                 self.protocol("data without credit")
             }
             // Nothing to read: the credit goes back at once.

@@ -283,6 +283,34 @@ fn a_peer_that_is_no_stream_is_an_error() {
     assert_eq!(bed.run(read(&mut stream, &mut [0; 8])).unwrap_err().kind(), ErrorKind::InvalidData);
 }
 
+/// Messages without data count, too.
+#[test]
+fn data_without_credit_are_an_error() {
+    const WINDOW: usize = 16;
+    let bed = Bed::new();
+    for (messages, is_right) in [(WINDOW, true), (WINDOW + 1, false)] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        let qp = bed.a.dispatcher.qp(&bed.a.pd).depth(32, 8).pool(&bed.a.incoming).create().unwrap();
+        let attr = attr();
+        let builder = RdmaStream::builder(&bed.b.dispatcher, &bed.b.pd);
+        let (exchanged, stream) = both(&bed, qp.exchange(&near, &attr), builder.exchange(&far, &attr));
+        exchanged.unwrap();
+        let mut stream = stream.unwrap();
+        // A hello, data without a byte, the end. The stream reads none of them before all have arrived.
+        bed.run(qp.send(bed.a.filled(b"h\x01\0\x10\0\0\x10\0"))).unwrap();
+        for _ in 0..messages {
+            bed.run(qp.send(bed.a.filled(b"d\x01\0\0\0\0\0\0"))).unwrap();
+        }
+        bed.run(qp.send(bed.a.filled(b"f\x01\0\0\0\0\0\0"))).unwrap();
+        match bed.run(read(&mut stream, &mut [0; 8])) {
+            Ok(n) => assert!(is_right && n == 0, "{messages}"),
+            Err(error) => assert!(!is_right && error.kind() == ErrorKind::InvalidData, "{messages}: {error}"),
+        }
+    }
+}
+
 #[test]
 fn an_exchange_with_something_else_fails() {
     use std::io::Write;
