@@ -28,6 +28,8 @@ pub const HEADER: usize = 16;
 pub const MESSAGE: usize = 1024;
 /// Bytes of the longest key.
 pub const MAX_KEY: usize = 256;
+/// The largest number of slots of a client: it keeps a list of those that are free.
+pub const MAX_SLOTS: u32 = 4096;
 /// Bytes of the largest value that is sent in a message; the client reads and writes larger ones by RDMA.
 pub const MAX_SMALL: usize = MESSAGE - HEADER - MAX_KEY;
 
@@ -293,7 +295,7 @@ impl Welcome {
         out
     }
 
-    /// What [`encode`](Self::encode) wrote; `None` for other bytes, and for slots that are not inside the region.
+    /// What [`encode`](Self::encode) wrote; `None` for other bytes, for slots that are not inside the region, and for more than [`MAX_SLOTS`].
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; WELCOME] = bytes.try_into().ok()?;
@@ -305,6 +307,7 @@ impl Welcome {
         let welcome =
             Self { credits, max_value, slot_size, slot_stride, slots, immediate: immediate == 1, region };
         let sound = credits > 0
+            && slots <= MAX_SLOTS
             && slot_size <= slot_stride
             && u64::from(slots) * u64::from(slot_stride) <= region.len()
             && u64::from(slot_size) >= u64::from(max_value) + (HEADER + MAX_KEY) as u64;
@@ -382,6 +385,8 @@ mod tests {
             Welcome { slot_size: 1200, ..welcome },
             Welcome { slot_stride: 1299, ..welcome },
             Welcome { credits: 0, ..welcome },
+            // A client would run out of memory.
+            Welcome { slots: u32::MAX, region: RemoteRegion::new(4096, 1 << 60, 3).unwrap(), ..welcome },
         ] {
             assert_eq!(Welcome::decode(&wrong.encode()), None);
         }
