@@ -111,7 +111,9 @@ fn cargo_fuzz(command: &str) -> Result<Command> {
     let mut cmd = tools::FUZZ.command()?;
     // One unit, which is cargo-fuzz's default, builds on one core only.
     cmd.args([command, "--codegen-units=4", "--target-dir"]).arg(repo_root().join("target/fuzz"));
-    cmd.env("RUSTC_BOOTSTRAP", "1").env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    cmd.env("RUSTC_BOOTSTRAP", "1").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    // cargo-fuzz adds its flags to these.
+    cmd.env("RUSTFLAGS", "--cfg uverbs_sanitize");
     Ok(cmd)
 }
 

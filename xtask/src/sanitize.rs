@@ -68,7 +68,7 @@ fn test(which: Which, what: &[&str]) -> Command {
     let (flags, dir) = match which {
         Which::Address => {
             cmd.env("LSAN_OPTIONS", format!("suppressions={}:print_suppressions=0", supp("leak.supp")));
-            ("-Zsanitizer=address", "target/sanitize-address")
+            ("-Zsanitizer=address --cfg uverbs_sanitize", "target/sanitize-address")
         }
         Which::Thread => {
             let supp = supp("thread.supp");
@@ -78,7 +78,10 @@ fn test(which: Which, what: &[&str]) -> Command {
             // are already open. Races are reported by the sanitizer, not by a test.
             cmd.env("UVERBS_TEST_RETRIES", "1");
             // Without this the compiler refuses to link a standard library that was built without the sanitizer.
-            ("-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer", "target/sanitize-thread")
+            (
+                "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg uverbs_sanitize",
+                "target/sanitize-thread",
+            )
         }
     };
     cmd.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", flags).env_remove("CARGO_ENCODED_RUSTFLAGS");

@@ -5,15 +5,18 @@
 
 use crate::memory::{Fault, Memory};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use uverbs_core::sync::copy::{load_bytes, store_bytes};
 
 const WORD: usize = size_of::<u64>();
 
 /// A registered range of this process's memory.
 ///
-/// Every access is a relaxed atomic access to a word or a byte: other threads of the program access the memory at the
-/// same time, as with a NIC, and no Rust reference to it exists. Accesses to words and to bytes may overlap, as those
-/// of hardware do; each compiles to a plain load or store.
+/// Other threads of the program access the memory at the same time, as with a NIC, and no Rust reference to it exists, except to
+/// atomics. Concurrent atomic accesses of two sizes to the same bytes are undefined behaviour, so each access has the size that
+/// the program uses for the same bytes: 4 bytes for a doorbell record; 8 bytes for a word of an RDMA atomic, and for the last word of
+/// a completion. Data are copied by machine instructions ([`uverbs_core::sync::copy`]), which have no size in Rust's memory
+/// model.
 ///
 /// # Invariants
 /// `len` bytes at `base` are readable, and writable if the device may write to them, until it is dropped.
@@ -63,16 +66,6 @@ impl ProcessRange {
     }
 
     /// # Safety
-    /// `at < self.len`
-    unsafe fn byte(&self, at: usize) -> &AtomicU8 {
-        // SAFETY: inside of the range (the contract of this function), so the sum does not leave the allocation.
-        let ptr = unsafe { self.base.add(at) };
-        // SAFETY: mapped (the invariant), aligned as a byte is; accessed atomically, or by code that is not part of the
-        // Rust program.
-        unsafe { ptr.cast::<AtomicU8>().as_ref() }
-    }
-
-    /// # Safety
     /// `at + 8 <= self.len`, and the address is a multiple of 8.
     unsafe fn word(&self, at: usize) -> &AtomicU64 {
         // SAFETY: inside of the range (the contract of this function), so the sum does not leave the allocation.
@@ -91,11 +84,6 @@ impl ProcessRange {
         // is not part of the Rust program.
         unsafe { ptr.cast::<AtomicU32>().as_ref() }
     }
-
-    /// The number of the `len` bytes at `at` before the first aligned word.
-    fn lead(&self, at: usize, len: usize) -> usize {
-        ((self.base.as_ptr().addr() + at).wrapping_neg() % WORD).min(len)
-    }
 }
 
 impl Memory for ProcessRange {
@@ -104,51 +92,21 @@ impl Memory for ProcessRange {
     }
 
     fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
-        let mut at = self.check(offset, to.len())?;
-        let lead = self.lead(at, to.len());
-        let (head, rest) = to.split_at_mut(lead);
-        let mut words = rest.chunks_exact_mut(WORD);
-        for b in head {
-            // SAFETY: `check` covered `to.len()` bytes from the first one on.
-            *b = unsafe { self.byte(at) }.load(Ordering::Relaxed);
-            at += 1;
-        }
-        for w in &mut words {
-            // SAFETY: `check` covered `to.len()` bytes; after `lead` bytes the address is a multiple of 8.
-            let word = unsafe { self.word(at) }.load(Ordering::Relaxed);
-            w.copy_from_slice(&word.to_ne_bytes());
-            at += WORD;
-        }
-        for b in words.into_remainder() {
-            // SAFETY: `check` covered `to.len()` bytes from the first one on.
-            *b = unsafe { self.byte(at) }.load(Ordering::Relaxed);
-            at += 1;
-        }
+        let at = self.check(offset, to.len())?;
+        // SAFETY: `check` covered `to.len()` bytes at `at`, which are inside the range.
+        let from = unsafe { self.base.add(at) };
+        // SAFETY: mapped and readable (the invariant); no exclusive reference to the memory exists (the contract of `new`).
+        unsafe { load_bytes(from.as_ptr(), to) };
         Ok(())
     }
 
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault> {
-        let mut at = self.check(offset, from.len())?;
-        let lead = self.lead(at, from.len());
-        let (head, rest) = from.split_at(lead);
-        let words = rest.chunks_exact(WORD);
-        let tail = words.remainder();
-        for b in head {
-            // SAFETY: `check` covered `from.len()` bytes from the first one on.
-            unsafe { self.byte(at) }.store(*b, Ordering::Relaxed);
-            at += 1;
-        }
-        for w in words {
-            let word = w.try_into().map_or(0, u64::from_ne_bytes);
-            // SAFETY: `check` covered `from.len()` bytes; after `lead` bytes the address is a multiple of 8.
-            unsafe { self.word(at) }.store(word, Ordering::Relaxed);
-            at += WORD;
-        }
-        for b in tail {
-            // SAFETY: `check` covered `from.len()` bytes from the first one on.
-            unsafe { self.byte(at) }.store(*b, Ordering::Relaxed);
-            at += 1;
-        }
+        let at = self.check(offset, from.len())?;
+        // SAFETY: `check` covered `from.len()` bytes at `at`, which are inside the range.
+        let to = unsafe { self.base.add(at) };
+        // SAFETY: mapped, and writable if the device may write to it (the invariant); no reference to memory that the device
+        // writes exists, except to atomics (the contract of `new`).
+        unsafe { store_bytes(from, to.as_ptr()) };
         Ok(())
     }
 

@@ -11,10 +11,13 @@
 //!
 //! A copy is not atomic: it may contain any part of data that are written at the same time, in any order. It does not
 //! order other accesses: to read data after a flag, load the flag with `Acquire`, or poll a completion.
+//!
+//! Miri does not execute assembly, and a sanitizer does not see its accesses. There the copies are atomics
+//! (`cfg(uverbs_sanitize)`, which `cargo xtask sanitize` and the fuzz targets set).
 #![expect(unsafe_code)]
 // UNSAFETY: copies through pointers.
 
-#[cfg(not(miri))]
+#[cfg(not(any(miri, uverbs_sanitize)))]
 use core::arch::asm;
 
 /// Copies `to.len()` bytes from memory that others may write at the same time.
@@ -47,7 +50,7 @@ pub unsafe fn store_bytes(from: &[u8], to: *mut u8) {
 /// As [`store_bytes`], for 4 bytes.
 #[inline(always)]
 pub unsafe fn store_u32(value: u32, to: *mut u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[cfg(all(target_arch = "x86_64", not(any(miri, uverbs_sanitize))))]
     // SAFETY: 4 bytes at `to` are writable (the contract of this function).
     unsafe {
         asm!(
@@ -57,7 +60,7 @@ pub unsafe fn store_u32(value: u32, to: *mut u8) {
             options(nostack, preserves_flags),
         );
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    #[cfg(not(all(target_arch = "x86_64", not(any(miri, uverbs_sanitize)))))]
     // SAFETY: 4 bytes at `to` are writable (the contract of this function).
     unsafe {
         store_bytes(&value.to_ne_bytes(), to);
@@ -66,7 +69,7 @@ pub unsafe fn store_u32(value: u32, to: *mut u8) {
 
 /// A copy by two accesses of `$size` bytes, the first and the last of `$len`, which may overlap. Both are loaded before one is
 /// stored.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(all(target_arch = "x86_64", not(any(miri, uverbs_sanitize))))]
 macro_rules! copy_ends {
     ($size:literal, $mov:literal, $ptr:literal, $class:ident, $form:literal, $from:ident, $to:ident, $len:ident) => {
         // SAFETY: the accesses are inside the `$len` bytes at both pointers (the contract of `copy`), because `$len` is
@@ -93,7 +96,7 @@ macro_rules! copy_ends {
 ///
 /// # Safety
 /// `len` bytes can be read at `from` and written at `to`; they do not overlap, unless they are the same.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(all(target_arch = "x86_64", not(any(miri, uverbs_sanitize))))]
 #[inline(always)]
 unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     match len {
@@ -122,7 +125,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 ///
 /// # Safety
 /// As [`copy`].
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(all(target_arch = "x86_64", not(any(miri, uverbs_sanitize))))]
 #[inline]
 unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
     /// From here on the string instruction is the faster one: it takes some 30 cycles to begin.
@@ -171,7 +174,7 @@ unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
 
 /// # Safety
 /// `len` bytes can be read at `from` and written at `to`; they do not overlap, unless they are the same.
-#[cfg(all(target_arch = "aarch64", not(miri)))]
+#[cfg(all(target_arch = "aarch64", not(any(miri, uverbs_sanitize))))]
 #[inline]
 unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     // Pairs of words, then words, then bytes. Ordinary memory may be accessed at any address.
@@ -210,18 +213,29 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 
 /// # Safety
 /// `len` bytes can be read at `from` and written at `to`; they do not overlap, unless they are the same.
-#[cfg(miri)]
+#[cfg(any(miri, uverbs_sanitize))]
 unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-    use core::sync::atomic::{AtomicU8, Ordering};
-    for i in 0..len {
-        // SAFETY: `i` is below `len`, for which `from` and `to` are valid (the contract of this function).
-        let (from, to) = unsafe { (from.add(i), to.add(i)) };
+    use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+    let mut at = 0;
+    while at < len {
+        // SAFETY: `at` is below `len`, for which `from` and `to` are valid (the contract of this function).
+        let (from, to) = unsafe { (from.add(at), to.add(at)) };
+        // A sanitizer accepts atomics of two sizes. Words make the copy faster.
+        if cfg!(not(miri)) && len - at >= 8 && from.addr().is_multiple_of(8) && to.addr().is_multiple_of(8) {
+            // SAFETY: the word is readable (the contract of this function) and aligned.
+            let word = unsafe { &*from.cast::<AtomicU64>() }.load(Ordering::Relaxed);
+            // SAFETY: the word is writable (the contract of this function) and aligned.
+            unsafe { &*to.cast::<AtomicU64>() }.store(word, Ordering::Relaxed);
+            at += 8;
+            continue;
+        }
         // SAFETY: the byte is readable (the contract of this function); an atomic access is allowed beside other atomic
         // accesses.
         let byte = unsafe { &*from.cast::<AtomicU8>() }.load(Ordering::Relaxed);
         // SAFETY: the byte is writable (the contract of this function); an atomic access is allowed beside other atomic
         // accesses.
         unsafe { &*to.cast::<AtomicU8>() }.store(byte, Ordering::Relaxed);
+        at += 1;
     }
 }
 
