@@ -11,14 +11,15 @@ use crate::errno::{Errno, Outcome};
 use crate::events::Numbered;
 use crate::object::channel;
 use crate::verbs::{Open, Verbs};
-use core::mem::offset_of;
+use core::mem::{self, offset_of};
 use core::ptr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use uverbs_core::control::slab::Slab;
 use uverbs_core::control::{AsyncFd, ContextInfo};
 use uverbs_core::kernel::Kernel;
 use uverbs_core::provider::Driver;
+use uverbs_core::sync::{ProcessMutex, StaticMutex};
 
 /// A context: C's part, to whose last field programs hold a pointer, and ours.
 #[repr(C)]
@@ -44,11 +45,11 @@ pub(crate) struct Private {
     /// Shared by all contexts with the same port; the last of them closes the port.
     port: Arc<()>,
     /// Objects by the number in their events.
-    objects: Mutex<Slab<Numbered>>,
+    objects: ProcessMutex<Slab<Numbered>>,
     /// Channels. Those that the program has not destroyed are closed with the context.
-    channels: Mutex<Channels>,
+    channels: ProcessMutex<Channels>,
     /// Held while the counts of acknowledged events change, and by threads that wait for them.
-    acks: Mutex<()>,
+    acks: ProcessMutex<()>,
     acked: Condvar,
 }
 
@@ -60,7 +61,7 @@ pub(crate) struct Channels(pub(crate) Vec<*mut ibv_comp_channel>);
 unsafe impl Send for Channels {}
 
 /// Addresses of the open contexts. A context that is not in the list belongs to another library.
-static OPEN: RwLock<Vec<usize>> = RwLock::new(Vec::new());
+static OPEN: StaticMutex<Vec<usize>> = StaticMutex::new();
 
 /// Opens a context on a device behind `kernel`.
 pub(crate) fn open<D: Driver>(kernel: Arc<dyn Kernel>, device: *mut ibv_device) -> Outcome<*mut ibv_context> {
@@ -107,13 +108,13 @@ fn finish<D: Driver>(
         _async_fd: async_fd,
         stand_in,
         port,
-        objects: Mutex::default(),
-        channels: Mutex::default(),
-        acks: Mutex::new(()),
+        objects: ProcessMutex::default(),
+        channels: ProcessMutex::default(),
+        acks: ProcessMutex::new(()),
         acked: Condvar::new(),
     };
     let context = Box::into_raw(Box::new(Context { public, private }));
-    OPEN.write().unwrap_or_else(PoisonError::into_inner).push(context.expose_provenance() + POINTER);
+    OPEN.lock().push(context.expose_provenance() + POINTER);
     Ok(context.cast::<u8>().wrapping_add(POINTER).cast())
 }
 
@@ -128,14 +129,20 @@ fn stand_in(name: &str) -> Outcome<OwnedFd> {
 /// # Safety
 /// The contract of `ibv_close_device`: the context and its objects are not used at the same time or later.
 pub(crate) unsafe fn close(context: *mut ibv_context) -> Outcome<()> {
-    let mut open = OPEN.write().unwrap_or_else(PoisonError::into_inner);
+    let mut open = OPEN.lock();
     let index = open.iter().position(|address| *address == context.addr()).ok_or(Errno::EINVAL)?;
     open.swap_remove(index);
     drop(open);
     // SAFETY: the address was in the list, so it is that of a context which `open` allocated as a `Box`, plus
     // `POINTER`, and which is not closed yet.
     let context = unsafe { Box::from_raw(context.cast::<u8>().wrapping_sub(POINTER).cast::<Context>()) };
-    for channel in context.private.channels().0.drain(..) {
+    // In a child of fork(2) that can't use the context, they are leaked. fork(2) copies the table of files before the memory, so
+    // the list may contain a channel whose file was opened in between and is not open in the child.
+    let channels = match context.private.channels() {
+        Ok(mut channels) if context.private.kernel().is_creator_process() => mem::take(&mut channels.0),
+        _ => Vec::new(),
+    };
+    for channel in channels {
         // SAFETY: the program has not destroyed the channel, or it would not be in the list, and does not use it later
         // (the contract of this function).
         unsafe { channel::free(channel) };
@@ -154,7 +161,7 @@ pub(crate) unsafe fn close(context: *mut ibv_context) -> Outcome<()> {
 /// # Safety
 /// The context stays open as long as the reference is used.
 pub(crate) unsafe fn of<'a>(context: *mut ibv_context) -> Outcome<&'a Private> {
-    if !OPEN.read().unwrap_or_else(PoisonError::into_inner).contains(&context.addr()) {
+    if !OPEN.lock().contains(&context.addr()) {
         return Err(Errno::EINVAL);
     }
     let context = context.cast::<u8>().wrapping_sub(POINTER).cast::<Context>();
@@ -205,30 +212,52 @@ impl Private {
         self.verbs.kernel()
     }
 
-    pub(crate) fn objects(&self) -> MutexGuard<'_, Slab<Numbered>> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The objects by number. As for all locks of a context, the error is `ESTALE`: in a child of fork(2), if a thread of the
+    /// parent had the lock.
+    pub(crate) fn objects(&self) -> Outcome<MutexGuard<'_, Slab<Numbered>>> {
+        self.objects.lock().map_err(|_| Errno::ESTALE)
     }
 
-    pub(crate) fn channels(&self) -> MutexGuard<'_, Channels> {
-        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The number for an object that is about to be created.
+    pub(crate) fn new_number(&self) -> Outcome<u64> {
+        Ok(self.objects()?.insert(Numbered::NONE))
+    }
+
+    /// The object of a number.
+    pub(crate) fn numbered(&self, number: u64) -> Option<Numbered> {
+        self.objects().ok()?.get(number).copied()
+    }
+
+    /// Removes a number. Events that have it name no object from now on.
+    pub(crate) fn forget(&self, number: u64) {
+        if let Ok(mut objects) = self.objects() {
+            objects.remove(number);
+        }
+    }
+
+    pub(crate) fn channels(&self) -> Outcome<MutexGuard<'_, Channels>> {
+        self.channels.lock().map_err(|_| Errno::ESTALE)
     }
 
     /// The lock of the counts of acknowledged events, and of a channel's users.
-    pub(crate) fn acks(&self) -> MutexGuard<'_, ()> {
-        self.acks.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn acks(&self) -> Outcome<MutexGuard<'_, ()>> {
+        self.acks.lock().map_err(|_| Errno::ESTALE)
     }
 
     /// Changes counts of acknowledged events, and wakes the threads that wait for them.
-    pub(crate) fn acknowledge(&self, change: impl FnOnce()) {
-        let _acks = self.acks();
+    pub(crate) fn acknowledge(&self, change: impl FnOnce()) -> Outcome<()> {
+        let _acks = self.acks()?;
         change();
         self.acked.notify_all();
+        Ok(())
     }
 
-    /// Waits until `is_done`, which reads counts of acknowledged events.
+    /// Waits until `is_done`, which reads counts of acknowledged events. It does not wait in a child of fork(2) whose parent's
+    /// thread had the lock: the child can acknowledge no event.
     pub(crate) fn wait_for_acks(&self, is_done: impl Fn() -> bool) {
-        let acks = self.acks();
-        drop(self.acked.wait_while(acks, |()| !is_done()).unwrap_or_else(PoisonError::into_inner));
+        if let Ok(acks) = self.acks() {
+            drop(self.acked.wait_while(acks, |()| !is_done()).unwrap_or_else(PoisonError::into_inner));
+        }
     }
 }
 
@@ -248,7 +277,7 @@ pub(crate) mod shared {
     /// The port of the context whose `cmd_fd`, or a duplicate of it, is `fd`.
     pub(crate) fn by_stand_in(fd: BorrowedFd<'_>) -> Outcome<Option<Shared>> {
         let wanted = nix::sys::stat::fstat(fd)?;
-        for address in OPEN.read().unwrap_or_else(PoisonError::into_inner).iter() {
+        for address in OPEN.lock().iter() {
             let context = ptr::with_exposed_provenance_mut::<Context>(address - POINTER);
             // SAFETY: the address is in the list, which is locked, so it is that of a context which `open` created and
             // exposed, and which is not freed meanwhile.

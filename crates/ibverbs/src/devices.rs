@@ -15,10 +15,11 @@ use crate::logger;
 use core::ffi::{c_char, c_int, c_void};
 use core::{mem, ptr};
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use uverbs_core::device::{DeviceInfo, DriverMatch, NodeType, PciId, Roots, TransportType, Unusable, parse};
 use uverbs_core::kernel::{Kernel, Process, UverbsFd};
 use uverbs_core::provider::Driver;
+use uverbs_core::sync::StaticMutex;
 use uverbs_mlx5::{Devx, Mlx5, Options, Pages};
 use uverbs_rxe::Rxe;
 use uverbs_siw::Siw;
@@ -43,13 +44,14 @@ pub(crate) enum Source {
 }
 
 /// All devices that were ever listed.
+#[derive(Default)]
 struct Known(Vec<*mut Device>);
 
 // SAFETY: this library does not change a device after its creation; C programs may change its public part, from any
 // thread.
 unsafe impl Send for Known {}
 
-static KNOWN: Mutex<Known> = Mutex::new(Known(Vec::new()));
+static KNOWN: StaticMutex<Known> = StaticMutex::new();
 
 /// The drivers, in the order in which they are probed.
 const DRIVERS: &[DriverMatch] = &[
@@ -170,7 +172,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> 
     let mut found = 0;
     let list = pointer(|| {
         let devices = scan()?;
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = KNOWN.lock();
         let mut list: Vec<_> =
             devices.into_iter().map(|(public, source)| known.find(public, source)).collect();
         found = c_int::try_from(list.len()).unwrap_or(c_int::MAX);
@@ -204,7 +206,7 @@ pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device)
 /// # Safety
 /// No requirement: a device of this library is never freed.
 fn source(device: *mut ibv_device) -> Outcome<&'static Source> {
-    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = KNOWN.lock();
     let found = known.0.iter().find(|ours| ours.addr() == device.addr()).ok_or(Errno::EINVAL)?;
     // SAFETY: the box is never freed, and no mutable reference to this part exists.
     Ok(unsafe { &(**found).source })
@@ -300,7 +302,7 @@ pub(crate) unsafe fn import(cmd_fd: c_int) -> Outcome<*mut ibv_context> {
     let roots = Roots { sysfs: sysfs::root(), ..Roots::default() };
     let is_it = |info: &DeviceInfo| info.uverbs.as_ref().is_ok_and(|node| node.dev == dev);
     let info = roots.devices()?.into_iter().find(is_it).ok_or(Errno::ENODEV)?;
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = KNOWN.lock();
     let device = known.find(public(&info), Source::Kernel(Box::new(info.clone())));
     drop(known);
     // SAFETY: the caller transfers the ownership of the descriptor (contract of the man page).

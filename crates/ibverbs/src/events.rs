@@ -38,7 +38,9 @@ impl Numbered {
 
 /// Sets the object of a number.
 pub(crate) fn complete(here: &Private, number: u64, object: Numbered) {
-    if let Some(place) = here.objects().get_mut(number) {
+    if let Ok(mut objects) = here.objects()
+        && let Some(place) = objects.get_mut(number)
+    {
         *place = object;
     }
 }
@@ -67,7 +69,7 @@ pub(crate) fn read(fd: c_int, record: &mut [u8]) -> Outcome<()> {
 
 /// The element of an event in C's form; `None` if the object was destroyed.
 fn element(here: &Private, event: AsyncEvent) -> Option<Element> {
-    let number = || here.objects().get(event.element).copied();
+    let number = || here.numbered(event.element);
     match event.event_type.scope() {
         EventScope::Cq => match number()? {
             Numbered::Cq(cq) => Some(Element { object: cq.cast() }),
@@ -152,8 +154,7 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
                 _ => unsafe { &mut (*object.cast::<ibv_srq>()).events_completed },
             };
             *completed = completed.wrapping_add(1);
-        });
-        Ok(())
+        })
     });
 }
 

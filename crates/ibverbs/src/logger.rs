@@ -2,17 +2,16 @@
 //! Messages, and the variables of the environment that select them: `VERBS_LOG_LEVEL`, `VERBS_LOG_FILE` and
 //! `IBV_SHOW_WARNINGS`. Without them the library writes nothing.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use log::{LevelFilter, Log, Metadata, Record};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
-use std::sync::{Mutex, Once, OnceLock, PoisonError};
-
-static LOGGER: OnceLock<Logger> = OnceLock::new();
+use uverbs_core::sync::ProcessMutex;
 
 /// Writes messages to a file or to the standard error.
 struct Logger {
-    to: Mutex<Box<dyn Write + Send>>,
+    to: ProcessMutex<Box<dyn Write + Send>>,
 }
 
 impl Log for Logger {
@@ -23,7 +22,9 @@ impl Log for Logger {
     fn log(&self, record: &Record<'_>) {
         let line = format!("libibverbs: {}: {}\n", record.level().as_str().to_lowercase(), record.args());
         // A message that can't be written is lost.
-        let _ = self.to.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
+        if let Ok(mut to) = self.to.lock() {
+            let _ = to.write_all(line.as_bytes());
+        }
     }
 
     fn flush(&self) {}
@@ -43,10 +44,10 @@ fn level(number: Option<&OsStr>, show_warnings: bool) -> LevelFilter {
     asked.max(least)
 }
 
-/// Reads the variables, once.
+/// Reads the variables, once. A second thread does not wait for the first one, because a child of fork(2) would wait for ever.
 pub(crate) fn init() {
-    static INIT: Once = Once::new();
-    INIT.call_once(|| {
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    if !BEGUN.swap(true, Ordering::Relaxed) {
         let show_warnings = std::env::var_os("IBV_SHOW_WARNINGS").is_some();
         let level = level(std::env::var_os("VERBS_LOG_LEVEL").as_deref(), show_warnings);
         if level == LevelFilter::Off {
@@ -58,11 +59,11 @@ pub(crate) fn init() {
             Some(file) => Box::new(file),
             None => Box::new(io::stderr()),
         };
-        let logger = LOGGER.get_or_init(|| Logger { to: Mutex::new(to) });
+        let logger = Box::leak(Box::new(Logger { to: ProcessMutex::new(to) }));
         if log::set_logger(logger).is_ok() {
             log::set_max_level(level);
         }
-    });
+    }
 }
 
 #[cfg(test)]

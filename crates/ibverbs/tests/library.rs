@@ -378,6 +378,11 @@ fn a_child_does_not_disturb_its_parent() {
     passes("fork");
 }
 
+#[test]
+fn a_child_waits_for_no_lock_of_its_parents_threads() {
+    passes("fork-busy");
+}
+
 /// Executables without any shared library: the example, and the program of list verbs. `cargo xtask bench --check`
 /// checks the example's size, because it builds the library in release mode.
 #[test]

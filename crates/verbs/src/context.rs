@@ -4,7 +4,7 @@
 use crate::event::{EventReader, QpEvents};
 use crate::owned::Flights;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use uverbs_core::attr::{DeviceAttr, Gid, GidEntry, PortAttr};
 use uverbs_core::control::slab::Slab;
 use uverbs_core::control::{AsyncFd, ContextInfo, CoreSupport, query};
@@ -12,6 +12,7 @@ use uverbs_core::device::DeviceInfo;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::{Kernel, UverbsFd};
 use uverbs_core::provider::Driver;
+use uverbs_core::sync::ProcessMutex;
 
 /// The object that an id in an event refers to.
 #[derive(Debug)]
@@ -44,7 +45,7 @@ pub(crate) struct ContextInner<D: Driver> {
     event_reader: EventReader,
     /// Objects by the id that the kernel reports in events. Ids have a generation number, so the id of a destroyed
     /// object is not found.
-    objects: Mutex<Slab<Object<D>>>,
+    objects: ProcessMutex<Slab<Object<D>>>,
     /// The queues whose work requests own their buffers.
     flights: Flights<D>,
     name: String,
@@ -79,22 +80,28 @@ impl<D: Driver> ContextInner<D> {
         &self.flights
     }
 
+    /// Stores an object and returns its number. In a child of fork(2) whose parent's thread had the table, the number is 0,
+    /// which belongs to no object; the kernel then creates no object either (`ESTALE`).
     pub(crate) fn remember_object(&self, object: Object<D>) -> u64 {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner).insert(object)
+        self.objects.lock().map_or(0, |mut objects| objects.insert(object))
     }
 
     pub(crate) fn update_object(&self, id: u64, object: Object<D>) {
-        if let Some(o) = self.objects.lock().unwrap_or_else(PoisonError::into_inner).get_mut(id) {
-            *o = object;
+        if let Ok(mut objects) = self.objects.lock()
+            && let Some(place) = objects.get_mut(id)
+        {
+            *place = object;
         }
     }
 
     pub(crate) fn forget_object(&self, id: u64) {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        if let Ok(mut objects) = self.objects.lock() {
+            objects.remove(id);
+        }
     }
 
     pub(crate) fn object(&self, id: u64) -> Option<Object<D>> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+        self.objects.lock().ok()?.get(id).cloned()
     }
 }
 
@@ -181,7 +188,7 @@ impl<D: Driver> Context<D> {
     fn new((driver, info): (D, ContextInfo)) -> Self {
         let name = driver.kernel().name().to_owned();
         let ContextInfo { num_comp_vectors, core_support, async_fd } = info;
-        let objects = Mutex::new(Slab::new());
+        let objects = ProcessMutex::new(Slab::new());
         Self {
             inner: Arc::new(ContextInner {
                 driver,

@@ -14,10 +14,12 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, OnceLock};
 use uverbs_core::attr::{AsyncEvent, EventScope, EventType};
-use uverbs_core::error::Result;
+use uverbs_core::errno::Errno;
+use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::Driver;
+use uverbs_core::sync::{LockError, ProcessMutex};
 
 /// An asynchronous event (ibv_get_async_event(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,8 +97,8 @@ impl QpEvents {
 /// The lock for reading the file of asynchronous events, and the events that were read for others.
 #[derive(Debug, Default)]
 pub(crate) struct EventReader {
-    turn: Mutex<()>,
-    kept: Mutex<VecDeque<Event>>,
+    turn: ProcessMutex<()>,
+    kept: ProcessMutex<VecDeque<Event>>,
     /// Made when the program requests the descriptor; `None` if the kernel refused.
     readable: OnceLock<Option<Readable>>,
 }
@@ -120,12 +122,17 @@ impl Readable {
     }
 }
 
+/// The error in a child of fork(2) whose parent's thread was reading an event at the time of the fork.
+fn forked(_: LockError) -> Error {
+    Error::os("get_async_event", "asynchronous events of the parent process", Errno::ESTALE)
+}
+
 impl EventReader {
     /// The descriptor for event loops.
     pub(crate) fn fd<D: Driver>(context: &ContextInner<D>) -> BorrowedFd<'_> {
         let (reader, file) = (context.event_reader(), context.async_fd().as_fd());
         // Until the descriptor is made, no event is kept without a signal.
-        let kept = reader.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(kept) = reader.kept.lock() else { return file };
         let readable = reader.readable.get_or_init(|| match Readable::new(file, !kept.is_empty()) {
             Ok(readable) => Some(readable),
             Err(errno) => {
@@ -141,7 +148,7 @@ impl EventReader {
     }
 
     fn keep(&self, event: Event) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(mut kept) = self.kept.lock() else { return };
         kept.push_back(event);
         // The counter can't overflow: it is at most the number of events that are kept.
         if let Some(readable) = self.readable() {
@@ -150,7 +157,7 @@ impl EventReader {
     }
 
     fn take_kept(&self) -> Option<Event> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock().ok()?;
         let event = kept.pop_front()?;
         if let (true, Some(readable)) = (kept.is_empty(), self.readable()) {
             // Clears the counter.
@@ -164,13 +171,9 @@ impl EventReader {
     pub(crate) fn step<D: Driver>(context: &ContextInner<D>) -> Result<()> {
         const STEP: u16 = 1;
         let reader = context.event_reader();
-        let turn = match reader.turn.try_lock() {
-            Ok(turn) => turn,
-            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                std::thread::sleep(core::time::Duration::from_millis(STEP.into()));
-                return Ok(());
-            }
+        let Some(turn) = reader.turn.try_lock().map_err(forked)? else {
+            std::thread::sleep(core::time::Duration::from_millis(STEP.into()));
+            return Ok(());
         };
         let mut files = [PollFd::new(context.async_fd().as_fd(), PollFlags::POLLIN)];
         if matches!(poll(&mut files, PollTimeout::from(STEP)), Ok(1..)) {
@@ -187,7 +190,7 @@ impl EventReader {
     fn next<D: Driver>(context: &ContextInner<D>) -> Result<Event> {
         let reader = context.event_reader();
         loop {
-            let turn = reader.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            let turn = reader.turn.lock().map_err(forked)?;
             if let Some(event) = reader.take_kept() {
                 return Ok(event);
             }

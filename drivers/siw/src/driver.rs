@@ -10,7 +10,7 @@ use crate::send::SendConfig;
 use crate::shared::QpShared;
 use crate::wqe::Ah;
 use crate::{CompletionQueue, RecvQueue, SendQueue};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use uverbs_core::attr::{
     AccessFlags, AhAttr, CqFlags, CqInitAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType,
     SendOpsFlags, SrqAttr, SrqAttrMask, SrqType, WcExFlags,
@@ -22,7 +22,7 @@ use uverbs_core::control::{
 use uverbs_core::kernel::{Kernel, Protection, Uhw};
 use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{CompletionQueue as _, CqParts, Driver, QpCreate, QpParts, SrqCreate, SrqParts};
-use uverbs_core::sync::ControlBarrier;
+use uverbs_core::sync::{ControlBarrier, ProcessMutex};
 use uverbs_core::wr::Sge;
 use uverbs_core::{Errno, Error, Result};
 use uverbs_uapi::siw::{
@@ -40,7 +40,7 @@ pub struct Siw {
     barrier: ControlBarrier,
     /// Held while a QP is created, and while one is destroyed and its completions are removed: the kernel may give the
     /// number of a destroyed QP to the next one.
-    numbers: Mutex<()>,
+    numbers: ProcessMutex<()>,
 }
 
 /// The state that an SRQ's poster and its consumers share: none, because the kernel consumes in order.
@@ -66,10 +66,6 @@ impl Siw {
             .mmap(key, len, Protection::ReadWrite)
             .map_err(|errno| Error::os(verb, format!("ring of {} at {key:#x}", self.kernel.name()), errno))?;
         Ring::new(mapping, slots).map_err(|e| corrupt(verb, e))
-    }
-
-    fn numbers(&self) -> MutexGuard<'_, ()> {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A QP's queues on the rings that the kernel made.
@@ -196,14 +192,14 @@ impl Driver for Siw {
     fn open(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
         let mut resp = siw_uresp_alloc_ctx::default();
         let info = context::open(&kernel, Uhw::answer(resp.as_mut_bytes()))?;
-        Ok((Self { kernel, barrier: ControlBarrier::register(), numbers: Mutex::new(()) }, info))
+        Ok((Self { kernel, barrier: ControlBarrier::register(), numbers: ProcessMutex::new(()) }, info))
     }
 
     fn kernel(&self) -> &Arc<dyn Kernel> {
         &self.kernel
     }
 
-    /// The kernel names the first byte of a region by its address, whatever the request says (`siw_reg_user_mr()`).
+    /// The kernel names the first byte of a region by its address, regardless of the address in the request (`siw_reg_user_mr()`).
     unsafe fn reg_mr(
         &self,
         core: CoreSupport,
@@ -331,7 +327,8 @@ impl Driver for Siw {
         let mut cqs: Vec<_> =
             create.send_cq.iter().chain(&create.recv_cq).map(|(_, shared)| Arc::clone(shared)).collect();
         cqs.dedup_by(|a, b| Arc::ptr_eq(a, b));
-        let _one = self.numbers();
+        let forked = |_| Error::os(CREATE_QP, "context of the parent process", Errno::ESTALE);
+        let _one = self.numbers.lock().map_err(forked)?;
         let (handle, cap) = qp::create(parents, &attr, create.user_handle, Uhw::answer(resp.as_mut_bytes()))?;
         match self.queues(&handle, &attr, cqs, create.srq.is_some(), cap, &resp) {
             Ok((shared, send, recv, cap)) => Ok(QpParts { handle, shared, send: Some(send), recv, cap }),
@@ -388,7 +385,8 @@ impl Driver for Siw {
     }
 
     unsafe fn destroy_qp(&self, handle: QpHandle, shared: &Arc<QpShared>) -> Result<u32, (QpHandle, Error)> {
-        let _one = self.numbers();
+        // In a child of fork(2) no other thread creates a QP.
+        let _one = self.numbers.lock();
         // SAFETY: the handle is of this context, belongs to `shared`, and its queues are not used any more ([`Driver`],
         // "Safety of the verbs").
         unsafe { handle.destroy() }.inspect(|_| {

@@ -10,7 +10,8 @@ use crate::attr::{CounterAttachAttr, CounterDescription};
 use crate::errno::Errno;
 use crate::error::Error;
 use crate::kernel::{Command, Kernel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sync::ProcessMutex;
+use std::sync::Arc;
 use uverbs_uapi::ids::{
     UVERBS_ATTR_CREATE_COUNTERS_HANDLE, UVERBS_ATTR_DESTROY_COUNTERS_HANDLE, UVERBS_ATTR_READ_COUNTERS_BUFF,
     UVERBS_ATTR_READ_COUNTERS_FLAGS, UVERBS_ATTR_READ_COUNTERS_HANDLE, UVERBS_METHOD_COUNTERS_CREATE,
@@ -30,23 +31,20 @@ struct Points {
 #[derive(Debug)]
 pub struct CountersHandle {
     object: Object,
-    points: Arc<Mutex<Points>>,
+    points: Arc<ProcessMutex<Points>>,
 }
 
 handle_common!(CountersHandle, "counters");
 
 /// A rule's reference to its set.
 #[derive(Debug)]
-pub(super) struct Bound(Arc<Mutex<Points>>);
-
-fn lock(points: &Mutex<Points>) -> MutexGuard<'_, Points> {
-    points.lock().unwrap_or_else(PoisonError::into_inner)
-}
+pub(super) struct Bound(Arc<ProcessMutex<Points>>);
 
 impl Bound {
     /// To be called when the rule is destroyed.
     pub(super) fn release(self) {
-        let mut points = lock(&self.0);
+        // The parent's set keeps its number of rules.
+        let Ok(mut points) = self.0.lock() else { return };
         points.flows = points.flows.saturating_sub(1);
     }
 }
@@ -76,7 +74,7 @@ impl CountersHandle {
         if attr.counter_desc > CounterDescription::BYTES {
             return Err(Error::unsupported(VERB, format!("{:?}", attr.counter_desc)));
         }
-        let mut points = lock(&self.points);
+        let mut points = self.points.lock().map_err(|_| self.error(VERB, Errno::ESTALE))?;
         if points.flows != 0 {
             return Err(self.error(VERB, Errno::EBUSY));
         }
@@ -93,7 +91,7 @@ impl CountersHandle {
         &self,
         create: impl FnOnce(&[CounterAttachAttr]) -> Result<FlowHandle>,
     ) -> Result<FlowHandle> {
-        let mut points = lock(&self.points);
+        let mut points = self.points.lock().map_err(|_| self.error("create_flow", Errno::ESTALE))?;
         if points.list.is_empty() {
             return Err(Error::invalid("create_flow", "counters", "no counter was attached"));
         }
@@ -178,7 +176,7 @@ mod tests {
             flow.destroy().unwrap();
         }
         set.attach(packets).unwrap();
-        assert_eq!(lock(&set.points).list.len(), 2);
+        assert_eq!(set.points.lock().unwrap().list.len(), 2);
         script.done();
     }
 

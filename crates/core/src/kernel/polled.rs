@@ -10,12 +10,12 @@
 
 use super::queue_access::{Busy, QueueAccess};
 use crate::provider::PollError;
-use crate::sync::ControlBarrier;
+use crate::sync::{ControlBarrier, ProcessMutex};
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::sync::atomic::Ordering;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The poller may enter.
 const OPEN: u32 = 1;
@@ -28,7 +28,7 @@ const LOST: u32 = 3;
 pub struct Polled<T> {
     access: QueueAccess,
     /// One control call at a time; a poller that finds the queue closed waits for this lock.
-    control: Mutex<()>,
+    control: ProcessMutex<()>,
     state: UnsafeCell<T>,
 }
 
@@ -43,7 +43,7 @@ impl<T> Polled<T> {
     /// As [`QueueAccess::new`].
     pub fn new(state: T, barrier: ControlBarrier) -> io::Result<Arc<Self>> {
         let access = QueueAccess::new(OPEN, barrier)?;
-        Ok(Arc::new(Self { access, control: Mutex::new(()), state: UnsafeCell::new(state) }))
+        Ok(Arc::new(Self { access, control: ProcessMutex::new(()), state: UnsafeCell::new(state) }))
     }
 
     /// Enters the queue as its poller.
@@ -73,10 +73,7 @@ impl<T> Polled<T> {
         match word {
             QueueAccess::FORKED => Err(PollError::Forked),
             LOST => Err(PollError::Corrupt),
-            _ => {
-                drop(self.control.lock().unwrap_or_else(PoisonError::into_inner));
-                Ok(())
-            }
+            _ => self.control.lock().map(drop).map_err(|_| PollError::Forked),
         }
     }
 
@@ -93,7 +90,7 @@ impl<T> Polled<T> {
         if self.is_forked() {
             return None;
         }
-        let _one = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.control.lock().ok()?;
         replace(OPEN, CLOSED).ok()?;
         if let Err(errno) = self.access.wait_idle() {
             log::error!("cq: membarrier(2): {errno}; the queue reports no more completions");

@@ -245,9 +245,11 @@ mod pages {
     //! The pages of the words, with a cache line for each queue.
 
     use super::Words;
+    use crate::sync::StaticMutex;
+    use core::sync::atomic::{AtomicU64, Ordering};
     use memmap2::{MmapMut, MmapRaw};
     use std::io;
-    use std::sync::{Arc, Mutex, PoisonError};
+    use std::sync::Arc;
 
     const PAGE: usize = 4096;
     const LINE: usize = 64;
@@ -255,7 +257,7 @@ mod pages {
     struct Page {
         map: MmapRaw,
         /// A bit per line.
-        free: Mutex<u64>,
+        free: AtomicU64,
     }
 
     /// A line of a page, which is returned when this is dropped.
@@ -264,12 +266,12 @@ mod pages {
         line: usize,
     }
 
-    static PAGES: Mutex<Vec<Arc<Page>>> = Mutex::new(Vec::new());
+    static PAGES: StaticMutex<Vec<Arc<Page>>> = StaticMutex::new();
 
     /// A line that is free.
     pub(super) fn take() -> io::Result<Line> {
         const { assert!(PAGE / LINE == u64::BITS as usize) };
-        let mut pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pages = PAGES.lock();
         if let Some(place) = pages.iter().find_map(take_of) {
             return Ok(place);
         }
@@ -279,19 +281,16 @@ mod pages {
         if result != 0 {
             return Err(io::Error::last_os_error());
         }
-        let page = Arc::new(Page { map, free: Mutex::new(u64::MAX) });
+        let page = Arc::new(Page { map, free: AtomicU64::new(u64::MAX) });
         pages.push(Arc::clone(&page));
         take_of(&page).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
     fn take_of(page: &Arc<Page>) -> Option<Line> {
-        let mut free = page.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = free.trailing_zeros() as usize;
-        if line == u64::BITS as usize {
-            return None;
-        }
-        *free &= !(1 << line);
-        Some(Line { page: Arc::clone(page), line })
+        // Acquire: the words are used after the last use by the owner that returned the line. The lowest bit is cleared.
+        let take = |free: u64| Some(free & free.wrapping_sub(1)).filter(|_| free != 0);
+        let free = page.free.fetch_update(Ordering::Acquire, Ordering::Relaxed, take).ok()?;
+        Some(Line { page: Arc::clone(page), line: free.trailing_zeros() as usize })
     }
 
     impl Line {
@@ -307,7 +306,8 @@ mod pages {
 
     impl Drop for Line {
         fn drop(&mut self) {
-            *self.page.free.lock().unwrap_or_else(PoisonError::into_inner) |= 1 << self.line;
+            // Release: pairs with the Acquire in `take_of`.
+            self.page.free.fetch_or(1 << self.line, Ordering::Release);
         }
     }
 }

@@ -5,10 +5,11 @@
 //! the time of the fork is never released in the child. So a thread that would wait for a lock first compares the process with
 //! the one that created the lock. The number of a process is in a page that the kernel wipes in a child (`MADV_WIPEONFORK`,
 //! madvise(2)); this also detects a child of a direct clone(2).
-#![cfg_attr(not(any(loom, miri)), expect(unsafe_code))]
-// UNSAFETY: calls madvise(2) for a page that it mapped, and uses a word of it.
+#![expect(unsafe_code)]
+// UNSAFETY: calls madvise(2) for a page that it mapped, and uses a word of it; leaks boxes for statics.
 
 use super::lock::LockError;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// The process in which this was made.
@@ -30,23 +31,10 @@ impl Home {
 /// 4.14), where queues can't be created either.
 #[cfg(not(any(loom, miri)))]
 fn number() -> u32 {
-    use core::sync::atomic::{AtomicU32, Ordering};
-    use std::sync::OnceLock;
-
-    const LEN: usize = 4096;
-    static PAGE: OnceLock<Option<memmap2::MmapRaw>> = OnceLock::new();
     /// The number that was given last: in this process, or in the one that forked it.
     static LAST: AtomicU32 = AtomicU32::new(0);
 
-    let page = PAGE.get_or_init(|| {
-        let map = memmap2::MmapRaw::from(memmap2::MmapMut::map_anon(LEN).ok()?);
-        // SAFETY: the page was just mapped, private and anonymous, and no other code has its address.
-        let result = unsafe { libc::madvise(map.as_mut_ptr().cast(), LEN, libc::MADV_WIPEONFORK) };
-        (result == 0).then_some(map)
-    });
-    let Some(page) = page else { return 0 };
-    // SAFETY: the first word of a page that is mapped for ever; any bytes are a valid atomic, and all accesses are atomic.
-    let word = unsafe { &*page.as_mut_ptr().cast::<AtomicU32>() };
+    let Some(word) = page() else { return 0 };
     // Relaxed: the number is all that the threads exchange.
     let number = word.load(Ordering::Relaxed);
     if number != 0 {
@@ -54,6 +42,37 @@ fn number() -> u32 {
     }
     let new = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     word.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|other| other, |_| new)
+}
+
+/// The first word of the page. The first call maps the page.
+///
+/// This is not a `OnceLock`: a child that is forked while another thread initialises a `OnceLock` waits for that thread for ever.
+#[cfg(not(any(loom, miri)))]
+fn page() -> Option<&'static AtomicU32> {
+    const LEN: usize = 4096;
+    static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+
+    // Acquire: pairs with the store below, after madvise(2).
+    let mut page = PAGE.load(Ordering::Acquire);
+    if page.is_null() {
+        let map = memmap2::MmapRaw::from(memmap2::MmapMut::map_anon(LEN).ok()?);
+        // SAFETY: the page was just mapped, private and anonymous, and no other code has its address.
+        let result = unsafe { libc::madvise(map.as_mut_ptr().cast(), LEN, libc::MADV_WIPEONFORK) };
+        if result != 0 {
+            return None;
+        }
+        let new = map.as_mut_ptr().cast();
+        page = match PAGE.compare_exchange(page, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                // It stays mapped.
+                core::mem::forget(map);
+                new
+            }
+            Err(other) => other,
+        };
+    }
+    // SAFETY: the first word of a page that is mapped for ever; any bytes are a valid atomic, and all accesses are atomic.
+    Some(unsafe { &*page })
 }
 
 /// Their processes do not fork.
@@ -66,14 +85,15 @@ fn number() -> u32 {
 #[derive(Debug)]
 pub struct ProcessMutex<T> {
     mutex: Mutex<T>,
-    home: Home,
+    /// The number of the process that locked it last, or that created it.
+    user: AtomicU32,
 }
 
 impl<T> ProcessMutex<T> {
     /// Puts `value` behind a mutex.
     #[must_use]
     pub fn new(value: T) -> Self {
-        Self { mutex: Mutex::new(value), home: Home::here() }
+        Self { mutex: Mutex::new(value), user: AtomicU32::new(number()) }
     }
 
     /// Waits for the mutex. A panic of another thread that held it has no effect.
@@ -81,21 +101,97 @@ impl<T> ProcessMutex<T> {
     /// # Errors
     /// [`LockError::Forked`] in a child of fork(2), if a thread of the parent held the mutex at the time of the fork.
     pub fn lock(&self) -> Result<MutexGuard<'_, T>, LockError> {
-        match self.mutex.try_lock() {
-            Ok(guard) => return Ok(guard),
-            Err(TryLockError::Poisoned(guard)) => return Ok(guard.into_inner()),
-            Err(TryLockError::WouldBlock) => {}
+        if let Some(guard) = self.try_lock()? {
+            return Ok(guard);
         }
-        if !self.home.is_here() {
-            return Err(LockError::Forked);
+        let guard = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
+        self.user.store(number(), Ordering::Relaxed);
+        Ok(guard)
+    }
+
+    /// Takes the mutex if it is free; `None` if another thread of this process has it.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    pub fn try_lock(&self) -> Result<Option<MutexGuard<'_, T>>, LockError> {
+        /// A thread takes the mutex and then stores the number of its process. In between, another thread of a child finds the
+        /// number of the parent. It tries this often before it decides that a thread of the parent has the mutex.
+        const ATTEMPTS: u32 = 1000;
+
+        let here = number();
+        for _ in 0..ATTEMPTS {
+            let guard = match self.mutex.try_lock() {
+                Ok(guard) => guard,
+                Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
+                // Relaxed: this thread stored the number, or another thread of this process, or the parent before the fork.
+                Err(TryLockError::WouldBlock) if self.user.load(Ordering::Relaxed) == here => {
+                    return Ok(None);
+                }
+                Err(TryLockError::WouldBlock) => {
+                    std::thread::yield_now();
+                    continue;
+                }
+            };
+            self.user.store(here, Ordering::Relaxed);
+            return Ok(Some(guard));
         }
-        Ok(self.mutex.lock().unwrap_or_else(PoisonError::into_inner))
+        Err(LockError::Forked)
+    }
+
+    /// The value, which no other thread has.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.mutex.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<T: Default> Default for ProcessMutex<T> {
     fn default() -> Self {
         Self::new(T::default())
+    }
+}
+
+/// A [`ProcessMutex`] for a static variable.
+///
+/// If a thread of the parent held it at the time of the fork, the child gets a new value, because the old one may be incomplete.
+#[derive(Debug)]
+pub struct StaticMutex<T: 'static> {
+    /// NULL until the first use. A mutex is never freed.
+    current: AtomicPtr<ProcessMutex<T>>,
+}
+
+impl<T: Default + Send + 'static> Default for StaticMutex<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Default + Send + 'static> StaticMutex<T> {
+    /// The first use creates the value.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { current: AtomicPtr::new(core::ptr::null_mut()) }
+    }
+
+    /// Waits for the mutex. A panic of another thread that held it has no effect.
+    pub fn lock(&self) -> MutexGuard<'static, T> {
+        let mut current = self.current.load(Ordering::Acquire);
+        loop {
+            // SAFETY: the pointer is NULL or that of a leaked box (below), which has only shared references.
+            if let Some(mutex) = unsafe { current.as_ref() }
+                && let Ok(guard) = mutex.lock()
+            {
+                return guard;
+            }
+            let new = Box::into_raw(Box::new(ProcessMutex::new(T::default())));
+            current = match self.current.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => new,
+                Err(other) => {
+                    // SAFETY: the box that was made above; no other code has the pointer.
+                    drop(unsafe { Box::from_raw(new) });
+                    other
+                }
+            };
+        }
     }
 }
 
@@ -160,6 +256,33 @@ mod tests {
         let refused = |mutex: &ProcessMutex<u8>| in_a_child(|| mutex.lock().err() == Some(LockError::Forked));
         assert!(while_held(&mutex, |mutex| mutex.lock().unwrap(), refused));
         assert!(in_a_child(|| mutex.lock().is_ok()), "nobody has it");
+    }
+
+    #[test]
+    fn threads_of_a_child_wait_for_each_other() {
+        let mutex = ProcessMutex::new(0_u32);
+        assert!(in_a_child(|| {
+            std::thread::scope(|scope| {
+                let count = || (0..1000).all(|_| mutex.lock().map(|mut n| *n += 1).is_ok());
+                let threads = [(); 4].map(|()| scope.spawn(count));
+                threads.map(|thread| thread.join().unwrap_or(false)) == [true; 4]
+            }) && mutex.lock().is_ok_and(|n| *n == 4000)
+        }));
+    }
+
+    #[test]
+    fn a_child_gets_a_new_value_of_a_static_that_a_thread_of_its_parent_has() {
+        static VALUE: StaticMutex<Vec<u8>> = StaticMutex::new();
+        VALUE.lock().push(1);
+        assert!(in_a_child(|| *VALUE.lock() == [1]), "it was free");
+        let has_a_new_value = |value: &StaticMutex<Vec<u8>>| {
+            in_a_child(|| {
+                let was_empty = core::mem::replace(&mut *value.lock(), vec![2]).is_empty();
+                was_empty && *value.lock() == [2]
+            })
+        };
+        assert!(while_held(&VALUE, |value| value.lock(), has_a_new_value));
+        assert_eq!(*VALUE.lock(), [1]);
     }
 
     #[test]

@@ -78,10 +78,17 @@ impl Kernel for HcaKernel {
     }
 
     fn attribute(&self, path: &str) -> Result<Vec<u8>, Errno> {
+        if !self.is_creator_process() {
+            return Err(Errno::ESTALE);
+        }
         self.call(|call| call.sysfs(path))
     }
 
     fn device_clock(&self) -> Option<u64> {
+        // In a child of fork(2) a thread of the parent may have had the fabric's lock.
+        if !self.is_creator_process() {
+            return None;
+        }
         self.call(|call| Ok(call.cx.now)).ok()
     }
 

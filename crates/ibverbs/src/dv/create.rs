@@ -10,7 +10,6 @@ use crate::abi::object::ibv_cq_ex;
 use crate::abi::qp::{ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex};
 use crate::context;
 use crate::errno::{Errno, Outcome, ensure, pointer};
-use crate::events::Numbered;
 use crate::export::qp as export;
 use crate::object::qp::{self, mask};
 use crate::object::{cq, pd, srq};
@@ -211,7 +210,7 @@ unsafe fn target(
     let cq = unsafe { cq::parts::<Mlx5>(attr.recv_cq) }.ok_or(Errno::EINVAL)?;
     // SAFETY: `attr.srq` is NULL or a live object of this driver (contract of `Verbs`).
     let srq = unsafe { srq::parts::<Mlx5>(attr.srq) }.ok_or(Errno::EINVAL)?;
-    let number = here.objects().insert(Numbered::NONE);
+    let number = here.new_number()?;
     let create = DctCreate::<Mlx5> {
         // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
         pd: unsafe { pd::handle(attr.pd) },
@@ -224,7 +223,7 @@ unsafe fn target(
     // SAFETY: the parts of each pair are of one object, and all objects are of this context (contract of `Verbs`).
     // `destroy` has the kernel destroy the target before it frees the other parts.
     let DctParts { handle, shared } = unsafe { open.driver.create_dct(&create) }.inspect_err(|_| {
-        here.objects().remove(number);
+        here.forget(number);
     })?;
     // SAFETY: integers, pointers and optional functions: zeros are values of all of them.
     let mut public: ibv_qp_ex = unsafe { mem::zeroed() };

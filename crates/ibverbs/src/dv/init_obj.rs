@@ -14,7 +14,7 @@ use crate::errno::{Errno, Outcome, ensure, number};
 use crate::object::{ah, cq, dm, pd, qp, srq, wq};
 use core::ffi::{c_int, c_void};
 use core::ptr;
-use std::sync::{Mutex, PoisonError};
+use uverbs_core::sync::StaticMutex;
 use uverbs_core::wr::IbvAh;
 use uverbs_mlx5::Mlx5;
 use uverbs_mlx5::dv::RawQueue;
@@ -215,7 +215,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_init_obj(obj: *mut mlx5dv_obj, obj
 
 /// The variables from which programs of version `MLX5_1.0` read the address of a UAR: they expect a pointer to the
 /// pointer. There is one for each address; it is never freed.
-static UARS: Mutex<Vec<&'static usize>> = Mutex::new(Vec::new());
+static UARS: StaticMutex<Vec<&'static usize>> = StaticMutex::new();
 
 /// `mlx5dv_init_obj` of version `MLX5_1.0`.
 ///
@@ -231,7 +231,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_init_obj_1_0(obj: *mut mlx5dv_obj,
             let out = unsafe { (*obj).cq }.out;
             // SAFETY: `init` wrote the field.
             let uar = unsafe { (*out).cq_uar }.expose_provenance();
-            let mut uars = UARS.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut uars = UARS.lock();
             let place = uars.iter().copied().find(|place| **place == uar);
             let place = place.unwrap_or_else(|| {
                 uars.push(Box::leak(Box::new(uar)));

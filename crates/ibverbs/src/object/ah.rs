@@ -14,10 +14,10 @@ use crate::neighbour::{self, Mac};
 use crate::verbs::Open;
 use core::ffi::c_int;
 use core::mem::ManuallyDrop;
-use std::sync::{Mutex, PoisonError};
 use uverbs_core::attr::AhAttr;
 use uverbs_core::control::{AhHandle, query, reply};
 use uverbs_core::provider::Driver;
+use uverbs_core::sync::ProcessMutex;
 use uverbs_core::wc::{WcFlags, WorkCompletion};
 use uverbs_core::wr::{IbvAh, RawAh};
 use uverbs_mlx5::Mlx5;
@@ -35,7 +35,7 @@ struct AhPrivate {
     /// Whether it has a global route.
     is_global: bool,
     /// The firmware's object that maps it to a QP (mlx5).
-    mapping: Mutex<Option<DevxObject>>,
+    mapping: ProcessMutex<Option<DevxObject>>,
 }
 
 /// The driver's data of an address handle.
@@ -60,7 +60,7 @@ pub(crate) unsafe fn map_once(
     let private = unsafe { &(*ah.cast::<Ah<Mlx5>>()).private };
     // SAFETY: `ah` is live (contract of this function).
     let driver = unsafe { driver::<Mlx5>(ah) };
-    let mut mapping = private.mapping.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut mapping = private.mapping.lock().map_err(|_| Errno::ESTALE)?;
     if mapping.is_none() {
         *mapping = Some(map(driver, private.is_global)?);
     }
@@ -80,7 +80,7 @@ pub(crate) unsafe fn create<D: Driver>(
     let context = unsafe { (*pd).context };
     let base = IbvAh { context: context.cast(), pd: pd.cast(), handle: handle.handle() };
     let handle = ManuallyDrop::new(handle);
-    let private = AhPrivate { handle, is_global: attr.grh.is_some(), mapping: Mutex::default() };
+    let private = AhPrivate { handle, is_global: attr.grh.is_some(), mapping: ProcessMutex::default() };
     Ok(Box::into_raw(Box::new(Ah::<D> { raw: RawAh { base, driver }, private })).cast())
 }
 
@@ -91,7 +91,7 @@ pub(crate) unsafe fn destroy<D: Driver>(_: &Open<D>, ah: *mut IbvAh) -> Outcome<
     // SAFETY: `ah` is an existing address handle of this driver (contract of `Verbs`); no mutable reference to its
     // private part exists.
     let private = unsafe { &(*ah).private };
-    let mut mapping = private.mapping.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut mapping = private.mapping.lock().map_err(|_| Errno::ESTALE)?;
     if let Some(object) = mapping.take() {
         object.destroy().map_err(|(object, error)| {
             *mapping = Some(object);

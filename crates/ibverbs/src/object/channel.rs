@@ -6,7 +6,7 @@
 use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_comp_channel, ibv_cq};
 use crate::context::{self, Private};
-use crate::errno::{Errno, ensure, minus_one, nothing, number, pointer};
+use crate::errno::{Errno, Outcome, ensure, minus_one, nothing, number, pointer};
 use crate::events::{self, Numbered};
 use core::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{AsFd, AsRawFd};
@@ -36,13 +36,14 @@ pub(crate) unsafe fn handle<'a>(channel: *mut ibv_comp_channel) -> Option<&'a Co
 ///
 /// # Safety
 /// As for [`handle`].
-pub(crate) unsafe fn add_user(here: &Private, channel: *mut ibv_comp_channel) {
-    let _counts = here.acks();
+pub(crate) unsafe fn add_user(here: &Private, channel: *mut ibv_comp_channel) -> Outcome<()> {
+    let _counts = here.acks()?;
     // SAFETY: `channel` is NULL or exists (the contract of this function). The field is changed only with the lock
     // held.
     if let Some(channel) = unsafe { channel.as_mut() } {
         channel.refcnt += 1;
     }
+    Ok(())
 }
 
 /// Decrements the number of CQs that use a channel.
@@ -50,7 +51,8 @@ pub(crate) unsafe fn add_user(here: &Private, channel: *mut ibv_comp_channel) {
 /// # Safety
 /// As for [`handle`].
 pub(crate) unsafe fn remove_user(here: &Private, channel: *mut ibv_comp_channel) {
-    let _counts = here.acks();
+    // In a child of fork(2) whose parent's thread had the lock, the channel keeps the user and is not destroyed.
+    let Ok(_counts) = here.acks() else { return };
     // SAFETY: `channel` is NULL or exists (the contract of this function). The field is changed only with the lock
     // held.
     if let Some(channel) = unsafe { channel.as_mut() } {
@@ -77,8 +79,9 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_contex
         let here = unsafe { context::of(context) }?;
         let private = comp_channel::create(here.kernel())?;
         let public = ibv_comp_channel { context, fd: private.as_fd().as_raw_fd(), refcnt: 0 };
+        let mut channels = here.channels()?;
         let channel: *mut ibv_comp_channel = Box::into_raw(Box::new(Channel { public, private })).cast();
-        here.channels().0.push(channel);
+        channels.0.push(channel);
         Ok(channel)
     })
 }
@@ -91,13 +94,13 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
         // SAFETY: `channel` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(channel) }?;
-        let counts = here.acks();
+        let counts = here.acks()?;
         // SAFETY: `channel` exists: `of_object` found its context. The field is accessed only with the lock held.
         if unsafe { (*channel).refcnt } != 0 {
             return Err(Errno::EBUSY);
         }
         drop(counts);
-        here.channels().0.retain(|other| *other != channel);
+        here.channels()?.0.retain(|other| *other != channel);
         // SAFETY: the program does not use it after this call (contract of the man page), and it is no longer in the
         // list.
         unsafe { free(channel) };
@@ -126,7 +129,7 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
             // call (contract of the man page).
             events::read(unsafe { (*channel).fd }, &mut record)?;
             let number = comp_channel::parse_event(&record).ok_or(Errno::EIO)?;
-            let found = here.objects().get(number).copied();
+            let found = here.numbered(number);
             // The queue was destroyed after the event was written: no object has the number.
             let Some(Numbered::Cq(found)) = found else { continue };
             // SAFETY: `found` is in the table of objects, so it exists, and it is not destroyed before this event is
@@ -155,7 +158,6 @@ pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_ui
             // SAFETY: `cq` exists: `of_object` found its context. The field is changed only with the lock held.
             let completed = unsafe { &mut (*cq).comp_events_completed };
             *completed = completed.wrapping_add(nevents);
-        });
-        Ok(())
+        })
     });
 }

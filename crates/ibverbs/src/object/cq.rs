@@ -123,12 +123,19 @@ pub(crate) unsafe fn create_with<D: Driver>(
     let here = unsafe { context::of(context) }?;
     // SAFETY: `request.channel` is NULL or a live object of this driver (contract of `Verbs`).
     let channel = unsafe { channel::handle(request.channel) };
-    let number = here.objects().insert(Numbered::NONE);
+    // SAFETY: the channel is NULL or exists (contract of `Verbs`).
+    unsafe { channel::add_user(here, request.channel) }?;
+    let number = here.new_number().inspect_err(|_| {
+        // SAFETY: the channel is NULL or exists (contract of `Verbs`).
+        unsafe { channel::remove_user(here, request.channel) };
+    })?;
     // The channel is of this context (`check`). `destroy` has the kernel destroy the queue before it frees the other
     // parts, and they exist as long as the program has the queue, or are leaked.
     let parts = make(&request.attr, channel, number);
     let CqParts { handle, shared, queue, cqe } = parts.inspect_err(|_| {
-        here.objects().remove(number);
+        here.forget(number);
+        // SAFETY: the channel is NULL or exists (contract of `Verbs`).
+        unsafe { channel::remove_user(here, request.channel) };
     })?;
     // SAFETY: integers, pointers and optional functions: zeros are values of all of them.
     let mut public: ibv_cq_ex = unsafe { mem::zeroed() };
@@ -143,8 +150,6 @@ pub(crate) unsafe fn create_with<D: Driver>(
     let queue = locked::<D, _>(queue, !request.single_threaded);
     let private = CqPrivate { queue, shared, handle: ManuallyDrop::new(handle), number };
     let cq: *mut ibv_cq = Box::into_raw(Box::new(Cq::<D> { public, private })).cast();
-    // SAFETY: the channel is NULL or exists (contract of `Verbs`).
-    unsafe { channel::add_user(here, request.channel) };
     events::complete(here, number, Numbered::Cq(cq));
     Ok(cq)
 }
@@ -207,7 +212,7 @@ pub(crate) unsafe fn destroy<D: Driver>(_: &Open<D>, cq: *mut ibv_cq) -> Outcome
         events::are_acked(comp, comp_events_reported)
             && events::are_acked(asynchronous, async_events_reported)
     });
-    here.objects().remove(this.number);
+    here.forget(this.number);
     // SAFETY: `cq` points to the public part of the queue, which is freed below.
     let channel = unsafe { (*cq).channel };
     // SAFETY: a channel outlives its queues.

@@ -13,10 +13,10 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::mem::ManuallyDrop;
 use core::{ptr, slice};
 use std::os::fd::BorrowedFd;
-use std::sync::{Mutex, PoisonError};
 use uverbs_core::attr::{AccessFlags, AdviseFlags, MrAdvice, ReregFlags};
 use uverbs_core::control::{MrHandle, MrRange, Rereg, mr};
 use uverbs_core::kernel::Uhw;
+use uverbs_core::sync::ProcessMutex;
 use uverbs_core::wr::{IbvMr, Sge};
 
 /// A region.
@@ -24,7 +24,7 @@ use uverbs_core::wr::{IbvMr, Sge};
 struct Mr {
     public: IbvMr,
     /// `None` for the null region, which has no kernel object.
-    private: Option<Mutex<ManuallyDrop<MrHandle>>>,
+    private: Option<ProcessMutex<ManuallyDrop<MrHandle>>>,
 }
 
 /// `IBV_REREG_MR_ERR_INPUT`: the region is as before.
@@ -44,7 +44,7 @@ pub(super) fn new(pd: *mut ibv_pd, addr: *mut c_void, length: usize, handle: MrH
         lkey: handle.lkey(),
         rkey: handle.rkey(),
     };
-    Box::into_raw(Box::new(Mr { public, private: Some(Mutex::new(ManuallyDrop::new(handle))) })).cast()
+    Box::into_raw(Box::new(Mr { public, private: Some(ProcessMutex::new(ManuallyDrop::new(handle))) })).cast()
 }
 
 /// # Safety
@@ -238,7 +238,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
             pd: if changes_pd { Some(unsafe { pd::handle(pd) }) } else { None },
             access: has(ReregFlags::CHANGE_ACCESS).then_some(access),
         };
-        let mut handle = handle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut handle = handle.lock().map_err(|_| Errno::ESTALE)?;
         failure = ERR_CMD;
         // SAFETY: the new memory stays valid as long as it is registered, and it is not accessed in conflict with the
         // device (the contract of ibv_rereg_mr(3)).
@@ -269,7 +269,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut IbvMr) -> c_int {
         // SAFETY: `mr` is a live object of this type (contract of the man page); no mutable reference to its private
         // part exists.
         if let Some(handle) = unsafe { &(*mr.cast::<Mr>()).private } {
-            let handle = handle.lock().unwrap_or_else(PoisonError::into_inner);
+            let handle = handle.lock().map_err(|_| Errno::ESTALE)?;
             // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract
             // of the man page).
             unsafe { destroy_handle(&handle, MrHandle::destroy) }?;

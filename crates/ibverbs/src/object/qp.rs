@@ -190,7 +190,7 @@ pub(crate) unsafe fn create_with<D: Driver>(
     let td: Option<&AnyTd> = if sends { unsafe { pd::td(attr.pd) } } else { None };
     // SAFETY: `context` is not closed during this call (contract of `Verbs`).
     let here = unsafe { context::of(context) }?;
-    let number = here.objects().insert(Numbered::NONE);
+    let number = here.new_number()?;
     let create = QpCreate::<D> {
         pd,
         // SAFETY: `attr.send_cq` is NULL or a live object of this driver (contract of `Verbs`).
@@ -212,7 +212,7 @@ pub(crate) unsafe fn create_with<D: Driver>(
     // has the kernel destroy the queue pair before it frees the other parts. Until then the queue pair exists, and its
     // parts with it, or they are leaked.
     let parts = make(&create).inspect_err(|_| {
-        here.objects().remove(number);
+        here.forget(number);
     })?;
     attr.cap = convert::cap_to_c(&parts.cap);
     let has_builder = attr.comp_mask & mask::SEND_OPS_FLAGS != 0 && parts.send.is_some();
@@ -256,7 +256,7 @@ unsafe fn create_rss<D: Driver>(
     let key = unsafe { slice::from_raw_parts(hash.rx_hash_key, hash.rx_hash_key_len.into()) };
     // SAFETY: `context` is not closed during this call (contract of `Verbs`).
     let here = unsafe { context::of(context) }?;
-    let number = here.objects().insert(Numbered::NONE);
+    let number = here.new_number()?;
     let create = RssQpCreate {
         // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
         pd: unsafe { pd::handle(attr.pd) },
@@ -266,7 +266,7 @@ unsafe fn create_rss<D: Driver>(
         user_handle: number,
     };
     let handle = open.driver.create_rss_qp(&create).inspect_err(|_| {
-        here.objects().remove(number);
+        here.forget(number);
     })?;
     // SAFETY: integers, pointers and optional functions: zeros are values of all of them.
     let mut public: ibv_qp_ex = unsafe { mem::zeroed() };
@@ -295,10 +295,10 @@ pub(crate) unsafe fn open<D: Driver>(
 ) -> Outcome<*mut ibv_qp> {
     // SAFETY: `context` is not closed during this call (contract of `Verbs`).
     let here = unsafe { context::of(context) }?;
-    let number = here.objects().insert(Numbered::NONE);
+    let number = here.new_number()?;
     // SAFETY: `xrcd` is a live object of this driver (contract of `Verbs`).
     let parts = open.driver.open_qp(unsafe { xrcd::handle(xrcd) }, qp_num, number).inspect_err(|_| {
-        here.objects().remove(number);
+        here.forget(number);
     })?;
     // SAFETY: integers, pointers and optional functions: zeros are values of all of them.
     let mut public: ibv_qp_ex = unsafe { mem::zeroed() };
@@ -448,7 +448,7 @@ pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, qp: *mut ibv_qp) -> Outc
     let reported = unsafe { destroy_handle(&this.handle, end) }?;
     // SAFETY: `qp` points to the public part of the queue pair, which is freed below.
     here.wait_for_acks(|| events::are_acked(unsafe { (*qp).events_completed }, reported));
-    here.objects().remove(this.number);
+    here.forget(this.number);
     // SAFETY: `finish` allocated it as a `Box` of this type; the program does not use it after this call (contract of
     // `Verbs`).
     drop(unsafe { Box::from_raw(qp.cast::<Qp<D>>()) });

@@ -133,7 +133,7 @@ unsafe fn create_with<D: Driver>(
     };
     // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
     let td = unsafe { pd::td(attr.pd) };
-    let number = here.objects().insert(Numbered::NONE);
+    let number = here.new_number()?;
     let create = SrqCreate::<D> {
         // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
         pd: unsafe { pd::handle(attr.pd) },
@@ -147,7 +147,7 @@ unsafe fn create_with<D: Driver>(
     // it, or they are leaked.
     let parts = make(&create);
     let SrqParts { handle, shared, queue, attr: got } = parts.inspect_err(|_| {
-        here.objects().remove(number);
+        here.forget(number);
     })?;
     attr.attr = ibv_srq_attr { max_wr: got.max_wr, max_sge: got.max_sge, srq_limit: attr.attr.srq_limit };
     // SAFETY: integers, pointers and pthread's types: zeros are values of all of them.
@@ -213,7 +213,7 @@ pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, srq: *mut ibv_srq) -> Ou
     let reported = unsafe { destroy_handle(&this.handle, end) }?;
     // SAFETY: `srq` points to the public part of the queue, which is freed below.
     here.wait_for_acks(|| events::are_acked(unsafe { (*srq).events_completed }, reported));
-    here.objects().remove(this.number);
+    here.forget(this.number);
     // SAFETY: `create` allocated it as a `Box` of this type; the program does not use it after this call (contract of
     // `Verbs`).
     drop(unsafe { Box::from_raw(srq.cast::<Srq<D>>()) });

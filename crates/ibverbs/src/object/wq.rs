@@ -132,7 +132,7 @@ unsafe fn create_with<D: Driver>(
     let cq = unsafe { cq::parts::<D>(attr.cq) }.ok_or(Errno::EINVAL)?;
     // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
     let is_shared = unsafe { pd::td(attr.pd) }.is_none();
-    let number = here.objects().insert(Numbered::NONE);
+    let number = here.new_number()?;
     let create = WqCreate::<D> {
         // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
         pd: unsafe { pd::handle(attr.pd) },
@@ -145,7 +145,7 @@ unsafe fn create_with<D: Driver>(
     // it, or they are leaked.
     let parts = make(&create);
     let WqParts { handle, shared, queue, attr: got } = parts.inspect_err(|_| {
-        here.objects().remove(number);
+        here.forget(number);
     })?;
     (attr.max_wr, attr.max_sge) = (got.max_wr, got.max_sge);
     // SAFETY: integers, pointers, pthread's types and an optional function: zeros are values of all of them.
@@ -188,7 +188,7 @@ pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, wq: *mut ibv_wq) -> Outc
     let reported = unsafe { destroy_handle(&this.handle, end) }?;
     // SAFETY: `wq` points to the public part of the queue, which is freed below.
     here.wait_for_acks(|| events::are_acked(unsafe { (*wq).events_completed }, reported));
-    here.objects().remove(this.number);
+    here.forget(this.number);
     // SAFETY: `create` allocated it as a `Box` of this type; the program does not use it after this call (contract of
     // `Verbs`).
     drop(unsafe { Box::from_raw(wq.cast::<Wq<D>>()) });

@@ -21,10 +21,12 @@
 use super::held::Held;
 use crate::context::ContextInner;
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
+use uverbs_core::Errno;
 use uverbs_core::control::slab::Slab;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::Driver;
+use uverbs_core::sync::ProcessMutex;
 use uverbs_core::sync::in_flight::InFlight;
 
 /// An entry of the slab, which owns what it holds.
@@ -72,12 +74,12 @@ impl<D: Driver> Drop for Flight<D> {
 /// The owned queues of a context.
 #[derive(Debug)]
 pub(crate) struct Flights<D: Driver> {
-    queues: Mutex<Slab<Weak<Flight<D>>>>,
+    queues: ProcessMutex<Slab<Weak<Flight<D>>>>,
 }
 
 impl<D: Driver> Default for Flights<D> {
     fn default() -> Self {
-        Self { queues: Mutex::new(Slab::new()) }
+        Self { queues: ProcessMutex::new(Slab::new()) }
     }
 }
 
@@ -127,7 +129,8 @@ impl<D: Driver> Flight<D> {
             // Receives of an SRQ complete in any order. With twice the slots, few posts have to skip one.
             QueueKind::Srq => (true, None, depth.saturating_mul(2)),
         };
-        let mut queues = context.flights().queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let forked = |_| Error::os("create", "owned queue in a child of fork", Errno::ESTALE);
+        let mut queues = context.flights().queues.lock().map_err(forked)?;
         let id = queues.insert(Weak::new());
         if id as u32 >= NO_INDEX {
             queues.remove(id);
@@ -181,7 +184,9 @@ impl<D: Driver> Flight<D> {
     /// The end of the queue, after the kernel has destroyed it.
     fn close(&self, context: &ContextInner<D>) {
         self.settle_all();
-        context.flights().queues.lock().unwrap_or_else(PoisonError::into_inner).remove(self.id);
+        if let Ok(mut queues) = context.flights().queues.lock() {
+            queues.remove(self.id);
+        }
     }
 }
 
@@ -305,7 +310,7 @@ impl<D: Driver> Known<D> {
     #[cold]
     #[inline(never)]
     fn learn(&mut self, key: u32, index: usize) -> Option<Arc<Flight<D>>> {
-        let queues = self.context.flights().queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let queues = self.context.flights().queues.lock().ok()?;
         let of_this_cq = |flight: &Arc<Flight<D>>| flight.cq.is_none_or(|cq| cq == self.cq);
         let found = queues
             .iter()

@@ -11,11 +11,12 @@ use crate::owned::Holds;
 use crate::pd::PdInner;
 use crate::srq::SrqInner;
 use crate::xrcd::XrcdInner;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use uverbs_core::attr::{QpCap, QpType};
 use uverbs_core::control::QpHandle;
 use uverbs_core::error::Error;
 use uverbs_core::provider::Driver;
+use uverbs_core::sync::ProcessMutex;
 
 /// The objects that a QP was created from, which must outlive the QP.
 #[derive(Debug)]
@@ -39,7 +40,7 @@ pub(crate) struct QpInner<D: Driver> {
     has_send_ops: bool,
     event_id: u64,
     /// Engines whose halves were dropped.
-    engines: Mutex<Engines<D>>,
+    engines: ProcessMutex<Engines<D>>,
     parents: QpParents<D>,
     /// What its work requests own, if they do.
     holds: Holds<D>,
@@ -77,7 +78,7 @@ impl<D: Driver> QpInner<D> {
             cap,
             has_send_ops,
             event_id,
-            engines: Mutex::new(Engines { send: None, recv: None }),
+            engines: ProcessMutex::new(Engines { send: None, recv: None }),
             parents,
             holds: Holds::default(),
             context,
@@ -130,11 +131,19 @@ impl<D: Driver> QpInner<D> {
     }
 
     pub(crate) fn keep_send(&self, engine: D::SendQueue) {
-        self.engines.lock().unwrap_or_else(PoisonError::into_inner).send = Some(engine);
+        match self.engines.lock() {
+            Ok(mut engines) => engines.send = Some(engine),
+            // A child of fork(2): the queue is the parent's.
+            Err(_) => core::mem::forget(engine),
+        }
     }
 
     pub(crate) fn keep_recv(&self, engine: D::RecvQueue) {
-        self.engines.lock().unwrap_or_else(PoisonError::into_inner).recv = Some(engine);
+        match self.engines.lock() {
+            Ok(mut engines) => engines.recv = Some(engine),
+            // A child of fork(2): the queue is the parent's.
+            Err(_) => core::mem::forget(engine),
+        }
     }
 
     /// Destroys the kernel object. On failure everything is leaked, because hardware may still write to the rings.
@@ -150,7 +159,7 @@ impl<D: Driver> QpInner<D> {
         destroyed.map(drop).map_err(|(handle, error)| {
             self.holds.leak();
             core::mem::forget(handle);
-            let engines = self.engines.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let engines = self.engines.get_mut();
             core::mem::forget((engines.send.take(), engines.recv.take(), self.shared.clone()));
             error
         })

@@ -12,7 +12,7 @@
 use super::Mlx5;
 use super::devx::DevxObject;
 use crate::Ah;
-use std::sync::PoisonError;
+use std::sync::MutexGuard;
 use uverbs_core::Errno;
 use uverbs_core::error::{Error, Result};
 
@@ -251,6 +251,11 @@ impl Mlx5 {
         }
     }
 
+    fn lock_qpns(&self, verb: &'static str) -> Result<MutexGuard<'_, Vec<QpnBlock>>> {
+        let forked = |_| Error::os(verb, "reserved numbers of the parent process", Errno::ESTALE);
+        self.qpns.lock().map_err(forked)
+    }
+
     /// Reserves a QP number that no QP of the device has or gets. Numbers are given out in ascending order, so that one
     /// that was released is not used again soon.
     ///
@@ -259,7 +264,7 @@ impl Mlx5 {
     pub fn reserve_qpn(&self) -> Result<u32> {
         const VERB: &str = "reserved_qpn_alloc";
         self.need_object(VERB, RESERVED_QPN)?;
-        let mut blocks = self.qpns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = self.lock_qpns(VERB)?;
         if blocks.last().is_none_or(|block| block.next == block.len) {
             let log_len = match self.capabilities(VERB, GENERAL)?.has(ANSWER * 8 + 0x20) {
                 true => self.capabilities(VERB, GENERAL_2)?.get(ANSWER * 8 + 0x93, 5).min(23),
@@ -282,7 +287,7 @@ impl Mlx5 {
     pub fn release_qpn(&self, qpn: u32) -> Result<()> {
         const VERB: &str = "reserved_qpn_dealloc";
         let invalid = || Error::invalid(VERB, "qpn", format!("{qpn:#x} is not reserved"));
-        let mut blocks = self.qpns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = self.lock_qpns(VERB)?;
         let contains = |b: &QpnBlock| qpn.checked_sub(b.first).is_some_and(|offset| b.used.contains(&offset));
         let index = blocks.iter().position(contains).ok_or_else(invalid)?;
         let block = &mut blocks[index];

@@ -40,7 +40,7 @@ use crate::doorbell::ArmRegister;
 use crate::memory::dbrec::DbRecPages;
 use crate::qp::QpAccess;
 use std::io;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use uverbs_core::attr::{
     AhAttr, CqInitAttr, DeviceAttr, Ece, FlowAttr, QpAttr, QpAttrMask, QpRateLimitAttr, SrqAttr, SrqAttrMask,
     WqAttr,
@@ -55,7 +55,7 @@ use uverbs_core::provider::{
     CqParts, DcDriver, DctCreate, DctParts, DmParts, Driver, QpCreate, QpParts, RssQpCreate, SrqCreate,
     SrqParts, WqCreate, WqParts,
 };
-use uverbs_core::sync::ControlBarrier;
+use uverbs_core::sync::{ControlBarrier, ProcessMutex};
 use uverbs_mlx5_hw::wqe::MLX5_INVALID_LKEY;
 use uverbs_uapi::mlx5::mlx5_ib_alloc_pd_resp;
 use uverbs_uapi::verbs::RDMA_DRIVER_MLX5;
@@ -82,19 +82,19 @@ pub struct Mlx5 {
     /// The device's clock, mapped at its first use; `None` if that is impossible.
     core_clock: OnceLock<Option<CoreClock>>,
     /// The QP numbers that the firmware reserves for this context.
-    qpns: Mutex<Vec<QpnBlock>>,
+    qpns: ProcessMutex<Vec<QpnBlock>>,
 }
 
 /// A thread domain: each of its QPs gets a doorbell register that no other QP uses, until the registers run out. The
 /// register of the first QP is allocated with the domain.
 #[derive(Debug)]
 pub struct ThreadDomain {
-    first: Mutex<Option<BfReg>>,
+    first: ProcessMutex<Option<BfReg>>,
 }
 
 impl ThreadDomain {
     fn take(&self) -> Option<BfReg> {
-        self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.first.lock().ok()?.take()
     }
 }
 
@@ -127,7 +127,7 @@ impl Mlx5 {
             indices: Arc::default(),
             barrier: if options.full_fences { ControlBarrier::Fence } else { ControlBarrier::register() },
             core_clock: OnceLock::new(),
-            qpns: Mutex::default(),
+            qpns: ProcessMutex::default(),
         };
         Ok((this, info))
     }
@@ -271,7 +271,7 @@ impl Driver for Mlx5 {
     }
 
     fn query_ece(&self, shared: &QpControl) -> Result<Ece> {
-        Ok(Ece { vendor_id: VENDOR, options: shared.ece() })
+        Ok(Ece { vendor_id: VENDOR, options: shared.ece()? })
     }
 
     fn set_ece(&self, shared: &QpControl, ece: Ece) -> Result<()> {
@@ -282,7 +282,7 @@ impl Driver for Mlx5 {
         if !self.facts.ece {
             return Err(Error::unsupported(VERB, "the kernel's driver has no ECE"));
         }
-        shared.set_ece(ece.options);
+        shared.set_ece(ece.options)?;
         Ok(())
     }
 
@@ -367,7 +367,7 @@ impl Driver for Mlx5 {
     fn alloc_td(&self) -> Result<ThreadDomain> {
         let first = self.uars.for_qp(Posters::ThreadDomain)?;
         // If its register is shared with others, its QPs allocate registers one by one.
-        Ok(ThreadDomain { first: Mutex::new(first.filter(BfReg::is_dedicated)) })
+        Ok(ThreadDomain { first: ProcessMutex::new(first.filter(BfReg::is_dedicated)) })
     }
 }
 

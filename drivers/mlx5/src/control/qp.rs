@@ -14,7 +14,7 @@ use crate::qp::QpShared;
 use crate::rq::RqShared;
 use crate::sq::SqShared;
 use crate::{RecvConfig, RecvQueue, SendConfig, SendQueue};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use uverbs_core::Errno;
 use uverbs_core::attr::{QpAttr, QpAttrMask, QpCap, QpCreateFlags, QpInitAttr, QpState, QpType};
 use uverbs_core::control::{QpHandle, QpParents, XrcdHandle, qp};
@@ -45,7 +45,7 @@ pub struct QpControl {
     /// One `modify_qp` at a time.
     modifying: ProcessMutex<()>,
     /// The options of enhanced connection establishment.
-    ece: Mutex<EceOptions>,
+    ece: ProcessMutex<EceOptions>,
 }
 
 /// The ECE options that the device reported, and those to request with the next state change.
@@ -109,19 +109,29 @@ impl QpControl {
         (send, RecvQueue::new(&config, Arc::clone(qp), dbrec.recv_word()))
     }
 
+    fn lock_ece(&self, verb: &'static str) -> Result<MutexGuard<'_, EceOptions>> {
+        self.ece.lock().map_err(|_| self.forked(verb))
+    }
+
+    /// The error in a child of fork(2) if a thread of the parent was executing a control call of the QP.
+    fn forked(&self, verb: &'static str) -> Error {
+        Error::os(verb, format!("qp {:#x} of the parent process", self.shared.qp_num), Errno::ESTALE)
+    }
+
     /// The ECE options that the device reported.
-    pub(super) fn ece(&self) -> u32 {
-        self.ece.lock().unwrap_or_else(PoisonError::into_inner).got
+    pub(super) fn ece(&self) -> Result<u32> {
+        Ok(self.lock_ece("query_ece")?.got)
     }
 
     /// Sets the ECE options to request with the next state change.
-    pub(super) fn set_ece(&self, options: u32) {
-        *self.ece.lock().unwrap_or_else(PoisonError::into_inner) = EceOptions { got: 0, asked: options };
+    pub(super) fn set_ece(&self, options: u32) -> Result<()> {
+        *self.lock_ece("set_ece")? = EceOptions { got: 0, asked: options };
+        Ok(())
     }
 
     /// Executes the kernel's modify_qp with the requested ECE options.
     fn modify_kernels(&self, handle: &QpHandle, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
-        let mut ece = self.ece.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ece = self.lock_ece("modify_qp")?;
         let request = mlx5_ib_modify_qp { ece_options: ece.asked, ..Default::default() };
         let mut resp = mlx5_ib_modify_qp_resp::default();
         let uhw = if ece.asked == 0 { Uhw::none() } else { calls::modify_qp(&request, &mut resp) };
@@ -150,7 +160,7 @@ impl QpControl {
             memory,
             bfreg: None,
             modifying: ProcessMutex::default(),
-            ece: Mutex::default(),
+            ece: ProcessMutex::default(),
         }
     }
 
@@ -166,9 +176,7 @@ impl QpControl {
         change: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let shared = &*self.shared;
-        let _one = self.modifying.lock().map_err(|_| {
-            Error::os("modify_qp", format!("qp {:#x} of the parent process", shared.qp_num), Errno::ESTALE)
-        })?;
+        let _one = self.modifying.lock().map_err(|_| self.forked("modify_qp"))?;
         let before = shared.state();
         if target == Some(QpState::RESET) {
             // From here on no post is in progress and none begins, until the QP is in INIT.
@@ -433,7 +441,7 @@ pub(super) fn create(
         memory: queues.memory,
         bfreg,
         modifying: ProcessMutex::default(),
-        ece: Mutex::new(EceOptions { got: resp.ece_options, asked: 0 }),
+        ece: ProcessMutex::new(EceOptions { got: resp.ece_options, asked: 0 }),
     };
     for cq in control.cqs() {
         cq.attach_qp(&control.shared);
@@ -461,7 +469,7 @@ pub(super) fn open(mlx5: &Mlx5, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64
         memory: QpMemory::default(),
         bfreg: None,
         modifying: ProcessMutex::default(),
-        ece: Mutex::default(),
+        ece: ProcessMutex::default(),
     };
     Ok(QpParts { handle, shared: Arc::new(control), send: None, recv: None, cap: QpCap::default() })
 }

@@ -14,10 +14,11 @@ use crate::control::options::Options;
 use crate::doorbell::{ArmRegister, BlueFlame, Doorbell, SharedHalf};
 use core::fmt;
 use core::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, MutexGuard};
+use uverbs_core::Errno;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::{DoorbellPage, Kernel};
-use uverbs_core::sync::Locked;
+use uverbs_core::sync::{Locked, ProcessMutex};
 use uverbs_mlx5_hw::doorbell::{ALL_BFREGS_PER_UAR, BF_OFFSET, BFREGS_PER_UAR, UAR_BYTES};
 use uverbs_uapi::mlx5::{
     MLX5_IB_MMAP_ALLOC_WC, MLX5_IB_MMAP_NC_PAGE, MLX5_IB_MMAP_REGULAR_PAGE, MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF,
@@ -185,7 +186,8 @@ impl BfReg {
 
 impl Drop for BfReg {
     fn drop(&mut self) {
-        let mut pool = self.of.lock();
+        // In a child of fork(2) whose parent's thread had the lock, the register is not used again.
+        let Ok(mut pool) = self.of.lock() else { return };
         match self.home {
             Home::Dedicated { low_latency } => {
                 pool.low_latency -= u32::from(low_latency);
@@ -235,7 +237,7 @@ pub(crate) struct Uars {
     legacy: Vec<Arc<UarPage>>,
     /// Locks of the fixed registers that are shared, by the kernel's index.
     legacy_locks: Vec<Arc<SharedHalf>>,
-    pool: Mutex<Pool>,
+    pool: ProcessMutex<Pool>,
 }
 
 impl fmt::Debug for Uars {
@@ -276,7 +278,7 @@ impl Uars {
             nc: None,
             legacy: Vec::new(),
             legacy_locks: Vec::new(),
-            pool: Mutex::default(),
+            pool: ProcessMutex::default(),
         };
         if facts.tot_bfregs == 0 {
             this.nc = Some(this.alloc_page(MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC)?);
@@ -286,8 +288,9 @@ impl Uars {
         Ok(Arc::new(this))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Pool> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Result<MutexGuard<'_, Pool>> {
+        let forked = |_| Error::os("alloc_uar", "doorbell registers of the parent process", Errno::ESTALE);
+        self.pool.lock().map_err(forked)
     }
 
     /// The register by which the context's CQs are armed.
@@ -361,7 +364,7 @@ impl Uars {
     pub(crate) fn for_qp(self: &Arc<Self>, posters: Posters) -> Result<Option<BfReg>> {
         let made = |register, home| Ok(Some(BfReg { register, home, of: Arc::clone(self) }));
         let burst = self.blueflame().burst;
-        let mut pool = self.lock();
+        let mut pool = self.lock()?;
         // Without bursts the uncached register has no lock either: see `uncached`. A thread domain still has a register
         // of its own, and alternates between its halves, as with libmlx5.
         let dedicated = match posters {

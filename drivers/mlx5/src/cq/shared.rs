@@ -18,9 +18,10 @@ use crate::rq::SrqShared;
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use uverbs_core::kernel::{AccessAtHand, QueueAccess};
 use uverbs_core::provider::PollError;
+use uverbs_core::sync::ProcessMutex;
 
 /// The word of a CQ's [`QueueAccess`].
 ///
@@ -68,7 +69,7 @@ pub struct CqShared {
     cqn: u32,
     access: QueueAccess,
     /// Held by a control call. A poller that finds the queue closed waits for this lock.
-    control: Mutex<()>,
+    control: ProcessMutex<()>,
     state: UnsafeCell<CqState>,
     dbrec: Arc<DbRec>,
     /// The number of events that were read. The device compares it to distinguish a new request for an event from a
@@ -85,7 +86,7 @@ impl CqShared {
         let this = Self {
             cqn,
             access,
-            control: Mutex::default(),
+            control: ProcessMutex::default(),
             state: UnsafeCell::new(state),
             dbrec,
             arm_sn: AtomicU32::new(0),
@@ -156,7 +157,7 @@ impl CqShared {
                 CqWord::LOST => return Err(PollError::Corrupt),
                 _ => drop(entered),
             }
-            drop(self.control.lock().unwrap_or_else(PoisonError::into_inner));
+            drop(self.control.lock().map_err(|_| PollError::Forked)?);
         }
     }
 
@@ -193,7 +194,7 @@ impl CqShared {
         if self.word().is_forked() {
             return None;
         }
-        let _one = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.control.lock().ok()?;
         let before = self.word();
         if before.what() == CqWord::LOST {
             return None;

@@ -4,7 +4,8 @@
 //! An index is owned by the shared part of its resource ([`UserIndex`]) and is free again when that is dropped. At that
 //! time the control path has removed the resource and its entries from every CQ.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use uverbs_core::sync::ProcessMutex;
 
 /// Numbers have 24 bits.
 const BITS: u32 = 24;
@@ -12,7 +13,7 @@ const BITS: u32 = 24;
 /// The user indices of a context.
 #[derive(Debug, Default)]
 pub struct UserIndices {
-    state: Mutex<Indices>,
+    state: ProcessMutex<Indices>,
 }
 
 #[derive(Debug, Default)]
@@ -24,9 +25,9 @@ struct Indices {
 }
 
 impl UserIndices {
-    /// The lowest free index; `None` if all are in use.
+    /// The lowest free index; `None` if all are in use, or in a child of fork(2) whose parent's thread had the lock.
     pub fn take(self: &Arc<Self>) -> Option<UserIndex> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().ok()?;
         let index = match state.free.pop() {
             Some(index) => index,
             // Index 2^24 - 1 is not allocated: the kernel takes it for "none" (`MLX5_IB_DEFAULT_UIDX`).
@@ -56,7 +57,7 @@ impl UserIndex {
 
 impl Drop for UserIndex {
     fn drop(&mut self) {
-        let mut state = self.of.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(mut state) = self.of.state.lock() else { return };
         let at = state.free.partition_point(|index| *index > self.index);
         state.free.insert(at, self.index);
     }

@@ -9,9 +9,11 @@
 use crate::memory::{Allocator, MemoryUse, PAGE, QueueBuf, dwords};
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use uverbs_core::Errno;
+use uverbs_core::sync::ProcessMutex;
 use uverbs_mlx5_hw::doorbell::{CQ_ARM_DB, CQ_SET_CI, MLX5_RCV_DBR, MLX5_SND_DBR};
 
 /// Bytes of a record.
@@ -25,26 +27,27 @@ const PER_PAGE: usize = PAGE / STRIDE;
 #[derive(Debug)]
 struct Page {
     buf: Arc<QueueBuf>,
-    free: Mutex<u64>,
+    free: AtomicU64,
 }
 
 /// The pages of a context.
 #[derive(Debug, Default)]
 pub struct DbRecPages {
-    pages: Mutex<Vec<Arc<Page>>>,
+    pages: ProcessMutex<Vec<Arc<Page>>>,
 }
 
 impl DbRecPages {
     /// Allocates a record of zeros.
     ///
     /// # Errors
-    /// The error of mmap(2).
+    /// The error of mmap(2); `ESTALE` in a child of fork(2) whose parent's thread had the lock.
     pub fn alloc(&self) -> io::Result<DbRec> {
-        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        let forked = |_| io::Error::from_raw_os_error(Errno::ESTALE.raw());
+        let mut pages = self.pages.lock().map_err(forked)?;
         if let Some(record) = pages.iter().find_map(DbRec::take) {
             return Ok(record);
         }
-        let page = Arc::new(Page { buf: QueueBuf::new(PAGE)?, free: Mutex::new(u64::MAX) });
+        let page = Arc::new(Page { buf: QueueBuf::new(PAGE)?, free: AtomicU64::new(u64::MAX) });
         pages.push(Arc::clone(&page));
         DbRec::take(&page).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
@@ -54,7 +57,7 @@ impl DbRecPages {
         match QueueBuf::of_program(allocator, BYTES, BYTES, MemoryUse::DoorbellRecord)? {
             // Not part of a page of records.
             Some(buf) => {
-                let page = Arc::new(Page { buf: Arc::new(buf), free: Mutex::new(0) });
+                let page = Arc::new(Page { buf: Arc::new(buf), free: AtomicU64::new(0) });
                 Ok(DbRec { page, index: 0 })
             }
             None => self.alloc(),
@@ -72,14 +75,10 @@ pub struct DbRec {
 impl DbRec {
     fn take(page: &Arc<Page>) -> Option<Self> {
         const { assert!(PER_PAGE == u64::BITS as usize) };
-        let mut free = page.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if *free == 0 {
-            return None;
-        }
-        let index = free.trailing_zeros() as usize;
-        *free &= !(1 << index);
-        drop(free);
-        let record = Self { page: Arc::clone(page), index };
+        // Acquire: the record is used after the last use by the owner that returned it. The lowest bit is cleared.
+        let take = |free: u64| Some(free & free.wrapping_sub(1)).filter(|_| free != 0);
+        let free = page.free.fetch_update(Ordering::Acquire, Ordering::Relaxed, take).ok()?;
+        let record = Self { page: Arc::clone(page), index: free.trailing_zeros() as usize };
         record.word(0).store(0, Ordering::Relaxed);
         record.word(1).store(0, Ordering::Relaxed);
         Some(record)
@@ -143,7 +142,8 @@ impl DbRec {
 
 impl Drop for DbRec {
     fn drop(&mut self) {
-        *self.page.free.lock().unwrap_or_else(PoisonError::into_inner) |= 1 << self.index;
+        // Release: pairs with the Acquire in `take`.
+        self.page.free.fetch_or(1 << self.index, Ordering::Release);
     }
 }
 

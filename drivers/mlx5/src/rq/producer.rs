@@ -150,7 +150,7 @@ impl RecvProducer {
         }
         let rq = Arc::clone(&self.rq);
         // Locked before the queue is entered: the control path never waits for this lock while it waits for the queue.
-        let mut held = self.is_raw.then(|| rq.held());
+        let mut held = if self.is_raw { Some(rq.held()?) } else { None };
         // No panic is possible between `enter_fenced` and `leave`.
         self.access.enter_fenced();
         let word = self.word();

@@ -3,7 +3,7 @@
 
 use crate::memory::dbrec::DbRec;
 use crate::memory::{StrideRing, Table};
-use std::sync::PoisonError;
+use uverbs_core::sync::LockError;
 use uverbs_core::sync::barrier::to_device;
 
 #[cfg(not(loom))]
@@ -14,7 +14,7 @@ use loom::sync::{
     atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
 };
 #[cfg(not(loom))]
-use std::sync::{Mutex, MutexGuard};
+use {std::sync::MutexGuard, uverbs_core::sync::ProcessMutex as Mutex};
 
 /// The shared part of a receive queue.
 #[derive(Debug)]
@@ -173,14 +173,24 @@ impl RqShared {
 
     /// The number of receives of a raw packet QP that are posted and not published before RTR, if any. The poster takes the
     /// lock before it enters the queue.
-    pub(crate) fn held(&self) -> MutexGuard<'_, Option<u64>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    ///
+    /// # Errors
+    /// [`LockError::Forked`] in a child of fork(2), if a thread of the parent had the lock.
+    pub(crate) fn held(&self) -> Result<MutexGuard<'_, Option<u64>>, LockError> {
+        #[cfg(loom)]
+        let held = Ok(self.held.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        #[cfg(not(loom))]
+        let held = self.held.lock();
+        held
     }
 
     /// Publishes the receives that were held back, unless the poster has done so. To be called after the new state was set,
     /// so that the poster holds no more back.
     pub fn publish_held(&self, record: &DbRec) {
-        if let Some(head) = self.held().take() {
+        // In a child of fork(2) nothing is published: the queue is the parent's.
+        if let Ok(mut held) = self.held()
+            && let Some(head) = held.take()
+        {
             self.set_published(head);
             to_device();
             record.set_recv(head as u32 & 0xffff);
@@ -189,7 +199,9 @@ impl RqShared {
 
     pub(crate) fn reset(&self) {
         self.early.iter().for_each(|done| done.store(0, Ordering::Relaxed));
-        *self.held() = None;
+        if let Ok(mut held) = self.held() {
+            *held = None;
+        }
         self.set_published(0);
         self.progress.store(0, Ordering::Release);
     }

@@ -240,11 +240,11 @@ mod real {
         let rq = qp.rq.as_ref().unwrap();
         post(&mut queue).unwrap();
         post(&mut queue).unwrap();
-        assert_eq!((posted(&record), *rq.held()), (0, Some(2)));
+        assert_eq!((posted(&record), *rq.held().unwrap()), (0, Some(2)));
         qp.set_state(QpState::RTR);
         // The state is RTR, but `modify_qp` has not yet written the record: this post publishes all the WRs.
         post(&mut queue).unwrap();
-        assert_eq!((posted(&record), *rq.held()), (3, None));
+        assert_eq!((posted(&record), *rq.held().unwrap()), (3, None));
         rq.publish_held(&record);
         assert_eq!(posted(&record), 3, "the record does not go back");
         reset(&qp, &record);
@@ -252,7 +252,7 @@ mod real {
         post(&mut queue).unwrap();
         qp.set_state(QpState::RTR);
         rq.publish_held(&record);
-        assert_eq!((posted(&record), *rq.held()), (1, None));
+        assert_eq!((posted(&record), *rq.held().unwrap()), (1, None));
     }
 }
 
