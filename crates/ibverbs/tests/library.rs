@@ -383,6 +383,16 @@ fn a_child_waits_for_no_lock_of_its_parents_threads() {
     passes("fork-busy");
 }
 
+#[test]
+fn control_verbs_with_arbitrary_attributes_fail_or_make_objects() {
+    passes("garbage-control");
+}
+
+#[test]
+fn pairs_of_calls_on_the_same_objects() {
+    passes("pairs");
+}
+
 /// Executables without any shared library: the example, and the program of list verbs. `cargo xtask bench --check`
 /// checks the example's size, because it builds the library in release mode.
 #[test]

@@ -114,55 +114,64 @@ fn path_to_kern(path: &ibv_sa_path_rec) -> ib_user_path_rec {
 }
 
 /// # Safety
-/// `src` is valid for reads, `dst` for reads and writes, and they do not overlap.
+/// `src` is NULL or valid for reads, `dst` NULL or valid for reads and writes, and they do not overlap.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_ah_attr_from_kern(
     dst: *mut ibv_ah_attr,
     src: *const ib_uverbs_ah_attr,
 ) {
-    // SAFETY: `src` is valid for reads (the contract of this function).
-    let value = ah_attr(unsafe { &*src });
-    // SAFETY: `dst` is valid for writes and does not overlap `src` (the contract of this function).
-    unsafe { dst.write(value) };
+    // SAFETY: `src` is NULL or valid for reads (the contract of this function).
+    let Some(src) = (unsafe { src.as_ref() }) else { return };
+    if !dst.is_null() {
+        // SAFETY: `dst` is valid for writes and does not overlap `src` (the contract of this function).
+        unsafe { dst.write(ah_attr(src)) };
+    }
 }
 
 /// # Safety
-/// `src` is valid for reads, `dst` for reads and writes, and they do not overlap.
+/// `src` is NULL or valid for reads, `dst` NULL or valid for reads and writes, and they do not overlap.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
     dst: *mut ibv_qp_attr,
     src: *const ib_uverbs_qp_attr,
 ) {
-    // SAFETY: `dst` is valid (the contract of this function). The field keeps its value.
+    // SAFETY: `src` is NULL or valid for reads (the contract of this function).
+    let Some(src) = (unsafe { src.as_ref() }) else { return };
+    if dst.is_null() {
+        return;
+    }
+    // SAFETY: `dst` is valid for reads (the contract of this function). The field keeps its value.
     let rate_limit = unsafe { (*dst).rate_limit };
-    // SAFETY: `src` is valid for reads (the contract of this function).
-    let value = qp_attr(unsafe { &*src }, rate_limit);
     // SAFETY: `dst` is valid for writes and does not overlap `src` (the contract of this function).
-    unsafe { dst.write(value) };
+    unsafe { dst.write(qp_attr(src, rate_limit)) };
 }
 
 /// # Safety
-/// `src` is valid for reads, `dst` for reads and writes, and they do not overlap.
+/// `src` is NULL or valid for reads, `dst` NULL or valid for reads and writes, and they do not overlap.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_path_rec_from_kern(
     dst: *mut ibv_sa_path_rec,
     src: *const ib_user_path_rec,
 ) {
-    // SAFETY: `src` is valid for reads (the contract of this function).
-    let value = path_from_kern(unsafe { &*src });
-    // SAFETY: `dst` is valid for writes and does not overlap `src` (the contract of this function).
-    unsafe { dst.write(value) };
+    // SAFETY: `src` is NULL or valid for reads (the contract of this function).
+    let Some(src) = (unsafe { src.as_ref() }) else { return };
+    if !dst.is_null() {
+        // SAFETY: `dst` is valid for writes and does not overlap `src` (the contract of this function).
+        unsafe { dst.write(path_from_kern(src)) };
+    }
 }
 
 /// # Safety
-/// `src` is valid for reads, `dst` for reads and writes, and they do not overlap.
+/// `src` is NULL or valid for reads, `dst` NULL or valid for reads and writes, and they do not overlap.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_path_rec_to_kern(
     dst: *mut ib_user_path_rec,
     src: *const ibv_sa_path_rec,
 ) {
-    // SAFETY: `src` is valid for reads (the contract of this function).
-    let value = path_to_kern(unsafe { &*src });
-    // SAFETY: `dst` is valid for writes and does not overlap `src` (the contract of this function).
-    unsafe { dst.write(value) };
+    // SAFETY: `src` is NULL or valid for reads (the contract of this function).
+    let Some(src) = (unsafe { src.as_ref() }) else { return };
+    if !dst.is_null() {
+        // SAFETY: `dst` is valid for writes and does not overlap `src` (the contract of this function).
+        unsafe { dst.write(path_to_kern(src)) };
+    }
 }
