@@ -4,15 +4,13 @@
 //! Where the QPs do not matter, there are none: a connection manager only transfers their numbers. The fabric is
 //! deterministic, so an event is there when the call that causes it returns.
 
+mod removal;
+mod xrc;
+
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
-use uverbs::attr::{
-    AccessFlags, Ece, Gid, QpAttrMask, QpCap, QpState, QpType, SrqAttr, SrqInitAttr, SrqType,
-};
-use uverbs::remote::REMOTE_REGION_LEN;
-use uverbs::{
-    Context, Errno, PageBuf, Rc, RemoteRegion, SharedReceiveQueue, WorkCompletion, XrcSend, mlx5::Mlx5,
-};
+use uverbs::attr::{Ece, Gid, QpAttrMask, QpCap, QpState};
+use uverbs::{Context, Errno, Rc, mlx5::Mlx5};
 use uverbs_cm::{
     ConnParam, ConnectRequest, Error, Event, EventChannel, EventKind, Id, Listener, Peer, PortSpace,
     RejectReason, Resolved,
@@ -458,80 +456,6 @@ fn options_are_seen_in_the_route_and_in_the_attributes_of_the_qp() {
 }
 
 #[test]
-fn xrc_identifiers_have_their_own_attributes() {
-    let hosts = hosts();
-    let address = hosts.address();
-    let listener = hosts.listen(PortSpace::Ib(QpType::XrcRecv), 0);
-    // A listener of another type refuses.
-    let wrong = hosts.resolve(PortSpace::Ib(QpType::Rc), address);
-    wrong.connect(&ConnParam::default()).unwrap();
-    assert!(matches!(failure(&hosts.at_client, &wrong), Error::Rejected { .. }));
-    let active = hosts.resolve(PortSpace::Ib(QpType::XrcSend), address);
-    active.connect(&ConnParam { qp_num: 9, ..ConnParam::default() }).unwrap();
-    let request = hosts.request(&listener);
-    let (_, mask) = request.id.init_qp_attr(QpState::RTS).unwrap();
-    assert!(mask.contains(QpAttrMask::SQ_PSN | QpAttrMask::TIMEOUT));
-    assert!(!mask.contains(QpAttrMask::RETRY_CNT), "{mask:?}");
-    let error = hosts.at_client.create_id(PortSpace::Ib(QpType::RawPacket)).unwrap_err();
-    assert!(error.to_string().contains("has no connections"), "{error}");
-}
-
-#[test]
-fn xrc_qps_are_connected_and_carry_data() {
-    let fabric = Fabric::new(5);
-    let (client, server) = (fabric.device("hca0").build(), fabric.device("hca1").build());
-    let address: SocketAddr = (server.addresses()[0], PORT).into();
-    let listener = Listener::with(&channel(&server), PortSpace::Ib(QpType::XrcRecv), address, 0).unwrap();
-    std::thread::scope(|scope| {
-        let serving = scope.spawn(|| {
-            let context = Context::<Mlx5>::from_kernel(server.open()).unwrap();
-            let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
-            let xrcd = context.open_xrcd(None, true, false).unwrap();
-            let attr = SrqInitAttr {
-                attr: SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 },
-                srq_type: SrqType::Xrc,
-                ..SrqInitAttr::default()
-            };
-            let srq: SharedReceiveQueue<Mlx5> =
-                SharedReceiveQueue::create_xrc(&pd, &attr, &xrcd, &cq).unwrap();
-            let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
-            let region = pd.reg_mr(PageBuf::new(64).unwrap(), access).map_err(|e| e.error).unwrap();
-            let request = listener.wait(LONG).unwrap().expect("a request");
-            let mut data = srq.srq_num().unwrap().to_be_bytes().to_vec();
-            data.extend(region.remote_region(0..64).unwrap().encode());
-            let param = ConnParam { access: AccessFlags::REMOTE_WRITE, ..ConnParam::with_private_data(data) };
-            let qp = xrcd.recv_qp().create_recv().unwrap();
-            let connection = request.accept(qp, &param, LONG).unwrap();
-            assert!(connection.wait_disconnected(LONG).unwrap());
-            let mut arrived = [0; 5];
-            region.read_at(0, &mut arrived).unwrap();
-            connection.close().unwrap();
-            arrived
-        });
-        let context = Context::<Mlx5>::from_kernel(client.open()).unwrap();
-        let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
-        let cap = QpCap { max_send_wr: 1, max_send_sge: 1, max_inline_data: 8, ..QpCap::default() };
-        let qp = pd.qp::<XrcSend>().send_cq(&cq).cap(cap).create().unwrap();
-        let port_space = PortSpace::Ib(QpType::XrcSend);
-        let resolved = Resolved::with(&channel(&client), port_space, None, address, LIMIT).unwrap();
-        let mut connection = resolved.connect(qp, &ConnParam::default(), LONG).unwrap();
-        let data = connection.peer().private_data.clone();
-        let (srq_num, region) = data.split_first_chunk().unwrap();
-        let region = RemoteRegion::decode(&region[..REMOTE_REGION_LEN]).unwrap();
-        let to = region.remote(0..5).unwrap();
-        let sq = connection.qp.sq().unwrap();
-        sq.post_srq(1, u32::from_be_bytes(*srq_num)).signaled().write_inline(b"hello", to).unwrap();
-        let mut wc = [WorkCompletion::default(); 1];
-        while cq.poll(&mut wc).unwrap().is_empty() {
-            std::thread::yield_now();
-        }
-        wc[0].status.ok().unwrap();
-        connection.disconnect().unwrap();
-        assert_eq!(serving.join().unwrap(), *b"hello");
-    });
-}
-
-#[test]
 fn calls_in_the_wrong_state_are_refused() {
     let hosts = hosts();
     let id = hosts.at_client.create_id(PortSpace::Tcp).unwrap();
@@ -622,90 +546,4 @@ fn typed_queue_pairs_are_established_and_refused() {
     });
     assert!(client.violations().is_empty() && server.violations().is_empty());
     assert_eq!(client.objects().get("qp").copied().unwrap_or(0), 0);
-}
-
-/// In each state of an identifier that is bound to a device: the event, the typed error of each call, and the peer, which gets
-/// no answer.
-#[test]
-fn the_removal_of_a_device_is_reported() {
-    let gone = |channel: &EventChannel, id: &Id| {
-        let event = channel.next_event().unwrap().expect("an event");
-        assert_eq!(event.token, id.token());
-        assert!(matches!(event.ok("wait"), Err(Error::DeviceGone { .. })));
-    };
-    // Connected, and the listener on one address: the server's device.
-    let hosts_ = hosts();
-    let (listener, active, passive) = hosts_.connected();
-    hosts_.server.unplug();
-    let mut removed: Vec<_> = [(); 2].map(|()| hosts_.at_server.next_event().unwrap().unwrap()).into();
-    removed.sort_by_key(|event| event.token != listener.token());
-    for (event, id) in removed.into_iter().zip([&listener, &passive]) {
-        assert_eq!(event.token, id.token());
-        assert!(matches!(event.kind, EventKind::DeviceRemoval), "{event:?}");
-    }
-    assert!(matches!(passive.disconnect(), Err(Error::DeviceGone { .. })));
-    assert!(matches!(listener.listen(1), Err(Error::DeviceGone { .. })));
-    // The client's disconnection is not answered; its own retries end it.
-    none(&hosts_.at_client);
-    active.disconnect().unwrap();
-    hosts_.fabric.run();
-    assert!(matches!(event_of(&hosts_.at_client, &active), EventKind::Disconnected));
-    for id in [listener, active, passive] {
-        id.close().unwrap();
-    }
-    // While it connects: the client's device.
-    let hosts_ = hosts();
-    let listener = hosts_.listen(PortSpace::Tcp, 0);
-    let active = hosts_.resolve(PortSpace::Tcp, hosts_.address());
-    active.connect(&ConnParam { qp_num: 5, ..ConnParam::default() }).unwrap();
-    hosts_.client.unplug();
-    gone(&hosts_.at_client, &active);
-    none(&hosts_.at_client);
-    assert!(matches!(active.establish(), Err(Error::DeviceGone { .. })));
-    // The acceptance times out.
-    let passive = hosts_.request(&listener).id;
-    passive.accept(&ConnParam { qp_num: 6, ..ConnParam::default() }).unwrap();
-    hosts_.fabric.run();
-    assert!(matches!(failure(&hosts_.at_server, &passive), Error::TimedOut { .. }));
-    // A new identifier of this host finds no device.
-    let id = hosts_.at_client.create_id(PortSpace::Tcp).unwrap();
-    assert!(matches!(
-        id.resolve_addr(None, hosts_.address(), LIMIT),
-        Err(Error::NoRoute { .. } | Error::DeviceGone { .. })
-    ));
-    // A request to a host without its device.
-    let hosts_ = hosts();
-    let _listener = hosts_.listen(PortSpace::Tcp, 0);
-    let active = hosts_.resolve(PortSpace::Tcp, hosts_.address());
-    hosts_.server.unplug();
-    active.connect(&ConnParam { qp_num: 5, ..ConnParam::default() }).unwrap();
-    hosts_.fabric.run();
-    assert!(matches!(failure(&hosts_.at_client, &active), Error::TimedOut { .. }));
-}
-
-/// The types of the usual path return the error from the call that waits.
-#[test]
-fn calls_that_wait_return_when_the_device_is_removed() {
-    let fabric = Fabric::new(11);
-    let (client, server) = (fabric.device("hca0").build(), fabric.device("hca1").build());
-    let address: SocketAddr = (server.addresses()[0], PORT).into();
-    let listener = Listener::bind(&channel(&server), address).unwrap();
-    let context = Context::<Mlx5>::from_kernel(client.open()).unwrap();
-    let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
-    let resolved = Resolved::new(&channel(&client), address).unwrap();
-    std::thread::scope(|scope| {
-        // Nothing answers the request, so the client waits until its device is removed.
-        let waiting = scope.spawn(|| {
-            let qp = pd.qp::<Rc>().cq(&cq).create().unwrap();
-            resolved.connect(qp, &ConnParam::default(), LONG).map(drop)
-        });
-        let _request = listener.wait(LONG).unwrap().expect("a request");
-        client.unplug();
-        let error = waiting.join().unwrap().unwrap_err();
-        assert!(matches!(error, Error::DeviceGone { .. }), "{error}");
-        let accepting = scope.spawn(|| listener.wait(LONG).map(drop));
-        server.unplug();
-        let error = accepting.join().unwrap().unwrap_err();
-        assert!(matches!(error, Error::DeviceGone { .. }), "{error}");
-    });
 }

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The removal of a device: events, errors of calls, and calls that wait.
+
+use crate::{LIMIT, LONG, PORT, channel, event_of, failure, hosts, none};
+use core::net::SocketAddr;
+use uverbs::{Context, Rc, mlx5::Mlx5};
+use uverbs_cm::{ConnParam, Error, EventChannel, EventKind, Id, Listener, PortSpace, Resolved};
+use uverbs_hca::Fabric;
+
+/// In each state of an identifier that is bound to a device: the event, the typed error of each call, and the peer, which gets
+/// no answer.
+#[test]
+fn the_removal_of_a_device_is_reported() {
+    let gone = |channel: &EventChannel, id: &Id| {
+        let event = channel.next_event().unwrap().expect("an event");
+        assert_eq!(event.token, id.token());
+        assert!(matches!(event.ok("wait"), Err(Error::DeviceGone { .. })));
+    };
+    // Connected, and the listener on one address: the server's device.
+    let hosts_ = hosts();
+    let (listener, active, passive) = hosts_.connected();
+    hosts_.server.unplug();
+    let mut removed: Vec<_> = [(); 2].map(|()| hosts_.at_server.next_event().unwrap().unwrap()).into();
+    removed.sort_by_key(|event| event.token != listener.token());
+    for (event, id) in removed.into_iter().zip([&listener, &passive]) {
+        assert_eq!(event.token, id.token());
+        assert!(matches!(event.kind, EventKind::DeviceRemoval), "{event:?}");
+    }
+    assert!(matches!(passive.disconnect(), Err(Error::DeviceGone { .. })));
+    assert!(matches!(listener.listen(1), Err(Error::DeviceGone { .. })));
+    // The client's disconnection is not answered; its own retries end it.
+    none(&hosts_.at_client);
+    active.disconnect().unwrap();
+    hosts_.fabric.run();
+    assert!(matches!(event_of(&hosts_.at_client, &active), EventKind::Disconnected));
+    for id in [listener, active, passive] {
+        id.close().unwrap();
+    }
+    // While it connects: the client's device.
+    let hosts_ = hosts();
+    let listener = hosts_.listen(PortSpace::Tcp, 0);
+    let active = hosts_.resolve(PortSpace::Tcp, hosts_.address());
+    active.connect(&ConnParam { qp_num: 5, ..ConnParam::default() }).unwrap();
+    hosts_.client.unplug();
+    gone(&hosts_.at_client, &active);
+    none(&hosts_.at_client);
+    assert!(matches!(active.establish(), Err(Error::DeviceGone { .. })));
+    // The acceptance times out.
+    let passive = hosts_.request(&listener).id;
+    passive.accept(&ConnParam { qp_num: 6, ..ConnParam::default() }).unwrap();
+    hosts_.fabric.run();
+    assert!(matches!(failure(&hosts_.at_server, &passive), Error::TimedOut { .. }));
+    // A new identifier of this host finds no device.
+    let id = hosts_.at_client.create_id(PortSpace::Tcp).unwrap();
+    assert!(matches!(
+        id.resolve_addr(None, hosts_.address(), LIMIT),
+        Err(Error::NoRoute { .. } | Error::DeviceGone { .. })
+    ));
+    // A request to a host without its device.
+    let hosts_ = hosts();
+    let _listener = hosts_.listen(PortSpace::Tcp, 0);
+    let active = hosts_.resolve(PortSpace::Tcp, hosts_.address());
+    hosts_.server.unplug();
+    active.connect(&ConnParam { qp_num: 5, ..ConnParam::default() }).unwrap();
+    hosts_.fabric.run();
+    assert!(matches!(failure(&hosts_.at_client, &active), Error::TimedOut { .. }));
+}
+
+/// The types of the usual path return the error from the call that waits.
+#[test]
+fn calls_that_wait_return_when_the_device_is_removed() {
+    let fabric = Fabric::new(11);
+    let (client, server) = (fabric.device("hca0").build(), fabric.device("hca1").build());
+    let address: SocketAddr = (server.addresses()[0], PORT).into();
+    let listener = Listener::bind(&channel(&server), address).unwrap();
+    let context = Context::<Mlx5>::from_kernel(client.open()).unwrap();
+    let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
+    let resolved = Resolved::new(&channel(&client), address).unwrap();
+    std::thread::scope(|scope| {
+        // Nothing answers the request, so the client waits until its device is removed.
+        let waiting = scope.spawn(|| {
+            let qp = pd.qp::<Rc>().cq(&cq).create().unwrap();
+            resolved.connect(qp, &ConnParam::default(), LONG).map(drop)
+        });
+        let _request = listener.wait(LONG).unwrap().expect("a request");
+        client.unplug();
+        let error = waiting.join().unwrap().unwrap_err();
+        assert!(matches!(error, Error::DeviceGone { .. }), "{error}");
+        let accepting = scope.spawn(|| listener.wait(LONG).map(drop));
+        server.unplug();
+        let error = accepting.join().unwrap().unwrap_err();
+        assert!(matches!(error, Error::DeviceGone { .. }), "{error}");
+    });
+}
