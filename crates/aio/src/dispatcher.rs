@@ -370,7 +370,7 @@ impl<D: Driver> Inner<D> {
         }
     }
 
-    /// A queue ended. It may end during a poll, so the next one forgets it.
+    /// A queue ended. It may end during a poll, so the next poll removes it.
     pub(crate) fn queue_ended(&self, ended: Ended) {
         lock(&self.ended).push(ended);
     }

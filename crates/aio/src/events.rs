@@ -32,7 +32,7 @@ struct Members<D: Driver> {
     ended: bool,
 }
 
-/// The reader of a context's asynchronous events, and those that want them.
+/// The reader of a context's asynchronous events, and the streams that get them.
 #[derive(Debug)]
 pub(crate) struct Hub<D: Driver> {
     events: AsyncEvents<D>,

@@ -60,7 +60,7 @@ mod loom_tests {
     use loom::sync::{Arc, Condvar, Mutex};
     use std::task::Wake;
 
-    /// A waker as that of `block_on`, which remembers a wake.
+    /// A waker like that of `block_on`: it stores that it was woken.
     #[derive(Default)]
     struct Flag {
         woken: Mutex<bool>,

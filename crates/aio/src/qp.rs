@@ -258,8 +258,8 @@ impl<D: Driver> Qp<D> {
     }
 
     /// Ends the connection: no more operations begin; waits until those in flight are complete; then moves the QP to ERR, and
-    /// waits until the receives are flushed. Messages that have arrived can still be [received](Self::recv). The peer has to be
-    /// told in another way, for example by a last message.
+    /// waits until the receives are flushed. Messages that have arrived can still be [received](Self::recv). The peer is not
+    /// notified: a program does that itself, for example by a last message.
     ///
     /// If the future is dropped, for example by a time limit because the peer does not answer,
     /// [`abort`](Self::abort) ends the operations in flight.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The part of a dispatcher that does not depend on the driver: who leads, the sleep, the deadlines.
+//! The part of a dispatcher that does not depend on the driver: the choice of the leading thread, the sleep, the deadlines.
 
 use crate::error::Result;
 use crate::kick::{Event, Kick};

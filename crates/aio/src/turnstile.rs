@@ -34,8 +34,8 @@ pub(crate) struct Turnstile {
 }
 
 impl Turnstile {
-    /// Whether the task may take `want` of the `available` units, which the caller then does. Otherwise it has a place in the
-    /// queue, and is woken when it may.
+    /// Whether the task may take `want` of the `available` units; if so, the caller takes them. Otherwise the task has a place in
+    /// the queue, and is woken when it may take them.
     pub(crate) fn pass(&mut self, ticket: &mut Ticket, want: u32, available: u32, waker: &Waker) -> bool {
         let mut ahead = 0_u32;
         let mut position = None;
@@ -94,7 +94,7 @@ impl Turnstile {
         wakes.extend(self.queue.iter_mut().filter_map(|entry| entry.waker.take()));
     }
 
-    /// Whether nobody waits.
+    /// Whether no task waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }

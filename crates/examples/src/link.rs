@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Connecting an owned QP: by the RDMA connection manager, or by an exchange of endpoints over TCP.
 //!
-//! Both give the connected QP and a [`Link`], which tells when the peer has gone, also if it was killed.
+//! Both give the connected QP and a [`Link`], which reports that the peer has gone, also if it was killed.
 
 use crate::nic::Nic;
 use anyhow::{Context as _, Result, bail};
@@ -33,7 +33,7 @@ pub enum Link {
 }
 
 impl Link {
-    /// Tells the peer that the connection ends. Its errors mean that it has ended already.
+    /// Notifies the peer that the connection ends. Its errors mean that it has ended already.
     pub fn close(&self) {
         match self {
             Self::Tcp(stream) => drop(stream.shutdown(Shutdown::Both)),

@@ -2,7 +2,7 @@
 //! The ring that siw shares with user space: a power of two of elements of one size, without indices.
 //!
 //! The number of elements is in the kernel's answer at creation. Each side counts the elements that it has passed on; the
-//! flags of an element tell whose it is. A completion queue has two more words after its elements, by which it is armed
+//! flags of an element determine to which side it belongs. A completion queue has two more words after its elements, by which it is armed
 //! (`struct siw_cq_ctrl`).
 //!
 //! This is the only module that accesses shared memory. It never creates a reference to it: elements are written and read

@@ -130,7 +130,7 @@ impl<B: SendBell> SendQueue<B> {
 
     /// Publishes the WRs before the cursor, if there are any, and rings.
     ///
-    /// Until the QP is connected, nothing is published: the doorbell of an empty ring tells whether it is.
+    /// Until the QP is connected, nothing is published. The doorbell of an empty ring returns whether it is connected.
     #[inline(always)]
     pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
         let Self { ring, bell, is_connected, .. } = self;

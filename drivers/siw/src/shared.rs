@@ -2,7 +2,7 @@
 //! The data that a QP's posters and its control path share: the state.
 //!
 //! The kernel's connection manager moves the QP to RTS, of which user space is not informed; so sends may be posted in any
-//! state but RESET and ERR, and the doorbell tells whether the QP is connected. Check and publication are one access to
+//! state but RESET and ERR, and the doorbell returns whether the QP is connected. Check and publication are one access to
 //! the queue ([`QueueAccess::inside`]): a control call that closes the queue waits for its end, so no post publishes after the kernel has
 //! flushed or destroyed the QP.
 

@@ -12,10 +12,10 @@
 //!
 //! Each slot is in one of three states:
 //!
-//! | state | who may access the value | next |
+//! | state | access to the value | next |
 //! |---|---|---|
 //! | free | the poster | occupied, by `fill` |
-//! | occupied, with its number | nobody | busy, by the one `take` whose compare-and-swap succeeds |
+//! | occupied, with its number | none | busy, by the one `take` whose compare-and-swap succeeds |
 //! | busy | that `take` | free |
 #![expect(unsafe_code)]
 // UNSAFETY: values in slots that a state machine protects; checked by loom.

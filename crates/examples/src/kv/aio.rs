@@ -314,7 +314,7 @@ async fn exchange<D: Driver>(qp: &Qp<D>, server: SocketAddr, path: Path) -> Resu
     Ok(TcpStream::from_std(stream)?)
 }
 
-/// A connection to a server. It has one request outstanding; a program has as many of them as it wants.
+/// A connection to a server. It has one request outstanding; a program may open any number of connections.
 #[derive(Debug)]
 pub struct Client<D: Driver> {
     qp: Qp<D>,

@@ -19,7 +19,7 @@ use uverbs::{Driver, ImmData, PostError, ProtectionDomain, Rc, RemoteRegion};
 
 /// The time limit for a result.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Requests of the client before the server has told its limit.
+/// Requests of the client before the server has sent its limit.
 const RECEIVES: u32 = 64;
 /// Every how many sends one has a completion.
 const SIGNAL_EVERY: u32 = 16;
@@ -248,7 +248,7 @@ impl<D: Driver> Client<D> {
         room(posted)
     }
 
-    /// Writes a request with a large value to a slot, if there is room, and tells the server.
+    /// Writes a request with a large value to a slot, if there is room, and notifies the server.
     fn write(&mut self, request: &Request<'_>) -> Result<Option<u32>> {
         let (Some(slot), Some(mut buf)) = (self.slots.last().copied(), self.values.get()) else {
             return Ok(None);

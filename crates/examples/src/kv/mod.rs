@@ -36,5 +36,5 @@ pub mod store;
 pub use client::{Client, Outcome};
 pub use server::{Config, Listen, Report, Server};
 
-/// Bytes of inline data that both ends ask for. Every device has as many.
+/// Bytes of inline data that both ends request. Every device has at least this number.
 pub(crate) const INLINE: u32 = 64;

@@ -3,8 +3,8 @@
 //!
 //! - The *worker* has the store and the clients. It polls the CQ, and sleeps if there is nothing to do.
 //! - The *door* waits for connection requests, and starts a thread for each.
-//! - Such a thread creates the QP, does the handshake, which may take as long as the client likes, and gives the QP to the worker.
-//!   Then it waits until the client has gone, and tells the worker.
+//! - Such a thread creates the QP, does the handshake, which may take as long as the client delays it, and gives the QP to the worker.
+//!   Then it waits until the client has gone, and notifies the worker.
 //!
 //! A client that disconnects, is killed or breaks the protocol ends in the same way: its QP is moved to ERR; the worker polls until the QP
 //! takes no more receives of the SRQ (`LAST_WQE_REACHED`); then it destroys the QP. So each receive comes back.
@@ -199,7 +199,7 @@ fn slot_stride(config: &Config) -> u32 {
     (config.max_value + (HEADER + MAX_KEY) as u32).next_multiple_of(64)
 }
 
-/// What the server tells its clients, without the address of their slots and without immediate data.
+/// What the server sends to its clients, without the address of their slots and without immediate data.
 pub(super) fn welcome(config: &Config) -> uverbs::Result<Welcome> {
     let slot_stride = slot_stride(config);
     Ok(Welcome {
@@ -497,7 +497,7 @@ impl<D: Driver> Shelf<D> {
             Ok(link) => link.wait_gone(&self.stop),
             Err(error) => eprintln!("kv: a client was not accepted: {error:#}"),
         }
-        // The worker has ended if nobody takes it.
+        // If the channel is closed, the worker has ended.
         let _ = notes.send(Note::Gone { qp_num, serial });
         let _ = self.wake.write(1);
     }
@@ -528,7 +528,7 @@ impl<D: Driver> Shelf<D> {
     }
 }
 
-/// A client that asks for a connection.
+/// A connection request of a client.
 enum Incoming {
     Tcp(TcpStream),
     Cm(Request),

@@ -68,7 +68,7 @@ impl<D: Driver> Session<D> {
         }
     }
 
-    /// A slot was written, as immediate data or a message says.
+    /// A slot was written. Immediate data or a message named it.
     pub(super) fn written(&mut self, shop: &mut Shop<D>, slot: u32) -> Result<Reply, Broken> {
         shop.requests += 1;
         self.slot(shop, slot)

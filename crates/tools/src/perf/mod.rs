@@ -32,7 +32,7 @@ use uverbs::device::DeviceInfo;
 use uverbs::{Context, Driver, Rc, Uc, Ud, XrcSend};
 use wire::{Report, Wire};
 
-/// Bytes of the part of a buffer through which short messages move, and of a cache line, before the peer is asked.
+/// Bytes of the part of a buffer through which short messages move, and of a cache line, before the exchange with the peer.
 const CYCLE: u32 = 4096;
 const CACHE_LINE: u32 = 64;
 
@@ -179,7 +179,7 @@ fn run<D: Driver, T: Carrier<D>>(
         Kind::Bandwidth => bandwidth_tests(&mut end, &mut wire, &mut table, &sizes)?,
     }
     table.end()?;
-    // In this test each end knows from the last message that the other one is done.
+    // In this test the last message shows each end that the other one is done.
     if (plan.verb, plan.kind) != (Verb::Write, Kind::Latency) {
         wire.close(&mine)?;
     }

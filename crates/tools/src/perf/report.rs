@@ -124,7 +124,7 @@ pub(super) fn end(out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{LINE}")
 }
 
-/// Prints a row, and before it what the options ask for.
+/// Prints a row, and before it what the options request.
 pub(super) fn row(out: &mut dyn Write, plan: &Plan, row: &Row) -> Result<()> {
     match row {
         Row::Bandwidth(mine, theirs) => {
