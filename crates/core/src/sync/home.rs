@@ -6,7 +6,7 @@
 //! the one that created the lock. The number of a process is in a page that the kernel wipes in a child (`MADV_WIPEONFORK`,
 //! madvise(2)); this also detects a child of a direct clone(2).
 #![expect(unsafe_code)]
-// UNSAFETY: calls madvise(2) for a page that it mapped, and uses a word of it; leaks boxes for statics.
+// UNSAFETY: calls madvise(2) for a page that it mapped, and uses a word of it; leaks boxes for static variables.
 
 use super::lock::LockError;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
