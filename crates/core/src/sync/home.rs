@@ -116,7 +116,7 @@ impl<T> ProcessMutex<T> {
     pub fn try_lock(&self) -> Result<Option<MutexGuard<'_, T>>, LockError> {
         /// A thread takes the mutex and then stores the number of its process. In between, another thread of a child finds the
         /// number of the parent. It tries this often before it decides that a thread of the parent has the mutex.
-        const ATTEMPTS: u32 = 1000;
+        const ATTEMPTS: u32 = 100;
 
         let here = number();
         for _ in 0..ATTEMPTS {
