@@ -368,3 +368,36 @@ impl<D: Driver> OwnedSrq<D, Shared> {
         Ok(OwnedRecvGuard { guard: self.queue.lock()?, flight: &self.flight })
     }
 }
+
+#[cfg(all(test, feature = "mlx5"))]
+mod tests {
+    use super::*;
+    use crate::Context;
+    use core::cell::Cell;
+    use uverbs_hca::Hca;
+    use uverbs_mlx5::Mlx5;
+
+    #[test]
+    fn none_is_taken_if_the_slab_has_what_the_ring_has() {
+        let context = Context::<Mlx5>::from_kernel(Hca::new().open()).unwrap();
+        let flight = Flight::new(context.inner(), QueueKind::Srq, 1, 4).unwrap();
+        let insert = |wr_id| {
+            // SAFETY: one thread.
+            let vacant = unsafe { flight.slab.vacant() }.unwrap();
+            vacant.fill(Entry { wr_id, held: Held::<Mlx5>::NOTHING })
+        };
+        let numbers = [1, 2, 3].map(insert);
+        assert!(!is_none_taken(&flight, || None), "a device that does not show it");
+        assert!(is_none_taken(&flight, || Some((3, 5))));
+        assert!(!is_none_taken(&flight, || Some((2, 6))), "one is taken");
+        // The device takes another while the slab is counted: its completion may be polled before its slot is counted.
+        let position = Cell::new(6);
+        let moving = || Some((3, position.replace(position.get() + 1)));
+        assert!(!is_none_taken(&flight, moving));
+        flight.drop_entry(numbers[0]);
+        assert!(is_none_taken(&flight, || Some((2, 6))), "its completion was polled");
+        // A post that is in the slab and not yet in the ring.
+        insert(4);
+        assert!(!is_none_taken(&flight, || Some((2, 6))));
+    }
+}

@@ -27,6 +27,25 @@ fn post(q: &mut crate::SendQueue<crate::testing::FakeBell>, wr_id: u64) -> Resul
 }
 
 #[test]
+fn receives_that_the_kernel_has_not_taken_are_counted() {
+    let (mut q, kernel, _, _) = recv_queue(4, 1).unwrap();
+    for lap in 0..10 {
+        let (none, before) = q.untaken().unwrap();
+        assert_eq!(none, 0, "lap {lap}");
+        for wr_id in 0..3 {
+            // SAFETY: a receive without entries names no memory.
+            unsafe { q.post(wr_id, &[]) }.unwrap();
+        }
+        q.batch().abort();
+        assert_eq!(q.untaken(), Some((3, before)), "posts do not change the position");
+        kernel.consume().unwrap();
+        let (left, after) = q.untaken().unwrap();
+        assert!(left == 2 && after != before, "{left}, {before} to {after}");
+        while kernel.consume().is_some() {}
+    }
+}
+
+#[test]
 fn thousands_of_wrs_are_consumed_in_order() {
     let (mut q, kernel, bell, _) = send_queue(8, &config(QpType::Rc)).unwrap();
     let (mut sent, mut seen) = (0_u64, 0_u64);
