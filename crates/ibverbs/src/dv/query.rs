@@ -21,7 +21,7 @@ use uverbs_uapi::mlx5::{
 };
 
 /// `enum mlx5dv_context_comp_mask`: the fields that a caller requests, and those that are returned. Bits that are not
-/// in this list (signatures, crypto, LAG, DC limits, ...) are never returned.
+/// in this list (signatures, crypto, LAG, ...) are never returned.
 mod mask {
     pub(super) const CQE_COMPRESION: u64 = 1 << 0;
     pub(super) const SWP: u64 = 1 << 1;
@@ -30,6 +30,7 @@ mod mask {
     pub(super) const DYN_BFREGS: u64 = 1 << 4;
     pub(super) const CLOCK_INFO_UPDATE: u64 = 1 << 5;
     pub(super) const DCI_STREAMS: u64 = 1 << 11;
+    pub(super) const MAX_DC_RD_ATOM: u64 = 1 << 14;
     pub(super) const REG_C0: u64 = 1 << 15;
 }
 
@@ -73,7 +74,8 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_query_device(
 ) -> c_int {
     number(|| {
         // SAFETY: `context` is not closed during this call (contract of the man page).
-        let info = unsafe { super::of(context) }?.driver.device_info()?;
+        let driver = &unsafe { super::of(context) }?.driver;
+        let info = driver.device_info()?;
         ensure(!attrs.is_null())?;
         // A program's struct may be that of an older version, which ends before fields that its mask does not request.
         // So each field is written separately, and no reference to the whole struct is created.
@@ -147,6 +149,14 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_query_device(
                 }
             );
             answered |= mask::DCI_STREAMS;
+        }
+        // Only a context with commands for the firmware knows them.
+        if wants(mask::MAX_DC_RD_ATOM)
+            && let Ok((requests, responses)) = driver.dc_limits()
+        {
+            put!(max_dc_rd_atom, requests);
+            put!(max_dc_init_rd_atom, responses);
+            answered |= mask::MAX_DC_RD_ATOM;
         }
         if wants(mask::REG_C0) && private.reg_c0.mask != 0 {
             put!(reg_c0, mlx5dv_reg { value: private.reg_c0.value, mask: private.reg_c0.mask });

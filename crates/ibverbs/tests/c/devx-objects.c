@@ -177,6 +177,22 @@ static struct queue create_queue(struct ibv_context *context, struct mlx5dv_devx
 	return cq;
 }
 
+/* Limits of DC, of which this device reports none: MLX5DV_CONTEXT_MASK_MAX_DC_RD_ATOM, and its two fields after the end of the
+ * struct of rdma-core 44. */
+static void limits(struct ibv_context *context)
+{
+	enum { MAX_DC_RD_ATOM = 1 << 14, FIRST = 152 / 8 };
+	union {
+		struct mlx5dv_context attr;
+		uint64_t words[32];
+	} device;
+	memset(&device, 0xa5, sizeof(device));
+	device.attr.comp_mask = MAX_DC_RD_ATOM;
+	CHECK(mlx5dv_query_device(context, &device.attr) == 0 && device.attr.comp_mask == MAX_DC_RD_ATOM);
+	CHECK(device.words[FIRST] == 1 && device.words[FIRST + 1] == 1);
+	CHECK(device.words[FIRST - 1] == 0xa5a5a5a5a5a5a5a5 && device.words[FIRST + 2] == 0xa5a5a5a5a5a5a5a5);
+}
+
 /* Memory of this process and of a file, which stands for a DMA-BUF here. */
 static void memory(struct ibv_context *context)
 {
@@ -320,6 +336,7 @@ int main(void)
 	struct ibv_context *context = open_devx(0);
 	reserved(context);
 	commands(context);
+	limits(context);
 	memory(context);
 	subscriptions(context);
 	races(context);

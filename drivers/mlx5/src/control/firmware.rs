@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Commands for the firmware that this driver sends by itself, for settings of QPs that the kernel's verbs lack: UDP
 //! source port, port of a link aggregation, streams of DC initiators, reserved QP numbers, the mapping of an address to a
-//! QP, and the order in which data is written.
+//! QP, the order in which data is written, and the limits of DC.
 //!
 //! They need a context with [`Options::devx`](crate::Options). Each function queries the device's capability first, and
 //! fails with [`Error::Unsupported`] without it, because firmware may ignore a field that it does not know.
@@ -234,6 +234,17 @@ impl Mlx5 {
         self.need(VERB, 0x152, "the device can't change it")?;
         let command = Mailbox::command(op::RTS2RTS_QP).set(0x48, 24, qpn).set(0x80, 32, LAG_PORT);
         self.modify(VERB, handle, &command.set(QPC + 4, 4, port_num.into()))
+    }
+
+    /// The largest numbers of outstanding reads and atomics of a DC QP: those that it requests, and those that it responds to. They are
+    /// 1 if the device reports none.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] without [`Options::devx`](crate::Options); the kernel's or the firmware's error.
+    pub fn dc_limits(&self) -> Result<(u64, u64)> {
+        let caps = self.capabilities("query_device", GENERAL)?;
+        let limit = |at| 1 << caps.get(ANSWER * 8 + at, 6);
+        Ok((limit(0x12a), limit(0x13a)))
     }
 
     /// Whether the data that arrives for a QP in RTS, or for a DC target, is written in order.
