@@ -93,15 +93,19 @@ fn build(lab: &Lab, series: Series, version: &str, dir: &Path) -> Result<()> {
 
 /// The compiler of the kernel: on it depends a package on which its headers depend, or the headers do.
 fn compiler(suite: &Suite, depends: &[String]) -> Result<String> {
-    let is_compiler = |name: &&String| {
-        name.strip_prefix("gcc-").is_some_and(|version| version.bytes().all(|b| b.is_ascii_digit()))
-    };
-    if let Some(name) = depends.iter().find(is_compiler) {
-        return Ok(name.clone());
+    if let Some(name) = depends.iter().find_map(|name| gcc(name)) {
+        return Ok(name);
     }
     let link = depends.iter().find(|name| name.starts_with("linux-compiler-"));
     let link = link.context("the kernel's headers name no compiler")?;
-    suite.depends(link)?.iter().find(is_compiler).cloned().with_context(|| format!("{link} names no gcc"))
+    suite.depends(link)?.iter().find_map(|name| gcc(name)).with_context(|| format!("{link} names no gcc"))
+}
+
+/// `gcc-16` of `gcc-16` or `gcc-16-for-host`, which is the compiler for the package's own architecture.
+fn gcc(package: &str) -> Option<String> {
+    let name = package.strip_suffix("-for-host").unwrap_or(package);
+    let version = name.strip_prefix("gcc-")?;
+    version.bytes().all(|b| b.is_ascii_digit()).then(|| name.to_owned())
 }
 
 /// Whether this machine is of that suite.
@@ -187,7 +191,14 @@ fn inside(tree: &Path, command: &str) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use super::base_version;
+    use super::{base_version, gcc};
+
+    #[test]
+    fn the_compiler_is_that_of_the_headers() {
+        assert_eq!(gcc("gcc-12").as_deref(), Some("gcc-12"));
+        assert_eq!(gcc("gcc-16-for-host").as_deref(), Some("gcc-16"));
+        assert_eq!((gcc("gcc-16-base"), gcc("linux-base")), (None, None));
+    }
 
     #[test]
     fn the_source_is_that_of_the_series() {
