@@ -97,14 +97,18 @@ impl Link {
         };
         let place = match (get("LAB_DEVICE")?.as_str(), get("LAB_LINK")?.as_str()) {
             ("rxe", _) => Place::Rxe,
+            ("siw", _) => Place::Siw,
             ("mlx5", "ib") => Place::Ib,
             ("mlx5", _) => Place::Roce,
             (device, _) => bail!("no rows for {device}"),
         };
         let words = |text: String| text.split_whitespace().map(str::to_owned).collect();
+        // The route between two addresses of this guest goes by the server's device of iWARP, so the client has that one, too.
+        let ends =
+            |both: [String; 2]| if place == Place::Siw { [both[0].clone(), both[0].clone()] } else { both };
         Ok(Self {
-            devices: both("LAB_DEV")?,
-            addresses: both("LAB_IP")?,
+            devices: ends(both("LAB_DEV")?),
+            addresses: ends(both("LAB_IP")?),
             macs: both("LAB_NETDEV")?.map(|netdev| {
                 let text = fs::read_to_string(format!("/sys/class/net/{netdev}/address"));
                 text.unwrap_or_default().trim().to_owned()

@@ -5,7 +5,7 @@ use Family::{
     Cm, Endless, Ethernet, Fabric, Mpi, Multicast, Perftest, Pingpong, Qperf, Rma, Rping, Single, Ucp, Uct,
     Udaddy, Watch,
 };
-use Place::{Ib, Native, Roce, Rxe};
+use Place::{Ib, Native, Roce, Rxe, Siw};
 
 /// The way in which programs name their device, port and peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,8 @@ pub enum Place {
     Native,
     /// The kernel's software device.
     Rxe,
+    /// The kernel's software device for iWARP.
+    Siw,
     /// The kernel's mlx5 driver, RoCE.
     Roce,
     /// The kernel's mlx5 driver, InfiniBand.
@@ -67,19 +69,33 @@ pub struct Places {
 }
 
 /// Every place.
-pub(crate) const EVERYWHERE: Places = Places { list: &[Native, Rxe, Roce, Ib], why: "" };
+pub(crate) const EVERYWHERE: Places = Places { list: &[Native, Rxe, Siw, Roce, Ib], why: "" };
+/// For programs that connect their QPs without librdmacm.
+pub(crate) const EXCHANGE: Places =
+    Places { list: &[Native, Rxe, Roce, Ib], why: "iWARP connects QPs by librdmacm only" };
 /// Devices of mlx5.
 pub(crate) const MLX5: Places =
-    Places { list: &[Native, Roce, Ib], why: "rxe lacks XRC, DC and timestamps of completions" };
+    Places { list: &[Native, Roce, Ib], why: "rxe and siw lack XRC, DC and timestamps of completions" };
 /// mlx5 devices of a kernel, for programs that do not run natively.
 pub(crate) const MLX5_VM: Places =
-    Places { list: &[Roce, Ib], why: "rxe lacks DC and the queues of mlx5 that UCX writes itself" };
+    Places { list: &[Roce, Ib], why: "rxe and siw lack DC and the queues of mlx5 that UCX writes itself" };
 /// With a kernel.
-pub(crate) const VM: Places = Places { list: &[Rxe, Roce, Ib], why: "it needs a kernel's device" };
+pub(crate) const VM: Places = Places { list: &[Rxe, Siw, Roce, Ib], why: "it needs a kernel's device" };
+/// With a kernel, for programs that connect their QPs without librdmacm or use datagrams.
+pub(crate) const VM_EXCHANGE: Places = Places {
+    list: &[Rxe, Roce, Ib],
+    why: "it needs a kernel's device; iWARP has no datagrams, and connects QPs by librdmacm only",
+};
 /// Where librdmacm can resolve addresses.
 pub(crate) const ADDRESSES: Places = Places {
-    list: &[Rxe, Roce],
+    list: &[Rxe, Siw, Roce],
     why: "librdmacm needs IPoIB and a subnet manager on InfiniBand, which the software HCA lacks",
+};
+/// The same, for operations that iWARP does not have.
+pub(crate) const ADDRESSES_IB: Places = Places {
+    list: &[Rxe, Roce],
+    why: "librdmacm needs IPoIB and a subnet manager on InfiniBand, which the software HCA lacks; \
+        iWARP has no datagrams, groups, atomics or immediate data",
 };
 
 /// A program with its arguments.

@@ -3,7 +3,7 @@
 
 use crate::row::Family::{Ucp, Uct};
 use crate::row::Place::{Ib, Roce};
-use crate::row::{MLX5_VM, Places, Row, VM, row, short};
+use crate::row::{MLX5_VM, Places, Row, VM_EXCHANGE, row, short};
 
 /// What needs datagrams or the protocols.
 const NOT_RXE: Places = Places {
@@ -13,9 +13,9 @@ const NOT_RXE: Places = Places {
 
 /// The rows: its transports on libibverbs, those that write mlx5's queues themselves, and the protocols on top of either.
 pub(super) const ROWS: &[Row] = &[
-    row(Uct, "ucx_perftest", "-x rc_verbs -t am_lat -n 100 -w 10", VM),
-    row(Uct, "ucx_perftest", "-x rc_verbs -t put_bw -n 100 -w 10", VM),
-    row(Uct, "ucx_perftest", "-x rc_verbs -t add_mr -n 100 -w 10", VM),
+    row(Uct, "ucx_perftest", "-x rc_verbs -t am_lat -n 100 -w 10", VM_EXCHANGE),
+    row(Uct, "ucx_perftest", "-x rc_verbs -t put_bw -n 100 -w 10", VM_EXCHANGE),
+    row(Uct, "ucx_perftest", "-x rc_verbs -t add_mr -n 100 -w 10", VM_EXCHANGE),
     row(Uct, "ucx_perftest", "-x ud_verbs -t am_lat -n 100 -w 10", NOT_RXE),
     row(Uct, "ucx_perftest", "-x rc_mlx5 -t am_lat -n 100 -w 10", MLX5_VM),
     row(Uct, "ucx_perftest", "-x rc_mlx5 -t am_bw -D zcopy -s 4096 -n 1000 -w 10", MLX5_VM),
