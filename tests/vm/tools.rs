@@ -25,9 +25,18 @@ const FIRST_PERF_PORT: u16 = 18_950;
 
 /// Runs a server at end A, then a client at end B. Both must succeed. Returns their outputs.
 fn both(server: &mut Command, client: &mut Command, port: u16) -> Result<[String; 2]> {
+    both_when(server, client, |server| server.wait_listening(port))
+}
+
+/// As [`both`], with a client that starts when `listens` has returned.
+fn both_when(
+    server: &mut Command,
+    client: &mut Command,
+    listens: impl FnOnce(&mut Child) -> Outcome,
+) -> Result<[String; 2]> {
     let mut server = spawn(server.stdin(Stdio::null()))?;
     server.lowest_priority()?;
-    server.wait_listening(port)?;
+    listens(&mut server)?;
     let client = spawn(client.stdin(Stdio::null()))?;
     client.lowest_priority()?;
     let (client, server) = (client.end(TOOL_LIMIT), server.end(TOOL_LIMIT));
@@ -119,11 +128,17 @@ fn peers() -> impl Iterator<Item = Peers> {
 struct Perf {
     /// perftest's name of the test, without `ib_`.
     test: &'static str,
+    /// Arguments of both ends. With `-R` or `-z` the exchange is that of rdma_cm.
+    args: &'static str,
     ours_serves: bool,
     port: u16,
 }
 
 impl Perf {
+    fn is_by_cm(&self) -> bool {
+        self.args.starts_with("-R") || self.args.starts_with("-z")
+    }
+
     fn command(&self, env: &LabEnv, end: End) -> Command {
         let is_ours = (end == End::A) == self.ours_serves;
         let program =
@@ -133,6 +148,7 @@ impl Perf {
             command.args(["perf", &self.test.replace('_', "-")]);
         }
         command.args(["-d", env.dev(end), "-p", &self.port.to_string(), "-n", "100", "-F"]);
+        command.args(self.args.split_whitespace());
         // InfiniBand goes by LIDs.
         if !env.infiniband {
             command.args(["-x", &env.gid_index.to_string()]);
@@ -141,8 +157,16 @@ impl Perf {
     }
 
     fn run(&self, env: &LabEnv) -> Outcome {
-        let mut client = self.command(env, End::B);
-        let outputs = both(&mut self.command(env, End::A), client.arg(&env.tcp_host[0]), self.port)?;
+        let (mut server, mut client) = (self.command(env, End::A), self.command(env, End::B));
+        let outputs = if self.is_by_cm() {
+            if env.infiniband {
+                // rdma_cm needs an IP address, and there is no IPoIB.
+                return Ok(());
+            }
+            both_when(&mut server, client.arg(&env.ip[0]), |server| cm_listens(server, self.port))?
+        } else {
+            both(&mut server, client.arg(&env.tcp_host[0]), self.port)?
+        };
         // The server of a test of reads or atomics with latencies measures nothing.
         let rows =
             |output: &String| output.lines().filter(|l| l.trim_start().starts_with(char::is_numeric)).count();
@@ -151,13 +175,24 @@ impl Perf {
     }
 }
 
+/// Tests with the exchange of rdma_cm: name, test, arguments.
+const BY_CM: [(&str, &str, &str); 6] = [
+    ("cm::exchange", "write_lat", "-z"),
+    ("cm::send_lat", "send_lat", "-R -T 32"),
+    ("cm::send_lat_ud", "send_lat", "-R -c UD"),
+    ("cm::send_bw_ud", "send_bw", "-R -c UD -s 1024"),
+    ("cm::write_bw", "write_bw", "-R -q 2"),
+    ("cm::read_lat", "read_lat", "-R"),
+];
+
 /// Both roles of each test.
 fn perf() -> impl Iterator<Item = (String, Perf)> {
-    let tests = PERFTEST.into_iter().flat_map(|(name, _)| [(name, true), (name, false)]);
-    tests.zip(FIRST_PERF_PORT..).map(|((name, ours_serves), port)| {
-        let test = name.trim_start_matches("c::perftest::");
+    let plain = PERFTEST.into_iter().map(|(name, _)| name.trim_start_matches("c::perftest::"));
+    let all = plain.map(|test| (test, test, "")).chain(BY_CM);
+    let tests = all.flat_map(|(name, test, args)| [(name, test, args, true), (name, test, args, false)]);
+    tests.zip(FIRST_PERF_PORT..).map(|((name, test, args, ours_serves), port)| {
         let roles = if ours_serves { "ours_serves_c" } else { "c_serves_ours" };
-        (format!("perf::{test}::{roles}"), Perf { test, ours_serves, port })
+        (format!("perf::{name}::{roles}"), Perf { test, args, ours_serves, port })
     })
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `uverbs`: the command line of the provider. Names and flags are those of rdma-core's tools.
 
+mod cm;
 mod device;
 mod devinfo;
 mod generate;

@@ -60,3 +60,26 @@ fn results_name_the_device_that_was_asked_for() {
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && !text.contains("hca1"), "{text}");
 }
+
+/// The exchange and the connections by rdma_cm.
+#[test]
+fn perf_connects_by_rdma_cm() {
+    for line in [
+        "perf write-lat -z",
+        "perf send-lat -R -T 32",
+        "perf send-lat -R -c UD -e",
+        "perf send-bw -R -c UD -s 1k",
+        "perf send-bw -R -b -q 2",
+        "perf write-bw -R -q 3",
+        "perf read-lat -R -o 2",
+        "perf atomic-bw -z -q 2",
+    ] {
+        let output = uverbs(&format!("{line} -d hca0 -n 40 --json --timeout 250")).output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("\"iters\""), "{line}: {text}");
+    }
+    for line in ["perf write-lat -R -c UC", "perf send-lat -T 3", "perf send-bw -R -c XRC"] {
+        assert!(!uverbs(&format!("{line} -d hca0")).output().unwrap().status.success(), "{line}");
+    }
+}

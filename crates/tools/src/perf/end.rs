@@ -8,15 +8,19 @@
 // UNSAFETY: posts entries of the region of an `End`, whose queues are dropped before it. The region is exposed, so this
 // process accesses it by copies only, and any bytes are valid in it.
 
+use super::cm::{self, Line};
 use super::options::{AtomicType, Connection, Plan, Verb};
 use super::wire::Keys;
+use crate::cm::Side;
 use crate::patience::Patience;
 use anyhow::{Context as _, Result, bail, ensure};
 use core::hash::{BuildHasher, Hasher};
 use core::marker::PhantomData;
 use std::hash::RandomState;
 use std::os::fd::AsFd;
-use uverbs::attr::{AccessFlags, CqInitAttr, Mtu, QpCap, SrqAttr, SrqInitAttr, SrqType};
+use uverbs::attr::{
+    AccessFlags, CqInitAttr, Mtu, QpAttr, QpAttrMask, QpCap, QpState, SrqAttr, SrqInitAttr, SrqType,
+};
 use uverbs::provider::WireRemote;
 use uverbs::provider::op::Address;
 use uverbs::provider::recv::RecvQueue;
@@ -26,12 +30,15 @@ use uverbs::qp::wr::{Push, Wr};
 use uverbs::qp::{Batch, QpControl};
 use uverbs::{
     AddressHandle, CompletionChannel, CompletionQueue, ConnectAttr, Context, Driver, Endpoint, Exclusive,
-    MemoryRegion, PageBuf, PostError, ProtectionDomain, Qp, Rc, SendFlags, SharedReceiveQueue, Uc, Ud,
-    WorkCompletion, XrcDomain, XrcSend,
+    ImmData, MemoryRegion, PageBuf, PostError, ProtectionDomain, Qp, Rc, SendFlags, SharedReceiveQueue, Uc,
+    Ud, WorkCompletion, XrcDomain, XrcSend,
 };
+use uverbs_cm::{ConnParam, Connectable, Id, PortSpace};
 
 /// Bytes that a datagram receive puts before the message.
 const GRH_LEN: usize = 40;
+/// Bytes of the first datagram.
+const HELLO_LEN: u32 = 4;
 /// The value that atomics add, or swap with 0.
 const OPERAND: u64 = 1;
 
@@ -39,7 +46,9 @@ const OPERAND: u64 = 1;
 #[derive(Debug)]
 pub(super) struct Peer<D: Driver> {
     keys: Keys,
+    /// The address of datagrams, and the queue key.
     ah: Option<AddressHandle<D>>,
+    qkey: u32,
 }
 
 /// An operation, without its memory of this end.
@@ -50,6 +59,8 @@ pub(super) enum Op<R> {
     Read(R),
     FetchAdd(R),
     CmpSwap(R),
+    /// A datagram with the number of its QP, by which the receiver learns the sender's address.
+    Hello(ImmData),
 }
 
 /// A work request.
@@ -120,7 +131,7 @@ unsafe fn put_reliable<D: Driver, T: Reliable + Sends, A: Address<D::Ah>>(
         // SAFETY: the contract of this function.
         Op::CmpSwap(at) => unsafe { wr.compare_swap(&[work.sge], at, 0, OPERAND) },
         // SAFETY: the contract of this function.
-        Op::Send | Op::Write(_) => return unsafe { put(wr, work) },
+        Op::Send | Op::Write(_) | Op::Hello(_) => return unsafe { put(wr, work) },
     }
     Ok(())
 }
@@ -159,11 +170,13 @@ impl<D: Driver> Carrier<D> for Ud {
         peer: &Peer<D>,
     ) -> Result<(), PostError> {
         let ah = peer.ah.as_ref().ok_or(PostError::BadState)?;
-        let wr = batch.wr_to(work.id, ah, peer.keys.qp_num, ConnectAttr::default().qkey).flags(work.flags);
+        let wr = batch.wr_to(work.id, ah, peer.keys.qp_num, peer.qkey).flags(work.flags);
         match (work.op, work.inline) {
             (Op::Send, Some(bytes)) => wr.send_inline(bytes),
             // SAFETY: the contract of this function.
             (Op::Send, None) => unsafe { wr.send(&[work.sge]) },
+            // SAFETY: the contract of this function.
+            (Op::Hello(imm), _) => unsafe { wr.send_imm(&[work.sge], imm) },
             _ => return Err(PostError::IllegalOpcode),
         }
         Ok(())
@@ -185,6 +198,23 @@ impl<D: Driver, T: Carrier<D>> Queue<D, T> {
             Self::Both(qp) => &qp.control,
             Self::Recv(control) => control,
         }
+    }
+}
+
+/// A QP of an `End` that rdma_cm connects.
+#[derive(Debug)]
+struct Borrowed<'a, D: Driver>(&'a QpControl<D>);
+
+impl<D: Driver> Connectable for Borrowed<'_, D> {
+    type Driver = D;
+
+    fn control(&self) -> &QpControl<D> {
+        self.0
+    }
+
+    /// The `End` destroys it.
+    fn close(self) -> uverbs::Result<()> {
+        Ok(())
     }
 }
 
@@ -322,6 +352,8 @@ impl<D: Driver> Queues<D> {
 pub(super) struct End<D: Driver, T: Carrier<D>> {
     queues: Vec<Queue<D, T>>,
     peers: Vec<Peer<D>>,
+    /// The identifiers of connections by rdma_cm, with the handles and queue keys of datagrams, until the peers are known.
+    connections: Vec<(Id, Option<AddressHandle<D>>, u32)>,
     srq: Option<SharedReceiveQueue<D>>,
     pub(super) cqs: Queues<D>,
     region: MemoryRegion<D, PageBuf>,
@@ -340,7 +372,7 @@ pub(super) struct End<D: Driver, T: Carrier<D>> {
 }
 
 impl<D: Driver, T: Carrier<D>> End<D, T> {
-    /// Creates the objects, with the QPs in INIT.
+    /// Creates the objects, with the QPs in INIT, or in RESET if rdma_cm connects them.
     pub(super) fn new(
         context: &Context<D>,
         plan: &Plan,
@@ -421,7 +453,9 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
         let srq_num = if is_xrc { srq.as_ref().map_or(Ok(0), |srq| srq.srq_num())? } else { 0 };
         let mut keys = Vec::new();
         for (i, queue) in queues.iter().enumerate() {
-            queue.control().init(&attr)?;
+            if !plan.common.rdma_cm {
+                queue.control().init(&attr)?;
+            }
             let psn = RandomState::new().build_hasher().finish() as u32;
             let Endpoint { lid, qp_num, psn, gid } = queue.control().endpoint(psn, &attr)?;
             keys.push(Keys {
@@ -439,6 +473,7 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
         Ok(Self {
             queues,
             peers: Vec::new(),
+            connections: Vec::new(),
             srq,
             cqs,
             region,
@@ -458,6 +493,12 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
     /// Connects each QP to its peer: in an XRC connection with both directions, a QP that sends to one that receives.
     pub(super) fn connect(&mut self, theirs: &[Keys]) -> Result<()> {
         ensure!(theirs.len() == self.queues.len(), "the other end has {} QPs", theirs.len());
+        if !self.connections.is_empty() {
+            for (keys, (_, ah, qkey)) in theirs.iter().zip(&mut self.connections) {
+                self.peers.push(Peer { keys: *keys, ah: ah.take(), qkey: *qkey });
+            }
+            return Ok(());
+        }
         let is_mixed = self.queues.iter().any(|q| matches!(q, Queue::Recv(_)))
             && self.queues.iter().any(|q| matches!(q, Queue::Both(_)));
         let shift = if is_mixed { self.queues.len() / 2 } else { 0 };
@@ -471,9 +512,111 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
             let is_datagram = queue.control().qp_type() == Ud::QP_TYPE;
             let create_ah = || self.pd.create_ah(&attr.ah_attr(&endpoint(remote)));
             let ah = if is_datagram { Some(create_ah()?) } else { None };
-            self.peers.push(Peer { keys: remote, ah });
+            self.peers.push(Peer { keys: remote, ah, qkey: attr.qkey });
         }
         Ok(())
+    }
+
+    /// Connects each QP by rdma_cm. As in perftest, a server of datagrams that also sends learns the client's address
+    /// from a first datagram.
+    pub(super) fn connect_by_cm(&mut self, line: &Line, plan: &Plan) -> Result<()> {
+        let depth = match plan.verb {
+            Verb::Read | Verb::Atomic => self.attr.max_dest_rd_atomic,
+            Verb::Send | Verb::Write => 0,
+        };
+        let param = ConnParam {
+            responder_resources: depth,
+            initiator_depth: depth,
+            access: self.attr.access,
+            ..ConnParam::default()
+        };
+        let is_datagram = plan.port_space() == PortSpace::Udp;
+        let greets = is_datagram && plan.is_symmetric();
+        for i in 0..self.queues.len() {
+            let (id, peer) = cm::retry(|| self.connection(i, line, &param, greets, plan))?;
+            let (init, mask) = id.init_qp_attr(QpState::INIT)?;
+            // rdma_cm sets the longest timer. iWARP has none.
+            if !is_datagram && mask.contains(QpAttrMask::PKEY_INDEX) {
+                let attr = QpAttr { min_rnr_timer: self.attr.min_rnr_timer, ..QpAttr::default() };
+                self.queues[i].control().modify(&attr, QpAttrMask::MIN_RNR_TIMER)?;
+            }
+            let mut ah = match &peer.ah_attr {
+                Some(attr) => Some(self.pd.create_ah(attr)?),
+                None if greets => Some(self.greeted(i, plan.common.ib_port)?),
+                None => None,
+            };
+            if greets && plan.is_client() {
+                let keys = Keys { qp_num: peer.qp_num, ..Keys::default() };
+                let peer = Peer { keys, ah, qkey: init.qkey };
+                self.greet(i, &peer)?;
+                ah = peer.ah;
+            }
+            self.connections.push((id, ah, init.qkey));
+        }
+        Ok(())
+    }
+
+    /// One connection of QP `i`, with the peer's parameters.
+    fn connection(
+        &mut self,
+        i: usize,
+        line: &Line,
+        param: &ConnParam,
+        greets: bool,
+        plan: &Plan,
+    ) -> Result<(Id, uverbs_cm::Peer)> {
+        let patience = &self.cqs.patience;
+        let side = line.side(plan.port_space(), true, patience)?;
+        let limit = patience.left("a connection")?;
+        let control = self.queues[i].control();
+        // A try that failed has left it in another state.
+        if control.state()? != QpState::RESET {
+            control.modify_state(QpState::RESET)?;
+        }
+        if let Side::Passive(request) = &side {
+            request.prepare(&Borrowed(control), param)?;
+            if greets {
+                self.post_recv(i, HELLO_LEN, 1)?;
+            }
+        }
+        let connection = side.establish(Borrowed(self.queues[i].control()), param, limit)?;
+        let peer = connection.peer().clone();
+        Ok((connection.into_parts().1, peer))
+    }
+
+    /// Sends the first datagram of QP `i`.
+    fn greet(&mut self, i: usize, peer: &Peer<D>) -> Result<()> {
+        let begin = self.layout.message(self.keys.len() + i, 0, HELLO_LEN);
+        let Some(Queue::Both(qp)) = self.queues.get_mut(i) else { bail!("QP {i} does not send") };
+        let work = Work {
+            id: 0,
+            flags: SendFlags::SIGNALED,
+            op: Op::Hello(ImmData::new(qp.control.qp_num())),
+            sge: self.region.sge(begin..begin + HELLO_LEN as usize)?,
+            inline: None,
+        };
+        let mut batch = qp.sq()?.batch();
+        // SAFETY: the entry is in `region`, which outlives the QP; the module accesses the region by copies only.
+        unsafe { T::push(&mut batch, &work, peer) }?;
+        batch.complete().context("post_send")?;
+        while self.cqs.sent(|_, _| ())? == 0 {
+            self.cqs.idle("a completion")?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the first datagram of QP `i`, and returns the address of its sender.
+    fn greeted(&mut self, i: usize, port_num: u8) -> Result<AddressHandle<D>> {
+        let mut wc = [WorkCompletion::default(); 1];
+        while self.cqs.recv.poll(&mut wc).context("poll_cq")?.is_empty() {
+            self.cqs.idle("the client's first datagram")?;
+        }
+        let [wc] = wc;
+        wc.status.ok()?;
+        let mut grh = [0; GRH_LEN];
+        let begin = self.layout.message(i, 0, self.layout.largest.max(self.layout.cycle));
+        self.region.read_at(begin - GRH_LEN, &mut grh)?;
+        Ok(self.pd.create_ah_from_wc(&wc, &grh, port_num)?)
     }
 
     /// The number of QPs that send.

@@ -2,10 +2,12 @@
 //! `uverbs perf`: measures a link with a peer, which may be perftest, or with itself.
 //!
 //! The modules: [`options`]; the exchange with the peer ([`wire`]); the objects of an [`end`]; the loops of [`latency`]
-//! and [`bandwidth`] with their [`clock`]; and the [`report`] with the [`progress`] before it.
+//! and [`bandwidth`] with their [`clock`]; the [`report`] with the [`progress`] before it; and connections by rdma_cm
+//! ([`cm`]).
 
 mod bandwidth;
 mod clock;
+mod cm;
 mod end;
 mod latency;
 mod options;
@@ -15,10 +17,12 @@ mod wire;
 
 pub(crate) use options::Args;
 
+use crate::cm::{Side, resolve};
 use crate::device;
 use crate::patience::{OtherEndFailed, Patience};
 use crate::tcp;
 use anyhow::{Context as _, Result, anyhow, ensure};
+use cm::{Exchange, Line};
 use core::sync::atomic::{AtomicBool, Ordering};
 use end::{Carrier, End, Layout};
 use options::{Connection, Kind, Plan, Verb};
@@ -29,8 +33,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use uverbs::attr::LinkLayer;
 use uverbs::device::DeviceInfo;
+use uverbs::mlx5::Mlx5;
 use uverbs::{Context, Driver, Rc, Uc, Ud, XrcSend};
-use wire::{Report, Wire};
+use uverbs_cm::{EventChannel, PortSpace};
+use uverbs_hca::{Fabric, Hca};
+use wire::{Form, Report, Wire};
 
 /// Bytes of the part of a buffer through which short messages move, and of a cache line, before the exchange with the peer.
 const CYCLE: u32 = 4096;
@@ -41,6 +48,10 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let plan = args.resolve().map_err(|reason| anyhow!("perf: {reason}"))?;
     let name = plan.common.ib_dev.clone();
     let place = format!("perf {}", plan.name().replace('_', "-"));
+    if plan.exchanges_by_cm() {
+        return if device::is_software(name.as_deref()) { here_by_cm(&plan) } else { by_cm(plan) }
+            .context(place);
+    }
     device::open(name.as_deref(), Visit(plan)).flatten().context(place)
 }
 
@@ -53,7 +64,7 @@ impl device::Visitor for Visit {
         let plan = self.0;
         let is_here = plan.common.loopback || device::is_here(plan.common.ib_dev.as_deref());
         if is_here {
-            return here(plan, &a, &b);
+            return here(&plan, &a, &b);
         }
         let patience = Patience::new(plan.patience());
         let stream = match &plan.common.host {
@@ -66,28 +77,121 @@ impl device::Visitor for Visit {
             }
         };
         stream.set_nodelay(true).context("cannot set up the socket")?;
-        dispatch(&plan, &a, stream, (patience, false), &mut std::io::stdout().lock())
+        dispatch(&plan, &a, stream, None, (patience, false), &mut std::io::stdout().lock())
     }
 }
 
-/// Both ends in this process. Only the client prints.
-fn here<D: Driver>(plan: Plan, a: &Context<D>, b: &Context<D>) -> Result<()> {
-    ensure!(!plan.is_client(), "both ends are in this process: HOST is not allowed");
+/// An end on a device of the machine, which the address of rdma_cm selects.
+fn by_cm(plan: Plan) -> Result<()> {
+    let manager = EventChannel::open()?;
+    let line = match &plan.common.host {
+        Some(host) => Line::call(manager, resolve(host, plan.common.port)?, &plan),
+        None => {
+            if !plan.common.json {
+                writeln!(std::io::stdout(), "* Waiting for a client on port {} *", plan.common.port)?;
+            }
+            Line::serve(&manager, &plan)?
+        }
+    };
+    let patience = Patience::new(plan.patience());
+    let side = line.side(PortSpace::Tcp, false, &patience)?;
+    let info = side.device()?;
+    if let Some(name) = &plan.common.ib_dev {
+        ensure!(*name == info.name, "the address is reached by the device {}, not by {name}", info.name);
+    }
+    uverbs::open_with(&info, ByCm { plan, line, side }).map_err(Into::into).flatten()
+}
+
+/// The run on an open device, compiled for each driver.
+struct ByCm {
+    plan: Plan,
+    line: Line,
+    side: Side,
+}
+
+impl uverbs::DriverVisitor for ByCm {
+    type Out = Result<()>;
+
+    fn visit<D: Driver>(self, context: Context<D>) -> Result<()> {
+        let Self { plan, line, side } = self;
+        let patience = Patience::new(plan.patience());
+        end_by_cm(&plan, &context, (&line, side), (patience, false), &mut std::io::stdout().lock())
+    }
+}
+
+/// Establishes the connection of the exchange, and runs an end.
+fn end_by_cm<D: Driver>(
+    plan: &Plan,
+    context: &Context<D>,
+    (line, side): (&Line, Side),
+    (patience, yields): (Patience, bool),
+    out: &mut dyn Write,
+) -> Result<()> {
+    let mut side = Some(side);
+    let exchange = cm::retry(|| {
+        let side = match side.take() {
+            Some(side) => side,
+            None => line.side(PortSpace::Tcp, false, &patience)?,
+        };
+        Exchange::new(context, side, patience.clone())
+    })?;
+    dispatch(plan, context, exchange, Some(line), (patience, yields), out)
+}
+
+/// Both ends in this process, on two software HCAs with their connection managers.
+fn here_by_cm(plan: &Plan) -> Result<()> {
+    ensure!(
+        device::is_here(plan.common.ib_dev.as_deref()),
+        "rdma_cm does not connect software HCAs of two processes"
+    );
+    let fabric = Fabric::new(0);
+    let [a, b] = [(); 2].map(|()| fabric.device(device::SOFTWARE).build());
+    let (client_manager, server_manager) = (a.connection_manager()?, b.connection_manager()?);
+    // The server listens before the client begins.
+    let serving = Line::serve(&EventChannel::from_port(server_manager), plan)?;
+    let address = (*b.addresses().first().context("the device has no address")?, plan.common.port).into();
+    let calling = Line::call(EventChannel::from_port(client_manager), address, plan);
+    let end = |plan: &Plan, hca: &Hca, line: &Line, patience: Patience, out: &mut dyn Write| {
+        let context = Context::<Mlx5>::from_kernel(hca.open())?;
+        let side = line.side(PortSpace::Tcp, false, &patience)?;
+        end_by_cm(plan, &context, (line, side), (patience, true), out)
+    };
+    both(
+        plan,
+        |plan, patience, out| end(plan, &b, &serving, patience, out),
+        |plan, patience, out| end(plan, &a, &calling, patience, out),
+    )
+}
+
+/// Both ends in this process.
+fn here<D: Driver>(plan: &Plan, a: &Context<D>, b: &Context<D>) -> Result<()> {
     let (one, other) = UnixStream::pair()?;
+    both(
+        plan,
+        |plan, patience, out| dispatch(plan, b, other, None, (patience, true), out),
+        |plan, patience, out| dispatch(plan, a, one, None, (patience, true), out),
+    )
+}
+
+/// Runs both ends in this process. Only the client prints.
+fn both(
+    plan: &Plan,
+    serve: impl FnOnce(&Plan, Patience, &mut dyn Write) -> Result<()> + Send,
+    call: impl FnOnce(&Plan, Patience, &mut dyn Write) -> Result<()>,
+) -> Result<()> {
+    ensure!(!plan.is_client(), "both ends are in this process: HOST is not allowed");
     let mut client = plan.clone();
-    client.common.host = Some(a.name().to_owned());
+    client.common.host = Some("here".to_owned());
     let has_failed = Arc::new(AtomicBool::new(false));
     // The other end must not wait for an end that has failed.
-    let run =
-        |plan: &Plan, context: &Context<D>, stream: UnixStream, out: &mut dyn Write, end: &'static str| {
-            let patience = Patience::new(plan.patience()).or_failure(has_failed.clone());
-            let result = dispatch(plan, context, stream, (patience, true), out).context(end);
-            has_failed.fetch_or(result.is_err(), Ordering::Relaxed);
-            result
-        };
+    let patience = || Patience::new(plan.patience()).or_failure(has_failed.clone());
+    let ended = |result: Result<()>, end: &'static str| {
+        has_failed.fetch_or(result.is_err(), Ordering::Relaxed);
+        result.context(end)
+    };
     std::thread::scope(|scope| {
-        let server = scope.spawn(|| run(&plan, b, one, &mut std::io::sink(), "server"));
-        let client = run(&client, a, other, &mut std::io::stdout().lock(), "client");
+        let server = scope.spawn(|| ended(serve(plan, patience(), &mut std::io::sink()), "server"));
+        let client = ended(call(&client, patience(), &mut std::io::stdout().lock()), "client");
         let server = server.join().map_err(|_| anyhow!("the server panicked"))?;
         match client {
             // The server's error is the reason.
@@ -102,14 +206,15 @@ fn dispatch<D: Driver>(
     plan: &Plan,
     context: &Context<D>,
     stream: impl Read + Write,
+    line: Option<&Line>,
     wait: (Patience, bool),
     out: &mut dyn Write,
 ) -> Result<()> {
     match plan.common.connection {
-        Connection::Rc => run::<D, Rc>(plan, context, stream, wait, out),
-        Connection::Uc => run::<D, Uc>(plan, context, stream, wait, out),
-        Connection::Ud => run::<D, Ud>(plan, context, stream, wait, out),
-        Connection::Xrc => run::<D, XrcSend>(plan, context, stream, wait, out),
+        Connection::Rc => run::<D, Rc>(plan, context, stream, line, wait, out),
+        Connection::Uc => run::<D, Uc>(plan, context, stream, line, wait, out),
+        Connection::Ud => run::<D, Ud>(plan, context, stream, line, wait, out),
+        Connection::Xrc => run::<D, XrcSend>(plan, context, stream, line, wait, out),
     }
 }
 
@@ -118,6 +223,7 @@ fn run<D: Driver, T: Carrier<D>>(
     plan: &Plan,
     context: &Context<D>,
     stream: impl Read + Write,
+    line: Option<&Line>,
     wait: (Patience, bool),
     out: &mut dyn Write,
 ) -> Result<()> {
@@ -137,7 +243,11 @@ fn run<D: Driver, T: Carrier<D>>(
         Verb::Send | Verb::Write => 1,
     };
 
-    let mut wire = Wire::new(stream, plan.is_client(), sgid_index.is_some());
+    let form = match line {
+        Some(_) => Form::Struct,
+        None => Form::Text { has_gid: sgid_index.is_some() },
+    };
+    let mut wire = Wire::new(stream, plan.is_client(), form);
     wire.versions()?;
     let (cycle, cache_line) = wire.system(CYCLE, CACHE_LINE)?;
     let active = port.active_mtu;
@@ -159,6 +269,12 @@ fn run<D: Driver, T: Carrier<D>>(
     let mut table = Table { plan, facts: &facts, out, rows: Vec::new() };
     table.begin()?;
     let mine = end.keys.clone();
+    if let Some(line) = line.filter(|_| plan.common.rdma_cm) {
+        // perftest's server listens again between these two.
+        wire.sync(&[])?;
+        end.connect_by_cm(line, plan)?;
+        wire.sync(&[])?;
+    }
     // perftest's programs differ in where they wait for each other.
     let is_send = plan.verb == Verb::Send;
     if plan.kind == Kind::Latency && !is_send {
@@ -327,8 +443,8 @@ mod tests {
         let wait = |plan: &Plan| (Patience::new(plan.patience()), true);
         let mut out = Vec::new();
         std::thread::scope(|scope| {
-            let server = scope.spawn(|| dispatch(&plan, &b, one, wait(&plan), &mut std::io::sink()));
-            let client = dispatch(&client, &a, other, wait(&client), &mut out);
+            let server = scope.spawn(|| dispatch(&plan, &b, one, None, wait(&plan), &mut std::io::sink()));
+            let client = dispatch(&client, &a, other, None, wait(&client), &mut out);
             let server = server.join().unwrap();
             client.and(server).with_context(|| line.to_owned()).unwrap();
         });
@@ -387,7 +503,7 @@ mod tests {
     fn an_end_that_fails_ends_the_other() {
         let [a, b] = device::software().unwrap();
         let plan = parse("send-bw -n 10 --timeout 0 -i 7").unwrap();
-        let error = here(plan, &a, &b).unwrap_err();
+        let error = here(&plan, &a, &b).unwrap_err();
         assert!(!error.is::<OtherEndFailed>(), "{error:#}");
     }
 }

@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use core::net::IpAddr;
 use core::time::Duration;
 use uverbs::attr::Mtu;
+use uverbs_cm::PortSpace;
 
 /// Measure a link with a peer, which may be perftest (ib_send_lat, ib_send_bw, ib_write_lat ...)
 ///
@@ -114,6 +115,15 @@ pub(super) struct Common {
         ignore_case = true
     )]
     pub(super) atomic_type: AtomicType,
+    /// Connect the QPs by rdma_cm to the address HOST (RC and UD); the exchange is that of --comm_rdma_cm
+    #[arg(short = 'R', long = "rdma_cm", conflicts_with = "loopback")]
+    pub(super) rdma_cm: bool,
+    /// Exchange the keys over a connection of rdma_cm, not over TCP
+    #[arg(short = 'z', long = "comm_rdma_cm", conflicts_with = "loopback")]
+    pub(super) comm_rdma_cm: bool,
+    /// Type of service of the connections of --rdma_cm
+    #[arg(short = 'T', long, requires = "rdma_cm", value_parser = number::<u8>)]
+    pub(super) tos: Option<u8>,
     /// Receive into a shared receive queue (sends only)
     #[arg(long)]
     pub(super) use_srq: bool,
@@ -338,6 +348,9 @@ impl Plan {
         if kind == Kind::Latency && verb == Verb::Write && common.events {
             return Err("write-lat polls memory, so it has no events".into());
         }
+        if common.rdma_cm && !matches!(connection, Connection::Rc | Connection::Ud) {
+            return Err(format!("--rdma_cm does not connect {}, as in perftest", connection.name()));
+        }
         let largest = match (verb, kind) {
             (Verb::Atomic, _) => 8,
             (_, Kind::Latency) => 2,
@@ -417,6 +430,16 @@ impl Plan {
         };
         let kind = if self.kind == Kind::Latency { "lat" } else { "bw" };
         format!("{verb}_{kind}")
+    }
+
+    /// Whether the exchange is that of rdma_cm.
+    pub(super) fn exchanges_by_cm(&self) -> bool {
+        self.common.rdma_cm || self.common.comm_rdma_cm
+    }
+
+    /// The port space of the QPs that rdma_cm connects.
+    pub(super) fn port_space(&self) -> PortSpace {
+        if self.common.connection == Connection::Ud { PortSpace::Udp } else { PortSpace::Tcp }
     }
 
     pub(super) fn is_client(&self) -> bool {

@@ -5,7 +5,8 @@
 //! version; two numbers (the length of the cycle in which messages move through the buffer, and of a cache line); the
 //! MTU's code as a digit; the keys of each QP, twice, as text; reports of bandwidth as big-endian numbers. The keys of
 //! the first QP are also sent where the programs must wait for each other. perftest reads a message by a single
-//! read(2), so each is sent by a single write.
+//! read(2), so each is sent by a single write. Over rdma_cm a message is a send, keys are a struct, and the last message is
+//! not sent.
 
 use anyhow::{Context, Result, bail, ensure};
 use core::fmt;
@@ -22,6 +23,8 @@ const OLDEST: f32 = 5.7;
 /// Bytes of keys without a GID, and with one; both end with NUL.
 const KEYS_LEN: usize = 59;
 const KEYS_GID_LEN: usize = 108;
+/// Bytes of keys as a struct.
+const STRUCT_LEN: usize = 56;
 /// The last message, which is not answered.
 const DONE: &[u8; 5] = b"done\0";
 
@@ -69,6 +72,36 @@ impl Keys {
         let mut bytes = text.into_bytes();
         bytes.resize(len, 0);
         bytes
+    }
+
+    /// The struct that is sent over rdma_cm, with numbers in big-endian order, `vaddr` at 24 and the GID at 32.
+    fn encode_struct(&self) -> Vec<u8> {
+        let Self { lid, out_reads, qp_num, psn, rkey, addr, gid, srq_num } = *self;
+        let mut bytes = Vec::with_capacity(STRUCT_LEN);
+        for word in [lid.into(), out_reads.into(), qp_num, psn, rkey, 0] {
+            bytes.extend(word.to_be_bytes());
+        }
+        bytes.extend(addr.to_be_bytes());
+        bytes.extend(gid.0);
+        bytes.extend(srq_num.to_be_bytes());
+        // The index of the sender's GID, which the receiver does not use.
+        bytes.extend([0; 4]);
+        bytes
+    }
+
+    /// `None` if a number does not fit.
+    fn decode_struct(bytes: &[u8]) -> Option<Self> {
+        let word = |at| Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
+        Some(Self {
+            lid: word(0)?.try_into().ok()?,
+            out_reads: word(4)?.try_into().ok()?,
+            qp_num: word(8)?,
+            psn: word(12)?,
+            rkey: word(16)?,
+            addr: u64::from_be_bytes(*bytes.get(24..)?.first_chunk()?),
+            gid: Gid(*bytes.get(32..)?.first_chunk()?),
+            srq_num: word(48)?,
+        })
     }
 }
 
@@ -130,18 +163,29 @@ pub(super) struct Report {
     pub(super) rate: f64,
 }
 
+/// The form of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Text, over TCP.
+    Text {
+        /// Whether keys contain a GID: always on RoCE.
+        has_gid: bool,
+    },
+    /// A struct, over rdma_cm.
+    Struct,
+}
+
 /// The connection to the other program.
 #[derive(Debug)]
 pub(super) struct Wire<S> {
     stream: S,
     is_client: bool,
-    /// Whether keys contain a GID: always on RoCE.
-    has_gid: bool,
+    form: Form,
 }
 
 impl<S: Read + Write> Wire<S> {
-    pub(super) fn new(stream: S, is_client: bool, has_gid: bool) -> Self {
-        Self { stream, is_client, has_gid }
+    pub(super) fn new(stream: S, is_client: bool, form: Form) -> Self {
+        Self { stream, is_client, form }
     }
 
     /// Sends `mine` and receives as many bytes; the server in the opposite order.
@@ -204,7 +248,14 @@ impl<S: Read + Write> Wire<S> {
 
     /// Exchanges the keys of a QP.
     pub(super) fn keys(&mut self, mine: &Keys) -> Result<Keys> {
-        let theirs = self.trade(&mine.encode(self.has_gid), "its keys")?;
+        let mine = match self.form {
+            Form::Text { has_gid } => mine.encode(has_gid),
+            Form::Struct => mine.encode_struct(),
+        };
+        let theirs = self.trade(&mine, "its keys")?;
+        if self.form == Form::Struct {
+            return Keys::decode_struct(&theirs).context("the other end sent invalid keys");
+        }
         let text = until_nul(&theirs)?;
         text.parse().with_context(|| format!("{text:?} are not keys"))
     }
@@ -240,6 +291,9 @@ impl<S: Read + Write> Wire<S> {
     /// is closed only when it has arrived, or when the other end has closed its own.
     pub(super) fn close(mut self, mine: &[Keys]) -> Result<()> {
         self.sync(mine).context("the end of the test")?;
+        if self.form == Form::Struct {
+            return Ok(());
+        }
         match self.stream.write_all(DONE) {
             Ok(()) => {}
             // perftest 25 closes without this message.
@@ -286,12 +340,14 @@ mod tests {
         }
     }
 
+    const TEXT: Form = Form::Text { has_gid: true };
+
     /// Runs both ends.
-    fn both<T: Send>(end: impl Fn(Wire<UnixStream>) -> T + Sync) -> [T; 2] {
+    fn both<T: Send>(form: Form, end: impl Fn(Wire<UnixStream>) -> T + Sync) -> [T; 2] {
         let (server, client) = UnixStream::pair().unwrap();
         thread::scope(|scope| {
-            let server = scope.spawn(|| end(Wire::new(server, false, true)));
-            [end(Wire::new(client, true, true)), server.join().unwrap()]
+            let server = scope.spawn(|| end(Wire::new(server, false, form)));
+            [end(Wire::new(client, true, form)), server.join().unwrap()]
         })
     }
 
@@ -312,6 +368,19 @@ mod tests {
     }
 
     #[test]
+    fn keys_are_the_struct_of_perftest() {
+        let bytes = keys().encode_struct();
+        assert_eq!(bytes.len(), STRUCT_LEN);
+        assert_eq!(bytes[..12], [0, 0, 0, 3, 0, 0, 0, 16, 0, 0, 1, 0x23]);
+        assert_eq!(bytes[20..32], [0, 0, 0, 0, 0, 0, 0x7f, 0, 0x12, 0x34, 0x50, 0]);
+        assert_eq!(bytes[44..], [10, 0, 0, 1, 0, 0, 0, 9, 0, 0, 0, 0]);
+        assert_eq!(Keys::decode_struct(&bytes), Some(keys()));
+        assert_eq!(Keys::decode_struct(&bytes[..51]), None);
+        let lid = [&[1; 4], &bytes[4..]].concat();
+        assert_eq!(Keys::decode_struct(&lid), None);
+    }
+
+    #[test]
     fn other_text_is_refused() {
         for text in [
             "",
@@ -326,7 +395,13 @@ mod tests {
 
     #[test]
     fn both_ends_agree() {
-        let [a, b] = both(|mut wire| {
+        for form in [TEXT, Form::Struct] {
+            agree(form);
+        }
+    }
+
+    fn agree(form: Form) {
+        let [a, b] = both(form, |mut wire| {
             wire.versions().unwrap();
             let is_client = wire.is_client;
             let system = wire.system(if is_client { 4096 } else { 65536 }, 64).unwrap();
@@ -350,14 +425,14 @@ mod tests {
             let (mut peer, stream) = UnixStream::pair().unwrap();
             peer.write_all(bytes).unwrap();
             peer.shutdown(std::net::Shutdown::Write).unwrap();
-            format!("{:#}", Wire::new(stream, true, true).versions().unwrap_err())
+            format!("{:#}", Wire::new(stream, true, TEXT).versions().unwrap_err())
         };
         assert!(error(b"").contains("sent no version"), "{}", error(b""));
         assert!(error(b"0000:000012:ffff").contains("not a version"));
         assert!(error(b"5.60\0\0\0\0\0\0\0\0\0\0\0\0").contains("too old"));
         let (mut peer, stream) = UnixStream::pair().unwrap();
         peer.write_all(b"25.01.0\0\0\0\0\0\0\0\0\0").unwrap();
-        Wire::new(stream, true, true).versions().unwrap();
+        Wire::new(stream, true, TEXT).versions().unwrap();
     }
 
     #[test]
@@ -365,6 +440,6 @@ mod tests {
         let (mut peer, stream) = UnixStream::pair().unwrap();
         peer.write_all(&keys().encode(true)).unwrap();
         peer.shutdown(std::net::Shutdown::Write).unwrap();
-        Wire::new(stream, true, true).close(&[keys()]).unwrap();
+        Wire::new(stream, true, TEXT).close(&[keys()]).unwrap();
     }
 }

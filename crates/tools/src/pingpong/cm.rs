@@ -9,42 +9,17 @@ use super::message::Message;
 use super::options::Options;
 use super::rc_uc::OneConnected;
 use super::{Table, check_memory};
+use crate::cm::{self, Side};
 use crate::device;
 use anyhow::{Context as _, Result, ensure};
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::net::SocketAddr;
 use std::io::Write;
-use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use uverbs::attr::Gid;
-use uverbs::device::DeviceInfo;
 use uverbs::mlx5::Mlx5;
 use uverbs::{ConnectAttr, Context, Driver, DriverVisitor, Endpoint, Rc, open_with};
-use uverbs_cm::{ConnParam, EventChannel, Listener, Request, Resolved};
+use uverbs_cm::{ConnParam, EventChannel, Listener, PortSpace, Resolved};
 use uverbs_hca::Fabric;
-
-/// A connection that is not established.
-enum Side {
-    Active(Resolved),
-    Passive(Request),
-}
-
-impl Side {
-    fn device(&self) -> uverbs_cm::Result<DeviceInfo> {
-        match self {
-            Self::Active(resolved) => resolved.device(),
-            Self::Passive(request) => request.device(),
-        }
-    }
-
-    /// The addresses of this end and of the other one.
-    fn addresses(&self) -> Result<[SocketAddr; 2]> {
-        let bound = match self {
-            Self::Active(resolved) => resolved.id().bound()?,
-            Self::Passive(request) => request.id().bound()?,
-        };
-        Ok([bound.local.context("no local address")?, bound.remote.context("no remote address")?])
-    }
-}
 
 /// Runs an end; both ends on software HCAs.
 pub(super) fn main(options: Options) -> Result<()> {
@@ -54,10 +29,7 @@ pub(super) fn main(options: Options) -> Result<()> {
     let manager = EventChannel::open()?;
     let side = match &options.common.host {
         Some(host) => {
-            let mut addresses = (host.as_str(), options.common.port)
-                .to_socket_addrs()
-                .with_context(|| format!("cannot resolve {host}"))?;
-            let address = addresses.next().with_context(|| format!("{host} has no address"))?;
+            let address = cm::resolve(host, options.common.port)?;
             Side::Active(Resolved::new(&manager, address).with_context(|| address.to_string())?)
         }
         None => wait(&listen(&manager, &options)?, &options)?,
@@ -72,15 +44,12 @@ pub(super) fn main(options: Options) -> Result<()> {
 
 /// Waits for a request.
 fn wait(listener: &Listener, options: &Options) -> Result<Side> {
-    let request = listener.wait(options.patience())?.context("timed out: no client has connected")?;
-    Ok(Side::Passive(request))
+    cm::wait(listener, options.patience()).map(Side::Passive)
 }
 
 /// Listens on the port.
 fn listen(manager: &EventChannel, options: &Options) -> Result<Listener> {
-    let ip = options.common.bind.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let address = SocketAddr::new(ip, options.common.port);
-    Listener::bind(manager, address).with_context(|| format!("cannot listen on {address}"))
+    cm::listen(manager, PortSpace::Tcp, options.common.bind, options.common.port)
 }
 
 /// Both ends in this process, on two software HCAs. Only the client prints.
@@ -129,25 +98,16 @@ impl DriverVisitor for Visit {
         let mut completions = Completions::new(&context, &device, &options, cqe)?;
         let message = Message::new(&buffer, common.new_send)?;
         let attr = ConnectAttr::default();
-        let mut queues = OneConnected::<D, Rc>::in_reset(&pd, &completions, message, &options, attr)?;
+        let queues = OneConnected::<D, Rc>::in_reset(&pd, &completions, message, &options, attr)?;
         let table = Table { context: &context, options: &options, device: &device, port: &port, buffer };
         let mut out = table.output();
 
         completions.arm()?;
         let addresses = side.addresses()?;
         let qp_num = queues.qp_nums()[0];
-        let connection = match side {
-            Side::Active(resolved) => {
-                let prepared = resolved.prepare(&queues, &param)?;
-                queues.post_recv(common.rx_depth)?;
-                prepared.connect(queues, &param, options.patience())?
-            }
-            Side::Passive(request) => {
-                request.prepare(&queues, &param)?;
-                queues.post_recv(common.rx_depth)?;
-                request.accept(queues, &param, options.patience())?
-            }
-        };
+        let connection = side.establish_after(queues, &param, options.patience(), |queues| {
+            Ok(queues.post_recv(common.rx_depth)?)
+        })?;
         let remote = connection.peer().qp_num;
         let ends = [(qp_num, addresses[0]), (remote, addresses[1])];
         if !common.json {
