@@ -56,6 +56,7 @@ impl World {
                 for i in 0..self.net.ports.len() {
                     let Address { location: of, number, .. } = self.net.ports[i];
                     if of == location && !numbers.contains(&number) {
+                        self.cm.lost(&mut self.net, self.now, i);
                         self.net.take_away(i);
                     }
                 }
@@ -87,6 +88,7 @@ impl World {
                 self.peers.relay(link, number);
             }
             Message::Synced(number) => self.peers.answered(link, number),
+            Message::Manager { to, bytes } => self.cm.arrived(&mut self.net, self.now, link, to, bytes),
             Message::Hello { .. } | Message::Welcome { .. } | Message::Refused => return Err(Malformed),
         }
         Ok(())
@@ -106,6 +108,7 @@ impl World {
         self.peers.remove(link);
         for i in 0..self.net.ports.len() {
             if self.net.ports[i].location == (PortLocation::Away { link }) {
+                self.cm.lost(&mut self.net, self.now, i);
                 self.net.take_away(i);
             }
         }

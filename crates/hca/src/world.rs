@@ -256,6 +256,10 @@ impl World {
             }
         }
         self.peers.send_changes(&self.net);
+        // After the ports, which the peers must have to answer.
+        for (link, message) in self.cm.outgoing() {
+            self.peers.send(link, &message);
+        }
     }
 
     /// The time at which the thread must run next; `None` for never.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The commands, as `drivers/infiniband/core/ucma.c` and `cma.c` of the kernel run them.
 
-use super::ident::{Ident, Member, State, first_psn, gid, host_of, is_here, source};
+use super::ident::{Ident, Member, State, first_psn, gid, is_here, place_of, source};
 use super::message::{
     Body, CONSUMER_DEFINED, Param, REJ, REP, REQ, SIDR_REJECT, SIDR_REP, SIDR_REQ, own_gid,
 };
@@ -283,7 +283,7 @@ impl Cm {
             core::net::IpAddr::V4(v4) => v4.octets()[..2] == [10, 77],
             core::net::IpAddr::V6(_) => true,
         };
-        if !is_routed && host_of(call.net, remote.ip()).is_none() {
+        if !is_routed && place_of(call.net, remote.ip()).is_none() {
             return Err(Errno::ENETUNREACH);
         }
         if state == State::Idle {
@@ -295,7 +295,7 @@ impl Cm {
             }
             self.bind_to(call, number, local)?;
         }
-        let is_known = host_of(call.net, remote.ip()).is_some();
+        let is_known = place_of(call.net, remote.ip()).is_some();
         let ident = self.ident(number)?;
         if ident.local.is_some_and(|l| l.ip().is_unspecified()) {
             ident.local = ident.local.map(|l| SocketAddr::new(found, l.port()));

@@ -112,10 +112,17 @@ fn gid_index(net: &Net, host: usize, gid: &[u8; 16]) -> Option<u8> {
     u8::try_from(index).ok()
 }
 
-/// The host that has the address.
+/// The host that has the address, in this process.
 pub(super) fn host_of(net: &Net, ip: IpAddr) -> Option<usize> {
     let host = net.by_gid(&gid(ip))?;
     is_here(net, host, ip).then_some(host)
+}
+
+/// The host that has the address, in any process.
+pub(super) fn place_of(net: &Net, ip: IpAddr) -> Option<usize> {
+    let host = net.by_gid(&gid(ip))?;
+    let is_ethernet = net.ports.get(host).is_some_and(|p| p.ethernet);
+    (is_ethernet && gid_index(net, host, &gid(ip)).is_some()).then_some(host)
 }
 
 /// Whether the host, which is of this process, has the address.

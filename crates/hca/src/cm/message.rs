@@ -4,8 +4,10 @@
 //! Messages are lost, delayed and repeated as the fabric's packets are: a message that is lost comes later by the time after
 //! which it is repeated, and if all repetitions are lost, its sender gets an event.
 
-use super::ident::{Ident, State, first_psn, gid, host_of};
+use super::away::Letter;
+use super::ident::{Ident, State, first_psn, gid, host_of, place_of};
 use super::{Call, Cm, Queued};
+use crate::engine::net::PortLocation;
 use core::net::SocketAddr;
 use uverbs_core::Errno;
 use uverbs_uapi::layout::Bytes;
@@ -16,7 +18,7 @@ use uverbs_uapi::rdma_cm::{
     RDMA_CM_EVENT_UNREACHABLE, RDMA_MAX_PRIVATE_DATA, rdma_ucm_conn_param, rdma_ucm_ece,
     rdma_ucm_event_param, rdma_ucm_event_resp, rdma_ucm_ud_param,
 };
-use uverbs_uapi::verbs::{IB_UVERBS_QPT_XRC_INI, IB_UVERBS_QPT_XRC_TGT};
+use uverbs_uapi::verbs::{IB_UVERBS_QPT_UD, IB_UVERBS_QPT_XRC_INI, IB_UVERBS_QPT_XRC_TGT};
 
 /// Bytes of private data in each message (`ib_cm.h`); the address takes 36 of a request.
 pub(super) const REQ: usize = 92 - 36;
@@ -54,6 +56,19 @@ pub(super) struct Param {
     pub(super) psn: u32,
 }
 
+/// The sender of a request.
+#[derive(Clone, Copy, Debug)]
+struct Sender {
+    /// Its identifier, in its process.
+    number: u32,
+    /// Whether it is of this process.
+    is_here: bool,
+    source: SocketAddr,
+    to: SocketAddr,
+    ps: u16,
+    qp_type: u8,
+}
+
 #[derive(Debug)]
 pub(super) enum Body {
     /// An event of this host: number, status.
@@ -82,7 +97,7 @@ impl Cm {
     /// Sends a message from an identifier to the host of an address. It is sent until it arrives.
     pub(super) fn send(&mut self, call: &mut Call<'_>, from: u32, ident: u32, to: SocketAddr, body: Body) {
         let host = self.idents.get(&from).map(|i| i.host);
-        let target = host_of(call.net, to.ip());
+        let target = place_of(call.net, to.ip());
         let mut tries = 0;
         let arrives = loop {
             let is_lost = match (host, target) {
@@ -101,6 +116,16 @@ impl Cm {
             }
         };
         let after = tries.saturating_mul(REPEAT).saturating_add(call.net.faults.delay);
+        let location = target.and_then(|target| call.net.ports.get(target)).map(|port| port.location);
+        if arrives && matches!(location, Some(PortLocation::Away { .. })) {
+            // The clock of the other process is another one, so the fabric's delay does not apply.
+            let to = if matches!(body, Body::Request(_)) { 0 } else { ident };
+            let letter = self.idents.get(&from).and_then(|sender| Letter::of(from, sender, to, body));
+            if let (Some(target), Some(letter)) = (target, letter) {
+                self.send_away(call.net, target, &letter);
+            }
+            return;
+        }
         if arrives {
             self.later(call.now, after, ident, body);
             return;
@@ -261,16 +286,63 @@ impl Cm {
         }
     }
 
-    /// A request of the identifier `from` arrives at its destination.
+    /// A message of another process arrives at the host `call.host`.
+    pub(super) fn receive_letter(&mut self, call: &mut Call<'_>, letter: Letter) {
+        let Letter { from, to: number, source, destination, ps, qp_type, body } = letter;
+        if self.gone.contains(&call.host) || host_of(call.net, destination.ip()) != Some(call.host) {
+            return;
+        }
+        if let Body::Request(param) = body {
+            let sender = Sender { number: from, is_here: false, source, to: destination, ps, qp_type };
+            return self.requested_by(call, &sender, &param);
+        }
+        let Some(ident) = self.idents.get_mut(&number) else { return };
+        // The first answer names the identifier at the other end.
+        let is_first = ident.state == State::Connecting && ident.peer.is_none();
+        if ident.remote != Some(source) || !(is_first || ident.peer == Some(from)) {
+            return;
+        }
+        ident.peer = Some(from);
+        self.receive(call, Message { ident: number, body });
+    }
+
+    /// A request of the identifier `from`, of this process, arrives at its destination.
     fn requested(&mut self, call: &mut Call<'_>, from: u32, param: &Param) {
-        let Some(sender) = self.idents.get(&from).cloned() else { return };
+        let Some(sender) = self.idents.get(&from) else { return };
         let (Some(to), Some(source)) = (sender.remote, sender.local) else { return };
+        let (ps, qp_type) = (sender.ps, sender.qp_type);
+        self.requested_by(call, &Sender { number: from, is_here: true, source, to, ps, qp_type }, param);
+    }
+
+    /// Refuses a request.
+    fn refuse(&mut self, call: &mut Call<'_>, sender: &Sender, refusal: Body) {
+        if sender.is_here {
+            return self.later(call.now, call.net.faults.delay, sender.number, refusal);
+        }
+        let letter = Letter {
+            from: 0,
+            to: sender.number,
+            source: sender.to,
+            destination: sender.source,
+            ps: sender.ps,
+            qp_type: sender.qp_type,
+            body: refusal,
+        };
+        if let Some(place) = place_of(call.net, sender.source.ip()) {
+            self.send_away(call.net, place, &letter);
+        }
+    }
+
+    /// A request arrives at its destination.
+    fn requested_by(&mut self, call: &mut Call<'_>, sender: &Sender, param: &Param) {
+        let Sender { number: from, to, source, .. } = *sender;
         let Some(host) = host_of(call.net, to.ip()) else { return };
         if self.gone.contains(&host) {
             let timed_out = Body::Event(RDMA_CM_EVENT_UNREACHABLE, -Errno::ETIMEDOUT.raw());
             return self.later(call.now, TRIES * REPEAT, from, timed_out);
         }
-        let refuse = |reason, status| match sender.is_datagram() {
+        let is_datagram = sender.qp_type == IB_UVERBS_QPT_UD;
+        let refuse = |reason, status| match is_datagram {
             true => Body::DatagramsRefused(status, vec![]),
             false => Body::Reject(reason, vec![]),
         };
@@ -279,13 +351,11 @@ impl Cm {
             if sender.qp_type == IB_UVERBS_QPT_XRC_INI { IB_UVERBS_QPT_XRC_TGT } else { sender.qp_type };
         let listener = self.listener(host, sender.ps, to);
         let Some(number) = listener else {
-            let refusal = refuse(INVALID_SERVICE_ID, SIDR_UNSUPPORTED);
-            return self.later(call.now, call.net.faults.delay, from, refusal);
+            return self.refuse(call, sender, refuse(INVALID_SERVICE_ID, SIDR_UNSUPPORTED));
         };
         let Some(listener) = self.idents.get_mut(&number).filter(|l| l.backlog > 0 && l.qp_type == qp_type)
         else {
-            let refusal = refuse(CONSUMER_DEFINED, SIDR_REJECT);
-            return self.later(call.now, call.net.faults.delay, from, refusal);
+            return self.refuse(call, sender, refuse(CONSUMER_DEFINED, SIDR_REJECT));
         };
         listener.backlog -= 1;
         let conn = &param.conn;
@@ -311,7 +381,7 @@ impl Cm {
         };
         let (uid, channel) = (listener.uid, listener.channel);
         let id = self.new_number();
-        let shown = if sender.is_datagram() {
+        let shown = if is_datagram {
             let data = conn_param(conn, SIDR_REQ);
             rdma_ucm_ud_param {
                 private_data: data.private_data,
@@ -324,7 +394,7 @@ impl Cm {
         };
         // Before the program moves its QP to RTS.
         self.idents.insert(id, Ident { psn: first_psn(id), ..created });
-        if let Some(sender) = self.idents.get_mut(&from) {
+        if let Some(sender) = self.idents.get_mut(&from).filter(|_| sender.is_here) {
             sender.peer = Some(id);
         }
         let event = rdma_ucm_event_resp {

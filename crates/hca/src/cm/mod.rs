@@ -3,7 +3,7 @@
 //!
 //! It answers the commands of the kernel's `ucma.c` byte by byte, and exchanges messages with the connection managers of the
 //! other devices of the fabric. Each device is a host of its own; its addresses are the GIDs of its port. A device with
-//! InfiniBand ports has no IP addresses, and devices of other processes can't be reached.
+//! InfiniBand ports has no IP addresses. The devices of other processes of the fabric are reached, too.
 //!
 //! | module | contents |
 //! |---|---|
@@ -12,17 +12,21 @@
 //! | [`command`] | what each command does |
 //! | [`query`] | the answers that describe an identifier |
 //! | [`message`] | what is sent to other hosts, and what it does there |
+//! | [`away`] | what is sent to other processes |
 
+mod away;
 mod command;
 mod ident;
 mod message;
 mod query;
 
 use crate::alive::Alive;
-use crate::engine::net::Net;
+use crate::engine::net::{Net, PortLocation};
+use crate::peers::wire;
+use away::Letter;
 use core::fmt;
-use ident::{Ident, Member};
-use message::Message;
+use ident::{Ident, Member, State, place_of};
+use message::{Body, CONSUMER_DEFINED, Message};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -130,6 +134,8 @@ pub(crate) struct Cm {
     idents: BTreeMap<u32, Ident>,
     members: BTreeMap<u32, Member>,
     messages: BTreeMap<(u64, u64), Message>,
+    /// Messages to other processes: the link and the message.
+    outgoing: Vec<(u32, wire::Message)>,
     /// The hosts whose device was removed.
     gone: BTreeSet<usize>,
     /// The last numbers that were used.
@@ -179,6 +185,52 @@ impl Cm {
         let Some(channel) = self.channels.get_mut(&channel) else { return };
         channel.events.push_back(queued);
         channel.update();
+    }
+
+    /// The messages to other processes that were not sent yet.
+    pub(crate) fn outgoing(&mut self) -> Vec<(u32, wire::Message)> {
+        core::mem::take(&mut self.outgoing)
+    }
+
+    /// Sends a message to a host, which is in another process.
+    fn send_away(&mut self, net: &Net, host: usize, letter: &Letter) {
+        let Some(port) = net.ports.get(host) else { return };
+        if let PortLocation::Away { link } = port.location {
+            let message = wire::Message::Manager { to: port.number, bytes: letter.bytes() };
+            self.outgoing.push((link, message));
+        }
+    }
+
+    /// A message of another process for the host with this number arrives. It is forwarded if that is in a third process.
+    pub(crate) fn arrived(&mut self, net: &mut Net, now: u64, link: u32, to: u16, bytes: Vec<u8>) {
+        let is_there = |location| !matches!(location, PortLocation::Gone);
+        let host = net.ports.iter().position(|p| p.number == to && is_there(p.location));
+        let Some(host) = host else { return };
+        match net.ports[host].location {
+            PortLocation::Away { link: other } if other != link => {
+                self.outgoing.push((other, wire::Message::Manager { to, bytes }));
+            }
+            PortLocation::Here => {
+                if let Some(letter) = Letter::parse(&bytes) {
+                    self.receive_letter(&mut Call { net, now, host, channel: 0 }, letter);
+                }
+            }
+            PortLocation::Away { .. } | PortLocation::Gone => {}
+        }
+    }
+
+    /// A port of another process is removed: its connections end, as they do when the kernel closes the files of a process.
+    pub(crate) fn lost(&mut self, net: &mut Net, now: u64, slot: usize) {
+        let is_there = |i: &Ident| i.remote.and_then(|to| place_of(net, to.ip())) == Some(slot);
+        let lost = self.idents.iter().filter(|(_, i)| !i.is_datagram() && is_there(i));
+        let lost: Vec<_> = lost.map(|(number, i)| (*number, i.host, i.state)).collect();
+        for (ident, host, state) in lost {
+            let body = match state {
+                State::Connecting | State::Answered => Body::Reject(CONSUMER_DEFINED, vec![]),
+                _ => Body::Disconnect,
+            };
+            self.receive(&mut Call { net, now, host, channel: 0 }, Message { ident, body });
+        }
     }
 
     /// The time of the next message.

@@ -15,7 +15,7 @@ use uverbs_uapi::rdma_cm::{
     rdma_ucm_query_addr_resp, rdma_ucm_query_route_resp,
 };
 use uverbs_uapi::rxe::{sockaddr_in, sockaddr_in6};
-use uverbs_uapi::verbs::IB_UVERBS_QPT_XRC_TGT;
+use uverbs_uapi::verbs::{IB_UVERBS_QPT_RC, IB_UVERBS_QPT_UC, IB_UVERBS_QPT_XRC_INI, IB_UVERBS_QPT_XRC_TGT};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The default partition.
@@ -174,14 +174,21 @@ impl Cm {
                 attr.path_mtu = MTU.0.into();
                 attr.dest_qp_num = ident.remote_qp_num;
                 attr.rq_psn = ident.remote_psn;
-                mask |= QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER;
-                attr.max_dest_rd_atomic = ident.responder_resources;
+                // `cm_init_qp_rtr_attr()`
+                if matches!(ident.qp_type, IB_UVERBS_QPT_RC | IB_UVERBS_QPT_XRC_TGT) {
+                    mask |= QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER;
+                    attr.max_dest_rd_atomic = ident.responder_resources;
+                }
             }
             QpState::RTS if is_connecting => {
-                mask |= QpAttrMask::SQ_PSN | QpAttrMask::TIMEOUT;
+                mask |= QpAttrMask::SQ_PSN;
                 attr.sq_psn = ident.psn;
-                attr.timeout = ident.ack_timeout.unwrap_or(ACK_TIMEOUT);
-                if ident.qp_type != IB_UVERBS_QPT_XRC_TGT {
+                // `cm_init_qp_rts_attr()`
+                if ident.qp_type != IB_UVERBS_QPT_UC {
+                    mask |= QpAttrMask::TIMEOUT;
+                    attr.timeout = ident.ack_timeout.unwrap_or(ACK_TIMEOUT);
+                }
+                if matches!(ident.qp_type, IB_UVERBS_QPT_RC | IB_UVERBS_QPT_XRC_INI) {
                     mask |= QpAttrMask::RETRY_CNT | QpAttrMask::RNR_RETRY | QpAttrMask::MAX_QP_RD_ATOMIC;
                     attr.retry_cnt = ident.retry_count;
                     attr.rnr_retry = ident.rnr_retry_count;

@@ -9,7 +9,7 @@ use crate::engine::packet::{Atomic, Body, Dc, Grh, Nak, PSN, Packet, Path, Trans
 use core::fmt;
 
 /// The first bytes of every connection, with the version of the protocol.
-const MAGIC: [u8; 8] = *b"uvhca\0\0\x03";
+const MAGIC: [u8; 8] = *b"uvhca\0\0\x04";
 /// Bytes of a message at most: a list of ports, or a frame with segments to cut.
 pub(crate) const MAX: usize = 4 << 20;
 /// Bytes of data of a packet at most; frames may be longer.
@@ -20,6 +20,9 @@ const MAX_READ: u32 = 1 << 20;
 pub(super) const MAX_PORTS: usize = 512;
 const MAX_GIDS: usize = 256;
 pub(super) const MAX_MEMBERS: usize = 1 << 14;
+
+/// Bytes of a message of a connection manager at most.
+const MAX_MANAGER: usize = 4096;
 
 /// The bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +82,8 @@ pub(crate) enum Message {
     Sync(u32),
     /// The answer to `Sync`.
     Synced(u32),
+    /// A message of a connection manager to that of a port; its bytes are those of `cm::away`.
+    Manager { to: u16, bytes: Vec<u8> },
 }
 
 /// An encoder of fields.
@@ -226,6 +231,11 @@ impl Message {
                 w.u8(8);
                 w.u32(*number);
             }
+            Self::Manager { to, bytes } => {
+                w.u8(9);
+                w.u16(*to);
+                w.data(bytes);
+            }
         }
         let len = (w.0.len() - 4) as u32;
         w.0[..4].copy_from_slice(&len.to_be_bytes());
@@ -263,6 +273,7 @@ impl Message {
             6 => Self::Packet { to: r.u16()?, packet: packet_in(&mut r)? },
             7 => Self::Sync(r.u32()?),
             8 => Self::Synced(r.u32()?),
+            9 => Self::Manager { to: r.u16()?, bytes: r.data(MAX_MANAGER)? },
             _ => return Err(Malformed),
         };
         if r.0.is_empty() { Ok(message) } else { Err(Malformed) }
