@@ -43,6 +43,11 @@ impl Seen {
 
 /// Opens the fake device.
 pub fn open() -> Context<Mlx5> {
+    open_as()
+}
+
+/// Opens the fake device as one of this driver.
+pub fn open_as<D: Driver>() -> Context<D> {
     let path = Path::new("/dev/infiniband/uverbs0");
     let kernel =
         UverbsFd::open_path(path, "mlx5_0", &[<Mlx5 as Driver>::DRIVER_ID]).expect("the fake device");

@@ -2,13 +2,14 @@
 //! The costs of posts and polls on mlx5, measured through the public API of `uverbs`: the Rust programs of `cargo xtask
 //! bench`.
 //!
-//! `exclusive|shared count|ns|trace [NAME...]`, under the preload library of `c/shim.c`. The rows are
+//! `exclusive|shared|any count|ns|trace [NAME...]`, under the preload library of `c/shim.c`. The rows are
 //! those of the C program `c/bench.c`, with the same names. NAME is a row's "FACE NAME xBATCH". Each locking has a
 //! program of its own, because a user's program has one call of each kind, which affects the compiler's inlining.
 //!
 //! Only the calls are measured: a chunk of operations between two readings of the clock, or counted by callgrind. The
 //! work of the device, and the retirement of the posts of a chunk, are not measured.
 
+mod any;
 mod builder;
 mod burst;
 mod device;
@@ -94,13 +95,30 @@ pub fn more_rows(rows: &mut Rows, world: &'static World<Exclusive>) {
 
 /// The program of a locking, with rows of its own.
 pub fn run<L: Face>(more: impl FnOnce(&mut Rows, &'static World<L>)) {
+    measure(|| {
+        let (mut rows, world) = rows::<L>();
+        more(&mut rows, world);
+        floor::rows(&mut rows);
+        rows
+    });
+}
+
+/// The program that compares `AnyDriver` with the driver itself.
+pub fn run_any() {
+    measure(|| {
+        let mut rows = Rows::default();
+        any::rows(&mut rows);
+        rows
+    });
+}
+
+/// Measures the rows that the arguments select.
+fn measure(rows: impl FnOnce() -> Rows) {
     let args: Vec<_> = std::env::args().collect();
     let args: Vec<_> = args.iter().map(String::as_str).collect();
     let [_, mode, names @ ..] = &args[..] else { panic!("usage: count|ns|trace [NAME...]") };
     pin();
-    let (mut rows, world) = rows::<L>();
-    more(&mut rows, world);
-    floor::rows(&mut rows);
+    let rows = rows();
     let meter = match *mode {
         "count" => Meter::counting(),
         "ns" => Meter::timing(),

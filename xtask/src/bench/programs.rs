@@ -95,7 +95,12 @@ impl Ours {
 
     /// A call of a locking's program, under a tool if there are words before it.
     pub(crate) fn command(&self, tool: &[String], locking: Locking) -> Command {
-        let mut cmd = command(tool, &self.target.join(locking.to_string()));
+        self.program(tool, &locking.to_string())
+    }
+
+    /// As [`Ours::command`], of the program with this name.
+    pub(crate) fn program(&self, tool: &[String], name: &str) -> Command {
+        let mut cmd = command(tool, &self.target.join(name));
         cmd.env("LD_PRELOAD", &self.shim);
         cmd
     }
