@@ -147,8 +147,11 @@ impl Perf {
         if is_ours {
             command.args(["perf", &self.test.replace('_', "-")]);
         }
-        command.args(["-d", env.dev(end), "-p", &self.port.to_string(), "-n", "100", "-F"]);
-        command.args(self.args.split_whitespace());
+        command.args(["-p", &self.port.to_string(), "-n", "100", "-F"]).args(self.args.split_whitespace());
+        // rdma_cm selects the device by the address, which is end A's device if both have one network namespace.
+        if !(is_ours && self.is_by_cm()) {
+            command.args(["-d", env.dev(end)]);
+        }
         // InfiniBand goes by LIDs.
         if !env.infiniband {
             command.args(["-x", &env.gid_index.to_string()]);

@@ -8,7 +8,7 @@ use uverbs::attr::LinkLayer;
 use uverbs::device::{DeviceInfo, NodeType, UverbsNode, devices};
 use uverbs::mlx5::Mlx5;
 use uverbs::{Context, Driver, DriverVisitor, open_with};
-use uverbs_hca::Fabric;
+use uverbs_hca::{Fabric, Hca};
 
 /// The code to run with an opened device, compiled for each driver.
 pub(crate) trait Visitor {
@@ -46,7 +46,7 @@ pub(crate) fn choose(name: Option<&str>) -> Result<DeviceInfo> {
 }
 
 /// Advice for a machine without devices.
-const HINT: &str = "-d hca0 selects a software NIC in this process";
+pub(crate) const HINT: &str = "-d hca0 selects a software NIC in this process";
 
 /// Name of the software HCA, which exists only in this process.
 pub(crate) const SOFTWARE: &str = "hca0";
@@ -68,17 +68,22 @@ pub(crate) fn is_here(name: Option<&str>) -> bool {
 }
 
 /// A software HCA on the fabric of several processes.
-fn on_fabric(socket: &Path) -> Result<Context<Mlx5>> {
+fn on_fabric(socket: &Path) -> Result<Hca> {
     let fabric = Fabric::new(std::process::id().into());
     fabric.meet(socket).with_context(|| format!("cannot join the fabric at {}", socket.display()))?;
-    let context = Context::from_kernel(fabric.device(SOFTWARE).build().open())?;
+    let hca = fabric.device(SOFTWARE).build();
     // The process may end without dropping the fabric: see `flush`.
     let _ = JOINED.set(fabric);
-    Ok(context)
+    Ok(hca)
 }
 
 /// The software HCA on the fabric of several processes, if the name selects it.
 pub(crate) fn of_fabric(name: Option<&str>) -> Result<Option<Context<Mlx5>>> {
+    Ok(hca_of_fabric(name)?.map(|hca| Context::from_kernel(hca.open())).transpose()?)
+}
+
+/// As [`of_fabric`], not open.
+pub(crate) fn hca_of_fabric(name: Option<&str>) -> Result<Option<Hca>> {
     match std::env::var_os(FABRIC).filter(|_| is_software(name)) {
         Some(socket) => on_fabric(Path::new(&socket)).map(Some),
         None => Ok(None),

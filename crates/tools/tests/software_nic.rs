@@ -83,3 +83,47 @@ fn perf_connects_by_rdma_cm() {
         assert!(!uverbs(&format!("{line} -d hca0")).output().unwrap().status.success(), "{line}");
     }
 }
+
+#[test]
+fn perf_prints_one_figure_and_checks_limits() {
+    for line in ["send-lat --output latency", "write-bw --output bandwidth", "read-bw --output message_rate"]
+    {
+        let output = uverbs(&format!("perf {line} -d hca0 -n 40")).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            output.status.success() && text.trim().parse::<f64>().is_ok_and(|n| n > 0.0),
+            "{line}: {text}"
+        );
+    }
+    for (limit, passes) in [("-w 0.000001", true), ("-w 1e12", false), ("-y 1e12", false)] {
+        let output = uverbs(&format!("perf write-bw -d hca0 -n 40 {limit}")).output().unwrap();
+        assert_eq!(output.status.success(), passes, "{limit}: {output:?}");
+    }
+    assert!(!uverbs("perf send-lat -d hca0 --output bandwidth").output().unwrap().status.success());
+}
+
+/// Two processes on one fabric, which rdma_cm connects.
+#[test]
+fn processes_of_a_fabric_connect_by_rdma_cm() {
+    let socket = std::env::temp_dir().join(format!("uverbs-tools-cm-{}", std::process::id()));
+    for line in ["perf send-bw -R -c UD -s 512 -b -n 40", "pingpong srq -q 3 --cm -n 40"] {
+        let end = |host: &str| {
+            let mut command = uverbs(&format!("{line} -d hca0 --timeout 250 {host}"));
+            command.env("UVERBS_HCA_FABRIC", &socket);
+            command
+        };
+        let mut server = end("").spawn().unwrap();
+        // Its first line has its address on the fabric.
+        let mut output = BufReader::new(server.stdout.take().unwrap());
+        let mut first = String::new();
+        output.read_line(&mut first).unwrap();
+        let address = first.split_whitespace().find(|word| word.starts_with("10.77."));
+        let address = address.unwrap_or_else(|| panic!("no address: {first}")).trim_end_matches(',');
+        let client = end(address).output().unwrap();
+        assert!(client.status.success(), "{line}: {client:?}");
+        // It must not wait for the reader of its output.
+        std::io::copy(&mut output, &mut std::io::sink()).unwrap();
+        assert!(wait(server).success(), "{line}");
+        let _ = std::fs::remove_file(&socket);
+    }
+}

@@ -54,7 +54,7 @@ pub(crate) fn main(args: &Args) -> Result<()> {
         if args.json {
             writeln!(out, "[]")?;
         }
-        bail!("no RDMA devices found");
+        bail!("no RDMA devices found ({})", device::HINT);
     }
     let gather = |info| match &software {
         Some([context, _]) => facts::query(info, context.clone(), args),

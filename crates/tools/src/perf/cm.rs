@@ -5,19 +5,18 @@
 //! A message of the exchange is one send. perftest keeps a single receive posted and answers each message before it
 //! gets the next one, so this end does not send ahead.
 
-use super::options::Plan;
-use crate::cm::{self, Side};
+use crate::cm::{Queues, Side};
 use crate::patience::Patience;
 use anyhow::{Context as _, Result};
-use core::net::SocketAddr;
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use uverbs::attr::QpCap;
-use uverbs::owned::{OwnedCq, OwnedQp, Pool};
+use uverbs::owned::{Buf, OwnedCq, OwnedQp, Pool};
+use uverbs::qp::QpControl;
 use uverbs::{CompletionChannel, Context, Driver, Rc};
-use uverbs_cm::{ConnParam, Connection, EventChannel, Listener, PortSpace, RejectReason, Resolved};
+use uverbs_cm::{ConnParam, Id, RejectReason};
 
 /// Bytes of the longest message, with room.
 const MESSAGE: u32 = 256;
@@ -26,52 +25,6 @@ const RECEIVES: u32 = 4;
 /// Connections that are tried while the server does not listen yet: perftest's server listens again for the QPs.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
-/// The time limit of each step of the resolution.
-const RESOLVE: Duration = Duration::from_secs(5);
-
-/// How this end reaches the other one.
-#[derive(Debug)]
-pub(super) enum Line {
-    /// The client.
-    Call { manager: EventChannel, address: SocketAddr, tos: Option<u8> },
-    /// The server. It has a second listener for datagrams, which have their own ports.
-    Serve { stream: Listener, datagram: Option<Listener> },
-}
-
-impl Line {
-    /// The client's, to this address.
-    pub(super) fn call(manager: EventChannel, address: SocketAddr, plan: &Plan) -> Self {
-        Self::Call { manager, address, tos: plan.common.tos }
-    }
-
-    /// The server's: listens.
-    pub(super) fn serve(manager: &EventChannel, plan: &Plan) -> Result<Self> {
-        let listen = |space| cm::listen(manager, space, plan.common.bind, plan.common.port);
-        let has_datagrams = plan.port_space() == PortSpace::Udp && plan.common.rdma_cm;
-        Ok(Self::Serve {
-            stream: listen(PortSpace::Tcp)?,
-            datagram: if has_datagrams { Some(listen(PortSpace::Udp)?) } else { None },
-        })
-    }
-
-    /// The next connection of the exchange, or of a QP that is measured.
-    pub(super) fn side(&self, space: PortSpace, is_measured: bool, patience: &Patience) -> Result<Side> {
-        match self {
-            Self::Call { manager, address, tos } => {
-                let id = manager.open_another()?.create_id(space)?;
-                if let Some(tos) = tos.filter(|_| is_measured) {
-                    id.set_tos(tos)?;
-                }
-                Ok(Side::Active(Resolved::from_id(id, None, *address, RESOLVE)?))
-            }
-            Self::Serve { stream, datagram } => {
-                let listener = if space == PortSpace::Udp { datagram.as_ref() } else { Some(stream) };
-                let listener = listener.context("this end does not listen for datagrams")?;
-                Ok(Side::Passive(cm::wait(listener, patience.left("a connection")?)?))
-            }
-        }
-    }
-}
 
 /// Runs `connect` until the server listens.
 pub(super) fn retry<R>(mut connect: impl FnMut() -> Result<R>) -> Result<R> {
@@ -97,13 +50,42 @@ fn is_not_listening(error: &anyhow::Error) -> bool {
     )
 }
 
+/// A QP, and the buffers of its messages.
+#[derive(Debug)]
+struct Queue<D: Driver> {
+    qp: OwnedQp<D, Rc>,
+    pool: Pool<D>,
+}
+
+impl<D: Driver> Queue<D> {
+    fn buf(&self) -> Result<Buf<D>> {
+        self.pool.get().context("the exchange has no buffer")
+    }
+
+    fn post_recv(&mut self) -> Result<()> {
+        let buf = self.buf()?;
+        let queue = self.qp.rq().context("the QP of the exchange has no receive queue")?;
+        queue.post(RECV, buf).map_err(|rejected| rejected.error.into())
+    }
+}
+
+impl<D: Driver> Queues<D> for Queue<D> {
+    fn control(&self, _: usize) -> Result<&QpControl<D>> {
+        Ok(self.qp.control())
+    }
+
+    fn post_first(&mut self, _: usize) -> Result<()> {
+        (0..RECEIVES).try_for_each(|_| self.post_recv())
+    }
+}
+
 /// A stream of messages over a connection of rdma_cm, for the exchange.
 #[derive(Debug)]
 pub(super) struct Exchange<D: Driver> {
-    connection: Connection<OwnedQp<D, Rc>>,
+    queue: Queue<D>,
+    _id: Id,
     cq: OwnedCq<D>,
     channel: CompletionChannel<D>,
-    pool: Pool<D>,
     patience: Patience,
     /// Messages that were not read yet.
     arrived: VecDeque<Vec<u8>>,
@@ -126,10 +108,9 @@ impl<D: Driver> Exchange<D> {
         let pool = pd.pool(2 + RECEIVES, MESSAGE).build()?;
         let qp = pd.owned_qp::<Rc>().cq(&cq).cap(cap).create()?;
         let limit = patience.left("the connection of the exchange")?;
-        let connection = side.establish_after(qp, &ConnParam::default(), limit, |qp| {
-            (0..RECEIVES).try_for_each(|_| post_recv(qp, &pool))
-        })?;
-        Ok(Self { connection, cq, channel, pool, patience, arrived: VecDeque::new(), sending: 0 })
+        let mut queue = Queue { qp, pool };
+        let (id, _) = side.establish(&mut queue, 0, &ConnParam::default(), limit)?;
+        Ok(Self { queue, _id: id, cq, channel, patience, arrived: VecDeque::new(), sending: 0 })
     }
 
     /// Waits for completions.
@@ -145,7 +126,7 @@ impl<D: Driver> Exchange<D> {
                     Some(buf) if wr_id == RECV => {
                         self.arrived.push_back(buf.get(..len).unwrap_or(&buf).to_vec());
                         drop(buf);
-                        post_recv(&mut self.connection.qp, &self.pool)?;
+                        self.queue.post_recv()?;
                     }
                     _ => self.sending = self.sending.saturating_sub(1),
                 }
@@ -169,12 +150,6 @@ impl<D: Driver> Exchange<D> {
 const RECV: u64 = 0;
 const SEND: u64 = 1;
 
-fn post_recv<D: Driver>(qp: &mut OwnedQp<D, Rc>, pool: &Pool<D>) -> Result<()> {
-    let buf = pool.get().context("the exchange has no buffer")?;
-    let queue = qp.rq().context("the QP of the exchange has no receive queue")?;
-    queue.post(RECV, buf).map_err(|rejected| rejected.error.into())
-}
-
 impl<D: Driver> Read for Exchange<D> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         while self.arrived.is_empty() {
@@ -195,9 +170,9 @@ impl<D: Driver> Write for Exchange<D> {
     /// Sends one message, and waits until it has arrived.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut send = || -> Result<()> {
-            let mut buf = self.pool.get().context("the exchange has no buffer")?;
+            let mut buf = self.queue.buf()?;
             buf.fill(bytes)?;
-            let posted = self.connection.qp.sq().post(SEND).signaled().send(buf);
+            let posted = self.queue.qp.sq().post(SEND).signaled().send(buf);
             posted.map_err(|rejected| rejected.error)?;
             self.sending += 1;
             while self.sending > 0 {

@@ -8,10 +8,10 @@
 // UNSAFETY: posts entries of the region of an `End`, whose queues are dropped before it. The region is exposed, so this
 // process accesses it by copies only, and any bytes are valid in it.
 
-use super::cm::{self, Line};
+use super::cm;
 use super::options::{AtomicType, Connection, Plan, Verb};
 use super::wire::Keys;
-use crate::cm::Side;
+use crate::cm::{Line, Queues as _};
 use crate::patience::Patience;
 use anyhow::{Context as _, Result, bail, ensure};
 use core::hash::{BuildHasher, Hasher};
@@ -33,7 +33,7 @@ use uverbs::{
     ImmData, MemoryRegion, PageBuf, PostError, ProtectionDomain, Qp, Rc, SendFlags, SharedReceiveQueue, Uc,
     Ud, WorkCompletion, XrcDomain, XrcSend,
 };
-use uverbs_cm::{ConnParam, Connectable, Id, PortSpace};
+use uverbs_cm::{ConnParam, Id, PortSpace};
 
 /// Bytes that a datagram receive puts before the message.
 const GRH_LEN: usize = 40;
@@ -201,23 +201,6 @@ impl<D: Driver, T: Carrier<D>> Queue<D, T> {
     }
 }
 
-/// A QP of an `End` that rdma_cm connects.
-#[derive(Debug)]
-struct Borrowed<'a, D: Driver>(&'a QpControl<D>);
-
-impl<D: Driver> Connectable for Borrowed<'_, D> {
-    type Driver = D;
-
-    fn control(&self) -> &QpControl<D> {
-        self.0
-    }
-
-    /// The `End` destroys it.
-    fn close(self) -> uverbs::Result<()> {
-        Ok(())
-    }
-}
-
 /// How the memory is divided.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
@@ -354,6 +337,8 @@ pub(super) struct End<D: Driver, T: Carrier<D>> {
     peers: Vec<Peer<D>>,
     /// The identifiers of connections by rdma_cm, with the handles and queue keys of datagrams, until the peers are known.
     connections: Vec<(Id, Option<AddressHandle<D>>, u32)>,
+    /// Whether a first datagram arrives with the connection.
+    is_greeted: bool,
     srq: Option<SharedReceiveQueue<D>>,
     pub(super) cqs: Queues<D>,
     region: MemoryRegion<D, PageBuf>,
@@ -474,6 +459,7 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
             queues,
             peers: Vec::new(),
             connections: Vec::new(),
+            is_greeted: false,
             srq,
             cqs,
             region,
@@ -527,13 +513,15 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
         let param = ConnParam {
             responder_resources: depth,
             initiator_depth: depth,
+            retry_count: plan.common.retry_count,
             access: self.attr.access,
             ..ConnParam::default()
         };
         let is_datagram = plan.port_space() == PortSpace::Udp;
         let greets = is_datagram && plan.is_symmetric();
         for i in 0..self.queues.len() {
-            let (id, peer) = cm::retry(|| self.connection(i, line, &param, greets, plan))?;
+            self.is_greeted = greets && !plan.is_client();
+            let (id, peer) = cm::retry(|| self.connection(i, line, &param, plan))?;
             let (init, mask) = id.init_qp_attr(QpState::INIT)?;
             // rdma_cm sets the longest timer. iWARP has none.
             if !is_datagram && mask.contains(QpAttrMask::PKEY_INDEX) {
@@ -562,26 +550,16 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
         i: usize,
         line: &Line,
         param: &ConnParam,
-        greets: bool,
         plan: &Plan,
     ) -> Result<(Id, uverbs_cm::Peer)> {
-        let patience = &self.cqs.patience;
-        let side = line.side(plan.port_space(), true, patience)?;
-        let limit = patience.left("a connection")?;
-        let control = self.queues[i].control();
+        let limit = self.cqs.patience.left("a connection")?;
+        let side = line.side(plan.port_space(), plan.common.tos, limit)?;
+        let control = self.control(i)?;
         // A try that failed has left it in another state.
         if control.state()? != QpState::RESET {
             control.modify_state(QpState::RESET)?;
         }
-        if let Side::Passive(request) = &side {
-            request.prepare(&Borrowed(control), param)?;
-            if greets {
-                self.post_recv(i, HELLO_LEN, 1)?;
-            }
-        }
-        let connection = side.establish(Borrowed(self.queues[i].control()), param, limit)?;
-        let peer = connection.peer().clone();
-        Ok((connection.into_parts().1, peer))
+        side.establish(self, i, param, limit)
     }
 
     /// Sends the first datagram of QP `i`.
@@ -705,6 +683,17 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
     }
 }
 
+impl<D: Driver, T: Carrier<D>> crate::cm::Queues<D> for End<D, T> {
+    fn control(&self, index: usize) -> Result<&QpControl<D>> {
+        self.queues.get(index).map(Queue::control).context("no such QP")
+    }
+
+    /// Receives of the test are posted later.
+    fn post_first(&mut self, index: usize) -> Result<()> {
+        if self.is_greeted { self.post_recv(index, HELLO_LEN, 1) } else { Ok(()) }
+    }
+}
+
 fn push_receives<Q: RecvQueue>(
     mut batch: RecvBatch<'_, Q>,
     i: usize,
@@ -731,6 +720,7 @@ pub(super) fn connect_attr(plan: &Plan, mtu: Mtu, sgid_index: Option<u8>, reads:
         traffic_class: common.tclass,
         hop_limit: 255,
         timeout: common.qp_timeout,
+        retry_cnt: common.retry_count,
         max_dest_rd_atomic: reads,
         ..ConnectAttr::default()
     }

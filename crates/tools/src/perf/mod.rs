@@ -17,12 +17,12 @@ mod wire;
 
 pub(crate) use options::Args;
 
-use crate::cm::{Side, resolve};
+use crate::cm::{Line, Side, resolve};
 use crate::device;
 use crate::patience::{OtherEndFailed, Patience};
 use crate::tcp;
 use anyhow::{Context as _, Result, anyhow, ensure};
-use cm::{Exchange, Line};
+use cm::Exchange;
 use core::sync::atomic::{AtomicBool, Ordering};
 use end::{Carrier, End, Layout};
 use options::{Connection, Kind, Plan, Verb};
@@ -34,7 +34,7 @@ use std::sync::Arc;
 use uverbs::attr::LinkLayer;
 use uverbs::device::DeviceInfo;
 use uverbs::mlx5::Mlx5;
-use uverbs::{Context, Driver, Rc, Uc, Ud, XrcSend};
+use uverbs::{Context, Driver, DriverVisitor, Rc, Uc, Ud, XrcSend};
 use uverbs_cm::{EventChannel, PortSpace};
 use uverbs_hca::{Fabric, Hca};
 use wire::{Form, Report, Wire};
@@ -49,8 +49,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let name = plan.common.ib_dev.clone();
     let place = format!("perf {}", plan.name().replace('_', "-"));
     if plan.exchanges_by_cm() {
-        return if device::is_software(name.as_deref()) { here_by_cm(&plan) } else { by_cm(plan) }
-            .context(place);
+        return if device::is_here(name.as_deref()) { here_by_cm(&plan) } else { by_cm(plan) }.context(place);
     }
     device::open(name.as_deref(), Visit(plan)).flatten().context(place)
 }
@@ -70,7 +69,7 @@ impl device::Visitor for Visit {
         let stream = match &plan.common.host {
             Some(host) => tcp::dial(host, plan.common.port, &patience)?,
             None => {
-                if !plan.common.json {
+                if !plan.common.json && plan.common.output.is_none() {
                     writeln!(std::io::stdout(), "* Waiting for a client on port {} *", plan.common.port)?;
                 }
                 tcp::answer(plan.common.bind, plan.common.port, &patience)?
@@ -81,25 +80,45 @@ impl device::Visitor for Visit {
     }
 }
 
-/// An end on a device of the machine, which the address of rdma_cm selects.
+/// An end on a device of the machine, which the address of rdma_cm selects, or on the fabric of several processes.
 fn by_cm(plan: Plan) -> Result<()> {
-    let manager = EventChannel::open()?;
+    let hca = device::hca_of_fabric(plan.common.ib_dev.as_deref())?;
+    let manager = match &hca {
+        Some(hca) => EventChannel::from_port(hca.connection_manager()?),
+        None => EventChannel::open()?,
+    };
     let line = match &plan.common.host {
-        Some(host) => Line::call(manager, resolve(host, plan.common.port)?, &plan),
+        Some(host) => Line::Call { manager, address: resolve(host, plan.common.port)? },
         None => {
-            if !plan.common.json {
-                writeln!(std::io::stdout(), "* Waiting for a client on port {} *", plan.common.port)?;
+            if !plan.common.json && plan.common.output.is_none() {
+                // The network of a fabric has addresses of its own.
+                let ip = hca.as_ref().and_then(|hca| hca.addresses().first().copied());
+                let at = ip.map_or(String::new(), |ip| format!("{ip}, "));
+                writeln!(std::io::stdout(), "* Waiting for a client on {at}port {} *", plan.common.port)?;
             }
-            Line::serve(&manager, &plan)?
+            serve(&manager, &plan)?
         }
     };
-    let patience = Patience::new(plan.patience());
-    let side = line.side(PortSpace::Tcp, false, &patience)?;
+    let side = line.side(PortSpace::Tcp, None, plan.patience())?;
+    if let Some(hca) = hca {
+        let context = Context::<Mlx5>::from_kernel(hca.open())?;
+        return ByCm { plan, line, side }.visit(context);
+    }
     let info = side.device()?;
-    if let Some(name) = &plan.common.ib_dev {
-        ensure!(*name == info.name, "the address is reached by the device {}, not by {name}", info.name);
+    if let Some(name) = plan.common.ib_dev.as_deref().filter(|name| plan.common.rdma_cm && *name != info.name)
+    {
+        // As perftest does.
+        log::warn!("rdma_cm selects {} for this address, not {name}", info.name);
     }
     uverbs::open_with(&info, ByCm { plan, line, side }).map_err(Into::into).flatten()
+}
+
+/// The server's listeners: that of the exchange, and of datagrams, which have their own ports.
+fn serve(manager: &EventChannel, plan: &Plan) -> Result<Line> {
+    let has_datagrams = plan.port_space() == PortSpace::Udp && plan.common.rdma_cm;
+    let spaces = [PortSpace::Tcp, PortSpace::Udp];
+    let spaces = if has_datagrams { &spaces[..] } else { &spaces[..1] };
+    Line::serve(manager, spaces, plan.common.bind, plan.common.port)
 }
 
 /// The run on an open device, compiled for each driver.
@@ -109,52 +128,80 @@ struct ByCm {
     side: Side,
 }
 
-impl uverbs::DriverVisitor for ByCm {
+impl DriverVisitor for ByCm {
     type Out = Result<()>;
 
     fn visit<D: Driver>(self, context: Context<D>) -> Result<()> {
         let Self { plan, line, side } = self;
         let patience = Patience::new(plan.patience());
-        end_by_cm(&plan, &context, (&line, side), (patience, false), &mut std::io::stdout().lock())
+        let exchange = exchange(&context, (&line, side), &patience)?;
+        match plan.common.ib_dev.clone().filter(|name| !plan.common.rdma_cm && *name != context.name()) {
+            // The exchange and the test may have different devices.
+            Some(name) => device::open(Some(&name), Elsewhere { plan, exchange }).flatten(),
+            None => {
+                let out = &mut std::io::stdout().lock();
+                dispatch(&plan, &context, exchange, Some(&line), (patience, false), out)
+            }
+        }
     }
 }
 
-/// Establishes the connection of the exchange, and runs an end.
-fn end_by_cm<D: Driver>(
-    plan: &Plan,
+/// A test on another device than that of its exchange.
+struct Elsewhere<D: Driver> {
+    plan: Plan,
+    exchange: Exchange<D>,
+}
+
+impl<D: Driver> device::Visitor for Elsewhere<D> {
+    type Out = Result<()>;
+
+    fn visit<E: Driver>(self, [context, _]: [Context<E>; 2], _: Option<DeviceInfo>) -> Result<()> {
+        let Self { plan, exchange } = self;
+        // The line connects only with --rdma_cm.
+        let line = Line::Serve(Vec::new());
+        let patience = Patience::new(plan.patience());
+        // One type of streams for all drivers.
+        let mut exchange: Box<dyn Stream> = Box::new(exchange);
+        let out = &mut std::io::stdout().lock();
+        dispatch(&plan, &context, &mut exchange, Some(&line), (patience, false), out)
+    }
+}
+
+/// A stream of any type.
+trait Stream: Read + Write {}
+
+impl<S: Read + Write> Stream for S {}
+
+/// Establishes the connection of the exchange.
+fn exchange<D: Driver>(
     context: &Context<D>,
     (line, side): (&Line, Side),
-    (patience, yields): (Patience, bool),
-    out: &mut dyn Write,
-) -> Result<()> {
+    patience: &Patience,
+) -> Result<Exchange<D>> {
     let mut side = Some(side);
-    let exchange = cm::retry(|| {
+    cm::retry(|| {
         let side = match side.take() {
             Some(side) => side,
-            None => line.side(PortSpace::Tcp, false, &patience)?,
+            None => line.side(PortSpace::Tcp, None, patience.left("a connection")?)?,
         };
         Exchange::new(context, side, patience.clone())
-    })?;
-    dispatch(plan, context, exchange, Some(line), (patience, yields), out)
+    })
 }
 
 /// Both ends in this process, on two software HCAs with their connection managers.
 fn here_by_cm(plan: &Plan) -> Result<()> {
-    ensure!(
-        device::is_here(plan.common.ib_dev.as_deref()),
-        "rdma_cm does not connect software HCAs of two processes"
-    );
     let fabric = Fabric::new(0);
     let [a, b] = [(); 2].map(|()| fabric.device(device::SOFTWARE).build());
     let (client_manager, server_manager) = (a.connection_manager()?, b.connection_manager()?);
     // The server listens before the client begins.
-    let serving = Line::serve(&EventChannel::from_port(server_manager), plan)?;
+    let serving = serve(&EventChannel::from_port(server_manager), plan)?;
     let address = (*b.addresses().first().context("the device has no address")?, plan.common.port).into();
-    let calling = Line::call(EventChannel::from_port(client_manager), address, plan);
+    let calling = Line::Call { manager: EventChannel::from_port(client_manager), address };
     let end = |plan: &Plan, hca: &Hca, line: &Line, patience: Patience, out: &mut dyn Write| {
         let context = Context::<Mlx5>::from_kernel(hca.open())?;
-        let side = line.side(PortSpace::Tcp, false, &patience)?;
-        end_by_cm(plan, &context, (line, side), (patience, true), out)
+        let side = line.side(PortSpace::Tcp, None, patience.left("a connection")?)?;
+        let exchange = exchange(&context, (line, side), &patience)?;
+        dispatch(plan, &context, exchange, Some(line), (patience, true), out)
     };
     both(
         plan,
@@ -266,7 +313,7 @@ fn run<D: Driver, T: Carrier<D>>(
         inline: end.inline,
         reads,
     };
-    let mut table = Table { plan, facts: &facts, out, rows: Vec::new() };
+    let mut table = Table { plan, facts: &facts, out, rows: Vec::new(), missed: None };
     table.begin()?;
     let mine = end.keys.clone();
     if let Some(line) = line.filter(|_| plan.common.rdma_cm) {
@@ -299,7 +346,10 @@ fn run<D: Driver, T: Carrier<D>>(
     if (plan.verb, plan.kind) != (Verb::Write, Kind::Latency) {
         wire.close(&mine)?;
     }
-    Ok(())
+    match table.missed {
+        Some(missed) => Err(anyhow!(missed)),
+        None => Ok(()),
+    }
 }
 
 /// The output of an end.
@@ -308,18 +358,24 @@ struct Table<'a> {
     facts: &'a Facts<'a>,
     out: &'a mut dyn Write,
     rows: Vec<serde_json::Value>,
+    /// The first limit that a row did not reach.
+    missed: Option<String>,
 }
 
 impl Table<'_> {
+    fn has_text(&self) -> bool {
+        !self.plan.common.json && self.plan.common.output.is_none()
+    }
+
     fn begin(&mut self) -> Result<()> {
-        if !self.plan.common.json {
+        if self.has_text() {
             report::parameters(self.out, self.plan, self.facts)?;
         }
         Ok(())
     }
 
     fn addresses(&mut self, mine: &[wire::Keys], theirs: &[wire::Keys]) -> Result<()> {
-        if !self.plan.common.json {
+        if self.has_text() {
             report::addresses(self.out, self.plan, "local", mine)?;
             report::addresses(self.out, self.plan, "remote", theirs)?;
             report::heading(self.out, self.plan)?;
@@ -328,7 +384,10 @@ impl Table<'_> {
     }
 
     fn row(&mut self, row: &Row) -> Result<()> {
-        if self.plan.common.json {
+        self.missed = self.missed.take().or_else(|| report::missed(self.plan, row));
+        if let Some(output) = self.plan.common.output {
+            writeln!(self.out, "{:.6}", report::figure(self.plan, output, row))?;
+        } else if self.plan.common.json {
             self.rows.push(report::row_json(self.plan, row)?);
         } else {
             report::row(self.out, self.plan, row)?;
@@ -340,7 +399,7 @@ impl Table<'_> {
         if self.plan.common.json {
             let value = report::json(self.plan, self.facts, core::mem::take(&mut self.rows));
             writeln!(self.out, "{value:#}")?;
-        } else {
+        } else if self.has_text() {
             report::end(self.out)?;
         }
         Ok(())

@@ -127,6 +127,16 @@ pub(super) struct Common {
     /// Receive into a shared receive queue (sends only)
     #[arg(long)]
     pub(super) use_srq: bool,
+    /// Retransmissions before a QP fails, 3 bits
+    #[arg(long = "retry_count", value_name = "NUM", default_value = "7",
+        value_parser = clap::value_parser!(u8).range(0..=7))]
+    pub(super) retry_count: u8,
+    /// Print only this figure
+    #[arg(long, value_name = "FIGURE", conflicts_with = "json")]
+    pub(super) output: Option<Output>,
+    /// Accepted for perftest's sake: there is one way to post
+    #[arg(long = "use_old_post_send")]
+    pub(super) use_old_post_send: bool,
     /// Accepted for perftest's sake: the CPU's frequency is not used
     #[arg(short = 'F', long = "CPU-freq")]
     pub(super) cpu_freq: bool,
@@ -183,6 +193,12 @@ pub(super) struct BwArgs {
     /// Gbit/s instead of MiB/s
     #[arg(long = "report_gbits")]
     pub(super) report_gbits: bool,
+    /// Fail if the average bandwidth is below this, in the unit of the table
+    #[arg(short = 'w', long = "limit_bw", value_name = "RATE")]
+    pub(super) limit_bw: Option<f64>,
+    /// Fail if the rate is below this number of millions of messages a second
+    #[arg(short = 'y', long = "limit_msgrate", value_name = "RATE")]
+    pub(super) limit_msgrate: Option<f64>,
 }
 
 /// The connection types.
@@ -204,6 +220,15 @@ impl Connection {
             Self::Xrc => "XRC",
         }
     }
+}
+
+/// The figures of `--output`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(super) enum Output {
+    Bandwidth,
+    MessageRate,
+    Latency,
 }
 
 /// The atomic operations.
@@ -269,6 +294,8 @@ pub(super) struct Plan {
     pub(super) bidirectional: bool,
     pub(super) no_peak: bool,
     pub(super) gbits: bool,
+    /// The least bandwidth and rate.
+    pub(super) limits: [Option<f64>; 2],
     pub(super) each_sorted: bool,
     pub(super) each_unsorted: bool,
     pub(super) percentiles: bool,
@@ -310,6 +337,8 @@ impl Args {
                     bidirectional: false,
                     no_peak: true,
                     report_gbits: false,
+                    limit_bw: None,
+                    limit_msgrate: None,
                 };
                 let plan = Plan::new(verb, kind, bw)?;
                 Ok(Plan {
@@ -329,7 +358,10 @@ impl Args {
 
 impl Plan {
     fn new(verb: Verb, kind: Kind, args: BwArgs) -> Result<Self, String> {
-        let BwArgs { common, num_qp, post_list, cq_mod, bidirectional, no_peak, report_gbits } = args;
+        let BwArgs { common, num_qp, post_list, cq_mod, bidirectional, no_peak, report_gbits, .. } = args;
+        if let Some(output) = common.output.filter(|o| (*o == Output::Latency) != (kind == Kind::Latency)) {
+            return Err(format!("this test does not measure --output {output:?}").to_lowercase());
+        }
         let connection = common.connection;
         let allowed = match connection {
             Connection::Rc | Connection::Xrc => true,
@@ -413,6 +445,7 @@ impl Plan {
             bidirectional,
             no_peak: no_peak || duration.is_some() || iters > PEAK_ITERS,
             gbits: report_gbits,
+            limits: [args.limit_bw, args.limit_msgrate],
             common,
             each_sorted: false,
             each_unsorted: false,

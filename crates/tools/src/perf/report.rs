@@ -2,7 +2,7 @@
 //! The report: the columns of perftest, so that scripts can read both; or JSON.
 
 use super::latency::Times;
-use super::options::{Connection, Kind, Plan, Verb};
+use super::options::{Connection, Kind, Output, Plan, Verb};
 use super::wire::{Keys, Report};
 use anyhow::{Context as _, Result};
 use core::time::Duration;
@@ -122,6 +122,35 @@ pub(super) fn heading(out: &mut dyn Write, plan: &Plan) -> io::Result<()> {
 /// Prints the end of the table.
 pub(super) fn end(out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{LINE}")
+}
+
+/// The figure that `--output` selects.
+pub(super) fn figure(plan: &Plan, output: Output, row: &Row) -> f64 {
+    match row {
+        Row::Bandwidth(mine, theirs) => {
+            let theirs = theirs.unwrap_or_default();
+            if output == Output::MessageRate {
+                mine.rate + theirs.rate
+            } else {
+                mine.average + theirs.average
+            }
+        }
+        Row::Latency(_, Times::Sum(count, measured)) => {
+            measured.as_secs_f64() * 1e6 / factor(plan) / (*count).max(1) as f64
+        }
+        Row::Latency(_, Times::Each(times)) => Figures::new(plan, times).average,
+    }
+}
+
+/// The limits that a row does not reach.
+pub(super) fn missed(plan: &Plan, row: &Row) -> Option<String> {
+    let Row::Bandwidth(..) = row else { return None };
+    let [bandwidth, rate] = plan.limits;
+    let below = |output, limit: Option<f64>| {
+        let (found, limit) = (figure(plan, output, row), limit?);
+        (found < limit).then(|| format!("{output:?} {found:.2} is less than the limit {limit}"))
+    };
+    below(Output::Bandwidth, bandwidth).or_else(|| below(Output::MessageRate, rate))
 }
 
 /// Prints a row, and before it what the options request.

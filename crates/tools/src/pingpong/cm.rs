@@ -1,55 +1,97 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The ping-pong over a connection of rdma_cm: it selects the device, exchanges the numbers of the QPs, and moves them
-//! through their states. The other end is `uverbs pingpong rc --cm`, too.
+//! The ping-pongs over connections of rdma_cm: it selects the device, exchanges the numbers of the QPs, and moves them
+//! through their states. The other end is `uverbs pingpong --cm`, too.
 
-use super::buffer::Buffer;
+use super::buffer::{self, Buffer};
 use super::completions::Completions;
-use super::drive::Queues as _;
+use super::drive::Queues;
 use super::message::Message;
-use super::options::Options;
-use super::rc_uc::OneConnected;
-use super::{Table, check_memory};
-use crate::cm::{self, Side};
+use super::options::{Options, Program};
+use super::{Table, check_memory, rc_uc, srq, ud};
+use crate::cm::{self, Line, Side};
 use crate::device;
 use anyhow::{Context as _, Result, ensure};
 use core::net::SocketAddr;
 use std::io::Write;
 use std::sync::Arc;
-use uverbs::attr::Gid;
+use uverbs::attr::{AhAttr, Gid, QpState, QpType};
 use uverbs::mlx5::Mlx5;
-use uverbs::{ConnectAttr, Context, Driver, DriverVisitor, Endpoint, Rc, open_with};
-use uverbs_cm::{ConnParam, EventChannel, Listener, PortSpace, Resolved};
+use uverbs::qp::QpControl;
+use uverbs::{ConnectAttr, Context, Driver, DriverVisitor, Endpoint, Rc, Uc, open_with};
+use uverbs_cm::{ConnParam, EventChannel, PortSpace};
 use uverbs_hca::Fabric;
+
+/// Queues that rdma_cm connects.
+pub(super) trait ByCm<D: Driver>: Queues {
+    /// A QP.
+    fn control(&self, index: usize) -> Result<&QpControl<D>>;
+
+    /// The destination of datagrams. Connected QPs have none.
+    fn set_peer(&mut self, _: &AhAttr, _qp_num: u32, _qkey: u32) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Queues with the number of their first receives.
+struct Posting<'a, Q>(&'a mut Q, u32);
+
+impl<D: Driver, Q: ByCm<D>> cm::Queues<D> for Posting<'_, Q> {
+    fn control(&self, index: usize) -> Result<&QpControl<D>> {
+        self.0.control(index)
+    }
+
+    /// The receives belong to all QPs.
+    fn post_first(&mut self, index: usize) -> Result<()> {
+        if index == 0 { self.0.post_recv(self.1) } else { Ok(()) }
+    }
+}
+
+/// The port space of a ping-pong.
+fn space(options: &Options) -> PortSpace {
+    match options.program {
+        Program::Rc | Program::Srq => PortSpace::Tcp,
+        Program::Uc => PortSpace::Ib(QpType::Uc),
+        Program::Ud => PortSpace::Udp,
+    }
+}
 
 /// Runs an end; both ends on software HCAs.
 pub(super) fn main(options: Options) -> Result<()> {
-    if device::is_software(options.common.ib_dev.as_deref()) {
+    if device::is_here(options.common.ib_dev.as_deref()) {
         return here(options).context("on software HCAs");
     }
-    let manager = EventChannel::open()?;
-    let side = match &options.common.host {
-        Some(host) => {
-            let address = cm::resolve(host, options.common.port)?;
-            Side::Active(Resolved::new(&manager, address).with_context(|| address.to_string())?)
-        }
-        None => wait(&listen(&manager, &options)?, &options)?,
+    let hca = device::hca_of_fabric(options.common.ib_dev.as_deref())?;
+    let manager = match &hca {
+        Some(hca) => EventChannel::from_port(hca.connection_manager()?),
+        None => EventChannel::open()?,
     };
+    let line = match &options.common.host {
+        Some(host) => Line::Call { manager, address: cm::resolve(host, options.common.port)? },
+        None => {
+            let ip = hca.as_ref().and_then(|hca| hca.addresses().first().copied());
+            if let Some(ip) = ip.filter(|_| !options.common.json) {
+                // The network of a fabric has addresses of its own.
+                writeln!(std::io::stdout(), "waiting for a client on {ip}, port {}", options.common.port)?;
+            }
+            listen(&manager, &options)?
+        }
+    };
+    let side = line.side(space(&options), None, options.patience())?;
+    if let Some(hca) = hca {
+        let context = Context::<Mlx5>::from_kernel(hca.open())?;
+        return Visit { options, line: &line, side }.visit(context).context("on the software HCA");
+    }
     let info = side.device()?;
     if let Some(name) = &options.common.ib_dev {
         ensure!(*name == info.name, "the address is reached by the device {}, not by {name}", info.name);
     }
-    let place = format!("rc on {}", info.name);
-    open_with(&info, Visit { options, side }).map_err(Into::into).flatten().context(place)
-}
-
-/// Waits for a request.
-fn wait(listener: &Listener, options: &Options) -> Result<Side> {
-    cm::wait(listener, options.patience()).map(Side::Passive)
+    let place = format!("{} on {}", options.program.name(), info.name);
+    open_with(&info, Visit { options, line: &line, side }).map_err(Into::into).flatten().context(place)
 }
 
 /// Listens on the port.
-fn listen(manager: &EventChannel, options: &Options) -> Result<Listener> {
-    cm::listen(manager, PortSpace::Tcp, options.common.bind, options.common.port)
+fn listen(manager: &EventChannel, options: &Options) -> Result<Line> {
+    Line::serve(manager, &[space(options)], options.common.bind, options.common.port)
 }
 
 /// Both ends in this process, on two software HCAs. Only the client prints.
@@ -58,73 +100,133 @@ pub(super) fn here(options: Options) -> Result<()> {
     let [a, b] = [(); 2].map(|()| fabric.device(device::SOFTWARE).build());
     let [server, client] = super::ends(options)?;
     // The server listens before the client begins.
-    let serving = EventChannel::from_port(b.connection_manager()?);
-    let listener = listen(&serving, &server)?;
-    let calling = EventChannel::from_port(a.connection_manager()?);
+    let serving = listen(&EventChannel::from_port(b.connection_manager()?), &server)?;
     let ip = *b.addresses().first().context("the device has no address")?;
     let address = SocketAddr::new(ip, server.common.port);
-    let visit = |options, side, hca: &uverbs_hca::Hca| {
-        Visit { options, side }.visit(Context::<Mlx5>::from_kernel(hca.open())?)
+    let calling = Line::Call { manager: EventChannel::from_port(a.connection_manager()?), address };
+    let visit = |options: Options, line, hca: &uverbs_hca::Hca| {
+        let context = Context::<Mlx5>::from_kernel(hca.open())?;
+        let side = Line::side(line, space(&options), None, options.patience())?;
+        Visit { options, line, side }.visit(context)
     };
-    super::both(
-        server,
-        client,
-        |server| {
-            let side = wait(&listener, &server)?;
-            visit(server, side, &b)
-        },
-        |client| visit(client, Side::Active(Resolved::new(&calling, address)?), &a),
-    )
+    super::both(server, client, |server| visit(server, &serving, &b), |client| visit(client, &calling, &a))
 }
 
 /// The run on an open device, compiled for each driver.
-struct Visit {
+struct Visit<'a> {
     options: Options,
+    line: &'a Line,
     side: Side,
 }
 
-impl DriverVisitor for Visit {
+impl DriverVisitor for Visit<'_> {
     type Out = Result<()>;
 
     fn visit<D: Driver>(self, context: Context<D>) -> Result<()> {
-        let Self { options, side } = self;
-        let (common, param) = (&options.common, ConnParam::default());
+        let Self { options, line, side } = self;
+        let common = &options.common;
         let device = context.query_device()?;
         let port = context.query_port(common.ib_port)?;
         check_memory(&options, &device, context.name())?;
         let pd = context.alloc_pd()?;
-        let buffer = Arc::new(Buffer::new(&pd, &options, 0)?);
-        let cqe = common.rx_depth.saturating_add(1);
-        let mut completions = Completions::new(&context, &device, &options, cqe)?;
+        let offset = if options.program == Program::Ud { buffer::GRH_LEN } else { 0 };
+        if options.program == Program::Ud {
+            ud::check_size(options.size, &port)?;
+        }
+        let buffer = Arc::new(Buffer::new(&pd, &options, offset)?);
+        let cqe = common.rx_depth.saturating_add(options.num_qp.into());
+        let completions = Completions::new(&context, &device, &options, cqe)?;
         let message = Message::new(&buffer, common.new_send)?;
-        let attr = ConnectAttr::default();
-        let queues = OneConnected::<D, Rc>::in_reset(&pd, &completions, message, &options, attr)?;
+        let attr = ConnectAttr {
+            port_num: common.ib_port,
+            sgid_index: common.gid_idx,
+            hop_limit: ud::HOP_LIMIT,
+            ..ConnectAttr::default()
+        };
         let table = Table { context: &context, options: &options, device: &device, port: &port, buffer };
-        let mut out = table.output();
-
-        completions.arm()?;
-        let addresses = side.addresses()?;
-        let qp_num = queues.qp_nums()[0];
-        let connection = side.establish_after(queues, &param, options.patience(), |queues| {
-            Ok(queues.post_recv(common.rx_depth)?)
-        })?;
-        let remote = connection.peer().qp_num;
-        let ends = [(qp_num, addresses[0]), (remote, addresses[1])];
-        if !common.json {
-            for (side, (qp_num, address)) in ["local", "remote"].iter().zip(ends) {
-                let side = format!("{side} address:");
-                writeln!(out, "  {side:<15} {address}, QPN {qp_num:#08x}")?;
+        match options.program {
+            Program::Rc => {
+                let queues =
+                    rc_uc::OneConnected::<D, Rc>::in_reset(&pd, &completions, message, &options, attr)?;
+                table.play_by_cm(completions, queues, (line, side))?;
+            }
+            Program::Uc => {
+                let queues =
+                    rc_uc::OneConnected::<D, Uc>::in_reset(&pd, &completions, message, &options, attr)?;
+                table.play_by_cm(completions, queues, (line, side))?;
+            }
+            Program::Ud => {
+                let queues = ud::Datagrams::in_reset(&pd, &completions, message, &options, attr)?;
+                table.play_by_cm(completions, queues, (line, side))?;
+            }
+            Program::Srq => {
+                let queues = srq::SharedReceives::in_reset(&pd, &completions, message, &options, attr)?;
+                table.play_by_cm(completions, queues, (line, side))?;
             }
         }
-        let [local, remote] = ends.map(|(qp_num, address)| Endpoint {
-            qp_num,
-            gid: Gid::from(address.ip()),
-            ..Endpoint::default()
-        });
-        // The connection ends when its identifier is dropped.
-        let (queues, _id) = connection.into_parts();
-        let patience = table.patience();
-        table.exchange(&mut out, completions, queues, patience, (&[local], &[remote]))?;
         pd.close().map_err(|(_, error)| error).context("cannot deallocate the protection domain")
+    }
+}
+
+impl<D: Driver> Table<'_, D> {
+    /// Connects each QP, runs, reports, and closes everything.
+    fn play_by_cm<Q: ByCm<D>>(
+        self,
+        mut completions: Completions<D>,
+        mut queues: Q,
+        (line, side): (&Line, Side),
+    ) -> Result<()> {
+        let (options, common) = (self.options, &self.options.common);
+        let mut out = self.output();
+        completions.arm()?;
+        let qp_nums = queues.qp_nums();
+        let (mut side, mut ids, mut ends) = (Some(side), Vec::new(), [Vec::new(), Vec::new()]);
+        for (i, qp_num) in qp_nums.into_iter().enumerate() {
+            let side = match side.take() {
+                Some(side) => side,
+                None => line.side(space(options), None, options.patience())?,
+            };
+            let addresses = side.addresses()?;
+            let [local, remote] = addresses.map(|address| Gid::from(address.ip()));
+            // The server of datagrams has no event with the client's QP.
+            let mut param = ConnParam::with_private_data(qp_num.to_be_bytes());
+            param.srq = options.program == Program::Srq;
+            let (id, peer) =
+                side.establish(&mut Posting(&mut queues, common.rx_depth), i, &param, options.patience())?;
+            let sent = peer.private_data.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+            let remote_qp = if peer.qp_num == 0 { sent } else { peer.qp_num };
+            let endpoint = |qp_num, gid| Endpoint { qp_num, gid, ..Endpoint::default() };
+            let pair = [endpoint(qp_num, local), endpoint(remote_qp, remote)];
+            if options.program == Program::Ud {
+                let qkey = id.init_qp_attr(QpState::INIT)?.0.qkey;
+                let attr = match peer.ah_attr {
+                    Some(attr) => attr,
+                    None => {
+                        let attr = ConnectAttr {
+                            sgid_index: common.gid_idx,
+                            hop_limit: ud::HOP_LIMIT,
+                            ..ConnectAttr::default()
+                        };
+                        attr.on(self.context)?.ah_attr(&pair[1])
+                    }
+                };
+                queues.set_peer(&attr, remote_qp, qkey)?;
+            }
+            if !common.json {
+                for (side, address, end) in
+                    [("local", addresses[0], &pair[0]), ("remote", addresses[1], &pair[1])]
+                {
+                    let side = format!("{side} address:");
+                    writeln!(out, "  {side:<15} {address}, QPN {:#08x}", end.qp_num)?;
+                }
+            }
+            for (ends, end) in ends.iter_mut().zip(pair) {
+                ends.push(end);
+            }
+            // A connection ends when its identifier is dropped.
+            ids.push(id);
+        }
+        let patience = self.patience();
+        self.exchange(&mut out, completions, queues, patience, (&ends[0], &ends[1]))
     }
 }

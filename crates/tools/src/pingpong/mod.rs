@@ -44,7 +44,7 @@ use uverbs::{ConnectAttr, Context, Driver, DriverVisitor, Endpoint, Error, Rc, U
 pub(crate) fn main(args: Args) -> Result<()> {
     let options = args.resolve().map_err(|reason| anyhow::anyhow!("pingpong: {reason}"))?;
     let name = options.common.ib_dev.as_deref();
-    if options.cm {
+    if options.common.cm {
         return cm::main(options);
     }
     if device::is_here(name) {
@@ -323,13 +323,16 @@ mod tests {
             "rc -c -n 30",
             "rc --cm -c -n 30",
             "rc --cm -e -n 30 --json",
+            "uc --cm -c -n 30",
+            "ud --cm -e -n 30",
+            "srq --cm -q 3 -c -n 30",
             "uc -N -n 30",
             "ud -e -n 30",
             "srq -q 3 -c -n 30",
             "rc -t -e -N -c -n 30 --json",
         ] {
             let options = options::tests::parse(line).unwrap();
-            let run = if options.cm { cm::here } else { here };
+            let run = if options.common.cm { cm::here } else { here };
             run(options).with_context(|| line.to_owned()).unwrap();
         }
         assert!(here(options::tests::parse("rc host").unwrap()).is_err());

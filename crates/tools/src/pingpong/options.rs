@@ -27,9 +27,6 @@ pub(crate) struct Args {
 pub(crate) enum TransportArgs {
     /// Reliable connection (ibv_rc_pingpong)
     Rc {
-        /// Connect by rdma_cm; HOST is then an IP address of the server's RDMA device, and selects the device
-        #[arg(long)]
-        cm: bool,
         #[command(flatten)]
         connected: Connected,
         #[command(flatten)]
@@ -94,6 +91,9 @@ pub(crate) struct Common {
     /// RDMA device [default: the first that can be used]
     #[arg(short = 'd', long, value_name = "DEV")]
     pub(crate) ib_dev: Option<String>,
+    /// Connect by rdma_cm; HOST is then an IP address of the server's RDMA device, and selects the device
+    #[arg(long)]
+    pub(crate) cm: bool,
     /// Port of the device
     #[arg(short = 'i', long, value_name = "PORT", default_value = "1", value_parser = positive::<u8>)]
     pub(crate) ib_port: u8,
@@ -176,8 +176,6 @@ pub(crate) struct Options {
     pub(crate) num_qp: u8,
     pub(crate) memory: Memory,
     pub(crate) common: Common,
-    /// Whether rdma_cm connects the QP.
-    pub(crate) cm: bool,
     /// The other end, if it is in this process. Then TCP is not used, and the server prints nothing.
     pub(crate) here: Option<Arc<UnixStream>>,
     /// Whether an end in this process failed, so that the other one must not wait for it.
@@ -189,9 +187,8 @@ impl Args {
     pub(crate) fn resolve(self) -> Result<Options, String> {
         let mtu_of = |connected: Connected| connected.mtu;
         let none = Memory::default();
-        let cm = matches!(self.transport, TransportArgs::Rc { cm: true, .. });
         let (program, mtu, num_qp, memory, common) = match self.transport {
-            TransportArgs::Rc { connected, common, memory, .. } => {
+            TransportArgs::Rc { connected, common, memory } => {
                 (Program::Rc, mtu_of(connected), 1, memory, common)
             }
             TransportArgs::Uc { connected, common } => (Program::Uc, mtu_of(connected), 1, none, common),
@@ -211,7 +208,7 @@ impl Args {
         if size > 1 << 30 {
             return Err(format!("--size {size} is more than 1 GiB"));
         }
-        Ok(Options { program, size, mtu, num_qp, memory, common, cm, here: None, has_failed: Arc::default() })
+        Ok(Options { program, size, mtu, num_qp, memory, common, here: None, has_failed: Arc::default() })
     }
 }
 
@@ -308,7 +305,6 @@ pub(crate) mod tests {
             "rc --bind 10.0.0.1 host",
             "rc --bind nowhere",
             "rc host other",
-            "uc --cm",
         ] {
             assert!(parse(line).is_err(), "{line}");
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The ping-pong of one connected QP: RC and UC.
 
+use super::cm::ByCm;
 use super::completions::Completions;
 use super::drive::Queues;
 use super::ledger::SEND_WRID;
@@ -11,7 +12,6 @@ use uverbs::attr::QpCap;
 use uverbs::qp::QpControl;
 use uverbs::qp::transport::{Connected, Receives, Sends};
 use uverbs::{ConnectAttr, Driver, Endpoint, ProtectionDomain, Qp};
-use uverbs_cm::Connectable;
 
 /// A connected QP and its message. (The QP is dropped first, because it must be destroyed before the message's buffer
 /// is freed.)
@@ -57,16 +57,9 @@ impl<D: Driver, T: Connected + Sends + Receives> OneConnected<D, T> {
     }
 }
 
-/// rdma_cm moves the QP through its states.
-impl<D: Driver, T: Connected + Sends + Receives> Connectable for OneConnected<D, T> {
-    type Driver = D;
-
-    fn control(&self) -> &QpControl<D> {
-        &self.qp.control
-    }
-
-    fn close(self) -> uverbs::Result<()> {
-        self.qp.close()
+impl<D: Driver, T: Connected + Sends + Receives> ByCm<D> for OneConnected<D, T> {
+    fn control(&self, _: usize) -> Result<&QpControl<D>> {
+        Ok(&self.qp.control)
     }
 }
 

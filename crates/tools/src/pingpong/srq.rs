@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The ping-pong of several RC QPs that take their receives from one shared queue.
 
+use super::cm::ByCm;
 use super::completions::Completions;
 use super::drive::Queues;
 use super::ledger::SEND_WRID;
@@ -8,6 +9,7 @@ use super::message::Message;
 use super::options::{Options, SRQ_ENDPOINTS};
 use anyhow::{Context as _, Result, anyhow};
 use uverbs::attr::{QpCap, SrqAttr, SrqInitAttr};
+use uverbs::qp::QpControl;
 use uverbs::{ConnectAttr, Driver, Endpoint, Exclusive, ProtectionDomain, Qp, Rc, SharedReceiveQueue};
 
 /// The QPs, their receive queue, and the message. (They are dropped in this order, because the buffer must be freed
@@ -25,6 +27,21 @@ impl<D: Driver> SharedReceives<D> {
     pub(crate) fn new(
         pd: &ProtectionDomain<D>,
         completions: &Completions<D>,
+        message: Message<D>,
+        options: &Options,
+        attr: ConnectAttr,
+    ) -> Result<Self> {
+        let queues = Self::in_reset(pd, completions, message, options, attr)?;
+        for (i, qp) in queues.qps.iter().enumerate() {
+            qp.init(&queues.attr).with_context(|| format!("QP {i}"))?;
+        }
+        Ok(queues)
+    }
+
+    /// Creates the queues; the QPs are in RESET.
+    pub(crate) fn in_reset(
+        pd: &ProtectionDomain<D>,
+        completions: &Completions<D>,
         mut message: Message<D>,
         options: &Options,
         attr: ConnectAttr,
@@ -37,10 +54,15 @@ impl<D: Driver> SharedReceives<D> {
             let builder = pd.qp::<Rc>().cq(completions.cq()).srq(&srq).cap(cap).send_ops(message.send_ops());
             let qp = builder.create().with_context(|| format!("QP {i}"))?;
             message.fit_inline(qp.cap());
-            qp.init(&attr).with_context(|| format!("QP {i}"))?;
             qps.push(qp);
         }
         Ok(Self { qps, srq, message, attr })
+    }
+}
+
+impl<D: Driver> ByCm<D> for SharedReceives<D> {
+    fn control(&self, index: usize) -> Result<&QpControl<D>> {
+        self.qps.get(index).map(|qp| &qp.control).with_context(|| format!("there is no QP {index}"))
     }
 }
 

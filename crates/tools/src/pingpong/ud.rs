@@ -3,13 +3,15 @@
 #![expect(unsafe_code)]
 // UNSAFETY: sets a datagram's destination in a `wr_*` session.
 
+use super::cm::ByCm;
 use super::completions::Completions;
 use super::drive::Queues;
 use super::ledger::SEND_WRID;
 use super::message::Message;
 use super::options::Options;
 use anyhow::{Context as _, Result};
-use uverbs::attr::{PortAttr, QpCap};
+use uverbs::attr::{AhAttr, PortAttr, QpCap};
+use uverbs::qp::QpControl;
 use uverbs::{AddressHandle, ConnectAttr, Driver, Endpoint, Error, PostError, ProtectionDomain, Qp, Ud};
 
 /// Hops of a datagram, as the C program sets them.
@@ -44,6 +46,19 @@ impl<D: Driver> Datagrams<D> {
     pub(crate) fn new(
         pd: &ProtectionDomain<D>,
         completions: &Completions<D>,
+        message: Message<D>,
+        options: &Options,
+        attr: ConnectAttr,
+    ) -> Result<Self> {
+        let queues = Self::in_reset(pd, completions, message, options, attr)?;
+        queues.qp.init(&queues.attr)?;
+        Ok(queues)
+    }
+
+    /// Creates the QP, in RESET.
+    pub(crate) fn in_reset(
+        pd: &ProtectionDomain<D>,
+        completions: &Completions<D>,
         mut message: Message<D>,
         options: &Options,
         attr: ConnectAttr,
@@ -57,8 +72,19 @@ impl<D: Driver> Datagrams<D> {
         };
         let qp = pd.qp::<Ud>().cq(completions.cq()).cap(cap).send_ops(message.send_ops()).create()?;
         message.fit_inline(qp.cap());
-        qp.init(&attr)?;
         Ok(Self { qp, peer: None, message, pd: pd.clone(), attr })
+    }
+}
+
+impl<D: Driver> ByCm<D> for Datagrams<D> {
+    fn control(&self, _: usize) -> Result<&QpControl<D>> {
+        Ok(&self.qp.control)
+    }
+
+    fn set_peer(&mut self, attr: &AhAttr, qp_num: u32, qkey: u32) -> Result<()> {
+        self.peer = Some((self.pd.create_ah(attr)?, qp_num));
+        self.attr.qkey = qkey;
+        Ok(())
     }
 }
 
