@@ -46,6 +46,8 @@ pub struct Config {
     pub(crate) inline_mode: InlineMode,
     /// The rule for reserved bytes in WQEs.
     pub(crate) reserved: Reserved,
+    /// Whether a QP with a shared receive queue reports that it takes no more receives.
+    pub(crate) last_wqe: bool,
 }
 
 impl Config {
@@ -63,6 +65,7 @@ impl Config {
             max_uars: 1024,
             inline_mode: InlineMode::default(),
             reserved: Reserved::Zero,
+            last_wqe: true,
         }
     }
 }

@@ -234,6 +234,13 @@ impl DeviceBuilder {
         self
     }
 
+    /// Does not raise the event `LAST_WQE_REACHED` of QPs with a shared receive queue, as some devices do not: rxe in kernel
+    /// 6.1.
+    pub fn without_last_wqe(mut self) -> Self {
+        self.config.last_wqe = false;
+        self
+    }
+
     /// Builds the device with the in-process kernel as its front, and plugs it in. Other processes of the fabric know
     /// its addresses then.
     pub fn build(self) -> Hca {
@@ -261,6 +268,7 @@ impl DeviceBuilder {
             world.net.ports.push(address);
             let mut device = Device::new(ethernet, self.config.cqe_version);
             device.reserved = self.config.reserved;
+            device.raises_last_wqe = self.config.last_wqe;
             let mut port = Port { now: world.now, me: index, net: &mut world.net };
             let front = make(&self.config, &mut device, &mut port);
             if front.is_in_vm() {

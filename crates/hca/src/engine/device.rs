@@ -42,6 +42,8 @@ pub struct Device {
     pub(crate) late_doorbells: bool,
     /// The rule for reserved bytes in WQEs.
     pub(crate) reserved: Reserved,
+    /// Whether the event `LAST_WQE_REACHED` is raised.
+    pub(crate) raises_last_wqe: bool,
     /// Queues without acknowledgements send only a limited number of packets at a doorbell.
     pub(crate) paced: bool,
     /// Converts the page lists in updates of keys to memory.
@@ -74,6 +76,7 @@ impl Device {
             special: [None; 2],
             late_doorbells: false,
             reserved: Reserved::Zero,
+            raises_last_wqe: true,
             paced: false,
             translate: None,
             notices: Vec::new(),

@@ -189,7 +189,7 @@ impl Device {
     }
 
     fn last_wqe(&mut self, qp: &mut Qp) {
-        if qp.srqn.is_some() && !qp.last_wqe {
+        if qp.srqn.is_some() && !qp.last_wqe && self.raises_last_wqe {
             qp.last_wqe = true;
             self.notices.push(Notice::Qp { qpn: qp.qpn, event: event::QP_LAST_WQE_REACHED });
         }

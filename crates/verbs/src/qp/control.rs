@@ -40,8 +40,10 @@ impl<D: Driver> QpControl<D> {
         self.inner.has_srq() || self.qp_type() == QpType::XrcRecv
     }
 
-    /// Whether the event `LAST_WQE_REACHED` was read.
-    pub(crate) fn has_last_wqe(&self) -> bool {
+    /// Whether the event `QP_LAST_WQE_REACHED` was read since the last RESET, by any reader of the context's events: the QP, which
+    /// is in ERR, takes no more receives of its shared queue.
+    #[must_use]
+    pub fn has_last_wqe(&self) -> bool {
         self.inner.events().is_some_and(|events| events.has_last_wqe())
     }
 
