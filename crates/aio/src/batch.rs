@@ -4,7 +4,7 @@
 //! A batch is posted in parts of at most half of the queue, so that the device works on one part while the program posts the next.
 //! Only the last work request of a part makes a completion. The buffers of the others go back to their pools with it.
 
-use crate::dispatcher::wake;
+use crate::dispatcher::{FORKED, wake};
 use crate::error::{Error, Result};
 use crate::op::Request;
 use crate::qp::{Qp, QpInner, Sends};
@@ -169,6 +169,9 @@ impl<D: Driver, A: Access> Future for Batch<D, A> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let this = self.get_mut();
+        if this.qp.is_forked() {
+            return Poll::Ready(Err(FORKED));
+        }
         let qp = this.qp.clone();
         let mut wakes = Vec::new();
         let mut sends = lock(&qp.sends);
@@ -188,7 +191,7 @@ impl<D: Driver, A: Access> Future for Batch<D, A> {
 
 impl<D: Driver, A: Access> Drop for Batch<D, A> {
     fn drop(&mut self) {
-        if self.ticket.is_waiting() || !self.keys.is_empty() {
+        if (self.ticket.is_waiting() || !self.keys.is_empty()) && !self.qp.is_forked() {
             let mut wakes = Vec::new();
             let qp = self.qp.clone();
             self.leave(&mut lock(&qp.sends), &mut wakes);

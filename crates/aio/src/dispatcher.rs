@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The dispatcher of a CQ: polls it, and passes each completion to the queue pair and the task that wait for it.
 
+use crate::chores::{Chores, Dry, Ended, Inbox};
 use crate::error::{Error, Result};
 use crate::events::Hub;
 use crate::qp::{QpBuilder, QpInner};
@@ -10,13 +11,16 @@ use crate::sync::{Mutex, lock};
 use crate::timers::{Clock, Monotonic, Sleep, Timeout};
 use core::fmt;
 use core::future::Future;
-use core::task::Waker;
+use core::panic::AssertUnwindSafe;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::{Poll, Waker};
 use core::time::Duration;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::panic;
 use std::sync::{Arc, OnceLock, Weak};
 use uverbs::owned::{Completed, OwnedCq};
-use uverbs::{CompletionChannel, Context, Driver, Errno, ProtectionDomain};
+use uverbs::{CompletionChannel, Context, Driver, Errno, PollError, ProtectionDomain};
 
 /// Completions that one poll takes from the CQ at most.
 const BATCH: usize = 32;
@@ -27,6 +31,9 @@ const KEY_MASK: u64 = (1 << crate::slots::KEY_BITS) - 1;
 const RECEIVE: u64 = 1 << crate::slots::KEY_BITS;
 const PART: u64 = 1 << (crate::slots::KEY_BITS + 1);
 const ROUTE_SHIFT: u32 = crate::slots::KEY_BITS + 2;
+
+/// The dispatcher is that of the parent.
+pub(crate) const FORKED: Error = Error::Poll(PollError::Forked);
 
 /// The number of a queue among those of its dispatcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,14 +67,6 @@ enum Route<D: Driver> {
     Srq(Weak<SrqInner<D>>),
 }
 
-/// A queue that ended: its number, and the entries of the CQ that were reserved for it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended {
-    pub(crate) route: RouteId,
-    pub(crate) qp_num: Option<u32>,
-    pub(crate) entries: u32,
-}
-
 /// What polls the CQ.
 struct Poller<D: Driver> {
     cq: OwnedCq<D>,
@@ -77,8 +76,7 @@ struct Poller<D: Driver> {
     /// Entries of the CQ that the queues may fill.
     reserved: u32,
     completed: Vec<Completed<D>>,
-    /// Receive queues that are empty because their pools are.
-    unfilled: Vec<RouteId>,
+    chores: Chores<D>,
 }
 
 impl<D: Driver> fmt::Debug for Poller<D> {
@@ -88,17 +86,24 @@ impl<D: Driver> fmt::Debug for Poller<D> {
 }
 
 /// The shared part of a dispatcher.
-#[derive(Debug)]
 pub(crate) struct Inner<D: Driver> {
     sleeper: Arc<Sleeper>,
     poller: Mutex<Poller<D>>,
-    ended: Mutex<Vec<Ended>>,
+    inbox: Mutex<Inbox<D>>,
+    /// Whether the next poll has work besides the completions. It changes under the lock of `inbox`.
+    has_chores: AtomicBool,
     channel: CompletionChannel<D>,
     hub: Arc<Hub<D>>,
     context: Context<D>,
     cqe: u32,
     /// Why nothing is polled any more.
     failure: OnceLock<Error>,
+}
+
+impl<D: Driver> fmt::Debug for Inner<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dispatcher").field("cqe", &self.cqe).finish_non_exhaustive()
+    }
 }
 
 /// A dispatcher in the making.
@@ -152,12 +157,13 @@ impl<D: Driver> DispatcherBuilder<'_, D> {
             by_number: HashMap::new(),
             reserved: 0,
             completed: Vec::with_capacity(BATCH),
-            unfilled: Vec::new(),
+            chores: Chores::new(cqe),
         };
         let inner = Arc::new(Inner {
             sleeper: Arc::new(sleeper),
             poller: Mutex::new(poller),
-            ended: Mutex::new(Vec::new()),
+            inbox: Mutex::new(Inbox::new()),
+            has_chores: AtomicBool::new(false),
             channel,
             hub,
             context: context.clone(),
@@ -302,9 +308,21 @@ impl<D: Driver> AsRawFd for Dispatcher<D> {
     }
 }
 
-/// Wakes tasks, after all locks were released: a waker may do anything.
+/// Wakes tasks, after all locks were released: a waker may do anything. One that panics must not keep the others from being
+/// woken, nor end the thread that runs the dispatcher.
 pub(crate) fn wake(wakes: &mut Vec<Waker>) {
-    wakes.drain(..).for_each(Waker::wake);
+    // The first becomes the last, which is popped first.
+    wakes.reverse();
+    while !wakes.is_empty() {
+        let woken = panic::catch_unwind(AssertUnwindSafe(|| {
+            while let Some(waker) = wakes.pop() {
+                waker.wake();
+            }
+        }));
+        if woken.is_err() {
+            log::error!("dispatcher: a waker has panicked");
+        }
+    }
 }
 
 impl<D: Driver> Inner<D> {
@@ -312,8 +330,17 @@ impl<D: Driver> Inner<D> {
         &self.sleeper
     }
 
+    /// Why nothing is complete any more: the CQ failed, or this is a child of fork(2).
     pub(crate) fn failure(&self) -> Option<Error> {
+        if self.sleeper.is_forked() {
+            return Some(FORKED);
+        }
         self.failure.get().cloned()
+    }
+
+    /// Fails as [`failure`](Self::failure) says.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.failure().map_or(Ok(()), Err)
     }
 
     /// Reserves entries of the CQ for a queue, and calls `create` with it. So the CQ can't overrun.
@@ -322,14 +349,28 @@ impl<D: Driver> Inner<D> {
         create: impl FnOnce(&OwnedCq<D>) -> Result<R>,
         entries: impl FnOnce(&R) -> u32,
     ) -> Result<(R, u32, RouteId)> {
-        if let Some(error) = self.failure() {
-            return Err(error);
-        }
+        self.check()?;
+        let mut wakes = Vec::new();
         let mut poller = lock(&self.poller);
-        self.forget_ended(&mut poller);
-        let created = create(&poller.cq)?;
-        let entries = entries(&created);
-        if poller.reserved.saturating_add(entries) > self.cqe {
+        let added = create(&poller.cq).and_then(|created| {
+            let entries = entries(&created);
+            self.reserve(&mut poller, entries, &mut wakes).map(|route| (created, entries, route))
+        });
+        drop(poller);
+        wake(&mut wakes);
+        added
+    }
+
+    /// Reserves entries of the CQ, and a number.
+    fn reserve(&self, poller: &mut Poller<D>, entries: u32, wakes: &mut Vec<Waker>) -> Result<RouteId> {
+        let lacks = |poller: &Poller<D>| poller.reserved.saturating_add(entries) > self.cqe;
+        // Queues that ended give their entries back when the CQ was polled empty.
+        while lacks(poller) && self.has_chores.load(Ordering::Relaxed) {
+            if self.poll_locked(poller, wakes)? == 0 {
+                break;
+            }
+        }
+        if lacks(poller) {
             let reason = format!(
                 "the dispatcher's CQ has {} entries, of which {} are reserved; the queue needs {entries}",
                 self.cqe, poller.reserved
@@ -351,7 +392,7 @@ impl<D: Driver> Inner<D> {
         if let Some(route) = poller.routes.get_mut(index) {
             *route = Route::Qp(Weak::new());
         }
-        Ok((created, entries, RouteId(id)))
+        Ok(RouteId(id))
     }
 
     pub(crate) fn set_qp(&self, route: RouteId, qp: &Arc<QpInner<D>>, has_srq: bool) {
@@ -362,6 +403,11 @@ impl<D: Driver> Inner<D> {
         if let Some(entry) = poller.routes.get_mut(route.0 as usize) {
             *entry = Route::Qp(Arc::downgrade(qp));
         }
+        drop(poller);
+        // Either `fail` finds the route, or this finds the failure.
+        if let Some(error) = self.failure() {
+            qp.fail(&error, &mut Vec::new());
+        }
     }
 
     pub(crate) fn set_srq(&self, route: RouteId, srq: &Arc<SrqInner<D>>) {
@@ -370,13 +416,53 @@ impl<D: Driver> Inner<D> {
         }
     }
 
-    /// A queue ended. It may end during a poll, so the next poll removes it.
-    pub(crate) fn queue_ended(&self, ended: Ended) {
-        lock(&self.ended).push(ended);
+    /// Adds work for the next poll. A sleep ends soon then, although there is no event.
+    fn add_chore(&self, add: impl FnOnce(&mut Inbox<D>)) {
+        let mut inbox = lock(&self.inbox);
+        add(&mut inbox);
+        self.has_chores.store(true, Ordering::Relaxed);
+        self.sleeper.set_restless(true);
     }
 
-    fn forget_ended(&self, poller: &mut Poller<D>) {
-        for Ended { route, qp_num, entries } in lock(&self.ended).drain(..) {
+    /// A queue ended. It may end during a poll, so the next poll removes it.
+    pub(crate) fn queue_ended(&self, ended: Ended<D>) {
+        if self.failure().is_some() {
+            return;
+        }
+        let lingers = ended.linger.is_some();
+        self.add_chore(|inbox| inbox.ended.push(ended));
+        if lingers {
+            self.sleeper.kick();
+        }
+    }
+
+    /// A receive queue is empty because its pool is: it is refilled later.
+    pub(crate) fn starved(&self, route: RouteId) {
+        if self.failure().is_none() {
+            self.add_chore(|inbox| inbox.starved.push(route));
+            self.sleeper.kick();
+        }
+    }
+
+    /// Waits until the completions that are in the CQ now were passed on. `begun` is the state of the wait.
+    pub(crate) fn poll_dry(&self, begun: &mut Option<Arc<AtomicBool>>, waker: &Waker) -> Poll<()> {
+        if self.failure().is_some() {
+            return Poll::Ready(());
+        }
+        let done = begun.get_or_insert_default();
+        if done.load(Ordering::Acquire) {
+            return Poll::Ready(());
+        }
+        self.add_chore(|inbox| inbox.dry.push(Dry::new(done.clone(), waker.clone())));
+        self.sleeper.kick();
+        Poll::Pending
+    }
+
+    /// Frees the numbers of queues that have no more completions.
+    fn forget(&self, poller: &mut Poller<D>, ended: Vec<Ended<D>>) {
+        for Ended { route, qp_num, entries, linger } in ended {
+            // The QP is destroyed here, if it lingered.
+            drop(linger);
             poller.reserved -= entries;
             if let Some(entry) = poller.routes.get_mut(route.0 as usize) {
                 *entry = Route::Free;
@@ -392,6 +478,9 @@ impl<D: Driver> Inner<D> {
 
     /// Polls once. The caller wakes the tasks.
     pub(crate) fn poll(&self, wakes: &mut Vec<Waker>) -> Result<usize> {
+        if self.sleeper.is_forked() {
+            return Err(FORKED);
+        }
         self.sleeper.timers().fire(|| self.sleeper.now(), wakes);
         if self.failure.get().is_some() {
             return Ok(0);
@@ -403,27 +492,45 @@ impl<D: Driver> Inner<D> {
     }
 
     fn poll_locked(&self, poller: &mut Poller<D>, wakes: &mut Vec<Waker>) -> Result<usize> {
-        self.forget_ended(poller);
-        let Poller { cq, routes, by_number, completed, unfilled, .. } = poller;
+        let has_chores = self.has_chores.load(Ordering::Relaxed);
+        if has_chores {
+            poller.chores.begin(&mut lock(&self.inbox), || self.sleeper.now());
+        }
+        let Poller { cq, routes, by_number, completed, .. } = &mut *poller;
         // The values are passed on after the poll: what happens to them may post, or destroy a queue.
         let n = cq.poll_each(BATCH, |done| completed.push(done.complete()))?;
         for completed in completed.drain(..) {
-            dispatch(routes, by_number, completed, wakes, unfilled);
+            if let Some(starved) = dispatch(routes, by_number, completed, wakes) {
+                self.add_chore(|inbox| inbox.starved.push(starved));
+            }
         }
-        if !unfilled.is_empty() {
-            unfilled.retain(|id| match routes.get(id.0 as usize) {
-                Some(Route::Qp(qp)) => qp.upgrade().is_some_and(|qp| qp.refill()),
-                Some(Route::Srq(srq)) => srq.upgrade().is_some_and(|srq| srq.refill()),
-                _ => false,
-            });
-            unfilled.dedup();
-            self.sleeper.set_unfilled(!unfilled.is_empty());
+        if has_chores {
+            self.do_chores(poller, n, wakes);
         }
         Ok(n)
     }
 
+    #[cold]
+    fn do_chores(&self, poller: &mut Poller<D>, n: usize, wakes: &mut Vec<Waker>) {
+        let ended = poller.chores.finish(n, n < BATCH, wakes);
+        self.forget(poller, ended);
+        let Poller { routes, chores, .. } = &mut *poller;
+        chores.starved.retain(|id| match routes.get(id.0 as usize) {
+            Some(Route::Qp(qp)) => qp.upgrade().is_some_and(|qp| qp.refill()),
+            Some(Route::Srq(srq)) => srq.upgrade().is_some_and(|srq| srq.refill()),
+            _ => false,
+        });
+        let inbox = lock(&self.inbox);
+        let has_more = !poller.chores.is_done(&inbox);
+        self.has_chores.store(has_more, Ordering::Relaxed);
+        self.sleeper.set_restless(has_more);
+    }
+
     /// Arms the CQ and polls it once more. Returns whether there was nothing, so that the dispatcher may sleep.
     pub(crate) fn arm(&self, wakes: &mut Vec<Waker>) -> Result<bool> {
+        if self.sleeper.is_forked() {
+            return Err(FORKED);
+        }
         if self.failure.get().is_none() {
             let mut poller = lock(&self.poller);
             let armed = poller.cq.req_notify(false);
@@ -440,6 +547,9 @@ impl<D: Driver> Inner<D> {
 
     /// Sleeps until a descriptor is readable, at most for this time, and reads them.
     pub(crate) fn read_descriptors(&self, limit: Option<Duration>, wakes: &mut Vec<Waker>) -> Result<()> {
+        if self.sleeper.is_forked() {
+            return Err(FORKED);
+        }
         let readable = self.sleeper.wait(limit, wakes)?;
         if readable.channel {
             self.read_channel(wakes);
@@ -478,6 +588,11 @@ impl<D: Driver> Inner<D> {
         for qp in self.qps() {
             qp.fail(error, wakes);
         }
+        let mut poller = lock(&self.poller);
+        poller.chores.begin(&mut lock(&self.inbox), || Duration::ZERO);
+        let ended = poller.chores.give_up(wakes);
+        self.forget(&mut poller, ended);
+        self.sleeper.set_restless(false);
     }
 
     pub(crate) fn qps(&self) -> Vec<Arc<QpInner<D>>> {
@@ -490,15 +605,14 @@ impl<D: Driver> Inner<D> {
     }
 }
 
-/// Passes a completion to its queue.
+/// Passes a completion to its queue. Returns a receive queue that is empty because its pool is.
 #[inline]
 fn dispatch<D: Driver>(
     routes: &[Route<D>],
     by_number: &HashMap<u32, Weak<QpInner<D>>>,
     completed: Completed<D>,
     wakes: &mut Vec<Waker>,
-    unfilled: &mut Vec<RouteId>,
-) {
+) -> Option<RouteId> {
     let (wr_id, qp_num) = (completed.wc.wr_id, completed.wc.qp_num);
     let index = wr_id >> ROUTE_SHIFT;
     let id = RouteId(index as u32);
@@ -506,13 +620,13 @@ fn dispatch<D: Driver>(
         Some(Route::Qp(qp)) => {
             // A QP with this number may have ended, and still be alive in the kernel because its control is in use: then the
             // entry is that of another QP.
-            let Some(qp) = qp.upgrade().filter(|qp| qp.qp_num() == qp_num) else { return };
+            let qp = qp.upgrade().filter(|qp| qp.qp_num() == qp_num)?;
             if wr_id & PART != 0 {
                 qp.part_failed(wr_id & KEY_MASK, &completed.wc, wakes);
             } else if wr_id & RECEIVE == 0 {
                 qp.sent(wr_id & KEY_MASK, completed, wakes);
             } else if qp.received(completed, wakes) {
-                unfilled.push(id);
+                return Some(id);
             }
         }
         Some(Route::Srq(srq)) => {
@@ -522,9 +636,37 @@ fn dispatch<D: Driver>(
             if let Some(srq) = srq.upgrade()
                 && srq.taken()
             {
-                unfilled.push(id);
+                return Some(id);
             }
         }
         Some(Route::Free) | None => {}
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::AtomicU32;
+    use std::task::Wake;
+
+    /// Records the order of the wakes; those with an odd number panic.
+    struct Task(u32, Arc<Mutex<Vec<u32>>>);
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {
+            lock(&self.1).push(self.0);
+            assert!(self.0.is_multiple_of(2), "a test of wakers that panic");
+        }
+    }
+
+    #[test]
+    fn a_waker_that_panics_does_not_keep_others_from_being_woken() {
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let next = AtomicU32::new(0);
+        let task = || Waker::from(Arc::new(Task(next.fetch_add(1, Ordering::Relaxed), order.clone())));
+        let mut wakes: Vec<_> = core::iter::repeat_with(task).take(5).collect();
+        wake(&mut wakes);
+        assert_eq!((&**lock(&order), wakes.len()), (&[0, 1, 2, 3, 4][..], 0));
     }
 }

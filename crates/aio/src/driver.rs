@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Running a dispatcher: by a thread that waits for its own future, or by a thread of its own.
 
-use crate::dispatcher::{Dispatcher, Inner, wake};
+use crate::dispatcher::{Dispatcher, FORKED, Inner, wake};
 use crate::error::{Error, Result};
 use crate::sleeper::Sleeper;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
@@ -118,6 +118,20 @@ impl Wake for ThreadWaker {
     }
 }
 
+/// A thread that may wait to lead, until this is dropped.
+struct Follower<'a> {
+    sleeper: &'a Sleeper,
+    waker: &'a Waker,
+}
+
+impl Drop for Follower<'_> {
+    fn drop(&mut self) {
+        if !self.sleeper.is_forked() {
+            self.sleeper.leadership().leave(self.waker);
+        }
+    }
+}
+
 impl<D: Driver> Dispatcher<D> {
     /// Waits for a future, and runs the dispatcher meanwhile: the completions arrive in this thread. If another thread runs it
     /// already, this one only waits.
@@ -131,13 +145,20 @@ impl<D: Driver> Dispatcher<D> {
         });
         let waker = Waker::from(state.clone());
         let mut cx = Context::from_waker(&waker);
+        // After the future is ready, or has panicked.
+        let _leave = Follower { sleeper: inner.sleeper(), waker: &waker };
         loop {
             if state.woken.swap(false, Ordering::Acquire)
                 && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
             {
                 return output;
             }
-            if let Some(lead) = inner.sleeper().leadership().try_lead(&waker) {
+            if inner.sleeper().is_forked() {
+                // The dispatcher is the parent's. Its futures are ready, and this one waits for something else.
+                if !state.woken.load(Ordering::Acquire) {
+                    thread::park();
+                }
+            } else if let Some(lead) = inner.sleeper().leadership().try_lead(&waker) {
                 let woken = || state.woken.load(Ordering::Acquire);
                 if let Err(error) = inner.run_until(&woken) {
                     // All operations have ended with this error. The next round runs the timers only.
@@ -155,13 +176,14 @@ impl<D: Driver> Dispatcher<D> {
     /// # Errors
     /// There are too many threads.
     pub fn spawn(&self) -> Result<DriverThread> {
+        self.inner.check()?;
         let stop = Arc::new(Stop::default());
         let dispatcher = self.clone();
         let wanted = stop.clone();
         let thread = thread::Builder::new()
             .name("uverbs-aio".into())
             .spawn(move || dispatcher.block_on(wanted.wait()))?;
-        Ok(DriverThread { stop, thread: Some(thread) })
+        Ok(DriverThread { stop, thread: Some(thread), sleeper: self.inner.sleeper().clone() })
     }
 }
 
@@ -196,11 +218,12 @@ impl Stop {
 }
 
 /// The thread that runs a dispatcher; see [`Dispatcher::spawn`]. Dropping this stops and joins it. Operations that are in flight
-/// then wait until the dispatcher is run again.
+/// then wait until the dispatcher is run again. In a child of fork(2), which does not have the thread, a drop has no effect.
 #[derive(Debug)]
 pub struct DriverThread {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
+    sleeper: Arc<Sleeper>,
 }
 
 impl DriverThread {
@@ -213,6 +236,11 @@ impl DriverThread {
     }
 
     fn end(&mut self) -> Result<()> {
+        if self.sleeper.is_forked() {
+            // It can be neither joined nor detached.
+            core::mem::forget(self.thread.take());
+            return Err(FORKED);
+        }
         self.stop.stop();
         let panicked = |_| Error::from(std::io::Error::other("the dispatcher's thread has panicked"));
         self.thread.take().map_or(Ok(()), |thread| thread.join().map_err(panicked))
@@ -221,7 +249,9 @@ impl DriverThread {
 
 impl Drop for DriverThread {
     fn drop(&mut self) {
-        if let Err(error) = self.end() {
+        if let Err(error) = self.end()
+            && !self.sleeper.is_forked()
+        {
             log::error!("{error}");
         }
     }

@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 use uverbs::attr::EventType;
 use uverbs::{AsyncEvents, Context, Driver, Errno, Event, EventSource};
+use uverbs_core::kernel::Process;
 
 /// Events that a stream keeps for a task that does not read them. The oldest are dropped.
 const KEPT: usize = 256;
@@ -55,6 +56,11 @@ impl<D: Driver> Hub<D> {
         let mut members = lock(&self.members);
         members.dispatchers.retain(|other| other.strong_count() > 0);
         members.dispatchers.push(Arc::downgrade(dispatcher));
+        let ended = members.ended;
+        drop(members);
+        if ended {
+            dispatcher.removed(&mut Vec::new());
+        }
     }
 
     pub(crate) fn subscribe(self: &Arc<Self>) -> Events<D> {
@@ -62,7 +68,7 @@ impl<D: Driver> Hub<D> {
         let queue = Arc::new(Mutex::new(Queue { ended: members.ended, ..Queue::default() }));
         members.streams.retain(|other| other.strong_count() > 0);
         members.streams.push(Arc::downgrade(&queue));
-        Events { queue, _hub: self.clone() }
+        Events { queue, _hub: self.clone(), home: Process::register() }
     }
 
     /// Reads what there is, and passes it on.
@@ -127,10 +133,11 @@ impl<D: Driver> Hub<D> {
 
 /// A stream of asynchronous events; see [`Dispatcher::events`](crate::Dispatcher::events).
 ///
-/// It ends after the event `DEVICE_FATAL`. It keeps up to 256 events for a task that does not read them.
+/// It ends after the event `DEVICE_FATAL`, and at once in a child of fork(2). It keeps up to 256 events for a task that does not read them.
 pub struct Events<D: Driver> {
     queue: Arc<Mutex<Queue>>,
     _hub: Arc<Hub<D>>,
+    home: Process,
 }
 
 impl<D: Driver> fmt::Debug for Events<D> {
@@ -150,6 +157,9 @@ impl<D: Driver> Stream for Events<D> {
     type Item = Event;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Option<Event>> {
+        if !self.home.is_current() {
+            return Poll::Ready(None);
+        }
         let mut queue = lock(&self.queue);
         if let Some(event) = queue.events.pop_front() {
             return Poll::Ready(Some(event));

@@ -36,6 +36,15 @@ impl Leadership {
         state.taken = true;
         Some(Lead { leadership: self })
     }
+
+    /// The task does not wait to lead any more.
+    pub(crate) fn leave(&self, waker: &Waker) {
+        let mut state = lock(&self.state);
+        let at = state.followers.iter().position(|follower| follower.will_wake(waker));
+        let left = at.map(|at| state.followers.swap_remove(at));
+        drop(state);
+        drop(left);
+    }
 }
 
 /// The right to run the dispatcher, until it is dropped.
@@ -51,6 +60,35 @@ impl Drop for Lead<'_> {
         let followers = core::mem::take(&mut state.followers);
         drop(state);
         followers.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::task::Wake;
+
+    struct Nothing;
+
+    impl Wake for Nothing {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    /// A thread that leads for ever must not collect the wakers of those that waited meanwhile.
+    #[test]
+    fn a_follower_that_leaves_is_forgotten() {
+        let leadership = Leadership::new();
+        let lead = leadership.try_lead(Waker::noop()).expect("the first leads");
+        for _ in 0..3 {
+            let task = Arc::new(Nothing);
+            let waker = Waker::from(task.clone());
+            assert!(leadership.try_lead(&waker).is_none() && leadership.try_lead(&waker).is_none());
+            leadership.leave(&waker);
+            drop(waker);
+            assert_eq!(Arc::strong_count(&task), 1, "its waker is kept");
+        }
+        drop(lead);
     }
 }
 

@@ -29,6 +29,8 @@
 //! - **A full queue is no error**: operations wait for an entry in the order in which they came. A CQ can't overrun, because
 //!   its entries are reserved for the queues.
 //! - **Errors give the buffer back** ([`Failed::returned`]), except where the device may still use it.
+//! - **fork(2)**: in a child the futures of the parent's dispatcher end with [`PollError::Forked`](uverbs::PollError::Forked). No
+//!   call waits for a thread that the child does not have, and none changes what is the parent's.
 //! - **Ends**: [`Qp::shutdown`] waits for what is in flight, and flushes the receives; [`Qp::abort`] flushes everything. If the
 //!   device is removed, all operations end with [`Error::DeviceRemoved`].
 //!
@@ -46,6 +48,8 @@
 #[cfg(not(loom))]
 mod batch;
 #[cfg(not(loom))]
+mod chores;
+#[cfg(not(loom))]
 mod connect;
 #[cfg(not(loom))]
 mod dispatcher;
@@ -57,6 +61,7 @@ mod error;
 mod events;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
 mod kick;
+#[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
 mod lead;
 #[cfg(not(loom))]
 mod op;

@@ -4,7 +4,7 @@
 //! A future has its buffer until it is polled first and the queue has a free entry. Then the queue has the buffer until the
 //! work request is complete. If the future is dropped in between, the completion returns the buffer to its pool.
 
-use crate::dispatcher::wake;
+use crate::dispatcher::{FORKED, wake};
 use crate::error::{Error, Failed, Result};
 use crate::qp::{Qp, QpInner};
 use crate::sync::lock;
@@ -220,6 +220,13 @@ impl<D: Driver, P: Payload<D>> Future for Op<D, P> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { qp, request, flags, state } = self.get_mut();
+        if qp.is_forked() {
+            let returned = match core::mem::replace(state, State::Finished) {
+                State::New { payload, .. } => Some(payload.unposted()),
+                _ => None,
+            };
+            return Poll::Ready(Err(Failed { error: FORKED, returned }));
+        }
         let mut guard = lock(&qp.sends);
         let sends = &mut *guard;
         if let State::Posted(key) = *state {
@@ -280,6 +287,9 @@ impl<D: Driver, P: Payload<D>> Future for Op<D, P> {
 
 impl<D: Driver, P: Payload<D>> Drop for Op<D, P> {
     fn drop(&mut self) {
+        if self.qp.is_forked() {
+            return;
+        }
         let mut wakes = Vec::new();
         match &mut self.state {
             State::New { ticket, .. } if ticket.is_waiting() => {

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queue pairs whose operations are futures.
 
-use crate::dispatcher::{Dispatcher, Ended, Inner, RouteId, wake};
+use crate::chores::{Ended, LAST_WQE_LIMIT, Linger};
+use crate::dispatcher::{Dispatcher, Inner, RouteId, wake};
 use crate::error::{Error, Result};
 use crate::recv::{Receives, Recv};
 use crate::slots::Slots;
 use crate::srq::Srq;
 use crate::sync::{Mutex, lock};
+use crate::timers::Sleep;
 use crate::turnstile::{Ticket, Turnstile};
 use core::fmt;
+use core::future::Future;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -49,6 +53,8 @@ pub(crate) struct QpInner<D: Driver> {
     /// The first error of a completion: those after it are flushed only.
     fault: OnceLock<Error>,
     srq: Option<Srq<D>>,
+    /// With an SRQ: it takes no more receives, and those that it took were passed on.
+    flushed: AtomicBool,
 }
 
 impl<D: Driver> fmt::Debug for QpInner<D> {
@@ -61,11 +67,19 @@ impl<D: Driver> Drop for QpInner<D> {
     fn drop(&mut self) {
         // The parts of the kernel object first, so that its entry is free only when it has no more completions.
         let sends = self.sends.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        drop(sends.queue.take());
+        let queue = sends.queue.take();
         let receives = self.receives.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         receives.drop_queue();
-        let (route, entries) = (self.route, self.entries);
-        self.dispatcher.queue_ended(Ended { route, qp_num: Some(self.qp_num()), entries });
+        if self.dispatcher.sleeper().is_forked() {
+            return;
+        }
+        let (route, entries, qp_num) = (self.route, self.entries, Some(self.control.qp_num()));
+        let lingers = self.srq.is_some() && !self.flushed.load(Ordering::Relaxed) && self.stop();
+        let linger = lingers.then(|| {
+            let until = self.dispatcher.sleeper().now() + LAST_WQE_LIMIT;
+            Linger { control: self.control.clone(), _queue: queue, until }
+        });
+        self.dispatcher.queue_ended(Ended { route, qp_num, entries, linger });
     }
 }
 
@@ -166,6 +180,7 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
             depth: depths.0,
             fault: OnceLock::new(),
             srq: srq.cloned(),
+            flushed: AtomicBool::new(false),
         });
         inner.set_qp(route, &qp, srq.is_some());
         Ok(Qp { inner: qp })
@@ -224,7 +239,9 @@ impl<D: Driver> Qp<D> {
 
     /// Posts the receives, after the QP was moved to INIT in another way.
     pub fn post_receives(&self) {
-        lock(&self.inner.receives).refill();
+        if self.inner.refill() {
+            self.inner.starved();
+        }
     }
 
     /// This side's endpoint for the exchange; see [`QpControl::endpoint`].
@@ -372,8 +389,27 @@ impl<D: Driver> QpInner<D> {
         lock(&self.receives).refill()
     }
 
+    /// The receive queue is empty because its pool is.
+    #[cold]
+    pub(crate) fn starved(&self) {
+        self.dispatcher.starved(self.route);
+    }
+
     fn try_recv(&self) -> Option<crate::Message<D>> {
-        lock(&self.receives).take_first()
+        if self.is_forked() {
+            return None;
+        }
+        let (message, starved) = lock(&self.receives).take_first();
+        if starved {
+            self.starved();
+        }
+        message
+    }
+
+    /// Whether this is a child of fork(2), and the QP its parent's.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.dispatcher.sleeper().is_forked()
     }
 
     /// The QP had an asynchronous event.
@@ -383,7 +419,7 @@ impl<D: Driver> QpInner<D> {
             lock(&self.receives).end(Error::QpEvent(event_type), wakes);
         }
         if event_type == EventType::QP_LAST_WQE_REACHED {
-            lock(&self.receives).last_taken(wakes);
+            lock(&self.receives).wake_flushing(wakes);
         }
     }
 
@@ -400,6 +436,9 @@ impl<D: Driver> QpInner<D> {
 
     /// No more operations begin.
     fn close(&self) {
+        if self.is_forked() {
+            return;
+        }
         let mut wakes = Vec::new();
         let mut sends = lock(&self.sends);
         sends.closed.get_or_insert(Error::Closed);
@@ -411,6 +450,9 @@ impl<D: Driver> QpInner<D> {
 
     /// Waits until no send is in flight.
     fn poll_drained(&self, waker: &Waker) -> Poll<()> {
+        if self.is_forked() {
+            return Poll::Ready(());
+        }
         let mut sends = lock(&self.sends);
         if sends.free == self.depth || self.failure().is_some() {
             return Poll::Ready(());
@@ -421,21 +463,50 @@ impl<D: Driver> QpInner<D> {
         Poll::Pending
     }
 
+    /// Moves a QP with an SRQ to ERR. Returns whether it may have taken receives.
+    fn stop(&self) -> bool {
+        let took = |state| state != QpState::RESET && state != QpState::INIT;
+        self.control.state().is_ok_and(took) && self.control.modify_state(QpState::ERR).is_ok()
+    }
+
     /// Moves the QP to ERR, and waits until its receives are flushed.
     async fn flush(&self) -> Result<()> {
-        if let Some(error) = self.failure() {
-            return Err(error);
-        }
-        // A QP that was never connected has nothing that the device would flush.
-        let state = self.control.state()?;
-        if state == QpState::RESET {
+        self.dispatcher.check()?;
+        if self.srq.is_some() {
+            self.leave_srq().await?;
+        } else if self.control.state()? != QpState::RESET {
+            self.control.modify_state(QpState::ERR)?;
+        } else {
+            // Nothing was posted that the device would flush.
             return Ok(());
         }
-        self.control.modify_state(QpState::ERR)?;
         let mut wakes = Vec::new();
         core::future::poll_fn(|cx| lock(&self.receives).poll_flushed(cx.waker(), &mut wakes)).await;
         wake(&mut wakes);
-        self.failure().map_or(Ok(()), Err)
+        self.dispatcher.check()
+    }
+
+    /// Moves the QP to ERR, and waits until the receives that it took from its SRQ were passed on.
+    async fn leave_srq(&self) -> Result<()> {
+        let state = self.control.state()?;
+        if state != QpState::RESET && state != QpState::INIT {
+            self.control.modify_state(QpState::ERR)?;
+            let mut limit = core::pin::pin!(Sleep::new(self.dispatcher.sleeper().clone(), LAST_WQE_LIMIT));
+            core::future::poll_fn(|cx| {
+                // The event wakes this task. It is not raised by rxe in old kernels.
+                let quiet = self.failure().is_some() || self.control.has_last_wqe();
+                if quiet || limit.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(());
+                }
+                lock(&self.receives).wait_flushed(cx.waker());
+                if self.control.has_last_wqe() { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            let mut begun = None;
+            core::future::poll_fn(|cx| self.dispatcher.poll_dry(&mut begun, cx.waker())).await;
+        }
+        self.flushed.store(true, Ordering::Relaxed);
+        Ok(())
     }
 }
 

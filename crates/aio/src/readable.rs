@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Waiting for other descriptors, such as that of a connection manager: the dispatcher watches them, too.
 
-use crate::dispatcher::Dispatcher;
+use crate::dispatcher::{Dispatcher, FORKED};
 use crate::error::Result;
 use crate::sleeper::Sleeper;
 use core::future::Future;
@@ -24,7 +24,8 @@ pub struct Readable<F: AsFd> {
 impl<F: AsFd> Unpin for Readable<F> {}
 
 impl<D: Driver> Dispatcher<D> {
-    /// Waits until the descriptor is readable, or has an error. One future at a time waits for a descriptor.
+    /// Waits until the descriptor is readable, or has an error. One future at a time waits for a descriptor: an
+    /// earlier one ends.
     pub fn readable<F: AsFd>(&self, fd: F) -> Readable<F> {
         Readable { sleeper: self.inner.sleeper().clone(), fd, number: None }
     }
@@ -35,6 +36,9 @@ impl<F: AsFd> Future for Readable<F> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
+        if this.sleeper.is_forked() {
+            return Poll::Ready(Err(FORKED));
+        }
         match this.number {
             // epoll(7) reports it to a sleep that has begun already.
             None => this.number = Some(this.sleeper.watch_for_task(this.fd.as_fd(), cx.waker())?),

@@ -5,7 +5,7 @@
 //! when messages are taken. At most as many buffers as the queue's depth are posted or wait for a task, so a task that does not
 //! receive stops its peer (receiver not ready), and not others that share its pool.
 
-use crate::dispatcher::{RouteId, wake};
+use crate::dispatcher::{FORKED, RouteId, wake};
 use crate::error::{Error, Result};
 use crate::qp::QpInner;
 use crate::sync::lock;
@@ -80,8 +80,6 @@ pub(crate) struct Receives<D: Driver> {
     /// Why no more messages arrive.
     ended: Option<Error>,
     closed: bool,
-    /// With an SRQ: the device takes no more receives for this QP.
-    is_last_taken: bool,
     flushing: Vec<Waker>,
 }
 
@@ -102,7 +100,6 @@ impl<D: Driver> Receives<D> {
             turnstile: Turnstile::default(),
             ended: None,
             closed: false,
-            is_last_taken: false,
             flushing: Vec::new(),
         }
     }
@@ -173,14 +170,14 @@ impl<D: Driver> Receives<D> {
         u32::try_from(self.messages.len()).unwrap_or(u32::MAX)
     }
 
-    pub(crate) fn take_first(&mut self) -> Option<Message<D>> {
+    /// The first message, and whether the queue is empty because its pool is.
+    pub(crate) fn take_first(&mut self) -> (Option<Message<D>>, bool) {
         // Those that wait come first.
         if !self.turnstile.is_empty() {
-            return None;
+            return (None, false);
         }
         let message = self.messages.pop_front();
-        self.refill();
-        message
+        (message, self.refill())
     }
 
     /// No more messages arrive. The first reason counts.
@@ -194,7 +191,6 @@ impl<D: Driver> Receives<D> {
     /// As [`end`](Self::end), and the receives that are posted are not flushed either.
     pub(crate) fn fail(&mut self, error: Error, wakes: &mut Vec<Waker>) {
         self.posted = 0;
-        self.is_last_taken = true;
         self.ended = Some(error);
         self.turnstile.wake_all(wakes);
         wakes.append(&mut self.flushing);
@@ -206,24 +202,24 @@ impl<D: Driver> Receives<D> {
     }
 
     /// The event `QP_LAST_WQE_REACHED`.
-    pub(crate) fn last_taken(&mut self, wakes: &mut Vec<Waker>) {
-        self.is_last_taken = true;
+    pub(crate) fn wake_flushing(&mut self, wakes: &mut Vec<Waker>) {
         wakes.append(&mut self.flushing);
     }
 
-    /// After the move to ERR: waits until no receive of the QP is in flight.
-    pub(crate) fn poll_flushed(&mut self, waker: &Waker, wakes: &mut Vec<Waker>) -> Poll<()> {
-        let flushed = match self.queue {
-            Some(_) => self.posted == 0,
-            None => self.is_last_taken,
-        };
-        if flushed {
-            self.end(Error::Closed, wakes);
-            return Poll::Ready(());
-        }
+    /// The task is woken by that event, or when the receives are flushed.
+    pub(crate) fn wait_flushed(&mut self, waker: &Waker) {
         if !self.flushing.iter().any(|other| other.will_wake(waker)) {
             self.flushing.push(waker.clone());
         }
+    }
+
+    /// After the move to ERR: waits until no receive of the QP is in flight. Those of an SRQ are not counted here.
+    pub(crate) fn poll_flushed(&mut self, waker: &Waker, wakes: &mut Vec<Waker>) -> Poll<()> {
+        if self.posted == 0 {
+            self.end(Error::Closed, wakes);
+            return Poll::Ready(());
+        }
+        self.wait_flushed(waker);
         Poll::Pending
     }
 }
@@ -252,12 +248,18 @@ impl<D: Driver> Future for Recv<D> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { qp, ticket } = &mut *self;
+        if qp.is_forked() {
+            return Poll::Ready(Err(FORKED));
+        }
         let mut receives = lock(&qp.receives);
         let available = receives.available();
         if receives.turnstile.pass(ticket, 1, available, cx.waker())
             && let Some(message) = receives.messages.pop_front()
         {
-            receives.refill();
+            if receives.refill() {
+                drop(receives);
+                qp.starved();
+            }
             return Poll::Ready(Ok(message));
         }
         if let Some(error) = receives.ended.clone().or_else(|| qp.failure()) {
@@ -267,14 +269,17 @@ impl<D: Driver> Future for Recv<D> {
             wake(&mut wakes);
             return Poll::Ready(Err(error));
         }
-        receives.refill();
+        if receives.refill() {
+            drop(receives);
+            qp.starved();
+        }
         Poll::Pending
     }
 }
 
 impl<D: Driver> Drop for Recv<D> {
     fn drop(&mut self) {
-        if self.ticket.is_waiting() {
+        if self.ticket.is_waiting() && !self.qp.is_forked() {
             let mut wakes = Vec::new();
             let mut receives = lock(&self.qp.receives);
             let available = receives.available();

@@ -11,8 +11,9 @@ use core::time::Duration;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
+use uverbs_core::kernel::Process;
 
 /// What the descriptors of the dispatcher's epoll instance are for.
 const KICK: u64 = 0;
@@ -21,8 +22,9 @@ const ASYNC_EVENTS: u64 = 2;
 /// Descriptors that tasks wait for have the numbers from here on.
 const FIRST_TASK: u64 = 16;
 
-/// How long a sleep lasts at most while a receive queue waits for a buffer of its pool, whose return is not reported.
-const REFILL_INTERVAL: Duration = Duration::from_millis(1);
+/// How long a sleep lasts at most while something is awaited that raises no event: the return of a buffer to a pool, or the end of
+/// a QP.
+const RESTLESS_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Event for EventFd {
     fn raise(&self) {
@@ -42,6 +44,8 @@ pub(crate) struct Readable {
 struct Tasks {
     next: u64,
     wakers: BTreeMap<u64, Waker>,
+    /// The wait to which the registration of a descriptor belongs.
+    owners: BTreeMap<RawFd, u64>,
 }
 
 #[derive(Debug)]
@@ -53,7 +57,8 @@ pub(crate) struct Sleeper {
     spin: Duration,
     epoll: Epoll,
     tasks: Mutex<Tasks>,
-    unfilled: AtomicBool,
+    restless: AtomicBool,
+    home: Process,
 }
 
 impl Sleeper {
@@ -68,29 +73,47 @@ impl Sleeper {
             clock,
             spin,
             epoll,
-            tasks: Mutex::new(Tasks { next: FIRST_TASK, wakers: BTreeMap::new() }),
-            unfilled: AtomicBool::new(false),
+            tasks: Mutex::new(Tasks { next: FIRST_TASK, ..Tasks::default() }),
+            restless: AtomicBool::new(false),
+            home: Process::register(),
         })
     }
 
-    /// Wakes the task once when the descriptor is readable. Returns the number of the wait.
+    /// Wakes the task once when the descriptor is readable. Returns the number of the wait. An earlier wait for the descriptor, whose
+    /// future may be forgotten, ends.
     pub(crate) fn watch_for_task(&self, fd: impl AsFd, waker: &Waker) -> Result<u64> {
         let mut tasks = lock(&self.tasks);
+        let raw = fd.as_fd().as_raw_fd();
         let number = tasks.next;
+        let mut event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, number);
+        match self.epoll.add(&fd, event) {
+            Err(nix::errno::Errno::EEXIST) => self.epoll.modify(&fd, &mut event)?,
+            added => added?,
+        }
         tasks.next += 1;
         tasks.wakers.insert(number, waker.clone());
-        let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, number);
-        if let Err(errno) = self.epoll.add(fd, event) {
-            tasks.wakers.remove(&number);
-            return Err(errno.into());
+        let earlier = tasks.owners.insert(raw, number).and_then(|earlier| tasks.wakers.remove(&earlier));
+        drop(tasks);
+        if let Some(earlier) = earlier {
+            earlier.wake();
         }
         Ok(number)
     }
 
     /// Ends a wait.
     pub(crate) fn unwatch_for_task(&self, fd: impl AsFd, number: u64) {
-        self.unwatch(fd);
-        lock(&self.tasks).wakers.remove(&number);
+        if self.is_forked() {
+            return;
+        }
+        let mut tasks = lock(&self.tasks);
+        let raw = fd.as_fd().as_raw_fd();
+        if tasks.owners.get(&raw) == Some(&number) {
+            tasks.owners.remove(&raw);
+            self.unwatch(fd);
+        }
+        let waker = tasks.wakers.remove(&number);
+        drop(tasks);
+        drop(waker);
     }
 
     /// Another task waits. Returns whether the descriptor is not yet readable.
@@ -137,7 +160,9 @@ impl Sleeper {
     /// Ends the sleep of the leader, if it sleeps.
     #[inline]
     pub(crate) fn kick(&self) {
-        self.kick.kick();
+        if !self.is_forked() {
+            self.kick.kick();
+        }
     }
 
     /// The leader will sleep, unless its next check finds something.
@@ -149,16 +174,23 @@ impl Sleeper {
         self.kick.cancel();
     }
 
-    /// Whether a receive queue waits for a buffer.
-    pub(crate) fn set_unfilled(&self, unfilled: bool) {
-        self.unfilled.store(unfilled, Ordering::Relaxed);
+    /// Whether the dispatcher waits for something that raises no event.
+    pub(crate) fn set_restless(&self, restless: bool) {
+        self.restless.store(restless, Ordering::Relaxed);
+    }
+
+    /// Whether this is a child of fork(2), where the descriptors are those of the parent. Its locks may be held by threads that the
+    /// child does not have.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.home.is_current()
     }
 
     /// How long a sleep may last.
     pub(crate) fn time_to_sleep(&self) -> Option<Duration> {
         let until_timer = self.timers.next().map(|at| at.saturating_sub(self.now()));
-        let until_buffer = self.unfilled.load(Ordering::Relaxed).then_some(REFILL_INTERVAL);
-        [until_timer, until_buffer].into_iter().flatten().min()
+        let restless = self.restless.load(Ordering::Relaxed).then_some(RESTLESS_INTERVAL);
+        [until_timer, restless].into_iter().flatten().min()
     }
 
     /// Waits for a descriptor, and wakes the tasks whose descriptors are readable.
@@ -187,8 +219,8 @@ impl Sleeper {
                     task => wakes.extend(lock(&self.tasks).wakers.remove(&task)),
                 }
             }
-            // More may be readable; those that were reported are reported again until they are read, except for tasks.
-            if n < events.len() || readable.channel {
+            // More may be readable. Only the channel and the asynchronous events are reported again, so this ends.
+            if n < events.len() {
                 break;
             }
             timeout = EpollTimeout::ZERO;
@@ -201,5 +233,69 @@ impl Sleeper {
 impl AsFd for Sleeper {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timers::Monotonic;
+    use core::sync::atomic::AtomicU32;
+    use std::os::fd::OwnedFd;
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn sleeper() -> Sleeper {
+        Sleeper::new(Arc::new(Monotonic::new()), Duration::ZERO).unwrap()
+    }
+
+    fn raised() -> EventFd {
+        EventFd::from_value_and_flags(1, EfdFlags::EFD_NONBLOCK).unwrap()
+    }
+
+    /// An executor that watches the dispatcher's descriptor by edges is not notified again of what a wait leaves.
+    #[test]
+    fn one_wait_takes_all_that_are_readable() {
+        let sleeper = sleeper();
+        let (channel, events) = (raised(), raised());
+        sleeper.watch_channel(&channel).unwrap();
+        sleeper.watch_async_events(&events).unwrap();
+        let fds: Vec<_> = (0..40).map(|_| raised()).collect();
+        for fd in &fds {
+            sleeper.watch_for_task(fd, Waker::noop()).unwrap();
+        }
+        let mut wakes = Vec::new();
+        let readable = sleeper.wait(Some(Duration::ZERO), &mut wakes).unwrap();
+        assert_eq!((wakes.len(), readable.channel, readable.async_events), (40, true, true));
+    }
+
+    /// The future of the first wait is forgotten, or dropped late.
+    #[test]
+    fn another_wait_for_a_descriptor_takes_over() {
+        let sleeper = sleeper();
+        let (first, second) = (Arc::new(Count::default()), Arc::new(Count::default()));
+        let fd = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK).unwrap();
+        let one = sleeper.watch_for_task(&fd, &first.clone().into()).unwrap();
+        let two = sleeper.watch_for_task(&fd, &second.clone().into()).unwrap();
+        assert_eq!(first.0.load(Ordering::Relaxed), 1, "the first ends");
+        sleeper.unwatch_for_task(&fd, one);
+        fd.write(1).unwrap();
+        let mut wakes = Vec::new();
+        sleeper.wait(Some(Duration::ZERO), &mut wakes).unwrap();
+        wakes.drain(..).for_each(Waker::wake);
+        assert_eq!(second.0.load(Ordering::Relaxed), 1);
+        sleeper.unwatch_for_task(&fd, two);
+        let again = sleeper.watch_for_task(&fd, Waker::noop()).unwrap();
+        sleeper.unwatch_for_task(&fd, again);
+        drop(OwnedFd::from(fd));
+        assert!(lock(&sleeper.tasks).wakers.is_empty() && lock(&sleeper.tasks).owners.is_empty());
     }
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shared receive queues that are refilled from a pool.
 
-use crate::dispatcher::{Dispatcher, Ended, Inner, RouteId};
+use crate::chores::Ended;
+use crate::dispatcher::{Dispatcher, Inner, RouteId};
 use crate::error::Result;
 use crate::sync::{Mutex, lock};
 use core::fmt;
@@ -62,7 +63,9 @@ impl<D: Driver> Dispatcher<D> {
         let dispatcher = self.inner.clone();
         let inner = Arc::new(SrqInner { state: Mutex::new(state), dispatcher, route, entries });
         self.inner.set_srq(route, &inner);
-        inner.refill();
+        if inner.refill() {
+            self.inner.starved(route);
+        }
         Ok(Srq { inner })
     }
 }
@@ -125,7 +128,10 @@ impl<D: Driver> Drop for SrqInner<D> {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         drop(state.queue.take());
+        if self.dispatcher.sleeper().is_forked() {
+            return;
+        }
         let (route, entries) = (self.route, self.entries);
-        self.dispatcher.queue_ended(Ended { route, qp_num: None, entries });
+        self.dispatcher.queue_ended(Ended { route, qp_num: None, entries, linger: None });
     }
 }

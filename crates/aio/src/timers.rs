@@ -105,7 +105,8 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.sleeper.now() >= self.at {
+        // In a child of fork(2) nothing would end the sleep.
+        if self.sleeper.now() >= self.at || self.sleeper.is_forked() {
             return Poll::Ready(());
         }
         let this = &mut *self;
@@ -119,7 +120,9 @@ impl Future for Sleep {
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        if let Some(number) = self.number {
+        if let Some(number) = self.number
+            && !self.sleeper.is_forked()
+        {
             self.sleeper.timers().cancel(self.at, number);
         }
     }

@@ -13,7 +13,7 @@ use uverbs::mlx5::Mlx5;
 use uverbs::owned::{Buf, Exposed, Pool};
 use uverbs::{ConnectAttr, Context, ProtectionDomain};
 use uverbs_aio::{Clock, Dispatcher, Qp, Result};
-use uverbs_hca::{Fabric, Hca};
+use uverbs_hca::{DeviceBuilder, Fabric, Hca};
 
 /// Buffers of a pool, and their bytes.
 pub(crate) const BUFS: u32 = 64;
@@ -112,8 +112,12 @@ impl Bed {
     }
 
     pub(crate) fn seeded(seed: u64) -> Self {
-        let fabric = Fabric::deterministic(seed);
-        let [a, b] = ["hca0", "hca1"].map(|name| End::new(fabric.device(name).build(), true));
+        Self::of(Fabric::deterministic(seed), |device| device)
+    }
+
+    /// With devices that are built in another way.
+    pub(crate) fn of(fabric: Fabric, build: impl Fn(DeviceBuilder) -> DeviceBuilder) -> Self {
+        let [a, b] = ["hca0", "hca1"].map(|name| End::new(build(fabric.device(name)).build(), true));
         connect(&a.qp, &b.qp);
         Self { a, b, fabric }
     }

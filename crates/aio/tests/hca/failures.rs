@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Peers that die, devices that are removed, events.
 
-use crate::bed::{BUFS, Bed, DEPTH, End, Task, join, poll_once};
+use crate::bed::{BUFS, Bed, DEPTH, End, Task, connect, join, poll_once};
 use uverbs::attr::EventType;
 use uverbs::{EventSource, WcStatus};
-use uverbs_aio::Error;
+use uverbs_aio::{Error, SleepLimit};
 
 fn status(error: &Error) -> Option<WcStatus> {
     match error {
@@ -64,6 +64,33 @@ fn a_removed_device_ends_the_operations_and_the_events() {
     assert_eq!(a.pool.available() as u32, BUFS - 1, "one is leaked");
 }
 
+/// A QP that is dropped after the removal, and the rest of the service.
+#[test]
+fn a_removed_device_can_be_dropped_in_any_order() {
+    for srq_first in [false, true] {
+        let bed = Bed::new();
+        let a = &bed.a;
+        let srq = a.dispatcher.srq(&a.pd, &a.incoming, 8).unwrap();
+        let qp = a.dispatcher.qp(&a.pd).depth(4, 0).srq(&srq).create().unwrap();
+        connect(&qp, &bed.b.dispatcher.qp(&bed.b.pd).create().unwrap());
+        let lingers = a.dispatcher.qp(&a.pd).depth(4, 0).srq(&srq).create().unwrap();
+        connect(&lingers, &bed.b.dispatcher.qp(&bed.b.pd).create().unwrap());
+        drop(lingers);
+        let mut abort = Box::pin(qp.abort());
+        assert!(poll_once(&mut abort).is_pending());
+        a.hca.unplug();
+        assert!(bed.run(&mut abort).is_err());
+        drop(abort);
+        if srq_first {
+            drop(srq);
+        }
+        drop(qp);
+        bed.step();
+        // Nothing is left to do, so the dispatcher sleeps without a limit.
+        assert_eq!(a.dispatcher.prepare_sleep().unwrap(), Some(SleepLimit(None)));
+    }
+}
+
 #[test]
 fn events_of_ports_are_a_stream() {
     let bed = Bed::new();
@@ -87,7 +114,7 @@ fn an_error_of_a_qp_with_an_srq_ends_its_receives_and_not_those_of_others() {
     let pair = || {
         let here = b.dispatcher.qp(&b.pd).depth(4, 0).srq(&srq).create().unwrap();
         let there = a.dispatcher.qp(&a.pd).depth(4, 4).pool(&a.incoming).create().unwrap();
-        crate::bed::connect(&here, &there);
+        connect(&here, &there);
         (here, there)
     };
     let ((bad, bad_peer), (good, good_peer)) = (pair(), pair());

@@ -4,7 +4,10 @@
 mod bed;
 mod cancel;
 mod failures;
+mod fork;
 mod queues;
+mod srq;
+mod starved;
 mod stream;
 mod threads;
 mod transfer;

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a dispatcher does besides passing completions on: it ends queues that were dropped, and refills receive queues whose pools
+//! were empty.
+//!
+//! A queue that was dropped keeps its number and its entries of the CQ until the CQ was polled empty, because its completions
+//! may still be there (rxe and siw do not remove them).
+//!
+//! A QP with an SRQ is also destroyed later. Only a completion says which receive of the SRQ the QP has taken, and the driver
+//! removes the completions of a QP that is destroyed. The receive would be lost, and the SRQ would become shorter. So the QP moves
+//! to ERR, the device reports that it takes no more receives (`LAST_WQE_REACHED`), and the CQ is polled empty.
+
+use crate::dispatcher::RouteId;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::Waker;
+use core::time::Duration;
+use std::sync::Arc;
+use uverbs::owned::OwnedSendQueue;
+use uverbs::qp::QpControl;
+use uverbs::{Driver, Rc};
+
+/// How long a QP with an SRQ waits for `LAST_WQE_REACHED`: rxe does not raise it in old kernels (6.1).
+pub(crate) const LAST_WQE_LIMIT: Duration = Duration::from_millis(500);
+
+/// A QP that is destroyed when this is dropped.
+pub(crate) struct Linger<D: Driver> {
+    pub(crate) control: QpControl<D>,
+    pub(crate) _queue: Option<OwnedSendQueue<D, Rc>>,
+    /// The end of the wait for the event, by the dispatcher's clock.
+    pub(crate) until: Duration,
+}
+
+/// A queue that ended: its number, and the entries of the CQ that were reserved for it.
+pub(crate) struct Ended<D: Driver> {
+    pub(crate) route: RouteId,
+    pub(crate) qp_num: Option<u32>,
+    pub(crate) entries: u32,
+    pub(crate) linger: Option<Linger<D>>,
+}
+
+/// A task that waits until the CQ was polled empty.
+#[derive(Debug)]
+pub(crate) struct Dry {
+    done: Arc<AtomicBool>,
+    waker: Waker,
+}
+
+impl Dry {
+    pub(crate) fn new(done: Arc<AtomicBool>, waker: Waker) -> Self {
+        Self { done, waker }
+    }
+}
+
+/// Work for the next poll, which any thread may add.
+pub(crate) struct Inbox<D: Driver> {
+    pub(crate) ended: Vec<Ended<D>>,
+    pub(crate) starved: Vec<RouteId>,
+    pub(crate) dry: Vec<Dry>,
+}
+
+impl<D: Driver> Inbox<D> {
+    pub(crate) fn new() -> Self {
+        Self { ended: Vec::new(), starved: Vec::new(), dry: Vec::new() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ended.is_empty() && self.starved.is_empty() && self.dry.is_empty()
+    }
+}
+
+/// Something that waits until the CQ was polled empty.
+struct Waiting<T> {
+    what: T,
+    /// The count of completions at the begin of the wait. `None` while a QP still waits for its event.
+    since: Option<u64>,
+}
+
+/// The work that a dispatcher has begun.
+pub(crate) struct Chores<D: Driver> {
+    ending: Vec<Waiting<Ended<D>>>,
+    dry: Vec<Waiting<Dry>>,
+    /// Receive queues that are empty because their pools are.
+    pub(crate) starved: Vec<RouteId>,
+    /// Completions that were polled while there was something to do.
+    total: u64,
+    /// Entries of the CQ.
+    cqe: u32,
+}
+
+impl<D: Driver> Chores<D> {
+    pub(crate) fn new(cqe: u32) -> Self {
+        Self { ending: Vec::new(), dry: Vec::new(), starved: Vec::new(), total: 0, cqe }
+    }
+
+    /// Before a poll.
+    pub(crate) fn begin(&mut self, inbox: &mut Inbox<D>, now: impl FnOnce() -> Duration) {
+        self.ending.extend(inbox.ended.drain(..).map(|what| Waiting { what, since: None }));
+        self.dry.extend(inbox.dry.drain(..).map(|what| Waiting { what, since: Some(self.total) }));
+        for id in inbox.starved.drain(..) {
+            if !self.starved.contains(&id) {
+                self.starved.push(id);
+            }
+        }
+        if self.ending.iter().any(|ending| ending.since.is_none()) {
+            let now = now();
+            for Waiting { what, since } in self.ending.iter_mut().filter(|ending| ending.since.is_none()) {
+                let is_quiet = |linger: &Linger<D>| linger.control.has_last_wqe() || linger.until <= now;
+                if what.linger.as_ref().is_none_or(is_quiet) {
+                    *since = Some(self.total);
+                }
+            }
+        }
+    }
+
+    /// After a poll of `n` completions, which took all if `is_dry`. Returns the queues that have no more completions.
+    pub(crate) fn finish(&mut self, n: usize, is_dry: bool, wakes: &mut Vec<Waker>) -> Vec<Ended<D>> {
+        self.total += n as u64;
+        let (total, cqe) = (self.total, u64::from(self.cqe));
+        // A CQ that is never empty: all that were in it at the beginning are polled.
+        let is_over = |since: Option<u64>| since.is_some_and(|since| is_dry || total - since >= cqe);
+        for waiting in self.dry.extract_if(.., |waiting| is_over(waiting.since)) {
+            waiting.what.done.store(true, Ordering::Release);
+            wakes.push(waiting.what.waker);
+        }
+        self.ending.extract_if(.., |ending| is_over(ending.since)).map(|ending| ending.what).collect()
+    }
+
+    /// Whether nothing is left to do.
+    pub(crate) fn is_done(&self, inbox: &Inbox<D>) -> bool {
+        self.ending.is_empty() && self.dry.is_empty() && self.starved.is_empty() && inbox.is_empty()
+    }
+
+    /// The device was removed: nothing will be complete.
+    pub(crate) fn give_up(&mut self, wakes: &mut Vec<Waker>) -> Vec<Ended<D>> {
+        self.starved.clear();
+        for waiting in self.dry.drain(..) {
+            waiting.what.done.store(true, Ordering::Release);
+            wakes.push(waiting.what.waker);
+        }
+        self.ending.drain(..).map(|ending| ending.what).collect()
+    }
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A child of fork(2) has its parent's dispatcher, but not the threads that run it. Its futures end with an error, nothing that it
+//! does waits for a lock, and the parent continues.
+// UNSAFETY: calls fork(2) and _exit(2).
+#![expect(unsafe_code)]
+
+use crate::bed::{Bed, DEPTH, poll_once};
+use core::panic::AssertUnwindSafe;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::panic::catch_unwind;
+use std::sync::Arc;
+use uverbs_aio::{Clock, Error};
+
+/// Runs `f` in a child. A child that waits for ever is killed by a signal.
+fn in_child(f: impl FnOnce()) {
+    // SAFETY: the child calls this crate only, and ends by `_exit`. The C library makes its allocator usable in a child.
+    match unsafe { nix::unistd::fork() }.unwrap() {
+        nix::unistd::ForkResult::Parent { child } => {
+            let status = nix::sys::wait::waitpid(child, None).unwrap();
+            assert_eq!(status, nix::sys::wait::WaitStatus::Exited(child, 0));
+        }
+        nix::unistd::ForkResult::Child => {
+            nix::unistd::alarm::set(60);
+            let result = catch_unwind(AssertUnwindSafe(f));
+            // SAFETY: ends the child without what the parent registered.
+            unsafe { nix::libc::_exit(i32::from(result.is_err())) }
+        }
+    }
+}
+
+fn is_forked(error: &Error) -> bool {
+    matches!(error, Error::Poll(uverbs::PollError::Forked))
+}
+
+/// A clock that stops the thread that runs the dispatcher while it reads the time, with a lock of the dispatcher.
+#[derive(Debug, Default)]
+struct Gate {
+    closed: AtomicBool,
+    waiting: AtomicBool,
+}
+
+impl Clock for Gate {
+    fn now(&self) -> Duration {
+        while self.closed.load(Ordering::Acquire) && std::thread::current().name() == Some("uverbs-aio") {
+            self.waiting.store(true, Ordering::Release);
+            std::thread::yield_now();
+        }
+        Duration::from_secs(1)
+    }
+}
+
+#[test]
+fn a_child_neither_waits_nor_takes_what_is_the_parents() {
+    let bed = Bed::new();
+    let (a, b) = (&bed.a, &bed.b);
+    let gate = Arc::new(Gate::default());
+    let dispatcher = a.dispatcher.another().clock(gate.clone()).spin(Duration::ZERO).build().unwrap();
+    let srq = dispatcher.srq(&a.pd, &a.incoming, 8).unwrap();
+    let [qp, shared] =
+        [dispatcher.qp(&a.pd).depth(4, 4).pool(&a.incoming), dispatcher.qp(&a.pd).depth(4, 0).srq(&srq)]
+            .map(|builder| builder.create().unwrap());
+    let [peer, other] =
+        [(); 2].map(|()| b.dispatcher.qp(&b.pd).depth(4, 4).pool(&b.incoming).create().unwrap());
+    crate::bed::connect(&qp, &peer);
+    crate::bed::connect(&shared, &other);
+    let events = dispatcher.events();
+
+    // The thread that leads is stopped while it has the lock of the timers, which the first sleep makes it look for.
+    let driver = dispatcher.spawn().unwrap();
+    let mut sleep = dispatcher.sleep(Duration::from_secs(1));
+    gate.closed.store(true, Ordering::Release);
+    assert!(poll_once(&mut sleep).is_pending());
+    while !gate.waiting.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+    let mut send = qp.send(a.filled(b"of the parent"));
+    let mut recv = qp.recv();
+    let mut batch = qp.batch();
+    batch.send(a.filled(b"also"));
+    assert!(poll_once(&mut send).is_pending() && poll_once(&mut recv).is_pending());
+    assert!(poll_once(&mut batch).is_pending());
+
+    // The child takes its copies; those of the parent stay.
+    let mut all = Some((dispatcher, driver, qp, shared, srq, events));
+    let mut futures = Some((send, recv, batch, sleep));
+    in_child(|| {
+        let (dispatcher, driver, qp, shared, srq, mut events) = all.take().unwrap();
+        let (send, recv, batch, sleep) = futures.take().unwrap();
+        let failed = dispatcher.block_on(send).unwrap_err();
+        assert!(is_forked(&failed.error) && failed.returned.is_none());
+        assert!(is_forked(&dispatcher.block_on(recv).unwrap_err()));
+        assert!(is_forked(&dispatcher.block_on(batch).unwrap_err()));
+        dispatcher.block_on(sleep);
+        let failed = dispatcher.block_on(qp.send(a.filled(b"of the child"))).unwrap_err();
+        assert!(is_forked(&failed.error) && failed.returned.is_some_and(|buf| &*buf == b"of the child"));
+        let waited = dispatcher.block_on(dispatcher.timeout(Duration::from_secs(9), qp.recv()));
+        assert!(is_forked(&waited.unwrap_err()));
+        assert!(qp.try_recv().is_none() && dispatcher.block_on(events.next()).is_none());
+        for ended in [dispatcher.block_on(qp.shutdown()), dispatcher.block_on(shared.abort())] {
+            assert!(is_forked(&ended.unwrap_err()));
+        }
+        assert!(is_forked(&dispatcher.poll_once().unwrap_err()) && dispatcher.spawn().is_err());
+        assert!(is_forked(&dispatcher.after_sleep().unwrap_err()) && dispatcher.prepare_sleep().is_err());
+        assert!(dispatcher.qp(&a.pd).create().is_err() && dispatcher.srq(&a.pd, &a.incoming, 4).is_err());
+        assert!(is_forked(&dispatcher.block_on(dispatcher.readable(std::io::stdin())).unwrap_err()));
+        // The thread, which the child does not have, is not joined.
+        drop((events, driver, qp, shared, srq, dispatcher));
+        assert!(a.dispatcher.poll_once().is_err());
+    });
+
+    gate.closed.store(false, Ordering::Release);
+    let (dispatcher, ..) = all.as_ref().unwrap();
+    let (mut send, mut recv, mut batch, sleep) = futures.take().unwrap();
+    drop(sleep);
+    let begin = std::time::Instant::now();
+    let until = |done: &mut dyn FnMut() -> bool| {
+        while !done() {
+            assert!(begin.elapsed() < Duration::from_secs(120), "the parent's dispatcher does not run");
+            bed.step();
+            std::thread::yield_now();
+        }
+    };
+    until(&mut || poll_once(&mut send).is_ready());
+    until(&mut || poll_once(&mut batch).is_ready());
+    assert_eq!(&*bed.run(peer.recv()).unwrap(), b"of the parent");
+    assert_eq!(&*bed.run(peer.recv()).unwrap(), b"also");
+    let mut answer = peer.send(b.filled(b"answer"));
+    until(&mut || poll_once(&mut answer).is_ready());
+    let mut received = None;
+    until(&mut || {
+        if let core::task::Poll::Ready(message) = poll_once(&mut recv) {
+            received = Some(message);
+        }
+        received.is_some()
+    });
+    assert_eq!(&*received.unwrap().unwrap(), b"answer");
+    drop((send, batch, recv));
+    assert!(dispatcher.poll_once().is_ok());
+    drop(all);
+    bed.step();
+    a.assert_no_leak(DEPTH);
+}
