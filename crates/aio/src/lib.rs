@@ -39,7 +39,7 @@
 //!
 //! # Streams of bytes
 //! An [`RdmaStream`] is used as a TCP stream is: `AsyncRead` and `AsyncWrite`, a close of each direction. Its windows guarantee that a
-//! program that reads slowly stops its peer without "receiver not ready".
+//! program that reads slowly stops its peer without "receiver not ready". A peer that does not follow the protocol is an error.
 //!
 //! # Features
 //! `tokio`: `Dispatcher::drive`, and the traits of tokio for streams.

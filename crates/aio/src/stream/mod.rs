@@ -7,6 +7,9 @@
 //!
 //! The window `W` is the number of data messages that may be unread. Besides them at most four other messages are on their way:
 //! the hello, the end, and two with credits, because each of these returns at least half of the window.
+//!
+//! The peer is not trusted: each of its messages must have a credit, return one, or be the only one of its kind. So it can't
+//! keep this side busy with messages that it may not send. After another message the connection ends with an error.
 
 mod frame;
 mod io;
@@ -193,8 +196,12 @@ pub struct RdmaStream<D: Driver> {
     window: u16,
     /// Credits that the peer gets back with the next message.
     owed: u16,
+    /// Data messages that the peer may send.
+    granted: u16,
     /// Data messages that may be sent.
     credits: u32,
+    /// The window of the peer: the most credits that it can give.
+    peer_window: u32,
     /// Bytes of a message, at most: the minimum of both sides. `None` before the hello of the peer.
     message: Option<usize>,
     own_message: u32,
@@ -247,7 +254,9 @@ impl<D: Driver> RdmaStream<D> {
             read: 0,
             window: builder.window,
             owed: 0,
+            granted: builder.window,
             credits: 0,
+            peer_window: 0,
             message: None,
             own_message: builder.message,
             said_hello: false,
@@ -338,13 +347,17 @@ impl<D: Driver> RdmaStream<D> {
     /// Returns credits, if they are half of the window: then at most two such messages are on their way.
     fn return_credits(&mut self, cx: &mut Context<'_>) {
         if self.owed >= self.window.div_ceil(2) && !self.peer_ended && self.error.is_none() {
-            let credits = core::mem::take(&mut self.owed);
+            let credits = self.grant();
             self.send_other(Header { kind: Kind::Credits, credits }, cx);
         }
     }
 
+    /// The peer does not follow the protocol. The connection ends, so that it notices.
     fn protocol(&mut self, what: &'static str) {
         self.give_up(std::io::Error::new(ErrorKind::InvalidData, what).into());
+        if let Err(error) = self.qp.control().modify_state(QpState::ERR) {
+            log::debug!("stream: {error}");
+        }
     }
 
     /// A message of the peer.
@@ -355,21 +368,39 @@ impl<D: Driver> RdmaStream<D> {
         if matches!(kind, Kind::Hello { .. }) == self.message.is_some() {
             return self.protocol("a stream begins with one hello");
         }
-        self.credits = self.credits.saturating_add(credits.into());
+        if let Kind::Hello { .. } = kind {
+            self.peer_window = credits.into();
+        }
+        self.credits += u32::from(credits);
+        if self.credits > self.peer_window {
+            return self.protocol("more credits than messages were sent");
+        }
         match kind {
             Kind::Hello { message } if (message as usize) <= HEADER => self.protocol("no room for data"),
+            Kind::Hello { .. } if credits == 0 => self.protocol("a window of no messages"),
             Kind::Hello { message } => self.message = Some(message.min(self.own_message) as usize),
+            Kind::Credits if credits == 0 => self.protocol("a message without effect"),
             Kind::Credits => {}
+            Kind::End | Kind::Data if self.peer_ended => self.protocol("a message after the end"),
             Kind::End => self.peer_ended = true,
-            Kind::Data if self.peer_ended => self.protocol("data after the end"),
-            // The window is the sum of these and of the credits that the peer has. So `owed` is at most the window.
-            Kind::Data if self.unread.len() + usize::from(self.owed) >= usize::from(self.window) => {
-                self.protocol("data without credit")
+            Kind::Data if self.granted == 0 => self.protocol("data without credit"),
+            Kind::Data => {
+                self.granted -= 1;
+                if message.len() == HEADER {
+                    // Nothing to read: the credit goes back at once.
+                    self.owed += 1;
+                } else {
+                    self.unread.push_back(message);
+                }
             }
-            // Nothing to read: the credit goes back at once.
-            Kind::Data if message.len() == HEADER => self.owed += 1,
-            Kind::Data => self.unread.push_back(message),
         }
+    }
+
+    /// The credits that the next message returns.
+    fn grant(&mut self) -> u16 {
+        let credits = core::mem::take(&mut self.owed);
+        self.granted += credits;
+        credits
     }
 
     /// Sends a message that needs no credit.
@@ -377,7 +408,10 @@ impl<D: Driver> RdmaStream<D> {
         // The window has as many buffers as data messages, and the others are few: a buffer may be missing for a short time.
         let Some(mut buf) = self.pool.get() else {
             match header.kind {
-                Kind::Credits => self.owed += header.credits,
+                Kind::Credits => {
+                    self.owed += header.credits;
+                    self.granted -= header.credits;
+                }
                 Kind::Hello { .. } => self.said_hello = false,
                 Kind::Data | Kind::End => {}
             }
@@ -453,7 +487,7 @@ impl<D: Driver> RdmaStream<D> {
         {
             let len = (total - sent).min(message - HEADER);
             buf.set_len(HEADER + len)?;
-            let credits = core::mem::take(&mut self.owed);
+            let credits = self.grant();
             let (header, mut room) = buf.split_at_mut(HEADER);
             header.copy_from_slice(&Header { kind: Kind::Data, credits }.encode());
             while !room.is_empty() {
@@ -484,7 +518,7 @@ impl<D: Driver> RdmaStream<D> {
         self.progress(Side::Write, cx);
         if !self.ended && self.error.is_none() {
             let Some(mut buf) = self.pool.get() else { return Poll::Pending };
-            let credits = core::mem::take(&mut self.owed);
+            let credits = self.grant();
             buf.fill(&Header { kind: Kind::End, credits }.encode())?;
             self.ended = true;
             let waker = self.waker.clone();

@@ -5,6 +5,7 @@ mod bed;
 mod cancel;
 mod failures;
 mod fork;
+mod hostile;
 mod queues;
 mod srq;
 mod starved;
