@@ -70,6 +70,8 @@ mod qp;
 #[cfg(not(loom))]
 mod readable;
 #[cfg(not(loom))]
+mod reads;
+#[cfg(not(loom))]
 mod recv;
 #[cfg(not(loom))]
 mod sleeper;
@@ -98,6 +100,7 @@ mod api {
     pub use crate::op::{Op, Payload};
     pub use crate::qp::{Qp, QpBuilder};
     pub use crate::readable::Readable;
+    pub use crate::reads::ReadBatch;
     pub use crate::recv::{Message, Recv};
     pub use crate::srq::Srq;
     pub use crate::stream::{RdmaStream, StreamBuilder};

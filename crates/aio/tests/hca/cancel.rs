@@ -81,6 +81,14 @@ fn reads_writes_and_atomics_can_be_dropped_at_any_time() {
     drop_everywhere(|bed| bed.a.qp.read(bed.a.filled(&[0; 100]), &at(bed)));
     drop_everywhere(|bed| bed.a.qp.fetch_add(bed.a.filled(&[0; 8]), &at(bed), 1));
     drop_everywhere(|bed| bed.a.qp.compare_swap(bed.a.filled(&[0; 8]), &at(bed), 0, 1));
+    drop_everywhere(|bed| {
+        let (mut batch, at) = (bed.a.qp.read_batch(), at(bed));
+        for _ in 0..3 {
+            batch.read(bed.a.filled(&[0; 100]), &at);
+            batch.fetch_add(bed.a.filled(&[0; 8]), &at, 1);
+        }
+        batch
+    });
 }
 
 #[test]

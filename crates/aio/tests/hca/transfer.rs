@@ -199,3 +199,72 @@ fn a_batch_reports_the_first_error_and_gives_its_buffers_back() {
     // Its receives were flushed, too.
     b.assert_no_leak(0);
 }
+
+#[test]
+fn batches_of_reads_give_their_buffers_back_in_order() {
+    let bed = Bed::new();
+    let (a, b) = (&bed.a, &bed.b);
+    let table = b.exposed();
+    let at = |i: usize| table.remote_region().slice(i as u64 * 8..i as u64 * 8 + 8).unwrap();
+    bed.run(async {
+        for i in 0..50_u64 {
+            a.qp.write_inline(&i.to_ne_bytes(), &at(i as usize)).await?;
+        }
+        // More than the queue has entries, by two tasks at once, while a third one sends.
+        let fetch = async |first: usize| -> Result<()> {
+            let mut batch = a.qp.read_batch();
+            for i in first..first + 24 {
+                batch.read(a.filled(&[0; 8]), &at(i));
+            }
+            batch.fetch_add(a.filled(&[0; 8]), &at(first + 24), 100);
+            batch.compare_swap(a.filled(&[0; 8]), &at(first + 24), first as u64 + 124, 7);
+            assert_eq!((batch.len(), batch.is_empty()), (26, false));
+            let numbers: Vec<_> =
+                batch.await?.iter().map(|buf| u64::from_ne_bytes(buf[..8].try_into().unwrap())).collect();
+            let mut expected: Vec<_> = (first as u64..first as u64 + 25).collect();
+            expected.push(first as u64 + 124);
+            assert_eq!(numbers, expected);
+            Ok(())
+        };
+        let send = async {
+            for _ in 0..20 {
+                a.qp.send_inline(b"between").await?;
+                b.qp.recv().await?;
+            }
+            Ok(())
+        };
+        join(vec![Box::pin(fetch(0)), Box::pin(fetch(25)), Box::pin(send)]).await?;
+        let mut word = [0; 8];
+        table.read_at(24 * 8, &mut word)?;
+        assert_eq!(u64::from_ne_bytes(word), 7, "it was swapped");
+        assert!(a.qp.read_batch::<uverbs::mr::Private>().await?.is_empty());
+        Ok::<_, Error>(())
+    })
+    .unwrap();
+    bed.run(a.qp.shutdown()).unwrap();
+    a.assert_no_leak(0);
+    b.assert_no_leak(DEPTH);
+}
+
+#[test]
+fn a_batch_of_reads_reports_the_first_error_and_gives_its_buffers_back() {
+    let bed = Bed::new();
+    let (a, b) = (&bed.a, &bed.b);
+    let table = b.exposed();
+    let good = table.remote_region();
+    let bad = uverbs::RemoteRegion::new(good.addr(), 8, good.rkey() ^ 0x100).unwrap();
+    let mut batch = b.qp.read_batch();
+    batch.read(b.filled(b"12345678"), &good);
+    batch.read(b.filled(b"longer than the region"), &bad);
+    assert!(matches!(bed.run(batch).unwrap_err(), Error::Post(_)), "one that can't be posted");
+    b.assert_no_leak(DEPTH);
+    let mut batch = a.qp.read_batch();
+    for i in 0..20 {
+        batch.read(a.filled(b"12345678"), if i == 5 { &bad } else { &good });
+    }
+    let error = bed.run(batch).unwrap_err();
+    assert!(matches!(error, Error::Completion { status: uverbs::WcStatus::REM_ACCESS_ERR, .. }), "{error}");
+    bed.run(a.qp.shutdown()).unwrap();
+    bed.step();
+    a.assert_no_leak(0);
+}
