@@ -242,6 +242,11 @@ impl DriverThread {
             return Err(FORKED);
         }
         self.stop.stop();
+        if self.thread.as_ref().is_some_and(|thread| thread.thread().id() == thread::current().id()) {
+            // A waker drops it: the thread ends when the waker returns.
+            self.thread = None;
+            return Ok(());
+        }
         let panicked = |_| Error::from(std::io::Error::other("the dispatcher's thread has panicked"));
         self.thread.take().map_or(Ok(()), |thread| thread.join().map_err(panicked))
     }

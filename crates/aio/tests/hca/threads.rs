@@ -5,7 +5,7 @@ use crate::bed::{DEPTH, End, connect};
 use core::time::Duration;
 use std::os::fd::AsFd;
 use uverbs::mlx5::Mlx5;
-use uverbs_aio::{Dispatcher, Error, Qp, Result};
+use uverbs_aio::{Dispatcher, DriverThread, Error, Qp, Result};
 use uverbs_hca::Fabric;
 
 fn ends() -> (End, End) {
@@ -115,6 +115,29 @@ fn the_program_can_run_the_dispatcher() {
             turn(&a.dispatcher);
         }
     });
+}
+
+/// A task that its waker runs at once, in the thread of the dispatcher, drops the handle of that thread.
+#[test]
+fn a_thread_can_be_dropped_by_a_waker_that_it_calls() {
+    use std::sync::{Arc, Mutex, mpsc};
+    struct DropsIt(Mutex<Option<(DriverThread, mpsc::Sender<()>)>>);
+    impl std::task::Wake for DropsIt {
+        fn wake(self: Arc<Self>) {
+            let (driver, dropped) = self.0.lock().unwrap().take().unwrap();
+            drop(driver);
+            dropped.send(()).unwrap();
+        }
+    }
+    let (a, b) = ends();
+    let (dropped, when) = mpsc::channel();
+    let driver = a.dispatcher.spawn().unwrap();
+    let waker = Arc::new(DropsIt(Mutex::new(Some((driver, dropped))))).into();
+    let mut recv = core::pin::pin!(a.qp.recv());
+    assert!(recv.as_mut().poll(&mut core::task::Context::from_waker(&waker)).is_pending());
+    b.dispatcher.block_on(b.qp.send(b.filled(b"end"))).unwrap();
+    when.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert_eq!(&*a.dispatcher.block_on(recv).unwrap(), b"end");
 }
 
 #[test]
