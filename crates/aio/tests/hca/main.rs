@@ -3,6 +3,7 @@
 
 mod bed;
 mod cancel;
+mod cancel_ends;
 mod failures;
 mod fork;
 mod hostile;
