@@ -109,16 +109,14 @@ impl<D: Driver, A: Access> Batch<D, A> {
         }
         match batch.complete() {
             Ok(()) => {
-                sends.free -= count;
-                sends.batches.insert(key, (count, None));
+                sends.posted(key, count);
                 self.keys.push_back(key);
                 Ok(())
             }
             Err(error) => {
                 if let PostError::Doorbell(_) = error {
                     // The device may execute it, and completions may arrive.
-                    sends.free -= count;
-                    sends.batches.insert(key, (count, None));
+                    sends.posted(key, count);
                     sends.slots.abandon(key);
                 } else {
                     sends.slots.remove(key);

@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::panic;
 use std::sync::{Arc, OnceLock, Weak};
 use uverbs::owned::{Completed, OwnedCq};
-use uverbs::{CompletionChannel, Context, Driver, Errno, PollError, ProtectionDomain};
+use uverbs::{CompletionChannel, Context, Driver, PollError, ProtectionDomain};
 
 /// Completions that one poll takes from the CQ at most.
 const BATCH: usize = 32;
@@ -50,6 +50,12 @@ impl RouteId {
     #[inline]
     pub(crate) fn part(self, key: u64) -> u64 {
         self.send(key) | PART
+    }
+
+    /// The `wr_id` of a detached send without a completion, unless it fails. No slot has its key.
+    #[inline]
+    pub(crate) fn silent(self) -> u64 {
+        self.part(KEY_MASK)
     }
 
     /// The `wr_id` of a receive.
@@ -562,9 +568,9 @@ impl<D: Driver> Inner<D> {
 
     fn read_channel(&self, wakes: &mut Vec<Waker>) {
         loop {
-            match self.channel.get_event() {
-                Ok(_) => {}
-                Err(error) if error.errno() == Errno::EAGAIN => return,
+            match self.channel.next_event() {
+                Ok(Some(_)) => {}
+                Ok(None) => return,
                 // The kernel closes the file when the device is removed.
                 Err(error) => {
                     log::debug!("completion channel: {error}");

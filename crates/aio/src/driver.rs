@@ -51,16 +51,15 @@ impl Spin {
 pub(crate) const BUSY_POLLS: u32 = 256;
 
 impl<D: Driver> Inner<D> {
-    /// Polls, spins and sleeps, until `woken` returns true.
-    fn run_until(&self, woken: &dyn Fn() -> bool) -> Result<()> {
+    /// Polls, spins and sleeps, until `woken` returns true. `wakes` is empty before and after it.
+    fn run_until(&self, woken: &dyn Fn() -> bool, wakes: &mut Vec<Waker>) -> Result<()> {
         let sleeper: &Sleeper = self.sleeper();
-        let mut wakes = Vec::new();
         let mut spin = Spin::new(sleeper.spin());
         let mut polls = 0_u32;
         loop {
-            let polled = self.poll(&mut wakes);
+            let polled = self.poll(wakes);
             let progress = !matches!(polled, Ok(0)) || !wakes.is_empty();
-            wake(&mut wakes);
+            wake(wakes);
             polled?;
             if woken() {
                 return Ok(());
@@ -69,8 +68,8 @@ impl<D: Driver> Inner<D> {
             if progress {
                 spin.hit();
                 if polls.is_multiple_of(BUSY_POLLS) {
-                    self.read_descriptors(Some(Duration::ZERO), &mut wakes)?;
-                    wake(&mut wakes);
+                    self.read_descriptors(Some(Duration::ZERO), wakes)?;
+                    wake(wakes);
                 }
                 continue;
             }
@@ -79,9 +78,9 @@ impl<D: Driver> Inner<D> {
                 continue;
             }
             sleeper.announce();
-            let slept = self.sleep(woken, &mut wakes);
+            let slept = self.sleep(woken, wakes);
             sleeper.cancel();
-            wake(&mut wakes);
+            wake(wakes);
             slept?;
         }
     }
@@ -147,6 +146,7 @@ impl<D: Driver> Dispatcher<D> {
         let mut cx = Context::from_waker(&waker);
         // After the future is ready, or has panicked.
         let _leave = Follower { sleeper: inner.sleeper(), waker: &waker };
+        let mut wakes = Vec::new();
         loop {
             if state.woken.swap(false, Ordering::Acquire)
                 && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
@@ -160,7 +160,7 @@ impl<D: Driver> Dispatcher<D> {
                 }
             } else if let Some(lead) = inner.sleeper().leadership().try_lead(&waker) {
                 let woken = || state.woken.load(Ordering::Acquire);
-                if let Err(error) = inner.run_until(&woken) {
+                if let Err(error) = inner.run_until(&woken, &mut wakes) {
                     // All operations have ended with this error. The next round runs the timers only.
                     log::error!("dispatcher: {error}");
                 }

@@ -57,6 +57,9 @@ impl Drop for Lead<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.leadership.state);
         state.taken = false;
+        if state.followers.is_empty() {
+            return;
+        }
         let followers = core::mem::take(&mut state.followers);
         drop(state);
         followers.into_iter().for_each(Waker::wake);

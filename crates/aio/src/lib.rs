@@ -52,6 +52,8 @@ mod chores;
 #[cfg(not(loom))]
 mod connect;
 #[cfg(not(loom))]
+mod detached;
+#[cfg(not(loom))]
 mod dispatcher;
 #[cfg(not(loom))]
 mod driver;
@@ -93,6 +95,7 @@ mod turnstile;
 mod api {
     pub use crate::batch::Batch;
     pub use crate::connect::{Link, Listener, Request};
+    pub use crate::detached::Detached;
     pub use crate::dispatcher::{Dispatcher, DispatcherBuilder, SleepLimit};
     pub use crate::driver::DriverThread;
     pub use crate::error::{Error, Failed, Result};

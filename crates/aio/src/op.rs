@@ -152,7 +152,7 @@ impl<D: Driver> sealed::Payload<D> for Window<D> {
     }
 }
 
-enum State<P> {
+pub(crate) enum State<P> {
     /// Before the post, perhaps waiting for a free entry.
     New {
         payload: P,
@@ -169,10 +169,10 @@ enum State<P> {
 /// It can be dropped at any time. What was posted takes place nevertheless.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Op<D: Driver, P: Payload<D>> {
-    qp: Arc<QpInner<D>>,
-    request: Request,
-    flags: SendFlags,
-    state: State<P>,
+    pub(crate) qp: Arc<QpInner<D>>,
+    pub(crate) request: Request,
+    pub(crate) flags: SendFlags,
+    pub(crate) state: State<P>,
 }
 
 /// Nothing in it is pinned.
@@ -258,13 +258,13 @@ impl<D: Driver, P: Payload<D>> Future for Op<D, P> {
                 (Some(queue), Some(key)) => {
                     match payload.post(queue, (qp.route().send(key), *flags), request) {
                         Ok(()) => {
-                            sends.free -= 1;
+                            sends.posted(key, 1);
                             *state = State::Posted(key);
                             return Poll::Pending;
                         }
                         Err(Rejected { error: error @ PostError::Doorbell(_), returned }) => {
                             // The device may execute it: it is in flight, and its completion may arrive.
-                            sends.free -= 1;
+                            sends.posted(key, 1);
                             sends.slots.abandon(key);
                             fail(error.into(), returned)
                         }

@@ -14,7 +14,6 @@ use core::fmt;
 use core::future::Future;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
-use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use uverbs::attr::{EventType, QpCap, QpState, SendOpsFlags};
 use uverbs::owned::{Completed, OwnedSendQueue, Pool};
@@ -34,10 +33,20 @@ pub(crate) struct Sends<D: Driver> {
     pub(crate) turnstile: Turnstile,
     /// Why nothing can be posted any more.
     pub(crate) closed: Option<Error>,
-    /// Batches: the last work request has the slot. The number of work requests, and the first error of one that is not the last.
-    pub(crate) batches: HashMap<u64, (u32, Option<Error>)>,
+    /// Work requests in flight of which only the last makes a completion.
+    batches: Vec<Together>,
+    /// Detached work requests without a completion, since the last one that makes one.
+    pub(crate) silent: u32,
     /// Those that wait until no send is in flight.
     draining: Vec<Waker>,
+}
+
+/// Work requests of which only the last makes a completion: it has the slot.
+struct Together {
+    key: u64,
+    count: u32,
+    /// The first error of one that is not the last.
+    fault: Option<Error>,
 }
 
 /// The shared part of a QP. Futures hold it, so the QP lives as long as they do.
@@ -167,7 +176,8 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
             free: depths.0,
             turnstile: Turnstile::default(),
             closed: None,
-            batches: HashMap::new(),
+            batches: Vec::new(),
+            silent: 0,
             draining: Vec::new(),
         };
         let qp = Arc::new(QpInner {
@@ -336,9 +346,8 @@ impl<D: Driver> QpInner<D> {
         let mut sends = lock(&self.sends);
         let mut outcome = Ok(completed);
         let mut freed = 1;
-        if !sends.batches.is_empty()
-            && let Some((count, fault)) = sends.batches.remove(&key)
-        {
+        if let Some(at) = sends.batches.iter().position(|batch| batch.key == key) {
+            let Together { count, fault, .. } = sends.batches.swap_remove(at);
             freed = count;
             if let Some(error) = fault {
                 outcome = Err(error);
@@ -358,8 +367,8 @@ impl<D: Driver> QpInner<D> {
             return;
         }
         self.note_error(wc.status, wc.vendor_err, wakes);
-        if let Some((_, fault)) = lock(&self.sends).batches.get_mut(&key) {
-            fault.get_or_insert(Error::Completion { status: wc.status, vendor_err: wc.vendor_err });
+        if let Some(batch) = lock(&self.sends).batches.iter_mut().find(|batch| batch.key == key) {
+            batch.fault.get_or_insert(Error::Completion { status: wc.status, vendor_err: wc.vendor_err });
         }
     }
 
@@ -454,7 +463,7 @@ impl<D: Driver> QpInner<D> {
             return Poll::Ready(());
         }
         let mut sends = lock(&self.sends);
-        if sends.free == self.depth || self.failure().is_some() {
+        if sends.free + sends.silent == self.depth || self.failure().is_some() {
             return Poll::Ready(());
         }
         if !sends.draining.iter().any(|other| other.will_wake(waker)) {
@@ -511,13 +520,23 @@ impl<D: Driver> QpInner<D> {
 }
 
 impl<D: Driver> Sends<D> {
+    /// `count` work requests were posted, of which only the last one makes a completion: with this key.
+    #[inline]
+    pub(crate) fn posted(&mut self, key: u64, count: u32) {
+        self.free -= count;
+        let count = count + core::mem::take(&mut self.silent);
+        if count > 1 {
+            self.batches.push(Together { key, count, fault: None });
+        }
+    }
+
     /// Wakes those that wait for an entry.
     #[inline]
     pub(crate) fn released(&mut self, depth: u32, wakes: &mut Vec<Waker>) {
         if !self.turnstile.is_empty() {
             self.turnstile.wake(self.free, wakes);
         }
-        if self.free == depth {
+        if self.free + self.silent == depth {
             wakes.append(&mut self.draining);
         }
     }

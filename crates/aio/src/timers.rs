@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use crate::sleeper::Sleeper;
-use crate::sync::{Mutex, lock};
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
@@ -44,30 +44,37 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Timers {
     state: Mutex<State>,
+    /// Whether there is a timer. It changes under the lock; a dispatcher that sleeps is kicked after it was set.
+    any: AtomicBool,
 }
 
 impl Timers {
     pub(crate) fn new() -> Self {
-        Self { state: Mutex::new(State::default()) }
+        Self { state: Mutex::new(State::default()), any: AtomicBool::new(false) }
     }
 
     /// The first deadline.
     pub(crate) fn next(&self) -> Option<Duration> {
+        if !self.any.load(Ordering::Relaxed) {
+            return None;
+        }
         lock(&self.state).wakers.keys().next().map(|(at, _)| *at)
     }
 
     /// Takes the wakers that are due.
+    #[inline]
     pub(crate) fn fire(&self, now: impl FnOnce() -> Duration, wakes: &mut Vec<Waker>) {
-        let mut state = lock(&self.state);
-        if state.wakers.is_empty() {
+        if !self.any.load(Ordering::Relaxed) {
             return;
         }
+        let mut state = lock(&self.state);
         let now = now();
         while let Some(entry) = state.wakers.first_entry()
             && entry.key().0 <= now
         {
             wakes.push(entry.remove());
         }
+        self.any.store(!state.wakers.is_empty(), Ordering::Relaxed);
     }
 
     /// Sets or replaces a timer. Returns whether it is the first one now.
@@ -78,11 +85,16 @@ impl Timers {
             state.next
         });
         state.wakers.insert((at, number), waker.clone());
+        self.any.store(true, Ordering::Relaxed);
         state.wakers.keys().next() == Some(&(at, number))
     }
 
     fn cancel(&self, at: Duration, number: u64) {
-        lock(&self.state).wakers.remove(&(at, number));
+        let mut state = lock(&self.state);
+        let waker = state.wakers.remove(&(at, number));
+        self.any.store(!state.wakers.is_empty(), Ordering::Relaxed);
+        drop(state);
+        drop(waker);
     }
 }
 

@@ -36,7 +36,16 @@ pub(crate) struct Turnstile {
 impl Turnstile {
     /// Whether the task may take `want` of the `available` units; if so, the caller takes them. Otherwise the task has a place in
     /// the queue, and is woken when it may take them.
+    #[inline]
     pub(crate) fn pass(&mut self, ticket: &mut Ticket, want: u32, available: u32, waker: &Waker) -> bool {
+        if self.queue.is_empty() && want <= available {
+            ticket.0 = None;
+            return true;
+        }
+        self.pass_in_turn(ticket, want, available, waker)
+    }
+
+    fn pass_in_turn(&mut self, ticket: &mut Ticket, want: u32, available: u32, waker: &Waker) -> bool {
         let mut ahead = 0_u32;
         let mut position = None;
         for (i, entry) in self.queue.iter().enumerate() {

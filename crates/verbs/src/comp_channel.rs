@@ -67,14 +67,33 @@ impl<D: Driver> CompletionChannel<D> {
     /// `EAGAIN` as above; `EIO` if the device was removed.
     pub fn get_event(&self) -> Result<CqId> {
         loop {
-            let id = self.inner.handle.read_event()?;
-            if let Some(Object::Cq(shared)) = self.inner.context.object(id) {
-                if let Some(shared) = shared.upgrade() {
-                    self.inner.context.driver().cq_event(&shared);
-                }
-                return Ok(CqId(id));
+            if let Some(id) = self.known(self.inner.handle.read_event()?) {
+                return Ok(id);
             }
         }
+    }
+
+    /// As [`get_event`](Self::get_event), but `None` if there is no event and the descriptor is non-blocking: a loop that takes
+    /// all events makes no error for the last one.
+    ///
+    /// # Errors
+    /// `EIO` if the device was removed.
+    pub fn next_event(&self) -> Result<Option<CqId>> {
+        while let Some(id) = self.inner.handle.next_event()? {
+            if let Some(id) = self.known(id) {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The CQ of an event, if it was not destroyed.
+    fn known(&self, id: u64) -> Option<CqId> {
+        let Some(Object::Cq(shared)) = self.inner.context.object(id) else { return None };
+        if let Some(shared) = shared.upgrade() {
+            self.inner.context.driver().cq_event(&shared);
+        }
+        Some(CqId(id))
     }
 }
 

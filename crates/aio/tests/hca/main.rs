@@ -4,6 +4,7 @@
 mod bed;
 mod cancel;
 mod cancel_ends;
+mod detached;
 mod failures;
 mod fork;
 mod hostile;
