@@ -148,7 +148,7 @@ fn count(place: &mut Place, library: Library, test: Test, pace: Pace, number: us
         waits.extend(["--pause".to_owned(), PAUSE.to_string()]);
     }
     // The time for which it polls is a choice of the program; the others do not poll.
-    client.extend(["--spin".to_owned(), "0".to_owned()]);
+    client.extend(["--untimed", "--spin", "0"].map(str::to_owned));
     connect(place, library, test, (&server, &client), &tool)?;
     Profile::read(Path::new(&file))
 }

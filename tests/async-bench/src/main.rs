@@ -91,6 +91,9 @@ struct End {
     /// Microseconds that the server waits before an answer, so that the client sleeps
     #[arg(long, default_value_t = 0)]
     pause: u64,
+    /// Do not time each message
+    #[arg(long)]
+    untimed: bool,
     /// Microseconds that uverbs-aio polls before it sleeps; its default without this
     #[arg(long)]
     spin: Option<u64>,

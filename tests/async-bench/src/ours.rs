@@ -5,49 +5,33 @@ use crate::carrier::{self, Bytes, MESSAGE, Messages, RECEIVES, SENDS};
 use crate::stats::Measured;
 use crate::{End, Library, Test, work};
 use anyhow::{Context as _, Result, ensure};
-use core::future::poll_fn;
-use core::pin::Pin;
-use core::task::Poll;
 use core::time::Duration;
-use std::collections::VecDeque;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use uverbs::open::DriverVisitor;
-use uverbs::owned::{Buf, Pool};
+use uverbs::owned::Pool;
 use uverbs::{Context, Driver, ProtectionDomain};
-use uverbs_aio::{Dispatcher, Link, Listener, Op, Qp, RdmaStream};
+use uverbs_aio::{Dispatcher, Link, Listener, Qp, RdmaStream};
 use uverbs_cm::{ConnParam, EventChannel};
 
-/// A connected QP, and the messages that are on their way.
+/// Bytes that are copied to the queue instead of a buffer: the default of a QP.
+const INLINE: usize = 64;
+
+/// A connected QP.
 struct Queue<D: Driver> {
     qp: Qp<D>,
     pool: Pool<D>,
-    sends: VecDeque<Op<D, Buf<D>>>,
     _link: Link,
 }
 
 impl<D: Driver> Messages for Queue<D> {
     async fn send(&mut self, message: &[u8]) -> Result<()> {
-        let mut buf = poll_fn(|cx| {
-            // Buffers come back from the messages that have arrived.
-            while let Some(first) = self.sends.front_mut()
-                && let Poll::Ready(sent) = Pin::new(first).poll(cx)
-            {
-                self.sends.pop_front();
-                if let Err(failed) = sent {
-                    return Poll::Ready(Err(failed.error));
-                }
-            }
-            self.pool.get().map_or(Poll::Pending, |buf| Poll::Ready(Ok(buf)))
-        })
-        .await?;
-        buf.fill(message)?;
-        let mut send = self.qp.send(buf);
-        // The first poll posts it: the queue has as many entries as the pool has buffers.
-        match poll_fn(|cx| Poll::Ready(Pin::new(&mut send).poll(cx))).await {
-            Poll::Ready(sent) => drop(sent?),
-            Poll::Pending => self.sends.push_back(send),
+        if message.len() <= INLINE {
+            return Ok(self.qp.send_inline(message).detach().await?);
         }
-        Ok(())
+        // The queue waits for an entry, and keeps a part of its depth: there are more buffers than entries.
+        let mut buf = self.pool.get().context("no buffer")?;
+        buf.fill(message)?;
+        self.qp.send(buf).detach().await.map_err(|failed| failed.error.into())
     }
 
     async fn recv(&mut self, room: &mut [u8]) -> Result<usize> {
@@ -114,13 +98,13 @@ impl Program<'_> {
             return work::bytes(stream, end, is_server).await;
         }
         let incoming = pd.pool(2 * RECEIVES as u32, MESSAGE as u32).build()?;
-        let pool = pd.pool(SENDS as u32, MESSAGE as u32).build()?;
+        let pool = pd.pool(SENDS as u32 + 1, MESSAGE as u32).build()?;
         let qp = dispatcher.qp(pd).depth(SENDS as u32, RECEIVES as u32).pool(&incoming).create()?;
         let link = match &listener {
             Some(listener) => listener.accept().await?.accept(&qp, &ConnParam::default()).await?,
             None => qp.connect_to(&manager, end.address, &ConnParam::default()).await?,
         };
-        let queue = Queue { qp, pool, sends: VecDeque::new(), _link: link };
+        let queue = Queue { qp, pool, _link: link };
         work::messages(queue, end, is_server).await
     }
 }

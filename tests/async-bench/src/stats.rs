@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The times of one run, and medians over rounds.
 
+use crate::End;
 use anyhow::{Context, Result};
 use core::fmt;
 use core::str::FromStr;
@@ -10,18 +11,25 @@ use std::time::Instant;
 /// The times of a run: of each message, and of all.
 pub(crate) struct Measured {
     begin: Instant,
+    timed: bool,
     each: Vec<Duration>,
     total: Duration,
 }
 
 impl Measured {
-    pub(crate) fn begin(number: usize) -> Self {
-        let each = Vec::with_capacity(number);
-        Self { begin: Instant::now(), each, total: Duration::ZERO }
+    pub(crate) fn begin(end: &End) -> Self {
+        let each = Vec::with_capacity(if end.untimed { 0 } else { end.number });
+        Self { begin: Instant::now(), timed: !end.untimed, each, total: Duration::ZERO }
     }
 
-    pub(crate) fn add(&mut self, time: Duration) {
-        self.each.push(time);
+    /// The begin of a message, if it is timed.
+    pub(crate) fn now(&self) -> Option<Instant> {
+        self.timed.then(Instant::now)
+    }
+
+    /// The end of a message that began then.
+    pub(crate) fn add(&mut self, begin: Option<Instant>) {
+        self.each.extend(begin.map(|begin| begin.elapsed()));
     }
 
     pub(crate) fn end(self) -> Self {
@@ -89,9 +97,8 @@ mod tests {
 
     #[test]
     fn a_run_is_what_a_client_prints() {
-        let mut measured = Measured::begin(100);
-        (1..=100).for_each(|n| measured.add(Duration::from_micros(n)));
-        let measured = Measured { total: Duration::from_millis(2), ..measured };
+        let each = (1..=100).map(Duration::from_micros).collect();
+        let measured = Measured { begin: Instant::now(), timed: true, each, total: Duration::from_millis(2) };
         let run: Run = measured.to_string().parse().unwrap();
         assert_eq!(run, Run { total: 2000.0, p50: 51.0, p99: 100.0 });
         assert!("ready".parse::<Run>().is_err());

@@ -6,7 +6,6 @@ use crate::stats::Measured;
 use crate::{End, Test};
 use anyhow::{Result, bail, ensure};
 use std::thread;
-use std::time::Instant;
 
 /// Bytes of a message of the echo.
 const ECHO: usize = 32;
@@ -52,14 +51,14 @@ async fn answer(mut carrier: impl Messages, end: &End) -> Result<Measured> {
 
 /// One message at a time.
 async fn echo(mut carrier: impl Messages, end: &End) -> Result<Measured> {
-    let mut measured = Measured::begin(end.number);
+    let mut measured = Measured::begin(end);
     let (mut message, mut room) = ([0x5a; ECHO], [0; MESSAGE]);
     for number in 0..end.number {
         message[..8].copy_from_slice(&number.to_le_bytes());
-        let begin = Instant::now();
+        let begin = measured.now();
         carrier.send(&message).await?;
         let n = carrier.recv(&mut room).await?;
-        measured.add(begin.elapsed());
+        measured.add(begin);
         ensure!(room[..n] == message, "message {number} is not the one that was sent");
     }
     Ok(measured.end())
@@ -67,21 +66,21 @@ async fn echo(mut carrier: impl Messages, end: &End) -> Result<Measured> {
 
 /// Calls, several of which wait for their answers, which are in order.
 async fn call(mut carrier: impl Messages, end: &End) -> Result<Measured> {
-    let mut measured = Measured::begin(end.number);
+    let mut measured = Measured::begin(end);
     let (mut message, mut room) = ([0x5a; MESSAGE], [0; MESSAGE]);
-    let mut begins = [Instant::now(); CALLS];
+    let mut begins = [None; CALLS];
     let mut sent = 0;
     for number in 0..end.number {
         while sent < end.number.min(number + CALLS) {
             let body = BODIES[sent % BODIES.len()];
             message[..4].copy_from_slice(&(sent as u32).to_le_bytes());
             message[4..HEADER].copy_from_slice(&(body as u32).to_le_bytes());
-            begins[sent % CALLS] = Instant::now();
+            begins[sent % CALLS] = measured.now();
             carrier.send(&message[..HEADER + body]).await?;
             sent += 1;
         }
         let n = carrier.recv(&mut room).await?;
-        measured.add(begins[number % CALLS].elapsed());
+        measured.add(begins[number % CALLS]);
         let body = BODIES[number % BODIES.len()];
         ensure!(
             n == HEADER + body
@@ -95,15 +94,15 @@ async fn call(mut carrier: impl Messages, end: &End) -> Result<Measured> {
 
 /// Writes a stream, and waits until the other side has all of it.
 async fn pour(mut carrier: impl Bytes, end: &End) -> Result<Measured> {
-    let mut measured = Measured::begin(end.number);
+    let mut measured = Measured::begin(end);
     let chunk = [0x5a; CHUNK];
     for _ in 0..end.number {
         if end.pause > 0 {
             thread::sleep(end.pause());
         }
-        let begin = Instant::now();
+        let begin = measured.now();
         carrier.put(&chunk).await?;
-        measured.add(begin.elapsed());
+        measured.add(begin);
     }
     let mut all = [0];
     ensure!(carrier.take(&mut all).await? == 1, "the stream ended");
@@ -112,14 +111,14 @@ async fn pour(mut carrier: impl Bytes, end: &End) -> Result<Measured> {
 
 /// Reads a stream, and says that it has all of it.
 async fn drain(mut carrier: impl Bytes, end: &End) -> Result<Measured> {
-    let mut measured = Measured::begin(end.number);
+    let mut measured = Measured::begin(end);
     let mut room = vec![0; 4 * CHUNK];
     let (mut read, total) = (0, end.number * CHUNK);
     while read < total {
-        let begin = Instant::now();
+        let begin = measured.now();
         let n = carrier.take(&mut room).await?;
         ensure!(n > 0, "the stream ended after {read} bytes");
-        measured.add(begin.elapsed());
+        measured.add(begin);
         read += n;
     }
     carrier.put(&[1]).await?;
