@@ -193,6 +193,11 @@ fn messages_are_posted_and_polled_by_hand() {
 }
 
 #[test]
+fn work_requests_can_be_encoded_by_the_program() {
+    passes("raw");
+}
+
+#[test]
 fn dynamic_connections_reach_targets_on_both_devices() {
     passes("dc");
 }

@@ -61,6 +61,7 @@ pub struct QpShared {
     may_csum: bool,
     csum: AtomicBool,
     data_in_completions: bool,
+    raw_wqes: bool,
 }
 
 impl QpShared {
@@ -85,6 +86,7 @@ impl QpShared {
             may_csum: false,
             csum: AtomicBool::new(false),
             data_in_completions: false,
+            raw_wqes: false,
         }
     }
 
@@ -102,6 +104,17 @@ impl QpShared {
             srq.allow_data_in_completions();
         }
         Self { data_in_completions: true, ..self }
+    }
+
+    /// For a QP to which the program may post WQEs that it has written itself.
+    #[must_use]
+    pub fn with_raw_wqes(self) -> Self {
+        Self { raw_wqes: true, ..self }
+    }
+
+    /// Whether the program may post WQEs that it has written itself.
+    pub(crate) fn takes_raw_wqes(&self) -> bool {
+        self.raw_wqes
     }
 
     /// Whether the device may put short data into completions. If not, such data are never copied.

@@ -23,8 +23,9 @@ use uverbs_uapi::ids::{
     UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT,
 };
 use uverbs_uapi::mlx5::{
-    MLX5_QP_FLAG_ALLOW_SCATTER_CQE, MLX5_QP_FLAG_BFREG_INDEX, MLX5_QP_FLAG_SCATTER_CQE,
-    MLX5_QP_FLAG_SIGNATURE, MLX5_QP_FLAG_TYPE_DCI, MLX5_QP_FLAG_TYPE_DCT, MLX5_QP_FLAG_UAR_PAGE_INDEX,
+    MLX5_QP_FLAG_ALLOW_SCATTER_CQE, MLX5_QP_FLAG_BFREG_INDEX, MLX5_QP_FLAG_DCI_STREAM,
+    MLX5_QP_FLAG_PACKET_BASED_CREDIT_MODE, MLX5_QP_FLAG_SCATTER_CQE, MLX5_QP_FLAG_SIGNATURE,
+    MLX5_QP_FLAG_TUNNEL_OFFLOADS, MLX5_QP_FLAG_TYPE_DCI, MLX5_QP_FLAG_TYPE_DCT, MLX5_QP_FLAG_UAR_PAGE_INDEX,
     mlx5_ib_create_qp, mlx5_ib_create_qp_resp,
 };
 use uverbs_uapi::verbs::{IB_UVERBS_QP_CREATE_SQ_SIG_ALL, ib_uverbs_qp_cap};
@@ -215,6 +216,12 @@ impl Call<'_, '_> {
     ) -> Result<(), Errno> {
         if private.flags & (MLX5_QP_FLAG_SIGNATURE | MLX5_QP_FLAG_BFREG_INDEX) != 0 {
             return Err(Errno::EOPNOTSUPP);
+        }
+        // The device has none of these capabilities.
+        let lacking =
+            MLX5_QP_FLAG_TUNNEL_OFFLOADS | MLX5_QP_FLAG_PACKET_BASED_CREDIT_MODE | MLX5_QP_FLAG_DCI_STREAM;
+        if private.flags & lacking != 0 {
+            return Err(Errno::EINVAL);
         }
         if private.flags & MLX5_QP_FLAG_UAR_PAGE_INDEX != 0 {
             qp.page = Some(self.state.context(self.context)?.page(private.bfreg_index)?);

@@ -132,7 +132,7 @@ c_struct! {
         wr_set_mkey_layout_list: Missing,
         wr_set_mkey_layout_interleaved: Missing,
         wr_set_mkey_sig_block: Missing,
-        wr_raw_wqe: Missing,
+        wr_raw_wqe: Option<unsafe extern "C" fn(*mut mlx5dv_qp_ex, *const c_void)>,
         wr_set_dc_addr_stream: Option<unsafe extern "C" fn(*mut mlx5dv_qp_ex, *mut IbvAh, u32, u64, u16)>,
         wr_memcpy: Missing,
         wr_set_mkey_crypto: Missing,

@@ -16,11 +16,11 @@ use crate::object::{cq, pd, srq};
 use crate::verbs::Open;
 use core::any::Any;
 use core::{mem, ptr};
-use uverbs_core::attr::{CqInitAttr, QpAttr, QpAttrMask, QpCap, QpState, QpType};
+use uverbs_core::attr::{CqInitAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType};
 use uverbs_core::control::CompChannelHandle;
-use uverbs_core::provider::{DcDriver, DctCreate, DctParts, QpCreate, QpParts};
+use uverbs_core::provider::{DcDriver, DctCreate, DctParts, QpCreate, QpParts, RssQpCreate};
 use uverbs_mlx5::Mlx5;
-use uverbs_mlx5::dv::CqOptions;
+use uverbs_mlx5::dv::{CqOptions, QpFlags, QpOptions};
 
 /// `enum mlx5dv_cq_init_attr_mask`. This library does not read compressed entries, and does not request padded ones.
 mod cq_mask {
@@ -69,13 +69,20 @@ mod qp_mask {
     pub(super) const ALL: u64 = CREATE_FLAGS | DC | SEND_OPS_FLAGS;
 }
 
-/// `enum mlx5dv_qp_create_flags`: data in completions, which every queue pair has unless it is disabled here or by the
-/// environment. The second flag permits data in completions where it depends on the device; it has no effect here.
+/// `enum mlx5dv_qp_create_flags`. Those that concern signatures (`SIG_PIPELINING`) and reordered receives (`OOO_DP`) are
+/// missing.
 mod create_flag {
+    pub(super) const TUNNEL_OFFLOADS: u32 = 1 << 0;
+    pub(super) const TIR_ALLOW_SELF_LOOPBACK_UC: u32 = 1 << 1;
+    pub(super) const TIR_ALLOW_SELF_LOOPBACK_MC: u32 = 1 << 2;
     pub(super) const DISABLE_SCATTER_TO_CQE: u32 = 1 << 3;
     pub(super) const ALLOW_SCATTER_TO_CQE: u32 = 1 << 4;
-    pub(super) const BOTH: u32 = DISABLE_SCATTER_TO_CQE | ALLOW_SCATTER_TO_CQE;
+    pub(super) const PACKET_BASED_CREDIT_MODE: u32 = 1 << 5;
 }
+
+/// `MLX5DV_QP_EX_WITH_RAW_WQE` of `enum mlx5dv_qp_create_send_ops_flags`. The others are about indirect keys and copies by
+/// the device.
+const WITH_RAW_WQE: u64 = 1 << 3;
 
 /// `enum mlx5dv_dc_type`
 const DCT: u32 = 1;
@@ -99,15 +106,13 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_create_qp(
         unsafe { export::check(context, &mut copy) }?;
         // SAFETY: `mlx5_attr` is NULL or valid for reads (contract of the man page).
         let special = unsafe { mlx5_attr.as_ref() }.map(special).transpose()?.unwrap_or_default();
-        let made = match special {
+        let made = match special.kind {
             // SAFETY: the objects in `copy` are live and of this context, as checked above.
-            Special::None => unsafe { qp::create(open, context, &mut copy) },
+            Kind::Queue => unsafe { queue(open, context, &mut copy, special) },
             // SAFETY: the objects in `copy` are live and of this context, as checked above.
-            Special::WithoutScatter => unsafe { without_scatter(open, context, &mut copy) },
+            Kind::Initiator => unsafe { initiator(open, context, &mut copy, special) },
             // SAFETY: the objects in `copy` are live and of this context, as checked above.
-            Special::Initiator => unsafe { initiator(open, context, &mut copy) },
-            // SAFETY: the objects in `copy` are live and of this context, as checked above.
-            Special::Target(key) => unsafe { target(open, context, &copy, key) },
+            Kind::Target(key) => unsafe { target(open, context, &copy, key) },
         }?;
         // SAFETY: the struct is valid for writes (contract of the man page).
         unsafe { (*attr).cap = copy.cap };
@@ -115,59 +120,97 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_create_qp(
     })
 }
 
-/// A kind of QP that only this function creates.
+/// The attributes that only this function has.
 #[derive(Clone, Copy, Default)]
-enum Special {
+struct Special {
+    kind: Kind,
+    without_data_in_completions: bool,
+    flags: QpFlags,
+    raw_wqes: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+enum Kind {
+    /// A queue pair of a type that ibv_create_qp(3) has, too.
     #[default]
-    None,
-    /// Without data in completions.
-    WithoutScatter,
+    Queue,
     Initiator,
     /// With its access key.
     Target(u64),
 }
 
 fn special(attr: &mlx5dv_qp_init_attr) -> Outcome<Special> {
+    use create_flag as flag;
+    const FLAGS: [(u32, QpFlags); 5] = [
+        (flag::TUNNEL_OFFLOADS, QpFlags::TUNNEL_OFFLOADS),
+        (flag::TIR_ALLOW_SELF_LOOPBACK_UC, QpFlags::SELF_LOOPBACK_UNICAST),
+        (flag::TIR_ALLOW_SELF_LOOPBACK_MC, QpFlags::SELF_LOOPBACK_MULTICAST),
+        (flag::ALLOW_SCATTER_TO_CQE, QpFlags::REQUESTER_DATA_IN_COMPLETIONS),
+        (flag::PACKET_BASED_CREDIT_MODE, QpFlags::PACKET_BASED_CREDITS),
+    ];
     let has = |bit| attr.comp_mask & bit != 0;
     let flags = if has(qp_mask::CREATE_FLAGS) { attr.create_flags } else { 0 };
     let ops = if has(qp_mask::SEND_OPS_FLAGS) { attr.send_ops_flags } else { 0 };
-    if has(!qp_mask::ALL) || flags & !create_flag::BOTH != 0 || ops != 0 {
+    let known = FLAGS.iter().fold(flag::DISABLE_SCATTER_TO_CQE, |all, (bit, _)| all | bit);
+    if has(!qp_mask::ALL) || flags & !known != 0 || ops & !WITH_RAW_WQE != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
-    ensure(flags & create_flag::BOTH != create_flag::BOTH)?;
-    match attr.dc_init_attr.dc_type {
-        _ if !has(qp_mask::DC) && flags & create_flag::DISABLE_SCATTER_TO_CQE != 0 => {
-            Ok(Special::WithoutScatter)
-        }
-        _ if !has(qp_mask::DC) => Ok(Special::None),
-        DCI => Ok(Special::Initiator),
-        DCT => Ok(Special::Target(attr.dc_init_attr.dct_access_key)),
-        _ => Err(Errno::EINVAL),
-    }
+    const BOTH: u32 = flag::DISABLE_SCATTER_TO_CQE | flag::ALLOW_SCATTER_TO_CQE;
+    ensure(flags & BOTH != BOTH)?;
+    let kind = match attr.dc_init_attr.dc_type {
+        _ if !has(qp_mask::DC) => Kind::Queue,
+        DCI => Kind::Initiator,
+        DCT => Kind::Target(attr.dc_init_attr.dct_access_key),
+        _ => return Err(Errno::EINVAL),
+    };
+    Ok(Special {
+        kind,
+        without_data_in_completions: flags & flag::DISABLE_SCATTER_TO_CQE != 0,
+        flags: FLAGS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, ours)| *ours).collect(),
+        raw_wqes: ops & WITH_RAW_WQE != 0,
+    })
 }
 
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-unsafe fn without_scatter(
+unsafe fn queue(
     open: &Open<Mlx5>,
     context: *mut ibv_context,
     attr: &mut ibv_qp_init_attr_ex,
+    special: Special,
 ) -> Outcome<*mut ibv_qp> {
-    let init = qp::init_attr(attr)?;
-    if init.qp_type == QpType::Driver || attr.comp_mask & (mask::IND_TABLE | mask::RX_HASH) != 0 {
-        // These queue pairs never have data in completions.
+    if attr.comp_mask & (mask::IND_TABLE | mask::RX_HASH) != 0 {
+        let make = |create: &RssQpCreate<'_>| open.driver.create_rss_qp_with(create, special.flags);
         // SAFETY: the contract of this function.
-        return unsafe { qp::create(open, context, attr) };
+        return unsafe { qp::create_rss_with::<Mlx5>(context, attr, make) };
     }
+    let init = qp::init_attr(attr)?;
+    // Such a queue pair is a DC initiator or target.
+    ensure(init.qp_type != QpType::Driver)?;
+    // SAFETY: the contract of this function.
+    unsafe { create_by(open, context, attr, &init, special) }
+}
+
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+unsafe fn create_by(
+    open: &Open<Mlx5>,
+    context: *mut ibv_context,
+    attr: &mut ibv_qp_init_attr_ex,
+    init: &QpInitAttr,
+    special: Special,
+) -> Outcome<*mut ibv_qp> {
     // SAFETY: `attr.pd` is NULL or a live object of this driver (contract of `Verbs`).
     let allocator = unsafe { pd::allocator(attr.pd) };
+    let Special { flags, raw_wqes, .. } = special;
+    let options = QpOptions { allocator: allocator.as_ref(), raw_wqes, flags };
     let make = |create: &QpCreate<'_, Mlx5>| {
-        let create = QpCreate { data_in_completions: false, ..*create };
+        let data_in_completions = create.data_in_completions && !special.without_data_in_completions;
         // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
-        unsafe { open.driver.create_qp_in(&create, allocator.as_ref()) }
+        unsafe { open.driver.create_qp_with(&QpCreate { data_in_completions, ..*create }, &options) }
     };
     // SAFETY: the contract of this function.
-    unsafe { qp::create_with(open, context, attr, &init, make) }
+    unsafe { qp::create_with(open, context, attr, init, make) }
 }
 
 /// # Safety
@@ -176,6 +219,7 @@ unsafe fn initiator(
     open: &Open<Mlx5>,
     context: *mut ibv_context,
     attr: &mut ibv_qp_init_attr_ex,
+    special: Special,
 ) -> Outcome<*mut ibv_qp> {
     ensure(attr.qp_type == QpType::Driver as u32 && !attr.pd.is_null() && !attr.send_cq.is_null())?;
     // An initiator has no receives.
@@ -184,14 +228,8 @@ unsafe fn initiator(
         attr.recv_cq = attr.send_cq;
     }
     let init = qp::init_attr(attr)?;
-    // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
-    let allocator = unsafe { pd::allocator(attr.pd) };
-    let make = |create: &QpCreate<'_, Mlx5>| {
-        // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
-        unsafe { open.driver.create_qp_in(create, allocator.as_ref()) }
-    };
     // SAFETY: the contract of this function.
-    unsafe { qp::create_with(open, context, attr, &init, make) }
+    unsafe { create_by(open, context, attr, &init, special) }
 }
 
 /// # Safety

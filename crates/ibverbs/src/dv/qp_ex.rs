@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The functions of `struct mlx5dv_qp_ex` (mlx5dv_wr_post(3)): the target of a DC initiator's work request.
+//! The functions of `struct mlx5dv_qp_ex` (mlx5dv_wr_post(3)): the target of a DC initiator's work request, and work requests
+//! that the program has encoded.
 //!
 //! Functions that are not implemented are NULL. A program requests them by `send_ops_flags` of mlx5dv_create_qp(3),
 //! which fails then.
@@ -9,7 +10,8 @@
 use crate::abi::mlx5dv::mlx5dv_qp_ex;
 use crate::abi::qp::{ibv_qp, ibv_qp_ex};
 use crate::object::qp;
-use core::{mem, ptr};
+use core::ffi::c_void;
+use core::{mem, ptr, slice};
 use uverbs_core::provider::{PostError, WrBuilder as _};
 use uverbs_core::sync::{Dynamic, Locked};
 use uverbs_core::wr::{IbvAh, RawAh};
@@ -44,6 +46,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_qp_ex_from_ibv_qp_ex(qp: *mut ibv_
         let mut public: mlx5dv_qp_ex = unsafe { mem::zeroed() };
         public.wr_set_dc_addr = Some(wr_set_dc_addr);
         public.wr_set_dc_addr_stream = Some(wr_set_dc_addr_stream);
+        public.wr_raw_wqe = Some(wr_raw_wqe);
         Box::new(Functions { public, qp })
     });
     match functions.downcast_ref::<Functions>() {
@@ -52,12 +55,11 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_qp_ex_from_ibv_qp_ex(qp: *mut ibv_
     }
 }
 
-/// Calls `set` with the queue of the session in which a setter is called, and the address handle.
+/// Calls `post` with the QP and the queue of the session in which a function is called.
 ///
 /// # Safety
-/// `mqp` is from [`uverbs_mlx5dv_qp_ex_from_ibv_qp_ex`], its QP exists, and this thread has its session; `ah` is NULL
-/// or a live address handle of its context.
-unsafe fn with(mqp: *mut mlx5dv_qp_ex, ah: *mut IbvAh, set: impl FnOnce(&mut SendQueue, &Ah)) {
+/// `mqp` is from [`uverbs_mlx5dv_qp_ex_from_ibv_qp_ex`], its QP exists, and this thread has its session.
+unsafe fn with_queue(mqp: *mut mlx5dv_qp_ex, post: impl FnOnce(*mut ibv_qp, &mut SendQueue)) {
     // SAFETY: `mqp` points to the first field of a `Functions` (the contract of this function), which is not changed.
     let qp = unsafe { (*mqp.cast::<Functions>()).qp };
     // SAFETY: the QP exists (the contract of this function).
@@ -67,12 +69,47 @@ unsafe fn with(mqp: *mut mlx5dv_qp_ex, ah: *mut IbvAh, set: impl FnOnce(&mut Sen
     };
     // SAFETY: the call is inside the session that `wr_start` entered, and no other thread calls at the same time (the
     // contract of this function). Outside a session the queue refuses the call.
-    let queue = unsafe { queue.entered() };
+    post(qp, unsafe { queue.entered() });
+}
+
+/// Calls `set` with the queue of the session in which a setter is called, and the address handle.
+///
+/// # Safety
+/// As [`with_queue`]; `ah` is NULL or a live address handle of its context.
+unsafe fn with(mqp: *mut mlx5dv_qp_ex, ah: *mut IbvAh, set: impl FnOnce(&mut SendQueue, &Ah)) {
     // SAFETY: `ah` is NULL or the `RawAh` of this driver (the contract of this function).
-    match unsafe { ah.cast::<RawAh<Ah>>().as_ref() } {
+    let ah = unsafe { ah.cast::<RawAh<Ah>>().as_ref() };
+    let post = |_, queue: &mut SendQueue| match ah {
         Some(ah) => set(queue, &ah.driver),
         None => queue.wr_latch(PostError::InvalidArgument),
-    }
+    };
+    // SAFETY: the contract of this function includes that of `with_queue`.
+    unsafe { with_queue(mqp, post) };
+}
+
+/// Posts a WQE, whose length is in its control segment.
+///
+/// # Safety
+/// As in mlx5dv_wr_post(3): `wqe` is NULL or valid for reads of its length.
+unsafe extern "C" fn wr_raw_wqe(mqp: *mut mlx5dv_qp_ex, wqe: *const c_void) {
+    /// The offset and the bits of the length in the control segment, in units of 16 bytes.
+    const DS: (usize, u8) = (7, 0x3f);
+    let post = |qp: *mut ibv_qp, queue: &mut SendQueue| {
+        if wqe.is_null() {
+            return queue.wr_latch(PostError::InvalidArgument);
+        }
+        // SAFETY: `wqe` is valid for reads of a control segment, which has 16 bytes (contract of the man page).
+        let ds = unsafe { wqe.cast::<u8>().add(DS.0).read() } & DS.1;
+        // SAFETY: `wqe` is valid for reads of its length (contract of the man page); the program does not change it during
+        // this call.
+        let units = unsafe { slice::from_raw_parts(wqe.cast::<[u8; 16]>(), ds.into()) };
+        // SAFETY: the QP exists (contract of the man page); every QP of this library begins with an `ibv_qp_ex`.
+        let wr_id = unsafe { (*qp.cast::<ibv_qp_ex>()).wr_id };
+        // SAFETY: the program is responsible for the memory that the WQE names (contract of the man page).
+        unsafe { queue.wr_raw_wqe(wr_id, units) };
+    };
+    // SAFETY: the contract of the man page is that of `with_queue`.
+    unsafe { with_queue(mqp, post) };
 }
 
 /// # Safety

@@ -28,6 +28,7 @@ use uverbs_core::attr::{
 use uverbs_core::control::QpHandle;
 use uverbs_core::provider::{Driver, QpCreate, QpParts, RssQpCreate};
 use uverbs_core::sync::{Dynamic, Locked};
+use uverbs_mlx5::dv::QpOptions;
 
 /// A queue pair: C's part, of the extended size, and ours.
 #[repr(C)]
@@ -139,7 +140,7 @@ pub(crate) unsafe fn create<D: Driver>(
 ) -> Outcome<*mut ibv_qp> {
     if attr.comp_mask & (mask::IND_TABLE | mask::RX_HASH) != 0 {
         // SAFETY: this function has the same contract.
-        return unsafe { create_rss(open, context, attr) };
+        return unsafe { create_rss_with::<D>(context, attr, |create| open.driver.create_rss_qp(create)) };
     }
     let init = init_attr(attr)?;
     if init.qp_type == QpType::Driver {
@@ -149,9 +150,10 @@ pub(crate) unsafe fn create<D: Driver>(
     // SAFETY: `attr.pd` is NULL or a live object of this driver (contract of `Verbs`).
     if let Some(allocator) = unsafe { pd::allocator(attr.pd) } {
         let open = queue_memory::mlx5(open)?;
+        let options = QpOptions { allocator: Some(&allocator), ..QpOptions::default() };
         let make = |create: &QpCreate<'_, _>| {
             // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
-            unsafe { open.driver.create_qp_in(create, Some(&allocator)) }
+            unsafe { open.driver.create_qp_with(create, &options) }
         };
         // SAFETY: the contract of this function.
         return unsafe { create_with(open, context, attr, &init, make) };
@@ -232,15 +234,15 @@ pub(crate) unsafe fn create_with<D: Driver>(
 /// `MLX5_RX_HASH_FUNC_TOEPLITZ`, `IBV_RX_HASH_FUNC_TOEPLITZ`
 const TOEPLITZ: u8 = 1;
 
-/// Creates a queue pair that distributes packets over a table of work queues. It has no state; its rules select the
-/// packets that it receives.
+/// Creates a queue pair that distributes packets over a table of work queues, by a verb of the driver. It has no state; its
+/// rules select the packets that it receives.
 ///
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-unsafe fn create_rss<D: Driver>(
-    open: &Open<D>,
+pub(crate) unsafe fn create_rss_with<D: Driver>(
     context: *mut ibv_context,
     attr: &mut ibv_qp_init_attr_ex,
+    make: impl FnOnce(&RssQpCreate<'_>) -> uverbs_core::Result<QpHandle>,
 ) -> Outcome<*mut ibv_qp> {
     const BOTH: u32 = mask::IND_TABLE | mask::RX_HASH;
     let hash = attr.rx_hash_conf;
@@ -265,7 +267,7 @@ unsafe fn create_rss<D: Driver>(
         hash: RxHashConf { key, fields: RxHashFields::from_bits_retain(hash.rx_hash_fields_mask) },
         user_handle: number,
     };
-    let handle = open.driver.create_rss_qp(&create).inspect_err(|_| {
+    let handle = make(&create).inspect_err(|_| {
         here.forget(number);
     })?;
     // SAFETY: integers, pointers and optional functions: zeros are values of all of them.

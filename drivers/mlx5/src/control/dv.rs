@@ -23,16 +23,21 @@ use crate::control::calls;
 pub use crate::cq::ClockInfo;
 use crate::cq::{Clock, CqShared};
 use crate::memory::Allocator;
+use bitflags::bitflags;
 use core::ffi::c_void;
 use core::ptr;
 use core::sync::atomic::AtomicU32;
 use uverbs_core::attr::CqInitAttr;
-use uverbs_core::control::{CompChannelHandle, PdHandle};
+use uverbs_core::control::{CompChannelHandle, PdHandle, QpHandle};
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::{CqParts, QpCreate, QpParts, SrqCreate, SrqParts, WqCreate, WqParts};
+use uverbs_core::provider::{
+    CqParts, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,
+};
 use uverbs_mlx5_hw::doorbell::BF_OFFSET;
 use uverbs_uapi::mlx5::{
-    MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF, MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC, mlx5_ib_query_device_resp,
+    MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF, MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC, MLX5_QP_FLAG_ALLOW_SCATTER_CQE,
+    MLX5_QP_FLAG_PACKET_BASED_CREDIT_MODE, MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_MC,
+    MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_UC, MLX5_QP_FLAG_TUNNEL_OFFLOADS, mlx5_ib_query_device_resp,
 };
 
 /// A ring of WQEs. All fields are 0 if there is no such queue.
@@ -132,6 +137,36 @@ pub struct CqOptions<'a> {
     pub cqe_size: Option<u32>,
     /// The program's allocator of its memory, if it has one. Resizes call it, too.
     pub allocator: Allocator<'a>,
+}
+
+bitflags! {
+    /// mlx5's options of a QP, `MLX5_QP_FLAG_*` of the kernel, which refuses those that the device or the QP's type lacks.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct QpFlags: u32 {
+        /// Checksums of tunneled packets are computed.
+        const TUNNEL_OFFLOADS = MLX5_QP_FLAG_TUNNEL_OFFLOADS;
+        /// Unicast packets of this device are received.
+        const SELF_LOOPBACK_UNICAST = MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_UC;
+        /// Multicast packets of this device are received.
+        const SELF_LOOPBACK_MULTICAST = MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_MC;
+        /// Short data of reads and atomics may be in completions although not all WRs are signaled. Requires
+        /// [`QpCreate::data_in_completions`].
+        const REQUESTER_DATA_IN_COMPLETIONS = MLX5_QP_FLAG_ALLOW_SCATTER_CQE;
+        /// Credits are counted in packets. The peer must have the same mode.
+        const PACKET_BASED_CREDITS = MLX5_QP_FLAG_PACKET_BASED_CREDIT_MODE;
+    }
+}
+
+/// mlx5's options of a QP, in addition to [`QpCreate`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QpOptions<'a> {
+    /// The program's allocator of its memory, if it has one.
+    pub allocator: Allocator<'a>,
+    /// The program may post WQEs that it has written itself
+    /// ([`SendQueue::wr_raw_wqe`](crate::SendQueue::wr_raw_wqe)). Completions of the send queue cost more.
+    pub raw_wqes: bool,
+    /// Further options.
+    pub flags: QpFlags,
 }
 
 /// A UAR page for doorbells that a program writes itself. It is freed when this value is dropped, which must be after
@@ -297,20 +332,28 @@ impl Mlx5 {
         super::cq::create(self, attr, (cqe_size, options.allocator), channel, user_handle)
     }
 
-    /// Creates a QP as [`Driver::create_qp`](uverbs_core::provider::Driver::create_qp), in memory of the program's
-    /// allocator.
+    /// Creates a QP as [`Driver::create_qp`](uverbs_core::provider::Driver::create_qp), with further options.
     ///
     /// # Safety
     /// As [`Driver::create_qp`](uverbs_core::provider::Driver::create_qp).
     ///
     /// # Errors
     /// As for [`Driver::create_qp`](uverbs_core::provider::Driver::create_qp); memory without the requested alignment.
-    pub unsafe fn create_qp_in(
+    pub unsafe fn create_qp_with(
         &self,
         create: &QpCreate<'_, Self>,
-        allocator: Allocator<'_>,
+        options: &QpOptions<'_>,
     ) -> Result<QpParts<Self>> {
-        super::qp::create(self, create, allocator)
+        super::qp::create(self, create, options)
+    }
+
+    /// Creates a hashed QP as [`Driver::create_rss_qp`](uverbs_core::provider::Driver::create_rss_qp), with further
+    /// options.
+    ///
+    /// # Errors
+    /// As for [`Driver::create_rss_qp`](uverbs_core::provider::Driver::create_rss_qp).
+    pub fn create_rss_qp_with(&self, create: &RssQpCreate<'_>, flags: QpFlags) -> Result<QpHandle> {
+        super::wq::create_rss(create, flags)
     }
 
     /// Creates an SRQ in memory of the program's allocator.
@@ -319,7 +362,7 @@ impl Mlx5 {
     /// As [`Driver::create_srq`](uverbs_core::provider::Driver::create_srq).
     ///
     /// # Errors
-    /// As for [`create_qp_in`](Self::create_qp_in).
+    /// As for [`create_qp_with`](Self::create_qp_with).
     pub unsafe fn create_srq_in(
         &self,
         create: &SrqCreate<'_, Self>,
@@ -334,7 +377,7 @@ impl Mlx5 {
     /// As [`Driver::create_wq`](uverbs_core::provider::Driver::create_wq).
     ///
     /// # Errors
-    /// As for [`create_qp_in`](Self::create_qp_in).
+    /// As for [`create_qp_with`](Self::create_qp_with).
     pub unsafe fn create_wq_in(
         &self,
         create: &WqCreate<'_, Self>,

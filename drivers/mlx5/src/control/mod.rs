@@ -32,6 +32,7 @@ pub use srq::SrqControl;
 
 use self::context::Facts;
 use self::core_clock::CoreClock;
+use self::dv::{QpFlags, QpOptions};
 use self::firmware::QpnBlock;
 use crate::control::uars::{BfReg, Posters, Uars};
 use crate::cq::{CompletionQueue, CqShared};
@@ -245,7 +246,7 @@ impl Driver for Mlx5 {
     }
 
     unsafe fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>> {
-        qp::create(self, create, None)
+        qp::create(self, create, &QpOptions::default())
     }
 
     fn open_qp(&self, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<QpParts<Self>> {
@@ -348,7 +349,7 @@ impl Driver for Mlx5 {
     }
 
     fn create_rss_qp(&self, create: &RssQpCreate<'_>) -> Result<QpHandle> {
-        wq::create_rss(create)
+        wq::create_rss(create, QpFlags::empty())
     }
 
     fn create_flow(

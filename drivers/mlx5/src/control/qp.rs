@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Creating queue pairs, and tracking their state.
 
+use super::dv::QpOptions;
 use super::{Mlx5, NO_UIDX, ThreadDomain};
 use crate::control::calls::{self, QpMemory};
 use crate::control::ops;
@@ -343,7 +344,7 @@ impl Queues {
 pub(super) fn create(
     mlx5: &Mlx5,
     create: &QpCreate<'_, Mlx5>,
-    allocator: Allocator<'_>,
+    options: &QpOptions<'_>,
 ) -> Result<QpParts<Mlx5>> {
     let mut attr = create.attr.clone();
     check(mlx5, &attr)?;
@@ -352,7 +353,7 @@ pub(super) fn create(
     if sq_size.wqe_cnt != 0 {
         attr.cap.max_inline_data = sq_size.max_inline;
     }
-    let queues = Queues::new(mlx5, attr.qp_type, &sq_size, &rq_size, allocator)?;
+    let queues = Queues::new(mlx5, attr.qp_type, &sq_size, &rq_size, options.allocator)?;
     let is_target = attr.qp_type == QpType::XrcRecv;
     let index = match mlx5.facts.cqe_version {
         1 if !is_target => Some(mlx5.user_index(CREATE_QP)?),
@@ -375,7 +376,7 @@ pub(super) fn create(
         None if queues.sq.is_none() => mlx5.uars.unused(),
         None => BfRegIndex::default(),
     };
-    let mut flags = uar.flag;
+    let mut flags = uar.flag | options.flags.bits();
     if attr.qp_type == QpType::Driver {
         // A DC initiator's short data never go to the CQE.
         flags |= MLX5_QP_FLAG_TYPE_DCI;
@@ -429,6 +430,7 @@ pub(super) fn create(
     let shared =
         if flags & MLX5_QP_FLAG_SCATTER_CQE != 0 { shared.with_data_in_completions() } else { shared };
     let shared = if attr.qp_type == QpType::RawPacket { shared.with_checksums() } else { shared };
+    let shared = if options.raw_wqes { shared.with_raw_wqes() } else { shared };
     let shared = Arc::new(match index {
         Some(index) => shared.with_index(index),
         None => shared,

@@ -2,6 +2,7 @@
 //! Work queues, and the QPs that spread packets over them.
 
 use super::Mlx5;
+use super::dv::QpFlags;
 use super::qp::QpControl;
 use crate::control::calls::{self, QpMemory};
 use crate::control::size;
@@ -87,12 +88,13 @@ pub(super) fn modify(handle: &WqHandle, control: &QpControl, attr: &WqAttr) -> R
     })
 }
 
-pub(super) fn create_rss(create: &RssQpCreate<'_>) -> Result<QpHandle> {
+pub(super) fn create_rss(create: &RssQpCreate<'_>, flags: QpFlags) -> Result<QpHandle> {
     const VERB: &str = "create_qp";
     let hash = create.hash;
     let mut request = mlx5_ib_create_qp_rss {
         rx_hash_fields_mask: hash.fields.bits(),
         rx_hash_function: MLX5_RX_HASH_FUNC_TOEPLITZ,
+        flags: flags.bits(),
         ..Default::default()
     };
     let (Some(key), Ok(length)) =

@@ -56,6 +56,7 @@ impl Parsed {
         match (self.facts >> 32) as u8 {
             umr_op::BIND_MW => WcOpcode::BIND_MW.0 as u8,
             umr_op::LOCAL_INV => WcOpcode::LOCAL_INV.0 as u8,
+            umr_op::RAW => WcOpcode::DRIVER2.0 as u8,
             _ => 0,
         }
     }

@@ -109,6 +109,11 @@ impl Tail {
         (self.0 >> 32) as u32 & 0xff_ffff
     }
 
+    /// Requester: the same entry with an opcode that no WQE has, so that the completion's opcode is the recorded one.
+    pub(crate) const fn of_unknown_opcode(self) -> Self {
+        Self(self.0 | 0xff << 56)
+    }
+
     /// Requester: opcode of the WQE.
     #[inline(always)]
     pub(crate) const fn send_opcode(self) -> u8 {

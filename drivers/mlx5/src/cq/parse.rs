@@ -16,8 +16,8 @@ use super::ring::CqRing;
 use super::scatter::{Scattering, to_first_entry};
 use crate::qp::QpShared;
 use crate::rq::{RqShared, SrqShared};
-use crate::sq::SqShared;
 use crate::sq::shared::{NoSends, RetireBy};
+use crate::sq::{SqShared, umr_op};
 use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
 use uverbs_core::sync::barrier;
@@ -26,6 +26,7 @@ use uverbs_core::wc::WcStatus;
 /// A QP, WQ or XRC SRQ whose completions go to a CQ; the default has no queues.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Resource {
+    /// The send queue, if no program writes its WQEs. Completions of the others are parsed by [`Resources::parse_raw`].
     pub(super) sq: Option<Arc<SqShared>>,
     /// The resource's own receive queue, if it does not use an `srq`.
     rq: Option<Arc<RqShared>>,
@@ -42,7 +43,7 @@ pub(super) struct Resource {
 impl Resource {
     fn of_qp(qp: &Arc<QpShared>) -> Self {
         Self {
-            sq: qp.sq.clone(),
+            sq: if qp.takes_raw_wqes() { None } else { qp.sq.clone() },
             rq: if qp.srq.is_none() { qp.rq.clone() } else { None },
             srq: qp.srq.clone(),
             qp: Some(Arc::clone(qp)),
@@ -317,13 +318,39 @@ impl Resources {
         Current { key, send_key, resource, sends }
     }
 
-    /// The QP and send queue of the WQE that an entry completes.
-    fn sender(&self, entry: CqeRef<'_>, tail: Tail) -> Option<(&QpShared, &SqShared)> {
-        let resource = self.queues.get(match self.version {
+    /// The resource of the WQE that a requester's entry completes.
+    #[inline(always)]
+    fn sending(&self, entry: CqeRef<'_>, tail: Tail) -> &Resource {
+        self.queues.get(match self.version {
             CqeVersion::V1 => entry.srqn_uidx(),
             CqeVersion::V0 => tail.qpn(),
-        });
+        })
+    }
+
+    /// The QP and send queue of the WQE that an entry completes.
+    fn sender(&self, entry: CqeRef<'_>, tail: Tail) -> Option<(&QpShared, &SqShared)> {
+        let resource = self.sending(entry, tail);
         Some((resource.qp.as_deref()?, resource.sq.as_deref()?))
+    }
+
+    /// Parses a requester's entry of a queue whose WQEs a program may have written, and retires its WR.
+    #[cold]
+    fn parse_raw(&self, ring: &CqRing, position: u32) -> Outcome {
+        let (entry, tail) = (ring.entry(position), ring.tail(position));
+        let qp = self.sending(entry, tail).qp.as_deref();
+        let Some((qp, sq)) = qp.and_then(|qp| Some((qp, qp.sq.as_deref()?))) else { return Outcome::Unknown };
+        let status = match (tail.op_own().kind(), tail.op_own().scatter()) {
+            (Kind::RequesterError, _) => cqe::status(entry.syndromes().0),
+            (_, None) => WcStatus::SUCCESS,
+            (_, Some(which)) => {
+                let len = cqe::requester_len(tail.send_opcode(), entry.byte_cnt());
+                let scatter = Scattering { ring, position, dump_fill_mkey: self.dump_fill_mkey };
+                scatter.to_sender(which, qp, sq, tail.wqe_counter(), len)
+            }
+        };
+        let retired = sq.retire(tail.wqe_counter());
+        let tail = if retired.op == umr_op::RAW { tail.of_unknown_opcode() } else { tail };
+        Outcome::Completion(Parsed::requester(tail, retired.wr_id, status, retired.op, false))
     }
 
     /// The resource of the receive that an entry completes, if it has the WQE that the entry names.
@@ -345,7 +372,7 @@ impl Resources {
         let tail = ring.tail(position);
         match tail.op_own().kind() {
             Kind::Requester => {
-                let Some((qp, sq)) = self.sender(entry, tail) else { return Outcome::Unknown };
+                let Some((qp, sq)) = self.sender(entry, tail) else { return self.parse_raw(ring, position) };
                 let mut status = WcStatus::SUCCESS;
                 if let Some(which) = tail.op_own().scatter() {
                     let len = cqe::requester_len(tail.send_opcode(), entry.byte_cnt());
@@ -356,7 +383,7 @@ impl Resources {
                 Outcome::Completion(Parsed::requester(tail, retired.wr_id, status, retired.op, false))
             }
             Kind::RequesterError => {
-                let Some((_, sq)) = self.sender(entry, tail) else { return Outcome::Unknown };
+                let Some((_, sq)) = self.sender(entry, tail) else { return self.parse_raw(ring, position) };
                 let retired = sq.retire(tail.wqe_counter());
                 let status = cqe::status(entry.syndromes().0);
                 Outcome::Completion(Parsed::requester(tail, retired.wr_id, status, retired.op, false))

@@ -14,12 +14,14 @@ use core::sync::atomic::{AtomicU32, Ordering};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, Ordering};
 
-/// The operation of a WQE of opcode `UMR`, which its completion does not contain.
+/// The operation of a WQE that its completion does not contain: that of an opcode `UMR`, or that the program has written it.
 pub mod umr_op {
     /// `IBV_WR_BIND_MW`
     pub const BIND_MW: u8 = 1;
     /// `IBV_WR_LOCAL_INV`
     pub const LOCAL_INV: u8 = 2;
+    /// `mlx5dv_wr_raw_wqe`. Only queues with [`takes_raw_wqes`](crate::qp::QpShared::takes_raw_wqes) have such WQEs.
+    pub const RAW: u8 = 3;
 }
 
 /// A completed send.
@@ -27,7 +29,7 @@ pub mod umr_op {
 pub struct RetiredSend {
     /// The WR's `wr_id`.
     pub wr_id: u64,
-    /// The [`umr_op`] if the completion is that of a UMR; otherwise undefined.
+    /// The [`umr_op`], 0 for a WQE without one.
     pub op: u8,
 }
 
