@@ -2,14 +2,11 @@
 //! The flow tables of an Ethernet port, through which frames go: tables with groups of one mask each and entries of one value
 //! each, from the root on; the targets that they lead to; and counters.
 
-use crate::layout::{fte_match_param, fte_match_set_lyr_2_4 as lyr};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use uverbs_hca::bytes::put;
 use uverbs_hca::front::{Classifier, Headers, Hit, Rss, Target};
+use uverbs_hca::prm::criteria::match_of;
 
-/// Bytes of a match (`struct mlx5_ifc_fte_match_param_bits`).
-const MATCH: usize = 512;
 /// The limits of a frame's path: tables in sequence, and tables in total. Without them, tables that form a cycle would
 /// be followed endlessly.
 const MAX_DEPTH: usize = 64;
@@ -175,38 +172,6 @@ impl State {
     }
 }
 
-/// A frame's headers as a match.
-fn packet(h: &Headers) -> Vec<u8> {
-    let mut bytes = vec![0; MATCH];
-    let outer = fte_match_param::OUTER_HEADERS.bytes_mut(&mut bytes);
-    put(outer, 0, &h.smac);
-    put(outer, 8, &h.dmac);
-    let fields = [
-        (lyr::ETHERTYPE, u32::from(h.ethertype)),
-        (lyr::FIRST_VID, u32::from(h.vlan & 0xfff)),
-        (lyr::CVLAN_TAG, u32::from(h.ip_at == 18)),
-        (lyr::IP_VERSION, u32::from(h.ip_version)),
-        (lyr::IP_PROTOCOL, u32::from(h.proto)),
-        (lyr::IP_DSCP, u32::from(h.tos >> 2)),
-        (lyr::IP_ECN, u32::from(h.tos & 3)),
-        (lyr::TTL_HOPLIMIT, u32::from(h.ttl)),
-    ];
-    for (field, value) in fields {
-        field.set(outer, value);
-    }
-    if let Some((source, destination)) = h.ports {
-        let (s, d) =
-            if h.proto == 6 { (lyr::TCP_SPORT, lyr::TCP_DPORT) } else { (lyr::UDP_SPORT, lyr::UDP_DPORT) };
-        s.set(outer, source);
-        d.set(outer, destination);
-    }
-    // An IPv4 address is in the last four of the sixteen bytes.
-    let (skip, len) = if h.ip_version == 4 { (12, 4) } else { (0, 16) };
-    put(lyr::SRC_IPV4_SRC_IPV6.bytes_mut(outer), skip, &h.src[..len]);
-    put(lyr::DST_IPV4_DST_IPV6.bytes_mut(outer), skip, &h.dst[..len]);
-    bytes
-}
-
 /// The tables as the engine's classifier.
 #[derive(Debug, Default)]
 pub(crate) struct Tables(Mutex<State>);
@@ -222,7 +187,7 @@ impl Classifier for Tables {
         let mut state = self.state();
         let Some(root) = state.root else { return Vec::new() };
         let mut walk = Walk::default();
-        state.collect(root, &packet(headers), len, 0, &mut walk);
+        state.collect(root, &match_of(headers), len, 0, &mut walk);
         let hit = |(tirn, tag)| Some(Hit { target: state.resolve(tirn, headers, own)?, tag });
         walk.tirs.into_iter().filter_map(hit).collect()
     }
@@ -231,6 +196,8 @@ impl Classifier for Tables {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::{fte_match_param, fte_match_set_lyr_2_4 as lyr};
+    use uverbs_hca::prm::criteria::MATCH;
 
     /// An IPv4 UDP frame from port 7 to this one.
     fn frame(port: u16) -> Headers {

@@ -198,6 +198,11 @@ fn work_requests_can_be_encoded_by_the_program() {
 }
 
 #[test]
+fn packets_are_steered_by_matchers() {
+    passes("matcher");
+}
+
+#[test]
 fn dynamic_connections_reach_targets_on_both_devices() {
     passes("dc");
 }

@@ -32,7 +32,7 @@ mod tests;
 mod wqe;
 
 pub use control::{Devx, Mlx5, Options, QpControl, SrqControl, ThreadDomain};
-pub use control::{devx, dv};
+pub use control::{devx, dv, steering};
 pub use cq::{Completion, CompletionQueue, CqShared};
 pub use memory::{Allocator, MemoryUse, Pages, QueueAllocator};
 pub use rq::srq::{Batch as SrqBatch, SharedRecvQueue};

@@ -10,6 +10,54 @@ use crate::layout::abi_consts;
 abi_consts! {
     /// Steering matcher.
     pub const MLX5_IB_OBJECT_FLOW_MATCHER: u16 = UVERBS_ID_DRIVER_NS + 3;
+    /// Creates a matcher.
+    pub const MLX5_IB_METHOD_FLOW_MATCHER_CREATE: u16 = UVERBS_ID_DRIVER_NS;
+    /// Destroys a matcher.
+    pub const MLX5_IB_METHOD_FLOW_MATCHER_DESTROY: u16 = UVERBS_ID_DRIVER_NS + 1;
+    /// New matcher.
+    pub const MLX5_IB_ATTR_FLOW_MATCHER_CREATE_HANDLE: u16 = UVERBS_ID_DRIVER_NS;
+    /// In: the mask, in the format of the PRM.
+    pub const MLX5_IB_ATTR_FLOW_MATCHER_MATCH_MASK: u16 = UVERBS_ID_DRIVER_NS + 1;
+    /// In, `MLX5_IB_FLOW_TYPE_*`: the u16 priority of [`MLX5_IB_FLOW_TYPE_NORMAL`].
+    pub const MLX5_IB_ATTR_FLOW_MATCHER_FLOW_TYPE: u16 = UVERBS_ID_DRIVER_NS + 2;
+    /// In, u8: the parts of the mask that are used.
+    pub const MLX5_IB_ATTR_FLOW_MATCHER_MATCH_CRITERIA: u16 = UVERBS_ID_DRIVER_NS + 3;
+    /// In, flags: `enum ib_flow_flags`.
+    pub const MLX5_IB_ATTR_FLOW_MATCHER_FLOW_FLAGS: u16 = UVERBS_ID_DRIVER_NS + 4;
+    /// In, constant: `MLX5_IB_UAPI_FLOW_TABLE_TYPE_*`.
+    pub const MLX5_IB_ATTR_FLOW_MATCHER_FT_TYPE: u16 = UVERBS_ID_DRIVER_NS + 5;
+    /// In, u32: the port. Kernels of 2025 and later.
+    pub const MLX5_IB_ATTR_FLOW_MATCHER_IB_PORT: u16 = UVERBS_ID_DRIVER_NS + 6;
+    /// The matcher to destroy.
+    pub const MLX5_IB_ATTR_FLOW_MATCHER_DESTROY_HANDLE: u16 = UVERBS_ID_DRIVER_NS;
+    /// A matcher of rules of a program.
+    pub const MLX5_IB_FLOW_TYPE_NORMAL: u8 = 0;
+
+    /// Adds a rule to a matcher. A method of the flow object.
+    pub const MLX5_IB_METHOD_CREATE_FLOW: u16 = UVERBS_ID_DRIVER_NS;
+    /// New rule.
+    pub const MLX5_IB_ATTR_CREATE_FLOW_HANDLE: u16 = UVERBS_ID_DRIVER_NS;
+    /// In: the value, as long as the mask.
+    pub const MLX5_IB_ATTR_CREATE_FLOW_MATCH_VALUE: u16 = UVERBS_ID_DRIVER_NS + 1;
+    /// The QP that receives the packets.
+    pub const MLX5_IB_ATTR_CREATE_FLOW_DEST_QP: u16 = UVERBS_ID_DRIVER_NS + 2;
+    /// The object of a command that gets the packets.
+    pub const MLX5_IB_ATTR_CREATE_FLOW_DEST_DEVX: u16 = UVERBS_ID_DRIVER_NS + 3;
+    /// The matcher.
+    pub const MLX5_IB_ATTR_CREATE_FLOW_MATCHER: u16 = UVERBS_ID_DRIVER_NS + 4;
+    /// In, u32: the flow tag.
+    pub const MLX5_IB_ATTR_CREATE_FLOW_TAG: u16 = UVERBS_ID_DRIVER_NS + 6;
+    /// In: a list of one counter, the object of a command.
+    pub const MLX5_IB_ATTR_CREATE_FLOW_ARR_COUNTERS_DEVX: u16 = UVERBS_ID_DRIVER_NS + 7;
+    /// In: a list of one u32, the offset of the counter in a bulk.
+    pub const MLX5_IB_ATTR_CREATE_FLOW_ARR_COUNTERS_DEVX_OFFSET: u16 = UVERBS_ID_DRIVER_NS + 8;
+    /// In, flags: `MLX5_IB_ATTR_CREATE_FLOW_FLAGS_*`.
+    pub const MLX5_IB_ATTR_CREATE_FLOW_FLAGS: u16 = UVERBS_ID_DRIVER_NS + 9;
+    /// Packets go where those without a rule go.
+    pub const MLX5_IB_ATTR_CREATE_FLOW_FLAGS_DEFAULT_MISS: u32 = 1 << 0;
+    /// Packets are dropped.
+    pub const MLX5_IB_ATTR_CREATE_FLOW_FLAGS_DROP: u32 = 1 << 1;
+
     /// Doorbell page.
     pub const MLX5_IB_OBJECT_UAR: u16 = UVERBS_ID_DRIVER_NS + 8;
 
@@ -104,6 +152,11 @@ abi_consts! {
     pub const MLX5_IB_METHOD_GET_DATA_DIRECT_SYSFS_PATH: u16 = UVERBS_ID_DRIVER_NS + 1;
     /// Out: the path, with a 0 byte at its end.
     pub const MLX5_IB_ATTR_GET_DATA_DIRECT_SYSFS_PATH: u16 = UVERBS_ID_DRIVER_NS;
+
+    /// In, optional u32 flags, on registering a dma-buf: `MLX5_IB_UAPI_REG_DMABUF_ACCESS_*`. Kernels of 2024 and later.
+    pub const MLX5_IB_ATTR_REG_DMABUF_MR_ACCESS_FLAGS: u16 = UVERBS_ID_DRIVER_NS;
+    /// The device reads and writes the memory through its PCI function for direct data transfers.
+    pub const MLX5_IB_UAPI_REG_DMABUF_ACCESS_DATA_DIRECT: u32 = 1 << 0;
 
     /// In, optional u32 constant, on creating a CQ: UAR page. Kernels of 2024 and later.
     pub const MLX5_IB_ATTR_CREATE_CQ_UAR_INDEX: u16 = UVERBS_ID_DRIVER_NS_WITH_UHW;

@@ -5,7 +5,8 @@ use super::counters::Bound;
 use super::{CountersHandle, Object, QpHandle, Result, handle_common};
 use crate::attr::{FlowAttr, FlowHeader, FlowMatch, FlowSpec};
 use crate::error::Error;
-use crate::kernel::{Command, Uhw};
+use crate::kernel::{Command, Kernel, Uhw};
+use std::sync::Arc;
 use uverbs_uapi::be::{Be16, Be32};
 use uverbs_uapi::cmd::{
     IB_USER_VERBS_CMD_FLAG_EXTENDED, IB_USER_VERBS_EX_CMD_CREATE_FLOW, ib_uverbs_create_flow,
@@ -94,6 +95,14 @@ pub fn create(
         return Err(Error::protocol(VERB, "no answer"));
     }
     Ok(FlowHandle::new(Object::new(VERB, qp.kernel(), resp.flow_handle)?))
+}
+
+/// The rule that a driver has created by a method of its own.
+///
+/// # Errors
+/// An invalid handle.
+pub fn of_driver(kernel: &Arc<dyn Kernel>, handle: u32) -> Result<FlowHandle> {
+    Ok(FlowHandle::new(Object::new("create_flow", kernel, handle)?))
 }
 
 impl FlowHandle {

@@ -23,6 +23,7 @@ pub mod context;
 pub mod counters;
 pub mod cq;
 pub mod dm;
+pub mod dmabuf;
 mod explain;
 pub mod flow;
 pub mod mcast;

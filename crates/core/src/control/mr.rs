@@ -122,9 +122,26 @@ pub fn reg_dmabuf(
     iova: u64,
     access: AccessFlags,
 ) -> Result<MrHandle> {
+    reg_dmabuf_with(core, pd, dmabuf, MrRange { addr: offset, length, iova }, access, None)
+}
+
+/// [`reg_dmabuf`] with flags of the driver, if there are any: the number of their attribute and their value. The address of
+/// the range is the offset in the dma-buf.
+///
+/// # Errors
+/// As for [`reg_dmabuf`].
+pub fn reg_dmabuf_with(
+    core: CoreSupport,
+    pd: &PdHandle,
+    dmabuf: BorrowedFd<'_>,
+    range: MrRange,
+    access: AccessFlags,
+    driver_flags: Option<(u16, u32)>,
+) -> Result<MrHandle> {
     const VERB: &str = "reg_dmabuf_mr";
+    let MrRange { addr: offset, length, iova } = range;
     access.check(VERB, "access")?;
-    MrRange { addr: offset, length, iova }.check(VERB, access)?;
+    range.check(VERB, access)?;
     let allowed = AccessFlags::LOCAL_WRITE
         | AccessFlags::REMOTE_WRITE
         | AccessFlags::REMOTE_READ
@@ -136,7 +153,10 @@ pub fn reg_dmabuf(
     }
     let fd = dmabuf.as_raw_fd().cast_unsigned();
     let (mut lkey, mut rkey) = (0_u32, 0_u32);
-    let mut command = Command::<9>::new(UVERBS_OBJECT_MR, UVERBS_METHOD_REG_DMABUF_MR);
+    let mut command = Command::<10>::new(UVERBS_OBJECT_MR, UVERBS_METHOD_REG_DMABUF_MR);
+    if let Some((attr, flags)) = driver_flags {
+        command.u32(attr, flags);
+    }
     command
         .handle_new(UVERBS_ATTR_REG_DMABUF_MR_HANDLE)
         .handle_in(UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE, pd.handle())

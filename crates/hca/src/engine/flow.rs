@@ -4,6 +4,7 @@
 use super::headers::Headers;
 use super::rss::Rss;
 use crate::bytes::array;
+use crate::prm::criteria::match_of;
 use std::collections::BTreeMap;
 
 /// A value, and a mask of the bits that are compared.
@@ -58,6 +59,11 @@ pub(crate) enum Spec {
         src: Masked<u16>,
         dst: Masked<u16>,
     },
+    /// All header fields in the format of the PRM.
+    Match {
+        mask: Vec<u8>,
+        value: Vec<u8>,
+    },
 }
 
 impl Spec {
@@ -84,6 +90,10 @@ impl Spec {
                     && next.covers(h.proto)
                     && tclass.covers(h.tos)
                     && hops.covers(h.ttl)
+            }
+            Self::Match { mask, value } => {
+                let found = match_of(h);
+                found.iter().zip(value).zip(mask).all(|((f, v), m)| (f ^ v) & m == 0)
             }
             Self::Ports { proto, src, dst } => {
                 h.proto == *proto && h.ports.is_some_and(|(s, d)| src.covers(s) && dst.covers(d))

@@ -23,8 +23,9 @@ use uverbs_uapi::ids::{
     UVERBS_OBJECT_QP, UVERBS_OBJECT_RWQ_IND_TBL, UVERBS_OBJECT_SRQ, UVERBS_OBJECT_WQ, UVERBS_OBJECT_XRCD,
 };
 use uverbs_uapi::mlx5::cmds::{
-    MLX5_IB_METHOD_DM_QUERY, MLX5_IB_METHOD_PD_QUERY, MLX5_IB_METHOD_UAR_OBJ_ALLOC,
-    MLX5_IB_METHOD_UAR_OBJ_DESTROY, MLX5_IB_OBJECT_UAR,
+    MLX5_IB_METHOD_CREATE_FLOW, MLX5_IB_METHOD_DM_QUERY, MLX5_IB_METHOD_FLOW_MATCHER_CREATE,
+    MLX5_IB_METHOD_FLOW_MATCHER_DESTROY, MLX5_IB_METHOD_PD_QUERY, MLX5_IB_METHOD_UAR_OBJ_ALLOC,
+    MLX5_IB_METHOD_UAR_OBJ_DESTROY, MLX5_IB_OBJECT_FLOW_MATCHER, MLX5_IB_OBJECT_UAR,
 };
 
 /// Whether the method destroys an object. On a context that has ended these methods succeed, because all its objects
@@ -46,6 +47,7 @@ fn is_destroy(key: (u16, u16)) -> bool {
             | (UVERBS_OBJECT_DM, UVERBS_METHOD_DM_FREE)
             | (UVERBS_OBJECT_RWQ_IND_TBL, UVERBS_METHOD_RWQ_IND_TBL_DESTROY)
             | (MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_DESTROY)
+            | (MLX5_IB_OBJECT_FLOW_MATCHER, MLX5_IB_METHOD_FLOW_MATCHER_DESTROY)
     ) || devx::is_destroy(key)
 }
 
@@ -96,6 +98,9 @@ impl Call<'_, '_> {
             (UVERBS_OBJECT_DM, UVERBS_METHOD_DM_ALLOC) => self.alloc_dm(c),
             (UVERBS_OBJECT_PD, MLX5_IB_METHOD_PD_QUERY) => self.query_pd(c),
             (UVERBS_OBJECT_DM, MLX5_IB_METHOD_DM_QUERY) => self.query_dm(c),
+            (UVERBS_OBJECT_FLOW, MLX5_IB_METHOD_CREATE_FLOW) => self.create_rule(c),
+            (MLX5_IB_OBJECT_FLOW_MATCHER, MLX5_IB_METHOD_FLOW_MATCHER_CREATE) => self.create_matcher(c),
+            (MLX5_IB_OBJECT_FLOW_MATCHER, MLX5_IB_METHOD_FLOW_MATCHER_DESTROY) => self.destroy_matcher(c),
             (UVERBS_OBJECT_COUNTERS, UVERBS_METHOD_COUNTERS_CREATE) => self.create_counters(c),
             (UVERBS_OBJECT_COUNTERS, UVERBS_METHOD_COUNTERS_READ) => self.read_counters(c),
             (MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_ALLOC) => self.alloc_uar(c),

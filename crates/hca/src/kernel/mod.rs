@@ -24,6 +24,7 @@ mod flow;
 mod handles;
 mod lend;
 mod limits;
+mod matcher;
 mod memory;
 mod modify;
 mod object;

@@ -3,6 +3,7 @@
 
 use super::device_memory::DeviceMemory;
 use super::devx::{Firmware, Umem};
+use super::matcher::Matcher;
 use crate::engine::qp::QpKind;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ pub(super) enum Object {
     Uar { page: u32 },
     Flow { rule: u32 },
     Counters(Counters),
+    Matcher(Matcher),
     Wq { wqn: u32, state: u32, max_wr: u32 },
     Table { wqns: Vec<u32> },
     Dm { memory: Arc<DeviceMemory> },
@@ -46,6 +48,7 @@ impl Object {
             Self::Uar { .. } => "uar",
             Self::Flow { .. } => "flow",
             Self::Counters(_) => "counters",
+            Self::Matcher(_) => "flow_matcher",
             Self::Wq { .. } => "wq",
             Self::Table { .. } => "rwq_ind_tbl",
             Self::Dm { .. } => "dm",

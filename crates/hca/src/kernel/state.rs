@@ -331,7 +331,12 @@ impl State {
                 object.events().into_iter().for_each(|target| self.devx.forget(target));
                 object.undo(device);
             }
-            Object::Pd { .. } | Object::Umem(_) | Object::Ah | Object::Table { .. } | Object::Dm { .. } => {}
+            Object::Pd { .. }
+            | Object::Matcher(_)
+            | Object::Umem(_)
+            | Object::Ah
+            | Object::Table { .. }
+            | Object::Dm { .. } => {}
         }
     }
 

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `bits` | fields of up to 64 bits in big-endian layouts |
 //! | `layout` | the layouts of commands and contexts, checked against the kernel's header by a test of `uverbs-hca-pci` |
+//! | `criteria` | the header fields that steering rules compare |
 //! | `general` | fields that the headers of some kernels lack |
 //! | `mkey` | the rights of memory keys in contexts |
 //! | `place` | the fields that name memory of a program, which that header lacks |
@@ -13,6 +14,7 @@
 //! | `qp` | the types and states of queue pairs in contexts |
 
 pub mod bits;
+pub mod criteria;
 pub mod general;
 pub mod layout;
 pub mod mkey;

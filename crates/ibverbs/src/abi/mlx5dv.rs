@@ -214,6 +214,24 @@ c_struct! {
         devx: Pair<c_void, c_void>,
     }
 
+    struct mlx5dv_flow_match_parameters {
+        match_sz: usize,
+        /// As many bytes follow.
+        match_buf: [u64; 0],
+    }
+
+    struct mlx5dv_flow_matcher_attr {
+        r#type: u32,
+        flags: u32,
+        priority: u16,
+        match_criteria_enable: u8,
+        match_mask: *mut mlx5dv_flow_match_parameters,
+        comp_mask: u64,
+        ft_type: u32,
+        /// Newer than rdma-core 44.
+        ib_port: u32,
+    }
+
     struct mlx5dv_devx_uar {
         reg_addr: *mut c_void,
         base_addr: *mut c_void,
@@ -268,6 +286,22 @@ c_struct! {
         devx_obj_attrs_size: u32,
     }
 }
+
+/// `struct mlx5dv_flow_action_attr`, whose union is anonymous.
+#[repr(C)]
+pub(crate) struct mlx5dv_flow_action_attr {
+    pub(crate) r#type: u32,
+    /// The object, or the tag in its first four bytes.
+    pub(crate) value: *mut c_void,
+    /// Of a bulk of counters. Newer than rdma-core 44, in which the struct ends here.
+    pub(crate) offset: u32,
+}
+
+const _: () = assert!(
+    size_of::<mlx5dv_flow_action_attr>() == 24
+        && core::mem::offset_of!(mlx5dv_flow_action_attr, value) == 8
+        && core::mem::offset_of!(mlx5dv_flow_action_attr, offset) == 16
+);
 
 /// The anonymous struct of a ring in [`mlx5dv_qp`].
 #[repr(C)]

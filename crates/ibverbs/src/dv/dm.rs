@@ -7,9 +7,10 @@ use crate::abi::attr::ibv_alloc_dm_attr;
 use crate::abi::context::ibv_context;
 use crate::abi::mlx5dv::mlx5dv_alloc_dm_attr;
 use crate::abi::object::ibv_dm;
-use crate::errno::{Errno, ensure, pointer};
+use crate::errno::{Errno, ensure, minus_one, pointer};
 use crate::object::dm;
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
+use std::os::fd::IntoRawFd as _;
 
 /// `MLX5_IB_UAPI_DM_TYPE_MEMIC`: memory that regions can be registered on. The other types are for packet steering.
 const MEMIC: u32 = 0;
@@ -33,6 +34,20 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_alloc_dm(
         }
         // SAFETY: `context` and `attr` are those of ibv_alloc_dm(3) (contract of the man page).
         unsafe { dm::alloc(context, attr) }
+    })
+}
+
+/// # Safety
+/// As in ibv_dm_export_dmabuf_fd(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_dm_export_dmabuf_fd(dm: *mut ibv_dm) -> c_int {
+    minus_one(|| {
+        // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context (contract of the man
+        // page).
+        let open = unsafe { super::of_object(dm) }?;
+        // SAFETY: `dm` is live memory of this library: its context was found above.
+        let file = open.driver.export_dm(unsafe { dm::handle(dm) })?;
+        Ok(file.into_raw_fd())
     })
 }
 

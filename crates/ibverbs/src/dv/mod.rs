@@ -13,8 +13,10 @@
 //! | `create` | CQs and QPs with mlx5's options, DC targets and initiators |
 //! | `dm` | device memory |
 //! | `devx`, `devx_events` | commands for the firmware, the objects that they create, and their events |
+//! | `mr` | regions of a dma-buf |
 //! | `extra` | packet pacing, pages of virtio devices, virtual ports |
 //! | `firmware` | settings of QPs by commands for the firmware |
+//! | `steering` | matchers and their rules |
 //! | `qp_ex` | the functions of `struct mlx5dv_qp_ex` |
 //! | `uar` | doorbell pages |
 #![expect(unsafe_code)]
@@ -27,8 +29,10 @@ mod dm;
 mod extra;
 pub(crate) mod firmware;
 mod init_obj;
+mod mr;
 mod qp_ex;
 mod query;
+mod steering;
 mod uar;
 
 use crate::abi::context::ibv_context;

@@ -99,7 +99,7 @@ unsafe extern "C" fn wr_raw_wqe(mqp: *mut mlx5dv_qp_ex, wqe: *const c_void) {
             return queue.wr_latch(PostError::InvalidArgument);
         }
         // SAFETY: `wqe` is valid for reads of a control segment, which has 16 bytes (contract of the man page).
-        let ds = unsafe { wqe.cast::<u8>().add(DS.0).read() } & DS.1;
+        let ds = unsafe { wqe.cast::<u8>().wrapping_add(DS.0).read() } & DS.1;
         // SAFETY: `wqe` is valid for reads of its length (contract of the man page); the program does not change it during
         // this call.
         let units = unsafe { slice::from_raw_parts(wqe.cast::<[u8; 16]>(), ds.into()) };

@@ -5,7 +5,9 @@
 
 use crate::abi::context::ibv_context;
 use crate::abi::mlx5dv::mlx5dv_devx_uar;
-use crate::errno::{Errno, pointer};
+use crate::errno::{Errno, minus_one, pointer};
+use core::ffi::c_int;
+use std::os::fd::IntoRawFd as _;
 use uverbs_mlx5::dv::Uar;
 use uverbs_uapi::mlx5::{MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF, MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC};
 
@@ -13,7 +15,7 @@ use uverbs_uapi::mlx5::{MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF, MLX5_IB_UAPI_UAR_ALLOC_T
 #[repr(C)]
 struct DevxUar {
     public: mlx5dv_devx_uar,
-    _page: Uar,
+    page: Uar,
 }
 
 /// # Safety
@@ -39,7 +41,18 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_alloc_uar(
             mmap_off: page.mmap_offset().cast_signed(),
             comp_mask: 0,
         };
-        Ok(Box::into_raw(Box::new(DevxUar { public, _page: page })).cast())
+        Ok(Box::into_raw(Box::new(DevxUar { public, page })).cast())
+    })
+}
+
+/// # Safety
+/// As in mlx5dv_devx_uar_export_dmabuf_fd(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_uar_export_dmabuf_fd(uar: *mut mlx5dv_devx_uar) -> c_int {
+    minus_one(|| {
+        // SAFETY: `uar` is NULL or a page of this library, which exists (contract of the man page).
+        let uar = unsafe { uar.cast::<DevxUar>().as_ref() }.ok_or(Errno::EINVAL)?;
+        Ok(uar.page.export_dmabuf()?.into_raw_fd())
     })
 }
 

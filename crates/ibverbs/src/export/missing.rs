@@ -31,19 +31,6 @@ macro_rules! no_number {
     };
 }
 
-/// Returns -1 and sets `errno` to `EOPNOTSUPP`.
-macro_rules! no_descriptor {
-    ($($name:ident($($ty:ty),*);)*) => {
-        $(
-            #[expect(unsafe_code, reason = "a symbol of the library")]
-            #[unsafe(no_mangle)]
-            pub(crate) extern "C" fn $name($(_: $ty),*) -> c_int {
-                minus_one(|| Err(Errno::EOPNOTSUPP))
-            }
-        )*
-    };
-}
-
 no_pointer! {
     ibv_alloc_dmah(*mut c_void, *mut c_void);
     ibv_create_comp_cntr(*mut c_void, *mut c_void);
@@ -60,10 +47,6 @@ no_number! {
     ibv_read_comp_cntr(*mut c_void, *mut u64);
     ibv_read_err_comp_cntr(*mut c_void, *mut u64);
     ibv_qp_attach_comp_cntr(*mut c_void, *mut c_void, *mut c_void);
-}
-
-no_descriptor! {
-    ibv_dm_export_dmabuf_fd(*mut c_void);
 }
 
 /// Providers before 2007 registered themselves with it. As in rdma-core, it has no effect.

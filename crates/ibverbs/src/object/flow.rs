@@ -4,6 +4,7 @@
 // UNSAFETY: C's pointers to objects and structs.
 
 use super::{counters, destroy_handle};
+use crate::abi::context::ibv_context;
 use crate::abi::flow::{ibv_flow, ibv_flow_attr};
 use crate::abi::qp::ibv_qp;
 use crate::context;
@@ -46,9 +47,14 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow
         };
         // SAFETY: `qp` is a live object of a context of this library, as checked above.
         let handle = unsafe { here.verbs().create_flow(qp, &attr, set) }?;
-        let public = ibv_flow { comp_mask: 0, context, handle: handle.handle() };
-        Ok(Box::into_raw(Box::new(Flow { public, private: ManuallyDrop::new(handle) })).cast())
+        Ok(finish(context, handle))
     })
+}
+
+/// Creates a rule from its handle.
+pub(crate) fn finish(context: *mut ibv_context, handle: FlowHandle) -> *mut ibv_flow {
+    let public = ibv_flow { comp_mask: 0, context, handle: handle.handle() };
+    Box::into_raw(Box::new(Flow { public, private: ManuallyDrop::new(handle) })).cast()
 }
 
 /// # Safety
@@ -66,7 +72,7 @@ pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
         // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
         // the man page).
         unsafe { destroy_handle(handle, FlowHandle::destroy) }?;
-        // SAFETY: `create_flow` allocated it as a `Box` of this type; the program does not use it after this call
+        // SAFETY: `finish` allocated it as a `Box` of this type; the program does not use it after this call
         // (contract of the man page).
         drop(unsafe { Box::from_raw(flow.cast::<Flow>()) });
         Ok(())

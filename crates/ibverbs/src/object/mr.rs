@@ -115,13 +115,12 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
 
 /// # Safety
 /// As in ibv_reg_dmabuf_mr(3).
-unsafe fn register_dmabuf(
+pub(crate) unsafe fn register_dmabuf(
     pd: *mut ibv_pd,
-    offset: u64,
-    length: usize,
-    iova: u64,
     fd: c_int,
+    range: MrRange,
     access: u32,
+    driver_flags: Option<(u16, u32)>,
 ) -> Outcome<*mut IbvMr> {
     // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not closed
     // during this call (contract of the man page).
@@ -135,8 +134,8 @@ unsafe fn register_dmabuf(
     // SAFETY: `pd` is a live object of a context of this library, as checked above.
     let domain = unsafe { pd::handle(pd) };
     let core = here.verbs().core_support();
-    let handle = mr::reg_dmabuf(core, domain, dmabuf, offset, length as u64, iova, access)?;
-    Ok(new(pd, ptr::null_mut(), length, handle))
+    let handle = mr::reg_dmabuf_with(core, domain, dmabuf, range, access, driver_flags)?;
+    Ok(new(pd, ptr::null_mut(), range.length as usize, handle))
 }
 
 /// # Safety
@@ -151,7 +150,15 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
     access: c_int,
 ) -> *mut IbvMr {
     // SAFETY: `pd` is NULL or exists, and `fd` is not closed during this call (contract of the man page).
-    pointer(|| unsafe { register_dmabuf(pd, offset, length, iova, fd, access.cast_unsigned()) })
+    pointer(|| unsafe {
+        register_dmabuf(
+            pd,
+            fd,
+            MrRange { addr: offset, length: length as u64, iova },
+            access.cast_unsigned(),
+            None,
+        )
+    })
 }
 
 /// `IBV_REG_MR_MASK_*`
@@ -187,7 +194,15 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr
             ensure(has(mask::IOVA) && has(mask::FD_OFFSET) && !has(mask::ADDR))?;
             // SAFETY: `pd` is NULL or exists, and the descriptor is not closed during this call (contract of the man
             // page).
-            return unsafe { register_dmabuf(pd, attr.fd_offset, attr.length, attr.iova, attr.fd, access) };
+            return unsafe {
+                register_dmabuf(
+                    pd,
+                    attr.fd,
+                    MrRange { addr: attr.fd_offset, length: attr.length as u64, iova: attr.iova },
+                    access,
+                    None,
+                )
+            };
         }
         ensure(has(mask::ADDR) && !has(mask::FD_OFFSET))?;
         let iova = if has(mask::IOVA) { attr.iova } else { attr.addr.addr() as u64 };

@@ -12,6 +12,11 @@ NUMBER(mlx5dv_map_ah_to_qp);
 NUMBER(mlx5dv_get_data_direct_sysfs_path);
 NUMBER(_mlx5dv_get_export_sizes);
 
+NUMBER(mlx5dv_devx_uar_export_dmabuf_fd);
+/* Functions that return a pointer. */
+void *any_mlx5dv_reg_dmabuf_mr() __asm__("mlx5dv_reg_dmabuf_mr");
+void *any___mlx5dv_create_flow() __asm__("__mlx5dv_create_flow");
+
 #define RETURNS(number, call) CHECK((call) == (number))
 #define SETS(result, number, call) CHECK((errno = 0, (call) == (result)) && errno == (number))
 #define IS_NULL(number, call) SETS(NULL, number, (void *)(call))
@@ -26,6 +31,7 @@ static void of_context(struct ibv_context *context)
 	IS_NULL(EINVAL, mlx5dv_create_cq(context, null, null));
 	IS_NULL(EINVAL, mlx5dv_create_qp(context, null, null));
 	IS_NULL(EINVAL, mlx5dv_alloc_dm(context, null, null));
+	IS_NULL(EINVAL, mlx5dv_create_flow_matcher(context, null));
 	IS_NULL(EINVAL, mlx5dv_devx_obj_create(context, null, 16, null, 16));
 	RETURNS(EINVAL, mlx5dv_devx_general_cmd(context, null, 16, null, 16));
 	IS_NULL(EINVAL, mlx5dv_devx_umem_reg_ex(context, null));
@@ -88,6 +94,11 @@ int main(void)
 	RETURNS(EINVAL, any_mlx5dv_dci_stream_id_reset(null, 1));
 	RETURNS(EINVAL, any_mlx5dv_map_ah_to_qp(null, 1));
 	IS_NULL(EINVAL, mlx5dv_dm_map_op_addr(null, 0));
+	IS_NULL(EINVAL, (mlx5dv_create_flow)(null, null, 0, null));
+	IS_NULL(EINVAL, any___mlx5dv_create_flow(null, null, (size_t)0, null, (size_t)24));
+	RETURNS(EINVAL, mlx5dv_destroy_flow_matcher(null));
+	IS_NULL(EINVAL, any_mlx5dv_reg_dmabuf_mr(null, (uint64_t)0, (size_t)1, (uint64_t)0, 0, 0, 0));
+	SETS(-1, EINVAL, any_mlx5dv_devx_uar_export_dmabuf_fd(null));
 
 	struct ibv_context *context = open_hca(0);
 	of_context(context);

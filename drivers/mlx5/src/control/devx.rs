@@ -329,7 +329,11 @@ unsafe fn modify(kernel: &Arc<dyn Kernel>, handle: u32, command: &[u8], answer: 
 }
 
 /// Destroys an object by its handle.
-fn destroy(verb: &'static str, kernel: &Arc<dyn Kernel>, mut command: Command<'_, 1>) -> Result<()> {
+pub(super) fn destroy(
+    verb: &'static str,
+    kernel: &Arc<dyn Kernel>,
+    mut command: Command<'_, 1>,
+) -> Result<()> {
     // In a child of fork(2) the object belongs to the parent.
     if !kernel.is_creator_process() {
         return Ok(());

@@ -5,8 +5,9 @@
 
 use super::Mlx5;
 use crate::control::calls;
+use std::os::fd::OwnedFd;
 use uverbs_core::Errno;
-use uverbs_core::control;
+use uverbs_core::control::{self, DmHandle, dmabuf};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::DeviceMapping;
 use uverbs_core::provider::DmParts;
@@ -34,6 +35,12 @@ pub(super) unsafe fn import(mlx5: &Mlx5, handle: u32) -> Result<DmParts> {
     let handle = unsafe { control::dm::import(&mlx5.kernel, handle, length) }?;
     let (mapping, start) = map(mlx5, start, page, length).map_err(|errno| error(mlx5, VERB, errno))?;
     Ok(DmParts { handle, mapping, start })
+}
+
+/// The memory as a dma-buf.
+pub(super) fn export(mlx5: &Mlx5, dm: &DmHandle) -> Result<OwnedFd> {
+    let (_, page, _) = calls::query_dm(&mlx5.kernel, dm.handle())?;
+    dmabuf::export(&mlx5.kernel, calls::mmap_offset(MLX5_IB_MMAP_DEVICE_MEM, page.into()))
 }
 
 fn error(mlx5: &Mlx5, verb: &'static str, errno: Errno) -> Error {

@@ -27,6 +27,7 @@ use bitflags::bitflags;
 use core::ffi::c_void;
 use core::ptr;
 use core::sync::atomic::AtomicU32;
+use std::os::fd::OwnedFd;
 use uverbs_core::attr::CqInitAttr;
 use uverbs_core::control::{CompChannelHandle, PdHandle, QpHandle};
 use uverbs_core::error::{Error, Result};
@@ -206,6 +207,14 @@ impl Uar {
     #[must_use]
     pub fn mmap_offset(&self) -> u64 {
         self.page.mmap_offset()
+    }
+
+    /// The page as a dma-buf, so that another device can write to its doorbells.
+    ///
+    /// # Errors
+    /// The kernel's error; [`Error::Unsupported`] from kernels before 2026.
+    pub fn export_dmabuf(&self) -> Result<OwnedFd> {
+        self.page.export_dmabuf()
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::Mlx5;
 use core::ffi::CStr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::control::DmHandle;
@@ -135,6 +136,14 @@ impl Mlx5 {
         run(VERB, &self.kernel, &mut command)?;
         let path = CStr::from_bytes_until_nul(&path);
         Ok(path.map_err(|_| Error::protocol(VERB, "a path without an end"))?.into())
+    }
+
+    /// Device memory as a dma-buf (`ibv_dm_export_dmabuf_fd`).
+    ///
+    /// # Errors
+    /// The kernel's error; [`Error::Unsupported`] from kernels before 2026.
+    pub fn export_dm(&self, dm: &DmHandle) -> Result<OwnedFd> {
+        super::dm::export(self, dm)
     }
 
     /// Maps the page by which the CPU executes an operation of the PRM on device memory, by a store. Returns the mapping

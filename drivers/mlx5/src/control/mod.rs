@@ -21,6 +21,7 @@ mod options;
 mod qp;
 pub(crate) mod size;
 mod srq;
+pub mod steering;
 #[cfg(test)]
 mod tests;
 mod uars;

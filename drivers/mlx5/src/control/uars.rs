@@ -14,8 +14,10 @@ use crate::control::options::Options;
 use crate::doorbell::{ArmRegister, BlueFlame, Doorbell, SharedHalf};
 use core::fmt;
 use core::ptr::NonNull;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, MutexGuard};
 use uverbs_core::Errno;
+use uverbs_core::control::dmabuf;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::{DoorbellPage, Kernel};
 use uverbs_core::sync::{Locked, ProcessMutex};
@@ -98,6 +100,14 @@ impl OwnPage {
     /// The number of its first UAR.
     pub(crate) fn page_id(&self) -> u32 {
         self.0.page_id
+    }
+
+    /// The page as a dma-buf.
+    pub(crate) fn export_dmabuf(&self) -> Result<OwnedFd> {
+        match &self.0.object {
+            Some(object) => dmabuf::export(&object.kernel, object.mmap_offset),
+            None => Err(Error::unsupported("export_dmabuf_fd", "the page is not an object of the kernel")),
+        }
     }
 
     /// The offset by which the kernel maps it.
