@@ -203,6 +203,11 @@ fn packets_are_steered_by_matchers() {
 }
 
 #[test]
+fn newer_objects_survive_conflicting_calls() {
+    passes("conflicts");
+}
+
+#[test]
 fn dynamic_connections_reach_targets_on_both_devices() {
     passes("dc");
 }

@@ -32,6 +32,8 @@ mod init_obj;
 mod mr;
 mod qp_ex;
 mod query;
+#[cfg(all(test, feature = "hca"))]
+mod removed;
 mod steering;
 mod uar;
 

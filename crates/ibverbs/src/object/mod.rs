@@ -19,7 +19,7 @@ pub(crate) mod pd;
 pub(crate) mod qp;
 pub(crate) mod queue_memory;
 #[cfg(all(test, feature = "hca"))]
-mod removed;
+pub(crate) mod removed;
 pub(crate) mod srq;
 pub(crate) mod wq;
 pub(crate) mod xrcd;

@@ -26,12 +26,20 @@ use uverbs_mlx5::Mlx5;
 
 /// A device whose commands fail after its removal, as those of `ib_uverbs` do.
 #[derive(Debug)]
-struct Removable {
+pub(crate) struct Removable {
     device: Arc<dyn Kernel>,
     is_removed: AtomicBool,
 }
 
 impl Removable {
+    pub(crate) fn new(device: Arc<dyn Kernel>) -> Self {
+        Self { device, is_removed: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn remove(&self) {
+        self.is_removed.store(true, Ordering::Relaxed);
+    }
+
     fn there(&self) -> Result<&dyn Kernel, Errno> {
         if self.is_removed.load(Ordering::Relaxed) { Err(Errno::EIO) } else { Ok(&*self.device) }
     }
@@ -78,7 +86,7 @@ const ALLOWS: &str = "RDMAV_ALLOW_DISASSOCIATE_DESTROY";
 #[test]
 fn objects_of_a_removed_device() {
     let hca = Hca::new();
-    let port = Arc::new(Removable { device: hca.open(), is_removed: AtomicBool::new(false) });
+    let port = Arc::new(Removable::new(hca.open()));
     let context = context::open::<Mlx5>(Arc::clone(&port) as Arc<dyn Kernel>, ptr::null_mut()).unwrap();
     // SAFETY: the context is open.
     let pd = unsafe { ibv_alloc_pd(context) };
@@ -110,7 +118,7 @@ fn objects_of_a_removed_device() {
     let qp = unsafe { ibv_create_qp(pd, &raw mut qp_attr) };
     assert!(!mr.is_null() && !channel.is_null() && !cq.is_null() && !srq.is_null() && !qp.is_null());
 
-    port.is_removed.store(true, Ordering::Relaxed);
+    port.remove();
     // SAFETY: the context is open.
     assert!(unsafe { ibv_alloc_pd(context) }.is_null());
     assert_eq!(nix::errno::Errno::last_raw(), libc::EIO);
