@@ -45,6 +45,11 @@ impl KernelSide {
         (index & (self.slots - 1)) as usize * self.size
     }
 
+    /// The kernel's position, counted without end.
+    #[must_use]
+    pub fn position(&self) -> u32 {
+        self.at.load(Ordering::Relaxed)
+    }
     /// The number of elements.
     #[must_use]
     pub fn slots(&self) -> u32 {
