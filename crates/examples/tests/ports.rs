@@ -33,7 +33,7 @@ fn pingpong_exchanges_messages() {
 
 #[test]
 fn echo_gets_its_messages_back() {
-    assert_eq!(run(env!("CARGO_BIN_EXE_echo"), &[]), "5 messages\n");
+    assert_eq!(run(env!("CARGO_BIN_EXE_echo"), &[]), "45 bytes\n");
 }
 
 /// Lines that are neither blank nor only a comment, and `unsafe` blocks.
