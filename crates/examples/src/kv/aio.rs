@@ -7,7 +7,7 @@
 use super::bench::{Figures, KEYS, Kind, Numbers, Row, histogram, key, value};
 use super::client::{Ask, Outcome, Value};
 use super::proto::{Answer, HEADER, MAX_KEY, MAX_SMALL, MESSAGE, Op, Request, Status, VERSION, Welcome};
-use super::server::{Config, LAST_WQE_LIMIT, Listen, Report, send_depth, slots, welcome};
+use super::server::{Config, Listen, Report, send_depth, slots, welcome};
 use super::session::{Broken, Session, Shop};
 use super::store::Store;
 use crate::link::{self, LIMIT, Path, Target};
@@ -230,12 +230,8 @@ async fn attend<D: Driver>(
     {
         served = Ok(());
     }
-    let aborted = match shelf.dispatcher.timeout(LAST_WQE_LIMIT, qp.abort()).await {
-        // The device did not report that it takes no more receives of the SRQ.
-        Ok(()) | Err(uverbs_aio::Error::TimedOut) => Ok(()),
-        Err(error) => Err(error.into()),
-    };
-    (true, served.and(aborted))
+    let aborted = qp.abort().await;
+    (true, served.and(aborted.map_err(Into::into)))
 }
 
 /// The QP of a client, in RESET, and its session.

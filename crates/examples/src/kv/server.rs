@@ -42,7 +42,7 @@ const SHORT: Duration = Duration::from_millis(20);
 /// How often the door checks whether the server ends.
 const DOOR: Duration = Duration::from_millis(100);
 /// The time limit for `LAST_WQE_REACHED`, which old kernels do not raise for rxe.
-pub(super) const LAST_WQE_LIMIT: Duration = Duration::from_secs(1);
+const LAST_WQE_LIMIT: Duration = Duration::from_secs(1);
 /// Completions of one poll.
 const BATCH: usize = 64;
 
