@@ -14,7 +14,8 @@ mod sharing;
 
 use bed::{Hca, InfiniBand, RealTime};
 use uverbs_tests::suite::{
-    self, constructors, dc, errors, events, mcast, netem, objects, opcodes, states, stress, threads, ud, xrc,
+    self, aio, constructors, dc, errors, events, mcast, netem, objects, opcodes, states, stress, threads, ud,
+    xrc,
 };
 
 fn main() -> std::process::ExitCode {
@@ -30,6 +31,7 @@ fn main() -> std::process::ExitCode {
         sharing::tests::<Hca>,
         netem::tests::<Hca>,
         threads::tests::<RealTime>,
+        aio::tests::<RealTime>,
         sharing::tests::<RealTime>,
         events::tests::<RealTime>,
         stress::tests::<RealTime>,

@@ -15,9 +15,10 @@ use uverbs::attr::{
     AccessFlags, EventType, MwType, QpAttr, QpAttrMask, QpState, SrqAttr, SrqAttrMask, SrqInitAttr,
 };
 use uverbs::{
-    CompletionChannel, CompletionQueue, Context, Driver, Errno, Error, EventSource, Exclusive, Rc, Shared,
-    WorkCompletion,
+    CompletionChannel, CompletionQueue, ConnectAttr, Context, Driver, Errno, Error, EventSource, Exclusive,
+    Rc, Shared, WorkCompletion,
 };
+use uverbs_aio::{Dispatcher, Error as AioError};
 use uverbs_tests::child::spawn;
 use uverbs_tests::env::End;
 use uverbs_tests::lab::PORT;
@@ -184,6 +185,54 @@ fn every_call<D: Driver>(
     gone("get_cq_event", objects.channel.get_event())
 }
 
+/// Futures on the device that is removed: all end, and so does the stream of events. Ends after the removal.
+fn futures<D: Driver>(a: &Context<D>, b: &Context<D>, attr: &ConnectAttr, sent: &AtomicUsize) -> Outcome {
+    let here = Dispatcher::new(a)?;
+    let there = Dispatcher::new(b)?;
+    let (pd, domain) = (a.alloc_pd()?, b.alloc_pd()?);
+    let (pool, incoming) = (pd.pool(8, 4096).build()?, pd.pool(16, 4096).build()?);
+    let access = AccessFlags::REMOTE_WRITE;
+    let table = domain.pool(1, 4096).exposed(access).build()?.get().context("the only buffer")?;
+    let at = table.remote_region();
+    let qp = here.qp(&pd).depth(4, 8).pool(&incoming).create()?;
+    let peer = there.qp(&domain).depth(4, 0).create()?;
+    qp.init(attr)?;
+    peer.init(attr)?;
+    let (one, two) = (qp.endpoint(0x51, attr)?, peer.endpoint(0x52, attr)?);
+    qp.connect(&one, &two, attr)?;
+    peer.connect(&two, &one, attr)?;
+    let mut events = here.events();
+    here.block_on(here.timeout(REMOVAL_LIMIT, async {
+        let recv = qp.recv();
+        let mut buf = pool.get();
+        let error = loop {
+            match qp.write(buf.take().ok_or(AioError::Closed)?, &at).await {
+                Ok(back) => buf = Some(back),
+                Err(failed) => break failed.error,
+            }
+            sent.fetch_add(1, Ordering::Release);
+        };
+        // B may be removed before A.
+        let expected = matches!(error, AioError::DeviceRemoved | AioError::Completion { .. });
+        if !expected || recv.await.is_ok() {
+            return Err(error);
+        }
+        while let Some(event) = events.next().await {
+            sent.fetch_add(usize::from(event.event_type == EventType::DEVICE_FATAL), Ordering::Release);
+        }
+        Ok(())
+    }))?;
+    let late = here.block_on(qp.send_inline(b"late"));
+    let removed = |error: &AioError| matches!(error, AioError::DeviceRemoved);
+    ensure!(late.as_ref().is_err_and(|failed| removed(&failed.error)), "{late:?}");
+    for ended in [here.block_on(qp.shutdown()), here.block_on(qp.abort()), here.block_on(qp.recv()).map(drop)]
+    {
+        ensure!(ended.as_ref().is_err_and(|error| !matches!(error, AioError::TimedOut)), "{ended:?}");
+    }
+    ensure!(here.qp(&pd).create().is_err());
+    Ok(())
+}
+
 /// The device of A is removed while A writes to B continuously, and a thread of A waits for events.
 fn removed<D: Driver>(lab: &Lab<D>, how: How) -> Outcome {
     let env = lab.env()?;
@@ -200,7 +249,8 @@ fn removed<D: Driver>(lab: &Lab<D>, how: How) -> Outcome {
         PairEnd::on(lab.a.alloc_pd()?, cq, &spec, ops, 0x33, None::<&uverbs::SharedReceiveQueue<D, Shared>>)?;
     pair.connect(&spec.attr)?;
 
-    let (sent, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (sent, ended, written) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicUsize::new(0));
+    let (one, two) = (lab.bed.open(End::A)?, lab.bed.open(End::B)?);
     let _undo = Undo(how);
     let Pair { a, b } = &mut pair;
     let (remote, data) = (b.remote(0), [a.sge(0..4096)]);
@@ -227,16 +277,22 @@ fn removed<D: Driver>(lab: &Lab<D>, how: How) -> Outcome {
             }
             Ok(posted)
         });
-        let begun = until("traffic flows", LIMIT, || Ok(sent.load(Ordering::Acquire) > 300));
+        let (one, two, written, attr) = (&one, &two, &written, &spec.attr);
+        let futures = scope.spawn(move || futures(one, two, attr, written));
+        let begun = until("traffic flows", LIMIT, || {
+            Ok(sent.load(Ordering::Acquire) > 300 && written.load(Ordering::Acquire) > 30)
+        });
         let removal = how.begin(env)?;
         removal.success(REMOVAL_LIMIT).context("the removal")?;
         let join = |e: &str| anyhow::anyhow!("the {e} panicked");
         let events = listener.join().map_err(|_| join("listener"))?.context("the listener")?;
         let posted = poster.join().map_err(|_| join("poster"))?.context("the poster")?;
+        futures.join().map_err(|_| join("futures"))?.context("the futures")?;
         begun?;
         Ok((events, posted))
     })?;
     ensure!(events > 0, "no completion event before the removal");
+    drop((one, two));
     lab.note(format_args!("{posted} writes posted, {events} completion events, then the fatal one"));
 
     every_call(lab, &mut objects, &pair.a)?;

@@ -323,9 +323,10 @@ struct Kv {
     port: u16,
 }
 
-const KV: [Kv; 4] = [
+const KV: [Kv; 5] = [
     Kv { name: "immediate", args: &[], cm: false, port: FIRST_PORT + 110 },
     Kv { name: "write_then_send", args: &["--no-imm"], cm: false, port: FIRST_PORT + 111 },
+    Kv { name: "asynchronous", args: &["--async"], cm: false, port: FIRST_PORT + 115 },
     Kv { name: "connection_manager", args: &[], cm: true, port: FIRST_PORT + 112 },
     Kv { name: "async_connection_manager", args: &["--async"], cm: true, port: FIRST_PORT + 114 },
 ];

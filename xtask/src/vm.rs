@@ -119,6 +119,7 @@ const SHORT: [&str; 29] = [
     "opcodes::rc_exclusive",
     "opcodes::ud_shared",
     "errors::",
+    "aio::",
     "events::",
     "inline::",
     "srq::",

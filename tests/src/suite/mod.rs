@@ -6,6 +6,7 @@
 
 use crate::{Test, TestBed};
 
+pub mod aio;
 pub mod big;
 pub mod constructors;
 pub mod dc;
