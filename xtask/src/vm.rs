@@ -115,7 +115,7 @@ pub(crate) fn main(args: Args) -> Result<ExitCode> {
 }
 
 /// The tests that check within a minute that the kernel's driver, this library and the C programs work on a device.
-const SHORT: [&str; 29] = [
+const SHORT: [&str; 30] = [
     "opcodes::rc_exclusive",
     "opcodes::ud_shared",
     "errors::",
