@@ -68,6 +68,8 @@ mod lead;
 #[cfg(not(loom))]
 mod op;
 #[cfg(not(loom))]
+mod parts;
+#[cfg(not(loom))]
 mod qp;
 #[cfg(not(loom))]
 mod readable;

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The work requests of a batch, posted in parts.
+//!
+//! A part is at most half of the queue, so that the device works on one part while the program posts the next; it has one doorbell.
+//! [`Batch`](crate::Batch) and [`ReadBatch`](crate::ReadBatch) differ in what makes a completion: the last work request of a part,
+//! or each one.
+
+use crate::dispatcher::{FORKED, wake};
+use crate::error::{Error, Result};
+use crate::op::Request;
+use crate::qp::{QpInner, Sends};
+use crate::sync::lock;
+use crate::turnstile::Ticket;
+use core::task::{Context, Poll, Waker};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use uverbs::owned::{Access, Buf};
+use uverbs::{Driver, PostError, SendFlags, WcStatus};
+
+/// Which work requests make a completion.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Signaled {
+    /// The last one of a part. The buffers of the part go back to their pools with it.
+    Last,
+    /// Each one, because only its completion gives the buffer back.
+    Each,
+}
+
+/// Work requests that are posted in their order.
+pub(crate) struct Parts<D: Driver, A: Access> {
+    qp: Arc<QpInner<D>>,
+    signaled: Signaled,
+    items: VecDeque<(Request, Buf<D, A>)>,
+    ticket: Ticket,
+    /// The completions that are still to come.
+    keys: VecDeque<u64>,
+    /// The buffers that came back, if each work request is signaled.
+    done: Vec<Buf<D, A>>,
+}
+
+impl<D: Driver, A: Access> Parts<D, A> {
+    pub(crate) fn new(qp: Arc<QpInner<D>>, signaled: Signaled) -> Self {
+        let (items, keys) = (VecDeque::new(), VecDeque::new());
+        Self { qp, signaled, items, ticket: Ticket::default(), keys, done: Vec::new() }
+    }
+
+    pub(crate) fn push(&mut self, request: Request, buf: Buf<D, A>) {
+        self.items.push_back((request, buf));
+    }
+
+    /// The number of work requests that are not posted yet.
+    pub(crate) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// The number of completions that are still to come.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Posts the next `count` work requests.
+    fn post(&mut self, sends: &mut Sends<D>, count: u32, waker: &Waker) -> Result<()> {
+        let first = self.keys.len();
+        let keys = if self.signaled == Signaled::Each { count } else { 1 };
+        self.keys.extend((0..keys).map_while(|_| sends.slots.insert(waker.clone())));
+        let posted = match &mut sends.queue {
+            Some(queue) if self.keys.len() - first == keys as usize => {
+                let route = self.qp.route();
+                let mut batch = queue.batch();
+                for (i, (request, buf)) in self.items.drain(..count as usize).enumerate() {
+                    let wr = match self.signaled {
+                        Signaled::Each => {
+                            batch.wr(route.send(self.keys[first + i])).flags(SendFlags::SIGNALED)
+                        }
+                        Signaled::Last if i as u32 + 1 == count => {
+                            batch.wr(route.send(self.keys[first])).flags(SendFlags::SIGNALED)
+                        }
+                        Signaled::Last => batch.wr(route.part(self.keys[first])),
+                    };
+                    match request {
+                        Request::Send => wr.send(buf),
+                        Request::SendImm(imm) => wr.send_imm(buf, imm),
+                        Request::SendInv(rkey) => wr.send_inv(buf, rkey),
+                        Request::Write(to) => wr.write(buf, &to),
+                        Request::WriteImm(to, imm) => wr.write_imm(buf, &to, imm),
+                        Request::Read(from) => wr.read(buf, &from),
+                        Request::FetchAdd(at, add) => wr.fetch_add(buf, &at, add),
+                        Request::CompareSwap(at, compare, swap) => wr.compare_swap(buf, &at, compare, swap),
+                        // No method of a batch adds it.
+                        Request::Bind(_) => drop(wr),
+                    }
+                }
+                batch.complete()
+            }
+            _ => Err(PostError::QueueFull),
+        };
+        match posted {
+            // After a failed doorbell the device may execute them, and completions may arrive: `leave` abandons the keys.
+            Ok(()) | Err(PostError::Doorbell(_)) => {
+                for key in self.keys.range(first..) {
+                    sends.posted(*key, count / keys);
+                }
+            }
+            Err(_) => {
+                for key in self.keys.drain(first..) {
+                    sends.slots.remove(key);
+                }
+            }
+        }
+        Ok(posted?)
+    }
+
+    /// Posts what fits, and takes the results of the first ones.
+    fn step(&mut self, sends: &mut Sends<D>, waker: &Waker) -> Poll<Result<()>> {
+        let most = (self.qp.depth() / 2).max(1);
+        while !self.items.is_empty() {
+            if let Some(error) = sends.closed.clone() {
+                return Poll::Ready(Err(error));
+            }
+            let count = u32::try_from(self.items.len()).unwrap_or(u32::MAX).min(most);
+            if !sends.turnstile.pass(&mut self.ticket, count, sends.free, waker) {
+                break;
+            }
+            self.post(sends, count, waker)?;
+        }
+        while let Some(&key) = self.keys.front() {
+            let Poll::Ready(outcome) = sends.slots.poll(key, waker) else { return Poll::Pending };
+            self.keys.pop_front();
+            let completed = outcome.unwrap_or(Err(Error::Closed))?;
+            let (status, vendor_err) = (completed.wc.status, completed.wc.vendor_err);
+            let buf = match self.signaled {
+                Signaled::Last => None,
+                Signaled::Each => completed.buf_of(),
+            };
+            if status != WcStatus::SUCCESS || (self.signaled == Signaled::Each && buf.is_none()) {
+                return Poll::Ready(Err(Error::Completion { status, vendor_err }));
+            }
+            self.done.extend(buf);
+        }
+        if self.items.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    /// Leaves the queue to others.
+    fn leave(&mut self, sends: &mut Sends<D>, wakes: &mut Vec<Waker>) {
+        sends.leave(&mut self.ticket, wakes);
+        for key in self.keys.drain(..) {
+            drop(sends.slots.abandon(key));
+        }
+        // Others may have come while this one posted, and less is wanted now.
+        sends.turnstile.wake(sends.free, wakes);
+    }
+
+    /// Advances; is ready when all are complete or one has failed. The buffers are empty unless each work request is signaled.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Buf<D, A>>>> {
+        if self.qp.is_forked() {
+            return Poll::Ready(Err(FORKED));
+        }
+        let qp = self.qp.clone();
+        let mut wakes = Vec::new();
+        let mut sends = lock(&qp.sends);
+        let result = self.step(&mut sends, cx.waker());
+        if let Poll::Ready(Err(_)) = result {
+            self.leave(&mut sends, &mut wakes);
+        }
+        drop(sends);
+        let result = result.map(|result| {
+            // Nothing remains of a batch that failed.
+            self.items.clear();
+            let done = core::mem::take(&mut self.done);
+            result.map(|()| done)
+        });
+        wake(&mut wakes);
+        result
+    }
+}
+
+impl<D: Driver, A: Access> Drop for Parts<D, A> {
+    fn drop(&mut self) {
+        if (self.ticket.is_waiting() || !self.keys.is_empty()) && !self.qp.is_forked() {
+            let mut wakes = Vec::new();
+            let qp = self.qp.clone();
+            self.leave(&mut lock(&qp.sends), &mut wakes);
+            wake(&mut wakes);
+        }
+    }
+}
