@@ -262,7 +262,7 @@ impl<D: Driver> Context<D> {
     ///
     /// # Errors
     /// `EAGAIN` as above; `EIO` if the kernel closed the file with the device;
-    /// [`Error::Protocol`](crate::Error::Protocol) for an invalid record.
+    /// [`Error::Protocol`] for an invalid record.
     pub fn get_async_event(&self) -> Result<Event> {
         EventReader::next(self.inner())
     }
