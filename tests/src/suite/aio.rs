@@ -487,7 +487,9 @@ fn a_killed_peer<D: Driver>(lab: &Lab<D>) -> Outcome {
     let a = Side::new(lab, End::A)?;
     let qp = a.qp()?;
     let mut peer = crate::roles::PeerProcess::start(env, End::B)?;
-    let attr = lab.connect_attr();
+    let mut attr = lab.connect_attr();
+    // rxe repeats a request without end if `retry_cnt` is 7, as `rxe_completer()` does.
+    (attr.timeout, attr.retry_cnt) = (14, 2);
     qp.init(&attr)?;
     let here = qp.endpoint(0x31, &attr)?;
     qp.connect(&here, &peer.endpoint, &attr)?;
