@@ -213,6 +213,11 @@ impl<D: Driver> Receives<D> {
         }
     }
 
+    /// Whether receives of the QP's own queue are in flight.
+    pub(crate) fn any_posted(&self) -> bool {
+        self.posted > 0
+    }
+
     /// After the move to ERR: waits until no receive of the QP is in flight. Those of an SRQ are not counted here.
     pub(crate) fn poll_flushed(&mut self, waker: &Waker, wakes: &mut Vec<Waker>) -> Poll<()> {
         if self.posted == 0 {

@@ -116,6 +116,16 @@ fn is_iwarp<D: Driver>(lab: &Lab<D>) -> bool {
     lab.bed.env().is_some_and(|env| env.siw)
 }
 
+/// Whether a message without a receive ends the connection, as on iWARP: the programs of some tests send faster than the peer
+/// receives.
+fn has_no_retry<D: Driver>(lab: &Lab<D>) -> bool {
+    let no_retry = is_iwarp(lab);
+    if no_retry {
+        lab.note("iWARP does not repeat a message that finds no receive");
+    }
+    no_retry
+}
+
 /// Connects two QPs.
 fn connect<D: Driver>(lab: &Lab<D>, a: &Qp<D>, b: &Qp<D>) -> Result<Link> {
     if let Some(env) = lab.bed.env().filter(|env| env.siw) {
@@ -219,6 +229,9 @@ fn operations<D: Driver>(lab: &Lab<D>) -> Outcome {
 /// Requests and answers of several tasks, with more operations than the queue has entries.
 fn requests_and_answers<D: Driver>(lab: &Lab<D>) -> Outcome {
     const N: u32 = 200;
+    if has_no_retry(lab) {
+        return Ok(());
+    }
     let sides = Sides::new(lab)?;
     let Sides { a, b } = &sides;
     let (qp, peer, _link) = pair(lab, &sides)?;
@@ -285,6 +298,9 @@ fn sleeps_and_deadlines<D: Driver>(lab: &Lab<D>) -> Outcome {
 
 /// A pool with as many buffers as the queue has receives, which the program keeps for a time.
 fn receives_from_a_small_pool<D: Driver>(lab: &Lab<D>) -> Outcome {
+    if has_no_retry(lab) {
+        return Ok(());
+    }
     let sides = Sides::new(lab)?;
     let Sides { a, b } = &sides;
     let pool = b.pd.pool(4, SIZE).build()?;
@@ -307,6 +323,9 @@ fn receives_from_a_small_pool<D: Driver>(lab: &Lab<D>) -> Outcome {
 
 /// Several clients of a shared queue, which ends with receives posted; and QPs that are dropped without an end.
 fn a_shared_receive_queue<D: Driver>(lab: &Lab<D>) -> Outcome {
+    if has_no_retry(lab) {
+        return Ok(());
+    }
     let sides = Sides::new(lab)?;
     let Sides { a, b } = &sides;
     let srq: Srq<D> = b.dispatcher.srq(&b.pd, &b.incoming, 16)?;
