@@ -44,7 +44,7 @@ impl<D: Driver, P: Payload<D>> Op<D, P> {
 }
 
 impl<D: Driver> QpInner<D> {
-    /// Of so many detached operations one makes a completion.
+    /// The number of detached operations of which the last makes a completion.
     fn signal_interval(&self) -> u32 {
         (self.depth() / 4).max(1)
     }
@@ -77,7 +77,12 @@ impl<D: Driver, P: Payload<D>> Future for Detached<D, P> {
                 Some(key) => (qp.route().send(key), *flags),
                 None => (qp.route().silent(), *flags - SendFlags::SIGNALED),
             };
-            let posted = payload.post(queue, (wr_id, flags), request);
+            let posted = if signaled && key.is_none() {
+                // Without a completion the entries of those before it would not come back.
+                Err(Rejected { error: PostError::QueueFull, returned: Some(payload) })
+            } else {
+                payload.post(queue, (wr_id, flags), request)
+            };
             let in_flight = matches!(posted, Ok(()) | Err(Rejected { error: PostError::Doorbell(_), .. }));
             match key {
                 Some(key) if in_flight => {

@@ -140,7 +140,7 @@ impl<D: Driver, A: Access> Parts<D, A> {
         if self.items.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
-    /// Leaves the queue to others.
+    /// Gives up its place in the queue, and abandons what is in flight.
     fn leave(&mut self, sends: &mut Sends<D>, wakes: &mut Vec<Waker>) {
         sends.leave(&mut self.ticket, wakes);
         for key in self.keys.drain(..) {
@@ -150,7 +150,7 @@ impl<D: Driver, A: Access> Parts<D, A> {
         sends.turnstile.wake(sends.free, wakes);
     }
 
-    /// Advances; is ready when all are complete or one has failed. The buffers are empty unless each work request is signaled.
+    /// Ready when all work requests are complete or one has failed. Returns the buffers if each work request is signaled.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Buf<D, A>>>> {
         if self.qp.is_forked() {
             return Poll::Ready(Err(FORKED));

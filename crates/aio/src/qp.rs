@@ -481,8 +481,8 @@ impl<D: Driver> QpInner<D> {
     /// Whether there is nothing that the device would flush. The state alone does not say it: siw of kernel 6.1 reports RESET
     /// for every QP.
     fn is_idle(&self) -> bool {
-        let sends = lock(&self.sends);
-        sends.free == self.depth && !lock(&self.receives).any_posted()
+        let all_free = lock(&self.sends).free == self.depth;
+        all_free && !lock(&self.receives).any_posted()
     }
 
     /// Moves the QP to ERR, and waits until its receives are flushed.
