@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Operations as futures (`uverbs-aio`): dispatchers that sleep, operations, batches, pools, shared receive queues, streams, ends.
 //!
-//! Each end has a dispatcher, which a thread of its own runs, so the tests need real time. `crates/aio/tests` has the same in
-//! virtual time, and what needs a device that does as a test says.
+//! Each end has a dispatcher, which a thread of its own runs, so the tests need real time. `crates/aio/tests` has the same tests in
+//! virtual time, and those that need a device with faults.
 
 use crate::env::End;
 use crate::lab::Lab;
@@ -500,7 +500,7 @@ fn streams_by_the_connection_manager<D: Driver>(lab: &Lab<D>) -> Outcome {
 /// The peer's process is killed while operations are in flight.
 fn a_killed_peer<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Some(env) = lab.bed.env().filter(|env| !env.siw) else {
-        // On iWARP the connection manager has to connect the two.
+        lab.note("the peer's process connects without the connection manager, which iWARP needs, and opens a kernel device");
         return Ok(());
     };
     let a = Side::new(lab, End::A)?;
