@@ -247,7 +247,8 @@ impl<D: Driver, P: Payload<D>> Future for Op<D, P> {
         let fail = |error, returned: Option<P>| {
             Poll::Ready(Err(Failed { error, returned: returned.map(P::unposted) }))
         };
-        let result = if let Some(error) = sends.closed.clone() {
+        let result = if let Some(error) = &sends.closed {
+            let error = error.clone();
             sends.leave(&mut ticket, &mut wakes);
             fail(error, Some(payload))
         } else if !sends.turnstile.pass(&mut ticket, 1, sends.free, cx.waker()) {
