@@ -141,10 +141,12 @@ impl Sleeper {
         let _ = self.epoll.delete(fd);
     }
 
+    #[inline]
     pub(crate) fn leadership(&self) -> &Leadership {
         &self.leadership
     }
 
+    #[inline]
     pub(crate) fn timers(&self) -> &Timers {
         &self.timers
     }
@@ -166,10 +168,12 @@ impl Sleeper {
     }
 
     /// The leader will sleep, unless its next check finds something.
+    #[inline]
     pub(crate) fn announce(&self) {
         self.kick.announce();
     }
 
+    #[inline]
     pub(crate) fn cancel(&self) {
         self.kick.cancel();
     }
@@ -187,10 +191,15 @@ impl Sleeper {
     }
 
     /// How long a sleep may last.
+    #[inline]
     pub(crate) fn time_to_sleep(&self) -> Option<Duration> {
         let until_timer = self.timers.next().map(|at| at.saturating_sub(self.now()));
-        let restless = self.restless.load(Ordering::Relaxed).then_some(RESTLESS_INTERVAL);
-        [until_timer, restless].into_iter().flatten().min()
+        match (until_timer, self.restless.load(Ordering::Relaxed)) {
+            (until_timer, false) => until_timer,
+            (until_timer, true) => {
+                Some(until_timer.map_or(RESTLESS_INTERVAL, |time| time.min(RESTLESS_INTERVAL)))
+            }
+        }
     }
 
     /// Waits for a descriptor, and wakes the tasks whose descriptors are readable.
@@ -202,7 +211,7 @@ impl Sleeper {
                 EpollTimeout::try_from(limit.as_nanos().div_ceil(1_000_000)).unwrap_or(EpollTimeout::MAX)
             }
         };
-        let mut events = [EpollEvent::empty(); 16];
+        let mut events = [EpollEvent::empty(); 4];
         let mut readable = Readable::default();
         loop {
             let n = match self.epoll.wait(&mut events, timeout) {

@@ -16,6 +16,16 @@ struct Entry {
     waker: Option<Waker>,
 }
 
+impl Entry {
+    #[inline]
+    fn set_waker(&mut self, waker: &Waker) {
+        match &mut self.waker {
+            Some(old) => old.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+    }
+}
+
 /// The place of a task in the queue, if it has one. A task that stops waiting [leaves](Turnstile::leave).
 #[derive(Debug, Default)]
 pub(crate) struct Ticket(Option<u64>);
@@ -38,11 +48,32 @@ impl Turnstile {
     /// the queue, and is woken when it may take them.
     #[inline]
     pub(crate) fn pass(&mut self, ticket: &mut Ticket, want: u32, available: u32, waker: &Waker) -> bool {
-        if self.queue.is_empty() && want <= available {
-            ticket.0 = None;
-            return true;
+        match self.queue.front_mut() {
+            None if want <= available => {}
+            None => {
+                self.join(ticket, want, waker);
+                return false;
+            }
+            // The usual case: it is the only one that waits.
+            Some(first) if ticket.0 == Some(first.number) => {
+                if want > available {
+                    first.set_waker(waker);
+                    return false;
+                }
+                self.queue.pop_front();
+            }
+            Some(_) => return self.pass_in_turn(ticket, want, available, waker),
         }
-        self.pass_in_turn(ticket, want, available, waker)
+        ticket.0 = None;
+        true
+    }
+
+    /// Gives the task the last place.
+    fn join(&mut self, ticket: &mut Ticket, want: u32, waker: &Waker) {
+        let number = self.next;
+        self.next += 1;
+        self.queue.push_back(Entry { number, want, waker: Some(waker.clone()) });
+        ticket.0 = Some(number);
     }
 
     fn pass_in_turn(&mut self, ticket: &mut Ticket, want: u32, available: u32, waker: &Waker) -> bool {
@@ -63,16 +94,8 @@ impl Turnstile {
             return true;
         }
         match position.and_then(|i| self.queue.get_mut(i)) {
-            Some(entry) => match &mut entry.waker {
-                Some(old) => old.clone_from(waker),
-                none => *none = Some(waker.clone()),
-            },
-            None => {
-                let number = self.next;
-                self.next += 1;
-                self.queue.push_back(Entry { number, want, waker: Some(waker.clone()) });
-                ticket.0 = Some(number);
-            }
+            Some(entry) => entry.set_waker(waker),
+            None => self.join(ticket, want, waker),
         }
         false
     }
@@ -88,6 +111,19 @@ impl Turnstile {
     /// Wakes those that may pass, after units have become available.
     #[inline]
     pub(crate) fn wake(&mut self, available: u32, wakes: &mut Vec<Waker>) {
+        let Some(first) = self.queue.front_mut() else { return };
+        if first.want <= available {
+            if let Some(waker) = first.waker.take() {
+                wakes.push(waker);
+            }
+            if self.queue.len() > 1 {
+                self.wake_others(available, wakes);
+            }
+        }
+    }
+
+    /// Wakes those behind the first.
+    fn wake_others(&mut self, available: u32, wakes: &mut Vec<Waker>) {
         let mut ahead = 0_u32;
         for entry in &mut self.queue {
             ahead = ahead.saturating_add(entry.want);
