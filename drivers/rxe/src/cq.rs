@@ -23,8 +23,10 @@ use uverbs_uapi::cmd::ib_uverbs_wc;
 /// A completion queue, which `B` arms.
 pub struct CompletionQueue<B> {
     shared: Arc<CqShared>,
-    /// The current completion of an open extended poll.
-    open: Option<Completion>,
+    /// Whether an extended poll is open.
+    is_open: bool,
+    /// The current completion of the open poll, or of the last one.
+    last: Option<Completion>,
     capacity: u32,
     bell: B,
 }
@@ -42,7 +44,7 @@ impl<B: ArmBell> CompletionQueue<B> {
         let state = CqState::new(ring)?;
         let capacity = state.capacity();
         let shared = CqShared::new(state, ControlBarrier::register());
-        Ok(Self { shared: shared.expect("a page of memory"), open: None, capacity, bell })
+        Ok(Self { shared: shared.expect("a page of memory"), is_open: false, last: None, capacity, bell })
     }
 
     /// A queue with a ring that the control path shares.
@@ -53,7 +55,7 @@ impl<B: ArmBell> CompletionQueue<B> {
     ) -> std::io::Result<(Self, Arc<CqShared>)> {
         let capacity = state.capacity();
         let shared = CqShared::new(state, barrier)?;
-        Ok((Self { shared: Arc::clone(&shared), open: None, capacity, bell }, shared))
+        Ok((Self { shared: Arc::clone(&shared), is_open: false, last: None, capacity, bell }, shared))
     }
 
     /// The object that arms the queue.
@@ -73,7 +75,7 @@ impl<B: ArmBell> CompletionQueue<B> {
 
     /// Whether an extended poll is open.
     pub(crate) fn is_open(&self) -> bool {
-        self.open.is_some()
+        self.is_open
     }
 
     /// Calls `f`, which may replace the ring, with the state; control calls wait. `None` in a child of fork, or if the
@@ -94,7 +96,7 @@ impl<B: ArmBell> CompletionQueue<B> {
     /// Whether a poll may begin.
     #[inline(always)]
     fn may_poll(&self) -> Result<(), PollError> {
-        if self.open.is_some() { Err(PollError::SessionOpen) } else { Ok(()) }
+        if self.is_open { Err(PollError::SessionOpen) } else { Ok(()) }
     }
 }
 
@@ -143,13 +145,14 @@ impl<B: ArmBell> CompletionQueueTrait for CompletionQueue<B> {
         state.available(1)?;
         let wc = state.take().ok_or(PollError::Empty)?;
         drop(entered);
-        self.open = Some(Completion { wc });
+        self.last = Some(Completion { wc });
+        self.is_open = true;
         Ok(())
     }
 
     #[inline]
     fn next_poll(&mut self) -> Result<(), PollError> {
-        if self.open.is_none() {
+        if !self.is_open {
             return Err(PollError::NoSession);
         }
         let mut entered = self.enter()?;
@@ -157,20 +160,25 @@ impl<B: ArmBell> CompletionQueueTrait for CompletionQueue<B> {
         state.available(1)?;
         let wc = state.take().ok_or(PollError::Empty)?;
         drop(entered);
-        self.open = Some(Completion { wc });
+        self.last = Some(Completion { wc });
         Ok(())
     }
 
     #[inline]
     fn end_poll(&mut self) {
-        if self.open.take().is_some() {
+        if core::mem::take(&mut self.is_open) {
             drop(GiveBack(self));
         }
     }
 
     #[inline]
     fn current(&self) -> Option<Completion> {
-        self.open
+        if self.is_open { self.last } else { None }
+    }
+
+    #[inline]
+    fn last(&self) -> Option<Completion> {
+        self.last
     }
 
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {
@@ -186,7 +194,8 @@ impl<B: fmt::Debug> fmt::Debug for CompletionQueue<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CompletionQueue")
             .field("shared", &self.shared)
-            .field("open", &self.open)
+            .field("is_open", &self.is_open)
+            .field("last", &self.last)
             .field("capacity", &self.capacity)
             .field("bell", &self.bell)
             .finish()

@@ -23,8 +23,10 @@ use uverbs_uapi::siw::*;
 #[derive(Debug)]
 pub struct CompletionQueue {
     shared: Arc<CqShared>,
-    /// The current completion of an open extended poll.
-    open: Option<Completion>,
+    /// Whether an extended poll is open.
+    is_open: bool,
+    /// The current completion of the open poll, or of the last one.
+    last: Option<Completion>,
     capacity: u32,
 }
 
@@ -43,7 +45,7 @@ impl CompletionQueue {
     pub(crate) fn create(state: CqState, barrier: ControlBarrier) -> std::io::Result<(Self, Arc<CqShared>)> {
         let capacity = state.capacity();
         let shared = CqShared::new(state, barrier)?;
-        Ok((Self { shared: Arc::clone(&shared), open: None, capacity }, shared))
+        Ok((Self { shared: Arc::clone(&shared), is_open: false, last: None, capacity }, shared))
     }
 
     #[cfg(test)]
@@ -73,7 +75,7 @@ impl CompletionQueueTrait for CompletionQueue {
 
     #[inline]
     fn poll_each(&mut self, max: usize, mut f: impl FnMut(&Completion)) -> Result<usize, PollError> {
-        if self.open.is_some() {
+        if self.is_open {
             return Err(PollError::SessionOpen);
         }
         // At most one ring, so the call ends even if the kernel writes continually.
@@ -94,30 +96,36 @@ impl CompletionQueueTrait for CompletionQueue {
 
     #[inline]
     fn start_poll(&mut self) -> Result<(), PollError> {
-        if self.open.is_some() {
+        if self.is_open {
             return Err(PollError::SessionOpen);
         }
-        self.open = Some(self.take()?.ok_or(PollError::Empty)?);
+        self.last = Some(self.take()?.ok_or(PollError::Empty)?);
+        self.is_open = true;
         Ok(())
     }
 
     #[inline]
     fn next_poll(&mut self) -> Result<(), PollError> {
-        if self.open.is_none() {
+        if !self.is_open {
             return Err(PollError::NoSession);
         }
-        self.open = Some(self.take()?.ok_or(PollError::Empty)?);
+        self.last = Some(self.take()?.ok_or(PollError::Empty)?);
         Ok(())
     }
 
     #[inline]
     fn end_poll(&mut self) {
-        self.open = None;
+        self.is_open = false;
     }
 
     #[inline]
     fn current(&self) -> Option<Completion> {
-        self.open
+        if self.is_open { self.last } else { None }
+    }
+
+    #[inline]
+    fn last(&self) -> Option<Completion> {
+        self.last
     }
 
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {

@@ -155,6 +155,14 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
     /// The current completion of an open poll.
     fn current(&self) -> Option<Self::Completion<'_>>;
 
+    /// As [`current`](Self::current) while a poll is open; otherwise the current completion of the last poll, with the
+    /// values that its entry has now. The device may have written a newer completion to the entry. C programs read it after
+    /// `ibv_end_poll`.
+    #[inline(always)]
+    fn last(&self) -> Option<Self::Completion<'_>> {
+        self.current()
+    }
+
     /// `ibv_req_notify_cq`: requests one event for the next (solicited) completion. The caller must poll again after
     /// arming, because a completion that arrived before raises no event.
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError>;

@@ -134,17 +134,19 @@ unsafe extern "C" fn end_poll<D: Driver>(cq: *mut ibv_cq_ex) {
     }
 }
 
-/// A function per field. Outside of a session a field is 0.
+/// A function per field. After the session a field has the value of the last completion, as with libmlx5, unless the device
+/// has written a newer one to its entry. A field that the queue was not created with is 0, as all fields are before the first
+/// session on rxe and siw.
 macro_rules! readers {
     ($($name:ident -> $ty:ty = |$completion:ident| $value:expr;)*) => {
         $(
             unsafe extern "C" fn $name<D: Driver>(cq: *mut ibv_cq_ex) -> $ty {
                 // SAFETY: `cq` is a live queue of this driver: the program got this function from it.
                 let queue = unsafe { queue::<D>(cq) };
-                // SAFETY: this thread has the session (the man page's contract of the `ibv_wc_read_*` calls). Without a
-                // session the engine has no current completion.
+                // SAFETY: this thread has the session (the man page's contract of the `ibv_wc_read_*` calls), or had the last
+                // one and no other thread polls meanwhile (`Running existing programs` states it).
                 let engine: &D::CompletionQueue = unsafe { queue.entered() };
-                engine.current().map_or(0, |$completion| $value)
+                engine.last().map_or(0, |$completion| $value)
             }
         )*
     };

@@ -88,6 +88,15 @@ static void connected(struct end *a, struct end *b)
 	CHECK(ibv_wc_read_wc_flags(cq_b) == IBV_WC_WITH_IMM && ibv_wc_read_imm_data(cq_b) == htobe32(9));
 	CHECK(ibv_next_poll(cq_b) == ENOENT);
 	ibv_end_poll(cq_b);
+	/* After the session the last completion of each queue is still there, because nothing has been posted since. */
+	for (int i = 0; i < 2; i++) {
+		CHECK(ibv_wc_read_opcode(cq_a) == IBV_WC_FETCH_ADD && ibv_wc_read_qp_num(cq_a) == a->qp->qp_num);
+		CHECK(ibv_wc_read_byte_len(cq_a) == 8 && ibv_wc_read_completion_ts(cq_a) != 0);
+		CHECK(ibv_wc_read_opcode(cq_b) == IBV_WC_RECV && ibv_wc_read_byte_len(cq_b) == 8);
+		CHECK(ibv_wc_read_imm_data(cq_b) == htobe32(9));
+		/* A poll that finds nothing changes nothing. */
+		CHECK(ibv_start_poll(cq_a, &none) == ENOENT && ibv_start_poll(cq_b, &none) == ENOENT);
+	}
 	CHECK(strcmp(b->buf, "session") == 0 && strcmp(b->buf + 256, "inline") == 0);
 
 	/* An error in a session is returned at its end, and nothing is posted; an abort posts nothing, too. */

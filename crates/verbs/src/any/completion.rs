@@ -117,6 +117,15 @@ impl CompletionQueue for AnyCompletionQueue {
         }
     }
 
+    #[inline]
+    fn last(&self) -> Option<Self::Completion<'_>> {
+        match self {
+            Self::Mlx5(queue) => queue.last().map(Any::Mlx5),
+            Self::Rxe(queue) => queue.last().map(Any::Rxe),
+            Self::Siw(queue) => queue.last().map(Any::Siw),
+        }
+    }
+
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {
         forward!(self, queue => queue.req_notify(solicited_only))
     }

@@ -540,6 +540,11 @@ impl CompletionQueueTrait for CompletionQueue {
         self.current_of_session()
     }
 
+    #[inline(always)]
+    fn last(&self) -> Option<Completion<'_>> {
+        Some(self.last_of_session())
+    }
+
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {
         let command = if solicited_only { MLX5_CQ_DB_REQ_NOT_SOL } else { MLX5_CQ_DB_REQ_NOT };
         let shared = &self.shared;

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use uverbs_core::provider::PollError;
 use uverbs_core::wc::WcStatus;
 
-/// The current completion of an extended poll. Valid only while one is open.
+/// The current completion of an extended poll. After its end, the device may write to the entry.
 pub(super) struct Session {
     parsed: Parsed,
     /// The entry of `parsed`.
@@ -167,14 +167,16 @@ impl CompletionQueue {
 
     #[inline(always)]
     pub(super) fn current_of_session(&self) -> Option<Completion<'_>> {
-        let clock = self.clock.as_ref().map(Clock::info);
+        self.is_open().then(|| self.last_of_session())
+    }
+
+    /// The current completion of the open poll, or of the last one. Before the first one, the values are 0 or those of an
+    /// entry of the ring.
+    #[inline(always)]
+    pub(super) fn last_of_session(&self) -> Completion<'_> {
         let Session { parsed, entry } = &self.session;
-        self.is_open().then(|| Completion {
-            cqe: CqeRef(entry.block()),
-            parsed: *parsed,
-            fields: self.fields,
-            clock,
-        })
+        let clock = self.clock.as_ref().map(Clock::info);
+        Completion { cqe: CqeRef(entry.block()), parsed: *parsed, fields: self.fields, clock }
     }
 }
 

@@ -312,6 +312,9 @@ fn the_fields_of_an_extended_poll_are_those_of_the_entry() {
     assert_eq!(b.consumed(), 0);
     b.queue.end_poll();
     assert_eq!((b.consumed(), b.queue.next_poll()), (1, Err(PollError::NoSession)));
+    assert!(b.queue.current().is_none());
+    let c = b.queue.last().unwrap();
+    assert_eq!((c.byte_len(), c.opcode(), c.completion_ts()), (100, WcOpcode::RECV, Some(77)));
     let err = ErrCqe {
         srqn: Be32::new(qp.uidx),
         s_wqe_opcode_qpn: Be32::new(qp.qp_num),

@@ -123,6 +123,7 @@ fn an_extended_poll_returns_its_slots_at_the_end() {
     q.end_poll();
     assert_eq!(kernel.consumer(), 3);
     assert!(q.current().is_none());
+    assert_eq!(q.last().unwrap().wr_id(), 2);
 
     // A completion that arrives while the poll is open is found by the next step.
     assert!(kernel.produce(&wc_bytes(4, 0)));

@@ -84,6 +84,7 @@ fn an_extended_poll_goes_on_with_completions_that_arrive() {
     assert_eq!(q.current().unwrap().wr_id(), 1);
     q.end_poll();
     assert!(q.current().is_none());
+    assert_eq!(q.last().unwrap().wr_id(), 1);
     assert_eq!(q.poll_each(9, |_| ()), Ok(0));
 }
 
