@@ -203,6 +203,11 @@ fn packets_are_steered_by_matchers() {
 }
 
 #[test]
+fn objects_of_commands_are_exported_and_imported() {
+    passes("share");
+}
+
+#[test]
 fn newer_objects_survive_conflicting_calls() {
     passes("conflicts");
 }

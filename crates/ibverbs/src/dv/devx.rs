@@ -20,7 +20,7 @@ use uverbs_mlx5::Mlx5;
 use uverbs_mlx5::devx::{self, DevxObject, Umem};
 
 /// `struct mlx5dv_devx_obj`, which is opaque for programs.
-pub(crate) struct DevxObj(ManuallyDrop<DevxObject>);
+pub(crate) struct DevxObj(pub(super) ManuallyDrop<DevxObject>);
 
 /// The object behind a pointer.
 ///
@@ -30,6 +30,10 @@ pub(super) unsafe fn object<'a>(obj: *mut DevxObj) -> Outcome<&'a DevxObject> {
     // SAFETY: `obj` is NULL or exists (the contract of this function); no mutable reference to it exists.
     let obj = unsafe { obj.as_ref() }.ok_or(Errno::EINVAL)?;
     Ok(&obj.0)
+}
+
+pub(super) fn new_object(object: DevxObject) -> *mut DevxObj {
+    Box::into_raw(Box::new(DevxObj(ManuallyDrop::new(object))))
 }
 
 /// A command and the place for its answer.
@@ -87,7 +91,7 @@ commands! {
         let open = unsafe { super::of(context) }?;
         // SAFETY: the program is responsible for the memory that its command names (contract of the man page).
         let object = unsafe { open.driver.devx_create(input, output) }?;
-        Ok(Box::into_raw(Box::new(DevxObj(ManuallyDrop::new(object)))))
+        Ok(new_object(object))
     });
     "mlx5dv_devx_obj_query" uverbs_mlx5dv_devx_obj_query(obj: DevxObj) -> c_int = number(|input, output| {
         // SAFETY: `obj` is NULL or exists (contract of the man page).
@@ -113,7 +117,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_destroy(obj: *mut DevxObj
         // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
         // the man page).
         unsafe { destroy_handle(handle, DevxObject::destroy) }?;
-        // SAFETY: `uverbs_mlx5dv_devx_obj_create` allocated it as a `Box`; the program does not use it after this call.
+        // SAFETY: `new_object` allocated it as a `Box`; the program does not use it after this call.
         drop(unsafe { Box::from_raw(obj) });
         Ok(())
     })
@@ -167,9 +171,9 @@ commands_of_verbs! {
 
 /// Memory: C's part and ours.
 #[repr(C)]
-struct DevxUmem {
+pub(super) struct DevxUmem {
     public: mlx5dv_devx_umem,
-    umem: ManuallyDrop<Umem>,
+    pub(super) umem: ManuallyDrop<Umem>,
 }
 
 /// # Safety
@@ -211,7 +215,7 @@ unsafe fn reg_dmabuf_umem(
     Ok(new_umem(umem?))
 }
 
-fn new_umem(umem: Umem) -> *mut mlx5dv_devx_umem {
+pub(super) fn new_umem(umem: Umem) -> *mut mlx5dv_devx_umem {
     let public = mlx5dv_devx_umem { umem_id: umem.id() };
     Box::into_raw(Box::new(DevxUmem { public, umem: ManuallyDrop::new(umem) })).cast()
 }
@@ -262,7 +266,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_umem_dereg(umem: *mut mlx5dv_
         // SAFETY: if this succeeds, it is freed below, and the program does not use it any more (contract of the man
         // page).
         unsafe { destroy_handle(handle, Umem::dereg) }?;
-        // SAFETY: `reg_umem` allocated it as a `Box` of this type; the program does not use it after this call.
+        // SAFETY: `new_umem` allocated it as a `Box` of this type; the program does not use it after this call.
         drop(unsafe { Box::from_raw(umem) });
         Ok(())
     })

@@ -22,9 +22,9 @@ struct Pacing {
 
 /// C's part, and the page.
 #[repr(C)]
-struct Var {
-    public: mlx5dv_var,
-    _page: VirtioPage,
+pub(super) struct Var {
+    pub(super) public: mlx5dv_var,
+    pub(super) page: VirtioPage,
 }
 
 /// # Safety
@@ -77,14 +77,18 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_alloc_var(
             return Err(Errno::EOPNOTSUPP);
         }
         let page = open.driver.alloc_virtio_page()?;
-        let public = mlx5dv_var {
-            page_id: page.page_id(),
-            length: page.length(),
-            mmap_off: page.mmap_offset().cast_signed(),
-            comp_mask: 0,
-        };
-        Ok(Box::into_raw(Box::new(Var { public, _page: page })).cast())
+        Ok(new_var(page))
     })
+}
+
+pub(super) fn new_var(page: VirtioPage) -> *mut mlx5dv_var {
+    let public = mlx5dv_var {
+        page_id: page.page_id(),
+        length: page.length(),
+        mmap_off: page.mmap_offset().cast_signed(),
+        comp_mask: 0,
+    };
+    Box::into_raw(Box::new(Var { public, page })).cast()
 }
 
 /// # Safety
@@ -92,8 +96,8 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_alloc_var(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_free_var(var: *mut mlx5dv_var) {
     if !var.is_null() {
-        // SAFETY: `uverbs_mlx5dv_alloc_var` allocated it as a `Box` of this type; the program does not use it after this
-        // call (contract of the man page).
+        // SAFETY: `new_var` allocated it as a `Box` of this type; the program does not use it after this call (contract of
+        // the man page).
         drop(unsafe { Box::from_raw(var.cast::<Var>()) });
     }
 }

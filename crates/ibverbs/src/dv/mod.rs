@@ -17,6 +17,7 @@
 //! | `extra` | packet pacing, pages of virtio devices, virtual ports |
 //! | `firmware` | settings of QPs by commands for the firmware |
 //! | `steering` | matchers and their rules |
+//! | `share` | export and import of objects |
 //! | `qp_ex` | the functions of `struct mlx5dv_qp_ex` |
 //! | `uar` | doorbell pages |
 #![expect(unsafe_code)]
@@ -34,6 +35,7 @@ mod qp_ex;
 mod query;
 #[cfg(all(test, feature = "hca"))]
 mod removed;
+mod share;
 mod steering;
 mod uar;
 

@@ -7,12 +7,11 @@
 use crate::abi::context::{ibv_context, ibv_device};
 use crate::abi::mlx5dv::{
     mlx5dv_clock_info, mlx5dv_context, mlx5dv_context_attr, mlx5dv_cqe_comp_caps, mlx5dv_dci_streams_caps,
-    mlx5dv_export_sizes, mlx5dv_reg, mlx5dv_striding_rq_caps, mlx5dv_sw_parsing_caps,
+    mlx5dv_reg, mlx5dv_striding_rq_caps, mlx5dv_sw_parsing_caps,
 };
 use crate::devices;
 use crate::errno::{Errno, ensure, number, pointer};
 use core::ffi::c_int;
-use core::ptr;
 use uverbs_mlx5::Devx;
 use uverbs_mlx5::dv::DeviceInfo;
 use uverbs_uapi::mlx5::{
@@ -222,17 +221,4 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_get_clock_info(
         unsafe { clock_info.write(info) };
         Ok(())
     })
-}
-
-/// Objects can't be exported, so all sizes are 0.
-///
-/// # Safety
-/// As in mlx5dv_get_export_sizes(3); `sizes` has room for `len` bytes.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_get_export_sizes(sizes: *mut mlx5dv_export_sizes, len: usize) {
-    if !sizes.is_null() {
-        let len = len.min(size_of::<mlx5dv_export_sizes>());
-        // SAFETY: `sizes` is valid for writes of `len` bytes (the contract of this function).
-        unsafe { ptr::write_bytes(sizes.cast::<u8>(), 0, len) };
-    }
 }

@@ -13,9 +13,18 @@ NUMBER(mlx5dv_get_data_direct_sysfs_path);
 NUMBER(_mlx5dv_get_export_sizes);
 
 NUMBER(mlx5dv_devx_uar_export_dmabuf_fd);
+NUMBER(mlx5dv_devx_obj_export);
+NUMBER(mlx5dv_devx_obj_unimport);
+NUMBER(mlx5dv_devx_umem_export);
+NUMBER(mlx5dv_devx_umem_unimport);
+NUMBER(mlx5dv_var_export);
+NUMBER(mlx5dv_var_unimport);
 /* Functions that return a pointer. */
 void *any_mlx5dv_reg_dmabuf_mr() __asm__("mlx5dv_reg_dmabuf_mr");
 void *any___mlx5dv_create_flow() __asm__("__mlx5dv_create_flow");
+void *any_mlx5dv_devx_obj_import() __asm__("mlx5dv_devx_obj_import");
+void *any_mlx5dv_devx_umem_import() __asm__("mlx5dv_devx_umem_import");
+void *any_mlx5dv_var_import() __asm__("mlx5dv_var_import");
 
 #define RETURNS(number, call) CHECK((call) == (number))
 #define SETS(result, number, call) CHECK((errno = 0, (call) == (result)) && errno == (number))
@@ -41,6 +50,20 @@ static void of_context(struct ibv_context *context)
 	RETURNS(EINVAL, any__mlx5dv_query_port(context, 1, null, (size_t)8));
 	RETURNS(EINVAL, any_mlx5dv_get_data_direct_sysfs_path(context, null, (size_t)8));
 	IS_NULL(EINVAL, mlx5dv_pp_alloc(context, 8, null, 0));
+	IS_NULL(EINVAL, any_mlx5dv_devx_obj_import(context, null));
+	IS_NULL(EINVAL, any_mlx5dv_devx_umem_import(context, null));
+	IS_NULL(EINVAL, any_mlx5dv_var_import(context, null));
+}
+
+/* Export of objects. */
+static void of_objects(void *null)
+{
+	RETURNS(EINVAL, any_mlx5dv_devx_obj_export(null, null));
+	RETURNS(EINVAL, any_mlx5dv_devx_umem_export(null, null));
+	RETURNS(EINVAL, any_mlx5dv_var_export(null, null));
+	RETURNS_NOTHING(any_mlx5dv_devx_obj_unimport(null));
+	RETURNS_NOTHING(any_mlx5dv_devx_umem_unimport(null));
+	RETURNS_NOTHING(any_mlx5dv_var_unimport(null));
 }
 
 int main(void)
@@ -51,6 +74,7 @@ int main(void)
 	IS_NULL(EINVAL, mlx5dv_open_device(NULL, null));
 	RETURNS(EINVAL, mlx5dv_init_obj(null, MLX5DV_OBJ_QP));
 	of_context(NULL);
+	of_objects(null);
 	IS_NULL(EINVAL, mlx5dv_devx_umem_reg(NULL, null, 0, 0));
 	IS_NULL(EINVAL, mlx5dv_alloc_var(NULL, 0));
 	IS_NULL(EINVAL, mlx5dv_devx_alloc_uar(NULL, 0));

@@ -52,6 +52,7 @@ pub const ANY_PAGE_SIZE: u64 = !0xfff;
 pub struct DevxObject {
     kernel: Arc<dyn Kernel>,
     handle: u32,
+    opcode: u16,
 }
 
 /// Memory of the process that commands name by a number.
@@ -89,6 +90,11 @@ unsafe fn run<const N: usize>(
     // SAFETY: the caller meets the contract of `Command::execute` (contract of this function).
     let done = unsafe { command.execute(&**kernel) };
     done.map_err(|errno| Error::os(verb, format!("device {}", kernel.name()), errno))
+}
+
+/// The opcode of a command; 0 if there is none.
+fn opcode(command: &[u8]) -> u16 {
+    command.first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes))
 }
 
 /// The bytes of a mailbox, from a C pointer and a length.
@@ -160,7 +166,22 @@ impl Mlx5 {
         unsafe { run(VERB, &self.kernel, &mut ioctl) }?;
         let handle = ioctl.handle(MLX5_IB_ATTR_DEVX_OBJ_CREATE_HANDLE);
         let handle = handle.ok_or_else(|| Error::protocol(VERB, "no handle of the new object"))?;
-        Ok(DevxObject { kernel: Arc::clone(&self.kernel), handle })
+        Ok(self.devx_import(handle, opcode(command)))
+    }
+
+    /// An object of another context that shares this context's resources in the kernel (`ibv_import_device`), by its
+    /// [`handle`](DevxObject::handle) there and the [`opcode`](DevxObject::opcode) that created it. Nothing checks the
+    /// number; the calls of an object that does not exist fail.
+    #[must_use]
+    pub fn devx_import(&self, handle: u32, opcode: u16) -> DevxObject {
+        DevxObject { kernel: Arc::clone(&self.kernel), handle, opcode }
+    }
+
+    /// Memory that another context, as for [`devx_import`](Self::devx_import), has registered, by its
+    /// [`handle`](Umem::handle) and its [`id`](Umem::id).
+    #[must_use]
+    pub fn devx_import_umem(&self, handle: u32, id: u32) -> Umem {
+        Umem { kernel: Arc::clone(&self.kernel), handle, id }
     }
 
     /// Sends a command that queries a verbs object: a QP, CQ, SRQ, WQ or table of WQs, by its handle.
@@ -252,7 +273,7 @@ impl Mlx5 {
         unsafe { run(VERB, &self.kernel, &mut command) }?;
         let handle = command.handle(MLX5_IB_ATTR_DEVX_UMEM_REG_HANDLE);
         let handle = handle.ok_or_else(|| Error::protocol(VERB, "no handle of the new object"))?;
-        Ok(Umem { kernel: Arc::clone(&self.kernel), handle, id })
+        Ok(self.devx_import_umem(handle, id))
     }
 
     /// The event queue of a completion vector, for commands that create CQs.
@@ -349,6 +370,12 @@ impl DevxObject {
         self.handle
     }
 
+    /// The opcode of the command that created it.
+    #[must_use]
+    pub fn opcode(&self) -> u16 {
+        self.opcode
+    }
+
     /// Sends a command that queries the object.
     ///
     /// # Errors
@@ -408,6 +435,12 @@ impl Umem {
     #[must_use]
     pub fn id(&self) -> u32 {
         self.id
+    }
+
+    /// The kernel's number of the registration.
+    #[must_use]
+    pub fn handle(&self) -> u32 {
+        self.handle
     }
 
     /// Deregisters the memory.

@@ -43,7 +43,8 @@ pub struct PacingEntry {
 /// A doorbell page of an emulated virtio device (VAR). It is freed when it is dropped.
 #[derive(Debug)]
 pub struct VirtioPage {
-    kernel: Arc<dyn Kernel>,
+    /// `None` after [`release`](Self::release).
+    kernel: Option<Arc<dyn Kernel>>,
     handle: u32,
     mmap_offset: u64,
     length: u32,
@@ -108,7 +109,14 @@ impl Mlx5 {
             .output(MLX5_IB_ATTR_VAR_OBJ_ALLOC_PAGE_ID, &mut page_id);
         run(VERB, &self.kernel, &mut command)?;
         let handle = new_handle(VERB, &command, MLX5_IB_ATTR_VAR_OBJ_ALLOC_HANDLE)?;
-        Ok(VirtioPage { kernel: Arc::clone(&self.kernel), handle, mmap_offset, length, page_id })
+        Ok(VirtioPage { kernel: Some(Arc::clone(&self.kernel)), handle, mmap_offset, length, page_id })
+    }
+
+    /// A page of another context that shares this context's resources in the kernel (`ibv_import_device`), from what its
+    /// functions return there. It is freed when it is dropped, unless it is [released](VirtioPage::release).
+    #[must_use]
+    pub fn import_virtio_page(&self, handle: u32, page_id: u32, length: u32, mmap_offset: u64) -> VirtioPage {
+        VirtioPage { kernel: Some(Arc::clone(&self.kernel)), handle, mmap_offset, length, page_id }
     }
 
     /// Writes the kernel's description of a port's virtual port (`struct mlx5_ib_uapi_query_port`) to `answer`, which may
@@ -183,6 +191,17 @@ impl Drop for PacingEntry {
 }
 
 impl VirtioPage {
+    /// The kernel's number of the page.
+    #[must_use]
+    pub fn handle(&self) -> u32 {
+        self.handle
+    }
+
+    /// Drops this value without freeing the page, because another context has it, too.
+    pub fn release(mut self) {
+        self.kernel = None;
+    }
+
     /// The offset by which the kernel maps it.
     #[must_use]
     pub fn mmap_offset(&self) -> u64 {
@@ -204,7 +223,9 @@ impl VirtioPage {
 
 impl Drop for VirtioPage {
     fn drop(&mut self) {
-        let (method, attr) = (MLX5_IB_METHOD_VAR_OBJ_DESTROY, MLX5_IB_ATTR_VAR_OBJ_DESTROY_HANDLE);
-        free(&self.kernel, MLX5_IB_OBJECT_VAR, method, attr, self.handle);
+        if let Some(kernel) = &self.kernel {
+            let (method, attr) = (MLX5_IB_METHOD_VAR_OBJ_DESTROY, MLX5_IB_ATTR_VAR_OBJ_DESTROY_HANDLE);
+            free(kernel, MLX5_IB_OBJECT_VAR, method, attr, self.handle);
+        }
     }
 }
