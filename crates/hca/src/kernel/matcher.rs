@@ -88,7 +88,7 @@ impl Call<'_, '_> {
             ],
         )?;
         let number_of_matcher = handle(c, abi::MLX5_IB_ATTR_CREATE_FLOW_MATCHER)?;
-        let value = c.input(abi::MLX5_IB_ATTR_CREATE_FLOW_MATCH_VALUE).ok_or(Errno::EINVAL)?.to_vec();
+        let mut value = c.input(abi::MLX5_IB_ATTR_CREATE_FLOW_MATCH_VALUE).ok_or(Errno::EINVAL)?.to_vec();
         let tag = number(c, abi::MLX5_IB_ATTR_CREATE_FLOW_TAG).unwrap_or(0);
         let wanted = flags(c, abi::MLX5_IB_ATTR_CREATE_FLOW_FLAGS)?;
         let qp = optional_handle(c, abi::MLX5_IB_ATTR_CREATE_FLOW_DEST_QP)?;
@@ -108,9 +108,11 @@ impl Call<'_, '_> {
             None => return Err(Errno::EINVAL),
         };
         let Object::Matcher(matcher) = self.object(number_of_matcher)? else { return Err(Errno::ENOENT) };
-        if value.len() != matcher.mask.len() || tag > MAX_TAG {
+        if value.is_empty() || value.len() > MATCH || tag > MAX_TAG {
             return Err(Errno::EINVAL);
         }
+        // As in the kernel, the lengths may differ: bytes that the value lacks are 0, and the mask has no bits of others.
+        value.resize(matcher.mask.len(), 0);
         let rule = Rule {
             priority: matcher.priority,
             multicast: false,

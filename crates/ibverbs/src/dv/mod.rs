@@ -17,6 +17,7 @@
 //! | `extra` | packet pacing, pages of virtio devices, virtual ports |
 //! | `firmware` | settings of QPs by commands for the firmware |
 //! | `steering` | matchers and their rules |
+//! | `dr` | domains and root tables with matchers and rules |
 //! | `share` | export and import of objects |
 //! | `qp_ex` | the functions of `struct mlx5dv_qp_ex` |
 //! | `uar` | doorbell pages |
@@ -27,6 +28,7 @@ mod create;
 mod devx;
 mod devx_events;
 mod dm;
+mod dr;
 mod extra;
 pub(crate) mod firmware;
 mod init_obj;

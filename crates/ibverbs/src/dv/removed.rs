@@ -8,6 +8,15 @@ use super::devx::{
     uverbs_mlx5dv_devx_umem_dereg, uverbs_mlx5dv_devx_umem_reg,
 };
 use super::devx_events::{uverbs_mlx5dv_devx_create_event_channel, uverbs_mlx5dv_devx_destroy_event_channel};
+use super::dr::action::{uverbs_mlx5dv_dr_action_create_drop, uverbs_mlx5dv_dr_action_destroy};
+use super::dr::rule::{
+    uverbs_mlx5dv_dr_matcher_create, uverbs_mlx5dv_dr_matcher_destroy, uverbs_mlx5dv_dr_rule_create,
+    uverbs_mlx5dv_dr_rule_destroy,
+};
+use super::dr::{
+    uverbs_mlx5dv_dr_domain_create, uverbs_mlx5dv_dr_domain_destroy, uverbs_mlx5dv_dr_table_create,
+    uverbs_mlx5dv_dr_table_destroy,
+};
 use super::steering::{uverbs_mlx5dv_create_flow_matcher, uverbs_mlx5dv_destroy_flow_matcher};
 use super::uar::{uverbs_mlx5dv_devx_alloc_uar, uverbs_mlx5dv_devx_free_uar};
 use crate::abi::attr::ibv_alloc_dm_attr;
@@ -77,8 +86,23 @@ fn objects_of_libmlx5_on_a_removed_device() {
     let dm = unsafe { alloc_dm(context, &raw mut length) };
     assert!(!umem.is_null() && !uar.is_null() && !channel.is_null() && !object.is_null());
     assert!(!matcher.is_null() && !counters.is_null() && !dm.is_null());
+    // SAFETY: the context is open.
+    let domain = unsafe { uverbs_mlx5dv_dr_domain_create(context, 0) };
+    // SAFETY: the domain exists.
+    let table = unsafe { uverbs_mlx5dv_dr_table_create(domain, 0) };
+    let bits = (&raw mut mask).cast();
+    // SAFETY: the table exists, and the mask is valid.
+    let rules_of = unsafe { uverbs_mlx5dv_dr_matcher_create(table, 0, 1, bits) };
+    let mut discard = uverbs_mlx5dv_dr_action_create_drop();
+    // SAFETY: the matcher and the action exist, and the value is valid.
+    let rule = unsafe { uverbs_mlx5dv_dr_rule_create(rules_of, bits, 1, &raw mut discard) };
+    assert!(!domain.is_null() && !table.is_null() && !rules_of.is_null() && !rule.is_null());
 
     port.remove();
+    // SAFETY: the context is open.
+    assert!(unsafe { uverbs_mlx5dv_dr_domain_create(context, 0) }.is_null());
+    // SAFETY: the matcher and the action exist, and the value is valid.
+    assert!(unsafe { uverbs_mlx5dv_dr_rule_create(rules_of, bits, 1, &raw mut discard) }.is_null());
     // SAFETY: the object exists, and the mailboxes are valid.
     assert_eq!(unsafe { uverbs_mlx5dv_devx_obj_query(object, to, 16, from, 16) }, libc::EIO);
     // SAFETY: the context is open.
@@ -90,6 +114,16 @@ fn objects_of_libmlx5_on_a_removed_device() {
         assert_eq!(unsafe { uverbs_mlx5dv_devx_umem_dereg(umem) }, libc::EIO);
         // SAFETY: the object exists; it is not destroyed.
         assert_eq!(unsafe { uverbs_mlx5dv_destroy_flow_matcher(matcher) }, libc::EIO);
+        // SAFETY: the object exists; it is not destroyed.
+        assert_eq!(unsafe { uverbs_mlx5dv_dr_rule_destroy(rule) }, libc::EIO);
+        // SAFETY: the object exists; it is not destroyed.
+        assert_eq!(unsafe { uverbs_mlx5dv_dr_matcher_destroy(rules_of) }, libc::EBUSY);
+        // SAFETY: the object exists; it is not destroyed.
+        assert_eq!(unsafe { uverbs_mlx5dv_dr_action_destroy(discard) }, libc::EBUSY);
+        // SAFETY: the object exists; it is not destroyed.
+        assert_eq!(unsafe { uverbs_mlx5dv_dr_table_destroy(table) }, libc::EBUSY);
+        // SAFETY: the object exists; it is not destroyed.
+        assert_eq!(unsafe { uverbs_mlx5dv_dr_domain_destroy(domain) }, libc::EBUSY);
         // SAFETY: the object exists; it is not destroyed.
         assert_eq!(unsafe { destroy_counters(counters) }, libc::EIO);
         // SAFETY: the object exists; it is not destroyed.

@@ -30,14 +30,14 @@ mod mask {
 }
 
 /// `enum mlx5dv_flow_action_type`. Flow actions and counters of verbs are missing, as is the latter in libmlx5.
-mod action {
-    pub(super) const DEST_IBV_QP: u32 = 0;
-    pub(super) const DROP: u32 = 1;
-    pub(super) const TAG: u32 = 4;
-    pub(super) const DEST_DEVX: u32 = 5;
-    pub(super) const COUNTERS_DEVX: u32 = 6;
-    pub(super) const DEFAULT_MISS: u32 = 7;
-    pub(super) const COUNTERS_DEVX_WITH_OFFSET: u32 = 8;
+pub(super) mod action {
+    pub(in crate::dv) const DEST_IBV_QP: u32 = 0;
+    pub(in crate::dv) const DROP: u32 = 1;
+    pub(in crate::dv) const TAG: u32 = 4;
+    pub(in crate::dv) const DEST_DEVX: u32 = 5;
+    pub(in crate::dv) const COUNTERS_DEVX: u32 = 6;
+    pub(in crate::dv) const DEFAULT_MISS: u32 = 7;
+    pub(in crate::dv) const COUNTERS_DEVX_WITH_OFFSET: u32 = 8;
 }
 
 /// `IBV_FLOW_ATTR_NORMAL`
@@ -51,7 +51,7 @@ const MAX_MATCH: usize = 4096;
 ///
 /// # Safety
 /// `parameters` is NULL, or valid for reads with its bytes.
-unsafe fn bytes<'a>(parameters: *const mlx5dv_flow_match_parameters) -> Outcome<&'a [u8]> {
+pub(super) unsafe fn bytes<'a>(parameters: *const mlx5dv_flow_match_parameters) -> Outcome<&'a [u8]> {
     ensure(!parameters.is_null())?;
     // SAFETY: not NULL, so valid (the contract of this function).
     let len = unsafe { (*parameters).match_sz };
@@ -131,7 +131,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_destroy_flow_matcher(matcher: *mut
 ///
 /// # Safety
 /// `action` is valid for reads of the fields of its type, of an action of `len` bytes; its object is live.
-unsafe fn add_action(
+pub(super) unsafe fn add_action(
     rule: &mut RuleAttr<'_>,
     context: *mut ibv_context,
     action: *const mlx5dv_flow_action_attr,

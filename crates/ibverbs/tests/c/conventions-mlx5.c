@@ -53,17 +53,37 @@ static void of_context(struct ibv_context *context)
 	IS_NULL(EINVAL, any_mlx5dv_devx_obj_import(context, null));
 	IS_NULL(EINVAL, any_mlx5dv_devx_umem_import(context, null));
 	IS_NULL(EINVAL, any_mlx5dv_var_import(context, null));
+	IS_NULL(EINVAL, mlx5dv_dr_domain_create(context, MLX5DV_DR_DOMAIN_TYPE_FDB + 1));
 }
 
-/* Export of objects. */
+/* Export of objects, and steering by tables. */
 static void of_objects(void *null)
 {
+	FILE *file = stdout;
 	RETURNS(EINVAL, any_mlx5dv_devx_obj_export(null, null));
 	RETURNS(EINVAL, any_mlx5dv_devx_umem_export(null, null));
 	RETURNS(EINVAL, any_mlx5dv_var_export(null, null));
 	RETURNS_NOTHING(any_mlx5dv_devx_obj_unimport(null));
 	RETURNS_NOTHING(any_mlx5dv_devx_umem_unimport(null));
 	RETURNS_NOTHING(any_mlx5dv_var_unimport(null));
+	RETURNS(EINVAL, mlx5dv_dr_domain_destroy(null));
+	RETURNS(EINVAL, mlx5dv_dr_domain_sync(null, 1));
+	IS_NULL(EINVAL, mlx5dv_dr_table_create(null, 0));
+	RETURNS(EINVAL, mlx5dv_dr_table_destroy(null));
+	IS_NULL(EINVAL, mlx5dv_dr_matcher_create(null, 0, 0, null));
+	RETURNS(EINVAL, mlx5dv_dr_matcher_destroy(null));
+	IS_NULL(EINVAL, mlx5dv_dr_rule_create(null, null, 0, null));
+	RETURNS(EINVAL, mlx5dv_dr_rule_destroy(null));
+	IS_NULL(EINVAL, mlx5dv_dr_action_create_dest_ibv_qp(null));
+	IS_NULL(EINVAL, mlx5dv_dr_action_create_dest_devx_tir(null));
+	IS_NULL(EINVAL, mlx5dv_dr_action_create_flow_counter(null, 0));
+	RETURNS(EINVAL, mlx5dv_dr_action_destroy(null));
+	/* These return it negative, as rdma-core's library does. */
+	RETURNS(-EINVAL, mlx5dv_dump_dr_domain(null, null));
+	RETURNS(-EINVAL, mlx5dv_dump_dr_domain(file, null));
+	RETURNS(-EINVAL, mlx5dv_dump_dr_table(file, null));
+	RETURNS(-EINVAL, mlx5dv_dump_dr_matcher(file, null));
+	RETURNS(-EINVAL, mlx5dv_dump_dr_rule(file, null));
 }
 
 int main(void)
