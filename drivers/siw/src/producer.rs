@@ -100,6 +100,14 @@ impl<E: Work, S: QueueKind> Producer<E, S> {
         Self { ring, flags, published: 0, shared, _kind: core::marker::PhantomData }
     }
 
+    /// The number of published elements that the kernel has not taken, and the position of the first one. The kernel takes
+    /// elements in order, so they are the last ones.
+    pub(crate) fn untaken(&self) -> (u32, u32) {
+        let is_waiting = |n: &u32| !self.ring.is_free(self.published.wrapping_sub(n + 1));
+        let count = (0..self.ring.slots()).take_while(is_waiting).count() as u32;
+        (count, self.published.wrapping_sub(count))
+    }
+
     /// The ring in use.
     pub(crate) fn ring(&self) -> &Ring<E> {
         &self.ring

@@ -74,6 +74,11 @@ impl RecvQueueTrait for RecvQueue {
         Batch { queue: self, cursor }
     }
 
+    /// The kernel copies a receive of a shared queue when a message arrives, and then clears its flags (`siw_rqe_get()`).
+    fn untaken(&self) -> Option<(u32, u32)> {
+        Some(self.ring.untaken())
+    }
+
     #[inline]
     unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
         // SAFETY: `list` fulfils the contract of `RecvQueue::post_recv`, which is also that of `list::post_recv`.

@@ -75,6 +75,24 @@ fn receives_fill_and_empty_the_ring_in_every_lap() {
 }
 
 #[test]
+fn receives_that_the_kernel_has_not_taken_are_counted() {
+    let (mut q, kernel, _) = recv_queue(8, 6);
+    for lap in 0..50_u32 {
+        let (none, before) = q.untaken().unwrap();
+        assert_eq!(none, 0);
+        for id in 0..lap % 9 {
+            // SAFETY: the receive has no entries.
+            unsafe { q.post(id.into(), &[]) }.unwrap();
+        }
+        assert_eq!(q.untaken(), Some((lap % 9, before)), "posts do not change the position");
+        for taken in 1..=lap % 9 {
+            kernel.consume().unwrap();
+            assert_eq!(q.untaken(), Some((lap % 9 - taken, before.wrapping_add(taken))));
+        }
+    }
+}
+
+#[test]
 fn a_batch_is_visible_as_a_whole_or_not_at_all() {
     let (mut q, kernel, bell, _) = send_queue(8, &config(), QpState::RTS);
     post(&mut q, 1).unwrap();
