@@ -6,9 +6,12 @@
 
 use crate::{corpus, repo_root, run, tools};
 use anyhow::{Context, Result, bail, ensure};
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicUsize};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
+use std::thread;
 
 /// Run fuzz targets
 ///
@@ -73,20 +76,20 @@ fn run_some(names: &[String], limits: Limits, seed: u32) -> Result<Vec<String>> 
     let chosen = if names.is_empty() { all } else { names.to_vec() };
     ensure!(!chosen.is_empty(), "there are no fuzz targets");
     run::inherit(cargo_fuzz("build")?.args(if let [one] = &chosen[..] { Some(one) } else { None }))?;
-    for group in chosen.chunks(PARALLEL) {
-        let running =
-            group.iter().map(|name| Ok((name, start(name, limits, seed)?))).collect::<Result<Vec<_>>>()?;
-        for (name, mut child) in running {
-            let status = child.wait().with_context(|| format!("fuzz target {name}"))?;
-            let log = fs::read(log_of(name)).unwrap_or_default();
-            let log = String::from_utf8_lossy(&log);
-            if !status.success() {
-                bail!("fuzz target {name} found something: {status}\n{log}");
-            }
-            let done = log.lines().rev().find(|l| l.contains("Done ")).unwrap_or("no count").trim();
-            println!("fuzz: {name}: {done}");
+    // Each thread takes the next target when its own ends, so that a slow target does not delay the others.
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let worker = || -> Result<()> {
+        while !failed.load(Relaxed)
+            && let Some(name) = chosen.get(next.fetch_add(1, Relaxed))
+        {
+            run_one(name, limits, seed).inspect_err(|_| failed.store(true, Relaxed))?;
         }
-    }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..PARALLEL).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("a worker does not panic"))
+    })?;
     Ok(chosen)
 }
 
@@ -136,8 +139,8 @@ fn log_of(name: &str) -> PathBuf {
     work_of(name).join("log")
 }
 
-/// Starts a target on its packed corpus, and on what earlier runs without a seed found.
-fn start(name: &str, limits: Limits, seed: u32) -> Result<Child> {
+/// Runs a target on its packed corpus, and on what earlier runs without a seed found.
+fn run_one(name: &str, limits: Limits, seed: u32) -> Result<()> {
     let work = work_of(name);
     let (found, packed) = (work.join(if seed == 0 { "corpus" } else { "seeded" }), work.join("packed"));
     if seed == 0 {
@@ -150,11 +153,16 @@ fn start(name: &str, limits: Limits, seed: u32) -> Result<Child> {
     let mut cmd = libfuzzer(name, &[&found, &packed])?;
     cmd.args([format!("-max_total_time={}", limits.seconds), format!("-runs={}", limits.runs)]);
     cmd.arg(format!("-seed={seed}"));
-    // A file, not a pipe, because a pipe is not read while another target is awaited.
-    let log = fs::File::create(log_of(name))
-        .with_context(|| format!("cannot create {}", log_of(name).display()))?;
-    cmd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-    cmd.spawn().with_context(|| format!("cannot start `{}`", run::shown(&cmd)))
+    let log = log_of(name);
+    let file = fs::File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
+    cmd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+    let status = cmd.status().with_context(|| format!("cannot start `{}`", run::shown(&cmd)))?;
+    let output = fs::read(&log).unwrap_or_default();
+    let output = String::from_utf8_lossy(&output);
+    ensure!(status.success(), "fuzz target {name} found something: {status}\n{output}");
+    let done = output.lines().rev().find(|l| l.contains("Done ")).unwrap_or("no count").trim();
+    println!("fuzz: {name}: {done}");
+    Ok(())
 }
 
 /// Replaces the packed corpus of a target. From the packed inputs and those that runs found, libFuzzer selects a subset
