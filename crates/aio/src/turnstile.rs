@@ -39,47 +39,61 @@ impl Ticket {
 
 #[derive(Debug, Default)]
 pub(crate) struct Turnstile {
-    queue: VecDeque<Entry>,
+    /// Apart from the others, because it is the only one in most cases.
+    first: Option<Entry>,
+    /// Empty if there is no first.
+    others: VecDeque<Entry>,
     next: u64,
 }
 
 impl Turnstile {
     /// Whether the task may take `want` of the `available` units; if so, the caller takes them. Otherwise the task has a place in
     /// the queue, and is woken when it may take them.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pass(&mut self, ticket: &mut Ticket, want: u32, available: u32, waker: &Waker) -> bool {
-        match self.queue.front_mut() {
+        match &mut self.first {
             None if want <= available => {}
             None => {
-                self.join(ticket, want, waker);
+                self.first = Some(self.enter(ticket, want, waker));
                 return false;
             }
-            // The usual case: it is the only one that waits.
             Some(first) if ticket.0 == Some(first.number) => {
                 if want > available {
                     first.set_waker(waker);
                     return false;
                 }
-                self.queue.pop_front();
+                self.first = self.others.pop_front();
             }
-            Some(_) => return self.pass_in_turn(ticket, want, available, waker),
+            Some(first) => {
+                let ahead = first.want;
+                return self.pass_in_turn(ahead, ticket, want, available, waker);
+            }
         }
         ticket.0 = None;
         true
     }
 
-    /// Gives the task the last place.
-    fn join(&mut self, ticket: &mut Ticket, want: u32, waker: &Waker) {
+    /// Gives the task a number.
+    #[inline]
+    fn enter(&mut self, ticket: &mut Ticket, want: u32, waker: &Waker) -> Entry {
         let number = self.next;
         self.next += 1;
-        self.queue.push_back(Entry { number, want, waker: Some(waker.clone()) });
         ticket.0 = Some(number);
+        Entry { number, want, waker: Some(waker.clone()) }
     }
 
-    fn pass_in_turn(&mut self, ticket: &mut Ticket, want: u32, available: u32, waker: &Waker) -> bool {
-        let mut ahead = 0_u32;
+    /// For a task that is not the first; that one wants `ahead` units.
+    #[inline(never)]
+    fn pass_in_turn(
+        &mut self,
+        mut ahead: u32,
+        ticket: &mut Ticket,
+        want: u32,
+        available: u32,
+        waker: &Waker,
+    ) -> bool {
         let mut position = None;
-        for (i, entry) in self.queue.iter().enumerate() {
+        for (i, entry) in self.others.iter().enumerate() {
             if Some(entry.number) == ticket.0 {
                 position = Some(i);
                 break;
@@ -88,14 +102,17 @@ impl Turnstile {
         }
         if ahead.saturating_add(want) <= available {
             if let Some(i) = position {
-                self.queue.remove(i);
+                self.others.remove(i);
             }
             ticket.0 = None;
             return true;
         }
-        match position.and_then(|i| self.queue.get_mut(i)) {
+        match position.and_then(|i| self.others.get_mut(i)) {
             Some(entry) => entry.set_waker(waker),
-            None => self.join(ticket, want, waker),
+            None => {
+                let entry = self.enter(ticket, want, waker);
+                self.others.push_back(entry);
+            }
         }
         false
     }
@@ -103,7 +120,11 @@ impl Turnstile {
     /// Gives up the place. Those behind it move up.
     pub(crate) fn leave(&mut self, ticket: &mut Ticket, available: u32, wakes: &mut Vec<Waker>) {
         if let Some(number) = ticket.0.take() {
-            self.queue.retain(|entry| entry.number != number);
+            if self.first.as_ref().is_some_and(|first| first.number == number) {
+                self.first = self.others.pop_front();
+            } else {
+                self.others.retain(|entry| entry.number != number);
+            }
             self.wake(available, wakes);
         }
     }
@@ -111,21 +132,21 @@ impl Turnstile {
     /// Wakes those that may pass, after units have become available.
     #[inline]
     pub(crate) fn wake(&mut self, available: u32, wakes: &mut Vec<Waker>) {
-        let Some(first) = self.queue.front_mut() else { return };
+        let Some(first) = &mut self.first else { return };
         if first.want <= available {
             if let Some(waker) = first.waker.take() {
                 wakes.push(waker);
             }
-            if self.queue.len() > 1 {
-                self.wake_others(available, wakes);
+            if !self.others.is_empty() {
+                let ahead = first.want;
+                self.wake_others(ahead, available, wakes);
             }
         }
     }
 
-    /// Wakes those behind the first.
-    fn wake_others(&mut self, available: u32, wakes: &mut Vec<Waker>) {
-        let mut ahead = 0_u32;
-        for entry in &mut self.queue {
+    /// Wakes those behind the first, which wants `ahead` units.
+    fn wake_others(&mut self, mut ahead: u32, available: u32, wakes: &mut Vec<Waker>) {
+        for entry in &mut self.others {
             ahead = ahead.saturating_add(entry.want);
             if ahead > available {
                 break;
@@ -136,12 +157,12 @@ impl Turnstile {
 
     /// Wakes all, because there will be no more units.
     pub(crate) fn wake_all(&mut self, wakes: &mut Vec<Waker>) {
-        wakes.extend(self.queue.iter_mut().filter_map(|entry| entry.waker.take()));
+        wakes.extend(self.first.iter_mut().chain(&mut self.others).filter_map(|entry| entry.waker.take()));
     }
 
     /// Whether no task waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.first.is_none()
     }
 }
 
