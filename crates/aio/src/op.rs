@@ -287,7 +287,18 @@ impl<D: Driver, P: Payload<D>> Future for Op<D, P> {
 }
 
 impl<D: Driver, P: Payload<D>> Drop for Op<D, P> {
+    #[inline]
     fn drop(&mut self) {
+        if !matches!(self.state, State::Finished) {
+            self.give_up();
+        }
+    }
+}
+
+impl<D: Driver, P: Payload<D>> Op<D, P> {
+    /// The future is dropped before it was ready.
+    #[inline(never)]
+    fn give_up(&mut self) {
         if self.qp.is_forked() {
             return;
         }

@@ -303,8 +303,19 @@ impl<D: Driver> Future for Recv<D> {
 }
 
 impl<D: Driver> Drop for Recv<D> {
+    #[inline]
     fn drop(&mut self) {
-        if self.ticket.is_waiting() && !self.qp.is_forked() {
+        if self.ticket.is_waiting() {
+            self.give_up();
+        }
+    }
+}
+
+impl<D: Driver> Recv<D> {
+    /// The future is dropped while it waits.
+    #[inline(never)]
+    fn give_up(&mut self) {
+        if !self.qp.is_forked() {
             let mut wakes = Vec::new();
             let mut receives = lock(&self.qp.receives);
             let available = receives.available();
