@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Sleep;
-use uverbs::Driver;
+use uverbs::{Driver, PollError};
 
 #[derive(Debug)]
 struct Descriptor(Arc<Sleeper>);
@@ -70,7 +70,10 @@ impl<'a, D: Driver> Driving<'a, D> {
     }
 
     /// Polls the dispatcher once. `woken` is whether the task has something else to do.
-    fn round(&mut self, woken: impl Fn() -> bool) -> Result<Next> {
+    ///
+    /// The small error keeps the result in registers.
+    #[inline]
+    fn round(&mut self, woken: impl Fn() -> bool) -> Result<Next, PollError> {
         let next = self.rounds.poll(self.inner, woken, &mut self.wakes)?;
         if next == Next::Sleep {
             self.limit = self.inner.sleeper().time_to_sleep().map(|time| Box::pin(tokio::time::sleep(time)));
@@ -169,8 +172,9 @@ impl<D: Driver> Dispatcher<D> {
                 Ok(Next::Check) => driving.slept()?,
                 Ok(Next::Sleep) => {
                     turn = Turn::default();
-                    poll_fn(|cx| {
-                        if relay.wait(cx.waker()) { Poll::Ready(Ok(())) } else { driving.poll_sleep(cx) }
+                    poll_fn(|cx| match driving.poll_sleep(cx) {
+                        Poll::Pending if relay.wait(cx.waker()) => Poll::Ready(Ok(())),
+                        polled => polled,
                     })
                     .await?;
                     driving.slept()?;
