@@ -345,7 +345,9 @@ pub(crate) fn wake(wakes: &mut Vec<Waker>) {
 
 fn wake_all(wakes: &mut Vec<Waker>) {
     // The first becomes the last, which is popped first.
-    wakes.reverse();
+    if wakes.len() > 1 {
+        wakes.reverse();
+    }
     while !wakes.is_empty() {
         let woken = panic::catch_unwind(AssertUnwindSafe(|| {
             while let Some(waker) = wakes.pop() {

@@ -202,7 +202,14 @@ impl Sleeper {
         }
     }
 
+    /// The descriptor of a task is readable.
+    #[cold]
+    fn take_task(&self, number: u64, wakes: &mut Vec<Waker>) {
+        wakes.extend(lock(&self.tasks).wakers.remove(&number));
+    }
+
     /// Waits for a descriptor, and wakes the tasks whose descriptors are readable.
+    #[inline]
     pub(crate) fn wait(&self, limit: Option<Duration>, wakes: &mut Vec<Waker>) -> Result<Readable> {
         let mut timeout = match limit {
             None => EpollTimeout::NONE,
@@ -225,7 +232,7 @@ impl Sleeper {
                     KICK => _ = self.kick.event().read(),
                     CHANNEL => readable.channel = true,
                     ASYNC_EVENTS => readable.async_events = true,
-                    task => wakes.extend(lock(&self.tasks).wakers.remove(&task)),
+                    task => self.take_task(task, wakes),
                 }
             }
             // More may be readable. Only the channel and the asynchronous events are reported again, so this ends.
