@@ -20,6 +20,7 @@
 //! # }
 //! ```
 
+use core::fmt;
 use core::ops::Range;
 use std::io::{self, Read, Write};
 use uverbs_core::error::{Error, Result};
@@ -36,11 +37,22 @@ const TAG: [u8; 4] = *b"uvr1";
 /// It is a value without a connection to the region, so it does not keep the region registered. A work request that
 /// uses it after the peer has deregistered the region, or with rights that the region does not grant, completes with
 /// `REM_ACCESS_ERR`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RemoteRegion {
+    /// In network byte order, which the work requests of most devices have, as the key.
     addr: u64,
     len: u64,
     rkey: u32,
+}
+
+impl fmt::Debug for RemoteRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteRegion")
+            .field("addr", &self.addr())
+            .field("len", &self.len)
+            .field("rkey", &self.rkey())
+            .finish()
+    }
 }
 
 impl RemoteRegion {
@@ -53,13 +65,14 @@ impl RemoteRegion {
             let reason = format!("{len} bytes from {addr:#x} on end after the last address");
             return Err(Error::invalid("remote_region", "length", reason));
         }
-        Ok(Self { addr, len, rkey })
+        Ok(Self { addr: addr.to_be(), len, rkey: rkey.to_be() })
     }
 
     /// The address of the first byte, for the peer's device.
     #[must_use]
+    #[inline(always)]
     pub const fn addr(&self) -> u64 {
-        self.addr
+        u64::from_be(self.addr)
     }
 
     /// The number of bytes.
@@ -76,8 +89,9 @@ impl RemoteRegion {
 
     /// The key of the peer's region or window.
     #[must_use]
+    #[inline(always)]
     pub const fn rkey(&self) -> u32 {
-        self.rkey
+        u32::from_be(self.rkey)
     }
 
     /// A part of it; `range` is relative to its first byte.
@@ -89,7 +103,8 @@ impl RemoteRegion {
             let reason = format!("{range:?} is outside the remote region's {} bytes", self.len);
             return Err(Error::invalid("remote_region", "range", reason));
         }
-        Ok(Self { addr: self.addr + range.start, len: range.end - range.start, rkey: self.rkey })
+        let addr = self.addr() + range.start;
+        Ok(Self { addr: addr.to_be(), len: range.end - range.start, rkey: self.rkey })
     }
 
     /// The address of these bytes for a work request, in the driver's format. The work request's entries must not be
@@ -99,7 +114,7 @@ impl RemoteRegion {
     /// [`Error::Invalid`] if the range is not inside.
     pub fn remote<R: WireRemote>(&self, range: Range<u64>) -> Result<R> {
         let part = self.slice(range)?;
-        Ok(R::new(part.addr, part.rkey))
+        Ok(R::new(part.addr(), part.rkey()))
     }
 
     /// Its bytes on the network: a tag, then address, length and key in network byte order.
@@ -107,9 +122,9 @@ impl RemoteRegion {
     pub fn encode(&self) -> [u8; REMOTE_REGION_LEN] {
         let mut bytes = [0; REMOTE_REGION_LEN];
         bytes[..4].copy_from_slice(&TAG);
-        bytes[4..12].copy_from_slice(&self.addr.to_be_bytes());
+        bytes[4..12].copy_from_slice(&self.addr().to_be_bytes());
         bytes[12..20].copy_from_slice(&self.len.to_be_bytes());
-        bytes[20..].copy_from_slice(&self.rkey.to_be_bytes());
+        bytes[20..].copy_from_slice(&self.rkey().to_be_bytes());
         bytes
     }
 
@@ -189,7 +204,7 @@ mod tests {
     #[expect(clippy::reversed_empty_ranges, reason = "a range that must be refused")]
     fn parts_are_inside_the_region() {
         let region = RemoteRegion::new(u64::MAX - 100, 100, 7).unwrap();
-        assert_eq!(region.slice(10..30).unwrap(), RemoteRegion { addr: u64::MAX - 90, len: 20, rkey: 7 });
+        assert_eq!(region.slice(10..30).unwrap(), RemoteRegion::new(u64::MAX - 90, 20, 7).unwrap());
         assert_eq!(region.slice(10..30).unwrap().slice(20..20).unwrap().len(), 0);
         for range in [0..101, 101..101, 30..10, 0..u64::MAX] {
             assert!(region.slice(range.clone()).is_err(), "{range:?}");

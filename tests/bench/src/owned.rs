@@ -17,11 +17,17 @@ use uverbs::owned::{Buf, OwnedCq, OwnedQp, OwnedRecvQueue, OwnedSendQueue, Owned
 use uverbs::provider::op::Connected;
 use uverbs::{ConnectAttr, Rc, RemoteRegion};
 
-/// Buffers of a chunk, which posts move out.
-type Bufs = [MaybeUninit<Buf<Mlx5>>; CHUNK as usize];
 /// Where a poll leaves buffers.
 type Back = [MaybeUninit<Option<Buf<Mlx5>>>; CHUNK as usize];
-type Remotes = [RemoteRegion; CHUNK as usize];
+/// What a request names.
+struct Request {
+    /// Moved out by the post.
+    buf: MaybeUninit<Buf<Mlx5>>,
+    remote: RemoteRegion,
+}
+
+/// The requests of a chunk.
+type Requests = [Request; CHUNK as usize];
 
 /// The objects of the rows.
 struct Owned {
@@ -31,10 +37,8 @@ struct Owned {
     whose: Whose,
     posted: u16,
     received: u16,
-    /// Those that are not posted.
-    bufs: Box<Bufs>,
+    requests: Box<Requests>,
     back: Box<Back>,
-    remotes: Remotes,
     _pool: Pool<Mlx5>,
 }
 
@@ -59,9 +63,10 @@ impl Owned {
         let here = qp.control().endpoint(1, &attr).expect("an endpoint");
         qp.connect(&here, &here, &attr).expect("RTS");
         let pool = pd.pool(CHUNK, 64).build().expect("a pool");
-        let bufs = Box::new(array::from_fn(|_| MaybeUninit::new(pool.get().expect("a buffer"))));
-        let remotes =
-            array::from_fn(|i| RemoteRegion::new(remote_addr(i as u32), 64, RKEY).expect("a range"));
+        let requests = Box::new(array::from_fn(|i| Request {
+            buf: MaybeUninit::new(pool.get().expect("a buffer")),
+            remote: RemoteRegion::new(remote_addr(i as u32), 64, RKEY).expect("a range"),
+        }));
         Self {
             qp,
             cq,
@@ -69,9 +74,8 @@ impl Owned {
             whose,
             posted: 0,
             received: 0,
-            bufs,
+            requests,
             back: Box::new([const { MaybeUninit::uninit() }; _]),
-            remotes,
             _pool: pool,
         }
     }
@@ -100,22 +104,22 @@ impl Owned {
     /// Takes the buffers that a poll has left.
     fn take_back(&mut self, n: usize) {
         assert_eq!(n, CHUNK as usize, "completions");
-        for (slot, place) in self.back.iter().zip(self.bufs.iter_mut()) {
+        for (slot, request) in self.back.iter().zip(self.requests.iter_mut()) {
             // SAFETY: the poll has written as many slots as it has found completions. None is read twice, because the next poll
             // writes them again.
             let mut buf = unsafe { slot.assume_init_read() }.expect("a buffer");
             buf.set_len(64).expect("the capacity");
-            place.write(buf);
+            request.buf.write(buf);
         }
     }
 
     /// Measures the posts of a chunk.
     fn sends<const WRITE: bool>(&mut self, batch: u32) {
-        let Self { qp, bufs, remotes, .. } = self;
+        let Self { qp, requests, .. } = self;
         let queue = qp.sq();
         measured(|| match batch {
-            1 => singles::<WRITE>(queue, black_box(bufs), black_box(remotes)),
-            _ => batches::<WRITE>(queue, black_box(bufs), black_box(remotes)),
+            1 => singles::<WRITE>(queue, black_box(requests)),
+            _ => batches::<WRITE>(queue, black_box(requests)),
         });
         self.complete_sends();
         self.drain();
@@ -133,42 +137,43 @@ fn put<S: Sink<Mlx5>, const WRITE: bool>(
 
 /// The buffer of the i-th request.
 #[inline(always)]
-fn take(bufs: &Bufs, i: u32) -> Buf<Mlx5> {
+fn take(requests: &Requests, i: u32) -> Buf<Mlx5> {
     // SAFETY: the buffers of a chunk are there before it is posted, and each is moved out once.
-    unsafe { bufs[i as usize].assume_init_read() }
+    unsafe { requests[i as usize].buf.assume_init_read() }
 }
 
 #[inline(never)]
-fn singles<const WRITE: bool>(queue: &mut OwnedSendQueue<Mlx5, Rc>, bufs: &Bufs, remotes: &Remotes) {
+fn singles<const WRITE: bool>(queue: &mut OwnedSendQueue<Mlx5, Rc>, requests: &Requests) {
     for i in 0..CHUNK {
-        put::<_, WRITE>(queue.post(i.into()), take(bufs, i), &remotes[i as usize]).unwrap_or_else(ok);
+        put::<_, WRITE>(queue.post(i.into()), take(requests, i), &requests[i as usize].remote)
+            .unwrap_or_else(ok);
     }
 }
 
 #[inline(never)]
-fn batches<const WRITE: bool>(queue: &mut OwnedSendQueue<Mlx5, Rc>, bufs: &Bufs, remotes: &Remotes) {
+fn batches<const WRITE: bool>(queue: &mut OwnedSendQueue<Mlx5, Rc>, requests: &Requests) {
     for first in (0..CHUNK).step_by(BATCH as usize) {
         let mut batch = queue.batch();
         for i in first..first + BATCH {
-            put::<_, WRITE>(batch.wr(i.into()), take(bufs, i), &remotes[i as usize]);
+            put::<_, WRITE>(batch.wr(i.into()), take(requests, i), &requests[i as usize].remote);
         }
         batch.complete().unwrap_or_else(ok);
     }
 }
 
 #[inline(never)]
-fn recv_singles(queue: &mut OwnedRecvQueue<Mlx5>, bufs: &Bufs) {
+fn recv_singles(queue: &mut OwnedRecvQueue<Mlx5>, requests: &Requests) {
     for i in 0..CHUNK {
-        queue.post(i.into(), take(bufs, i)).unwrap_or_else(ok);
+        queue.post(i.into(), take(requests, i)).unwrap_or_else(ok);
     }
 }
 
 #[inline(never)]
-fn recv_batches(queue: &mut OwnedRecvQueue<Mlx5>, bufs: &Bufs) {
+fn recv_batches(queue: &mut OwnedRecvQueue<Mlx5>, requests: &Requests) {
     for first in (0..CHUNK).step_by(BATCH as usize) {
         let mut batch = queue.batch();
         for i in first..first + BATCH {
-            batch.push(i.into(), take(bufs, i));
+            batch.push(i.into(), take(requests, i));
         }
         batch.complete().unwrap_or_else(ok);
     }
@@ -204,24 +209,24 @@ pub fn rows(rows: &mut Rows) {
         add("post_send write", |owned, batch| owned.sends::<true>(batch));
         add("post_send send", |owned, batch| owned.sends::<false>(batch));
         add("post_recv", |owned, batch| {
-            let Owned { qp, bufs, .. } = owned;
+            let Owned { qp, requests, .. } = owned;
             let queue = qp.rq().expect("a receive queue");
             measured(|| match batch {
-                1 => recv_singles(queue, black_box(bufs)),
-                _ => recv_batches(queue, black_box(bufs)),
+                1 => recv_singles(queue, black_box(requests)),
+                _ => recv_batches(queue, black_box(requests)),
             });
             owned.complete_receives();
             owned.drain();
         });
         add("poll requester", |owned, batch| {
-            let Owned { qp, bufs, remotes, .. } = owned;
-            batches::<true>(qp.sq(), bufs, remotes);
+            let Owned { qp, requests, .. } = owned;
+            batches::<true>(qp.sq(), requests);
             owned.complete_sends();
             owned.poll(batch);
         });
         add("poll responder", |owned, batch| {
-            let Owned { qp, bufs, .. } = owned;
-            recv_batches(qp.rq().expect("a receive queue"), bufs);
+            let Owned { qp, requests, .. } = owned;
+            recv_batches(qp.rq().expect("a receive queue"), requests);
             owned.complete_receives();
             owned.poll(batch);
         });

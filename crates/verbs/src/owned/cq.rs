@@ -279,7 +279,7 @@ impl<D: Driver, F: FnMut(Done<'_, '_, D>)> Visitor<D::CompletionQueue> for Pass<
     }
 }
 
-/// Passes a completion of the ring on. Those of scopes end here.
+/// Passes a completion of the ring on.
 #[inline(always)]
 fn pass<D: Driver>(
     known: &mut Known<D>,
@@ -289,23 +289,31 @@ fn pass<D: Driver>(
     let number = completion.wr_id();
     // The driver has the number from the receive queue if it says so.
     let received = completion.is_receive().unwrap_or_else(|| is_receive(number));
-    let Some(Entry { wr_id, held }) = known.settle(number, received) else { return };
+    let Some(Entry { wr_id, held }) = known.settle(number, received) else {
+        return finish(known, number, received, completion.status().0, completion.byte_len());
+    };
     // SAFETY: the entry was taken out of the slab, so this is the only copy.
     let held = unsafe { HeldOnce::new(held) };
-    if held.is_scoped() {
-        return finish(held, completion.status(), completion.byte_len());
-    }
     let (fields, status) = (Fields::Ring(completion), completion.status());
     f(Done { fields, wr_id, status, received, held });
 }
 
-/// The end of a post of a scope.
+/// The completion of a post of a scope, or a stray.
+///
+/// With the ABI of C, no panic can leave it, so a poll need not be prepared for one.
 #[cold]
 #[inline(never)]
-fn finish<D: Driver>(held: HeldOnce<D>, status: WcStatus, byte_len: u32) {
-    // SAFETY: `held` had the only copy.
-    if let Value::Scoped(ticket) = unsafe { held.into_inner().open() } {
-        ticket.finish(status, byte_len);
+pub(super) extern "C" fn finish<D: Driver>(
+    known: &mut Known<D>,
+    number: u64,
+    received: bool,
+    status: u32,
+    byte_len: u32,
+) {
+    let Some(Entry { held, .. }) = known.other(number, received) else { return };
+    // SAFETY: the entry was taken out of the slab, so this is the only copy.
+    if let Value::Scoped(ticket) = unsafe { held.open() } {
+        ticket.finish(WcStatus(status), byte_len);
     }
 }
 
@@ -354,16 +362,15 @@ macro_rules! polling {
             pub fn poll_each(
                 $($this)* self,
                 max: usize,
-                mut f: impl FnMut(Done<'_, '_, D>),
+                f: impl FnMut(Done<'_, '_, D>),
             ) -> Result<usize, PollError> {
                 let state = &mut *self.state.$($state)*;
                 if !state.kept.is_empty() {
-                    // A copy, so that the address of `f` is not passed on.
                     let mut f = f;
                     return Ok(state.deliver(max, &mut f));
                 }
-                let known = &mut state.known;
-                self.queue.visit(max, Pass { known, f: &mut f })
+                // By value, so that what `f` captures can stay in registers.
+                self.queue.visit(max, Pass { known: &mut state.known, f })
             }
 
             /// The next completion as a value, if there is one.

@@ -18,16 +18,16 @@
 #![expect(unsafe_code)]
 // UNSAFETY: releases what an entry holds, once.
 
-use super::held::Held;
+use super::held::{Held, contain};
 use crate::context::ContextInner;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use uverbs_core::Errno;
 use uverbs_core::control::slab::Slab;
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::Driver;
+use uverbs_core::provider::{Driver, PostError};
 use uverbs_core::sync::ProcessMutex;
-use uverbs_core::sync::in_flight::InFlight;
+use uverbs_core::sync::in_flight::{InFlight, STEP};
 
 /// An entry of the slab, which owns what it holds.
 pub(super) struct Entry<D: Driver> {
@@ -50,9 +50,12 @@ pub(crate) struct Flight<D: Driver> {
     pub(super) slab: InFlight<Entry<D>>,
     /// See [`domain_of`](super::pool::domain_of).
     pub(super) domain: usize,
-    /// Of sends: the count of the last that is known to be complete. The poller of their CQ keeps it here while it polls other
-    /// queues. A hint: any value is sound.
-    settled: AtomicU32,
+    /// Of sends: the count of the first that is not known to be complete. The poller of their CQ keeps it here while it polls
+    /// other queues. A hint: any value is sound.
+    expected: AtomicU32,
+    /// The first reason why a work request of the open batch was refused. Only the poster uses it. It is here and not in the
+    /// batch, which a loop keeps in registers.
+    refused: AtomicU32,
     /// The number in the context's table.
     id: u64,
     /// The CQ of the completions; `None` for an SRQ, whose receives complete to the CQ of any QP.
@@ -86,13 +89,28 @@ impl<D: Driver> Default for Flights<D> {
 /// The bits of a queue's index.
 const INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
-/// The index that no queue has, so that no key is that of an empty slot.
+/// The index that no queue has: that of [`Flight::none`].
 const NO_INDEX: u32 = INDEX_MASK;
 /// In a key: the queue is one of receives.
 const RECEIVES: u32 = 1 << 31;
 
-/// The count before the first.
-const NO_SEND: u32 = u32::MAX;
+/// Why the work requests of a batch are refused. 0 is none.
+const REFUSALS: [PostError; 3] = [PostError::QueueFull, PostError::InvalidArgument, PostError::InvalidLength];
+
+/// Drops what a work request of a batch would have owned, and notes the first error. With the ABI of C, no panic can leave
+/// it; its arguments are in registers, and a batch in a loop has the others for itself.
+///
+/// # Safety
+/// The word is not used again.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn refuse<D: Driver>(flight: &Flight<D>, held: Held<D>, reason: u32) {
+    if flight.refused.load(Ordering::Relaxed) == 0 {
+        flight.refused.store(reason, Ordering::Relaxed);
+    }
+    // SAFETY: the contract of this function.
+    unsafe { held.release() };
+}
 
 /// The queue's part of a `wr_id`, of its number in the table.
 const fn key_of(id: u64, receives: bool) -> u32 {
@@ -141,7 +159,8 @@ impl<D: Driver> Flight<D> {
             ));
         }
         let slab = InFlight::new(slots, key_of(id, receives));
-        let flight = Arc::new(Self { slab, domain, settled: AtomicU32::new(NO_SEND), id, cq });
+        let (expected, refused) = (AtomicU32::new(0), AtomicU32::new(0));
+        let flight = Arc::new(Self { slab, domain, expected, refused, id, cq });
         if let Some(queue) = queues.get_mut(id) {
             *queue = Arc::downgrade(&flight);
         }
@@ -151,7 +170,36 @@ impl<D: Driver> Flight<D> {
     /// The queue of no work requests.
     fn none() -> Arc<Self> {
         let slab = InFlight::new(1, NO_INDEX);
-        Arc::new(Self { slab, domain: 0, settled: AtomicU32::new(NO_SEND), id: u64::MAX, cq: None })
+        let (expected, refused) = (AtomicU32::new(0), AtomicU32::new(0));
+        Arc::new(Self { slab, domain: 0, expected, refused, id: u64::MAX, cq: None })
+    }
+
+    /// The beginning of a batch: its first count.
+    #[inline(always)]
+    pub(super) fn begin_batch(&self) -> u32 {
+        self.refused.store(0, Ordering::Relaxed);
+        self.slab.next_count()
+    }
+
+    /// Refuses a work request of the open batch, which would have owned `held`.
+    ///
+    /// # Safety
+    /// The word is not used again.
+    #[inline(always)]
+    pub(super) unsafe fn refuse(&self, held: Held<D>, error: PostError) {
+        // The position is a constant where the error is one. There are no other errors.
+        let at = REFUSALS.iter().position(|refusal| *refusal == error).unwrap_or(0);
+        // SAFETY: the contract of this function.
+        unsafe { refuse(self, held, at as u32 + 1) }
+    }
+
+    /// The first error of the open batch.
+    #[inline(always)]
+    pub(super) fn refused(&self) -> Option<PostError> {
+        match self.refused.load(Ordering::Relaxed) {
+            0 => None,
+            reason => REFUSALS.get(reason as usize - 1).copied(),
+        }
     }
 
     /// Drops what was inserted from this count on.
@@ -161,15 +209,24 @@ impl<D: Driver> Flight<D> {
         let end = self.slab.next_count();
         while count != end {
             self.drop_entry(self.slab.number(count));
-            count = count.wrapping_add(1);
+            count = count.wrapping_add(STEP);
         }
     }
 
     /// Drops an entry, if it is there.
     pub(super) fn drop_entry(&self, number: u64) {
-        if let Some(entry) = self.slab.take(number) {
+        if let Some(entry) = self.slab.take_any(number) {
             entry.release();
         }
+    }
+
+    /// Drops the entries of the sends from the count `first` to the one before `number`.
+    ///
+    /// With the ABI of C, no panic can leave it, so a poll need not be prepared for one.
+    #[cold]
+    #[inline(never)]
+    extern "C" fn settle_before(&self, first: u32, number: u64) {
+        self.slab.take_range(first, number, Entry::release);
     }
 
     pub(super) fn cq(&self) -> Option<u64> {
@@ -226,8 +283,8 @@ impl<D: Driver> Holds<D> {
 pub(super) struct Known<D: Driver> {
     /// That of the last completion, which is not in `queues`. Most completions are those of the same queue as the one before.
     current: Arc<Flight<D>>,
-    /// Its [`Flight::settled`].
-    settled: u32,
+    /// Its [`Flight::expected`].
+    expected: u32,
     /// By index.
     queues: Vec<Option<Arc<Flight<D>>>>,
     context: Arc<ContextInner<D>>,
@@ -247,7 +304,7 @@ impl<D: Driver> core::fmt::Debug for Known<D> {
 
 impl<D: Driver> Known<D> {
     pub(super) fn new(context: Arc<ContextInner<D>>, cq: u64) -> Self {
-        Self { current: Flight::none(), settled: NO_SEND, queues: Vec::new(), context, cq, strays: 0 }
+        Self { current: Flight::none(), expected: 0, queues: Vec::new(), context, cq, strays: 0 }
     }
 
     /// Completions that belong to no work request.
@@ -255,7 +312,8 @@ impl<D: Driver> Known<D> {
         self.strays
     }
 
-    /// The entry of a completed work request. `None` for a number that no queue gave, or whose entry was taken before.
+    /// The entry of a completed work request. `None` for a number that no queue gave, or whose entry was taken before, and for one
+    /// that is apart: see [`other`](Self::other).
     ///
     /// A number of a send may be reported as that of a receive, but not the other way round: then receives that are not
     /// complete would be taken.
@@ -270,33 +328,54 @@ impl<D: Driver> Known<D> {
             }
         };
         if !received {
-            let count = wr_id as u32;
-            if count.wrapping_sub(1) != self.settled {
-                self.current.slab.take_range(self.settled.wrapping_add(1), wr_id, Entry::release);
-            }
-            self.settled = count;
+            self.settle_through(wr_id);
         }
         Some(entry)
     }
 
+    /// A send of the current queue is complete, so those before it are complete, too.
+    #[inline(always)]
+    fn settle_through(&mut self, wr_id: u64) {
+        let count = wr_id as u32;
+        if count != self.expected {
+            self.current.settle_before(self.expected, wr_id);
+        }
+        self.expected = count.wrapping_add(STEP);
+    }
+
+    /// The entry of a number for which [`settle`](Self::settle) has found none, if it is that of a scope. Otherwise counts a stray.
+    pub(super) fn other(&mut self, wr_id: u64, received: bool) -> Option<Entry<D>> {
+        // `settle` has made the queue of the number the current one, if there is such a queue.
+        let entry = self.current.slab.take_apart(wr_id);
+        if entry.is_none() {
+            self.strays += 1;
+            contain(|| log::debug!("a completion with wr_id {wr_id:#x}, which belongs to no work request"));
+        } else if !received {
+            self.settle_through(wr_id);
+        }
+        entry
+    }
+
     /// Makes the queue of this `wr_id`, which finds no entry in the current one, the current one. `false` if it is already, or if
-    /// there is no such queue: the number is a stray.
+    /// there is no such queue.
+    ///
+    /// With the ABI of C, no panic can leave it, so a poll need not be prepared for one.
     #[cold]
     #[inline(never)]
-    fn turn_to(&mut self, wr_id: u64) -> bool {
+    extern "C" fn turn_to(&mut self, wr_id: u64) -> bool {
         let key = (wr_id >> 32) as u32;
         let index = (key & INDEX_MASK) as usize;
         let has_key = |flight: &mut Arc<Flight<D>>| flight.slab.key() == key;
         if self.current.slab.key() == key {
-            return self.stray(wr_id);
+            return false;
         }
         let mut found = self.queues.get_mut(index).and_then(|queue| queue.take_if(has_key));
         if found.is_none() {
             found = self.learn(key, index);
         }
-        let Some(found) = found else { return self.stray(wr_id) };
-        self.current.settled.store(self.settled, Ordering::Relaxed);
-        self.settled = found.settled.load(Ordering::Relaxed);
+        let Some(found) = found else { return false };
+        self.current.expected.store(self.expected, Ordering::Relaxed);
+        self.expected = found.expected.load(Ordering::Relaxed);
         let last = core::mem::replace(&mut self.current, found);
         // The queue of no work requests has no place.
         if let Some(place) = self.queues.get_mut((last.slab.key() & INDEX_MASK) as usize) {
@@ -327,12 +406,6 @@ impl<D: Driver> Known<D> {
             self.queues.resize(index + 1, None);
         }
         found
-    }
-
-    fn stray(&mut self, wr_id: u64) -> bool {
-        self.strays += 1;
-        log::debug!("a completion with wr_id {wr_id:#x}, which belongs to no work request");
-        false
     }
 }
 
@@ -373,7 +446,9 @@ mod tests {
 
         /// The user's `wr_id` of the entry that is found.
         fn report(&mut self, wr_id: u64) -> Option<u64> {
-            self.known.settle(wr_id, is_receive(wr_id)).map(|entry| {
+            let received = is_receive(wr_id);
+            let entry = self.known.settle(wr_id, received).or_else(|| self.known.other(wr_id, received));
+            entry.map(|entry| {
                 let wr_id = entry.wr_id;
                 entry.release();
                 wr_id
@@ -393,6 +468,37 @@ mod tests {
             liar.insert(&queue, i);
         }
         assert_eq!((liar.report(wr_id), liar.pool.available()), (None, 4));
+    }
+
+    /// A logger that panics in threads that ask for it.
+    struct Panics;
+
+    std::thread_local! {
+        static PANIC: core::cell::Cell<bool> = const { core::cell::Cell::new(false) };
+    }
+
+    impl log::Log for Panics {
+        fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+            true
+        }
+        fn log(&self, _: &log::Record<'_>) {
+            assert!(!PANIC.get(), "the panic of a logger, which the test expects");
+        }
+        fn flush(&self) {}
+    }
+
+    /// A poll must end neither by an abort of the process nor by a panic that is not the program's own.
+    #[test]
+    fn a_panic_of_the_logger_does_not_leave_a_poll() {
+        log::set_logger(&Panics).unwrap();
+        log::set_max_level(log::LevelFilter::Debug);
+        let mut liar = Liar::new();
+        PANIC.set(true);
+        crate::owned::cq::finish(&mut liar.known, 5, true, 0, 0);
+        let outside = std::panic::catch_unwind(|| log::debug!("outside a poll"));
+        PANIC.set(false);
+        assert!(outside.is_err(), "the logger panics");
+        assert_eq!(liar.known.strays(), 1);
     }
 
     #[test]

@@ -15,7 +15,9 @@ use crate::mr::{Exposed, Private};
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use core::num::NonZeroUsize;
+use core::panic::AssertUnwindSafe;
 use core::ptr::NonNull;
+use std::panic::catch_unwind;
 use uverbs_core::provider::Driver;
 
 /// The type of the value: the low bits of the word.
@@ -29,7 +31,7 @@ impl HeldKind {
     pub(super) const UNMAPPED: Self = Self(2);
     /// A [`WindowParts`]; with a null pointer, nothing: inline data.
     const WINDOW: Self = Self(3);
-    /// A [`Ticket`]: memory that a scope borrows. The only one with this bit.
+    /// A [`Ticket`]: memory that a scope borrows.
     const SCOPED: Self = Self(4);
     /// Lists, by the kind of the access to their buffers.
     pub(super) const PRIVATE_LIST: Self = Self(8);
@@ -48,6 +50,7 @@ const _: () = assert!(align_of::<Ticket>() > HeldKind::MASK);
 /// functions that call it are called once for each value.
 ///
 /// It is never null, so an `Option` of it is a word, too, and one of an entry of the slab is returned in registers.
+#[repr(transparent)]
 pub(super) struct Held<D: Driver> {
     word: NonNull<()>,
     _driver: PhantomData<D>,
@@ -114,11 +117,6 @@ impl<D: Driver> Held<D> {
         self.word.addr().get() & HeldKind::MASK == kind.0
     }
 
-    #[inline(always)]
-    pub(super) fn is_scoped(self) -> bool {
-        self.word.addr().get() & HeldKind::SCOPED.0 != 0
-    }
-
     fn pointer(self) -> *mut () {
         self.word.as_ptr().map_addr(|addr| addr & !HeldKind::MASK)
     }
@@ -161,10 +159,30 @@ impl<D: Driver> Held<D> {
     ///
     /// # Safety
     /// The word is not used again.
-    #[inline(never)]
+    #[inline(always)]
     pub(super) unsafe fn release(self) {
         // SAFETY: the contract of this function.
-        drop(unsafe { self.open() });
+        unsafe { release(self) }
+    }
+}
+
+/// [`Held::release`]. With the ABI of C, no panic can leave it, so a poll need not be prepared for one.
+///
+/// # Safety
+/// The word is not used again.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn release<D: Driver>(held: Held<D>) {
+    // SAFETY: the contract of this function.
+    contain(|| drop(unsafe { held.open() }));
+}
+
+/// Runs code that may call a logger or a driver, in functions that no panic may leave: they have the ABI of C, and the process
+/// would be aborted. A panic ends here, after the panic hook has reported it.
+pub(super) fn contain(f: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(f)) {
+        // Its drop could panic, too.
+        core::mem::forget(payload);
     }
 }
 
@@ -177,11 +195,6 @@ impl<D: Driver> HeldOnce<D> {
     #[inline(always)]
     pub(super) unsafe fn new(held: Held<D>) -> Self {
         Self(held)
-    }
-
-    #[inline(always)]
-    pub(super) fn is_scoped(&self) -> bool {
-        self.0.is_scoped()
     }
 
     /// The word; the caller releases the value.

@@ -9,7 +9,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: lends the bytes of a buffer that has one owner; counts the references to a pool.
 
-use super::held::{Held, HeldKind, Value};
+use super::held::{Held, HeldKind, Value, contain};
 use super::list::ListParts;
 use super::memory::{PageSize, Placement, PoolMemory};
 use crate::buf::NoBuf;
@@ -360,18 +360,29 @@ impl<D: Driver> Drop for RawBuf<D> {
     }
 }
 
-/// Gives a buffer back to its pool. Not inlined, so that the drop of a buffer is a call with its pointer, not its address.
+/// Gives a buffer back to its pool. Not inlined, so that the drop of a buffer is a call with its pointer, not its address. With
+/// the ABI of C, no panic can leave it, so code that drops a buffer need not be prepared for one.
 ///
 /// # Safety
 /// The caller has the place, and a count of the `Arc`, which is this function's from now on.
 #[inline(never)]
-unsafe fn give_back<D: Driver>(slot: NonNull<Slot<D>>) {
+unsafe extern "C" fn give_back<D: Driver>(slot: NonNull<Slot<D>>) {
     // SAFETY: the pool, which has the slots, lives: the caller has a count of it.
     let slot = unsafe { slot.as_ref() };
     let index = slot.index;
     // SAFETY: the pointer is that of the `Arc`, and the caller's count is dropped here.
     let pool = unsafe { Arc::from_raw(slot.pool) };
     pool.free.push(index);
+    if let Some(pool) = Arc::into_inner(pool) {
+        destroy(pool);
+    }
+}
+
+/// Deregisters the memory of a pool after its last use.
+#[cold]
+#[inline(never)]
+fn destroy<D: Driver>(pool: PoolInner<D>) {
+    contain(|| drop(pool));
 }
 
 impl<D: Driver> RawBuf<D> {

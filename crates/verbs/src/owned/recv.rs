@@ -36,11 +36,16 @@ unsafe fn post<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
     if data.domain() != flight.domain {
         return refuse(PostError::InvalidArgument, data);
     }
-    let sges = data.whole();
     // SAFETY: the contract of this function.
-    let Some(vacant) = (unsafe { flight.slab.vacant_anywhere() }) else {
+    let Some(vacant) = (unsafe { flight.slab.vacant() }) else {
+        // SAFETY: the contract of this function.
+        if unsafe { flight.slab.skip() } {
+            // SAFETY: the contract of this function.
+            return unsafe { post_again(engine, flight, wr_id, data) };
+        }
         return refuse(PostError::QueueFull, data);
     };
+    let sges = data.whole();
     let number = vacant.fill(Entry { wr_id, held: data.lend() });
     // SAFETY: the entries name the bytes of the buffers, whose pools keep them registered and alive. The slab owns the buffers
     // until the receive is known to be complete, or until the post fails.
@@ -48,6 +53,22 @@ unsafe fn post<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
         Ok(()) => Ok(()),
         Err(error) => Err(reject(flight, number, error)),
     }
+}
+
+/// [`post`], after a slot was skipped. A call and not a loop, which would keep more values in registers.
+///
+/// # Safety
+/// As [`post`].
+#[cold]
+#[inline(never)]
+unsafe fn post_again<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
+    engine: &mut Q,
+    flight: &Flight<D>,
+    wr_id: u64,
+    data: B,
+) -> Result<(), Rejected<B>> {
+    // SAFETY: the contract of this function.
+    unsafe { post(engine, flight, wr_id, data) }
 }
 
 /// Takes back what an open batch has put into the slab, unless it was posted.
@@ -72,19 +93,18 @@ impl<D: Driver> Drop for Undo<'_, D> {
 pub struct OwnedRecvBatch<'q, D: Driver, Q: Engine + 'q> {
     inner: Q::Batch<'q>,
     undo: Undo<'q, D>,
-    error: Option<PostError>,
 }
 
 impl<D: Driver, Q: Engine> core::fmt::Debug for OwnedRecvBatch<'_, D, Q> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("OwnedRecvBatch").field("error", &self.error).finish_non_exhaustive()
+        f.debug_struct("OwnedRecvBatch").field("error", &self.undo.flight.refused()).finish_non_exhaustive()
     }
 }
 
 impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> OwnedRecvBatch<'q, D, Q> {
     #[inline(always)]
     fn new(engine: &'q mut Q, flight: &'q Flight<D>) -> Self {
-        Self { inner: engine.batch(), undo: Undo { flight, first: flight.slab.next_count() }, error: None }
+        Self { inner: engine.batch(), undo: Undo { flight, first: flight.begin_batch() } }
     }
 
     /// Adds one receive.
@@ -92,15 +112,15 @@ impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> OwnedRecvBatch<'q, D, Q> {
     pub fn push<B: Memory<D>>(&mut self, wr_id: u64, data: B) {
         let flight = self.undo.flight;
         if data.domain() != flight.domain {
-            self.error.get_or_insert(PostError::InvalidArgument);
-            return;
+            // SAFETY: this is the only copy.
+            return unsafe { flight.refuse(data.lend(), PostError::InvalidArgument) };
         }
-        let sges = data.whole();
         // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
         let Some(vacant) = (unsafe { flight.slab.vacant_anywhere() }) else {
-            self.error.get_or_insert(PostError::QueueFull);
-            return;
+            // SAFETY: this is the only copy.
+            return unsafe { flight.refuse(data.lend(), PostError::QueueFull) };
         };
+        let sges = data.whole();
         let number = vacant.fill(Entry { wr_id, held: data.lend() });
         // SAFETY: the entries name the bytes of the buffers, whose pools keep them registered and alive. The slab owns the
         // buffers until the receive is known to be complete, or until the batch is dropped unposted.
@@ -113,8 +133,8 @@ impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> OwnedRecvBatch<'q, D, Q> {
     /// The first error; nothing was posted then, except after [`PostError::Doorbell`].
     #[inline(always)]
     pub fn complete(self) -> Result<(), PostError> {
-        let Self { inner, undo, error } = self;
-        if let Some(error) = error {
+        let Self { inner, undo } = self;
+        if let Some(error) = undo.flight.refused() {
             return Err(error);
         }
         let completed = inner.complete();
@@ -310,7 +330,7 @@ impl<D: Driver> OwnedRecvQueue<D, Exclusive> {
         let Some(vacant) = (unsafe { flight.slab.vacant_anywhere() }) else {
             return Err(PostError::QueueFull);
         };
-        let number = vacant.fill(Entry { wr_id: 0, held: Held::scoped(ticket) });
+        let number = vacant.fill_apart(Entry { wr_id: 0, held: Held::scoped(ticket) });
         // SAFETY: the contract of this function.
         let posted = unsafe { engine.post(number, sges) };
         posted.inspect_err(|error| {

@@ -64,6 +64,8 @@ pub(super) mod sealed {
 
     #[expect(private_interfaces, reason = "only this crate implements it")]
     pub trait Lend<D: Driver>: Sized {
+        /// Whether the slab keeps it apart: its completion is not passed to the program.
+        const APART: bool = false;
         fn lend(self) -> Held<D>;
         /// The value. If it is of another type, it is dropped.
         ///
@@ -119,6 +121,6 @@ pub(super) fn reject<D: Driver, B: sealed::Lend<D>>(
         return Rejected { error, returned: None };
     }
     // SAFETY: the entry was taken out, so this is the only copy.
-    let returned = flight.slab.take(number).and_then(|entry| unsafe { B::give_back(entry.held) });
+    let returned = flight.slab.take_any(number).and_then(|entry| unsafe { B::give_back(entry.held) });
     Rejected { error, returned }
 }

@@ -12,7 +12,9 @@ use super::held::Held;
 use super::list::Memory;
 use super::pool::{Access, Buf};
 use super::rejected::sealed::Lend as _;
-use super::sink::{Once, OwnedBatch, Push, Sink};
+use super::scope::Ticket;
+use super::sink::sealed::Sink as _;
+use super::sink::{Borrowed, Once, OwnedBatch, Push, Sink};
 use super::window::Window;
 use crate::ah::AddressHandle;
 use crate::qp::SendQueue;
@@ -179,7 +181,11 @@ impl<S: Sink<D>, D: Driver, T, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
 
     /// Posts the bytes of a buffer or of a list.
     #[inline(always)]
-    fn put<O: Operation<Remote = D::Remote>, B: Memory<D>>(self, op: O, data: B) -> S::Out<B> {
+    fn put<O: Operation<Remote = D::Remote>, B: Memory<D>>(
+        self,
+        op: impl FnOnce() -> O,
+        data: B,
+    ) -> S::Out<B> {
         let Self { sink, wr_id, flags, to, .. } = self;
         if data.domain() != sink.domain() {
             return sink.refuse(PostError::InvalidArgument, data);
@@ -192,12 +198,14 @@ impl<S: Sink<D>, D: Driver, T, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
     }
 
     #[inline(always)]
-    fn put_inline<O: Operation<Remote = D::Remote>>(self, op: O, data: &[u8]) -> S::Plain {
+    fn put_inline<O: Operation<Remote = D::Remote>>(self, op: impl FnOnce() -> O, data: &[u8]) -> S::Plain {
         let Self { sink, wr_id, flags, to, .. } = self;
         // SAFETY: inline data name no memory that is used later.
         unsafe { sink.put_plain((wr_id, flags), to, op, Inline(data), Held::NOTHING) }
     }
+}
 
+impl<D: Driver, T, A: Address<D::Ah>> OwnedWr<Once<'_, D>, D, T, A> {
     /// Posts memory that a scope borrows.
     ///
     /// # Safety
@@ -206,11 +214,13 @@ impl<S: Sink<D>, D: Driver, T, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
         self,
         op: O,
         sges: &[D::Sge],
-        ticket: super::scope::Ticket,
-    ) -> S::Plain {
+        ticket: Ticket,
+    ) -> Result<(), PostError> {
         let Self { sink, wr_id, flags, to, .. } = self;
         // SAFETY: the contract of this function.
-        unsafe { sink.put_plain((wr_id, flags), to, op, sges, Held::scoped(ticket)) }
+        let posted =
+            unsafe { sink.put::<Borrowed, _, _, _>((wr_id, flags), to, || op, sges, Held::scoped(ticket)) };
+        posted.map_err(|rejected| rejected.error)
     }
 }
 
@@ -218,13 +228,13 @@ impl<S: Sink<D>, D: Driver, T: Sends, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
     /// `IBV_WR_SEND`.
     #[inline(always)]
     pub fn send<B: Memory<D>>(self, data: B) -> S::Out<B> {
-        self.put(op::Send::new(), data)
+        self.put(op::Send::new, data)
     }
 
     /// `IBV_WR_SEND` of bytes that are copied during the call.
     #[inline(always)]
     pub fn send_inline(self, data: &[u8]) -> S::Plain {
-        self.put_inline(op::Send::new(), data)
+        self.put_inline(op::Send::new, data)
     }
 }
 
@@ -232,68 +242,63 @@ impl<S: Sink<D>, D: Driver, T: SendsImm, A: Address<D::Ah>> OwnedWr<S, D, T, A> 
     /// `IBV_WR_SEND_WITH_IMM`: the immediate arrives in the peer's completion.
     #[inline(always)]
     pub fn send_imm<B: Memory<D>>(self, data: B, imm: ImmData) -> S::Out<B> {
-        self.put(op::SendImm::new(imm), data)
+        self.put(|| op::SendImm::new(imm), data)
     }
 
     /// `IBV_WR_SEND_WITH_IMM` of bytes that are copied during the call.
     #[inline(always)]
     pub fn send_imm_inline(self, data: &[u8], imm: ImmData) -> S::Plain {
-        self.put_inline(op::SendImm::new(imm), data)
+        self.put_inline(|| op::SendImm::new(imm), data)
     }
 }
 
-/// The address of `len` bytes of a peer's memory.
+/// The address of a peer's memory.
 #[inline(always)]
-fn remote<R: WireRemote>(at: &RemoteRegion, len: u64) -> Result<R, PostError> {
-    if len > at.len() {
-        return Err(PostError::InvalidLength);
-    }
-    Ok(R::new(at.addr(), at.rkey()))
+fn remote<R: WireRemote>(at: &RemoteRegion) -> R {
+    R::new(at.addr(), at.rkey())
 }
 
 impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
     /// `IBV_WR_SEND_WITH_INV`: the peer's `rkey` is invalidated when the message arrives.
     #[inline(always)]
     pub fn send_inv<B: Memory<D>>(self, data: B, rkey: u32) -> S::Out<B> {
-        self.put(op::SendInv::new(rkey), data)
+        self.put(|| op::SendInv::new(rkey), data)
     }
 
     /// `IBV_WR_RDMA_WRITE` to the front of `to`. [`PostError::InvalidLength`] if it is shorter.
     #[inline(always)]
     pub fn write<B: Memory<D>>(self, data: B, to: &RemoteRegion) -> S::Out<B> {
-        let len = data.bytes();
-        match remote(to, len) {
-            Ok(to) => self.put(op::Write::new(to), data),
-            Err(error) => self.sink.refuse(error, data),
+        if data.bytes() > to.len() {
+            return self.sink.refuse(PostError::InvalidLength, data);
         }
+        self.put(|| op::Write::new(remote(to)), data)
     }
 
     /// `IBV_WR_RDMA_WRITE` of bytes that are copied during the call.
     #[inline(always)]
     pub fn write_inline(self, data: &[u8], to: &RemoteRegion) -> S::Plain {
-        match remote(to, data.len() as u64) {
-            Ok(to) => self.put_inline(op::Write::new(to), data),
-            Err(error) => self.sink.refuse_plain(error),
+        if data.len() as u64 > to.len() {
+            return self.sink.refuse_plain(PostError::InvalidLength);
         }
+        self.put_inline(|| op::Write::new(remote(to)), data)
     }
 
     /// `IBV_WR_RDMA_WRITE_WITH_IMM`: consumes a receive of the peer and arrives in its completion.
     #[inline(always)]
     pub fn write_imm<B: Memory<D>>(self, data: B, to: &RemoteRegion, imm: ImmData) -> S::Out<B> {
-        let len = data.bytes();
-        match remote(to, len) {
-            Ok(to) => self.put(op::WriteImm::new(to, imm), data),
-            Err(error) => self.sink.refuse(error, data),
+        if data.bytes() > to.len() {
+            return self.sink.refuse(PostError::InvalidLength, data);
         }
+        self.put(|| op::WriteImm::new(remote(to), imm), data)
     }
 
     /// `IBV_WR_RDMA_WRITE_WITH_IMM` of bytes that are copied during the call.
     #[inline(always)]
     pub fn write_imm_inline(self, data: &[u8], to: &RemoteRegion, imm: ImmData) -> S::Plain {
-        match remote(to, data.len() as u64) {
-            Ok(to) => self.put_inline(op::WriteImm::new(to, imm), data),
-            Err(error) => self.sink.refuse_plain(error),
+        if data.len() as u64 > to.len() {
+            return self.sink.refuse_plain(PostError::InvalidLength);
         }
+        self.put_inline(|| op::WriteImm::new(remote(to), imm), data)
     }
 
     /// `IBV_WR_BIND_MW`: opens the window to the peer with the rights `access`. The completion gives the window back, with its
@@ -308,7 +313,7 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
         // slab owns the window until the work request is known to be complete.
         let bind = unsafe { op::BindMw::new(bind) };
         // SAFETY: a bind has no entries; see above.
-        unsafe { sink.put::<Window<D>, _, _, _>((wr_id, flags), to, bind, NoData, window.lend()) }
+        unsafe { sink.put::<Window<D>, _, _, _>((wr_id, flags), to, || bind, NoData, window.lend()) }
     }
 }
 
@@ -316,11 +321,10 @@ impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> OwnedWr<S, D, T, A> 
     /// `IBV_WR_RDMA_READ` of as many bytes as the buffer's length from the front of `from`.
     #[inline(always)]
     pub fn read<B: Memory<D>>(self, data: B, from: &RemoteRegion) -> S::Out<B> {
-        let len = data.bytes();
-        match remote(from, len) {
-            Ok(from) => self.put(op::Read::new(from), data),
-            Err(error) => self.sink.refuse(error, data),
+        if data.bytes() > from.len() {
+            return self.sink.refuse(PostError::InvalidLength, data);
         }
+        self.put(|| op::Read::new(remote(from)), data)
     }
 
     /// `IBV_WR_ATOMIC_CMP_AND_SWP` of the first word of `at`: the old value arrives in the first 8 bytes of the buffer, in the
@@ -333,19 +337,19 @@ impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> OwnedWr<S, D, T, A> 
         compare: u64,
         swap: u64,
     ) -> S::Out<Buf<D, K>> {
-        match remote(at, 8).and_then(|at| buf.set_len(8).map(|()| at).map_err(|_| PostError::InvalidLength)) {
-            Ok(at) => self.put(op::CmpSwp::new(at, compare, swap), buf),
-            Err(error) => self.sink.refuse(error, buf),
+        if at.len() < 8 || buf.set_len(8).is_err() {
+            return self.sink.refuse(PostError::InvalidLength, buf);
         }
+        self.put(|| op::CmpSwp::new(remote(at), compare, swap), buf)
     }
 
     /// `IBV_WR_ATOMIC_FETCH_AND_ADD` to the first word of `at`: the old value arrives as with
     /// [`compare_swap`](Self::compare_swap).
     #[inline(always)]
     pub fn fetch_add<K: Access>(self, mut buf: Buf<D, K>, at: &RemoteRegion, add: u64) -> S::Out<Buf<D, K>> {
-        match remote(at, 8).and_then(|at| buf.set_len(8).map(|()| at).map_err(|_| PostError::InvalidLength)) {
-            Ok(at) => self.put(op::FetchAdd::new(at, add), buf),
-            Err(error) => self.sink.refuse(error, buf),
+        if at.len() < 8 || buf.set_len(8).is_err() {
+            return self.sink.refuse(PostError::InvalidLength, buf);
         }
+        self.put(|| op::FetchAdd::new(remote(at), add), buf)
     }
 }

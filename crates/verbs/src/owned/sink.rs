@@ -51,26 +51,25 @@ unsafe fn undo<D: Driver>(flight: &Flight<D>, first: u32) {
 pub struct OwnedBatch<'q, D: Driver, T> {
     inner: <D::SendQueue as Engine>::Batch<'q>,
     undo: Undo<'q, D>,
-    error: Option<PostError>,
     _transport: PhantomData<fn() -> T>,
 }
 
 impl<D: Driver, T> core::fmt::Debug for OwnedBatch<'_, D, T> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("OwnedBatch").field("error", &self.error).finish_non_exhaustive()
+        f.debug_struct("OwnedBatch").field("error", &self.undo.flight.refused()).finish_non_exhaustive()
     }
 }
 
 impl<'q, D: Driver, T: Sends> OwnedBatch<'q, D, T> {
     #[inline(always)]
     pub(super) fn new(engine: &'q mut D::SendQueue, flight: &'q Flight<D>) -> Self {
-        let undo = Undo { flight, first: flight.slab.next_count() };
-        Self { inner: engine.batch(), undo, error: None, _transport: PhantomData }
+        let undo = Undo { flight, first: flight.begin_batch() };
+        Self { inner: engine.batch(), undo, _transport: PhantomData }
     }
 
     #[inline(always)]
     pub(super) fn push(&mut self) -> Push<'_, 'q, D> {
-        Push { inner: &mut self.inner, flight: self.undo.flight, error: &mut self.error }
+        Push { inner: &mut self.inner, flight: self.undo.flight }
     }
 
     /// Makes all of it visible to the device and rings the doorbell; or, if any work request was wrong, drops all of it and
@@ -80,8 +79,8 @@ impl<'q, D: Driver, T: Sends> OwnedBatch<'q, D, T> {
     /// The first error; nothing was posted then, except after [`PostError::Doorbell`].
     #[inline(always)]
     pub fn complete(self) -> Result<(), PostError> {
-        let Self { inner, undo, error, .. } = self;
-        if let Some(error) = error {
+        let Self { inner, undo, .. } = self;
+        if let Some(error) = undo.flight.refused() {
             return Err(error);
         }
         let completed = inner.complete();
@@ -95,7 +94,7 @@ impl<'q, D: Driver, T: Sends> OwnedBatch<'q, D, T> {
 /// Where an [`OwnedWr`](super::OwnedWr) goes: into an [open batch](Push), or [to the device at once](Once).
 pub trait Sink<D: Driver>: sealed::Sink<D> {}
 
-mod sealed {
+pub(super) mod sealed {
     use super::{Address, Driver, Operation, Payload, SendFlags};
     use crate::owned::held::Held;
     use crate::owned::rejected::sealed::Lend;
@@ -111,13 +110,15 @@ mod sealed {
         /// The protection domain of the queue.
         fn domain(&self) -> usize;
 
+        /// `op` is called last, so that its values are in registers as short as possible.
+        ///
         /// # Safety
         /// As `SendBatch::push`, where `held` owns the memory that `data` names.
         unsafe fn put<B: Lend<D>, A, O, P>(
             self,
             wr: (u64, SendFlags),
             to: A,
-            op: O,
+            op: impl FnOnce() -> O,
             data: P,
             held: Held<D>,
         ) -> Self::Out<B>
@@ -132,7 +133,7 @@ mod sealed {
             self,
             wr: (u64, SendFlags),
             to: A,
-            op: O,
+            op: impl FnOnce() -> O,
             data: P,
             held: Held<D>,
         ) -> Self::Plain
@@ -142,7 +143,7 @@ mod sealed {
             P: Payload<D::Sge>;
 
         /// Nothing is posted.
-        fn refuse<B>(self, error: PostError, value: B) -> Self::Out<B>;
+        fn refuse<B: Lend<D>>(self, error: PostError, value: B) -> Self::Out<B>;
         /// Nothing is posted.
         fn refuse_plain(self, error: PostError) -> Self::Plain;
     }
@@ -152,7 +153,6 @@ mod sealed {
 pub struct Push<'b, 'q, D: Driver> {
     inner: &'b mut <D::SendQueue as Engine>::Batch<'q>,
     flight: &'q Flight<D>,
-    error: &'b mut Option<PostError>,
 }
 
 impl<D: Driver> core::fmt::Debug for Push<'_, '_, D> {
@@ -173,8 +173,14 @@ impl<D: Driver> sealed::Sink<D> for Push<'_, '_, D> {
     }
 
     #[inline(always)]
-    unsafe fn put<B, A, O, P>(self, wr: (u64, SendFlags), to: A, op: O, data: P, held: Held<D>)
-    where
+    unsafe fn put<B, A, O, P>(
+        self,
+        wr: (u64, SendFlags),
+        to: A,
+        op: impl FnOnce() -> O,
+        data: P,
+        held: Held<D>,
+    ) where
         A: Address<D::Ah>,
         O: Operation<Remote = D::Remote>,
         P: Payload<D::Sge>,
@@ -184,8 +190,14 @@ impl<D: Driver> sealed::Sink<D> for Push<'_, '_, D> {
     }
 
     #[inline(always)]
-    unsafe fn put_plain<A, O, P>(self, (wr_id, flags): (u64, SendFlags), to: A, op: O, data: P, held: Held<D>)
-    where
+    unsafe fn put_plain<A, O, P>(
+        self,
+        (wr_id, flags): (u64, SendFlags),
+        to: A,
+        op: impl FnOnce() -> O,
+        data: P,
+        held: Held<D>,
+    ) where
         A: Address<D::Ah>,
         O: Operation<Remote = D::Remote>,
         P: Payload<D::Sge>,
@@ -196,25 +208,23 @@ impl<D: Driver> sealed::Sink<D> for Push<'_, '_, D> {
                 let wr = Wr { wr_id: vacant.fill(Entry { wr_id, held }), flags };
                 // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the batch is
                 // dropped without having been posted.
-                unsafe { self.inner.push(wr, to, op, data) }
+                unsafe { self.inner.push(wr, to, op(), data) }
             }
-            None => {
-                // SAFETY: this is the only copy.
-                unsafe { held.release() };
-                self.refuse_plain(PostError::QueueFull);
-            }
+            // SAFETY: this is the only copy.
+            None => unsafe { self.flight.refuse(held, PostError::QueueFull) },
         }
     }
 
     #[inline(always)]
-    fn refuse<B>(self, error: PostError, value: B) {
-        drop(value);
-        self.refuse_plain(error);
+    fn refuse<B: super::rejected::sealed::Lend<D>>(self, error: PostError, value: B) {
+        // SAFETY: this is the only copy.
+        unsafe { self.flight.refuse(value.lend(), error) }
     }
 
     #[inline(always)]
     fn refuse_plain(self, error: PostError) {
-        self.error.get_or_insert(error);
+        // SAFETY: this is the only copy.
+        unsafe { self.flight.refuse(Held::NOTHING, error) }
     }
 }
 
@@ -253,7 +263,7 @@ impl<D: Driver> sealed::Sink<D> for Once<'_, D> {
         self,
         (wr_id, flags): (u64, SendFlags),
         to: A,
-        op: O,
+        op: impl FnOnce() -> O,
         data: P,
         held: Held<D>,
     ) -> Result<(), Rejected<B>>
@@ -269,10 +279,11 @@ impl<D: Driver> sealed::Sink<D> for Once<'_, D> {
             let returned = unsafe { B::give_back(held) };
             return Err(Rejected { error: PostError::QueueFull, returned });
         };
-        let number = vacant.fill(Entry { wr_id, held });
+        let entry = Entry { wr_id, held };
+        let number = if B::APART { vacant.fill_apart(entry) } else { vacant.fill(entry) };
         let wr = Wr { wr_id: number, flags };
         // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the post fails.
-        match unsafe { engine.post(wr, to, op, data) } {
+        match unsafe { engine.post(wr, to, op(), data) } {
             Ok(()) => Ok(()),
             Err(error) => Err(rejected(flight, number, error)),
         }
@@ -283,7 +294,7 @@ impl<D: Driver> sealed::Sink<D> for Once<'_, D> {
         self,
         wr: (u64, SendFlags),
         to: A,
-        op: O,
+        op: impl FnOnce() -> O,
         data: P,
         held: Held<D>,
     ) -> Result<(), PostError>
@@ -297,7 +308,11 @@ impl<D: Driver> sealed::Sink<D> for Once<'_, D> {
     }
 
     #[inline(always)]
-    fn refuse<B>(self, error: PostError, value: B) -> Result<(), Rejected<B>> {
+    fn refuse<B: super::rejected::sealed::Lend<D>>(
+        self,
+        error: PostError,
+        value: B,
+    ) -> Result<(), Rejected<B>> {
         Err(Rejected { error, returned: Some(value) })
     }
 
@@ -307,7 +322,7 @@ impl<D: Driver> sealed::Sink<D> for Once<'_, D> {
     }
 }
 
-/// What inline data own, or the posts of a scope.
+/// What inline data own.
 struct Nothing;
 
 impl<D: Driver> super::rejected::sealed::Lend<D> for Nothing {
@@ -315,6 +330,21 @@ impl<D: Driver> super::rejected::sealed::Lend<D> for Nothing {
         Held::NOTHING
     }
     #[inline(always)]
+    unsafe fn give_back(held: Held<D>) -> Option<Self> {
+        // SAFETY: the contract of this function.
+        unsafe { held.release() };
+        Some(Self)
+    }
+}
+
+/// What the posts of a scope own: their ticket. The completion is the scope's.
+pub(super) struct Borrowed;
+
+impl<D: Driver> super::rejected::sealed::Lend<D> for Borrowed {
+    const APART: bool = true;
+    fn lend(self) -> Held<D> {
+        Held::NOTHING
+    }
     unsafe fn give_back(held: Held<D>) -> Option<Self> {
         // SAFETY: the contract of this function.
         unsafe { held.release() };
