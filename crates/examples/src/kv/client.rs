@@ -4,6 +4,7 @@
 //! [`Client::start`] posts a request, if there is room; [`Client::next_result`] waits for the next result. [`Client::get`],
 //! [`Client::put`] and [`Client::delete`] do both.
 
+use super::ledger::{Answered, Ledger};
 use super::proto::{Answer, HEADER, MAX_KEY, MAX_SMALL, MESSAGE, Op, Request, Status, VERSION, Welcome};
 use crate::link::{self, Link, Path, Target};
 use crate::nic::Nic;
@@ -11,7 +12,7 @@ use crate::wait::Waiter;
 use anyhow::{Context as _, Result, bail, ensure};
 use core::ops::Deref;
 use core::time::Duration;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Instant;
 use uverbs::attr::{QpCap, SendOpsFlags};
 use uverbs::owned::{Buf, Completed, OwnedCq, OwnedQp, Pool};
@@ -74,16 +75,6 @@ pub enum Outcome<D: Driver> {
     Refused(Status),
 }
 
-/// What is outstanding.
-#[derive(Debug)]
-enum Pending {
-    Asked,
-    /// A put by this slot.
-    Slot(u32),
-    /// A large value, for which this lease is released then.
-    Reading(u32),
-}
-
 /// How large values get to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -103,12 +94,10 @@ pub struct Client<D: Driver> {
     values: Pool<D>,
     welcome: Welcome,
     immediate: bool,
-    slots: Vec<u32>,
-    pending: HashMap<u32, Pending>,
+    ledger: Ledger,
     /// Large values that wait for a buffer.
-    waiting: VecDeque<(u32, u32, RemoteRegion)>,
+    waiting: VecDeque<(u32, RemoteRegion)>,
     results: VecDeque<(u32, Outcome<D>)>,
-    next_id: u32,
     posted: u32,
     max_inline: usize,
     link: Link,
@@ -167,12 +156,10 @@ impl<D: Driver> Client<D> {
             messages,
             values,
             immediate: immediate && welcome.immediate,
-            slots: (0..welcome.slots).collect(),
-            welcome: Welcome { credits: welcome.credits.min(RECEIVES), ..welcome },
-            pending: HashMap::new(),
+            ledger: Ledger::new(&welcome, RECEIVES),
+            welcome,
             waiting: VecDeque::new(),
             results: VecDeque::new(),
-            next_id: 1,
             posted: 1,
             max_inline,
             link,
@@ -209,24 +196,14 @@ impl<D: Driver> Client<D> {
             value.len(),
             self.max_value()
         );
-        if self.pending.len() >= self.welcome.credits as usize {
+        let Some(id) = self.ledger.next_id() else { return Ok(None) };
+        let request = Request { op, id, arg: 0, key, value };
+        let is_small = value.len() <= MAX_SMALL;
+        let is_posted = if is_small { self.send(&request)? } else { self.write(&request)? };
+        if !is_posted {
             return Ok(None);
         }
-        let id = self.next_id;
-        let request = Request { op, id, arg: 0, key, value };
-        let pending = if value.len() <= MAX_SMALL {
-            if !self.send(&request)? {
-                return Ok(None);
-            }
-            Pending::Asked
-        } else {
-            match self.write(&request)? {
-                Some(slot) => Pending::Slot(slot),
-                None => return Ok(None),
-            }
-        };
-        self.next_id = id.wrapping_add(1);
-        self.pending.insert(id, pending);
+        self.ledger.asked(!is_small);
         Ok(Some(id))
     }
 
@@ -248,10 +225,10 @@ impl<D: Driver> Client<D> {
         room(posted)
     }
 
-    /// Writes a request with a large value to a slot, if there is room, and notifies the server.
-    fn write(&mut self, request: &Request<'_>) -> Result<Option<u32>> {
-        let (Some(slot), Some(mut buf)) = (self.slots.last().copied(), self.values.get()) else {
-            return Ok(None);
+    /// Writes a request with a large value to the free slot, if there is room, and notifies the server.
+    fn write(&mut self, request: &Request<'_>) -> Result<bool> {
+        let (Some(slot), Some(mut buf)) = (self.ledger.free_slot(), self.values.get()) else {
+            return Ok(false);
         };
         buf.set_len(request.len())?;
         request.encode(&mut buf);
@@ -262,15 +239,14 @@ impl<D: Driver> Client<D> {
         let posted =
             if self.immediate { wr.write_imm(buf, &to, ImmData::new(slot)) } else { wr.write(buf, &to) };
         if !room(posted.map_err(PostError::from))? {
-            return Ok(None);
+            return Ok(false);
         }
-        self.slots.pop();
         if !self.immediate {
             // The device executes the SEND after the WRITE, and the server's device delivers them in this order.
             let tell = Request { op: Op::PutSlot, arg: slot, key: &[], value: &[], ..*request };
             ensure!(self.send(&tell)?, "the queue has room for each request within the credits");
         }
-        Ok(Some(slot))
+        Ok(true)
     }
 
     /// The next result. `None` if no request is outstanding.
@@ -283,7 +259,7 @@ impl<D: Driver> Client<D> {
             if let Some(result) = self.results.pop_front() {
                 return Ok(Some(result));
             }
-            if self.pending.is_empty() {
+            if self.ledger.outstanding() == 0 {
                 return Ok(None);
             }
             self.read_waiting()?;
@@ -313,7 +289,7 @@ impl<D: Driver> Client<D> {
             }
             read => {
                 let id = (read - READ) as u32;
-                let Some(Pending::Reading(lease)) = self.pending.remove(&id) else { bail!("a stray read") };
+                let lease = self.ledger.read(id).context("a stray read")?;
                 let buf = completed.buf().context("a read has a buffer")?;
                 self.results.push_back((id, Outcome::Value(Value::Large(buf))));
                 let release = Request { op: Op::Release, id, arg: lease, key: &[], value: &[] };
@@ -324,36 +300,24 @@ impl<D: Driver> Client<D> {
     }
 
     fn answered(&mut self, message: &[u8]) -> Result<()> {
-        let answer = Answer::decode(message).context("the server sent an invalid answer")?;
-        let Some(pending) = self.pending.remove(&answer.id) else {
-            bail!("the server answered a request that was not made")
-        };
-        if let Pending::Slot(slot) = pending {
-            self.slots.push(slot);
-        }
-        let outcome = match answer.status {
-            Status::Ok if answer.value.is_empty() => Outcome::Done,
-            Status::Ok => Outcome::Value(Value::Small(answer.value.to_vec())),
-            Status::NotFound => Outcome::NotFound,
-            Status::Large => {
-                let region = RemoteRegion::decode(answer.value)?;
-                ensure!(
-                    region.len() <= self.values.buf_size() as u64,
-                    "the server has a value above its limit"
-                );
-                self.pending.insert(answer.id, Pending::Reading(answer.arg));
-                self.waiting.push_back((answer.id, answer.arg, region));
+        let (id, answered) = self.ledger.answered(message)?;
+        let outcome = match answered {
+            Answered::Done => Outcome::Done,
+            Answered::Value(value) => Outcome::Value(Value::Small(value.to_vec())),
+            Answered::NotFound => Outcome::NotFound,
+            Answered::Large(region) => {
+                self.waiting.push_back((id, region));
                 return Ok(());
             }
-            status => Outcome::Refused(status),
+            Answered::Refused(status) => Outcome::Refused(status),
         };
-        self.results.push_back((answer.id, outcome));
+        self.results.push_back((id, outcome));
         Ok(())
     }
 
     /// Reads large values for which there are buffers.
     fn read_waiting(&mut self) -> Result<()> {
-        while let Some(&(id, _, region)) = self.waiting.front()
+        while let Some(&(id, region)) = self.waiting.front()
             && let Some(mut buf) = self.values.get()
         {
             buf.set_len(region.len() as usize)?;

@@ -21,12 +21,14 @@
 //! | [`store`] | the values |
 //! | [`server`] | the server: its threads, the SRQ, connections and their end |
 //! | [`client`] | the client, with several requests outstanding |
+//! | [`ledger`] | the client's outstanding requests, without its queues |
 //! | [`aio`] | both as futures |
 //! | [`mod@bench`] | rates and latencies |
 
 pub mod aio;
 pub mod bench;
 pub mod client;
+pub mod ledger;
 mod peer;
 pub mod proto;
 pub mod server;

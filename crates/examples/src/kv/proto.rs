@@ -30,6 +30,10 @@ pub const MESSAGE: usize = 1024;
 pub const MAX_KEY: usize = 256;
 /// The largest number of slots of a client: it keeps a list of those that are free.
 pub const MAX_SLOTS: u32 = 4096;
+/// The largest limit of a server for its values: a client allocates buffers of this size.
+pub const MAX_VALUE: u32 = 16 << 20;
+/// Bytes of the largest slot: a request with the largest value.
+const MAX_SLOT: u32 = MAX_VALUE + (HEADER + MAX_KEY) as u32;
 /// Bytes of the largest value that is sent in a message; the client reads and writes larger ones by RDMA.
 pub const MAX_SMALL: usize = MESSAGE - HEADER - MAX_KEY;
 
@@ -295,7 +299,8 @@ impl Welcome {
         out
     }
 
-    /// What [`encode`](Self::encode) wrote; `None` for other bytes, for slots that are not inside the region, and for more than [`MAX_SLOTS`].
+    /// What [`encode`](Self::encode) wrote; `None` for other bytes, for slots that are not inside the region, and for numbers above
+    /// [`MAX_SLOTS`] or [`MAX_VALUE`], with which a client would run out of memory.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; WELCOME] = bytes.try_into().ok()?;
@@ -308,7 +313,7 @@ impl Welcome {
             Self { credits, max_value, slot_size, slot_stride, slots, immediate: immediate == 1, region };
         let sound = credits > 0
             && slots <= MAX_SLOTS
-            && slot_size <= slot_stride
+            && slot_size <= slot_stride.min(MAX_SLOT)
             && u64::from(slots) * u64::from(slot_stride) <= region.len()
             && u64::from(slot_size) >= u64::from(max_value) + (HEADER + MAX_KEY) as u64;
         sound.then_some(welcome)
@@ -380,6 +385,14 @@ mod tests {
             region: RemoteRegion::new(4096, 4 * 1344, 3).unwrap(),
         };
         assert_eq!(Welcome::decode(&welcome.encode()), Some(welcome));
+        let wide = Welcome {
+            max_value: MAX_VALUE,
+            slot_size: MAX_SLOT,
+            slot_stride: MAX_SLOT,
+            region: RemoteRegion::new(4096, 1 << 60, 3).unwrap(),
+            ..welcome
+        };
+        assert_eq!(Welcome::decode(&wide.encode()), Some(wide));
         for wrong in [
             Welcome { slots: 5, ..welcome },
             Welcome { slot_size: 1200, ..welcome },
@@ -387,6 +400,8 @@ mod tests {
             Welcome { credits: 0, ..welcome },
             // A client would run out of memory.
             Welcome { slots: u32::MAX, region: RemoteRegion::new(4096, 1 << 60, 3).unwrap(), ..welcome },
+            Welcome { max_value: u32::MAX - 300, slot_size: u32::MAX, slot_stride: u32::MAX, ..wide },
+            Welcome { slot_size: MAX_SLOT + 1, slot_stride: MAX_SLOT + 1, ..wide },
         ] {
             assert_eq!(Welcome::decode(&wrong.encode()), None);
         }

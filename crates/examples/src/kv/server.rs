@@ -10,13 +10,13 @@
 //! takes no more receives of the SRQ (`LAST_WQE_REACHED`); then it destroys the QP. So each receive comes back.
 
 use super::peer::{Peer, RECV};
-use super::proto::{HEADER, MAX_KEY, MESSAGE, Welcome};
+use super::proto::{HEADER, MAX_KEY, MAX_SLOTS, MAX_VALUE, MESSAGE, Welcome};
 use super::session::{Broken, Shop};
 use super::store::Store;
 use crate::link::{self, Link, Path};
 use crate::nic::Nic;
 use crate::wait::Waiter;
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -200,7 +200,9 @@ fn slot_stride(config: &Config) -> u32 {
 }
 
 /// What the server sends to its clients, without the address of their slots and without immediate data.
-pub(super) fn welcome(config: &Config) -> uverbs::Result<Welcome> {
+pub(super) fn welcome(config: &Config) -> Result<Welcome> {
+    ensure!(config.max_value <= MAX_VALUE, "values of {} bytes: the limit is {MAX_VALUE}", config.max_value);
+    ensure!(config.slots <= MAX_SLOTS, "{} slots: the limit is {MAX_SLOTS}", config.slots);
     let slot_stride = slot_stride(config);
     Ok(Welcome {
         credits: config.credits,
@@ -215,7 +217,7 @@ pub(super) fn welcome(config: &Config) -> uverbs::Result<Welcome> {
 
 /// The memory of a client's slots, with a key of its own.
 pub(super) fn slots<D: Driver>(pd: &ProtectionDomain<D>, config: &Config) -> Result<Buf<D, Exposed>> {
-    let len = config.slots * slot_stride(config);
+    let len = config.slots.checked_mul(slot_stride(config)).context("the slots have more than 4 GiB")?;
     let pool = pd.pool(1, len).exposed(AccessFlags::REMOTE_WRITE).build()?;
     pool.get().context("a new pool has its buffer")
 }

@@ -48,7 +48,8 @@ impl Reply {
 /// What a client has at the server, except its queue.
 #[derive(Debug)]
 pub(super) struct Session<D: Driver> {
-    slots: Buf<D, Exposed>,
+    /// The memory to which the client writes.
+    pub(super) slots: Buf<D, Exposed>,
     leases: HashMap<u32, Arc<Large<D>>>,
     next_lease: u32,
 }
