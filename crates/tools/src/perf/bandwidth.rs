@@ -63,6 +63,9 @@ pub(super) fn run<D: Driver, T: Carrier<D>>(
     let receivers = end.receivers();
     // The number of receives that were posted for each QP.
     let mut receives = vec![u64::from(plan.rx_depth); receivers.end];
+    // Those that are complete and were not posted again.
+    let mut taken = vec![0_u64; receivers.end];
+    let recv_list = u64::from(plan.recv_post_list);
     let expected = iters * receivers.len() as u64;
     let (mut received, mut done, mut posted, mut measured) = (0_u64, 0_u64, 0_u64, 0_u64);
     let mut times = Times::default();
@@ -112,9 +115,13 @@ pub(super) fn run<D: Driver, T: Carrier<D>>(
                 }
                 received += found as u64;
                 for i in reposts.drain(..) {
-                    if is_timed || receives.get(i).is_some_and(|n| *n < iters) {
-                        end.post_recv(i, bytes, 1)?;
-                        receives[i] += 1;
+                    taken[i] += 1;
+                    let left = if is_timed { recv_list } else { iters.saturating_sub(receives[i]) };
+                    let list = recv_list.min(left);
+                    if list > 0 && taken[i] >= list {
+                        end.post_recv(i, bytes, list as u32)?;
+                        receives[i] += list;
+                        taken[i] -= list;
                     }
                 }
                 if is_timed && clock.phase() == Phase::Measured {

@@ -2,8 +2,7 @@
 //! The objects of one end of a test: its QPs with their memory, and its completion queues.
 //!
 //! The memory has two areas for each QP: one that the peer writes, reads or sends to, and one that this end sends from or
-//! reads into. An XRC connection has a QP for each direction, as in perftest: those that send come before those that
-//! receive.
+//! reads into. XRC and DC have a QP for each direction, as in perftest: those that send come before those that receive.
 #![expect(unsafe_code)]
 // UNSAFETY: posts entries of the region of an `End`, whose queues are dropped before it. The region is exposed, so this
 // process accesses it by copies only, and any bytes are valid in it.
@@ -19,7 +18,8 @@ use core::marker::PhantomData;
 use std::hash::RandomState;
 use std::os::fd::AsFd;
 use uverbs::attr::{
-    AccessFlags, CqInitAttr, Mtu, QpAttr, QpAttrMask, QpCap, QpState, SrqAttr, SrqInitAttr, SrqType,
+    AccessFlags, AhAttr, CqInitAttr, Gid, Mtu, QpAttr, QpAttrMask, QpCap, QpState, SrqAttr, SrqInitAttr,
+    SrqType,
 };
 use uverbs::provider::WireRemote;
 use uverbs::provider::op::Address;
@@ -29,9 +29,9 @@ use uverbs::qp::transport::{HasPeer, Reliable, Sends, Transport};
 use uverbs::qp::wr::{Push, Wr};
 use uverbs::qp::{Batch, QpControl};
 use uverbs::{
-    AddressHandle, CompletionChannel, CompletionQueue, ConnectAttr, Context, Driver, Endpoint, Exclusive,
-    ImmData, MemoryRegion, PageBuf, PostError, ProtectionDomain, Qp, Rc, SendFlags, SharedReceiveQueue, Uc,
-    Ud, WorkCompletion, XrcDomain, XrcSend,
+    AddressHandle, CompletionChannel, CompletionQueue, ConnectAttr, Context, DcTarget, Driver, Endpoint,
+    Exclusive, ImmData, MemoryRegion, PageBuf, PostError, ProtectionDomain, Qp, Rc, SendFlags,
+    SharedReceiveQueue, Uc, Ud, WorkCompletion, XrcDomain, XrcSend,
 };
 use uverbs_cm::{ConnParam, Id, PortSpace};
 
@@ -45,9 +45,9 @@ const OPERAND: u64 = 1;
 /// The other side of a QP.
 #[derive(Debug)]
 pub(super) struct Peer<D: Driver> {
-    keys: Keys,
-    /// The address of datagrams, and the queue key.
-    ah: Option<AddressHandle<D>>,
+    pub(super) keys: Keys,
+    /// The address of datagrams or of a DC target, and the queue key.
+    pub(super) ah: Option<AddressHandle<D>>,
     qkey: u32,
 }
 
@@ -66,8 +66,8 @@ pub(super) enum Op<R> {
 /// A work request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work<'a, D: Driver> {
-    id: u64,
-    flags: SendFlags,
+    pub(super) id: u64,
+    pub(super) flags: SendFlags,
     op: Op<D::Remote>,
     sge: D::Sge,
     /// The bytes, if they are sent inline.
@@ -76,8 +76,10 @@ pub(super) struct Work<'a, D: Driver> {
 
 /// A transport of the tests.
 pub(super) trait Carrier<D: Driver>: Sends {
-    /// Whether a QP has a receive queue.
+    /// Whether a QP has a receive queue. If not, other objects receive.
     const RECEIVES: bool = true;
+    /// Whether work requests have the address of the peer.
+    const HAS_ADDRESSES: bool = false;
 
     /// Adds a work request to a batch.
     ///
@@ -93,6 +95,47 @@ pub(super) trait Carrier<D: Driver>: Sends {
     ) -> Result<(), PostError>
     where
         Self: Sized;
+
+    /// Moves a QP to INIT.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    fn init(control: &QpControl<D>, attr: &ConnectAttr) -> uverbs::Result<()> {
+        control.init(attr)
+    }
+
+    /// Connects a QP.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    fn connect(
+        control: &QpControl<D>,
+        local: &Endpoint,
+        remote: &Endpoint,
+        attr: &ConnectAttr,
+    ) -> uverbs::Result<()> {
+        control.connect(local, remote, attr)
+    }
+
+    /// Creates a DC target.
+    ///
+    /// # Errors
+    /// The transport is not DC; the kernel's error.
+    fn create_target(
+        _: &ProtectionDomain<D>,
+        _: &CompletionQueue<D>,
+        _: &SharedReceiveQueue<D>,
+    ) -> Result<DcTarget<D>> {
+        bail!("only DC has targets")
+    }
+
+    /// Connects a DC target, and returns its number.
+    ///
+    /// # Errors
+    /// As [`create_target`](Self::create_target).
+    fn connect_target(_: &DcTarget<D>, _: &ConnectAttr, _: &AhAttr) -> Result<u32> {
+        bail!("only DC has targets")
+    }
 }
 
 /// Sends and writes.
@@ -119,7 +162,7 @@ unsafe fn put<D: Driver, T: HasPeer + Sends, A: Address<D::Ah>>(
 ///
 /// # Safety
 /// As [`Carrier::push`].
-unsafe fn put_reliable<D: Driver, T: Reliable + Sends, A: Address<D::Ah>>(
+pub(super) unsafe fn put_reliable<D: Driver, T: Reliable + Sends, A: Address<D::Ah>>(
     wr: Wr<Push<'_, '_, D>, D, T, A>,
     work: &Work<'_, D>,
 ) -> Result<(), PostError> {
@@ -164,6 +207,8 @@ impl<D: Driver> Carrier<D> for XrcSend {
 }
 
 impl<D: Driver> Carrier<D> for Ud {
+    const HAS_ADDRESSES: bool = true;
+
     unsafe fn push(
         batch: &mut Batch<'_, D, Self>,
         work: &Work<'_, D>,
@@ -190,13 +235,17 @@ enum Queue<D: Driver, T: Carrier<D>> {
     Both(Qp<D, T>),
     /// The receiving side of XRC.
     Recv(QpControl<D>),
+    /// The receiving side of DC.
+    Target(DcTarget<D>),
 }
 
 impl<D: Driver, T: Carrier<D>> Queue<D, T> {
-    fn control(&self) -> &QpControl<D> {
+    /// Its states; a DC target has its own.
+    fn control(&self) -> Option<&QpControl<D>> {
         match self {
-            Self::Both(qp) => &qp.control,
-            Self::Recv(control) => control,
+            Self::Both(qp) => Some(&qp.control),
+            Self::Recv(control) => Some(control),
+            Self::Target(_) => None,
         }
     }
 }
@@ -366,8 +415,9 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
         (patience, yields): (Patience, bool),
     ) -> Result<Self> {
         let is_xrc = plan.common.connection == Connection::Xrc;
+        let is_dc = plan.common.connection == Connection::Dc;
         // The QPs that send, and those that only receive.
-        let (senders, receivers) = match (is_xrc, plan.is_symmetric(), plan.is_client()) {
+        let (senders, receivers) = match (!T::RECEIVES, plan.is_symmetric(), plan.is_client()) {
             (false, ..) | (true, false, true) => (plan.num_qp, 0),
             (true, true, _) => (plan.num_qp, plan.num_qp),
             (true, false, false) => (0, plan.num_qp),
@@ -400,7 +450,7 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
         };
         let srq = match &xrcd {
             Some(xrcd) => Some(SharedReceiveQueue::create_xrc(&pd, &srq_attr, xrcd, &cqs.recv)?),
-            None if plan.common.use_srq => Some(pd.create_srq(&srq_attr)?),
+            None if plan.common.use_srq || is_dc => Some(pd.create_srq(&srq_attr)?),
             None => None,
         };
         let recv_depth = if srq.is_none() { plan.rx_depth } else { 0 };
@@ -414,7 +464,9 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
         let create = |cap| {
             let builder = pd.qp::<T>().send_cq(&cqs.send).cap(cap);
             match &srq {
-                _ if !T::RECEIVES => builder.create(),
+                _ if is_xrc => builder.create(),
+                // An initiator has the CQ, but no receives.
+                _ if is_dc => builder.recv_cq(&cqs.recv).create(),
                 Some(srq) => builder.recv_cq(&cqs.recv).srq(srq).create(),
                 None => builder.recv_cq(&cqs.recv).create(),
             }
@@ -432,17 +484,28 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
             queues.push(Queue::Both(qp.context("create_qp")?));
         }
         for _ in 0..receivers {
-            let xrcd = xrcd.as_ref().context("only XRC has QPs that only receive")?;
-            queues.push(Queue::Recv(xrcd.recv_qp().create_recv().context("create_qp")?));
+            queues.push(match (&xrcd, &srq) {
+                (Some(xrcd), _) => Queue::Recv(xrcd.recv_qp().create_recv().context("create_qp")?),
+                (None, Some(srq)) => {
+                    Queue::Target(T::create_target(&pd, &cqs.recv, srq).context("create_qp")?)
+                }
+                (None, None) => bail!("the transport has no QPs that only receive"),
+            });
         }
         let srq_num = if is_xrc { srq.as_ref().map_or(Ok(0), |srq| srq.srq_num())? } else { 0 };
         let mut keys = Vec::new();
         for (i, queue) in queues.iter().enumerate() {
-            if !plan.common.rdma_cm {
-                queue.control().init(&attr)?;
-            }
             let psn = RandomState::new().build_hasher().finish() as u32;
-            let Endpoint { lid, qp_num, psn, gid } = queue.control().endpoint(psn, &attr)?;
+            match queue {
+                Queue::Both(qp) if !plan.common.rdma_cm => T::init(&qp.control, &attr)?,
+                Queue::Recv(control) => control.init(&attr)?,
+                Queue::Both(_) | Queue::Target(_) => {}
+            }
+            let Endpoint { lid, qp_num, psn, gid } = match queue.control() {
+                Some(control) => control.endpoint(psn, &attr)?,
+                // A target gets its number when it is connected.
+                None => endpoint_of_port(context, psn, &attr)?,
+            };
             keys.push(Keys {
                 lid,
                 qp_num,
@@ -485,22 +548,47 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
             }
             return Ok(());
         }
-        let is_mixed = self.queues.iter().any(|q| matches!(q, Queue::Recv(_)))
-            && self.queues.iter().any(|q| matches!(q, Queue::Both(_)));
-        let shift = if is_mixed { self.queues.len() / 2 } else { 0 };
         for (i, queue) in self.queues.iter().enumerate() {
-            let remote = theirs[(i + shift) % theirs.len()];
+            let remote = theirs[self.index_of_peer(i)];
             let endpoint =
                 |keys: Keys| Endpoint { lid: keys.lid, qp_num: keys.qp_num, psn: keys.psn, gid: keys.gid };
             // Fewer than the peer can answer, and as many as it may send.
             let attr = ConnectAttr { max_rd_atomic: remote.out_reads.max(1), ..self.attr };
-            queue.control().connect(&endpoint(self.keys[i]), &endpoint(remote), &attr)?;
-            let is_datagram = queue.control().qp_type() == Ud::QP_TYPE;
-            let create_ah = || self.pd.create_ah(&attr.ah_attr(&endpoint(remote)));
-            let ah = if is_datagram { Some(create_ah()?) } else { None };
+            let path = attr.ah_attr(&endpoint(remote));
+            let local = endpoint(self.keys[i]);
+            let mut ah = None;
+            match queue {
+                Queue::Both(qp) => {
+                    T::connect(&qp.control, &local, &endpoint(remote), &attr)?;
+                    if T::HAS_ADDRESSES {
+                        ah = Some(self.pd.create_ah(&path)?);
+                    }
+                }
+                Queue::Recv(control) => control.connect(&local, &endpoint(remote), &attr)?,
+                Queue::Target(target) => self.keys[i].qp_num = T::connect_target(target, &attr, &path)?,
+            }
             self.peers.push(Peer { keys: remote, ah, qkey: attr.qkey });
         }
         Ok(())
+    }
+
+    /// The index of the peer's QP for QP `i`: if both ends have QPs that send and others that receive, a QP that sends has one
+    /// that receives.
+    fn index_of_peer(&self, i: usize) -> usize {
+        let (senders, count) = (self.senders(), self.queues.len());
+        let shift = if T::RECEIVES || senders == 0 { 0 } else { count - senders };
+        (i + shift) % count
+    }
+
+    /// Takes the keys that the peer has after its QPs are connected: the numbers of DC targets are new.
+    pub(super) fn renew(&mut self, theirs: &[Keys]) {
+        let renewed: Vec<_> =
+            (0..self.peers.len()).map(|i| theirs.get(self.index_of_peer(i)).copied()).collect();
+        for (peer, keys) in self.peers.iter_mut().zip(renewed) {
+            if let Some(Keys { qp_num, .. }) = keys {
+                peer.keys.qp_num = qp_num;
+            }
+        }
     }
 
     /// Connects each QP by rdma_cm. As in perftest, a server of datagrams that also sends learns the client's address
@@ -526,7 +614,7 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
             // rdma_cm sets the longest timer. iWARP has none.
             if !is_datagram && mask.contains(QpAttrMask::PKEY_INDEX) {
                 let attr = QpAttr { min_rnr_timer: self.attr.min_rnr_timer, ..QpAttr::default() };
-                self.queues[i].control().modify(&attr, QpAttrMask::MIN_RNR_TIMER)?;
+                self.control(i)?.modify(&attr, QpAttrMask::MIN_RNR_TIMER)?;
             }
             let mut ah = match &peer.ah_attr {
                 Some(attr) => Some(self.pd.create_ah(attr)?),
@@ -653,7 +741,7 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
 
     /// Posts receives of QP `i`.
     pub(super) fn post_recv(&mut self, i: usize, bytes: u32, count: u32) -> Result<()> {
-        let is_datagram = self.queues.get(i).is_some_and(|queue| queue.control().qp_type() == Ud::QP_TYPE);
+        let is_datagram = T::QP_TYPE == Ud::QP_TYPE;
         let begin = self.layout.message(i, 0, self.layout.largest.max(self.layout.cycle));
         let lead = if is_datagram { GRH_LEN } else { 0 };
         let sge = self.region.sge(begin - lead..begin + bytes as usize)?;
@@ -685,7 +773,7 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
 
 impl<D: Driver, T: Carrier<D>> crate::cm::Queues<D> for End<D, T> {
     fn control(&self, index: usize) -> Result<&QpControl<D>> {
-        self.queues.get(index).map(Queue::control).context("no such QP")
+        self.queues.get(index).and_then(Queue::control).context("no such QP")
     }
 
     /// Receives of the test are posted later.
@@ -708,6 +796,15 @@ fn push_receives<Q: RecvQueue>(
     batch.complete()
 }
 
+/// The endpoint of a port, without the number of a QP.
+fn endpoint_of_port<D: Driver>(context: &Context<D>, psn: u32, attr: &ConnectAttr) -> Result<Endpoint> {
+    let gid = match attr.sgid_index {
+        Some(index) => context.query_gid(attr.port_num, index.into())?,
+        None => Gid::ZERO,
+    };
+    Ok(Endpoint { lid: context.query_port(attr.port_num)?.lid, qp_num: 0, psn: psn & 0xff_ffff, gid })
+}
+
 /// The attributes of the connections, as perftest's.
 pub(super) fn connect_attr(plan: &Plan, mtu: Mtu, sgid_index: Option<u8>, reads: u8) -> ConnectAttr {
     let common = &plan.common;
@@ -718,6 +815,7 @@ pub(super) fn connect_attr(plan: &Plan, mtu: Mtu, sgid_index: Option<u8>, reads:
         path_mtu: mtu,
         sl: common.sl,
         traffic_class: common.tclass,
+        flow_label: common.flow_label,
         hop_limit: 255,
         timeout: common.qp_timeout,
         retry_cnt: common.retry_count,

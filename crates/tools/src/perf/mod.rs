@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `uverbs perf`: measures a link with a peer, which may be perftest, or with itself.
 //!
-//! The modules: [`options`]; the exchange with the peer ([`wire`]); the objects of an [`end`]; the loops of [`latency`]
+//! The modules: [`options`]; the exchange with the peer ([`wire`]); the objects of an [`end`], and those of [`dc`]; the loops of [`latency`]
 //! and [`bandwidth`] with their [`clock`]; the [`report`] with the [`progress`] before it; and connections by rdma_cm
 //! ([`cm`]).
 
 mod bandwidth;
 mod clock;
 mod cm;
+mod dc;
 mod end;
 mod latency;
 mod options;
@@ -21,8 +22,9 @@ use crate::cm::{Line, Side, resolve};
 use crate::device;
 use crate::patience::{OtherEndFailed, Patience};
 use crate::tcp;
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use cm::Exchange;
+use core::any::Any;
 use core::sync::atomic::{AtomicBool, Ordering};
 use end::{Carrier, End, Layout};
 use options::{Connection, Kind, Plan, Verb};
@@ -34,7 +36,7 @@ use std::sync::Arc;
 use uverbs::attr::LinkLayer;
 use uverbs::device::DeviceInfo;
 use uverbs::mlx5::Mlx5;
-use uverbs::{Context, Driver, DriverVisitor, Rc, Uc, Ud, XrcSend};
+use uverbs::{Context, Dci, Driver, DriverVisitor, Rc, Uc, Ud, XrcSend};
 use uverbs_cm::{EventChannel, PortSpace};
 use uverbs_hca::{Fabric, Hca};
 use wire::{Form, Report, Wire};
@@ -262,6 +264,11 @@ fn dispatch<D: Driver>(
         Connection::Uc => run::<D, Uc>(plan, context, stream, line, wait, out),
         Connection::Ud => run::<D, Ud>(plan, context, stream, line, wait, out),
         Connection::Xrc => run::<D, XrcSend>(plan, context, stream, line, wait, out),
+        // Only this driver has DC.
+        Connection::Dc => match (context as &dyn Any).downcast_ref::<Context<Mlx5>>() {
+            Some(context) => run::<Mlx5, Dci>(plan, context, stream, line, wait, out),
+            None => bail!("devices of the driver {} have no DC", D::NAME),
+        },
     }
 }
 
@@ -332,7 +339,10 @@ fn run<D: Driver, T: Carrier<D>>(
     if is_send {
         wire.sync(&mine)?;
     }
+    // A DC target has got its number.
+    let mine = end.keys.clone();
     let theirs = wire.all_keys(&mine)?;
+    end.renew(&theirs);
     table.addresses(&mine, &theirs)?;
     if !is_send {
         wire.sync(&mine)?;
@@ -513,7 +523,7 @@ mod tests {
     #[test]
     fn every_test_runs_on_the_software_hca() {
         for test in ["send", "write", "read", "atomic"] {
-            for connection in ["RC", "UC", "UD", "XRC"] {
+            for connection in ["RC", "UC", "UD", "XRC", "DC"] {
                 for (kind, options) in
                     [("lat", ""), ("bw", ""), ("bw", "-b -q 2 -Q 3"), ("bw", "-l 4 -n 40 -N")]
                 {
@@ -543,6 +553,8 @@ mod tests {
             "read-lat -n 40 -e -o 1",
             "atomic-bw -n 40 -A CMP_AND_SWAP -q 2",
             "write-bw -n 40 -I 64 -s 64 --report_gbits",
+            "send-bw -n 90 -r 16 --recv_post_list 8 -s 64 -q 2",
+            "send-bw -n 40 -c UD -s 64 --flow_label 1000",
             "write-lat -D 1",
             "send-bw -D 1 -s 64",
             "send-bw -D 1 -s 64 -b",

@@ -84,6 +84,10 @@ pub(super) struct Common {
     /// Traffic class of packets with a global route
     #[arg(long, value_name = "CLASS", default_value = "0", value_parser = number::<u8>)]
     pub(super) tclass: u8,
+    /// Flow label of packets with a global route, 20 bits
+    #[arg(long = "flow_label", value_name = "LABEL", default_value = "0",
+        value_parser = clap::value_parser!(u32).range(0..1 << 20))]
+    pub(super) flow_label: u32,
     /// Index of the partition key
     #[arg(long = "pkey_index", value_name = "INDEX", default_value = "0", value_parser = number::<u16>)]
     pub(super) pkey_index: u16,
@@ -181,6 +185,9 @@ pub(super) struct BwArgs {
     /// Messages per doorbell
     #[arg(short = 'l', long = "post_list", value_name = "NUM", default_value = "1", value_parser = positive::<u32>)]
     pub(super) post_list: u32,
+    /// Receives that are posted as one list (sends only)
+    #[arg(long = "recv_post_list", value_name = "NUM", default_value = "1", value_parser = positive::<u32>)]
+    pub(super) recv_post_list: u32,
     /// A completion for this number of messages [default: 100; that of --post_list; 1 above 8192 bytes]
     #[arg(short = 'Q', long, value_name = "NUM", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(super) cq_mod: Option<u32>,
@@ -209,6 +216,7 @@ pub(super) enum Connection {
     Uc,
     Ud,
     Xrc,
+    Dc,
 }
 
 impl Connection {
@@ -218,6 +226,7 @@ impl Connection {
             Self::Uc => "UC",
             Self::Ud => "UD",
             Self::Xrc => "XRC",
+            Self::Dc => "DC",
         }
     }
 }
@@ -290,6 +299,7 @@ pub(super) struct Plan {
     pub(super) rx_depth: u32,
     pub(super) num_qp: usize,
     pub(super) post_list: u32,
+    pub(super) recv_post_list: u32,
     pub(super) cq_mod: u32,
     pub(super) bidirectional: bool,
     pub(super) no_peak: bool,
@@ -333,6 +343,7 @@ impl Args {
                     common: args.common,
                     num_qp: 1,
                     post_list: 1,
+                    recv_post_list: 1,
                     cq_mod: None,
                     bidirectional: false,
                     no_peak: true,
@@ -364,7 +375,7 @@ impl Plan {
         }
         let connection = common.connection;
         let allowed = match connection {
-            Connection::Rc | Connection::Xrc => true,
+            Connection::Rc | Connection::Xrc | Connection::Dc => true,
             Connection::Uc => matches!(verb, Verb::Send | Verb::Write),
             Connection::Ud => verb == Verb::Send,
         };
@@ -416,6 +427,12 @@ impl Plan {
             None => 512,
         };
         let rx_depth = if verb == Verb::Send { rx_depth.min(limit) } else { 1 };
+        if args.recv_post_list > 1 && verb != Verb::Send {
+            return Err("--recv_post_list is for sends".into());
+        }
+        if rx_depth % args.recv_post_list != 0 {
+            return Err(format!("--rx-depth {rx_depth} is not a multiple of --recv_post_list"));
+        }
         if post_list > tx_depth {
             return Err(format!("--post_list {post_list} is more than --tx-depth {tx_depth}"));
         }
@@ -441,6 +458,7 @@ impl Plan {
             rx_depth,
             num_qp: num_qp.into(),
             post_list,
+            recv_post_list: args.recv_post_list,
             cq_mod: cq_mod.min(tx_depth),
             bidirectional,
             no_peak: no_peak || duration.is_some() || iters > PEAK_ITERS,
@@ -511,6 +529,7 @@ impl Plan {
         match (self.verb, self.common.inline_size) {
             (Verb::Read | Verb::Atomic, _) => 0,
             (_, Some(size)) => size,
+            (_, None) if is_latency && self.common.connection == Connection::Dc => 150,
             (Verb::Write, None) if is_latency => 220,
             (Verb::Send, None) if is_latency && self.common.connection == Connection::Ud => 188,
             (Verb::Send, None) if is_latency => 236,
@@ -543,6 +562,8 @@ pub(super) mod tests {
             ("send-bw", 65536, 1000, 128, 512, 1, 0),
             ("send-bw -s 1k -n 40", 1024, 40, 40, 40, 40, 0),
             ("write-lat", 2, 1000, 1, 1, 1, 220),
+            ("write-lat -c DC", 2, 1000, 1, 1, 1, 150),
+            ("read-lat -c DC", 2, 1000, 1, 1, 1, 0),
             ("write-bw", 65536, 5000, 128, 1, 1, 0),
             ("write-bw -s 64 -l 4", 64, 5000, 128, 1, 4, 0),
             ("write-bw -a", 1 << 23, 5000, 128, 1, 100, 0),
@@ -594,10 +615,15 @@ pub(super) mod tests {
             "send-bw -D 2 -n 10",
             "send-bw -D 2 -a",
             "send-bw -f 1",
-            "send-bw -c DC",
+            "send-bw -c SRD",
+            "write-bw -c DC -R",
             "send-lat -q 2",
             "write-bw -c UD",
             "write-bw --use-srq",
+            "write-bw --recv_post_list 4",
+            "send-bw -r 10 --recv_post_list 4",
+            "send-lat --recv_post_list 4",
+            "send-bw --flow_label 1048576",
             "write-lat -e",
             "read-bw -c UC",
             "read-bw -c UD",

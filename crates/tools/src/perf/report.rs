@@ -62,7 +62,7 @@ fn title(plan: &Plan) -> String {
 pub(super) fn parameters(out: &mut dyn Write, plan: &Plan, facts: &Facts<'_>) -> io::Result<()> {
     let connection = plan.common.connection;
     let gid = facts.sgid_index.map_or("none".into(), |index| index.to_string());
-    let srq = plan.common.use_srq || connection == Connection::Xrc;
+    let srq = plan.common.use_srq || matches!(connection, Connection::Xrc | Connection::Dc);
     let limit = match (plan.verb, facts.inline) {
         (Verb::Read | Verb::Atomic, _) => ("Outstand reads", facts.reads.to_string()),
         (_, inline) => ("Max inline data", format!("{inline}[B]")),
