@@ -478,8 +478,7 @@ impl<D: Driver> QpInner<D> {
         self.control.state().is_ok_and(took) && self.control.modify_state(QpState::ERR).is_ok()
     }
 
-    /// Whether there is nothing that the device would flush. The state alone does not say it: siw of kernel 6.1 reports RESET
-    /// for every QP.
+    /// Whether there is nothing that the device would flush.
     fn is_idle(&self) -> bool {
         let all_free = lock(&self.sends).free == self.depth;
         all_free && !lock(&self.receives).any_posted()

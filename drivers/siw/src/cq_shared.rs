@@ -5,9 +5,13 @@
 //! poll reports one of them, and none takes a slot in the ring. (With libsiw, the next poll reports them.)
 
 use crate::queue::Ring;
+use crate::shared::QpShared;
 use core::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Weak};
 use uverbs_core::kernel::Polled;
-use uverbs_uapi::siw::{SIW_NOTIFY_NEXT_COMPLETION, SIW_NOTIFY_SOLICITED, SIW_WQE_VALID, siw_cqe};
+use uverbs_uapi::siw::{
+    SIW_NOTIFY_NEXT_COMPLETION, SIW_NOTIFY_SOLICITED, SIW_WC_WR_FLUSH_ERR, SIW_WQE_VALID, siw_cqe,
+};
 
 /// The ring of a completion queue.
 pub type CqShared = Polled<CqState>;
@@ -18,11 +22,13 @@ pub struct CqState {
     ring: Ring<siw_cqe>,
     /// The first completion that is not polled, counted without end.
     at: u32,
+    /// The QPs that complete to the queue. A flushed work request shows that the kernel has moved its QP to ERR.
+    qps: Vec<(u32, Weak<QpShared>)>,
 }
 
 impl CqState {
     pub(crate) fn new(ring: Ring<siw_cqe>) -> Self {
-        Self { ring, at: 0 }
+        Self { ring, at: 0, qps: Vec::new() }
     }
 
     /// The number of completions that fit.
@@ -46,7 +52,29 @@ impl CqState {
         let cqe = self.ring.read(self.at);
         self.ring.give_back(self.at);
         self.at = self.at.wrapping_add(1);
+        if cqe.status == SIW_WC_WR_FLUSH_ERR {
+            self.note_flush(cqe.qp_id);
+        }
         Some(cqe)
+    }
+
+    #[cold]
+    fn note_flush(&self, qp_id: u64) {
+        let qp = self.qps.iter().find(|(number, _)| u64::from(*number) == qp_id);
+        if let Some(qp) = qp.and_then(|(_, qp)| qp.upgrade()) {
+            qp.note_flush();
+        }
+    }
+
+    /// Adds a QP.
+    pub(crate) fn attach(&mut self, qp_num: u32, qp: &Arc<QpShared>) {
+        self.detach(qp_num);
+        self.qps.push((qp_num, Arc::downgrade(qp)));
+    }
+
+    /// Removes a QP.
+    pub(crate) fn detach(&mut self, qp_num: u32) {
+        self.qps.retain(|(number, _)| *number != qp_num);
     }
 
     /// Requests an event for the next (solicited) completion.

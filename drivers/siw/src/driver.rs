@@ -4,9 +4,9 @@
 // UNSAFETY: the verbs of `Driver` have contracts, which the operations on kernel handles rely on.
 
 use crate::cq_shared::{CqShared, CqState};
-use crate::doorbell::KernelBell;
+use crate::doorbell::{KernelBell, SendBell as _};
 use crate::queue::{Element, Ring};
-use crate::send::SendConfig;
+use crate::send::{SendConfig, ring_bell};
 use crate::shared::QpShared;
 use crate::wqe::Ah;
 use crate::{CompletionQueue, RecvQueue, SendQueue};
@@ -127,6 +127,33 @@ impl Siw {
             return missing("segmentation offload (max_tso_header)".into());
         }
         Ok(())
+    }
+
+    /// The state of a QP. Kernels before 6.8 report RESET for each QP (`siw_query_qp()`).
+    ///
+    /// The doorbell of an empty ring then distinguishes a connected QP from one that is not connected. It also succeeds after the
+    /// kernel has moved the QP to ERR by itself: that is known only since a flushed work request was polled.
+    fn state(&self, handle: &QpHandle, shared: &QpShared, reported: QpState) -> QpState {
+        match (shared.state(), reported) {
+            (QpState::INIT | QpState::RTR | QpState::RTS, QpState::RESET) => {}
+            // The kernel's name of RESET and INIT is the same.
+            (QpState::RESET, _) => return QpState::RESET,
+            (stored @ (QpState::ERR | QpState::INIT | QpState::RTR), QpState::INIT) => return stored,
+            (QpState::ERR, _) | (_, QpState::ERR | QpState::SQE) => return QpState::ERR,
+            (QpState::SQD, _) => return QpState::SQD,
+            (_, reported) => return reported,
+        }
+        let bell = KernelBell::new(Arc::clone(&self.kernel), handle.handle());
+        let rung = if shared.was_connected() { ring_bell(&bell) } else { bell.ring() };
+        match rung {
+            Err(Errno::ENOTCONN) if shared.was_connected() => QpState::ERR,
+            Err(_) => shared.state(),
+            Ok(()) => {
+                shared.note_connected();
+                // A flush may have been polled in the meantime.
+                if shared.state() == QpState::ERR { QpState::ERR } else { QpState::RTS }
+            }
+        }
     }
 
     /// Refuses a change that the device does not have, or that the kernel would ignore.
@@ -331,7 +358,10 @@ impl Driver for Siw {
         let _one = self.numbers.lock().map_err(forked)?;
         let (handle, cap) = qp::create(parents, &attr, create.user_handle, Uhw::answer(resp.as_mut_bytes()))?;
         match self.queues(&handle, &attr, cqs, create.srq.is_some(), cap, &resp) {
-            Ok((shared, send, recv, cap)) => Ok(QpParts { handle, shared, send: Some(send), recv, cap }),
+            Ok((shared, send, recv, cap)) => {
+                shared.attach();
+                Ok(QpParts { handle, shared, send: Some(send), recv, cap })
+            }
             Err(error) => {
                 // SAFETY: the object has no other user yet.
                 let _ = unsafe { handle.destroy() };
@@ -366,8 +396,12 @@ impl Driver for Siw {
             (Ok(()), Some(state)) if end.is_none() => {
                 // The kernel ignores a step back to INIT or RTR.
                 if !matches!((before, state), (QpState::RTR | QpState::RTS, QpState::INIT)) {
-                    shared.set_state(state);
+                    shared.store_state(state);
                 }
+                Ok(())
+            }
+            (Ok(()), Some(QpState::ERR)) => {
+                shared.note_flushed();
                 Ok(())
             }
             (Ok(()), _) => Ok(()),
@@ -377,7 +411,7 @@ impl Driver for Siw {
             }
             (Err(error), _) => {
                 if end.is_some() {
-                    shared.set_state(before);
+                    shared.store_state(before);
                 }
                 Err(error)
             }
@@ -391,8 +425,26 @@ impl Driver for Siw {
         // "Safety of the verbs").
         unsafe { handle.destroy() }.inspect(|_| {
             shared.set_state(QpState::RESET);
-            shared.remove_completions();
+            shared.detach();
         })
+    }
+
+    fn query_qp(
+        &self,
+        handle: &QpHandle,
+        shared: &QpShared,
+        mask: QpAttrMask,
+    ) -> Result<(QpAttr, QpInitAttr)> {
+        let (mut attr, init) = handle.query(mask)?;
+        if !shared.is_forked() {
+            attr.qp_state = self.state(handle, shared, attr.qp_state);
+            attr.cur_qp_state = attr.qp_state;
+        }
+        Ok((attr, init))
+    }
+
+    fn is_flushed(&self, shared: &QpShared) -> bool {
+        shared.is_flushed()
     }
 
     fn create_ah(&self, _pd: &PdHandle, _attr: &AhAttr) -> Result<(AhHandle, Ah)> {

@@ -7,9 +7,8 @@
 //! or nothing of it.
 
 use crate::queue::{Ring, Slot, Work};
-use crate::shared::{QpShared, word};
+use crate::shared::{QpShared, is_open, word};
 use std::sync::Arc;
-use uverbs_core::attr::QpState;
 use uverbs_core::kernel::QueueAccess;
 use uverbs_core::provider::PostError;
 use uverbs_core::provider::state::StateWord;
@@ -67,12 +66,6 @@ impl QueueKind for Receives {
     fn access(shared: &QpShared) -> &QueueAccess {
         &shared.recv
     }
-}
-
-/// Whether work requests may be posted in this state. The kernel flushes what is posted before it enters ERR, and nothing
-/// that is posted later (`siw_qp_modify()`): such a work request would never complete.
-fn is_open(word: StateWord) -> bool {
-    matches!(word.state(), QpState::INIT | QpState::RTR | QpState::RTS)
 }
 
 /// The error if work requests may not be posted.
@@ -156,7 +149,7 @@ impl<E: Work, S: QueueKind> Producer<E, S> {
     pub(crate) fn publish(
         &mut self,
         cursor: &Cursor,
-        prepare: impl FnOnce() -> Result<(), PostError>,
+        prepare: impl FnOnce(&QpShared) -> Result<(), PostError>,
         notify: impl FnOnce() -> Result<(), PostError>,
     ) -> Result<(), PostError> {
         let Self { ring, flags, published, shared, .. } = self;
@@ -169,7 +162,7 @@ impl<E: Work, S: QueueKind> Producer<E, S> {
         if cursor.at == *published {
             return Ok(());
         }
-        prepare()?;
+        prepare(shared)?;
         let mut at = cursor.at;
         while at != *published {
             at = at.wrapping_sub(1);

@@ -57,7 +57,7 @@ impl RecvQueue {
     /// Publishes the WRs before the cursor.
     #[inline(always)]
     pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
-        self.ring.publish(cursor, || Ok(()), || Ok(()))
+        self.ring.publish(cursor, |_| Ok(()), || Ok(()))
     }
 }
 

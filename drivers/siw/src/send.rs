@@ -134,12 +134,13 @@ impl<B: SendBell> SendQueue<B> {
     #[inline(always)]
     pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
         let Self { ring, bell, is_connected, .. } = self;
-        let connected = || {
+        let connected = |shared: &QpShared| {
             if !*is_connected {
                 bell.ring().map_err(|errno| match errno {
                     Errno::ENOTCONN => PostError::BadState,
                     errno => PostError::Doorbell(errno),
                 })?;
+                shared.note_connected();
                 *is_connected = true;
             }
             Ok(())
@@ -150,7 +151,7 @@ impl<B: SendBell> SendQueue<B> {
 }
 
 #[inline(always)]
-fn ring_bell<B: SendBell>(bell: &B) -> Result<(), Errno> {
+pub(crate) fn ring_bell<B: SendBell>(bell: &B) -> Result<(), Errno> {
     match bell.ring() {
         Err(Errno::ENOTCONN) => ring_again(bell),
         result => result,

@@ -7,7 +7,7 @@
 //! flushed or destroyed the QP.
 
 use crate::cq_shared::CqShared;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
 use std::sync::{Arc, MutexGuard};
 use uverbs_core::Errno;
@@ -28,6 +28,12 @@ pub struct QpShared {
     /// The CQs of the QP. They contain no completion of it after it was destroyed.
     cqs: Vec<Arc<CqShared>>,
     qp_num: u32,
+    /// A doorbell found the QP connected.
+    connected: AtomicBool,
+    /// A flushed work request was polled: the kernel has moved the QP to ERR, or is about to.
+    saw_flush: AtomicBool,
+    /// `modify_qp` has moved the QP to ERR, and the kernel has flushed it.
+    flushed: AtomicBool,
 }
 
 impl QpShared {
@@ -44,7 +50,9 @@ impl QpShared {
     ) -> io::Result<Self> {
         let access = || QueueAccess::new(StateWord::new(state).bits(), barrier);
         let (send, recv) = (access()?, access()?);
-        Ok(Self { send, recv, modifying: ProcessMutex::new(()), cqs, qp_num })
+        let no = || AtomicBool::new(false);
+        let (connected, saw_flush, flushed) = (no(), no(), no());
+        Ok(Self { send, recv, modifying: ProcessMutex::new(()), cqs, qp_num, connected, saw_flush, flushed })
     }
 
     /// The shared part of a QP in `state` without CQs.
@@ -57,10 +65,61 @@ impl QpShared {
         Self::create(state, ControlBarrier::register(), Vec::new(), 0).expect("a page of memory")
     }
 
-    /// The state that `modify_qp` stored. The kernel enters RTS and ERR by itself.
+    /// The state that `modify_qp` stored, or ERR since a flushed work request was polled. The kernel enters RTS and ERR by itself.
     #[must_use]
     pub fn state(&self) -> QpState {
         word(&self.recv).state()
+    }
+
+    /// Whether this is a child of fork(2), and the QP its parent's.
+    pub(crate) fn is_forked(&self) -> bool {
+        word(&self.recv).is_forked()
+    }
+
+    /// Notes that a doorbell found the QP connected.
+    #[cold]
+    pub(crate) fn note_connected(&self) {
+        self.connected.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a doorbell has found the QP connected.
+    pub(crate) fn was_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a flushed work request was polled. What is posted from now on would never complete.
+    pub(crate) fn note_flush(&self) {
+        // SeqCst: either `store_state` finds this, or its store is before that of ERR here.
+        self.saw_flush.store(true, Ordering::SeqCst);
+        if is_open(word(&self.recv)) {
+            self.set_state(QpState::ERR);
+        }
+    }
+
+    /// Notes that the kernel has moved the QP to ERR at the request of `modify_qp`. It flushes before it returns, and then takes no
+    /// more receives (`siw_qp_modify()`, which excludes `siw_qp_llp_data_ready()` by a lock).
+    pub(crate) fn note_flushed(&self) {
+        self.flushed.store(true, Ordering::Release);
+    }
+
+    /// Whether [`note_flushed`](Self::note_flushed) was called.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.flushed.load(Ordering::Acquire)
+    }
+
+    /// Stores a state that `modify_qp` has set, unless a flush has shown that the kernel has left it since.
+    pub(crate) fn store_state(&self, state: QpState) {
+        self.set_state(state);
+        if self.saw_flush.load(Ordering::SeqCst) && is_open(word(&self.recv)) {
+            self.set_state(QpState::ERR);
+        }
+    }
+
+    /// Tells the CQs which QP has this number.
+    pub(crate) fn attach(self: &Arc<Self>) {
+        for cq in &self.cqs {
+            cq.stopped(|state| state.attach(self.qp_num, self));
+        }
     }
 
     /// Begins a control call that changes the state.
@@ -94,13 +153,22 @@ impl QpShared {
         self.recv.wait_idle()
     }
 
-    /// Removes the completions of the QP, which the kernel has destroyed, from its CQs. The caller ensures that
+    /// Removes the QP, which the kernel has destroyed, and its completions from its CQs. The caller ensures that
     /// its number is not yet that of another QP: the kernel assigns the lowest free number.
-    pub(crate) fn remove_completions(&self) {
+    pub(crate) fn detach(&self) {
         for cq in &self.cqs {
-            cq.stopped(|state| state.remove(self.qp_num));
+            cq.stopped(|state| {
+                state.remove(self.qp_num);
+                state.detach(self.qp_num);
+            });
         }
     }
+}
+
+/// Whether work requests may be posted in this state. The kernel flushes what is posted before it enters ERR, and nothing
+/// that is posted later (`siw_qp_modify()`): such a work request would never complete.
+pub(crate) fn is_open(word: StateWord) -> bool {
+    matches!(word.state(), QpState::INIT | QpState::RTR | QpState::RTS)
 }
 
 /// A queue's word. Acquire: pairs with [`QpShared::set_state`].

@@ -225,6 +225,25 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         mask: QpAttrMask,
     ) -> Result<()>;
 
+    /// `ibv_query_qp`. A driver adds what its kernel driver does not report.
+    fn query_qp(
+        &self,
+        handle: &QpHandle,
+        shared: &Self::QpShared,
+        mask: QpAttrMask,
+    ) -> Result<(QpAttr, QpInitAttr)> {
+        let _ = shared;
+        handle.query(mask)
+    }
+
+    /// Whether [`modify_qp`](Self::modify_qp) has moved the QP to ERR, and it is certain that all its completions are in its CQs and
+    /// that it takes no more receives. The kernel drivers of most devices flush later, and raise `QP_LAST_WQE_REACHED` then; for
+    /// their QPs it is `false`.
+    fn is_flushed(&self, shared: &Self::QpShared) -> bool {
+        let _ = shared;
+        false
+    }
+
     /// The options of enhanced connection establishment that the QP offers, or has agreed on.
     fn query_ece(&self, shared: &Self::QpShared) -> Result<Ece> {
         let _ = shared;

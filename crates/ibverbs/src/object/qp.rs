@@ -370,17 +370,15 @@ pub(crate) unsafe fn modify<D: Driver>(
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
 pub(crate) unsafe fn query<D: Driver>(
-    _: &Open<D>,
+    open: &Open<D>,
     qp: *mut ibv_qp,
     mask: QpAttrMask,
 ) -> Outcome<(QpAttr, bool)> {
     // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(qp) };
-    if this.shared.is_none() {
-        return Err(Errno::EOPNOTSUPP);
-    }
+    let shared = this.shared.as_ref().ok_or(Errno::EOPNOTSUPP)?;
     // The kernel's drivers refuse or ignore undefined bits.
-    let (mut attr, init) = this.handle.query(mask & QpAttrMask::all())?;
+    let (mut attr, init) = open.driver.query_qp(&this.handle, shared, mask & QpAttrMask::all())?;
     // The driver stores the sizes of the queues. Not every kernel reports them (mlx5_ib reports 0).
     attr.cap = this.cap;
     Ok((attr, init.sq_sig_all))

@@ -9,8 +9,8 @@ use super::{Any, AnyDriver, Mlx5, Rxe, Siw, WqeRemote, WqeSge, foreign};
 use crate::open::DRIVER_IDS;
 use std::sync::Arc;
 use uverbs_core::attr::{
-    AccessFlags, AhAttr, CqInitAttr, DeviceAttr, Ece, FlowAttr, QpAttr, QpAttrMask, QpRateLimitAttr, QpType,
-    SrqAttr, SrqAttrMask, WqAttr,
+    AccessFlags, AhAttr, CqInitAttr, DeviceAttr, Ece, FlowAttr, QpAttr, QpAttrMask, QpInitAttr,
+    QpRateLimitAttr, QpType, SrqAttr, SrqAttrMask, WqAttr,
 };
 use uverbs_core::control::{
     AhHandle, CompChannelHandle, ContextInfo, CoreSupport, CountersHandle, CqHandle, FlowHandle, MrHandle,
@@ -289,6 +289,29 @@ impl Driver for AnyDriver {
         forward_with!(
             self, shared, |driver, shared| driver.modify_qp(handle, shared, attr, mask), else Err(foreign())
         )
+    }
+
+    fn query_qp(
+        &self,
+        handle: &QpHandle,
+        shared: &Self::QpShared,
+        mask: QpAttrMask,
+    ) -> Result<(QpAttr, QpInitAttr)> {
+        match (self, shared) {
+            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.query_qp(handle, shared, mask),
+            (Self::Rxe(driver), Any::Rxe(shared)) => driver.query_qp(handle, shared, mask),
+            (Self::Siw(driver), Any::Siw(shared)) => driver.query_qp(handle, shared, mask),
+            _ => Err(foreign()),
+        }
+    }
+
+    fn is_flushed(&self, shared: &Self::QpShared) -> bool {
+        match (self, shared) {
+            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.is_flushed(shared),
+            (Self::Rxe(driver), Any::Rxe(shared)) => driver.is_flushed(shared),
+            (Self::Siw(driver), Any::Siw(shared)) => driver.is_flushed(shared),
+            _ => false,
+        }
     }
 
     fn query_ece(&self, shared: &Self::QpShared) -> Result<Ece> {

@@ -40,11 +40,13 @@ impl<D: Driver> QpControl<D> {
         self.inner.has_srq() || self.qp_type() == QpType::XrcRecv
     }
 
-    /// Whether the event `QP_LAST_WQE_REACHED` was read since the last RESET, by any reader of the context's events: the QP, which
-    /// is in ERR, takes no more receives of its shared queue.
+    /// Whether the QP, which is in ERR, takes no more receives of its shared queue: the event `QP_LAST_WQE_REACHED` was read since
+    /// the last RESET, by any reader of the context's events, or the device had flushed the QP when `modify_qp` to ERR returned
+    /// (siw, which does not raise the event).
     #[must_use]
     pub fn has_last_wqe(&self) -> bool {
         self.inner.events().is_some_and(|events| events.has_last_wqe())
+            || self.inner.context().driver().is_flushed(self.inner.shared())
     }
 
     /// Waits a short time for an event of the context.
@@ -140,13 +142,14 @@ impl<D: Driver> QpControl<D> {
         modified
     }
 
-    /// `ibv_query_qp`. The driver fills in the size of the send queue, because not every kernel reports it (mlx5_ib
-    /// returns 0).
+    /// `ibv_query_qp`. The size of the send queue is that of [`cap`](Self::cap), because not every kernel reports it (mlx5_ib
+    /// returns 0). On siw the driver adds the state, which kernels before 6.8 do not report.
     ///
     /// # Errors
     /// The kernel's error.
     pub fn query(&self, mask: QpAttrMask) -> Result<(QpAttr, QpInitAttr)> {
-        let (mut attr, mut init) = self.inner.handle()?.query(mask)?;
+        let (driver, handle) = (self.inner.context().driver(), self.inner.handle()?);
+        let (mut attr, mut init) = driver.query_qp(handle, self.inner.shared(), mask)?;
         let QpCap { max_send_wr, max_send_sge, max_inline_data, .. } = *self.cap();
         for cap in [&mut attr.cap, &mut init.cap] {
             *cap = QpCap { max_send_wr, max_send_sge, max_inline_data, ..*cap };

@@ -3,7 +3,7 @@
 
 use crate::queue::heap;
 use crate::{KernelBell, SendBell as _, Siw};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use uverbs_core::attr::*;
 use uverbs_core::control::*;
@@ -50,6 +50,10 @@ struct FakeKernel {
     qp_id: Mutex<u32>,
     refuse_writes: AtomicBool,
     refuse_modify: AtomicBool,
+    /// The state in the answer to a query.
+    reported: AtomicU32,
+    /// Whether a doorbell finds the QP connected.
+    connected: AtomicBool,
 }
 
 impl Default for FakeKernel {
@@ -60,6 +64,8 @@ impl Default for FakeKernel {
             qp_id: Mutex::new(17),
             refuse_writes: AtomicBool::new(false),
             refuse_modify: AtomicBool::new(false),
+            reported: AtomicU32::new(QpState::RESET.0),
+            connected: AtomicBool::new(true),
         }
     }
 }
@@ -97,9 +103,10 @@ impl FakeKernel {
                     ib_uverbs_reg_mr_resp { mr_handle: 6, lkey: 0x100, rkey: 0x100, ..Default::default() };
                 assert!(c.answer(UVERBS_ATTR_CORE_OUT, resp.as_bytes()));
             }
-            // The kernel's siw does not report the state.
             IB_USER_VERBS_CMD_QUERY_QP => {
-                assert!(c.answer(UVERBS_ATTR_CORE_OUT, ib_uverbs_query_qp_resp::default().as_bytes()));
+                let qp_state = self.reported.load(Ordering::Relaxed) as u8;
+                let resp = ib_uverbs_query_qp_resp { qp_state, ..Default::default() };
+                assert!(c.answer(UVERBS_ATTR_CORE_OUT, resp.as_bytes()));
             }
             IB_USER_VERBS_CMD_MODIFY_SRQ => {}
             IB_USER_VERBS_CMD_POST_SEND => {
@@ -167,7 +174,10 @@ impl Script for FakeKernel {
 
     fn write(&self, command: &mut WriteCommand<'_>) -> Result<(), Errno> {
         self.note(format!("direct {}", command.command()));
-        if self.refuse_writes.load(Ordering::Relaxed) { Err(Errno::EACCES) } else { Ok(()) }
+        if self.refuse_writes.load(Ordering::Relaxed) {
+            return Err(Errno::EACCES);
+        }
+        if self.connected.load(Ordering::Relaxed) { Ok(()) } else { Err(Errno::ENOTCONN) }
     }
 
     fn mmap(&self, offset: u64, _len: usize, protection: Protection) -> Result<Mapping, Errno> {
@@ -384,6 +394,73 @@ fn states_that_the_kernel_would_ignore_are_refused() {
         assert_eq!(qp.shared.state(), s);
     }
     assert_eq!(modify(QpState::INIT, state).unwrap_err().errno(), Errno::EINVAL);
+}
+
+#[test]
+fn the_state_is_that_of_the_kernel_or_follows_from_a_doorbell() {
+    let t = Stage::new();
+    let qp = t.qp(&rc()).unwrap();
+    let set = |state| {
+        let attr = QpAttr { qp_state: state, ..Default::default() };
+        played!(t.siw.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::STATE)).unwrap();
+    };
+    let state = || {
+        let (attr, _) = t.siw.query_qp(&qp.handle, &qp.shared, QpAttrMask::STATE).unwrap();
+        assert_eq!(attr.qp_state, attr.cur_qp_state);
+        attr.qp_state
+    };
+    let reported = |state: QpState| t.kernel.reported.store(state.0, Ordering::Relaxed);
+    let connected = |yes| t.kernel.connected.store(yes, Ordering::Relaxed);
+    // Old kernels report RESET for each QP.
+    connected(false);
+    assert_eq!(state(), QpState::RESET);
+    set(QpState::INIT);
+    assert_eq!(state(), QpState::INIT);
+    connected(true);
+    assert_eq!(state(), QpState::RTS);
+    // The kernel ends the connection.
+    connected(false);
+    assert_eq!(state(), QpState::ERR);
+    qp.shared.note_flush();
+    connected(true);
+    assert_eq!(state(), QpState::ERR);
+    assert!(!t.siw.is_flushed(&qp.shared));
+    t.kernel.refuse_modify.store(true, Ordering::Relaxed);
+    let attr = QpAttr { qp_state: QpState::ERR, ..Default::default() };
+    let refused = played!(t.siw.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::STATE));
+    assert!(refused.is_err() && !t.siw.is_flushed(&qp.shared));
+    t.kernel.refuse_modify.store(false, Ordering::Relaxed);
+    set(QpState::ERR);
+    assert!(t.siw.is_flushed(&qp.shared));
+    assert_eq!(state(), QpState::ERR);
+
+    // Newer kernels report INIT for RESET, too.
+    let qp = t.qp(&rc()).unwrap();
+    let state = || t.siw.query_qp(&qp.handle, &qp.shared, QpAttrMask::STATE).unwrap().0.qp_state;
+    let set = |state| {
+        let attr = QpAttr { qp_state: state, ..Default::default() };
+        played!(t.siw.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::STATE)).unwrap();
+    };
+    t.kernel.take_log();
+    reported(QpState::INIT);
+    assert_eq!(state(), QpState::RESET);
+    set(QpState::RTR);
+    assert_eq!(state(), QpState::RTR);
+    for (kernel, ours) in [
+        (QpState::RTS, QpState::RTS),
+        (QpState::SQD, QpState::SQD),
+        (QpState::SQE, QpState::ERR),
+        (QpState::ERR, QpState::ERR),
+    ] {
+        reported(kernel);
+        assert_eq!(state(), ours);
+    }
+    set(QpState::SQD);
+    for (kernel, ours) in [(QpState::INIT, QpState::SQD), (QpState::ERR, QpState::ERR)] {
+        reported(kernel);
+        assert_eq!(state(), ours);
+    }
+    assert!(!t.kernel.take_log().iter().any(|what| what.starts_with("direct")), "without a doorbell");
 }
 
 #[test]

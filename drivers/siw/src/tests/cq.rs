@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Polling: every field, both kinds of poll, arming, removal of completions, bytes that no correct kernel writes.
 
+use crate::QpShared;
 use crate::testing::{KernelSide, completion, completion_queue};
 use proptest::prelude::*;
+use std::sync::Arc;
+use uverbs_core::attr::QpState;
 use uverbs_core::provider::{Completion as _, CompletionQueue as _, PollError};
+use uverbs_core::sync::ControlBarrier;
 use uverbs_core::wc::{WcOpcode, WcStatus, WorkCompletion};
 
 #[test]
@@ -154,6 +158,39 @@ fn a_qp_may_be_destroyed_during_a_poll() {
         }
     });
     assert_eq!((n, &ids[..]), (Ok(4), &[10, 20, 21, 22][..]));
+}
+
+#[test]
+fn a_polled_flush_moves_its_qp_to_err() {
+    let (mut q, kernel) = completion_queue(8);
+    let cq = q.shared();
+    let qp = |number, state| {
+        let created = QpShared::create(state, ControlBarrier::register(), vec![Arc::clone(&cq)], number);
+        let qp = Arc::new(created.unwrap());
+        qp.attach();
+        qp
+    };
+    let (one, two, closing) = (qp(1, QpState::INIT), qp(2, QpState::RTR), qp(3, QpState::SQD));
+    let flush = |number| assert!(kernel.produce(&completion(0, 8, 4, 0, number)));
+    assert!(kernel.produce(&completion(0, 8, 1, 0, 1)), "another error");
+    flush(2);
+    flush(3);
+    flush(99);
+    flush(1 << 32 | 1);
+    assert_eq!(q.poll_each(9, |_| ()), Ok(5));
+    assert_eq!([&one, &two, &closing].map(|qp| qp.state()), [QpState::INIT, QpState::ERR, QpState::SQD]);
+    // A modification that was in progress does not hide it.
+    two.store_state(QpState::INIT);
+    assert_eq!(two.state(), QpState::ERR);
+    one.store_state(QpState::RTR);
+    assert_eq!(one.state(), QpState::RTR);
+    // The number belongs to another QP later.
+    one.detach();
+    flush(1);
+    let next = qp(1, QpState::INIT);
+    assert_eq!(q.poll_each(9, |_| ()), Ok(1));
+    assert_eq!((one.state(), next.state()), (QpState::RTR, QpState::ERR));
+    assert!(![&one, &two, &closing, &next].iter().any(|qp| qp.is_flushed()), "only modify_qp ensures that");
 }
 
 proptest! {
