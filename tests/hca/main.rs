@@ -14,8 +14,8 @@ mod sharing;
 
 use bed::{Hca, InfiniBand, RealTime};
 use uverbs_tests::suite::{
-    self, aio, constructors, dc, errors, events, mcast, netem, objects, opcodes, states, stress, threads, ud,
-    xrc,
+    self, aio, constructors, dc, drain, errors, events, mcast, netem, objects, opcodes, states, stress,
+    threads, ud, xrc,
 };
 
 fn main() -> std::process::ExitCode {
@@ -28,6 +28,7 @@ fn main() -> std::process::ExitCode {
     bed::install();
     let themes = [
         suite::tests::<Hca>,
+        drain::tests::<Hca>,
         sharing::tests::<Hca>,
         netem::tests::<Hca>,
         threads::tests::<RealTime>,

@@ -14,7 +14,7 @@ mod removal;
 mod siw;
 mod tools;
 
-use uverbs_tests::suite::{self, aio, netem, stress};
+use uverbs_tests::suite::{self, aio, drain, netem, stress};
 use uverbs_tests::{LabEnv, Vm};
 
 fn main() -> std::process::ExitCode {
@@ -23,7 +23,14 @@ fn main() -> std::process::ExitCode {
     }
     lifecycle::beginning();
     if LabEnv::get().is_some_and(|env| env.siw) {
-        let themes = [siw::tests, aio::tests::<Vm>, cm::tests, tools::siw_tests];
+        let themes = [
+            siw::tests,
+            drain::tests::<Vm>,
+            aio::tests::<Vm>,
+            cm::tests,
+            tools::siw_tests,
+            stress::tests::<Vm>,
+        ];
         return uverbs_tests::runner::main(themes.into_iter().flat_map(|t| t()).collect()).exit_code();
     }
     let themes = [

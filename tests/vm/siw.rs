@@ -7,9 +7,12 @@
 
 use anyhow::{Context as _, Result, ensure};
 use core::time::Duration;
-use uverbs::attr::{AccessFlags, MwType, QpCap, QpState, SendOpsFlags, SrqAttr, SrqInitAttr};
+use uverbs::attr::{
+    AccessFlags, EventType, MwType, QpCap, QpState, SendOpsFlags, SrqAttr, SrqAttrMask, SrqInitAttr,
+};
 use uverbs::{
-    AnyDriver, Context, Driver, Errno, Exclusive, PostError, Rc, Shared, Uc, Ud, WcOpcode, WcStatus,
+    AnyDriver, Context, Driver, Errno, EventSource, Exclusive, PostError, Rc, Shared, Uc, Ud, WcOpcode,
+    WcStatus,
 };
 use uverbs_cm::EventKind;
 use uverbs_tests::env::End;
@@ -33,13 +36,14 @@ enum Case {
     TooLong,
     LocalErrors,
     Flush,
+    States,
     Destroy,
     Lacks,
     NotConnected,
     AnyDriver,
 }
 
-const CASES: [(&str, Case); 18] = [
+const CASES: [(&str, Case); 19] = [
     ("opcodes::list", Case::Opcodes(Face::List)),
     ("opcodes::builder", Case::Opcodes(Face::Builder)),
     ("opcodes::batch", Case::Opcodes(Face::Batch)),
@@ -54,6 +58,7 @@ const CASES: [(&str, Case); 18] = [
     ("errors::too_long", Case::TooLong),
     ("errors::local", Case::LocalErrors),
     ("flush", Case::Flush),
+    ("states", Case::States),
     ("destroy", Case::Destroy),
     ("lacks", Case::Lacks),
     ("not_connected", Case::NotConnected),
@@ -82,6 +87,7 @@ impl LabTest for Case {
             Self::TooLong => too_long(lab),
             Self::LocalErrors => local_errors(lab),
             Self::Flush => flush(lab),
+            Self::States => states(lab),
             Self::Destroy => destroy(lab),
             Self::Lacks => lacks(lab),
             Self::NotConnected => not_connected(lab),
@@ -262,6 +268,26 @@ fn srq<D: Driver>(lab: &Lab<D>) -> Outcome {
             pairs[0].a.check(i * 4096..i * 4096 + 64, seed)?;
         }
     }
+    // Of six receives the fourth one leaves fewer than three.
+    let recvs: Vec<_> = (0..6).map(|i| (i, &[][..])).collect();
+    post_srq_recv(&mut srq, Face::Batch, &recvs)?;
+    srq.modify(&SrqAttr { srq_limit: 3, ..SrqAttr::default() }, SrqAttrMask::LIMIT)?;
+    lab.a.set_async_nonblocking(true)?;
+    for i in 0..6 {
+        let Pair { a, b } = &mut pairs[i % 2];
+        b.post(Face::Single, &[Req::new(1, Op::Send).signaled()])?;
+        b.ok(1)?;
+        a.ok(1)?;
+        if i != 3 {
+            let event = lab.a.get_async_event();
+            ensure!(event.is_err(), "receive {i}: {event:?}");
+            continue;
+        }
+        ensure!(uverbs_tests::wait::readable(lab.a.async_fd(), LIMIT)?, "no limit event");
+        let event = lab.a.get_async_event()?;
+        ensure!(event.event_type == EventType::SRQ_LIMIT_REACHED, "{event:?}");
+        ensure!(event.source == EventSource::Srq(srq.id()), "{event:?}");
+    }
     Ok(())
 }
 
@@ -415,6 +441,44 @@ fn flush<D: Driver>(lab: &Lab<D>) -> Outcome {
     ensure!(a.recv_empty(1).is_err(), "a receive in ERR would never complete");
     let error = a.set_state(QpState::RESET).unwrap_err();
     ensure!(error.to_string().contains("does not reset"), "{error}");
+    // The peer's flushed receives show that it is in ERR, too.
+    let refused = b.post(Face::Single, &[Req::new(1, Op::Send).inline(b"x")]).unwrap_err();
+    ensure!(refused.error == Some(PostError::BadState), "{refused}");
+    ensure!(b.recv_empty(1).is_err(), "a receive in ERR would never complete");
+    Ok(())
+}
+
+/// The state, which kernel 6.1 does not report.
+fn states<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let spec = spec(lab);
+    let mut pair = Pair::<D, Rc, Exclusive>::unconnected(lab, &spec)?;
+    let is = |end: &PairEnd<D, Rc, Exclusive>, want: QpState| -> Outcome {
+        let (attr, _) = end.qp.query(uverbs::attr::QpAttrMask::STATE)?;
+        ensure!((attr.qp_state, attr.cur_qp_state) == (want, want), "{attr:?}, expected {want}");
+        Ok(())
+    };
+    is(&pair.a, QpState::RESET)?;
+    pair.a.qp.init(&spec.attr)?;
+    is(&pair.a, QpState::INIT)?;
+    is(&pair.b, QpState::RESET)?;
+    pair.connect(&spec.attr)?;
+    is(&pair.a, QpState::RTS)?;
+    is(&pair.b, QpState::RTS)?;
+    pair.message(Face::Single, 64, 1)?;
+    let Pair { a, b } = &mut pair;
+    is(a, QpState::RTS)?;
+    b.recv_empty(2)?;
+    a.set_state(QpState::ERR)?;
+    is(a, QpState::ERR)?;
+    ensure!(a.qp.control.has_last_wqe(), "its receives are flushed");
+    results(b, 2)?;
+    is(b, QpState::ERR)?;
+    ensure!(!b.qp.control.has_last_wqe(), "the kernel has moved it to ERR by itself");
+    let mut pair = Pair::<D, Rc, Exclusive>::with(lab, &spec)?;
+    let Pair { a, .. } = &mut pair;
+    a.set_state(QpState::SQD)?;
+    let (attr, _) = a.qp.query(uverbs::attr::QpAttrMask::STATE)?;
+    ensure!(matches!(attr.qp_state, QpState::SQD | QpState::ERR), "{attr:?}");
     Ok(())
 }
 

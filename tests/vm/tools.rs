@@ -150,10 +150,11 @@ impl Perf {
         command.args(["-p", &self.port.to_string(), "-n", "100", "-F"]).args(self.args.split_whitespace());
         // rdma_cm selects the device by the address, which is end A's device if both have one network namespace.
         if !(is_ours && self.is_by_cm()) {
-            command.args(["-d", env.dev(end)]);
+            let device = if self.is_by_cm() && end == End::B { client_of_cm(env) } else { end };
+            command.args(["-d", env.dev(device)]);
         }
-        // InfiniBand goes by LIDs.
-        if !env.infiniband {
+        // InfiniBand goes by LIDs, and iWARP by addresses.
+        if !env.infiniband && !env.siw {
             command.args(["-x", &env.gid_index.to_string()]);
         }
         command
@@ -197,6 +198,20 @@ fn perf() -> impl Iterator<Item = (String, Perf)> {
         let roles = if ours_serves { "ours_serves_c" } else { "c_serves_ours" };
         (format!("perf::{name}::{roles}"), Perf { test, args, ours_serves, port })
     })
+}
+
+/// `uverbs pingpong` at both ends, connected by rdma_cm.
+fn pingpong_by_cm(env: &LabEnv, program: &str, port: u16) -> Outcome {
+    let pingpong = |end: End| {
+        let mut command = env.command(end, "/usr/bin/uverbs");
+        command.args(["pingpong", program, "--cm", "-p", &port.to_string(), "-n", "100", "-e", "-c"]);
+        command
+    };
+    let mut client = pingpong(client_of_cm(env));
+    let listens = |server: &mut Child| cm_listens(server, port);
+    let [_, output] = both_when(&mut pingpong(End::A), client.arg(&env.ip[0]), listens)?;
+    ensure!(output.contains("100 iters in "), "no result:\n{output}");
+    Ok(())
 }
 
 /// Waits until a server of rdma_cm listens. Its listeners are not in the tables of TCP.
@@ -310,6 +325,18 @@ pub(crate) fn siw_tests() -> Vec<Test> {
         Test::without_devices("tools::bulk_cm", |env| bulk(env, true)),
     ];
     tests.extend(KV.into_iter().filter(|kv| kv.cm).map(Kv::test));
+    // The other tests have datagrams, or an exchange by TCP or rdma_cm of QPs that are connected without it.
+    const PERF: [&str; 3] = ["perf::cm::send_lat::", "perf::cm::write_bw::", "perf::cm::read_lat::"];
+    let is_of_siw = |name: &String| PERF.iter().any(|test| name.starts_with(test));
+    tests.extend(
+        perf()
+            .filter(|(name, _)| is_of_siw(name))
+            .map(|(name, p)| Test::without_devices(&format!("tools::{name}"), move |env| p.run(env))),
+    );
+    for (program, port) in ["rc", "srq"].into_iter().zip(FIRST_PORT + 120..) {
+        let run = move |env: &LabEnv| pingpong_by_cm(env, program, port);
+        tests.push(Test::without_devices(&format!("tools::pingpong::cm::{program}"), run));
+    }
     tests
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Connections whose QPs are created and destroyed: the two ends are reset or created together, so that both have the
-//! same eras.
+//! same eras. On iWARP the connection manager connects them.
 
 use super::memory::Memory;
 use super::model::{Era, Id, LANES};
-use crate::{Lab, Lock};
+use crate::{Lab, LabEnv, Lock};
 use anyhow::{Context as _, Result, anyhow};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::VecDeque;
@@ -47,10 +47,10 @@ impl<D: Driver> End<D> {
         let cqe = (cap.max_send_wr + cap.max_recv_wr) * conns as u32 * 8 + POLL as u32;
         let cqs = (0..CQS).map(|_| context.create_cq(cqe, Some(&channel))).collect::<Result<_, _>>()?;
         let memory = Memory::new(&pd, conns, lab.full_access())?;
-        // A slot of rxe's queues becomes free when the kernel has processed the WR, not when its completion is polled,
-        // so only the program's own count prevents an overrun of the CQ.
+        // A slot of the queues of rxe and siw becomes free when the kernel has processed the WR, not when its completion is
+        // polled, so only the program's own count prevents an overrun of the CQ.
         let each = cap.max_send_wr.min(cap.max_recv_wr) as usize / LANES;
-        let outstanding = if D::NAME == "rxe" { each } else { usize::MAX };
+        let outstanding = if D::NAME == "mlx5" { usize::MAX } else { each };
         Ok(Self { cqs, channel, memory, pd, cqe, outstanding })
     }
 }
@@ -115,6 +115,8 @@ fn create<D: Driver, L: Lock>(ops: SendOpsFlags, end: &End<D>, cqs: [usize; 2]) 
 pub(super) struct Conn<D: Driver> {
     pub(super) index: usize,
     queues: [Locked<Option<Arc<Queues<D>>>, Shared>; 2],
+    /// The identifiers of the connection manager, on iWARP.
+    ids: Locked<Option<[uverbs_cm::Id; 2]>, Shared>,
     /// The last of them is the current one.
     eras: Locked<VecDeque<Arc<Era>>, Shared>,
     /// Posts during which an era ended.
@@ -146,11 +148,12 @@ impl<D: Driver> Drop for Used<D> {
 
 impl<D: Driver> Conn<D> {
     pub(super) fn new(index: usize) -> Self {
-        let first = Arc::new(Era::new(index, 0, [0; 2]));
+        let first = Arc::new(Era::new(index, 0, [0; 2], false));
         first.close();
         Self {
             index,
             queues: Default::default(),
+            ids: Locked::new(None),
             eras: Locked::new(VecDeque::from([first])),
             straddled: Locked::new(Vec::new()),
             controlled: AtomicBool::new(false),
@@ -234,6 +237,7 @@ impl<D: Driver> Conn<D> {
             }
             era.end(side, world.clock, &world.ends[side].memory)?;
         }
+        *self.ids.lock()? = None;
         self.take_back_straddled(world.ends, era.number)
     }
 
@@ -254,13 +258,20 @@ impl<D: Driver> Conn<D> {
         }
         let [Some(a), Some(b)] = [self.queues(0)?, self.queues(1)?] else { return Ok(()) };
         let number = self.era()?.number + 1;
-        let era = Arc::new(Era::new(self.index, number, [a.control.qp_num(), b.control.qp_num()]));
+        let env = LabEnv::get().filter(|env| env.siw);
+        let numbers = [a.control.qp_num(), b.control.qp_num()];
+        let era = Arc::new(Era::new(self.index, number, numbers, env.is_some()));
         {
             let mut eras = self.eras.lock()?;
             eras.push_back(Arc::clone(&era));
             if eras.len() > REMEMBERED {
                 eras.pop_front();
             }
+        }
+        if let Some(env) = env {
+            *self.ids.lock()? = Some(crate::iwarp::connect(&env, &a.control, &b.control)?);
+            (0..4).for_each(|queue| era.open(queue));
+            return Ok(());
         }
         // Packets of the previous era must not be accepted in this one.
         let psn = number.wrapping_mul(0x1_0301) & 0xff_ffff;

@@ -190,6 +190,8 @@ pub(super) struct Era {
     /// A control call that ends it is in progress, or a control thread has moved a QP to ERR.
     closing: AtomicBool,
     broken: AtomicBool,
+    /// On iWARP, where a message without a receive ends the connection: for each end, its receives for which no message was sent.
+    credits: Option<[AtomicU32; 2]>,
 }
 
 /// The outcome of a post.
@@ -202,9 +204,30 @@ pub(super) enum Posted {
 }
 
 impl Era {
-    pub(super) fn new(conn: usize, number: u32, qp_num: [u32; 2]) -> Self {
+    pub(super) fn new(conn: usize, number: u32, qp_num: [u32; 2], is_iwarp: bool) -> Self {
         let (closing, broken) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { conn, number, qp_num, lives: Default::default(), closing, broken }
+        let credits = is_iwarp.then(Default::default);
+        Self { conn, number, qp_num, lives: Default::default(), closing, broken, credits }
+    }
+
+    /// Whether the connection is one of iWARP.
+    pub(super) fn is_iwarp(&self) -> bool {
+        self.credits.is_some()
+    }
+
+    /// An end has posted receives, or a message to it was not sent.
+    pub(super) fn add_credits(&self, side: usize, n: usize) {
+        if let Some(credits) = &self.credits {
+            credits[side].fetch_add(n as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a message may be sent to an end; reserves a receive for it.
+    pub(super) fn take_credit(&self, side: usize) -> bool {
+        let one_less = |n: u32| n.checked_sub(1);
+        self.credits.as_ref().is_none_or(|credits| {
+            credits[side].fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
+        })
     }
 
     fn wr(&self, id: Id) -> &Wr {
@@ -385,7 +408,12 @@ impl Era {
             let expected = [WcStatus::WR_FLUSH_ERR, WcStatus::RETRY_EXC_ERR, WcStatus::RNR_RETRY_EXC_ERR];
             // A responder that enters ERR may report the reason.
             let other = [WcStatus::REM_OP_ERR, WcStatus::REM_INV_REQ_ERR, WcStatus::REM_ACCESS_ERR];
-            ensure!(expected.contains(&wc.status) || other.contains(&wc.status), "{:?}", wc.status);
+            // siw's status if the connection ends during a send, or within a message.
+            let of_siw = [WcStatus::LOC_QP_OP_ERR, WcStatus::GENERAL_ERR];
+            let is_known = expected.contains(&wc.status)
+                || other.contains(&wc.status)
+                || self.is_iwarp() && of_siw.contains(&wc.status);
+            ensure!(is_known, "{:?}", wc.status);
         }
         let ours = state != TAKEN_BACK;
         Ok(Completed { kind: wr.kind(), buffer: wr.buffer().filter(|_| ours), ours })

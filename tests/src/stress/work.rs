@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use uverbs::attr::{QpState, SendOpsFlags};
 use uverbs::wr::Sge;
-use uverbs::{ConnectAttr, Driver, PollError, PostError, WorkCompletion};
+use uverbs::{ConnectAttr, Driver, PollError, PostError, SendFlags, WorkCompletion};
 use uverbs_core::provider::Completion as _;
 use uverbs_testkit::wire;
 
@@ -110,8 +110,8 @@ impl<D: Driver> World<D> {
             let Some(id) = era.next(side, recv, lane) else { break };
             let kind = match rng.below(8) {
                 _ if recv => Kind::Recv,
-                0..=3 => Kind::Send,
-                4..=6 => Kind::Write,
+                0..=3 if era.take_credit(1 - side) => Kind::Send,
+                0..=6 => Kind::Write,
                 _ => Kind::Read,
             };
             let signaled = recv || kind == Kind::Read || !rng.one_in(4);
@@ -153,12 +153,17 @@ impl<D: Driver> World<D> {
             Some(error) => bail!("{:?} and {} more: {error}, by {face:?}", posts[0].0, posts.len() - 1),
         }
         let current = conn.era()?.number;
-        for (i, (id, ..)) in posts.iter().enumerate() {
+        for (i, (id, kind, ..)) in posts.iter().enumerate() {
             let how = match () {
                 () if i < good => Posted::Yes,
                 () if unsure => Posted::Perhaps,
                 () => Posted::No,
             };
+            match (id.recv, how) {
+                (true, Posted::Yes) => era.add_credits(side, 1),
+                (false, Posted::No) if *kind == Kind::Send => era.add_credits(1 - side, 1),
+                _ => {}
+            }
             if let Some(buffer) = era.posted(*id, how, current)? {
                 memory.give_back(buffer)?;
             }
@@ -226,7 +231,10 @@ impl<D: Driver> World<D> {
                 _ if buffer.is_none() => Req::new(id.wr_id(), Op::Send).inline(bytes),
                 _ => Req::new(id.wr_id(), Op::Send).sges(sge),
             };
-            reqs.push(if *signaled { req.signaled() } else { req });
+            let mut flags = if *signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
+            // siw completes a write or a send at once, also if a read before it has no response yet.
+            flags.set(SendFlags::FENCE, D::NAME == "siw" && *kind != Kind::Read);
+            reqs.push(req.flags(flags));
         }
         match &queues.send {
             Half::Exclusive(sq) => {
@@ -343,7 +351,8 @@ impl<D: Driver> World<D> {
                 let sent = conn.era_of(from.era)?;
                 sent.delivered(from).with_context(|| format!("its message, {from:?}"))?;
             }
-            Kind::Write if success => {
+            // iWARP completes a write when TCP has it.
+            Kind::Write if success && !era.is_iwarp() => {
                 let written = self.ends[1 - side].memory.written(id.conn, id.lane)?;
                 ensure!(written >= wc.wr_id, "it was not executed: the word is {written:#x}");
             }

@@ -10,6 +10,7 @@ pub mod aio;
 pub mod big;
 pub mod constructors;
 pub mod dc;
+pub mod drain;
 pub mod errors;
 pub mod events;
 pub mod faces;

@@ -10,12 +10,12 @@ use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{EventType, QpState, SrqAttr, SrqAttrMask, SrqInitAttr};
 use uverbs::{Driver, EventSource, Exclusive, PostError, Rc, Shared, SharedReceiveQueue, Uc, Ud, WcStatus};
 
-fn attr(max_wr: u32) -> SrqInitAttr {
+pub(super) fn attr(max_wr: u32) -> SrqInitAttr {
     SrqInitAttr { attr: SrqAttr { max_wr, max_sge: 4, srq_limit: 0 }, ..SrqInitAttr::default() }
 }
 
 /// A pair whose end B receives from an SRQ, on a domain and a CQ of B that others may use.
-fn pair_on<D: Driver, T: Typed<D>, LS: Lock>(
+pub(super) fn pair_on<D: Driver, T: Typed<D>, LS: Lock>(
     lab: &Lab<D>,
     spec: &Spec,
     srq: &SharedReceiveQueue<D, LS>,
