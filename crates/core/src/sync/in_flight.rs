@@ -22,6 +22,8 @@
 //! A post and a poll of a buffer have few instructions besides this slab, so its layout saves some:
 //!
 //! - A slot has 32 bytes, and its place is 8 times the masked number: the processor adds both in the address of an access.
+//! - The state of a free slot is the tag of the slab, which the poster has to present. If the tag is what the memory of a work
+//!   request must agree with (its protection domain), one compare checks that, too.
 //! - All states are odd, except that of a value that `take` finds. An odd number finds the guard of a slot in place of its state,
 //!   a word that is always 0. So a `take` compares once, with no check whether the number is one at all.
 #![expect(unsafe_code)]
@@ -54,10 +56,12 @@ const APART: u64 = GUARD as u64;
 /// In a state: the slot is free or busy. No number that was given has it.
 const EMPTY: u64 = 2;
 
-const FREE: u64 = u64::MAX;
-const BUSY: u64 = FREE - STEP as u64;
-const _: () = assert!(FREE & BUSY & EMPTY != 0 && FREE & BUSY & GUARD as u64 != 0);
-const _: () = assert!((GUARD as u64 | EMPTY) < STEP as u64, "bits that no count has");
+/// The state of a busy slot. That of a free one is the tag of the slab.
+const BUSY: u64 = u64::MAX;
+/// The bits of the state of an empty slot that no other state has together, and that a tag has, therefore.
+pub const TAG_BITS: u64 = GUARD as u64 | EMPTY;
+const _: () = assert!(BUSY & TAG_BITS == TAG_BITS);
+const _: () = assert!(TAG_BITS < STEP as u64, "bits that no count has");
 
 #[repr(C, align(32))]
 struct Slot<T> {
@@ -70,9 +74,9 @@ struct Slot<T> {
 }
 
 impl<T> Slot<T> {
-    fn free() -> Self {
+    fn free(tag: u64) -> Self {
         Self {
-            state: AtomicU64::new(FREE),
+            state: AtomicU64::new(tag),
             #[cfg(not(loom))]
             guard: AtomicU64::new(0),
             value: UnsafeCell::new(MaybeUninit::uninit()),
@@ -90,6 +94,8 @@ pub struct InFlight<T> {
     next: AtomicU32,
     /// The key in the upper half.
     key: u64,
+    /// The state of a free slot. It has [`TAG_BITS`].
+    tag: u64,
 }
 
 // SAFETY: a value is accessed by the thread that inserts it, and then by the one that takes it; the state of its slot
@@ -107,14 +113,19 @@ impl<T> fmt::Debug for InFlight<T> {
 
 impl<T> InFlight<T> {
     /// Room for at least `capacity` values, at most 2^29.
+    ///
+    /// # Panics
+    /// If the tag has not [`TAG_BITS`], or has all bits.
     #[must_use]
-    pub fn new(capacity: u32, key: u32) -> Self {
+    pub fn new(capacity: u32, key: u32, tag: u64) -> Self {
+        assert!(tag & TAG_BITS == TAG_BITS && tag != BUSY, "the tag of a slab");
         let slots = capacity.clamp(1, 1 << 29).next_power_of_two();
         Self {
-            slots: (0..slots).map(|_| Slot::free()).collect(),
+            slots: (0..slots).map(|_| Slot::free(tag)).collect(),
             mask: ((slots - 1) * STEP) | GUARD,
             next: AtomicU32::new(0),
             key: u64::from(key) << 32,
+            tag,
         }
     }
 
@@ -129,13 +140,20 @@ impl<T> InFlight<T> {
     #[must_use]
     pub fn len(&self) -> usize {
         // Acquire, so that what the caller does next is not before: it compares the number with another.
-        self.slots.iter().filter(|slot| slot.state.load(Ordering::Acquire) != FREE).count()
+        self.slots.iter().filter(|slot| slot.state.load(Ordering::Acquire) != self.tag).count()
     }
 
     /// Whether there are no values, as [`len`](Self::len).
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// What the poster presents.
+    #[inline(always)]
+    #[must_use]
+    pub fn tag(&self) -> u64 {
+        self.tag
     }
 
     /// The upper half of its numbers.
@@ -191,19 +209,20 @@ impl<T> InFlight<T> {
         self.key | u64::from(count)
     }
 
-    /// The next slot, if it is free.
+    /// The next slot, if it is free and `tag` is that of the slab.
     ///
     /// # Safety
-    /// One thread at a time inserts or [retracts](Self::retract), ordered by the lock or the `&mut` of the queue; it makes no
-    /// other call of them while it has the result.
+    /// `tag` has [`TAG_BITS`], and is not [`u64::MAX`]. One thread at a time inserts or [retracts](Self::retract), ordered by the
+    /// lock or the `&mut` of the queue; it makes no other call of them while it has the result.
     #[inline(always)]
     #[must_use]
-    pub unsafe fn vacant(&self) -> Option<Vacant<'_, T>> {
+    pub unsafe fn vacant(&self, tag: u64) -> Option<Vacant<'_, T>> {
         let count = self.next_count();
         // SAFETY: a count is a multiple of `STEP`, so this is a slot.
         let slot = unsafe { &*self.slot(count.into()) };
         // Acquire pairs with the Release of `take`: the value that was in the slot was moved out before.
-        (slot.state.load(Ordering::Acquire) == FREE).then_some(Vacant { slab: self, slot, count })
+        // Only the state of a free slot can be `tag`: an occupied one has not the bit `EMPTY`, and a busy one has all bits.
+        (slot.state.load(Ordering::Acquire) == tag).then_some(Vacant { slab: self, slot, count })
     }
 
     /// As [`vacant`](Self::vacant), but skips slots that are not free, for queues whose work requests complete in any order.
@@ -213,13 +232,13 @@ impl<T> InFlight<T> {
     /// As [`vacant`](Self::vacant).
     #[inline(always)]
     #[must_use]
-    pub unsafe fn vacant_anywhere(&self) -> Option<Vacant<'_, T>> {
+    pub unsafe fn vacant_anywhere(&self, tag: u64) -> Option<Vacant<'_, T>> {
         // A loop and not a second `vacant`, so that the usual path has one branch. It ends: only the poster fills slots.
         loop {
             // SAFETY: the contract of this function is that of `vacant`.
-            let vacant = unsafe { self.vacant() };
+            let vacant = unsafe { self.vacant(tag) };
             // SAFETY: as above.
-            if vacant.is_some() || unsafe { !self.skip() } {
+            if vacant.is_some() || tag != self.tag || unsafe { !self.skip() } {
                 return vacant;
             }
         }
@@ -237,7 +256,7 @@ impl<T> InFlight<T> {
             self.next.store(next, Ordering::Relaxed);
             // SAFETY: a count is a multiple of `STEP`, so this is a slot.
             let slot = unsafe { &*self.slot(next.into()) };
-            slot.state.load(Ordering::Acquire) == FREE
+            slot.state.load(Ordering::Acquire) == self.tag
         })
     }
 
@@ -276,8 +295,7 @@ impl<T> InFlight<T> {
         // SAFETY: the pointer is that of `slot`.
         let state = unsafe { self.state(place) };
         // Acquire pairs with the Release of `fill`: the value was written before. If `number` is odd, `occupied` is, too, and is
-        // compared with a guard, which is 0. Otherwise `occupied` is not the state of an empty slot, which has both bits `GUARD`
-        // and `EMPTY`. So a success is that of a slot with a value.
+        // compared with a guard, which is 0. Otherwise `occupied` is not the state of an empty slot, which has `TAG_BITS`. So a success is that of a slot with a value.
         if state.compare_exchange(occupied, BUSY, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return None;
         }
@@ -287,7 +305,7 @@ impl<T> InFlight<T> {
         // value.
         let value = unsafe { slot.read() };
         // Release pairs with the Acquire of `vacant`: the slot is reused after the value was moved out.
-        slot.state.store(FREE, Ordering::Release);
+        slot.state.store(self.tag, Ordering::Release);
         Some(value)
     }
 
@@ -406,27 +424,28 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::Arc;
 
+    const TAG: u64 = 0xffff_ffff_ffff_fff3;
+
     /// Inserts into a slab in one thread, which is its poster.
     fn insert<T>(slab: &InFlight<T>, value: T) -> Option<u64> {
         // SAFETY: the tests that call this insert by one thread.
-        unsafe { slab.vacant() }.map(|vacant| vacant.fill(value))
+        unsafe { slab.vacant(TAG) }.map(|vacant| vacant.fill(value))
     }
 
     /// As above, into any slot.
     fn insert_anywhere<T>(slab: &InFlight<T>, value: T) -> Option<u64> {
         // SAFETY: the tests that call this insert by one thread.
-        unsafe { slab.vacant_anywhere() }.map(|vacant| vacant.fill(value))
+        unsafe { slab.vacant_anywhere(TAG) }.map(|vacant| vacant.fill(value))
     }
 
     #[test]
     fn a_number_finds_its_value_once() {
-        let slab = InFlight::new(3, 5);
+        let slab = InFlight::new(3, 5, TAG);
         assert_eq!(slab.capacity(), 4);
         let number = insert(&slab, "a").unwrap();
         assert_eq!((number, slab.len()), (5 << 32, 1));
         let far = u64::from(4 * STEP);
-        for other in [number + far, 0, 4 << 32, number | 1 << 63, FREE, BUSY, FREE - 1, BUSY - 1, FREE - far]
-        {
+        for other in [number + far, 0, 4 << 32, number | 1 << 63, TAG, BUSY, TAG - 1, BUSY - 1, TAG - far] {
             assert_eq!(slab.take(other), None, "{other:#x}");
             assert_eq!(slab.take_apart(other), None, "{other:#x}");
         }
@@ -437,9 +456,9 @@ mod tests {
     /// The states of free slots and the guards are words that a device can report, too.
     #[test]
     fn states_and_guards_are_no_numbers() {
-        let slab = InFlight::<u32>::new(4, 0);
-        let low = (0..32).flat_map(|low| [low, FREE - low]);
-        for number in low.chain([0, u64::from(u32::MAX), FREE << 32]) {
+        let slab = InFlight::<u32>::new(4, 0, TAG);
+        let low = (0..32).flat_map(|low| [low, BUSY - low]);
+        for number in low.chain([0, u64::from(u32::MAX), BUSY << 32]) {
             assert_eq!((slab.take(number), slab.take_apart(number)), (None, None), "{number:#x}");
         }
         assert_eq!(insert(&slab, 7), Some(0), "all slots are free still");
@@ -449,10 +468,10 @@ mod tests {
 
     #[test]
     fn values_that_are_apart_are_found_apart() {
-        let slab = InFlight::new(4, 5);
+        let slab = InFlight::new(4, 5, TAG);
         let [a, b, c] = ["a", "b", "c"].map(|value| {
             // SAFETY: one thread.
-            unsafe { slab.vacant() }.unwrap().fill_apart(value)
+            unsafe { slab.vacant(TAG) }.unwrap().fill_apart(value)
         });
         assert_eq!((slab.take(a), slab.take_apart(a), slab.take_apart(a)), (None, Some("a"), None));
         assert_eq!((slab.take_any(b), slab.take_any(b)), (Some("b"), None));
@@ -466,9 +485,9 @@ mod tests {
     /// A device can report a number with any bits: none of them finds a value that is apart.
     #[test]
     fn no_other_number_finds_a_value_that_is_apart() {
-        let slab = InFlight::new(4, 5);
+        let slab = InFlight::new(4, 5, TAG);
         // SAFETY: one thread.
-        let number = unsafe { slab.vacant() }.unwrap().fill_apart("a");
+        let number = unsafe { slab.vacant(TAG) }.unwrap().fill_apart("a");
         for bit in 0..64 {
             let other = number ^ 1 << bit;
             assert_eq!((slab.take(other), slab.take_apart(other)), (None, None), "bit {bit}");
@@ -480,8 +499,23 @@ mod tests {
     }
 
     #[test]
+    fn another_tag_finds_no_vacant_slot() {
+        let slab = InFlight::new(2, 5, TAG);
+        for tag in [TAG ^ 4, TAG_BITS] {
+            // SAFETY: one thread, and tags with `TAG_BITS`.
+            assert!(unsafe { slab.vacant(tag) }.is_none());
+            // SAFETY: as above.
+            assert!(unsafe { slab.vacant_anywhere(tag) }.is_none());
+        }
+        let first = insert(&slab, 1).unwrap();
+        // SAFETY: as above.
+        assert!(unsafe { slab.vacant(TAG ^ 4) }.is_none());
+        assert_eq!(slab.take(first), Some(1));
+    }
+
+    #[test]
     fn a_full_slab_has_no_vacant_slot() {
-        let slab = InFlight::new(2, 5);
+        let slab = InFlight::new(2, 5, TAG);
         let first = insert(&slab, 1).unwrap();
         let second = insert(&slab, 2).unwrap();
         assert_eq!(insert(&slab, 3), None);
@@ -495,7 +529,7 @@ mod tests {
     #[test]
     fn values_that_stay_are_dropped_with_the_slab() {
         let value = Arc::new(());
-        let slab = InFlight::new(4, 5);
+        let slab = InFlight::new(4, 5, TAG);
         insert(&slab, value.clone()).unwrap();
         let taken = insert(&slab, value.clone()).unwrap();
         drop(slab.take(taken));
@@ -533,7 +567,7 @@ mod tests {
         /// Whatever numbers are reported, each value comes out at most once, and by its own number.
         #[test]
         fn any_numbers_agree_with_a_list_of_values(steps in steps(), first: u32) {
-            let slab = InFlight::new(8, 5);
+            let slab = InFlight::new(8, 5, TAG);
             let first = first & !(STEP - 1);
             // SAFETY: one thread, and no values yet.
             unsafe { slab.retract(first) };
@@ -607,17 +641,19 @@ mod loom_tests {
     use super::*;
     use loom::sync::Arc;
 
+    const TAG: u64 = TAG_BITS;
+
     /// Inserts by the test's first thread, which is the poster.
     fn insert<T>(slab: &InFlight<T>, value: T) -> Option<u64> {
         // SAFETY: only the first thread of a test calls this.
-        unsafe { slab.vacant() }.map(|vacant| vacant.fill(value))
+        unsafe { slab.vacant(TAG) }.map(|vacant| vacant.fill(value))
     }
 
     /// A poster reuses the slot of a value that a poller takes.
     #[test]
     fn a_slot_is_reused_after_its_value_was_moved_out() {
         loom::model(|| {
-            let slab = Arc::new(InFlight::new(1, 5));
+            let slab = Arc::new(InFlight::new(1, 5, TAG));
             let number = insert(&slab, Box::new(1)).unwrap();
             let poller = slab.clone();
             let taken = loom::thread::spawn(move || poller.take(number));
@@ -633,7 +669,7 @@ mod loom_tests {
     #[test]
     fn a_value_goes_to_one_of_several() {
         loom::model(|| {
-            let slab = Arc::new(InFlight::new(2, 5));
+            let slab = Arc::new(InFlight::new(2, 5, TAG));
             let number = insert(&slab, Box::new(1)).unwrap();
             let (poller, control) = (slab.clone(), slab.clone());
             let polled = loom::thread::spawn(move || poller.take(number).is_some());
@@ -652,7 +688,7 @@ mod loom_tests {
     #[test]
     fn earlier_values_are_taken_once() {
         loom::model(|| {
-            let slab = Arc::new(InFlight::new(2, 5));
+            let slab = Arc::new(InFlight::new(2, 5, TAG));
             insert(&slab, Box::new(1)).unwrap();
             let last = insert(&slab, Box::new(2)).unwrap();
             let control = slab.clone();

@@ -19,6 +19,7 @@
 // UNSAFETY: releases what an entry holds, once.
 
 use super::held::{Held, contain};
+use super::pool::NO_DOMAIN;
 use crate::context::ContextInner;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -46,10 +47,8 @@ impl<D: Driver> Entry<D> {
 
 /// The work requests in flight of one queue.
 pub(crate) struct Flight<D: Driver> {
-    /// Its key is the queue's part of a `wr_id`.
+    /// Its key is the queue's part of a `wr_id`, its tag the protection domain, see [`domain_of`](super::pool::domain_of).
     pub(super) slab: InFlight<Entry<D>>,
-    /// See [`domain_of`](super::pool::domain_of).
-    pub(super) domain: usize,
     /// Of sends: the count of the first that is not known to be complete. The poller of their CQ keeps it here while it polls
     /// other queues. A hint: any value is sound.
     expected: AtomicU32,
@@ -138,7 +137,7 @@ impl<D: Driver> Flight<D> {
     pub(super) fn new(
         context: &ContextInner<D>,
         kind: QueueKind,
-        domain: usize,
+        domain: u64,
         depth: u32,
     ) -> Result<Arc<Self>> {
         let (receives, cq, slots) = match kind {
@@ -158,9 +157,9 @@ impl<D: Driver> Flight<D> {
                 format!("a context has at most {NO_INDEX} owned queues"),
             ));
         }
-        let slab = InFlight::new(slots, key_of(id, receives));
+        let slab = InFlight::new(slots, key_of(id, receives), domain);
         let (expected, refused) = (AtomicU32::new(0), AtomicU32::new(0));
-        let flight = Arc::new(Self { slab, domain, expected, refused, id, cq });
+        let flight = Arc::new(Self { slab, expected, refused, id, cq });
         if let Some(queue) = queues.get_mut(id) {
             *queue = Arc::downgrade(&flight);
         }
@@ -169,9 +168,9 @@ impl<D: Driver> Flight<D> {
 
     /// The queue of no work requests.
     fn none() -> Arc<Self> {
-        let slab = InFlight::new(1, NO_INDEX);
+        let slab = InFlight::new(1, NO_INDEX, NO_DOMAIN);
         let (expected, refused) = (AtomicU32::new(0), AtomicU32::new(0));
-        Arc::new(Self { slab, domain: 0, expected, refused, id: u64::MAX, cq: None })
+        Arc::new(Self { slab, expected, refused, id: u64::MAX, cq: None })
     }
 
     /// The beginning of a batch: its first count.
@@ -191,6 +190,23 @@ impl<D: Driver> Flight<D> {
         let at = REFUSALS.iter().position(|refusal| *refusal == error).unwrap_or(0);
         // SAFETY: the contract of this function.
         unsafe { refuse(self, held, at as u32 + 1) }
+    }
+
+    /// Why there was no vacant slot for memory of this domain.
+    #[cold]
+    pub(super) fn no_slot(&self, domain: u64) -> PostError {
+        if domain == self.slab.tag() { PostError::QueueFull } else { PostError::InvalidArgument }
+    }
+
+    /// [`refuse`](Self::refuse) with the error of [`no_slot`](Self::no_slot).
+    ///
+    /// # Safety
+    /// The word is not used again.
+    #[cold]
+    #[inline(never)]
+    pub(super) unsafe extern "C" fn refuse_slot(&self, held: Held<D>, domain: u64) {
+        // SAFETY: the contract of this function.
+        unsafe { self.refuse(held, self.no_slot(domain)) }
     }
 
     /// The first error of the open batch.
@@ -435,13 +451,13 @@ mod tests {
         }
 
         fn queue(&self, kind: QueueKind) -> Arc<Flight<Mlx5>> {
-            Flight::new(self.context.inner(), kind, 1, 4).unwrap()
+            Flight::new(self.context.inner(), kind, NO_DOMAIN, 4).unwrap()
         }
 
         fn insert(&self, flight: &Flight<Mlx5>, wr_id: u64) -> u64 {
             let held = self.pool.get().unwrap().into_held();
             // SAFETY: one thread.
-            unsafe { flight.slab.vacant() }.unwrap().fill(Entry { wr_id, held })
+            unsafe { flight.slab.vacant(NO_DOMAIN) }.unwrap().fill(Entry { wr_id, held })
         }
 
         /// The user's `wr_id` of the entry that is found.

@@ -5,7 +5,7 @@
 //! the pointer of the list.
 
 use super::held::Held;
-use super::pool::{Access, Buf};
+use super::pool::{Access, Buf, NO_DOMAIN};
 use super::rejected::{Lend, sealed as lend};
 use core::fmt;
 use core::ops::{Deref, DerefMut};
@@ -145,8 +145,8 @@ pub(super) mod sealed {
     pub trait Memory<D: Driver> {
         /// Entries of a work request.
         type Sges: AsRef<[D::Sge]>;
-        /// The identity of its protection domain; 0, which no queue has, if there is none.
-        fn domain(&self) -> usize;
+        /// The identity of its protection domain, see `domain_of`; that of no queue, if there is none.
+        fn domain(&self) -> u64;
         /// The bytes that are used.
         fn bytes(&self) -> u64;
         /// The entries of the bytes that are used.
@@ -160,7 +160,7 @@ impl<D: Driver, A: Access> Memory<D> for Buf<D, A> {}
 impl<D: Driver, A: Access> sealed::Memory<D> for Buf<D, A> {
     type Sges = [D::Sge; 1];
     #[inline(always)]
-    fn domain(&self) -> usize {
+    fn domain(&self) -> u64 {
         self.raw().domain()
     }
     #[inline(always)]
@@ -180,11 +180,11 @@ impl<D: Driver, A: Access> sealed::Memory<D> for Buf<D, A> {
 impl<D: Driver, A: Access> Memory<D> for BufList<D, A> {}
 impl<D: Driver, A: Access> sealed::Memory<D> for BufList<D, A> {
     type Sges = Sges<D::Sge>;
-    fn domain(&self) -> usize {
+    fn domain(&self) -> u64 {
         let mut domains = self.iter().map(|buf| buf.raw().domain());
         match domains.next() {
             Some(first) if domains.all(|domain| domain == first) => first,
-            _ => 0,
+            _ => NO_DOMAIN,
         }
     }
     fn bytes(&self) -> u64 {

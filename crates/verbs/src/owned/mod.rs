@@ -114,7 +114,7 @@
 //! | a read or a receive writes while the program has the buffer | not possible before the completion: the post took it | first example below |
 //! | a peer writes while the program reads | an exposed buffer is no slice; it is copied | second example below, `transfer::exposed_buffers_are_written_and_read_by_the_peer` |
 //! | a dma-buf is read by the CPU | it is no slice either | third example below, `ends::dma_bufs_are_posted_without_being_mapped` |
-//! | a buffer is posted to a queue of another domain or device, where its key is that of other memory | refused | `transfer::buffers_of_another_domain_are_refused` |
+//! | a buffer is posted to a queue of another domain or device, where its key is that of other memory | refused: a free slot of the slab is one for memory of the queue's domain only | `transfer::buffers_of_another_domain_are_refused`, `in_flight::another_tag_finds_no_vacant_slot` |
 //! | a queue with `wr_id`s of the user completes to an [`OwnedCq`] | does not compile | fourth example below |
 //! | a window's key is used after its end | the device refuses it; then the buffer goes back | `transfer::a_window_ends_when_it_is_dropped` |
 //! | a scope's closure panics, leaves work requests in flight, or forgets what it got | the scope waits; in the end it resets the QP, or aborts the process | `scopes::a_panic_in_the_closure_waits_too`, `scopes::a_scope_that_is_not_complete_in_time_flushes` |

@@ -28,6 +28,7 @@ use uverbs_core::attr::AccessFlags;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::{Driver, WireSge};
 use uverbs_core::sync::IndexStack;
+use uverbs_core::sync::in_flight::TAG_BITS;
 
 /// Memory that this process can't read, such as a dma-buf of a GPU.
 #[derive(Clone, Copy, Debug)]
@@ -111,7 +112,7 @@ struct Slot<D: Driver> {
     whole: D::Sge,
     used: UnsafeCell<Used<D>>,
     /// See [`domain_of`].
-    domain: usize,
+    domain: u64,
     pool: *const PoolInner<D>,
     /// Bytes of the buffer.
     size: u32,
@@ -128,9 +129,15 @@ struct Used<D: Driver> {
 
 /// The identity of a protection domain. Keys are numbers of one domain of one device, so a buffer is posted only to queues of
 /// its own domain: with another device the same number could be the key of other memory.
-pub(super) fn domain_of<D: Driver>(pd: &Arc<PdInner<D>>) -> usize {
-    Arc::as_ptr(pd).addr()
+///
+/// It has the bits of a slab's tag: one compare checks that a slot is free and that the domains agree.
+pub(super) fn domain_of<D: Driver>(pd: &Arc<PdInner<D>>) -> u64 {
+    const { assert!(align_of::<PdInner<D>>() > TAG_BITS as usize) };
+    Arc::as_ptr(pd).addr() as u64 | TAG_BITS
 }
+
+/// The domain of no queue.
+pub(super) const NO_DOMAIN: u64 = TAG_BITS;
 
 /// Distance of buffers: they share no cache line, which a device writes as a whole.
 const ALIGN: u32 = 64;
@@ -412,7 +419,7 @@ impl<D: Driver> RawBuf<D> {
 
     /// The identity of its protection domain.
     #[inline(always)]
-    pub(super) fn domain(&self) -> usize {
+    pub(super) fn domain(&self) -> u64 {
         self.slot().domain
     }
 

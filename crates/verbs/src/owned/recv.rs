@@ -33,17 +33,15 @@ unsafe fn post<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
     data: B,
 ) -> Result<(), Rejected<B>> {
     let refuse = |error, data| Err(Rejected { error, returned: Some(data) });
-    if data.domain() != flight.domain {
-        return refuse(PostError::InvalidArgument, data);
-    }
-    // SAFETY: the contract of this function.
-    let Some(vacant) = (unsafe { flight.slab.vacant() }) else {
+    let domain = data.domain();
+    // SAFETY: the contract of this function; a domain has the bits of a tag.
+    let Some(vacant) = (unsafe { flight.slab.vacant(domain) }) else {
         // SAFETY: the contract of this function.
-        if unsafe { flight.slab.skip() } {
+        if domain == flight.slab.tag() && unsafe { flight.slab.skip() } {
             // SAFETY: the contract of this function.
             return unsafe { post_again(engine, flight, wr_id, data) };
         }
-        return refuse(PostError::QueueFull, data);
+        return refuse(flight.no_slot(domain), data);
     };
     let sges = data.whole();
     let number = vacant.fill(Entry { wr_id, held: data.lend() });
@@ -111,14 +109,12 @@ impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> OwnedRecvBatch<'q, D, Q> {
     #[inline(always)]
     pub fn push<B: Memory<D>>(&mut self, wr_id: u64, data: B) {
         let flight = self.undo.flight;
-        if data.domain() != flight.domain {
+        let domain = data.domain();
+        // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster; a domain has
+        // the bits of a tag.
+        let Some(vacant) = (unsafe { flight.slab.vacant_anywhere(domain) }) else {
             // SAFETY: this is the only copy.
-            return unsafe { flight.refuse(data.lend(), PostError::InvalidArgument) };
-        }
-        // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
-        let Some(vacant) = (unsafe { flight.slab.vacant_anywhere() }) else {
-            // SAFETY: this is the only copy.
-            return unsafe { flight.refuse(data.lend(), PostError::QueueFull) };
+            return unsafe { flight.refuse_slot(data.lend(), domain) };
         };
         let sges = data.whole();
         let number = vacant.fill(Entry { wr_id, held: data.lend() });
@@ -327,7 +323,7 @@ impl<D: Driver> OwnedRecvQueue<D, Exclusive> {
     ) -> Result<(), PostError> {
         let (engine, flight) = self.parts();
         // SAFETY: the queue is borrowed exclusively, so this thread is the only poster.
-        let Some(vacant) = (unsafe { flight.slab.vacant_anywhere() }) else {
+        let Some(vacant) = (unsafe { flight.slab.vacant_anywhere(flight.slab.tag()) }) else {
             return Err(PostError::QueueFull);
         };
         let number = vacant.fill_apart(Entry { wr_id: 0, held: Held::scoped(ticket) });
@@ -393,6 +389,7 @@ impl<D: Driver> OwnedSrq<D, Shared> {
 mod tests {
     use super::*;
     use crate::Context;
+    use crate::owned::pool::NO_DOMAIN;
     use core::cell::Cell;
     use uverbs_hca::Hca;
     use uverbs_mlx5::Mlx5;
@@ -400,10 +397,10 @@ mod tests {
     #[test]
     fn none_is_taken_if_the_slab_has_what_the_ring_has() {
         let context = Context::<Mlx5>::from_kernel(Hca::new().open()).unwrap();
-        let flight = Flight::new(context.inner(), QueueKind::Srq, 1, 4).unwrap();
+        let flight = Flight::new(context.inner(), QueueKind::Srq, NO_DOMAIN, 4).unwrap();
         let insert = |wr_id| {
             // SAFETY: one thread.
-            let vacant = unsafe { flight.slab.vacant() }.unwrap();
+            let vacant = unsafe { flight.slab.vacant(NO_DOMAIN) }.unwrap();
             vacant.fill(Entry { wr_id, held: Held::<Mlx5>::NOTHING })
         };
         let numbers = [1, 2, 3].map(insert);

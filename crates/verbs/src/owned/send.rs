@@ -187,14 +187,11 @@ impl<S: Sink<D>, D: Driver, T, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
         data: B,
     ) -> S::Out<B> {
         let Self { sink, wr_id, flags, to, .. } = self;
-        if data.domain() != sink.domain() {
-            return sink.refuse(PostError::InvalidArgument, data);
-        }
-        let sges = data.used();
+        let (domain, sges) = (data.domain(), data.used());
         // SAFETY: the entries name bytes of the buffers, whose pools keep them registered and alive. The slab owns the buffers
         // until the work request is known to be complete, so this process does not access them (private ones), or accesses them
         // by copies only (exposed ones).
-        unsafe { sink.put::<B, _, _, _>((wr_id, flags), to, op, sges.as_ref(), data.lend()) }
+        unsafe { sink.put::<B, _, _, _>((wr_id, flags), domain, to, op, sges.as_ref(), data.lend()) }
     }
 
     #[inline(always)]
@@ -217,9 +214,11 @@ impl<D: Driver, T, A: Address<D::Ah>> OwnedWr<Once<'_, D>, D, T, A> {
         ticket: Ticket,
     ) -> Result<(), PostError> {
         let Self { sink, wr_id, flags, to, .. } = self;
+        let domain = sink.domain();
         // SAFETY: the contract of this function.
-        let posted =
-            unsafe { sink.put::<Borrowed, _, _, _>((wr_id, flags), to, || op, sges, Held::scoped(ticket)) };
+        let posted = unsafe {
+            sink.put::<Borrowed, _, _, _>((wr_id, flags), domain, to, || op, sges, Held::scoped(ticket))
+        };
         posted.map_err(|rejected| rejected.error)
     }
 }
@@ -305,7 +304,8 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
     /// new key.
     pub fn bind(self, mut window: Window<D>, access: AccessFlags) -> S::Out<Window<D>> {
         let Self { sink, wr_id, flags, to, .. } = self;
-        if window.domain() != sink.domain() {
+        let domain = window.domain();
+        if domain != sink.domain() {
             return sink.refuse(PostError::InvalidArgument, window);
         }
         let bind = window.begin(access);
@@ -313,7 +313,7 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
         // slab owns the window until the work request is known to be complete.
         let bind = unsafe { op::BindMw::new(bind) };
         // SAFETY: a bind has no entries; see above.
-        unsafe { sink.put::<Window<D>, _, _, _>((wr_id, flags), to, || bind, NoData, window.lend()) }
+        unsafe { sink.put::<Window<D>, _, _, _>((wr_id, flags), domain, to, || bind, NoData, window.lend()) }
     }
 }
 

@@ -108,7 +108,7 @@ pub(super) mod sealed {
         type Plain;
 
         /// The protection domain of the queue.
-        fn domain(&self) -> usize;
+        fn domain(&self) -> u64;
 
         /// `op` is called last, so that its values are in registers as short as possible.
         ///
@@ -117,6 +117,7 @@ pub(super) mod sealed {
         unsafe fn put<B: Lend<D>, A, O, P>(
             self,
             wr: (u64, SendFlags),
+            domain: u64,
             to: A,
             op: impl FnOnce() -> O,
             data: P,
@@ -168,12 +169,40 @@ impl<D: Driver> sealed::Sink<D> for Push<'_, '_, D> {
     type Plain = ();
 
     #[inline(always)]
-    fn domain(&self) -> usize {
-        self.flight.domain
+    fn domain(&self) -> u64 {
+        self.flight.slab.tag()
     }
 
     #[inline(always)]
-    unsafe fn put<B, A, O, P>(
+    unsafe fn put<B: super::rejected::sealed::Lend<D>, A, O, P>(
+        self,
+        (wr_id, flags): (u64, SendFlags),
+        domain: u64,
+        to: A,
+        op: impl FnOnce() -> O,
+        data: P,
+        held: Held<D>,
+    ) where
+        A: Address<D::Ah>,
+        O: Operation<Remote = D::Remote>,
+        P: Payload<D::Sge>,
+    {
+        // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster; a domain has
+        // the bits of a tag.
+        match unsafe { self.flight.slab.vacant(domain) } {
+            Some(vacant) => {
+                let wr = Wr { wr_id: vacant.fill(Entry { wr_id, held }), flags };
+                // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the batch is
+                // dropped without having been posted.
+                unsafe { self.inner.push(wr, to, op(), data) }
+            }
+            // SAFETY: this is the only copy.
+            None => unsafe { self.flight.refuse_slot(held, domain) },
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn put_plain<A, O, P>(
         self,
         wr: (u64, SendFlags),
         to: A,
@@ -185,34 +214,9 @@ impl<D: Driver> sealed::Sink<D> for Push<'_, '_, D> {
         O: Operation<Remote = D::Remote>,
         P: Payload<D::Sge>,
     {
+        let domain = self.domain();
         // SAFETY: the contract of this function.
-        unsafe { self.put_plain(wr, to, op, data, held) }
-    }
-
-    #[inline(always)]
-    unsafe fn put_plain<A, O, P>(
-        self,
-        (wr_id, flags): (u64, SendFlags),
-        to: A,
-        op: impl FnOnce() -> O,
-        data: P,
-        held: Held<D>,
-    ) where
-        A: Address<D::Ah>,
-        O: Operation<Remote = D::Remote>,
-        P: Payload<D::Sge>,
-    {
-        // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
-        match unsafe { self.flight.slab.vacant() } {
-            Some(vacant) => {
-                let wr = Wr { wr_id: vacant.fill(Entry { wr_id, held }), flags };
-                // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the batch is
-                // dropped without having been posted.
-                unsafe { self.inner.push(wr, to, op(), data) }
-            }
-            // SAFETY: this is the only copy.
-            None => unsafe { self.flight.refuse(held, PostError::QueueFull) },
-        }
+        unsafe { self.put::<Nothing, _, _, _>(wr, domain, to, op, data, held) }
     }
 
     #[inline(always)]
@@ -254,14 +258,15 @@ impl<D: Driver> sealed::Sink<D> for Once<'_, D> {
     type Plain = Result<(), PostError>;
 
     #[inline(always)]
-    fn domain(&self) -> usize {
-        self.flight.domain
+    fn domain(&self) -> u64 {
+        self.flight.slab.tag()
     }
 
     #[inline(always)]
     unsafe fn put<B: super::rejected::sealed::Lend<D>, A, O, P>(
         self,
         (wr_id, flags): (u64, SendFlags),
+        domain: u64,
         to: A,
         op: impl FnOnce() -> O,
         data: P,
@@ -273,11 +278,12 @@ impl<D: Driver> sealed::Sink<D> for Once<'_, D> {
         P: Payload<D::Sge>,
     {
         let Self { engine, flight } = self;
-        // SAFETY: this value borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
-        let Some(vacant) = (unsafe { flight.slab.vacant() }) else {
+        // SAFETY: this value borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster; a domain has
+        // the bits of a tag.
+        let Some(vacant) = (unsafe { flight.slab.vacant(domain) }) else {
             // SAFETY: this is the only copy.
             let returned = unsafe { B::give_back(held) };
-            return Err(Rejected { error: PostError::QueueFull, returned });
+            return Err(Rejected { error: flight.no_slot(domain), returned });
         };
         let entry = Entry { wr_id, held };
         let number = if B::APART { vacant.fill_apart(entry) } else { vacant.fill(entry) };
@@ -303,8 +309,10 @@ impl<D: Driver> sealed::Sink<D> for Once<'_, D> {
         O: Operation<Remote = D::Remote>,
         P: Payload<D::Sge>,
     {
+        let domain = self.flight.slab.tag();
         // SAFETY: the contract of this function.
-        unsafe { self.put::<Nothing, _, _, _>(wr, to, op, data, held) }.map_err(|rejected| rejected.error)
+        unsafe { self.put::<Nothing, _, _, _>(wr, domain, to, op, data, held) }
+            .map_err(|rejected| rejected.error)
     }
 
     #[inline(always)]

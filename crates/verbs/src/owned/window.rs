@@ -7,7 +7,7 @@
 // UNSAFETY: takes a window out of the word that a work request holds.
 
 use super::held::{Held, Value};
-use super::pool::{Buf, RawBuf, describe, domain_of};
+use super::pool::{Buf, NO_DOMAIN, RawBuf, describe, domain_of};
 use super::rejected::{Lend, sealed};
 use crate::mr::Exposed;
 use crate::mw::{MemoryWindow, inc_rkey};
@@ -72,10 +72,10 @@ impl<D: Driver> Window<D> {
         Ok(Buf::from_raw(buf))
     }
 
-    /// The identity of its domain; 0, which no queue has, if the window and the buffer are of two domains.
-    pub(super) fn domain(&self) -> usize {
+    /// The identity of its domain; that of no queue, if the window and the buffer are of two domains.
+    pub(super) fn domain(&self) -> u64 {
         let domain = self.parts.buf.domain();
-        if domain_of(self.parts.window.pd()) == domain { domain } else { 0 }
+        if domain_of(self.parts.window.pd()) == domain { domain } else { NO_DOMAIN }
     }
 
     /// The bind that opens it.
