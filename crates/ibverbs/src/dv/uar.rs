@@ -11,6 +11,9 @@ use std::os::fd::IntoRawFd as _;
 use uverbs_mlx5::dv::Uar;
 use uverbs_uapi::mlx5::{MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF, MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC};
 
+/// Of mlx5_api.h: an uncached page of its own. The kernel does not know it.
+const MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED: u64 = 1 << 31;
+
 /// C's part, and the page.
 #[repr(C)]
 struct DevxUar {
@@ -30,7 +33,8 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_alloc_uar(
         let open = unsafe { super::of(context) }?;
         let blueflame = match flags.into() {
             MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF => true,
-            MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC => false,
+            // Each uncached page is a page of its own.
+            MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC | MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED => false,
             _ => return Err(Errno::EOPNOTSUPP),
         };
         let page = open.driver.alloc_uar(blueflame)?;

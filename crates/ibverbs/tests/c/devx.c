@@ -99,6 +99,12 @@ int main(int argc, char **argv)
 	CHECK(umem);
 	struct mlx5dv_devx_uar *uar = mlx5dv_devx_alloc_uar(context, MLX5DV_UAR_ALLOC_TYPE_NC);
 	CHECK(uar);
+	/* MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED, which the header of rdma-core 44 lacks: a page of its own. */
+	struct mlx5dv_devx_uar *dedicated = mlx5dv_devx_alloc_uar(context, 1u << 31);
+	CHECK(dedicated && dedicated->page_id != uar->page_id && dedicated->base_addr != uar->base_addr);
+	mlx5dv_devx_free_uar(dedicated);
+	errno = 0;
+	CHECK(!mlx5dv_devx_alloc_uar(context, 1u << 30) && errno == EOPNOTSUPP);
 	uint32_t eqn, cqn, qpn, mkey;
 	CHECK(mlx5dv_devx_query_eqn(context, 0, &eqn) == 0);
 	struct ibv_pd *pd = ibv_alloc_pd(context);
