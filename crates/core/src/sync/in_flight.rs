@@ -295,7 +295,8 @@ impl<T> InFlight<T> {
         // SAFETY: the pointer is that of `slot`.
         let state = unsafe { self.state(place) };
         // Acquire pairs with the Release of `fill`: the value was written before. If `number` is odd, `occupied` is, too, and is
-        // compared with a guard, which is 0. Otherwise `occupied` is not the state of an empty slot, which has `TAG_BITS`. So a success is that of a slot with a value.
+        // compared with a guard, which is 0. Otherwise `occupied` is not the state of an empty slot, which has `TAG_BITS`. So a
+        // success is that of a slot with a value.
         if state.compare_exchange(occupied, BUSY, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return None;
         }
