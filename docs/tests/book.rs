@@ -169,7 +169,6 @@ const PROGRAMS: &[&str] = &[
     "uverbs",
     "uverbs-hca",
     "uverbs-lab",
-    "valgrind",
     "zcat",
 ];
 

@@ -7,7 +7,6 @@
 
 mod carrier;
 mod guest;
-mod hca;
 mod ours;
 mod peer;
 mod profile;
@@ -31,8 +30,6 @@ enum Cli {
     Ask(End),
     /// Run all libraries on the devices of a guest of the VM lab, and print tables
     Compare(guest::Args),
-    /// Run both ends on software HCAs in this process
-    Hca(hca::Args),
 }
 
 /// What carries the messages.
@@ -113,10 +110,6 @@ fn main() -> Result<ExitCode> {
         Cli::Serve(end) => (end, true),
         Cli::Ask(end) => (end, false),
         Cli::Compare(args) => return guest::main(&args),
-        Cli::Hca(args) => {
-            println!("{}", hca::main(&args)?);
-            return Ok(ExitCode::SUCCESS);
-        }
     };
     let measured = match end.library {
         Library::Uverbs | Library::UverbsTokio => ours::run(&end, is_server)?,

@@ -28,22 +28,23 @@ impl Messages for Framed {
         Ok(self.stream.write_all(&self.out).await?)
     }
 
-    async fn recv<R>(&mut self, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
+    async fn recv(&mut self, room: &mut [u8]) -> Result<usize> {
         loop {
             let there = &self.incoming[self.begin..self.end];
             if let Some((prefix, rest)) = there.split_first_chunk::<PREFIX>() {
                 let n = u32::from_le_bytes(*prefix) as usize;
-                ensure!(n <= MESSAGE, "a message of {n} bytes");
+                ensure!(n <= room.len(), "a message of {n} bytes");
                 if let Some(message) = rest.get(..n) {
+                    room[..n].copy_from_slice(message);
                     self.begin += PREFIX + n;
-                    return Ok(read(message));
+                    return Ok(n);
                 }
             }
             self.incoming.copy_within(self.begin..self.end, 0);
             (self.begin, self.end) = (0, self.end - self.begin);
-            let n = self.stream.read(&mut self.incoming[self.end..]).await?;
-            ensure!(n > 0, "the connection ended");
-            self.end += n;
+            let read = self.stream.read(&mut self.incoming[self.end..]).await?;
+            ensure!(read > 0, "the connection ended");
+            self.end += read;
         }
     }
 }
