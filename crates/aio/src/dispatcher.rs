@@ -571,10 +571,12 @@ impl<D: Driver> Inner<D> {
             match self.channel.next_event() {
                 Ok(Some(_)) => {}
                 Ok(None) => return,
-                // The kernel closes the file when the device is removed.
+                // The kernel closes the file when the device is removed. The asynchronous events are watched still: the kernel
+                // raises DEVICE_FATAL, which ends their streams, after it has closed this file.
                 Err(error) => {
                     log::debug!("completion channel: {error}");
-                    self.removed(wakes);
+                    self.sleeper.unwatch(&self.channel);
+                    self.fail(&Error::DeviceRemoved, wakes);
                     return;
                 }
             }
