@@ -668,6 +668,24 @@ mod tests {
         }
     }
 
+    /// The kernel closes the completion channels of a removed device before it raises the event.
+    #[test]
+    fn a_channel_that_closes_first_does_not_end_the_watch_of_events() {
+        let fabric = uverbs_hca::Fabric::new(1);
+        let hca = fabric.device("hca0").build();
+        let context = Context::<uverbs::mlx5::Mlx5>::from_kernel(hca.open()).unwrap();
+        let dispatcher = Dispatcher::new(&context).unwrap();
+        let mut events = dispatcher.events();
+        hca.unplug();
+        dispatcher.inner.read_channel(&mut Vec::new());
+        assert!(dispatcher.inner.failure().is_some());
+        let ended = dispatcher.block_on(dispatcher.timeout(Duration::from_secs(60), async {
+            while events.next().await.is_some() {}
+            Ok::<_, Error>(())
+        }));
+        assert!(ended.is_ok(), "{ended:?}");
+    }
+
     #[test]
     fn a_waker_that_panics_does_not_keep_others_from_being_woken() {
         let order = Arc::new(Mutex::new(Vec::new()));

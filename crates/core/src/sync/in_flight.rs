@@ -279,7 +279,7 @@ impl<T> InFlight<T> {
     /// As [`take`](Self::take), for a value that is [apart](Vacant::fill_apart).
     pub fn take_apart(&self, number: u64) -> Option<T> {
         // With one of these bits, it is no number that was given, and could be compared with a guard or with an empty state.
-        if number & (u64::from(GUARD) | EMPTY) == 0 { self.take_in(number, number | APART) } else { None }
+        if number & TAG_BITS == 0 { self.take_in(number, number | APART) } else { None }
     }
 
     /// As [`take`](Self::take), for both kinds of values.

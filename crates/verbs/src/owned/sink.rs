@@ -187,6 +187,7 @@ impl<D: Driver> sealed::Sink<D> for Push<'_, '_, D> {
         O: Operation<Remote = D::Remote>,
         P: Payload<D::Sge>,
     {
+        const { assert!(!B::APART, "a scope posts at once, not into a batch") };
         // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster; a domain has
         // the bits of a tag.
         match unsafe { self.flight.slab.vacant(domain) } {
