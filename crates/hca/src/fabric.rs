@@ -50,6 +50,7 @@ impl Fabric {
     /// Lets other processes [join](Fabric::join) this fabric through a Unix socket, whose file is created. This process
     /// forwards packets between them, so all of them reach each other; it needs no devices itself.
     ///
+    /// # Errors
     /// The socket can't be created; another process listens there (`AddrInUse`); this fabric joined another one; it is
     /// deterministic, which a fabric of several processes can't be.
     pub fn listen(&self, path: &Path) -> std::io::Result<()> {

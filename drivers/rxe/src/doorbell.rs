@@ -15,18 +15,27 @@ use uverbs_core::kernel::{Kernel, post_send_doorbell, req_notify_cq};
 /// Notifies the kernel of new WRs in a send queue.
 pub trait SendBell: Send + fmt::Debug {
     /// Rings the doorbell.
+    ///
+    /// # Errors
+    /// The errno of the kernel.
     fn ring(&self) -> Result<(), Errno>;
 }
 
 /// Makes the kernel flush a receive queue whose QP is in ERR.
 pub trait FlushBell: Send + fmt::Debug {
     /// Flushes the receives that are in the ring.
+    ///
+    /// # Errors
+    /// The errno of the kernel.
     fn flush(&self) -> Result<(), Errno>;
 }
 
 /// Requests completion events from the kernel.
 pub trait ArmBell: Send + fmt::Debug {
     /// Requests one event, for the next (solicited) completion.
+    ///
+    /// # Errors
+    /// The errno of the kernel.
     fn arm(&self, solicited_only: bool) -> Result<(), Errno>;
 }
 

@@ -20,6 +20,9 @@ use zerocopy::IntoBytes;
 /// Notifies the kernel of new work requests in a send queue.
 pub trait SendBell: Send + fmt::Debug {
     /// Rings the doorbell. `ENOTCONN` if the QP is not connected.
+    ///
+    /// # Errors
+    /// `ENOTCONN` as above; otherwise the errno of the kernel.
     fn ring(&self) -> Result<(), Errno>;
 }
 

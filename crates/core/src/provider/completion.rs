@@ -102,15 +102,25 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
     ///
     /// If `f` panics, the completion that was passed to it counts as polled. An error after one or more completions is
     /// reported by the next call, so no completion is lost.
+    ///
+    /// # Errors
+    /// [`PollError::Corrupt`] for a value in the ring that no correct device writes; [`PollError::SessionOpen`] while a poll
+    /// of [`start_poll`](Self::start_poll) is open; [`PollError::Forked`] in a child of fork(2).
     fn poll_each(&mut self, max: usize, f: impl FnMut(&Self::Completion<'_>)) -> Result<usize, PollError>;
 
     /// As [`poll_each`](Self::poll_each), for a value in place of a closure.
+    ///
+    /// # Errors
+    /// As [`poll_each`](Self::poll_each).
     #[inline]
     fn visit(&mut self, max: usize, mut visitor: impl Visitor<Self>) -> Result<usize, PollError> {
         self.poll_each(max, |completion| visitor.visit(completion))
     }
 
     /// `ibv_poll_cq`: fills `wc` from the front and returns the number of completions.
+    ///
+    /// # Errors
+    /// As [`poll_each`](Self::poll_each).
     #[inline]
     fn poll_cq(&mut self, wc: &mut [WorkCompletion]) -> Result<usize, PollError> {
         let max = wc.len();
@@ -124,6 +134,9 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
 
     /// [`poll_cq`](Self::poll_cq) for an array that may be uninitialised, as C's is. Initialises as many elements as the
     /// result says.
+    ///
+    /// # Errors
+    /// As [`poll_each`](Self::poll_each).
     #[inline]
     fn poll_cq_uninit(&mut self, wc: &mut [MaybeUninit<WorkCompletion>]) -> Result<usize, PollError> {
         let max = wc.len();
@@ -136,6 +149,9 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
     }
 
     /// `ibv_start_poll`: opens a poll at the first completion, or [`PollError::Empty`] (and no poll is open).
+    ///
+    /// # Errors
+    /// [`PollError::Empty`] as above; otherwise as [`poll_each`](Self::poll_each).
     fn start_poll(&mut self) -> Result<(), PollError>;
 
     /// [`start_poll`](Self::start_poll) for a caller that saves no registers, because this calls no function. Returns
@@ -147,6 +163,10 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
     }
 
     /// `ibv_next_poll`: advances to the next completion, or returns [`PollError::Empty`]; the poll stays open.
+    ///
+    /// # Errors
+    /// [`PollError::Empty`] as above; [`PollError::NoSession`] if no poll is open; otherwise as
+    /// [`poll_each`](Self::poll_each).
     fn next_poll(&mut self) -> Result<(), PollError>;
 
     /// `ibv_end_poll`: returns the slots of all entries that the poll visited.
@@ -165,6 +185,9 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
 
     /// `ibv_req_notify_cq`: requests one event for the next (solicited) completion. The caller must poll again after
     /// arming, because a completion that arrived before raises no event.
+    ///
+    /// # Errors
+    /// [`PollError::Arm`] if the doorbell failed, with its errno; [`PollError::Forked`] in a child of fork(2).
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError>;
 
     /// The number of completions that fit.

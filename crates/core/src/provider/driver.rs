@@ -9,19 +9,23 @@
 // the default bodies of some of them.
 
 use super::completion::CompletionQueue;
+use super::parts::{
+    CqParts, DctCreate, DctParts, DmParts, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate,
+    WqParts,
+};
 use super::recv::RecvQueue;
 use super::send::WrBuilder;
 use super::wire::{WireRemote, WireSge};
 use crate::attr::{
-    AccessFlags, AhAttr, CqInitAttr, DeviceAttr, Ece, FlowAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr,
-    QpRateLimitAttr, RxHashConf, SrqAttr, SrqAttrMask, SrqInitAttr, WqAttr, WqInitAttr,
+    AccessFlags, AhAttr, CqInitAttr, DeviceAttr, Ece, FlowAttr, QpAttr, QpAttrMask, QpInitAttr,
+    QpRateLimitAttr, SrqAttr, SrqAttrMask, WqAttr,
 };
 use crate::control::{
-    self, AhHandle, CompChannelHandle, ContextInfo, CoreSupport, CountersHandle, CqHandle, DmHandle,
-    FlowHandle, MrHandle, MrRange, PdHandle, QpHandle, RwqIndTableHandle, SrqHandle, WqHandle, XrcdHandle,
+    self, AhHandle, CompChannelHandle, ContextInfo, CoreSupport, CountersHandle, CqHandle, FlowHandle,
+    MrHandle, MrRange, PdHandle, QpHandle, SrqHandle, WqHandle, XrcdHandle,
 };
 use crate::error::{Error, Result};
-use crate::kernel::{DeviceMapping, Kernel, Uhw};
+use crate::kernel::{Kernel, Uhw};
 use std::sync::Arc;
 
 /// A driver, opened on one device.
@@ -98,10 +102,17 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     type Td: Send + Sync + core::fmt::Debug;
 
     /// Opens a context on the device behind `kernel`.
+    ///
+    /// # Errors
+    /// The kernel refuses the context, or its answer is not one of this driver.
     fn open(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)>;
 
     /// Uses the context of a device file that another process, or another part of this one, has opened. Only for
     /// drivers whose kernel driver reports contexts.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the driver does not import contexts; otherwise the kernel refuses, or the context is
+    /// of another driver.
     fn import(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
         let _ = kernel;
         Err(Error::unsupported("import_device", format!("{} does not import contexts", Self::NAME)))
@@ -111,16 +122,26 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     fn kernel(&self) -> &Arc<dyn Kernel>;
 
     /// Queries the device's attributes, including those that only the driver-private answer has.
+    ///
+    /// # Errors
+    /// The kernel refuses the query.
     fn query_device(&self) -> Result<DeviceAttr> {
         control::query::device(self.kernel(), Uhw::none())
     }
 
     /// Allocates a protection domain.
+    ///
+    /// # Errors
+    /// The kernel refuses the domain.
     fn alloc_pd(&self) -> Result<PdHandle> {
         control::pd::alloc(self.kernel(), Uhw::none())
     }
 
     /// Registers memory. [`Error::Unsupported`] if the device can't name it by `range.iova`, or lacks an access right.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] as above; otherwise the kernel refuses: the range is not mapped, or the limit of locked
+    /// memory is reached.
     ///
     /// # Safety
     /// As [`control::mr::reg`].
@@ -137,6 +158,10 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
 
     /// Creates a completion queue. Its events carry `user_handle`.
     ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device lacks a flag of `attr`; otherwise a size is out of range, or the kernel
+    /// refuses.
+    ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
     unsafe fn create_cq(
@@ -147,6 +172,10 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     ) -> Result<CqParts<Self>>;
 
     /// Resizes a CQ. Completions may arrive in the meantime; none is lost. Returns the new capacity.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device does not resize queues; otherwise the completions that are not polled do
+    /// not fit, or the kernel refuses. The queue is unchanged then.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
@@ -161,6 +190,9 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
 
     /// Creates a shared receive queue.
     ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device lacks the type; otherwise a size is out of range, or the kernel refuses.
+    ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
     unsafe fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>>;
@@ -174,6 +206,10 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
 
     /// Changes the limit of an SRQ, or its size if the device supports that.
     ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device does not resize queues; otherwise a value is out of range, or the kernel
+    /// refuses.
+    ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
     unsafe fn modify_srq(
@@ -186,6 +222,9 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
 
     /// Destroys an SRQ in the kernel, detaches it from the CQ that completes it, and returns how many of its events
     /// were read. On failure the handle is returned and its memory must stay.
+    ///
+    /// # Errors
+    /// The kernel refuses, for example because a QP still uses the SRQ.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
@@ -203,17 +242,27 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     /// Creates a queue pair. [`Error::Unsupported`] if the device does not support the QP type or an operation in
     /// `send_ops_flags`.
     ///
+    /// # Errors
+    /// [`Error::Unsupported`] as above; otherwise a size is out of range, or the kernel refuses.
+    ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
     unsafe fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>>;
 
     /// Opens an XRC receive QP that another process created; it has no queues. Only for devices with XRC.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device has no XRC; otherwise the domain has no QP with this number, or the
+    /// kernel refuses.
     fn open_qp(&self, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<QpParts<Self>> {
         let _ = (xrcd, qp_num, user_handle);
         Err(Error::unsupported("open_qp", format!("{} has no XRC", Self::NAME)))
     }
 
     /// `ibv_modify_qp`; it stores the state for the queues in `shared`.
+    ///
+    /// # Errors
+    /// The transition or an attribute is not allowed, or the kernel refuses.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
@@ -226,6 +275,9 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     ) -> Result<()>;
 
     /// `ibv_query_qp`. A driver adds what its kernel driver does not report.
+    ///
+    /// # Errors
+    /// The kernel refuses the query.
     fn query_qp(
         &self,
         handle: &QpHandle,
@@ -245,30 +297,46 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     }
 
     /// The options of enhanced connection establishment that the QP offers, or has agreed on.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device has no such options.
     fn query_ece(&self, shared: &Self::QpShared) -> Result<Ece> {
         let _ = shared;
         Err(Error::unsupported("query_ece", format!("{} has no ECE", Self::NAME)))
     }
 
     /// Sets the options that the next `modify_qp` passes on to the device.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device has no such options; otherwise the options are of another vendor.
     fn set_ece(&self, shared: &Self::QpShared, ece: Ece) -> Result<()> {
         let _ = (shared, ece);
         Err(Error::unsupported("set_ece", format!("{} has no ECE", Self::NAME)))
     }
 
     /// `ibv_modify_qp_rate_limit`. Only for devices that pace packets.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device does not pace packets; otherwise the limit is out of range, or the kernel
+    /// refuses.
     fn modify_qp_rate_limit(&self, handle: &QpHandle, attr: &QpRateLimitAttr) -> Result<()> {
         let _ = (handle, attr);
         Err(Error::unsupported("modify_qp_rate_limit", format!("{} does not pace packets", Self::NAME)))
     }
 
     /// Reads the clock of the completion timestamps. Only for devices that have one.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device has no clock that this process can read.
     fn query_raw_clock(&self) -> Result<u64> {
         Err(Error::unsupported("query_rt_values", format!("{} has no clock", Self::NAME)))
     }
 
     /// Destroys a QP in the kernel, detaches it from the CQs that complete it, and returns how many of its events were
     /// read. On failure the handle is returned and its memory must stay.
+    ///
+    /// # Errors
+    /// The kernel refuses, for example because the QP is attached to a multicast group.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
@@ -280,17 +348,27 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
 
     /// The key of the null region: writes to it are dropped, and reads return zeros (`ibv_alloc_null_mr`). Only for
     /// devices that have one.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device has no null region; otherwise the kernel refuses the query.
     fn null_lkey(&self) -> Result<u32> {
         Err(Error::unsupported("alloc_null_mr", format!("{} has no null region", Self::NAME)))
     }
 
     /// Allocates memory in the device, aligned to `1 << log_align`. Only for devices that have memory.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device has no memory; otherwise too little is left, or the kernel refuses.
     fn alloc_dm(&self, length: u64, log_align: u32) -> Result<DmParts> {
         let _ = (length, log_align);
         Err(Error::unsupported("alloc_dm", format!("{} has no device memory", Self::NAME)))
     }
 
     /// Imports a protection domain of an imported context by its kernel handle.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the driver does not import domains; otherwise the context has no domain with this
+    /// handle.
     ///
     /// # Safety
     /// As [`control::pd::import`].
@@ -301,6 +379,10 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
 
     /// Imports device memory of an imported context by its kernel handle.
     ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device has no memory; otherwise the context has no device memory with this
+    /// handle.
+    ///
     /// # Safety
     /// As [`control::dm::import`].
     unsafe fn import_dm(&self, handle: u32) -> Result<DmParts> {
@@ -310,6 +392,10 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
 
     /// Creates a work queue: receives without a QP. Only for devices that have work queues.
     ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device has no work queues; otherwise a size is out of range, or the kernel
+    /// refuses.
+    ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
     unsafe fn create_wq(&self, create: &WqCreate<'_, Self>) -> Result<WqParts<Self>> {
@@ -318,6 +404,9 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     }
 
     /// `ibv_modify_wq`; it stores the state for the queue in `shared`.
+    ///
+    /// # Errors
+    /// The transition is not allowed, or the kernel refuses.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
@@ -330,6 +419,9 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
 
     /// Destroys a work queue in the kernel, detaches it from the CQ that completes it, and returns how many of its
     /// events were read. On failure the handle is returned and its memory must stay.
+    ///
+    /// # Errors
+    /// The kernel refuses, for example because a table still has the queue.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
@@ -346,12 +438,20 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
 
     /// Creates a raw packet QP that spreads received packets over the work queues of a table. Only for devices that
     /// support this.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device does not hash packets; otherwise the kernel refuses the hash function or
+    /// its fields.
     fn create_rss_qp(&self, create: &RssQpCreate<'_>) -> Result<QpHandle> {
         let _ = create;
         Err(Error::unsupported("create_qp", format!("{} does not hash packets", Self::NAME)))
     }
 
     /// Adds a steering rule; `counters` count its packets.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if `counters` is given and the device does not count packets; otherwise the kernel
+    /// refuses the rule.
     fn create_flow(
         &self,
         qp: &QpHandle,
@@ -365,142 +465,16 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     }
 
     /// Creates an address handle.
+    ///
+    /// # Errors
+    /// The destination is not complete or cannot be resolved, or the kernel refuses.
     fn create_ah(&self, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHandle, Self::Ah)>;
 
     /// Allocates a thread domain.
+    ///
+    /// # Errors
+    /// The kernel refuses a page of doorbells.
     fn alloc_td(&self) -> Result<Self::Td>;
-}
-
-/// A new completion queue.
-#[derive(Debug)]
-pub struct CqParts<D: Driver> {
-    /// The kernel's object.
-    pub handle: CqHandle,
-    /// For the QPs that complete to it.
-    pub shared: Arc<D::CqShared>,
-    /// The engine.
-    pub queue: D::CompletionQueue,
-    /// The number of completions that fit, which is at least the number requested.
-    pub cqe: u32,
-}
-
-/// The parameters of a new SRQ.
-#[derive(Debug)]
-pub struct SrqCreate<'a, D: Driver> {
-    /// Its protection domain.
-    pub pd: &'a PdHandle,
-    /// Sizes and type.
-    pub attr: &'a SrqInitAttr,
-    /// For [`SrqType::Xrc`](crate::attr::SrqType): the domain, and the CQ that its receives complete to.
-    pub xrc: Option<(&'a XrcdHandle, &'a CqHandle, &'a Arc<D::CqShared>)>,
-    /// Thread domain, if its PD is a parent domain with one.
-    pub td: Option<&'a D::Td>,
-    /// The `user_handle` of its events.
-    pub user_handle: u64,
-}
-
-/// A new shared receive queue.
-#[derive(Debug)]
-pub struct SrqParts<D: Driver> {
-    /// The kernel's object.
-    pub handle: SrqHandle,
-    /// For the QPs and CQs that use it.
-    pub shared: Arc<D::SrqShared>,
-    /// The engine.
-    pub queue: D::SharedRecvQueue,
-    /// Its sizes as created, which are at least those requested.
-    pub attr: SrqAttr,
-}
-
-/// The parameters of a new QP.
-#[derive(Debug)]
-pub struct QpCreate<'a, D: Driver> {
-    /// Its protection domain; `None` for XRC receive QPs.
-    pub pd: Option<&'a PdHandle>,
-    /// Completes its sends; `None` for XRC receive QPs.
-    pub send_cq: Option<(&'a CqHandle, &'a Arc<D::CqShared>)>,
-    /// Completes its receives; `None` for XRC QPs.
-    pub recv_cq: Option<(&'a CqHandle, &'a Arc<D::CqShared>)>,
-    /// The SRQ that it uses instead of a receive queue.
-    pub srq: Option<(&'a SrqHandle, &'a Arc<D::SrqShared>)>,
-    /// The domain of an XRC receive QP.
-    pub xrcd: Option<&'a XrcdHandle>,
-    /// Type, sizes, operations.
-    pub attr: &'a QpInitAttr,
-    /// Thread domain, if its PD is a parent domain with one.
-    pub td: Option<&'a D::Td>,
-    /// One thread at a time posts to its send queue, so a dedicated doorbell register needs no lock.
-    pub exclusive: bool,
-    /// The device may put short data of receives, reads and atomics into their completions. The driver then copies
-    /// them, by the CPU, to the address in the entry of the work request.
-    pub data_in_completions: bool,
-    /// Comes back in its events.
-    pub user_handle: u64,
-}
-
-/// A new queue pair.
-#[derive(Debug)]
-pub struct QpParts<D: Driver> {
-    /// The kernel's object.
-    pub handle: QpHandle,
-    /// For the control path.
-    pub shared: Arc<D::QpShared>,
-    /// Send engine; `None` for XRC receive QPs.
-    pub send: Option<D::SendQueue>,
-    /// Receive engine; `None` for QPs with an SRQ and XRC QPs.
-    pub recv: Option<D::RecvQueue>,
-    /// Its sizes as created, which are at least those requested.
-    pub cap: QpCap,
-}
-
-/// New device memory.
-#[derive(Debug)]
-pub struct DmParts {
-    /// The kernel's object.
-    pub handle: DmHandle,
-    /// Its mapping in this process.
-    pub mapping: DeviceMapping,
-    /// Offset of its first byte in the mapping.
-    pub start: usize,
-}
-
-/// The parameters of a new work queue.
-#[derive(Debug)]
-pub struct WqCreate<'a, D: Driver> {
-    /// Its protection domain.
-    pub pd: &'a PdHandle,
-    /// Completes its receives.
-    pub cq: (&'a CqHandle, &'a Arc<D::CqShared>),
-    /// Sizes and flags.
-    pub attr: &'a WqInitAttr,
-    /// The `user_handle` of its events.
-    pub user_handle: u64,
-}
-
-/// A new work queue.
-#[derive(Debug)]
-pub struct WqParts<D: Driver> {
-    /// The kernel's object.
-    pub handle: WqHandle,
-    /// For the control path.
-    pub shared: Arc<D::QpShared>,
-    /// The engine.
-    pub queue: D::RecvQueue,
-    /// Its sizes as created, which are at least those requested.
-    pub attr: WqInitAttr,
-}
-
-/// The parameters of a new QP that distributes packets to work queues.
-#[derive(Debug)]
-pub struct RssQpCreate<'a> {
-    /// Its protection domain.
-    pub pd: &'a PdHandle,
-    /// The work queues.
-    pub table: &'a RwqIndTableHandle,
-    /// The hash function and the fields that it hashes.
-    pub hash: RxHashConf<'a>,
-    /// The `user_handle` of its events.
-    pub user_handle: u64,
 }
 
 /// A driver whose devices have dynamic connections: initiators that send to many targets, one after the other.
@@ -510,11 +484,17 @@ pub struct RssQpCreate<'a> {
 pub trait DcDriver: Driver {
     /// Creates a target. It has no queues: it receives into its SRQ. It gets its number when it goes to RTR.
     ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device has no dynamic connections; otherwise the kernel refuses.
+    ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
     unsafe fn create_dct(&self, create: &DctCreate<'_, Self>) -> Result<DctParts<Self>>;
 
     /// Moves a target to INIT or RTR. RTR returns its number, 24 bits.
+    ///
+    /// # Errors
+    /// The transition is not allowed, or the kernel refuses.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
@@ -525,30 +505,4 @@ pub trait DcDriver: Driver {
         attr: &QpAttr,
         mask: QpAttrMask,
     ) -> Result<Option<u32>>;
-}
-
-/// The parameters of a new DC target.
-#[derive(Debug)]
-pub struct DctCreate<'a, D: Driver> {
-    /// Its protection domain.
-    pub pd: &'a PdHandle,
-    /// Completes its receives.
-    pub cq: (&'a CqHandle, &'a Arc<D::CqShared>),
-    /// Takes its receives.
-    pub srq: (&'a SrqHandle, &'a Arc<D::SrqShared>),
-    /// The access key that initiators must use.
-    pub dc_key: u64,
-    /// As [`QpCreate::data_in_completions`], of the receives of its SRQ.
-    pub data_in_completions: bool,
-    /// The `user_handle` of its events.
-    pub user_handle: u64,
-}
-
-/// A new DC target.
-#[derive(Debug)]
-pub struct DctParts<D: Driver> {
-    /// The kernel's object.
-    pub handle: QpHandle,
-    /// For the control path.
-    pub shared: Arc<D::QpShared>,
 }

@@ -12,6 +12,7 @@ pub mod driver;
 pub mod error;
 pub mod op;
 pub mod opcodes;
+pub mod parts;
 pub mod payload;
 pub mod raw;
 pub mod recv;
@@ -20,12 +21,13 @@ pub mod state;
 pub mod wire;
 
 pub use completion::{Completion, CompletionQueue};
-pub use driver::{
-    CqParts, DcDriver, DctCreate, DctParts, DmParts, Driver, QpCreate, QpParts, RssQpCreate, SrqCreate,
-    SrqParts, WqCreate, WqParts,
-};
+pub use driver::{DcDriver, Driver};
 pub use error::{BadWr, PollError, PostError};
 pub use op::{Address, Connected, DcTarget, Operation, RemoteSrq, To};
+pub use parts::{
+    CqParts, DctCreate, DctParts, DmParts, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate,
+    WqParts,
+};
 pub use payload::{Inline, InlineArray, InlineList, NoData, Payload};
 pub use recv::{RecvBatch, RecvQueue};
 pub use send::{SendBatch, SendQueue, Wr, WrBuilder};

@@ -22,6 +22,9 @@ pub trait RecvQueue: Send + core::fmt::Debug {
 
     /// Posts one receive: a batch of one.
     ///
+    /// # Errors
+    /// As [`RecvBatch::complete`].
+    ///
     /// # Safety
     /// As [`RecvBatch::push`].
     #[inline(always)]
@@ -33,6 +36,9 @@ pub trait RecvQueue: Send + core::fmt::Debug {
     }
 
     /// `ibv_post_recv` and `ibv_post_srq_recv`: posts a list up to the first bad WR and names that one.
+    ///
+    /// # Errors
+    /// The first WR that was not posted, with the reason.
     ///
     /// # Safety
     /// - `list` is NULL or a NULL-terminated list of valid [`RecvWr`] with valid `sg_list`s.
@@ -69,6 +75,9 @@ pub trait RecvBatch {
     unsafe fn push(&mut self, wr_id: u64, sges: &[Self::Sge]);
 
     /// Makes the whole batch visible, or drops it and reports the first error.
+    ///
+    /// # Errors
+    /// The first error of a [`push`](Self::push), the ring is full, or the state of the queue does not allow posts.
     fn complete(self) -> Result<(), PostError>;
 
     /// Drops the batch.

@@ -41,6 +41,9 @@ pub trait SendQueue: Send + core::fmt::Debug {
 
     /// Posts one WR: a batch of one, for which a driver may have shorter code.
     ///
+    /// # Errors
+    /// As [`SendBatch::complete`].
+    ///
     /// # Safety
     /// As [`SendBatch::push`].
     #[inline(always)]
@@ -59,6 +62,9 @@ pub trait SendQueue: Send + core::fmt::Debug {
     /// `ibv_post_send`: posts a list up to the first bad WR and names that one. The WRs before it are posted.
     ///
     /// While a [builder](WrBuilder)'s session is open, nothing is posted, and the error is [`PostError::SessionOpen`].
+    ///
+    /// # Errors
+    /// The first WR that was not posted, with the reason.
     ///
     /// # Safety
     /// - `list` is NULL or a NULL-terminated list of valid [`SendWr`], whose `sg_list`, `ah`, `mw`, `mr` and `hdr` are
@@ -106,6 +112,9 @@ pub trait SendBatch {
         P: Payload<Self::Sge>;
 
     /// Makes the whole batch visible and rings the doorbell, or drops it and reports the first error.
+    ///
+    /// # Errors
+    /// The first error of a [`push`](Self::push), the ring is full, or the state of the queue does not allow posts.
     fn complete(self) -> Result<(), PostError>;
 
     /// Drops the batch.
@@ -158,6 +167,9 @@ pub trait WrBuilder: SendQueue {
     fn wr_latch(&mut self, error: PostError);
 
     /// Ends the session: publishes all of its WRs and rings the doorbell, or publishes none.
+    ///
+    /// # Errors
+    /// The first error of the session. No WR of it is posted then.
     fn wr_complete(&mut self) -> Result<(), PostError>;
 
     /// Ends the session and leaves the queue unchanged.

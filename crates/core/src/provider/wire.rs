@@ -13,6 +13,9 @@ pub const MAX_SGE_LENGTH: u32 = 1 << 31;
 /// A scatter/gather entry as the driver's WQE holds it.
 pub trait WireSge: Copy + Send + Sync + core::fmt::Debug + 'static {
     /// Converts host values. [`PostError::InvalidLength`] above [`MAX_SGE_LENGTH`].
+    ///
+    /// # Errors
+    /// [`PostError::InvalidLength`] as above.
     fn new(addr: u64, length: u32, lkey: u32) -> Result<Self, PostError>;
     /// The same with another length, at most [`MAX_SGE_LENGTH`].
     #[must_use]
