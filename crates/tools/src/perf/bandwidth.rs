@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The bandwidth tests: as many outstanding messages as the send queue may have.
 
+use super::carrier::Carrier;
 use super::clock::{Clock, Phase};
-use super::end::{Carrier, End, Shot};
+use super::end::{End, Shot};
 use super::options::{Plan, Verb};
 use super::progress::Progress;
 use super::wire::Report;

@@ -4,7 +4,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: posts the work requests of an `End`, which has the memory.
 
-use super::end::{Carrier, Peer, Work, put_reliable};
+use super::carrier::{Carrier, Peer, Work, put_reliable};
 use anyhow::Result;
 use uverbs::attr::AhAttr;
 use uverbs::provider::DcDriver;

@@ -7,8 +7,10 @@
 // UNSAFETY: posts entries of the region of an `End`, whose queues are dropped before it. The region is exposed, so this
 // process accesses it by copies only, and any bytes are valid in it.
 
+use super::carrier::{Carrier, Op, Peer, Work};
 use super::cm;
 use super::options::{AtomicType, Connection, Plan, Verb};
+use super::queues::{COUNT_BITS, Queues};
 use super::wire::Keys;
 use crate::cm::{Line, Queues as _};
 use crate::patience::Patience;
@@ -16,22 +18,17 @@ use anyhow::{Context as _, Result, bail, ensure};
 use core::hash::{BuildHasher, Hasher};
 use core::marker::PhantomData;
 use std::hash::RandomState;
-use std::os::fd::AsFd;
 use uverbs::attr::{
-    AccessFlags, AhAttr, CqInitAttr, Gid, Mtu, QpAttr, QpAttrMask, QpCap, QpState, SrqAttr, SrqInitAttr,
-    SrqType,
+    AccessFlags, CqInitAttr, Gid, Mtu, QpAttr, QpAttrMask, QpCap, QpState, SrqAttr, SrqInitAttr, SrqType,
 };
 use uverbs::provider::WireRemote;
-use uverbs::provider::op::Address;
 use uverbs::provider::recv::RecvQueue;
+use uverbs::qp::QpControl;
 use uverbs::qp::recv::RecvBatch;
-use uverbs::qp::transport::{HasPeer, Reliable, Sends, Transport};
-use uverbs::qp::wr::{Push, Wr};
-use uverbs::qp::{Batch, QpControl};
+use uverbs::qp::transport::Transport;
 use uverbs::{
-    AddressHandle, CompletionChannel, CompletionQueue, ConnectAttr, Context, DcTarget, Driver, Endpoint,
-    Exclusive, ImmData, MemoryRegion, PageBuf, PostError, ProtectionDomain, Qp, Rc, SendFlags,
-    SharedReceiveQueue, Uc, Ud, WorkCompletion, XrcDomain, XrcSend,
+    AddressHandle, ConnectAttr, Context, DcTarget, Driver, Endpoint, Exclusive, ImmData, MemoryRegion,
+    PageBuf, PostError, ProtectionDomain, Qp, SendFlags, SharedReceiveQueue, Ud, WorkCompletion, XrcDomain,
 };
 use uverbs_cm::{ConnParam, Id, PortSpace};
 
@@ -39,194 +36,6 @@ use uverbs_cm::{ConnParam, Id, PortSpace};
 const GRH_LEN: usize = 40;
 /// Bytes of the first datagram.
 const HELLO_LEN: u32 = 4;
-/// The value that atomics add, or swap with 0.
-const OPERAND: u64 = 1;
-
-/// The other side of a QP.
-#[derive(Debug)]
-pub(super) struct Peer<D: Driver> {
-    pub(super) keys: Keys,
-    /// The address of datagrams or of a DC target, and the queue key.
-    pub(super) ah: Option<AddressHandle<D>>,
-    qkey: u32,
-}
-
-/// An operation, without its memory of this end.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Op<R> {
-    Send,
-    Write(R),
-    Read(R),
-    FetchAdd(R),
-    CmpSwap(R),
-    /// A datagram with the number of its QP, by which the receiver learns the sender's address.
-    Hello(ImmData),
-}
-
-/// A work request.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Work<'a, D: Driver> {
-    pub(super) id: u64,
-    pub(super) flags: SendFlags,
-    op: Op<D::Remote>,
-    sge: D::Sge,
-    /// The bytes, if they are sent inline.
-    inline: Option<&'a [u8]>,
-}
-
-/// A transport of the tests.
-pub(super) trait Carrier<D: Driver>: Sends {
-    /// Whether a QP has a receive queue. If not, other objects receive.
-    const RECEIVES: bool = true;
-    /// Whether work requests have the address of the peer.
-    const HAS_ADDRESSES: bool = false;
-
-    /// Adds a work request to a batch.
-    ///
-    /// # Errors
-    /// The transport does not have the operation.
-    ///
-    /// # Safety
-    /// The memory of the entry stays registered until the work request is complete, and is accessed by copies only.
-    unsafe fn push(
-        batch: &mut Batch<'_, D, Self>,
-        work: &Work<'_, D>,
-        peer: &Peer<D>,
-    ) -> Result<(), PostError>
-    where
-        Self: Sized;
-
-    /// Moves a QP to INIT.
-    ///
-    /// # Errors
-    /// The kernel's error.
-    fn init(control: &QpControl<D>, attr: &ConnectAttr) -> uverbs::Result<()> {
-        control.init(attr)
-    }
-
-    /// Connects a QP.
-    ///
-    /// # Errors
-    /// The kernel's error.
-    fn connect(
-        control: &QpControl<D>,
-        local: &Endpoint,
-        remote: &Endpoint,
-        attr: &ConnectAttr,
-    ) -> uverbs::Result<()> {
-        control.connect(local, remote, attr)
-    }
-
-    /// Creates a DC target.
-    ///
-    /// # Errors
-    /// The transport is not DC; the kernel's error.
-    fn create_target(
-        _: &ProtectionDomain<D>,
-        _: &CompletionQueue<D>,
-        _: &SharedReceiveQueue<D>,
-    ) -> Result<DcTarget<D>> {
-        bail!("only DC has targets")
-    }
-
-    /// Connects a DC target, and returns its number.
-    ///
-    /// # Errors
-    /// As [`create_target`](Self::create_target).
-    fn connect_target(_: &DcTarget<D>, _: &ConnectAttr, _: &AhAttr) -> Result<u32> {
-        bail!("only DC has targets")
-    }
-}
-
-/// Sends and writes.
-///
-/// # Safety
-/// As [`Carrier::push`].
-unsafe fn put<D: Driver, T: HasPeer + Sends, A: Address<D::Ah>>(
-    wr: Wr<Push<'_, '_, D>, D, T, A>,
-    work: &Work<'_, D>,
-) -> Result<(), PostError> {
-    match (work.op, work.inline) {
-        (Op::Send, Some(bytes)) => wr.send_inline(bytes),
-        // SAFETY: the contract of this function.
-        (Op::Send, None) => unsafe { wr.send(&[work.sge]) },
-        (Op::Write(to), Some(bytes)) => wr.write_inline(bytes, to),
-        // SAFETY: the contract of this function.
-        (Op::Write(to), None) => unsafe { wr.write(&[work.sge], to) },
-        _ => return Err(PostError::IllegalOpcode),
-    }
-    Ok(())
-}
-
-/// Any operation.
-///
-/// # Safety
-/// As [`Carrier::push`].
-pub(super) unsafe fn put_reliable<D: Driver, T: Reliable + Sends, A: Address<D::Ah>>(
-    wr: Wr<Push<'_, '_, D>, D, T, A>,
-    work: &Work<'_, D>,
-) -> Result<(), PostError> {
-    match work.op {
-        // SAFETY: the contract of this function.
-        Op::Read(from) => unsafe { wr.read(&[work.sge], from) },
-        // SAFETY: the contract of this function.
-        Op::FetchAdd(at) => unsafe { wr.fetch_add(&[work.sge], at, OPERAND) },
-        // SAFETY: the contract of this function.
-        Op::CmpSwap(at) => unsafe { wr.compare_swap(&[work.sge], at, 0, OPERAND) },
-        // SAFETY: the contract of this function.
-        Op::Send | Op::Write(_) | Op::Hello(_) => return unsafe { put(wr, work) },
-    }
-    Ok(())
-}
-
-impl<D: Driver> Carrier<D> for Rc {
-    unsafe fn push(batch: &mut Batch<'_, D, Self>, work: &Work<'_, D>, _: &Peer<D>) -> Result<(), PostError> {
-        // SAFETY: the contract of this function.
-        unsafe { put_reliable(batch.wr(work.id).flags(work.flags), work) }
-    }
-}
-
-impl<D: Driver> Carrier<D> for Uc {
-    unsafe fn push(batch: &mut Batch<'_, D, Self>, work: &Work<'_, D>, _: &Peer<D>) -> Result<(), PostError> {
-        // SAFETY: the contract of this function.
-        unsafe { put(batch.wr(work.id).flags(work.flags), work) }
-    }
-}
-
-impl<D: Driver> Carrier<D> for XrcSend {
-    const RECEIVES: bool = false;
-
-    unsafe fn push(
-        batch: &mut Batch<'_, D, Self>,
-        work: &Work<'_, D>,
-        peer: &Peer<D>,
-    ) -> Result<(), PostError> {
-        // SAFETY: the contract of this function.
-        unsafe { put_reliable(batch.wr_srq(work.id, peer.keys.srq_num).flags(work.flags), work) }
-    }
-}
-
-impl<D: Driver> Carrier<D> for Ud {
-    const HAS_ADDRESSES: bool = true;
-
-    unsafe fn push(
-        batch: &mut Batch<'_, D, Self>,
-        work: &Work<'_, D>,
-        peer: &Peer<D>,
-    ) -> Result<(), PostError> {
-        let ah = peer.ah.as_ref().ok_or(PostError::BadState)?;
-        let wr = batch.wr_to(work.id, ah, peer.keys.qp_num, peer.qkey).flags(work.flags);
-        match (work.op, work.inline) {
-            (Op::Send, Some(bytes)) => wr.send_inline(bytes),
-            // SAFETY: the contract of this function.
-            (Op::Send, None) => unsafe { wr.send(&[work.sge]) },
-            // SAFETY: the contract of this function.
-            (Op::Hello(imm), _) => unsafe { wr.send_imm(&[work.sge], imm) },
-            _ => return Err(PostError::IllegalOpcode),
-        }
-        Ok(())
-    }
-}
 
 /// A QP of an end.
 #[derive(Debug)]
@@ -288,94 +97,6 @@ pub(super) struct Shot {
     pub(super) bytes: u32,
     /// Whether messages move through the buffer.
     pub(super) moves: bool,
-}
-
-/// The completion queues.
-#[derive(Debug)]
-pub(super) struct Queues<D: Driver> {
-    send: CompletionQueue<D>,
-    recv: CompletionQueue<D>,
-    channel: Option<CompletionChannel<D>>,
-    is_armed: bool,
-    idle_polls: u32,
-    /// Yields the CPU while it waits, because the other end is a thread of this process.
-    yields: bool,
-    pub(super) patience: Patience,
-}
-
-/// Empty polls between two checks of the time limit.
-const POLLS_PER_LOOK: u32 = 1 << 10;
-/// Completions of a poll.
-const POLL_BATCH: usize = 16;
-/// Bits of a work request's id that count the messages of a QP; the others are the QP's index.
-const COUNT_BITS: u32 = 48;
-
-fn poll<D: Driver>(cq: &mut CompletionQueue<D>, mut each: impl FnMut(usize, u64)) -> Result<usize> {
-    let mut wc = [WorkCompletion::default(); POLL_BATCH];
-    let found = cq.poll(&mut wc).context("poll_cq")?;
-    for wc in found {
-        if !wc.status.is_success() {
-            bail!("completion with {:?} ({}), vendor_err {:#x}", wc.status, wc.status, wc.vendor_err);
-        }
-        each((wc.wr_id >> COUNT_BITS) as usize, wc.wr_id & ((1 << COUNT_BITS) - 1));
-    }
-    Ok(found.len())
-}
-
-impl<D: Driver> Queues<D> {
-    /// Passes the QP's index and the number of messages that are complete to `each`, for the completions of sends.
-    pub(super) fn sent(&mut self, each: impl FnMut(usize, u64)) -> Result<usize> {
-        let found = poll(&mut self.send, each)?;
-        self.progress(found);
-        Ok(found)
-    }
-
-    /// As [`sent`](Self::sent), for receives.
-    pub(super) fn received(&mut self, each: impl FnMut(usize, u64)) -> Result<usize> {
-        let found = poll(&mut self.recv, each)?;
-        self.progress(found);
-        Ok(found)
-    }
-
-    fn progress(&mut self, found: usize) {
-        if found > 0 && self.idle_polls > POLLS_PER_LOOK {
-            self.patience.renew();
-        }
-        if found > 0 {
-            self.idle_polls = 0;
-        }
-    }
-
-    /// Called after polls that found nothing. With events, the first call arms the queues, so that the caller polls
-    /// again, and the second one sleeps.
-    pub(super) fn idle(&mut self, what: &str) -> Result<()> {
-        self.idle_polls = self.idle_polls.saturating_add(1);
-        if let Some(channel) = &self.channel {
-            if self.is_armed {
-                self.patience.wait_readable(channel.as_fd(), what)?;
-                channel.get_event()?;
-                self.patience.renew();
-            } else {
-                self.send.req_notify(false).context("req_notify_cq")?;
-                self.recv.req_notify(false).context("req_notify_cq")?;
-            }
-            self.is_armed = !self.is_armed;
-            return Ok(());
-        }
-        if self.idle_polls == POLLS_PER_LOOK {
-            // The limit begins with the first look after progress.
-            self.patience.renew();
-        }
-        if self.idle_polls.is_multiple_of(POLLS_PER_LOOK) {
-            self.patience.left(what)?;
-        }
-        if self.yields {
-            std::thread::yield_now();
-        } else {
-            core::hint::spin_loop();
-        }
-        Ok(())
-    }
 }
 
 /// One end. The fields are dropped from the first to the last: QPs before the objects that they use, queues before the

@@ -5,8 +5,9 @@
 //! memory only: each message ends with its number, and the receiver polls that byte. Reads and atomics are answered by
 //! the device, so the server does nothing.
 
+use super::carrier::Carrier;
 use super::clock::{Clock, Phase};
-use super::end::{Carrier, End, Shot};
+use super::end::{End, Shot};
 use super::options::{Plan, Verb};
 use super::progress::Progress;
 use anyhow::Result;

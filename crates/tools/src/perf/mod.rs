@@ -6,6 +6,7 @@
 //! ([`cm`]).
 
 mod bandwidth;
+mod carrier;
 mod clock;
 mod cm;
 mod dc;
@@ -13,6 +14,7 @@ mod end;
 mod latency;
 mod options;
 mod progress;
+mod queues;
 mod report;
 mod wire;
 
@@ -23,10 +25,11 @@ use crate::device;
 use crate::patience::{OtherEndFailed, Patience};
 use crate::tcp;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use carrier::Carrier;
 use cm::Exchange;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, Ordering};
-use end::{Carrier, End, Layout};
+use end::{End, Layout};
 use options::{Connection, Kind, Plan, Verb};
 use progress::Progress;
 use report::{Facts, Row};
