@@ -217,12 +217,11 @@ impl<T> InFlight<T> {
     #[inline(always)]
     #[must_use]
     pub unsafe fn vacant(&self, tag: u64) -> Option<Vacant<'_, T>> {
-        let count = self.next_count();
         // SAFETY: a count is a multiple of `STEP`, so this is a slot.
-        let slot = unsafe { &*self.slot(count.into()) };
+        let slot = unsafe { &*self.slot(self.next_count().into()) };
         // Acquire pairs with the Release of `take`: the value that was in the slot was moved out before.
         // Only the state of a free slot can be `tag`: an occupied one has not the bit `EMPTY`, and a busy one has all bits.
-        (slot.state.load(Ordering::Acquire) == tag).then_some(Vacant { slab: self, slot, count })
+        (slot.state.load(Ordering::Acquire) == tag).then_some(Vacant { slab: self, slot })
     }
 
     /// As [`vacant`](Self::vacant), but skips slots that are not free, for queues whose work requests complete in any order.
@@ -340,12 +339,11 @@ impl<T> InFlight<T> {
 pub struct Vacant<'a, T> {
     slab: &'a InFlight<T>,
     slot: &'a Slot<T>,
-    count: u32,
 }
 
 impl<T> fmt::Debug for Vacant<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Vacant").field("count", &self.count).finish_non_exhaustive()
+        f.debug_struct("Vacant").field("count", &self.slab.next_count()).finish_non_exhaustive()
     }
 }
 
@@ -363,14 +361,15 @@ impl<T> Vacant<'_, T> {
 
     #[inline(always)]
     fn fill_in(self, value: T, apart: u64) -> u64 {
-        let Self { slab, slot, count } = self;
+        let Self { slab, slot } = self;
         // SAFETY: the slot is free and only the poster leaves this state. The poster is this thread: it called `vacant`, whose
         // contract excludes another insertion. So no other thread accesses the value.
         unsafe { slot.write(value) };
-        let number = slab.number(count);
+        // The count is loaded anew each time: a register that has it until here costs more than the loads.
+        let number = slab.number(slab.next_count());
         // Release pairs with the Acquire of `take`.
         slot.state.store(number | apart, Ordering::Release);
-        slab.next.store(count.wrapping_add(STEP), Ordering::Relaxed);
+        slab.next.store(slab.next_count().wrapping_add(STEP), Ordering::Relaxed);
         number
     }
 }

@@ -144,7 +144,7 @@ pub(super) mod sealed {
 
     pub trait Memory<D: Driver> {
         /// Entries of a work request.
-        type Sges: AsRef<[D::Sge]>;
+        type Sges: AsRef<[D::Sge]> + Copy;
         /// The identity of its protection domain, see `domain_of`; that of no queue, if there is none.
         fn domain(&self) -> u64;
         /// The bytes that are used.

@@ -25,8 +25,8 @@ use core::marker::PhantomData;
 use std::sync::Arc;
 use uverbs_core::attr::AccessFlags;
 use uverbs_core::provider::op::{self, Address, DcTarget, Operation, RemoteSrq, To};
-use uverbs_core::provider::payload::{Inline, NoData};
-use uverbs_core::provider::{Driver, PostError, WireRemote};
+use uverbs_core::provider::payload::{Inline, NoData, Payload};
+use uverbs_core::provider::{Driver, PostError, WireRemote, WireSge};
 use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
 use uverbs_core::wr::{ImmData, SendFlags};
 
@@ -187,11 +187,13 @@ impl<S: Sink<D>, D: Driver, T, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
         data: B,
     ) -> S::Out<B> {
         let Self { sink, wr_id, flags, to, .. } = self;
-        let (domain, sges) = (data.domain(), data.used());
+        let domain = data.domain();
         // SAFETY: the entries name bytes of the buffers, whose pools keep them registered and alive. The slab owns the buffers
         // until the work request is known to be complete, so this process does not access them (private ones), or accesses them
         // by copies only (exposed ones).
-        unsafe { sink.put::<B, _, _, _>((wr_id, flags), domain, to, op, sges.as_ref(), data.lend()) }
+        unsafe {
+            sink.put::<B, _, _, _>((wr_id, flags), domain, to, op, || (Entries(data.used()), data.lend()))
+        }
     }
 
     #[inline(always)]
@@ -217,7 +219,7 @@ impl<D: Driver, T, A: Address<D::Ah>> OwnedWr<Once<'_, D>, D, T, A> {
         let domain = sink.domain();
         // SAFETY: the contract of this function.
         let posted = unsafe {
-            sink.put::<Borrowed, _, _, _>((wr_id, flags), domain, to, || op, sges, Held::scoped(ticket))
+            sink.put::<Borrowed, _, _, _>((wr_id, flags), domain, to, || op, || (sges, Held::scoped(ticket)))
         };
         posted.map_err(|rejected| rejected.error)
     }
@@ -248,6 +250,18 @@ impl<S: Sink<D>, D: Driver, T: SendsImm, A: Address<D::Ah>> OwnedWr<S, D, T, A> 
     #[inline(always)]
     pub fn send_imm_inline(self, data: &[u8], imm: ImmData) -> S::Plain {
         self.put_inline(|| op::SendImm::new(imm), data)
+    }
+}
+
+/// The entries of a buffer or of a list, by value.
+#[derive(Clone, Copy)]
+struct Entries<E>(E);
+
+impl<S: WireSge, E: AsRef<[S]> + Copy> Payload<S> for Entries<E> {
+    const INLINE: bool = false;
+    #[inline(always)]
+    fn sges(&self) -> &[S] {
+        self.0.as_ref()
     }
 }
 
@@ -313,7 +327,9 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
         // slab owns the window until the work request is known to be complete.
         let bind = unsafe { op::BindMw::new(bind) };
         // SAFETY: a bind has no entries; see above.
-        unsafe { sink.put::<Window<D>, _, _, _>((wr_id, flags), domain, to, || bind, NoData, window.lend()) }
+        unsafe {
+            sink.put::<Window<D>, _, _, _>((wr_id, flags), domain, to, || bind, || (NoData, window.lend()))
+        }
     }
 }
 

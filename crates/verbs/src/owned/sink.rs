@@ -100,7 +100,7 @@ pub(super) mod sealed {
     use crate::owned::rejected::sealed::Lend;
     use uverbs_core::provider::PostError;
 
-    #[expect(private_interfaces, reason = "only this crate implements it")]
+    #[expect(private_interfaces, private_bounds, reason = "only this crate implements it")]
     pub trait Sink<D: Driver>: Sized {
         /// The result of a post that owns a `B`.
         type Out<B>;
@@ -110,18 +110,18 @@ pub(super) mod sealed {
         /// The protection domain of the queue.
         fn domain(&self) -> u64;
 
-        /// `op` is called last, so that its values are in registers as short as possible.
+        /// `parts` are the data, and what owns their memory. It is called once: when there is a slot, or for the refusal. `op` is called
+        /// last. So the values of both are in registers as short as possible.
         ///
         /// # Safety
-        /// As `SendBatch::push`, where `held` owns the memory that `data` names.
+        /// As `SendBatch::push`, where the second of the `parts` owns the memory that the first one names.
         unsafe fn put<B: Lend<D>, A, O, P>(
             self,
             wr: (u64, SendFlags),
             domain: u64,
             to: A,
             op: impl FnOnce() -> O,
-            data: P,
-            held: Held<D>,
+            parts: impl FnOnce() -> (P, Held<D>),
         ) -> Self::Out<B>
         where
             A: Address<D::Ah>,
@@ -163,7 +163,7 @@ impl<D: Driver> core::fmt::Debug for Push<'_, '_, D> {
 }
 
 impl<D: Driver> Sink<D> for Push<'_, '_, D> {}
-#[expect(private_interfaces, reason = "only this crate implements it")]
+#[expect(private_interfaces, private_bounds, reason = "only this crate implements it")]
 impl<D: Driver> sealed::Sink<D> for Push<'_, '_, D> {
     type Out<B> = ();
     type Plain = ();
@@ -180,8 +180,7 @@ impl<D: Driver> sealed::Sink<D> for Push<'_, '_, D> {
         domain: u64,
         to: A,
         op: impl FnOnce() -> O,
-        data: P,
-        held: Held<D>,
+        parts: impl FnOnce() -> (P, Held<D>),
     ) where
         A: Address<D::Ah>,
         O: Operation<Remote = D::Remote>,
@@ -192,13 +191,14 @@ impl<D: Driver> sealed::Sink<D> for Push<'_, '_, D> {
         // the bits of a tag.
         match unsafe { self.flight.slab.vacant(domain) } {
             Some(vacant) => {
+                let (data, held) = parts();
                 let wr = Wr { wr_id: vacant.fill(Entry { wr_id, held }), flags };
                 // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the batch is
                 // dropped without having been posted.
                 unsafe { self.inner.push(wr, to, op(), data) }
             }
             // SAFETY: this is the only copy.
-            None => unsafe { self.flight.refuse_slot(held, domain) },
+            None => unsafe { self.flight.refuse_slot(parts().1, domain) },
         }
     }
 
@@ -217,7 +217,7 @@ impl<D: Driver> sealed::Sink<D> for Push<'_, '_, D> {
     {
         let domain = self.domain();
         // SAFETY: the contract of this function.
-        unsafe { self.put::<Nothing, _, _, _>(wr, domain, to, op, data, held) }
+        unsafe { self.put::<Nothing, _, _, _>(wr, domain, to, op, || (data, held)) }
     }
 
     #[inline(always)]
@@ -253,7 +253,7 @@ impl<D: Driver> core::fmt::Debug for Once<'_, D> {
 }
 
 impl<D: Driver> Sink<D> for Once<'_, D> {}
-#[expect(private_interfaces, reason = "only this crate implements it")]
+#[expect(private_interfaces, private_bounds, reason = "only this crate implements it")]
 impl<D: Driver> sealed::Sink<D> for Once<'_, D> {
     type Out<B> = Result<(), Rejected<B>>;
     type Plain = Result<(), PostError>;
@@ -270,8 +270,7 @@ impl<D: Driver> sealed::Sink<D> for Once<'_, D> {
         domain: u64,
         to: A,
         op: impl FnOnce() -> O,
-        data: P,
-        held: Held<D>,
+        parts: impl FnOnce() -> (P, Held<D>),
     ) -> Result<(), Rejected<B>>
     where
         A: Address<D::Ah>,
@@ -283,9 +282,10 @@ impl<D: Driver> sealed::Sink<D> for Once<'_, D> {
         // the bits of a tag.
         let Some(vacant) = (unsafe { flight.slab.vacant(domain) }) else {
             // SAFETY: this is the only copy.
-            let returned = unsafe { B::give_back(held) };
+            let returned = unsafe { B::give_back(parts().1) };
             return Err(Rejected { error: flight.no_slot(domain), returned });
         };
+        let (data, held) = parts();
         let entry = Entry { wr_id, held };
         let number = if B::APART { vacant.fill_apart(entry) } else { vacant.fill(entry) };
         let wr = Wr { wr_id: number, flags };
@@ -312,7 +312,7 @@ impl<D: Driver> sealed::Sink<D> for Once<'_, D> {
     {
         let domain = self.flight.slab.tag();
         // SAFETY: the contract of this function.
-        unsafe { self.put::<Nothing, _, _, _>(wr, domain, to, op, data, held) }
+        unsafe { self.put::<Nothing, _, _, _>(wr, domain, to, op, || (data, held)) }
             .map_err(|rejected| rejected.error)
     }
 
