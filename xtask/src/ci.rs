@@ -9,18 +9,17 @@ use std::fs;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-/// Run the static checks: format, licence headers, spelling, dependencies, packages, lints, documentation, the book, aarch64
+/// Run the static checks: format, licence headers, spelling, dependencies, packages, lints, documentation, the book, compatibility of the API, aarch64
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Leave out the checks that need the compiler for aarch64, which the first run downloads from Debian's archive
     #[arg(long)]
     without_aarch64: bool,
-    /// Also run the checks that take long or need the network: compatibility of the API, advisories. `cargo xtask setup
-    /// --slow` installs their tools
+    /// Also check that no dependency has a published vulnerability, which needs the network
     #[arg(long)]
-    slow: bool,
-    /// Revision with which --slow compares the API [default: the tag of the latest version]
-    #[arg(long, requires = "slow", value_name = "REVISION")]
+    advisories: bool,
+    /// Revision with which the API is compared [default: that of xtask/api-baseline]
+    #[arg(long, value_name = "REVISION")]
     baseline: Option<String>,
 }
 
@@ -73,8 +72,8 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     for (name, check) in STEPS.iter().chain(foreign) {
         step(name, check)?;
     }
-    if args.slow {
-        compatibility(args.baseline.as_deref())?;
+    compatibility(args.baseline.as_deref())?;
+    if args.advisories {
         advisories()?;
     }
     if args.without_aarch64 {
@@ -211,20 +210,33 @@ fn advisories() -> Result<()> {
     })
 }
 
-/// The API has no change that its version does not allow, compared with a revision.
+/// The file with the revision whose API programs may rely on.
+const API_BASELINE: &str = "xtask/api-baseline";
+
+/// The API of the published crates has no change that their version does not allow, compared with a revision. A clone without
+/// that revision leaves the check out.
 fn compatibility(baseline: Option<&str>) -> Result<()> {
+    let file = fs::read_to_string(repo_root().join(API_BASELINE)).context(API_BASELINE)?;
+    let baseline = baseline.unwrap_or_else(|| revision(&file));
     let mut git = Command::new("git");
-    git.args(["describe", "--tags", "--abbrev=0", "--match=v[0-9]*"]).current_dir(repo_root());
-    let Some(baseline) = baseline.map(Into::into).or_else(|| run::output(&mut git).ok()) else {
-        eprintln!(
-            "ci: NOT CHECKED, because no version is tagged and no --baseline is given: compatibility of the API"
-        );
+    git.args(["cat-file", "-e", &format!("{baseline}^{{commit}}")]).current_dir(repo_root());
+    if run::output(&mut git).is_err() {
+        eprintln!("ci: NOT CHECKED, because this clone has no revision {baseline}: compatibility of the API");
         return Ok(());
-    };
+    }
     step("compatibility of the API", || {
         let mut cmd = tools::SEMVER_CHECKS.command()?;
-        run::inherit(cmd.args(["--workspace", "--baseline-rev", baseline.trim()]))
+        run::inherit(cmd.args(["--workspace", "--baseline-rev", baseline])).with_context(|| {
+            format!(
+                "a change that breaks programs raises the version, and sets the revision of {API_BASELINE}"
+            )
+        })
     })
+}
+
+/// The revision in the text of the file: its line without `#`.
+fn revision(text: &str) -> &str {
+    text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#')).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -236,6 +248,12 @@ mod tests {
         let text = fs::read_to_string(repo_root().join(file)).unwrap();
         let line = text.lines().find_map(|l| l.strip_prefix(key)?.trim_start().strip_prefix('='));
         line.unwrap_or_else(|| panic!("{file} has no {key}")).trim().trim_matches('"').to_owned()
+    }
+
+    #[test]
+    fn the_revision_is_the_line_that_is_no_comment() {
+        assert_eq!(revision("# of the API\n\n 0a1b \n"), "0a1b");
+        assert_eq!(revision("# none"), "");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 
 /// Change the encoders, the CQ parser and the queue indices, and list the changes that no test detects
 ///
-/// `cargo xtask setup --slow` installs cargo-mutants. It works in a copy of the repository and writes its results to
+/// `cargo xtask setup --mutants` installs cargo-mutants. It works in a copy of the repository and writes its results to
 /// target/mutants/mutants.out.
 #[derive(clap::Args)]
 pub(crate) struct Args {

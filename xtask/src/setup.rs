@@ -35,9 +35,9 @@ pub(crate) struct Args {
     /// Also fetch everything that the VM lab and the checks for aarch64 need, so that later runs need no network
     #[arg(long)]
     lab: bool,
-    /// Also build the tools of `cargo xtask ci --slow` and `cargo xtask mutants`
+    /// Also build the tool of `cargo xtask mutants`
     #[arg(long)]
-    slow: bool,
+    mutants: bool,
     /// Only print what is missing; the exit status is 1 if something is missing
     #[arg(long)]
     check: bool,
@@ -49,8 +49,8 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     for (name, purpose) in &missing {
         eprintln!("setup: {name} is missing: {purpose}");
     }
-    let slow: &[_] = if args.slow { &tools::SLOW } else { &[] };
-    let unbuilt: Vec<_> = tools::GATE.iter().chain(slow).filter(|tool| !tool.installed()).collect();
+    let other: &[_] = if args.mutants { &tools::OTHER } else { &[] };
+    let unbuilt: Vec<_> = tools::GATE.iter().chain(other).filter(|tool| !tool.installed()).collect();
     for tool in &unbuilt {
         eprintln!("setup: {} is missing: {}", tool.name, tool.purpose);
     }
@@ -58,7 +58,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::from(u8::from(!missing.is_empty() || !unbuilt.is_empty())));
     }
     if missing.is_empty() && unbuilt.is_empty() {
-        let tools = tools::GATE.len() + slow.len();
+        let tools = tools::GATE.len() + other.len();
         eprintln!("setup: all {} packages and {tools} tools are installed", PACKAGES.len());
     }
     if !missing.is_empty() {
