@@ -24,7 +24,7 @@ pub(crate) struct Args {
     #[arg(long)]
     no_fuzz: bool,
     /// Inputs for each fuzz target
-    #[arg(long, default_value_t = 50_000)]
+    #[arg(long, default_value_t = 25_000)]
     fuzz_runs: u32,
     /// Seed of the fuzz targets' random numbers; 0 selects a new one each time
     #[arg(long, default_value_t = 1)]
