@@ -47,13 +47,17 @@ fn path_to(lab: &Lab<Mlx5>, peer: &Context<Mlx5>) -> Result<AhAttr> {
 
 /// Both ends; `None` if the device has no DC.
 fn ends<D: Driver>(lab: &Lab<D>) -> Result<Option<(Initiator, Targets)>> {
+    ends_with(lab, &lab.connect_attr())
+}
+
+/// The same, with other attributes.
+fn ends_with<D: Driver>(lab: &Lab<D>, attr: &ConnectAttr) -> Result<Option<(Initiator, Targets)>> {
     let Some(lab) = lab.mlx5() else {
         lab.note("the driver has no dynamic connections");
         return Ok(None);
     };
-    let attr = lab.connect_attr();
-    match initiator(lab, &attr) {
-        Ok(a) => Ok(Some((a, targets(lab, &attr)?))),
+    match initiator(lab, attr) {
+        Ok(a) => Ok(Some((a, targets(lab, attr)?))),
         Err(e) if e.downcast_ref::<uverbs::Error>().is_some_and(uverbs::Error::is_unsupported) => {
             lab.note(format_args!("{e:#}"));
             Ok(None)
@@ -206,6 +210,26 @@ fn every_opcode_works<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
+/// An initiator whose depth is 0 has one read or atomic at a time: the kernel passes the depth as a logarithm.
+fn a_depth_of_zero_is_one<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let attr = ConnectAttr { max_rd_atomic: 0, ..lab.connect_attr() };
+    let Some((mut a, b)) = ends_with(lab, &attr)? else { return Ok(()) };
+    b.mr.write_at(0, &3_u64.to_ne_bytes())?;
+    for n in 0..4_u64 {
+        let at = n as usize * 8;
+        let old = a.mr.sge(at..at + 8)?;
+        let wr = a.qp.sq()?.post_dc(n, &a.ah, b.numbers[0], KEY).signaled();
+        // SAFETY: the region lives until the completion is polled, and is not accessed before.
+        unsafe { wr.fetch_add(&[old], b.mr.remote(0)?, 5) }?;
+    }
+    for (n, wc) in (0..).zip(wait::successes(&a.cq, 4)?) {
+        ensure!((wc.wr_id, wc.opcode) == (n, WcOpcode::FETCH_ADD), "{wc:?}");
+        ensure!(a.bytes(n as usize * 8, 8)? == (3 + 5 * n).to_ne_bytes(), "the value before request {n}");
+    }
+    ensure!(b.bytes(0, 8)? == 23_u64.to_ne_bytes());
+    Ok(())
+}
+
 /// With a wrong key, or a target that does not exist, the initiator gets an error.
 fn wrong_keys_and_targets_are_errors<D: Driver>(lab: &Lab<D>) -> Outcome {
     for wrong in [true, false] {
@@ -220,4 +244,9 @@ fn wrong_keys_and_targets_are_errors<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-crate::tests!(one_initiator_reaches_two_targets, every_opcode_works, wrong_keys_and_targets_are_errors);
+crate::tests!(
+    one_initiator_reaches_two_targets,
+    every_opcode_works,
+    a_depth_of_zero_is_one,
+    wrong_keys_and_targets_are_errors
+);

@@ -77,7 +77,11 @@ impl Call<'_, '_> {
         request: &ib_uverbs_ex_modify_qp,
     ) -> Result<(), Errno> {
         let private: mlx5_ib_modify_qp = uhw(c, 0)?;
-        let base = &request.base;
+        let mut base = request.base;
+        // A depth is passed to the device as a logarithm, which stays 0 for a depth of 0 (`__mlx5_ib_modify_qp()`).
+        base.max_rd_atomic = base.max_rd_atomic.max(1);
+        base.max_dest_rd_atomic = base.max_dest_rd_atomic.max(1);
+        let base = &base;
         let mask = M::from_bits_retain(base.attr_mask);
         let object = self.qp_object(base.qp_handle)?;
         let (qpn, qp_type, kind, is_rss) = (object.qpn, object.qp_type, object.kind, object.is_rss);
