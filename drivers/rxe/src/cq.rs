@@ -157,7 +157,7 @@ impl<B: ArmBell> CompletionQueueTrait for CompletionQueue<B> {
         }
         let mut entered = self.enter()?;
         let state = entered.state();
-        state.available(1)?;
+        state.more()?;
         let wc = state.take().ok_or(PollError::Empty)?;
         drop(entered);
         self.last = Some(Completion { wc });

@@ -93,6 +93,16 @@ impl CqState {
         Ok(max.min(self.known() as usize))
     }
 
+    /// As [`available`](Self::available) with 1, in a poll that goes on. The slots that were taken are returned before the kernel's index
+    /// is read again, because a program may post in an open poll, and its completions need room. Those taken are copies.
+    #[inline(always)]
+    pub(crate) fn more(&mut self) -> Result<(), PollError> {
+        if self.known() == 0 {
+            self.give_back();
+        }
+        self.available(1).map(|_| ())
+    }
+
     /// Takes the next completion, if one is known.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<ib_uverbs_wc> {

@@ -162,7 +162,8 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
         None
     }
 
-    /// `ibv_next_poll`: advances to the next completion, or returns [`PollError::Empty`]; the poll stays open.
+    /// `ibv_next_poll`: advances to the next completion, or returns [`PollError::Empty`]; the poll stays open. A driver
+    /// whose completions are copies may return the slots of those that the poll has visited.
     ///
     /// # Errors
     /// [`PollError::Empty`] as above; [`PollError::NoSession`] if no poll is open; otherwise as
