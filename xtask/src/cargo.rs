@@ -55,7 +55,7 @@ pub(crate) fn build_hca() -> Result<PathBuf> {
 }
 
 /// Runs a build. Returns the path of the executable.
-fn build(mut cmd: Command, package: &str, kind: &str, name: &str) -> Result<PathBuf> {
+pub(crate) fn build(mut cmd: Command, package: &str, kind: &str, name: &str) -> Result<PathBuf> {
     cmd.arg("--message-format=json-render-diagnostics");
     let out = cmd
         .stdin(Stdio::null())

@@ -38,8 +38,9 @@ pub(crate) struct Args {
     /// of rdma-core's suite whose names begin with test_x
     #[arg(long, value_name = "F")]
     filter: Vec<String>,
-    /// Build crates that bind libibverbs, and run their tests and examples natively; needs CMake and libclang
-    #[arg(long, conflicts_with_all = ["vm", "filter"])]
+    /// Build published Rust crates that bind libibverbs, and run their tests and examples in place of the other rows; needs
+    /// CMake and libclang
+    #[arg(long, conflicts_with = "short")]
     crates: bool,
     /// Run a short selection in the VM
     #[arg(long, requires = "vm")]
@@ -54,11 +55,9 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
-    if args.crates {
-        return crates::main(&library()?);
-    }
     match (args.vm, &args.boot.peers) {
         (true, _) => in_vm(args, &library()?),
+        (false, _) if args.crates => crates::main(&library()?, &args.filter),
         (false, None) => native(&args.filter),
         (false, Some(debian)) => of_release(debian, &args.filter),
     }
@@ -114,19 +113,25 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
     for name in ["libibverbs.so.1", "libmlx5.so.1"] {
         shares.push(Share { host: library.join(name), guest: format!("/opt/uverbs/{name}") });
     }
+    if args.crates {
+        // They are linked with this machine's libc, which is not newer than that of any guest.
+        shares.extend(crates::build()?);
+    }
     let timeout = args.boot.timeout.unwrap_or(TIMEOUT);
     // The last row, and the boot, may take the rest.
     let limit = (timeout - timeout / 8).to_string();
     let mut words =
         ["uverbs-clients", "--library", "/opt/uverbs", "--limit", &limit].map(str::to_owned).to_vec();
     words.extend(args.short.then(|| "--short".to_owned()));
+    words.extend(args.crates.then(|| "--crates".to_owned()));
     // One word: a part may begin with a hyphen.
     words.extend(args.filter.iter().map(|part| format!("--filter={part}")));
     let is_wanted = |name: &str| args.filter.is_empty() || args.filter.iter().any(|part| name.contains(part));
-    let has_suite =
-        !args.pair && (is_wanted("pyverbs") || args.filter.iter().any(|part| part.starts_with("pyverbs ")));
+    let has_suite = !args.pair
+        && !args.crates
+        && (is_wanted("pyverbs") || args.filter.iter().any(|part| part.starts_with("pyverbs ")));
     words.extend(has_suite.then_some(["--suite", pyverbs::FOLDER]).into_iter().flatten().map(str::to_owned));
-    let mut wanted = rows::all().filter(|row| is_wanted(&row.name()) && (row.short || !args.short));
+    let mut wanted = rows::of(args.crates).filter(|row| is_wanted(&row.name()) && (row.short || !args.short));
     let has_peers = wanted.clone().any(Row::is_of_peers);
     let has_mpi = args.pair && wanted.any(Row::is_mpi);
     let copies = tempfile::tempdir().context("cannot make a folder")?;

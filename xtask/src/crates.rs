@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask clients --crates`: crates that bind libibverbs, with their own tests and examples, on the software HCA.
+//! `cargo xtask clients --crates`: crates that bind libibverbs, with their own tests and examples, on the software HCA or in the VM.
 //!
 //! cargo fetches them into its registry, and builds them in target/crates. They are not changed, and not part of the workspace:
 //! two of them need CMake and libclang, and the first build takes minutes, so this is not a step of `cargo xtask test`.
@@ -7,13 +7,18 @@
 use crate::{cargo, repo_root};
 use anyhow::{Context, Result, ensure};
 use core::time::Duration;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use uverbs_clients::native::{pair, single};
+use std::time::Instant;
+use uverbs_clients::harness;
+use uverbs_clients::native::ends;
 use uverbs_clients::process::Group;
-use uverbs_clients::report::{Cell, Ends, Line, Report};
-use uverbs_lab::run;
+use uverbs_clients::report::{Ends, Line, Report};
+use uverbs_clients::row::{Family, Names, Place, Row};
+use uverbs_clients::rows;
+use uverbs_lab::{Share, run};
 
 /// A crate and its version.
 type Name = (&'static str, &'static str);
@@ -22,92 +27,110 @@ const IBVERBS: Name = ("ibverbs", "0.9.2");
 const SIDEWAY: Name = ("sideway", "0.4.3");
 const RDMA_IO: Name = ("rdma-io", "0.0.2");
 
-/// The tests of each crate. Those left out need files of a kernel's device, or the source repository.
-const TESTS: [(Name, &[&str]); 3] = [
-    (IBVERBS, &["--lib"]),
-    (
-        SIDEWAY,
-        // The skipped test compares an entry of the GID table with a file in /sys/class/infiniband, which the HCA lacks.
-        &[
-            "--lib",
-            "--test",
-            "test_atomic",
-            "--test",
-            "test_cq",
-            "--test",
-            "test_mr_and_cq",
-            "--test",
-            "test_post_send",
-            "--test",
-            "test_qp",
-            "--",
-            "--skip",
-            "test_query_gid_table_fallback",
-        ],
-    ),
-    // It has no tests in its package, but must build and link.
-    (RDMA_IO, &["--lib"]),
+/// The programs: the crate, cargo's kind and name of the target, and the name in the rows. Tests left out need the source
+/// repository; the library of rdma-io has no tests, but must build and link.
+const PROGRAMS: [(Name, &str, &str, &str); 14] = [
+    (IBVERBS, "lib", "ibverbs", "ibverbs-tests"),
+    (IBVERBS, "example", "loopback", "ibverbs-loopback"),
+    (SIDEWAY, "lib", "sideway", "sideway-tests"),
+    (SIDEWAY, "test", "test_atomic", "sideway-test_atomic"),
+    (SIDEWAY, "test", "test_cq", "sideway-test_cq"),
+    (SIDEWAY, "test", "test_mr_and_cq", "sideway-test_mr_and_cq"),
+    (SIDEWAY, "test", "test_post_send", "sideway-test_post_send"),
+    (SIDEWAY, "test", "test_qp", "sideway-test_qp"),
+    (SIDEWAY, "example", "ibv_devinfo", "sideway-ibv_devinfo"),
+    (SIDEWAY, "example", "show_gids", "sideway-show_gids"),
+    (SIDEWAY, "example", "rc_pingpong", "sideway-rc_pingpong"),
+    (SIDEWAY, "example", "rc_pingpong_split", "sideway-rc_pingpong_split"),
+    (SIDEWAY, "example", "cmtime", "sideway-cmtime"),
+    (RDMA_IO, "lib", "rdma_io", "rdma-io-tests"),
 ];
-
-/// Examples of one process.
-const EXAMPLES: [(Name, &str); 3] = [(IBVERBS, "loopback"), (SIDEWAY, "ibv_devinfo"), (SIDEWAY, "show_gids")];
-
-/// Examples with a server and a client, and their arguments.
-const PAIRS: [(Name, &str); 2] = [(SIDEWAY, "rc_pingpong"), (SIDEWAY, "rc_pingpong_split")];
 
 /// The first port of the servers.
 const FIRST_PORT: u16 = 24_100;
 /// The fabric ends with the run, at the latest then.
 const FABRIC_LIMIT: Duration = Duration::from_secs(600);
 
-/// Builds the crates and runs their tests and examples with the library in a folder; prints the table.
-pub(crate) fn main(library: &Path) -> Result<ExitCode> {
-    let folder = repo_root().join("target/crates");
-    fs::create_dir_all(folder.join("src")).context("cannot make target/crates")?;
-    let sources = fetch(&folder)?;
-    let source = |name: Name| sources.join(format!("{}-{}", name.0, name.1));
-    let command = |name: Name, verb: &str| {
-        let mut cmd = Command::new(env!("CARGO"));
-        cmd.args([verb, "--locked", "--manifest-path"]).arg(source(name).join("Cargo.toml"));
-        cmd.arg("--target-dir").arg(folder.join("target")).env("LD_LIBRARY_PATH", library);
-        cmd.env("UVERBS_HCA", "2");
-        cmd
-    };
-    let mut report = Report::default();
-    let mut add = |name: String, cell| report.add(Line { name, cells: vec![(Ends::Ours, cell)] });
-    for (name, args) in TESTS {
-        let passed = run::inherit(command(name, "test").args(args));
-        let cell = passed.map_or_else(|error| Cell::Fail(format!("{error:#}")), |()| Cell::Pass);
-        add(format!("{} {}: tests", name.0, name.1), cell);
-    }
-    let program = |name: Name, example: &str| -> Result<Command> {
-        run::inherit(command(name, "build").args(["--example", example]))?;
-        let mut cmd = Command::new(folder.join("target/debug/examples").join(example));
-        cmd.env("LD_LIBRARY_PATH", library).env("UVERBS_HCA", "2");
-        Ok(cmd)
-    };
-    for (name, example) in EXAMPLES {
-        add(format!("{}: {example}", name.0), single(program(name, example)?)?);
-    }
-    let socket = folder.join("fabric");
+/// Where cargo builds them.
+fn folder() -> PathBuf {
+    repo_root().join("target/crates")
+}
+
+/// Runs the tests and examples with the library in a folder, on the software HCA; prints the table.
+pub(crate) fn main(library: &Path, filter: &[String]) -> Result<ExitCode> {
+    let programs = build()?;
+    let socket = folder().join("fabric");
     // One of an earlier run, if any.
     let _ = fs::remove_file(&socket);
     let mut group = Group::new(FABRIC_LIMIT)?;
     let fabric = group.start(Command::new(cargo::build_hca()?).arg("--fabric").arg(&socket))?;
     ensure!(group.wait_for_text(fabric, "join at"), "no fabric: {}", group.last_lines(fabric));
-    for ((name, example), port) in PAIRS.into_iter().zip(FIRST_PORT..) {
-        let end = |host: &[&str]| -> Result<Command> {
-            let mut cmd = program(name, example)?;
-            cmd.env("UVERBS_HCA_FABRIC", &socket).args(["-d", "hca0", "-g", "3", "-n", "100", "-p"]);
-            cmd.arg(port.to_string()).args(host);
-            Ok(cmd)
+    let mut report = Report::default();
+    let is_wanted = |row: &&Row| {
+        let name = row.name();
+        row.places.list.contains(&Place::Native)
+            && (filter.is_empty() || filter.iter().any(|part| name.contains(part.as_str())))
+    };
+    for (row, port) in rows::crates().filter(is_wanted).zip(FIRST_PORT..) {
+        let program = programs.iter().find(|share| share.guest == guest(row.program));
+        let program = &program.with_context(|| format!("{} is not built", row.program))?.host;
+        let names = Names {
+            device: "hca0".into(),
+            gid: "3".into(),
+            port,
+            host: "127.0.0.1".into(),
+            address: String::new(),
+            own: String::new(),
+            macs: Default::default(),
+            has_controller: false,
         };
-        add(
-            format!("{}: {example}", name.0),
-            pair(Some(port), false, &mut end(&[])?, &mut end(&["127.0.0.1"])?)?,
-        );
+        let command = |is_client: bool| {
+            let mut cmd = Command::new(program);
+            cmd.args(row.words(is_client, &names)).env("LD_LIBRARY_PATH", library).env("UVERBS_HCA", "2");
+            if row.has_port() {
+                cmd.env("UVERBS_HCA_FABRIC", &socket);
+            }
+            cmd
+        };
+        let start = Instant::now();
+        let cell = if row.family == Family::Harness {
+            let mut cmd = command(false);
+            cmd.args(harness::NATIVE_SKIPS.iter().flat_map(|(test, _)| ["--skip", test]));
+            let results = harness::run(cmd)?;
+            let all: BTreeSet<&str> = results.keys().map(String::as_str).collect();
+            harness::judge(&results, &all)
+        } else {
+            ends(row, port, command(false), command(true))?
+        };
+        eprintln!("clients: {} ({:.1} s)", row.name(), start.elapsed().as_secs_f32());
+        report.add(Line { name: row.name(), cells: vec![(Ends::Ours, cell)] });
     }
     Ok(ExitCode::from(u8::from(!report.print())))
+}
+
+/// Builds the programs against the installed libraries, and returns them with their places in a guest.
+pub(crate) fn build() -> Result<Vec<Share>> {
+    let folder = folder();
+    fs::create_dir_all(folder.join("src")).context("cannot make target/crates")?;
+    let sources = fetch(&folder)?;
+    let mut programs = Vec::new();
+    for ((name, version), kind, target, program) in PROGRAMS {
+        let mut cmd = Command::new(env!("CARGO"));
+        match kind {
+            "example" => cmd.args(["build", "--example", target]),
+            "test" => cmd.args(["test", "--no-run", "--test", target]),
+            _ => cmd.args(["test", "--no-run", "--lib"]),
+        };
+        cmd.args(["--locked", "--manifest-path"]).arg(sources.join(format!("{name}-{version}/Cargo.toml")));
+        cmd.arg("--target-dir").arg(folder.join("target"));
+        programs.push(Share { host: cargo::build(cmd, name, kind, target)?, guest: guest(program) });
+    }
+    Ok(programs)
+}
+
+/// The path of a program in the guest.
+fn guest(program: &str) -> String {
+    format!("/usr/bin/{program}")
 }
 
 /// Has cargo fetch the crates; the folder of its registry in which their sources are.
@@ -115,7 +138,7 @@ fn fetch(folder: &Path) -> Result<PathBuf> {
     let mut manifest = String::from(
         "[workspace]\n[package]\nname = \"fetched\"\nversion = \"0.0.0\"\nedition = \"2024\"\n[dependencies]\n",
     );
-    for ((name, version), _) in TESTS {
+    for (name, version) in [IBVERBS, SIDEWAY, RDMA_IO] {
         manifest.push_str(&format!("{name} = \"={version}\"\n"));
     }
     fs::write(folder.join("Cargo.toml"), manifest).context("cannot write a manifest")?;
@@ -129,4 +152,15 @@ fn fetch(folder: &Path) -> Result<PathBuf> {
     let end = text.find(&wanted).context("cargo did not fetch the crates")?;
     let start = text[..end].rfind('"').map_or(0, |quote| quote + 1);
     Ok(PathBuf::from(&text[start..end]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_row_has_a_program() {
+        let rows: BTreeSet<&str> = rows::crates().map(|row| row.program).collect();
+        assert_eq!(rows, PROGRAMS.iter().map(|(.., program)| *program).collect());
+    }
 }

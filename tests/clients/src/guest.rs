@@ -6,6 +6,7 @@
 //!
 //! In a pair of guests, the first one runs the rows. Their clients are in the second guest.
 
+use crate::harness;
 use crate::mpi::{self, Job};
 use crate::native::ends;
 use crate::process::{End, Group};
@@ -65,6 +66,8 @@ pub struct Guest {
     pub library: PathBuf,
     /// The folder of rdma-core's test suite and its runner, if it is installed in the guest.
     pub suite: Option<PathBuf>,
+    /// The rows of published Rust crates, instead of all others.
+    pub crates: bool,
     /// Only the short selection.
     pub short: bool,
     /// Only rows whose names contain one of these, if there are any.
@@ -170,7 +173,7 @@ impl Guest {
                     .any(|part| name.contains(part.as_str()) || name == "pyverbs" && part.starts_with(TESTS));
             selected && (row.short || !self.short)
         };
-        for row in rows::all().filter(wanted) {
+        for row in rows::of(self.crates).filter(wanted) {
             let start = Instant::now();
             if !row.places.list.contains(&link.place) {
                 report.leave_out(row.name(), row.places.why);
@@ -203,6 +206,7 @@ impl Guest {
                 ("pyverbs", Some(suite)) => self.suite(link, suite),
                 ("ibv_devinfo", _) => self.output(link, row),
                 ("ibv_asyncwatch", _) => self.events(link, row),
+                _ if row.family == Family::Harness => self.harness(link, row),
                 _ if row.is_mpi() => self.job(link, row),
                 _ => self.row(link, row, &mut port),
             };
@@ -227,7 +231,9 @@ impl Guest {
     /// A row with each combination of libraries.
     fn row(&self, link: &Link, row: &Row, port: &mut u16) -> Result<Line> {
         let mut cells = Vec::new();
-        for (kind, server, client) in ALL {
+        // One process has one library.
+        let kinds = if row.is_single() { &ALL[..2] } else { &ALL[..] };
+        for &(kind, server, client) in kinds {
             *port += 1;
             let command = |is_client: bool, ours: bool| {
                 let end = usize::from(is_client);
@@ -344,6 +350,28 @@ impl Guest {
             cells.push((kind, twice(&row.name(), || watch::run(&mut cmd))?));
         }
         Ok(Line { name: row.name(), cells })
+    }
+
+    /// A test program of Rust's harness.
+    fn harness(&self, link: &Link, row: &Row) -> Result<Line> {
+        let run = |ours: bool| {
+            let mut words = link.prefixes[0].iter().map(String::as_str).chain([row.program]);
+            let mut cmd = Command::new(words.next().unwrap_or_default());
+            cmd.args(words);
+            if ours {
+                self.use_ours(&mut cmd);
+            }
+            harness::run(cmd)
+        };
+        let c = run(false)?;
+        let wanted = pyverbs::passed(&c);
+        for line in harness::failed(&c) {
+            println!("{}: C: {line}", row.name());
+        }
+        let ours = twice(&row.name(), || Ok(harness::judge(&run(true)?, &wanted)))?;
+        // The tests that passed; what failed is above.
+        let cell = harness::judge(&c, &wanted);
+        Ok(Line { name: row.name(), cells: vec![(Ends::C, cell), (Ends::Ours, ours)] })
     }
 
     /// rdma-core's test suite.

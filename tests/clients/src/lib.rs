@@ -10,6 +10,7 @@
 //! on one fabric, the clients run in the second one, see [`remote`].
 
 pub mod guest;
+pub mod harness;
 pub mod mpi;
 pub mod native;
 pub mod process;

@@ -23,6 +23,9 @@ struct Cli {
     /// The folder of rdma-core's test suite
     #[arg(long, value_name = "DIR")]
     suite: Option<PathBuf>,
+    /// The rows of published Rust crates, instead of all others
+    #[arg(long)]
+    crates: bool,
     /// Only a short selection
     #[arg(long)]
     short: bool,
@@ -48,13 +51,13 @@ enum Other {
 }
 
 fn run() -> Result<u8> {
-    let Cli { other, library, suite, short, filter, limit } = Cli::parse();
+    let Cli { other, library, suite, crates, short, filter, limit } = Cli::parse();
     if let Some(Other::At { host, command }) = other {
         return remote::run(&host, &command);
     }
     let library = library.context("--library is missing")?;
     let limit = limit.map(Duration::from_secs);
-    let passed = Guest { library, suite, short, filter, limit }.run()?;
+    let passed = Guest { library, suite, crates, short, filter, limit }.run()?;
     Ok(u8::from(!passed))
 }
 

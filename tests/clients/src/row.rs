@@ -2,8 +2,8 @@
 //! A row: a program with its arguments, the way in which it names its device and its peer, and where it runs.
 
 use Family::{
-    Cm, Endless, Ethernet, Fabric, Mpi, Multicast, Perftest, Pingpong, Qperf, Rma, Rping, Single, Ucp, Uct,
-    Udaddy, Watch,
+    Cm, Connect, Endless, Ethernet, Fabric, Harness, Mpi, Multicast, Perftest, Pingpong, Plain, Qperf, Rma,
+    Rping, Single, Ucp, Uct, Udaddy, Watch,
 };
 use Place::{Ib, Native, Roce, Rxe, Siw};
 
@@ -12,7 +12,11 @@ use Place::{Ib, Native, Roce, Rxe, Siw};
 pub enum Family {
     /// One process: `ibv_devinfo`.
     Single,
-    /// `ibv_*_pingpong`.
+    /// One process that has no option for the device: it uses the first one, or all.
+    Plain,
+    /// A test program of Rust's harness, which has no such option either.
+    Harness,
+    /// `ibv_*_pingpong`, and programs with the same options.
     Pingpong,
     /// perftest.
     Perftest,
@@ -22,6 +26,8 @@ pub enum Family {
     Cm,
     /// `cmtime`: as `Cm`, but the server does not end.
     Endless,
+    /// `cmtime` of the crate sideway: as `Endless`, with fewer options.
+    Connect,
     /// `udaddy`: as `Cm`, but its port is fixed, and `-p` is the port space.
     Udaddy,
     /// `mckey`: as `Cm`, but both join the same group.
@@ -152,7 +158,7 @@ impl Row {
 
     /// Whether it is one process.
     pub fn is_single(&self) -> bool {
-        self.family == Single
+        matches!(self.family, Single | Plain)
     }
 
     /// Whether the server listens at a TCP port.
@@ -166,7 +172,7 @@ impl Row {
 
     /// Whether its server runs until it is killed.
     pub fn is_endless(&self) -> bool {
-        matches!(self.family, Endless | Qperf)
+        matches!(self.family, Endless | Connect | Qperf)
     }
 
     /// Whether its program is of a package that the guest's image does not have.
@@ -181,7 +187,7 @@ impl Row {
 
     /// Whether it runs with the server in one guest and the client in the other.
     pub fn is_for_pair(&self) -> bool {
-        !matches!(self.family, Single | Watch)
+        !matches!(self.family, Single | Plain | Harness | Watch)
     }
 
     /// Whether perftest or qperf connects by librdmacm.
@@ -205,6 +211,7 @@ impl Row {
         let mut args = self.args.to_owned();
         let (client, address_of_family) = match self.family {
             Single | Watch => ("", format!("-d {device}")),
+            Plain | Harness => ("", String::new()),
             Rma => (address.as_str(), format!("-b {own} -p {port}")),
             // The words of `mpirun` are made elsewhere.
             Mpi => ("", String::new()),
@@ -219,8 +226,8 @@ impl Row {
                 let listen = if is_client { "" } else { "-L" };
                 ("", format!("-C {address} -b {own} {listen} -p {port}"))
             }
-            Cm | Endless if is_client => ("", format!("-s {address} -p {port}")),
-            Cm | Endless => ("", format!("-p {port}")),
+            Cm | Connect | Endless if is_client => ("", format!("-s {address} -p {port}")),
+            Cm | Connect | Endless => ("", format!("-p {port}")),
             Multicast if is_client => ("", format!("-m 239.1.1.7 -b {own} -s")),
             Multicast => ("", format!("-m 239.1.1.7 -b {own}")),
             Uct => (host.as_str(), format!("-d {device}:1 -p {port}")),
@@ -264,8 +271,8 @@ mod tests {
 
     #[test]
     fn rows_differ_and_each_place_has_a_short_selection() {
-        let names: BTreeSet<String> = rows::all().map(Row::name).collect();
-        assert_eq!(names.len(), rows::all().count());
+        let both = || rows::all().chain(rows::crates());
+        assert_eq!(both().map(Row::name).collect::<BTreeSet<_>>().len(), both().count());
         for place in EVERYWHERE.list {
             assert!(rows::all().any(|row| row.short && row.places.list.contains(place)));
         }
@@ -273,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_row_that_is_left_out_has_a_reason() {
-        for row in rows::all() {
+        for row in rows::all().chain(rows::crates()) {
             assert_eq!(row.places.why.is_empty(), row.places.list.len() == EVERYWHERE.list.len(), "{row:?}");
         }
     }
@@ -290,7 +297,7 @@ mod tests {
             macs: ["2:2".into(), "2:3".into()],
             has_controller: false,
         };
-        let find = |name: &str| rows::all().find(|row| row.name() == name).unwrap();
+        let find = |name: &str| rows::all().chain(rows::crates()).find(|row| row.name() == name).unwrap();
         let words = |name, is_client| find(name).words(is_client, &names).join(" ");
         assert_eq!(words("ibv_rc_pingpong -n 50", false), "-d d -g 3 -p 7 -n 50");
         assert_eq!(words("ib_send_lat -n 20", true), "-d d -x 3 -p 7 -F -n 20 h");
@@ -314,6 +321,9 @@ mod tests {
         assert_eq!(words("cmtime -c 5", true), "-s 1.2.3.4 -p 7 -c 5");
         let newer = Names { has_controller: true, ..names.clone() };
         assert_eq!(find("cmtime -c 5").words(true, &newer).join(" "), "-C 1.2.3.4 -b 1.2.3.5 -p 7 -c 5");
+        assert_eq!(find("sideway-cmtime -c 5").words(true, &newer).join(" "), "-s 1.2.3.4 -p 7 -c 5");
+        assert_eq!(words("sideway-rc_pingpong -n 100", true), "-d d -g 3 -p 7 -n 100 h");
+        assert_eq!(words("sideway-tests", false), "");
         assert_eq!(words("qperf -t 1 rc_lat", false), "-lp 7");
         assert_eq!(words("qperf -cm 1 -t 1 rc_lat", true), "1.2.3.4 -lp 7 -li d -cm 1 -t 1 rc_lat");
     }

@@ -3,6 +3,7 @@
 //!
 //! All of them have few iterations: a row shows whether a feature works, and programs that poll compete for the processors.
 
+mod crates;
 mod libfabric;
 mod librdmacm;
 mod openmpi;
@@ -26,7 +27,17 @@ const TABLES: &[&[Row]] = &[
     suite::ROWS,
 ];
 
-/// All rows.
+/// The rows of published Rust crates, whose programs are built for a run.
+pub fn crates() -> impl Iterator<Item = &'static Row> + Clone {
+    crates::ROWS.iter()
+}
+
+/// The rows of a run: those of published Rust crates, or all others.
+pub fn of(crates: bool) -> impl Iterator<Item = &'static Row> + Clone {
+    all().filter(move |_| !crates).chain(self::crates().filter(move |_| crates))
+}
+
+/// All rows, except those of published Rust crates.
 pub fn all() -> impl Iterator<Item = &'static Row> + Clone {
     TABLES.iter().copied().flatten()
 }
