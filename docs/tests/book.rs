@@ -169,6 +169,7 @@ const PROGRAMS: &[&str] = &[
     "uverbs",
     "uverbs-hca",
     "uverbs-lab",
+    "valgrind",
     "zcat",
 ];
 

@@ -2,7 +2,7 @@
 //! Operations whose completion no task waits for.
 //!
 //! Most of them make no completion: an event, a poll and a wake for each would cost more than the post. Every n-th is signaled, where n
-//! is a quarter of the queue's depth; its completion frees the entries and the buffers of those before it.
+//! is half of the queue's depth; its completion frees the entries and the buffers of those before it.
 
 use crate::dispatcher::{FORKED, wake};
 use crate::error::Failed;
@@ -20,6 +20,8 @@ use uverbs::{Driver, PostError, SendFlags};
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Detached<D: Driver, P: Payload<D>> {
     op: Op<D, P>,
+    /// It makes no completion, even if no other one frees its entry.
+    silent: bool,
 }
 
 impl<D: Driver, P: Payload<D>> Unpin for Detached<D, P> {}
@@ -34,19 +36,25 @@ impl<D: Driver, P: Payload<D>> Op<D, P> {
     /// Posts it, and does not wait until it is complete: the future waits for an entry of the queue only, and is the cheapest way to send
     /// a message.
     ///
-    /// Its buffer goes back to its pool with a later completion: the queue keeps the buffers of at most a quarter of its
+    /// Its buffer goes back to its pool with a later completion: the queue keeps the buffers of at most half of its
     /// depth until the next operation. If it fails, the QP is in state ERR, and the next operations and receives have an error.
     /// [`Qp::shutdown`](crate::Qp::shutdown) does not wait for the detached operations at the end: a program awaits its last
     /// message.
     pub fn detach(self) -> Detached<D, P> {
-        Detached { op: self }
+        Detached { op: self, silent: false }
+    }
+
+    /// As [`detach`](Self::detach), without a completion: the caller posts another operation with one, before the queue is full
+    /// of these.
+    pub(crate) fn silent(self) -> Detached<D, P> {
+        Detached { op: self, silent: true }
     }
 }
 
 impl<D: Driver> QpInner<D> {
     /// The number of detached operations of which the last makes a completion.
     fn signal_interval(&self) -> u32 {
-        (self.depth() / 4).max(1)
+        (self.depth() / 2).max(1)
     }
 }
 
@@ -54,7 +62,7 @@ impl<D: Driver, P: Payload<D>> Future for Detached<D, P> {
     type Output = Result<(), Failed<P::Back>>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Op { qp, request, flags, state } = &mut self.get_mut().op;
+        let Self { op: Op { qp, request, flags, state }, silent } = self.get_mut();
         let State::New { payload, mut ticket } = core::mem::replace(state, State::Finished) else {
             panic!("polled after it was ready");
         };
@@ -64,14 +72,15 @@ impl<D: Driver, P: Payload<D>> Future for Detached<D, P> {
         let mut guard = lock(&qp.sends);
         let sends = &mut *guard;
         let mut wakes = Vec::new();
-        let result = if let Some(error) = sends.closed.clone() {
+        let result = if let Some(error) = &sends.closed {
+            let error = error.clone();
             sends.leave(&mut ticket, &mut wakes);
             Err(Failed { error, returned: Some(payload.unposted()) })
         } else if !sends.turnstile.pass(&mut ticket, 1, sends.free, cx.waker()) {
             *state = State::New { payload, ticket };
             return Poll::Pending;
         } else if let Some(queue) = &mut sends.queue {
-            let signaled = sends.silent + 1 >= qp.signal_interval();
+            let signaled = !*silent && sends.silent + 1 >= qp.signal_interval();
             let key = if signaled { sends.slots.insert(Waker::noop().clone()) } else { None };
             let (wr_id, flags) = match key {
                 Some(key) => (qp.route().send(key), *flags),

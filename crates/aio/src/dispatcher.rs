@@ -19,7 +19,8 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::panic;
 use std::sync::{Arc, OnceLock, Weak};
-use uverbs::owned::{Completed, OwnedCq};
+use uverbs::comp_channel::CqEvents;
+use uverbs::owned::{Done, OwnedCq};
 use uverbs::{CompletionChannel, Context, Driver, PollError, ProtectionDomain};
 
 /// Completions that one poll takes from the CQ at most.
@@ -81,8 +82,24 @@ struct Poller<D: Driver> {
     by_number: HashMap<u32, Weak<QpInner<D>>>,
     /// Entries of the CQ that the queues may fill.
     reserved: u32,
-    completed: Vec<Completed<D>>,
+    /// The CQ was armed, and its event was not read yet: either a completion will raise it, or the channel is readable.
+    armed: bool,
+    /// The CQ, for the next event.
+    events: CqEvents<D>,
+    passed: Passed<D>,
     chores: Chores<D>,
+}
+
+/// What is kept while the completions of a poll are passed on, and done after that. It is empty between two polls.
+struct Passed<D: Driver> {
+    /// The QP of the last completion: most completions are those of the same QP as the one before. This reference may be the last
+    /// one, and the end of a QP is a control call that waits for the poll of its CQ. So it is dropped after the poll.
+    last: Option<Arc<QpInner<D>>>,
+    /// The others.
+    qps: Vec<Arc<QpInner<D>>>,
+    srqs: Vec<Arc<SrqInner<D>>>,
+    /// Queues that have to be refilled. The entries of completions can be used again after the poll only.
+    short: Vec<RouteId>,
 }
 
 impl<D: Driver> fmt::Debug for Poller<D> {
@@ -162,7 +179,9 @@ impl<D: Driver> DispatcherBuilder<'_, D> {
             routes: Vec::new(),
             by_number: HashMap::new(),
             reserved: 0,
-            completed: Vec::with_capacity(BATCH),
+            armed: false,
+            events: CqEvents::default(),
+            passed: Passed { last: None, qps: Vec::new(), srqs: Vec::new(), short: Vec::new() },
             chores: Chores::new(cqe),
         };
         let inner = Arc::new(Inner {
@@ -261,9 +280,9 @@ impl<D: Driver> Dispatcher<D> {
     /// The CQ failed. All operations end with the same error.
     pub fn poll_once(&self) -> Result<usize> {
         let mut wakes = Vec::new();
-        let polled = self.inner.poll(&mut wakes);
+        let polled = self.inner.poll(false, &mut wakes);
         wake(&mut wakes);
-        polled
+        Ok(polled?)
     }
 
     /// For an event loop of the program: arms the CQ. If there is nothing to do, returns `Ready` with the time limit of the
@@ -275,12 +294,13 @@ impl<D: Driver> Dispatcher<D> {
     pub fn prepare_sleep(&self) -> Result<Option<SleepLimit>> {
         let mut wakes = Vec::new();
         self.inner.sleeper.announce();
-        let idle = self.inner.arm(&mut wakes);
-        if !matches!(idle, Ok(true)) || !wakes.is_empty() {
+        let polled = self.inner.poll(true, &mut wakes);
+        let idle = matches!(polled, Ok(0)) && wakes.is_empty();
+        if !idle {
             self.inner.sleeper.cancel();
         }
-        let idle = idle? && wakes.is_empty();
         wake(&mut wakes);
+        polled?;
         Ok(idle.then(|| SleepLimit(self.inner.sleeper.time_to_sleep())))
     }
 
@@ -316,9 +336,18 @@ impl<D: Driver> AsRawFd for Dispatcher<D> {
 
 /// Wakes tasks, after all locks were released: a waker may do anything. One that panics must not keep the others from being
 /// woken, nor end the thread that runs the dispatcher.
+#[inline]
 pub(crate) fn wake(wakes: &mut Vec<Waker>) {
+    if !wakes.is_empty() {
+        wake_all(wakes);
+    }
+}
+
+fn wake_all(wakes: &mut Vec<Waker>) {
     // The first becomes the last, which is popped first.
-    wakes.reverse();
+    if wakes.len() > 1 {
+        wakes.reverse();
+    }
     while !wakes.is_empty() {
         let woken = panic::catch_unwind(AssertUnwindSafe(|| {
             while let Some(waker) = wakes.pop() {
@@ -342,6 +371,12 @@ impl<D: Driver> Inner<D> {
             return Some(FORKED);
         }
         self.failure.get().cloned()
+    }
+
+    /// Whether there is a [`failure`](Self::failure).
+    #[inline]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.sleeper.is_forked() || self.failure.get().is_some()
     }
 
     /// Fails as [`failure`](Self::failure) says.
@@ -372,7 +407,7 @@ impl<D: Driver> Inner<D> {
         let lacks = |poller: &Poller<D>| poller.reserved.saturating_add(entries) > self.cqe;
         // Queues that ended give their entries back when the CQ was polled empty.
         while lacks(poller) && self.has_chores.load(Ordering::Relaxed) {
-            if self.poll_locked(poller, wakes)? == 0 {
+            if self.poll_with_chores(poller, wakes)? == 0 {
                 break;
             }
         }
@@ -432,7 +467,7 @@ impl<D: Driver> Inner<D> {
 
     /// A queue ended. It may end during a poll, so the next poll removes it.
     pub(crate) fn queue_ended(&self, ended: Ended<D>) {
-        if self.failure().is_some() {
+        if self.has_failed() {
             return;
         }
         let lingers = ended.linger.is_some();
@@ -444,7 +479,7 @@ impl<D: Driver> Inner<D> {
 
     /// A receive queue is empty because its pool is: it is refilled later.
     pub(crate) fn starved(&self, route: RouteId) {
-        if self.failure().is_none() {
+        if !self.has_failed() {
             self.add_chore(|inbox| inbox.starved.push(route));
             self.sleeper.kick();
         }
@@ -452,7 +487,7 @@ impl<D: Driver> Inner<D> {
 
     /// Waits until the completions that are in the CQ now were passed on. `begun` is the state of the wait.
     pub(crate) fn poll_dry(&self, begun: &mut Option<Arc<AtomicBool>>, waker: &Waker) -> Poll<()> {
-        if self.failure().is_some() {
+        if self.has_failed() {
             return Poll::Ready(());
         }
         let done = begun.get_or_insert_default();
@@ -482,73 +517,80 @@ impl<D: Driver> Inner<D> {
         }
     }
 
-    /// Polls once. The caller wakes the tasks.
-    pub(crate) fn poll(&self, wakes: &mut Vec<Waker>) -> Result<usize> {
+    /// Polls once; the caller wakes the tasks. If the CQ is armed before, a completion that this poll does not find raises an event.
+    ///
+    /// The small error keeps the result in registers.
+    #[inline]
+    pub(crate) fn poll(&self, arm: bool, wakes: &mut Vec<Waker>) -> Result<usize, PollError> {
         if self.sleeper.is_forked() {
-            return Err(FORKED);
+            return Err(PollError::Forked);
         }
         self.sleeper.timers().fire(|| self.sleeper.now(), wakes);
         if self.failure.get().is_some() {
             return Ok(0);
         }
-        let mut poller = lock(&self.poller);
-        let polled = self.poll_locked(&mut poller, wakes);
-        drop(poller);
-        polled.inspect_err(|error| self.fail(error, wakes))
-    }
-
-    fn poll_locked(&self, poller: &mut Poller<D>, wakes: &mut Vec<Waker>) -> Result<usize> {
-        let has_chores = self.has_chores.load(Ordering::Relaxed);
-        if has_chores {
-            poller.chores.begin(&mut lock(&self.inbox), || self.sleeper.now());
+        let mut guard = lock(&self.poller);
+        let poller = &mut *guard;
+        let armed = if arm && !poller.armed { poller.arm() } else { Ok(()) };
+        let polled = match armed {
+            Ok(()) if self.has_chores.load(Ordering::Relaxed) => self.poll_with_chores(poller, wakes),
+            Ok(()) => self.pass_completions(poller, wakes),
+            Err(error) => Err(error),
+        };
+        drop(guard);
+        if let Err(error) = polled {
+            self.fail_poll(error, wakes);
         }
-        let Poller { cq, routes, by_number, completed, .. } = &mut *poller;
-        // The values are passed on after the poll: what happens to them may post, or destroy a queue.
-        let n = cq.poll_each(BATCH, |done| completed.push(done.complete()))?;
-        for completed in completed.drain(..) {
-            if let Some(starved) = dispatch(routes, by_number, completed, wakes) {
-                self.add_chore(|inbox| inbox.starved.push(starved));
-            }
-        }
-        if has_chores {
-            self.do_chores(poller, n, wakes);
-        }
-        Ok(n)
+        polled
     }
 
     #[cold]
+    fn fail_poll(&self, error: PollError, wakes: &mut Vec<Waker>) {
+        self.fail(&error.into(), wakes);
+    }
+
+    /// Passes the completions of the CQ on.
+    #[inline]
+    fn pass_completions(&self, poller: &mut Poller<D>, wakes: &mut Vec<Waker>) -> Result<usize, PollError> {
+        let Poller { cq, routes, by_number, passed, .. } = poller;
+        let polled = cq.poll_each(BATCH, |done| passed.take(routes, by_number, done, wakes));
+        if !matches!(polled, Ok(0)) {
+            passed.last = None;
+            if !passed.is_empty() {
+                self.end_pass(routes, passed);
+            }
+        }
+        polled
+    }
+
+    #[inline(never)]
+    fn end_pass(&self, routes: &[Route<D>], passed: &mut Passed<D>) {
+        passed.qps.clear();
+        passed.srqs.clear();
+        for id in passed.short.drain(..) {
+            if refill(routes, id) {
+                self.add_chore(|inbox| inbox.starved.push(id));
+            }
+        }
+    }
+
+    #[cold]
+    fn poll_with_chores(&self, poller: &mut Poller<D>, wakes: &mut Vec<Waker>) -> Result<usize, PollError> {
+        poller.chores.begin(&mut lock(&self.inbox), || self.sleeper.now());
+        let n = self.pass_completions(poller, wakes)?;
+        self.do_chores(poller, n, wakes);
+        Ok(n)
+    }
+
     fn do_chores(&self, poller: &mut Poller<D>, n: usize, wakes: &mut Vec<Waker>) {
         let ended = poller.chores.finish(n, n < BATCH, wakes);
         self.forget(poller, ended);
         let Poller { routes, chores, .. } = &mut *poller;
-        chores.starved.retain(|id| match routes.get(id.0 as usize) {
-            Some(Route::Qp(qp)) => qp.upgrade().is_some_and(|qp| qp.refill()),
-            Some(Route::Srq(srq)) => srq.upgrade().is_some_and(|srq| srq.refill()),
-            _ => false,
-        });
+        chores.starved.retain(|id| refill(routes, *id));
         let inbox = lock(&self.inbox);
         let has_more = !poller.chores.is_done(&inbox);
         self.has_chores.store(has_more, Ordering::Relaxed);
         self.sleeper.set_restless(has_more);
-    }
-
-    /// Arms the CQ and polls it once more. Returns whether there was nothing, so that the dispatcher may sleep.
-    pub(crate) fn arm(&self, wakes: &mut Vec<Waker>) -> Result<bool> {
-        if self.sleeper.is_forked() {
-            return Err(FORKED);
-        }
-        if self.failure.get().is_none() {
-            let mut poller = lock(&self.poller);
-            let armed = poller.cq.req_notify(false);
-            drop(poller);
-            if let Err(error) = armed {
-                let error = error.into();
-                self.fail(&error, wakes);
-                return Err(error);
-            }
-        }
-        // Completions that arrived before raise no event.
-        Ok(self.poll(wakes)? == 0)
     }
 
     /// Sleeps until a descriptor is readable, at most for this time, and reads them.
@@ -566,19 +608,19 @@ impl<D: Driver> Inner<D> {
         Ok(())
     }
 
+    /// Reads the event for which the CQ was armed. There is no other one, because the CQ is armed again only after that.
     fn read_channel(&self, wakes: &mut Vec<Waker>) {
-        loop {
-            match self.channel.next_event() {
-                Ok(Some(_)) => {}
-                Ok(None) => return,
-                // The kernel closes the file when the device is removed. The asynchronous events are watched still: the kernel
-                // raises DEVICE_FATAL, which ends their streams, after it has closed this file.
-                Err(error) => {
-                    log::debug!("completion channel: {error}");
-                    self.sleeper.unwatch(&self.channel);
-                    self.fail(&Error::DeviceRemoved, wakes);
-                    return;
-                }
+        let mut poller = lock(&self.poller);
+        match self.channel.next_event_of(&mut poller.events) {
+            Ok(Some(_)) => poller.armed = false,
+            Ok(None) => {}
+            // The kernel closes the file when the device is removed. The asynchronous events are watched still: the kernel
+            // raises DEVICE_FATAL, which ends their streams, after it has closed this file.
+            Err(error) => {
+                drop(poller);
+                log::debug!("completion channel: {error}");
+                self.sleeper.unwatch(&self.channel);
+                self.fail(&Error::DeviceRemoved, wakes);
             }
         }
     }
@@ -613,43 +655,82 @@ impl<D: Driver> Inner<D> {
     }
 }
 
-/// Passes a completion to its queue. Returns a receive queue that is empty because its pool is.
-#[inline]
-fn dispatch<D: Driver>(
-    routes: &[Route<D>],
-    by_number: &HashMap<u32, Weak<QpInner<D>>>,
-    completed: Completed<D>,
-    wakes: &mut Vec<Waker>,
-) -> Option<RouteId> {
-    let (wr_id, qp_num) = (completed.wc.wr_id, completed.wc.qp_num);
-    let index = wr_id >> ROUTE_SHIFT;
-    let id = RouteId(index as u32);
-    match routes.get(index as usize) {
-        Some(Route::Qp(qp)) => {
-            // A QP with this number may have ended, and still be alive in the kernel because its control is in use: then the
-            // entry is that of another QP.
-            let qp = qp.upgrade().filter(|qp| qp.qp_num() == qp_num)?;
-            if wr_id & PART != 0 {
-                qp.part_failed(wr_id & KEY_MASK, &completed.wc, wakes);
-            } else if wr_id & RECEIVE == 0 {
-                qp.sent(wr_id & KEY_MASK, completed, wakes);
-            } else if qp.received(completed, wakes) {
-                return Some(id);
-            }
-        }
-        Some(Route::Srq(srq)) => {
-            if let Some(qp) = by_number.get(&qp_num).and_then(Weak::upgrade) {
-                qp.received(completed, wakes);
-            }
-            if let Some(srq) = srq.upgrade()
-                && srq.taken()
-            {
-                return Some(id);
-            }
-        }
-        Some(Route::Free) | None => {}
+impl<D: Driver> Poller<D> {
+    #[inline]
+    fn arm(&mut self) -> Result<(), PollError> {
+        self.cq.req_notify(false)?;
+        self.armed = true;
+        Ok(())
     }
-    None
+}
+
+impl<D: Driver> Passed<D> {
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.qps.is_empty() && self.srqs.is_empty() && self.short.is_empty()
+    }
+
+    /// The QP of a route. `None` if it has ended.
+    #[inline]
+    fn qp(&mut self, id: RouteId, qp: &Weak<QpInner<D>>) -> Option<&Arc<QpInner<D>>> {
+        if self.last.as_ref().is_none_or(|last| last.route() != id) {
+            let qp = qp.upgrade()?;
+            self.qps.extend(self.last.replace(qp));
+        }
+        self.last.as_ref()
+    }
+
+    /// Passes a completion to its queue.
+    #[inline]
+    fn take(
+        &mut self,
+        routes: &[Route<D>],
+        by_number: &HashMap<u32, Weak<QpInner<D>>>,
+        done: Done<'_, '_, D>,
+        wakes: &mut Vec<Waker>,
+    ) {
+        let wr_id = done.wr_id();
+        let id = RouteId((wr_id >> ROUTE_SHIFT) as u32);
+        match routes.get(id.0 as usize) {
+            Some(Route::Qp(qp)) => {
+                let Some(qp) = self.qp(id, qp) else { return };
+                // A QP with this number may have ended, and still be alive in the kernel because its control is in use: then the
+                // entry is that of another QP.
+                if qp.qp_num() != done.qp_num() {
+                    return;
+                }
+                if wr_id & PART != 0 {
+                    qp.part_failed(wr_id & KEY_MASK, &done, wakes);
+                } else if wr_id & RECEIVE == 0 {
+                    qp.sent(wr_id & KEY_MASK, done, wakes);
+                } else if qp.received(done, wakes) {
+                    self.short.push(id);
+                }
+            }
+            Some(Route::Srq(srq)) => {
+                if let Some(qp) = by_number.get(&done.qp_num()).and_then(Weak::upgrade) {
+                    qp.received(done, wakes);
+                    self.qps.push(qp);
+                }
+                if let Some(srq) = srq.upgrade() {
+                    if srq.taken() {
+                        self.short.push(id);
+                    }
+                    self.srqs.push(srq);
+                }
+            }
+            Some(Route::Free) | None => {}
+        }
+    }
+}
+
+/// Refills a receive queue. Returns whether it is empty because its pool is.
+fn refill<D: Driver>(routes: &[Route<D>], id: RouteId) -> bool {
+    match routes.get(id.0 as usize) {
+        Some(Route::Qp(qp)) => qp.upgrade().is_some_and(|qp| qp.refill()),
+        Some(Route::Srq(srq)) => srq.upgrade().is_some_and(|srq| srq.refill()),
+        Some(Route::Free) | None => false,
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::task::Wake;
 use std::thread::{self, JoinHandle, Thread};
-use uverbs::Driver;
+use uverbs::{Driver, PollError};
 
 /// The time for which an idle CQ is polled: the whole budget after a completion, half as much after each time for nothing.
 #[derive(Debug)]
@@ -27,12 +27,17 @@ impl Spin {
         Self { most, budget: most, since: None }
     }
 
+    /// Whether the dispatcher sleeps at once if there is no completion.
+    pub(crate) fn is_off(&self) -> bool {
+        self.most.is_zero()
+    }
+
     /// There was a completion.
     pub(crate) fn hit(&mut self) {
         (self.budget, self.since) = (self.most, None);
     }
 
-    /// There was none. Returns whether to poll again at once.
+    /// There was none. Returns whether to poll again without arming the CQ.
     pub(crate) fn again(&mut self, now: impl FnOnce() -> Duration) -> bool {
         if self.budget.is_zero() {
             return false;
@@ -48,50 +53,105 @@ impl Spin {
 }
 
 /// How many polls pass between two checks of the descriptors, if the CQ is never idle.
-pub(crate) const BUSY_POLLS: u32 = 256;
+const BUSY_POLLS: u32 = 256;
+
+/// When the leader polls, arms the CQ, and sleeps: the part that threads and tasks of tokio share.
+#[derive(Debug)]
+pub(crate) struct Rounds {
+    spin: Spin,
+    /// Whether the next poll is the one before a sleep: the CQ is armed for it.
+    last: bool,
+    polls: u32,
+}
+
+/// What the leader does after a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// There were completions, or tasks to wake.
+    Work,
+    /// As `Work`, and the descriptors were not read for long: calls [`Rounds::slept`] without sleeping.
+    Check,
+    /// Nothing happened; polls again.
+    Again,
+    /// Sleeps until a descriptor is readable, and then calls [`Rounds::slept`].
+    Sleep,
+}
+
+impl Rounds {
+    pub(crate) fn new(spin: Duration) -> Self {
+        let spin = Spin::new(spin);
+        Self { last: spin.is_off(), spin, polls: 0 }
+    }
+
+    /// Whether the next round is the one before a sleep.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn sleeps_next(&self) -> bool {
+        self.last
+    }
+
+    /// Polls once; `wakes` is empty before and after it. `woken` is whether the leader has something else to do. If the result is
+    /// [`Next::Sleep`], others can end the sleep.
+    #[inline]
+    pub(crate) fn poll<D: Driver>(
+        &mut self,
+        inner: &Inner<D>,
+        woken: impl Fn() -> bool,
+        wakes: &mut Vec<Waker>,
+    ) -> Result<Next, PollError> {
+        let sleeper: &Sleeper = inner.sleeper();
+        if self.last {
+            sleeper.announce();
+        }
+        let polled = inner.poll(self.last, wakes);
+        if matches!(polled, Ok(0)) && wakes.is_empty() && !woken() {
+            if self.last {
+                return Ok(Next::Sleep);
+            }
+            self.last = !self.spin.again(|| sleeper.now());
+            return Ok(Next::Again);
+        }
+        if self.last {
+            sleeper.cancel();
+        }
+        wake(wakes);
+        if polled? > 0 {
+            self.spin.hit();
+        }
+        self.last = self.spin.is_off();
+        self.polls = self.polls.wrapping_add(1);
+        Ok(if self.polls.is_multiple_of(BUSY_POLLS) { Next::Check } else { Next::Work })
+    }
+
+    /// Reads the descriptors, after the sleep or as a sleep of at most `limit`.
+    pub(crate) fn slept<D: Driver>(
+        &mut self,
+        inner: &Inner<D>,
+        limit: Option<Duration>,
+        wakes: &mut Vec<Waker>,
+    ) -> Result<()> {
+        let read = inner.read_descriptors(limit, wakes);
+        inner.sleeper().cancel();
+        wake(wakes);
+        // What ended the sleep is polled first: the CQ is armed if that was the last.
+        self.last = false;
+        read
+    }
+}
 
 impl<D: Driver> Inner<D> {
     /// Polls, spins and sleeps, until `woken` returns true. `wakes` is empty before and after it.
-    fn run_until(&self, woken: &dyn Fn() -> bool, wakes: &mut Vec<Waker>) -> Result<()> {
-        let sleeper: &Sleeper = self.sleeper();
-        let mut spin = Spin::new(sleeper.spin());
-        let mut polls = 0_u32;
+    fn run_until(&self, rounds: &mut Rounds, woken: impl Fn() -> bool, wakes: &mut Vec<Waker>) -> Result<()> {
         loop {
-            let polled = self.poll(wakes);
-            let progress = !matches!(polled, Ok(0)) || !wakes.is_empty();
-            wake(wakes);
-            polled?;
+            match rounds.poll(self, &woken, wakes)? {
+                Next::Work => {}
+                Next::Again => core::hint::spin_loop(),
+                Next::Check => rounds.slept(self, Some(Duration::ZERO), wakes)?,
+                Next::Sleep => rounds.slept(self, self.sleeper().time_to_sleep(), wakes)?,
+            }
             if woken() {
                 return Ok(());
             }
-            polls = polls.wrapping_add(1);
-            if progress {
-                spin.hit();
-                if polls.is_multiple_of(BUSY_POLLS) {
-                    self.read_descriptors(Some(Duration::ZERO), wakes)?;
-                    wake(wakes);
-                }
-                continue;
-            }
-            if spin.again(|| sleeper.now()) {
-                core::hint::spin_loop();
-                continue;
-            }
-            sleeper.announce();
-            let slept = self.sleep(woken, wakes);
-            sleeper.cancel();
-            wake(wakes);
-            slept?;
         }
-    }
-
-    /// Arms the CQ, and sleeps if there is nothing to do.
-    fn sleep(&self, woken: &dyn Fn() -> bool, wakes: &mut Vec<Waker>) -> Result<()> {
-        if self.arm(wakes)? && wakes.is_empty() && !woken() {
-            let limit = self.sleeper().time_to_sleep();
-            self.read_descriptors(limit, wakes)?;
-        }
-        Ok(())
     }
 }
 
@@ -109,18 +169,25 @@ impl Wake for ThreadWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // The release pairs with the acquire in `block_on`: what was done before the wake is visible to the task.
-        if !self.woken.swap(true, Ordering::Release) && self.thread.id() != thread::current().id() {
+        // The release pairs with the acquire in `block_on`: what was done before the wake is visible to the task. A thread that
+        // wakes itself is neither parked nor asleep: then these are two atomic operations, which cost less than finding that out.
+        if !self.woken.swap(true, Ordering::Release) {
             self.thread.unpark();
             self.sleeper.kick();
         }
     }
 }
 
-/// A thread that may wait to lead, until this is dropped.
-struct Follower<'a> {
+/// A thread or task that may wait to lead, until this is dropped.
+pub(crate) struct Follower<'a> {
     sleeper: &'a Sleeper,
     waker: &'a Waker,
+}
+
+impl<'a> Follower<'a> {
+    pub(crate) fn new(sleeper: &'a Sleeper, waker: &'a Waker) -> Self {
+        Self { sleeper, waker }
+    }
 }
 
 impl Drop for Follower<'_> {
@@ -145,7 +212,8 @@ impl<D: Driver> Dispatcher<D> {
         let waker = Waker::from(state.clone());
         let mut cx = Context::from_waker(&waker);
         // After the future is ready, or has panicked.
-        let _leave = Follower { sleeper: inner.sleeper(), waker: &waker };
+        let _leave = Follower::new(inner.sleeper(), &waker);
+        let mut rounds = Rounds::new(inner.sleeper().spin());
         let mut wakes = Vec::new();
         loop {
             if state.woken.swap(false, Ordering::Acquire)
@@ -160,7 +228,7 @@ impl<D: Driver> Dispatcher<D> {
                 }
             } else if let Some(lead) = inner.sleeper().leadership().try_lead(&waker) {
                 let woken = || state.woken.load(Ordering::Acquire);
-                if let Err(error) = inner.run_until(&woken, &mut wakes) {
+                if let Err(error) = inner.run_until(&mut rounds, woken, &mut wakes) {
                     // All operations have ended with this error. The next round runs the timers only.
                     log::error!("dispatcher: {error}");
                 }

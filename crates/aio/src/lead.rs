@@ -5,45 +5,73 @@
 //! the leader leaves, because its own future is ready, all others are woken, and one of them leads next. So the CQ is
 //! polled as long as anyone waits.
 
-use crate::sync::{Mutex, lock};
+use crate::sync::{AtomicU8, Mutex, Ordering, lock};
 use core::task::Waker;
 
-#[derive(Debug, Default)]
-struct State {
-    taken: bool,
-    followers: Vec<Waker>,
-}
+/// No one leads.
+const FREE: u8 = 0;
+/// One leads, and no other waits.
+const LED: u8 = 1;
+/// One leads, and others may wait: their wakers are in the list. This state begins and ends under the lock of the list.
+const AWAITED: u8 = 2;
 
 #[derive(Debug)]
 pub(crate) struct Leadership {
-    state: Mutex<State>,
+    state: AtomicU8,
+    followers: Mutex<Vec<Waker>>,
 }
 
 impl Leadership {
     pub(crate) fn new() -> Self {
-        Self { state: Mutex::new(State::default()) }
+        Self { state: AtomicU8::new(FREE), followers: Mutex::new(Vec::new()) }
+    }
+
+    #[inline]
+    fn replace(&self, from: u8, to: u8) -> bool {
+        // What one leader did is visible to the next.
+        self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Begins to lead; or, if another one leads, wakes `waker` when that one leaves.
+    #[inline]
     pub(crate) fn try_lead(&self, waker: &Waker) -> Option<Lead<'_>> {
-        let mut state = lock(&self.state);
-        if state.taken {
-            if !state.followers.iter().any(|follower| follower.will_wake(waker)) {
-                state.followers.push(waker.clone());
+        (self.replace(FREE, LED) || self.follow(waker)).then(|| Lead { leadership: self })
+    }
+
+    /// Waits for the leader to leave. Returns whether it has left already, and this one leads.
+    #[cold]
+    fn follow(&self, waker: &Waker) -> bool {
+        let mut followers = lock(&self.followers);
+        // A leader that leaves finds the state, and then the waker, because it takes the lock.
+        while self.state.load(Ordering::Relaxed) != AWAITED && !self.replace(LED, AWAITED) {
+            if self.replace(FREE, LED) {
+                return true;
             }
-            return None;
         }
-        state.taken = true;
-        Some(Lead { leadership: self })
+        if !followers.iter().any(|follower| follower.will_wake(waker)) {
+            followers.push(waker.clone());
+        }
+        false
     }
 
     /// The task does not wait to lead any more.
     pub(crate) fn leave(&self, waker: &Waker) {
-        let mut state = lock(&self.state);
-        let at = state.followers.iter().position(|follower| follower.will_wake(waker));
-        let left = at.map(|at| state.followers.swap_remove(at));
-        drop(state);
+        let mut followers = lock(&self.followers);
+        let at = followers.iter().position(|follower| follower.will_wake(waker));
+        let left = at.map(|at| followers.swap_remove(at));
+        drop(followers);
         drop(left);
+    }
+
+    /// The end of a leader for which others may wait.
+    #[cold]
+    fn hand_over(&self) {
+        let mut state = lock(&self.followers);
+        let followers = core::mem::take(&mut *state);
+        // Those that come after this lead themselves.
+        self.state.store(FREE, Ordering::Release);
+        drop(state);
+        followers.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -54,15 +82,11 @@ pub(crate) struct Lead<'a> {
 }
 
 impl Drop for Lead<'_> {
+    #[inline]
     fn drop(&mut self) {
-        let mut state = lock(&self.leadership.state);
-        state.taken = false;
-        if state.followers.is_empty() {
-            return;
+        if !self.leadership.replace(LED, FREE) {
+            self.leadership.hand_over();
         }
-        let followers = core::mem::take(&mut state.followers);
-        drop(state);
-        followers.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -92,6 +116,7 @@ mod tests {
             assert_eq!(Arc::strong_count(&task), 1, "its waker is kept");
         }
         drop(lead);
+        assert!(leadership.try_lead(Waker::noop()).is_some(), "no one leads any more");
     }
 }
 

@@ -14,7 +14,8 @@
 //! |---|---|
 //! | [`Dispatcher::block_on`] | a thread waits for a future, and runs the dispatcher meanwhile: the lowest latency |
 //! | [`Dispatcher::spawn`] | a thread of its own; tasks run where they like |
-//! | `Dispatcher::drive` (feature `tokio`) | a task of tokio |
+//! | `Dispatcher::drive_with` (feature `tokio`) | a task of tokio waits for a future, and runs the dispatcher meanwhile: the cheapest way there |
+//! | `Dispatcher::drive` (feature `tokio`) | a task of tokio for the dispatcher alone; other tasks run where they like |
 //! | [`Dispatcher::poll_once`], [`prepare_sleep`](Dispatcher::prepare_sleep), [`after_sleep`](Dispatcher::after_sleep) | an event loop of the program, with the dispatcher's descriptor |
 //!
 //! It polls for some microseconds ([`spin`](DispatcherBuilder::spin)), and then sleeps on the completion channel. It arms the CQ
@@ -77,6 +78,8 @@ mod readable;
 mod reads;
 #[cfg(not(loom))]
 mod recv;
+#[cfg(any(all(feature = "tokio", not(loom)), all(test, loom)))]
+mod relay;
 #[cfg(not(loom))]
 mod sleeper;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]

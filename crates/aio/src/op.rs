@@ -247,7 +247,8 @@ impl<D: Driver, P: Payload<D>> Future for Op<D, P> {
         let fail = |error, returned: Option<P>| {
             Poll::Ready(Err(Failed { error, returned: returned.map(P::unposted) }))
         };
-        let result = if let Some(error) = sends.closed.clone() {
+        let result = if let Some(error) = &sends.closed {
+            let error = error.clone();
             sends.leave(&mut ticket, &mut wakes);
             fail(error, Some(payload))
         } else if !sends.turnstile.pass(&mut ticket, 1, sends.free, cx.waker()) {
@@ -286,7 +287,18 @@ impl<D: Driver, P: Payload<D>> Future for Op<D, P> {
 }
 
 impl<D: Driver, P: Payload<D>> Drop for Op<D, P> {
+    #[inline]
     fn drop(&mut self) {
+        if !matches!(self.state, State::Finished) {
+            self.give_up();
+        }
+    }
+}
+
+impl<D: Driver, P: Payload<D>> Op<D, P> {
+    /// The future is dropped before it was ready.
+    #[inline(never)]
+    fn give_up(&mut self) {
         if self.qp.is_forked() {
             return;
         }

@@ -16,9 +16,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
 use std::sync::{Arc, OnceLock};
 use uverbs::attr::{EventType, QpCap, QpState, SendOpsFlags};
-use uverbs::owned::{Completed, OwnedSendQueue, Pool};
+use uverbs::owned::{Completed, Done, OwnedSendQueue, Pool};
 use uverbs::qp::QpControl;
-use uverbs::{ConnectAttr, Driver, Endpoint, ProtectionDomain, Rc, WcStatus, WorkCompletion};
+use uverbs::{ConnectAttr, Driver, Endpoint, ProtectionDomain, Rc, WcStatus};
 
 /// The result of a send, or why it has none.
 pub(crate) type Outcome<D> = Result<Completed<D>>;
@@ -336,42 +336,42 @@ impl<D: Driver> QpInner<D> {
         self.dispatcher.failure()
     }
 
+    /// Whether there is a [`failure`](Self::failure).
+    #[inline]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.dispatcher.has_failed()
+    }
+
     /// A send is complete, with all unsignaled ones before it.
     #[inline]
-    pub(crate) fn sent(&self, key: u64, completed: Completed<D>, wakes: &mut Vec<Waker>) {
-        let status = completed.wc.status;
-        if !status.is_success() {
-            self.note_error(status, completed.wc.vendor_err, wakes);
+    pub(crate) fn sent(&self, key: u64, done: Done<'_, '_, D>, wakes: &mut Vec<Waker>) {
+        if !done.status().is_success() {
+            self.note_error(done.status(), done.vendor_err(), wakes);
         }
         let mut sends = lock(&self.sends);
-        let mut outcome = Ok(completed);
-        let mut freed = 1;
+        let (mut freed, mut fault) = (1, None);
         if let Some(at) = sends.batches.iter().position(|batch| batch.key == key) {
-            let Together { count, fault, .. } = sends.batches.swap_remove(at);
-            freed = count;
-            if let Some(error) = fault {
-                outcome = Err(error);
-            }
+            Together { count: freed, fault, .. } = sends.batches.swap_remove(at);
         }
         sends.free += freed;
-        let abandoned = sends.slots.complete(key, outcome, wakes);
+        // If the future was dropped, the buffer goes back to its pool.
+        sends.slots.complete(key, || fault.map_or_else(|| Ok(done.complete()), Err), wakes);
         sends.released(self.depth, wakes);
-        drop(sends);
-        // The buffer of an operation whose future was dropped goes back to its pool.
-        drop(abandoned);
     }
 
     /// A work request of a batch that is not its last has failed: only then it has a completion. The others are flushed after it.
-    pub(crate) fn part_failed(&self, key: u64, wc: &WorkCompletion, wakes: &mut Vec<Waker>) {
-        if wc.status.is_success() {
+    pub(crate) fn part_failed(&self, key: u64, done: &Done<'_, '_, D>, wakes: &mut Vec<Waker>) {
+        let (status, vendor_err) = (done.status(), done.vendor_err());
+        if status.is_success() {
             return;
         }
-        self.note_error(wc.status, wc.vendor_err, wakes);
+        self.note_error(status, vendor_err, wakes);
         if let Some(batch) = lock(&self.sends).batches.iter_mut().find(|batch| batch.key == key) {
-            batch.fault.get_or_insert(Error::Completion { status: wc.status, vendor_err: wc.vendor_err });
+            batch.fault.get_or_insert(Error::Completion { status, vendor_err });
         }
     }
 
+    #[cold]
     fn note_error(&self, status: WcStatus, vendor_err: u32, wakes: &mut Vec<Waker>) {
         let error = Error::Completion { status, vendor_err };
         if status != WcStatus::WR_FLUSH_ERR {
@@ -383,14 +383,14 @@ impl<D: Driver> QpInner<D> {
         }
     }
 
-    /// A receive is complete. Returns whether the queue is empty because its pool is.
+    /// A receive is complete. Returns whether the queue should be refilled.
     #[inline]
-    pub(crate) fn received(&self, completed: Completed<D>, wakes: &mut Vec<Waker>) -> bool {
-        let wc = completed.wc;
-        if !wc.status.is_success() && wc.status != WcStatus::WR_FLUSH_ERR {
-            let _ = self.fault.set(Error::Completion { status: wc.status, vendor_err: wc.vendor_err });
+    pub(crate) fn received(&self, done: Done<'_, '_, D>, wakes: &mut Vec<Waker>) -> bool {
+        let status = done.status();
+        if !status.is_success() && status != WcStatus::WR_FLUSH_ERR {
+            let _ = self.fault.set(Error::Completion { status, vendor_err: done.vendor_err() });
         }
-        lock(&self.receives).received(completed, self.fault(), self.srq.is_none(), wakes)
+        lock(&self.receives).received(done, self.fault(), self.srq.is_none(), wakes)
     }
 
     /// As [`Receives::refill`].
@@ -463,7 +463,7 @@ impl<D: Driver> QpInner<D> {
             return Poll::Ready(());
         }
         let mut sends = lock(&self.sends);
-        if sends.free + sends.silent == self.depth || self.failure().is_some() {
+        if sends.free + sends.silent == self.depth || self.has_failed() {
             return Poll::Ready(());
         }
         if !sends.draining.iter().any(|other| other.will_wake(waker)) {
@@ -478,8 +478,7 @@ impl<D: Driver> QpInner<D> {
         self.control.state().is_ok_and(took) && self.control.modify_state(QpState::ERR).is_ok()
     }
 
-    /// Whether there is nothing that the device would flush. The state alone does not say it: siw of kernel 6.1 reports RESET
-    /// for every QP.
+    /// Whether there is nothing that the device would flush.
     fn is_idle(&self) -> bool {
         let all_free = lock(&self.sends).free == self.depth;
         all_free && !lock(&self.receives).any_posted()

@@ -17,7 +17,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use uverbs::owned::{Buf, Completed, OwnedRecvQueue, Pool};
+use uverbs::owned::{Buf, Done, OwnedRecvQueue, Pool};
 use uverbs::wr::ImmData;
 use uverbs::{Driver, WorkCompletion};
 
@@ -108,16 +108,31 @@ impl<D: Driver> Receives<D> {
         self.queue = None;
     }
 
+    /// The receives that may be posted. Messages that no task has taken count as posted.
+    #[inline]
+    fn missing(&self) -> u32 {
+        self.depth.saturating_sub(self.posted.saturating_add(self.available()))
+    }
+
+    /// Whether so many are missing that the queue is refilled. A batch saves doorbells: it is a quarter of the queue, or the whole
+    /// if that is empty.
+    #[inline]
+    fn is_short(&self) -> bool {
+        let missing = self.missing();
+        missing > 0 && (self.posted == 0 || missing >= self.depth / 4)
+    }
+
     /// Posts receives until the queue is full, or the pool is empty. Returns whether the queue is empty because the pool is.
+    #[inline]
     pub(crate) fn refill(&mut self) -> bool {
+        self.is_short() && self.post()
+    }
+
+    #[inline(never)]
+    fn post(&mut self) -> bool {
+        let missing = self.missing();
         let (Some(queue), Some(pool)) = (&mut self.queue, &self.pool) else { return false };
         if self.ended.is_some() || self.closed {
-            return false;
-        }
-        let kept = u32::try_from(self.messages.len()).unwrap_or(u32::MAX);
-        let missing = self.depth.saturating_sub(self.posted.saturating_add(kept));
-        // A batch saves doorbells: a quarter of the queue, or the whole if it is empty.
-        if missing == 0 || (self.posted > 0 && missing < self.depth / 4) {
             return false;
         }
         let mut batch = queue.batch();
@@ -140,11 +155,11 @@ impl<D: Driver> Receives<D> {
         false
     }
 
-    /// A receive is complete: of the QP's own queue, or of an SRQ. Returns as `refill`.
+    /// A receive is complete: of the QP's own queue, or of an SRQ. Returns whether the queue should be refilled.
     #[inline]
     pub(crate) fn received(
         &mut self,
-        completed: Completed<D>,
+        done: Done<'_, '_, D>,
         fault: Option<&Error>,
         own: bool,
         wakes: &mut Vec<Waker>,
@@ -152,20 +167,24 @@ impl<D: Driver> Receives<D> {
         if own {
             self.posted = self.posted.saturating_sub(1);
         }
-        let wc = completed.wc;
-        if !wc.status.is_success() {
-            let error = Error::Completion { status: wc.status, vendor_err: wc.vendor_err };
+        let status = done.status();
+        if !status.is_success() {
+            let error = Error::Completion { status, vendor_err: done.vendor_err() };
             self.end(fault.cloned().unwrap_or(error), wakes);
-        } else if let Some(buf) = completed.buf() {
-            self.messages.push_back(Message { buf, wc });
-            self.turnstile.wake(self.available(), wakes);
+        } else {
+            let wc = done.wc();
+            if let Some(buf) = done.buf() {
+                self.messages.push_back(Message { buf, wc });
+                self.turnstile.wake(self.available(), wakes);
+            }
         }
-        if self.posted == 0 {
+        if self.posted == 0 && !self.flushing.is_empty() {
             wakes.append(&mut self.flushing);
         }
-        self.refill()
+        self.is_short()
     }
 
+    #[inline]
     fn available(&self) -> u32 {
         u32::try_from(self.messages.len()).unwrap_or(u32::MAX)
     }
@@ -267,24 +286,36 @@ impl<D: Driver> Future for Recv<D> {
             }
             return Poll::Ready(Ok(message));
         }
-        if let Some(error) = receives.ended.clone().or_else(|| qp.failure()) {
-            let mut wakes = Vec::new();
-            receives.turnstile.leave(ticket, available, &mut wakes);
-            drop(receives);
-            wake(&mut wakes);
-            return Poll::Ready(Err(error));
+        if receives.ended.is_none() && !qp.has_failed() {
+            if receives.refill() {
+                drop(receives);
+                qp.starved();
+            }
+            return Poll::Pending;
         }
-        if receives.refill() {
-            drop(receives);
-            qp.starved();
-        }
-        Poll::Pending
+        let error = receives.ended.clone().or_else(|| qp.failure()).unwrap_or(Error::Closed);
+        let mut wakes = Vec::new();
+        receives.turnstile.leave(ticket, available, &mut wakes);
+        drop(receives);
+        wake(&mut wakes);
+        Poll::Ready(Err(error))
     }
 }
 
 impl<D: Driver> Drop for Recv<D> {
+    #[inline]
     fn drop(&mut self) {
-        if self.ticket.is_waiting() && !self.qp.is_forked() {
+        if self.ticket.is_waiting() {
+            self.give_up();
+        }
+    }
+}
+
+impl<D: Driver> Recv<D> {
+    /// The future is dropped while it waits.
+    #[inline(never)]
+    fn give_up(&mut self) {
+        if !self.qp.is_forked() {
             let mut wakes = Vec::new();
             let mut receives = lock(&self.qp.receives);
             let available = receives.available();

@@ -141,10 +141,12 @@ impl Sleeper {
         let _ = self.epoll.delete(fd);
     }
 
+    #[inline]
     pub(crate) fn leadership(&self) -> &Leadership {
         &self.leadership
     }
 
+    #[inline]
     pub(crate) fn timers(&self) -> &Timers {
         &self.timers
     }
@@ -166,10 +168,12 @@ impl Sleeper {
     }
 
     /// The leader will sleep, unless its next check finds something.
+    #[inline]
     pub(crate) fn announce(&self) {
         self.kick.announce();
     }
 
+    #[inline]
     pub(crate) fn cancel(&self) {
         self.kick.cancel();
     }
@@ -187,13 +191,25 @@ impl Sleeper {
     }
 
     /// How long a sleep may last.
+    #[inline]
     pub(crate) fn time_to_sleep(&self) -> Option<Duration> {
         let until_timer = self.timers.next().map(|at| at.saturating_sub(self.now()));
-        let restless = self.restless.load(Ordering::Relaxed).then_some(RESTLESS_INTERVAL);
-        [until_timer, restless].into_iter().flatten().min()
+        match (until_timer, self.restless.load(Ordering::Relaxed)) {
+            (until_timer, false) => until_timer,
+            (until_timer, true) => {
+                Some(until_timer.map_or(RESTLESS_INTERVAL, |time| time.min(RESTLESS_INTERVAL)))
+            }
+        }
+    }
+
+    /// The descriptor of a task is readable.
+    #[cold]
+    fn take_task(&self, number: u64, wakes: &mut Vec<Waker>) {
+        wakes.extend(lock(&self.tasks).wakers.remove(&number));
     }
 
     /// Waits for a descriptor, and wakes the tasks whose descriptors are readable.
+    #[inline]
     pub(crate) fn wait(&self, limit: Option<Duration>, wakes: &mut Vec<Waker>) -> Result<Readable> {
         let mut timeout = match limit {
             None => EpollTimeout::NONE,
@@ -202,7 +218,7 @@ impl Sleeper {
                 EpollTimeout::try_from(limit.as_nanos().div_ceil(1_000_000)).unwrap_or(EpollTimeout::MAX)
             }
         };
-        let mut events = [EpollEvent::empty(); 16];
+        let mut events = [EpollEvent::empty(); 4];
         let mut readable = Readable::default();
         loop {
             let n = match self.epoll.wait(&mut events, timeout) {
@@ -216,7 +232,7 @@ impl Sleeper {
                     KICK => _ = self.kick.event().read(),
                     CHANNEL => readable.channel = true,
                     ASYNC_EVENTS => readable.async_events = true,
-                    task => wakes.extend(lock(&self.tasks).wakers.remove(&task)),
+                    task => self.take_task(task, wakes),
                 }
             }
             // More may be readable. Only the channel and the asynchronous events are reported again, so this ends.

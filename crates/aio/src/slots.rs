@@ -80,24 +80,22 @@ impl<T> Slots<T> {
         }
     }
 
-    /// The result of a work request. It is returned if no future waits for it.
+    /// A work request is complete. `value` makes its result if a future waits for it, and is dropped otherwise. Returns whether
+    /// one waits.
     #[inline]
-    pub(crate) fn complete(&mut self, key: u64, value: T, wakes: &mut Vec<Waker>) -> Option<T> {
-        let Some(slot) = self.get(key) else { return Some(value) };
-        match core::mem::replace(&mut slot.state, State::Free) {
-            State::Pending(waker) => {
-                slot.state = State::Done(value);
-                wakes.push(waker);
-                None
+    pub(crate) fn complete(&mut self, key: u64, value: impl FnOnce() -> T, wakes: &mut Vec<Waker>) -> bool {
+        let Some(slot) = self.get(key) else { return false };
+        match &slot.state {
+            State::Pending(_) => {
+                if let State::Pending(waker) = core::mem::replace(&mut slot.state, State::Done(value())) {
+                    wakes.push(waker);
+                }
+                true
             }
-            done @ State::Done(_) => {
-                slot.state = done;
-                Some(value)
-            }
-            State::Abandoned | State::Free => {
-                slot.state = State::Abandoned;
+            State::Done(_) | State::Free => false,
+            State::Abandoned => {
                 self.remove(key);
-                Some(value)
+                false
             }
         }
     }
@@ -155,21 +153,21 @@ mod tests {
         let (mut slots, mut wakes) = slots();
         let key = slots.insert(Waker::noop().clone()).unwrap();
         assert_eq!(slots.poll(key, Waker::noop()), Poll::Pending);
-        assert_eq!(slots.complete(key, 7, &mut wakes), None);
-        assert_eq!((wakes.len(), slots.complete(key, 8, &mut wakes)), (1, Some(8)), "reported twice");
+        assert!(slots.complete(key, || 7, &mut wakes));
+        assert_eq!((wakes.len(), slots.complete(key, || 8, &mut wakes)), (1, false), "reported twice");
         assert_eq!(slots.poll(key, Waker::noop()), Poll::Ready(Some(7)));
         assert_eq!(slots.poll(key, Waker::noop()), Poll::Ready(None));
         assert_eq!(slots.used(), 0);
     }
 
     #[test]
-    fn the_result_of_a_dropped_future_is_returned() {
+    fn the_result_of_a_dropped_future_is_dropped() {
         let (mut slots, mut wakes) = slots();
         let key = slots.insert(Waker::noop().clone()).unwrap();
         assert_eq!((slots.abandon(key), slots.used()), (None, 1), "the slot waits for the completion");
-        assert_eq!((slots.complete(key, 7, &mut wakes), slots.used()), (Some(7), 0));
+        assert_eq!((slots.complete(key, || 7, &mut wakes), slots.used()), (false, 0));
         let key = slots.insert(Waker::noop().clone()).unwrap();
-        slots.complete(key, 8, &mut wakes);
+        slots.complete(key, || 8, &mut wakes);
         assert_eq!((slots.abandon(key), slots.used()), (Some(8), 0));
     }
 
@@ -180,11 +178,11 @@ mod tests {
         slots.remove(old);
         let new = slots.insert(Waker::noop().clone()).unwrap();
         assert_eq!(old & INDEX_MASK, new & INDEX_MASK);
-        assert_eq!(slots.complete(old, 7, &mut wakes), Some(7));
+        assert!(!slots.complete(old, || 7, &mut wakes));
         assert_eq!(slots.abandon(old), None);
         assert_eq!((slots.poll(new, Waker::noop()), wakes.len()), (Poll::Pending, 0));
         for bit in 0..64 {
-            assert_eq!(slots.complete(new ^ 1 << bit, 9, &mut wakes), Some(9), "bit {bit}");
+            assert!(!slots.complete(new ^ 1 << bit, || 9, &mut wakes), "bit {bit}");
         }
     }
 
@@ -192,7 +190,7 @@ mod tests {
     fn pending_work_requests_can_be_ended() {
         let (mut slots, mut wakes) = slots();
         let keys: Vec<_> = (0..3).map(|_| slots.insert(Waker::noop().clone()).unwrap()).collect();
-        slots.complete(keys[0], 1, &mut wakes);
+        slots.complete(keys[0], || 1, &mut wakes);
         slots.abandon(keys[1]);
         slots.fail_all(|| 9, &mut wakes);
         assert_eq!(slots.poll(keys[0], Waker::noop()), Poll::Ready(Some(1)));
@@ -228,8 +226,7 @@ mod loom_tests {
 
     fn complete(slots: &Mutex<Slots<Buf>>, key: u64, buf: Buf) {
         let mut wakes = Vec::new();
-        let abandoned = lock(slots).complete(key, buf, &mut wakes);
-        drop(abandoned);
+        lock(slots).complete(key, || buf, &mut wakes);
         wakes.into_iter().for_each(Waker::wake);
     }
 

@@ -83,12 +83,12 @@ impl<D: Driver> Srq<D> {
 }
 
 impl<D: Driver> SrqInner<D> {
-    /// A receive was completed. Returns as `refill`.
+    /// A receive was completed. Returns whether the queue should be refilled.
     #[inline]
     pub(crate) fn taken(&self) -> bool {
         let mut state = lock(&self.state);
         state.posted = state.posted.saturating_sub(1);
-        state.refill(self.route)
+        state.is_short()
     }
 
     /// Posts receives until the queue is full, or the pool is empty. Returns whether the queue is empty because the pool is.
@@ -98,12 +98,18 @@ impl<D: Driver> SrqInner<D> {
 }
 
 impl<D: Driver> State<D> {
-    fn refill(&mut self, route: RouteId) -> bool {
-        let Some(queue) = &mut self.queue else { return false };
+    /// Whether so many receives are missing that a batch of them is worth a doorbell: a quarter of the queue, or all.
+    fn is_short(&self) -> bool {
         let missing = self.depth.saturating_sub(self.posted);
-        if missing == 0 || (self.posted > 0 && missing < self.depth / 4) {
+        missing > 0 && (self.posted == 0 || missing >= self.depth / 4)
+    }
+
+    fn refill(&mut self, route: RouteId) -> bool {
+        if !self.is_short() {
             return false;
         }
+        let missing = self.depth.saturating_sub(self.posted);
+        let Some(queue) = &mut self.queue else { return false };
         let mut batch = queue.batch();
         let mut pushed = 0;
         while pushed < missing

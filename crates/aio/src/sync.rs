@@ -2,9 +2,9 @@
 //! The primitives that loom replaces in its tests.
 
 #[cfg(not(loom))]
-pub(crate) use core::sync::atomic::{AtomicBool, Ordering, fence};
+pub(crate) use core::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicBool, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 #[cfg(loom)]
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 #[cfg(not(loom))]

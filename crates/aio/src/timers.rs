@@ -54,21 +54,25 @@ impl Timers {
     }
 
     /// The first deadline.
+    #[inline]
     pub(crate) fn next(&self) -> Option<Duration> {
-        if !self.any.load(Ordering::Relaxed) {
-            return None;
-        }
+        if self.any.load(Ordering::Relaxed) { self.first() } else { None }
+    }
+
+    fn first(&self) -> Option<Duration> {
         lock(&self.state).wakers.keys().next().map(|(at, _)| *at)
     }
 
     /// Takes the wakers that are due.
     #[inline]
     pub(crate) fn fire(&self, now: impl FnOnce() -> Duration, wakes: &mut Vec<Waker>) {
-        if !self.any.load(Ordering::Relaxed) {
-            return;
+        if self.any.load(Ordering::Relaxed) {
+            self.fire_due(now(), wakes);
         }
+    }
+
+    fn fire_due(&self, now: Duration, wakes: &mut Vec<Waker>) {
         let mut state = lock(&self.state);
-        let now = now();
         while let Some(entry) = state.wakers.first_entry()
             && entry.key().0 <= now
         {

@@ -16,6 +16,16 @@ struct Entry {
     waker: Option<Waker>,
 }
 
+impl Entry {
+    #[inline]
+    fn set_waker(&mut self, waker: &Waker) {
+        match &mut self.waker {
+            Some(old) => old.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+    }
+}
+
 /// The place of a task in the queue, if it has one. A task that stops waiting [leaves](Turnstile::leave).
 #[derive(Debug, Default)]
 pub(crate) struct Ticket(Option<u64>);
@@ -29,26 +39,61 @@ impl Ticket {
 
 #[derive(Debug, Default)]
 pub(crate) struct Turnstile {
-    queue: VecDeque<Entry>,
+    /// Apart from the others, because it is the only one in most cases.
+    first: Option<Entry>,
+    /// Empty if there is no first.
+    others: VecDeque<Entry>,
     next: u64,
 }
 
 impl Turnstile {
     /// Whether the task may take `want` of the `available` units; if so, the caller takes them. Otherwise the task has a place in
     /// the queue, and is woken when it may take them.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pass(&mut self, ticket: &mut Ticket, want: u32, available: u32, waker: &Waker) -> bool {
-        if self.queue.is_empty() && want <= available {
-            ticket.0 = None;
-            return true;
+        match &mut self.first {
+            None if want <= available => {}
+            None => {
+                self.first = Some(self.enter(ticket, want, waker));
+                return false;
+            }
+            Some(first) if ticket.0 == Some(first.number) => {
+                if want > available {
+                    first.set_waker(waker);
+                    return false;
+                }
+                self.first = self.others.pop_front();
+            }
+            Some(first) => {
+                let ahead = first.want;
+                return self.pass_in_turn(ahead, ticket, want, available, waker);
+            }
         }
-        self.pass_in_turn(ticket, want, available, waker)
+        ticket.0 = None;
+        true
     }
 
-    fn pass_in_turn(&mut self, ticket: &mut Ticket, want: u32, available: u32, waker: &Waker) -> bool {
-        let mut ahead = 0_u32;
+    /// Gives the task a number.
+    #[inline]
+    fn enter(&mut self, ticket: &mut Ticket, want: u32, waker: &Waker) -> Entry {
+        let number = self.next;
+        self.next += 1;
+        ticket.0 = Some(number);
+        Entry { number, want, waker: Some(waker.clone()) }
+    }
+
+    /// For a task that is not the first; that one wants `ahead` units.
+    #[inline(never)]
+    fn pass_in_turn(
+        &mut self,
+        mut ahead: u32,
+        ticket: &mut Ticket,
+        want: u32,
+        available: u32,
+        waker: &Waker,
+    ) -> bool {
         let mut position = None;
-        for (i, entry) in self.queue.iter().enumerate() {
+        for (i, entry) in self.others.iter().enumerate() {
             if Some(entry.number) == ticket.0 {
                 position = Some(i);
                 break;
@@ -57,21 +102,16 @@ impl Turnstile {
         }
         if ahead.saturating_add(want) <= available {
             if let Some(i) = position {
-                self.queue.remove(i);
+                self.others.remove(i);
             }
             ticket.0 = None;
             return true;
         }
-        match position.and_then(|i| self.queue.get_mut(i)) {
-            Some(entry) => match &mut entry.waker {
-                Some(old) => old.clone_from(waker),
-                none => *none = Some(waker.clone()),
-            },
+        match position.and_then(|i| self.others.get_mut(i)) {
+            Some(entry) => entry.set_waker(waker),
             None => {
-                let number = self.next;
-                self.next += 1;
-                self.queue.push_back(Entry { number, want, waker: Some(waker.clone()) });
-                ticket.0 = Some(number);
+                let entry = self.enter(ticket, want, waker);
+                self.others.push_back(entry);
             }
         }
         false
@@ -80,7 +120,11 @@ impl Turnstile {
     /// Gives up the place. Those behind it move up.
     pub(crate) fn leave(&mut self, ticket: &mut Ticket, available: u32, wakes: &mut Vec<Waker>) {
         if let Some(number) = ticket.0.take() {
-            self.queue.retain(|entry| entry.number != number);
+            if self.first.as_ref().is_some_and(|first| first.number == number) {
+                self.first = self.others.pop_front();
+            } else {
+                self.others.retain(|entry| entry.number != number);
+            }
             self.wake(available, wakes);
         }
     }
@@ -88,8 +132,21 @@ impl Turnstile {
     /// Wakes those that may pass, after units have become available.
     #[inline]
     pub(crate) fn wake(&mut self, available: u32, wakes: &mut Vec<Waker>) {
-        let mut ahead = 0_u32;
-        for entry in &mut self.queue {
+        let Some(first) = &mut self.first else { return };
+        if first.want <= available {
+            if let Some(waker) = first.waker.take() {
+                wakes.push(waker);
+            }
+            if !self.others.is_empty() {
+                let ahead = first.want;
+                self.wake_others(ahead, available, wakes);
+            }
+        }
+    }
+
+    /// Wakes those behind the first, which wants `ahead` units.
+    fn wake_others(&mut self, mut ahead: u32, available: u32, wakes: &mut Vec<Waker>) {
+        for entry in &mut self.others {
             ahead = ahead.saturating_add(entry.want);
             if ahead > available {
                 break;
@@ -100,12 +157,12 @@ impl Turnstile {
 
     /// Wakes all, because there will be no more units.
     pub(crate) fn wake_all(&mut self, wakes: &mut Vec<Waker>) {
-        wakes.extend(self.queue.iter_mut().filter_map(|entry| entry.waker.take()));
+        wakes.extend(self.first.iter_mut().chain(&mut self.others).filter_map(|entry| entry.waker.take()));
     }
 
     /// Whether no task waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.first.is_none()
     }
 }
 

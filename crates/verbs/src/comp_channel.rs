@@ -4,7 +4,7 @@
 use crate::context::{Context, ContextInner, Object};
 use crate::id::CqId;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use uverbs_core::control::{self, CompChannelHandle};
 use uverbs_core::error::Result;
 use uverbs_core::provider::Driver;
@@ -23,6 +23,19 @@ impl<D: Driver> ChannelInner<D> {
 
     pub(crate) fn context(&self) -> &Arc<ContextInner<D>> {
         &self.context
+    }
+}
+
+/// The CQ of the last event that [`CompletionChannel::next_event_of`] returned.
+#[derive(Debug)]
+pub struct CqEvents<D: Driver> {
+    id: Option<u64>,
+    shared: Weak<D::CqShared>,
+}
+
+impl<D: Driver> Default for CqEvents<D> {
+    fn default() -> Self {
+        Self { id: None, shared: Weak::new() }
     }
 }
 
@@ -82,6 +95,29 @@ impl<D: Driver> CompletionChannel<D> {
         while let Some(id) = self.inner.handle.next_event()? {
             if let Some(id) = self.known(id) {
                 return Ok(Some(id));
+            }
+        }
+        Ok(None)
+    }
+
+    /// As [`next_event`](Self::next_event), for a channel with few CQs: if the event is that of the same CQ as the last one, the
+    /// CQ is not looked up.
+    ///
+    /// # Errors
+    /// `EIO` if the device was removed.
+    pub fn next_event_of(&self, last: &mut CqEvents<D>) -> Result<Option<CqId>> {
+        let context = &self.inner.context;
+        while let Some(id) = self.inner.handle.next_event()? {
+            let mut shared = if last.id == Some(id) { last.shared.upgrade() } else { None };
+            if shared.is_none()
+                && let Some(Object::Cq(found)) = context.object(id)
+            {
+                *last = CqEvents { id: Some(id), shared: found };
+                shared = last.shared.upgrade();
+            }
+            if let Some(shared) = shared {
+                context.driver().cq_event(&shared);
+                return Ok(Some(CqId(id)));
             }
         }
         Ok(None)

@@ -17,8 +17,8 @@ pub(crate) trait Messages {
     /// Sends a message. It may be on its way when this returns.
     async fn send(&mut self, message: &[u8]) -> Result<()>;
 
-    /// Receives the next message; returns its length.
-    async fn recv(&mut self, room: &mut [u8]) -> Result<usize>;
+    /// Receives the next message, and lends it to a function.
+    async fn recv<R>(&mut self, read: impl FnOnce(&[u8]) -> R) -> Result<R>;
 }
 
 /// A connection with a stream of bytes in each direction.

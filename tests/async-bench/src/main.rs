@@ -7,6 +7,7 @@
 
 mod carrier;
 mod guest;
+mod hca;
 mod ours;
 mod peer;
 mod profile;
@@ -30,6 +31,8 @@ enum Cli {
     Ask(End),
     /// Run all libraries on the devices of a guest of the VM lab, and print tables
     Compare(guest::Args),
+    /// Run both ends on software HCAs in this process
+    Hca(hca::Args),
 }
 
 /// What carries the messages.
@@ -110,6 +113,10 @@ fn main() -> Result<ExitCode> {
         Cli::Serve(end) => (end, true),
         Cli::Ask(end) => (end, false),
         Cli::Compare(args) => return guest::main(&args),
+        Cli::Hca(args) => {
+            println!("{}", hca::main(&args)?);
+            return Ok(ExitCode::SUCCESS);
+        }
     };
     let measured = match end.library {
         Library::Uverbs | Library::UverbsTokio => ours::run(&end, is_server)?,

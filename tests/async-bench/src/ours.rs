@@ -4,7 +4,7 @@
 use crate::carrier::{self, Bytes, MESSAGE, Messages, RECEIVES, SENDS};
 use crate::stats::Measured;
 use crate::{End, Library, Test, work};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use core::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use uverbs::open::DriverVisitor;
@@ -17,10 +17,16 @@ use uverbs_cm::{ConnParam, EventChannel};
 const INLINE: usize = 64;
 
 /// A connected QP.
-struct Queue<D: Driver> {
+pub(crate) struct Queue<D: Driver> {
     qp: Qp<D>,
     pool: Pool<D>,
-    _link: Link,
+    _link: Option<Link>,
+}
+
+impl<D: Driver> Queue<D> {
+    pub(crate) fn new(qp: Qp<D>, pool: Pool<D>, link: Option<Link>) -> Self {
+        Self { qp, pool, _link: link }
+    }
 }
 
 impl<D: Driver> Messages for Queue<D> {
@@ -34,11 +40,8 @@ impl<D: Driver> Messages for Queue<D> {
         self.qp.send(buf).detach().await.map_err(|failed| failed.error.into())
     }
 
-    async fn recv(&mut self, room: &mut [u8]) -> Result<usize> {
-        let message = self.qp.recv().await?;
-        ensure!(message.len() <= room.len(), "a message of {} bytes", message.len());
-        room[..message.len()].copy_from_slice(&message);
-        Ok(message.len())
+    async fn recv<R>(&mut self, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        Ok(read(&self.qp.recv().await?))
     }
 }
 
@@ -72,12 +75,7 @@ impl DriverVisitor for Program<'_> {
         if self.end.library == Library::Uverbs {
             return dispatcher.block_on(self.run(&dispatcher, &pd));
         }
-        runtime.block_on(async {
-            let driving = tokio::spawn(dispatcher.clone().drive());
-            let measured = self.run(&dispatcher, &pd).await;
-            driving.abort();
-            measured
-        })
+        runtime.block_on(dispatcher.drive_with(self.run(&dispatcher, &pd)))?
     }
 }
 
@@ -104,8 +102,7 @@ impl Program<'_> {
             Some(listener) => listener.accept().await?.accept(&qp, &ConnParam::default()).await?,
             None => qp.connect_to(&manager, end.address, &ConnParam::default()).await?,
         };
-        let queue = Queue { qp, pool, _link: link };
-        work::messages(queue, end, is_server).await
+        work::messages(Queue::new(qp, pool, Some(link)), end, is_server).await
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::carrier::{self, Bytes, MESSAGE, Messages, RECEIVES, SENDS};
 use crate::stats::Measured;
 use crate::{End, Test, work};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use core::future::poll_fn;
 use core::task::{Poll, ready};
 use rdma_io::async_cm::AsyncCmListener;
@@ -21,7 +21,7 @@ impl Messages for SendRecvTransport {
         Ok(())
     }
 
-    async fn recv(&mut self, room: &mut [u8]) -> Result<usize> {
+    async fn recv<R>(&mut self, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
         let received = poll_fn(|cx| {
             loop {
                 let mut one = [RecvCompletion::default()];
@@ -31,11 +31,9 @@ impl Messages for SendRecvTransport {
             }
         })
         .await?;
-        let message = &self.recv_buf(received.buf_idx)[..received.byte_len];
-        ensure!(message.len() <= room.len(), "a message of {} bytes", message.len());
-        room[..message.len()].copy_from_slice(message);
+        let result = read(&self.recv_buf(received.buf_idx)[..received.byte_len]);
         self.repost_recv(received.buf_idx)?;
-        Ok(received.byte_len)
+        Ok(result)
     }
 }
 

@@ -28,23 +28,22 @@ impl Messages for Framed {
         Ok(self.stream.write_all(&self.out).await?)
     }
 
-    async fn recv(&mut self, room: &mut [u8]) -> Result<usize> {
+    async fn recv<R>(&mut self, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
         loop {
             let there = &self.incoming[self.begin..self.end];
             if let Some((prefix, rest)) = there.split_first_chunk::<PREFIX>() {
                 let n = u32::from_le_bytes(*prefix) as usize;
-                ensure!(n <= room.len(), "a message of {n} bytes");
+                ensure!(n <= MESSAGE, "a message of {n} bytes");
                 if let Some(message) = rest.get(..n) {
-                    room[..n].copy_from_slice(message);
                     self.begin += PREFIX + n;
-                    return Ok(n);
+                    return Ok(read(message));
                 }
             }
             self.incoming.copy_within(self.begin..self.end, 0);
             (self.begin, self.end) = (0, self.end - self.begin);
-            let read = self.stream.read(&mut self.incoming[self.end..]).await?;
-            ensure!(read > 0, "the connection ended");
-            self.end += read;
+            let n = self.stream.read(&mut self.incoming[self.end..]).await?;
+            ensure!(n > 0, "the connection ended");
+            self.end += n;
         }
     }
 }

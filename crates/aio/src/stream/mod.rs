@@ -17,12 +17,13 @@ mod io;
 mod tokio;
 
 use crate::connect::{Link, Listener};
+use crate::detached::Detached;
 use crate::dispatcher::Dispatcher;
 use crate::error::{Error, Result};
 use crate::op::Op;
 use crate::qp::Qp;
 use crate::recv::{Message, Recv};
-use crate::sync::{Mutex, lock};
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 use core::fmt;
 use core::future::Future;
 use core::net::SocketAddr;
@@ -36,11 +37,17 @@ use std::sync::Arc;
 use std::task::Wake;
 use uverbs::attr::QpState;
 use uverbs::owned::{Buf, Pool};
-use uverbs::{ConnectAttr, Driver, ProtectionDomain};
+use uverbs::{ConnectAttr, Driver, ProtectionDomain, WcStatus};
 use uverbs_cm::{ConnParam, EventChannel};
 
 /// Messages besides those of the window.
 const OTHERS: u32 = 4;
+
+/// The number of messages of which the last makes a completion. There are more buffers, so if all are on their way, there is a
+/// completion to come.
+fn interval(window: u16) -> u16 {
+    (window / 4).clamp(1, 8)
+}
 
 /// The sizes of a stream, and what it is made from.
 #[derive(Debug)]
@@ -58,7 +65,7 @@ impl<'a, D: Driver> StreamBuilder<'a, D> {
         Self { window: messages.max(1), ..self }
     }
 
-    /// Bytes of a message, with a header of 8: 16 KiB by default. The memory of a stream is about three windows of messages.
+    /// Bytes of a message, with a header of 8: 16 KiB by default. The memory of a stream is about four windows of messages.
     pub fn message_size(self, bytes: u32) -> Self {
         Self { message: bytes.max(64), ..self }
     }
@@ -68,7 +75,7 @@ impl<'a, D: Driver> StreamBuilder<'a, D> {
         // A queue is refilled when a quarter of its receives is missing; what is left must suffice.
         let receives = (window + OTHERS) * 4 / 3 + 2;
         let incoming = self.pd.pool(receives + window + OTHERS, self.message).build()?;
-        let outgoing = self.pd.pool(window, self.message).build()?;
+        let outgoing = self.pd.pool(window + u32::from(interval(self.window)), self.message).build()?;
         let qp = self.dispatcher.qp(self.pd).depth(window + OTHERS, receives).pool(&incoming).create()?;
         Ok((qp, outgoing))
     }
@@ -114,8 +121,10 @@ impl<'a, D: Driver> StreamBuilder<'a, D> {
 }
 
 /// The tasks that read and write, which may be two: both are woken when anything happens.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Tasks {
+    /// Whether anything happened since the stream last took what has arrived and what is complete.
+    any: AtomicBool,
     wakers: Mutex<[Option<Waker>; 2]>,
 }
 
@@ -125,8 +134,30 @@ impl Wake for Tasks {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let wakers = lock(&self.wakers).clone();
-        wakers.into_iter().flatten().for_each(Waker::wake);
+        // The release pairs with the acquire in `work`. It comes before the lock: a task that registers its waker after it sees
+        // that something happened.
+        if !self.any.swap(true, Ordering::Release) {
+            // They register again with the next call.
+            let wakers = core::mem::take(&mut *lock(&self.wakers));
+            wakers.into_iter().flatten().for_each(Waker::wake);
+        }
+    }
+}
+
+/// A message on its way.
+enum Sending<D: Driver> {
+    /// It makes a completion.
+    Signaled(Op<D, Buf<D>>),
+    /// It makes none, and waits for an entry of the queue.
+    Silent(Detached<D, Buf<D>>),
+}
+
+impl<D: Driver> Sending<D> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        match self {
+            Self::Signaled(send) => Pin::new(send).poll(cx).map_ok(drop).map_err(|failed| failed.error),
+            Self::Silent(send) => Pin::new(send).poll(cx).map_err(|failed| failed.error),
+        }
     }
 }
 
@@ -189,7 +220,10 @@ pub struct RdmaStream<D: Driver> {
     tasks: Arc<Tasks>,
     waker: Waker,
     recv: Recv<D>,
-    sends: VecDeque<Op<D, Buf<D>>>,
+    /// Those that make a completion, and those that are not posted yet.
+    sends: VecDeque<Sending<D>>,
+    /// Messages without a completion since the last one that makes one.
+    silent: u16,
     /// Data that was received and not read; of the first message `read` bytes were.
     unread: VecDeque<Message<D>>,
     read: usize,
@@ -234,7 +268,7 @@ impl<D: Driver> RdmaStream<D> {
     }
 
     fn new(qp: Qp<D>, pool: Pool<D>, builder: &StreamBuilder<'_, D>, link: Option<Link>) -> Self {
-        let tasks = Arc::new(Tasks::default());
+        let tasks = Arc::new(Tasks { any: AtomicBool::new(true), wakers: Mutex::default() });
         let watch = link.map(|link| {
             let dispatcher = qp.dispatcher();
             let watch = async move {
@@ -250,6 +284,7 @@ impl<D: Driver> RdmaStream<D> {
             waker: Waker::from(tasks.clone()),
             tasks,
             sends: VecDeque::new(),
+            silent: 0,
             unread: VecDeque::new(),
             read: 0,
             window: builder.window,
@@ -293,7 +328,10 @@ impl<D: Driver> RdmaStream<D> {
 
     /// No more can be sent. What has arrived can still be read.
     fn fail(&mut self, error: Error) {
-        self.error.get_or_insert(error);
+        // A message that is flushed does not say why: the one that failed may have been another one.
+        let flushed = matches!(error, Error::Completion { status: WcStatus::WR_FLUSH_ERR, .. });
+        let cause = self.qp.inner.fault().filter(|_| flushed).cloned();
+        self.error.get_or_insert(cause.unwrap_or(error));
     }
 
     /// Nothing will be received either.
@@ -308,7 +346,16 @@ impl<D: Driver> RdmaStream<D> {
     }
 
     /// Takes what has arrived and what is complete, and sends what does not depend on the program.
+    #[inline]
     fn work(&mut self) {
+        if self.tasks.any.load(Ordering::Relaxed) {
+            self.work_now();
+        }
+    }
+
+    fn work_now(&mut self) {
+        // What happens after this wakes the tasks again.
+        self.tasks.any.swap(false, Ordering::Acquire);
         let waker = self.waker.clone();
         let mut cx = Context::from_waker(&waker);
         if !self.said_hello && self.error.is_none() {
@@ -334,11 +381,11 @@ impl<D: Driver> RdmaStream<D> {
             }
         }
         while let Some(send) = self.sends.front_mut()
-            && let Poll::Ready(sent) = Pin::new(send).poll(&mut cx)
+            && let Poll::Ready(sent) = send.poll(&mut cx)
         {
             self.sends.pop_front();
-            if let Err(failed) = sent {
-                self.fail(failed.error);
+            if let Err(error) = sent {
+                self.fail(error);
             }
         }
         self.return_credits(&mut cx);
@@ -420,15 +467,24 @@ impl<D: Driver> RdmaStream<D> {
         if let Err(error) = buf.fill(&header.encode()) {
             return self.fail(error.into());
         }
-        self.post(buf, cx);
+        self.post(buf, false, cx);
     }
 
-    fn post(&mut self, buf: Buf<D>, cx: &mut Context<'_>) {
-        let mut send = self.qp.send(buf);
-        match Pin::new(&mut send).poll(cx) {
+    /// Sends a message. One of several makes a completion, which frees the buffers and entries of those before it; `last` says
+    /// that this one does.
+    fn post(&mut self, buf: Buf<D>, last: bool, cx: &mut Context<'_>) {
+        self.silent += 1;
+        let send = self.qp.send(buf);
+        let mut send = if last || self.silent >= interval(self.window) {
+            self.silent = 0;
+            Sending::Signaled(send)
+        } else {
+            Sending::Silent(send.silent())
+        };
+        match send.poll(cx) {
             Poll::Pending => self.sends.push_back(send),
-            Poll::Ready(Ok(_)) => {}
-            Poll::Ready(Err(failed)) => self.fail(failed.error),
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => self.fail(error),
         }
     }
 
@@ -504,7 +560,7 @@ impl<D: Driver> RdmaStream<D> {
             sent += len;
             self.credits -= 1;
             let waker = self.waker.clone();
-            self.post(buf, &mut Context::from_waker(&waker));
+            self.post(buf, false, &mut Context::from_waker(&waker));
         }
         match &self.error {
             Some(error) => Poll::Ready(Err(error.clone())),
@@ -522,7 +578,7 @@ impl<D: Driver> RdmaStream<D> {
             buf.fill(&Header { kind: Kind::End, credits }.encode())?;
             self.ended = true;
             let waker = self.waker.clone();
-            self.post(buf, &mut Context::from_waker(&waker));
+            self.post(buf, true, &mut Context::from_waker(&waker));
         }
         match &self.error {
             // The peer has ended, too, and may be gone: nothing that it wants is lost.

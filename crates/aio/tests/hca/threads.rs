@@ -233,3 +233,54 @@ async fn a_task_of_tokio_runs_the_dispatcher() {
     // Another one can run it.
     a.dispatcher.block_on(a.qp.shutdown()).unwrap();
 }
+
+#[cfg(feature = "tokio")]
+#[tokio::test]
+async fn a_task_of_tokio_waits_and_runs_the_dispatcher() {
+    let (a, b) = ends();
+    let server =
+        tokio::spawn(
+            async move { b.dispatcher.drive_with(echo(&b.qp, 200)).await.map(|result| (result, b)) },
+        );
+    a.dispatcher.drive_with(ask(&a, 200)).await.unwrap().unwrap();
+    let (result, b) = server.await.unwrap().unwrap();
+    result.unwrap();
+    a.assert_no_leak(DEPTH);
+    b.assert_no_leak(DEPTH);
+}
+
+/// Tasks and threads wait for futures of one dispatcher, and one that leads is dropped. Whichever leads, all others end.
+#[cfg(feature = "tokio")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_and_threads_that_share_a_dispatcher_take_turns() {
+    let (a, b) = ends();
+    let (a, b) = (std::sync::Arc::new(a), std::sync::Arc::new(b));
+    // It leads first, and leaves without being ready.
+    let never = a.dispatcher.drive_with(core::future::pending::<()>());
+    assert!(tokio::time::timeout(Duration::from_millis(5), never).await.is_err());
+    let mut asking = Vec::new();
+    for i in 0..3 {
+        let n = 50 * (i + 1);
+        let [here, there] =
+            [&a, &b].map(|end| end.dispatcher.qp(&end.pd).depth(4, 4).pool(&end.incoming).create().unwrap());
+        connect(&here, &there);
+        let server = b.clone();
+        std::thread::spawn(move || server.dispatcher.block_on(echo(&there, n)).unwrap());
+        let end = a.clone();
+        let ask = async move {
+            for j in 0..n as u32 {
+                here.send(end.filled(&j.to_ne_bytes())).await?;
+                assert_eq!(&*here.recv().await?, j.to_ne_bytes());
+            }
+            Ok::<_, Error>(())
+        };
+        let dispatcher = a.dispatcher.clone();
+        asking.push(match i {
+            0 => tokio::task::spawn_blocking(move || dispatcher.block_on(ask)),
+            _ => tokio::spawn(async move { dispatcher.drive_with(ask).await? }),
+        });
+    }
+    for asked in asking {
+        asked.await.unwrap().unwrap();
+    }
+}
