@@ -457,12 +457,17 @@ impl<D: Driver> Inner<D> {
         }
     }
 
-    /// Adds work for the next poll. A sleep ends soon then, although there is no event.
-    fn add_chore(&self, add: impl FnOnce(&mut Inbox<D>)) {
+    /// Adds work for the next poll. A sleep ends soon then, although there is no event. After a failure nothing is polled: returns the
+    /// work then. Either `fail` finds it, or this finds the failure.
+    fn add_chore<T>(&self, work: T, add: impl FnOnce(&mut Inbox<D>, T)) -> core::result::Result<(), T> {
         let mut inbox = lock(&self.inbox);
-        add(&mut inbox);
+        if self.failure.get().is_some() {
+            return Err(work);
+        }
+        add(&mut inbox, work);
         self.has_chores.store(true, Ordering::Relaxed);
         self.sleeper.set_restless(true);
+        Ok(())
     }
 
     /// A queue ended. It may end during a poll, so the next poll removes it.
@@ -471,16 +476,15 @@ impl<D: Driver> Inner<D> {
             return;
         }
         let lingers = ended.linger.is_some();
-        self.add_chore(|inbox| inbox.ended.push(ended));
-        if lingers {
+        let added = self.add_chore(ended, |inbox, ended| inbox.ended.push(ended));
+        if added.is_ok() && lingers {
             self.sleeper.kick();
         }
     }
 
     /// A receive queue is empty because its pool is: it is refilled later.
     pub(crate) fn starved(&self, route: RouteId) {
-        if !self.has_failed() {
-            self.add_chore(|inbox| inbox.starved.push(route));
+        if !self.has_failed() && self.add_chore(route, |inbox, route| inbox.starved.push(route)).is_ok() {
             self.sleeper.kick();
         }
     }
@@ -494,7 +498,10 @@ impl<D: Driver> Inner<D> {
         if done.load(Ordering::Acquire) {
             return Poll::Ready(());
         }
-        self.add_chore(|inbox| inbox.dry.push(Dry::new(done.clone(), waker.clone())));
+        let wait = Dry::new(done.clone(), waker.clone());
+        if self.add_chore(wait, |inbox, wait| inbox.dry.push(wait)).is_err() {
+            return Poll::Ready(());
+        }
         self.sleeper.kick();
         Poll::Pending
     }
@@ -569,7 +576,7 @@ impl<D: Driver> Inner<D> {
         passed.srqs.clear();
         for id in passed.short.drain(..) {
             if refill(routes, id) {
-                self.add_chore(|inbox| inbox.starved.push(id));
+                let _ = self.add_chore(id, |inbox, id| inbox.starved.push(id));
             }
         }
     }

@@ -513,7 +513,9 @@ impl<D: Driver> QpInner<D> {
                     return Poll::Ready(());
                 }
                 lock(&self.receives).wait_flushed(cx.waker());
-                if self.control.has_last_wqe() { Poll::Ready(()) } else { Poll::Pending }
+                // It may have happened meanwhile, and so may the removal of the device.
+                let quiet = self.control.has_last_wqe() || self.failure().is_some();
+                if quiet { Poll::Ready(()) } else { Poll::Pending }
             })
             .await;
             let mut begun = None;
