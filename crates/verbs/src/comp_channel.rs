@@ -105,22 +105,30 @@ impl<D: Driver> CompletionChannel<D> {
     ///
     /// # Errors
     /// `EIO` if the device was removed.
+    #[inline]
     pub fn next_event_of(&self, last: &mut CqEvents<D>) -> Result<Option<CqId>> {
-        let context = &self.inner.context;
         while let Some(id) = self.inner.handle.next_event()? {
-            let mut shared = if last.id == Some(id) { last.shared.upgrade() } else { None };
-            if shared.is_none()
-                && let Some(Object::Cq(found)) = context.object(id)
+            if last.id == Some(id)
+                && let Some(shared) = last.shared.upgrade()
             {
-                *last = CqEvents { id: Some(id), shared: found };
-                shared = last.shared.upgrade();
-            }
-            if let Some(shared) = shared {
-                context.driver().cq_event(&shared);
+                self.inner.context.driver().cq_event(&shared);
                 return Ok(Some(CqId(id)));
+            }
+            if let Some(found) = self.look_up(id, last) {
+                return Ok(Some(found));
             }
         }
         Ok(None)
+    }
+
+    /// Finds the CQ of an event, for the next ones.
+    #[cold]
+    fn look_up(&self, id: u64, last: &mut CqEvents<D>) -> Option<CqId> {
+        let found = self.known(id)?;
+        if let Some(Object::Cq(shared)) = self.inner.context.object(id) {
+            *last = CqEvents { id: Some(id), shared };
+        }
+        Some(found)
     }
 
     /// The CQ of an event, if it was not destroyed.

@@ -61,6 +61,7 @@ impl CompChannelHandle {
     ///
     /// # Errors
     /// `EIO` if the device was removed.
+    #[inline]
     pub fn next_event(&self) -> Result<Option<u64>> {
         const VERB: &str = "get_cq_event";
         let mut event = ib_uverbs_comp_event_desc::default();
@@ -86,6 +87,7 @@ impl CompChannelHandle {
         self.fd
     }
 
+    #[cold]
     fn error(&self, verb: &'static str, errno: Errno) -> Error {
         Error::os(verb, format!("completion channel of {}", self.device), errno)
     }
@@ -118,6 +120,7 @@ pub(super) fn set_nonblocking(fd: BorrowedFd<'_>, nonblocking: bool) -> Result<(
 /// Reads one record: `None` if there is none and the file is non-blocking, otherwise whether the record was complete.
 /// The kernel returns one complete record per read or none (`ib_uverbs_event_read()`); end of file means that the
 /// device was removed.
+#[inline]
 pub(super) fn read_record(fd: BorrowedFd<'_>, record: &mut [u8]) -> Result<Option<bool>, Errno> {
     loop {
         match nix::unistd::read(fd, record) {
