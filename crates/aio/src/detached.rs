@@ -71,53 +71,51 @@ impl<D: Driver, P: Payload<D>> Future for Detached<D, P> {
         }
         let mut guard = lock(&qp.sends);
         let sends = &mut *guard;
-        let mut wakes = Vec::new();
-        let result = if let Some(error) = &sends.closed {
-            let error = error.clone();
-            sends.leave(&mut ticket, &mut wakes);
-            Err(Failed { error, returned: Some(payload.unposted()) })
-        } else if !sends.turnstile.pass(&mut ticket, 1, sends.free, cx.waker()) {
+        if sends.closed.is_none() && !sends.turnstile.pass(&mut ticket, 1, sends.free, cx.waker()) {
             *state = State::New { payload, ticket };
             return Poll::Pending;
-        } else if let Some(queue) = &mut sends.queue {
-            let signaled = !*silent && sends.silent + 1 >= qp.signal_interval();
-            let key = if signaled { sends.slots.insert(Waker::noop().clone()) } else { None };
-            let (wr_id, flags) = match key {
-                Some(key) => (qp.route().send(key), *flags),
-                None => (qp.route().silent(), *flags - SendFlags::SIGNALED),
-            };
-            let posted = if signaled && key.is_none() {
-                // Without a completion the entries of those before it would not come back.
-                Err(Rejected { error: PostError::QueueFull, returned: Some(payload) })
-            } else {
-                payload.post(queue, (wr_id, flags), request)
-            };
-            let in_flight = matches!(posted, Ok(()) | Err(Rejected { error: PostError::Doorbell(_), .. }));
-            match key {
-                Some(key) if in_flight => {
-                    sends.slots.abandon(key);
-                    sends.posted(key, 1);
-                }
-                Some(key) => _ = sends.slots.remove(key),
-                None if in_flight => {
-                    sends.free -= 1;
-                    sends.silent += 1;
-                }
-                None => {}
-            }
-            if !in_flight {
-                // It does not use its entry.
-                sends.turnstile.wake(sends.free, &mut wakes);
-            }
-            posted.map_err(|Rejected { error, returned }| Failed {
-                error: error.into(),
-                returned: returned.map(P::unposted),
-            })
-        } else {
-            Err(Failed { error: PostError::QueueFull.into(), returned: Some(payload.unposted()) })
+        }
+        let (None, Some(queue)) = (&sends.closed, &mut sends.queue) else {
+            let mut wakes = Vec::new();
+            let error = sends.closed.clone().unwrap_or(PostError::QueueFull.into());
+            sends.leave(&mut ticket, &mut wakes);
+            drop(guard);
+            wake(&mut wakes);
+            return Poll::Ready(Err(Failed { error, returned: Some(payload.unposted()) }));
         };
+        let signaled = !*silent && sends.silent + 1 >= qp.signal_interval();
+        let key = if signaled { sends.slots.insert(Waker::noop().clone()) } else { None };
+        let (wr_id, flags) = match key {
+            Some(key) => (qp.route().send(key), *flags),
+            None => (qp.route().silent(), *flags - SendFlags::SIGNALED),
+        };
+        let posted = if signaled && key.is_none() {
+            // Without a completion the entries of those before it would not come back.
+            Err(Rejected { error: PostError::QueueFull, returned: Some(payload) })
+        } else {
+            payload.post(queue, (wr_id, flags), request)
+        };
+        let in_flight = matches!(posted, Ok(()) | Err(Rejected { error: PostError::Doorbell(_), .. }));
+        match key {
+            Some(key) if in_flight => {
+                sends.slots.abandon(key);
+                sends.posted(key, 1);
+            }
+            Some(key) => _ = sends.slots.remove(key),
+            None if in_flight => {
+                sends.free -= 1;
+                sends.silent += 1;
+            }
+            None => {}
+        }
+        let Err(Rejected { error, returned }) = posted else { return Poll::Ready(Ok(())) };
+        let mut wakes = Vec::new();
+        if !in_flight {
+            // It does not use its entry.
+            sends.turnstile.wake(sends.free, &mut wakes);
+        }
         drop(guard);
         wake(&mut wakes);
-        Poll::Ready(result)
+        Poll::Ready(Err(Failed { error: error.into(), returned: returned.map(P::unposted) }))
     }
 }

@@ -62,7 +62,7 @@ impl Turnstile {
                     first.set_waker(waker);
                     return false;
                 }
-                self.first = self.others.pop_front();
+                self.first = if self.others.is_empty() { None } else { self.others.pop_front() };
             }
             Some(first) => {
                 let ahead = first.want;
