@@ -7,7 +7,7 @@ use crate::events::Hub;
 use crate::qp::{QpBuilder, QpInner};
 use crate::sleeper::Sleeper;
 use crate::srq::SrqInner;
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, Short, lock};
 use crate::timers::{Clock, Monotonic, Sleep, Timeout};
 use core::fmt;
 use core::future::Future;
@@ -111,7 +111,7 @@ impl<D: Driver> fmt::Debug for Poller<D> {
 /// The shared part of a dispatcher.
 pub(crate) struct Inner<D: Driver> {
     sleeper: Arc<Sleeper>,
-    poller: Mutex<Poller<D>>,
+    poller: Short<Poller<D>>,
     inbox: Mutex<Inbox<D>>,
     /// Whether the next poll has work besides the completions. It changes under the lock of `inbox`.
     has_chores: AtomicBool,
@@ -186,7 +186,7 @@ impl<D: Driver> DispatcherBuilder<'_, D> {
         };
         let inner = Arc::new(Inner {
             sleeper: Arc::new(sleeper),
-            poller: Mutex::new(poller),
+            poller: Short::new(poller),
             inbox: Mutex::new(Inbox::new()),
             has_chores: AtomicBool::new(false),
             channel,
@@ -280,7 +280,7 @@ impl<D: Driver> Dispatcher<D> {
     /// The CQ failed. All operations end with the same error.
     pub fn poll_once(&self) -> Result<usize> {
         let mut wakes = Vec::new();
-        let polled = self.inner.poll(false, &mut wakes);
+        let polled = self.inner.poll(false, false, &mut wakes);
         wake(&mut wakes);
         Ok(polled?)
     }
@@ -294,7 +294,7 @@ impl<D: Driver> Dispatcher<D> {
     pub fn prepare_sleep(&self) -> Result<Option<SleepLimit>> {
         let mut wakes = Vec::new();
         self.inner.sleeper.announce();
-        let polled = self.inner.poll(true, &mut wakes);
+        let polled = self.inner.poll(false, true, &mut wakes);
         let idle = matches!(polled, Ok(0)) && wakes.is_empty();
         if !idle {
             self.inner.sleeper.cancel();
@@ -310,10 +310,13 @@ impl<D: Driver> Dispatcher<D> {
     /// As [`poll_once`](Self::poll_once).
     pub fn after_sleep(&self) -> Result<()> {
         let mut wakes = Vec::new();
-        let read = self.inner.read_descriptors(Some(Duration::ZERO), &mut wakes);
+        let slept = self.inner.sleep(Some(Duration::ZERO), &mut wakes);
+        if matches!(slept, Ok(true)) {
+            self.inner.read_channel(&mut wakes);
+        }
         self.inner.sleeper.cancel();
         wake(&mut wakes);
-        read
+        slept.map(drop)
     }
 }
 
@@ -377,6 +380,12 @@ impl<D: Driver> Inner<D> {
     #[inline]
     pub(crate) fn has_failed(&self) -> bool {
         self.sleeper.is_forked() || self.failure.get().is_some()
+    }
+
+    /// Whether the CQ failed, in the process of the dispatcher.
+    #[inline]
+    pub(crate) fn is_broken(&self) -> bool {
+        self.failure.get().is_some()
     }
 
     /// Fails as [`failure`](Self::failure) says.
@@ -524,11 +533,12 @@ impl<D: Driver> Inner<D> {
         }
     }
 
-    /// Polls once; the caller wakes the tasks. If the CQ is armed before, a completion that this poll does not find raises an event.
+    /// Polls once; the caller wakes the tasks. Reads an event of the channel before that, if there is one (`event`). If the CQ is
+    /// armed before, a completion that this poll does not find raises an event.
     ///
     /// The small error keeps the result in registers.
     #[inline]
-    pub(crate) fn poll(&self, arm: bool, wakes: &mut Vec<Waker>) -> Result<usize, PollError> {
+    pub(crate) fn poll(&self, event: bool, arm: bool, wakes: &mut Vec<Waker>) -> Result<usize, PollError> {
         if self.sleeper.is_forked() {
             return Err(PollError::Forked);
         }
@@ -538,6 +548,11 @@ impl<D: Driver> Inner<D> {
         }
         let mut guard = lock(&self.poller);
         let poller = &mut *guard;
+        if event && let Err(error) = poller.read_event(&self.channel) {
+            drop(guard);
+            self.channel_ended(&error, wakes);
+            return Ok(0);
+        }
         let armed = if arm && !poller.armed { poller.arm() } else { Ok(()) };
         let polled = match armed {
             Ok(()) if self.has_chores.load(Ordering::Relaxed) => self.poll_with_chores(poller, wakes),
@@ -600,36 +615,34 @@ impl<D: Driver> Inner<D> {
         self.sleeper.set_restless(has_more);
     }
 
-    /// Sleeps until a descriptor is readable, at most for this time, and reads them.
-    pub(crate) fn read_descriptors(&self, limit: Option<Duration>, wakes: &mut Vec<Waker>) -> Result<()> {
+    /// Sleeps until a descriptor is readable, at most for this time. Returns whether the channel is; the next poll reads its event.
+    #[inline]
+    pub(crate) fn sleep(&self, limit: Option<Duration>, wakes: &mut Vec<Waker>) -> Result<bool> {
         if self.sleeper.is_forked() {
             return Err(FORKED);
         }
         let readable = self.sleeper.wait(limit, wakes)?;
-        if readable.channel {
-            self.read_channel(wakes);
-        }
         if readable.async_events {
             Hub::read(&self.hub, wakes);
         }
-        Ok(())
+        Ok(readable.channel)
     }
 
-    /// Reads the event for which the CQ was armed. There is no other one, because the CQ is armed again only after that.
+    /// Reads the event of the channel without a poll.
     fn read_channel(&self, wakes: &mut Vec<Waker>) {
-        let mut poller = lock(&self.poller);
-        match self.channel.next_event_of(&mut poller.events) {
-            Ok(Some(_)) => poller.armed = false,
-            Ok(None) => {}
-            // The kernel closes the file when the device is removed. The asynchronous events are watched still: the kernel
-            // raises DEVICE_FATAL, which ends their streams, after it has closed this file.
-            Err(error) => {
-                drop(poller);
-                log::debug!("completion channel: {error}");
-                self.sleeper.unwatch(&self.channel);
-                self.fail(&Error::DeviceRemoved, wakes);
-            }
+        let read = lock(&self.poller).read_event(&self.channel);
+        if let Err(error) = read {
+            self.channel_ended(&error, wakes);
         }
+    }
+
+    /// The kernel closes the file when the device is removed. The asynchronous events are watched still: the kernel raises
+    /// DEVICE_FATAL, which ends their streams, after it has closed this file.
+    #[cold]
+    fn channel_ended(&self, error: &uverbs::Error, wakes: &mut Vec<Waker>) {
+        log::debug!("completion channel: {error}");
+        self.sleeper.unwatch(&self.channel);
+        self.fail(&Error::DeviceRemoved, wakes);
     }
 
     /// The device was removed: there are no more completions.
@@ -663,6 +676,16 @@ impl<D: Driver> Inner<D> {
 }
 
 impl<D: Driver> Poller<D> {
+    /// Reads the event for which the CQ was armed. There is no other one, because the CQ is armed again only after that. There is
+    /// none if another thread has read it.
+    #[inline]
+    fn read_event(&mut self, channel: &CompletionChannel<D>) -> core::result::Result<(), uverbs::Error> {
+        if channel.next_event_of(&mut self.events)?.is_some() {
+            self.armed = false;
+        }
+        Ok(())
+    }
+
     #[inline]
     fn arm(&mut self) -> Result<(), PollError> {
         self.cq.req_notify(false)?;
@@ -682,7 +705,9 @@ impl<D: Driver> Passed<D> {
     fn qp(&mut self, id: RouteId, qp: &Weak<QpInner<D>>) -> Option<&Arc<QpInner<D>>> {
         if self.last.as_ref().is_none_or(|last| last.route() != id) {
             let qp = qp.upgrade()?;
-            self.qps.extend(self.last.replace(qp));
+            if let Some(other) = self.last.replace(qp) {
+                self.qps.push(other);
+            }
         }
         self.last.as_ref()
     }
@@ -741,6 +766,9 @@ fn refill<D: Driver>(routes: &[Route<D>], id: RouteId) -> bool {
 }
 
 #[cfg(test)]
+mod removal;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use core::sync::atomic::AtomicU32;
@@ -754,24 +782,6 @@ mod tests {
             lock(&self.1).push(self.0);
             assert!(self.0.is_multiple_of(2), "a test of wakers that panic");
         }
-    }
-
-    /// The kernel closes the completion channels of a removed device before it raises the event.
-    #[test]
-    fn a_channel_that_closes_first_does_not_end_the_watch_of_events() {
-        let fabric = uverbs_hca::Fabric::new(1);
-        let hca = fabric.device("hca0").build();
-        let context = Context::<uverbs::mlx5::Mlx5>::from_kernel(hca.open()).unwrap();
-        let dispatcher = Dispatcher::new(&context).unwrap();
-        let mut events = dispatcher.events();
-        hca.unplug();
-        dispatcher.inner.read_channel(&mut Vec::new());
-        assert!(dispatcher.inner.failure().is_some());
-        let ended = dispatcher.block_on(dispatcher.timeout(Duration::from_secs(60), async {
-            while events.next().await.is_some() {}
-            Ok::<_, Error>(())
-        }));
-        assert!(ended.is_ok(), "{ended:?}");
     }
 
     #[test]

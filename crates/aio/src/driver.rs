@@ -55,12 +55,24 @@ impl Spin {
 /// How many polls pass between two checks of the descriptors, if the CQ is never idle.
 const BUSY_POLLS: u32 = 256;
 
+/// The thread or task that leads.
+pub(crate) trait Leader {
+    /// Whether it was woken: it has something else to do.
+    fn is_woken(&self) -> bool;
+
+    /// Whether this waker is its own; if so, notes the wake. It neither sleeps nor waits for the leadership, so that is all that the
+    /// waker would do.
+    fn takes(&self, waker: &Waker) -> bool;
+}
+
 /// When the leader polls, arms the CQ, and sleeps: the part that threads and tasks of tokio share.
 #[derive(Debug)]
 pub(crate) struct Rounds {
     spin: Spin,
     /// Whether the next poll is the one before a sleep: the CQ is armed for it.
     last: bool,
+    /// Whether the channel was readable after the last sleep.
+    event: bool,
     polls: u32,
 }
 
@@ -80,7 +92,7 @@ pub(crate) enum Next {
 impl Rounds {
     pub(crate) fn new(spin: Duration) -> Self {
         let spin = Spin::new(spin);
-        Self { last: spin.is_off(), spin, polls: 0 }
+        Self { last: spin.is_off(), spin, event: false, polls: 0 }
     }
 
     /// Whether the next round is the one before a sleep.
@@ -89,21 +101,21 @@ impl Rounds {
         self.last
     }
 
-    /// Polls once; `wakes` is empty before and after it. `woken` is whether the leader has something else to do. If the result is
-    /// [`Next::Sleep`], others can end the sleep.
+    /// Polls once; `wakes` is empty before and after it. If the result is [`Next::Sleep`], others can end the sleep.
     #[inline]
     pub(crate) fn poll<D: Driver>(
         &mut self,
         inner: &Inner<D>,
-        woken: impl Fn() -> bool,
+        leader: &impl Leader,
         wakes: &mut Vec<Waker>,
     ) -> Result<Next, PollError> {
         let sleeper: &Sleeper = inner.sleeper();
         if self.last {
             sleeper.announce();
         }
-        let polled = inner.poll(self.last, wakes);
-        if matches!(polled, Ok(0)) && wakes.is_empty() && !woken() {
+        let event = core::mem::take(&mut self.event);
+        let polled = inner.poll(event, self.last, wakes);
+        if matches!(polled, Ok(0)) && wakes.is_empty() && !leader.is_woken() {
             if self.last {
                 return Ok(Next::Sleep);
             }
@@ -113,7 +125,11 @@ impl Rounds {
         if self.last {
             sleeper.cancel();
         }
-        wake(wakes);
+        match wakes.as_slice() {
+            [] => {}
+            [one] if leader.takes(one) => wakes.clear(),
+            _ => wake(wakes),
+        }
         if polled? > 0 {
             self.spin.hit();
         }
@@ -123,32 +139,35 @@ impl Rounds {
     }
 
     /// Reads the descriptors, after the sleep or as a sleep of at most `limit`.
+    #[inline]
     pub(crate) fn slept<D: Driver>(
         &mut self,
         inner: &Inner<D>,
         limit: Option<Duration>,
         wakes: &mut Vec<Waker>,
     ) -> Result<()> {
-        let read = inner.read_descriptors(limit, wakes);
+        let slept = inner.sleep(limit, wakes);
         inner.sleeper().cancel();
         wake(wakes);
         // What ended the sleep is polled first: the CQ is armed if that was the last.
         self.last = false;
-        read
+        // If this leader polls no more, the channel stays readable for the next one.
+        self.event = slept?;
+        Ok(())
     }
 }
 
 impl<D: Driver> Inner<D> {
-    /// Polls, spins and sleeps, until `woken` returns true. `wakes` is empty before and after it.
-    fn run_until(&self, rounds: &mut Rounds, woken: impl Fn() -> bool, wakes: &mut Vec<Waker>) -> Result<()> {
+    /// Polls, spins and sleeps, until the leader is woken. `wakes` is empty before and after it.
+    fn run_until(&self, rounds: &mut Rounds, leader: &impl Leader, wakes: &mut Vec<Waker>) -> Result<()> {
         loop {
-            match rounds.poll(self, &woken, wakes)? {
+            match rounds.poll(self, leader, wakes)? {
                 Next::Work => {}
                 Next::Again => core::hint::spin_loop(),
                 Next::Check => rounds.slept(self, Some(Duration::ZERO), wakes)?,
                 Next::Sleep => rounds.slept(self, self.sleeper().time_to_sleep(), wakes)?,
             }
-            if woken() {
+            if leader.is_woken() {
                 return Ok(());
             }
         }
@@ -175,6 +194,29 @@ impl Wake for ThreadWaker {
             self.thread.unpark();
             self.sleeper.kick();
         }
+    }
+}
+
+/// The thread that leads.
+struct LeadingThread<'a> {
+    state: &'a ThreadWaker,
+    waker: &'a Waker,
+}
+
+impl Leader for LeadingThread<'_> {
+    #[inline]
+    fn is_woken(&self) -> bool {
+        self.state.woken.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn takes(&self, waker: &Waker) -> bool {
+        let own = waker.will_wake(self.waker);
+        if own {
+            // Another wake may have come first: the acquire pairs with its release.
+            self.state.woken.swap(true, Ordering::Acquire);
+        }
+        own
     }
 }
 
@@ -227,8 +269,8 @@ impl<D: Driver> Dispatcher<D> {
                     thread::park();
                 }
             } else if let Some(lead) = inner.sleeper().leadership().try_lead(&waker) {
-                let woken = || state.woken.load(Ordering::Acquire);
-                if let Err(error) = inner.run_until(&mut rounds, woken, &mut wakes) {
+                let leader = LeadingThread { state: &state, waker: &waker };
+                if let Err(error) = inner.run_until(&mut rounds, &leader, &mut wakes) {
                     // All operations have ended with this error. The next round runs the timers only.
                     log::error!("dispatcher: {error}");
                 }

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::recv::{Receives, Recv};
 use crate::slots::Slots;
 use crate::srq::Srq;
-use crate::sync::{Mutex, lock};
+use crate::sync::{Short, lock};
 use crate::timers::Sleep;
 use crate::turnstile::{Ticket, Turnstile};
 use core::fmt;
@@ -51,8 +51,8 @@ struct Together {
 
 /// The shared part of a QP. Futures hold it, so the QP lives as long as they do.
 pub(crate) struct QpInner<D: Driver> {
-    pub(crate) sends: Mutex<Sends<D>>,
-    pub(crate) receives: Mutex<Receives<D>>,
+    pub(crate) sends: Short<Sends<D>>,
+    pub(crate) receives: Short<Receives<D>>,
     control: QpControl<D>,
     dispatcher: Arc<Inner<D>>,
     route: RouteId,
@@ -75,10 +75,8 @@ impl<D: Driver> fmt::Debug for QpInner<D> {
 impl<D: Driver> Drop for QpInner<D> {
     fn drop(&mut self) {
         // The parts of the kernel object first, so that its entry is free only when it has no more completions.
-        let sends = self.sends.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let queue = sends.queue.take();
-        let receives = self.receives.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        receives.drop_queue();
+        let queue = self.sends.get_mut().queue.take();
+        self.receives.get_mut().drop_queue();
         if self.dispatcher.sleeper().is_forked() {
             return;
         }
@@ -181,8 +179,8 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
             draining: Vec::new(),
         };
         let qp = Arc::new(QpInner {
-            sends: Mutex::new(sends),
-            receives: Mutex::new(receives),
+            sends: Short::new(sends),
+            receives: Short::new(receives),
             control,
             dispatcher: inner.clone(),
             route,
@@ -336,10 +334,10 @@ impl<D: Driver> QpInner<D> {
         self.dispatcher.failure()
     }
 
-    /// Whether there is a [`failure`](Self::failure).
+    /// Whether there is a [`failure`](Self::failure), in the process of the QP.
     #[inline]
-    pub(crate) fn has_failed(&self) -> bool {
-        self.dispatcher.has_failed()
+    pub(crate) fn is_broken(&self) -> bool {
+        self.dispatcher.is_broken()
     }
 
     /// A send is complete, with all unsignaled ones before it.
@@ -463,7 +461,7 @@ impl<D: Driver> QpInner<D> {
             return Poll::Ready(());
         }
         let mut sends = lock(&self.sends);
-        if sends.free + sends.silent == self.depth || self.has_failed() {
+        if sends.free + sends.silent == self.depth || self.is_broken() {
             return Poll::Ready(());
         }
         if !sends.draining.iter().any(|other| other.will_wake(waker)) {

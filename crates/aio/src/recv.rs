@@ -73,6 +73,8 @@ pub(crate) struct Receives<D: Driver> {
     queue: Option<OwnedRecvQueue<D>>,
     pool: Option<Pool<D>>,
     depth: u32,
+    /// The queue is refilled when it has no more than these.
+    low: usize,
     posted: u32,
     route: RouteId,
     messages: VecDeque<Message<D>>,
@@ -94,6 +96,7 @@ impl<D: Driver> Receives<D> {
             queue,
             pool,
             depth,
+            low: depth.saturating_sub((depth / 4).max(1)) as usize,
             posted: 0,
             route,
             messages: VecDeque::new(),
@@ -109,7 +112,6 @@ impl<D: Driver> Receives<D> {
     }
 
     /// The receives that may be posted. Messages that no task has taken count as posted.
-    #[inline]
     fn missing(&self) -> u32 {
         self.depth.saturating_sub(self.posted.saturating_add(self.available()))
     }
@@ -118,8 +120,8 @@ impl<D: Driver> Receives<D> {
     /// if that is empty.
     #[inline]
     fn is_short(&self) -> bool {
-        let missing = self.missing();
-        missing > 0 && (self.posted == 0 || missing >= self.depth / 4)
+        let held = self.posted as usize + self.messages.len();
+        held < self.depth as usize && (held <= self.low || self.posted == 0)
     }
 
     /// Posts receives until the queue is full, or the pool is empty. Returns whether the queue is empty because the pool is.
@@ -186,7 +188,8 @@ impl<D: Driver> Receives<D> {
 
     #[inline]
     fn available(&self) -> u32 {
-        u32::try_from(self.messages.len()).unwrap_or(u32::MAX)
+        // As many as receives at most.
+        self.messages.len() as u32
     }
 
     /// The first message, and whether the queue is empty because its pool is.
@@ -286,7 +289,7 @@ impl<D: Driver> Future for Recv<D> {
             }
             return Poll::Ready(Ok(message));
         }
-        if receives.ended.is_none() && !qp.has_failed() {
+        if receives.ended.is_none() && !qp.is_broken() {
             if receives.refill() {
                 drop(receives);
                 qp.starved();

@@ -38,6 +38,13 @@ impl Relay {
         self.state.load(Ordering::Acquire) == WOKEN
     }
 
+    /// Wakes the future, in the task itself while it runs.
+    #[inline]
+    pub(crate) fn note(&self) {
+        // Another wake may have come first: the acquire pairs with its release.
+        self.state.swap(WOKEN, Ordering::Acquire);
+    }
+
     /// Ends a wait. Returns whether the future was woken, and has to be polled.
     #[inline]
     pub(crate) fn take(&self) -> bool {

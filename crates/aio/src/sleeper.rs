@@ -8,6 +8,7 @@ use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 use crate::timers::{Clock, Timers};
 use core::task::Waker;
 use core::time::Duration;
+use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::BTreeMap;
@@ -21,6 +22,9 @@ const CHANNEL: u64 = 1;
 const ASYNC_EVENTS: u64 = 2;
 /// Descriptors that tasks wait for have the numbers from here on.
 const FIRST_TASK: u64 = 16;
+
+/// Descriptors that one call reports at most.
+const READ_AT_ONCE: usize = 4;
 
 /// How long a sleep lasts at most while something is awaited that raises no event: the return of a buffer to a pool, or the end of
 /// a QP.
@@ -87,7 +91,7 @@ impl Sleeper {
         let number = tasks.next;
         let mut event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, number);
         match self.epoll.add(&fd, event) {
-            Err(nix::errno::Errno::EEXIST) => self.epoll.modify(&fd, &mut event)?,
+            Err(Errno::EEXIST) => self.epoll.modify(&fd, &mut event)?,
             added => added?,
         }
         tasks.next += 1;
@@ -210,39 +214,48 @@ impl Sleeper {
 
     /// Waits for a descriptor, and wakes the tasks whose descriptors are readable.
     #[inline]
-    pub(crate) fn wait(&self, limit: Option<Duration>, wakes: &mut Vec<Waker>) -> Result<Readable> {
-        let mut timeout = match limit {
-            None => EpollTimeout::NONE,
-            // Rounded up, so that the last wait is not a busy loop.
-            Some(limit) => {
-                EpollTimeout::try_from(limit.as_nanos().div_ceil(1_000_000)).unwrap_or(EpollTimeout::MAX)
-            }
-        };
-        let mut events = [EpollEvent::empty(); 4];
+    pub(crate) fn wait(&self, limit: Option<Duration>, wakes: &mut Vec<Waker>) -> Result<Readable, Errno> {
+        let mut timeout = limit.map_or(EpollTimeout::NONE, timeout_of);
         let mut readable = Readable::default();
         loop {
+            let mut events = [EpollEvent::empty(); READ_AT_ONCE];
             let n = match self.epoll.wait(&mut events, timeout) {
                 Ok(n) => n,
-                Err(nix::errno::Errno::EINTR) => 0,
-                Err(errno) => return Err(errno.into()),
+                Err(Errno::EINTR) => 0,
+                Err(errno) => return Err(errno),
             };
-            for event in events.get(..n).unwrap_or_default() {
-                match event.data() {
-                    // Nothing to read if another thread was faster.
-                    KICK => _ = self.kick.event().read(),
-                    CHANNEL => readable.channel = true,
-                    ASYNC_EVENTS => readable.async_events = true,
-                    task => self.take_task(task, wakes),
-                }
+            if n == 1 && events[0].data() == CHANNEL {
+                readable.channel = true;
+                return Ok(readable);
             }
+            self.take_events(events.get(..n).unwrap_or_default(), &mut readable, wakes);
             // More may be readable. Only the channel and the asynchronous events are reported again, so this ends.
-            if n < events.len() {
-                break;
+            if n < READ_AT_ONCE {
+                return Ok(readable);
             }
             timeout = EpollTimeout::ZERO;
         }
-        Ok(readable)
     }
+
+    #[inline(never)]
+    fn take_events(&self, events: &[EpollEvent], readable: &mut Readable, wakes: &mut Vec<Waker>) {
+        for event in events {
+            match event.data() {
+                // Nothing to read if another thread was faster.
+                KICK => _ = self.kick.event().read(),
+                CHANNEL => readable.channel = true,
+                ASYNC_EVENTS => readable.async_events = true,
+                task => self.take_task(task, wakes),
+            }
+        }
+    }
+}
+
+/// Rounded up, so that the last wait is not a busy loop.
+#[inline(never)]
+fn timeout_of(limit: Duration) -> EpollTimeout {
+    let millis = u64::try_from(limit.as_nanos().div_ceil(1_000_000));
+    millis.ok().and_then(|millis| EpollTimeout::try_from(millis).ok()).unwrap_or(EpollTimeout::MAX)
 }
 
 /// Readable while there is something to do for the dispatcher that sleeps.

@@ -2,7 +2,7 @@
 //! Running a dispatcher in a task of tokio: one of its own, or that of the program.
 
 use crate::dispatcher::{Dispatcher, Inner};
-use crate::driver::{Follower, Next, Rounds};
+use crate::driver::{Follower, Leader, Next, Rounds};
 use crate::error::Result;
 use crate::lead::Lead;
 use crate::relay::Relay;
@@ -69,12 +69,12 @@ impl<'a, D: Driver> Driving<'a, D> {
         Ok(Self { inner, fd, rounds, wakes: Vec::new(), limit: None, _lead: lead })
     }
 
-    /// Polls the dispatcher once. `woken` is whether the task has something else to do.
+    /// Polls the dispatcher once, for this leader.
     ///
     /// The small error keeps the result in registers.
     #[inline]
-    fn round(&mut self, woken: impl Fn() -> bool) -> Result<Next, PollError> {
-        let next = self.rounds.poll(self.inner, woken, &mut self.wakes)?;
+    fn round(&mut self, leader: &impl Leader) -> Result<Next, PollError> {
+        let next = self.rounds.poll(self.inner, leader, &mut self.wakes)?;
         if next == Next::Sleep {
             self.limit = self.inner.sleeper().time_to_sleep().map(|time| Box::pin(tokio::time::sleep(time)));
         }
@@ -98,6 +98,43 @@ impl<'a, D: Driver> Driving<'a, D> {
     }
 }
 
+/// A task that has nothing else to do.
+struct OwnTask;
+
+impl Leader for OwnTask {
+    #[inline]
+    fn is_woken(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn takes(&self, _: &Waker) -> bool {
+        false
+    }
+}
+
+/// A task that also polls a future.
+struct WithFuture<'a> {
+    relay: &'a Relay,
+    waker: &'a Waker,
+}
+
+impl Leader for WithFuture<'_> {
+    #[inline]
+    fn is_woken(&self) -> bool {
+        self.relay.is_woken()
+    }
+
+    #[inline]
+    fn takes(&self, waker: &Waker) -> bool {
+        let own = waker.will_wake(self.waker);
+        if own {
+            self.relay.note();
+        }
+        own
+    }
+}
+
 impl<D: Driver> Dispatcher<D> {
     /// Runs the dispatcher: a task for `tokio::spawn`, whose runtime has I/O and time enabled. It runs until it is aborted.
     /// While completions are expected soon ([`spin`](crate::DispatcherBuilder::spin)), it yields to other tasks between two polls;
@@ -116,7 +153,7 @@ impl<D: Driver> Dispatcher<D> {
         let mut driving = Driving::new(inner, lead)?;
         let mut turn = Turn::default();
         loop {
-            match driving.round(|| false)? {
+            match driving.round(&OwnTask)? {
                 // The tasks that were woken can run now, or while this one sleeps if it sleeps after the next round.
                 Next::Work if driving.rounds.sleeps_next() && !turn.is_over(2) => {}
                 Next::Work | Next::Again => tokio::task::yield_now().await,
@@ -145,6 +182,7 @@ impl<D: Driver> Dispatcher<D> {
         let relay = Arc::new(Relay::new());
         let waker = Waker::from(relay.clone());
         let _leave = Follower::new(sleeper, &waker);
+        let leader = WithFuture { relay: &relay, waker: &waker };
         let mut driving = None;
         let mut turn = Turn::default();
         loop {
@@ -165,7 +203,7 @@ impl<D: Driver> Dispatcher<D> {
                 poll_fn(|cx| if relay.wait(cx.waker()) { Poll::Ready(()) } else { Poll::Pending }).await;
                 continue;
             };
-            match driving.round(|| relay.is_woken()) {
+            match driving.round(&leader) {
                 // The future is polled next, if it was woken.
                 Ok(Next::Work) if !turn.is_over(if relay.is_woken() { TURN } else { 2 }) => {}
                 Ok(Next::Work | Next::Again) => tokio::task::yield_now().await,
