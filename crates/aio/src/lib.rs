@@ -89,6 +89,8 @@ mod srq;
 #[cfg(not(loom))]
 mod stream;
 mod sync;
+#[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
+mod tasks;
 #[cfg(not(loom))]
 mod timers;
 #[cfg(all(feature = "tokio", not(loom)))]

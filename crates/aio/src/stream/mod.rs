@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::op::Op;
 use crate::qp::Qp;
 use crate::recv::{Message, Recv};
-use crate::sync::{AtomicBool, Mutex, Ordering, lock};
+use crate::tasks::{Side, Tasks};
 use core::fmt;
 use core::future::Future;
 use core::net::SocketAddr;
@@ -34,7 +34,6 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::task::Wake;
 use uverbs::attr::QpState;
 use uverbs::owned::{Buf, Pool};
 use uverbs::{ConnectAttr, Driver, ProtectionDomain, WcStatus};
@@ -120,30 +119,6 @@ impl<'a, D: Driver> StreamBuilder<'a, D> {
     }
 }
 
-/// The tasks that read and write, which may be two: both are woken when anything happens.
-#[derive(Debug)]
-struct Tasks {
-    /// Whether anything happened since the stream last took what has arrived and what is complete.
-    any: AtomicBool,
-    wakers: Mutex<[Option<Waker>; 2]>,
-}
-
-impl Wake for Tasks {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        // The release pairs with the acquire in `work`. It comes before the lock: a task that registers its waker after it sees
-        // that something happened.
-        if !self.any.swap(true, Ordering::Release) {
-            // They register again with the next call.
-            let wakers = core::mem::take(&mut *lock(&self.wakers));
-            wakers.into_iter().flatten().for_each(Waker::wake);
-        }
-    }
-}
-
 /// A message on its way.
 enum Sending<D: Driver> {
     /// It makes a completion.
@@ -159,12 +134,6 @@ impl<D: Driver> Sending<D> {
             Self::Silent(send) => Pin::new(send).poll(cx).map_err(|failed| failed.error),
         }
     }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Side {
-    Read,
-    Write,
 }
 
 /// Waits until the peer has disconnected.
@@ -268,7 +237,7 @@ impl<D: Driver> RdmaStream<D> {
     }
 
     fn new(qp: Qp<D>, pool: Pool<D>, builder: &StreamBuilder<'_, D>, link: Option<Link>) -> Self {
-        let tasks = Arc::new(Tasks { any: AtomicBool::new(true), wakers: Mutex::default() });
+        let tasks = Arc::new(Tasks::new());
         let watch = link.map(|link| {
             let dispatcher = qp.dispatcher();
             let watch = async move {
@@ -313,19 +282,6 @@ impl<D: Driver> RdmaStream<D> {
         &self.qp
     }
 
-    fn register(&self, side: Side, cx: &Context<'_>) {
-        let mut wakers = lock(&self.tasks.wakers);
-        let [read, write] = &mut *wakers;
-        let waker = match side {
-            Side::Read => read,
-            Side::Write => write,
-        };
-        match waker {
-            Some(old) => old.clone_from(cx.waker()),
-            none => *none = Some(cx.waker().clone()),
-        }
-    }
-
     /// No more can be sent. What has arrived can still be read.
     fn fail(&mut self, error: Error) {
         // A message that is flushed does not say why: the one that failed may have been another one.
@@ -340,22 +296,36 @@ impl<D: Driver> RdmaStream<D> {
         self.fail(error);
     }
 
-    fn progress(&mut self, side: Side, cx: &Context<'_>) {
-        self.register(side, cx);
+    /// Calls `f` with what has arrived; if it has to wait, the task is woken when anything happens. A call that does not wait
+    /// registers no waker.
+    #[inline]
+    fn poll_with<T>(
+        &mut self,
+        side: Side,
+        cx: &Context<'_>,
+        mut f: impl FnMut(&mut Self) -> Poll<T>,
+    ) -> Poll<T> {
         self.work();
+        let polled = f(self);
+        if polled.is_ready() || !self.tasks.register(side, cx.waker()) {
+            return polled;
+        }
+        // Something has happened before the waker was there.
+        self.work();
+        f(self)
     }
 
     /// Takes what has arrived and what is complete, and sends what does not depend on the program.
     #[inline]
     fn work(&mut self) {
-        if self.tasks.any.load(Ordering::Relaxed) {
+        if self.tasks.any() {
             self.work_now();
         }
     }
 
     fn work_now(&mut self) {
         // What happens after this wakes the tasks again.
-        self.tasks.any.swap(false, Ordering::Acquire);
+        self.tasks.begin();
         let waker = self.waker.clone();
         let mut cx = Context::from_waker(&waker);
         if !self.said_hello && self.error.is_none() {
@@ -488,9 +458,13 @@ impl<D: Driver> RdmaStream<D> {
         }
     }
 
-    /// Reads into the slices; 0 bytes at the end of the peer's data.
+    /// Reads into the slice; 0 bytes at the end of the peer's data.
     fn poll_fill(&mut self, cx: &Context<'_>, out: &mut [u8]) -> Poll<Result<usize>> {
-        self.progress(Side::Read, cx);
+        self.poll_with(Side::Read, cx, |stream| stream.fill(out))
+    }
+
+    #[inline]
+    fn fill(&mut self, out: &mut [u8]) -> Poll<Result<usize>> {
         let mut filled = 0;
         while filled < out.len()
             && let Some(message) = self.unread.front()
@@ -524,7 +498,11 @@ impl<D: Driver> RdmaStream<D> {
 
     /// Sends bytes of the slices; returns how many.
     fn poll_send(&mut self, cx: &Context<'_>, data: &[IoSlice<'_>]) -> Poll<Result<usize>> {
-        self.progress(Side::Write, cx);
+        self.poll_with(Side::Write, cx, |stream| stream.send(data))
+    }
+
+    #[inline]
+    fn send(&mut self, data: &[IoSlice<'_>]) -> Poll<Result<usize>> {
         if let Some(error) = &self.error {
             return Poll::Ready(Err(error.clone()));
         }
@@ -571,7 +549,10 @@ impl<D: Driver> RdmaStream<D> {
 
     /// Ends this side's data, and waits until the peer's device has all of it.
     fn poll_end(&mut self, cx: &Context<'_>) -> Poll<Result<()>> {
-        self.progress(Side::Write, cx);
+        self.poll_with(Side::Write, cx, Self::end)
+    }
+
+    fn end(&mut self) -> Poll<Result<()>> {
         if !self.ended && self.error.is_none() {
             let Some(mut buf) = self.pool.get() else { return Poll::Pending };
             let credits = self.grant();

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The tasks that read and write a stream, which may be two: both are woken when anything happens.
+//!
+//! A task registers only if it has to wait, so it looks again after that:
+//!
+//! | task | others |
+//! |---|---|
+//! | take what has happened | `wake`: note that something happened |
+//! | nothing to do: `register`, under the lock | take the wakers, under the lock |
+//! | look whether something happened | wake them |
+//!
+//! If the waker is stored after the others have taken the list, the task sees what they noted before.
+
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
+use core::task::Waker;
+use std::sync::Arc;
+use std::task::Wake;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Side {
+    Read,
+    Write,
+}
+
+#[derive(Debug)]
+pub(crate) struct Tasks {
+    /// Whether anything happened since the stream last took what has arrived and what is complete.
+    any: AtomicBool,
+    wakers: Mutex<[Option<Waker>; 2]>,
+}
+
+impl Tasks {
+    /// Of a stream that has taken nothing yet.
+    pub(crate) fn new() -> Self {
+        Self { any: AtomicBool::new(true), wakers: Mutex::new([None, None]) }
+    }
+
+    /// Whether anything happened.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    /// Before the stream takes what has happened: what happens after this wakes the tasks again.
+    #[inline]
+    pub(crate) fn begin(&self) {
+        // Pairs with the release of the wake.
+        self.any.swap(false, Ordering::Acquire);
+    }
+
+    /// Wakes the task when anything happens. Returns whether something has happened already, perhaps before this.
+    pub(crate) fn register(&self, side: Side, waker: &Waker) -> bool {
+        let mut wakers = lock(&self.wakers);
+        let [read, write] = &mut *wakers;
+        let entry = match side {
+            Side::Read => read,
+            Side::Write => write,
+        };
+        match entry {
+            Some(old) => old.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+        drop(wakers);
+        self.any()
+    }
+}
+
+impl Wake for Tasks {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // The release pairs with the acquire in `begin`. It comes before the lock, see above.
+        if !self.any.swap(true, Ordering::Release) {
+            let wakers = core::mem::take(&mut *lock(&self.wakers));
+            wakers.into_iter().flatten().for_each(Waker::wake);
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+
+    struct Unpark(loom::thread::Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    /// Two wakes of another thread, with something to find each time. If the task missed one, it would wait for ever, which loom
+    /// reports as a deadlock.
+    #[test]
+    fn a_task_that_registers_late_misses_no_wake() {
+        loom::model(|| {
+            let tasks = Arc::new(Tasks::new());
+            let done = loom::sync::Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
+            let other = loom::thread::spawn({
+                let (waker, done) = (Waker::from(tasks.clone()), done.clone());
+                move || {
+                    for flag in &*done {
+                        flag.store(true, Ordering::Relaxed);
+                        waker.wake_by_ref();
+                    }
+                }
+            });
+            let task = Waker::from(Arc::new(Unpark(loom::thread::current())));
+            let all_done = || {
+                if tasks.any() {
+                    tasks.begin();
+                }
+                done.iter().all(|flag| flag.load(Ordering::Relaxed))
+            };
+            while !all_done() {
+                if !tasks.register(Side::Read, &task) || !all_done() {
+                    loom::thread::park();
+                }
+            }
+            other.join().unwrap();
+        });
+    }
+}
