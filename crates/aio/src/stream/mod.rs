@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::op::Op;
 use crate::qp::Qp;
 use crate::recv::{Message, Recv};
+use crate::sync::{AtomicBool, Ordering};
 use crate::tasks::{Side, Tasks};
 use core::fmt;
 use core::future::Future;
@@ -34,6 +35,7 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::task::Wake;
 use uverbs::attr::QpState;
 use uverbs::owned::{Buf, Pool};
 use uverbs::{ConnectAttr, Driver, ProtectionDomain, WcStatus};
@@ -137,7 +139,43 @@ impl<D: Driver> Sending<D> {
 }
 
 /// Waits until the peer has disconnected.
-type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
+struct Watch {
+    future: Pin<Box<dyn Future<Output = ()> + Send>>,
+    fired: Arc<Fired>,
+    waker: Waker,
+}
+
+impl Watch {
+    fn new(future: impl Future<Output = ()> + Send + 'static, tasks: Arc<Tasks>) -> Self {
+        let fired = Arc::new(Fired { any: AtomicBool::new(true), tasks });
+        Self { future: Box::pin(future), waker: fired.clone().into(), fired }
+    }
+
+    /// Whether it has. The future is polled only after it was woken: a stream looks after each message.
+    fn has_ended(&mut self) -> bool {
+        self.fired.any.load(Ordering::Relaxed)
+            && self.fired.any.swap(false, Ordering::Acquire)
+            && self.future.as_mut().poll(&mut Context::from_waker(&self.waker)).is_ready()
+    }
+}
+
+/// Whether the future of a [`Watch`] was woken.
+struct Fired {
+    any: AtomicBool,
+    tasks: Arc<Tasks>,
+}
+
+impl Wake for Fired {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Before the wake of the tasks, which look at it. The release pairs with the acquire in `has_ended`.
+        self.any.store(true, Ordering::Release);
+        self.tasks.wake_by_ref();
+    }
+}
 
 /// A stream of bytes over a QP.
 ///
@@ -245,7 +283,7 @@ impl<D: Driver> RdmaStream<D> {
                     log::debug!("stream: {error}");
                 }
             };
-            Box::pin(watch) as Watch
+            Watch::new(watch, tasks.clone())
         });
         let mut stream = Self {
             recv: qp.recv(),
@@ -334,7 +372,7 @@ impl<D: Driver> RdmaStream<D> {
             self.send_other(Header { kind, credits: self.window }, &mut cx);
         }
         if let Some(watch) = &mut self.watch
-            && watch.as_mut().poll(&mut cx).is_ready()
+            && watch.has_ended()
         {
             self.watch = None;
             // What has arrived can still be read: the receives are flushed after it.
