@@ -260,7 +260,7 @@ impl Guest {
                 cmd
             };
             let run = || {
-                if row.has_port() {
+                if row.has_port() || row.is_single() {
                     ends(row, *port, command(false, server), command(true, client))
                 } else {
                     connected(row, &mut command(false, server), || command(true, client))
