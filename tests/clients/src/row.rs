@@ -322,7 +322,7 @@ mod tests {
         let newer = Names { has_controller: true, ..names.clone() };
         assert_eq!(find("cmtime -c 5").words(true, &newer).join(" "), "-C 1.2.3.4 -b 1.2.3.5 -p 7 -c 5");
         assert_eq!(find("sideway-cmtime -c 5").words(true, &newer).join(" "), "-s 1.2.3.4 -p 7 -c 5");
-        assert_eq!(words("sideway-rc_pingpong -n 100", true), "-d d -g 3 -p 7 -n 100 h");
+        assert_eq!(words("sideway-rc_pingpong -n 63", true), "-d d -g 3 -p 7 -n 63 h");
         assert_eq!(words("sideway-tests", false), "");
         assert_eq!(words("qperf -t 1 rc_lat", false), "-lp 7");
         assert_eq!(words("qperf -cm 1 -t 1 rc_lat", true), "1.2.3.4 -lp 7 -li d -cm 1 -t 1 rc_lat");
