@@ -121,14 +121,14 @@ mod tests {
 }
 
 #[cfg(all(test, loom))]
-mod loom_tests {
+pub(crate) mod loom_tests {
     use super::*;
     use loom::sync::{Arc, Condvar, Mutex};
     use std::task::Wake;
 
     /// A waker like that of `block_on`: it stores that it was woken.
     #[derive(Default)]
-    struct Flag {
+    pub(crate) struct Flag {
         woken: Mutex<bool>,
         changed: Condvar,
     }
@@ -141,7 +141,7 @@ mod loom_tests {
     }
 
     impl Flag {
-        fn wait(&self) {
+        pub(crate) fn wait(&self) {
             let mut woken = self.woken.lock().unwrap();
             while !*woken {
                 woken = self.changed.wait(woken).unwrap();

@@ -39,6 +39,7 @@ impl Relay {
     }
 
     /// Wakes the future, in the task itself while it runs.
+    #[cfg(not(loom))]
     #[inline]
     pub(crate) fn note(&self) {
         // Another wake may have come first: the acquire pairs with its release.

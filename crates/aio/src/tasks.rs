@@ -82,14 +82,7 @@ impl Wake for Tasks {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-
-    struct Unpark(loom::thread::Thread);
-
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
+    use crate::lead::loom_tests::Flag;
 
     /// Two wakes of another thread, with something to find each time. If the task missed one, it would wait for ever, which loom
     /// reports as a deadlock.
@@ -107,7 +100,8 @@ mod loom_tests {
                     }
                 }
             });
-            let task = Waker::from(Arc::new(Unpark(loom::thread::current())));
+            let woken = Arc::new(Flag::default());
+            let task = Waker::from(woken.clone());
             let all_done = || {
                 if tasks.any() {
                     tasks.begin();
@@ -116,7 +110,7 @@ mod loom_tests {
             };
             while !all_done() {
                 if !tasks.register(Side::Read, &task) || !all_done() {
-                    loom::thread::park();
+                    woken.wait();
                 }
             }
             other.join().unwrap();
