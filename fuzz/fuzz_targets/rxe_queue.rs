@@ -284,7 +284,8 @@ fn poll(mut queue: CompletionQueue<FakeBell>, kernel: &Words, steps: &[Step]) {
                     }
                     next = queue.next_poll();
                 }
-                assert!(count <= queue.cqe() + 1);
+                // The slots of those that were taken are returned in an open poll, so a kernel that goes on can fill them again.
+                assert!(meanwhile.is_some() || count <= queue.cqe());
                 queue.end_poll();
             }
             Step::Reset => {
