@@ -86,15 +86,8 @@ impl Wake for Relay {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
+    use crate::lead::loom_tests::Flag;
     use crate::sync::AtomicBool;
-
-    struct Unpark(loom::thread::Thread);
-
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
 
     /// Two wakes of another thread, with something to find each time. If the task missed one, it would wait for ever, which loom
     /// reports as a deadlock.
@@ -112,13 +105,14 @@ mod loom_tests {
                     }
                 }
             });
-            let task = Waker::from(Arc::new(Unpark(loom::thread::current())));
+            let woken = Arc::new(Flag::default());
+            let task = Waker::from(woken.clone());
             loop {
                 if relay.take() && done.iter().all(|flag| flag.load(Ordering::Relaxed)) {
                     break;
                 }
                 while !relay.wait(&task) {
-                    loom::thread::park();
+                    woken.wait();
                     if relay.is_woken() {
                         break;
                     }

@@ -56,11 +56,13 @@ impl Tasks {
             Side::Read => read,
             Side::Write => write,
         };
-        match entry {
-            Some(old) => old.clone_from(waker),
-            none => *none = Some(waker.clone()),
-        }
+        // Its drop may run code of the program, so it is not dropped under the lock.
+        let old = match entry {
+            Some(old) if old.will_wake(waker) => None,
+            entry => entry.replace(waker.clone()),
+        };
         drop(wakers);
+        drop(old);
         self.any()
     }
 }
