@@ -213,7 +213,7 @@ fn advisories() -> Result<()> {
 /// The file with the revision whose API programs may rely on.
 const API_BASELINE: &str = "xtask/api-baseline";
 
-/// The crates that most programs name in their manifests. Each takes half a minute.
+/// The crates that most programs name in their manifests. The others are left out, because each is built twice.
 const API_CRATES: [&str; 4] = ["uverbs", "uverbs-core", "uverbs-cm", "uverbs-aio"];
 
 /// The API has no change that its version does not allow, compared with a revision. A clone without that revision leaves the
