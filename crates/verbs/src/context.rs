@@ -4,7 +4,7 @@
 use crate::event::{EventReader, QpEvents};
 use crate::owned::Flights;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use uverbs_core::attr::{DeviceAttr, Gid, GidEntry, PortAttr};
 use uverbs_core::control::slab::Slab;
 use uverbs_core::control::{AsyncFd, ContextInfo, CoreSupport, query};
@@ -49,6 +49,8 @@ pub(crate) struct ContextInner<D: Driver> {
     /// The queues whose work requests own their buffers.
     flights: Flights<D>,
     name: String,
+    /// See [`node_guid`](Self::node_guid).
+    node_guid: OnceLock<u64>,
 }
 
 impl<D: Driver> ContextInner<D> {
@@ -78,6 +80,15 @@ impl<D: Driver> ContextInner<D> {
 
     pub(crate) fn flights(&self) -> &Flights<D> {
         &self.flights
+    }
+
+    /// The GUID of the device, which the kernel is asked for once.
+    pub(crate) fn node_guid(&self) -> Result<u64> {
+        if let Some(guid) = self.node_guid.get() {
+            return Ok(*guid);
+        }
+        let guid = self.driver.query_device()?.node_guid;
+        Ok(*self.node_guid.get_or_init(|| guid))
     }
 
     /// Stores an object and returns its number. In a child of fork(2) whose parent's thread had the table, the number is 0,
@@ -199,6 +210,7 @@ impl<D: Driver> Context<D> {
                 objects,
                 flights: Flights::default(),
                 name,
+                node_guid: OnceLock::new(),
             }),
         }
     }

@@ -246,6 +246,13 @@ impl<D: Driver> CompletionQueue<D, Exclusive> {
     fn with<R>(&mut self, f: impl FnOnce(&mut D::CompletionQueue) -> R) -> Result<R, LockError> {
         Ok(f(self.engine.get_mut()))
     }
+
+    /// Whether a poll would find neither a completion nor an error; `false` if only a poll can tell. It costs less than a poll that
+    /// finds nothing, for example that after [`req_notify`](Self::req_notify).
+    #[inline]
+    pub fn is_surely_empty(&mut self) -> bool {
+        self.engine.get_mut().is_surely_empty()
+    }
 }
 
 impl<D: Driver> CompletionQueue<D, Shared> {

@@ -181,6 +181,11 @@ impl<B: ArmBell> CompletionQueueTrait for CompletionQueue<B> {
         self.last
     }
 
+    #[inline]
+    fn is_surely_empty(&mut self) -> bool {
+        !self.is_open && self.enter().is_ok_and(|mut entered| entered.state().available(1) == Ok(0))
+    }
+
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {
         self.bell.arm(solicited_only).map_err(PollError::Arm)
     }

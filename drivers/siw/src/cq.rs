@@ -128,6 +128,11 @@ impl CompletionQueueTrait for CompletionQueue {
         self.last
     }
 
+    #[inline]
+    fn is_surely_empty(&mut self) -> bool {
+        !self.is_open && self.enter().is_ok_and(|mut entered| !entered.state().has_entry())
+    }
+
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {
         self.enter()?.state().arm(solicited_only);
         Ok(())

@@ -43,10 +43,16 @@ impl CqState {
         self.ring.flags_of(index) & SIW_WQE_VALID as u8 != 0
     }
 
+    /// Whether there is a completion.
+    #[inline(always)]
+    pub(crate) fn has_entry(&self) -> bool {
+        self.is_written(self.at)
+    }
+
     /// Takes the next completion and returns its slot, if there is one.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<siw_cqe> {
-        if !self.is_written(self.at) {
+        if !self.has_entry() {
             return None;
         }
         let cqe = self.ring.read(self.at);

@@ -126,6 +126,11 @@ impl CompletionQueue for AnyCompletionQueue {
         }
     }
 
+    #[inline]
+    fn is_surely_empty(&mut self) -> bool {
+        forward!(self, queue => queue.is_surely_empty())
+    }
+
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {
         forward!(self, queue => queue.req_notify(solicited_only))
     }

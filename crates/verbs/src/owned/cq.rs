@@ -124,6 +124,8 @@ fields! {
     vendor_err: u32;
     /// Which fields are valid, and which checks the device made.
     wc_flags: WcFlags;
+    /// `imm_data` (`__be32`) or `invalidated_rkey`, by [`wc_flags`](Self::wc_flags).
+    imm_data_or_invalidated_rkey: u32;
 }
 
 /// A completion in the callback of [`OwnedCq::poll_each`]. What its work request owned is dropped with it, unless it is
@@ -417,6 +419,15 @@ macro_rules! polling {
             }
         }
     };
+}
+
+impl<D: Driver> OwnedCq<D, Exclusive> {
+    /// Whether a poll would find neither a completion nor an error; `false` if only a poll can tell. It costs less than a poll that
+    /// finds nothing, for example that after [`req_notify`](Self::req_notify).
+    #[inline]
+    pub fn is_surely_empty(&mut self) -> bool {
+        self.state.get_mut().kept.is_empty() && self.queue.is_surely_empty()
+    }
 }
 
 polling!(Exclusive, [&mut], [get_mut()]);

@@ -282,6 +282,12 @@ impl<D: Driver> Holds<D> {
         debug_assert!(set.is_ok(), "the slabs of a queue are set once");
     }
 
+    /// Whether these are all.
+    pub(super) fn are(&self, flights: &[&Arc<Flight<D>>]) -> bool {
+        let own = self.flights.get().map_or(&[][..], Vec::as_slice);
+        own.len() == flights.len() && own.iter().zip(flights).all(|(own, flight)| Arc::ptr_eq(own, flight))
+    }
+
     /// After the kernel has destroyed the object.
     pub(crate) fn release(&mut self, context: &ContextInner<D>) {
         for flight in self.flights.take().into_iter().flatten() {

@@ -191,6 +191,12 @@ impl<D: Driver, A: Access> Pool<D, A> {
     pub fn buf_size(&self) -> usize {
         self.inner.size as usize
     }
+
+    /// Whether it is a pool of this domain. Queues of other domains refuse its buffers.
+    #[must_use]
+    pub fn is_of(&self, pd: &ProtectionDomain<D>) -> bool {
+        self.inner.slots.first().is_some_and(|slot| slot.domain == domain_of(pd.inner()))
+    }
 }
 
 /// A pool in the making.

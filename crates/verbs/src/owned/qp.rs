@@ -12,7 +12,7 @@ use crate::pd::ProtectionDomain;
 use crate::qp::create::QpBuilder;
 use crate::qp::transport::{Sends, Transport};
 use crate::qp::{Dci, Qp, QpControl};
-use uverbs_core::attr::{QpCap, QpCreateFlags, QpState, QpType, SendOpsFlags};
+use uverbs_core::attr::{QpCap, QpCreateFlags, QpType, SendOpsFlags};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::{DcDriver, Driver};
 use uverbs_core::sync::{Exclusive, Locking, Shared};
@@ -226,13 +226,7 @@ impl<D: Driver, T: Sends, L: Locking> OwnedQp<D, T, L> {
     /// # Errors
     /// The kernel's refusal; the buffers stay in flight then.
     pub fn reset(&mut self) -> Result<()> {
-        // `&mut self` has both halves, so no post runs at the same time: what is in flight was posted before.
-        self.control.modify_state(QpState::RESET)?;
-        self.send.flight().settle_all();
-        if let Some(recv) = &self.recv {
-            recv.flight().settle_all();
-        }
-        Ok(())
+        self.send.reset(self.recv.as_mut(), &self.control)
     }
 
     /// Destroys it and reports a failure, which a drop would only log.

@@ -9,10 +9,12 @@
 //! fn store<D: Driver>(
 //!     qp: &mut OwnedQp<D, Rc>, cq: &mut OwnedCq<D>, value: &[u8], to: &RemoteRegion,
 //! ) -> Result<(), Box<dyn std::error::Error>> {
-//!     qp.scope(cq, Duration::from_secs(1), |scope| scope.write(value, to))??;
+//!     qp.scope(cq, Duration::from_secs(1), |scope| scope.write(value, to))??.ok()?;
 //!     Ok(())
 //! }
 //! ```
+//!
+//! The scope itself succeeds if all is complete in time; whether the write has succeeded is in its [`ScopedOp`], so that is checked, too.
 //!
 //! The wait is in a function of this crate and not in a guard that the caller could forget. It also takes place if the closure
 //! panics. Memory that does not live as long as the scope can't be posted:
@@ -122,7 +124,7 @@ impl Pending {
     }
 }
 
-/// A post of a scope. Its result is there at the latest when the scope has ended.
+/// A post of a scope. Its result is there at the latest when the scope has ended; the scope does not check it.
 #[derive(Clone, Debug)]
 pub struct ScopedOp {
     report: Arc<Report>,
@@ -309,6 +311,11 @@ impl fmt::Display for ScopeError {
 
 impl core::error::Error for ScopeError {}
 
+/// The end of a time limit that begins now; `None` if the clock has no such time.
+fn deadline(limit: Duration) -> Option<Instant> {
+    Instant::now().checked_add(limit)
+}
+
 /// Waits when it is dropped, so also when the closure panics.
 struct Wait<'a, D: Driver, C: ScopePoll<D>> {
     control: &'a QpControl<D>,
@@ -323,7 +330,7 @@ struct Wait<'a, D: Driver, C: ScopePoll<D>> {
 
 impl<D: Driver, C: ScopePoll<D>> Drop for Wait<'_, D, C> {
     fn drop(&mut self) {
-        let mut until = Instant::now() + self.limit;
+        let mut until = deadline(self.limit);
         let mut failed = false;
         if !self.returned && !self.pending.is_empty() {
             failed = true;
@@ -338,7 +345,7 @@ impl<D: Driver, C: ScopePoll<D>> Drop for Wait<'_, D, C> {
                     return self.reset();
                 }
             }
-            if Instant::now() < until {
+            if until.is_none_or(|until| Instant::now() < until) {
                 continue;
             }
             if failed {
@@ -348,7 +355,7 @@ impl<D: Driver, C: ScopePoll<D>> Drop for Wait<'_, D, C> {
             failed = true;
             *self.outcome = Err(ScopeError::TimedOut);
             self.fail();
-            until = Instant::now() + self.limit.max(Duration::from_secs(1));
+            until = deadline(self.limit.max(Duration::from_secs(1)));
         }
     }
 }
@@ -386,7 +393,8 @@ impl<D: Driver, T: Sends> OwnedQp<D, T, Exclusive> {
     /// the process is aborted, because the device may still access the memory.
     ///
     /// # Errors
-    /// The limit was reached, or the CQ failed. The results of the posts are in their [`ScopedOp`].
+    /// The limit was reached, or the CQ failed. A post that completes with an error is not an error of the scope: its [`ScopedOp`] has
+    /// the result.
     pub fn scope<'env, C: ScopePoll<D>, R>(
         &mut self,
         cq: C,

@@ -11,19 +11,21 @@ use super::flight::Flight;
 use super::held::Held;
 use super::list::Memory;
 use super::pool::{Access, Buf};
+use super::recv::OwnedRecvQueue;
 use super::rejected::sealed::Lend as _;
 use super::scope::Ticket;
 use super::sink::sealed::Sink as _;
 use super::sink::{Borrowed, Once, OwnedBatch, Push, Sink};
 use super::window::Window;
 use crate::ah::AddressHandle;
-use crate::qp::SendQueue;
 use crate::qp::send::{SendGuard, ToDcTarget, ToRemoteSrq};
 use crate::qp::transport::{Connected, Datagram, HasPeer, Reliable, Sends, SendsImm};
+use crate::qp::{QpControl, SendQueue};
 use crate::remote::RemoteRegion;
 use core::marker::PhantomData;
 use std::sync::Arc;
-use uverbs_core::attr::AccessFlags;
+use uverbs_core::attr::{AccessFlags, QpState};
+use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::op::{self, Address, DcTarget, Operation, RemoteSrq, To};
 use uverbs_core::provider::payload::{Inline, NoData, Payload};
 use uverbs_core::provider::{Driver, PostError, WireRemote, WireSge};
@@ -50,6 +52,25 @@ impl<D: Driver, T: Sends, L: Locking> OwnedSendQueue<D, T, L> {
     #[must_use]
     pub fn qp_num(&self) -> u32 {
         self.queue.qp_num()
+    }
+
+    /// As [`OwnedQp::reset`](super::OwnedQp::reset), of the halves of a QP.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if these are not all parts of one QP; otherwise the kernel's refusal. The
+    /// buffers stay in flight then.
+    pub fn reset(&mut self, recv: Option<&mut OwnedRecvQueue<D, L>>, control: &QpControl<D>) -> Result<()> {
+        let recv = recv.map(|recv| &*recv);
+        let mut flights = vec![self.flight()];
+        flights.extend(recv.map(OwnedRecvQueue::flight));
+        if !control.holds().are(&flights) {
+            return Err(Error::invalid("modify_qp", "queue", "these are not the parts of one QP"));
+        }
+        // All posts of the QP need one of the halves, which are borrowed, so none runs at the same time: what is in flight was posted
+        // before.
+        control.modify_state(QpState::RESET)?;
+        flights.into_iter().for_each(|flight| flight.settle_all());
+        Ok(())
     }
 }
 

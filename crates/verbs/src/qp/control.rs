@@ -4,7 +4,7 @@
 use super::inner::QpInner;
 use crate::connect::{ConnectAttr, Endpoint};
 use crate::event::EventReader;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use uverbs_core::attr::{Ece, Gid, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpRateLimitAttr, QpState, QpType};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::Driver;
@@ -21,6 +21,19 @@ impl<D: Driver> Clone for QpControl<D> {
     }
 }
 
+/// Tells whether a QP has ended, without keeping it; see [`QpControl::life`].
+#[derive(Clone, Debug)]
+pub struct QpLife(Weak<()>);
+
+impl QpLife {
+    /// Whether the kernel has destroyed the QP, and its completions were removed from its CQs. A QP that the kernel refuses to destroy
+    /// does not end.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
+
 impl<D: Driver> QpControl<D> {
     pub(super) fn new(inner: Arc<QpInner<D>>) -> Self {
         Self { inner }
@@ -33,6 +46,12 @@ impl<D: Driver> QpControl<D> {
 
     pub(crate) fn context(&self) -> &Arc<crate::context::ContextInner<D>> {
         self.inner.context()
+    }
+
+    /// The life of the QP, which the halves and the controls keep.
+    #[must_use]
+    pub fn life(&self) -> QpLife {
+        QpLife(Arc::downgrade(self.inner.life()))
     }
 
     /// Whether the QP receives from a shared queue.
@@ -84,6 +103,14 @@ impl<D: Driver> QpControl<D> {
     #[must_use]
     pub fn qp_type(&self) -> QpType {
         self.inner.qp_type()
+    }
+
+    /// GUID of its device, host order.
+    ///
+    /// # Errors
+    /// As [`Context::query_device`](crate::Context::query_device).
+    pub fn node_guid(&self) -> Result<u64> {
+        self.inner.context().node_guid()
     }
 
     /// The actual sizes, which are at least the requested ones.

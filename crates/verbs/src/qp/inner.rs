@@ -45,6 +45,8 @@ pub(crate) struct QpInner<D: Driver> {
     /// What its work requests own, if they do.
     holds: Holds<D>,
     context: Arc<ContextInner<D>>,
+    /// Dropped after the kernel object was destroyed; leaked if it was not. See [`QpLife`](super::QpLife).
+    life: Arc<()>,
 }
 
 #[derive(Debug)]
@@ -82,6 +84,7 @@ impl<D: Driver> QpInner<D> {
             parents,
             holds: Holds::default(),
             context,
+            life: Arc::new(()),
         }
     }
 
@@ -126,6 +129,10 @@ impl<D: Driver> QpInner<D> {
         }
     }
 
+    pub(crate) fn life(&self) -> &Arc<()> {
+        &self.life
+    }
+
     pub(crate) fn holds(&self) -> &Holds<D> {
         &self.holds
     }
@@ -160,7 +167,8 @@ impl<D: Driver> QpInner<D> {
             self.holds.leak();
             core::mem::forget(handle);
             let engines = self.engines.get_mut();
-            core::mem::forget((engines.send.take(), engines.recv.take(), self.shared.clone()));
+            let parts = (engines.send.take(), engines.recv.take(), self.shared.clone(), self.life.clone());
+            core::mem::forget(parts);
             error
         })
     }

@@ -15,7 +15,7 @@ pub mod send;
 pub mod transport;
 pub mod wr;
 
-pub use control::QpControl;
+pub use control::{QpControl, QpLife};
 pub use create::QpBuilder;
 pub use drain::DrainCq;
 pub use pair::Qp;

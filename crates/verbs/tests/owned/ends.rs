@@ -105,6 +105,24 @@ fn a_reset_gives_buffers_back() {
 }
 
 #[test]
+fn a_reset_needs_all_parts_of_one_qp() {
+    let (mut a, mut b) = pair();
+    let buf = a.filled(b"in flight");
+    a.qp.sq().post(1).signaled().send(buf).unwrap();
+    a.receives(3);
+    b.receives(3);
+    let (mut send, mut recv, control) = a.qp.split();
+    let (mut other_send, mut other_recv, other) = b.qp.split();
+    assert!(send.reset(None, &control).is_err() && send.reset(recv.as_mut(), &other).is_err());
+    assert!(send.reset(other_recv.as_mut(), &control).is_err());
+    assert!(other_send.reset(other_recv.as_mut(), &control).is_err());
+    assert_eq!((a.pool.available() as u32, control.state().unwrap()), (BUFS - 4, QpState::RTS));
+    send.reset(recv.as_mut(), &control).unwrap();
+    assert_eq!((a.pool.available() as u32, control.state().unwrap()), (BUFS, QpState::RESET));
+    assert_eq!(b.pool.available() as u32, BUFS - 3);
+}
+
+#[test]
 fn a_reset_by_the_control_keeps_buffers_until_later_completions() {
     let (mut a, _b) = pair();
     let buf = a.filled(b"in flight");

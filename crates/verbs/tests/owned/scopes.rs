@@ -18,12 +18,27 @@ fn borrowed_memory_is_written_and_read() {
     let (value, mut back) = (vec![7_u8; 1000], vec![0_u8; 1000]);
     a.qp.scope(&mut a.cq, LONG, |scope| {
         assert!(scope.write(&value, &to.slice(0..10).unwrap()).is_err(), "too short");
-        scope.write(&value, &to).unwrap();
-        scope.read(&mut back, &to).unwrap();
+        [scope.write(&value, &to).unwrap(), scope.read(&mut back, &to).unwrap()]
     })
-    .unwrap();
+    .unwrap()
+    .iter()
+    .for_each(|op| op.ok().unwrap());
     assert_eq!(value, back);
     assert_eq!(a.hca.objects().get("mr"), Some(&1), "the regions of the scope ended with it");
+}
+
+#[test]
+fn a_post_that_fails_is_an_error_of_its_op_and_not_of_the_scope() {
+    let (mut a, b) = pair();
+    let table = b.pd.pool(1, 4096).exposed(AccessFlags::REMOTE_WRITE).build().unwrap().get().unwrap();
+    let to = table.remote_region();
+    drop(table);
+    // As the example of the module does, with `??.ok()`.
+    let op = a.qp.scope(&mut a.cq, LONG, |scope| scope.write(&[7; 1000], &to)).unwrap().unwrap();
+    assert_eq!((op.status(), op.byte_len()), (Some(WcStatus::REM_ACCESS_ERR), None));
+    // The QP is in ERR, so the next one is flushed.
+    let op = a.qp.scope(&mut a.cq, LONG, |scope| scope.write(&[7; 1000], &to)).unwrap().unwrap();
+    assert_eq!(op.ok().unwrap_err().0, WcStatus::WR_FLUSH_ERR);
 }
 
 #[test]
@@ -73,6 +88,27 @@ fn a_panic_in_the_closure_waits_too() {
         });
     }));
     assert!(caught.is_err());
+    assert_eq!(a.qp.control().state().unwrap(), QpState::ERR);
+    assert_eq!((a.hca.objects().get("mr"), a.available()), (Some(&1), BUFS));
+    assert!(a.hca.violations().is_empty());
+}
+
+/// The end of the wait is a time that the clock does not have: the scope waits nevertheless, also if the closure panics.
+#[test]
+fn a_limit_beyond_the_clock_is_none() {
+    let (mut a, mut b) = pair();
+    b.receives(1);
+    let text = *b"borrowed";
+    let op = a.qp.scope(&mut a.cq, Duration::MAX, |scope| scope.send(&text).unwrap()).unwrap();
+    assert!(op.ok().is_ok());
+    let mut text = [0; 32];
+    let caught = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| {
+        let _ = a.qp.scope(&mut a.cq, Duration::MAX, |scope| {
+            scope.recv(&mut text).unwrap();
+            panic!("of the test");
+        });
+    }));
+    assert_eq!(*caught.unwrap_err().downcast_ref::<&str>().unwrap(), "of the test");
     assert_eq!(a.qp.control().state().unwrap(), QpState::ERR);
     assert_eq!((a.hca.objects().get("mr"), a.available()), (Some(&1), BUFS));
     assert!(a.hca.violations().is_empty());

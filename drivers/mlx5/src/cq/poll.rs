@@ -545,6 +545,13 @@ impl CompletionQueueTrait for CompletionQueue {
         Some(self.last_of_session())
     }
 
+    #[inline(always)]
+    fn is_surely_empty(&mut self) -> bool {
+        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
+        let entered = unsafe { self.shared.enter(self.open_word) };
+        self.pending.is_empty() && entered.is_some_and(|mut entered| !entered.state().consumer.has_entry())
+    }
+
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {
         let command = if solicited_only { MLX5_CQ_DB_REQ_NOT_SOL } else { MLX5_CQ_DB_REQ_NOT };
         let shared = &self.shared;

@@ -69,6 +69,7 @@ fn a_poll_takes_at_most_the_requested_and_available_completions() {
         for _ in 0..lap % 6 {
             made += u64::from(kernel.produce(&wc_bytes(made, 0)));
         }
+        assert_eq!(q.is_surely_empty(), made == seen);
         let max = (lap % 5) as usize;
         let n = q.poll_cq(&mut wc[..max]).unwrap();
         assert_eq!(n as u64, (made - seen).min(max as u64));
@@ -112,6 +113,7 @@ fn an_extended_poll_returns_its_slots_when_it_has_taken_all() {
     q.start_poll().unwrap();
     assert_eq!(q.start_poll(), Err(PollError::SessionOpen));
     assert_eq!(q.poll_each(1, |_| ()), Err(PollError::SessionOpen));
+    assert!(!q.is_surely_empty(), "a poll would fail");
     assert_eq!(q.current().unwrap().wr_id(), 0);
     q.next_poll().unwrap();
     q.next_poll().unwrap();
