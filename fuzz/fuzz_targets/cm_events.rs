@@ -86,6 +86,11 @@ struct State {
     at: usize,
     ids: Vec<u32>,
     memberships: Vec<u32>,
+    /// The identifiers of the memberships.
+    members: Vec<u32>,
+    /// Memberships that ended with an identifier of this number. A kernel that lies may have given the number to another one, whose
+    /// memberships have not ended.
+    orphans: Vec<u32>,
     /// The values of identifiers and memberships.
     tokens: Vec<u64>,
     /// The last event, as it was written.
@@ -153,16 +158,26 @@ impl State {
         };
         self.tokens.extend(uid.map(|bytes| u64::from_ne_bytes(*bytes)));
         // The end of an object is asked for once, whatever the answer is.
-        let ends = match cmd {
-            RDMA_USER_CM_CMD_DESTROY_ID => Some(&mut self.ids),
-            RDMA_USER_CM_CMD_LEAVE_MCAST => Some(&mut self.memberships),
-            _ => None,
-        };
-        if let Some(objects) = ends {
+        let place = |objects: &[u32]| {
             let number = number(8).expect("the struct has a number");
-            let found =
-                objects.iter().position(|n| *n == number).expect("the kernel did not give this object");
-            objects.swap_remove(found);
+            objects.iter().position(|n| *n == number)
+        };
+        match cmd {
+            RDMA_USER_CM_CMD_DESTROY_ID => {
+                let found = place(&self.ids).expect("the kernel did not give this identifier");
+                self.ids.swap_remove(found);
+            }
+            RDMA_USER_CM_CMD_LEAVE_MCAST => match place(&self.memberships) {
+                Some(found) => {
+                    self.memberships.swap_remove(found);
+                    self.members.swap_remove(found);
+                }
+                None => {
+                    let found = place(&self.orphans).expect("the kernel did not give this membership");
+                    self.orphans.swap_remove(found);
+                }
+            },
+            _ => {}
         }
         // The device is removed when there are no more answers.
         let control = self.byte().ok_or(Errno::ENODEV)?;
@@ -181,7 +196,18 @@ impl State {
         }
         match cmd {
             RDMA_USER_CM_CMD_CREATE_ID => self.ids.push(number_of(output, 0)),
-            RDMA_USER_CM_CMD_JOIN_MCAST => self.memberships.push(number_of(output, 0)),
+            RDMA_USER_CM_CMD_JOIN_MCAST => {
+                self.memberships.push(number_of(output, 0));
+                self.members.push(number(16).expect("the struct has an identifier"));
+            }
+            // The kernel ends the memberships of an identifier with it.
+            RDMA_USER_CM_CMD_DESTROY_ID => {
+                let id = number(8).expect("the struct has a number");
+                while let Some(i) = self.members.iter().position(|member| *member == id) {
+                    self.members.swap_remove(i);
+                    self.orphans.push(self.memberships.swap_remove(i));
+                }
+            }
             _ => {}
         }
         Ok(())

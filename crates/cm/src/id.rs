@@ -15,7 +15,8 @@ use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::os::fd::{AsFd, AsRawFd};
-use uverbs::attr::QpType;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use uverbs::attr::{QpState, QpType};
 use uverbs_core::Errno;
 use uverbs_uapi::rdma_cm::{
     RDMA_PS_IB, RDMA_PS_IPOIB, RDMA_PS_TCP, RDMA_PS_UDP, RDMA_USER_CM_CMD_ACCEPT, RDMA_USER_CM_CMD_BIND,
@@ -100,7 +101,26 @@ pub struct Id {
     channel: EventChannel,
     number: u32,
     token: Token,
+    /// Whether a request created it.
+    is_passive: bool,
     is_destroyed: bool,
+    place: Arc<Place>,
+}
+
+/// The channel to which an identifier belongs, for its memberships: only that one can end them. `None` after the end of the identifier,
+/// which ends its memberships, too: the kernel gives their numbers to others.
+#[derive(Debug)]
+pub(crate) struct Place(Mutex<Option<EventChannel>>);
+
+impl Place {
+    fn new(channel: &EventChannel) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Some(channel.clone()))))
+    }
+
+    /// It is locked during a command that changes it or depends on it. Not in a child of fork(2), where another thread may have it.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<EventChannel>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Id {
@@ -122,19 +142,31 @@ impl Id {
             .port()
             .command(RDMA_USER_CM_CMD_CREATE_ID, command.as_bytes(), answer.as_mut_bytes())
             .map_err(|errno| Error::command(VERB, format!("{port_space:?}"), errno))?;
-        Ok(Self { channel: channel.clone(), number: answer.id, token, is_destroyed: false })
+        Ok(Self {
+            channel: channel.clone(),
+            number: answer.id,
+            token,
+            is_passive: false,
+            is_destroyed: false,
+            place: Place::new(channel),
+        })
     }
 
     /// The identifier of a connection request to the identifier `listener`.
     pub(crate) fn of_request(channel: &EventChannel, number: u32, listener: Token) -> Self {
         let token = Token::new(listener.is_datagram());
-        Self { channel: channel.clone(), number, token, is_destroyed: false }
+        let (is_passive, is_destroyed, place) = (true, false, Place::new(channel));
+        Self { channel: channel.clone(), number, token, is_passive, is_destroyed, place }
     }
 
     /// The value by which events name it.
     #[must_use]
     pub fn token(&self) -> Token {
         self.token
+    }
+
+    pub(crate) fn place(&self) -> &Arc<Place> {
+        &self.place
     }
 
     /// The channel of its events.
@@ -256,7 +288,7 @@ impl Id {
     /// `rdma_accept`: accepts a connection request. The QP must be in RTR or RTS, and `param` have its number.
     ///
     /// # Errors
-    /// As [`Id::connect`].
+    /// As [`Id::connect`]; [`Error::Disconnected`] if the peer has given up.
     pub fn accept(&self, param: &ConnParam) -> Result<()> {
         const VERB: &str = "accept";
         let command = rdma_ucm_accept {
@@ -267,10 +299,16 @@ impl Id {
             ece: param.encode_ece(),
         };
         let limit = if self.is_datagram() { 136 } else { 196 };
-        self.channel
-            .port()
-            .command(RDMA_USER_CM_CMD_ACCEPT, command.as_bytes(), &mut [])
-            .map_err(|errno| self.explain(VERB, param.private_data.len(), limit, errno))
+        self.channel.port().command(RDMA_USER_CM_CMD_ACCEPT, command.as_bytes(), &mut []).map_err(|errno| {
+            match self.explain(VERB, param.private_data.len(), limit, errno) {
+                // The kernel has no other errno for it, and gives the attributes of RTR until the connection ends.
+                Error::Verbs(error) if errno == Errno::EINVAL => match self.init_qp_attr(QpState::RTR) {
+                    Err(Error::Disconnected { object, .. }) => Error::Disconnected { verb: VERB, object },
+                    _ => error.into(),
+                },
+                error => error,
+            }
+        })
     }
 
     /// `rdma_establish`: notifies the peer, whose [`ConnectResponse`](crate::EventKind::ConnectResponse) was received,
@@ -334,9 +372,15 @@ impl Id {
         let fd = u32::try_from(self.channel.as_fd().as_raw_fd()).unwrap_or(u32::MAX);
         let command = rdma_ucm_migrate_id { response: 0, id: self.number, fd };
         let mut answer = rdma_ucm_migrate_resp::default();
+        if !self.channel.port().is_creator_process() {
+            return Err(self.error("migrate_id", Errno::ESTALE));
+        }
+        let mut place = self.place.lock();
         to.port()
             .command(RDMA_USER_CM_CMD_MIGRATE_ID, command.as_bytes(), answer.as_mut_bytes())
             .map_err(|errno| self.error("migrate_id", errno))?;
+        *place = Some(to.clone());
+        drop(place);
         self.channel = to.clone();
         Ok(())
     }
@@ -357,7 +401,17 @@ impl Id {
         self.is_destroyed = true;
         let command = rdma_ucm_destroy_id { id: self.number, ..Default::default() };
         let mut answer = rdma_ucm_destroy_id_resp::default();
-        self.command("destroy_id", RDMA_USER_CM_CMD_DESTROY_ID, &command, answer.as_mut_bytes())
+        let mut place = self.place.lock();
+        self.command("destroy_id", RDMA_USER_CM_CMD_DESTROY_ID, &command, answer.as_mut_bytes())?;
+        *place = None;
+        Ok(())
+    }
+
+    /// Whether the connection of a request has ended, if the attributes of this state are an `EINVAL`: from the request to the end,
+    /// `ib_cm_init_qp_attr()` gives those of all three states.
+    pub(crate) fn has_ended(&self, state: QpState, errno: Errno) -> bool {
+        let is_connected = matches!(state, QpState::INIT | QpState::RTR | QpState::RTS);
+        self.is_passive && !self.is_datagram() && is_connected && errno == Errno::EINVAL
     }
 
     /// The meaning of an `EINVAL` to private data.

@@ -148,7 +148,7 @@ impl Request {
     /// itself if it was not done.
     ///
     /// # Errors
-    /// The error of a state of the QP.
+    /// The error of a state of the QP; [`Error::Disconnected`](crate::Error::Disconnected) if the peer has given up.
     pub fn prepare<Q: Connectable>(&self, qp: &Q, param: &ConnParam) -> Result<()> {
         self.id.begin_qp(qp.control(), &self.own(param))
     }
@@ -164,8 +164,9 @@ impl Request {
     /// established. Datagrams have no connection, so their acceptance does not wait.
     ///
     /// # Errors
-    /// [`Error::TimedOut`](crate::Error::TimedOut), [`Error::Disconnected`](crate::Error::Disconnected),
-    /// [`Error::DeviceGone`](crate::Error::DeviceGone); or the error of a state of the QP.
+    /// [`Error::TimedOut`](crate::Error::TimedOut), [`Error::DeviceGone`](crate::Error::DeviceGone); or the error of a state of the
+    /// QP. A peer that gave up before is [`Error::Disconnected`](crate::Error::Disconnected), one that gives up meanwhile is
+    /// [`Error::Rejected`](crate::Error::Rejected), with the reason [`RejectReason::TIMEOUT`].
     pub fn accept<Q: Connectable>(
         self,
         qp: Q,

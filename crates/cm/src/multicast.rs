@@ -4,9 +4,10 @@
 use crate::address;
 use crate::channel::EventChannel;
 use crate::error::{Error, Result};
-use crate::id::{Id, Token};
+use crate::id::{Id, Place, Token};
 use crate::qp::ah_attr;
 use core::net::SocketAddr;
+use std::sync::Arc;
 use uverbs::attr::{AhAttr, Gid};
 use uverbs_uapi::rdma_cm::{
     RDMA_MC_JOIN_FLAG_FULLMEMBER, RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, RDMA_USER_CM_CMD_JOIN_MCAST,
@@ -25,6 +26,7 @@ pub struct Membership {
     number: u32,
     token: Token,
     has_left: bool,
+    place: Arc<Place>,
 }
 
 /// The attributes of a joined group, in its event.
@@ -84,7 +86,8 @@ impl Id {
             .port()
             .command(RDMA_USER_CM_CMD_JOIN_MCAST, command.as_bytes(), answer.as_mut_bytes())
             .map_err(|errno| Error::command(VERB, format!("{group}, {}", self.object()), errno))?;
-        Ok(Membership { channel: self.channel().clone(), number: answer.id, token, has_left: false })
+        let (channel, place) = (self.channel().clone(), self.place().clone());
+        Ok(Membership { channel, number: answer.id, token, has_left: false, place })
     }
 }
 
@@ -104,14 +107,16 @@ impl Membership {
     }
 
     fn end(&mut self) -> Result<()> {
-        let port = self.channel.port();
-        if self.has_left || !port.is_creator_process() {
+        if self.has_left || !self.channel.port().is_creator_process() {
             return Ok(());
         }
         self.has_left = true;
+        let place = self.place.lock();
+        let Some(channel) = &*place else { return Ok(()) };
         let command = rdma_ucm_destroy_id { id: self.number, ..Default::default() };
         let mut answer = rdma_ucm_destroy_id_resp::default();
-        let left = port.command(RDMA_USER_CM_CMD_LEAVE_MCAST, command.as_bytes(), answer.as_mut_bytes());
+        let left =
+            channel.port().command(RDMA_USER_CM_CMD_LEAVE_MCAST, command.as_bytes(), answer.as_mut_bytes());
         match left {
             // The identifier was destroyed before, and its memberships with it.
             Err(uverbs_core::Errno::ENOENT) => Ok(()),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The states of an identifier's QP, by the attributes that the kernel's connection manager has for it.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::id::Id;
 use uverbs::attr::{
     AccessFlags, AhAttr, Gid, GlobalRoute, MigState, Mtu, QpAttr, QpAttrMask, QpCap, QpState,
@@ -83,11 +83,19 @@ impl Id {
     /// the kernel moves the QP when it connects or accepts.
     ///
     /// # Errors
-    /// The kernel's error: `EINVAL` if the connection has not reached that state.
+    /// The kernel's error: `EINVAL` if the connection has not reached that state; [`Error::Disconnected`] for the identifier of a
+    /// request whose peer has given up.
     pub fn init_qp_attr(&self, state: QpState) -> Result<(QpAttr, QpAttrMask)> {
         let command = rdma_ucm_init_qp_attr { response: 0, id: self.number(), qp_state: state.0 };
         let mut answer = ib_uverbs_qp_attr::default();
-        self.command("init_qp_attr", RDMA_USER_CM_CMD_INIT_QP_ATTR, &command, answer.as_mut_bytes())?;
+        const VERB: &str = "init_qp_attr";
+        self.channel()
+            .port()
+            .command(RDMA_USER_CM_CMD_INIT_QP_ATTR, command.as_bytes(), answer.as_mut_bytes())
+            .map_err(|errno| match self.has_ended(state, errno) {
+                true => Error::Disconnected { verb: VERB, object: self.object() },
+                false => self.error(VERB, errno),
+            })?;
         let (mut attr, mask) = qp_attr(&answer);
         if state == QpState::RTS && QpAttrMask::PORT.contains(mask) {
             return Ok((attr, QpAttrMask::empty()));
@@ -101,12 +109,13 @@ impl Id {
     /// access rights.
     ///
     /// # Errors
-    /// As [`Id::init_qp_attr`], and those of `modify_qp`.
+    /// As [`Id::init_qp_attr`], and those of `modify_qp`; a QP of another device than that of the identifier is invalid.
     pub fn init_qp<D: Driver>(&self, qp: &QpControl<D>, access: AccessFlags) -> Result<()> {
         self.begin_qp(qp, &Own { access, ..Own::default() })
     }
 
     pub(crate) fn begin_qp<D: Driver>(&self, qp: &QpControl<D>, own: &Own) -> Result<()> {
+        self.check_device(qp)?;
         self.move_qp(qp, QpState::INIT, own)?;
         if self.is_datagram() {
             qp.modify_state(QpState::RTR)?;
@@ -114,6 +123,20 @@ impl Id {
             qp.modify(&rts, QpAttrMask::STATE | QpAttrMask::SQ_PSN)?;
         }
         Ok(())
+    }
+
+    /// Fails if the QP is one of another device, as `rdma_create_qp` does: the connection would be established, but no message would
+    /// reach the peer. Devices without a GUID are not compared.
+    fn check_device<D: Driver>(&self, qp: &QpControl<D>) -> Result<()> {
+        let own = qp.node_guid()?;
+        match self.bound()?.node_guid {
+            Some(guid) if guid != own && guid != 0 && own != 0 => {
+                let reason =
+                    format!("of the device with the node_guid {own:#x}; the connection is on {guid:#x}");
+                Err(Error::invalid("init_qp", "qp", reason))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Moves a connected QP from INIT to RTS: before `accept`, or after the event of the peer's acceptance.

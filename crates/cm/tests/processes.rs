@@ -6,6 +6,7 @@ use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::path::PathBuf;
+use std::time::Instant;
 use uverbs::attr::QpCap;
 use uverbs::owned::{OwnedCq, OwnedQp, Pool};
 use uverbs::{Context, Rc, mlx5::Mlx5};
@@ -138,6 +139,49 @@ fn refusals_have_their_reason() {
     std::thread::scope(|scope| {
         scope.spawn(|| drop(listener.wait(Some(LONG)).unwrap().expect("a request")));
         assert_eq!(reason(PortSpace::Tcp), RejectReason::CONSUMER_DEFINED);
+    });
+}
+
+#[test]
+fn a_client_that_gives_up_is_an_error_of_the_acceptance_at_once() {
+    let socket = Socket::new();
+    // The first one forwards the messages of the others.
+    let (_first, client, server) = (socket.process(), socket.process(), socket.process());
+    let listener = server.listen(PortSpace::Tcp);
+    let resolved = client.resolve(PortSpace::Tcp, server.address());
+    let (_pool, _cq, qp) = client.queues();
+    let failed = resolved.connect(qp, &ConnParam::default(), Some(Duration::from_millis(50)));
+    assert!(matches!(failed, Err(Error::TimedOut { .. })), "{failed:?}");
+    let request = listener.wait(Some(LONG)).unwrap().expect("a request");
+    let (_pool, _cq, qp) = server.queues();
+    let (begin, error) = (Instant::now(), request.accept(qp, &ConnParam::default(), Some(LONG)).unwrap_err());
+    // The message may come after the acceptance.
+    assert!(
+        matches!(error, Error::Disconnected { .. } | Error::Rejected { reason: RejectReason::TIMEOUT, .. }),
+        "{error}"
+    );
+    assert!(begin.elapsed() < LONG / 2);
+}
+
+#[test]
+fn a_client_whose_process_is_lost_is_an_error_of_the_acceptance_at_once() {
+    let socket = Socket::new();
+    let (first, client, server) = (socket.process(), socket.process(), socket.process());
+    let listener = server.listen(PortSpace::Tcp);
+    let resolved = client.resolve(PortSpace::Tcp, server.address());
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| {
+            let (_pool, _cq, qp) = client.queues();
+            resolved.connect(qp, &ConnParam::default(), None).map(drop)
+        });
+        let request = listener.wait(Some(LONG)).unwrap().expect("a request");
+        drop(first);
+        assert!(matches!(connecting.join().unwrap(), Err(Error::Rejected { .. })));
+        let (_pool, _cq, qp) = server.queues();
+        let (begin, error) =
+            (Instant::now(), request.accept(qp, &ConnParam::default(), Some(LONG)).unwrap_err());
+        assert!(matches!(error, Error::Disconnected { .. }), "{error}");
+        assert!(begin.elapsed() < LONG / 2);
     });
 }
 

@@ -453,8 +453,9 @@ impl Hca {
 
     /// Ends all contexts of the device, as the kernel does when their processes die: all objects are destroyed without
     /// an event, and peers get no more answers from these QPs. The device still exists and can be opened again. For
-    /// tests of a service whose peer is killed. Contexts and objects in this process then behave as after
-    /// [`unplug`](Self::unplug).
+    /// tests of a service whose peer is killed. Verbs of contexts in this process then fail, and destroying an object succeeds, as
+    /// after [`unplug`](Self::unplug); but there is no asynchronous event, so a stream of events does not end. Unlike those of a
+    /// process that dies, identifiers of the connection manager stay, and their peers are not told.
     pub fn kill(&self) {
         self.plugged.enter(|device, kernel, port| kernel.end_all(device, port, false));
     }

@@ -5,11 +5,12 @@
 //! deterministic, so an event is there when the call that causes it returns.
 
 mod removal;
+mod states;
 mod xrc;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
-use uverbs::attr::{Ece, Gid, QpAttrMask, QpCap, QpState};
+use uverbs::attr::{AccessFlags, Ece, Gid, QpAttrMask, QpCap, QpState};
 use uverbs::{Context, Errno, Rc, mlx5::Mlx5};
 use uverbs_cm::{
     ConnParam, ConnectRequest, Error, Event, EventChannel, EventKind, Id, Listener, Peer, PortSpace,
@@ -226,6 +227,60 @@ fn a_rejection_has_a_reason_and_private_data() {
     none(&hosts.at_server);
     let event = hosts.at_client.next_event().unwrap();
     assert!(event.is_none(), "the identifier of the last request was destroyed: {event:?}");
+}
+
+/// The peer destroys its identifier while it waits for an answer.
+#[test]
+fn a_client_that_gives_up_is_an_error_of_the_acceptance_at_once() {
+    let hosts = hosts();
+    let listener = hosts.listen(PortSpace::Tcp, 0);
+    let param = ConnParam { qp_num: 6, ..ConnParam::default() };
+    let active = hosts.resolve_silently();
+    active.connect(&ConnParam::default()).unwrap();
+    drop(active);
+    // The kernel delivers no event of an identifier that was not accepted.
+    let passive = hosts.request(&listener).id;
+    none(&hosts.at_server);
+    let gone = |error: Error| assert!(matches!(error, Error::Disconnected { .. }), "{error}");
+    for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
+        gone(passive.init_qp_attr(state).map(drop).unwrap_err());
+    }
+    let error = passive.accept(&param).unwrap_err();
+    assert!(error.to_string().ends_with("disconnected") && error.verb() == "accept", "{error}");
+    gone(error);
+    passive.close().unwrap();
+    // A second acceptance is another error.
+    let active = hosts.resolve_silently();
+    active.connect(&ConnParam::default()).unwrap();
+    hosts.fabric.run();
+    let passive = hosts.request(&listener).id;
+    passive.accept(&param).unwrap();
+    assert_eq!(passive.accept(&param).unwrap_err().errno(), Errno::EINVAL);
+}
+
+/// The answer is on its way when the peer destroys its identifier, in real time.
+#[test]
+fn a_client_that_gives_up_ends_an_acceptance_that_waits() {
+    let fabric = Fabric::new(7);
+    let (client, server) = (fabric.device("hca0").build(), fabric.device("hca1").build());
+    let hosts = Hosts { at_client: channel(&client), at_server: channel(&server), fabric, client, server };
+    let wait = |channel: &EventChannel| channel.wait(LONG).unwrap().expect("an event").kind;
+    let listener = hosts.listen(PortSpace::Tcp, 0);
+    let active = hosts.at_client.create_id(PortSpace::Tcp).unwrap();
+    active.resolve_addr(None, hosts.address(), LIMIT).unwrap();
+    assert!(matches!(wait(&hosts.at_client), EventKind::AddrResolved));
+    active.resolve_route(LIMIT).unwrap();
+    assert!(matches!(wait(&hosts.at_client), EventKind::RouteResolved));
+    hosts.fabric.delay(Duration::from_millis(100));
+    active.connect(&ConnParam::default()).unwrap();
+    let EventKind::ConnectRequest(ConnectRequest { id: passive, .. }) = wait(&hosts.at_server) else {
+        panic!("a request")
+    };
+    passive.accept(&ConnParam { qp_num: 6, ..ConnParam::default() }).unwrap();
+    drop(active);
+    let EventKind::Failed(error) = wait(&hosts.at_server) else { panic!("a failure") };
+    assert!(matches!(error, Error::Rejected { .. }), "{error}");
+    drop(listener);
 }
 
 impl Hosts {
@@ -546,4 +601,35 @@ fn typed_queue_pairs_are_established_and_refused() {
     });
     assert!(client.violations().is_empty() && server.violations().is_empty());
     assert_eq!(client.objects().get("qp").copied().unwrap_or(0), 0);
+}
+
+#[test]
+fn a_queue_pair_of_another_device_is_refused() {
+    let fabric = Fabric::new(3);
+    let (client, server) = (fabric.device("hca0").build(), fabric.device("hca1").build());
+    let listener = Listener::bind(&channel(&server), (server.addresses()[0], PORT).into()).unwrap();
+    let resolved = Resolved::new(&channel(&client), listener.local_addr().unwrap()).unwrap();
+    let qp_of = |hca: &Hca| {
+        let cap =
+            QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
+        let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
+        let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
+        let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
+        assert_eq!(qp.control.node_guid().unwrap(), context.query_device().unwrap().node_guid);
+        qp
+    };
+    // A device of the same host that the route does not use: without the check both ends were established, without data.
+    let other = fabric.device("hca2").build();
+    let error = resolved.id().init_qp(&qp_of(&other).control, AccessFlags::empty()).unwrap_err();
+    assert!(
+        error.to_string().starts_with("init_qp: invalid qp: of the device with the node_guid 0x"),
+        "{error}"
+    );
+    let error = resolved.connect(qp_of(&other), &ConnParam::default(), LONG).unwrap_err();
+    assert!(matches!(error, Error::Verbs(uverbs::Error::Invalid { verb: "init_qp", .. })), "{error}");
+    assert!(listener.wait(Some(Duration::ZERO)).unwrap().is_none(), "no request was sent");
+    // Another context of the right device is accepted.
+    let resolved = Resolved::new(&channel(&client), listener.local_addr().unwrap()).unwrap();
+    let qp = qp_of(&client);
+    let _prepared = resolved.prepare(&qp, &ConnParam::default()).unwrap();
 }

@@ -16,7 +16,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub(crate) struct Letter {
     /// The identifier that sends it; 0 if it was refused before there was one.
     pub(super) from: u32,
-    /// The identifier that it is for; 0 for a request.
+    /// The identifier that it is for; 0 for a request, and for the rejection of one by its own sender, which gives up before it
+    /// knows the identifier. (Processes of older versions ignore such a rejection.)
     pub(super) to: u32,
     pub(super) source: SocketAddr,
     pub(super) destination: SocketAddr,

@@ -207,6 +207,7 @@ impl Cm {
             Some((State::Requested | State::Answered | State::Accepted, false)) => {
                 self.send_to_peer(call, number, Body::Reject(CONSUMER_DEFINED, vec![]));
             }
+            Some((State::Connecting, false)) => self.give_up(call, number),
             Some((State::Connected, false)) => self.send_to_peer(call, number, Body::Disconnect),
             Some((State::Disconnected, false)) => self.send_to_peer(call, number, Body::DisconnectReply),
             _ => {}

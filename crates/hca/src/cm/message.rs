@@ -28,6 +28,7 @@ pub(super) const SIDR_REQ: usize = 216 - 36;
 pub(super) const SIDR_REP: usize = 136;
 
 /// Reasons of a REJ, and the status of a SIDR REP.
+const TIMEOUT: u32 = 4;
 const INVALID_SERVICE_ID: u32 = 8;
 pub(super) const CONSUMER_DEFINED: u32 = 28;
 const SIDR_UNSUPPORTED: u32 = 1;
@@ -149,6 +150,30 @@ impl Cm {
         if let (Some(peer), Some(remote)) = (ident.peer, ident.remote) {
             self.send(call, from, peer, remote, body);
         }
+    }
+
+    /// The sender of a request does not wait for the answer any longer: the other end gets a REJ (`cm_destroy_id()`, which sends
+    /// none for datagrams). An end in another process has not told its number; it finds its identifier by that of the sender, as
+    /// `cm_acquire_rejected_id()` does.
+    pub(super) fn give_up(&mut self, call: &mut Call<'_>, from: u32) {
+        let Some(ident) = self.idents.get(&from) else { return };
+        if let Some(remote) = ident.remote {
+            // If the request is still on its way in this process, it is dropped with its sender.
+            self.send(call, from, ident.peer.unwrap_or(0), remote, Body::Reject(TIMEOUT, vec![]));
+        }
+    }
+
+    /// The identifier that a request of the identifier `from` of another process has created.
+    fn created_by(&self, host: usize, from: u32, source: SocketAddr, destination: SocketAddr) -> Option<u32> {
+        let mut all = self.idents.iter();
+        let found = all.find(|(_, i)| {
+            matches!(i.state, State::Requested | State::Accepted)
+                && !i.is_datagram()
+                && i.host == host
+                && i.peer == Some(from)
+                && (i.local, i.remote) == (Some(destination), Some(source))
+        });
+        found.map(|(number, _)| *number)
     }
 
     /// Appends an event of an identifier.
@@ -296,6 +321,13 @@ impl Cm {
             let sender = Sender { number: from, is_here: false, source, to: destination, ps, qp_type };
             return self.requested_by(call, &sender, &param);
         }
+        let number = match body {
+            // The sender of a request has given up before an answer named the identifier.
+            Body::Reject(..) if number == 0 => {
+                self.created_by(call.host, from, source, destination).unwrap_or(number)
+            }
+            _ => number,
+        };
         let Some(ident) = self.idents.get_mut(&number) else { return };
         // The first answer names the identifier at the other end.
         let is_first = ident.state == State::Connecting && ident.peer.is_none();

@@ -226,7 +226,9 @@ impl Cm {
         let lost: Vec<_> = lost.map(|(number, i)| (*number, i.host, i.state)).collect();
         for (ident, host, state) in lost {
             let body = match state {
-                State::Connecting | State::Answered => Body::Reject(CONSUMER_DEFINED, vec![]),
+                State::Connecting | State::Answered | State::Requested => {
+                    Body::Reject(CONSUMER_DEFINED, vec![])
+                }
                 _ => Body::Disconnect,
             };
             self.receive(&mut Call { net, now, host, channel: 0 }, Message { ident, body });

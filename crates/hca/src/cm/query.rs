@@ -143,6 +143,11 @@ impl Cm {
         }
         let is_connecting =
             matches!(ident.state, State::Requested | State::Answered | State::Accepted | State::Connected);
+        // `cm_init_qp_init_attr()`
+        let has_ended = matches!(ident.state, State::Disconnecting | State::Disconnected | State::Closed);
+        if has_ended && !ident.is_datagram() && state != QpState::ERR.0 {
+            return Err(Errno::EINVAL);
+        }
         let mut mask = QpAttrMask::STATE;
         let mut attr = ib_uverbs_qp_attr { qp_state: state, ..Default::default() };
         match QpState(state) {
