@@ -15,7 +15,7 @@ use core::task::Waker;
 use core::time::Duration;
 use std::sync::Arc;
 use uverbs::owned::OwnedSendQueue;
-use uverbs::qp::QpControl;
+use uverbs::qp::{QpControl, QpLife};
 use uverbs::{Driver, Rc};
 
 /// How long a QP with an SRQ waits for `LAST_WQE_REACHED`: rxe does not raise it in old kernels (6.1).
@@ -35,6 +35,15 @@ pub(crate) struct Ended<D: Driver> {
     pub(crate) qp_num: Option<u32>,
     pub(crate) entries: u32,
     pub(crate) linger: Option<Linger<D>>,
+    /// Of a QP: the program may have its control still, and then it has completions until the program drops that.
+    pub(crate) life: Option<QpLife>,
+}
+
+impl<D: Driver> Ended<D> {
+    /// Whether the QP exists, although the dispatcher does not keep it.
+    pub(crate) fn is_held(&self) -> bool {
+        self.linger.is_none() && self.life.as_ref().is_some_and(|life| !life.has_ended())
+    }
 }
 
 /// A task that waits until the CQ was polled empty.
@@ -70,8 +79,15 @@ impl<D: Driver> Inbox<D> {
 /// Something that waits until the CQ was polled empty.
 struct Waiting<T> {
     what: T,
-    /// The count of completions at the begin of the wait. `None` while a QP still waits for its event.
+    /// The count of completions at the begin of the wait. `None` while a QP still waits for its event, or is
+    /// [held](Ended::is_held).
     since: Option<u64>,
+}
+
+impl<D: Driver> Waiting<Ended<D>> {
+    fn was_held(&self) -> bool {
+        self.since.is_none() && self.what.linger.is_none()
+    }
 }
 
 /// The work that a dispatcher has begun.
@@ -104,7 +120,7 @@ impl<D: Driver> Chores<D> {
             let now = now();
             for Waiting { what, since } in self.ending.iter_mut().filter(|ending| ending.since.is_none()) {
                 let is_quiet = |linger: &Linger<D>| linger.control.has_last_wqe() || linger.until <= now;
-                if what.linger.as_ref().is_none_or(is_quiet) {
+                if what.linger.as_ref().is_none_or(is_quiet) && !what.is_held() {
                     *since = Some(self.total);
                 }
             }
@@ -124,9 +140,22 @@ impl<D: Driver> Chores<D> {
         self.ending.extract_if(.., |ending| is_over(ending.since)).map(|ending| ending.what).collect()
     }
 
-    /// Whether nothing is left to do.
+    /// Keeps the entries of a QP that the program holds.
+    pub(crate) fn hold(&mut self, what: Ended<D>) {
+        self.ending.push(Waiting { what, since: None });
+    }
+
+    /// Whether there is a QP that was held. Whether it still is, the next poll with chores finds out.
+    pub(crate) fn any_held(&self) -> bool {
+        self.ending.iter().any(Waiting::was_held)
+    }
+
+    /// Whether nothing is left to do until the entries of a held QP are needed.
     pub(crate) fn is_done(&self, inbox: &Inbox<D>) -> bool {
-        self.ending.is_empty() && self.dry.is_empty() && self.starved.is_empty() && inbox.is_empty()
+        self.ending.iter().all(Waiting::was_held)
+            && self.dry.is_empty()
+            && self.starved.is_empty()
+            && inbox.is_empty()
     }
 
     /// The device was removed: nothing will be complete.

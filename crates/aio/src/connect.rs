@@ -111,8 +111,22 @@ impl<D: Driver> Qp<D> {
         server: SocketAddr,
         param: &ConnParam,
     ) -> Result<Link> {
+        self.connect_by(manager.open_another()?.create_id(PortSpace::Tcp)?, local, server, param).await
+    }
+
+    /// As [`connect_from`](Self::connect_from), with an identifier whose options the program has set: type of service, ACK timeout. Its
+    /// event channel has no other identifier.
+    ///
+    /// # Errors
+    /// As [`connect_to`](Self::connect_to).
+    pub async fn connect_by(
+        &self,
+        id: Id,
+        local: Option<SocketAddr>,
+        server: SocketAddr,
+        param: &ConnParam,
+    ) -> Result<Link> {
         let dispatcher = &self.dispatcher();
-        let id = manager.open_another()?.create_id(PortSpace::Tcp)?;
         id.resolve_addr(local, server, RESOLVE)?;
         let resolved = |kind| matches!(kind, EventKind::AddrResolved).then_some(());
         expect(dispatcher, &id, "resolve_addr", resolved).await?;
@@ -235,7 +249,7 @@ impl<D: Driver> Listener<D> {
         &self.dispatcher
     }
 
-    /// The next request. A dropped future loses none.
+    /// The next request. A dropped future loses none. Several tasks may wait: each request goes to one of them.
     ///
     /// # Errors
     /// The device was removed, or the kernel's error.
@@ -284,7 +298,7 @@ impl Request {
     /// Accepts with a QP that is in RESET, and waits until the connection is established. The receives are posted before.
     ///
     /// # Errors
-    /// [`Error::Cm`]: the peer has given up; or the error of a state of the QP.
+    /// [`Error::Cm`]: the peer has given up (`Disconnected`) or gives up meanwhile (`Rejected`); or the error of a state of the QP.
     pub async fn accept<D: Driver>(self, qp: &Qp<D>, param: &ConnParam) -> Result<Link> {
         let Self { id, peer } = self;
         id.init_qp(qp.control(), param.access)?;

@@ -69,17 +69,24 @@ impl<D: Driver, P: Payload<D>> Future for Detached<D, P> {
         if qp.is_forked() {
             return Poll::Ready(Err(Failed { error: FORKED, returned: Some(payload.unposted()) }));
         }
+        // Dropped after the lock.
+        let mut old = None;
         let mut guard = lock(&qp.sends);
         let sends = &mut *guard;
-        if sends.closed.is_none() && !sends.turnstile.pass(&mut ticket, 1, sends.free, cx.waker()) {
-            *state = State::New { payload, ticket };
-            return Poll::Pending;
+        let mut refusal = None;
+        if sends.closed.is_some() || !sends.turnstile.pass_alone(&mut ticket, 1, sends.free) {
+            refusal = sends.refusal(&mut ticket);
+            if refusal.is_none() && !sends.turnstile.pass(&mut ticket, 1, sends.free, cx.waker(), &mut old) {
+                *state = State::New { payload, ticket };
+                return Poll::Pending;
+            }
         }
-        let (None, Some(queue)) = (&sends.closed, &mut sends.queue) else {
+        let (None, Some(queue)) = (&refusal, &mut sends.queue) else {
             let mut wakes = Vec::new();
-            let error = sends.closed.clone().unwrap_or(PostError::QueueFull.into());
-            sends.leave(&mut ticket, &mut wakes);
+            let error = refusal.unwrap_or(PostError::QueueFull.into());
+            old = sends.leave(&mut ticket, &mut wakes);
             drop(guard);
+            drop(old);
             wake(&mut wakes);
             return Poll::Ready(Err(Failed { error, returned: Some(payload.unposted()) }));
         };

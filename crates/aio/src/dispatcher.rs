@@ -5,7 +5,7 @@ use crate::chores::{Chores, Dry, Ended, Inbox};
 use crate::error::{Error, Result};
 use crate::events::Hub;
 use crate::qp::{QpBuilder, QpInner};
-use crate::sleeper::Sleeper;
+use crate::sleeper::{Readable, Sleeper};
 use crate::srq::SrqInner;
 use crate::sync::{Mutex, Short, lock};
 use crate::timers::{Clock, Monotonic, Sleep, Timeout};
@@ -15,6 +15,7 @@ use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
 use core::time::Duration;
+use nix::errno::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::panic;
@@ -254,7 +255,7 @@ impl<D: Driver> Dispatcher<D> {
     /// The asynchronous events of the context, from now on: port down, QP fatal, device removed.
     #[must_use]
     pub fn events(&self) -> crate::events::Events<D> {
-        self.inner.hub.subscribe()
+        self.inner.hub.subscribe(self.inner.sleeper.is_forked())
     }
 
     /// Waits for this time.
@@ -293,11 +294,11 @@ impl<D: Driver> Dispatcher<D> {
     /// As [`poll_once`](Self::poll_once).
     pub fn prepare_sleep(&self) -> Result<Option<SleepLimit>> {
         let mut wakes = Vec::new();
-        self.inner.sleeper.announce();
+        self.inner.sleeper.announce_loop();
         let polled = self.inner.poll(false, true, &mut wakes);
         let idle = matches!(polled, Ok(0)) && wakes.is_empty();
         if !idle {
-            self.inner.sleeper.cancel();
+            self.inner.sleeper.cancel_loop();
         }
         wake(&mut wakes);
         polled?;
@@ -309,14 +310,23 @@ impl<D: Driver> Dispatcher<D> {
     /// # Errors
     /// As [`poll_once`](Self::poll_once).
     pub fn after_sleep(&self) -> Result<()> {
+        if self.inner.sleeper.is_forked() {
+            return Err(FORKED);
+        }
         let mut wakes = Vec::new();
         let slept = self.inner.sleep(Some(Duration::ZERO), &mut wakes);
-        if matches!(slept, Ok(true)) {
-            self.inner.read_channel(&mut wakes);
+        if let Ok(readable) = slept {
+            if readable.channel {
+                self.inner.read_channel(&mut wakes);
+            }
+            if readable.kick || readable.channel {
+                self.inner.sleeper.pass_kick();
+            }
         }
-        self.inner.sleeper.cancel();
+        self.inner.sleeper.cancel_loop();
         wake(&mut wakes);
-        slept.map(drop)
+        slept?;
+        Ok(())
     }
 }
 
@@ -357,7 +367,9 @@ fn wake_all(wakes: &mut Vec<Waker>) {
                 waker.wake();
             }
         }));
-        if woken.is_err() {
+        if let Err(payload) = woken {
+            // Its drop could panic, too.
+            core::mem::forget(payload);
             log::error!("dispatcher: a waker has panicked");
         }
     }
@@ -414,8 +426,9 @@ impl<D: Driver> Inner<D> {
     /// Reserves entries of the CQ, and a number.
     fn reserve(&self, poller: &mut Poller<D>, entries: u32, wakes: &mut Vec<Waker>) -> Result<RouteId> {
         let lacks = |poller: &Poller<D>| poller.reserved.saturating_add(entries) > self.cqe;
-        // Queues that ended give their entries back when the CQ was polled empty.
-        while lacks(poller) && self.has_chores.load(Ordering::Relaxed) {
+        // Queues that ended give their entries back when the CQ was polled empty; QPs of which the program has the control, after it
+        // has dropped that.
+        while lacks(poller) && (self.has_chores.load(Ordering::Relaxed) || poller.chores.any_held()) {
             if self.poll_with_chores(poller, wakes)? == 0 {
                 break;
             }
@@ -443,6 +456,18 @@ impl<D: Driver> Inner<D> {
             *route = Route::Qp(Weak::new());
         }
         Ok(RouteId(id))
+    }
+
+    /// Calls `f` while no thread polls, unless the dispatcher has failed.
+    pub(crate) fn between_polls<R>(&self, f: impl FnOnce() -> Result<R>) -> Result<R> {
+        if self.sleeper.is_forked() {
+            return Err(FORKED);
+        }
+        let poller = lock(&self.poller);
+        // Either this finds the failure, or `fail` waits for the lock, and then ends all operations.
+        let result = self.check().and_then(|()| f());
+        drop(poller);
+        result
     }
 
     pub(crate) fn set_qp(&self, route: RouteId, qp: &Arc<QpInner<D>>, has_srq: bool) {
@@ -517,9 +542,14 @@ impl<D: Driver> Inner<D> {
 
     /// Frees the numbers of queues that have no more completions.
     fn forget(&self, poller: &mut Poller<D>, ended: Vec<Ended<D>>) {
-        for Ended { route, qp_num, entries, linger } in ended {
+        for mut ended in ended {
             // The QP is destroyed here, if it lingered.
-            drop(linger);
+            drop(ended.linger.take());
+            if ended.is_held() {
+                poller.chores.hold(ended);
+                continue;
+            }
+            let Ended { route, qp_num, entries, .. } = ended;
             poller.reserved -= entries;
             if let Some(entry) = poller.routes.get_mut(route.0 as usize) {
                 *entry = Route::Free;
@@ -556,6 +586,7 @@ impl<D: Driver> Inner<D> {
         let armed = if arm && !poller.armed { poller.arm() } else { Ok(()) };
         let polled = match armed {
             Ok(()) if self.has_chores.load(Ordering::Relaxed) => self.poll_with_chores(poller, wakes),
+            Ok(()) if arm && poller.cq.is_surely_empty() => Ok(0),
             Ok(()) => self.pass_completions(poller, wakes),
             Err(error) => Err(error),
         };
@@ -615,17 +646,17 @@ impl<D: Driver> Inner<D> {
         self.sleeper.set_restless(has_more);
     }
 
-    /// Sleeps until a descriptor is readable, at most for this time. Returns whether the channel is; the next poll reads its event.
+    /// Sleeps until a descriptor is readable, at most for this time. If the channel is, the next poll reads its event. Not for a child
+    /// of fork(2).
+    ///
+    /// The small error keeps the result in registers.
     #[inline]
-    pub(crate) fn sleep(&self, limit: Option<Duration>, wakes: &mut Vec<Waker>) -> Result<bool> {
-        if self.sleeper.is_forked() {
-            return Err(FORKED);
-        }
+    pub(crate) fn sleep(&self, limit: Option<Duration>, wakes: &mut Vec<Waker>) -> Result<Readable, Errno> {
         let readable = self.sleeper.wait(limit, wakes)?;
         if readable.async_events {
             Hub::read(&self.hub, wakes);
         }
-        Ok(readable.channel)
+        Ok(readable)
     }
 
     /// Reads the event of the channel without a poll.
@@ -782,6 +813,29 @@ mod tests {
             lock(&self.1).push(self.0);
             assert!(self.0.is_multiple_of(2), "a test of wakers that panic");
         }
+    }
+
+    /// A panic whose payload panics when it is dropped.
+    struct Panics;
+
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            assert!(std::thread::panicking(), "a test of payloads that panic");
+        }
+    }
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic::panic_any(Self);
+        }
+    }
+
+    #[test]
+    fn the_payload_of_a_panic_does_not_end_the_dispatcher() {
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut wakes = vec![Waker::from(Arc::new(Panics)), Waker::from(Arc::new(Task(2, order.clone())))];
+        wake(&mut wakes);
+        assert_eq!((&**lock(&order), wakes.len()), (&[2][..], 0));
     }
 
     #[test]

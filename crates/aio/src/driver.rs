@@ -146,13 +146,16 @@ impl Rounds {
         limit: Option<Duration>,
         wakes: &mut Vec<Waker>,
     ) -> Result<()> {
+        if inner.sleeper().is_forked() {
+            return Err(FORKED);
+        }
         let slept = inner.sleep(limit, wakes);
         inner.sleeper().cancel();
         wake(wakes);
         // What ended the sleep is polled first: the CQ is armed if that was the last.
         self.last = false;
         // If this leader polls no more, the channel stays readable for the next one.
-        self.event = slept?;
+        self.event = slept?.channel;
         Ok(())
     }
 }
@@ -243,6 +246,8 @@ impl Drop for Follower<'_> {
 impl<D: Driver> Dispatcher<D> {
     /// Waits for a future, and runs the dispatcher meanwhile: the completions arrive in this thread. If another thread runs it
     /// already, this one only waits.
+    ///
+    /// A waker must not call it for a future that is not ready: the thread that calls the waker runs the dispatcher.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let inner = &self.inner;

@@ -63,11 +63,15 @@ impl<D: Driver> Hub<D> {
         }
     }
 
-    pub(crate) fn subscribe(self: &Arc<Self>) -> Events<D> {
-        let mut members = lock(&self.members);
-        let queue = Arc::new(Mutex::new(Queue { ended: members.ended, ..Queue::default() }));
-        members.streams.retain(|other| other.strong_count() > 0);
-        members.streams.push(Arc::downgrade(&queue));
+    /// A stream; in a child of fork(2), where a thread that the child does not have may hold the lock, one that has ended.
+    pub(crate) fn subscribe(self: &Arc<Self>, is_forked: bool) -> Events<D> {
+        let queue = Arc::new(Mutex::new(Queue { ended: is_forked, ..Queue::default() }));
+        if !is_forked {
+            let mut members = lock(&self.members);
+            lock(&queue).ended = members.ended;
+            members.streams.retain(|other| other.strong_count() > 0);
+            members.streams.push(Arc::downgrade(&queue));
+        }
         Events { queue, _hub: self.clone(), home: Process::register() }
     }
 
@@ -167,7 +171,10 @@ impl<D: Driver> Stream for Events<D> {
         if queue.ended {
             return Poll::Ready(None);
         }
-        queue.waker = Some(cx.waker().clone());
+        let old = queue.waker.replace(cx.waker().clone());
+        // Its drop may run code of the program.
+        drop(queue);
+        drop(old);
         Poll::Pending
     }
 }

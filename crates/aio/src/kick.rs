@@ -24,13 +24,16 @@ pub(crate) trait Event {
 
 #[derive(Debug)]
 pub(crate) struct Kick<E> {
+    /// Of the thread or task that leads.
     asleep: AtomicBool,
+    /// Of an event loop of the program, which may sleep at the same time.
+    loop_asleep: AtomicBool,
     event: E,
 }
 
 impl<E: Event> Kick<E> {
     pub(crate) fn new(event: E) -> Self {
-        Self { asleep: AtomicBool::new(false), event }
+        Self { asleep: AtomicBool::new(false), loop_asleep: AtomicBool::new(false), event }
     }
 
     pub(crate) fn event(&self) -> &E {
@@ -52,12 +55,26 @@ impl<E: Event> Kick<E> {
         self.asleep.store(false, Ordering::Relaxed);
     }
 
-    /// Ends the sleep, if there is one.
+    /// As [`announce`](Self::announce), of an event loop.
+    pub(crate) fn announce_loop(&self) {
+        self.loop_asleep.store(true, Ordering::Relaxed);
+        // As in `announce`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// As [`cancel`](Self::cancel), of an event loop.
+    pub(crate) fn cancel_loop(&self) {
+        self.loop_asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// Ends the sleeps, if there are any.
     #[inline]
     pub(crate) fn kick(&self) {
         // Pairs with the fence of `announce`.
         fence(Ordering::SeqCst);
-        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
+        let leader = self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed);
+        // That of a loop stays: a leader that sleeps, too, may read the event first, and leave.
+        if leader || self.loop_asleep.load(Ordering::Relaxed) {
             self.event.raise();
         }
     }

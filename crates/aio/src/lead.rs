@@ -54,6 +54,11 @@ impl Leadership {
         false
     }
 
+    /// Whether one leads.
+    pub(crate) fn is_led(&self) -> bool {
+        self.state.load(Ordering::Acquire) != FREE
+    }
+
     /// The task does not wait to lead any more.
     pub(crate) fn leave(&self, waker: &Waker) {
         let mut followers = lock(&self.followers);

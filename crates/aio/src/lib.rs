@@ -90,6 +90,8 @@ mod srq;
 mod stream;
 mod sync;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
+#[cfg(not(loom))]
+mod tap;
 mod tasks;
 #[cfg(not(loom))]
 mod timers;
@@ -97,6 +99,8 @@ mod timers;
 mod tokio;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
 mod turnstile;
+#[cfg(not(loom))]
+mod watches;
 
 #[cfg(not(loom))]
 mod api {

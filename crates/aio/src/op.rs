@@ -227,10 +227,14 @@ impl<D: Driver, P: Payload<D>> Future for Op<D, P> {
             };
             return Poll::Ready(Err(Failed { error: FORKED, returned }));
         }
+        // Dropped after the lock.
+        let mut old = None;
         let mut guard = lock(&qp.sends);
         let sends = &mut *guard;
         if let State::Posted(key) = *state {
-            let Poll::Ready(outcome) = sends.slots.poll(key, cx.waker()) else { return Poll::Pending };
+            let Poll::Ready(outcome) = sends.slots.poll(key, cx.waker(), &mut old) else {
+                return Poll::Pending;
+            };
             drop(guard);
             *state = State::Finished;
             return Poll::Ready(match outcome {
@@ -247,11 +251,10 @@ impl<D: Driver, P: Payload<D>> Future for Op<D, P> {
         let fail = |error, returned: Option<P>| {
             Poll::Ready(Err(Failed { error, returned: returned.map(P::unposted) }))
         };
-        let result = if let Some(error) = &sends.closed {
-            let error = error.clone();
-            sends.leave(&mut ticket, &mut wakes);
+        let result = if let Some(error) = sends.refusal(&mut ticket) {
+            old = sends.leave(&mut ticket, &mut wakes);
             fail(error, Some(payload))
-        } else if !sends.turnstile.pass(&mut ticket, 1, sends.free, cx.waker()) {
+        } else if !sends.turnstile.pass(&mut ticket, 1, sends.free, cx.waker(), &mut old) {
             *state = State::New { payload, ticket };
             return Poll::Pending;
         } else {
@@ -281,6 +284,7 @@ impl<D: Driver, P: Payload<D>> Future for Op<D, P> {
             }
         };
         drop(guard);
+        drop(old);
         wake(&mut wakes);
         result
     }
@@ -305,11 +309,12 @@ impl<D: Driver, P: Payload<D>> Op<D, P> {
         let mut wakes = Vec::new();
         match &mut self.state {
             State::New { ticket, .. } if ticket.is_waiting() => {
-                lock(&self.qp.sends).leave(ticket, &mut wakes);
+                let left = lock(&self.qp.sends).leave(ticket, &mut wakes);
+                drop(left);
             }
             State::Posted(key) => {
-                let outcome = lock(&self.qp.sends).slots.abandon(*key);
-                drop(outcome);
+                let left = lock(&self.qp.sends).slots.abandon(*key);
+                drop(left);
             }
             _ => {}
         }

@@ -36,12 +36,14 @@ pub(crate) struct Parts<D: Driver, A: Access> {
     keys: VecDeque<u64>,
     /// The buffers that came back, if each work request is signaled.
     done: Vec<Buf<D, A>>,
+    /// The resets of the QP before the first poll.
+    resets: Option<u64>,
 }
 
 impl<D: Driver, A: Access> Parts<D, A> {
     pub(crate) fn new(qp: Arc<QpInner<D>>, signaled: Signaled) -> Self {
         let (items, keys) = (VecDeque::new(), VecDeque::new());
-        Self { qp, signaled, items, ticket: Ticket::default(), keys, done: Vec::new() }
+        Self { qp, signaled, items, ticket: Ticket::default(), keys, done: Vec::new(), resets: None }
     }
 
     pub(crate) fn push(&mut self, request: Request, buf: Buf<D, A>) {
@@ -110,21 +112,29 @@ impl<D: Driver, A: Access> Parts<D, A> {
         Ok(posted?)
     }
 
-    /// Posts what fits, and takes the results of the first ones.
-    fn step(&mut self, sends: &mut Sends<D>, waker: &Waker) -> Poll<Result<()>> {
+    /// Posts what fits, and takes the results of the first ones. The caller drops what is put into `old` after it has released its lock.
+    fn step(
+        &mut self,
+        sends: &mut Sends<D>,
+        waker: &Waker,
+        old: &mut [Option<Waker>; 2],
+    ) -> Poll<Result<()>> {
+        let [place, slot] = old;
         let most = (self.qp.depth() / 2).max(1);
+        let is_reset = *self.resets.get_or_insert(sends.resets) != sends.resets;
         while !self.items.is_empty() {
-            if let Some(error) = sends.closed.clone() {
+            let refusal = sends.refusal(&mut self.ticket).or(is_reset.then_some(Error::Closed));
+            if let Some(error) = refusal {
                 return Poll::Ready(Err(error));
             }
             let count = u32::try_from(self.items.len()).unwrap_or(u32::MAX).min(most);
-            if !sends.turnstile.pass(&mut self.ticket, count, sends.free, waker) {
+            if !sends.turnstile.pass(&mut self.ticket, count, sends.free, waker, place) {
                 break;
             }
             self.post(sends, count, waker)?;
         }
         while let Some(&key) = self.keys.front() {
-            let Poll::Ready(outcome) = sends.slots.poll(key, waker) else { return Poll::Pending };
+            let Poll::Ready(outcome) = sends.slots.poll(key, waker, slot) else { return Poll::Pending };
             self.keys.pop_front();
             let completed = outcome.unwrap_or(Err(Error::Closed))?;
             let (status, vendor_err) = (completed.wc.status, completed.wc.vendor_err);
@@ -140,14 +150,13 @@ impl<D: Driver, A: Access> Parts<D, A> {
         if self.items.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
-    /// Gives up its place in the queue, and abandons what is in flight.
-    fn leave(&mut self, sends: &mut Sends<D>, wakes: &mut Vec<Waker>) {
-        sends.leave(&mut self.ticket, wakes);
-        for key in self.keys.drain(..) {
-            drop(sends.slots.abandon(key));
-        }
+    /// Gives up its place in the queue, and abandons what is in flight. The caller drops the result without its lock.
+    fn leave(&mut self, sends: &mut Sends<D>, wakes: &mut Vec<Waker>) -> impl Sized + use<D, A> {
+        let place = sends.leave(&mut self.ticket, wakes);
+        let slots: Vec<_> = self.keys.drain(..).filter_map(|key| sends.slots.abandon(key)).collect();
         // Others may have come while this one posted, and less is wanted now.
         sends.turnstile.wake(sends.free, wakes);
+        (place, slots)
     }
 
     /// Ready when all work requests are complete or one has failed. Returns the buffers if each work request is signaled.
@@ -157,12 +166,12 @@ impl<D: Driver, A: Access> Parts<D, A> {
         }
         let qp = self.qp.clone();
         let mut wakes = Vec::new();
+        let mut old = [None, None];
         let mut sends = lock(&qp.sends);
-        let result = self.step(&mut sends, cx.waker());
-        if let Poll::Ready(Err(_)) = result {
-            self.leave(&mut sends, &mut wakes);
-        }
+        let result = self.step(&mut sends, cx.waker(), &mut old);
+        let left = matches!(result, Poll::Ready(Err(_))).then(|| self.leave(&mut sends, &mut wakes));
         drop(sends);
+        drop((old, left));
         let result = result.map(|result| {
             // Nothing remains of a batch that failed.
             self.items.clear();
@@ -179,7 +188,8 @@ impl<D: Driver, A: Access> Drop for Parts<D, A> {
         if (self.ticket.is_waiting() || !self.keys.is_empty()) && !self.qp.is_forked() {
             let mut wakes = Vec::new();
             let qp = self.qp.clone();
-            self.leave(&mut lock(&qp.sends), &mut wakes);
+            let left = self.leave(&mut lock(&qp.sends), &mut wakes);
+            drop(left);
             wake(&mut wakes);
         }
     }

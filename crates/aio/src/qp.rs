@@ -7,14 +7,14 @@ use crate::error::{Error, Result};
 use crate::recv::{Receives, Recv};
 use crate::slots::Slots;
 use crate::srq::Srq;
-use crate::sync::{Short, lock};
+use crate::sync::{Mutex, Short, lock};
 use crate::timers::Sleep;
 use crate::turnstile::{Ticket, Turnstile};
 use core::fmt;
 use core::future::Future;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use uverbs::attr::{EventType, QpCap, QpState, SendOpsFlags};
 use uverbs::owned::{Completed, Done, OwnedSendQueue, Pool};
 use uverbs::qp::QpControl;
@@ -37,6 +37,8 @@ pub(crate) struct Sends<D: Driver> {
     batches: Vec<Together>,
     /// Detached work requests without a completion, since the last one that makes one.
     pub(crate) silent: u32,
+    /// How often the QP was [reset](Qp::reset).
+    pub(crate) resets: u64,
     /// Those that wait until no send is in flight.
     draining: Vec<Waker>,
 }
@@ -60,7 +62,7 @@ pub(crate) struct QpInner<D: Driver> {
     entries: u32,
     depth: u32,
     /// The first error of a completion: those after it are flushed only.
-    fault: OnceLock<Error>,
+    fault: Mutex<Option<Error>>,
     srq: Option<Srq<D>>,
     /// With an SRQ: it takes no more receives, and those that it took were passed on.
     flushed: AtomicBool,
@@ -83,10 +85,11 @@ impl<D: Driver> Drop for QpInner<D> {
         let (route, entries, qp_num) = (self.route, self.entries, Some(self.control.qp_num()));
         let lingers = self.srq.is_some() && !self.flushed.load(Ordering::Relaxed) && self.stop();
         let linger = lingers.then(|| {
-            let until = self.dispatcher.sleeper().now() + LAST_WQE_LIMIT;
+            let until = self.dispatcher.sleeper().now().saturating_add(LAST_WQE_LIMIT);
             Linger { control: self.control.clone(), _queue: queue, until }
         });
-        self.dispatcher.queue_ended(Ended { route, qp_num, entries, linger });
+        let life = Some(self.control.life());
+        self.dispatcher.queue_ended(Ended { route, qp_num, entries, linger, life });
     }
 }
 
@@ -131,7 +134,8 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
         Self { send_ops: Some(ops), ..self }
     }
 
-    /// Posts receives with buffers of this pool: as many as the depth, and another one for each that a task has taken.
+    /// Posts receives with buffers of this pool: as many as the depth, and another one for each that a task has taken. A QP with neither a
+    /// pool nor an [`srq`](Self::srq) gets no messages: its peer must not send any, and [`Qp::recv`] waits until the QP ends.
     pub fn pool(self, pool: &'a Pool<D>) -> Self {
         Self { pool: Some(pool), ..self }
     }
@@ -144,9 +148,12 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
     /// Creates it, in state RESET.
     ///
     /// # Errors
-    /// The CQ of the dispatcher has too few entries left, or the kernel's refusal.
+    /// The CQ of the dispatcher has too few entries left; the pool is that of another domain; or the kernel's refusal.
     pub fn create(self) -> Result<Qp<D>> {
         let Self { dispatcher, pd, cap, send_ops, pool, srq } = self;
+        if let Some(pool) = pool {
+            check_pool("create_qp", pool, pd)?;
+        }
         let depths = (cap.max_send_wr, if srq.is_some() { 0 } else { cap.max_recv_wr });
         let inner = &dispatcher.inner;
         let create = |cq: &_| {
@@ -176,6 +183,7 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
             closed: None,
             batches: Vec::new(),
             silent: 0,
+            resets: 0,
             draining: Vec::new(),
         };
         let qp = Arc::new(QpInner {
@@ -186,13 +194,25 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
             route,
             entries,
             depth: depths.0,
-            fault: OnceLock::new(),
+            fault: Mutex::new(None),
             srq: srq.cloned(),
             flushed: AtomicBool::new(false),
         });
         inner.set_qp(route, &qp, srq.is_some());
         Ok(Qp { inner: qp })
     }
+}
+
+/// Fails if a queue of the domain would refuse the pool's buffers: it would have no receives, and nobody would be told.
+pub(crate) fn check_pool<D: Driver>(
+    verb: &'static str,
+    pool: &Pool<D>,
+    pd: &ProtectionDomain<D>,
+) -> Result<()> {
+    if pool.is_of(pd) {
+        return Ok(());
+    }
+    Err(uverbs::Error::invalid(verb, "pool", "it is that of another protection domain").into())
 }
 
 /// A reliable connected queue pair whose operations are futures. Clones share it; it is destroyed when all clones and futures
@@ -224,6 +244,9 @@ impl<D: Driver> Qp<D> {
     }
 
     /// States and queries. After a move to INIT by it, [`post_receives`](Self::post_receives).
+    ///
+    /// A move to RESET by it discards what is in flight, without completions: operations wait for ever, and the receives are not
+    /// posted again, until [`reset`](Self::reset).
     #[must_use]
     pub fn control(&self) -> &QpControl<D> {
         &self.inner.control
@@ -247,9 +270,24 @@ impl<D: Driver> Qp<D> {
 
     /// Posts the receives, after the QP was moved to INIT in another way.
     pub fn post_receives(&self) {
-        if self.inner.refill() {
+        if !self.inner.is_forked() && self.inner.refill() {
             self.inner.starved();
         }
+    }
+
+    /// Moves it to RESET from any state, also from RESET, so that it can be connected again. Operations in flight end with
+    /// [`WcStatus::WR_FLUSH_ERR`] or [`Error::Closed`], and their buffers go back to their pools, whether or not the peer has received
+    /// them; those that wait for an entry, and for messages, end with [`Error::Closed`]. Messages that have arrived can still be
+    /// [received](Self::recv).
+    ///
+    /// Operations that begin before the next [`init`](Self::init) and [`connect`](Self::connect) fail. A
+    /// [`shutdown`](Self::shutdown) or [`abort`](Self::abort) must not be in progress: it would end the next connection.
+    ///
+    /// # Errors
+    /// The QP has an SRQ, of which it may have taken receives: `shutdown` or `abort` end that first. Or the kernel's refusal, or the device
+    /// was removed.
+    pub fn reset(&self) -> Result<()> {
+        self.inner.reset()
     }
 
     /// This side's endpoint for the exchange; see [`QpControl::endpoint`].
@@ -326,8 +364,8 @@ impl<D: Driver> QpInner<D> {
     }
 
     /// The first error of a completion.
-    pub(crate) fn fault(&self) -> Option<&Error> {
-        self.fault.get()
+    pub(crate) fn fault(&self) -> Option<Error> {
+        lock(&self.fault).clone()
     }
 
     pub(crate) fn failure(&self) -> Option<Error> {
@@ -373,22 +411,32 @@ impl<D: Driver> QpInner<D> {
     fn note_error(&self, status: WcStatus, vendor_err: u32, wakes: &mut Vec<Waker>) {
         let error = Error::Completion { status, vendor_err };
         if status != WcStatus::WR_FLUSH_ERR {
-            let _ = self.fault.set(error.clone());
+            lock(&self.fault).get_or_insert_with(|| error.clone());
         }
         if self.srq.is_some() {
             // Its receives are not flushed, because they are not its own.
-            lock(&self.receives).end(self.fault().cloned().unwrap_or(error), wakes);
+            lock(&self.receives).end(self.fault().unwrap_or(error), wakes);
         }
     }
 
     /// A receive is complete. Returns whether the queue should be refilled.
     #[inline]
     pub(crate) fn received(&self, done: Done<'_, '_, D>, wakes: &mut Vec<Waker>) -> bool {
-        let status = done.status();
-        if !status.is_success() && status != WcStatus::WR_FLUSH_ERR {
-            let _ = self.fault.set(Error::Completion { status, vendor_err: done.vendor_err() });
+        if !done.status().is_success() {
+            return self.receive_failed(&done, wakes);
         }
-        lock(&self.receives).received(done, self.fault(), self.srq.is_none(), wakes)
+        lock(&self.receives).arrived(done, self.srq.is_none(), wakes)
+    }
+
+    #[cold]
+    fn receive_failed(&self, done: &Done<'_, '_, D>, wakes: &mut Vec<Waker>) -> bool {
+        let (status, vendor_err) = (done.status(), done.vendor_err());
+        let error = Error::Completion { status, vendor_err };
+        if status != WcStatus::WR_FLUSH_ERR {
+            lock(&self.fault).get_or_insert_with(|| error.clone());
+        }
+        let error = self.fault().unwrap_or(error);
+        lock(&self.receives).failed(error, self.srq.is_none(), wakes)
     }
 
     /// As [`Receives::refill`].
@@ -453,6 +501,28 @@ impl<D: Driver> QpInner<D> {
         drop(sends);
         lock(&self.receives).close();
         wake(&mut wakes);
+    }
+
+    fn reset(&self) -> Result<()> {
+        let mut wakes = Vec::new();
+        // The poll passes completions on with the locks of the queues, and the move to RESET waits for it.
+        let reset = self.dispatcher.between_polls(|| {
+            if self.srq.is_some() && !self.flushed.load(Ordering::Relaxed) {
+                let reason = "it may have receives of its SRQ: shut it down first";
+                return Err(uverbs::Error::invalid("reset", "srq", reason).into());
+            }
+            let (mut sends, mut receives) = (lock(&self.sends), lock(&self.receives));
+            if let Some(queue) = &mut sends.queue {
+                queue.reset(receives.queue(), &self.control)?;
+            }
+            sends.reset(self.depth, &mut wakes);
+            receives.reset(&mut wakes);
+            *lock(&self.fault) = None;
+            self.flushed.store(false, Ordering::Relaxed);
+            Ok(())
+        });
+        wake(&mut wakes);
+        reset
     }
 
     /// Waits until no send is in flight.
@@ -535,6 +605,26 @@ impl<D: Driver> Sends<D> {
         }
     }
 
+    /// Why a task with this ticket can post nothing.
+    #[inline]
+    pub(crate) fn refusal(&self, ticket: &mut Ticket) -> Option<Error> {
+        match &self.closed {
+            Some(error) => Some(error.clone()),
+            None => self.turnstile.dismisses(ticket).then_some(Error::Closed),
+        }
+    }
+
+    /// The QP was moved to RESET: what was posted has no completions.
+    fn reset(&mut self, depth: u32, wakes: &mut Vec<Waker>) {
+        (self.free, self.silent, self.closed) = (depth, 0, None);
+        self.resets += 1;
+        self.batches.clear();
+        let (status, vendor_err) = (WcStatus::WR_FLUSH_ERR, 0);
+        self.slots.discard_all(|| Err(Error::Completion { status, vendor_err }), wakes);
+        self.turnstile.dismiss_all(wakes);
+        wakes.append(&mut self.draining);
+    }
+
     /// Wakes those that wait for an entry.
     #[inline]
     pub(crate) fn released(&mut self, depth: u32, wakes: &mut Vec<Waker>) {
@@ -546,8 +636,8 @@ impl<D: Driver> Sends<D> {
         }
     }
 
-    /// Gives up a place among those that wait for entries.
-    pub(crate) fn leave(&mut self, ticket: &mut Ticket, wakes: &mut Vec<Waker>) {
-        self.turnstile.leave(ticket, self.free, wakes);
+    /// Gives up a place among those that wait for entries, as [`Turnstile::leave`].
+    pub(crate) fn leave(&mut self, ticket: &mut Ticket, wakes: &mut Vec<Waker>) -> Option<Waker> {
+        self.turnstile.leave(ticket, self.free, wakes)
     }
 }

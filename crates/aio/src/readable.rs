@@ -4,6 +4,7 @@
 use crate::dispatcher::{Dispatcher, FORKED};
 use crate::error::Result;
 use crate::sleeper::Sleeper;
+use crate::watches::Wait;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -17,17 +18,17 @@ use uverbs::Driver;
 pub struct Readable<F: AsFd> {
     sleeper: Arc<Sleeper>,
     fd: F,
-    number: Option<u64>,
+    wait: Option<Wait>,
 }
 
 /// Nothing in it is pinned.
 impl<F: AsFd> Unpin for Readable<F> {}
 
 impl<D: Driver> Dispatcher<D> {
-    /// Waits until the descriptor is readable, or has an error. One future at a time waits for a descriptor: an
-    /// earlier one ends.
+    /// Waits until the descriptor is readable, or has an error. Several tasks may wait for a descriptor: all are woken, and those that
+    /// find nothing to read, because another one was faster, wait again. So a future may be ready although there is nothing to read.
     pub fn readable<F: AsFd>(&self, fd: F) -> Readable<F> {
-        Readable { sleeper: self.inner.sleeper().clone(), fd, number: None }
+        Readable { sleeper: self.inner.sleeper().clone(), fd, wait: None }
     }
 }
 
@@ -39,11 +40,11 @@ impl<F: AsFd> Future for Readable<F> {
         if this.sleeper.is_forked() {
             return Poll::Ready(Err(FORKED));
         }
-        match this.number {
+        match this.wait {
             // epoll(7) reports it to a sleep that has begun already.
-            None => this.number = Some(this.sleeper.watch_for_task(this.fd.as_fd(), cx.waker())?),
-            Some(number) => {
-                if !this.sleeper.update_task(number, cx.waker()) {
+            None => this.wait = Some(this.sleeper.watch_for_task(this.fd.as_fd(), cx.waker())?),
+            Some(wait) => {
+                if !this.sleeper.update_task(wait, cx.waker()) {
                     return Poll::Ready(Ok(()));
                 }
             }
@@ -54,8 +55,8 @@ impl<F: AsFd> Future for Readable<F> {
 
 impl<F: AsFd> Drop for Readable<F> {
     fn drop(&mut self) {
-        if let Some(number) = self.number {
-            self.sleeper.unwatch_for_task(self.fd.as_fd(), number);
+        if let Some(wait) = self.wait {
+            self.sleeper.unwatch_for_task(self.fd.as_fd(), wait);
         }
     }
 }

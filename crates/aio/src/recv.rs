@@ -8,7 +8,8 @@
 use crate::dispatcher::{FORKED, RouteId, wake};
 use crate::error::{Error, Result};
 use crate::qp::QpInner;
-use crate::sync::lock;
+use crate::sync::{Lock, Short, lock};
+use crate::tasks::Tasks;
 use crate::turnstile::{Ticket, Turnstile};
 use core::fmt;
 use core::future::Future;
@@ -19,7 +20,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use uverbs::owned::{Buf, Done, OwnedRecvQueue, Pool};
 use uverbs::wr::ImmData;
-use uverbs::{Driver, WorkCompletion};
+use uverbs::{Driver, WcStatus, WorkCompletion};
 
 /// A message that was received. It is the slice of its bytes; its buffer goes back to the pool when it is dropped.
 pub struct Message<D: Driver> {
@@ -41,7 +42,7 @@ impl<D: Driver> Message<D> {
     }
 
     /// The fields of the completion. Those of a write with immediate have the number of bytes that it wrote; the message
-    /// itself is empty.
+    /// itself is empty. The fields that only datagrams have (`src_qp`, `pkey_index`, `slid`, `sl`, `dlid_path_bits`) are zero.
     #[must_use]
     pub fn completion(&self) -> &WorkCompletion {
         &self.wc
@@ -79,6 +80,8 @@ pub(crate) struct Receives<D: Driver> {
     route: RouteId,
     messages: VecDeque<Message<D>>,
     turnstile: Turnstile,
+    /// Those of a stream, which takes all messages.
+    tap: Option<Arc<Tasks>>,
     /// Why no more messages arrive.
     ended: Option<Error>,
     closed: bool,
@@ -101,6 +104,7 @@ impl<D: Driver> Receives<D> {
             route,
             messages: VecDeque::new(),
             turnstile: Turnstile::default(),
+            tap: None,
             ended: None,
             closed: false,
             flushing: Vec::new(),
@@ -157,28 +161,41 @@ impl<D: Driver> Receives<D> {
         false
     }
 
-    /// A receive is complete: of the QP's own queue, or of an SRQ. Returns whether the queue should be refilled.
+    /// A receive has a message: one of the QP's own queue, or of an SRQ. Returns whether the queue should be refilled.
     #[inline]
-    pub(crate) fn received(
-        &mut self,
-        done: Done<'_, '_, D>,
-        fault: Option<&Error>,
-        own: bool,
-        wakes: &mut Vec<Waker>,
-    ) -> bool {
+    pub(crate) fn arrived(&mut self, done: Done<'_, '_, D>, own: bool, wakes: &mut Vec<Waker>) -> bool {
+        // The others are those of datagrams.
+        let wc = WorkCompletion {
+            wr_id: done.wr_id(),
+            status: WcStatus::SUCCESS,
+            opcode: done.opcode(),
+            byte_len: done.byte_len(),
+            imm_data_or_invalidated_rkey: done.imm_data_or_invalidated_rkey(),
+            qp_num: done.qp_num(),
+            wc_flags: done.wc_flags(),
+            ..WorkCompletion::default()
+        };
+        if let Some(buf) = done.buf() {
+            self.messages.push_back(Message { buf, wc });
+            self.turnstile.wake(self.available(), wakes);
+            if let Some(tap) = &self.tap {
+                tap.note(wakes);
+            }
+        }
+        self.completed(own, wakes)
+    }
+
+    /// A receive has failed. As [`arrived`](Self::arrived).
+    pub(crate) fn failed(&mut self, error: Error, own: bool, wakes: &mut Vec<Waker>) -> bool {
+        self.end(error, wakes);
+        self.completed(own, wakes)
+    }
+
+    /// A receive is complete.
+    #[inline]
+    fn completed(&mut self, own: bool, wakes: &mut Vec<Waker>) -> bool {
         if own {
             self.posted = self.posted.saturating_sub(1);
-        }
-        let status = done.status();
-        if !status.is_success() {
-            let error = Error::Completion { status, vendor_err: done.vendor_err() };
-            self.end(fault.cloned().unwrap_or(error), wakes);
-        } else {
-            let wc = done.wc();
-            if let Some(buf) = done.buf() {
-                self.messages.push_back(Message { buf, wc });
-                self.turnstile.wake(self.available(), wakes);
-            }
         }
         if self.posted == 0 && !self.flushing.is_empty() {
             wakes.append(&mut self.flushing);
@@ -202,19 +219,59 @@ impl<D: Driver> Receives<D> {
         (message, self.refill())
     }
 
+    /// Takes all messages into a queue that is empty, also those for which a task waits: it waits for the next one. Returns whether the
+    /// receive queue is empty because its pool is.
+    #[inline]
+    pub(crate) fn take_all(&mut self, messages: &mut VecDeque<Message<D>>) -> bool {
+        core::mem::swap(&mut self.messages, messages);
+        self.refill()
+    }
+
+    /// Sets the tasks of the stream that takes all messages. Returns the previous ones.
+    pub(crate) fn set_tap(&mut self, tasks: Option<Arc<Tasks>>) -> Option<Arc<Tasks>> {
+        core::mem::replace(&mut self.tap, tasks)
+    }
+
+    /// Why no more messages arrive.
+    #[inline]
+    pub(crate) fn ended(&self) -> Option<&Error> {
+        self.ended.as_ref()
+    }
+
+    /// Wakes all that wait for messages.
+    fn wake_all(&mut self, wakes: &mut Vec<Waker>) {
+        self.turnstile.wake_all(wakes);
+        if let Some(tap) = &self.tap {
+            tap.note(wakes);
+        }
+    }
+
     /// No more messages arrive. The first reason counts.
     pub(crate) fn end(&mut self, error: Error, wakes: &mut Vec<Waker>) {
         if self.ended.is_none() {
             self.ended = Some(if self.closed { Error::Closed } else { error });
         }
-        self.turnstile.wake_all(wakes);
+        self.wake_all(wakes);
     }
 
     /// As [`end`](Self::end), and the receives that are posted are not flushed either.
     pub(crate) fn fail(&mut self, error: Error, wakes: &mut Vec<Waker>) {
         self.posted = 0;
         self.ended = Some(error);
-        self.turnstile.wake_all(wakes);
+        self.wake_all(wakes);
+        wakes.append(&mut self.flushing);
+    }
+
+    /// The queue, to be reset.
+    pub(crate) fn queue(&mut self) -> Option<&mut OwnedRecvQueue<D>> {
+        self.queue.as_mut()
+    }
+
+    /// The QP was moved to RESET: the receives that were posted have no completions.
+    pub(crate) fn reset(&mut self, wakes: &mut Vec<Waker>) {
+        (self.posted, self.ended, self.closed) = (0, None, false);
+        self.turnstile.dismiss_all(wakes);
+        self.wake_all(wakes);
         wakes.append(&mut self.flushing);
     }
 
@@ -243,7 +300,10 @@ impl<D: Driver> Receives<D> {
     /// After the move to ERR: waits until no receive of the QP is in flight. Those of an SRQ are not counted here.
     pub(crate) fn poll_flushed(&mut self, waker: &Waker, wakes: &mut Vec<Waker>) -> Poll<()> {
         if self.posted == 0 {
-            self.end(Error::Closed, wakes);
+            // Otherwise it was reset meanwhile.
+            if self.closed {
+                self.end(Error::Closed, wakes);
+            }
             return Poll::Ready(());
         }
         self.wait_flushed(waker);
@@ -280,7 +340,7 @@ impl<D: Driver> Future for Recv<D> {
         }
         let mut receives = lock(&qp.receives);
         let available = receives.available();
-        if receives.turnstile.pass(ticket, 1, available, cx.waker())
+        if receives.turnstile.pass_alone(ticket, 1, available)
             && let Some(message) = receives.messages.pop_front()
         {
             if receives.refill() {
@@ -289,17 +349,40 @@ impl<D: Driver> Future for Recv<D> {
             }
             return Poll::Ready(Ok(message));
         }
-        if receives.ended.is_none() && !qp.is_broken() {
-            if receives.refill() {
-                drop(receives);
+        Self::wait(qp, ticket, receives, cx.waker())
+    }
+}
+
+impl<D: Driver> Recv<D> {
+    /// Waits for its turn, or takes the message.
+    fn wait(
+        qp: &QpInner<D>,
+        ticket: &mut Ticket,
+        mut receives: <Short<Receives<D>> as Lock>::Guard<'_>,
+        waker: &Waker,
+    ) -> Poll<Result<Message<D>>> {
+        if receives.turnstile.dismisses(ticket) {
+            return Poll::Ready(Err(Error::Closed));
+        }
+        // Dropped after the lock.
+        let mut old = None;
+        let available = receives.available();
+        let message = receives.turnstile.pass(ticket, 1, available, waker, &mut old);
+        let message = message.then(|| receives.messages.pop_front()).flatten();
+        if message.is_some() || (receives.ended.is_none() && !qp.is_broken()) {
+            let starved = receives.refill();
+            drop(receives);
+            drop(old);
+            if starved {
                 qp.starved();
             }
-            return Poll::Pending;
+            return message.map_or(Poll::Pending, |message| Poll::Ready(Ok(message)));
         }
         let error = receives.ended.clone().or_else(|| qp.failure()).unwrap_or(Error::Closed);
         let mut wakes = Vec::new();
-        receives.turnstile.leave(ticket, available, &mut wakes);
+        let left = receives.turnstile.leave(ticket, available, &mut wakes);
         drop(receives);
+        drop((old, left));
         wake(&mut wakes);
         Poll::Ready(Err(error))
     }
@@ -322,8 +405,9 @@ impl<D: Driver> Recv<D> {
             let mut wakes = Vec::new();
             let mut receives = lock(&self.qp.receives);
             let available = receives.available();
-            receives.turnstile.leave(&mut self.ticket, available, &mut wakes);
+            let left = receives.turnstile.leave(&mut self.ticket, available, &mut wakes);
             drop(receives);
+            drop(left);
             // A message for which this future was woken goes to the next one.
             wake(&mut wakes);
         }

@@ -4,15 +4,15 @@
 use crate::error::Result;
 use crate::kick::{Event, Kick};
 use crate::lead::Leadership;
-use crate::sync::{AtomicBool, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, Ordering};
 use crate::timers::{Clock, Timers};
+use crate::watches::{Wait, Watches};
 use core::task::Waker;
 use core::time::Duration;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::collections::BTreeMap;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use uverbs_core::kernel::Process;
 
@@ -42,14 +42,8 @@ impl Event for EventFd {
 pub(crate) struct Readable {
     pub(crate) channel: bool,
     pub(crate) async_events: bool,
-}
-
-#[derive(Debug, Default)]
-struct Tasks {
-    next: u64,
-    wakers: BTreeMap<u64, Waker>,
-    /// The wait to which the registration of a descriptor belongs.
-    owners: BTreeMap<RawFd, u64>,
+    /// There was a kick.
+    pub(crate) kick: bool,
 }
 
 #[derive(Debug)]
@@ -60,7 +54,7 @@ pub(crate) struct Sleeper {
     clock: Arc<dyn Clock>,
     spin: Duration,
     epoll: Epoll,
-    tasks: Mutex<Tasks>,
+    watches: Watches,
     restless: AtomicBool,
     home: Process,
 }
@@ -77,58 +71,27 @@ impl Sleeper {
             clock,
             spin,
             epoll,
-            tasks: Mutex::new(Tasks { next: FIRST_TASK, ..Tasks::default() }),
+            watches: Watches::new(FIRST_TASK),
             restless: AtomicBool::new(false),
             home: Process::register(),
         })
     }
 
-    /// Wakes the task once when the descriptor is readable. Returns the number of the wait. An earlier wait for the descriptor, whose
-    /// future may be forgotten, ends.
-    pub(crate) fn watch_for_task(&self, fd: impl AsFd, waker: &Waker) -> Result<u64> {
-        let mut tasks = lock(&self.tasks);
-        let raw = fd.as_fd().as_raw_fd();
-        let number = tasks.next;
-        let mut event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, number);
-        match self.epoll.add(&fd, event) {
-            Err(Errno::EEXIST) => self.epoll.modify(&fd, &mut event)?,
-            added => added?,
-        }
-        tasks.next += 1;
-        tasks.wakers.insert(number, waker.clone());
-        let earlier = tasks.owners.insert(raw, number).and_then(|earlier| tasks.wakers.remove(&earlier));
-        drop(tasks);
-        if let Some(earlier) = earlier {
-            earlier.wake();
-        }
-        Ok(number)
+    /// See [`Watches::watch`].
+    pub(crate) fn watch_for_task(&self, fd: impl AsFd, waker: &Waker) -> Result<Wait> {
+        Ok(self.watches.watch(&self.epoll, fd, waker)?)
     }
 
-    /// Ends a wait.
-    pub(crate) fn unwatch_for_task(&self, fd: impl AsFd, number: u64) {
-        if self.is_forked() {
-            return;
+    /// See [`Watches::unwatch`].
+    pub(crate) fn unwatch_for_task(&self, fd: impl AsFd, wait: Wait) {
+        if !self.is_forked() {
+            self.watches.unwatch(&self.epoll, fd, wait);
         }
-        let mut tasks = lock(&self.tasks);
-        let raw = fd.as_fd().as_raw_fd();
-        if tasks.owners.get(&raw) == Some(&number) {
-            tasks.owners.remove(&raw);
-            self.unwatch(fd);
-        }
-        let waker = tasks.wakers.remove(&number);
-        drop(tasks);
-        drop(waker);
     }
 
-    /// Another task waits. Returns whether the descriptor is not yet readable.
-    pub(crate) fn update_task(&self, number: u64, waker: &Waker) -> bool {
-        match lock(&self.tasks).wakers.get_mut(&number) {
-            Some(old) => {
-                old.clone_from(waker);
-                true
-            }
-            None => false,
-        }
+    /// See [`Watches::update`].
+    pub(crate) fn update_task(&self, wait: Wait, waker: &Waker) -> bool {
+        self.watches.update(wait, waker)
     }
 
     pub(crate) fn watch_channel(&self, fd: impl AsFd) -> Result<()> {
@@ -177,6 +140,22 @@ impl Sleeper {
         self.kick.announce();
     }
 
+    /// As [`announce`](Self::announce), of an event loop of the program.
+    pub(crate) fn announce_loop(&self) {
+        self.kick.announce_loop();
+    }
+
+    pub(crate) fn cancel_loop(&self) {
+        self.kick.cancel_loop();
+    }
+
+    /// An event loop has read a kick or an event of the CQ: a thread that leads and sleeps may wait for it.
+    pub(crate) fn pass_kick(&self) {
+        if self.leadership.is_led() {
+            self.kick.event().raise();
+        }
+    }
+
     #[inline]
     pub(crate) fn cancel(&self) {
         self.kick.cancel();
@@ -206,16 +185,14 @@ impl Sleeper {
         }
     }
 
-    /// The descriptor of a task is readable.
-    #[cold]
-    fn take_task(&self, number: u64, wakes: &mut Vec<Waker>) {
-        wakes.extend(lock(&self.tasks).wakers.remove(&number));
-    }
-
     /// Waits for a descriptor, and wakes the tasks whose descriptors are readable.
     #[inline]
     pub(crate) fn wait(&self, limit: Option<Duration>, wakes: &mut Vec<Waker>) -> Result<Readable, Errno> {
-        let mut timeout = limit.map_or(EpollTimeout::NONE, timeout_of);
+        let mut timeout = match limit {
+            None => EpollTimeout::NONE,
+            Some(Duration::ZERO) => EpollTimeout::ZERO,
+            Some(limit) => timeout_of(limit),
+        };
         let mut readable = Readable::default();
         loop {
             let mut events = [EpollEvent::empty(); READ_AT_ONCE];
@@ -242,10 +219,10 @@ impl Sleeper {
         for event in events {
             match event.data() {
                 // Nothing to read if another thread was faster.
-                KICK => _ = self.kick.event().read(),
+                KICK => readable.kick |= self.kick.event().read().is_ok(),
                 CHANNEL => readable.channel = true,
                 ASYNC_EVENTS => readable.async_events = true,
-                task => self.take_task(task, wakes),
+                watch => self.watches.take(watch, wakes),
             }
         }
     }
@@ -269,18 +246,6 @@ impl AsFd for Sleeper {
 mod tests {
     use super::*;
     use crate::timers::Monotonic;
-    use core::sync::atomic::AtomicU32;
-    use std::os::fd::OwnedFd;
-    use std::task::Wake;
-
-    #[derive(Default)]
-    struct Count(AtomicU32);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 
     fn sleeper() -> Sleeper {
         Sleeper::new(Arc::new(Monotonic::new()), Duration::ZERO).unwrap()
@@ -304,27 +269,5 @@ mod tests {
         let mut wakes = Vec::new();
         let readable = sleeper.wait(Some(Duration::ZERO), &mut wakes).unwrap();
         assert_eq!((wakes.len(), readable.channel, readable.async_events), (40, true, true));
-    }
-
-    /// The future of the first wait is forgotten, or dropped late.
-    #[test]
-    fn another_wait_for_a_descriptor_takes_over() {
-        let sleeper = sleeper();
-        let (first, second) = (Arc::new(Count::default()), Arc::new(Count::default()));
-        let fd = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK).unwrap();
-        let one = sleeper.watch_for_task(&fd, &first.clone().into()).unwrap();
-        let two = sleeper.watch_for_task(&fd, &second.clone().into()).unwrap();
-        assert_eq!(first.0.load(Ordering::Relaxed), 1, "the first ends");
-        sleeper.unwatch_for_task(&fd, one);
-        fd.write(1).unwrap();
-        let mut wakes = Vec::new();
-        sleeper.wait(Some(Duration::ZERO), &mut wakes).unwrap();
-        wakes.drain(..).for_each(Waker::wake);
-        assert_eq!(second.0.load(Ordering::Relaxed), 1);
-        sleeper.unwatch_for_task(&fd, two);
-        let again = sleeper.watch_for_task(&fd, Waker::noop()).unwrap();
-        sleeper.unwatch_for_task(&fd, again);
-        drop(OwnedFd::from(fd));
-        assert!(lock(&sleeper.tasks).wakers.is_empty() && lock(&sleeper.tasks).owners.is_empty());
     }
 }

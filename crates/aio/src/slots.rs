@@ -11,6 +11,7 @@
 //! | done: has the result | free, when the future takes the result or is dropped |
 //! | abandoned | free, by the completion, whose buffer goes back to its pool |
 
+use crate::sync::replace_waker;
 use core::task::{Poll, Waker};
 
 /// Bits of the index in a key. A queue has fewer work requests.
@@ -26,6 +27,14 @@ enum State<T> {
     Pending(Waker),
     Done(T),
     Abandoned,
+}
+
+/// What a future leaves that is dropped: its waker, if it was waiting, or the result.
+#[derive(Debug)]
+#[expect(dead_code, reason = "it is only dropped")]
+pub(crate) enum Left<T> {
+    Waker(Waker),
+    Result(T),
 }
 
 #[derive(Debug)]
@@ -100,26 +109,27 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Takes the result, or waits for it. `None` for a key that has no slot.
+    /// Takes the result, or waits for it. `None` for a key that has no slot. The caller drops what is put into `old` without its lock.
     #[inline]
-    pub(crate) fn poll(&mut self, key: u64, waker: &Waker) -> Poll<Option<T>> {
+    pub(crate) fn poll(&mut self, key: u64, waker: &Waker, old: &mut Option<Waker>) -> Poll<Option<T>> {
         match self.get(key).map(|slot| &mut slot.state) {
-            Some(State::Pending(old)) => {
-                old.clone_from(waker);
+            Some(State::Pending(place)) => {
+                replace_waker(place, waker, old);
                 Poll::Pending
             }
             _ => Poll::Ready(self.remove(key)),
         }
     }
 
-    /// The future is dropped. The result is returned if there is one.
-    pub(crate) fn abandon(&mut self, key: u64) -> Option<T> {
+    /// The future is dropped. Returns what it leaves, which the caller drops without its lock.
+    pub(crate) fn abandon(&mut self, key: u64) -> Option<Left<T>> {
         let slot = self.get(key)?;
-        if let State::Pending(_) = slot.state {
-            slot.state = State::Abandoned;
-            return None;
+        if let State::Pending(_) = slot.state
+            && let State::Pending(waker) = core::mem::replace(&mut slot.state, State::Abandoned)
+        {
+            return Some(Left::Waker(waker));
         }
-        self.remove(key)
+        self.remove(key).map(Left::Result)
     }
 
     /// Ends all that are pending, with this result.
@@ -129,6 +139,16 @@ impl<T> Slots<T> {
                 && let State::Pending(waker) = core::mem::replace(&mut slot.state, State::Done(value()))
             {
                 wakes.push(waker);
+            }
+        }
+    }
+
+    /// As [`fail_all`](Self::fail_all), and frees those that are abandoned: no work request has a completion any more.
+    pub(crate) fn discard_all(&mut self, value: impl FnMut() -> T, wakes: &mut Vec<Waker>) {
+        self.fail_all(value, wakes);
+        for index in 0..self.slots.len() {
+            if let Some(Slot { generation, state: State::Abandoned }) = self.slots.get(index) {
+                self.remove(generation << INDEX_BITS | index as u64);
             }
         }
     }
@@ -152,11 +172,12 @@ mod tests {
     fn a_result_wakes_and_is_taken_once() {
         let (mut slots, mut wakes) = slots();
         let key = slots.insert(Waker::noop().clone()).unwrap();
-        assert_eq!(slots.poll(key, Waker::noop()), Poll::Pending);
+        let old = &mut None;
+        assert_eq!(slots.poll(key, Waker::noop(), old), Poll::Pending);
         assert!(slots.complete(key, || 7, &mut wakes));
         assert_eq!((wakes.len(), slots.complete(key, || 8, &mut wakes)), (1, false), "reported twice");
-        assert_eq!(slots.poll(key, Waker::noop()), Poll::Ready(Some(7)));
-        assert_eq!(slots.poll(key, Waker::noop()), Poll::Ready(None));
+        assert_eq!(slots.poll(key, Waker::noop(), old), Poll::Ready(Some(7)));
+        assert_eq!(slots.poll(key, Waker::noop(), old), Poll::Ready(None));
         assert_eq!(slots.used(), 0);
     }
 
@@ -164,11 +185,13 @@ mod tests {
     fn the_result_of_a_dropped_future_is_dropped() {
         let (mut slots, mut wakes) = slots();
         let key = slots.insert(Waker::noop().clone()).unwrap();
-        assert_eq!((slots.abandon(key), slots.used()), (None, 1), "the slot waits for the completion");
+        assert!(matches!(slots.abandon(key), Some(Left::Waker(_))));
+        assert_eq!(slots.used(), 1, "the slot waits for the completion");
         assert_eq!((slots.complete(key, || 7, &mut wakes), slots.used()), (false, 0));
         let key = slots.insert(Waker::noop().clone()).unwrap();
         slots.complete(key, || 8, &mut wakes);
-        assert_eq!((slots.abandon(key), slots.used()), (Some(8), 0));
+        assert!(matches!(slots.abandon(key), Some(Left::Result(8))));
+        assert_eq!(slots.used(), 0);
     }
 
     #[test]
@@ -179,8 +202,8 @@ mod tests {
         let new = slots.insert(Waker::noop().clone()).unwrap();
         assert_eq!(old & INDEX_MASK, new & INDEX_MASK);
         assert!(!slots.complete(old, || 7, &mut wakes));
-        assert_eq!(slots.abandon(old), None);
-        assert_eq!((slots.poll(new, Waker::noop()), wakes.len()), (Poll::Pending, 0));
+        assert!(slots.abandon(old).is_none());
+        assert_eq!((slots.poll(new, Waker::noop(), &mut None), wakes.len()), (Poll::Pending, 0));
         for bit in 0..64 {
             assert!(!slots.complete(new ^ 1 << bit, || 9, &mut wakes), "bit {bit}");
         }
@@ -193,9 +216,22 @@ mod tests {
         slots.complete(keys[0], || 1, &mut wakes);
         slots.abandon(keys[1]);
         slots.fail_all(|| 9, &mut wakes);
-        assert_eq!(slots.poll(keys[0], Waker::noop()), Poll::Ready(Some(1)));
-        assert_eq!(slots.poll(keys[2], Waker::noop()), Poll::Ready(Some(9)));
+        assert_eq!(slots.poll(keys[0], Waker::noop(), &mut None), Poll::Ready(Some(1)));
+        assert_eq!(slots.poll(keys[2], Waker::noop(), &mut None), Poll::Ready(Some(9)));
         assert_eq!((slots.used(), wakes.len()), (1, 2));
+    }
+
+    #[test]
+    fn slots_without_completions_are_free_again() {
+        let (mut slots, mut wakes) = slots();
+        let keys: Vec<_> = (0..3).map(|_| slots.insert(Waker::noop().clone()).unwrap()).collect();
+        slots.complete(keys[0], || 1, &mut wakes);
+        slots.abandon(keys[1]);
+        slots.discard_all(|| 9, &mut wakes);
+        assert_eq!((slots.used(), wakes.len()), (2, 2));
+        assert_eq!(slots.poll(keys[0], Waker::noop(), &mut None), Poll::Ready(Some(1)));
+        assert_eq!(slots.poll(keys[2], Waker::noop(), &mut None), Poll::Ready(Some(9)));
+        assert!(!slots.complete(keys[1], || 3, &mut wakes) && slots.used() == 0);
     }
 }
 
@@ -242,7 +278,7 @@ mod loom_tests {
                 move || complete(&slots, key, buf)
             });
             let buf = loop {
-                let polled = lock(&slots).poll(key, &waker);
+                let polled = lock(&slots).poll(key, &waker, &mut None);
                 match polled {
                     Poll::Ready(buf) => break buf,
                     Poll::Pending => loom::thread::park(),

@@ -4,6 +4,7 @@
 use crate::chores::Ended;
 use crate::dispatcher::{Dispatcher, Inner, RouteId};
 use crate::error::Result;
+use crate::qp::check_pool;
 use crate::sync::{Mutex, lock};
 use core::fmt;
 use std::sync::Arc;
@@ -54,8 +55,9 @@ impl<D: Driver> Dispatcher<D> {
     /// are [received](crate::Qp::recv) from that QP.
     ///
     /// # Errors
-    /// The CQ of the dispatcher has too few entries left, or the kernel's refusal.
+    /// The CQ of the dispatcher has too few entries left; the pool is that of another domain; or the kernel's refusal.
     pub fn srq(&self, pd: &ProtectionDomain<D>, pool: &Pool<D>, depth: u32) -> Result<Srq<D>> {
+        check_pool("create_srq", pool, pd)?;
         let attr = SrqAttr { max_wr: depth, max_sge: 1, srq_limit: 0 };
         let attr = SrqInitAttr { attr, ..SrqInitAttr::default() };
         let (queue, entries, route) = self.inner.add_queue(|_| Ok(pd.owned_srq(&attr)?), |_| depth)?;
@@ -138,6 +140,6 @@ impl<D: Driver> Drop for SrqInner<D> {
             return;
         }
         let (route, entries) = (self.route, self.entries);
-        self.dispatcher.queue_ended(Ended { route, qp_num: None, entries, linger: None });
+        self.dispatcher.queue_ended(Ended { route, qp_num: None, entries, linger: None, life: None });
     }
 }

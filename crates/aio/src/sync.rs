@@ -3,6 +3,7 @@
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
+use core::task::Waker;
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 #[cfg(loom)]
@@ -54,6 +55,16 @@ pub(crate) fn lock<L: Lock>(lock: &L) -> L::Guard<'_> {
     lock.take()
 }
 
+/// Stores the waker of a task. That of another task is put into `old`: its drop may run code of the program, which may use what a lock
+/// protects, so the caller drops it without its locks.
+#[inline]
+pub(crate) fn replace_waker(place: &mut Waker, waker: &Waker, old: &mut Option<Waker>) {
+    if !place.will_wake(waker) {
+        debug_assert!(old.is_none(), "it would be dropped here");
+        *old = Some(core::mem::replace(place, waker.clone()));
+    }
+}
+
 #[cfg(not(loom))]
 mod short {
     use super::Lock;
@@ -87,7 +98,7 @@ mod short {
 
         #[inline(always)]
         fn take(&self) -> Guard<'_, T> {
-            // A thread that has it takes it again only from a waker's clone or drop, which a mutex would not survive either.
+            // No code of the program runs while a thread has it, except a waker's clone: so no thread takes it again.
             // The callers do not lock in a child of fork(2).
             self.0.lock().unwrap_or_else(|error| panic!("a lock of a dispatcher: {error}"))
         }

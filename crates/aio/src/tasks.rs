@@ -65,6 +65,28 @@ impl Tasks {
         drop(old);
         self.any()
     }
+
+    /// Notes that something happened. The caller wakes the tasks.
+    #[inline]
+    pub(crate) fn note(&self, wakes: &mut Vec<Waker>) {
+        if self.is_first() {
+            let [read, write] = self.take();
+            wakes.extend(read);
+            wakes.extend(write);
+        }
+    }
+
+    /// Notes that something happened. Returns whether the tasks do not know yet.
+    #[inline]
+    fn is_first(&self) -> bool {
+        // The release pairs with the acquire in `begin`. It comes before the lock, see above.
+        !self.any.swap(true, Ordering::Release)
+    }
+
+    #[inline]
+    fn take(&self) -> [Option<Waker>; 2] {
+        core::mem::take(&mut *lock(&self.wakers))
+    }
 }
 
 impl Wake for Tasks {
@@ -73,10 +95,8 @@ impl Wake for Tasks {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // The release pairs with the acquire in `begin`. It comes before the lock, see above.
-        if !self.any.swap(true, Ordering::Release) {
-            let wakers = core::mem::take(&mut *lock(&self.wakers));
-            wakers.into_iter().flatten().for_each(Waker::wake);
+        if self.is_first() {
+            self.take().into_iter().flatten().for_each(Waker::wake);
         }
     }
 }
@@ -94,12 +114,15 @@ mod loom_tests {
             let tasks = Arc::new(Tasks::new());
             let done = loom::sync::Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
             let other = loom::thread::spawn({
-                let (waker, done) = (Waker::from(tasks.clone()), done.clone());
+                let (tasks, done) = (tasks.clone(), done.clone());
                 move || {
-                    for flag in &*done {
-                        flag.store(true, Ordering::Relaxed);
-                        waker.wake_by_ref();
-                    }
+                    let [first, second] = &*done;
+                    first.store(true, Ordering::Relaxed);
+                    Waker::from(tasks.clone()).wake();
+                    second.store(true, Ordering::Relaxed);
+                    let mut wakes = Vec::new();
+                    tasks.note(&mut wakes);
+                    wakes.into_iter().for_each(Waker::wake);
                 }
             });
             let woken = Arc::new(Flag::default());

@@ -88,9 +88,13 @@ impl Timers {
             state.next += 1;
             state.next
         });
-        state.wakers.insert((at, number), waker.clone());
+        let old = state.wakers.insert((at, number), waker.clone());
         self.any.store(true, Ordering::Relaxed);
-        state.wakers.keys().next() == Some(&(at, number))
+        let is_first = state.wakers.keys().next() == Some(&(at, number));
+        // Its drop may run code of the program.
+        drop(state);
+        drop(old);
+        is_first
     }
 
     fn cancel(&self, at: Duration, number: u64) {
@@ -112,7 +116,9 @@ pub struct Sleep {
 
 impl Sleep {
     pub(crate) fn new(sleeper: Arc<Sleeper>, time: Duration) -> Self {
-        let at = sleeper.now().saturating_add(time);
+        // In a child of fork(2) the clock may wait for a thread that the child does not have.
+        let now = if sleeper.is_forked() { Duration::ZERO } else { sleeper.now() };
+        let at = now.saturating_add(time);
         Self { sleeper, at, number: None }
     }
 }
@@ -122,7 +128,7 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         // In a child of fork(2) nothing would end the sleep.
-        if self.sleeper.now() >= self.at || self.sleeper.is_forked() {
+        if self.sleeper.is_forked() || self.sleeper.now() >= self.at {
             return Poll::Ready(());
         }
         let this = &mut *self;

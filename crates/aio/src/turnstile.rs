@@ -5,6 +5,7 @@
 //! for it and for all that came before it. So no task overtakes another, and one that needs many units is not
 //! starved by those that need one.
 
+use crate::sync::replace_waker;
 use core::task::Waker;
 use std::collections::VecDeque;
 
@@ -18,9 +19,9 @@ struct Entry {
 
 impl Entry {
     #[inline]
-    fn set_waker(&mut self, waker: &Waker) {
+    fn set_waker(&mut self, waker: &Waker, old: &mut Option<Waker>) {
         match &mut self.waker {
-            Some(old) => old.clone_from(waker),
+            Some(place) => replace_waker(place, waker, old),
             none => *none = Some(waker.clone()),
         }
     }
@@ -44,13 +45,22 @@ pub(crate) struct Turnstile {
     /// Empty if there is no first.
     others: VecDeque<Entry>,
     next: u64,
+    /// The tickets before this number have lost their places.
+    dismissed: u64,
 }
 
 impl Turnstile {
     /// Whether the task may take `want` of the `available` units; if so, the caller takes them. Otherwise the task has a place in
-    /// the queue, and is woken when it may take them.
+    /// the queue, and is woken when it may take them. The caller drops what is put into `old` without its lock.
     #[inline(always)]
-    pub(crate) fn pass(&mut self, ticket: &mut Ticket, want: u32, available: u32, waker: &Waker) -> bool {
+    pub(crate) fn pass(
+        &mut self,
+        ticket: &mut Ticket,
+        want: u32,
+        available: u32,
+        waker: &Waker,
+        old: &mut Option<Waker>,
+    ) -> bool {
         match &mut self.first {
             None if want <= available => {}
             None => {
@@ -59,18 +69,52 @@ impl Turnstile {
             }
             Some(first) if ticket.0 == Some(first.number) => {
                 if want > available {
-                    first.set_waker(waker);
+                    first.set_waker(waker, old);
                     return false;
                 }
+                *old = first.waker.take();
                 self.first = if self.others.is_empty() { None } else { self.others.pop_front() };
             }
             Some(first) => {
                 let ahead = first.want;
-                return self.pass_in_turn(ahead, ticket, want, available, waker);
+                return self.pass_in_turn((ahead, want, available), ticket, waker, old);
             }
         }
         ticket.0 = None;
         true
+    }
+
+    /// As [`pass`](Self::pass) for a task that no other one precedes or follows. `false` if `pass` has to decide.
+    #[inline(always)]
+    pub(crate) fn pass_alone(&mut self, ticket: &mut Ticket, want: u32, available: u32) -> bool {
+        if want > available {
+            return false;
+        }
+        match &self.first {
+            // With a ticket it may have been dismissed.
+            None if ticket.0.is_none() => {}
+            // It was woken, so there is no waker to drop.
+            Some(Entry { waker: None, number, .. })
+                if ticket.0 == Some(*number) && self.others.is_empty() =>
+            {
+                self.first = None;
+            }
+            _ => return false,
+        }
+        ticket.0 = None;
+        true
+    }
+
+    /// Takes the places of all, and wakes them.
+    pub(crate) fn dismiss_all(&mut self, wakes: &mut Vec<Waker>) {
+        self.dismissed = self.next;
+        let entries = self.first.take().into_iter().chain(self.others.drain(..));
+        wakes.extend(entries.filter_map(|entry| entry.waker));
+    }
+
+    /// Whether the ticket has lost its place. If so, it is none any more.
+    pub(crate) fn dismisses(&self, ticket: &mut Ticket) -> bool {
+        ticket.0.take_if(|number| *number < self.dismissed).is_some()
     }
 
     /// Gives the task a number.
@@ -86,11 +130,10 @@ impl Turnstile {
     #[inline(never)]
     fn pass_in_turn(
         &mut self,
-        mut ahead: u32,
+        (mut ahead, want, available): (u32, u32, u32),
         ticket: &mut Ticket,
-        want: u32,
-        available: u32,
         waker: &Waker,
+        old: &mut Option<Waker>,
     ) -> bool {
         let mut position = None;
         for (i, entry) in self.others.iter().enumerate() {
@@ -102,13 +145,13 @@ impl Turnstile {
         }
         if ahead.saturating_add(want) <= available {
             if let Some(i) = position {
-                self.others.remove(i);
+                *old = self.others.remove(i).and_then(|entry| entry.waker);
             }
             ticket.0 = None;
             return true;
         }
         match position.and_then(|i| self.others.get_mut(i)) {
-            Some(entry) => entry.set_waker(waker),
+            Some(entry) => entry.set_waker(waker, old),
             None => {
                 let entry = self.enter(ticket, want, waker);
                 self.others.push_back(entry);
@@ -117,16 +160,22 @@ impl Turnstile {
         false
     }
 
-    /// Gives up the place. Those behind it move up.
-    pub(crate) fn leave(&mut self, ticket: &mut Ticket, available: u32, wakes: &mut Vec<Waker>) {
-        if let Some(number) = ticket.0.take() {
-            if self.first.as_ref().is_some_and(|first| first.number == number) {
-                self.first = self.others.pop_front();
-            } else {
-                self.others.retain(|entry| entry.number != number);
-            }
-            self.wake(available, wakes);
-        }
+    /// Gives up the place. Those behind it move up. Returns the waker of the place, which the caller drops without its lock.
+    pub(crate) fn leave(
+        &mut self,
+        ticket: &mut Ticket,
+        available: u32,
+        wakes: &mut Vec<Waker>,
+    ) -> Option<Waker> {
+        let number = ticket.0.take()?;
+        let left = if self.first.as_ref().is_some_and(|first| first.number == number) {
+            core::mem::replace(&mut self.first, self.others.pop_front())
+        } else {
+            let at = self.others.iter().position(|entry| entry.number == number);
+            at.and_then(|at| self.others.remove(at))
+        };
+        self.wake(available, wakes);
+        left?.waker
     }
 
     /// Wakes those that may pass, after units have become available.
@@ -195,7 +244,7 @@ mod tests {
         }
 
         fn pass(&mut self, turnstile: &mut Turnstile, want: u32, available: u32) -> bool {
-            turnstile.pass(&mut self.ticket, want, available, &self.waker)
+            turnstile.pass(&mut self.ticket, want, available, &self.waker, &mut None)
         }
 
         fn wakes(&self) -> u32 {
@@ -245,8 +294,8 @@ mod tests {
         assert!(!a.pass(&mut turnstile, 1, 0) && !b.pass(&mut turnstile, 1, 0));
         wake(&mut turnstile, 1);
         let mut wakes = Vec::new();
-        turnstile.leave(&mut a.ticket, 1, &mut wakes);
-        assert_eq!(wakes.len(), 1);
+        let left = turnstile.leave(&mut a.ticket, 1, &mut wakes);
+        assert!(wakes.len() == 1 && left.is_none());
         wakes.into_iter().for_each(Waker::wake);
         assert_eq!((a.wakes(), b.wakes()), (1, 1));
         assert!(b.pass(&mut turnstile, 1, 1));
@@ -257,7 +306,9 @@ mod tests {
         let mut turnstile = Turnstile::default();
         let (mut task, other) = (Task::new(), Task::new());
         assert!(!task.pass(&mut turnstile, 1, 0));
-        assert!(!turnstile.pass(&mut task.ticket, 1, 0, &other.waker), "the task has moved");
+        let mut old = None;
+        assert!(!turnstile.pass(&mut task.ticket, 1, 0, &other.waker, &mut old), "the task has moved");
+        assert!(old.is_some_and(|old| old.will_wake(&task.waker)), "the caller drops it");
         wake(&mut turnstile, 1);
         assert_eq!((task.wakes(), other.wakes()), (0, 1));
     }

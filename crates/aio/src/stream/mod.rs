@@ -22,8 +22,9 @@ use crate::dispatcher::Dispatcher;
 use crate::error::{Error, Result};
 use crate::op::Op;
 use crate::qp::Qp;
-use crate::recv::{Message, Recv};
+use crate::recv::Message;
 use crate::sync::{AtomicBool, Ordering};
+use crate::tap::Tap;
 use crate::tasks::{Side, Tasks};
 use core::fmt;
 use core::future::Future;
@@ -226,7 +227,9 @@ pub struct RdmaStream<D: Driver> {
     pool: Pool<D>,
     tasks: Arc<Tasks>,
     waker: Waker,
-    recv: Recv<D>,
+    tap: Tap<D>,
+    /// Empty between two calls; kept for its memory.
+    arrived: VecDeque<Message<D>>,
     /// Those that make a completion, and those that are not posted yet.
     sends: VecDeque<Sending<D>>,
     /// Messages without a completion since the last one that makes one.
@@ -286,7 +289,8 @@ impl<D: Driver> RdmaStream<D> {
             Watch::new(watch, tasks.clone())
         });
         let mut stream = Self {
-            recv: qp.recv(),
+            tap: Tap::new(qp.inner.clone(), tasks.clone()),
+            arrived: VecDeque::new(),
             pool,
             waker: Waker::from(tasks.clone()),
             tasks,
@@ -314,7 +318,7 @@ impl<D: Driver> RdmaStream<D> {
         stream
     }
 
-    /// The QP.
+    /// The QP. Its messages are those of the stream: a program does not receive from it.
     #[must_use]
     pub fn qp(&self) -> &Qp<D> {
         &self.qp
@@ -324,7 +328,7 @@ impl<D: Driver> RdmaStream<D> {
     fn fail(&mut self, error: Error) {
         // A message that is flushed does not say why: the one that failed may have been another one.
         let flushed = matches!(error, Error::Completion { status: WcStatus::WR_FLUSH_ERR, .. });
-        let cause = self.qp.inner.fault().filter(|_| flushed).cloned();
+        let cause = if flushed { self.qp.inner.fault() } else { None };
         self.error.get_or_insert(cause.unwrap_or(error));
     }
 
@@ -380,12 +384,15 @@ impl<D: Driver> RdmaStream<D> {
                 self.give_up(error.into());
             }
         }
-        while self.broken.is_none()
-            && let Poll::Ready(received) = Pin::new(&mut self.recv).poll(&mut cx)
-        {
-            match received {
-                Ok(message) => self.take(message),
-                Err(error) => self.give_up(error),
+        if self.broken.is_none() {
+            let ended = self.tap.take(&mut self.arrived);
+            while let Some(message) = self.arrived.pop_front() {
+                if self.broken.is_none() {
+                    self.take(message);
+                }
+            }
+            if let Err(error) = ended {
+                self.give_up(error);
             }
         }
         while let Some(send) = self.sends.front_mut()
@@ -396,14 +403,16 @@ impl<D: Driver> RdmaStream<D> {
                 self.fail(error);
             }
         }
-        self.return_credits(&mut cx);
+        self.return_credits();
     }
 
     /// Returns credits, if they are half of the window: then at most two such messages are on their way.
-    fn return_credits(&mut self, cx: &mut Context<'_>) {
+    #[inline]
+    fn return_credits(&mut self) {
         if self.owed >= self.window.div_ceil(2) && !self.peer_ended && self.error.is_none() {
             let credits = self.grant();
-            self.send_other(Header { kind: Kind::Credits, credits }, cx);
+            let waker = self.waker.clone();
+            self.send_other(Header { kind: Kind::Credits, credits }, &mut Context::from_waker(&waker));
         }
     }
 
@@ -521,8 +530,7 @@ impl<D: Driver> RdmaStream<D> {
             }
         }
         if filled > 0 || out.is_empty() {
-            let waker = self.waker.clone();
-            self.return_credits(&mut Context::from_waker(&waker));
+            self.return_credits();
             return Poll::Ready(Ok(filled));
         }
         if self.peer_ended {

@@ -141,3 +141,42 @@ fn a_child_neither_waits_nor_takes_what_is_the_parents() {
     bed.step();
     a.assert_no_leak(DEPTH);
 }
+
+/// Runs `child` in children, while a thread of the parent takes and releases the locks that it would take.
+fn in_children(busy: impl Fn(&Bed) + Send + 'static, child: impl Fn(&Bed)) {
+    let (bed, stop) = (Arc::new(Bed::new()), Arc::new(AtomicBool::new(false)));
+    let thread = std::thread::spawn({
+        let (bed, stop) = (bed.clone(), stop.clone());
+        move || {
+            while !stop.load(Ordering::Relaxed) {
+                busy(&bed);
+            }
+        }
+    });
+    for _ in 0..200 {
+        in_child(|| child(&bed));
+    }
+    stop.store(true, Ordering::Relaxed);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_child_gets_a_stream_of_events_that_has_ended() {
+    let events = |bed: &Bed| drop(bed.a.dispatcher.events());
+    in_children(events, |bed| {
+        let mut events = bed.a.dispatcher.events();
+        assert!(matches!(poll_once(&mut Box::pin(events.next())), core::task::Poll::Ready(None)));
+    });
+}
+
+#[test]
+fn a_child_posts_no_receives() {
+    in_children(|bed| drop(bed.a.qp.try_recv()), |bed| bed.a.qp.post_receives());
+}
+
+/// The clock of the bed takes the lock of the software HCA.
+#[test]
+fn a_child_does_not_read_the_clock() {
+    let sleep = |bed: &Bed| _ = poll_once(&mut bed.a.dispatcher.sleep(Duration::from_secs(1)));
+    in_children(sleep, sleep);
+}

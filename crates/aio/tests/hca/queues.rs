@@ -4,6 +4,7 @@
 use crate::bed::{BUFS, Bed, DEPTH, End, SIZE, Task, connect, join, poll_once};
 use core::cell::RefCell;
 use core::task::Poll;
+use core::time::Duration;
 use uverbs::mlx5::Mlx5;
 use uverbs_aio::{Error, Qp};
 
@@ -185,6 +186,23 @@ fn a_dispatcher_refuses_queues_that_could_overrun_its_cq() {
 }
 
 #[test]
+fn a_pool_of_another_domain_is_refused() {
+    let bed = Bed::new();
+    let (a, b) = (&bed.a, &bed.b);
+    let sibling = a.dispatcher.context().alloc_pd().unwrap();
+    assert!(a.pool.is_of(&a.pd.clone()) && !a.pool.is_of(&sibling) && !a.pool.is_of(&b.pd));
+    // The queues would refuse each buffer, and wait for ever for a message.
+    for (pd, pool) in [(&a.pd, &b.incoming), (&sibling, &a.incoming)] {
+        let qp = a.dispatcher.qp(pd).pool(pool).create().map(drop);
+        let srq = a.dispatcher.srq(pd, pool, 8).map(drop);
+        for error in [qp.unwrap_err(), srq.unwrap_err()] {
+            assert!(error.to_string().contains("pool: it is that of another protection domain"), "{error}");
+        }
+    }
+    assert_eq!(a.hca.objects().get("srq"), None, "refused before anything is created");
+}
+
+#[test]
 fn messages_that_wait_for_a_task_are_taken_in_order() {
     let bed = Bed::new();
     let (a, b) = (&bed.a, &bed.b);
@@ -198,4 +216,38 @@ fn messages_that_wait_for_a_task_are_taken_in_order() {
     drop(second);
     bed.run(a.qp.send(a.filled(&[2]))).unwrap();
     assert_eq!(&*b.qp.try_recv().expect("a message"), [2]);
+}
+
+/// The program keeps the controls of QPs that are dropped with sends in flight: the completions of these need their entries.
+#[test]
+fn a_control_that_is_kept_keeps_the_entries_of_its_qp() {
+    for is_kept in [true, false] {
+        let bed = Bed::new();
+        let (a, b) = (&bed.a, &bed.b);
+        let dispatcher = a.dispatcher.another().cqe(32).spin(Duration::ZERO).build().unwrap();
+        let create = || dispatcher.qp(&a.pd).depth(24, 1).create();
+        let qp = create().unwrap();
+        // Without receives, so that no send ends.
+        let peer = b.dispatcher.qp(&b.pd).depth(1, 1).create().unwrap();
+        connect(&qp, &peer);
+        for _ in 0..24 {
+            assert!(poll_once(&mut qp.send(a.pool.get().unwrap())).is_pending());
+        }
+        let control = is_kept.then(|| qp.control().clone());
+        drop(qp);
+        bed.step();
+        assert_eq!(dispatcher.poll_once().unwrap(), 0);
+        assert_eq!(create().is_err(), is_kept);
+        if let Some(control) = control {
+            // They were in flight, and end with the QP.
+            control.modify_state(uverbs::attr::QpState::ERR).unwrap();
+            assert!(create().is_err());
+            bed.step();
+            dispatcher.poll_once().unwrap();
+            assert_eq!(a.pool.available() as u32, BUFS, "no completion is lost");
+            drop(control);
+            create().unwrap();
+        }
+        assert_eq!(a.pool.available() as u32, BUFS);
+    }
 }

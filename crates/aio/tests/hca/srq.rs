@@ -2,9 +2,11 @@
 //! The end of QPs with a shared receive queue: it gets every receive back that they took.
 
 use crate::bed::{BUFS, Bed, DEPTH, End, connect, poll_once};
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
+use std::sync::Arc;
 use uverbs::mlx5::Mlx5;
-use uverbs_aio::{Error, Qp, Srq};
+use uverbs_aio::{Clock, Error, Qp, Srq};
 use uverbs_hca::{DeviceBuilder, Fabric};
 
 const SRQ_DEPTH: u32 = 16;
@@ -118,4 +120,33 @@ fn an_abort_ends_if_the_device_does_not_report_the_last_receive() {
     drop(srq);
     bed.step();
     bed.b.assert_no_leak(DEPTH);
+}
+
+/// A clock that a test sets to its last time.
+#[derive(Debug, Default)]
+struct Late(AtomicBool);
+
+impl Clock for Late {
+    fn now(&self) -> Duration {
+        if self.0.load(Ordering::Relaxed) { Duration::MAX } else { Duration::ZERO }
+    }
+}
+
+#[test]
+fn a_clock_at_its_last_time_ends_all_waits() {
+    let bed = Bed::new();
+    let (a, b) = (&bed.a, &bed.b);
+    let clock = Arc::new(Late::default());
+    let dispatcher = a.dispatcher.another().clock(clock.clone()).build().unwrap();
+    let srq = dispatcher.srq(&a.pd, &a.incoming, 8).unwrap();
+    let qp = dispatcher.qp(&a.pd).depth(4, 0).srq(&srq).create().unwrap();
+    let peer = b.dispatcher.qp(&b.pd).depth(4, 4).pool(&b.incoming).create().unwrap();
+    connect(&qp, &peer);
+    let mut sleep = dispatcher.sleep(Duration::MAX);
+    assert!(poll_once(&mut sleep).is_pending() && dispatcher.prepare_sleep().is_ok());
+    clock.0.store(true, Ordering::Relaxed);
+    assert!(poll_once(&mut sleep).is_ready());
+    // It waits for the end of its receives.
+    drop(qp);
+    assert!(dispatcher.poll_once().is_ok());
 }

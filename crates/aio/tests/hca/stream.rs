@@ -5,7 +5,7 @@ use crate::bed::{Bed, Task, attr, connect, join};
 use core::cell::RefCell;
 use core::future::poll_fn;
 use core::pin::Pin;
-use core::task::Poll;
+use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use futures_io::{AsyncRead, AsyncWrite};
 use std::io::{Error as IoError, ErrorKind, IoSlice};
@@ -128,6 +128,30 @@ fn data_pass_both_ways_at_once() {
     assert_eq!((bed.a.hca.repairs(), bed.b.hca.repairs()), (0, 0), "a receiver was not ready");
 }
 
+/// Such a program has not read that the messages are those of the stream. The stream loses none, and is told of each.
+#[test]
+fn a_task_that_waits_for_a_message_of_the_qp_does_not_stop_the_stream() {
+    let bed = Bed::new();
+    let (mut a, mut b) = by_cm(&bed, 4, 128);
+    let mut byte = [0];
+    let (written, read_one) = both(&bed, write(&mut b, b"x"), read(&mut a, &mut byte));
+    assert_eq!((written.unwrap(), read_one.unwrap()), (1, 1));
+    let qp = a.qp().clone();
+    let mut waiting = core::pin::pin!(qp.recv());
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let data = pattern(2000);
+    let (sent, all) = both(
+        &bed,
+        async {
+            write_all(&mut b, &data).await?;
+            close(&mut b).await
+        },
+        read_to_end(&mut a),
+    );
+    sent.unwrap();
+    assert_eq!(all.unwrap(), data);
+}
+
 #[test]
 fn one_direction_can_end_before_the_other() {
     let bed = Bed::new();
@@ -214,7 +238,7 @@ fn reads_and_writes_can_be_dropped_after_each_poll() {
     let data = pattern(5000);
     let (mut sent, mut all, mut buf) = (0, Vec::new(), [0; 50]);
     for _ in 0..10_000 {
-        let mut cx = core::task::Context::from_waker(core::task::Waker::noop());
+        let mut cx = Context::from_waker(Waker::noop());
         if sent < data.len()
             && let Poll::Ready(n) = Pin::new(&mut a).poll_write(&mut cx, &data[sent..])
         {
@@ -346,6 +370,10 @@ fn connections_are_rejected_and_time_out() {
     let limit = Duration::from_millis(20);
     let timed_out = bed.run(bed.a.dispatcher.timeout(limit, builder().connect(&at_a, address)));
     assert!(matches!(timed_out, Err(Error::TimedOut)), "{timed_out:?}");
+    // The client has given up: the acceptance fails at once.
+    let late = bed.run(RdmaStream::builder(&bed.b.dispatcher, &bed.b.pd).accept(&listener));
+    let Err(Error::Cm(error)) = late else { panic!("{late:?}") };
+    assert!(matches!(&*error, uverbs_cm::Error::Disconnected { .. }), "{error}");
     let [x, y] = [(); 2].map(|()| bed.a.dispatcher.qp(&bed.a.pd).create().unwrap());
     connect(&x, &y);
 }

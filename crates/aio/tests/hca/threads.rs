@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Dispatchers that are run by threads, in real time.
 
-use crate::bed::{DEPTH, End, connect};
+use crate::bed::{DEPTH, End, Task, connect, join};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
+use uverbs::attr::QpAttrMask;
 use uverbs::mlx5::Mlx5;
-use uverbs_aio::{Dispatcher, DriverThread, Error, Qp, Result};
+use uverbs_aio::{Dispatcher, DriverThread, Error, Listener, Qp, Result};
+use uverbs_cm::{ConnParam, EventChannel, PortSpace};
 use uverbs_hca::Fabric;
 
 fn ends() -> (End, End) {
@@ -117,6 +121,32 @@ fn the_program_can_run_the_dispatcher() {
     });
 }
 
+/// The loops take completions, events and kicks that the thread which leads waits for, and then end.
+#[test]
+fn event_loops_beside_a_thread_that_leads() {
+    use core::sync::atomic::AtomicBool;
+    for _ in 0..10 {
+        let (a, b) = ends();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        if a.dispatcher.prepare_sleep().unwrap().is_some() {
+                            a.dispatcher.after_sleep().unwrap();
+                        }
+                        std::thread::yield_now();
+                    }
+                });
+            }
+            scope.spawn(|| b.dispatcher.block_on(echo(&b.qp, 400)).unwrap());
+            a.dispatcher.block_on(ask(&a, 200)).unwrap();
+            stop.store(true, Ordering::Relaxed);
+            a.dispatcher.block_on(ask(&a, 200)).unwrap();
+        });
+    }
+}
+
 /// A task that its waker runs at once, in the thread of the dispatcher, drops the handle of that thread.
 #[test]
 fn a_thread_can_be_dropped_by_a_waker_that_it_calls() {
@@ -170,13 +200,104 @@ fn a_connection_within_a_dispatcher() {
         .unwrap();
 }
 
+/// Counts the polls of a future.
+async fn counted<F: Future>(future: F, polls: &AtomicUsize) -> F::Output {
+    let mut future = core::pin::pin!(future);
+    core::future::poll_fn(|cx| {
+        polls.fetch_add(1, Ordering::Relaxed);
+        future.as_mut().poll(cx)
+    })
+    .await
+}
+
+/// In one task, and in several threads, each of which may lead.
+#[test]
+fn tasks_that_wait_for_one_descriptor_sleep_until_it_is_readable() {
+    const READERS: usize = 3;
+    let (a, _b) = ends();
+    let (near, mut far) = std::io::pipe().unwrap();
+    let (taken, polls) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    // Reads until the readers together have taken `n` bytes.
+    let read = async |n: usize| {
+        while taken.load(Ordering::Acquire) < n {
+            a.dispatcher.readable(&near).await?;
+            let mut byte = [0];
+            // The descriptor is blocking, so at most one reads.
+            if taken.compare_exchange(n - 1, n, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                (&near).read_exact(&mut byte)?;
+            }
+        }
+        Ok::<_, Error>(())
+    };
+    let quiet = |far: &mut std::io::PipeWriter| {
+        std::thread::sleep(Duration::from_millis(100));
+        let before = polls.load(Ordering::Relaxed);
+        far.write_all(b"x").unwrap();
+        before
+    };
+    let of_task = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| quiet(&mut far));
+        let tasks = (0..READERS).map(|_| Box::pin(counted(read(1), &polls)) as Task<'_>);
+        a.dispatcher.block_on(join(tasks.collect())).unwrap();
+        writer.join().unwrap()
+    });
+    polls.store(0, Ordering::Relaxed);
+    let of_threads = std::thread::scope(|scope| {
+        for _ in 0..READERS {
+            scope.spawn(|| a.dispatcher.block_on(counted(read(2), &polls)).unwrap());
+        }
+        quiet(&mut far)
+    });
+    assert!(of_task < 20 && of_threads < 20, "{of_task} and {of_threads} polls, and nothing was readable");
+}
+
+#[test]
+fn several_tasks_accept_connections() {
+    const EACH: usize = 4;
+    let (a, b) = ends();
+    let [at_a, at_b] = [&a, &b].map(|end| EventChannel::from_port(end.hca.connection_manager().unwrap()));
+    let listener = Listener::bind(&b.dispatcher, &at_b, (b.hca.addresses()[0], 7471).into()).unwrap();
+    let server = listener.local_addr().unwrap();
+    let polls = AtomicUsize::new(0);
+    let qp = |end: &End| end.dispatcher.qp(&end.pd).depth(4, 4).pool(&end.incoming).create().unwrap();
+    let serve = async || {
+        for _ in 0..EACH {
+            let request = counted(listener.accept(), &polls).await?;
+            let qp = qp(&b);
+            let link = request.accept(&qp, &ConnParam::default()).await?;
+            echo(&qp, 1).await?;
+            link.disconnected(&b.dispatcher).await?;
+        }
+        Ok::<_, Error>(())
+    };
+    let before = std::thread::scope(|scope| {
+        scope.spawn(|| b.dispatcher.block_on(join(vec![Box::pin(serve()), Box::pin(serve())])).unwrap());
+        scope.spawn(|| b.dispatcher.block_on(serve()).unwrap());
+        std::thread::sleep(Duration::from_millis(100));
+        let before = polls.load(Ordering::Relaxed);
+        a.dispatcher.block_on(async {
+            for _ in 0..3 * EACH {
+                let qp = qp(&a);
+                let id = at_a.open_another().unwrap().create_id(PortSpace::Tcp).unwrap();
+                id.set_ack_timeout(17).unwrap();
+                let link = qp.connect_by(id, None, server, &ConnParam::default()).await.unwrap();
+                assert_eq!(qp.control().query(QpAttrMask::TIMEOUT).unwrap().0.timeout, 17);
+                qp.send(a.filled(b"x")).await.unwrap();
+                assert_eq!(&*qp.recv().await.unwrap(), b"x");
+                link.disconnect().unwrap();
+            }
+        });
+        before
+    });
+    assert!(before < 20, "{before} polls, and nobody has connected");
+}
+
 /// Both traits of tokio, and the tasks of a split stream.
 #[cfg(feature = "tokio")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_work_with_the_traits_of_tokio() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use uverbs_aio::{Listener, RdmaStream};
-    use uverbs_cm::EventChannel;
+    use uverbs_aio::RdmaStream;
 
     let (a, b) = ends();
     let drivers = [&a, &b].map(|end| tokio::spawn(end.dispatcher.clone().drive()));

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Descriptors that tasks wait for, besides those of the dispatcher.
+//!
+//! A descriptor is registered once (epoll(7), `EPOLLONESHOT`), for any number of tasks. When it is readable, all waits for it end, and so
+//! does its registration.
+
+use crate::sync::{Mutex, lock, replace_waker};
+use core::task::Waker;
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+/// The tasks that wait for a descriptor, until it is readable.
+#[derive(Debug)]
+struct Watch {
+    fd: RawFd,
+    /// By the number of the wait.
+    waiters: BTreeMap<u64, Waker>,
+}
+
+/// A wait for a descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    watch: u64,
+    number: u64,
+}
+
+#[derive(Debug)]
+struct State {
+    next: u64,
+    watches: BTreeMap<u64, Watch>,
+    /// The watch of a descriptor.
+    of_fd: BTreeMap<RawFd, u64>,
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        number
+    }
+
+    /// Ends a watch. Returns those that waited.
+    fn end(&mut self, watch: u64) -> Option<BTreeMap<u64, Waker>> {
+        let Watch { fd, waiters } = self.watches.remove(&watch)?;
+        // The number may be that of another descriptor already.
+        if self.of_fd.get(&fd) == Some(&watch) {
+            self.of_fd.remove(&fd);
+        }
+        Some(waiters)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Watches {
+    state: Mutex<State>,
+}
+
+impl Watches {
+    /// Events of watches have numbers from `first` on.
+    pub(crate) fn new(first: u64) -> Self {
+        Self { state: Mutex::new(State { next: first, watches: BTreeMap::new(), of_fd: BTreeMap::new() }) }
+    }
+
+    /// Wakes the task once when the descriptor is readable, with all others that wait for it.
+    pub(crate) fn watch(&self, epoll: &Epoll, fd: impl AsFd, waker: &Waker) -> Result<Wait, Errno> {
+        let raw = fd.as_fd().as_raw_fd();
+        let mut state = lock(&self.state);
+        let others = state.of_fd.get(&raw).copied();
+        let mut watch = state.number();
+        let event = |watch| EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, watch);
+        match epoll.add(&fd, event(watch)) {
+            Err(Errno::EEXIST) => {
+                watch = others.unwrap_or(watch);
+                // For the watch of others, too: its registration may be that of a file that had this number meanwhile.
+                epoll.modify(&fd, &mut event(watch))?;
+            }
+            added => added?,
+        }
+        // They wait for a file that was closed since.
+        let stale = others.filter(|others| *others != watch).and_then(|others| state.end(others));
+        state.of_fd.insert(raw, watch);
+        let number = state.number();
+        let place = state.watches.entry(watch).or_insert_with(|| Watch { fd: raw, waiters: BTreeMap::new() });
+        place.waiters.insert(number, waker.clone());
+        drop(state);
+        stale.into_iter().flat_map(BTreeMap::into_values).for_each(Waker::wake);
+        Ok(Wait { watch, number })
+    }
+
+    /// Ends a wait.
+    pub(crate) fn unwatch(&self, epoll: &Epoll, fd: impl AsFd, wait: Wait) {
+        let mut state = lock(&self.state);
+        let mut left = None;
+        if let Some(watch) = state.watches.get_mut(&wait.watch) {
+            left = watch.waiters.remove(&wait.number);
+            if watch.waiters.is_empty() {
+                state.end(wait.watch);
+            }
+        }
+        if !state.of_fd.contains_key(&fd.as_fd().as_raw_fd()) {
+            // It fails if the descriptor is not watched.
+            let _ = epoll.delete(fd);
+        }
+        drop(state);
+        drop(left);
+    }
+
+    /// Another task waits. Returns whether the descriptor is not yet readable.
+    pub(crate) fn update(&self, wait: Wait, waker: &Waker) -> bool {
+        // Dropped after the lock.
+        let mut old = None;
+        let mut state = lock(&self.state);
+        let place = state.watches.get_mut(&wait.watch).and_then(|watch| watch.waiters.get_mut(&wait.number));
+        let waits = place.is_some();
+        if let Some(place) = place {
+            replace_waker(place, waker, &mut old);
+        }
+        drop(state);
+        waits
+    }
+
+    /// A descriptor is readable: the event has the number of this watch.
+    #[cold]
+    pub(crate) fn take(&self, watch: u64, wakes: &mut Vec<Waker>) {
+        let ended = lock(&self.state).end(watch);
+        wakes.extend(ended.into_iter().flat_map(BTreeMap::into_values));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::{AtomicU32, Ordering};
+    use nix::sys::epoll::{EpollCreateFlags, EpollTimeout};
+    use nix::unistd::{dup2, pipe, write};
+    use std::sync::Arc;
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    struct Bed {
+        epoll: Epoll,
+        watches: Watches,
+        counts: [Arc<Count>; 3],
+    }
+
+    impl Bed {
+        fn new() -> Self {
+            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
+            Self { epoll, watches: Watches::new(16), counts: Default::default() }
+        }
+
+        fn watch(&self, fd: impl AsFd, task: usize) -> Wait {
+            self.watches.watch(&self.epoll, fd, &self.counts[task].clone().into()).unwrap()
+        }
+
+        /// Takes what is readable, and returns how often each task was woken.
+        fn woken(&self) -> [u32; 3] {
+            let mut events = [EpollEvent::empty(); 8];
+            let n = self.epoll.wait(&mut events, EpollTimeout::ZERO).unwrap();
+            let mut wakes = Vec::new();
+            for event in &events[..n] {
+                self.watches.take(event.data(), &mut wakes);
+            }
+            wakes.drain(..).for_each(Waker::wake);
+            [0, 1, 2].map(|i: usize| self.counts[i].0.load(Ordering::Relaxed))
+        }
+
+        fn assert_nothing_left(&self) {
+            let state = lock(&self.watches.state);
+            assert!(state.watches.is_empty() && state.of_fd.is_empty());
+        }
+    }
+
+    /// If one ended another, two tasks that wait again and again would never sleep.
+    #[test]
+    fn several_tasks_wait_for_a_descriptor() {
+        let bed = Bed::new();
+        let (near, far) = pipe().unwrap();
+        let waits = [0, 1, 2].map(|task| bed.watch(&near, task));
+        assert_eq!(bed.woken(), [0; 3]);
+        for (wait, count) in waits.iter().zip(&bed.counts) {
+            assert!(bed.watches.update(*wait, &count.clone().into()));
+        }
+        bed.watches.unwatch(&bed.epoll, &near, waits[0]);
+        write(&far, b"x").unwrap();
+        assert_eq!(bed.woken(), [0, 1, 1]);
+        assert_eq!(bed.woken(), [0, 1, 1], "once");
+        assert!(waits[1..].iter().all(|wait| !bed.watches.update(*wait, Waker::noop())));
+        // It is still readable.
+        let again = bed.watch(&near, 0);
+        waits[1..].iter().for_each(|wait| bed.watches.unwatch(&bed.epoll, &near, *wait));
+        assert_eq!(bed.woken(), [1, 1, 1], "the end of a wait does not end a later one");
+        bed.watches.unwatch(&bed.epoll, &near, again);
+        bed.assert_nothing_left();
+    }
+
+    /// The number of a descriptor is that of another file, while a future that was forgotten waits for the first one.
+    #[test]
+    fn the_number_of_a_closed_descriptor_is_watched_again() {
+        let bed = Bed::new();
+        let (mut near, far) = pipe().unwrap();
+        let (second, _second_far) = pipe().unwrap();
+        bed.watch(&near, 0);
+        let copy = near.try_clone().unwrap();
+        dup2(&second, &mut near).unwrap();
+        bed.watch(&near, 1);
+        assert_eq!(bed.woken(), [1, 0, 0], "the first file has no such number any more");
+        write(&far, b"x").unwrap();
+        assert_eq!(bed.woken(), [1, 0, 0]);
+        // The first file again, which is registered still.
+        dup2(&copy, &mut near).unwrap();
+        let last = bed.watch(&near, 2);
+        assert_eq!(bed.woken(), [1, 1, 1]);
+        bed.watches.unwatch(&bed.epoll, &near, last);
+        bed.assert_nothing_left();
+    }
+}
