@@ -36,6 +36,14 @@ pub(crate) fn positive<T: TryFrom<u64> + PartialEq + Default>(text: &str) -> Res
     if value == T::default() { Err("must not be 0".into()) } else { Ok(value) }
 }
 
+/// A rate: a decimal number that is not negative. `f64::from_str` accepts NaN, to which no rate compares as smaller.
+pub(crate) fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate.is_finite() && rate >= 0.0 => Ok(rate),
+        _ => Err("not a rate".into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,5 +66,15 @@ mod tests {
         }
         assert!(positive::<u16>("0").is_err());
         assert_eq!(positive::<u16>("0x4853"), Ok(0x4853));
+    }
+
+    #[test]
+    fn rates_are_finite_and_not_negative() {
+        assert_eq!(rate("0"), Ok(0.0));
+        assert_eq!(rate("1.5"), Ok(1.5));
+        assert_eq!(rate("1e9"), Ok(1e9));
+        for bad in ["", "nan", "NaN", "inf", "-inf", "1e999", "-1", "0x10", "1k"] {
+            assert!(rate(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The options of the tests: names, defaults and rules are those of perftest.
 
-use crate::number::{number, positive, size};
+use crate::number::{number, positive, rate, size};
 use clap::ValueEnum;
 use core::net::IpAddr;
 use core::time::Duration;
@@ -201,10 +201,10 @@ pub(super) struct BwArgs {
     #[arg(long = "report_gbits")]
     pub(super) report_gbits: bool,
     /// Fail if the average bandwidth is below this, in the unit of the table
-    #[arg(short = 'w', long = "limit_bw", value_name = "RATE")]
+    #[arg(short = 'w', long = "limit_bw", value_name = "RATE", value_parser = rate)]
     pub(super) limit_bw: Option<f64>,
     /// Fail if the rate is below this number of millions of messages a second
-    #[arg(short = 'y', long = "limit_msgrate", value_name = "RATE")]
+    #[arg(short = 'y', long = "limit_msgrate", value_name = "RATE", value_parser = rate)]
     pub(super) limit_msgrate: Option<f64>,
 }
 
@@ -632,6 +632,8 @@ pub(super) mod tests {
             "write-bw -S 16",
             "write-bw -u 32",
             "write-bw -m 1000",
+            "write-bw -w nan",
+            "write-bw -y inf",
             "write-bw --loopback host",
         ] {
             assert!(parse(line).is_err(), "{line}");
