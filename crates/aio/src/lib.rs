@@ -4,7 +4,7 @@
 //! The crate needs no runtime: its futures work with any executor. It has no `unsafe` code, and a program needs none.
 //!
 //! ```
-#![doc = include_str!("../examples/hello.rs")]
+#![doc = include_str!("../examples/hello_async.rs")]
 //! ```
 //!
 //! # Running a dispatcher

@@ -12,7 +12,7 @@
 //!
 //! # A connection
 //! ```
-#![doc = include_str!("../examples/hello.rs")]
+#![doc = include_str!("../examples/hello_cm.rs")]
 //! ```
 //! With a NIC, `EventChannel::open()` replaces `hca.connection_manager()`, and `resolved.device()` names the device to
 //! open.
