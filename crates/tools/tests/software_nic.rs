@@ -2,6 +2,7 @@
 //! The program on software NICs, with its output in a pipe.
 
 use core::time::Duration;
+use nix::fcntl::{FcntlArg, fcntl};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -32,13 +33,17 @@ fn wait(mut child: Child) -> std::process::ExitStatus {
 }
 
 /// Closes the pipe early, as `| head -3` does. There is no time limit, so only the failure of the end that prints can
-/// end the other one.
+/// end the other one. The pipe is smaller than what the ends print before they exchange messages, so one of them does fail.
 #[test]
 fn both_ends_end_when_the_reader_of_the_output_is_gone() {
     for events in ["", "-e"] {
-        let mut child =
-            uverbs(&format!("pingpong srq -d hca0 --timeout 0 -n 1000000000 {events}")).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (reader, writer) = std::io::pipe().unwrap();
+        fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
+        let child = uverbs(&format!("pingpong srq -d hca0 --timeout 0 -n 1000000000 -q 64 {events}"))
+            .stdout(writer)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::with_capacity(64, reader).lines();
         for _ in 0..3 {
             lines.next().unwrap().unwrap();
         }
