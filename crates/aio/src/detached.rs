@@ -5,23 +5,22 @@
 //! is half of the queue's depth; its completion frees the entries and the buffers of those before it.
 
 use crate::dispatcher::{FORKED, wake};
-use crate::error::Failed;
-use crate::op::{Op, Payload, State};
-use crate::qp::QpInner;
+use crate::error::{Failed, Result};
+use crate::op::{Op, Payload, Request, State};
+use crate::qp::{QpInner, Sends};
 use crate::sync::lock;
+use crate::turnstile::Ticket;
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
-use uverbs::owned::Rejected;
+use uverbs::owned::{Buf, Rejected};
 use uverbs::{Driver, PostError, SendFlags};
 
 /// An operation that is ready when it is posted; see [`Op::detach`].
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Detached<D: Driver, P: Payload<D>> {
     op: Op<D, P>,
-    /// It makes no completion, even if no other one frees its entry.
-    silent: bool,
 }
 
 impl<D: Driver, P: Payload<D>> Unpin for Detached<D, P> {}
@@ -41,13 +40,7 @@ impl<D: Driver, P: Payload<D>> Op<D, P> {
     /// [`Qp::shutdown`](crate::Qp::shutdown) does not wait for the detached operations at the end: a program awaits its last
     /// message.
     pub fn detach(self) -> Detached<D, P> {
-        Detached { op: self, silent: false }
-    }
-
-    /// As [`detach`](Self::detach), without a completion: the caller posts another operation with one, before the queue is full
-    /// of these.
-    pub(crate) fn silent(self) -> Detached<D, P> {
-        Detached { op: self, silent: true }
+        Detached { op: self }
     }
 }
 
@@ -56,13 +49,79 @@ impl<D: Driver> QpInner<D> {
     fn signal_interval(&self) -> u32 {
         (self.depth() / 2).max(1)
     }
+
+    /// Sends a message, and does not wait until it is complete, if the queue has an entry that no one else waits for. Returns the buffer
+    /// if not, and the caller waits by a [`Detached`].
+    ///
+    /// # Errors
+    /// Those of the post.
+    #[inline]
+    pub(crate) fn send_now(&self, buf: Buf<D>) -> Result<Option<Buf<D>>> {
+        if self.is_forked() {
+            return Err(FORKED);
+        }
+        let mut sends = lock(&self.sends);
+        let free = sends.free;
+        if sends.closed.is_some() || !sends.turnstile.pass_alone(&mut Ticket::default(), 1, free) {
+            return Ok(Some(buf));
+        }
+        match sends.detach(self, buf, &Request::Send, SendFlags::SIGNALED) {
+            Ok(()) => Ok(None),
+            Err(Rejected { error, returned }) => {
+                // Its pool has a lock.
+                drop(sends);
+                drop(returned);
+                Err(error.into())
+            }
+        }
+    }
+}
+
+impl<D: Driver> Sends<D> {
+    /// Posts a work request for which no one waits. There is a free entry, and the caller's turn has come. One of several makes a
+    /// completion, which frees the entries of those before it.
+    #[inline]
+    fn detach<P: Payload<D>>(
+        &mut self,
+        qp: &QpInner<D>,
+        payload: P,
+        request: &Request,
+        flags: SendFlags,
+    ) -> Result<(), Rejected<P>> {
+        let full = |payload| Err(Rejected { error: PostError::QueueFull, returned: Some(payload) });
+        let Some(queue) = &mut self.queue else { return full(payload) };
+        if self.silent + 1 < qp.signal_interval() {
+            let posted = payload.post(queue, (qp.route().silent(), flags - SendFlags::SIGNALED), request);
+            if is_in_flight(&posted) {
+                self.free -= 1;
+                self.silent += 1;
+            }
+            return posted;
+        }
+        // Without a completion the entries of those before it would not come back.
+        let Some(key) = self.slots.insert(Waker::noop().clone()) else { return full(payload) };
+        let posted = payload.post(queue, (qp.route().send(key), flags), request);
+        if is_in_flight(&posted) {
+            self.slots.abandon(key);
+            self.posted(key, 1);
+        } else {
+            self.slots.remove(key);
+        }
+        posted
+    }
+}
+
+/// After a failed doorbell the device may execute the work request.
+#[inline]
+fn is_in_flight<P>(posted: &Result<(), Rejected<P>>) -> bool {
+    matches!(posted, Ok(()) | Err(Rejected { error: PostError::Doorbell(_), .. }))
 }
 
 impl<D: Driver, P: Payload<D>> Future for Detached<D, P> {
     type Output = Result<(), Failed<P::Back>>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { op: Op { qp, request, flags, state }, silent } = self.get_mut();
+        let Op { qp, request, flags, state } = &mut self.get_mut().op;
         let State::New { payload, mut ticket } = core::mem::replace(state, State::Finished) else {
             panic!("polled after it was ready");
         };
@@ -81,40 +140,18 @@ impl<D: Driver, P: Payload<D>> Future for Detached<D, P> {
                 return Poll::Pending;
             }
         }
-        let (None, Some(queue)) = (&refusal, &mut sends.queue) else {
-            let mut wakes = Vec::new();
-            let error = refusal.unwrap_or(PostError::QueueFull.into());
-            old = sends.leave(&mut ticket, &mut wakes);
-            drop(guard);
-            drop(old);
-            wake(&mut wakes);
-            return Poll::Ready(Err(Failed { error, returned: Some(payload.unposted()) }));
-        };
-        let signaled = !*silent && sends.silent + 1 >= qp.signal_interval();
-        let key = if signaled { sends.slots.insert(Waker::noop().clone()) } else { None };
-        let (wr_id, flags) = match key {
-            Some(key) => (qp.route().send(key), *flags),
-            None => (qp.route().silent(), *flags - SendFlags::SIGNALED),
-        };
-        let posted = if signaled && key.is_none() {
-            // Without a completion the entries of those before it would not come back.
-            Err(Rejected { error: PostError::QueueFull, returned: Some(payload) })
-        } else {
-            payload.post(queue, (wr_id, flags), request)
-        };
-        let in_flight = matches!(posted, Ok(()) | Err(Rejected { error: PostError::Doorbell(_), .. }));
-        match key {
-            Some(key) if in_flight => {
-                sends.slots.abandon(key);
-                sends.posted(key, 1);
+        let posted = match refusal {
+            None => sends.detach(qp, payload, request, *flags),
+            Some(error) => {
+                let mut wakes = Vec::new();
+                old = sends.leave(&mut ticket, &mut wakes);
+                drop(guard);
+                drop(old);
+                wake(&mut wakes);
+                return Poll::Ready(Err(Failed { error, returned: Some(payload.unposted()) }));
             }
-            Some(key) => _ = sends.slots.remove(key),
-            None if in_flight => {
-                sends.free -= 1;
-                sends.silent += 1;
-            }
-            None => {}
-        }
+        };
+        let in_flight = is_in_flight(&posted);
         let Err(Rejected { error, returned }) = posted else { return Poll::Ready(Ok(())) };
         let mut wakes = Vec::new();
         if !in_flight {

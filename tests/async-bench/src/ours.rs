@@ -6,7 +6,7 @@ use crate::stats::Measured;
 use crate::{End, Library, Test, work};
 use anyhow::{Context as _, Result};
 use core::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncBufReadExt;
 use uverbs::open::DriverVisitor;
 use uverbs::owned::Pool;
 use uverbs::{Context, Driver, ProtectionDomain};
@@ -30,13 +30,17 @@ impl<D: Driver> Queue<D> {
 }
 
 impl<D: Driver> Messages for Queue<D> {
-    async fn send(&mut self, message: &[u8]) -> Result<()> {
-        if message.len() <= INLINE {
+    async fn send(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<()> {
+        if len <= INLINE {
+            let mut message = [0; INLINE];
+            let message = &mut message[..len];
+            fill(message);
             return Ok(self.qp.send_inline(message).detach().await?);
         }
         // The queue waits for an entry, and keeps a part of its depth: there are more buffers than entries.
         let mut buf = self.pool.get().context("no buffer")?;
-        buf.fill(message)?;
+        buf.set_len(len)?;
+        fill(&mut buf);
         self.qp.send(buf).detach().await.map_err(|failed| failed.error.into())
     }
 
@@ -46,12 +50,24 @@ impl<D: Driver> Messages for Queue<D> {
 }
 
 impl<D: Driver> Bytes for RdmaStream<D> {
-    async fn put(&mut self, data: &[u8]) -> Result<()> {
-        Ok(self.write_all(data).await?)
+    async fn put(&mut self, len: usize, mut fill: impl FnMut(&mut [u8])) -> Result<()> {
+        let mut written = 0;
+        while written < len {
+            written += self
+                .write_with(len - written, |room| {
+                    fill(room);
+                    room.len()
+                })
+                .await?;
+        }
+        Ok(())
     }
 
-    async fn take(&mut self, room: &mut [u8]) -> Result<usize> {
-        Ok(self.read(room).await?)
+    async fn take<R>(&mut self, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        let data = self.fill_buf().await?;
+        let (result, len) = (read(data), data.len());
+        self.consume(len);
+        Ok(result)
     }
 }
 

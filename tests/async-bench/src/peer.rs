@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! rdma-io: its transport of sends and receives for messages, its stream on that transport for bytes.
 
-use crate::carrier::{self, Bytes, MESSAGE, Messages, RECEIVES, SENDS};
+use crate::carrier::{self, Bytes, Copying, MESSAGE, Messages, RECEIVES, SENDS};
 use crate::stats::Measured;
 use crate::{End, Test, work};
 use anyhow::{Context, Result};
@@ -12,11 +12,19 @@ use rdma_io::async_stream::AsyncRdmaStream;
 use rdma_io::send_recv_transport::{SendRecvConfig, SendRecvTransport};
 use rdma_io::transport::{RecvCompletion, Transport};
 
-impl Messages for SendRecvTransport {
-    async fn send(&mut self, message: &[u8]) -> Result<()> {
+/// The transport, and the memory of a message that the program makes.
+struct Copied {
+    transport: SendRecvTransport,
+    outgoing: Box<[u8; MESSAGE]>,
+}
+
+impl Messages for Copied {
+    async fn send(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<()> {
+        let message = &mut self.outgoing[..len];
+        fill(message);
         // It takes no message while all its buffers are on their way.
-        while self.send_copy(message)? == 0 {
-            poll_fn(|cx| self.poll_send_completion(cx)).await?;
+        while self.transport.send_copy(message)? == 0 {
+            poll_fn(|cx| self.transport.poll_send_completion(cx)).await?;
         }
         Ok(())
     }
@@ -25,25 +33,27 @@ impl Messages for SendRecvTransport {
         let received = poll_fn(|cx| {
             loop {
                 let mut one = [RecvCompletion::default()];
-                if ready!(self.poll_recv(cx, &mut one))? == 1 {
+                if ready!(self.transport.poll_recv(cx, &mut one))? == 1 {
                     return Poll::Ready(rdma_io::Result::Ok(one[0]));
                 }
             }
         })
         .await?;
-        let result = read(&self.recv_buf(received.buf_idx)[..received.byte_len]);
-        self.repost_recv(received.buf_idx)?;
+        let result = read(&self.transport.recv_buf(received.buf_idx)[..received.byte_len]);
+        self.transport.repost_recv(received.buf_idx)?;
         Ok(result)
     }
 }
 
-impl Bytes for AsyncRdmaStream<SendRecvTransport> {
-    async fn put(&mut self, data: &[u8]) -> Result<()> {
-        Ok(self.write_all(data).await?)
+impl Bytes for Copying<AsyncRdmaStream<SendRecvTransport>> {
+    async fn put(&mut self, len: usize, fill: impl FnMut(&mut [u8])) -> Result<()> {
+        let (stream, data) = self.outgoing(len, fill);
+        Ok(stream.write_all(data).await?)
     }
 
-    async fn take(&mut self, room: &mut [u8]) -> Result<usize> {
-        Ok(self.read(room).await?)
+    async fn take<R>(&mut self, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        let n = self.stream.read(&mut self.incoming).await?;
+        Ok(read(&self.incoming[..n]))
     }
 }
 
@@ -75,8 +85,13 @@ pub(crate) fn run(end: &End, is_server: bool) -> Result<Measured> {
             SendRecvTransport::connect(&end.address, config).await.context("cannot connect")?
         };
         match end.test {
-            Test::Echo | Test::Rpc => work::messages(transport, end, is_server).await,
-            Test::Write | Test::Read => work::bytes(AsyncRdmaStream::new(transport), end, is_server).await,
+            Test::Echo | Test::Rpc => {
+                let outgoing = Box::new([0; MESSAGE]);
+                work::messages(Copied { transport, outgoing }, end, is_server).await
+            }
+            Test::Write | Test::Read => {
+                work::bytes(Copying::new(AsyncRdmaStream::new(transport)), end, is_server).await
+            }
         }
     })
 }

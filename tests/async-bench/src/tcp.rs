@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! TCP with tokio. A message begins with its length.
 
-use crate::carrier::{self, Bytes, MESSAGE, Messages};
+use crate::carrier::{self, Bytes, Copying, MESSAGE, Messages};
 use crate::stats::Measured;
 use crate::{End, Test, work};
 use anyhow::{Context, Result, ensure};
@@ -14,18 +14,19 @@ const PREFIX: usize = 4;
 /// Messages on a stream. What one read returns may be several.
 struct Framed {
     stream: TcpStream,
-    out: Vec<u8>,
+    out: Box<[u8; PREFIX + MESSAGE]>,
     incoming: Box<[u8; 2 * MESSAGE]>,
     begin: usize,
     end: usize,
 }
 
 impl Messages for Framed {
-    async fn send(&mut self, message: &[u8]) -> Result<()> {
-        self.out.clear();
-        self.out.extend_from_slice(&(message.len() as u32).to_le_bytes());
-        self.out.extend_from_slice(message);
-        Ok(self.stream.write_all(&self.out).await?)
+    async fn send(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<()> {
+        let out = &mut self.out[..PREFIX + len];
+        let (prefix, message) = out.split_at_mut(PREFIX);
+        prefix.copy_from_slice(&(len as u32).to_le_bytes());
+        fill(message);
+        Ok(self.stream.write_all(out).await?)
     }
 
     async fn recv<R>(&mut self, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
@@ -48,13 +49,15 @@ impl Messages for Framed {
     }
 }
 
-impl Bytes for TcpStream {
-    async fn put(&mut self, data: &[u8]) -> Result<()> {
-        Ok(self.write_all(data).await?)
+impl Bytes for Copying<TcpStream> {
+    async fn put(&mut self, len: usize, fill: impl FnMut(&mut [u8])) -> Result<()> {
+        let (stream, data) = self.outgoing(len, fill);
+        Ok(stream.write_all(data).await?)
     }
 
-    async fn take(&mut self, room: &mut [u8]) -> Result<usize> {
-        Ok(self.read(room).await?)
+    async fn take<R>(&mut self, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        let n = self.stream.read(&mut self.incoming).await?;
+        Ok(read(&self.incoming[..n]))
     }
 }
 
@@ -72,10 +75,11 @@ pub(crate) fn run(end: &End, is_server: bool) -> Result<Measured> {
         match end.test {
             Test::Echo | Test::Rpc => {
                 let incoming = Box::new([0; 2 * MESSAGE]);
-                let framed = Framed { stream, out: Vec::new(), incoming, begin: 0, end: 0 };
+                let framed =
+                    Framed { stream, out: Box::new([0; PREFIX + MESSAGE]), incoming, begin: 0, end: 0 };
                 work::messages(framed, end, is_server).await
             }
-            Test::Write | Test::Read => work::bytes(stream, end, is_server).await,
+            Test::Write | Test::Read => work::bytes(Copying::new(stream), end, is_server).await,
         }
     })
 }

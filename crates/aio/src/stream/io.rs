@@ -4,7 +4,7 @@
 use super::RdmaStream;
 use core::pin::Pin;
 use core::task::{Context, Poll};
-use futures_io::{AsyncRead, AsyncWrite};
+use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 use std::io::{IoSlice, Result};
 use uverbs::Driver;
 
@@ -14,6 +14,17 @@ impl<D: Driver> Unpin for RdmaStream<D> {}
 impl<D: Driver> AsyncRead for RdmaStream<D> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<Result<usize>> {
         self.get_mut().poll_fill(cx, buf).map_err(Into::into)
+    }
+}
+
+/// The data of one message at a time, where they were received.
+impl<D: Driver> AsyncBufRead for RdmaStream<D> {
+    fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<&[u8]>> {
+        self.get_mut().poll_data(cx).map_err(Into::into)
+    }
+
+    fn consume(self: Pin<&mut Self>, amt: usize) {
+        self.get_mut().consume_data(amt);
     }
 }
 

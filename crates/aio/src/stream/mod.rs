@@ -13,6 +13,7 @@
 
 mod frame;
 mod io;
+mod place;
 #[cfg(feature = "tokio")]
 mod tokio;
 
@@ -45,12 +46,6 @@ use uverbs_cm::{ConnParam, EventChannel};
 /// Messages besides those of the window.
 const OTHERS: u32 = 4;
 
-/// The number of messages of which the last makes a completion. There are more buffers, so if all are on their way, there is a
-/// completion to come.
-fn interval(window: u16) -> u16 {
-    (window / 4).clamp(1, 8)
-}
-
 /// The sizes of a stream, and what it is made from.
 #[derive(Debug)]
 #[must_use]
@@ -77,8 +72,10 @@ impl<'a, D: Driver> StreamBuilder<'a, D> {
         // A queue is refilled when a quarter of its receives is missing; what is left must suffice.
         let receives = (window + OTHERS) * 4 / 3 + 2;
         let incoming = self.pd.pool(receives + window + OTHERS, self.message).build()?;
-        let outgoing = self.pd.pool(window + u32::from(interval(self.window)), self.message).build()?;
-        let qp = self.dispatcher.qp(self.pd).depth(window + OTHERS, receives).pool(&incoming).create()?;
+        // The queue has a buffer for each of its entries, and messages wait for an entry with one: data, and credits.
+        let sends = window + OTHERS;
+        let outgoing = self.pd.pool(sends + 2, self.message).build()?;
+        let qp = self.dispatcher.qp(self.pd).depth(sends, receives).pool(&incoming).create()?;
         Ok((qp, outgoing))
     }
 
@@ -122,19 +119,19 @@ impl<'a, D: Driver> StreamBuilder<'a, D> {
     }
 }
 
-/// A message on its way.
+/// A message for which the stream waits.
 enum Sending<D: Driver> {
-    /// It makes a completion.
-    Signaled(Op<D, Buf<D>>),
-    /// It makes none, and waits for an entry of the queue.
-    Silent(Detached<D, Buf<D>>),
+    /// The last one: until it is complete.
+    Last(Op<D, Buf<D>>),
+    /// Until the queue has an entry for it.
+    Waiting(Detached<D, Buf<D>>),
 }
 
 impl<D: Driver> Sending<D> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         match self {
-            Self::Signaled(send) => Pin::new(send).poll(cx).map_ok(drop).map_err(|failed| failed.error),
-            Self::Silent(send) => Pin::new(send).poll(cx).map_err(|failed| failed.error),
+            Self::Last(send) => Pin::new(send).poll(cx).map_ok(drop).map_err(|failed| failed.error),
+            Self::Waiting(send) => Pin::new(send).poll(cx).map_err(|failed| failed.error),
         }
     }
 }
@@ -216,8 +213,8 @@ impl Wake for Fired {
 /// }
 /// ```
 ///
-/// It implements `AsyncRead` and `AsyncWrite` of `futures-io`, and with the feature `tokio` those
-/// of tokio.
+/// It implements `AsyncRead`, `AsyncBufRead` and `AsyncWrite` of `futures-io`, and with the feature `tokio` those of tokio. `AsyncBufRead` and
+/// [`write_with`](Self::write_with) copy nothing: the program reads and writes the messages themselves.
 ///
 /// A close ends this side's data, and waits until the peer's device has all of it; the other direction continues. A program that
 /// drops a stream without closing it loses what is on its way: the peer reads an error then, if the connection manager
@@ -230,10 +227,7 @@ pub struct RdmaStream<D: Driver> {
     tap: Tap<D>,
     /// Empty between two calls; kept for its memory.
     arrived: VecDeque<Message<D>>,
-    /// Those that make a completion, and those that are not posted yet.
     sends: VecDeque<Sending<D>>,
-    /// Messages without a completion since the last one that makes one.
-    silent: u16,
     /// Data that was received and not read; of the first message `read` bytes were.
     unread: VecDeque<Message<D>>,
     read: usize,
@@ -295,7 +289,6 @@ impl<D: Driver> RdmaStream<D> {
             waker: Waker::from(tasks.clone()),
             tasks,
             sends: VecDeque::new(),
-            silent: 0,
             unread: VecDeque::new(),
             read: 0,
             window: builder.window,
@@ -368,12 +361,10 @@ impl<D: Driver> RdmaStream<D> {
     fn work_now(&mut self) {
         // What happens after this wakes the tasks again.
         self.tasks.begin();
-        let waker = self.waker.clone();
-        let mut cx = Context::from_waker(&waker);
         if !self.said_hello && self.error.is_none() {
             self.said_hello = true;
             let kind = Kind::Hello { message: self.own_message };
-            self.send_other(Header { kind, credits: self.window }, &mut cx);
+            self.send_other(Header { kind, credits: self.window });
         }
         if let Some(watch) = &mut self.watch
             && watch.has_ended()
@@ -395,6 +386,15 @@ impl<D: Driver> RdmaStream<D> {
                 self.give_up(error);
             }
         }
+        if !self.sends.is_empty() {
+            self.poll_sends();
+        }
+        self.return_credits();
+    }
+
+    fn poll_sends(&mut self) {
+        let waker = self.waker.clone();
+        let mut cx = Context::from_waker(&waker);
         while let Some(send) = self.sends.front_mut()
             && let Poll::Ready(sent) = send.poll(&mut cx)
         {
@@ -403,7 +403,6 @@ impl<D: Driver> RdmaStream<D> {
                 self.fail(error);
             }
         }
-        self.return_credits();
     }
 
     /// Returns credits, if they are half of the window: then at most two such messages are on their way.
@@ -411,8 +410,7 @@ impl<D: Driver> RdmaStream<D> {
     fn return_credits(&mut self) {
         if self.owed >= self.window.div_ceil(2) && !self.peer_ended && self.error.is_none() {
             let credits = self.grant();
-            let waker = self.waker.clone();
-            self.send_other(Header { kind: Kind::Credits, credits }, &mut Context::from_waker(&waker));
+            self.send_other(Header { kind: Kind::Credits, credits });
         }
     }
 
@@ -468,7 +466,7 @@ impl<D: Driver> RdmaStream<D> {
     }
 
     /// Sends a message that needs no credit.
-    fn send_other(&mut self, header: Header, cx: &mut Context<'_>) {
+    fn send_other(&mut self, header: Header) {
         // The window has as many buffers as data messages, and the others are few: a buffer may be missing for a short time.
         let Some(mut buf) = self.pool.get() else {
             match header.kind {
@@ -484,21 +482,24 @@ impl<D: Driver> RdmaStream<D> {
         if let Err(error) = buf.fill(&header.encode()) {
             return self.fail(error.into());
         }
-        self.post(buf, false, cx);
+        self.post(buf);
     }
 
-    /// Sends a message. One of several makes a completion, which frees the buffers and entries of those before it; `last` says
-    /// that this one does.
-    fn post(&mut self, buf: Buf<D>, last: bool, cx: &mut Context<'_>) {
-        self.silent += 1;
-        let send = self.qp.send(buf);
-        let mut send = if last || self.silent >= interval(self.window) {
-            self.silent = 0;
-            Sending::Signaled(send)
-        } else {
-            Sending::Silent(send.silent())
-        };
-        match send.poll(cx) {
+    /// Sends a message. What was sent is complete some time later, which no one waits for: a failure ends the receives, too.
+    #[inline]
+    fn post(&mut self, buf: Buf<D>) {
+        match self.qp.inner.send_now(buf) {
+            Ok(None) => {}
+            Ok(Some(buf)) => self.wait(Sending::Waiting(self.qp.send(buf).detach())),
+            Err(error) => self.fail(error),
+        }
+    }
+
+    /// Waits for a message, after those that wait already.
+    #[cold]
+    fn wait(&mut self, mut send: Sending<D>) {
+        let waker = self.waker.clone();
+        match send.poll(&mut Context::from_waker(&waker)) {
             Poll::Pending => self.sends.push_back(send),
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(error)) => self.fail(error),
@@ -522,19 +523,20 @@ impl<D: Driver> RdmaStream<D> {
                 to.copy_from_slice(from);
             }
             filled += n;
-            self.read += n;
-            if n == data.len() {
-                self.unread.pop_front();
-                self.read = 0;
-                self.owed += 1;
-            }
+            let there = data.len();
+            self.advance(n, there);
         }
         if filled > 0 || out.is_empty() {
             self.return_credits();
             return Poll::Ready(Ok(filled));
         }
+        self.poll_ended().map_ok(|()| 0)
+    }
+
+    /// No data are there: whether none will come.
+    fn poll_ended(&self) -> Poll<Result<()>> {
         if self.peer_ended {
-            return Poll::Ready(Ok(0));
+            return Poll::Ready(Ok(()));
         }
         match &self.broken {
             Some(error) => Poll::Ready(Err(error.clone())),
@@ -547,29 +549,43 @@ impl<D: Driver> RdmaStream<D> {
         self.poll_with(Side::Write, cx, |stream| stream.send(data))
     }
 
+    /// Fails if this side has ended, or the connection has.
     #[inline]
-    fn send(&mut self, data: &[IoSlice<'_>]) -> Poll<Result<usize>> {
+    fn check_writable(&self) -> Result<()> {
         if let Some(error) = &self.error {
-            return Poll::Ready(Err(error.clone()));
+            return Err(error.clone());
         }
         if self.ended {
-            return Poll::Ready(Err(std::io::Error::from(ErrorKind::BrokenPipe).into()));
+            return Err(std::io::Error::from(ErrorKind::BrokenPipe).into());
         }
+        Ok(())
+    }
+
+    /// A buffer for a message of data, and the bytes of data that it has room for; `None` if no message may be sent.
+    #[inline]
+    fn room(&mut self) -> Option<(Buf<D>, usize)> {
+        // The queue is full if a message waits for an entry.
+        if self.credits == 0 || !self.sends.is_empty() {
+            return None;
+        }
+        let room = self.message? - HEADER;
+        Some((self.pool.get()?, room))
+    }
+
+    #[inline]
+    fn send(&mut self, data: &[IoSlice<'_>]) -> Poll<Result<usize>> {
+        self.check_writable()?;
         let total = data.iter().fold(0_usize, |sum, slice| sum.saturating_add(slice.len()));
         let mut sent = 0;
         // The position in the slices.
         let mut rest = data.iter().map(|slice| &**slice);
         let mut slice: &[u8] = &[];
         while sent < total
-            && self.credits > 0
-            && let Some(message) = self.message
-            && let Some(mut buf) = self.pool.get()
+            && let Some((mut buf, room)) = self.room()
         {
-            let len = (total - sent).min(message - HEADER);
+            let len = (total - sent).min(room);
             buf.set_len(HEADER + len)?;
-            let credits = self.grant();
-            let (header, mut room) = buf.split_at_mut(HEADER);
-            header.copy_from_slice(&Header { kind: Kind::Data, credits }.encode());
+            let mut room = buf.get_mut(HEADER..).unwrap_or_default();
             while !room.is_empty() {
                 while slice.is_empty() {
                     slice = rest.next().unwrap_or_default();
@@ -582,9 +598,7 @@ impl<D: Driver> RdmaStream<D> {
                 (room, slice) = (left, behind);
             }
             sent += len;
-            self.credits -= 1;
-            let waker = self.waker.clone();
-            self.post(buf, false, &mut Context::from_waker(&waker));
+            self.send_data(buf);
         }
         match &self.error {
             Some(error) => Poll::Ready(Err(error.clone())),
@@ -604,8 +618,7 @@ impl<D: Driver> RdmaStream<D> {
             let credits = self.grant();
             buf.fill(&Header { kind: Kind::End, credits }.encode())?;
             self.ended = true;
-            let waker = self.waker.clone();
-            self.post(buf, true, &mut Context::from_waker(&waker));
+            self.wait(Sending::Last(self.qp.send(buf)));
         }
         match &self.error {
             // The peer has ended, too, and may be gone: nothing that it wants is lost.

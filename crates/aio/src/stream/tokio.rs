@@ -5,7 +5,7 @@ use super::RdmaStream;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::io::{IoSlice, Result};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 use uverbs::Driver;
 
 impl<D: Driver> AsyncRead for RdmaStream<D> {
@@ -13,6 +13,17 @@ impl<D: Driver> AsyncRead for RdmaStream<D> {
         let n = core::task::ready!(self.get_mut().poll_fill(cx, buf.initialize_unfilled()))?;
         buf.advance(n);
         Poll::Ready(Ok(()))
+    }
+}
+
+/// The data of one message at a time, where they were received.
+impl<D: Driver> AsyncBufRead for RdmaStream<D> {
+    fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<&[u8]>> {
+        self.get_mut().poll_data(cx).map_err(Into::into)
+    }
+
+    fn consume(self: Pin<&mut Self>, amt: usize) {
+        self.get_mut().consume_data(amt);
     }
 }
 

@@ -8,6 +8,7 @@ mod detached;
 mod failures;
 mod fork;
 mod hostile;
+mod in_place;
 mod queues;
 mod reset;
 mod srq;

@@ -14,7 +14,7 @@ use uverbs::mlx5::Mlx5;
 use uverbs_aio::{Error, Listener, RdmaStream, Result};
 use uverbs_cm::EventChannel;
 
-type Stream = RdmaStream<Mlx5>;
+pub(crate) type Stream = RdmaStream<Mlx5>;
 
 async fn read(stream: &mut Stream, buf: &mut [u8]) -> Result<usize, IoError> {
     poll_fn(|cx| Pin::new(&mut *stream).poll_read(cx, buf)).await
@@ -24,11 +24,11 @@ async fn write(stream: &mut Stream, data: &[u8]) -> Result<usize, IoError> {
     poll_fn(|cx| Pin::new(&mut *stream).poll_write(cx, data)).await
 }
 
-async fn close(stream: &mut Stream) -> Result<(), IoError> {
+pub(crate) async fn close(stream: &mut Stream) -> Result<(), IoError> {
     poll_fn(|cx| Pin::new(&mut *stream).poll_close(cx)).await
 }
 
-async fn write_all(stream: &mut Stream, mut data: &[u8]) -> Result<(), IoError> {
+pub(crate) async fn write_all(stream: &mut Stream, mut data: &[u8]) -> Result<(), IoError> {
     while !data.is_empty() {
         let n = write(stream, data).await?;
         data = &data[n..];
@@ -36,7 +36,7 @@ async fn write_all(stream: &mut Stream, mut data: &[u8]) -> Result<(), IoError> 
     Ok(())
 }
 
-async fn read_to_end(stream: &mut Stream) -> Result<Vec<u8>, IoError> {
+pub(crate) async fn read_to_end(stream: &mut Stream) -> Result<Vec<u8>, IoError> {
     let (mut all, mut buf) = (Vec::new(), [0; 1000]);
     loop {
         match read(stream, &mut buf).await? {
@@ -47,12 +47,12 @@ async fn read_to_end(stream: &mut Stream) -> Result<Vec<u8>, IoError> {
 }
 
 /// Bytes that show when some are lost or out of order.
-fn pattern(len: usize) -> Vec<u8> {
+pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 256) as u8).collect()
 }
 
 /// Runs two tasks to their ends.
-fn both<A, B>(bed: &Bed, a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
+pub(crate) fn both<A, B>(bed: &Bed, a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
     let (mut first, mut second) = (None, None);
     let tasks: Vec<Task<'_>> = vec![
         Box::pin(async {
@@ -69,7 +69,7 @@ fn both<A, B>(bed: &Bed, a: impl Future<Output = A>, b: impl Future<Output = B>)
 }
 
 /// Two ends of a stream, connected by the connection manager.
-fn by_cm(bed: &Bed, window: u16, message: u32) -> (Stream, Stream) {
+pub(crate) fn by_cm(bed: &Bed, window: u16, message: u32) -> (Stream, Stream) {
     let [(at_a, of_a), (at_b, of_b)] = [&bed.a, &bed.b].map(|end| {
         let channel = EventChannel::from_port(end.hca.connection_manager().unwrap());
         let builder = RdmaStream::builder(&end.dispatcher, &end.pd).window(window).message_size(message);
