@@ -1,6 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The dispatcher of a CQ: polls it, and passes each completion to the queue pair and the task that wait for it.
 
+mod builder;
+mod event_loop;
+#[cfg(test)]
+mod removal;
+mod route;
+mod wakes;
+
+pub use builder::DispatcherBuilder;
+pub use event_loop::SleepLimit;
+pub(crate) use route::RouteId;
+pub(crate) use wakes::wake;
+
 use crate::chores::{Chores, Dry, Ended, Inbox};
 use crate::error::{Error, Result};
 use crate::events::Hub;
@@ -8,17 +20,15 @@ use crate::qp::{QpBuilder, QpInner};
 use crate::sleeper::{Readable, Sleeper};
 use crate::srq::SrqInner;
 use crate::sync::{Mutex, Short, lock};
-use crate::timers::{Clock, Monotonic, Sleep, Timeout};
+use crate::timers::{Sleep, Timeout};
 use core::fmt;
 use core::future::Future;
-use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
 use core::time::Duration;
 use nix::errno::Errno;
+use route::{KEY_MASK, PART, RECEIVE, ROUTE_SHIFT};
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::panic;
 use std::sync::{Arc, OnceLock, Weak};
 use uverbs::comp_channel::CqEvents;
 use uverbs::owned::{Done, OwnedCq};
@@ -27,45 +37,8 @@ use uverbs::{CompletionChannel, Context, Driver, PollError, ProtectionDomain};
 /// Completions that one poll takes from the CQ at most.
 const BATCH: usize = 32;
 
-/// The part of a `wr_id` that is the key of a slot.
-const KEY_MASK: u64 = (1 << crate::slots::KEY_BITS) - 1;
-/// The bits above it: a receive; a work request of a batch that is not its last.
-const RECEIVE: u64 = 1 << crate::slots::KEY_BITS;
-const PART: u64 = 1 << (crate::slots::KEY_BITS + 1);
-const ROUTE_SHIFT: u32 = crate::slots::KEY_BITS + 2;
-
 /// The dispatcher is that of the parent.
 pub(crate) const FORKED: Error = Error::Poll(PollError::Forked);
-
-/// The number of a queue among those of its dispatcher.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RouteId(u32);
-
-impl RouteId {
-    /// The `wr_id` of a send in this slot.
-    #[inline]
-    pub(crate) fn send(self, key: u64) -> u64 {
-        u64::from(self.0) << ROUTE_SHIFT | key
-    }
-
-    /// The `wr_id` of a send of a batch that is not its last one, which has this slot.
-    #[inline]
-    pub(crate) fn part(self, key: u64) -> u64 {
-        self.send(key) | PART
-    }
-
-    /// The `wr_id` of a detached send without a completion, unless it fails. No slot has its key.
-    #[inline]
-    pub(crate) fn silent(self) -> u64 {
-        self.part(KEY_MASK)
-    }
-
-    /// The `wr_id` of a receive.
-    #[inline]
-    pub(crate) fn receive(self) -> u64 {
-        u64::from(self.0) << ROUTE_SHIFT | RECEIVE
-    }
-}
 
 /// Where completions go.
 #[derive(Debug)]
@@ -127,77 +100,6 @@ pub(crate) struct Inner<D: Driver> {
 impl<D: Driver> fmt::Debug for Inner<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Dispatcher").field("cqe", &self.cqe).finish_non_exhaustive()
-    }
-}
-
-/// A dispatcher in the making.
-#[derive(Debug)]
-#[must_use]
-pub struct DispatcherBuilder<'a, D: Driver> {
-    context: &'a Context<D>,
-    hub: Option<Arc<Hub<D>>>,
-    cqe: u32,
-    spin: Duration,
-    clock: Option<Arc<dyn Clock>>,
-}
-
-impl<D: Driver> DispatcherBuilder<'_, D> {
-    /// Entries of the CQ: at least the depths of all queues that complete to it. 1024 by default.
-    pub fn cqe(self, cqe: u32) -> Self {
-        Self { cqe, ..self }
-    }
-
-    /// How long the CQ is polled without a completion before the dispatcher sleeps: the latency of a system call is saved for a
-    /// completion that arrives in this time. 20 us by default; 0 for a program that shares its processors. The time is halved
-    /// whenever it was spent for nothing, down to a sixteenth, and restored by a completion.
-    pub fn spin(self, time: Duration) -> Self {
-        Self { spin: time, ..self }
-    }
-
-    /// The clock of the time limits.
-    pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
-        Self { clock: Some(clock), ..self }
-    }
-
-    /// Creates the CQ and its channel.
-    ///
-    /// # Errors
-    /// The kernel's refusal, or too many open files.
-    pub fn build(self) -> Result<Dispatcher<D>> {
-        let Self { context, hub, cqe, spin, clock } = self;
-        let channel = context.create_comp_channel()?;
-        channel.set_nonblocking(true)?;
-        let cq = context.owned_cq(cqe, Some(&channel))?;
-        let sleeper = Sleeper::new(clock.unwrap_or_else(|| Arc::new(Monotonic::new())), spin)?;
-        sleeper.watch_channel(&channel)?;
-        let hub = match hub {
-            Some(hub) => hub,
-            None => Hub::new(context)?,
-        };
-        sleeper.watch_async_events(hub.as_fd())?;
-        let poller = Poller {
-            cq,
-            routes: Vec::new(),
-            by_number: HashMap::new(),
-            reserved: 0,
-            armed: false,
-            events: CqEvents::default(),
-            passed: Passed { last: None, qps: Vec::new(), srqs: Vec::new(), short: Vec::new() },
-            chores: Chores::new(cqe),
-        };
-        let inner = Arc::new(Inner {
-            sleeper: Arc::new(sleeper),
-            poller: Short::new(poller),
-            inbox: Mutex::new(Inbox::new()),
-            has_chores: AtomicBool::new(false),
-            channel,
-            hub,
-            context: context.clone(),
-            cqe,
-            failure: OnceLock::new(),
-        });
-        inner.hub.add(&inner);
-        Ok(Dispatcher { inner })
     }
 }
 
@@ -272,106 +174,6 @@ impl<D: Driver> Dispatcher<D> {
         E: From<Error>,
     {
         Timeout::new(future, self.sleep(limit))
-    }
-
-    /// Polls the CQ and the timers once, and wakes the tasks whose operations are complete. Returns the number of
-    /// completions.
-    ///
-    /// # Errors
-    /// The CQ failed. All operations end with the same error.
-    pub fn poll_once(&self) -> Result<usize> {
-        let mut wakes = Vec::new();
-        let polled = self.inner.poll(false, false, &mut wakes);
-        wake(&mut wakes);
-        Ok(polled?)
-    }
-
-    /// For an event loop of the program: arms the CQ. If there is nothing to do, returns `Ready` with the time limit of the
-    /// sleep; the dispatcher's descriptor is readable then when there is. Otherwise the program should call
-    /// [`poll_once`](Self::poll_once) again.
-    ///
-    /// # Errors
-    /// As [`poll_once`](Self::poll_once).
-    pub fn prepare_sleep(&self) -> Result<Option<SleepLimit>> {
-        let mut wakes = Vec::new();
-        self.inner.sleeper.announce_loop();
-        let polled = self.inner.poll(false, true, &mut wakes);
-        let idle = matches!(polled, Ok(0)) && wakes.is_empty();
-        if !idle {
-            self.inner.sleeper.cancel_loop();
-        }
-        wake(&mut wakes);
-        polled?;
-        Ok(idle.then(|| SleepLimit(self.inner.sleeper.time_to_sleep())))
-    }
-
-    /// For an event loop of the program: reads the descriptors that became readable, after the sleep. It does not wait.
-    ///
-    /// # Errors
-    /// As [`poll_once`](Self::poll_once).
-    pub fn after_sleep(&self) -> Result<()> {
-        if self.inner.sleeper.is_forked() {
-            return Err(FORKED);
-        }
-        let mut wakes = Vec::new();
-        let slept = self.inner.sleep(Some(Duration::ZERO), &mut wakes);
-        if let Ok(readable) = slept {
-            if readable.channel {
-                self.inner.read_channel(&mut wakes);
-            }
-            if readable.kick || readable.channel {
-                self.inner.sleeper.pass_kick();
-            }
-        }
-        self.inner.sleeper.cancel_loop();
-        wake(&mut wakes);
-        slept?;
-        Ok(())
-    }
-}
-
-/// How long an event loop may wait for the dispatcher's descriptor; `None` without limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SleepLimit(pub Option<Duration>);
-
-/// Readable when there is something to do, after [`Dispatcher::prepare_sleep`].
-impl<D: Driver> AsFd for Dispatcher<D> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.sleeper.as_fd()
-    }
-}
-
-impl<D: Driver> AsRawFd for Dispatcher<D> {
-    fn as_raw_fd(&self) -> RawFd {
-        self.as_fd().as_raw_fd()
-    }
-}
-
-/// Wakes tasks, after all locks were released: a waker may do anything. One that panics must not keep the others from being
-/// woken, nor end the thread that runs the dispatcher.
-#[inline]
-pub(crate) fn wake(wakes: &mut Vec<Waker>) {
-    if !wakes.is_empty() {
-        wake_all(wakes);
-    }
-}
-
-fn wake_all(wakes: &mut Vec<Waker>) {
-    // The first becomes the last, which is popped first.
-    if wakes.len() > 1 {
-        wakes.reverse();
-    }
-    while !wakes.is_empty() {
-        let woken = panic::catch_unwind(AssertUnwindSafe(|| {
-            while let Some(waker) = wakes.pop() {
-                waker.wake();
-            }
-        }));
-        if let Err(payload) = woken {
-            // Its drop could panic, too.
-            core::mem::forget(payload);
-            log::error!("dispatcher: a waker has panicked");
-        }
     }
 }
 
@@ -793,58 +595,5 @@ fn refill<D: Driver>(routes: &[Route<D>], id: RouteId) -> bool {
         Some(Route::Qp(qp)) => qp.upgrade().is_some_and(|qp| qp.refill()),
         Some(Route::Srq(srq)) => srq.upgrade().is_some_and(|srq| srq.refill()),
         Some(Route::Free) | None => false,
-    }
-}
-
-#[cfg(test)]
-mod removal;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use core::sync::atomic::AtomicU32;
-    use std::task::Wake;
-
-    /// Records the order of the wakes; those with an odd number panic.
-    struct Task(u32, Arc<Mutex<Vec<u32>>>);
-
-    impl Wake for Task {
-        fn wake(self: Arc<Self>) {
-            lock(&self.1).push(self.0);
-            assert!(self.0.is_multiple_of(2), "a test of wakers that panic");
-        }
-    }
-
-    /// A panic whose payload panics when it is dropped.
-    struct Panics;
-
-    impl Drop for Panics {
-        fn drop(&mut self) {
-            assert!(std::thread::panicking(), "a test of payloads that panic");
-        }
-    }
-
-    impl Wake for Panics {
-        fn wake(self: Arc<Self>) {
-            panic::panic_any(Self);
-        }
-    }
-
-    #[test]
-    fn the_payload_of_a_panic_does_not_end_the_dispatcher() {
-        let order = Arc::new(Mutex::new(Vec::new()));
-        let mut wakes = vec![Waker::from(Arc::new(Panics)), Waker::from(Arc::new(Task(2, order.clone())))];
-        wake(&mut wakes);
-        assert_eq!((&**lock(&order), wakes.len()), (&[2][..], 0));
-    }
-
-    #[test]
-    fn a_waker_that_panics_does_not_keep_others_from_being_woken() {
-        let order = Arc::new(Mutex::new(Vec::new()));
-        let next = AtomicU32::new(0);
-        let task = || Waker::from(Arc::new(Task(next.fetch_add(1, Ordering::Relaxed), order.clone())));
-        let mut wakes: Vec<_> = core::iter::repeat_with(task).take(5).collect();
-        wake(&mut wakes);
-        assert_eq!((&**lock(&order), wakes.len()), (&[0, 1, 2, 3, 4][..], 0));
     }
 }

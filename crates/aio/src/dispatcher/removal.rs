@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::{Events, Qp};
+use std::os::fd::AsFd;
 use std::thread;
 use uverbs::ConnectAttr;
 use uverbs::mlx5::Mlx5;

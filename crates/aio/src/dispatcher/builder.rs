@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The creation of a dispatcher.
+
+use super::{Dispatcher, Inner, Passed, Poller};
+use crate::chores::{Chores, Inbox};
+use crate::error::Result;
+use crate::events::Hub;
+use crate::sleeper::Sleeper;
+use crate::sync::{Mutex, Short};
+use crate::timers::{Clock, Monotonic};
+use core::sync::atomic::AtomicBool;
+use core::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use uverbs::comp_channel::CqEvents;
+use uverbs::{Context, Driver};
+
+/// A dispatcher in the making.
+#[derive(Debug)]
+#[must_use]
+pub struct DispatcherBuilder<'a, D: Driver> {
+    pub(super) context: &'a Context<D>,
+    pub(super) hub: Option<Arc<Hub<D>>>,
+    pub(super) cqe: u32,
+    pub(super) spin: Duration,
+    pub(super) clock: Option<Arc<dyn Clock>>,
+}
+
+impl<D: Driver> DispatcherBuilder<'_, D> {
+    /// Entries of the CQ: at least the depths of all queues that complete to it. 1024 by default.
+    pub fn cqe(self, cqe: u32) -> Self {
+        Self { cqe, ..self }
+    }
+
+    /// How long the CQ is polled without a completion before the dispatcher sleeps: the latency of a system call is saved for a
+    /// completion that arrives in this time. 20 us by default; 0 for a program that shares its processors. The time is halved
+    /// whenever it was spent for nothing, down to a sixteenth, and restored by a completion.
+    pub fn spin(self, time: Duration) -> Self {
+        Self { spin: time, ..self }
+    }
+
+    /// The clock of the time limits.
+    pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
+        Self { clock: Some(clock), ..self }
+    }
+
+    /// Creates the CQ and its channel.
+    ///
+    /// # Errors
+    /// The kernel's refusal, or too many open files.
+    pub fn build(self) -> Result<Dispatcher<D>> {
+        let Self { context, hub, cqe, spin, clock } = self;
+        let channel = context.create_comp_channel()?;
+        channel.set_nonblocking(true)?;
+        let cq = context.owned_cq(cqe, Some(&channel))?;
+        let sleeper = Sleeper::new(clock.unwrap_or_else(|| Arc::new(Monotonic::new())), spin)?;
+        sleeper.watch_channel(&channel)?;
+        let hub = match hub {
+            Some(hub) => hub,
+            None => Hub::new(context)?,
+        };
+        sleeper.watch_async_events(hub.as_fd())?;
+        let poller = Poller {
+            cq,
+            routes: Vec::new(),
+            by_number: HashMap::new(),
+            reserved: 0,
+            armed: false,
+            events: CqEvents::default(),
+            passed: Passed { last: None, qps: Vec::new(), srqs: Vec::new(), short: Vec::new() },
+            chores: Chores::new(cqe),
+        };
+        let inner = Arc::new(Inner {
+            sleeper: Arc::new(sleeper),
+            poller: Short::new(poller),
+            inbox: Mutex::new(Inbox::new()),
+            has_chores: AtomicBool::new(false),
+            channel,
+            hub,
+            context: context.clone(),
+            cqe,
+            failure: OnceLock::new(),
+        });
+        inner.hub.add(&inner);
+        Ok(Dispatcher { inner })
+    }
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The calls for an event loop of the program, which waits for the dispatcher's descriptor itself.
+
+use super::{Dispatcher, FORKED, wake};
+use crate::error::Result;
+use core::time::Duration;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use uverbs::Driver;
+
+impl<D: Driver> Dispatcher<D> {
+    /// Polls the CQ and the timers once, and wakes the tasks whose operations are complete. Returns the number of
+    /// completions.
+    ///
+    /// # Errors
+    /// The CQ failed. All operations end with the same error.
+    pub fn poll_once(&self) -> Result<usize> {
+        let mut wakes = Vec::new();
+        let polled = self.inner.poll(false, false, &mut wakes);
+        wake(&mut wakes);
+        Ok(polled?)
+    }
+
+    /// For an event loop of the program: arms the CQ. If there is nothing to do, returns `Ready` with the time limit of the
+    /// sleep; the dispatcher's descriptor is readable then when there is. Otherwise the program should call
+    /// [`poll_once`](Self::poll_once) again.
+    ///
+    /// # Errors
+    /// As [`poll_once`](Self::poll_once).
+    pub fn prepare_sleep(&self) -> Result<Option<SleepLimit>> {
+        let mut wakes = Vec::new();
+        self.inner.sleeper.announce_loop();
+        let polled = self.inner.poll(false, true, &mut wakes);
+        let idle = matches!(polled, Ok(0)) && wakes.is_empty();
+        if !idle {
+            self.inner.sleeper.cancel_loop();
+        }
+        wake(&mut wakes);
+        polled?;
+        Ok(idle.then(|| SleepLimit(self.inner.sleeper.time_to_sleep())))
+    }
+
+    /// For an event loop of the program: reads the descriptors that became readable, after the sleep. It does not wait.
+    ///
+    /// # Errors
+    /// As [`poll_once`](Self::poll_once).
+    pub fn after_sleep(&self) -> Result<()> {
+        if self.inner.sleeper.is_forked() {
+            return Err(FORKED);
+        }
+        let mut wakes = Vec::new();
+        let slept = self.inner.sleep(Some(Duration::ZERO), &mut wakes);
+        if let Ok(readable) = slept {
+            if readable.channel {
+                self.inner.read_channel(&mut wakes);
+            }
+            if readable.kick || readable.channel {
+                self.inner.sleeper.pass_kick();
+            }
+        }
+        self.inner.sleeper.cancel_loop();
+        wake(&mut wakes);
+        slept?;
+        Ok(())
+    }
+}
+
+/// How long an event loop may wait for the dispatcher's descriptor; `None` without limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SleepLimit(pub Option<Duration>);
+
+/// Readable when there is something to do, after [`Dispatcher::prepare_sleep`].
+impl<D: Driver> AsFd for Dispatcher<D> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.sleeper.as_fd()
+    }
+}
+
+impl<D: Driver> AsRawFd for Dispatcher<D> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
