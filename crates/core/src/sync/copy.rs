@@ -121,54 +121,72 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// [`copy`] for at least 32 bytes.
+/// [`copy`] for at least 32 bytes. Up to [`WIDE`] bytes it has no loop: the accesses to the first half and to the last half of what the case
+/// allows may overlap.
 ///
 /// # Safety
 /// As [`copy`].
 #[cfg(all(target_arch = "x86_64", not(any(miri, uverbs_sanitize))))]
 #[inline]
 unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
-    /// From here on the string instruction is the faster one: it takes some 30 cycles to begin.
-    const LONG: usize = 256;
-    if len >= LONG {
-        // SAFETY: `from` and `to` are valid for `len` bytes (the contract of this function). The direction flag is clear,
-        // as the ABI requires.
-        unsafe {
+    match len {
+        // SAFETY: the accesses are inside the `len` bytes at both pointers (the contract of this function), because `len` is at
+        // least 32.
+        0..=64 => unsafe {
             asm!(
-                "rep movsb",
-                inout("rcx") len => _,
-                inout("rsi") from => _,
-                inout("rdi") to => _,
+                "movups {a}, xmmword ptr [{from}]",
+                "movups {b}, xmmword ptr [{from} + 16]",
+                "movups {c}, xmmword ptr [{from} + {len} - 32]",
+                "movups {d}, xmmword ptr [{from} + {len} - 16]",
+                "movups xmmword ptr [{to}], {a}",
+                "movups xmmword ptr [{to} + 16], {b}",
+                "movups xmmword ptr [{to} + {len} - 32], {c}",
+                "movups xmmword ptr [{to} + {len} - 16], {d}",
+                len = in(reg) len,
+                from = in(reg) from,
+                to = in(reg) to,
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                d = out(xmm_reg) _,
                 options(nostack, preserves_flags),
             );
-        }
-        return;
-    }
-    // SAFETY: `from` and `to` are valid for `len` bytes, at least 32 (the contract of this function). The loop ends with 1
-    // to 32 bytes left; the last 32 bytes, which include them, begin inside the ranges.
-    unsafe {
-        asm!(
-            "2:",
-            "movups {a}, xmmword ptr [{from}]",
-            "movups {b}, xmmword ptr [{from} + 16]",
-            "movups xmmword ptr [{to}], {a}",
-            "movups xmmword ptr [{to} + 16], {b}",
-            "add {from}, 32",
-            "add {to}, 32",
-            "sub {left}, 32",
-            "cmp {left}, 32",
-            "ja 2b",
-            "movups {a}, xmmword ptr [{from} + {left} - 32]",
-            "movups {b}, xmmword ptr [{from} + {left} - 16]",
-            "movups xmmword ptr [{to} + {left} - 32], {a}",
-            "movups xmmword ptr [{to} + {left} - 16], {b}",
-            left = inout(reg) len => _,
-            from = inout(reg) from => _,
-            to = inout(reg) to => _,
-            a = out(xmm_reg) _,
-            b = out(xmm_reg) _,
-            options(nostack),
-        );
+        },
+        // SAFETY: as above; `len` is at least 64.
+        65..WIDE => unsafe {
+            asm!(
+                "movups {a}, xmmword ptr [{from}]",
+                "movups {b}, xmmword ptr [{from} + 16]",
+                "movups {c}, xmmword ptr [{from} + 32]",
+                "movups {d}, xmmword ptr [{from} + 48]",
+                "movups {e}, xmmword ptr [{from} + {len} - 64]",
+                "movups {f}, xmmword ptr [{from} + {len} - 48]",
+                "movups {g}, xmmword ptr [{from} + {len} - 32]",
+                "movups {h}, xmmword ptr [{from} + {len} - 16]",
+                "movups xmmword ptr [{to}], {a}",
+                "movups xmmword ptr [{to} + 16], {b}",
+                "movups xmmword ptr [{to} + 32], {c}",
+                "movups xmmword ptr [{to} + 48], {d}",
+                "movups xmmword ptr [{to} + {len} - 64], {e}",
+                "movups xmmword ptr [{to} + {len} - 48], {f}",
+                "movups xmmword ptr [{to} + {len} - 32], {g}",
+                "movups xmmword ptr [{to} + {len} - 16], {h}",
+                len = in(reg) len,
+                from = in(reg) from,
+                to = in(reg) to,
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                d = out(xmm_reg) _,
+                e = out(xmm_reg) _,
+                f = out(xmm_reg) _,
+                g = out(xmm_reg) _,
+                h = out(xmm_reg) _,
+                options(nostack, preserves_flags),
+            );
+        },
+        // SAFETY: the contract of this function.
+        _ => unsafe { copy_wide(from, to, len) },
     }
 }
 
@@ -177,6 +195,10 @@ unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
 #[cfg(all(target_arch = "aarch64", not(any(miri, uverbs_sanitize))))]
 #[inline]
 unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    if len >= WIDE {
+        // SAFETY: the contract of this function.
+        return unsafe { copy_wide(from, to, len) };
+    }
     // Pairs of words, then words, then bytes. Ordinary memory may be accessed at any address.
     // SAFETY: `from` and `to` are valid for `len` bytes (the contract of this function), after which the loops end.
     unsafe {
@@ -207,6 +229,46 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
             a = out(reg) _,
             b = out(reg) _,
             options(nostack),
+        );
+    }
+}
+
+/// From here on libc copies.
+#[cfg(not(any(miri, uverbs_sanitize)))]
+const WIDE: usize = 129;
+
+/// [`copy`] by libc's `memmove`, which has the widest accesses that the processor has. It is called by an instruction, so its
+/// accesses are not those of the Rust program either. It may read or write a byte more than once. Not inlined, so that only
+/// long copies have the cost of a call.
+///
+/// # Safety
+/// As [`copy`].
+#[cfg(not(any(miri, uverbs_sanitize)))]
+#[inline(never)]
+unsafe fn copy_wide(from: *const u8, to: *mut u8, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: `from` and `to` are valid for `len` bytes (the contract of this function). The arguments and the changed registers
+    // are those of the C ABI.
+    unsafe {
+        asm!(
+            "call {memmove}",
+            memmove = sym libc::memmove,
+            inout("rdi") to => _,
+            inout("rsi") from => _,
+            inout("rdx") len => _,
+            clobber_abi("C"),
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        asm!(
+            "bl {memmove}",
+            memmove = sym libc::memmove,
+            inout("x0") to => _,
+            inout("x1") from => _,
+            inout("x2") len => _,
+            clobber_abi("C"),
         );
     }
 }
@@ -263,6 +325,71 @@ mod tests {
                 unsafe { load_bytes(to[b..].as_ptr(), &mut back[1..=len]) };
                 assert_eq!(back[1..=len], source[a..a + len]);
                 assert_eq!((back[0], back[len + 1]), (0xdd, 0xdd));
+            }
+        }
+    }
+
+    /// In every build. The least time of many counts, because the machine may do something else meanwhile.
+    #[test]
+    #[cfg(not(any(miri, uverbs_sanitize)))]
+    fn copies_have_at_least_half_of_the_speed_of_memcpy() {
+        use core::hint::black_box;
+        use core::time::Duration;
+        use std::time::Instant;
+
+        let source = vec![1_u8; 70_000];
+        let mut to = vec![0_u8; 70_000];
+        let time = |copies: usize, copy: &mut dyn FnMut()| {
+            let begin = Instant::now();
+            (0..copies).for_each(|_| copy());
+            begin.elapsed()
+        };
+        for len in [
+            8,
+            20,
+            32,
+            33,
+            64,
+            65,
+            100,
+            128,
+            129,
+            200,
+            256,
+            300,
+            512,
+            1000,
+            1024,
+            1500,
+            2048,
+            4096,
+            10_000,
+            1 << 16,
+        ] {
+            for (a, b) in [(0, 0), (3, 5)] {
+                let copies = (1 << 16) / len + 1;
+                let mut best = [Duration::MAX; 2];
+                // The calls are the same, so that their cost in a debug build is.
+                let [mut slow, mut fast] =
+                    [len; 2].map(|len| (black_box(len), to[b..].as_mut_ptr(), source[a..].as_ptr()));
+                let mut ours = || {
+                    let (len, to, from) = black_box(&mut slow);
+                    // SAFETY: both ranges are inside local vectors.
+                    unsafe { copy(*from, *to, *len) };
+                };
+                let mut memcpy = || {
+                    let (len, to, from) = black_box(&mut fast);
+                    // SAFETY: as above.
+                    unsafe { libc::memcpy(to.cast(), from.cast(), *len) };
+                };
+                for round in 0..20_000 {
+                    best[0] = best[0].min(time(copies, &mut ours));
+                    best[1] = best[1].min(time(copies, &mut memcpy));
+                    if round > 50 && best[0] <= 2 * best[1] {
+                        break;
+                    }
+                }
+                assert!(best[0] <= 2 * best[1], "{copies} copies of {len} bytes: {best:?}");
             }
         }
     }
