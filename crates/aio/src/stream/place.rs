@@ -39,26 +39,40 @@ impl<D: Driver> RdmaStream<D> {
         if max == 0 {
             return Ok(0);
         }
-        let reserve = |cx: &mut Context<'_>| -> Poll<Result<_>> {
-            self.poll_with(Side::Write, cx, |stream| {
-                stream.check_writable()?;
-                stream.room().map_or(Poll::Pending, |room| Poll::Ready(Ok(room)))
-            })
+        // Most writes do not wait.
+        self.work();
+        let (mut buf, room) = match self.reserve() {
+            Poll::Ready(reserved) => reserved?,
+            Poll::Pending => poll_fn(|cx| self.poll_with(Side::Write, cx, Self::reserve)).await?,
         };
-        let (mut buf, room) = poll_fn(reserve).await?;
-        buf.set_len(HEADER + room.min(max))?;
-        let room = buf.get_mut(HEADER..).unwrap_or_default();
-        let len = fill(room);
-        if len > room.len() {
+        let max = room.min(max);
+        buf.set_len(HEADER + max)?;
+        let len = fill(buf.get_mut(HEADER..).unwrap_or_default());
+        if len > max {
             let error = "more bytes than the message has room for";
             return Err(std::io::Error::new(ErrorKind::InvalidInput, error).into());
         }
-        if len > 0 {
+        if len == 0 {
+            return Ok(0);
+        }
+        if len < max {
             buf.set_len(HEADER + len)?;
-            self.send_data(buf);
-            self.check_writable()?;
+        }
+        self.send_data(buf);
+        if let Some(error) = &self.error {
+            return Err(error.clone());
         }
         Ok(len)
+    }
+
+    /// A buffer for a message of data, and the bytes of data that it has room for.
+    #[inline]
+    fn reserve(&mut self) -> Poll<Result<(Buf<D>, usize)>> {
+        self.check_writable()?;
+        match self.room() {
+            Some(room) => Poll::Ready(Ok(room)),
+            None => Poll::Pending,
+        }
     }
 
     /// The data of the first message that are not read yet; none at the end of the peer's data.
