@@ -273,7 +273,7 @@ impl<D: Driver> Dispatcher<D> {
                 if !state.woken.load(Ordering::Acquire) {
                     thread::park();
                 }
-            } else if let Some(lead) = inner.sleeper().leadership().try_lead(&waker) {
+            } else if let Some(lead) = inner.sleeper().try_lead(&waker) {
                 let leader = LeadingThread { state: &state, waker: &waker };
                 if let Err(error) = inner.run_until(&mut rounds, &leader, &mut wakes) {
                     // All operations have ended with this error. The next round runs the timers only.

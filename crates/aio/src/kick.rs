@@ -67,13 +67,23 @@ impl<E: Event> Kick<E> {
         self.loop_asleep.store(false, Ordering::Relaxed);
     }
 
+    /// Ends the sleep of an event loop, if it sleeps.
+    #[inline]
+    pub(crate) fn kick_loop(&self) {
+        // The loop finds what was stored before its check. For what is stored later there is a kick that sees the announcement; a
+        // leader that reads the event of that kick sees it, too.
+        if self.loop_asleep.load(Ordering::Relaxed) {
+            self.event.raise();
+        }
+    }
+
     /// Ends the sleeps, if there are any.
     #[inline]
     pub(crate) fn kick(&self) {
         // Pairs with the fence of `announce`.
         fence(Ordering::SeqCst);
         let leader = self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed);
-        // That of a loop stays: a leader that sleeps, too, may read the event first, and leave.
+        // That of a loop stays: a leader that sleeps, too, may read the event first, and calls `kick_loop` when it leaves.
         if leader || self.loop_asleep.load(Ordering::Relaxed) {
             self.event.raise();
         }
@@ -95,7 +105,7 @@ mod loom_tests {
     impl Event for Arc<Raised> {
         fn raise(&self) {
             *self.raised.lock().unwrap() = true;
-            self.changed.notify_one();
+            self.changed.notify_all();
         }
     }
 
@@ -130,6 +140,52 @@ mod loom_tests {
                 }
                 kick.cancel();
             }
+            other.join().unwrap();
+        });
+    }
+
+    /// A leader and an event loop share the event. If the leader kept what it has read from the loop, the loop would sleep for ever.
+    #[test]
+    fn a_leader_that_leaves_passes_its_kicks_to_the_loop() {
+        // All interleavings take hours; those with three changes of a running thread take seconds.
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let event = Arc::new(Raised::default());
+            let kick = Arc::new(Kick::new(event.clone()));
+            let [work, message] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+            let other = loom::thread::spawn({
+                let (kick, work, message) = (kick.clone(), work.clone(), message.clone());
+                move || {
+                    work.store(true, Ordering::Relaxed);
+                    kick.kick();
+                    message.store(true, Ordering::Relaxed);
+                    kick.kick();
+                }
+            });
+            let leader = loom::thread::spawn({
+                let (kick, event) = (kick.clone(), event.clone());
+                move || {
+                    while !message.load(Ordering::Relaxed) {
+                        kick.announce();
+                        if !message.load(Ordering::Relaxed) {
+                            event.sleep();
+                        }
+                        kick.cancel();
+                    }
+                    kick.kick_loop();
+                }
+            });
+            while !work.load(Ordering::Relaxed) {
+                kick.announce_loop();
+                if !work.load(Ordering::Relaxed) {
+                    event.sleep();
+                    // As `pass_kick`: the leader may wait for it.
+                    event.raise();
+                }
+                kick.cancel_loop();
+            }
+            leader.join().unwrap();
             other.join().unwrap();
         });
     }

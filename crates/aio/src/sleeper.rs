@@ -3,7 +3,7 @@
 
 use crate::error::Result;
 use crate::kick::{Event, Kick};
-use crate::lead::Leadership;
+use crate::lead::{Lead, Leadership};
 use crate::sync::{AtomicBool, Ordering};
 use crate::timers::{Clock, Timers};
 use crate::watches::{Wait, Watches};
@@ -118,6 +118,12 @@ impl Sleeper {
         &self.timers
     }
 
+    /// As [`Leadership::try_lead`].
+    #[inline]
+    pub(crate) fn try_lead(&self, waker: &Waker) -> Option<Leading<'_>> {
+        self.leadership.try_lead(waker).map(|lead| Leading { lead: Some(lead), sleeper: self })
+    }
+
     pub(crate) fn now(&self) -> Duration {
         self.clock.now()
     }
@@ -224,6 +230,25 @@ impl Sleeper {
                 ASYNC_EVENTS => readable.async_events = true,
                 watch => self.watches.take(watch, wakes),
             }
+        }
+    }
+}
+
+/// The right to run the dispatcher, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Leading<'a> {
+    lead: Option<Lead<'a>>,
+    sleeper: &'a Sleeper,
+}
+
+impl Drop for Leading<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lead = None;
+        // An event loop that sleeps now runs the dispatcher alone. It does not know the timers and the work that were added while
+        // this one led, and this one may have read the kick for them.
+        if !self.sleeper.is_forked() {
+            self.sleeper.kick.kick_loop();
         }
     }
 }

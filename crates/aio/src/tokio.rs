@@ -4,8 +4,8 @@
 use crate::dispatcher::{Dispatcher, Inner};
 use crate::driver::{Follower, Leader, Next, Rounds};
 use crate::error::Result;
-use crate::lead::Lead;
 use crate::relay::Relay;
+use crate::sleeper::Leading;
 use crate::sleeper::Sleeper;
 use core::future::{Future, poll_fn};
 use core::pin::{Pin, pin};
@@ -54,11 +54,11 @@ struct Driving<'a, D: Driver> {
     wakes: Vec<Waker>,
     /// The end of the sleep, if it has one.
     limit: Option<Pin<Box<Sleep>>>,
-    _lead: Lead<'a>,
+    _lead: Leading<'a>,
 }
 
 impl<'a, D: Driver> Driving<'a, D> {
-    fn new(inner: &'a Inner<D>, lead: Lead<'a>) -> Result<Self> {
+    fn new(inner: &'a Inner<D>, lead: Leading<'a>) -> Result<Self> {
         let sleeper = inner.sleeper();
         #[expect(
             deprecated,
@@ -146,10 +146,8 @@ impl<D: Driver> Dispatcher<D> {
     /// The CQ failed; all operations end with the same error. Or tokio refuses the descriptor.
     pub async fn drive(self) -> Result<()> {
         let inner = &*self.inner;
-        let lead = poll_fn(|cx| {
-            inner.sleeper().leadership().try_lead(cx.waker()).map_or(Poll::Pending, Poll::Ready)
-        })
-        .await;
+        let lead =
+            poll_fn(|cx| inner.sleeper().try_lead(cx.waker()).map_or(Poll::Pending, Poll::Ready)).await;
         let mut driving = Driving::new(inner, lead)?;
         let mut turn = Turn::default();
         loop {
@@ -195,7 +193,7 @@ impl<D: Driver> Dispatcher<D> {
                 // The dispatcher is the parent's. Its futures are ready, and this one waits for something else.
                 core::mem::forget(driving.take());
             } else if driving.is_none()
-                && let Some(lead) = sleeper.leadership().try_lead(&waker)
+                && let Some(lead) = sleeper.try_lead(&waker)
             {
                 driving = Some(Driving::new(inner, lead)?);
             }

@@ -24,6 +24,10 @@ impl<D: Driver> Dispatcher<D> {
     /// sleep; the dispatcher's descriptor is readable then when there is. Otherwise the program should call
     /// [`poll_once`](Self::poll_once) again.
     ///
+    /// A dispatcher has at most one event loop, because the descriptor does not tell which one has read an event. Other threads may
+    /// use [`block_on`](Self::block_on) at the same time. After the sleep the loop calls [`after_sleep`](Self::after_sleep), also if the
+    /// descriptor is not readable.
+    ///
     /// # Errors
     /// As [`poll_once`](Self::poll_once).
     pub fn prepare_sleep(&self) -> Result<Option<SleepLimit>> {

@@ -147,6 +147,46 @@ fn event_loops_beside_a_thread_that_leads() {
     }
 }
 
+/// The loop sleeps. The thread that leads reads the kick for a new timer, and leaves: the loop must learn of the timer.
+#[test]
+fn an_event_loop_learns_what_a_leader_has_read() {
+    use core::task::{Context, Waker};
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use std::sync::mpsc;
+
+    let (a, b) = ends();
+    let (leads, when) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let dispatcher = &a.dispatcher;
+        let qp = &a.qp;
+        let leader = scope.spawn(move || {
+            dispatcher.block_on(async {
+                leads.send(()).unwrap();
+                qp.recv().await
+            })
+        });
+        when.recv().unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let limit = dispatcher.prepare_sleep().unwrap().expect("nothing to do");
+        assert_eq!(limit.0, None, "no timer");
+        let mut timer = core::pin::pin!(dispatcher.sleep(Duration::from_millis(200)));
+        assert!(timer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        // The leader reads the kick, and sleeps as long as the timer.
+        std::thread::sleep(Duration::from_millis(50));
+        b.dispatcher.block_on(b.qp.send(b.filled(b"end"))).unwrap();
+        assert_eq!(&*leader.join().unwrap().unwrap(), b"end");
+        let limit = Some(PollTimeout::from(5000_u16));
+        assert_eq!(poll(&mut [PollFd::new(dispatcher.as_fd(), PollFlags::POLLIN)], limit).unwrap(), 1);
+        dispatcher.after_sleep().unwrap();
+        let limit = dispatcher.prepare_sleep().unwrap().expect("nothing to do").0.expect("a timer");
+        assert!(limit <= Duration::from_millis(200), "{limit:?}");
+        std::thread::sleep(limit);
+        dispatcher.after_sleep().unwrap();
+        dispatcher.poll_once().unwrap();
+        assert!(timer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    });
+}
+
 /// A task that its waker runs at once, in the thread of the dispatcher, drops the handle of that thread.
 #[test]
 fn a_thread_can_be_dropped_by_a_waker_that_it_calls() {
