@@ -20,9 +20,8 @@ impl<D: Driver> Dispatcher<D> {
         Ok(polled?)
     }
 
-    /// For an event loop of the program: arms the CQ. If there is nothing to do, returns `Ready` with the time limit of the
-    /// sleep; the dispatcher's descriptor is readable then when there is. Otherwise the program should call
-    /// [`poll_once`](Self::poll_once) again.
+    /// For an event loop of the program: polls once, and arms the CQ. If there is nothing to do, returns the time limit of the sleep;
+    /// the dispatcher's descriptor becomes readable when there is. Otherwise returns `None`, and the program does not sleep.
     ///
     /// A dispatcher has at most one event loop, because the descriptor does not tell which one has read an event. Other threads may
     /// use [`block_on`](Self::block_on) at the same time. After the sleep the loop calls [`after_sleep`](Self::after_sleep), also if the
