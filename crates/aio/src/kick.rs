@@ -67,14 +67,11 @@ impl<E: Event> Kick<E> {
         self.loop_asleep.store(false, Ordering::Relaxed);
     }
 
-    /// Ends the sleep of an event loop, if it sleeps.
+    /// Whether an event loop sleeps, for a leader that leaves. The loop finds what was stored before its check. For what is stored later
+    /// there is a kick that sees the announcement; a leader that reads the event of that kick sees it, too.
     #[inline]
-    pub(crate) fn kick_loop(&self) {
-        // The loop finds what was stored before its check. For what is stored later there is a kick that sees the announcement; a
-        // leader that reads the event of that kick sees it, too.
-        if self.loop_asleep.load(Ordering::Relaxed) {
-            self.event.raise();
-        }
+    pub(crate) fn is_loop_asleep(&self) -> bool {
+        self.loop_asleep.load(Ordering::Relaxed)
     }
 
     /// Ends the sleeps, if there are any.
@@ -83,7 +80,7 @@ impl<E: Event> Kick<E> {
         // Pairs with the fence of `announce`.
         fence(Ordering::SeqCst);
         let leader = self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed);
-        // That of a loop stays: a leader that sleeps, too, may read the event first, and calls `kick_loop` when it leaves.
+        // That of a loop stays: a leader that sleeps, too, may read the event first, and raises it again when it leaves.
         if leader || self.loop_asleep.load(Ordering::Relaxed) {
             self.event.raise();
         }
@@ -173,7 +170,9 @@ mod loom_tests {
                         }
                         kick.cancel();
                     }
-                    kick.kick_loop();
+                    if kick.is_loop_asleep() {
+                        event.raise();
+                    }
                 }
             });
             while !work.load(Ordering::Relaxed) {

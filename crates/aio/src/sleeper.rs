@@ -162,6 +162,14 @@ impl Sleeper {
         }
     }
 
+    /// Ends the sleep of an event loop.
+    #[cold]
+    fn wake_loop(&self) {
+        if !self.is_forked() {
+            self.kick.event().raise();
+        }
+    }
+
     #[inline]
     pub(crate) fn cancel(&self) {
         self.kick.cancel();
@@ -247,8 +255,8 @@ impl Drop for Leading<'_> {
         self.lead = None;
         // An event loop that sleeps now runs the dispatcher alone. It does not know the timers and the work that were added while
         // this one led, and this one may have read the kick for them.
-        if !self.sleeper.is_forked() {
-            self.sleeper.kick.kick_loop();
+        if self.sleeper.kick.is_loop_asleep() {
+            self.sleeper.wake_loop();
         }
     }
 }
