@@ -52,6 +52,8 @@ mod batch;
 mod chores;
 #[cfg(not(loom))]
 mod connect;
+#[cfg(all(test, not(loom)))]
+mod count;
 #[cfg(not(loom))]
 mod detached;
 #[cfg(not(loom))]

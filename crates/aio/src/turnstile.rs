@@ -218,18 +218,9 @@ impl Turnstile {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use core::sync::atomic::{AtomicU32, Ordering};
+    use crate::count::Count;
+    use core::sync::atomic::Ordering;
     use std::sync::Arc;
-    use std::task::Wake;
-
-    #[derive(Default)]
-    struct Count(AtomicU32);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 
     struct Task {
         count: Arc<Count>,

@@ -132,20 +132,11 @@ impl Watches {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::sync::atomic::{AtomicU32, Ordering};
+    use crate::count::Count;
+    use core::sync::atomic::Ordering;
     use nix::sys::epoll::{EpollCreateFlags, EpollTimeout};
     use nix::unistd::{dup2, pipe, write};
     use std::sync::Arc;
-    use std::task::Wake;
-
-    #[derive(Default)]
-    struct Count(AtomicU32);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 
     struct Bed {
         epoll: Epoll,

@@ -121,8 +121,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// [`copy`] for at least 32 bytes. Up to [`WIDE`] bytes it has no loop: the accesses to the first half and to the last half of what the case
-/// allows may overlap.
+/// [`copy`] for at least 32 bytes.
 ///
 /// # Safety
 /// As [`copy`].
@@ -130,63 +129,47 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 #[inline]
 unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
     match len {
-        // SAFETY: the accesses are inside the `len` bytes at both pointers (the contract of this function), because `len` is at
-        // least 32.
-        0..=64 => unsafe {
-            asm!(
-                "movups {a}, xmmword ptr [{from}]",
-                "movups {b}, xmmword ptr [{from} + 16]",
-                "movups {c}, xmmword ptr [{from} + {len} - 32]",
-                "movups {d}, xmmword ptr [{from} + {len} - 16]",
-                "movups xmmword ptr [{to}], {a}",
-                "movups xmmword ptr [{to} + 16], {b}",
-                "movups xmmword ptr [{to} + {len} - 32], {c}",
-                "movups xmmword ptr [{to} + {len} - 16], {d}",
-                len = in(reg) len,
-                from = in(reg) from,
-                to = in(reg) to,
-                a = out(xmm_reg) _,
-                b = out(xmm_reg) _,
-                c = out(xmm_reg) _,
-                d = out(xmm_reg) _,
-                options(nostack, preserves_flags),
-            );
-        },
-        // SAFETY: as above; `len` is at least 64.
-        65..WIDE => unsafe {
-            asm!(
-                "movups {a}, xmmword ptr [{from}]",
-                "movups {b}, xmmword ptr [{from} + 16]",
-                "movups {c}, xmmword ptr [{from} + 32]",
-                "movups {d}, xmmword ptr [{from} + 48]",
-                "movups {e}, xmmword ptr [{from} + {len} - 64]",
-                "movups {f}, xmmword ptr [{from} + {len} - 48]",
-                "movups {g}, xmmword ptr [{from} + {len} - 32]",
-                "movups {h}, xmmword ptr [{from} + {len} - 16]",
-                "movups xmmword ptr [{to}], {a}",
-                "movups xmmword ptr [{to} + 16], {b}",
-                "movups xmmword ptr [{to} + 32], {c}",
-                "movups xmmword ptr [{to} + 48], {d}",
-                "movups xmmword ptr [{to} + {len} - 64], {e}",
-                "movups xmmword ptr [{to} + {len} - 48], {f}",
-                "movups xmmword ptr [{to} + {len} - 32], {g}",
-                "movups xmmword ptr [{to} + {len} - 16], {h}",
-                len = in(reg) len,
-                from = in(reg) from,
-                to = in(reg) to,
-                a = out(xmm_reg) _,
-                b = out(xmm_reg) _,
-                c = out(xmm_reg) _,
-                d = out(xmm_reg) _,
-                e = out(xmm_reg) _,
-                f = out(xmm_reg) _,
-                g = out(xmm_reg) _,
-                h = out(xmm_reg) _,
-                options(nostack, preserves_flags),
-            );
-        },
+        // SAFETY: the contract of this function.
+        0..=64 => unsafe { copy_64(from, to, len) },
+        65..WIDE => {
+            // SAFETY: the first 64 of at least 64 bytes (the contract of this function).
+            unsafe { copy_64(from, to, 64) };
+            // SAFETY: the last 64 of them.
+            unsafe { copy_64(from.wrapping_add(len - 64), to.wrapping_add(len - 64), 64) };
+        }
         // SAFETY: the contract of this function.
         _ => unsafe { copy_wide(from, to, len) },
+    }
+}
+
+/// [`copy`] for 32 to 64 bytes: the first and the last 32 bytes, which may overlap.
+///
+/// # Safety
+/// As [`copy`].
+#[cfg(all(target_arch = "x86_64", not(any(miri, uverbs_sanitize))))]
+#[inline(always)]
+unsafe fn copy_64(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the accesses are inside the `len` bytes at both pointers (the contract of this function), because `len` is at
+    // least 32.
+    unsafe {
+        asm!(
+            "movups {a}, xmmword ptr [{from}]",
+            "movups {b}, xmmword ptr [{from} + 16]",
+            "movups {c}, xmmword ptr [{from} + {len} - 32]",
+            "movups {d}, xmmword ptr [{from} + {len} - 16]",
+            "movups xmmword ptr [{to}], {a}",
+            "movups xmmword ptr [{to} + 16], {b}",
+            "movups xmmword ptr [{to} + {len} - 32], {c}",
+            "movups xmmword ptr [{to} + {len} - 16], {d}",
+            len = in(reg) len,
+            from = in(reg) from,
+            to = in(reg) to,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack, preserves_flags),
+        );
     }
 }
 

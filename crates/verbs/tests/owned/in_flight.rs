@@ -23,17 +23,22 @@ fn received(end: &mut End, n: u64) {
     batch.complete().unwrap();
 }
 
+/// Both ends with receives, and with batches on their way.
+fn with_batches((mut a, mut b): (End, End)) -> (End, End) {
+    received(&mut a, 8);
+    received(&mut b, 8);
+    batch(&mut a, 8);
+    batch(&mut b, 4);
+    (a, b)
+}
+
 /// In each state of the transfer, and in each order of the drops.
 #[test]
 fn a_qp_is_dropped_with_batches_in_flight() {
     for steps in 0..12 {
         for polled in [false, true] {
             for cq_first in [false, true] {
-                let (mut a, mut b) = pair();
-                received(&mut a, 8);
-                received(&mut b, 8);
-                batch(&mut a, 8);
-                batch(&mut b, 4);
+                let (mut a, mut b) = with_batches(pair());
                 for _ in 0..steps {
                     a.hca.fabric().run_for(core::time::Duration::from_nanos(400));
                 }
@@ -68,11 +73,7 @@ fn a_qp_is_dropped_with_batches_in_flight() {
 #[test]
 fn a_device_is_removed_with_batches_in_flight() {
     for steps in 0..12 {
-        let (mut a, mut b) = pair();
-        received(&mut a, 8);
-        received(&mut b, 8);
-        batch(&mut a, 8);
-        batch(&mut b, 4);
+        let (mut a, mut b) = with_batches(pair());
         for _ in 0..steps {
             a.hca.fabric().run_for(core::time::Duration::from_nanos(400));
         }
