@@ -471,6 +471,26 @@ fn groups_are_joined_and_left() {
     none(&hosts.at_client);
 }
 
+/// rdma_join_multicast(3): `rdma_resolve_addr` with the address of the group binds to the device, too.
+#[test]
+fn the_address_of_a_group_is_resolved() {
+    let hosts = hosts();
+    for (group, own) in ["239.1.2.3:0", "[ff0e::5]:0"].into_iter().zip(hosts.client.addresses()) {
+        let group: SocketAddr = group.parse().unwrap();
+        for local in [None, Some((own, 0).into())] {
+            let id = hosts.at_client.create_id(PortSpace::Udp).unwrap();
+            id.resolve_addr(local, group, LIMIT).unwrap();
+            assert!(matches!(event_of(&hosts.at_client, &id), EventKind::AddrResolved));
+            assert_eq!(id.bound().unwrap().local.map(|local| local.ip()), Some(own));
+            let member = id.join_multicast(group, false).unwrap();
+            let event = hosts.at_client.next_event().unwrap().unwrap();
+            assert_eq!(event.token, member.token());
+            let EventKind::MulticastJoin(joined) = event.kind else { panic!("{event:?}") };
+            assert_eq!(joined.gid(), Gid::from(group.ip()));
+        }
+    }
+}
+
 #[test]
 fn an_identifier_takes_its_events_to_another_channel() {
     let hosts = hosts();

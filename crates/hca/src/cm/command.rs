@@ -284,7 +284,9 @@ impl Cm {
             core::net::IpAddr::V4(v4) => v4.octets()[..2] == [10, 77],
             core::net::IpAddr::V6(_) => true,
         };
-        if !is_routed && place_of(call.net, remote.ip()).is_none() {
+        // A group has its Ethernet address by its IP address, so nothing is asked.
+        let is_known = remote.ip().is_multicast() || place_of(call.net, remote.ip()).is_some();
+        if !is_routed && !is_known {
             return Err(Errno::ENETUNREACH);
         }
         if state == State::Idle {
@@ -296,7 +298,6 @@ impl Cm {
             }
             self.bind_to(call, number, local)?;
         }
-        let is_known = place_of(call.net, remote.ip()).is_some();
         let ident = self.ident(number)?;
         if ident.local.is_some_and(|l| l.ip().is_unspecified()) {
             ident.local = ident.local.map(|l| SocketAddr::new(found, l.port()));

@@ -143,7 +143,9 @@ pub(super) fn source(net: &Net, host: usize, to: IpAddr) -> Option<IpAddr> {
         let v6 = Ipv6Addr::from(*gid);
         match (to, v6.to_ipv4_mapped()) {
             (IpAddr::V4(_), Some(v4)) => Some(v4.into()),
-            (IpAddr::V6(to), None) if is_link_local(to) == is_link_local(v6) => Some(v6.into()),
+            (IpAddr::V6(to), None) if to.is_multicast() || is_link_local(to) == is_link_local(v6) => {
+                Some(v6.into())
+            }
             _ => None,
         }
     })
