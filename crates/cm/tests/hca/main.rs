@@ -491,6 +491,27 @@ fn the_address_of_a_group_is_resolved() {
     }
 }
 
+/// `rdma_join_multicast()` needs a device that is bound, and no step after that.
+#[test]
+fn groups_are_joined_before_the_route_is_resolved() {
+    let hosts = hosts();
+    let group: SocketAddr = "239.1.2.3:0".parse().unwrap();
+    let listener = hosts.listen(PortSpace::Udp, 0);
+    assert_eq!(listener.join_multicast(group, false).unwrap_err().errno(), Errno::EINVAL);
+    let active = hosts.at_client.create_id(PortSpace::Udp).unwrap();
+    active.resolve_addr(None, hosts.address(), LIMIT).unwrap();
+    let _member = active.join_multicast(group, false).unwrap();
+    active.resolve_route(LIMIT).unwrap();
+    let other = "239.1.2.4:0".parse().unwrap();
+    assert_eq!(active.join_multicast(other, false).unwrap_err().errno(), Errno::EINVAL);
+    active.connect(&ConnParam::default()).unwrap();
+    let request = hosts.request(&listener);
+    request.id.accept(&ConnParam::default()).unwrap();
+    for id in [&active, &request.id] {
+        assert_eq!(id.join_multicast(other, false).unwrap_err().errno(), Errno::EINVAL);
+    }
+}
+
 #[test]
 fn an_identifier_takes_its_events_to_another_channel() {
     let hosts = hosts();

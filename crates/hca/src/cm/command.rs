@@ -540,6 +540,7 @@ impl Cm {
         if command.join_flags >= RDMA_MC_JOIN_FLAG_RESERVED
             || !ident.is_datagram()
             || !ident.has_device
+            || !matches!(ident.state, State::Bound | State::AddrResolved)
             || !group.ip().is_multicast()
         {
             return Err(Errno::EINVAL);
