@@ -471,6 +471,21 @@ fn groups_are_joined_and_left() {
     none(&hosts.at_client);
 }
 
+/// The kernel does not compare memberships: each has its event and its end.
+#[test]
+fn a_group_is_joined_twice_by_one_identifier() {
+    let hosts = hosts();
+    let id = hosts.at_client.create_id(PortSpace::Udp).unwrap();
+    id.bind_addr((hosts.client.addresses()[0], 0).into()).unwrap();
+    let [one, two] =
+        [false, true].map(|send_only| id.join_multicast("239.1.2.3:0".parse().unwrap(), send_only).unwrap());
+    assert_eq!(hosts.at_client.next_event().unwrap().unwrap().token, one.token());
+    one.leave().unwrap();
+    assert_eq!(hosts.at_client.next_event().unwrap().unwrap().token, two.token());
+    two.leave().unwrap();
+    none(&hosts.at_client);
+}
+
 /// rdma_join_multicast(3): `rdma_resolve_addr` with the address of the group binds to the device, too.
 #[test]
 fn the_address_of_a_group_is_resolved() {

@@ -546,9 +546,6 @@ impl Cm {
             return Err(Errno::EINVAL);
         }
         let member = Member { ident: number, uid: command.uid, group: gid(group.ip()), reported: 0 };
-        if self.members.values().any(|m| m.ident == number && m.group == member.group) {
-            return Err(Errno::from_raw(EADDRINUSE));
-        }
         let id = self.new_number();
         answer(output, &rdma_ucm_create_id_resp { id })?;
         self.members.insert(id, member);
