@@ -448,7 +448,7 @@ impl Hca {
     pub fn unplug(&self) {
         self.plugged.enter(|device, kernel, port| kernel.end_all(device, port, true));
         let host = self.plugged.index();
-        self.plugged.alive().shared.enter(|world| world.cm.unplug(host));
+        self.plugged.alive().shared.enter(|world| world.cm.unplug(&world.net, world.now, host));
     }
 
     /// Ends all contexts of the device, as the kernel does when their processes die: all objects are destroyed without

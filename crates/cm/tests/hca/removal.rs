@@ -66,6 +66,47 @@ fn the_removal_of_a_device_is_reported() {
     assert!(matches!(failure(&hosts_.at_client, &active), Error::TimedOut { .. }));
 }
 
+/// A peer whose device is removed, or whose messages are lost, ends each step that waits for it.
+#[test]
+fn a_step_ends_when_its_peer_is_gone() {
+    // The request was received, but is not answered.
+    for port_space in [PortSpace::Tcp, PortSpace::Udp] {
+        let hosts = hosts();
+        let _listener = hosts.listen(port_space, 0);
+        let active = hosts.resolve(port_space, hosts.address());
+        active.connect(&ConnParam::default()).unwrap();
+        hosts.server.unplug();
+        hosts.fabric.run();
+        assert!(matches!(failure(&hosts.at_client, &active), Error::TimedOut { .. }));
+    }
+    // The answer was received.
+    let hosts_ = hosts();
+    let listener = hosts_.listen(PortSpace::Tcp, 0);
+    let active = hosts_.resolve(PortSpace::Tcp, hosts_.address());
+    active.connect(&ConnParam::default()).unwrap();
+    let passive = hosts_.request(&listener).id;
+    passive.accept(&ConnParam::default()).unwrap();
+    hosts_.client.unplug();
+    hosts_.fabric.run();
+    assert!(matches!(failure(&hosts_.at_server, &passive), Error::TimedOut { .. }));
+    // The disconnection was received.
+    let hosts_ = hosts();
+    let (_listener, active, _passive) = hosts_.connected();
+    active.disconnect().unwrap();
+    hosts_.server.unplug();
+    hosts_.fabric.run();
+    assert!(matches!(event_of(&hosts_.at_client, &active), EventKind::Disconnected));
+    // All messages of the peer's disconnection are lost.
+    let hosts_ = hosts();
+    let (_listener, active, passive) = hosts_.connected();
+    hosts_.fabric.loss(1.0);
+    drop(passive);
+    hosts_.fabric.loss(0.0);
+    none(&hosts_.at_client);
+    active.disconnect().unwrap();
+    assert!(matches!(event_of(&hosts_.at_client, &active), EventKind::Disconnected));
+}
+
 /// The types of the usual path return the error from the call that waits.
 #[test]
 fn calls_that_wait_return_when_the_device_is_removed() {

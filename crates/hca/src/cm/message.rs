@@ -7,7 +7,7 @@
 use super::away::Letter;
 use super::ident::{Ident, State, first_psn, gid, host_of, place_of};
 use super::{Call, Cm, Queued};
-use crate::engine::net::PortLocation;
+use crate::engine::net::{Net, PortLocation};
 use core::net::SocketAddr;
 use uverbs_core::Errno;
 use uverbs_uapi::layout::Bytes;
@@ -218,10 +218,12 @@ impl Cm {
         if let Body::Joined = body {
             return self.joined(call, number);
         }
-        let Some((state, host)) = self.idents.get(&number).map(|i| (i.state, i.host)) else { return };
+        let Some((state, host)) = self.idents.get(&number).map(|i| (i.state, i.host)) else {
+            return self.unanswered(call, number, &body, 0);
+        };
         // A request is an event of its sender's identifier, until it arrives.
         if self.gone.contains(&host) {
-            return;
+            return self.unanswered(call, number, &body, TRIES * REPEAT);
         }
         match body {
             Body::Joined => {}
@@ -302,6 +304,41 @@ impl Cm {
             }
             // Late messages.
             _ => {}
+        }
+    }
+
+    /// A message of this process reaches no identifier. Its sender waits until no repetition is answered; a disconnection is
+    /// answered after this time, because a connection manager also answers one of an unknown connection (`cm_issue_drep()`).
+    fn unanswered(&mut self, call: &Call<'_>, number: u32, body: &Body, reply: u64) {
+        let (state, after, result) = match body {
+            Body::Reply(_) => {
+                let failed = Body::Event(RDMA_CM_EVENT_CONNECT_ERROR, -Errno::ETIMEDOUT.raw());
+                (State::Accepted, TRIES * REPEAT, failed)
+            }
+            Body::Disconnect => (State::Disconnecting, reply, Body::DisconnectReply),
+            _ => return,
+        };
+        let is_here = |i: &Ident| i.remote.is_some_and(|to| host_of(call.net, to.ip()).is_some());
+        let mut all = self.idents.iter();
+        let sender = all.find(|(_, i)| i.peer == Some(number) && i.state == state && is_here(i));
+        if let Some(sender) = sender.map(|(sender, _)| *sender) {
+            self.later(call.now, after, sender, result);
+        }
+    }
+
+    /// An identifier ends without a message. If its peer waits for one, it waits until no repetition is answered.
+    pub(super) fn fall_silent(&mut self, net: &Net, now: u64, number: u32) {
+        let Some(ident) = self.idents.get(&number) else { return };
+        let timed_out = -Errno::ETIMEDOUT.raw();
+        let result = match ident.state {
+            State::Requested => Body::Event(RDMA_CM_EVENT_UNREACHABLE, timed_out),
+            State::Answered => Body::Event(RDMA_CM_EVENT_CONNECT_ERROR, timed_out),
+            State::Disconnected => Body::DisconnectReply,
+            _ => return,
+        };
+        let is_here = ident.remote.is_some_and(|to| host_of(net, to.ip()).is_some());
+        if let Some(peer) = ident.peer.filter(|_| is_here) {
+            self.later(now, TRIES * REPEAT, peer, result);
         }
     }
 

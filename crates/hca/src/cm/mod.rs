@@ -164,11 +164,12 @@ impl Cm {
 
     /// The device of a host is removed: identifiers that are bound to it get an event, and peers get no more messages.
     /// (A listener on all addresses is bound to no device.)
-    pub(crate) fn unplug(&mut self, host: usize) {
+    pub(crate) fn unplug(&mut self, net: &Net, now: u64, host: usize) {
         self.gone.insert(host);
         let bound: Vec<u32> =
             self.idents.iter().filter(|(_, i)| i.host == host && i.has_device).map(|(n, _)| *n).collect();
         for number in bound {
+            self.fall_silent(net, now, number);
             self.removed(number);
         }
     }
