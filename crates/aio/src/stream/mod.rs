@@ -19,7 +19,7 @@ mod tokio;
 
 use crate::connect::{Link, Listener};
 use crate::detached::Detached;
-use crate::dispatcher::Dispatcher;
+use crate::dispatcher::{Dispatcher, FORKED};
 use crate::error::{Error, Result};
 use crate::op::Op;
 use crate::qp::Qp;
@@ -353,12 +353,16 @@ impl<D: Driver> RdmaStream<D> {
     /// Takes what has arrived and what is complete, and sends what does not depend on the program.
     #[inline]
     fn work(&mut self) {
-        if self.tasks.any() {
+        if self.tasks.any() || self.qp.inner.is_forked() {
             self.work_now();
         }
     }
 
     fn work_now(&mut self) {
+        if self.qp.inner.is_forked() {
+            // Nothing wakes a task of the child, and a lock may be held by a thread that the child does not have.
+            return self.give_up(FORKED);
+        }
         // What happens after this wakes the tasks again.
         self.tasks.begin();
         if !self.said_hello && self.error.is_none() {

@@ -5,9 +5,13 @@
 #![expect(unsafe_code)]
 
 use crate::bed::{Bed, DEPTH, poll_once};
+use crate::stream::{Stream, both, by_cm, close, read_to_end};
 use core::panic::AssertUnwindSafe;
+use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::{Context, Poll, Waker};
 use core::time::Duration;
+use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 use std::panic::catch_unwind;
 use std::sync::Arc;
 use uverbs_aio::{Clock, Error};
@@ -129,7 +133,7 @@ fn a_child_neither_waits_nor_takes_what_is_the_parents() {
     until(&mut || poll_once(&mut answer).is_ready());
     let mut received = None;
     until(&mut || {
-        if let core::task::Poll::Ready(message) = poll_once(&mut recv) {
+        if let Poll::Ready(message) = poll_once(&mut recv) {
             received = Some(message);
         }
         received.is_some()
@@ -165,7 +169,7 @@ fn a_child_gets_a_stream_of_events_that_has_ended() {
     let events = |bed: &Bed| drop(bed.a.dispatcher.events());
     in_children(events, |bed| {
         let mut events = bed.a.dispatcher.events();
-        assert!(matches!(poll_once(&mut Box::pin(events.next())), core::task::Poll::Ready(None)));
+        assert!(matches!(poll_once(&mut Box::pin(events.next())), Poll::Ready(None)));
     });
 }
 
@@ -179,4 +183,48 @@ fn a_child_posts_no_receives() {
 fn a_child_does_not_read_the_clock() {
     let sleep = |bed: &Bed| _ = poll_once(&mut bed.a.dispatcher.sleep(Duration::from_secs(1)));
     in_children(sleep, sleep);
+}
+
+/// Also one that waits for the peer in the parent.
+#[test]
+fn a_stream_ends_in_a_child() {
+    let bed = Bed::new();
+    // The second stream has sent all that it may send.
+    for full in [false, true] {
+        let (mut near, far) = by_cm(&bed, 2, 1024);
+        bed.step();
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut write = |near: &mut Stream| Pin::new(near).poll_write(&mut cx, &[7; 100]);
+        assert!(write(&mut near).is_ready());
+        while full && write(&mut near).is_ready() {
+            bed.step();
+        }
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut near).poll_read(&mut cx, &mut [0; 8]).is_pending());
+        let mut ends = Some((near, far));
+        in_child(|| {
+            let (mut near, far) = ends.take().unwrap();
+            let is_over = |polled: Poll<std::io::Result<usize>>| match polled {
+                Poll::Ready(Err(error)) => assert!(error.to_string().contains("fork"), "{error}"),
+                other => panic!("{other:?}"),
+            };
+            is_over(Pin::new(&mut near).poll_read(&mut cx, &mut [0; 8]));
+            is_over(Pin::new(&mut near).poll_fill_buf(&mut cx).map_ok(<[u8]>::len));
+            is_over(Pin::new(&mut near).poll_write(&mut cx, b"of the child"));
+            is_over(Pin::new(&mut near).poll_close(&mut cx).map_ok(|()| 0));
+            assert!(
+                bed.a.dispatcher.block_on(near.write_with(8, |_| 8)).is_err_and(|error| is_forked(&error))
+            );
+            assert!(bed.b.dispatcher.block_on(far.shutdown()).is_err_and(|error| is_forked(&error)));
+            drop(near);
+        });
+        let (mut near, mut far) = ends.unwrap();
+        // The parent goes on.
+        let mut buf = [0; 100];
+        let n = bed.run(core::future::poll_fn(|cx| Pin::new(&mut far).poll_read(cx, &mut buf))).unwrap();
+        assert_eq!(buf[..n], [7; 100][..n]);
+        let (closed, rest) = both(&bed, close(&mut near), read_to_end(&mut far));
+        closed.unwrap();
+        rest.unwrap();
+    }
 }
