@@ -82,6 +82,8 @@ pub(crate) struct Receives<D: Driver> {
     turnstile: Turnstile,
     /// Those of a stream, which takes all messages.
     tap: Option<Arc<Tasks>>,
+    /// The QP was reset since the tap was set: the stream of the tap has lost messages.
+    tap_ended: bool,
     /// Why no more messages arrive.
     ended: Option<Error>,
     closed: bool,
@@ -105,6 +107,7 @@ impl<D: Driver> Receives<D> {
             messages: VecDeque::new(),
             turnstile: Turnstile::default(),
             tap: None,
+            tap_ended: false,
             ended: None,
             closed: false,
             flushing: Vec::new(),
@@ -229,7 +232,14 @@ impl<D: Driver> Receives<D> {
 
     /// Sets the tasks of the stream that takes all messages. Returns the previous ones.
     pub(crate) fn set_tap(&mut self, tasks: Option<Arc<Tasks>>) -> Option<Arc<Tasks>> {
+        self.tap_ended = false;
         core::mem::replace(&mut self.tap, tasks)
+    }
+
+    /// Whether the QP was reset since the tap was set.
+    #[inline]
+    pub(crate) fn has_tap_ended(&self) -> bool {
+        self.tap_ended
     }
 
     /// Why no more messages arrive.
@@ -270,6 +280,7 @@ impl<D: Driver> Receives<D> {
     /// The QP was moved to RESET: the receives that were posted have no completions.
     pub(crate) fn reset(&mut self, wakes: &mut Vec<Waker>) {
         (self.posted, self.ended, self.closed) = (0, None, false);
+        self.tap_ended = self.tap.is_some();
         self.turnstile.dismiss_all(wakes);
         self.wake_all(wakes);
         wakes.append(&mut self.flushing);

@@ -29,14 +29,14 @@ impl<D: Driver> Tap<D> {
     /// Takes the messages that have arrived. `messages` is empty before.
     ///
     /// # Errors
-    /// No more arrive: the error of the QP, or [`Error::Closed`].
+    /// No more arrive: the error of the QP, or [`Error::Closed`], also after a reset.
     pub(crate) fn take(&self, messages: &mut VecDeque<Message<D>>) -> Result<()> {
         if self.qp.is_forked() {
             return Err(FORKED);
         }
         let mut receives = lock(&self.qp.receives);
         let starved = receives.take_all(messages);
-        let ended = receives.ended().cloned();
+        let ended = receives.ended().cloned().or(receives.has_tap_ended().then_some(Error::Closed));
         drop(receives);
         if starved {
             self.qp.starved();

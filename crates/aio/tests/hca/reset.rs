@@ -2,9 +2,12 @@
 //! QPs that are moved to RESET with work in flight, and connected again.
 
 use crate::bed::{BUFS, Bed, DEPTH, End, connect, poll_once};
-use core::future::Future;
+use crate::stream::{by_cm, close};
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Poll;
+use futures_io::{AsyncRead, AsyncWrite};
 use uverbs::WcStatus;
 use uverbs::attr::QpState;
 use uverbs_aio::{Error, Result};
@@ -185,7 +188,7 @@ fn resets_among_posts_of_other_threads() {
                 3 => {
                     if let Some(buf) = end.pool.get() {
                         let mut send = core::pin::pin!(end.qp.send(buf));
-                        core::future::poll_fn(|cx| Poll::Ready(send.as_mut().poll(cx).is_ready())).await;
+                        poll_fn(|cx| Poll::Ready(send.as_mut().poll(cx).is_ready())).await;
                     }
                     Ok(())
                 }
@@ -223,4 +226,27 @@ fn resets_among_posts_of_other_threads() {
     let end = async { a.qp.send(a.filled(b"end")).await.map(drop) };
     a.dispatcher.block_on(end).unwrap();
     assert_eq!(&*b.dispatcher.block_on(b.qp.recv()).unwrap(), b"end");
+}
+
+/// Its messages are lost. The tasks that read and write it have an error, also those that wait for credits of the peer.
+#[test]
+fn a_stream_whose_qp_is_reset_ends() {
+    let bed = Bed::new();
+    for waits in [false, true] {
+        let (mut near, _far) = by_cm(&bed, 1, 64);
+        bed.step();
+        let mut write = poll_fn(|cx| {
+            while Pin::new(&mut near).poll_write(cx, &[7; 100])?.is_ready() {}
+            Poll::<Result<(), std::io::Error>>::Pending
+        });
+        assert!(bed.try_run(&mut write).is_none());
+        let qp = near.qp().clone();
+        if waits {
+            assert!(bed.try_run(poll_fn(|cx| Pin::new(&mut near).poll_read(cx, &mut [0; 8]))).is_none());
+        }
+        qp.reset().unwrap();
+        bed.run(poll_fn(|cx| Pin::new(&mut near).poll_read(cx, &mut [0; 8]))).unwrap_err();
+        bed.run(poll_fn(|cx| Pin::new(&mut near).poll_write(cx, &[7; 100]))).unwrap_err();
+        bed.run(close(&mut near)).unwrap_err();
+    }
 }
