@@ -280,7 +280,7 @@ impl<D: Driver> Qp<D> {
     /// them; those that wait for an entry, and for messages, end with [`Error::Closed`]. Messages that have arrived can still be
     /// [received](Self::recv).
     ///
-    /// Operations that begin before the next [`init`](Self::init) and [`connect`](Self::connect) fail. A
+    /// Operations that are posted before the next [`init`](Self::init) and [`connect`](Self::connect) fail; a receive waits for the next connection. A
     /// [`shutdown`](Self::shutdown) or [`abort`](Self::abort) must not be in progress: it would end the next connection.
     ///
     /// # Errors
