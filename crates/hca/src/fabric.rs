@@ -454,10 +454,15 @@ impl Hca {
     /// Ends all contexts of the device, as the kernel does when their processes die: all objects are destroyed without
     /// an event, and peers get no more answers from these QPs. The device still exists and can be opened again. For
     /// tests of a service whose peer is killed. Verbs of contexts in this process then fail, and destroying an object succeeds, as
-    /// after [`unplug`](Self::unplug); but there is no asynchronous event, so a stream of events does not end. Unlike those of a
-    /// process that dies, identifiers of the connection manager stay, and their peers are not told.
+    /// after [`unplug`](Self::unplug); a stream of asynchronous events ends with the error `EIO`, without an event.
+    ///
+    /// The event channels of the connection manager end, too: their descriptors are readable, calls fail with `EIO`, and
+    /// their identifiers are destroyed. Peers are not told, as if the host had lost its power: a connection remains until a
+    /// send fails or the peer disconnects, and a step that waits for an answer times out.
     pub fn kill(&self) {
         self.plugged.enter(|device, kernel, port| kernel.end_all(device, port, false));
+        let host = self.plugged.index();
+        self.plugged.alive().shared.enter(|world| world.cm.kill(&world.net, world.now, host));
     }
 
     /// Adds a GID to the port's table and returns its index; on Ethernet as RoCE version 2.

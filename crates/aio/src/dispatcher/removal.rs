@@ -94,6 +94,14 @@ fn the_event_is_read_before_the_channel() {
     victim.ends();
 }
 
+/// There is no event, but the file ends.
+#[test]
+fn the_process_of_the_context_is_killed() {
+    let victim = Victim::new();
+    victim.hca.kill();
+    victim.ends();
+}
+
 /// The thread that slept reads the end of the channel in its next poll.
 #[test]
 fn a_poll_finds_the_end_of_the_channel() {

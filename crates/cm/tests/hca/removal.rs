@@ -107,6 +107,45 @@ fn a_step_ends_when_its_peer_is_gone() {
     assert!(matches!(event_of(&hosts_.at_client, &active), EventKind::Disconnected));
 }
 
+/// The processes of a host die: their channels end with an error, and their peers are not told.
+#[test]
+fn a_killed_host_leaves_its_peers_alone() {
+    let hosts = hosts();
+    let (listener, active, passive) = hosts.connected();
+    let pending = hosts.resolve(PortSpace::Tcp, hosts.address());
+    pending.connect(&ConnParam::default()).unwrap();
+    let group = hosts.at_server.create_id(PortSpace::Udp).unwrap();
+    group.bind_addr((hosts.address().ip(), 0).into()).unwrap();
+    let member = group.join_multicast("239.1.2.3:0".parse().unwrap(), false).unwrap();
+    hosts.server.kill();
+    for _ in 0..2 {
+        let error = hosts.at_server.wait(LONG).unwrap_err();
+        assert!(matches!(error, Error::DeviceGone { verb: "get_cm_event", .. }), "{error}");
+    }
+    assert!(matches!(hosts.at_server.create_id(PortSpace::Tcp), Err(Error::DeviceGone { .. })));
+    assert!(matches!(passive.disconnect(), Err(Error::DeviceGone { .. })));
+    // A request that was received times out. The connection remains until this side ends it.
+    hosts.fabric.run();
+    assert!(matches!(failure(&hosts.at_client, &pending), Error::TimedOut { .. }));
+    none(&hosts.at_client);
+    active.disconnect().unwrap();
+    assert!(matches!(event_of(&hosts.at_client, &active), EventKind::Disconnected));
+    assert!(matches!(event_of(&hosts.at_client, &active), EventKind::TimewaitExit));
+    // The next process has the port.
+    let again = channel(&hosts.server);
+    let second = again.create_id(PortSpace::Tcp).unwrap();
+    second.bind_addr(hosts.address()).unwrap();
+    second.listen(0).unwrap();
+    for id in [listener, passive, group] {
+        id.close().unwrap();
+    }
+    member.leave().unwrap();
+    let active = hosts.resolve(PortSpace::Tcp, hosts.address());
+    active.connect(&ConnParam::default()).unwrap();
+    drop(hosts.at_server);
+    assert!(matches!(event_of(&again, &second), EventKind::ConnectRequest(_)));
+}
+
 /// The types of the usual path return the error from the call that waits.
 #[test]
 fn calls_that_wait_return_when_the_device_is_removed() {

@@ -74,6 +74,15 @@ impl Cm {
         input: &[u8],
         output: &mut [u8],
     ) -> Result<(), Errno> {
+        if self.channels.get(&call.channel).is_some_and(|c| c.has_ended) {
+            // Its identifiers and memberships are destroyed.
+            return match cmd {
+                RDMA_USER_CM_CMD_DESTROY_ID | RDMA_USER_CM_CMD_LEAVE_MCAST => {
+                    answer(output, &rdma_ucm_destroy_id_resp::default())
+                }
+                _ => Err(Errno::EIO),
+            };
+        }
         if self.gone.contains(&call.host) {
             // Identifiers without a device remain, and all of them can be destroyed.
             match cmd {

@@ -365,7 +365,15 @@ impl Cm {
             }
             _ => number,
         };
-        let Some(ident) = self.idents.get_mut(&number) else { return };
+        let Some(ident) = self.idents.get_mut(&number) else {
+            // As `unanswered()`.
+            if let (Body::Disconnect, Some(place)) = (&body, place_of(call.net, source.ip())) {
+                let (source, destination, body) = (destination, source, Body::DisconnectReply);
+                let reply = Letter { from: number, to: from, source, destination, ps, qp_type, body };
+                self.send_away(call.net, place, &reply);
+            }
+            return;
+        };
         // The first answer names the identifier at the other end.
         let is_first = ident.state == State::Connecting && ident.peer.is_none();
         if ident.remote != Some(source) || !(is_first || ident.peer == Some(from)) {

@@ -116,6 +116,8 @@ struct Channel {
     host: usize,
     signal: Arc<EventFd>,
     events: VecDeque<Queued>,
+    /// Whether its process has died.
+    has_ended: bool,
 }
 
 /// An event that was not read yet.
@@ -148,7 +150,8 @@ pub(crate) struct Cm {
 impl Cm {
     fn open(&mut self, host: usize, signal: Arc<EventFd>) -> u64 {
         self.last_channel += 1;
-        self.channels.insert(self.last_channel, Channel { host, signal, events: VecDeque::new() });
+        self.channels
+            .insert(self.last_channel, Channel { host, signal, events: VecDeque::new(), has_ended: false });
         self.last_channel
     }
 
@@ -171,6 +174,21 @@ impl Cm {
         for number in bound {
             self.fall_silent(net, now, number);
             self.removed(number);
+        }
+    }
+
+    /// The processes of a host die: their channels and identifiers end, and peers are not told.
+    pub(crate) fn kill(&mut self, net: &Net, now: u64, host: usize) {
+        let left: Vec<u32> = self.idents.iter().filter(|(_, i)| i.host == host).map(|(n, _)| *n).collect();
+        for number in left {
+            self.fall_silent(net, now, number);
+            self.members.retain(|_, member| member.ident != number);
+            self.idents.remove(&number);
+        }
+        for channel in self.channels.values_mut().filter(|c| c.host == host) {
+            channel.events.clear();
+            channel.has_ended = true;
+            channel.update();
         }
     }
 
@@ -251,11 +269,11 @@ impl Cm {
 }
 
 impl Channel {
-    /// Makes the descriptor readable if there are events, and only then.
+    /// Makes the descriptor readable if there are events or the channel has ended, and only then.
     fn update(&self) {
         // Both are non-blocking: a full counter is readable, an empty one is not.
         let _ = self.signal.read();
-        if !self.events.is_empty() {
+        if !self.events.is_empty() || self.has_ended {
             let _ = self.signal.write(1);
         }
     }

@@ -96,8 +96,8 @@ impl State {
         self.ended.contains_key(&number)
     }
 
-    /// Ends all contexts, with an event if the device is removed. Their files of asynchronous events remain open, and their
-    /// completion channels do not (`ib_uverbs_free_hw_resources()`).
+    /// Ends all contexts, with an event if the device is removed. Their files of asynchronous events remain open in that case,
+    /// and their completion channels do not (`ib_uverbs_free_hw_resources()`).
     pub(crate) fn end_all(&mut self, device: &mut Device, cx: &mut Port<'_>, is_removed: bool) {
         self.deliver_notices(&mut device.notices);
         for number in self.contexts.keys().copied().collect::<Vec<_>>() {
@@ -109,6 +109,9 @@ impl State {
             self.close(device, cx, number);
             if is_removed {
                 files.iter_mut().for_each(|file| file.push(record(0, event::DEVICE_FATAL).as_bytes()));
+            } else {
+                // They are closed at this end.
+                files.clear();
             }
             self.ended.insert(number, files);
         }

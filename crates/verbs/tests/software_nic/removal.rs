@@ -44,6 +44,7 @@ fn the_contexts_of_a_killed_process_end_without_a_word() {
     let Pair { mut client, server } = Pair::new();
     let hca = server.hca.clone();
     hca.kill();
+    assert_eq!(server.context.get_async_event().unwrap_err().errno(), Errno::EIO);
     notices(&mut client);
     is_gone(server);
     // The device still exists, for the next process.
