@@ -91,9 +91,9 @@ mod srq;
 #[cfg(not(loom))]
 mod stream;
 mod sync;
-#[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
 #[cfg(not(loom))]
 mod tap;
+#[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
 mod tasks;
 #[cfg(not(loom))]
 mod timers;

@@ -11,113 +11,37 @@
 //! The peer is not trusted: each of its messages must have a credit, return one, or be the only one of its kind. So it can't
 //! keep this side busy with messages that it may not send. After another message the connection ends with an error.
 
+mod builder;
 mod frame;
 mod io;
 mod place;
 #[cfg(feature = "tokio")]
 mod tokio;
+mod watch;
 
-use crate::connect::{Link, Listener};
+pub use builder::StreamBuilder;
+
+use crate::connect::Link;
 use crate::detached::Detached;
 use crate::dispatcher::{Dispatcher, FORKED};
 use crate::error::{Error, Result};
 use crate::op::Op;
 use crate::qp::Qp;
 use crate::recv::Message;
-use crate::sync::{AtomicBool, Ordering};
 use crate::tap::Tap;
 use crate::tasks::{Side, Tasks};
 use core::fmt;
 use core::future::Future;
-use core::net::SocketAddr;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use frame::{HEADER, Header, Kind};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice};
-use std::net::TcpStream;
 use std::sync::Arc;
-use std::task::Wake;
 use uverbs::attr::QpState;
 use uverbs::owned::{Buf, Pool};
-use uverbs::{ConnectAttr, Driver, ProtectionDomain, WcStatus};
-use uverbs_cm::{ConnParam, EventChannel};
-
-/// Messages besides those of the window.
-const OTHERS: u32 = 4;
-
-/// The sizes of a stream, and what it is made from.
-#[derive(Debug)]
-#[must_use]
-pub struct StreamBuilder<'a, D: Driver> {
-    dispatcher: &'a Dispatcher<D>,
-    pd: &'a ProtectionDomain<D>,
-    window: u16,
-    message: u32,
-}
-
-impl<'a, D: Driver> StreamBuilder<'a, D> {
-    /// The messages of each direction that may be on their way or unread: 16 by default.
-    pub fn window(self, messages: u16) -> Self {
-        Self { window: messages.max(1), ..self }
-    }
-
-    /// Bytes of a message, with a header of 8: 16 KiB by default. The memory of a stream is about four windows of messages.
-    pub fn message_size(self, bytes: u32) -> Self {
-        Self { message: bytes.max(64), ..self }
-    }
-
-    fn build(&self) -> Result<(Qp<D>, Pool<D>)> {
-        let window = u32::from(self.window);
-        // A queue is refilled when a quarter of its receives is missing; what is left must suffice.
-        let receives = (window + OTHERS) * 4 / 3 + 2;
-        let incoming = self.pd.pool(receives + window + OTHERS, self.message).build()?;
-        // The queue has a buffer for each of its entries, and messages wait for an entry with one: data, and credits.
-        let sends = window + OTHERS;
-        let outgoing = self.pd.pool(sends + 2, self.message).build()?;
-        let qp = self.dispatcher.qp(self.pd).depth(sends, receives).pool(&incoming).create()?;
-        Ok((qp, outgoing))
-    }
-
-    /// Connects to a server of the connection manager.
-    ///
-    /// # Errors
-    /// As [`Qp::connect_to`].
-    pub async fn connect(self, manager: &EventChannel, server: SocketAddr) -> Result<RdmaStream<D>> {
-        let (qp, pool) = self.build()?;
-        let link = qp.connect_to(manager, server, &ConnParam::default()).await?;
-        Ok(RdmaStream::new(qp, pool, &self, Some(link)))
-    }
-
-    /// Accepts the next connection of a listener.
-    ///
-    /// # Errors
-    /// As [`Listener::accept`] and [`Request::accept`](crate::Request::accept).
-    pub async fn accept(self, listener: &Listener<D>) -> Result<RdmaStream<D>> {
-        let request = listener.accept().await?;
-        self.accept_request(request).await
-    }
-
-    /// Accepts a connection request.
-    ///
-    /// # Errors
-    /// As [`Request::accept`](crate::Request::accept).
-    pub async fn accept_request(self, request: crate::Request) -> Result<RdmaStream<D>> {
-        let (qp, pool) = self.build()?;
-        let link = request.accept(&qp, &ConnParam::default()).await?;
-        Ok(RdmaStream::new(qp, pool, &self, Some(link)))
-    }
-
-    /// Connects to the peer at the other end of a TCP connection, which calls this, too.
-    ///
-    /// # Errors
-    /// As [`Qp::exchange`].
-    pub async fn exchange(self, stream: &TcpStream, attr: &ConnectAttr) -> Result<RdmaStream<D>> {
-        let (qp, pool) = self.build()?;
-        qp.exchange(stream, attr).await?;
-        Ok(RdmaStream::new(qp, pool, &self, None))
-    }
-}
+use uverbs::{Driver, ProtectionDomain, WcStatus};
+use watch::Watch;
 
 /// A message for which the stream waits.
 enum Sending<D: Driver> {
@@ -133,45 +57,6 @@ impl<D: Driver> Sending<D> {
             Self::Last(send) => Pin::new(send).poll(cx).map_ok(drop).map_err(|failed| failed.error),
             Self::Waiting(send) => Pin::new(send).poll(cx).map_err(|failed| failed.error),
         }
-    }
-}
-
-/// Waits until the peer has disconnected.
-struct Watch {
-    future: Pin<Box<dyn Future<Output = ()> + Send>>,
-    fired: Arc<Fired>,
-    waker: Waker,
-}
-
-impl Watch {
-    fn new(future: impl Future<Output = ()> + Send + 'static, tasks: Arc<Tasks>) -> Self {
-        let fired = Arc::new(Fired { any: AtomicBool::new(true), tasks });
-        Self { future: Box::pin(future), waker: fired.clone().into(), fired }
-    }
-
-    /// Whether it has. The future is polled only after it was woken: a stream looks after each message.
-    fn has_ended(&mut self) -> bool {
-        self.fired.any.load(Ordering::Relaxed)
-            && self.fired.any.swap(false, Ordering::Acquire)
-            && self.future.as_mut().poll(&mut Context::from_waker(&self.waker)).is_ready()
-    }
-}
-
-/// Whether the future of a [`Watch`] was woken.
-struct Fired {
-    any: AtomicBool,
-    tasks: Arc<Tasks>,
-}
-
-impl Wake for Fired {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        // Before the wake of the tasks, which look at it. The release pairs with the acquire in `has_ended`.
-        self.any.store(true, Ordering::Release);
-        self.tasks.wake_by_ref();
     }
 }
 
@@ -268,7 +153,7 @@ impl<D: Driver> fmt::Debug for RdmaStream<D> {
 impl<D: Driver> RdmaStream<D> {
     /// Begins the creation of a stream.
     pub fn builder<'a>(dispatcher: &'a Dispatcher<D>, pd: &'a ProtectionDomain<D>) -> StreamBuilder<'a, D> {
-        StreamBuilder { dispatcher, pd, window: 16, message: 16 << 10 }
+        StreamBuilder::new(dispatcher, pd)
     }
 
     fn new(qp: Qp<D>, pool: Pool<D>, builder: &StreamBuilder<'_, D>, link: Option<Link>) -> Self {

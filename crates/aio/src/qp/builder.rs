@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The creation of a QP: its sizes, and where its receives come from.
+
+use super::{Qp, QpInner, Sends};
+use crate::dispatcher::Dispatcher;
+use crate::error::Result;
+use crate::recv::Receives;
+use crate::slots::Slots;
+use crate::srq::Srq;
+use crate::sync::{Mutex, Short};
+use crate::turnstile::Turnstile;
+use core::fmt;
+use core::sync::atomic::AtomicBool;
+use std::sync::Arc;
+use uverbs::attr::{QpCap, SendOpsFlags};
+use uverbs::owned::Pool;
+use uverbs::{Driver, ProtectionDomain, Rc};
+
+/// A QP in the making.
+#[must_use]
+pub struct QpBuilder<'a, D: Driver> {
+    dispatcher: &'a Dispatcher<D>,
+    pd: &'a ProtectionDomain<D>,
+    cap: QpCap,
+    send_ops: Option<SendOpsFlags>,
+    pool: Option<&'a Pool<D>>,
+    srq: Option<&'a Srq<D>>,
+}
+
+impl<D: Driver> fmt::Debug for QpBuilder<'_, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QpBuilder").field("cap", &self.cap).finish_non_exhaustive()
+    }
+}
+
+impl<'a, D: Driver> QpBuilder<'a, D> {
+    pub(crate) fn new(dispatcher: &'a Dispatcher<D>, pd: &'a ProtectionDomain<D>) -> Self {
+        let cap =
+            QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
+        Self { dispatcher, pd, cap, send_ops: None, pool: None, srq: None }
+    }
+
+    /// How many work requests may be in flight: 64 sends and 64 receives by default. More operations wait.
+    pub fn depth(mut self, sends: u32, receives: u32) -> Self {
+        (self.cap.max_send_wr, self.cap.max_recv_wr) = (sends, receives);
+        self
+    }
+
+    /// Bytes that a send can have inline; 64 by default.
+    pub fn inline(mut self, bytes: u32) -> Self {
+        self.cap.max_inline_data = bytes;
+        self
+    }
+
+    /// The operations that the device must have: the creation fails if it does not, for example immediate data on iWARP.
+    pub fn send_ops(self, ops: SendOpsFlags) -> Self {
+        Self { send_ops: Some(ops), ..self }
+    }
+
+    /// Posts receives with buffers of this pool: as many as the depth, and another one for each that a task has taken. A QP with neither a
+    /// pool nor an [`srq`](Self::srq) gets no messages: its peer must not send any, and [`Qp::recv`] waits until the QP ends.
+    pub fn pool(self, pool: &'a Pool<D>) -> Self {
+        Self { pool: Some(pool), ..self }
+    }
+
+    /// Takes its receives from a shared queue.
+    pub fn srq(self, srq: &'a Srq<D>) -> Self {
+        Self { srq: Some(srq), ..self }
+    }
+
+    /// Creates it, in state RESET.
+    ///
+    /// # Errors
+    /// The CQ of the dispatcher has too few entries left; the pool is that of another domain; or the kernel's refusal.
+    pub fn create(self) -> Result<Qp<D>> {
+        let Self { dispatcher, pd, cap, send_ops, pool, srq } = self;
+        if let Some(pool) = pool {
+            check_pool("create_qp", pool, pd)?;
+        }
+        let depths = (cap.max_send_wr, if srq.is_some() { 0 } else { cap.max_recv_wr });
+        let inner = &dispatcher.inner;
+        let create = |cq: &_| {
+            let builder = pd.owned_qp::<Rc>().cq(cq).cap(cap);
+            let builder = match send_ops {
+                Some(ops) => builder.send_ops(ops),
+                None => builder,
+            };
+            // An SRQ of another dispatcher would complete to its own numbers.
+            match srq {
+                Some(srq) if !srq.is_of(inner) => {
+                    let reason = "it is that of another dispatcher";
+                    Err(uverbs::Error::invalid("create_qp", "srq", reason).into())
+                }
+                Some(srq) => srq.with_queue(|queue| Ok(builder.srq(queue).create()?)),
+                None => Ok(builder.create()?),
+            }
+        };
+        let (qp, entries, route) = inner.add_queue(create, |_| depths.0.saturating_add(depths.1))?;
+        let (sends, receives, control) = qp.split();
+        let receives = Receives::new(receives, pool.cloned(), depths.1, route);
+        let sends = Sends {
+            queue: Some(sends),
+            slots: Slots::new(),
+            free: depths.0,
+            turnstile: Turnstile::default(),
+            closed: None,
+            batches: Vec::new(),
+            silent: 0,
+            resets: 0,
+            draining: Vec::new(),
+        };
+        let qp = Arc::new(QpInner {
+            sends: Short::new(sends),
+            receives: Short::new(receives),
+            control,
+            dispatcher: inner.clone(),
+            route,
+            entries,
+            depth: depths.0,
+            fault: Mutex::new(None),
+            srq: srq.cloned(),
+            flushed: AtomicBool::new(false),
+        });
+        inner.set_qp(route, &qp, srq.is_some());
+        Ok(Qp { inner: qp })
+    }
+}
+
+/// Fails if a queue of the domain would refuse the pool's buffers: it would have no receives, and nobody would be told.
+pub(crate) fn check_pool<D: Driver>(
+    verb: &'static str,
+    pool: &Pool<D>,
+    pd: &ProtectionDomain<D>,
+) -> Result<()> {
+    if pool.is_of(pd) {
+        return Ok(());
+    }
+    Err(uverbs::Error::invalid(verb, "pool", "it is that of another protection domain").into())
+}
