@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Numbers and values, with a model of the slab.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+const TAG: u64 = 0xffff_ffff_ffff_fff3;
+
+/// Inserts into a slab in one thread, which is its poster.
+fn insert<T>(slab: &InFlight<T>, value: T) -> Option<u64> {
+    // SAFETY: the tests that call this insert by one thread.
+    unsafe { slab.vacant(TAG) }.map(|vacant| vacant.fill(value))
+}
+
+/// As above, into any slot.
+fn insert_anywhere<T>(slab: &InFlight<T>, value: T) -> Option<u64> {
+    // SAFETY: the tests that call this insert by one thread.
+    unsafe { slab.vacant_anywhere(TAG) }.map(|vacant| vacant.fill(value))
+}
+
+#[test]
+fn a_number_finds_its_value_once() {
+    let slab = InFlight::new(3, 5, TAG);
+    assert_eq!(slab.capacity(), 4);
+    let number = insert(&slab, "a").unwrap();
+    assert_eq!((number, slab.len()), (5 << 32, 1));
+    let far = u64::from(4 * STEP);
+    for other in [number + far, 0, 4 << 32, number | 1 << 63, TAG, BUSY, TAG - 1, BUSY - 1, TAG - far] {
+        assert_eq!(slab.take(other), None, "{other:#x}");
+        assert_eq!(slab.take_apart(other), None, "{other:#x}");
+    }
+    assert_eq!(slab.take(number), Some("a"));
+    assert_eq!((slab.take(number), slab.is_empty()), (None, true));
+}
+
+/// The states of free slots and the guards are words that a device can report, too.
+#[test]
+fn states_and_guards_are_no_numbers() {
+    let slab = InFlight::<u32>::new(4, 0, TAG);
+    let low = (0..32).flat_map(|low| [low, BUSY - low]);
+    for number in low.chain([0, u64::from(u32::MAX), BUSY << 32]) {
+        assert_eq!((slab.take(number), slab.take_apart(number)), (None, None), "{number:#x}");
+    }
+    assert_eq!(insert(&slab, 7), Some(0), "all slots are free still");
+    assert_eq!((1..8).find_map(|near| slab.take(near)), None);
+    assert_eq!(slab.take(0), Some(7));
+}
+
+#[test]
+fn values_that_are_apart_are_found_apart() {
+    let slab = InFlight::new(4, 5, TAG);
+    let [a, b, c] = ["a", "b", "c"].map(|value| {
+        // SAFETY: one thread.
+        unsafe { slab.vacant(TAG) }.unwrap().fill_apart(value)
+    });
+    assert_eq!((slab.take(a), slab.take_apart(a), slab.take_apart(a)), (None, Some("a"), None));
+    assert_eq!((slab.take_any(b), slab.take_any(b)), (Some("b"), None));
+    let d = insert(&slab, "d").unwrap();
+    let mut taken = Vec::new();
+    slab.take_range(a as u32, d, |value| taken.push(value));
+    assert_eq!((taken, slab.take_apart(c), slab.take_apart(d)), (vec!["c"], None, None));
+    assert_eq!(slab.take_any(d), Some("d"));
+}
+
+/// A device can report a number with any bits: none of them finds a value that is apart.
+#[test]
+fn no_other_number_finds_a_value_that_is_apart() {
+    let slab = InFlight::new(4, 5, TAG);
+    // SAFETY: one thread.
+    let number = unsafe { slab.vacant(TAG) }.unwrap().fill_apart("a");
+    for bit in 0..64 {
+        let other = number ^ 1 << bit;
+        assert_eq!((slab.take(other), slab.take_apart(other)), (None, None), "bit {bit}");
+    }
+    assert_eq!((slab.take(number | 3), slab.take_apart(number | 3)), (None, None));
+    let mut taken = Vec::new();
+    slab.take_all(|value| taken.push(value));
+    assert_eq!((taken, slab.take_any(number), slab.is_empty()), (vec!["a"], None, true));
+}
+
+#[test]
+fn another_tag_finds_no_vacant_slot() {
+    let slab = InFlight::new(2, 5, TAG);
+    for tag in [TAG ^ 4, TAG_BITS] {
+        // SAFETY: one thread, and tags with `TAG_BITS`.
+        assert!(unsafe { slab.vacant(tag) }.is_none());
+        // SAFETY: as above.
+        assert!(unsafe { slab.vacant_anywhere(tag) }.is_none());
+    }
+    let first = insert(&slab, 1).unwrap();
+    // SAFETY: as above.
+    assert!(unsafe { slab.vacant(TAG ^ 4) }.is_none());
+    assert_eq!(slab.take(first), Some(1));
+}
+
+#[test]
+fn a_full_slab_has_no_vacant_slot() {
+    let slab = InFlight::new(2, 5, TAG);
+    let first = insert(&slab, 1).unwrap();
+    let second = insert(&slab, 2).unwrap();
+    assert_eq!(insert(&slab, 3), None);
+    assert_eq!(slab.take(second), Some(2));
+    assert_eq!(insert(&slab, 3), None, "slots are used in order");
+    let skipped = insert_anywhere(&slab, 3).unwrap();
+    assert_eq!(insert_anywhere(&slab, 4), None);
+    assert_eq!((slab.take(first), slab.take(skipped)), (Some(1), Some(3)));
+}
+
+#[test]
+fn values_that_stay_are_dropped_with_the_slab() {
+    let value = Arc::new(());
+    let slab = InFlight::new(4, 5, TAG);
+    insert(&slab, value.clone()).unwrap();
+    let taken = insert(&slab, value.clone()).unwrap();
+    drop(slab.take(taken));
+    assert_eq!(Arc::strong_count(&value), 2);
+    drop(slab);
+    assert_eq!(Arc::strong_count(&value), 1);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Insert,
+    InsertAnywhere,
+    Take(u32),
+    TakeThrough(u32),
+    Retract,
+    TakeAll,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    // Counts near those that are in use, and any others.
+    let near = (0u32..64).prop_map(|back| 40u32.wrapping_sub(back).wrapping_mul(STEP));
+    let count = prop_oneof![near, any::<u32>()];
+    let step = prop_oneof![
+        4 => Just(Step::Insert),
+        2 => Just(Step::InsertAnywhere),
+        3 => count.clone().prop_map(Step::Take),
+        3 => count.prop_map(Step::TakeThrough),
+        1 => Just(Step::Retract),
+        1 => Just(Step::TakeAll),
+    ];
+    proptest::collection::vec(step, 0..200)
+}
+
+proptest! {
+    /// Whatever numbers are reported, each value comes out at most once, and by its own number.
+    #[test]
+    fn any_numbers_agree_with_a_list_of_values(steps in steps(), first: u32) {
+        let slab = InFlight::new(8, 5, TAG);
+        let first = first & !(STEP - 1);
+        // SAFETY: one thread, and no values yet.
+        unsafe { slab.retract(first) };
+        let mut model: VecDeque<(u32, u32)> = VecDeque::new();
+        let mut tail = first;
+        let mut serial = 0;
+        for step in steps {
+            serial += 1;
+            match step {
+                Step::Insert | Step::InsertAnywhere => {
+                    let inserted = match step {
+                        Step::Insert => insert(&slab, serial),
+                        _ => insert_anywhere(&slab, serial),
+                    };
+                    if let Some(number) = inserted {
+                        prop_assert_eq!(number >> 32, 5);
+                        let count = number as u32;
+                        prop_assert!(model.iter().all(|(t, _)| (t / STEP) & 7 != (count / STEP) & 7));
+                        model.push_back((count, serial));
+                    } else if matches!(step, Step::InsertAnywhere) {
+                        prop_assert_eq!(model.len(), 8);
+                    }
+                }
+                Step::Take(count) => {
+                    let count = count.wrapping_add(first);
+                    let at = model.iter().position(|(t, _)| *t == count);
+                    let expected = at.and_then(|at| model.remove(at)).map(|(_, value)| value);
+                    prop_assert_eq!(slab.take(slab.number(count)), expected);
+                }
+                Step::TakeThrough(count) => {
+                    let count = count.wrapping_add(first);
+                    let at = model.iter().position(|(t, _)| *t == count);
+                    let value = slab.take(slab.number(count));
+                    prop_assert_eq!(value, at.map(|at| model[at].1));
+                    if at.is_some() {
+                        let mut taken = Vec::new();
+                        slab.take_range(tail, slab.number(count), |value| taken.push(value));
+                        tail = count.wrapping_add(STEP);
+                        for value in taken {
+                            let at = model.iter().position(|(_, v)| *v == value).unwrap();
+                            let (t, _) = model.remove(at).unwrap();
+                            prop_assert!(count.wrapping_sub(t) <= 8 * STEP, "a later value was taken");
+                        }
+                        model.retain(|(t, _)| *t != count);
+                    }
+                }
+                Step::Retract => {
+                    if let Some((count, value)) = model.back().copied()
+                        && count.wrapping_add(STEP) == slab.next_count()
+                    {
+                        model.pop_back();
+                        prop_assert_eq!(slab.take(slab.number(count)), Some(value));
+                        // SAFETY: one thread.
+                        unsafe { slab.retract(count) };
+                    }
+                }
+                Step::TakeAll => {
+                    let mut taken = Vec::new();
+                    slab.take_all(|value| taken.push(value));
+                    taken.sort_unstable();
+                    prop_assert_eq!(taken, model.drain(..).map(|(_, value)| value).collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+}
