@@ -5,7 +5,7 @@
 //! is half of the queue's depth; its completion frees the entries and the buffers of those before it.
 
 use crate::dispatcher::{FORKED, wake};
-use crate::error::{Failed, Result};
+use crate::error::{Error, Failed, Result};
 use crate::op::{Op, Payload, Request, State};
 use crate::qp::{QpInner, Sends};
 use crate::sync::lock;
@@ -33,7 +33,7 @@ impl<D: Driver, P: Payload<D>> fmt::Debug for Detached<D, P> {
 
 impl<D: Driver, P: Payload<D>> Op<D, P> {
     /// Posts it, and does not wait until it is complete: the future waits for an entry of the queue only, and is the cheapest way to send
-    /// a message.
+    /// a message. It is ready at once if the operation was posted already, by an earlier poll.
     ///
     /// Its buffer goes back to its pool with a later completion: the queue keeps the buffers of at most half of its
     /// depth until the next operation. If it fails, the QP is in state ERR, and the next operations and receives have an error.
@@ -57,24 +57,45 @@ impl<D: Driver> QpInner<D> {
     /// Those of the post.
     #[inline]
     pub(crate) fn send_now(&self, buf: Buf<D>) -> Result<Option<Buf<D>>> {
+        match self.post_now(buf, &mut Ticket::default(), &Request::Send, SendFlags::SIGNALED) {
+            Now::Posted => Ok(None),
+            Now::Full(buf) => Ok(Some(buf)),
+            Now::Failed(error, _) => Err(error),
+        }
+    }
+
+    /// Posts a work request for which no one waits, if the queue is open and has an entry that no one else waits for.
+    #[inline]
+    fn post_now<P: Payload<D>>(
+        &self,
+        payload: P,
+        ticket: &mut Ticket,
+        request: &Request,
+        flags: SendFlags,
+    ) -> Now<P> {
         if self.is_forked() {
-            return Err(FORKED);
+            return Now::Failed(FORKED, Some(payload));
         }
         let mut sends = lock(&self.sends);
         let free = sends.free;
-        if sends.closed.is_some() || !sends.turnstile.pass_alone(&mut Ticket::default(), 1, free) {
-            return Ok(Some(buf));
+        if sends.closed.is_some() || !sends.turnstile.pass_alone(ticket, 1, free) {
+            return Now::Full(payload);
         }
-        match sends.detach(self, buf, &Request::Send, SendFlags::SIGNALED) {
-            Ok(()) => Ok(None),
-            Err(Rejected { error, returned }) => {
-                // Its pool has a lock.
-                drop(sends);
-                drop(returned);
-                Err(error.into())
-            }
+        // No one waits for an entry that it does not use.
+        match sends.detach(self, payload, request, flags) {
+            Ok(()) => Now::Posted,
+            Err(Rejected { error, returned }) => Now::Failed(error.into(), returned),
         }
     }
+}
+
+/// The result of a post that does not wait.
+enum Now<P> {
+    Posted,
+    /// The queue is full or closed, or others wait for its entries.
+    Full(P),
+    /// With what was not posted, except if the device may use it.
+    Failed(Error, Option<P>),
 }
 
 impl<D: Driver> Sends<D> {
@@ -120,46 +141,69 @@ fn is_in_flight<P>(posted: &Result<(), Rejected<P>>) -> bool {
 impl<D: Driver, P: Payload<D>> Future for Detached<D, P> {
     type Output = Result<(), Failed<P::Back>>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Op { qp, request, flags, state } = &mut self.get_mut().op;
-        let State::New { payload, mut ticket } = core::mem::replace(state, State::Finished) else {
-            panic!("polled after it was ready");
-        };
-        if qp.is_forked() {
-            return Poll::Ready(Err(Failed { error: FORKED, returned: Some(payload.unposted()) }));
+        match core::mem::replace(state, State::Finished) {
+            State::New { payload, mut ticket } => match qp.post_now(payload, &mut ticket, request, *flags) {
+                Now::Posted => Poll::Ready(Ok(())),
+                Now::Full(payload) => Self::wait(qp, (payload, ticket), (request, *flags), state, cx),
+                Now::Failed(error, returned) => {
+                    Poll::Ready(Err(Failed { error, returned: returned.map(P::unposted) }))
+                }
+            },
+            other => Self::polled(qp, &other),
         }
-        // Dropped after the lock.
+    }
+}
+
+impl<D: Driver, P: Payload<D>> Detached<D, P> {
+    /// Waits for its turn, or posts it.
+    #[inline(never)]
+    fn wait(
+        qp: &QpInner<D>,
+        (payload, mut ticket): (P, Ticket),
+        (request, flags): (&Request, SendFlags),
+        state: &mut State<P>,
+        cx: &Context<'_>,
+    ) -> Poll<Result<(), Failed<P::Back>>> {
+        // Dropped after the lock, as all wakers.
         let mut old = None;
-        let mut guard = lock(&qp.sends);
-        let sends = &mut *guard;
-        let mut refusal = None;
-        if sends.closed.is_some() || !sends.turnstile.pass_alone(&mut ticket, 1, sends.free) {
-            refusal = sends.refusal(&mut ticket);
-            if refusal.is_none() && !sends.turnstile.pass(&mut ticket, 1, sends.free, cx.waker(), &mut old) {
+        let mut wakes = Vec::new();
+        let mut sends = lock(&qp.sends);
+        let (error, returned) = if let Some(error) = sends.refusal(&mut ticket) {
+            old = sends.leave(&mut ticket, &mut wakes);
+            (error, Some(payload))
+        } else {
+            let free = sends.free;
+            if !sends.turnstile.pass(&mut ticket, 1, free, cx.waker(), &mut old) {
                 *state = State::New { payload, ticket };
                 return Poll::Pending;
             }
-        }
-        let posted = match refusal {
-            None => sends.detach(qp, payload, request, *flags),
-            Some(error) => {
-                let mut wakes = Vec::new();
-                old = sends.leave(&mut ticket, &mut wakes);
-                drop(guard);
-                drop(old);
-                wake(&mut wakes);
-                return Poll::Ready(Err(Failed { error, returned: Some(payload.unposted()) }));
+            let posted = sends.detach(qp, payload, request, flags);
+            let in_flight = is_in_flight(&posted);
+            let Err(Rejected { error, returned }) = posted else { return Poll::Ready(Ok(())) };
+            if !in_flight {
+                // It does not use its entry.
+                let free = sends.free;
+                sends.turnstile.wake(free, &mut wakes);
             }
+            (error.into(), returned)
         };
-        let in_flight = is_in_flight(&posted);
-        let Err(Rejected { error, returned }) = posted else { return Poll::Ready(Ok(())) };
-        let mut wakes = Vec::new();
-        if !in_flight {
-            // It does not use its entry.
-            sends.turnstile.wake(sends.free, &mut wakes);
-        }
-        drop(guard);
+        drop(sends);
+        drop(old);
         wake(&mut wakes);
-        Poll::Ready(Err(Failed { error: error.into(), returned: returned.map(P::unposted) }))
+        Poll::Ready(Err(Failed { error, returned: returned.map(P::unposted) }))
+    }
+
+    /// The operation was polled before it was detached. If it was posted then, there is nothing to wait for.
+    #[cold]
+    fn polled(qp: &QpInner<D>, state: &State<P>) -> Poll<Result<(), Failed<P::Back>>> {
+        let State::Posted(key) = *state else { panic!("polled after it was ready") };
+        if !qp.is_forked() {
+            let left = lock(&qp.sends).slots.abandon(key);
+            drop(left);
+        }
+        Poll::Ready(Ok(()))
     }
 }

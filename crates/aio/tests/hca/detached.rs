@@ -77,3 +77,42 @@ fn a_detached_send_that_fails_ends_the_queue() {
     let failed = bed.run(a.qp.send_inline(b"closed").detach()).unwrap_err();
     assert!(matches!(failed.error, Error::Closed), "{failed}");
 }
+
+/// A program may poll an operation by hand, and decide then that it waits for it no longer.
+#[test]
+fn an_operation_that_was_posted_is_detached() {
+    let bed = Bed::new();
+    let (a, b) = (&bed.a, &bed.b);
+    let ops: Vec<_> = (0..2 * DEPTH)
+        .map(|i| {
+            let mut op = a.qp.send(a.filled(&[i as u8]));
+            assert!(poll_once(&mut op).is_pending());
+            op
+        })
+        .collect();
+    let tasks: Vec<Task<'_>> = vec![
+        Box::pin(async {
+            // The first half was posted, and the others wait for entries.
+            for op in ops {
+                op.detach().await?;
+            }
+            a.qp.send_inline(b"last").await.map_err(Error::from)
+        }),
+        Box::pin(async {
+            for i in 0..2 * DEPTH {
+                assert_eq!(&*b.qp.recv().await?, [i as u8]);
+            }
+            b.qp.recv().await.map(drop)
+        }),
+    ];
+    bed.run(join(tasks)).unwrap();
+    bed.step();
+    a.assert_no_leak(DEPTH);
+    // Also one that is complete already.
+    let mut op = a.qp.send(a.filled(b"done"));
+    assert!(poll_once(&mut op).is_pending());
+    bed.step();
+    bed.run(op.detach()).unwrap();
+    bed.step();
+    a.assert_no_leak(DEPTH);
+}
