@@ -381,7 +381,8 @@ impl<D: Driver> Recv<D> {
         let message = receives.turnstile.pass(ticket, 1, available, waker, &mut old);
         let message = message.then(|| receives.messages.pop_front()).flatten();
         if message.is_some() || (receives.ended.is_none() && !qp.is_broken()) {
-            let starved = receives.refill();
+            // A queue with receives is refilled when messages arrive and are taken.
+            let starved = (message.is_some() || receives.posted == 0) && receives.refill();
             drop(receives);
             drop(old);
             if starved {
