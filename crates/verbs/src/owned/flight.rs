@@ -388,10 +388,15 @@ impl<D: Driver> Known<D> {
         let key = (wr_id >> 32) as u32;
         let index = (key & INDEX_MASK) as usize;
         let has_key = |flight: &mut Arc<Flight<D>>| flight.slab.key() == key;
-        if self.current.slab.key() == key {
+        let is_current = self.current.slab.key() == key;
+        // Generations begin again after 2048 queues of an index, so a queue that was destroyed may have the key of a newer one.
+        if is_current && self.is_open(&self.current) {
             return false;
         }
-        let mut found = self.queues.get_mut(index).and_then(|queue| queue.take_if(has_key));
+        let mut found = match is_current {
+            true => None,
+            false => self.queues.get_mut(index).and_then(|queue| queue.take_if(has_key)),
+        };
         if found.is_none() {
             found = self.learn(key, index);
         }
@@ -405,6 +410,11 @@ impl<D: Driver> Known<D> {
             place.get_or_insert(last);
         }
         true
+    }
+
+    /// Whether the queue is not destroyed, as far as this process knows: in a child of fork(2), it does not.
+    fn is_open(&self, flight: &Flight<D>) -> bool {
+        self.context.flights().queues.lock().map_or(true, |queues| queues.get(flight.id).is_some())
     }
 
     /// Finds a queue in the context's table, and makes a place for it.
@@ -570,6 +580,33 @@ mod tests {
             liar.known.queues.iter().flatten().all(|queue| queue.id == second.id),
             "the old one is forgotten"
         );
+    }
+
+    /// A number has few bits for the generation. The CQ has not seen the queues in between, so it still has the first one.
+    #[test]
+    fn a_queue_with_the_key_of_an_earlier_one_is_found() {
+        for other_is_current in [false, true] {
+            let mut liar = Liar::new();
+            let other = liar.queue(QueueKind::Recv { cq: CQ });
+            let first = liar.queue(QueueKind::Recv { cq: CQ });
+            let (key, wr_id) = (first.slab.key(), liar.insert(&first, 1));
+            assert_eq!(liar.report(wr_id), Some(1));
+            if other_is_current {
+                let wr_id = liar.insert(&other, 2);
+                assert_eq!(liar.report(wr_id), Some(2));
+            }
+            first.close(liar.context.inner());
+            let again = loop {
+                let queue = liar.queue(QueueKind::Recv { cq: CQ });
+                if queue.slab.key() == key {
+                    break queue;
+                }
+                queue.close(liar.context.inner());
+            };
+            let wr_id = liar.insert(&again, 3);
+            assert_eq!((liar.report(wr_id), liar.report(wr_id)), (Some(3), None));
+            assert_eq!((liar.known.strays(), liar.pool.available()), (1, 8));
+        }
     }
 
     /// A device that says too early that a send is complete can damage memory by itself; the slab stays consistent.
