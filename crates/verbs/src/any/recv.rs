@@ -96,4 +96,61 @@ where
             Self::Siw(queue) => unsafe { queue.post_recv(list) },
         }
     }
+    fn untaken(&self) -> Option<(u32, u32)> {
+        match self {
+            Self::Mlx5(queue) => queue.untaken(),
+            Self::Rxe(queue) => queue.untaken(),
+            Self::Siw(queue) => queue.untaken(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::marker::PhantomData;
+    use uverbs_core::provider::WireSge;
+
+    /// A shared queue that shows what it has taken.
+    #[derive(Debug)]
+    struct Shows<S>(u32, PhantomData<S>);
+
+    struct NoBatch<S>(PhantomData<S>);
+
+    impl<S: WireSge> RecvBatch for NoBatch<S> {
+        type Sge = S;
+        unsafe fn push(&mut self, _: u64, _: &[S]) {}
+        fn complete(self) -> Result<(), PostError> {
+            Ok(())
+        }
+    }
+
+    impl<S: WireSge + core::fmt::Debug + Send> RecvQueue for Shows<S> {
+        type Sge = S;
+        type Batch<'q>
+            = NoBatch<S>
+        where
+            Self: 'q;
+        fn batch(&mut self) -> NoBatch<S> {
+            NoBatch(self.1)
+        }
+        unsafe fn post_recv(&mut self, _: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
+            Ok(())
+        }
+        fn untaken(&self) -> Option<(u32, u32)> {
+            Some((self.0, 7))
+        }
+    }
+
+    /// A drain of a QP with a shared queue relies on it where the device raises no event.
+    #[test]
+    fn the_receives_that_a_device_has_not_taken_are_those_of_its_driver() {
+        type Queue = Any<Shows<WqeSge>, Shows<Sge>, Shows<Sge>>;
+        let queues = [
+            Queue::Mlx5(Shows(1, PhantomData)),
+            Queue::Rxe(Shows(2, PhantomData)),
+            Queue::Siw(Shows(3, PhantomData)),
+        ];
+        assert_eq!(queues.map(|queue| queue.untaken()), [1, 2, 3].map(|n| Some((n, 7))));
+    }
 }
