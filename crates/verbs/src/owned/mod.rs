@@ -117,6 +117,7 @@
 //! | a buffer is posted to a queue of another domain or device, where its key is that of other memory | refused: a free slot of the slab is one for memory of the queue's domain only | `transfer::buffers_of_another_domain_are_refused`, `in_flight::another_tag_finds_no_vacant_slot` |
 //! | a queue with `wr_id`s of the user completes to an [`OwnedCq`] | does not compile | fourth example below |
 //! | a window's key is used after its end | the device refuses it; then the buffer goes back | `transfer::a_window_ends_when_it_is_dropped` |
+//! | the kernel refuses to deallocate a window | leaked: the peer may still access it | `ends::a_window_that_the_kernel_does_not_end_leaks_its_buffer` |
 //! | a scope's closure panics, leaves work requests in flight, or forgets what it got | the scope waits; in the end it resets the QP, or aborts the process | `scopes::a_panic_in_the_closure_waits_too`, `scopes::a_scope_that_is_not_complete_in_time_flushes` |
 //!
 //! A posted buffer is gone:

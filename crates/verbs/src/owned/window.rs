@@ -4,7 +4,7 @@
 //! The key of an exposed pool opens the whole pool for as long as the pool is registered. A window has a key of its own, for
 //! one buffer. When the window is dropped, the device refuses the key, and then the buffer goes back to its pool.
 #![expect(unsafe_code)]
-// UNSAFETY: takes a window out of the word that a work request holds.
+// UNSAFETY: takes a window out of the word that a work request holds, and its parts out of the window.
 
 use super::held::{Held, Value};
 use super::pool::{Buf, NO_DOMAIN, RawBuf, describe, domain_of};
@@ -13,17 +13,20 @@ use crate::mr::Exposed;
 use crate::mw::{MemoryWindow, inc_rkey};
 use crate::remote::RemoteRegion;
 use core::fmt;
+use core::mem::ManuallyDrop;
 use uverbs_core::attr::AccessFlags;
 use uverbs_core::error::Result;
 use uverbs_core::provider::Driver;
 use uverbs_core::provider::op::MwBind;
 use uverbs_core::wc::WcStatus;
 
-/// The parts of a window. The order of the fields is that of their drops: the key ends before the buffer is given back.
+/// The parts of a window. A drop ends the key before it gives the buffer back, as [`Window::close`].
 ///
 /// Aligned so that the low bits of its address are free for the kind, see [`Held`].
 #[repr(align(16))]
-pub(super) struct WindowParts<D: Driver> {
+pub(super) struct WindowParts<D: Driver>(ManuallyDrop<Parts<D>>);
+
+struct Parts<D: Driver> {
     window: MemoryWindow<D>,
     buf: RawBuf<D>,
     /// The bind that was posted last.
@@ -31,7 +34,40 @@ pub(super) struct WindowParts<D: Driver> {
     open: bool,
 }
 
+impl<D: Driver> WindowParts<D> {
+    fn into_parts(self) -> Parts<D> {
+        // SAFETY: the value is not used again, and its drop does not run.
+        unsafe { ManuallyDrop::take(&mut ManuallyDrop::new(self).0) }
+    }
+}
+
+impl<D: Driver> Drop for WindowParts<D> {
+    fn drop(&mut self) {
+        // SAFETY: the value is not used again.
+        let parts = unsafe { ManuallyDrop::take(&mut self.0) };
+        if let Err(error) = parts.close() {
+            log::error!("{error}; a buffer is lost");
+        }
+    }
+}
+
+impl<D: Driver> Parts<D> {
+    /// Ends the key and returns the buffer. If the kernel refuses, the buffer is leaked, because the peer may still access it.
+    fn close(self) -> Result<RawBuf<D>> {
+        let Self { window, buf, .. } = self;
+        match window.close() {
+            Ok(()) => Ok(buf),
+            Err(error) => {
+                core::mem::forget(buf);
+                Err(error)
+            }
+        }
+    }
+}
+
 /// A window to an exposed buffer.
+///
+/// A drop is a [`close`](Self::close) that gives the buffer back to its pool; a failure is logged.
 pub struct Window<D: Driver> {
     parts: Box<WindowParts<D>>,
 }
@@ -39,8 +75,8 @@ pub struct Window<D: Driver> {
 impl<D: Driver> fmt::Debug for Window<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Window")
-            .field("open", &self.parts.open)
-            .field("rkey", &self.parts.window.rkey())
+            .field("open", &self.parts.0.open)
+            .field("rkey", &self.parts.0.window.rkey())
             .finish()
     }
 }
@@ -50,13 +86,14 @@ impl<D: Driver> Window<D> {
     /// [`bind`](super::OwnedWr::bind).
     #[must_use]
     pub fn new(window: MemoryWindow<D>, buf: Buf<D, Exposed>) -> Self {
-        Self { parts: Box::new(WindowParts { window, buf: buf.into_raw(), bind: None, open: false }) }
+        let parts = Parts { window, buf: buf.into_raw(), bind: None, open: false };
+        Self { parts: Box::new(WindowParts(ManuallyDrop::new(parts))) }
     }
 
     /// The description for the peer; `None` if the window is not open.
     #[must_use]
     pub fn remote_region(&self) -> Option<RemoteRegion> {
-        self.parts.open.then(|| describe(&self.parts.buf, self.parts.window.rkey()))
+        self.parts.0.open.then(|| describe(&self.parts.0.buf, self.parts.0.window.rkey()))
     }
 
     /// Ends the access of the peer and returns the buffer.
@@ -64,23 +101,18 @@ impl<D: Driver> Window<D> {
     /// # Errors
     /// The kernel's refusal to deallocate the window. The buffer is then lost, because the peer may still access it.
     pub fn close(self) -> Result<Buf<D, Exposed>> {
-        let WindowParts { window, buf, .. } = *self.parts;
-        if let Err(error) = window.close() {
-            core::mem::forget(buf);
-            return Err(error);
-        }
-        Ok(Buf::from_raw(buf))
+        self.parts.into_parts().close().map(Buf::from_raw)
     }
 
     /// The identity of its domain; that of no queue, if the window and the buffer are of two domains.
     pub(super) fn domain(&self) -> u64 {
-        let domain = self.parts.buf.domain();
-        if domain_of(self.parts.window.pd()) == domain { domain } else { NO_DOMAIN }
+        let domain = self.parts.0.buf.domain();
+        if domain_of(self.parts.0.window.pd()) == domain { domain } else { NO_DOMAIN }
     }
 
     /// The bind that opens it.
     pub(super) fn begin(&mut self, access: AccessFlags) -> MwBind {
-        let WindowParts { window, buf, bind, .. } = &mut *self.parts;
+        let Parts { window, buf, bind, .. } = &mut *self.parts.0;
         *bind.insert(MwBind {
             mw_rkey: window.rkey(),
             mw_type: window.mw_type() as u32,
@@ -94,7 +126,7 @@ impl<D: Driver> Window<D> {
 
     /// After the completion of the bind.
     fn end(&mut self, success: bool) {
-        let WindowParts { window, bind, open, .. } = &mut *self.parts;
+        let Parts { window, bind, open, .. } = &mut *self.parts.0;
         if let Some(bind) = bind.take()
             && success
         {

@@ -5,15 +5,15 @@
 use crate::bed::{BUFS, CAP, End, attr, connect_self, loopback, pair, srq};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use uverbs::attr::QpState;
+use uverbs::attr::{AccessFlags, MwType, QpState};
 use uverbs::mlx5::Mlx5;
-use uverbs::owned::OwnedCq;
+use uverbs::owned::{OwnedCq, Window};
 use uverbs::{PostError, Rc, WcOpcode, WcStatus};
 use uverbs_core::Errno;
 use uverbs_core::kernel::{Kernel, RawCommand};
 use uverbs_hca::{Fabric, Hca};
 use uverbs_testkit::kernel::{Script, Scripted};
-use uverbs_uapi::ids::{UVERBS_METHOD_QP_DESTROY, UVERBS_OBJECT_QP};
+use uverbs_uapi::ids::{UVERBS_METHOD_QP_DESTROY, UVERBS_OBJECT_MW, UVERBS_OBJECT_QP};
 
 #[test]
 fn unsignaled_sends_come_back_with_a_later_completion() {
@@ -141,11 +141,19 @@ fn a_reset_by_the_control_keeps_buffers_until_later_completions() {
     assert_eq!(pool.available() as u32, BUFS);
 }
 
-/// A kernel that refuses to destroy QPs while the flag is set, with this errno.
+/// What a kernel refuses.
+#[derive(Clone, Copy, PartialEq)]
+enum What {
+    DestroyQp,
+    Windows,
+    Everything,
+}
+
+/// A kernel that refuses this while the flag is set.
 struct Refuses {
     inner: Arc<dyn Kernel>,
     refuse: Arc<AtomicBool>,
-    everything: bool,
+    what: What,
 }
 
 impl Script for Refuses {
@@ -153,18 +161,24 @@ impl Script for Refuses {
         Some(&*self.inner)
     }
     fn ioctl(&self, command: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        let destroys = (command.object(), command.method()) == (UVERBS_OBJECT_QP, UVERBS_METHOD_QP_DESTROY);
-        if self.refuse.load(Ordering::Relaxed) && (destroys || self.everything) {
+        let refused = match self.what {
+            What::DestroyQp => {
+                (command.object(), command.method()) == (UVERBS_OBJECT_QP, UVERBS_METHOD_QP_DESTROY)
+            }
+            What::Windows => command.object() == UVERBS_OBJECT_MW,
+            What::Everything => true,
+        };
+        if self.refuse.load(Ordering::Relaxed) && refused {
             return Err(Errno::EIO);
         }
         self.inner.ioctl(command)
     }
 }
 
-fn refusing(everything: bool) -> (End, Arc<AtomicBool>) {
+fn refusing(what: What) -> (End, Arc<AtomicBool>) {
     let refuse = Arc::new(AtomicBool::new(false));
     let hca = Fabric::deterministic(7).device("hca0").build();
-    let kernel = Refuses { inner: hca.open(), refuse: refuse.clone(), everything };
+    let kernel = Refuses { inner: hca.open(), refuse: refuse.clone(), what };
     let end = End::on(hca, Arc::new(Scripted(kernel)), 64);
     loopback(&end);
     (end, refuse)
@@ -172,7 +186,7 @@ fn refusing(everything: bool) -> (End, Arc<AtomicBool>) {
 
 #[test]
 fn a_refused_destruction_leaks_the_buffers() {
-    let (mut a, refuse) = refusing(false);
+    let (mut a, refuse) = refusing(What::DestroyQp);
     a.receives(3);
     refuse.store(true, Ordering::Relaxed);
     let End { qp, cq, pool, pd, context, hca } = a;
@@ -185,10 +199,38 @@ fn a_refused_destruction_leaks_the_buffers() {
     assert_eq!(hca.objects().get("mr"), Some(&1), "the memory stays registered, and mapped");
 }
 
+/// The peer may still write to the buffer of such a window, so nobody gets it.
+#[test]
+fn a_window_that_the_kernel_does_not_end_leaks_its_buffer() {
+    for close in [false, true] {
+        let (mut a, refuse) = refusing(What::Windows);
+        let rights = AccessFlags::REMOTE_WRITE | AccessFlags::MW_BIND;
+        let pool = a.pd.pool(2, 64).exposed(rights).build().unwrap();
+        let mut windows = [(); 2].map(|()| {
+            let window = Window::new(a.pd.alloc_mw(MwType::Type2).unwrap(), pool.get().unwrap());
+            a.qp.sq().post(1).signaled().bind(window, AccessFlags::REMOTE_WRITE).unwrap();
+            a.next().take::<Window<Mlx5>>()
+        });
+        drop(windows[0].take());
+        assert_eq!(pool.available(), 1);
+        refuse.store(true, Ordering::Relaxed);
+        let window = windows[1].take().unwrap();
+        let to = window.remote_region().unwrap();
+        if close {
+            assert!(window.close().is_err());
+        } else {
+            drop(window);
+        }
+        assert_eq!(pool.available(), 1);
+        a.qp.sq().post(2).signaled().write_inline(b"late", &to).unwrap();
+        assert!(a.next().wc.status.is_success(), "the key is that of the lost buffer");
+    }
+}
+
 /// After its removal the kernel answers EIO to everything.
 #[test]
 fn a_removed_device_leaks_what_it_may_use() {
-    let (mut a, refuse) = refusing(true);
+    let (mut a, refuse) = refusing(What::Everything);
     a.receives(2);
     refuse.store(true, Ordering::Relaxed);
     let mut own = a.pool.get().unwrap();
@@ -336,7 +378,7 @@ fn dma_bufs_are_posted_without_being_mapped() {
     let (mut a, mut b) = pair();
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&[7; 8192]).unwrap();
-    let rights = uverbs::attr::AccessFlags::LOCAL_WRITE;
+    let rights = AccessFlags::LOCAL_WRITE;
     let pool = b.pd.dmabuf_pool(file.as_fd(), 0, 0, (4, 2048), rights).unwrap();
     let (first, second) = (pool.get().unwrap(), pool.get().unwrap());
     assert_eq!(second.remote_region().addr() - first.remote_region().addr(), 2048);
