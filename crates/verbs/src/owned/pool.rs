@@ -232,6 +232,10 @@ impl<D: Driver> ProtectionDomain<D> {
         access: AccessFlags,
     ) -> Result<Pool<D, Unmapped>> {
         let layout = Layout::new(count, size, 1)?;
+        if iova.checked_add(layout.bytes as u64).is_none() {
+            let reason = format!("{} bytes from {iova:#x} on end after the last address", layout.bytes);
+            return Err(Error::invalid("pool", "iova", reason));
+        }
         let mr = self.reg_dmabuf_mr(fd, offset, layout.bytes as u64, iova, access)?;
         let (addr, keys) = (mr.addr(), (mr.lkey(), mr.rkey()));
         Pool::new(self, &layout, addr, keys, Region::Unmapped { _mr: mr })
@@ -329,7 +333,7 @@ impl<D: Driver, A: Access> Pool<D, A> {
         let Layout { count, size, stride, .. } = *layout;
         let domain = domain_of(pd.inner());
         let slot = |index: u32, pool| {
-            // The sum fits: `Layout::new` and the registration have checked the size of the region.
+            // The sum fits: `Layout::new` and the registration, or `dmabuf_pool`, have checked the range of the region.
             let addr = addr.wrapping_add(u64::from(index) * u64::from(stride));
             let whole = D::Sge::new(addr, size, lkey)
                 .map_err(|_| Error::invalid("pool", "size", "larger than an entry of a work request"))?;

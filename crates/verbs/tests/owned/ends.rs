@@ -400,6 +400,23 @@ fn dma_bufs_are_posted_without_being_mapped() {
     assert_eq!(&*a.next().buf().unwrap(), b"into the dma-buf");
 }
 
+/// No description for a peer could name such a buffer.
+#[test]
+fn a_dma_buf_that_would_end_after_the_last_address_is_refused() {
+    use std::os::fd::AsFd;
+    let (a, _b) = pair();
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(8192).unwrap();
+    let pool = |iova| a.pd.dmabuf_pool(file.as_fd(), 0, iova, (2, 4096), AccessFlags::LOCAL_WRITE);
+    for iova in [u64::MAX - 4095, u64::MAX - 8191] {
+        let error = pool(iova).unwrap_err().to_string();
+        assert!(error.starts_with("pool: invalid iova"), "{error}");
+    }
+    let pool = pool(u64::MAX - 12287).unwrap();
+    let bufs = [pool.get().unwrap(), pool.get().unwrap()];
+    assert_eq!(bufs.map(|buf| buf.remote_region().addr()), [u64::MAX - 12287, u64::MAX - 8191]);
+}
+
 /// A CQ without completions, used only to see that queues of two CQs are kept apart.
 #[test]
 fn each_cq_reports_the_completions_of_its_queues() {
