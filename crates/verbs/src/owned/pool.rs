@@ -632,7 +632,7 @@ impl<D: Driver> Buf<D, Exposed> {
     /// to end the access of a peer, give it a [`Window`](super::Window) instead.
     #[must_use]
     pub fn remote_region(&self) -> RemoteRegion {
-        describe(&self.raw, self.raw.pool().rkey)
+        describe(self.raw.addr(), &self.raw, self.raw.pool().rkey)
     }
 
     fn at(&self, offset: usize, len: usize) -> Result<(&MemoryRegion<D, PoolMemory, Exposed>, usize)> {
@@ -650,13 +650,13 @@ impl<D: Driver> Buf<D, Unmapped> {
     /// A description of the whole buffer for peers, with the key of the pool.
     #[must_use]
     pub fn remote_region(&self) -> RemoteRegion {
-        describe(&self.raw, self.raw.pool().rkey)
+        describe(self.raw.addr(), &self.raw, self.raw.pool().rkey)
     }
 }
 
-/// The capacity of a buffer as a peer names it.
-pub(super) fn describe<D: Driver>(raw: &RawBuf<D>, rkey: u32) -> RemoteRegion {
-    RemoteRegion::new(raw.addr(), raw.capacity().into(), rkey)
+/// The capacity of a buffer as a peer names it: from `addr` on.
+pub(super) fn describe<D: Driver>(addr: u64, raw: &RawBuf<D>, rkey: u32) -> RemoteRegion {
+    RemoteRegion::new(addr, raw.capacity().into(), rkey)
         .or_else(|_| RemoteRegion::new(0, 0, rkey))
         .expect("a range of 0 bytes ends nowhere")
 }

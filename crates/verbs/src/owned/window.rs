@@ -31,7 +31,8 @@ struct Parts<D: Driver> {
     buf: RawBuf<D>,
     /// The bind that was posted last.
     bind: Option<MwBind>,
-    open: bool,
+    /// The bind that has opened it.
+    open: Option<MwBind>,
 }
 
 impl<D: Driver> WindowParts<D> {
@@ -75,7 +76,7 @@ pub struct Window<D: Driver> {
 impl<D: Driver> fmt::Debug for Window<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Window")
-            .field("open", &self.parts.0.open)
+            .field("open", &self.parts.0.open.is_some())
             .field("rkey", &self.parts.0.window.rkey())
             .finish()
     }
@@ -86,14 +87,20 @@ impl<D: Driver> Window<D> {
     /// [`bind`](super::OwnedWr::bind).
     #[must_use]
     pub fn new(window: MemoryWindow<D>, buf: Buf<D, Exposed>) -> Self {
-        let parts = Parts { window, buf: buf.into_raw(), bind: None, open: false };
+        let parts = Parts { window, buf: buf.into_raw(), bind: None, open: None };
         Self { parts: Box::new(WindowParts(ManuallyDrop::new(parts))) }
     }
 
     /// The description for the peer; `None` if the window is not open.
     #[must_use]
     pub fn remote_region(&self) -> Option<RemoteRegion> {
-        self.parts.0.open.then(|| describe(&self.parts.0.buf, self.parts.0.window.rkey()))
+        let Parts { window, buf, open, .. } = &*self.parts.0;
+        open.as_ref().map(|bind| {
+            // The peer counts the bytes of such a window from 0.
+            let zero_based = AccessFlags::from_bits_retain(bind.access).contains(AccessFlags::ZERO_BASED);
+            let addr = if zero_based { 0 } else { buf.addr() };
+            describe(addr, buf, window.rkey())
+        })
     }
 
     /// Ends the access of the peer and returns the buffer.
@@ -131,7 +138,7 @@ impl<D: Driver> Window<D> {
             && success
         {
             window.bound(&bind);
-            *open = true;
+            *open = Some(bind);
         }
     }
 }

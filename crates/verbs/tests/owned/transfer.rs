@@ -142,6 +142,30 @@ fn a_window_ends_when_it_is_dropped() {
     assert_eq!(&copy, b"open");
 }
 
+/// The peer counts its bytes from 0, wherever the buffer is in the pool.
+#[test]
+fn a_zero_based_window_is_described_from_0_on() {
+    let (mut a, mut b) = pair();
+    let rights = AccessFlags::MW_BIND | AccessFlags::REMOTE_WRITE;
+    let pool = b.pd.pool(2, 64).exposed(rights).build().unwrap();
+    let first = pool.get().unwrap();
+    let mut window = Window::new(b.pd.alloc_mw(MwType::Type1).unwrap(), pool.get().unwrap());
+    for access in [AccessFlags::ZERO_BASED, AccessFlags::empty()] {
+        b.qp.sq().post(1).signaled().bind(window, AccessFlags::REMOTE_WRITE | access).unwrap();
+        window = b.next().take().unwrap();
+        let to = window.remote_region().unwrap();
+        assert_eq!((to.addr() == 0, to.len()), (!access.is_empty(), 64));
+        a.qp.sq().post(2).signaled().write_inline(b"there", &to.slice(59..64).unwrap()).unwrap();
+        assert_eq!(a.next().wc.status, WcStatus::SUCCESS);
+    }
+    let buf = window.close().unwrap();
+    let mut copy = [0; 5];
+    buf.read_at(59, &mut copy).unwrap();
+    assert_eq!(&copy, b"there");
+    first.read_at(59, &mut copy).unwrap();
+    assert_eq!(copy, [0; 5]);
+}
+
 #[test]
 fn batches_post_all_or_give_all_back() {
     let (mut a, mut b) = pair();
