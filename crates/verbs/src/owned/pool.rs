@@ -232,6 +232,7 @@ impl<D: Driver> ProtectionDomain<D> {
         access: AccessFlags,
     ) -> Result<Pool<D, Unmapped>> {
         let layout = Layout::new(count, size, 1)?;
+        check_access(access)?;
         if iova.checked_add(layout.bytes as u64).is_none() {
             let reason = format!("{} bytes from {iova:#x} on end after the last address", layout.bytes);
             return Err(Error::invalid("pool", "iova", reason));
@@ -240,6 +241,14 @@ impl<D: Driver> ProtectionDomain<D> {
         let (addr, keys) = (mr.addr(), (mr.lkey(), mr.rkey()));
         Pool::new(self, &layout, addr, keys, Region::Unmapped { _mr: mr })
     }
+}
+
+/// Work requests and peers name buffers by their addresses.
+fn check_access(access: AccessFlags) -> Result<()> {
+    if access.contains(AccessFlags::ZERO_BASED) {
+        return Err(Error::invalid("pool", "access", "ZERO_BASED: a pool has addresses".to_owned()));
+    }
+    Ok(())
 }
 
 /// How a region is divided.
@@ -313,8 +322,9 @@ impl<D: Driver> PoolBuilder<'_, D, Exposed> {
     /// Allocates and registers the memory.
     ///
     /// # Errors
-    /// As of a [private](ProtectionDomain::pool) pool, and access flags that the device does not have.
+    /// As of a [private](ProtectionDomain::pool) pool, and access flags that the device does not have, or `ZERO_BASED`.
     pub fn build(self) -> Result<Pool<D, Exposed>> {
+        check_access(self.access)?;
         let (layout, memory) = self.memory()?;
         let mr = self.pd.reg_mr(memory, self.access)?;
         let (addr, keys) = (mr.addr(), (mr.lkey(), mr.rkey()));

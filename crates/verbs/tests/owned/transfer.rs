@@ -167,6 +167,14 @@ fn a_zero_based_window_is_described_from_0_on() {
 }
 
 #[test]
+fn a_zero_based_pool_is_refused() {
+    let (a, _b) = pair();
+    let error = a.pd.pool(2, 64).exposed(AccessFlags::ZERO_BASED).build().unwrap_err().to_string();
+    assert!(error.starts_with("pool: invalid access"), "{error}");
+    assert_eq!(a.hca.objects().get("mr"), Some(&1));
+}
+
+#[test]
 fn batches_post_all_or_give_all_back() {
     let (mut a, mut b) = pair();
     b.receives(4);
