@@ -569,6 +569,16 @@ fn the_program_also_runs_on_futures() {
     }
 }
 
+/// Together they store more large values than the server of a few clients has room for.
+#[test]
+fn the_program_has_room_for_the_values_of_all_its_clients() {
+    let sizes = ["-c", "40", "-n", "8", "--bench", "--sizes", "4096"];
+    for way in [&[][..], &["--async"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_kv")).args(sizes).args(way).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+}
+
 #[test]
 fn a_measurement_is_printed_as_json() {
     let kv = |args: &[&str]| {

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use tokio::signal::unix::{SignalKind, signal};
 use uverbs::AnyDriver;
 use uverbs_examples::kv::aio;
-use uverbs_examples::kv::bench::{Figures, check, measure};
+use uverbs_examples::kv::bench::{Figures, KEYS, check, measure};
 use uverbs_examples::kv::client::Way;
 use uverbs_examples::kv::{Client, Config, Listen, Report, Server};
 use uverbs_examples::link::{Path, Target};
@@ -148,6 +148,8 @@ fn config(args: &Args) -> Config {
     let default = Config::default();
     Config {
         clients: default.clients.max(args.clients),
+        // Each client may store a large value of each of its keys, and one more while it replaces one.
+        values: default.values.max(args.clients * (KEYS + 1)),
         immediate: !args.no_imm,
         path: Path { gid_index: args.gid_index },
         ..default

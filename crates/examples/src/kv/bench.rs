@@ -13,7 +13,7 @@ use std::time::Instant;
 use uverbs::Driver;
 
 /// Keys of each client.
-pub(super) const KEYS: u32 = 8;
+pub const KEYS: u32 = 8;
 
 /// A sequence of numbers that depends on the seed only (xorshift64*).
 #[derive(Clone, Debug)]
