@@ -579,6 +579,20 @@ fn the_program_has_room_for_the_values_of_all_its_clients() {
     }
 }
 
+/// Also if there is no memory of that size.
+#[test]
+fn a_measurement_of_values_above_the_limit_is_refused() {
+    for way in [&[][..], &["--async"]] {
+        for bytes in ["65537", "18446744073709551615"] {
+            let args = ["-c", "2", "-n", "20", "--bench", "--sizes", bytes];
+            let output = Command::new(env!("CARGO_BIN_EXE_kv")).args(args).args(way).output().unwrap();
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{text}");
+            assert!(text.contains("is longer than 65536") && !text.contains("panicked"), "{text}");
+        }
+    }
+}
+
 #[test]
 fn a_measurement_is_printed_as_json() {
     let kv = |args: &[&str]| {

@@ -4,7 +4,7 @@
 //! Each client is a task, which receives a request, executes it and sends the answer. Its receives are those of the shared
 //! queue, which [`uverbs_aio`] refills. Clients connect by the RDMA connection manager, or by an exchange of endpoints over TCP.
 
-use super::bench::{Figures, KEYS, Kind, Numbers, Row, histogram, key, value};
+use super::bench::{Figures, KEYS, Kind, Numbers, Row, check_sizes, histogram, key, value};
 use super::client::{Ask, Outcome, Value};
 use super::proto::{Answer, HEADER, MAX_KEY, MAX_SMALL, MESSAGE, Op, Request, Status, VERSION, Welcome};
 use super::server::{Config, Listen, Report, send_depth, slots, welcome};
@@ -496,6 +496,7 @@ pub async fn measure<D: Driver>(
     requests: u32,
 ) -> Result<Figures> {
     ensure!(requests > 0 && !clients.is_empty(), "nothing to measure");
+    check_sizes(sizes, clients.iter().map(Client::max_value))?;
     let (count, immediate) = (clients.len(), clients.iter().all(|client| client.immediate));
     let mut rows = Vec::new();
     for &bytes in sizes {

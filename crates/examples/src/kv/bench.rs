@@ -154,6 +154,7 @@ pub fn measure<D: Driver>(
     requests: u32,
 ) -> Result<Figures> {
     ensure!(depth > 0 && requests > 0 && !clients.is_empty(), "nothing to measure");
+    check_sizes(sizes, clients.iter().map(Client::max_value))?;
     let immediate = clients.iter().all(Client::has_immediate);
     let mut rows = Vec::new();
     for &bytes in sizes {
@@ -167,6 +168,15 @@ pub fn measure<D: Driver>(
         }
     }
     Ok(Figures { device: device.to_owned(), clients: clients.len(), depth, requests, immediate, rows })
+}
+
+/// Checks the sizes before values are made of them.
+pub(super) fn check_sizes(sizes: &[usize], limits: impl Iterator<Item = usize>) -> Result<()> {
+    let limit = limits.min().unwrap_or(0);
+    match sizes.iter().find(|bytes| **bytes > limit) {
+        Some(bytes) => Err(anyhow!("a value of {bytes} bytes is longer than {limit}")),
+        None => Ok(()),
+    }
 }
 
 fn row<D: Driver>(
