@@ -10,12 +10,13 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::io::Read;
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use uverbs::attr::AccessFlags;
 use uverbs::device::DeviceInfo;
 use uverbs::owned::OwnedQp;
 use uverbs::{ConnectAttr, Context, Driver, Endpoint, Rc, WithDeadline};
-use uverbs_cm::{ConnParam, EventKind, Id, PortSpace, Request, Resolved};
+use uverbs_cm::{ConnParam, Event, EventKind, Id, PortSpace, Request, Resolved};
 
 /// The time limit for a peer to answer during the connection.
 pub const LIMIT: Duration = Duration::from_secs(20);
@@ -41,6 +42,20 @@ impl Link {
         }
     }
 
+    /// Whether the peer has gone. Called when the [descriptor](AsFd) is readable.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        match self {
+            // The peer sends nothing.
+            Self::Tcp(_) => true,
+            Self::Cm(id) => match id.channel().wait(Some(Duration::ZERO)) {
+                Ok(Some(event)) => !is_established(event),
+                Ok(None) => false,
+                Err(_) => true,
+            },
+        }
+    }
+
     /// Waits until the peer has gone, or until `stop` is set and the connection is [closed](Self::close).
     pub fn wait_gone(&self, stop: &AtomicBool) {
         match self {
@@ -51,16 +66,29 @@ impl Link {
                     Ok(None) if stop.load(Ordering::Relaxed) => return,
                     Ok(None) => {}
                     Ok(Some(event)) => {
-                        if matches!(event.ok("wait").map(|e| e.kind), Ok(EventKind::Established(_))) {
-                            continue;
+                        if !is_established(event) {
+                            return;
                         }
-                        return;
                     }
                     Err(_) => return,
                 }
             },
         }
     }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Cm(id) => id.channel().as_fd(),
+        }
+    }
+}
+
+/// The other events of a connection are those of its end.
+fn is_established(event: Event) -> bool {
+    matches!(event.ok("wait").map(|e| e.kind), Ok(EventKind::Established(_)))
 }
 
 /// Where a server is.

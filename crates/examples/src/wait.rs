@@ -41,7 +41,7 @@ impl<D: Driver> Waiter<D> {
 
     /// The loop has found nothing. Returns at once until it has found nothing often enough; then it calls `arm` and lets
     /// the loop poll once more, because a completion that arrived before raises no event; then it sleeps until there is an
-    /// event, `other` is readable, or the limit has passed.
+    /// event, `other` is readable, or the limit has passed. Returns whether `other` is readable.
     ///
     /// # Errors
     /// That of `arm`, of poll(2), or of the channel.
@@ -50,16 +50,16 @@ impl<D: Driver> Waiter<D> {
         other: Option<BorrowedFd<'_>>,
         limit: Duration,
         arm: impl FnOnce() -> Result<(), PollError>,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<bool> {
         if self.spins < SPINS {
             self.spins += 1;
             std::thread::yield_now();
-            return Ok(());
+            return Ok(false);
         }
         if !self.armed {
             arm()?;
             self.armed = true;
-            return Ok(());
+            return Ok(false);
         }
         let mut files = vec![PollFd::new(self.channel.as_fd(), PollFlags::POLLIN)];
         files.extend(other.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
@@ -73,6 +73,6 @@ impl<D: Driver> Waiter<D> {
             Err(error) if error.errno() == Errno::EAGAIN => {}
             Err(error) => return Err(error.into()),
         }
-        Ok(())
+        Ok(files.get(1).and_then(PollFd::any).unwrap_or(false))
     }
 }

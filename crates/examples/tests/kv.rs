@@ -8,14 +8,15 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
 use std::time::Instant;
-use uverbs::attr::QpCap;
+use uverbs::attr::{AccessFlags, QpCap};
 use uverbs::hca::{Fabric, Hca};
 use uverbs::mlx5::Mlx5;
 use uverbs::owned::{OwnedCq, OwnedQp, Pool};
-use uverbs::{AnyDriver, Context, ImmData, Rc};
+use uverbs::{AnyDriver, Context, ImmData, Rc, RemoteRegion};
 use uverbs_examples::kv::aio;
 use uverbs_examples::kv::bench::{check, measure};
 use uverbs_examples::kv::client::{Ask, Way};
@@ -140,6 +141,71 @@ fn a_killed_client_does_not_stop_the_others() {
     assert_eq!(ended(server).clients, 10);
     drop(late);
     assert_eq!(hca.violations(), []);
+}
+
+/// Ends a test in which a client waits for the time limit of a request.
+const SOON: Duration = Duration::from_secs(30);
+
+/// The device of the server has taken the request, so the client's queue does not fail.
+#[test]
+fn a_client_sees_the_end_of_a_server_that_does_not_answer() {
+    let fabric = Fabric::new(7);
+    let (there, here) = (fabric.device("hca0").build(), fabric.device("hca1").build());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = Target::Tcp(listener.local_addr().unwrap());
+    let (ended, end) = channel::<()>();
+    let server = std::thread::spawn(move || {
+        let context = Context::<Mlx5>::from_kernel(there.open()).unwrap();
+        let pd = context.alloc_pd().unwrap();
+        let pool = pd.pool(4, MESSAGE as u32).build().unwrap();
+        let mut cq: OwnedCq<Mlx5> = context.owned_cq(16, None).unwrap();
+        let cap =
+            QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let qp: OwnedQp<Mlx5, Rc> = pd.owned_qp().cq(&cq).cap(cap).create().unwrap();
+        let mut connected = None;
+        let (stream, _) = listener.accept().unwrap();
+        let access = AccessFlags::REMOTE_WRITE;
+        let link = link::accept_tcp(qp, stream, Path::default(), access, |mut qp, _| {
+            for _ in 0..2 {
+                qp.rq().unwrap().post(1, pool.get().unwrap())?;
+            }
+            connected = Some(qp);
+            Ok(())
+        });
+        let (link, mut qp) = (link.unwrap(), connected.unwrap());
+        let mut received = || {
+            while cq.poll_one().unwrap().is_none_or(|done| done.wc.wr_id != 1) {
+                std::thread::yield_now();
+            }
+        };
+        received();
+        let region = RemoteRegion::new(0, 0, 0).unwrap();
+        let welcome = Welcome {
+            credits: 1,
+            max_value: 1,
+            slot_size: 512,
+            slot_stride: 512,
+            slots: 0,
+            immediate: true,
+            region,
+        };
+        let mut answer = [0; MESSAGE];
+        let hello = Answer { status: Status::Ok, id: 0, arg: 0, value: &welcome.encode() };
+        hello.encode(&mut answer);
+        let mut buf = pool.get().unwrap();
+        buf.fill(&answer[..hello.len()]).unwrap();
+        qp.sq().post(0).send(buf).unwrap();
+        // The request.
+        received();
+        link.close();
+        end.recv().unwrap_err();
+    });
+    let mut client = client(&here, &target, Way::Best);
+    let begin = Instant::now();
+    let error = client.get(b"key").unwrap_err().to_string();
+    assert!(begin.elapsed() < SOON && error.contains("has ended"), "{error}, {:?}", begin.elapsed());
+    drop(ended);
+    server.join().unwrap();
 }
 
 #[test]

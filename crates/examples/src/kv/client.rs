@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use core::ops::Deref;
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::os::fd::AsFd as _;
 use std::time::Instant;
 use uverbs::attr::{QpCap, SendOpsFlags};
 use uverbs::owned::{Buf, Completed, OwnedCq, OwnedQp, Pool};
@@ -101,6 +102,8 @@ pub struct Client<D: Driver> {
     posted: u32,
     max_inline: usize,
     link: Link,
+    /// Whether the server has ended the connection.
+    gone: bool,
 }
 
 /// Creates the QP with all operations that the client wants, or without immediate data where the device has none.
@@ -146,7 +149,7 @@ impl<D: Driver> Client<D> {
             Ok(())
         };
         let (mut qp, link) = link::connect(qp, &context, nic, target, path, receive)?;
-        let welcome = hello(&mut qp, &mut cq, &mut waiter, &messages)?;
+        let welcome = hello(&mut qp, &mut cq, &mut waiter, (&messages, &link))?;
         let values = pd.pool(VALUES, welcome.slot_size).build()?;
         let max_inline = qp.cap().max_inline_data as usize;
         Ok(Self {
@@ -163,6 +166,7 @@ impl<D: Driver> Client<D> {
             posted: 1,
             max_inline,
             link,
+            gone: false,
         })
     }
 
@@ -252,7 +256,7 @@ impl<D: Driver> Client<D> {
     /// The next result. `None` if no request is outstanding.
     ///
     /// # Errors
-    /// The connection has failed, the server broke the protocol, or it did not answer in time.
+    /// The connection has failed or the server has ended it, the server broke the protocol, or it did not answer in time.
     pub fn next_result(&mut self) -> Result<Option<(u32, Outcome<D>)>> {
         let begin = Instant::now();
         loop {
@@ -269,9 +273,13 @@ impl<D: Driver> Client<D> {
                     self.completed(completed)?;
                 }
                 None => {
+                    // What the server has sent before was polled.
+                    ensure!(!self.gone, "the server has ended the connection");
                     ensure!(begin.elapsed() < LIMIT, "the server did not answer within {LIMIT:?}");
-                    let cq = &mut self.cq;
-                    self.waiter.idle(None, Duration::from_secs(1), || cq.req_notify(false))?;
+                    let Self { cq, waiter, link, .. } = self;
+                    let readable =
+                        waiter.idle(Some(link.as_fd()), Duration::from_secs(1), || cq.req_notify(false))?;
+                    self.gone = readable && link.is_gone();
                 }
             }
         }
@@ -397,16 +405,18 @@ fn hello<D: Driver>(
     qp: &mut OwnedQp<D, Rc>,
     cq: &mut OwnedCq<D>,
     waiter: &mut Waiter<D>,
-    messages: &Pool<D>,
+    (messages, link): (&Pool<D>, &Link),
 ) -> Result<Welcome> {
     let mut message = [0; HEADER];
     Request { op: Op::Hello, id: 0, arg: u32::from(VERSION), key: &[], value: &[] }.encode(&mut message);
     qp.sq().post(SEND).signaled().send_inline(&message)?;
-    let begin = Instant::now();
+    let (begin, mut gone) = (Instant::now(), false);
     loop {
         let Some(completed) = cq.poll_one()? else {
+            ensure!(!gone, "the server has ended the connection");
             ensure!(begin.elapsed() < LIMIT, "the server did not answer within {LIMIT:?}");
-            waiter.idle(None, Duration::from_secs(1), || cq.req_notify(false))?;
+            let limit = Duration::from_secs(1);
+            gone = waiter.idle(Some(link.as_fd()), limit, || cq.req_notify(false))? && link.is_gone();
             continue;
         };
         completed.wc.status.ok().context("the connection has failed")?;
