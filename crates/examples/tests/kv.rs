@@ -208,6 +208,21 @@ fn a_client_sees_the_end_of_a_server_that_does_not_answer() {
     server.join().unwrap();
 }
 
+/// The client has no request outstanding, so it does not see the end.
+#[test]
+fn a_server_whose_device_is_removed_does_not_wait_for_its_clients() {
+    let fabric = Fabric::new(7);
+    let (there, here) = (fabric.device("hca0").build(), fabric.device("hca1").build());
+    let at = Listen::Tcp(([127, 0, 0, 1], 0).into());
+    let server = Server::start::<Mlx5>(&Nic::Software(there.clone()), at, small()).unwrap();
+    let idle = client(&here, &Target::Tcp(server.address()), Way::Best);
+    there.unplug();
+    let (result, ended) = channel();
+    std::thread::spawn(move || result.send(server.shutdown()));
+    assert!(ended.recv_timeout(SOON).unwrap().is_err());
+    drop(idle);
+}
+
 #[test]
 fn the_connection_manager_connects_too() {
     let fabric = Fabric::new(7);

@@ -125,3 +125,10 @@ impl<D: Driver> Peer<D> {
         }
     }
 }
+
+impl<D: Driver> Drop for Peer<D> {
+    /// Ends the thread that waits for the client, also if the worker has failed.
+    fn drop(&mut self) {
+        self.link.close();
+    }
+}
