@@ -149,6 +149,15 @@ const SOON: Duration = Duration::from_secs(30);
 /// The device of the server has taken the request, so the client's queue does not fail.
 #[test]
 fn a_client_sees_the_end_of_a_server_that_does_not_answer() {
+    sees_the_end(false);
+}
+
+#[test]
+fn a_client_of_futures_sees_the_end_of_a_server_that_does_not_answer() {
+    sees_the_end(true);
+}
+
+fn sees_the_end(futures: bool) {
     let fabric = Fabric::new(7);
     let (there, here) = (fabric.device("hca0").build(), fabric.device("hca1").build());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -200,9 +209,18 @@ fn a_client_sees_the_end_of_a_server_that_does_not_answer() {
         link.close();
         end.recv().unwrap_err();
     });
-    let mut client = client(&here, &target, Way::Best);
     let begin = Instant::now();
-    let error = client.get(b"key").unwrap_err().to_string();
+    let error = if futures {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let error = runtime.block_on(async {
+            let nic = Nic::Software(here);
+            let mut client = aio::Client::<Mlx5>::connect(&nic, &target, Path::default()).await.unwrap();
+            client.ask(&Ask::Get(b"key")).await.unwrap_err()
+        });
+        error.to_string()
+    } else {
+        client(&here, &target, Way::Best).get(b"key").unwrap_err().to_string()
+    };
     assert!(begin.elapsed() < SOON && error.contains("has ended"), "{error}, {:?}", begin.elapsed());
     drop(ended);
     server.join().unwrap();

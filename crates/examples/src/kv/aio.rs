@@ -25,10 +25,12 @@ use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use uverbs::attr::{AccessFlags, QpCap, SendOpsFlags};
 use uverbs::owned::Pool;
 use uverbs::{Context, Driver, Endpoint, ImmData, ProtectionDomain, Rc, RemoteRegion, WithDeadline};
-use uverbs_aio::{Dispatcher, Listener, Qp, Request as ConnectRequest, Srq};
+use uverbs_aio::{Dispatcher, Listener, Message, Qp, Request as ConnectRequest, Srq};
 
 /// The time within which the event of a client that disconnects comes after the flush of its QP.
 const GONE_LIMIT: Duration = Duration::from_secs(2);
+/// How long a client waits for an answer after the server has gone.
+const LAST: Duration = Duration::from_millis(100);
 
 /// What the tasks of a server share.
 struct Shelf<D: Driver> {
@@ -310,6 +312,18 @@ async fn exchange<D: Driver>(qp: &Qp<D>, server: SocketAddr, path: Path) -> Resu
     Ok(TcpStream::from_std(stream)?)
 }
 
+/// The next message of a server.
+async fn receive<D: Driver>(qp: &Qp<D>, tie: &mut Tie) -> Result<Message<D>> {
+    let dispatcher = qp.dispatcher();
+    tokio::select! {
+        biased;
+        message = dispatcher.timeout(LIMIT, qp.recv()) => return Ok(message?),
+        () = tie.gone(&dispatcher) => {}
+    }
+    // What it has sent before may be on its way.
+    dispatcher.timeout(LAST, qp.recv()).await.context("the server has ended the connection")
+}
+
 /// A connection to a server. It has one request outstanding; a program may open any number of connections.
 #[derive(Debug)]
 pub struct Client<D: Driver> {
@@ -320,7 +334,7 @@ pub struct Client<D: Driver> {
     immediate: bool,
     next_id: u32,
     driving: JoinHandle<uverbs_aio::Result<()>>,
-    _tie: Tie,
+    tie: Tie,
 }
 
 impl<D: Driver> Client<D> {
@@ -335,7 +349,7 @@ impl<D: Driver> Client<D> {
         let messages = pd.pool(64, MESSAGE as u32).build()?;
         let qp = dispatcher.qp(&pd).depth(8, 16).inline(super::INLINE).pool(&messages).create()?;
         let driving = tokio::spawn(dispatcher.clone().drive());
-        let _tie = match server {
+        let mut tie = match server {
             Target::Tcp(address) => Tie::Tcp(exchange(&qp, *address, path).await?),
             Target::Cm(address) => {
                 let (manager, param) = (nic.connection_manager()?, link::param(AccessFlags::empty(), false));
@@ -349,13 +363,13 @@ impl<D: Driver> Client<D> {
         let mut hello = [0; HEADER];
         Request { op: Op::Hello, id: 0, arg: u32::from(VERSION), key: &[], value: &[] }.encode(&mut hello);
         qp.send_inline(&hello).await?;
-        let message = dispatcher.timeout(LIMIT, qp.recv()).await?;
+        let message = receive(&qp, &mut tie).await?;
         let welcome = Answer::decode(&message).and_then(|answer| Welcome::decode(answer.value));
         let welcome = welcome.context("the server sent an invalid welcome")?;
         drop(message);
         let values = pd.pool(1, welcome.slot_size).build()?;
         let immediate = welcome.immediate && has_immediate(&context, &pd)?;
-        Ok(Self { qp, messages, values, welcome, immediate, next_id: 1, driving, _tie })
+        Ok(Self { qp, messages, values, welcome, immediate, next_id: 1, driving, tie })
     }
 
     /// Bytes of the largest value that the server stores.
@@ -383,7 +397,7 @@ impl<D: Driver> Client<D> {
         } else {
             self.write(&request).await?
         }
-        let message = self.qp.dispatcher().timeout(LIMIT, self.qp.recv()).await?;
+        let message = receive(&self.qp, &mut self.tie).await?;
         let answer = Answer::decode(&message).context("the server sent an invalid answer")?;
         ensure!(answer.id == id, "the server answered a request that was not made");
         Ok(match answer.status {
