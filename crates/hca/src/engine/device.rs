@@ -55,6 +55,9 @@ pub struct Device {
     pub repairs: u64,
     /// CQs with an error, whose QPs are not in ERR yet.
     pub(super) overrun: Vec<u32>,
+    /// The QPs that have a receive queue and have moved to ERR: a superset of those that are in ERR. Without it, each call
+    /// would look at all QPs.
+    pub(super) failed: BTreeSet<u32>,
     next_number: u32,
     /// Numbers that are reserved for programs: no object gets them.
     reserved_numbers: BTreeSet<u32>,
@@ -83,6 +86,7 @@ impl Device {
             violations: Vec::new(),
             repairs: 0,
             overrun: Vec::new(),
+            failed: BTreeSet::new(),
             next_number: 0x100,
             reserved_numbers: BTreeSet::new(),
         }
@@ -252,20 +256,24 @@ impl Device {
         });
     }
 
-    /// Whether there are queues in ERR to which receives may be posted: posts of receives ring no doorbell.
+    /// Whether there are queues in ERR to which receives may be posted: posts of receives ring no doorbell. It may be true
+    /// until the next [`sweep`](Self::sweep) after the last of them has gone.
     pub(crate) fn watches(&self) -> bool {
-        self.qps.values().any(|qp| qp.state == State::Err && qp.rq.is_some())
+        !self.failed.is_empty()
     }
 
     /// Flushes receives that were posted to queues in ERR.
     pub(crate) fn sweep(&mut self, cx: &mut Port<'_>) {
-        let waiting: Vec<u32> = self
-            .qps
-            .values()
-            .filter(|qp| qp.state == State::Err)
-            .filter(|qp| qp.rq.as_ref().is_some_and(|rq| !rq.broken && rq.posted() != Ok(0)))
-            .map(|qp| qp.qpn)
-            .collect();
+        let Self { failed, qps, .. } = self;
+        let mut waiting = Vec::new();
+        failed.retain(|qpn| {
+            let qp = qps.get(qpn).filter(|qp| qp.state == State::Err);
+            let Some(rq) = qp.and_then(|qp| qp.rq.as_ref()) else { return false };
+            if !rq.broken && rq.posted() != Ok(0) {
+                waiting.push(*qpn);
+            }
+            true
+        });
         for qpn in waiting {
             self.with_qp(cx, qpn, |device, cx, qp| device.flush_receives(cx, qp));
         }

@@ -172,6 +172,9 @@ impl Device {
             State::Sqd => self.drained(qp),
             State::Sqe => self.flush_sends(cx, qp),
             State::Err => {
+                if qp.rq.is_some() {
+                    self.failed.insert(qp.qpn);
+                }
                 self.flush_sends(cx, qp);
                 self.flush_receives(cx, qp);
                 self.last_wqe(qp);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Real time: timers by the thread, several threads on one fabric, its end; draining.
 
-use super::rig::{BASE, End, pair};
-use crate::engine::qp::{QpKind, State};
+use super::rig::{BASE, End, on, pair};
+use crate::engine::qp::{Qp, QpKind, State};
 use crate::engine::{Notice, event};
 use crate::fabric::Fabric;
 use core::time::Duration;
@@ -64,7 +64,7 @@ fn traffic_of_several_threads_stays_independent() {
                 let (mut a, mut b) = {
                     // Devices are numbered as they are built: one pair at a time has both ends on one device.
                     let hca = fabric.device("own").link(crate::Link::InfiniBand).build();
-                    let lid = super::rig::on(&hca, |_, cx| cx.net.ports[cx.me].lid);
+                    let lid = on(&hca, |_, cx| cx.net.ports[cx.me].lid);
                     let (a, b) = (End::new(&hca, QpKind::Rc), End::new(&hca, QpKind::Rc));
                     a.connect(b.qpn, lid, 0);
                     b.connect(a.qpn, lid, 0);
@@ -135,4 +135,35 @@ fn long_messages_arrive_complete_on_a_bad_network() {
     assert_eq!([(); 2].map(|()| a.send_cq.poll().unwrap().syndrome), [0; 2]);
     assert_eq!(a.memory.get(0, len as usize), data);
     assert_eq!(b.memory.get(32_000, len as usize), a.memory.get(0, len as usize));
+}
+
+/// The shortest time of several tries.
+fn fastest(mut f: impl FnMut()) -> Duration {
+    let time = |()| {
+        let start = Instant::now();
+        f();
+        start.elapsed()
+    };
+    [(); 5].map(time).into_iter().min().unwrap()
+}
+
+#[test]
+fn the_cost_of_a_doorbell_does_not_depend_on_the_number_of_queues() {
+    let fabric = Fabric::new(1);
+    let (a, b) = pair(&fabric, QpKind::Rc, 0);
+    let ring = || (0..50).for_each(|_| a.ring(0));
+    let alone = fastest(ring);
+    on(&a.hca, |device, _| {
+        for qpn in 0x10_0000..0x12_0000 {
+            device.qps.insert(qpn, Box::new(Qp::new(qpn, QpKind::Rc)));
+        }
+    });
+    let among_others = fastest(ring);
+    assert!(among_others < alone * 50, "{alone:?}, with other queues {among_others:?}");
+    // A queue in ERR is watched until it leaves that state.
+    let watched = |end: &End| on(&end.hca, |device, _| device.watches());
+    b.set_state(State::Err);
+    assert!(watched(&b) && !watched(&a));
+    b.set_state(State::Reset);
+    assert!(!watched(&b));
 }
