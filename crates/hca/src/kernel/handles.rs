@@ -3,7 +3,7 @@
 
 use super::events::EventFile;
 use super::object::Object;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use uverbs_core::Errno;
 
@@ -33,6 +33,10 @@ pub(super) struct Reported {
 pub(super) struct Context {
     pub(super) is_open: bool,
     pub(super) objects: BTreeMap<u32, Entry>,
+    /// The free handles below those that have been used.
+    free: BTreeSet<u32>,
+    /// The lowest handle that has not been used.
+    unused: u32,
     /// Asynchronous events, with a copy of the program's end.
     pub(super) asyncs: Option<(EventFile, OwnedFd)>,
     /// Further event files, which receive only events of the port.
@@ -51,7 +55,10 @@ pub(super) struct Context {
 impl Context {
     /// Adds an object under the lowest free handle (`xa_alloc()`).
     pub(super) fn add(&mut self, object: Object, parents: &[u32], user_handle: u64) -> u32 {
-        let handle = (0..).find(|h| !self.objects.contains_key(h)).unwrap_or(u32::MAX);
+        let handle = self.free.pop_first().unwrap_or_else(|| {
+            self.unused += 1;
+            self.unused - 1
+        });
         for parent in parents {
             if let Some(entry) = self.objects.get_mut(parent) {
                 entry.users += 1;
@@ -61,6 +68,13 @@ impl Context {
         let entry = Entry { object, users: 0, parents, user_handle, completions: 0, asyncs: 0 };
         self.objects.insert(handle, entry);
         handle
+    }
+
+    /// Removes an object; its handle is free then.
+    pub(super) fn remove(&mut self, handle: u32) -> Result<Entry, Errno> {
+        let entry = self.objects.remove(&handle).ok_or(Errno::ENOENT)?;
+        self.free.insert(handle);
+        Ok(entry)
     }
 
     pub(super) fn get(&self, handle: u32) -> Result<&Object, Errno> {
@@ -102,5 +116,34 @@ impl Context {
             self.more_asyncs.push(file);
         }
         Ok(rx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+    use std::time::Instant;
+
+    #[test]
+    fn the_lowest_free_handle_is_found_without_a_search() {
+        let mut context = Context::default();
+        let mut add = |count: u32| {
+            let start = Instant::now();
+            for pdn in 0..count {
+                context.add(Object::Pd { pdn }, &[], 0);
+            }
+            start.elapsed()
+        };
+        let first = add(50).max(Duration::from_micros(10));
+        add(16_000);
+        let last = [(); 5].map(|()| add(50)).into_iter().min().unwrap();
+        assert!(last < first * 50, "{first:?}, with other objects {last:?}");
+        for handle in [9, 3, 700] {
+            context.remove(handle).unwrap();
+        }
+        assert_eq!(context.remove(3).unwrap_err(), Errno::ENOENT);
+        let next = [(); 4].map(|()| context.add(Object::Ah, &[], 0));
+        assert_eq!(next, [3, 9, 700, 16_300]);
     }
 }

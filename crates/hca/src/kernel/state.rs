@@ -261,7 +261,7 @@ impl State {
         // The device's notices about the object must be in the files before its events are removed from them.
         self.deliver_notices(&mut device.notices);
         let context = self.contexts.get_mut(&number).ok_or(Errno::EIO)?;
-        let entry = context.objects.remove(&handle).ok_or(Errno::ENOENT)?;
+        let entry = context.remove(handle)?;
         for parent in &entry.parents {
             if let Some(parent) = context.objects.get_mut(parent) {
                 parent.users -= 1;
