@@ -141,9 +141,9 @@ impl World {
         }
     }
 
-    fn fire(&mut self, index: usize, qpn: u32) {
+    fn fire(&mut self, at: u64, index: usize, qpn: u32) {
         if let Some((device, mut port)) = self.device(index) {
-            device.timer(&mut port, qpn);
+            device.timer(&mut port, qpn, at);
         }
     }
 
@@ -159,7 +159,7 @@ impl World {
                 return;
             }
             match self.net.pop_timer(self.now) {
-                Some((_, index, qpn)) => self.fire(index, qpn),
+                Some((at, index, qpn)) => self.fire(at, index, qpn),
                 None if self.net.next_packet().is_none_or(|at| at > self.now) => return,
                 None => {}
             }
@@ -175,7 +175,7 @@ impl World {
             if answer && at.saturating_add(LATE) > self.now {
                 self.net.wake(at, index, qpn);
             } else {
-                self.fire(index, qpn);
+                self.fire(at, index, qpn);
             }
         }
     }
@@ -189,14 +189,14 @@ impl World {
         let mut finite = false;
         while let Some((at, index, qpn)) = self.net.pop_timer(u64::MAX) {
             let qp = self.devices.get_mut(index).and_then(|d| d.qps.get_mut(&qpn));
-            let Some(qp) = qp else { continue };
+            let Some(qp) = qp.filter(|qp| qp.timer.queued == Some(at)) else { continue };
             let Some(deadline) = qp.timer.deadline else {
                 qp.timer.queued = None;
                 continue;
             };
             if deadline > at {
                 // It was queued too early, and is queued again for its time.
-                self.fire(index, qpn);
+                self.fire(at, index, qpn);
                 continue;
             }
             let looks = all_timers || qp.req.waits_for_receiver();
@@ -206,7 +206,7 @@ impl World {
                 continue;
             }
             self.now = self.now.max(at);
-            self.fire(index, qpn);
+            self.fire(at, index, qpn);
             self.deliver_packets(u64::MAX, true);
         }
         for (at, index, qpn) in later {
@@ -234,7 +234,7 @@ impl World {
             self.deliver_packets(until, true);
             let Some((at, index, qpn)) = self.net.pop_timer(until) else { break };
             self.now = self.now.max(at);
-            self.fire(index, qpn);
+            self.fire(at, index, qpn);
         }
         self.now = self.now.max(until);
         self.tidy();

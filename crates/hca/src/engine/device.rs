@@ -241,9 +241,13 @@ impl Device {
         });
     }
 
-    /// Runs the timer of a QP, if it is due.
-    pub(crate) fn timer(&mut self, cx: &mut Port<'_>, qpn: u32) {
+    /// Runs the timer of a QP, if it is due. `entry` is the time of the entry in the network.
+    pub(crate) fn timer(&mut self, cx: &mut Port<'_>, qpn: u32, entry: u64) {
         self.with_qp(cx, qpn, |device, cx, qp| {
+            if qp.timer.queued != Some(entry) {
+                // An earlier entry has replaced it. It must not become a further one.
+                return;
+            }
             qp.timer.queued = None;
             match qp.timer.deadline {
                 Some(at) if at <= cx.now => {

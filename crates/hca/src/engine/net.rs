@@ -137,6 +137,12 @@ impl Net {
         self.packets.len()
     }
 
+    /// The number of entries of timers.
+    #[cfg(test)]
+    pub(crate) fn timers(&self) -> usize {
+        self.timers.len()
+    }
+
     /// The first packet that is due by `until`, with its time and device.
     pub(crate) fn pop_packet(&mut self, until: u64) -> Option<(u64, usize, Packet)> {
         let key = *self.packets.keys().next().filter(|(at, _)| *at <= until)?;

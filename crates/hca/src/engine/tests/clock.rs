@@ -167,3 +167,25 @@ fn the_cost_of_a_doorbell_does_not_depend_on_the_number_of_queues() {
     b.set_state(State::Reset);
     assert!(!watched(&b));
 }
+
+/// A connection on which a message waits for a receive, and is tried again each 1.28 ms.
+fn waiting(fabric: &Fabric, len: u32) -> (End, End) {
+    let (mut a, b) = pair(fabric, QpKind::Rc, 0);
+    b.attr(|attr| attr.min_rnr_timer = 14);
+    a.send(0, len);
+    assert!(a.send_cq.poll().is_none());
+    (a, b)
+}
+
+#[test]
+fn timers_do_not_multiply_while_a_message_waits_for_a_receive() {
+    let fabric = Fabric::deterministic(1);
+    let (mut a, mut b) = waiting(&fabric, 100);
+    fabric.run_for(Duration::from_secs(5));
+    // The timer of a lost answer is set at each try, and is in the network for 67 ms.
+    let timers = on(&a.hca, |_, cx| cx.net.timers());
+    assert!(timers < 100, "{timers} timers");
+    b.recv(0, 100);
+    fabric.run_for(Duration::from_millis(2));
+    assert_eq!(a.send_cq.poll().unwrap().syndrome, 0);
+}
