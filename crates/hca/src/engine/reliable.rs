@@ -33,7 +33,8 @@ impl Device {
     /// Sends all packets that can be sent now.
     pub(crate) fn transmit_reliable(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
         while matches!(qp.state, State::Rts | State::Sqd) && !qp.req.rnr {
-            if psn_diff(qp.req.send, qp.req.una) >= WINDOW {
+            let window = if qp.req.probes { 1 } else { WINDOW };
+            if psn_diff(qp.req.send, qp.req.una) >= window {
                 break;
             }
             if qp.req.send != qp.req.next {
@@ -208,7 +209,7 @@ impl Device {
             src_qpn: qp.qpn,
             dest_qpn: qp.req.session.map_or(qp.attr.dest_qpn, |(av, _)| av.dest),
             psn,
-            ack: is_last || psn.is_multiple_of(ACK_EVERY),
+            ack: is_last || qp.req.probes || psn.is_multiple_of(ACK_EVERY),
             solicited: sent.request.solicited && is_last,
             srqn: sent.request.srqn.unwrap_or(0),
             dc: qp.req.session.map(|(_, dc)| dc),
@@ -398,7 +399,7 @@ impl Device {
             return;
         }
         if qp.req.rnr {
-            qp.req.rnr = false;
+            (qp.req.rnr, qp.req.probes) = (false, true);
         } else {
             if qp.req.una == qp.req.next {
                 return;

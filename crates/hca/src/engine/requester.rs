@@ -59,6 +59,9 @@ pub(crate) struct Requester {
     pub(super) rnr_retries: u8,
     /// The receiver was not ready: nothing is sent until the timer expires.
     pub(super) rnr: bool,
+    /// The receiver was not ready: after the timer only one packet is sent, until it is acknowledged. The packets behind it
+    /// would be dropped if the receiver is still not ready.
+    pub(super) probes: bool,
     /// Packets were repeated after a gap. They are not repeated again before the next answer.
     pub(super) resent: Option<u32>,
     /// The DC session: target, key, number, first PSN.
@@ -129,6 +132,7 @@ impl Requester {
         if psn_diff(to, self.una) > 0 {
             self.una = to;
             self.resent = None;
+            self.probes = false;
             (self.retries, self.rnr_retries) = (attr.retry_cnt, attr.rnr_retry);
             if psn_diff(self.send, self.una) < 0 {
                 self.send = self.una;

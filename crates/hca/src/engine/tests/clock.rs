@@ -189,3 +189,29 @@ fn timers_do_not_multiply_while_a_message_waits_for_a_receive() {
     fabric.run_for(Duration::from_millis(2));
     assert_eq!(a.send_cq.poll().unwrap().syndrome, 0);
 }
+
+#[test]
+fn a_message_that_waits_for_a_receive_is_tried_with_one_packet() {
+    for loss in [0.0, 0.1] {
+        let fabric = Fabric::deterministic(3);
+        let (mut a, mut b) = waiting(&fabric, 10_000);
+        let data = a.fill(0, 10_000, 5);
+        let sent = |end: &End| on(&end.hca, |_, cx| cx.net.ports[cx.me].sent);
+        let before = sent(&a);
+        fabric.loss(loss);
+        fabric.run_for(Duration::from_millis(128));
+        let tries = sent(&a) - before;
+        assert!(tries < 110, "{tries} packets");
+        b.recv(0, 10_000);
+        fabric.run_for(Duration::from_secs(10));
+        assert_eq!((a.send_cq.poll().unwrap().syndrome, b.recv_cq.poll().unwrap().bytes), (0, 10_000));
+        assert_eq!(b.memory.get(0, 10_000), data);
+        // The next message has a receive, and needs no answer to each packet.
+        fabric.loss(0.0);
+        b.recv(0, 10_000);
+        let before = sent(&b);
+        a.send(0, 10_000);
+        assert_eq!(a.send_cq.poll().unwrap().syndrome, 0);
+        assert!(sent(&b) - before < 10);
+    }
+}
