@@ -245,12 +245,22 @@ fn both(
         let server = scope.spawn(|| ended(serve(plan, patience(), &mut std::io::sink()), "server"));
         let client = ended(call(&client, patience(), &mut std::io::stdout().lock()), "client");
         let server = server.join().map_err(|_| anyhow!("the server panicked"))?;
-        match client {
+        match (client, server) {
             // The server's error is the reason.
-            Err(error) if error.is::<OtherEndFailed>() => server.and(Err(error)),
-            client => client.and(server),
+            (Err(client), Err(server)) if follows(&client) && !follows(&server) => Err(server),
+            (client, server) => client.and(server),
         }
     })
+}
+
+/// Whether an error only shows that the other end has failed: it says so, or has closed the stream of the exchange.
+fn follows(error: &anyhow::Error) -> bool {
+    let kind = error.chain().find_map(|e| e.downcast_ref::<std::io::Error>()).map(std::io::Error::kind);
+    let is_closed = |kind| {
+        use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        matches!(kind, BrokenPipe | ConnectionReset | UnexpectedEof)
+    };
+    error.is::<OtherEndFailed>() || kind.is_some_and(is_closed)
 }
 
 /// Runs an end with the transport of the plan.
@@ -579,5 +589,14 @@ mod tests {
         let plan = parse("send-bw -n 10 --timeout 0 -i 7").unwrap();
         let error = here(&plan, &a, &b).unwrap_err();
         assert!(!error.is::<OtherEndFailed>(), "{error:#}");
+    }
+
+    #[test]
+    fn the_error_is_that_of_the_end_that_fails_first() {
+        let [a, b] = device::software().unwrap();
+        // Datagrams without a receive are lost, so the server waits in vain.
+        let plan = parse("send-bw -c UD -s 8 -r 8 -n 5000 --json --timeout 2").unwrap();
+        let error = format!("{:#}", here(&plan, &a, &b).unwrap_err());
+        assert!(error.starts_with("server: 8 bytes: timed out"), "{error}");
     }
 }
