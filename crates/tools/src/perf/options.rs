@@ -257,6 +257,17 @@ pub(super) enum Verb {
     Atomic,
 }
 
+impl Verb {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Write => "write",
+            Self::Read => "read",
+            Self::Atomic => "atomic",
+        }
+    }
+}
+
 /// What a test measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -380,16 +391,19 @@ impl Plan {
             Connection::Ud => verb == Verb::Send,
         };
         if !allowed {
-            return Err(format!("{} has no such operation", connection.name()));
+            return Err(format!("--connection {} has no {}", connection.name(), verb.name()));
         }
-        if verb == Verb::Atomic && (common.all || common.size.is_some_and(|size| size != 8)) {
-            return Err("an atomic has 8 bytes".into());
+        if verb == Verb::Atomic && common.all {
+            return Err("--all is not for atomics, which have 8 bytes".into());
+        }
+        if let Some(size) = common.size.filter(|size| verb == Verb::Atomic && *size != 8) {
+            return Err(format!("--size {size}: an atomic has 8 bytes"));
         }
         if common.use_srq && verb != Verb::Send {
             return Err("--use-srq is for sends".into());
         }
         if kind == Kind::Latency && verb == Verb::Write && common.events {
-            return Err("write-lat polls memory, so it has no events".into());
+            return Err("--events: write-lat polls memory, so it has no events".into());
         }
         if common.rdma_cm && !matches!(connection, Connection::Rc | Connection::Ud) {
             return Err(format!("--rdma_cm does not connect {}, as in perftest", connection.name()));
@@ -473,14 +487,8 @@ impl Plan {
 
     /// The name of the test in JSON, as perftest's programs are called.
     pub(super) fn name(&self) -> String {
-        let verb = match self.verb {
-            Verb::Send => "send",
-            Verb::Write => "write",
-            Verb::Read => "read",
-            Verb::Atomic => "atomic",
-        };
         let kind = if self.kind == Kind::Latency { "lat" } else { "bw" };
-        format!("{verb}_{kind}")
+        format!("{}_{kind}", self.verb.name())
     }
 
     /// Whether the exchange is that of rdma_cm.
@@ -511,7 +519,7 @@ impl Plan {
         }
         if is_datagram && self.size > mtu {
             return match self.common.size {
-                Some(size) => Err(format!("a datagram of {size} bytes is longer than the MTU of {mtu}")),
+                Some(size) => Err(format!("--size {size}: a datagram is longer than the MTU of {mtu}")),
                 None => Ok(vec![mtu]),
             };
         }
@@ -638,6 +646,21 @@ pub(super) mod tests {
         ] {
             assert!(parse(line).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn errors_name_the_option() {
+        for (line, text) in [
+            ("read-bw -c UC", "--connection UC has no read"),
+            ("write-lat -c UD", "--connection UD has no write"),
+            ("atomic-bw -s 16", "--size 16: an atomic has 8 bytes"),
+            ("atomic-lat -a", "--all is not for atomics, which have 8 bytes"),
+            ("write-lat -e", "--events: write-lat polls memory, so it has no events"),
+        ] {
+            assert_eq!(parse(line).unwrap_err(), text, "{line}");
+        }
+        let error = parse("send-bw -c UD -s 2048").unwrap().sizes(1024).unwrap_err();
+        assert_eq!(error, "--size 2048: a datagram is longer than the MTU of 1024");
     }
 
     #[test]
