@@ -37,6 +37,8 @@ fields! {
     opcode: WcOpcode;
     vendor_err: u32;
     byte_len: u32;
+    received_len: u32;
+    is_receive: Option<bool>;
     qp_num: u32;
     src_qp: u32;
     wc_flags: WcFlags;

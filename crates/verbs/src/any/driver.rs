@@ -241,6 +241,15 @@ impl Driver for AnyDriver {
         })
     }
 
+    fn srq_number(&self, shared: &Self::SrqShared) -> Option<u32> {
+        match (self, shared) {
+            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.srq_number(shared),
+            (Self::Rxe(driver), Any::Rxe(shared)) => driver.srq_number(shared),
+            (Self::Siw(driver), Any::Siw(shared)) => driver.srq_number(shared),
+            _ => None,
+        }
+    }
+
     unsafe fn modify_srq(
         &self,
         handle: &SrqHandle,

@@ -4,7 +4,7 @@
 use crate::{CAP, LIMIT};
 use core::ptr;
 use std::time::Instant;
-use uverbs::attr::{AccessFlags, CqInitAttr, SrqAttr, SrqInitAttr};
+use uverbs::attr::{AccessFlags, CqInitAttr, QpState, SrqAttr, SrqInitAttr};
 use uverbs::provider::Completion as _;
 use uverbs::wr::{SendWr, WrOpcode, WrUd, WrUnion};
 use uverbs::{
@@ -127,4 +127,28 @@ fn datagrams_go_to_a_shared_queue_typed_and_as_lists() {
     }
     assert_eq!(service.bytes(40), *b"typed");
     assert_eq!(hca.violations(), []);
+}
+
+/// A driver that knows the kind of a failed completion says so here, too.
+#[test]
+fn the_kind_of_a_flushed_completion_is_known() {
+    let hca = Hca::new();
+    let mut service = Service::new(&hca);
+    let attr = ConnectAttr::default();
+    let mut qp: Qp<AnyDriver, Rc> = service.pd.qp().cq(&service.cq).cap(CAP).create().unwrap();
+    qp.init(&attr).unwrap();
+    let here = qp.control.endpoint(1, &attr).unwrap();
+    qp.connect(&here, &here, &attr).unwrap();
+    qp.control.modify_state(QpState::ERR).unwrap();
+    let into = service.mr.sge(0..64).unwrap();
+    // SAFETY: the device does not use the region after the flush.
+    unsafe { qp.rq().unwrap().post(1, &[into]) }.unwrap();
+    qp.sq().unwrap().post(2).signaled().send_inline(b"late").unwrap();
+    let (begin, mut seen) = (Instant::now(), Vec::new());
+    while seen.len() < 2 {
+        assert!(begin.elapsed() < LIMIT, "{seen:?}");
+        service.cq.poll_each(2, |c| seen.push((c.wr_id(), c.is_receive()))).unwrap();
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [(1, Some(true)), (2, Some(false))]);
 }
