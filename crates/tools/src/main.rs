@@ -16,6 +16,8 @@ mod top;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
 
 /// Query and test RDMA devices, without libibverbs
@@ -64,8 +66,18 @@ fn main() -> ExitCode {
     }
 }
 
+/// Whether the error is that of the output. A connection to another program can have the same error.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+    let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    kind == Some(std::io::ErrorKind::BrokenPipe) && has_no_reader(std::io::stdout().as_fd())
+}
+
+/// Whether the other end of a pipe or a connection is closed.
+fn has_no_reader(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::empty())];
+    let closed = PollFlags::POLLERR | PollFlags::POLLHUP;
+    poll(&mut fds, PollTimeout::ZERO).is_ok()
+        && fds[0].revents().is_some_and(|found| found.intersects(closed))
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 
 use core::time::Duration;
 use nix::fcntl::{FcntlArg, fcntl};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
@@ -50,6 +51,31 @@ fn both_ends_end_when_the_reader_of_the_output_is_gone() {
         drop(lines);
         assert!(!wait(child).success());
     }
+}
+
+/// A client sends the first messages of the exchange and closes the connection, so that a later write of the server fails with
+/// `EPIPE`: the same error as that of its output without a reader, after which nothing is printed.
+#[test]
+fn a_connection_that_the_client_closes_is_an_error_with_a_text() {
+    let socket = std::env::temp_dir().join(format!("uverbs-tools-closed-{}", std::process::id()));
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let line = format!("perf send-lat -d hca0 --bind 127.0.0.1 -p {port} --timeout 250");
+    let server = uverbs(&line).env("UVERBS_HCA_FABRIC", &socket).spawn().unwrap();
+    let begin = Instant::now();
+    let mut client = loop {
+        match TcpStream::connect(("127.0.0.1", port)) {
+            Ok(client) => break client,
+            Err(error) => assert!(begin.elapsed() < LIMIT, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    // The version, the cycle, the cache line, the MTU.
+    client.write_all(b"6.06\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x10\0\0\0\0\x405\0").unwrap();
+    drop(client);
+    let output = server.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && text.starts_with("uverbs: perf send-lat: "), "{text:?}");
+    let _ = std::fs::remove_file(&socket);
 }
 
 #[test]
