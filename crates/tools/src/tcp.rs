@@ -4,12 +4,12 @@
 use crate::patience::Patience;
 use anyhow::{Context, Result};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
 
 /// Connects to a server.
-pub(crate) fn dial(host: &str, port: u16, patience: &Patience) -> Result<TcpStream> {
+pub(crate) fn dial(host: &str, port: u16, patience: &Patience) -> Result<Stream> {
     // Only names need the resolver.
     let addresses = (host, port).to_socket_addrs().with_context(|| format!("cannot resolve {host}"))?;
     let mut failure = None;
@@ -28,7 +28,7 @@ pub(crate) fn dial(host: &str, port: u16, patience: &Patience) -> Result<TcpStre
 }
 
 /// Waits for a client.
-pub(crate) fn answer(bind: Option<IpAddr>, port: u16, patience: &Patience) -> Result<TcpStream> {
+pub(crate) fn answer(bind: Option<IpAddr>, port: u16, patience: &Patience) -> Result<Stream> {
     let listener = match bind {
         Some(ip) => TcpListener::bind(SocketAddr::new(ip, port)),
         // Both IP versions, if the host has both.
@@ -55,11 +55,46 @@ pub(crate) fn answer(bind: Option<IpAddr>, port: u16, patience: &Patience) -> Re
 }
 
 /// Applies the time limit to the calls of a stream.
-pub(crate) fn prepare(stream: TcpStream, patience: &Patience) -> Result<TcpStream> {
+pub(crate) fn prepare(stream: TcpStream, patience: &Patience) -> Result<Stream> {
     let left = patience.left("the peer")?;
     stream.set_read_timeout(left).context("cannot set the socket's timeout")?;
     stream.set_write_timeout(left).context("cannot set the socket's timeout")?;
-    Ok(stream)
+    Ok(Stream(stream))
+}
+
+/// A connection with a time limit for its calls.
+#[derive(Debug)]
+pub(crate) struct Stream(TcpStream);
+
+impl Stream {
+    /// Sends each write at once.
+    pub(crate) fn set_nodelay(&self) -> Result<()> {
+        self.0.set_nodelay(true).context("cannot set up the socket")
+    }
+}
+
+/// The error `EAGAIN` of a call that ended by the time limit, with its meaning.
+fn timed_out(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => io::Error::new(io::ErrorKind::TimedOut, "timed out"),
+        _ => error,
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.0.read(bytes).map_err(timed_out)
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(timed_out)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 #[cfg(test)]
@@ -72,5 +107,15 @@ mod tests {
         let patience = Patience::new(Some(Duration::from_millis(50)));
         let error = answer(Some(Ipv4Addr::LOCALHOST.into()), 0, &patience).unwrap_err();
         assert!(error.to_string().contains("timed out"), "{error}");
+    }
+
+    #[test]
+    fn a_silent_peer_is_an_error_that_says_so() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let patience = Patience::new(Some(Duration::from_millis(50)));
+        let port = listener.local_addr().unwrap().port();
+        let mut stream = dial("127.0.0.1", port, &patience).unwrap();
+        let error = stream.read_exact(&mut [0]).unwrap_err();
+        assert_eq!((error.kind(), error.to_string()), (io::ErrorKind::TimedOut, "timed out".into()));
     }
 }

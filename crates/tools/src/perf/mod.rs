@@ -80,7 +80,7 @@ impl device::Visitor for Visit {
                 tcp::answer(plan.common.bind, plan.common.port, &patience)?
             }
         };
-        stream.set_nodelay(true).context("cannot set up the socket")?;
+        stream.set_nodelay()?;
         dispatch(&plan, &a, stream, None, (patience, false), &mut std::io::stdout().lock())
     }
 }

@@ -62,9 +62,9 @@ pub(crate) fn in_use(theirs: &[Endpoint], num_qp: usize) -> Result<&[Endpoint]> 
 mod tests {
     use super::*;
     use crate::patience::Patience;
-    use crate::tcp::{dial, prepare};
+    use crate::tcp::{Stream, dial, prepare};
     use core::time::Duration;
-    use std::net::{TcpListener, TcpStream};
+    use std::net::TcpListener;
     use std::thread;
     use uverbs::attr::Gid;
 
@@ -72,7 +72,7 @@ mod tests {
         Endpoint { lid: 7, qp_num, psn: 0xabc, gid: "::ffff:10.0.0.1".parse::<Gid>().unwrap() }
     }
 
-    fn pair() -> (TcpStream, TcpStream) {
+    fn pair() -> (Stream, Stream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let patience = Patience::new(Some(Duration::from_secs(10)));
