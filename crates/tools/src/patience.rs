@@ -45,6 +45,15 @@ impl Patience {
         Self { has_failed: Some(has_failed), ..self }
     }
 
+    /// Changes the limit, and restarts it. Without a limit (`None`) only the failure of the other end, if it is in this
+    /// process, ends a wait, so the old limit is kept if it is not.
+    pub(crate) fn set_limit(&mut self, limit: Option<Duration>) {
+        if limit.is_some() || self.has_failed.is_some() {
+            self.limit = limit;
+        }
+        self.renew();
+    }
+
     /// Restarts the limit after progress.
     pub(crate) fn renew(&mut self) {
         self.since = Instant::now();

@@ -4,6 +4,7 @@
 use crate::patience::Patience;
 use anyhow::{Context, Result};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::time::Duration;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
@@ -71,6 +72,11 @@ impl Stream {
     pub(crate) fn set_nodelay(&self) -> Result<()> {
         self.0.set_nodelay(true).context("cannot set up the socket")
     }
+
+    /// Changes the time limit; `None` is no limit.
+    pub(crate) fn set_limit(&self, limit: Option<Duration>) -> Result<()> {
+        self.0.set_read_timeout(limit).context("cannot set the socket's timeout")
+    }
 }
 
 /// The error `EAGAIN` of a call that ended by the time limit, with its meaning.
@@ -100,7 +106,6 @@ impl Write for Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::time::Duration;
 
     #[test]
     fn a_missing_peer_is_an_error_in_time() {

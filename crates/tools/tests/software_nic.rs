@@ -137,9 +137,14 @@ fn perf_prints_one_figure_and_checks_limits() {
 #[test]
 fn processes_of_a_fabric_connect_by_rdma_cm() {
     let socket = std::env::temp_dir().join(format!("uverbs-tools-cm-{}", std::process::id()));
-    for line in ["perf send-bw -R -c UD -s 512 -b -n 40", "pingpong srq -q 3 --cm -n 40"] {
+    for line in [
+        "perf send-bw -R -c UD -s 512 -b -n 40 --timeout 250",
+        "pingpong srq -q 3 --cm -n 40 --timeout 250",
+        // The server sees no progress, and must wait for the whole test.
+        "perf write-bw -R -D 6 --timeout 4",
+    ] {
         let end = |host: &str| {
-            let mut command = uverbs(&format!("{line} -d hca0 --timeout 250 {host}"));
+            let mut command = uverbs(&format!("{line} -d hca0 {host}"));
             command.env("UVERBS_HCA_FABRIC", &socket);
             command
         };

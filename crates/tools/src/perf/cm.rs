@@ -5,6 +5,7 @@
 //! A message of the exchange is one send. perftest keeps a single receive posted and answers each message before it
 //! gets the next one, so this end does not send ahead.
 
+use super::wire::Channel;
 use crate::cm::{Queues, Side};
 use crate::patience::Patience;
 use anyhow::{Context as _, Result};
@@ -146,12 +147,21 @@ impl<D: Driver> Exchange<D> {
     }
 }
 
+impl<D: Driver> Channel for Exchange<D> {
+    fn set_limit(&mut self, limit: Option<Duration>) -> Result<()> {
+        self.patience.set_limit(limit);
+        Ok(())
+    }
+}
+
 /// The work request ids.
 const RECV: u64 = 0;
 const SEND: u64 = 1;
 
 impl<D: Driver> Read for Exchange<D> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        // The limit is that of this wait: a test may have run since the last message.
+        self.patience.renew();
         while self.arrived.is_empty() {
             self.progress().map_err(io::Error::other)?;
         }
@@ -169,6 +179,7 @@ impl<D: Driver> Read for Exchange<D> {
 impl<D: Driver> Write for Exchange<D> {
     /// Sends one message, and waits until it has arrived.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.patience.renew();
         let mut send = || -> Result<()> {
             let mut buf = self.queue.buf()?;
             buf.fill(bytes)?;

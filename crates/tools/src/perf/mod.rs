@@ -42,7 +42,7 @@ use uverbs::mlx5::Mlx5;
 use uverbs::{Context, Dci, Driver, DriverVisitor, Rc, Uc, Ud, XrcSend};
 use uverbs_cm::{EventChannel, PortSpace};
 use uverbs_hca::{Fabric, Hca};
-use wire::{Form, Report, Wire};
+use wire::{Channel, Form, Report, Wire};
 
 /// Bytes of the part of a buffer through which short messages move, and of a cache line, before the exchange with the peer.
 const CYCLE: u32 = 4096;
@@ -166,16 +166,11 @@ impl<D: Driver> device::Visitor for Elsewhere<D> {
         let line = Line::Serve(Vec::new());
         let patience = Patience::new(plan.patience());
         // One type of streams for all drivers.
-        let mut exchange: Box<dyn Stream> = Box::new(exchange);
+        let mut exchange: Box<dyn Channel> = Box::new(exchange);
         let out = &mut std::io::stdout().lock();
-        dispatch(&plan, &context, &mut exchange, Some(&line), (patience, false), out)
+        dispatch(&plan, &context, &mut *exchange, Some(&line), (patience, false), out)
     }
 }
-
-/// A stream of any type.
-trait Stream: Read + Write {}
-
-impl<S: Read + Write> Stream for S {}
 
 /// Establishes the connection of the exchange.
 fn exchange<D: Driver>(
@@ -267,7 +262,7 @@ fn follows(error: &anyhow::Error) -> bool {
 fn dispatch<D: Driver>(
     plan: &Plan,
     context: &Context<D>,
-    stream: impl Read + Write,
+    stream: impl Channel,
     line: Option<&Line>,
     wait: (Patience, bool),
     out: &mut dyn Write,
@@ -289,7 +284,7 @@ fn dispatch<D: Driver>(
 fn run<D: Driver, T: Carrier<D>>(
     plan: &Plan,
     context: &Context<D>,
-    stream: impl Read + Write,
+    stream: impl Channel,
     line: Option<&Line>,
     wait: (Patience, bool),
     out: &mut dyn Write,
@@ -360,6 +355,7 @@ fn run<D: Driver, T: Carrier<D>>(
     if !is_send {
         wire.sync(&mine)?;
     }
+    wire.set_limit(plan.patience_of_exchange())?;
     match plan.kind {
         Kind::Latency => latency_tests(&mut end, &mut wire, &mut table, &sizes)?,
         Kind::Bandwidth => bandwidth_tests(&mut end, &mut wire, &mut table, &sizes)?,

@@ -531,6 +531,23 @@ impl Plan {
         (self.common.timeout != 0).then(|| Duration::from_secs(self.common.timeout.into()))
     }
 
+    /// How long to wait for a message of the exchange when the test runs. The server of a test in which only the client's
+    /// device works waits for the whole test, and sees no progress. `None` is for ever.
+    pub(super) fn patience_of_exchange(&self) -> Option<Duration> {
+        let is_bandwidth = self.kind == Kind::Bandwidth;
+        let client_works = match self.verb {
+            Verb::Send => false,
+            Verb::Write => is_bandwidth && !self.bidirectional,
+            Verb::Read | Verb::Atomic => !self.bidirectional,
+        };
+        let limit = self.patience()?;
+        match self.duration {
+            _ if self.is_client() || !client_works => Some(limit),
+            Some(span) => Some(limit + span.total),
+            None => None,
+        }
+    }
+
     /// The longest message that is sent inline, if the device can; perftest's defaults.
     pub(super) fn inline_size(&self) -> u32 {
         let is_latency = self.kind == Kind::Latency;
@@ -645,6 +662,23 @@ pub(super) mod tests {
             "write-bw --loopback host",
         ] {
             assert!(parse(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_server_waits_for_the_whole_test() {
+        let limit = |line| parse(line).unwrap().patience_of_exchange().map(|limit| limit.as_secs());
+        for (line, seconds) in [
+            ("write-bw -D 100 --timeout 9", Some(109)),
+            ("write-bw -D 100 --timeout 9 host", Some(9)),
+            ("write-bw -D 100 --timeout 9 -b", Some(9)),
+            ("write-lat -D 100 --timeout 9", Some(9)),
+            ("read-lat -D 100 --timeout 9", Some(109)),
+            ("atomic-bw --timeout 9", None),
+            ("send-bw --timeout 9", Some(9)),
+            ("read-bw -D 100 --timeout 0", None),
+        ] {
+            assert_eq!(limit(line), seconds, "{line}");
         }
     }
 
