@@ -63,7 +63,7 @@ use crate::remote::RemoteRegion;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
@@ -74,9 +74,13 @@ use uverbs_core::provider::{Driver, PollError};
 use uverbs_core::sync::Exclusive;
 use uverbs_core::wc::{WcError, WcStatus};
 
-/// How many posts of a scope are in flight.
+/// The posts of a scope that are in flight.
 #[derive(Debug, Default)]
-struct Pending(AtomicUsize);
+struct Pending {
+    count: AtomicUsize,
+    /// Whether the scope has posted memory. Only its thread uses this.
+    memory: AtomicBool,
+}
 
 /// The result of a post.
 #[derive(Debug)]
@@ -100,7 +104,7 @@ pub(super) struct Ticket {
 
 impl Ticket {
     fn new(pending: &Arc<Pending>, report: &Arc<Report>) -> Self {
-        pending.0.fetch_add(1, Ordering::Relaxed);
+        pending.count.fetch_add(1, Ordering::Relaxed);
         Self { pending: pending.clone(), report: report.clone() }
     }
 
@@ -114,13 +118,13 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         // Release pairs with the Acquire in `Pending::is_empty`: the poll that took the completion was before.
-        self.pending.0.fetch_sub(1, Ordering::Release);
+        self.pending.count.fetch_sub(1, Ordering::Release);
     }
 }
 
 impl Pending {
     fn is_empty(&self) -> bool {
-        self.0.load(Ordering::Acquire) == 0
+        self.count.load(Ordering::Acquire) == 0
     }
 }
 
@@ -181,6 +185,7 @@ impl<'env, D: Driver, T: Sends> Scope<'_, 'env, D, T> {
         let region = self.pd.reg_private(buf, access)?;
         let sge = region.sge(0..len)?;
         self.regions.push(region);
+        self.pending.memory.store(true, Ordering::Relaxed);
         Ok(Some(sge))
     }
 
@@ -375,6 +380,8 @@ impl<D: Driver, C: ScopePoll<D>> Wait<'_, D, C> {
         match self.control.modify_state(QpState::RESET) {
             // The queues are borrowed by the scope, so no post runs: what is in flight was posted before the RESET.
             Ok(()) => self.flights.iter().flatten().for_each(|flight| flight.settle_all()),
+            // Nothing is borrowed.
+            Err(error) if !self.pending.memory.load(Ordering::Relaxed) => log::error!("scope: {error}"),
             Err(error) => {
                 log::error!("scope: {error}; the device may use memory that is borrowed");
                 eprintln!("uverbs: a scope can't end, because the device may use its memory: {error}");

@@ -93,6 +93,17 @@ fn a_panic_in_the_closure_waits_too() {
     assert!(a.hca.violations().is_empty());
 }
 
+/// It need not abort the process, because the device has no memory of it.
+#[test]
+fn a_scope_without_memory_ends_on_a_removed_device() {
+    let (mut a, _b) = pair();
+    a.hca.unplug();
+    let mut op = None;
+    let ended = a.qp.scope(&mut a.cq, Duration::from_millis(10), |scope| op = scope.send(b"").ok());
+    assert!(ended.is_err(), "{ended:?}");
+    assert_eq!(op.unwrap().status(), None);
+}
+
 /// The end of the wait is a time that the clock does not have: the scope waits nevertheless, also if the closure panics.
 #[test]
 fn a_limit_beyond_the_clock_is_none() {
