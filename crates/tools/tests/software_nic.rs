@@ -141,7 +141,7 @@ fn processes_of_a_fabric_connect_by_rdma_cm() {
         "perf send-bw -R -c UD -s 512 -b -n 40 --timeout 250",
         "pingpong srq -q 3 --cm -n 40 --timeout 250",
         // The server sees no progress, and must wait for the whole test.
-        "perf write-bw -R -D 6 --timeout 4",
+        "perf write-bw -R -D 8 --timeout 6",
     ] {
         let end = |host: &str| {
             let mut command = uverbs(&format!("{line} -d hca0 {host}"));
