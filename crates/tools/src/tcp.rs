@@ -28,8 +28,8 @@ pub(crate) fn dial(host: &str, port: u16, patience: &Patience) -> Result<Stream>
     Err(error).with_context(|| format!("cannot connect to {host}:{port}"))
 }
 
-/// Waits for a client.
-pub(crate) fn answer(bind: Option<IpAddr>, port: u16, patience: &Patience) -> Result<Stream> {
+/// Listens: a client can connect from then on.
+pub(crate) fn listen(bind: Option<IpAddr>, port: u16) -> Result<TcpListener> {
     let listener = match bind {
         Some(ip) => TcpListener::bind(SocketAddr::new(ip, port)),
         // Both IP versions, if the host has both.
@@ -41,6 +41,11 @@ pub(crate) fn answer(bind: Option<IpAddr>, port: u16, patience: &Patience) -> Re
         None => format!("cannot listen on port {port}"),
     })?;
     listener.set_nonblocking(true).context("cannot set up the listening socket")?;
+    Ok(listener)
+}
+
+/// Waits for a client.
+pub(crate) fn accept(listener: &TcpListener, patience: &Patience) -> Result<Stream> {
     loop {
         patience.wait_readable(listener.as_fd(), "a client")?;
         match listener.accept() {
@@ -110,7 +115,8 @@ mod tests {
     #[test]
     fn a_missing_peer_is_an_error_in_time() {
         let patience = Patience::new(Some(Duration::from_millis(50)));
-        let error = answer(Some(Ipv4Addr::LOCALHOST.into()), 0, &patience).unwrap_err();
+        let listener = listen(Some(Ipv4Addr::LOCALHOST.into()), 0).unwrap();
+        let error = accept(&listener, &patience).unwrap_err();
         assert!(error.to_string().contains("timed out"), "{error}");
     }
 

@@ -60,15 +60,12 @@ fn a_connection_that_the_client_closes_is_an_error_with_a_text() {
     let socket = std::env::temp_dir().join(format!("uverbs-tools-closed-{}", std::process::id()));
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let line = format!("perf send-lat -d hca0 --bind 127.0.0.1 -p {port} --timeout 250");
-    let server = uverbs(&line).env("UVERBS_HCA_FABRIC", &socket).spawn().unwrap();
-    let begin = Instant::now();
-    let mut client = loop {
-        match TcpStream::connect(("127.0.0.1", port)) {
-            Ok(client) => break client,
-            Err(error) => assert!(begin.elapsed() < LIMIT, "{error}"),
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
+    let mut server = uverbs(&line).env("UVERBS_HCA_FABRIC", &socket).spawn().unwrap();
+    // The server listens before it says so.
+    let mut waiting = String::new();
+    BufReader::new(server.stdout.as_mut().unwrap()).read_line(&mut waiting).unwrap();
+    assert!(waiting.contains(&port.to_string()), "{waiting:?}");
+    let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
     // The version, the cycle, the cache line, the MTU.
     client.write_all(b"6.06\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x10\0\0\0\0\x405\0").unwrap();
     drop(client);

@@ -74,10 +74,11 @@ impl device::Visitor for Visit {
         let stream = match &plan.common.host {
             Some(host) => tcp::dial(host, plan.common.port, &patience)?,
             None => {
+                let listener = tcp::listen(plan.common.bind, plan.common.port)?;
                 if !plan.common.json && plan.common.output.is_none() {
                     writeln!(std::io::stdout(), "* Waiting for a client on port {} *", plan.common.port)?;
                 }
-                tcp::answer(plan.common.bind, plan.common.port, &patience)?
+                tcp::accept(&listener, &patience)?
             }
         };
         stream.set_nodelay()?;
@@ -95,13 +96,14 @@ fn by_cm(plan: Plan) -> Result<()> {
     let line = match &plan.common.host {
         Some(host) => Line::Call { manager, address: resolve(host, plan.common.port)? },
         None => {
+            let line = serve(&manager, &plan)?;
             if !plan.common.json && plan.common.output.is_none() {
                 // The network of a fabric has addresses of its own.
                 let ip = hca.as_ref().and_then(|hca| hca.addresses().first().copied());
                 let at = ip.map_or(String::new(), |ip| format!("{ip}, "));
                 writeln!(std::io::stdout(), "* Waiting for a client on {at}port {} *", plan.common.port)?;
             }
-            serve(&manager, &plan)?
+            line
         }
     };
     let side = line.side(PortSpace::Tcp, None, plan.patience())?;

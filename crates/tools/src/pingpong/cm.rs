@@ -68,12 +68,13 @@ pub(super) fn main(options: Options) -> Result<()> {
     let line = match &options.common.host {
         Some(host) => Line::Call { manager, address: cm::resolve(host, options.common.port)? },
         None => {
+            let line = listen(&manager, &options)?;
             let ip = hca.as_ref().and_then(|hca| hca.addresses().first().copied());
             if let Some(ip) = ip.filter(|_| !options.common.json) {
                 // The network of a fabric has addresses of its own.
                 writeln!(std::io::stdout(), "waiting for a client on {ip}, port {}", options.common.port)?;
             }
-            listen(&manager, &options)?
+            line
         }
     };
     let side = line.side(space(&options), None, options.patience())?;

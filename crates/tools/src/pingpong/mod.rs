@@ -304,7 +304,7 @@ fn meet<Q: Queues>(
         })?,
         (None, Some(host)) => exchange::as_client(tcp::dial(host, common.port, patience)?, &mine)?,
         (None, None) => {
-            let stream = tcp::answer(common.bind, common.port, patience)?;
+            let stream = tcp::accept(&tcp::listen(common.bind, common.port)?, patience)?;
             exchange::as_server(stream, &mine, |theirs| {
                 queues.connect(local, exchange::in_use(theirs, num_qp)?)
             })?
