@@ -24,10 +24,19 @@ fn transfer_by(
     dmabuf: bool,
     disturb: impl FnOnce(&Fabric),
 ) -> anyhow::Result<Figures> {
-    let fabric = Fabric::new(3);
+    transfer_on(&Fabric::new(3), way, plan, dmabuf, disturb)
+}
+
+fn transfer_on(
+    fabric: &Fabric,
+    way: Way,
+    plan: &Plan,
+    dmabuf: bool,
+    disturb: impl FnOnce(&Fabric),
+) -> anyhow::Result<Figures> {
     let hcas: Vec<_> = (0..4).map(|n| fabric.device(&format!("hca{n}")).build()).collect();
     let nics: Vec<_> = hcas.iter().cloned().map(Nic::Software).collect();
-    disturb(&fabric);
+    disturb(fabric);
     let listener = TcpListener::bind("localhost:0").unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (from, to) = nics.split_at(2);
@@ -58,6 +67,16 @@ fn all_blocks_arrive_and_full_queues_hold_the_sender_back() {
 #[test]
 fn a_dma_buf_and_lost_packets_make_no_difference() {
     transfer(&PLAN, true, |fabric| _ = fabric.loss(0.01).duplicate(0.01)).unwrap();
+}
+
+/// Also the last acknowledgements are repeated.
+#[test]
+fn lost_packets_at_the_end_make_no_difference() {
+    let plan = Plan { blocks: 8, block_size: 64, batches: 2, ..PLAN };
+    for seed in 0..16 {
+        let lossy = |fabric: &Fabric| _ = fabric.loss(0.1);
+        transfer_on(&Fabric::new(seed), Way::default(), &plan, false, lossy).unwrap();
+    }
 }
 
 #[test]

@@ -340,3 +340,13 @@ fn agree<D: Driver>(stream: &mut WithDeadline<&TcpStream>, ends: &[End<D>]) -> R
     stream.read_exact(&mut theirs)?;
     Ok(ours && theirs == [1])
 }
+
+/// Waits until the other side has all its completions, too. The queues must not end before: the device does not repeat a lost
+/// acknowledgement of a queue pair that is destroyed.
+///
+/// # Errors
+/// The other side has failed, or does not end in time.
+pub fn part(stream: &TcpStream) -> Result<()> {
+    let mut stream = WithDeadline::new(stream, LIMIT);
+    stream.write_all(&[1]).and_then(|()| stream.read_exact(&mut [0])).context("the other side has failed")
+}

@@ -34,7 +34,8 @@ pub fn receive<D: Driver>(
         threads
             .into_iter()
             .try_for_each(|thread| thread.join().map_err(|_| anyhow!("a receiver panicked"))?)
-    })
+    })?;
+    ends::part(stream)
 }
 
 /// One NIC of the receiver.

@@ -57,6 +57,7 @@ pub fn send<D: Driver>(nics: &[Nic], plan: &Plan, stream: &TcpStream, way: &Way)
             .collect::<Result<Vec<Done>>>()
     })?;
     let seconds = begin.elapsed().as_secs_f64();
+    ends::part(stream)?;
     let mut times: Vec<_> = done.iter().flat_map(|done| &done.times).copied().collect();
     times.sort_unstable();
     let quantile = |q: f64| times[((times.len() - 1) as f64 * q) as usize].as_secs_f64() * 1e6;
