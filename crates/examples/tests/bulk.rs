@@ -4,9 +4,12 @@
 use std::io::{BufRead as _, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Instant;
+use uverbs::attr::AccessFlags;
 use uverbs::hca::Fabric;
 use uverbs::mlx5::Mlx5;
-use uverbs_examples::bulk::ends::Way;
+use uverbs_examples::bulk::ends::{self, End, Way};
 use uverbs_examples::bulk::{Figures, Plan, receiver, sender};
 use uverbs_examples::nic::Nic;
 
@@ -76,6 +79,38 @@ fn lost_packets_at_the_end_make_no_difference() {
     for seed in 0..16 {
         let lossy = |fabric: &Fabric| _ = fabric.loss(0.1);
         transfer_on(&Fabric::new(seed), Way::default(), &plan, false, lossy).unwrap();
+    }
+}
+
+/// The queues of the other side are still there, so the device reports nothing.
+#[test]
+fn each_side_sees_that_the_other_has_gone() {
+    for sends in [false, true] {
+        let fabric = Fabric::new(3);
+        let [here, there] = ["hca0", "hca1"].map(|name| [Nic::Software(fabric.device(name).build())]);
+        let listener = TcpListener::bind("localhost:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (theirs, _) = listener.accept().unwrap();
+        let (ended, end) = channel::<()>();
+        let other = std::thread::spawn(move || {
+            let mut ends = [End::<Mlx5>::new(&there[0], &PLAN, AccessFlags::REMOTE_WRITE, false).unwrap()];
+            if sends {
+                ends::connect_receiver(&mut ends, &theirs, &PLAN, &Way::default()).unwrap();
+            } else {
+                ends::connect_sender(&mut ends, &theirs, &PLAN, &Way::default()).unwrap();
+            }
+            drop(theirs);
+            end.recv().unwrap_err();
+        });
+        let begin = Instant::now();
+        let error = if sends {
+            sender::send::<Mlx5>(&here, &PLAN, &stream, &Way::default()).unwrap_err()
+        } else {
+            receiver::receive::<Mlx5>(&here, &PLAN, false, &stream, &Way::default()).unwrap_err()
+        };
+        assert!(error.to_string().contains("has gone") && begin.elapsed().as_secs() < 30, "{error:#}");
+        drop(ended);
+        other.join().unwrap();
     }
 }
 

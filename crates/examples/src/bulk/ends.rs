@@ -8,8 +8,12 @@ use crate::link::{self, LIMIT, Path};
 use crate::nic::Nic;
 use anyhow::{Context as _, Result, ensure};
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::time::Duration;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::fd::AsFd as _;
+use std::time::Instant;
 use uverbs::attr::{AccessFlags, QpCap, SendOpsFlags};
 use uverbs::{
     CompletionQueue, Context, Driver, ProtectionDomain, Qp, Rc, RemoteRegion, Shared, WithDeadline,
@@ -339,6 +343,50 @@ fn agree<D: Driver>(stream: &mut WithDeadline<&TcpStream>, ends: &[End<D>]) -> R
     let mut theirs = [0];
     stream.read_exact(&mut theirs)?;
     Ok(ours && theirs == [1])
+}
+
+/// After this number of polls that find nothing, an end looks whether the other side has gone.
+const IDLE: u32 = 1024;
+
+/// The wait of an end for the other side.
+#[derive(Debug)]
+pub struct Wait<'a> {
+    stream: &'a TcpStream,
+    limit: Duration,
+    since: Instant,
+    polls: u32,
+    gone: bool,
+}
+
+impl<'a> Wait<'a> {
+    /// Begins now.
+    #[must_use]
+    pub fn new(stream: &'a TcpStream, limit: Duration) -> Self {
+        Self { stream, limit, since: Instant::now(), polls: 0, gone: false }
+    }
+
+    /// After a poll that has found `polled` completions.
+    ///
+    /// # Errors
+    /// The time is over, or the other side has gone and all that it has sent was polled.
+    pub fn polled(&mut self, polled: usize, what: &str) -> Result<()> {
+        if polled > 0 {
+            *self = Self::new(self.stream, self.limit);
+            return Ok(());
+        }
+        ensure!(!self.gone, "the other side has gone; waited for {what}");
+        ensure!(self.since.elapsed() < self.limit, "waited {:?} for {what}", self.limit);
+        self.polls = self.polls.wrapping_add(1);
+        self.gone = self.polls.is_multiple_of(IDLE) && is_gone(self.stream);
+        std::thread::yield_now();
+        Ok(())
+    }
+}
+
+/// Whether the other side has closed the stream. It does not before this side is complete.
+fn is_gone(stream: &TcpStream) -> bool {
+    let readable = poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO);
+    readable.is_ok_and(|count| count > 0) && stream.peek(&mut [0]).map_or(true, |count| count == 0)
 }
 
 /// Waits until the other side has all its completions, too. The queues must not end before: the device does not repeat a lost

@@ -2,12 +2,11 @@
 //! The receiver: it waits for the last message of each QP, checks the data, and acknowledges the batch.
 
 use super::Plan;
-use super::ends::{self, End, Way};
+use super::ends::{self, End, Wait, Way};
 use crate::nic::Nic;
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow};
 use core::time::Duration;
 use std::net::TcpStream;
-use std::time::Instant;
 use uverbs::attr::AccessFlags;
 use uverbs::{Driver, WorkCompletion};
 
@@ -30,7 +29,7 @@ pub fn receive<D: Driver>(
         nics.iter().map(|nic| End::<D>::new(nic, plan, access, dmabuf)).collect::<Result<Vec<_>>>()?;
     ends::connect_receiver(&mut all, stream, plan, way)?;
     std::thread::scope(|scope| {
-        let threads: Vec<_> = all.iter_mut().map(|end| scope.spawn(move || run(end, plan))).collect();
+        let threads: Vec<_> = all.iter_mut().map(|end| scope.spawn(move || run(end, plan, stream))).collect();
         threads
             .into_iter()
             .try_for_each(|thread| thread.join().map_err(|_| anyhow!("a receiver panicked"))?)
@@ -39,28 +38,28 @@ pub fn receive<D: Driver>(
 }
 
 /// One NIC of the receiver.
-fn run<D: Driver>(end: &mut End<D>, plan: &Plan) -> Result<()> {
+fn run<D: Driver>(end: &mut End<D>, plan: &Plan, stream: &TcpStream) -> Result<()> {
     // The QPs that have ended each batch.
     let mut ended = vec![0; plan.batches as usize];
     let mut scratch = [Vec::new(), Vec::new()];
     let mut sends = 0;
     for batch in 0..plan.batches {
-        poll(end, &mut ended, &mut sends, |ended, _| ended[batch as usize] == plan.qps)?;
+        poll(end, stream, (&mut ended, &mut sends), |ended, _| ended[batch as usize] == plan.qps)?;
         end.memory.check(plan, batch, &mut scratch).with_context(|| format!("on {}", end.nic.name()))?;
         // The sender may write to this area again.
         end.qps[0].sq()?.post(0).signaled().send_inline(&batch.to_be_bytes())?;
         sends += 1;
     }
-    poll(end, &mut ended, &mut sends, |_, sends| sends == 0)
+    poll(end, stream, (&mut ended, &mut sends), |_, sends| sends == 0)
 }
 
 fn poll<D: Driver>(
     end: &mut End<D>,
-    ended: &mut [u32],
-    sends: &mut u32,
+    stream: &TcpStream,
+    (ended, sends): (&mut [u32], &mut u32),
     condition: impl Fn(&[u32], u32) -> bool,
 ) -> Result<()> {
-    let mut begin = Instant::now();
+    let mut wait = Wait::new(stream, LIMIT);
     while !condition(ended, *sends) {
         let mut wc = [WorkCompletion::default(); 16];
         let polled = end.cq.poll(&mut wc)?.len();
@@ -73,12 +72,7 @@ fn poll<D: Driver>(
                 *sends -= 1;
             }
         }
-        if polled > 0 {
-            begin = Instant::now();
-        } else {
-            ensure!(begin.elapsed() < LIMIT, "waited {LIMIT:?} for the sender");
-            std::thread::yield_now();
-        }
+        wait.polled(polled, "the sender")?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The sender: a thread for each NIC, which keeps the queues of its QPs filled.
 
-use super::ends::{self, End, Way};
+use super::ends::{self, End, Wait, Way};
 use super::{Figures, Plan};
 use crate::nic::Nic;
 use anyhow::{Context as _, Result, anyhow, ensure};
@@ -49,7 +49,9 @@ pub fn send<D: Driver>(nics: &[Nic], plan: &Plan, stream: &TcpStream, way: &Way)
         let threads: Vec<_> = all
             .iter_mut()
             .zip(&regions)
-            .map(|(end, region)| scope.spawn(move || Sender::new(end, plan, *region, immediate)?.run()))
+            .map(|(end, region)| {
+                scope.spawn(move || Sender::new(end, plan, *region, immediate, stream)?.run())
+            })
             .collect();
         threads
             .into_iter()
@@ -83,6 +85,7 @@ struct Sender<'a, D: Driver> {
     plan: &'a Plan,
     region: RemoteRegion,
     immediate: bool,
+    stream: &'a TcpStream,
     lanes: Vec<Lane>,
     /// Batches that the receiver has taken.
     taken: u32,
@@ -91,11 +94,18 @@ struct Sender<'a, D: Driver> {
 }
 
 impl<'a, D: Driver> Sender<'a, D> {
-    fn new(end: &'a mut End<D>, plan: &'a Plan, region: RemoteRegion, immediate: bool) -> Result<Self> {
+    fn new(
+        end: &'a mut End<D>,
+        plan: &'a Plan,
+        region: RemoteRegion,
+        immediate: bool,
+        stream: &'a TcpStream,
+    ) -> Result<Self> {
         ensure!(region.len() >= plan.bytes()? as u64, "the receiver's memory is too small");
         let lane = Lane { busy: 0, next: 0, ended: true };
         let lanes = vec![lane; plan.qps as usize];
-        Ok(Self { end, plan, region, immediate, lanes, taken: 0, begun: Vec::new(), done: Done::default() })
+        let (begun, done) = (Vec::new(), Done::default());
+        Ok(Self { end, plan, region, immediate, stream, lanes, taken: 0, begun, done })
     }
 
     fn run(mut self) -> Result<Done> {
@@ -178,19 +188,14 @@ impl<'a, D: Driver> Sender<'a, D> {
 
     /// Polls until the condition is true.
     fn until(&mut self, what: &str, condition: impl Fn(&Self) -> bool) -> Result<()> {
-        let mut begin = Instant::now();
+        let mut wait = Wait::new(self.stream, LIMIT);
         while !condition(self) {
             let mut wc = [WorkCompletion::default(); POLL];
             let polled = self.end.cq.poll(&mut wc)?.len();
             for wc in &wc[..polled] {
                 self.completed(wc)?;
             }
-            if polled > 0 {
-                begin = Instant::now();
-            } else {
-                ensure!(begin.elapsed() < LIMIT, "waited {LIMIT:?} for {what}");
-                std::thread::yield_now();
-            }
+            wait.polled(polled, what)?;
         }
         Ok(())
     }
