@@ -3,9 +3,10 @@
 #![expect(unsafe_code)]
 // UNSAFETY: takes the values of work requests out of the slab, once.
 
+use super::access::Access;
 use super::flight::{Entry, Known, is_receive};
 use super::held::{HeldOnce, Value};
-use super::pool::{Access, Buf};
+use super::pool::Buf;
 use super::rejected::Lend;
 use crate::comp_channel::CompletionChannel;
 use crate::context::Context;

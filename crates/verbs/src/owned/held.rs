@@ -7,8 +7,9 @@
 #![expect(unsafe_code)]
 // UNSAFETY: converts values to words and back.
 
+use super::access::{Access, Unmapped};
 use super::list::ListParts;
-use super::pool::{Access, RawBuf, Unmapped};
+use super::pool::RawBuf;
 use super::scope::Ticket;
 use super::window::WindowParts;
 use crate::mr::{Exposed, Private};

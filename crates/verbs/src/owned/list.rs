@@ -4,8 +4,9 @@
 //! The list is made once and goes round as a single buffer does, so a post of it allocates nothing: the slab of the queue gets
 //! the pointer of the list.
 
+use super::access::Access;
 use super::held::Held;
-use super::pool::{Access, Buf, NO_DOMAIN};
+use super::pool::{Buf, NO_DOMAIN};
 use super::rejected::{Lend, sealed as lend};
 use core::fmt;
 use core::ops::{Deref, DerefMut};

@@ -162,6 +162,7 @@
 //! A panic of a driver or a logger while a buffer is given back is reported by the panic hook and ends there. So posts and polls
 //! need no code for a panic that is not the program's own.
 
+mod access;
 mod cq;
 mod drain;
 mod flight;
@@ -178,12 +179,13 @@ mod sink;
 mod window;
 
 pub use crate::mr::{Exposed, Private};
+pub use access::{Access, Unmapped};
 pub use cq::{Completed, Done, OwnedCq, ScopePoll};
 pub use drain::{DrainCq, Drained};
 pub(crate) use flight::{Flights, Holds};
 pub use list::{BufList, MAX_BUFS, Memory};
 pub use memory::PageSize;
-pub use pool::{Access, Buf, Pool, PoolBuilder, Unmapped};
+pub use pool::{Buf, Pool, PoolBuilder};
 pub use qp::{Halves, OwnedQp, OwnedQpBuilder};
 pub use recv::{OwnedRecvBatch, OwnedRecvGuard, OwnedRecvQueue, OwnedSrq};
 pub use rejected::{Lend, Rejected};

@@ -9,8 +9,8 @@
 #![expect(unsafe_code)]
 // UNSAFETY: lends the bytes of a buffer that has one owner; counts the references to a pool.
 
-use super::held::{Held, HeldKind, Value, contain};
-use super::list::ListParts;
+use super::access::{Access, Unmapped};
+use super::held::{Held, contain};
 use super::memory::{PageSize, Placement, PoolMemory};
 use crate::buf::NoBuf;
 use crate::mr::{Exposed, MemoryRegion, Private};
@@ -30,61 +30,6 @@ use uverbs_core::provider::{Driver, WireSge};
 use uverbs_core::sync::IndexStack;
 use uverbs_core::sync::in_flight::TAG_BITS;
 
-/// Memory that this process can't read, such as a dma-buf of a GPU.
-#[derive(Clone, Copy, Debug)]
-pub struct Unmapped;
-
-mod sealed {
-    use super::{Access, Driver, Held, HeldKind, ListParts, Value};
-
-    #[expect(private_interfaces, reason = "only this crate implements it")]
-    pub trait Sealed: Sized {
-        /// The kind of what a work request holds.
-        const KIND: HeldKind;
-        /// As what a work request holds.
-        fn hold_list<D: Driver>(parts: Box<ListParts<D, Self>>) -> Held<D>
-        where
-            Self: Access;
-        /// The list, if the value is one with this access.
-        fn list<D: Driver>(value: Value<D>) -> Option<Box<ListParts<D, Self>>>
-        where
-            Self: Access;
-    }
-}
-use sealed::Sealed;
-
-macro_rules! kinds {
-    ($($kind:ident = $value:ident, $list:ident, $list_value:ident;)*) => {$(
-        #[expect(private_interfaces, reason = "only this crate implements it")]
-        impl Sealed for $kind {
-            const KIND: HeldKind = HeldKind::$value;
-            fn hold_list<D: Driver>(parts: Box<ListParts<D, Self>>) -> Held<D> {
-                Held::list(HeldKind::$list, parts)
-            }
-            fn list<D: Driver>(value: Value<D>) -> Option<Box<ListParts<D, Self>>> {
-                match value {
-                    Value::$list_value(parts) => Some(parts),
-                    _ => None,
-                }
-            }
-        }
-        impl Access for $kind {}
-    )*};
-}
-kinds! {
-    Private = PRIVATE, PRIVATE_LIST, PrivateList;
-    Exposed = EXPOSED, EXPOSED_LIST, ExposedList;
-    Unmapped = UNMAPPED, UNMAPPED_LIST, UnmappedList;
-}
-
-/// Who may access the memory of a pool, as a type:
-///
-/// | | peers | this process |
-/// |---|---|---|
-/// | [`Private`] | none | `&[u8]` and `&mut [u8]` while it owns the buffer |
-/// | [`Exposed`] | as the access flags allow, at any time | copies: a peer may write meanwhile |
-/// | [`Unmapped`] | as the access flags allow | none |
-pub trait Access: Sealed + Send + Sync + fmt::Debug + 'static {}
 /// The registered memory.
 #[derive(Debug)]
 enum Region<D: Driver> {

@@ -3,9 +3,10 @@
 #![expect(unsafe_code)]
 // UNSAFETY: takes values out of the word that a work request holds.
 
+use super::access::Access;
 use super::flight::Flight;
 use super::held::Held;
-use super::pool::{Access, Buf};
+use super::pool::Buf;
 use core::fmt;
 use uverbs_core::errno::Errno;
 use uverbs_core::provider::{Driver, PostError};

@@ -7,10 +7,11 @@
 #![expect(unsafe_code)]
 // UNSAFETY: posts memory that the slab of the queue owns.
 
+use super::access::Access;
 use super::flight::Flight;
 use super::held::Held;
 use super::list::Memory;
-use super::pool::{Access, Buf};
+use super::pool::Buf;
 use super::recv::OwnedRecvQueue;
 use super::rejected::sealed::Lend as _;
 use super::scope::Ticket;

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Options: defaults, names, and what is refused.
+
+use super::*;
+use clap::Parser;
+
+#[derive(Debug, Parser)]
+struct Line {
+    #[command(flatten)]
+    args: Args,
+}
+
+pub(in super::super) fn parse(line: &str) -> Result<Plan, String> {
+    let words = core::iter::once("perf").chain(line.split_whitespace());
+    Line::try_parse_from(words).map_err(|e| e.to_string())?.args.resolve()
+}
+
+#[test]
+fn defaults_are_those_of_perftest() {
+    for (line, size, iters, tx_depth, rx_depth, cq_mod, inline) in [
+        ("send-lat", 2, 1000, 1, 512, 1, 236),
+        ("send-lat -c UD", 2, 1000, 1, 1000, 1, 188),
+        ("send-bw", 65536, 1000, 128, 512, 1, 0),
+        ("send-bw -s 1k -n 40", 1024, 40, 40, 40, 40, 0),
+        ("write-lat", 2, 1000, 1, 1, 1, 220),
+        ("write-lat -c DC", 2, 1000, 1, 1, 1, 150),
+        ("read-lat -c DC", 2, 1000, 1, 1, 1, 0),
+        ("write-bw", 65536, 5000, 128, 1, 1, 0),
+        ("write-bw -s 64 -l 4", 64, 5000, 128, 1, 4, 0),
+        ("write-bw -a", 1 << 23, 5000, 128, 1, 100, 0),
+        ("read-lat", 2, 1000, 1, 1, 1, 0),
+        ("read-bw", 65536, 1000, 128, 1, 1, 0),
+        ("atomic-lat", 8, 1000, 1, 1, 1, 0),
+        ("atomic-bw", 8, 1000, 128, 1, 100, 0),
+    ] {
+        let plan = parse(line).unwrap();
+        let found = (plan.size, plan.iters, plan.tx_depth, plan.rx_depth, plan.cq_mod, plan.inline_size());
+        assert_eq!(found, (size, iters, tx_depth, rx_depth, cq_mod, inline), "{line}");
+    }
+}
+
+#[test]
+fn short_and_long_flags_mean_the_same() {
+    let short = parse(
+        "send-bw -d rxe0 -i 2 -x 1 -p 7 -s 8 -n 60 -c UC -m 256 -S 3 -u 20 -t 30 -r 9 -I 4 -e -F -q 2 -l 6 -Q 3 -b \
+         -N -o 5 host",
+    );
+    let long = parse(
+        "send-bw --ib-dev rxe0 --ib-port 2 --gid-index 1 --port 7 --size 8 --iters 60 --connection=uc --mtu 256 \
+         --sl 3 --qp-timeout 20 --tx-depth 30 --rx-depth 9 --inline_size 4 --events --CPU-freq --qp 2 --post_list 6 \
+         --cq-mod 3 --bidirectional --noPeak --outs 5 host",
+    );
+    assert_eq!(format!("{:?}", short.unwrap()), format!("{:?}", long.unwrap()));
+    let plan = parse("read-lat -D 8 -f 1 -H -U").unwrap();
+    let seconds = Duration::from_secs;
+    assert_eq!(plan.duration, Some(Span { total: seconds(8), margin: seconds(1) }));
+    assert_eq!(parse("read-lat -D 2").unwrap().duration.unwrap().margin, Duration::from_millis(500));
+    assert!(plan.each_sorted && plan.each_unsorted);
+    assert_eq!(parse("atomic-lat -A CMP_AND_SWAP").unwrap().common.atomic_type, AtomicType::CmpAndSwap);
+}
+
+#[test]
+fn invalid_options_are_refused() {
+    for line in [
+        "",
+        "send",
+        "send-bw -n 4",
+        "send-bw -s 0",
+        "send-bw -s 0x40000001",
+        "send-bw -s 8 -a",
+        "send-bw -n 10 -l 4",
+        "send-bw -t 4 -l 8",
+        "send-bw -l 8 -Q 3",
+        "send-bw -D 2 -f 1",
+        "send-bw -D 2 -n 10",
+        "send-bw -D 2 -a",
+        "send-bw -f 1",
+        "send-bw -c SRD",
+        "write-bw -c DC -R",
+        "send-lat -q 2",
+        "write-bw -c UD",
+        "write-bw --use-srq",
+        "write-bw --recv_post_list 4",
+        "send-bw -r 10 --recv_post_list 4",
+        "send-lat --recv_post_list 4",
+        "send-bw --flow_label 1048576",
+        "write-lat -e",
+        "read-bw -c UC",
+        "read-bw -c UD",
+        "atomic-bw -s 16",
+        "atomic-bw -a",
+        "write-bw -S 16",
+        "write-bw -u 32",
+        "write-bw -m 1000",
+        "write-bw -w nan",
+        "write-bw -y inf",
+        "write-bw --loopback host",
+    ] {
+        assert!(parse(line).is_err(), "{line}");
+    }
+}
+
+#[test]
+fn the_server_waits_for_the_whole_test() {
+    let limit = |line| parse(line).unwrap().patience_of_exchange().map(|limit| limit.as_secs());
+    for (line, seconds) in [
+        ("write-bw -D 100 --timeout 9", Some(109)),
+        ("write-bw -D 100 --timeout 9 host", Some(9)),
+        ("write-bw -D 100 --timeout 9 -b", Some(9)),
+        ("write-lat -D 100 --timeout 9", Some(9)),
+        ("read-lat -D 100 --timeout 9", Some(109)),
+        ("atomic-bw --timeout 9", None),
+        ("send-bw --timeout 9", Some(9)),
+        ("read-bw -D 100 --timeout 0", None),
+    ] {
+        assert_eq!(limit(line), seconds, "{line}");
+    }
+}
+
+#[test]
+fn errors_name_the_option() {
+    for (line, text) in [
+        ("read-bw -c UC", "--connection UC has no read"),
+        ("write-lat -c UD", "--connection UD has no write"),
+        ("atomic-bw -s 16", "--size 16: an atomic has 8 bytes"),
+        ("atomic-lat -a", "--all is not for atomics, which have 8 bytes"),
+        ("write-lat -e", "--events: write-lat polls memory, so it has no events"),
+    ] {
+        assert_eq!(parse(line).unwrap_err(), text, "{line}");
+    }
+    let error = parse("send-bw -c UD -s 2048").unwrap().sizes(1024).unwrap_err();
+    assert_eq!(error, "--size 2048: a datagram is longer than the MTU of 1024");
+}
+
+#[test]
+fn datagrams_fit_into_the_mtu() {
+    let plan = |line| parse(line).unwrap();
+    assert_eq!(plan("send-bw -c UD -a").sizes(256).unwrap(), [2, 4, 8, 16, 32, 64, 128, 256]);
+    assert_eq!(plan("send-bw -c UD").sizes(1024).unwrap(), [1024]);
+    assert!(plan("send-bw -c UD -s 2048").sizes(1024).is_err());
+    assert_eq!(plan("write-bw -a").sizes(1024).unwrap().last(), Some(&(1 << 23)));
+}
