@@ -62,7 +62,7 @@ impl Config {
             atomics: true,
             dynamic_uars: true,
             devx: true,
-            max_uars: 1024,
+            max_uars: 4096,
             inline_mode: InlineMode::default(),
             reserved: Reserved::Zero,
             last_wqe: true,
