@@ -165,6 +165,7 @@ const PROGRAMS: &[&str] = &[
     "modprobe",
     "qemu-system-x86_64",
     "rdma",
+    "rustup",
     "sysctl",
     "uverbs",
     "uverbs-hca",
