@@ -42,9 +42,15 @@ struct Input<'a> {
 
 #[derive(Arbitrary, Debug)]
 enum Step<'a> {
-    Hello { credits: u8, message: u8 },
+    Hello {
+        credits: u8,
+        message: u8,
+    },
     /// Messages of the protocol, perhaps at a wrong time.
-    Data { credits: u8, data: &'a [u8] },
+    Data {
+        credits: u8,
+        data: &'a [u8],
+    },
     Credits(u16),
     End,
     /// Any bytes.

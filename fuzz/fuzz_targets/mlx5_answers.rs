@@ -296,13 +296,13 @@ impl World {
                 for i in 0..*count {
                     let wr = Wr { wr_id: i.into(), flags: SendFlags::SIGNALED };
                     let bytes = vec![i; i.into()];
-                    // SAFETY: the WR names no memory.
-                    let _ = match *inline {
-                        true => unsafe { queue.post(wr, Connected, Send::new(), Inline(&bytes)) },
-                        false => {
-                            let to = Write::new(Remote::new(0, 0));
-                            unsafe { queue.post(wr, Connected, to, NoData) }
-                        }
+                    let _ = if *inline {
+                        // SAFETY: the WR names no memory.
+                        unsafe { queue.post(wr, Connected, Send::new(), Inline(&bytes)) }
+                    } else {
+                        let to = Write::new(Remote::new(0, 0));
+                        // SAFETY: as above.
+                        unsafe { queue.post(wr, Connected, to, NoData) }
                     };
                 }
             }

@@ -116,9 +116,10 @@ impl Queue {
         loop {
             let mut memory = Box::new([0; ROOM * 3]);
             let sges = entries(&mut memory);
-            // SAFETY: the memory stays until the receive completes, or the queue is reset or destroyed.
             let result = match &mut self.recv {
+                // SAFETY: the memory stays until the receive completes, or the queue is reset or destroyed.
                 Receives::Own(queue) => unsafe { queue.post(*next, &sges) },
+                // SAFETY: as above.
                 Receives::Shared(queue) => unsafe { queue.post(*next, &sges) },
             };
             if result.is_err() {

@@ -101,7 +101,7 @@ impl World {
             }
             Step::Retire(n) => {
                 let n = usize::from(*n).min(self.outstanding.len());
-                if let Some(last) = self.outstanding.drain(..n).last() {
+                if let Some(last) = self.outstanding.drain(..n).next_back() {
                     self.sends.retire(last as u16);
                 }
             }
@@ -194,7 +194,7 @@ impl World {
     fn compare(&self, r: &Request, got: &decode::Request, face: Face) {
         let mut want = r.expected(self.shape, face, self.at as u16, self.waits);
         (want.ds, want.opcode) = (got.ds, got.opcode);
-        if !!has_data(r.what) {
+        if has_data(r.what) {
             let qp_type = self.shape.qp_type();
             let av = got.av.as_ref().map(|av| (av.dest, av.key, av.sl, av.rmac, av.hop_limit, av.rgid));
             let vector = post::vector();

@@ -2,7 +2,7 @@
 //! The exchange of `uverbs perf` with a peer that sends any bytes, in pieces of any length.
 //!
 //! Checked: there is no panic; each step returns an error or values in their range, which both ends would use; keys are the
-//! same after a round trip; as many bytes are sent as the format has.
+//! same after a round trip; each step sends as many bytes as it receives.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -54,6 +54,8 @@ struct Peer<'a> {
     bytes: &'a [u8],
     piece: usize,
     sent: Vec<u8>,
+    /// Bytes that were sent to the peer, and received from it.
+    counts: [usize; 2],
     /// The peer repeats what it receives.
     echoes: bool,
 }
@@ -64,12 +66,14 @@ impl Read for Peer<'_> {
             let n = out.len().min(self.piece).min(self.sent.len());
             out[..n].copy_from_slice(&self.sent[..n]);
             self.sent.drain(..n);
+            self.counts[1] += n;
             return Ok(n);
         }
         let n = out.len().min(self.piece).min(self.bytes.len());
         let (now, rest) = self.bytes.split_at(n);
         out[..n].copy_from_slice(now);
         self.bytes = rest;
+        self.counts[1] += n;
         Ok(n)
     }
 }
@@ -77,6 +81,7 @@ impl Read for Peer<'_> {
 impl Write for Peer<'_> {
     fn write(&mut self, data: &[u8]) -> Result<usize> {
         self.sent.extend_from_slice(data);
+        self.counts[0] += data.len();
         Ok(data.len())
     }
 
@@ -102,7 +107,7 @@ fuzz_target!(|input: Input<'_>| {
         assert_eq!(keys.to_string().parse(), Ok(keys));
     }
     let echoes = matches!(steps[0], Step::Echo);
-    let peer = Peer { bytes, piece: usize::from(piece).max(1), sent: Vec::new(), echoes };
+    let peer = Peer { bytes, piece: usize::from(piece).max(1), sent: Vec::new(), counts: [0; 2], echoes };
     // A server answers only, so its peer can't begin with an echo.
     let mut wire = Wire::new(peer, is_client || echoes, form);
     for step in steps {
@@ -110,6 +115,8 @@ fuzz_target!(|input: Input<'_>| {
             assert!(!echoes, "{step:?} failed with the bytes of this side");
             return;
         }
+        let [sent, received] = wire.stream().counts;
+        assert_eq!(sent, received, "{step:?}");
     }
     let _ = wire.close(&[keys]);
 });

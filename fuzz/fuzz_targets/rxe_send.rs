@@ -8,7 +8,6 @@
 #![no_main]
 #![expect(unsafe_code)]
 // UNSAFETY: posting is an `unsafe fn`; the simulated kernel accesses no memory, and lists live as long as the call.
-#![expect(clippy::multiple_unsafe_ops_per_block, reason = "each post of a block has the same contract")]
 
 use arbitrary::Arbitrary;
 use core::ptr::null;

@@ -499,7 +499,7 @@ impl Completions {
                 break;
             }
         }
-        if count % 2 == 0 {
+        if count.is_multiple_of(2) {
             self.queue.end_poll();
             self.session = false;
         }

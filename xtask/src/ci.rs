@@ -26,7 +26,7 @@ pub(crate) struct Args {
 /// A check and its name.
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     ("format", format),
     ("licence headers", licence_headers),
     ("spelling", spelling),
@@ -37,24 +37,16 @@ const STEPS: [Step; 11] = [
         cargo::call(&["clippy", "--workspace", "--all-targets", ALL[0], ALL[1], "--", "-D", "warnings"])
     }),
     ("lints of each set of drivers", driver_sets),
-    ("lints of the benchmark", || {
-        cargo::call(&[
-            "clippy",
-            "--manifest-path",
-            BENCH,
-            "--target-dir",
-            "target/bench",
-            "--",
-            "-D",
-            "warnings",
-        ])
-    }),
+    ("lints of the benchmark", || lints_of(BENCH, "target/bench")),
+    // cargo-fuzz builds them late in the tests; some of them contain modules of other packages.
+    ("lints of the fuzz targets", || lints_of(FUZZ, "target/bench")),
     ("documentation", documentation),
     ("book", book::build),
 ];
 
-/// The manifest of the benchmark, which is a separate workspace.
+/// The manifests of the benchmark and of the fuzz targets, which are separate workspaces.
 const BENCH: &str = "tests/bench/Cargo.toml";
+const FUZZ: &str = "fuzz/Cargo.toml";
 
 /// Checks with a compiler for aarch64.
 const AARCH64_STEPS: [Step; 2] = [("barriers", aarch64::barriers), ("aarch64", aarch64::check)];
@@ -63,8 +55,7 @@ const AARCH64_STEPS: [Step; 2] = [("barriers", aarch64::barriers), ("aarch64", a
 const ALL: [&str; 2] = ["--features", "uverbs-ibverbs/hca"];
 
 /// The manifests of the workspaces, each of which has a lock file.
-const WORKSPACES: [&str; 5] =
-    ["Cargo.toml", BENCH, "fuzz/Cargo.toml", crate::test::GRPC, crate::async_bench::MANIFEST];
+const WORKSPACES: [&str; 5] = ["Cargo.toml", BENCH, FUZZ, crate::test::GRPC, crate::async_bench::MANIFEST];
 
 /// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
@@ -101,10 +92,15 @@ fn driver_sets() -> Result<()> {
     Ok(())
 }
 
+/// A workspace of its own has no warnings of clippy.
+fn lints_of(manifest: &str, target_dir: &str) -> Result<()> {
+    cargo::call(&["clippy", "--manifest-path", manifest, "--target-dir", target_dir, "--", "-D", "warnings"])
+}
+
 /// Every Rust file has the format of rustfmt.
 pub(crate) fn format() -> Result<()> {
     cargo::call(&["fmt", "--all", "--check"])?;
-    for manifest in [BENCH, crate::async_bench::MANIFEST] {
+    for manifest in [BENCH, FUZZ, crate::async_bench::MANIFEST] {
         cargo::call(&["fmt", "--manifest-path", manifest, "--check"])?;
     }
     Ok(())

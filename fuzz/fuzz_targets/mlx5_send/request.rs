@@ -137,7 +137,7 @@ fn operation(u: &mut Unstructured<'_>) -> arbitrary::Result<Op<'static>> {
         Ok(Remote { addr: if addr & 15 != 15 { addr & !7 } else { addr }, rkey })
     }
     const KINDS: u64 = 11;
-    Ok(match u64::from(u32::arbitrary(u)?) * KINDS >> 32 {
+    Ok(match (u64::from(u32::arbitrary(u)?) * KINDS) >> 32 {
         0 => Op::Send,
         1 => Op::SendImm(u.arbitrary()?),
         2 => Op::SendInv(u.arbitrary()?),
@@ -253,7 +253,7 @@ fn is_aligned(op: Op<'_>) -> bool {
 /// Memory for entries that are read when they are posted.
 fn arena() -> &'static [u8] {
     static ARENA: OnceLock<Vec<u8>> = OnceLock::new();
-    ARENA.get_or_init(|| (0..4096_u32).map(|i| (i * 7 >> 3) as u8).collect())
+    ARENA.get_or_init(|| (0..4096_u32).map(|i| ((i * 7) >> 3) as u8).collect())
 }
 
 /// The byte at an address of the arena.

@@ -5,7 +5,7 @@
 //! A message of the exchange is one send. perftest keeps a single receive posted and answers each message before it
 //! gets the next one, so this end does not send ahead.
 
-use super::wire::Channel;
+use super::channel::Channel;
 use crate::cm::{Queues, Side};
 use crate::patience::Patience;
 use anyhow::{Context as _, Result};

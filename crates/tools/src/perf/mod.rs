@@ -7,6 +7,7 @@
 
 mod bandwidth;
 mod carrier;
+mod channel;
 mod clock;
 mod cm;
 mod dc;
@@ -26,6 +27,7 @@ use crate::patience::{OtherEndFailed, Patience};
 use crate::tcp;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use carrier::Carrier;
+use channel::Channel;
 use cm::Exchange;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -42,7 +44,7 @@ use uverbs::mlx5::Mlx5;
 use uverbs::{Context, Dci, Driver, DriverVisitor, Rc, Uc, Ud, XrcSend};
 use uverbs_cm::{EventChannel, PortSpace};
 use uverbs_hca::{Fabric, Hca};
-use wire::{Channel, Form, Report, Wire};
+use wire::{Form, Report, Wire};
 
 /// Bytes of the part of a buffer through which short messages move, and of a cache line, before the exchange with the peer.
 const CYCLE: u32 = 4096;
@@ -357,7 +359,7 @@ fn run<D: Driver, T: Carrier<D>>(
     if !is_send {
         wire.sync(&mine)?;
     }
-    wire.set_limit(plan.patience_of_exchange())?;
+    wire.stream().set_limit(plan.patience_of_exchange())?;
     match plan.kind {
         Kind::Latency => latency_tests(&mut end, &mut wire, &mut table, &sizes)?,
         Kind::Bandwidth => bandwidth_tests(&mut end, &mut wire, &mut table, &sizes)?,

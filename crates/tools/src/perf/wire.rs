@@ -8,13 +8,10 @@
 //! read(2), so each is sent by a single write. Over rdma_cm a message is a send, keys are a struct, and the last message is
 //! not sent.
 
-use crate::tcp;
 use anyhow::{Context, Result, bail, ensure};
 use core::fmt;
 use core::str::FromStr;
-use core::time::Duration;
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
 use uverbs::attr::{Gid, Mtu};
 
 /// The version that is sent: that of the perftest in Debian 12. Later ones have the same exchange.
@@ -186,41 +183,14 @@ pub(super) struct Wire<S> {
     form: Form,
 }
 
-/// The stream of the exchange.
-pub(super) trait Channel: Read + Write {
-    /// Changes the time limit of each wait; `None` is no limit.
-    fn set_limit(&mut self, limit: Option<Duration>) -> Result<()>;
-}
-
-impl Channel for tcp::Stream {
-    fn set_limit(&mut self, limit: Option<Duration>) -> Result<()> {
-        Self::set_limit(self, limit)
-    }
-}
-
-/// Both ends are in this process: if one fails, it closes the stream.
-impl Channel for UnixStream {
-    fn set_limit(&mut self, _: Option<Duration>) -> Result<()> {
-        Ok(())
-    }
-}
-
-impl<C: Channel + ?Sized> Channel for &mut C {
-    fn set_limit(&mut self, limit: Option<Duration>) -> Result<()> {
-        (**self).set_limit(limit)
-    }
-}
-
-impl<C: Channel> Wire<C> {
-    /// As [`Channel::set_limit`].
-    pub(super) fn set_limit(&mut self, limit: Option<Duration>) -> Result<()> {
-        self.stream.set_limit(limit)
-    }
-}
-
 impl<S: Read + Write> Wire<S> {
     pub(super) fn new(stream: S, is_client: bool, form: Form) -> Self {
         Self { stream, is_client, form }
+    }
+
+    /// The stream to the other program, for changes of its settings: no message is in part sent or received.
+    pub(super) fn stream(&mut self) -> &mut S {
+        &mut self.stream
     }
 
     /// Sends `mine` and receives as many bytes; the server in the opposite order.
@@ -358,6 +328,7 @@ fn until_nul(bytes: &[u8]) -> Result<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixStream;
     use std::thread;
 
     fn keys() -> Keys {
