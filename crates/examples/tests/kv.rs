@@ -614,10 +614,13 @@ fn futures_speak_the_same_protocol() {
         let sync = move || check(&mut client(&blocking, &target, Way::Best), 5, 50).unwrap();
         tokio::task::spawn_blocking(sync).await.unwrap();
         // One client is still connected when the server ends.
-        let late = aio::Client::<Mlx5>::connect(&nic, &there, Path::default()).await.unwrap();
+        let mut late = aio::Client::<Mlx5>::connect(&nic, &there, Path::default()).await.unwrap();
         drop(stop);
         let report = serving.await.unwrap().unwrap();
-        drop(late);
+        // It does not wait for the retries of its message.
+        let begin = Instant::now();
+        let error = late.ask(&Ask::Get(b"key")).await.unwrap_err().to_string();
+        assert!(begin.elapsed() < SOON / 5 && error.contains("has ended"), "{error}, {:?}", begin.elapsed());
         report
     });
     assert_eq!((report.clients, report.malformed, report.lost), (6, 0, 0), "{report:?}");

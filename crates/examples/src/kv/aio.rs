@@ -14,6 +14,7 @@ use crate::link::{self, LIMIT, Path, Target};
 use crate::nic::Nic;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use core::net::SocketAddr;
+use core::pin::pin;
 use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,7 +30,7 @@ use uverbs_aio::{Dispatcher, Listener, Message, Qp, Request as ConnectRequest, S
 
 /// The time within which the event of a client that disconnects comes after the flush of its QP.
 const GONE_LIMIT: Duration = Duration::from_secs(2);
-/// How long a client waits for an answer after the server has gone.
+/// How long a client waits for an outcome after the server has gone.
 const LAST: Duration = Duration::from_millis(100);
 
 /// What the tasks of a server share.
@@ -312,94 +313,52 @@ async fn exchange<D: Driver>(qp: &Qp<D>, server: SocketAddr, path: Path) -> Resu
     Ok(TcpStream::from_std(stream)?)
 }
 
-/// The next message of a server.
-async fn receive<D: Driver>(qp: &Qp<D>, tie: &mut Tie) -> Result<Message<D>> {
-    let dispatcher = qp.dispatcher();
+/// Runs a request, which does not wait for retries to a server that has ended the connection.
+async fn ask_server<D: Driver, R>(
+    qp: &Qp<D>,
+    tie: &mut Tie,
+    request: impl Future<Output = Result<R>>,
+) -> Result<R> {
+    let (dispatcher, mut request) = (qp.dispatcher(), pin!(request));
     tokio::select! {
         biased;
-        message = dispatcher.timeout(LIMIT, qp.recv()) => return Ok(message?),
+        result = &mut request => return result,
         () = tie.gone(&dispatcher) => {}
     }
     // What it has sent before may be on its way.
-    dispatcher.timeout(LAST, qp.recv()).await.context("the server has ended the connection")
+    match tokio::time::timeout(LAST, request).await {
+        Ok(Ok(result)) => Ok(result),
+        Ok(Err(error)) => Err(error.context("the server has ended the connection")),
+        Err(_) => bail!("the server has ended the connection"),
+    }
 }
 
-/// A connection to a server. It has one request outstanding; a program may open any number of connections.
+/// The next message of the server.
+async fn receive<D: Driver>(qp: &Qp<D>) -> Result<Message<D>> {
+    Ok(qp.dispatcher().timeout(LIMIT, qp.recv()).await?)
+}
+
+/// The queues and the memory of a connection, and what the server said of its own.
 #[derive(Debug)]
-pub struct Client<D: Driver> {
+struct Line<D: Driver> {
     qp: Qp<D>,
     messages: Pool<D>,
     values: Pool<D>,
     welcome: Welcome,
     immediate: bool,
-    next_id: u32,
-    driving: JoinHandle<uverbs_aio::Result<()>>,
-    tie: Tie,
 }
 
-impl<D: Driver> Client<D> {
-    /// Connects to a server.
-    ///
-    /// # Errors
-    /// The device can't be used, or the server does not answer or refuses.
-    pub async fn connect(nic: &Nic, server: &Target, path: Path) -> Result<Self> {
-        let context = nic.open::<D>()?;
-        let pd = context.alloc_pd()?;
-        let dispatcher = Dispatcher::new(&context)?;
-        let messages = pd.pool(64, MESSAGE as u32).build()?;
-        let qp = dispatcher.qp(&pd).depth(8, 16).inline(super::INLINE).pool(&messages).create()?;
-        let driving = tokio::spawn(dispatcher.clone().drive());
-        let mut tie = match server {
-            Target::Tcp(address) => Tie::Tcp(exchange(&qp, *address, path).await?),
-            Target::Cm(address) => {
-                let (manager, param) = (nic.connection_manager()?, link::param(AccessFlags::empty(), false));
-                let local = link::source(&context, address.is_ipv4());
-                let connecting = qp.connect_from(&manager, local, *address, &param);
-                let link = dispatcher.timeout(LIMIT, connecting).await?;
-                link::check_device(link.id().bound()?.device(), nic.name())?;
-                Tie::Cm(link)
-            }
-        };
-        let mut hello = [0; HEADER];
-        Request { op: Op::Hello, id: 0, arg: u32::from(VERSION), key: &[], value: &[] }.encode(&mut hello);
-        qp.send_inline(&hello).await?;
-        let message = receive(&qp, &mut tie).await?;
-        let welcome = Answer::decode(&message).and_then(|answer| Welcome::decode(answer.value));
-        let welcome = welcome.context("the server sent an invalid welcome")?;
-        drop(message);
-        let values = pd.pool(1, welcome.slot_size).build()?;
-        let immediate = welcome.immediate && has_immediate(&context, &pd)?;
-        Ok(Self { qp, messages, values, welcome, immediate, next_id: 1, driving, tie })
-    }
-
-    /// Bytes of the largest value that the server stores.
-    #[must_use]
-    pub fn max_value(&self) -> usize {
-        self.welcome.max_value as usize
-    }
-
-    /// Makes a request.
-    ///
-    /// # Errors
-    /// A key or value that is too long; the connection has failed; the server broke the protocol, or did not answer in time.
-    pub async fn ask(&mut self, ask: &Ask<'_>) -> Result<Outcome<D>> {
-        let (op, key, value) = match *ask {
-            Ask::Get(key) => (Op::Get, key, &[][..]),
-            Ask::Put(key, value) => (Op::Put, key, value),
-            Ask::Delete(key) => (Op::Delete, key, &[][..]),
-        };
-        ensure!(key.len() <= MAX_KEY && value.len() <= self.max_value(), "a key or value that is too long");
-        let id = self.next_id;
-        self.next_id = id.wrapping_add(1);
-        let request = Request { op, id, arg: 0, key, value };
-        if value.len() <= MAX_SMALL {
-            self.send(&request).await?
+impl<D: Driver> Line<D> {
+    /// Makes a request and waits for the outcome.
+    async fn request(&self, request: &Request<'_>) -> Result<Outcome<D>> {
+        if request.value.len() <= MAX_SMALL {
+            self.send(request).await?;
         } else {
-            self.write(&request).await?
+            self.write(request).await?;
         }
-        let message = receive(&self.qp, &mut self.tie).await?;
+        let message = receive(&self.qp).await?;
         let answer = Answer::decode(&message).context("the server sent an invalid answer")?;
-        ensure!(answer.id == id, "the server answered a request that was not made");
+        ensure!(answer.id == request.id, "the server answered a request that was not made");
         Ok(match answer.status {
             Status::Ok if answer.value.is_empty() => Outcome::Done,
             Status::Ok => Outcome::Value(Value::Small(answer.value.to_vec())),
@@ -409,7 +368,8 @@ impl<D: Driver> Client<D> {
                 let mut buf = self.values.get().context("the value of the last request is still in use")?;
                 buf.set_len(usize::try_from(region.len())?)?;
                 let buf = self.qp.read(buf, &region).await?;
-                self.send(&Request { op: Op::Release, id, arg: lease, key: &[], value: &[] }).await?;
+                self.send(&Request { op: Op::Release, id: request.id, arg: lease, key: &[], value: &[] })
+                    .await?;
                 Outcome::Value(Value::Large(buf))
             }
             status => Outcome::Refused(status),
@@ -441,13 +401,85 @@ impl<D: Driver> Client<D> {
         drop(self.qp.write(buf, &to).await?);
         self.send(&Request { op: Op::PutSlot, arg: 0, key: &[], value: &[], ..*request }).await
     }
+}
+
+/// A connection to a server. It has one request outstanding; a program may open any number of connections.
+#[derive(Debug)]
+pub struct Client<D: Driver> {
+    line: Line<D>,
+    next_id: u32,
+    driving: JoinHandle<uverbs_aio::Result<()>>,
+    tie: Tie,
+}
+
+impl<D: Driver> Client<D> {
+    /// Connects to a server.
+    ///
+    /// # Errors
+    /// The device can't be used, or the server does not answer or refuses.
+    pub async fn connect(nic: &Nic, server: &Target, path: Path) -> Result<Self> {
+        let context = nic.open::<D>()?;
+        let pd = context.alloc_pd()?;
+        let dispatcher = Dispatcher::new(&context)?;
+        let messages = pd.pool(64, MESSAGE as u32).build()?;
+        let qp = dispatcher.qp(&pd).depth(8, 16).inline(super::INLINE).pool(&messages).create()?;
+        let driving = tokio::spawn(dispatcher.clone().drive());
+        let mut tie = match server {
+            Target::Tcp(address) => Tie::Tcp(exchange(&qp, *address, path).await?),
+            Target::Cm(address) => {
+                let (manager, param) = (nic.connection_manager()?, link::param(AccessFlags::empty(), false));
+                let local = link::source(&context, address.is_ipv4());
+                let connecting = qp.connect_from(&manager, local, *address, &param);
+                let link = dispatcher.timeout(LIMIT, connecting).await?;
+                link::check_device(link.id().bound()?.device(), nic.name())?;
+                Tie::Cm(link)
+            }
+        };
+        let mut hello = [0; HEADER];
+        Request { op: Op::Hello, id: 0, arg: u32::from(VERSION), key: &[], value: &[] }.encode(&mut hello);
+        let message = ask_server(&qp, &mut tie, async {
+            qp.send_inline(&hello).await?;
+            receive(&qp).await
+        })
+        .await?;
+        let welcome = Answer::decode(&message).and_then(|answer| Welcome::decode(answer.value));
+        let welcome = welcome.context("the server sent an invalid welcome")?;
+        drop(message);
+        let values = pd.pool(1, welcome.slot_size).build()?;
+        let immediate = welcome.immediate && has_immediate(&context, &pd)?;
+        Ok(Self { line: Line { qp, messages, values, welcome, immediate }, next_id: 1, driving, tie })
+    }
+
+    /// Bytes of the largest value that the server stores.
+    #[must_use]
+    pub fn max_value(&self) -> usize {
+        self.line.welcome.max_value as usize
+    }
+
+    /// Makes a request.
+    ///
+    /// # Errors
+    /// A key or value that is too long; the connection has failed; the server broke the protocol, or did not answer in time.
+    pub async fn ask(&mut self, ask: &Ask<'_>) -> Result<Outcome<D>> {
+        let (op, key, value) = match *ask {
+            Ask::Get(key) => (Op::Get, key, &[][..]),
+            Ask::Put(key, value) => (Op::Put, key, value),
+            Ask::Delete(key) => (Op::Delete, key, &[][..]),
+        };
+        ensure!(key.len() <= MAX_KEY && value.len() <= self.max_value(), "a key or value that is too long");
+        let id = self.next_id;
+        self.next_id = id.wrapping_add(1);
+        let request = Request { op, id, arg: 0, key, value };
+        let Self { line, tie, .. } = self;
+        ask_server(&line.qp, tie, line.request(&request)).await
+    }
 
     /// Ends the connection.
     ///
     /// # Errors
     /// The kernel's error.
     pub async fn shutdown(self) -> Result<()> {
-        self.qp.abort().await?;
+        self.line.qp.abort().await?;
         Ok(())
     }
 }
@@ -511,7 +543,7 @@ pub async fn measure<D: Driver>(
 ) -> Result<Figures> {
     ensure!(requests > 0 && !clients.is_empty(), "nothing to measure");
     check_sizes(sizes, clients.iter().map(Client::max_value))?;
-    let (count, immediate) = (clients.len(), clients.iter().all(|client| client.immediate));
+    let (count, immediate) = (clients.len(), clients.iter().all(|client| client.line.immediate));
     let mut rows = Vec::new();
     for &bytes in sizes {
         for kind in [Kind::Put, Kind::Get] {
