@@ -45,12 +45,9 @@ impl Patience {
         Self { has_failed: Some(has_failed), ..self }
     }
 
-    /// Changes the limit, and restarts it. Without a limit (`None`) only the failure of the other end, if it is in this
-    /// process, ends a wait, so the old limit is kept if it is not.
+    /// Changes the limit, and restarts it; `None` means no limit.
     pub(crate) fn set_limit(&mut self, limit: Option<Duration>) {
-        if limit.is_some() || self.has_failed.is_some() {
-            self.limit = limit;
-        }
+        self.limit = limit;
         self.renew();
     }
 
@@ -76,6 +73,12 @@ impl Patience {
 
     /// Waits until a descriptor can be read.
     pub(crate) fn wait_readable(&self, fd: BorrowedFd<'_>, what: &str) -> Result<()> {
+        self.wait_any([fd], what).map(drop)
+    }
+
+    /// Waits until one of the descriptors can be read, or more; returns which.
+    pub(crate) fn wait_any<const N: usize>(&self, fds: [BorrowedFd<'_>; N], what: &str) -> Result<[bool; N]> {
+        let mut polled = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         loop {
             let nap = self.has_failed.as_ref().map(|_| NAP);
             let left = self.left(what)?;
@@ -86,9 +89,9 @@ impl Patience {
                 }
                 None => PollTimeout::NONE,
             };
-            match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout) {
+            match poll(&mut polled, timeout) {
                 Ok(0) | Err(nix::errno::Errno::EINTR) => {}
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(polled.map(|fd| fd.any().unwrap_or(true))),
                 Err(errno) => bail!("poll(2) for {what}: {errno}"),
             }
         }

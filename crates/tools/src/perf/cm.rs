@@ -13,11 +13,12 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
+use std::time::Instant;
 use uverbs::attr::QpCap;
 use uverbs::owned::{Buf, OwnedCq, OwnedQp, Pool};
 use uverbs::qp::QpControl;
 use uverbs::{CompletionChannel, Context, Driver, Rc};
-use uverbs_cm::{ConnParam, Id, RejectReason};
+use uverbs_cm::{ConnParam, EventKind, Id, RejectReason};
 
 /// Bytes of the longest message, with room.
 const MESSAGE: u32 = 256;
@@ -26,6 +27,8 @@ const RECEIVES: u32 = 4;
 /// Connections that are tried while the server does not listen yet: perftest's server listens again for the QPs.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long completions may come after the event that the other end has ended the connection.
+const LAST: Duration = Duration::from_millis(500);
 
 /// Runs `connect` until the server listens.
 pub(super) fn retry<R>(mut connect: impl FnMut() -> Result<R>) -> Result<R> {
@@ -84,7 +87,9 @@ impl<D: Driver> Queues<D> for Queue<D> {
 #[derive(Debug)]
 pub(super) struct Exchange<D: Driver> {
     queue: Queue<D>,
-    _id: Id,
+    id: Id,
+    /// When the other end ended the connection.
+    ended: Option<Instant>,
     cq: OwnedCq<D>,
     channel: CompletionChannel<D>,
     patience: Patience,
@@ -111,10 +116,14 @@ impl<D: Driver> Exchange<D> {
         let limit = patience.left("the connection of the exchange")?;
         let mut queue = Queue { qp, pool };
         let (id, _) = side.establish(&mut queue, 0, &ConnParam::default(), limit)?;
-        Ok(Self { queue, _id: id, cq, channel, patience, arrived: VecDeque::new(), sending: 0 })
+        let arrived = VecDeque::new();
+        Ok(Self { queue, id, ended: None, cq, channel, patience, arrived, sending: 0 })
     }
 
     /// Waits for completions.
+    ///
+    /// # Errors
+    /// `UnexpectedEof`: there is none, and the other end has ended the connection.
     fn progress(&mut self) -> Result<()> {
         let mut is_armed = false;
         loop {
@@ -136,13 +145,36 @@ impl<D: Driver> Exchange<D> {
                 self.patience.renew();
                 return Ok(());
             }
-            if is_armed {
-                self.patience.wait_readable(self.channel.as_fd(), "a message of the exchange")?;
-                self.channel.get_event()?;
-            } else {
+            if !is_armed {
                 self.cq.req_notify(false)?;
+                is_armed = true;
+                continue;
             }
-            is_armed = !is_armed;
+            let completed = match self.ended {
+                None => {
+                    let fds = [self.channel.as_fd(), self.id.channel().as_fd()];
+                    let [completed, happened] = self.patience.wait_any(fds, "a message of the exchange")?;
+                    if happened && let Some(event) = self.id.channel().next_event()? {
+                        let is_first = matches!(event.kind, EventKind::Established(_));
+                        self.ended = (!is_first).then(Instant::now);
+                    }
+                    completed
+                }
+                Some(when) => {
+                    let left = LAST.saturating_sub(when.elapsed());
+                    let last =
+                        Patience::new(Some(left)).wait_readable(self.channel.as_fd(), "the last message");
+                    last.map_err(|_| {
+                        let ended = "the other end has ended the connection";
+                        io::Error::new(io::ErrorKind::UnexpectedEof, ended)
+                    })?;
+                    true
+                }
+            };
+            if completed {
+                self.channel.get_event()?;
+                is_armed = false;
+            }
         }
     }
 }
@@ -158,12 +190,17 @@ impl<D: Driver> Channel for Exchange<D> {
 const RECV: u64 = 0;
 const SEND: u64 = 1;
 
+/// The error as that of a stream; the kind of one that was it before is kept.
+fn to_io(error: anyhow::Error) -> io::Error {
+    error.downcast().unwrap_or_else(io::Error::other)
+}
+
 impl<D: Driver> Read for Exchange<D> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         // The limit is that of this wait: a test may have run since the last message.
         self.patience.renew();
         while self.arrived.is_empty() {
-            self.progress().map_err(io::Error::other)?;
+            self.progress().map_err(to_io)?;
         }
         let Some(message) = self.arrived.front_mut() else { return Ok(0) };
         let len = message.len().min(out.len());
@@ -191,11 +228,76 @@ impl<D: Driver> Write for Exchange<D> {
             }
             Ok(())
         };
-        send().map_err(io::Error::other)?;
+        send().map_err(to_io)?;
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cm::Line;
+    use crate::device;
+    use std::sync::mpsc;
+    use uverbs::mlx5::Mlx5;
+    use uverbs_cm::{EventChannel, PortSpace};
+    use uverbs_hca::{Fabric, Hca};
+
+    /// Ends a test that would wait for ever.
+    const SOON: Duration = Duration::from_secs(30);
+
+    /// The ends of an exchange without a time limit.
+    fn ends() -> [Exchange<Mlx5>; 2] {
+        let fabric = Fabric::new(0);
+        let [here, there] = [(); 2].map(|()| fabric.device(device::SOFTWARE).build());
+        let manager = |hca: &Hca| EventChannel::from_port(hca.connection_manager().unwrap());
+        let serving = Line::serve(&manager(&there), &[PortSpace::Tcp], None, 7000).unwrap();
+        let address = (there.addresses()[0], 7000).into();
+        let calling = Line::Call { manager: manager(&here), address };
+        let end = |hca: &Hca, line: &Line| {
+            let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
+            let side = line.side(PortSpace::Tcp, None, Some(SOON)).unwrap();
+            Exchange::new(&context, side, Patience::new(None)).unwrap()
+        };
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| end(&there, &serving));
+            [end(&here, &calling), server.join().unwrap()]
+        })
+    }
+
+    #[test]
+    fn an_end_that_waits_without_a_limit_sees_that_the_other_has_ended() {
+        for waits in ["read", "write"] {
+            let [mut one, other] = ends();
+            let (done, result) = mpsc::channel();
+            let waiting = std::thread::spawn(move || {
+                let result = match waits {
+                    "read" => one.read_exact(&mut [0; 4]),
+                    // The other end has no receive left for the last of these, so it waits.
+                    _ => (0..=RECEIVES).try_for_each(|_| one.write_all(b"word")),
+                };
+                done.send(result.unwrap_err()).unwrap();
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            drop(other);
+            let error = result.recv_timeout(SOON).unwrap();
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{waits}: {error}");
+            waiting.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_message_before_the_end_is_read() {
+        let [mut one, mut other] = ends();
+        other.write_all(b"last").unwrap();
+        drop(other);
+        let mut message = [0; 4];
+        one.read_exact(&mut message).unwrap();
+        assert_eq!(&message, b"last");
+        assert_eq!(one.read_exact(&mut message).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 }
