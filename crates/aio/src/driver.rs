@@ -149,6 +149,18 @@ impl Rounds {
         if inner.sleeper().is_forked() {
             return Err(FORKED);
         }
+        self.sleep(inner, limit, wakes)
+    }
+
+    /// As [`slept`](Self::slept), right after [`poll`](Self::poll) has returned [`Next::Sleep`]: it has found that this is no child of
+    /// fork(2), and no code of the program has run since.
+    #[inline]
+    fn sleep<D: Driver>(
+        &mut self,
+        inner: &Inner<D>,
+        limit: Option<Duration>,
+        wakes: &mut Vec<Waker>,
+    ) -> Result<()> {
         let slept = inner.sleep(limit, wakes);
         inner.sleeper().cancel();
         wake(wakes);
@@ -168,7 +180,7 @@ impl<D: Driver> Inner<D> {
                 Next::Work => {}
                 Next::Again => core::hint::spin_loop(),
                 Next::Check => rounds.slept(self, Some(Duration::ZERO), wakes)?,
-                Next::Sleep => rounds.slept(self, self.sleeper().time_to_sleep(), wakes)?,
+                Next::Sleep => rounds.sleep(self, self.sleeper().time_to_sleep(), wakes)?,
             }
             if leader.is_woken() {
                 return Ok(());

@@ -118,28 +118,30 @@ impl<D: Driver> Receives<D> {
         self.queue = None;
     }
 
-    /// The receives that may be posted. Messages that no task has taken count as posted.
-    fn missing(&self) -> u32 {
-        self.depth.saturating_sub(self.posted.saturating_add(self.available()))
-    }
-
-    /// Whether so many are missing that the queue is refilled. A batch saves doorbells: it is a quarter of the queue, or the whole
-    /// if that is empty.
+    /// Whether so many receives are missing that the queue is refilled. Messages that no task has taken count as posted, except `taken`
+    /// of them. A batch saves doorbells: it is a quarter of the queue, or the whole if that is empty.
     #[inline]
-    fn is_short(&self) -> bool {
-        let held = self.posted as usize + self.messages.len();
+    fn is_short(&self, taken: usize) -> bool {
+        let held = (self.posted as usize + self.messages.len()).wrapping_sub(taken);
         held < self.depth as usize && (held <= self.low || self.posted == 0)
     }
 
     /// Posts receives until the queue is full, or the pool is empty. Returns whether the queue is empty because the pool is.
     #[inline]
     pub(crate) fn refill(&mut self) -> bool {
-        self.is_short() && self.post()
+        self.refill_for(0)
+    }
+
+    /// As [`refill`](Self::refill), before so many messages are taken: a message that is taken last is moved only once.
+    #[inline]
+    fn refill_for(&mut self, taken: u32) -> bool {
+        self.is_short(taken as usize) && self.post(taken)
     }
 
     #[inline(never)]
-    fn post(&mut self) -> bool {
-        let missing = self.missing();
+    fn post(&mut self, taken: u32) -> bool {
+        let held = self.posted.saturating_add(self.available()).saturating_sub(taken);
+        let missing = self.depth.saturating_sub(held);
         let (Some(queue), Some(pool)) = (&mut self.queue, &self.pool) else { return false };
         if self.ended.is_some() || self.closed {
             return false;
@@ -203,7 +205,7 @@ impl<D: Driver> Receives<D> {
         if self.posted == 0 && !self.flushing.is_empty() {
             wakes.append(&mut self.flushing);
         }
-        self.is_short()
+        self.is_short(0)
     }
 
     #[inline]
@@ -218,8 +220,9 @@ impl<D: Driver> Receives<D> {
         if !self.turnstile.is_empty() {
             return (None, false);
         }
-        let message = self.messages.pop_front();
-        (message, self.refill())
+        let taken = u32::from(!self.messages.is_empty());
+        let starved = self.refill_for(taken);
+        (self.messages.pop_front(), starved)
     }
 
     /// Takes all messages into a queue that is empty, also those for which a task waits: it waits for the next one. Returns whether the
@@ -351,20 +354,31 @@ impl<D: Driver> Future for Recv<D> {
         }
         let mut receives = lock(&qp.receives);
         let available = receives.available();
-        if receives.turnstile.pass_alone(ticket, 1, available)
-            && let Some(message) = receives.messages.pop_front()
-        {
-            if receives.refill() {
-                drop(receives);
-                qp.starved();
+        if receives.turnstile.pass_alone(ticket, 1, available) {
+            if receives.refill_for(1) {
+                return Self::take_last(qp, receives);
             }
-            return Poll::Ready(Ok(message));
+            if let Some(message) = receives.messages.pop_front() {
+                return Poll::Ready(Ok(message));
+            }
         }
         Self::wait(qp, ticket, receives, cx.waker())
     }
 }
 
 impl<D: Driver> Recv<D> {
+    /// Takes a message whose receive can't be replaced: the queue and its pool are empty.
+    #[cold]
+    fn take_last(
+        qp: &QpInner<D>,
+        mut receives: <Short<Receives<D>> as Lock>::Guard<'_>,
+    ) -> Poll<Result<Message<D>>> {
+        let message = receives.messages.pop_front();
+        drop(receives);
+        qp.starved();
+        message.map_or(Poll::Pending, |message| Poll::Ready(Ok(message)))
+    }
+
     /// Waits for its turn, or takes the message.
     fn wait(
         qp: &QpInner<D>,

@@ -4,7 +4,8 @@
 //! The client is the main thread. callgrind's options leave out what the device does in it:
 //!
 //! ```console
-//! valgrind --tool=callgrind --separate-threads=yes '--toggle-collect=*kernel..uar..Page*' uverbs-async-bench hca uverbs echo
+//! valgrind --tool=callgrind --separate-threads=yes '--toggle-collect=*DoorbellPort>::ring' \
+//!     '--toggle-collect=*DoorbellPort>::blueflame' --collect-atstart=yes uverbs-async-bench hca uverbs echo
 //! ```
 
 use crate::carrier::{self, MESSAGE, RECEIVES, SENDS};
