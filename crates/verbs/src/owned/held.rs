@@ -174,8 +174,18 @@ impl<D: Driver> Held<D> {
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn release<D: Driver>(held: Held<D>) {
-    // SAFETY: the contract of this function.
-    contain(|| drop(unsafe { held.open() }));
+    if held.word == Held::<D>::NOTHING.word {
+        return;
+    }
+    contain(|| {
+        // Most buffers are of this kind.
+        if held.is(HeldKind::PRIVATE) {
+            // SAFETY: it is of that kind, and is not used again (the contract of this function).
+            return drop(unsafe { held.into_buf(HeldKind::PRIVATE) });
+        }
+        // SAFETY: the contract of this function.
+        drop(unsafe { held.open() });
+    });
 }
 
 /// Runs code that may call a logger or a driver, in functions that no panic may leave: they have the ABI of C, and the process
