@@ -51,6 +51,10 @@ impl Device {
                 qp.sessions.insert(from, resp);
                 return;
             }
+            // The initiator was reset in the middle of a message.
+            if let Some((srqn, taken)) = resp.abort() {
+                self.fail_receive(cx, qp, srqn, &taken, Syndrome::FLUSH);
+            }
             resp = fresh();
         }
         self.reliable(cx, qp, &mut resp, packet);

@@ -151,7 +151,7 @@ impl Device {
         qp.state = to;
         match to {
             State::Reset => {
-                qp.req = Requester::default();
+                qp.req = Requester { sessions: qp.req.sessions, ..Requester::default() };
                 qp.resp = Responder::default();
                 qp.sessions.clear();
                 qp.timer.deadline = None;
@@ -165,7 +165,8 @@ impl Device {
             }
             State::Rtr if from == State::Init => qp.resp = Responder::new(qp.attr.rq_psn),
             State::Rts if from == State::Rtr => {
-                qp.req = Requester::new(qp.attr.sq_psn, &qp.attr);
+                let sessions = qp.req.sessions;
+                qp.req = Requester { sessions, ..Requester::new(qp.attr.sq_psn, &qp.attr) };
                 self.transmit(cx, qp);
             }
             State::Rts => self.transmit(cx, qp),

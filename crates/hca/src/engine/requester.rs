@@ -66,6 +66,7 @@ pub(crate) struct Requester {
     pub(super) resent: Option<u32>,
     /// The DC session: target, key, number, first PSN.
     pub(super) session: Option<(Av, Dc)>,
+    /// The number of the last DC session. It is kept in RESET: the targets know the sessions before it.
     pub(super) sessions: u32,
 }
 

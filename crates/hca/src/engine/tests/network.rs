@@ -5,6 +5,8 @@ use super::rig::{BASE, End, on, pair};
 use crate::engine::packet::PSN;
 use crate::engine::qp::{QpKind, State};
 use crate::{Fabric, Link};
+use core::time::Duration;
+use uverbs_mlx5_hw::cqe::MLX5_CQE_SYNDROME_WR_FLUSH_ERR;
 use uverbs_mlx5_hw::wqe::{Av, MLX5_EXTENDED_UD_AV, MLX5_OPCODE_SEND};
 use uverbs_mlx5_hw::{Be16, Be32};
 use zerocopy::IntoBytes;
@@ -63,7 +65,7 @@ fn many_outstanding_requests_complete_on_a_bad_network() {
     for seed in seeds(10) {
         let fabric = Fabric::deterministic(seed);
         let (mut a, mut b) = pair(&fabric, QpKind::Rc, 0);
-        fabric.loss(0.02).duplicate(0.02).reorder(0.05).delay(core::time::Duration::from_micros(3));
+        fabric.loss(0.02).duplicate(0.02).reorder(0.05).delay(Duration::from_micros(3));
         for i in 0..16 {
             b.recv(i * 1000, 1000);
         }
@@ -242,4 +244,70 @@ fn dc_reaches_several_targets_only_with_their_key() {
     fabric.run();
     assert_eq!(a.send_cq.poll().unwrap().kind, 13);
     assert_eq!((a.state(), targets[0].state()), (State::Err, State::Rts));
+}
+
+/// A target of the device of `b` and an initiator, with the address vector of the target.
+fn dc(fabric: &Fabric) -> (End, End, Av) {
+    let (a, b) = pair(fabric, QpKind::Dci, 0);
+    b.qp(|_, _, qp| (qp.kind, qp.dc_key, qp.sq) = (QpKind::Dct, 9, None));
+    let mut address = av(b.qpn, 2, 0);
+    address.set_dc_key(9);
+    (a, b, address)
+}
+
+#[test]
+fn a_dc_initiator_begins_a_new_session_after_a_reset() {
+    let fabric = Fabric::deterministic(1);
+    let (mut a, mut b, address) = dc(&fabric);
+    // The number of messages before the reset: the PSN begins again, and is one that the target has executed or expects.
+    for before in [1, 3, 0, 2] {
+        for i in 0..=before {
+            if i == before {
+                a.set_state(State::Reset);
+                a.posted = 0;
+                a.connect(0, 2, 0);
+            }
+            let data = a.fill(0, 700, before * 4 + i);
+            b.recv(0, 1000);
+            let sge = a.sge(0, 700);
+            a.post(MLX5_OPCODE_SEND, 0, &[address.as_bytes(), sge.as_bytes()]);
+            fabric.run();
+            assert_eq!(a.send_cq.poll().unwrap().syndrome, 0, "message {i}, {before} before the reset");
+            assert_eq!(b.recv_cq.poll().unwrap().bytes, 700);
+            assert_eq!(b.memory.get(0, 700), data);
+        }
+    }
+}
+
+#[test]
+fn a_new_dc_session_ends_the_message_of_the_one_before() {
+    // Of the first message, only a part arrives.
+    let is_half = |b: &End| b.qp(|_, _, qp| qp.sessions.values().any(|resp| resp.receiving.is_some()));
+    let halves = (0..1000).filter_map(|seed| {
+        let fabric = Fabric::deterministic(seed);
+        fabric.loss(0.5);
+        let (mut a, mut b, address) = dc(&fabric);
+        b.recv(0, 1000);
+        b.recv(2000, 1000);
+        let sge = a.sge(0, 700);
+        a.post(MLX5_OPCODE_SEND, 0, &[address.as_bytes(), sge.as_bytes()]);
+        fabric.run_for(Duration::from_millis(1));
+        fabric.loss(0.0);
+        is_half(&b).then_some((fabric, a, b, address))
+    });
+    for (fabric, mut a, mut b, address) in halves.take(3) {
+        a.set_state(State::Reset);
+        a.posted = 0;
+        a.connect(0, 2, 0);
+        let data = a.fill(0, 700, 5);
+        let sge = a.sge(0, 700);
+        a.post(MLX5_OPCODE_SEND, 0, &[address.as_bytes(), sge.as_bytes()]);
+        fabric.run();
+        assert_eq!(a.send_cq.poll().unwrap().syndrome, 0);
+        // The receive that the first message had taken is flushed, the second is that of the second message.
+        let wcs = [b.recv_cq.poll().unwrap(), b.recv_cq.poll().unwrap()];
+        assert_eq!(wcs.each_ref().map(|wc| wc.syndrome), [MLX5_CQE_SYNDROME_WR_FLUSH_ERR, 0]);
+        assert_eq!((wcs[1].bytes, b.memory.get(2000, 700)), (700, data));
+        assert!(!is_half(&b) && b.state() == State::Rts);
+    }
 }
