@@ -112,7 +112,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_create_qp(
             // SAFETY: the objects in `copy` are live and of this context, as checked above.
             Kind::Initiator => unsafe { initiator(open, context, &mut copy, special) },
             // SAFETY: the objects in `copy` are live and of this context, as checked above.
-            Kind::Target(key) => unsafe { target(open, context, &copy, key) },
+            Kind::Target(key) => unsafe { target(open, context, &copy, special, key) },
         }?;
         // SAFETY: the struct is valid for writes (contract of the man page).
         unsafe { (*attr).cap = copy.cap };
@@ -238,10 +238,12 @@ unsafe fn target(
     open: &Open<Mlx5>,
     context: *mut ibv_context,
     attr: &ibv_qp_init_attr_ex,
+    special: Special,
     dc_key: u64,
 ) -> Outcome<*mut ibv_qp> {
     ensure(attr.qp_type == QpType::Driver as u32 && !attr.pd.is_null())?;
-    ensure(attr.comp_mask & mask::SEND_OPS_FLAGS == 0)?;
+    // As in libmlx5, a target has no other options. Its short data are never in completions.
+    ensure(attr.comp_mask == mask::PD && special.flags.is_empty() && !special.raw_wqes)?;
     // SAFETY: `context` is not closed during this call (contract of `Verbs`).
     let here = unsafe { context::of(context) }?;
     // SAFETY: `attr.recv_cq` is NULL or a live object of this driver (contract of `Verbs`).

@@ -10,6 +10,45 @@ struct target {
 	struct ibv_srq *srq;
 };
 
+static void is_refused(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr, struct mlx5dv_qp_init_attr *mlx5_attr)
+{
+	errno = 0;
+	CHECK(mlx5dv_create_qp(context, attr, mlx5_attr) == NULL && errno == EINVAL);
+}
+
+/* Options of other queue pairs are not ignored. */
+static void check_options(struct ibv_context *context, const struct ibv_qp_init_attr_ex *attr,
+			  const struct mlx5dv_qp_init_attr *mlx5_attr)
+{
+	static const uint32_t flags[] = {
+		MLX5DV_QP_CREATE_TUNNEL_OFFLOADS,	      MLX5DV_QP_CREATE_TIR_ALLOW_SELF_LOOPBACK_UC,
+		MLX5DV_QP_CREATE_TIR_ALLOW_SELF_LOOPBACK_MC, MLX5DV_QP_CREATE_ALLOW_SCATTER_TO_CQE,
+		MLX5DV_QP_CREATE_PACKET_BASED_CREDIT_MODE,
+	};
+	static const uint32_t masks[] = { IBV_QP_INIT_ATTR_XRCD, IBV_QP_INIT_ATTR_CREATE_FLAGS,
+					  IBV_QP_INIT_ATTR_MAX_TSO_HEADER, IBV_QP_INIT_ATTR_IND_TABLE,
+					  IBV_QP_INIT_ATTR_RX_HASH, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS };
+	struct mlx5dv_qp_init_attr other = *mlx5_attr;
+	other.comp_mask |= MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS;
+	for (unsigned i = 0; i < sizeof(flags) / sizeof(*flags); i++) {
+		struct ibv_qp_init_attr_ex same = *attr;
+		other.create_flags = flags[i];
+		is_refused(context, &same, &other);
+	}
+	for (unsigned i = 0; i < sizeof(masks) / sizeof(*masks); i++) {
+		struct ibv_qp_init_attr_ex with = *attr;
+		other = *mlx5_attr;
+		with.comp_mask |= masks[i];
+		is_refused(context, &with, &other);
+	}
+	/* Short data of a target are not in completions. */
+	struct ibv_qp_init_attr_ex same = *attr;
+	other.comp_mask |= MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS;
+	other.create_flags = MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE;
+	struct ibv_qp *qp = mlx5dv_create_qp(context, &same, &other);
+	CHECK(qp && ibv_destroy_qp(qp) == 0);
+}
+
 static void open_target(struct target *target, int index)
 {
 	struct end *end = &target->end;
@@ -22,6 +61,7 @@ static void open_target(struct target *target, int index)
 		.comp_mask = MLX5DV_QP_INIT_ATTR_MASK_DC,
 		.dc_init_attr = { .dc_type = MLX5DV_DCTYPE_DCT, .dct_access_key = KEY },
 	};
+	check_options(end->context, &attr, &mlx5_attr);
 	CHECK(end->qp = mlx5dv_create_qp(end->context, &attr, &mlx5_attr));
 	struct ibv_qp_attr change = { .qp_state = IBV_QPS_INIT, .port_num = PORT,
 				      .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
