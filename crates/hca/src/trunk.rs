@@ -96,11 +96,20 @@ impl World {
 
     /// The slot of a peer's port.
     fn slot(&mut self, link: u32, number: u16) -> usize {
-        let free = || self.net.ports.iter().position(|p| p.location == PortLocation::Gone);
-        if let Some(slot) = self.net.away(link, number).or_else(free) {
+        if let Some(slot) = self.net.away(link, number) {
             return slot;
         }
-        self.push_away()
+        let Some(slot) = self.net.ports.iter().position(|p| p.location == PortLocation::Gone) else {
+            return self.push_away();
+        };
+        // The queues of the port that had the slot may have had the numbers of the new port's. This is done now and not when
+        // that port was removed, because packets that were in flight arrived later.
+        for index in 0..self.devices.len() {
+            if let Some((device, mut port)) = self.device(index) {
+                device.end_sessions(&mut port, slot);
+            }
+        }
+        slot
     }
 
     /// Removes a lost connection.

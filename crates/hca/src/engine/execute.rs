@@ -61,6 +61,27 @@ impl Device {
         qp.sessions.insert(from, resp);
     }
 
+    /// Ends the sessions of a device's initiators with the DC targets of this one.
+    pub(crate) fn end_sessions(&mut self, cx: &mut Port<'_>, from: usize) {
+        let has = |qp: &Qp| qp.sessions.keys().any(|(device, _)| *device == from);
+        let targets: Vec<u32> = self.qps.values().filter(|qp| has(qp)).map(|qp| qp.qpn).collect();
+        for qpn in targets {
+            self.with_qp(cx, qpn, |device, cx, qp| {
+                let mut open = Vec::new();
+                qp.sessions.retain(|(device, _), resp| {
+                    let stays = *device != from;
+                    if !stays {
+                        open.extend(resp.abort());
+                    }
+                    stays
+                });
+                for (srqn, taken) in open {
+                    device.fail_receive(cx, qp, srqn, &taken, Syndrome::FLUSH);
+                }
+            });
+        }
+    }
+
     /// Flushes the receive of a responder if the QP went to ERR while the responder was taken out.
     fn end_if_failed(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
         if !qp.state.receives()

@@ -15,6 +15,9 @@ use proptest::prelude::*;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use uverbs_mlx5_hw::wqe::{Av, MLX5_EXTENDED_UD_AV, MLX5_OPCODE_SEND};
+use uverbs_mlx5_hw::{Be16, Be32};
+use zerocopy::IntoBytes;
 
 /// A path for a socket, which is removed at the end.
 struct SocketPath(PathBuf);
@@ -164,6 +167,46 @@ fn processes_that_joined_reach_each_other() {
         }
     }
     assert!(hcas.iter().all(|hca| hca.violations().is_empty()));
+}
+
+/// Each initiator has the number that the one before had, in a process that has ended.
+#[test]
+fn a_dc_target_serves_a_process_after_another_one() {
+    let path = SocketPath::new();
+    let here = path.listen();
+    let server = hca(&here);
+    let mut target = End::new(&server, QpKind::Dci);
+    target.connect(0, 0, 0);
+    target.qp(|_, _, qp| (qp.kind, qp.dc_key, qp.sq) = (QpKind::Dct, 9, None));
+    let mut numbers = Vec::new();
+    for round in 0..4 {
+        let there = path.join();
+        let client = hca(&there);
+        let (own, peer) = (lid(&client), lid(&server));
+        sees(&server, own, true);
+        sees(&client, peer, true);
+        let mut a = End::new(&client, QpKind::Dci);
+        a.connect(0, peer, 0);
+        numbers.push(a.qpn);
+        let mut address = Av {
+            dqp_dct: Be32::new(target.qpn | MLX5_EXTENDED_UD_AV),
+            rlid: Be16::new(peer),
+            ..Av::default()
+        };
+        address.set_dc_key(9);
+        for message in 0..3 {
+            let data = a.fill(0, 700, round * 3 + message);
+            target.recv(0, 1000);
+            let sge = a.sge(0, 700);
+            a.post(MLX5_OPCODE_SEND, 0, &[address.as_bytes(), sge.as_bytes()]);
+            assert_eq!(within(LIMIT, || a.send_cq.poll()).syndrome, 0);
+            assert_eq!(within(LIMIT, || target.recv_cq.poll()).bytes, 700);
+            assert_eq!(target.memory.get(0, 700), data);
+        }
+        drop((a, client, there));
+        sees(&server, own, false);
+    }
+    assert!(numbers.iter().all(|qpn| *qpn == numbers[0]));
 }
 
 /// If several processes try to listen at the same time, one of them succeeds.
