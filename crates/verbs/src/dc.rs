@@ -87,13 +87,14 @@ impl<D: DcDriver> ProtectionDomain<D> {
             parts
         };
         let DctParts { handle, shared } = create().inspect_err(|_| context.forget_object(event_id))?;
+        srq.inner().has_user(&shared);
         Ok(DcTarget {
             handle: Some(handle),
             shared,
             event_id,
             dctn: OnceLock::new(),
             _cq: cq.inner().clone(),
-            _srq: srq.inner().clone(),
+            srq: srq.inner().clone(),
             _pd: self.inner().clone(),
             context: context.clone(),
         })
@@ -144,7 +145,7 @@ pub struct DcTarget<D: Driver> {
     /// Its number, from RTR on.
     dctn: OnceLock<u32>,
     _cq: Arc<CqInner<D>>,
-    _srq: Arc<SrqInner<D>>,
+    srq: Arc<SrqInner<D>>,
     _pd: Arc<PdInner<D>>,
     context: Arc<ContextInner<D>>,
 }
@@ -217,6 +218,9 @@ impl<D: Driver> DcTarget<D> {
         #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
         // SAFETY: the target's own parts.
         let destroyed = unsafe { self.context.driver().destroy_qp(handle, &self.shared) };
+        if destroyed.is_ok() {
+            self.srq.take_back(&self.shared);
+        }
         destroyed.map(drop).map_err(|(handle, error)| {
             core::mem::forget((handle, self.shared.clone()));
             error

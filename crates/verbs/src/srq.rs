@@ -47,6 +47,21 @@ impl<D: Driver> SrqInner<D> {
         &self.holds
     }
 
+    /// For a new QP or DC target of this queue.
+    pub(crate) fn has_user(&self, user: &D::QpShared) {
+        if self.holds.any() {
+            self.context.driver().keep_removed(user);
+        }
+    }
+
+    /// The receives that a QP or DC target had taken, and whose completions its reset or its destruction has removed, give their
+    /// buffers back.
+    pub(crate) fn take_back(&self, user: &D::QpShared) {
+        if self.holds.any() {
+            self.holds.drop_entries(&self.context.driver().take_removed(user));
+        }
+    }
+
     /// For the creation of QPs.
     pub(crate) fn parts(&self) -> Result<(&SrqHandle, &Arc<D::SrqShared>)> {
         let handle =

@@ -8,6 +8,7 @@ use crate::sq::SqShared;
 use std::io;
 use std::sync::{Arc, OnceLock};
 use uverbs_core::attr::QpState;
+use uverbs_core::control::Removed;
 use uverbs_core::errno::Errno;
 use uverbs_core::kernel::QueueAccess;
 use uverbs_core::provider::state::StateWord;
@@ -62,6 +63,8 @@ pub struct QpShared {
     csum: AtomicBool,
     data_in_completions: bool,
     raw_wqes: bool,
+    /// Receives of the SRQ whose completions were removed.
+    pub(crate) removed: Removed,
 }
 
 impl QpShared {
@@ -87,6 +90,7 @@ impl QpShared {
             csum: AtomicBool::new(false),
             data_in_completions: false,
             raw_wqes: false,
+            removed: Removed::default(),
         }
     }
 

@@ -130,8 +130,8 @@ impl CqState {
 
     /// Removes the completions of a QP. The completions before them move up, in order, so the room is at the consumer's
     /// end. The kernel writes only from its own index on; it reads completions only in a resize, which is a control
-    /// call.
-    pub(crate) fn remove(&mut self, qp_num: u32) {
+    /// call. Calls `removed` with their `wr_id`s.
+    pub(crate) fn remove(&mut self, qp_num: u32, mut removed: impl FnMut(u64)) {
         if self.refresh().is_err() {
             return;
         }
@@ -141,6 +141,7 @@ impl CqState {
             from = from.wrapping_sub(1) & mask;
             let entry = self.ring.entry(from);
             if entry.field::<{ offset_of!(ib_uverbs_wc, qp_num) }, u32>() == qp_num {
+                removed(entry.field::<{ offset_of!(ib_uverbs_wc, wr_id) }, u64>());
                 continue;
             }
             to = to.wrapping_sub(1) & mask;

@@ -451,6 +451,14 @@ impl Driver for Rxe {
         })
     }
 
+    fn keep_removed(&self, shared: &QpShared) {
+        shared.removed.keep();
+    }
+
+    fn take_removed(&self, shared: &QpShared) -> Vec<u64> {
+        shared.removed.take()
+    }
+
     fn create_ah(&self, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHandle, Ah)> {
         let mut resp = rxe_create_ah_resp::default();
         let handle = ah::create(pd, attr, Uhw::answer(resp.as_mut_bytes()))?;

@@ -11,6 +11,7 @@ use std::io;
 use std::sync::{Arc, MutexGuard};
 use uverbs_core::Errno;
 use uverbs_core::attr::QpState;
+use uverbs_core::control::Removed;
 use uverbs_core::error::Error;
 use uverbs_core::kernel::QueueAccess;
 use uverbs_core::provider::state::StateWord;
@@ -29,6 +30,8 @@ pub struct QpShared {
     /// The CQs of the QP. They contain no completion of it after it was reset or destroyed.
     cqs: Vec<Arc<CqShared>>,
     qp_num: u32,
+    /// Completions that were removed.
+    pub(crate) removed: Removed,
 }
 
 impl QpShared {
@@ -45,7 +48,15 @@ impl QpShared {
     ) -> io::Result<Self> {
         let access = || QueueAccess::new(StateWord::new(state).bits(), barrier);
         let (send, recv) = (access()?, access()?);
-        Ok(Self { send, recv, qkey: AtomicU32::new(0), modifying: ProcessMutex::new(()), cqs, qp_num })
+        Ok(Self {
+            send,
+            recv,
+            qkey: AtomicU32::new(0),
+            modifying: ProcessMutex::new(()),
+            cqs,
+            qp_num,
+            removed: Removed::default(),
+        })
     }
 
     /// The shared part of a QP in `state` without CQs.
@@ -100,7 +111,7 @@ impl QpShared {
     /// (`__rxe_add_to_pool()`), so this number is not yet that of another QP.
     pub(crate) fn remove_completions(&self) {
         for cq in &self.cqs {
-            cq.stopped(|state| state.remove(self.qp_num));
+            cq.stopped(|state| state.remove(self.qp_num, |wr_id| self.removed.push(wr_id)));
         }
     }
 

@@ -94,8 +94,8 @@ impl CqState {
     }
 
     /// Removes the completions of a QP. The completions before them move up, in order, so the room is at the poller's end.
-    /// The kernel writes only from its own position on, to slots that were returned.
-    pub(crate) fn remove(&mut self, qp_num: u32) {
+    /// The kernel writes only from its own position on, to slots that were returned. Calls `removed` with their `wr_id`s.
+    pub(crate) fn remove(&mut self, qp_num: u32, mut removed: impl FnMut(u64)) {
         let all = (0..self.ring.slots()).take_while(|i| self.is_written(self.at.wrapping_add(*i))).count();
         let end = self.at.wrapping_add(all as u32);
         let (mut from, mut to) = (end, end);
@@ -103,6 +103,7 @@ impl CqState {
             from = from.wrapping_sub(1);
             let cqe = self.ring.read(from);
             if cqe.qp_id == u64::from(qp_num) {
+                removed(cqe.id);
                 continue;
             }
             to = to.wrapping_sub(1);

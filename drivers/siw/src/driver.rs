@@ -447,6 +447,14 @@ impl Driver for Siw {
         shared.is_flushed()
     }
 
+    fn keep_removed(&self, shared: &QpShared) {
+        shared.removed.keep();
+    }
+
+    fn take_removed(&self, shared: &QpShared) -> Vec<u64> {
+        shared.removed.take()
+    }
+
     fn create_ah(&self, _pd: &PdHandle, _attr: &AhAttr) -> Result<(AhHandle, Ah)> {
         Err(Error::unsupported("create_ah", "siw has no datagrams"))
     }

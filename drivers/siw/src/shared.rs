@@ -12,6 +12,7 @@ use std::io;
 use std::sync::{Arc, MutexGuard};
 use uverbs_core::Errno;
 use uverbs_core::attr::QpState;
+use uverbs_core::control::Removed;
 use uverbs_core::error::Error;
 use uverbs_core::kernel::QueueAccess;
 use uverbs_core::provider::state::StateWord;
@@ -28,6 +29,8 @@ pub struct QpShared {
     /// The CQs of the QP. They contain no completion of it after it was destroyed.
     cqs: Vec<Arc<CqShared>>,
     qp_num: u32,
+    /// Completions that were removed.
+    pub(crate) removed: Removed,
     /// A doorbell found the QP connected.
     connected: AtomicBool,
     /// A flushed work request was polled: the kernel has moved the QP to ERR, or is about to.
@@ -52,7 +55,8 @@ impl QpShared {
         let (send, recv) = (access()?, access()?);
         let no = || AtomicBool::new(false);
         let (connected, saw_flush, flushed) = (no(), no(), no());
-        Ok(Self { send, recv, modifying: ProcessMutex::new(()), cqs, qp_num, connected, saw_flush, flushed })
+        let (modifying, removed) = (ProcessMutex::new(()), Removed::default());
+        Ok(Self { send, recv, modifying, cqs, qp_num, removed, connected, saw_flush, flushed })
     }
 
     /// The shared part of a QP in `state` without CQs.
@@ -158,7 +162,7 @@ impl QpShared {
     pub(crate) fn detach(&self) {
         for cq in &self.cqs {
             cq.stopped(|state| {
-                state.remove(self.qp_num);
+                state.remove(self.qp_num, |wr_id| self.removed.push(wr_id));
                 state.detach(self.qp_num);
             });
         }

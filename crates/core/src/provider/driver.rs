@@ -296,6 +296,19 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         false
     }
 
+    /// From now on [`take_removed`](Self::take_removed) returns what is removed. For a new QP whose shared receive queue owns its
+    /// buffers.
+    fn keep_removed(&self, shared: &Self::QpShared) {
+        let _ = shared;
+    }
+
+    /// The `wr_id`s of the completions that a RESET of the QP or its destruction has removed from its CQs since the last call, also
+    /// after the destruction. No poll reports these. The driver may leave out those that are not of receives of a shared queue.
+    fn take_removed(&self, shared: &Self::QpShared) -> Vec<u64> {
+        let _ = shared;
+        Vec::new()
+    }
+
     /// The options of enhanced connection establishment that the QP offers, or has agreed on.
     ///
     /// # Errors

@@ -323,6 +323,24 @@ impl Driver for AnyDriver {
         }
     }
 
+    fn keep_removed(&self, shared: &Self::QpShared) {
+        match (self, shared) {
+            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.keep_removed(shared),
+            (Self::Rxe(driver), Any::Rxe(shared)) => driver.keep_removed(shared),
+            (Self::Siw(driver), Any::Siw(shared)) => driver.keep_removed(shared),
+            _ => {}
+        }
+    }
+
+    fn take_removed(&self, shared: &Self::QpShared) -> Vec<u64> {
+        match (self, shared) {
+            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.take_removed(shared),
+            (Self::Rxe(driver), Any::Rxe(shared)) => driver.take_removed(shared),
+            (Self::Siw(driver), Any::Siw(shared)) => driver.take_removed(shared),
+            _ => Vec::new(),
+        }
+    }
+
     fn query_ece(&self, shared: &Self::QpShared) -> Result<Ece> {
         match (self, shared) {
             (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.query_ece(shared),

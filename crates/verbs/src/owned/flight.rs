@@ -288,6 +288,18 @@ impl<D: Driver> Holds<D> {
         own.len() == flights.len() && own.iter().zip(flights).all(|(own, flight)| Arc::ptr_eq(own, flight))
     }
 
+    /// Whether they own something.
+    pub(crate) fn any(&self) -> bool {
+        self.flights.get().is_some()
+    }
+
+    /// Drops what work requests own of which no completion will be reported. Those of other queues are left out.
+    pub(crate) fn drop_entries(&self, wr_ids: &[u64]) {
+        for flight in self.flights.get().into_iter().flatten() {
+            wr_ids.iter().for_each(|wr_id| flight.drop_entry(*wr_id));
+        }
+    }
+
     /// After the kernel has destroyed the object.
     pub(crate) fn release(&mut self, context: &ContextInner<D>) {
         for flight in self.flights.take().into_iter().flatten() {

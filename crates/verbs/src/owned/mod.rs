@@ -101,7 +101,7 @@
 //! | RESET by the control, at the same time as posts | stays with the queue: a send until a later one completes, a receive until the QP is destroyed | `ends::a_reset_by_the_control_keeps_buffers_until_later_completions` |
 //! | one half or the whole QP is dropped | stays until the kernel has destroyed the QP | `ends::a_dropped_qp_keeps_buffers_until_it_is_destroyed` |
 //! | the kernel refuses to destroy the QP, or the device is removed | leaked: it stays mapped and registered | `ends::a_refused_destruction_leaks_the_buffers`, `ends::a_removed_device_leaks_what_it_may_use` |
-//! | receive of an SRQ, delivered to a QP that was destroyed before the poll | stays until the SRQ is destroyed | `ends::receives_of_an_srq_for_a_destroyed_qp_stay_with_the_srq` |
+//! | receive of an SRQ, delivered to a QP or DC target that was destroyed or reset before the poll | back to the pool, without a completion; of a message that was not complete, stays until the SRQ is destroyed | `ends::receives_of_an_srq_for_a_destroyed_qp_come_back`, `drain::receives_whose_completions_are_removed_come_back` |
 //! | receive of an SRQ whose QP is ended by [`OwnedSrq::drain`] | its completion gives it back, also while other threads post and poll | `drain::every_buffer_of_a_shared_queue_comes_back`, `drain::other_threads_post_and_poll_while_qps_are_drained` |
 //! | [`BufList`]: in flight, refused, in a batch that is dropped, taken as another type | as a buffer: all of its buffers together | `lists::lists_in_flight_end_as_buffers_do`, `lists::lists_that_a_queue_can_not_take_come_back` |
 //! | CQ overflow: completions are lost | stays until the QP is destroyed | `ends::an_overflowed_cq_loses_completions_and_no_memory` |

@@ -221,7 +221,8 @@ impl<D: Driver, T: Sends, L: Locking> OwnedQp<D, T, L> {
         self.control.connect(local, remote, attr)
     }
 
-    /// Moves the QP to RESET. All buffers in flight go back to their pools; no completion reports them.
+    /// Moves the QP to RESET. All buffers in flight go back to their pools; no completion reports them. Those of receives that it has
+    /// taken from a shared queue do if their completions were in the CQ; the others stay with the [`OwnedSrq`](super::OwnedSrq).
     ///
     /// # Errors
     /// The kernel's refusal; the buffers stay in flight then.

@@ -150,8 +150,9 @@ pub struct OwnedRecvQueue<D: Driver, L: Locking = Exclusive> {
 
 /// A shared receive queue whose receives own their buffers.
 ///
-/// A receive that the device took for a QP which was then destroyed before its completion was polled has no completion. The SRQ
-/// keeps its buffer until the SRQ itself is destroyed. [`drain`](Self::drain) ends a QP without that.
+/// A receive that the device took for a QP or DC target which was then destroyed or reset before its completion was polled has no
+/// completion. Its buffer goes back to its pool, and the message is lost. If the message was not complete at that time, nothing names
+/// the receive: the SRQ keeps its buffer until the SRQ itself is destroyed. [`drain`](Self::drain) ends a QP without either.
 #[derive(Debug)]
 pub struct OwnedSrq<D: Driver, L: Locking = Exclusive> {
     queue: SharedReceiveQueue<D, L>,

@@ -160,11 +160,11 @@ impl<D: Driver> QpControl<D> {
         #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
         // SAFETY: the QP's own parts.
         let modified = unsafe { inner.context().driver().modify_qp(handle, inner.shared(), attr, mask) };
-        if mask.contains(QpAttrMask::STATE)
-            && attr.qp_state == QpState::RESET
-            && let Some(events) = inner.events()
-        {
-            events.forget_last_wqe();
+        if mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::RESET {
+            if let Some(events) = inner.events() {
+                events.forget_last_wqe();
+            }
+            inner.take_back_receives();
         }
         modified
     }

@@ -72,6 +72,9 @@ impl<D: Driver> QpInner<D> {
         context: Arc<ContextInner<D>>,
     ) -> Self {
         let QpFacts { qp_type, cap, has_send_ops, event_id } = facts;
+        if let Some(srq) = &parents.srq {
+            srq.has_user(&shared);
+        }
         Self {
             qp_num: handle.qp_num(),
             handle: Some(handle),
@@ -121,6 +124,13 @@ impl<D: Driver> QpInner<D> {
         self.parents.srq.is_some()
     }
 
+    /// After a reset or the destruction.
+    pub(crate) fn take_back_receives(&self) {
+        if let Some(srq) = &self.parents.srq {
+            srq.take_back(&self.shared);
+        }
+    }
+
     /// Its events that were read.
     pub(crate) fn events(&self) -> Option<QpEvents> {
         match self.context.object(self.event_id)? {
@@ -162,6 +172,7 @@ impl<D: Driver> QpInner<D> {
         let destroyed = unsafe { self.context.driver().destroy_qp(handle, &self.shared) };
         if destroyed.is_ok() {
             self.holds.release(&self.context);
+            self.take_back_receives();
         }
         destroyed.map(drop).map_err(|(handle, error)| {
             self.holds.leak();

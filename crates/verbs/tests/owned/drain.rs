@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The end of QPs that receive from a shared queue: every buffer comes back, also while other threads use the queue.
 
-use crate::bed::{BUFS, CAP, End, connect, connect_self, srq};
+use crate::bed::{BUFS, CAP, End, attr, connect, connect_self, pair, srq};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use std::thread;
@@ -36,6 +36,62 @@ fn every_buffer_of_a_shared_queue_comes_back() {
     assert_eq!(messages, [0, 1, 2].map(|i| (i, b"not polled".to_vec())));
     // The device took the others with no QP; they come back with the queue.
     assert_eq!(server.available(), BUFS - 5);
+    queue.close().map_err(|(_, error)| error).unwrap();
+    assert_eq!(server.available(), BUFS);
+}
+
+/// What a QP or DC target has taken and not reported comes back with its end, and the queue has room for as many as before.
+#[test]
+fn receives_whose_completions_are_removed_come_back() {
+    const KEY: u64 = 5;
+    let (mut client, mut server) = pair();
+    let at = attr();
+    let mut queue = srq(&server.pd, 8);
+    let cap = QpCap { max_recv_wr: 0, max_recv_sge: 0, ..CAP };
+    let mut qp = server.pd.owned_qp::<Rc>().cq(&server.cq).srq(&queue).cap(CAP).create().unwrap();
+    // Another QP of the queue, whose completion is not polled either.
+    let other = server.pd.owned_qp::<Rc>().cq(&server.cq).srq(&queue).cap(CAP).create().unwrap();
+    let mut sender = client.pd.owned_qp::<Rc>().cq(&client.cq).cap(CAP).create().unwrap();
+    connect(&sender, &other).unwrap();
+    let mut initiator = client.pd.owned_dci().cq(&client.cq).cap(cap).create().unwrap();
+    initiator.control().connect_dci(&at).unwrap();
+    let [from, to] = [&client, &server].map(|end| end.qp.control().endpoint(1, &at).unwrap());
+    let ah = client.pd.create_ah(&at.ah_attr(&to)).unwrap();
+    let fill = |queue: &mut OwnedSrq<Mlx5>, end: &End| {
+        while let Some(buf) = end.pool.get()
+            && queue.post(7, buf).is_ok()
+        {}
+        end.available()
+    };
+    let full = fill(&mut queue, &server);
+    assert_eq!(full, BUFS - queue.attr().max_wr);
+    sender.sq().post(1).signaled().send_inline(b"stays").unwrap();
+    assert!(client.next().wc.status.is_success());
+    for round in 0..12 {
+        let target = server.pd.owned_dct(&server.cq, &queue, KEY).unwrap();
+        let dctn = target.connect(&at, &at.ah_attr(&from)).unwrap();
+        client.qp.reset().unwrap();
+        connect(&client.qp, &qp).unwrap();
+        for i in 0..2 {
+            initiator.sq().post_dc(i, &ah, dctn, KEY).signaled().send_inline(b"lost").unwrap();
+            assert!(client.next().wc.status.is_success(), "round {round}");
+            client.qp.sq().post(i).signaled().send_inline(b"lost").unwrap();
+            assert!(client.next().wc.status.is_success(), "round {round}");
+        }
+        assert_eq!(server.available(), full);
+        target.close().unwrap();
+        assert_eq!(server.available(), full + 2, "round {round}: of the target");
+        if round % 2 == 0 {
+            qp.reset().unwrap();
+        } else {
+            qp.close().unwrap();
+            qp = server.pd.owned_qp::<Rc>().cq(&server.cq).srq(&queue).cap(CAP).create().unwrap();
+        }
+        assert_eq!(server.available(), full + 4, "round {round}: of the QP");
+        assert_eq!(fill(&mut queue, &server), full, "round {round}");
+    }
+    assert_eq!(&*server.next().buf().unwrap(), b"stays");
+    drop((qp, other));
     queue.close().map_err(|(_, error)| error).unwrap();
     assert_eq!(server.available(), BUFS);
 }

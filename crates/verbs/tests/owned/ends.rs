@@ -245,7 +245,7 @@ fn a_removed_device_leaks_what_it_may_use() {
 }
 
 #[test]
-fn receives_of_an_srq_for_a_destroyed_qp_stay_with_the_srq() {
+fn receives_of_an_srq_for_a_destroyed_qp_come_back() {
     let hca = Hca::new();
     let mut end = End::new(hca);
     let mut srq = srq(&end.pd, 8);
@@ -259,8 +259,8 @@ fn receives_of_an_srq_for_a_destroyed_qp_stay_with_the_srq() {
     end.hca.run();
     drop(qp);
     assert!(end.cq.poll_one().unwrap().is_none(), "its completions are removed");
-    assert_eq!(end.available(), BUFS - 4, "the SRQ keeps them");
-    // The others are still there, and the slab has room for as many again.
+    assert_eq!(end.available(), BUFS - 3, "the one that it took comes back");
+    // The others are still there.
     let mut qp = end.pd.owned_qp::<Rc>().cq(&end.cq).srq(&srq).cap(CAP).create().unwrap();
     connect_self(&qp);
     for i in 0..5 {

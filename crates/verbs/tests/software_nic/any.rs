@@ -5,6 +5,7 @@ use crate::{CAP, LIMIT};
 use core::ptr;
 use std::time::Instant;
 use uverbs::attr::{AccessFlags, CqInitAttr, QpState, SrqAttr, SrqInitAttr};
+use uverbs::owned::{OwnedCq, OwnedSrq};
 use uverbs::provider::Completion as _;
 use uverbs::wr::{SendWr, WrOpcode, WrUd, WrUnion};
 use uverbs::{
@@ -127,6 +128,29 @@ fn datagrams_go_to_a_shared_queue_typed_and_as_lists() {
     }
     assert_eq!(service.bytes(40), *b"typed");
     assert_eq!(hca.violations(), []);
+}
+
+/// The owner of the receives learns from the driver which completions a reset has removed.
+#[test]
+fn a_reset_gives_the_receives_of_a_shared_queue_back() {
+    let hca = Hca::new();
+    let service = Service::new(&hca);
+    let sizes = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
+    let init = SrqInitAttr { attr: sizes, ..SrqInitAttr::default() };
+    let cq: OwnedCq<AnyDriver> = service.context.owned_cq(16, None).unwrap();
+    let pool = service.pd.pool(4, 64).build().unwrap();
+    let mut srq: OwnedSrq<AnyDriver> = service.pd.owned_srq(&init).unwrap();
+    let mut qp = service.pd.owned_qp::<Rc>().cq(&cq).srq(&srq).cap(CAP).create().unwrap();
+    let attr = ConnectAttr::default().on(&service.context).unwrap();
+    qp.init(&attr).unwrap();
+    let here = qp.control().endpoint(1, &attr).unwrap();
+    qp.connect(&here, &here, &attr).unwrap();
+    srq.post(1, pool.get().unwrap()).unwrap();
+    qp.sq().post(2).send_inline(b"not polled").unwrap();
+    hca.run();
+    assert_eq!(pool.available(), 3);
+    qp.reset().unwrap();
+    assert_eq!(pool.available(), 4);
 }
 
 /// A driver that knows the kind of a failed completion says so here, too.

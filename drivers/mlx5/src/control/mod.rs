@@ -272,6 +272,14 @@ impl Driver for Mlx5 {
         })
     }
 
+    fn keep_removed(&self, shared: &QpControl) {
+        shared.shared().removed.keep();
+    }
+
+    fn take_removed(&self, shared: &QpControl) -> Vec<u64> {
+        shared.shared().removed.take()
+    }
+
     fn query_ece(&self, shared: &QpControl) -> Result<Ece> {
         Ok(Ece { vendor_id: VENDOR, options: shared.ece()? })
     }

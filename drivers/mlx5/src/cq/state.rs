@@ -169,7 +169,11 @@ impl CqState {
                 && is_receive(tail)
                 && srq.has(tail.wqe_counter())
             {
-                srq.retire(tail.wqe_counter());
+                let outstanding = srq.is_outstanding(tail.wqe_counter());
+                let wr_id = srq.retire(tail.wqe_counter());
+                if outstanding {
+                    qp.removed.push(wr_id);
+                }
             }
             true
         });

@@ -205,16 +205,18 @@ fn completions_of_a_destroyed_qp_are_removed_and_their_slots_returned() {
         assert_eq!(q.poll_each(9, |_| ()), Ok(start));
         produce(&kernel, &[10, 20, 11, 12, 21, 30, 13]);
         let first = kernel.consumer();
-        q.shared().stopped(|state| state.remove(1));
+        let mut removed = Vec::new();
+        q.shared().stopped(|state| state.remove(1, |wr_id| removed.push(wr_id)));
+        assert_eq!(removed, [13, 12, 11, 10]);
         assert_eq!((kernel.consumer().wrapping_sub(first)) & 7, 4, "the slots of four completions");
         produce(&kernel, &[14, 31, 22]);
-        q.shared().stopped(|state| state.remove(2));
+        q.shared().stopped(|state| state.remove(2, drop));
         let mut ids = Vec::new();
         assert_eq!(q.poll_each(9, |c| ids.push(c.wr_id())), Ok(3));
         assert_eq!(ids, [30, 14, 31]);
         assert_eq!(kernel.consumer(), kernel.producer());
         // A second removal finds nothing.
-        q.shared().stopped(|state| state.remove(3));
+        q.shared().stopped(|state| state.remove(3, drop));
         assert_eq!(q.poll_each(9, |_| ()), Ok(0));
     }
 }
@@ -229,8 +231,8 @@ fn a_qp_may_be_destroyed_during_a_poll() {
         if ids.len() == 1 {
             produce(&kernel, &[22]);
             // On another thread and on this one.
-            std::thread::scope(|s| s.spawn(|| shared.stopped(|state| state.remove(1))).join().unwrap());
-            shared.stopped(|state| state.remove(1));
+            std::thread::scope(|s| s.spawn(|| shared.stopped(|state| state.remove(1, drop))).join().unwrap());
+            shared.stopped(|state| state.remove(1, drop));
         }
     });
     assert_eq!((n, &ids[..]), (Ok(4), &[10, 20, 21, 22][..]));
@@ -238,7 +240,7 @@ fn a_qp_may_be_destroyed_during_a_poll() {
 
     produce(&kernel, &[10, 11, 20, 12]);
     q.start_poll().unwrap();
-    shared.stopped(|state| state.remove(1));
+    shared.stopped(|state| state.remove(1, drop));
     assert_eq!(q.current().unwrap().wr_id(), 10, "the current completion stays readable");
     q.next_poll().unwrap();
     assert_eq!(q.current().unwrap().wr_id(), 20);
@@ -251,7 +253,7 @@ fn a_qp_may_be_destroyed_during_a_poll() {
     let panicked =
         std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| q.poll_each(9, |_| panic!("on purpose"))));
     assert!(panicked.is_err());
-    shared.stopped(|state| state.remove(2));
+    shared.stopped(|state| state.remove(2, drop));
     assert_eq!(q.poll_each(9, |_| ()), Ok(0));
 }
 
@@ -260,7 +262,7 @@ fn an_invalid_producer_index_is_ignored_when_a_qp_is_destroyed() {
     let (mut q, kernel, _) = completion_queue(8).unwrap();
     produce(&kernel, &[10, 20, 11]);
     kernel.set_producer(8);
-    q.shared().stopped(|state| state.remove(1));
+    q.shared().stopped(|state| state.remove(1, drop));
     assert_eq!(kernel.consumer(), 0);
     assert_eq!(q.poll_each(1, |_| ()), Err(PollError::Corrupt));
 }

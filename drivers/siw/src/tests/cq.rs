@@ -133,14 +133,16 @@ fn completions_of_a_destroyed_qp_are_removed_and_their_slots_returned() {
         assert_eq!(q.poll_each(9, |_| ()), Ok(start));
         produce(&kernel, &[10, 20, 11, 12, 21, 30, 13, 22]);
         assert!(!kernel.produce(&completion(0, 8, 0, 0, 0)), "the ring is full");
-        q.shared().stopped(|state| state.remove(1));
+        let mut removed = Vec::new();
+        q.shared().stopped(|state| state.remove(1, |wr_id| removed.push(wr_id)));
+        assert_eq!(removed, [13, 12, 11, 10]);
         produce(&kernel, &[14, 31, 23, 32]);
         assert!(!kernel.produce(&completion(0, 8, 0, 0, 0)), "four slots were returned");
-        q.shared().stopped(|state| state.remove(2));
+        q.shared().stopped(|state| state.remove(2, drop));
         let mut ids = Vec::new();
         assert_eq!(q.poll_each(9, |c| ids.push(c.wr_id())), Ok(4));
         assert_eq!(ids, [30, 14, 31, 32]);
-        q.shared().stopped(|state| state.remove(3));
+        q.shared().stopped(|state| state.remove(3, drop));
         assert_eq!(q.poll_each(9, |_| ()), Ok(0));
     }
 }
@@ -155,8 +157,8 @@ fn a_qp_may_be_destroyed_during_a_poll() {
         if ids.len() == 1 {
             produce(&kernel, &[22]);
             // On another thread and on this one.
-            std::thread::scope(|s| s.spawn(|| shared.stopped(|state| state.remove(1))).join().unwrap());
-            shared.stopped(|state| state.remove(1));
+            std::thread::scope(|s| s.spawn(|| shared.stopped(|state| state.remove(1, drop))).join().unwrap());
+            shared.stopped(|state| state.remove(1, drop));
         }
     });
     assert_eq!((n, &ids[..]), (Ok(4), &[10, 20, 21, 22][..]));
@@ -208,7 +210,7 @@ proptest! {
             match action {
                 0 => kernel.put_element(value, 0, &value.to_ne_bytes().repeat(8)),
                 1 => kernel.set_flags(value, value as u16),
-                2 => _ = q.shared().stopped(|state| state.remove(value)),
+                2 => _ = q.shared().stopped(|state| state.remove(value, drop)),
                 3 => {
                     let _ = q.start_poll();
                     let mut steps = 0;
