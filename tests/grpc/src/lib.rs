@@ -5,8 +5,10 @@
 use core::net::SocketAddr;
 use core::pin::Pin;
 use core::task::{Context, Poll};
+use core::time::Duration;
 use std::io::{IoSlice, Result};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::JoinSet;
 use tokio_stream::Stream;
 use tonic::transport::server::Connected;
 use tonic::transport::{Channel, Endpoint};
@@ -55,26 +57,46 @@ impl<D: Driver> AsyncWrite for Io<D> {
     }
 }
 
-/// The connections of a listener, for `Server::serve_with_incoming`. A connection that fails before it is established is skipped.
+/// How long a client that has asked for a connection may take to establish it.
+const ESTABLISH: Duration = Duration::from_secs(10);
+
+/// The connections of a listener, for `Server::serve_with_incoming`. A connection that fails before it is established is skipped. A
+/// client that does not answer delays no other.
 pub fn incoming<D: Driver>(
     listener: Listener<D>,
     pd: ProtectionDomain<D>,
 ) -> impl Stream<Item = uverbs_aio::Result<Io<D>>> {
     async_stream::stream! {
+        let mut accepted = JoinSet::new();
         loop {
-            let request = match listener.accept().await {
-                Ok(request) => request,
-                Err(error) => {
+            let next = tokio::select! {
+                request = listener.accept() => Next::Request(request),
+                Some(stream) = accepted.join_next() => Next::Stream(stream),
+            };
+            match next {
+                Next::Request(Ok(request)) => {
+                    let (dispatcher, pd) = (listener.dispatcher().clone(), pd.clone());
+                    accepted.spawn(async move {
+                        let stream = RdmaStream::builder(&dispatcher, &pd).accept_request(request);
+                        dispatcher.timeout(ESTABLISH, stream).await
+                    });
+                }
+                Next::Request(Err(error)) => {
                     yield Err(error);
                     return;
                 }
-            };
-            match RdmaStream::builder(listener.dispatcher(), &pd).accept_request(request).await {
-                Ok(stream) => yield Ok(Io(stream)),
-                Err(error) => eprintln!("a connection failed: {error}"),
+                Next::Stream(Ok(Ok(stream))) => yield Ok(Io(stream)),
+                Next::Stream(Ok(Err(error))) => eprintln!("a connection failed: {error}"),
+                Next::Stream(Err(error)) => eprintln!("a connection failed: {error}"),
             }
         }
     }
+}
+
+/// What a server waits for.
+enum Next<R, S> {
+    Request(R),
+    Stream(S),
 }
 
 /// Connects a client to a server. The address is that of the server's RDMA device; the URI of requests is only a name.

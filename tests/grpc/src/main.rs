@@ -3,6 +3,8 @@
 //! stream of answers.
 #![forbid(unsafe_code)]
 
+use core::net::SocketAddr;
+use core::time::Duration;
 use std::error::Error;
 use std::time::Instant;
 use tonic::transport::Server;
@@ -10,11 +12,12 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus as Answer;
 use tonic_health::pb::health_client::HealthClient;
+use uverbs::attr::AccessFlags;
 use uverbs::hca::{Fabric, Hca};
 use uverbs::mlx5::Mlx5;
 use uverbs::{Context, ProtectionDomain};
-use uverbs_aio::{Dispatcher, Listener};
-use uverbs_cm::EventChannel;
+use uverbs_aio::{Dispatcher, Listener, Qp};
+use uverbs_cm::{ConnParam, EventChannel, Id, PortSpace};
 
 type Any<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -24,6 +27,25 @@ fn end(hca: &Hca) -> Any<(Dispatcher<Mlx5>, ProtectionDomain<Mlx5>, EventChannel
     let dispatcher = Dispatcher::new(&context)?;
     tokio::spawn(dispatcher.clone().drive());
     Ok((dispatcher, context.alloc_pd()?, EventChannel::from_port(hca.connection_manager()?)))
+}
+
+/// Asks for a connection, and returns when the server has accepted.
+async fn ask(
+    dispatcher: &Dispatcher<Mlx5>,
+    pd: &ProtectionDomain<Mlx5>,
+    manager: &EventChannel,
+    server: SocketAddr,
+) -> Any<(Id, Qp<Mlx5>)> {
+    const LIMIT: Duration = Duration::from_secs(2);
+    let (qp, id) = (dispatcher.qp(pd).create()?, manager.create_id(PortSpace::Tcp)?);
+    id.resolve_addr(None, server, LIMIT)?;
+    let _ = manager.get_event()?.ok("resolve_addr")?;
+    id.resolve_route(LIMIT)?;
+    let _ = manager.get_event()?.ok("resolve_route")?;
+    id.init_qp(qp.control(), AccessFlags::empty())?;
+    id.connect(&ConnParam { qp_num: qp.qp_num(), ..ConnParam::default() })?;
+    dispatcher.readable(manager).await?;
+    Ok((id, qp))
 }
 
 #[tokio::main(worker_threads = 2)]
@@ -40,7 +62,10 @@ async fn main() -> Any<()> {
     reporter.set_service_status("store", ServingStatus::NotServing).await;
 
     let (dispatcher, pd, manager) = end(&client)?;
-    let client = HealthClient::new(uverbs_grpc::connect(dispatcher, pd, manager, address).await?);
+    // A client that asks for a connection and does not establish it. Its identifier lives until the end.
+    let _silent = ask(&dispatcher, &pd, &manager, address).await?;
+    let connecting = uverbs_grpc::connect(dispatcher, pd, manager, address);
+    let client = HealthClient::new(tokio::time::timeout(Duration::from_secs(20), connecting).await??);
     let request = || HealthCheckRequest { service: "store".into() };
     let answer = client.clone().check(request()).await?.into_inner();
     assert_eq!(answer.status(), Answer::NotServing);
