@@ -99,7 +99,12 @@ enum Next<R, S> {
     Stream(S),
 }
 
-/// Connects a client to a server. The address is that of the server's RDMA device; the URI of requests is only a name.
+/// How often a client asks a server that does not send, and how long it waits for the answer. A device has nothing like it: the
+/// client of a host that has lost its power would wait for ever.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// Connects a client to a server. The address is that of the server's RDMA device; the URI of requests is only a name. Calls in progress
+/// fail if the server does not answer any more.
 ///
 /// # Errors
 /// No route, refused, not answered.
@@ -116,5 +121,9 @@ pub async fn connect<D: Driver>(
             Ok::<_, uverbs_aio::Error>(hyper_util::rt::TokioIo::new(Io(stream)))
         }
     });
-    Endpoint::from_static("http://rdma").connect_with_connector(connector).await
+    Endpoint::from_static("http://rdma")
+        .http2_keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE)
+        .connect_with_connector(connector)
+        .await
 }

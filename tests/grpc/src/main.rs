@@ -95,5 +95,10 @@ async fn main() -> Any<()> {
     }
     let elapsed = before.elapsed();
     println!("{CALLS} calls, 8 at once, in {:.0} ms", elapsed.as_secs_f64() * 1e3);
+
+    // The server's host loses its power: it does not end the connection.
+    server.kill();
+    let end = tokio::time::timeout(Duration::from_secs(20), changes.message()).await?;
+    assert!(end.is_err(), "{end:?}");
     Ok(())
 }
