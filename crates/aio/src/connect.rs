@@ -144,8 +144,8 @@ impl<D: Driver> Qp<D> {
         };
         let (peer, is_established) = expect(dispatcher, &id, "connect", accepted).await?;
         if !is_established {
-            id.connect_qp(self.control(), param.access)?;
-            id.establish()?;
+            let connected = id.connect_qp(self.control(), param.access).and_then(|()| id.establish());
+            connected.map_err(|error| id.given_up("connect", error))?;
         }
         Ok(Link { id, peer })
     }

@@ -414,6 +414,26 @@ impl Id {
         self.is_passive && !self.is_datagram() && is_connected && errno == Errno::EINVAL
     }
 
+    /// The error of a step between the peer's acceptance and the connection. A peer that gives up meanwhile makes it an `EINVAL`; the
+    /// reason is that of the event, which is read. For connections whose identifier has a channel of its own.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn given_up(&self, verb: &'static str, error: Error) -> Error {
+        let has_ended =
+            matches!(error.verb(), "init_qp_attr" | "establish") && error.errno() == Errno::EINVAL;
+        if !has_ended {
+            return error;
+        }
+        while let Ok(Some(event)) = self.channel.next_event() {
+            if event.token == self.token
+                && let Err(reason) = event.ok(verb)
+            {
+                return reason;
+            }
+        }
+        Error::Disconnected { verb, object: self.object() }
+    }
+
     /// The meaning of an `EINVAL` to private data.
     fn explain(&self, verb: &'static str, len: usize, limit: usize, errno: Errno) -> Error {
         if errno == Errno::EINVAL && len > limit {

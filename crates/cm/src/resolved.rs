@@ -74,8 +74,8 @@ impl Resolved {
     /// it, the kernel's retries are the limit, which may take a minute.
     ///
     /// # Errors
-    /// [`Error::Rejected`] with the peer's reason and private data; [`Error::TimedOut`]; [`Error::DeviceGone`]; or the
-    /// error of a state of the QP.
+    /// [`Error::Rejected`] with the peer's reason and private data; [`Error::Disconnected`]; [`Error::TimedOut`];
+    /// [`Error::DeviceGone`]; or the error of a state of the QP.
     pub fn connect<Q: Connectable>(
         self,
         qp: Q,
@@ -137,8 +137,7 @@ impl Prepared {
                 // The peer waits for an answer. If this fails, it gets none and times out.
                 let _ = id.reject(crate::RejectReason::CONSUMER_DEFINED, &[]);
             }
-            connected?;
-            id.establish()?;
+            connected.and_then(|()| id.establish()).map_err(|error| id.given_up(VERB, error))?;
         }
         Ok(Connection::new(id, qp, peer))
     }

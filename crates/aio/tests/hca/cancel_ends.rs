@@ -2,13 +2,13 @@
 //! Futures of the beginning and the end of a connection that are dropped after each poll: nothing is lost or leaked, and another
 //! attempt succeeds.
 
-use crate::bed::{Bed, DEPTH, Task, attr, connect, join, poll_once};
+use crate::bed::{Bed, DEPTH, End, Task, attr, connect, join, poll_once};
 use core::future::Future;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::net::{TcpListener, TcpStream};
 use uverbs::mlx5::Mlx5;
-use uverbs_aio::{Listener, Qp, RdmaStream, Result};
+use uverbs_aio::{Error, Listener, Qp, RdmaStream, Result};
 use uverbs_cm::{ConnParam, EventChannel};
 
 /// The most polls until a future is ready.
@@ -224,5 +224,33 @@ fn requests_to_a_listener() {
         ]))
         .unwrap();
         assert!(refused.unwrap().is_err(), "it was rejected");
+    }
+}
+
+/// A server that gives up after it has accepted: the client has its reason, also if it reads the acceptance later.
+#[test]
+fn a_server_that_gives_up_after_its_acceptance() {
+    let bed = Bed::new();
+    let [at_a, at_b] =
+        [&bed.a, &bed.b].map(|end| EventChannel::from_port(end.hca.connection_manager().unwrap()));
+    let address = (bed.b.hca.addresses()[0], 7471).into();
+    let listener = Listener::bind(&bed.b.dispatcher, &at_b, address).unwrap();
+    let builder = |end: &End| end.dispatcher.qp(&end.pd).depth(4, 4).pool(&end.incoming).create().unwrap();
+    let (client, server, param) = (builder(&bed.a), builder(&bed.b), ConnParam::default());
+    let mut connect = Box::pin(client.connect_to(&at_a, address, &param));
+    let mut accept = Box::pin(listener.accept());
+    let request = loop {
+        assert!(poll_once(&mut connect).is_pending());
+        bed.step();
+        if let Poll::Ready(request) = poll_once(&mut accept) {
+            break request.unwrap();
+        }
+    };
+    // Dropped after its first poll, which accepts.
+    assert!(poll_once(&mut Box::pin(request.accept(&server, &param))).is_pending());
+    bed.step();
+    match bed.run(connect) {
+        Err(Error::Cm(error)) => assert!(matches!(*error, uverbs_cm::Error::Rejected { .. }), "{error}"),
+        other => panic!("{other:?}"),
     }
 }

@@ -612,3 +612,35 @@ fn a_queue_pair_of_another_device_is_refused() {
     let qp = qp_of(&client);
     let _prepared = resolved.prepare(&qp, &ConnParam::default()).unwrap();
 }
+
+#[test]
+fn a_server_that_gives_up_after_its_acceptance() {
+    let fabric = Fabric::new(7);
+    let (client, server) = (fabric.device("hca0").build(), fabric.device("hca1").build());
+    let address = (server.addresses()[0], PORT).into();
+    let at_server = channel(&server);
+    let listener = at_server.create_id(PortSpace::Tcp).unwrap();
+    listener.bind_addr(address).unwrap();
+    listener.listen(0).unwrap();
+    let context = Context::<Mlx5>::from_kernel(client.open()).unwrap();
+    let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
+    let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
+    let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
+    let resolved = Resolved::new(&channel(&client), address).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let EventKind::ConnectRequest(request) = at_server.get_event().unwrap().kind else {
+                panic!("no request")
+            };
+            // The acceptance and the end arrive together.
+            fabric.delay(Duration::from_millis(50));
+            request.id.accept(&ConnParam { qp_num: 6, ..ConnParam::default() }).unwrap();
+            drop(request);
+        });
+        match resolved.connect(qp, &ConnParam::default(), LONG) {
+            Err(Error::Rejected { .. }) => {}
+            Err(other) => panic!("{other}"),
+            Ok(_) => panic!("it is connected"),
+        }
+    });
+}
