@@ -11,7 +11,8 @@ impl Log for Stderr {
     }
 
     fn log(&self, record: &Record<'_>) {
-        eprintln!("uverbs: {}: {}", record.level().as_str().to_ascii_lowercase(), record.args());
+        let level = record.level().as_str().to_ascii_lowercase();
+        crate::complain(format_args!("uverbs: {level}: {}", record.args()));
     }
 
     fn flush(&self) {}

@@ -16,7 +16,9 @@ mod top;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
+use core::fmt;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
 
@@ -60,10 +62,15 @@ fn main() -> ExitCode {
         // The reader of the output has closed the pipe.
         Err(error) if is_broken_pipe(&error) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("uverbs: {error:#}");
+            complain(format_args!("uverbs: {error:#}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Writes a line to stderr. `eprintln!` panics if that is not possible.
+pub(crate) fn complain(line: fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Whether the error is that of the output. A connection to another program can have the same error.

@@ -3,6 +3,7 @@
 
 use core::time::Duration;
 use nix::fcntl::{FcntlArg, fcntl};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -50,6 +51,16 @@ fn both_ends_end_when_the_reader_of_the_output_is_gone() {
         }
         drop(lines);
         assert!(!wait(child).success());
+    }
+}
+
+/// The exit code tells of an error whose text can't be written.
+#[test]
+fn an_error_that_cannot_be_written_is_an_exit_code() {
+    for line in ["devinfo -d none", "devinfo -d hca0 -i 7", "pingpong rc -d none"] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let child = uverbs(line).stdout(Stdio::null()).stderr(full).spawn().unwrap();
+        assert_eq!(wait(child).code(), Some(1), "{line}");
     }
 }
 

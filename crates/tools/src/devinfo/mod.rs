@@ -76,7 +76,7 @@ pub(crate) fn main(args: &Args) -> Result<()> {
         };
         failures += of_device.len();
         for error in of_device {
-            eprintln!("uverbs: {}: {error:#}", device.info.name);
+            crate::complain(format_args!("uverbs: {}: {error:#}", device.info.name));
         }
     }
     match failures {

@@ -55,10 +55,10 @@ impl<D: Driver> Buffer<D> {
         self.copy_to(&mut message)?;
         let wrong = self.pattern.check(&message);
         for w in &wrong {
-            eprintln!(
+            crate::complain(format_args!(
                 "invalid data in page {} (byte {}: {:#04x} instead of {:#04x})",
                 w.page, w.offset, w.found, w.expected
-            );
+            ));
         }
         if !wrong.is_empty() {
             bail!("the received data is wrong in {} pages (do both ends have the option -c?)", wrong.len());
