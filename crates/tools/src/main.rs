@@ -55,7 +55,12 @@ fn run(cli: Cli) -> Result<()> {
 
 fn main() -> ExitCode {
     logger::install();
-    let result = run(Cli::parse());
+    let result = match Cli::try_parse() {
+        Ok(cli) => run(cli),
+        Err(error) if error.use_stderr() => error.exit(),
+        // Help or the version, which is output as any other.
+        Err(text) => text.print().map_err(Into::into),
+    };
     device::flush();
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -64,6 +64,19 @@ fn an_error_that_cannot_be_written_is_an_exit_code() {
     }
 }
 
+#[test]
+fn help_that_cannot_be_written_is_an_error() {
+    for line in ["--help", "--version", "perf send-bw --help", "help devinfo"] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = uverbs(line).stdout(full).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && text.contains("No space left"), "{line}: {text}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        assert_eq!(wait(uverbs(line).stdout(writer).spawn().unwrap()).code(), Some(1), "{line}");
+    }
+}
+
 /// A client sends the first messages of the exchange and closes the connection, so that a later write of the server fails with
 /// `EPIPE`: the same error as that of its output without a reader, after which nothing is printed.
 #[test]
