@@ -38,7 +38,10 @@ fn channel(hca: &Hca) -> EventChannel {
 }
 
 fn hosts() -> Hosts {
-    let fabric = Fabric::deterministic(7);
+    hosts_on(Fabric::deterministic(7))
+}
+
+fn hosts_on(fabric: Fabric) -> Hosts {
     let (client, server) = (fabric.device("hca0").build(), fabric.device("hca1").build());
     Hosts { at_client: channel(&client), at_server: channel(&server), fabric, client, server }
 }
@@ -643,4 +646,54 @@ fn a_server_that_gives_up_after_its_acceptance() {
             Ok(_) => panic!("it is connected"),
         }
     });
+}
+
+/// The server gives up while the client establishes the connection: the messages cross. The client is told, although its connection is
+/// established.
+#[test]
+fn a_server_that_gives_up_while_the_client_establishes() {
+    for disconnects in [false, true] {
+        // In real time: in virtual time each call waits until its messages have arrived.
+        let hosts = hosts_on(Fabric::new(7));
+        let listener = hosts.listen(PortSpace::Tcp, 0);
+        let active = hosts.resolve(PortSpace::Tcp, hosts.address());
+        active.connect(&ConnParam { qp_num: 5, ..ConnParam::default() }).unwrap();
+        let passive = hosts.request(&listener).id;
+        passive.accept(&ConnParam { qp_num: 6, ..ConnParam::default() }).unwrap();
+        assert!(matches!(event_of(&hosts.at_client, &active), EventKind::ConnectResponse(_)));
+        hosts.fabric.delay(Duration::from_secs(1));
+        drop(passive);
+        active.establish().unwrap();
+        if disconnects {
+            active.disconnect().unwrap();
+        }
+        none(&hosts.at_client);
+        let event = hosts.at_client.wait(Some(Duration::from_secs(10))).unwrap().expect("an event");
+        assert!(
+            matches!(
+                event.kind,
+                EventKind::Failed(Error::Rejected { reason: RejectReason::CONSUMER_DEFINED, .. })
+            ),
+            "{event:?}"
+        );
+    }
+}
+
+/// The kernel disconnects established connections only.
+#[test]
+fn a_server_that_disconnects_before_the_client_has_established() {
+    let hosts = hosts();
+    let listener = hosts.listen(PortSpace::Tcp, 0);
+    let active = hosts.resolve(PortSpace::Tcp, hosts.address());
+    active.connect(&ConnParam { qp_num: 5, ..ConnParam::default() }).unwrap();
+    let passive = hosts.request(&listener).id;
+    passive.accept(&ConnParam { qp_num: 6, ..ConnParam::default() }).unwrap();
+    passive.disconnect().unwrap();
+    assert!(matches!(event_of(&hosts.at_client, &active), EventKind::ConnectResponse(_)));
+    active.establish().unwrap();
+    assert!(matches!(event_of(&hosts.at_server, &passive), EventKind::Established(_)));
+    active.disconnect().unwrap();
+    assert!(matches!(event_of(&hosts.at_server, &passive), EventKind::Disconnected));
+    passive.disconnect().unwrap();
+    assert!(matches!(event_of(&hosts.at_client, &active), EventKind::Disconnected));
 }

@@ -420,11 +420,13 @@ impl Cm {
         let ident = self.ident(number)?;
         match ident.state {
             _ if ident.is_datagram() => Err(Errno::EINVAL),
-            State::Connected | State::Accepted => {
+            State::Connected => {
                 ident.state = State::Disconnecting;
                 self.send_to_peer(call, number, Body::Disconnect);
                 Ok(())
             }
+            // `ib_send_cm_dreq()` refuses it, and `rdma_disconnect()` ignores that.
+            State::Accepted => Ok(()),
             State::Disconnected => {
                 ident.state = State::Closed;
                 self.send_to_peer(call, number, Body::DisconnectReply);

@@ -255,10 +255,16 @@ impl Cm {
                 self.set_state(number, State::Connected);
                 self.plain_event(number, RDMA_CM_EVENT_ESTABLISHED, 0);
             }
+            // In the last two states the peer has given up before it had the last message (`cm_rej_handler()`).
             Body::Reject(reason, data)
                 if matches!(
                     state,
-                    State::Connecting | State::Answered | State::Accepted | State::Requested
+                    State::Connecting
+                        | State::Answered
+                        | State::Accepted
+                        | State::Requested
+                        | State::Connected
+                        | State::Disconnecting
                 ) =>
             {
                 self.set_state(number, State::Closed);
