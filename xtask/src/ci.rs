@@ -4,7 +4,7 @@
 use crate::{aarch64, book, cargo, repo_root, run, tools};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -159,13 +159,20 @@ fn dependencies() -> Result<()> {
 }
 
 /// The crate `uverbs` brings as many packages into a user's program as the README says, so that the number does not grow
-/// unnoticed.
+/// unnoticed. No crate that programs name brings two versions of a package.
 fn user_dependencies() -> Result<()> {
     const BEFORE: &str = "The crate `uverbs` brings ";
-    let mut tree = cargo::cargo(&["tree", "--locked", "--package", "uverbs", "--edges", "normal,build"]);
-    let tree = run::output(tree.args(["--prefix", "none", "--format", "{p}"]))?;
-    let packages: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
-    let found = packages.iter().filter(|name| !name.is_empty() && **name != "uverbs").count();
+    for name in API_CRATES {
+        let packages = packages_of(name)?;
+        let mut versions: BTreeMap<&str, usize> = BTreeMap::new();
+        packages.iter().filter_map(|package| package.split(' ').next()).for_each(|name| {
+            *versions.entry(name).or_default() += 1;
+        });
+        let twice: Vec<_> = versions.iter().filter(|(_, count)| **count > 1).map(|(name, _)| *name).collect();
+        ensure!(twice.is_empty(), "a user of the crate {name} gets two versions of {twice:?}: {packages:?}");
+    }
+    let packages = packages_of("uverbs")?;
+    let found = packages.len();
     let readme = fs::read_to_string(repo_root().join("README.md")).context("README.md")?;
     let number = readme.split_once(BEFORE).and_then(|(_, rest)| rest.split(' ').next());
     let said: usize =
@@ -175,6 +182,14 @@ fn user_dependencies() -> Result<()> {
         "a user of the crate uverbs gets {found} other packages; README.md says {said}: {packages:?}"
     );
     Ok(())
+}
+
+/// The packages, with their versions, that a crate brings into a program.
+fn packages_of(name: &str) -> Result<BTreeSet<String>> {
+    let mut tree = cargo::cargo(&["tree", "--locked", "--package", name, "--edges", "normal,build"]);
+    let tree = run::output(tree.args(["--prefix", "none", "--format", "{p}"]))?;
+    let packages = tree.lines().map(|line| line.split(' ').take(2).collect::<Vec<_>>().join(" "));
+    Ok(packages.filter(|package| !package.is_empty() && package.split(' ').next() != Some(name)).collect())
 }
 
 /// Each crate that is published can be packaged. The packages are not built.

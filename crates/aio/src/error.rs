@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Errors: why an operation failed, with the buffer that it had.
 
+use core::fmt;
 use std::io;
 use std::sync::Arc;
 use uverbs::{PollError, PostError, WcStatus};
 
 /// Why an operation failed. It can be cloned, because one cause may end many operations.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The work request can't be posted.
-    #[error("post: {0}")]
     Post(PostError),
     /// The work request completed with an error. The QP is in ERR then.
-    #[error("completion with error: {status}")]
     Completion {
         /// The status of the completion.
         status: WcStatus,
@@ -21,29 +20,50 @@ pub enum Error {
         vendor_err: u32,
     },
     /// The QP had this event, after which it has no more receives: they are those of an SRQ.
-    #[error("the queue pair had the event: {0}")]
     QpEvent(uverbs::attr::EventType),
     /// The QP was shut down.
-    #[error("the queue pair is shut down")]
     Closed,
     /// The device was removed. Buffers in flight are lost, because the device may still use them.
-    #[error("the device was removed")]
     DeviceRemoved,
     /// The time limit was reached. The work request continues; its buffer goes back to its pool when it is complete.
-    #[error("the operation was not complete in time")]
     TimedOut,
     /// The CQ can't be polled.
-    #[error("poll: {0}")]
     Poll(PollError),
     /// A control verb failed.
-    #[error(transparent)]
     Verbs(Arc<uverbs::Error>),
     /// The connection manager: no route, rejected, disconnected.
-    #[error(transparent)]
     Cm(Arc<uverbs_cm::Error>),
     /// A system call failed, or the stream to the peer.
-    #[error(transparent)]
     Io(Arc<io::Error>),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Post(error) => write!(f, "post: {error}"),
+            Self::Completion { status, .. } => write!(f, "completion with error: {status}"),
+            Self::QpEvent(event) => write!(f, "the queue pair had the event: {event}"),
+            Self::Closed => f.write_str("the queue pair is shut down"),
+            Self::DeviceRemoved => f.write_str("the device was removed"),
+            Self::TimedOut => f.write_str("the operation was not complete in time"),
+            Self::Poll(error) => write!(f, "poll: {error}"),
+            Self::Verbs(error) => error.fmt(f),
+            Self::Cm(error) => error.fmt(f),
+            Self::Io(error) => error.fmt(f),
+        }
+    }
+}
+
+/// The last three are shown as they are, and so is their source.
+impl core::error::Error for Error {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Verbs(error) => error.source(),
+            Self::Cm(error) => error.source(),
+            Self::Io(error) => error.source(),
+            _ => None,
+        }
+    }
 }
 
 /// Result of an operation.
@@ -119,13 +139,13 @@ pub struct Failed<B> {
     pub returned: Option<B>,
 }
 
-impl<B> core::fmt::Display for Failed<B> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl<B> fmt::Display for Failed<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
     }
 }
 
-impl<B: core::fmt::Debug> core::error::Error for Failed<B> {
+impl<B: fmt::Debug> core::error::Error for Failed<B> {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         Some(&self.error)
     }
@@ -147,5 +167,23 @@ impl<B> From<Failed<B>> for io::Error {
 impl<B> From<Error> for Failed<B> {
     fn from(error: Error) -> Self {
         Self { error, returned: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::error::Error as _;
+
+    #[test]
+    fn an_error_of_another_crate_is_shown_as_it_is() {
+        let io = io::Error::new(io::ErrorKind::InvalidData, "more credits than messages were sent");
+        let error = Error::from(io);
+        assert_eq!(error.to_string(), "more credits than messages were sent");
+        assert!(error.source().is_none(), "the text would be printed twice");
+        let error = Error::Completion { status: WcStatus::RETRY_EXC_ERR, vendor_err: 0x81 };
+        assert_eq!(error.to_string(), "completion with error: transport retry counter exceeded (12)");
+        let failed = Failed { error, returned: Some(()) };
+        assert!(failed.source().is_some_and(|source| source.to_string() == failed.to_string()));
     }
 }

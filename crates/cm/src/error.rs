@@ -2,14 +2,14 @@
 //! Errors of the connection manager: the verb that failed, its object, and the reason.
 
 use crate::reason::RejectReason;
+use core::fmt;
 use uverbs_core::Errno;
 
 /// The failure of an operation of the connection manager, returned by the call or reported by an event.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// There is no route to the address, or no RDMA device on it.
-    #[error("{verb}({object}): no route: {errno} ({errno:?})")]
     NoRoute {
         /// The verb, such as `resolve_addr`.
         verb: &'static str,
@@ -19,7 +19,6 @@ pub enum Error {
         errno: Errno,
     },
     /// The peer rejected the connection.
-    #[error("{verb}({object}): rejected: {reason}")]
     Rejected {
         /// The verb.
         verb: &'static str,
@@ -31,7 +30,6 @@ pub enum Error {
         private_data: Vec<u8>,
     },
     /// The peer, or the network, did not answer in time; or a time limit of the caller has passed.
-    #[error("{verb}({object}): timed out")]
     TimedOut {
         /// The verb.
         verb: &'static str,
@@ -39,7 +37,6 @@ pub enum Error {
         object: String,
     },
     /// The connection was ended before the verb was complete.
-    #[error("{verb}({object}): disconnected")]
     Disconnected {
         /// The verb.
         verb: &'static str,
@@ -47,7 +44,6 @@ pub enum Error {
         object: String,
     },
     /// The RDMA device of the identifier was removed.
-    #[error("{verb}({object}): the device was removed")]
     DeviceGone {
         /// The verb.
         verb: &'static str,
@@ -55,8 +51,38 @@ pub enum Error {
         object: String,
     },
     /// Any other failure, of the connection manager or of a QP.
-    #[error(transparent)]
-    Verbs(#[from] uverbs_core::Error),
+    Verbs(uverbs_core::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRoute { verb, object, errno } => {
+                write!(f, "{verb}({object}): no route: {errno} ({errno:?})")
+            }
+            Self::Rejected { verb, object, reason, .. } => write!(f, "{verb}({object}): rejected: {reason}"),
+            Self::TimedOut { verb, object } => write!(f, "{verb}({object}): timed out"),
+            Self::Disconnected { verb, object } => write!(f, "{verb}({object}): disconnected"),
+            Self::DeviceGone { verb, object } => write!(f, "{verb}({object}): the device was removed"),
+            Self::Verbs(error) => error.fmt(f),
+        }
+    }
+}
+
+/// An error of a verb is not the source of this one, but this one itself.
+impl core::error::Error for Error {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Verbs(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+impl From<uverbs_core::Error> for Error {
+    fn from(error: uverbs_core::Error) -> Self {
+        Self::Verbs(error)
+    }
 }
 
 /// Result of an operation of the connection manager.

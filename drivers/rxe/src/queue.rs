@@ -154,7 +154,6 @@ impl<H> Ring<H> {
 
     /// Returns the elements before `index`. Release: pairs with the kernel's acquire load in `queue_get_consumer()`, so
     /// it overwrites them only after this side's reads.
-    /// `queue_get_consumer()`, so it overwrites them only after this side's reads.
     #[inline(always)]
     pub(crate) fn publish_consumer(&mut self, index: u32) {
         self.index(CONSUMER).store(index & self.mask, Ordering::Release);
