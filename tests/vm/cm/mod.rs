@@ -5,6 +5,7 @@
 //!
 //! A test is named `cm::{exchange}::{roles}::{family}`.
 
+mod rsocket;
 mod wire;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -33,10 +34,12 @@ const ROLES: [(&str, Who, Who); 3] = [
     ("c_serves_ours", Who::C, Who::Ours),
 ];
 
-const EXCHANGES: [(&str, Exchange); 4] = [
+const EXCHANGES: [(&str, Exchange); 5] = [
     ("greeting", Exchange::Greeting),
     ("rping", Exchange::Rping(5)),
     ("ucmatose", Exchange::Cmatose(6, 200)),
+    // More than the receive buffers of both sides.
+    ("rstream", Exchange::Rstream(40, 3000)),
     ("udaddy", Exchange::Udaddy(6, 200)),
 ];
 
@@ -154,6 +157,12 @@ impl Case {
                 command.args(["-C", &count.to_string()]);
             }
             Exchange::Greeting => {}
+            Exchange::Rstream(count, size) => {
+                command.args([if is_server { "-b" } else { "-s" }, &host]);
+                command.args(["-C", &count.to_string(), "-S", &size.to_string()]);
+                // It waits instead of polling, and compares the data.
+                command.args(["-B", "16384", "-T", "b", "-T", "v"]);
+            }
             Exchange::Cmatose(count, size) | Exchange::Udaddy(count, size) => {
                 command.args([if is_server { "-b" } else { "-s" }, &host]);
                 command.args(["-C", &count.to_string(), "-S", &size.to_string()]);

@@ -3,6 +3,7 @@
 // UNSAFETY: posts of registered memory.
 #![expect(unsafe_code)]
 
+use super::rsocket::{self, Socket};
 use anyhow::{Context as _, Result, ensure};
 use core::ops::Range;
 use core::time::Duration;
@@ -14,6 +15,7 @@ use uverbs::{
     Rc, Shared, Ud, open_with,
 };
 use uverbs_cm::{ConnParam, Connection, Request, Resolved};
+use uverbs_tests::LabEnv;
 use uverbs_tests::pair::region;
 use uverbs_tests::wait::{LIMIT, successes};
 
@@ -26,6 +28,8 @@ pub(super) enum Exchange {
     Rping(usize),
     /// `ucmatose -C -S`: messages of the server, then of the client.
     Cmatose(usize, usize),
+    /// `rstream -C -S`: transfers of a stream of the client, then of the server.
+    Rstream(usize, usize),
     /// `udaddy -C -S`: datagrams of the client, then of the server.
     Udaddy(usize, usize),
 }
@@ -33,19 +37,22 @@ pub(super) enum Exchange {
 /// The limit of a wait for the connection manager.
 const SOON: Option<Duration> = Some(LIMIT);
 /// Bytes of a slot of the region.
-const SLOT: usize = 4096;
+pub(super) const SLOT: usize = 4096;
 const SLOTS: usize = 16;
 /// The global route header before a datagram.
 const GRH: usize = 40;
 pub(super) const HELLO: &[u8] = b"from the client";
 pub(super) const WELCOME: &[u8] = b"from the server";
 
+/// The bytes that rstream exchanges before its transfers.
+const SYNC: usize = 16;
+
 /// The objects of one end.
-struct Gear<D: Driver> {
+pub(super) struct Gear<D: Driver> {
     pd: ProtectionDomain<D>,
-    sends: CompletionQueue<D, Shared>,
-    recvs: CompletionQueue<D, Shared>,
-    mr: MemoryRegion<D, PageBuf>,
+    pub(super) sends: CompletionQueue<D, Shared>,
+    pub(super) recvs: CompletionQueue<D, Shared>,
+    pub(super) mr: MemoryRegion<D, PageBuf>,
 }
 
 const CAP: QpCap =
@@ -67,7 +74,7 @@ impl<D: Driver> Gear<D> {
     }
 
     /// A part of a slot.
-    fn slot(slot: usize, len: usize) -> Range<usize> {
+    pub(super) fn slot(slot: usize, len: usize) -> Range<usize> {
         slot * SLOT..slot * SLOT + len
     }
 
@@ -140,9 +147,28 @@ impl Info {
     }
 }
 
-fn param(exchange: Exchange, private_data: &[u8]) -> ConnParam {
-    let private_data = if matches!(exchange, Exchange::Greeting) { private_data.to_vec() } else { vec![] };
+fn param<D: Driver>(gear: &Gear<D>, exchange: Exchange, greeting: &[u8]) -> ConnParam {
+    let private_data = match exchange {
+        Exchange::Greeting => greeting.to_vec(),
+        Exchange::Rstream(..) => rsocket::private_data(gear),
+        _ => vec![],
+    };
     ConnParam { private_data, access: access(), ..ConnParam::default() }
+}
+
+/// Posts the receives of a connection.
+fn receives<D: Driver>(gear: &Gear<D>, qp: &mut Qp<D, Rc>, exchange: Exchange) -> Result<()> {
+    match exchange {
+        Exchange::Rstream(..) => rsocket::prepare(gear, qp),
+        _ => (0..8).try_for_each(|slot| gear.recv(qp, slot, SLOT)),
+    }
+}
+
+/// The stream of a connection.
+fn socket<'a, D: Driver>(gear: &'a Gear<D>, c: &'a mut Connection<Qp<D, Rc>>) -> Result<Socket<'a, D>> {
+    let has_immediate = !LabEnv::get().is_some_and(|env| env.siw);
+    let peer = c.peer().private_data.clone();
+    Socket::new(gear, &mut c.qp, has_immediate, &peer)
 }
 
 /// Serves one request.
@@ -178,11 +204,9 @@ pub(super) fn call(resolved: Resolved, exchange: Exchange) -> Result<()> {
 fn serve_connection<D: Driver>(context: &Context<D>, request: Request, exchange: Exchange) -> Result<()> {
     let gear = Gear::new(context)?;
     let mut qp = gear.qp::<Rc>()?;
-    let param = param(exchange, WELCOME);
+    let param = param(&gear, exchange, WELCOME);
     request.prepare(&qp, &param)?;
-    for slot in 0..8 {
-        gear.recv(&mut qp, slot, SLOT)?;
-    }
+    receives(&gear, &mut qp, exchange)?;
     if matches!(exchange, Exchange::Greeting) {
         ensure!(request.peer().private_data.starts_with(HELLO), "{:?}", request.peer());
     }
@@ -213,6 +237,15 @@ fn serve_connection<D: Driver>(context: &Context<D>, request: Request, exchange:
             c.disconnect()?;
             ensure!(c.wait_disconnected(SOON)?, "no event of the disconnection");
         }
+        Exchange::Rstream(count, size) => {
+            let mut socket = socket(&gear, &mut c)?;
+            socket.recv(SYNC)?;
+            socket.send(SYNC)?;
+            socket.recv(count * size)?;
+            socket.send(count * size)?;
+            socket.end()?;
+            ensure!(c.wait_disconnected(SOON)?, "the client did not disconnect");
+        }
         Exchange::Udaddy(..) => unreachable!("datagrams have no connection"),
     }
     Ok(c.close()?)
@@ -235,11 +268,9 @@ fn receive<D: Driver>(
 fn call_connection<D: Driver>(context: &Context<D>, resolved: Resolved, exchange: Exchange) -> Result<()> {
     let gear = Gear::new(context)?;
     let mut qp = gear.qp::<Rc>()?;
-    let param = param(exchange, HELLO);
+    let param = param(&gear, exchange, HELLO);
     let prepared = resolved.prepare(&qp, &param)?;
-    for slot in 0..8 {
-        gear.recv(&mut qp, slot, SLOT)?;
-    }
+    receives(&gear, &mut qp, exchange)?;
     let mut c = prepared.connect(qp, &param, SOON)?;
     match exchange {
         Exchange::Greeting => {
@@ -277,6 +308,15 @@ fn call_connection<D: Driver>(context: &Context<D>, resolved: Resolved, exchange
                 gear.send(&mut c.qp, 9, size)?;
             }
             ensure!(c.wait_disconnected(SOON)?, "the server did not disconnect");
+            c.disconnect()?;
+        }
+        Exchange::Rstream(count, size) => {
+            let mut socket = socket(&gear, &mut c)?;
+            socket.send(SYNC)?;
+            socket.recv(SYNC)?;
+            socket.send(count * size)?;
+            socket.recv(count * size)?;
+            socket.wait_ended()?;
             c.disconnect()?;
         }
         Exchange::Udaddy(..) => unreachable!("datagrams have no connection"),
