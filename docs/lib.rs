@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The documentation, in the form that tests need.
 //!
-//! Rust programs in the pages of the book are compiled, and most of them run, as doc tests of this crate. [`commands`]
-//! gives the command lines in the pages to the crates that define those commands, whose tests parse them.
+//! Rust programs in README.md and in the pages of the book are compiled, and most of them run, as doc tests of this
+//! crate. [`commands`] gives the command lines in the pages to the crates that define those commands, whose tests parse
+//! them.
 //! `tests/book.rs` compares lists and tables with the code.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The pages that have Rust programs.
+/// The documents that have Rust programs.
 #[cfg(doctest)]
 mod programs {
     macro_rules! pages {
@@ -18,6 +19,7 @@ mod programs {
         )*};
     }
     pages! {
+        readme "../README.md"
         getting_started "src/start/getting-started.md"
         concepts "src/start/concepts.md"
         asynchronous "src/guides/async.md"

@@ -124,3 +124,7 @@ mod api {
 }
 #[cfg(not(loom))]
 pub use api::*;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -53,3 +53,7 @@ pub use resolved::{Prepared, Resolved};
 pub use route::{Bound, Route};
 
 pub use uverbs_core::kernel::CmPort;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

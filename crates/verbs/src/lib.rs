@@ -87,6 +87,6 @@ pub use uverbs_rxe as rxe;
 #[cfg(feature = "siw")]
 pub use uverbs_siw as siw;
 
-#[cfg(all(doctest, feature = "mlx5"))]
-#[doc = include_str!("../../../README.md")]
+#[cfg(all(doctest, any(feature = "mlx5", feature = "rxe", feature = "siw")))]
+#[doc = include_str!("../README.md")]
 struct Readme;

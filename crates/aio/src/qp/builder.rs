@@ -57,7 +57,10 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
         Self { send_ops: Some(ops), ..self }
     }
 
-    /// Posts receives with buffers of this pool: as many as the depth, and another one for each that a task has taken. A QP with neither a
+    /// Posts receives with buffers of this pool: as many as the depth, and another one for each that a task has taken.
+    ///
+    /// The pool needs as many buffers as the depths of all queues that take from it, and those that tasks hold. While it has
+    /// none, the queue has fewer receives, and a peer that sends more messages waits (receiver not ready). A QP with neither a
     /// pool nor an [`srq`](Self::srq) gets no messages: its peer must not send any, and [`Qp::recv`] waits until the QP ends.
     pub fn pool(self, pool: &'a Pool<D>) -> Self {
         Self { pool: Some(pool), ..self }

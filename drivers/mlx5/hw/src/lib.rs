@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The hardware format of mlx5 (ConnectX) queues as bytes: WQE segments, completion entries, doorbells.
 //!
-//! A driver writes these and a device reads them, or vice versa. The driver and the software device of this project
-//! share only this crate. Structs are plain bytes with big-endian words, convert with zerocopy, and have accessors for
-//! their bit fields. The crate makes no decisions and no checks, and does no I/O. Fields that a device may write are
-//! integers, so no byte pattern is invalid.
+//! A driver writes these and a device reads them, or vice versa. Of the code for this format, the driver and
+//! the software device of this project share only this crate. Structs are plain bytes with big-endian words, convert with
+//! zerocopy, and have accessors for their bit fields. The crate makes no decisions and no checks, and does no I/O. Fields
+//! that a device may write are integers, so no byte pattern is invalid.
 //!
 //! `tests/headers.rs` compares every struct and constant with `<infiniband/mlx5dv.h>`. The documentation of an item
 //! that is not in that header names its source: the ConnectX Programmer's Reference Manual (*PRM*), or a Linux header.
