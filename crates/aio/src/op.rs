@@ -323,7 +323,7 @@ impl<D: Driver, P: Payload<D>> Op<D, P> {
 }
 
 impl<D: Driver> Qp<D> {
-    /// `IBV_WR_SEND`.
+    /// `IBV_WR_SEND`: sends a message, which uses the next receive of the peer.
     ///
     /// # Errors
     /// Those of the post, of the completion, or [`Error::Closed`]; all operations have these.
@@ -341,7 +341,7 @@ impl<D: Driver> Qp<D> {
         Op::new(self, Request::SendInv(rkey), buf)
     }
 
-    /// `IBV_WR_SEND` of bytes that are copied when it is posted; at most the QP's `max_inline_data`.
+    /// `IBV_WR_SEND`, of bytes that are copied when it is posted; at most the QP's `max_inline_data`.
     pub fn send_inline<'a>(&self, data: &'a [u8]) -> Op<D, &'a [u8]> {
         Op::new(self, Request::Send, data)
     }
@@ -351,17 +351,17 @@ impl<D: Driver> Qp<D> {
         Op::new(self, Request::SendImm(imm), data)
     }
 
-    /// `IBV_WR_RDMA_WRITE` to the front of `to`.
+    /// `IBV_WR_RDMA_WRITE`: writes to the front of `to`.
     pub fn write<A: Access>(&self, buf: Buf<D, A>, to: &RemoteRegion) -> Op<D, Buf<D, A>> {
         Op::new(self, Request::Write(*to), buf)
     }
 
-    /// `IBV_WR_RDMA_WRITE` of bytes that are copied when it is posted.
+    /// `IBV_WR_RDMA_WRITE`, of bytes that are copied when it is posted.
     pub fn write_inline<'a>(&self, data: &'a [u8], to: &RemoteRegion) -> Op<D, &'a [u8]> {
         Op::new(self, Request::Write(*to), data)
     }
 
-    /// `IBV_WR_RDMA_WRITE_WITH_IMM`: the peer gets an empty message with the immediate.
+    /// `IBV_WR_RDMA_WRITE_WITH_IMM`: as [`write`](Self::write); the peer also gets an empty message with the immediate.
     pub fn write_imm<A: Access>(&self, buf: Buf<D, A>, to: &RemoteRegion, imm: ImmData) -> Op<D, Buf<D, A>> {
         Op::new(self, Request::WriteImm(*to, imm), buf)
     }
@@ -371,19 +371,19 @@ impl<D: Driver> Qp<D> {
         Op::new(self, Request::WriteImm(*to, imm), data)
     }
 
-    /// `IBV_WR_RDMA_READ` of as many bytes as the buffer's length from the front of `from`.
+    /// `IBV_WR_RDMA_READ`: reads as many bytes as the buffer's length from the front of `from`.
     pub fn read<A: Access>(&self, buf: Buf<D, A>, from: &RemoteRegion) -> Op<D, Buf<D, A>> {
         Op::new(self, Request::Read(*from), buf)
     }
 
-    /// `IBV_WR_ATOMIC_FETCH_AND_ADD` to the first word of `at`: the old value arrives in the first 8 bytes of the buffer, in
-    /// the byte order of this machine.
+    /// `IBV_WR_ATOMIC_FETCH_AND_ADD`: adds `add` to the first 8 bytes of `at`, whose address is a multiple of 8. The old value
+    /// arrives in the first 8 bytes of the buffer. All values are in host byte order.
     pub fn fetch_add<A: Access>(&self, buf: Buf<D, A>, at: &RemoteRegion, add: u64) -> Op<D, Buf<D, A>> {
         Op::new(self, Request::FetchAdd(*at, add), buf)
     }
 
-    /// `IBV_WR_ATOMIC_CMP_AND_SWP` of the first word of `at`: the old value arrives as with
-    /// [`fetch_add`](Self::fetch_add).
+    /// `IBV_WR_ATOMIC_CMP_AND_SWP`: stores `swap` to the first 8 bytes of `at` if they are `compare`. Alignment, old value and
+    /// byte order are those of [`fetch_add`](Self::fetch_add).
     pub fn compare_swap<A: Access>(
         &self,
         buf: Buf<D, A>,

@@ -47,7 +47,7 @@ impl EventChannel {
         Ok(Self { port: self.port.open_channel()? })
     }
 
-    /// `rdma_create_id`
+    /// `rdma_create_id`: creates an identifier, whose events this channel gets.
     ///
     /// # Errors
     /// The kernel's error.

@@ -256,7 +256,7 @@ impl Id {
         self.command("resolve_route", RDMA_USER_CM_CMD_RESOLVE_ROUTE, &command, &mut [])
     }
 
-    /// `rdma_listen`. `backlog` is the number of requests that may wait; 0 is the maximum.
+    /// `rdma_listen`: listens for connection requests. `backlog` is the number of requests that may wait; 0 is the maximum.
     ///
     /// # Errors
     /// The kernel's error.
@@ -344,7 +344,7 @@ impl Id {
             .map_err(|errno| self.explain(VERB, private_data.len(), limit, errno))
     }
 
-    /// `rdma_disconnect`. Both sides get an event.
+    /// `rdma_disconnect`: ends the connection. Both sides get an event.
     ///
     /// # Errors
     /// The kernel's error; `EINVAL` if there is no connection.

@@ -25,7 +25,7 @@ impl Id {
             .map_err(|errno| self.error("set_option", errno))
     }
 
-    /// `RDMA_OPTION_ID_TOS`: the type of service of its packets. Before the route is resolved.
+    /// Sets the type of service of its packets (`RDMA_OPTION_ID_TOS`), before the route is resolved.
     ///
     /// # Errors
     /// The kernel's error.
@@ -33,7 +33,7 @@ impl Id {
         self.set_option(RDMA_OPTION_ID_TOS, &[tos])
     }
 
-    /// `RDMA_OPTION_ID_REUSEADDR`: whether its port may be bound while others have it. Before it is bound.
+    /// Sets whether its port may be bound while others have it (`RDMA_OPTION_ID_REUSEADDR`), before it is bound.
     ///
     /// # Errors
     /// The kernel's error.
@@ -41,7 +41,7 @@ impl Id {
         self.set_option(RDMA_OPTION_ID_REUSEADDR, &i32::from(reuse).to_ne_bytes())
     }
 
-    /// `RDMA_OPTION_ID_AFONLY`: whether a listener on an IPv6 address refuses IPv4. Before it is bound.
+    /// Sets whether a listener on an IPv6 address refuses IPv4 (`RDMA_OPTION_ID_AFONLY`), before it is bound.
     ///
     /// # Errors
     /// The kernel's error.
@@ -49,8 +49,8 @@ impl Id {
         self.set_option(RDMA_OPTION_ID_AFONLY, &i32::from(only).to_ne_bytes())
     }
 
-    /// `RDMA_OPTION_ID_ACK_TIMEOUT`: the QP's `timeout` (4.096 us times 2 to this power, 5 bits), instead of one that the
-    /// kernel computes. Before it connects or accepts.
+    /// Sets the QP's `timeout` (4.096 us times 2 to this power, 5 bits) instead of the one that the kernel computes
+    /// (`RDMA_OPTION_ID_ACK_TIMEOUT`), before it connects or accepts.
     ///
     /// # Errors
     /// A value that does not fit in 5 bits; the kernel's error.

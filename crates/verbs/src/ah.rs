@@ -11,10 +11,47 @@ use uverbs_core::provider::Driver;
 use uverbs_core::wc::WorkCompletion;
 use uverbs_core::wr::{IbvAh, RawAh};
 
-/// An address handle.
+/// An address handle: the destination of datagrams (ibv_create_ah(3)).
 ///
-/// It may be destroyed while datagrams that name it are posted: their WQEs hold a copy of the address, or the kernel
-/// keeps its own copy until they are complete.
+/// Keep it until the datagrams that name it have completed. On mlx5 their WQEs hold a copy of the address. rxe reads the
+/// address from the kernel's object when it sends: after the handle was destroyed, datagrams that were not sent are
+/// dropped, or complete with an error.
+///
+/// ```
+/// use uverbs::attr::{AccessFlags, QpCap};
+/// use uverbs::{ConnectAttr, Context, PageBuf, Ud, WorkCompletion, mlx5::Mlx5};
+/// use uverbs_hca::Hca;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
+/// let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
+/// let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
+/// let mut qp = pd.qp::<Ud>().cq(&cq).cap(cap).create()?;
+/// let attr = ConnectAttr::default().on(&context)?;
+/// qp.init(&attr)?;
+/// let here = qp.control.endpoint(1, &attr)?;
+/// // A datagram QP needs no peer: this moves it to RTS.
+/// qp.connect(&here, &here, &attr)?;
+///
+/// // The first 40 bytes of a receive are for the global routing header.
+/// let region = pd.reg_private(PageBuf::new(4096)?, AccessFlags::LOCAL_WRITE)?;
+/// // SAFETY: the region lives, and is not borrowed, until the receive has completed.
+/// unsafe { qp.rq()?.post(2, &[region.sge(0..40 + 64)?])? };
+/// // The destination is the handle, the QP number and the queue key; here the QP itself.
+/// let ah = pd.create_ah(&attr.ah_attr(&here))?;
+/// qp.sq()?.post_to(1, &ah, here.qp_num, attr.qkey).signaled().send_inline(b"hello")?;
+///
+/// let mut wc = [WorkCompletion::default(); 2];
+/// let mut done = Vec::new();
+/// while done.len() < 2 {
+///     done.extend_from_slice(cq.poll(&mut wc)?);
+/// }
+/// let received = done.iter().find(|wc| wc.wr_id == 2).expect("the receive");
+/// received.status.ok()?;
+/// assert_eq!(region.slice(40..received.byte_len as usize)?, b"hello");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct AddressHandle<D: Driver> {
     handle: Option<AhHandle>,
@@ -33,7 +70,7 @@ unsafe impl<D: Driver> Send for AddressHandle<D> {}
 unsafe impl<D: Driver> Sync for AddressHandle<D> {}
 
 impl<D: Driver> ProtectionDomain<D> {
-    /// `ibv_create_ah`
+    /// `ibv_create_ah`: creates a handle for the destination `attr`.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a port or a GID index that the device does not have; otherwise the kernel's error.
@@ -59,7 +96,8 @@ impl<D: Driver> ProtectionDomain<D> {
         self.create_ah(&self.ah_attr_from_wc(wc, grh, port_num)?)
     }
 
-    /// `ibv_init_ah_from_wc`
+    /// `ibv_init_ah_from_wc`: the attributes of a handle for an answer to the sender of a datagram. `grh` is the first 40
+    /// bytes of its receive buffer.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a header or a completion from which no address can be derived; otherwise the kernel's

@@ -39,14 +39,17 @@ impl<D: Driver> Default for CqEvents<D> {
     }
 }
 
-/// A completion channel. It is closed when it and all CQs created with it are dropped.
+/// A completion channel: a descriptor that becomes readable when an armed CQ gets a completion (ibv_get_cq_event(3)).
+///
+/// The example of [`CompletionQueue`](crate::CompletionQueue) shows the order of arming, polling and waiting, which misses
+/// no completion. The channel is closed when it and all CQs created with it are dropped.
 #[derive(Debug)]
 pub struct CompletionChannel<D: Driver> {
     inner: Arc<ChannelInner<D>>,
 }
 
 impl<D: Driver> Context<D> {
-    /// `ibv_create_comp_channel`
+    /// `ibv_create_comp_channel`: creates a channel, in which each wait blocks.
     ///
     /// # Errors
     /// The kernel's error, such as `EMFILE`.
@@ -62,7 +65,7 @@ impl<D: Driver> CompletionChannel<D> {
         &self.inner
     }
 
-    /// Whether [`get_event`](Self::get_event) returns `EAGAIN` instead of waiting.
+    /// Sets whether [`get_event`](Self::get_event) returns `EAGAIN` instead of waiting (`O_NONBLOCK`).
     ///
     /// # Errors
     /// The error of fcntl(2).

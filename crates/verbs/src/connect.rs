@@ -251,7 +251,7 @@ pub struct ConnectAttr {
     pub pkey_index: u16,
     /// Path MTU.
     pub path_mtu: Mtu,
-    /// Service level.
+    /// Service level, 4 bits.
     pub sl: u8,
     /// The access of the peer to exposed regions of this QP's domain. None by default. Remote access to a region needs
     /// the right in this field and in the region.
@@ -270,7 +270,8 @@ pub struct ConnectAttr {
     pub retry_cnt: u8,
     /// Retries when the peer has no receive posted; 7 means no limit. 3 bits.
     pub rnr_retry: u8,
-    /// The time that the peer must wait before it retries if no receive is posted here: a code of 5 bits.
+    /// The time that the peer must wait before it retries if no receive is posted here: a code of 5 bits (1 is 0.01 ms, 12
+    /// is 0.64 ms, 31 is 491.52 ms, 0 is 655.36 ms; InfiniBand specification, 9.7.5.2.8).
     pub min_rnr_timer: u8,
     /// The maximum number of outstanding reads and atomics of this side.
     pub max_rd_atomic: u8,

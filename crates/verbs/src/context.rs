@@ -227,7 +227,7 @@ impl<D: Driver> Context<D> {
         self.inner.num_comp_vectors
     }
 
-    /// `ibv_query_device_ex`
+    /// `ibv_query_device_ex`: the attributes and limits of the device.
     ///
     /// # Errors
     /// The kernel's error, such as `EIO` if the device was removed.
@@ -235,7 +235,7 @@ impl<D: Driver> Context<D> {
         self.inner.driver().query_device()
     }
 
-    /// `ibv_query_port`; the first port is 1.
+    /// `ibv_query_port`: the attributes of a port. The first port is 1.
     ///
     /// # Errors
     /// [`Error::Invalid`] for port 0; otherwise the kernel's error, such as `EINVAL` for a port that the device does
@@ -252,7 +252,7 @@ impl<D: Driver> Context<D> {
         query::port_speed(self.inner.kernel(), port_num.into())
     }
 
-    /// `ibv_query_rt_values_ex`: the present value of the clock of completion timestamps.
+    /// `ibv_query_rt_values_ex`: the present value of the clock of completion timestamps, in the device's ticks.
     ///
     /// # Errors
     /// `Unsupported` if the device has no such clock.
@@ -260,7 +260,7 @@ impl<D: Driver> Context<D> {
         self.inner.driver().query_raw_clock()
     }
 
-    /// `ibv_query_gid`
+    /// `ibv_query_gid`: a GID of the port's table, 16 bytes in network byte order.
     ///
     /// # Errors
     /// As [`query_gid_ex`](Self::query_gid_ex).
@@ -268,7 +268,7 @@ impl<D: Driver> Context<D> {
         Ok(self.query_gid_ex(port_num, index)?.gid)
     }
 
-    /// `ibv_query_gid_ex`
+    /// `ibv_query_gid_ex`: an entry of the port's GID table, with its type and network interface.
     ///
     /// # Errors
     /// The kernel's error: for a port or an index that the device does not have, or an empty entry.
@@ -284,7 +284,7 @@ impl<D: Driver> Context<D> {
         query::gid_table(self.inner.kernel())
     }
 
-    /// `ibv_query_pkey`, host byte order.
+    /// `ibv_query_pkey`: a P_Key of the port's table, in host byte order (C's is in network byte order).
     ///
     /// # Errors
     /// `ENOENT` for a port or an index that the device does not have; [`Error::Protocol`] for an invalid entry.
@@ -292,7 +292,7 @@ impl<D: Driver> Context<D> {
         query::pkey(self.inner.kernel(), port_num, index)
     }
 
-    /// Whether [`get_async_event`](Self::get_async_event) returns `EAGAIN` instead of waiting.
+    /// Sets whether [`get_async_event`](Self::get_async_event) returns `EAGAIN` instead of waiting (`O_NONBLOCK`).
     ///
     /// # Errors
     /// The error of fcntl(2).

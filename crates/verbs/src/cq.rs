@@ -266,7 +266,7 @@ impl<D: Driver> CompletionQueue<D, Shared> {
 macro_rules! polling {
     ($locking:ident, $($this:tt)*) => {
         impl<D: Driver> CompletionQueue<D, $locking> {
-            /// Passes up to `max` completions to `f` and returns their number. A field of a completion is decoded by
+            /// Polls up to `max` completions, passes each to `f` and returns their number. A field of a completion is decoded by
             /// its method.
             ///
             /// # Errors

@@ -225,8 +225,8 @@ impl<D: Driver> AsyncEvents<D> {
         EventReader::next(&self.context)
     }
 
-    /// Whether [`get_event`](Self::get_event) returns `EAGAIN` instead of waiting; this applies to all clones and to
-    /// the context.
+    /// Sets whether [`get_event`](Self::get_event) returns `EAGAIN` instead of waiting (`O_NONBLOCK`); this applies to all
+    /// clones and to the context.
     ///
     /// # Errors
     /// The error of fcntl(2).

@@ -158,7 +158,7 @@ impl<D: Driver, B: StableBuf, A> fmt::Debug for MemoryRegion<D, B, A> {
 }
 
 impl<D: Driver> ProtectionDomain<D> {
-    /// `ibv_reg_mr` of a buffer that peers may access with the rights `access`.
+    /// `ibv_reg_mr`: registers a buffer that peers may access with the rights `access`.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a combination of rights that is not allowed; otherwise the kernel's error, such as
@@ -189,7 +189,7 @@ impl<D: Driver> ProtectionDomain<D> {
         MemoryRegion::register(self.inner(), buf, iova, access)
     }
 
-    /// `ibv_reg_mr` of a buffer that no peer can write; the region lends `&[u8]`.
+    /// `ibv_reg_mr`: registers a buffer that no peer can write; the region lends `&[u8]`.
     ///
     /// # Errors
     /// [`Error::Invalid`] for rights by which a peer can write; otherwise as [`reg_mr`](Self::reg_mr).

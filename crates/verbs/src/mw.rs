@@ -57,7 +57,7 @@ pub const fn inc_rkey(rkey: u32) -> u32 {
 }
 
 impl<D: Driver> ProtectionDomain<D> {
-    /// `ibv_alloc_mw`
+    /// `ibv_alloc_mw`: allocates a window, which is bound to nothing.
     ///
     /// # Errors
     /// `Unsupported` if the device has no windows of this type; otherwise the kernel's error.

@@ -45,7 +45,7 @@ pub struct ThreadDomain<D: Driver> {
 }
 
 impl<D: Driver> Context<D> {
-    /// `ibv_alloc_pd`
+    /// `ibv_alloc_pd`: allocates a protection domain.
     ///
     /// # Errors
     /// The kernel's error.

@@ -155,7 +155,7 @@ pub struct SharedReceiveQueue<D: Driver, L: Locking = Exclusive> {
 }
 
 impl<D: Driver> ProtectionDomain<D> {
-    /// `ibv_create_srq`
+    /// `ibv_create_srq`: creates a shared receive queue.
     ///
     /// # Errors
     /// [`Error::Invalid`] for sizes above the device's limits; otherwise the kernel's error, such as `ENOMEM`.
@@ -217,7 +217,7 @@ impl<D: Driver, L: Locking> SharedReceiveQueue<D, L> {
         destroyed.map_err(|error| (self, error))
     }
 
-    /// `ibv_create_srq_ex` of an XRC SRQ: its receives complete to `cq`.
+    /// `ibv_create_srq_ex`: creates an XRC SRQ, whose receives complete to `cq`.
     ///
     /// # Errors
     /// `Unsupported` if the device has no XRC; [`Error::Invalid`] for parts of another context; otherwise the kernel's
@@ -256,7 +256,7 @@ impl<D: Driver, L: Locking> SharedReceiveQueue<D, L> {
         number.ok_or_else(|| Error::unsupported("get_srq_num", "only XRC SRQs have a number"))
     }
 
-    /// `ibv_query_srq`
+    /// `ibv_query_srq`: the sizes, and the limit that is armed (0 if none is).
     ///
     /// # Errors
     /// The kernel's error.

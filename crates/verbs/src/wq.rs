@@ -144,7 +144,7 @@ impl<D: Driver, L: Locking> WorkQueue<D, L> {
         &self.attr
     }
 
-    /// `ibv_modify_wq`
+    /// `ibv_modify_wq`: changes the attributes that `attr` has.
     ///
     /// # Errors
     /// The kernel's error.

@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use uverbs::comp_channel::CqEvents;
 use uverbs::{Context, Driver};
 
-/// A dispatcher in the making.
+/// The parameters of a dispatcher that is to be created.
 #[derive(Debug)]
 #[must_use]
 pub struct DispatcherBuilder<'a, D: Driver> {

@@ -16,7 +16,7 @@ use uverbs::attr::{QpCap, SendOpsFlags};
 use uverbs::owned::Pool;
 use uverbs::{Driver, ProtectionDomain, Rc};
 
-/// A QP in the making.
+/// The parameters of a QP that is to be created.
 #[must_use]
 pub struct QpBuilder<'a, D: Driver> {
     dispatcher: &'a Dispatcher<D>,

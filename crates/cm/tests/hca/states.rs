@@ -8,7 +8,7 @@ use uverbs_cm::{ConnParam, EventChannel, EventKind, Id, PortSpace};
 
 const STEPS: usize = 8;
 
-/// The identifiers of a connection in the making, and the channels that have their events.
+/// The identifiers of a connection that is not established yet, and the channels that have their events.
 struct Ends {
     listener: Option<Id>,
     active: Option<Id>,

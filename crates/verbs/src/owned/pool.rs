@@ -144,7 +144,7 @@ impl<D: Driver, A: Access> Pool<D, A> {
     }
 }
 
-/// A pool in the making.
+/// The parameters of a pool that is to be created.
 #[derive(Debug)]
 #[must_use]
 pub struct PoolBuilder<'a, D: Driver, A> {

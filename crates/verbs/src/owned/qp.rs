@@ -17,7 +17,7 @@ use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::{DcDriver, Driver};
 use uverbs_core::sync::{Exclusive, Locking, Shared};
 
-/// An owned QP in the making.
+/// The parameters of an owned QP that is to be created.
 #[derive(Debug)]
 #[must_use]
 pub struct OwnedQpBuilder<'a, D: Driver, T, L> {
@@ -57,7 +57,7 @@ impl<D: DcDriver> ProtectionDomain<D> {
 }
 
 impl<'a, D: Driver, T: Transport, L: Locking> OwnedQpBuilder<'a, D, T, L> {
-    /// Any thread may post, behind a lock.
+    /// Gives its queues locks, so that any thread may post.
     pub fn shared(self) -> OwnedQpBuilder<'a, D, T, Shared> {
         let Self { builder, pd, send_cq, recv_cq } = self;
         OwnedQpBuilder { builder: builder.shared(), pd, send_cq, recv_cq }
@@ -88,7 +88,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> OwnedQpBuilder<'a, D, T, L> {
         Self { builder: self.builder.cap(cap), ..self }
     }
 
-    /// Every send makes a completion.
+    /// Sets whether every send makes a completion.
     pub fn sq_sig_all(self, all: bool) -> Self {
         Self { builder: self.builder.sq_sig_all(all), ..self }
     }

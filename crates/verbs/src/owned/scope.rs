@@ -226,7 +226,7 @@ impl<'env, D: Driver, T: Sends> Scope<'_, 'env, D, T> {
         Ok(report)
     }
 
-    /// `IBV_WR_SEND`.
+    /// `IBV_WR_SEND`: sends `data`.
     ///
     /// # Errors
     /// The memory can't be registered, or the post failed.
@@ -238,7 +238,7 @@ impl<'env, D: Driver, T: Sends> Scope<'_, 'env, D, T> {
         unsafe { self.put(op::Send::new(), NonNull::from_ref(data).cast(), data.len(), AccessFlags::empty()) }
     }
 
-    /// `IBV_WR_RDMA_WRITE` to the front of `to`.
+    /// `IBV_WR_RDMA_WRITE`: writes `data` to the front of `to`.
     ///
     /// # Errors
     /// `to` is shorter than `data`, the memory can't be registered, or the post failed.
@@ -253,7 +253,7 @@ impl<'env, D: Driver, T: Sends> Scope<'_, 'env, D, T> {
         }
     }
 
-    /// `IBV_WR_RDMA_READ` of the front of `from`.
+    /// `IBV_WR_RDMA_READ`: reads the front of `from` into `buf`.
     ///
     /// # Errors
     /// `from` is shorter than `buf`, the memory can't be registered, or the post failed.

@@ -149,12 +149,12 @@ macro_rules! beginnings {
 beginnings! {
     /// Begins a work request to the QP's peer.
     [Connected] wr, post() -> op::Connected = op::Connected;
-    /// Begins a datagram to `remote_qpn` (0xffffff for multicast) behind `ah`.
+    /// Begins a datagram to the QP `remote_qpn` (0xffffff for multicast) at the address `ah`, with the queue key of that QP.
     [Datagram] wr_to, post_to(ah: &'b AddressHandle<D>, remote_qpn: u32, remote_qkey: u32) -> To<'b, D::Ah>
         = To { ah: ah.driver_data(), remote_qpn, remote_qkey };
     /// Begins a work request to the peer's shared receive queue `remote_srqn`.
     [ToRemoteSrq] wr_srq, post_srq(remote_srqn: u32) -> RemoteSrq = RemoteSrq(remote_srqn);
-    /// Begins a work request to the DC target `remote_dctn` behind `ah`, which was created with this key.
+    /// Begins a work request to the DC target `remote_dctn` at the address `ah`, which was created with this key.
     [ToDcTarget] wr_dc, post_dc(ah: &'b AddressHandle<D>, remote_dctn: u32, remote_dc_key: u64) -> DcTarget<'b, D::Ah>
         = DcTarget { ah: ah.driver_data(), remote_dctn, remote_dc_key };
 }
@@ -248,13 +248,13 @@ impl<D: Driver, T, A: Address<D::Ah>> OwnedWr<Once<'_, D>, D, T, A> {
 }
 
 impl<S: Sink<D>, D: Driver, T: Sends, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
-    /// `IBV_WR_SEND`.
+    /// `IBV_WR_SEND`: sends a message, which uses the next receive of the peer.
     #[inline(always)]
     pub fn send<B: Memory<D>>(self, data: B) -> S::Out<B> {
         self.put(op::Send::new, data)
     }
 
-    /// `IBV_WR_SEND` of bytes that are copied during the call.
+    /// `IBV_WR_SEND`, of bytes that are copied during the call.
     #[inline(always)]
     pub fn send_inline(self, data: &[u8]) -> S::Plain {
         self.put_inline(op::Send::new, data)
@@ -268,7 +268,7 @@ impl<S: Sink<D>, D: Driver, T: SendsImm, A: Address<D::Ah>> OwnedWr<S, D, T, A> 
         self.put(|| op::SendImm::new(imm), data)
     }
 
-    /// `IBV_WR_SEND_WITH_IMM` of bytes that are copied during the call.
+    /// `IBV_WR_SEND_WITH_IMM`, of bytes that are copied during the call.
     #[inline(always)]
     pub fn send_imm_inline(self, data: &[u8], imm: ImmData) -> S::Plain {
         self.put_inline(|| op::SendImm::new(imm), data)
@@ -300,7 +300,7 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
         self.put(|| op::SendInv::new(rkey), data)
     }
 
-    /// `IBV_WR_RDMA_WRITE` to the front of `to`. [`PostError::InvalidLength`] if it is shorter.
+    /// `IBV_WR_RDMA_WRITE`: writes to the front of `to`. [`PostError::InvalidLength`] if it is shorter.
     #[inline(always)]
     pub fn write<B: Memory<D>>(self, data: B, to: &RemoteRegion) -> S::Out<B> {
         if data.bytes() > to.len() {
@@ -309,7 +309,7 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
         self.put(|| op::Write::new(remote(to)), data)
     }
 
-    /// `IBV_WR_RDMA_WRITE` of bytes that are copied during the call.
+    /// `IBV_WR_RDMA_WRITE`, of bytes that are copied during the call.
     #[inline(always)]
     pub fn write_inline(self, data: &[u8], to: &RemoteRegion) -> S::Plain {
         if data.len() as u64 > to.len() {
@@ -318,7 +318,7 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
         self.put_inline(|| op::Write::new(remote(to)), data)
     }
 
-    /// `IBV_WR_RDMA_WRITE_WITH_IMM`: consumes a receive of the peer and arrives in its completion.
+    /// `IBV_WR_RDMA_WRITE_WITH_IMM`: as [`write`](Self::write), and uses a receive of the peer, whose completion has the immediate.
     #[inline(always)]
     pub fn write_imm<B: Memory<D>>(self, data: B, to: &RemoteRegion, imm: ImmData) -> S::Out<B> {
         if data.bytes() > to.len() {
@@ -327,7 +327,7 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
         self.put(|| op::WriteImm::new(remote(to), imm), data)
     }
 
-    /// `IBV_WR_RDMA_WRITE_WITH_IMM` of bytes that are copied during the call.
+    /// `IBV_WR_RDMA_WRITE_WITH_IMM`, of bytes that are copied during the call.
     #[inline(always)]
     pub fn write_imm_inline(self, data: &[u8], to: &RemoteRegion, imm: ImmData) -> S::Plain {
         if data.len() as u64 > to.len() {
@@ -356,7 +356,7 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
 }
 
 impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
-    /// `IBV_WR_RDMA_READ` of as many bytes as the buffer's length from the front of `from`.
+    /// `IBV_WR_RDMA_READ`: reads as many bytes as the buffer's length from the front of `from`.
     #[inline(always)]
     pub fn read<B: Memory<D>>(self, data: B, from: &RemoteRegion) -> S::Out<B> {
         if data.bytes() > from.len() {
@@ -365,8 +365,8 @@ impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> OwnedWr<S, D, T, A> 
         self.put(|| op::Read::new(remote(from)), data)
     }
 
-    /// `IBV_WR_ATOMIC_CMP_AND_SWP` of the first word of `at`: the old value arrives in the first 8 bytes of the buffer, in the
-    /// byte order of this machine.
+    /// `IBV_WR_ATOMIC_CMP_AND_SWP`: stores `swap` to the first 8 bytes of `at`, whose address is a multiple of 8, if they are
+    /// `compare`. The old value arrives in the first 8 bytes of the buffer. All three values are in host byte order.
     #[inline(always)]
     pub fn compare_swap<K: Access>(
         self,
@@ -381,7 +381,7 @@ impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> OwnedWr<S, D, T, A> 
         self.put(|| op::CmpSwp::new(remote(at), compare, swap), buf)
     }
 
-    /// `IBV_WR_ATOMIC_FETCH_AND_ADD` to the first word of `at`: the old value arrives as with
+    /// `IBV_WR_ATOMIC_FETCH_AND_ADD`: adds `add` to the first 8 bytes of `at`. Alignment, old value and byte order are those of
     /// [`compare_swap`](Self::compare_swap).
     #[inline(always)]
     pub fn fetch_add<K: Access>(self, mut buf: Buf<D, K>, at: &RemoteRegion, add: u64) -> S::Out<Buf<D, K>> {

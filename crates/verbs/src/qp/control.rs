@@ -339,7 +339,7 @@ impl<D: Driver> QpControl<D> {
         uverbs_core::control::mcast::attach(self.inner.handle()?, gid, lid)
     }
 
-    /// `ibv_detach_mcast`
+    /// `ibv_detach_mcast`: the QP receives the datagrams to the group no longer.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a GID that is not a multicast group; otherwise the kernel's error: `EINVAL` if it is not

@@ -96,7 +96,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
         }
     }
 
-    /// Any thread may post; the queues have locks.
+    /// Gives its queues locks, so that any thread may post.
     pub fn shared(self) -> QpBuilder<'a, D, T, Shared> {
         let Self { context, pd, send_cq, recv_cq, srq, xrcd, attr, data_in_completions, _types } = self;
         QpBuilder { context, pd, send_cq, recv_cq, srq, xrcd, attr, data_in_completions, _types: PhantomData }
@@ -133,7 +133,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
         self
     }
 
-    /// Whether every send generates a completion.
+    /// Sets whether every send makes a completion.
     pub fn sq_sig_all(mut self, all: bool) -> Self {
         self.attr.sq_sig_all = all;
         self

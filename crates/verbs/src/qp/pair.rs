@@ -117,7 +117,7 @@ impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
         }
     }
 
-    /// `ibv_modify_qp`
+    /// `ibv_modify_qp`: changes the attributes in `mask`.
     ///
     /// # Errors
     /// As [`QpControl::modify`].
@@ -125,7 +125,7 @@ impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
         self.control.modify(attr, mask)
     }
 
-    /// `ibv_query_qp`
+    /// `ibv_query_qp`: the attributes in `mask`, and those with which the QP was created.
     ///
     /// # Errors
     /// The kernel's error.

@@ -122,12 +122,12 @@ impl Frames for super::transport::RawPacket {}
 single_posts! {
     /// Begins a work request to the QP's peer.
     [Connected] wr, post() -> op::Connected = op::Connected;
-    /// Begins a datagram to `remote_qpn` (0xffffff for multicast) behind `ah`.
+    /// Begins a datagram to the QP `remote_qpn` (0xffffff for multicast) at the address `ah`, with the queue key of that QP.
     [Datagram] wr_to, post_to(ah: &'b AddressHandle<D>, remote_qpn: u32, remote_qkey: u32) -> To<'b, D::Ah>
         = To { ah: ah.driver_data(), remote_qpn, remote_qkey };
     /// Begins a work request to the peer's shared receive queue `remote_srqn`.
     [ToRemoteSrq] wr_srq, post_srq(remote_srqn: u32) -> RemoteSrq = RemoteSrq(remote_srqn);
-    /// Begins a work request to the DC target `remote_dctn` behind `ah`, which was created with this key
+    /// Begins a work request to the DC target `remote_dctn` at the address `ah`, which was created with this key
     /// (`wr_set_dc_addr`).
     [ToDcTarget] wr_dc, post_dc(ah: &'b AddressHandle<D>, remote_dctn: u32, remote_dc_key: u64) -> DcTarget<'b, D::Ah>
         = DcTarget { ah: ah.driver_data(), remote_dctn, remote_dc_key };

@@ -171,13 +171,13 @@ macro_rules! with_data {
 }
 
 with_data! {
-    /// `IBV_WR_SEND`.
+    /// `IBV_WR_SEND`: sends a message, which uses the next receive of the peer.
     [Sends] send, send_inline, send_inline_list, send_array() = op::Send::new();
     /// `IBV_WR_SEND_WITH_IMM`: the immediate arrives in the peer's completion.
     [SendsImm] send_imm, send_imm_inline, send_imm_inline_list, send_imm_array(imm: ImmData) = op::SendImm::new(imm);
     /// `IBV_WR_SEND_WITH_INV`: the peer's `rkey` is invalidated when the message arrives.
     [HasPeer] send_inv, send_inv_inline, send_inv_inline_list, send_inv_array(rkey: u32) = op::SendInv::new(rkey);
-    /// `IBV_WR_RDMA_WRITE`.
+    /// `IBV_WR_RDMA_WRITE`: writes to the memory of the peer, whose program is not notified.
     [HasPeer] write, write_inline, write_inline_list, write_array(to: D::Remote) = op::Write::new(to);
     /// `IBV_WR_RDMA_WRITE_WITH_IMM`: consumes a receive of the peer and arrives in its completion.
     [HasPeer] write_imm, write_imm_inline, write_imm_inline_list, write_imm_array(to: D::Remote, imm: ImmData)
@@ -185,7 +185,7 @@ with_data! {
 }
 
 impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, D, T, A> {
-    /// `IBV_WR_RDMA_READ`.
+    /// `IBV_WR_RDMA_READ`: reads the memory of the peer from `from` on, as many bytes as `sges` have.
     ///
     /// # Safety
     /// The memory that `sges` name stays registered (with local write access) and alive, and is not accessed, until
@@ -197,7 +197,9 @@ impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, D, T, A> {
         unsafe { self.put(op::Read::new(from), sges) }
     }
 
-    /// `IBV_WR_ATOMIC_CMP_AND_SWP`: the old value arrives in 8 bytes of `sges`.
+    /// `IBV_WR_ATOMIC_CMP_AND_SWP`: stores `swap` to the 8 bytes at `at`, an address that is a multiple of 8, if they are
+    /// `compare`. The old value arrives in the first entry of `sges` that is not empty, which has at least 8 bytes. All three
+    /// values are in host byte order.
     ///
     /// # Safety
     /// As [`read`](Self::read).
@@ -208,7 +210,8 @@ impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, D, T, A> {
         unsafe { self.put(op::CmpSwp::new(at, compare, swap), sges) }
     }
 
-    /// `IBV_WR_ATOMIC_FETCH_AND_ADD`: the old value arrives in 8 bytes of `sges`.
+    /// `IBV_WR_ATOMIC_FETCH_AND_ADD`: adds `add` to the 8 bytes at `at`. Alignment, old value and byte order are those of
+    /// [`compare_swap`](Self::compare_swap).
     ///
     /// # Safety
     /// As [`read`](Self::read).
@@ -226,7 +229,7 @@ impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, D, T, A> {
         unsafe { self.put(op::Flush::new(at, args), NoData) }
     }
 
-    /// `IBV_WR_ATOMIC_WRITE`: stores 8 bytes atomically.
+    /// `IBV_WR_ATOMIC_WRITE`: stores 8 bytes at `to`, an address that is a multiple of 8, atomically.
     #[inline(always)]
     pub fn atomic_write(self, to: D::Remote, data: [u8; 8]) -> S::Out {
         // SAFETY: no local memory is named.
