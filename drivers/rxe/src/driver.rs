@@ -388,7 +388,7 @@ impl Driver for Rxe {
             let reason = format!("{served} is above the device's {}", self.max_dest_rd_atomic);
             return Err(Error::invalid("modify_qp", "max_dest_rd_atomic", reason));
         }
-        let _one = shared.modify()?;
+        let _one = shared.access.modify()?;
         let before = shared.state();
         let target = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
         // If the new state ends posting, or receives must be flushed, the posters see it before the kernel acts.
@@ -397,7 +397,10 @@ impl Driver for Rxe {
             shared.set_state(state);
             // Posts that are in progress end before the kernel acts: before a RESET, or early enough for ERR to flush their
             // receives. If waiting for them fails, the queue stays closed.
-            shared.wait_for_posters().map_err(|errno| Error::os("modify_qp", "waiting for posts", errno))?;
+            shared
+                .access
+                .wait_for_posters()
+                .map_err(|errno| Error::os("modify_qp", "waiting for posts", errno))?;
         }
         // SAFETY: the handle is of this context and belongs to `shared` ([`Driver`], "Safety of the verbs"); the state in
         // `shared` is updated below.

@@ -13,7 +13,7 @@
 //! | `producer`                | cursor, room and publication, for every kind of queue with a poster      |
 //! | `send`, `list`, `builder` | the three faces of the send queue                                        |
 //! | `recv`                    | receive queues, of a QP or shared                                        |
-//! | `cq`                      | completion queues                                                        |
+//! | `cq`, `cq_shared`         | completion queues                                                        |
 //! | `shared`                  | the QP's state for its posters                                           |
 //! | `doorbell`, `calls`       | the system calls of the data path                                        |
 //! | `driver`, `av`            | control                                                                  |

@@ -12,13 +12,14 @@ use crate::recv::RecvQueue;
 use crate::send::SendQueue;
 use crate::wqe::Ah;
 use uverbs_core::attr::QpType;
+use uverbs_core::provider::list::{entries, num_sge, outcome, push_nodes};
 use uverbs_core::provider::opcodes::takes_inline;
-use uverbs_core::provider::raw::{InlineSges, resolve_bind, slice_from_c};
+use uverbs_core::provider::raw::{InlineSges, resolve_bind};
 use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{
     Address, BadWr, Connected, NoData, Operation, PostError, To, Wr, WrBuilder as _, op,
 };
-use uverbs_core::wr::{ImmData, RawAh, RecvWr, SendFlags, SendWr, Sge, WrOpcode};
+use uverbs_core::wr::{ImmData, RawAh, RecvWr, SendFlags, SendWr, WrOpcode};
 
 /// Posts a list of sends.
 ///
@@ -39,37 +40,12 @@ pub(crate) unsafe fn post_send<B: SendBell>(
     if let Some(error) = cursor.error() {
         return Err(BadWr { error, wr: list });
     }
-    let mut bad = None;
-    let mut next = list;
+    // SAFETY: a node of the list, so the structs and entries that it points to are valid (the contract of
+    // `SendQueue::post_send`).
+    let push = |wr: &SendWr| unsafe { push_send(queue, &mut cursor, wr) };
     // SAFETY: each node is NULL or valid (the contract of `SendQueue::post_send`).
-    while let Some(wr) = unsafe { next.as_ref() } {
-        // SAFETY: the node is valid, and so are the structs and entries that it points to (the contract of
-        // `SendQueue::post_send`).
-        if let Err(error) = unsafe { push_send(queue, &mut cursor, wr) } {
-            bad = Some(BadWr { error, wr: next });
-            break;
-        }
-        next = wr.next;
-    }
-    publication(queue.publish(&cursor), list, bad)
-}
-
-/// The result of a list call after its publication.
-fn publication<W>(
-    result: Result<(), PostError>,
-    list: *const W,
-    bad: Option<BadWr<W>>,
-) -> Result<(), BadWr<W>> {
-    match result {
-        Ok(()) => bad.map_or(Ok(()), Err),
-        // A failed doorbell is reported before a bad WR, because the WRs before the bad one may not run. `wr` is the
-        // bad WR, or NULL.
-        Err(error @ PostError::Doorbell(_)) => {
-            Err(BadWr { error, wr: bad.map_or(core::ptr::null(), |b| b.wr) })
-        }
-        // The state changed meanwhile, and nothing was posted.
-        Err(error) => Err(BadWr { error, wr: list }),
-    }
+    let bad = unsafe { push_nodes(list, push) };
+    outcome(queue.publish(&cursor), list, bad)
 }
 
 /// Writes one node.
@@ -155,26 +131,6 @@ fn rdma(wr: &SendWr) -> RemoteAddr {
     RemoteAddr { addr: rdma.remote_addr, rkey: rdma.rkey }
 }
 
-/// Checks the number of entries against the queue's limit.
-#[inline(always)]
-fn num_sge(num: i32, max: u32) -> Result<usize, PostError> {
-    match usize::try_from(num) {
-        Ok(n) if n <= max as usize => Ok(n),
-        _ => Err(PostError::TooManySge),
-    }
-}
-
-/// The entries of a list; an error if the pointer is NULL and the number is not 0.
-///
-/// # Safety
-/// `list` is NULL or points to `num` entries.
-#[inline(always)]
-unsafe fn sges<'a>(list: *const Sge, num: i32, max: u32) -> Result<&'a [Sge], PostError> {
-    let num = num_sge(num, max)?;
-    // SAFETY: `list` is NULL or points to `num` valid entries (the contract of this function).
-    unsafe { slice_from_c(list, num) }.ok_or(PostError::InvalidArgument)
-}
-
 /// A send, to the peer or to the address in the WR.
 ///
 /// # Safety
@@ -214,7 +170,7 @@ unsafe fn push_data<B: SendBell, A: Address<Ah>, O: Operation<Remote = RemoteAdd
     op: O,
 ) -> Result<(), PostError> {
     // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
-    let sges = unsafe { sges(wr.sg_list, wr.num_sge, queue.limits.max_sge) }?;
+    let sges = unsafe { entries(wr.sg_list, wr.num_sge, queue.limits.max_sge) }?;
     let fields = fields(wr);
     if !fields.flags.contains(SendFlags::INLINE) {
         return queue.push(cursor, fields, &to, &op, &sges);
@@ -268,17 +224,13 @@ pub(crate) unsafe fn post_recv<B: FlushBell>(
     if let Some(error) = cursor.error() {
         return Err(BadWr { error, wr: list });
     }
-    let mut bad = None;
-    let mut next = list;
-    // SAFETY: each node is NULL or valid (the contract of `RecvQueue::post_recv`).
-    while let Some(wr) = unsafe { next.as_ref() } {
+    let max_sge = queue.max_sge();
+    let push = |wr: &RecvWr| {
         // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of `RecvQueue::post_recv`).
-        let sges = unsafe { sges(wr.sg_list, wr.num_sge, queue.max_sge()) };
-        if let Err(error) = sges.and_then(|sges| queue.push(&mut cursor, wr.wr_id, sges)) {
-            bad = Some(BadWr { error, wr: next });
-            break;
-        }
-        next = wr.next;
-    }
-    publication(queue.publish(&cursor), list, bad)
+        let sges = unsafe { entries(wr.sg_list, wr.num_sge, max_sge) }?;
+        queue.push(&mut cursor, wr.wr_id, sges)
+    };
+    // SAFETY: each node is NULL or valid (the contract of `RecvQueue::post_recv`).
+    let bad = unsafe { push_nodes(list, push) };
+    outcome(queue.publish(&cursor), list, bad)
 }

@@ -10,9 +10,9 @@
 //! slots of a queue that it resets, and what was written before is never published ([`Producer::publish`]).
 
 use crate::queue::{Ring, WqeSlot};
-use crate::shared::{QpShared, word};
+use crate::shared::QpShared;
 use std::sync::Arc;
-use uverbs_core::kernel::QueueAccess;
+use uverbs_core::kernel::{QueueAccess, state_word};
 use uverbs_core::provider::PostError;
 use uverbs_core::provider::state::StateWord;
 
@@ -66,7 +66,7 @@ impl QueueKind for Sends {
         word.can_send()
     }
     fn access(shared: &QpShared) -> &QueueAccess {
-        &shared.send
+        &shared.access.send
     }
 }
 
@@ -78,7 +78,7 @@ impl QueueKind for Receives {
         word.can_receive()
     }
     fn access(shared: &QpShared) -> &QueueAccess {
-        &shared.recv
+        &shared.access.recv
     }
 }
 
@@ -140,7 +140,7 @@ impl<H, S: QueueKind> Producer<H, S> {
     /// Begins a batch.
     #[inline(always)]
     pub(crate) fn begin(&mut self) -> Cursor {
-        let word = word(S::access(&self.shared));
+        let word = state_word(S::access(&self.shared));
         if word != self.seen {
             return self.begin_cold(word);
         }
@@ -245,7 +245,7 @@ impl<H, S: QueueKind> Producer<H, S> {
         let Self { ring, published, shared, seen, .. } = self;
         let access = S::access(shared);
         let _inside = access.inside();
-        let word = word(access);
+        let word = state_word(access);
         if word != *seen && (!S::open(word) || word.resets_differ(*seen)) {
             return Err(if word.is_forked() { PostError::Forked } else { PostError::BadState });
         }

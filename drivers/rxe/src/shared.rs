@@ -1,32 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The data that a QP's posters and its control path share: the state, and the queue key.
 //!
-//! The kernel checks the state only after user space has published (`rxe_post_send()`), so the posters check it first. Check
-//! and publication are one access to the queue ([`QueueAccess::inside`]): a control call that closes the queue waits for its end, so no post
-//! publishes after the kernel has reset the QP.
+//! The kernel checks the state only after user space has published (`rxe_post_send()`), so the posters check it first, in the
+//! access to the queue in which they publish ([`QpAccess`]). So no post publishes after the kernel has reset the QP.
 
 use crate::cq_shared::CqShared;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::io;
-use std::sync::{Arc, MutexGuard};
-use uverbs_core::Errno;
+use std::sync::Arc;
 use uverbs_core::attr::QpState;
 use uverbs_core::control::Removed;
-use uverbs_core::error::Error;
-use uverbs_core::kernel::QueueAccess;
-use uverbs_core::provider::state::StateWord;
-use uverbs_core::sync::{ControlBarrier, ProcessMutex};
+use uverbs_core::kernel::QpAccess;
+use uverbs_core::sync::ControlBarrier;
 
 /// State and queue key of a QP, written by `modify_qp`, read by the posters.
 #[derive(Debug)]
 pub struct QpShared {
-    /// Access to the send queue and to the receive queue, each with one poster. Both words contain the number of resets of
-    /// the QP and its state.
-    pub(crate) send: QueueAccess,
-    pub(crate) recv: QueueAccess,
+    /// The state, and access to the queues.
+    pub(crate) access: QpAccess,
     qkey: AtomicU32,
-    /// One control call at a time.
-    modifying: ProcessMutex<()>,
     /// The CQs of the QP. They contain no completion of it after it was reset or destroyed.
     cqs: Vec<Arc<CqShared>>,
     qp_num: u32,
@@ -46,13 +38,9 @@ impl QpShared {
         cqs: Vec<Arc<CqShared>>,
         qp_num: u32,
     ) -> io::Result<Self> {
-        let access = || QueueAccess::new(StateWord::new(state).bits(), barrier);
-        let (send, recv) = (access()?, access()?);
         Ok(Self {
-            send,
-            recv,
+            access: QpAccess::new(state, barrier)?,
             qkey: AtomicU32::new(0),
-            modifying: ProcessMutex::new(()),
             cqs,
             qp_num,
             removed: Removed::default(),
@@ -72,39 +60,12 @@ impl QpShared {
     /// The state that `modify_qp` stored. The device may have entered ERR by itself.
     #[must_use]
     pub fn state(&self) -> QpState {
-        word(&self.recv).state()
-    }
-
-    /// Begins a control call that changes the state.
-    pub(crate) fn modify(&self) -> Result<MutexGuard<'_, ()>, Error> {
-        let forked = |_| Error::os("modify_qp", "qp of the parent process", Errno::ESTALE);
-        self.modifying.lock().map_err(forked)
+        self.access.state().state()
     }
 
     /// Stores a new state. RESET counts as a reset, after which the posters read the rings' indices again.
     pub fn set_state(&self, state: QpState) {
-        for access in [&self.send, &self.recv] {
-            // In a child of fork(2) the word is 0 and stays 0. Release: a poster that sees the state also sees the
-            // kernel's earlier changes to the ring.
-            let next = |bits| {
-                let word = StateWord::from_bits(bits);
-                (!word.is_forked()).then(|| word.next(state).bits())
-            };
-            let _ = access.word().fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
-        }
-    }
-
-    /// Waits until the posts that began before the last [`set_state`](Self::set_state) have ended.
-    ///
-    /// # Errors
-    /// As [`QueueAccess::wait_idle`].
-    pub(crate) fn wait_for_posters(&self) -> Result<(), Errno> {
-        if word(&self.send).is_forked() {
-            // The posters are the parent's.
-            return Ok(());
-        }
-        self.send.wait_idle()?;
-        self.recv.wait_idle()
+        self.access.set_state(state);
     }
 
     /// Removes the completions of the QP, which the kernel has reset or destroyed, from its CQs. The kernel assigns numbers in a cycle
@@ -124,32 +85,5 @@ impl QpShared {
     /// Stores a new queue key.
     pub fn set_qkey(&self, qkey: u32) {
         self.qkey.store(qkey, Ordering::Relaxed);
-    }
-}
-
-/// A queue's word. Acquire: pairs with [`QpShared::set_state`].
-#[inline(always)]
-pub(crate) fn word(access: &QueueAccess) -> StateWord {
-    StateWord::from_bits(access.word().load(Ordering::Acquire))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reset_changes_the_word_even_if_the_state_is_the_same_again() {
-        let shared = QpShared::new(QpState::RTS);
-        for access in [&shared.send, &shared.recv] {
-            let before = word(access);
-            shared.set_state(QpState::RESET);
-            shared.set_state(QpState::RTS);
-            let after = word(access);
-            assert_eq!(after.state(), QpState::RTS);
-            assert_ne!(before, after);
-            assert!(before.resets_differ(after));
-            shared.set_state(QpState::ERR);
-            assert!(!after.resets_differ(word(access)));
-        }
     }
 }

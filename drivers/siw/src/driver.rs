@@ -377,7 +377,7 @@ impl Driver for Siw {
         attr: &QpAttr,
         mask: QpAttrMask,
     ) -> Result<()> {
-        let _one = shared.modify()?;
+        let _one = shared.access.modify()?;
         let before = shared.state();
         Self::check_modify(before, attr, mask)?;
         let target = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
@@ -387,7 +387,10 @@ impl Driver for Siw {
             // The posters see the state before the kernel flushes, and posts that are in progress end: the kernel flushes
             // only once. If waiting for them fails, the queue stays closed.
             shared.set_state(end);
-            shared.wait_for_posters().map_err(|errno| Error::os(MODIFY_QP, "waiting for posts", errno))?;
+            shared
+                .access
+                .wait_for_posters()
+                .map_err(|errno| Error::os(MODIFY_QP, "waiting for posts", errno))?;
         }
         // SAFETY: the handle is of this context and belongs to `shared` ([`Driver`], "Safety of the verbs"); the state in
         // `shared` is updated below.

@@ -11,10 +11,11 @@ use crate::producer::Cursor;
 use crate::recv::RecvQueue;
 use crate::send::SendQueue;
 use crate::wqe;
-use uverbs_core::provider::raw::{InlineSges, slice_from_c};
+use uverbs_core::provider::list::{entries, outcome, push_nodes};
+use uverbs_core::provider::raw::InlineSges;
 use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{BadWr, Connected, Operation, PostError, Wr, WrBuilder as _, op};
-use uverbs_core::wr::{RecvWr, SendFlags, SendWr, Sge, WrOpcode};
+use uverbs_core::wr::{RecvWr, SendFlags, SendWr, WrOpcode};
 
 /// Posts a list of sends.
 ///
@@ -35,37 +36,12 @@ pub(crate) unsafe fn post_send<B: SendBell>(
     if let Some(error) = cursor.error() {
         return Err(BadWr { error, wr: list });
     }
-    let mut bad = None;
-    let mut next = list;
+    // SAFETY: a node of the list, so the structs and entries that it points to are valid (the contract of
+    // `SendQueue::post_send`).
+    let push = |wr: &SendWr| unsafe { push_send(queue, &mut cursor, wr) };
     // SAFETY: each node is NULL or valid (the contract of `SendQueue::post_send`).
-    while let Some(wr) = unsafe { next.as_ref() } {
-        // SAFETY: the node is valid, and so are the structs and entries that it points to (the contract of
-        // `SendQueue::post_send`).
-        if let Err(error) = unsafe { push_send(queue, &mut cursor, wr) } {
-            bad = Some(BadWr { error, wr: next });
-            break;
-        }
-        next = wr.next;
-    }
-    publication(queue.publish(&cursor), list, bad)
-}
-
-/// The result of a list call after its publication.
-fn publication<W>(
-    result: Result<(), PostError>,
-    list: *const W,
-    bad: Option<BadWr<W>>,
-) -> Result<(), BadWr<W>> {
-    match result {
-        Ok(()) => bad.map_or(Ok(()), Err),
-        // A failed doorbell is reported before a bad WR, because the WRs before the bad one may not run. `wr` is the
-        // bad WR, or NULL.
-        Err(error @ PostError::Doorbell(_)) => {
-            Err(BadWr { error, wr: bad.map_or(core::ptr::null(), |b| b.wr) })
-        }
-        // The state changed meanwhile, and nothing was posted.
-        Err(error) => Err(BadWr { error, wr: list }),
-    }
+    let bad = unsafe { push_nodes(list, push) };
+    outcome(queue.publish(&cursor), list, bad)
 }
 
 /// Writes one node.
@@ -114,26 +90,6 @@ fn rdma(wr: &SendWr) -> RemoteAddr {
     RemoteAddr { addr: rdma.remote_addr, rkey: rdma.rkey }
 }
 
-/// Checks the number of entries against the queue's limit.
-#[inline(always)]
-fn num_sge(num: i32, max: u32) -> Result<usize, PostError> {
-    match usize::try_from(num) {
-        Ok(n) if n <= max as usize => Ok(n),
-        _ => Err(PostError::TooManySge),
-    }
-}
-
-/// The entries of a list; an error if the pointer is NULL and the number is not 0.
-///
-/// # Safety
-/// `list` is NULL or points to `num` entries.
-#[inline(always)]
-unsafe fn sges<'a>(list: *const Sge, num: i32, max: u32) -> Result<&'a [Sge], PostError> {
-    let num = num_sge(num, max)?;
-    // SAFETY: `list` is NULL or points to `num` valid entries (the contract of this function).
-    unsafe { slice_from_c(list, num) }.ok_or(PostError::InvalidArgument)
-}
-
 /// A WR with data, inline or not.
 ///
 /// # Safety
@@ -146,7 +102,7 @@ unsafe fn push_data<B: SendBell, O: Operation<Remote = RemoteAddr>>(
     op: O,
 ) -> Result<(), PostError> {
     // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
-    let sges = unsafe { sges(wr.sg_list, wr.num_sge, queue.limits.max_sge) }?;
+    let sges = unsafe { entries(wr.sg_list, wr.num_sge, queue.limits.max_sge) }?;
     let fields = fields(wr);
     if !fields.flags.contains(SendFlags::INLINE) {
         return queue.push(cursor, fields, &Connected, &op, &sges);
@@ -169,17 +125,13 @@ pub(crate) unsafe fn post_recv(queue: &mut RecvQueue, list: *const RecvWr) -> Re
     if let Some(error) = cursor.error() {
         return Err(BadWr { error, wr: list });
     }
-    let mut bad = None;
-    let mut next = list;
-    // SAFETY: each node is NULL or valid (the contract of `RecvQueue::post_recv`).
-    while let Some(wr) = unsafe { next.as_ref() } {
+    let max_sge = queue.max_sge();
+    let push = |wr: &RecvWr| {
         // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of `RecvQueue::post_recv`).
-        let sges = unsafe { sges(wr.sg_list, wr.num_sge, queue.max_sge()) };
-        if let Err(error) = sges.and_then(|sges| queue.push(&mut cursor, wr.wr_id, sges)) {
-            bad = Some(BadWr { error, wr: next });
-            break;
-        }
-        next = wr.next;
-    }
-    publication(queue.publish(&cursor), list, bad)
+        let sges = unsafe { entries(wr.sg_list, wr.num_sge, max_sge) }?;
+        queue.push(&mut cursor, wr.wr_id, sges)
+    };
+    // SAFETY: each node is NULL or valid (the contract of `RecvQueue::post_recv`).
+    let bad = unsafe { push_nodes(list, push) };
+    outcome(queue.publish(&cursor), list, bad)
 }

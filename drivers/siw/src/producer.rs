@@ -7,9 +7,9 @@
 //! or nothing of it.
 
 use crate::queue::{Ring, Slot, Work};
-use crate::shared::{QpShared, is_open, word};
+use crate::shared::{QpShared, is_open};
 use std::sync::Arc;
-use uverbs_core::kernel::QueueAccess;
+use uverbs_core::kernel::{QueueAccess, state_word};
 use uverbs_core::provider::PostError;
 use uverbs_core::provider::state::StateWord;
 
@@ -55,7 +55,7 @@ pub(crate) trait QueueKind {
 pub(crate) enum Sends {}
 impl QueueKind for Sends {
     fn access(shared: &QpShared) -> &QueueAccess {
-        &shared.send
+        &shared.access.send
     }
 }
 
@@ -64,7 +64,7 @@ impl QueueKind for Sends {
 pub(crate) enum Receives {}
 impl QueueKind for Receives {
     fn access(shared: &QpShared) -> &QueueAccess {
-        &shared.recv
+        &shared.access.recv
     }
 }
 
@@ -109,7 +109,7 @@ impl<E: Work, S: QueueKind> Producer<E, S> {
     /// Begins a batch.
     #[inline(always)]
     pub(crate) fn begin(&mut self) -> Cursor {
-        let word = word(S::access(&self.shared));
+        let word = state_word(S::access(&self.shared));
         if !is_open(word) {
             return Cursor::failed(closed(word));
         }
@@ -155,7 +155,7 @@ impl<E: Work, S: QueueKind> Producer<E, S> {
         let Self { ring, flags, published, shared, .. } = self;
         let access = S::access(shared);
         let _inside = access.inside();
-        let word = word(access);
+        let word = state_word(access);
         if !is_open(word) {
             return Err(closed(word));
         }

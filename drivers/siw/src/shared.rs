@@ -1,31 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The data that a QP's posters and its control path share: the state.
 //!
-//! The kernel's connection manager moves the QP to RTS, of which user space is not informed; so sends may be posted in any
-//! state but RESET and ERR, and the doorbell returns whether the QP is connected. Check and publication are one access to
-//! the queue ([`QueueAccess::inside`]): a control call that closes the queue waits for its end, so no post publishes after the kernel has
-//! flushed or destroyed the QP.
+//! The kernel's connection manager moves the QP to RTS, of which user space is not informed; so sends may be posted in
+//! INIT, RTR and RTS, and the doorbell returns whether the QP is connected. The posters check the state in the
+//! access to the queue in which they publish ([`QpAccess`]). So no post publishes after the kernel has flushed or destroyed
+//! the QP.
 
 use crate::cq_shared::CqShared;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
-use std::sync::{Arc, MutexGuard};
-use uverbs_core::Errno;
+use std::sync::Arc;
 use uverbs_core::attr::QpState;
 use uverbs_core::control::Removed;
-use uverbs_core::error::Error;
-use uverbs_core::kernel::QueueAccess;
+use uverbs_core::kernel::QpAccess;
 use uverbs_core::provider::state::StateWord;
-use uverbs_core::sync::{ControlBarrier, ProcessMutex};
+use uverbs_core::sync::ControlBarrier;
 
 /// The state of a QP, written by `modify_qp`, read by the posters.
 #[derive(Debug)]
 pub struct QpShared {
-    /// Access to the send queue and to the receive queue, each with one poster. Both words contain the state.
-    pub(crate) send: QueueAccess,
-    pub(crate) recv: QueueAccess,
-    /// One control call at a time.
-    modifying: ProcessMutex<()>,
+    /// The state, and access to the queues.
+    pub(crate) access: QpAccess,
     /// The CQs of the QP. They contain no completion of it after it was destroyed.
     cqs: Vec<Arc<CqShared>>,
     qp_num: u32,
@@ -51,12 +46,10 @@ impl QpShared {
         cqs: Vec<Arc<CqShared>>,
         qp_num: u32,
     ) -> io::Result<Self> {
-        let access = || QueueAccess::new(StateWord::new(state).bits(), barrier);
-        let (send, recv) = (access()?, access()?);
+        let access = QpAccess::new(state, barrier)?;
         let no = || AtomicBool::new(false);
         let (connected, saw_flush, flushed) = (no(), no(), no());
-        let (modifying, removed) = (ProcessMutex::new(()), Removed::default());
-        Ok(Self { send, recv, modifying, cqs, qp_num, removed, connected, saw_flush, flushed })
+        Ok(Self { access, cqs, qp_num, removed: Removed::default(), connected, saw_flush, flushed })
     }
 
     /// The shared part of a QP in `state` without CQs.
@@ -72,12 +65,12 @@ impl QpShared {
     /// The state that `modify_qp` stored, or ERR since a flushed work request was polled. The kernel enters RTS and ERR by itself.
     #[must_use]
     pub fn state(&self) -> QpState {
-        word(&self.recv).state()
+        self.access.state().state()
     }
 
     /// Whether this is a child of fork(2), and the QP its parent's.
     pub(crate) fn is_forked(&self) -> bool {
-        word(&self.recv).is_forked()
+        self.access.state().is_forked()
     }
 
     /// Notes that a doorbell found the QP connected.
@@ -95,7 +88,7 @@ impl QpShared {
     pub(crate) fn note_flush(&self) {
         // SeqCst: either `store_state` finds this, or its store is before that of ERR here.
         self.saw_flush.store(true, Ordering::SeqCst);
-        if is_open(word(&self.recv)) {
+        if is_open(self.access.state()) {
             self.set_state(QpState::ERR);
         }
     }
@@ -114,7 +107,7 @@ impl QpShared {
     /// Stores a state that `modify_qp` has set, unless a flush has shown that the kernel has left it since.
     pub(crate) fn store_state(&self, state: QpState) {
         self.set_state(state);
-        if self.saw_flush.load(Ordering::SeqCst) && is_open(word(&self.recv)) {
+        if self.saw_flush.load(Ordering::SeqCst) && is_open(self.access.state()) {
             self.set_state(QpState::ERR);
         }
     }
@@ -126,35 +119,9 @@ impl QpShared {
         }
     }
 
-    /// Begins a control call that changes the state.
-    pub(crate) fn modify(&self) -> Result<MutexGuard<'_, ()>, Error> {
-        let forked = |_| Error::os("modify_qp", "qp of the parent process", Errno::ESTALE);
-        self.modifying.lock().map_err(forked)
-    }
-
     /// Stores a new state.
     pub fn set_state(&self, state: QpState) {
-        for access in [&self.send, &self.recv] {
-            // In a child of fork(2) the word is 0 and stays 0.
-            let next = |bits| {
-                let word = StateWord::from_bits(bits);
-                (!word.is_forked()).then(|| word.next(state).bits())
-            };
-            let _ = access.word().fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
-        }
-    }
-
-    /// Waits until the posts that began before the last [`set_state`](Self::set_state) have ended.
-    ///
-    /// # Errors
-    /// As [`QueueAccess::wait_idle`].
-    pub(crate) fn wait_for_posters(&self) -> Result<(), Errno> {
-        if word(&self.send).is_forked() {
-            // The posters are the parent's.
-            return Ok(());
-        }
-        self.send.wait_idle()?;
-        self.recv.wait_idle()
+        self.access.set_state(state);
     }
 
     /// Removes the QP, which the kernel has destroyed, and its completions from its CQs. The caller ensures that
@@ -173,10 +140,4 @@ impl QpShared {
 /// that is posted later (`siw_qp_modify()`): such a work request would never complete.
 pub(crate) fn is_open(word: StateWord) -> bool {
     matches!(word.state(), QpState::INIT | QpState::RTR | QpState::RTS)
-}
-
-/// A queue's word. Acquire: pairs with [`QpShared::set_state`].
-#[inline(always)]
-pub(crate) fn word(access: &QueueAccess) -> StateWord {
-    StateWord::from_bits(access.word().load(Ordering::Acquire))
 }

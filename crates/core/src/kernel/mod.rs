@@ -2,9 +2,13 @@
 //! The kernel port: the interface between the control path and the kernel, or the software device that replaces it.
 //!
 //! [`Kernel`] is the port of a device. [`UverbsFd`] implements it by an open `/dev/infiniband/uverbsN`; a software device
-//! in the same process is another implementation. [`CmPort`] and [`RdmaCmFd`] are the same for the connection manager. A [`Command`] is built on the stack and passed on as a [`RawCommand`], which
-//! has the bytes of the ioctl and, for a port that is not a kernel, safe access to every buffer that the bytes refer
-//! to.
+//! in the same process is another implementation. [`CmPort`] and [`RdmaCmFd`] are the same for the connection manager.
+//!
+//! A [`Command`] is built on the stack and passed on as a [`RawCommand`], which has the bytes of the ioctl and, for a port
+//! that is not a kernel, safe access to every buffer that the bytes refer to.
+//!
+//! [`QueueAccess`] excludes the control path and the data path of a queue from each other; [`QpAccess`] and [`Polled`] are
+//! on it, for drivers whose kernel shares the rings.
 //! # Unsafe code
 //! A command may give the device access to memory (a region's address, a ring in the driver-private input), and a port
 //! can't check that. So only `unsafe` functions create a [`RawCommand`]: [`Command::execute`] and [`Command::raw`].
@@ -22,6 +26,8 @@ mod mapping;
 #[cfg(not(loom))]
 mod polled;
 mod process;
+#[cfg(not(loom))]
+mod qp_access;
 mod queue_access;
 mod raw;
 #[cfg(test)]
@@ -39,6 +45,8 @@ pub use mapping::{DeviceMapping, Mapping, Protection};
 #[cfg(not(loom))]
 pub use polled::{Entered, Polled};
 pub use process::Process;
+#[cfg(not(loom))]
+pub use qp_access::{QpAccess, state_word};
 pub use queue_access::{AccessAtHand, Busy, QueueAccess};
 pub use raw::{RawAttr, RawCommand};
 pub use uhw::Uhw;

@@ -10,6 +10,7 @@
 pub mod completion;
 pub mod driver;
 pub mod error;
+pub mod list;
 pub mod op;
 pub mod opcodes;
 pub mod parts;

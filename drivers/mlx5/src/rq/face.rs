@@ -8,8 +8,7 @@ use crate::wqe::{Sge, WireEntry};
 use core::fmt;
 use core::hint::cold_path;
 use std::sync::Arc;
-use uverbs_core::provider::raw::slice_from_c;
-use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue};
+use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue, list};
 use uverbs_core::wr::{RecvWr, Sge as RawSge};
 
 /// The producing side of a receive queue.
@@ -172,13 +171,8 @@ pub trait Produce: fmt::Debug + Send {
 /// `wr.sg_list` is NULL or points to `wr.num_sge` valid entries.
 #[inline(never)]
 unsafe fn entries(wr: &RecvWr, max_sge: u32) -> Result<&[RawSge], PostError> {
-    match usize::try_from(wr.num_sge) {
-        Ok(num) if num <= max_sge as usize => {
-            // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
-            unsafe { slice_from_c(wr.sg_list, num) }.ok_or(PostError::InvalidArgument)
-        }
-        _ => Err(PostError::TooManySge),
-    }
+    // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
+    unsafe { list::entries(wr.sg_list, wr.num_sge, max_sge) }
 }
 
 /// A batch of receives.

@@ -15,7 +15,8 @@ use crate::sq::cursor::Cursor;
 use crate::sq::encoder::Encoder;
 use crate::sq::producer::Producer;
 use crate::wqe::plain::{Data, Description, Destination, Local, WqeOp, put_wqe};
-use crate::wqe::{Ah, DataLimits, Remote, one_entry};
+use crate::wqe::{Ah, Remote, one_entry};
+use uverbs_core::provider::list::num_sge;
 use uverbs_core::provider::op::TsoArgs;
 use uverbs_core::provider::opcodes::takes_inline;
 use uverbs_core::provider::raw::{InlineSges, resolve_bind, slice_from_c};
@@ -381,7 +382,7 @@ unsafe fn describe<'a>(
     let op = match opcode {
         WrOpcode::LOCAL_INV => WqeOp { local: Some(Local::Invalidate(wr.imm_data_or_invalidate_rkey)), ..op },
         WrOpcode::BIND_MW => {
-            num_sge(wr.num_sge, &encoder.fast.limits)?;
+            num_sge(wr.num_sge, encoder.fast.limits.max_sge)?;
             // SAFETY: a WR with this opcode has this field of the union (the contract of this function).
             let bind = unsafe { wr.tail.bind_mw };
             // SAFETY: the window and the region are NULL or valid (the contract of this function).
@@ -403,7 +404,7 @@ unsafe fn describe<'a>(
         // SAFETY: `wr` is a valid node of a list (the contract of this function).
         None => unsafe { destination(encoder.kind, wr) }?,
     };
-    let num = num_sge(wr.num_sge, &encoder.fast.limits)?;
+    let num = num_sge(wr.num_sge, encoder.fast.limits.max_sge)?;
     // An invalidation ignores its entries; only their number is compared with the limit, as for any WR.
     let num = if opcode == WrOpcode::LOCAL_INV { 0 } else { num };
     // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
@@ -456,13 +457,4 @@ fn atomic(wr: &SendWr, opcode: WrOpcode) -> WqeOp<'static> {
     let operands = if is_swap { [args.swap, args.compare_add] } else { [args.compare_add, 0] };
     let remote = Some(Remote::new(args.remote_addr, args.rkey));
     WqeOp { remote, operands: Some(operands.map(u64::to_be)), ..WqeOp::new(opcode) }
-}
-
-/// Checks the number of entries against the queue's limit.
-#[inline(always)]
-fn num_sge(num: i32, limits: &DataLimits) -> Result<usize, PostError> {
-    match usize::try_from(num) {
-        Ok(n) if n <= limits.max_sge as usize => Ok(n),
-        _ => Err(PostError::TooManySge),
-    }
 }

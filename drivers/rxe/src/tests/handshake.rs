@@ -70,7 +70,7 @@ fn waited_for(
         let control = scope.spawn(move || {
             let _done = done;
             shared.set_state(QpState::RESET);
-            shared.wait_for_posters().unwrap();
+            shared.access.wait_for_posters().unwrap();
             ended.load(Ordering::SeqCst)
         });
         assert_eq!(is_done.recv_timeout(Duration::from_millis(30)), Err(RecvTimeoutError::Timeout));

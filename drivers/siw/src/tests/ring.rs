@@ -171,7 +171,7 @@ fn a_batch_that_began_before_the_qp_was_closed_is_dropped() {
     // SAFETY: the receive has no entries, so it names no memory.
     unsafe { batch.push(1, &[]) };
     shared.set_state(QpState::ERR);
-    shared.wait_for_posters().unwrap();
+    shared.access.wait_for_posters().unwrap();
     assert_eq!(batch.complete(), Err(PostError::BadState));
     assert!(kernel.consume().is_none());
 }
