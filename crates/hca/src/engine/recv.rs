@@ -32,15 +32,24 @@ pub(crate) struct Taken {
     pub(crate) wqe: RecvWqe,
 }
 
+/// The number of WQEs that were posted by the doorbell record, and not taken.
+fn posted(record: &Area, taken: u16, count: u32) -> Result<u32, Mistake> {
+    let record = record.load_be32(0).map_err(|Fault| Mistake::MemoryGone)?;
+    let posted = u32::from((record as u16).wrapping_sub(taken));
+    if posted > count { Err(Mistake::RingOverrun { posted, size: count }) } else { Ok(posted) }
+}
+
+/// The bytes of the WQE in a slot.
+fn wqe_bytes(ring: &Area, stride: u64, slot: u32) -> Result<Vec<u8>, Mistake> {
+    let mut bytes = vec![0; stride as usize];
+    ring.read(u64::from(slot) * stride, &mut bytes).map_err(|Fault| Mistake::MemoryGone)?;
+    Ok(bytes)
+}
+
 impl RecvRing {
     /// The number of posted WQEs that were not taken.
     pub(crate) fn posted(&self) -> Result<u32, Mistake> {
-        let record = self.record.load_be32(0).map_err(|Fault| Mistake::MemoryGone)?;
-        let posted = u32::from((record as u16).wrapping_sub(self.taken));
-        if posted > self.count {
-            return Err(Mistake::RingOverrun { posted, size: self.count });
-        }
-        Ok(posted)
+        posted(&self.record, self.taken, self.count)
     }
 
     /// Takes the next WQE, if there is one.
@@ -49,9 +58,7 @@ impl RecvRing {
             return Ok(None);
         }
         let index = self.taken;
-        let mut bytes = vec![0; self.stride as usize];
-        let slot = u64::from(u32::from(index) & (self.count - 1));
-        self.ring.read(slot * self.stride, &mut bytes).map_err(|Fault| Mistake::MemoryGone)?;
+        let mut bytes = wqe_bytes(&self.ring, self.stride, u32::from(index) & (self.count - 1))?;
         self.taken = index.wrapping_add(1);
         if self.padded {
             for entry in bytes.chunks_exact_mut(16) {
@@ -112,12 +119,7 @@ const NEXT: usize = 16;
 impl Srq {
     /// The number of posted WQEs that were not taken.
     pub(crate) fn posted(&self) -> Result<u32, Mistake> {
-        let record = self.record.load_be32(0).map_err(|Fault| Mistake::MemoryGone)?;
-        let posted = u32::from((record as u16).wrapping_sub(self.taken));
-        if posted > self.count {
-            return Err(Mistake::RingOverrun { posted, size: self.count });
-        }
-        Ok(posted)
+        posted(&self.record, self.taken, self.count)
     }
 
     /// Takes the next WQE, if there is one.
@@ -126,9 +128,7 @@ impl Srq {
             return Ok(None);
         }
         let index = self.head;
-        let mut bytes = vec![0; self.stride as usize];
-        let slot = u64::from(u32::from(index) & (self.count - 1));
-        self.ring.read(slot * self.stride, &mut bytes).map_err(|Fault| Mistake::MemoryGone)?;
+        let bytes = wqe_bytes(&self.ring, self.stride, u32::from(index) & (self.count - 1))?;
         self.head = srq_next(&bytes);
         self.taken = self.taken.wrapping_add(1);
         let wqe = recv_wqe(bytes.get(NEXT..).unwrap_or_default()).map_err(|_| Mistake::ReceiveMalformed)?;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `uverbs perf`: measures a link with a peer, which may be perftest, or with itself.
 //!
-//! The modules: [`options`]; the exchange with the peer ([`wire`]); the objects of an [`end`], and those of [`dc`]; the loops of [`latency`]
-//! and [`bandwidth`] with their [`clock`]; the [`report`] with the [`progress`] before it; and connections by rdma_cm
-//! ([`cm`]).
+//! This module determines where the two ends are (in this process, or one of them on a device of the machine) and how they
+//! reach each other. The other modules: [`options`]; the [`run`] of an end; the exchange with the peer ([`wire`]); the
+//! objects of an [`end`], and those of [`dc`]; the loops of [`latency`] and [`bandwidth`] with their [`clock`]; the [`report`]
+//! with the [`progress`] before it; and connections by rdma_cm ([`cm`]).
 
 mod bandwidth;
 mod carrier;
@@ -17,6 +18,7 @@ mod options;
 mod progress;
 mod queues;
 mod report;
+mod run;
 mod wire;
 
 pub(crate) use options::Args;
@@ -26,29 +28,20 @@ use crate::device;
 use crate::patience::{OtherEndFailed, Patience};
 use crate::tcp;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use carrier::Carrier;
 use channel::Channel;
 use cm::Exchange;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, Ordering};
-use end::{End, Layout};
-use options::{Connection, Kind, Plan, Verb};
-use progress::Progress;
-use report::{Facts, Row};
-use std::io::{Read, Write};
+use options::{Connection, Plan};
+use run::run;
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use uverbs::attr::LinkLayer;
 use uverbs::device::DeviceInfo;
 use uverbs::mlx5::Mlx5;
 use uverbs::{Context, Dci, Driver, DriverVisitor, Rc, Uc, Ud, XrcSend};
 use uverbs_cm::{EventChannel, PortSpace};
 use uverbs_hca::{Fabric, Hca};
-use wire::{Form, Report, Wire};
-
-/// Bytes of the part of a buffer through which short messages move, and of a cache line, before the exchange with the peer.
-const CYCLE: u32 = 4096;
-const CACHE_LINE: u32 = 64;
 
 /// Runs the subcommand.
 pub(crate) fn main(args: Args) -> Result<()> {
@@ -282,232 +275,6 @@ fn dispatch<D: Driver>(
             None => bail!("devices of the driver {} have no DC", D::NAME),
         },
     }
-}
-
-/// Runs an end: exchange, connection, a test for each size, report.
-fn run<D: Driver, T: Carrier<D>>(
-    plan: &Plan,
-    context: &Context<D>,
-    stream: impl Channel,
-    line: Option<&Line>,
-    wait: (Patience, bool),
-    out: &mut dyn Write,
-) -> Result<()> {
-    let common = &plan.common;
-    let port = context.query_port(common.ib_port)?;
-    let is_ethernet = port.link_layer == LinkLayer::ETHERNET;
-    let sgid_index = device::gid_index(context, common.ib_port, common.gid_index)?;
-    ensure!(
-        is_ethernet || port.lid != 0 || sgid_index.is_some(),
-        "the port has no LID: is a subnet manager running?"
-    );
-    let reads = match plan.verb {
-        Verb::Read | Verb::Atomic => {
-            let most = u8::try_from(context.query_device()?.max_qp_rd_atom).unwrap_or(u8::MAX);
-            common.outs.map_or(most, |outs| outs.min(most)).max(1)
-        }
-        Verb::Send | Verb::Write => 1,
-    };
-
-    let form = match line {
-        Some(_) => Form::Struct,
-        None => Form::Text { has_gid: sgid_index.is_some() },
-    };
-    let mut wire = Wire::new(stream, plan.is_client(), form);
-    wire.versions()?;
-    let (cycle, cache_line) = wire.system(CYCLE, CACHE_LINE)?;
-    let active = port.active_mtu;
-    let mtu = wire.mtu(common.mtu.filter(|mtu| mtu.bytes() < active.bytes()).unwrap_or(active))?;
-    let sizes = plan.sizes(mtu.bytes().unwrap_or(256)).map_err(|reason| anyhow!(reason))?;
-    let largest = sizes.iter().copied().max().unwrap_or(plan.size);
-    let attr = end::connect_attr(plan, mtu, sgid_index, reads);
-    let mut end = End::<D, T>::new(context, plan, attr, Layout::new(cycle, cache_line, largest), wait)?;
-
-    let facts = Facts {
-        device: context.name(),
-        driver: D::NAME,
-        mtu,
-        is_ethernet,
-        sgid_index,
-        inline: end.inline,
-        reads,
-    };
-    let mut table = Table { plan, facts: &facts, out, rows: Vec::new(), missed: None };
-    table.begin()?;
-    let mine = end.keys.clone();
-    if let Some(line) = line.filter(|_| plan.common.rdma_cm) {
-        // perftest's server listens again between these two.
-        wire.sync(&[])?;
-        end.connect_by_cm(line, plan)?;
-        wire.sync(&[])?;
-    }
-    // perftest's programs differ in where they wait for each other.
-    let is_send = plan.verb == Verb::Send;
-    if plan.kind == Kind::Latency && !is_send {
-        wire.sync(&mine)?;
-    }
-    let theirs = wire.all_keys(&mine)?;
-    end.connect(&theirs)?;
-    if is_send {
-        wire.sync(&mine)?;
-    }
-    // A DC target has got its number.
-    let mine = end.keys.clone();
-    let theirs = wire.all_keys(&mine)?;
-    end.renew(&theirs);
-    table.addresses(&mine, &theirs)?;
-    if !is_send {
-        wire.sync(&mine)?;
-    }
-    wire.stream().set_limit(plan.patience_of_exchange())?;
-    match plan.kind {
-        Kind::Latency => latency_tests(&mut end, &mut wire, &mut table, &sizes)?,
-        Kind::Bandwidth => bandwidth_tests(&mut end, &mut wire, &mut table, &sizes)?,
-    }
-    table.end()?;
-    // In this test the last message shows each end that the other one is done.
-    if (plan.verb, plan.kind) != (Verb::Write, Kind::Latency) {
-        wire.close(&mine)?;
-    }
-    match table.missed {
-        Some(missed) => Err(anyhow!(missed)),
-        None => Ok(()),
-    }
-}
-
-/// The output of an end.
-struct Table<'a> {
-    plan: &'a Plan,
-    facts: &'a Facts<'a>,
-    out: &'a mut dyn Write,
-    rows: Vec<serde_json::Value>,
-    /// The first limit that a row did not reach.
-    missed: Option<String>,
-}
-
-impl Table<'_> {
-    fn has_text(&self) -> bool {
-        !self.plan.common.json && self.plan.common.output.is_none()
-    }
-
-    fn begin(&mut self) -> Result<()> {
-        if self.has_text() {
-            report::parameters(self.out, self.plan, self.facts)?;
-        }
-        Ok(())
-    }
-
-    fn addresses(&mut self, mine: &[wire::Keys], theirs: &[wire::Keys]) -> Result<()> {
-        if self.has_text() {
-            report::addresses(self.out, self.plan, "local", mine)?;
-            report::addresses(self.out, self.plan, "remote", theirs)?;
-            report::heading(self.out, self.plan)?;
-        }
-        Ok(())
-    }
-
-    fn row(&mut self, row: &Row) -> Result<()> {
-        self.missed = self.missed.take().or_else(|| report::missed(self.plan, row));
-        if let Some(output) = self.plan.common.output {
-            writeln!(self.out, "{:.6}", report::figure(self.plan, output, row))?;
-        } else if self.plan.common.json {
-            self.rows.push(report::row_json(self.plan, row)?);
-        } else {
-            report::row(self.out, self.plan, row)?;
-        }
-        Ok(())
-    }
-
-    fn end(&mut self) -> Result<()> {
-        if self.plan.common.json {
-            let value = report::json(self.plan, self.facts, core::mem::take(&mut self.rows));
-            writeln!(self.out, "{value:#}")?;
-        } else if self.has_text() {
-            report::end(self.out)?;
-        }
-        Ok(())
-    }
-}
-
-/// The progress of a test of this size, if this end prints it.
-fn progress(plan: &Plan, bytes: u32, messages: u64) -> Progress {
-    let total = if plan.duration.is_some() { 0 } else { messages };
-    Progress::new(total, format!("{} {bytes} bytes", plan.name()), plan.is_client() || !plan.common.loopback)
-}
-
-/// Posts the receives of all QPs.
-fn post_receives<D: Driver, T: Carrier<D>>(end: &mut End<D, T>, plan: &Plan, bytes: u32) -> Result<()> {
-    for i in end.receivers() {
-        end.post_recv(i, bytes, plan.rx_depth)?;
-    }
-    Ok(())
-}
-
-fn latency_tests<D: Driver, T: Carrier<D>, S: Read + Write>(
-    end: &mut End<D, T>,
-    wire: &mut Wire<S>,
-    table: &mut Table<'_>,
-    sizes: &[u32],
-) -> Result<()> {
-    let plan = table.plan;
-    if !plan.is_client() && matches!(plan.verb, Verb::Read | Verb::Atomic) {
-        return Ok(());
-    }
-    for bytes in sizes.iter().copied() {
-        if plan.verb == Verb::Send {
-            post_receives(end, plan, bytes)?;
-            wire.sync(&end.keys)?;
-        }
-        let progress = progress(plan, bytes, plan.iters.into());
-        let times = latency::run(end, plan, bytes, &progress).with_context(|| format!("{bytes} bytes"))?;
-        drop(progress);
-        table.row(&Row::Latency(bytes, times))?;
-    }
-    Ok(())
-}
-
-fn bandwidth_tests<D: Driver, T: Carrier<D>, S: Read + Write>(
-    end: &mut End<D, T>,
-    wire: &mut Wire<S>,
-    table: &mut Table<'_>,
-    sizes: &[u32],
-) -> Result<()> {
-    let plan = table.plan;
-    let is_send = plan.verb == Verb::Send;
-    let mut last = Report::default();
-    if let Some(role) = bandwidth::Role::of(plan) {
-        for bytes in sizes.iter().copied() {
-            if role.receives {
-                post_receives(end, plan, bytes)?;
-            }
-            if is_send || plan.bidirectional {
-                wire.sync(&end.keys)?;
-            }
-            let progress = progress(plan, bytes, u64::from(plan.iters) * plan.num_qp as u64);
-            let ran = bandwidth::run(end, plan, role, bytes, &progress);
-            last = ran.with_context(|| format!("{bytes} bytes"))?;
-            drop(progress);
-            // perftest's order: writes and reads of all sizes wait before the reports, sends after them.
-            if plan.common.all && plan.bidirectional && !is_send {
-                wire.sync(&end.keys)?;
-            }
-            let is_exchanged = plan.bidirectional && !(is_send && plan.duration.is_some());
-            let theirs = if is_exchanged { Some(wire.report(&last)?) } else { None };
-            table.row(&Row::Bandwidth(last, theirs))?;
-            if plan.common.all && is_send {
-                wire.sync(&end.keys)?;
-            }
-        }
-    }
-    if !is_send && !plan.bidirectional {
-        // The server waits here until the client is done, and prints its last result.
-        wire.sync(&end.keys)?;
-        let theirs = wire.report(&last)?;
-        if !plan.is_client() {
-            table.row(&Row::Bandwidth(theirs, None))?;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

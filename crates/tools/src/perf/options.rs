@@ -69,7 +69,7 @@ pub(super) struct Common {
     #[arg(short = 'D', long, value_name = "SECS", value_parser = positive::<u32>,
         conflicts_with_all = ["iters", "all", "events"])]
     pub(super) duration: Option<u32>,
-    /// Seconds at the begin and at the end of --duration that are not measured [default: a quarter, at most 2]
+    /// Seconds at the beginning and at the end of --duration that are not measured [default: a quarter, at most 2]
     #[arg(short = 'f', long, value_name = "SECS", requires = "duration", value_parser = number::<u32>)]
     pub(super) margin: Option<u32>,
     /// Connection type
@@ -138,10 +138,10 @@ pub(super) struct Common {
     /// Print only this figure
     #[arg(long, value_name = "FIGURE", conflicts_with = "json")]
     pub(super) output: Option<Output>,
-    /// Accepted for perftest's sake: there is one way to post
+    /// Accepted for compatibility with perftest: there is one way to post
     #[arg(long = "use_old_post_send")]
     pub(super) use_old_post_send: bool,
-    /// Accepted for perftest's sake: the CPU's frequency is not used
+    /// Accepted for compatibility with perftest: the frequency of the CPU is not used
     #[arg(short = 'F', long = "CPU-freq")]
     pub(super) cpu_freq: bool,
     /// Both ends in this process, on one device (always with hca0 without a fabric)
@@ -326,7 +326,7 @@ pub(super) struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) total: Duration,
-    /// Not measured at the begin and at the end.
+    /// Not measured at the beginning and at the end.
     pub(super) margin: Duration,
 }
 

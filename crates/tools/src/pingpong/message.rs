@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Posts the message and its receives. The code differs between transports only in the destination.
+//! The message of a ping-pong: it is posted, and its receives are. The code differs between transports only in the
+//! destination.
 #![expect(unsafe_code)]
 // UNSAFETY: posts scatter/gather entries and calls the `wr_*` builders.
 
 use super::buffer::Buffer;
+use super::completions::Completions;
 use super::ledger::{RECV_WRID, SEND_WRID};
+use super::options::Options;
 use anyhow::{Context as _, Result};
 use std::sync::Arc;
 use uverbs::attr::{QpCap, SendOpsFlags};
@@ -13,9 +16,10 @@ use uverbs::provider::op::Address;
 use uverbs::provider::raw::QpEx;
 use uverbs::provider::recv::RecvQueue;
 use uverbs::qp::recv::RecvBatch;
-use uverbs::qp::transport::Sends;
+use uverbs::qp::send::SendQueue;
+use uverbs::qp::transport::{Connected, Sends};
 use uverbs::qp::wr::{Now, Wr};
-use uverbs::{Driver, PostError, SendFlags};
+use uverbs::{Driver, PostError, ProtectionDomain, Qp, SendFlags};
 
 /// The message and how it is sent.
 ///
@@ -49,6 +53,25 @@ impl<D: Driver> Message<D> {
         if self.new_send { SendOpsFlags::SEND } else { SendOpsFlags::empty() }
     }
 
+    /// Creates a QP in RESET that sends and receives it, with the sizes of the C programs' queues.
+    pub(crate) fn create_qp<T: Sends>(
+        &mut self,
+        pd: &ProtectionDomain<D>,
+        completions: &Completions<D>,
+        options: &Options,
+    ) -> Result<Qp<D, T>> {
+        let cap = QpCap {
+            max_send_wr: 1,
+            max_recv_wr: options.common.rx_depth,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        let qp = pd.qp::<T>().cq(completions.cq()).cap(cap).send_ops(self.send_ops()).create()?;
+        self.fit_inline(qp.cap());
+        Ok(qp)
+    }
+
     /// Sends it inline if it fits into a QP with these sizes.
     pub(crate) fn fit_inline(&mut self, cap: &QpCap) {
         let size = self.send.length();
@@ -58,6 +81,11 @@ impl<D: Driver> Message<D> {
     /// Whether sends are posted by the builders.
     pub(crate) fn uses_builder(&self) -> bool {
         self.new_send
+    }
+
+    /// Posts it to the peer of a connected QP.
+    pub(crate) fn send<T: Connected + Sends>(&mut self, sq: &mut SendQueue<D, T>) -> Result<()> {
+        if self.uses_builder() { self.build(sq.qp_ex(), |_| ()) } else { self.post(sq.post(SEND_WRID)) }
     }
 
     /// Posts it by the typed face.
@@ -92,8 +120,7 @@ impl<D: Driver> Message<D> {
             Some(bytes) => unsafe { qp.wr_set_inline_data(bytes.as_ptr(), bytes.len()) },
             None => {
                 let (lkey, addr, length) = (self.send.lkey(), self.send.addr(), self.send.length());
-                // SAFETY: inside the session; the buffer is registered; it outlives the QP, which is dropped before
-                // this
+                // SAFETY: inside the session; the buffer is registered; it outlives the QP, which is dropped before this
                 // `Message`.
                 unsafe { qp.wr_set_sge(lkey, addr, length) };
             }

@@ -4,11 +4,9 @@
 use super::cm::ByCm;
 use super::completions::Completions;
 use super::drive::Queues;
-use super::ledger::SEND_WRID;
 use super::message::Message;
 use super::options::Options;
 use anyhow::{Context as _, Result};
-use uverbs::attr::QpCap;
 use uverbs::qp::QpControl;
 use uverbs::qp::transport::{Connected, Receives, Sends};
 use uverbs::{ConnectAttr, Driver, Endpoint, ProtectionDomain, Qp};
@@ -44,15 +42,7 @@ impl<D: Driver, T: Connected + Sends + Receives> OneConnected<D, T> {
         options: &Options,
         attr: ConnectAttr,
     ) -> Result<Self> {
-        let cap = QpCap {
-            max_send_wr: 1,
-            max_recv_wr: options.common.rx_depth,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
-        let qp = pd.qp::<T>().cq(completions.cq()).cap(cap).send_ops(message.send_ops()).create()?;
-        message.fit_inline(qp.cap());
+        let qp = message.create_qp(pd, completions, options)?;
         Ok(Self { qp, message, attr })
     }
 }
@@ -84,12 +74,7 @@ impl<D: Driver, T: Connected + Sends + Receives> Queues for OneConnected<D, T> {
     }
 
     fn post_send(&mut self, _: usize) -> Result<()> {
-        let sq = self.qp.sq()?;
-        if self.message.uses_builder() {
-            self.message.build(sq.qp_ex(), |_| ())
-        } else {
-            self.message.post(sq.post(SEND_WRID))
-        }
+        self.message.send(self.qp.sq()?)
     }
 
     fn close(self) -> Result<()> {

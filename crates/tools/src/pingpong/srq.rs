@@ -4,7 +4,6 @@
 use super::cm::ByCm;
 use super::completions::Completions;
 use super::drive::Queues;
-use super::ledger::SEND_WRID;
 use super::message::Message;
 use super::options::{Options, SRQ_ENDPOINTS};
 use anyhow::{Context as _, Result, anyhow};
@@ -88,12 +87,7 @@ impl<D: Driver> Queues for SharedReceives<D> {
 
     fn post_send(&mut self, index: usize) -> Result<()> {
         let qp = self.qps.get_mut(index).ok_or_else(|| anyhow!("there is no QP {index}"))?;
-        let sq = qp.sq()?;
-        if self.message.uses_builder() {
-            self.message.build(sq.qp_ex(), |_| ())
-        } else {
-            self.message.post(sq.post(SEND_WRID))
-        }
+        self.message.send(qp.sq()?)
     }
 
     fn close(self) -> Result<()> {

@@ -10,7 +10,7 @@ use super::ledger::SEND_WRID;
 use super::message::Message;
 use super::options::Options;
 use anyhow::{Context as _, Result};
-use uverbs::attr::{AhAttr, PortAttr, QpCap};
+use uverbs::attr::{AhAttr, PortAttr};
 use uverbs::qp::QpControl;
 use uverbs::{AddressHandle, ConnectAttr, Driver, Endpoint, Error, PostError, ProtectionDomain, Qp, Ud};
 
@@ -63,15 +63,7 @@ impl<D: Driver> Datagrams<D> {
         options: &Options,
         attr: ConnectAttr,
     ) -> Result<Self> {
-        let cap = QpCap {
-            max_send_wr: 1,
-            max_recv_wr: options.common.rx_depth,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
-        let qp = pd.qp::<Ud>().cq(completions.cq()).cap(cap).send_ops(message.send_ops()).create()?;
-        message.fit_inline(qp.cap());
+        let qp = message.create_qp(pd, completions, options)?;
         Ok(Self { qp, peer: None, message, pd: pd.clone(), attr })
     }
 }

@@ -122,7 +122,7 @@ fn dump(kind: u16, request: &[u8]) -> Result<Vec<Vec<u8>>> {
     }
 }
 
-/// A number of native byte order at the begin of a value.
+/// A number of native byte order at the beginning of a value.
 fn number<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
     bytes.first_chunk().copied()
 }
