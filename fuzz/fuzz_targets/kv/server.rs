@@ -2,7 +2,7 @@
 //! The server's side: messages and slots of a client.
 
 use super::proto::{Answer, HEADER, Header, MAX_KEY, MAX_SMALL, MESSAGE, Op, Request, Status, Welcome};
-use super::session::{Broken, Reply, Session, Shop};
+use super::session::{Broken, Executor, Reply, Session};
 use super::store::Store;
 use arbitrary::Arbitrary;
 use std::collections::HashMap;
@@ -146,7 +146,7 @@ thread_local! {
     };
 }
 
-fn server(pd: &ProtectionDomain<Mlx5>) -> uverbs::Result<(Session<Mlx5>, Shop<Mlx5>)> {
+fn server(pd: &ProtectionDomain<Mlx5>) -> uverbs::Result<(Session<Mlx5>, Executor<Mlx5>)> {
     let slots = pd.pool(1, SLOTS * SLOT).exposed(AccessFlags::REMOTE_WRITE).build()?;
     let welcome = Welcome {
         credits: CREDITS as u32,
@@ -158,15 +158,15 @@ fn server(pd: &ProtectionDomain<Mlx5>) -> uverbs::Result<(Session<Mlx5>, Shop<Ml
         region: RemoteRegion::new(0, (SLOTS * SLOT).into(), 0)?,
     };
     let store = Store::new(pd, KEYS, LARGE as u32, VALUE)?;
-    let shop = Shop { store, scratch: Vec::new(), welcome, requests: 0, malformed: 0 };
-    Ok((Session::new(slots.get().expect("a new pool has its buffer")), shop))
+    let executor = Executor { store, scratch: Vec::new(), welcome, requests: 0, malformed: 0 };
+    Ok((Session::new(slots.get().expect("a new pool has its buffer")), executor))
 }
 
 pub fn run(messages: &[Message<'_>]) {
-    let (mut session, mut shop) = PD.with(server).expect("the memory of a server");
+    let (mut session, mut executor) = PD.with(server).expect("the memory of a server");
     let mut slots = vec![0; (SLOTS * SLOT) as usize];
     session.slots.write_at(0, &slots).expect("the memory of the slots");
-    let mut model = Model { max_value: shop.store.max_value(), ..Model::default() };
+    let mut model = Model { max_value: executor.store.max_value(), ..Model::default() };
     let mut next_lease = 0;
     for message in messages.iter().take(60) {
         let write = |slots: &mut Vec<u8>, session: &Session<Mlx5>, at: usize, bytes: &[u8]| {
@@ -179,7 +179,7 @@ pub fn run(messages: &[Message<'_>]) {
                 let message = ask.encode(OPS[usize::from(ask.op) % OPS.len()], MAX_SMALL);
                 let request = Request::decode(&message).expect("the lengths are correct");
                 let expected = model.request(&request, next_lease, &slots);
-                (expected, session.message(&mut shop, &message))
+                (expected, session.message(&mut executor, &message))
             }
             Message::Bytes(bytes) => {
                 let expected = match Request::decode(bytes) {
@@ -187,7 +187,7 @@ pub fn run(messages: &[Message<'_>]) {
                     Err(Some(id)) => Expected::Answer(id, Status::Malformed, Vec::new()),
                     Err(None) => Expected::Disconnect,
                 };
-                (expected, session.message(&mut shop, bytes))
+                (expected, session.message(&mut executor, bytes))
             }
             Message::Slot { slot, ask, by_message } => {
                 let slot = u32::from(*slot) % SLOTS;
@@ -198,9 +198,9 @@ pub fn run(messages: &[Message<'_>]) {
                     let tell = Request { op: Op::PutSlot, id: ask.id, arg: slot, key: &[], value: &[] };
                     let mut message = [0; HEADER];
                     tell.encode(&mut message);
-                    session.message(&mut shop, &message)
+                    session.message(&mut executor, &message)
                 } else {
-                    session.written(&mut shop, slot)
+                    session.written(&mut executor, slot)
                 };
                 (expected, reply)
             }
@@ -209,7 +209,7 @@ pub fn run(messages: &[Message<'_>]) {
                 write(&mut slots, &session, at, bytes);
                 continue;
             }
-            Message::Imm(slot) => (model.slot(*slot, &slots), session.written(&mut shop, *slot)),
+            Message::Imm(slot) => (model.slot(*slot, &slots), session.written(&mut executor, *slot)),
         };
         if matches!(expected, Expected::Lease(..)) {
             next_lease += 1;
@@ -219,7 +219,7 @@ pub fn run(messages: &[Message<'_>]) {
         }
     }
     drop(session);
-    assert_eq!(shop.store.clear(), 0, "buffers of values are lost");
+    assert_eq!(executor.store.clear(), 0, "buffers of values are lost");
 }
 
 /// Compares a reply. Returns whether the client is disconnected.

@@ -8,7 +8,7 @@ use super::bench::{Figures, KEYS, Kind, Numbers, Row, check_sizes, histogram, ke
 use super::client::{Ask, Outcome, Value};
 use super::proto::{Answer, HEADER, MAX_KEY, MAX_SMALL, MESSAGE, Op, Request, Status, VERSION, Welcome};
 use super::server::{Config, Listen, Report, send_depth, slots, welcome};
-use super::session::{Broken, Session, Shop};
+use super::session::{Broken, Executor, Session};
 use super::store::Store;
 use crate::link::{self, LIMIT, Path, Target};
 use crate::nic::Nic;
@@ -34,12 +34,12 @@ const GONE_LIMIT: Duration = Duration::from_secs(2);
 const LAST: Duration = Duration::from_millis(100);
 
 /// What the tasks of a server share.
-struct Shelf<D: Driver> {
+struct Resources<D: Driver> {
     dispatcher: Dispatcher<D>,
     srq: Srq<D>,
     pd: ProtectionDomain<D>,
     answers: Pool<D>,
-    shop: Mutex<Shop<D>>,
+    executor: Mutex<Executor<D>>,
     config: Config,
 }
 
@@ -55,19 +55,19 @@ fn has_immediate<D: Driver>(context: &Context<D>, pd: &ProtectionDomain<D>) -> u
     }
 }
 
-/// A client that wants to connect.
+/// A connection request of a client.
 enum Arrival {
     Tcp(TcpStream),
     Cm(ConnectRequest),
 }
 
-/// Where clients arrive.
-enum Door<D: Driver> {
+/// The listener for connection requests.
+enum Acceptor<D: Driver> {
     Tcp(TcpListener),
     Cm(Listener<D>),
 }
 
-impl<D: Driver> Door<D> {
+impl<D: Driver> Acceptor<D> {
     async fn open(nic: &Nic, dispatcher: &Dispatcher<D>, listen: Listen) -> Result<(Self, SocketAddr)> {
         match listen {
             Listen::Tcp(at) => {
@@ -92,14 +92,14 @@ impl<D: Driver> Door<D> {
     }
 }
 
-/// What lives as long as a connection.
+/// A connection: it ends when the peer has gone.
 #[derive(Debug)]
-enum Tie {
+enum Conn {
     Tcp(TcpStream),
     Cm(uverbs_aio::Link),
 }
 
-impl Tie {
+impl Conn {
     /// Waits until the peer has gone.
     async fn gone<D: Driver>(&mut self, dispatcher: &Dispatcher<D>) {
         match self {
@@ -112,8 +112,8 @@ impl Tie {
 
 /// A server that listens.
 pub struct Server<D: Driver> {
-    shelf: Arc<Shelf<D>>,
-    door: Door<D>,
+    resources: Arc<Resources<D>>,
+    acceptor: Acceptor<D>,
     address: SocketAddr,
     receives: Pool<D>,
     /// Buffers of receives and answers.
@@ -137,7 +137,7 @@ impl<D: Driver> Server<D> {
         let receive_count = (config.clients * 2 * config.credits).min(context.query_device()?.max_srq_wr);
         let sends = config.clients * send_depth(&config);
         let dispatcher = Dispatcher::builder(&context).cqe(receive_count + sends).build()?;
-        let (door, address) = Door::open(nic, &dispatcher, listen).await?;
+        let (acceptor, address) = Acceptor::open(nic, &dispatcher, listen).await?;
         // As many messages may wait for their tasks as there are receives.
         let receives = pd.pool(2 * receive_count, MESSAGE as u32).build()?;
         let answers = pd.pool(sends, MESSAGE as u32).build()?;
@@ -146,9 +146,10 @@ impl<D: Driver> Server<D> {
         let immediate = config.immediate && has_immediate(&context, &pd)?;
         let welcome = Welcome { immediate, ..welcome(&config)? };
         let store = Store::new(&pd, config.keys as usize, config.values, config.max_value)?;
-        let shop = Mutex::new(Shop { store, scratch: Vec::new(), welcome, requests: 0, malformed: 0 });
-        let shelf = Arc::new(Shelf { dispatcher, srq, pd, answers, shop, config });
-        Ok(Self { shelf, door, address, receives, totals })
+        let executor =
+            Mutex::new(Executor { store, scratch: Vec::new(), welcome, requests: 0, malformed: 0 });
+        let resources = Arc::new(Resources { dispatcher, srq, pd, answers, executor, config });
+        Ok(Self { resources, acceptor, address, receives, totals })
     }
 
     /// Where clients connect.
@@ -162,8 +163,8 @@ impl<D: Driver> Server<D> {
     /// # Errors
     /// The device or the listener fails.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<Report> {
-        let Self { shelf, door, receives, totals, .. } = self;
-        let driving = tokio::spawn(shelf.dispatcher.clone().drive());
+        let Self { resources, acceptor, receives, totals, .. } = self;
+        let driving = tokio::spawn(resources.dispatcher.clone().drive());
         let (stopped, stopping) = watch::channel(());
         let mut report = Report::default();
         let mut tasks = JoinSet::new();
@@ -171,10 +172,10 @@ impl<D: Driver> Server<D> {
         let ended = loop {
             tokio::select! {
                 () = &mut stop => break Ok(()),
-                accepted = door.accept() => match accepted {
+                accepted = acceptor.accept() => match accepted {
                     // Dropping it refuses the client.
-                    Ok(arrival) if tasks.len() < shelf.config.clients as usize => {
-                        tasks.spawn(attend(shelf.clone(), arrival, stopping.clone()));
+                    Ok(arrival) if tasks.len() < resources.config.clients as usize => {
+                        tasks.spawn(serve_client(resources.clone(), arrival, stopping.clone()));
                     }
                     Ok(_) => {}
                     Err(error) => break Err(error),
@@ -182,18 +183,18 @@ impl<D: Driver> Server<D> {
                 Some(task) = tasks.join_next() => count(&mut report, task?),
             }
         };
-        drop((stopped, stopping, door));
+        drop((stopped, stopping, acceptor));
         while let Some(task) = tasks.join_next().await {
             count(&mut report, task?);
         }
         driving.abort();
         let _ = driving.await;
-        let Shelf { dispatcher, srq, shop, answers, .. } =
-            Arc::into_inner(shelf).context("a task of the server still runs")?;
+        let Resources { dispatcher, srq, executor, answers, .. } =
+            Arc::into_inner(resources).context("a task of the server still runs")?;
         drop((srq, dispatcher));
-        let mut shop = shop.into_inner().unwrap_or_else(PoisonError::into_inner);
-        report.lost = totals - receives.available() - answers.available() + shop.store.clear();
-        (report.requests, report.malformed) = (shop.requests, shop.malformed);
+        let mut executor = executor.into_inner().unwrap_or_else(PoisonError::into_inner);
+        report.lost = totals - receives.available() - answers.available() + executor.store.clear();
+        (report.requests, report.malformed) = (executor.requests, executor.malformed);
         ended.map(|()| report)
     }
 }
@@ -208,28 +209,28 @@ fn count(report: &mut Report, (accepted, served): (bool, Result<()>)) {
 }
 
 /// The task of a client. Returns whether it was accepted.
-async fn attend<D: Driver>(
-    shelf: Arc<Shelf<D>>,
+async fn serve_client<D: Driver>(
+    resources: Arc<Resources<D>>,
     arrival: Arrival,
     mut stopping: watch::Receiver<()>,
 ) -> (bool, Result<()>) {
-    let greeted = match arrival {
-        Arrival::Tcp(stream) => greet(&shelf, stream).await,
-        Arrival::Cm(request) => greet_cm(&shelf, request).await,
+    let connected = match arrival {
+        Arrival::Tcp(stream) => handshake(&resources, stream).await,
+        Arrival::Cm(request) => handshake_cm(&resources, request).await,
     };
-    let (qp, session, mut tie) = match greeted {
+    let (qp, session, mut conn) = match connected {
         Ok(client) => client,
         Err(error) => return (false, Err(error)),
     };
     let mut served = tokio::select! {
-        served = answer(&shelf, &qp, session) => served,
-        () = tie.gone(&shelf.dispatcher) => Ok(()),
+        served = answer(&resources, &qp, session) => served,
+        () = conn.gone(&resources.dispatcher) => Ok(()),
         _ = stopping.changed() => Ok(()),
     };
     // The end of a connection of iWARP flushes the queues, which may be seen before the event of a client that disconnects.
     if served.as_ref().is_err_and(|error| error.is::<uverbs_aio::Error>())
-        && matches!(tie, Tie::Cm(_))
-        && tokio::time::timeout(GONE_LIMIT, tie.gone(&shelf.dispatcher)).await.is_ok()
+        && matches!(conn, Conn::Cm(_))
+        && tokio::time::timeout(GONE_LIMIT, conn.gone(&resources.dispatcher)).await.is_ok()
     {
         served = Ok(());
     }
@@ -238,19 +239,28 @@ async fn attend<D: Driver>(
 }
 
 /// The QP of a client, in RESET, and its session.
-fn welcomed<D: Driver>(shelf: &Shelf<D>) -> Result<(Qp<D>, Session<D>)> {
-    let depth = send_depth(&shelf.config);
-    let qp = shelf.dispatcher.qp(&shelf.pd).depth(depth, 0).inline(super::INLINE).srq(&shelf.srq).create()?;
-    Ok((qp, Session::new(slots(&shelf.pd, &shelf.config)?)))
+fn welcomed<D: Driver>(resources: &Resources<D>) -> Result<(Qp<D>, Session<D>)> {
+    let depth = send_depth(&resources.config);
+    let qp = resources
+        .dispatcher
+        .qp(&resources.pd)
+        .depth(depth, 0)
+        .inline(super::INLINE)
+        .srq(&resources.srq)
+        .create()?;
+    Ok((qp, Session::new(slots(&resources.pd, &resources.config)?)))
 }
 
 /// The rights of clients.
 const ACCESS: AccessFlags = AccessFlags::REMOTE_READ.union(AccessFlags::REMOTE_WRITE);
 
 /// Connects to a client over TCP.
-async fn greet<D: Driver>(shelf: &Shelf<D>, stream: TcpStream) -> Result<(Qp<D>, Session<D>, Tie)> {
-    let attr = link::attr(shelf.config.path, ACCESS);
-    let (qp, session) = welcomed(shelf)?;
+async fn handshake<D: Driver>(
+    resources: &Resources<D>,
+    stream: TcpStream,
+) -> Result<(Qp<D>, Session<D>, Conn)> {
+    let attr = link::attr(resources.config.path, ACCESS);
+    let (qp, session) = welcomed(resources)?;
     qp.init(&attr)?;
     let here = qp.endpoint(qp.qp_num(), &attr)?;
     let stream = stream.into_std()?;
@@ -262,25 +272,28 @@ async fn greet<D: Driver>(shelf: &Shelf<D>, stream: TcpStream) -> Result<(Qp<D>,
     .await??;
     qp.connect(&here, &there, &attr)?;
     here.send(&stream)?;
-    Ok((qp, session, Tie::Tcp(TcpStream::from_std(stream)?)))
+    Ok((qp, session, Conn::Tcp(TcpStream::from_std(stream)?)))
 }
 
 /// Connects to a client by the connection manager.
-async fn greet_cm<D: Driver>(shelf: &Shelf<D>, request: ConnectRequest) -> Result<(Qp<D>, Session<D>, Tie)> {
-    let (qp, session) = welcomed(shelf)?;
-    let link = shelf.dispatcher.timeout(LIMIT, request.accept(&qp, &link::param(ACCESS, true))).await?;
-    Ok((qp, session, Tie::Cm(link)))
+async fn handshake_cm<D: Driver>(
+    resources: &Resources<D>,
+    request: ConnectRequest,
+) -> Result<(Qp<D>, Session<D>, Conn)> {
+    let (qp, session) = welcomed(resources)?;
+    let link = resources.dispatcher.timeout(LIMIT, request.accept(&qp, &link::param(ACCESS, true))).await?;
+    Ok((qp, session, Conn::Cm(link)))
 }
 
 /// Answers requests until the connection fails.
-async fn answer<D: Driver>(shelf: &Shelf<D>, qp: &Qp<D>, mut session: Session<D>) -> Result<()> {
+async fn answer<D: Driver>(resources: &Resources<D>, qp: &Qp<D>, mut session: Session<D>) -> Result<()> {
     loop {
         let message = qp.recv().await?;
         let reply = {
-            let mut shop = shelf.shop.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut executor = resources.executor.lock().unwrap_or_else(PoisonError::into_inner);
             match message.imm() {
-                Some(slot) => session.written(&mut shop, slot.get()),
-                None => session.message(&mut shop, &message),
+                Some(slot) => session.written(&mut executor, slot.get()),
+                None => session.message(&mut executor, &message),
             }
         };
         drop(message);
@@ -289,7 +302,7 @@ async fn answer<D: Driver>(shelf: &Shelf<D>, qp: &Qp<D>, mut session: Session<D>
             [] => {}
             bytes if bytes.len() <= super::INLINE as usize => qp.send_inline(bytes).await?,
             bytes => {
-                let mut buf = shelf.answers.get().context("the pool has enough buffers")?;
+                let mut buf = resources.answers.get().context("the pool has enough buffers")?;
                 buf.fill(bytes)?;
                 drop(qp.send(buf).await?);
             }
@@ -316,14 +329,14 @@ async fn exchange<D: Driver>(qp: &Qp<D>, server: SocketAddr, path: Path) -> Resu
 /// Runs a request, which does not wait for retries to a server that has ended the connection.
 async fn ask_server<D: Driver, R>(
     qp: &Qp<D>,
-    tie: &mut Tie,
+    conn: &mut Conn,
     request: impl Future<Output = Result<R>>,
 ) -> Result<R> {
     let (dispatcher, mut request) = (qp.dispatcher(), pin!(request));
     tokio::select! {
         biased;
         result = &mut request => return result,
-        () = tie.gone(&dispatcher) => {}
+        () = conn.gone(&dispatcher) => {}
     }
     // What it has sent before may be on its way.
     match tokio::time::timeout(LAST, request).await {
@@ -409,7 +422,7 @@ pub struct Client<D: Driver> {
     line: Line<D>,
     next_id: u32,
     driving: JoinHandle<uverbs_aio::Result<()>>,
-    tie: Tie,
+    conn: Conn,
 }
 
 impl<D: Driver> Client<D> {
@@ -424,20 +437,20 @@ impl<D: Driver> Client<D> {
         let messages = pd.pool(64, MESSAGE as u32).build()?;
         let qp = dispatcher.qp(&pd).depth(8, 16).inline(super::INLINE).pool(&messages).create()?;
         let driving = tokio::spawn(dispatcher.clone().drive());
-        let mut tie = match server {
-            Target::Tcp(address) => Tie::Tcp(exchange(&qp, *address, path).await?),
+        let mut conn = match server {
+            Target::Tcp(address) => Conn::Tcp(exchange(&qp, *address, path).await?),
             Target::Cm(address) => {
                 let (manager, param) = (nic.connection_manager()?, link::param(AccessFlags::empty(), false));
                 let local = link::source(&context, address.is_ipv4());
                 let connecting = qp.connect_from(&manager, local, *address, &param);
                 let link = dispatcher.timeout(LIMIT, connecting).await?;
                 link::check_device(link.id().bound()?.device(), nic.name())?;
-                Tie::Cm(link)
+                Conn::Cm(link)
             }
         };
         let mut hello = [0; HEADER];
         Request { op: Op::Hello, id: 0, arg: u32::from(VERSION), key: &[], value: &[] }.encode(&mut hello);
-        let message = ask_server(&qp, &mut tie, async {
+        let message = ask_server(&qp, &mut conn, async {
             qp.send_inline(&hello).await?;
             receive(&qp).await
         })
@@ -447,7 +460,7 @@ impl<D: Driver> Client<D> {
         drop(message);
         let values = pd.pool(1, welcome.slot_size).build()?;
         let immediate = welcome.immediate && has_immediate(&context, &pd)?;
-        Ok(Self { line: Line { qp, messages, values, welcome, immediate }, next_id: 1, driving, tie })
+        Ok(Self { line: Line { qp, messages, values, welcome, immediate }, next_id: 1, driving, conn })
     }
 
     /// Bytes of the largest value that the server stores.
@@ -470,8 +483,8 @@ impl<D: Driver> Client<D> {
         let id = self.next_id;
         self.next_id = id.wrapping_add(1);
         let request = Request { op, id, arg: 0, key, value };
-        let Self { line, tie, .. } = self;
-        ask_server(&line.qp, tie, line.request(&request)).await
+        let Self { line, conn, .. } = self;
+        ask_server(&line.qp, conn, line.request(&request)).await
     }
 
     /// Ends the connection.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A client as the server has it: its queue, its session, and the answers that wait for room.
 
-use super::session::{Broken, Reply, Session, Shop};
+use super::session::{Broken, Executor, Reply, Session};
 use crate::link::Link;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -66,15 +66,15 @@ impl<D: Driver> Peer<D> {
     /// Executes a request, and answers it.
     pub(super) fn execute(
         &mut self,
-        shop: &mut Shop<D>,
+        executor: &mut Executor<D>,
         pool: &Pool<D>,
-        request: impl FnOnce(&mut Session<D>, &mut Shop<D>) -> Result<Reply, Broken>,
+        request: impl FnOnce(&mut Session<D>, &mut Executor<D>) -> Result<Reply, Broken>,
     ) -> Result<(), Broken> {
-        let reply = request(&mut self.session, shop)?;
+        let reply = request(&mut self.session, executor)?;
         if reply.bytes().is_empty() {
             return Ok(());
         }
-        self.send(pool, reply.bytes(), shop.welcome.credits)
+        self.send(pool, reply.bytes(), executor.welcome.credits)
     }
 
     /// Sends an answer, or keeps it until the queue has room. A client within its credits never has more of them.

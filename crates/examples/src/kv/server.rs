@@ -2,7 +2,7 @@
 //! The server: one thread executes the requests of all clients, which share a receive queue and a CQ.
 //!
 //! - The *worker* has the store and the clients. It polls the CQ, and sleeps if there is nothing to do.
-//! - The *door* waits for connection requests, and starts a thread for each.
+//! - The *acceptor* waits for connection requests, and starts a thread for each.
 //! - Such a thread creates the QP, does the handshake, which may take as long as the client delays it, and gives the QP to the worker.
 //!   Then it waits until the client has gone, and notifies the worker.
 //!
@@ -11,7 +11,7 @@
 
 use super::peer::{Peer, RECV};
 use super::proto::{HEADER, MAX_KEY, MAX_SLOTS, MAX_VALUE, MESSAGE, Welcome};
-use super::session::{Broken, Shop};
+use super::session::{Broken, Executor};
 use super::store::Store;
 use crate::link::{self, Link, Path};
 use crate::nic::Nic;
@@ -39,8 +39,8 @@ use uverbs_cm::{Listener, Request};
 const NAP: Duration = Duration::from_millis(500);
 /// How long it sleeps at most while clients are being disconnected.
 const SHORT: Duration = Duration::from_millis(20);
-/// How often the door checks whether the server ends.
-const DOOR: Duration = Duration::from_millis(100);
+/// How often the acceptor checks whether the server ends.
+const ACCEPT_WAIT: Duration = Duration::from_millis(100);
 /// The time limit for `LAST_WQE_REACHED`, which old kernels do not raise for rxe.
 const LAST_WQE_LIMIT: Duration = Duration::from_secs(1);
 /// Completions of one poll.
@@ -108,7 +108,7 @@ pub struct Report {
 
 /// What the threads of a server share.
 #[derive(Debug)]
-struct Shelf<D: Driver> {
+struct Resources<D: Driver> {
     cq: OwnedCq<D, Shared>,
     srq: OwnedSrq<D, Shared>,
     pd: ProtectionDomain<D>,
@@ -118,7 +118,7 @@ struct Shelf<D: Driver> {
     wake: Arc<EventFd>,
 }
 
-/// News for the worker.
+/// A notice of a client's thread to the worker.
 enum Note<D: Driver> {
     Arrived { qp_num: u32, peer: Box<Peer<D>> },
     Gone { qp_num: u32, serial: u64 },
@@ -133,8 +133,8 @@ pub struct Server {
     worker: JoinHandle<Result<Report>>,
 }
 
-/// How clients come in.
-enum Door {
+/// The listener for connection requests.
+enum Acceptor {
     Tcp(TcpListener),
     Cm(Listener),
 }
@@ -145,23 +145,23 @@ impl Server {
     /// # Errors
     /// The address or the device can't be used, or there is too little memory.
     pub fn start<D: Driver>(nic: &Nic, listen: Listen, config: Config) -> Result<Self> {
-        let (door, address) = match listen {
+        let (acceptor, address) = match listen {
             Listen::Tcp(at) => {
                 let listener = TcpListener::bind(at).with_context(|| format!("cannot listen on {at}"))?;
                 listener.set_nonblocking(true)?;
                 let address = listener.local_addr()?;
-                (Door::Tcp(listener), address)
+                (Acceptor::Tcp(listener), address)
             }
             Listen::Cm(at) => {
                 let listener = Listener::bind(&nic.connection_manager()?, at)?;
                 let address = listener.local_addr()?;
-                (Door::Cm(listener), address)
+                (Acceptor::Cm(listener), address)
             }
         };
         let (stop, wake) =
             (Arc::<AtomicBool>::default(), Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK)?));
         let worker = Worker::<D>::new(nic, config, stop.clone(), wake.clone())?;
-        let worker = thread::Builder::new().name("kv-worker".into()).spawn(move || worker.serve(door))?;
+        let worker = thread::Builder::new().name("kv-worker".into()).spawn(move || worker.serve(acceptor))?;
         Ok(Self { address, stop, wake, worker })
     }
 
@@ -224,14 +224,14 @@ pub(super) fn slots<D: Driver>(pd: &ProtectionDomain<D>, config: &Config) -> Res
 
 /// The thread that executes the requests.
 struct Worker<D: Driver> {
-    shelf: Arc<Shelf<D>>,
+    resources: Arc<Resources<D>>,
     waiter: Waiter<D>,
     peers: HashMap<u32, Peer<D>>,
     /// Completions of QPs whose handshake is not complete.
     early: HashMap<u32, Vec<Completed<D>>>,
     receives: Pool<D>,
     answers: Pool<D>,
-    shop: Shop<D>,
+    executor: Executor<D>,
     /// Receives that are to be posted again.
     spare: Vec<Buf<D>>,
     report: Report,
@@ -257,22 +257,22 @@ impl<D: Driver> Worker<D> {
         let answers = pd.pool(sends, MESSAGE as u32).build()?;
         let mut welcome = welcome(&config)?;
         let store = Store::new(&pd, config.keys as usize, config.values, config.max_value)?;
-        let shelf = Shelf { cq, srq, pd, context, config, stop, wake };
-        welcome.immediate = config.immediate && shelf.qp(SendOpsFlags::RDMA_WRITE_WITH_IMM).is_ok();
-        let shop = Shop { store, scratch: Vec::new(), welcome, requests: 0, malformed: 0 };
+        let resources = Resources { cq, srq, pd, context, config, stop, wake };
+        welcome.immediate = config.immediate && resources.qp(SendOpsFlags::RDMA_WRITE_WITH_IMM).is_ok();
+        let executor = Executor { store, scratch: Vec::new(), welcome, requests: 0, malformed: 0 };
         let totals = receives.available() + answers.available();
         let mut spare = Vec::new();
         while let Some(buf) = receives.get() {
             spare.push(buf);
         }
         let mut this = Self {
-            shelf: Arc::new(shelf),
+            resources: Arc::new(resources),
             waiter,
             peers: HashMap::new(),
             early: HashMap::new(),
             receives,
             answers,
-            shop,
+            executor,
             spare,
             report: Report::default(),
             totals,
@@ -282,30 +282,42 @@ impl<D: Driver> Worker<D> {
     }
 
     /// Runs until the server is stopped, and all clients and threads have ended.
-    fn serve(mut self, door: Door) -> Result<Report> {
+    fn serve(mut self, acceptor: Acceptor) -> Result<Report> {
         let (notes, inbox) = channel();
-        let shelf = self.shelf.clone();
-        let door = thread::Builder::new().name("kv-door".into()).spawn(move || shelf.door(&door, &notes))?;
+        let resources = self.resources.clone();
+        let acceptor = thread::Builder::new()
+            .name("kv-accept".into())
+            .spawn(move || resources.accept_clients(&acceptor, &notes))?;
         let served = self.run(&inbox);
         // If the device has failed, the other threads end, too.
-        self.shelf.stop.store(true, Ordering::Relaxed);
+        self.resources.stop.store(true, Ordering::Relaxed);
         drop((self.peers.drain(), inbox));
-        let door = door.join().map_err(|_| anyhow!("the door panicked"))?;
-        served.and(door)?;
+        let acceptor = acceptor.join().map_err(|_| anyhow!("the acceptor panicked"))?;
+        served.and(acceptor)?;
         self.finish()
     }
 
     /// Destroys the queues, and counts the buffers that came back.
     fn finish(self) -> Result<Report> {
-        let Self { shelf, waiter, peers, early, receives, answers, mut shop, spare, mut report, totals } =
-            self;
+        let Self {
+            resources,
+            waiter,
+            peers,
+            early,
+            receives,
+            answers,
+            mut executor,
+            spare,
+            mut report,
+            totals,
+        } = self;
         drop((peers, early, spare));
         // The SRQ gives its receives back when it is destroyed.
-        drop(Arc::into_inner(shelf).context("a thread of the server still runs")?);
+        drop(Arc::into_inner(resources).context("a thread of the server still runs")?);
         drop(waiter);
         let there = receives.available() + answers.available();
-        report.lost = totals - there + shop.store.clear();
-        (report.requests, report.malformed) = (shop.requests, shop.malformed);
+        report.lost = totals - there + executor.store.clear();
+        (report.requests, report.malformed) = (executor.requests, executor.malformed);
         Ok(report)
     }
 
@@ -313,14 +325,14 @@ impl<D: Driver> Worker<D> {
         let mut batch = Vec::with_capacity(BATCH);
         loop {
             let open = self.take_notes(inbox);
-            let stopping = self.shelf.stop.load(Ordering::Relaxed);
+            let stopping = self.resources.stop.load(Ordering::Relaxed);
             if stopping {
                 self.peers.values_mut().for_each(Peer::close);
                 if !open && self.peers.is_empty() {
                     return Ok(());
                 }
             }
-            self.shelf.cq.poll_each(BATCH, |done| batch.push(done.complete()))?;
+            self.resources.cq.poll_each(BATCH, |done| batch.push(done.complete()))?;
             let is_idle = batch.is_empty();
             for completed in batch.drain(..) {
                 self.completed(completed);
@@ -331,10 +343,10 @@ impl<D: Driver> Worker<D> {
             if is_idle {
                 let limit =
                     if self.peers.values().any(|p| p.closing.is_some()) || stopping { SHORT } else { NAP };
-                let Self { waiter, shelf, .. } = self;
-                waiter.idle(Some(shelf.wake.as_fd()), limit, || shelf.cq.req_notify(false))?;
+                let Self { waiter, resources, .. } = self;
+                waiter.idle(Some(resources.wake.as_fd()), limit, || resources.cq.req_notify(false))?;
                 // Nothing to read is no error: the event only ends the sleep.
-                let _ = shelf.wake.read();
+                let _ = resources.wake.read();
             } else {
                 self.waiter.busy();
             }
@@ -378,12 +390,15 @@ impl<D: Driver> Worker<D> {
             Ok(()) if wc.opcode == WcOpcode::RECV_RDMA_WITH_IMM => {
                 // Immediate data are a number of the program, in the byte order that its two ends agree on.
                 let slot = wc.imm_data().map_or(u32::MAX, ImmData::get);
-                peer.execute(&mut self.shop, &self.answers, |session, shop| session.written(shop, slot))
+                peer.execute(&mut self.executor, &self.answers, |session, executor| {
+                    session.written(executor, slot)
+                })
             }
             Ok(()) => {
                 let Some(buf) = completed.buf() else { return };
-                let done =
-                    peer.execute(&mut self.shop, &self.answers, |session, shop| session.message(shop, &buf));
+                let done = peer.execute(&mut self.executor, &self.answers, |session, executor| {
+                    session.message(executor, &buf)
+                });
                 self.spare.push(buf);
                 self.report.broken += u64::from(end(peer, done));
                 return;
@@ -400,7 +415,7 @@ impl<D: Driver> Worker<D> {
         if self.spare.is_empty() {
             return Ok(());
         }
-        let mut srq = self.shelf.srq.lock().map_err(|e| anyhow!("{e:?}"))?;
+        let mut srq = self.resources.srq.lock().map_err(|e| anyhow!("{e:?}"))?;
         let mut batch = srq.batch();
         for buf in self.spare.drain(..) {
             batch.push(RECV, buf);
@@ -422,7 +437,7 @@ impl<D: Driver> Worker<D> {
             return Ok(());
         }
         loop {
-            match self.shelf.context.get_async_event() {
+            match self.resources.context.get_async_event() {
                 Ok(event) => match (event.event_type, event.source) {
                     (EventType::QP_LAST_WQE_REACHED, EventSource::Qp(qp_num)) => {
                         if let Some(peer) = self.peers.get_mut(&qp_num) {
@@ -454,7 +469,7 @@ fn end<D: Driver>(peer: &mut Peer<D>, outcome: Result<(), Broken>) -> bool {
     broken
 }
 
-impl<D: Driver> Shelf<D> {
+impl<D: Driver> Resources<D> {
     fn qp(&self, ops: SendOpsFlags) -> uverbs::Result<OwnedQp<D, Rc>> {
         let cap = QpCap {
             max_send_wr: send_depth(&self.config),
@@ -467,20 +482,20 @@ impl<D: Driver> Shelf<D> {
     }
 
     /// Waits for clients until the server ends, and for the ends of their threads.
-    fn door(self: &Arc<Self>, door: &Door, notes: &Sender<Note<D>>) -> Result<()> {
+    fn accept_clients(self: &Arc<Self>, acceptor: &Acceptor, notes: &Sender<Note<D>>) -> Result<()> {
         let mut threads: Vec<JoinHandle<()>> = Vec::new();
         let mut serial = 0;
         while !self.stop.load(Ordering::Relaxed) {
-            let Some(incoming) = door.wait()? else { continue };
+            let Some(incoming) = acceptor.wait()? else { continue };
             threads.retain(|thread| !thread.is_finished());
             if threads.len() >= self.config.clients as usize {
                 // Dropping it refuses the client.
                 continue;
             }
             serial += 1;
-            let (shelf, notes) = (self.clone(), notes.clone());
+            let (resources, notes) = (self.clone(), notes.clone());
             let client = thread::Builder::new().name(format!("kv-client-{serial}"));
-            threads.push(client.spawn(move || shelf.attend(incoming, serial, &notes))?);
+            threads.push(client.spawn(move || resources.serve_client(incoming, serial, &notes))?);
         }
         for thread in threads {
             thread.join().map_err(|_| anyhow!("the thread of a client panicked"))?;
@@ -489,13 +504,13 @@ impl<D: Driver> Shelf<D> {
     }
 
     /// The thread of one client.
-    fn attend(&self, incoming: Incoming, serial: u64, notes: &Sender<Note<D>>) {
+    fn serve_client(&self, incoming: Incoming, serial: u64, notes: &Sender<Note<D>>) {
         let qp = match self.qp(SendOpsFlags::empty()) {
             Ok(qp) => qp,
             Err(error) => return eprintln!("kv: no queue pair for a client: {error}"),
         };
         let qp_num = qp.qp_num();
-        match self.greet(qp, incoming, serial, notes) {
+        match self.handshake(qp, incoming, serial, notes) {
             Ok(link) => link.wait_gone(&self.stop),
             Err(error) => eprintln!("kv: a client was not accepted: {error:#}"),
         }
@@ -504,7 +519,7 @@ impl<D: Driver> Shelf<D> {
         let _ = self.wake.write(1);
     }
 
-    fn greet(
+    fn handshake(
         &self,
         qp: OwnedQp<D, Rc>,
         incoming: Incoming,
@@ -536,13 +551,13 @@ enum Incoming {
     Cm(Request),
 }
 
-impl Door {
+impl Acceptor {
     /// Waits for a client for a short time.
     fn wait(&self) -> Result<Option<Incoming>> {
         match self {
-            Self::Cm(listener) => Ok(listener.wait(Some(DOOR))?.map(Incoming::Cm)),
+            Self::Cm(listener) => Ok(listener.wait(Some(ACCEPT_WAIT))?.map(Incoming::Cm)),
             Self::Tcp(listener) => {
-                let limit = u16::try_from(DOOR.as_millis()).unwrap_or(u16::MAX);
+                let limit = u16::try_from(ACCEPT_WAIT.as_millis()).unwrap_or(u16::MAX);
                 match poll(&mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)], limit) {
                     Ok(1..) => {}
                     Ok(_) | Err(nix::errno::Errno::EINTR) => return Ok(None),

@@ -14,7 +14,7 @@ pub(super) struct Broken;
 
 /// What the execution of requests needs besides the client.
 #[derive(Debug)]
-pub(super) struct Shop<D: Driver> {
+pub(super) struct Executor<D: Driver> {
     pub(super) store: Store<D>,
     pub(super) scratch: Vec<u8>,
     pub(super) welcome: Welcome,
@@ -60,25 +60,25 @@ impl<D: Driver> Session<D> {
     }
 
     /// A message by SEND.
-    pub(super) fn message(&mut self, shop: &mut Shop<D>, message: &[u8]) -> Result<Reply, Broken> {
-        shop.requests += 1;
+    pub(super) fn message(&mut self, executor: &mut Executor<D>, message: &[u8]) -> Result<Reply, Broken> {
+        executor.requests += 1;
         match Request::decode(message) {
-            Ok(Request { op: Op::PutSlot, arg, .. }) => self.slot(shop, arg),
-            Ok(request) => self.execute(shop, &request),
-            Err(id) => Self::malformed(shop, id),
+            Ok(Request { op: Op::PutSlot, arg, .. }) => self.slot(executor, arg),
+            Ok(request) => self.execute(executor, &request),
+            Err(id) => Self::malformed(executor, id),
         }
     }
 
     /// A slot was written. Immediate data or a message named it.
-    pub(super) fn written(&mut self, shop: &mut Shop<D>, slot: u32) -> Result<Reply, Broken> {
-        shop.requests += 1;
-        self.slot(shop, slot)
+    pub(super) fn written(&mut self, executor: &mut Executor<D>, slot: u32) -> Result<Reply, Broken> {
+        executor.requests += 1;
+        self.slot(executor, slot)
     }
 
-    fn slot(&mut self, shop: &mut Shop<D>, slot: u32) -> Result<Reply, Broken> {
-        let Welcome { slots, slot_stride, slot_size, .. } = shop.welcome;
+    fn slot(&mut self, executor: &mut Executor<D>, slot: u32) -> Result<Reply, Broken> {
+        let Welcome { slots, slot_stride, slot_size, .. } = executor.welcome;
         if slot >= slots {
-            return Self::malformed(shop, None);
+            return Self::malformed(executor, None);
         }
         let offset = slot as usize * slot_stride as usize;
         // The client may write to the slot at any time: each byte is copied once, and only the copy is used.
@@ -88,45 +88,45 @@ impl<D: Driver> Session<D> {
         let len =
             HEADER as u64 + fields.request().map_or(0, |(_, key)| key as u64) + u64::from(fields.value_len);
         if fields.request().is_none_or(|(op, _)| op != Op::Put) || len > u64::from(slot_size) {
-            return Self::malformed(shop, Some(fields.id));
+            return Self::malformed(executor, Some(fields.id));
         }
-        let mut message = core::mem::take(&mut shop.scratch);
+        let mut message = core::mem::take(&mut executor.scratch);
         message.resize(len as usize, 0);
         message[..HEADER].copy_from_slice(&header);
         let copied = self.slots.read_at(offset + HEADER, &mut message[HEADER..]);
         let done = match (copied, Request::decode(&message)) {
-            (Ok(()), Ok(request)) => self.execute(shop, &request),
-            _ => Self::malformed(shop, Some(fields.id)),
+            (Ok(()), Ok(request)) => self.execute(executor, &request),
+            _ => Self::malformed(executor, Some(fields.id)),
         };
-        shop.scratch = message;
+        executor.scratch = message;
         done
     }
 
     /// Answers an invalid request, if it has a number; otherwise the client is disconnected.
-    fn malformed(shop: &mut Shop<D>, id: Option<u32>) -> Result<Reply, Broken> {
-        shop.malformed += 1;
+    fn malformed(executor: &mut Executor<D>, id: Option<u32>) -> Result<Reply, Broken> {
+        executor.malformed += 1;
         let id = id.ok_or(Broken)?;
         Ok(Reply::of(&Answer { status: Status::Malformed, id, arg: 0, value: &[] }))
     }
 
-    fn execute(&mut self, shop: &mut Shop<D>, request: &Request<'_>) -> Result<Reply, Broken> {
+    fn execute(&mut self, executor: &mut Executor<D>, request: &Request<'_>) -> Result<Reply, Broken> {
         let id = request.id;
         let plain = |status| Answer { status, id, arg: 0, value: &[] };
         let done = |status| Ok(Reply::of(&plain(status)));
         match request.op {
             Op::Hello => {
-                let Welcome { region, .. } = shop.welcome;
+                let Welcome { region, .. } = executor.welcome;
                 let region = self.slots.remote_region().slice(0..region.len()).map_err(|_| Broken)?;
-                let welcome = Welcome { region, ..shop.welcome }.encode();
+                let welcome = Welcome { region, ..executor.welcome }.encode();
                 Ok(Reply::of(&Answer { value: &welcome, ..plain(Status::Ok) }))
             }
             Op::Get => {
-                let large = match shop.store.get(request.key) {
+                let large = match executor.store.get(request.key) {
                     None => return done(Status::NotFound),
                     Some(Value::Small(value)) => {
                         return Ok(Reply::of(&Answer { value, ..plain(Status::Ok) }));
                     }
-                    Some(Value::Large(_)) if self.leases.len() >= shop.welcome.credits as usize => {
+                    Some(Value::Large(_)) if self.leases.len() >= executor.welcome.credits as usize => {
                         return done(Status::Busy);
                     }
                     Some(Value::Large(large)) => large.clone(),
@@ -137,14 +137,14 @@ impl<D: Driver> Session<D> {
                 self.leases.insert(lease, large);
                 Ok(Reply::of(&Answer { value: &region, arg: lease, ..plain(Status::Large) }))
             }
-            Op::Put => done(shop.store.put(request.key, request.value)),
-            Op::Delete => done(shop.store.delete(request.key)),
+            Op::Put => done(executor.store.put(request.key, request.value)),
+            Op::Delete => done(executor.store.delete(request.key)),
             Op::Release => match self.leases.remove(&request.arg) {
                 Some(_) => Ok(Reply::none()),
-                None => Self::malformed(shop, Some(id)),
+                None => Self::malformed(executor, Some(id)),
             },
             // A slot can't name another slot.
-            Op::PutSlot => Self::malformed(shop, Some(id)),
+            Op::PutSlot => Self::malformed(executor, Some(id)),
         }
     }
 }
