@@ -21,6 +21,44 @@ use uverbs::{Driver, RemoteRegion};
 ///
 /// The buffers go back to their pools. If the batch is dropped before it is ready, what was posted takes place, and the rest does
 /// not.
+///
+/// ```
+/// use uverbs::attr::AccessFlags;
+/// use uverbs::mlx5::Mlx5;
+/// use uverbs::{ConnectAttr, Context};
+/// use uverbs_aio::{Dispatcher, Error, Result};
+/// use uverbs_hca::Hca;
+///
+/// # fn main() -> Result<()> {
+/// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
+/// let (pd, dispatcher) = (context.alloc_pd()?, Dispatcher::new(&context)?);
+/// let (pool, incoming) = (pd.pool(8, 4096).build()?, pd.pool(8, 64).build()?);
+/// let attr = ConnectAttr { access: AccessFlags::REMOTE_WRITE, ..ConnectAttr::default() };
+/// // A QP that is connected to itself, and a buffer to which the peer may write.
+/// let qp = dispatcher.qp(&pd).depth(8, 8).pool(&incoming).create()?;
+/// qp.init(&attr)?;
+/// let end = qp.endpoint(1, &attr)?;
+/// qp.connect(&end, &end, &attr)?;
+/// let table = pd.pool(1, 4 * 4096).exposed(AccessFlags::REMOTE_WRITE).build()?.get().ok_or(Error::Closed)?;
+/// let region = table.remote_region();
+///
+/// dispatcher.block_on(async {
+///     let mut batch = qp.batch();
+///     for n in 0..4 {
+///         let mut buf = pool.get().ok_or(Error::Closed)?;
+///         buf.fill(&[n; 4096])?;
+///         let at = u64::from(n) * 4096;
+///         batch.write(buf, &region.slice(at..at + 4096)?);
+///     }
+///     // Half of the queue's entries: one doorbell, and one completion.
+///     batch.await
+/// })?;
+/// let mut byte = [0];
+/// table.read_at(3 * 4096, &mut byte)?;
+/// assert_eq!(byte, [3]);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Batch<D: Driver, A: Access = Private> {
     parts: Parts<D, A>,

@@ -79,7 +79,7 @@ impl<D: Driver> Inbox<D> {
 /// Something that waits until the CQ was polled empty.
 struct Waiting<T> {
     what: T,
-    /// The count of completions at the begin of the wait. `None` while a QP still waits for its event, or is
+    /// The count of completions at the beginning of the wait. `None` while a QP still waits for its event, or is
     /// [held](Ended::is_held).
     since: Option<u64>,
 }

@@ -34,6 +34,39 @@ impl<D: Driver> fmt::Debug for SrqInner<D> {
 }
 
 /// A shared receive queue, whose receives are posted from a pool. Clones share it; QPs hold it.
+///
+/// ```
+/// use uverbs::mlx5::Mlx5;
+/// use uverbs::{ConnectAttr, Context};
+/// use uverbs_aio::{Dispatcher, Error, Result};
+/// use uverbs_hca::Hca;
+///
+/// # fn main() -> Result<()> {
+/// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
+/// let (pd, dispatcher) = (context.alloc_pd()?, Dispatcher::new(&context)?);
+/// let (pool, incoming) = (pd.pool(8, 4096).build()?, pd.pool(32, 4096).build()?);
+/// let srq = dispatcher.srq(&pd, &incoming, 16)?;
+/// // Any number of QPs may receive from it; these two are connected to each other.
+/// let [a, b] = [(); 2].map(|()| dispatcher.qp(&pd).depth(8, 0).srq(&srq).create());
+/// let (a, b, attr) = (a?, b?, ConnectAttr::default());
+/// a.init(&attr)?;
+/// b.init(&attr)?;
+/// let (here, there) = (a.endpoint(1, &attr)?, b.endpoint(2, &attr)?);
+/// a.connect(&here, &there, &attr)?;
+/// b.connect(&there, &here, &attr)?;
+///
+/// dispatcher.block_on(async {
+///     let mut buf = pool.get().ok_or(Error::Closed)?;
+///     buf.fill(b"hello")?;
+///     a.send(buf).await?;
+///     // A message belongs to the QP at which it has arrived.
+///     assert_eq!(&*b.recv().await?, b"hello");
+///     a.shutdown().await?;
+///     b.shutdown().await
+/// })?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Srq<D: Driver> {
     inner: Arc<SrqInner<D>>,
 }

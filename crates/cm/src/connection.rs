@@ -11,7 +11,8 @@ use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd};
 use uverbs::attr::QpState;
 
-/// An established connection. Dropping it destroys the QP, and disconnects.
+/// An established connection. Dropping it destroys the QP, and disconnects. [The crate](crate#a-connection) has a program
+/// with both sides.
 ///
 /// Its descriptor is readable when the peer has disconnected, or has another event.
 #[derive(Debug)]

@@ -16,6 +16,39 @@ use std::os::fd::{AsFd, BorrowedFd};
 use uverbs::device::DeviceInfo;
 
 /// Listens on a port. Its descriptor is readable while a request waits.
+///
+/// [The crate](crate#a-connection) has a program whose server accepts. This one rejects a client by its private data:
+/// ```
+/// use uverbs::{Context, Rc, mlx5::Mlx5};
+/// use uverbs_cm::{ConnParam, Error, EventChannel, Listener, RejectReason, Resolved};
+/// use uverbs_hca::Fabric;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let fabric = Fabric::new(1);
+/// let (client, server) = (fabric.device("hca0").build(), fabric.device("hca1").build());
+/// let address = (server.addresses()[0], 7471).into();
+/// let listener = Listener::bind(&EventChannel::from_port(server.connection_manager()?), address)?;
+/// let serving = std::thread::spawn(move || -> uverbs_cm::Result<()> {
+///     let request = listener.accept()?;
+///     assert!(request.peer().private_data.starts_with(b"version 1"));
+///     request.reject(b"version 2 is needed")
+/// });
+///
+/// let resolved = Resolved::new(&EventChannel::from_port(client.connection_manager()?), address)?;
+/// let context = Context::<Mlx5>::from_kernel(client.open())?;
+/// let (pd, cq) = (context.alloc_pd()?, context.create_cq(8, None)?);
+/// let qp = pd.qp::<Rc>().cq(&cq).create()?;
+/// match resolved.connect(qp, &ConnParam::with_private_data(*b"version 1"), None) {
+///     Err(Error::Rejected { reason, private_data, .. }) => {
+///         assert_eq!(reason, RejectReason::CONSUMER_DEFINED);
+///         assert!(private_data.starts_with(b"version 2 is needed"));
+///     }
+///     other => panic!("not rejected: {other:?}"),
+/// }
+/// serving.join().expect("the server does not panic")?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Listener {
     id: Id,

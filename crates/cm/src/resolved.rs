@@ -15,7 +15,8 @@ use uverbs::device::DeviceInfo;
 /// The time limit of the resolution of an address and of a route.
 const RESOLVE: Duration = Duration::from_secs(5);
 
-/// A resolved address: its device and route are determined. The QP that is connected must belong to that device.
+/// A resolved address: its device and route are determined. The QP that is connected must belong to that device. [The
+/// crate](crate#a-connection) has a program with both sides of a connection.
 #[derive(Debug)]
 pub struct Resolved {
     id: Id,

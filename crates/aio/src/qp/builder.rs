@@ -129,7 +129,7 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
     }
 }
 
-/// Fails if a queue of the domain would refuse the pool's buffers: it would have no receives, and nobody would be told.
+/// Fails if a queue of the domain would refuse the pool's buffers: it would have no receives, without an error.
 pub(crate) fn check_pool<D: Driver>(
     verb: &'static str,
     pool: &Pool<D>,

@@ -9,7 +9,7 @@ use crate::sync::ProcessMutex;
 /// The `wr_id`s of removed completions, for the driver's part of a QP.
 #[derive(Debug, Default)]
 pub struct Removed {
-    /// `None` until someone wants them.
+    /// `None` until [`keep`](Self::keep) is called.
     wr_ids: ProcessMutex<Option<Vec<u64>>>,
 }
 

@@ -2,8 +2,8 @@
 //! Access to the two queues of a QP whose posters check its state in each post: the part of `modify_qp` that rxe and siw have
 //! in common.
 //!
-//! Check and publication of a post are one access to the queue ([`QueueAccess::inside`]), so a control call that stores a
-//! state and waits ([`QpAccess::wait_for_posters`]) knows that no post publishes in the earlier state any more.
+//! Check and publication of a post are one access to the queue ([`QueueAccess::inside`]). So when a control call has stored a
+//! state and has waited ([`QpAccess::wait_for_posters`]), no post publishes in the earlier state any more.
 
 use super::QueueAccess;
 use crate::attr::QpState;

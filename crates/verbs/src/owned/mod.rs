@@ -2,8 +2,8 @@
 //! Posts without `unsafe`: buffers from a pool of registered memory, which a post takes and its completion gives back.
 //!
 //! A [`Pool`] divides one region into buffers. [`Pool::get`] lends a [`Buf`], which is a `&mut [u8]` as long as it is owned. A
-//! post on an [`OwnedQp`] or [`OwnedSrq`] takes the buffer; a poll of the [`OwnedCq`] gives it back. In between nobody can
-//! access it, because nobody has it.
+//! post on an [`OwnedQp`] or [`OwnedSrq`] takes the buffer; a poll of the [`OwnedCq`] gives it back. In between the program
+//! can't access it, because no value names it.
 //!
 //! ```
 //! #![forbid(unsafe_code)]
@@ -106,7 +106,7 @@
 //! | [`BufList`]: in flight, refused, in a batch that is dropped, taken as another type | as a buffer: all of its buffers together | `lists::lists_in_flight_end_as_buffers_do`, `lists::lists_that_a_queue_can_not_take_come_back` |
 //! | CQ overflow: completions are lost | stays until the QP is destroyed | `ends::an_overflowed_cq_loses_completions_and_no_memory` |
 //! | a `wr_id` is reported twice, was never given, or is that of another CQ or of an earlier queue | nothing: numbers have generations, and a value is taken out once | `flight::a_completion_that_is_reported_twice_gives_nothing`, `flight::numbers_that_were_never_given_find_nothing`, `flight::the_number_of_another_cqs_queue_finds_nothing`, `flight::the_number_of_an_earlier_queue_finds_nothing`, `in_flight::states_and_guards_are_no_numbers`, `in_flight::any_numbers_agree_with_a_list_of_values` |
-//! | a send is reported too early | taken for complete, with those before it. A device that lies about this can write to any of its memory anyway | `flight::a_later_send_that_is_reported_first_completes_those_before_it` |
+//! | a send is reported too early | taken for complete, with those before it. A device that reports this wrongly can also write to all memory that is registered with it | `flight::a_later_send_that_is_reported_first_completes_those_before_it` |
 //! | poll by another thread than the poster; QPs that are reset or dropped during the poll | one of them takes it | `threads::poster_and_poller_are_two_threads`, `threads::queues_end_while_their_cq_is_polled`, loom: `in_flight::a_value_goes_to_one_of_several`, `in_flight::a_slot_is_reused_after_its_value_was_moved_out`, `in_flight::earlier_values_are_taken_once`, `index_stack::no_number_is_given_to_two` |
 //! | `mem::forget` of buffers, queues, CQs | leaked with what it holds | `ends::forgotten_values_keep_their_memory` |
 //! | the pool is dropped while buffers are lent | the region lives until the last buffer is dropped | `ends::a_buffer_keeps_its_pool` |
