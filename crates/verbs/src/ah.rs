@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Address handles: the destinations of datagrams.
+//! Address handles: the destinations of datagrams (ibv_create_ah(3), ibv_create_ah_from_wc(3)).
 
 use crate::pd::{PdInner, ProtectionDomain};
 use core::ptr;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Completion channels: waiting for completions instead of polling for them.
+//! Completion channels: waiting for completions instead of polling for them (ibv_create_comp_channel(3),
+//! ibv_get_cq_event(3)).
 
 use crate::context::{Context, ContextInner, Object};
 use crate::id::CqId;

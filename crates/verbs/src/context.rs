@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An open device and its queries. The calls that create objects are in the files of the objects.
+//! An open device and its queries (ibv_open_device(3), ibv_query_device_ex(3), ibv_query_port(3), ibv_query_gid(3)). The calls
+//! that create objects are in the files of the objects.
 
 use crate::event::{EventReader, QpEvents};
 use crate::owned::Flights;

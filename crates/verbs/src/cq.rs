@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Completion queues: polling, arming, resizing.
+//! Completion queues: polling, arming, resizing (ibv_create_cq(3), ibv_poll_cq(3), ibv_req_notify_cq(3),
+//! ibv_resize_cq(3)).
 
 use crate::comp_channel::{ChannelInner, CompletionChannel};
 use crate::context::{Context, ContextInner, Object, same_context};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Asynchronous events as values: they name the event and its object by numbers, so they need no acknowledgement before
-//! the object is destroyed.
+//! Asynchronous events as values (ibv_get_async_event(3)): they name the event and its object by numbers, so they need no
+//! acknowledgement before the object is destroyed.
 //!
 //! The file of a context has one reader at a time: [`Context::get_async_event`], or
 //! [`QpControl::drain`](crate::qp::QpControl::drain), which waits for an event of its QP and keeps the others for the

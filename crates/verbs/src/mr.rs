@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory regions: registered memory, its keys, and safe access to memory that a peer may write at the same time.
+//! Memory regions: registered memory, its keys, and safe access to memory that a peer may write at the same time
+//! (ibv_reg_mr(3), ibv_rereg_mr(3), ibv_advise_mr(3)).
 //!
 //! A region owns its buffer. Its type determines which access it gives to the buffer: a [`Private`] region (no remote
 //! write, no remote atomics, no windows) lends `&[u8]`. An [`Exposed`] region does not, because a peer may write at any

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory windows: work requests grant and revoke access of peers to a part of a region.
+//! Memory windows: work requests grant and revoke access of peers to a part of a region (ibv_alloc_mw(3), ibv_bind_mw(3)).
 //!
 //! A window can be bound to an [`Exposed`] region only. The device accepts any region of the domain: on hardware
 //! `MW_BIND` is not a property of a key, so a window over a region that lends `&[u8]` would let a peer write to

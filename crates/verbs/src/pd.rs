@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Protection domains, and thread domains behind a parent domain. The calls that create objects are in the files of the
-//! objects.
+//! Protection domains, thread domains, and parent domains, which combine both (ibv_alloc_pd(3), ibv_alloc_td(3),
+//! ibv_alloc_parent_domain(3)). The calls that create objects are in the files of the objects.
 
 use crate::context::{Context, ContextInner, same_context};
 use std::sync::Arc;

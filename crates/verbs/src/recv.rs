@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Posting receives: the calls that the receive queues of QPs, SRQs and work queues have in common.
+//! Posting receives: the calls that the receive queues of QPs, SRQs and work queues have in common (ibv_post_recv(3),
+//! ibv_post_srq_recv(3)).
 #![expect(unsafe_code)]
 // UNSAFETY: the caller of a post guarantees that the memory stays valid; C's lists are raw pointers.
 

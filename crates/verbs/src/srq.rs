@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Shared receive queues.
+//! Shared receive queues (ibv_create_srq(3), ibv_modify_srq(3), ibv_post_srq_recv(3)).
 
 use crate::context::{ContextInner, Object, same_context};
 use crate::cq::{CompletionQueue, CqInner};

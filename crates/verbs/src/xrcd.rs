@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! XRC domains, to which the XRC receive QPs and XRC SRQs of several processes can belong.
+//! XRC domains, to which the XRC receive QPs and XRC SRQs of several processes can belong (ibv_open_xrcd(3)).
 
 use crate::context::{Context, ContextInner};
 use std::os::fd::BorrowedFd;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The states of a queue pair: modify, query, connect, multicast.
+//! The states of a queue pair: modify, query, connect, multicast (ibv_modify_qp(3), ibv_query_qp(3), ibv_attach_mcast(3)).
 
 use super::inner::QpInner;
 use crate::connect::{ConnectAttr, Endpoint};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The receive half of a QP.
+//! The receive half of a QP (ibv_post_recv(3)).
 
 use super::inner::QpInner;
 pub use crate::recv::{Receiver, RecvBatch, RecvGuard};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The send half of a QP: batches, single posts, and access to the C-style calls.
+//! The send half of a QP: batches, single posts, and access to the C-style calls (ibv_post_send(3), ibv_wr_post(3)).
 
 use super::inner::QpInner;
 use super::transport::{Connected, Datagram, Dci, Sends, XrcSend};
