@@ -8,8 +8,7 @@
 //! remote atomics. It lends no atomics of another size, because concurrent atomic accesses of two sizes to the same
 //! bytes are undefined behaviour.
 //!
-//! The bounds of the buffer are queried once. After that the region accesses the memory by its address only, not
-//! through the owner `B`, which need not be `Sync` and is not printed by `Debug`.
+//! This file has the registration and the keys, `memory` the access of this process to the bytes.
 //!
 //! ```compile_fail,E0599
 //! use uverbs::{Driver, MemoryRegion, PageBuf};
@@ -24,7 +23,11 @@
 //! }
 //! ```
 #![expect(unsafe_code)]
-// UNSAFETY: reads and writes registered memory through its pointer.
+// UNSAFETY: registers memory, and promises that a region can be sent to and shared by threads.
+
+mod memory;
+
+pub use memory::WritableShared;
 
 use crate::buf::{NoBuf, StableBuf};
 use crate::context::same_context;
@@ -33,8 +36,7 @@ use crate::remote::RemoteRegion;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Range;
-use core::ptr::{self, NonNull};
-use core::sync::atomic::AtomicU64;
+use core::ptr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use uverbs_core::attr::{AccessFlags, AdviseFlags, MrAdvice};
@@ -44,7 +46,6 @@ use uverbs_core::errno::Errno;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Uhw;
 use uverbs_core::provider::{Driver, WireRemote, WireSge};
-use uverbs_core::sync::copy::{load_bytes, store_bytes};
 use uverbs_core::wr::{IbvMr, Sge};
 
 /// Only this process writes the region, and the device for work requests that this process posts.
@@ -414,33 +415,6 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
         RemoteRegion::new(self.iova.wrapping_add(range.start as u64), range.len() as u64, self.rkey())
     }
 
-    /// Copies bytes from the region. Data that a peer writes at the same time may be copied in part.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if the range is not inside the region; `Unsupported` for a dma-buf.
-    pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<()> {
-        let from = self.memory_at(offset..offset.saturating_add(out.len()))?;
-        // SAFETY: `StableBuf` guarantees these bytes as long as `self.buf` exists. A `&mut` to them exists only while a
-        // private region is borrowed mutably.
-        unsafe { load_bytes(from.as_ptr(), out) };
-        Ok(())
-    }
-
-    /// Copies bytes into the region.
-    ///
-    /// # Errors
-    /// As [`read_at`](Self::read_at).
-    pub fn write_at(&self, offset: usize, data: &[u8]) -> Result<()>
-    where
-        A: WritableShared,
-    {
-        let to = self.memory_at(offset..offset.saturating_add(data.len()))?;
-        // SAFETY: `StableBuf` guarantees these bytes as long as `self.buf` exists. A region of such a type lends no
-        // references except to atomics.
-        unsafe { store_bytes(data, to.as_ptr()) };
-        Ok(())
-    }
-
     /// Deregisters the region and returns the buffer. On failure (`EBUSY`: a window is bound to it), returns the
     /// region.
     ///
@@ -471,21 +445,6 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
         }
         Ok(())
     }
-
-    /// The first byte of the buffer.
-    fn memory(&self) -> NonNull<u8> {
-        NonNull::new(self.raw.addr.cast()).unwrap_or(NonNull::dangling())
-    }
-
-    /// The address of these bytes.
-    fn memory_at(&self, range: Range<usize>) -> Result<NonNull<u8>> {
-        self.check("mr", &range)?;
-        if range.end > self.mapped {
-            return Err(Error::unsupported("mr", "the memory of a dma-buf is not mapped in this process"));
-        }
-        // SAFETY: inside the buffer.
-        Ok(unsafe { self.memory().add(range.start) })
-    }
 }
 
 /// The buffer, unless the kernel's answer was invalid: then the memory may be registered, so the buffer is leaked.
@@ -497,10 +456,6 @@ fn unless_unsure<B: StableBuf>(buf: B, error: &Error) -> Option<B> {
     }
     Some(buf)
 }
-
-/// Regions that [`MemoryRegion::write_at`] may write through `&`: those that lend no `&[u8]`.
-pub trait WritableShared {}
-impl WritableShared for Exposed {}
 
 impl<D: Driver> MemoryRegion<D, NoBuf, Exposed> {
     fn register_dmabuf(
@@ -519,27 +474,6 @@ impl<D: Driver> MemoryRegion<D, NoBuf, Exposed> {
     }
 }
 
-impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Exposed> {
-    /// The aligned 8-byte word at `offset`, on which remote atomics operate.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if the word is not inside the region, or not aligned; `Unsupported` for a dma-buf.
-    pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64> {
-        let at = self.memory_at(offset..offset.saturating_add(8))?.cast::<AtomicU64>();
-        if !at.is_aligned() {
-            return Err(Error::invalid(
-                "mr",
-                "offset",
-                format!("{offset} is not aligned to 8 bytes in memory"),
-            ));
-        }
-        // SAFETY: 8 bytes in range and aligned, checked above, as long as `self.buf` lives. This process accesses them
-        // by atomics of this size, all aligned, so none of them overlaps another, and by copies that are not accesses
-        // of the Rust program.
-        Ok(unsafe { at.as_ref() })
-    }
-}
-
 impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Private> {
     /// Refuses rights by which a peer can write.
     fn check_access(access: AccessFlags) -> Result<()> {
@@ -551,46 +485,6 @@ impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Private> {
             ));
         }
         Ok(())
-    }
-
-    /// A part of the bytes. The device may write other parts at the same time, for example the slots of receives that
-    /// are still posted. (The contract of each post excludes that the device writes this part.)
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if the range is not inside the region.
-    pub fn slice(&self, range: Range<usize>) -> Result<&[u8]> {
-        let (at, length) = (self.memory_at(range.clone())?, range.len());
-        // SAFETY: `length` bytes from `at` on are inside the buffer, and `StableBuf` guarantees them as long as
-        // `self.buf` exists. No peer may write them, and this process writes only through `&mut self`.
-        Ok(unsafe { core::slice::from_raw_parts(at.as_ptr(), length) })
-    }
-
-    /// A part of the bytes, mutable. The device may access other parts at the same time.
-    ///
-    /// # Errors
-    /// As [`slice`](Self::slice).
-    pub fn slice_mut(&mut self, range: Range<usize>) -> Result<&mut [u8]> {
-        let (at, length) = (self.memory_at(range.clone())?, range.len());
-        // SAFETY: `length` bytes from `at` on are inside the buffer, and `StableBuf` guarantees them as long as
-        // `self.buf` exists. No peer may write them, and `&mut self` excludes other accesses by this process.
-        Ok(unsafe { core::slice::from_raw_parts_mut(at.as_ptr(), length) })
-    }
-
-    /// All bytes, for a region in which no receive or read is posted, because the device could write there during the
-    /// borrow. [`slice`](Self::slice) lends the slots of a ring that is in use.
-    #[must_use]
-    pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: `StableBuf` guarantees the bytes as long as `self.buf` exists; no peer may write them, and this
-        // process writes only through `as_mut_slice`'s `&mut self`.
-        unsafe { core::slice::from_raw_parts(self.memory().as_ptr(), self.mapped) }
-    }
-
-    /// All bytes, mutable, otherwise as [`as_slice`](Self::as_slice).
-    #[must_use]
-    pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: `StableBuf` guarantees the bytes as long as `self.buf` exists; no peer may write them, and `&mut
-        // self` excludes other accesses by this process.
-        unsafe { core::slice::from_raw_parts_mut(self.memory().as_ptr(), self.mapped) }
     }
 }
 
