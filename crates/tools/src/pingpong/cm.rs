@@ -2,18 +2,15 @@
 //! The ping-pongs over connections of rdma_cm: it selects the device, exchanges the numbers of the QPs, and moves them
 //! through their states. The other end is `uverbs pingpong --cm`, too.
 
-use super::buffer::{self, Buffer};
 use super::completions::Completions;
 use super::drive::Queues;
-use super::message::Message;
 use super::options::{Options, Program};
-use super::{Table, check_memory, rc_uc, srq, ud};
+use super::{Objects, Table, rc_uc, srq, ud};
 use crate::cm::{self, Line, Side};
 use crate::device;
 use anyhow::{Context as _, Result, ensure};
 use core::net::SocketAddr;
 use std::io::Write;
-use std::sync::Arc;
 use uverbs::attr::{AhAttr, Gid, QpState, QpType};
 use uverbs::mlx5::Mlx5;
 use uverbs::qp::QpControl;
@@ -128,16 +125,7 @@ impl DriverVisitor for Visit<'_> {
         let common = &options.common;
         let device = context.query_device()?;
         let port = context.query_port(common.ib_port)?;
-        check_memory(&options, &device, context.name())?;
-        let pd = context.alloc_pd()?;
-        let offset = if options.program == Program::Ud { buffer::GRH_LEN } else { 0 };
-        if options.program == Program::Ud {
-            ud::check_size(options.size, &port)?;
-        }
-        let buffer = Arc::new(Buffer::new(&pd, &options, offset)?);
-        let cqe = common.rx_depth.saturating_add(options.num_qp.into());
-        let completions = Completions::new(&context, &device, &options, cqe)?;
-        let message = Message::new(&buffer, common.new_send)?;
+        let Objects { pd, buffer, completions, message } = Objects::new(&context, &options, &device, &port)?;
         let attr = ConnectAttr {
             port_num: common.ib_port,
             sgid_index: common.gid_idx,

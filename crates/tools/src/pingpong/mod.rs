@@ -38,7 +38,9 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use uverbs::attr::{DeviceAttr, Gid, LinkLayer, OdpGeneralCaps, OdpTransportCaps, PortAttr};
-use uverbs::{ConnectAttr, Context, Driver, DriverVisitor, Endpoint, Error, Rc, Uc, open_with};
+use uverbs::{
+    ConnectAttr, Context, Driver, DriverVisitor, Endpoint, Error, ProtectionDomain, Rc, Uc, open_with,
+};
 
 /// Runs the subcommand.
 pub(crate) fn main(args: Args) -> Result<()> {
@@ -116,16 +118,7 @@ impl DriverVisitor for Visit {
         let device = context.query_device()?;
         let port = context.query_port(options.common.ib_port)?;
         let attr = connect_attr(&options, &port)?;
-        check_memory(&options, &device, context.name())?;
-        let pd = context.alloc_pd()?;
-        let offset = if options.program == Program::Ud { buffer::GRH_LEN } else { 0 };
-        if options.program == Program::Ud {
-            ud::check_size(options.size, &port)?;
-        }
-        let buffer = Arc::new(Buffer::new(&pd, &options, offset)?);
-        let cqe = options.common.rx_depth.saturating_add(options.num_qp.into());
-        let completions = Completions::new(&context, &device, &options, cqe)?;
-        let message = Message::new(&buffer, options.common.new_send)?;
+        let Objects { pd, buffer, completions, message } = Objects::new(&context, &options, &device, &port)?;
         let table = Table { context: &context, options: &options, device: &device, port: &port, buffer };
         match options.program {
             Program::Rc => {
@@ -163,6 +156,30 @@ fn connect_attr(options: &Options, port: &PortAttr) -> Result<ConnectAttr> {
         hop_limit: if options.program == Program::Ud { ud::HOP_LIMIT } else { 1 },
         ..ConnectAttr::default()
     })
+}
+
+/// The objects of a run that do not depend on the transport.
+struct Objects<D: Driver> {
+    pd: ProtectionDomain<D>,
+    buffer: Arc<Buffer<D>>,
+    completions: Completions<D>,
+    message: Message<D>,
+}
+
+impl<D: Driver> Objects<D> {
+    fn new(context: &Context<D>, options: &Options, device: &DeviceAttr, port: &PortAttr) -> Result<Self> {
+        check_memory(options, device, context.name())?;
+        let pd = context.alloc_pd()?;
+        let offset = if options.program == Program::Ud { buffer::GRH_LEN } else { 0 };
+        if options.program == Program::Ud {
+            ud::check_size(options.size, port)?;
+        }
+        let buffer = Arc::new(Buffer::new(&pd, options, offset)?);
+        let cqe = options.common.rx_depth.saturating_add(options.num_qp.into());
+        let completions = Completions::new(context, device, options, cqe)?;
+        let message = Message::new(&buffer, options.common.new_send)?;
+        Ok(Self { pd, buffer, completions, message })
+    }
 }
 
 /// Checks that the device has the requested kind of memory.

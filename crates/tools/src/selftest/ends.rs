@@ -182,6 +182,19 @@ impl<D: Driver, T: Kind<D>> End<D, T> {
         Ok(())
     }
 
+    /// Posts a request to `peer`, and waits for its completion.
+    fn post_and_wait(
+        &mut self,
+        peer: &Self,
+        face: Face,
+        wr_id: u64,
+        op: Op<'_>,
+        data: Data<'_>,
+    ) -> Result<WorkCompletion> {
+        self.post(peer.srqn()?, face, wr_id, op, data)?;
+        self.wait(wr_id)
+    }
+
     /// Posts a request to the peer, on XRC to its SRQ.
     fn post(&mut self, srqn: Option<u32>, face: Face, wr_id: u64, op: Op<'_>, data: Data<'_>) -> Result<()> {
         let (qpn, qkey) = self.to;
@@ -267,9 +280,7 @@ impl<D: Driver, T: Kind<D>> Ends<D, T> {
         op: Op<'_>,
         data: Data<'_>,
     ) -> Result<WorkCompletion> {
-        let srqn = self.b.srqn()?;
-        self.a.post(srqn, face, wr_id, op, data)?;
-        self.a.wait(wr_id)
+        self.a.post_and_wait(&self.b, face, wr_id, op, data)
     }
 
     /// Posts at B, to A, and waits for its completion.
@@ -280,8 +291,6 @@ impl<D: Driver, T: Kind<D>> Ends<D, T> {
         op: Op<'_>,
         data: Data<'_>,
     ) -> Result<WorkCompletion> {
-        let srqn = self.a.srqn()?;
-        self.b.post(srqn, face, wr_id, op, data)?;
-        self.b.wait(wr_id)
+        self.b.post_and_wait(&self.a, face, wr_id, op, data)
     }
 }
