@@ -115,7 +115,7 @@ pub(crate) fn main(args: Args) -> Result<ExitCode> {
 }
 
 /// The tests that check within a minute that the kernel's driver, this library and the C programs work on a device.
-const SHORT: [&str; 30] = [
+const SHORT: [&str; 31] = [
     "opcodes::rc_exclusive",
     "opcodes::ud_shared",
     "errors::",
@@ -137,6 +137,7 @@ const SHORT: [&str; 30] = [
     "cm::greeting::",
     "cm::errors",
     "cm::rping::ours_serves_c::ipv4",
+    "cm::rstream::c_serves_ours::ipv4",
     "tools::devinfo",
     "tools::kv::",
     "tools::bulk",

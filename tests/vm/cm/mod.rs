@@ -7,6 +7,7 @@
 
 mod rsocket;
 mod wire;
+mod xrc;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use core::net::SocketAddr;
@@ -81,6 +82,10 @@ pub(crate) fn tests() -> Vec<Test> {
     }
     tests.push(Test::without_devices("cm::errors", move |env| errors(env, port)));
     tests.push(Test::without_devices("cm::groups", groups));
+    // rxe has no XRC.
+    if LabEnv::get().is_none_or(|env| env.mlx5) {
+        tests.push(Test::without_devices("cm::xrc", move |env| xrc::run(env, port + 1)));
+    }
     tests
 }
 
