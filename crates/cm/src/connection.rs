@@ -61,7 +61,7 @@ impl<Q: Connectable> Connection<Q> {
     /// [`Error::DeviceGone`](crate::Error::DeviceGone), or the kernel's error.
     pub fn wait_disconnected(&self, limit: Option<Duration>) -> Result<bool> {
         let end = deadline(limit);
-        while let Some(event) = self.id.channel().wait_until(end)? {
+        while let Some(event) = self.id.wait_own(end)? {
             let Event { kind, .. } = event.ok("disconnect")?;
             if matches!(kind, EventKind::Disconnected | EventKind::TimewaitExit) {
                 return Ok(true);

@@ -10,6 +10,7 @@ use crate::channel::EventChannel;
 use crate::error::{Error, Result};
 use crate::param::{ConnParam, private_data_len};
 use crate::reason::RejectReason;
+use crate::wait::Waits;
 use core::fmt;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -105,6 +106,7 @@ pub struct Id {
     is_passive: bool,
     is_destroyed: bool,
     place: Arc<Place>,
+    waits: Waits,
 }
 
 /// The channel to which an identifier belongs, for its memberships: only that one can end them. `None` after the end of the identifier,
@@ -149,6 +151,7 @@ impl Id {
             is_passive: false,
             is_destroyed: false,
             place: Place::new(channel),
+            waits: Waits::default(),
         })
     }
 
@@ -156,7 +159,8 @@ impl Id {
     pub(crate) fn of_request(channel: &EventChannel, number: u32, listener: Token) -> Self {
         let token = Token::new(listener.is_datagram());
         let (is_passive, is_destroyed, place) = (true, false, Place::new(channel));
-        Self { channel: channel.clone(), number, token, is_passive, is_destroyed, place }
+        let (channel, waits) = (channel.clone(), Waits::default());
+        Self { channel, number, token, is_passive, is_destroyed, place, waits }
     }
 
     /// The value by which events name it.
@@ -167,6 +171,10 @@ impl Id {
 
     pub(crate) fn place(&self) -> &Arc<Place> {
         &self.place
+    }
+
+    pub(crate) fn waits(&self) -> &Waits {
+        &self.waits
     }
 
     /// The channel of its events.

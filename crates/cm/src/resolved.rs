@@ -152,13 +152,9 @@ pub(crate) fn expect<R>(
 ) -> Result<R> {
     let end = deadline(limit);
     loop {
-        let Some(event) = id.channel().wait_until(end)? else {
+        let Some(event) = id.wait_own(end)? else {
             return Err(Error::TimedOut { verb, object: id.object() });
         };
-        if event.token != id.token() {
-            log::debug!("{verb}: {} of another id is skipped", event.name());
-            continue;
-        }
         let Event { kind, .. } = event.ok(verb)?;
         if matches!(kind, EventKind::Disconnected) {
             return Err(Error::Disconnected { verb, object: id.object() });
