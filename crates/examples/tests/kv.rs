@@ -585,6 +585,28 @@ fn processes_share_a_fabric() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
+/// Clients that say nothing use up the files that the server may open. It serves the next ones when these have gone.
+#[test]
+fn a_server_without_free_files_does_not_end() {
+    for options in ["", "--async"] {
+        let mut command = Command::new("sh");
+        let kv = format!("ulimit -n 40 && exec {} --serve 127.0.0.1:0 {options}", env!("CARGO_BIN_EXE_kv"));
+        command.args(["-c", &kv]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut server = Process(command.spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening on ").expect("the address");
+        let crowd: Vec<_> = (0..60).map(|_| TcpStream::connect(address).unwrap()).collect();
+        // Some of them wait to be accepted.
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(server.0.try_wait().unwrap().is_none(), "{options}: it ended");
+        drop(crowd);
+        let pid = nix::unistd::Pid::from_raw(server.0.id().try_into().unwrap());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+        assert!(server.0.wait().unwrap().success(), "{options}");
+    }
+}
+
 /// The server and the clients that are futures; and a client of each kind with the server of the other.
 #[test]
 fn futures_speak_the_same_protocol() {

@@ -84,11 +84,23 @@ impl<D: Driver> Door<D> {
         }
     }
 
-    async fn accept(&self) -> Result<Arrival> {
-        match self {
-            Self::Tcp(listener) => Ok(Arrival::Tcp(listener.accept().await?.0)),
-            Self::Cm(listener) => Ok(Arrival::Cm(listener.accept().await?)),
-        }
+    /// The next client; `None` after one that could not be accepted.
+    async fn accept(&self) -> Result<Option<Arrival>> {
+        let error: anyhow::Error = match self {
+            Self::Tcp(listener) => match listener.accept().await {
+                Ok((stream, _)) => return Ok(Some(Arrival::Tcp(stream))),
+                Err(error) => error.into(),
+            },
+            Self::Cm(listener) => match listener.accept().await {
+                Ok(request) => return Ok(Some(Arrival::Cm(request))),
+                Err(uverbs_aio::Error::Cm(error)) if !link::is_lost(&error) => error.into(),
+                Err(error) => return Err(error.into()),
+            },
+        };
+        // It has gone again, or the process has too many files for a moment.
+        tokio::time::sleep(link::PAUSE).await;
+        eprintln!("kv: a client was not accepted: {error}");
+        Ok(None)
     }
 }
 
@@ -173,7 +185,7 @@ impl<D: Driver> Server<D> {
                 () = &mut stop => break Ok(()),
                 accepted = door.accept() => match accepted {
                     // Dropping it refuses the client.
-                    Ok(arrival) if tasks.len() < shelf.config.clients as usize => {
+                    Ok(Some(arrival)) if tasks.len() < shelf.config.clients as usize => {
                         tasks.spawn(attend(shelf.clone(), arrival, stopping.clone()));
                     }
                     Ok(_) => {}

@@ -540,7 +540,16 @@ impl Door {
     /// Waits for a client for a short time.
     fn wait(&self) -> Result<Option<Incoming>> {
         match self {
-            Self::Cm(listener) => Ok(listener.wait(Some(DOOR))?.map(Incoming::Cm)),
+            Self::Cm(listener) => match listener.wait(Some(DOOR)) {
+                Ok(request) => Ok(request.map(Incoming::Cm)),
+                Err(error) if link::is_lost(&error) => Err(error.into()),
+                // As of TCP.
+                Err(error) => {
+                    eprintln!("kv: a client was not accepted: {error}");
+                    thread::sleep(link::PAUSE);
+                    Ok(None)
+                }
+            },
             Self::Tcp(listener) => {
                 let limit = u16::try_from(DOOR.as_millis()).unwrap_or(u16::MAX);
                 match poll(&mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)], limit) {
@@ -554,7 +563,10 @@ impl Door {
                         Ok(Some(Incoming::Tcp(stream)))
                     }
                     // The client has gone again, or the process has too many files for a moment.
-                    Err(_) => Ok(None),
+                    Err(_) => {
+                        thread::sleep(link::PAUSE);
+                        Ok(None)
+                    }
                 }
             }
         }
