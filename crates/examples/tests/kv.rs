@@ -149,20 +149,32 @@ const SOON: Duration = Duration::from_secs(30);
 /// The device of the server has taken the request, so the client's queue does not fail.
 #[test]
 fn a_client_sees_the_end_of_a_server_that_does_not_answer() {
-    sees_the_end(false);
+    let (error, _) = sees_the_end(false, |_, link| link.close());
+    assert!(error.contains("has ended"), "{error}");
 }
 
 #[test]
 fn a_client_of_futures_sees_the_end_of_a_server_that_does_not_answer() {
-    sees_the_end(true);
+    let (error, _) = sees_the_end(true, |_, link| link.close());
+    assert!(error.contains("has ended"), "{error}");
 }
 
-fn sees_the_end(futures: bool) {
+/// Nothing is said: the TCP connection remains, as one of the connection manager does. The request was acknowledged.
+#[test]
+fn a_client_sees_that_the_device_of_its_server_was_killed() {
+    for futures in [false, true] {
+        let (error, cause) = sees_the_end(futures, |hca, _| hca.kill());
+        assert!(cause.contains("retry"), "{error}: {cause}");
+    }
+}
+
+/// The error of a request after the server has received it, did not answer, and ended; and the reason of the error.
+fn sees_the_end(futures: bool, end: fn(&Hca, &Link)) -> (String, String) {
     let fabric = Fabric::new(7);
     let (there, here) = (fabric.device("hca0").build(), fabric.device("hca1").build());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = Target::Tcp(listener.local_addr().unwrap());
-    let (ended, end) = channel::<()>();
+    let (ended, ending) = channel::<()>();
     let server = std::thread::spawn(move || {
         let context = Context::<Mlx5>::from_kernel(there.open()).unwrap();
         let pd = context.alloc_pd().unwrap();
@@ -206,24 +218,24 @@ fn sees_the_end(futures: bool) {
         qp.sq().post(0).send(buf).unwrap();
         // The request.
         received();
-        link.close();
-        end.recv().unwrap_err();
+        end(&there, &link);
+        ending.recv().unwrap_err();
     });
     let begin = Instant::now();
-    let error = if futures {
+    let error: anyhow::Error = if futures {
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        let error = runtime.block_on(async {
+        runtime.block_on(async {
             let nic = Nic::Software(here);
             let mut client = aio::Client::<Mlx5>::connect(&nic, &target, Path::default()).await.unwrap();
             client.ask(&Ask::Get(b"key")).await.unwrap_err()
-        });
-        error.to_string()
+        })
     } else {
-        client(&here, &target, Way::Best).get(b"key").unwrap_err().to_string()
+        client(&here, &target, Way::Best).get(b"key").unwrap_err()
     };
-    assert!(begin.elapsed() < SOON && error.contains("has ended"), "{error}, {:?}", begin.elapsed());
+    assert!(begin.elapsed() < SOON, "{error}, {:?}", begin.elapsed());
     drop(ended);
     server.join().unwrap();
+    (error.to_string(), error.root_cause().to_string())
 }
 
 /// The client has no request outstanding, so it does not see the end.

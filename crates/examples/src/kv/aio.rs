@@ -5,7 +5,7 @@
 //! queue, which [`uverbs_aio`] refills. Clients connect by the RDMA connection manager, or by an exchange of endpoints over TCP.
 
 use super::bench::{Figures, KEYS, Kind, Numbers, Row, check_sizes, histogram, key, value};
-use super::client::{Ask, Outcome, Value};
+use super::client::{Ask, Outcome, QUIET, Value};
 use super::proto::{Answer, HEADER, MAX_KEY, MAX_SMALL, MESSAGE, Op, Request, Status, VERSION, Welcome};
 use super::server::{Config, Listen, Report, send_depth, slots, welcome};
 use super::session::{Broken, Session, Shop};
@@ -368,7 +368,11 @@ impl<D: Driver> Line<D> {
         } else {
             self.write(request).await?;
         }
-        let message = receive(&self.qp).await?;
+        let message = tokio::select! {
+            biased;
+            message = receive(&self.qp) => message?,
+            error = self.probe() => return Err(error),
+        };
         let answer = Answer::decode(&message).context("the server sent an invalid answer")?;
         ensure!(answer.id == request.id, "the server answered a request that was not made");
         Ok(match answer.status {
@@ -386,6 +390,20 @@ impl<D: Driver> Line<D> {
             }
             status => Outcome::Refused(status),
         })
+    }
+
+    /// Asks the server's device for an acknowledgement now and then, until it gives none: see [`QUIET`].
+    async fn probe(&self) -> anyhow::Error {
+        let nothing = match self.welcome.region.slice(0..0) {
+            Ok(nothing) => nothing,
+            Err(error) => return error.into(),
+        };
+        loop {
+            self.qp.dispatcher().sleep(QUIET).await;
+            if let Err(failed) = self.qp.write_inline(&[], &nothing).await {
+                return failed.into();
+            }
+        }
     }
 
     async fn send(&self, request: &Request<'_>) -> Result<()> {
