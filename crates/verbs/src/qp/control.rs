@@ -161,7 +161,10 @@ impl<D: Driver> QpControl<D> {
         // SAFETY: the QP's own parts.
         let modified = unsafe { inner.context().driver().modify_qp(handle, inner.shared(), attr, mask) };
         if mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::RESET {
-            if let Some(events) = inner.events() {
+            if inner.has_srq()
+                && let Some(events) = inner.events()
+            {
+                EventReader::read_all(inner.context());
                 events.forget_last_wqe();
             }
             inner.take_back_receives();
