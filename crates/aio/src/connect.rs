@@ -36,11 +36,7 @@ async fn expect<D: Driver, R>(
             next => Poll::Ready(next.map_err(Into::into)),
         });
         let Some(event) = next.await? else { continue };
-        let kind = event.ok(verb)?.kind;
-        if matches!(kind, EventKind::Disconnected) {
-            return Err(uverbs_cm::Error::Disconnected { verb, object: format!("{id:?}") }.into());
-        }
-        if let Some(result) = wanted(kind) {
+        if let Some(result) = wanted(id.check(event, verb)?) {
             return Ok(result);
         }
     }

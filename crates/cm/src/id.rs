@@ -308,14 +308,7 @@ impl Id {
         };
         let limit = if self.is_datagram() { 136 } else { 196 };
         self.channel.port().command(RDMA_USER_CM_CMD_ACCEPT, command.as_bytes(), &mut []).map_err(|errno| {
-            match self.explain(VERB, param.private_data.len(), limit, errno) {
-                // The kernel has no other errno for it, and gives the attributes of RTR until the connection ends.
-                Error::Verbs(error) if errno == Errno::EINVAL => match self.init_qp_attr(QpState::RTR) {
-                    Err(Error::Disconnected { object, .. }) => Error::Disconnected { verb: VERB, object },
-                    _ => error.into(),
-                },
-                error => error,
-            }
+            self.ended(VERB, errno, self.explain(VERB, param.private_data.len(), limit, errno))
         })
     }
 
@@ -332,7 +325,7 @@ impl Id {
     /// `rdma_reject`: rejects a connection request, or the answer to one.
     ///
     /// # Errors
-    /// As [`Id::connect`]; the kernel accepts two reasons from a program,
+    /// As [`Id::accept`]; the kernel accepts two reasons from a program,
     /// [`CONSUMER_DEFINED`](RejectReason::CONSUMER_DEFINED) and
     /// [`VENDOR_OPTION_NOT_SUPPORTED`](RejectReason::VENDOR_OPTION_NOT_SUPPORTED).
     pub fn reject(&self, reason: RejectReason, private_data: &[u8]) -> Result<()> {
@@ -349,7 +342,19 @@ impl Id {
         self.channel
             .port()
             .command(RDMA_USER_CM_CMD_REJECT, command.as_bytes(), &mut [])
-            .map_err(|errno| self.explain(VERB, private_data.len(), limit, errno))
+            .map_err(|errno| self.ended(VERB, errno, self.explain(VERB, private_data.len(), limit, errno)))
+    }
+
+    /// The error of an answer to a request. If the peer has given up it is an `EINVAL`: the kernel has no other errno for it, and gives the
+    /// attributes of RTR until the connection ends.
+    fn ended(&self, verb: &'static str, errno: Errno, error: Error) -> Error {
+        match error {
+            Error::Verbs(error) if errno == Errno::EINVAL => match self.init_qp_attr(QpState::RTR) {
+                Err(Error::Disconnected { object, .. }) => Error::Disconnected { verb, object },
+                _ => error.into(),
+            },
+            error => error,
+        }
     }
 
     /// `rdma_disconnect`. Both sides get an event.
@@ -434,7 +439,7 @@ impl Id {
         }
         while let Ok(Some(event)) = self.channel.next_event() {
             if event.token == self.token
-                && let Err(reason) = event.ok(verb)
+                && let Err(reason) = self.check(event, verb)
             {
                 return reason;
             }

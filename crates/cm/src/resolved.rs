@@ -4,7 +4,7 @@
 use crate::channel::{EventChannel, deadline};
 use crate::connection::Connection;
 use crate::error::{Error, Result};
-use crate::event::{Event, EventKind};
+use crate::event::EventKind;
 use crate::id::{Id, PortSpace};
 use crate::param::ConnParam;
 use crate::qp::{Connectable, Own};
@@ -155,11 +155,7 @@ pub(crate) fn expect<R>(
         let Some(event) = id.wait_own(end)? else {
             return Err(Error::TimedOut { verb, object: id.object() });
         };
-        let Event { kind, .. } = event.ok(verb)?;
-        if matches!(kind, EventKind::Disconnected) {
-            return Err(Error::Disconnected { verb, object: id.object() });
-        }
-        if let Some(result) = wanted(kind) {
+        if let Some(result) = wanted(id.check(event, verb)?) {
             return Ok(result);
         }
     }

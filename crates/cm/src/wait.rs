@@ -117,6 +117,18 @@ impl Id {
         OwnEvents { id: self, number: None }
     }
 
+    /// An event that this verb waited for, or the error that it is: it names the verb, which may be another one than that of the kernel's
+    /// event, and the identifier. The end of the connection is an error.
+    #[doc(hidden)]
+    pub fn check(&self, event: Event, verb: &'static str) -> Result<EventKind> {
+        match event.kind {
+            EventKind::Disconnected => Err(Error::Disconnected { verb, object: self.object() }),
+            EventKind::DeviceRemoval => Err(Error::DeviceGone { verb, object: self.object() }),
+            EventKind::Failed(error) => Err(error.of(verb)),
+            kind => Ok(kind),
+        }
+    }
+
     /// Takes the next event, and skips those of others. After the end each event is the end.
     fn take_event(&self, state: &mut State) -> Result<Option<Event>> {
         let token = self.token();

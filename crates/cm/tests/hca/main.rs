@@ -252,6 +252,9 @@ fn a_client_that_gives_up_is_an_error_of_the_acceptance_at_once() {
     let error = passive.accept(&param).unwrap_err();
     assert!(error.to_string().ends_with("disconnected") && error.verb() == "accept", "{error}");
     gone(error);
+    let error = passive.reject(RejectReason::CONSUMER_DEFINED, b"late").unwrap_err();
+    assert_eq!(error.verb(), "reject");
+    gone(error);
     passive.close().unwrap();
     // A second acceptance is another error.
     let active = hosts.resolve_silently();
@@ -285,6 +288,29 @@ fn a_client_that_gives_up_ends_an_acceptance_that_waits() {
     let EventKind::Failed(error) = wait(&hosts.at_server) else { panic!("a failure") };
     assert!(matches!(error, Error::Rejected { .. }), "{error}");
     drop(listener);
+}
+
+/// The event of the kernel is that of a connection. The error names the call that waited.
+#[test]
+fn an_acceptance_that_fails_names_the_acceptance() {
+    let fabric = Fabric::new(8);
+    let (client, server) = (fabric.device("hca0").build(), fabric.device("hca1").build());
+    let listener = Listener::bind(&channel(&server), (server.addresses()[0], PORT).into()).unwrap();
+    let resolved = Resolved::new(&channel(&client), (server.addresses()[0], PORT).into()).unwrap();
+    let [(_pd, _cq, a), (_pd2, _cq2, b)] = [&client, &server].map(|hca| {
+        let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
+        let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
+        let qp = pd.qp::<Rc>().cq(&cq).create().unwrap();
+        (pd, cq, qp)
+    });
+    fabric.delay(Duration::from_millis(400));
+    let connecting = std::thread::spawn(move || {
+        resolved.connect(a, &ConnParam::default(), Some(Duration::from_millis(600))).map(drop)
+    });
+    let request = listener.accept().unwrap();
+    let error = request.accept(b, &ConnParam::default(), LONG).map(drop).unwrap_err();
+    assert!(matches!(error, Error::Rejected { verb: "accept", .. }), "{error}");
+    assert!(matches!(connecting.join().unwrap(), Err(Error::TimedOut { .. })));
 }
 
 impl Hosts {
