@@ -12,7 +12,7 @@ mod xrc;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use uverbs::attr::{AccessFlags, Ece, Gid, QpAttrMask, QpCap, QpState};
-use uverbs::{Context, Errno, Rc, mlx5::Mlx5};
+use uverbs::{Context, Errno, Rc, Ud, mlx5::Mlx5};
 use uverbs_cm::{
     ConnParam, ConnectRequest, Error, Event, EventChannel, EventKind, Id, Listener, Peer, PortSpace,
     RejectReason, Resolved,
@@ -400,7 +400,8 @@ fn listeners_and_ports() {
     let port = first.local_addr().unwrap().port();
     assert_ne!(port, 0);
     let taken = Listener::bind(&hosts.at_server, (IpAddr::from([0, 0, 0, 0]), port).into()).unwrap_err();
-    assert_eq!((taken.verb(), taken.errno().raw()), ("bind_addr", 98));
+    assert_eq!((taken.verb(), taken.errno()), ("bind_addr", Errno::EADDRINUSE));
+    assert!(taken.to_string().ends_with("(EADDRINUSE)"), "{taken}");
     // Another port space, and another host.
     Listener::with(&hosts.at_server, PortSpace::Udp, (any.ip(), port).into(), 0).unwrap();
     Listener::bind(&hosts.at_client, (any.ip(), port).into()).unwrap();
@@ -640,6 +641,29 @@ fn a_queue_pair_of_another_device_is_refused() {
     let resolved = Resolved::new(&channel(&client), listener.local_addr().unwrap()).unwrap();
     let qp = qp_of(&client);
     let _prepared = resolved.prepare(&qp, &ConnParam::default()).unwrap();
+}
+
+#[test]
+fn a_queue_pair_of_another_type_is_refused() {
+    let fabric = Fabric::new(3);
+    let (client, server) = (fabric.device("hca0").build(), fabric.device("hca1").build());
+    let address = (server.addresses()[0], PORT).into();
+    let context = Context::<Mlx5>::from_kernel(client.open()).unwrap();
+    let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
+    let manager = channel(&client);
+    let resolve = |space| Resolved::with(&manager, space, None, address, LIMIT).unwrap();
+    let (rc, ud) = (pd.qp::<Rc>().cq(&cq).create().unwrap(), pd.qp::<Ud>().cq(&cq).create().unwrap());
+    let param = ConnParam::default();
+    for (result, reason) in [
+        (resolve(PortSpace::Udp).prepare(&rc, &param), "RC, but id "),
+        (resolve(PortSpace::Tcp).prepare(&ud, &param), "UD, but id "),
+    ] {
+        let error = result.map(drop).unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+    for control in [&rc.control, &ud.control] {
+        assert_eq!(control.state().unwrap(), QpState::RESET);
+    }
 }
 
 #[test]
