@@ -238,6 +238,20 @@ fn sees_the_end(futures: bool, end: fn(&Hca, &Link)) -> (String, String) {
     (error.to_string(), error.root_cause().to_string())
 }
 
+#[test]
+fn a_client_names_the_address_at_which_there_is_no_server() {
+    let nic = Nic::Software(Hca::new());
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (target, path) = (Target::Tcp(nobody), Path::default());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for error in [
+        Client::<Mlx5>::connect(&nic, &target, path, Way::Best).map(drop).unwrap_err(),
+        runtime.block_on(aio::Client::<Mlx5>::connect(&nic, &target, path)).map(drop).unwrap_err(),
+    ] {
+        assert_eq!(error.to_string(), format!("no server at {nobody}"));
+    }
+}
+
 /// The client has no request outstanding, so it does not see the end.
 #[test]
 fn a_server_whose_device_is_removed_does_not_wait_for_its_clients() {

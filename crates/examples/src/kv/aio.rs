@@ -314,7 +314,8 @@ async fn exchange<D: Driver>(qp: &Qp<D>, server: SocketAddr, path: Path) -> Resu
     let attr = link::attr(path, AccessFlags::empty());
     qp.init(&attr)?;
     let here = qp.endpoint(qp.qp_num(), &attr)?;
-    let stream = TcpStream::connect(server).await?.into_std()?;
+    let stream = TcpStream::connect(server).await.with_context(|| format!("no server at {server}"))?;
+    let stream = stream.into_std()?;
     let (stream, there) = spawn_blocking(move || {
         let mut stream = WithDeadline::new(stream, LIMIT);
         here.exchange(&mut stream).map(|there| (stream.into_inner(), there))
