@@ -611,6 +611,28 @@ fn processes_share_a_fabric() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
+/// The server waits for the endpoint of a client.
+#[test]
+fn a_server_ends_while_a_client_says_nothing() {
+    let begin = Instant::now();
+    let (server, target, ..) = server(small());
+    let Target::Tcp(address) = target else { panic!("TCP") };
+    let silent = TcpStream::connect(address).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(ended(server).clients, 0);
+    drop(silent);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let report = runtime.block_on(async {
+        let at = Listen::Tcp(([127, 0, 0, 1], 0).into());
+        let server = aio::Server::<Mlx5>::open(&Nic::Software(Hca::new()), at, small()).await.unwrap();
+        let _silent = TcpStream::connect(server.address()).unwrap();
+        server.serve(tokio::time::sleep(Duration::from_millis(300))).await.unwrap()
+    });
+    drop(runtime);
+    assert_eq!((report.clients, report.lost), (0, 0));
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+}
+
 /// Clients that say nothing use up the files that the server may open. It serves the next ones when these have gone.
 #[test]
 fn a_server_without_free_files_does_not_end() {

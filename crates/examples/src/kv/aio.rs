@@ -19,11 +19,12 @@ use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use uverbs::attr::{AccessFlags, QpCap, SendOpsFlags};
+use uverbs::connect::ENDPOINT_LEN;
 use uverbs::owned::Pool;
 use uverbs::{Context, Driver, Endpoint, ImmData, ProtectionDomain, Rc, RemoteRegion, WithDeadline};
 use uverbs_aio::{Dispatcher, Listener, Message, Qp, Request as ConnectRequest, Srq};
@@ -225,9 +226,15 @@ async fn attend<D: Driver>(
     arrival: Arrival,
     mut stopping: watch::Receiver<()>,
 ) -> (bool, Result<()>) {
-    let greeted = match arrival {
-        Arrival::Tcp(stream) => greet(&shelf, stream).await,
-        Arrival::Cm(request) => greet_cm(&shelf, request).await,
+    let greeting = async {
+        match arrival {
+            Arrival::Tcp(stream) => greet(&shelf, stream).await,
+            Arrival::Cm(request) => greet_cm(&shelf, request).await,
+        }
+    };
+    let greeted = tokio::select! {
+        greeted = greeting => greeted,
+        _ = stopping.changed() => Err(anyhow!("the server ends")),
     };
     let (qp, session, mut tie) = match greeted {
         Ok(client) => client,
@@ -260,21 +267,18 @@ fn welcomed<D: Driver>(shelf: &Shelf<D>) -> Result<(Qp<D>, Session<D>)> {
 const ACCESS: AccessFlags = AccessFlags::REMOTE_READ.union(AccessFlags::REMOTE_WRITE);
 
 /// Connects to a client over TCP.
-async fn greet<D: Driver>(shelf: &Shelf<D>, stream: TcpStream) -> Result<(Qp<D>, Session<D>, Tie)> {
+async fn greet<D: Driver>(shelf: &Shelf<D>, mut stream: TcpStream) -> Result<(Qp<D>, Session<D>, Tie)> {
     let attr = link::attr(shelf.config.path, ACCESS);
     let (qp, session) = welcomed(shelf)?;
     qp.init(&attr)?;
     let here = qp.endpoint(qp.qp_num(), &attr)?;
-    let stream = stream.into_std()?;
-    // A client may take its time, so this waits in a thread for blocking calls.
-    let (stream, there) = spawn_blocking(move || {
-        let mut stream = WithDeadline::new(stream, LIMIT);
-        Endpoint::receive(&mut stream).map(|there| (stream.into_inner(), there))
-    })
-    .await??;
-    qp.connect(&here, &there, &attr)?;
-    here.send(&stream)?;
-    Ok((qp, session, Tie::Tcp(TcpStream::from_std(stream)?)))
+    let (mut theirs, mut ours) = ([0; ENDPOINT_LEN], Vec::new());
+    let received = tokio::time::timeout(LIMIT, stream.read_exact(&mut theirs)).await;
+    received.context("it did not answer in time")??;
+    qp.connect(&here, &Endpoint::receive(&theirs[..])?, &attr)?;
+    here.send(&mut ours)?;
+    stream.write_all(&ours).await?;
+    Ok((qp, session, Tie::Tcp(stream)))
 }
 
 /// Connects to a client by the connection manager.

@@ -23,10 +23,10 @@ use core::time::Duration;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::HashMap;
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use uverbs::attr::{AccessFlags, EventType, QpCap, SendOpsFlags, SrqAttr, SrqInitAttr};
 use uverbs::owned::{Buf, Completed, Exposed, OwnedCq, OwnedQp, OwnedSrq, Pool};
@@ -468,11 +468,11 @@ impl<D: Driver> Shelf<D> {
 
     /// Waits for clients until the server ends, and for the ends of their threads.
     fn door(self: &Arc<Self>, door: &Door, notes: &Sender<Note<D>>) -> Result<()> {
-        let mut threads: Vec<JoinHandle<()>> = Vec::new();
+        let mut threads: Vec<(JoinHandle<()>, InUse)> = Vec::new();
         let mut serial = 0;
         while !self.stop.load(Ordering::Relaxed) {
             let Some(incoming) = door.wait()? else { continue };
-            threads.retain(|thread| !thread.is_finished());
+            threads.retain(|(thread, _)| !thread.is_finished());
             if threads.len() >= self.config.clients as usize {
                 // Dropping it refuses the client.
                 continue;
@@ -480,9 +480,22 @@ impl<D: Driver> Shelf<D> {
             serial += 1;
             let (shelf, notes) = (self.clone(), notes.clone());
             let client = thread::Builder::new().name(format!("kv-client-{serial}"));
-            threads.push(client.spawn(move || shelf.attend(incoming, serial, &notes))?);
+            let stream = match &incoming {
+                Incoming::Tcp(stream) => stream.try_clone().ok(),
+                Incoming::Cm(_) => None,
+            };
+            let stream = Arc::new(Mutex::new(stream));
+            let own = stream.clone();
+            let attend = move || {
+                shelf.attend(incoming, serial, &notes);
+                *own.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            };
+            threads.push((client.spawn(attend)?, stream));
         }
-        for thread in threads {
+        for (thread, stream) in threads {
+            // It may wait for an endpoint that the client does not send. If the client has gone, this fails.
+            let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let _ = stream.map(|stream| stream.shutdown(Shutdown::Both));
             thread.join().map_err(|_| anyhow!("the thread of a client panicked"))?;
         }
         Ok(())
@@ -529,6 +542,9 @@ impl<D: Driver> Shelf<D> {
         }
     }
 }
+
+/// The TCP connection of a thread, as long as the thread uses it.
+type InUse = Arc<Mutex<Option<TcpStream>>>;
 
 /// A connection request of a client.
 enum Incoming {
