@@ -4,7 +4,10 @@
 use crate::dispatcher::Dispatcher;
 use crate::error::{Error, Result};
 use crate::qp::Qp;
+use core::future::{Future as _, poll_fn};
 use core::net::SocketAddr;
+use core::pin::Pin;
+use core::task::Poll;
 use core::time::Duration;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -25,20 +28,17 @@ async fn expect<D: Driver, R>(
     verb: &'static str,
     mut wanted: impl FnMut(EventKind) -> Option<R>,
 ) -> Result<R> {
+    let mut events = id.own_events();
     loop {
-        while let Some(event) = id.channel().next_event()? {
-            if event.token != id.token() {
-                continue;
-            }
-            let kind = event.ok(verb)?.kind;
-            if matches!(kind, EventKind::Disconnected) {
-                return Err(uverbs_cm::Error::Disconnected { verb, object: format!("{id:?}") }.into());
-            }
-            if let Some(result) = wanted(kind) {
-                return Ok(result);
-            }
+        let mut readable = dispatcher.readable(id.channel());
+        let next = poll_fn(|cx| match events.poll_next(cx.waker()) {
+            Ok(None) => Pin::new(&mut readable).poll(cx).map_ok(|()| None),
+            next => Poll::Ready(next.map_err(Into::into)),
+        });
+        let Some(event) = next.await? else { continue };
+        if let Some(result) = wanted(id.check(event, verb)?) {
+            return Ok(result);
         }
-        dispatcher.readable(id.channel()).await?;
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::channel::deadline;
 use crate::error::Result;
-use crate::event::{Event, EventKind};
+use crate::event::EventKind;
 use crate::id::Id;
 use crate::param::Peer;
 use crate::qp::Connectable;
@@ -62,11 +62,11 @@ impl<Q: Connectable> Connection<Q> {
     /// [`Error::DeviceGone`](crate::Error::DeviceGone), or the kernel's error.
     pub fn wait_disconnected(&self, limit: Option<Duration>) -> Result<bool> {
         let end = deadline(limit);
-        while let Some(event) = self.id.channel().wait_until(end)? {
-            let Event { kind, .. } = event.ok("disconnect")?;
-            if matches!(kind, EventKind::Disconnected | EventKind::TimewaitExit) {
+        while let Some(event) = self.id.wait_own(end)? {
+            if matches!(event.kind, EventKind::Disconnected | EventKind::TimewaitExit) {
                 return Ok(true);
             }
+            self.id.check(event, "disconnect")?;
         }
         Ok(false)
     }

@@ -110,6 +110,19 @@ impl Error {
         }
     }
 
+    /// The error as that of another verb: the one that waited for the event.
+    pub(crate) fn of(mut self, name: &'static str) -> Self {
+        match &mut self {
+            Self::NoRoute { verb, .. }
+            | Self::Rejected { verb, .. }
+            | Self::TimedOut { verb, .. }
+            | Self::Disconnected { verb, .. }
+            | Self::DeviceGone { verb, .. } => *verb = name,
+            Self::Verbs(_) => {}
+        }
+        self
+    }
+
     pub(crate) fn invalid(verb: &'static str, field: &'static str, reason: String) -> Self {
         uverbs_core::Error::invalid(verb, field, reason).into()
     }

@@ -10,6 +10,7 @@ use crate::channel::EventChannel;
 use crate::error::{Error, Result};
 use crate::param::{ConnParam, private_data_len};
 use crate::reason::RejectReason;
+use crate::wait::Waits;
 use core::fmt;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -105,6 +106,7 @@ pub struct Id {
     is_passive: bool,
     is_destroyed: bool,
     place: Arc<Place>,
+    waits: Waits,
 }
 
 /// The channel to which an identifier belongs, for its memberships: only that one can end them. `None` after the end of the identifier,
@@ -149,6 +151,7 @@ impl Id {
             is_passive: false,
             is_destroyed: false,
             place: Place::new(channel),
+            waits: Waits::default(),
         })
     }
 
@@ -156,7 +159,8 @@ impl Id {
     pub(crate) fn of_request(channel: &EventChannel, number: u32, listener: Token) -> Self {
         let token = Token::new(listener.is_datagram());
         let (is_passive, is_destroyed, place) = (true, false, Place::new(channel));
-        Self { channel: channel.clone(), number, token, is_passive, is_destroyed, place }
+        let (channel, waits) = (channel.clone(), Waits::default());
+        Self { channel, number, token, is_passive, is_destroyed, place, waits }
     }
 
     /// The value by which events name it.
@@ -167,6 +171,10 @@ impl Id {
 
     pub(crate) fn place(&self) -> &Arc<Place> {
         &self.place
+    }
+
+    pub(crate) fn waits(&self) -> &Waits {
+        &self.waits
     }
 
     /// The channel of its events.
@@ -300,14 +308,7 @@ impl Id {
         };
         let limit = if self.is_datagram() { 136 } else { 196 };
         self.channel.port().command(RDMA_USER_CM_CMD_ACCEPT, command.as_bytes(), &mut []).map_err(|errno| {
-            match self.explain(VERB, param.private_data.len(), limit, errno) {
-                // The kernel has no other errno for it, and gives the attributes of RTR until the connection ends.
-                Error::Verbs(error) if errno == Errno::EINVAL => match self.init_qp_attr(QpState::RTR) {
-                    Err(Error::Disconnected { object, .. }) => Error::Disconnected { verb: VERB, object },
-                    _ => error.into(),
-                },
-                error => error,
-            }
+            self.ended(VERB, errno, self.explain(VERB, param.private_data.len(), limit, errno))
         })
     }
 
@@ -324,7 +325,7 @@ impl Id {
     /// `rdma_reject`: rejects a connection request, or the answer to one.
     ///
     /// # Errors
-    /// As [`Id::connect`]; the kernel accepts two reasons from a program,
+    /// As [`Id::accept`]; the kernel accepts two reasons from a program,
     /// [`CONSUMER_DEFINED`](RejectReason::CONSUMER_DEFINED) and
     /// [`VENDOR_OPTION_NOT_SUPPORTED`](RejectReason::VENDOR_OPTION_NOT_SUPPORTED).
     pub fn reject(&self, reason: RejectReason, private_data: &[u8]) -> Result<()> {
@@ -341,7 +342,19 @@ impl Id {
         self.channel
             .port()
             .command(RDMA_USER_CM_CMD_REJECT, command.as_bytes(), &mut [])
-            .map_err(|errno| self.explain(VERB, private_data.len(), limit, errno))
+            .map_err(|errno| self.ended(VERB, errno, self.explain(VERB, private_data.len(), limit, errno)))
+    }
+
+    /// The error of an answer to a request. If the peer has given up it is an `EINVAL`: the kernel has no other errno for it, and gives the
+    /// attributes of RTR until the connection ends.
+    fn ended(&self, verb: &'static str, errno: Errno, error: Error) -> Error {
+        match error {
+            Error::Verbs(error) if errno == Errno::EINVAL => match self.init_qp_attr(QpState::RTR) {
+                Err(Error::Disconnected { object, .. }) => Error::Disconnected { verb, object },
+                _ => error.into(),
+            },
+            error => error,
+        }
     }
 
     /// `rdma_disconnect`: ends the connection. Both sides get an event.
@@ -426,7 +439,7 @@ impl Id {
         }
         while let Ok(Some(event)) = self.channel.next_event() {
             if event.token == self.token
-                && let Err(reason) = event.ok(verb)
+                && let Err(reason) = self.check(event, verb)
             {
                 return reason;
             }

@@ -38,6 +38,7 @@ mod qp;
 mod reason;
 mod resolved;
 mod route;
+mod wait;
 
 pub use channel::EventChannel;
 pub use connection::Connection;

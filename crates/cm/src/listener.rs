@@ -119,11 +119,8 @@ impl Listener {
     /// As [`Listener::accept`].
     pub fn wait(&self, limit: Option<Duration>) -> Result<Option<Request>> {
         let (channel, end) = (self.id.channel(), deadline(limit));
-        while let Some(event) = channel.wait_until(end)? {
-            if event.token != self.id.token() {
-                continue;
-            }
-            if let EventKind::ConnectRequest(request) = event.ok("accept")?.kind {
+        while let Some(event) = self.id.wait_own(end)? {
+            if let EventKind::ConnectRequest(request) = self.id.check(event, "accept")? {
                 let mut id = request.id;
                 // Its events must not be among those of the listener and of other connections.
                 let migrated = channel.open_another().and_then(|own| id.migrate(&own));

@@ -4,7 +4,7 @@
 use crate::error::{Error, Result};
 use crate::id::Id;
 use uverbs::attr::{
-    AccessFlags, AhAttr, Gid, GlobalRoute, MigState, Mtu, QpAttr, QpAttrMask, QpCap, QpState,
+    AccessFlags, AhAttr, Gid, GlobalRoute, MigState, Mtu, QpAttr, QpAttrMask, QpCap, QpState, QpType,
 };
 use uverbs::owned::OwnedQp;
 use uverbs::qp::QpControl;
@@ -115,6 +115,7 @@ impl Id {
     }
 
     pub(crate) fn begin_qp<D: Driver>(&self, qp: &QpControl<D>, own: &Own) -> Result<()> {
+        self.check_type(qp.qp_type())?;
         self.check_device(qp)?;
         self.move_qp(qp, QpState::INIT, own)?;
         if self.is_datagram() {
@@ -123,6 +124,16 @@ impl Id {
             qp.modify(&rts, QpAttrMask::STATE | QpAttrMask::SQ_PSN)?;
         }
         Ok(())
+    }
+
+    /// Fails if only one of the QP and the identifier is for datagrams: the kernel would refuse the QP's attributes.
+    fn check_type(&self, qp_type: QpType) -> Result<()> {
+        let is_datagram = self.is_datagram();
+        if (qp_type == QpType::Ud) == is_datagram {
+            return Ok(());
+        }
+        let wanted = if is_datagram { "datagrams" } else { "connections" };
+        Err(Error::invalid("init_qp", "qp", format!("{qp_type}, but {} is for {wanted}", self.object())))
     }
 
     /// Fails if the QP is one of another device, as `rdma_create_qp` does: the connection would be established, but no message would

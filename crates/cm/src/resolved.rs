@@ -4,7 +4,7 @@
 use crate::channel::{EventChannel, deadline};
 use crate::connection::Connection;
 use crate::error::{Error, Result};
-use crate::event::{Event, EventKind};
+use crate::event::EventKind;
 use crate::id::{Id, PortSpace};
 use crate::param::ConnParam;
 use crate::qp::{Connectable, Own};
@@ -153,18 +153,10 @@ pub(crate) fn expect<R>(
 ) -> Result<R> {
     let end = deadline(limit);
     loop {
-        let Some(event) = id.channel().wait_until(end)? else {
+        let Some(event) = id.wait_own(end)? else {
             return Err(Error::TimedOut { verb, object: id.object() });
         };
-        if event.token != id.token() {
-            log::debug!("{verb}: {} of another id is skipped", event.name());
-            continue;
-        }
-        let Event { kind, .. } = event.ok(verb)?;
-        if matches!(kind, EventKind::Disconnected) {
-            return Err(Error::Disconnected { verb, object: id.object() });
-        }
-        if let Some(result) = wanted(kind) {
+        if let Some(result) = wanted(id.check(event, verb)?) {
             return Ok(result);
         }
     }

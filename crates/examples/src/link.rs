@@ -215,6 +215,16 @@ pub fn source<D: Driver>(context: &Context<D>, is_ipv4: bool) -> Option<SocketAd
     Some((address, 0).into())
 }
 
+/// How long a server waits after a client that could not be accepted: if the process has too many files, the next one can't be
+/// accepted either.
+pub const PAUSE: Duration = Duration::from_millis(50);
+
+/// Whether a listener of the connection manager has ended. Its other errors are those of one client.
+#[must_use]
+pub fn is_lost(error: &uverbs_cm::Error) -> bool {
+    matches!(error, uverbs_cm::Error::DeviceGone { .. })
+}
+
 /// Checks that a connection goes by the device that this program has opened.
 ///
 /// # Errors

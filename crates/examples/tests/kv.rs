@@ -149,20 +149,32 @@ const SOON: Duration = Duration::from_secs(30);
 /// The device of the server has taken the request, so the client's queue does not fail.
 #[test]
 fn a_client_sees_the_end_of_a_server_that_does_not_answer() {
-    sees_the_end(false);
+    let (error, _) = sees_the_end(false, |_, link| link.close());
+    assert!(error.contains("has ended"), "{error}");
 }
 
 #[test]
 fn a_client_of_futures_sees_the_end_of_a_server_that_does_not_answer() {
-    sees_the_end(true);
+    let (error, _) = sees_the_end(true, |_, link| link.close());
+    assert!(error.contains("has ended"), "{error}");
 }
 
-fn sees_the_end(futures: bool) {
+/// Nothing is said: the TCP connection remains, as one of the connection manager does. The request was acknowledged.
+#[test]
+fn a_client_sees_that_the_device_of_its_server_was_killed() {
+    for futures in [false, true] {
+        let (error, cause) = sees_the_end(futures, |hca, _| hca.kill());
+        assert!(cause.contains("retry"), "{error}: {cause}");
+    }
+}
+
+/// The error of a request after the server has received it, did not answer, and ended; and the reason of the error.
+fn sees_the_end(futures: bool, end: fn(&Hca, &Link)) -> (String, String) {
     let fabric = Fabric::new(7);
     let (there, here) = (fabric.device("hca0").build(), fabric.device("hca1").build());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = Target::Tcp(listener.local_addr().unwrap());
-    let (ended, end) = channel::<()>();
+    let (ended, ending) = channel::<()>();
     let server = std::thread::spawn(move || {
         let context = Context::<Mlx5>::from_kernel(there.open()).unwrap();
         let pd = context.alloc_pd().unwrap();
@@ -206,24 +218,38 @@ fn sees_the_end(futures: bool) {
         qp.sq().post(0).send(buf).unwrap();
         // The request.
         received();
-        link.close();
-        end.recv().unwrap_err();
+        end(&there, &link);
+        ending.recv().unwrap_err();
     });
     let begin = Instant::now();
-    let error = if futures {
+    let error: anyhow::Error = if futures {
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        let error = runtime.block_on(async {
+        runtime.block_on(async {
             let nic = Nic::Software(here);
             let mut client = aio::Client::<Mlx5>::connect(&nic, &target, Path::default()).await.unwrap();
             client.ask(&Ask::Get(b"key")).await.unwrap_err()
-        });
-        error.to_string()
+        })
     } else {
-        client(&here, &target, Way::Best).get(b"key").unwrap_err().to_string()
+        client(&here, &target, Way::Best).get(b"key").unwrap_err()
     };
-    assert!(begin.elapsed() < SOON && error.contains("has ended"), "{error}, {:?}", begin.elapsed());
+    assert!(begin.elapsed() < SOON, "{error}, {:?}", begin.elapsed());
     drop(ended);
     server.join().unwrap();
+    (error.to_string(), error.root_cause().to_string())
+}
+
+#[test]
+fn a_client_names_the_address_at_which_there_is_no_server() {
+    let nic = Nic::Software(Hca::new());
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (target, path) = (Target::Tcp(nobody), Path::default());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for error in [
+        Client::<Mlx5>::connect(&nic, &target, path, Way::Best).map(drop).unwrap_err(),
+        runtime.block_on(aio::Client::<Mlx5>::connect(&nic, &target, path)).map(drop).unwrap_err(),
+    ] {
+        assert_eq!(error.to_string(), format!("no server at {nobody}"));
+    }
 }
 
 /// The client has no request outstanding, so it does not see the end.
@@ -583,6 +609,50 @@ fn processes_share_a_fabric() {
     assert!(server.0.wait().unwrap().success(), "{said}");
     assert!(said.contains("(0 malformed"), "{said}");
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// The server waits for the endpoint of a client.
+#[test]
+fn a_server_ends_while_a_client_says_nothing() {
+    let begin = Instant::now();
+    let (server, target, ..) = server(small());
+    let Target::Tcp(address) = target else { panic!("TCP") };
+    let silent = TcpStream::connect(address).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(ended(server).clients, 0);
+    drop(silent);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let report = runtime.block_on(async {
+        let at = Listen::Tcp(([127, 0, 0, 1], 0).into());
+        let server = aio::Server::<Mlx5>::open(&Nic::Software(Hca::new()), at, small()).await.unwrap();
+        let _silent = TcpStream::connect(server.address()).unwrap();
+        server.serve(tokio::time::sleep(Duration::from_millis(300))).await.unwrap()
+    });
+    drop(runtime);
+    assert_eq!((report.clients, report.lost), (0, 0));
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+}
+
+/// Clients that say nothing use up the files that the server may open. It serves the next ones when these have gone.
+#[test]
+fn a_server_without_free_files_does_not_end() {
+    for options in ["", "--async"] {
+        let mut command = Command::new("sh");
+        let kv = format!("ulimit -n 40 && exec {} --serve 127.0.0.1:0 {options}", env!("CARGO_BIN_EXE_kv"));
+        command.args(["-c", &kv]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut server = Process(command.spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening on ").expect("the address");
+        let crowd: Vec<_> = (0..60).map(|_| TcpStream::connect(address).unwrap()).collect();
+        // Some of them wait to be accepted.
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(server.0.try_wait().unwrap().is_none(), "{options}: it ended");
+        drop(crowd);
+        let pid = nix::unistd::Pid::from_raw(server.0.id().try_into().unwrap());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+        assert!(server.0.wait().unwrap().success(), "{options}");
+    }
 }
 
 /// The server and the clients that are futures; and a client of each kind with the server of the other.

@@ -187,6 +187,39 @@ impl EventReader {
         Ok(())
     }
 
+    /// Reads the events that are there, and keeps them for the next [`Context::get_async_event`]. So those of a QP that was reset are
+    /// known before its next ones.
+    pub(crate) fn read_all<D: Driver>(context: &ContextInner<D>) {
+        /// How often it waits for a thread that reads.
+        const TURNS: u32 = 20;
+        let reader = context.event_reader();
+        let mut waited = 0;
+        loop {
+            let mut files = [PollFd::new(context.async_fd().as_fd(), PollFlags::POLLIN)];
+            if !matches!(poll(&mut files, PollTimeout::ZERO), Ok(1..)) {
+                return;
+            }
+            match reader.turn.try_lock() {
+                Ok(Some(_turn)) => {
+                    // Another thread may have read it before.
+                    if !matches!(poll(&mut files, PollTimeout::ZERO), Ok(1..)) {
+                        return;
+                    }
+                    let Ok(raw) = context.async_fd().read() else { return };
+                    if let Some(source) = EventSource::of(context, raw) {
+                        reader.keep(Event { event_type: raw.event_type, source });
+                    }
+                }
+                Ok(None) if waited < TURNS => {
+                    waited += 1;
+                    std::thread::sleep(core::time::Duration::from_millis(1));
+                }
+                // A child of fork(2), or a thread that does not continue.
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
     fn next<D: Driver>(context: &ContextInner<D>) -> Result<Event> {
         let reader = context.event_reader();
         loop {

@@ -54,6 +54,11 @@ impl<D: Driver> SrqInner<D> {
         }
     }
 
+    /// Whether its receives own their buffers.
+    pub(crate) fn is_owned(&self) -> bool {
+        self.holds.any()
+    }
+
     /// The receives that a QP or DC target had taken, and whose completions its reset or its destruction has removed, give their
     /// buffers back.
     pub(crate) fn take_back(&self, user: &D::QpShared) {

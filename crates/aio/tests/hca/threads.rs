@@ -332,6 +332,48 @@ fn several_tasks_accept_connections() {
     assert!(before < 20, "{before} polls, and nobody has connected");
 }
 
+/// The end is one event, and each task that waits gets it, also later.
+#[test]
+fn an_end_is_reported_to_each_task_that_waits() {
+    let (a, b) = ends();
+    let [at_a, at_b] = [&a, &b].map(|end| EventChannel::from_port(end.hca.connection_manager().unwrap()));
+    let listener = Listener::bind(&b.dispatcher, &at_b, (b.hca.addresses()[0], 7471).into()).unwrap();
+    let server = listener.local_addr().unwrap();
+    let [qp_a, qp_b] =
+        [&a, &b].map(|end| end.dispatcher.qp(&end.pd).depth(4, 4).pool(&end.incoming).create().unwrap());
+    let param = ConnParam::default();
+    let (active, passive) = std::thread::scope(|scope| {
+        let accepting = scope
+            .spawn(|| b.dispatcher.block_on(async { listener.accept().await?.accept(&qp_b, &param).await }));
+        let active = a.dispatcher.block_on(qp_a.connect_to(&at_a, server, &param)).unwrap();
+        (active, accepting.join().unwrap().unwrap())
+    });
+    let limit = Duration::from_secs(20);
+    let disconnected = async || b.dispatcher.timeout(limit, passive.disconnected(&b.dispatcher)).await;
+    let accepted = async || match b.dispatcher.timeout(limit, listener.accept()).await {
+        Err(Error::Cm(error)) if matches!(*error, uverbs_cm::Error::DeviceGone { .. }) => Ok(()),
+        other => panic!("{other:?}"),
+    };
+    let waiting =
+        || b.dispatcher.block_on(join(vec![Box::pin(disconnected()), Box::pin(disconnected())])).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(waiting);
+        scope.spawn(waiting);
+        std::thread::sleep(Duration::from_millis(50));
+        active.disconnect().unwrap();
+    });
+    b.dispatcher.block_on(disconnected()).unwrap();
+
+    let waiting = || b.dispatcher.block_on(join(vec![Box::pin(accepted()), Box::pin(accepted())])).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(waiting);
+        scope.spawn(waiting);
+        std::thread::sleep(Duration::from_millis(50));
+        b.hca.unplug();
+    });
+    b.dispatcher.block_on(accepted()).unwrap();
+}
+
 /// Both traits of tokio, and the tasks of a split stream.
 #[cfg(feature = "tokio")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,7 +12,7 @@ mod xrc;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use uverbs::attr::{AccessFlags, Ece, Gid, QpAttrMask, QpCap, QpState};
-use uverbs::{Context, Errno, Rc, mlx5::Mlx5};
+use uverbs::{Context, Errno, Rc, Ud, mlx5::Mlx5};
 use uverbs_cm::{
     ConnParam, ConnectRequest, Error, Event, EventChannel, EventKind, Id, Listener, Peer, PortSpace,
     RejectReason, Resolved,
@@ -252,6 +252,9 @@ fn a_client_that_gives_up_is_an_error_of_the_acceptance_at_once() {
     let error = passive.accept(&param).unwrap_err();
     assert!(error.to_string().ends_with("disconnected") && error.verb() == "accept", "{error}");
     gone(error);
+    let error = passive.reject(RejectReason::CONSUMER_DEFINED, b"late").unwrap_err();
+    assert_eq!(error.verb(), "reject");
+    gone(error);
     passive.close().unwrap();
     // A second acceptance is another error.
     let active = hosts.resolve_silently();
@@ -285,6 +288,29 @@ fn a_client_that_gives_up_ends_an_acceptance_that_waits() {
     let EventKind::Failed(error) = wait(&hosts.at_server) else { panic!("a failure") };
     assert!(matches!(error, Error::Rejected { .. }), "{error}");
     drop(listener);
+}
+
+/// The event of the kernel is that of a connection. The error names the call that waited.
+#[test]
+fn an_acceptance_that_fails_names_the_acceptance() {
+    let fabric = Fabric::new(8);
+    let (client, server) = (fabric.device("hca0").build(), fabric.device("hca1").build());
+    let listener = Listener::bind(&channel(&server), (server.addresses()[0], PORT).into()).unwrap();
+    let resolved = Resolved::new(&channel(&client), (server.addresses()[0], PORT).into()).unwrap();
+    let [(_pd, _cq, a), (_pd2, _cq2, b)] = [&client, &server].map(|hca| {
+        let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
+        let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
+        let qp = pd.qp::<Rc>().cq(&cq).create().unwrap();
+        (pd, cq, qp)
+    });
+    fabric.delay(Duration::from_millis(400));
+    let connecting = std::thread::spawn(move || {
+        resolved.connect(a, &ConnParam::default(), Some(Duration::from_millis(600))).map(drop)
+    });
+    let request = listener.accept().unwrap();
+    let error = request.accept(b, &ConnParam::default(), LONG).map(drop).unwrap_err();
+    assert!(matches!(error, Error::Rejected { verb: "accept", .. }), "{error}");
+    assert!(matches!(connecting.join().unwrap(), Err(Error::TimedOut { .. })));
 }
 
 impl Hosts {
@@ -374,7 +400,8 @@ fn listeners_and_ports() {
     let port = first.local_addr().unwrap().port();
     assert_ne!(port, 0);
     let taken = Listener::bind(&hosts.at_server, (IpAddr::from([0, 0, 0, 0]), port).into()).unwrap_err();
-    assert_eq!((taken.verb(), taken.errno().raw()), ("bind_addr", 98));
+    assert_eq!((taken.verb(), taken.errno()), ("bind_addr", Errno::EADDRINUSE));
+    assert!(taken.to_string().ends_with("(EADDRINUSE)"), "{taken}");
     // Another port space, and another host.
     Listener::with(&hosts.at_server, PortSpace::Udp, (any.ip(), port).into(), 0).unwrap();
     Listener::bind(&hosts.at_client, (any.ip(), port).into()).unwrap();
@@ -614,6 +641,29 @@ fn a_queue_pair_of_another_device_is_refused() {
     let resolved = Resolved::new(&channel(&client), listener.local_addr().unwrap()).unwrap();
     let qp = qp_of(&client);
     let _prepared = resolved.prepare(&qp, &ConnParam::default()).unwrap();
+}
+
+#[test]
+fn a_queue_pair_of_another_type_is_refused() {
+    let fabric = Fabric::new(3);
+    let (client, server) = (fabric.device("hca0").build(), fabric.device("hca1").build());
+    let address = (server.addresses()[0], PORT).into();
+    let context = Context::<Mlx5>::from_kernel(client.open()).unwrap();
+    let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
+    let manager = channel(&client);
+    let resolve = |space| Resolved::with(&manager, space, None, address, LIMIT).unwrap();
+    let (rc, ud) = (pd.qp::<Rc>().cq(&cq).create().unwrap(), pd.qp::<Ud>().cq(&cq).create().unwrap());
+    let param = ConnParam::default();
+    for (result, reason) in [
+        (resolve(PortSpace::Udp).prepare(&rc, &param), "RC, but id "),
+        (resolve(PortSpace::Tcp).prepare(&ud, &param), "UD, but id "),
+    ] {
+        let error = result.map(drop).unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+    for control in [&rc.control, &ud.control] {
+        assert_eq!(control.state().unwrap(), QpState::RESET);
+    }
 }
 
 #[test]

@@ -3,9 +3,10 @@
 
 use crate::{LIMIT, LONG, PORT, channel, event_of, failure, hosts, none};
 use core::net::SocketAddr;
+use core::time::Duration;
 use uverbs::{Context, Rc, mlx5::Mlx5};
 use uverbs_cm::{ConnParam, Error, EventChannel, EventKind, Id, Listener, PortSpace, Resolved};
-use uverbs_hca::Fabric;
+use uverbs_hca::{Fabric, Hca};
 
 /// In each state of an identifier that is bound to a device: the event, the typed error of each call, and the peer, which gets
 /// no answer.
@@ -171,4 +172,45 @@ fn calls_that_wait_return_when_the_device_is_removed() {
         let error = accepting.join().unwrap().unwrap_err();
         assert!(matches!(error, Error::DeviceGone { .. }), "{error}");
     });
+}
+
+/// The end is one event, and more than one call gets it.
+#[test]
+fn an_end_is_reported_to_each_call_that_waits() {
+    let fabric = Fabric::new(12);
+    let (client, server) = (fabric.device("hca0").build(), fabric.device("hca1").build());
+    let address: SocketAddr = (server.addresses()[0], PORT).into();
+    let listener = Listener::bind(&channel(&server), address).unwrap();
+    let qp = |hca: &Hca| {
+        let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
+        let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
+        pd.qp::<Rc>().cq(&cq).create().unwrap()
+    };
+    let (active, passive) = std::thread::scope(|scope| {
+        let param = ConnParam::default();
+        let accepting = scope
+            .spawn(|| listener.accept().unwrap().accept(qp(&server), &ConnParam::default(), LONG).unwrap());
+        let resolved = Resolved::new(&channel(&client), address).unwrap();
+        (resolved.connect(qp(&client), &param, LONG).unwrap(), accepting.join().unwrap())
+    });
+    std::thread::scope(|scope| {
+        let waiting = [(); 3].map(|()| scope.spawn(|| passive.wait_disconnected(LONG)));
+        assert!(!passive.wait_disconnected(Some(Duration::from_millis(50))).unwrap());
+        active.disconnect().unwrap();
+        waiting.into_iter().for_each(|waiting| assert!(waiting.join().unwrap().unwrap()));
+    });
+    assert!(passive.wait_disconnected(Some(Duration::ZERO)).unwrap());
+    assert!(passive.wait_disconnected(LONG).unwrap());
+
+    let is_gone = |result: Result<(), Error>| {
+        let Err(Error::DeviceGone { verb: "accept", object }) = result else { panic!("{result:?}") };
+        assert!(object.starts_with("id "), "{object}");
+    };
+    std::thread::scope(|scope| {
+        let waiting = [(); 3].map(|()| scope.spawn(|| listener.accept().map(drop)));
+        assert!(listener.wait(Some(Duration::from_millis(50))).unwrap().is_none());
+        server.unplug();
+        waiting.into_iter().for_each(|waiting| is_gone(waiting.join().unwrap()));
+    });
+    is_gone(listener.accept().map(drop));
 }

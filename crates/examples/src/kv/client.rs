@@ -21,6 +21,9 @@ use uverbs::{Driver, ImmData, PostError, ProtectionDomain, Rc, RemoteRegion};
 
 /// The time limit for a result.
 const LIMIT: Duration = Duration::from_secs(60);
+/// How long the server may be silent before the client asks its device for an acknowledgement. A server that was killed, or whose
+/// device was removed, may not say so, and a client whose requests were acknowledged has nothing in flight that would fail.
+pub(super) const QUIET: Duration = Duration::from_secs(2);
 /// Requests of the client before the server has sent its limit.
 const RECEIVES: u32 = 64;
 /// Every how many sends one has a completion.
@@ -32,6 +35,7 @@ const VALUES: u32 = 8;
 const SEND: u64 = 0;
 const RECV: u64 = 1 << 32;
 const READ: u64 = 2 << 32;
+const PROBE: u64 = 3 << 32;
 
 /// A request.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +108,8 @@ pub struct Client<D: Driver> {
     link: Link,
     /// Whether the server has ended the connection.
     gone: bool,
+    /// Whether a WRITE without data is in flight, which only asks whether the server's device is there.
+    probing: bool,
 }
 
 /// Creates the QP with all operations that the client wants, or without immediate data where the device has none.
@@ -167,6 +173,7 @@ impl<D: Driver> Client<D> {
             max_inline,
             link,
             gone: false,
+            probing: false,
         })
     }
 
@@ -259,6 +266,7 @@ impl<D: Driver> Client<D> {
     /// The connection has failed or the server has ended it, the server broke the protocol, or it did not answer in time.
     pub fn next_result(&mut self) -> Result<Option<(u32, Outcome<D>)>> {
         let begin = Instant::now();
+        let mut probed = begin;
         loop {
             if let Some(result) = self.results.pop_front() {
                 return Ok(Some(result));
@@ -276,6 +284,10 @@ impl<D: Driver> Client<D> {
                     // What the server has sent before was polled.
                     ensure!(!self.gone, "the server has ended the connection");
                     ensure!(begin.elapsed() < LIMIT, "the server did not answer within {LIMIT:?}");
+                    if probed.elapsed() >= QUIET && !self.probing {
+                        probed = Instant::now();
+                        self.probe()?;
+                    }
                     let Self { cq, waiter, link, .. } = self;
                     let readable =
                         waiter.idle(Some(link.as_fd()), Duration::from_secs(1), || cq.req_notify(false))?;
@@ -285,11 +297,20 @@ impl<D: Driver> Client<D> {
         }
     }
 
+    /// Writes nothing: if the server's device does not acknowledge it, the connection fails.
+    fn probe(&mut self) -> Result<()> {
+        let nothing = self.welcome.region.slice(0..0)?;
+        // A full queue has work requests in flight that fail, too.
+        self.probing = room(self.qp.sq().post(PROBE).signaled().write_inline(&[], &nothing))?;
+        Ok(())
+    }
+
     fn completed(&mut self, completed: Completed<D>) -> Result<()> {
         let wc = completed.wc;
         wc.status.ok().context("the connection has failed")?;
         match wc.wr_id {
             SEND => {}
+            PROBE => self.probing = false,
             RECV => {
                 let buf = completed.buf().context("a receive has a buffer")?;
                 self.answered(&buf)?;

@@ -23,10 +23,10 @@ use core::time::Duration;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::HashMap;
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use uverbs::attr::{AccessFlags, EventType, QpCap, SendOpsFlags, SrqAttr, SrqInitAttr};
 use uverbs::owned::{Buf, Completed, Exposed, OwnedCq, OwnedQp, OwnedSrq, Pool};
@@ -483,11 +483,11 @@ impl<D: Driver> Resources<D> {
 
     /// Waits for clients until the server ends, and for the ends of their threads.
     fn accept_clients(self: &Arc<Self>, acceptor: &Acceptor, notes: &Sender<Note<D>>) -> Result<()> {
-        let mut threads: Vec<JoinHandle<()>> = Vec::new();
+        let mut threads: Vec<(JoinHandle<()>, InUse)> = Vec::new();
         let mut serial = 0;
         while !self.stop.load(Ordering::Relaxed) {
             let Some(incoming) = acceptor.wait()? else { continue };
-            threads.retain(|thread| !thread.is_finished());
+            threads.retain(|(thread, _)| !thread.is_finished());
             if threads.len() >= self.config.clients as usize {
                 // Dropping it refuses the client.
                 continue;
@@ -495,9 +495,22 @@ impl<D: Driver> Resources<D> {
             serial += 1;
             let (resources, notes) = (self.clone(), notes.clone());
             let client = thread::Builder::new().name(format!("kv-client-{serial}"));
-            threads.push(client.spawn(move || resources.serve_client(incoming, serial, &notes))?);
+            let stream = match &incoming {
+                Incoming::Tcp(stream) => stream.try_clone().ok(),
+                Incoming::Cm(_) => None,
+            };
+            let stream = Arc::new(Mutex::new(stream));
+            let own = stream.clone();
+            let serve = move || {
+                resources.serve_client(incoming, serial, &notes);
+                *own.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            };
+            threads.push((client.spawn(serve)?, stream));
         }
-        for thread in threads {
+        for (thread, stream) in threads {
+            // It may wait for an endpoint that the client does not send. If the client has gone, this fails.
+            let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let _ = stream.map(|stream| stream.shutdown(Shutdown::Both));
             thread.join().map_err(|_| anyhow!("the thread of a client panicked"))?;
         }
         Ok(())
@@ -545,6 +558,9 @@ impl<D: Driver> Resources<D> {
     }
 }
 
+/// The TCP connection of a thread, as long as the thread uses it.
+type InUse = Arc<Mutex<Option<TcpStream>>>;
+
 /// A connection request of a client.
 enum Incoming {
     Tcp(TcpStream),
@@ -555,7 +571,16 @@ impl Acceptor {
     /// Waits for a client for a short time.
     fn wait(&self) -> Result<Option<Incoming>> {
         match self {
-            Self::Cm(listener) => Ok(listener.wait(Some(ACCEPT_WAIT))?.map(Incoming::Cm)),
+            Self::Cm(listener) => match listener.wait(Some(ACCEPT_WAIT)) {
+                Ok(request) => Ok(request.map(Incoming::Cm)),
+                Err(error) if link::is_lost(&error) => Err(error.into()),
+                // As of TCP.
+                Err(error) => {
+                    eprintln!("kv: a client was not accepted: {error}");
+                    thread::sleep(link::PAUSE);
+                    Ok(None)
+                }
+            },
             Self::Tcp(listener) => {
                 let limit = u16::try_from(ACCEPT_WAIT.as_millis()).unwrap_or(u16::MAX);
                 match poll(&mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)], limit) {
@@ -569,7 +594,10 @@ impl Acceptor {
                         Ok(Some(Incoming::Tcp(stream)))
                     }
                     // The client has gone again, or the process has too many files for a moment.
-                    Err(_) => Ok(None),
+                    Err(_) => {
+                        thread::sleep(link::PAUSE);
+                        Ok(None)
+                    }
                 }
             }
         }

@@ -3,8 +3,8 @@
 //!
 //! What is in flight on the QP's own queues comes back with its destruction in any case. Receives of a shared queue may not: only a
 //! completion names the receive that a QP has taken. The completions of a destroyed QP are removed, with their messages; a receive that
-//! had no completion yet stays with the SRQ until the SRQ itself is destroyed. So the QP first moves to ERR, and the drain polls until
-//! the QP has no receive any more. There are two ways to know that:
+//! the device has not flushed until then stays with the SRQ until the SRQ itself is destroyed. So the QP first moves to ERR, and the drain
+//! polls until the QP has no receive any more. There are two ways to know that:
 //!
 //! - The device raises `LAST_WQE_REACHED`.
 //! - Nothing is taken: the SRQ has as many buffers as there are receives that the device has not taken. This serves devices that

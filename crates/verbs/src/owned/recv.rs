@@ -151,8 +151,9 @@ pub struct OwnedRecvQueue<D: Driver, L: Locking = Exclusive> {
 /// A shared receive queue whose receives own their buffers.
 ///
 /// A receive that the device took for a QP or DC target which was then destroyed or reset before its completion was polled has no
-/// completion. Its buffer goes back to its pool, and the message is lost. If the message was not complete at that time, nothing names
-/// the receive: the SRQ keeps its buffer until the SRQ itself is destroyed. [`drain`](Self::drain) ends a QP without either.
+/// completion. Its buffer goes back to its pool, and the message is lost. A QP is moved to ERR before, so that this is also true of a
+/// message that was not complete, if the device flushes at once. If it does so later, or for a DC target, nothing names the receive: the
+/// SRQ keeps its buffer until the SRQ itself is destroyed. [`drain`](Self::drain) ends a QP without either.
 #[derive(Debug)]
 pub struct OwnedSrq<D: Driver, L: Locking = Exclusive> {
     queue: SharedReceiveQueue<D, L>,

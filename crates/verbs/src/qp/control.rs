@@ -157,11 +157,18 @@ impl<D: Driver> QpControl<D> {
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         let inner = &self.inner;
         let handle = inner.handle()?;
+        let is_reset = mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::RESET;
+        if is_reset {
+            inner.flush_receives();
+        }
         #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
         // SAFETY: the QP's own parts.
         let modified = unsafe { inner.context().driver().modify_qp(handle, inner.shared(), attr, mask) };
-        if mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::RESET {
-            if let Some(events) = inner.events() {
+        if is_reset {
+            if inner.has_srq()
+                && let Some(events) = inner.events()
+            {
+                EventReader::read_all(inner.context());
                 events.forget_last_wqe();
             }
             inner.take_back_receives();

@@ -12,7 +12,7 @@ use crate::pd::PdInner;
 use crate::srq::SrqInner;
 use crate::xrcd::XrcdInner;
 use std::sync::Arc;
-use uverbs_core::attr::{QpCap, QpType};
+use uverbs_core::attr::{QpAttr, QpAttrMask, QpCap, QpState, QpType};
 use uverbs_core::control::QpHandle;
 use uverbs_core::error::Error;
 use uverbs_core::provider::Driver;
@@ -124,6 +124,23 @@ impl<D: Driver> QpInner<D> {
         self.parents.srq.is_some()
     }
 
+    /// Before a reset or the destruction. If the SRQ owns its receives, moves the QP to ERR, so that the device flushes the receive of
+    /// a message that is not complete: only the completion names it.
+    pub(crate) fn flush_receives(&self) {
+        let (Some(handle), Some(srq)) = (&self.handle, &self.parents.srq) else { return };
+        if !srq.is_owned() {
+            return;
+        }
+        let attr = QpAttr { qp_state: QpState::ERR, ..QpAttr::default() };
+        #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
+        // SAFETY: the QP's own parts.
+        let moved =
+            unsafe { self.context.driver().modify_qp(handle, &self.shared, &attr, QpAttrMask::STATE) };
+        if let Err(error) = moved {
+            log::debug!("qp {:#x}: {error}; a receive that it has taken may stay with its SRQ", self.qp_num);
+        }
+    }
+
     /// After a reset or the destruction.
     pub(crate) fn take_back_receives(&self) {
         if let Some(srq) = &self.parents.srq {
@@ -165,6 +182,7 @@ impl<D: Driver> QpInner<D> {
 
     /// Destroys the kernel object. On failure everything is leaked, because hardware may still write to the rings.
     pub(crate) fn destroy(&mut self) -> Result<(), Error> {
+        self.flush_receives();
         let Some(handle) = self.handle.take() else { return Ok(()) };
         self.context.forget_object(self.event_id);
         #[expect(unsafe_code, reason = "the contract of the driver's verbs")]

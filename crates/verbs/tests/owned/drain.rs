@@ -5,7 +5,7 @@ use crate::bed::{BUFS, CAP, End, attr, connect, connect_self, pair, srq};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use std::thread;
-use uverbs::attr::{QpCap, SrqAttr, SrqInitAttr};
+use uverbs::attr::{QpCap, QpState, SrqAttr, SrqInitAttr};
 use uverbs::mlx5::Mlx5;
 use uverbs::owned::{OwnedCq, OwnedSrq};
 use uverbs::{PostError, Rc, Shared, WcOpcode};
@@ -94,6 +94,55 @@ fn receives_whose_completions_are_removed_come_back() {
     drop((qp, other));
     queue.close().map_err(|(_, error)| error).unwrap();
     assert_eq!(server.available(), BUFS);
+}
+
+/// The receive of a message that is not complete has no completion; after the last one the queue is as long as before.
+#[test]
+fn receives_of_messages_that_are_not_complete_come_back() {
+    const LONG: u32 = 1 << 16;
+    let fabric = Fabric::deterministic(3);
+    // Packets are lost, so the rest of the message comes later.
+    fabric.delay(Duration::from_micros(20)).loss(0.1);
+    let [mut client, mut server] = ["hca0", "hca1"].map(|name| End::new(fabric.device(name).build()));
+    let (mut queue, mut taken) = (srq(&server.pd, 8), 0);
+    let [outgoing, incoming] = [&client, &server].map(|end| end.pd.pool(32, LONG).build().unwrap());
+    let fill = |queue: &mut OwnedSrq<Mlx5>| {
+        while let Some(buf) = incoming.get()
+            && queue.post(7, buf).is_ok()
+        {}
+        incoming.available()
+    };
+    let full = fill(&mut queue);
+    for round in 0..20 {
+        let mut sender = client.pd.owned_qp::<Rc>().cq(&client.cq).cap(CAP).create().unwrap();
+        let mut qp = server.pd.owned_qp::<Rc>().cq(&server.cq).srq(&queue).cap(CAP).create().unwrap();
+        connect(&sender, &qp).unwrap();
+        let mut long = outgoing.get().unwrap();
+        long.set_len(LONG as usize).unwrap();
+        sender.sq().post(1).signaled().send(long).unwrap();
+        fabric.run_for(Duration::from_micros(21));
+        match round % 3 {
+            0 => drop(qp),
+            1 => qp.reset().unwrap(),
+            _ => qp.control().modify_state(QpState::RESET).unwrap(),
+        }
+        taken += incoming.available() - full;
+        assert_eq!(fill(&mut queue), full, "round {round}");
+    }
+    // Of the others the first packet was lost.
+    assert!(taken > 10, "{taken}");
+    fabric.loss(0.0);
+    let qp = server.pd.owned_qp::<Rc>().cq(&server.cq).srq(&queue).cap(CAP).create().unwrap();
+    connect(&client.qp, &qp).unwrap();
+    for i in 0..queue.attr().max_wr.into() {
+        client.qp.sq().post(i).signaled().send_inline(b"short").unwrap();
+        assert!(client.next().wc.status.is_success(), "message {i}");
+        assert_eq!(&*server.next().buf().unwrap(), b"short");
+    }
+    drop(qp);
+    queue.close().map_err(|(_, error)| error).unwrap();
+    assert_eq!(incoming.available(), 32);
+    assert_eq!(server.hca.violations(), []);
 }
 
 #[test]

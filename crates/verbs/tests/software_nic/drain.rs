@@ -133,6 +133,24 @@ fn a_qp_that_failed_before_is_drained_too() {
     assert_eq!(ids, [0]);
 }
 
+/// Otherwise a drain of the QP's next connection would not wait for the event of that one.
+#[test]
+fn an_event_of_a_qp_that_was_reset_is_not_taken_for_a_later_one() {
+    let service = Service::new();
+    let (control, context) = (&service.qp.control, &service.pair.server.context);
+    control.modify_state(QpState::ERR).unwrap();
+    control.modify_state(QpState::RESET).unwrap();
+    control.init(&ConnectAttr::default()).unwrap();
+    assert!(!control.has_last_wqe());
+    // The program still gets it.
+    let events = context.async_events();
+    events.set_nonblocking(true).unwrap();
+    let types: Vec<_> =
+        core::iter::from_fn(|| events.get_event().ok()).map(|event| event.event_type).collect();
+    assert_eq!(types.iter().filter(|&&event| event == EventType::QP_LAST_WQE_REACHED).count(), 1);
+    assert!(!control.has_last_wqe(), "it is that of the time before");
+}
+
 #[test]
 fn a_qp_that_never_connected_has_nothing_to_wait_for() {
     let service = Service::new();

@@ -3,7 +3,7 @@
 
 use super::{Conn, has_immediate};
 use crate::kv::INLINE;
-use crate::kv::client::{Ask, Outcome, Value};
+use crate::kv::client::{Ask, Outcome, QUIET, Value};
 use crate::kv::proto::{Answer, HEADER, MAX_KEY, MAX_SMALL, MESSAGE, Op, Request, Status, VERSION, Welcome};
 use crate::link::{self, LIMIT, Path, Target};
 use crate::nic::Nic;
@@ -26,7 +26,8 @@ async fn exchange<D: Driver>(qp: &Qp<D>, server: SocketAddr, path: Path) -> Resu
     let attr = link::attr(path, AccessFlags::empty());
     qp.init(&attr)?;
     let here = qp.endpoint(qp.qp_num(), &attr)?;
-    let stream = TcpStream::connect(server).await?.into_std()?;
+    let stream = TcpStream::connect(server).await.with_context(|| format!("no server at {server}"))?;
+    let stream = stream.into_std()?;
     let (stream, there) = spawn_blocking(move || {
         let mut stream = WithDeadline::new(stream, LIMIT);
         here.exchange(&mut stream).map(|there| (stream.into_inner(), there))
@@ -80,7 +81,11 @@ impl<D: Driver> Line<D> {
         } else {
             self.write(request).await?;
         }
-        let message = receive(&self.qp).await?;
+        let message = tokio::select! {
+            biased;
+            message = receive(&self.qp) => message?,
+            error = self.probe() => return Err(error),
+        };
         let answer = Answer::decode(&message).context("the server sent an invalid answer")?;
         ensure!(answer.id == request.id, "the server answered a request that was not made");
         Ok(match answer.status {
@@ -98,6 +103,20 @@ impl<D: Driver> Line<D> {
             }
             status => Outcome::Refused(status),
         })
+    }
+
+    /// Asks the server's device for an acknowledgement now and then, until it gives none: see [`QUIET`].
+    async fn probe(&self) -> anyhow::Error {
+        let nothing = match self.welcome.region.slice(0..0) {
+            Ok(nothing) => nothing,
+            Err(error) => return error.into(),
+        };
+        loop {
+            self.qp.dispatcher().sleep(QUIET).await;
+            if let Err(failed) = self.qp.write_inline(&[], &nothing).await {
+                return failed.into();
+            }
+        }
     }
 
     async fn send(&self, request: &Request<'_>) -> Result<()> {

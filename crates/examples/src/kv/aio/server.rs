@@ -13,12 +13,14 @@ use anyhow::{Context as _, Result, anyhow};
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::task::JoinSet;
 use uverbs::attr::AccessFlags;
+use uverbs::connect::ENDPOINT_LEN;
 use uverbs::owned::Pool;
-use uverbs::{Driver, Endpoint, ProtectionDomain, WithDeadline};
+use uverbs::{Driver, Endpoint, ProtectionDomain};
 use uverbs_aio::{Dispatcher, Listener, Qp, Request as ConnectRequest, Srq};
 
 /// The time within which the event of a client that disconnects comes after the flush of its QP.
@@ -63,11 +65,23 @@ impl<D: Driver> Acceptor<D> {
         }
     }
 
-    async fn accept(&self) -> Result<Arrival> {
-        match self {
-            Self::Tcp(listener) => Ok(Arrival::Tcp(listener.accept().await?.0)),
-            Self::Cm(listener) => Ok(Arrival::Cm(listener.accept().await?)),
-        }
+    /// The next client; `None` after one that could not be accepted.
+    async fn accept(&self) -> Result<Option<Arrival>> {
+        let error: anyhow::Error = match self {
+            Self::Tcp(listener) => match listener.accept().await {
+                Ok((stream, _)) => return Ok(Some(Arrival::Tcp(stream))),
+                Err(error) => error.into(),
+            },
+            Self::Cm(listener) => match listener.accept().await {
+                Ok(request) => return Ok(Some(Arrival::Cm(request))),
+                Err(uverbs_aio::Error::Cm(error)) if !link::is_lost(&error) => error.into(),
+                Err(error) => return Err(error.into()),
+            },
+        };
+        // It has gone again, or the process has too many files for a moment.
+        tokio::time::sleep(link::PAUSE).await;
+        eprintln!("kv: a client was not accepted: {error}");
+        Ok(None)
     }
 }
 
@@ -135,7 +149,7 @@ impl<D: Driver> Server<D> {
                 () = &mut stop => break Ok(()),
                 accepted = acceptor.accept() => match accepted {
                     // Dropping it refuses the client.
-                    Ok(arrival) if tasks.len() < resources.config.clients as usize => {
+                    Ok(Some(arrival)) if tasks.len() < resources.config.clients as usize => {
                         tasks.spawn(serve_client(resources.clone(), arrival, stopping.clone()));
                     }
                     Ok(_) => {}
@@ -175,9 +189,15 @@ async fn serve_client<D: Driver>(
     arrival: Arrival,
     mut stopping: watch::Receiver<()>,
 ) -> (bool, Result<()>) {
-    let connected = match arrival {
-        Arrival::Tcp(stream) => handshake(&resources, stream).await,
-        Arrival::Cm(request) => handshake_cm(&resources, request).await,
+    let connecting = async {
+        match arrival {
+            Arrival::Tcp(stream) => handshake(&resources, stream).await,
+            Arrival::Cm(request) => handshake_cm(&resources, request).await,
+        }
+    };
+    let connected = tokio::select! {
+        connected = connecting => connected,
+        _ = stopping.changed() => Err(anyhow!("the server ends")),
     };
     let (qp, session, mut conn) = match connected {
         Ok(client) => client,
@@ -213,22 +233,19 @@ const ACCESS: AccessFlags = AccessFlags::REMOTE_READ.union(AccessFlags::REMOTE_W
 /// Connects to a client over TCP.
 async fn handshake<D: Driver>(
     resources: &Resources<D>,
-    stream: TcpStream,
+    mut stream: TcpStream,
 ) -> Result<(Qp<D>, Session<D>, Conn)> {
     let attr = link::attr(resources.config.path, ACCESS);
     let (qp, session) = welcomed(resources)?;
     qp.init(&attr)?;
     let here = qp.endpoint(qp.qp_num(), &attr)?;
-    let stream = stream.into_std()?;
-    // A client may take its time, so this waits in a thread for blocking calls.
-    let (stream, there) = spawn_blocking(move || {
-        let mut stream = WithDeadline::new(stream, LIMIT);
-        Endpoint::receive(&mut stream).map(|there| (stream.into_inner(), there))
-    })
-    .await??;
-    qp.connect(&here, &there, &attr)?;
-    here.send(&stream)?;
-    Ok((qp, session, Conn::Tcp(TcpStream::from_std(stream)?)))
+    let (mut theirs, mut ours) = ([0; ENDPOINT_LEN], Vec::new());
+    let received = tokio::time::timeout(LIMIT, stream.read_exact(&mut theirs)).await;
+    received.context("it did not answer in time")??;
+    qp.connect(&here, &Endpoint::receive(&theirs[..])?, &attr)?;
+    here.send(&mut ours)?;
+    stream.write_all(&ours).await?;
+    Ok((qp, session, Conn::Tcp(stream)))
 }
 
 /// Connects to a client by the connection manager.
