@@ -5,6 +5,7 @@ mod cm;
 mod device;
 mod devinfo;
 mod generate;
+mod limits;
 mod logger;
 mod number;
 mod patience;

@@ -22,9 +22,9 @@ mod wire;
 pub(crate) use options::Args;
 
 use crate::cm::{Line, Side, resolve};
-use crate::device;
 use crate::patience::{OtherEndFailed, Patience};
 use crate::tcp;
+use crate::{device, limits};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use carrier::Carrier;
 use channel::Channel;
@@ -294,9 +294,11 @@ fn run<D: Driver, T: Carrier<D>>(
     out: &mut dyn Write,
 ) -> Result<()> {
     let common = &plan.common;
-    let port = context.query_port(common.ib_port)?;
+    let port = limits::port(context, common.ib_port)?;
     let is_ethernet = port.link_layer == LinkLayer::ETHERNET;
-    let sgid_index = device::gid_index(context, common.ib_port, common.gid_index)?;
+    let sgid_index = device::gid_index(context, common.ib_port, ("--gid-index", common.gid_index))?;
+    let last_pkey = u32::from(port.pkey_tbl_len).saturating_sub(1);
+    limits::at_most("--pkey_index", common.pkey_index.into(), last_pkey, "the port's table")?;
     ensure!(
         is_ethernet || port.lid != 0 || sgid_index.is_some(),
         "the port has no LID: is a subnet manager running?"
@@ -320,6 +322,7 @@ fn run<D: Driver, T: Carrier<D>>(
     let mtu = wire.mtu(common.mtu.filter(|mtu| mtu.bytes() < active.bytes()).unwrap_or(active))?;
     let sizes = plan.sizes(mtu.bytes().unwrap_or(256)).map_err(|reason| anyhow!(reason))?;
     let largest = sizes.iter().copied().max().unwrap_or(plan.size);
+    limits::at_most("--size", largest, port.max_msg_sz, "messages of the port")?;
     let attr = end::connect_attr(plan, mtu, sgid_index, reads);
     let mut end = End::<D, T>::new(context, plan, attr, Layout::new(cycle, cache_line, largest), wait)?;
 

@@ -7,9 +7,9 @@ use super::completions::Completions;
 use super::drive::Queues;
 use super::message::Message;
 use super::options::{Options, Program};
-use super::{Table, check_memory, rc_uc, srq, ud};
+use super::{Table, check_memory, check_size, rc_uc, srq, ud};
 use crate::cm::{self, Line, Side};
-use crate::device;
+use crate::{device, limits};
 use anyhow::{Context as _, Result, ensure};
 use core::net::SocketAddr;
 use std::io::Write;
@@ -127,13 +127,11 @@ impl DriverVisitor for Visit<'_> {
         let Self { options, line, side } = self;
         let common = &options.common;
         let device = context.query_device()?;
-        let port = context.query_port(common.ib_port)?;
+        let port = limits::port(&context, common.ib_port)?;
         check_memory(&options, &device, context.name())?;
         let pd = context.alloc_pd()?;
         let offset = if options.program == Program::Ud { buffer::GRH_LEN } else { 0 };
-        if options.program == Program::Ud {
-            ud::check_size(options.size, &port)?;
-        }
+        check_size(&options, &port)?;
         let buffer = Arc::new(Buffer::new(&pd, &options, offset)?);
         let cqe = common.rx_depth.saturating_add(options.num_qp.into());
         let completions = Completions::new(&context, &device, &options, cqe)?;

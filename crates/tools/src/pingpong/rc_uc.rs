@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The ping-pong of one connected QP: RC and UC.
 
+use super::by_option;
 use super::cm::ByCm;
 use super::completions::Completions;
 use super::drive::Queues;
@@ -51,7 +52,8 @@ impl<D: Driver, T: Connected + Sends + Receives> OneConnected<D, T> {
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        let qp = pd.qp::<T>().cq(completions.cq()).cap(cap).send_ops(message.send_ops()).create()?;
+        let builder = pd.qp::<T>().cq(completions.cq()).cap(cap).send_ops(message.send_ops());
+        let qp = builder.create().map_err(by_option)?;
         message.fit_inline(qp.cap());
         Ok(Self { qp, message, attr })
     }
