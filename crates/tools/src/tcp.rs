@@ -7,7 +7,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Connects to a server.
 pub(crate) fn dial(host: &str, port: u16, patience: &Patience) -> Result<Stream> {
@@ -92,9 +92,27 @@ fn timed_out(error: io::Error) -> io::Error {
     }
 }
 
+/// The error of an end whose other end has closed the connection.
+pub(crate) fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the other end has ended the connection")
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 impl Read for Stream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         self.0.read(bytes).map_err(timed_out)
+    }
+
+    fn read_exact(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact(bytes).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => closed(),
+            _ => timed_out(error),
+        })
     }
 }
 
@@ -128,5 +146,18 @@ mod tests {
         let mut stream = dial("127.0.0.1", port, &patience).unwrap();
         let error = stream.read_exact(&mut [0]).unwrap_err();
         assert_eq!((error.kind(), error.to_string()), (io::ErrorKind::TimedOut, "timed out".into()));
+    }
+
+    #[test]
+    fn a_peer_that_has_gone_is_an_error_that_says_so() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut stream = dial("127.0.0.1", port, &Patience::new(None)).unwrap();
+        drop(listener.accept().unwrap());
+        let error = stream.read_exact(&mut [0]).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string()),
+            (io::ErrorKind::UnexpectedEof, "the other end has ended the connection".into())
+        );
     }
 }

@@ -157,7 +157,7 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
         };
         let send = cq(plan.tx_depth, "completions for --tx-depth and --qp")?;
         let recv = cq(plan.rx_depth, "completions for --rx-depth and --qp")?;
-        let cqs = Queues { send, recv, channel, is_armed: false, idle_polls: 0, yields, patience };
+        let cqs = Queues::new(send, recv, channel, yields, patience);
         let access = match plan.verb {
             Verb::Send => AccessFlags::empty(),
             Verb::Write => AccessFlags::REMOTE_WRITE,

@@ -325,6 +325,7 @@ fn run<D: Driver, T: Carrier<D>>(
     limits::at_most("--size", largest, port.max_msg_sz, "messages of the port")?;
     let attr = end::connect_attr(plan, mtu, sgid_index, reads);
     let mut end = End::<D, T>::new(context, plan, attr, Layout::new(cycle, cache_line, largest), wait)?;
+    end.cqs.watch = Some(wire.stream().watch()?);
 
     let facts = Facts {
         device: context.name(),
