@@ -13,7 +13,7 @@ use super::options::{AtomicType, Connection, Plan, Verb};
 use super::queues::{COUNT_BITS, Queues};
 use super::wire::Keys;
 use crate::cm::{Line, Queues as _};
-use crate::limits::by_option;
+use crate::limits::{at_most, by_option};
 use crate::patience::Patience;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use core::hash::{BuildHasher, Hasher};
@@ -149,9 +149,12 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
         let count = senders + receivers;
         let pd = context.alloc_pd()?;
         let channel = if plan.common.events { Some(context.create_comp_channel()?) } else { None };
+        let last_vector = context.num_comp_vectors().saturating_sub(1);
+        at_most("--vector", plan.common.vector.unwrap_or(0), last_vector, "the device's vectors")?;
         let cq = |depth: u32, options| {
             let cqe = depth.saturating_mul(u32::try_from(plan.num_qp).unwrap_or(u32::MAX));
-            let attr = CqInitAttr { cqe, ..CqInitAttr::default() };
+            let comp_vector = plan.common.vector.unwrap_or(0);
+            let attr = CqInitAttr { cqe, comp_vector, ..CqInitAttr::default() };
             let cq = context.create_cq_ex::<Exclusive>(&attr, channel.as_ref());
             cq.map_err(|error| by_option(error, &[("cqe", options)]))
         };
@@ -165,7 +168,8 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
             Verb::Atomic => AccessFlags::REMOTE_ATOMIC,
         };
         let attr = ConnectAttr { access, ..attr };
-        let buf = PageBuf::new(2 * count * layout.stride)?;
+        let buf = PageBuf::new(2 * count * layout.stride)
+            .context("--size and --qp: cannot allocate the messages")?;
         let region = pd.reg_mr(buf, AccessFlags::LOCAL_WRITE | access).map_err(|e| e.error)?;
         let xrcd = if is_xrc { Some(context.open_xrcd(None, true, false)?) } else { None };
         let rx_depth = plan.rx_depth.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX));
@@ -267,7 +271,7 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
             inline: cap.max_inline_data,
             payload,
             verb: plan.verb,
-            atomic: plan.common.atomic_type,
+            atomic: plan.common.atomic_type.unwrap_or_default(),
             _transport: PhantomData,
         })
     }
