@@ -78,6 +78,21 @@ fn help_that_cannot_be_written_is_an_error() {
     }
 }
 
+#[test]
+fn an_error_of_the_output_says_so() {
+    for line in
+        ["perf send-bw -d hca0 -n 10", "pingpong rc -d hca0 --json", "devinfo -d hca0", "completions bash"]
+    {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = uverbs(line).stdout(full).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(1) && text.contains("cannot write the output: No space left"),
+            "{line}: {text}"
+        );
+    }
+}
+
 /// A client sends the first messages of the exchange and closes the connection, so that a later write of the server fails with
 /// `EPIPE`: the same error as that of its output without a reader, after which nothing is printed.
 #[test]

@@ -78,13 +78,13 @@ impl device::Visitor for Visit {
             None => {
                 let listener = tcp::listen(plan.common.bind, plan.common.port)?;
                 if !plan.common.json && plan.common.output.is_none() {
-                    writeln!(std::io::stdout(), "* Waiting for a client on port {} *", plan.common.port)?;
+                    writeln!(crate::Output, "* Waiting for a client on port {} *", plan.common.port)?;
                 }
                 tcp::accept(&listener, &patience)?
             }
         };
         stream.set_nodelay()?;
-        dispatch(&plan, &a, stream, None, (patience, false), &mut std::io::stdout().lock())
+        dispatch(&plan, &a, stream, None, (patience, false), &mut crate::Output)
     }
 }
 
@@ -93,7 +93,7 @@ fn by_cm(plan: Plan) -> Result<()> {
     let hca = device::hca_of_fabric(plan.common.ib_dev.as_deref())?;
     let manager = match &hca {
         Some(hca) => EventChannel::from_port(hca.connection_manager()?),
-        None => EventChannel::open()?,
+        None => crate::cm::open()?,
     };
     let line = match &plan.common.host {
         Some(host) => Line::Call { manager, address: resolve(host, plan.common.port)? },
@@ -103,7 +103,7 @@ fn by_cm(plan: Plan) -> Result<()> {
                 // The network of a fabric has addresses of its own.
                 let ip = hca.as_ref().and_then(|hca| hca.addresses().first().copied());
                 let at = ip.map_or(String::new(), |ip| format!("{ip}, "));
-                writeln!(std::io::stdout(), "* Waiting for a client on {at}port {} *", plan.common.port)?;
+                writeln!(crate::Output, "* Waiting for a client on {at}port {} *", plan.common.port)?;
             }
             line
         }
@@ -148,7 +148,7 @@ impl DriverVisitor for ByCm {
             // The exchange and the test may have different devices.
             Some(name) => device::open(Some(&name), Elsewhere { plan, exchange }).flatten(),
             None => {
-                let out = &mut std::io::stdout().lock();
+                let out = &mut crate::Output;
                 dispatch(&plan, &context, exchange, Some(&line), (patience, false), out)
             }
         }
@@ -171,7 +171,7 @@ impl<D: Driver> device::Visitor for Elsewhere<D> {
         let patience = Patience::new(plan.patience());
         // One type of streams for all drivers.
         let mut exchange: Box<dyn Channel> = Box::new(exchange);
-        let out = &mut std::io::stdout().lock();
+        let out = &mut crate::Output;
         dispatch(&plan, &context, &mut *exchange, Some(&line), (patience, false), out)
     }
 }
@@ -242,7 +242,7 @@ fn both(
     };
     std::thread::scope(|scope| {
         let server = scope.spawn(|| ended(serve(plan, patience(), &mut std::io::sink()), "server"));
-        let client = ended(call(&client, patience(), &mut std::io::stdout().lock()), "client");
+        let client = ended(call(&client, patience(), &mut crate::Output), "client");
         let server = server.join().map_err(|_| anyhow!("the server panicked"))?;
         match (client, server) {
             // The server's error is the reason.

@@ -63,7 +63,7 @@ pub(super) fn main(options: Options) -> Result<()> {
     let hca = device::hca_of_fabric(options.common.ib_dev.as_deref())?;
     let manager = match &hca {
         Some(hca) => EventChannel::from_port(hca.connection_manager()?),
-        None => EventChannel::open()?,
+        None => cm::open()?,
     };
     let line = match &options.common.host {
         Some(host) => Line::Call { manager, address: cm::resolve(host, options.common.port)? },
@@ -72,7 +72,7 @@ pub(super) fn main(options: Options) -> Result<()> {
             let ip = hca.as_ref().and_then(|hca| hca.addresses().first().copied());
             if let Some(ip) = ip.filter(|_| !options.common.json) {
                 // The network of a fabric has addresses of its own.
-                writeln!(std::io::stdout(), "waiting for a client on {ip}, port {}", options.common.port)?;
+                writeln!(crate::Output, "waiting for a client on {ip}, port {}", options.common.port)?;
             }
             line
         }

@@ -243,8 +243,7 @@ impl<D: Driver> Table<'_, D> {
 
     /// Where this end prints.
     fn output(&self) -> Box<dyn Write> {
-        // The other end, in this process, may hold the lock of standard output.
-        if self.options.is_silent() { Box::new(std::io::sink()) } else { Box::new(std::io::stdout().lock()) }
+        if self.options.is_silent() { Box::new(std::io::sink()) } else { Box::new(crate::Output) }
     }
 
     /// Runs on connected queues, reports, and closes everything.

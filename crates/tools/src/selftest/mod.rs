@@ -53,7 +53,7 @@ pub(crate) struct Args {
 /// Runs the subcommand.
 pub(crate) fn main(args: &Args) -> Result<()> {
     let report = device::open(args.ib_dev.as_deref(), Visit(args)).context("selftest")??;
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::Output;
     if args.json {
         writeln!(out, "{:#}", report.json())?;
     } else {
