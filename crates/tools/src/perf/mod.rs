@@ -364,9 +364,13 @@ fn run<D: Driver, T: Carrier<D>>(
         wire.sync(&mine)?;
     }
     wire.stream().set_limit(plan.patience_of_exchange())?;
-    match plan.kind {
-        Kind::Latency => latency_tests(&mut end, &mut wire, &mut table, &sizes)?,
-        Kind::Bandwidth => bandwidth_tests(&mut end, &mut wire, &mut table, &sizes)?,
+    let result = match plan.kind {
+        Kind::Latency => latency_tests(&mut end, &mut wire, &mut table, &sizes),
+        Kind::Bandwidth => bandwidth_tests(&mut end, &mut wire, &mut table, &sizes),
+    };
+    if let Err(error) = result {
+        table.failed(&error);
+        return Err(error);
     }
     table.end()?;
     // In this test the last message shows each end that the other one is done.
@@ -420,6 +424,16 @@ impl Table<'_> {
             report::row(self.out, self.plan, row)?;
         }
         Ok(())
+    }
+
+    /// Prints the results before the error of a test. Rows of text have been printed.
+    fn failed(&mut self, error: &anyhow::Error) {
+        if self.plan.common.json {
+            let mut value = report::json(self.plan, self.facts, core::mem::take(&mut self.rows));
+            value["error"] = format!("{error:#}").into();
+            // The error of the test is the one that is reported.
+            let _ = writeln!(self.out, "{value:#}");
+        }
     }
 
     fn end(&mut self) -> Result<()> {
@@ -585,6 +599,29 @@ mod tests {
         assert_eq!(value["results"].as_array().map(Vec::len), Some(12), "2 to the MTU of 4096");
         let value = run("write-bw -n 5 -a -b");
         assert_eq!(value["results"].as_array().map(Vec::len), Some(23));
+    }
+
+    #[test]
+    fn json_has_the_error_of_a_test() {
+        let [a, b] = device::software().unwrap();
+        // Datagrams without a receive are lost, so the server waits in vain.
+        let plan = parse("send-bw -c UD -s 8 -r 8 -n 5000 --json --timeout 2").unwrap();
+        let mut client = plan.clone();
+        client.common.host = Some("here".into());
+        let (one, other) = UnixStream::pair().unwrap();
+        let wait = |plan: &Plan| (Patience::new(plan.patience()), true);
+        let mut out = Vec::new();
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| dispatch(&client, &a, one, None, wait(&client), &mut std::io::sink()));
+            dispatch(&plan, &b, other, None, wait(&plan), &mut out).unwrap_err();
+            call.join().unwrap().unwrap_err();
+        });
+        let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert!(value["error"].as_str().is_some_and(|text| text.contains("timed out")), "{value}");
+        assert_eq!(
+            (value["test"].as_str(), value["results"].as_array().map(Vec::len)),
+            (Some("send_bw"), Some(0))
+        );
     }
 
     #[test]
