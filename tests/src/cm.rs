@@ -22,8 +22,8 @@ pub trait Hosts: fmt::Debug {
     fn id(&self, end: End, channel: &EventChannel, port_space: PortSpace) -> Result<Id>;
     /// The IPv4 address of an end.
     fn ip(&self, end: End) -> Result<IpAddr>;
-    /// Delays messages in both directions until the result is dropped. `None`: messages do not leave the device, because both ends
-    /// have one network namespace.
+    /// Delays messages in both directions until the result is dropped. `None`: that is impossible, because messages do not
+    /// leave the device.
     fn delay(&self, time: Duration) -> Result<Option<DropGuard>>;
 }
 

@@ -104,7 +104,8 @@ impl uverbs_tests::cm::Hosts for Kernel<'_> {
     }
 
     fn delay(&self, time: Duration) -> Result<Option<DropGuard>> {
-        if self.0.ns.iter().any(Vec::is_empty) {
+        // In one namespace, rxe delivers messages to its own device at once.
+        if !self.0.mlx5 && self.0.ns.iter().any(Vec::is_empty) {
             return Ok(None);
         }
         let what = Disturbance { delay: time, ..Disturbance::default() };
