@@ -231,7 +231,8 @@ fn both(
     call: impl FnOnce(&Plan, Patience, &mut dyn Write) -> Result<()>,
 ) -> Result<()> {
     ensure!(!plan.is_client(), "both ends are in this process: HOST is not allowed");
-    let mut client = plan.clone();
+    let (mut server, mut client) = (plan.clone(), plan.clone());
+    server.common.loopback = true;
     client.common.host = Some("here".to_owned());
     let has_failed = Arc::new(AtomicBool::new(false));
     // The other end must not wait for an end that has failed.
@@ -241,7 +242,7 @@ fn both(
         result.context(end)
     };
     std::thread::scope(|scope| {
-        let server = scope.spawn(|| ended(serve(plan, patience(), &mut std::io::sink()), "server"));
+        let server = scope.spawn(|| ended(serve(&server, patience(), &mut std::io::sink()), "server"));
         let client = ended(call(&client, patience(), &mut crate::Output), "client");
         let server = server.join().map_err(|_| anyhow!("the server panicked"))?;
         match (client, server) {
@@ -447,10 +448,15 @@ impl Table<'_> {
     }
 }
 
+/// Whether this end prints the progress: of two in this process, the client.
+fn has_progress(plan: &Plan) -> bool {
+    plan.is_client() || !plan.common.loopback
+}
+
 /// The progress of a test of this size, if this end prints it.
 fn progress(plan: &Plan, bytes: u32, messages: u64) -> Progress {
     let total = if plan.duration.is_some() { 0 } else { messages };
-    Progress::new(total, format!("{} {bytes} bytes", plan.name()), plan.is_client() || !plan.common.loopback)
+    Progress::new(total, format!("{} {bytes} bytes", plan.name()), has_progress(plan))
 }
 
 /// Posts the receives of all QPs.
@@ -599,6 +605,21 @@ mod tests {
         assert_eq!(value["results"].as_array().map(Vec::len), Some(12), "2 to the MTU of 4096");
         let value = run("write-bw -n 5 -a -b");
         assert_eq!(value["results"].as_array().map(Vec::len), Some(23));
+    }
+
+    #[test]
+    fn one_end_prints_the_progress() {
+        let plan = parse("send-bw -d hca0").unwrap();
+        let server = |plan: &Plan, _: Patience, _: &mut dyn Write| {
+            assert!(!has_progress(plan) && !plan.is_client());
+            Ok(())
+        };
+        let client = |plan: &Plan, _: Patience, _: &mut dyn Write| {
+            assert!(has_progress(plan) && plan.is_client());
+            Ok(())
+        };
+        both(&plan, server, client).unwrap();
+        assert!(has_progress(&plan), "a server on its own");
     }
 
     #[test]
