@@ -7,6 +7,7 @@
 //! have recorded no violation of the driver.
 
 mod bed;
+mod cm;
 mod handshake;
 mod kinds;
 mod programs;
@@ -47,6 +48,7 @@ fn main() -> std::process::ExitCode {
         dc::tests::<InfiniBand>,
         netem::tests::<InfiniBand>,
         kinds::tests,
+        cm::tests,
         handshake::tests,
         programs::tests::<Hca>,
     ];

@@ -14,6 +14,7 @@
 
 pub mod bed;
 pub mod child;
+pub mod cm;
 pub mod dialect;
 pub mod env;
 pub mod iwarp;

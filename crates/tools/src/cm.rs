@@ -7,6 +7,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::net::ToSocketAddrs;
 use uverbs::Driver;
+use uverbs::Errno;
 use uverbs::device::DeviceInfo;
 use uverbs::qp::QpControl;
 use uverbs_cm::{
@@ -15,6 +16,16 @@ use uverbs_cm::{
 
 /// The time limit of each step of the resolution.
 const RESOLVE: Duration = Duration::from_secs(5);
+
+/// Opens the kernel's connection manager.
+pub(crate) fn open() -> Result<EventChannel> {
+    EventChannel::open().map_err(|error| match error.errno() {
+        Errno::ENOENT => {
+            anyhow::Error::from(error).context("rdma_cm: is the kernel's module rdma_ucm loaded?")
+        }
+        _ => error.into(),
+    })
+}
 
 /// How an end reaches the other one.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Choosing a device by name, and opening it.
 
+use crate::limits;
 use anyhow::{Context as _, Result, bail};
 use std::path::Path;
 use std::sync::OnceLock;
@@ -123,14 +124,18 @@ pub(crate) fn software_info(context: &Context<Mlx5>) -> Result<DeviceInfo> {
     })
 }
 
-/// The index of the requested GID, or the default: the port's best one on RoCE. InfiniBand needs none.
+/// The index of the GID that `option` requests, or the default: the port's best one on RoCE. InfiniBand needs none.
 pub(crate) fn gid_index<D: Driver>(
     context: &Context<D>,
     port_num: u8,
-    asked: Option<u8>,
+    (option, asked): (&str, Option<u8>),
 ) -> Result<Option<u8>> {
-    if asked.is_some() || context.query_port(port_num)?.link_layer != LinkLayer::ETHERNET {
+    if let Some(index) = asked {
+        limits::gid(context, port_num, option, index)?;
         return Ok(asked);
+    }
+    if context.query_port(port_num)?.link_layer != LinkLayer::ETHERNET {
+        return Ok(None);
     }
     Ok(u8::try_from(context.best_gid(port_num)?.gid_index).ok())
 }

@@ -32,7 +32,7 @@ pub(crate) fn completions(args: &CompletionsArgs, mut command: Command) -> Resul
     let name = command.get_name().to_owned();
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut command, name, &mut text);
-    std::io::stdout().write_all(&text).context("cannot write the completions")
+    Ok(crate::Output.write_all(&text)?)
 }
 
 /// Writes a page for the program and for each of its commands.

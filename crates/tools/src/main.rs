@@ -5,6 +5,7 @@ mod cm;
 mod device;
 mod devinfo;
 mod generate;
+mod limits;
 mod logger;
 mod number;
 mod patience;
@@ -18,13 +19,13 @@ use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 use core::fmt;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
 
 /// Query and test RDMA devices, without libibverbs
 #[derive(Debug, Parser)]
-#[command(name = "uverbs", version, arg_required_else_help = true)]
+#[command(name = "uverbs", version, propagate_version = true, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -73,15 +74,37 @@ fn main() -> ExitCode {
     }
 }
 
+/// Standard output, whose errors say that they are its errors.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output;
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        io::stdout().write(bytes).map_err(of_output)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stdout().flush().map_err(of_output)
+    }
+}
+
+fn of_output(error: io::Error) -> io::Error {
+    match error.kind() {
+        // Repeated by the caller.
+        kind @ io::ErrorKind::Interrupted => kind.into(),
+        kind => io::Error::new(kind, format!("cannot write the output: {error}")),
+    }
+}
+
 /// Writes a line to stderr. `eprintln!` panics if that is not possible.
 pub(crate) fn complain(line: fmt::Arguments<'_>) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// Whether the error is that of the output. A connection to another program can have the same error.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
-    kind == Some(std::io::ErrorKind::BrokenPipe) && has_no_reader(std::io::stdout().as_fd())
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    kind == Some(io::ErrorKind::BrokenPipe) && has_no_reader(io::stdout().as_fd())
 }
 
 /// Whether the other end of a pipe or a connection is closed.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Numbers as rdma-core's tools take them: decimal, or hexadecimal behind `0x`.
 
+use core::num::IntErrorKind;
 use core::str::FromStr;
 
 /// A number on the command line, within the range of `T`.
@@ -12,7 +13,10 @@ pub(crate) fn number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => u64::from_str(text),
     };
-    let value = value.map_err(|e| e.to_string())?;
+    let value = value.map_err(|error| match error.kind() {
+        IntErrorKind::PosOverflow => format!("{text} is too large"),
+        _ => "not a number".to_owned(),
+    })?;
     T::try_from(value).map_err(|_| format!("{value} is too large"))
 }
 
@@ -25,7 +29,10 @@ pub(crate) fn size(text: &str) -> Result<u32, String> {
         Some(b'g') => 30,
         _ => return positive(text),
     };
-    let count: u64 = positive(&text[..text.len() - 1])?;
+    let count: u64 = positive(&text[..text.len() - 1]).map_err(|error| match error.as_str() {
+        "not a number" => "not a number of bytes, such as 64, 1k, 2M".to_owned(),
+        _ => error,
+    })?;
     let bytes = count.checked_mul(1 << shift).and_then(|bytes| u32::try_from(bytes).ok());
     bytes.ok_or_else(|| format!("{text} is too large"))
 }
@@ -65,6 +72,9 @@ mod tests {
             assert!(size(bad).is_err(), "{bad}");
         }
         assert!(positive::<u16>("0").is_err());
+        assert_eq!(number::<u8>("1x"), Err("not a number".into()));
+        assert_eq!(number::<u8>("99999999999999999999"), Err("99999999999999999999 is too large".into()));
+        assert_eq!(size("1kk"), Err("not a number of bytes, such as 64, 1k, 2M".into()));
         assert_eq!(positive::<u16>("0x4853"), Ok(0x4853));
     }
 

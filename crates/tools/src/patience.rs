@@ -56,14 +56,21 @@ impl Patience {
         self.since = Instant::now();
     }
 
+    /// Whether the other end, in this process, has not failed.
+    ///
+    /// # Errors
+    /// [`OtherEndFailed`].
+    pub(crate) fn check_other_end(&self) -> Result<(), OtherEndFailed> {
+        let has_failed = self.has_failed.as_ref().is_some_and(|failed| failed.load(Ordering::Relaxed));
+        if has_failed { Err(OtherEndFailed) } else { Ok(()) }
+    }
+
     /// The remaining time, at least a millisecond (0 means "for ever" for a socket); `None` means no limit.
     ///
     /// # Errors
     /// The time is over: `what` names the event that was awaited. Or the other end has failed: [`OtherEndFailed`].
     pub(crate) fn left(&self, what: &str) -> Result<Option<Duration>> {
-        if self.has_failed.as_ref().is_some_and(|failed| failed.load(Ordering::Relaxed)) {
-            return Err(OtherEndFailed.into());
-        }
+        self.check_other_end()?;
         let Some(limit) = self.limit else { return Ok(None) };
         match limit.checked_sub(self.since.elapsed()) {
             Some(left) if !left.is_zero() => Ok(Some(left.max(Duration::from_millis(1)))),
@@ -73,12 +80,16 @@ impl Patience {
 
     /// Waits until a descriptor can be read.
     pub(crate) fn wait_readable(&self, fd: BorrowedFd<'_>, what: &str) -> Result<()> {
-        self.wait_any([fd], what).map(drop)
+        self.wait_any([(fd, PollFlags::POLLIN)], what).map(drop)
     }
 
-    /// Waits until one of the descriptors can be read, or more; returns which.
-    pub(crate) fn wait_any<const N: usize>(&self, fds: [BorrowedFd<'_>; N], what: &str) -> Result<[bool; N]> {
-        let mut polled = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+    /// Waits for one of these events, or more; returns which descriptors have any. An error of a descriptor is an event.
+    pub(crate) fn wait_any<const N: usize>(
+        &self,
+        fds: [(BorrowedFd<'_>, PollFlags); N],
+        what: &str,
+    ) -> Result<[bool; N]> {
+        let mut polled = fds.map(|(fd, events)| PollFd::new(fd, events));
         loop {
             let nap = self.has_failed.as_ref().map(|_| NAP);
             let left = self.left(what)?;

@@ -7,7 +7,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Connects to a server.
 pub(crate) fn dial(host: &str, port: u16, patience: &Patience) -> Result<Stream> {
@@ -84,23 +84,45 @@ impl Stream {
     }
 }
 
-/// The error `EAGAIN` of a call that ended by the time limit, with its meaning.
-fn timed_out(error: io::Error) -> io::Error {
+/// The error of a call with its meaning: `EAGAIN` is that of the time limit.
+fn explain(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::Error::new(io::ErrorKind::TimedOut, "timed out"),
+        // A process that is killed resets the connection if it has not read everything.
+        kind
+        @ (io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => {
+            io::Error::new(kind, CLOSED)
+        }
         _ => error,
+    }
+}
+
+/// The error of an end whose other end has closed the connection.
+pub(crate) fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, CLOSED)
+}
+
+const CLOSED: &str = "the other end has ended the connection";
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
 impl Read for Stream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.0.read(bytes).map_err(timed_out)
+        self.0.read(bytes).map_err(explain)
+    }
+
+    fn read_exact(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact(bytes).map_err(explain)
     }
 }
 
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes).map_err(timed_out)
+        self.0.write(bytes).map_err(explain)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -128,5 +150,15 @@ mod tests {
         let mut stream = dial("127.0.0.1", port, &patience).unwrap();
         let error = stream.read_exact(&mut [0]).unwrap_err();
         assert_eq!((error.kind(), error.to_string()), (io::ErrorKind::TimedOut, "timed out".into()));
+    }
+
+    #[test]
+    fn a_peer_that_has_gone_is_an_error_that_says_so() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut stream = dial("127.0.0.1", port, &Patience::new(None)).unwrap();
+        drop(listener.accept().unwrap());
+        let error = stream.read_exact(&mut [0]).unwrap_err();
+        assert_eq!((error.kind(), error.to_string()), (io::ErrorKind::UnexpectedEof, CLOSED.into()));
     }
 }

@@ -6,6 +6,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
@@ -74,6 +75,21 @@ fn help_that_cannot_be_written_is_an_error() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         assert_eq!(wait(uverbs(line).stdout(writer).spawn().unwrap()).code(), Some(1), "{line}");
+    }
+}
+
+#[test]
+fn an_error_of_the_output_says_so() {
+    for line in
+        ["perf send-bw -d hca0 -n 10", "pingpong rc -d hca0 --json", "devinfo -d hca0", "completions bash"]
+    {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = uverbs(line).stdout(full).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(1) && text.contains("cannot write the output: No space left"),
+            "{line}: {text}"
+        );
     }
 }
 
@@ -152,6 +168,53 @@ fn perf_prints_one_figure_and_checks_limits() {
         assert_eq!(output.status.success(), passes, "{limit}: {output:?}");
     }
     assert!(!uverbs("perf send-lat -d hca0 --output bandwidth").output().unwrap().status.success());
+}
+
+/// Runs a server and a client on the fabric of several processes, and waits until the client measures.
+fn measuring(line: &str, socket: &Path) -> [Child; 2] {
+    let start = |host: &str| {
+        let mut command = uverbs(&format!("{line} -d hca0 {host}"));
+        command.env("UVERBS_HCA_FABRIC", socket).spawn().unwrap()
+    };
+    let line_with = |child: &mut Child, text: &str| {
+        let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+        lines
+            .find_map(|line| line.ok().filter(|line| line.contains(text)))
+            .unwrap_or_else(|| panic!("no {text}"))
+    };
+    let mut server = start("");
+    let first = line_with(&mut server, "Waiting for a client");
+    let address = first.split_whitespace().find(|word| word.starts_with("10.77."));
+    let mut client = start(address.map_or("127.0.0.1", |address| address.trim_end_matches(',')));
+    line_with(&mut client, "#bytes");
+    [server, client]
+}
+
+/// Nothing of the device shows a sender of datagrams, or of messages of UC, that nobody receives them.
+#[test]
+fn an_end_whose_peer_is_killed_ends() {
+    let socket = std::env::temp_dir().join(format!("uverbs-tools-kill-{}", std::process::id()));
+    for (line, kills_server) in [
+        ("perf send-bw -c UD -s 64 -D 600 -b --timeout 900", true),
+        ("perf send-bw -c UD -s 64 -D 600 -b -z --timeout 900", false),
+        ("perf write-bw -c UC -s 64 -D 600 --timeout 900", true),
+        ("perf send-bw -c UD -s 64 -n 100000000 -e --timeout 900", false),
+    ] {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let [server, client] = measuring(&format!("{line} -p {port}"), &socket);
+        let [mut killed, left] = if kills_server { [server, client] } else { [client, server] };
+        killed.kill().unwrap();
+        killed.wait().unwrap();
+        let begin = Instant::now();
+        let output = left.wait_with_output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(300), "{line}");
+        assert!(
+            output.status.code() == Some(1) && text.contains("the other end has ended the connection"),
+            "{line}: {text:?}"
+        );
+        let _ = std::fs::remove_file(&socket);
+    }
 }
 
 /// Two processes on one fabric, which rdma_cm connects.

@@ -10,12 +10,13 @@ mod wire;
 mod xrc;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::fs::File;
 use std::process::{Command, Stdio};
 use std::thread;
-use uverbs_cm::{Error, EventChannel, EventKind, Listener, PortSpace, RejectReason, Resolved};
+use uverbs_cm::{Error, EventChannel, EventKind, Id, Listener, PortSpace, RejectReason, Resolved};
+use uverbs_tests::bed::{Bed, Disturbance, DropGuard, VmBed};
 use uverbs_tests::child::spawn;
 use uverbs_tests::env::End;
 use uverbs_tests::wait::{Deadline, LIMIT, until};
@@ -86,7 +87,38 @@ pub(crate) fn tests() -> Vec<Test> {
     if LabEnv::get().is_none_or(|env| env.mlx5) {
         tests.push(Test::without_devices("cm::xrc", move |env| xrc::run(env, port + 1)));
     }
+    for ((name, steps), port) in uverbs_tests::cm::ALL.into_iter().zip(FIRST_PORT + 100..) {
+        let run = move |env: &LabEnv| steps(&Kernel(env), port);
+        tests.push(Test::without_devices(&format!("cm::steps::{name}"), run));
+    }
     tests
+}
+
+/// The kernel's connection manager.
+#[derive(Debug)]
+struct Kernel<'a>(&'a LabEnv);
+
+impl uverbs_tests::cm::Hosts for Kernel<'_> {
+    fn channel(&self, _: End) -> Result<EventChannel> {
+        Ok(EventChannel::open()?)
+    }
+
+    fn id(&self, end: End, channel: &EventChannel, port_space: PortSpace) -> Result<Id> {
+        at(self.0, end, || Ok(channel.create_id(port_space)?))
+    }
+
+    fn ip(&self, end: End) -> Result<IpAddr> {
+        Ok(self.0.ip[end as usize].parse()?)
+    }
+
+    fn delay(&self, time: Duration) -> Result<Option<DropGuard>> {
+        // In one namespace, rxe delivers messages to its own device at once.
+        if !self.0.mlx5 && self.0.ns.iter().any(Vec::is_empty) {
+            return Ok(None);
+        }
+        let what = Disturbance { delay: time, ..Disturbance::default() };
+        Bed::<uverbs::rxe::Rxe>::disturb(&VmBed(self.0.clone()), &what).map(Some)
+    }
 }
 
 /// Calls `f` in the network namespace of an end: an identifier belongs to the namespace of the thread that creates it.
@@ -120,7 +152,7 @@ fn address(env: &LabEnv, end: End, is_ipv6: bool, port: u16) -> Result<SocketAdd
         return Ok(SocketAddr::new(ip.parse()?, port));
     }
     // The kernel adds its GID from a work queue.
-    let gid = uverbs::attr::Gid::from(ip.parse::<core::net::IpAddr>()?);
+    let gid = uverbs::attr::Gid::from(ip.parse::<IpAddr>()?);
     let info = uverbs_tests::lab::find(env.dev(end))?;
     until(&format!("{ip} is a GID"), LIMIT, || Ok(has_gid(&info.sysfs, &gid.to_string())))?;
     Ok(SocketAddr::new(ip.parse()?, port))

@@ -2,9 +2,9 @@
 //! Identifiers that are dropped, or moved to another channel, in each state of a connection, with and without events that were not
 //! read.
 
-use crate::{Hosts, LIMIT, hosts};
+use crate::{Hosts, LIMIT, event_of, failure, hosts, none};
 use uverbs::attr::QpType;
-use uverbs_cm::{ConnParam, EventChannel, EventKind, Id, PortSpace};
+use uverbs_cm::{ConnParam, Error, EventChannel, EventKind, Id, PortSpace, RejectReason};
 
 const STEPS: usize = 8;
 
@@ -157,4 +157,32 @@ fn memberships_end_with_events_pending() {
         drop(two);
         assert_eq!(read(&other, &mut None), 0);
     }
+}
+
+/// A rejection before there is an answer does not reach the server, whose acceptance is then not answered (`cm_acquire_rejected_id()`,
+/// `cm_rep_handler()`). One of the server after its acceptance reaches the client. (The kernel repeats the pointless messages, and
+/// destroys an identifier only when it has given up, so this is not a test of the VM.)
+#[test]
+fn rejections_without_an_answer() {
+    let hosts = hosts();
+    let listener = hosts.listen(PortSpace::Tcp, 0);
+    let active = hosts.resolve(PortSpace::Tcp, hosts.address());
+    active.connect(&ConnParam::default()).unwrap();
+    let passive = hosts.request(&listener).id;
+    active.reject(RejectReason::CONSUMER_DEFINED, b"").unwrap();
+    none(&hosts.at_server);
+    passive.accept(&ConnParam::default()).unwrap();
+    none(&hosts.at_client);
+    hosts.fabric.run();
+    assert!(matches!(failure(&hosts.at_server, &passive), Error::TimedOut { .. }));
+    drop((active, passive));
+
+    let active = hosts.resolve(PortSpace::Tcp, hosts.address());
+    active.connect(&ConnParam::default()).unwrap();
+    let passive = hosts.request(&listener).id;
+    passive.accept(&ConnParam::default()).unwrap();
+    assert!(matches!(event_of(&hosts.at_client, &active), EventKind::ConnectResponse(_)));
+    passive.reject(RejectReason::CONSUMER_DEFINED, b"").unwrap();
+    let error = failure(&hosts.at_client, &active);
+    assert!(matches!(error, Error::Rejected { reason: RejectReason::CONSUMER_DEFINED, .. }), "{error}");
 }

@@ -7,7 +7,7 @@ use super::message::{
 };
 use super::{Call, Cm};
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use nix::libc::{AF_INET, AF_INET6, EADDRINUSE, EADDRNOTAVAIL, EAFNOSUPPORT};
+use nix::libc::{AF_INET, AF_INET6, EADDRNOTAVAIL, EAFNOSUPPORT};
 use std::collections::VecDeque;
 use uverbs_core::Errno;
 use uverbs_uapi::event::IB_EVENT_COMM_EST;
@@ -265,11 +265,13 @@ impl Cm {
         }
         if local.port() == 0 {
             local.set_port(self.free_port(call.host, ps));
-        } else if self.is_in_use(call, number, local) {
-            return Err(Errno::from_raw(EADDRINUSE));
+        } else {
+            let can_reuse = self.ident(number)?.can_reuse;
+            self.check_port(call.host, number, local, can_reuse)?;
         }
         let ident = self.ident(number)?;
         ident.local = Some(local);
+        ident.has_port = true;
         ident.has_device = !is_any;
         ident.state = State::Bound;
         Ok(())
@@ -328,6 +330,12 @@ impl Cm {
         let number = self.own(call, command.id)?;
         if self.ident(number)?.state == State::Idle {
             self.bind_to(call, number, (Ipv4Addr::UNSPECIFIED, 0).into())?;
+        }
+        // A listener does not share its port.
+        let ident = self.ident(number)?;
+        if let (State::Bound, true, Some(local)) = (ident.state, ident.can_reuse, ident.local) {
+            self.check_port(call.host, number, local, false)?;
+            self.ident(number)?.can_reuse = false;
         }
         self.step(number, &[State::Bound], State::Listening)?;
         let is_limited = (1..MAX_BACKLOG).contains(&command.backlog);
@@ -407,34 +415,43 @@ impl Cm {
         if data.len() > room {
             return Err(Errno::EINVAL);
         }
-        self.step(number, &[State::Requested, State::Answered], State::Closed)?;
+        // `cm_send_rej_locked()` and `cm_send_sidr_rep_locked()`
+        let from = match is_datagram {
+            true => &[State::Requested][..],
+            false => &[State::Connecting, State::Requested, State::Answered, State::Accepted],
+        };
         let body = match is_datagram {
             true => Body::DatagramsRefused(SIDR_REJECT, data.to_vec()),
             false => Body::Reject(reason, data.to_vec()),
         };
-        self.send_to_peer(call, number, body);
+        let has_no_answer = self.ident(number)?.state == State::Connecting;
+        self.step(number, from, State::Closed)?;
+        // A REJ before the answer does not name the identifier at the other end, so `cm_acquire_rejected_id()` finds none.
+        if !has_no_answer {
+            self.send_to_peer(call, number, body);
+        }
         Ok(())
     }
 
+    /// `rdma_disconnect()`: sends a DREQ, or answers one. In other states of `cm.c` nothing is sent, which is no error.
     fn disconnect(&mut self, call: &mut Call<'_>, number: u32) -> Result<(), Errno> {
         let ident = self.ident(number)?;
+        if !ident.has_cm_id() {
+            return Err(Errno::EINVAL);
+        }
         match ident.state {
-            _ if ident.is_datagram() => Err(Errno::EINVAL),
+            _ if ident.is_datagram() => {}
             State::Connected => {
                 ident.state = State::Disconnecting;
                 self.send_to_peer(call, number, Body::Disconnect);
-                Ok(())
             }
-            // `ib_send_cm_dreq()` refuses it, and `rdma_disconnect()` ignores that.
-            State::Accepted => Ok(()),
             State::Disconnected => {
-                ident.state = State::Closed;
                 self.send_to_peer(call, number, Body::DisconnectReply);
-                Ok(())
+                self.wait_in_timewait(call.now, number);
             }
-            State::Disconnecting | State::Closed => Ok(()),
-            _ => Err(Errno::EINVAL),
+            _ => {}
         }
+        Ok(())
     }
 
     fn notify(&mut self, call: &mut Call<'_>, command: &rdma_ucm_notify) -> Result<(), Errno> {
@@ -480,13 +497,21 @@ impl Cm {
         let truth = || <[u8; 4]>::try_from(value).map(|v| v != [0; 4]).map_err(|_| Errno::EINVAL);
         match (command.level, command.optname) {
             (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => ident.tos = byte()?,
-            (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => ident.can_reuse = truth()?,
-            (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => {
-                let only = truth()?;
-                if ident.state != State::Idle {
+            (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => {
+                let can_reuse = truth()?;
+                // `rdma_set_reuseaddr()`
+                if ident.state == State::Listening || (!can_reuse && ident.state != State::Idle) {
                     return Err(Errno::EINVAL);
                 }
-                ident.ipv6_only = only;
+                ident.can_reuse = can_reuse;
+            }
+            (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => {
+                let only = truth()?;
+                // `rdma_set_afonly()`
+                if !matches!(ident.state, State::Idle | State::Bound) {
+                    return Err(Errno::EINVAL);
+                }
+                ident.one_family = Some(only);
             }
             (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => {
                 let timeout = byte()?;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Identifiers and memberships, and their addresses.
 
-use super::{Call, Cm};
+use super::Cm;
 use crate::engine::net::Net;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use nix::libc::{EADDRINUSE, EADDRNOTAVAIL};
+use uverbs_core::Errno;
 use uverbs_uapi::cmd::{ib_uverbs_ah_attr, ib_uverbs_global_route};
 use uverbs_uapi::verbs::IB_UVERBS_QPT_UD;
 
@@ -58,7 +60,11 @@ pub(super) struct Ident {
     pub(super) rnr_retry_count: u8,
     pub(super) tos: u8,
     pub(super) can_reuse: bool,
-    pub(super) ipv6_only: bool,
+    /// The option that it takes addresses of its own family only, if it was set.
+    pub(super) one_family: Option<bool>,
+    /// Whether it has the port of its local address: from its binding to its destruction. The identifier of a request has none,
+    /// because the port is that of its listener (`rdma_bind_list` of cma.c).
+    pub(super) has_port: bool,
     pub(super) ack_timeout: Option<u8>,
     /// How many events were read.
     pub(super) reported: u32,
@@ -76,6 +82,23 @@ pub(super) struct Member {
 impl Ident {
     pub(super) fn is_datagram(&self) -> bool {
         self.qp_type == IB_UVERBS_QPT_UD
+    }
+
+    /// Whether it has an identifier of `cm.c`: from a request, or the begin of listening at a device, on.
+    pub(super) fn has_cm_id(&self) -> bool {
+        let has_none =
+            matches!(self.state, State::Idle | State::Bound | State::AddrResolved | State::RouteResolved);
+        self.has_device && !has_none
+    }
+
+    /// The port that it has.
+    fn port(&self) -> Option<u16> {
+        self.local.filter(|_| self.has_port).map(|local| local.port())
+    }
+
+    /// Whether it takes addresses of the family of its local address only: IPv6 takes both by default.
+    fn is_of_one_family(&self, local: SocketAddr) -> bool {
+        self.one_family.unwrap_or(local.is_ipv4())
     }
 
     /// The way to an address, by the GID of this side's address.
@@ -152,42 +175,57 @@ pub(super) fn source(net: &Net, host: usize, to: IpAddr) -> Option<IpAddr> {
 }
 
 impl Cm {
-    /// A port that no identifier of the host has.
+    /// A port that no identifier of the host has. (`cma_alloc_any_port()` begins with a random one, and may share it between
+    /// identifiers with different destinations.)
     pub(super) fn free_port(&mut self, host: usize, ps: u16) -> u16 {
         loop {
             self.last_port =
                 if self.last_port < 32768 || self.last_port >= 60999 { 32768 } else { self.last_port + 1 };
             let port = self.last_port;
-            let is_used = |i: &Ident| i.host == host && i.ps == ps && i.local.map(|l| l.port()) == Some(port);
+            let is_used = |i: &Ident| i.host == host && i.ps == ps && i.port() == Some(port);
             if !self.idents.values().any(is_used) {
                 return port;
             }
         }
     }
 
-    /// Whether another identifier prevents the binding.
-    pub(super) fn is_in_use(&self, call: &Call<'_>, number: u32, local: SocketAddr) -> bool {
-        let Some(this) = self.idents.get(&number) else { return false };
-        self.idents.iter().any(|(other, i)| {
-            let Some(theirs) = i.local else { return false };
-            // A connection has the port of its listener.
-            let is_accepted =
-                matches!(i.state, State::Requested | State::Accepted | State::Connected) && i.peer.is_some();
-            *other != number
-                && i.host == call.host
-                && i.ps == this.ps
-                && !is_accepted
-                && theirs.port() == local.port()
-                && (theirs.ip() == local.ip() || theirs.ip().is_unspecified() || local.ip().is_unspecified())
-                && !(i.can_reuse && this.can_reuse && i.state != State::Listening)
-        })
+    /// Whether an identifier can have an address with this port (`cma_check_port()`). `can_reuse` is false for one that begins to
+    /// listen.
+    pub(super) fn check_port(
+        &self,
+        host: usize,
+        number: u32,
+        local: SocketAddr,
+        can_reuse: bool,
+    ) -> Result<(), Errno> {
+        let Some(this) = self.idents.get(&number) else { return Ok(()) };
+        // The kernel looks at the latest first.
+        for (other, i) in self.idents.iter().rev() {
+            let (Some(theirs), Some(port)) = (i.local, i.port()) else { continue };
+            if *other == number
+                || (i.host, i.ps, port) != (host, this.ps, local.port())
+                || (can_reuse && i.can_reuse)
+                || (this.is_of_one_family(local)
+                    && i.is_of_one_family(theirs)
+                    && local.is_ipv4() != theirs.is_ipv4())
+            {
+                continue;
+            }
+            if local.ip().is_unspecified() || theirs.ip().is_unspecified() {
+                return Err(Errno::from_raw(EADDRNOTAVAIL));
+            }
+            if local.ip() == theirs.ip() {
+                return Err(Errno::from_raw(EADDRINUSE));
+            }
+        }
+        Ok(())
     }
 
     /// The listener of an address at a host.
     pub(super) fn listener(&self, host: usize, ps: u16, to: SocketAddr) -> Option<u32> {
         let listens = |i: &&Ident| {
             let Some(local) = i.local else { return false };
-            let same_family = local.is_ipv4() == to.is_ipv4() || (local.is_ipv6() && !i.ipv6_only);
+            let same_family = local.is_ipv4() == to.is_ipv4() || !i.is_of_one_family(local);
             i.state == State::Listening
                 && i.host == host
                 && i.ps == ps

@@ -12,11 +12,10 @@ use core::net::SocketAddr;
 use uverbs_core::Errno;
 use uverbs_uapi::layout::Bytes;
 use uverbs_uapi::rdma_cm::{
-    RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_CONNECT_ERROR, RDMA_CM_EVENT_CONNECT_REQUEST,
-    RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_DEVICE_REMOVAL, RDMA_CM_EVENT_DISCONNECTED,
-    RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_TIMEWAIT_EXIT,
-    RDMA_CM_EVENT_UNREACHABLE, RDMA_MAX_PRIVATE_DATA, rdma_ucm_conn_param, rdma_ucm_ece,
-    rdma_ucm_event_param, rdma_ucm_event_resp, rdma_ucm_ud_param,
+    RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_CONNECT_RESPONSE,
+    RDMA_CM_EVENT_DEVICE_REMOVAL, RDMA_CM_EVENT_DISCONNECTED, RDMA_CM_EVENT_ESTABLISHED,
+    RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_TIMEWAIT_EXIT, RDMA_CM_EVENT_UNREACHABLE, RDMA_MAX_PRIVATE_DATA,
+    rdma_ucm_conn_param, rdma_ucm_ece, rdma_ucm_event_param, rdma_ucm_event_resp, rdma_ucm_ud_param,
 };
 use uverbs_uapi::verbs::{IB_UVERBS_QPT_UD, IB_UVERBS_QPT_XRC_INI, IB_UVERBS_QPT_XRC_TGT};
 
@@ -133,11 +132,9 @@ impl Cm {
         }
         let timed_out = -Errno::ETIMEDOUT.raw();
         match body {
-            Body::Request(_) => {
+            // As `IB_CM_REQ_ERROR` and `IB_CM_REP_ERROR` of `cma_ib_handler()`.
+            Body::Request(_) | Body::Reply(_) => {
                 self.later(call.now, after, from, Body::Event(RDMA_CM_EVENT_UNREACHABLE, timed_out));
-            }
-            Body::Reply(_) => {
-                self.later(call.now, after, from, Body::Event(RDMA_CM_EVENT_CONNECT_ERROR, timed_out));
             }
             Body::Disconnect => self.later(call.now, after, from, Body::DisconnectReply),
             _ => {}
@@ -161,6 +158,12 @@ impl Cm {
             // If the request is still on its way in this process, it is dropped with its sender.
             self.send(call, from, ident.peer.unwrap_or(0), remote, Body::Reject(TIMEOUT, vec![]));
         }
+    }
+
+    /// The connection ends; later its QP can be used again (`cm_enter_timewait()`).
+    pub(super) fn wait_in_timewait(&mut self, now: u64, number: u32) {
+        self.set_state(number, State::Closed);
+        self.later(now, TIMEWAIT, number, Body::Event(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0));
     }
 
     /// The identifier that a request of the identifier `from` of another process has created.
@@ -230,11 +233,11 @@ impl Cm {
             Body::Event(event, status) => {
                 match event {
                     RDMA_CM_EVENT_ADDR_ERROR => self.set_state(number, State::Bound),
-                    RDMA_CM_EVENT_UNREACHABLE if state != State::Connecting => return,
-                    RDMA_CM_EVENT_CONNECT_ERROR if state != State::Accepted => return,
-                    RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_CONNECT_ERROR => {
-                        self.set_state(number, State::Closed);
+                    // The answer has come meanwhile.
+                    RDMA_CM_EVENT_UNREACHABLE if !matches!(state, State::Connecting | State::Accepted) => {
+                        return;
                     }
+                    RDMA_CM_EVENT_UNREACHABLE => self.set_state(number, State::Closed),
                     _ => {}
                 }
                 self.plain_event(number, event, status);
@@ -251,6 +254,8 @@ impl Cm {
                 let shown = conn_param(&param.conn, REP);
                 self.event(number, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, shown.into(), param.ece);
             }
+            // Its program has rejected the connection. An answer in this state is dropped (`cm_rep_handler()`).
+            Body::Reply(_) if state == State::Closed => self.unanswered(call, number, &body, 0),
             Body::ReadyToUse if state == State::Accepted => {
                 self.set_state(number, State::Connected);
                 self.plain_event(number, RDMA_CM_EVENT_ESTABLISHED, 0);
@@ -276,11 +281,22 @@ impl Cm {
                 self.set_state(number, State::Disconnected);
                 self.plain_event(number, RDMA_CM_EVENT_DISCONNECTED, 0);
             }
-            // Both sides ask at the same time.
-            Body::Disconnect | Body::DisconnectReply if state == State::Disconnecting => {
-                self.set_state(number, State::Closed);
+            // Both sides ask at the same time, and each answers.
+            Body::Disconnect if state == State::Disconnecting => {
+                self.set_state(number, State::Disconnected);
                 self.plain_event(number, RDMA_CM_EVENT_DISCONNECTED, 0);
-                self.later(call.now, TIMEWAIT, number, Body::Event(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0));
+            }
+            // As in the timewait state of `cm_dreq_handler()`.
+            Body::Disconnect if state == State::Closed => {
+                self.send_to_peer(call, number, Body::DisconnectReply);
+            }
+            // The event came with the request of the other side.
+            Body::DisconnectReply if state == State::Disconnected => {
+                self.wait_in_timewait(call.now, number);
+            }
+            Body::DisconnectReply if state == State::Disconnecting => {
+                self.plain_event(number, RDMA_CM_EVENT_DISCONNECTED, 0);
+                self.wait_in_timewait(call.now, number);
             }
             Body::Datagrams(param, dgid) if state == State::Connecting => {
                 let Some(ident) = self.idents.get_mut(&number) else { return };
@@ -318,7 +334,7 @@ impl Cm {
     fn unanswered(&mut self, call: &Call<'_>, number: u32, body: &Body, reply: u64) {
         let (state, after, result) = match body {
             Body::Reply(_) => {
-                let failed = Body::Event(RDMA_CM_EVENT_CONNECT_ERROR, -Errno::ETIMEDOUT.raw());
+                let failed = Body::Event(RDMA_CM_EVENT_UNREACHABLE, -Errno::ETIMEDOUT.raw());
                 (State::Accepted, TRIES * REPEAT, failed)
             }
             Body::Disconnect => (State::Disconnecting, reply, Body::DisconnectReply),
@@ -337,8 +353,7 @@ impl Cm {
         let Some(ident) = self.idents.get(&number) else { return };
         let timed_out = -Errno::ETIMEDOUT.raw();
         let result = match ident.state {
-            State::Requested => Body::Event(RDMA_CM_EVENT_UNREACHABLE, timed_out),
-            State::Answered => Body::Event(RDMA_CM_EVENT_CONNECT_ERROR, timed_out),
+            State::Requested | State::Answered => Body::Event(RDMA_CM_EVENT_UNREACHABLE, timed_out),
             State::Disconnected => Body::DisconnectReply,
             _ => return,
         };

@@ -37,7 +37,7 @@ pub(crate) struct Args {
 
 /// Runs the subcommand.
 pub(crate) fn main(args: &Args) -> Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::Output;
     let name = args.ib_dev.as_deref();
     let software = if device::is_software(name) { Some(device::software()?) } else { None };
     let devices: Vec<DeviceInfo> = match &args.ib_dev {

@@ -85,6 +85,8 @@ pub(super) fn run<D: Driver, T: Carrier<D>>(
         if if is_timed { clock.is_over() } else { is_complete } {
             break;
         }
+        // Datagrams and messages of UC can be sent to an end that has gone.
+        end.cqs.look_at_times()?;
         let mut is_idle = true;
         for (i, sender) in senders.iter_mut().enumerate().filter(|_| may_send) {
             while (is_timed || sender.posted < iters)

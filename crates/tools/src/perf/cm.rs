@@ -5,20 +5,22 @@
 //! A message of the exchange is one send. perftest keeps a single receive posted and answers each message before it
 //! gets the next one, so this end does not send ahead.
 
-use super::channel::Channel;
+use super::channel::{Channel, Ending, Watch};
 use crate::cm::{Queues, Side};
 use crate::patience::Patience;
+use crate::tcp::closed;
 use anyhow::{Context as _, Result};
 use core::time::Duration;
+use nix::poll::PollFlags;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::time::Instant;
+use std::sync::Arc;
 use uverbs::attr::QpCap;
 use uverbs::owned::{Buf, OwnedCq, OwnedQp, Pool};
 use uverbs::qp::QpControl;
 use uverbs::{CompletionChannel, Context, Driver, Rc};
-use uverbs_cm::{ConnParam, EventKind, Id, RejectReason};
+use uverbs_cm::{ConnParam, Id, RejectReason};
 
 /// Bytes of the longest message, with room.
 const MESSAGE: u32 = 256;
@@ -87,9 +89,9 @@ impl<D: Driver> Queues<D> for Queue<D> {
 #[derive(Debug)]
 pub(super) struct Exchange<D: Driver> {
     queue: Queue<D>,
-    id: Id,
-    /// When the other end ended the connection.
-    ended: Option<Instant>,
+    /// Ends the connection when it is dropped.
+    _id: Id,
+    ending: Arc<Ending>,
     cq: OwnedCq<D>,
     channel: CompletionChannel<D>,
     patience: Patience,
@@ -116,8 +118,8 @@ impl<D: Driver> Exchange<D> {
         let limit = patience.left("the connection of the exchange")?;
         let mut queue = Queue { qp, pool };
         let (id, _) = side.establish(&mut queue, 0, &ConnParam::default(), limit)?;
-        let arrived = VecDeque::new();
-        Ok(Self { queue, id, ended: None, cq, channel, patience, arrived, sending: 0 })
+        let (ending, arrived) = (Ending::of(id.channel().clone()), VecDeque::new());
+        Ok(Self { queue, _id: id, ending, cq, channel, patience, arrived, sending: 0 })
     }
 
     /// Waits for completions.
@@ -150,24 +152,17 @@ impl<D: Driver> Exchange<D> {
                 is_armed = true;
                 continue;
             }
-            let completed = match self.ended {
+            let completed = match self.ending.look()? {
                 None => {
-                    let fds = [self.channel.as_fd(), self.id.channel().as_fd()];
-                    let [completed, happened] = self.patience.wait_any(fds, "a message of the exchange")?;
-                    if happened && let Some(event) = self.id.channel().next_event()? {
-                        let is_first = matches!(event.kind, EventKind::Established(_));
-                        self.ended = (!is_first).then(Instant::now);
-                    }
-                    completed
+                    let fds = [self.channel.as_fd(), self.ending.channel().as_fd()];
+                    let fds = fds.map(|fd| (fd, PollFlags::POLLIN));
+                    self.patience.wait_any(fds, "a message of the exchange")?[0]
                 }
                 Some(when) => {
                     let left = LAST.saturating_sub(when.elapsed());
                     let last =
                         Patience::new(Some(left)).wait_readable(self.channel.as_fd(), "the last message");
-                    last.map_err(|_| {
-                        let ended = "the other end has ended the connection";
-                        io::Error::new(io::ErrorKind::UnexpectedEof, ended)
-                    })?;
+                    last.map_err(|_| closed())?;
                     true
                 }
             };
@@ -183,6 +178,10 @@ impl<D: Driver> Channel for Exchange<D> {
     fn set_limit(&mut self, limit: Option<Duration>) -> Result<()> {
         self.patience.set_limit(limit);
         Ok(())
+    }
+
+    fn watch(&self) -> Result<Watch> {
+        Ok(Watch::Connection(Arc::clone(&self.ending)))
     }
 }
 

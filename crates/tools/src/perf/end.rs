@@ -13,8 +13,9 @@ use super::options::{AtomicType, Connection, Plan, Verb};
 use super::queues::{COUNT_BITS, Queues};
 use super::wire::Keys;
 use crate::cm::{Line, Queues as _};
+use crate::limits::{at_most, by_option};
 use crate::patience::Patience;
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use core::hash::{BuildHasher, Hasher};
 use core::marker::PhantomData;
 use std::hash::RandomState;
@@ -148,12 +149,18 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
         let count = senders + receivers;
         let pd = context.alloc_pd()?;
         let channel = if plan.common.events { Some(context.create_comp_channel()?) } else { None };
-        let cq = |depth: u32| {
+        let last_vector = context.num_comp_vectors().saturating_sub(1);
+        at_most("--vector", plan.common.vector.unwrap_or(0), last_vector, "the device's vectors")?;
+        let cq = |depth: u32, options| {
             let cqe = depth.saturating_mul(u32::try_from(plan.num_qp).unwrap_or(u32::MAX));
-            context.create_cq_ex::<Exclusive>(&CqInitAttr { cqe, ..CqInitAttr::default() }, channel.as_ref())
+            let comp_vector = plan.common.vector.unwrap_or(0);
+            let attr = CqInitAttr { cqe, comp_vector, ..CqInitAttr::default() };
+            let cq = context.create_cq_ex::<Exclusive>(&attr, channel.as_ref());
+            cq.map_err(|error| by_option(error, &[("cqe", options)]))
         };
-        let (send, recv) = (cq(plan.tx_depth)?, cq(plan.rx_depth)?);
-        let cqs = Queues { send, recv, channel, is_armed: false, idle_polls: 0, yields, patience };
+        let send = cq(plan.tx_depth, "completions for --tx-depth and --qp")?;
+        let recv = cq(plan.rx_depth, "completions for --rx-depth and --qp")?;
+        let cqs = Queues::new(send, recv, channel, yields, patience);
         let access = match plan.verb {
             Verb::Send => AccessFlags::empty(),
             Verb::Write => AccessFlags::REMOTE_WRITE,
@@ -161,7 +168,8 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
             Verb::Atomic => AccessFlags::REMOTE_ATOMIC,
         };
         let attr = ConnectAttr { access, ..attr };
-        let buf = PageBuf::new(2 * count * layout.stride)?;
+        let buf = PageBuf::new(2 * count * layout.stride)
+            .context("--size and --qp: cannot allocate the messages")?;
         let region = pd.reg_mr(buf, AccessFlags::LOCAL_WRITE | access).map_err(|e| e.error)?;
         let xrcd = if is_xrc { Some(context.open_xrcd(None, true, false)?) } else { None };
         let rx_depth = plan.rx_depth.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX));
@@ -172,10 +180,11 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
             max_ops: 0,
         };
         let srq = match &xrcd {
-            Some(xrcd) => Some(SharedReceiveQueue::create_xrc(&pd, &srq_attr, xrcd, &cqs.recv)?),
-            None if plan.common.use_srq || is_dc => Some(pd.create_srq(&srq_attr)?),
+            Some(xrcd) => Some(SharedReceiveQueue::create_xrc(&pd, &srq_attr, xrcd, &cqs.recv)),
+            None if plan.common.use_srq || is_dc => Some(pd.create_srq(&srq_attr)),
             None => None,
         };
+        let srq = srq.transpose().map_err(|error| by_option(error, &[("max_wr", "--rx-depth and --qp")]))?;
         let recv_depth = if srq.is_none() { plan.rx_depth } else { 0 };
         let mut cap = QpCap {
             max_send_wr: plan.tx_depth,
@@ -184,7 +193,7 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
             max_recv_sge: u32::from(recv_depth > 0),
             max_inline_data: plan.inline_size(),
         };
-        let create = |cap| {
+        let create = |cap: QpCap| {
             let builder = pd.qp::<T>().send_cq(&cqs.send).cap(cap);
             match &srq {
                 _ if is_xrc => builder.create(),
@@ -200,11 +209,15 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
                 // The device may be unable to send as much inline as perftest's default.
                 Err(_) if plan.common.inline_size.is_none() && cap.max_inline_data > 0 => {
                     cap.max_inline_data = 0;
-                    create(cap)
+                    create(cap).map_err(|error| too_large(error, 0, |_| false))?
                 }
-                created => created,
+                Err(error) => {
+                    let inline = |max_inline_data| create(QpCap { max_inline_data, ..cap }).is_ok();
+                    return Err(too_large(error, cap.max_inline_data, inline));
+                }
+                Ok(qp) => qp,
             };
-            queues.push(Queue::Both(qp.context("create_qp")?));
+            queues.push(Queue::Both(qp));
         }
         for _ in 0..receivers {
             queues.push(match (&xrcd, &srq) {
@@ -258,7 +271,7 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
             inline: cap.max_inline_data,
             payload,
             verb: plan.verb,
-            atomic: plan.common.atomic_type,
+            atomic: plan.common.atomic_type.unwrap_or_default(),
             _transport: PhantomData,
         })
     }
@@ -523,6 +536,20 @@ fn push_receives<Q: RecvQueue>(
     batch.complete()
 }
 
+/// The error of a QP that could not be created, by the options of its size. The most inline data can't be queried, so it is looked
+/// for: `works` tells whether a QP with this size can be created.
+fn too_large(error: uverbs::Error, inline: u32, works: impl Fn(u32) -> bool) -> anyhow::Error {
+    if inline == 0 || !works(0) {
+        return by_option(error, &[("max_send_wr", "--tx-depth"), ("max_recv_wr", "--rx-depth")]);
+    }
+    let (mut most, mut above) = (0, inline);
+    while above - most > 1 {
+        let middle = most + (above - most) / 2;
+        if works(middle) { most = middle } else { above = middle }
+    }
+    anyhow!("--inline_size {inline}: the device's limit is {most}")
+}
+
 /// The endpoint of a port, without the number of a QP.
 fn endpoint_of_port<D: Driver>(context: &Context<D>, psn: u32, attr: &ConnectAttr) -> Result<Endpoint> {
     let gid = match attr.sgid_index {
@@ -568,6 +595,35 @@ mod tests {
         assert_eq!(layout.message(2, 3, 2049), base(2));
         // The longest message ends before the next area's lead.
         assert!(layout.lead + 65536 <= layout.stride);
+    }
+
+    #[test]
+    fn sizes_of_a_qp_are_named_by_their_options() {
+        let error = |line: &str| {
+            let [context, _] = crate::device::software().unwrap();
+            let plan = crate::perf::options::tests::parse(line).unwrap();
+            let attr = connect_attr(&plan, Mtu::MTU_1024, Some(0), 1);
+            let wait = (Patience::new(None), true);
+            End::<_, uverbs::Rc>::new(&context, &plan, attr, Layout::new(4096, 64, 8), wait)
+                .unwrap_err()
+                .to_string()
+        };
+        // The device's work requests have 1024 bytes.
+        assert_eq!(error("send-bw -I 100000"), "--inline_size 100000: the device's limit is 828");
+        for (line, text) in [
+            ("send-bw -n 1000000 -r 1000000", "--rx-depth: 1000000 is above the device's 32768"),
+            (
+                "send-bw -n 1000000 -r 1000000 --use-srq",
+                "--rx-depth and --qp: 1000000 is above the device's 32768",
+            ),
+            (
+                "send-bw -n 1000000 -t 1000000",
+                "--tx-depth: 1000000 is above the device's 8192 for work requests of 256 bytes",
+            ),
+            ("send-bw -n 100000 -r 30000 -q 1000", "completions for --rx-depth and --qp: 30000000 is "),
+        ] {
+            assert!(error(line).starts_with(text), "{line}: {}", error(line));
+        }
     }
 
     #[test]

@@ -71,13 +71,13 @@ impl device::Visitor for Visit {
             None => {
                 let listener = tcp::listen(plan.common.bind, plan.common.port)?;
                 if !plan.common.json && plan.common.output.is_none() {
-                    writeln!(std::io::stdout(), "* Waiting for a client on port {} *", plan.common.port)?;
+                    writeln!(crate::Output, "* Waiting for a client on port {} *", plan.common.port)?;
                 }
                 tcp::accept(&listener, &patience)?
             }
         };
         stream.set_nodelay()?;
-        dispatch(&plan, &a, stream, None, (patience, false), &mut std::io::stdout().lock())
+        dispatch(&plan, &a, stream, None, (patience, false), &mut crate::Output)
     }
 }
 
@@ -86,7 +86,7 @@ fn by_cm(plan: Plan) -> Result<()> {
     let hca = device::hca_of_fabric(plan.common.ib_dev.as_deref())?;
     let manager = match &hca {
         Some(hca) => EventChannel::from_port(hca.connection_manager()?),
-        None => EventChannel::open()?,
+        None => crate::cm::open()?,
     };
     let line = match &plan.common.host {
         Some(host) => Line::Call { manager, address: resolve(host, plan.common.port)? },
@@ -96,7 +96,7 @@ fn by_cm(plan: Plan) -> Result<()> {
                 // The network of a fabric has addresses of its own.
                 let ip = hca.as_ref().and_then(|hca| hca.addresses().first().copied());
                 let at = ip.map_or(String::new(), |ip| format!("{ip}, "));
-                writeln!(std::io::stdout(), "* Waiting for a client on {at}port {} *", plan.common.port)?;
+                writeln!(crate::Output, "* Waiting for a client on {at}port {} *", plan.common.port)?;
             }
             line
         }
@@ -141,7 +141,7 @@ impl DriverVisitor for ByCm {
             // The exchange and the test may have different devices.
             Some(name) => device::open(Some(&name), Elsewhere { plan, exchange }).flatten(),
             None => {
-                let out = &mut std::io::stdout().lock();
+                let out = &mut crate::Output;
                 dispatch(&plan, &context, exchange, Some(&line), (patience, false), out)
             }
         }
@@ -164,7 +164,7 @@ impl<D: Driver> device::Visitor for Elsewhere<D> {
         let patience = Patience::new(plan.patience());
         // One type of streams for all drivers.
         let mut exchange: Box<dyn Channel> = Box::new(exchange);
-        let out = &mut std::io::stdout().lock();
+        let out = &mut crate::Output;
         dispatch(&plan, &context, &mut *exchange, Some(&line), (patience, false), out)
     }
 }
@@ -224,7 +224,8 @@ fn both(
     call: impl FnOnce(&Plan, Patience, &mut dyn Write) -> Result<()>,
 ) -> Result<()> {
     ensure!(!plan.is_client(), "both ends are in this process: HOST is not allowed");
-    let mut client = plan.clone();
+    let (mut server, mut client) = (plan.clone(), plan.clone());
+    server.common.loopback = true;
     client.common.host = Some("here".to_owned());
     let has_failed = Arc::new(AtomicBool::new(false));
     // The other end must not wait for an end that has failed.
@@ -234,8 +235,8 @@ fn both(
         result.context(end)
     };
     std::thread::scope(|scope| {
-        let server = scope.spawn(|| ended(serve(plan, patience(), &mut std::io::sink()), "server"));
-        let client = ended(call(&client, patience(), &mut std::io::stdout().lock()), "client");
+        let server = scope.spawn(|| ended(serve(&server, patience(), &mut std::io::sink()), "server"));
+        let client = ended(call(&client, patience(), &mut crate::Output), "client");
         let server = server.join().map_err(|_| anyhow!("the server panicked"))?;
         match (client, server) {
             // The server's error is the reason.
@@ -280,6 +281,7 @@ fn dispatch<D: Driver>(
 #[cfg(test)]
 mod tests {
     use super::options::tests::parse;
+    use super::run::has_progress;
     use super::*;
 
     /// Runs a test in this process and returns the client's result as JSON.
@@ -348,6 +350,44 @@ mod tests {
         assert_eq!(value["results"].as_array().map(Vec::len), Some(12), "2 to the MTU of 4096");
         let value = run("write-bw -n 5 -a -b");
         assert_eq!(value["results"].as_array().map(Vec::len), Some(23));
+    }
+
+    #[test]
+    fn one_end_prints_the_progress() {
+        let plan = parse("send-bw -d hca0").unwrap();
+        let server = |plan: &Plan, _: Patience, _: &mut dyn Write| {
+            assert!(!has_progress(plan) && !plan.is_client());
+            Ok(())
+        };
+        let client = |plan: &Plan, _: Patience, _: &mut dyn Write| {
+            assert!(has_progress(plan) && plan.is_client());
+            Ok(())
+        };
+        both(&plan, server, client).unwrap();
+        assert!(has_progress(&plan), "a server on its own");
+    }
+
+    #[test]
+    fn json_has_the_error_of_a_test() {
+        let [a, b] = device::software().unwrap();
+        // Datagrams without a receive are lost, so the server waits in vain.
+        let plan = parse("send-bw -c UD -s 8 -r 8 -n 5000 --json --timeout 2").unwrap();
+        let mut client = plan.clone();
+        client.common.host = Some("here".into());
+        let (one, other) = UnixStream::pair().unwrap();
+        let wait = |plan: &Plan| (Patience::new(plan.patience()), true);
+        let mut out = Vec::new();
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| dispatch(&client, &a, one, None, wait(&client), &mut std::io::sink()));
+            dispatch(&plan, &b, other, None, wait(&plan), &mut out).unwrap_err();
+            call.join().unwrap().unwrap_err();
+        });
+        let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert!(value["error"].as_str().is_some_and(|text| text.contains("timed out")), "{value}");
+        assert_eq!(
+            (value["test"].as_str(), value["results"].as_array().map(Vec::len)),
+            (Some("send_bw"), Some(0))
+        );
     }
 
     #[test]

@@ -101,29 +101,26 @@ pub(super) struct Common {
     /// Receives to keep posted (sends only) [default: 512; UC and UD: the number of messages]
     #[arg(short, long, value_name = "NUM", value_parser = positive::<u32>)]
     pub(super) rx_depth: Option<u32>,
-    /// Outstanding reads or atomics [default: the device's maximum]
+    /// Outstanding reads or atomics (tests of these only) [default: the device's maximum]
     #[arg(short = 'o', long, value_name = "NUM", value_parser = positive::<u8>)]
     pub(super) outs: Option<u8>,
-    /// Send messages of up to this size inline [default: 0; latency of sends and writes: as perftest]
+    /// Send messages of up to this size inline (sends and writes only) [default: 0; latency: as perftest]
     #[arg(short = 'I', long = "inline_size", value_name = "SIZE", value_parser = number::<u32>)]
     pub(super) inline_size: Option<u32>,
     /// Sleep on completion events instead of polling
     #[arg(short, long)]
     pub(super) events: bool,
-    /// Atomic operation (atomic tests only)
-    #[arg(
-        short = 'A',
-        long = "atomic_type",
-        value_name = "TYPE",
-        default_value = "FETCH_AND_ADD",
-        ignore_case = true
-    )]
-    pub(super) atomic_type: AtomicType,
+    /// Completion vector of the events, below the device's number of vectors [default: 0]
+    #[arg(short = 'X', long, value_name = "NUM", requires = "events", value_parser = number::<u32>)]
+    pub(super) vector: Option<u32>,
+    /// Atomic operation (atomic tests only) [default: FETCH_AND_ADD]
+    #[arg(short = 'A', long = "atomic_type", value_name = "TYPE", ignore_case = true)]
+    pub(super) atomic_type: Option<AtomicType>,
     /// Connect the QPs by rdma_cm to the address HOST (RC and UD); the exchange is that of --comm_rdma_cm
     #[arg(short = 'R', long = "rdma_cm", conflicts_with = "loopback")]
     pub(super) rdma_cm: bool,
     /// Exchange the keys over a connection of rdma_cm, not over TCP
-    #[arg(short = 'z', long = "comm_rdma_cm", conflicts_with = "loopback")]
+    #[arg(short = 'z', long = "comm_rdma_cm", alias = "com_rdma_cm", conflicts_with = "loopback")]
     pub(super) comm_rdma_cm: bool,
     /// Type of service of the connections of --rdma_cm
     #[arg(short = 'T', long, requires = "rdma_cm", value_parser = number::<u8>)]
@@ -164,7 +161,7 @@ pub(super) struct LatArgs {
     #[command(flatten)]
     pub(super) common: Common,
     /// Print each time, sorted
-    #[arg(short = 'H', long)]
+    #[arg(short = 'H', long, alias = "report-histogrm")]
     pub(super) report_histogram: bool,
     /// Print each time, in the order of the messages
     #[arg(short = 'U', long)]
@@ -241,9 +238,10 @@ pub(super) enum Output {
 }
 
 /// The atomic operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "SCREAMING_SNAKE")]
 pub(super) enum AtomicType {
+    #[default]
     FetchAndAdd,
     CmpAndSwap,
 }
@@ -280,8 +278,8 @@ fn mtu(text: &str) -> Result<Mtu, String> {
 }
 
 fn iters(text: &str) -> Result<u32, String> {
-    match number::<u32>(text)? {
-        n @ 5..=100_000_000 => Ok(n),
+    match number::<u64>(text)? {
+        n @ 5..=100_000_000 => Ok(n as u32),
         _ => Err("must be 5..100000000".into()),
     }
 }
@@ -399,8 +397,18 @@ impl Plan {
         if let Some(size) = common.size.filter(|size| verb == Verb::Atomic && *size != 8) {
             return Err(format!("--size {size}: an atomic has 8 bytes"));
         }
-        if common.use_srq && verb != Verb::Send {
-            return Err("--use-srq is for sends".into());
+        let reads = matches!(verb, Verb::Read | Verb::Atomic);
+        for (is_given, option, is_allowed, tests) in [
+            (common.use_srq, "--use-srq", verb == Verb::Send, "sends"),
+            (args.recv_post_list > 1, "--recv_post_list", verb == Verb::Send, "sends"),
+            (common.rx_depth.is_some_and(|depth| depth > 1), "--rx-depth", verb == Verb::Send, "sends"),
+            (common.inline_size.is_some(), "--inline_size", !reads, "sends and writes"),
+            (common.outs.is_some(), "--outs", reads, "reads and atomics"),
+            (common.atomic_type.is_some(), "--atomic_type", verb == Verb::Atomic, "atomics"),
+        ] {
+            if is_given && !is_allowed {
+                return Err(format!("{option} is for {tests}"));
+            }
         }
         if kind == Kind::Latency && verb == Verb::Write && common.events {
             return Err("--events: write-lat polls memory, so it has no events".into());
@@ -441,9 +449,6 @@ impl Plan {
             None => 512,
         };
         let rx_depth = if verb == Verb::Send { rx_depth.min(limit) } else { 1 };
-        if args.recv_post_list > 1 && verb != Verb::Send {
-            return Err("--recv_post_list is for sends".into());
-        }
         if rx_depth % args.recv_post_list != 0 {
             return Err(format!("--rx-depth {rx_depth} is not a multiple of --recv_post_list"));
         }

@@ -48,7 +48,7 @@ fn title(plan: &Plan) -> String {
         Verb::Send => "Send".to_owned(),
         Verb::Write => "RDMA_Write".to_owned(),
         Verb::Read => "RDMA_Read".to_owned(),
-        Verb::Atomic => format!("Atomic {:?}", plan.common.atomic_type),
+        Verb::Atomic => format!("Atomic {:?}", plan.common.atomic_type.unwrap_or_default()),
     };
     let kind = match plan.kind {
         Kind::Latency => "Latency",

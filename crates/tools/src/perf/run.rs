@@ -12,8 +12,8 @@ use super::progress::Progress;
 use super::report::{self, Facts, Row};
 use super::wire::{self, Form, Report, Wire};
 use crate::cm::Line;
-use crate::device;
 use crate::patience::Patience;
+use crate::{device, limits};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use std::io::{Read, Write};
 use uverbs::attr::LinkLayer;
@@ -33,9 +33,11 @@ pub(super) fn run<D: Driver, T: Carrier<D>>(
     out: &mut dyn Write,
 ) -> Result<()> {
     let common = &plan.common;
-    let port = context.query_port(common.ib_port)?;
+    let port = limits::port(context, common.ib_port)?;
     let is_ethernet = port.link_layer == LinkLayer::ETHERNET;
-    let sgid_index = device::gid_index(context, common.ib_port, common.gid_index)?;
+    let sgid_index = device::gid_index(context, common.ib_port, ("--gid-index", common.gid_index))?;
+    let last_pkey = u32::from(port.pkey_tbl_len).saturating_sub(1);
+    limits::at_most("--pkey_index", common.pkey_index.into(), last_pkey, "the port's table")?;
     ensure!(
         is_ethernet || port.lid != 0 || sgid_index.is_some(),
         "the port has no LID: is a subnet manager running?"
@@ -59,8 +61,10 @@ pub(super) fn run<D: Driver, T: Carrier<D>>(
     let mtu = wire.mtu(common.mtu.filter(|mtu| mtu.bytes() < active.bytes()).unwrap_or(active))?;
     let sizes = plan.sizes(mtu.bytes().unwrap_or(256)).map_err(|reason| anyhow!(reason))?;
     let largest = sizes.iter().copied().max().unwrap_or(plan.size);
+    limits::at_most("--size", largest, port.max_msg_sz, "messages of the port")?;
     let attr = end::connect_attr(plan, mtu, sgid_index, reads);
     let mut end = End::<D, T>::new(context, plan, attr, Layout::new(cycle, cache_line, largest), wait)?;
+    end.cqs.watch = Some(wire.stream().watch()?);
 
     let facts = Facts {
         device: context.name(),
@@ -99,9 +103,13 @@ pub(super) fn run<D: Driver, T: Carrier<D>>(
         wire.sync(&mine)?;
     }
     wire.stream().set_limit(plan.patience_of_exchange())?;
-    match plan.kind {
-        Kind::Latency => latency_tests(&mut end, &mut wire, &mut table, &sizes)?,
-        Kind::Bandwidth => bandwidth_tests(&mut end, &mut wire, &mut table, &sizes)?,
+    let result = match plan.kind {
+        Kind::Latency => latency_tests(&mut end, &mut wire, &mut table, &sizes),
+        Kind::Bandwidth => bandwidth_tests(&mut end, &mut wire, &mut table, &sizes),
+    };
+    if let Err(error) = result {
+        table.failed(&error);
+        return Err(error);
     }
     table.end()?;
     // In this test the last message shows each end that the other one is done.
@@ -157,6 +165,16 @@ impl Table<'_> {
         Ok(())
     }
 
+    /// Prints the results before the error of a test. Rows of text have been printed.
+    fn failed(&mut self, error: &anyhow::Error) {
+        if self.plan.common.json {
+            let mut value = report::json(self.plan, self.facts, core::mem::take(&mut self.rows));
+            value["error"] = format!("{error:#}").into();
+            // The error of the test is the one that is reported.
+            let _ = writeln!(self.out, "{value:#}");
+        }
+    }
+
     fn end(&mut self) -> Result<()> {
         if self.plan.common.json {
             let value = report::json(self.plan, self.facts, core::mem::take(&mut self.rows));
@@ -168,10 +186,15 @@ impl Table<'_> {
     }
 }
 
+/// Whether this end prints the progress: of two in this process, the client.
+pub(super) fn has_progress(plan: &Plan) -> bool {
+    plan.is_client() || !plan.common.loopback
+}
+
 /// The progress of a test of this size, if this end prints it.
 fn progress(plan: &Plan, bytes: u32, messages: u64) -> Progress {
     let total = if plan.duration.is_some() { 0 } else { messages };
-    Progress::new(total, format!("{} {bytes} bytes", plan.name()), plan.is_client() || !plan.common.loopback)
+    Progress::new(total, format!("{} {bytes} bytes", plan.name()), has_progress(plan))
 }
 
 /// Posts the receives of all QPs.

@@ -27,7 +27,7 @@ impl<D: Driver> Buffer<D> {
         let mut access = AccessFlags::LOCAL_WRITE;
         access.set(AccessFlags::ON_DEMAND, options.memory.odp);
         let size = options.size as usize;
-        let buf = PageBuf::new(offset + size)?;
+        let buf = PageBuf::new(offset + size).context("--size: cannot allocate the message")?;
         let region = pd.reg_mr(buf, access).map_err(|e| e.error)?;
         let pattern = Pattern::of(options.program, page_size());
         region.write_at(offset, &pattern.message(size, options.common.chk && options.is_client()))?;

@@ -7,7 +7,7 @@ use super::drive::Queues;
 use super::options::{Options, Program};
 use super::{Objects, Table, rc_uc, srq, ud};
 use crate::cm::{self, Line, Side};
-use crate::device;
+use crate::{device, limits};
 use anyhow::{Context as _, Result, ensure};
 use core::net::SocketAddr;
 use std::io::Write;
@@ -60,7 +60,7 @@ pub(super) fn main(options: Options) -> Result<()> {
     let hca = device::hca_of_fabric(options.common.ib_dev.as_deref())?;
     let manager = match &hca {
         Some(hca) => EventChannel::from_port(hca.connection_manager()?),
-        None => EventChannel::open()?,
+        None => cm::open()?,
     };
     let line = match &options.common.host {
         Some(host) => Line::Call { manager, address: cm::resolve(host, options.common.port)? },
@@ -69,7 +69,7 @@ pub(super) fn main(options: Options) -> Result<()> {
             let ip = hca.as_ref().and_then(|hca| hca.addresses().first().copied());
             if let Some(ip) = ip.filter(|_| !options.common.json) {
                 // The network of a fabric has addresses of its own.
-                writeln!(std::io::stdout(), "waiting for a client on {ip}, port {}", options.common.port)?;
+                writeln!(crate::Output, "waiting for a client on {ip}, port {}", options.common.port)?;
             }
             line
         }
@@ -124,7 +124,7 @@ impl DriverVisitor for Visit<'_> {
         let Self { options, line, side } = self;
         let common = &options.common;
         let device = context.query_device()?;
-        let port = context.query_port(common.ib_port)?;
+        let port = limits::port(&context, common.ib_port)?;
         let Objects { pd, buffer, completions, message } = Objects::new(&context, &options, &device, &port)?;
         let attr = ConnectAttr {
             port_num: common.ib_port,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The completion queue of a ping-pong: polled or with events, with or without timestamps.
 
+use super::by_option;
 use super::options::Options;
 use crate::patience::Patience;
 use anyhow::{Context as _, Result, bail};
@@ -48,7 +49,7 @@ impl<D: Driver> Completions<D> {
             }
             attr.wc_flags = WcExFlags::STANDARD | WcExFlags::COMPLETION_TIMESTAMP;
         }
-        let cq = context.create_cq_ex(&attr, channel.as_ref())?;
+        let cq = context.create_cq_ex(&attr, channel.as_ref()).map_err(by_option)?;
         let wc = vec![WorkCompletion::default(); cqe.clamp(1, 64) as usize];
         Ok(Self { cq, channel, timestamps: common.ts, wc, yields: options.here.is_some(), events: 0 })
     }

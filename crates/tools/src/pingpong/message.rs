@@ -5,6 +5,7 @@
 // UNSAFETY: posts scatter/gather entries and calls the `wr_*` builders.
 
 use super::buffer::Buffer;
+use super::by_option;
 use super::completions::Completions;
 use super::ledger::{RECV_WRID, SEND_WRID};
 use super::options::Options;
@@ -67,7 +68,8 @@ impl<D: Driver> Message<D> {
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        let qp = pd.qp::<T>().cq(completions.cq()).cap(cap).send_ops(self.send_ops()).create()?;
+        let builder = pd.qp::<T>().cq(completions.cq()).cap(cap).send_ops(self.send_ops());
+        let qp = builder.create().map_err(by_option)?;
         self.fit_inline(qp.cap());
         Ok(qp)
     }

@@ -23,7 +23,7 @@ mod ud;
 pub(crate) use options::Args;
 
 use crate::patience::{OtherEndFailed, Patience};
-use crate::{device, tcp};
+use crate::{device, limits, tcp};
 use anyhow::{Context as _, Result, bail};
 use buffer::Buffer;
 use completions::Completions;
@@ -114,9 +114,8 @@ impl DriverVisitor for Visit {
     fn visit<D: Driver>(self, context: Context<D>) -> Result<()> {
         let mut options = self.0;
         let common = &mut options.common;
-        common.gid_idx = device::gid_index(&context, common.ib_port, common.gid_idx)?;
-        let device = context.query_device()?;
-        let port = context.query_port(options.common.ib_port)?;
+        let (device, port) = (context.query_device()?, limits::port(&context, common.ib_port)?);
+        common.gid_idx = device::gid_index(&context, common.ib_port, ("--gid-idx", common.gid_idx))?;
         let attr = connect_attr(&options, &port)?;
         let Objects { pd, buffer, completions, message } = Objects::new(&context, &options, &device, &port)?;
         let table = Table { context: &context, options: &options, device: &device, port: &port, buffer };
@@ -171,9 +170,7 @@ impl<D: Driver> Objects<D> {
         check_memory(options, device, context.name())?;
         let pd = context.alloc_pd()?;
         let offset = if options.program == Program::Ud { buffer::GRH_LEN } else { 0 };
-        if options.program == Program::Ud {
-            ud::check_size(options.size, port)?;
-        }
+        check_size(options, port)?;
         let buffer = Arc::new(Buffer::new(&pd, options, offset)?);
         let cqe = options.common.rx_depth.saturating_add(options.num_qp.into());
         let completions = Completions::new(context, device, options, cqe)?;
@@ -197,6 +194,23 @@ fn check_memory(options: &Options, device: &DeviceAttr, name: &str) -> Result<()
         }
     }
     Ok(())
+}
+
+/// Checks the size of a message. A datagram is one packet.
+fn check_size(options: &Options, port: &PortAttr) -> Result<()> {
+    match port.active_mtu.bytes() {
+        _ if options.program != Program::Ud => {
+            limits::at_most("--size", options.size, port.max_msg_sz, "messages of the port")
+        }
+        Some(mtu) => limits::at_most("--size", options.size, mtu, "datagrams, the port's MTU,"),
+        None => Err(Error::protocol("query_port", format!("active_mtu {:?}", port.active_mtu)).into()),
+    }
+}
+
+/// The error of a verb that creates queues, with the options of a ping-pong.
+fn by_option(error: Error) -> anyhow::Error {
+    const DEPTH: &str = "--rx-depth";
+    limits::by_option(error, &[("max_recv_wr", DEPTH), ("max_wr", DEPTH), ("cqe", DEPTH)])
 }
 
 /// The objects of a run, besides its queues.
@@ -246,8 +260,7 @@ impl<D: Driver> Table<'_, D> {
 
     /// Where this end prints.
     fn output(&self) -> Box<dyn Write> {
-        // The other end, in this process, may hold the lock of standard output.
-        if self.options.is_silent() { Box::new(std::io::sink()) } else { Box::new(std::io::stdout().lock()) }
+        if self.options.is_silent() { Box::new(std::io::sink()) } else { Box::new(crate::Output) }
     }
 
     /// Runs on connected queues, reports, and closes everything.
@@ -333,6 +346,20 @@ fn meet<Q: Queues>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use uverbs::attr::Mtu;
+
+    #[test]
+    fn a_datagram_must_fit_into_a_packet() {
+        let check = |line: &str, port| check_size(&options::tests::parse(line).unwrap(), &port);
+        let port = |active_mtu| PortAttr { active_mtu, max_msg_sz: 1 << 23, ..PortAttr::default() };
+        check("ud -s 1024", port(Mtu::MTU_1024)).unwrap();
+        let error = check("ud -s 1025", port(Mtu::MTU_1024)).unwrap_err().to_string();
+        assert_eq!(error, "--size 1025: the limit of datagrams, the port's MTU, is 1024");
+        assert!(check("ud -s 1", PortAttr::default()).is_err());
+        check("rc -s 8m", port(Mtu::MTU_1024)).unwrap();
+        let error = check("rc -s 9m", port(Mtu::MTU_1024)).unwrap_err().to_string();
+        assert_eq!(error, "--size 9437184: the limit of messages of the port is 8388608");
+    }
 
     #[test]
     fn both_ends_run_in_this_process() {

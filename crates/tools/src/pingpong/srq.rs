@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The ping-pong of several RC QPs that take their receives from one shared queue.
 
+use super::by_option;
 use super::cm::ByCm;
 use super::completions::Completions;
 use super::drive::Queues;
@@ -46,7 +47,7 @@ impl<D: Driver> SharedReceives<D> {
         attr: ConnectAttr,
     ) -> Result<Self> {
         let sizes = SrqAttr { max_wr: options.common.rx_depth, max_sge: 1, srq_limit: 0 };
-        let srq = pd.create_srq(&SrqInitAttr { attr: sizes, ..SrqInitAttr::default() })?;
+        let srq = pd.create_srq(&SrqInitAttr { attr: sizes, ..SrqInitAttr::default() }).map_err(by_option)?;
         let cap = QpCap { max_send_wr: 1, max_send_sge: 1, ..QpCap::default() };
         let mut qps = Vec::with_capacity(options.num_qp.into());
         for i in 0..options.num_qp {

@@ -10,9 +10,9 @@ use super::ledger::SEND_WRID;
 use super::message::Message;
 use super::options::Options;
 use anyhow::{Context as _, Result};
-use uverbs::attr::{AhAttr, PortAttr};
+use uverbs::attr::AhAttr;
 use uverbs::qp::QpControl;
-use uverbs::{AddressHandle, ConnectAttr, Driver, Endpoint, Error, PostError, ProtectionDomain, Qp, Ud};
+use uverbs::{AddressHandle, ConnectAttr, Driver, Endpoint, PostError, ProtectionDomain, Qp, Ud};
 
 /// Hops of a datagram, as the C program sets them.
 pub(crate) const HOP_LIMIT: u8 = 64;
@@ -27,18 +27,6 @@ pub(crate) struct Datagrams<D: Driver> {
     message: Message<D>,
     pd: ProtectionDomain<D>,
     attr: ConnectAttr,
-}
-
-/// A datagram is one packet.
-pub(crate) fn check_size(size: u32, port: &PortAttr) -> Result<()> {
-    match port.active_mtu.bytes() {
-        Some(mtu) if size <= mtu => Ok(()),
-        Some(mtu) => {
-            let reason = format!("{size} bytes do not fit into the port's MTU of {mtu}");
-            Err(Error::invalid("post_send", "size", reason).into())
-        }
-        None => Err(Error::protocol("query_port", format!("active_mtu {:?}", port.active_mtu)).into()),
-    }
 }
 
 impl<D: Driver> Datagrams<D> {
@@ -120,19 +108,5 @@ impl<D: Driver> Queues for Datagrams<D> {
             Some((ah, _)) => ah.close().context("cannot destroy the AH"),
             None => Ok(()),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use uverbs::attr::Mtu;
-
-    #[test]
-    fn a_datagram_must_fit_into_a_packet() {
-        let port = PortAttr { active_mtu: Mtu::MTU_1024, ..PortAttr::default() };
-        check_size(1024, &port).unwrap();
-        assert!(check_size(1025, &port).unwrap_err().to_string().contains("1024"));
-        assert!(check_size(1, &PortAttr::default()).is_err());
     }
 }

@@ -12,6 +12,7 @@ mod raw;
 mod report;
 
 use crate::device;
+use crate::limits;
 use crate::number::{number, positive};
 use anyhow::{Context as _, Result, bail};
 use cases::Opcode;
@@ -52,7 +53,7 @@ pub(crate) struct Args {
 /// Runs the subcommand.
 pub(crate) fn main(args: &Args) -> Result<()> {
     let report = device::open(args.ib_dev.as_deref(), Visit(args)).context("selftest")??;
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::Output;
     if args.json {
         writeln!(out, "{:#}", report.json())?;
     } else {
@@ -72,8 +73,8 @@ impl device::Visitor for Visit<'_> {
 
     fn visit<D: Driver>(self, [context, _]: [Context<D>; 2], info: Option<DeviceInfo>) -> Result<Report> {
         let args = self.0;
-        let port = context.query_port(args.ib_port)?;
-        let gid = device::gid_index(&context, args.ib_port, args.gid_idx)?;
+        let port = limits::port(&context, args.ib_port)?;
+        let gid = device::gid_index(&context, args.ib_port, ("--gid-idx", args.gid_idx))?;
         let l = Loop::new(&context, args.ib_port, gid, Duration::from_secs(args.timeout.into()))?;
         let start = Instant::now();
         let mut cases = Vec::new();

@@ -57,7 +57,7 @@ pub(crate) fn main(args: &Args) -> Result<()> {
             None => devices()?,
         };
         let now = Sample::take(&infos);
-        let mut out = std::io::stdout().lock();
+        let mut out = crate::Output;
         if args.json {
             writeln!(out, "{}", as_json(&now))?;
         } else {
@@ -65,7 +65,6 @@ pub(crate) fn main(args: &Args) -> Result<()> {
             write!(out, "{clear}{}", as_text(&now, before.as_ref(), args.all))?;
         }
         out.flush()?;
-        drop(out);
         if args.once {
             return Ok(());
         }

@@ -134,24 +134,32 @@ pub(crate) fn send_queue(verb: &'static str, limits: &Limits, what: &SendUse, ca
         bytes => u64::from(head) + (u64::from(size::<InlineSeg>()) + u64::from(bytes)).next_multiple_of(16),
     };
     if inline > max.into() {
-        let reason = format!("{} with {head} bytes before it is above {max}", cap.max_inline_data);
+        let reason =
+            format!("{} with {head} bytes before it is above the device's {max}", cap.max_inline_data);
         return Err(Error::invalid(verb, "max_inline_data", reason));
     }
     let before = head + u32::from(what.max_tso_header).next_multiple_of(16);
     let gather = u64::from(before) + u64::from(cap.max_send_sge) * u64::from(size::<DataSeg>());
     if gather > max.into() {
-        let reason = format!("{} with {before} bytes before them is above {max}", cap.max_send_sge);
+        let reason =
+            format!("{} with {before} bytes before them is above the device's {max}", cap.max_send_sge);
         return Err(Error::invalid(verb, "max_send_sge", reason));
     }
     let wqe = gather.max(inline).next_multiple_of(MLX5_SEND_WQE_BB as u64);
     if wqe > max.into() {
-        return Err(Error::invalid(verb, "cap", format!("a work request of {wqe} bytes is above {max}")));
+        return Err(Error::invalid(
+            verb,
+            "cap",
+            format!("a work request of {wqe} bytes is above the device's {max}"),
+        ));
     }
     let bytes = (u64::from(cap.max_send_wr) * wqe).next_power_of_two();
     let wqe_cnt = bytes / MLX5_SEND_WQE_BB as u64;
-    if wqe_cnt > u64::from(limits.max_send_wqebb.min(1 << 16)) {
-        let reason =
-            format!("{} of {wqe} bytes take {wqe_cnt} blocks of {}", cap.max_send_wr, limits.max_send_wqebb);
+    let most = u64::from(limits.max_send_wqebb.min(1 << 16));
+    if wqe_cnt > most {
+        let most = most * MLX5_SEND_WQE_BB as u64 / wqe;
+        let asked = cap.max_send_wr;
+        let reason = format!("{asked} is above the device's {most} for work requests of {wqe} bytes");
         return Err(Error::invalid(verb, "max_send_wr", reason));
     }
     Ok(SqSize {
@@ -168,12 +176,16 @@ pub(crate) fn recv_queue(verb: &'static str, limits: &Limits, max_wr: u32, max_s
         return Ok(RqSize::default());
     }
     if max_wr > limits.max_recv_wr {
-        return Err(Error::invalid(verb, "max_recv_wr", format!("{max_wr} is above {}", limits.max_recv_wr)));
+        return Err(Error::invalid(
+            verb,
+            "max_recv_wr",
+            format!("{max_wr} is above the device's {}", limits.max_recv_wr),
+        ));
     }
     let stride = u64::from(max_sge.max(1)) * u64::from(size::<DataSeg>());
     if stride > limits.max_rq_desc_sz.into() {
         let most = limits.max_rq_desc_sz / size::<DataSeg>();
-        return Err(Error::invalid(verb, "max_recv_sge", format!("{max_sge} is above {most}")));
+        return Err(Error::invalid(verb, "max_recv_sge", format!("{max_sge} is above the device's {most}")));
     }
     let stride = stride.next_power_of_two() as u32;
     let bytes = (u64::from(max_wr).next_power_of_two() * u64::from(stride)).max(MLX5_SEND_WQE_BB as u64);
@@ -206,11 +218,15 @@ pub(crate) fn shared_queue(
     max_sge: u32,
 ) -> Result<SrqSize> {
     if max_wr > limits.max_srq_recv_wr {
-        return Err(Error::invalid(verb, "max_wr", format!("{max_wr} is above {}", limits.max_srq_recv_wr)));
+        return Err(Error::invalid(
+            verb,
+            "max_wr",
+            format!("{max_wr} is above the device's {}", limits.max_srq_recv_wr),
+        ));
     }
     let most = limits.max_rq_desc_sz / size::<DataSeg>();
     if max_sge > most {
-        return Err(Error::invalid(verb, "max_sge", format!("{max_sge} is above {most}")));
+        return Err(Error::invalid(verb, "max_sge", format!("{max_sge} is above the device's {most}")));
     }
     let stride = (size::<SrqNextSeg>() + max_sge * size::<DataSeg>()).max(32).next_power_of_two();
     let slots = (u64::from(max_wr) + 1).next_power_of_two();
