@@ -7,6 +7,7 @@
 mod cm;
 mod deletion;
 mod devx;
+mod examples;
 mod frames;
 mod lifecycle;
 mod peers;
@@ -29,6 +30,7 @@ fn main() -> std::process::ExitCode {
             aio::tests::<Vm>,
             cm::tests,
             tools::siw_tests,
+            examples::tests,
             stress::tests::<Vm>,
         ];
         return uverbs_tests::runner::main(themes.into_iter().flat_map(|t| t()).collect()).exit_code();
@@ -39,6 +41,7 @@ fn main() -> std::process::ExitCode {
         peers::tests,
         cm::tests,
         tools::tests,
+        examples::tests,
         netem::tests::<Vm>,
         devx::tests,
         frames::tests,

@@ -14,7 +14,7 @@ use uverbs_tests::wait::{LIMIT, until};
 use uverbs_tests::{LabEnv, Outcome, Test, run};
 
 /// The time limit of a program.
-const TOOL_LIMIT: Duration = Duration::from_secs(90);
+pub(crate) const TOOL_LIMIT: Duration = Duration::from_secs(90);
 
 /// The time limit of `uverbs selftest`, which creates hundreds of QPs and takes about 15 s on idle CPUs.
 const SELFTEST_LIMIT: Duration = Duration::from_secs(150);
@@ -24,12 +24,12 @@ const FIRST_PORT: u16 = 18_900;
 const FIRST_PERF_PORT: u16 = 18_950;
 
 /// Runs a server at end A, then a client at end B. Both must succeed. Returns their outputs.
-fn both(server: &mut Command, client: &mut Command, port: u16) -> Result<[String; 2]> {
+pub(crate) fn both(server: &mut Command, client: &mut Command, port: u16) -> Result<[String; 2]> {
     both_when(server, client, |server| server.wait_listening(port))
 }
 
 /// As [`both`], with a client that starts when `listens` has returned.
-fn both_when(
+pub(crate) fn both_when(
     server: &mut Command,
     client: &mut Command,
     listens: impl FnOnce(&mut Child) -> Outcome,
@@ -215,7 +215,7 @@ fn pingpong_by_cm(env: &LabEnv, program: &str, port: u16) -> Outcome {
 }
 
 /// Waits until a server of rdma_cm listens. Its listeners are not in the tables of TCP.
-fn cm_listens(server: &mut Child, port: u16) -> Outcome {
+pub(crate) fn cm_listens(server: &mut Child, port: u16) -> Outcome {
     until("the server listens", LIMIT, || {
         ensure!(server.is_running()?, "the server ended early");
         let all = run(Command::new("/usr/bin/rdma").args(["resource", "show", "cm_id"]), TOOL_LIMIT)?;
@@ -369,7 +369,7 @@ impl Kv {
             return Ok(());
         }
         let kv = |end: End, role: &str, host: &str| {
-            let mut command = env.command(end, "/usr/bin/kv");
+            let mut command = env.command(end, "/usr/lib/examples/kv");
             command.args(["-d", env.dev(end), role, &format!("{host}:{}", self.port)]).args(self.args);
             match self.cm {
                 true => command.arg("--cm"),
@@ -402,7 +402,7 @@ impl Kv {
 
 /// The device of a program that selects it by the IP address that is its GID, and connects to end A by the connection manager: siw has
 /// no such GID, and the route to the server goes by the server's device.
-fn client_of_cm(env: &LabEnv) -> End {
+pub(crate) fn client_of_cm(env: &LabEnv) -> End {
     if env.siw { End::A } else { End::B }
 }
 
@@ -414,7 +414,7 @@ fn bulk(env: &LabEnv, cm: bool) -> Outcome {
     }
     let port = FIRST_PORT + if cm { 115 } else { 113 };
     let bulk = |end: End, role: &str, host: &str| {
-        let mut command = env.command(end, "/usr/bin/bulk");
+        let mut command = env.command(end, "/usr/lib/examples/bulk");
         command.args(["-d", env.dev(end), role, &format!("{host}:{port}")]);
         match cm {
             true => command.args(["--cm", &env.ip[0]]),

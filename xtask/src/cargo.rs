@@ -30,6 +30,8 @@ pub(crate) enum Program<'a> {
     Bin { package: &'a str, name: &'a str },
     /// The executable of a package's integration test.
     Test { package: &'a str, name: &'a str },
+    /// A binary of a package that is a workspace of its own.
+    Other { manifest: &'a str, package: &'a str, name: &'a str },
 }
 
 /// Builds a static executable with the profile `vm`. Returns its path.
@@ -37,6 +39,9 @@ pub(crate) fn build_static(program: Program<'_>) -> Result<PathBuf> {
     let (verb, package, kind, name) = match program {
         Program::Bin { package, name } => (&["build"][..], package, "bin", name),
         Program::Test { package, name } => (&["test", "--no-run"][..], package, "test", name),
+        Program::Other { manifest, package, name } => {
+            (&["build", "--locked", "--manifest-path", manifest][..], package, "bin", name)
+        }
     };
     let mut cmd = cargo(verb);
     cmd.args(["--package", package, &format!("--{kind}"), name, "--profile", "vm", "--target", TARGET]);

@@ -100,7 +100,7 @@ fn lints_of(manifest: &str, target_dir: &str) -> Result<()> {
 /// Every Rust file has the format of rustfmt.
 pub(crate) fn format() -> Result<()> {
     cargo::call(&["fmt", "--all", "--check"])?;
-    for manifest in [BENCH, FUZZ, crate::async_bench::MANIFEST] {
+    for manifest in [BENCH, FUZZ, crate::test::GRPC, crate::async_bench::MANIFEST] {
         cargo::call(&["fmt", "--manifest-path", manifest, "--check"])?;
     }
     Ok(())

@@ -58,8 +58,8 @@ pub(crate) struct PairArgs {
 
 /// Run the end-to-end suite in the VM
 ///
-/// Builds `uverbs`, the examples `kv` and `bulk`, and the suite (package uverbs-tests, test `vm`) statically, copies
-/// them to /usr/bin of the guest, the suite as vm-suite, and runs the suite in one boot of each kernel.
+/// Builds `uverbs`, the examples, and the suite (package uverbs-tests, test `vm`) statically, copies them to /usr/bin of the
+/// guest, the suite as vm-suite, the examples to /usr/lib/examples, and runs the suite in one boot of each kernel.
 #[derive(clap::Args, Clone)]
 pub(crate) struct TestArgs {
     /// Run only tests whose name contains this; may be given several times
@@ -115,7 +115,7 @@ pub(crate) fn main(args: Args) -> Result<ExitCode> {
 }
 
 /// The tests that check within a minute that the kernel's driver, this library and the C programs work on a device.
-const SHORT: [&str; 31] = [
+const SHORT: [&str; 33] = [
     "opcodes::rc_exclusive",
     "opcodes::ud_shared",
     "errors::",
@@ -138,11 +138,13 @@ const SHORT: [&str; 31] = [
     "cm::errors",
     "cm::rping::ours_serves_c::ipv4",
     "cm::rstream::c_serves_ours::ipv4",
+    "cm::xrc",
     "tools::devinfo",
     "tools::kv::",
     "tools::bulk",
     "tools::c::pingpong::",
     "tools::c::perftest::write_lat",
+    "examples::",
     "frames::",
     "lifecycle::",
     "removal::",
@@ -151,6 +153,15 @@ const SHORT: [&str; 31] = [
 
 /// The commands of the bare guest, which has only the static `uverbs`.
 const BARE: &str = include_str!("bare.sh");
+
+/// The whole programs of `crates/examples`, and gRPC.
+fn examples() -> impl Iterator<Item = (&'static str, Program<'static>)> {
+    let names = ["kv", "bulk", "rc_pingpong", "loopback", "echo"];
+    let of_package = names.map(|name| (name, Program::Bin { package: "uverbs-examples", name }));
+    let name = "uverbs-grpc";
+    let grpc = Program::Other { manifest: crate::test::GRPC, package: name, name };
+    of_package.into_iter().chain([(name, grpc)])
+}
 
 /// Builds the suite and runs it in one boot of each kernel; a whole run also runs the static binary in a bare guest.
 pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<ExitCode> {
@@ -177,9 +188,10 @@ pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<Exit
         }
     }
     boot.files.push(uverbs.clone());
-    for name in ["kv", "bulk"] {
-        let host = cargo::build_static(Program::Bin { package: "uverbs-examples", name })?;
-        boot.files.push(Share { host, guest: format!("/usr/bin/{name}") });
+    for (name, program) in examples() {
+        let host = cargo::build_static(program)?;
+        // Not in /usr/bin, which has another echo.
+        boot.files.push(Share { host, guest: format!("/usr/lib/examples/{name}") });
     }
     boot.files.push(Share { host: suite, guest: "/usr/bin/vm-suite".into() });
     let devices = devices(&boot, LinkArg::All)?;

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `kv` | a key-value store: [`kv`] |
 //! | `bulk` | transfers of many blocks over several QPs and NICs: [`bulk`] |
+//! | `rc_pingpong`, `loopback`, `echo` | ports of programs for other libraries, without a library of their own |
 //!
 //! The libraries are generic over the driver; the programs use `AnyDriver`, so they run on any device, also on software
 //! NICs (`-d hca0`).

@@ -103,8 +103,8 @@ enum Next<R, S> {
 /// client of a host that has lost its power would wait for ever.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// Connects a client to a server. The address is that of the server's RDMA device; the URI of requests is only a name. Calls in progress
-/// fail if the server does not answer any more.
+/// Connects a client to a server. The address is that of the server's RDMA device; the URI of requests is only a name. The local address
+/// selects the client's device; without it, the route to the server does. Calls in progress fail if the server does not answer any more.
 ///
 /// # Errors
 /// No route, refused, not answered.
@@ -112,12 +112,13 @@ pub async fn connect<D: Driver>(
     dispatcher: Dispatcher<D>,
     pd: ProtectionDomain<D>,
     manager: EventChannel,
+    local: Option<SocketAddr>,
     server: SocketAddr,
 ) -> core::result::Result<Channel, tonic::transport::Error> {
     let connector = tower::service_fn(move |_uri| {
         let (dispatcher, pd, manager) = (dispatcher.clone(), pd.clone(), manager.clone());
         async move {
-            let stream = RdmaStream::builder(&dispatcher, &pd).connect(&manager, server).await?;
+            let stream = RdmaStream::builder(&dispatcher, &pd).connect_from(&manager, local, server).await?;
             Ok::<_, uverbs_aio::Error>(hyper_util::rt::TokioIo::new(Io(stream)))
         }
     });

@@ -57,8 +57,22 @@ impl<'a, D: Driver> StreamBuilder<'a, D> {
     /// # Errors
     /// As [`Qp::connect_to`].
     pub async fn connect(self, manager: &EventChannel, server: SocketAddr) -> Result<RdmaStream<D>> {
+        self.connect_from(manager, None, server).await
+    }
+
+    /// As [`connect`](Self::connect), from this local address, which selects the device. Without it, the route to the server
+    /// does.
+    ///
+    /// # Errors
+    /// As [`Qp::connect_from`].
+    pub async fn connect_from(
+        self,
+        manager: &EventChannel,
+        local: Option<SocketAddr>,
+        server: SocketAddr,
+    ) -> Result<RdmaStream<D>> {
         let (qp, pool) = self.build()?;
-        let link = qp.connect_to(manager, server, &ConnParam::default()).await?;
+        let link = qp.connect_from(manager, local, server, &ConnParam::default()).await?;
         Ok(RdmaStream::new(qp, pool, &self, Some(link)))
     }
 

@@ -4,6 +4,7 @@
 use crate::bed::{Bed, Task, attr, connect, join};
 use core::cell::RefCell;
 use core::future::poll_fn;
+use core::net::SocketAddr;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
@@ -348,6 +349,26 @@ fn an_exchange_with_something_else_fails() {
     let qp = bed.a.dispatcher.qp(&bed.a.pd).create().unwrap();
     drop(far);
     assert!(matches!(bed.run(qp.exchange(&near, &attr())), Err(Error::Io(_))));
+}
+
+#[test]
+fn the_local_address_of_a_connection_selects_its_device() {
+    let bed = Bed::new();
+    let [at_a, at_b] =
+        [&bed.a, &bed.b].map(|end| EventChannel::from_port(end.hca.connection_manager().unwrap()));
+    let [of_a, of_b] = [&bed.a, &bed.b].map(|end| SocketAddr::from((end.hca.addresses()[0], 0)));
+    let listener = Listener::bind(&bed.b.dispatcher, &at_b, of_b).unwrap();
+    let server = listener.local_addr().unwrap();
+    let builder = || RdmaStream::builder(&bed.a.dispatcher, &bed.a.pd);
+    // The client's host has no device with the server's address.
+    let elsewhere = bed.run(builder().connect_from(&at_a, Some(of_b), server));
+    assert!(matches!(elsewhere, Err(Error::Cm(_))), "{elsewhere:?}");
+    let (stream, request) = both(&bed, builder().connect_from(&at_a, Some(of_a), server), async {
+        listener.accept().await?.reject(b"")
+    });
+    request.unwrap();
+    let Err(Error::Cm(error)) = stream else { panic!("{stream:?}") };
+    assert!(matches!(&*error, uverbs_cm::Error::Rejected { .. }), "{error}");
 }
 
 #[test]

@@ -62,25 +62,41 @@ pub(crate) fn play<D: Driver, Q: Queues>(
     let start = Instant::now();
     while !ledger.is_done() {
         completions.wait(patience, &mut batch).with_context(|| ledger.progress())?;
-        for (wc, ticks) in &batch {
-            check(wc).with_context(|| ledger.progress())?;
-            let Some(index) = qp_nums.iter().position(|n| *n == wc.qp_num) else {
-                bail!("completion of the unknown QP {:#08x}", wc.qp_num);
-            };
-            if let (RECV_WRID, Some(stats), Some(ticks)) = (wc.wr_id, &mut timestamps, ticks) {
-                stats.received(*ticks);
-            }
-            let next = ledger.completed(index, wc.wr_id)?;
-            if next.recvs != 0 {
-                queues.post_recv(next.recvs)?;
-            }
-            if next.send {
-                queues.post_send(index)?;
-            }
-        }
+        count(&batch, &qp_nums, &mut ledger, &mut timestamps, queues)?;
         patience.renew();
     }
     Ok(Outcome { elapsed: start.elapsed(), timestamps, events: completions.events })
+}
+
+/// Counts completions, up to the last one of the run, and posts what follows from them.
+fn count(
+    batch: &[(WorkCompletion, Option<u64>)],
+    qp_nums: &[u32],
+    ledger: &mut Ledger,
+    timestamps: &mut Option<Timestamps>,
+    queues: &mut impl Queues,
+) -> Result<()> {
+    for (wc, ticks) in batch {
+        // The peer ends a connection of rdma_cm when its run is done, which flushes the receives that are left.
+        if ledger.is_done() {
+            break;
+        }
+        check(wc).with_context(|| ledger.progress())?;
+        let Some(index) = qp_nums.iter().position(|n| *n == wc.qp_num) else {
+            bail!("completion of the unknown QP {:#08x}", wc.qp_num);
+        };
+        if let (RECV_WRID, Some(stats), Some(ticks)) = (wc.wr_id, timestamps.as_mut(), ticks) {
+            stats.received(*ticks);
+        }
+        let next = ledger.completed(index, wc.wr_id)?;
+        if next.recvs != 0 {
+            queues.post_recv(next.recvs)?;
+        }
+        if next.send {
+            queues.post_send(index)?;
+        }
+    }
+    Ok(())
 }
 
 /// A completion with an error ends the run.
@@ -100,8 +116,49 @@ fn check(wc: &WorkCompletion) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ledger::SEND_WRID;
     use super::*;
     use uverbs::WcStatus;
+
+    /// Queues that take every post.
+    struct Open;
+
+    impl Queues for Open {
+        fn qp_nums(&self) -> Vec<u32> {
+            vec![7]
+        }
+        fn num_endpoints(&self) -> usize {
+            1
+        }
+        fn connect(&mut self, _: &[Endpoint], _: &[Endpoint]) -> Result<()> {
+            Ok(())
+        }
+        fn post_recv(&mut self, _: u32) -> Result<()> {
+            Ok(())
+        }
+        fn post_send(&mut self, _: usize) -> Result<()> {
+            Ok(())
+        }
+        fn close(self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn receives_that_are_flushed_after_the_run_are_no_error() {
+        let completed =
+            |wr_id, status| (WorkCompletion { wr_id, status, qp_num: 7, ..WorkCompletion::default() }, None);
+        let (sent, received) =
+            (completed(SEND_WRID, WcStatus::SUCCESS), completed(RECV_WRID, WcStatus::SUCCESS));
+        let flushed = completed(RECV_WRID, WcStatus::WR_FLUSH_ERR);
+        let run = |batch: &[_]| {
+            let mut ledger = Ledger::new(1, 3, 1, true);
+            count(batch, &Open.qp_nums(), &mut ledger, &mut None, &mut Open).map(|()| ledger.is_done())
+        };
+        assert!(run(&[sent, received, flushed, flushed]).unwrap());
+        let error = run(&[sent, flushed]).unwrap_err();
+        assert_eq!(error.to_string(), "1 of 1 sent, 0 received");
+    }
 
     #[test]
     fn an_error_names_status_id_and_qp() {
