@@ -218,7 +218,8 @@ impl Native<'_> {
                 let command = || {
                     let mut cmd = Command::new(if is_valgrind { Path::new("valgrind") } else { &path });
                     if is_valgrind {
-                        cmd.args(["-q", "--error-exitcode=9"]).arg(&path);
+                        // Valgrind runs one thread at a time. A program that polls must not keep the device's threads from running.
+                        cmd.args(["-q", "--fair-sched=try", "--error-exitcode=9"]).arg(&path);
                     }
                     // Python and others leave memory allocated at exit; so do these programs, intentionally.
                     cmd.envs(self.env()).env("ASAN_OPTIONS", "detect_leaks=0");
