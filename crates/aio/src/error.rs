@@ -54,7 +54,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// The last three are shown as they are, and so is their source.
+/// [`Verbs`](Error::Verbs), [`Cm`](Error::Cm) and [`Io`](Error::Io) have the text of the error that they contain, and its source.
 impl core::error::Error for Error {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {

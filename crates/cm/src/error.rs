@@ -69,7 +69,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// An error of a verb is not the source of this one, but this one itself.
+/// [`Verbs`](Error::Verbs) has the text of the error that it contains, and its source.
 impl core::error::Error for Error {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
