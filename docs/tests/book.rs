@@ -225,6 +225,80 @@ fn cargo_commands_name_existing_packages_and_targets() {
     }
 }
 
+/// The program of README, apart from what it prints.
+#[test]
+fn the_first_example_is_the_program_of_readme() {
+    let readme = read("README.md");
+    let block =
+        readme.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a program");
+    let example = read("crates/hello/examples/hello.rs");
+    let start = example.find("use ").expect("imports");
+    let lines = example[start..].lines().filter(|line| !line.trim_start().starts_with("println!"));
+    assert_eq!(lines.collect::<Vec<_>>(), block.lines().collect::<Vec<_>>());
+}
+
+/// On another system than Linux the first crate of the tree has one error, which names the condition for dependencies.
+#[test]
+fn other_systems_get_one_error() {
+    let source = read("uapi/src/lib.rs");
+    let (before, after) = source.split_once("compile_error!(").expect("an error for other systems");
+    let condition =
+        before.trim_end().rsplit_once("#[cfg(not(").and_then(|(_, rest)| rest.strip_suffix("))]"));
+    let condition = condition.expect("the error has a condition");
+    let message = after.split_once(");").expect("a message").0.replace("\\\"", "\"");
+    assert!(message.contains(&format!("[target.'cfg({condition})'.dependencies]")), "{message}");
+    for (target, is_supported) in [
+        ("x86_64-unknown-linux-gnu", true),
+        ("aarch64-unknown-linux-musl", true),
+        ("x86_64-apple-darwin", false),
+        ("aarch64-apple-darwin", false),
+        ("x86_64-pc-windows-msvc", false),
+    ] {
+        let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+        let output = rustc.args(["--print", "cfg", "--target", target]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let cfgs = String::from_utf8(output.stdout).unwrap();
+        let holds = cfgs.lines().any(|cfg| cfg == condition.replace(" = ", "="));
+        assert_eq!(holds, is_supported, "{target}");
+    }
+    // Each crate of the project that a program can name depends on that crate.
+    for manifest in files(&["crates", "drivers"], "Cargo.toml") {
+        let text = fs::read_to_string(&manifest).unwrap();
+        let dependencies = text.split("dependencies]").nth(1).unwrap_or_default();
+        assert!(
+            text.contains("publish = false") || dependencies.contains("uverbs"),
+            "{}: compiles on other systems",
+            manifest.display()
+        );
+    }
+}
+
+/// `doctest = false` saves the time of looking for doc tests; it must not leave one out.
+#[test]
+fn packages_without_doc_tests_have_none() {
+    let mut count = 0;
+    for manifest in files(&["uapi", "crates", "drivers", "tests"], "Cargo.toml") {
+        if !fs::read_to_string(&manifest).unwrap().lines().any(|line| line == "doctest = false") {
+            continue;
+        }
+        count += 1;
+        let folder = manifest.parent().unwrap().join("src");
+        assert!(folder.is_dir(), "{}: no sources", manifest.display());
+        for path in files(&[folder.to_str().unwrap()], ".rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            let mut fences = text
+                .lines()
+                .map(str::trim_start)
+                .filter_map(|line| line.strip_prefix("//! ```").or_else(|| line.strip_prefix("/// ```")));
+            while let Some(language) = fences.next() {
+                assert_eq!(language, "text", "{}: a doc test that does not run", path.display());
+                fences.next();
+            }
+        }
+    }
+    assert!(count >= 8, "only {count} packages");
+}
+
 /// The code spans in the first cells of a page's tables.
 fn first_cells(path: &str) -> Vec<String> {
     let text = read(path);

@@ -12,16 +12,7 @@
 //! asserted at compile time.
 
 /// An array of bytes that is too long for `Default` of the standard library.
-#[derive(
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    zerocopy::FromBytes,
-    zerocopy::IntoBytes,
-    zerocopy::Immutable,
-    zerocopy::KnownLayout,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
 #[repr(transparent)]
 pub struct Bytes<const N: usize>(pub [u8; N]);
 
@@ -106,7 +97,7 @@ macro_rules! abi_structs {
             $(#[doc = $doc])*
             #[derive(
                 Clone, Copy, Debug, Default, PartialEq, Eq,
-                zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout,
+                zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable,
             )]
             #[repr(C)]
             pub struct $name {

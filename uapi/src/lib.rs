@@ -23,6 +23,14 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+// All crates of this project depend on this one, so a build for another system ends here, with this error only.
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "uverbs is for Linux: it uses the kernel's RDMA subsystem. A program for several systems names the dependency in the table \
+     [target.'cfg(target_os = \"linux\")'.dependencies] of its Cargo.toml, and has #[cfg(target_os = \"linux\")] before the \
+     code that uses it."
+);
+
 pub mod be;
 pub mod cmd;
 pub mod event;

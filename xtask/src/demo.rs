@@ -3,10 +3,9 @@
 //! no root. In the VM, it runs a ping-pong with the C library as the peer.
 
 use crate::cargo::{self, Program};
-use crate::{run, vm};
+use crate::vm;
 use anyhow::Result;
 use std::process::ExitCode;
-use std::time::Instant;
 use uverbs_lab::args::{BootArgs, LinkArg};
 use uverbs_lab::{Share, Task};
 
@@ -40,28 +39,9 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     if args.vm { in_vm(args) } else { here() }
 }
 
-/// The commands of the demonstration on a software HCA.
-const HERE: [&[&str]; 4] = [
-    &["devinfo", "-d", "hca0"],
-    &["pingpong", "rc", "-d", "hca0", "-c"],
-    &["perf", "write-bw", "-d", "hca0", "-a", "-n", "64", "-t", "64", "-l", "16"],
-    &["selftest", "-d", "hca0"],
-];
-
-/// On the software HCA.
+/// On the software HCA: the program that `cargo xtask` starts has it.
 fn here() -> Result<ExitCode> {
-    const TOOL: [&str; 4] = ["--release", "--quiet", "--package", "uverbs-tools"];
-    run::inherit(cargo::cargo(&["build"]).args(TOOL))?;
-    let start = Instant::now();
-    for words in HERE {
-        println!("== uverbs {}", words.join(" "));
-        run::inherit(cargo::cargo(&["run"]).args(TOOL).arg("--").args(words))?;
-        println!();
-    }
-    println!(
-        "== {:.1} s, no root, no kernel module, no NIC. With a real kernel: cargo xtask demo --vm",
-        start.elapsed().as_secs_f32()
-    );
+    cargo::call(&["run", "--quiet", "--package", "xtask-front", "--", "demo"])?;
     Ok(ExitCode::SUCCESS)
 }
 

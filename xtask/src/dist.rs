@@ -128,6 +128,10 @@ fn archive(args: &Args) -> Result<PathBuf> {
     if args.hca {
         cmd.args(["--features", "hca"]);
     }
+    if args.profile == "dev" {
+        // The features that `cargo test` has, so that it does not build the drivers and the software HCA twice.
+        cmd.args(["--features", "uverbs-mlx5/test-utils,uverbs-rxe/test-utils"]);
+    }
     run::inherit(&mut cmd)?;
     let profile = if args.profile == "dev" { "debug" } else { &args.profile };
     let target =

@@ -84,6 +84,9 @@ fn test(which: Which, what: &[&str]) -> Command {
             )
         }
     };
+    // Reports name lines.
+    cmd.env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")
+        .env("CARGO_PROFILE_TEST_DEBUG", "line-tables-only");
     cmd.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", flags).env_remove("CARGO_ENCODED_RUSTFLAGS");
     // Other flags produce other artifacts; a separate folder keeps those of normal builds.
     cmd.arg("--target-dir").arg(repo_root().join(dir));

@@ -90,7 +90,7 @@ fn quick() -> Result<ExitCode> {
     // All steps have --workspace, so that they use the same features, and therefore the same artifacts.
     step("units", || cargo::call(&["test", "--workspace", "--lib", "--bins"]))?;
     step("tables, vectors, documentation", || {
-        let targets = ["--test", "semantics", "--test", "vectors", "--test", "book"];
+        let targets = ["--test", "semantics", "--test", "vectors", "--test", "book", "--test", "uverbs"];
         cargo::call(&[&["test", "--workspace"], &targets[..]].concat())
     })?;
     step("software HCA", || {

@@ -21,6 +21,19 @@ pub enum Error {
         /// The kernel's errno.
         errno: Errno,
     },
+    /// `ENOMEM`: the process may not lock as much memory (`RLIMIT_MEMLOCK`, `ulimit -l`). Sizes are in bytes.
+    LockedMemory {
+        /// The verb.
+        verb: &'static str,
+        /// The object of the call.
+        object: Cow<'static, str>,
+        /// The limit.
+        limit: u64,
+        /// What regions and queues of the process have locked.
+        pinned: u64,
+        /// What the call would lock in addition.
+        needed: u64,
+    },
     /// The device, its driver or the kernel does not support it.
     Unsupported {
         /// The verb.
@@ -50,6 +63,19 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Os { verb, object, errno } => write!(f, "{verb}({object}): {errno} ({errno:?})"),
+            Self::LockedMemory { verb, object, limit, pinned, needed } => {
+                let errno = Errno::ENOMEM;
+                let kib = |bytes: u64| bytes.div_ceil(1024);
+                write!(
+                    f,
+                    "{verb}({object}): {errno} ({errno:?}): it needs {} KiB of locked memory, {} KiB are in use, and the limit \
+                     (`ulimit -l`) is {} KiB; it must be at least {}",
+                    kib(*needed),
+                    kib(*pinned),
+                    limit / 1024,
+                    kib(pinned.saturating_add(*needed)),
+                )
+            }
             Self::Unsupported { verb, what } => write!(f, "{verb}: unsupported: {what}"),
             Self::Invalid { verb, field, reason } => write!(f, "{verb}: invalid {field}: {reason}"),
             Self::Protocol { verb, what } => write!(f, "{verb}: invalid answer: {what}"),
@@ -95,6 +121,7 @@ impl Error {
     pub fn errno(&self) -> Errno {
         match self {
             Self::Os { errno, .. } => *errno,
+            Self::LockedMemory { .. } => Errno::ENOMEM,
             Self::Unsupported { .. } => Errno::EOPNOTSUPP,
             Self::Invalid { .. } => Errno::EINVAL,
             Self::Protocol { .. } => Errno::EPROTO,
@@ -106,6 +133,7 @@ impl Error {
     pub fn verb(&self) -> &'static str {
         match self {
             Self::Os { verb, .. }
+            | Self::LockedMemory { verb, .. }
             | Self::Unsupported { verb, .. }
             | Self::Invalid { verb, .. }
             | Self::Protocol { verb, .. } => verb,

@@ -123,8 +123,7 @@ impl Parser<'_> {
 #[test]
 fn layouts_are_those_of_the_kernel() {
     let Some(text) = header() else {
-        assert!(std::env::var_os("CI").is_none(), "CI must have linux-headers-amd64");
-        eprintln!("skipped: no mlx5_ifc.h (package linux-headers-amd64; or set MLX5_IFC_H)");
+        uverbs_testkit::machine::skip("layouts of firmware commands", "linux-headers-amd64");
         return;
     };
     let tokens = tokens(&text);

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use uverbs_testkit::machine;
 
 /// The table of symbols. Each line has a symbol, as readelf prints it, and the function that implements it.
 const SYMBOLS: &str = include_str!("../data/symbols.txt");
@@ -43,14 +44,9 @@ fn library() -> &'static Path {
     })
 }
 
-/// Whether the header is installed.
+/// Whether the headers are installed.
 fn header_is_there() -> bool {
-    let there = Path::new("/usr/include/infiniband/verbs.h").exists();
-    if !there {
-        assert!(std::env::var_os("CI").is_none(), "CI must have libibverbs-dev");
-        println!("SKIPPED: needs libibverbs-dev (cargo xtask setup installs it)");
-    }
-    there
+    machine::has("infiniband/mlx5dv.h", "libibverbs-dev", "C programs with the library")
 }
 
 /// Compiles a program of `c/` with the library in `folder`, or with the system's.
@@ -62,7 +58,7 @@ fn compile_file(source: &Path, folder: Option<&Path>) -> PathBuf {
     let name = source.file_stem().and_then(|name| name.to_str()).unwrap();
     let kind = if folder.is_some() { "ours" } else { "system" };
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{kind}"));
-    let mut cc = Command::new("cc");
+    let mut cc = machine::cc();
     // Before C23, a function declared without a prototype can be called with any arguments.
     cc.args(["-std=gnu17", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror", "-g", "-o"])
         .arg(&program)
@@ -436,7 +432,7 @@ fn static_programs_run() {
     for (source, output) in [("examples/loopback.c", "hello from hca0\n"), ("tests/c/loopback.c", "")] {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
         let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("loopback-static");
-        let mut cc = Command::new("cc");
+        let mut cc = machine::cc();
         cc.args(["-std=gnu17", "-static", "-s", "-Wl,--gc-sections", "-o"]).arg(&program).arg(source);
         let compiled = cc.arg(&archive).arg("-lm").output().expect("needs a C compiler");
         assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));

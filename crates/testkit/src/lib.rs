@@ -7,6 +7,8 @@
 //!
 //! [`kernel::Scripted`] is the kernel of tests that need one, with answers that each test specifies.
 //!
+//! [`machine`] is for tests that need more of the machine than Rust, or less than root's rights.
+//!
 //! The crate has no expectations. Whether a request is valid, and what the device must see, is decided by the models and
 //! decoders of the tests, which share no code with each other.
 #![deny(unsafe_code)]
@@ -17,6 +19,7 @@
 
 pub mod kernel;
 mod list;
+pub mod machine;
 mod owned;
 mod push;
 mod request;

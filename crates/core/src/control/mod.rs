@@ -26,6 +26,7 @@ pub mod dm;
 pub mod dmabuf;
 mod explain;
 pub mod flow;
+pub mod locked;
 pub mod mcast;
 pub mod mr;
 pub mod mw;

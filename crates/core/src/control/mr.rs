@@ -4,7 +4,7 @@
 // no unsafe block.
 #![expect(unsafe_code)]
 
-use super::{CoreSupport, Object, PdHandle, Result, device_error, handle_common, invoke, new_object};
+use super::{CoreSupport, Object, PdHandle, Result, device_error, handle_common, invoke, locked, new_object};
 use crate::attr::{AccessFlags, AdviseFlags, MrAdvice, ReregFlags};
 use crate::error::Error;
 use crate::kernel::{Command, Kernel, Uhw};
@@ -104,9 +104,14 @@ pub unsafe fn reg(
         ..Default::default()
     };
     let resp: ib_uverbs_reg_mr_resp = invoke(&**pd.kernel(), IB_USER_VERBS_CMD_REG_MR, &request, uhw)
-        .map_err(|errno| pd.error(VERB, errno))?;
+        .map_err(|errno| locked::explain(&**pd.kernel(), pd.error(VERB, errno), pinned(range, access)))?;
     let object = Object::new(VERB, pd.kernel(), resp.mr_handle)?;
     Ok(MrHandle { object, lkey: resp.lkey, rkey: resp.rkey })
+}
+
+/// The memory that a registration pins: none of a region on demand.
+fn pinned(range: MrRange, access: AccessFlags) -> Option<(u64, u64)> {
+    (!access.contains(AccessFlags::ON_DEMAND)).then_some((range.addr, range.length))
 }
 
 /// Registers `length` bytes at `offset` of a dma-buf. The region keeps the dma-buf alive.
@@ -292,8 +297,10 @@ impl MrHandle {
         }
         request.flags = flags.bits();
         let resp: ib_uverbs_rereg_mr_resp =
-            invoke(&**self.kernel(), IB_USER_VERBS_CMD_REREG_MR, &request, uhw)
-                .map_err(|errno| self.error(VERB, errno))?;
+            invoke(&**self.kernel(), IB_USER_VERBS_CMD_REREG_MR, &request, uhw).map_err(|errno| {
+                let memory = change.range.and_then(|range| pinned(range, change.access.unwrap_or_default()));
+                locked::explain(&**self.kernel(), self.error(VERB, errno), memory)
+            })?;
         (self.lkey, self.rkey) = (resp.lkey, resp.rkey);
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! answers.
 
 mod explain;
+mod locked;
 mod queries;
 
 use super::*;

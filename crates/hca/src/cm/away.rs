@@ -9,7 +9,7 @@ use super::ident::Ident;
 use super::message::{Body, Param};
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use uverbs_uapi::rdma_cm::{rdma_ucm_conn_param, rdma_ucm_ece};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// A message, with its ends.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Fields<'_> {
         Some(SocketAddr::new(ip, u16::from_be_bytes(self.array()?)))
     }
 
-    fn value<T: FromBytes + KnownLayout + Immutable>(&mut self) -> Option<T> {
+    fn value<T: FromBytes>(&mut self) -> Option<T> {
         let (value, rest) = T::read_from_prefix(self.0).ok()?;
         self.0 = rest;
         Some(value)

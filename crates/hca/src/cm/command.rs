@@ -31,13 +31,13 @@ use uverbs_uapi::rxe::{sockaddr_in, sockaddr_in6};
 use uverbs_uapi::verbs::{
     IB_UVERBS_QPT_RC, IB_UVERBS_QPT_UC, IB_UVERBS_QPT_UD, IB_UVERBS_QPT_XRC_INI, IB_UVERBS_QPT_XRC_TGT,
 };
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The most requests that wait (`max_backlog` of ucma.c).
 const MAX_BACKLOG: u32 = 1024;
 
 /// The struct at the beginning of a command.
-fn parse<T: FromBytes + KnownLayout + Immutable>(input: &[u8]) -> Result<T, Errno> {
+fn parse<T: FromBytes>(input: &[u8]) -> Result<T, Errno> {
     T::read_from_prefix(input).map(|(value, _)| value).map_err(|_| Errno::EINVAL)
 }
 

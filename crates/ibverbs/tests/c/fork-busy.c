@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* A child that is forked while other threads execute control verbs waits for none of them. */
+/* A child that is forked while other threads execute control verbs waits for none of them. While the child runs, the threads
+   rest: what they held is as it was at the fork, and the child has the processor. */
 #include "common.h"
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,13 +11,17 @@
 enum { THREADS = 4, FORKS = 100 };
 
 static struct end end;
-static atomic_int stop;
+static atomic_int stop, rest;
+static atomic_uint rounds;
 
 /* Verbs that take the locks of the context, of the driver and of the library. */
 static void *work(void *unused)
 {
 	(void)unused;
 	while (!stop) {
+		rounds++;
+		while (rest && !stop)
+			usleep(100);
 		int count;
 		struct ibv_device **list = ibv_get_device_list(&count);
 		CHECK(list && count == 2);
@@ -72,6 +78,10 @@ int main(void)
 	for (int i = 0; i < THREADS; i++)
 		CHECK(pthread_create(&threads[i], NULL, work, NULL) == 0);
 	for (int i = 0; i < FORKS; i++) {
+		/* All threads work again, each at another place. */
+		for (unsigned now = rounds; rounds - now < 2 * THREADS;)
+			sched_yield();
+		usleep(i * 37 % 500);
 		pid_t pid = fork();
 		CHECK(pid >= 0);
 		if (pid == 0) {
@@ -79,8 +89,10 @@ int main(void)
 			child();
 			_exit(0);
 		}
+		rest = 1;
 		int status;
 		CHECK(waitpid(pid, &status, 0) == pid);
+		rest = 0;
 		if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
 			fprintf(stderr, "fork %d: the child's status is %#x\n", i, status);
 			exit(1);

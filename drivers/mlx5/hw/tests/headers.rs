@@ -2,14 +2,15 @@
 //! Compares the structs and constants of the crate with `<infiniband/mlx5dv.h>`.
 //!
 //! The test generates a C program from the list that the crate's macros emit. The program asserts every size, offset
-//! and value at compile time, so a difference is a compile error that names the item.
+//! and value at compile time, so a difference is a compile error that names the item. Without the header the test says so and
+//! passes, except in CI.
 
 use core::fmt::Write as _;
+use std::fs;
 use std::path::Path;
-use std::process::Command;
-use std::{env, fs};
 
 use uverbs_mlx5_hw::MODULES;
+use uverbs_testkit::machine;
 
 /// Names that `mlx5dv.h` does not have. Review every change of this list by hand.
 const LACKING: &[&str] = &[
@@ -62,11 +63,13 @@ fn every_declaration_equals_mlx5dv() {
     assert_eq!(lacking, LACKING);
     assert!(compared > 250, "only {compared} facts");
 
+    if !machine::has("infiniband/mlx5dv.h", "libibverbs-dev", "hardware format of mlx5") {
+        return;
+    }
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let source = dir.join("mlx5dv.c");
     fs::write(&source, text).expect("target directory is writable");
-    let cc = env::var_os("CC").unwrap_or_else(|| "cc".into());
-    let output = Command::new(cc)
+    let output = machine::cc()
         .args(["-std=gnu11", "-w", "-fsyntax-only", "-fmax-errors=0"])
         .arg(&source)
         .output()

@@ -12,7 +12,7 @@ use uverbs_core::attr::{
 };
 use uverbs_core::control::{
     CompChannelHandle, CountersHandle, CqHandle, DmHandle, FlowHandle, PdHandle, QpHandle, QpParents,
-    RwqIndTableHandle, SrqHandle, SrqParents, WqHandle, cq, dm, flow, qp, srq, wq,
+    RwqIndTableHandle, SrqHandle, SrqParents, WqHandle, cq, dm, flow, locked, qp, srq, wq,
 };
 use uverbs_core::kernel::{Command, Kernel, Mapping, Protection, Uhw};
 use uverbs_core::{Errno, Error, Result};
@@ -108,6 +108,18 @@ fn leak_if_unsure<M>(error: &Error, memory: impl FnOnce() -> M) {
     }
 }
 
+/// Names the limit of locked memory in the error of a creation, if it is the cause: the kernel pins the queues and the page of
+/// the doorbell record (`mlx5_ib_db_map_user` in the kernel's drivers/infiniband/hw/mlx5/doorbell.c).
+fn explain<'a>(
+    kernel: &Arc<dyn Kernel>,
+    error: Error,
+    bufs: impl IntoIterator<Item = &'a Arc<QueueBuf>>,
+    dbrec: Option<&DbRec>,
+) -> Error {
+    let queues = bufs.into_iter().map(|buf| (buf.addr(), buf.len() as u64));
+    locked::explain(&**kernel, error, queues.chain(dbrec.map(|dbrec| (dbrec.addr(), 8))))
+}
+
 /// Creates a CQ on `buf`, and returns its number with it. The caller keeps the memory until the CQ is destroyed.
 pub(crate) fn create_cq(
     kernel: &Arc<dyn Kernel>,
@@ -134,6 +146,7 @@ pub(crate) fn create_cq(
     match created {
         Ok(handle) => Ok((handle, resp.cqn, dbrec)),
         Err(error) => {
+            let error = explain(kernel, error, [buf], Some(&dbrec));
             leak_if_unsure(&error, || (Arc::clone(buf), dbrec));
             Err(error)
         }
@@ -146,7 +159,7 @@ pub(crate) fn resize_cq(handle: &CqHandle, cqe: u32, cqe_size: u32, buf: &Arc<Qu
     // SAFETY: the address is that of the new ring, which its owner keeps until the kernel's object is destroyed, or leaks
     // (contract of `Driver`).
     let uhw = unsafe { Uhw::new(request.as_bytes(), &mut []) };
-    handle.resize(cqe, uhw)
+    handle.resize(cqe, uhw).map_err(|error| explain(handle.kernel(), error, [buf], None))
 }
 
 /// Creates an SRQ on `buf`, and returns its number with it. The caller keeps the memory until the SRQ is destroyed.
@@ -164,7 +177,8 @@ pub(crate) fn create_srq(
     // SAFETY: the addresses are those of the queue's own memory, which the new parts own; they outlive the kernel's object
     // or are leaked (contract of `Driver`).
     let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
-    let created = srq::create(parents, attr, user_handle, uhw);
+    let created = srq::create(parents, attr, user_handle, uhw)
+        .map_err(|error| explain(parents.pd.kernel(), error, [buf], Some(dbrec)));
     let (handle, _) = unless_unsure(created, || (Arc::clone(buf), Arc::clone(dbrec)))?;
     Ok((handle, resp.srqn))
 }
@@ -198,7 +212,14 @@ pub(crate) fn create_qp(
     // SAFETY: the addresses are those of the queues' own memory, which the new parts own; they outlive the kernel's object
     // or are leaked (contract of `Driver`).
     let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
-    let (handle, cap) = unless_unsure(qp::create(parents, attr, user_handle, uhw), || memory.clone())?;
+    let created = qp::create(parents, attr, user_handle, uhw).map_err(|error| match parents.pd {
+        Some(pd) => {
+            let bufs = memory.buf.iter().chain(&memory.sq_buf);
+            explain(pd.kernel(), error, bufs, memory.dbrec.as_deref())
+        }
+        None => error,
+    });
+    let (handle, cap) = unless_unsure(created, || memory.clone())?;
     Ok((handle, cap, resp))
 }
 
@@ -271,7 +292,9 @@ pub(crate) fn create_wq(
     // SAFETY: the addresses are those of the queue's own memory, which the new parts own; they outlive the kernel's object
     // or are leaked (contract of `Driver`).
     let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
-    unless_unsure(wq::create(pd, cq, attr, user_handle, uhw), || (Arc::clone(buf), Arc::clone(dbrec)))
+    let created = wq::create(pd, cq, attr, user_handle, uhw)
+        .map_err(|error| explain(pd.kernel(), error, [buf], Some(dbrec)));
+    unless_unsure(created, || (Arc::clone(buf), Arc::clone(dbrec)))
 }
 
 /// Private data of modifying a WQ.

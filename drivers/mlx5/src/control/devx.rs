@@ -16,6 +16,7 @@ use core::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use uverbs_core::Errno;
+use uverbs_core::control::locked;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::{Command, Kernel};
 use uverbs_uapi::mlx5::devx::{
@@ -270,7 +271,10 @@ impl Mlx5 {
         }
         // SAFETY: until the memory is deregistered it stays valid, and no Rust reference contradicts the device's
         // accesses (contract of this function).
-        unsafe { run(VERB, &self.kernel, &mut command) }?;
+        unsafe { run(VERB, &self.kernel, &mut command) }.map_err(|error| {
+            let pinned = dmabuf.is_none().then_some((addr, len as u64));
+            locked::explain(&*self.kernel, error, pinned)
+        })?;
         let handle = command.handle(MLX5_IB_ATTR_DEVX_UMEM_REG_HANDLE);
         let handle = handle.ok_or_else(|| Error::protocol(VERB, "no handle of the new object"))?;
         Ok(self.devx_import_umem(handle, id))

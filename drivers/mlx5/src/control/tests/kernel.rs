@@ -12,6 +12,7 @@ use uverbs_uapi::be::Be32;
 use uverbs_uapi::cmd::*;
 use uverbs_uapi::ids::*;
 use uverbs_uapi::mlx5::cmds::*;
+use uverbs_uapi::mlx5::devx::{MLX5_IB_METHOD_DEVX_UMEM_REG, MLX5_IB_OBJECT_DEVX_UMEM};
 use uverbs_uapi::mlx5::*;
 use uverbs_uapi::verbs::{
     RDMA_DRIVER_MLX5, ib_uverbs_gid_entry, ib_uverbs_qp_cap, ib_uverbs_query_port_resp_ex,
@@ -54,6 +55,8 @@ pub(super) struct FakeKernel {
     /// The answer to a resize has fewer entries than requested.
     pub(super) nonsense_resize: AtomicBool,
     pub(super) refuse_mmap: AtomicBool,
+    /// The kernel pins no more memory: creations and resizes fail.
+    pub(super) refuse_pin: AtomicBool,
     /// Contexts with commands for the firmware are refused.
     pub(super) refuse_devx: AtomicBool,
     /// The object number in the answers to create and modify commands.
@@ -99,6 +102,7 @@ impl Default for FakeKernel {
             refuse_modify: AtomicBool::default(),
             nonsense_resize: AtomicBool::default(),
             refuse_mmap: AtomicBool::default(),
+            refuse_pin: AtomicBool::default(),
             refuse_devx: AtomicBool::default(),
             number: AtomicU32::new(0xa1_b2c3),
             bfreg_index: AtomicU32::new(u32::MAX),
@@ -152,6 +156,10 @@ impl FakeKernel {
         Ok(())
     }
 
+    fn pin(&self) -> Result<(), Errno> {
+        if self.refuse_pin.load(Ordering::Relaxed) { Err(Errno::ENOMEM) } else { Ok(()) }
+    }
+
     fn write_command(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         let number = c.input(UVERBS_ATTR_WRITE_CMD).map(|b| u64::read_from_bytes(b).unwrap()).unwrap() as u32;
         let input = c.input(UVERBS_ATTR_CORE_IN).unwrap_or_default().to_vec();
@@ -203,6 +211,7 @@ impl FakeKernel {
                 c.answer(UVERBS_ATTR_UHW_OUT, resp.as_bytes());
             }
             IB_USER_VERBS_CMD_RESIZE_CQ => {
+                self.pin()?;
                 let request = ib_uverbs_resize_cq::read_from_bytes(&input).unwrap();
                 let cqe = if self.nonsense_resize.load(Ordering::Relaxed) { 0 } else { request.cqe };
                 let resp = ib_uverbs_resize_cq_resp { cqe, ..Default::default() };
@@ -245,6 +254,14 @@ impl Script for FakeKernel {
     fn ioctl(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         if let Some(bytes) = c.input(UVERBS_ATTR_UHW_IN).filter(|_| c.object() < UVERBS_ID_DRIVER_NS) {
             *self.private.lock().unwrap() = bytes.to_vec();
+        }
+        if let (UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_CREATE)
+        | (UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_CREATE)
+        | (UVERBS_OBJECT_QP, UVERBS_METHOD_QP_CREATE)
+        | (UVERBS_OBJECT_WQ, UVERBS_METHOD_WQ_CREATE)
+        | (MLX5_IB_OBJECT_DEVX_UMEM, MLX5_IB_METHOD_DEVX_UMEM_REG) = (c.object(), c.method())
+        {
+            self.pin()?;
         }
         match (c.object(), c.method()) {
             (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE) => return self.write_command(c),

@@ -11,6 +11,7 @@ macro_rules! played {
 }
 
 mod kernel;
+mod locked;
 mod registers;
 mod wrong_answers;
 

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Queues above the limit of locked memory.
+
+use super::*;
+
+/// The kernel pins the queue and the page of its doorbell record.
+#[test]
+fn a_refused_queue_names_the_limit_of_locked_memory() {
+    let test = "control::tests::locked::a_refused_queue_names_the_limit_of_locked_memory";
+    if !uverbs_testkit::machine::in_user_process(test, 4096) {
+        return;
+    }
+    let mut stage = Stage::plain();
+    stage.kernel.refuse_pin.store(true, Relaxed);
+    let check = |error: Error, verb: &str, kib: u64| {
+        assert_eq!(error.errno(), Errno::ENOMEM);
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("{verb}(")), "{text}");
+        let needs = format!(
+            "it needs {kib} KiB of locked memory, 0 KiB are in use, and the limit (`ulimit -l`) is 4 KiB"
+        );
+        assert!(text.ends_with(&format!("{needs}; it must be at least {kib}")), "{text}");
+    };
+    let cq = CqInitAttr { cqe: 100, ..CqInitAttr::default() };
+    // 128 entries of 64 bytes
+    check(played!(stage.mlx5.create_cq(&cq, None, 0)).unwrap_err(), "create_cq", 12);
+    let resized = played!(stage.mlx5.resize_cq(&stage.cq.handle, &mut stage.cq.queue, 255));
+    check(resized.unwrap_err(), "resize_cq", 16);
+    let attr = Stage::attr(QpType::Rc);
+    check(stage.try_qp(&attr, None).unwrap_err(), "create_qp", 8);
+    let raw = stage.try_qp(&Stage::attr(QpType::RawPacket), None).unwrap_err();
+    check(raw, "create_qp", 12);
+    let init =
+        SrqInitAttr { attr: SrqAttr { max_wr: 100, max_sge: 2, srq_limit: 5 }, ..SrqInitAttr::default() };
+    let create = SrqCreate { pd: &stage.pd, attr: &init, xrc: None, td: None, user_handle: 0 };
+    // 128 entries of 64 bytes
+    check(played!(stage.mlx5.create_srq(&create)).unwrap_err(), "create_srq", 12);
+    let attr = WqInitAttr { max_wr: 100, max_sge: 3, ..WqInitAttr::default() };
+    let cq = (&stage.cq.handle, &stage.cq.shared);
+    let create = WqCreate { pd: &stage.pd, cq, attr: &attr, user_handle: 0 };
+    check(played!(stage.mlx5.create_wq(&create)).unwrap_err(), "create_wq", 12);
+    let memory = core::ptr::without_provenance_mut(0x1_0800);
+    let umem = played!(stage.mlx5.devx_reg_umem(memory, 4096, 0, 4096));
+    check(umem.unwrap_err(), "devx_umem_reg", 8);
+}
