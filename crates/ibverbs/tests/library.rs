@@ -361,6 +361,11 @@ fn public_parts_that_a_program_changed_are_answered_as_by_the_kernel() {
 }
 
 #[test]
+fn posts_that_cannot_succeed_end_as_on_a_device_or_are_refused() {
+    passes("posts");
+}
+
+#[test]
 fn attributes_that_do_not_fit_are_truncated_or_refused() {
     passes("attributes");
 }
