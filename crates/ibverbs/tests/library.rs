@@ -320,7 +320,9 @@ fn reason(theirs: &str, ours: &str) -> Option<&'static str> {
         ("srq", [_, 32]) => is_refused.then_some("the firmware refuses strides above 512 bytes"),
         ("srq", [32768, _]) => is_refused.then_some("the kernel's limit (mlx5_ib_create_srq())"),
         ("cq", [_, -1 | 8..]) => is_refused.then_some("the kernel's limit of vectors (create_cq())"),
-        ("cq", [4_194_304.., _]) => is_refused.then_some("the kernel's limit (mlx5_ib_create_cq())"),
+        ("cq", [entries, _]) if *entries > 4_194_303 => {
+            is_refused.then_some("the kernel's limit (mlx5_ib_create_cq())")
+        }
         _ => None,
     }
 }
