@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use core::marker::PhantomData;
 use std::sync::Arc;
 use uverbs::attr::{QpState, QpType, SendOpsFlags};
+use uverbs::wc::WcStatus;
 use uverbs::wr::{IbvAh, RawAh};
 use uverbs_core::sync::{Exclusive, Locked, Locking, Shared};
 use uverbs_rxe::testing::{FakeBell, KernelSide, ah, decode_recv, decode_send, recv_queue, ring, send_queue};
@@ -60,7 +61,7 @@ impl<L: Locking> SendBench for Sends<L> {
         self.shared.set_state(state);
         Ok(true)
     }
-    fn posted(&mut self) -> Result<Vec<u64>> {
+    fn posted(&mut self, _: WcStatus) -> Result<Vec<u64>> {
         let datagram = self.qp_type == QpType::Ud;
         let ids: Vec<_> =
             core::iter::from_fn(|| self.kernel.consume()).map(|b| decode_send(&b, datagram).wr_id).collect();

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 use uverbs::attr::{QpState, QpType, SendOpsFlags};
+use uverbs::wc::WcStatus;
 use uverbs::wr::{IbvAh, RawAh};
 use uverbs_core::kernel::DoorbellPage;
 use uverbs_core::sync::{Exclusive, Locked, Locking, Shared};
@@ -72,7 +73,7 @@ impl<L: Locking> SendBench for Sends<L> {
     }
 
     /// Completes the WRs before the doorbell record.
-    fn posted(&mut self) -> Result<Vec<u64>> {
+    fn posted(&mut self, _: WcStatus) -> Result<Vec<u64>> {
         let end = u32::from_be(self.record.word(1).load(Ordering::Relaxed)) as u16;
         let sq = self.qp.sq.as_ref().context("a send queue")?;
         let mut ids = Vec::new();
@@ -91,7 +92,7 @@ impl<L: Locking> SendBench for Sends<L> {
         Ok(ids)
     }
     fn leave(&mut self) -> Result<()> {
-        ensure!(self.posted()?.is_empty());
+        ensure!(self.posted(WcStatus::SUCCESS)?.is_empty());
         Ok(())
     }
 }

@@ -9,10 +9,13 @@ use crate::abi::object::ibv_comp_channel;
 use crate::data;
 use crate::errno::{Errno, Outcome};
 use crate::events::Numbered;
+use crate::live::{self, Object, Used};
 use crate::object::channel;
 use crate::verbs::{Open, Verbs};
 use core::mem::{self, offset_of};
 use core::ptr;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use uverbs_core::control::slab::Slab;
@@ -48,6 +51,10 @@ pub(crate) struct Private {
     objects: ProcessMutex<Slab<Numbered>>,
     /// Channels. Those that the program has not destroyed are closed with the context.
     channels: ProcessMutex<Channels>,
+    /// Distinguishes contexts that have had the same address.
+    id: u64,
+    /// The kernel's numbers of its objects, and how many objects have each: an imported one has the number of another.
+    numbers: ProcessMutex<HashMap<u32, u32>>,
     /// Held while the counts of acknowledged events change, and by threads that wait for them.
     acks: ProcessMutex<()>,
     acked: Condvar,
@@ -110,6 +117,8 @@ fn finish<D: Driver>(
         port,
         objects: ProcessMutex::default(),
         channels: ProcessMutex::default(),
+        id: live::new_serial(),
+        numbers: ProcessMutex::default(),
         acks: ProcessMutex::new(()),
         acked: Condvar::new(),
     };
@@ -143,6 +152,7 @@ pub(crate) unsafe fn close(context: *mut ibv_context) -> Outcome<()> {
         _ => Vec::new(),
     };
     for channel in channels {
+        live::remove(&context.private, channel);
         // SAFETY: the program has not destroyed the channel, or it would not be in the list, and does not use it later
         // (the contract of this function).
         unsafe { channel::free(channel) };
@@ -170,37 +180,41 @@ pub(crate) unsafe fn of<'a>(context: *mut ibv_context) -> Outcome<&'a Private> {
     Ok(unsafe { &(*context).private })
 }
 
-/// The context of an object whose public part begins with a pointer to the context. All objects except flows do.
+/// The object of a verb, and its context.
 ///
 /// # Safety
-/// `object` is NULL or begins with such a pointer; as for [`of`].
-pub(crate) unsafe fn of_object<'a, T>(object: *mut T) -> Outcome<&'a Private> {
-    // SAFETY: `object` is NULL or begins with the pointer to its context (the contract of this function).
-    let context = unsafe { pointer_of(object) }?;
+/// The contexts of the object and in its public part are not closed as long as the value is used.
+pub(crate) unsafe fn of_object<'a, T: Object>(object: *mut T) -> Outcome<Used<'a>> {
+    // SAFETY: the contract of this function.
+    unsafe { live::enter(object) }
+}
+
+/// [`of_object`] for an object that may be NULL, then `None`. `EINVAL` if it belongs to another context than `context`:
+/// objects of different contexts can't be used together.
+///
+/// # Safety
+/// As for [`of_object`].
+pub(crate) unsafe fn is_of<'a, T: Object>(
+    context: *mut ibv_context,
+    object: *mut T,
+) -> Outcome<Option<Used<'a>>> {
+    if object.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the contract of this function.
+    let used = unsafe { live::enter(object) }?;
+    if used.context() == context { Ok(Some(used)) } else { Err(Errno::EINVAL) }
+}
+
+/// The context of an object that the caller has claimed, or uses.
+///
+/// # Safety
+/// `object` exists and begins with the pointer to its context; as for [`of`].
+pub(crate) unsafe fn of_known<'a, T>(object: *mut T) -> Outcome<&'a Private> {
+    // SAFETY: `object` exists and begins with the pointer to its context (the contract of this function).
+    let context = unsafe { object.cast::<*mut ibv_context>().read() };
     // SAFETY: the context is not closed while the reference is used (the contract of this function).
     unsafe { of(context) }
-}
-
-/// The pointer to the context of an object.
-///
-/// # Safety
-/// As for [`of_object`].
-pub(crate) unsafe fn pointer_of<T>(object: *mut T) -> Outcome<*mut ibv_context> {
-    if object.is_null() {
-        return Err(Errno::EINVAL);
-    }
-    // SAFETY: `object` is not NULL (checked above) and begins with the pointer to its context (the contract of this
-    // function).
-    Ok(unsafe { object.cast::<*mut ibv_context>().read() })
-}
-
-/// `EINVAL` unless `object` is NULL or belongs to `context`. Objects of different contexts can't be used together.
-///
-/// # Safety
-/// As for [`of_object`].
-pub(crate) unsafe fn is_of<T>(context: *mut ibv_context, object: *mut T) -> Outcome<()> {
-    // SAFETY: `object` is NULL or begins with the pointer to its context (the contract of this function).
-    if object.is_null() || unsafe { pointer_of(object) }? == context { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
 impl Private {
@@ -210,6 +224,33 @@ impl Private {
 
     pub(crate) fn kernel(&self) -> &Arc<dyn Kernel> {
         self.verbs.kernel()
+    }
+
+    /// The number of this context, which no other has.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Notes that an object with a number of the kernel was created, or is gone.
+    pub(crate) fn count_number(&self, number: Option<u32>, is_new: bool) {
+        let (Some(number), Ok(mut numbers)) = (number, self.numbers.lock()) else { return };
+        match numbers.entry(number) {
+            Entry::Occupied(entry) if !is_new && *entry.get() <= 1 => drop(entry.remove()),
+            Entry::Occupied(mut entry) if is_new => *entry.get_mut() += 1,
+            Entry::Occupied(mut entry) => *entry.get_mut() -= 1,
+            Entry::Vacant(entry) if is_new => drop(entry.insert(1)),
+            Entry::Vacant(_) => {}
+        }
+    }
+
+    /// The kernel's answer to a number that is not that of the object: `EINVAL` for that of another one, `ENOENT` for that
+    /// of none (`rdma_lookup_get_uobject()`).
+    pub(crate) fn answer_to(&self, number: Option<u32>) -> Errno {
+        let is_known = |number| self.numbers.lock().is_ok_and(|numbers| numbers.contains_key(&number));
+        match number {
+            Some(number) if !is_known(number) => Errno::ENOENT,
+            _ => Errno::EINVAL,
+        }
     }
 
     /// The objects by number. As for all locks of a context, the error is `ESTALE`: in a child of fork(2), if a thread of the

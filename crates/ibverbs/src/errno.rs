@@ -4,9 +4,13 @@
 //! | failure | function | example |
 //! |---|---|---|
 //! | the errno is returned | [`number`] | `ibv_modify_qp` |
-//! | NULL, and `errno` | [`pointer`] | `ibv_create_qp` |
-//! | -1, and `errno` | [`minus_one`] | `ibv_get_cq_event` |
+//! | NULL | [`pointer`] | `ibv_create_qp` |
+//! | -1 | [`minus_one`] | `ibv_get_cq_event` |
 //! | the errno is returned, negative | [`negative`] | `ibv_query_gid_table` |
+//! | the errno is returned, on the data path | [`returned`] | `ibv_post_send` |
+//!
+//! All of them set `errno`, also those that return it: in rdma-core, most such errors are those of ioctl(2), which sets it, and
+//! programs call perror(3) after either kind.
 //!
 //! A panic is a fault of this library. It must not unwind into C, so it is caught here and reported as `EIO`.
 
@@ -24,15 +28,23 @@ fn run<T>(verb: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     catch_unwind(AssertUnwindSafe(verb)).unwrap_or(Err(Errno::EIO))
 }
 
-fn set(errno: Errno) {
+/// Sets `errno`. Every failure of an exported function is reported through this function.
+fn set(errno: Errno) -> Errno {
     nix::errno::Errno::set_raw(errno.raw());
+    errno
 }
 
-/// 0, or the errno.
+/// The result of a function of the data path that failed, which returns the errno.
+#[cold]
+pub(crate) fn returned(errno: Errno) -> c_int {
+    set(errno).raw()
+}
+
+/// 0, or the errno, which is also set.
 pub(crate) fn number(verb: impl FnOnce() -> Outcome<()>) -> c_int {
     match run(verb) {
         Ok(()) => 0,
-        Err(errno) => errno.raw(),
+        Err(errno) => set(errno).raw(),
     }
 }
 
@@ -52,9 +64,9 @@ pub(crate) fn minus_one(verb: impl FnOnce() -> Outcome<c_int>) -> c_int {
     })
 }
 
-/// The result of the verb, or the negative errno.
+/// The result of the verb, or the negative errno, which is also set.
 pub(crate) fn negative(verb: impl FnOnce() -> Outcome<isize>) -> isize {
-    run(verb).unwrap_or_else(|errno| -(errno.raw() as isize))
+    run(verb).unwrap_or_else(|errno| -(set(errno).raw() as isize))
 }
 
 /// Runs a verb that reports no failure.
@@ -74,13 +86,14 @@ mod tests {
     #[test]
     fn each_convention_reports_an_error() {
         set(Errno::EPERM);
+        assert_eq!(number(|| Ok(())), 0);
+        assert_eq!(nix::errno::Errno::last_raw(), libc::EPERM, "a success does not change it");
         assert_eq!(number(|| Err(Errno::EBUSY)), libc::EBUSY);
-        assert_eq!(negative(|| Err(Errno::EBUSY)), -(libc::EBUSY as isize));
-        assert_eq!(
-            nix::errno::Errno::last_raw(),
-            libc::EPERM,
-            "errno is unchanged by the conventions that return it"
-        );
+        assert_eq!(nix::errno::Errno::last_raw(), libc::EBUSY);
+        assert_eq!(negative(|| Err(Errno::EIO)), -(libc::EIO as isize));
+        assert_eq!(nix::errno::Errno::last_raw(), libc::EIO);
+        assert_eq!(returned(Errno::ENOENT), libc::ENOENT);
+        assert_eq!(nix::errno::Errno::last_raw(), libc::ENOENT);
         assert!(pointer::<u8>(|| Err(Errno::ENOMEM)).is_null());
         assert_eq!(nix::errno::Errno::last_raw(), libc::ENOMEM);
         assert_eq!(minus_one(|| Err(Errno::EAGAIN)), -1);

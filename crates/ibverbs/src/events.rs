@@ -13,6 +13,7 @@ use crate::abi::qp::ibv_qp;
 use crate::abi::wq::ibv_wq;
 use crate::context::{self, Private};
 use crate::errno::{Errno, Outcome, ensure, minus_one, nothing};
+use crate::live;
 use core::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use uverbs_core::attr::{AsyncEvent, EventScope, EventType};
@@ -135,9 +136,16 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
         }
         // SAFETY: events with this scope have a pointer in the union (see `element`).
         let object = unsafe { event.element.object };
-        // SAFETY: `object` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(object) }?;
+        let here = match scope {
+            // SAFETY: the context is not closed during this call (contract of the man page).
+            EventScope::Cq => unsafe { live::peek(object.cast::<ibv_cq>()) },
+            // SAFETY: as for a CQ.
+            EventScope::Qp => unsafe { live::peek(object.cast::<ibv_qp>()) },
+            // SAFETY: as for a CQ.
+            EventScope::Wq => unsafe { live::peek(object.cast::<ibv_wq>()) },
+            // SAFETY: as for a CQ.
+            _ => unsafe { live::peek(object.cast::<ibv_srq>()) },
+        }?;
         here.acknowledge(|| {
             let completed = match scope {
                 // SAFETY: the object exists until its events are acknowledged. The field is changed only with the lock

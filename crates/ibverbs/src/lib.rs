@@ -5,15 +5,17 @@
 //!
 //! # The path of a call
 //! A C program's pointer to an object points to the public part, with which each object begins (`object`). A control
-//! verb finds the context in which the object was created (`context`), calls the driver through it (`verbs`), and
-//! reports failure as its man page specifies (`errno`). The data path is called through the context's table of
+//! verb finds the object (`live`) and the context in which it was created (`context`), calls the driver through it (`verbs`),
+//! and reports failure as its man page specifies (`errno`). The data path is called through the context's table of
 //! functions, which exists once per driver (`data`), so it needs no lookup.
 //!
 //! # The contract of the functions
-//! Every function here is called by C, and no check can distinguish a pointer to an existing object from one to a
-//! destroyed object. So all of them are `unsafe` by the contract of their man pages: pointers are NULL or valid, an
-//! object is destroyed once and after the objects that were created from it, and memory that a work request names stays
-//! valid until its completion. NULL, and an object of another library's context, are reported as `EINVAL`.
+//! Every function here is called by C. The functions of the control path find an object in a table (`live`), so a pointer to an
+//! object that was destroyed is reported as `EINVAL`, as are NULL and an object of another library's context; a number in the
+//! object's public part that is not the kernel's is answered as by the kernel. The data path does no lookup, and no check can
+//! distinguish a pointer into valid memory from another one. So all of them are `unsafe` by the contract of their man pages:
+//! pointers are NULL or valid, a context is not closed during a call, an object is destroyed after the objects that were created
+//! from it, and memory that a work request names stays valid until its completion.
 
 mod abi;
 mod context;
@@ -26,6 +28,7 @@ mod events;
 mod export;
 #[cfg(feature = "hca")]
 mod hca;
+mod live;
 mod logger;
 mod neighbour;
 mod object;

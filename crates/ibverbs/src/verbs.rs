@@ -56,7 +56,7 @@ pub(crate) trait Verbs: Send + Sync {
     unsafe fn import_pd(&self, handle: u32) -> Outcome<PdHandle>;
     unsafe fn import_dm(&self, handle: u32) -> Outcome<DmParts>;
 
-    unsafe fn create_cq(&self, context: *mut ibv_context, request: &CqRequest) -> Outcome<*mut ibv_cq>;
+    unsafe fn create_cq(&self, context: *mut ibv_context, request: &CqRequest<'_>) -> Outcome<*mut ibv_cq>;
     unsafe fn resize_cq(&self, cq: *mut ibv_cq, cqe: u32) -> Outcome<()>;
     unsafe fn moderate_cq(&self, cq: *mut ibv_cq, count: u16, period: u16) -> Outcome<()>;
     unsafe fn cq_event(&self, cq: *mut ibv_cq);
@@ -177,7 +177,7 @@ impl<D: Driver> Verbs for Open<D> {
     }
 
     delegate! {
-        create_cq => cq::create(context: *mut ibv_context, request: &CqRequest) -> Outcome<*mut ibv_cq>;
+        create_cq => cq::create(context: *mut ibv_context, request: &CqRequest<'_>) -> Outcome<*mut ibv_cq>;
         resize_cq => cq::resize(cq: *mut ibv_cq, cqe: u32) -> Outcome<()>;
         moderate_cq => cq::moderate(cq: *mut ibv_cq, count: u16, period: u16) -> Outcome<()>;
         cq_event => cq::event(cq: *mut ibv_cq) -> ();

@@ -157,8 +157,8 @@ fn missing_mlx5() -> String {
         let name = symbol.split('@').next().unwrap();
         let (result, check) = match kind {
             "pointer" => ("void *", "CALL == NULL && errno == EOPNOTSUPP"),
-            "number" => ("int ", "CALL == EOPNOTSUPP && errno == 0"),
-            "negative" => ("int ", "CALL == -EOPNOTSUPP && errno == 0"),
+            "number" => ("int ", "CALL == EOPNOTSUPP && errno == EOPNOTSUPP"),
+            "negative" => ("int ", "CALL == -EOPNOTSUPP && errno == EOPNOTSUPP"),
             "descriptor" => ("ssize_t ", "CALL == -1 && errno == EOPNOTSUPP"),
             "nothing" => ("int ", "CALL == 0 && errno == 0"),
             other => panic!("{other}: no such way to fail"),
@@ -265,6 +265,117 @@ fn every_function_fails_as_its_man_page_specifies() {
     let untold: Vec<_> = slots.filter(|slot| !table.contains(&format!("SLOT({slot},"))).collect();
     assert!(untold.is_empty(), "no slot in conventions.c: {untold:?}");
     passes("conventions");
+}
+
+/// Builds the library that simulates a kernel's device for the benchmarks, and its sysfs. Its limits are those of the software
+/// HCA.
+fn fake_device() -> (PathBuf, PathBuf) {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fake-device");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/bench/c");
+    for (file, text) in [
+        ("class/infiniband_verbs/abi_version", "6"),
+        ("class/infiniband_verbs/uverbs0/abi_version", "1"),
+        ("class/infiniband_verbs/uverbs0/dev", "231:192"),
+        ("class/infiniband_verbs/uverbs0/ibdev", "mlx5_0"),
+        ("class/infiniband/mlx5_0/node_type", "1: CA"),
+        ("class/infiniband/mlx5_0/device/modalias", "pci:v000015B3d0000101Dsv000015B3sd00000016bc02sc00i00"),
+    ] {
+        let path = dir.join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, format!("{text}\n")).unwrap();
+    }
+    let shim = dir.join("shim.so");
+    let mut cc = Command::new("cc");
+    cc.args(["-O2", "-fPIC", "-shared", "-o"]).arg(&shim);
+    let built = cc.args([sources.join("shim.c"), sources.join("kernel.c")]).output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    (shim, dir)
+}
+
+/// Why a size is answered in another way than by libmlx5 on the fake device; `None` for no reason.
+fn reason(theirs: &str, ours: &str) -> Option<&'static str> {
+    let (asked, answer) = theirs.split_once(": ")?;
+    let numbers = |text: &str| text.split(' ').filter_map(|word| word.parse().ok()).collect::<Vec<i64>>();
+    let (sizes, is_refused) = (numbers(asked), ours.ends_with("Invalid argument"));
+    let same = |other: &str| ours == format!("{asked}: {other}");
+    let sends = |text: &str| numbers(text).into_iter().take(3).collect::<Vec<_>>();
+    // 2^32 - 4 bytes for a queue without entries and inline data.
+    if answer.contains("4294967292") && same(&answer.replace("4294967292", "0")) {
+        return Some("a negative inline limit is 0");
+    }
+    if asked.contains(" XRC ") {
+        let ours = ours.split_once(": ")?.1;
+        let is_equal = sends(answer) == sends(&ours.replace("4294967292", "0"));
+        let is_refused = answer == "Invalid argument" && sizes[sizes.len() - 2..] != [0, 0];
+        return (is_equal || is_refused).then_some("XRC_SEND has no receives, whatever a program asks for");
+    }
+    match (asked.split(' ').next()?, &sizes[..]) {
+        ("srq", [0, sge]) if *sge < 32 => {
+            same(&format!("1 {}", numbers(answer)[1])).then_some("an SRQ has a receive at least")
+        }
+        ("srq", [_, 32]) => is_refused.then_some("the firmware refuses strides above 512 bytes"),
+        ("srq", [32768, _]) => is_refused.then_some("the kernel's limit (mlx5_ib_create_srq())"),
+        ("cq", [_, -1 | 8..]) => is_refused.then_some("the kernel's limit of vectors (create_cq())"),
+        ("cq", [entries, _]) if *entries > 4_194_303 => {
+            is_refused.then_some("the kernel's limit (mlx5_ib_create_cq())")
+        }
+        _ => None,
+    }
+}
+
+/// The sizes of queues, and which are refused, are those of rdma-core's libmlx5 on a device with the same limits.
+#[test]
+fn limits_of_creation_are_those_of_libmlx5() {
+    if !header_is_there() {
+        return;
+    }
+    if !Path::new("/etc/libibverbs.d/mlx5.driver").exists() {
+        assert!(std::env::var_os("CI").is_none(), "CI must have ibverbs-providers");
+        println!("SKIPPED: needs ibverbs-providers (cargo xtask setup installs it)");
+        return;
+    }
+    let (shim, sysfs) = fake_device();
+    let (shim, sysfs) = (shim.to_str().unwrap(), sysfs.to_str().unwrap());
+    let theirs = run_with(&compile("limits", None), None, &[("LD_PRELOAD", shim), ("SYSFS_PATH", sysfs)]);
+    let ours = run(&compile("limits", Some(library())), Some(library()));
+    let (theirs, ours): (Vec<_>, Vec<_>) = (theirs.lines().collect(), ours.lines().collect());
+    assert!(theirs.len() > 5000 && theirs.len() == ours.len(), "{} and {} lines", theirs.len(), ours.len());
+    let differ = theirs.iter().zip(&ours).filter(|(theirs, ours)| theirs != ours);
+    let (explained, unexplained): (Vec<_>, Vec<_>) =
+        differ.partition(|(theirs, ours)| reason(theirs, ours).is_some());
+    assert!(unexplained.is_empty(), "libmlx5 and this library: {unexplained:#?}");
+    assert!(explained.len() > 100, "only {} differences with a reason", explained.len());
+}
+
+#[test]
+fn receives_are_consumed_out_of_order_if_the_program_permits_it() {
+    passes("ordering");
+    passes_with("ordering", &[("UVERBS_HCA_DEVX", "0")]);
+}
+
+#[test]
+fn public_parts_that_a_program_changed_are_answered_as_by_the_kernel() {
+    passes("handles");
+}
+
+#[test]
+fn posts_that_cannot_succeed_end_as_on_a_device_or_are_refused() {
+    passes("posts");
+}
+
+#[test]
+fn attributes_that_do_not_fit_are_truncated_or_refused() {
+    passes("attributes");
+}
+
+#[test]
+fn every_function_of_the_data_path_sets_errno() {
+    let table = include_str!("c/errno.c");
+    let slots = include_str!("../src/data/mod.rs");
+    let slots = slots.lines().filter_map(|line| line.trim().strip_prefix("ops.")?.split(' ').next());
+    let untold: Vec<_> = slots.filter(|slot| !table.contains(&format!("ops.{slot}("))).collect();
+    assert!(untold.is_empty(), "not in errno.c: {untold:?}");
+    passes("errno");
 }
 
 /// Whether one of the libraries has a function.

@@ -81,11 +81,12 @@ fn when_there_is_room<D: Driver>(
     }
 }
 
-/// Polls until the completion that marks the end. Returns the ids before it.
+/// Polls until the completion that marks the end. Returns the ids before it. One WR may complete with the error `answer`.
 fn until_marker<D: Driver>(
     cq: &CompletionQueue<D, Shared>,
     marker: u64,
     mut status: WcStatus,
+    answer: WcStatus,
 ) -> Result<Vec<u64>> {
     let (mut ids, mut deadline) = (Vec::new(), Deadline::usual());
     let too_long = Dialect::of::<D>().datagram_too_long;
@@ -97,7 +98,8 @@ fn until_marker<D: Driver>(
                 deadline.pause();
             }
             Some(wc) => {
-                if wc.status == too_long && status.is_success() && !too_long.is_success() {
+                let is_refused = [too_long, answer].contains(&wc.status) && !wc.status.is_success();
+                if is_refused && status.is_success() {
                     // It was posted; later WRs are flushed.
                     status = WcStatus::WR_FLUSH_ERR;
                     ids.push(wc.wr_id);
@@ -145,11 +147,11 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> Sends<'l, D, T, L> {
     }
 
     /// The ids of the WRs posted so far, on a queue that the device executes.
-    fn collect(&self, status: WcStatus) -> Result<Vec<u64>> {
+    fn collect(&self, status: WcStatus, answer: WcStatus) -> Result<Vec<u64>> {
         let (queue, facts) = (self.queue(), self.facts());
         let cq = &self.pair.a.cq;
         let mut ids = when_there_is_room(cq, status, || sends::post_right(queue, facts, T::QP_TYPE, MARKER))?;
-        ids.extend(until_marker(cq, MARKER, status)?);
+        ids.extend(until_marker(cq, MARKER, status, answer)?);
         // The kernel may write a completion before it removes the request from the ring.
         wait::until("the queue is empty", LIMIT, || sends::is_empty(queue, facts, T::QP_TYPE))?;
         Ok(ids)
@@ -213,14 +215,14 @@ where
         Ok(true)
     }
 
-    fn posted(&mut self) -> Result<Vec<u64>> {
+    fn posted(&mut self, answer: WcStatus) -> Result<Vec<u64>> {
         match self.state {
             // No WR may have been posted. In this state there are no completions; `leave` checks it.
             QpState::RESET | QpState::INIT | QpState::RTR => Ok(vec![]),
-            QpState::ERR => self.collect(WcStatus::WR_FLUSH_ERR),
+            QpState::ERR => self.collect(WcStatus::WR_FLUSH_ERR, WcStatus::WR_FLUSH_ERR),
             QpState::SQD => {
                 self.pair.a.set_state(QpState::RTS)?;
-                let ids = self.collect(WcStatus::SUCCESS)?;
+                let ids = self.collect(WcStatus::SUCCESS, answer)?;
                 if self.pair.a.state()? != QpState::RTS {
                     self.enter(QpState::SQD)?;
                     return Ok(ids);
@@ -229,9 +231,9 @@ where
                 Ok(ids)
             }
             _ => {
-                let ids = self.collect(WcStatus::SUCCESS)?;
+                let ids = self.collect(WcStatus::SUCCESS, answer)?;
                 if self.pair.a.state()? != self.state {
-                    // A datagram that was too long moved the QP to ERR.
+                    // A datagram that was too long moved the QP to ERR, or a WR that the peer refused.
                     self.enter(self.state)?;
                 }
                 Ok(ids)
@@ -242,7 +244,7 @@ where
     fn leave(&mut self) -> Result<()> {
         if self.state.0 < QpState::RTS.0 {
             climb(self.lab, &self.pair.a, &self.pair.b.here, self.state, QpState::RTS)?;
-            let ids = self.collect(WcStatus::SUCCESS)?;
+            let ids = self.collect(WcStatus::SUCCESS, WcStatus::SUCCESS)?;
             ensure!(ids.is_empty(), "posted in {:?}: {ids:?}", self.state);
         }
         Ok(())
@@ -328,7 +330,7 @@ where
         }
         let flushed = WcStatus::WR_FLUSH_ERR;
         let mut ids = when_there_is_room(&a.cq, flushed, || recvs::post_right(self.queue(), MARKER))?;
-        ids.extend(until_marker(&a.cq, MARKER, flushed)?);
+        ids.extend(until_marker(&a.cq, MARKER, flushed, flushed)?);
         wait::until("the queue is empty", LIMIT, || recvs::is_empty(self.queue(), self.facts()))?;
         if self.state != QpState::ERR {
             self.enter(self.state)?;

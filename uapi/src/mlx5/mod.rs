@@ -94,6 +94,11 @@ abi_consts! {
     pub const MLX5_IB_QUERY_DEV_RESP_PACKET_BASED_CREDIT_MODE: u32 = 1 << 2;
     /// DC targets can scatter to the CQE.
     pub const MLX5_IB_QUERY_DEV_RESP_FLAGS_SCAT2CQE_DCT: u32 = 1 << 3;
+    /// Receives can be consumed out of order.
+    pub const MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP: u32 = 1 << 4;
+
+    /// QP: receives may be consumed out of order.
+    pub const MLX5_IB_MODIFY_QP_OOO_DP: u32 = 1;
 
     /// CQ: pad 128-byte CQEs.
     pub const MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD: u16 = 1;
@@ -555,7 +560,7 @@ abi_structs! {
 
     /// Request to modify a QP.
     pub struct mlx5_ib_modify_qp {
-        /// Must be 0.
+        /// `MLX5_IB_MODIFY_QP_*`
         pub comp_mask: u32,
         /// Packet pacing bursts.
         pub burst_info: mlx5_ib_burst_info,

@@ -163,6 +163,9 @@ impl Cq {
         if self.fired == Some(sn) {
             return false;
         }
+        // A request for any completion stays in force until its event: one for solicited completions does not narrow it
+        // (IBA 11.4.2.2, Request Completion Notification).
+        let solicited_only = solicited_only && self.armed.is_none_or(|arm| arm.solicited_only);
         self.armed = Some(Arm { sn, solicited_only });
         // The consumer may have read entries beyond its consumer index, but not beyond the producer index.
         let unread = self.producer.wrapping_sub(ci) & CI_MASK;

@@ -16,7 +16,7 @@ use uverbs_uapi::cmd::{
     ib_uverbs_query_qp, ib_uverbs_query_qp_resp,
 };
 use uverbs_uapi::ids::{UVERBS_ATTR_CORE_OUT, UVERBS_ATTR_UHW_OUT};
-use uverbs_uapi::mlx5::{mlx5_ib_modify_qp, mlx5_ib_modify_qp_resp};
+use uverbs_uapi::mlx5::{MLX5_IB_MODIFY_QP_OOO_DP, mlx5_ib_modify_qp, mlx5_ib_modify_qp_resp};
 use zerocopy::IntoBytes;
 
 fn state(number: u8) -> Result<State, Errno> {
@@ -41,6 +41,29 @@ fn state_number(state: State) -> u8 {
         State::Sqd => 4,
         State::Sqe => 5,
         State::Err => 6,
+    }
+}
+
+/// `IB_RATE_2_5_GBPS`, `IB_RATE_800_GBPS`
+const MIN_RATE: u8 = 2;
+const MAX_RATE: u8 = 23;
+
+/// Truncates values to the widths of the fields in the device's context, as `MLX5_SET()` does in `__mlx5_ib_modify_qp()` and
+/// `mlx5_set_path()`.
+fn truncate(base: &mut ib_uverbs_modify_qp) {
+    for psn in [&mut base.rq_psn, &mut base.sq_psn, &mut base.dest_qp_num] {
+        *psn &= 0xff_ffff;
+    }
+    for time in [&mut base.min_rnr_timer, &mut base.timeout, &mut base.alt_timeout] {
+        *time &= 0x1f;
+    }
+    for count in [&mut base.retry_cnt, &mut base.rnr_retry] {
+        *count &= 7;
+    }
+    for path in [&mut base.dest, &mut base.alt_dest] {
+        path.sl &= 0xf;
+        path.src_path_bits &= 0x7f;
+        path.flow_label &= 0xf_ffff;
     }
 }
 
@@ -81,11 +104,18 @@ impl Call<'_, '_> {
         // A depth is passed to the device as a logarithm, which stays 0 for a depth of 0 (`__mlx5_ib_modify_qp()`).
         base.max_rd_atomic = base.max_rd_atomic.max(1);
         base.max_dest_rd_atomic = base.max_dest_rd_atomic.max(1);
+        truncate(&mut base);
         let base = &base;
         let mask = M::from_bits_retain(base.attr_mask);
         let object = self.qp_object(base.qp_handle)?;
         let (qpn, qp_type, kind, is_rss) = (object.qpn, object.qp_type, object.kind, object.is_rss);
         if !M::all().contains(mask) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        // The device keeps the order of receives, which is one of the permitted orders.
+        let may_reorder = !matches!(kind, QpKind::Raw | QpKind::Keys);
+        let unknown = if may_reorder { !MLX5_IB_MODIFY_QP_OOO_DP } else { u32::MAX };
+        if private.comp_mask & unknown != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
         if is_rss {
@@ -161,7 +191,9 @@ impl Call<'_, '_> {
     fn check_path(&self, dest: &ib_uverbs_qp_dest) -> Result<(), Errno> {
         let port = self.cx.net.ports.get(self.cx.me).ok_or(Errno::EIO)?;
         let global = dest.is_global != 0;
-        if dest.port_num != 1 || port.ethernet && !global {
+        // `ib_rate_to_mlx5()` accepts 0, the port's rate, and the rates from 2.5 Gb/s on.
+        let rate = matches!(dest.static_rate, 0 | MIN_RATE..=MAX_RATE);
+        if dest.port_num != 1 || port.ethernet && !global || !rate {
             return Err(Errno::EINVAL);
         }
         if global {

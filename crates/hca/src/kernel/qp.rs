@@ -4,7 +4,6 @@
 use super::attr::{flags, known, number, number32, optional_handle, uhw, uhw_out};
 use super::call::Call;
 use super::lend::{lend, lend_area};
-use super::limits::MAX_SGE;
 use super::object::{Object, QpObject};
 use crate::engine::qp::{Qp, QpKind, SendRing};
 use crate::engine::recv::RecvRing;
@@ -93,11 +92,9 @@ impl Call<'_, '_> {
             return Err(Errno::EOPNOTSUPP);
         }
         let parents = self.parents(c, kind)?;
-        if cap.max_send_sge > MAX_SGE
-            || cap.max_recv_sge > MAX_SGE + 2
-            || cap.max_send_wr > MAX_BLOCKS
-            || cap.max_recv_wr > MAX_BLOCKS
-        {
+        // The kernel compares no other capacity (`set_rq_size()`, `set_user_buf_size()`): the sizes of the queues are those
+        // that the provider computed, and `queues` checks them.
+        if cap.max_recv_wr > MAX_BLOCKS {
             return Err(Errno::EINVAL);
         }
         let sig_all = flags & IB_UVERBS_QP_CREATE_SQ_SIG_ALL != 0;

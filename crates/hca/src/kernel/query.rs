@@ -27,8 +27,8 @@ use uverbs_uapi::ids::{
     UVERBS_ATTR_QUERY_PORT_PORT_NUM, UVERBS_ATTR_QUERY_PORT_RESP, UVERBS_ATTR_UHW_OUT,
 };
 use uverbs_uapi::mlx5::{
-    MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD, MLX5_RX_HASH_FUNC_TOEPLITZ, mlx5_ib_query_device_resp,
-    mlx5_ib_rss_caps, mlx5_ib_tso_caps,
+    MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD, MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP,
+    MLX5_RX_HASH_FUNC_TOEPLITZ, mlx5_ib_query_device_resp, mlx5_ib_rss_caps, mlx5_ib_tso_caps,
 };
 use uverbs_uapi::verbs::{
     IB_ATOMIC_HCA, IB_ATOMIC_NONE, IB_LINK_LAYER_ETHERNET, IB_LINK_LAYER_INFINIBAND, IB_MTU_4096,
@@ -160,7 +160,7 @@ impl Call<'_, '_> {
                 rx_hash_function: if ethernet { MLX5_RX_HASH_FUNC_TOEPLITZ } else { 0 },
                 reserved: [0; 7],
             },
-            flags: MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD,
+            flags: MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD | MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP,
             ..FromZeros::new_zeroed()
         };
         uhw_out(c, private.as_bytes());

@@ -106,6 +106,16 @@ pub mod cap {
     pub const HCA_CAP_2: Field = Field::new(0x20, 1);
     /// `RTS2RTS_QP` changes the UDP source port.
     pub const RTS2RTS_QP_UDP_SPORT: Field = Field::new(0x151, 1);
+    /// QPs of each type whose receives are consumed and whose messages arrive in any order (`OOO_ALL`).
+    pub const DP_ORDERING_OOO_ALL: [Field; 5] = [
+        Field::new(0x330, 1),
+        Field::new(0x331, 1),
+        Field::new(0x332, 1),
+        Field::new(0x333, 1),
+        Field::new(0x334, 1),
+    ];
+    /// In the second group: the order of a QP is set in its context.
+    pub const DP_ORDERING_FORCE: Field = Field::new(0x88, 1);
     /// The types of general objects, the first in the last bit.
     pub const GENERAL_OBJ_TYPES: Field = Field::new(0x400, 64);
     /// In the second group: the number of QP numbers of an object, as a power of two.

@@ -25,8 +25,8 @@ pub(crate) fn to_c(attr: &AhAttr) -> ibv_ah_attr {
     }
 }
 
-/// An address from C's form. Fields of the route that are wider than those of the packet are truncated, as by the
-/// kernel.
+/// An address from C's form. Fields that are wider than those of the packet are truncated, as by libmlx5 (`mlx5_create_ah()`)
+/// and by the kernel (`mlx5_set_path()`).
 pub(crate) fn from_c(attr: &ibv_ah_attr) -> AhAttr {
     let route = || GlobalRoute {
         dgid: attr.grh.dgid.into(),
@@ -38,8 +38,8 @@ pub(crate) fn from_c(attr: &ibv_ah_attr) -> AhAttr {
     AhAttr {
         grh: (attr.is_global != 0).then(route),
         dlid: attr.dlid,
-        sl: attr.sl,
-        src_path_bits: attr.src_path_bits,
+        sl: attr.sl & 0xf,
+        src_path_bits: attr.src_path_bits & 0x7f,
         static_rate: attr.static_rate,
         port_num: attr.port_num,
     }
@@ -57,5 +57,14 @@ mod tests {
         assert_eq!(from_c(&to_c(&attr)), attr);
         attr.grh = None;
         assert_eq!(from_c(&to_c(&attr)), attr);
+    }
+
+    #[test]
+    fn fields_that_do_not_fit_are_truncated() {
+        let mut attr = AhAttr::global(1, 3, Gid([7; 16]));
+        (attr.sl, attr.src_path_bits) = (0xf5, 0x83);
+        attr.grh.as_mut().unwrap().flow_label = 0xabc1_2345;
+        let got = from_c(&to_c(&attr));
+        assert_eq!((got.sl, got.src_path_bits, got.grh.unwrap().flow_label), (5, 3, 0x1_2345));
     }
 }

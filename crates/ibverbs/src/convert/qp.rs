@@ -27,19 +27,19 @@ pub(crate) fn cap_to_c(cap: &QpCap) -> ibv_qp_cap {
     }
 }
 
-/// Attributes from C's form.
+/// Attributes from C's form. Values that are wider than the device's field are truncated, as by the kernel's mlx5
+/// (`__mlx5_ib_modify_qp()` writes them with `MLX5_SET()`, which masks them): programs pass such values.
 pub(crate) fn from_c(attr: &ibv_qp_attr) -> QpAttr {
     QpAttr {
         qp_state: QpState(attr.qp_state),
         cur_qp_state: QpState(attr.cur_qp_state),
-        // A value that does not fit is not a valid MTU; the check of the attributes reports it if the mask has the
-        // attribute.
+        // The command has 8 bits for it and libmlx5 truncates it. A value that does not fit is no MTU, so it is refused here.
         path_mtu: Mtu(u8::try_from(attr.path_mtu).unwrap_or(u8::MAX)),
         path_mig_state: MigState(attr.path_mig_state),
         qkey: attr.qkey,
-        rq_psn: attr.rq_psn,
-        sq_psn: attr.sq_psn,
-        dest_qp_num: attr.dest_qp_num,
+        rq_psn: attr.rq_psn & 0xff_ffff,
+        sq_psn: attr.sq_psn & 0xff_ffff,
+        dest_qp_num: attr.dest_qp_num & 0xff_ffff,
         qp_access_flags: AccessFlags::from_bits_retain(attr.qp_access_flags),
         cap: cap_from_c(&attr.cap),
         ah_attr: path::from_c(&attr.ah_attr),
@@ -50,13 +50,13 @@ pub(crate) fn from_c(attr: &ibv_qp_attr) -> QpAttr {
         sq_draining: attr.sq_draining != 0,
         max_rd_atomic: attr.max_rd_atomic,
         max_dest_rd_atomic: attr.max_dest_rd_atomic,
-        min_rnr_timer: attr.min_rnr_timer,
+        min_rnr_timer: attr.min_rnr_timer & 0x1f,
         port_num: attr.port_num,
-        timeout: attr.timeout,
-        retry_cnt: attr.retry_cnt,
-        rnr_retry: attr.rnr_retry,
+        timeout: attr.timeout & 0x1f,
+        retry_cnt: attr.retry_cnt & 7,
+        rnr_retry: attr.rnr_retry & 7,
         alt_port_num: attr.alt_port_num,
-        alt_timeout: attr.alt_timeout,
+        alt_timeout: attr.alt_timeout & 0x1f,
         rate_limit: attr.rate_limit,
     }
 }
@@ -123,6 +123,18 @@ mod tests {
             ..QpAttr::default()
         };
         assert_eq!(from_c(&to_c(&attr)), attr);
+    }
+
+    #[test]
+    fn values_are_truncated_to_the_widths_of_the_device() {
+        let mut c = to_c(&QpAttr::default());
+        (c.rq_psn, c.sq_psn, c.dest_qp_num) = (0xab00_0001, 0xff00_0002, 0x8000_0003);
+        (c.min_rnr_timer, c.timeout, c.alt_timeout) = (0x20, 0xff, 0x2e);
+        (c.retry_cnt, c.rnr_retry) = (0x0d, 0x08);
+        let got = from_c(&c);
+        assert_eq!((got.rq_psn, got.sq_psn, got.dest_qp_num), (1, 2, 3));
+        assert_eq!((got.min_rnr_timer, got.timeout, got.alt_timeout), (0, 0x1f, 0xe));
+        assert_eq!((got.retry_cnt, got.rnr_retry), (5, 0));
     }
 
     #[test]

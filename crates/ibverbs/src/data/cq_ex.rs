@@ -7,6 +7,7 @@
 // UNSAFETY: C's pointers to objects.
 
 use crate::abi::object::{ibv_cq_ex, ibv_poll_cq_attr};
+use crate::errno::{Errno, returned};
 use crate::object::cq;
 use core::ffi::{c_int, c_uint};
 use uverbs_core::attr::WcExFlags;
@@ -34,7 +35,7 @@ unsafe fn queue<'a, D: Driver>(cq: *mut ibv_cq_ex) -> &'a Locked<D::CompletionQu
 /// thread.
 #[inline(always)]
 unsafe fn publish<D: Driver>(cq: *mut ibv_cq_ex, engine: &D::CompletionQueue) -> c_int {
-    let Some(current) = engine.current() else { return libc::EIO };
+    let Some(current) = engine.current() else { return returned(Errno::EIO) };
     // SAFETY: `cq` points to the public part of an existing queue; only the thread of the session writes its fields.
     unsafe { (*cq).status = current.status().0 };
     // SAFETY: `cq` points to the public part of an existing queue; only the thread of the session writes its fields.
@@ -42,10 +43,16 @@ unsafe fn publish<D: Driver>(cq: *mut ibv_cq_ex, engine: &D::CompletionQueue) ->
     0
 }
 
+/// The result of a poll that has no completion. That there is none (`ENOENT`) is no failure, and `errno` stays as it was.
+#[cold]
+fn failed(errno: Errno) -> c_int {
+    if errno == Errno::ENOENT { libc::ENOENT } else { returned(errno) }
+}
+
 unsafe extern "C" fn start_poll<D: Driver>(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
     if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
-        return libc::EINVAL;
+        return returned(Errno::EINVAL);
     }
     // SAFETY: `cq` is a live queue of this driver: the program got this function from it.
     let queue = unsafe { queue::<D>(cq) };
@@ -81,7 +88,7 @@ unsafe fn start_poll_contended<D: Driver>(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: `start_poll_entered` leaves the queue, or the session's end does. A queue without a lock is never
     // contended.
     if unsafe { queue.enter() }.is_err() {
-        return libc::EBUSY;
+        return returned(Errno::EBUSY);
     }
     // SAFETY: entered above, and no reference is used.
     unsafe { start_poll_entered::<D>(cq) }
@@ -100,7 +107,7 @@ unsafe fn start_poll_entered<D: Driver>(cq: *mut ibv_cq_ex) -> c_int {
     let result = match engine.start_poll() {
         // SAFETY: in the session that has begun.
         Ok(()) => unsafe { publish::<D>(cq, engine) },
-        Err(error) => error.errno().raw(),
+        Err(error) => failed(error.errno()),
     };
     if result != 0 {
         engine.end_poll();
@@ -119,7 +126,7 @@ unsafe extern "C" fn next_poll<D: Driver>(cq: *mut ibv_cq_ex) -> c_int {
     match engine.next_poll() {
         // SAFETY: `cq` points to an existing queue, and this thread has its session.
         Ok(()) => unsafe { publish::<D>(cq, engine) },
-        Err(error) => error.errno().raw(),
+        Err(error) => failed(error.errno()),
     }
 }
 

@@ -4,6 +4,7 @@
 // UNSAFETY: C's pointers to objects, and its array of completions.
 
 use crate::abi::object::ibv_cq;
+use crate::errno::{Errno, returned};
 use crate::object::cq;
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -25,14 +26,14 @@ pub(crate) unsafe extern "C" fn poll_cq<D: Driver>(
     let wc = unsafe { slice::from_raw_parts_mut(wc.cast::<MaybeUninit<WorkCompletion>>(), max) };
     // SAFETY: the queue is left below. A queue without a lock is used by one thread (the man page's contract of
     // `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`).
-    let Ok(engine) = (unsafe { queue.enter() }) else { return -libc::EBUSY };
+    let Ok(engine) = (unsafe { queue.enter() }) else { return -returned(Errno::EBUSY) };
     let polled = engine.poll_cq_uninit(wc);
     // SAFETY: entered above; `engine` is not used any more.
     unsafe { queue.leave() };
     match polled {
         // Not above `num_entries`.
         Ok(n) => n as c_int,
-        Err(error) => -error.errno().raw(),
+        Err(error) => -returned(error.errno()),
     }
 }
 
@@ -45,12 +46,12 @@ pub(crate) unsafe extern "C" fn req_notify_cq<D: Driver>(cq: *mut ibv_cq, solici
     // `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`).
     let armed = match unsafe { queue.enter() } {
         Ok(engine) => engine.req_notify(solicited_only != 0),
-        Err(_) => return libc::EBUSY,
+        Err(_) => return returned(Errno::EBUSY),
     };
     // SAFETY: entered above; the engine is not used any more.
     unsafe { queue.leave() };
     match armed {
         Ok(()) => 0,
-        Err(error) => error.errno().raw(),
+        Err(error) => returned(error.errno()),
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::abi::object::ibv_srq;
 use crate::abi::qp::ibv_qp;
-use crate::errno::Errno;
+use crate::errno::{Errno, returned};
 use crate::object::{qp, srq};
 use core::ffi::c_int;
 use core::ptr;
@@ -24,7 +24,7 @@ unsafe fn report<W>(bad: *const W, list: *mut W, bad_wr: *mut *mut W, errno: Err
         // SAFETY: `bad_wr` is valid for writes (contract of this function).
         unsafe { bad_wr.write(blamed) };
     }
-    errno.raw()
+    returned(errno)
 }
 
 /// # Safety

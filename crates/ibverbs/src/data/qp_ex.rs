@@ -7,6 +7,7 @@
 // UNSAFETY: C's pointers to objects.
 
 use crate::abi::qp::{ibv_qp, ibv_qp_ex};
+use crate::errno::returned;
 use crate::object::qp;
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -109,7 +110,7 @@ unsafe extern "C" fn wr_complete<D: Driver>(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: the vtable is that of this queue, and this thread has its session (the contract of ibv_wr_post(3)).
     match unsafe { (builders::<D>().wr_complete)(queue) } {
         Ok(()) => 0,
-        Err(error) => <D::SendQueue as SendQueue>::errno(error).raw(),
+        Err(error) => returned(<D::SendQueue as SendQueue>::errno(error)),
     }
 }
 

@@ -69,8 +69,7 @@ mod qp_mask {
     pub(super) const ALL: u64 = CREATE_FLAGS | DC | SEND_OPS_FLAGS;
 }
 
-/// `enum mlx5dv_qp_create_flags`. Those that concern signatures (`SIG_PIPELINING`) and reordered receives (`OOO_DP`) are
-/// missing.
+/// `enum mlx5dv_qp_create_flags`. That which concerns signatures (`SIG_PIPELINING`) is missing.
 mod create_flag {
     pub(super) const TUNNEL_OFFLOADS: u32 = 1 << 0;
     pub(super) const TIR_ALLOW_SELF_LOOPBACK_UC: u32 = 1 << 1;
@@ -78,6 +77,7 @@ mod create_flag {
     pub(super) const DISABLE_SCATTER_TO_CQE: u32 = 1 << 3;
     pub(super) const ALLOW_SCATTER_TO_CQE: u32 = 1 << 4;
     pub(super) const PACKET_BASED_CREDIT_MODE: u32 = 1 << 5;
+    pub(super) const OOO_DP: u32 = 1 << 7;
 }
 
 /// `MLX5DV_QP_EX_WITH_RAW_WQE` of `enum mlx5dv_qp_create_send_ops_flags`. The others are about indirect keys and copies by
@@ -103,7 +103,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_create_qp(
         // SAFETY: `attr` is valid for reads (contract of the man page).
         let mut copy = unsafe { attr.read() };
         // SAFETY: the objects in `copy` are NULL or exist (contract of the man page).
-        unsafe { export::check(context, &mut copy) }?;
+        let _parents = unsafe { export::check(context, &mut copy) }?;
         // SAFETY: `mlx5_attr` is NULL or valid for reads (contract of the man page).
         let special = unsafe { mlx5_attr.as_ref() }.map(special).transpose()?.unwrap_or_default();
         let made = match special.kind {
@@ -127,6 +127,7 @@ struct Special {
     without_data_in_completions: bool,
     flags: QpFlags,
     raw_wqes: bool,
+    out_of_order: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -151,7 +152,7 @@ fn special(attr: &mlx5dv_qp_init_attr) -> Outcome<Special> {
     let has = |bit| attr.comp_mask & bit != 0;
     let flags = if has(qp_mask::CREATE_FLAGS) { attr.create_flags } else { 0 };
     let ops = if has(qp_mask::SEND_OPS_FLAGS) { attr.send_ops_flags } else { 0 };
-    let known = FLAGS.iter().fold(flag::DISABLE_SCATTER_TO_CQE, |all, (bit, _)| all | bit);
+    let known = FLAGS.iter().fold(flag::DISABLE_SCATTER_TO_CQE | flag::OOO_DP, |all, (bit, _)| all | bit);
     if has(!qp_mask::ALL) || flags & !known != 0 || ops & !WITH_RAW_WQE != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
@@ -168,6 +169,7 @@ fn special(attr: &mlx5dv_qp_init_attr) -> Outcome<Special> {
         without_data_in_completions: flags & flag::DISABLE_SCATTER_TO_CQE != 0,
         flags: FLAGS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, ours)| *ours).collect(),
         raw_wqes: ops & WITH_RAW_WQE != 0,
+        out_of_order: flags & flag::OOO_DP != 0,
     })
 }
 
@@ -180,6 +182,9 @@ unsafe fn queue(
     special: Special,
 ) -> Outcome<*mut ibv_qp> {
     if attr.comp_mask & (mask::IND_TABLE | mask::RX_HASH) != 0 {
+        if special.out_of_order {
+            return Err(Errno::EOPNOTSUPP);
+        }
         let make = |create: &RssQpCreate<'_>| open.driver.create_rss_qp_with(create, special.flags);
         // SAFETY: the contract of this function.
         return unsafe { qp::create_rss_with::<Mlx5>(context, attr, make) };
@@ -202,8 +207,8 @@ unsafe fn create_by(
 ) -> Outcome<*mut ibv_qp> {
     // SAFETY: `attr.pd` is NULL or a live object of this driver (contract of `Verbs`).
     let allocator = unsafe { pd::allocator(attr.pd) };
-    let Special { flags, raw_wqes, .. } = special;
-    let options = QpOptions { allocator: allocator.as_ref(), raw_wqes, flags };
+    let Special { flags, raw_wqes, out_of_order, .. } = special;
+    let options = QpOptions { allocator: allocator.as_ref(), raw_wqes, flags, out_of_order };
     let make = |create: &QpCreate<'_, Mlx5>| {
         let data_in_completions = create.data_in_completions && !special.without_data_in_completions;
         // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
@@ -262,7 +267,8 @@ unsafe fn target(
     };
     // SAFETY: the parts of each pair are of one object, and all objects are of this context (contract of `Verbs`).
     // `destroy` has the kernel destroy the target before it frees the other parts.
-    let DctParts { handle, shared } = unsafe { open.driver.create_dct(&create) }.inspect_err(|_| {
+    let DctParts { handle, shared } = unsafe { open.driver.create_dct_with(&create, special.out_of_order) }
+        .inspect_err(|_| {
         here.forget(number);
     })?;
     // SAFETY: integers, pointers and optional functions: zeros are values of all of them.

@@ -5,18 +5,18 @@
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects and mailboxes.
 
+use super::Of;
 use crate::abi::context::ibv_context;
 use crate::abi::mlx5dv::{mlx5dv_devx_umem, mlx5dv_devx_umem_in};
 use crate::abi::object::{ibv_cq, ibv_srq};
 use crate::abi::qp::ibv_qp;
 use crate::abi::wq::{ibv_rwq_ind_table, ibv_wq};
 use crate::errno::{Errno, Outcome, ensure, number, pointer};
+use crate::live::Object;
 use crate::object::destroy_handle;
-use crate::verbs::Open;
 use core::ffi::{c_int, c_void};
 use core::mem::{ManuallyDrop, offset_of};
 use std::os::fd::BorrowedFd;
-use uverbs_mlx5::Mlx5;
 use uverbs_mlx5::devx::{self, DevxObject, Umem};
 
 /// `struct mlx5dv_devx_obj`, which is opaque for programs.
@@ -129,7 +129,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_destroy(obj: *mut DevxObj
 /// - `object` is NULL or a live object, which begins with the pointer to its context; that is not closed while the reference
 ///   is used.
 /// - `handle` is the offset of its field with the handle.
-unsafe fn of_verbs<'a, T>(object: *mut T, handle: usize) -> Outcome<(&'a Open<Mlx5>, u32)> {
+unsafe fn of_verbs<'a, T: Object>(object: *mut T, handle: usize) -> Outcome<(Of<'a>, u32)> {
     // SAFETY: `object` is NULL or live, and begins with its context (contract of this function).
     let open = unsafe { super::of_object(object) }?;
     // SAFETY: a live object, because its context was found above; the field is inside it (contract of this function).

@@ -5,11 +5,11 @@
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects.
 
+use super::Of;
 use crate::abi::context::ibv_context;
 use crate::abi::qp::ibv_qp;
 use crate::errno::{Errno, Outcome, ensure, number};
 use crate::object::{ah, qp};
-use crate::verbs::Open;
 use core::ffi::c_int;
 use uverbs_core::attr::{QpState, QpType};
 use uverbs_core::wr::IbvAh;
@@ -17,7 +17,7 @@ use uverbs_mlx5::Mlx5;
 
 /// The values of a QP that the functions here use.
 pub(crate) struct Known<'a> {
-    open: &'a Open<Mlx5>,
+    open: Of<'a>,
     handle: u32,
     qp_num: u32,
     is_rts: bool,

@@ -72,7 +72,7 @@ unsafe fn init_qp(pair: Pair<ibv_qp, mlx5dv_qp>) -> Outcome<()> {
     let (object, out) = both(pair)?;
     // SAFETY: `object` is a live object, which begins with the pointer to its context; the context is not closed during
     // this call (contract of this function).
-    unsafe { super::of_object(object) }?;
+    unsafe { super::of_read(object) }?;
     // SAFETY: a live QP of a context of mlx5, as checked above.
     let raw = unsafe { qp::private::<Mlx5>(object) }.shared()?.raw();
     let bf = raw
@@ -95,7 +95,7 @@ unsafe fn init_cq(pair: Pair<ibv_cq, mlx5dv_cq>) -> Outcome<()> {
     let (object, out) = both(pair)?;
     // SAFETY: `object` is a live object, which begins with the pointer to its context; the context is not closed during
     // this call (contract of this function).
-    let open = unsafe { super::of_object(object) }?;
+    let open = unsafe { super::of_read(object) }?;
     // SAFETY: a live CQ of a context of mlx5, as checked above.
     let raw = unsafe { cq::private::<Mlx5>(object) }.shared().raw().ok_or(Errno::EIO)?;
     put!(
@@ -117,7 +117,7 @@ unsafe fn init_srq(pair: Pair<ibv_srq, mlx5dv_srq>) -> Outcome<()> {
     let (object, out) = both(pair)?;
     // SAFETY: `object` is a live object, which begins with the pointer to its context; the context is not closed during
     // this call (contract of this function).
-    unsafe { super::of_object(object) }?;
+    unsafe { super::of_read(object) }?;
     // SAFETY: a live SRQ of a context of mlx5, as checked above.
     let raw = unsafe { srq::private::<Mlx5>(object) }.shared().raw();
     let answered = asked!(out) & SRQN;
@@ -135,7 +135,7 @@ unsafe fn init_rwq(pair: Pair<ibv_wq, mlx5dv_rwq>) -> Outcome<()> {
     let (object, out) = both(pair)?;
     // SAFETY: `object` is a live object, which begins with the pointer to its context; the context is not closed during
     // this call (contract of this function).
-    unsafe { super::of_object(object) }?;
+    unsafe { super::of_read(object) }?;
     // SAFETY: a live WQ of a context of mlx5, as checked above.
     let raw = unsafe { wq::private::<Mlx5>(object) }.shared().raw();
     let RawQueue { buf, wqe_cnt, stride } = raw.rq;
@@ -149,7 +149,7 @@ unsafe fn init_dm(pair: Pair<ibv_dm, mlx5dv_dm>) -> Outcome<()> {
     let (object, out) = both(pair)?;
     // SAFETY: `object` is a live object, which begins with the pointer to its context; the context is not closed during
     // this call (contract of this function).
-    unsafe { super::of_object(object) }?;
+    unsafe { super::of_read(object) }?;
     // SAFETY: live memory of a context of this library, as checked above.
     let (buf, length) = unsafe { dm::memory(object) };
     put!(out, buf: buf.cast::<c_void>(), length: length, comp_mask: 0);
@@ -162,7 +162,7 @@ unsafe fn init_ah(pair: Pair<IbvAh, mlx5dv_ah>) -> Outcome<()> {
     let (object, out) = both(pair)?;
     // SAFETY: `object` is a live object, which begins with the pointer to its context; the context is not closed during
     // this call (contract of this function).
-    unsafe { super::of_object(object) }?;
+    unsafe { super::of_read(object) }?;
     // SAFETY: a live address handle of a context of mlx5, as checked above.
     let av = unsafe { ah::driver::<Mlx5>(object) }.as_ptr();
     put!(out, av: av.cast_mut().cast(), comp_mask: 0);
@@ -175,7 +175,7 @@ unsafe fn init_pd(pair: Pair<ibv_pd, mlx5dv_pd>) -> Outcome<()> {
     let (object, out) = both(pair)?;
     // SAFETY: `object` is a live object, which begins with the pointer to its context; the context is not closed during
     // this call (contract of this function).
-    let open = unsafe { super::of_object(object) }?;
+    let open = unsafe { super::of_read(object) }?;
     // SAFETY: a live domain of a context of this library, as checked above.
     let pdn = open.driver.pd_number(unsafe { pd::handle(object) })?;
     put!(out, pdn: pdn, comp_mask: 0);

@@ -44,7 +44,9 @@ mod uar;
 use crate::abi::context::ibv_context;
 use crate::context::{self, Private};
 use crate::errno::{Errno, Outcome};
+use crate::live::{self, Object, Used};
 use crate::verbs::Open;
+use core::ops::Deref;
 use uverbs_mlx5::Mlx5;
 
 /// The driver of a context, `EOPNOTSUPP` if the device is not an mlx5 device.
@@ -61,12 +63,35 @@ unsafe fn of<'a>(context: *mut ibv_context) -> Outcome<&'a Open<Mlx5>> {
     mlx5(unsafe { context::of(context) }?)
 }
 
+/// An object that a verb uses, and the driver of its context.
+struct Of<'a> {
+    open: &'a Open<Mlx5>,
+    _used: Used<'a>,
+}
+
+impl Deref for Of<'_> {
+    type Target = Open<Mlx5>;
+
+    fn deref(&self) -> &Open<Mlx5> {
+        self.open
+    }
+}
+
 /// The driver of an object's context.
 ///
 /// # Safety
 /// As [`context::of_object`].
-unsafe fn of_object<'a, T>(object: *mut T) -> Outcome<&'a Open<Mlx5>> {
-    // SAFETY: `object` is NULL or begins with the pointer to its context, which is not closed while the reference is
-    // used (contract of this function).
-    mlx5(unsafe { context::of_object(object) }?)
+unsafe fn of_object<'a, T: Object>(object: *mut T) -> Outcome<Of<'a>> {
+    // SAFETY: the contract of this function.
+    let used = unsafe { context::of_object(object) }?;
+    Ok(Of { open: mlx5(used.here())?, _used: used })
+}
+
+/// [`of_object`] for a call that only reads the object in this process: the number in its public part is not compared.
+///
+/// # Safety
+/// As [`context::of_object`].
+unsafe fn of_read<'a, T: Object>(object: *mut T) -> Outcome<&'a Open<Mlx5>> {
+    // SAFETY: the contract of this function.
+    mlx5(unsafe { live::peek(object) }?)
 }

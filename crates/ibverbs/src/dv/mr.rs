@@ -28,7 +28,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_reg_dmabuf_mr(
     pointer(|| {
         // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not closed
         // during this call (contract of the man page).
-        unsafe { super::of_object(pd) }?;
+        let _used = unsafe { super::of_object(pd) }?;
         let flags = mlx5_access.cast_unsigned();
         if flags & !MLX5_IB_UAPI_REG_DMABUF_ACCESS_DATA_DIRECT != 0 {
             return Err(Errno::EOPNOTSUPP);

@@ -36,7 +36,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_qp_ex_from_ibv_qp_ex(qp: *mut ibv_
     let qp: *mut ibv_qp = qp.cast();
     // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not closed
     // during this call (contract of the man page).
-    if unsafe { super::of_object(qp) }.is_err() {
+    if unsafe { super::of_read(qp) }.is_err() {
         return ptr::null_mut();
     }
     // SAFETY: a live QP of a context of mlx5, as checked above.

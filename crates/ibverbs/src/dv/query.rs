@@ -7,7 +7,7 @@
 use crate::abi::context::{ibv_context, ibv_device};
 use crate::abi::mlx5dv::{
     mlx5dv_clock_info, mlx5dv_context, mlx5dv_context_attr, mlx5dv_cqe_comp_caps, mlx5dv_dci_streams_caps,
-    mlx5dv_reg, mlx5dv_striding_rq_caps, mlx5dv_sw_parsing_caps,
+    mlx5dv_ooo_recv_wrs_caps, mlx5dv_reg, mlx5dv_striding_rq_caps, mlx5dv_sw_parsing_caps,
 };
 use crate::devices;
 use crate::errno::{Errno, ensure, number, pointer};
@@ -31,6 +31,7 @@ mod mask {
     pub(super) const DCI_STREAMS: u64 = 1 << 11;
     pub(super) const MAX_DC_RD_ATOM: u64 = 1 << 14;
     pub(super) const REG_C0: u64 = 1 << 15;
+    pub(super) const OOO_RECV_WRS: u64 = 1 << 16;
 }
 
 /// `enum mlx5dv_context_flags`
@@ -160,6 +161,21 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_query_device(
         if wants(mask::REG_C0) && private.reg_c0.mask != 0 {
             put!(reg_c0, mlx5dv_reg { value: private.reg_c0.value, mask: private.reg_c0.mask });
             answered |= mask::REG_C0;
+        }
+        if wants(mask::OOO_RECV_WRS)
+            && let Ok(caps) = driver.out_of_order_caps()
+        {
+            put!(
+                ooo_recv_wrs_caps,
+                mlx5dv_ooo_recv_wrs_caps {
+                    max_rc: caps.max_rc,
+                    max_xrc: caps.max_xrc,
+                    max_dct: caps.max_dct,
+                    max_ud: caps.max_ud,
+                    max_uc: caps.max_uc,
+                }
+            );
+            answered |= mask::OOO_RECV_WRS;
         }
         put!(comp_mask, answered);
         Ok(())

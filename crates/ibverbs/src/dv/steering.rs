@@ -10,6 +10,7 @@ use crate::abi::mlx5dv::{mlx5dv_flow_action_attr, mlx5dv_flow_match_parameters, 
 use crate::abi::qp::ibv_qp;
 use crate::context;
 use crate::errno::{Errno, Outcome, ensure, number, pointer};
+use crate::live::Used;
 use crate::object::{destroy_handle, flow, qp};
 use core::ffi::c_int;
 use core::mem::{ManuallyDrop, offset_of};
@@ -127,12 +128,13 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_destroy_flow_matcher(matcher: *mut
     })
 }
 
-/// Adds an action to a rule.
+/// Adds an action to a rule, and the object that it uses to `used`.
 ///
 /// # Safety
 /// `action` is valid for reads of the fields of its type, of an action of `len` bytes; its object is live.
-pub(super) unsafe fn add_action(
+pub(super) unsafe fn add_action<'a>(
     rule: &mut RuleAttr<'_>,
+    used: &mut Vec<Used<'a>>,
     context: *mut ibv_context,
     action: *const mlx5dv_flow_action_attr,
     len: usize,
@@ -153,7 +155,7 @@ pub(super) unsafe fn add_action(
             let qp = unsafe { value.cast::<*mut ibv_qp>().read() };
             ensure(!qp.is_null())?;
             // SAFETY: `qp` is a live object, which begins with the pointer to its context (the contract of this function).
-            unsafe { context::is_of(context, qp) }?;
+            used.extend(unsafe { context::is_of(context, qp) }?);
             // SAFETY: a live QP of a context of mlx5: its context was found above.
             RuleTarget::Qp(unsafe { qp::private::<Mlx5>(qp) }.handle())
         }
@@ -206,10 +208,11 @@ unsafe fn create(
         ensure(len >= LEGACY && len.is_multiple_of(align_of::<mlx5dv_flow_action_attr>()))?;
         // SAFETY: `value` is NULL or valid with its bytes (contract of the man page).
         let mut rule = RuleAttr { value: unsafe { bytes(value) }?, ..RuleAttr::default() };
+        let mut used = Vec::new();
         for i in 0..num_actions {
             let action = actions.wrapping_byte_add(i.checked_mul(len).ok_or(Errno::EINVAL)?);
             // SAFETY: an action of `len` bytes, whose object is live (contract of the man page).
-            unsafe { add_action(&mut rule, matcher.context, action, len) }?;
+            unsafe { add_action(&mut rule, &mut used, matcher.context, action, len) }?;
         }
         Ok(flow::finish(matcher.context, matcher.matcher.create_rule(&rule)?))
     })

@@ -2,7 +2,7 @@
 //! Functions of the library that are not implemented. Each fails in the way that its man page describes, and is listed
 //! in the book's chapter on existing programs.
 
-use crate::errno::{Errno, minus_one, number, pointer};
+use crate::errno::{Errno, minus_one, negative, number, pointer};
 use core::ffi::{c_int, c_void};
 
 /// Returns NULL and sets `errno` to `EOPNOTSUPP`.
@@ -57,7 +57,7 @@ pub(crate) extern "C" fn ibv_register_driver(_: *const c_void, _: *const c_void)
 /// The private symbols that only rdma-core's own providers use, and the functions of libmlx5 that are not implemented.
 /// They exist so that libraries and programs that refer to them can be loaded; the functions return an error or 0.
 mod private {
-    use super::{Errno, c_int, c_void, minus_one, number, pointer};
+    use super::{Errno, c_int, c_void, minus_one, negative, number, pointer};
 
     #[expect(unsafe_code, reason = "a symbol of the library")]
     #[unsafe(no_mangle)]
@@ -81,7 +81,7 @@ mod private {
     #[expect(unsafe_code, reason = "a symbol of the library")]
     #[unsafe(no_mangle)]
     pub(crate) extern "C" fn uverbs_missing_negative() -> c_int {
-        -Errno::EOPNOTSUPP.raw()
+        negative(|| Err(Errno::EOPNOTSUPP)) as c_int
     }
 
     /// Returns 0, for functions without a result and for one that returns a count.

@@ -15,6 +15,7 @@ use crate::context;
 use crate::convert::qp as convert;
 use crate::dv::firmware;
 use crate::errno::{Errno, Outcome, ensure, nothing, number, pointer};
+use crate::live::{self, Used};
 use crate::object::qp::mask;
 use core::ffi::c_int;
 use core::{mem, ptr};
@@ -28,7 +29,8 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp
     pointer(|| {
         // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        let context = unsafe { context::pointer_of(pd) }?;
+        let domain = unsafe { context::of_object(pd) }?;
+        let context = domain.context();
         // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_mut() }.ok_or(Errno::EINVAL)?;
         // SAFETY: integers and pointers: zeros are values of all of them.
@@ -72,16 +74,23 @@ unsafe fn create(context: *mut ibv_context, attr: &mut ibv_qp_init_attr_ex) -> O
     // SAFETY: `context` is not closed during this call (contract of the man page).
     let here = unsafe { context::of(context) }?;
     // SAFETY: the objects in `attr` are NULL or exist (contract of the man page).
-    unsafe { check(context, attr) }?;
+    let _parents = unsafe { check(context, attr) }?;
     // SAFETY: the objects in the request are live and of this context, as checked above.
     unsafe { here.verbs().create_qp(context, attr) }
 }
 
-/// Clears the parents that the mask does not name, and checks that the others are of this context.
+/// The objects from which a queue pair is created.
+pub(crate) type Parents<'a> = [Option<Used<'a>>; 6];
+
+/// Clears the parents that the mask does not name, and checks that the others are of this context. They stay as long as the
+/// result is kept.
 ///
 /// # Safety
 /// As in ibv_create_qp_ex(3).
-pub(crate) unsafe fn check(context: *mut ibv_context, attr: &mut ibv_qp_init_attr_ex) -> Outcome<()> {
+pub(crate) unsafe fn check<'a>(
+    context: *mut ibv_context,
+    attr: &mut ibv_qp_init_attr_ex,
+) -> Outcome<Parents<'a>> {
     if attr.comp_mask & mask::PD == 0 {
         attr.pd = ptr::null_mut();
     }
@@ -92,24 +101,19 @@ pub(crate) unsafe fn check(context: *mut ibv_context, attr: &mut ibv_qp_init_att
         attr.rwq_ind_tbl = ptr::null_mut();
     }
     ensure(attr.comp_mask & !mask::ALL == 0)?;
-    // SAFETY: `attr.pd` is NULL or a live object, which begins with the pointer to its context (contract of the man
-    // page).
-    unsafe { context::is_of(context, attr.pd) }?;
-    // SAFETY: `attr.xrcd` is NULL or a live object, which begins with the pointer to its context (contract of the man
-    // page).
-    unsafe { context::is_of(context, attr.xrcd) }?;
-    // SAFETY: `attr.send_cq` is NULL or a live object, which begins with the pointer to its context (contract of the
-    // man page).
-    unsafe { context::is_of(context, attr.send_cq) }?;
-    // SAFETY: `attr.recv_cq` is NULL or a live object, which begins with the pointer to its context (contract of the
-    // man page).
-    unsafe { context::is_of(context, attr.recv_cq) }?;
-    // SAFETY: `attr.srq` is NULL or a live object, which begins with the pointer to its context (contract of the man
-    // page).
-    unsafe { context::is_of(context, attr.srq) }?;
-    // SAFETY: `attr.rwq_ind_tbl` is NULL or a live object, which begins with the pointer to its context (contract of
-    // the man page).
-    unsafe { context::is_of(context, attr.rwq_ind_tbl) }
+    // SAFETY: the context is not closed during this call (contract of the man page).
+    let pd = unsafe { context::is_of(context, attr.pd) }?;
+    // SAFETY: as for the domain.
+    let xrcd = unsafe { context::is_of(context, attr.xrcd) }?;
+    // SAFETY: as for the domain.
+    let send_cq = unsafe { context::is_of(context, attr.send_cq) }?;
+    // SAFETY: as for the domain.
+    let recv_cq = unsafe { context::is_of(context, attr.recv_cq) }?;
+    // SAFETY: as for the domain.
+    let srq = unsafe { context::is_of(context, attr.srq) }?;
+    // SAFETY: as for the domain.
+    let table = unsafe { context::is_of(context, attr.rwq_ind_tbl) }?;
+    Ok([pd, xrcd, send_cq, recv_cq, srq, table])
 }
 
 /// `IBV_QP_OPEN_ATTR_*`
@@ -137,7 +141,7 @@ pub(crate) unsafe extern "C" fn open_qp(
         ensure(!attr.xrcd.is_null() && attr.qp_type == QpType::XrcRecv as u32)?;
         // SAFETY: `attr.xrcd` is NULL or a live object, which begins with the pointer to its context (contract of the
         // man page).
-        unsafe { context::is_of(context, attr.xrcd) }?;
+        let _used = unsafe { context::is_of(context, attr.xrcd) }?;
         // SAFETY: the objects in the request are live and of this context, as checked above.
         let qp = unsafe { here.verbs().open_qp(context, attr.xrcd, attr.qp_num) }?;
         if has(open_mask::CONTEXT) {
@@ -154,7 +158,7 @@ pub(crate) unsafe extern "C" fn open_qp(
 pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not closed
     // during this call (contract of the man page).
-    let Ok(here) = (unsafe { context::of_object(qp) }) else { return ptr::null_mut() };
+    let Ok(here) = (unsafe { live::peek(qp) }) else { return ptr::null_mut() };
     // SAFETY: `qp` is a live object of a context of this library, as checked above.
     if unsafe { here.verbs().has_builder(qp) } { qp.cast() } else { ptr::null_mut() }
 }
@@ -171,7 +175,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(qp) }?;
-        let mask = QpAttrMask::from_bits_retain(attr_mask.cast_unsigned());
+        // rdma-core and the kernel refuse unknown bits with this errno (`ibv_cmd_modify_qp()`, `ib_uverbs_ex_modify_qp()`).
+        let mask = QpAttrMask::from_bits(attr_mask.cast_unsigned()).ok_or(Errno::EOPNOTSUPP)?;
         // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         // SAFETY: `qp` is a live object of a context of this library, as checked above.
@@ -231,7 +236,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     number(|| {
         // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(qp) }?;
+        let here = unsafe { live::claim(qp) }?;
         // SAFETY: `qp` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().destroy_qp(qp) }
     })

@@ -10,6 +10,7 @@ use crate::abi::object::ibv_pd;
 use crate::context;
 use crate::convert::path;
 use crate::errno::{Errno, Outcome, minus_one, negative, number, pointer};
+use crate::live;
 use crate::neighbour::{self, Mac};
 use crate::verbs::Open;
 use core::ffi::c_int;
@@ -81,13 +82,17 @@ pub(crate) unsafe fn create<D: Driver>(
     let base = IbvAh { context: context.cast(), pd: pd.cast(), handle: handle.handle() };
     let handle = ManuallyDrop::new(handle);
     let private = AhPrivate { handle, is_global: attr.grh.is_some(), mapping: ProcessMutex::default() };
-    Ok(Box::into_raw(Box::new(Ah::<D> { raw: RawAh { base, driver }, private })).cast())
+    let ah = Box::into_raw(Box::new(Ah::<D> { raw: RawAh { base, driver }, private }));
+    // SAFETY: a new object, whose context is not closed during this call (contract of `Verbs`).
+    Ok(unsafe { live::add(ah.cast()) })
 }
 
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
 pub(crate) unsafe fn destroy<D: Driver>(_: &Open<D>, ah: *mut IbvAh) -> Outcome<()> {
-    let ah = ah.cast::<Ah<D>>();
+    // SAFETY: the caller has claimed the object; the context is not closed during this call (contract of `Verbs`).
+    let here = unsafe { context::of_known(ah) }?;
+    let (public, ah) = (ah, ah.cast::<Ah<D>>());
     // SAFETY: `ah` is an existing address handle of this driver (contract of `Verbs`); no mutable reference to its
     // private part exists.
     let private = unsafe { &(*ah).private };
@@ -102,6 +107,7 @@ pub(crate) unsafe fn destroy<D: Driver>(_: &Open<D>, ah: *mut IbvAh) -> Outcome<
     // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
     // `Verbs`).
     unsafe { destroy_handle(&private.handle, AhHandle::destroy) }?;
+    live::remove(here, public);
     // SAFETY: `create` allocated it as a `Box` of this type; the program does not use it after this call (contract of
     // `Verbs`).
     drop(unsafe { Box::from_raw(ah) });
@@ -130,7 +136,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut IbvAh) -> c_int {
     number(|| {
         // SAFETY: `ah` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(ah) }?;
+        let here = unsafe { live::claim(ah) }?;
         // SAFETY: `ah` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().destroy_ah(ah) }
     })
@@ -196,9 +202,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
         // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(pd) }?;
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let context = unsafe { context::pointer_of(pd) }?;
+        let context = here.context();
         // SAFETY: the context is not closed during this call; `wc` and `grh` are NULL or valid (contract of the man
         // page).
         let attr = unsafe { attr_from_wc(context, port_num, wc, grh) }?;

@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
     pointer(|| {
         // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed during
         // this call (contract of the man page).
-        unsafe { context::of_object(pd) }?;
+        let _used = unsafe { context::of_object(pd) }?;
         ensure(size != 0 && !buf.is_null())?;
         let layout = Layout::from_size_align(size, PAGE).map_err(|_| Errno::ENOMEM)?.pad_to_align();
         // SAFETY: the size is not 0 (checked above).

@@ -8,6 +8,7 @@ use crate::abi::object::{ibv_comp_channel, ibv_cq};
 use crate::context::{self, Private};
 use crate::errno::{Errno, Outcome, ensure, minus_one, nothing, number, pointer};
 use crate::events::{self, Numbered};
+use crate::live;
 use core::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use uverbs_core::control::{CompChannelHandle, comp_channel};
@@ -30,6 +31,29 @@ pub(crate) unsafe fn handle<'a>(channel: *mut ibv_comp_channel) -> Option<&'a Co
     // SAFETY: `channel` is a live object of this type (contract of this function); no mutable reference to its private
     // part exists.
     Some(unsafe { &(*channel.cast::<Channel>()).private })
+}
+
+/// `EBADF`, as from the kernel, unless the descriptor in C's part is that of the channel, or another one of the same file:
+/// programs may replace it.
+///
+/// # Safety
+/// As for [`handle`].
+pub(crate) unsafe fn check_file(channel: *mut ibv_comp_channel) -> Outcome<()> {
+    // SAFETY: the contract of this function.
+    let Some(own) = (unsafe { handle(channel) }) else { return Ok(()) };
+    // SAFETY: not NULL, so it exists (contract of this function). The field is copied.
+    let fd = unsafe { (*channel).fd };
+    let own = own.as_fd().as_raw_fd();
+    if fd == own || is_same_file(fd, own) { Ok(()) } else { Err(Errno::EBADF) }
+}
+
+/// Whether two descriptors of this process are of one open file (kcmp(2)); `false` if the kernel can't tell.
+fn is_same_file(one: c_int, other: c_int) -> bool {
+    const KCMP_FILE: libc::c_long = 0;
+    let pid = libc::c_long::from(std::process::id().cast_signed());
+    let (one, other) = (libc::c_long::from(one), libc::c_long::from(other));
+    // SAFETY: the call takes numbers only, and changes nothing.
+    unsafe { libc::syscall(libc::SYS_kcmp, pid, pid, KCMP_FILE, one, other) == 0 }
 }
 
 /// Increments the number of CQs that use a channel.
@@ -82,7 +106,9 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_contex
         let mut channels = here.channels()?;
         let channel: *mut ibv_comp_channel = Box::into_raw(Box::new(Channel { public, private })).cast();
         channels.0.push(channel);
-        Ok(channel)
+        drop(channels);
+        // SAFETY: a new object; the context is not closed during this call (contract of the man page).
+        Ok(unsafe { live::add(channel) })
     })
 }
 
@@ -93,14 +119,17 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
     number(|| {
         // SAFETY: `channel` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(channel) }?;
+        let here = unsafe { live::claim(channel) }?;
         let counts = here.acks()?;
         // SAFETY: `channel` exists: `of_object` found its context. The field is accessed only with the lock held.
         if unsafe { (*channel).refcnt } != 0 {
             return Err(Errno::EBUSY);
         }
         drop(counts);
+        // SAFETY: the channel exists and is claimed.
+        unsafe { check_file(channel) }?;
         here.channels()?.0.retain(|other| *other != channel);
+        live::remove(&here, channel);
         // SAFETY: the program does not use it after this call (contract of the man page), and it is no longer in the
         // list.
         unsafe { free(channel) };
@@ -117,9 +146,9 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     minus_one(|| {
-        // SAFETY: `channel` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(channel) }?;
+        // This call waits, and does not keep the channel: as in C, another thread may destroy it.
+        // SAFETY: the context is not closed during this call (contract of the man page).
+        let here = unsafe { live::peek(channel) }?;
         ensure(!cq.is_null() && !cq_context.is_null())?;
         loop {
             let mut record = [0; 8];
@@ -151,9 +180,8 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
     nothing(|| {
-        // SAFETY: `cq` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(cq) }?;
+        // SAFETY: the context is not closed during this call (contract of the man page).
+        let here = unsafe { live::peek(cq) }?;
         here.acknowledge(|| {
             // SAFETY: `cq` exists: `of_object` found its context. The field is changed only with the lock held.
             let completed = unsafe { &mut (*cq).comp_events_completed };

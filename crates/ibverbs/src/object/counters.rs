@@ -8,6 +8,7 @@ use crate::abi::context::ibv_context;
 use crate::abi::flow::{ibv_counter_attach_attr, ibv_counters, ibv_counters_init_attr, ibv_flow};
 use crate::context;
 use crate::errno::{Errno, ensure, number, pointer};
+use crate::live;
 use core::ffi::c_int;
 use core::mem::ManuallyDrop;
 use core::ptr;
@@ -52,7 +53,9 @@ pub(crate) unsafe extern "C" fn create_counters(
             return Err(Errno::EOPNOTSUPP);
         }
         let private = ManuallyDrop::new(counters::create(here.kernel())?);
-        Ok(Box::into_raw(Box::new(Counters { public: ibv_counters { context }, private })).cast())
+        let counters = Box::into_raw(Box::new(Counters { public: ibv_counters { context }, private }));
+        // SAFETY: a new object; the context is not closed during this call (contract of the man page).
+        Ok(unsafe { live::add(counters.cast()) })
     })
 }
 
@@ -62,13 +65,14 @@ pub(crate) unsafe extern "C" fn destroy_counters(counters: *mut ibv_counters) ->
     number(|| {
         // SAFETY: `counters` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        unsafe { context::of_object(counters) }?;
+        let here = unsafe { live::claim(counters) }?;
         // SAFETY: `counters` is a live object of this type (contract of the man page); no mutable reference to its
         // private part exists.
         let handle = unsafe { &(*counters.cast::<Counters>()).private };
         // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
         // the man page).
         unsafe { destroy_handle(handle, CountersHandle::destroy) }?;
+        live::remove(&here, counters);
         // SAFETY: `create_counters` allocated it as a `Box` of this type; the program does not use it after this call
         // (contract of the man page).
         drop(unsafe { Box::from_raw(counters.cast::<Counters>()) });
@@ -86,7 +90,7 @@ pub(crate) unsafe extern "C" fn attach_counters_point_flow(
     number(|| {
         // SAFETY: `counters` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        unsafe { context::of_object(counters) }?;
+        let _used = unsafe { context::of_object(counters) }?;
         // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         // As in libmlx5, the counters of a rule that exists are fixed.
@@ -111,7 +115,7 @@ pub(crate) unsafe extern "C" fn read_counters(
     number(|| {
         // SAFETY: `counters` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        unsafe { context::of_object(counters) }?;
+        let _used = unsafe { context::of_object(counters) }?;
         ensure(!values.is_null() && flags & !PREFER_CACHED == 0 && ncounters <= MAX_VALUES)?;
         // The program's array may be uninitialised, so the kernel writes to another one.
         let mut found = vec![0; ncounters as usize];

@@ -14,6 +14,7 @@ use crate::context;
 use crate::data::cq_ex;
 use crate::errno::{Errno, Outcome, ensure, number, pointer};
 use crate::events::{self, Numbered};
+use crate::live::{self, Used};
 use crate::verbs::Open;
 use core::ffi::{c_int, c_void};
 use core::mem::{self, ManuallyDrop};
@@ -49,7 +50,7 @@ impl<D: Driver> CqPrivate<D> {
 }
 
 /// The parameters of a new queue.
-pub(crate) struct CqRequest {
+pub(crate) struct CqRequest<'a> {
     attr: CqInitAttr,
     channel: *mut ibv_comp_channel,
     cq_context: *mut c_void,
@@ -57,6 +58,8 @@ pub(crate) struct CqRequest {
     extended: bool,
     /// A parent domain's allocator of the queue's memory.
     pub(crate) allocator: Option<Arc<dyn QueueAllocator>>,
+    /// That parent domain.
+    _domain: Option<Used<'a>>,
 }
 
 /// Our part of a queue.
@@ -88,7 +91,7 @@ pub(crate) unsafe fn parts<'a, D: Driver>(cq: *mut ibv_cq) -> Option<(&'a CqHand
 pub(crate) unsafe fn create<D: Driver>(
     open: &Open<D>,
     context: *mut ibv_context,
-    request: &CqRequest,
+    request: &CqRequest<'_>,
 ) -> Outcome<*mut ibv_cq> {
     if request.allocator.is_some() {
         let open = queue_memory::mlx5(open)?;
@@ -115,12 +118,16 @@ pub(crate) unsafe fn create<D: Driver>(
 pub(crate) unsafe fn create_with<D: Driver>(
     open: &Open<D>,
     context: *mut ibv_context,
-    request: &CqRequest,
+    request: &CqRequest<'_>,
     make: impl FnOnce(&CqInitAttr, Option<&CompChannelHandle>, u64) -> uverbs_core::Result<CqParts<D>>,
 ) -> Outcome<*mut ibv_cq> {
     ensure(request.attr.comp_vector < open.num_comp_vectors.max(1))?;
     // SAFETY: `context` is not closed during this call (contract of `Verbs`).
     let here = unsafe { context::of(context) }?;
+    // SAFETY: `context` is not closed during this call (contract of `Verbs`).
+    let _channel = unsafe { context::is_of(context, request.channel) }?;
+    // SAFETY: `request.channel` is NULL or a live object of this driver, as checked above.
+    unsafe { channel::check_file(request.channel) }?;
     // SAFETY: `request.channel` is NULL or a live object of this driver (contract of `Verbs`).
     let channel = unsafe { channel::handle(request.channel) };
     // SAFETY: the channel is NULL or exists (contract of `Verbs`).
@@ -151,7 +158,8 @@ pub(crate) unsafe fn create_with<D: Driver>(
     let private = CqPrivate { queue, shared, handle: ManuallyDrop::new(handle), number };
     let cq: *mut ibv_cq = Box::into_raw(Box::new(Cq::<D> { public, private })).cast();
     events::complete(here, number, Numbered::Cq(cq));
-    Ok(cq)
+    // SAFETY: a new object; the context is not closed during this call (contract of `Verbs`).
+    Ok(unsafe { live::add(cq) })
 }
 
 /// # Safety
@@ -195,15 +203,15 @@ pub(crate) unsafe fn event<D: Driver>(open: &Open<D>, cq: *mut ibv_cq) {
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
 pub(crate) unsafe fn destroy<D: Driver>(_: &Open<D>, cq: *mut ibv_cq) -> Outcome<()> {
-    // SAFETY: `cq` is NULL or a live object, which begins with the pointer to its context; the context is not closed
-    // during this call (contract of `Verbs`).
-    let here = unsafe { context::of_object(cq) }?;
+    // SAFETY: the caller has claimed the object; the context is not closed during this call (contract of `Verbs`).
+    let here = unsafe { context::of_known(cq) }?;
     // SAFETY: `cq` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(cq) };
     // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
     // `Verbs`).
     let CqEvents { comp_events_reported, async_events_reported } =
         unsafe { destroy_handle(&this.handle, CqHandle::destroy) }?;
+    live::mark_gone(cq);
     here.wait_for_acks(|| {
         // SAFETY: `cq` points to the public part of the queue, which is freed below.
         let comp = unsafe { (*cq).comp_events_completed };
@@ -213,6 +221,7 @@ pub(crate) unsafe fn destroy<D: Driver>(_: &Open<D>, cq: *mut ibv_cq) -> Outcome
             && events::are_acked(asynchronous, async_events_reported)
     });
     here.forget(this.number);
+    live::remove(here, cq);
     // SAFETY: `cq` points to the public part of the queue, which is freed below.
     let channel = unsafe { (*cq).channel };
     // SAFETY: a channel outlives its queues.
@@ -225,12 +234,9 @@ pub(crate) unsafe fn destroy<D: Driver>(_: &Open<D>, cq: *mut ibv_cq) -> Outcome
 
 /// # Safety
 /// As in ibv_create_cq(3) and ibv_create_cq_ex(3).
-unsafe fn create_any(context: *mut ibv_context, request: CqRequest) -> Outcome<*mut ibv_cq> {
+unsafe fn create_any(context: *mut ibv_context, request: CqRequest<'_>) -> Outcome<*mut ibv_cq> {
     // SAFETY: `context` is not closed during this call (contract of the man page).
     let here = unsafe { context::of(context) }?;
-    // SAFETY: `request.channel` is NULL or a live object, which begins with the pointer to its context (contract of the
-    // man page).
-    unsafe { context::is_of(context, request.channel) }?;
     // SAFETY: the objects in the request are live and of this context, as checked above.
     unsafe { here.verbs().create_cq(context, &request) }
 }
@@ -249,8 +255,15 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
         let unsigned = |n| u32::try_from(n).map_err(|_| Errno::EINVAL);
         let attr =
             CqInitAttr { cqe: unsigned(cqe)?, comp_vector: unsigned(comp_vector)?, ..CqInitAttr::default() };
-        let request =
-            CqRequest { attr, channel, cq_context, single_threaded: false, extended: false, allocator: None };
+        let request = CqRequest {
+            attr,
+            channel,
+            cq_context,
+            single_threaded: false,
+            extended: false,
+            allocator: None,
+            _domain: None,
+        };
         // SAFETY: `context` is not closed during this call, and `channel` is NULL or exists (contract of the man page).
         unsafe { create_any(context, request) }
     })
@@ -283,19 +296,18 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 ///
 /// # Safety
 /// As in ibv_create_cq_ex(3).
-pub(crate) unsafe fn extended_request(
+pub(crate) unsafe fn extended_request<'a>(
     context: *mut ibv_context,
     attr: &ibv_cq_init_attr_ex,
-) -> Outcome<CqRequest> {
+) -> Outcome<CqRequest<'a>> {
     ensure(attr.comp_mask & !(mask::FLAGS | mask::PD) == 0)?;
     let flags = if attr.comp_mask & mask::FLAGS != 0 { attr.flags } else { 0 };
     let flags = CqFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
-    let mut allocator = None;
+    let (mut allocator, mut domain) = (None, None);
     if attr.comp_mask & mask::PD != 0 {
         // Its thread domain has no effect: a flag means that one thread at a time uses the queue.
-        // SAFETY: `attr.parent_domain` is NULL or a live object, which begins with the pointer to its context
-        // (contract of the man page).
-        unsafe { context::is_of(context, attr.parent_domain) }?;
+        // SAFETY: the context is not closed during this call (contract of the man page).
+        domain = unsafe { context::is_of(context, attr.parent_domain) }?;
         // SAFETY: `attr.parent_domain` is NULL or a live object of this context, as checked above.
         allocator = unsafe { pd::allocator(attr.parent_domain) };
     }
@@ -310,6 +322,7 @@ pub(crate) unsafe fn extended_request(
         single_threaded: flags.contains(CqFlags::SINGLE_THREADED),
         extended: true,
         allocator,
+        _domain: domain,
     })
 }
 
@@ -354,7 +367,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     number(|| {
         // SAFETY: `cq` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(cq) }?;
+        let here = unsafe { live::claim(cq) }?;
         // SAFETY: `cq` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().destroy_cq(cq) }
     })

@@ -9,6 +9,7 @@ use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_dm, ibv_pd};
 use crate::context;
 use crate::errno::{Errno, Outcome, ensure, nothing, number, pointer};
+use crate::live;
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::ManuallyDrop;
 use core::{ptr, slice};
@@ -105,7 +106,8 @@ fn new(context: *mut ibv_context, parts: DmParts) -> *mut ibv_dm {
         handle: handle.handle(),
     };
     let private = DmPrivate { handle: ManuallyDrop::new(handle), mapping, start };
-    Box::into_raw(Box::new(Dm { public, private })).cast()
+    // SAFETY: a new object, whose context is not closed during this call: its verb is in progress.
+    unsafe { live::add(Box::into_raw(Box::new(Dm { public, private })).cast()) }
 }
 
 /// # Safety
@@ -129,7 +131,8 @@ pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
     nothing(|| {
         // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        unsafe { context::of_object(dm) }?;
+        let here = unsafe { live::claim(dm) }?;
+        live::remove(&here, dm);
         // SAFETY: `new` allocated it as a `Box` of this type; the program does not use it after this call (contract of
         // the man page). Handles do nothing when they are dropped.
         drop(unsafe { Box::from_raw(dm.cast::<Dm>()) });
@@ -143,12 +146,13 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     number(|| {
         // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        unsafe { context::of_object(dm) }?;
+        let here = unsafe { live::claim(dm) }?;
         // SAFETY: `dm` is a live object of this library: its context was found above.
         let this = unsafe { private(dm) };
         // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
         // the man page).
         unsafe { destroy_handle(&this.handle, DmHandle::destroy) }?;
+        live::remove(&here, dm);
         // SAFETY: `alloc_dm` allocated it as a `Box` of this type; the program does not use it after this call
         // (contract of the man page).
         drop(unsafe { Box::from_raw(dm.cast::<Dm>()) });
@@ -167,7 +171,7 @@ unsafe extern "C" fn memcpy_to_dm(
     number(|| {
         // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        unsafe { context::of_object(dm) }?;
+        unsafe { live::peek(dm) }?;
         // SAFETY: `dm` is a live object of this library: its context was found above.
         let this = unsafe { private(dm) };
         let at = this.place(offset, length)?;
@@ -189,7 +193,7 @@ unsafe extern "C" fn memcpy_from_dm(
     number(|| {
         // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        unsafe { context::of_object(dm) }?;
+        unsafe { live::peek(dm) }?;
         // SAFETY: `dm` is a live object of this library: its context was found above.
         let this = unsafe { private(dm) };
         let at = this.place(offset, length)?;
@@ -221,12 +225,10 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
         // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(pd) }?;
         ensure(!dm.is_null())?;
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let context = unsafe { context::pointer_of(pd) }?;
+        let context = here.context();
         // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context (contract of the man
         // page).
-        unsafe { context::is_of(context, dm) }?;
+        let _used = unsafe { context::is_of(context, dm) }?;
         // SAFETY: `pd` is a live object of this library: its context was found above.
         let domain = unsafe { pd::handle(pd) };
         // SAFETY: `dm` is a live object of this library: its context was found above.

@@ -10,8 +10,10 @@ use crate::abi::qp::ibv_qp;
 use crate::context;
 use crate::convert::flow as convert;
 use crate::errno::{ensure, number, pointer};
+use crate::live;
 use core::ffi::c_int;
 use core::mem::ManuallyDrop;
+use core::ptr;
 use uverbs_core::control::FlowHandle;
 
 /// A rule: C's part and ours.
@@ -34,17 +36,12 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow
         let (attr, set) = unsafe { convert::from_c(attr) }?;
         // SAFETY: `qp` exists: `of_object` found its context.
         let context = unsafe { (*qp).context };
-        let set = match set {
-            None => None,
-            Some(set) => {
-                ensure(!set.is_null())?;
-                // SAFETY: `set` is a live object, which begins with the pointer to its context (contract of the man
-                // page).
-                unsafe { context::is_of(context, set) }?;
-                // SAFETY: `set` is a live object of this library: its context was found above.
-                Some(unsafe { counters::handle(set) })
-            }
-        };
+        ensure(set.is_none_or(|set| !set.is_null()))?;
+        let given = set.unwrap_or(ptr::null_mut());
+        // SAFETY: the context is not closed during this call (contract of the man page).
+        let _used = unsafe { context::is_of(context, given) }?;
+        // SAFETY: a live object of this library, which was found above.
+        let set = set.map(|set| unsafe { counters::handle(set) });
         // SAFETY: `qp` is a live object of a context of this library, as checked above.
         let handle = unsafe { here.verbs().create_flow(qp, &attr, set) }?;
         Ok(finish(context, handle))
@@ -54,24 +51,24 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow
 /// Creates a rule from its handle.
 pub(crate) fn finish(context: *mut ibv_context, handle: FlowHandle) -> *mut ibv_flow {
     let public = ibv_flow { comp_mask: 0, context, handle: handle.handle() };
-    Box::into_raw(Box::new(Flow { public, private: ManuallyDrop::new(handle) })).cast()
+    let flow = Box::into_raw(Box::new(Flow { public, private: ManuallyDrop::new(handle) }));
+    // SAFETY: a new object, whose context is not closed during this call: its verb is in progress.
+    unsafe { live::add(flow.cast()) }
 }
 
 /// # Safety
 /// As in ibv_create_flow(3).
 pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
     number(|| {
-        ensure(!flow.is_null())?;
-        // SAFETY: `flow` is not NULL (checked above), so it points to a rule (contract of the man page).
-        let context = unsafe { (*flow).context };
         // SAFETY: the context is not closed during this call (contract of the man page).
-        unsafe { context::of(context) }?;
+        let here = unsafe { live::claim(flow) }?;
         // SAFETY: `flow` is a live object of this type (contract of the man page); no mutable reference to its private
         // part exists.
         let handle = unsafe { &(*flow.cast::<Flow>()).private };
         // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
         // the man page).
         unsafe { destroy_handle(handle, FlowHandle::destroy) }?;
+        live::remove(&here, flow);
         // SAFETY: `finish` allocated it as a `Box` of this type; the program does not use it after this call
         // (contract of the man page).
         drop(unsafe { Box::from_raw(flow.cast::<Flow>()) });

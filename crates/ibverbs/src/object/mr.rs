@@ -9,6 +9,7 @@ use crate::abi::attr::ibv_mr_init_attr;
 use crate::abi::object::ibv_pd;
 use crate::context;
 use crate::errno::{Errno, Outcome, ensure, minus_one, nothing, number, pointer};
+use crate::live;
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::ManuallyDrop;
 use core::{ptr, slice};
@@ -44,7 +45,9 @@ pub(super) fn new(pd: *mut ibv_pd, addr: *mut c_void, length: usize, handle: MrH
         lkey: handle.lkey(),
         rkey: handle.rkey(),
     };
-    Box::into_raw(Box::new(Mr { public, private: Some(ProcessMutex::new(ManuallyDrop::new(handle))) })).cast()
+    let private = Some(ProcessMutex::new(ManuallyDrop::new(handle)));
+    // SAFETY: a new object, whose context is not closed during this call: its verb is in progress.
+    unsafe { live::add(Box::into_raw(Box::new(Mr { public, private })).cast()) }
 }
 
 /// # Safety
@@ -236,14 +239,12 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         let moves = has(ReregFlags::CHANGE_TRANSLATION);
         ensure(!flags.is_empty() && !(moves && (addr.is_null() || length == 0)))?;
         let changes_pd = has(ReregFlags::CHANGE_PD);
+        let _used;
         if changes_pd {
-            // SAFETY: `mr` is NULL or a live object, which begins with the pointer to its context; the context is not
-            // closed during this call (contract of the man page).
-            let context = unsafe { context::pointer_of(mr) }?;
-            // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context (contract of the man
-            // page).
-            unsafe { context::is_of(context, pd) }?;
+            let context = here.context();
             ensure(!pd.is_null())?;
+            // SAFETY: the context is not closed during this call (contract of the man page).
+            _used = unsafe { context::is_of(context, pd) }?;
         }
         let start = addr.expose_provenance() as u64;
         let access = AccessFlags::from_bits_retain(access.cast_unsigned());
@@ -280,7 +281,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut IbvMr) -> c_int {
     number(|| {
         // SAFETY: `mr` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        unsafe { context::of_object(mr) }?;
+        let here = unsafe { live::claim(mr) }?;
         // SAFETY: `mr` is a live object of this type (contract of the man page); no mutable reference to its private
         // part exists.
         if let Some(handle) = unsafe { &(*mr.cast::<Mr>()).private } {
@@ -289,6 +290,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut IbvMr) -> c_int {
             // of the man page).
             unsafe { destroy_handle(&handle, MrHandle::destroy) }?;
         }
+        live::remove(&here, mr);
         // SAFETY: `new` or `alloc_null_mr` allocated it as a `Box` of this type; the program does not use it after this
         // call (contract of the man page).
         drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
@@ -320,7 +322,8 @@ pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut IbvMr) {
     nothing(|| {
         // SAFETY: `mr` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        unsafe { context::of_object(mr) }?;
+        let here = unsafe { live::claim(mr) }?;
+        live::remove(&here, mr);
         // SAFETY: `new` allocated it as a `Box` of this type; the program does not use it after this call (contract of
         // the man page). Handles do nothing when they are dropped.
         drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
@@ -340,7 +343,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
     number(|| {
         // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        unsafe { context::of_object(pd) }?;
+        let _used = unsafe { context::of_object(pd) }?;
         let advice = [MrAdvice::Prefetch, MrAdvice::PrefetchWrite, MrAdvice::PrefetchNoFault]
             .into_iter()
             .find(|known| *known as u32 == advice)
@@ -360,7 +363,8 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut IbvMr {
     pointer(|| {
         // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        let lkey = unsafe { context::of_object(pd) }?.verbs().null_lkey()?;
+        let here = unsafe { context::of_object(pd) }?;
+        let lkey = here.verbs().null_lkey()?;
         let public = IbvMr {
             // SAFETY: `pd` is a live object (contract of the man page).
             context: unsafe { (*pd).context }.cast(),
@@ -371,6 +375,8 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut IbvMr {
             lkey,
             rkey: 0,
         };
-        Ok(Box::into_raw(Box::new(Mr { public, private: None })).cast())
+        let mr = Box::into_raw(Box::new(Mr { public, private: None }));
+        // SAFETY: a new object; the context is not closed during this call (contract of the man page).
+        Ok(unsafe { live::add_without_number(mr.cast()) })
     })
 }

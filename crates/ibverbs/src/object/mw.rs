@@ -9,6 +9,7 @@ use crate::abi::qp::{ibv_mw_bind, ibv_qp};
 use crate::context;
 use crate::data::post;
 use crate::errno::{Errno, ensure, number, pointer};
+use crate::live;
 use core::ffi::c_int;
 use core::mem::ManuallyDrop;
 use core::ptr;
@@ -31,7 +32,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut 
     pointer(|| {
         // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        unsafe { context::of_object(pd) }?;
+        let _used = unsafe { context::of_object(pd) }?;
         let kind = MwType::from_raw(mw_type).ok_or(Errno::EINVAL)?;
         // SAFETY: `pd` is a live object of this library: its context was found above.
         let handle = mw::alloc(unsafe { pd::handle(pd) }, kind, Uhw::none())?;
@@ -43,7 +44,9 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut 
             handle: handle.handle(),
             mw_type,
         };
-        Ok(Box::into_raw(Box::new(Mw { public, private: ManuallyDrop::new(handle) })).cast())
+        let mw = Box::into_raw(Box::new(Mw { public, private: ManuallyDrop::new(handle) }));
+        // SAFETY: a new object; the context is not closed during this call (contract of the man page).
+        Ok(unsafe { live::add(mw.cast()) })
     })
 }
 
@@ -53,13 +56,14 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut IbvMw) -> c_int {
     number(|| {
         // SAFETY: `mw` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        unsafe { context::of_object(mw) }?;
+        let here = unsafe { live::claim(mw) }?;
         // SAFETY: `mw` is a live object of this type (contract of the man page); no mutable reference to its private
         // part exists.
         let handle = unsafe { &(*mw.cast::<Mw>()).private };
         // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
         // the man page).
         unsafe { destroy_handle(handle, MwHandle::destroy) }?;
+        live::remove(&here, mw);
         // SAFETY: `alloc_mw` allocated it as a `Box` of this type; the program does not use it after this call
         // (contract of the man page).
         drop(unsafe { Box::from_raw(mw.cast::<Mw>()) });

@@ -11,6 +11,7 @@ use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_pd, ibv_td};
 use crate::context;
 use crate::errno::{Errno, ensure, nothing, number, pointer};
+use crate::live;
 use crate::verbs::AnyTd;
 use core::ffi::c_int;
 use core::mem::ManuallyDrop;
@@ -110,7 +111,9 @@ pub(crate) unsafe fn allocator(pd: *mut ibv_pd) -> Option<Arc<dyn QueueAllocator
 
 fn new(context: *mut ibv_context, handle: u32, kind: Kind) -> *mut ibv_pd {
     let private = PdPrivate { kind, users: AtomicU32::new(0) };
-    Box::into_raw(Box::new(Pd { public: ibv_pd { context, handle }, private })).cast()
+    let pd = Box::into_raw(Box::new(Pd { public: ibv_pd { context, handle }, private }));
+    // SAFETY: a new object, whose context is not closed during this call: its verb is in progress.
+    unsafe { live::add(pd.cast()) }
 }
 
 /// # Safety
@@ -131,7 +134,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     number(|| {
         // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        unsafe { context::of_object(pd) }?;
+        let here = unsafe { live::claim(pd) }?;
         // SAFETY: `pd` is a live object of this library: its context was found above.
         let this = unsafe { private(pd) };
         if this.users.load(Ordering::Acquire) != 0 {
@@ -154,6 +157,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
                 }
             }
         }
+        live::remove(&here, pd);
         // SAFETY: `new` allocated it as a `Box` of this type; the program does not use it after this call (contract of
         // the man page).
         drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
@@ -183,10 +187,11 @@ pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     nothing(|| {
         // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        unsafe { context::of_object(pd) }?;
+        let here = unsafe { live::claim(pd) }?;
         // SAFETY: `pd` is a live object of this library: its context was found above.
         let this = unsafe { private(pd) };
         ensure(matches!(this.kind, Kind::Domain(_)) && this.users.load(Ordering::Acquire) == 0)?;
+        live::remove(&here, pd);
         // SAFETY: `new` allocated it as a `Box` of this type; the program does not use it after this call (contract of
         // the man page). Handles do nothing when they are dropped.
         drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
@@ -209,7 +214,9 @@ pub(crate) unsafe extern "C" fn alloc_td(
             return Err(Errno::EOPNOTSUPP);
         }
         let private = TdPrivate { td: here.verbs().alloc_td()?, users: AtomicU32::new(0) };
-        Ok(Box::into_raw(Box::new(Td { public: ibv_td { context }, private })).cast())
+        let td = Box::into_raw(Box::new(Td { public: ibv_td { context }, private }));
+        // SAFETY: a new object; the context is not closed during this call (contract of the man page).
+        Ok(unsafe { live::add(td.cast()) })
     })
 }
 
@@ -219,11 +226,12 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     number(|| {
         // SAFETY: `td` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        unsafe { context::of_object(td) }?;
+        let here = unsafe { live::claim(td) }?;
         // SAFETY: `td` is a live object of this library: its context was found above.
         if unsafe { td_private(td) }.users.load(Ordering::Acquire) != 0 {
             return Err(Errno::EBUSY);
         }
+        live::remove(&here, td);
         // SAFETY: `alloc_td` allocated it as a `Box` of this type; the program does not use it after this call
         // (contract of the man page).
         drop(unsafe { Box::from_raw(td.cast::<Td>()) });
@@ -255,10 +263,10 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         ensure(!attr.pd.is_null() && attr.comp_mask & !parent_mask::ALL == 0)?;
         // SAFETY: `attr.pd` is NULL or a live object, which begins with the pointer to its context (contract of the man
         // page).
-        unsafe { context::is_of(context, attr.pd) }?;
+        let _used = unsafe { context::is_of(context, attr.pd) }?;
         // SAFETY: `attr.td` is NULL or a live object, which begins with the pointer to its context (contract of the man
         // page).
-        unsafe { context::is_of(context, attr.td) }?;
+        let _used = unsafe { context::is_of(context, attr.td) }?;
         // SAFETY: `attr.pd` is a live object of this library: its context was found above.
         let domain = unsafe { private(attr.pd) };
         let Kind::Domain(handle) = &domain.kind else { return Err(Errno::EINVAL) };

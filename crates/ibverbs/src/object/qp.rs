@@ -16,6 +16,7 @@ use crate::convert::qp as convert;
 use crate::data::qp_ex;
 use crate::errno::{Errno, Outcome, ensure};
 use crate::events::{self, Numbered};
+use crate::live;
 use crate::verbs::{AnyTd, Open};
 use core::any::Any;
 use core::mem::{self, ManuallyDrop};
@@ -341,7 +342,8 @@ pub(crate) fn finish<D: Driver>(
     let number = private.number;
     let qp: *mut ibv_qp = Box::into_raw(Box::new(Qp { public, private })).cast();
     events::complete(here, number, Numbered::Qp(qp));
-    qp
+    // SAFETY: a new object, whose context is not closed during this call: its verb is in progress.
+    unsafe { live::add(qp) }
 }
 
 /// # Safety
@@ -432,9 +434,8 @@ pub(crate) unsafe fn handle<'a, D: Driver>(qp: *mut ibv_qp) -> &'a QpHandle {
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
 pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, qp: *mut ibv_qp) -> Outcome<()> {
-    // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not closed
-    // during this call (contract of `Verbs`).
-    let here = unsafe { context::of_object(qp) }?;
+    // SAFETY: the caller has claimed the object; the context is not closed during this call (contract of `Verbs`).
+    let here = unsafe { context::of_known(qp) }?;
     // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(qp) };
     let end = |handle: QpHandle| match &this.shared {
@@ -446,9 +447,11 @@ pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, qp: *mut ibv_qp) -> Outc
     // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
     // `Verbs`).
     let reported = unsafe { destroy_handle(&this.handle, end) }?;
+    live::mark_gone(qp);
     // SAFETY: `qp` points to the public part of the queue pair, which is freed below.
     here.wait_for_acks(|| events::are_acked(unsafe { (*qp).events_completed }, reported));
     here.forget(this.number);
+    live::remove(here, qp);
     // SAFETY: `finish` allocated it as a `Box` of this type; the program does not use it after this call (contract of
     // `Verbs`).
     drop(unsafe { Box::from_raw(qp.cast::<Qp<D>>()) });

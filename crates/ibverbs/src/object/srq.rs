@@ -11,6 +11,7 @@ use crate::abi::object::{ibv_pd, ibv_srq};
 use crate::context;
 use crate::errno::{Errno, Outcome, ensure, number as errno_number, pointer};
 use crate::events::{self, Numbered};
+use crate::live;
 use crate::verbs::Open;
 use core::ffi::c_int;
 use core::mem::{self, ManuallyDrop};
@@ -68,6 +69,9 @@ pub(crate) unsafe fn parts<'a, D: Driver>(
     let this = unsafe { private::<D>(srq) };
     Some((&*this.handle, &this.shared))
 }
+
+/// `IBV_SRQT_TM`
+const TAG_MATCHING: u32 = 2;
 
 /// `IBV_SRQ_INIT_ATTR_*`
 mod mask {
@@ -160,7 +164,8 @@ unsafe fn create_with<D: Driver>(
     let private = SrqPrivate { queue, shared, handle: ManuallyDrop::new(handle), number };
     let srq: *mut ibv_srq = Box::into_raw(Box::new(Srq::<D> { public, private })).cast();
     events::complete(here, number, Numbered::Srq(srq));
-    Ok(srq)
+    // SAFETY: a new object; the context is not closed during this call (contract of `Verbs`).
+    Ok(unsafe { live::add(srq) })
 }
 
 /// # Safety
@@ -201,9 +206,8 @@ pub(crate) unsafe fn number<D: Driver>(open: &Open<D>, srq: *mut ibv_srq) -> Out
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
 pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, srq: *mut ibv_srq) -> Outcome<()> {
-    // SAFETY: `srq` is NULL or a live object, which begins with the pointer to its context; the context is not closed
-    // during this call (contract of `Verbs`).
-    let here = unsafe { context::of_object(srq) }?;
+    // SAFETY: the caller has claimed the object; the context is not closed during this call (contract of `Verbs`).
+    let here = unsafe { context::of_known(srq) }?;
     // SAFETY: `srq` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(srq) };
     // SAFETY: the queue's own parts, of which the engines are freed after this.
@@ -211,9 +215,11 @@ pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, srq: *mut ibv_srq) -> Ou
     // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
     // `Verbs`).
     let reported = unsafe { destroy_handle(&this.handle, end) }?;
+    live::mark_gone(srq);
     // SAFETY: `srq` points to the public part of the queue, which is freed below.
     here.wait_for_acks(|| events::are_acked(unsafe { (*srq).events_completed }, reported));
     here.forget(this.number);
+    live::remove(here, srq);
     // SAFETY: `create` allocated it as a `Box` of this type; the program does not use it after this call (contract of
     // `Verbs`).
     drop(unsafe { Box::from_raw(srq.cast::<Srq<D>>()) });
@@ -236,9 +242,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
         // SAFETY: integers and pointers: zeros are values of all of them.
         let mut ex: ibv_srq_init_attr_ex = unsafe { mem::zeroed() };
         (ex.srq_context, ex.attr, ex.pd) = (attr.srq_context, attr.attr, pd);
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let context = unsafe { context::pointer_of(pd) }?;
+        let context = here.context();
         // SAFETY: the objects in the request are live and of this context, as checked above.
         let srq = unsafe { here.verbs().create_srq(context, &mut ex) }?;
         attr.attr = ex.attr;
@@ -265,17 +269,18 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         ensure(has(mask::PD) && !attr.pd.is_null())?;
         // SAFETY: `attr.pd` is NULL or a live object, which begins with the pointer to its context (contract of the man
         // page).
-        unsafe { context::is_of(context, attr.pd) }?;
+        let _pd = unsafe { context::is_of(context, attr.pd) }?;
+        let (_xrcd, _cq);
         if kind == SrqType::Xrc as u32 {
             ensure(has(mask::XRCD) && has(mask::CQ) && !attr.xrcd.is_null() && !attr.cq.is_null())?;
             // SAFETY: `attr.xrcd` is NULL or a live object, which begins with the pointer to its context (contract of
             // the man page).
-            unsafe { context::is_of(context, attr.xrcd) }?;
+            _xrcd = unsafe { context::is_of(context, attr.xrcd) }?;
             // SAFETY: `attr.cq` is NULL or a live object, which begins with the pointer to its context (contract of the
             // man page).
-            unsafe { context::is_of(context, attr.cq) }?;
+            _cq = unsafe { context::is_of(context, attr.cq) }?;
         } else if kind != SrqType::Basic as u32 {
-            return Err(Errno::EOPNOTSUPP);
+            return Err(if kind == TAG_MATCHING { Errno::EOPNOTSUPP } else { Errno::EINVAL });
         }
         attr.srq_type = kind;
         // SAFETY: the objects in the request are live and of this context, as checked above.
@@ -343,7 +348,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     errno_number(|| {
         // SAFETY: `srq` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(srq) }?;
+        let here = unsafe { live::claim(srq) }?;
         // SAFETY: `srq` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().destroy_srq(srq) }
     })

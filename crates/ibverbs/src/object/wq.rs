@@ -11,8 +11,9 @@ use super::{cq, destroy_handle, pd, queue_memory};
 use crate::abi::context::ibv_context;
 use crate::abi::wq::{ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr, ibv_wq, ibv_wq_attr, ibv_wq_init_attr};
 use crate::context;
-use crate::errno::{Errno, Outcome, ensure, number as errno_number, pointer};
+use crate::errno::{Errno, Outcome, ensure, number as errno_number, pointer, returned};
 use crate::events::{self, Numbered};
+use crate::live;
 use crate::verbs::Open;
 use core::ffi::c_int;
 use core::mem::{self, ManuallyDrop};
@@ -160,7 +161,8 @@ unsafe fn create_with<D: Driver>(
     let private = WqPrivate { queue, shared, handle: ManuallyDrop::new(handle), number };
     let wq: *mut ibv_wq = Box::into_raw(Box::new(Wq::<D> { public, private })).cast();
     events::complete(here, number, Numbered::Wq(wq));
-    Ok(wq)
+    // SAFETY: a new object; the context is not closed during this call (contract of `Verbs`).
+    Ok(unsafe { live::add(wq) })
 }
 
 /// # Safety
@@ -178,7 +180,7 @@ pub(crate) unsafe fn modify<D: Driver>(open: &Open<D>, wq: *mut ibv_wq, attr: &W
 pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, wq: *mut ibv_wq) -> Outcome<()> {
     // SAFETY: `wq` is a live object, which begins with the pointer to its context; the context is not closed during
     // this call (contract of `Verbs`).
-    let here = unsafe { context::of_object(wq) }?;
+    let here = unsafe { context::of_known(wq) }?;
     // SAFETY: `wq` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(wq) };
     // SAFETY: the queue's own parts, of which the engine is freed after this.
@@ -186,9 +188,11 @@ pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, wq: *mut ibv_wq) -> Outc
     // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
     // `Verbs`).
     let reported = unsafe { destroy_handle(&this.handle, end) }?;
+    live::mark_gone(wq);
     // SAFETY: `wq` points to the public part of the queue, which is freed below.
     here.wait_for_acks(|| events::are_acked(unsafe { (*wq).events_completed }, reported));
     here.forget(this.number);
+    live::remove(here, wq);
     // SAFETY: `create` allocated it as a `Box` of this type; the program does not use it after this call (contract of
     // `Verbs`).
     drop(unsafe { Box::from_raw(wq.cast::<Wq<D>>()) });
@@ -226,7 +230,7 @@ unsafe extern "C" fn post_recv<D: Driver>(
         // SAFETY: `bad_wr` is not NULL, so it is valid for writes (contract of the man page).
         unsafe { bad_wr.write(blamed) };
     }
-    <D::RecvQueue as RecvQueue>::errno(bad.error).raw()
+    returned(<D::RecvQueue as RecvQueue>::errno(bad.error))
 }
 
 /// # Safety
@@ -245,9 +249,9 @@ pub(crate) unsafe extern "C" fn create_wq(
             return Err(Errno::EOPNOTSUPP);
         }
         // SAFETY: `attr.pd` is a live object, which begins with the pointer to its context (contract of the man page).
-        unsafe { context::is_of(context, attr.pd) }?;
+        let _used = unsafe { context::is_of(context, attr.pd) }?;
         // SAFETY: `attr.cq` is a live object, which begins with the pointer to its context (contract of the man page).
-        unsafe { context::is_of(context, attr.cq) }?;
+        let _used = unsafe { context::is_of(context, attr.cq) }?;
         // SAFETY: the objects in the request are live and of this context, as checked above.
         unsafe { here.verbs().create_wq(context, attr) }
     })
@@ -286,7 +290,7 @@ pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
     errno_number(|| {
         // SAFETY: `wq` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(wq) }?;
+        let here = unsafe { live::claim(wq) }?;
         // SAFETY: `wq` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().destroy_wq(wq) }
     })
@@ -308,11 +312,11 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
         ensure(attr.log_ind_tbl_size < 16)?;
         // SAFETY: `ind_tbl` is not NULL (checked above) and has that many entries (contract of the man page).
         let wqs = unsafe { slice::from_raw_parts(attr.ind_tbl, 1 << attr.log_ind_tbl_size) };
+        let mut used = Vec::with_capacity(wqs.len());
         for wq in wqs {
             ensure(!wq.is_null())?;
-            // SAFETY: the entry is a live object, which begins with the pointer to its context (contract of the man
-            // page).
-            unsafe { context::is_of(context, *wq) }?;
+            // SAFETY: the context is not closed during this call (contract of the man page).
+            used.push(unsafe { context::is_of(context, *wq) }?);
         }
         // SAFETY: the queues are live and of this context, as checked above.
         let handle = unsafe { here.verbs().create_table(wqs) }?;
@@ -322,7 +326,9 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
             ind_tbl_num: handle.ind_tbl_num().cast_signed(),
             comp_mask: 0,
         };
-        Ok(Box::into_raw(Box::new(Table { public, private: ManuallyDrop::new(handle) })).cast())
+        let table = Box::into_raw(Box::new(Table { public, private: ManuallyDrop::new(handle) }));
+        // SAFETY: a new object; the context is not closed during this call (contract of the man page).
+        Ok(unsafe { live::add(table.cast()) })
     })
 }
 
@@ -332,13 +338,14 @@ pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_ta
     errno_number(|| {
         // SAFETY: `table` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        unsafe { context::of_object(table) }?;
+        let here = unsafe { live::claim(table) }?;
         // SAFETY: `table` is a live object of this type (contract of the man page); no mutable reference to its private
         // part exists.
         let handle = unsafe { &(*table.cast::<Table>()).private };
         // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
         // the man page).
         unsafe { destroy_handle(handle, RwqIndTableHandle::destroy) }?;
+        live::remove(&here, table);
         // SAFETY: `create_rwq_ind_table` allocated it as a `Box` of this type; the program does not use it after this
         // call (contract of the man page).
         drop(unsafe { Box::from_raw(table.cast::<Table>()) });

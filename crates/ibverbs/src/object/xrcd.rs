@@ -9,6 +9,7 @@ use crate::abi::context::ibv_context;
 use crate::abi::object::ibv_xrcd;
 use crate::context;
 use crate::errno::{Errno, ensure, number, pointer};
+use crate::live;
 use core::ffi::c_int;
 use core::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
@@ -51,8 +52,9 @@ pub(crate) unsafe extern "C" fn open_xrcd(
         let fd = (attr.fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(attr.fd) });
         let has = |flag| attr.oflags & flag != 0;
         let handle = xrcd::open(here.kernel(), fd, has(libc::O_CREAT), has(libc::O_EXCL))?;
-        Ok(Box::into_raw(Box::new(Xrcd { public: ibv_xrcd { context }, private: ManuallyDrop::new(handle) }))
-            .cast())
+        let xrcd = Xrcd { public: ibv_xrcd { context }, private: ManuallyDrop::new(handle) };
+        // SAFETY: a new object; the context is not closed during this call (contract of the man page).
+        Ok(unsafe { live::add(Box::into_raw(Box::new(xrcd)).cast()) })
     })
 }
 
@@ -62,13 +64,14 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     number(|| {
         // SAFETY: `xrcd` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
-        unsafe { context::of_object(xrcd) }?;
+        let here = unsafe { live::claim(xrcd) }?;
         // SAFETY: `xrcd` is a live object of this type (contract of the man page); no mutable reference to its private
         // part exists.
         let handle = unsafe { &(*xrcd.cast::<Xrcd>()).private };
         // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
         // the man page).
         unsafe { destroy_handle(handle, XrcdHandle::destroy) }?;
+        live::remove(&here, xrcd);
         // SAFETY: `open_xrcd` allocated it as a `Box` of this type; the program does not use it after this call
         // (contract of the man page).
         drop(unsafe { Box::from_raw(xrcd.cast::<Xrcd>()) });

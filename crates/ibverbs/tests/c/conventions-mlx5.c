@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* The failure of each function of libmlx5 that is implemented: it returns the errno, or NULL or -1 and sets errno. All
+/* The failure of each function of libmlx5 that is implemented: it returns the errno, NULL or -1, and sets errno. All
  * pointers are NULL; then the context is open, and all others are NULL. */
 #include "common.h"
 #include <infiniband/mlx5dv.h>
@@ -26,7 +26,7 @@ void *any_mlx5dv_devx_obj_import() __asm__("mlx5dv_devx_obj_import");
 void *any_mlx5dv_devx_umem_import() __asm__("mlx5dv_devx_umem_import");
 void *any_mlx5dv_var_import() __asm__("mlx5dv_var_import");
 
-#define RETURNS(number, call) CHECK((call) == (number))
+#define RETURNS(number, call) CHECK((errno = 0, call) == (number) && errno == abs(number))
 #define SETS(result, number, call) CHECK((errno = 0, (call) == (result)) && errno == (number))
 #define IS_NULL(number, call) SETS(NULL, number, (void *)(call))
 #define RETURNS_NOTHING(call) (call)

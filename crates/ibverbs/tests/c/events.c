@@ -38,6 +38,47 @@ static void *acknowledge_event_late(void *event)
 	return NULL;
 }
 
+/* A message that is not solicited, and its two completions. */
+static void exchange(struct end *from, struct end *to)
+{
+	struct ibv_send_wr wr = { .wr_id = 5, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
+	post_recv(to, 4, 0, 64);
+	CHECK(ibv_post_send(from->qp, &wr, &bad) == 0);
+	poll_ok(to->cq, 4);
+	poll_ok(from->cq, 5);
+}
+
+/* Of two requests before an event, the one for any completion is in force, in either order. */
+static void request_twice(struct end *from, struct end *to)
+{
+	struct ibv_cq *cq;
+	void *context;
+	for (int solicited = 0; solicited < 2; solicited++) {
+		CHECK(ibv_req_notify_cq(to->cq, solicited) == 0);
+		CHECK(ibv_req_notify_cq(to->cq, !solicited) == 0);
+		exchange(from, to);
+		alarm(20);
+		CHECK(ibv_get_cq_event(to->channel, &cq, &context) == 0 && cq == to->cq);
+		ibv_ack_cq_events(cq, 1);
+		/* After the event, a request for solicited completions is alone. */
+		CHECK(ibv_req_notify_cq(to->cq, 1) == 0);
+		exchange(from, to);
+		ualarm(50000, 0);
+		CHECK(ibv_get_cq_event(to->channel, &cq, &context) == -1 && errno == EINTR);
+	}
+	/* Completions that wait when the second request is made. */
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
+	post_recv(to, 4, 0, 64);
+	CHECK(ibv_post_send(from->qp, &wr, &bad) == 0);
+	poll_ok(from->cq, 0);
+	CHECK(ibv_req_notify_cq(to->cq, 0) == 0 && ibv_req_notify_cq(to->cq, 1) == 0);
+	alarm(20);
+	CHECK(ibv_get_cq_event(to->channel, &cq, &context) == 0 && cq == to->cq);
+	alarm(0);
+	ibv_ack_cq_events(cq, 1);
+	poll_ok(to->cq, 4);
+}
+
 int main(void)
 {
 	struct end a, b;
@@ -67,6 +108,8 @@ int main(void)
 	while ((result = ibv_get_async_event(b.context, &event)) == 0)
 		ibv_ack_async_event(&event);
 	CHECK(result == -1 && errno == EINTR);
+
+	request_twice(&a, &b);
 
 	/* An event for an armed queue, once. */
 	CHECK(ibv_req_notify_cq(b.cq, 0) == 0);

@@ -239,8 +239,13 @@ pub(crate) fn create_dct(
 }
 
 /// Modifies a DC target and returns its number, if the kernel returns one.
-pub(crate) fn modify_dct(handle: &QpHandle, attr: &QpAttr, mask: QpAttrMask) -> Result<Option<u32>> {
-    let request = mlx5_ib_modify_qp::default();
+pub(crate) fn modify_dct(
+    handle: &QpHandle,
+    attr: &QpAttr,
+    mask: QpAttrMask,
+    comp_mask: u32,
+) -> Result<Option<u32>> {
+    let request = mlx5_ib_modify_qp { comp_mask, ..Default::default() };
     let mut resp = mlx5_ib_modify_qp_resp::default();
     // SAFETY: the struct has no address.
     let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };

@@ -18,10 +18,10 @@ use uverbs_uapi::mlx5::cmds::MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX;
 use uverbs_uapi::mlx5::{
     MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_CORE_CLOCK_OFFSET, MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_DUMP_FILL_MKEY,
     MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_ECE, MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS,
-    MLX5_IB_ALLOC_UCTX_DEVX, MLX5_IB_PP_SUPPORT_BURST, MLX5_IB_QUERY_DEV_RESP_FLAGS_SCAT2CQE_DCT,
-    MLX5_LIB_CAP_4K_UAR, MLX5_LIB_CAP_DYN_UAR, MLX5_USER_CMDS_SUPP_UHW_CREATE_AH,
-    MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE, MLX5_USER_INLINE_MODE_NONE, mlx5_ib_alloc_ucontext_req_v2,
-    mlx5_ib_alloc_ucontext_resp, mlx5_ib_query_device_resp,
+    MLX5_IB_ALLOC_UCTX_DEVX, MLX5_IB_PP_SUPPORT_BURST, MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP,
+    MLX5_IB_QUERY_DEV_RESP_FLAGS_SCAT2CQE_DCT, MLX5_LIB_CAP_4K_UAR, MLX5_LIB_CAP_DYN_UAR,
+    MLX5_USER_CMDS_SUPP_UHW_CREATE_AH, MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE, MLX5_USER_INLINE_MODE_NONE,
+    mlx5_ib_alloc_ucontext_req_v2, mlx5_ib_alloc_ucontext_resp, mlx5_ib_query_device_resp,
 };
 use zerocopy::IntoBytes;
 
@@ -66,6 +66,8 @@ pub(crate) struct Facts {
     pub(crate) max_tso: u32,
     /// Whether short data of DC targets may be in the CQE.
     pub(crate) scatter_to_cqe_dct: bool,
+    /// The device and the kernel have QPs whose receives are consumed out of order.
+    pub(crate) out_of_order: bool,
     /// The kernel has a page with the parameters of the device's clock.
     pub(crate) clock_info: bool,
     /// Where the device's clock is in its page.
@@ -205,6 +207,7 @@ fn facts(kernel: &Arc<dyn Kernel>, resp: &mlx5_ib_alloc_ucontext_resp, may_comma
         atomics: device.atomic_cap != AtomicCap::NONE,
         raw_csum: device.device_cap_flags.contains(DeviceCapFlags::RAW_IP_CSUM),
         max_tso: if tso_on_raw { private.tso_caps.max_tso } else { 0 },
+        out_of_order: private.flags & MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP != 0,
         scatter_to_cqe_dct: private.flags & MLX5_IB_QUERY_DEV_RESP_FLAGS_SCAT2CQE_DCT != 0,
         clock_info: resp.clock_info_versions & CLOCK_INFO_V1 != 0,
         core_clock: has(MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_CORE_CLOCK_OFFSET)

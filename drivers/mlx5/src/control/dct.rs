@@ -12,8 +12,15 @@ use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::{DctCreate, DctParts};
 use uverbs_uapi::mlx5::{MLX5_QP_FLAG_SCATTER_CQE, MLX5_QP_FLAG_TYPE_DCT, mlx5_ib_create_qp};
 
-pub(super) fn create(mlx5: &Mlx5, create: &DctCreate<'_, Mlx5>) -> Result<DctParts<Mlx5>> {
+pub(super) fn create(
+    mlx5: &Mlx5,
+    create: &DctCreate<'_, Mlx5>,
+    out_of_order: bool,
+) -> Result<DctParts<Mlx5>> {
     const VERB: &str = "create_qp";
+    if out_of_order {
+        mlx5.need_out_of_order(VERB, QpType::Driver)?;
+    }
     if mlx5.facts.cqe_version == 0 {
         // Its completions would contain its number instead of a user index, and it has no number before RTR.
         return Err(Error::unsupported(VERB, "DC targets on a device with CQE version 0"));
@@ -39,7 +46,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &DctCreate<'_, Mlx5>) -> Result<DctPar
     let shared = if scatter { shared.with_data_in_completions() } else { shared };
     let shared = Arc::new(shared.with_index(index));
     cq_shared.attach_qp(&shared);
-    let control = QpControl::of_dct(shared, Arc::clone(cq_shared));
+    let control = QpControl::of_dct(shared, Arc::clone(cq_shared), out_of_order);
     Ok(DctParts { handle, shared: Arc::new(control) })
 }
 
@@ -52,7 +59,7 @@ pub(super) fn modify(
     let target = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
     let mut dctn = None;
     control.modify_with(target, || {
-        dctn = calls::modify_dct(handle, attr, mask)?;
+        dctn = calls::modify_dct(handle, attr, mask, control.order_of(attr, mask))?;
         Ok(())
     })?;
     match (target, dctn) {

@@ -32,7 +32,7 @@ use uverbs_core::attr::CqInitAttr;
 use uverbs_core::control::{CompChannelHandle, PdHandle, QpHandle};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::{
-    CqParts, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,
+    CqParts, DctCreate, DctParts, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,
 };
 use uverbs_mlx5_hw::doorbell::BF_OFFSET;
 use uverbs_uapi::mlx5::{
@@ -140,6 +140,8 @@ pub struct CqOptions<'a> {
     pub allocator: Allocator<'a>,
 }
 
+pub use super::firmware::OutOfOrderCaps;
+
 bitflags! {
     /// mlx5's options of a QP, `MLX5_QP_FLAG_*` of the kernel, which refuses those that the device or the QP's type lacks.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -168,6 +170,9 @@ pub struct QpOptions<'a> {
     pub raw_wqes: bool,
     /// Further options.
     pub flags: QpFlags,
+    /// Receives may be consumed, and messages may arrive, in any order. The peer must have the same option. The device must
+    /// have it for this type ([`Mlx5::out_of_order_caps`]).
+    pub out_of_order: bool,
 }
 
 /// A UAR page for doorbells that a program writes itself. It is freed when this value is dropped, which must be after
@@ -354,6 +359,22 @@ impl Mlx5 {
         options: &QpOptions<'_>,
     ) -> Result<QpParts<Self>> {
         super::qp::create(self, create, options)
+    }
+
+    /// Creates a DC target as [`DcDriver::create_dct`](uverbs_core::provider::DcDriver::create_dct). Its receives may be
+    /// consumed out of order if `out_of_order` is set, as with [`QpOptions::out_of_order`].
+    ///
+    /// # Safety
+    /// As [`DcDriver::create_dct`](uverbs_core::provider::DcDriver::create_dct).
+    ///
+    /// # Errors
+    /// As for [`DcDriver::create_dct`](uverbs_core::provider::DcDriver::create_dct).
+    pub unsafe fn create_dct_with(
+        &self,
+        create: &DctCreate<'_, Self>,
+        out_of_order: bool,
+    ) -> Result<DctParts<Self>> {
+        super::dct::create(self, create, out_of_order)
     }
 
     /// Creates a hashed QP as [`Driver::create_rss_qp`](uverbs_core::provider::Driver::create_rss_qp), with further

@@ -14,6 +14,7 @@ use super::devx::DevxObject;
 use crate::Ah;
 use std::sync::MutexGuard;
 use uverbs_core::Errno;
+use uverbs_core::attr::QpType;
 use uverbs_core::error::{Error, Result};
 
 /// `MLX5_CMD_OP_*`
@@ -115,7 +116,74 @@ pub(super) struct QpnBlock {
     len: u32,
 }
 
+/// The maximum number of receives of QPs whose receives may be consumed out of order (`struct mlx5dv_ooo_recv_wrs_caps`); 0 for
+/// types that the device lacks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutOfOrderCaps {
+    /// RC
+    pub max_rc: u32,
+    /// XRC
+    pub max_xrc: u32,
+    /// DC
+    pub max_dct: u32,
+    /// UD
+    pub max_ud: u32,
+    /// UC
+    pub max_uc: u32,
+}
+
+impl OutOfOrderCaps {
+    /// The number for a type; `QpType::Driver` is DC.
+    pub(super) fn of(&self, qp_type: QpType) -> u32 {
+        match qp_type {
+            QpType::Rc => self.max_rc,
+            QpType::Uc => self.max_uc,
+            QpType::Ud => self.max_ud,
+            QpType::XrcSend | QpType::XrcRecv => self.max_xrc,
+            QpType::Driver => self.max_dct,
+            QpType::RawPacket => 0,
+        }
+    }
+}
+
 impl Mlx5 {
+    /// The limits of QPs whose receives may be consumed out of order. As in libmlx5, they are 0 in a context without commands
+    /// for the firmware, which reports the types.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] unless both the device and the kernel have them; errors of the command.
+    pub fn out_of_order_caps(&self) -> Result<OutOfOrderCaps> {
+        const VERB: &str = "out_of_order_caps";
+        if !self.facts.out_of_order {
+            return Err(Error::unsupported(VERB, "the device or its kernel driver keeps receives in order"));
+        }
+        if !self.facts.may_command {
+            return Ok(OutOfOrderCaps::default());
+        }
+        let caps = self.capabilities(VERB, GENERAL)?;
+        // `dp_ordering_ooo_all_{ud,uc,xrc,dc,rc}`. A ring of an RQ has twice as many entries as receives can be posted.
+        let all = self.facts.limits.max_recv_wr;
+        let cyclic = (all / 2).max(1);
+        let has = |at, most| if caps.has(ANSWER * 8 + at) { most } else { 0 };
+        Ok(OutOfOrderCaps {
+            max_ud: has(0x330, cyclic),
+            max_uc: has(0x331, cyclic),
+            max_xrc: has(0x332, all),
+            max_dct: has(0x333, all),
+            max_rc: has(0x334, cyclic),
+        })
+    }
+
+    /// The limit of [`out_of_order_caps`](Self::out_of_order_caps) for a type that the device has.
+    pub(super) fn need_out_of_order(&self, verb: &'static str, qp_type: QpType) -> Result<u32> {
+        match self.out_of_order_caps().map(|caps| caps.of(qp_type)) {
+            Ok(0) => Err(Error::unsupported(verb, format!("receives out of order on {qp_type} QPs"))),
+            Ok(most) => Ok(most),
+            Err(Error::Unsupported { .. }) => Err(Error::unsupported(verb, "receives out of order")),
+            Err(error) => Err(error),
+        }
+    }
+
     fn unless_devx(&self, verb: &'static str) -> Result<()> {
         match self.facts.may_command {
             true => Ok(()),

@@ -383,7 +383,7 @@ impl Driver for Mlx5 {
 
 impl DcDriver for Mlx5 {
     unsafe fn create_dct(&self, create: &DctCreate<'_, Self>) -> Result<DctParts<Self>> {
-        dct::create(self, create)
+        dct::create(self, create, false)
     }
 
     unsafe fn modify_dct(

@@ -24,8 +24,8 @@ use uverbs_core::kernel::Uhw;
 use uverbs_core::provider::{QpCreate, QpParts};
 use uverbs_core::sync::ProcessMutex;
 use uverbs_uapi::mlx5::{
-    MLX5_QP_FLAG_SCATTER_CQE, MLX5_QP_FLAG_TYPE_DCI, mlx5_ib_create_qp, mlx5_ib_modify_qp,
-    mlx5_ib_modify_qp_resp,
+    MLX5_IB_MODIFY_QP_OOO_DP, MLX5_QP_FLAG_SCATTER_CQE, MLX5_QP_FLAG_TYPE_DCI, mlx5_ib_create_qp,
+    mlx5_ib_modify_qp, mlx5_ib_modify_qp_resp,
 };
 
 const CREATE_QP: &str = "create_qp";
@@ -47,6 +47,8 @@ pub struct QpControl {
     modifying: ProcessMutex<()>,
     /// The options of enhanced connection establishment.
     ece: ProcessMutex<EceOptions>,
+    /// Its receives may be consumed out of order.
+    out_of_order: bool,
 }
 
 /// The ECE options that the device reported, and those to request with the next state change.
@@ -130,12 +132,20 @@ impl QpControl {
         Ok(())
     }
 
+    /// The bit with which the kernel learns that receives may be consumed out of order: with the change to INIT.
+    pub(super) fn order_of(&self, attr: &QpAttr, mask: QpAttrMask) -> u32 {
+        let is_init = mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::INIT;
+        if self.out_of_order && is_init { MLX5_IB_MODIFY_QP_OOO_DP } else { 0 }
+    }
+
     /// Executes the kernel's modify_qp with the requested ECE options.
     fn modify_kernels(&self, handle: &QpHandle, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         let mut ece = self.lock_ece("modify_qp")?;
-        let request = mlx5_ib_modify_qp { ece_options: ece.asked, ..Default::default() };
+        let comp_mask = self.order_of(attr, mask);
+        let request = mlx5_ib_modify_qp { comp_mask, ece_options: ece.asked, ..Default::default() };
         let mut resp = mlx5_ib_modify_qp_resp::default();
-        let uhw = if ece.asked == 0 { Uhw::none() } else { calls::modify_qp(&request, &mut resp) };
+        let is_plain = ece.asked == 0 && comp_mask == 0;
+        let uhw = if is_plain { Uhw::none() } else { calls::modify_qp(&request, &mut resp) };
         // SAFETY: only `Driver::modify_qp` calls this function; by its contract `self` belongs to the QP of `handle`.
         unsafe { handle.modify(None, attr, mask, uhw) }?;
         if ece.asked != 0 {
@@ -162,12 +172,13 @@ impl QpControl {
             bfreg: None,
             modifying: ProcessMutex::default(),
             ece: ProcessMutex::default(),
+            out_of_order: false,
         }
     }
 
     /// For a DC target, which has no queues.
-    pub(super) fn of_dct(shared: Arc<QpShared>, cq: Arc<CqShared>) -> Self {
-        Self::of_wq(shared, cq, QpMemory::default())
+    pub(super) fn of_dct(shared: Arc<QpShared>, cq: Arc<CqShared>, out_of_order: bool) -> Self {
+        Self { out_of_order, ..Self::of_wq(shared, cq, QpMemory::default()) }
     }
 
     /// Calls `change`, which has the kernel modify the QP, and stores the state `target` if it succeeds.
@@ -274,8 +285,13 @@ fn check(mlx5: &Mlx5, attr: &QpInitAttr) -> Result<()> {
     Ok(())
 }
 
-/// The queues' sizes.
-fn sizes(mlx5: &Mlx5, attr: &QpInitAttr, has_srq: bool) -> Result<(SqSize, RqSize)> {
+/// The queues' sizes. `out_of_order` is the limit of receives if they may be consumed out of order.
+fn sizes(
+    mlx5: &Mlx5,
+    attr: &QpInitAttr,
+    has_srq: bool,
+    out_of_order: Option<u32>,
+) -> Result<(SqSize, RqSize)> {
     let limits = &mlx5.facts.limits;
     let (cap, qp_type) = (&attr.cap, attr.qp_type);
     let sq = if qp_type.has_send_queue() {
@@ -285,7 +301,10 @@ fn sizes(mlx5: &Mlx5, attr: &QpInitAttr, has_srq: bool) -> Result<(SqSize, RqSiz
         SqSize::default()
     };
     let rq = if qp_type.has_recv_queue() && !has_srq {
-        size::recv_queue(CREATE_QP, limits, cap.max_recv_wr, cap.max_recv_sge)?
+        match out_of_order {
+            Some(most) => size::unordered_queue(CREATE_QP, limits, most, cap.max_recv_wr, cap.max_recv_sge)?,
+            None => size::recv_queue(CREATE_QP, limits, cap.max_recv_wr, cap.max_recv_sge)?,
+        }
     } else {
         RqSize::default()
     };
@@ -349,7 +368,11 @@ pub(super) fn create(
     let mut attr = create.attr.clone();
     check(mlx5, &attr)?;
     let access = mlx5.qp_access(CREATE_QP)?;
-    let (sq_size, rq_size) = sizes(mlx5, &attr, create.srq.is_some())?;
+    let most = match options.out_of_order {
+        true => Some(mlx5.need_out_of_order(CREATE_QP, attr.qp_type)?),
+        false => None,
+    };
+    let (sq_size, rq_size) = sizes(mlx5, &attr, create.srq.is_some(), most)?;
     if sq_size.wqe_cnt != 0 {
         attr.cap.max_inline_data = sq_size.max_inline;
     }
@@ -444,13 +467,14 @@ pub(super) fn create(
         bfreg,
         modifying: ProcessMutex::default(),
         ece: ProcessMutex::new(EceOptions { got: resp.ece_options, asked: 0 }),
+        out_of_order: options.out_of_order,
     };
     for cq in control.cqs() {
         cq.attach_qp(&control.shared);
     }
     let cap = QpCap {
         max_send_wr: sq_size.max_wr,
-        max_recv_wr: rq_size.wqe_cnt,
+        max_recv_wr: rq_size.max_wr,
         max_send_sge: got.max_send_sge.min(sq_size.max_sge),
         max_recv_sge: rq_size.max_sge,
         max_inline_data: if sq_size.wqe_cnt == 0 { 0 } else { sq_size.max_inline },
@@ -472,6 +496,7 @@ pub(super) fn open(mlx5: &Mlx5, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64
         bfreg: None,
         modifying: ProcessMutex::default(),
         ece: ProcessMutex::default(),
+        out_of_order: false,
     };
     Ok(QpParts { handle, shared: Arc::new(control), send: None, recv: None, cap: QpCap::default() })
 }

@@ -67,6 +67,8 @@ impl SqSize {
 pub(crate) struct RqSize {
     /// WQEs, a power of two; 0 if there is no queue.
     pub(crate) wqe_cnt: u32,
+    /// WQEs that can be posted.
+    pub(crate) max_wr: u32,
     /// log2 of the bytes of a WQE.
     pub(crate) wqe_shift: u32,
     /// Entries of a WR.
@@ -196,9 +198,30 @@ pub(crate) fn recv_queue(verb: &'static str, limits: &Limits, max_wr: u32, max_s
     }
     Ok(RqSize {
         wqe_cnt: wqe_cnt as u32,
+        max_wr: wqe_cnt as u32,
         wqe_shift: stride.trailing_zeros(),
         max_sge: stride / size::<DataSeg>(),
     })
+}
+
+/// [`recv_queue`] whose WQEs the device may consume out of order: the ring has twice as many as can be posted, unless that is
+/// one. `most` can be posted.
+pub(crate) fn unordered_queue(
+    verb: &'static str,
+    limits: &Limits,
+    most: u32,
+    max_wr: u32,
+    max_sge: u32,
+) -> Result<RqSize> {
+    if max_wr <= 1 {
+        return recv_queue(verb, limits, max_wr, max_sge);
+    }
+    if max_wr > most {
+        let reason = format!("{max_wr} is above the device's {most} out of order");
+        return Err(Error::invalid(verb, "max_recv_wr", reason));
+    }
+    let size = recv_queue(verb, limits, max_wr.saturating_mul(2), max_sge)?;
+    Ok(RqSize { max_wr: size.wqe_cnt / 2, ..size })
 }
 
 /// An SRQ's size.
@@ -241,7 +264,12 @@ pub(crate) fn shared_queue(
         ));
     }
     let max_sge = (stride - size::<SrqNextSeg>()) / size::<DataSeg>();
-    let ring = RqSize { wqe_cnt: wqe_cnt as u32, wqe_shift: stride.trailing_zeros(), max_sge };
+    let ring = RqSize {
+        wqe_cnt: wqe_cnt as u32,
+        max_wr: slots as u32 - 1,
+        wqe_shift: stride.trailing_zeros(),
+        max_sge,
+    };
     Ok(SrqSize { ring, slots: slots as u32 })
 }
 
@@ -302,7 +330,16 @@ mod tests {
     #[test]
     fn receive_queues_are_rounded_up() {
         let size = recv_queue("t", &LIMITS, 5, 3).unwrap();
-        assert_eq!(size, RqSize { wqe_cnt: 8, wqe_shift: 6, max_sge: 4 });
+        assert_eq!(size, RqSize { wqe_cnt: 8, max_wr: 8, wqe_shift: 6, max_sge: 4 });
+        let size = unordered_queue("t", &LIMITS, 16384, 5, 3).unwrap();
+        assert_eq!(size, RqSize { wqe_cnt: 16, max_wr: 8, wqe_shift: 6, max_sge: 4 });
+        // One receive has no order.
+        assert_eq!(
+            unordered_queue("t", &LIMITS, 16384, 1, 1).unwrap(),
+            recv_queue("t", &LIMITS, 1, 1).unwrap()
+        );
+        assert_eq!(unordered_queue("t", &LIMITS, 16384, 16384, 1).unwrap().max_wr, 16384);
+        assert!(unordered_queue("t", &LIMITS, 16384, 16385, 1).is_err());
         // A queue has a block at least.
         assert_eq!(recv_queue("t", &LIMITS, 1, 1).unwrap().wqe_cnt, 4);
         assert_eq!(recv_queue("t", &LIMITS, 0, 9).unwrap(), RqSize::default());

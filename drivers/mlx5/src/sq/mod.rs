@@ -160,7 +160,8 @@ where
     O: Operation<Remote = Remote>,
     P: Payload<Sge>,
 {
-    Description { flags: wr.flags, to: Destination::of(to), op: WqeOp::of(op), data: Data::of(data) }
+    let op = WqeOp { is_aligned: true, ..WqeOp::of(op) };
+    Description { flags: wr.flags, to: Destination::of(to), op, data: Data::of(data) }
 }
 
 impl SendQueueTrait for SendQueue {

@@ -75,6 +75,8 @@ pub(crate) struct WqeOp<'a> {
     pub(crate) remote: Option<Remote>,
     /// The operands of an atomic, in wire order.
     pub(crate) operands: Option<[u64; 2]>,
+    /// Whether an atomic must have an aligned remote address. As in libmlx5, lists and builders leave this to the peer.
+    pub(crate) is_aligned: bool,
     /// Header and segment size of a TSO send.
     pub(crate) tso: Option<TsoArgs<'a>>,
     /// A local operation, which has no data.
@@ -85,7 +87,7 @@ impl<'a> WqeOp<'a> {
     /// A message that consists of data only.
     #[inline(always)]
     pub(crate) const fn new(opcode: WrOpcode) -> Self {
-        Self { opcode, imm: 0, remote: None, operands: None, tso: None, local: None }
+        Self { opcode, imm: 0, remote: None, operands: None, is_aligned: false, tso: None, local: None }
     }
 
     /// The operation of the typed interface or of a builder.
@@ -107,7 +109,15 @@ impl<'a> WqeOp<'a> {
             (None, Some(key)) => Some(Local::Invalidate(key)),
             (None, None) => None,
         };
-        Self { opcode: O::OPCODE, imm, remote: op.remote(), operands, tso: op.tso(), local }
+        Self {
+            opcode: O::OPCODE,
+            imm,
+            remote: op.remote(),
+            operands,
+            is_aligned: false,
+            tso: op.tso(),
+            local,
+        }
     }
 
     /// The response that the device writes to the WR's entries.
@@ -301,8 +311,8 @@ pub(crate) fn put_op(units: &mut impl Units, unit: u32, op: &WqeOp<'_>) -> Resul
     let Some(remote) = op.remote else { return Ok(unit) };
     units.put_unit(unit, remote.words());
     let Some(operands) = op.operands else { return Ok(unit + 1) };
-    // IBA 9.4.5: an atomic operates on 8 aligned bytes.
-    if !remote.addr().is_multiple_of(8) {
+    // IBA 9.4.5: an atomic operates on 8 aligned bytes. The peer refuses any other address.
+    if op.is_aligned && !remote.addr().is_multiple_of(8) {
         return Err(PostError::Misaligned);
     }
     units.put_unit(unit + 1, operands);

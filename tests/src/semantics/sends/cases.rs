@@ -233,7 +233,12 @@ pub(super) fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
                 wr.wr.atomic = WrAtomic { remote_addr: s.odd().addr(), compare_add: 1, swap: 0, rkey: s.facts.remote.1 };
                 wr
             })
-            (|ex, s| { s.begin(ex, 0); call!(ex.wr_atomic_fetch_add(s.facts.remote.1, s.odd().addr(), 1)); s.set(ex, &s.right) })
+            (|ex, s| {
+                s.begin(ex, 0);
+                call!(ex.wr_atomic_fetch_add(s.facts.remote.1, s.odd().addr(), 1));
+                s.set(ex, &s.right);
+                s.destination(ex);
+            })
             (|b, s| s.push(b, 0, op::FetchAdd::new(s.odd(), 1), &*s.wire(&s.right)))
         "atomic of 7 bytes" Between
             (|s| s.node(O::ATOMIC_CMP_AND_SWP, &s.short, 0))

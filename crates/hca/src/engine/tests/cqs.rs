@@ -70,6 +70,36 @@ fn solicited_only_raises_events_for_solicited_entries_and_errors() {
     assert_eq!(events(&mut b, cqn, |b| arm(b, cqn, 2, MLX5_CQ_DB_REQ_NOT_SOL, 1)), 0);
 }
 
+/// IBA 11.4.2.2: of two requests before an event, the one for any completion is in force, in either order.
+#[test]
+fn a_request_for_any_completion_is_not_narrowed() {
+    let (any, solicited) = (MLX5_CQ_DB_REQ_NOT, MLX5_CQ_DB_REQ_NOT_SOL);
+    for (first, second) in [(any, solicited), (solicited, any)] {
+        let (mut a, mut b) = rc();
+        let cqn = b.recv_cq.cqn;
+        let mut send = |b: &mut End| {
+            b.recv(0, 10);
+            let sge = a.sge(0, 4);
+            let index = a.write_ctrl(MLX5_OPCODE_SEND, 8, 0, &[sge.as_bytes()]);
+            a.ring(index);
+        };
+        arm(&b, cqn, 0, first, 0);
+        assert_eq!(events(&mut b, cqn, |b| arm(b, cqn, 0, second, 0)), 0);
+        assert_eq!(events(&mut b, cqn, &mut send), 1, "{first:#x}, {second:#x}");
+        assert_eq!(events(&mut b, cqn, &mut send), 0);
+        // After its event, neither request is in force: the next one is alone.
+        b.recv_cq.poll().unwrap();
+        b.recv_cq.poll().unwrap();
+        arm(&b, cqn, 1, solicited, 2);
+        assert_eq!(events(&mut b, cqn, &mut send), 0);
+        // With an entry that was not consumed, a request for any completion raises its event at once, and the later one
+        // for solicited completions has the same number and raises none.
+        assert_eq!(events(&mut b, cqn, |b| arm(b, cqn, 1, any, 2)), 1);
+        assert_eq!(events(&mut b, cqn, |b| arm(b, cqn, 1, solicited, 2)), 0);
+        assert_eq!(events(&mut b, cqn, &mut send), 0);
+    }
+}
+
 /// A program that arms before it polls, as perftest does, gets one event for each completion.
 #[test]
 fn an_entry_raises_one_event_although_it_is_not_consumed() {

@@ -206,7 +206,10 @@ impl Call<'_, '_> {
         // Bit 0 selects the current capabilities instead of the maximum, which are equal here.
         match query_hca_cap_in::OP_MOD.get(input) >> 1 {
             GENERAL => self.general_capabilities(&mut caps),
-            GENERAL_2 => general::cap::LOG_RESERVED_QPN_GRANULARITY.set(&mut caps, 1_u32),
+            GENERAL_2 => {
+                general::cap::LOG_RESERVED_QPN_GRANULARITY.set(&mut caps, 1_u32);
+                general::cap::DP_ORDERING_FORCE.set(&mut caps, 1_u32);
+            }
             _ => return Err(Status::BAD_PARAM),
         }
         copy(output.get_mut(HEADER..).ok_or(Status::BAD_OUTPUT_LEN)?, &caps);
@@ -216,6 +219,9 @@ impl Call<'_, '_> {
     fn general_capabilities(&self, caps: &mut [u8]) {
         let config = &self.state.config;
         general::cap::GENERAL_OBJ_TYPES.set(caps, general::TYPES);
+        for field in general::cap::DP_ORDERING_OOO_ALL {
+            field.set(caps, 1_u32);
+        }
         for (field, value) in [
             (general::cap::HCA_CAP_2, 1),
             (general::cap::RTS2RTS_QP_UDP_SPORT, u32::from(self.device.ethernet)),

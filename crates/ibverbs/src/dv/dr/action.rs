@@ -78,7 +78,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_dr_action_create_dest_ibv_qp(qp: *
     pointer(|| {
         // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not closed
         // during this call (contract of the man page).
-        unsafe { context::of_object(qp) }?;
+        let _used = unsafe { context::of_object(qp) }?;
         // SAFETY: a live object, because its context was found above.
         ensure(unsafe { (*qp).qp_type } == QpType::RawPacket as u32)?;
         let attr =

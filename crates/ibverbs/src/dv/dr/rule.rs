@@ -88,7 +88,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_dr_rule_create(
         ensure(num_actions == 0 || !actions.is_null())?;
         // SAFETY: `value` is NULL or valid with its bytes (contract of the man page).
         let mut attr = RuleAttr { value: unsafe { bytes(value) }?, ..RuleAttr::default() };
-        let mut used = Vec::new();
+        let (mut used, mut objects) = (Vec::new(), Vec::new());
         for i in 0..num_actions {
             // SAFETY: the array has as many pointers, and this one is inside it (contract of the man page).
             let action = unsafe { actions.wrapping_add(i).read() };
@@ -97,7 +97,13 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_dr_rule_create(
             // A rule has at most one action of a kind, so this ends after a few actions, whatever their number is.
             // SAFETY: a whole action, whose object lives (contract of the man page).
             unsafe {
-                add_action(&mut attr, context, &raw const action.0, size_of::<mlx5dv_flow_action_attr>())
+                add_action(
+                    &mut attr,
+                    &mut objects,
+                    context,
+                    &raw const action.0,
+                    size_of::<mlx5dv_flow_action_attr>(),
+                )
             }?;
             used.push(Arc::clone(&action));
         }
