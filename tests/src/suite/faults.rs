@@ -16,9 +16,11 @@ use uverbs::{Driver, Exclusive, Rc, Uc, WcStatus};
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 
+/// An operation at a place of the peer's.
+type At = fn(Remote) -> Op;
+
 /// The requests that the peer answers with data. They leave 2, 3 and 3 of the peer's 2.
-const ASKS: [(fn(Remote) -> Op, u64); 3] =
-    [(Op::Read, 2), (|at| Op::FetchAdd(at, 1), 3), (|at| Op::CmpSwp(at, 2, 3), 3)];
+const ASKS: [(At, u64); 3] = [(Op::Read, 2), (|at| Op::FetchAdd(at, 1), 3), (|at| Op::CmpSwp(at, 2, 3), 3)];
 
 /// Posts a request that fails. Returns its status, and the peer's word after it. Nothing is written at A.
 fn outcome<D: Driver>(pair: &mut RcPair<D>, op: Op, sges: &[Sge]) -> Result<(WcStatus, u64)> {
@@ -68,7 +70,7 @@ fn remote_key_is_checked_before_the_memory_of_answers<D: Driver>(lab: &Lab<D>) -
     let good = pair.a.sge(0..8);
     let entry = [Sge { lkey: unknown_key(good.lkey), ..good }];
     let at = pair.b.remote(0);
-    let writes: [fn(Remote) -> Op; 2] = [Op::Write, |at| Op::WriteImm(at, 1)];
+    let writes: [At; 2] = [Op::Write, |at| Op::WriteImm(at, 1)];
     let ops = ASKS.iter().map(|(op, _)| (*op, REMOTE_ACCESS)).chain(writes.map(|op| (op, LOCAL_PROTECTION)));
     // The end of the region is a multiple of 8, as the address of an atomic must be.
     for wrong in [Remote { rkey: unknown_key(at.rkey), ..at }, pair.b.remote(pair.b.mr.len())] {
