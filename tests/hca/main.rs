@@ -15,8 +15,8 @@ mod sharing;
 
 use bed::{Hca, InfiniBand, RealTime};
 use uverbs_tests::suite::{
-    self, aio, constructors, dc, drain, errors, events, mcast, netem, objects, opcodes, states, stress,
-    threads, ud, xrc,
+    self, aio, constructors, dc, drain, errors, events, faults, mcast, netem, objects, opcodes, states,
+    stress, threads, ud, xrc,
 };
 
 fn main() -> std::process::ExitCode {
@@ -39,6 +39,7 @@ fn main() -> std::process::ExitCode {
         stress::tests::<RealTime>,
         opcodes::tests::<InfiniBand>,
         errors::tests::<InfiniBand>,
+        faults::tests::<InfiniBand>,
         ud::tests::<InfiniBand>,
         mcast::tests::<InfiniBand>,
         states::tests::<InfiniBand>,

@@ -17,6 +17,17 @@ pub struct Dialect {
     /// Whether a window can be bound to a region without `MW_BIND`. A key of mlx5 has no bit for this right
     /// (`mlx5_ifc_mkc_bits`), so the device does not check it.
     pub binds_without_mw_bind: bool,
+    /// Whether a datagram, or a message on UC, that is longer than the receive is dropped, and the receive stays for the next
+    /// one (class D of the InfiniBand specification's responder faults). rxe does so on some kernels.
+    pub drops_long_datagrams: bool,
+    /// Status of the receive of a write with immediate data that is refused; `None` if it is not specified. rxe reports that
+    /// of the sender (`do_class_ac_error()`).
+    pub refused_immediate: Option<WcStatus>,
+    /// Status of the receive of a message that fails to invalidate its key, which is not answered; `None` if that is not
+    /// specified. rxe reports REM_INV_REQ_ERR, and may acknowledge the message.
+    pub failed_invalidation: Option<WcStatus>,
+    /// Whether a message may invalidate windows of its QP only. rxe does not check the QP (`rxe_check_invalidate_mw()`).
+    pub invalidates_own_windows_only: bool,
 }
 
 const RXE: Dialect = Dialect {
@@ -24,6 +35,10 @@ const RXE: Dialect = Dialect {
     datagram_too_long: WcStatus::SUCCESS,
     freed_by_polling: false,
     binds_without_mw_bind: false,
+    drops_long_datagrams: false,
+    refused_immediate: None,
+    failed_invalidation: None,
+    invalidates_own_windows_only: false,
 };
 
 const MLX5: Dialect = Dialect {
@@ -31,6 +46,10 @@ const MLX5: Dialect = Dialect {
     datagram_too_long: WcStatus::LOC_LEN_ERR,
     freed_by_polling: true,
     binds_without_mw_bind: true,
+    drops_long_datagrams: true,
+    refused_immediate: Some(WcStatus::LOC_ACCESS_ERR),
+    failed_invalidation: Some(WcStatus::MW_BIND_ERR),
+    invalidates_own_windows_only: true,
 };
 
 impl Dialect {

@@ -14,7 +14,7 @@ type RcPair<D> = Pair<D, Rc, Exclusive>;
 
 /// A missing answer is an error after three timeouts of 67 ms (4.096 us << 14), so that the tests are fast. A peer that is
 /// alive answers within this time even if its CPU is taken away for some time slices.
-fn hasty<D: Driver>(lab: &Lab<D>) -> Spec {
+pub(super) fn hasty<D: Driver>(lab: &Lab<D>) -> Spec {
     let mut spec = Spec::new(lab);
     (spec.attr.timeout, spec.attr.retry_cnt, spec.attr.rnr_retry, spec.attr.min_rnr_timer) = (14, 2, 2, 1);
     spec
@@ -23,9 +23,9 @@ fn hasty<D: Driver>(lab: &Lab<D>) -> Spec {
 /// The status of a wrong local key by the specification, and those of the kernel's rxe: the second on 6.1, the third on
 /// later kernels, where a WR that fails before it is sent is flushed and its status lost (`rxe_requester()`, label
 /// `err`).
-const LOCAL_PROTECTION: &[WcStatus] =
+pub(super) const LOCAL_PROTECTION: &[WcStatus] =
     &[WcStatus::LOC_PROT_ERR, WcStatus::LOC_QP_OP_ERR, WcStatus::WR_FLUSH_ERR];
-const REMOTE_ACCESS: &[WcStatus] = &[WcStatus::REM_ACCESS_ERR];
+pub(super) const REMOTE_ACCESS: &[WcStatus] = &[WcStatus::REM_ACCESS_ERR];
 
 /// Posts a valid request, the invalid one, and two more, one of them unsignaled. The valid one succeeds, the invalid
 /// one has one of these statuses, the others are flushed, and the QP is in ERR. Then the QP is connected again.
@@ -56,7 +56,7 @@ fn fails_with<D: Driver>(
 }
 
 /// Resets and connects both QPs, and sends a message.
-fn revive<D: Driver>(lab: &Lab<D>, pair: &mut RcPair<D>) -> Result<()> {
+pub(super) fn revive<D: Driver>(lab: &Lab<D>, pair: &mut RcPair<D>) -> Result<()> {
     pair.reconnect(&lab.connect_attr()).context("up again")?;
     while !pair.a.cq.poll(&mut [uverbs::WorkCompletion::default()])?.is_empty() {}
     while !pair.b.cq.poll(&mut [uverbs::WorkCompletion::default()])?.is_empty() {}
@@ -64,7 +64,7 @@ fn revive<D: Driver>(lab: &Lab<D>, pair: &mut RcPair<D>) -> Result<()> {
 }
 
 /// A key that no region has.
-fn unknown_key(key: u32) -> u32 {
+pub(super) fn unknown_key(key: u32) -> u32 {
     key ^ 0x00ff_ff00
 }
 

@@ -14,6 +14,7 @@ pub mod drain;
 pub mod errors;
 pub mod events;
 pub mod faces;
+pub mod faults;
 pub mod features;
 pub mod inline;
 pub mod mcast;
@@ -41,6 +42,7 @@ pub fn tests<P: TestBed>() -> Vec<Test> {
         inline::tests::<P>,
         ring::tests::<P>,
         errors::tests::<P>,
+        faults::tests::<P>,
         polling::tests::<P>,
         events::tests::<P>,
         srq::tests::<P>,

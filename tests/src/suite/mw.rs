@@ -12,7 +12,7 @@ use uverbs::{Driver, Errno, Exclusive, MemoryWindow, Rc, WcStatus};
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 
 /// The window types that the device has.
-fn types<D: Driver>(lab: &Lab<D>) -> Vec<MwType> {
+pub(super) fn types<D: Driver>(lab: &Lab<D>) -> Vec<MwType> {
     let mut types = vec![];
     if lab.has(DeviceCapFlags::MEM_WINDOW) {
         types.push(MwType::Type1);
@@ -24,7 +24,11 @@ fn types<D: Driver>(lab: &Lab<D>) -> Vec<MwType> {
 }
 
 /// Opens bytes 4096..8192 of B's region by B's QP.
-fn bound<D: Driver>(pair: &mut RcPair<D>, mw_type: MwType, access: AccessFlags) -> Result<MemoryWindow<D>> {
+pub(super) fn bound<D: Driver>(
+    pair: &mut RcPair<D>,
+    mw_type: MwType,
+    access: AccessFlags,
+) -> Result<MemoryWindow<D>> {
     let b = &mut pair.b;
     let mut mw = b.pd.alloc_mw(mw_type)?;
     ensure!(mw.mw_type() == mw_type);

@@ -15,6 +15,14 @@ pub struct RecvWqe {
     pub scatter: Vec<Segment>,
 }
 
+impl RecvWqe {
+    /// The bytes that it has room for.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        self.scatter.iter().map(Segment::len).sum()
+    }
+}
+
 /// Decodes the entries of a receive WQE: its stride without the header of an SRQ.
 ///
 /// # Errors

@@ -41,22 +41,29 @@ impl Device {
 
     /// Checks all of a WQE's memory before anything is sent from it.
     pub(crate) fn check_gather(&self, user: User, segments: &[Segment]) -> Result<(), Syndrome> {
-        self.check(user, segments, access::LOCAL_READ)
-    }
-
-    /// Checks all of a WQE's memory before the request is sent.
-    pub(crate) fn check_scatter(&self, user: User, segments: &[Segment]) -> Result<(), Syndrome> {
-        self.check(user, segments, access::LOCAL_WRITE)
-    }
-
-    fn check(&self, user: User, segments: &[Segment], need: u32) -> Result<(), Syndrome> {
         for segment in segments {
             if let Segment::Memory { length, lkey, addr } = segment {
-                let found = self.mkeys.resolve(user, *lkey, *addr, u64::from(*length), need);
+                let found = self.mkeys.resolve(user, *lkey, *addr, u64::from(*length), access::LOCAL_READ);
                 found.map_err(|Denied| Syndrome::LOCAL_PROT)?;
             }
         }
         Ok(())
+    }
+
+    /// Checks the memory for `len` bytes at `offset` of the segments, which are not written by the device.
+    pub(crate) fn check_scatter(
+        &self,
+        user: User,
+        segments: &[Segment],
+        offset: u64,
+        len: usize,
+    ) -> Result<(), Syndrome> {
+        walk(segments, offset, len, |segment, at, n| {
+            let Segment::Memory { lkey, addr, .. } = segment else { return Err(Syndrome::LOCAL_QP_OP) };
+            let addr = addr.wrapping_add(at);
+            let found = self.mkeys.resolve(user, *lkey, addr, n as u64, access::LOCAL_WRITE);
+            found.map(drop).map_err(|Denied| Syndrome::LOCAL_PROT)
+        })
     }
 
     /// Writes `data` at `offset` of the memory of the segments.

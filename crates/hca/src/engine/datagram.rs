@@ -7,7 +7,7 @@ use super::reliable::{MAX_MESSAGE, peer};
 use super::{Device, Port};
 use crate::bytes::put;
 use crate::cqe::{Cqe, Syndrome};
-use crate::decode::{Av, Op, Request, Segment};
+use crate::decode::{Av, Op, Request};
 use uverbs_mlx5_hw::cqe::{MLX5_CQE_RESP_SEND, MLX5_CQE_RESP_SEND_IMM};
 
 /// The QP number of multicast packets.
@@ -140,26 +140,22 @@ impl Device {
             return;
         }
         let srqn = qp.srqn;
-        let Some(taken) = self.take_receive(cx, qp, srqn) else { return };
+        let total = GRH + data.len();
+        // A datagram that is longer than the next receive is dropped without a completion, and the receive stays (class D of
+        // the InfiniBand specification's responder faults, chapter 9.9.6.3).
+        let Some(taken) = self.take_receive_of(cx, qp, srqn, total as u64) else { return };
         let user = super::mkey::User {
             pd: srqn.and_then(|n| self.srqs.get(&n)).map_or(qp.pd, |srq| srq.pd),
             qpn: qp.qpn,
         };
         let segments = &taken.wqe.scatter;
-        let room: u64 = segments.iter().map(Segment::len).sum();
-        let total = GRH + data.len();
         let grh = packet.path.grh.as_ref();
-        let result = if total as u64 > room {
-            Err(Syndrome::LOCAL_LENGTH)
-        } else {
-            let header = match grh {
-                // Without a GRH, the first 40 bytes are not written.
-                None => Ok(()),
-                Some(grh) => self.scatter(user, segments, 0, &header(grh, data.len())),
-            };
-            header.and_then(|()| self.scatter(user, segments, GRH as u64, data))
+        let header = match grh {
+            // Without a GRH, the first 40 bytes are not written.
+            None => Ok(()),
+            Some(grh) => self.scatter(user, segments, 0, &header(grh, data.len())),
         };
-        if let Err(syndrome) = result {
+        if let Err(syndrome) = header.and_then(|()| self.scatter(user, segments, GRH as u64, data)) {
             self.fail_receive(cx, qp, srqn, &taken, syndrome);
             self.fail_responder(cx, qp, None);
             return;

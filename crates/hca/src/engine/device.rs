@@ -290,11 +290,22 @@ impl Device {
         qp: &mut Qp,
         srqn: Option<u32>,
     ) -> Option<Taken> {
+        self.take_receive_of(cx, qp, srqn, 0)
+    }
+
+    /// As [`take_receive`](Self::take_receive), if the receive has room for `len` bytes; a shorter one stays in its queue.
+    pub(crate) fn take_receive_of(
+        &mut self,
+        cx: &mut Port<'_>,
+        qp: &mut Qp,
+        srqn: Option<u32>,
+        len: u64,
+    ) -> Option<Taken> {
         let Some(srqn) = srqn else {
             let qpn = qp.qpn;
             let rq = qp.rq.as_mut()?;
             let index = u32::from(rq.taken);
-            return match rq.take() {
+            return match rq.take(len) {
                 Ok(taken) => taken,
                 Err(mistake) => {
                     rq.broken = true;
@@ -305,7 +316,7 @@ impl Device {
         };
         let srq = self.srqs.get_mut(&srqn)?;
         let index = u32::from(srq.head);
-        match srq.take() {
+        match srq.take(len) {
             Ok(taken) => {
                 if srq.below_limit() {
                     self.notices.push(Notice::Srq { srqn, event: event::SRQ_LIMIT_REACHED });

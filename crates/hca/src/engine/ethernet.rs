@@ -11,7 +11,7 @@ use super::recv::Taken;
 use super::{Device, Notice, Port, event};
 use crate::bytes::array;
 use crate::cqe::{Cqe, Syndrome};
-use crate::decode::{Op, Request, Segment};
+use crate::decode::{Op, Request};
 use crate::violation::Object;
 use uverbs_mlx5_hw::cqe::{
     MLX5_CQE_L2_OK, MLX5_CQE_L3_HDR_TYPE_IPV4, MLX5_CQE_L3_HDR_TYPE_IPV6, MLX5_CQE_L3_OK, MLX5_CQE_L4_OK,
@@ -118,7 +118,7 @@ impl Device {
         let Some(wq) = self.wqs.get_mut(&wqn).filter(|wq| wq.ready) else { return };
         let index = u32::from(wq.rq.taken);
         let (pd, cqn, uidx) = (wq.pd, wq.cqn, wq.uidx);
-        let taken = match wq.rq.take() {
+        let taken = match wq.rq.take(0) {
             Ok(None) => return,
             Ok(Some(taken)) => taken,
             Err(mistake) => {
@@ -143,7 +143,7 @@ impl Device {
     pub fn flush_wq(&mut self, cx: &mut Port<'_>, wqn: u32) {
         while let Some(wq) = self.wqs.get_mut(&wqn) {
             let (cqn, uidx) = (wq.cqn, wq.uidx);
-            let Ok(Some(taken)) = wq.rq.take() else { break };
+            let Ok(Some(taken)) = wq.rq.take(0) else { break };
             let cqe = Cqe {
                 kind: MLX5_CQE_RESP_ERR,
                 syndrome: Some(Syndrome::FLUSH),
@@ -169,8 +169,7 @@ impl Device {
         tag: u32,
     ) -> Result<(), Syndrome> {
         let segments = &taken.wqe.scatter;
-        let room: u64 = segments.iter().map(Segment::len).sum();
-        let result = if frame.len() as u64 > room {
+        let result = if frame.len() as u64 > taken.wqe.room() {
             Err(Syndrome::LOCAL_LENGTH)
         } else {
             self.scatter(user, segments, 0, frame)

@@ -19,6 +19,8 @@ enum Refusal {
     NotReady,
     /// It is invalid; the QP goes to the error state.
     Nak(Nak),
+    /// As `Nak`, but there is no answer: the requester retries until its retries are exceeded.
+    Silent,
 }
 
 impl Device {
@@ -92,6 +94,9 @@ impl Device {
     }
 
     fn reliable(&mut self, cx: &mut Port<'_>, qp: &mut Qp, resp: &mut Responder, packet: Packet) {
+        if resp.ended {
+            return;
+        }
         let ahead = psn_diff(packet.psn, resp.expected);
         if ahead < 0 {
             self.duplicate(cx, qp, resp, packet);
@@ -120,18 +125,22 @@ impl Device {
                 resp.nak_sent = true;
                 reply(cx, qp, &packet, packet.psn, Body::Rnr(qp.attr.min_rnr_timer));
             }
-            Err(Refusal::Nak(nak)) => {
-                reply(cx, qp, &packet, packet.psn, Body::Nak(nak));
+            Err(refusal @ (Refusal::Nak(_) | Refusal::Silent)) => {
+                if let Refusal::Nak(nak) = refusal {
+                    reply(cx, qp, &packet, packet.psn, Body::Nak(nak));
+                }
                 if qp.kind == QpKind::Dct {
-                    // A target serves other initiators, too, so only this session ends.
+                    // A target serves other initiators, too, so only this session ends. An initiator without an answer
+                    // repeats its request.
+                    resp.ended = matches!(refusal, Refusal::Silent);
                     if let Some((srqn, taken)) = resp.abort() {
                         self.fail_receive(cx, qp, srqn, &taken, Syndrome::FLUSH);
                     }
                     return;
                 }
-                let event = match nak {
-                    Nak::Access => Some(event::QP_ACCESS_ERR),
-                    Nak::Invalid => Some(event::QP_REQ_ERR),
+                let event = match refusal {
+                    Refusal::Nak(Nak::Access) => Some(event::QP_ACCESS_ERR),
+                    Refusal::Nak(Nak::Invalid) => Some(event::QP_REQ_ERR),
                     _ => None,
                 };
                 self.fail_responder(cx, qp, event);
@@ -192,7 +201,16 @@ impl Device {
     }
 
     /// Takes the receive for a message. XRC requests name an SRQ; DC targets have one.
-    fn receive_for(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: &Packet) -> Result<Receiving, Refusal> {
+    fn receive_for(
+        &mut self,
+        cx: &mut Port<'_>,
+        qp: &mut Qp,
+        resp: &mut Responder,
+        packet: &Packet,
+    ) -> Result<Receiving, Refusal> {
+        if let Some((srqn, taken)) = resp.kept.take() {
+            return Ok(Receiving { srqn, taken, done: 0 });
+        }
         let srqn = match qp.kind {
             QpKind::XrcRecv => {
                 let srq = self.srqs.get(&packet.srqn).and_then(|srq| srq.xrc);
@@ -224,15 +242,19 @@ impl Device {
         }
         let mut receiving = match resp.receiving.take() {
             Some(receiving) => receiving,
-            None => self.receive_for(cx, qp, packet)?,
+            None => self.receive_for(cx, qp, resp, packet)?,
         };
         let user = self.receiver(qp, receiving.srqn);
         let segments = &receiving.taken.wqe.scatter;
         // A small message is written to the completion. Its length is checked against the receive nevertheless.
         let whole = *first && *last;
         let inline = whole && data.len() <= qp.scatter_resp && !data.is_empty();
-        let room: u64 = segments.iter().map(crate::decode::Segment::len).sum();
-        let result = if receiving.done + data.len() as u64 > room {
+        let result = if receiving.done + data.len() as u64 > receiving.taken.wqe.room() {
+            if qp.kind == QpKind::Uc {
+                // The message is dropped, and the next one uses the receive.
+                resp.kept = Some((receiving.srqn, receiving.taken));
+                return Ok(());
+            }
             Err(Syndrome::LOCAL_LENGTH)
         } else if inline {
             Ok(())
@@ -252,8 +274,10 @@ impl Device {
         if let Some(rkey) = invalidate
             && self.mkeys.invalidate(user, *rkey) == Err(Denied)
         {
-            self.fail_receive(cx, qp, receiving.srqn, &receiving.taken, Syndrome::REMOTE_INVALID);
-            return Err(Refusal::Nak(Nak::Access));
+            // A class J fault has no NAK (InfiniBand specification, chapter 9.9.6.3). The receive has the status "memory
+            // management operation error" (11.6.2), which is IBV_WC_MW_BIND_ERR in ibv_wc_status_str(3).
+            self.fail_receive(cx, qp, receiving.srqn, &receiving.taken, Syndrome::MW_BIND);
+            return Err(Refusal::Silent);
         }
         let (cqn, cqe) = self.receive_cqe(qp, receiving.srqn, &receiving.taken);
         let kind = match (imm, invalidate) {
@@ -291,41 +315,37 @@ impl Device {
         if resp.receiving.is_some() || start.is_some() == resp.writing.is_some() {
             return Err(Refusal::Nak(Nak::Invalid));
         }
+        let imm = imm.filter(|_| *last);
         let user = self.remote_user(qp, packet);
         let mut writing = match (*start, resp.writing) {
             (Some((addr, rkey, len)), _) => {
                 allowed(qp, access::REMOTE_WRITE)?;
-                let len = u64::from(len);
-                if len > 0 {
-                    let found = self.mkeys.resolve(user, rkey, addr, len, access::REMOTE_WRITE);
-                    found.map_err(|Denied| Refusal::Nak(Nak::Access))?;
-                }
-                Writing { addr, rkey, left: len, done: 0 }
+                Writing { addr, rkey, left: u64::from(len), done: 0 }
             }
             (None, Some(writing)) => writing,
             (None, None) => return Err(Refusal::Nak(Nak::Invalid)),
         };
         let n = data.len() as u64;
+        // The first packet checks the whole range, each packet its own part.
+        let range = if start.is_some() { writing.left } else { n };
+        let target = match range {
+            0 => Ok(None),
+            _ => self.mkeys.resolve(user, writing.rkey, writing.addr, range, access::REMOTE_WRITE),
+        };
+        let Ok(target) = target else { return Err(self.refuse_write(cx, qp, resp, packet, imm.is_some())) };
         if n > writing.left || *last && n != writing.left {
             return Err(Refusal::Nak(Nak::Invalid));
         }
         // The receive for immediate data is taken first: without one, nothing is written.
         let receiving = match imm {
-            Some(_) if *last => Some(self.receive_for(cx, qp, packet)?),
-            _ => None,
+            Some(_) => Some(self.receive_for(cx, qp, resp, packet)?),
+            None => None,
         };
-        if n > 0 {
-            let found = self.mkeys.resolve(user, writing.rkey, writing.addr, n, access::REMOTE_WRITE);
-            let written = found.map(|target| match target {
-                Some((memory, offset)) => memory.write(offset, data).is_ok(),
-                None => true,
-            });
-            if written != Ok(true) {
-                if let Some(receiving) = receiving {
-                    self.fail_receive(cx, qp, receiving.srqn, &receiving.taken, Syndrome::LOCAL_ACCESS);
-                }
-                return Err(Refusal::Nak(Nak::Access));
-            }
+        if let Some((memory, offset)) = target
+            && memory.write(offset, data).is_err()
+        {
+            resp.kept = receiving.map(|r| (r.srqn, r.taken));
+            return Err(self.refuse_write(cx, qp, resp, packet, imm.is_some()));
         }
         writing.addr = writing.addr.wrapping_add(n);
         writing.left -= n;
@@ -339,7 +359,7 @@ impl Device {
             let (cqn, cqe) = self.receive_cqe(qp, receiving.srqn, &receiving.taken);
             let cqe = Cqe {
                 kind: MLX5_CQE_RESP_WR_IMM,
-                imm: *imm,
+                imm,
                 byte_cnt: writing.done as u32,
                 solicited: packet.solicited,
                 slid: source_lid(cx, packet),
@@ -348,6 +368,25 @@ impl Device {
             self.complete(cx, cqn, cqe);
         }
         Ok(())
+    }
+
+    /// Refuses a write to memory that its key does not permit. The receive of a packet with immediate data has the status
+    /// "local access error" (InfiniBand specification, chapter 11.6.2). An unreliable connection drops the message.
+    fn refuse_write(
+        &mut self,
+        cx: &mut Port<'_>,
+        qp: &mut Qp,
+        resp: &mut Responder,
+        packet: &Packet,
+        takes_receive: bool,
+    ) -> Refusal {
+        if takes_receive
+            && qp.kind != QpKind::Uc
+            && let Ok(receiving) = self.receive_for(cx, qp, resp, packet)
+        {
+            self.fail_receive(cx, qp, receiving.srqn, &receiving.taken, Syndrome::LOCAL_ACCESS);
+        }
+        Refusal::Nak(Nak::Access)
     }
 
     /// The user of memory keys for a peer's access. An XRC target has no protection domain, so that of its SRQ is used.
@@ -435,57 +474,24 @@ impl Device {
         let in_sequence = packet.psn == resp.expected;
         resp.expected = psn_add(packet.psn, 1);
         if begins || !in_sequence {
-            resp.writing = None;
-            // The receive of an incomplete message is used for the next one, because its WQE was not completed.
-            if let Some(receiving) = &mut resp.receiving {
-                receiving.done = 0;
-            }
+            resp.break_off();
         }
-        let going = resp.writing.is_some() || resp.receiving.as_ref().is_some_and(|r| r.done > 0);
+        let going = resp.writing.is_some() || resp.receiving.is_some();
         if begins || in_sequence && going {
-            let held = if begins { resp.receiving.take() } else { None };
             let result = match &packet.body {
-                Body::Send { .. } => self.take_unreliable_send(cx, qp, &mut resp, held, &packet),
-                _ => {
-                    let result = self.take_write(cx, qp, &mut resp, &packet);
-                    resp.receiving = resp.receiving.take().or(held);
-                    result
-                }
+                Body::Send { .. } => self.take_send(cx, qp, &mut resp, &packet),
+                _ => self.take_write(cx, qp, &mut resp, &packet),
             };
             if let Err(refusal) = result {
                 resp.writing = None;
                 // A receive with an error moves the QP to ERR; other invalid packets are dropped.
-                if matches!((&packet.body, refusal), (Body::Send { .. }, Refusal::Nak(_))) {
+                if matches!((&packet.body, refusal), (Body::Send { .. }, Refusal::Nak(_) | Refusal::Silent)) {
                     self.fail_responder(cx, qp, None);
                 }
             }
         }
         qp.resp = resp;
         self.end_if_failed(cx, qp);
-    }
-
-    fn take_unreliable_send(
-        &mut self,
-        cx: &mut Port<'_>,
-        qp: &mut Qp,
-        resp: &mut Responder,
-        held: Option<Receiving>,
-        packet: &Packet,
-    ) -> Result<(), Refusal> {
-        let Body::Send { last, imm, invalidate, data, .. } = &packet.body else { return Ok(()) };
-        if let Some(held) = held {
-            // Continues with this packet as the middle of a restarted message.
-            resp.receiving = Some(held);
-            let body = Body::Send {
-                first: false,
-                last: *last,
-                imm: *imm,
-                invalidate: *invalidate,
-                data: data.clone(),
-            };
-            return self.take_send(cx, qp, resp, &Packet { body, ..packet.clone() });
-        }
-        self.take_send(cx, qp, resp, packet)
     }
 }
 

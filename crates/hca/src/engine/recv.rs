@@ -52,20 +52,23 @@ impl RecvRing {
         posted(&self.record, self.taken, self.count)
     }
 
-    /// Takes the next WQE, if there is one.
-    pub(crate) fn take(&mut self) -> Result<Option<Taken>, Mistake> {
+    /// Takes the next WQE, if there is one and it has room for `len` bytes.
+    pub(crate) fn take(&mut self, len: u64) -> Result<Option<Taken>, Mistake> {
         if self.broken || self.posted()? == 0 {
             return Ok(None);
         }
         let index = self.taken;
         let mut bytes = wqe_bytes(&self.ring, self.stride, u32::from(index) & (self.count - 1))?;
-        self.taken = index.wrapping_add(1);
         if self.padded {
             for entry in bytes.chunks_exact_mut(16) {
                 entry[0] &= 0x7f;
             }
         }
         let wqe = recv_wqe(&bytes).map_err(|_| Mistake::ReceiveMalformed)?;
+        if wqe.room() < len {
+            return Ok(None);
+        }
+        self.taken = index.wrapping_add(1);
         Ok(Some(Taken { index, wqe }))
     }
 }
@@ -122,16 +125,19 @@ impl Srq {
         posted(&self.record, self.taken, self.count)
     }
 
-    /// Takes the next WQE, if there is one.
-    pub(crate) fn take(&mut self) -> Result<Option<Taken>, Mistake> {
+    /// Takes the next WQE, if there is one and it has room for `len` bytes.
+    pub(crate) fn take(&mut self, len: u64) -> Result<Option<Taken>, Mistake> {
         if self.broken || self.posted()? == 0 {
             return Ok(None);
         }
         let index = self.head;
         let bytes = wqe_bytes(&self.ring, self.stride, u32::from(index) & (self.count - 1))?;
+        let wqe = recv_wqe(bytes.get(NEXT..).unwrap_or_default()).map_err(|_| Mistake::ReceiveMalformed)?;
+        if wqe.room() < len {
+            return Ok(None);
+        }
         self.head = srq_next(&bytes);
         self.taken = self.taken.wrapping_add(1);
-        let wqe = recv_wqe(bytes.get(NEXT..).unwrap_or_default()).map_err(|_| Mistake::ReceiveMalformed)?;
         Ok(Some(Taken { index, wqe }))
     }
 

@@ -125,13 +125,13 @@ impl Device {
             failed = Some(Syndrome::LOCAL_LENGTH);
         }
         if failed.is_none() {
-            let checked = match request.op {
-                Op::Read { .. } | Op::CmpSwap { .. } | Op::FetchAdd { .. } => {
-                    self.check_scatter(user, &request.data)
-                }
-                _ => self.check_gather(user, &request.data),
+            failed = match request.op {
+                // The memory for an answer is checked when the answer arrives: an error of the remote key is reported
+                // before one of the local key, and the atomic is executed (docs/src/reference/semantics.md, "Faults
+                // during execution").
+                Op::Read { .. } | Op::CmpSwap { .. } | Op::FetchAdd { .. } => None,
+                _ => self.check_gather(user, &request.data).err(),
             };
-            failed = checked.err();
         }
         if failed.is_none() && qp.kind == QpKind::Dci && request.av.is_some() {
             open_session(qp, &request);
@@ -356,13 +356,17 @@ impl Device {
             sent.failed = Some(Syndrome::BAD_RESP);
             return Verdict::Fail(Syndrome::BAD_RESP);
         }
-        match &mut sent.inline {
-            Some(inline) => inline.extend_from_slice(data),
-            None => {
-                if let Err(syndrome) = self.scatter(user, &sent.request.data, offset, data) {
-                    return Verdict::Fail(syndrome);
-                }
+        // The memory may have been deregistered since the request was sent.
+        let placed = match &mut sent.inline {
+            // The poller copies data of a completion to this memory without a key.
+            Some(inline) => {
+                let checked = self.check_scatter(user, &sent.request.data, offset, data.len());
+                checked.map(|()| inline.extend_from_slice(data))
             }
+            None => self.scatter(user, &sent.request.data, offset, data),
+        };
+        if let Err(syndrome) = placed {
+            return Verdict::Fail(syndrome);
         }
         sent.answered += 1;
         qp.req.acknowledge(psn_add(psn, 1), &qp.attr);

@@ -31,11 +31,16 @@ pub(crate) struct Responder {
     /// A NAK for the expected packet was sent; it is not sent twice.
     pub(super) nak_sent: bool,
     pub(super) receiving: Option<Receiving>,
+    /// The receive of a message on an unreliable connection that was incomplete or too long. Its WQE was not completed, so
+    /// it is used for the next message.
+    pub(super) kept: Option<(Option<u32>, Taken)>,
     pub(super) writing: Option<Writing>,
     /// Answers of the last atomics, for repeated requests.
     pub(super) atomics: VecDeque<(u32, u64)>,
     /// The DC session that it serves.
     pub(super) session: u32,
+    /// The session failed without an answer: its packets are dropped.
+    pub(super) ended: bool,
 }
 
 impl Responder {
@@ -45,7 +50,15 @@ impl Responder {
 
     /// Ends the current message. Returns the receive that it had taken.
     pub(crate) fn abort(&mut self) -> Option<(Option<u32>, Taken)> {
+        self.break_off();
+        self.kept.take()
+    }
+
+    /// Ends the current message, and keeps the receive that it had taken.
+    pub(super) fn break_off(&mut self) {
         self.writing = None;
-        self.receiving.take().map(|r| (r.srqn, r.taken))
+        if let Some(receiving) = self.receiving.take() {
+            self.kept = Some((receiving.srqn, receiving.taken));
+        }
     }
 }

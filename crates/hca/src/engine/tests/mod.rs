@@ -3,6 +3,7 @@
 
 mod clock;
 mod cqs;
+mod faults;
 mod frames;
 mod mistakes;
 mod network;

@@ -122,7 +122,7 @@ fn an_unreliable_connection_loses_whole_messages_only() {
     assert_eq!((a.state(), b.state()), (State::Rts, State::Rts));
 }
 
-fn av(qpn: u32, lid: u16, qkey: u32) -> Av {
+pub(super) fn av(qpn: u32, lid: u16, qkey: u32) -> Av {
     Av {
         qkey: Be32::new(qkey),
         dqp_dct: Be32::new(qpn | MLX5_EXTENDED_UD_AV),
@@ -247,7 +247,7 @@ fn dc_reaches_several_targets_only_with_their_key() {
 }
 
 /// A target of the device of `b` and an initiator, with the address vector of the target.
-fn dc(fabric: &Fabric) -> (End, End, Av) {
+pub(super) fn dc(fabric: &Fabric) -> (End, End, Av) {
     let (a, b) = pair(fabric, QpKind::Dci, 0);
     b.qp(|_, _, qp| (qp.kind, qp.dc_key, qp.sq) = (QpKind::Dct, 9, None));
     let mut address = av(b.qpn, 2, 0);

@@ -15,7 +15,7 @@ fn rc() -> (End, End) {
 }
 
 /// The recorded notices of the device to its front.
-fn notices(hca: &Hca, f: impl FnOnce()) -> Vec<Notice> {
+pub(super) fn notices(hca: &Hca, f: impl FnOnce()) -> Vec<Notice> {
     hca.record_notices();
     f();
     hca.recorded_notices()
