@@ -1,24 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The destination of a poll's completions: C structs, or a closure of the user.
+//! The destination of a poll's completions: C structs, or code of the user.
 #![expect(unsafe_code)]
 // UNSAFETY: takes an initialised array for an uninitialised one, so that both are filled by the same code.
 
 use super::completion::Completion;
 use super::poll::CompletionQueue;
 use core::mem::MaybeUninit;
-use uverbs_core::provider::completion::Visitor;
+use uverbs_core::provider::completion::Claimant;
 use uverbs_core::wc::WorkCompletion;
 
 /// Receives the completions of a poll.
 pub(super) trait Sink {
     /// Whether [`take`](Self::take) runs the user's code, which must run outside the queue.
     const IS_USER_CODE: bool;
+    /// What [`claim`](Self::claim) takes.
+    type Claim;
+    /// Takes what belongs to a completion, inside the queue. Called before each of the following functions.
+    fn claim(&mut self, completion: &Completion<'_>) -> Self::Claim;
     /// Takes a requester's success without data.
-    fn take(&mut self, completion: &Completion<'_>);
+    fn take(&mut self, completion: &Completion<'_>, claim: Self::Claim);
     /// Takes a responder's success without data, or with data that are copied already.
-    fn take_responder(&mut self, completion: &Completion<'_>);
+    fn take_responder(&mut self, completion: &Completion<'_>, claim: Self::Claim);
     /// Takes any other completion.
-    fn take_other(&mut self, completion: &Completion<'_>);
+    fn take_other(&mut self, completion: &Completion<'_>, claim: Self::Claim);
 }
 
 /// Writes completions to C structs, whole ones only.
@@ -49,20 +53,23 @@ impl<'w> Fill<'w> {
 
 impl Sink for Fill<'_> {
     const IS_USER_CODE: bool = false;
+    type Claim = ();
     #[inline(always)]
-    fn take(&mut self, completion: &Completion<'_>) {
+    fn claim(&mut self, _: &Completion<'_>) {}
+    #[inline(always)]
+    fn take(&mut self, completion: &Completion<'_>, (): ()) {
         if let Some(wc) = self.next() {
             completion.fill_requester(wc);
         }
     }
     #[inline(always)]
-    fn take_responder(&mut self, completion: &Completion<'_>) {
+    fn take_responder(&mut self, completion: &Completion<'_>, (): ()) {
         if let Some(wc) = self.next() {
             completion.fill_responder(wc);
         }
     }
     #[inline(always)]
-    fn take_other(&mut self, completion: &Completion<'_>) {
+    fn take_other(&mut self, completion: &Completion<'_>, (): ()) {
         if let Some(wc) = self.next() {
             fill_other(completion, wc);
         }
@@ -80,43 +87,51 @@ pub(super) struct Call<F>(pub(super) F);
 
 impl<F: FnMut(&Completion<'_>)> Sink for Call<F> {
     const IS_USER_CODE: bool = true;
+    type Claim = ();
     #[inline(always)]
-    fn take(&mut self, completion: &Completion<'_>) {
+    fn claim(&mut self, _: &Completion<'_>) {}
+    #[inline(always)]
+    fn take(&mut self, completion: &Completion<'_>, (): ()) {
         (self.0)(completion);
     }
     #[inline(always)]
-    fn take_responder(&mut self, completion: &Completion<'_>) {
+    fn take_responder(&mut self, completion: &Completion<'_>, (): ()) {
         (self.0)(completion);
     }
     #[inline(always)]
-    fn take_other(&mut self, completion: &Completion<'_>) {
+    fn take_other(&mut self, completion: &Completion<'_>, (): ()) {
         call_other(&mut self.0, completion);
     }
 }
 
-/// Passes completions to a visitor.
-pub(super) struct Visit<V>(pub(super) V);
+/// Lets a claimant claim inside the queue, and passes completions to it outside.
+pub(super) struct Claiming<C>(pub(super) C);
 
-impl<V: Visitor<CompletionQueue>> Sink for Visit<V> {
+impl<C: Claimant<CompletionQueue>> Sink for Claiming<C> {
     const IS_USER_CODE: bool = true;
+    type Claim = C::Claim;
     #[inline(always)]
-    fn take(&mut self, completion: &Completion<'_>) {
-        self.0.visit(completion);
+    fn claim(&mut self, completion: &Completion<'_>) -> C::Claim {
+        self.0.claim(completion)
     }
     #[inline(always)]
-    fn take_responder(&mut self, completion: &Completion<'_>) {
-        self.0.visit(completion);
+    fn take(&mut self, completion: &Completion<'_>, claim: C::Claim) {
+        self.0.pass(completion, claim);
     }
     #[inline(always)]
-    fn take_other(&mut self, completion: &Completion<'_>) {
-        visit_other(&mut self.0, completion);
+    fn take_responder(&mut self, completion: &Completion<'_>, claim: C::Claim) {
+        self.0.pass(completion, claim);
+    }
+    #[inline(always)]
+    fn take_other(&mut self, completion: &Completion<'_>, claim: C::Claim) {
+        pass_other(&mut self.0, completion, claim);
     }
 }
 
 /// Not inlined, so that the code around the fast paths stays small.
 #[inline(never)]
-fn visit_other<V: Visitor<CompletionQueue>>(visitor: &mut V, completion: &Completion<'_>) {
-    visitor.visit(completion);
+fn pass_other<C: Claimant<CompletionQueue>>(claimant: &mut C, completion: &Completion<'_>, claim: C::Claim) {
+    claimant.pass(completion, claim);
 }
 
 /// Not inlined, so that the code around the fast paths stays small.
