@@ -86,7 +86,7 @@
 //! The device uses the memory of a work request until the work request is complete. So each queue has a slab with the buffers of
 //! its work requests in flight, which the queue's kernel object holds. A buffer leaves the slab only when
 //! one of the rules in "What a completion guarantees" (the internals in the book) says that its work request is complete.
-//! `transfer`, `transports`, `lists`, `ends`, `drain`, `scopes` and `threads` are the modules of `tests/owned`; `known`, `cq`, `memory`
+//! `transfer`, `transports`, `lists`, `ends`, `drain`, `scopes`, `removal` and `threads` are the modules of `tests/owned`; `known`, `cq`, `memory`
 //! and `in_flight` have unit tests beside the code.
 //!
 //! | case | what happens to the buffer | test |
@@ -119,7 +119,9 @@
 //! | a queue with `wr_id`s of the user completes to an [`OwnedCq`] | does not compile | fourth example below |
 //! | a window's key is used after its end | the device refuses it; then the buffer goes back | `transfer::a_window_ends_when_it_is_dropped` |
 //! | the kernel refuses to deallocate a window | leaked: the peer may still access it | `ends::a_window_that_the_kernel_does_not_end_leaks_its_buffer` |
-//! | a scope's closure panics, leaves work requests in flight, or forgets what it got | the scope waits; in the end it resets the QP, or aborts the process | `scopes::a_panic_in_the_closure_waits_too`, `scopes::a_scope_that_is_not_complete_in_time_flushes` |
+//! | a scope's closure panics, leaves work requests in flight, or forgets what it got | the scope waits; in the end it resets the QP, or deregisters the memory | `scopes::a_panic_in_the_closure_waits_too`, `scopes::a_scope_that_is_not_complete_in_time_flushes` |
+//! | the device is removed while a scope waits | the memory is deregistered, which the kernel does after it has destroyed the device's objects | `removal::the_wait_notices_that_the_device_is_removed`, `removal::a_removal_ends_a_scope_with_a_limit_or_a_panic_or_a_forgotten_op`, `removal::a_removal_ends_scopes_of_other_transports` |
+//! | the kernel refuses to reset the QP of a scope | the memory is deregistered; the device refuses its key. If the kernel refuses this, too, for 10 seconds, the process is aborted | `removal::deregistered_memory_is_not_written`, `removal::a_kernel_that_refuses_for_a_while_is_asked_again` |
 //!
 //! A posted buffer is gone:
 //! ```compile_fail,E0382
