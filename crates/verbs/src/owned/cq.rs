@@ -6,7 +6,7 @@
 use super::access::Access;
 use super::flight::{Entry, is_receive};
 use super::held::HeldOnce;
-use super::known::Known;
+use super::known::{Claim, Known};
 use super::pool::Buf;
 use super::rejected::Lend;
 use crate::comp_channel::CompletionChannel;
@@ -284,22 +284,29 @@ fn is_received(completion: &impl Completion) -> bool {
 }
 
 impl<D: Driver, F: FnMut(Done<'_, '_, D>)> Claimant<D::CompletionQueue> for Pass<'_, D, F> {
-    type Claim = Option<Entry<D>>;
+    type Claim = Claim<D>;
 
     #[inline(always)]
-    fn claim(&mut self, completion: &<D::CompletionQueue as Engine>::Completion<'_>) -> Option<Entry<D>> {
+    fn claim(&mut self, completion: &<D::CompletionQueue as Engine>::Completion<'_>) -> Claim<D> {
         self.known.claim(completion.wr_id(), is_received(completion))
     }
 
     #[inline(always)]
-    fn pass(&mut self, completion: &<D::CompletionQueue as Engine>::Completion<'_>, claim: Option<Entry<D>>) {
+    fn pass(&mut self, completion: &<D::CompletionQueue as Engine>::Completion<'_>, claim: Claim<D>) {
+        let Self { known, f } = self;
         let status = completion.status();
-        let resume = || self.known.resume(completion.wr_id(), status, completion.byte_len());
-        let Some(Entry { wr_id, held }) = claim.or_else(resume) else { return };
+        let Entry { wr_id, held } = match claim {
+            Claim::Entry(entry) => entry,
+            Claim::Rest if known.resume(completion.wr_id(), status.0, completion.byte_len()) => {
+                let Some(entry) = known.aside() else { return };
+                entry
+            }
+            Claim::Rest => return,
+        };
         // SAFETY: the entry was taken out of the slab, so this is the only copy.
         let held = unsafe { HeldOnce::new(held) };
         let (fields, received) = (Fields::Ring(completion), is_received(completion));
-        (self.f)(Done { fields, wr_id, status, received, held });
+        f(Done { fields, wr_id, status, received, held });
     }
 }
 

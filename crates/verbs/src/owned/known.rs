@@ -68,7 +68,7 @@ impl<D: Driver> Places<D> {
     }
 }
 
-/// What a [claim](Known::claim) that returned `None` has found.
+/// What a [claim](Known::claim) that returned [`Claim::Rest`] has found.
 enum Aside<D: Driver> {
     /// No entry.
     Nothing,
@@ -76,6 +76,17 @@ enum Aside<D: Driver> {
     Entry(Entry<D>),
     /// That of a post of a scope.
     Scoped(Entry<D>),
+}
+
+/// What a [claim](Known::claim) has taken.
+///
+/// The tag is a byte of its own, which the compiler knows on each path. That an entry is not null it does not know.
+#[repr(u8)]
+pub(super) enum Claim<D: Driver> {
+    /// The entry of the completion.
+    Entry(Entry<D>),
+    /// [`Known::resume`] is to continue.
+    Rest,
 }
 
 /// The queues whose completions a CQ has reported, so that a poll needs no lock to find them.
@@ -121,14 +132,14 @@ impl<D: Driver> Known<D> {
         self.strays
     }
 
-    /// Takes the entry of a completed work request, inside the CQ. `None` if [`resume`](Self::resume), which must be called then, is to
-    /// continue outside: for a number that no queue gave, or whose entry was taken before; for one of a scope; and if earlier sends
+    /// Takes the entry of a completed work request, inside the CQ. [`Claim::Rest`] if [`resume`](Self::resume), which must be called then, is
+    /// to continue outside: for a number that no queue gave, or whose entry was taken before; for one of a scope; and if earlier sends
     /// are complete, too.
     ///
     /// A number of a send may be reported as that of a receive, but not the other way round: then receives that are not
     /// complete would be taken.
     #[inline(always)]
-    pub(super) fn claim(&mut self, wr_id: u64, received: bool) -> Option<Entry<D>> {
+    pub(super) fn claim(&mut self, wr_id: u64, received: bool) -> Claim<D> {
         // A loop and not a second `take`: then the usual path has no branch for the result of `turn_to`, which succeeds once.
         let entry = loop {
             match self.current.slab.take(wr_id) {
@@ -136,7 +147,7 @@ impl<D: Driver> Known<D> {
                 None if self.turn_to(wr_id) => {}
                 None => {
                     self.claim_other(wr_id, received);
-                    return None;
+                    return Claim::Rest;
                 }
             }
         };
@@ -145,11 +156,11 @@ impl<D: Driver> Known<D> {
             if count != self.expected {
                 self.claim_earlier(wr_id);
                 self.aside = Aside::Entry(entry);
-                return None;
+                return Claim::Rest;
             }
             self.expected = count.wrapping_add(STEP);
         }
-        Some(entry)
+        Claim::Entry(entry)
     }
 
     /// A send of the current queue is complete, so those before it are complete, too: takes their entries.
@@ -175,28 +186,41 @@ impl<D: Driver> Known<D> {
         }
     }
 
-    /// The rest of a [`claim`](Self::claim) that returned `None`, outside the CQ. Returns the entry of the completion, unless it is that of
-    /// a scope, which gets the status and the length, or a stray.
+    /// The rest of a [`claim`](Self::claim), outside the CQ. Whether there is an entry of the completion, which [`aside`](Self::aside)
+    /// takes; not for a stray, nor for one of a scope, which gets the status and the length.
+    ///
+    /// With the ABI of C, no panic can leave it, so a poll need not be prepared for one.
     #[cold]
     #[inline(never)]
-    pub(super) fn resume(&mut self, wr_id: u64, status: WcStatus, byte_len: u32) -> Option<Entry<D>> {
+    pub(super) extern "C" fn resume(&mut self, wr_id: u64, status: u32, byte_len: u32) -> bool {
         self.earlier.drain(..).for_each(Entry::release);
         match mem::replace(&mut self.aside, Aside::Nothing) {
-            Aside::Entry(entry) => Some(entry),
+            Aside::Entry(entry) => {
+                self.aside = Aside::Entry(entry);
+                return true;
+            }
             Aside::Scoped(entry) => {
                 // SAFETY: the entry was taken out of the slab, so this is the only copy.
                 if let Value::Scoped(ticket) = unsafe { entry.held.open() } {
-                    ticket.finish(status, byte_len);
+                    ticket.finish(WcStatus(status), byte_len);
                 }
-                None
             }
             Aside::Nothing => {
                 self.strays += 1;
                 contain(|| {
                     log::debug!("a completion with wr_id {wr_id:#x}, which belongs to no work request")
                 });
-                None
             }
+        }
+        false
+    }
+
+    /// The entry of the completion, after [`resume`](Self::resume).
+    #[inline]
+    pub(super) fn aside(&mut self) -> Option<Entry<D>> {
+        match mem::replace(&mut self.aside, Aside::Nothing) {
+            Aside::Entry(entry) => Some(entry),
+            Aside::Nothing | Aside::Scoped(_) => None,
         }
     }
 
@@ -304,8 +328,11 @@ mod tests {
 
         /// The user's `wr_id` of the entry that is found.
         fn report(&mut self, wr_id: u64) -> Option<u64> {
-            let claimed = self.known.claim(wr_id, is_receive(wr_id));
-            let entry = claimed.or_else(|| self.known.resume(wr_id, WcStatus::SUCCESS, 0));
+            let entry = match self.known.claim(wr_id, is_receive(wr_id)) {
+                Claim::Entry(entry) => Some(entry),
+                Claim::Rest if self.known.resume(wr_id, 0, 0) => self.known.aside(),
+                Claim::Rest => None,
+            };
             entry.map(|entry| {
                 let wr_id = entry.wr_id;
                 entry.release();
@@ -352,7 +379,7 @@ mod tests {
         log::set_max_level(log::LevelFilter::Debug);
         let mut liar = Liar::new();
         PANIC.set(true);
-        assert!(liar.known.claim(5, true).is_none() && liar.known.resume(5, WcStatus::SUCCESS, 0).is_none());
+        assert!(matches!(liar.known.claim(5, true), Claim::Rest) && !liar.known.resume(5, 0, 0));
         let outside = std::panic::catch_unwind(|| log::debug!("outside a poll"));
         PANIC.set(false);
         assert!(outside.is_err(), "the logger panics");

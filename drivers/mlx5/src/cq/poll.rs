@@ -291,17 +291,15 @@ impl CompletionQueue {
             ($take:path, $parsed:expr) => {
                 consumer.step();
                 let completion = Completion { cqe: entry, parsed: $parsed, fields: self.fields, clock: None };
-                let claim = sink.claim(&completion);
                 if S::IS_USER_CODE {
-                    drop(entered);
                     let unwinding = FinishOnUnwind { shared, record: &self.record, open: self.open_word };
-                    $take(&mut sink, &completion, claim);
+                    $take(&mut sink, &completion, || drop(entered));
                     core::mem::forget(unwinding);
-                    // SAFETY: this is the only poller (`&mut self`), and its `Entered` was dropped above.
+                    // SAFETY: this is the only poller (`&mut self`), and its `Entered` was dropped by the sink.
                     let Ok(again) = (unsafe { enter(shared, &mut self.open_word) }) else { return Ok(1) };
                     entered = again;
                 } else {
-                    $take(&mut sink, &completion, claim);
+                    $take(&mut sink, &completion, || ());
                 }
                 let consumer = &entered.state().consumer;
                 if max == 1 || !consumer.has_entry() {
@@ -363,14 +361,12 @@ impl CompletionQueue {
             ($take:path, $parsed:expr, $step:path) => {
                 let completion = Completion { cqe: cursor.entry(), parsed: $parsed, fields, clock };
                 $step(&mut cursor);
-                let claim = sink.claim(&completion);
                 if S::IS_USER_CODE {
-                    access.leave();
-                    $take(&mut sink, &completion, claim);
+                    $take(&mut sink, &completion, || access.leave());
                     if !access.enter_if(open) {
                         cold_path();
                         let done = taken + (max - end.wrapping_sub(cursor.position()));
-                        // SAFETY: this is the only poller (`&mut self`), and it has left the queue above.
+                        // SAFETY: this is the only poller (`&mut self`), and the sink has left the queue.
                         match unsafe { shared.enter_again(before) } {
                             Ok((again, true)) => again.stay(),
                             Ok((again, false)) => {
@@ -385,7 +381,7 @@ impl CompletionQueue {
                         }
                     }
                 } else {
-                    $take(&mut sink, &completion, claim);
+                    $take(&mut sink, &completion, || ());
                 }
             };
         }

@@ -10,19 +10,17 @@ use uverbs_core::provider::completion::Claimant;
 use uverbs_core::wc::WorkCompletion;
 
 /// Receives the completions of a poll.
+///
+/// Its functions are called inside the queue. `leave` leaves it; they call it before the user's code, if there is any.
 pub(super) trait Sink {
-    /// Whether [`take`](Self::take) runs the user's code, which must run outside the queue.
+    /// Whether the user's code runs, and `leave` is called, therefore.
     const IS_USER_CODE: bool;
-    /// What [`claim`](Self::claim) takes.
-    type Claim;
-    /// Takes what belongs to a completion, inside the queue. Called before each of the following functions.
-    fn claim(&mut self, completion: &Completion<'_>) -> Self::Claim;
     /// Takes a requester's success without data.
-    fn take(&mut self, completion: &Completion<'_>, claim: Self::Claim);
+    fn take(&mut self, completion: &Completion<'_>, leave: impl FnOnce());
     /// Takes a responder's success without data, or with data that are copied already.
-    fn take_responder(&mut self, completion: &Completion<'_>, claim: Self::Claim);
+    fn take_responder(&mut self, completion: &Completion<'_>, leave: impl FnOnce());
     /// Takes any other completion.
-    fn take_other(&mut self, completion: &Completion<'_>, claim: Self::Claim);
+    fn take_other(&mut self, completion: &Completion<'_>, leave: impl FnOnce());
 }
 
 /// Writes completions to C structs, whole ones only.
@@ -53,23 +51,20 @@ impl<'w> Fill<'w> {
 
 impl Sink for Fill<'_> {
     const IS_USER_CODE: bool = false;
-    type Claim = ();
     #[inline(always)]
-    fn claim(&mut self, _: &Completion<'_>) {}
-    #[inline(always)]
-    fn take(&mut self, completion: &Completion<'_>, (): ()) {
+    fn take(&mut self, completion: &Completion<'_>, _: impl FnOnce()) {
         if let Some(wc) = self.next() {
             completion.fill_requester(wc);
         }
     }
     #[inline(always)]
-    fn take_responder(&mut self, completion: &Completion<'_>, (): ()) {
+    fn take_responder(&mut self, completion: &Completion<'_>, _: impl FnOnce()) {
         if let Some(wc) = self.next() {
             completion.fill_responder(wc);
         }
     }
     #[inline(always)]
-    fn take_other(&mut self, completion: &Completion<'_>, (): ()) {
+    fn take_other(&mut self, completion: &Completion<'_>, _: impl FnOnce()) {
         if let Some(wc) = self.next() {
             fill_other(completion, wc);
         }
@@ -87,19 +82,19 @@ pub(super) struct Call<F>(pub(super) F);
 
 impl<F: FnMut(&Completion<'_>)> Sink for Call<F> {
     const IS_USER_CODE: bool = true;
-    type Claim = ();
     #[inline(always)]
-    fn claim(&mut self, _: &Completion<'_>) {}
-    #[inline(always)]
-    fn take(&mut self, completion: &Completion<'_>, (): ()) {
+    fn take(&mut self, completion: &Completion<'_>, leave: impl FnOnce()) {
+        leave();
         (self.0)(completion);
     }
     #[inline(always)]
-    fn take_responder(&mut self, completion: &Completion<'_>, (): ()) {
+    fn take_responder(&mut self, completion: &Completion<'_>, leave: impl FnOnce()) {
+        leave();
         (self.0)(completion);
     }
     #[inline(always)]
-    fn take_other(&mut self, completion: &Completion<'_>, (): ()) {
+    fn take_other(&mut self, completion: &Completion<'_>, leave: impl FnOnce()) {
+        leave();
         call_other(&mut self.0, completion);
     }
 }
@@ -109,33 +104,38 @@ pub(super) struct Claiming<C>(pub(super) C);
 
 impl<C: Claimant<CompletionQueue>> Sink for Claiming<C> {
     const IS_USER_CODE: bool = true;
-    type Claim = C::Claim;
     #[inline(always)]
-    fn claim(&mut self, completion: &Completion<'_>) -> C::Claim {
-        self.0.claim(completion)
-    }
-    #[inline(always)]
-    fn take(&mut self, completion: &Completion<'_>, claim: C::Claim) {
+    fn take(&mut self, completion: &Completion<'_>, leave: impl FnOnce()) {
+        let claim = self.0.claim(completion);
+        leave();
         self.0.pass(completion, claim);
     }
     #[inline(always)]
-    fn take_responder(&mut self, completion: &Completion<'_>, claim: C::Claim) {
+    fn take_responder(&mut self, completion: &Completion<'_>, leave: impl FnOnce()) {
+        let claim = self.0.claim(completion);
+        leave();
         self.0.pass(completion, claim);
     }
     #[inline(always)]
-    fn take_other(&mut self, completion: &Completion<'_>, claim: C::Claim) {
-        pass_other(&mut self.0, completion, claim);
+    fn take_other(&mut self, completion: &Completion<'_>, leave: impl FnOnce()) {
+        pass_other(&mut self.0, completion, leave);
     }
-}
-
-/// Not inlined, so that the code around the fast paths stays small.
-#[inline(never)]
-fn pass_other<C: Claimant<CompletionQueue>>(claimant: &mut C, completion: &Completion<'_>, claim: C::Claim) {
-    claimant.pass(completion, claim);
 }
 
 /// Not inlined, so that the code around the fast paths stays small.
 #[inline(never)]
 fn call_other<F: FnMut(&Completion<'_>)>(f: &mut F, completion: &Completion<'_>) {
     f(completion);
+}
+
+/// Not inlined, so that the code around the fast paths stays small.
+#[inline(never)]
+fn pass_other<C: Claimant<CompletionQueue>>(
+    claimant: &mut C,
+    completion: &Completion<'_>,
+    leave: impl FnOnce(),
+) {
+    let claim = claimant.claim(completion);
+    leave();
+    claimant.pass(completion, claim);
 }
