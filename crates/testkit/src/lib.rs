@@ -5,6 +5,8 @@
 //! `wr_*` builder, or on any [`Face`]: with [`post`] on a driver's queue, or with the functions of `verbs` on the queues of
 //! the `uverbs` crate (feature `verbs`). The end-to-end suite, the reference vectors, the fuzz targets and `uverbs selftest` use it.
 //!
+//! [`check_claims`] checks where a driver's poll takes what belongs to a completion.
+//!
 //! [`kernel::Scripted`] is the kernel of tests that need one, with answers that each test specifies.
 //!
 //! [`machine`] is for tests that need more of the machine than Rust, or less than root's rights.
@@ -17,6 +19,7 @@
     expect(clippy::missing_errors_doc, reason = "as the functions that they call")
 )]
 
+mod claims;
 pub mod kernel;
 mod list;
 pub mod machine;
@@ -27,6 +30,7 @@ mod session;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 
+pub use claims::check_claims;
 pub use list::{List, as_recv_list, recv_nodes, refused};
 pub use owned::{OwnedData, OwnedDest, OwnedRequest};
 pub use push::{AtOnce, Visit, begin, build, post, push, visit, wire};

@@ -176,7 +176,7 @@ impl<D: Driver> Context<D> {
     /// `Unsupported` for a kernel that lacks what the driver needs; [`Error::Protocol`] for an answer that the driver
     /// can't use; otherwise the kernel's error.
     pub fn from_kernel(kernel: Arc<dyn Kernel>) -> Result<Self> {
-        Ok(Self::new(D::open(kernel)?))
+        Self::new(D::open(kernel)?)
     }
 
     /// `ibv_import_device`: uses the context of a device file that another process has opened and sent, or that this
@@ -194,14 +194,16 @@ impl<D: Driver> Context<D> {
     /// # Errors
     /// As [`import`](Self::import).
     pub fn import_kernel(kernel: Arc<dyn Kernel>) -> Result<Self> {
-        Ok(Self::new(D::import(kernel)?))
+        Self::new(D::import(kernel)?)
     }
 
-    fn new((driver, info): (D, ContextInfo)) -> Self {
+    fn new((driver, info): (D, ContextInfo)) -> Result<Self> {
         let name = driver.kernel().name().to_owned();
         let ContextInfo { num_comp_vectors, core_support, async_fd } = info;
+        // A reader waits by poll(2), without the lock for reading.
+        async_fd.set_nonblocking(true)?;
         let objects = ProcessMutex::new(Slab::new());
-        Self {
+        Ok(Self {
             inner: Arc::new(ContextInner {
                 driver,
                 num_comp_vectors,
@@ -213,7 +215,7 @@ impl<D: Driver> Context<D> {
                 name,
                 node_guid: OnceLock::new(),
             }),
-        }
+        })
     }
 
     /// The device's name, such as `rxe0`.
@@ -293,12 +295,13 @@ impl<D: Driver> Context<D> {
         query::pkey(self.inner.kernel(), port_num, index)
     }
 
-    /// Sets whether [`get_async_event`](Self::get_async_event) returns `EAGAIN` instead of waiting (`O_NONBLOCK`).
+    /// Sets whether [`get_async_event`](Self::get_async_event) returns `EAGAIN` instead of waiting.
     ///
     /// # Errors
-    /// The error of fcntl(2).
+    /// None.
     pub fn set_async_nonblocking(&self, nonblocking: bool) -> Result<()> {
-        self.inner.async_fd.set_nonblocking(nonblocking)
+        self.inner.event_reader.set_nonblocking(nonblocking);
+        Ok(())
     }
 
     /// The descriptor that is readable when there is an asynchronous event, also one that

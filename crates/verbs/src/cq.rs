@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use uverbs_core::attr::{CqInitAttr, CqModeration};
 use uverbs_core::control::CqHandle;
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::completion::{CompletionQueue as Engine, Visitor};
+use uverbs_core::provider::completion::{Claimant, CompletionQueue as Engine};
 use uverbs_core::provider::{CqParts, Driver, PollError, raw};
 use uverbs_core::sync::{Exclusive, LockError, Locked, Locking, Shared};
 use uverbs_core::wc::WorkCompletion;
@@ -282,14 +282,14 @@ macro_rules! polling {
                 self.with(|engine| engine.poll_each(max, f))?
             }
 
-            /// As `poll_each`, for a value in place of a closure.
+            /// As `poll_each`, in two steps.
             #[inline]
-            pub(crate) fn visit(
+            pub(crate) fn poll_claiming(
                 $($this)* self,
                 max: usize,
-                visitor: impl Visitor<D::CompletionQueue>,
+                claimant: impl Claimant<D::CompletionQueue>,
             ) -> Result<usize, PollError> {
-                self.with(|engine| engine.visit(max, visitor))?
+                self.with(|engine| engine.poll_claiming(max, claimant))?
             }
 
             /// `ibv_poll_cq`: fills `wc` from the front and returns the part that was filled.

@@ -4,7 +4,8 @@
 //!
 //! The file of a context has one reader at a time: [`Context::get_async_event`], or
 //! [`QpControl::drain`](crate::qp::QpControl::drain), which waits for an event of its QP and keeps the others for the
-//! next reader. The descriptor for event loops is also readable while events are kept.
+//! next reader. The descriptor for event loops is also readable while events are kept. A reader waits without its turn; the file does
+//! not block (`O_NONBLOCK`).
 
 use crate::context::{Context, ContextInner, Object};
 use crate::id::{CqId, SrqId};
@@ -12,7 +13,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, OnceLock};
 use uverbs_core::attr::{AsyncEvent, EventScope, EventType};
@@ -49,7 +50,9 @@ pub enum EventSource {
 
 impl EventSource {
     /// The source of an event that was read. Records the event in its object. `None` if the object is destroyed.
-    pub(crate) fn of<D: Driver>(context: &ContextInner<D>, event: AsyncEvent) -> Option<Self> {
+    ///
+    /// Only [`Turn::read`] calls it, so that the event is recorded before the next reader, or [`EventReader::begin_life`], has its turn.
+    fn of<D: Driver>(context: &ContextInner<D>, event: AsyncEvent) -> Option<Self> {
         let id = event.element;
         match event.event_type.scope() {
             EventScope::Port => Some(event.port_num().map_or(Self::Device, Self::Port)),
@@ -87,18 +90,79 @@ impl QpEvents {
     pub(crate) fn has_last_wqe(&self) -> bool {
         self.last_wqe.load(Ordering::Acquire)
     }
+}
 
-    /// Clears the record, for a QP that is reset.
-    pub(crate) fn forget_last_wqe(&self) {
-        self.last_wqe.store(false, Ordering::Release);
+/// The right to read the file of asynchronous events, which does not block: a turn is short.
+#[derive(Debug, Default)]
+struct Turn;
+
+/// What a read has found.
+enum Read {
+    /// No event.
+    Nothing,
+    /// The event of an object that is destroyed.
+    Late,
+    Event(Kept),
+}
+
+impl Turn {
+    /// Reads an event, if there is one, and records it in its object.
+    fn read<D: Driver>(&mut self, context: &ContextInner<D>) -> Result<Read> {
+        let Some(raw) = context.async_fd().next_event()? else { return Ok(Read::Nothing) };
+        let source = EventSource::of(context, raw);
+        let kept = |source| Kept { id: raw.element, event: Event { event_type: raw.event_type, source } };
+        Ok(source.map_or(Read::Late, |source| Read::Event(kept(source))))
+    }
+}
+
+/// An event that was read for others.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    /// As the kernel names its object.
+    id: u64,
+    event: Event,
+}
+
+/// The events that were read for others.
+#[derive(Debug, Default)]
+struct KeptEvents {
+    events: VecDeque<Kept>,
+    /// When there are as many, those that no program misses are removed.
+    limit: usize,
+}
+
+impl KeptEvents {
+    /// The first [limit](Self::limit).
+    const LIMIT: usize = 256;
+
+    /// Adds an event. A program that does not read its events keeps those of its objects, each once.
+    fn push<D: Driver>(&mut self, context: &ContextInner<D>, kept: Kept) {
+        if self.events.len() >= self.limit.max(Self::LIMIT) {
+            let mut seen = HashSet::new();
+            let mut is_new = |kept: &Kept| {
+                let is_there = match kept.event.source {
+                    EventSource::Port(_) | EventSource::Device => true,
+                    _ => context.object(kept.id).is_some(),
+                };
+                is_there && seen.insert((kept.id, kept.event.event_type.0))
+            };
+            // The last one of several that are equal.
+            let mut events: VecDeque<_> = self.events.drain(..).rev().filter(|kept| is_new(kept)).collect();
+            events.make_contiguous().reverse();
+            self.events = events;
+            self.limit = self.events.len() * 2;
+        }
+        self.events.push_back(kept);
     }
 }
 
 /// The lock for reading the file of asynchronous events, and the events that were read for others.
 #[derive(Debug, Default)]
 pub(crate) struct EventReader {
-    turn: ProcessMutex<()>,
-    kept: ProcessMutex<VecDeque<Event>>,
+    turn: ProcessMutex<Turn>,
+    /// Whether [`Context::get_async_event`] returns `EAGAIN` instead of waiting.
+    nonblocking: AtomicBool,
+    kept: ProcessMutex<KeptEvents>,
     /// Made when the program requests the descriptor; `None` if the kernel refused.
     readable: OnceLock<Option<Readable>>,
 }
@@ -133,7 +197,7 @@ impl EventReader {
         let (reader, file) = (context.event_reader(), context.async_fd().as_fd());
         // Until the descriptor is made, no event is kept without a signal.
         let Ok(kept) = reader.kept.lock() else { return file };
-        let readable = reader.readable.get_or_init(|| match Readable::new(file, !kept.is_empty()) {
+        let readable = reader.readable.get_or_init(|| match Readable::new(file, !kept.events.is_empty()) {
             Ok(readable) => Some(readable),
             Err(errno) => {
                 log::warn!("asynchronous events: {errno}; events that `drain` keeps are not signaled");
@@ -147,10 +211,10 @@ impl EventReader {
         self.readable.get().and_then(Option::as_ref)
     }
 
-    fn keep(&self, event: Event) {
+    fn keep<D: Driver>(&self, context: &ContextInner<D>, event: Kept) {
         let Ok(mut kept) = self.kept.lock() else { return };
-        kept.push_back(event);
-        // The counter can't overflow: it is at most the number of events that are kept.
+        kept.push(context, event);
+        // The counter can't overflow: it is at most the number of events that were kept.
         if let Some(readable) = self.readable() {
             let _ = readable.has_kept.write(1);
         }
@@ -158,81 +222,82 @@ impl EventReader {
 
     fn take_kept(&self) -> Option<Event> {
         let mut kept = self.kept.lock().ok()?;
-        let event = kept.pop_front()?;
-        if let (true, Some(readable)) = (kept.is_empty(), self.readable()) {
+        let kept_event = kept.events.pop_front()?;
+        if let (true, Some(readable)) = (kept.events.is_empty(), self.readable()) {
             // Clears the counter.
             let _ = readable.has_kept.read();
         }
-        Some(event)
+        Some(kept_event.event)
     }
 
-    /// Waits up to a millisecond for an event, which it keeps for the next [`Context::get_async_event`]. It does not
-    /// read while another thread reads, because that thread records the event.
+    /// Waits up to a millisecond for an event, which it keeps for the next [`Context::get_async_event`].
     pub(crate) fn step<D: Driver>(context: &ContextInner<D>) -> Result<()> {
         const STEP: u16 = 1;
         let reader = context.event_reader();
-        let Some(turn) = reader.turn.try_lock().map_err(forked)? else {
-            std::thread::sleep(core::time::Duration::from_millis(STEP.into()));
-            return Ok(());
-        };
         let mut files = [PollFd::new(context.async_fd().as_fd(), PollFlags::POLLIN)];
-        if matches!(poll(&mut files, PollTimeout::from(STEP)), Ok(1..)) {
-            let raw = context.async_fd().read()?;
-            if let Some(source) = EventSource::of(context, raw) {
-                let event = Event { event_type: raw.event_type, source };
-                reader.keep(event);
-            }
+        if !matches!(poll(&mut files, PollTimeout::from(STEP)), Ok(1..)) {
+            return Ok(());
         }
-        drop(turn);
+        let mut turn = reader.turn.lock().map_err(forked)?;
+        if let Read::Event(event) = turn.read(context)? {
+            reader.keep(context, event);
+        }
         Ok(())
     }
 
-    /// Reads the events that are there, and keeps them for the next [`Context::get_async_event`]. So those of a QP that was reset are
-    /// known before its next ones.
-    pub(crate) fn read_all<D: Driver>(context: &ContextInner<D>) {
-        /// How often it waits for a thread that reads.
-        const TURNS: u32 = 20;
+    /// A QP begins another life: it was reset, or is about to be connected. The events until now do not count for it. Those that are
+    /// there are read, and kept for the next [`Context::get_async_event`].
+    ///
+    /// A reader that has read an event has recorded it when this has its turn, so none is recorded later.
+    pub(crate) fn begin_life<D: Driver>(context: &ContextInner<D>, qp: &QpEvents) {
         let reader = context.event_reader();
-        let mut waited = 0;
+        // In a child of fork(2) the QP is the parent's.
+        let Ok(mut turn) = reader.turn.lock() else { return };
         loop {
-            let mut files = [PollFd::new(context.async_fd().as_fd(), PollFlags::POLLIN)];
-            if !matches!(poll(&mut files, PollTimeout::ZERO), Ok(1..)) {
-                return;
-            }
-            match reader.turn.try_lock() {
-                Ok(Some(_turn)) => {
-                    // Another thread may have read it before.
-                    if !matches!(poll(&mut files, PollTimeout::ZERO), Ok(1..)) {
-                        return;
-                    }
-                    let Ok(raw) = context.async_fd().read() else { return };
-                    if let Some(source) = EventSource::of(context, raw) {
-                        reader.keep(Event { event_type: raw.event_type, source });
-                    }
-                }
-                Ok(None) if waited < TURNS => {
-                    waited += 1;
-                    std::thread::sleep(core::time::Duration::from_millis(1));
-                }
-                // A child of fork(2), or a thread that does not continue.
-                Ok(None) | Err(_) => return,
+            match turn.read(context) {
+                Ok(Read::Event(event)) => reader.keep(context, event),
+                Ok(Read::Late) => {}
+                Ok(Read::Nothing) | Err(_) => break,
             }
         }
+        qp.last_wqe.store(false, Ordering::Release);
     }
 
     fn next<D: Driver>(context: &ContextInner<D>) -> Result<Event> {
         let reader = context.event_reader();
         loop {
-            let turn = reader.turn.lock().map_err(forked)?;
+            let mut turn = reader.turn.lock().map_err(forked)?;
             if let Some(event) = reader.take_kept() {
                 return Ok(event);
             }
-            let raw = context.async_fd().read()?;
+            let read = turn.read(context)?;
             drop(turn);
-            if let Some(source) = EventSource::of(context, raw) {
-                return Ok(Event { event_type: raw.event_type, source });
+            match read {
+                Read::Event(Kept { event, .. }) => return Ok(event),
+                Read::Late => {}
+                Read::Nothing if reader.nonblocking.load(Ordering::Relaxed) => {
+                    let object = format!("async events of {}", context.kernel().name());
+                    return Err(Error::os("get_async_event", object, Errno::EAGAIN));
+                }
+                Read::Nothing => Self::wait(context),
             }
         }
+    }
+
+    /// Waits until there may be an event, also one that another thread keeps. Nothing is read, so others have their turns.
+    fn wait<D: Driver>(context: &ContextInner<D>) {
+        /// If the descriptor for event loops can't be made, how often it looks for events that were kept.
+        const TURN: u16 = 50;
+        let fd = Self::fd(context);
+        let whole = context.event_reader().readable().is_some();
+        let timeout = if whole { PollTimeout::NONE } else { PollTimeout::from(TURN) };
+        // An error, of a signal for example, is one more turn of the loop.
+        let _ = poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout);
+    }
+
+    /// Sets whether [`Context::get_async_event`] returns `EAGAIN` instead of waiting.
+    pub(crate) fn set_nonblocking(&self, nonblocking: bool) {
+        self.nonblocking.store(nonblocking, Ordering::Relaxed);
     }
 }
 
@@ -258,13 +323,14 @@ impl<D: Driver> AsyncEvents<D> {
         EventReader::next(&self.context)
     }
 
-    /// Sets whether [`get_event`](Self::get_event) returns `EAGAIN` instead of waiting (`O_NONBLOCK`); this applies to all
-    /// clones and to the context.
+    /// Sets whether [`get_event`](Self::get_event) returns `EAGAIN` instead of waiting; this applies to all clones and to the
+    /// context.
     ///
     /// # Errors
-    /// The error of fcntl(2).
+    /// None.
     pub fn set_nonblocking(&self, nonblocking: bool) -> Result<()> {
-        self.context.async_fd().set_nonblocking(nonblocking)
+        self.context.event_reader().set_nonblocking(nonblocking);
+        Ok(())
     }
 }
 
@@ -300,3 +366,6 @@ impl<D: Driver> Context<D> {
         EventReader::next(self.inner())
     }
 }
+
+#[cfg(all(test, feature = "mlx5"))]
+mod tests;

@@ -2,7 +2,7 @@
 //! The completion queue: polling and arming. The ring is in `cq_shared`, because control calls use it, too.
 //!
 //! The kernel stores `struct ib_uverbs_wc` (`rxe_cq_post()`). A poll copies a completion and leaves the queue before it
-//! passes the copy to the user, whose code may make control calls.
+//! passes the copy to the user, whose code may make control calls. What a [`Claimant`] keeps for the work request is taken before.
 #![expect(unsafe_code)]
 // UNSAFETY: enters the queue as its only poller, which `&mut CompletionQueue` guarantees.
 
@@ -13,6 +13,7 @@ use crate::queue::Ring;
 use core::fmt;
 use std::sync::Arc;
 use uverbs_core::kernel::Entered;
+use uverbs_core::provider::completion::Claimant;
 use uverbs_core::provider::{
     Completion as CompletionTrait, CompletionQueue as CompletionQueueTrait, PollError,
 };
@@ -113,6 +114,19 @@ impl<B: ArmBell> Drop for GiveBack<'_, B> {
     }
 }
 
+/// Takes the completions of a poll, and claims nothing.
+struct Call<F>(F);
+
+impl<B: ArmBell, F: FnMut(&Completion)> Claimant<CompletionQueue<B>> for Call<F> {
+    type Claim = ();
+    #[inline(always)]
+    fn claim(&mut self, _: &Completion) {}
+    #[inline(always)]
+    fn pass(&mut self, completion: &Completion, (): ()) {
+        (self.0)(completion);
+    }
+}
+
 impl<B: ArmBell> CompletionQueueTrait for CompletionQueue<B> {
     type Completion<'c>
         = Completion
@@ -120,7 +134,12 @@ impl<B: ArmBell> CompletionQueueTrait for CompletionQueue<B> {
         Self: 'c;
 
     #[inline]
-    fn poll_each(&mut self, max: usize, mut f: impl FnMut(&Completion)) -> Result<usize, PollError> {
+    fn poll_each(&mut self, max: usize, f: impl FnMut(&Completion)) -> Result<usize, PollError> {
+        self.poll_claiming(max, Call(f))
+    }
+
+    #[inline]
+    fn poll_claiming(&mut self, max: usize, mut claimant: impl Claimant<Self>) -> Result<usize, PollError> {
         self.may_poll()?;
         // Only the completions that are in the ring when the call begins, so the call ends even if the kernel writes
         // continually.
@@ -130,9 +149,13 @@ impl<B: ArmBell> CompletionQueueTrait for CompletionQueue<B> {
         }
         let queue = GiveBack(self);
         for done in 0..n {
+            let mut entered = queue.0.enter()?;
             // A control call may have removed the rest.
-            let Some(wc) = queue.0.enter()?.state().take() else { return Ok(done) };
-            f(&Completion { wc });
+            let Some(wc) = entered.state().take() else { return Ok(done) };
+            let completion = Completion { wc };
+            let claim = claimant.claim(&completion);
+            drop(entered);
+            claimant.pass(&completion, claim);
         }
         Ok(n)
     }

@@ -2,7 +2,7 @@
 //! The completion queue: polling and arming. The ring is in `cq_shared`, because control calls use it, too.
 //!
 //! A poll copies a completion, returns its slot and leaves the queue before it passes the copy to the user, whose code may
-//! make control calls.
+//! make control calls. What a [`Claimant`] keeps for the work request is taken before.
 #![expect(unsafe_code)]
 // UNSAFETY: enters the queue as its only poller, which `&mut CompletionQueue` guarantees.
 
@@ -12,6 +12,7 @@ use crate::queue::Ring;
 use core::fmt;
 use std::sync::Arc;
 use uverbs_core::kernel::Entered;
+use uverbs_core::provider::completion::Claimant;
 use uverbs_core::provider::{
     Completion as CompletionTrait, CompletionQueue as CompletionQueueTrait, PollError,
 };
@@ -60,10 +61,33 @@ impl CompletionQueue {
         unsafe { self.shared.enter() }
     }
 
-    /// Takes the next completion.
+    /// Takes the next completion, and calls `claim` with it, inside the queue.
     #[inline(always)]
-    fn take(&mut self) -> Result<Option<Completion>, PollError> {
-        Ok(self.enter()?.state().take().map(|cqe| Completion { cqe }))
+    fn take<R>(
+        &mut self,
+        claim: impl FnOnce(&Completion) -> R,
+    ) -> Result<Option<(Completion, R)>, PollError> {
+        let mut entered = self.enter()?;
+        let taken = entered.state().take().map(|cqe| Completion { cqe });
+        Ok(taken.map(|completion| (completion, claim(&completion))))
+    }
+
+    /// Takes the next completion for an extended poll.
+    fn take_one(&mut self) -> Result<Completion, PollError> {
+        Ok(self.take(|_| ())?.ok_or(PollError::Empty)?.0)
+    }
+}
+
+/// Takes the completions of a poll, and claims nothing.
+struct Call<F>(F);
+
+impl<F: FnMut(&Completion)> Claimant<CompletionQueue> for Call<F> {
+    type Claim = ();
+    #[inline(always)]
+    fn claim(&mut self, _: &Completion) {}
+    #[inline(always)]
+    fn pass(&mut self, completion: &Completion, (): ()) {
+        (self.0)(completion);
     }
 }
 
@@ -74,7 +98,12 @@ impl CompletionQueueTrait for CompletionQueue {
         Self: 'c;
 
     #[inline]
-    fn poll_each(&mut self, max: usize, mut f: impl FnMut(&Completion)) -> Result<usize, PollError> {
+    fn poll_each(&mut self, max: usize, f: impl FnMut(&Completion)) -> Result<usize, PollError> {
+        self.poll_claiming(max, Call(f))
+    }
+
+    #[inline]
+    fn poll_claiming(&mut self, max: usize, mut claimant: impl Claimant<Self>) -> Result<usize, PollError> {
         if self.is_open {
             return Err(PollError::SessionOpen);
         }
@@ -82,8 +111,8 @@ impl CompletionQueueTrait for CompletionQueue {
         let max = max.min(self.capacity as usize);
         let mut done = 0;
         while done < max {
-            match self.take() {
-                Ok(Some(completion)) => f(&completion),
+            match self.take(|completion| claimant.claim(completion)) {
+                Ok(Some((completion, claim))) => claimant.pass(&completion, claim),
                 Ok(None) => break,
                 Err(error) if done == 0 => return Err(error),
                 // The next call reports it.
@@ -99,7 +128,7 @@ impl CompletionQueueTrait for CompletionQueue {
         if self.is_open {
             return Err(PollError::SessionOpen);
         }
-        self.last = Some(self.take()?.ok_or(PollError::Empty)?);
+        self.last = Some(self.take_one()?);
         self.is_open = true;
         Ok(())
     }
@@ -109,7 +138,7 @@ impl CompletionQueueTrait for CompletionQueue {
         if !self.is_open {
             return Err(PollError::NoSession);
         }
-        self.last = Some(self.take()?.ok_or(PollError::Empty)?);
+        self.last = Some(self.take_one()?);
         Ok(())
     }
 

@@ -74,6 +74,12 @@ impl<T> Slab<T> {
         entry.value.as_ref()
     }
 
+    /// The value with this lower half of its number, if there is one. Any is allowed.
+    #[must_use]
+    pub fn at(&self, index: u32) -> Option<&T> {
+        self.entries.get(index as usize)?.value.as_ref()
+    }
+
     /// The value with this number, if there is one. Any number is allowed.
     #[must_use]
     pub fn get_mut(&mut self, id: u64) -> Option<&mut T> {
@@ -132,6 +138,7 @@ mod tests {
         assert_eq!(slab.get_mut(first), None);
         *slab.get_mut(second).unwrap() = "changed";
         assert_eq!(slab.iter().copied().collect::<Vec<_>>(), ["changed"]);
+        assert_eq!((slab.at(0), slab.at(1), slab.at(u32::MAX)), (Some(&"changed"), None, None));
         for number in [0, 1, u64::MAX, second | 1, second + (1 << 32)] {
             assert_eq!(slab.get(number), None, "{number:#x}");
         }

@@ -91,6 +91,22 @@ pub trait Visitor<Q: CompletionQueue + ?Sized> {
     fn visit(&mut self, completion: &Q::Completion<'_>);
 }
 
+/// Takes the completions of a poll in two steps, for a caller that keeps something for each work request.
+///
+/// A `wr_id` may name another work request when its queue has been reset or destroyed. So what it names is taken while the poll is
+/// still inside the queue: a control call that ends a queue waits until then. The rest is done outside.
+pub trait Claimant<Q: CompletionQueue + ?Sized> {
+    /// What was taken for a completion.
+    type Claim;
+
+    /// Takes what belongs to the completion. Control calls wait for the end of this function, so it runs no code of the program (also
+    /// no logger), and waits for nothing that a control call may hold.
+    fn claim(&mut self, completion: &Q::Completion<'_>) -> Self::Claim;
+
+    /// Passes the completion on, with what [`claim`](Self::claim) returned for it. Called outside of the queue.
+    fn pass(&mut self, completion: &Q::Completion<'_>, claim: Self::Claim);
+}
+
 /// A driver's completion queue engine. No lock; see [`Locked`](crate::sync::Locked).
 pub trait CompletionQueue: Send + core::fmt::Debug {
     /// A completion where the device wrote it.
@@ -115,6 +131,21 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
     #[inline]
     fn visit(&mut self, max: usize, mut visitor: impl Visitor<Self>) -> Result<usize, PollError> {
         self.poll_each(max, |completion| visitor.visit(completion))
+    }
+
+    /// As [`poll_each`](Self::poll_each), in two steps, of which the first is inside the queue.
+    ///
+    /// A driver that removes the completions of a queue which is reset or destroyed calls [`Claimant::claim`] while these control
+    /// calls wait. The implementation here is for others: it does both steps outside.
+    ///
+    /// # Errors
+    /// As [`poll_each`](Self::poll_each).
+    #[inline]
+    fn poll_claiming(&mut self, max: usize, mut claimant: impl Claimant<Self>) -> Result<usize, PollError> {
+        self.poll_each(max, |completion| {
+            let claim = claimant.claim(completion);
+            claimant.pass(completion, claim);
+        })
     }
 
     /// `ibv_poll_cq`: fills `wc` from the front and returns the number of completions.

@@ -3,6 +3,7 @@
 
 use super::{Any, Mlx5, Rxe, Siw};
 use core::mem::MaybeUninit;
+use uverbs_core::provider::completion::Claimant;
 use uverbs_core::provider::{Completion, CompletionQueue, Driver, PollError};
 use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
 
@@ -54,6 +55,33 @@ fields! {
     to_wc: WorkCompletion;
 }
 
+/// A claimant of completions of any driver, for the queue of one.
+struct OfMlx5<C>(C);
+struct OfRxe<C>(C);
+struct OfSiw<C>(C);
+
+macro_rules! claimants {
+    ($($of:ident, $driver:ident;)*) => {$(
+        impl<C: Claimant<AnyCompletionQueue>> Claimant<<$driver as Driver>::CompletionQueue> for $of<C> {
+            type Claim = C::Claim;
+            #[inline(always)]
+            fn claim(&mut self, completion: &CompletionOf<'_, $driver>) -> C::Claim {
+                self.0.claim(&Any::$driver(*completion))
+            }
+            #[inline(always)]
+            fn pass(&mut self, completion: &CompletionOf<'_, $driver>, claim: C::Claim) {
+                self.0.pass(&Any::$driver(*completion), claim);
+            }
+        }
+    )*};
+}
+
+claimants! {
+    OfMlx5, Mlx5;
+    OfRxe, Rxe;
+    OfSiw, Siw;
+}
+
 macro_rules! forward {
     ($self:ident, $queue:ident => $call:expr) => {
         match $self {
@@ -77,6 +105,15 @@ impl CompletionQueue for AnyCompletionQueue {
             Self::Mlx5(queue) => queue.poll_each(max, |c| f(&Any::Mlx5(*c))),
             Self::Rxe(queue) => queue.poll_each(max, |c| f(&Any::Rxe(*c))),
             Self::Siw(queue) => queue.poll_each(max, |c| f(&Any::Siw(*c))),
+        }
+    }
+
+    #[inline]
+    fn poll_claiming(&mut self, max: usize, claimant: impl Claimant<Self>) -> Result<usize, PollError> {
+        match self {
+            Self::Mlx5(queue) => queue.poll_claiming(max, OfMlx5(claimant)),
+            Self::Rxe(queue) => queue.poll_claiming(max, OfRxe(claimant)),
+            Self::Siw(queue) => queue.poll_claiming(max, OfSiw(claimant)),
         }
     }
 

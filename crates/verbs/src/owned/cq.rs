@@ -4,8 +4,9 @@
 // UNSAFETY: takes the values of work requests out of the slab, once.
 
 use super::access::Access;
-use super::flight::{Entry, Known, is_receive};
-use super::held::{HeldOnce, Value};
+use super::flight::{Entry, is_receive};
+use super::held::HeldOnce;
+use super::known::{Claim, Known};
 use super::pool::Buf;
 use super::rejected::Lend;
 use crate::comp_channel::CompletionChannel;
@@ -15,7 +16,7 @@ use core::fmt;
 use std::collections::VecDeque;
 use uverbs_core::attr::CqInitAttr;
 use uverbs_core::error::Result;
-use uverbs_core::provider::completion::{Completion, CompletionQueue as Engine, Visitor};
+use uverbs_core::provider::completion::{Claimant, Completion, CompletionQueue as Engine};
 use uverbs_core::provider::{Driver, PollError};
 use uverbs_core::sync::{Exclusive, Locked, Locking, Shared};
 use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
@@ -275,48 +276,37 @@ struct Pass<'k, D: Driver, F> {
     f: F,
 }
 
-impl<D: Driver, F: FnMut(Done<'_, '_, D>)> Visitor<D::CompletionQueue> for Pass<'_, D, F> {
-    #[inline(always)]
-    fn visit(&mut self, completion: &<D::CompletionQueue as Engine>::Completion<'_>) {
-        pass(self.known, completion, &mut self.f);
-    }
-}
-
-/// Passes a completion of the ring on.
+/// Whether it is a completion of a receive.
 #[inline(always)]
-fn pass<D: Driver>(
-    known: &mut Known<D>,
-    completion: &<D::CompletionQueue as Engine>::Completion<'_>,
-    f: impl FnOnce(Done<'_, '_, D>),
-) {
-    let number = completion.wr_id();
+fn is_received(completion: &impl Completion) -> bool {
     // The driver has the number from the receive queue if it says so.
-    let received = completion.is_receive().unwrap_or_else(|| is_receive(number));
-    let Some(Entry { wr_id, held }) = known.settle(number, received) else {
-        return finish(known, number, received, completion.status().0, completion.byte_len());
-    };
-    // SAFETY: the entry was taken out of the slab, so this is the only copy.
-    let held = unsafe { HeldOnce::new(held) };
-    let (fields, status) = (Fields::Ring(completion), completion.status());
-    f(Done { fields, wr_id, status, received, held });
+    completion.is_receive().unwrap_or_else(|| is_receive(completion.wr_id()))
 }
 
-/// The completion of a post of a scope, or a stray.
-///
-/// With the ABI of C, no panic can leave it, so a poll need not be prepared for one.
-#[cold]
-#[inline(never)]
-pub(super) extern "C" fn finish<D: Driver>(
-    known: &mut Known<D>,
-    number: u64,
-    received: bool,
-    status: u32,
-    byte_len: u32,
-) {
-    let Some(Entry { held, .. }) = known.other(number, received) else { return };
-    // SAFETY: the entry was taken out of the slab, so this is the only copy.
-    if let Value::Scoped(ticket) = unsafe { held.open() } {
-        ticket.finish(WcStatus(status), byte_len);
+impl<D: Driver, F: FnMut(Done<'_, '_, D>)> Claimant<D::CompletionQueue> for Pass<'_, D, F> {
+    type Claim = Claim<D>;
+
+    #[inline(always)]
+    fn claim(&mut self, completion: &<D::CompletionQueue as Engine>::Completion<'_>) -> Claim<D> {
+        self.known.claim(completion.wr_id(), is_received(completion))
+    }
+
+    #[inline(always)]
+    fn pass(&mut self, completion: &<D::CompletionQueue as Engine>::Completion<'_>, claim: Claim<D>) {
+        let Self { known, f } = self;
+        let status = completion.status();
+        let Entry { wr_id, held } = match claim {
+            Claim::Entry(entry) => entry,
+            Claim::Rest if known.resume(completion.wr_id(), status.0, completion.byte_len()) => {
+                let Some(entry) = known.aside() else { return };
+                entry
+            }
+            Claim::Rest => return,
+        };
+        // SAFETY: the entry was taken out of the slab, so this is the only copy.
+        let held = unsafe { HeldOnce::new(held) };
+        let (fields, received) = (Fields::Ring(completion), is_received(completion));
+        f(Done { fields, wr_id, status, received, held });
     }
 }
 
@@ -373,7 +363,7 @@ macro_rules! polling {
                     return Ok(state.deliver(max, &mut f));
                 }
                 // By value, so that what `f` captures can stay in registers.
-                self.queue.visit(max, Pass { known: &mut state.known, f })
+                self.queue.poll_claiming(max, Pass { known: &mut state.known, f })
             }
 
             /// The next completion as a value, if there is one.
@@ -387,8 +377,8 @@ macro_rules! polling {
                 Ok(completed)
             }
 
-            /// Completions that were reported with a number that belongs to no work request in flight: late ones of a queue
-            /// that was destroyed meanwhile, or those of a device that is out of order. They are not passed on.
+            /// Completions that were reported with a number that belongs to no work request in flight: those of a device that is
+            /// out of order. They are not passed on.
             ///
             /// # Errors
             /// [`PollError::SessionOpen`] if this thread polls the queue already; otherwise those of the queue.
@@ -416,7 +406,7 @@ macro_rules! polling {
             fn poll_scoped(&mut self) -> Result<usize, PollError> {
                 let this = $($this)* **self;
                 let State { known, kept } = &mut *this.state.$($state)*;
-                this.queue.visit(16, Pass { known, f: |done: Done<'_, '_, D>| kept.push_back(done.complete()) })
+                this.queue.poll_claiming(16, Pass { known, f: |done: Done<'_, '_, D>| kept.push_back(done.complete()) })
             }
         }
     };
@@ -433,3 +423,6 @@ impl<D: Driver> OwnedCq<D, Exclusive> {
 
 polling!(Exclusive, [&mut], [get_mut()]);
 polling!(Shared, [&], [lock()?]);
+
+#[cfg(all(test, feature = "mlx5"))]
+mod tests;

@@ -86,14 +86,14 @@
 //! The device uses the memory of a work request until the work request is complete. So each queue has a slab with the buffers of
 //! its work requests in flight, which the queue's kernel object holds. A buffer leaves the slab only when
 //! one of the rules in "What a completion guarantees" (the internals in the book) says that its work request is complete.
-//! `transfer`, `transports`, `lists`, `ends`, `drain`, `scopes` and `threads` are the modules of `tests/owned`; `flight`, `memory`
+//! `transfer`, `transports`, `lists`, `ends`, `drain`, `scopes`, `removal` and `threads` are the modules of `tests/owned`; `known`, `cq`, `memory`
 //! and `in_flight` have unit tests beside the code.
 //!
 //! | case | what happens to the buffer | test |
 //! |---|---|---|
 //! | success | the completion gives it back | `transfer::completions_give_buffers_back` |
 //! | unsignaled send | the next completion of the same queue returns it to its pool, because sends complete in order | `ends::unsignaled_sends_come_back_with_a_later_completion`, `ends::an_earlier_completion_does_not_give_later_buffers_back` |
-//! | receives, in any order | each waits for its own completion | `flight::receives_complete_in_any_order` |
+//! | receives, in any order | each waits for its own completion | `known::receives_complete_in_any_order` |
 //! | a post that fails | returned with the error; after `PostError::Doorbell`, as in flight | `transfer::a_full_queue_gives_the_buffer_back`, `transfer::buffers_of_another_domain_are_refused` |
 //! | a batch that fails, is dropped or is forgotten | back to the pool; of a forgotten one with a later completion | `transfer::batches_post_all_or_give_all_back` |
 //! | flush (ERR) | its completion gives it back | `ends::flushed_work_requests_give_their_buffers_back` |
@@ -105,9 +105,10 @@
 //! | receive of an SRQ whose QP is ended by [`OwnedSrq::drain`] | its completion gives it back, also while other threads post and poll | `drain::every_buffer_of_a_shared_queue_comes_back`, `drain::other_threads_post_and_poll_while_qps_are_drained` |
 //! | [`BufList`]: in flight, refused, in a batch that is dropped, taken as another type | as a buffer: all of its buffers together | `lists::lists_in_flight_end_as_buffers_do`, `lists::lists_that_a_queue_can_not_take_come_back` |
 //! | CQ overflow: completions are lost | stays until the QP is destroyed | `ends::an_overflowed_cq_loses_completions_and_no_memory` |
-//! | a `wr_id` is reported twice, was never given, or is that of another CQ or of an earlier queue | nothing: numbers have generations, and a value is taken out once | `flight::a_completion_that_is_reported_twice_gives_nothing`, `flight::numbers_that_were_never_given_find_nothing`, `flight::the_number_of_another_cqs_queue_finds_nothing`, `flight::the_number_of_an_earlier_queue_finds_nothing`, `in_flight::states_and_guards_are_no_numbers`, `in_flight::any_numbers_agree_with_a_list_of_values` |
-//! | a send is reported too early | taken for complete, with those before it. A device that reports this wrongly can also write to all memory that is registered with it | `flight::a_later_send_that_is_reported_first_completes_those_before_it` |
-//! | poll by another thread than the poster; QPs that are reset or dropped during the poll | one of them takes it | `threads::poster_and_poller_are_two_threads`, `threads::queues_end_while_their_cq_is_polled`, loom: `in_flight::a_value_goes_to_one_of_several`, `in_flight::a_slot_is_reused_after_its_value_was_moved_out`, `in_flight::earlier_values_are_taken_once`, `index_stack::no_number_is_given_to_two` |
+//! | a `wr_id` is reported twice, was never given, or is that of another CQ or of an earlier queue | nothing: numbers have generations, and a value is taken out once | `known::a_completion_that_is_reported_twice_gives_nothing`, `known::numbers_that_were_never_given_find_nothing`, `known::the_number_of_another_cqs_queue_finds_nothing`, `known::the_number_of_an_earlier_queue_finds_nothing`, `in_flight::states_and_guards_are_no_numbers`, `in_flight::any_numbers_agree_with_a_list_of_values` |
+//! | a send is reported too early | taken for complete, with those before it. A device that reports this wrongly can also write to all memory that is registered with it | `known::a_later_send_that_is_reported_first_completes_those_before_it` |
+//! | a poll stalls, and meanwhile the queue of its completion ends and its number is given to a new queue | the poll took what the completion names while the end of the queue waited | `cq::a_poll_that_stalls_reports_no_completion_of_a_new_queue`, `cq::a_poll_that_stalls_completes_no_sends_of_the_next_life`; in each driver: `completions_are_claimed_while_control_calls_wait` |
+//! | poll by another thread than the poster; QPs that are reset or dropped during the poll | one of them takes it | `threads::poster_and_poller_are_two_threads`, `threads::queues_end_while_their_cq_is_polled`, `drain::other_threads_post_and_poll_while_qps_are_dropped_and_reset`, loom: `in_flight::a_value_goes_to_one_of_several`, `in_flight::a_slot_is_reused_after_its_value_was_moved_out`, `in_flight::earlier_values_are_taken_once`, `index_stack::no_number_is_given_to_two` |
 //! | `mem::forget` of buffers, queues, CQs | leaked with what it holds | `ends::forgotten_values_keep_their_memory` |
 //! | the pool is dropped while buffers are lent | the region lives until the last buffer is dropped | `ends::a_buffer_keeps_its_pool` |
 //! | fork | a child's post fails and returns the buffer; its drops do not reach the device | `ends::a_forked_child_leaves_the_parents_queues_alone` |
@@ -118,7 +119,9 @@
 //! | a queue with `wr_id`s of the user completes to an [`OwnedCq`] | does not compile | fourth example below |
 //! | a window's key is used after its end | the device refuses it; then the buffer goes back | `transfer::a_window_ends_when_it_is_dropped` |
 //! | the kernel refuses to deallocate a window | leaked: the peer may still access it | `ends::a_window_that_the_kernel_does_not_end_leaks_its_buffer` |
-//! | a scope's closure panics, leaves work requests in flight, or forgets what it got | the scope waits; in the end it resets the QP, or aborts the process | `scopes::a_panic_in_the_closure_waits_too`, `scopes::a_scope_that_is_not_complete_in_time_flushes` |
+//! | a scope's closure panics, leaves work requests in flight, or forgets what it got | the scope waits; in the end it resets the QP, or deregisters the memory | `scopes::a_panic_in_the_closure_waits_too`, `scopes::a_scope_that_is_not_complete_in_time_flushes` |
+//! | the device is removed while a scope waits | the memory is deregistered, which the kernel does after it has destroyed the device's objects | `removal::the_wait_notices_that_the_device_is_removed`, `removal::a_removal_ends_a_scope_with_a_limit_or_a_panic_or_a_forgotten_op`, `removal::a_removal_ends_scopes_of_other_transports` |
+//! | the kernel refuses to reset the QP of a scope | the memory is deregistered; the device refuses its key. If the kernel refuses this, too, for 10 seconds, the process is aborted | `removal::deregistered_memory_is_not_written`, `removal::a_kernel_that_refuses_for_a_while_is_asked_again` |
 //!
 //! A posted buffer is gone:
 //! ```compile_fail,E0382
@@ -167,6 +170,7 @@ mod cq;
 mod drain;
 mod flight;
 mod held;
+mod known;
 mod list;
 mod memory;
 mod pool;

@@ -132,7 +132,8 @@ impl<'a, D: Driver, T: Transport, L: Locking> OwnedQpBuilder<'a, D, T, L> {
                 let kind = QueueKind::Recv { cq: recv_cq };
                 Ok::<_, Error>((queue, Flight::new(&context, kind, domain, max_recv_wr)?))
             })
-            .transpose()?;
+            .transpose()
+            .inspect_err(|_| send.iter().for_each(|(_, flight)| flight.close(&context)))?;
         let flights = send.iter().map(|(_, f)| f).chain(recv.iter().map(|(_, f)| f));
         control.holds().set(flights.cloned().collect());
         let (Some((queue, flight)), pd) = (send, self.pd.clone()) else {

@@ -51,6 +51,7 @@
 
 use super::cq::ScopePoll;
 use super::flight::Flight;
+use super::held::contain;
 use super::qp::OwnedQp;
 use super::recv::OwnedRecvQueue;
 use super::send::OwnedSendQueue;
@@ -63,10 +64,11 @@ use crate::remote::RemoteRegion;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
+use uverbs_core::Errno;
 use uverbs_core::attr::{AccessFlags, QpState};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::op::{self, Operation};
@@ -78,8 +80,6 @@ use uverbs_core::wc::{WcError, WcStatus};
 #[derive(Debug, Default)]
 struct Pending {
     count: AtomicUsize,
-    /// Whether the scope has posted memory. Only its thread uses this.
-    memory: AtomicBool,
 }
 
 /// The result of a post.
@@ -157,6 +157,9 @@ impl ScopedOp {
     }
 }
 
+/// Memory that is borrowed, while the device may access it.
+type Borrowed<D> = MemoryRegion<D, ForeignBuf, Private>;
+
 /// The posts of a closure; see [`OwnedQp::scope`].
 #[derive(Debug)]
 pub struct Scope<'scope, 'env, D: Driver, T> {
@@ -164,7 +167,7 @@ pub struct Scope<'scope, 'env, D: Driver, T> {
     recv: Option<&'scope mut OwnedRecvQueue<D, Exclusive>>,
     pd: &'scope ProtectionDomain<D>,
     pending: &'scope Arc<Pending>,
-    regions: &'scope mut Vec<MemoryRegion<D, ForeignBuf, Private>>,
+    regions: &'scope mut Vec<Borrowed<D>>,
     cq: u64,
     /// Invariant: memory of a shorter life must not be accepted for memory of `'env`.
     _env: PhantomData<&'env mut &'env ()>,
@@ -185,7 +188,6 @@ impl<'env, D: Driver, T: Sends> Scope<'_, 'env, D, T> {
         let region = self.pd.reg_private(buf, access)?;
         let sge = region.sge(0..len)?;
         self.regions.push(region);
-        self.pending.memory.store(true, Ordering::Relaxed);
         Ok(Some(sge))
     }
 
@@ -301,6 +303,9 @@ pub enum ScopeError {
     TimedOut,
     /// The CQ could not be polled. The QP was reset.
     Poll(PollError),
+    /// The kernel neither flushes nor resets the QP, for example because the device was removed. The memory of the scope was
+    /// deregistered, so the device does not access it any more. Buffers of reads and receives may have been written in part.
+    Device(Error),
 }
 
 impl fmt::Display for ScopeError {
@@ -310,16 +315,30 @@ impl fmt::Display for ScopeError {
                 f.write_str("the work requests of the scope were not complete in time; the QP is in ERR")
             }
             Self::Poll(error) => write!(f, "the completion queue failed, and the QP was reset: {error}"),
+            Self::Device(error) => {
+                write!(f, "the memory of the scope was deregistered, because its QP can't be reset: {error}")
+            }
         }
     }
 }
 
-impl core::error::Error for ScopeError {}
+impl core::error::Error for ScopeError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::TimedOut => None,
+            Self::Poll(error) => Some(error),
+            Self::Device(error) => Some(error),
+        }
+    }
+}
 
 /// The end of a time limit that begins now; `None` if the clock has no such time.
 fn deadline(limit: Duration) -> Option<Instant> {
     Instant::now().checked_add(limit)
 }
+
+/// How long the kernel may refuse to end the access, as it may while it removes the device.
+const REFUSES: Duration = Duration::from_secs(10);
 
 /// Waits when it is dropped, so also when the closure panics.
 struct Wait<'a, D: Driver, C: ScopePoll<D>> {
@@ -331,62 +350,151 @@ struct Wait<'a, D: Driver, C: ScopePoll<D>> {
     outcome: &'a mut Result<(), ScopeError>,
     /// Whether the closure returned, and did not panic.
     returned: bool,
+    /// The memory that the scope has posted.
+    regions: Vec<Borrowed<D>>,
+    /// It is not known whether a region is deregistered.
+    lost: bool,
 }
 
 impl<D: Driver, C: ScopePoll<D>> Drop for Wait<'_, D, C> {
     fn drop(&mut self) {
-        let mut until = deadline(self.limit);
-        let mut failed = false;
-        if !self.returned && !self.pending.is_empty() {
-            failed = true;
-            self.fail();
-        }
-        while !self.pending.is_empty() {
-            match self.cq.poll_scoped() {
-                Ok(0) => std::thread::yield_now(),
-                Ok(_) => continue,
-                Err(error) => {
-                    *self.outcome = Err(ScopeError::Poll(error));
-                    return self.reset();
-                }
-            }
-            if until.is_none_or(|until| Instant::now() < until) {
-                continue;
-            }
-            if failed {
-                // The device did not flush.
-                return self.reset();
-            }
-            failed = true;
-            *self.outcome = Err(ScopeError::TimedOut);
-            self.fail();
-            until = deadline(self.limit.max(Duration::from_secs(1)));
+        if let Err(error) = self.wait() {
+            *self.outcome = Err(error);
         }
     }
 }
 
+/// Calls a function of the queues or the kernel. A panic, of a logger for example, is an error like any other: it must not end the
+/// wait.
+fn call<R>(verb: &'static str, f: impl FnOnce() -> Result<R>) -> Result<R> {
+    let mut result = Err(Error::os(verb, "scope: a panic", Errno::EIO));
+    contain(|| result = f());
+    result
+}
+
+/// When the wait looks next whether the device is there: a removed device completes nothing.
+struct Look {
+    next: Option<Instant>,
+    interval: Duration,
+}
+
+impl Look {
+    fn new() -> Self {
+        let interval = Duration::from_millis(10);
+        Self { next: deadline(interval), interval }
+    }
+
+    fn is_due(&mut self) -> bool {
+        if self.next.is_none_or(|next| Instant::now() < next) {
+            return false;
+        }
+        self.interval = (self.interval * 2).min(Duration::from_millis(500));
+        self.next = deadline(self.interval);
+        true
+    }
+}
+
 impl<D: Driver, C: ScopePoll<D>> Wait<'_, D, C> {
-    /// Moves the QP to ERR: the device flushes what is in flight.
-    fn fail(&self) {
-        if let Err(error) = self.control.modify_state(QpState::ERR) {
-            log::error!("scope: {error}");
-            self.reset();
+    /// Returns when the device does not access the memory any more. No panic leaves it.
+    fn wait(&mut self) -> Result<(), ScopeError> {
+        let (mut until, mut look) = (deadline(self.limit), Look::new());
+        let (mut outcome, mut flushes) = (Ok(()), false);
+        if !self.returned && !self.pending.is_empty() {
+            flushes = true;
+            if let Err(error) = self.flush() {
+                return self.end(ScopeError::Device(error));
+            }
+        }
+        while !self.pending.is_empty() {
+            let mut polled = Err(PollError::Corrupt);
+            contain(|| polled = self.cq.poll_scoped());
+            match polled {
+                Ok(0) => std::thread::yield_now(),
+                Ok(_) => continue,
+                Err(error) => return self.end(ScopeError::Poll(error)),
+            }
+            if look.is_due()
+                && let Err(error) = self.look()
+            {
+                return self.end(ScopeError::Device(error));
+            }
+            if until.is_none_or(|until| Instant::now() < until) {
+                continue;
+            }
+            if flushes {
+                // The device did not flush.
+                return self.end(ScopeError::TimedOut);
+            }
+            (outcome, flushes) = (Err(ScopeError::TimedOut), true);
+            if let Err(error) = self.flush() {
+                return self.end(ScopeError::Device(error));
+            }
+            until = deadline(self.limit.max(Duration::from_secs(1)));
+        }
+        outcome
+    }
+
+    /// An error if the device was removed. The kernel answers EIO to all verbs except those that destroy, from the beginning of the
+    /// removal (`uverbs_disassociate_api_pre()`).
+    fn look(&self) -> Result<()> {
+        match call("query_qp", || self.control.state()) {
+            Err(error) if matches!(error.errno(), Errno::EIO | Errno::ENODEV) => Err(error),
+            _ => Ok(()),
         }
     }
 
-    /// Discards what is in flight. If that is not possible, the device may still use the borrowed memory, and this function may
-    /// not return.
-    fn reset(&self) {
-        match self.control.modify_state(QpState::RESET) {
-            // The queues are borrowed by the scope, so no post runs: what is in flight was posted before the RESET.
-            Ok(()) => self.flights.iter().flatten().for_each(|flight| flight.settle_all()),
-            // Nothing is borrowed.
-            Err(error) if !self.pending.memory.load(Ordering::Relaxed) => log::error!("scope: {error}"),
-            Err(error) => {
-                log::error!("scope: {error}; the device may use memory that is borrowed");
-                eprintln!("uverbs: a scope can't end, because the device may use its memory: {error}");
+    /// Moves the QP to ERR: the device flushes what is in flight.
+    fn flush(&self) -> Result<()> {
+        call("modify_qp", || self.control.modify_state(QpState::ERR))
+    }
+
+    /// Ends the device's access to the memory, in one of two ways:
+    ///
+    /// - RESET discards what is in flight.
+    /// - Deregistration: the device refuses the keys of the memory. This also serves a device that was removed: destroying an object
+    ///   succeeds then, and waits until the kernel has destroyed all objects of the device (`uobj_destroy()` takes `hw_destroy_rwsem`,
+    ///   which `uverbs_destroy_ufile_hw()` has during that).
+    ///
+    /// If the kernel refuses both, the device may still use the borrowed memory, and this function may not return.
+    fn end(&mut self, why: ScopeError) -> Result<(), ScopeError> {
+        let until = deadline(REFUSES);
+        loop {
+            let error = match call("modify_qp", || self.control.modify_state(QpState::RESET)) {
+                Ok(()) => {
+                    // The queues are borrowed by the scope, so no post runs: what is in flight was posted before the RESET.
+                    self.flights.iter().flatten().for_each(|flight| flight.settle_all());
+                    return Err(why);
+                }
+                Err(error) => error,
+            };
+            self.deregister();
+            // Without regions nothing is borrowed.
+            if self.regions.is_empty() && !self.lost {
+                contain(|| log::error!("scope: {error}"));
+                return Err(ScopeError::Device(error));
+            }
+            if until.is_none_or(|until| Instant::now() >= until) {
+                contain(|| log::error!("scope: {error}; the device may use memory that is borrowed"));
+                contain(|| {
+                    eprintln!("uverbs: a scope can't end, because the device may use its memory: {error}")
+                });
                 std::process::abort();
             }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Deregisters the regions; those that the kernel refuses to deregister are left.
+    fn deregister(&mut self) {
+        for region in core::mem::take(&mut self.regions) {
+            // Until the call has returned: a panic leaves it open whether the region is deregistered.
+            let lost = core::mem::replace(&mut self.lost, true);
+            contain(|| {
+                if let Err((region, _)) = region.close() {
+                    self.regions.push(region);
+                }
+                self.lost = lost;
+            });
         }
     }
 }
@@ -396,11 +504,12 @@ impl<D: Driver, T: Sends> OwnedQp<D, T, Exclusive> {
     /// QP's queues; other completions that it reports meanwhile are kept for its next poll.
     ///
     /// If the work requests are not complete `limit` after the closure has returned, or immediately if the closure panics, the
-    /// QP is moved to ERR, which flushes them. If the device then does not flush, the QP is reset. If the kernel refuses that,
-    /// the process is aborted, because the device may still access the memory.
+    /// QP is moved to ERR, which flushes them. If the device then does not flush, the QP is reset. If the kernel refuses that, or the
+    /// device was removed, which the wait notices, the memory is deregistered. If the kernel refuses this, too, for 10 seconds, the
+    /// process is aborted, because the device may still access the memory.
     ///
     /// # Errors
-    /// The limit was reached, or the CQ failed. A post that completes with an error is not an error of the scope: its [`ScopedOp`] has
+    /// The limit was reached, the CQ failed, or the device was removed. A post that completes with an error is not an error of the scope: its [`ScopedOp`] has
     /// the result.
     pub fn scope<'env, C: ScopePoll<D>, R>(
         &mut self,
@@ -409,8 +518,6 @@ impl<D: Driver, T: Sends> OwnedQp<D, T, Exclusive> {
         f: impl FnOnce(&mut Scope<'_, 'env, D, T>) -> R,
     ) -> Result<R, ScopeError> {
         let mut outcome = Ok(());
-        // Dropped after the wait: the device does not use the regions any more.
-        let mut regions = Vec::new();
         let Self { send, recv, control, pd } = self;
         let pending = Arc::new(Pending::default());
         let flights = [Some(send.flight().clone()), recv.as_ref().map(|recv| recv.flight().clone())];
@@ -423,19 +530,20 @@ impl<D: Driver, T: Sends> OwnedQp<D, T, Exclusive> {
             limit,
             outcome: &mut outcome,
             returned: false,
+            regions: Vec::new(),
+            lost: false,
         };
         let result = f(&mut Scope {
             send,
             recv: recv.as_mut(),
             pd,
             pending: &pending,
-            regions: &mut regions,
+            regions: &mut wait.regions,
             cq: number,
             _env: PhantomData,
         });
         wait.returned = true;
         drop(wait);
-        drop(regions);
         outcome.map(|()| result)
     }
 }

@@ -5,6 +5,7 @@ use super::inner::QpInner;
 use crate::connect::{ConnectAttr, Endpoint};
 use crate::event::EventReader;
 use std::sync::{Arc, Weak};
+use uverbs_core::Errno;
 use uverbs_core::attr::{Ece, Gid, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpRateLimitAttr, QpState, QpType};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::Driver;
@@ -88,7 +89,7 @@ impl<D: Driver> QpControl<D> {
             None => Err(Error::Os {
                 verb: "destroy_qp",
                 object: "qp: its halves or controls are still in use".into(),
-                errno: uverbs_core::Errno::EBUSY,
+                errno: Errno::EBUSY,
             }),
         }
     }
@@ -157,23 +158,38 @@ impl<D: Driver> QpControl<D> {
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         let inner = &self.inner;
         let handle = inner.handle()?;
-        let is_reset = mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::RESET;
+        let turns_to = |state| mask.contains(QpAttrMask::STATE) && attr.qp_state == state;
+        let is_reset = turns_to(QpState::RESET);
+        // One change at a time, so that what is forgotten here is not that of the next life.
+        let changes = self.has_srq().then(|| inner.changes().lock()).transpose();
+        let _changes =
+            changes.map_err(|_| Error::os("modify_qp", "qp of the parent process", Errno::ESTALE))?;
         if is_reset {
             inner.flush_receives();
+        }
+        // Only a QP that receives raises the event; one that the kernel has queued since the RESET is of the life before.
+        if turns_to(QpState::RTR) {
+            self.begin_life();
         }
         #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
         // SAFETY: the QP's own parts.
         let modified = unsafe { inner.context().driver().modify_qp(handle, inner.shared(), attr, mask) };
         if is_reset {
-            if inner.has_srq()
-                && let Some(events) = inner.events()
-            {
-                EventReader::read_all(inner.context());
-                events.forget_last_wqe();
+            if modified.is_ok() {
+                self.begin_life();
             }
             inner.take_back_receives();
         }
         modified
+    }
+
+    /// The event `QP_LAST_WQE_REACHED` of the life before does not count.
+    fn begin_life(&self) {
+        if self.has_srq()
+            && let Some(events) = self.inner.events()
+        {
+            EventReader::begin_life(self.inner.context(), &events);
+        }
     }
 
     /// `ibv_query_qp`. The size of the send queue is that of [`cap`](Self::cap), because not every kernel reports it (mlx5_ib

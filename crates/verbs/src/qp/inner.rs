@@ -39,6 +39,8 @@ pub(crate) struct QpInner<D: Driver> {
     cap: QpCap,
     has_send_ops: bool,
     event_id: u64,
+    /// Held by a change of the state of a QP with a shared queue, until the events of its last life are forgotten.
+    changes: ProcessMutex<()>,
     /// Engines whose halves were dropped.
     engines: ProcessMutex<Engines<D>>,
     parents: QpParents<D>,
@@ -83,6 +85,7 @@ impl<D: Driver> QpInner<D> {
             cap,
             has_send_ops,
             event_id,
+            changes: ProcessMutex::default(),
             engines: ProcessMutex::new(Engines { send: None, recv: None }),
             parents,
             holds: Holds::default(),
@@ -146,6 +149,10 @@ impl<D: Driver> QpInner<D> {
         if let Some(srq) = &self.parents.srq {
             srq.take_back(&self.shared);
         }
+    }
+
+    pub(crate) fn changes(&self) -> &ProcessMutex<()> {
+        &self.changes
     }
 
     /// Its events that were read.

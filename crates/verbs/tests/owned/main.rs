@@ -7,6 +7,7 @@ mod drain;
 mod ends;
 mod in_flight;
 mod lists;
+mod removal;
 mod scopes;
 mod threads;
 mod transfer;

@@ -8,7 +8,7 @@
 //!
 //! A call is inside the queue for its memory accesses only (see `shared`). [`poll_each`] leaves the queue before it calls
 //! its closure and enters again afterwards. If a control call came in between, it continues from the state that the control
-//! call left.
+//! call left. What a [`Claimant`] keeps for the WR is taken before the queue is left, because the control call may end the WR's queue.
 //!
 //! [`poll_each`]: CompletionQueueTrait::poll_each
 #![expect(unsafe_code)]
@@ -22,7 +22,7 @@ use super::parse::{CqeVersion, Resources};
 use super::ring::CqRing;
 use super::session::Session;
 use super::shared::{CqShared, CqWord, Entered};
-use super::sink::{Call, Fill, Sink, Visit};
+use super::sink::{Call, Claiming, Fill, Sink};
 use super::state::{CqState, INDEX_MASK};
 use crate::doorbell::ArmRegister;
 use crate::memory::dbrec::{DbRec, DbWord};
@@ -34,7 +34,7 @@ use std::sync::Arc;
 use uverbs_core::attr::WcExFlags;
 use uverbs_core::kernel::QueueAccess;
 use uverbs_core::provider::PollError;
-use uverbs_core::provider::completion::{CompletionQueue as CompletionQueueTrait, Visitor};
+use uverbs_core::provider::completion::{Claimant, CompletionQueue as CompletionQueueTrait};
 use uverbs_core::sync::barrier;
 use uverbs_core::wc::WorkCompletion;
 use uverbs_mlx5_hw::doorbell::{CqDoorbell, MLX5_CQ_DB_REQ_NOT, MLX5_CQ_DB_REQ_NOT_SOL};
@@ -292,15 +292,14 @@ impl CompletionQueue {
                 consumer.step();
                 let completion = Completion { cqe: entry, parsed: $parsed, fields: self.fields, clock: None };
                 if S::IS_USER_CODE {
-                    drop(entered);
                     let unwinding = FinishOnUnwind { shared, record: &self.record, open: self.open_word };
-                    $take(&mut sink, &completion);
+                    $take(&mut sink, &completion, || drop(entered));
                     core::mem::forget(unwinding);
-                    // SAFETY: this is the only poller (`&mut self`), and its `Entered` was dropped above.
+                    // SAFETY: this is the only poller (`&mut self`), and its `Entered` was dropped by the sink.
                     let Ok(again) = (unsafe { enter(shared, &mut self.open_word) }) else { return Ok(1) };
                     entered = again;
                 } else {
-                    $take(&mut sink, &completion);
+                    $take(&mut sink, &completion, || ());
                 }
                 let consumer = &entered.state().consumer;
                 if max == 1 || !consumer.has_entry() {
@@ -354,7 +353,7 @@ impl CompletionQueue {
         let max = max.min(cursor.ring.entries()) - taken;
         // Increased by the number of entries that are not completions.
         let mut end = cursor.position().wrapping_add(max);
-        // If the sink panics, this thread is outside the queue.
+        // If the user's code panics, this thread is outside the queue.
         let unwinding = FinishOnUnwind { shared, record, open: *open_word };
         let mut result = Ok(());
         // Passes the completion at the cursor to the sink, and moves the cursor by `$step`.
@@ -363,12 +362,11 @@ impl CompletionQueue {
                 let completion = Completion { cqe: cursor.entry(), parsed: $parsed, fields, clock };
                 $step(&mut cursor);
                 if S::IS_USER_CODE {
-                    access.leave();
-                    $take(&mut sink, &completion);
+                    $take(&mut sink, &completion, || access.leave());
                     if !access.enter_if(open) {
                         cold_path();
                         let done = taken + (max - end.wrapping_sub(cursor.position()));
-                        // SAFETY: this is the only poller (`&mut self`), and it has left the queue above.
+                        // SAFETY: this is the only poller (`&mut self`), and the sink has left the queue.
                         match unsafe { shared.enter_again(before) } {
                             Ok((again, true)) => again.stay(),
                             Ok((again, false)) => {
@@ -383,7 +381,7 @@ impl CompletionQueue {
                         }
                     }
                 } else {
-                    $take(&mut sink, &completion);
+                    $take(&mut sink, &completion, || ());
                 }
             };
         }
@@ -500,8 +498,8 @@ impl CompletionQueueTrait for CompletionQueue {
     }
 
     #[inline]
-    fn visit(&mut self, max: usize, visitor: impl Visitor<Self>) -> Result<usize, PollError> {
-        self.poll(max, Visit(visitor))
+    fn poll_claiming(&mut self, max: usize, claimant: impl Claimant<Self>) -> Result<usize, PollError> {
+        self.poll(max, Claiming(claimant))
     }
 
     #[inline]

@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The destination of a poll's completions: C structs, or a closure of the user.
+//! The destination of a poll's completions: C structs, or code of the user.
 #![expect(unsafe_code)]
 // UNSAFETY: takes an initialised array for an uninitialised one, so that both are filled by the same code.
 
 use super::completion::Completion;
 use super::poll::CompletionQueue;
 use core::mem::MaybeUninit;
-use uverbs_core::provider::completion::Visitor;
+use uverbs_core::provider::completion::Claimant;
 use uverbs_core::wc::WorkCompletion;
 
 /// Receives the completions of a poll.
+///
+/// Its functions are called inside the queue. `leave` leaves it; they call it before the user's code, if there is any.
 pub(super) trait Sink {
-    /// Whether [`take`](Self::take) runs the user's code, which must run outside the queue.
+    /// Whether the user's code runs, and `leave` is called, therefore.
     const IS_USER_CODE: bool;
     /// Takes a requester's success without data.
-    fn take(&mut self, completion: &Completion<'_>);
+    fn take(&mut self, completion: &Completion<'_>, leave: impl FnOnce());
     /// Takes a responder's success without data, or with data that are copied already.
-    fn take_responder(&mut self, completion: &Completion<'_>);
+    fn take_responder(&mut self, completion: &Completion<'_>, leave: impl FnOnce());
     /// Takes any other completion.
-    fn take_other(&mut self, completion: &Completion<'_>);
+    fn take_other(&mut self, completion: &Completion<'_>, leave: impl FnOnce());
 }
 
 /// Writes completions to C structs, whole ones only.
@@ -50,19 +52,19 @@ impl<'w> Fill<'w> {
 impl Sink for Fill<'_> {
     const IS_USER_CODE: bool = false;
     #[inline(always)]
-    fn take(&mut self, completion: &Completion<'_>) {
+    fn take(&mut self, completion: &Completion<'_>, _: impl FnOnce()) {
         if let Some(wc) = self.next() {
             completion.fill_requester(wc);
         }
     }
     #[inline(always)]
-    fn take_responder(&mut self, completion: &Completion<'_>) {
+    fn take_responder(&mut self, completion: &Completion<'_>, _: impl FnOnce()) {
         if let Some(wc) = self.next() {
             completion.fill_responder(wc);
         }
     }
     #[inline(always)]
-    fn take_other(&mut self, completion: &Completion<'_>) {
+    fn take_other(&mut self, completion: &Completion<'_>, _: impl FnOnce()) {
         if let Some(wc) = self.next() {
             fill_other(completion, wc);
         }
@@ -81,46 +83,59 @@ pub(super) struct Call<F>(pub(super) F);
 impl<F: FnMut(&Completion<'_>)> Sink for Call<F> {
     const IS_USER_CODE: bool = true;
     #[inline(always)]
-    fn take(&mut self, completion: &Completion<'_>) {
+    fn take(&mut self, completion: &Completion<'_>, leave: impl FnOnce()) {
+        leave();
         (self.0)(completion);
     }
     #[inline(always)]
-    fn take_responder(&mut self, completion: &Completion<'_>) {
+    fn take_responder(&mut self, completion: &Completion<'_>, leave: impl FnOnce()) {
+        leave();
         (self.0)(completion);
     }
     #[inline(always)]
-    fn take_other(&mut self, completion: &Completion<'_>) {
+    fn take_other(&mut self, completion: &Completion<'_>, leave: impl FnOnce()) {
+        leave();
         call_other(&mut self.0, completion);
     }
 }
 
-/// Passes completions to a visitor.
-pub(super) struct Visit<V>(pub(super) V);
+/// Lets a claimant claim inside the queue, and passes completions to it outside.
+pub(super) struct Claiming<C>(pub(super) C);
 
-impl<V: Visitor<CompletionQueue>> Sink for Visit<V> {
+impl<C: Claimant<CompletionQueue>> Sink for Claiming<C> {
     const IS_USER_CODE: bool = true;
     #[inline(always)]
-    fn take(&mut self, completion: &Completion<'_>) {
-        self.0.visit(completion);
+    fn take(&mut self, completion: &Completion<'_>, leave: impl FnOnce()) {
+        let claim = self.0.claim(completion);
+        leave();
+        self.0.pass(completion, claim);
     }
     #[inline(always)]
-    fn take_responder(&mut self, completion: &Completion<'_>) {
-        self.0.visit(completion);
+    fn take_responder(&mut self, completion: &Completion<'_>, leave: impl FnOnce()) {
+        let claim = self.0.claim(completion);
+        leave();
+        self.0.pass(completion, claim);
     }
     #[inline(always)]
-    fn take_other(&mut self, completion: &Completion<'_>) {
-        visit_other(&mut self.0, completion);
+    fn take_other(&mut self, completion: &Completion<'_>, leave: impl FnOnce()) {
+        pass_other(&mut self.0, completion, leave);
     }
-}
-
-/// Not inlined, so that the code around the fast paths stays small.
-#[inline(never)]
-fn visit_other<V: Visitor<CompletionQueue>>(visitor: &mut V, completion: &Completion<'_>) {
-    visitor.visit(completion);
 }
 
 /// Not inlined, so that the code around the fast paths stays small.
 #[inline(never)]
 fn call_other<F: FnMut(&Completion<'_>)>(f: &mut F, completion: &Completion<'_>) {
     f(completion);
+}
+
+/// Not inlined, so that the code around the fast paths stays small.
+#[inline(never)]
+fn pass_other<C: Claimant<CompletionQueue>>(
+    claimant: &mut C,
+    completion: &Completion<'_>,
+    leave: impl FnOnce(),
+) {
+    let claim = claimant.claim(completion);
+    leave();
+    claimant.pass(completion, claim);
 }

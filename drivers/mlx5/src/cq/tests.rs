@@ -213,6 +213,29 @@ fn an_uninitialised_array_is_filled_like_any_other() {
     assert_eq!(format!("{:?}", filled[0]), format!("{:?}", filled[1]));
 }
 
+/// What a completion names is taken while the reset or the destruction of its QP waits, whatever function of the poll parses it.
+#[test]
+fn completions_are_claimed_while_control_calls_wait() {
+    let mut b = bench(32, 64, CqeVersion::V1);
+    let (qps, other) = ([b.qp(0xa1, None), b.qp(0xa2, None)], b.qp(0xa3, None));
+    let shared = Arc::clone(&b.shared);
+    let control = || shared.reset_qp(&other);
+    // Each is the first of a poll: of a new queue, of the last one's, of another kind.
+    let first = [(0, 0, 0), (0, 0, 1), (2, 0, 0), (13, 0, 2), (2, 0, 1), (0, 1, 0)];
+    for (opcode, qp, index) in first {
+        b.complete(cqe(opcode, &qps[qp], index));
+        uverbs_testkit::check_claims(&mut b.queue, 1, control);
+    }
+    // Several in a poll. It returns after a control call that came during the second, so each poll has two.
+    for (opcode, qp, index) in
+        [(0, 1, 1), (0, 1, 2), (2, 1, 0), (2, 1, 1), (13, 1, 3), (13, 1, 4), (0, 0, 3), (2, 1, 2)]
+    {
+        b.complete(cqe(opcode, &qps[qp], index));
+    }
+    uverbs_testkit::check_claims(&mut b.queue, 8, control);
+    assert_eq!(b.poll(1), Ok(vec![]));
+}
+
 #[test]
 fn try_start_poll_opens_a_poll_or_does_nothing() {
     let mut b = bench(8, 64, CqeVersion::V1);

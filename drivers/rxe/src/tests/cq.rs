@@ -221,6 +221,17 @@ fn completions_of_a_destroyed_qp_are_removed_and_their_slots_returned() {
     }
 }
 
+/// What a completion names is taken while the reset or the destruction of its QP waits.
+#[test]
+fn completions_are_claimed_while_control_calls_wait() {
+    let (mut q, kernel, _) = completion_queue(16).unwrap();
+    produce(&kernel, &[10, 20, 11]);
+    let shared = q.shared_arc();
+    uverbs_testkit::check_claims(&mut q, 3, || {
+        shared.stopped(|state| state.remove(9, drop));
+    });
+}
+
 #[test]
 fn a_qp_may_be_destroyed_during_a_poll() {
     let (mut q, kernel, _) = completion_queue(16).unwrap();
