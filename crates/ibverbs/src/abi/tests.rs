@@ -5,8 +5,8 @@
 use super::{Layout, attr, context, device, flow, kern, mlx5dv, object, qp, wq};
 use core::fmt::Write as _;
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::Command;
+use uverbs_testkit::machine;
 
 /// The output of a C program on x86-64: lines of `struct field offset`, and of `struct sizeof size`.
 const TABLE_44: &str = include_str!("../../data/layout-44.txt");
