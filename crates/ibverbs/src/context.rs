@@ -14,8 +14,8 @@ use crate::object::channel;
 use crate::verbs::{Open, Verbs};
 use core::mem::{self, offset_of};
 use core::ptr;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use uverbs_core::control::slab::Slab;
@@ -68,7 +68,7 @@ pub(crate) struct Channels(pub(crate) Vec<*mut ibv_comp_channel>);
 unsafe impl Send for Channels {}
 
 /// Addresses of the open contexts. A context that is not in the list belongs to another library.
-static OPEN: StaticMutex<Vec<usize>> = StaticMutex::new();
+static OPEN: StaticMutex<HashSet<usize>> = StaticMutex::new();
 
 /// Opens a context on a device behind `kernel`.
 pub(crate) fn open<D: Driver>(kernel: Arc<dyn Kernel>, device: *mut ibv_device) -> Outcome<*mut ibv_context> {
@@ -123,7 +123,7 @@ fn finish<D: Driver>(
         acked: Condvar::new(),
     };
     let context = Box::into_raw(Box::new(Context { public, private }));
-    OPEN.lock().push(context.expose_provenance() + POINTER);
+    OPEN.lock().insert(context.expose_provenance() + POINTER);
     Ok(context.cast::<u8>().wrapping_add(POINTER).cast())
 }
 
@@ -138,10 +138,9 @@ fn stand_in(name: &str) -> Outcome<OwnedFd> {
 /// # Safety
 /// The contract of `ibv_close_device`: the context and its objects are not used at the same time or later.
 pub(crate) unsafe fn close(context: *mut ibv_context) -> Outcome<()> {
-    let mut open = OPEN.lock();
-    let index = open.iter().position(|address| *address == context.addr()).ok_or(Errno::EINVAL)?;
-    open.swap_remove(index);
-    drop(open);
+    if !OPEN.lock().remove(&context.addr()) {
+        return Err(Errno::EINVAL);
+    }
     // SAFETY: the address was in the list, so it is that of a context which `open` allocated as a `Box`, plus
     // `POINTER`, and which is not closed yet.
     let context = unsafe { Box::from_raw(context.cast::<u8>().wrapping_sub(POINTER).cast::<Context>()) };

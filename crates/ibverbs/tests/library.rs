@@ -305,7 +305,7 @@ fn reason(theirs: &str, ours: &str) -> Option<&'static str> {
     }
     if asked.contains(" XRC ") {
         let ours = ours.split_once(": ")?.1;
-        let is_equal = sends(answer) == sends(&ours.replace("4294967292", "0"));
+        let is_equal = sends(&answer.replace("4294967292", "0")) == sends(ours);
         let is_refused = answer == "Invalid argument" && sizes[sizes.len() - 2..] != [0, 0];
         return (is_equal || is_refused).then_some("XRC_SEND has no receives, whatever a program asks for");
     }
