@@ -26,7 +26,8 @@ pub struct Dialect {
     /// Status of the receive of a message that fails to invalidate its key, which is not answered; `None` if that is not
     /// specified. rxe reports REM_INV_REQ_ERR, and may acknowledge the message.
     pub failed_invalidation: Option<WcStatus>,
-    /// Whether a message may invalidate windows of its QP only. rxe does not check the QP (`rxe_check_invalidate_mw()`).
+    /// Whether a message may invalidate only windows that are bound by its QP. rxe does not check the QP, and its kernel
+    /// dereferences NULL if the window is not bound (`rxe_check_invalidate_mw()`, `rxe_do_invalidate_mw()`).
     pub invalidates_own_windows_only: bool,
 }
 

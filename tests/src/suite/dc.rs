@@ -244,9 +244,67 @@ fn wrong_keys_and_targets_are_errors<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
+/// Faults are those of an RC QP (`faults`); the target stays usable.
+fn faults_end_the_session_only<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let attr = super::errors::hasty(lab).attr;
+    for fault in 0..5 {
+        let Some((mut a, mut b)) = ends_with(lab, &attr)? else { return Ok(()) };
+        let Some(mlx5) = lab.mlx5() else { return Ok(()) };
+        b.recv(1)?;
+        b.recv(2)?;
+        b.mr.write_at(8192, &2_u64.to_ne_bytes())?;
+        let (dctn, key) = (b.numbers[1], KEY + 1);
+        let unknown = uverbs::RemoteRegion::new(b.mr.addr(), 64, b.mr.rkey() ^ 0x00ff_ff00)?;
+        let other = mlx5.a.alloc_pd()?;
+        let foreign = region(&other, 4096, lab.full_access())?;
+        let bad = foreign.sge(0..8)?;
+        let wr = a.qp.sq()?.post_dc(5, &a.ah, dctn, key).signaled();
+        let (sent, got) = match fault {
+            0 => {
+                wr.write_imm_inline(&[7; 8], unknown.remote(0..8)?, ImmData::new(9))?;
+                (WcStatus::REM_ACCESS_ERR, Some(WcStatus::LOC_ACCESS_ERR))
+            }
+            1 => {
+                // SAFETY: the region lives until the completion is polled, and is not accessed before; so it is below.
+                unsafe { wr.read(&[bad], b.mr.remote(8192)?) }?;
+                (WcStatus::LOC_PROT_ERR, None)
+            }
+            3 => {
+                wr.send_inv_inline(&[7; 8], unknown.rkey())?;
+                (WcStatus::RETRY_EXC_ERR, Some(WcStatus::MW_BIND_ERR))
+            }
+            _ => {
+                let (at, status) = match fault {
+                    2 => (b.mr.remote(8192)?, WcStatus::LOC_PROT_ERR),
+                    _ => (unknown.remote(0..8)?, WcStatus::REM_ACCESS_ERR),
+                };
+                // SAFETY: as above.
+                unsafe { wr.compare_swap(&[bad], at, 2, 3) }?;
+                (status, None)
+            }
+        };
+        let wc = wait::completions(&a.cq, 1)?[0];
+        ensure!((wc.wr_id, wc.status) == (5, sent), "{fault}: {wc:?}");
+        if let Some(status) = got {
+            let wc = wait::completions(&b.cq, 1)?[0];
+            ensure!((wc.wr_id, wc.status) == (1, status), "{fault}: {wc:?}");
+        }
+        wait::none(&b.cq)?;
+        let left = if fault == 2 { 3_u64 } else { 2 };
+        ensure!(b.bytes(8192, 8)? == left.to_ne_bytes(), "{fault}: the word at the target");
+        let mut second = initiator(mlx5, &attr)?;
+        let wr = second.qp.sq()?.post_dc(6, &second.ah, dctn, key).signaled();
+        wr.send_inline(&pattern::bytes(6, 8))?;
+        second.ok(6, WcOpcode::SEND)?;
+        wait::successes(&b.cq, 1)?;
+    }
+    Ok(())
+}
+
 crate::tests!(
     one_initiator_reaches_two_targets,
     every_opcode_works,
     a_depth_of_zero_is_one,
-    wrong_keys_and_targets_are_errors
+    wrong_keys_and_targets_are_errors,
+    faults_end_the_session_only
 );

@@ -140,7 +140,8 @@ fn failed_invalidation_is_not_answered<D: Driver>(lab: &Lab<D>) -> Outcome {
     let dialect = Dialect::of::<D>();
     for what in ["an unknown key", "a region", "a free window", "another QP's window", "a window of type 1"] {
         let needed = if what == "a window of type 1" { MwType::Type1 } else { MwType::Type2 };
-        let checked = dialect.invalidates_own_windows_only || what != "another QP's window";
+        let unchecked = ["another QP's window", "a free window"].contains(&what);
+        let checked = dialect.invalidates_own_windows_only || !unchecked;
         if !types(lab).contains(&needed) || !checked {
             continue;
         }

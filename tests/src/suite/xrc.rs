@@ -80,8 +80,12 @@ fn connect<D: Driver, L: Lock>(from: &Sender<D, L>, to: &QpControl<D>, attr: &Co
 }
 
 fn ends<D: Driver, L: Lock>(lab: &Lab<D>) -> Result<(Sender<D, L>, Receiver<D>)> {
+    ends_with(lab, &lab.connect_attr())
+}
+
+fn ends_with<D: Driver, L: Lock>(lab: &Lab<D>, attr: &ConnectAttr) -> Result<(Sender<D, L>, Receiver<D>)> {
     let (a, b) = (sender::<D, L>(lab)?, receiver(lab)?);
-    connect(&a, &b.qp, &lab.connect_attr())?;
+    connect(&a, &b.qp, attr)?;
     Ok((a, b))
 }
 
@@ -197,6 +201,50 @@ fn unknown_srq_is_an_error<D: Driver>(lab: &Lab<D>) -> Outcome {
     wait::none(&b.cqs[0])
 }
 
+/// Faults are those of an RC QP (`faults`); the receive is that of the SRQ that the request names, and the next one stays.
+fn faults_complete_one_receive<D: Driver>(lab: &Lab<D>) -> Outcome {
+    if !has(lab) {
+        return Ok(());
+    }
+    for (fault, sent, got) in [
+        (0, WcStatus::REM_ACCESS_ERR, Some(WcStatus::LOC_ACCESS_ERR)),
+        (1, WcStatus::RETRY_EXC_ERR, Some(WcStatus::MW_BIND_ERR)),
+        (2, WcStatus::REM_INV_REQ_ERR, Some(WcStatus::LOC_LEN_ERR)),
+        (3, WcStatus::LOC_PROT_ERR, None),
+        (4, WcStatus::LOC_PROT_ERR, None),
+        (5, WcStatus::REM_ACCESS_ERR, None),
+    ] {
+        let (mut a, mut b) = ends_with::<D, Exclusive>(lab, &super::errors::hasty(lab).attr)?;
+        b.recv(0, 21, 0, 10)?;
+        b.recv(0, 22, 0, 10)?;
+        b.mr.atomic_u64(64)?.store(2, Ordering::Release);
+        let unknown = b.mr.rkey() ^ 0x00ff_ff00;
+        let nowhere = Remote { rkey: unknown, ..b.at(64) };
+        let good = [sge(&a.mr, 0..16)];
+        let bad = [uverbs::wr::Sge { lkey: a.mr.lkey() ^ 0x00ff_ff00, length: 8, ..good[0] }];
+        let (op, sges) = match fault {
+            0 => (Op::WriteImm(nowhere, 5), good),
+            1 => (Op::SendInv(unknown), [sge(&a.mr, 0..8)]),
+            2 => (Op::Send, good),
+            3 => (Op::Read(b.at(64)), bad),
+            4 => (Op::CmpSwp(b.at(64), 2, 3), bad),
+            _ => (Op::CmpSwp(nowhere, 2, 3), bad),
+        };
+        let req = Req::new(1, op).signaled().sges(&sges).srqn(b.srqs[0].srq_num()?);
+        post(&mut a.qp, Face::Single, &[req])?;
+        let wc = wait::completions(&a.cq, 1)?[0];
+        ensure!(wc.status == sent, "{op:?}: {wc:?}");
+        if let Some(status) = got {
+            let wc = wait::completions(&b.cqs[0], 1)?[0];
+            ensure!((wc.wr_id, wc.status) == (21, status), "{op:?}: {wc:?}");
+        }
+        wait::none(&b.cqs[0])?;
+        let left = b.mr.atomic_u64(64)?.load(Ordering::Acquire);
+        ensure!(left == if fault == 4 { 3 } else { 2 }, "{op:?}: {left}");
+    }
+    Ok(())
+}
+
 /// Two senders and two receive QPs of one domain use the same SRQ; its receives are not flushed with any of the QPs.
 fn several_qps_reach_one_srq<D: Driver>(lab: &Lab<D>) -> Outcome {
     if !has(lab) {
@@ -278,6 +326,7 @@ crate::tests!(
     every_opcode_works_exclusive = opcodes_in::<D, Exclusive>,
     every_opcode_works_shared = opcodes_in::<D, Shared>,
     unknown_srq_is_an_error,
+    faults_complete_one_receive,
     several_qps_reach_one_srq,
     domain_is_shared_through_a_file,
     srq_and_qp_close_in_any_order,
