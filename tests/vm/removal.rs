@@ -12,8 +12,9 @@ use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::thread;
 use uverbs::attr::{
-    AccessFlags, EventType, MwType, QpAttr, QpAttrMask, QpState, SrqAttr, SrqAttrMask, SrqInitAttr,
+    AccessFlags, EventType, MwType, QpAttr, QpAttrMask, QpCap, QpState, SrqAttr, SrqAttrMask, SrqInitAttr,
 };
+use uverbs::owned::ScopeError;
 use uverbs::{
     CompletionChannel, CompletionQueue, ConnectAttr, Context, Driver, Errno, Error, EventSource, Exclusive,
     Rc, Shared, WorkCompletion,
@@ -233,7 +234,28 @@ fn futures<D: Driver>(a: &Context<D>, b: &Context<D>, attr: &ConnectAttr, sent: 
     Ok(())
 }
 
-/// The device of A is removed while A writes to B continuously, and a thread of A waits for events.
+/// A scope without a limit on the device that is removed: its memory is that of its owner again when the removal has ended the
+/// objects.
+fn scope<D: Driver>(a: &Context<D>, attr: &ConnectAttr, waits: &AtomicBool) -> Outcome {
+    let (pd, mut cq) = (a.alloc_pd()?, a.owned_cq::<Exclusive>(8, None)?);
+    let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    let mut qp = pd.owned_qp::<Rc>().cq(&cq).cap(cap).create()?;
+    qp.init(attr)?;
+    let here = qp.control().endpoint(0x61, attr)?;
+    qp.connect(&here, &here, attr)?;
+    let mut memory = vec![0; 1 << 20];
+    let ended = qp.scope(&mut cq, Duration::MAX, |scope| {
+        let op = scope.recv(&mut memory);
+        waits.store(true, Ordering::Release);
+        op.is_ok()
+    });
+    ensure!(matches!(ended, Err(ScopeError::Device(_))), "{ended:?}");
+    memory.fill(1);
+    qp.close().context("close the QP of a scope")?;
+    Ok(())
+}
+
+/// The device of A is removed while A writes to B continuously, and threads of A wait for events and in a scope.
 fn removed<D: Driver>(lab: &Lab<D>, how: How) -> Outcome {
     let env = lab.env()?;
     if !env.mlx5 {
@@ -250,7 +272,8 @@ fn removed<D: Driver>(lab: &Lab<D>, how: How) -> Outcome {
     pair.connect(&spec.attr)?;
 
     let (sent, ended, written) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicUsize::new(0));
-    let (one, two) = (lab.bed.open(End::A)?, lab.bed.open(End::B)?);
+    let (one, two, three) = (lab.bed.open(End::A)?, lab.bed.open(End::B)?, lab.bed.open(End::A)?);
+    let waits = AtomicBool::new(false);
     let _undo = Undo(how);
     let Pair { a, b } = &mut pair;
     let (remote, data) = (b.remote(0), [a.sge(0..4096)]);
@@ -279,8 +302,10 @@ fn removed<D: Driver>(lab: &Lab<D>, how: How) -> Outcome {
         });
         let (one, two, written, attr) = (&one, &two, &written, &spec.attr);
         let futures = scope.spawn(move || futures(one, two, attr, written));
+        let borrower = scope.spawn(|| self::scope(&three, attr, &waits));
         let begun = until("traffic flows", LIMIT, || {
-            Ok(sent.load(Ordering::Acquire) > 300 && written.load(Ordering::Acquire) > 30)
+            let waits = waits.load(Ordering::Acquire);
+            Ok(waits && sent.load(Ordering::Acquire) > 300 && written.load(Ordering::Acquire) > 30)
         });
         let removal = how.begin(env)?;
         removal.success(REMOVAL_LIMIT).context("the removal")?;
@@ -288,11 +313,12 @@ fn removed<D: Driver>(lab: &Lab<D>, how: How) -> Outcome {
         let events = listener.join().map_err(|_| join("listener"))?.context("the listener")?;
         let posted = poster.join().map_err(|_| join("poster"))?.context("the poster")?;
         futures.join().map_err(|_| join("futures"))?.context("the futures")?;
+        borrower.join().map_err(|_| join("scope"))?.context("the scope")?;
         begun?;
         Ok((events, posted))
     })?;
     ensure!(events > 0, "no completion event before the removal");
-    drop((one, two));
+    drop((one, two, three));
     lab.note(format_args!("{posted} writes posted, {events} completion events, then the fatal one"));
 
     every_call(lab, &mut objects, &pair.a)?;

@@ -8,7 +8,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: opens the value of a scope's post, once.
 
-use super::flight::{Entry, Flight, INDEX_MASK};
+use super::flight::{Entry, Flight, INDEX_MASK, is_receive};
 use super::held::{Value, contain};
 use crate::context::ContextInner;
 use core::mem;
@@ -23,6 +23,8 @@ struct Places<D: Driver> {
     pages: Vec<Option<Box<Page<D>>>>,
     /// Queues that were added since those that had ended were removed.
     added: usize,
+    /// Those that were left then.
+    left: usize,
 }
 
 type Page<D> = [Option<Arc<Flight<D>>>; PAGE];
@@ -47,22 +49,24 @@ impl<D: Driver> Places<D> {
         self.added += 1;
     }
 
+    #[cfg(all(test, feature = "mlx5"))]
     fn iter(&self) -> impl Iterator<Item = &Arc<Flight<D>>> {
         self.pages.iter().flatten().flat_map(|page| page.iter().flatten())
     }
 
-    /// Removes the queues that have ended, when as many were added as are left. So the cost of an addition does not grow with their
-    /// number.
+    /// Removes the queues that have ended, when more were added than were left the last time. So the cost of an addition does not grow
+    /// with their number.
     fn sweep(&mut self, has_ended: impl Fn(&Flight<D>) -> bool) {
-        if self.added <= self.pages.len() || self.added <= self.iter().count() / 2 {
+        if self.added <= self.left + self.pages.len() {
             return;
         }
-        self.added = 0;
+        (self.added, self.left) = (0, 0);
         for place in &mut self.pages {
             let Some(page) = place else { continue };
             page.iter_mut().for_each(|queue| drop(queue.take_if(|flight| has_ended(flight))));
-            if page.iter().all(Option::is_none) {
-                *place = None;
+            match page.iter().flatten().count() {
+                0 => *place = None,
+                left => self.left += left,
             }
         }
     }
@@ -118,7 +122,7 @@ impl<D: Driver> Known<D> {
         Self {
             current: Flight::none(),
             expected: 0,
-            queues: Places { pages: Vec::new(), added: 0 },
+            queues: Places { pages: Vec::new(), added: 0, left: 0 },
             aside: Aside::Nothing,
             earlier: Vec::new(),
             context,
@@ -283,8 +287,10 @@ impl<D: Driver> Known<D> {
         }
         self.queues.sweep(has_ended);
         self.queues.add(index);
-        // Each entry of the queue can be an earlier one.
-        self.earlier.reserve(found.slab.capacity());
+        // Each send of the queue can be an earlier one.
+        if !is_receive(u64::from(key) << 32) {
+            self.earlier.reserve(found.slab.capacity());
+        }
         Some(found)
     }
 }
@@ -294,7 +300,7 @@ mod tests {
     use super::*;
     use crate::Context;
     use crate::owned::Pool;
-    use crate::owned::flight::{QueueKind, is_receive};
+    use crate::owned::flight::QueueKind;
     use crate::owned::pool::NO_DOMAIN;
     use uverbs_hca::Hca;
     use uverbs_mlx5::Mlx5;
@@ -430,6 +436,26 @@ mod tests {
         );
         assert_eq!((liar.report(late), liar.report(polled), liar.report(wr_id)), (None, None, Some(3)));
         assert!(liar.known.queues.iter().all(|queue| queue.id == second.id), "the old one is forgotten");
+    }
+
+    /// A CQ that lives long does not keep the queues that have ended, nor places for all queues of the context.
+    #[test]
+    fn queues_that_have_ended_are_forgotten() {
+        let mut liar = Liar::new();
+        let others: Vec<_> = (0..1000).map(|_| liar.queue(QueueKind::Recv { cq: CQ + 1 })).collect();
+        let steady = liar.queue(QueueKind::Recv { cq: CQ });
+        for round in 0..1000 {
+            let ends: Vec<_> = (0..4).map(|_| liar.queue(QueueKind::Recv { cq: CQ })).collect();
+            for queue in ends.iter().chain([&steady]) {
+                let wr_id = liar.insert(queue, round);
+                assert_eq!(liar.report(wr_id), Some(round));
+            }
+            ends.iter().for_each(|queue| queue.close(liar.context.inner()));
+        }
+        let pages = liar.known.queues.pages.iter().flatten().count();
+        let queues = liar.known.queues.iter().count();
+        assert!(pages <= 2 && queues <= 40, "{pages} pages, {queues} queues");
+        assert_eq!((others.len(), liar.known.strays()), (1000, 0));
     }
 
     /// A number has few bits for the generation. The CQ has not seen the queues in between, so it still has the first one.

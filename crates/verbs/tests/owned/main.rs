@@ -9,6 +9,7 @@ mod in_flight;
 mod lists;
 mod removal;
 mod scopes;
+mod strays;
 mod threads;
 mod transfer;
 mod transports;
