@@ -19,6 +19,8 @@ mod command;
 mod ident;
 mod message;
 mod query;
+#[cfg(test)]
+mod tests;
 
 use crate::alive::Alive;
 use crate::engine::net::{Net, PortLocation};

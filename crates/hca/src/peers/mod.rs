@@ -19,8 +19,8 @@ use wire::{MAX_MEMBERS, MAX_PORTS, Malformed, Message, Port};
 const NUMBERS: u16 = 64;
 /// The number of other processes that can join.
 pub(crate) const MAX_PEERS: usize = 64;
-/// The addresses of all ports of a process that has joined.
-pub(crate) const MAX_ADDRESSES: usize = 1024;
+/// The addresses of all ports of a process that has joined. Others are not known to the other processes.
+pub(crate) const MAX_ADDRESSES: usize = 2048;
 /// The [`Message::Sync`] of a peer that may wait for answers.
 const MAX_SYNCS: usize = 256;
 
@@ -146,8 +146,9 @@ impl Peers {
         if !self.changed && self.sent == Some(net.changes) {
             return;
         }
+        let most = if self.base == 0 { usize::MAX } else { MAX_ADDRESSES };
         for (id, link) in &mut self.links {
-            let messages = [ports(net, *id), members(net, *id)];
+            let messages = [ports(net, *id, most), members(net, *id)];
             for (sent, message) in link.sent.iter_mut().zip(messages) {
                 let hash = self.hasher.hash_one(message.bytes());
                 if *sent != Some(hash) {
@@ -224,10 +225,16 @@ fn is_reached(address: &Address, to: u32) -> bool {
     }
 }
 
-/// The ports that a peer reaches through this process.
-fn ports(net: &Net, to: u32) -> Message {
+/// The ports that a peer reaches through this process, with at most so many addresses.
+fn ports(net: &Net, to: u32, mut most: usize) -> Message {
     let ports = net.ports.iter().filter(|p| is_reached(p, to));
-    Message::Ports(ports.take(MAX_PORTS).map(Port::of).collect())
+    let of = |address| {
+        let mut port = Port::of(address);
+        port.gids.truncate(most);
+        most -= port.gids.len();
+        port
+    };
+    Message::Ports(ports.take(MAX_PORTS).map(of).collect())
 }
 
 /// The members of groups at these ports.

@@ -421,7 +421,7 @@ fn the_demands_of_peers_have_limits() {
     let (mut peer, base) = silent(&path).unwrap();
     peer.write_all(&ports(base, 4, 255).bytes()).unwrap();
     sees(&a, base, true);
-    assert!(is_disconnected_by(&mut peer, &ports(base, 5, 255), 1));
+    assert!(is_disconnected_by(&mut peer, &ports(base, 9, 255), 1));
     sees(&a, base, false);
     // Too many requests for an answer, while another peer is silent.
     let (other, _) = silent(&path).unwrap();
