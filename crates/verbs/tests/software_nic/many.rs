@@ -145,6 +145,7 @@ fn queue_pairs_cost_the_same_among_many() {
         assert_eq!(qp.control.state().unwrap(), QpState::RTS);
     });
     pairs!(Rc, "rc in error", |qp| {
+        qp.init(&ConnectAttr::default()).unwrap();
         qp.control.modify_state(QpState::ERR).unwrap();
     });
     pairs!(Ud, "ud in a group", |qp| {
