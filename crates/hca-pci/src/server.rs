@@ -3,9 +3,10 @@
 
 use crate::config::{BAR_BYTES, CONFIG_BYTES, Config, VECTORS};
 use crate::{PciFunction, cmdq, init_seg, uar};
+use core::panic::AssertUnwindSafe;
 use std::fs::File;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 use std::path::Path;
 use std::sync::Arc;
 use uverbs_hca::bytes::be32;

@@ -2,11 +2,11 @@
 //! Commands to the running fabric. Each is a line; the answer is a line that begins with `ok` or `error`. They come
 //! from standard input and from clients of the control socket (a guest, by a virtio-serial port).
 
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use uverbs_hca::{Fabric, Violation};
 use uverbs_hca_pci::PciFunction;
