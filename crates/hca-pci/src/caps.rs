@@ -4,6 +4,7 @@
 use crate::bits::Field;
 use crate::layout::per_protocol_networking_offload_caps as eth;
 use crate::layout::{atomic_caps, cmd_hca_cap as cap, flow_table_nic_cap, flow_table_prop_layout, roce_cap};
+use crate::limits;
 use uverbs_hca::bytes::put;
 use uverbs_hca::prm::general;
 
@@ -113,13 +114,13 @@ fn general(ethernet: bool) -> Vec<u8> {
     let fields = [
         (cap::LOG_MAX_SRQ_SZ, LOG_MAX_SRQ_SIZE),
         (cap::LOG_MAX_QP_SZ, LOG_MAX_QP_SIZE),
-        (cap::LOG_MAX_QP, 17),
-        (cap::LOG_MAX_SRQ, 16),
+        (cap::LOG_MAX_QP, limits::LOG_MAX_QP),
+        (cap::LOG_MAX_SRQ, limits::LOG_MAX_SRQ),
         (cap::LOG_MAX_CQ_SZ, LOG_MAX_CQ_SIZE),
-        (cap::LOG_MAX_CQ, 17),
+        (cap::LOG_MAX_CQ, limits::LOG_MAX_CQ),
         (cap::LOG_MAX_EQ_SZ, LOG_MAX_EQ_SIZE),
-        (cap::LOG_MAX_MKEY, 20),
-        (cap::LOG_MAX_EQ, 6),
+        (cap::LOG_MAX_MKEY, limits::LOG_MAX_MKEY),
+        (cap::LOG_MAX_EQ, limits::LOG_MAX_EQ),
         // The key of the null region.
         (cap::DUMP_FILL_MKEY, 1),
         (cap::MAX_INDIRECTION, 2),
@@ -164,16 +165,16 @@ fn general(ethernet: bool) -> Vec<u8> {
         (cap::MAX_WQE_SZ_SQ_DC, 512),
         (cap::MAX_QP_MCG, 240),
         (cap::LOG_MAX_MCG, 14),
-        (cap::LOG_MAX_PD, 16),
-        (cap::LOG_MAX_XRCD, 16),
-        (cap::LOG_MAX_RMP, 16),
+        (cap::LOG_MAX_PD, limits::LOG_MAX_PD),
+        (cap::LOG_MAX_XRCD, limits::LOG_MAX_XRCD),
+        (cap::LOG_MAX_RMP, limits::LOG_MAX_SRQ),
         (cap::LOG_MAX_WQ_SZ, LOG_MAX_WQ_SIZE),
         (cap::MAX_NUM_EQS, 48),
         (cap::DEVICE_FREQUENCY_KHZ, TIMER_KHZ),
         (cap::NUM_OF_UARS_PER_PAGE, 1),
         // Contexts of users that send commands, and memory that these name.
-        (cap::LOG_MAX_UCTX, 8),
-        (cap::LOG_MAX_UMEM, 16),
+        (cap::LOG_MAX_UCTX, limits::LOG_MAX_UCTX),
+        (cap::LOG_MAX_UMEM, limits::LOG_MAX_UMEM),
     ];
     for (field, value) in fields {
         field.set(&mut caps, value);
@@ -187,13 +188,13 @@ fn general(ethernet: bool) -> Vec<u8> {
             (cap::ETH_NET_OFFLOADS, 1),
             (cap::ROCE, 1),
             (cap::MAX_TC, 1),
-            (cap::LOG_MAX_TRANSPORT_DOMAIN, 8),
-            (cap::LOG_MAX_RQ, 16),
-            (cap::LOG_MAX_SQ, 16),
-            (cap::LOG_MAX_TIR, 16),
-            (cap::LOG_MAX_TIS, 16),
-            (cap::LOG_MAX_RQT, 16),
-            (cap::LOG_MAX_RQT_SIZE, 11),
+            (cap::LOG_MAX_TRANSPORT_DOMAIN, limits::LOG_MAX_TRANSPORT_DOMAIN),
+            (cap::LOG_MAX_RQ, limits::LOG_MAX_RQ),
+            (cap::LOG_MAX_SQ, limits::LOG_MAX_SQ),
+            (cap::LOG_MAX_TIR, limits::LOG_MAX_TIR),
+            (cap::LOG_MAX_TIS, limits::LOG_MAX_TIS),
+            (cap::LOG_MAX_RQT, limits::LOG_MAX_RQT),
+            (cap::LOG_MAX_RQT_SIZE, limits::LOG_MAX_RQT_SIZE),
             (cap::LOG_MAX_TIS_PER_SQ, 3),
             (cap::LOG_MAX_STRIDE_SZ_RQ, 9),
             (cap::LOG_MIN_STRIDE_SZ_RQ, 4),
@@ -203,7 +204,7 @@ fn general(ethernet: bool) -> Vec<u8> {
             (cap::LOG_MAX_CURRENT_MC_LIST, 7),
             (cap::LOG_MAX_CURRENT_UC_LIST, 7),
             (cap::LOG_MAX_L2_TABLE, 8),
-            (cap::MAX_FLOW_COUNTER_15_0, 0xffff),
+            (cap::MAX_FLOW_COUNTER_15_0, limits::MAX_FLOW_COUNTERS),
         ]
     } else {
         &[(cap::PORT_TYPE, 0), (cap::IB_VIRT, 1)]
@@ -247,7 +248,7 @@ fn offloads() -> Vec<u8> {
     eth::MAX_LSO_CAP.set(&mut caps, 18_u32);
     // No header must be inline (`MLX5_CAP_INLINE_MODE_NOT_REQUIRED`).
     eth::WQE_INLINE_MODE.set(&mut caps, 2_u32);
-    eth::RSS_IND_TBL_CAP.set(&mut caps, 11_u32);
+    eth::RSS_IND_TBL_CAP.set(&mut caps, limits::LOG_MAX_RQT_SIZE);
     caps
 }
 
@@ -263,9 +264,9 @@ fn flow_table() -> Vec<u8> {
         (flow_table_prop_layout::FLOW_TABLE_MODIFY, 1),
         (flow_table_prop_layout::LOG_MAX_FT_SIZE, 16),
         (flow_table_prop_layout::MAX_FT_LEVEL, 64),
-        (flow_table_prop_layout::LOG_MAX_FT_NUM, 12),
+        (flow_table_prop_layout::LOG_MAX_FT_NUM, limits::LOG_MAX_FLOW_TABLES),
         (flow_table_prop_layout::LOG_MAX_DESTINATION, 8),
-        (flow_table_prop_layout::LOG_MAX_FLOW, 16),
+        (flow_table_prop_layout::LOG_MAX_FLOW, limits::LOG_MAX_FLOW),
     ];
     for (field, value) in fields {
         field.set(receive, value);

@@ -32,8 +32,9 @@ const BLOCK_TOKEN: usize = 573;
 const CONTROL_SIGNATURE: usize = 574;
 const BLOCK_SIGNATURE: usize = 575;
 
-/// The longest command: a memory key with half a million pages.
+/// The longest command: a memory key with half a million pages. And the longest answer: tens of thousands of counters.
 const MAX: usize = 8 << 20;
+const MAX_ANSWER: usize = 1 << 20;
 
 /// The reason why a command is not executed (`MLX5_CMD_DELIVERY_STAT_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +110,7 @@ fn read(memory: &dyn Memory, entry: &[u8; ENTRY]) -> Result<Command, Delivery> {
     if !(8..=MAX).contains(&in_len) {
         return Err(Delivery::IN_LENGTH);
     }
-    if !(8..=MAX).contains(&out_len) {
+    if !(8..=MAX_ANSWER).contains(&out_len) {
         return Err(Delivery::OUT_LENGTH);
     }
     let token = entry[TOKEN];

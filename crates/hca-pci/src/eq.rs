@@ -22,6 +22,8 @@ pub(crate) struct Eq {
     armed: bool,
     /// It was full once, and events were lost.
     overrun: bool,
+    /// The CQs whose completions it reports.
+    pub(crate) cqs: usize,
     /// Its context, for queries.
     pub(crate) context: Vec<u8>,
 }
@@ -40,6 +42,7 @@ impl Eq {
             events,
             armed: false,
             overrun: false,
+            cqs: 0,
             context,
         }
     }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The objects that only an Ethernet port has.
 
-use crate::pool::Numbers;
+use crate::limits;
 use crate::tables::Tables;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use uverbs_hca::front::Numbers;
 
 /// The Ethernet objects of a function.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ impl Default for Ethernet {
             roce: false,
             mtu: 1500,
             tables: Arc::default(),
-            tises: Numbers::default(),
+            tises: Numbers::new(1..1 << limits::LOG_MAX_TIS),
             rqs: BTreeMap::new(),
             sqs: BTreeMap::new(),
         }

@@ -3,11 +3,14 @@
 // UNSAFETY: maps the files that the VM passes, and gives them to code that accesses memory by address.
 #![expect(unsafe_code)]
 
+use crate::limits::LOG_MAX_PAGES;
 use core::fmt;
 use core::num::NonZeroUsize;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use std::fs::File;
 use std::sync::{Arc, PoisonError, RwLock};
+use uverbs_hca::backing::Backing;
 use uverbs_hca::memory::{Fault, Memory};
 use uverbs_hca::process::ProcessRange;
 
@@ -24,24 +27,58 @@ unsafe impl Send for Mapped {}
 // SAFETY: `base` is only used to unmap the memory, with `&mut self`; `range` is `Sync`.
 unsafe impl Sync for Mapped {}
 
+/// Why memory of the VM is not mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unmapped {
+    /// The file can be truncated, or its pages can be freed, which would raise SIGBUS in this process.
+    Changeable,
+    /// The file has no such bytes.
+    Outside,
+    /// The VM has mapped too much: [`MAX_REGIONS`], [`MAX_BYTES`].
+    Limit,
+    /// mmap(2) failed.
+    Refused(nix::errno::Errno),
+}
+
+impl fmt::Display for Unmapped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Changeable => f.write_str(
+                "it is not a memfd of normal pages with the seal F_SEAL_SHRINK (QEMU: memory-backend-memfd, seal=on)",
+            ),
+            Self::Outside => f.write_str("it is not inside the file"),
+            Self::Limit => f.write_str("the VM has mapped too much"),
+            Self::Refused(errno) => write!(f, "mmap: {errno}"),
+        }
+    }
+}
+
+/// Pieces of memory that a VM may map at a time, and their bytes. A process has a limited number of mappings
+/// (`vm.max_map_count`, 65530) and of addresses.
+const MAX_REGIONS: usize = 1024;
+const MAX_BYTES: u64 = 1 << 42;
+
 impl Mapped {
     /// `len` bytes at `offset` of a file.
-    fn new(file: &File, offset: u64, len: u64) -> Option<Self> {
-        let size = NonZeroUsize::new(usize::try_from(len).ok()?)?;
-        let offset = i64::try_from(offset).ok()?;
-        // An access beyond the end of the file would raise SIGBUS in this process.
-        let end = u64::try_from(offset).ok()?.checked_add(len)?;
-        if file.metadata().ok()?.len() < end {
-            return None;
+    fn new(file: &File, offset: u64, len: u64) -> Result<Self, Unmapped> {
+        if Backing::of(file) != Backing::Fixed {
+            return Err(Unmapped::Changeable);
         }
+        let size = usize::try_from(len).ok().and_then(NonZeroUsize::new).ok_or(Unmapped::Outside)?;
+        let end = offset.checked_add(len).ok_or(Unmapped::Outside)?;
+        if file.metadata().map_err(|_| Unmapped::Outside)?.len() < end {
+            return Err(Unmapped::Outside);
+        }
+        let offset = i64::try_from(offset).map_err(|_| Unmapped::Outside)?;
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice; it aliases no Rust object.
-        let base = unsafe { mmap(None, size, access, MapFlags::MAP_SHARED, file, offset) }.ok()?;
+        let base = unsafe { mmap(None, size, access, MapFlags::MAP_SHARED, file, offset) };
+        let base = base.map_err(Unmapped::Refused)?;
         let addr = base.as_ptr().expose_provenance() as u64;
         // SAFETY: the range is mapped readable and writable until `Mapped` is dropped, which drops `range` with it, and
-        // no Rust object is there.
-        let range = unsafe { ProcessRange::new(addr, len) }?;
-        Some(Self { range, len, base })
+        // no Rust object is there. All of it stays in the file (`Backing::Fixed`).
+        let range = unsafe { ProcessRange::new(addr, len) }.ok_or(Unmapped::Outside)?;
+        Ok(Self { range, len, base })
     }
 }
 
@@ -63,6 +100,8 @@ struct Region {
 #[derive(Default)]
 pub(crate) struct Guest {
     regions: RwLock<Vec<Region>>,
+    /// The entries of all page lists.
+    entries: AtomicUsize,
 }
 
 impl fmt::Debug for Guest {
@@ -72,17 +111,31 @@ impl fmt::Debug for Guest {
 }
 
 impl Guest {
-    /// Maps `len` bytes of a file at a bus address; `false` if that fails.
-    pub(crate) fn map(&self, start: u64, len: u64, file: &File, offset: u64) -> bool {
-        if start.checked_add(len).is_none() {
-            return false;
-        }
-        let Some(memory) = Mapped::new(file, offset, len) else { return false };
+    /// Counts the entries of a new page list; `false` if there are too many of all lists.
+    pub(crate) fn take_entries(&self, count: usize) -> bool {
+        let room = (1_usize << LOG_MAX_PAGES).checked_sub(count);
+        let taken = |entries| room.filter(|room| entries <= *room).map(|_| entries + count);
+        self.entries.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
+    }
+
+    /// A page list is dropped.
+    pub(crate) fn give_entries(&self, count: usize) {
+        self.entries.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    /// Maps `len` bytes of a file at a bus address.
+    pub(crate) fn map(&self, start: u64, len: u64, file: &File, offset: u64) -> Result<(), Unmapped> {
+        let end = start.checked_add(len).ok_or(Unmapped::Outside)?;
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
-        regions.retain(|r| r.start.saturating_add(r.memory.len) <= start || r.start >= start + len);
-        regions.push(Region { start, memory: Arc::new(memory) });
-        regions.sort_by_key(|r| r.start);
-        true
+        regions.retain(|r| r.start.saturating_add(r.memory.len) <= start || r.start >= end);
+        let mapped: u64 = regions.iter().map(|r| r.memory.len).sum();
+        if regions.len() >= MAX_REGIONS || mapped.saturating_add(len) > MAX_BYTES {
+            return Err(Unmapped::Limit);
+        }
+        let memory = Arc::new(Mapped::new(file, offset, len)?);
+        let place = regions.partition_point(|r| r.start <= start);
+        regions.insert(place, Region { start, memory });
+        Ok(())
     }
 
     /// Removes the mappings inside a range.
@@ -159,26 +212,33 @@ impl Memory for Guest {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use nix::fcntl::{FcntlArg, SealFlag, fcntl};
     use nix::sys::memfd::{MFdFlags, memfd_create};
+
+    /// A memfd of the VM, as QEMU makes it.
+    pub(crate) fn sealed(bytes: u64) -> File {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let file = File::from(memfd_create(c"guest", flags).unwrap());
+        file.set_len(bytes).unwrap();
+        fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
+        file
+    }
 
     /// A guest with `len` bytes of memory from bus address 0 on.
     pub(crate) fn guest(bytes: u64) -> Arc<Guest> {
-        let file = File::from(memfd_create(c"guest", MFdFlags::MFD_CLOEXEC).unwrap());
-        file.set_len(bytes).unwrap();
         let guest = Guest::default();
-        assert!(guest.map(0, bytes, &file, 0));
+        guest.map(0, bytes, &sealed(bytes), 0).unwrap();
         Arc::new(guest)
     }
 
     #[test]
     fn memory_can_be_mapped_and_unmapped() {
-        let file = File::from(memfd_create(c"guest", MFdFlags::MFD_CLOEXEC).unwrap());
-        file.set_len(0x3000).unwrap();
+        let file = sealed(0x3000);
         let guest = Guest::default();
-        assert!(guest.map(0x1000, 0x1000, &file, 0x1000));
-        assert!(guest.map(0x2000, 0x1000, &file, 0x2000));
-        assert!(!guest.map(0x9000, 0x1000, &file, 0x3000), "behind the end of the file");
-        assert!(!guest.map(u64::MAX, 0x1000, &file, 0));
+        guest.map(0x1000, 0x1000, &file, 0x1000).unwrap();
+        guest.map(0x2000, 0x1000, &file, 0x2000).unwrap();
+        assert_eq!(guest.map(0x9000, 0x1000, &file, 0x3000), Err(Unmapped::Outside), "behind the end");
+        assert_eq!(guest.map(u64::MAX, 0x1000, &file, 0), Err(Unmapped::Outside));
         // A range over two pieces.
         guest.write(0x1ffc, &[1; 8]).unwrap();
         let mut back = [0; 8];
@@ -190,5 +250,32 @@ pub(crate) mod tests {
         guest.write(0x1ff8, &[1; 8]).unwrap();
         guest.unmap_all();
         assert_eq!(guest.write(0x1ff8, &[1; 8]), Err(Fault));
+    }
+
+    /// The VM could truncate it later, and the next access would end this process.
+    #[test]
+    fn memory_that_can_be_truncated_is_refused() {
+        let file = File::from(memfd_create(c"guest", MFdFlags::MFD_CLOEXEC).unwrap());
+        file.set_len(0x1000).unwrap();
+        let guest = Guest::default();
+        assert_eq!(guest.map(0, 0x1000, &file, 0), Err(Unmapped::Changeable));
+        file.set_len(0).unwrap();
+        assert_eq!(guest.write(0, &[1]), Err(Fault));
+        let file = File::open("/proc/self/exe").unwrap();
+        assert_eq!(guest.map(0, 0x1000, &file, 0), Err(Unmapped::Changeable));
+    }
+
+    #[test]
+    fn a_vm_can_map_only_so_many_pieces() {
+        let file = sealed(0x1000);
+        let guest = Guest::default();
+        for i in 0..MAX_REGIONS as u64 {
+            guest.map(i << 12, 0x1000, &file, 0).unwrap();
+        }
+        assert_eq!(guest.map(1 << 40, 0x1000, &file, 0), Err(Unmapped::Limit));
+        // A piece at the place of another one replaces it.
+        guest.map(0x3000, 0x1000, &file, 0).unwrap();
+        guest.unmap(0, 0x1000);
+        guest.map(1 << 40, 0x1000, &file, 0).unwrap();
     }
 }

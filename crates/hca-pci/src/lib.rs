@@ -25,8 +25,8 @@ mod guest;
 #[cfg(test)]
 mod header;
 mod init_seg;
+mod limits;
 mod pages;
-mod pool;
 mod server;
 mod state;
 mod tables;

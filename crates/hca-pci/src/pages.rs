@@ -1,18 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Lists of the guest's pages, as the ranges of memory that the device accesses: queues and registered memory.
 
+use crate::fw::Status;
 use crate::guest::Guest;
 use std::sync::Arc;
 use uverbs_hca::bytes::be64;
 use uverbs_hca::front::Translate;
 use uverbs_hca::memory::{Area, Fault, Memory};
 
-/// Pages of the guest as one range of memory.
+/// Bus addresses of pages. The lists of a guest have a limit together ([`Guest::take_entries`]).
+#[derive(Debug)]
+struct List {
+    guest: Arc<Guest>,
+    pages: Box<[u64]>,
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        self.guest.give_entries(self.pages.len());
+    }
+}
+
+/// Pages of the guest as one range of memory. Clones and parts share the list.
 #[derive(Clone, Debug)]
 pub(crate) struct Pages {
-    guest: Arc<Guest>,
-    /// Bus addresses of the pages.
-    pages: Vec<u64>,
+    list: Arc<List>,
     /// Bytes of a page, as a power of two.
     shift: u32,
     /// Bytes of the first page in front of the range.
@@ -24,20 +36,32 @@ pub(crate) struct Pages {
 const MAX_SHIFT: u32 = 40;
 
 impl Pages {
-    /// `len` bytes, `skip` bytes behind the start of a list of pages of 2^`shift` bytes. `None` if the list is too
-    /// short, or an address is not aligned to a page.
-    pub(crate) fn new(guest: &Arc<Guest>, pages: Vec<u64>, shift: u32, skip: u64, len: u64) -> Option<Self> {
+    /// `len` bytes, `skip` bytes behind the start of a list of pages of 2^`shift` bytes. `BAD_PARAM` if the list is too
+    /// short, or an address is not aligned to a page; `LIMIT` if the guest has too many lists.
+    pub(crate) fn new(
+        guest: &Arc<Guest>,
+        pages: Vec<u64>,
+        shift: u32,
+        skip: u64,
+        len: u64,
+    ) -> Result<Self, Status> {
         if shift > MAX_SHIFT || pages.iter().any(|p| p & ((1 << shift) - 1) != 0) {
-            return None;
+            return Err(Status::BAD_PARAM);
         }
-        let end = skip.checked_add(len)?;
-        ((pages.len() as u64).checked_mul(1 << shift)? >= end).then(|| Self {
-            guest: Arc::clone(guest),
-            pages,
-            shift,
-            skip,
-            len,
-        })
+        let end = skip.checked_add(len).ok_or(Status::BAD_PARAM)?;
+        if (pages.len() as u64).checked_mul(1 << shift).is_none_or(|bytes| bytes < end) {
+            return Err(Status::BAD_PARAM);
+        }
+        if !guest.take_entries(pages.len()) {
+            return Err(Status::LIMIT);
+        }
+        let list = Arc::new(List { guest: Arc::clone(guest), pages: pages.into() });
+        Ok(Self { list, shift, skip, len })
+    }
+
+    /// Whether something else uses the same memory.
+    pub(crate) fn is_shared(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) > 1 || Arc::strong_count(&self.list) > 1
     }
 
     /// The list of a command, `count` entries of 8 bytes whose low 12 bits are flags.
@@ -63,7 +87,7 @@ impl Pages {
             return Err(Fault);
         }
         let at = self.skip + offset;
-        let page = self.pages.get(usize::try_from(at >> self.shift).map_err(|_| Fault)?).ok_or(Fault)?;
+        let page = self.list.pages.get(usize::try_from(at >> self.shift).map_err(|_| Fault)?).ok_or(Fault)?;
         let inside = at & ((1 << self.shift) - 1);
         Ok((page + inside, (1 << self.shift) - inside))
     }
@@ -92,24 +116,24 @@ impl Memory for Pages {
 
     fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
         let len = to.len();
-        self.each(offset, len, |bus, part| self.guest.read(bus, to.get_mut(part).ok_or(Fault)?))
+        self.each(offset, len, |bus, part| self.list.guest.read(bus, to.get_mut(part).ok_or(Fault)?))
     }
 
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault> {
-        self.each(offset, from.len(), |bus, part| self.guest.write(bus, from.get(part).ok_or(Fault)?))
+        self.each(offset, from.len(), |bus, part| self.list.guest.write(bus, from.get(part).ok_or(Fault)?))
     }
 
     // An aligned word does not cross a page.
     fn update(&self, offset: u64, f: &dyn Fn(u64) -> u64) -> Result<u64, Fault> {
-        self.guest.update(self.bus(offset, 8)?.0, f)
+        self.list.guest.update(self.bus(offset, 8)?.0, f)
     }
 
     fn load_be32(&self, offset: u64) -> Result<u32, Fault> {
-        self.guest.load_be32(self.bus(offset, 4)?.0)
+        self.list.guest.load_be32(self.bus(offset, 4)?.0)
     }
 
     fn publish(&self, offset: u64, bytes: [u8; 8]) -> Result<(), Fault> {
-        self.guest.publish(self.bus(offset, 8)?.0, bytes)
+        self.list.guest.publish(self.bus(offset, 8)?.0, bytes)
     }
 }
 
@@ -119,7 +143,7 @@ pub(crate) struct Lists(pub(crate) Arc<Guest>);
 
 impl Translate for Lists {
     fn pages(&self, list: Vec<u64>, shift: u32, skip: u64, len: u64) -> Option<Arc<dyn Memory>> {
-        Some(Arc::new(Pages::new(&self.0, list, shift, skip, len)?))
+        Some(Arc::new(Pages::new(&self.0, list, shift, skip, len).ok()?))
     }
 }
 
@@ -152,15 +176,35 @@ mod tests {
     #[test]
     fn invalid_page_lists_are_refused() {
         let guest = guest(0x1000);
-        assert!(Pages::new(&guest, vec![0x1000], 12, 1, 0x1000).is_none(), "too short");
-        assert!(Pages::new(&guest, vec![0x10_0000], 21, 0, 1).is_none(), "not a page of this size");
-        assert!(Pages::new(&guest, vec![0], 64, 0, 1).is_none(), "an unsupported page size");
-        assert!(Pages::new(&guest, vec![0; 2], 12, u64::MAX, 2).is_none(), "wraps");
+        let refused = |pages, shift, skip, len| Pages::new(&guest, pages, shift, skip, len).unwrap_err();
+        assert_eq!(refused(vec![0x1000], 12, 1, 0x1000), Status::BAD_PARAM, "too short");
+        assert_eq!(refused(vec![0x10_0000], 21, 0, 1), Status::BAD_PARAM, "not a page of this size");
+        assert_eq!(refused(vec![0], 64, 0, 1), Status::BAD_PARAM, "an unsupported page size");
+        assert_eq!(refused(vec![0; 2], 12, u64::MAX, 2), Status::BAD_PARAM, "wraps");
         assert!(Pages::list(&[0; 15], 2).is_none(), "fewer bytes than entries");
         assert!(Pages::list(&[0; 16], u64::MAX).is_none());
         // An address without memory is detected at the first access.
         let gone = Pages::new(&guest, vec![0x7000_0000_0000], 12, 0, 0x1000).unwrap();
         assert_eq!(gone.write(0, &[1]), Err(Fault));
         assert_eq!(gone.load_be32(0), Err(Fault));
+    }
+
+    /// A list of 8 MiB for each of many keys would take the memory of this process.
+    #[test]
+    fn the_page_lists_of_a_guest_have_a_limit_and_parts_share_them() {
+        let guest = guest(0x1000);
+        let long = || Pages::new(&guest, vec![0; 1 << 20], 12, 0, 1 << 32);
+        let mut lists: Vec<Pages> = (0..15).map(|_| long().unwrap()).collect();
+        let parts: Vec<Pages> = (0..100_000).map(|i| lists[0].part(i << 12, 0x1000).unwrap()).collect();
+        lists.push(long().unwrap());
+        assert_eq!(long().unwrap_err(), Status::LIMIT);
+        assert_eq!(Pages::new(&guest, vec![0], 12, 0, 1).unwrap_err(), Status::LIMIT);
+        lists.remove(1);
+        lists.push(long().unwrap());
+        // A part keeps the list that it is of.
+        lists.remove(0);
+        assert_eq!(long().unwrap_err(), Status::LIMIT);
+        drop(parts);
+        long().unwrap();
     }
 }

@@ -3,8 +3,10 @@
 
 use crate::config::{BAR_BYTES, CONFIG_BYTES, Config, VECTORS};
 use crate::{PciFunction, cmdq, init_seg, uar};
+use core::panic::AssertUnwindSafe;
 use std::fs::File;
 use std::io;
+use std::panic::catch_unwind;
 use std::path::Path;
 use std::sync::Arc;
 use uverbs_hca::bytes::be32;
@@ -14,6 +16,9 @@ use vfio_bindings::bindings::vfio::{
     vfio_region_info,
 };
 use vfio_user::{DmaMapFlags, DmaUnmapFlags, IrqInfo, Server, ServerBackend, ServerRegion};
+
+/// Bytes of an access to a region at most.
+const MAX_ACCESS: usize = 1 << 16;
 
 fn regions() -> Vec<ServerRegion> {
     let region = |index| {
@@ -45,19 +50,19 @@ fn irqs() -> Vec<IrqInfo> {
 pub(super) fn serve(function: &PciFunction, socket: &Path, stop: impl Fn() -> bool) -> io::Result<()> {
     loop {
         // A socket that a killed server left must be removed, because bind(2) would fail.
-        match std::fs::remove_file(socket) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        uverbs_hca::socket::clear(socket)?;
         let ethernet = function.enter(|_, f, _| f.ethernet).unwrap_or_default();
         let mut backend = Backend { function: function.clone(), config: Config::new(ethernet) };
         let server = Server::new(socket, true, irqs(), regions()).map_err(io::Error::other)?;
         log::info!("waiting for a VM at {}", socket.display());
-        let result = server.run(&mut backend);
+        // The protocol's library panics on some malformed messages (a version that is no string): only this VM's connection
+        // ends.
+        let result = catch_unwind(AssertUnwindSafe(|| server.run(&mut backend)));
         backend.leave();
         match result {
-            Err(error) => log::warn!("the connection to the VM failed: {error}"),
-            Ok(()) => log::info!("the VM has disconnected"),
+            Err(_) => log::warn!("the VM has sent a malformed message"),
+            Ok(Err(error)) => log::warn!("the connection to the VM failed: {error}"),
+            Ok(Ok(())) => log::info!("the VM has disconnected"),
         }
         if stop() {
             return Ok(());
@@ -92,8 +97,14 @@ impl Backend {
     }
 }
 
+/// Ends the connection of a VM that accesses more than a page of registers at a time.
+fn check_length(data: &[u8]) -> io::Result<()> {
+    if data.len() <= MAX_ACCESS { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
+}
+
 impl ServerBackend for Backend {
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        check_length(data)?;
         data.fill(0);
         if region == VFIO_PCI_CONFIG_REGION_INDEX {
             self.config.read(offset, data);
@@ -109,6 +120,7 @@ impl ServerBackend for Backend {
     }
 
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> io::Result<()> {
+        check_length(data)?;
         if region == VFIO_PCI_CONFIG_REGION_INDEX {
             self.config.write(offset, data);
         } else if region == VFIO_PCI_BAR0_REGION_INDEX {
@@ -127,9 +139,11 @@ impl ServerBackend for Backend {
     ) -> io::Result<()> {
         // ROMs have no file, and the device does not access them.
         if let Some(file) = fd {
-            let guest = self.function.enter(|_, function, _| Arc::clone(&function.guest));
-            if !guest.is_some_and(|guest| guest.map(address, size, &file, offset)) {
-                log::warn!("memory of the VM can't be mapped: {size:#x} bytes at {address:#x}");
+            let guest = self.function.enter(|_, function, _| Arc::clone(&function.guest)).unwrap_or_default();
+            if let Err(reason) = guest.map(address, size, &file, offset) {
+                log::warn!(
+                    "the device can't access memory of the VM, {size:#x} bytes at {address:#x}: {reason}"
+                );
             }
         }
         Ok(())

@@ -6,13 +6,18 @@ use crate::command_queue::CommandQueue;
 use crate::eq::Eq;
 use crate::ethernet::Ethernet;
 use crate::guest::Guest;
+use crate::limits;
 use crate::pages::Pages;
-use crate::pool::Numbers;
 use crate::vectors::Vectors;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use uverbs_hca::front::{Device, Front, Port};
+use uverbs_hca::front::{Device, Front, Numbers, Port};
 use uverbs_hca::prm::general;
+use uverbs_mlx5_hw::doorbell::UAR_BYTES;
+
+/// The number of the first doorbell page, which is behind the initialization segment and the table of interrupts.
+const FIRST_UAR: u32 = 0x100;
+const LAST_UAR: u32 = (crate::config::BAR_BYTES / UAR_BYTES as u64) as u32;
 
 /// The function's record of a CQ.
 #[derive(Debug)]
@@ -51,7 +56,7 @@ pub(crate) struct Function {
     /// Contexts of the shared receive queues.
     pub(crate) srqs: BTreeMap<u32, SrqRecord>,
     /// `struct mlx5_ifc_mkc_bits` of each memory key, by number.
-    pub(crate) mkeys: BTreeMap<u32, Vec<u8>>,
+    pub(crate) mkeys: BTreeMap<u32, Box<[u8]>>,
     pub(crate) pds: Numbers,
     pub(crate) uars: Numbers,
     pub(crate) xrcds: Numbers,
@@ -61,8 +66,9 @@ pub(crate) struct Function {
     pub(crate) uctxs: Numbers,
     /// Memory that commands name, by number.
     pub(crate) umems: BTreeMap<u32, Arc<Pages>>,
+    pub(crate) umem_ids: Numbers,
     /// Objects that commands name by their type and number.
-    pub(crate) general_objects: Vec<general::Object>,
+    pub(crate) general_objects: BTreeMap<(u32, u32), general::Object>,
     pub(crate) ethernet_objects: Ethernet,
     /// The number of commands that were used and do not exist, by opcode.
     pub(crate) unknown: BTreeMap<u16, u64>,
@@ -90,14 +96,15 @@ impl Function {
             dcts: BTreeMap::new(),
             srqs: BTreeMap::new(),
             mkeys: BTreeMap::new(),
-            pds: Numbers::default(),
-            uars: Numbers::default(),
-            xrcds: Numbers::default(),
-            domains: Numbers::default(),
-            counters: Numbers::default(),
-            uctxs: Numbers::default(),
+            pds: Numbers::new(1..1 << limits::LOG_MAX_PD),
+            uars: Numbers::new(FIRST_UAR..LAST_UAR),
+            xrcds: Numbers::new(1..1 << limits::LOG_MAX_XRCD),
+            domains: Numbers::new(1..1 << limits::LOG_MAX_TRANSPORT_DOMAIN),
+            counters: Numbers::new(1..1 << limits::LOG_MAX_Q_COUNTERS),
+            uctxs: Numbers::new(1..1 << limits::LOG_MAX_UCTX),
             umems: BTreeMap::new(),
-            general_objects: Vec::new(),
+            umem_ids: Numbers::new(1..1 << limits::LOG_MAX_UMEM),
+            general_objects: BTreeMap::new(),
             ethernet_objects: Ethernet::default(),
             unknown: BTreeMap::new(),
             unknown_registers: BTreeMap::new(),

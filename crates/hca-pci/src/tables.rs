@@ -2,15 +2,19 @@
 //! The flow tables of an Ethernet port, through which frames go: tables with groups of one mask each and entries of one value
 //! each, from the root on; the targets that they lead to; and counters.
 
+use crate::fw::Status;
+use crate::limits::{LOG_MAX_FLOW, LOG_MAX_FLOW_TABLES, LOG_MAX_GROUPS, LOG_MAX_LISTED, room};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use uverbs_hca::front::{Classifier, Headers, Hit, Rss, Target};
+use uverbs_hca::front::{Classifier, Headers, Hit, Rss, Target, Users};
 use uverbs_hca::prm::criteria::match_of;
 
-/// The limits of a frame's path: tables in sequence, and tables in total. Without them, tables that form a cycle would
-/// be followed endlessly.
+/// The limits of a frame's path: tables in sequence, tables in total, entries that it is compared with, and receivers.
+/// Without them, tables that form a cycle would be followed endlessly, and a frame could occupy the fabric for seconds.
 const MAX_DEPTH: usize = 64;
 const MAX_VISITS: usize = 1024;
+const MAX_COMPARED: usize = 1 << 17;
+const MAX_RECEIVERS: usize = 256;
 
 /// `FS_FT_NIC_RX`, `FS_FT_NIC_TX`
 pub(crate) const RECEIVE: u64 = 0;
@@ -57,6 +61,8 @@ pub(crate) struct Table {
     /// The table for a frame that matches no entry.
     pub(crate) miss: Option<u32>,
     pub(crate) groups: BTreeMap<u32, Group>,
+    /// The groups by their first index. They do not overlap.
+    pub(crate) starts: BTreeMap<u32, u32>,
     /// The entries by index. A frame uses the matching entry with the lowest index.
     pub(crate) entries: BTreeMap<u32, Entry>,
 }
@@ -85,6 +91,7 @@ pub(crate) enum Where {
 #[derive(Debug, Default)]
 struct Walk {
     visits: usize,
+    compared: usize,
     /// The targets, with the tags of the entries that name them.
     tirs: Vec<(u32, u32)>,
 }
@@ -98,7 +105,41 @@ pub(crate) struct State {
     pub(crate) queue_tables: BTreeMap<u32, Vec<u32>>,
     /// Packets and bytes.
     pub(crate) counters: BTreeMap<u32, (u64, u64)>,
+    /// The targets and tables of queues that name each queue; the entries that lead to each target.
+    of_queues: Users,
+    of_tirs: Users,
+    /// The groups and entries of all tables; the queues of all tables of queues; the destinations and counters of all
+    /// entries.
+    groups: usize,
+    entries: usize,
+    listed: usize,
+    in_entries: usize,
     next: u32,
+}
+
+impl Table {
+    pub(crate) fn new(kind: u64, miss: Option<u32>) -> Self {
+        Self { kind, miss, groups: BTreeMap::new(), starts: BTreeMap::new(), entries: BTreeMap::new() }
+    }
+
+    /// Whether a group has one of these indices.
+    fn overlaps(&self, start: u32, end: u32) -> bool {
+        let last = self.starts.range(..=end).next_back();
+        last.and_then(|(_, id)| self.groups.get(id)).is_some_and(|group| group.end >= start)
+    }
+}
+
+impl Entry {
+    fn listed(&self) -> usize {
+        self.destinations.len() + self.counters.len()
+    }
+
+    fn tirs(&self) -> impl Iterator<Item = u32> {
+        self.destinations.iter().filter_map(|to| match to {
+            Destination::Tir(tirn) => Some(*tirn),
+            Destination::Table(_) => None,
+        })
+    }
 }
 
 impl State {
@@ -110,14 +151,131 @@ impl State {
 
     /// Whether a target or a table of queues names this queue.
     pub(crate) fn uses_queue(&self, rqn: u32) -> bool {
-        self.tirs.values().any(|tir| matches!(tir.to, Where::Queue(n) if n == rqn))
-            || self.queue_tables.values().any(|list| list.contains(&rqn))
+        self.of_queues.has(&rqn)
+    }
+
+    pub(crate) fn add_tir(&mut self, tirn: u32, tir: Tir) {
+        if let Where::Queue(rqn) = tir.to {
+            self.of_queues.add(rqn);
+        }
+        self.tirs.insert(tirn, tir);
+    }
+
+    pub(crate) fn remove_tir(&mut self, tirn: u32) -> Option<()> {
+        if let Where::Queue(rqn) = self.tirs.remove(&tirn)?.to {
+            self.of_queues.remove(&rqn);
+        }
+        Some(())
+    }
+
+    /// Adds a table of queues, or replaces its queues.
+    pub(crate) fn set_queue_table(&mut self, rqtn: u32, list: Vec<u32>) -> Result<(), Status> {
+        let old = self.queue_tables.get(&rqtn).map_or(0, Vec::len);
+        let listed = self.listed - old + list.len();
+        if listed > 1 << LOG_MAX_LISTED {
+            return Err(Status::LIMIT);
+        }
+        self.listed = listed;
+        list.iter().for_each(|rqn| self.of_queues.add(*rqn));
+        let old = self.queue_tables.insert(rqtn, list);
+        old.iter().flatten().for_each(|rqn| self.of_queues.remove(rqn));
+        Ok(())
+    }
+
+    pub(crate) fn remove_queue_table(&mut self, rqtn: u32) -> Option<()> {
+        let list = self.queue_tables.remove(&rqtn)?;
+        self.listed -= list.len();
+        list.iter().for_each(|rqn| self.of_queues.remove(rqn));
+        Some(())
+    }
+
+    pub(crate) fn add_table(&mut self, table: Table) -> Result<u32, Status> {
+        room(self.tables.len(), LOG_MAX_FLOW_TABLES)?;
+        let id = self.number();
+        self.tables.insert(id, table);
+        Ok(id)
+    }
+
+    pub(crate) fn remove_table(&mut self, id: u32) -> Option<()> {
+        let table = self.tables.remove(&id)?;
+        if self.root == Some(id) {
+            self.root = None;
+        }
+        self.groups -= table.groups.len();
+        table.entries.values().for_each(|entry| self.forget(entry));
+        Some(())
+    }
+
+    /// An entry is no longer in a table.
+    fn forget(&mut self, entry: &Entry) {
+        self.entries -= 1;
+        self.in_entries -= entry.listed();
+        entry.tirs().for_each(|tirn| self.of_tirs.remove(&tirn));
+    }
+
+    /// Adds a group to a table. Returns its number.
+    pub(crate) fn add_group(&mut self, table: u32, group: Group) -> Result<u32, Status> {
+        let id = self.number();
+        let found = self.tables.get_mut(&table).ok_or(Status::BAD_RESOURCE)?;
+        if group.start > group.end || found.overlaps(group.start, group.end) {
+            return Err(Status::BAD_PARAM);
+        }
+        room(self.groups, LOG_MAX_GROUPS)?;
+        self.groups += 1;
+        found.starts.insert(group.start, id);
+        found.groups.insert(id, group);
+        Ok(id)
+    }
+
+    pub(crate) fn remove_group(&mut self, table: u32, id: u32) -> Result<(), Status> {
+        let found = self.tables.get_mut(&table).ok_or(Status::BAD_RESOURCE)?;
+        let group = found.groups.get(&id).ok_or(Status::BAD_RESOURCE)?;
+        let (start, end) = (group.start, group.end);
+        if found.entries.range(start..=end).next().is_some() {
+            return Err(Status::BUSY);
+        }
+        found.groups.remove(&id);
+        found.starts.remove(&start);
+        self.groups -= 1;
+        Ok(())
+    }
+
+    /// Adds an entry to a table, or changes it.
+    pub(crate) fn set_entry(
+        &mut self,
+        table: u32,
+        index: u32,
+        entry: Entry,
+        is_change: bool,
+    ) -> Result<(), Status> {
+        let found = self.tables.get_mut(&table).ok_or(Status::BAD_RESOURCE)?;
+        let is_inside = found.groups.get(&entry.group).is_some_and(|g| (g.start..=g.end).contains(&index));
+        let old = found.entries.get(&index);
+        if !is_inside || is_change && old.is_none() {
+            return Err(Status::BAD_RESOURCE);
+        }
+        let listed = self.in_entries - old.map_or(0, Entry::listed) + entry.listed();
+        if old.is_none() && self.entries >= 1 << LOG_MAX_FLOW || listed > 1 << LOG_MAX_LISTED {
+            return Err(Status::LIMIT);
+        }
+        self.entries += 1;
+        self.in_entries += entry.listed();
+        entry.tirs().for_each(|tirn| self.of_tirs.add(tirn));
+        if let Some(old) = found.entries.insert(index, entry) {
+            self.forget(&old);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remove_entry(&mut self, table: u32, index: u32) -> Option<()> {
+        let entry = self.tables.get_mut(&table)?.entries.remove(&index)?;
+        self.forget(&entry);
+        Some(())
     }
 
     /// Whether an entry leads to this target.
     pub(crate) fn uses_tir(&self, tirn: u32) -> bool {
-        let leads = |e: &Entry| e.destinations.contains(&Destination::Tir(tirn));
-        self.tables.values().any(|t| t.entries.values().any(leads))
+        self.of_tirs.has(&tirn)
     }
 
     fn collect(&mut self, table: u32, packet: &[u8], len: usize, depth: usize, walk: &mut Walk) {
@@ -130,8 +288,10 @@ impl State {
             let mask = found.groups.get(&e.group).map_or(&[][..], |g| &g.mask);
             packet.iter().zip(mask).zip(&e.value).all(|((p, m), v)| (p ^ v) & m == 0)
         };
-        let Some(entry) = found.entries.values().find(takes) else {
-            if let Some(miss) = found.miss {
+        let left = MAX_COMPARED - walk.compared;
+        let counted = found.entries.values().take(left).inspect(|_| walk.compared += 1).find(takes);
+        let Some(entry) = counted else {
+            if let Some(miss) = found.miss.filter(|_| walk.compared < MAX_COMPARED) {
                 self.collect(miss, packet, len, depth + 1, walk);
             }
             return;
@@ -151,9 +311,18 @@ impl State {
         for destination in destinations {
             match destination {
                 Destination::Table(next) => self.collect(next, packet, len, depth + 1, walk),
-                Destination::Tir(tirn) => walk.tirs.push((tirn, tag)),
+                Destination::Tir(tirn) if walk.tirs.len() < MAX_RECEIVERS => walk.tirs.push((tirn, tag)),
+                Destination::Tir(_) => return,
             }
         }
+    }
+
+    /// The number of entries that a packet is compared with.
+    #[cfg(test)]
+    pub(crate) fn compared_with(&mut self, table: u32, packet: &[u8]) -> usize {
+        let mut walk = Walk::default();
+        self.collect(table, packet, 100, 0, &mut walk);
+        walk.compared
     }
 
     fn resolve(&self, tirn: u32, h: &Headers, own: bool) -> Option<Target> {
@@ -165,8 +334,7 @@ impl State {
         match &tir.to {
             Where::Queue(rqn) => Some(Target::Wq(*rqn)),
             Where::Hash { table, fields, key } => {
-                let table = self.queue_tables.get(table)?.clone();
-                Rss { fields: *fields, key: key.clone(), table }.pick(h).map(Target::Wq)
+                Rss::pick_by(*fields, key, self.queue_tables.get(table)?, h).map(Target::Wq)
             }
         }
     }
@@ -214,7 +382,7 @@ mod tests {
     }
 
     fn table(miss: Option<u32>) -> Table {
-        Table { kind: RECEIVE, miss, groups: BTreeMap::new(), entries: BTreeMap::new() }
+        Table::new(RECEIVE, miss)
     }
 
     /// A group that matches the UDP destination port, and an entry for one.

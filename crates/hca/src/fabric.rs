@@ -116,6 +116,13 @@ impl Fabric {
         }
     }
 
+    /// The bytes that wait for other processes.
+    #[cfg(test)]
+    pub(crate) fn waiting_for_peers(&self) -> usize {
+        let outboxes = self.alive.shared.read(|world| world.peers.outboxes());
+        outboxes.iter().map(|outbox| outbox.waiting()).sum()
+    }
+
     /// A new device of this name.
     pub fn device(&self, name: &str) -> DeviceBuilder {
         DeviceBuilder { fabric: self.clone(), config: Config::new(name) }
@@ -267,6 +274,7 @@ impl DeviceBuilder {
             let (address, guid) = address(number, ethernet);
             self.config.guid = guid;
             world.net.ports.push(address);
+            world.net.changes += 1;
             let mut device = Device::new(ethernet, self.config.cqe_version);
             device.reserved = self.config.reserved;
             device.raises_last_wqe = self.config.last_wqe;
@@ -281,6 +289,7 @@ impl DeviceBuilder {
             }
             world.devices.push(device);
             world.fronts.push(Some(Box::new(front)));
+            world.here.push(index);
             index
         });
         Plugged::new(alive, index)

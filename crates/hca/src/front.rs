@@ -11,8 +11,8 @@
 //! and returns a [`Plugged`], the handle of both. The whole fabric is protected by one lock:
 //! [`Plugged::enter`] takes it and calls a closure with
 //!
-//! - the [`Device`]: its objects by number ([`Device::qps`], [`Device::cqs`] and so on), which the front inserts and
-//!   removes, and [`Device::doorbell`];
+//! - the [`Device`]: its objects by number ([`Device::qps`], [`Device::cqs`] and so on), which the front adds and
+//!   removes ([`Device::add_qp`] and so on), and [`Device::doorbell`];
 //! - the front's own state;
 //! - the [`Port`]: the clock, the port's addresses and multicast groups.
 //!
@@ -32,5 +32,7 @@ pub use crate::engine::net::Address;
 pub use crate::engine::qp::{Attr, Qp, QpKind, SendRing, State};
 pub use crate::engine::recv::{RecvRing, Srq, Wq};
 pub use crate::engine::rss::Rss;
+pub use crate::engine::table::{Table, Users};
 pub use crate::engine::{Device, Front, Notice, Port, event};
+pub use crate::numbers::Numbers;
 pub use crate::plugged::Plugged;

@@ -37,6 +37,7 @@
 //! hardware does, recorded, and returned by [`Hca::violations`]. A test should check at its end that there are none.
 
 mod alive;
+pub mod backing;
 pub mod bytes;
 mod cm;
 mod config;
@@ -47,12 +48,14 @@ mod fabric;
 pub mod front;
 mod kernel;
 pub mod memory;
+mod numbers;
 mod on_demand;
 mod peers;
 mod plugged;
 pub mod prm;
 pub mod process;
 mod shared;
+pub mod socket;
 mod trunk;
 mod violation;
 mod world;

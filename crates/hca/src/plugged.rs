@@ -71,6 +71,7 @@ impl<F> Plugged<F> {
             let port = &mut world.net.ports[self.index];
             if port.up != up {
                 port.up = up;
+                world.net.changes += 1;
                 let event = if up { event::PORT_ACTIVE } else { event::PORT_ERR };
                 world.devices[self.index].notices.push(Notice::Port { event });
             }
@@ -89,6 +90,7 @@ impl<F> Plugged<F> {
             }
             if port.lid != lid {
                 port.lid = lid;
+                world.net.changes += 1;
                 world.devices[self.index].notices.push(Notice::Port { event: event::LID_CHANGE });
             }
             true

@@ -11,8 +11,8 @@ use std::time::Instant;
 /// stopped while its device does not answer, and disconnects after some seconds (QEMU's vfio-user: five).
 const BRIEF: Duration = Duration::from_micros(250);
 
-/// How long the thread holds the lock of such a fabric at a time.
-const ROUND: Duration = Duration::from_millis(1);
+/// How long the thread holds the lock at a time.
+pub(crate) const ROUND: Duration = Duration::from_millis(1);
 
 /// The pauses in which the thread leaves the lock to others: number and duration.
 const COURTESY: (u32, Duration) = (50, Duration::from_micros(20));
@@ -51,7 +51,17 @@ impl Shared {
     pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
         let mut world = self.lock();
         let result = f(&mut world);
-        world.settle(self.deterministic, false, BRIEF);
+        let limit = world.brief.then_some(BRIEF);
+        world.settle(self.deterministic, false, limit);
+        self.tell_thread(&mut world);
+        result
+    }
+
+    /// As [`enter`](Self::enter), for a short time only: the thread processes the rest.
+    pub(crate) fn enter_briefly<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
+        let mut world = self.lock();
+        let result = f(&mut world);
+        world.settle(self.deterministic, false, Some(BRIEF));
         self.tell_thread(&mut world);
         result
     }
@@ -71,7 +81,8 @@ impl Shared {
 
     pub(crate) fn run(&self) {
         let mut world = self.lock();
-        while world.settle(self.deterministic, true, ROUND) {}
+        let limit = world.round();
+        while world.settle(self.deterministic, true, limit) {}
     }
 
     pub(crate) fn run_for(&self, time: u64) {
@@ -80,7 +91,8 @@ impl Shared {
             let until = world.now.saturating_add(time);
             world.pass(until);
         } else {
-            world.settle(false, true, ROUND);
+            let limit = world.round();
+            world.settle(false, true, limit);
         }
     }
 
@@ -104,12 +116,13 @@ impl Shared {
     pub(crate) fn run_timers(&self) {
         let mut world = self.lock();
         while !world.stop {
-            world.settle(false, true, ROUND);
+            // Other threads wait for the lock, so it is not held for longer than this.
+            world.settle(false, true, Some(ROUND));
             let next = world.next();
             world.wakes = next;
             world = match next {
                 None => self.wake.wait(world).unwrap_or_else(PoisonError::into_inner),
-                Some(at) if at <= world.now && world.brief => {
+                Some(at) if at <= world.now => {
                     drop(world);
                     self.stand_back();
                     self.world.lock().unwrap_or_else(PoisonError::into_inner)

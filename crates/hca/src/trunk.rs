@@ -10,25 +10,31 @@
 //! connects again. A peer that does not read loses packets at first, and is disconnected after some time. Its messages
 //! are checked ([`wire`]); a peer that sends invalid ones is disconnected.
 
-use crate::engine::net::{Address, PortLocation};
-use crate::peers::Outbox;
+use crate::engine::net::{Address, MAX_FLIGHT_OF_LINK, PortLocation};
 use crate::peers::wire::{self, Malformed, Message};
+use crate::peers::{MAX_ADDRESSES, MAX_PEERS, Outbox};
 use crate::shared::Shared;
+use crate::socket;
 use crate::world::World;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use std::collections::BTreeMap;
-use std::fs::File;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufReader, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Packets that may wait here; while there are more, none is read.
+/// Packets that may wait here, and their bytes from a peer; while there are more, none is read from it.
 const WAITING: usize = 1 << 16;
+const WAITING_BYTES: usize = MAX_FLIGHT_OF_LINK / 2;
+/// Connections at a time, of peers and of processes that have not introduced themselves yet.
+const MAX_CONNECTIONS: usize = MAX_PEERS + 16;
+/// A peer whose messages have taken longer than this is not read for as long, so that it does not occupy the fabric.
+const LONG: Duration = Duration::from_millis(2);
+const PAUSE: Duration = Duration::from_millis(200);
 /// Messages that are processed per locking of the world.
 const BATCH: usize = 64;
 /// The time limit for the introduction of a peer, and for a write to it.
@@ -49,22 +55,35 @@ impl World {
         match message {
             Message::Ports(ports) => {
                 let location = PortLocation::Away { link };
-                let numbers: Vec<u16> = ports.iter().map(|p| p.number).collect();
-                if !numbers.iter().all(|number| self.peers.may_have(link, *number)) {
+                let numbers: BTreeSet<u16> = ports.iter().map(|p| p.number).collect();
+                let addresses: usize = ports.iter().map(|p| p.gids.len()).sum();
+                let has_joined = self.peers.base_of(link) != Some(0);
+                if !numbers.iter().all(|number| self.peers.may_have(link, *number))
+                    || has_joined && addresses > MAX_ADDRESSES
+                {
                     return Err(Malformed);
                 }
+                let mut slots = BTreeMap::new();
                 for i in 0..self.net.ports.len() {
                     let Address { location: of, number, .. } = self.net.ports[i];
-                    if of == location && !numbers.contains(&number) {
+                    if of != location {
+                        continue;
+                    }
+                    if numbers.contains(&number) {
+                        slots.insert(number, i);
+                    } else {
                         self.cm.lost(&mut self.net, self.now, i);
                         self.net.take_away(i);
                     }
                 }
+                let gone = |(i, port): (usize, &Address)| (port.location == PortLocation::Gone).then_some(i);
+                let mut free: Vec<usize> =
+                    self.net.ports.iter().enumerate().filter_map(gone).take(numbers.len()).collect();
                 for port in ports {
-                    let slot = self.slot(link, port.number);
+                    let slot = *slots.entry(port.number).or_insert_with(|| self.slot(&mut free));
                     self.net.ports[slot] = port.address(location);
                 }
-                self.peers.set_changed();
+                self.net.changes += 1;
             }
             Message::Members(members) => {
                 let mut all = Vec::new();
@@ -72,7 +91,6 @@ impl World {
                     all.extend(self.net.away(link, number).map(|i| (group, i, qpn)));
                 }
                 self.net.replace_members(link, all);
-                self.peers.set_changed();
             }
             Message::Packet { to, mut packet } => {
                 // A packet from or to a port that does not exist is late, and is dropped.
@@ -85,7 +103,7 @@ impl World {
             Message::Sync(number) => {
                 // The other peers get the changes before the request for an answer.
                 self.peers.send_changes(&self.net);
-                self.peers.relay(link, number);
+                self.peers.relay(link, number)?;
             }
             Message::Synced(number) => self.peers.answered(link, number),
             Message::Manager { to, bytes } => self.cm.arrived(&mut self.net, self.now, link, to, bytes),
@@ -94,18 +112,13 @@ impl World {
         Ok(())
     }
 
-    /// The slot of a peer's port.
-    fn slot(&mut self, link: u32, number: u16) -> usize {
-        if let Some(slot) = self.net.away(link, number) {
-            return slot;
-        }
-        let Some(slot) = self.net.ports.iter().position(|p| p.location == PortLocation::Gone) else {
-            return self.push_away();
-        };
+    /// A slot for a new port of a peer: one of those that are free, or a new one.
+    fn slot(&mut self, free: &mut Vec<usize>) -> usize {
+        let Some(slot) = free.pop() else { return self.push_away() };
         // The queues of the port that had the slot may have had the numbers of the new port's. This is done now and not when
         // that port was removed, because packets that were in flight arrived later.
-        for index in 0..self.devices.len() {
-            if let Some((device, mut port)) = self.device(index) {
+        for i in 0..self.here.len() {
+            if let Some((device, mut port)) = self.device(self.here[i]) {
                 device.end_sessions(&mut port, slot);
             }
         }
@@ -210,7 +223,7 @@ impl Trunks {
         for path in listeners {
             // Wakes the thread in accept(2), which then sees the flag.
             let _ = UnixStream::connect(&path);
-            let _ = std::fs::remove_file(&path);
+            let _ = socket::remove(&path);
         }
         for thread in threads {
             let _ = thread.join();
@@ -243,7 +256,7 @@ impl Trunks {
 
     /// Lets other processes join.
     pub(crate) fn listen(self: &Arc<Self>, shared: &Arc<Shared>, path: &Path) -> io::Result<()> {
-        let listener = bind(path)?;
+        let listener = socket::bind(path)?;
         self.state().listeners.push(path.into());
         let (this, shared) = (Arc::clone(self), Arc::clone(shared));
         self.spawn("fabric", move || {
@@ -255,10 +268,16 @@ impl Trunks {
                     std::thread::sleep(AGAIN);
                     continue;
                 };
+                if this.state().sockets.len() >= MAX_CONNECTIONS {
+                    log::warn!("a process was refused: {MAX_CONNECTIONS} others are connected");
+                    continue;
+                }
                 let (that, shared) = (Arc::clone(&this), Arc::clone(&shared));
                 let serve = move || match that.welcome(&shared, stream) {
                     Ok(Some(joined)) => that.run(&shared, joined),
-                    Ok(None) => log::warn!("a process was refused: its number is in use"),
+                    Ok(None) => {
+                        log::warn!("a process was refused: its number is in use, or {MAX_PEERS} have joined");
+                    }
                     // Another process has only checked whether this one listens.
                     Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
                     Err(error) => log::warn!("a process did not join: {error}"),
@@ -374,13 +393,20 @@ impl Trunks {
             while messages.len() < BATCH && is_whole(input.buffer()) {
                 messages.push(receive(&mut input)?);
             }
-            let mut waiting = shared.enter(|world| {
+            let waits =
+                |world: &World| world.net.in_flight() > WAITING || world.net.flight_of(link) > WAITING_BYTES;
+            let start = Instant::now();
+            let mut must_wait = shared.enter_briefly(|world| {
                 messages.into_iter().try_for_each(|m| world.hear(link, m)).map_err(invalid)?;
-                io::Result::Ok(world.net.in_flight())
+                io::Result::Ok(waits(world))
             })?;
-            while waiting > WAITING && !self.is_stopped() {
+            let took = start.elapsed();
+            if took > LONG {
+                std::thread::sleep(took.min(PAUSE));
+            }
+            while must_wait && !self.is_stopped() {
                 std::thread::sleep(Duration::from_millis(1));
-                waiting = shared.enter(|world| world.net.in_flight());
+                must_wait = shared.enter_briefly(|world| waits(world));
             }
         }
     }
@@ -396,21 +422,6 @@ fn wait(shared: &Shared, limit: Duration, so: impl Fn(&World) -> bool) {
 
 fn invalid(error: Malformed) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
-}
-
-/// Binds a socket, and replaces an existing one at which no process listens any more. The folder is locked, so that two
-/// processes do not replace each other's socket.
-fn bind(path: &Path) -> io::Result<UnixListener> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let lock = File::open(folder.unwrap_or(Path::new(".")))?;
-    lock.lock()?;
-    match UnixStream::connect(path) {
-        Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
-    }
-    UnixListener::bind(path)
 }
 
 /// The length in front of a message.

@@ -3,10 +3,11 @@
 
 use crate::cm::Cm;
 use crate::engine::Front;
-use crate::engine::net::{Address, Net, PortLocation};
+use crate::engine::net::{Address, Net, PortLocation, TimerEntry};
 use crate::engine::packet::Packet;
 use crate::engine::{Device, Port};
 use crate::peers::Peers;
+use crate::shared::ROUND;
 use core::any::Any;
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -18,6 +19,10 @@ const WATCH: Duration = Duration::from_millis(1);
 /// How many packets are delivered between two readings of the clock.
 const STEP: u32 = 16;
 
+/// The queues in ERR that are checked for new receives in each call, and by the fabric's thread each time.
+const SWEEP: usize = 64;
+const SWEEP_OF_THREAD: usize = 4096;
+
 /// Timers of queues with packets in flight are postponed by this time, because a packet in flight may be the answer that a
 /// timer waits for.
 const LATE: u64 = 1_000_000_000;
@@ -28,6 +33,8 @@ pub(crate) struct World {
     pub(crate) devices: Vec<Device>,
     /// The front of each device; `None` in slots for ports of other processes.
     pub(crate) fronts: Vec<Option<Box<dyn Front>>>,
+    /// The numbers of the devices of this process. The slots for ports of other processes have no work.
+    pub(crate) here: Vec<usize>,
     /// Other processes.
     pub(crate) peers: Peers,
     /// The connection managers of the devices.
@@ -49,6 +56,7 @@ impl World {
             net: Net::new(seed),
             devices: Vec::new(),
             fronts: Vec::new(),
+            here: Vec::new(),
             peers: Peers::default(),
             cm: Cm::default(),
             now: 0,
@@ -117,6 +125,7 @@ impl World {
             location: PortLocation::Gone,
             number: 0,
         });
+        self.net.changes += 1;
         self.devices.push(Device::new(false, 1));
         self.fronts.push(None);
         slot
@@ -141,9 +150,17 @@ impl World {
         }
     }
 
-    fn fire(&mut self, at: u64, index: usize, qpn: u32) {
+    fn fire(&mut self, entry: TimerEntry, index: usize, qpn: u32) {
         if let Some((device, mut port)) = self.device(index) {
-            device.timer(&mut port, qpn, at);
+            device.timer(&mut port, qpn, entry);
+        }
+    }
+
+    /// Sets a timer again that was popped and not run.
+    fn set_again(&mut self, entry: TimerEntry, index: usize, qpn: u32) {
+        let qp = self.devices.get_mut(index).and_then(|d| d.qps.get_mut(&qpn));
+        if let Some(qp) = qp.filter(|qp| qp.timer.queued == Some(entry)) {
+            qp.timer.queued = Some(self.net.wake(entry.0, index, qpn));
         }
     }
 
@@ -159,7 +176,7 @@ impl World {
                 return;
             }
             match self.net.pop_timer(self.now) {
-                Some((at, index, qpn)) => self.fire(at, index, qpn),
+                Some((entry, index, qpn)) => self.fire(entry, index, qpn),
                 None if self.net.next_packet().is_none_or(|at| at > self.now) => return,
                 None => {}
             }
@@ -169,13 +186,13 @@ impl World {
     /// Runs each due timer once, except timers that wait for an answer, which may be among the due packets.
     fn fire_early(&mut self) {
         let due: Vec<_> = core::iter::from_fn(|| self.net.pop_timer(self.now)).collect();
-        for (at, index, qpn) in due {
+        for (entry, index, qpn) in due {
             let qp = self.devices.get(index).and_then(|d| d.qps.get(&qpn));
             let answer = qp.is_some_and(|qp| qp.is_reliable() && !qp.req.waits_for_receiver());
-            if answer && at.saturating_add(LATE) > self.now {
-                self.net.wake(at, index, qpn);
+            if answer && entry.0.saturating_add(LATE) > self.now {
+                self.set_again(entry, index, qpn);
             } else {
-                self.fire(at, index, qpn);
+                self.fire(entry, index, qpn);
             }
         }
     }
@@ -187,43 +204,55 @@ impl World {
         let mut looked = BTreeSet::new();
         let mut later = Vec::new();
         let mut finite = false;
-        while let Some((at, index, qpn)) = self.net.pop_timer(u64::MAX) {
+        while let Some((entry, index, qpn)) = self.net.pop_timer(u64::MAX) {
             let qp = self.devices.get_mut(index).and_then(|d| d.qps.get_mut(&qpn));
-            let Some(qp) = qp.filter(|qp| qp.timer.queued == Some(at)) else { continue };
+            let at = entry.0;
+            let Some(qp) = qp.filter(|qp| qp.timer.queued == Some(entry)) else { continue };
             let Some(deadline) = qp.timer.deadline else {
                 qp.timer.queued = None;
                 continue;
             };
             if deadline > at {
                 // It was queued too early, and is queued again for its time.
-                self.fire(at, index, qpn);
+                self.fire(entry, index, qpn);
                 continue;
             }
             let looks = all_timers || qp.req.waits_for_receiver();
             if !looks || !looked.insert((index, qpn)) {
                 finite |= !qp.req.waits_for_ever(&qp.attr);
-                later.push((at, index, qpn));
+                later.push((entry, index, qpn));
                 continue;
             }
             self.now = self.now.max(at);
-            self.fire(at, index, qpn);
+            self.fire(entry, index, qpn);
             self.deliver_packets(u64::MAX, true);
         }
-        for (at, index, qpn) in later {
-            self.net.wake(at, index, qpn);
+        for (entry, index, qpn) in later {
+            self.set_again(entry, index, qpn);
         }
         finite
     }
 
-    pub(crate) fn settle(&mut self, is_virtual: bool, all_timers: bool, limit: Duration) -> bool {
+    /// How long due work is processed at a time, if the lock must be held only for a short time.
+    pub(crate) fn round(&self) -> Option<Duration> {
+        self.brief.then_some(ROUND)
+    }
+
+    /// Processes what is due, at most for `limit` in real time.
+    pub(crate) fn settle(&mut self, is_virtual: bool, all_timers: bool, limit: Option<Duration>) -> bool {
         self.deliver_messages(if is_virtual { u64::MAX } else { self.now }, is_virtual);
         let more = if is_virtual {
             self.settle_virtual(all_timers)
         } else {
-            self.settle_real(self.brief.then(|| Instant::now() + limit));
+            self.settle_real(limit.map(|limit| Instant::now() + limit));
             false
         };
-        self.tidy();
+        // Only the fabric's thread, and a run of a virtual clock, look at more than a few queues in ERR at a time.
+        self.tidy(match (all_timers, is_virtual) {
+            (true, true) => usize::MAX,
+            (true, false) => SWEEP_OF_THREAD,
+            (false, _) => SWEEP,
+        });
         more
     }
 
@@ -232,26 +261,29 @@ impl World {
         self.deliver_messages(until, true);
         loop {
             self.deliver_packets(until, true);
-            let Some((at, index, qpn)) = self.net.pop_timer(until) else { break };
-            self.now = self.now.max(at);
-            self.fire(at, index, qpn);
+            let Some((entry, index, qpn)) = self.net.pop_timer(until) else { break };
+            self.now = self.now.max(entry.0);
+            self.fire(entry, index, qpn);
         }
         self.now = self.now.max(until);
-        self.tidy();
+        self.tidy(usize::MAX);
     }
 
     /// Checks queues without doorbells, and delivers notices to the programs.
-    fn tidy(&mut self) {
-        for index in 0..self.devices.len() {
+    fn tidy(&mut self, sweep: usize) {
+        for i in 0..self.here.len() {
+            let index = self.here[i];
             if let Some((device, mut port)) = self.device(index) {
                 device.end_users_of_broken_cqs(&mut port);
+                device.cancelled.drain(..).for_each(|entry| port.net.cancel(entry));
                 if device.watches() {
-                    device.sweep(&mut port);
+                    device.sweep(&mut port, sweep);
                 }
             }
         }
-        for (device, front) in self.devices.iter_mut().zip(&mut self.fronts) {
-            if let Some(front) = front {
+        for index in self.here.iter().copied() {
+            let (device, front) = (self.devices.get_mut(index), self.fronts.get_mut(index));
+            if let (Some(device), Some(Some(front))) = (device, front) {
                 front.deliver(device);
             }
         }
@@ -264,8 +296,11 @@ impl World {
 
     /// The time at which the thread must run next; `None` for never.
     pub(crate) fn next(&self) -> Option<u64> {
-        let backlog = self.fronts.iter().flatten().any(|front| front.has_backlog());
-        let watched = self.devices.iter().any(Device::watches) || backlog;
+        let waits = |index: &usize| {
+            let device = self.devices.get(*index).is_some_and(Device::watches);
+            device || self.fronts.get(*index).is_some_and(|f| f.as_ref().is_some_and(|f| f.has_backlog()))
+        };
+        let watched = self.here.iter().any(waits);
         let watch = watched.then(|| self.now.saturating_add(WATCH.as_nanos() as u64));
         [self.net.next_packet(), self.net.next_timer(), self.cm.next(), watch].into_iter().flatten().min()
     }

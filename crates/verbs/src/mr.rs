@@ -211,7 +211,8 @@ impl<D: Driver> ProtectionDomain<D> {
     /// [`reg_mr_iova`](Self::reg_mr_iova) applies.
     ///
     /// # Errors
-    /// `Unsupported` if the kernel's driver has no dma-buf regions; otherwise the kernel's error.
+    /// `Unsupported` if the kernel's driver has no dma-buf regions; otherwise the kernel's error: `EINVAL` for a file that is no
+    /// dma-buf. (The software NIC also takes a memfd with the seal `F_SEAL_SHRINK`.)
     pub fn reg_dmabuf_mr(
         &self,
         fd: BorrowedFd<'_>,

@@ -266,24 +266,48 @@ mod pages {
         line: usize,
     }
 
+    /// The pages with free lines. A full page is in no list: its lines keep it.
     static PAGES: StaticMutex<Vec<Arc<Page>>> = StaticMutex::new();
 
     /// A line that is free.
     pub(super) fn take() -> io::Result<Line> {
         const { assert!(PAGE / LINE == u64::BITS as usize) };
         let mut pages = PAGES.lock();
-        if let Some(place) = pages.iter().find_map(take_of) {
-            return Ok(place);
+        loop {
+            let page = match pages.last() {
+                Some(page) => Arc::clone(page),
+                None => {
+                    let page = new_page()?;
+                    pages.push(Arc::clone(&page));
+                    page
+                }
+            };
+            let line = take_of(&page);
+            if page.free.load(Ordering::Relaxed) == 0 {
+                // The next line that is returned puts it back.
+                pages.pop();
+            }
+            if let Some(line) = line {
+                return Ok(line);
+            }
         }
+    }
+
+    fn new_page() -> io::Result<Arc<Page>> {
         let map = MmapRaw::from(MmapMut::map_anon(PAGE)?);
         // SAFETY: the page was just mapped, private and anonymous, and no other code has its address.
         let result = unsafe { libc::madvise(map.as_mut_ptr().cast(), PAGE, libc::MADV_WIPEONFORK) };
         if result != 0 {
             return Err(io::Error::last_os_error());
         }
-        let page = Arc::new(Page { map, free: AtomicU64::new(u64::MAX) });
-        pages.push(Arc::clone(&page));
-        take_of(&page).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+        Ok(Arc::new(Page { map, free: AtomicU64::new(u64::MAX) }))
+    }
+
+    /// The number of pages with free lines, and whether this line's is one of them.
+    #[cfg(test)]
+    pub(super) fn open(line: &Line) -> (usize, bool) {
+        let pages = PAGES.lock();
+        (pages.len(), pages.iter().any(|page| Arc::ptr_eq(page, &line.page)))
     }
 
     fn take_of(page: &Arc<Page>) -> Option<Line> {
@@ -307,7 +331,10 @@ mod pages {
     impl Drop for Line {
         fn drop(&mut self) {
             // Release: pairs with the Acquire in `take_of`.
-            self.page.free.fetch_or(1 << self.line, Ordering::Release);
+            let free = self.page.free.fetch_or(1 << self.line, Ordering::Release);
+            if free == 0 {
+                PAGES.lock().push(Arc::clone(&self.page));
+            }
         }
     }
 }
@@ -317,6 +344,20 @@ mod tests {
     use super::QueueAccess;
     use crate::sync::ControlBarrier;
     use core::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn a_line_is_found_without_a_look_at_full_pages() {
+        let lines: Vec<_> = (0..64 * 50).map(|_| super::pages::take().unwrap()).collect();
+        // Other tests have queues, too.
+        let full = lines.iter().filter(|line| !super::pages::open(line).1).count();
+        assert!(full > 64 * 40, "{full} of {} lines are in full pages", lines.len());
+        let mut lines = lines;
+        let one = lines.swap_remove(100);
+        drop(one);
+        drop(lines);
+        let again: Vec<_> = (0..64 * 50).map(|_| super::pages::take().unwrap()).collect();
+        assert!(again.iter().filter(|line| !super::pages::open(line).1).count() > 64 * 40);
+    }
 
     #[test]
     fn the_words_are_zero_in_a_child_and_unchanged_in_the_parent() {

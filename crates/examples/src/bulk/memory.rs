@@ -2,7 +2,7 @@
 //! The memory of a transfer, and the pattern by which the receiver checks it.
 //!
 //! A dma-buf is memory of a driver, usually of a GPU. This program has none, so it makes one of a memfd: by /dev/udmabuf
-//! on a machine; a software NIC accepts the memfd itself. The process reads it as a file.
+//! on a machine; a software NIC accepts the memfd itself, which must be sealed. The process reads it as a file.
 
 use super::Plan;
 use anyhow::{Context as _, Result, bail};
@@ -74,7 +74,7 @@ impl<D: Driver> Memory<D> {
         Ok(Self::Pages(pd.reg_mr(PageBuf::new(len)?, access | AccessFlags::LOCAL_WRITE)?))
     }
 
-    /// A dma-buf. A software NIC accepts any file that can be mapped.
+    /// A dma-buf. A software NIC accepts a memfd that cannot shrink.
     ///
     /// # Errors
     /// The kernel or the device has no dma-bufs.

@@ -6,6 +6,7 @@ use crate::caps::LOG_MAX_CQ_SIZE;
 use crate::layout::{
     cqc, create_cq_in, create_cq_out, destroy_cq_in, modify_cq_in, query_cq_in, query_cq_out,
 };
+use crate::limits::{LOG_MAX_CQ, room};
 use crate::state::CqRecord;
 use uverbs_hca::front::{Cq, CqParts};
 use uverbs_hca::memory::Area;
@@ -61,8 +62,12 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
     let record = call.record_of(context, &place::CQ_RECORD)?;
     let ignore_overrun = cqc::OI.is_set(context);
     let cq = Cq::new(CqParts { ring, entry, record, page, ignore_overrun }).ok_or(Status::BAD_PARAM)?;
-    let cqn = call.device.number();
-    call.device.cqs.insert(cqn, cq);
+    room(call.function.cqs.len(), LOG_MAX_CQ)?;
+    let cqn = call.device.number().ok_or(Status::LIMIT)?;
+    call.device.add_cq(cqn, cq);
+    if let Some(eq) = call.function.eqs.get_mut(&eqn) {
+        eq.cqs += 1;
+    }
     call.function.cqs.insert(cqn, CqRecord { eqn, context: context.to_vec() });
     create_cq_out::CQN.set(output, cqn);
     Ok(())
@@ -76,8 +81,12 @@ pub(super) fn destroy(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Re
     if call.device.uses_cq(cqn) {
         return Err(Status::BUSY);
     }
-    call.function.cqs.remove(&cqn);
-    call.device.cqs.remove(&cqn);
+    if let Some(record) = call.function.cqs.remove(&cqn)
+        && let Some(eq) = call.function.eqs.get_mut(&record.eqn)
+    {
+        eq.cqs -= 1;
+    }
+    call.device.remove_cq(cqn);
     Ok(())
 }
 

@@ -23,7 +23,8 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
     {
         return Err(Status::BAD_RESOURCE);
     }
-    let qpn = call.device.number();
+    call.room_for_qp()?;
+    let qpn = call.device.number().ok_or(Status::LIMIT)?;
     let mut qp = Qp::new(qpn, QpKind::Dct);
     (qp.pd, qp.recv_cqn, qp.srqn) = (pd, cqn, Some(srqn));
     qp.uidx = dctc::USER_INDEX.get32(context);
@@ -45,7 +46,7 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
     qp.attr.max_dest_rd_atomic = DEPTH;
     // A target accepts messages as soon as it is created.
     qp.state = State::Rtr;
-    call.device.qps.insert(qpn, Box::new(qp));
+    call.device.add_qp(qp);
     call.function.dcts.insert(qpn, context.to_vec());
     create_dct_out::DCTN.set(output, qpn);
     Ok(())
@@ -65,7 +66,7 @@ pub(super) fn drain(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Resu
 pub(super) fn destroy(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
     let dctn = destroy_dct_in::DCTN.get32(input);
     call.function.dcts.remove(&dctn).ok_or(Status::BAD_RESOURCE)?;
-    call.device.qps.remove(&dctn);
+    call.device.remove_qp(dctn);
     Ok(())
 }
 

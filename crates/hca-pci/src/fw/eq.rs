@@ -6,6 +6,7 @@ use crate::caps::LOG_MAX_EQ_SIZE;
 use crate::config::VECTORS;
 use crate::eq::Eq;
 use crate::layout::{create_eq_in, create_eq_out, destroy_eq_in, eqc, query_eq_out};
+use crate::limits::{LOG_MAX_EQ, room};
 
 pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
     let context = create_eq_in::EQ_CONTEXT_ENTRY.bytes(input);
@@ -16,6 +17,7 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
     if !call.function.uars.has(eqc::UAR_PAGE.get32(context)) {
         return Err(Status::BAD_RESOURCE);
     }
+    room(call.function.eqs.len(), LOG_MAX_EQ)?;
     let entries = 1 << log_size;
     let layout = Layout {
         log_page_size: eqc::LOG_PAGE_SIZE.get32(context),
@@ -34,10 +36,11 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
 
 pub(super) fn destroy(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
     let eqn = destroy_eq_in::EQ_NUMBER.get(input) as u8;
-    if call.function.cqs.values().any(|cq| cq.eqn == eqn) {
+    if call.function.eqs.get(&eqn).ok_or(Status::BAD_RESOURCE)?.cqs > 0 {
         return Err(Status::BUSY);
     }
-    call.function.eqs.remove(&eqn).map(drop).ok_or(Status::BAD_RESOURCE)
+    call.function.eqs.remove(&eqn);
+    Ok(())
 }
 
 pub(super) fn query(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -> Result<(), Status> {

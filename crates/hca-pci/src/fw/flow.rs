@@ -8,8 +8,8 @@ use crate::layout::{
     destroy_flow_table_in, flow_context, flow_table_context, modify_flow_table_in, query_flow_counter_in,
     query_flow_counter_out, set_flow_table_root_in, set_fte_in, traffic_counter,
 };
+use crate::limits::MAX_FLOW_COUNTERS;
 use crate::tables::{Destination, Entry, Group, RECEIVE, TRANSMIT, Table, action};
-use std::collections::BTreeMap;
 
 /// Bytes of a destination.
 const DESTINATION: usize = 8;
@@ -32,9 +32,7 @@ pub(super) fn create_table(call: &mut Call<'_, '_>, input: &[u8], output: &mut [
     }
     let context = create_flow_table_in::FLOW_TABLE_CONTEXT.bytes(input);
     let mut state = call.function.ethernet_objects.tables.state();
-    let id = state.number();
-    let table = Table { kind, miss: miss(context), groups: BTreeMap::new(), entries: BTreeMap::new() };
-    state.tables.insert(id, table);
+    let id = state.add_table(Table::new(kind, miss(context)))?;
     create_flow_table_out::TABLE_ID.set(output, id);
     Ok(())
 }
@@ -49,12 +47,7 @@ pub(super) fn modify_table(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) 
 
 pub(super) fn destroy_table(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
     let mut state = call.function.ethernet_objects.tables.state();
-    let id = destroy_flow_table_in::TABLE_ID.get32(input);
-    state.tables.remove(&id).ok_or(Status::BAD_RESOURCE)?;
-    if state.root == Some(id) {
-        state.root = None;
-    }
-    Ok(())
+    state.remove_table(destroy_flow_table_in::TABLE_ID.get32(input)).ok_or(Status::BAD_RESOURCE)
 }
 
 pub(super) fn set_root(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
@@ -73,9 +66,7 @@ pub(super) fn set_root(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> R
 
 pub(super) fn create_group(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
     let mut state = call.function.ethernet_objects.tables.state();
-    let id = state.number();
     let table = create_flow_group_in::TABLE_ID.get32(input);
-    let table = state.tables.get_mut(&table).ok_or(Status::BAD_RESOURCE)?;
     let (start, end) = (
         create_flow_group_in::START_FLOW_INDEX.get32(input),
         create_flow_group_in::END_FLOW_INDEX.get32(input),
@@ -88,11 +79,7 @@ pub(super) fn create_group(call: &mut Call<'_, '_>, input: &[u8], output: &mut [
             part.fill(0);
         }
     }
-    let overlaps = |g: &Group| g.start <= end && start <= g.end;
-    if start > end || table.groups.values().any(overlaps) {
-        return Err(Status::BAD_PARAM);
-    }
-    table.groups.insert(id, Group { mask, start, end });
+    let id = state.add_group(table, Group { mask, start, end })?;
     create_flow_group_out::GROUP_ID.set(output, id);
     Ok(())
 }
@@ -101,12 +88,7 @@ pub(super) fn destroy_group(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8])
     let mut state = call.function.ethernet_objects.tables.state();
     // `destroy_flow_group_in` has the table's ID at the same offset as `destroy_flow_table_in`.
     let table = destroy_flow_table_in::TABLE_ID.get32(input);
-    let table = state.tables.get_mut(&table).ok_or(Status::BAD_RESOURCE)?;
-    let id = destroy_flow_group_in::GROUP_ID.get32(input);
-    if table.entries.values().any(|e| e.group == id) {
-        return Err(Status::BUSY);
-    }
-    table.groups.remove(&id).map(drop).ok_or(Status::BAD_RESOURCE)
+    state.remove_group(table, destroy_flow_group_in::GROUP_ID.get32(input))
 }
 
 pub(super) fn set_entry(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
@@ -141,13 +123,8 @@ pub(super) fn set_entry(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> 
     let id = set_fte_in::TABLE_ID.get32(input);
     let index = set_fte_in::FLOW_INDEX.get32(input);
     let group = flow_context::GROUP_ID.get32(context);
-    let table = state.tables.get_mut(&id).ok_or(Status::BAD_RESOURCE)?;
-    let inside = table.groups.get(&group).is_some_and(|g| (g.start..=g.end).contains(&index));
     // `op_mod` 1 changes an existing entry.
     let is_change = set_fte_in::OP_MOD.get(input) == 1;
-    if !inside || is_change && !table.entries.contains_key(&index) {
-        return Err(Status::BAD_RESOURCE);
-    }
     let entry = Entry {
         group,
         value: flow_context::MATCH_VALUE.bytes(context).to_vec(),
@@ -156,19 +133,20 @@ pub(super) fn set_entry(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> 
         destinations: to,
         counters: counted,
     };
-    table.entries.insert(index, entry);
-    Ok(())
+    state.set_entry(id, index, entry, is_change)
 }
 
 pub(super) fn delete_entry(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
     let mut state = call.function.ethernet_objects.tables.state();
-    let table = state.tables.get_mut(&delete_fte_in::TABLE_ID.get32(input)).ok_or(Status::BAD_RESOURCE)?;
-    let index = delete_fte_in::FLOW_INDEX.get32(input);
-    table.entries.remove(&index).map(drop).ok_or(Status::BAD_RESOURCE)
+    let (table, index) = (delete_fte_in::TABLE_ID.get32(input), delete_fte_in::FLOW_INDEX.get32(input));
+    state.remove_entry(table, index).ok_or(Status::BAD_RESOURCE)
 }
 
 pub(super) fn alloc_counter(call: &mut Call<'_, '_>, _: &[u8], output: &mut [u8]) -> Result<(), Status> {
     let mut state = call.function.ethernet_objects.tables.state();
+    if state.counters.len() >= MAX_FLOW_COUNTERS as usize {
+        return Err(Status::LIMIT);
+    }
     let id = state.number();
     state.counters.insert(id, (0, 0));
     alloc_flow_counter_out::FLOW_COUNTER_ID.set(output, id);

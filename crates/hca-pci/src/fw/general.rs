@@ -2,17 +2,19 @@
 //! General objects: reserved QP numbers, mappings of addresses to queue pairs. No type of them can be modified.
 
 use super::{Call, Status};
+use crate::limits::{LOG_MAX_GENERAL, room};
 use uverbs_hca::prm::general::Object;
 
 pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
-    call.function.general_objects.push(Object::create(call.device, input, output)?);
+    room(call.function.general_objects.len(), LOG_MAX_GENERAL)?;
+    let object = Object::create(call.device, input, output)?;
+    call.function.general_objects.insert(object.name(), object);
     Ok(())
 }
 
-/// The position of the object that a command names.
-fn find(call: &Call<'_, '_>, input: &[u8]) -> Result<usize, Status> {
-    let objects = &call.function.general_objects;
-    objects.iter().position(|object| object.is_named_by(input)).ok_or(Status::BAD_RESOURCE)
+/// The object that a command names.
+fn find<'a>(call: &'a Call<'_, '_>, input: &[u8]) -> Result<&'a Object, Status> {
+    call.function.general_objects.get(&Object::name_in(input)).ok_or(Status::BAD_RESOURCE)
 }
 
 pub(super) fn modify(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
@@ -21,13 +23,12 @@ pub(super) fn modify(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Res
 }
 
 pub(super) fn query(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
-    let index = find(call, input)?;
-    call.function.general_objects[index].query(output);
+    find(call, input)?.query(output);
     Ok(())
 }
 
 pub(super) fn destroy(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
-    let index = find(call, input)?;
-    call.function.general_objects.swap_remove(index).destroy(call.device);
+    let object = call.function.general_objects.remove(&Object::name_in(input)).ok_or(Status::BAD_RESOURCE)?;
+    object.destroy(call.device);
     Ok(())
 }

@@ -6,6 +6,7 @@ use crate::layout::{
     create_mkey_in, create_mkey_out, destroy_mkey_in, mkc, query_mkey_in, query_mkey_out,
     query_special_contexts_out,
 };
+use crate::limits::{LOG_MAX_MKEY, room};
 use crate::pages::Pages;
 use std::sync::Arc;
 use uverbs_hca::front::MkeyKind;
@@ -19,6 +20,7 @@ const MAX_LOG_PAGE: u32 = 40;
 pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
     let context = create_mkey_in::MEMORY_KEY_MKEY_ENTRY.bytes(input);
     let pd = mkc::PD.get32(context);
+    room(call.function.mkeys.len(), LOG_MAX_MKEY)?;
     if !call.function.pds.has(pd) {
         return Err(Status::BAD_RESOURCE);
     }
@@ -50,7 +52,7 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
             }
             let list = create_mkey_in::KLM_PAS_MTT.rest(input);
             let list = Pages::list(list, count).ok_or(Status::BAD_INPUT_LEN)?;
-            let pages = Pages::new(call.guest(), list, shift, skip, len).ok_or(Status::BAD_PARAM)?;
+            let pages = Pages::new(call.guest(), list, shift, skip, len)?;
             MkeyKind::Region { memory: Arc::new(pages), iova: start }
         }
         // A window before it is bound; a peer may invalidate it if it is of type 2.
@@ -63,7 +65,8 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
 fn add(call: &mut Call<'_, '_>, context: &[u8], kind: MkeyKind, output: &mut [u8]) -> Result<(), Status> {
     let variant = mkc::MKEY_7_0.get(context) as u8;
     let key = call.device.mkeys.add(variant, mkc::PD.get32(context), rights(context), kind);
-    call.function.mkeys.insert(key >> 8, context.to_vec());
+    let key = key.ok_or(Status::LIMIT)?;
+    call.function.mkeys.insert(key >> 8, context.into());
     create_mkey_out::MKEY_INDEX.set(output, key >> 8);
     Ok(())
 }

@@ -270,7 +270,7 @@ impl Call<'_, '_> {
         let skip = layout.page_offset * (1 << shift) / 64;
         let end = skip.checked_add(layout.len).ok_or(Status::BAD_PARAM)?;
         let list = Pages::list(list, end.div_ceil(1 << shift)).ok_or(Status::BAD_INPUT_LEN)?;
-        let pages = Pages::new(self.guest(), list, shift, skip, layout.len).ok_or(Status::BAD_PARAM)?;
+        let pages = Pages::new(self.guest(), list, shift, skip, layout.len)?;
         Ok(Arc::new(pages))
     }
 

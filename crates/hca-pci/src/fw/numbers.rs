@@ -7,14 +7,9 @@ use crate::layout::{
     dealloc_pd_in, dealloc_q_counter_in, dealloc_transport_domain_in, dealloc_uar_in, dealloc_xrcd_in,
     query_q_counter_in, query_q_counter_out,
 };
-use uverbs_mlx5_hw::doorbell::UAR_BYTES;
-
-/// The number of the first doorbell page, which is behind the initialization segment and the table of interrupts.
-const FIRST_UAR: u32 = 0x100;
-const LAST_UAR: u32 = (crate::config::BAR_BYTES / UAR_BYTES as u64) as u32;
 
 pub(super) fn alloc_pd(call: &mut Call<'_, '_>, _: &[u8], output: &mut [u8]) -> Result<(), Status> {
-    let pd = call.function.pds.alloc(1..1 << 16).ok_or(Status::LIMIT)?;
+    let pd = call.function.pds.alloc().ok_or(Status::LIMIT)?;
     alloc_pd_out::PD.set(output, pd);
     Ok(())
 }
@@ -28,7 +23,7 @@ pub(super) fn dealloc_pd(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) ->
 }
 
 pub(super) fn alloc_uar(call: &mut Call<'_, '_>, _: &[u8], output: &mut [u8]) -> Result<(), Status> {
-    let uar = call.function.uars.alloc(FIRST_UAR..LAST_UAR).ok_or(Status::LIMIT)?;
+    let uar = call.function.uars.alloc().ok_or(Status::LIMIT)?;
     alloc_uar_out::UAR.set(output, uar);
     Ok(())
 }
@@ -39,7 +34,7 @@ pub(super) fn dealloc_uar(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -
 }
 
 pub(super) fn alloc_xrcd(call: &mut Call<'_, '_>, _: &[u8], output: &mut [u8]) -> Result<(), Status> {
-    let xrcd = call.function.xrcds.alloc(1..1 << 16).ok_or(Status::LIMIT)?;
+    let xrcd = call.function.xrcds.alloc().ok_or(Status::LIMIT)?;
     alloc_xrcd_out::XRCD.set(output, xrcd);
     Ok(())
 }
@@ -50,7 +45,7 @@ pub(super) fn dealloc_xrcd(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) 
 }
 
 pub(super) fn alloc_domain(call: &mut Call<'_, '_>, _: &[u8], output: &mut [u8]) -> Result<(), Status> {
-    let domain = call.function.domains.alloc(1..1 << 8).ok_or(Status::LIMIT)?;
+    let domain = call.function.domains.alloc().ok_or(Status::LIMIT)?;
     alloc_transport_domain_out::TRANSPORT_DOMAIN.set(output, domain);
     Ok(())
 }
@@ -61,7 +56,7 @@ pub(super) fn dealloc_domain(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]
 }
 
 pub(super) fn alloc_q_counter(call: &mut Call<'_, '_>, _: &[u8], output: &mut [u8]) -> Result<(), Status> {
-    let set = call.function.counters.alloc(1..1 << 8).ok_or(Status::LIMIT)?;
+    let set = call.function.counters.alloc().ok_or(Status::LIMIT)?;
     alloc_q_counter_out::COUNTER_SET_ID.set(output, set);
     Ok(())
 }

@@ -7,13 +7,15 @@ use crate::layout::{
     attach_to_mcg_in, create_qp_in, create_qp_out, destroy_qp_in, qpc, query_qp_in, query_qp_out,
     rst2init_qp_in,
 };
+use crate::limits::{LOG_MAX_QP, room};
 use uverbs_hca::front::QpKind;
 use uverbs_hca::prm::qp::state_number;
 use uverbs_hca::prm::{self, place};
 
 pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
     let context = create_qp_in::QPC.bytes(input);
-    let qpn = call.device.number();
+    call.room_for_qp()?;
+    let qpn = call.device.number().ok_or(Status::LIMIT)?;
     let memory = |at, len, whole| match call.in_umem_at(input, &place::QP, at, len)? {
         Some(area) => Ok(area),
         None => {
@@ -43,10 +45,17 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
     {
         *special = Some(qpn);
     }
-    call.device.qps.insert(qpn, Box::new(qp));
+    call.device.add_qp(qp);
     call.function.qps.insert(qpn, context.to_vec());
     create_qp_out::QPN.set(output, qpn);
     Ok(())
+}
+
+impl Call<'_, '_> {
+    /// Checks that there is room for a queue pair: DC targets and send queues have the same kind of number.
+    pub(super) fn room_for_qp(&self) -> Result<(), Status> {
+        room(self.device.qps.len(), LOG_MAX_QP)
+    }
 }
 
 pub(super) fn modify(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
@@ -60,7 +69,7 @@ pub(super) fn destroy(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Re
         return Err(Status::BUSY);
     }
     call.function.qps.remove(&qpn).ok_or(Status::BAD_RESOURCE)?;
-    call.device.qps.remove(&qpn);
+    call.device.remove_qp(qpn);
     for special in &mut call.device.special {
         if *special == Some(qpn) {
             *special = None;
@@ -94,10 +103,13 @@ pub(super) fn attach(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Res
     // A group of InfiniBand or IPv6; of IPv4, as RoCE maps its addresses.
     let is_group =
         gid[0] == 0xff || (gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff] && gid[12] >> 4 == 0xe);
-    if !is_group || !call.port.join(gid, qpn) {
+    if !is_group {
         return Err(Status::BAD_PARAM);
     }
-    Ok(())
+    if !call.port.has_room(&gid) {
+        return Err(Status::LIMIT);
+    }
+    if call.port.join(gid, qpn) { Ok(()) } else { Err(Status::BAD_PARAM) }
 }
 
 pub(super) fn detach(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {

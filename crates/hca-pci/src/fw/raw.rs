@@ -9,6 +9,7 @@ use crate::layout::{
     destroy_tis_in, modify_rq_in, modify_rqt_in, modify_sq_in, modify_tir_bitmask, modify_tir_in,
     query_rq_out, query_sq_out, rq_num, rqc, rqtc, sqc, tirc, wq,
 };
+use crate::limits::{LOG_MAX_RQ, LOG_MAX_RQT, LOG_MAX_RQT_SIZE, LOG_MAX_SQ, LOG_MAX_TIR, room};
 use crate::tables::{Tir, Where};
 use uverbs_hca::front::RecvRing;
 use uverbs_hca::front::Wq;
@@ -58,6 +59,7 @@ pub(super) fn create_rq(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]
     if rqc::MEM_RQ_TYPE.get(context) != 0 {
         return Err(Status::BAD_PARAM);
     }
+    room(call.function.ethernet_objects.rqs.len(), LOG_MAX_RQ)?;
     let queue = rqc::WQ.bytes(context);
     let (pd, cqn) = (wq::PD.get32(queue), rqc::CQN.get32(context));
     // A queue that drops all frames has no protection domain.
@@ -76,8 +78,8 @@ pub(super) fn create_rq(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]
         padded: true,
     };
     let uidx = rqc::USER_INDEX.get32(context);
-    let rqn = call.device.number();
-    call.device.wqs.insert(rqn, Wq { rq, pd, cqn, uidx, ready: rqc::STATE.get(context) == READY });
+    let rqn = call.device.number().ok_or(Status::LIMIT)?;
+    call.device.add_wq(rqn, Wq { rq, pd, cqn, uidx, ready: rqc::STATE.get(context) == READY });
     call.function.ethernet_objects.rqs.insert(rqn, context.to_vec());
     create_rq_out::RQN.set(output, rqn);
     Ok(())
@@ -108,7 +110,7 @@ pub(super) fn destroy_rq(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) ->
         return Err(Status::BUSY);
     }
     ethernet.rqs.remove(&rqn).ok_or(Status::BAD_RESOURCE)?;
-    call.device.wqs.remove(&rqn);
+    call.device.remove_wq(rqn);
     Ok(())
 }
 
@@ -130,6 +132,8 @@ pub(super) fn query_rq(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8])
 
 pub(super) fn create_sq(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
     let context = create_sq_in::CTX.bytes(input);
+    room(call.function.ethernet_objects.sqs.len(), LOG_MAX_SQ)?;
+    call.room_for_qp()?;
     let queue = sqc::WQ.bytes(context);
     let (cqn, page) = (sqc::CQN.get32(context), wq::UAR_PAGE.get32(queue));
     if !call.function.cqs.contains_key(&cqn) || !call.function.uars.has(page) {
@@ -140,12 +144,12 @@ pub(super) fn create_sq(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]
     if 1 << log_stride != MLX5_SEND_WQE_BB {
         return Err(Status::BAD_PARAM);
     }
-    let sqn = call.device.number();
+    let sqn = call.device.number().ok_or(Status::LIMIT)?;
     let mut qp = Qp::new(sqn, QpKind::Raw);
     (qp.pd, qp.send_cqn, qp.page) = (wq::PD.get32(queue), cqn, Some(page));
     qp.uidx = sqc::USER_INDEX.get32(context);
     qp.sq = Some(SendRing { ring, count: 1 << log_size, record, next: 0, posted: 0 });
-    call.device.qps.insert(sqn, Box::new(qp));
+    call.device.add_qp(qp);
     call.function.ethernet_objects.sqs.insert(sqn, context.to_vec());
     if sqc::STATE.get(context) == READY {
         call.device.move_qp(call.port, sqn, State::Rts);
@@ -178,7 +182,7 @@ pub(super) fn modify_sq(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> 
 pub(super) fn destroy_sq(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
     let sqn = destroy_sq_in::SQN.get32(input);
     call.function.ethernet_objects.sqs.remove(&sqn).ok_or(Status::BAD_RESOURCE)?;
-    call.device.qps.remove(&sqn);
+    call.device.remove_qp(sqn);
     Ok(())
 }
 
@@ -226,8 +230,9 @@ pub(super) fn create_tir(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8
     if !known {
         return Err(Status::BAD_RESOURCE);
     }
+    room(state.tirs.len(), LOG_MAX_TIR)?;
     let tirn = state.number();
-    state.tirs.insert(tirn, tir);
+    state.add_tir(tirn, tir);
     create_tir_out::TIRN.set(output, tirn);
     Ok(())
 }
@@ -256,11 +261,11 @@ pub(super) fn destroy_tir(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -
     if state.uses_tir(tirn) {
         return Err(Status::BUSY);
     }
-    state.tirs.remove(&tirn).map(drop).ok_or(Status::BAD_RESOURCE)
+    state.remove_tir(tirn).ok_or(Status::BAD_RESOURCE)
 }
 
 pub(super) fn create_tis(call: &mut Call<'_, '_>, _: &[u8], output: &mut [u8]) -> Result<(), Status> {
-    let tisn = call.function.ethernet_objects.tises.alloc(1..1 << 16).ok_or(Status::LIMIT)?;
+    let tisn = call.function.ethernet_objects.tises.alloc().ok_or(Status::LIMIT)?;
     create_tis_out::TISN.set(output, tisn);
     Ok(())
 }
@@ -278,6 +283,9 @@ pub(super) fn destroy_tis(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -
 /// The queues of a table's context.
 fn queues(call: &Call<'_, '_>, context: &[u8], list: &[u8]) -> Result<Vec<u32>, Status> {
     let count = rqtc::RQT_ACTUAL_SIZE.get(context) as usize;
+    if count > 1 << LOG_MAX_RQT_SIZE {
+        return Err(Status::BAD_PARAM);
+    }
     let list = list.get(..count * 4).ok_or(Status::BAD_INPUT_LEN)?;
     let queues: Vec<u32> = list.chunks_exact(4).map(|item| rq_num::RQ_NUM.get32(item)).collect();
     let known = |rqn: &u32| call.function.ethernet_objects.rqs.contains_key(rqn);
@@ -289,8 +297,9 @@ pub(super) fn create_rqt(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8
     let context = create_rqt_in::RQT_CONTEXT.bytes(input);
     let list = queues(call, context, rqtc::RQ_NUM.rest(create_rqt_in::RQT_CONTEXT.rest(input)))?;
     let mut state = call.function.ethernet_objects.tables.state();
+    room(state.queue_tables.len(), LOG_MAX_RQT)?;
     let rqtn = state.number();
-    state.queue_tables.insert(rqtn, list);
+    state.set_queue_table(rqtn, list)?;
     create_rqt_out::RQTN.set(output, rqtn);
     Ok(())
 }
@@ -300,12 +309,12 @@ pub(super) fn modify_rqt(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) ->
     let list = queues(call, context, rqtc::RQ_NUM.rest(modify_rqt_in::CTX.rest(input)))?;
     let mut state = call.function.ethernet_objects.tables.state();
     let rqtn = modify_rqt_in::RQTN.get32(input);
-    *state.queue_tables.get_mut(&rqtn).ok_or(Status::BAD_RESOURCE)? = list;
-    Ok(())
+    state.queue_tables.get(&rqtn).ok_or(Status::BAD_RESOURCE)?;
+    state.set_queue_table(rqtn, list)
 }
 
 pub(super) fn destroy_rqt(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
     let rqtn = destroy_rqt_in::RQTN.get32(input);
     let mut state = call.function.ethernet_objects.tables.state();
-    state.queue_tables.remove(&rqtn).map(drop).ok_or(Status::BAD_RESOURCE)
+    state.remove_queue_table(rqtn).ok_or(Status::BAD_RESOURCE)
 }

@@ -8,6 +8,7 @@ use crate::layout::{
     create_xrc_srq_out, destroy_srq_in, modify_rmp_in, query_rmp_out, query_srq_out, rmp_bitmask, rmpc, srqc,
     wq, xrc_srqc,
 };
+use crate::limits::{LOG_MAX_SRQ, room};
 use crate::state::SrqRecord;
 use uverbs_hca::front::Srq;
 use uverbs_hca::front::{Notice, event};
@@ -37,6 +38,7 @@ fn add(call: &mut Call<'_, '_>, parts: &Parts<'_>, context: &[u8], is_pool: bool
     if parts.log_size > LOG_MAX_SRQ_SIZE || !(5..=9).contains(&parts.log_stride) {
         return Err(Status::BAD_PARAM);
     }
+    room(call.function.srqs.len(), LOG_MAX_SRQ)?;
     if !call.function.pds.has(parts.pd) {
         return Err(Status::BAD_RESOURCE);
     }
@@ -62,8 +64,8 @@ fn add(call: &mut Call<'_, '_>, parts: &Parts<'_>, context: &[u8], is_pool: bool
         uidx: parts.uidx,
         broken: false,
     };
-    let srqn = call.device.number();
-    call.device.srqs.insert(srqn, srq);
+    let srqn = call.device.number().ok_or(Status::LIMIT)?;
+    call.device.add_srq(srqn, srq);
     call.function.srqs.insert(srqn, SrqRecord { context: context.to_vec(), is_pool });
     Ok(srqn)
 }
@@ -145,7 +147,7 @@ pub(super) fn destroy(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Re
         return Err(Status::BUSY);
     }
     call.function.srqs.remove(&srqn).ok_or(Status::BAD_RESOURCE)?;
-    call.device.srqs.remove(&srqn);
+    call.device.remove_srq(srqn);
     Ok(())
 }
 

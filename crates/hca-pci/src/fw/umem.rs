@@ -20,7 +20,7 @@ const MTT: Field = Field::new(0x100, 0);
 const MAX_SHIFT: u32 = 40;
 
 pub(super) fn create_uctx(call: &mut Call<'_, '_>, _: &[u8], output: &mut [u8]) -> Result<(), Status> {
-    let uid = call.function.uctxs.alloc(1..1 << 8).ok_or(Status::LIMIT)?;
+    let uid = call.function.uctxs.alloc().ok_or(Status::LIMIT)?;
     create_uctx_out::UID.set(output, uid);
     Ok(())
 }
@@ -40,8 +40,8 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
     let list = Pages::list(MTT.rest(context), count).ok_or(Status::BAD_INPUT_LEN)?;
     let len = count.checked_mul(1 << shift).and_then(|bytes| bytes.checked_sub(skip));
     let len = len.filter(|len| *len != 0).ok_or(Status::BAD_PARAM)?;
-    let pages = Pages::new(call.guest(), list, shift, skip, len).ok_or(Status::BAD_PARAM)?;
-    let id = call.device.number();
+    let pages = Pages::new(call.guest(), list, shift, skip, len)?;
+    let id = call.function.umem_ids.alloc().ok_or(Status::LIMIT)?;
     call.function.umems.insert(id, Arc::new(pages));
     create_umem_out::UMEM_ID.set(output, id);
     Ok(())
@@ -51,10 +51,11 @@ pub(super) fn destroy(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Re
     let id = destroy_umem_in::UMEM_ID.get32(input);
     let pages = call.function.umems.get(&id).ok_or(Status::BAD_RESOURCE)?;
     // Objects hold the memory that they use.
-    if Arc::strong_count(pages) != 1 {
+    if pages.is_shared() {
         return Err(Status::BUSY);
     }
     call.function.umems.remove(&id);
+    call.function.umem_ids.free(id);
     Ok(())
 }
 

@@ -197,17 +197,15 @@ impl Cm {
             psn: first_psn(id),
             ..Ident::default()
         };
-        self.idents.insert(id, ident);
+        self.add_ident(id, ident);
         answer(output, &rdma_ucm_create_id_resp { id })
     }
 
     /// Destroys an identifier; a connection ends. Returns how many events of it were read.
     pub(super) fn destroy(&mut self, call: &mut Call<'_>, number: u32) -> u32 {
-        let left: Vec<u32> =
-            self.members.iter().filter(|(_, m)| m.ident == number).map(|(n, _)| *n).collect();
-        for member in left {
-            self.members.remove(&member);
+        for member in self.members_of(number) {
             self.discard(call, member);
+            self.remove_member(member);
         }
         match self.idents.get(&number).map(|i| (i.state, i.is_datagram())) {
             Some((State::Requested, true)) => {
@@ -222,24 +220,26 @@ impl Cm {
             _ => {}
         }
         self.discard(call, number);
-        self.idents.remove(&number).map_or(0, |ident| ident.reported)
+        self.remove_ident(number).map_or(0, |ident| ident.reported)
     }
 
     /// Removes the events of an identifier or membership that were not read.
     fn discard(&mut self, call: &mut Call<'_>, owner: u32) {
-        let mut created = Vec::new();
-        for channel in self.channels.values_mut() {
-            let before = channel.events.len();
-            channel.events.retain(|queued| {
-                if queued.owner == owner {
-                    created.extend(queued.created);
-                }
-                queued.owner != owner
-            });
-            if channel.events.len() != before {
-                channel.update();
-            }
+        if !self.unread.has(&owner) {
+            return;
         }
+        let ident = self.members.get(&owner).map_or(owner, |member| member.ident);
+        let channel = self.idents.get(&ident).map(|ident| ident.channel);
+        let Some(channel) = channel.and_then(|number| self.channels.get_mut(&number)) else { return };
+        let mut created = Vec::new();
+        channel.events.retain(|queued| {
+            if queued.owner == owner {
+                created.extend(queued.created);
+                self.unread.remove(&owner);
+            }
+            queued.owner != owner
+        });
+        channel.update();
         for number in created {
             self.destroy(call, number);
         }
@@ -264,7 +264,7 @@ impl Cm {
             return Err(Errno::ENODEV);
         }
         if local.port() == 0 {
-            local.set_port(self.free_port(call.host, ps));
+            local.set_port(self.free_port(call.host, ps)?);
         } else {
             let can_reuse = self.ident(number)?.can_reuse;
             self.check_port(call.host, number, local, can_reuse)?;
@@ -274,6 +274,8 @@ impl Cm {
         ident.has_port = true;
         ident.has_device = !is_any;
         ident.state = State::Bound;
+        let host = ident.host;
+        self.of_ports.insert((host, ps, local.port(), number));
         Ok(())
     }
 
@@ -473,6 +475,7 @@ impl Cm {
         let channel = self.channels.get_mut(&call.channel).ok_or(Errno::EBADF)?;
         let queued = channel.events.pop_front().ok_or(Errno::EAGAIN)?;
         channel.update();
+        self.unread.remove(&queued.owner);
         if let Some(owner) = self.idents.get_mut(&queued.owner) {
             owner.reported += 1;
             if queued.created.is_some() {
@@ -533,17 +536,16 @@ impl Cm {
         output: &mut [u8],
     ) -> Result<(), Errno> {
         let from = self.channel_of_fd(call.host, command.fd).ok_or(Errno::EINVAL)?;
-        let ident = self.idents.get_mut(&command.id).ok_or(Errno::ENOENT)?;
+        let ident = self.idents.get(&command.id).ok_or(Errno::ENOENT)?;
         if ident.channel != from {
             return Err(Errno::EINVAL);
         }
         if output.len() < size_of::<rdma_ucm_migrate_resp>() {
             return Err(Errno::ENOSPC);
         }
-        ident.channel = call.channel;
         let events_reported = ident.reported;
-        let mut owners: Vec<u32> =
-            self.members.iter().filter(|(_, m)| m.ident == command.id).map(|(n, _)| *n).collect();
+        self.set_channel(command.id, call.channel);
+        let mut owners = self.members_of(command.id);
         owners.push(command.id);
         if let Some(channel) = self.channels.get_mut(&from).filter(|_| from != call.channel) {
             let (moved, stay): (Vec<_>, VecDeque<_>) = {
@@ -555,9 +557,10 @@ impl Cm {
             channel.update();
             for queued in moved {
                 // The identifier that a request created is of the channel of its listener.
-                if let Some(created) = queued.created.and_then(|n| self.idents.get_mut(&n)) {
-                    created.channel = call.channel;
+                if let Some(created) = queued.created {
+                    self.set_channel(created, call.channel);
                 }
+                self.unread.remove(&queued.owner);
                 self.report(call.channel, queued);
             }
         }
@@ -585,6 +588,7 @@ impl Cm {
         let id = self.new_number();
         answer(output, &rdma_ucm_create_id_resp { id })?;
         self.members.insert(id, member);
+        self.of_idents.insert((number, id));
         self.later(call.now, 0, id, Body::Joined);
         Ok(())
     }
@@ -600,8 +604,8 @@ impl Cm {
         if output.len() < size_of::<rdma_ucm_destroy_id_resp>() {
             return Err(Errno::ENOSPC);
         }
-        self.members.remove(&command.id);
         self.discard(call, command.id);
+        self.remove_member(command.id);
         answer(output, &rdma_ucm_destroy_id_resp { events_reported: member.reported })
     }
 }

@@ -92,7 +92,7 @@ impl Ident {
     }
 
     /// The port that it has.
-    fn port(&self) -> Option<u16> {
+    pub(super) fn port(&self) -> Option<u16> {
         self.local.filter(|_| self.has_port).map(|local| local.port())
     }
 
@@ -177,16 +177,23 @@ pub(super) fn source(net: &Net, host: usize, to: IpAddr) -> Option<IpAddr> {
 impl Cm {
     /// A port that no identifier of the host has. (`cma_alloc_any_port()` begins with a random one, and may share it between
     /// identifiers with different destinations.)
-    pub(super) fn free_port(&mut self, host: usize, ps: u16) -> u16 {
-        loop {
-            self.last_port =
-                if self.last_port < 32768 || self.last_port >= 60999 { 32768 } else { self.last_port + 1 };
+    pub(super) fn free_port(&mut self, host: usize, ps: u16) -> Result<u16, Errno> {
+        const PORTS: core::ops::RangeInclusive<u16> = 32768..=60999;
+        for _ in PORTS {
+            let next = self.last_port.wrapping_add(1);
+            self.last_port = if PORTS.contains(&next) { next } else { *PORTS.start() };
             let port = self.last_port;
-            let is_used = |i: &Ident| i.host == host && i.ps == ps && i.port() == Some(port);
-            if !self.idents.values().any(is_used) {
-                return port;
+            if self.with_port(host, ps, port).next().is_none() {
+                return Ok(port);
             }
         }
+        Err(Errno::from_raw(EADDRNOTAVAIL))
+    }
+
+    /// The identifiers that have a port.
+    fn with_port(&self, host: usize, ps: u16, port: u16) -> impl DoubleEndedIterator<Item = (u32, &Ident)> {
+        let all = self.of_ports.range((host, ps, port, 0)..=(host, ps, port, u32::MAX));
+        all.filter_map(|(.., number)| Some((*number, self.idents.get(number)?)))
     }
 
     /// Whether an identifier can have an address with this port (`cma_check_port()`). `can_reuse` is false for one that begins to
@@ -200,10 +207,9 @@ impl Cm {
     ) -> Result<(), Errno> {
         let Some(this) = self.idents.get(&number) else { return Ok(()) };
         // The kernel looks at the latest first.
-        for (other, i) in self.idents.iter().rev() {
-            let (Some(theirs), Some(port)) = (i.local, i.port()) else { continue };
-            if *other == number
-                || (i.host, i.ps, port) != (host, this.ps, local.port())
+        for (other, i) in self.with_port(host, this.ps, local.port()).rev() {
+            let Some(theirs) = i.local else { continue };
+            if other == number
                 || (can_reuse && i.can_reuse)
                 || (this.is_of_one_family(local)
                     && i.is_of_one_family(theirs)
@@ -223,15 +229,12 @@ impl Cm {
 
     /// The listener of an address at a host.
     pub(super) fn listener(&self, host: usize, ps: u16, to: SocketAddr) -> Option<u32> {
-        let listens = |i: &&Ident| {
+        let listens = |i: &Ident| {
             let Some(local) = i.local else { return false };
             let same_family = local.is_ipv4() == to.is_ipv4() || !i.is_of_one_family(local);
             i.state == State::Listening
-                && i.host == host
-                && i.ps == ps
-                && local.port() == to.port()
                 && (local.ip() == to.ip() || (local.ip().is_unspecified() && same_family))
         };
-        self.idents.iter().find(|(_, i)| listens(i)).map(|(number, _)| *number)
+        self.with_port(host, ps, to.port()).find(|(_, i)| listens(i)).map(|(number, _)| number)
     }
 }

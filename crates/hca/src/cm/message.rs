@@ -168,15 +168,13 @@ impl Cm {
 
     /// The identifier that a request of the identifier `from` of another process has created.
     fn created_by(&self, host: usize, from: u32, source: SocketAddr, destination: SocketAddr) -> Option<u32> {
-        let mut all = self.idents.iter();
-        let found = all.find(|(_, i)| {
+        let found = self.of_peer(from).find(|(_, i)| {
             matches!(i.state, State::Requested | State::Accepted)
                 && !i.is_datagram()
                 && i.host == host
-                && i.peer == Some(from)
                 && (i.local, i.remote) == (Some(destination), Some(source))
         });
-        found.map(|(number, _)| *number)
+        found.map(|(number, _)| number)
     }
 
     /// Appends an event of an identifier.
@@ -341,9 +339,8 @@ impl Cm {
             _ => return,
         };
         let is_here = |i: &Ident| i.remote.is_some_and(|to| host_of(call.net, to.ip()).is_some());
-        let mut all = self.idents.iter();
-        let sender = all.find(|(_, i)| i.peer == Some(number) && i.state == state && is_here(i));
-        if let Some(sender) = sender.map(|(sender, _)| *sender) {
+        let sender = self.of_peer(number).find(|(_, i)| i.state == state && is_here(i));
+        if let Some(sender) = sender.map(|(sender, _)| sender) {
             self.later(call.now, after, sender, result);
         }
     }
@@ -386,7 +383,7 @@ impl Cm {
             }
             _ => number,
         };
-        let Some(ident) = self.idents.get_mut(&number) else {
+        let Some(ident) = self.idents.get(&number) else {
             // As `unanswered()`.
             if let (Body::Disconnect, Some(place)) = (&body, place_of(call.net, source.ip())) {
                 let (source, destination, body) = (destination, source, Body::DisconnectReply);
@@ -400,7 +397,7 @@ impl Cm {
         if ident.remote != Some(source) || !(is_first || ident.peer == Some(from)) {
             return;
         }
-        ident.peer = Some(from);
+        self.set_peer(number, from);
         self.receive(call, Message { ident: number, body });
     }
 
@@ -491,9 +488,9 @@ impl Cm {
             conn_param(conn, REQ).into()
         };
         // Before the program moves its QP to RTS.
-        self.idents.insert(id, Ident { psn: first_psn(id), ..created });
-        if let Some(sender) = self.idents.get_mut(&from).filter(|_| sender.is_here) {
-            sender.peer = Some(id);
+        self.add_ident(id, Ident { psn: first_psn(id), ..created });
+        if sender.is_here {
+            self.set_peer(from, id);
         }
         let event = rdma_ucm_event_resp {
             uid,

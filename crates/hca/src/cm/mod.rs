@@ -19,9 +19,12 @@ mod command;
 mod ident;
 mod message;
 mod query;
+#[cfg(test)]
+mod tests;
 
 use crate::alive::Alive;
 use crate::engine::net::{Net, PortLocation};
+use crate::engine::table::Users;
 use crate::peers::wire;
 use away::Letter;
 use core::fmt;
@@ -29,7 +32,7 @@ use ident::{Ident, Member, State, place_of};
 use message::{Body, CONSUMER_DEFINED, Message};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::error::{Error, Result};
@@ -133,8 +136,18 @@ struct Queued {
 #[derive(Default)]
 pub(crate) struct Cm {
     channels: BTreeMap<u64, Channel>,
+    /// The channels by host and descriptor.
+    of_fds: BTreeMap<(usize, RawFd), u64>,
     idents: BTreeMap<u32, Ident>,
+    /// The identifiers by channel; by the identifier at the other end; by host, port space and port.
+    of_channels: BTreeSet<(u64, u32)>,
+    of_peers: BTreeSet<(u32, u32)>,
+    of_ports: BTreeSet<(usize, u16, u16, u32)>,
     members: BTreeMap<u32, Member>,
+    /// The memberships by identifier.
+    of_idents: BTreeSet<(u32, u32)>,
+    /// The events of each identifier and membership that were not read.
+    unread: Users,
     messages: BTreeMap<(u64, u64), Message>,
     /// Messages to other processes: the link and the message.
     outgoing: Vec<(u32, wire::Message)>,
@@ -150,6 +163,7 @@ pub(crate) struct Cm {
 impl Cm {
     fn open(&mut self, host: usize, signal: Arc<EventFd>) -> u64 {
         self.last_channel += 1;
+        self.of_fds.insert((host, signal.as_raw_fd()), self.last_channel);
         self.channels
             .insert(self.last_channel, Channel { host, signal, events: VecDeque::new(), has_ended: false });
         self.last_channel
@@ -157,12 +171,66 @@ impl Cm {
 
     /// Closes a channel and destroys its identifiers.
     fn close(&mut self, call: &mut Call<'_>) {
-        let left: Vec<u32> =
-            self.idents.iter().filter(|(_, i)| i.channel == call.channel).map(|(n, _)| *n).collect();
+        let left = self.of_channels.range((call.channel, 0)..=(call.channel, u32::MAX));
+        let left: Vec<u32> = left.map(|(_, number)| *number).collect();
         for number in left {
             self.destroy(call, number);
         }
-        self.channels.remove(&call.channel);
+        if let Some(channel) = self.channels.remove(&call.channel) {
+            self.of_fds.remove(&(channel.host, channel.signal.as_raw_fd()));
+        }
+    }
+
+    fn add_ident(&mut self, number: u32, ident: Ident) {
+        self.of_channels.insert((ident.channel, number));
+        self.of_peers.extend(ident.peer.map(|peer| (peer, number)));
+        self.idents.insert(number, ident);
+    }
+
+    fn remove_ident(&mut self, number: u32) -> Option<Ident> {
+        let ident = self.idents.remove(&number)?;
+        self.of_channels.remove(&(ident.channel, number));
+        if let Some(peer) = ident.peer {
+            self.of_peers.remove(&(peer, number));
+        }
+        if let Some(port) = ident.port() {
+            self.of_ports.remove(&(ident.host, ident.ps, port, number));
+        }
+        Some(ident)
+    }
+
+    fn set_peer(&mut self, number: u32, peer: u32) {
+        if let Some(ident) = self.idents.get_mut(&number) {
+            if let Some(old) = ident.peer.replace(peer) {
+                self.of_peers.remove(&(old, number));
+            }
+            self.of_peers.insert((peer, number));
+        }
+    }
+
+    fn set_channel(&mut self, number: u32, channel: u64) {
+        if let Some(ident) = self.idents.get_mut(&number) {
+            self.of_channels.remove(&(ident.channel, number));
+            ident.channel = channel;
+            self.of_channels.insert((channel, number));
+        }
+    }
+
+    /// The identifiers whose peer has this number.
+    fn of_peer(&self, peer: u32) -> impl Iterator<Item = (u32, &Ident)> {
+        let all = self.of_peers.range((peer, 0)..=(peer, u32::MAX));
+        all.filter_map(|(_, number)| Some((*number, self.idents.get(number)?)))
+    }
+
+    /// The memberships of an identifier.
+    fn members_of(&self, number: u32) -> Vec<u32> {
+        self.of_idents.range((number, 0)..=(number, u32::MAX)).map(|(_, member)| *member).collect()
+    }
+
+    fn remove_member(&mut self, number: u32) {
+        if let Some(member) = self.members.remove(&number) {
+            self.of_idents.remove(&(member.ident, number));
+        }
     }
 
     /// The device of a host is removed: identifiers that are bound to it get an event, and peers get no more messages.
@@ -182,11 +250,13 @@ impl Cm {
         let left: Vec<u32> = self.idents.iter().filter(|(_, i)| i.host == host).map(|(n, _)| *n).collect();
         for number in left {
             self.fall_silent(net, now, number);
-            self.members.retain(|_, member| member.ident != number);
-            self.idents.remove(&number);
+            for member in self.members_of(number) {
+                self.remove_member(member);
+            }
+            self.remove_ident(number);
         }
         for channel in self.channels.values_mut().filter(|c| c.host == host) {
-            channel.events.clear();
+            channel.events.drain(..).for_each(|queued| self.unread.remove(&queued.owner));
             channel.has_ended = true;
             channel.update();
         }
@@ -194,14 +264,13 @@ impl Cm {
 
     /// The channel of this host whose descriptor has this number.
     fn channel_of_fd(&self, host: usize, fd: u32) -> Option<u64> {
-        let fd = i32::try_from(fd).ok()?;
-        let mut all = self.channels.iter();
-        all.find(|(_, c)| c.host == host && c.signal.as_raw_fd() == fd).map(|(number, _)| *number)
+        self.of_fds.get(&(host, i32::try_from(fd).ok()?)).copied()
     }
 
     /// Appends an event to a channel.
     fn report(&mut self, channel: u64, queued: Queued) {
         let Some(channel) = self.channels.get_mut(&channel) else { return };
+        self.unread.add(queued.owner);
         channel.events.push_back(queued);
         channel.update();
     }
@@ -222,9 +291,7 @@ impl Cm {
 
     /// A message of another process for the host with this number arrives. It is forwarded if that is in a third process.
     pub(crate) fn arrived(&mut self, net: &mut Net, now: u64, link: u32, to: u16, bytes: Vec<u8>) {
-        let is_there = |location| !matches!(location, PortLocation::Gone);
-        let host = net.ports.iter().position(|p| p.number == to && is_there(p.location));
-        let Some(host) = host else { return };
+        let Some(host) = net.by_number(to).first().copied() else { return };
         match net.ports[host].location {
             PortLocation::Away { link: other } if other != link => {
                 self.outgoing.push((other, wire::Message::Manager { to, bytes }));

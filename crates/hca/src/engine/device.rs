@@ -4,19 +4,31 @@
 use super::cq::Cq;
 use super::flow::{Classifier, Steering};
 use super::mkey::{Kind, Mkeys, NULL_MKEY, Translate};
+use super::net::TimerEntry;
 use super::notice::{Notice, event};
 use super::packet::{Body, Packet, Transport};
 use super::port::Port;
 use super::qp::{Qp, State};
 use super::recv::{Srq, Taken, Wq};
+use super::requester::InProgress;
+use super::table::{AllUsers, Table, Uses};
 use crate::cqe::{Cqe, Syndrome};
 use crate::decode::Reserved;
 use crate::violation::{Mistake, Object, Violation};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The user index of a queue whose completions name it as in version 0.
 const NO_UIDX: u32 = 0xff_ffff;
+
+/// The violations that are kept until they are taken: a guest may make as many as it likes.
+const MAX_VIOLATIONS: usize = 4096;
+/// The numbers that general objects may reserve.
+const MAX_RESERVED: usize = 1 << 16;
+/// The sessions of initiators with all DC targets of a device. A request that would begin another one is dropped.
+pub(super) const MAX_SESSIONS: usize = 1 << 16;
+/// The numbers of 24 bits that objects have; the first ones are reserved.
+const MAX_NUMBERS: usize = (1 << 24) - 0x100;
 
 /// A device.
 #[derive(Debug)]
@@ -28,13 +40,14 @@ pub struct Device {
     /// The memory keys.
     pub mkeys: Mkeys,
     /// The completion queues by number.
-    pub cqs: BTreeMap<u32, Cq>,
+    pub cqs: Table<Cq>,
     /// The shared receive queues by number.
-    pub srqs: BTreeMap<u32, Srq>,
+    pub srqs: Table<Srq>,
     /// The queue pairs by number.
-    pub qps: BTreeMap<u32, Box<Qp>>,
+    pub qps: Table<Box<Qp>>,
     /// The receive work queues by number.
-    pub wqs: BTreeMap<u32, Wq>,
+    pub wqs: Table<Wq>,
+    users: AllUsers,
     pub(crate) steering: Steering,
     /// The QPs that receive packets for QP numbers 0 and 1.
     pub special: [Option<u32>; 2],
@@ -58,6 +71,15 @@ pub struct Device {
     /// The QPs that have a receive queue and have moved to ERR: a superset of those that are in ERR. Without it, each call
     /// would look at all QPs.
     pub(super) failed: BTreeSet<u32>,
+    /// The first of them that the next look begins with.
+    swept: u32,
+    /// The timers of QPs that were removed.
+    pub(crate) cancelled: Vec<TimerEntry>,
+    /// The sessions of all DC targets.
+    pub(super) sessions: usize,
+    pub(super) in_progress: InProgress,
+    /// The entries of page lists that updates of keys have read and copied.
+    pub(super) updated: u64,
     next_number: u32,
     /// Numbers that are reserved for programs: no object gets them.
     reserved_numbers: BTreeSet<u32>,
@@ -71,10 +93,11 @@ impl Device {
             ethernet,
             cqe_version,
             mkeys,
-            cqs: BTreeMap::new(),
-            srqs: BTreeMap::new(),
-            qps: BTreeMap::new(),
-            wqs: BTreeMap::new(),
+            cqs: Table::default(),
+            srqs: Table::default(),
+            qps: Table::default(),
+            wqs: Table::default(),
+            users: AllUsers::default(),
             steering: Steering::default(),
             special: [None; 2],
             late_doorbells: false,
@@ -87,6 +110,11 @@ impl Device {
             repairs: 0,
             overrun: Vec::new(),
             failed: BTreeSet::new(),
+            swept: 0,
+            cancelled: Vec::new(),
+            sessions: 0,
+            in_progress: InProgress::default(),
+            updated: 0,
             next_number: 0x100,
             reserved_numbers: BTreeSet::new(),
         }
@@ -95,8 +123,9 @@ impl Device {
     /// Removes all objects, for a reset. The recorded violations of drivers are kept. The front's [`Classifier`] is
     /// removed.
     pub fn reset(&mut self, port: &mut Port<'_>) {
-        for qpn in self.qps.keys() {
+        for (qpn, qp) in self.qps.iter() {
             port.net.leave_all(port.me, *qpn);
+            qp.timer.queued.into_iter().for_each(|entry| port.net.cancel(entry));
         }
         *self = Self {
             late_doorbells: self.late_doorbells,
@@ -122,25 +151,82 @@ impl Device {
     /// Whether a QP, key or SRQ belongs to this protection domain.
     #[must_use]
     pub fn uses_pd(&self, pd: u32) -> bool {
-        self.qps.values().any(|qp| qp.pd == pd)
-            || self.srqs.values().any(|srq| srq.pd == pd)
-            || self.mkeys.uses_pd(pd)
+        self.users.of_pds.has(&pd) || self.mkeys.uses_pd(pd)
     }
 
     /// Whether a queue uses this CQ.
     #[must_use]
     pub fn uses_cq(&self, cqn: u32) -> bool {
-        self.qps
-            .values()
-            .any(|qp| qp.sq.is_some() && qp.send_cqn == cqn || qp.takes_receives() && qp.recv_cqn == cqn)
-            || self.srqs.values().any(|srq| srq.xrc.is_some_and(|(_, cq)| cq == cqn))
-            || self.wqs.values().any(|wq| wq.cqn == cqn)
+        self.users.of_cqs.has(&cqn)
     }
 
     /// Whether a QP uses this SRQ.
     #[must_use]
     pub fn uses_srq(&self, srqn: u32) -> bool {
-        self.qps.values().any(|qp| qp.srqn == Some(srqn))
+        self.users.of_srqs.has(&srqn)
+    }
+
+    /// Adds a QP under its number. What it uses can't be destroyed before it.
+    pub fn add_qp(&mut self, mut qp: Qp) {
+        qp.uses = Uses {
+            pd: Some(qp.pd),
+            cqs: [qp.sq.as_ref().map(|_| qp.send_cqn), qp.takes_receives().then_some(qp.recv_cqn)],
+            srq: qp.srqn,
+        };
+        self.users.add(&qp.uses);
+        if let Some(old) = self.qps.insert(qp.qpn, Box::new(qp)) {
+            self.users.remove(&old.uses);
+        }
+    }
+
+    /// Removes a QP.
+    pub fn remove_qp(&mut self, qpn: u32) {
+        if let Some(qp) = self.qps.remove(qpn) {
+            self.users.remove(&qp.uses);
+            self.failed.remove(&qpn);
+            self.sessions -= qp.sessions.len();
+            self.cancelled.extend(qp.timer.queued);
+        }
+    }
+
+    /// Adds a CQ under a number.
+    pub fn add_cq(&mut self, cqn: u32, cq: Cq) {
+        self.cqs.insert(cqn, cq);
+    }
+
+    /// Removes a CQ.
+    pub fn remove_cq(&mut self, cqn: u32) {
+        self.cqs.remove(cqn);
+    }
+
+    /// Adds an SRQ under a number.
+    pub fn add_srq(&mut self, srqn: u32, srq: Srq) {
+        self.users.add(&srq.uses());
+        if let Some(old) = self.srqs.insert(srqn, srq) {
+            self.users.remove(&old.uses());
+        }
+    }
+
+    /// Removes an SRQ.
+    pub fn remove_srq(&mut self, srqn: u32) {
+        if let Some(srq) = self.srqs.remove(srqn) {
+            self.users.remove(&srq.uses());
+        }
+    }
+
+    /// Adds a work queue under a number.
+    pub fn add_wq(&mut self, wqn: u32, wq: Wq) {
+        self.users.add(&wq.uses());
+        if let Some(old) = self.wqs.insert(wqn, wq) {
+            self.users.remove(&old.uses());
+        }
+    }
+
+    /// Removes a work queue.
+    pub fn remove_wq(&mut self, wqn: u32) {
+        if let Some(wq) = self.wqs.remove(wqn) {
+            self.users.remove(&wq.uses());
+        }
     }
 
     /// The field of a completion that names its queue: the user index, or the number of the SRQ if there is none.
@@ -149,8 +235,12 @@ impl Device {
     }
 
     /// A number that no QP, CQ, SRQ or WQ has. All of them share one number space, so that a wrong kind of object is
-    /// detected.
-    pub fn number(&mut self) -> u32 {
+    /// detected. `None` if there is no free number.
+    pub fn number(&mut self) -> Option<u32> {
+        let objects = self.qps.len() + self.cqs.len() + self.srqs.len() + self.wqs.len();
+        if objects + self.reserved_numbers.len() >= MAX_NUMBERS {
+            return None;
+        }
         loop {
             self.next_number = (self.next_number + 1) & 0xff_ffff;
             let n = self.next_number;
@@ -160,27 +250,39 @@ impl Device {
                 || self.wqs.contains_key(&n)
                 || self.reserved_numbers.contains(&n);
             if n > 0xff && !used {
-                return n;
+                return Some(n);
             }
         }
     }
 
     /// Reserves consecutive numbers, the first of which is returned; `None` if there are none.
     pub fn reserve_numbers(&mut self, count: u32) -> Option<u32> {
-        // The number space is far larger than the number of objects: a few attempts are enough.
-        for _ in 0..64 {
-            let first = self.number().next_multiple_of(count.max(1));
-            let mut range = first..first.checked_add(count)?;
-            let is_free = |n: u32| {
-                !(self.qps.contains_key(&n)
-                    || self.cqs.contains_key(&n)
-                    || self.srqs.contains_key(&n)
-                    || self.wqs.contains_key(&n)
-                    || self.reserved_numbers.contains(&n))
-            };
-            if range.end <= 1 << 24 && range.all(is_free) {
-                self.reserved_numbers.extend(first..first + count);
-                return Some(first);
+        if self.reserved_numbers.len() + count as usize > MAX_RESERVED {
+            return None;
+        }
+        let count = count.max(1);
+        let is_free = |n: u32| {
+            !(self.qps.contains_key(&n)
+                || self.cqs.contains_key(&n)
+                || self.srqs.contains_key(&n)
+                || self.wqs.contains_key(&n)
+                || self.reserved_numbers.contains(&n))
+        };
+        // The number space is far larger than the number of objects: few attempts are enough, usually one.
+        let mut first = self.next_number + 1;
+        for _ in 0..MAX_NUMBERS / MAX_RESERVED * 4 {
+            first = first.next_multiple_of(count);
+            if first.saturating_add(count) > 1 << 24 {
+                first = 0x100_u32.next_multiple_of(count);
+            }
+            match (first..first + count).rev().find(|n| !is_free(*n)) {
+                None => {
+                    self.reserved_numbers.extend(first..first + count);
+                    // The next number is behind them.
+                    self.next_number = first + count - 1;
+                    return Some(first);
+                }
+                Some(used) => first = used + 1,
             }
         }
         None
@@ -188,14 +290,22 @@ impl Device {
 
     /// Releases numbers that were reserved.
     pub fn release_numbers(&mut self, first: u32, count: u32) {
-        self.reserved_numbers.retain(|n| !(first..first.saturating_add(count)).contains(n));
+        for n in first..first.saturating_add(count) {
+            self.reserved_numbers.remove(&n);
+        }
     }
 
-    /// Records a violation.
+    /// Records a violation, up to a limit.
     pub(crate) fn blame(&mut self, time: u64, object: Object, index: u32, mistake: Mistake) {
+        if self.violations.len() >= MAX_VIOLATIONS {
+            return;
+        }
         let violation = Violation { time, object, index, mistake };
         log::warn!("{violation}");
         self.violations.push(violation);
+        if self.violations.len() == MAX_VIOLATIONS {
+            log::warn!("further mistakes are neither recorded nor printed");
+        }
     }
 
     /// Calls `f` with a QP taken out of the table.
@@ -205,7 +315,7 @@ impl Device {
         qpn: u32,
         f: impl FnOnce(&mut Self, &mut Port<'_>, &mut Qp) -> R,
     ) -> Option<R> {
-        let mut qp = self.qps.remove(&qpn)?;
+        let mut qp = self.qps.remove(qpn)?;
         let result = f(self, cx, &mut qp);
         self.qps.insert(qpn, qp);
         Some(result)
@@ -242,10 +352,10 @@ impl Device {
     }
 
     /// Runs the timer of a QP, if it is due. `entry` is the time of the entry in the network.
-    pub(crate) fn timer(&mut self, cx: &mut Port<'_>, qpn: u32, entry: u64) {
+    pub(crate) fn timer(&mut self, cx: &mut Port<'_>, qpn: u32, entry: TimerEntry) {
         self.with_qp(cx, qpn, |device, cx, qp| {
             if qp.timer.queued != Some(entry) {
-                // An earlier entry has replaced it. It must not become a further one.
+                // The QP that set it is destroyed.
                 return;
             }
             qp.timer.queued = None;
@@ -266,20 +376,20 @@ impl Device {
         !self.failed.is_empty()
     }
 
-    /// Flushes receives that were posted to queues in ERR.
-    pub(crate) fn sweep(&mut self, cx: &mut Port<'_>) {
-        let Self { failed, qps, .. } = self;
-        let mut waiting = Vec::new();
-        failed.retain(|qpn| {
-            let qp = qps.get(qpn).filter(|qp| qp.state == State::Err);
-            let Some(rq) = qp.and_then(|qp| qp.rq.as_ref()) else { return false };
+    /// Flushes receives that were posted to queues in ERR. Looks at `most` queues, from where the last call has ended on.
+    pub(crate) fn sweep(&mut self, cx: &mut Port<'_>, most: usize) {
+        let behind = self.failed.range(self.swept..).copied();
+        let looked: Vec<u32> = behind.chain(self.failed.range(..self.swept).copied()).take(most).collect();
+        self.swept = looked.last().map_or(0, |qpn| qpn + 1);
+        for qpn in looked {
+            let qp = self.qps.get(&qpn).filter(|qp| qp.state == State::Err);
+            let Some(rq) = qp.and_then(|qp| qp.rq.as_ref()) else {
+                self.failed.remove(&qpn);
+                continue;
+            };
             if !rq.broken && rq.posted() != Ok(0) {
-                waiting.push(*qpn);
+                self.with_qp(cx, qpn, |device, cx, qp| device.flush_receives(cx, qp));
             }
-            true
-        });
-        for qpn in waiting {
-            self.with_qp(cx, qpn, |device, cx, qp| device.flush_receives(cx, qp));
         }
     }
 

@@ -4,7 +4,7 @@
 use super::checksum::{fold, sum};
 use super::flow::Target;
 use super::headers::Headers;
-use super::offload::{fill_checksums, segments};
+use super::offload::{Part, fill_checksums, segment};
 use super::packet::{Body, Packet, Path, Transport};
 use super::qp::Qp;
 use super::recv::Taken;
@@ -24,46 +24,64 @@ const MAX_FRAME: usize = 9216;
 const L3_TYPE_SHIFT: u8 = 2;
 
 impl Device {
-    /// Executes a send of a raw packet queue.
+    /// Executes a send of a raw packet queue: sends at most `room` frames of it, beginning with frame `first`. Returns the
+    /// index of the next frame if not all are sent.
     pub(crate) fn send_frame(
         &mut self,
         cx: &mut Port<'_>,
         qp: &mut Qp,
         request: &Request,
-    ) -> Result<(), Syndrome> {
+        first: u64,
+        room: &mut u64,
+    ) -> Result<Option<u64>, Syndrome> {
         let Op::Frame(eth) = &request.op else {
-            return if request.op == Op::Nop { Ok(()) } else { Err(Syndrome::LOCAL_QP_OP) };
+            *room -= 1;
+            return if request.op == Op::Nop { Ok(None) } else { Err(Syndrome::LOCAL_QP_OP) };
         };
         let len = usize::try_from(request.len()).map_err(|_| Syndrome::LOCAL_LENGTH)?;
         if len > 1 << 18 || eth.mss.is_none() && len + eth.header.len() > MAX_FRAME {
             return Err(Syndrome::LOCAL_LENGTH);
         }
         self.check_gather(qp.user(), &request.data)?;
-        let data = self.gather(qp.user(), &request.data, 0, len)?;
-        let frames = match eth.mss {
-            None => vec![[&eth.header[..], &data].concat()],
-            Some(mss) => segments(&eth.header, &data, mss),
+        let Some(mss) = eth.mss else {
+            *room -= 1;
+            let data = self.gather(qp.user(), &request.data, 0, len)?;
+            let mut frame = [&eth.header[..], &data].concat();
+            fill_checksums(&mut frame, eth);
+            self.emit(cx, qp.qpn, frame);
+            return Ok(None);
         };
-        for mut frame in frames {
+        let (mss, len) = (u64::from(mss.max(1)), len as u64);
+        let count = len.div_ceil(mss).max(1);
+        let end = count.min(first.saturating_add(*room));
+        *room -= end - first;
+        // Only the data of these frames are read.
+        let start = first * mss;
+        let part = len.min(end * mss).saturating_sub(start);
+        let data = self.gather(qp.user(), &request.data, start, part as usize)?;
+        let parsed = Headers::parse(&eth.header);
+        for index in first..end {
+            let offset = index * mss;
+            let from = ((offset - start) as usize).min(data.len());
+            let to = (from + mss as usize).min(data.len());
+            let part = Part { index, offset, is_last: index + 1 == count };
+            let mut frame = segment(&eth.header, parsed.as_ref(), &data[from..to], &part);
             fill_checksums(&mut frame, eth);
             self.emit(cx, qp.qpn, frame);
         }
-        Ok(())
+        Ok((end < count).then_some(end))
     }
 
     /// Sends a frame to every port that may accept it.
     fn emit(&self, cx: &mut Port<'_>, src_qpn: u32, frame: Vec<u8>) {
         let Some(dmac) = array::<6>(&frame, 0) else { return };
+        // Like a switch, sends a frame for a known address to its port, and any other frame to all ports except the source.
         let known = cx.net.by_mac(&dmac);
-        for to in 0..cx.net.ports.len() {
+        let is_known = known.is_some();
+        let ports = known.map_or(0..cx.net.ports.len(), |port| port..port + 1);
+        for to in ports {
             let ethernet = cx.net.ports.get(to).is_some_and(|p| p.ethernet);
-            // Like a switch, sends a frame for a known address to its port, and any other frame to all ports except the
-            // source.
-            let wanted = match known {
-                Some(port) => port == to,
-                None => to != cx.me || dmac[0] & 1 != 0,
-            };
-            if ethernet && wanted {
+            if ethernet && (is_known || to != cx.me || dmac[0] & 1 != 0) {
                 let packet = Packet {
                     from: cx.me,
                     transport: Transport::Ethernet,

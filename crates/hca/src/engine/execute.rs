@@ -2,6 +2,7 @@
 //! The responder of reliable transports: executes requests in sequence, exactly once, and answers them; and the
 //! receiving side of unreliable connections (InfiniBand specification, chapters 9.7 and 9.8).
 
+use super::device::MAX_SESSIONS;
 use super::mkey::{Denied, access};
 use super::packet::{Atomic, Body, Nak, PSN, Packet, Path, psn_add, psn_diff};
 use super::qp::{Qp, QpKind};
@@ -46,7 +47,14 @@ impl Device {
             return;
         }
         let fresh = || Responder { session: dc.session, ..Responder::new(dc.first) };
-        let mut resp = qp.sessions.remove(&from).unwrap_or_else(fresh);
+        let known = qp.sessions.remove(&from);
+        if known.is_none() {
+            if self.sessions >= MAX_SESSIONS {
+                return;
+            }
+            self.sessions += 1;
+        }
+        let mut resp = known.unwrap_or_else(fresh);
         if resp.session != dc.session {
             // A late packet of an older session is dropped.
             if dc.session.wrapping_sub(resp.session).cast_signed() < 0 {
@@ -70,6 +78,7 @@ impl Device {
         for qpn in targets {
             self.with_qp(cx, qpn, |device, cx, qp| {
                 let mut open = Vec::new();
+                let before = qp.sessions.len();
                 qp.sessions.retain(|(device, _), resp| {
                     let stays = *device != from;
                     if !stays {
@@ -77,6 +86,7 @@ impl Device {
                     }
                     stays
                 });
+                device.sessions -= before - qp.sessions.len();
                 for (srqn, taken) in open {
                     device.fail_receive(cx, qp, srqn, &taken, Syndrome::FLUSH);
                 }

@@ -3,6 +3,7 @@
 
 use super::headers::Headers;
 use super::rss::Rss;
+use super::table::Users;
 use crate::bytes::array;
 use crate::prm::criteria::match_of;
 use std::collections::BTreeMap;
@@ -103,7 +104,7 @@ impl Spec {
 }
 
 /// The destination of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
     /// The QP of this number.
     Qp(u32),
@@ -159,6 +160,8 @@ pub(crate) struct Steering {
     /// If set, it is used instead of the rules.
     pub(crate) classifier: Option<std::sync::Arc<dyn Classifier>>,
     rules: BTreeMap<u32, Rule>,
+    /// The rules of each destination.
+    targets: Users<Target>,
     next: u32,
     pub(crate) rss: BTreeMap<u32, Rss>,
     /// Counters by their number.
@@ -168,17 +171,20 @@ pub(crate) struct Steering {
 impl Steering {
     pub(crate) fn add(&mut self, rule: Rule) -> u32 {
         self.next += 1;
+        self.targets.add(rule.target);
         self.rules.insert(self.next, rule);
         self.next
     }
 
     pub(crate) fn remove(&mut self, id: u32) -> bool {
-        self.rules.remove(&id).is_some()
+        let removed = self.rules.remove(&id);
+        removed.iter().for_each(|rule| self.targets.remove(&rule.target));
+        removed.is_some()
     }
 
     /// Whether a rule has this destination.
     pub(crate) fn uses(&self, target: Target) -> bool {
-        self.rules.values().any(|r| r.target == target)
+        self.targets.has(&target)
     }
 
     /// The rules that get a frame of `len` bytes: sniffers, and all matching rules of the best priority. Updates their

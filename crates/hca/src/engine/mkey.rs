@@ -2,6 +2,7 @@
 //! Memory keys: regions, windows, and the null region's key.
 
 use super::Device;
+use super::table::Users;
 use crate::bytes::{be32, be64};
 use crate::decode::{KeyUpdate, Segment, Umr};
 use crate::memory::Memory;
@@ -76,7 +77,17 @@ pub struct Mkey {
     pub(crate) access: u32,
     pub(crate) kind: Kind,
     /// Its pages, from updates of the key.
-    pub(crate) pages: PageList,
+    pub(crate) pages: Option<Box<PageList>>,
+}
+
+impl Kind {
+    /// The number of the region that a window is bound to.
+    fn region(&self) -> Option<u32> {
+        match self {
+            Self::Window { bound: Some(bound), .. } => Some(bound.mr >> 8),
+            _ => None,
+        }
+    }
 }
 
 /// The pages of a key that is updated entry by entry.
@@ -96,7 +107,9 @@ pub trait Translate: Send + Sync + core::fmt::Debug {
     fn pages(&self, list: Vec<u64>, shift: u32, skip: u64, len: u64) -> Option<Arc<dyn Memory>>;
 }
 
-/// Maximum number of entries of a key's page list: 64 GiB of small pages.
+/// The numbers of 24 bits that keys have; the first ones are reserved.
+const MAX_KEYS: usize = (1 << 24) - 0x100;
+/// Maximum number of entries of the page lists of all keys of a device: 64 GiB of small pages.
 const MAX_ENTRIES: u64 = 1 << 24;
 /// Bits of `struct mlx5_mkey_seg`'s third byte and its neighbour (`mkc` of the PRM): free, atomic, remote write and read,
 /// local write.
@@ -123,16 +136,25 @@ pub(crate) type Target = Option<(Arc<dyn Memory>, u64)>;
 pub struct Mkeys {
     map: BTreeMap<u32, Mkey>,
     next: u32,
+    /// The keys of each domain.
+    of_pds: Users,
+    /// The windows that are bound to each region, by its number.
+    windows: Users,
+    /// The entries of all page lists that updates have written.
+    entries: u64,
 }
 
 impl Mkeys {
     pub(crate) fn new() -> Self {
         // As on a ConnectX, keys do not begin at 1, so that small numbers are not valid keys.
-        Self { map: BTreeMap::new(), next: 0x1000 }
+        Self { next: 0x1000, ..Self::default() }
     }
 
-    /// Adds a key with a new number. Returns the key.
-    pub fn add(&mut self, variant: u8, pd: u32, access: u32, kind: Kind) -> u32 {
+    /// Adds a key with a new number. Returns the key; `None` if there is no free number.
+    pub fn add(&mut self, variant: u8, pd: u32, access: u32, kind: Kind) -> Option<u32> {
+        if self.map.len() >= MAX_KEYS {
+            return None;
+        }
         loop {
             self.next = (self.next + 1) & 0xff_ffff;
             // The first numbers are reserved: the terminator of receive lists is one of them.
@@ -141,26 +163,73 @@ impl Mkeys {
             }
         }
         let key = self.next << 8 | u32::from(variant);
-        self.map.insert(self.next, Mkey { key, pd, access, kind, pages: PageList::default() });
-        key
+        self.count(pd, kind.region(), true);
+        self.map.insert(self.next, Mkey { key, pd, access, kind, pages: None });
+        Some(key)
+    }
+
+    /// How many keys there are, besides the null region's.
+    #[must_use]
+    pub fn count_of_keys(&self) -> usize {
+        self.map.len().saturating_sub(1)
+    }
+
+    /// The entries of all page lists.
+    #[cfg(test)]
+    pub(crate) fn listed(&self) -> u64 {
+        self.entries
+    }
+
+    /// Counts a key of a domain, which may be a window that is bound to a region, or ceases to count it.
+    fn count(&mut self, pd: u32, region: Option<u32>, is_new: bool) {
+        if is_new {
+            self.of_pds.add(pd);
+            region.into_iter().for_each(|number| self.windows.add(number));
+        } else {
+            self.of_pds.remove(&pd);
+            region.iter().for_each(|number| self.windows.remove(number));
+        }
+    }
+
+    /// Changes the key of this number, if there is one.
+    fn alter<R>(&mut self, number: u32, f: impl FnOnce(&mut Mkey) -> R) -> Option<R> {
+        let key = self.map.get_mut(&number)?;
+        let before = (key.pd, key.kind.region(), key.listed());
+        let result = f(key);
+        let after = (key.pd, key.kind.region(), key.listed());
+        if before != after {
+            self.count(before.0, before.1, false);
+            self.count(after.0, after.1, true);
+            self.entries = self.entries - before.2 + after.2;
+        }
+        Some(result)
+    }
+
+    /// Changes the domain and the rights of a key.
+    pub(crate) fn set_rights(&mut self, key: u32, pd: u32, access: u32) {
+        self.alter(key >> 8, |mkey| {
+            if mkey.key == key {
+                (mkey.pd, mkey.access) = (pd, access);
+            }
+        });
     }
 
     /// Adds a key with a fixed number.
     pub(crate) fn add_fixed(&mut self, key: u32, kind: Kind) {
-        self.map.insert(key >> 8, Mkey { key, pd: 0, access: 0, kind, pages: PageList::default() });
+        self.count(0, None, true);
+        self.map.insert(key >> 8, Mkey { key, pd: 0, access: 0, kind, pages: None });
     }
 
     pub(crate) fn get(&self, key: u32) -> Option<&Mkey> {
         self.map.get(&(key >> 8)).filter(|m| m.key == key)
     }
 
-    pub(crate) fn get_mut(&mut self, key: u32) -> Option<&mut Mkey> {
-        self.map.get_mut(&(key >> 8)).filter(|m| m.key == key)
-    }
-
     /// Removes a key, independent of its current variant.
     pub fn remove(&mut self, key: u32) -> Option<Mkey> {
-        self.map.remove(&(key >> 8))
+        let removed = self.map.remove(&(key >> 8))?;
+        self.count(removed.pd, removed.kind.region(), false);
+        self.entries -= removed.listed();
+        Some(removed)
     }
 
     /// The memory of `len` bytes at `addr`, if `user` may use them for all of `need`.
@@ -222,10 +291,10 @@ impl Mkeys {
             return Err(Denied);
         }
         let bound = if umr.free { None } else { Some(self.bind(user, umr)?) };
-        if let Some(key) = self.map.get_mut(&(umr.mkey >> 8)) {
+        self.alter(umr.mkey >> 8, |key| {
             key.key = key.key & !0xff | u32::from(umr.variant);
             key.kind = Kind::Window { two, bound };
-        }
+        });
         Ok(())
     }
 
@@ -269,38 +338,51 @@ impl Mkeys {
 
     /// Whether a key is of this domain.
     pub(crate) fn uses_pd(&self, pd: u32) -> bool {
-        self.map.values().any(|key| key.pd == pd)
+        self.of_pds.has(&pd)
     }
 
     /// Whether a window is bound to the region of this number.
     #[must_use]
     pub fn is_bound(&self, key: u32) -> bool {
-        let to = |kind: &Kind| matches!(kind, Kind::Window { bound: Some(b), .. } if b.mr >> 8 == key >> 8);
-        self.map.values().any(|mkey| to(&mkey.kind))
+        self.windows.has(&(key >> 8))
     }
 
     /// A peer's invalidation: the key must be a type 2 window bound by this QP.
     pub(crate) fn invalidate(&mut self, user: User, rkey: u32) -> Result<(), Denied> {
-        let key = self.get_mut(rkey).ok_or(Denied)?;
-        match &mut key.kind {
+        self.get(rkey).ok_or(Denied)?;
+        let result = self.alter(rkey >> 8, |key| match &mut key.kind {
             Kind::Window { two: true, bound } if bound.is_some_and(|b| b.qpn == Some(user.qpn)) => {
                 *bound = None;
                 Ok(())
             }
             _ => Err(Denied),
-        }
+        });
+        result.unwrap_or(Err(Denied))
     }
 }
 
 impl Mkey {
-    /// Applies an update of the kernel; `list` is the new part of the page list, which was already read.
-    fn change(&mut self, update: &KeyUpdate, part: &[u8], translate: &dyn Translate) -> Result<(), Denied> {
+    /// The entries of its page list.
+    fn listed(&self) -> u64 {
+        self.pages.as_ref().map_or(0, |pages| pages.entries.len() as u64)
+    }
+
+    /// Applies an update of the kernel; `part` is the new part of the page list, which was already read. The list may have
+    /// `room` entries.
+    fn change(
+        &mut self,
+        update: &KeyUpdate,
+        part: &[u8],
+        room: u64,
+        translate: &dyn Translate,
+    ) -> Result<(), Denied> {
         let is_free = matches!(self.kind, Kind::Free);
         if update.must_be_free && !is_free || update.must_be_used && is_free {
             return Err(Denied);
         }
-        let end = update.at.checked_add(update.entries).filter(|end| *end <= MAX_ENTRIES).ok_or(Denied)?;
-        let entries = &mut self.pages.entries;
+        let end = update.at.checked_add(update.entries).filter(|end| *end <= room).ok_or(Denied)?;
+        let pages = self.pages.get_or_insert_default();
+        let entries = &mut pages.entries;
         if update.entries > 0 {
             let (at, end) = (update.at as usize, end as usize);
             if entries.len() < end {
@@ -312,13 +394,13 @@ impl Mkey {
         }
         let (fields, has) = (&update.fields, |bit: u64| update.mask & bit != 0);
         if has(Umr::MASK_LEN) {
-            self.pages.len = be64(fields, 24);
+            pages.len = be64(fields, 24);
         }
         if has(Umr::MASK_START) {
-            self.pages.start = be64(fields, 16);
+            pages.start = be64(fields, 16);
         }
         if has(KeyUpdate::MASK_PAGE_SIZE) {
-            self.pages.shift = be32(fields, 56) & 0x1f;
+            pages.shift = be32(fields, 56) & 0x1f;
         }
         if has(KeyUpdate::MASK_PD) {
             self.pd = be32(fields, 12) & 0xff_ffff;
@@ -339,7 +421,7 @@ impl Mkey {
         if free {
             self.kind = Kind::Free;
         } else if is_free || update.entries > 0 {
-            let PageList { entries, shift, start, len } = &self.pages;
+            let PageList { entries, shift, start, len } = &**pages;
             if !(12..=31).contains(shift) {
                 return Err(Denied);
             }
@@ -360,8 +442,8 @@ impl Device {
         let translate = self.translate.clone().ok_or(Denied)?;
         let mut part = Vec::new();
         if let Some(Segment::Memory { length, lkey, addr }) = update.list {
-            let len = update.entries * 8;
-            if len > u64::from(length) {
+            let len = update.entries.checked_mul(8).ok_or(Denied)?;
+            if len > u64::from(length) || update.entries > MAX_ENTRIES {
                 return Err(Denied);
             }
             let pd = self.mkeys.get(lkey).ok_or(Denied)?.pd;
@@ -377,8 +459,14 @@ impl Device {
         if self.mkeys.is_bound(update.mkey) {
             return Err(Denied);
         }
-        let key = self.mkeys.map.get_mut(&(update.mkey >> 8)).ok_or(Denied)?;
-        key.change(update, &part, &*translate)
+        let left = MAX_ENTRIES - self.mkeys.entries;
+        let changed = self.mkeys.alter(update.mkey >> 8, |key| {
+            let room = left + key.listed();
+            (key.change(update, &part, room, &*translate), key.listed())
+        });
+        let (result, listed) = changed.ok_or(Denied)?;
+        self.updated += update.entries + listed;
+        result
     }
 }
 

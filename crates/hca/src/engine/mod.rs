@@ -29,6 +29,7 @@ mod requester;
 mod responder;
 pub(crate) mod rss;
 mod send;
+pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 

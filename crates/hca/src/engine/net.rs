@@ -2,7 +2,9 @@
 //! The network between the devices of a fabric: addresses, delivery in the order of the clock, faults from a seed.
 
 use super::packet::Packet;
-use std::collections::BTreeMap;
+use super::table::Users;
+use core::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The faults of the network. A probability is from 0 to 1.
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,6 +18,22 @@ pub(crate) struct Faults {
 
 /// The additional delay of a reordered packet, ns.
 const REORDER_NS: u64 = 20_000;
+
+/// The bytes of packets in flight that a port of this process, or another process, may have sent. If they are exceeded,
+/// further packets are lost, as at a switch without free buffers.
+pub(crate) const MAX_FLIGHT: usize = 256 << 20;
+pub(crate) const MAX_FLIGHT_OF_LINK: usize = 64 << 20;
+
+/// The QPs of a device in a multicast group, and the memberships of all its QPs.
+pub(crate) const MAX_IN_GROUP: u32 = 240;
+pub(crate) const MAX_MEMBERSHIPS: u32 = 1 << 14;
+
+/// The sender of a packet, whose packets in flight are limited together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Origin {
+    Port(usize),
+    Link(u32),
+}
 
 /// The location of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,20 +74,144 @@ impl Address {
     }
 }
 
+/// The entry of a timer: its time, and a number that is unique.
+pub(crate) type TimerEntry = (u64, u64);
+
+/// A member of a multicast group: group, device, QP.
+type Member = ([u8; 16], usize, u32);
+
+/// The members of multicast groups, by group and by member.
+#[derive(Debug, Default)]
+struct Groups {
+    members: BTreeSet<Member>,
+    of_qps: BTreeSet<(usize, u32, [u8; 16])>,
+    /// How many QPs of a device are in a group, and in all groups.
+    counts: Users<([u8; 16], usize)>,
+    of_devices: Users<usize>,
+}
+
+impl Groups {
+    fn add(&mut self, (group, device, qpn): Member) -> bool {
+        let is_new = self.members.insert((group, device, qpn));
+        if is_new {
+            self.of_qps.insert((device, qpn, group));
+            self.counts.add((group, device));
+            self.of_devices.add(device);
+        }
+        is_new
+    }
+
+    fn remove(&mut self, (group, device, qpn): Member) -> bool {
+        let was_member = self.members.remove(&(group, device, qpn));
+        if was_member {
+            self.of_qps.remove(&(device, qpn, group));
+            self.counts.remove(&(group, device));
+            self.of_devices.remove(&device);
+        }
+        was_member
+    }
+
+    /// The memberships of QPs of a device with these numbers.
+    fn of(&self, device: usize, first: u32, last: u32) -> impl Iterator<Item = Member> {
+        let all = self.of_qps.range((device, first, [0; 16])..=(device, last, [0xff; 16]));
+        all.map(|(device, qpn, group)| (*group, *device, *qpn))
+    }
+
+    fn remove_of(&mut self, device: usize, first: u32, last: u32) -> bool {
+        let left: Vec<Member> = self.of(device, first, last).collect();
+        left.iter().for_each(|member| {
+            self.remove(*member);
+        });
+        !left.is_empty()
+    }
+
+    /// The members of a group.
+    fn in_group(&self, group: &[u8; 16]) -> impl Iterator<Item = (usize, u32)> {
+        let all = self.members.range((*group, 0, 0)..=(*group, usize::MAX, u32::MAX));
+        all.map(|(_, device, qpn)| (*device, *qpn))
+    }
+}
+
 /// The network.
 #[derive(Debug, Default)]
 pub(crate) struct Net {
     pub(crate) ports: Vec<Address>,
     pub(crate) faults: Faults,
-    /// Members of multicast groups: group, device, QP.
-    groups: Vec<([u8; 16], usize, u32)>,
-    packets: BTreeMap<(u64, u64), (usize, Packet)>,
-    timers: BTreeMap<(u64, u64), (usize, u32)>,
+    groups: Groups,
+    packets: BTreeMap<(u64, u64), (usize, Origin, Packet)>,
+    /// The bytes of the packets of each sender.
+    flight: BTreeMap<Origin, usize>,
+    timers: BTreeMap<TimerEntry, (usize, u32)>,
     sequence: u64,
     seed: u64,
+    /// Counts the changes of ports and groups.
+    pub(crate) changes: u64,
+    index: RefCell<Index>,
+}
+
+/// The ports by their addresses. Of several ports with an address, the first one has it.
+#[derive(Debug, Default)]
+struct Index {
+    /// The [`Net::changes`] that it contains.
+    at: Option<u64>,
+    gids: HashMap<[u8; 16], usize>,
+    lids: HashMap<u16, usize>,
+    macs: HashMap<[u8; 6], usize>,
+    numbers: HashMap<u16, Vec<usize>>,
+}
+
+impl Index {
+    fn of(ports: &[Address], at: u64) -> Self {
+        let mut this = Self { at: Some(at), ..Self::default() };
+        for (slot, port) in ports.iter().enumerate() {
+            for (gid, _) in port.gids.iter().filter(|(gid, _)| *gid != [0; 16]) {
+                this.gids.entry(*gid).or_insert(slot);
+            }
+            if port.ethernet {
+                this.macs.entry(port.mac).or_insert(slot);
+            } else {
+                this.lids.entry(port.lid).or_insert(slot);
+            }
+            if port.location != PortLocation::Gone {
+                this.numbers.entry(port.number).or_default().push(slot);
+            }
+        }
+        this
+    }
 }
 
 impl Net {
+    /// Looks up a port in the index.
+    fn find<R>(&self, f: impl FnOnce(&Index) -> R) -> R {
+        let mut index = self.index.borrow_mut();
+        if index.at != Some(self.changes) {
+            *index = Index::of(&self.ports, self.changes);
+        }
+        f(&index)
+    }
+
+    /// The ports with this number: usually one.
+    pub(crate) fn by_number(&self, number: u16) -> Vec<usize> {
+        self.find(|index| index.numbers.get(&number).cloned().unwrap_or_default())
+    }
+
+    /// The bytes of packets in flight that another process has sent.
+    pub(crate) fn flight_of(&self, link: u32) -> usize {
+        self.flight.get(&Origin::Link(link)).copied().unwrap_or(0)
+    }
+
+    /// Adds a packet, unless its sender has too many in flight.
+    fn put(&mut self, at: u64, to: usize, origin: Origin, packet: Packet) {
+        let max = if matches!(origin, Origin::Port(_)) { MAX_FLIGHT } else { MAX_FLIGHT_OF_LINK };
+        let bytes = self.flight.entry(origin).or_insert(0);
+        if *bytes > max {
+            return;
+        }
+        *bytes += packet.cost();
+        self.sequence += 1;
+        self.packets.insert((at, self.sequence), (to, origin, packet));
+    }
+
     pub(crate) fn new(seed: u64) -> Self {
         Self { seed, ..Self::default() }
     }
@@ -119,8 +261,7 @@ impl Net {
         if self.chance(self.faults.reorder) {
             at = at.saturating_add(1 + self.random() % REORDER_NS);
         }
-        self.sequence += 1;
-        self.packets.insert((at, self.sequence), (to, packet));
+        self.put(at, to, Origin::Port(packet.from), packet);
     }
 
     /// The time of the next packet or timer.
@@ -146,33 +287,46 @@ impl Net {
     /// The first packet that is due by `until`, with its time and device.
     pub(crate) fn pop_packet(&mut self, until: u64) -> Option<(u64, usize, Packet)> {
         let key = *self.packets.keys().next().filter(|(at, _)| *at <= until)?;
-        let (to, packet) = self.packets.remove(&key)?;
+        let (to, origin, packet) = self.packets.remove(&key)?;
+        if let Some(bytes) = self.flight.get_mut(&origin) {
+            *bytes -= packet.cost();
+            if *bytes == 0 {
+                self.flight.remove(&origin);
+            }
+        }
         if let Some(port) = self.ports.get_mut(to) {
             port.received += 1;
         }
         Some((key.0, to, packet))
     }
 
-    /// Sets a timer of a QP.
-    pub(crate) fn wake(&mut self, at: u64, device: usize, qpn: u32) {
+    /// Sets a timer of a QP. Returns its entry.
+    pub(crate) fn wake(&mut self, at: u64, device: usize, qpn: u32) -> TimerEntry {
         self.sequence += 1;
-        self.timers.insert((at, self.sequence), (device, qpn));
+        let entry = (at, self.sequence);
+        self.timers.insert(entry, (device, qpn));
+        entry
     }
 
-    /// The first timer that is due by `until`.
-    pub(crate) fn pop_timer(&mut self, until: u64) -> Option<(u64, usize, u32)> {
-        let key = *self.timers.keys().next().filter(|(at, _)| *at <= until)?;
-        let (device, qpn) = self.timers.remove(&key)?;
-        Some((key.0, device, qpn))
+    /// Removes an entry of a timer.
+    pub(crate) fn cancel(&mut self, entry: TimerEntry) {
+        self.timers.remove(&entry);
+    }
+
+    /// The first timer that is due by `until`: its entry, device and QP.
+    pub(crate) fn pop_timer(&mut self, until: u64) -> Option<(TimerEntry, usize, u32)> {
+        let entry = *self.timers.keys().next().filter(|(at, _)| *at <= until)?;
+        let (device, qpn) = self.timers.remove(&entry)?;
+        Some((entry, device, qpn))
     }
 
     /// The device with this GID.
     pub(crate) fn by_gid(&self, gid: &[u8; 16]) -> Option<usize> {
-        self.ports.iter().position(|p| p.has_gid(gid))
+        self.find(|index| index.gids.get(gid).copied())
     }
 
     pub(crate) fn by_lid(&self, lid: u16) -> Option<usize> {
-        self.ports.iter().position(|p| !p.ethernet && p.lid == lid)
+        self.find(|index| index.lids.get(&lid).copied())
     }
 
     /// The device that receives a packet on InfiniBand. Switches forward by the LID. If the packet has a GRH, the port
@@ -183,44 +337,58 @@ impl Net {
     }
 
     pub(crate) fn by_mac(&self, mac: &[u8; 6]) -> Option<usize> {
-        self.ports.iter().position(|p| p.ethernet && p.mac == *mac)
+        self.find(|index| index.macs.get(mac).copied())
     }
 
     /// Adds a QP to a group; `false` if it is already a member.
     pub(crate) fn join(&mut self, group: [u8; 16], device: usize, qpn: u32) -> bool {
-        let member = (group, device, qpn);
-        let new = !self.groups.contains(&member);
-        if new {
-            self.groups.push(member);
-        }
-        new
+        let is_new = self.groups.add((group, device, qpn));
+        self.changes += u64::from(is_new);
+        is_new
+    }
+
+    /// Whether a QP is a member of a group.
+    pub(crate) fn is_in_group(&self, group: &[u8; 16], device: usize, qpn: u32) -> bool {
+        self.groups.members.contains(&(*group, device, qpn))
+    }
+
+    /// Whether another QP of a device may join a group.
+    pub(crate) fn has_room(&self, group: &[u8; 16], device: usize) -> bool {
+        self.groups.counts.count(&(*group, device)) < MAX_IN_GROUP
+    }
+
+    /// The memberships of all QPs of a device.
+    pub(crate) fn memberships(&self, device: usize) -> u32 {
+        self.groups.of_devices.count(&device)
     }
 
     /// Removes a QP from a group; `false` if it is not a member.
     pub(crate) fn leave(&mut self, group: [u8; 16], device: usize, qpn: u32) -> bool {
-        let before = self.groups.len();
-        self.groups.retain(|m| *m != (group, device, qpn));
-        self.groups.len() < before
+        let was_member = self.groups.remove((group, device, qpn));
+        self.changes += u64::from(was_member);
+        was_member
     }
 
     /// Removes a QP from all groups.
     pub(crate) fn leave_all(&mut self, device: usize, qpn: u32) {
-        self.groups.retain(|(_, d, q)| (*d, *q) != (device, qpn));
+        let was_member = self.groups.remove_of(device, qpn, qpn);
+        self.changes += u64::from(was_member);
     }
 
     /// Whether the QP is in any group.
     pub(crate) fn is_member(&self, device: usize, qpn: u32) -> bool {
-        self.groups.iter().any(|(_, d, q)| (*d, *q) == (device, qpn))
+        self.groups.of(device, qpn, qpn).next().is_some()
     }
 
     /// All members of all groups.
     pub(crate) fn all_members(&self) -> impl Iterator<Item = ([u8; 16], usize, u32)> {
-        self.groups.iter().copied()
+        self.groups.members.iter().copied()
     }
 
     /// Stores the port of another process in a slot.
     pub(crate) fn away(&self, link: u32, number: u16) -> Option<usize> {
-        self.ports.iter().position(|p| p.location == PortLocation::Away { link } && p.number == number)
+        let is_there = |slot: &usize| self.ports[*slot].location == PortLocation::Away { link };
+        self.by_number(number).into_iter().find(is_there)
     }
 
     /// The number in the fabric of a port.
@@ -230,7 +398,8 @@ impl Net {
 
     /// Removes a port of another process.
     pub(crate) fn take_away(&mut self, slot: usize) {
-        self.groups.retain(|(_, device, _)| *device != slot);
+        self.groups.remove_of(slot, 0, u32::MAX);
+        self.changes += 1;
         if let Some(port) = self.ports.get_mut(slot) {
             (port.lid, port.mac, port.up, port.location) = (0, [0; 6], false, PortLocation::Gone);
             port.gids.clear();
@@ -239,11 +408,15 @@ impl Net {
 
     /// Replaces the members of groups at a connection.
     pub(crate) fn replace_members(&mut self, link: u32, members: Vec<([u8; 16], usize, u32)>) {
-        let ports = &self.ports;
-        self.groups.retain(|(_, device, _)| {
-            ports.get(*device).is_none_or(|p| p.location != PortLocation::Away { link })
+        for slot in 0..self.ports.len() {
+            if self.ports[slot].location == (PortLocation::Away { link }) {
+                self.groups.remove_of(slot, 0, u32::MAX);
+            }
+        }
+        members.into_iter().for_each(|member| {
+            self.groups.add(member);
         });
-        self.groups.extend(members);
+        self.changes += 1;
     }
 
     /// Receives a packet from another process, which has already applied its faults. The packet is for a port of this
@@ -253,16 +426,20 @@ impl Net {
         let from = self.ports.get(packet.from).map(|p| p.location);
         let is_target = |p: &Address| {
             let elsewhere = p.location == PortLocation::Here || Some(p.location) != from;
-            p.number == to && p.location != PortLocation::Gone && elsewhere && p.up
+            elsewhere && p.up
         };
-        if let Some(slot) = self.ports.iter().position(is_target) {
-            self.sequence += 1;
-            self.packets.insert((now, self.sequence), (slot, packet));
+        let found = self.by_number(to).into_iter().find(|slot| is_target(&self.ports[*slot]));
+        let origin = match from {
+            Some(PortLocation::Away { link }) => Origin::Link(link),
+            _ => Origin::Port(packet.from),
+        };
+        if let Some(slot) = found {
+            self.put(now, slot, origin, packet);
         }
     }
 
     /// The members of a group.
     pub(crate) fn members(&self, group: &[u8; 16]) -> Vec<(usize, u32)> {
-        self.groups.iter().filter(|(g, ..)| g == group).map(|(_, d, q)| (*d, *q)).collect()
+        self.groups.in_group(group).collect()
     }
 }

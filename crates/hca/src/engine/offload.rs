@@ -33,47 +33,45 @@ pub(super) fn fill_checksums(frame: &mut [u8], eth: &Eth) {
     }
 }
 
-/// Divides a large send into frames, and sets the lengths, identification, sequence numbers and TCP flags of each.
-pub(super) fn segments(header: &[u8], data: &[u8], mss: u16) -> Vec<Vec<u8>> {
-    let parsed = Headers::parse(header);
-    let parts: Vec<&[u8]> =
-        if data.is_empty() { vec![&[]] } else { data.chunks(mss.max(1).into()).collect() };
-    let count = parts.len();
-    let mut done = 0_u32;
-    let mut frames = Vec::with_capacity(count);
-    for (i, part) in parts.into_iter().enumerate() {
-        let mut frame = [header, part].concat();
-        let total = frame.len();
-        if let Some(h) = &parsed {
-            let len = |from: usize| ((total - from.min(total)) as u16).to_be_bytes();
-            match h.ip_version {
-                4 => {
-                    put(&mut frame, h.ip_at + 2, &len(h.ip_at));
-                    let id = be16(header, h.ip_at + 4).wrapping_add(i as u16);
-                    put(&mut frame, h.ip_at + 4, &id.to_be_bytes());
-                }
-                6 => put(&mut frame, h.ip_at + 4, &len(h.ip_at + 40)),
-                _ => {}
-            }
-            if h.proto == 6 && h.ip_version != 0 {
-                let sequence = be32(header, h.l4_at + 4).wrapping_add(done);
-                put(&mut frame, h.l4_at + 4, &sequence.to_be_bytes());
-                let mut flags = header.get(h.l4_at + 13).copied().unwrap_or(0);
-                if i + 1 < count {
-                    // Only the last segment has FIN and PSH.
-                    flags &= !0x09;
-                }
-                if i > 0 {
-                    // Only the first segment has CWR.
-                    flags &= !0x80;
-                }
-                put(&mut frame, h.l4_at + 13, &[flags]);
-            } else if h.proto == 17 && h.ip_version != 0 {
-                put(&mut frame, h.l4_at + 4, &len(h.l4_at));
-            }
+/// A part of a large send.
+pub(super) struct Part {
+    /// Its index.
+    pub(super) index: u64,
+    /// The bytes of data in front of it.
+    pub(super) offset: u64,
+    pub(super) is_last: bool,
+}
+
+/// The frame of a part of a large send, with its lengths, identification, sequence number and TCP flags.
+pub(super) fn segment(header: &[u8], parsed: Option<&Headers>, data: &[u8], part: &Part) -> Vec<u8> {
+    let mut frame = [header, data].concat();
+    let Some(h) = parsed else { return frame };
+    let total = frame.len();
+    let len = |from: usize| ((total - from.min(total)) as u16).to_be_bytes();
+    match h.ip_version {
+        4 => {
+            put(&mut frame, h.ip_at + 2, &len(h.ip_at));
+            let id = be16(header, h.ip_at + 4).wrapping_add(part.index as u16);
+            put(&mut frame, h.ip_at + 4, &id.to_be_bytes());
         }
-        done = done.wrapping_add(part.len() as u32);
-        frames.push(frame);
+        6 => put(&mut frame, h.ip_at + 4, &len(h.ip_at + 40)),
+        _ => {}
     }
-    frames
+    if h.proto == 6 && h.ip_version != 0 {
+        let sequence = be32(header, h.l4_at + 4).wrapping_add(part.offset as u32);
+        put(&mut frame, h.l4_at + 4, &sequence.to_be_bytes());
+        let mut flags = header.get(h.l4_at + 13).copied().unwrap_or(0);
+        if !part.is_last {
+            // Only the last segment has FIN and PSH.
+            flags &= !0x09;
+        }
+        if part.index > 0 {
+            // Only the first segment has CWR.
+            flags &= !0x80;
+        }
+        put(&mut frame, h.l4_at + 13, &[flags]);
+    } else if h.proto == 17 && h.ip_version != 0 {
+        put(&mut frame, h.l4_at + 4, &len(h.l4_at));
+    }
+    frame
 }

@@ -95,6 +95,22 @@ pub(crate) struct Packet {
     pub(crate) body: Body,
 }
 
+impl Packet {
+    /// The bytes that it takes while it is in flight: its data, and about as much as the network's records of it.
+    pub(crate) fn cost(&self) -> usize {
+        const RECORD: usize = size_of::<Packet>() + 64;
+        let data = match &self.body {
+            Body::Send { data, .. }
+            | Body::Write { data, .. }
+            | Body::ReadResponse { data }
+            | Body::Datagram { data, .. }
+            | Body::Frame(data) => data.len(),
+            _ => 0,
+        };
+        RECORD + data
+    }
+}
+
 /// The contents of a packet.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The clock and the network, as a device uses them.
 
-use super::net::{Address, Net};
+use super::net::{Address, MAX_MEMBERSHIPS, Net};
 
 /// The arguments of a call into a device: the clock and the network.
 #[derive(Debug)]
@@ -23,12 +23,19 @@ impl Port<'_> {
     /// As [`Port::address`], mutable.
     #[must_use]
     pub fn address_mut(&mut self) -> Option<&mut Address> {
+        self.net.changes += 1;
         self.net.ports.get_mut(self.me)
     }
 
     /// Adds a QP of the device to a multicast group; `false` if it is already a member.
     pub fn join(&mut self, group: [u8; 16], qpn: u32) -> bool {
         self.net.join(group, self.me, qpn)
+    }
+
+    /// Whether another QP of the device may join a multicast group: a group has a limit, and the groups of the device.
+    #[must_use]
+    pub fn has_room(&self, group: &[u8; 16]) -> bool {
+        self.net.has_room(group, self.me) && self.net.memberships(self.me) < MAX_MEMBERSHIPS
     }
 
     /// Removes a QP from a multicast group; `false` if it is not a member.

@@ -3,9 +3,11 @@
 
 pub use super::attr::{Attr, QpKind, State};
 use super::mkey::User;
+use super::net::TimerEntry;
 use super::recv::{RecvRing, Taken};
 use super::requester::Requester;
 use super::responder::Responder;
+use super::table::Uses;
 use super::{Device, Notice, Port, event};
 use crate::cqe::{Cqe, Syndrome};
 use crate::decode::{Op, Request};
@@ -33,15 +35,16 @@ pub struct SendRing {
 #[derive(Debug, Default)]
 pub(crate) struct Timer {
     pub(crate) deadline: Option<u64>,
-    pub(crate) queued: Option<u64>,
+    pub(crate) queued: Option<TimerEntry>,
 }
 
 impl Timer {
     pub(crate) fn arm(&mut self, cx: &mut Port<'_>, qpn: u32, at: u64) {
         self.deadline = Some(at);
-        if self.queued.is_none_or(|queued| queued > at) {
-            self.queued = Some(at);
-            cx.net.wake(at, cx.me, qpn);
+        if self.queued.is_none_or(|(queued, _)| queued > at) {
+            // A later entry would stay until its time, which may be hours away.
+            self.queued.into_iter().for_each(|entry| cx.net.cancel(entry));
+            self.queued = Some(cx.net.wake(at, cx.me, qpn));
         }
     }
 }
@@ -91,6 +94,8 @@ pub struct Qp {
     pub(crate) established: bool,
     /// Whether the event `LAST_WQE_REACHED` was raised.
     pub(crate) last_wqe: bool,
+    /// What it used when it was added to the device.
+    pub(super) uses: Uses,
 }
 
 impl Qp {
@@ -121,6 +126,7 @@ impl Qp {
             timer: Timer::default(),
             established: false,
             last_wqe: false,
+            uses: Uses::default(),
         }
     }
 
@@ -153,6 +159,7 @@ impl Device {
             State::Reset => {
                 qp.req = Requester { sessions: qp.req.sessions, ..Requester::default() };
                 qp.resp = Responder::default();
+                self.sessions -= qp.sessions.len();
                 qp.sessions.clear();
                 qp.timer.deadline = None;
                 (qp.established, qp.last_wqe) = (false, false);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The queues of receives: a QP's own queue, an SRQ, a work queue.
 
+use super::table::Uses;
 use crate::decode::{RecvWqe, recv_wqe, srq_next};
 use crate::memory::{Area, Fault};
 use crate::violation::Mistake;
@@ -88,6 +89,12 @@ pub struct Wq {
     pub ready: bool,
 }
 
+impl Wq {
+    pub(super) fn uses(&self) -> Uses {
+        Uses { cqs: [Some(self.cqn), None], ..Uses::default() }
+    }
+}
+
 /// A shared receive queue. Its WQEs are a linked list.
 #[derive(Debug)]
 pub struct Srq {
@@ -120,6 +127,10 @@ pub struct Srq {
 const NEXT: usize = 16;
 
 impl Srq {
+    pub(super) fn uses(&self) -> Uses {
+        Uses { pd: Some(self.pd), cqs: [self.xrc.map(|(_, cqn)| cqn), None], srq: None }
+    }
+
     /// The number of posted WQEs that were not taken.
     pub(crate) fn posted(&self) -> Result<u32, Mistake> {
         posted(&self.record, self.taken, self.count)

@@ -17,6 +17,10 @@ const WINDOW: i32 = 256;
 const DEPTH: usize = 128;
 /// A packet in the middle of a message requests an acknowledgement if its number is a multiple of this.
 const ACK_EVERY: u32 = 32;
+/// Maximum of requests of all queues of a device in that state, which have up to a kilobyte.
+pub(super) const MAX_IN_PROGRESS: usize = 1 << 17;
+/// Entries of page lists that a queue's updates of keys read and copy at a time, on a paced device.
+const MAX_UPDATED: u64 = 1 << 20;
 /// The longest message of any transport.
 pub(super) const MAX_MESSAGE: u64 = 1 << 31;
 
@@ -32,7 +36,12 @@ enum Verdict {
 impl Device {
     /// Sends all packets that can be sent now.
     pub(crate) fn transmit_reliable(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
+        let (before, mut pauses) = (self.updated, false);
         while matches!(qp.state, State::Rts | State::Sqd) && !qp.req.rnr {
+            pauses = self.paced && self.updated - before > MAX_UPDATED;
+            if pauses {
+                break;
+            }
             let window = if qp.req.probes { 1 } else { WINDOW };
             if psn_diff(qp.req.send, qp.req.una) >= window {
                 break;
@@ -47,6 +56,10 @@ impl Device {
         }
         self.retire(cx, qp);
         self.watch(cx, qp);
+        if pauses {
+            let now = cx.now;
+            qp.timer.arm(cx, qp.qpn, now);
+        }
         self.drained(qp);
     }
 
@@ -67,7 +80,9 @@ impl Device {
     /// Starts the next request of the ring; `false` if there is none, or if it must wait.
     fn start_next(&mut self, cx: &mut Port<'_>, qp: &mut Qp) -> bool {
         // No new request is started after a failed one, or while the queue is draining.
-        if qp.req.sent.len() >= DEPTH || qp.req.sent.back().is_some_and(|s| s.failed.is_some()) {
+        // Beyond the limit of the device, each queue has one request in progress, so that all go on.
+        let is_full = !qp.req.sent.is_empty() && self.in_progress.count() >= MAX_IN_PROGRESS;
+        if is_full || qp.req.sent.len() >= DEPTH || qp.req.sent.back().is_some_and(|s| s.failed.is_some()) {
             return false;
         }
         let request = match qp.req.waiting.take() {
@@ -140,7 +155,8 @@ impl Device {
         qp.req.next = psn_add(first, count);
         let inline = (qp.scatter_req > 0 && request.signaled).then(Vec::new);
         let inline = inline.filter(|_| request.len() <= qp.scatter_req as u64);
-        qp.req.sent.push_back(Sent { request, first, count, answered: 0, inline, failed });
+        let _counted = self.in_progress.add();
+        qp.req.sent.push_back(Sent { request, first, count, answered: 0, inline, failed, _counted });
         self.retire(cx, qp);
     }
 
@@ -406,6 +422,10 @@ impl Device {
             (qp.req.rnr, qp.req.probes) = (false, true);
         } else {
             if qp.req.una == qp.req.next {
+                // Such a queue has no packets; it has paused.
+                if qp.kind == QpKind::Keys {
+                    self.transmit_reliable(cx, qp);
+                }
                 return;
             }
             if qp.req.retries == 0 {

@@ -5,7 +5,9 @@ use super::attr::Attr;
 use super::packet::{Dc, PSN, psn_add, psn_diff};
 use crate::cqe::Syndrome;
 use crate::decode::{Av, Op, Request};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// The RNR retry count that means no limit.
 pub(super) const FOR_EVER: u8 = 7;
@@ -24,6 +26,33 @@ pub(super) struct Sent {
     pub(super) inline: Option<Vec<u8>>,
     /// An error of the request, which is reported when it is the oldest one.
     pub(super) failed: Option<Syndrome>,
+    pub(super) _counted: Counted,
+}
+
+/// The number of requests of a device that were taken from the rings of reliable transports and are not complete.
+#[derive(Clone, Debug, Default)]
+pub(super) struct InProgress(Arc<AtomicUsize>);
+
+impl InProgress {
+    pub(super) fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Counts a request until the value is dropped.
+    pub(super) fn add(&self) -> Counted {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Counted(Self(Arc::clone(&self.0)))
+    }
+}
+
+/// A request that is counted.
+#[derive(Debug)]
+pub(super) struct Counted(InProgress);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Sent {

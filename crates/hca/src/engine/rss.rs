@@ -30,14 +30,20 @@ impl Rss {
     /// The WQ of a flow. Frames without the hashed headers are steered to the first one.
     #[must_use]
     pub fn pick(&self, h: &Headers) -> Option<u32> {
+        Self::pick_by(self.fields, &self.key, &self.table, h)
+    }
+
+    /// As [`pick`](Self::pick), for these fields, this key and this table.
+    #[must_use]
+    pub fn pick_by(fields: u64, key: &[u8], table: &[u32], h: &Headers) -> Option<u32> {
         let ip = match h.ip_version {
-            4 => self.fields & field::IPV4,
-            6 => self.fields & field::IPV6,
+            4 => fields & field::IPV4,
+            6 => fields & field::IPV6,
             _ => 0,
         };
         let l4 = match h.proto {
-            6 => self.fields & field::TCP,
-            17 => self.fields & field::UDP,
+            6 => fields & field::TCP,
+            17 => fields & field::UDP,
             _ => 0,
         };
         let bytes = if h.ip_version == 4 { 4 } else { 16 };
@@ -56,8 +62,8 @@ impl Rss {
                 input.extend_from_slice(&dst.to_be_bytes());
             }
         }
-        let hash = toeplitz(&self.key, &input) as usize;
-        self.table.get(hash & self.table.len().checked_sub(1)?).copied()
+        let hash = toeplitz(key, &input) as usize;
+        table.get(hash & table.len().checked_sub(1)?).copied()
     }
 }
 

@@ -14,8 +14,8 @@ const BB: u64 = 64;
 /// Offset of the send counter in a doorbell record.
 const SEND_RECORD: u64 = 4;
 
-/// The number of packets that a queue without acknowledgements sends at a time, on a paced device. A send that is
-/// divided into frames counts as one; it has at most 256 KiB.
+/// The number of packets that a queue without acknowledgements sends at a time, on a paced device. Each frame of a send
+/// that is divided into frames counts.
 const BURST: u64 = 64;
 
 /// Registers of a page: four send doorbells with two halves each, of which the kernel keeps the last two for itself
@@ -185,14 +185,11 @@ impl Device {
             };
             let result = match qp.kind {
                 QpKind::Uc => self.send_unreliable(cx, qp, &request, first, &mut room),
-                _ => {
+                QpKind::Ud => {
                     room -= 1;
-                    let sent = match qp.kind {
-                        QpKind::Ud => self.send_datagram(cx, qp, &request),
-                        _ => self.send_frame(cx, qp, &request),
-                    };
-                    sent.map(|()| None)
+                    self.send_datagram(cx, qp, &request).map(|()| None)
                 }
+                _ => self.send_frame(cx, qp, &request, first, &mut room),
             };
             match result {
                 Ok(Some(next)) => qp.req.break_off(request, next),

@@ -51,8 +51,7 @@ impl Call<'_, '_> {
         if port.ethernet {
             resp.dmac = resolve(self.cx, &grh.dgid)?;
         }
-        let ah_handle =
-            self.state.add(self.context, Object::Ah, &[request.pd_handle], request.user_handle)?;
+        let ah_handle = self.add(Object::Ah, &[request.pd_handle], request.user_handle)?;
         uhw_out(c, resp.as_bytes());
         core_out(c, ib_uverbs_create_ah_resp { ah_handle, ..Default::default() }.as_bytes())
     }
@@ -69,7 +68,12 @@ impl Call<'_, '_> {
         let request: ib_uverbs_attach_mcast = core_in(c)?;
         let qpn = self.group_qp(request.qp_handle)?;
         // Attaching a QP again has no effect.
-        self.cx.net.join(request.gid, self.cx.me, qpn);
+        if !self.cx.net.is_in_group(&request.gid, self.cx.me, qpn) {
+            if !self.cx.net.has_room(&request.gid, self.cx.me) {
+                return Err(Errno::ENOMEM);
+            }
+            self.cx.net.join(request.gid, self.cx.me, qpn);
+        }
         Ok(())
     }
 

@@ -59,8 +59,16 @@ impl Call<'_, '_> {
         parents: &[u32],
         user_handle: u64,
     ) -> Result<(), Errno> {
-        let handle = self.state.add(self.context, object, parents, user_handle)?;
+        let handle = self.add(object, parents, user_handle)?;
         c.new_handle(id, handle.into());
         Ok(())
+    }
+
+    /// Adds an object that the device has already. If there are too many of its kind, it is removed from the device again.
+    pub(super) fn add(&mut self, object: Object, parents: &[u32], user_handle: u64) -> Result<u32, Errno> {
+        self.state.add(self.context, object, parents, user_handle).map_err(|(errno, object)| {
+            self.state.undo(self.device, object);
+            errno
+        })
     }
 }

@@ -9,6 +9,7 @@ use super::limits::VECTORS;
 use super::object::Object;
 use crate::engine::cq::{Cq, CqParts};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_mlx5_hw::doorbell::DBREC_BYTES;
@@ -53,17 +54,16 @@ impl Call<'_, '_> {
         if !c.mark_valid(UVERBS_ATTR_CORE_OUT) {
             return Err(Errno::ENOSPC);
         }
-        let fd = self.state.add_channel()?;
+        let fd = self.state.channels.add(self.context)?;
         if c.new_fd(UVERBS_ATTR_CORE_OUT, fd) { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
-    fn channel(&self, c: &RawCommand<'_, '_>) -> Result<Option<(usize, OwnedFd)>, Errno> {
+    fn channel(&mut self, c: &RawCommand<'_, '_>) -> Result<Option<(usize, Arc<OwnedFd>)>, Errno> {
         if !c.has(UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL) {
             return Ok(None);
         }
         let fd = c.fd(UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL).ok_or(Errno::EINVAL)?;
-        let (id, _) = self.state.channels.iter().find(|(_, file)| file.is(fd)).ok_or(Errno::EBADF)?;
-        Ok(Some((*id, fd.try_clone_to_owned().map_err(|_| Errno::EMFILE)?)))
+        self.state.channels.of_fd(fd).map(Some)
     }
 
     pub(super) fn create_cq(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
@@ -114,8 +114,8 @@ impl Call<'_, '_> {
             page,
             ignore_overrun: flags & IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN != 0,
         };
-        let cqn = self.device.number();
-        self.device.cqs.insert(cqn, Cq::new(parts).ok_or(Errno::EINVAL)?);
+        let cqn = self.device.number().ok_or(Errno::ENOMEM)?;
+        self.device.add_cq(cqn, Cq::new(parts).ok_or(Errno::EINVAL)?);
         c.answer(UVERBS_ATTR_CREATE_CQ_RESP_CQE, &(entries - 1).to_ne_bytes());
         uhw_out(c, mlx5_ib_create_cq_resp { cqn, reserved: 0 }.as_bytes());
         self.give(c, UVERBS_ATTR_CREATE_CQ_HANDLE, Object::Cq { cqn, channel }, &[], user_handle)

@@ -4,9 +4,13 @@
 #![expect(unsafe_code)]
 
 use super::lend::OwnedRange;
+use super::limits::MAX_DM;
 use crate::process::ProcessRange;
 use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
+
+/// Bytes of a page of it.
+const PAGE: u64 = 4096;
 
 /// Memory of the device, in whole pages.
 #[derive(Debug)]
@@ -16,6 +20,30 @@ pub(super) struct DeviceMemory {
     pub(super) len: u64,
     /// Number of its first page, by which it is mapped.
     pub(super) page: u16,
+}
+
+/// The pages of device memory that objects of all contexts have, one bit for each.
+#[derive(Debug, Default)]
+pub(super) struct DmPages(u32);
+
+const _: () = assert!(MAX_DM / PAGE == u32::BITS as u64);
+
+impl DmPages {
+    fn mask(first: u64, count: u64) -> u32 {
+        (((1_u64 << count) - 1) << first) as u32
+    }
+
+    /// The first of the first `count` free pages in sequence.
+    pub(super) fn alloc(&mut self, count: u64) -> Option<u16> {
+        let last = u64::from(u32::BITS).checked_sub(count)?;
+        let first = (0..=last).find(|first| self.0 & Self::mask(*first, count) == 0)?;
+        self.0 |= Self::mask(first, count);
+        u16::try_from(first).ok()
+    }
+
+    pub(super) fn free(&mut self, memory: &DeviceMemory) {
+        self.0 &= !Self::mask(memory.page.into(), memory.words.len() as u64 * 8 / PAGE);
+    }
 }
 
 /// A part of a device memory, which it keeps alive.

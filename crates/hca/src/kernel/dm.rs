@@ -6,9 +6,8 @@
 use super::attr::{flags, handle, known, number};
 use super::call::Call;
 use super::device_memory::DeviceMemory;
-use super::limits::MAX_DM;
 use super::memory::check_present;
-use super::object::Object;
+use super::object::{Numbered, Object};
 use crate::engine::mkey::Kind;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
@@ -50,23 +49,8 @@ impl Call<'_, '_> {
             return Err(Errno::EOPNOTSUPP);
         }
         let len = number(c, UVERBS_ATTR_ALLOC_DM_LENGTH).ok_or(Errno::EINVAL)?;
-        let used = |o: &Object| match o {
-            Object::Dm { memory } => Some((u64::from(memory.page), memory.words.len() as u64 * 8)),
-            _ => None,
-        };
-        let contexts = self.state.contexts.values();
-        let all: Vec<(u64, u64)> =
-            contexts.flat_map(|c| c.objects.values()).filter_map(|e| used(&e.object)).collect();
         let size = len.checked_next_multiple_of(PAGE).filter(|n| *n > 0).ok_or(Errno::EINVAL)?;
-        if all.iter().map(|(_, n)| n).sum::<u64>() + size > MAX_DM {
-            return Err(Errno::ENOMEM);
-        }
-        // First fit among the pages of all contexts.
-        let page = (0..MAX_DM / PAGE).find(|first| {
-            let end = first + size / PAGE;
-            end <= MAX_DM / PAGE && all.iter().all(|(p, n)| end <= *p || *first >= p + n / PAGE)
-        });
-        let page = page.and_then(|p| u16::try_from(p).ok()).ok_or(Errno::ENOMEM)?;
+        let page = self.state.dm.alloc(size / PAGE).ok_or(Errno::ENOMEM)?;
         let words = (0..size / 8).map(|_| AtomicU64::new(0)).collect();
         let memory = Arc::new(DeviceMemory { words, len, page });
         c.answer(MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET, &0_u64.to_ne_bytes());
@@ -111,7 +95,7 @@ impl Call<'_, '_> {
         let len = number(c, UVERBS_ATTR_REG_DM_MR_LENGTH).ok_or(Errno::EINVAL)?;
         let part = memory.part(offset, len).ok_or(Errno::EINVAL)?;
         let kind = Kind::Region { memory: Arc::new(part), iova: 0 };
-        let key = self.device.mkeys.add(0, pd, access, kind);
+        let key = self.device.mkeys.add(0, pd, access, kind).ok_or(Errno::ENOMEM)?;
         c.answer(UVERBS_ATTR_REG_DM_MR_RESP_LKEY, &key.to_ne_bytes());
         c.answer(UVERBS_ATTR_REG_DM_MR_RESP_RKEY, &key.to_ne_bytes());
         let object = Object::Mr { key, iova: 0, len };
@@ -134,12 +118,10 @@ impl Call<'_, '_> {
 
     /// Maps device memory by its first page.
     fn map_dm(&mut self, index: u64, len: usize) -> Result<Mapping, Errno> {
-        let objects = &self.state.context(self.context)?.objects;
-        let found = objects.values().find_map(|e| match &e.object {
-            Object::Dm { memory } if u64::from(memory.page) == index => Some(memory),
-            _ => None,
-        });
-        let words = Arc::clone(&found.ok_or(Errno::EINVAL)?.words);
+        let index = u32::try_from(index).map_err(|_| Errno::EINVAL)?;
+        let found = self.state.context(self.context)?.find(Numbered::Dm, index);
+        let Some(Object::Dm { memory }) = found else { return Err(Errno::EINVAL) };
+        let words = Arc::clone(&memory.words);
         if len == 0 || len > size_of_val(&*words) {
             return Err(Errno::EINVAL);
         }

@@ -33,8 +33,9 @@ impl EventFile {
         Ok((Self { tx, inode, backlog: VecDeque::new() }, rx))
     }
 
-    pub(crate) fn is(&self, fd: BorrowedFd<'_>) -> bool {
-        inode(fd) == Ok(self.inode)
+    /// The number that identifies it, as [`inode`] returns it for the program's end.
+    pub(crate) fn inode(&self) -> u64 {
+        self.inode
     }
 
     /// Whether the program has closed its end and all copies of it.
@@ -88,7 +89,8 @@ impl EventFile {
     }
 }
 
-fn inode(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+/// The number that identifies an open file.
+pub(crate) fn inode(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     Ok(fstat(fd)?.st_ino)
 }
 
@@ -124,7 +126,7 @@ mod tests {
         }
         assert_eq!(file.purge(rx.as_fd(), |record| record[0] % 2 == 0), 5);
         assert_eq!([read(&rx).unwrap()[0], read(&rx).unwrap()[0]], [1, 3]);
-        assert!(!file.is_closed() && file.is(rx.as_fd()));
+        assert!(!file.is_closed() && inode(rx.as_fd()) == Ok(file.inode()));
         drop(rx);
         assert!(file.is_closed());
         file.push(&[1; 8]);

@@ -76,7 +76,7 @@ impl Call<'_, '_> {
         let rule = self.device.steering.add(rule);
         // The rules of a QP are counted with the QP, which is busy while it has any.
         let parents: Vec<u32> = set.into_iter().collect();
-        let flow_handle = self.state.add(self.context, Object::Flow { rule }, &parents, 0)?;
+        let flow_handle = self.add(Object::Flow { rule }, &parents, 0)?;
         core_out(c, ib_uverbs_create_flow_resp { comp_mask: 0, flow_handle }.as_bytes())
     }
 

@@ -2,8 +2,9 @@
 //! An open device file: its objects by handle.
 
 use super::events::EventFile;
-use super::object::Object;
-use std::collections::{BTreeMap, BTreeSet};
+use super::object::{Numbered, Object};
+use crate::numbers::Numbers;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use uverbs_core::Errno;
 
@@ -29,14 +30,13 @@ pub(super) struct Reported {
 }
 
 /// An open device file.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Context {
     pub(super) is_open: bool,
     pub(super) objects: BTreeMap<u32, Entry>,
-    /// The free handles below those that have been used.
-    free: BTreeSet<u32>,
-    /// The lowest handle that has not been used.
-    unused: u32,
+    handles: Numbers,
+    /// The handles of objects that programs name by a number of another kind.
+    by_number: BTreeMap<(Numbered, u32), u32>,
     /// Asynchronous events, with a copy of the program's end.
     pub(super) asyncs: Option<(EventFile, OwnedFd)>,
     /// Further event files, which receive only events of the port.
@@ -52,13 +52,32 @@ pub(super) struct Context {
     pub(super) devx: bool,
 }
 
+impl Default for Context {
+    fn default() -> Self {
+        Self {
+            is_open: false,
+            objects: BTreeMap::new(),
+            handles: Numbers::new(0..u32::MAX),
+            by_number: BTreeMap::new(),
+            asyncs: None,
+            more_asyncs: Vec::new(),
+            static_pages: Vec::new(),
+            next_page: 0,
+            dynamic_pages: false,
+            cqe_version: 0,
+            devx: false,
+        }
+    }
+}
+
 impl Context {
     /// Adds an object under the lowest free handle (`xa_alloc()`).
-    pub(super) fn add(&mut self, object: Object, parents: &[u32], user_handle: u64) -> u32 {
-        let handle = self.free.pop_first().unwrap_or_else(|| {
-            self.unused += 1;
-            self.unused - 1
-        });
+    /// Returns the object if there is no free handle.
+    pub(super) fn add(&mut self, object: Object, parents: &[u32], user_handle: u64) -> Result<u32, Object> {
+        let Some(handle) = self.handles.alloc() else { return Err(object) };
+        if let Some(number) = object.other_number() {
+            self.by_number.insert(number, handle);
+        }
         for parent in parents {
             if let Some(entry) = self.objects.get_mut(parent) {
                 entry.users += 1;
@@ -67,13 +86,16 @@ impl Context {
         let parents = parents.to_vec();
         let entry = Entry { object, users: 0, parents, user_handle, completions: 0, asyncs: 0 };
         self.objects.insert(handle, entry);
-        handle
+        Ok(handle)
     }
 
     /// Removes an object; its handle is free then.
     pub(super) fn remove(&mut self, handle: u32) -> Result<Entry, Errno> {
         let entry = self.objects.remove(&handle).ok_or(Errno::ENOENT)?;
-        self.free.insert(handle);
+        self.handles.free(handle);
+        if let Some(number) = entry.object.other_number() {
+            self.by_number.remove(&number);
+        }
         Ok(entry)
     }
 
@@ -83,9 +105,15 @@ impl Context {
 
     /// A doorbell page of this context by its number.
     pub(super) fn page(&self, number: u32) -> Result<u32, Errno> {
-        let own = |o: &Object| matches!(o, Object::Uar { page } if *page == number);
-        let has = self.static_pages.contains(&number) || self.objects.values().any(|e| own(&e.object));
+        // A context has at most 256 pages that are no objects.
+        let has = self.find(Numbered::Page, number).is_some() || self.static_pages.contains(&number);
         if has { Ok(number) } else { Err(Errno::EINVAL) }
+    }
+
+    /// The object that has another number besides its handle.
+    pub(super) fn find(&self, kind: Numbered, number: u32) -> Option<&Object> {
+        let handle = self.by_number.get(&(kind, number))?;
+        self.objects.get(handle).map(|entry| &entry.object)
     }
 
     /// The first parent of an object: its protection domain.
@@ -108,6 +136,21 @@ impl Context {
         }
     }
 
+    /// The files of asynchronous events.
+    pub(super) fn asyncs(&mut self) -> impl Iterator<Item = &mut EventFile> {
+        self.asyncs.as_mut().map(|(file, _)| file).into_iter().chain(&mut self.more_asyncs)
+    }
+
+    /// Writes the asynchronous events for which the files had no room. Returns whether there are more.
+    pub(super) fn flush_asyncs(&mut self) -> bool {
+        let mut is_late = false;
+        for file in self.asyncs().filter(|file| file.has_backlog()) {
+            file.flush();
+            is_late |= file.has_backlog();
+        }
+        is_late
+    }
+
     pub(super) fn open_asyncs(&mut self) -> Result<OwnedFd, Errno> {
         let (file, rx) = EventFile::new()?;
         if self.asyncs.is_none() {
@@ -122,28 +165,21 @@ impl Context {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::time::Duration;
-    use std::time::Instant;
 
     #[test]
-    fn the_lowest_free_handle_is_found_without_a_search() {
+    fn the_lowest_free_handle_is_used() {
         let mut context = Context::default();
-        let mut add = |count: u32| {
-            let start = Instant::now();
-            for pdn in 0..count {
-                context.add(Object::Pd { pdn }, &[], 0);
-            }
-            start.elapsed()
-        };
-        let first = add(50).max(Duration::from_micros(10));
-        add(16_000);
-        let last = [(); 5].map(|()| add(50)).into_iter().min().unwrap();
-        assert!(last < first * 50, "{first:?}, with other objects {last:?}");
+        for pdn in 0..16_300 {
+            context.add(Object::Pd { pdn }, &[], 0).unwrap();
+        }
+        assert!(matches!(context.find(Numbered::Pd, 16_299), Some(Object::Pd { pdn: 16_299 })));
+        assert!(context.find(Numbered::Page, 3).is_none());
         for handle in [9, 3, 700] {
             context.remove(handle).unwrap();
         }
         assert_eq!(context.remove(3).unwrap_err(), Errno::ENOENT);
-        let next = [(); 4].map(|()| context.add(Object::Ah, &[], 0));
+        assert!(context.find(Numbered::Pd, 700).is_none());
+        let next = [(); 4].map(|()| context.add(Object::Ah, &[], 0).unwrap());
         assert_eq!(next, [3, 9, 700, 16_300]);
     }
 }

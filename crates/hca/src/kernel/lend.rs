@@ -3,6 +3,7 @@
 // UNSAFETY: relies on the contract of commands about memory; maps files.
 #![expect(unsafe_code)]
 
+use crate::backing::Backing;
 use crate::memory::{Area, Fault, Memory};
 use crate::on_demand::OnDemand;
 use crate::process::ProcessRange;
@@ -11,7 +12,8 @@ use core::fmt;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
-use std::fs::OpenOptions;
+use std::fs::File;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
@@ -34,13 +36,13 @@ pub(super) fn lend_on_demand(_command: &RawCommand<'_, '_>, addr: u64, len: u64)
 
 /// A range and the owner of its memory.
 #[derive(Debug)]
-pub(super) struct OwnedRange<O> {
-    pub(super) range: ProcessRange,
+pub(super) struct OwnedRange<O, R = ProcessRange> {
+    pub(super) range: R,
     /// Dropped after the range.
     pub(super) _owner: O,
 }
 
-impl<O: fmt::Debug + Send + Sync> Memory for OwnedRange<O> {
+impl<O: fmt::Debug + Send + Sync, R: Memory> Memory for OwnedRange<O, R> {
     fn len(&self) -> u64 {
         self.range.len()
     }
@@ -66,8 +68,7 @@ impl<O: fmt::Debug + Send + Sync> Memory for OwnedRange<O> {
     }
 }
 
-/// The mapping of a file: a dma-buf, or any other file that can be mapped shared, for example a memfd. A kernel refuses
-/// other files; tests use them.
+/// The mapping of a file: a dma-buf, or a memfd that can't shrink, which tests use. A kernel takes only dma-bufs.
 #[derive(Debug)]
 struct FileMapping {
     base: NonNull<c_void>,
@@ -87,12 +88,23 @@ impl Drop for FileMapping {
     }
 }
 
-/// `len` bytes at `offset` of a file of this process, by its number.
+/// `len` bytes at `offset` of a file of this process, by its number. `EINVAL` for a file that can be truncated, which is
+/// what the kernel answers for every file that is no dma-buf (`dma_buf_get()`).
 pub(super) fn lend_file(fd: i32, offset: u64, len: u64) -> Result<Arc<dyn Memory>, Errno> {
     const PAGE: u64 = 4096;
+    if fd < 0 {
+        return Err(Errno::EBADF);
+    }
+    // SAFETY: not negative, and not closed during the command: the caller of the verb lends the file
+    // (`control::mr::reg_dmabuf` and `devx_reg_dmabuf_umem` take a `BorrowedFd`).
+    let file = unsafe { BorrowedFd::borrow_raw(fd) };
     // A duplicate, so that the file stays open while the region exists, as with a dma-buf.
-    let path = format!("/proc/self/fd/{fd}");
-    let file = OpenOptions::new().read(true).write(true).open(path).map_err(|_| Errno::EBADF)?;
+    let file = File::from(file.try_clone_to_owned().map_err(|_| Errno::EBADF)?);
+    let backing = Backing::of(&file);
+    if backing == Backing::Changeable {
+        log::warn!("reg_dmabuf_mr: file {fd} is neither a dma-buf nor a memfd with the seal F_SEAL_SHRINK");
+        return Err(Errno::EINVAL);
+    }
     let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Errno::EINVAL)?;
     // The file has no memory beyond its end.
     if end > file.metadata().map_err(|_| Errno::EBADF)?.len() {
@@ -106,8 +118,14 @@ pub(super) fn lend_file(fd: i32, offset: u64, len: u64) -> Result<Arc<dyn Memory
     let base = unsafe { mmap(None, size, protection, MapFlags::MAP_SHARED, &file, start) }?;
     let mapping = FileMapping { base, len: size.get() };
     let addr = base.as_ptr().expose_provenance() as u64 + offset % PAGE;
-    // SAFETY: inside of the mapping, which lives as long as the range and is accessed through it only; the program that
-    // passed the file must not truncate it, as with any dma-buf.
+    if backing == Backing::HugePages {
+        // SAFETY: inside of the mapping, which lives as long as the range and is accessed through it only. There may be no
+        // page for an access, which is an error of the system call and not a signal.
+        let range = unsafe { OnDemand::new(addr, len) };
+        return Ok(Arc::new(OwnedRange { range, _owner: mapping }));
+    }
+    // SAFETY: inside of the mapping, which lives as long as the range and is accessed through it only; all of it stays in the
+    // file (`Backing::Fixed`).
     let range = unsafe { ProcessRange::new(addr, len) }.ok_or(Errno::EFAULT)?;
     Ok(Arc::new(OwnedRange { range, _owner: mapping }))
 }

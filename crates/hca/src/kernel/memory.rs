@@ -74,10 +74,15 @@ fn region(
 impl Call<'_, '_> {
     pub(super) fn alloc_pd(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         let _: ib_uverbs_alloc_pd = core_in(c)?;
-        let pdn = self.state.number();
-        let pd_handle = self.state.add(self.context, Object::Pd { pdn }, &[], 0)?;
+        let pdn = self.state.pdns.alloc().ok_or(Errno::ENOMEM)?;
+        let pd_handle = self.add(Object::Pd { pdn }, &[], 0)?;
         uhw_out(c, mlx5_ib_alloc_pd_resp { pdn }.as_bytes());
         core_out(c, ib_uverbs_alloc_pd_resp { pd_handle, driver_data: [] }.as_bytes())
+    }
+
+    /// A new key; `ENOMEM` if there are too many.
+    fn new_key(&mut self, pd: u32, access: u32, kind: Kind) -> Result<u32, Errno> {
+        self.device.mkeys.add(0, pd, access, kind).ok_or(Errno::ENOMEM)
     }
 
     pub(super) fn query_pd(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
@@ -96,9 +101,9 @@ impl Call<'_, '_> {
         }
         let memory = region(c, access, (request.start, request.length))?;
         let iova = if access & IB_UVERBS_ACCESS_ZERO_BASED != 0 { 0 } else { request.hca_va };
-        let key = self.device.mkeys.add(0, pd, access, Kind::Region { memory, iova });
+        let key = self.new_key(pd, access, Kind::Region { memory, iova })?;
         let object = Object::Mr { key, iova, len: request.length };
-        let mr_handle = self.state.add(self.context, object, &[request.pd_handle], 0)?;
+        let mr_handle = self.add(object, &[request.pd_handle], 0)?;
         let resp = ib_uverbs_reg_mr_resp { mr_handle, lkey: key, rkey: key, ..Default::default() };
         core_out(c, resp.as_bytes())
     }
@@ -130,7 +135,7 @@ impl Call<'_, '_> {
         }
         let fd = number32(c, UVERBS_ATTR_REG_DMABUF_MR_FD)?.cast_signed();
         let memory = lend_file(fd, offset, len)?;
-        let key = self.device.mkeys.add(0, pd, access, Kind::Region { memory, iova });
+        let key = self.new_key(pd, access, Kind::Region { memory, iova })?;
         c.answer(UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, &key.to_ne_bytes());
         c.answer(UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, &key.to_ne_bytes());
         self.give(c, UVERBS_ATTR_REG_DMABUF_MR_HANDLE, Object::Mr { key, iova, len }, &[pd_handle], 0)
@@ -172,14 +177,12 @@ impl Call<'_, '_> {
         }
         let key = if flags & IB_MR_REREG_TRANS == 0 {
             // The key stays (`mlx5r_umr_rereg_pd_access()`).
-            if let Some(mkey) = self.device.mkeys.get_mut(key) {
-                (mkey.pd, mkey.access) = (pd, access);
-            }
+            self.device.mkeys.set_rights(key, pd, access);
             key
         } else {
             // A new key, as the kernel's driver assigns one if the pages do not fit. The old key gives no access any more.
             self.device.mkeys.remove(key);
-            self.device.mkeys.add(0, pd, access, kind)
+            self.new_key(pd, access, kind)?
         };
         let context = self.state.context(self.context)?;
         if flags & IB_MR_REREG_PD != 0 {
@@ -220,8 +223,8 @@ impl Call<'_, '_> {
             IB_MW_TYPE_2 => true,
             _ => return Err(Errno::EINVAL),
         };
-        let rkey = self.device.mkeys.add(0, pd, 0, Kind::Window { two, bound: None });
-        let mw_handle = self.state.add(self.context, Object::Mw { key: rkey }, &[request.pd_handle], 0)?;
+        let rkey = self.new_key(pd, 0, Kind::Window { two, bound: None })?;
+        let mw_handle = self.add(Object::Mw { key: rkey }, &[request.pd_handle], 0)?;
         core_out(c, ib_uverbs_alloc_mw_resp { mw_handle, rkey, ..Default::default() }.as_bytes())
     }
 }

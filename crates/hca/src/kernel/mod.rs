@@ -11,6 +11,7 @@ mod advise;
 mod ah;
 mod attr;
 mod call;
+mod channels;
 mod clock;
 mod context;
 mod counters;

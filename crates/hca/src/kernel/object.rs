@@ -17,7 +17,7 @@ pub(super) enum Object {
     Pd { pdn: u32 },
     Mr { key: u32, iova: u64, len: u64 },
     Mw { key: u32 },
-    Cq { cqn: u32, channel: Option<(usize, OwnedFd)> },
+    Cq { cqn: u32, channel: Option<(usize, Arc<OwnedFd>)> },
     Qp(Box<QpObject>),
     Srq { srqn: u32, max_wr: u32, max_sge: u32 },
     Ah,
@@ -57,6 +57,18 @@ impl Object {
         }
     }
 
+    /// The number by which a program or another command names it, besides its handle.
+    pub(super) fn other_number(&self) -> Option<(Numbered, u32)> {
+        match self {
+            Self::Pd { pdn } => Some((Numbered::Pd, *pdn)),
+            Self::Uar { page } => Some((Numbered::Page, *page)),
+            Self::Dm { memory } => Some((Numbered::Dm, memory.page.into())),
+            Self::Umem(umem) => Some((Numbered::Umem, umem.id())),
+            Self::Devx(object) => object.pd().map(|pdn| (Numbered::Pd, pdn)),
+            _ => None,
+        }
+    }
+
     /// Its kind and number in notices.
     pub(super) fn number(&self) -> Option<(Kind, u32)> {
         match self {
@@ -76,6 +88,15 @@ pub(super) struct Counters {
     pub(super) number: u32,
     /// What is counted (packets or bytes), and the index of the value; valid while a rule has the set.
     pub(super) descs: Vec<(u32, u32)>,
+}
+
+/// Kinds of objects that have another number besides their handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Numbered {
+    Pd,
+    Page,
+    Dm,
+    Umem,
 }
 
 /// Kinds of objects that have events.

@@ -98,7 +98,7 @@ impl Call<'_, '_> {
             return Err(Errno::EINVAL);
         }
         let sig_all = flags & IB_UVERBS_QP_CREATE_SQ_SIG_ALL != 0;
-        let qpn = self.device.number();
+        let qpn = self.device.number().ok_or(Errno::ENOMEM)?;
         let mut qp = Qp::new(qpn, kind);
         self.queues(c, &mut qp, &private, &parents)?;
         qp.pd = parents.pd;
@@ -120,19 +120,18 @@ impl Call<'_, '_> {
             qp.dc_key = private.sq_buf_addr;
             qp.attr.max_dest_rd_atomic = DCT_DEPTH;
         }
-        self.device.qps.insert(qpn, Box::new(qp));
+        let bfreg_index = self.register(private.flags)?;
+        self.device.add_qp(qp);
         let mut object = QpObject { cap, sig_all, ..QpObject::new(qpn, qp_type, kind) };
         if kind == QpKind::XrcRecv {
             object.holds_xrcd = parents.xrcdn;
-            if let Some(xrcd) = self.state.xrcds.iter_mut().find(|x| Some(x.xrcdn) == parents.xrcdn) {
-                xrcd.users += 1;
-            }
+            parents.xrcdn.into_iter().for_each(|xrcdn| self.state.hold_xrcd(xrcdn));
             self.state.shared_qps.insert(qpn, 1);
         }
         c.answer(UVERBS_ATTR_CREATE_QP_RESP_CAP, cap.as_bytes());
         c.answer(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, &qpn.to_ne_bytes());
         let resp = mlx5_ib_create_qp_resp {
-            bfreg_index: self.register(private.flags)?,
+            bfreg_index,
             ece_options: private.ece_options & ECE_OPTIONS,
             ..Default::default()
         };

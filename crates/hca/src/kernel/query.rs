@@ -3,7 +3,10 @@
 
 use super::attr::{core_in, core_out, flags, known, number, uhw_out};
 use super::call::Call;
-use super::limits::{MAX_CQE, MAX_DM, MAX_RD_ATOMIC, MAX_SGE, MAX_SRQ_SGE, MAX_WQES};
+use super::limits::{
+    MAX_CQ, MAX_CQE, MAX_DM, MAX_MR, MAX_PD, MAX_QP, MAX_RD_ATOMIC, MAX_SGE, MAX_SRQ, MAX_SRQ_SGE,
+    MAX_TABLES, MAX_WQ, MAX_WQES,
+};
 use crate::config::Link;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
@@ -75,25 +78,25 @@ impl Call<'_, '_> {
             page_size_cap: 0xffff_ffff_ffff_f000,
             vendor_id: 0x2c9,
             vendor_part_id: 0x101d,
-            max_qp: 1 << 17,
+            max_qp: MAX_QP,
             max_qp_wr: MAX_WQES,
             device_cap_flags: flags as u32,
             max_sge: MAX_SGE,
             max_sge_rd: MAX_SGE,
-            max_cq: 1 << 24,
+            max_cq: MAX_CQ,
             max_cqe: MAX_CQE,
-            max_mr: 1 << 24,
-            max_pd: 1 << 24,
+            max_mr: MAX_MR,
+            max_pd: MAX_PD,
             max_qp_rd_atom: MAX_RD_ATOMIC.into(),
-            max_res_rd_atom: u32::from(MAX_RD_ATOMIC) << 17,
+            max_res_rd_atom: u32::from(MAX_RD_ATOMIC) * MAX_QP,
             max_qp_init_rd_atom: MAX_RD_ATOMIC.into(),
             atomic_cap: if self.state.config.atomics { IB_ATOMIC_HCA } else { IB_ATOMIC_NONE },
-            max_mw: 1 << 24,
+            max_mw: MAX_MR,
             max_mcast_grp: 1 << 21,
             max_mcast_qp_attach: 240,
             max_total_mcast_qp_attach: 240 << 21,
             max_ah: i32::MAX as u32,
-            max_srq: 1 << 23,
+            max_srq: MAX_SRQ,
             max_srq_wr: MAX_WQES - 1,
             max_srq_sge: MAX_SRQ_SGE,
             max_pkeys: PKEYS,
@@ -125,11 +128,11 @@ impl Call<'_, '_> {
             device_cap_flags_ex: base.device_cap_flags.into(),
             rss_caps: ib_uverbs_rss_caps {
                 supported_qpts: raw(1 << IB_QPT_RAW_PACKET),
-                max_rwq_indirection_tables: raw(1 << 20),
+                max_rwq_indirection_tables: raw(MAX_TABLES),
                 max_rwq_indirection_table_size: raw(1 << 11),
                 reserved: 0,
             },
-            max_wq_type_rq: raw(1 << 23),
+            max_wq_type_rq: raw(MAX_WQ),
             raw_packet_caps: raw(IB_UVERBS_RAW_PACKET_CAP_IP_CSUM),
             cq_moderation_caps: ib_uverbs_cq_moderation_caps {
                 max_cq_moderation_count: u16::MAX,

@@ -72,10 +72,10 @@ impl Call<'_, '_> {
         let stride = 1_u64 << shift;
         let ring = lend_area(c, private.buf_addr, u64::from(count) * stride)?;
         let record = lend_area(c, private.db_addr, DBREC_BYTES as u64)?;
-        let wqn = self.device.number();
+        let wqn = self.device.number().ok_or(Errno::ENOMEM)?;
         let rq = RecvRing { ring, stride, count, record, taken: 0, broken: false, padded: false };
         let uidx = private.user_index & 0xff_ffff;
-        self.device.wqs.insert(wqn, Wq { rq, pd, cqn, uidx, ready: false });
+        self.device.add_wq(wqn, Wq { rq, pd, cqn, uidx, ready: false });
         Ok((wqn, Object::Wq { wqn, state: IB_WQS_RESET, max_wr: count }))
     }
 
@@ -92,7 +92,7 @@ impl Call<'_, '_> {
         };
         let (wqn, object) = self.new_wq(c, &new)?;
         let parents = [new.pd_handle, new.cq_handle];
-        let wq_handle = self.state.add(self.context, object, &parents, new.user_handle)?;
+        let wq_handle = self.add(object, &parents, new.user_handle)?;
         uhw_out(c, private_resp().as_bytes());
         let resp = ib_uverbs_ex_create_wq_resp {
             comp_mask: 0,
@@ -214,7 +214,7 @@ impl Call<'_, '_> {
             wqns.push(wqn);
         }
         let number = self.state.number();
-        let ind_tbl_handle = self.state.add(self.context, Object::Table { wqns }, &handles, 0)?;
+        let ind_tbl_handle = self.add(Object::Table { wqns }, &handles, 0)?;
         let private = mlx5_ib_create_rwq_ind_tbl_resp {
             response_length: size_of::<mlx5_ib_create_rwq_ind_tbl_resp>() as u32,
             reserved: 0,
@@ -269,11 +269,11 @@ impl Call<'_, '_> {
         if both(0b11, 0b1100) || both(0b11 << 4, 0b11 << 6) {
             return Err(Errno::EINVAL);
         }
-        let qpn = self.device.number();
+        let qpn = self.device.number().ok_or(Errno::ENOMEM)?;
         self.device.steering.rss.insert(qpn, Rss { fields, key: key[..len].to_vec(), table });
         // A QP without queues reserves the number.
         let stand_in = crate::engine::qp::Qp::new(qpn, QpKind::Raw);
-        self.device.qps.insert(qpn, Box::new(stand_in));
+        self.device.add_qp(stand_in);
         let object = QpObject { is_rss: true, ..QpObject::new(qpn, QpType::RawPacket, QpKind::Raw) };
         let cap = c.input(UVERBS_ATTR_CREATE_QP_CAP).map(<[u8]>::to_vec).unwrap_or_default();
         c.answer(UVERBS_ATTR_CREATE_QP_RESP_CAP, &cap);

@@ -76,7 +76,7 @@ impl Call<'_, '_> {
         let stride = u64::from((16 + 16 * max_sge).next_power_of_two().max(32));
         let ring = lend_area(c, private.buf_addr, u64::from(count) * stride)?;
         let record = lend_area(c, private.db_addr, DBREC_BYTES as u64)?;
-        let srqn = self.device.number();
+        let srqn = self.device.number().ok_or(Errno::ENOMEM)?;
         let srq = Srq {
             ring,
             stride,
@@ -90,7 +90,7 @@ impl Call<'_, '_> {
             uidx: private.uidx & 0xff_ffff,
             broken: false,
         };
-        self.device.srqs.insert(srqn, srq);
+        self.device.add_srq(srqn, srq);
         c.answer(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, &(count - 1).to_ne_bytes());
         c.answer(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, &max_sge.to_ne_bytes());
         c.answer(UVERBS_ATTR_CREATE_SRQ_RESP_SRQ_NUM, &srqn.to_ne_bytes());

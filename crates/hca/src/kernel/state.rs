@@ -1,27 +1,35 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernel's state of a device: its contexts, the receivers of events, and the destruction of objects.
 
+use super::channels::CompChannels;
+use super::device_memory::DmPages;
 use super::devx::Channels;
 use super::events::EventFile;
 use super::handles::{Context, Reported};
+use super::limits::most;
 use super::object::{Kind, Object};
 use crate::config::Config;
 use crate::engine::Front;
 use crate::engine::flow::Target;
 use crate::engine::{Device, Notice, Port, event};
+use crate::numbers::Numbers;
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use uverbs_core::Errno;
 use uverbs_uapi::event::{ib_uverbs_async_event_desc, ib_uverbs_comp_event_desc};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// An XRC domain, with or without an inode.
 #[derive(Debug)]
-pub(super) struct Xrcd {
-    pub(super) xrcdn: u32,
-    pub(super) inode: Option<(u64, u64)>,
-    pub(super) users: u32,
+struct Xrcd {
+    inode: Option<(u64, u64)>,
+    users: u32,
 }
+
+/// The number of the first doorbell page.
+const FIRST_PAGE: u32 = 0x10;
+/// The numbers of domains, which have 24 bits.
+const DOMAINS: core::ops::Range<u32> = 0x31..1 << 24;
 
 /// The kernel's state of a device.
 #[derive(Debug)]
@@ -29,14 +37,22 @@ pub(crate) struct State {
     pub(super) config: Config,
     pub(super) contexts: BTreeMap<u32, Context>,
     next: u32,
-    pub(super) channels: BTreeMap<usize, EventFile>,
-    next_channel: usize,
+    pub(super) channels: CompChannels,
     /// Files of events, and subscriptions, of objects that commands created.
     pub(super) devx: Channels,
-    pub(super) xrcds: Vec<Xrcd>,
+    xrcds: BTreeMap<u32, Xrcd>,
+    xrcds_of_inodes: BTreeMap<(u64, u64), u32>,
+    xrcdns: Numbers,
+    /// The numbers of protection domains.
+    pub(super) pdns: Numbers,
+    pub(super) dm: DmPages,
+    /// The objects of each kind.
+    counts: BTreeMap<&'static str, usize>,
+    /// The contexts with a file of asynchronous events that was full.
+    late: BTreeSet<u32>,
     /// The XRC targets that several contexts have open, with their handles.
     pub(super) shared_qps: BTreeMap<u32, u32>,
-    pages: BTreeSet<u32>,
+    pages: Numbers,
     /// The contexts that own an object.
     owners: BTreeMap<(Kind, u32), Vec<(u32, u32)>>,
     /// The contexts that ended before their device files were closed, with their files of asynchronous events.
@@ -51,24 +67,39 @@ pub(crate) struct State {
 impl State {
     /// The number of objects of each kind, in all contexts.
     pub(crate) fn counts(&self) -> BTreeMap<&'static str, usize> {
-        let mut counts = BTreeMap::new();
-        for entry in self.contexts.values().flat_map(|c| c.objects.values()) {
-            *counts.entry(entry.object.name()).or_default() += 1;
+        self.counts.clone()
+    }
+
+    /// Counts an object that was added or removed.
+    fn count(&mut self, name: &'static str, is_new: bool) {
+        let count = self.counts.entry(name).or_default();
+        if is_new {
+            *count += 1;
+        } else {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(name);
+            }
         }
-        counts
     }
 
     pub(crate) fn new(config: Config) -> Self {
+        let pages = FIRST_PAGE..FIRST_PAGE.saturating_add(config.max_uars);
         Self {
             config,
             contexts: BTreeMap::new(),
             next: 0x30,
-            channels: BTreeMap::new(),
-            next_channel: 0,
+            channels: CompChannels::default(),
             devx: Channels::default(),
-            xrcds: Vec::new(),
+            xrcds: BTreeMap::new(),
+            xrcds_of_inodes: BTreeMap::new(),
+            xrcdns: Numbers::new(DOMAINS),
+            pdns: Numbers::new(DOMAINS),
+            dm: DmPages::default(),
+            counts: BTreeMap::new(),
+            late: BTreeSet::new(),
             shared_qps: BTreeMap::new(),
-            pages: BTreeSet::new(),
+            pages: Numbers::new(pages),
             owners: BTreeMap::new(),
             ended: BTreeMap::new(),
             is_removed: false,
@@ -77,7 +108,7 @@ impl State {
         }
     }
 
-    /// A new number for a context, a protection domain or an XRC domain.
+    /// A new number for a context, and for objects without a limit of their numbers.
     pub(super) fn number(&mut self) -> u32 {
         self.next += 1;
         self.next
@@ -135,9 +166,17 @@ impl State {
         object: Object,
         parents: &[u32],
         user_handle: u64,
-    ) -> Result<u32, Errno> {
-        let number = object.number();
-        let handle = self.context(context)?.add(object, parents, user_handle);
+    ) -> Result<u32, (Errno, Object)> {
+        let (name, number) = (object.name(), object.number());
+        if self.counts.get(name).is_some_and(|count| *count >= most(&object)) {
+            return Err((Errno::ENOMEM, object));
+        }
+        let Some(found) = self.contexts.get_mut(&context) else { return Err((Errno::EIO, object)) };
+        let handle = match found.add(object, parents, user_handle) {
+            Ok(handle) => handle,
+            Err(object) => return Err((Errno::ENOMEM, object)),
+        };
+        self.count(name, true);
         if let Some(number) = number {
             self.owners.entry(number).or_default().push((context, handle));
         }
@@ -146,31 +185,40 @@ impl State {
 
     /// A doorbell page.
     pub(super) fn add_page(&mut self) -> Result<u32, Errno> {
-        let max = self.config.max_uars;
-        let first = 0x10;
-        let free = (first..first + max).find(|page| !self.pages.contains(page)).ok_or(Errno::ENOMEM)?;
-        self.pages.insert(free);
-        Ok(free)
+        self.pages.alloc().ok_or(Errno::ENOMEM)
     }
 
     pub(super) fn remove_page(&mut self, page: u32) {
-        self.pages.remove(&page);
+        self.pages.free(page);
     }
 
-    /// A new completion channel. Channels without a reader are removed.
-    pub(super) fn add_channel(&mut self) -> Result<OwnedFd, Errno> {
-        self.channels.retain(|_, channel| !channel.is_closed());
-        let (file, rx) = EventFile::new()?;
-        self.next_channel += 1;
-        self.channels.insert(self.next_channel, file);
-        Ok(rx)
+    /// The XRC domain of a file.
+    pub(super) fn xrcd_of(&self, inode: (u64, u64)) -> Option<u32> {
+        self.xrcds_of_inodes.get(&inode).copied()
+    }
+
+    /// A new XRC domain with one user.
+    pub(super) fn new_xrcd(&mut self, inode: Option<(u64, u64)>) -> Result<u32, Errno> {
+        let xrcdn = self.xrcdns.alloc().ok_or(Errno::ENOMEM)?;
+        if let Some(inode) = inode {
+            self.xrcds_of_inodes.insert(inode, xrcdn);
+        }
+        self.xrcds.insert(xrcdn, Xrcd { inode, users: 1 });
+        Ok(xrcdn)
+    }
+
+    /// Adds a user to an XRC domain.
+    pub(super) fn hold_xrcd(&mut self, xrcdn: u32) {
+        if let Some(xrcd) = self.xrcds.get_mut(&xrcdn) {
+            xrcd.users += 1;
+        }
     }
 
     /// Writes the device's notices to the event files.
     fn deliver_notices(&mut self, notices: &mut Vec<Notice>) {
-        for channel in self.channels.values_mut().filter(|c| c.has_backlog()) {
-            channel.flush();
-        }
+        self.channels.flush();
+        let contexts = &mut self.contexts;
+        self.late.retain(|number| contexts.get_mut(number).is_some_and(Context::flush_asyncs));
         #[cfg(test)]
         if let Some(seen) = &mut self.seen {
             seen.extend_from_slice(notices);
@@ -186,10 +234,10 @@ impl State {
                 Notice::Wq { wqn, event } => self.event(Kind::Wq, wqn, event),
                 Notice::Port { event } => {
                     let record = record(1, event);
-                    for context in self.contexts.values_mut() {
-                        let first = context.asyncs.as_mut().map(|(file, _)| file);
-                        for file in first.into_iter().chain(&mut context.more_asyncs) {
-                            file.push(record.as_bytes());
+                    for (number, context) in &mut self.contexts {
+                        context.asyncs().for_each(|file| file.push(record.as_bytes()));
+                        if context.flush_asyncs() {
+                            self.late.insert(*number);
                         }
                     }
                 }
@@ -203,21 +251,24 @@ impl State {
             let entry = self.contexts.get_mut(context).and_then(|c| c.objects.get_mut(handle));
             let Some(entry) = entry else { continue };
             let Object::Cq { channel: Some((channel, _)), .. } = &entry.object else { continue };
-            if let Some(file) = self.channels.get_mut(channel) {
+            let record = ib_uverbs_comp_event_desc { cq_handle: entry.user_handle };
+            if self.channels.push(*channel, record.as_bytes()) {
                 entry.completions += 1;
-                file.push(ib_uverbs_comp_event_desc { cq_handle: entry.user_handle }.as_bytes());
             }
         }
     }
 
     fn event(&mut self, kind: Kind, number: u32, event: u32) {
         let owners = self.owners.get(&(kind, number)).map_or(&[][..], Vec::as_slice);
-        for (context, handle) in owners {
-            let Some(context) = self.contexts.get_mut(context) else { continue };
+        for (number, handle) in owners {
+            let Some(context) = self.contexts.get_mut(number) else { continue };
             let Some(entry) = context.objects.get_mut(handle) else { continue };
             if let Some((file, _)) = &mut context.asyncs {
                 entry.asyncs += 1;
                 file.push(record(entry.user_handle, event).as_bytes());
+                if file.has_backlog() {
+                    self.late.insert(*number);
+                }
             }
         }
     }
@@ -262,6 +313,7 @@ impl State {
         self.deliver_notices(&mut device.notices);
         let context = self.contexts.get_mut(&number).ok_or(Errno::EIO)?;
         let entry = context.remove(handle)?;
+        let name = entry.object.name();
         for parent in &entry.parents {
             if let Some(parent) = context.objects.get_mut(parent) {
                 parent.users -= 1;
@@ -274,13 +326,18 @@ impl State {
         {
             reported.asyncs -=
                 file.purge(rx.as_fd(), |r| is_async(r, kind, entry.user_handle)).min(entry.asyncs);
+            if file.has_backlog() {
+                self.late.insert(number);
+            }
         }
-        if let Object::Cq { channel: Some((channel, rx)), .. } = &entry.object
-            && let Some(file) = self.channels.get_mut(channel)
+        // An object without events has none in its file, whose records are not read then.
+        if entry.completions > 0
+            && let Object::Cq { channel: Some((channel, rx)), .. } = &entry.object
         {
-            let purged = file.purge(rx.as_fd(), |r| r == entry.user_handle.as_bytes());
+            let purged = self.channels.purge(*channel, rx, |r| r == entry.user_handle.as_bytes());
             reported.completions -= purged.min(entry.completions);
         }
+        self.count(name, false);
         if let Some(key) = entry.object.number()
             && let Some(owners) = self.owners.get_mut(&key)
         {
@@ -294,13 +351,13 @@ impl State {
     }
 
     /// Removes an object from the device.
-    fn undo(&mut self, device: &mut Device, object: Object) {
+    pub(super) fn undo(&mut self, device: &mut Device, object: Object) {
         match object {
             Object::Mr { key, .. } | Object::Mw { key } => {
                 device.mkeys.remove(key);
             }
             Object::Cq { cqn, .. } => {
-                device.cqs.remove(&cqn);
+                device.remove_cq(cqn);
             }
             Object::Qp(qp) => {
                 let last = self.shared_qps.get_mut(&qp.qpn).is_none_or(|users| {
@@ -309,7 +366,7 @@ impl State {
                 });
                 if last {
                     self.shared_qps.remove(&qp.qpn);
-                    device.qps.remove(&qp.qpn);
+                    device.remove_qp(qp.qpn);
                     device.steering.rss.remove(&qp.qpn);
                 }
                 if let Some(xrcdn) = qp.holds_xrcd {
@@ -317,7 +374,7 @@ impl State {
                 }
             }
             Object::Srq { srqn, .. } => {
-                device.srqs.remove(&srqn);
+                device.remove_srq(srqn);
             }
             Object::Xrcd { xrcdn } => self.release_xrcd(xrcdn),
             Object::Uar { page } => self.remove_page(page),
@@ -328,26 +385,33 @@ impl State {
                 device.steering.counters.remove(&counters.number);
             }
             Object::Wq { wqn, .. } => {
-                device.wqs.remove(&wqn);
+                device.remove_wq(wqn);
             }
             Object::Devx(object) => {
                 object.events().into_iter().for_each(|target| self.devx.forget(target));
+                if let Some(pdn) = object.pd() {
+                    self.pdns.free(pdn);
+                }
                 object.undo(device);
             }
-            Object::Pd { .. }
-            | Object::Matcher(_)
-            | Object::Umem(_)
-            | Object::Ah
-            | Object::Table { .. }
-            | Object::Dm { .. } => {}
+            Object::Pd { pdn } => {
+                self.pdns.free(pdn);
+            }
+            Object::Dm { memory } => self.dm.free(&memory),
+            Object::Matcher(_) | Object::Umem(_) | Object::Ah | Object::Table { .. } => {}
         }
     }
 
     fn release_xrcd(&mut self, xrcdn: u32) {
-        if let Some(xrcd) = self.xrcds.iter_mut().find(|x| x.xrcdn == xrcdn) {
-            xrcd.users -= 1;
+        let Some(xrcd) = self.xrcds.get_mut(&xrcdn) else { return };
+        xrcd.users -= 1;
+        if xrcd.users == 0 {
+            if let Some(inode) = xrcd.inode {
+                self.xrcds_of_inodes.remove(&inode);
+            }
+            self.xrcds.remove(&xrcdn);
+            self.xrcdns.free(xrcdn);
         }
-        self.xrcds.retain(|x| x.users > 0);
     }
 
     /// Closes the device file: destroys all objects, each before the objects that it uses.
@@ -378,8 +442,9 @@ impl State {
                 self.remove_page(page);
             }
         }
+        self.late.remove(&number);
         self.devx.close(number);
-        self.channels.retain(|_, channel| !channel.is_closed());
+        self.channels.close(number);
     }
 }
 
@@ -389,9 +454,7 @@ impl Front for State {
     }
 
     fn has_backlog(&self) -> bool {
-        self.devx.has_backlog()
-            || self.channels.values().any(EventFile::has_backlog)
-            || self.contexts.values().any(|c| c.asyncs.as_ref().is_some_and(|(f, _)| f.has_backlog()))
+        self.devx.has_backlog() || self.channels.has_backlog() || !self.late.is_empty()
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::attr::{known, number};
 use super::call::Call;
-use super::object::Object;
+use super::object::{Numbered, Object};
 use super::state::State;
 use super::watch::Watched;
 use crate::plugged::Plugged;
@@ -117,11 +117,7 @@ impl Call<'_, '_> {
         let context = self.state.context(self.context)?;
         let number = offset / PAGE;
         if let Some(page) = offset.checked_sub(OBJECTS).and_then(|o| u32::try_from(o / PAGE).ok()) {
-            let own = |o: &Object| matches!(o, Object::Uar { page: own } if *own == page);
-            return match context.objects.values().any(|e| own(&e.object)) {
-                true => Ok(page),
-                false => Err(Errno::EINVAL),
-            };
+            return context.find(Numbered::Page, page).map(|_| page).ok_or(Errno::EINVAL);
         }
         // Bits 15:8 of the page number are the command, the others the index.
         let (command, index) = (number >> 8 & 0xff, number & 0xff | number >> 16 << 8);

@@ -5,7 +5,6 @@ use super::attr::{core_in, core_out};
 use super::call::Call;
 use super::object::Object;
 use super::object::QpObject;
-use super::state::Xrcd;
 use crate::engine::qp::QpKind;
 use uverbs_core::Errno;
 use uverbs_core::attr::QpType;
@@ -26,22 +25,18 @@ impl Call<'_, '_> {
             -1 => None,
             fd => Some(inode(fd)?),
         };
-        let found = inode.and_then(|_| self.state.xrcds.iter_mut().find(|x| x.inode == inode));
+        let found = inode.and_then(|inode| self.state.xrcd_of(inode));
         let xrcdn = match found {
             Some(_) if request.oflags & exclusive != 0 => return Err(Errno::EINVAL),
-            Some(xrcd) => {
-                xrcd.users += 1;
-                xrcd.xrcdn
+            Some(xrcdn) => {
+                self.state.hold_xrcd(xrcdn);
+                xrcdn
             }
             // The file has no domain, and the flags do not request to create one.
             None if inode.is_some() && request.oflags & create == 0 => return Err(Errno::EAGAIN),
-            None => {
-                let xrcdn = self.state.number();
-                self.state.xrcds.push(Xrcd { xrcdn, inode, users: 1 });
-                xrcdn
-            }
+            None => self.state.new_xrcd(inode)?,
         };
-        let xrcd_handle = self.state.add(self.context, Object::Xrcd { xrcdn }, &[], 0)?;
+        let xrcd_handle = self.add(Object::Xrcd { xrcdn }, &[], 0)?;
         core_out(c, ib_uverbs_open_xrcd_resp { xrcd_handle, driver_data: [] }.as_bytes())
     }
 
@@ -55,15 +50,13 @@ impl Call<'_, '_> {
             return Err(Errno::EINVAL);
         }
         *self.state.shared_qps.entry(request.qpn).or_default() += 1;
-        if let Some(xrcd) = self.state.xrcds.iter_mut().find(|x| x.xrcdn == xrcdn) {
-            xrcd.users += 1;
-        }
+        self.state.hold_xrcd(xrcdn);
         let object = QpObject {
             holds_xrcd: Some(xrcdn),
             ..QpObject::new(request.qpn, QpType::XrcRecv, QpKind::XrcRecv)
         };
         let object = Object::Qp(Box::new(object));
-        let qp_handle = self.state.add(self.context, object, &[request.pd_handle], request.user_handle)?;
+        let qp_handle = self.add(object, &[request.pd_handle], request.user_handle)?;
         core_out(c, ib_uverbs_create_qp_resp { qp_handle, qpn: request.qpn, ..Default::default() }.as_bytes())
     }
 }

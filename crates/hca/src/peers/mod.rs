@@ -8,13 +8,21 @@ pub(crate) mod wire;
 
 use crate::engine::net::{Address, Net, PortLocation};
 use crate::engine::packet::Packet;
+use core::hash::BuildHasher;
 pub(crate) use outbox::Outbox;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::RandomState;
 use std::sync::Arc;
-use wire::{MAX_MEMBERS, MAX_PORTS, Message, Port};
+use wire::{MAX_MEMBERS, MAX_PORTS, Malformed, Message, Port};
 
 /// The number of devices that a process can have; the listening process assigns numbers in blocks of this size.
 const NUMBERS: u16 = 64;
+/// The number of other processes that can join.
+pub(crate) const MAX_PEERS: usize = 64;
+/// The addresses of all ports of a process that has joined. Others are not known to the other processes.
+pub(crate) const MAX_ADDRESSES: usize = 2048;
+/// The [`Message::Sync`] of a peer that may wait for answers.
+const MAX_SYNCS: usize = 256;
 
 /// The data about the peers.
 #[derive(Debug, Default)]
@@ -25,10 +33,11 @@ pub(crate) struct Peers {
     pub(crate) base: u16,
     /// The number that was assigned last.
     assigned: u16,
-    /// Whether other processes, or their ports or members of groups, have changed since the last [`send_changes`](Self::send_changes).
+    /// Whether other processes have joined or left since the last [`send_changes`](Self::send_changes).
     changed: bool,
-    /// The own ports and members that were sent last.
-    sent: [Vec<u8>; 2],
+    /// The [`Net::changes`] that were sent last.
+    sent: Option<u64>,
+    hasher: RandomState,
     /// `Sync` messages of peers that other peers must answer first.
     relayed: Vec<Relayed>,
 }
@@ -47,8 +56,8 @@ struct Link {
     outbox: Arc<Outbox>,
     /// The number of the peer's first device; 0 is the listening process, through which all other processes are reached.
     base: u16,
-    /// The ports and members of groups that were last sent to the peer.
-    sent: [Vec<u8>; 2],
+    /// Hashes of the ports and members of groups that were last sent to the peer.
+    sent: [Option<u64>; 2],
     /// Numbers of the last [`Message::Sync`] and of the last answer.
     asked: u32,
     answered: u32,
@@ -65,15 +74,15 @@ impl Peers {
         self.send(link, &Message::Packet { to, packet });
     }
 
-    /// Called when ports or members of other processes have changed.
-    pub(crate) fn set_changed(&mut self) {
-        self.changed = true;
+    /// The number of the first device of a peer; 0 is that of the process that this one has joined.
+    pub(crate) fn base_of(&self, link: u32) -> Option<u16> {
+        self.links.get(&link).map(|link| link.base)
     }
 
     /// Whether a peer may have a port with this number.
     pub(crate) fn may_have(&self, link: u32, number: u16) -> bool {
         let is_of = |base: u16| number.checked_sub(base).is_some_and(|n| n < NUMBERS);
-        match self.links.get(&link).map(|link| link.base) {
+        match self.base_of(link) {
             Some(0) => !is_of(self.base),
             Some(base) => is_of(base),
             None => false,
@@ -104,8 +113,7 @@ impl Peers {
         self.next += 1;
         self.changed = true;
         let outbox = Arc::new(Outbox::default());
-        let sent = [Vec::new(), Vec::new()];
-        let link = Link { outbox: Arc::clone(&outbox), base, sent, asked: 0, answered: 0 };
+        let link = Link { outbox: Arc::clone(&outbox), base, sent: [None; 2], asked: 0, answered: 0 };
         self.links.insert(self.next, link);
         (self.next, outbox)
     }
@@ -113,7 +121,11 @@ impl Peers {
     /// The number of the first device of a joining process: its previous one, if that is free. Other numbers are
     /// assigned in turn, so that a packet to a process that has exited does not reach the next one.
     pub(crate) fn number(&mut self, wanted: Option<u16>) -> Option<u16> {
-        let free = |base: &u16| *base != self.base && self.links.values().all(|link| link.base != *base);
+        if self.links.len() >= MAX_PEERS {
+            return None;
+        }
+        let used: BTreeSet<u16> = self.links.values().map(|link| link.base).collect();
+        let free = |base: &u16| *base != self.base && !used.contains(base);
         let all = || (1..=u16::MAX / NUMBERS).map(|k| k * NUMBERS);
         match wanted {
             Some(base) => all().find(|b| *b == base).filter(free),
@@ -131,26 +143,29 @@ impl Peers {
         if self.is_empty() {
             return;
         }
-        let here = [ports(net, None), members(net, None)].map(|message| message.bytes());
-        if !self.changed && self.sent == here {
+        if !self.changed && self.sent == Some(net.changes) {
             return;
         }
+        let most = if self.base == 0 { usize::MAX } else { MAX_ADDRESSES };
         for (id, link) in &mut self.links {
-            let messages = [ports(net, Some(*id)), members(net, Some(*id))];
+            let messages = [ports(net, *id, most), members(net, *id)];
             for (sent, message) in link.sent.iter_mut().zip(messages) {
-                let bytes = message.bytes();
-                if *sent != bytes {
+                let hash = self.hasher.hash_one(message.bytes());
+                if *sent != Some(hash) {
                     link.outbox.push(&message);
-                    *sent = bytes;
+                    *sent = Some(hash);
                 }
             }
         }
-        (self.changed, self.sent) = (false, here);
+        (self.changed, self.sent) = (false, Some(net.changes));
     }
 
     /// Answers a [`Message::Sync`] of a peer when the other peers have processed all messages that were sent to them
-    /// before.
-    pub(crate) fn relay(&mut self, link: u32, number: u32) {
+    /// before. A peer that does not wait for its answers is refused.
+    pub(crate) fn relay(&mut self, link: u32, number: u32) -> Result<(), Malformed> {
+        if self.relayed.iter().filter(|relayed| relayed.link == link).count() >= MAX_SYNCS {
+            return Err(Malformed);
+        }
         let mut others = Vec::new();
         for (id, other) in self.links.iter_mut().filter(|(id, _)| **id != link) {
             other.asked = other.asked.wrapping_add(1);
@@ -159,6 +174,7 @@ impl Peers {
         }
         self.relayed.push(Relayed { link, number, others });
         self.answer();
+        Ok(())
     }
 
     /// Answers each [`Message::Sync`] for which no other peer's answer is missing.
@@ -201,22 +217,28 @@ impl Peers {
 }
 
 /// Whether a port belongs to this process, or to another process that is not reached over the link `to`.
-fn is_reached(address: &Address, to: Option<u32>) -> bool {
+fn is_reached(address: &Address, to: u32) -> bool {
     match address.location {
         PortLocation::Here => true,
-        PortLocation::Away { link } => to.is_some_and(|to| to != link),
+        PortLocation::Away { link } => to != link,
         PortLocation::Gone => false,
     }
 }
 
-/// The ports that a peer reaches through this process; without a peer, its own.
-fn ports(net: &Net, to: Option<u32>) -> Message {
+/// The ports that a peer reaches through this process, with at most so many addresses.
+fn ports(net: &Net, to: u32, mut most: usize) -> Message {
     let ports = net.ports.iter().filter(|p| is_reached(p, to));
-    Message::Ports(ports.take(MAX_PORTS).map(Port::of).collect())
+    let of = |address| {
+        let mut port = Port::of(address);
+        port.gids.truncate(most);
+        most -= port.gids.len();
+        port
+    };
+    Message::Ports(ports.take(MAX_PORTS).map(of).collect())
 }
 
 /// The members of groups at these ports.
-fn members(net: &Net, to: Option<u32>) -> Message {
+fn members(net: &Net, to: u32) -> Message {
     let members = net.all_members().filter_map(|(group, i, qpn)| {
         let port = net.ports.get(i).filter(|p| is_reached(p, to))?;
         Some((group, port.number, qpn))

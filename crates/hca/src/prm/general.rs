@@ -76,10 +76,22 @@ impl Object {
         Ok(Self { kind, id, count, body })
     }
 
+    /// Its type and number.
+    #[must_use]
+    pub fn name(&self) -> (u32, u32) {
+        (self.kind, self.id)
+    }
+
+    /// The type and number in the header of a command.
+    #[must_use]
+    pub fn name_in(input: &[u8]) -> (u32, u32) {
+        (OBJ_TYPE.get32(input), OBJ_ID.get32(input))
+    }
+
     /// Whether the header of a command names it.
     #[must_use]
     pub fn is_named_by(&self, input: &[u8]) -> bool {
-        OBJ_TYPE.get32(input) == self.kind && OBJ_ID.get32(input) == self.id
+        Self::name_in(input) == self.name()
     }
 
     /// Executes `QUERY`.

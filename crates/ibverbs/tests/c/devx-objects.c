@@ -3,6 +3,7 @@
  * file, wrong commands, and events against the end of the channel and of the object. */
 #define _GNU_SOURCE
 #include "common.h"
+#include <fcntl.h>
 #include <infiniband/mlx5dv.h>
 #include <poll.h>
 #include <pthread.h>
@@ -197,8 +198,10 @@ static void limits(struct ibv_context *context)
 static void memory(struct ibv_context *context)
 {
 	struct mlx5dv_devx_uar *uar = mlx5dv_devx_alloc_uar(context, MLX5DV_UAR_ALLOC_TYPE_NC);
-	int fd = memfd_create("buffer", MFD_CLOEXEC);
+	int fd = memfd_create("buffer", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	CHECK(uar && fd >= 0 && ftruncate(fd, 8192) == 0);
+	/* As the size of a DMA-BUF, that of the file cannot change. */
+	CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
 	struct mlx5dv_devx_umem_in attr = {
 		.addr = (void *)4096, .size = 4096, .access = IBV_ACCESS_LOCAL_WRITE, .pgsz_bitmap = 4096,
 		.comp_mask = MLX5DV_UMEM_MASK_DMABUF, .dmabuf_fd = fd,

@@ -167,7 +167,8 @@ impl<D: Driver> ProtectionDomain<D> {
     /// process, which can't read it. `iova` is the address of the first byte for peers.
     ///
     /// # Errors
-    /// An invalid argument, or the kernel's refusal. [`Error::Unsupported`] where the driver has no dma-buf.
+    /// An invalid argument, or the kernel's refusal: `EINVAL` for a file that is no dma-buf. (The software NIC also takes a memfd
+    /// with the seal `F_SEAL_SHRINK`.) [`Error::Unsupported`] where the driver has no dma-buf.
     pub fn dmabuf_pool(
         &self,
         fd: BorrowedFd<'_>,

@@ -370,13 +370,35 @@ fn a_forked_child_leaves_the_parents_queues_alone() {
     }
 }
 
+/// A memfd that can't shrink, which the software NIC takes for a dma-buf.
+fn dma_buf(len: u64) -> std::fs::File {
+    use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    let file = std::fs::File::from(memfd_create(c"dma-buf", MFdFlags::MFD_ALLOW_SEALING).unwrap());
+    file.set_len(len).unwrap();
+    fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
+    file
+}
+
+/// The device would access a page that the file has no longer, which ends the process.
+#[test]
+fn a_file_that_can_be_truncated_is_no_dma_buf() {
+    use std::os::fd::AsFd;
+    let (a, _b) = pair();
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(8192).unwrap();
+    let error = a.pd.dmabuf_pool(file.as_fd(), 0, 0, (2, 4096), AccessFlags::LOCAL_WRITE).unwrap_err();
+    assert_eq!(error.errno(), uverbs::Errno::EINVAL, "{error}");
+    assert!(error.to_string().starts_with("reg_dmabuf_mr"), "{error}");
+}
+
 /// A dma-buf, here of a memfd: the device uses it, this process can't read it by the pool.
 #[test]
 fn dma_bufs_are_posted_without_being_mapped() {
     use std::io::{Read, Seek, SeekFrom, Write};
     use std::os::fd::AsFd;
     let (mut a, mut b) = pair();
-    let mut file = tempfile::tempfile().unwrap();
+    let mut file = dma_buf(8192);
     file.write_all(&[7; 8192]).unwrap();
     let rights = AccessFlags::LOCAL_WRITE;
     let pool = b.pd.dmabuf_pool(file.as_fd(), 0, 0, (4, 2048), rights).unwrap();
@@ -405,8 +427,7 @@ fn dma_bufs_are_posted_without_being_mapped() {
 fn a_dma_buf_that_would_end_after_the_last_address_is_refused() {
     use std::os::fd::AsFd;
     let (a, _b) = pair();
-    let file = tempfile::tempfile().unwrap();
-    file.set_len(8192).unwrap();
+    let file = dma_buf(8192);
     let pool = |iova| a.pd.dmabuf_pool(file.as_fd(), 0, iova, (2, 4096), AccessFlags::LOCAL_WRITE);
     for iova in [u64::MAX - 4095, u64::MAX - 8191] {
         let error = pool(iova).unwrap_err().to_string();

@@ -8,6 +8,7 @@ mod any;
 mod connect;
 mod drain;
 mod import;
+mod many;
 mod memory;
 mod removal;
 

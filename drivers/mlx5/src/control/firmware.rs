@@ -12,6 +12,7 @@
 use super::Mlx5;
 use super::devx::DevxObject;
 use crate::Ah;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::MutexGuard;
 use uverbs_core::Errno;
 use uverbs_core::attr::QpType;
@@ -106,14 +107,21 @@ fn refused(error: Error, verb: &'static str, status: u8) -> Error {
 
 /// QP numbers that the firmware reserves as one object. Each is used once.
 #[derive(Debug)]
-pub(super) struct QpnBlock {
+struct QpnBlock {
     object: DevxObject,
-    first: u32,
     /// The numbers that were given out and are not released yet, by their offset.
-    used: Vec<u32>,
+    used: BTreeSet<u32>,
     /// The next number to give out, and the number of numbers.
     next: u32,
     len: u32,
+}
+
+/// The blocks by their first number.
+#[derive(Debug, Default)]
+pub(super) struct QpnBlocks {
+    blocks: BTreeMap<u32, QpnBlock>,
+    /// The block that numbers are given out of.
+    current: Option<u32>,
 }
 
 /// The maximum number of receives of QPs whose receives may be consumed out of order (`struct mlx5dv_ooo_recv_wrs_caps`); 0 for
@@ -330,7 +338,7 @@ impl Mlx5 {
         }
     }
 
-    fn lock_qpns(&self, verb: &'static str) -> Result<MutexGuard<'_, Vec<QpnBlock>>> {
+    fn lock_qpns(&self, verb: &'static str) -> Result<MutexGuard<'_, QpnBlocks>> {
         let forked = |_| Error::os(verb, "reserved numbers of the parent process", Errno::ESTALE);
         self.qpns.lock().map_err(forked)
     }
@@ -343,20 +351,25 @@ impl Mlx5 {
     pub fn reserve_qpn(&self) -> Result<u32> {
         const VERB: &str = "reserved_qpn_alloc";
         self.need_object(VERB, RESERVED_QPN)?;
-        let mut blocks = self.lock_qpns(VERB)?;
-        if blocks.last().is_none_or(|block| block.next == block.len) {
+        let mut guard = self.lock_qpns(VERB)?;
+        let QpnBlocks { blocks, current } = &mut *guard;
+        if current.and_then(|first| blocks.get(&first)).is_none_or(|block| block.next == block.len) {
             let log_len = match self.capabilities(VERB, GENERAL)?.has(ANSWER * 8 + 0x20) {
                 true => self.capabilities(VERB, GENERAL_2)?.get(ANSWER * 8 + 0x93, 5).min(23),
                 false => 0,
             };
             let command = Mailbox::<32>::command(op::CREATE_GENERAL_OBJECT).set(0x30, 16, RESERVED_QPN);
             let (object, first) = self.create_object(VERB, &command.set(0x63, 5, log_len).0)?;
-            blocks.push(QpnBlock { object, first, used: Vec::new(), next: 0, len: 1 << log_len });
+            blocks.insert(first, QpnBlock { object, used: BTreeSet::new(), next: 0, len: 1 << log_len });
+            *current = Some(first);
         }
-        let block = blocks.last_mut().ok_or_else(|| Error::protocol(VERB, "no block of numbers"))?;
-        block.used.push(block.next);
+        let missing = || Error::protocol(VERB, "no block of numbers");
+        let first = current.ok_or_else(missing)?;
+        let block = blocks.get_mut(&first).ok_or_else(missing)?;
+        let offset = block.next;
+        block.used.insert(offset);
         block.next += 1;
-        Ok(block.first + block.next - 1)
+        Ok(first.wrapping_add(offset))
     }
 
     /// Releases a reserved QP number.
@@ -366,13 +379,16 @@ impl Mlx5 {
     pub fn release_qpn(&self, qpn: u32) -> Result<()> {
         const VERB: &str = "reserved_qpn_dealloc";
         let invalid = || Error::invalid(VERB, "qpn", format!("{qpn:#x} is not reserved"));
-        let mut blocks = self.lock_qpns(VERB)?;
-        let contains = |b: &QpnBlock| qpn.checked_sub(b.first).is_some_and(|offset| b.used.contains(&offset));
-        let index = blocks.iter().position(contains).ok_or_else(invalid)?;
-        let block = &mut blocks[index];
-        block.used.retain(|offset| block.first + offset != qpn);
-        if block.used.is_empty() && block.next == block.len {
-            let block = blocks.swap_remove(index);
+        let mut guard = self.lock_qpns(VERB)?;
+        let found = guard.blocks.range_mut(..=qpn).next_back();
+        let (first, block) = found.map(|(first, block)| (*first, block)).ok_or_else(invalid)?;
+        if !block.used.remove(&(qpn - first)) {
+            return Err(invalid());
+        }
+        if block.used.is_empty()
+            && block.next == block.len
+            && let Some(block) = guard.blocks.remove(&first)
+        {
             // If the firmware refuses, the numbers stay reserved until the context ends.
             let _ = block.object.destroy();
         }

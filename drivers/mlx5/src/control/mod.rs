@@ -34,7 +34,7 @@ pub use srq::SrqControl;
 use self::context::Facts;
 use self::core_clock::CoreClock;
 use self::dv::{QpFlags, QpOptions};
-use self::firmware::QpnBlock;
+use self::firmware::QpnBlocks;
 use crate::control::uars::{BfReg, Posters, Uars};
 use crate::cq::{CompletionQueue, CqShared};
 use crate::cq::{UserIndex, UserIndices};
@@ -84,7 +84,7 @@ pub struct Mlx5 {
     /// The device's clock, mapped at its first use; `None` if that is impossible.
     core_clock: OnceLock<Option<CoreClock>>,
     /// The QP numbers that the firmware reserves for this context.
-    qpns: ProcessMutex<Vec<QpnBlock>>,
+    qpns: ProcessMutex<QpnBlocks>,
 }
 
 /// A thread domain: each of its QPs gets a doorbell register that no other QP uses, until the registers run out. The

@@ -4,6 +4,8 @@
 //! An index is owned by the shared part of its resource ([`UserIndex`]) and is free again when that is dropped. At that
 //! time the control path has removed the resource and its entries from every CQ.
 
+use core::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 use uverbs_core::sync::ProcessMutex;
 
@@ -20,8 +22,8 @@ pub struct UserIndices {
 struct Indices {
     /// Each index below this one has been allocated at least once.
     next: u32,
-    /// Indices that were returned, in descending order.
-    free: Vec<u32>,
+    /// Indices that were returned, the lowest one first.
+    free: BinaryHeap<Reverse<u32>>,
 }
 
 impl UserIndices {
@@ -29,7 +31,7 @@ impl UserIndices {
     pub fn take(self: &Arc<Self>) -> Option<UserIndex> {
         let mut state = self.state.lock().ok()?;
         let index = match state.free.pop() {
-            Some(index) => index,
+            Some(Reverse(index)) => index,
             // Index 2^24 - 1 is not allocated: the kernel takes it for "none" (`MLX5_IB_DEFAULT_UIDX`).
             None if state.next < (1 << BITS) - 1 => {
                 state.next += 1;
@@ -58,8 +60,7 @@ impl UserIndex {
 impl Drop for UserIndex {
     fn drop(&mut self) {
         let Ok(mut state) = self.of.state.lock() else { return };
-        let at = state.free.partition_point(|index| *index > self.index);
-        state.free.insert(at, self.index);
+        state.free.push(Reverse(self.index));
     }
 }
 

@@ -11,7 +11,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use uverbs_core::Errno;
 use uverbs_core::sync::ProcessMutex;
 use uverbs_mlx5_hw::doorbell::{CQ_ARM_DB, CQ_SET_CI, MLX5_RCV_DBR, MLX5_SND_DBR};
@@ -23,17 +23,22 @@ const STRIDE: usize = 64;
 /// Records per page.
 const PER_PAGE: usize = PAGE / STRIDE;
 
+/// Pages with free records. A full page is in no list: its records keep it.
+type Pages = ProcessMutex<Vec<Arc<Page>>>;
+
 /// A page of records; `free` has one bit per record.
 #[derive(Debug)]
 struct Page {
     buf: Arc<QueueBuf>,
     free: AtomicU64,
+    /// The pages of its context; none if it is memory of the program.
+    home: Weak<Pages>,
 }
 
 /// The pages of a context.
 #[derive(Debug, Default)]
 pub struct DbRecPages {
-    pages: ProcessMutex<Vec<Arc<Page>>>,
+    pages: Arc<Pages>,
 }
 
 impl DbRecPages {
@@ -44,12 +49,25 @@ impl DbRecPages {
     pub fn alloc(&self) -> io::Result<DbRec> {
         let forked = |_| io::Error::from_raw_os_error(Errno::ESTALE.raw());
         let mut pages = self.pages.lock().map_err(forked)?;
-        if let Some(record) = pages.iter().find_map(DbRec::take) {
-            return Ok(record);
+        loop {
+            let page = match pages.last() {
+                Some(page) => Arc::clone(page),
+                None => {
+                    let (buf, home) = (QueueBuf::new(PAGE)?, Arc::downgrade(&self.pages));
+                    let page = Arc::new(Page { buf, free: AtomicU64::new(u64::MAX), home });
+                    pages.push(Arc::clone(&page));
+                    page
+                }
+            };
+            let record = DbRec::take(&page);
+            if page.free.load(Ordering::Relaxed) == 0 {
+                // The next record that is dropped puts it back.
+                pages.pop();
+            }
+            if let Some(record) = record {
+                return Ok(record);
+            }
         }
-        let page = Arc::new(Page { buf: QueueBuf::new(PAGE)?, free: AtomicU64::new(u64::MAX) });
-        pages.push(Arc::clone(&page));
-        DbRec::take(&page).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
     /// As [`alloc`](Self::alloc), from the program's allocator if it has one that allocates records.
@@ -57,7 +75,7 @@ impl DbRecPages {
         match QueueBuf::of_program(allocator, BYTES, BYTES, MemoryUse::DoorbellRecord)? {
             // Not part of a page of records.
             Some(buf) => {
-                let page = Arc::new(Page { buf: Arc::new(buf), free: AtomicU64::new(0) });
+                let page = Arc::new(Page { buf: Arc::new(buf), free: AtomicU64::new(0), home: Weak::new() });
                 Ok(DbRec { page, index: 0 })
             }
             None => self.alloc(),
@@ -143,7 +161,14 @@ impl DbRec {
 impl Drop for DbRec {
     fn drop(&mut self) {
         // Release: pairs with the Acquire in `take`.
-        self.page.free.fetch_or(1 << self.index, Ordering::Release);
+        let free = self.page.free.fetch_or(1 << self.index, Ordering::Release);
+        // In a child of fork(2) whose parent's thread had the lock, the page is not used again.
+        if free == 0
+            && let Some(home) = self.page.home.upgrade()
+            && let Ok(mut pages) = home.lock()
+        {
+            pages.push(Arc::clone(&self.page));
+        }
     }
 }
 
@@ -223,6 +248,33 @@ mod tests {
         drop(gone);
         let again = pages.alloc().unwrap();
         assert_eq!((again.addr(), again.word(0).load(Ordering::Relaxed)), (addr, 0));
+    }
+
+    #[test]
+    fn a_record_is_found_without_a_look_at_full_pages() {
+        let pages = DbRecPages::default();
+        let mut all: Vec<_> = (0..64 * 100).map(|_| pages.alloc().unwrap()).collect();
+        let open = |pages: &DbRecPages| pages.pages.lock().unwrap().len();
+        assert_eq!(open(&pages), 0, "all pages are full");
+        for i in [5, 777, 5, 6000] {
+            let addr = all[i].addr();
+            drop(all.swap_remove(i));
+            assert_eq!(open(&pages), 1);
+            let again = pages.alloc().unwrap();
+            assert_eq!((again.addr(), open(&pages)), (addr, 0));
+            all.push(again);
+        }
+        all.truncate(32);
+        let free = open(&pages);
+        assert!(free <= 100, "{free}");
+        all.extend((0..64).map(|_| pages.alloc().unwrap()));
+        let mut addrs: Vec<_> = all.iter().map(DbRec::addr).collect();
+        addrs.sort_unstable();
+        addrs.dedup();
+        assert_eq!(addrs.len(), 96);
+        // A page outlives its context while it has records.
+        drop(pages);
+        all[0].set_recv(1);
     }
 
     #[test]

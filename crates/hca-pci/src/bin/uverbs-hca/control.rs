@@ -2,9 +2,9 @@
 //! Commands to the running fabric. Each is a line; the answer is a line that begins with `ok` or `error`. They come
 //! from standard input and from clients of the control socket (a guest, by a virtio-serial port).
 
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixListener;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -14,6 +14,10 @@ use uverbs_hca_pci::PciFunction;
 /// The commands.
 const HELP: &str = "link N up|down; lid N LID; netem off | [loss P%] [corrupt P%] [duplicate P%] [reorder P%] [delay Tms]; \
                     repairs; packets N; violations; forgive [KIND...]; quit";
+
+/// Bytes of a line at most, and clients of the control socket at a time.
+const MAX_LINE: u64 = 4096;
+const MAX_CLIENTS: usize = 16;
 
 /// Executes commands.
 #[derive(Clone)]
@@ -122,9 +126,25 @@ impl Control {
         }
     }
 
-    /// Executes lines until there are no more.
-    pub(crate) fn run(&self, lines: impl BufRead, mut answers: impl Write) {
-        for line in lines.lines().map_while(Result::ok) {
+    /// Executes lines until there are no more. The client of a line that is too long, or no text, gets an error and no more
+    /// answers.
+    pub(crate) fn run(&self, mut lines: impl BufRead, mut answers: impl Write) {
+        loop {
+            let mut line = String::new();
+            match lines.by_ref().take(MAX_LINE).read_line(&mut line) {
+                Ok(0) => return,
+                Ok(_) if line.ends_with('\n') || (line.len() as u64) < MAX_LINE => {}
+                Ok(_) => {
+                    let _ = writeln!(answers, "error a line has more than {MAX_LINE} bytes");
+                    return;
+                }
+                Err(error) => {
+                    if error.kind() == ErrorKind::InvalidData {
+                        let _ = writeln!(answers, "error a line is not text");
+                    }
+                    return;
+                }
+            }
             let words: Vec<&str> = line.split_whitespace().collect();
             if words.is_empty() {
                 continue;
@@ -142,15 +162,23 @@ impl Control {
 
     /// Takes commands at a socket, in a thread for each connection.
     pub(crate) fn listen(self, path: &Path) -> std::io::Result<()> {
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(path)?;
+        let listener = uverbs_hca::socket::bind(path)?;
+        let clients = Arc::new(AtomicUsize::new(0));
         std::thread::Builder::new().name("control".into()).spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
+            for stream in listener.incoming() {
+                let Ok(mut stream) = stream else {
+                    // There may be too many open files for a while.
+                    std::thread::sleep(Duration::from_millis(200));
+                    continue;
+                };
+                let client = Client::new(&clients);
+                if client.number > MAX_CLIENTS {
+                    let _ = writeln!(stream, "error {MAX_CLIENTS} other clients are connected");
+                    continue;
+                }
                 let this = self.clone();
                 let serve = move || {
+                    let _client = client;
                     if let Ok(answers) = stream.try_clone() {
                         this.run(BufReader::new(stream), answers);
                     }
@@ -164,9 +192,95 @@ impl Control {
     }
 }
 
+/// A client of the control socket, which is counted until it is dropped.
+struct Client {
+    all: Arc<AtomicUsize>,
+    /// How many there are with it.
+    number: usize,
+}
+
+impl Client {
+    fn new(all: &Arc<AtomicUsize>) -> Self {
+        Self { all: Arc::clone(all), number: all.fetch_add(1, Ordering::Relaxed) + 1 }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.all.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixStream;
+
+    fn control() -> Control {
+        Control {
+            fabric: Fabric::deterministic(1),
+            functions: Arc::default(),
+            quit: std::sync::mpsc::channel().0,
+        }
+    }
+
+    /// A line that never ends.
+    struct Endless(u64);
+
+    impl Read for Endless {
+        fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+            to.fill(b'x');
+            self.0 += to.len() as u64;
+            assert!(self.0 < 1 << 20, "reads on");
+            Ok(to.len())
+        }
+    }
+
+    #[test]
+    fn a_line_without_an_end_and_bytes_that_are_no_text_are_refused() {
+        let mut answers = Vec::new();
+        control().run(BufReader::new(Endless(0)), &mut answers);
+        assert_eq!(answers, b"error a line has more than 4096 bytes\n");
+        answers.clear();
+        control().run(&b"packets\xff\nhelp\n"[..], &mut answers);
+        assert_eq!(answers, b"error a line is not text\n");
+        answers.clear();
+        // The longest line, and one without a newline at the end of the input.
+        let line = format!("{:4095}\nrepairs", "repairs");
+        control().run(line.as_bytes(), &mut answers);
+        assert_eq!(answers, b"ok 0\nok 0\n");
+    }
+
+    #[test]
+    fn clients_have_a_limit_and_files_of_the_user_stay() {
+        let folder = std::env::temp_dir().join(format!("uverbs-hca-control-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let (file, socket) = (folder.join("file"), folder.join("socket"));
+        std::fs::write(&file, "of the user").unwrap();
+        assert_eq!(control().listen(&file).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read(&file).unwrap(), b"of the user");
+        control().listen(&socket).unwrap();
+        let ask = |client: &UnixStream| {
+            let mut answer = String::new();
+            let _ = (&*client).write_all(b"repairs\n");
+            BufReader::new(client).read_line(&mut answer).unwrap();
+            answer
+        };
+        let clients: Vec<UnixStream> = (0..MAX_CLIENTS)
+            .map(|_| {
+                let client = UnixStream::connect(&socket).unwrap();
+                assert_eq!(ask(&client), "ok 0\n");
+                client
+            })
+            .collect();
+        assert_eq!(ask(&UnixStream::connect(&socket).unwrap()), "error 16 other clients are connected\n");
+        assert_eq!(ask(&clients[0]), "ok 0\n");
+        drop(clients);
+        // Others come when they have gone.
+        let come = || ask(&UnixStream::connect(&socket).unwrap()) == "ok 0\n";
+        assert!((0..1000).any(|_| come() || (std::thread::sleep(Duration::from_millis(5)), false).1));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
     use uverbs_hca::Link;
     use uverbs_hca_pci::Registration;
 

@@ -224,7 +224,7 @@ fn run(cli: &Cli) -> Result<()> {
     }
     summary(&functions);
     for socket in cli.socket.iter().chain(&cli.control) {
-        let _ = std::fs::remove_file(socket);
+        let _ = uverbs_hca::socket::remove(socket);
     }
     result
 }

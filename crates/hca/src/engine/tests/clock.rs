@@ -155,7 +155,7 @@ fn the_cost_of_a_doorbell_does_not_depend_on_the_number_of_queues() {
     let alone = fastest(ring);
     on(&a.hca, |device, _| {
         for qpn in 0x10_0000..0x12_0000 {
-            device.qps.insert(qpn, Box::new(Qp::new(qpn, QpKind::Rc)));
+            device.add_qp(Qp::new(qpn, QpKind::Rc));
         }
     });
     let among_others = fastest(ring);

@@ -102,11 +102,11 @@ fn each_local_check_of_an_answer_is_made() {
             let all = super::rig::ALL;
             let key = on(&a.hca, |device, _| match check {
                 // Without the right to write; of another domain; freed; a window that is not bound; out of range.
-                0 => device.mkeys.add(0, PD, all & !access::LOCAL_WRITE, region(BASE)),
-                1 => device.mkeys.add(0, PD + 1, all, region(BASE)),
-                2 => device.mkeys.add(0, PD, all, Kind::Free),
-                3 => device.mkeys.add(0, PD, all, Kind::Window { two: false, bound: None }),
-                _ => device.mkeys.add(0, PD, all, region(BASE - len + 7)),
+                0 => device.mkeys.add(0, PD, all & !access::LOCAL_WRITE, region(BASE)).unwrap(),
+                1 => device.mkeys.add(0, PD + 1, all, region(BASE)).unwrap(),
+                2 => device.mkeys.add(0, PD, all, Kind::Free).unwrap(),
+                3 => device.mkeys.add(0, PD, all, Kind::Window { two: false, bound: None }).unwrap(),
+                _ => device.mkeys.add(0, PD, all, region(BASE - len + 7)).unwrap(),
             });
             a.key = key;
             ask.post(&mut a, BASE, b.key);
@@ -318,8 +318,9 @@ fn a_failed_invalidation_has_no_answer() {
             if !retries {
                 a.attr(|attr| attr.timeout = 0);
             }
-            let window =
-                on(&b.hca, |device, _| device.mkeys.add(0, PD, 0, Kind::Window { two, bound: None }));
+            let window = on(&b.hca, |device, _| {
+                device.mkeys.add(0, PD, 0, Kind::Window { two, bound: None }).unwrap()
+            });
             let rkey = match what {
                 0 => window + 1,
                 1 => b.key,

@@ -62,6 +62,52 @@ fn eth(cs_flags: u8, mss: u16, header: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// A send of one byte for each frame would make hundreds of thousands of frames at once.
+#[test]
+fn a_large_send_is_divided_in_rounds_on_a_device_of_a_vm() {
+    let (mut a, b) = raw_pair();
+    let len = 20_000;
+    let header = tcp(mac(&b), 1, len);
+    let data = a.fill(0, len, 1);
+    let sge = a.sge(0, len as u32);
+    on(&a.hca, |device, _| device.paced = true);
+    let received = || on(&b.hca, |_, cx| cx.net.ports[cx.me].received);
+    a.post(MLX5_OPCODE_TSO, 0, &[&eth(0xc0, 1, &header), sge.as_bytes()]);
+    let first = received();
+    assert!((1..=64).contains(&first), "{first} frames at once");
+    assert!(a.send_cq.poll().is_none(), "it is not complete");
+    a.hca.run();
+    assert_eq!(received(), len as u64);
+    assert_eq!(a.send_cq.poll().unwrap().syndrome, 0);
+    // The frames are those of a send that is not paced.
+    let frames = |a: &mut End, mss| {
+        on(&b.hca, |device, cx| {
+            device.steering.classifier = Some(std::sync::Arc::new(Seen::default()));
+            cx.net.changes += 1;
+        });
+        a.post(MLX5_OPCODE_TSO, 0, &[&eth(0xc0, mss, &header), sge.as_bytes()]);
+        a.hca.run();
+        assert_eq!(a.send_cq.poll().unwrap().syndrome, 0);
+        on(&b.hca, |device, _| format!("{:?}", device.steering.classifier))
+    };
+    let paced = frames(&mut a, 100);
+    on(&a.hca, |device, _| device.paced = false);
+    assert_eq!(frames(&mut a, 100), paced);
+    assert_eq!(paced.matches("Headers").count(), len / 100);
+    drop(data);
+}
+
+/// Keeps the headers and lengths of frames.
+#[derive(Debug, Default)]
+struct Seen(std::sync::Mutex<Vec<(Headers, usize)>>);
+
+impl crate::engine::flow::Classifier for Seen {
+    fn hits(&self, headers: &Headers, len: usize, _: bool) -> Vec<crate::engine::flow::Hit> {
+        self.0.lock().unwrap().push((headers.clone(), len));
+        Vec::new()
+    }
+}
+
 #[test]
 fn a_frame_goes_to_the_target_of_its_rule() {
     let (mut a, mut b) = raw_pair();
@@ -143,7 +189,7 @@ fn flows_are_spread_and_each_stays_on_its_queue() {
             record.set(0, &16_u32.to_be_bytes());
             on(&b.hca, |device, _| {
                 let cq = TestCq::new(device);
-                let wqn = device.number();
+                let wqn = device.number().unwrap();
                 let rq = RecvRing {
                     ring: area(&ring),
                     stride: 32,
@@ -153,7 +199,7 @@ fn flows_are_spread_and_each_stays_on_its_queue() {
                     broken: false,
                     padded: false,
                 };
-                device.wqs.insert(wqn, Wq { rq, pd: PD, cqn: cq.cqn, uidx: 0x50 + i as u32, ready: true });
+                device.add_wq(wqn, Wq { rq, pd: PD, cqn: cq.cqn, uidx: 0x50 + i as u32, ready: true });
                 (cq, wqn)
             })
         })

@@ -5,6 +5,7 @@ mod clock;
 mod cqs;
 mod faults;
 mod frames;
+mod limits;
 mod mistakes;
 mod network;
 mod processes;

@@ -376,6 +376,73 @@ fn peers_with_invalid_messages_are_disconnected() {
     drop((silent, deaf));
 }
 
+/// A peer that joins and reads only the first answer, which says whether it is welcome.
+fn silent(path: &SocketPath) -> Option<(UnixStream, u16)> {
+    let mut peer = UnixStream::connect(&path.0).unwrap();
+    peer.set_read_timeout(Some(LIMIT)).unwrap();
+    peer.write_all(&Message::Hello { base: None }.bytes()).unwrap();
+    let mut len = [0; 4];
+    peer.read_exact(&mut len).unwrap();
+    let mut bytes = vec![0; u32::from_be_bytes(len) as usize];
+    peer.read_exact(&mut bytes).unwrap();
+    match Message::parse(&bytes).unwrap() {
+        Message::Welcome { base } => Some((peer, base)),
+        Message::Refused => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Writes messages until the connection ends.
+fn is_disconnected_by(peer: &mut UnixStream, message: &Message, most: usize) -> bool {
+    let bytes = message.bytes();
+    peer.set_write_timeout(Some(LIMIT)).unwrap();
+    let written = (0..most).all(|_| peer.write_all(&bytes).is_ok());
+    let end = peer.read_to_end(&mut Vec::new());
+    !written || end.is_ok() || end.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset)
+}
+
+#[test]
+fn the_demands_of_peers_have_limits() {
+    let path = SocketPath::new();
+    let here = path.listen();
+    let a = hca(&here);
+    let port = |number, gids| Port {
+        number,
+        ethernet: false,
+        up: true,
+        lid: number,
+        mac: [0; 6],
+        gids: (0..gids).map(|i| ([i as u8 + 1; 16], true)).collect(),
+    };
+    let ports = |base: u16, count: u16, gids: usize| {
+        Message::Ports((base..base + count).map(|n| port(n, gids)).collect())
+    };
+    // Too many addresses.
+    let (mut peer, base) = silent(&path).unwrap();
+    peer.write_all(&ports(base, 4, 255).bytes()).unwrap();
+    sees(&a, base, true);
+    assert!(is_disconnected_by(&mut peer, &ports(base, 9, 255), 1));
+    sees(&a, base, false);
+    // Too many requests for an answer, while another peer is silent.
+    let (other, _) = silent(&path).unwrap();
+    let (mut peer, _) = silent(&path).unwrap();
+    assert!(is_disconnected_by(&mut peer, &Message::Sync(1), 1000));
+    drop((peer, other));
+    // Too many peers: the others stay.
+    let peers: Vec<_> = (0..100).map_while(|_| silent(&path)).collect();
+    assert_eq!(peers.len(), crate::peers::MAX_PEERS, "the previous ones have gone");
+    // Lists for peers that do not read take no more memory than the last one.
+    let (mut first, base) = (&peers[0].0, peers[0].1);
+    for i in 0..300 {
+        first.write_all(&ports(base, 1 + i % 60, 16).bytes()).unwrap();
+    }
+    sees(&a, base, true);
+    let waits = a.fabric().waiting_for_peers();
+    assert!(waits < 100 * (60 * 16 * 17 + 2000), "{waits} bytes wait for {} peers", peers.len());
+    drop(peers);
+    within(LIMIT, || silent(&path));
+}
+
 fn body() -> impl Strategy<Value = Body> {
     let data = || {
         prop_oneof![Just(256), Just(0), 0..600_usize]

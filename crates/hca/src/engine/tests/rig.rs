@@ -125,8 +125,8 @@ impl TestCq {
             page: PAGE,
             ignore_overrun: false,
         };
-        let cqn = device.number();
-        device.cqs.insert(cqn, Cq::new(parts).unwrap());
+        let cqn = device.number().unwrap();
+        device.add_cq(cqn, Cq::new(parts).unwrap());
         Self { cqn, ring, record, consumer: 0 }
     }
 
@@ -182,9 +182,9 @@ impl End {
             (Ram::new(BLOCKS as usize * 64), Ram::new(RECEIVES as usize * STRIDE), Ram::new(8));
         on(hca, |device, _| {
             let region = Kind::Region { memory: Arc::clone(&memory) as Arc<dyn Memory>, iova: BASE };
-            let key = device.mkeys.add(0, PD, ALL, region);
+            let key = device.mkeys.add(0, PD, ALL, region).unwrap();
             let (send_cq, recv_cq) = (TestCq::new(device), TestCq::new(device));
-            let qpn = device.number();
+            let qpn = device.number().unwrap();
             let mut qp = Qp::new(qpn, kind);
             (qp.pd, qp.uidx, qp.page) = (PD, 0x77, Some(PAGE));
             (qp.send_cqn, qp.recv_cqn) = (send_cq.cqn, recv_cq.cqn);
@@ -199,7 +199,7 @@ impl End {
                 broken: false,
                 padded: false,
             });
-            device.qps.insert(qpn, Box::new(qp));
+            device.add_qp(qp);
             Self {
                 hca: hca.clone(),
                 qpn,
@@ -389,7 +389,7 @@ impl TestSrq {
             ring.set(i as usize * SRQ_STRIDE + 2, &next.to_be_bytes());
         }
         let srqn = on(hca, |device, _| {
-            let srqn = device.number();
+            let srqn = device.number().unwrap();
             let srq = Srq {
                 ring: area(&ring),
                 stride: SRQ_STRIDE as u64,
@@ -403,7 +403,7 @@ impl TestSrq {
                 uidx: 0x99,
                 broken: false,
             };
-            device.srqs.insert(srqn, srq);
+            device.add_srq(srqn, srq);
             srqn
         });
         Self { srqn, ring, record, head: 0, posted: 0 }

@@ -26,7 +26,7 @@ const QPN_FIELD: u64 = 1 << 14;
 const BIND_FIELDS: u64 = 1 | 1 << 6 | 0xf << 18;
 
 fn window(end: &End, two: bool) -> u32 {
-    on(&end.hca, |device, _| device.mkeys.add(0, PD, 0, Kind::Window { two, bound: None }))
+    on(&end.hca, |device, _| device.mkeys.add(0, PD, 0, Kind::Window { two, bound: None }).unwrap())
 }
 
 /// Binds as the owner of the window. Returns the new key and the syndrome.
@@ -198,7 +198,7 @@ fn a_bind_beyond_the_region_or_its_rights_fails() {
     ] {
         let (_a, mut b) = pair(&Fabric::deterministic(1), QpKind::Rc, 0);
         let mw = window(&b, true);
-        on(&b.hca, |device, _| device.mkeys.get_mut(b.key).unwrap().access = rights);
+        on(&b.hca, |device, _| device.mkeys.set_rights(b.key, PD, rights));
         let want = if fits { 0 } else { hw::MLX5_CQE_SYNDROME_MW_BIND_ERR };
         assert_eq!(bind(&mut b, mw, true, 1, 0, 100, access).1, want, "{rights:#x} {access:#x}");
     }

@@ -9,9 +9,9 @@
 
 use crate::bytes::put;
 use crate::engine::{Notice, event};
-use crate::kernel::events::EventFile;
+use crate::kernel::events::{EventFile, inode};
 use crate::kernel::object::Kind;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use uverbs_core::Errno;
 
@@ -47,7 +47,6 @@ struct Channel {
 #[derive(Debug)]
 struct Subscription {
     channel: usize,
-    target: Target,
     event: u16,
     cookie: u64,
     /// Counts the events instead of the file.
@@ -60,7 +59,16 @@ pub(in crate::kernel) struct Channels {
     next: usize,
     events: BTreeMap<usize, Channel>,
     commands: BTreeMap<usize, Channel>,
-    subscriptions: Vec<Subscription>,
+    /// The files by context and inode.
+    by_inode: BTreeMap<(u32, u64), usize>,
+    /// The files whose socket was full.
+    late: BTreeSet<usize>,
+    subscriptions: BTreeMap<Target, Vec<Subscription>>,
+    /// The objects to whose events each file is subscribed.
+    of_files: BTreeSet<(usize, Target)>,
+    /// How many subscriptions were added since those of closed files were searched, and how many there were then.
+    added: usize,
+    left: usize,
 }
 
 /// The event of a notice: its object, its type, and the place of the object's number.
@@ -103,48 +111,80 @@ fn is_event_of(target: Target, event: u16) -> bool {
     }
 }
 
-fn find(channels: &BTreeMap<usize, Channel>, context: u32, fd: BorrowedFd<'_>) -> Result<usize, Errno> {
-    let mine = |channel: &Channel| channel.context == context && channel.file.is(fd);
-    channels.iter().find(|(_, channel)| mine(channel)).map(|(id, _)| *id).ok_or(Errno::EBADF)
-}
+/// The least number of additions after which closed files are searched.
+const LOOK: usize = 64;
 
 impl Channels {
-    fn add(
-        channels: &mut BTreeMap<usize, Channel>,
-        next: &mut usize,
-        channel: (u32, bool),
-    ) -> Result<OwnedFd, Errno> {
-        channels.retain(|_, channel| !channel.file.is_closed());
+    /// A new file. Returns its number, the kernel's end and the program's end.
+    fn add(&mut self, context: u32, omits_data: bool) -> Result<(usize, Channel, OwnedFd), Errno> {
+        self.look();
         let (file, rx) = EventFile::new()?;
-        *next += 1;
-        channels.insert(*next, Channel { context: channel.0, file, omits_data: channel.1 });
-        Ok(rx)
+        self.next += 1;
+        self.by_inode.insert((context, file.inode()), self.next);
+        Ok((self.next, Channel { context, file, omits_data }, rx))
     }
 
     pub(super) fn add_command_channel(&mut self, context: u32) -> Result<OwnedFd, Errno> {
-        Self::add(&mut self.commands, &mut self.next, (context, false))
+        let (number, channel, rx) = self.add(context, false)?;
+        self.commands.insert(number, channel);
+        Ok(rx)
     }
 
     pub(super) fn add_event_channel(&mut self, context: u32, omits_data: bool) -> Result<OwnedFd, Errno> {
-        self.prune();
-        Self::add(&mut self.events, &mut self.next, (context, omits_data))
+        let (number, channel, rx) = self.add(context, omits_data)?;
+        self.events.insert(number, channel);
+        Ok(rx)
+    }
+
+    fn find(&self, context: u32, fd: BorrowedFd<'_>) -> Result<usize, Errno> {
+        self.by_inode.get(&(context, inode(fd)?)).copied().ok_or(Errno::EBADF)
     }
 
     pub(super) fn command_channel(&self, context: u32, fd: BorrowedFd<'_>) -> Result<usize, Errno> {
-        find(&self.commands, context, fd)
+        self.find(context, fd)
+            .and_then(|n| if self.commands.contains_key(&n) { Ok(n) } else { Err(Errno::EBADF) })
     }
 
     /// Writes the answer of an asynchronous query.
-    pub(super) fn answer(&mut self, channel: usize, wr_id: u64, output: &[u8]) {
-        if let Some(channel) = self.commands.get_mut(&channel) {
+    pub(super) fn answer(&mut self, number: usize, wr_id: u64, output: &[u8]) {
+        if let Some(channel) = self.commands.get_mut(&number) {
             channel.file.push(&[&wr_id.to_ne_bytes(), output].concat());
+            if channel.file.has_backlog() {
+                self.late.insert(number);
+            }
         }
     }
 
-    /// Ends the subscriptions of files that the program has closed.
-    fn prune(&mut self) {
-        self.events.retain(|_, channel| !channel.file.is_closed());
-        self.subscriptions.retain(|subscription| self.events.contains_key(&subscription.channel));
+    /// Counts an addition, and searches for closed files after as many additions as there are entries to look at.
+    fn look(&mut self) {
+        self.added += 1;
+        if self.added >= LOOK.max(self.left) {
+            let all = self.events.iter().chain(&self.commands);
+            let closed = all.filter(|(_, channel)| channel.file.is_closed()).map(|(number, _)| *number);
+            self.remove(closed.collect());
+            self.added = 0;
+            self.left = self.of_files.len() + self.by_inode.len();
+        }
+    }
+
+    /// Removes files with their subscriptions.
+    fn remove(&mut self, files: Vec<usize>) {
+        for number in files {
+            let removed = self.events.remove(&number).or_else(|| self.commands.remove(&number));
+            let Some(channel) = removed else { continue };
+            self.by_inode.remove(&(channel.context, channel.file.inode()));
+            self.late.remove(&number);
+            let of = self.of_files.range((number, None)..(number + 1, None));
+            for target in of.map(|(_, target)| *target).collect::<Vec<_>>() {
+                self.of_files.remove(&(number, target));
+                if let Some(of) = self.subscriptions.get_mut(&target) {
+                    of.retain(|subscription| subscription.channel != number);
+                    if of.is_empty() {
+                        self.subscriptions.remove(&target);
+                    }
+                }
+            }
+        }
     }
 
     /// Adds a subscription for each type. `signal` is the number of an eventfd(2).
@@ -156,8 +196,11 @@ impl Channels {
         cookie: u64,
         signal: Option<u32>,
     ) -> Result<(), Errno> {
-        self.prune();
-        let channel = find(&self.events, context, fd)?;
+        self.look();
+        let channel = self.find(context, fd)?;
+        if !self.events.contains_key(&channel) {
+            return Err(Errno::EBADF);
+        }
         // One file counts the events of one type.
         if signal.is_some() && events.len() != 1 || !events.iter().all(|event| is_event_of(target, *event)) {
             return Err(Errno::EINVAL);
@@ -166,7 +209,9 @@ impl Channels {
         let mut signals = signal.into_iter();
         for event in events {
             let signal = signals.next();
-            self.subscriptions.push(Subscription { channel, target, event: *event, cookie, signal });
+            let new = Subscription { channel, event: *event, cookie, signal };
+            self.subscriptions.entry(target).or_default().push(new);
+            self.of_files.insert((channel, target));
         }
         Ok(())
     }
@@ -177,10 +222,8 @@ impl Channels {
             return;
         }
         let Some((target, event, number_at)) = event_of(notice) else { return };
-        for subscription in &self.subscriptions {
-            if subscription.target != target || subscription.event != event {
-                continue;
-            }
+        let of = self.subscriptions.get(&target).map_or(&[][..], Vec::as_slice);
+        for subscription in of.iter().filter(|subscription| subscription.event == event) {
             let Some(channel) = self.events.get_mut(&subscription.channel) else { continue };
             if let Some(signal) = &subscription.signal {
                 // The subscription ended when the program closed the file.
@@ -197,29 +240,39 @@ impl Channels {
                 record.extend(eqe);
             }
             channel.file.push(&record);
+            if channel.file.has_backlog() {
+                self.late.insert(subscription.channel);
+            }
         }
     }
 
     /// Writes records for which the files had no room.
     pub(in crate::kernel) fn flush(&mut self) {
-        let files = self.events.values_mut().chain(self.commands.values_mut());
-        files.filter(|channel| channel.file.has_backlog()).for_each(|channel| channel.file.flush());
+        let Self { late, events, commands, .. } = self;
+        late.retain(|number| {
+            let channel = events.get_mut(number).or_else(|| commands.get_mut(number));
+            channel.is_some_and(|channel| {
+                channel.file.flush();
+                channel.file.has_backlog()
+            })
+        });
     }
 
     pub(in crate::kernel) fn has_backlog(&self) -> bool {
-        self.events.values().chain(self.commands.values()).any(|channel| channel.file.has_backlog())
+        !self.late.is_empty()
     }
 
     /// Ends the subscriptions to a destroyed object.
     pub(in crate::kernel) fn forget(&mut self, target: (Kind, u32)) {
-        self.subscriptions.retain(|subscription| subscription.target != Some(target));
+        for subscription in self.subscriptions.remove(&Some(target)).into_iter().flatten() {
+            self.of_files.remove(&(subscription.channel, Some(target)));
+        }
     }
 
     /// Closes the files of a context.
     pub(in crate::kernel) fn close(&mut self, context: u32) {
-        self.events.retain(|_, channel| channel.context != context);
-        self.commands.retain(|_, channel| channel.context != context);
-        self.subscriptions.retain(|subscription| self.events.contains_key(&subscription.channel));
+        let of = self.by_inode.range((context, 0)..=(context, u64::MAX));
+        self.remove(of.map(|(_, number)| *number).collect());
     }
 }
 

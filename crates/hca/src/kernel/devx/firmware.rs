@@ -103,8 +103,12 @@ impl Firmware {
         }
     }
 
-    pub(in crate::kernel) fn is_pd(&self, number: u32) -> bool {
-        matches!(self.item, Item::Pd { pdn } if pdn == number)
+    /// The number of a protection domain.
+    pub(in crate::kernel) fn pd(&self) -> Option<u32> {
+        match self.item {
+            Item::Pd { pdn } => Some(pdn),
+            _ => None,
+        }
     }
 
     pub(in crate::kernel) fn is_qp(&self) -> bool {
@@ -125,8 +129,8 @@ impl Firmware {
     /// Removes it from the device.
     pub(in crate::kernel) fn undo(&self, device: &mut Device) {
         match &self.item {
-            Item::Cq { cqn } => drop(device.cqs.remove(cqn)),
-            Item::Qp { qpn } => drop(device.qps.remove(qpn)),
+            Item::Cq { cqn } => device.remove_cq(*cqn),
+            Item::Qp { qpn } => device.remove_qp(*qpn),
             Item::Mkey { key } => drop(device.mkeys.remove(*key)),
             Item::General(object) => object.destroy(device),
             Item::Pd { .. } => {}
@@ -262,7 +266,7 @@ impl Call<'_, '_> {
             op::CREATE_MKEY => self.create_mkey_by_command(input, output),
             op::ALLOC_PD => {
                 lengths(input, output, (HEADER, NUMBERED))?;
-                let pdn = self.state.number();
+                let pdn = self.state.pdns.alloc().ok_or(Status::LIMIT)?;
                 alloc_pd_out::PD.set(output, pdn);
                 Ok(Firmware { item: Item::Pd { pdn }, context: Vec::new() })
             }

@@ -9,7 +9,7 @@ use crate::engine::mkey::Kind as MkeyKind;
 use crate::engine::qp::{Qp, State};
 use crate::kernel::call::Call;
 use crate::kernel::limits::VECTORS;
-use crate::kernel::object::Object;
+use crate::kernel::object::{Numbered, Object};
 use crate::prm::layout::{
     ads, cqc, create_cq_in, create_cq_out, create_mkey_in, create_mkey_out, create_qp_in, create_qp_out, mkc,
     modify_cq_in, qpc, query_cq_out, query_mkey_out, query_qp_out,
@@ -28,12 +28,7 @@ const COUNT: u32 = 1 << 1;
 impl Call<'_, '_> {
     /// Whether the context has a protection domain with this number.
     fn has_pd(&mut self, pdn: u32) -> bool {
-        let is = |object: &Object| match object {
-            Object::Pd { pdn: number } => *number == pdn,
-            Object::Devx(object) => object.is_pd(pdn),
-            _ => false,
-        };
-        self.state.context(self.context).is_ok_and(|context| context.objects.values().any(|e| is(&e.object)))
+        self.state.context(self.context).is_ok_and(|context| context.find(Numbered::Pd, pdn).is_some())
     }
 
     /// Whether the context has a doorbell page with this number.
@@ -65,8 +60,8 @@ impl Call<'_, '_> {
         let record = self.record_in_umem(context, &place::CQ_RECORD)?;
         let ignore_overrun = cqc::OI.is_set(context);
         let cq = Cq::new(CqParts { ring, entry, record, page, ignore_overrun }).ok_or(Status::BAD_PARAM)?;
-        let cqn = self.device.number();
-        self.device.cqs.insert(cqn, cq);
+        let cqn = self.device.number().ok_or(Status::LIMIT)?;
+        self.device.add_cq(cqn, cq);
         create_cq_out::CQN.set(output, cqn);
         Ok(Firmware { item: Item::Cq { cqn }, context: context.to_vec() })
     }
@@ -78,7 +73,7 @@ impl Call<'_, '_> {
     ) -> Result<Firmware, Status> {
         lengths(input, output, (272, 12))?;
         let context = create_qp_in::QPC.bytes(input);
-        let qpn = self.device.number();
+        let qpn = self.device.number().ok_or(Status::LIMIT)?;
         let record = self.record_in_umem(context, &place::QP_RECORD);
         let memory = |at, len, _| self.in_umem(input, &place::QP, at, len);
         let qp = prm_qp::build(qpn, input, LOG_MAX_QP_SIZE, memory, || record)?;
@@ -93,7 +88,7 @@ impl Call<'_, '_> {
         {
             return Err(Status::BAD_RESOURCE);
         }
-        self.device.qps.insert(qpn, Box::new(qp));
+        self.device.add_qp(qp);
         create_qp_out::QPN.set(output, qpn);
         Ok(Firmware { item: Item::Qp { qpn }, context: context.to_vec() })
     }
@@ -120,7 +115,7 @@ impl Call<'_, '_> {
             _ => return Err(Status::BAD_PARAM),
         };
         let variant = mkc::MKEY_7_0.get(context) as u8;
-        let key = self.device.mkeys.add(variant, pd, mkey::rights(context), kind);
+        let key = self.device.mkeys.add(variant, pd, mkey::rights(context), kind).ok_or(Status::LIMIT)?;
         create_mkey_out::MKEY_INDEX.set(output, key >> 8);
         Ok(Firmware { item: Item::Mkey { key }, context: context.to_vec() })
     }

@@ -5,7 +5,7 @@ use crate::kernel::attr::{flags, known, number};
 use crate::kernel::call::Call;
 use crate::kernel::lend::{lend, lend_file};
 use crate::kernel::memory::check_present;
-use crate::kernel::object::Object;
+use crate::kernel::object::{Numbered, Object};
 use crate::memory::{Area, Fault, Memory};
 use crate::prm::Status;
 use crate::prm::place::Place;
@@ -22,6 +22,10 @@ pub(in crate::kernel) struct Umem {
 }
 
 impl Umem {
+    pub(in crate::kernel) fn id(&self) -> u32 {
+        self.id
+    }
+
     /// Whether an object of the device uses it.
     pub(in crate::kernel) fn is_busy(&self) -> bool {
         Arc::strong_count(&self.memory) > 1
@@ -104,11 +108,10 @@ impl Call<'_, '_> {
     /// The memory of this context with a number.
     fn umem(&mut self, id: u32) -> Result<&Arc<dyn Memory>, Status> {
         let context = self.state.context(self.context).map_err(|_| Status::BAD_RESOURCE)?;
-        let found = context.objects.values().find_map(|entry| match &entry.object {
-            Object::Umem(umem) if umem.id == id => Some(&umem.memory),
-            _ => None,
-        });
-        found.ok_or(Status::BAD_RESOURCE)
+        match context.find(Numbered::Umem, id) {
+            Some(Object::Umem(umem)) => Ok(&umem.memory),
+            _ => Err(Status::BAD_RESOURCE),
+        }
     }
 
     /// `len` bytes behind the first `at` of the memory that a command describes. Programs have no other memory.

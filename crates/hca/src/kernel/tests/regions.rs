@@ -30,11 +30,10 @@ fn a_region_of_a_dmabuf_is_the_files_memory() {
     let hca = hca();
     let ctx = Ctx::new(&hca);
     let pd = ctx.pd();
-    let file = std::fs::File::from(
-        nix::sys::memfd::memfd_create(c"region", nix::sys::memfd::MFdFlags::empty()).unwrap(),
-    );
+    let file = memfd();
     file.set_len(8192).unwrap();
     file.write_all_at(b"hello", 4100).unwrap();
+    seal(&file);
     let reg = |offset, length| {
         control::mr::reg_dmabuf(
             CoreSupport(1),
@@ -58,4 +57,38 @@ fn a_region_of_a_dmabuf_is_the_files_memory() {
     assert_eq!(&bytes, b"hello");
     file.read_exact_at(&mut bytes, 4100).unwrap();
     assert_eq!(&bytes, b"HELLO");
+}
+
+fn memfd() -> std::fs::File {
+    let flags = nix::sys::memfd::MFdFlags::MFD_ALLOW_SEALING;
+    std::fs::File::from(nix::sys::memfd::memfd_create(c"region", flags).unwrap())
+}
+
+fn seal(file: &std::fs::File) {
+    use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+    fcntl(file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
+}
+
+/// An access behind the end of a truncated file would end the process.
+#[test]
+fn a_file_that_can_be_truncated_is_no_dmabuf() {
+    let hca = hca();
+    let ctx = Ctx::new(&hca);
+    let pd = ctx.pd();
+    let reg = |file: &std::fs::File| {
+        control::mr::reg_dmabuf(CoreSupport(1), &pd, file.as_fd(), 0, 8192, 0, AccessFlags::LOCAL_WRITE)
+    };
+    let open = memfd();
+    open.set_len(8192).unwrap();
+    assert_eq!(errno(reg(&open)), Errno::EINVAL);
+    let path = std::env::temp_dir().join(format!("uverbs-hca-truncated-{}", std::process::id()));
+    let file = std::fs::File::options().create_new(true).read(true).write(true).open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    file.set_len(8192).unwrap();
+    assert_eq!(errno(reg(&file)), Errno::EINVAL);
+    assert_eq!(errno(reg(&std::fs::File::open("/proc/self/exe").unwrap())), Errno::EINVAL);
+    // The seal makes the difference.
+    seal(&open);
+    reg(&open).unwrap();
+    assert!(open.set_len(0).is_err());
 }
