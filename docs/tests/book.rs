@@ -234,7 +234,11 @@ fn the_first_example_is_the_program_of_readme() {
     let example = read("crates/hello/examples/hello.rs");
     let start = example.find("use ").expect("imports");
     let lines = example[start..].lines().filter(|line| !line.trim_start().starts_with("println!"));
-    assert_eq!(lines.collect::<Vec<_>>(), block.lines().collect::<Vec<_>>());
+    // The lines of the page are longer than those of the source.
+    let words = |lines: &mut dyn Iterator<Item = &str>| {
+        lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(words(&mut lines.into_iter()), words(&mut block.lines()));
 }
 
 /// On another system than Linux the first crate of the tree has one error, which names the condition for dependencies.
@@ -282,8 +286,8 @@ fn packages_without_doc_tests_have_none() {
             continue;
         }
         count += 1;
-        let folder = manifest.parent().unwrap().join("src");
-        assert!(folder.is_dir(), "{}: no sources", manifest.display());
+        let package = manifest.parent().unwrap();
+        let folder = Some(package.join("src")).filter(|src| src.is_dir()).unwrap_or(package.to_owned());
         for path in files(&[folder.to_str().unwrap()], ".rs") {
             let text = fs::read_to_string(&path).unwrap();
             let mut fences = text

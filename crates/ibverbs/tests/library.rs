@@ -24,21 +24,16 @@ const MLX5_SYMBOLS_44: &str = include_str!("../data/symbols-mlx5-44.txt");
 fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libibverbs");
-        let mut cmd = Command::new(env!("CARGO"));
-        cmd.args([
-            "run",
-            "--quiet",
-            "--package",
-            "xtask",
-            "--",
-            "dist",
-            "--hca",
-            "--profile",
-            "dev",
-            "--out",
-        ]);
-        let built = cmd.arg(&out).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let out = target.join("libibverbs");
+        // The features of the whole workspace, so that this builds nothing that `cargo test` has built.
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--workspace", "--bin", "xtask"]);
+        let built = build.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        let mut dist = Command::new(target.with_file_name("debug").join("xtask"));
+        dist.args(["dist", "--hca", "--profile", "dev", "--out"]).arg(&out).env("CARGO", env!("CARGO"));
+        let built = dist.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         out
     })

@@ -15,7 +15,7 @@
 //! # let (a, b) = (fabric.device("hca0").build(), fabric.device("hca1").build());
 //! let attr = ConnectAttr::default();
 //! let limit = Duration::from_secs(60);
-//! let listener = TcpListener::bind("localhost:0")?;
+//! let listener = TcpListener::bind("127.0.0.1:0")?;
 //! let server = listener.local_addr()?;
 //!
 //! let client = std::thread::spawn(move || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {

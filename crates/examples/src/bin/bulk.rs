@@ -103,7 +103,7 @@ fn main() -> Result<()> {
         let stream = TcpStream::connect(to).with_context(|| format!("no receiver at {to}"))?;
         sender::send::<AnyDriver>(&nics, &plan, &stream, &way)?
     } else {
-        let listener = TcpListener::bind("localhost:0")?;
+        let listener = TcpListener::bind("127.0.0.1:0")?;
         let stream = TcpStream::connect(listener.local_addr()?)?;
         let theirs: Vec<_> =
             (nics.len()..).zip(&nics).map(|(n, nic)| nic.neighbour(&format!("hca{n}"))).collect();

@@ -128,7 +128,7 @@ fn own_address(args: &Args, nic: &Nic) -> Result<SocketAddr> {
         Nic::Machine(_) if args.cm => {
             bail!("--cm needs --serve and --connect with addresses of the devices")
         }
-        _ => resolve("localhost:0"),
+        _ => resolve("127.0.0.1:0"),
     }
 }
 

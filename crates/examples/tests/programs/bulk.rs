@@ -40,7 +40,7 @@ fn transfer_on(
     let hcas: Vec<_> = (0..4).map(|n| fabric.device(&format!("hca{n}")).build()).collect();
     let nics: Vec<_> = hcas.iter().cloned().map(Nic::Software).collect();
     disturb(fabric);
-    let listener = TcpListener::bind("localhost:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (from, to) = nics.split_at(2);
     let figures = std::thread::scope(|scope| {
@@ -88,7 +88,7 @@ fn each_side_sees_that_the_other_has_gone() {
     for sends in [false, true] {
         let fabric = Fabric::new(3);
         let [here, there] = ["hca0", "hca1"].map(|name| [Nic::Software(fabric.device(name).build())]);
-        let listener = TcpListener::bind("localhost:0").unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (theirs, _) = listener.accept().unwrap();
         let (ended, end) = channel::<()>();
