@@ -388,7 +388,7 @@ fn a_file_that_can_be_truncated_is_no_dma_buf() {
     let file = tempfile::tempfile().unwrap();
     file.set_len(8192).unwrap();
     let error = a.pd.dmabuf_pool(file.as_fd(), 0, 0, (2, 4096), AccessFlags::LOCAL_WRITE).unwrap_err();
-    assert_eq!(error.errno(), uverbs::Errno::EINVAL, "{error}");
+    assert_eq!(error.errno(), Errno::EINVAL, "{error}");
     assert!(error.to_string().starts_with("reg_dmabuf_mr"), "{error}");
 }
 
