@@ -104,7 +104,7 @@ impl QueueAccess {
     }
 
     /// The number of WRs that may be posted in total. The poster raises it; the control path closes the queue by
-    /// storing 0, which is also what a child of fork finds.
+    /// storing 0, which is also what a child of fork finds. A CQ may have its state here, if it needs more bits than the word has.
     #[inline(always)]
     #[must_use]
     pub fn limit(&self) -> &AtomicU64 {
@@ -199,6 +199,15 @@ impl AccessAtHand<'_> {
         self.0.busy.store(1, Ordering::Relaxed);
         ControlBarrier::light();
         self.0.word.load(Ordering::Acquire) == open
+    }
+
+    /// As [`enter_if`](Self::enter_if), for a queue whose state is in the limit's place: its word has 64 bits.
+    #[inline(always)]
+    #[must_use]
+    pub fn enter_if_wide(self, open: u64) -> bool {
+        self.0.busy.store(1, Ordering::Relaxed);
+        ControlBarrier::light();
+        self.0.limit.load(Ordering::Acquire) == open
     }
 
     /// [`QueueAccess::enter`]

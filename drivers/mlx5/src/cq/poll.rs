@@ -363,7 +363,7 @@ impl CompletionQueue {
                 $step(&mut cursor);
                 if S::IS_USER_CODE {
                     $take(&mut sink, &completion, || access.leave());
-                    if !access.enter_if(open) {
+                    if !access.enter_if_wide(open) {
                         cold_path();
                         let done = taken + (max - end.wrapping_sub(cursor.position()));
                         // SAFETY: this is the only poller (`&mut self`), and the sink has left the queue.

@@ -23,44 +23,45 @@ use uverbs_core::kernel::{AccessAtHand, QueueAccess};
 use uverbs_core::provider::PollError;
 use uverbs_core::sync::ProcessMutex;
 
-/// The word of a CQ's [`QueueAccess`].
+/// The word of a CQ, which is in the place of the limit of its [`QueueAccess`].
 ///
 /// The low byte is the state of the queue. The upper bytes count control calls: if the word has not changed, `CqState` has
-/// not changed either. The word is never 0, because the kernel wipes it to 0 in a child of fork.
+/// not changed either, for however long the poller was outside: 56 bits do not begin again. The word is never 0, because the kernel
+/// wipes it to 0 in a child of fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct CqWord(u32);
+pub(super) struct CqWord(u64);
 
 impl CqWord {
     /// The poller may enter, with a compiler barrier only.
-    const OPEN: u32 = 1;
+    const OPEN: u64 = 1;
     /// The poller may enter, with a full fence.
-    const OPEN_FENCED: u32 = 2;
+    const OPEN_FENCED: u64 = 2;
     /// The control path accesses the state.
-    const CLOSED: u32 = 3;
+    const CLOSED: u64 = 3;
     /// It is not known which ring the device writes, or the poller could not be stopped: no more completions are reported.
-    const LOST: u32 = 4;
+    const LOST: u64 = 4;
     /// A value that no CQ's word has, not even in a child of fork.
-    pub(super) const NONE: Self = Self(u32::MAX);
+    pub(super) const NONE: Self = Self(u64::MAX);
 
-    const fn new(count: u32, what: u32) -> Self {
+    const fn new(count: u64, what: u64) -> Self {
         Self(count << 8 | what)
     }
 
     /// The value of the atomic.
-    pub(super) const fn bits(self) -> u32 {
+    pub(super) const fn bits(self) -> u64 {
         self.0
     }
 
-    const fn what(self) -> u32 {
+    const fn what(self) -> u64 {
         self.0 & 0xff
     }
 
-    const fn count(self) -> u32 {
+    const fn count(self) -> u64 {
         self.0 >> 8
     }
 
     const fn is_forked(self) -> bool {
-        self.0 == QueueAccess::FORKED
+        self.0 == QueueAccess::FORKED as u64
     }
 }
 
@@ -91,11 +92,11 @@ impl CqShared {
             dbrec,
             arm_sn: AtomicU32::new(0),
         };
-        this.access.word().store(this.open_word(0).0, Ordering::Release);
+        this.access.limit().store(this.open_word(0).0, Ordering::Release);
         this
     }
 
-    fn open_word(&self, count: u32) -> CqWord {
+    fn open_word(&self, count: u64) -> CqWord {
         CqWord::new(count, if self.access.needs_fence() { CqWord::OPEN_FENCED } else { CqWord::OPEN })
     }
 
@@ -123,7 +124,7 @@ impl CqShared {
 
     #[inline(always)]
     fn word(&self) -> CqWord {
-        CqWord(self.access.word().load(Ordering::Acquire))
+        CqWord(self.access.limit().load(Ordering::Acquire))
     }
 
     /// Enters if the word is `seen`, which an earlier [`enter_cold`](Self::enter_cold) returned. For the only poller.
@@ -132,7 +133,7 @@ impl CqShared {
     /// The caller has the only [`CompletionQueue`](super::CompletionQueue) of this queue, and no other [`Entered`] of it.
     #[inline(always)]
     pub(super) unsafe fn enter(&self, seen: CqWord) -> Option<Entered<'_>> {
-        let is_open = self.access.at_hand().enter_if(seen.0);
+        let is_open = self.access.at_hand().enter_if_wide(seen.0);
         let entered = Entered(self);
         if is_open { Some(entered) } else { None }
     }
@@ -161,7 +162,7 @@ impl CqShared {
         }
     }
 
-    /// Enters again after the user's code ran outside the queue and `enter_if` failed. `before` is the value of
+    /// Enters again after the user's code ran outside the queue and `enter_if_wide` failed. `before` is the value of
     /// [`generation`](Self::generation) when the caller was inside. The flag is `false` if the state may have changed since
     /// then.
     ///
@@ -176,7 +177,7 @@ impl CqShared {
         Ok((entered, self.generation() == before))
     }
 
-    /// For a poll that leaves and enters for each completion: `enter_if` with a word's [`bits`](CqWord::bits) is
+    /// For a poll that leaves and enters for each completion: `enter_if_wide` with a word's [`bits`](CqWord::bits) is
     /// [`enter`](Self::enter), and has the same contract.
     #[inline(always)]
     pub(super) fn access(&self) -> AccessAtHand<'_> {
@@ -199,7 +200,7 @@ impl CqShared {
         if before.what() == CqWord::LOST {
             return None;
         }
-        let count = before.count().wrapping_add(1) & 0xff_ffff;
+        let count = before.count() + 1;
         if !self.replace_word(before, CqWord::new(count, CqWord::CLOSED)) {
             return None;
         }
@@ -222,7 +223,14 @@ impl CqShared {
     /// Replaces the word if it is `from`, and returns whether it was. In a child of fork it is not, and stays
     /// unchanged. Release: a poller that enters by the new word sees the changes of the state.
     fn replace_word(&self, from: CqWord, to: CqWord) -> bool {
-        self.access.word().compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.access.limit().compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Counts control calls, as if they had been made.
+    #[cfg(test)]
+    pub(super) fn count_on(&self, calls: u64) {
+        let word = self.word();
+        self.access.limit().store(CqWord::new(word.count() + calls, word.what()).0, Ordering::Release);
     }
 
     /// Adds a new QP whose completions go to this CQ. To be called before it can post.

@@ -236,6 +236,28 @@ fn completions_are_claimed_while_control_calls_wait() {
     assert_eq!(b.poll(1), Ok(vec![]));
 }
 
+/// While a callback runs, a QP is reset, and as many control calls are made as a count of 24 bits has values.
+#[test]
+fn any_number_of_control_calls_during_a_callback_is_noticed() {
+    let mut b = bench(16, 64, CqeVersion::V1);
+    let [gone, other] = [b.qp(0xa1, None), b.qp(0xa2, None)];
+    for index in 0..4 {
+        b.complete(cqe(0, &gone, index));
+    }
+    b.complete(cqe(0, &other, 0));
+    let (shared, mut ids) = (Arc::clone(&b.shared), Vec::new());
+    let polled = b.queue.poll_each(9, |completion| {
+        ids.push(completion.wr_id());
+        if ids.len() == 2 {
+            shared.reset_qp(&gone);
+            shared.count_on((1 << 24) - 1);
+        }
+    });
+    assert_eq!(polled, Ok(2));
+    assert_eq!(ids, [send_id(0xa1, 0), send_id(0xa1, 1)]);
+    assert_eq!(b.poll(9), Ok(vec![send_id(0xa2, 0)]));
+}
+
 #[test]
 fn try_start_poll_opens_a_poll_or_does_nothing() {
     let mut b = bench(8, 64, CqeVersion::V1);
