@@ -91,6 +91,8 @@ pub struct Qp {
     pub(crate) established: bool,
     /// Whether the event `LAST_WQE_REACHED` was raised.
     pub(crate) last_wqe: bool,
+    /// Whether a send has failed since the last reset.
+    pub(crate) send_failed: bool,
 }
 
 impl Qp {
@@ -121,6 +123,7 @@ impl Qp {
             timer: Timer::default(),
             established: false,
             last_wqe: false,
+            send_failed: false,
         }
     }
 
@@ -155,7 +158,7 @@ impl Device {
                 qp.resp = Responder::default();
                 qp.sessions.clear();
                 qp.timer.deadline = None;
-                (qp.established, qp.last_wqe) = (false, false);
+                (qp.established, qp.last_wqe, qp.send_failed) = (false, false, false);
                 if let Some(sq) = &mut qp.sq {
                     (sq.next, sq.posted) = (0, 0);
                 }
@@ -238,7 +241,7 @@ impl Device {
     pub(crate) fn complete_send(
         &mut self,
         cx: &mut Port<'_>,
-        qp: &Qp,
+        qp: &mut Qp,
         request: &Request,
         result: Result<Option<Vec<u8>>, Syndrome>,
     ) {
@@ -247,8 +250,11 @@ impl Device {
             Op::CmpSwap { .. } | Op::FetchAdd { .. } => 8,
             _ => request.len() as u32,
         };
+        let has_failed = qp.send_failed;
+        qp.send_failed |= result.is_err();
         let cqe = match result {
             Ok(_) if !request.signaled => return,
+            Err(_) if request.first_error && has_failed => return,
             Ok(inline) => {
                 Cqe { kind: MLX5_CQE_REQ, opcode: request.opcode, byte_cnt, inline, ..Cqe::default() }
             }
