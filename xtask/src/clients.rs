@@ -2,22 +2,22 @@
 //! `cargo xtask clients`: programs of other projects on the C library (package uverbs-clients).
 
 use crate::cargo::{self, Program};
-use crate::{crates, dist, peers, pyverbs, repo_root, vm};
+use crate::{crates, dist, peers, pyverbs, repo_root, vm, wheels};
 use anyhow::{Context, Result, anyhow};
 use comfy_table::Table;
 use comfy_table::presets::ASCII_MARKDOWN;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Instant;
 use uverbs_clients::native::{Native, Tree};
 use uverbs_clients::report::{self, Summary};
-use uverbs_clients::row::Row;
+use uverbs_clients::row::{Family, Place, Row};
 use uverbs_clients::rows;
 use uverbs_lab::args::{BootArgs, DeviceArg, LinkArg};
 use uverbs_lab::root::Root;
-use uverbs_lab::{HOME_SUITE, Lab, Outcome, Share, Task};
+use uverbs_lab::{Device, HOME_SUITE, Lab, Link, Outcome, Share, Task};
 
 /// Seconds for all rows of a device, each of which has a time limit of its own.
 const TIMEOUT: u64 = 7200;
@@ -96,7 +96,17 @@ fn on_hca(filter: &[String], tree: Option<Tree<'_>>) -> Result<ExitCode> {
     // The VM suite uses the same executable.
     let tools = cargo::build_static(Program::Bin { package: "uverbs-tools", name: "uverbs" })?;
     let sources = repo_root().join("crates/ibverbs/tests/c");
-    let passed = Native { library, hca, tools, sources, filter: filter.to_vec(), tree }.run()?;
+    let fetched = |row: &Row| -> Result<Command> {
+        match row.family {
+            Family::Wheel => wheels::command(row.program),
+            _ => peers::gloo(&vm::lab(false)?, HOME_SUITE, &library)
+                .context("its packages can't be fetched or its program can't be built"),
+        }
+    };
+    let fetched = &fetched;
+    let passed =
+        Native { library: library.clone(), hca, tools, sources, filter: filter.to_vec(), tree, fetched };
+    let passed = passed.run()?;
     Ok(ExitCode::from(u8::from(!passed)))
 }
 
@@ -131,9 +141,12 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
         && !args.crates
         && (is_wanted("pyverbs") || args.filter.iter().any(|part| part.starts_with("pyverbs ")));
     words.extend(has_suite.then_some(["--suite", pyverbs::FOLDER]).into_iter().flatten().map(str::to_owned));
-    let mut wanted = rows::of(args.crates).filter(|row| is_wanted(&row.name()) && (row.short || !args.short));
+    let wanted = rows::of(args.crates).filter(|row| is_wanted(&row.name()) && (row.short || !args.short));
+    let places: Vec<Place> = devices.iter().map(place).collect();
     let has_peers = wanted.clone().any(Row::is_of_peers);
-    let has_mpi = args.pair && wanted.any(Row::is_mpi);
+    let has_mpi = args.pair && wanted.clone().any(Row::is_mpi);
+    let on = |row: &&Row| places.iter().any(|place| row.places.list.contains(place));
+    let optional: BTreeSet<&str> = wanted.filter(on).filter_map(Row::packages).collect();
     let copies = tempfile::tempdir().context("cannot make a folder")?;
     let mut runs = Vec::new();
     for series in args.boot.kernels()? {
@@ -150,6 +163,13 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
             let mut files = if has_suite { pyverbs::shares(&lab, boot.peers())? } else { Vec::new() };
             for (is_wanted, set) in [(has_peers, &peers::PEERS), (has_mpi, &peers::MPI)] {
                 files.extend(if is_wanted { peers::shares(&lab, boot.peers(), set)? } else { Vec::new() });
+            }
+            // Their rows are left out if the Debian release lacks them.
+            for set in peers::OPTIONAL.iter().filter(|set| optional.contains(set.name)) {
+                match peers::shares(&lab, boot.peers(), set) {
+                    Ok(shares) => files.extend(shares),
+                    Err(error) => eprintln!("clients: no {} of Debian {}: {error:#}", set.name, boot.peers()),
+                }
             }
             // They have libraries in common.
             let mut seen = BTreeSet::new();
@@ -179,6 +199,16 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
     }
     println!("{}", table(&runs));
     Ok(ExitCode::from(code(&runs)))
+}
+
+/// The rows of a device.
+fn place(device: &Device) -> Place {
+    match (device, device.link()) {
+        (Device::Rxe, _) => Place::Rxe,
+        (Device::Siw, _) => Place::Siw,
+        (Device::Mlx5 { .. }, Link::Ib) => Place::Ib,
+        (Device::Mlx5 { .. }, _) => Place::Roce,
+    }
 }
 
 /// The exit status: that of the first run that failed.

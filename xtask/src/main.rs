@@ -25,6 +25,7 @@ mod setup;
 mod test;
 mod tools;
 mod vm;
+mod wheels;
 
 use clap::{Parser, Subcommand};
 use std::path::Path;

@@ -354,6 +354,11 @@ fn public_parts_that_a_program_changed_are_answered_as_by_the_kernel() {
 }
 
 #[test]
+fn lists_of_entries_have_any_address() {
+    passes("unaligned");
+}
+
+#[test]
 fn posts_that_cannot_succeed_end_as_on_a_device_or_are_refused() {
     passes("posts");
 }

@@ -15,8 +15,13 @@ use std::process::Command;
 pub const LOADER: &str = "ld-linux-x86-64.so.2";
 
 /// The directories of libraries in packages: before and after the merge of /lib into /usr/lib.
-const LIB_DIRS: [&str; 3] =
-    ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/pulseaudio"];
+const LIB_DIRS: [&str; 5] = [
+    "lib/x86_64-linux-gnu",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib",
+    "usr/lib/x86_64-linux-gnu/ceph",
+    "usr/lib/x86_64-linux-gnu/pulseaudio",
+];
 
 /// The directories of programs in packages.
 const BIN_DIRS: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];

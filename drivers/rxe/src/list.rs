@@ -14,7 +14,7 @@ use crate::wqe::Ah;
 use uverbs_core::attr::QpType;
 use uverbs_core::provider::list::{entries, num_sge, outcome, push_nodes};
 use uverbs_core::provider::opcodes::takes_inline;
-use uverbs_core::provider::raw::{InlineSges, resolve_bind};
+use uverbs_core::provider::raw::{InlineSges, Room, resolve_bind};
 use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{
     Address, BadWr, Connected, NoData, Operation, PostError, To, Wr, WrBuilder as _, op,
@@ -169,8 +169,9 @@ unsafe fn push_data<B: SendBell, A: Address<Ah>, O: Operation<Remote = RemoteAdd
     to: A,
     op: O,
 ) -> Result<(), PostError> {
+    let mut room = Room::new();
     // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
-    let sges = unsafe { entries(wr.sg_list, wr.num_sge, queue.limits.max_sge) }?;
+    let sges = unsafe { entries(wr.sg_list, wr.num_sge, queue.limits.max_sge, &mut room) }?;
     let fields = fields(wr);
     if !fields.flags.contains(SendFlags::INLINE) {
         return queue.push(cursor, fields, &to, &op, &sges);
@@ -226,8 +227,9 @@ pub(crate) unsafe fn post_recv<B: FlushBell>(
     }
     let max_sge = queue.max_sge();
     let push = |wr: &RecvWr| {
+        let mut room = Room::new();
         // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of `RecvQueue::post_recv`).
-        let sges = unsafe { entries(wr.sg_list, wr.num_sge, max_sge) }?;
+        let sges = unsafe { entries(wr.sg_list, wr.num_sge, max_sge, &mut room) }?;
         queue.push(&mut cursor, wr.wr_id, sges)
     };
     // SAFETY: each node is NULL or valid (the contract of `RecvQueue::post_recv`).

@@ -12,7 +12,7 @@ use crate::recv::RecvQueue;
 use crate::send::SendQueue;
 use crate::wqe;
 use uverbs_core::provider::list::{entries, outcome, push_nodes};
-use uverbs_core::provider::raw::InlineSges;
+use uverbs_core::provider::raw::{InlineSges, Room};
 use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{BadWr, Connected, Operation, PostError, Wr, WrBuilder as _, op};
 use uverbs_core::wr::{RecvWr, SendFlags, SendWr, WrOpcode};
@@ -101,8 +101,9 @@ unsafe fn push_data<B: SendBell, O: Operation<Remote = RemoteAddr>>(
     wr: &SendWr,
     op: O,
 ) -> Result<(), PostError> {
+    let mut room = Room::new();
     // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
-    let sges = unsafe { entries(wr.sg_list, wr.num_sge, queue.limits.max_sge) }?;
+    let sges = unsafe { entries(wr.sg_list, wr.num_sge, queue.limits.max_sge, &mut room) }?;
     let fields = fields(wr);
     if !fields.flags.contains(SendFlags::INLINE) {
         return queue.push(cursor, fields, &Connected, &op, &sges);
@@ -127,8 +128,9 @@ pub(crate) unsafe fn post_recv(queue: &mut RecvQueue, list: *const RecvWr) -> Re
     }
     let max_sge = queue.max_sge();
     let push = |wr: &RecvWr| {
+        let mut room = Room::new();
         // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of `RecvQueue::post_recv`).
-        let sges = unsafe { entries(wr.sg_list, wr.num_sge, max_sge) }?;
+        let sges = unsafe { entries(wr.sg_list, wr.num_sge, max_sge, &mut room) }?;
         queue.push(&mut cursor, wr.wr_id, sges)
     };
     // SAFETY: each node is NULL or valid (the contract of `RecvQueue::post_recv`).

@@ -73,6 +73,8 @@ pub struct Native<'a> {
     pub filter: Vec<String>,
     /// The programs; `None` for those that are installed.
     pub tree: Option<Tree<'a>>,
+    /// Starts a program that is [fetched](Row::is_fetched) for a run; an error is the reason why there is none.
+    pub fetched: &'a dyn Fn(&Row) -> Result<Command>,
 }
 
 impl Native<'_> {
@@ -161,8 +163,21 @@ impl Native<'_> {
                 macs: Default::default(),
                 has_controller: false,
             };
+            if row.is_fetched() && self.tree.is_some() {
+                continue;
+            }
+            if row.is_fetched()
+                && let Err(error) = (self.fetched)(row)
+            {
+                report.leave_out(row.name(), format!("{error:#}"));
+                continue;
+            }
             let command = |is_client| -> Result<Command> {
-                let mut cmd = self.command(row.program)?;
+                let mut cmd = match row.is_fetched() {
+                    false => self.command(row.program)?,
+                    true => (self.fetched)(row)?,
+                };
+                cmd.envs(self.env());
                 cmd.args(row.words(is_client, &names)).env("UVERBS_HCA_FABRIC", socket);
                 Ok(cmd)
             };

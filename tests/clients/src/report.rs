@@ -109,7 +109,7 @@ impl Line {
 pub struct Report {
     lines: Vec<Line>,
     /// The rows that the device can't run, by the reason.
-    left_out: BTreeMap<&'static str, Vec<String>>,
+    left_out: BTreeMap<String, Vec<String>>,
     /// The rows that were not reached within the time limit.
     unreached: Vec<String>,
 }
@@ -192,8 +192,8 @@ impl Report {
     }
 
     /// Adds a row that the device can't run, for this reason.
-    pub fn leave_out(&mut self, name: String, why: &'static str) {
-        self.left_out.entry(why).or_default().push(name);
+    pub fn leave_out(&mut self, name: String, why: impl Into<String>) {
+        self.left_out.entry(why.into()).or_default().push(name);
     }
 
     /// Adds a row that is not run because the time limit was reached.

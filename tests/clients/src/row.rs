@@ -2,8 +2,8 @@
 //! A row: a program with its arguments, the way in which it names its device and its peer, and where it runs.
 
 use Family::{
-    Cm, Connect, Endless, Ethernet, Fabric, Harness, Mpi, Multicast, Perftest, Pingpong, Plain, Qperf, Rma,
-    Rping, Single, Ucp, Uct, Udaddy, Watch,
+    Cm, Connect, Endless, Ethernet, Fabric, Fio, Harness, Mpi, Mpich, Multicast, Perftest, Pingpong, Plain,
+    Qperf, Rma, Rping, Rpma, Single, Ucp, Uct, Udaddy, Watch, Wheel,
 };
 use Place::{Ib, Native, Roce, Rxe, Siw};
 
@@ -26,7 +26,7 @@ pub enum Family {
     Cm,
     /// `cmtime`: as `Cm`, but the server does not end.
     Endless,
-    /// `cmtime` of the crate sideway: as `Endless`, with fewer options.
+    /// `cmtime` of the crate sideway, and iSER: as `Endless`, with fewer options.
     Connect,
     /// `udaddy`: as `Cm`, but its port is fixed, and `-p` is the port space.
     Udaddy,
@@ -42,6 +42,14 @@ pub enum Family {
     Rma,
     /// `mpi_bench` of this crate, run by mpirun(1) in both guests of a pair. The first argument is the list of UCX's transports.
     Mpi,
+    /// `mpich_bench`, the same program with MPICH, whose two ranks are in one guest. The first argument is the list of UCX's transports.
+    Mpich,
+    /// `fio` with its engine rdma, by librdmacm: the server reads, the client writes.
+    Fio,
+    /// `rpma_rw` of this crate: the operations of librpma, which connects by librdmacm.
+    Rpma,
+    /// A program of `py`, which uses the package of a wheel.
+    Wheel,
     /// `qperf`: its client has all arguments. The server does not end.
     Qperf,
     /// `ibv_asyncwatch`: prints events of a port that goes down and up. It does not end.
@@ -85,6 +93,11 @@ pub(crate) const MLX5: Places =
 /// mlx5 devices of a kernel, for programs that do not run natively.
 pub(crate) const MLX5_VM: Places =
     Places { list: &[Roce, Ib], why: "rxe and siw lack DC and the queues of mlx5 that UCX writes itself" };
+/// This machine, for packages of wheels.
+pub(crate) const WHEELS: Places = Places {
+    list: &[Native],
+    why: "wheels are for the interpreter of this machine, on which they run without a VM",
+};
 /// With a kernel.
 pub(crate) const VM: Places = Places { list: &[Rxe, Siw, Roce, Ib], why: "it needs a kernel's device" };
 /// With a kernel, for programs that connect their QPs without librdmacm or use datagrams.
@@ -164,7 +177,7 @@ impl Row {
     /// Whether the server listens at a TCP port.
     pub fn has_port(&self) -> bool {
         match self.family {
-            Pingpong | Uct | Ucp | Fabric | Rma | Qperf => true,
+            Pingpong | Uct | Ucp | Fabric | Rma | Qperf | Wheel => true,
             Perftest => !self.uses_cm(),
             _ => false,
         }
@@ -180,6 +193,29 @@ impl Row {
         matches!(self.family, Uct | Ucp | Fabric | Rma | Qperf)
     }
 
+    /// Whether its program is fetched from a registry for a run, which leaves the row out if that is not possible.
+    pub fn is_fetched(&self) -> bool {
+        self.family == Wheel || self.packages().is_some()
+    }
+
+    /// The set of Debian's packages that has its program, if a run can do without it.
+    pub fn packages(&self) -> Option<&'static str> {
+        match self.program {
+            "fio" => Some("fio"),
+            "rpma_rw" => Some("rpma"),
+            "gloo_ring" => Some("gloo"),
+            "mpich_bench" => Some("mpich"),
+            "testpmd" => Some("dpdk"),
+            "iser" => Some("iser"),
+            _ => None,
+        }
+    }
+
+    /// What its client prints if it has done its work: the exit status of fio is 0 also if it was not connected.
+    pub fn proof(&self) -> Option<&'static str> {
+        (self.family == Fio).then_some("io=2048KiB")
+    }
+
     /// Whether it runs only in two guests.
     pub fn is_mpi(&self) -> bool {
         self.family == Mpi
@@ -187,7 +223,8 @@ impl Row {
 
     /// Whether it runs with the server in one guest and the client in the other.
     pub fn is_for_pair(&self) -> bool {
-        !matches!(self.family, Single | Plain | Harness | Watch)
+        // The processes of gloo_ring have a folder in common.
+        !matches!(self.family, Single | Plain | Harness | Watch | Mpich) && self.program != "gloo_ring"
     }
 
     /// Whether perftest or qperf connects by librdmacm.
@@ -214,7 +251,18 @@ impl Row {
             Plain | Harness => ("", String::new()),
             Rma => (address.as_str(), format!("-b {own} -p {port}")),
             // The words of `mpirun` are made elsewhere.
-            Mpi => ("", String::new()),
+            Mpi | Mpich => ("", String::new()),
+            Wheel => (host.as_str(), format!("--device {device} --gid {gid} --port {port}")),
+            Rpma if is_client => ("", format!("-c -p {port} {address}")),
+            Rpma => ("", format!("-p {port} {address}")),
+            Fio if is_client => {
+                ("", format!("--name=client --ioengine=rdma --hostname={address} --port={port} --rw=write"))
+            }
+            Fio => {
+                // The client tells the server which operation it uses.
+                args = args.split(' ').filter(|arg| !arg.starts_with("--verb")).collect::<Vec<_>>().join(" ");
+                ("", format!("--name=server --ioengine=rdma --port={port} --rw=read"))
+            }
             Pingpong => (host.as_str(), format!("-d {device} -g {gid} -p {port}")),
             Perftest if self.uses_cm() => (address.as_str(), format!("-d {device} -p {port} -F")),
             Perftest => (host.as_str(), format!("-d {device} -x {gid} -p {port} -F")),
@@ -324,6 +372,14 @@ mod tests {
         assert_eq!(find("sideway-cmtime -c 5").words(true, &newer).join(" "), "-s 1.2.3.4 -p 7 -c 5");
         assert_eq!(words("sideway-rc_pingpong -n 63", true), "-d d -g 3 -p 7 -n 63 h");
         assert_eq!(words("sideway-tests", false), "");
+        let fio = "fio --verb=read --bs=64k --size=2m --iodepth=4";
+        let both = "--port=7 --rw=read --bs=64k --size=2m --iodepth=4";
+        assert_eq!(words(fio, false), format!("--name=server --ioengine=rdma {both}"));
+        let client = "--name=client --ioengine=rdma --hostname=1.2.3.4 --port=7 --rw=write";
+        assert_eq!(words(fio, true), format!("{client} {}", &fio["fio ".len()..]));
+        assert_eq!(words("rpma_rw", true), "-c -p 7 1.2.3.4");
+        assert_eq!(words("gloo_ring -n 3", true), "-d d -g 3 -p 7 -n 3 h");
+        assert_eq!(words("mooncake", true), "--device d --gid 3 --port 7 h");
         assert_eq!(words("qperf -t 1 rc_lat", false), "-lp 7");
         assert_eq!(words("qperf -cm 1 -t 1 rc_lat", true), "1.2.3.4 -lp 7 -li d -cm 1 -t 1 rc_lat");
     }

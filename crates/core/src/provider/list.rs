@@ -7,7 +7,7 @@
 // UNSAFETY: lists and entries are C pointers; the contracts of the functions require that they are valid.
 
 use super::error::{BadWr, PostError};
-use super::raw::slice_from_c;
+use super::raw::Room;
 use crate::wr::{RecvWr, SendWr, Sge};
 
 /// A node of a list: [`SendWr`], [`RecvWr`].
@@ -84,7 +84,7 @@ pub fn num_sge(num: i32, max: u32) -> Result<usize, PostError> {
     }
 }
 
-/// The entries of a WR.
+/// The entries of a WR, copied to `room` if the list is not aligned.
 ///
 /// # Errors
 /// As [`num_sge`]; [`PostError::InvalidArgument`] if the pointer is NULL and the number is not 0.
@@ -92,10 +92,10 @@ pub fn num_sge(num: i32, max: u32) -> Result<usize, PostError> {
 /// # Safety
 /// `list` is NULL or points to `num` entries.
 #[inline(always)]
-pub unsafe fn entries<'a>(list: *const Sge, num: i32, max: u32) -> Result<&'a [Sge], PostError> {
+pub unsafe fn entries(list: *const Sge, num: i32, max: u32, room: &mut Room) -> Result<&[Sge], PostError> {
     let num = num_sge(num, max)?;
     // SAFETY: `list` is NULL or points to `num` valid entries (the contract of this function).
-    unsafe { slice_from_c(list, num) }.ok_or(PostError::InvalidArgument)
+    unsafe { room.entries(list, num) }.ok_or(PostError::InvalidArgument)
 }
 
 #[cfg(test)]

@@ -164,8 +164,8 @@ impl<S: WireSge> Payload<S> for InlineBufs<'_> {
     }
 }
 
-/// A slice from a C pointer and count. `None` if the pointer is NULL and the count is not 0, or if the slice would
-/// exceed `isize::MAX` bytes.
+/// A slice from a C pointer and count. `None` if the pointer is NULL or not aligned and the count is not 0, or if the slice
+/// would exceed `isize::MAX` bytes.
 ///
 /// # Safety
 /// `ptr` is NULL or points to `len` valid values that outlive `'a`.
@@ -173,13 +173,73 @@ impl<S: WireSge> Payload<S> for InlineBufs<'_> {
 #[inline(always)]
 pub unsafe fn slice_from_c<'a, T>(ptr: *const T, len: usize) -> Option<&'a [T]> {
     // One compare detects both a count of 0 and one that is too large.
-    if ptr.is_null() || len.wrapping_sub(1) >= isize::MAX as usize / size_of::<T>().max(1) {
+    if ptr.is_null()
+        || !ptr.is_aligned()
+        || len.wrapping_sub(1) >= isize::MAX as usize / size_of::<T>().max(1)
+    {
         cold_path();
         return (len == 0).then_some(&[]);
     }
-    // SAFETY: `ptr` is not NULL, so it points to `len` valid values (the contract of this function), whose size is at
-    // most `isize::MAX` (checked above).
+    // SAFETY: `ptr` is aligned and not NULL, so it points to `len` valid values (the contract of this function), whose size is
+    // at most `isize::MAX` (checked above).
     Some(unsafe { core::slice::from_raw_parts(ptr, len) })
+}
+
+/// The only entry of a C list, which need not be aligned; `None` if the pointer is NULL.
+///
+/// # Safety
+/// `ptr` is NULL or points to a valid entry.
+#[must_use]
+#[inline(always)]
+pub unsafe fn entry_from_c(ptr: *const Sge) -> Option<Sge> {
+    // SAFETY: `ptr` is not NULL, so it points to a valid entry (the contract of this function).
+    (!ptr.is_null()).then(|| unsafe { ptr.read_unaligned() })
+}
+
+/// Entries that [`Room`] has; no queue has a WR of more.
+const ROOM: usize = 64;
+
+/// Room for a copy of a C list that is not aligned: C programs have such lists in packed structs, and processors read them.
+#[derive(Debug)]
+pub struct Room(core::mem::MaybeUninit<[Sge; ROOM]>);
+
+impl Room {
+    /// Room that is not initialised.
+    #[must_use]
+    #[inline(always)]
+    pub const fn new() -> Self {
+        Self(core::mem::MaybeUninit::uninit())
+    }
+
+    /// As [`slice_from_c`], for a list that need not be aligned. It has at most 64 entries if it is not.
+    ///
+    /// # Safety
+    /// `ptr` is NULL or points to `len` valid entries that outlive `'a`.
+    #[must_use]
+    #[inline(always)]
+    pub unsafe fn entries<'a>(&'a mut self, ptr: *const Sge, len: usize) -> Option<&'a [Sge]> {
+        // SAFETY: the contract of this function.
+        let aligned = unsafe { slice_from_c(ptr, len) };
+        if aligned.is_some() {
+            return aligned;
+        }
+        cold_path();
+        if ptr.is_null() || len > ROOM {
+            return None;
+        }
+        let start = self.0.as_mut_ptr().cast::<Sge>();
+        // SAFETY: `ptr` points to `len` valid entries (the contract of this function), which are copied as bytes; the room
+        // has at least as many.
+        unsafe { ptr.cast::<u8>().copy_to_nonoverlapping(start.cast(), len * size_of::<Sge>()) };
+        // SAFETY: the first `len` entries of the room, which is aligned, were written.
+        Some(unsafe { core::slice::from_raw_parts(start, len) })
+    }
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// Resolves a window bind's pointers.
@@ -422,9 +482,10 @@ wr_vtable! {
         };
         /// `ibv_wr_set_sge_list`
         wr_set_sge_list(num_sge: usize, sg_list: *const Sge) |q| {
+            let mut room = Room::new();
             // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of the setters: valid
             // pointers).
-            match unsafe { slice_from_c(sg_list, num_sge) } {
+            match unsafe { room.entries(sg_list, num_sge) } {
                 // SAFETY: the entries' memory fulfils the contract of `SendBatch::push` (the contract of the setters).
                 Some(sges) => unsafe { q.wr_set_sges(sges) },
                 None => q.wr_latch(PostError::InvalidArgument),

@@ -90,6 +90,8 @@ pub struct Request {
     pub opcode: u8,
     /// Whether the WQE requests a completion also in case of success.
     pub signaled: bool,
+    /// Whether it has a completion only if it is the queue's first that fails: not one that is flushed after it.
+    pub first_error: bool,
     /// Whether the peer's completion is a solicited event.
     pub solicited: bool,
     /// Whether it waits until all earlier reads and atomics are complete.
@@ -183,8 +185,9 @@ pub(crate) fn decode(kind: QueueKind, bytes: &[u8], reserved: Reserved) -> Resul
         return Err(Malformed::NotZero(9));
     }
     let mode = wqe[11];
+    // The control segment's `ce`: no completion unless it fails, the same for the first that fails (DPDK's queues), always.
     let (complete, fence) = (mode >> 2 & 3, mode >> 5);
-    if mode & 0x11 != 0 || !matches!(complete, 0 | 2) || !matches!(fence, 0 | FENCE_SMALL | FENCE) {
+    if mode & 0x11 != 0 || !matches!(complete, 0..=2) || !matches!(fence, 0 | FENCE_SMALL | FENCE) {
         return Err(Malformed::Mode(mode));
     }
     let imm = be32(wqe, 12);
@@ -219,6 +222,7 @@ pub(crate) fn decode(kind: QueueKind, bytes: &[u8], reserved: Reserved) -> Resul
         ds: ctrl.ds,
         opcode,
         signaled: complete == 2,
+        first_error: complete == 1,
         solicited: mode & 2 != 0,
         fence: fence == FENCE,
         small_fence: fence == FENCE_SMALL,

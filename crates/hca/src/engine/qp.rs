@@ -96,6 +96,8 @@ pub struct Qp {
     pub(crate) last_wqe: bool,
     /// What it used when it was added to the device.
     pub(super) uses: Uses,
+    /// Whether a send has failed since the last reset.
+    pub(crate) send_failed: bool,
 }
 
 impl Qp {
@@ -127,6 +129,7 @@ impl Qp {
             established: false,
             last_wqe: false,
             uses: Uses::default(),
+            send_failed: false,
         }
     }
 
@@ -162,7 +165,7 @@ impl Device {
                 self.sessions -= qp.sessions.len();
                 qp.sessions.clear();
                 qp.timer.deadline = None;
-                (qp.established, qp.last_wqe) = (false, false);
+                (qp.established, qp.last_wqe, qp.send_failed) = (false, false, false);
                 if let Some(sq) = &mut qp.sq {
                     (sq.next, sq.posted) = (0, 0);
                 }
@@ -245,7 +248,7 @@ impl Device {
     pub(crate) fn complete_send(
         &mut self,
         cx: &mut Port<'_>,
-        qp: &Qp,
+        qp: &mut Qp,
         request: &Request,
         result: Result<Option<Vec<u8>>, Syndrome>,
     ) {
@@ -254,8 +257,11 @@ impl Device {
             Op::CmpSwap { .. } | Op::FetchAdd { .. } => 8,
             _ => request.len() as u32,
         };
+        let has_failed = qp.send_failed;
+        qp.send_failed |= result.is_err();
         let cqe = match result {
             Ok(_) if !request.signaled => return,
+            Err(_) if request.first_error && has_failed => return,
             Ok(inline) => {
                 Cqe { kind: MLX5_CQE_REQ, opcode: request.opcode, byte_cnt, inline, ..Cqe::default() }
             }

@@ -150,6 +150,7 @@ impl Device {
                 for request in qp.req.drain() {
                     self.complete_send(cx, qp, &request, Err(Syndrome::FLUSH));
                 }
+                qp.send_failed = true;
                 self.complete(cx, qp.send_cqn, cqe);
                 self.fatal(cx, qp, Object::Qp(qp.qpn), u32::from(index), mistake);
                 Some(Err(()))

@@ -8,6 +8,7 @@ use crate::wqe::{Sge, WireEntry};
 use core::fmt;
 use core::hint::cold_path;
 use std::sync::Arc;
+use uverbs_core::provider::raw::{Room, entry_from_c};
 use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue, list};
 use uverbs_core::wr::{RecvWr, Sge as RawSge};
 
@@ -107,8 +108,8 @@ pub trait Produce: fmt::Debug + Send {
         if first.next.is_null()
             && first.num_sge == 1
             // SAFETY: `sg_list` is NULL or points to one valid entry (the contract of `post_recv`; `num_sge` is 1).
-            && let Some(sge) = unsafe { first.sg_list.as_ref() }
-            && self.post_one(first.wr_id, *sge)
+            && let Some(sge) = unsafe { entry_from_c(first.sg_list) }
+            && self.post_one(first.wr_id, sge)
         {
             return Ok(());
         }
@@ -151,14 +152,15 @@ pub trait Produce: fmt::Debug + Send {
         self.reserve(cursor)?;
         if wr.num_sge == 1
             // SAFETY: `sg_list` is NULL or points to one valid entry (the contract of this function; `num_sge` is 1).
-            && let Some(sge) = unsafe { wr.sg_list.as_ref() }
-            && self.put_one(cursor, wr.wr_id, *sge)
+            && let Some(sge) = unsafe { entry_from_c(wr.sg_list) }
+            && self.put_one(cursor, wr.wr_id, sge)
         {
             return Ok(());
         }
         cold_path();
+        let mut room = Room::new();
         // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
-        let sges = unsafe { entries(wr, self.max_sge()) }?;
+        let sges = unsafe { entries(wr, self.max_sge(), &mut room) }?;
         self.put_any(Self::element(*cursor), wr.wr_id, sges)?;
         self.advance(cursor);
         Ok(())
@@ -170,9 +172,9 @@ pub trait Produce: fmt::Debug + Send {
 /// # Safety
 /// `wr.sg_list` is NULL or points to `wr.num_sge` valid entries.
 #[inline(never)]
-unsafe fn entries(wr: &RecvWr, max_sge: u32) -> Result<&[RawSge], PostError> {
+unsafe fn entries<'a>(wr: &RecvWr, max_sge: u32, room: &'a mut Room) -> Result<&'a [RawSge], PostError> {
     // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
-    unsafe { list::entries(wr.sg_list, wr.num_sge, max_sge) }
+    unsafe { list::entries(wr.sg_list, wr.num_sge, max_sge, room) }
 }
 
 /// A batch of receives.

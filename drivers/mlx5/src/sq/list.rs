@@ -19,7 +19,7 @@ use crate::wqe::{Ah, Remote, one_entry};
 use uverbs_core::provider::list::num_sge;
 use uverbs_core::provider::op::TsoArgs;
 use uverbs_core::provider::opcodes::takes_inline;
-use uverbs_core::provider::raw::{InlineSges, resolve_bind, slice_from_c};
+use uverbs_core::provider::raw::{InlineSges, Room, entry_from_c, resolve_bind, slice_from_c};
 use uverbs_core::provider::{BadWr, PostError, WireRemote};
 use uverbs_core::wr::{ImmData, RawAh, SendFlags, SendWr, Sge as RawSge, WrOpcode};
 
@@ -251,7 +251,7 @@ unsafe fn put_node<const OPCODE: u32, const TO: u8, const ONE: bool>(
     if ONE {
         // SAFETY: `sg_list` is NULL or points to one valid entry (the contract of this function; `ONE` means that `num_sge`
         // is 1).
-        let Some(&entry) = (unsafe { wr.sg_list.as_ref() }) else { return false };
+        let Some(entry) = (unsafe { entry_from_c(wr.sg_list) }) else { return false };
         let entries = [entry];
         let data = Data::Entries(&entries[..]);
         let description = Description::<_, &InlineSges<'_>> { flags, to, op, data };
@@ -300,10 +300,10 @@ unsafe fn post_block<const OPCODE: u32, const TO: u8>(queue: &mut SendQueue, wr:
         return false;
     }
     // SAFETY: `sg_list` is NULL or points to one valid entry (the contract of this function; `num_sge` is 1).
-    let Some(entry) = (unsafe { wr.sg_list.as_ref() }) else { return false };
+    let Some(entry) = (unsafe { entry_from_c(wr.sg_list) }) else { return false };
     // SAFETY: `wr` is a valid node of a list (the contract of this function).
     let Ok(to) = (unsafe { destination(kind_of(TO), wr) }) else { return false };
-    let entries = [*entry];
+    let entries = [entry];
     let data = Data::Entries(&entries[..]);
     let wr_of = Description::<_, &InlineSges<'_>> { flags, to, op: operation(opcode, wr), data };
     let Some((block, ds)) = encoder.block(&wr_of) else { return false };
@@ -349,8 +349,9 @@ unsafe fn push(
 ) -> Result<(), PostError> {
     producer.ensure_begun(queue, cursor)?;
     let head = cursor.head;
+    let mut room = Room::new();
     // SAFETY: `wr` is a valid node of a list (the contract of this function).
-    let result = unsafe { describe(encoder, wr) }.and_then(|(description, inline)| {
+    let result = unsafe { describe(encoder, wr, &mut room) }.and_then(|(description, inline)| {
         let description = match &inline {
             Some(data) => Description { data: Data::Inline(data), ..description },
             None => description,
@@ -373,6 +374,7 @@ unsafe fn push(
 unsafe fn describe<'a>(
     encoder: &Encoder,
     wr: &'a SendWr,
+    room: &'a mut Room,
 ) -> Result<(Description<'a, RawSge, &'a InlineSges<'a>>, Option<InlineSges<'a>>), PostError> {
     let opcode = wr.opcode;
     if !encoder.has(opcode) {
@@ -408,7 +410,7 @@ unsafe fn describe<'a>(
     // An invalidation ignores its entries; only their number is compared with the limit, as for any WR.
     let num = if opcode == WrOpcode::LOCAL_INV { 0 } else { num };
     // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
-    let entries = unsafe { slice_from_c(wr.sg_list, num) }.ok_or(PostError::InvalidArgument)?;
+    let entries = unsafe { room.entries(wr.sg_list, num) }.ok_or(PostError::InvalidArgument)?;
     let flags = flags_of(wr);
     let is_inline = flags.contains(SendFlags::INLINE) && op.local.is_none();
     if is_inline && !takes_inline(opcode) {

@@ -4,14 +4,21 @@
 //! All of them have few iterations: a row shows whether a feature works, and programs that poll compete for the processors.
 
 mod crates;
+mod dpdk;
+mod fio;
+mod gloo;
+mod iser;
 mod libfabric;
 mod librdmacm;
+mod mpich;
 mod openmpi;
 mod perftest;
 mod qperf;
 mod rdma_core;
+mod rpma;
 mod suite;
 mod ucx;
+mod wheels;
 
 use crate::row::Row;
 
@@ -24,6 +31,13 @@ const TABLES: &[&[Row]] = &[
     libfabric::ROWS,
     openmpi::ROWS,
     qperf::ROWS,
+    fio::ROWS,
+    rpma::ROWS,
+    iser::ROWS,
+    gloo::ROWS,
+    mpich::ROWS,
+    dpdk::ROWS,
+    wheels::ROWS,
     suite::ROWS,
 ];
 

@@ -6,8 +6,8 @@ use crate::engine::packet::PSN;
 use crate::engine::qp::{QpKind, State};
 use crate::engine::{Notice, event};
 use crate::fabric::{Fabric, Hca};
-use uverbs_mlx5_hw::cqe as hw;
 use uverbs_mlx5_hw::wqe::{MLX5_OPCODE_NOP, MLX5_OPCODE_SEND, MLX5_OPCODE_SEND_IMM};
+use uverbs_mlx5_hw::{Be32, cqe as hw};
 use zerocopy::IntoBytes;
 
 fn rc() -> (End, End) {
@@ -130,6 +130,33 @@ fn only_signaled_sends_complete_and_solicited_is_reported() {
         assert_eq!(b.recv_cq.poll().unwrap().solicited, i % 2 == 1);
     }
     assert_eq!(a.send_cq.poll().unwrap().counter, 3);
+    assert!(a.send_cq.poll().is_none());
+}
+
+/// DPDK's send queues have such WQEs (`ce` of the control segment is 1: CQE_ON_FIRST_CQE_ERROR).
+#[test]
+fn only_the_first_failure_completes_a_send_that_asks_for_it() {
+    const FIRST_ERROR: u8 = 1 << 2;
+    let (mut a, mut b) = rc();
+    b.recv(0, 64);
+    let good = a.sge(0, 8);
+    let index = a.write_ctrl(MLX5_OPCODE_SEND, FIRST_ERROR, 0, &[good.as_bytes()]);
+    a.ring(index);
+    assert!(b.recv_cq.poll().is_some());
+    assert!(a.send_cq.poll().is_none());
+    // The first one fails; of those behind it only the one that has a completion for each failure is reported.
+    let mut bad = a.sge(0, 8);
+    bad.lkey = Be32::new(0x7fff_ff00);
+    let failed = a.write_ctrl(MLX5_OPCODE_SEND, FIRST_ERROR, 0, &[bad.as_bytes()]);
+    a.write_ctrl(MLX5_OPCODE_SEND, FIRST_ERROR, 0, &[good.as_bytes()]);
+    let any = a.write_ctrl(MLX5_OPCODE_SEND, 0, 0, &[good.as_bytes()]);
+    let last = a.write_ctrl(MLX5_OPCODE_SEND, FIRST_ERROR, 0, &[good.as_bytes()]);
+    a.ring(last);
+    let wcs = [a.send_cq.poll().unwrap(), a.send_cq.poll().unwrap()];
+    assert_eq!(
+        wcs.map(|wc| (wc.counter, wc.syndrome)),
+        [(failed, hw::MLX5_CQE_SYNDROME_LOCAL_PROT_ERR), (any, hw::MLX5_CQE_SYNDROME_WR_FLUSH_ERR)]
+    );
     assert!(a.send_cq.poll().is_none());
 }
 
