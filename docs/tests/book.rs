@@ -277,6 +277,20 @@ fn other_systems_get_one_error() {
     }
 }
 
+/// The first command of README shows something in the first second, and its first result after a short build.
+#[test]
+fn the_demonstration_is_built_from_little() {
+    let dependencies = |path: &str| {
+        let manifest = read(path);
+        let table = manifest.split("dependencies]\n").nth(1).unwrap_or_default();
+        let lines = table.lines().take_while(|line| !line.is_empty());
+        lines.filter_map(|line| line.split(['.', ' ']).next().map(str::to_owned)).collect::<Vec<_>>()
+    };
+    assert_eq!(dependencies("xtask/front/Cargo.toml"), [""; 0]);
+    assert_eq!(dependencies("crates/hello/Cargo.toml"), ["uverbs", "uverbs-hca"]);
+    assert!(read(".cargo/config.toml").contains("--package xtask-front "), "what `cargo xtask` runs");
+}
+
 /// `doctest = false` saves the time of looking for doc tests; it must not leave one out.
 #[test]
 fn packages_without_doc_tests_have_none() {

@@ -21,18 +21,14 @@ pub enum Error {
         /// The kernel's errno.
         errno: Errno,
     },
-    /// `ENOMEM`: the process may not lock as much memory (`RLIMIT_MEMLOCK`, `ulimit -l`). Sizes are in bytes.
+    /// `ENOMEM`: the process may not lock as much memory (`RLIMIT_MEMLOCK`, `ulimit -l`).
     LockedMemory {
         /// The verb.
         verb: &'static str,
         /// The object of the call.
         object: Cow<'static, str>,
-        /// The limit.
-        limit: u64,
-        /// What regions and queues of the process have locked.
-        pinned: u64,
-        /// What the call would lock in addition.
-        needed: u64,
+        /// The limit, and what the call would need.
+        sizes: Box<LockedSizes>,
     },
     /// The device, its driver or the kernel does not support it.
     Unsupported {
@@ -59,21 +55,34 @@ pub enum Error {
     },
 }
 
+/// The sizes of [`Error::LockedMemory`], in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockedSizes {
+    /// The limit.
+    pub limit: u64,
+    /// What regions and queues of the process have locked.
+    pub pinned: u64,
+    /// What the call would lock in addition.
+    pub needed: u64,
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Os { verb, object, errno } => write!(f, "{verb}({object}): {errno} ({errno:?})"),
-            Self::LockedMemory { verb, object, limit, pinned, needed } => {
+            Self::LockedMemory { verb, object, sizes } => {
+                let LockedSizes { limit, pinned, needed } = **sizes;
                 let errno = Errno::ENOMEM;
                 let kib = |bytes: u64| bytes.div_ceil(1024);
                 write!(
                     f,
                     "{verb}({object}): {errno} ({errno:?}): it needs {} KiB of locked memory, {} KiB are in use, and the limit \
                      (`ulimit -l`) is {} KiB; it must be at least {}",
-                    kib(*needed),
-                    kib(*pinned),
+                    kib(needed),
+                    kib(pinned),
                     limit / 1024,
-                    kib(pinned.saturating_add(*needed)),
+                    kib(pinned.saturating_add(needed)),
                 )
             }
             Self::Unsupported { verb, what } => write!(f, "{verb}: unsupported: {what}"),

@@ -26,4 +26,4 @@ pub mod wc;
 pub mod wr;
 
 pub use errno::Errno;
-pub use error::{Error, Result};
+pub use error::{Error, LockedSizes, Result};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The program of README: two software NICs in this process, a connection between them, and one message.
 //! `cargo run -p uverbs-hello --example hello`
+#![expect(clippy::std_instead_of_core, reason = "as a program that does not name core")]
 #![expect(unsafe_code)]
 // UNSAFETY: the device writes to the memory of a posted receive.
 

@@ -77,7 +77,7 @@ pub use uverbs_core::provider::{self, Driver, PollError, PostError};
 pub use uverbs_core::sync::{Exclusive, Shared};
 pub use uverbs_core::wc::{self, WcFlags, WcOpcode, WcStatus, WorkCompletion};
 pub use uverbs_core::wr::{self, ImmData, SendFlags};
-pub use uverbs_core::{Errno, Error, Result};
+pub use uverbs_core::{Errno, Error, LockedSizes, Result};
 #[cfg(feature = "hca")]
 pub use uverbs_hca as hca;
 #[cfg(feature = "mlx5")]

@@ -7,7 +7,7 @@
 //! read, the error remains the kernel's errno.
 
 use crate::errno::Errno;
-use crate::error::Error;
+use crate::error::{Error, LockedSizes};
 use crate::kernel::Kernel;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, rlim_t};
 use nix::unistd::{SysconfVar, sysconf};
@@ -48,13 +48,8 @@ impl Locked {
     /// The error instead of an `ENOMEM`, if pinning `needed` bytes more is above the limit.
     fn judge(self, verb: &'static str, object: &str, needed: u64) -> Option<Error> {
         let limit = self.limit.filter(|limit| !self.exempt && self.pinned.saturating_add(needed) > *limit)?;
-        Some(Error::LockedMemory {
-            verb,
-            object: object.to_owned().into(),
-            limit,
-            pinned: self.pinned,
-            needed,
-        })
+        let sizes = Box::new(LockedSizes { limit, pinned: self.pinned, needed });
+        Some(Error::LockedMemory { verb, object: object.to_owned().into(), sizes })
     }
 }
 

@@ -17,8 +17,9 @@ fn a_refused_queue_names_the_limit_of_locked_memory() {
         assert_eq!(error.errno(), Errno::ENOMEM);
         let text = error.to_string();
         assert!(text.starts_with(&format!("{verb}(")), "{text}");
-        let Error::LockedMemory { needed, pinned: 0, limit: 4096, .. } = error else { panic!("{text}") };
-        assert!(needed % 4096 == 0 && (kib..=kib + 8).contains(&(needed / 1024)), "{text}");
+        let Error::LockedMemory { sizes, .. } = error else { panic!("{text}") };
+        assert_eq!((sizes.limit, sizes.pinned, sizes.needed % 4096), (4096, 0, 0), "{text}");
+        assert!((kib..=kib + 8).contains(&(sizes.needed / 1024)), "{text}");
     };
     let cq = CqInitAttr { cqe: 100, ..CqInitAttr::default() };
     // 128 entries of 64 bytes
