@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Running a dispatcher: by a thread that waits for its own future, or by a thread of its own.
 
-use crate::dispatcher::{Dispatcher, FORKED, Inner, wake};
+use crate::dispatcher::{Dispatcher, FORKED, Inner};
 use crate::error::{Error, Result};
-use crate::sleeper::Sleeper;
+use crate::lead::Number;
+use crate::sleeper::{Leading, Sleeper};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 use core::future::Future;
 use core::pin::pin;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use std::task::Wake;
 use std::thread::{self, JoinHandle, Thread};
 use uverbs::{Driver, PollError};
+use uverbs_core::wake::{Caller, Wakes};
 
 /// The time for which an idle CQ is polled: the whole budget after a completion, half as much after each time for nothing.
 #[derive(Debug)]
@@ -63,6 +65,12 @@ pub(crate) trait Leader {
     /// Whether this waker is its own; if so, notes the wake. It neither sleeps nor waits for the leadership, so that is all that the
     /// waker would do.
     fn takes(&self, waker: &Waker) -> bool;
+
+    /// It will sleep, unless its next check finds something.
+    fn announce(&self, sleeper: &Sleeper);
+
+    /// It does not sleep.
+    fn cancel(&self, sleeper: &Sleeper);
 }
 
 /// When the leader polls, arms the CQ, and sleeps: the part that threads and tasks of tokio share.
@@ -101,17 +109,29 @@ impl Rounds {
         self.last
     }
 
+    /// The next round is the one before a sleep.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn stop_spinning(&mut self) {
+        self.last = true;
+    }
+
+    /// Whether it sleeps at once if there is no completion.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn never_spins(&self) -> bool {
+        self.spin.is_off()
+    }
+
     /// Polls once; `wakes` is empty before and after it. If the result is [`Next::Sleep`], others can end the sleep.
     #[inline]
     pub(crate) fn poll<D: Driver>(
         &mut self,
         inner: &Inner<D>,
         leader: &impl Leader,
-        wakes: &mut Vec<Waker>,
+        wakes: &mut Wakes,
     ) -> Result<Next, PollError> {
         let sleeper: &Sleeper = inner.sleeper();
         if self.last {
-            sleeper.announce();
+            leader.announce(sleeper);
         }
         let event = core::mem::take(&mut self.event);
         let polled = inner.poll(event, self.last, wakes);
@@ -123,12 +143,12 @@ impl Rounds {
             return Ok(Next::Again);
         }
         if self.last {
-            sleeper.cancel();
+            leader.cancel(sleeper);
         }
         match wakes.as_slice() {
             [] => {}
             [one] if leader.takes(one) => wakes.clear(),
-            _ => wake(wakes),
+            _ => wakes.wake(),
         }
         if polled? > 0 {
             self.spin.hit();
@@ -143,13 +163,14 @@ impl Rounds {
     pub(crate) fn slept<D: Driver>(
         &mut self,
         inner: &Inner<D>,
+        leader: &impl Leader,
         limit: Option<Duration>,
-        wakes: &mut Vec<Waker>,
+        wakes: &mut Wakes,
     ) -> Result<()> {
         if inner.sleeper().is_forked() {
             return Err(FORKED);
         }
-        self.sleep(inner, limit, wakes)
+        self.sleep(inner, leader, limit, wakes)
     }
 
     /// As [`slept`](Self::slept), right after [`poll`](Self::poll) has returned [`Next::Sleep`]: it has found that this is no child of
@@ -158,29 +179,30 @@ impl Rounds {
     fn sleep<D: Driver>(
         &mut self,
         inner: &Inner<D>,
+        leader: &impl Leader,
         limit: Option<Duration>,
-        wakes: &mut Vec<Waker>,
+        wakes: &mut Wakes,
     ) -> Result<()> {
         let slept = inner.sleep(limit, wakes);
-        inner.sleeper().cancel();
-        wake(wakes);
+        leader.cancel(inner.sleeper());
+        wakes.wake();
         // What ended the sleep is polled first: the CQ is armed if that was the last.
         self.last = false;
         // If this leader polls no more, the channel stays readable for the next one.
-        self.event = slept?.channel;
+        self.event |= slept?.channel;
         Ok(())
     }
 }
 
 impl<D: Driver> Inner<D> {
     /// Polls, spins and sleeps, until the leader is woken. `wakes` is empty before and after it.
-    fn run_until(&self, rounds: &mut Rounds, leader: &impl Leader, wakes: &mut Vec<Waker>) -> Result<()> {
+    fn run_until(&self, rounds: &mut Rounds, leader: &impl Leader, wakes: &mut Wakes) -> Result<()> {
         loop {
             match rounds.poll(self, leader, wakes)? {
                 Next::Work => {}
                 Next::Again => core::hint::spin_loop(),
-                Next::Check => rounds.slept(self, Some(Duration::ZERO), wakes)?,
-                Next::Sleep => rounds.sleep(self, self.sleeper().time_to_sleep(), wakes)?,
+                Next::Check => rounds.slept(self, leader, Some(Duration::ZERO), wakes)?,
+                Next::Sleep => rounds.sleep(self, leader, self.sleeper().time_to_sleep(), wakes)?,
             }
             if leader.is_woken() {
                 return Ok(());
@@ -233,25 +255,56 @@ impl Leader for LeadingThread<'_> {
         }
         own
     }
+
+    #[inline]
+    fn announce(&self, sleeper: &Sleeper) {
+        sleeper.announce();
+    }
+
+    #[inline]
+    fn cancel(&self, sleeper: &Sleeper) {
+        sleeper.cancel();
+    }
 }
 
-/// A thread or task that may wait to lead, until this is dropped.
-pub(crate) struct Follower<'a> {
+/// Ends the wait of a thread that is parked. Its future was not woken.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// A thread that may wait to lead, until this is dropped.
+struct Follower<'a> {
     sleeper: &'a Sleeper,
-    waker: &'a Waker,
+    number: Number,
 }
 
 impl<'a> Follower<'a> {
-    pub(crate) fn new(sleeper: &'a Sleeper, waker: &'a Waker) -> Self {
-        Self { sleeper, waker }
+    fn new(sleeper: &'a Sleeper) -> Self {
+        Self { sleeper, number: Number::default() }
+    }
+
+    #[inline]
+    fn try_lead(&mut self, thread: &Thread) -> Option<Leading<'a>> {
+        self.sleeper.try_lead(&mut self.number, || Waker::from(Arc::new(Unpark(thread.clone()))))
+    }
+
+    /// The thread is parked no longer.
+    #[inline]
+    fn leave(&mut self) {
+        if self.number.is_taken() && !self.sleeper.is_forked() {
+            self.sleeper.leadership().leave(&mut self.number);
+        }
     }
 }
 
 impl Drop for Follower<'_> {
+    #[inline]
     fn drop(&mut self) {
-        if !self.sleeper.is_forked() {
-            self.sleeper.leadership().leave(self.waker);
-        }
+        self.leave();
     }
 }
 
@@ -270,22 +323,22 @@ impl<D: Driver> Dispatcher<D> {
         });
         let waker = Waker::from(state.clone());
         let mut cx = Context::from_waker(&waker);
-        // After the future is ready, or has panicked.
-        let _leave = Follower::new(inner.sleeper(), &waker);
+        let mut follower = Follower::new(inner.sleeper());
         let mut rounds = Rounds::new(inner.sleeper().spin());
-        let mut wakes = Vec::new();
+        let mut wakes = Wakes::new();
         loop {
-            if state.woken.swap(false, Ordering::Acquire)
-                && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
-            {
-                return output;
+            if state.woken.swap(false, Ordering::Acquire) {
+                follower.leave();
+                if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                    return output;
+                }
             }
             if inner.sleeper().is_forked() {
                 // The dispatcher is the parent's. Its futures are ready, and this one waits for something else.
                 if !state.woken.load(Ordering::Acquire) {
                     thread::park();
                 }
-            } else if let Some(lead) = inner.sleeper().try_lead(&waker) {
+            } else if let Some(lead) = follower.try_lead(&state.thread) {
                 let leader = LeadingThread { state: &state, waker: &waker };
                 if let Err(error) = inner.run_until(&mut rounds, &leader, &mut wakes) {
                     // All operations have ended with this error. The next round runs the timers only.
@@ -333,11 +386,13 @@ impl Stop {
 
     async fn wait(&self) {
         core::future::poll_fn(|cx| {
+            let mut caller = Caller::with_clone(cx.waker());
             let mut state = lock(&self.state);
             if state.0 {
                 return Poll::Ready(());
             }
-            state.1 = Some(cx.waker().clone());
+            let old = core::mem::replace(&mut state.1, caller.take());
+            caller.leave(old);
             Poll::Pending
         })
         .await;

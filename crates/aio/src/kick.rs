@@ -28,12 +28,17 @@ pub(crate) struct Kick<E> {
     asleep: AtomicBool,
     /// Of an event loop of the program, which may sleep at the same time.
     loop_asleep: AtomicBool,
+    /// Of the tasks of tokio, for which their runtimes sleep.
+    tasks_asleep: AtomicBool,
+    /// An event loop has passed on what it has read last.
+    passed: AtomicBool,
     event: E,
 }
 
 impl<E: Event> Kick<E> {
     pub(crate) fn new(event: E) -> Self {
-        Self { asleep: AtomicBool::new(false), loop_asleep: AtomicBool::new(false), event }
+        let [asleep, loop_asleep, tasks_asleep, passed] = [(); 4].map(|()| AtomicBool::new(false));
+        Self { asleep, loop_asleep, tasks_asleep, passed, event }
     }
 
     pub(crate) fn event(&self) -> &E {
@@ -67,6 +72,31 @@ impl<E: Event> Kick<E> {
         self.loop_asleep.store(false, Ordering::Relaxed);
     }
 
+    /// As [`announce`](Self::announce), of tasks.
+    #[cfg_attr(not(any(feature = "tokio", loom)), expect(dead_code, reason = "its user is not built"))]
+    #[inline]
+    pub(crate) fn announce_tasks(&self) {
+        self.tasks_asleep.store(true, Ordering::Relaxed);
+        // As in `announce`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// As [`cancel`](Self::cancel), of tasks.
+    #[cfg_attr(not(any(feature = "tokio", loom)), expect(dead_code, reason = "its user is not built"))]
+    #[inline]
+    pub(crate) fn cancel_tasks(&self) {
+        self.tasks_asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// An event loop has read the event, for which tasks may wait. So it raises the event again, but not for what it has raised itself.
+    pub(crate) fn pass(&self) {
+        if self.passed.swap(true, Ordering::Relaxed) {
+            self.passed.store(false, Ordering::Relaxed);
+        } else {
+            self.event.raise();
+        }
+    }
+
     /// Whether an event loop sleeps, for a leader that leaves. The loop finds what was stored before its check. For what is stored later
     /// there is a kick that sees the announcement; a leader that reads the event of that kick sees it, too.
     #[inline]
@@ -79,9 +109,12 @@ impl<E: Event> Kick<E> {
     pub(crate) fn kick(&self) {
         // Pairs with the fence of `announce`.
         fence(Ordering::SeqCst);
-        let leader = self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed);
+        let ends =
+            |asleep: &AtomicBool| asleep.load(Ordering::Relaxed) && asleep.swap(false, Ordering::Relaxed);
+        let (leader, tasks) = (ends(&self.asleep), ends(&self.tasks_asleep));
         // That of a loop stays: a leader that sleeps, too, may read the event first, and raises it again when it leaves.
-        if leader || self.loop_asleep.load(Ordering::Relaxed) {
+        if leader || tasks || self.loop_asleep.load(Ordering::Relaxed) {
+            self.passed.store(false, Ordering::Relaxed);
             self.event.raise();
         }
     }

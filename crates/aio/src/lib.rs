@@ -46,6 +46,8 @@
 //! `tokio`: `Dispatcher::drive`, and the traits of tokio for streams.
 #![forbid(unsafe_code)]
 
+#[cfg(all(feature = "tokio", not(loom)))]
+mod alarm;
 #[cfg(not(loom))]
 mod batch;
 #[cfg(not(loom))]
@@ -86,8 +88,12 @@ mod relay;
 mod sleeper;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
 mod slots;
+#[cfg(any(all(feature = "tokio", not(loom)), all(test, loom)))]
+mod solo;
 #[cfg(not(loom))]
 mod srq;
+#[cfg(all(feature = "tokio", not(loom)))]
+mod station;
 #[cfg(not(loom))]
 mod stream;
 mod sync;

@@ -17,11 +17,10 @@ use crate::id::Id;
 use core::task::Waker;
 use core::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use uverbs_core::wake::{Caller, Wakes, discard};
+use uverbs_core::wake::{Caller, Place, Waiters, Wakes, discard};
 
 /// No event follows that a call waits for.
 #[derive(Clone, Copy, Debug)]
@@ -35,10 +34,8 @@ struct State {
     end: Option<End>,
     /// The bell of the thread that waits by poll(2).
     poller: Option<Bell>,
-    /// Those that wait for the descriptor, by their numbers.
-    tasks: BTreeMap<u64, Waker>,
-    /// The last number of a task.
-    last: u64,
+    /// Those that wait for the descriptor.
+    tasks: Waiters,
 }
 
 /// The threads and tasks that wait for events of an identifier.
@@ -61,7 +58,7 @@ impl Waits {
         let poller = state.poller.clone();
         let mut wakes = Wakes::new();
         if ended {
-            wakes.extend(core::mem::take(&mut state.tasks).into_values());
+            state.tasks.wake_all(&mut wakes);
         }
         drop(state);
         match poller {
@@ -83,8 +80,7 @@ impl Waits {
 #[derive(Debug)]
 pub struct OwnEvents<'a> {
     id: &'a Id,
-    /// Its number among the tasks.
-    number: Option<u64>,
+    place: Place,
 }
 
 impl OwnEvents<'_> {
@@ -102,7 +98,7 @@ impl OwnEvents<'_> {
             let mut state = self.id.waits().lock();
             let event = self.id.take_event(&mut state);
             if matches!(event, Ok(None)) {
-                self.register(&mut state, &mut caller);
+                state.tasks.wait(&mut self.place, &mut caller);
             }
             self.id.waits().leave(state);
             if !caller.supply() {
@@ -110,29 +106,12 @@ impl OwnEvents<'_> {
             }
         }
     }
-
-    fn register(&mut self, state: &mut State, caller: &mut Caller<'_>) {
-        match self.number.and_then(|number| state.tasks.get_mut(&number)) {
-            Some(place) => {
-                caller.store(place);
-            }
-            None => {
-                if let Some(waker) = caller.take() {
-                    state.last += 1;
-                    self.number = Some(state.last);
-                    state.tasks.insert(state.last, waker);
-                }
-            }
-        }
-    }
 }
 
 impl Drop for OwnEvents<'_> {
     fn drop(&mut self) {
-        if let Some(number) = self.number
-            && self.id.channel().port().is_creator_process()
-        {
-            let task = self.id.waits().lock().tasks.remove(&number);
+        if self.place.is_taken() && self.id.channel().port().is_creator_process() {
+            let task = self.id.waits().lock().tasks.leave(&mut self.place);
             // Its drop may run code of the program.
             discard(task);
         }
@@ -143,7 +122,7 @@ impl Id {
     /// The wait of a task for its events.
     #[doc(hidden)]
     pub fn own_events(&self) -> OwnEvents<'_> {
-        OwnEvents { id: self, number: None }
+        OwnEvents { id: self, place: Place::default() }
     }
 
     /// An event that this verb waited for, or the error that it is: it names the verb, which may be another one than that of the kernel's

@@ -7,6 +7,7 @@
 use core::ops::{Deref, DerefMut};
 use core::panic::AssertUnwindSafe;
 use core::task::Waker;
+use std::collections::BTreeMap;
 use std::panic;
 
 /// Tasks to wake, in this order. A drop wakes those that were not woken yet, so an unwinding loses none.
@@ -90,6 +91,9 @@ fn discard_one(waker: Waker) {
     guarded(|| drop(waker));
 }
 
+/// The places at which a task waits, at most.
+const PLACES: usize = 2;
+
 /// The waker of the task that polls a future.
 ///
 /// A place for a waker is protected by a lock, under which no waker is cloned. So a function that needs a clone under its lock, and has
@@ -98,7 +102,9 @@ fn discard_one(waker: Waker) {
 #[derive(Debug)]
 pub struct Caller<'a> {
     waker: &'a Waker,
-    clone: Option<Waker>,
+    clones: [Option<Waker>; PLACES],
+    /// The clones that were taken, or asked for, since the last [`supply`](Self::supply).
+    taken: usize,
     lacks: bool,
     replaced: Vec<Waker>,
 }
@@ -108,15 +114,15 @@ impl<'a> Caller<'a> {
     #[inline]
     #[must_use]
     pub const fn new(waker: &'a Waker) -> Self {
-        Self { waker, clone: None, lacks: false, replaced: Vec::new() }
+        Self { waker, clones: [None, None], taken: 0, lacks: false, replaced: Vec::new() }
     }
 
     /// With a clone. The caller holds no lock.
     #[inline]
     #[must_use]
     pub fn with_clone(waker: &'a Waker) -> Self {
-        let clone = Some(waker.clone());
-        Self { waker, clone, lacks: false, replaced: Vec::new() }
+        let clones = [Some(waker.clone()), None];
+        Self { waker, clones, taken: 0, lacks: false, replaced: Vec::new() }
     }
 
     /// The waker of the task.
@@ -126,12 +132,15 @@ impl<'a> Caller<'a> {
         self.waker
     }
 
-    /// The clone, to be stored. `None` if there is none: the caller changes nothing, releases its lock, and repeats this after
+    /// A clone, to be stored. `None` if there is none: the caller changes nothing, releases its lock, and repeats this after
     /// [`supply`](Self::supply).
     #[inline]
     pub fn take(&mut self) -> Option<Waker> {
-        self.lacks = self.clone.is_none();
-        self.clone.take()
+        self.taken += 1;
+        let [first, second] = &mut self.clones;
+        let clone = first.take().or_else(|| second.take());
+        self.lacks |= clone.is_none();
+        clone
     }
 
     /// Stores the waker, unless it is there already. Returns whether it is there; otherwise as [`take`](Self::take).
@@ -153,12 +162,18 @@ impl<'a> Caller<'a> {
         self.replaced.extend(waker);
     }
 
-    /// Makes the clone if one was missing. Returns whether it was. The caller holds no lock.
+    /// Makes the clones if one was missing: as many as were taken and asked for, because two wakers of a task may differ
+    /// ([`Waker::will_wake`]), and each place takes one again. Returns whether one was missing. The caller holds no lock.
     #[inline]
     pub fn supply(&mut self) -> bool {
         let lacks = core::mem::take(&mut self.lacks);
+        let taken = core::mem::take(&mut self.taken);
         if lacks {
-            self.clone = Some(self.waker.clone());
+            for clone in self.clones.iter_mut().take(taken) {
+                if clone.is_none() {
+                    *clone = Some(self.waker.clone());
+                }
+            }
         }
         lacks
     }
@@ -167,10 +182,68 @@ impl<'a> Caller<'a> {
 impl Drop for Caller<'_> {
     #[inline]
     fn drop(&mut self) {
-        discard(self.clone.take());
+        let [first, second] = &mut self.clones;
+        discard(first.take());
+        discard(second.take());
         while let Some(waker) = self.replaced.pop() {
             discard_one(waker);
         }
+    }
+}
+
+/// The place of a task among [`Waiters`], if it has one.
+#[derive(Debug, Default)]
+pub struct Place(Option<u64>);
+
+/// Tasks that wait for the same. Each has a place of its own, also if two are of one waker: so none takes another one's place along when
+/// it leaves, and no step depends on the number of tasks.
+#[derive(Debug, Default)]
+pub struct Waiters {
+    tasks: BTreeMap<u64, Waker>,
+    last: u64,
+}
+
+impl Waiters {
+    /// The task has a place, with this waker; or it needs a clone first, as [`Caller::take`].
+    pub fn wait(&mut self, place: &mut Place, caller: &mut Caller<'_>) {
+        match place.0.and_then(|number| self.tasks.get_mut(&number)) {
+            Some(waker) => {
+                caller.store(waker);
+            }
+            None => {
+                if let Some(waker) = caller.take() {
+                    self.last += 1;
+                    place.0 = Some(self.last);
+                    self.tasks.insert(self.last, waker);
+                }
+            }
+        }
+    }
+
+    /// The task gives up its place. Returns its waker, which the caller [discards](discard).
+    pub fn leave(&mut self, place: &mut Place) -> Option<Waker> {
+        self.tasks.remove(&place.0.take()?)
+    }
+
+    /// Wakes all: none has a place any more.
+    pub fn wake_all(&mut self, wakes: &mut Vec<Waker>) {
+        wakes.extend(core::mem::take(&mut self.tasks).into_values());
+    }
+
+    /// Whether there are none.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+}
+
+impl Place {
+    /// Whether the task has had a place since it last left.
+    #[inline]
+    #[must_use]
+    pub const fn is_taken(&self) -> bool {
+        self.0.is_some()
     }
 }
 
@@ -262,5 +335,25 @@ mod tests {
         assert!(!caller.supply());
         drop(caller);
         assert!(place.will_wake(Waker::noop()));
+    }
+
+    /// Two wakers of a task need not be equal: then each place gets a new one, and the task does not repeat its step for ever.
+    #[test]
+    fn a_task_with_unequal_wakers_waits_at_two_places() {
+        let waker = Waker::from(Arc::new(Task(0, Arc::default())));
+        let mut caller = Caller::with_clone(&waker);
+        let (mut first, mut second);
+        let mut repetitions = 0;
+        loop {
+            // As if they differed again.
+            (first, second) = (Waker::noop().clone(), Waker::noop().clone());
+            let stored = caller.store(&mut first) & caller.store(&mut second);
+            if !caller.supply() {
+                assert!(stored);
+                break;
+            }
+            repetitions += 1;
+        }
+        assert_eq!((repetitions, first.will_wake(&waker), second.will_wake(&waker)), (1, true, true));
     }
 }

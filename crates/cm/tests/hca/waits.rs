@@ -91,7 +91,9 @@ impl Bed {
                 let id = if of_listener { listener.id() } else { passive.id() };
                 wait_in_task(id)
             }
-            Wait::Thread(limit) if of_listener => is_end(listener.wait(limit).map(|request| request.is_some())),
+            Wait::Thread(limit) if of_listener => {
+                is_end(listener.wait(limit).map(|request| request.is_some()))
+            }
             Wait::Thread(limit) => is_end(passive.wait_disconnected(limit)),
         }
     }
@@ -171,7 +173,10 @@ fn a_wait_ends_although_another_call_reads_the_end() {
             take(&bed, of_listener, taker);
             for n in 0..2 * KINDS.len() {
                 let end = ends.recv_timeout(Duration::from_secs(20));
-                assert!(matches!(end, Ok((_, true))), "{taker:?}, removed: {is_removed}, {n} have ended: {end:?}");
+                assert!(
+                    matches!(end, Ok((_, true))),
+                    "{taker:?}, removed: {is_removed}, {n} have ended: {end:?}"
+                );
             }
         }
     }
