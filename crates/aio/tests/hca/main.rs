@@ -16,4 +16,5 @@ mod starved;
 mod stream;
 mod threads;
 mod transfer;
+mod unpolled;
 mod wakers;
