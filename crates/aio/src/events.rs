@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use uverbs::attr::EventType;
 use uverbs::{AsyncEvents, Context, Driver, Errno, Event, EventSource};
 use uverbs_core::kernel::Process;
-use uverbs_core::wake::{Caller, Wakes};
+use uverbs_core::wake::{Caller, Wakes, discard};
 
 /// Events that a stream keeps for a task that does not read them. The oldest are dropped.
 const KEPT: usize = 256;
@@ -180,6 +180,15 @@ impl<D: Driver> Events<D> {
     /// The next event; `None` after the device was removed.
     pub async fn next(&mut self) -> Option<Event> {
         core::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
+    }
+}
+
+impl<D: Driver> Drop for Events<D> {
+    fn drop(&mut self) {
+        if self.home.is_current() {
+            let waker = lock(&self.queue).waker.take();
+            discard(waker);
+        }
     }
 }
 

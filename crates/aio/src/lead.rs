@@ -377,7 +377,9 @@ pub(crate) mod loom_tests {
             while leadership.follow_in_task(&mut place, &flag.clone().into()) {
                 flag.wait();
             }
-            threads.map(|thread| thread.join().unwrap());
+            for thread in threads {
+                thread.join().unwrap();
+            }
             assert!(!leadership.is_led());
         });
     }

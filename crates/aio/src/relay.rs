@@ -12,9 +12,9 @@
 
 use crate::sync::{AtomicBool, AtomicU8, Mutex, Ordering, lock};
 use core::task::Waker;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::task::Wake;
-use uverbs_core::wake::discard;
+use uverbs_core::wake::{discard, wake_by_ref};
 
 const RUNNING: u8 = 0;
 const WOKEN: u8 = 1;
@@ -82,6 +82,7 @@ impl Relay {
 
 impl Relay {
     /// Wakes the task if it waits: it runs the dispatcher. Returns whether it waited.
+    #[cfg(not(loom))]
     pub(crate) fn call(&self) -> bool {
         let waited =
             self.state.compare_exchange(WAITING, RUNNING, Ordering::AcqRel, Ordering::Relaxed).is_ok();
@@ -107,9 +108,16 @@ impl Relay {
         let task = lock(&self.task).clone();
         if let Some(task) = task {
             self.woke.store(true, Ordering::Relaxed);
-            task.wake_by_ref();
+            wake_by_ref(&task);
             discard(Arc::into_inner(task));
         }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let task = self.task.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        discard(task.and_then(Arc::into_inner));
     }
 }
 

@@ -82,7 +82,9 @@ mod loom_tests {
                 loom::thread::spawn(move || ask(i))
             });
             ask(0);
-            others.map(|other| other.join().unwrap());
+            for other in others {
+                other.join().unwrap();
+            }
             assert!(done.iter().all(|done| done.load(Ordering::Relaxed)));
         });
     }

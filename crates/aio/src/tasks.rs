@@ -13,9 +13,9 @@
 
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 use core::task::Waker;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::task::Wake;
-use uverbs_core::wake::{Caller, Wakes};
+use uverbs_core::wake::{Caller, Wakes, discard};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Side {
@@ -92,6 +92,14 @@ impl Tasks {
     #[inline]
     fn take(&self) -> [Option<Waker>; 2] {
         core::mem::take(&mut *lock(&self.wakers))
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        for task in self.wakers.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            discard(task.take());
+        }
     }
 }
 

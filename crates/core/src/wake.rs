@@ -69,6 +69,11 @@ fn wake_all(wakes: &mut Vec<Waker>) {
     }
 }
 
+/// Wakes a task. The caller holds no lock. A waker that panics is logged.
+pub fn wake_by_ref(waker: &Waker) {
+    guarded(|| waker.wake_by_ref());
+}
+
 /// Runs code of the program. A panic ends there.
 fn guarded(f: impl FnOnce()) {
     if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(f)) {
