@@ -118,8 +118,8 @@ impl Leadership {
         }
     }
 
-    /// If a thread leads: the task has a place among the followers, and is woken when no thread leads any more. Returns whether one
-    /// leads. The caller holds no lock.
+    /// If a thread leads, or was called: the task has a place among the followers, and is woken when no thread leads any more. Returns
+    /// whether it has. The caller holds no lock.
     #[cfg_attr(not(any(feature = "tokio", test)), expect(dead_code, reason = "only tasks of tokio follow"))]
     pub(crate) fn follow_in_task(&self, place: &mut Place, waker: &Waker) -> bool {
         let mut caller = Caller::new(waker);
@@ -127,7 +127,8 @@ impl Leadership {
             let mut followers = lock(&self.followers);
             let is_led = loop {
                 match self.state.load(Ordering::Relaxed) {
-                    AWAITED => break true,
+                    // A thread that was called leads, or calls the next, and at last the tasks.
+                    AWAITED | OPEN => break true,
                     LED if self.replace(LED, AWAITED) => break true,
                     LED => {}
                     _ => break false,
@@ -147,6 +148,12 @@ impl Leadership {
     #[cfg_attr(not(any(feature = "tokio", test)), expect(dead_code, reason = "only tasks of tokio follow"))]
     pub(crate) fn leave_in_task(&self, place: &mut Place) -> Option<Waker> {
         lock(&self.followers).tasks.leave(place)
+    }
+
+    /// Whether one leads, or was called.
+    #[cfg(all(feature = "tokio", not(loom)))]
+    pub(crate) fn is_taken(&self) -> bool {
+        self.state.load(Ordering::SeqCst) != FREE
     }
 
     /// Whether one leads.

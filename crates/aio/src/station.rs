@@ -120,8 +120,8 @@ impl<D: Driver> Wake for Bell<D> {
     }
 }
 
-/// The runtime itself.
-struct Runtime;
+/// The runtime itself, or a task that has nothing else to do.
+pub(crate) struct Runtime;
 
 impl Leader for Runtime {
     #[inline]
@@ -416,7 +416,7 @@ impl<'a, D: Driver> Member<'a, D> {
         }
         let is_led = sleeper.leadership().is_led();
         if self.station.as_ref().is_none_or(|station| station.is_gone.load(Ordering::Acquire)) {
-            if is_led {
+            if sleeper.leadership().is_taken() {
                 return Ok(Step::Wait);
             }
             self.attach()?;

@@ -6,7 +6,7 @@ use crate::driver::Leader;
 use crate::error::Result;
 use crate::relay::Relay;
 use crate::sleeper::Sleeper;
-use crate::station::{Member, Step};
+use crate::station::{Member, Runtime, Step};
 use core::future::{Future, poll_fn};
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
@@ -29,31 +29,6 @@ impl Turn {
             self.0 = 0;
         }
         is_over
-    }
-}
-
-/// A task that has nothing else to do.
-struct OwnTask;
-
-impl Leader for OwnTask {
-    #[inline]
-    fn is_woken(&self) -> bool {
-        false
-    }
-
-    #[inline]
-    fn takes(&self, _: &Waker) -> bool {
-        false
-    }
-
-    #[inline]
-    fn announce(&self, sleeper: &Sleeper) {
-        sleeper.announce_tasks();
-    }
-
-    #[inline]
-    fn cancel(&self, sleeper: &Sleeper) {
-        sleeper.cancel_tasks();
     }
 }
 
@@ -105,7 +80,7 @@ impl<D: Driver> Dispatcher<D> {
         let mut member = Member::new(&self.inner, &relay);
         let mut turn = Turn::default();
         loop {
-            let step = member.round(&OwnTask)?;
+            let step = member.round(&Runtime)?;
             if let Some(error) = member.failure() {
                 return Err(error.into());
             }

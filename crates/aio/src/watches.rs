@@ -138,7 +138,7 @@ impl Watches {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::count::Count;
+    use crate::count::{Count, Panics};
     use core::sync::atomic::Ordering;
     use nix::sys::epoll::{EpollCreateFlags, EpollTimeout};
     use nix::unistd::{dup2, pipe, write};
@@ -198,6 +198,21 @@ mod tests {
         waits[1..].iter().for_each(|wait| bed.watches.unwatch(&bed.epoll, &near, *wait));
         assert_eq!(bed.woken(), [1, 1, 1], "the end of a wait does not end a later one");
         bed.watches.unwatch(&bed.epoll, &near, again);
+        bed.assert_nothing_left();
+    }
+
+    /// Those that wait for a file that was closed are woken by the next wait; one of them panics.
+    #[test]
+    fn a_waker_that_panics_keeps_no_other_wait_from_its_end() {
+        let bed = Bed::new();
+        let ((mut near, _far), (second, _second_far)) = (pipe().unwrap(), pipe().unwrap());
+        let panics = Arc::new(Panics::default());
+        bed.watches.watch(&bed.epoll, &near, &panics.clone().into()).unwrap();
+        bed.watch(&near, 0);
+        dup2(&second, &mut near).unwrap();
+        let wait = bed.watch(&near, 1);
+        assert_eq!((panics.0.load(Ordering::Relaxed), bed.woken()), (1, [1, 0, 0]));
+        bed.watches.unwatch(&bed.epoll, &near, wait);
         bed.assert_nothing_left();
     }
 

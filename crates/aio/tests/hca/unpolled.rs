@@ -71,7 +71,7 @@ impl Bed {
     fn work(&self) -> impl Future<Output = Result<()>> + Send + 'static {
         let (qp, pool, dispatcher) = (self.qp.clone(), self.a.pool.clone(), self.dispatcher.clone());
         async move {
-            for i in 0..4_u8 {
+            for i in 0..2_u8 {
                 let mut buf = pool.get().unwrap();
                 buf.fill(&[i])?;
                 qp.send(buf).await?;
@@ -263,7 +263,7 @@ fn a_future_survives_its_runtime() {
 #[test]
 fn the_cost_of_a_turn_does_not_grow_with_the_tasks() {
     const TASKS: usize = 10_000;
-    const TURNS: usize = 100;
+    const TURNS: usize = 50;
     for spin in [Duration::ZERO, Duration::from_micros(20)] {
         let bed = Bed::new(spin);
         let polls = Arc::new(AtomicUsize::new(0));
