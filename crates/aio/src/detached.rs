@@ -209,7 +209,7 @@ impl<D: Driver, P: Payload<D>> Detached<D, P> {
         let State::Posted(key) = *state else { panic!("polled after it was ready") };
         if !qp.is_forked() {
             let left = lock(&qp.sends).slots.abandon(key);
-            left.map(Left::discard);
+            left.into_iter().for_each(Left::discard);
         }
         Poll::Ready(Ok(()))
     }

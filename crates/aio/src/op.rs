@@ -321,7 +321,7 @@ impl<D: Driver, P: Payload<D>> Op<D, P> {
             }
             State::Posted(key) => {
                 let left = lock(&self.qp.sends).slots.abandon(*key);
-                left.map(Left::discard);
+                left.into_iter().for_each(Left::discard);
             }
             _ => {}
         }

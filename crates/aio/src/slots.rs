@@ -326,7 +326,7 @@ mod loom_tests {
                 move || complete(&slots, key, buf)
             });
             let outcome = lock(&slots).abandon(key);
-            outcome.map(Left::discard);
+            outcome.into_iter().for_each(Left::discard);
             poller.join().unwrap();
             assert_eq!(returned.load(Ordering::Relaxed), 1);
             assert!(lock(&slots).slots.iter().all(|slot| matches!(slot.state, State::Free)));

@@ -259,6 +259,32 @@ fn a_future_survives_its_runtime() {
     worked.expect("it hangs").unwrap().unwrap();
 }
 
+/// An event loop of the program takes events and kicks for which tasks wait, and then ends.
+#[test]
+fn an_event_loop_beside_tasks() {
+    for _ in 0..5 {
+        let bed = Bed::new(Duration::ZERO);
+        let stop = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while stop.load(Ordering::Relaxed) == 0 {
+                    if bed.dispatcher.prepare_sleep().unwrap().is_some() {
+                        bed.dispatcher.after_sleep().unwrap();
+                    }
+                    thread::yield_now();
+                }
+            });
+            runtime().block_on(async {
+                for i in 0..6 {
+                    let worked = tokio::time::timeout(LIMIT, bed.dispatcher.drive_with(bed.work())).await;
+                    worked.expect("it hangs").unwrap().unwrap();
+                    stop.fetch_add(usize::from(i == 2), Ordering::Relaxed);
+                }
+            });
+        });
+    }
+}
+
 /// Of many tasks that wait, only those are polled whose futures are woken, whoever runs the dispatcher, and leaves.
 #[test]
 fn the_cost_of_a_turn_does_not_grow_with_the_tasks() {

@@ -170,8 +170,7 @@ fn ends_that_are_dropped_leave_nothing() {
     // Nothing arrives, so the send is in flight for long, and the receives of the QP with an SRQ are not given back.
     bed.fabric.loss(1.0);
     let srq = bed.a.dispatcher.srq(&bed.a.pd, &bed.a.incoming, 8).unwrap();
-    let shared =
-        [(); 2].map(|()| bed.a.dispatcher.qp(&bed.a.pd).depth(DEPTH, 0).srq(&srq).create().unwrap());
+    let shared = [(); 2].map(|()| bed.a.dispatcher.qp(&bed.a.pd).depth(DEPTH, 0).srq(&srq).create().unwrap());
     connect(&shared[0], &shared[1]);
     let mut sends = [&bed.a.qp, &shared[0]].map(|qp| qp.send_inline(b"in flight"));
     assert!(sends.iter_mut().all(|send| poll_once(send).is_pending()));

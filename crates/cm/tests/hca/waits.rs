@@ -27,7 +27,7 @@ struct Silent {
 }
 
 impl Silent {
-    fn new(port: Arc<dyn CmPort>, is_silent: Arc<AtomicBool>) -> Arc<dyn CmPort> {
+    fn over(port: Arc<dyn CmPort>, is_silent: Arc<AtomicBool>) -> Arc<dyn CmPort> {
         Arc::new(Self { port, is_silent, never: EventFd::new().unwrap() })
     }
 }
@@ -42,7 +42,7 @@ impl CmPort for Silent {
     }
 
     fn open_channel(&self) -> uverbs::Result<Arc<dyn CmPort>> {
-        Ok(Self::new(self.port.open_channel()?, self.is_silent.clone()))
+        Ok(Self::over(self.port.open_channel()?, self.is_silent.clone()))
     }
 
     fn is_creator_process(&self) -> bool {
@@ -64,7 +64,7 @@ impl Bed {
         let (client, server) = (fabric.device("hca0").build(), fabric.device("hca1").build());
         let is_silent = Arc::new(AtomicBool::new(false));
         let address: SocketAddr = (server.addresses()[0], PORT).into();
-        let port = Silent::new(server.connection_manager().unwrap(), is_silent.clone());
+        let port = Silent::over(server.connection_manager().unwrap(), is_silent.clone());
         let listener = Listener::bind(&EventChannel::from_port(port), address).unwrap();
         let qp = |hca: &Hca| {
             let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
