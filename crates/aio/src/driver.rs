@@ -3,6 +3,7 @@
 
 use crate::dispatcher::{Dispatcher, FORKED, Inner};
 use crate::error::{Error, Result};
+use crate::kick::Who;
 use crate::lead::Number;
 use crate::sleeper::{Leading, Sleeper};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
@@ -59,18 +60,14 @@ const BUSY_POLLS: u32 = 256;
 
 /// The thread or task that leads.
 pub(crate) trait Leader {
+    const WHO: Who;
+
     /// Whether it was woken: it has something else to do.
     fn is_woken(&self) -> bool;
 
     /// Whether this waker is its own; if so, notes the wake. It neither sleeps nor waits for the leadership, so that is all that the
     /// waker would do.
     fn takes(&self, waker: &Waker) -> bool;
-
-    /// It will sleep, unless its next check finds something.
-    fn announce(&self, sleeper: &Sleeper);
-
-    /// It does not sleep.
-    fn cancel(&self, sleeper: &Sleeper);
 }
 
 /// When the leader polls, arms the CQ, and sleeps: the part that threads and tasks of tokio share.
@@ -123,15 +120,15 @@ impl Rounds {
 
     /// Polls once; `wakes` is empty before and after it. If the result is [`Next::Sleep`], others can end the sleep.
     #[inline]
-    pub(crate) fn poll<D: Driver>(
+    pub(crate) fn poll<D: Driver, L: Leader>(
         &mut self,
         inner: &Inner<D>,
-        leader: &impl Leader,
+        leader: &L,
         wakes: &mut Wakes,
     ) -> Result<Next, PollError> {
         let sleeper: &Sleeper = inner.sleeper();
         if self.last {
-            leader.announce(sleeper);
+            sleeper.announce(L::WHO);
         }
         let event = core::mem::take(&mut self.event);
         let polled = inner.poll(event, self.last, wakes);
@@ -143,7 +140,7 @@ impl Rounds {
             return Ok(Next::Again);
         }
         if self.last {
-            leader.cancel(sleeper);
+            sleeper.cancel(L::WHO);
         }
         match wakes.as_slice() {
             [] => {}
@@ -160,31 +157,30 @@ impl Rounds {
 
     /// Reads the descriptors, after the sleep or as a sleep of at most `limit`.
     #[inline]
-    pub(crate) fn slept<D: Driver>(
+    pub(crate) fn slept<D: Driver, L: Leader>(
         &mut self,
         inner: &Inner<D>,
-        leader: &impl Leader,
+        _: &L,
         limit: Option<Duration>,
         wakes: &mut Wakes,
     ) -> Result<()> {
         if inner.sleeper().is_forked() {
             return Err(FORKED);
         }
-        self.sleep(inner, leader, limit, wakes)
+        self.sleep::<D, L>(inner, limit, wakes)
     }
 
     /// As [`slept`](Self::slept), right after [`poll`](Self::poll) has returned [`Next::Sleep`]: it has found that this is no child of
     /// fork(2), and no code of the program has run since.
     #[inline]
-    fn sleep<D: Driver>(
+    fn sleep<D: Driver, L: Leader>(
         &mut self,
         inner: &Inner<D>,
-        leader: &impl Leader,
         limit: Option<Duration>,
         wakes: &mut Wakes,
     ) -> Result<()> {
         let slept = inner.sleep(limit, wakes);
-        leader.cancel(inner.sleeper());
+        inner.sleeper().cancel(L::WHO);
         wakes.wake();
         // What ended the sleep is polled first: the CQ is armed if that was the last.
         self.last = false;
@@ -196,13 +192,13 @@ impl Rounds {
 
 impl<D: Driver> Inner<D> {
     /// Polls, spins and sleeps, until the leader is woken. `wakes` is empty before and after it.
-    fn run_until(&self, rounds: &mut Rounds, leader: &impl Leader, wakes: &mut Wakes) -> Result<()> {
+    fn run_until<L: Leader>(&self, rounds: &mut Rounds, leader: &L, wakes: &mut Wakes) -> Result<()> {
         loop {
             match rounds.poll(self, leader, wakes)? {
                 Next::Work => {}
                 Next::Again => core::hint::spin_loop(),
                 Next::Check => rounds.slept(self, leader, Some(Duration::ZERO), wakes)?,
-                Next::Sleep => rounds.sleep(self, leader, self.sleeper().time_to_sleep(), wakes)?,
+                Next::Sleep => rounds.sleep::<D, L>(self, self.sleeper().time_to_sleep(), wakes)?,
             }
             if leader.is_woken() {
                 return Ok(());
@@ -241,6 +237,8 @@ struct LeadingThread<'a> {
 }
 
 impl Leader for LeadingThread<'_> {
+    const WHO: Who = Who::Leader;
+
     #[inline]
     fn is_woken(&self) -> bool {
         self.state.woken.load(Ordering::Acquire)
@@ -254,16 +252,6 @@ impl Leader for LeadingThread<'_> {
             self.state.woken.swap(true, Ordering::Acquire);
         }
         own
-    }
-
-    #[inline]
-    fn announce(&self, sleeper: &Sleeper) {
-        sleeper.announce();
-    }
-
-    #[inline]
-    fn cancel(&self, sleeper: &Sleeper) {
-        sleeper.cancel();
     }
 }
 

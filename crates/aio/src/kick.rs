@@ -22,13 +22,22 @@ pub(crate) trait Event {
     fn raise(&self);
 }
 
+/// Who sleeps; they may do so at the same time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Who {
+    /// The thread that leads.
+    Leader,
+    /// An event loop of the program.
+    Loop,
+    /// Tasks of tokio, for which their runtimes sleep.
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "there are none"))]
+    Tasks,
+}
+
 #[derive(Debug)]
 pub(crate) struct Kick<E> {
-    /// Of the thread or task that leads.
     asleep: AtomicBool,
-    /// Of an event loop of the program, which may sleep at the same time.
     loop_asleep: AtomicBool,
-    /// Of the tasks of tokio, for which their runtimes sleep.
     tasks_asleep: AtomicBool,
     /// An event loop has passed on what it has read last.
     passed: AtomicBool,
@@ -45,10 +54,19 @@ impl<E: Event> Kick<E> {
         &self.event
     }
 
+    #[inline]
+    fn asleep(&self, who: Who) -> &AtomicBool {
+        match who {
+            Who::Leader => &self.asleep,
+            Who::Loop => &self.loop_asleep,
+            Who::Tasks => &self.tasks_asleep,
+        }
+    }
+
     /// Before the last check.
     #[inline]
-    pub(crate) fn announce(&self) {
-        self.asleep.store(true, Ordering::Relaxed);
+    pub(crate) fn announce(&self, who: Who) {
+        self.asleep(who).store(true, Ordering::Relaxed);
         // Pairs with the fence of `kick`: either the check after this sees what was stored before the kick, or the kick sees
         // the announcement.
         fence(Ordering::SeqCst);
@@ -56,36 +74,8 @@ impl<E: Event> Kick<E> {
 
     /// After the sleep, or instead of it.
     #[inline]
-    pub(crate) fn cancel(&self) {
-        self.asleep.store(false, Ordering::Relaxed);
-    }
-
-    /// As [`announce`](Self::announce), of an event loop.
-    pub(crate) fn announce_loop(&self) {
-        self.loop_asleep.store(true, Ordering::Relaxed);
-        // As in `announce`.
-        fence(Ordering::SeqCst);
-    }
-
-    /// As [`cancel`](Self::cancel), of an event loop.
-    pub(crate) fn cancel_loop(&self) {
-        self.loop_asleep.store(false, Ordering::Relaxed);
-    }
-
-    /// As [`announce`](Self::announce), of tasks.
-    #[cfg_attr(not(any(feature = "tokio", loom)), expect(dead_code, reason = "its user is not built"))]
-    #[inline]
-    pub(crate) fn announce_tasks(&self) {
-        self.tasks_asleep.store(true, Ordering::Relaxed);
-        // As in `announce`.
-        fence(Ordering::SeqCst);
-    }
-
-    /// As [`cancel`](Self::cancel), of tasks.
-    #[cfg_attr(not(any(feature = "tokio", loom)), expect(dead_code, reason = "its user is not built"))]
-    #[inline]
-    pub(crate) fn cancel_tasks(&self) {
-        self.tasks_asleep.store(false, Ordering::Relaxed);
+    pub(crate) fn cancel(&self, who: Who) {
+        self.asleep(who).store(false, Ordering::Relaxed);
     }
 
     /// An event loop has read the event, for which tasks may wait. So it raises the event again, but not for what it has raised itself.
@@ -164,11 +154,11 @@ mod loom_tests {
                 }
             });
             while !message.load(Ordering::Relaxed) {
-                kick.announce();
+                kick.announce(Who::Leader);
                 if !message.load(Ordering::Relaxed) {
                     event.sleep();
                 }
-                kick.cancel();
+                kick.cancel(Who::Leader);
             }
             other.join().unwrap();
         });
@@ -197,11 +187,11 @@ mod loom_tests {
                 let (kick, event) = (kick.clone(), event.clone());
                 move || {
                     while !message.load(Ordering::Relaxed) {
-                        kick.announce();
+                        kick.announce(Who::Leader);
                         if !message.load(Ordering::Relaxed) {
                             event.sleep();
                         }
-                        kick.cancel();
+                        kick.cancel(Who::Leader);
                     }
                     if kick.is_loop_asleep() {
                         event.raise();
@@ -209,13 +199,13 @@ mod loom_tests {
                 }
             });
             while !work.load(Ordering::Relaxed) {
-                kick.announce_loop();
+                kick.announce(Who::Loop);
                 if !work.load(Ordering::Relaxed) {
                     event.sleep();
                     // As `pass_kick`: the leader may wait for it.
                     event.raise();
                 }
-                kick.cancel_loop();
+                kick.cancel(Who::Loop);
             }
             leader.join().unwrap();
             other.join().unwrap();

@@ -2,7 +2,7 @@
 //! The part of a dispatcher that does not depend on the driver: the choice of the leading thread, the sleep, the deadlines.
 
 use crate::error::Result;
-use crate::kick::{Event, Kick};
+use crate::kick::{Event, Kick, Who};
 use crate::lead::{Lead, Leadership, Number};
 use crate::sync::{AtomicBool, Ordering};
 use crate::timers::{Clock, Timers};
@@ -159,32 +159,16 @@ impl Sleeper {
         }
     }
 
-    /// The leader will sleep, unless its next check finds something.
+    /// This one will sleep, unless its next check finds something.
     #[inline]
-    pub(crate) fn announce(&self) {
-        self.kick.announce();
+    pub(crate) fn announce(&self, who: Who) {
+        self.kick.announce(who);
     }
 
-    /// As [`announce`](Self::announce), of an event loop of the program.
-    pub(crate) fn announce_loop(&self) {
-        self.kick.announce_loop();
-    }
-
-    pub(crate) fn cancel_loop(&self) {
-        self.kick.cancel_loop();
-    }
-
-    /// As [`announce`](Self::announce), of tasks.
-    #[cfg(feature = "tokio")]
+    /// It does not sleep.
     #[inline]
-    pub(crate) fn announce_tasks(&self) {
-        self.kick.announce_tasks();
-    }
-
-    #[cfg(feature = "tokio")]
-    #[inline]
-    pub(crate) fn cancel_tasks(&self) {
-        self.kick.cancel_tasks();
+    pub(crate) fn cancel(&self, who: Who) {
+        self.kick.cancel(who);
     }
 
     /// An event loop has read a kick or an event of the CQ: a thread that leads and sleeps may wait for it, or tasks.
@@ -221,11 +205,6 @@ impl Sleeper {
         if !self.is_forked() {
             self.kick.event().raise();
         }
-    }
-
-    #[inline]
-    pub(crate) fn cancel(&self) {
-        self.kick.cancel();
     }
 
     /// Whether the dispatcher waits for something that raises no event.

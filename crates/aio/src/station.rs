@@ -18,6 +18,7 @@
 use crate::dispatcher::{FORKED, Inner};
 use crate::driver::{Leader, Next, Rounds};
 use crate::error::Result;
+use crate::kick::Who;
 use crate::relay::Relay;
 use crate::sleeper::Sleeper;
 use crate::solo::Solo;
@@ -124,6 +125,8 @@ impl<D: Driver> Wake for Bell<D> {
 pub(crate) struct Runtime;
 
 impl Leader for Runtime {
+    const WHO: Who = Who::Tasks;
+
     #[inline]
     fn is_woken(&self) -> bool {
         false
@@ -132,16 +135,6 @@ impl Leader for Runtime {
     #[inline]
     fn takes(&self, _: &Waker) -> bool {
         false
-    }
-
-    #[inline]
-    fn announce(&self, sleeper: &Sleeper) {
-        sleeper.announce_tasks();
-    }
-
-    #[inline]
-    fn cancel(&self, sleeper: &Sleeper) {
-        sleeper.cancel_tasks();
     }
 }
 

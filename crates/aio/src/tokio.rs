@@ -4,8 +4,8 @@
 use crate::dispatcher::Dispatcher;
 use crate::driver::Leader;
 use crate::error::Result;
+use crate::kick::Who;
 use crate::relay::Relay;
-use crate::sleeper::Sleeper;
 use crate::station::{Member, Runtime, Step};
 use core::future::{Future, poll_fn};
 use core::pin::pin;
@@ -39,6 +39,8 @@ struct WithFuture<'a> {
 }
 
 impl Leader for WithFuture<'_> {
+    const WHO: Who = Who::Tasks;
+
     #[inline]
     fn is_woken(&self) -> bool {
         self.relay.is_woken()
@@ -51,16 +53,6 @@ impl Leader for WithFuture<'_> {
             self.relay.note();
         }
         own
-    }
-
-    #[inline]
-    fn announce(&self, sleeper: &Sleeper) {
-        sleeper.announce_tasks();
-    }
-
-    #[inline]
-    fn cancel(&self, sleeper: &Sleeper) {
-        sleeper.cancel_tasks();
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::{Dispatcher, FORKED};
 use crate::error::Result;
+use crate::kick::Who;
 use core::time::Duration;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use uverbs::Driver;
@@ -32,11 +33,11 @@ impl<D: Driver> Dispatcher<D> {
     /// As [`poll_once`](Self::poll_once).
     pub fn prepare_sleep(&self) -> Result<Option<SleepLimit>> {
         let mut wakes = Wakes::new();
-        self.inner.sleeper.announce_loop();
+        self.inner.sleeper.announce(Who::Loop);
         let polled = self.inner.poll(false, true, &mut wakes);
         let idle = matches!(polled, Ok(0)) && wakes.is_empty();
         if !idle {
-            self.inner.sleeper.cancel_loop();
+            self.inner.sleeper.cancel(Who::Loop);
         }
         wakes.wake();
         polled?;
@@ -61,7 +62,7 @@ impl<D: Driver> Dispatcher<D> {
                 self.inner.sleeper.pass_kick();
             }
         }
-        self.inner.sleeper.cancel_loop();
+        self.inner.sleeper.cancel(Who::Loop);
         wakes.wake();
         slept?;
         Ok(())
