@@ -51,25 +51,22 @@ impl Tasks {
 
     /// Wakes the task when anything happens. Returns whether something has happened already, perhaps before this.
     pub(crate) fn register(&self, side: Side, waker: &Waker) -> bool {
-        let mut caller = Caller::new(waker);
-        loop {
-            let mut wakers = lock(&self.wakers);
-            let [read, write] = &mut *wakers;
-            let entry = match side {
-                Side::Read => read,
-                Side::Write => write,
-            };
-            match entry {
-                Some(place) => {
-                    caller.store(place);
-                }
-                none => *none = caller.take(),
+        // A wake has taken the last one.
+        let mut caller = Caller::with_clone(waker);
+        let mut wakers = lock(&self.wakers);
+        let [read, write] = &mut *wakers;
+        let entry = match side {
+            Side::Read => read,
+            Side::Write => write,
+        };
+        match entry {
+            Some(place) => {
+                caller.store(place);
             }
-            drop(wakers);
-            if !caller.supply() {
-                return self.any();
-            }
+            none => *none = caller.take(),
         }
+        drop(wakers);
+        self.any()
     }
 
     /// Notes that something happened. The caller wakes the tasks.
