@@ -10,6 +10,7 @@
 //! to ERR, the device reports that it takes no more receives (`LAST_WQE_REACHED`), and the CQ is polled empty.
 
 use crate::dispatcher::RouteId;
+use crate::sync::{Mutex, lock};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Waker;
 use core::time::Duration;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use uverbs::owned::OwnedSendQueue;
 use uverbs::qp::{QpControl, QpLife};
 use uverbs::{Driver, Rc};
+use uverbs_core::wake::{Caller, discard};
 
 /// How long a QP with an SRQ waits for `LAST_WQE_REACHED`: rxe does not raise it in old kernels (6.1).
 pub(crate) const LAST_WQE_LIMIT: Duration = Duration::from_millis(500);
@@ -46,16 +48,42 @@ impl<D: Driver> Ended<D> {
     }
 }
 
-/// A task that waits until the CQ was polled empty.
-#[derive(Debug)]
+/// A wait until the CQ was polled empty. Its task has it, too, until it waits no more.
+#[derive(Debug, Default)]
 pub(crate) struct Dry {
-    done: Arc<AtomicBool>,
-    waker: Waker,
+    done: AtomicBool,
+    task: Mutex<Option<Waker>>,
 }
 
 impl Dry {
-    pub(crate) fn new(done: Arc<AtomicBool>, waker: Waker) -> Self {
-        Self { done, waker }
+    /// Whether it is over. If not, the task is woken then. The caller holds no lock.
+    pub(crate) fn poll(&self, waker: &Waker) -> bool {
+        let mut caller = Caller::new(waker);
+        loop {
+            let mut task = lock(&self.task);
+            match &mut *task {
+                Some(place) => {
+                    caller.store(place);
+                }
+                none => *none = caller.take(),
+            }
+            drop(task);
+            if !caller.supply() {
+                // Either this finds that it is over, or `finish` finds the task.
+                return self.done.load(Ordering::Acquire);
+            }
+        }
+    }
+
+    fn finish(&self, wakes: &mut Vec<Waker>) {
+        self.done.store(true, Ordering::Release);
+        wakes.extend(lock(&self.task).take());
+    }
+
+    /// The task waits no more. The caller holds no lock.
+    pub(crate) fn leave(&self) {
+        let task = lock(&self.task).take();
+        discard(task);
     }
 }
 
@@ -63,12 +91,23 @@ impl Dry {
 pub(crate) struct Inbox<D: Driver> {
     pub(crate) ended: Vec<Ended<D>>,
     pub(crate) starved: Vec<RouteId>,
-    pub(crate) dry: Vec<Dry>,
+    dry: Vec<Arc<Dry>>,
+    /// The number of waits at which those are removed whose tasks wait no more.
+    dry_most: usize,
 }
 
 impl<D: Driver> Inbox<D> {
     pub(crate) fn new() -> Self {
-        Self { ended: Vec::new(), starved: Vec::new(), dry: Vec::new() }
+        Self { ended: Vec::new(), starved: Vec::new(), dry: Vec::new(), dry_most: 0 }
+    }
+
+    /// Adds a wait. If no one polls, tasks may begin and end any number of them.
+    pub(crate) fn add_dry(&mut self, dry: Arc<Dry>) {
+        if self.dry.len() >= self.dry_most {
+            self.dry.retain(|dry| Arc::strong_count(dry) > 1);
+            self.dry_most = 2 * self.dry.len() + 16;
+        }
+        self.dry.push(dry);
     }
 
     fn is_empty(&self) -> bool {
@@ -93,7 +132,7 @@ impl<D: Driver> Waiting<Ended<D>> {
 /// The work that a dispatcher has begun.
 pub(crate) struct Chores<D: Driver> {
     ending: Vec<Waiting<Ended<D>>>,
-    dry: Vec<Waiting<Dry>>,
+    dry: Vec<Waiting<Arc<Dry>>>,
     /// Receive queues that are empty because their pools are.
     pub(crate) starved: Vec<RouteId>,
     /// Completions that were polled while there was something to do.
@@ -134,8 +173,7 @@ impl<D: Driver> Chores<D> {
         // A CQ that is never empty: all that were in it at the beginning are polled.
         let is_over = |since: Option<u64>| since.is_some_and(|since| is_dry || total - since >= cqe);
         for waiting in self.dry.extract_if(.., |waiting| is_over(waiting.since)) {
-            waiting.what.done.store(true, Ordering::Release);
-            wakes.push(waiting.what.waker);
+            waiting.what.finish(wakes);
         }
         self.ending.extract_if(.., |ending| is_over(ending.since)).map(|ending| ending.what).collect()
     }
@@ -162,8 +200,7 @@ impl<D: Driver> Chores<D> {
     pub(crate) fn give_up(&mut self, wakes: &mut Vec<Waker>) -> Vec<Ended<D>> {
         self.starved.clear();
         for waiting in self.dry.drain(..) {
-            waiting.what.done.store(true, Ordering::Release);
-            wakes.push(waiting.what.waker);
+            waiting.what.finish(wakes);
         }
         self.ending.drain(..).map(|ending| ending.what).collect()
     }

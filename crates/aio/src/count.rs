@@ -13,3 +13,14 @@ impl Wake for Count {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
+
+/// As [`Count`], and panics.
+#[derive(Default)]
+pub(crate) struct Panics(pub(crate) AtomicU32);
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        panic!("a test of wakers that panic");
+    }
+}

@@ -4,10 +4,11 @@
 //! Most of them make no completion: an event, a poll and a wake for each would cost more than the post. Every n-th is signaled, where n
 //! is half of the queue's depth; its completion frees the entries and the buffers of those before it.
 
-use crate::dispatcher::{FORKED, wake};
+use crate::dispatcher::FORKED;
 use crate::error::{Error, Failed, Result};
 use crate::op::{Op, Payload, Request, State};
 use crate::qp::{QpInner, Sends};
+use crate::slots::Left;
 use crate::sync::lock;
 use crate::turnstile::Ticket;
 use core::fmt;
@@ -16,6 +17,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use uverbs::owned::{Buf, Rejected};
 use uverbs::{Driver, PostError, SendFlags};
+use uverbs_core::wake::{Caller, Wakes};
 
 /// An operation that is ready when it is posted; see [`Op::detach`].
 #[must_use = "futures do nothing unless they are polled"]
@@ -120,7 +122,7 @@ impl<D: Driver> Sends<D> {
             return posted;
         }
         // Without a completion the entries of those before it would not come back.
-        let Some(key) = self.slots.insert(Waker::noop().clone()) else { return full(payload) };
+        let Ok(key) = self.slots.insert(Waker::noop().clone()) else { return full(payload) };
         let posted = payload.post(queue, (qp.route().send(key), flags), request);
         if is_in_flight(&posted) {
             self.slots.abandon(key);
@@ -167,19 +169,25 @@ impl<D: Driver, P: Payload<D>> Detached<D, P> {
         state: &mut State<P>,
         cx: &Context<'_>,
     ) -> Poll<Result<(), Failed<P::Back>>> {
-        // Dropped after the lock, as all wakers.
-        let mut old = None;
-        let mut wakes = Vec::new();
-        let mut sends = lock(&qp.sends);
-        let (error, returned) = if let Some(error) = sends.refusal(&mut ticket) {
-            old = sends.leave(&mut ticket, &mut wakes);
-            (error, Some(payload))
-        } else {
+        let mut caller = Caller::new(cx.waker());
+        let mut wakes = Wakes::new();
+        let (mut sends, refusal) = loop {
+            let mut sends = lock(&qp.sends);
+            let refusal = sends.refusal(&mut ticket);
             let free = sends.free;
-            if !sends.turnstile.pass(&mut ticket, 1, free, cx.waker(), &mut old) {
+            if refusal.is_some() || sends.turnstile.pass(&mut ticket, 1, free, &mut caller) {
+                break (sends, refusal);
+            }
+            drop(sends);
+            if !caller.supply() {
                 *state = State::New { payload, ticket };
                 return Poll::Pending;
             }
+        };
+        let (error, returned) = if let Some(error) = refusal {
+            caller.leave(sends.leave(&mut ticket, &mut wakes));
+            (error, Some(payload))
+        } else {
             let posted = sends.detach(qp, payload, request, flags);
             let in_flight = is_in_flight(&posted);
             let Err(Rejected { error, returned }) = posted else { return Poll::Ready(Ok(())) };
@@ -191,8 +199,7 @@ impl<D: Driver, P: Payload<D>> Detached<D, P> {
             (error.into(), returned)
         };
         drop(sends);
-        drop(old);
-        wake(&mut wakes);
+        wakes.wake();
         Poll::Ready(Err(Failed { error, returned: returned.map(P::unposted) }))
     }
 
@@ -202,7 +209,7 @@ impl<D: Driver, P: Payload<D>> Detached<D, P> {
         let State::Posted(key) = *state else { panic!("polled after it was ready") };
         if !qp.is_forked() {
             let left = lock(&qp.sends).slots.abandon(key);
-            drop(left);
+            left.into_iter().for_each(Left::discard);
         }
         Poll::Ready(Ok(()))
     }

@@ -6,12 +6,10 @@ mod event_loop;
 #[cfg(test)]
 mod removal;
 mod route;
-mod wakes;
 
 pub use builder::DispatcherBuilder;
 pub use event_loop::SleepLimit;
 pub(crate) use route::RouteId;
-pub(crate) use wakes::wake;
 
 use crate::chores::{Chores, Dry, Ended, Inbox};
 use crate::error::{Error, Result};
@@ -33,6 +31,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use uverbs::comp_channel::CqEvents;
 use uverbs::owned::{Done, OwnedCq};
 use uverbs::{CompletionChannel, Context, Driver, PollError, ProtectionDomain};
+use uverbs_core::wake::Wakes;
 
 /// Completions that one poll takes from the CQ at most.
 const BATCH: usize = 32;
@@ -52,7 +51,9 @@ enum Route<D: Driver> {
 struct Poller<D: Driver> {
     cq: OwnedCq<D>,
     routes: Vec<Route<D>>,
-    /// The QPs whose receives are those of an SRQ.
+    /// The routes that are free.
+    free: Vec<usize>,
+    /// The QPs, for events and the completions of an SRQ.
     by_number: HashMap<u32, Weak<QpInner<D>>>,
     /// Entries of the CQ that the queues may fill.
     reserved: u32,
@@ -95,6 +96,8 @@ pub(crate) struct Inner<D: Driver> {
     cqe: u32,
     /// Why nothing is polled any more.
     failure: OnceLock<Error>,
+    #[cfg(feature = "tokio")]
+    stations: crate::station::Stations<D>,
 }
 
 impl<D: Driver> fmt::Debug for Inner<D> {
@@ -182,6 +185,11 @@ impl<D: Driver> Inner<D> {
         &self.sleeper
     }
 
+    #[cfg(feature = "tokio")]
+    pub(crate) fn stations(&self) -> &crate::station::Stations<D> {
+        &self.stations
+    }
+
     /// Why nothing is complete any more: the CQ failed, or this is a child of fork(2).
     pub(crate) fn failure(&self) -> Option<Error> {
         if self.sleeper.is_forked() {
@@ -214,14 +222,14 @@ impl<D: Driver> Inner<D> {
         entries: impl FnOnce(&R) -> u32,
     ) -> Result<(R, u32, RouteId)> {
         self.check()?;
-        let mut wakes = Vec::new();
+        let mut wakes = Wakes::new();
         let mut poller = lock(&self.poller);
         let added = create(&poller.cq).and_then(|created| {
             let entries = entries(&created);
             self.reserve(&mut poller, entries, &mut wakes).map(|route| (created, entries, route))
         });
         drop(poller);
-        wake(&mut wakes);
+        wakes.wake();
         added
     }
 
@@ -242,7 +250,7 @@ impl<D: Driver> Inner<D> {
             );
             return Err(uverbs::Error::invalid("create_qp", "cqe", reason).into());
         }
-        let free = poller.routes.iter().position(|route| matches!(route, Route::Free));
+        let free = poller.free.pop();
         let index = free.unwrap_or(poller.routes.len());
         let Some(id) = u32::try_from(index).ok().filter(|id| id >> (u64::BITS - ROUTE_SHIFT) == 0) else {
             return Err(
@@ -272,18 +280,16 @@ impl<D: Driver> Inner<D> {
         result
     }
 
-    pub(crate) fn set_qp(&self, route: RouteId, qp: &Arc<QpInner<D>>, has_srq: bool) {
+    pub(crate) fn set_qp(&self, route: RouteId, qp: &Arc<QpInner<D>>) {
         let mut poller = lock(&self.poller);
-        if has_srq {
-            poller.by_number.insert(qp.qp_num(), Arc::downgrade(qp));
-        }
+        poller.by_number.insert(qp.qp_num(), Arc::downgrade(qp));
         if let Some(entry) = poller.routes.get_mut(route.0 as usize) {
             *entry = Route::Qp(Arc::downgrade(qp));
         }
         drop(poller);
         // Either `fail` finds the route, or this finds the failure.
         if let Some(error) = self.failure() {
-            qp.fail(&error, &mut Vec::new());
+            qp.fail(&error, &mut Wakes::new());
         }
     }
 
@@ -326,19 +332,21 @@ impl<D: Driver> Inner<D> {
     }
 
     /// Waits until the completions that are in the CQ now were passed on. `begun` is the state of the wait.
-    pub(crate) fn poll_dry(&self, begun: &mut Option<Arc<AtomicBool>>, waker: &Waker) -> Poll<()> {
+    pub(crate) fn poll_dry(&self, begun: &mut Option<Arc<Dry>>, waker: &Waker) -> Poll<()> {
         if self.has_failed() {
             return Poll::Ready(());
         }
-        let done = begun.get_or_insert_default();
-        if done.load(Ordering::Acquire) {
+        let begins = begun.is_none();
+        let dry = begun.get_or_insert_default();
+        if dry.poll(waker) {
             return Poll::Ready(());
         }
-        let wait = Dry::new(done.clone(), waker.clone());
-        if self.add_chore(wait, |inbox, wait| inbox.dry.push(wait)).is_err() {
-            return Poll::Ready(());
+        if begins {
+            if self.add_chore(dry.clone(), Inbox::add_dry).is_err() {
+                return Poll::Ready(());
+            }
+            self.sleeper.kick();
         }
-        self.sleeper.kick();
         Poll::Pending
     }
 
@@ -355,6 +363,7 @@ impl<D: Driver> Inner<D> {
             poller.reserved -= entries;
             if let Some(entry) = poller.routes.get_mut(route.0 as usize) {
                 *entry = Route::Free;
+                poller.free.push(route.0 as usize);
             }
             // The number may be that of a new QP already.
             if let Some(qp_num) = qp_num
@@ -498,7 +507,12 @@ impl<D: Driver> Inner<D> {
         self.sleeper.set_restless(false);
     }
 
-    pub(crate) fn qps(&self) -> Vec<Arc<QpInner<D>>> {
+    /// The QP with this number.
+    pub(crate) fn qp_by_number(&self, qp_num: u32) -> Option<Arc<QpInner<D>>> {
+        lock(&self.poller).by_number.get(&qp_num).and_then(Weak::upgrade)
+    }
+
+    fn qps(&self) -> Vec<Arc<QpInner<D>>> {
         let poller = lock(&self.poller);
         let qp = |route: &Route<D>| match route {
             Route::Qp(qp) => qp.upgrade(),

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Running a dispatcher: by a thread that waits for its own future, or by a thread of its own.
 
-use crate::dispatcher::{Dispatcher, FORKED, Inner, wake};
+use crate::dispatcher::{Dispatcher, FORKED, Inner};
 use crate::error::{Error, Result};
-use crate::sleeper::Sleeper;
+use crate::kick::Who;
+use crate::lead::Number;
+use crate::sleeper::{Leading, Sleeper};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 use core::future::Future;
 use core::pin::pin;
@@ -13,6 +15,7 @@ use std::sync::Arc;
 use std::task::Wake;
 use std::thread::{self, JoinHandle, Thread};
 use uverbs::{Driver, PollError};
+use uverbs_core::wake::{Caller, Wakes};
 
 /// The time for which an idle CQ is polled: the whole budget after a completion, half as much after each time for nothing.
 #[derive(Debug)]
@@ -57,6 +60,8 @@ const BUSY_POLLS: u32 = 256;
 
 /// The thread or task that leads.
 pub(crate) trait Leader {
+    const WHO: Who;
+
     /// Whether it was woken: it has something else to do.
     fn is_woken(&self) -> bool;
 
@@ -101,17 +106,29 @@ impl Rounds {
         self.last
     }
 
+    /// The next round is the one before a sleep.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn stop_spinning(&mut self) {
+        self.last = true;
+    }
+
+    /// Whether it sleeps at once if there is no completion.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn never_spins(&self) -> bool {
+        self.spin.is_off()
+    }
+
     /// Polls once; `wakes` is empty before and after it. If the result is [`Next::Sleep`], others can end the sleep.
     #[inline]
-    pub(crate) fn poll<D: Driver>(
+    pub(crate) fn poll<D: Driver, L: Leader>(
         &mut self,
         inner: &Inner<D>,
-        leader: &impl Leader,
-        wakes: &mut Vec<Waker>,
+        leader: &L,
+        wakes: &mut Wakes,
     ) -> Result<Next, PollError> {
         let sleeper: &Sleeper = inner.sleeper();
         if self.last {
-            sleeper.announce();
+            sleeper.announce(L::WHO);
         }
         let event = core::mem::take(&mut self.event);
         let polled = inner.poll(event, self.last, wakes);
@@ -123,12 +140,12 @@ impl Rounds {
             return Ok(Next::Again);
         }
         if self.last {
-            sleeper.cancel();
+            sleeper.cancel(L::WHO);
         }
         match wakes.as_slice() {
             [] => {}
             [one] if leader.takes(one) => wakes.clear(),
-            _ => wake(wakes),
+            _ => wakes.wake(),
         }
         if polled? > 0 {
             self.spin.hit();
@@ -140,47 +157,48 @@ impl Rounds {
 
     /// Reads the descriptors, after the sleep or as a sleep of at most `limit`.
     #[inline]
-    pub(crate) fn slept<D: Driver>(
+    pub(crate) fn slept<D: Driver, L: Leader>(
         &mut self,
         inner: &Inner<D>,
+        _: &L,
         limit: Option<Duration>,
-        wakes: &mut Vec<Waker>,
+        wakes: &mut Wakes,
     ) -> Result<()> {
         if inner.sleeper().is_forked() {
             return Err(FORKED);
         }
-        self.sleep(inner, limit, wakes)
+        self.sleep::<D, L>(inner, limit, wakes)
     }
 
     /// As [`slept`](Self::slept), right after [`poll`](Self::poll) has returned [`Next::Sleep`]: it has found that this is no child of
     /// fork(2), and no code of the program has run since.
     #[inline]
-    fn sleep<D: Driver>(
+    fn sleep<D: Driver, L: Leader>(
         &mut self,
         inner: &Inner<D>,
         limit: Option<Duration>,
-        wakes: &mut Vec<Waker>,
+        wakes: &mut Wakes,
     ) -> Result<()> {
         let slept = inner.sleep(limit, wakes);
-        inner.sleeper().cancel();
-        wake(wakes);
+        inner.sleeper().cancel(L::WHO);
+        wakes.wake();
         // What ended the sleep is polled first: the CQ is armed if that was the last.
         self.last = false;
         // If this leader polls no more, the channel stays readable for the next one.
-        self.event = slept?.channel;
+        self.event |= slept?.channel;
         Ok(())
     }
 }
 
 impl<D: Driver> Inner<D> {
     /// Polls, spins and sleeps, until the leader is woken. `wakes` is empty before and after it.
-    fn run_until(&self, rounds: &mut Rounds, leader: &impl Leader, wakes: &mut Vec<Waker>) -> Result<()> {
+    fn run_until<L: Leader>(&self, rounds: &mut Rounds, leader: &L, wakes: &mut Wakes) -> Result<()> {
         loop {
             match rounds.poll(self, leader, wakes)? {
                 Next::Work => {}
                 Next::Again => core::hint::spin_loop(),
-                Next::Check => rounds.slept(self, Some(Duration::ZERO), wakes)?,
-                Next::Sleep => rounds.sleep(self, self.sleeper().time_to_sleep(), wakes)?,
+                Next::Check => rounds.slept(self, leader, Some(Duration::ZERO), wakes)?,
+                Next::Sleep => rounds.sleep::<D, L>(self, self.sleeper().time_to_sleep(), wakes)?,
             }
             if leader.is_woken() {
                 return Ok(());
@@ -219,6 +237,8 @@ struct LeadingThread<'a> {
 }
 
 impl Leader for LeadingThread<'_> {
+    const WHO: Who = Who::Leader;
+
     #[inline]
     fn is_woken(&self) -> bool {
         self.state.woken.load(Ordering::Acquire)
@@ -235,23 +255,44 @@ impl Leader for LeadingThread<'_> {
     }
 }
 
-/// A thread or task that may wait to lead, until this is dropped.
-pub(crate) struct Follower<'a> {
+/// Ends the wait of a thread that is parked. Its future was not woken.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// A thread that may wait to lead, until this is dropped.
+struct Follower<'a> {
     sleeper: &'a Sleeper,
-    waker: &'a Waker,
+    number: Number,
 }
 
 impl<'a> Follower<'a> {
-    pub(crate) fn new(sleeper: &'a Sleeper, waker: &'a Waker) -> Self {
-        Self { sleeper, waker }
+    fn new(sleeper: &'a Sleeper) -> Self {
+        Self { sleeper, number: Number::default() }
+    }
+
+    #[inline]
+    fn try_lead(&mut self, thread: &Thread) -> Option<Leading<'a>> {
+        self.sleeper.try_lead(&mut self.number, || Waker::from(Arc::new(Unpark(thread.clone()))))
+    }
+
+    /// The thread is parked no longer.
+    #[inline]
+    fn leave(&mut self) {
+        if self.number.is_taken() && !self.sleeper.is_forked() {
+            self.sleeper.leadership().leave(&mut self.number);
+        }
     }
 }
 
 impl Drop for Follower<'_> {
+    #[inline]
     fn drop(&mut self) {
-        if !self.sleeper.is_forked() {
-            self.sleeper.leadership().leave(self.waker);
-        }
+        self.leave();
     }
 }
 
@@ -270,22 +311,22 @@ impl<D: Driver> Dispatcher<D> {
         });
         let waker = Waker::from(state.clone());
         let mut cx = Context::from_waker(&waker);
-        // After the future is ready, or has panicked.
-        let _leave = Follower::new(inner.sleeper(), &waker);
+        let mut follower = Follower::new(inner.sleeper());
         let mut rounds = Rounds::new(inner.sleeper().spin());
-        let mut wakes = Vec::new();
+        let mut wakes = Wakes::new();
         loop {
-            if state.woken.swap(false, Ordering::Acquire)
-                && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
-            {
-                return output;
+            if state.woken.swap(false, Ordering::Acquire) {
+                follower.leave();
+                if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                    return output;
+                }
             }
             if inner.sleeper().is_forked() {
                 // The dispatcher is the parent's. Its futures are ready, and this one waits for something else.
                 if !state.woken.load(Ordering::Acquire) {
                     thread::park();
                 }
-            } else if let Some(lead) = inner.sleeper().try_lead(&waker) {
+            } else if let Some(lead) = follower.try_lead(&state.thread) {
                 let leader = LeadingThread { state: &state, waker: &waker };
                 if let Err(error) = inner.run_until(&mut rounds, &leader, &mut wakes) {
                     // All operations have ended with this error. The next round runs the timers only.
@@ -333,11 +374,13 @@ impl Stop {
 
     async fn wait(&self) {
         core::future::poll_fn(|cx| {
+            let mut caller = Caller::with_clone(cx.waker());
             let mut state = lock(&self.state);
             if state.0 {
                 return Poll::Ready(());
             }
-            state.1 = Some(cx.waker().clone());
+            let old = core::mem::replace(&mut state.1, caller.take());
+            caller.leave(old);
             Poll::Pending
         })
         .await;

@@ -14,6 +14,7 @@ use std::sync::{Arc, Weak};
 use uverbs::attr::EventType;
 use uverbs::{AsyncEvents, Context, Driver, Errno, Event, EventSource};
 use uverbs_core::kernel::Process;
+use uverbs_core::wake::{Caller, Wakes, discard};
 
 /// Events that a stream keeps for a task that does not read them. The oldest are dropped.
 const KEPT: usize = 256;
@@ -27,10 +28,37 @@ struct Queue {
 
 #[derive(Debug)]
 struct Members<D: Driver> {
-    dispatchers: Vec<Weak<Inner<D>>>,
-    streams: Vec<Weak<Mutex<Queue>>>,
+    dispatchers: Living<Inner<D>>,
+    streams: Living<Mutex<Queue>>,
     /// The device was removed.
     ended: bool,
+}
+
+/// Those of a list that were not dropped yet.
+#[derive(Debug)]
+struct Living<T> {
+    list: Vec<Weak<T>>,
+    /// The length at which those are removed that were dropped. So a step does not depend on the length, except each time that it has
+    /// doubled.
+    most: usize,
+}
+
+impl<T> Living<T> {
+    fn new() -> Self {
+        Self { list: Vec::new(), most: 0 }
+    }
+
+    fn push(&mut self, member: &Arc<T>) {
+        if self.list.len() >= self.most {
+            self.list.retain(|other| other.strong_count() > 0);
+            self.most = 2 * self.list.len() + 16;
+        }
+        self.list.push(Arc::downgrade(member));
+    }
+
+    fn all(&self) -> Vec<Arc<T>> {
+        self.list.iter().filter_map(Weak::upgrade).collect()
+    }
 }
 
 /// The reader of a context's asynchronous events, and the streams that get them.
@@ -44,7 +72,7 @@ impl<D: Driver> Hub<D> {
     pub(crate) fn new(context: &Context<D>) -> Result<Arc<Self>> {
         let events = context.async_events();
         events.set_nonblocking(true)?;
-        let members = Members { dispatchers: Vec::new(), streams: Vec::new(), ended: false };
+        let members = Members { dispatchers: Living::new(), streams: Living::new(), ended: false };
         Ok(Arc::new(Self { events, members: Mutex::new(members) }))
     }
 
@@ -54,12 +82,11 @@ impl<D: Driver> Hub<D> {
 
     pub(crate) fn add(&self, dispatcher: &Arc<Inner<D>>) {
         let mut members = lock(&self.members);
-        members.dispatchers.retain(|other| other.strong_count() > 0);
-        members.dispatchers.push(Arc::downgrade(dispatcher));
+        members.dispatchers.push(dispatcher);
         let ended = members.ended;
         drop(members);
         if ended {
-            dispatcher.removed(&mut Vec::new());
+            dispatcher.removed(&mut Wakes::new());
         }
     }
 
@@ -69,8 +96,7 @@ impl<D: Driver> Hub<D> {
         if !is_forked {
             let mut members = lock(&self.members);
             lock(&queue).ended = members.ended;
-            members.streams.retain(|other| other.strong_count() > 0);
-            members.streams.push(Arc::downgrade(&queue));
+            members.streams.push(&queue);
         }
         Events { queue, _hub: self.clone(), home: Process::register() }
     }
@@ -105,7 +131,7 @@ impl<D: Driver> Hub<D> {
             (EventType::DEVICE_FATAL, _) => self.end(wakes),
             (event_type, EventSource::Qp(number)) => {
                 for dispatcher in self.dispatchers() {
-                    for qp in dispatcher.qps().into_iter().filter(|qp| qp.qp_num() == number) {
+                    if let Some(qp) = dispatcher.qp_by_number(number) {
                         qp.event(event_type, wakes);
                     }
                 }
@@ -127,11 +153,11 @@ impl<D: Driver> Hub<D> {
     }
 
     fn streams(&self) -> Vec<Arc<Mutex<Queue>>> {
-        lock(&self.members).streams.iter().filter_map(Weak::upgrade).collect()
+        lock(&self.members).streams.all()
     }
 
     fn dispatchers(&self) -> Vec<Arc<Inner<D>>> {
-        lock(&self.members).dispatchers.iter().filter_map(Weak::upgrade).collect()
+        lock(&self.members).dispatchers.all()
     }
 }
 
@@ -157,6 +183,15 @@ impl<D: Driver> Events<D> {
     }
 }
 
+impl<D: Driver> Drop for Events<D> {
+    fn drop(&mut self) {
+        if self.home.is_current() {
+            let waker = lock(&self.queue).waker.take();
+            discard(waker);
+        }
+    }
+}
+
 impl<D: Driver> Stream for Events<D> {
     type Item = Event;
 
@@ -164,17 +199,25 @@ impl<D: Driver> Stream for Events<D> {
         if !self.home.is_current() {
             return Poll::Ready(None);
         }
-        let mut queue = lock(&self.queue);
-        if let Some(event) = queue.events.pop_front() {
-            return Poll::Ready(Some(event));
+        let mut caller = Caller::new(cx.waker());
+        loop {
+            let mut queue = lock(&self.queue);
+            if let Some(event) = queue.events.pop_front() {
+                return Poll::Ready(Some(event));
+            }
+            if queue.ended {
+                return Poll::Ready(None);
+            }
+            match &mut queue.waker {
+                Some(place) => {
+                    caller.store(place);
+                }
+                none => *none = caller.take(),
+            }
+            drop(queue);
+            if !caller.supply() {
+                return Poll::Pending;
+            }
         }
-        if queue.ended {
-            return Poll::Ready(None);
-        }
-        let old = queue.waker.replace(cx.waker().clone());
-        // Its drop may run code of the program.
-        drop(queue);
-        drop(old);
-        Poll::Pending
     }
 }

@@ -22,28 +22,51 @@ pub(crate) trait Event {
     fn raise(&self);
 }
 
+/// Who sleeps; they may do so at the same time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Who {
+    /// The thread that leads.
+    Leader,
+    /// An event loop of the program.
+    Loop,
+    /// Tasks of tokio, for which their runtimes sleep.
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "there are none"))]
+    Tasks,
+}
+
 #[derive(Debug)]
 pub(crate) struct Kick<E> {
-    /// Of the thread or task that leads.
     asleep: AtomicBool,
-    /// Of an event loop of the program, which may sleep at the same time.
     loop_asleep: AtomicBool,
+    tasks_asleep: AtomicBool,
+    /// An event loop has passed on what it has read last.
+    passed: AtomicBool,
     event: E,
 }
 
 impl<E: Event> Kick<E> {
     pub(crate) fn new(event: E) -> Self {
-        Self { asleep: AtomicBool::new(false), loop_asleep: AtomicBool::new(false), event }
+        let [asleep, loop_asleep, tasks_asleep, passed] = [(); 4].map(|()| AtomicBool::new(false));
+        Self { asleep, loop_asleep, tasks_asleep, passed, event }
     }
 
     pub(crate) fn event(&self) -> &E {
         &self.event
     }
 
+    #[inline]
+    fn asleep(&self, who: Who) -> &AtomicBool {
+        match who {
+            Who::Leader => &self.asleep,
+            Who::Loop => &self.loop_asleep,
+            Who::Tasks => &self.tasks_asleep,
+        }
+    }
+
     /// Before the last check.
     #[inline]
-    pub(crate) fn announce(&self) {
-        self.asleep.store(true, Ordering::Relaxed);
+    pub(crate) fn announce(&self, who: Who) {
+        self.asleep(who).store(true, Ordering::Relaxed);
         // Pairs with the fence of `kick`: either the check after this sees what was stored before the kick, or the kick sees
         // the announcement.
         fence(Ordering::SeqCst);
@@ -51,20 +74,17 @@ impl<E: Event> Kick<E> {
 
     /// After the sleep, or instead of it.
     #[inline]
-    pub(crate) fn cancel(&self) {
-        self.asleep.store(false, Ordering::Relaxed);
+    pub(crate) fn cancel(&self, who: Who) {
+        self.asleep(who).store(false, Ordering::Relaxed);
     }
 
-    /// As [`announce`](Self::announce), of an event loop.
-    pub(crate) fn announce_loop(&self) {
-        self.loop_asleep.store(true, Ordering::Relaxed);
-        // As in `announce`.
-        fence(Ordering::SeqCst);
-    }
-
-    /// As [`cancel`](Self::cancel), of an event loop.
-    pub(crate) fn cancel_loop(&self) {
-        self.loop_asleep.store(false, Ordering::Relaxed);
+    /// An event loop has read the event, for which tasks may wait. So it raises the event again, but not for what it has raised itself.
+    pub(crate) fn pass(&self) {
+        if self.passed.swap(true, Ordering::Relaxed) {
+            self.passed.store(false, Ordering::Relaxed);
+        } else {
+            self.event.raise();
+        }
     }
 
     /// Whether an event loop sleeps, for a leader that leaves. The loop finds what was stored before its check. For what is stored later
@@ -79,9 +99,12 @@ impl<E: Event> Kick<E> {
     pub(crate) fn kick(&self) {
         // Pairs with the fence of `announce`.
         fence(Ordering::SeqCst);
-        let leader = self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed);
+        let ends =
+            |asleep: &AtomicBool| asleep.load(Ordering::Relaxed) && asleep.swap(false, Ordering::Relaxed);
+        let (leader, tasks) = (ends(&self.asleep), ends(&self.tasks_asleep));
         // That of a loop stays: a leader that sleeps, too, may read the event first, and raises it again when it leaves.
-        if leader || self.loop_asleep.load(Ordering::Relaxed) {
+        if leader || tasks || self.loop_asleep.load(Ordering::Relaxed) {
+            self.passed.store(false, Ordering::Relaxed);
             self.event.raise();
         }
     }
@@ -131,11 +154,11 @@ mod loom_tests {
                 }
             });
             while !message.load(Ordering::Relaxed) {
-                kick.announce();
+                kick.announce(Who::Leader);
                 if !message.load(Ordering::Relaxed) {
                     event.sleep();
                 }
-                kick.cancel();
+                kick.cancel(Who::Leader);
             }
             other.join().unwrap();
         });
@@ -164,11 +187,11 @@ mod loom_tests {
                 let (kick, event) = (kick.clone(), event.clone());
                 move || {
                     while !message.load(Ordering::Relaxed) {
-                        kick.announce();
+                        kick.announce(Who::Leader);
                         if !message.load(Ordering::Relaxed) {
                             event.sleep();
                         }
-                        kick.cancel();
+                        kick.cancel(Who::Leader);
                     }
                     if kick.is_loop_asleep() {
                         event.raise();
@@ -176,13 +199,13 @@ mod loom_tests {
                 }
             });
             while !work.load(Ordering::Relaxed) {
-                kick.announce_loop();
+                kick.announce(Who::Loop);
                 if !work.load(Ordering::Relaxed) {
                     event.sleep();
                     // As `pass_kick`: the leader may wait for it.
                     event.raise();
                 }
-                kick.cancel_loop();
+                kick.cancel(Who::Loop);
             }
             leader.join().unwrap();
             other.join().unwrap();

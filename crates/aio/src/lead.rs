@@ -1,82 +1,188 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which thread or task runs the dispatcher.
+//! Which thread runs the dispatcher.
 //!
-//! At most one leads: it polls the CQ, and sleeps on the channel when there is nothing. The others wait for their futures. When
-//! the leader leaves, because its own future is ready, all others are woken, and one of them leads next. So the CQ is
-//! polled as long as anyone waits.
+//! At most one leads: it polls the CQ, and sleeps on the channel when there is nothing. The others wait for their futures. A thread
+//! leads only while it is in a function of the dispatcher, so it always goes on. The future of a task does not: it may be forgotten,
+//! or not be polled again. So no task leads.
+//!
+//! | state | leader | followers |
+//! |---|---|---|
+//! | free | none | none |
+//! | led | a thread | none |
+//! | awaited | a thread | any |
+//! | open | none: a thread was called | any |
+//!
+//! When the leader leaves, because its own future is ready, it calls one thread that follows; if none does, all tasks that follow. A
+//! thread follows only while it is parked, so one that was called leads next, or calls another one before it runs code of the program.
 
 use crate::sync::{AtomicU8, Mutex, Ordering, lock};
 use core::task::Waker;
+use std::collections::BTreeMap;
+use uverbs_core::wake::{Caller, Place, Waiters, Wakes};
 
-/// No one leads.
 const FREE: u8 = 0;
-/// One leads, and no other waits.
 const LED: u8 = 1;
-/// One leads, and others may wait: their wakers are in the list. This state begins and ends under the lock of the list.
+/// This state, and the next one, begin and end under the lock of the followers.
 const AWAITED: u8 = 2;
+const OPEN: u8 = 3;
+
+#[derive(Debug, Default)]
+struct Followers {
+    /// By their numbers.
+    threads: BTreeMap<u64, Waker>,
+    tasks: Waiters,
+    last: u64,
+}
+
+impl Followers {
+    fn is_empty(&self) -> bool {
+        self.threads.is_empty() && self.tasks.is_empty()
+    }
+}
+
+/// The number of a thread among the followers, if it is one. The thread that was called has none any more.
+#[derive(Debug, Default)]
+pub(crate) struct Number(Option<u64>);
+
+impl Number {
+    /// Whether it has had one since it last left.
+    #[cfg(not(loom))]
+    #[inline]
+    pub(crate) fn is_taken(&self) -> bool {
+        self.0.is_some()
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Leadership {
     state: AtomicU8,
-    followers: Mutex<Vec<Waker>>,
+    followers: Mutex<Followers>,
 }
 
 impl Leadership {
     pub(crate) fn new() -> Self {
-        Self { state: AtomicU8::new(FREE), followers: Mutex::new(Vec::new()) }
+        Self { state: AtomicU8::new(FREE), followers: Mutex::new(Followers::default()) }
     }
 
     #[inline]
     fn replace(&self, from: u8, to: u8) -> bool {
-        // What one leader did is visible to the next.
-        self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        // What one leader did is visible to the next. The order of all is that in which tasks of tokio announce themselves, and look
+        // whether a thread leads.
+        self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// Begins to lead; or, if another one leads, wakes `waker` when that one leaves.
+    /// Begins to lead. If another thread leads, this one has a place among the followers, and is woken when it may lead: it then calls
+    /// this, or [`leave`](Self::leave). `waker` only wakes the thread, so it is no code of the program.
     #[inline]
-    pub(crate) fn try_lead(&self, waker: &Waker) -> Option<Lead<'_>> {
-        (self.replace(FREE, LED) || self.follow(waker)).then(|| Lead { leadership: self })
+    pub(crate) fn try_lead(&self, place: &mut Number, waker: impl FnOnce() -> Waker) -> Option<Lead<'_>> {
+        (self.replace(FREE, LED) || self.follow(place, waker)).then(|| Lead { leadership: self })
     }
 
     /// Waits for the leader to leave. Returns whether it has left already, and this one leads.
     #[cold]
-    fn follow(&self, waker: &Waker) -> bool {
+    fn follow(&self, place: &mut Number, waker: impl FnOnce() -> Waker) -> bool {
         let mut followers = lock(&self.followers);
-        // A leader that leaves finds the state, and then the waker, because it takes the lock.
-        while self.state.load(Ordering::Relaxed) != AWAITED && !self.replace(LED, AWAITED) {
-            if self.replace(FREE, LED) {
-                return true;
+        loop {
+            match self.state.load(Ordering::Relaxed) {
+                // A leader that leaves finds the state, and then the waker, because it takes the lock.
+                AWAITED => break,
+                OPEN => {
+                    place.0.take().and_then(|number| followers.threads.remove(&number));
+                    let state = if followers.is_empty() { LED } else { AWAITED };
+                    self.state.store(state, Ordering::SeqCst);
+                    return true;
+                }
+                FREE if self.replace(FREE, LED) => return true,
+                LED if self.replace(LED, AWAITED) => break,
+                _ => {}
             }
         }
-        if !followers.iter().any(|follower| follower.will_wake(waker)) {
-            followers.push(waker.clone());
+        if place.0.is_none_or(|number| !followers.threads.contains_key(&number)) {
+            followers.last += 1;
+            let number = followers.last;
+            followers.threads.insert(number, waker());
+            place.0 = Some(number);
         }
         false
     }
 
-    /// Whether one leads.
-    pub(crate) fn is_led(&self) -> bool {
-        self.state.load(Ordering::Acquire) != FREE
+    /// The thread is parked no longer. If it was called, it calls another one.
+    pub(crate) fn leave(&self, place: &mut Number) {
+        let Some(number) = place.0.take() else { return };
+        let mut followers = lock(&self.followers);
+        let was_called = followers.threads.remove(&number).is_none();
+        if was_called && self.state.load(Ordering::Relaxed) == OPEN {
+            let mut wakes = self.call(&mut followers);
+            drop(followers);
+            wakes.wake();
+        }
     }
 
-    /// The task does not wait to lead any more.
-    pub(crate) fn leave(&self, waker: &Waker) {
-        let mut followers = lock(&self.followers);
-        let at = followers.iter().position(|follower| follower.will_wake(waker));
-        let left = at.map(|at| followers.swap_remove(at));
-        drop(followers);
-        drop(left);
+    /// If a thread leads, or was called: the task has a place among the followers, and is woken when no thread leads any more. Returns
+    /// whether it has. The caller holds no lock.
+    #[cfg_attr(not(any(feature = "tokio", test)), expect(dead_code, reason = "only tasks of tokio follow"))]
+    pub(crate) fn follow_in_task(&self, place: &mut Place, waker: &Waker) -> bool {
+        let mut caller = Caller::new(waker);
+        loop {
+            let mut followers = lock(&self.followers);
+            let is_led = loop {
+                match self.state.load(Ordering::Relaxed) {
+                    // A thread that was called leads, or calls the next, and at last the tasks.
+                    AWAITED | OPEN => break true,
+                    LED if self.replace(LED, AWAITED) => break true,
+                    LED => {}
+                    _ => break false,
+                }
+            };
+            if is_led {
+                followers.tasks.wait(place, &mut caller);
+            }
+            drop(followers);
+            if !caller.supply() {
+                return is_led;
+            }
+        }
+    }
+
+    /// The task does not wait any more. Returns its waker, which the caller discards without its locks.
+    #[cfg_attr(not(any(feature = "tokio", test)), expect(dead_code, reason = "only tasks of tokio follow"))]
+    pub(crate) fn leave_in_task(&self, place: &mut Place) -> Option<Waker> {
+        lock(&self.followers).tasks.leave(place)
+    }
+
+    /// Whether one leads, or was called.
+    #[cfg(all(feature = "tokio", not(loom)))]
+    pub(crate) fn is_taken(&self) -> bool {
+        self.state.load(Ordering::SeqCst) != FREE
+    }
+
+    /// Whether one leads.
+    #[inline]
+    pub(crate) fn is_led(&self) -> bool {
+        matches!(self.state.load(Ordering::SeqCst), LED | AWAITED)
     }
 
     /// The end of a leader for which others may wait.
     #[cold]
     fn hand_over(&self) {
-        let mut state = lock(&self.followers);
-        let followers = core::mem::take(&mut *state);
+        let mut followers = lock(&self.followers);
+        let mut wakes = self.call(&mut followers);
+        drop(followers);
+        wakes.wake();
+    }
+
+    /// No one leads. Calls the next.
+    fn call(&self, followers: &mut Followers) -> Wakes {
+        let mut wakes = Wakes::new();
         // Those that come after this lead themselves.
-        self.state.store(FREE, Ordering::Release);
-        drop(state);
-        followers.into_iter().for_each(Waker::wake);
+        if let Some((_, thread)) = followers.threads.pop_first() {
+            wakes.push(thread);
+            self.state.store(OPEN, Ordering::SeqCst);
+        } else {
+            followers.tasks.wake_all(&mut wakes);
+            self.state.store(FREE, Ordering::SeqCst);
+        }
+        wakes
     }
 }
 
@@ -98,30 +204,105 @@ impl Drop for Lead<'_> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::count::Count;
     use std::sync::Arc;
-    use std::task::Wake;
 
-    struct Nothing;
-
-    impl Wake for Nothing {
-        fn wake(self: Arc<Self>) {}
+    fn wakes(counts: &[Arc<Count>]) -> Vec<u32> {
+        counts.iter().map(|count| count.0.load(Ordering::Relaxed)).collect()
     }
 
-    /// A thread that leads for ever must not collect the wakers of those that waited meanwhile.
+    fn counts(n: usize) -> Vec<Arc<Count>> {
+        core::iter::repeat_with(Arc::default).take(n).collect()
+    }
+
+    fn alive(counts: &[Arc<Count>]) -> usize {
+        counts.iter().filter(|count| Arc::strong_count(count) > 1).count()
+    }
+
+    fn try_lead<'a>(leadership: &'a Leadership, place: &mut Number, count: &Arc<Count>) -> Option<Lead<'a>> {
+        leadership.try_lead(place, || count.clone().into())
+    }
+
+    /// A thread that leads for ever must not collect the wakers of those that waited meanwhile. Two futures of one task do not share
+    /// a place.
     #[test]
     fn a_follower_that_leaves_is_forgotten() {
         let leadership = Leadership::new();
-        let lead = leadership.try_lead(Waker::noop()).expect("the first leads");
-        for _ in 0..3 {
-            let task = Arc::new(Nothing);
-            let waker = Waker::from(task.clone());
-            assert!(leadership.try_lead(&waker).is_none() && leadership.try_lead(&waker).is_none());
-            leadership.leave(&waker);
-            drop(waker);
-            assert_eq!(Arc::strong_count(&task), 1, "its waker is kept");
+        let counts = counts(10_000);
+        let lead = try_lead(&leadership, &mut Number::default(), &counts[0]).expect("the first leads");
+        let mut places: Vec<_> = counts.iter().map(|_| (Place::default(), Place::default())).collect();
+        for (count, (place, other)) in counts.iter().zip(&mut places) {
+            let waker = count.clone().into();
+            for _ in 0..2 {
+                assert!(leadership.follow_in_task(place, &waker) && leadership.follow_in_task(other, &waker));
+            }
+            assert_eq!(Arc::strong_count(count), 4, "one waker for each place");
+        }
+        for (place, _) in &mut places {
+            assert!(leadership.leave_in_task(place).is_some());
+        }
+        for (_, other) in &mut places[10..] {
+            assert!(leadership.leave_in_task(other).is_some());
+        }
+        assert_eq!((alive(&counts[..10]), alive(&counts[10..])), (10, 0));
+        drop(lead);
+        assert_eq!((wakes(&counts[..10]), wakes(&counts[10..])), (vec![1; 10], vec![0; 9990]));
+        assert_eq!(alive(&counts), 0);
+        assert!(try_lead(&leadership, &mut Number::default(), &counts[0]).is_some(), "no one leads any more");
+    }
+
+    /// Of many threads each leads in turn: a leader that leaves wakes one.
+    #[test]
+    fn one_of_many_threads_is_called() {
+        const THREADS: usize = 10_000;
+        let leadership = Leadership::new();
+        let counts = counts(THREADS);
+        let mut places: Vec<_> = counts.iter().map(|_| Number::default()).collect();
+        let mut lead = try_lead(&leadership, &mut Number::default(), &counts[0]);
+        for (count, place) in counts.iter().zip(&mut places) {
+            assert!(try_lead(&leadership, place, count).is_none());
+        }
+        for (i, (count, place)) in counts.iter().zip(&mut places).enumerate() {
+            drop(lead.take());
+            assert!(!leadership.is_led());
+            assert_eq!(count.0.load(Ordering::Relaxed), 1, "{i} was not called");
+            lead = try_lead(&leadership, place, count);
+            assert!(lead.is_some());
         }
         drop(lead);
-        assert!(leadership.try_lead(Waker::noop()).is_some(), "no one leads any more");
+        assert_eq!((wakes(&counts), alive(&counts)), (vec![1; THREADS], 0));
+    }
+
+    /// A thread that was called does not lead, because its future is ready: it calls the next, and the last one the tasks.
+    #[test]
+    fn a_thread_that_was_called_calls_another() {
+        let leadership = Leadership::new();
+        let threads = counts(3);
+        let tasks = counts(2);
+        let lead = try_lead(&leadership, &mut Number::default(), &threads[0]).unwrap();
+        let mut places = [(); 3].map(|()| Number::default());
+        for (count, place) in threads.iter().zip(&mut places) {
+            assert!(try_lead(&leadership, place, count).is_none());
+        }
+        for task in &tasks {
+            assert!(leadership.follow_in_task(&mut Place::default(), &task.clone().into()));
+        }
+        drop(lead);
+        let [first, second, third] = &mut places;
+        assert_eq!((wakes(&threads), wakes(&tasks)), (vec![1, 0, 0], vec![0, 0]));
+        // The second leaves by itself.
+        leadership.leave(second);
+        assert_eq!(wakes(&threads), [1, 0, 0]);
+        leadership.leave(first);
+        assert_eq!((wakes(&threads), wakes(&tasks)), (vec![1, 0, 1], vec![0, 0]));
+        // Someone else comes first, and leaves.
+        let lead = try_lead(&leadership, &mut Number::default(), &threads[1]).unwrap();
+        assert!(try_lead(&leadership, third, &threads[2]).is_none());
+        drop(lead);
+        assert_eq!((wakes(&threads), wakes(&tasks)), (vec![1, 0, 2], vec![0, 0]));
+        leadership.leave(third);
+        assert_eq!((wakes(&threads), wakes(&tasks)), (vec![1, 0, 2], vec![1, 1]));
+        assert!(try_lead(&leadership, &mut Number::default(), &threads[1]).is_some());
     }
 }
 
@@ -155,25 +336,58 @@ pub(crate) mod loom_tests {
         }
     }
 
+    fn lead_once(leadership: &Leadership) {
+        let flag = std::sync::Arc::new(Flag::default());
+        let mut place = Number::default();
+        while leadership.try_lead(&mut place, || flag.clone().into()).is_none() {
+            flag.wait();
+        }
+    }
+
     /// Each of two threads has to lead once. If the leader left without waking the other, that one would wait for ever, which
     /// loom reports as a deadlock.
     #[test]
     fn a_follower_leads_after_the_leader() {
         loom::model(|| {
             let leadership = Arc::new(Leadership::new());
-            let lead_once = |leadership: &Leadership| {
-                let flag = std::sync::Arc::new(Flag::default());
-                let waker = Waker::from(flag.clone());
-                while leadership.try_lead(&waker).is_none() {
-                    flag.wait();
-                }
-            };
             let other = loom::thread::spawn({
                 let leadership = leadership.clone();
                 move || lead_once(&leadership)
             });
             lead_once(&leadership);
             other.join().unwrap();
+        });
+    }
+
+    /// Three threads, of which one follows once and then leaves without leading, and a task.
+    #[test]
+    fn a_follower_that_leaves_passes_its_call_on() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let leadership = Arc::new(Leadership::new());
+            let spawn = |f: fn(&Leadership)| {
+                let leadership = leadership.clone();
+                loom::thread::spawn(move || f(&leadership))
+            };
+            let threads = [
+                spawn(lead_once),
+                spawn(|leadership| {
+                    let flag = std::sync::Arc::new(Flag::default());
+                    let mut place = Number::default();
+                    drop(leadership.try_lead(&mut place, || flag.clone().into()));
+                    leadership.leave(&mut place);
+                }),
+            ];
+            let flag = std::sync::Arc::new(Flag::default());
+            let mut place = Place::default();
+            while leadership.follow_in_task(&mut place, &flag.clone().into()) {
+                flag.wait();
+            }
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            assert!(!leadership.is_led());
         });
     }
 }

@@ -24,8 +24,11 @@
 //! # What the futures guarantee
 //! - **They can be dropped at any time.** A buffer that was posted stays with the queue until the completion, the flush or
 //!   the end of the queue, and then goes back to its pool. What was posted takes place nevertheless.
-//! - **They can be forgotten.** The buffer is then leaked, not freed; one that waits for an entry of a full queue also keeps its
-//!   place.
+//! - **They can be forgotten.** The buffer is then leaked, not freed; one that waits for an entry of a full queue, or for a message, also
+//!   keeps its place, because those are given out in the order in which they were asked for. The same is true of one that is not
+//!   polled for long, as a reference in a `select!` whose other branch waits.
+//! - **None of them runs the dispatcher alone.** A future of `drive` or `drive_with` that is not polled, or forgotten, stops no other.
+//! - **A waker may do anything.** It is cloned, woken and dropped while the crate holds no lock, and one that panics is logged.
 //! - **No message is lost** by a [`Qp::recv`] that is dropped: receives belong to the queue, not to the future.
 //! - **A full queue is no error**: operations wait for an entry in the order in which they came. A CQ can't overrun, because
 //!   its entries are reserved for the queues.
@@ -46,6 +49,8 @@
 //! `tokio`: `Dispatcher::drive`, and the traits of tokio for streams.
 #![forbid(unsafe_code)]
 
+#[cfg(all(feature = "tokio", not(loom)))]
+mod alarm;
 #[cfg(not(loom))]
 mod batch;
 #[cfg(not(loom))]
@@ -86,8 +91,12 @@ mod relay;
 mod sleeper;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
 mod slots;
+#[cfg(any(all(feature = "tokio", not(loom)), all(test, loom)))]
+mod solo;
 #[cfg(not(loom))]
 mod srq;
+#[cfg(all(feature = "tokio", not(loom)))]
+mod station;
 #[cfg(not(loom))]
 mod stream;
 mod sync;

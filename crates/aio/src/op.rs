@@ -4,9 +4,10 @@
 //! A future has its buffer until it is polled first and the queue has a free entry. Then the queue has the buffer until the
 //! work request is complete. If the future is dropped in between, the completion returns the buffer to its pool.
 
-use crate::dispatcher::{FORKED, wake};
+use crate::dispatcher::FORKED;
 use crate::error::{Error, Failed, Result};
 use crate::qp::{Qp, QpInner};
+use crate::slots::Left;
 use crate::sync::lock;
 use crate::turnstile::Ticket;
 use core::fmt;
@@ -18,6 +19,7 @@ use uverbs::attr::AccessFlags;
 use uverbs::owned::{Access, Buf, Completed, OwnedSendQueue, Rejected, Window};
 use uverbs::wr::ImmData;
 use uverbs::{Driver, PostError, Rc, RemoteRegion, SendFlags, WcStatus};
+use uverbs_core::wake::{Caller, Wakes, discard};
 
 /// What a work request does.
 #[derive(Clone, Copy, Debug)]
@@ -227,15 +229,16 @@ impl<D: Driver, P: Payload<D>> Future for Op<D, P> {
             };
             return Poll::Ready(Err(Failed { error: FORKED, returned }));
         }
-        // Dropped after the lock.
-        let mut old = None;
-        let mut guard = lock(&qp.sends);
-        let sends = &mut *guard;
         if let State::Posted(key) = *state {
-            let Poll::Ready(outcome) = sends.slots.poll(key, cx.waker(), &mut old) else {
-                return Poll::Pending;
+            let mut caller = Caller::new(cx.waker());
+            let outcome = loop {
+                let polled = lock(&qp.sends).slots.poll(key, &mut caller);
+                match polled {
+                    Poll::Ready(outcome) => break outcome,
+                    Poll::Pending if caller.supply() => {}
+                    Poll::Pending => return Poll::Pending,
+                }
             };
-            drop(guard);
             *state = State::Finished;
             return Poll::Ready(match outcome {
                 Some(Ok(completed)) => finish::<D, P>(completed),
@@ -247,18 +250,23 @@ impl<D: Driver, P: Payload<D>> Future for Op<D, P> {
         let State::New { payload, mut ticket } = core::mem::replace(state, State::Finished) else {
             panic!("polled after it was ready");
         };
-        let mut wakes = Vec::new();
+        // The clone is stored in any case, except if nothing can be posted.
+        let mut caller = Caller::with_clone(cx.waker());
+        let mut wakes = Wakes::new();
+        let mut guard = lock(&qp.sends);
+        let sends = &mut *guard;
         let fail = |error, returned: Option<P>| {
             Poll::Ready(Err(Failed { error, returned: returned.map(P::unposted) }))
         };
         let result = if let Some(error) = sends.refusal(&mut ticket) {
-            old = sends.leave(&mut ticket, &mut wakes);
+            caller.leave(sends.leave(&mut ticket, &mut wakes));
             fail(error, Some(payload))
-        } else if !sends.turnstile.pass(&mut ticket, 1, sends.free, cx.waker(), &mut old) {
+        } else if !sends.turnstile.pass(&mut ticket, 1, sends.free, &mut caller) {
             *state = State::New { payload, ticket };
             return Poll::Pending;
         } else {
-            match (&mut sends.queue, sends.slots.insert(cx.waker().clone())) {
+            let key = sends.insert_slot(&mut caller);
+            match (&mut sends.queue, key) {
                 (Some(queue), Some(key)) => {
                     match payload.post(queue, (qp.route().send(key), *flags), request) {
                         Ok(()) => {
@@ -269,11 +277,11 @@ impl<D: Driver, P: Payload<D>> Future for Op<D, P> {
                         Err(Rejected { error: error @ PostError::Doorbell(_), returned }) => {
                             // The device may execute it: it is in flight, and its completion may arrive.
                             sends.posted(key, 1);
-                            sends.slots.abandon(key);
+                            caller.leave(sends.slots.abandon(key).and_then(Left::waker));
                             fail(error.into(), returned)
                         }
                         Err(Rejected { error, returned }) => {
-                            sends.slots.remove(key);
+                            caller.leave(sends.slots.remove(key).and_then(Left::waker));
                             // It does not use its entry.
                             sends.turnstile.wake(sends.free, &mut wakes);
                             fail(error.into(), returned)
@@ -284,8 +292,7 @@ impl<D: Driver, P: Payload<D>> Future for Op<D, P> {
             }
         };
         drop(guard);
-        drop(old);
-        wake(&mut wakes);
+        wakes.wake();
         result
     }
 }
@@ -306,19 +313,18 @@ impl<D: Driver, P: Payload<D>> Op<D, P> {
         if self.qp.is_forked() {
             return;
         }
-        let mut wakes = Vec::new();
+        let mut wakes = Wakes::new();
         match &mut self.state {
             State::New { ticket, .. } if ticket.is_waiting() => {
                 let left = lock(&self.qp.sends).leave(ticket, &mut wakes);
-                drop(left);
+                discard(left);
             }
             State::Posted(key) => {
                 let left = lock(&self.qp.sends).slots.abandon(*key);
-                drop(left);
+                left.into_iter().for_each(Left::discard);
             }
             _ => {}
         }
-        wake(&mut wakes);
     }
 }
 

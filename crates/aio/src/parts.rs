@@ -5,10 +5,11 @@
 //! [`Batch`](crate::Batch) and [`ReadBatch`](crate::ReadBatch) differ in what makes a completion: the last work request of a part,
 //! or each one.
 
-use crate::dispatcher::{FORKED, wake};
+use crate::dispatcher::FORKED;
 use crate::error::{Error, Result};
 use crate::op::Request;
-use crate::qp::{QpInner, Sends};
+use crate::qp::{Outcome, QpInner, Sends};
+use crate::slots::Left;
 use crate::sync::lock;
 use crate::turnstile::Ticket;
 use core::task::{Context, Poll, Waker};
@@ -16,6 +17,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use uverbs::owned::{Access, Buf};
 use uverbs::{Driver, PostError, SendFlags, WcStatus};
+use uverbs_core::wake::{Caller, Wakes};
 
 /// Which work requests make a completion.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,10 +63,16 @@ impl<D: Driver, A: Access> Parts<D, A> {
     }
 
     /// Posts the next `count` work requests.
-    fn post(&mut self, sends: &mut Sends<D>, count: u32, waker: &Waker) -> Result<()> {
+    ///
+    /// The task waits for the first completion only, and then for the next one.
+    fn post(&mut self, sends: &mut Sends<D>, count: u32, caller: &mut Caller<'_>) -> Result<()> {
         let first = self.keys.len();
         let keys = if self.signaled == Signaled::Each { count } else { 1 };
-        self.keys.extend((0..keys).map_while(|_| sends.slots.insert(waker.clone())));
+        if first == 0 {
+            self.keys.extend(sends.insert_slot(caller));
+        }
+        let others = keys - (self.keys.len() - first) as u32;
+        self.keys.extend((0..others).map_while(|_| sends.slots.insert(Waker::noop().clone()).ok()));
         let posted = match &mut sends.queue {
             Some(queue) if self.keys.len() - first == keys as usize => {
                 let route = self.qp.route();
@@ -105,21 +113,15 @@ impl<D: Driver, A: Access> Parts<D, A> {
             }
             Err(_) => {
                 for key in self.keys.drain(first..) {
-                    sends.slots.remove(key);
+                    caller.leave(sends.slots.remove(key).and_then(Left::waker));
                 }
             }
         }
         Ok(posted?)
     }
 
-    /// Posts what fits, and takes the results of the first ones. The caller drops what is put into `old` after it has released its lock.
-    fn step(
-        &mut self,
-        sends: &mut Sends<D>,
-        waker: &Waker,
-        old: &mut [Option<Waker>; 2],
-    ) -> Poll<Result<()>> {
-        let [place, slot] = old;
+    /// Posts what fits, and takes the results of the first ones.
+    fn step(&mut self, sends: &mut Sends<D>, caller: &mut Caller<'_>) -> Poll<Result<()>> {
         let most = (self.qp.depth() / 2).max(1);
         let is_reset = *self.resets.get_or_insert(sends.resets) != sends.resets;
         while !self.items.is_empty() {
@@ -128,13 +130,13 @@ impl<D: Driver, A: Access> Parts<D, A> {
                 return Poll::Ready(Err(error));
             }
             let count = u32::try_from(self.items.len()).unwrap_or(u32::MAX).min(most);
-            if !sends.turnstile.pass(&mut self.ticket, count, sends.free, waker, place) {
+            if !sends.turnstile.pass(&mut self.ticket, count, sends.free, caller) {
                 break;
             }
-            self.post(sends, count, waker)?;
+            self.post(sends, count, caller)?;
         }
         while let Some(&key) = self.keys.front() {
-            let Poll::Ready(outcome) = sends.slots.poll(key, waker, slot) else { return Poll::Pending };
+            let Poll::Ready(outcome) = sends.slots.poll(key, caller) else { return Poll::Pending };
             self.keys.pop_front();
             let completed = outcome.unwrap_or(Err(Error::Closed))?;
             let (status, vendor_err) = (completed.wc.status, completed.wc.vendor_err);
@@ -151,12 +153,13 @@ impl<D: Driver, A: Access> Parts<D, A> {
     }
 
     /// Gives up its place in the queue, and abandons what is in flight. The caller drops the result without its lock.
-    fn leave(&mut self, sends: &mut Sends<D>, wakes: &mut Vec<Waker>) -> impl Sized + use<D, A> {
-        let place = sends.leave(&mut self.ticket, wakes);
-        let slots: Vec<_> = self.keys.drain(..).filter_map(|key| sends.slots.abandon(key)).collect();
+    fn leave(&mut self, sends: &mut Sends<D>, wakes: &mut Vec<Waker>) -> Vec<Left<Outcome<D>>> {
+        let place = sends.leave(&mut self.ticket, wakes).map(Left::Waker);
+        let slots = self.keys.drain(..).filter_map(|key| sends.slots.abandon(key));
+        let left = place.into_iter().chain(slots).collect();
         // Others may have come while this one posted, and less is wanted now.
         sends.turnstile.wake(sends.free, wakes);
-        (place, slots)
+        left
     }
 
     /// Ready when all work requests are complete or one has failed. Returns the buffers if each work request is signaled.
@@ -165,32 +168,42 @@ impl<D: Driver, A: Access> Parts<D, A> {
             return Poll::Ready(Err(FORKED));
         }
         let qp = self.qp.clone();
-        let mut wakes = Vec::new();
-        let mut old = [None, None];
-        let mut sends = lock(&qp.sends);
-        let result = self.step(&mut sends, cx.waker(), &mut old);
-        let left = matches!(result, Poll::Ready(Err(_))).then(|| self.leave(&mut sends, &mut wakes));
-        drop(sends);
-        drop((old, left));
-        let result = result.map(|result| {
+        let mut wakes = Wakes::new();
+        let mut caller = match self.items.is_empty() {
+            true => Caller::new(cx.waker()),
+            false => Caller::with_clone(cx.waker()),
+        };
+        let result = loop {
+            let mut left = Vec::new();
+            let mut sends = lock(&qp.sends);
+            let result = self.step(&mut sends, &mut caller);
+            if matches!(result, Poll::Ready(Err(_))) {
+                left = self.leave(&mut sends, &mut wakes);
+            }
+            drop(sends);
+            wakes.wake();
+            left.into_iter().for_each(Left::discard);
+            if result.is_ready() || !caller.supply() {
+                break result;
+            }
+        };
+        result.map(|result| {
             // Nothing remains of a batch that failed.
             self.items.clear();
             let done = core::mem::take(&mut self.done);
             result.map(|()| done)
-        });
-        wake(&mut wakes);
-        result
+        })
     }
 }
 
 impl<D: Driver, A: Access> Drop for Parts<D, A> {
     fn drop(&mut self) {
         if (self.ticket.is_waiting() || !self.keys.is_empty()) && !self.qp.is_forked() {
-            let mut wakes = Vec::new();
+            let mut wakes = Wakes::new();
             let qp = self.qp.clone();
             let left = self.leave(&mut lock(&qp.sends), &mut wakes);
-            drop(left);
-            wake(&mut wakes);
+            wakes.wake();
+            left.into_iter().for_each(Left::discard);
         }
     }
 }

@@ -6,8 +6,8 @@ mod builder;
 pub use builder::QpBuilder;
 pub(crate) use builder::check_pool;
 
-use crate::chores::{Ended, LAST_WQE_LIMIT, Linger};
-use crate::dispatcher::{Dispatcher, Inner, RouteId, wake};
+use crate::chores::{Dry, Ended, LAST_WQE_LIMIT, Linger};
+use crate::dispatcher::{Dispatcher, Inner, RouteId};
 use crate::error::{Error, Result};
 use crate::recv::{Receives, Recv};
 use crate::slots::Slots;
@@ -24,6 +24,7 @@ use uverbs::attr::{EventType, QpState};
 use uverbs::owned::{Completed, Done, OwnedSendQueue};
 use uverbs::qp::QpControl;
 use uverbs::{ConnectAttr, Driver, Endpoint, Rc, WcStatus};
+use uverbs_core::wake::{Caller, Place, Waiters, Wakes, discard};
 
 /// The result of a send, or why it has none.
 pub(crate) type Outcome<D> = Result<Completed<D>>;
@@ -45,7 +46,7 @@ pub(crate) struct Sends<D: Driver> {
     /// How often the QP was [reset](Qp::reset).
     pub(crate) resets: u64,
     /// Those that wait until no send is in flight.
-    draining: Vec<Waker>,
+    draining: Waiters,
 }
 
 /// Work requests of which only the last makes a completion: it has the slot.
@@ -215,7 +216,7 @@ impl<D: Driver> Qp<D> {
     pub async fn shutdown(&self) -> Result<()> {
         let inner = &self.inner;
         inner.close();
-        core::future::poll_fn(|cx| inner.poll_drained(cx.waker())).await;
+        inner.drain().await;
         inner.flush().await
     }
 
@@ -227,7 +228,7 @@ impl<D: Driver> Qp<D> {
     pub async fn abort(&self) -> Result<()> {
         self.inner.close();
         self.inner.flush().await?;
-        core::future::poll_fn(|cx| self.inner.poll_drained(cx.waker())).await;
+        self.inner.drain().await;
         Ok(())
     }
 }
@@ -367,7 +368,7 @@ impl<D: Driver> QpInner<D> {
         sends.closed = Some(error.clone());
         sends.slots.fail_all(|| Err(error.clone()), wakes);
         sends.turnstile.wake_all(wakes);
-        wakes.append(&mut sends.draining);
+        sends.draining.wake_all(wakes);
         drop(sends);
         lock(&self.receives).fail(error.clone(), wakes);
     }
@@ -377,17 +378,17 @@ impl<D: Driver> QpInner<D> {
         if self.is_forked() {
             return;
         }
-        let mut wakes = Vec::new();
+        let mut wakes = Wakes::new();
         let mut sends = lock(&self.sends);
         sends.closed.get_or_insert(Error::Closed);
         sends.turnstile.wake_all(&mut wakes);
         drop(sends);
         lock(&self.receives).close();
-        wake(&mut wakes);
+        wakes.wake();
     }
 
     fn reset(&self) -> Result<()> {
-        let mut wakes = Vec::new();
+        let mut wakes = Wakes::new();
         // The poll passes completions on with the locks of the queues, and the move to RESET waits for it.
         let reset = self.dispatcher.between_polls(|| {
             if self.srq.is_some() && !self.flushed.load(Ordering::Relaxed) {
@@ -404,23 +405,14 @@ impl<D: Driver> QpInner<D> {
             self.flushed.store(false, Ordering::Relaxed);
             Ok(())
         });
-        wake(&mut wakes);
+        wakes.wake();
         reset
     }
 
     /// Waits until no send is in flight.
-    fn poll_drained(&self, waker: &Waker) -> Poll<()> {
-        if self.is_forked() {
-            return Poll::Ready(());
-        }
-        let mut sends = lock(&self.sends);
-        if sends.free + sends.silent == self.depth || self.is_broken() {
-            return Poll::Ready(());
-        }
-        if !sends.draining.iter().any(|other| other.will_wake(waker)) {
-            sends.draining.push(waker.clone());
-        }
-        Poll::Pending
+    async fn drain(&self) {
+        let mut wait = EndWait::new(self, End::Drained);
+        core::future::poll_fn(|cx| wait.poll(cx.waker())).await;
     }
 
     /// Moves a QP with an SRQ to ERR. Returns whether it may have taken receives.
@@ -445,9 +437,8 @@ impl<D: Driver> QpInner<D> {
         } else {
             self.control.modify_state(QpState::ERR)?;
         }
-        let mut wakes = Vec::new();
-        core::future::poll_fn(|cx| lock(&self.receives).poll_flushed(cx.waker(), &mut wakes)).await;
-        wake(&mut wakes);
+        let mut wait = EndWait::new(self, End::Flushed);
+        core::future::poll_fn(|cx| wait.poll(cx.waker())).await;
         self.dispatcher.check()
     }
 
@@ -457,27 +448,119 @@ impl<D: Driver> QpInner<D> {
         if state != QpState::RESET && state != QpState::INIT {
             self.control.modify_state(QpState::ERR)?;
             let mut limit = core::pin::pin!(Sleep::new(self.dispatcher.sleeper().clone(), LAST_WQE_LIMIT));
+            let mut wait = EndWait::new(self, End::LastWqe);
             core::future::poll_fn(|cx| {
                 // The event wakes this task. It is not raised by rxe in old kernels.
                 let quiet = self.failure().is_some() || self.control.has_last_wqe();
                 if quiet || limit.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(());
                 }
-                lock(&self.receives).wait_flushed(cx.waker());
-                // It may have happened meanwhile, and so may the removal of the device.
-                let quiet = self.control.has_last_wqe() || self.failure().is_some();
-                if quiet { Poll::Ready(()) } else { Poll::Pending }
+                wait.poll(cx.waker())
             })
             .await;
-            let mut begun = None;
-            core::future::poll_fn(|cx| self.dispatcher.poll_dry(&mut begun, cx.waker())).await;
+            let mut dry = DryWait(self, None);
+            core::future::poll_fn(|cx| self.dispatcher.poll_dry(&mut dry.1, cx.waker())).await;
         }
         self.flushed.store(true, Ordering::Relaxed);
         Ok(())
     }
 }
 
+/// What a [`shutdown`](Qp::shutdown) waits for.
+#[derive(Clone, Copy)]
+enum End {
+    /// No send is in flight.
+    Drained,
+    /// No receive of the QP is in flight.
+    Flushed,
+    /// The device has reported that the QP takes no more receives of its SRQ.
+    LastWqe,
+}
+
+/// A wait for an end, until it is dropped.
+struct EndWait<'a, D: Driver> {
+    qp: &'a QpInner<D>,
+    end: End,
+    place: Place,
+}
+
+impl<'a, D: Driver> EndWait<'a, D> {
+    fn new(qp: &'a QpInner<D>, end: End) -> Self {
+        Self { qp, end, place: Place::default() }
+    }
+
+    fn poll(&mut self, waker: &Waker) -> Poll<()> {
+        let Self { qp, end, place } = self;
+        if qp.is_forked() {
+            return Poll::Ready(());
+        }
+        let mut wakes = Wakes::new();
+        let mut caller = Caller::new(waker);
+        loop {
+            let is_over = match end {
+                End::Drained => {
+                    let mut sends = lock(&qp.sends);
+                    let is_over = sends.free + sends.silent == qp.depth || qp.is_broken();
+                    if !is_over {
+                        sends.draining.wait(place, &mut caller);
+                    }
+                    is_over
+                }
+                End::Flushed => lock(&qp.receives).poll_flushed(place, &mut caller, &mut wakes),
+                End::LastWqe => {
+                    lock(&qp.receives).wait_flushed(place, &mut caller);
+                    // It may have happened meanwhile, and so may the removal of the device.
+                    qp.control.has_last_wqe() || qp.failure().is_some()
+                }
+            };
+            if is_over {
+                return Poll::Ready(());
+            }
+            if !caller.supply() {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl<D: Driver> Drop for EndWait<'_, D> {
+    fn drop(&mut self) {
+        if self.place.is_taken() && !self.qp.is_forked() {
+            let left = match self.end {
+                End::Drained => lock(&self.qp.sends).draining.leave(&mut self.place),
+                End::Flushed | End::LastWqe => lock(&self.qp.receives).leave_flushed(&mut self.place),
+            };
+            discard(left);
+        }
+    }
+}
+
+/// A wait until the CQ was polled empty, until it is dropped.
+struct DryWait<'a, D: Driver>(&'a QpInner<D>, Option<Arc<Dry>>);
+
+impl<D: Driver> Drop for DryWait<'_, D> {
+    fn drop(&mut self) {
+        if let Some(dry) = &self.1
+            && !self.0.is_forked()
+        {
+            dry.leave();
+        }
+    }
+}
+
 impl<D: Driver> Sends<D> {
+    /// A slot for a work request that is about to be posted, with the clone of the caller's waker. `None` if there are too many.
+    #[inline]
+    pub(crate) fn insert_slot(&mut self, caller: &mut Caller<'_>) -> Option<u64> {
+        match self.slots.insert(caller.take()?) {
+            Ok(key) => Some(key),
+            Err(waker) => {
+                caller.leave(Some(waker));
+                None
+            }
+        }
+    }
+
     /// `count` work requests were posted, of which only the last one makes a completion: with this key.
     #[inline]
     pub(crate) fn posted(&mut self, key: u64, count: u32) {
@@ -505,7 +588,7 @@ impl<D: Driver> Sends<D> {
         let (status, vendor_err) = (WcStatus::WR_FLUSH_ERR, 0);
         self.slots.discard_all(|| Err(Error::Completion { status, vendor_err }), wakes);
         self.turnstile.dismiss_all(wakes);
-        wakes.append(&mut self.draining);
+        self.draining.wake_all(wakes);
     }
 
     /// Wakes those that wait for an entry.
@@ -515,7 +598,7 @@ impl<D: Driver> Sends<D> {
             self.turnstile.wake(self.free, wakes);
         }
         if self.free + self.silent == depth {
-            wakes.append(&mut self.draining);
+            self.draining.wake_all(wakes);
         }
     }
 

@@ -5,7 +5,7 @@
 //! when messages are taken. At most as many buffers as the queue's depth are posted or wait for a task, so a task that does not
 //! receive stops its peer (receiver not ready), and not others that share its pool.
 
-use crate::dispatcher::{FORKED, RouteId, wake};
+use crate::dispatcher::{FORKED, RouteId};
 use crate::error::{Error, Result};
 use crate::qp::QpInner;
 use crate::sync::{Lock, Short, lock};
@@ -21,6 +21,7 @@ use std::sync::Arc;
 use uverbs::owned::{Buf, Done, OwnedRecvQueue, Pool};
 use uverbs::wr::ImmData;
 use uverbs::{Driver, WcStatus, WorkCompletion};
+use uverbs_core::wake::{Caller, Place, Waiters, Wakes, discard};
 
 /// A message that was received. It is the slice of its bytes; its buffer goes back to the pool when it is dropped.
 pub struct Message<D: Driver> {
@@ -87,7 +88,7 @@ pub(crate) struct Receives<D: Driver> {
     /// Why no more messages arrive.
     ended: Option<Error>,
     closed: bool,
-    flushing: Vec<Waker>,
+    flushing: Waiters,
 }
 
 impl<D: Driver> Receives<D> {
@@ -110,7 +111,7 @@ impl<D: Driver> Receives<D> {
             tap_ended: false,
             ended: None,
             closed: false,
-            flushing: Vec::new(),
+            flushing: Waiters::default(),
         }
     }
 
@@ -203,7 +204,7 @@ impl<D: Driver> Receives<D> {
             self.posted = self.posted.saturating_sub(1);
         }
         if self.posted == 0 && !self.flushing.is_empty() {
-            wakes.append(&mut self.flushing);
+            self.flushing.wake_all(wakes);
         }
         self.is_short(0)
     }
@@ -272,7 +273,7 @@ impl<D: Driver> Receives<D> {
         self.posted = 0;
         self.ended = Some(error);
         self.wake_all(wakes);
-        wakes.append(&mut self.flushing);
+        self.flushing.wake_all(wakes);
     }
 
     /// The queue, to be reset.
@@ -286,7 +287,7 @@ impl<D: Driver> Receives<D> {
         self.tap_ended = self.tap.is_some();
         self.turnstile.dismiss_all(wakes);
         self.wake_all(wakes);
-        wakes.append(&mut self.flushing);
+        self.flushing.wake_all(wakes);
     }
 
     /// The QP will be moved to ERR.
@@ -296,14 +297,17 @@ impl<D: Driver> Receives<D> {
 
     /// The event `QP_LAST_WQE_REACHED`.
     pub(crate) fn wake_flushing(&mut self, wakes: &mut Vec<Waker>) {
-        wakes.append(&mut self.flushing);
+        self.flushing.wake_all(wakes);
     }
 
     /// The task is woken by that event, or when the receives are flushed.
-    pub(crate) fn wait_flushed(&mut self, waker: &Waker) {
-        if !self.flushing.iter().any(|other| other.will_wake(waker)) {
-            self.flushing.push(waker.clone());
-        }
+    pub(crate) fn wait_flushed(&mut self, place: &mut Place, caller: &mut Caller<'_>) {
+        self.flushing.wait(place, caller);
+    }
+
+    /// The task does not wait for that any more. Returns its waker.
+    pub(crate) fn leave_flushed(&mut self, place: &mut Place) -> Option<Waker> {
+        self.flushing.leave(place)
     }
 
     /// Whether receives of the QP's own queue are in flight.
@@ -311,17 +315,22 @@ impl<D: Driver> Receives<D> {
         self.posted > 0
     }
 
-    /// After the move to ERR: waits until no receive of the QP is in flight. Those of an SRQ are not counted here.
-    pub(crate) fn poll_flushed(&mut self, waker: &Waker, wakes: &mut Vec<Waker>) -> Poll<()> {
+    /// After the move to ERR: waits until no receive of the QP is in flight. Those of an SRQ are not counted here. Returns whether none is.
+    pub(crate) fn poll_flushed(
+        &mut self,
+        place: &mut Place,
+        caller: &mut Caller<'_>,
+        wakes: &mut Vec<Waker>,
+    ) -> bool {
         if self.posted == 0 {
             // Otherwise it was reset meanwhile.
             if self.closed {
                 self.end(Error::Closed, wakes);
             }
-            return Poll::Ready(());
+            return true;
         }
-        self.wait_flushed(waker);
-        Poll::Pending
+        self.wait_flushed(place, caller);
+        false
     }
 }
 
@@ -383,34 +392,39 @@ impl<D: Driver> Recv<D> {
     fn wait(
         qp: &QpInner<D>,
         ticket: &mut Ticket,
-        mut receives: <Short<Receives<D>> as Lock>::Guard<'_>,
+        receives: <Short<Receives<D>> as Lock>::Guard<'_>,
         waker: &Waker,
     ) -> Poll<Result<Message<D>>> {
-        if receives.turnstile.dismisses(ticket) {
-            return Poll::Ready(Err(Error::Closed));
-        }
-        // Dropped after the lock.
-        let mut old = None;
-        let available = receives.available();
-        let message = receives.turnstile.pass(ticket, 1, available, waker, &mut old);
-        let message = message.then(|| receives.messages.pop_front()).flatten();
-        if message.is_some() || (receives.ended.is_none() && !qp.is_broken()) {
+        let mut caller = Caller::new(waker);
+        let mut wakes = Wakes::new();
+        // Dropped before these.
+        let mut receives = receives;
+        loop {
+            if receives.turnstile.dismisses(ticket) {
+                return Poll::Ready(Err(Error::Closed));
+            }
+            let available = receives.available();
+            let message = receives.turnstile.pass(ticket, 1, available, &mut caller);
+            let message = message.then(|| receives.messages.pop_front()).flatten();
+            if message.is_none() && (receives.ended.is_some() || qp.is_broken()) {
+                let error = receives.ended.clone().or_else(|| qp.failure()).unwrap_or(Error::Closed);
+                caller.leave(receives.turnstile.leave(ticket, available, &mut wakes));
+                return Poll::Ready(Err(error));
+            }
             // A queue with receives is refilled when messages arrive and are taken.
             let starved = (message.is_some() || receives.posted == 0) && receives.refill();
             drop(receives);
-            drop(old);
             if starved {
                 qp.starved();
             }
-            return message.map_or(Poll::Pending, |message| Poll::Ready(Ok(message)));
+            if let Some(message) = message {
+                return Poll::Ready(Ok(message));
+            }
+            if !caller.supply() {
+                return Poll::Pending;
+            }
+            receives = lock(&qp.receives);
         }
-        let error = receives.ended.clone().or_else(|| qp.failure()).unwrap_or(Error::Closed);
-        let mut wakes = Vec::new();
-        let left = receives.turnstile.leave(ticket, available, &mut wakes);
-        drop(receives);
-        drop((old, left));
-        wake(&mut wakes);
-        Poll::Ready(Err(error))
     }
 }
 
@@ -428,14 +442,14 @@ impl<D: Driver> Recv<D> {
     #[inline(never)]
     fn give_up(&mut self) {
         if !self.qp.is_forked() {
-            let mut wakes = Vec::new();
+            let mut wakes = Wakes::new();
             let mut receives = lock(&self.qp.receives);
             let available = receives.available();
             let left = receives.turnstile.leave(&mut self.ticket, available, &mut wakes);
             drop(receives);
-            drop(left);
             // A message for which this future was woken goes to the next one.
-            wake(&mut wakes);
+            wakes.wake();
+            discard(left);
         }
     }
 }

@@ -8,12 +8,13 @@
 //! |---|---|
 //! | running | woken, by a wake; waiting, when the task has nothing to do |
 //! | woken | running, when the task polls the future |
-//! | waiting | woken, by a wake, which also wakes the task; running, when the task was woken for another reason |
+//! | waiting | woken, by a wake, which also wakes the task; running, by a call, which also wakes the task, and when the task was woken for another reason |
 
-use crate::sync::{AtomicU8, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicU8, Mutex, Ordering, lock};
 use core::task::Waker;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::task::Wake;
+use uverbs_core::wake::{discard, wake_by_ref};
 
 const RUNNING: u8 = 0;
 const WOKEN: u8 = 1;
@@ -22,14 +23,25 @@ const WAITING: u8 = 2;
 #[derive(Debug)]
 pub(crate) struct Relay {
     state: AtomicU8,
-    /// The task, from its first wait on.
-    task: Mutex<Option<Waker>>,
+    /// The task, from its first wait on. It is not cloned under the lock.
+    task: Mutex<Option<Arc<Waker>>>,
+    /// Noted when a task that waits is woken: it runs the dispatcher next.
+    woke: Arc<AtomicBool>,
+    /// Whether it is in a list of those that can be called.
+    #[cfg(not(loom))]
+    is_listed: AtomicBool,
 }
 
 impl Relay {
     /// For a future that was not polled yet.
-    pub(crate) fn new() -> Self {
-        Self { state: AtomicU8::new(WOKEN), task: Mutex::new(None) }
+    pub(crate) fn new(woke: Arc<AtomicBool>) -> Self {
+        Self {
+            state: AtomicU8::new(WOKEN),
+            task: Mutex::new(None),
+            woke,
+            #[cfg(not(loom))]
+            is_listed: AtomicBool::new(false),
+        }
     }
 
     /// Whether the future was woken.
@@ -55,16 +67,57 @@ impl Relay {
 
     /// Begins a wait, or goes on with one, in a task with this waker. Returns whether the future was woken instead.
     pub(crate) fn wait(&self, waker: &Waker) -> bool {
-        let mut task = lock(&self.task);
-        let old = match &*task {
-            Some(old) if old.will_wake(waker) => None,
-            _ => task.replace(waker.clone()),
-        };
-        drop(task);
-        drop(old);
+        // Only the task changes it.
+        let is_known = lock(&self.task).as_ref().is_some_and(|task| task.will_wake(waker));
+        if !is_known {
+            let task = Arc::new(waker.clone());
+            let old = lock(&self.task).replace(task);
+            discard(old.and_then(Arc::into_inner));
+        }
         // The release pairs with the acquire of the wake, which finds the waker.
         self.state.load(Ordering::Relaxed) != WAITING
             && self.state.compare_exchange(RUNNING, WAITING, Ordering::Release, Ordering::Relaxed).is_err()
+    }
+}
+
+impl Relay {
+    /// Wakes the task if it waits: it runs the dispatcher. Returns whether it waited.
+    #[cfg(not(loom))]
+    pub(crate) fn call(&self) -> bool {
+        let waited =
+            self.state.compare_exchange(WAITING, RUNNING, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if waited {
+            self.wake_task();
+        }
+        waited
+    }
+
+    /// Notes whether it is in a list. Returns whether it was.
+    #[cfg(not(loom))]
+    pub(crate) fn set_listed(&self, is_listed: bool) -> bool {
+        self.is_listed.swap(is_listed, Ordering::Relaxed)
+    }
+
+    /// Whether the task waits, and was neither woken nor called.
+    #[cfg(not(loom))]
+    pub(crate) fn waits(&self) -> bool {
+        self.state.load(Ordering::Acquire) == WAITING
+    }
+
+    fn wake_task(&self) {
+        let task = lock(&self.task).clone();
+        if let Some(task) = task {
+            self.woke.store(true, Ordering::Relaxed);
+            wake_by_ref(&task);
+            discard(Arc::into_inner(task));
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let task = self.task.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        discard(task.and_then(Arc::into_inner));
     }
 }
 
@@ -75,10 +128,7 @@ impl Wake for Relay {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if self.state.swap(WOKEN, Ordering::AcqRel) == WAITING {
-            let task = lock(&self.task).clone();
-            if let Some(task) = task {
-                task.wake();
-            }
+            self.wake_task();
         }
     }
 }
@@ -87,14 +137,13 @@ impl Wake for Relay {
 mod loom_tests {
     use super::*;
     use crate::lead::loom_tests::Flag;
-    use crate::sync::AtomicBool;
 
     /// Two wakes of another thread, with something to find each time. If the task missed one, it would wait for ever, which loom
     /// reports as a deadlock.
     #[test]
     fn no_wake_is_lost() {
         loom::model(|| {
-            let relay = Arc::new(Relay::new());
+            let relay = Arc::new(Relay::new(Arc::new(AtomicBool::new(false))));
             let done = loom::sync::Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
             let other = loom::thread::spawn({
                 let (waker, done) = (Waker::from(relay.clone()), done.clone());

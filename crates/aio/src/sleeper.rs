@@ -2,8 +2,8 @@
 //! The part of a dispatcher that does not depend on the driver: the choice of the leading thread, the sleep, the deadlines.
 
 use crate::error::Result;
-use crate::kick::{Event, Kick};
-use crate::lead::{Lead, Leadership};
+use crate::kick::{Event, Kick, Who};
+use crate::lead::{Lead, Leadership, Number};
 use crate::sync::{AtomicBool, Ordering};
 use crate::timers::{Clock, Timers};
 use crate::watches::{Wait, Watches};
@@ -15,11 +15,15 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use uverbs_core::kernel::Process;
+#[cfg(feature = "tokio")]
+use {crate::alarm::Alarm, core::sync::atomic::AtomicUsize, std::sync::OnceLock};
 
 /// What the descriptors of the dispatcher's epoll instance are for.
 const KICK: u64 = 0;
 const CHANNEL: u64 = 1;
 const ASYNC_EVENTS: u64 = 2;
+#[cfg(feature = "tokio")]
+const ALARM: u64 = 3;
 /// Descriptors that tasks wait for have the numbers from here on.
 const FIRST_TASK: u64 = 16;
 
@@ -57,6 +61,15 @@ pub(crate) struct Sleeper {
     watches: Watches,
     restless: AtomicBool,
     home: Process,
+    /// Tasks of tokio sleep until then.
+    #[cfg(feature = "tokio")]
+    alarm: OnceLock<Alarm>,
+    /// Runtimes of tokio with tasks that wait.
+    #[cfg(feature = "tokio")]
+    stations: AtomicUsize,
+    /// See [`Relay`](crate::relay::Relay).
+    #[cfg(feature = "tokio")]
+    woke: Arc<AtomicBool>,
 }
 
 impl Sleeper {
@@ -74,6 +87,12 @@ impl Sleeper {
             watches: Watches::new(FIRST_TASK),
             restless: AtomicBool::new(false),
             home: Process::register(),
+            #[cfg(feature = "tokio")]
+            alarm: OnceLock::new(),
+            #[cfg(feature = "tokio")]
+            stations: AtomicUsize::new(0),
+            #[cfg(feature = "tokio")]
+            woke: Arc::default(),
         })
     }
 
@@ -120,8 +139,8 @@ impl Sleeper {
 
     /// As [`Leadership::try_lead`].
     #[inline]
-    pub(crate) fn try_lead(&self, waker: &Waker) -> Option<Leading<'_>> {
-        self.leadership.try_lead(waker).map(|lead| Leading { lead: Some(lead), sleeper: self })
+    pub(crate) fn try_lead(&self, number: &mut Number, waker: impl FnOnce() -> Waker) -> Option<Leading<'_>> {
+        self.leadership.try_lead(number, waker).map(|lead| Leading { lead: Some(lead), sleeper: self })
     }
 
     pub(crate) fn now(&self) -> Duration {
@@ -140,39 +159,52 @@ impl Sleeper {
         }
     }
 
-    /// The leader will sleep, unless its next check finds something.
+    /// This one will sleep, unless its next check finds something.
     #[inline]
-    pub(crate) fn announce(&self) {
-        self.kick.announce();
+    pub(crate) fn announce(&self, who: Who) {
+        self.kick.announce(who);
     }
 
-    /// As [`announce`](Self::announce), of an event loop of the program.
-    pub(crate) fn announce_loop(&self) {
-        self.kick.announce_loop();
+    /// It does not sleep.
+    #[inline]
+    pub(crate) fn cancel(&self, who: Who) {
+        self.kick.cancel(who);
     }
 
-    pub(crate) fn cancel_loop(&self) {
-        self.kick.cancel_loop();
-    }
-
-    /// An event loop has read a kick or an event of the CQ: a thread that leads and sleeps may wait for it.
+    /// An event loop has read a kick or an event of the CQ: a thread that leads and sleeps may wait for it, or tasks.
     pub(crate) fn pass_kick(&self) {
         if self.leadership.is_led() {
             self.kick.event().raise();
+        } else if self.has_stations() {
+            self.kick.pass();
         }
     }
 
-    /// Ends the sleep of an event loop.
+    /// The one that ran the dispatcher does so no longer. An event loop that sleeps, or tasks of tokio, now run it alone. They do not know
+    /// the timers and the work that were added meanwhile, and that one may have read the kick for them.
+    #[inline]
+    pub(crate) fn leave(&self) {
+        if self.kick.is_loop_asleep() || self.has_stations() {
+            self.wake_loop();
+        }
+    }
+
+    /// Whether tasks of tokio wait, which are not woken if others read the events.
+    #[inline]
+    fn has_stations(&self) -> bool {
+        #[cfg(feature = "tokio")]
+        let has = self.stations.load(Ordering::SeqCst) > 0;
+        #[cfg(not(feature = "tokio"))]
+        let has = false;
+        has
+    }
+
+    /// Ends the sleep of an event loop or a runtime.
     #[cold]
     fn wake_loop(&self) {
         if !self.is_forked() {
             self.kick.event().raise();
         }
-    }
-
-    #[inline]
-    pub(crate) fn cancel(&self) {
-        self.kick.cancel();
     }
 
     /// Whether the dispatcher waits for something that raises no event.
@@ -236,9 +268,52 @@ impl Sleeper {
                 KICK => readable.kick |= self.kick.event().read().is_ok(),
                 CHANNEL => readable.channel = true,
                 ASYNC_EVENTS => readable.async_events = true,
+                #[cfg(feature = "tokio")]
+                ALARM => readable.kick |= self.alarm.get().is_some_and(Alarm::has_rung),
                 watch => self.watches.take(watch, wakes),
             }
         }
+    }
+}
+
+/// For tasks of tokio.
+#[cfg(feature = "tokio")]
+impl Sleeper {
+    /// A runtime begins to wait. The order of this and of [`Leadership::is_led`] is that of all threads: so a leader that leaves finds it,
+    /// or it finds no leader.
+    pub(crate) fn add_station(&self) -> Result<()> {
+        if self.alarm.get().is_none() {
+            let alarm = Alarm::new()?;
+            self.epoll.add(&alarm, EpollEvent::new(EpollFlags::EPOLLIN, ALARM))?;
+            // The caller has a lock, so there is none yet.
+            let _ = self.alarm.set(alarm);
+        }
+        self.stations.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    pub(crate) fn has_several_stations(&self) -> bool {
+        self.stations.load(Ordering::Relaxed) > 1
+    }
+
+    pub(crate) fn remove_station(&self) {
+        self.stations.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The descriptor is readable after this time, or earlier.
+    pub(crate) fn set_alarm(&self, limit: Duration) {
+        if let Some(alarm) = self.alarm.get() {
+            alarm.set(limit);
+        }
+    }
+
+    /// The descriptor is readable.
+    pub(crate) fn raise(&self) {
+        self.kick.event().raise();
+    }
+
+    pub(crate) fn woke(&self) -> &Arc<AtomicBool> {
+        &self.woke
     }
 }
 
@@ -253,11 +328,7 @@ impl Drop for Leading<'_> {
     #[inline]
     fn drop(&mut self) {
         self.lead = None;
-        // An event loop that sleeps now runs the dispatcher alone. It does not know the timers and the work that were added while
-        // this one led, and this one may have read the kick for them.
-        if self.sleeper.kick.is_loop_asleep() {
-            self.sleeper.wake_loop();
-        }
+        self.sleeper.leave();
     }
 }
 

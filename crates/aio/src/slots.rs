@@ -11,8 +11,8 @@
 //! | done: has the result | free, when the future takes the result or is dropped |
 //! | abandoned | free, by the completion, whose buffer goes back to its pool |
 
-use crate::sync::replace_waker;
 use core::task::{Poll, Waker};
+use uverbs_core::wake::{Caller, discard};
 
 /// Bits of the index in a key. A queue has fewer work requests.
 const INDEX_BITS: u32 = 20;
@@ -31,10 +31,28 @@ enum State<T> {
 
 /// What a future leaves that is dropped: its waker, if it was waiting, or the result.
 #[derive(Debug)]
-#[expect(dead_code, reason = "it is only dropped")]
 pub(crate) enum Left<T> {
     Waker(Waker),
     Result(T),
+}
+
+impl<T> Left<T> {
+    /// The waker. It has no result if nothing was posted.
+    #[cfg(not(loom))]
+    pub(crate) fn waker(self) -> Option<Waker> {
+        match self {
+            Self::Waker(waker) => Some(waker),
+            Self::Result(_) => None,
+        }
+    }
+
+    /// Drops it. The caller holds no lock.
+    pub(crate) fn discard(self) {
+        match self {
+            Self::Waker(waker) => discard(Some(waker)),
+            Self::Result(result) => drop(result),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -54,20 +72,23 @@ impl<T> Slots<T> {
         Self { slots: Vec::new(), free: Vec::new() }
     }
 
-    /// A slot for a work request that is about to be posted. `None` if there are 2^20 already.
+    /// A slot for a work request that is about to be posted. Returns the waker if there are 2^20 already.
     #[inline]
-    pub(crate) fn insert(&mut self, waker: Waker) -> Option<u64> {
+    pub(crate) fn insert(&mut self, waker: Waker) -> Result<u64, Waker> {
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
-                let index = u32::try_from(self.slots.len()).ok().filter(|i| u64::from(*i) < INDEX_MASK)?;
+                let Some(index) = u32::try_from(self.slots.len()).ok().filter(|i| u64::from(*i) < INDEX_MASK)
+                else {
+                    return Err(waker);
+                };
                 self.slots.push(Slot { generation: 0, state: State::Free });
                 index
             }
         };
-        let slot = self.slots.get_mut(index as usize)?;
+        let Some(slot) = self.slots.get_mut(index as usize) else { return Err(waker) };
         slot.state = State::Pending(waker);
-        Some(slot.generation << INDEX_BITS | u64::from(index))
+        Ok(slot.generation << INDEX_BITS | u64::from(index))
     }
 
     #[inline]
@@ -76,16 +97,17 @@ impl<T> Slots<T> {
         (slot.generation == key >> INDEX_BITS && !matches!(slot.state, State::Free)).then_some(slot)
     }
 
-    /// Frees a slot, and returns its result if it has one.
+    /// Frees a slot. Returns what it had, which the caller drops without its lock.
     #[inline]
-    pub(crate) fn remove(&mut self, key: u64) -> Option<T> {
+    pub(crate) fn remove(&mut self, key: u64) -> Option<Left<T>> {
         let slot = self.get(key)?;
         let state = core::mem::replace(&mut slot.state, State::Free);
         slot.generation = (slot.generation + 1) & GENERATION_MASK;
         self.free.push((key & INDEX_MASK) as u32);
         match state {
-            State::Done(value) => Some(value),
-            _ => None,
+            State::Done(value) => Some(Left::Result(value)),
+            State::Pending(waker) => Some(Left::Waker(waker)),
+            State::Free | State::Abandoned => None,
         }
     }
 
@@ -109,15 +131,18 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Takes the result, or waits for it. `None` for a key that has no slot. The caller drops what is put into `old` without its lock.
+    /// Takes the result, or waits for it. `None` for a key that has no slot.
     #[inline]
-    pub(crate) fn poll(&mut self, key: u64, waker: &Waker, old: &mut Option<Waker>) -> Poll<Option<T>> {
+    pub(crate) fn poll(&mut self, key: u64, caller: &mut Caller<'_>) -> Poll<Option<T>> {
         match self.get(key).map(|slot| &mut slot.state) {
             Some(State::Pending(place)) => {
-                replace_waker(place, waker, old);
+                caller.store(place);
                 Poll::Pending
             }
-            _ => Poll::Ready(self.remove(key)),
+            _ => Poll::Ready(match self.remove(key) {
+                Some(Left::Result(value)) => Some(value),
+                _ => None,
+            }),
         }
     }
 
@@ -129,7 +154,7 @@ impl<T> Slots<T> {
         {
             return Some(Left::Waker(waker));
         }
-        self.remove(key).map(Left::Result)
+        self.remove(key)
     }
 
     /// Ends all that are pending, with this result.
@@ -172,12 +197,12 @@ mod tests {
     fn a_result_wakes_and_is_taken_once() {
         let (mut slots, mut wakes) = slots();
         let key = slots.insert(Waker::noop().clone()).unwrap();
-        let old = &mut None;
-        assert_eq!(slots.poll(key, Waker::noop(), old), Poll::Pending);
+        let noop = &mut Caller::new(Waker::noop());
+        assert_eq!(slots.poll(key, noop), Poll::Pending);
         assert!(slots.complete(key, || 7, &mut wakes));
         assert_eq!((wakes.len(), slots.complete(key, || 8, &mut wakes)), (1, false), "reported twice");
-        assert_eq!(slots.poll(key, Waker::noop(), old), Poll::Ready(Some(7)));
-        assert_eq!(slots.poll(key, Waker::noop(), old), Poll::Ready(None));
+        assert_eq!(slots.poll(key, noop), Poll::Ready(Some(7)));
+        assert_eq!(slots.poll(key, noop), Poll::Ready(None));
         assert_eq!(slots.used(), 0);
     }
 
@@ -203,7 +228,7 @@ mod tests {
         assert_eq!(old & INDEX_MASK, new & INDEX_MASK);
         assert!(!slots.complete(old, || 7, &mut wakes));
         assert!(slots.abandon(old).is_none());
-        assert_eq!((slots.poll(new, Waker::noop(), &mut None), wakes.len()), (Poll::Pending, 0));
+        assert_eq!((slots.poll(new, &mut Caller::new(Waker::noop())), wakes.len()), (Poll::Pending, 0));
         for bit in 0..64 {
             assert!(!slots.complete(new ^ 1 << bit, || 9, &mut wakes), "bit {bit}");
         }
@@ -216,8 +241,8 @@ mod tests {
         slots.complete(keys[0], || 1, &mut wakes);
         slots.abandon(keys[1]);
         slots.fail_all(|| 9, &mut wakes);
-        assert_eq!(slots.poll(keys[0], Waker::noop(), &mut None), Poll::Ready(Some(1)));
-        assert_eq!(slots.poll(keys[2], Waker::noop(), &mut None), Poll::Ready(Some(9)));
+        assert_eq!(slots.poll(keys[0], &mut Caller::new(Waker::noop())), Poll::Ready(Some(1)));
+        assert_eq!(slots.poll(keys[2], &mut Caller::new(Waker::noop())), Poll::Ready(Some(9)));
         assert_eq!((slots.used(), wakes.len()), (1, 2));
     }
 
@@ -229,8 +254,8 @@ mod tests {
         slots.abandon(keys[1]);
         slots.discard_all(|| 9, &mut wakes);
         assert_eq!((slots.used(), wakes.len()), (2, 2));
-        assert_eq!(slots.poll(keys[0], Waker::noop(), &mut None), Poll::Ready(Some(1)));
-        assert_eq!(slots.poll(keys[2], Waker::noop(), &mut None), Poll::Ready(Some(9)));
+        assert_eq!(slots.poll(keys[0], &mut Caller::new(Waker::noop())), Poll::Ready(Some(1)));
+        assert_eq!(slots.poll(keys[2], &mut Caller::new(Waker::noop())), Poll::Ready(Some(9)));
         assert!(!slots.complete(keys[1], || 3, &mut wakes) && slots.used() == 0);
     }
 }
@@ -278,7 +303,7 @@ mod loom_tests {
                 move || complete(&slots, key, buf)
             });
             let buf = loop {
-                let polled = lock(&slots).poll(key, &waker, &mut None);
+                let polled = lock(&slots).poll(key, &mut Caller::new(&waker));
                 match polled {
                     Poll::Ready(buf) => break buf,
                     Poll::Pending => loom::thread::park(),
@@ -301,7 +326,7 @@ mod loom_tests {
                 move || complete(&slots, key, buf)
             });
             let outcome = lock(&slots).abandon(key);
-            drop(outcome);
+            outcome.into_iter().for_each(Left::discard);
             poller.join().unwrap();
             assert_eq!(returned.load(Ordering::Relaxed), 1);
             assert!(lock(&slots).slots.iter().all(|slot| matches!(slot.state, State::Free)));

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The primitives that loom replaces in its tests, and the locks.
 
+#[cfg(all(feature = "tokio", not(loom)))]
+pub(crate) use core::sync::atomic::AtomicUsize;
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
-use core::task::Waker;
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
 #[cfg(loom)]
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 #[cfg(not(loom))]
@@ -55,16 +56,6 @@ pub(crate) fn lock<L: Lock>(lock: &L) -> L::Guard<'_> {
     lock.take()
 }
 
-/// Stores the waker of a task. That of another task is put into `old`: its drop may run code of the program, which may use what a lock
-/// protects, so the caller drops it without its locks.
-#[inline]
-pub(crate) fn replace_waker(place: &mut Waker, waker: &Waker, old: &mut Option<Waker>) {
-    if !place.will_wake(waker) {
-        debug_assert!(old.is_none(), "it would be dropped here");
-        *old = Some(core::mem::replace(place, waker.clone()));
-    }
-}
-
 #[cfg(not(loom))]
 mod short {
     use super::Lock;
@@ -98,7 +89,7 @@ mod short {
 
         #[inline(always)]
         fn take(&self) -> Guard<'_, T> {
-            // No code of the program runs while a thread has it, except a waker's clone: so no thread takes it again.
+            // No code of the program runs while a thread has it: so no thread takes it again.
             // The callers do not lock in a child of fork(2).
             self.0.lock().unwrap_or_else(|error| panic!("a lock of a dispatcher: {error}"))
         }

@@ -13,8 +13,9 @@
 
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 use core::task::Waker;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::task::Wake;
+use uverbs_core::wake::{Caller, Wakes, discard};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Side {
@@ -50,19 +51,21 @@ impl Tasks {
 
     /// Wakes the task when anything happens. Returns whether something has happened already, perhaps before this.
     pub(crate) fn register(&self, side: Side, waker: &Waker) -> bool {
+        // A wake has taken the last one.
+        let mut caller = Caller::with_clone(waker);
         let mut wakers = lock(&self.wakers);
         let [read, write] = &mut *wakers;
         let entry = match side {
             Side::Read => read,
             Side::Write => write,
         };
-        // Its drop may run code of the program, so it is not dropped under the lock.
-        let old = match entry {
-            Some(old) if old.will_wake(waker) => None,
-            entry => entry.replace(waker.clone()),
-        };
+        match entry {
+            Some(place) => {
+                caller.store(place);
+            }
+            none => *none = caller.take(),
+        }
         drop(wakers);
-        drop(old);
         self.any()
     }
 
@@ -89,6 +92,14 @@ impl Tasks {
     }
 }
 
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        for task in self.wakers.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            discard(task.take());
+        }
+    }
+}
+
 impl Wake for Tasks {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
@@ -96,7 +107,34 @@ impl Wake for Tasks {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if self.is_first() {
-            self.take().into_iter().flatten().for_each(Waker::wake);
+            let mut wakes = Wakes::new();
+            wakes.extend(self.take().into_iter().flatten());
+            wakes.wake();
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::count::{Count, Panics};
+
+    /// The waker of one side panics, by whichever way the tasks are woken.
+    #[test]
+    fn a_waker_that_panics_does_not_keep_the_other_task_from_being_woken() {
+        for by_ref in [false, true] {
+            let tasks = Arc::new(Tasks::new());
+            let (read, write) = (Arc::new(Panics::default()), Arc::new(Count::default()));
+            tasks.begin();
+            assert!(!tasks.register(Side::Read, &read.clone().into()));
+            assert!(!tasks.register(Side::Write, &write.clone().into()));
+            if by_ref {
+                tasks.wake_by_ref();
+            } else {
+                tasks.clone().wake();
+            }
+            assert!(tasks.any());
+            assert_eq!([&read.0, &write.0].map(|count| count.load(Ordering::Relaxed)), [1, 1]);
         }
     }
 }

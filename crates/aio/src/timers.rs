@@ -12,6 +12,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
+use uverbs_core::wake::discard;
 
 /// The time by which deadlines are measured. A test passes that of a virtual clock.
 pub trait Clock: Send + Sync + fmt::Debug {
@@ -83,17 +84,18 @@ impl Timers {
 
     /// Sets or replaces a timer. Returns whether it is the first one now.
     fn set(&self, at: Duration, number: &mut Option<u64>, waker: &Waker) -> bool {
+        let waker = waker.clone();
         let mut state = lock(&self.state);
         let number = *number.get_or_insert_with(|| {
             state.next += 1;
             state.next
         });
-        let old = state.wakers.insert((at, number), waker.clone());
+        let old = state.wakers.insert((at, number), waker);
         self.any.store(true, Ordering::Relaxed);
         let is_first = state.wakers.keys().next() == Some(&(at, number));
         // Its drop may run code of the program.
         drop(state);
-        drop(old);
+        discard(old);
         is_first
     }
 
@@ -102,7 +104,7 @@ impl Timers {
         let waker = state.wakers.remove(&(at, number));
         self.any.store(!state.wakers.is_empty(), Ordering::Relaxed);
         drop(state);
-        drop(waker);
+        discard(waker);
     }
 }
 

@@ -4,12 +4,13 @@
 //! A descriptor is registered once (epoll(7), `EPOLLONESHOT`), for any number of tasks. When it is readable, all waits for it end, and so
 //! does its registration.
 
-use crate::sync::{Mutex, lock, replace_waker};
+use crate::sync::{Mutex, lock};
 use core::task::Waker;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use uverbs_core::wake::{Caller, Wakes, discard};
 
 /// The tasks that wait for a descriptor, until it is readable.
 #[derive(Debug)]
@@ -66,6 +67,9 @@ impl Watches {
     /// Wakes the task once when the descriptor is readable, with all others that wait for it.
     pub(crate) fn watch(&self, epoll: &Epoll, fd: impl AsFd, waker: &Waker) -> Result<Wait, Errno> {
         let raw = fd.as_fd().as_raw_fd();
+        let task = waker.clone();
+        // Woken after the lock.
+        let mut stale = Wakes::new();
         let mut state = lock(&self.state);
         let others = state.of_fd.get(&raw).copied();
         let mut watch = state.number();
@@ -79,13 +83,14 @@ impl Watches {
             added => added?,
         }
         // They wait for a file that was closed since.
-        let stale = others.filter(|others| *others != watch).and_then(|others| state.end(others));
+        let ended = others.filter(|others| *others != watch).and_then(|others| state.end(others));
+        stale.extend(ended.into_iter().flat_map(BTreeMap::into_values));
         state.of_fd.insert(raw, watch);
         let number = state.number();
         let place = state.watches.entry(watch).or_insert_with(|| Watch { fd: raw, waiters: BTreeMap::new() });
-        place.waiters.insert(number, waker.clone());
+        place.waiters.insert(number, task);
         drop(state);
-        stale.into_iter().flat_map(BTreeMap::into_values).for_each(Waker::wake);
+        stale.wake();
         Ok(Wait { watch, number })
     }
 
@@ -104,21 +109,22 @@ impl Watches {
             let _ = epoll.delete(fd);
         }
         drop(state);
-        drop(left);
+        discard(left);
     }
 
     /// Another task waits. Returns whether the descriptor is not yet readable.
     pub(crate) fn update(&self, wait: Wait, waker: &Waker) -> bool {
-        // Dropped after the lock.
-        let mut old = None;
-        let mut state = lock(&self.state);
-        let place = state.watches.get_mut(&wait.watch).and_then(|watch| watch.waiters.get_mut(&wait.number));
-        let waits = place.is_some();
-        if let Some(place) = place {
-            replace_waker(place, waker, &mut old);
+        let mut caller = Caller::new(waker);
+        loop {
+            let mut state = lock(&self.state);
+            let watch = state.watches.get_mut(&wait.watch);
+            let place = watch.and_then(|watch| watch.waiters.get_mut(&wait.number));
+            let waits = place.map(|place| caller.store(place)).is_some();
+            drop(state);
+            if !caller.supply() {
+                return waits;
+            }
         }
-        drop(state);
-        waits
     }
 
     /// A descriptor is readable: the event has the number of this watch.
@@ -132,7 +138,7 @@ impl Watches {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::count::Count;
+    use crate::count::{Count, Panics};
     use core::sync::atomic::Ordering;
     use nix::sys::epoll::{EpollCreateFlags, EpollTimeout};
     use nix::unistd::{dup2, pipe, write};
@@ -192,6 +198,21 @@ mod tests {
         waits[1..].iter().for_each(|wait| bed.watches.unwatch(&bed.epoll, &near, *wait));
         assert_eq!(bed.woken(), [1, 1, 1], "the end of a wait does not end a later one");
         bed.watches.unwatch(&bed.epoll, &near, again);
+        bed.assert_nothing_left();
+    }
+
+    /// Those that wait for a file that was closed are woken by the next wait; one of them panics.
+    #[test]
+    fn a_waker_that_panics_keeps_no_other_wait_from_its_end() {
+        let bed = Bed::new();
+        let ((mut near, _far), (second, _second_far)) = (pipe().unwrap(), pipe().unwrap());
+        let panics = Arc::new(Panics::default());
+        bed.watches.watch(&bed.epoll, &near, &panics.clone().into()).unwrap();
+        bed.watch(&near, 0);
+        dup2(&second, &mut near).unwrap();
+        let wait = bed.watch(&near, 1);
+        assert_eq!((panics.0.load(Ordering::Relaxed), bed.woken()), (1, [1, 0, 0]));
+        bed.watches.unwatch(&bed.epoll, &near, wait);
         bed.assert_nothing_left();
     }
 

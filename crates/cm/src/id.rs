@@ -437,10 +437,8 @@ impl Id {
         if !has_ended {
             return error;
         }
-        while let Ok(Some(event)) = self.channel.next_event() {
-            if event.token == self.token
-                && let Err(reason) = self.check(event, verb)
-            {
+        while let Ok(Some(event)) = self.next_own() {
+            if let Err(reason) = self.check(event, verb) {
                 return reason;
             }
         }

@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod bell;
 mod channel;
 mod connection;
 mod error;

@@ -2,9 +2,15 @@
 //! Waiting for the events of an identifier that has a channel of its own.
 //!
 //! The kernel reports the end of a connection or of a device by one event, but more than one call may wait for it, at the same time or
-//! one after the other. So the end is remembered, and each call gets it. One thread at a time waits by poll(2): the kernel does not
-//! end the poll of a thread whose event another one has read.
+//! one after the other. So the end is remembered, and each call gets it.
+//!
+//! | who waits | what ends the wait |
+//! |---|---|
+//! | one thread, by poll(2) | the channel is readable; its [bell](Bell), if another call has read the end: then the channel may not be readable |
+//! | other threads | their turn to wait by poll(2); the end |
+//! | tasks, each for the descriptor | the channel is readable; their wakers, if another call has read the end |
 
+use crate::bell::Bell;
 use crate::error::{Error, Result};
 use crate::event::{Event, EventKind};
 use crate::id::Id;
@@ -14,6 +20,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+use uverbs_core::wake::{Caller, Place, Waiters, Wakes, discard};
 
 /// No event follows that a call waits for.
 #[derive(Clone, Copy, Debug)]
@@ -25,19 +32,17 @@ enum End {
 #[derive(Debug, Default)]
 struct State {
     end: Option<End>,
-    /// Whether a thread waits by poll(2).
-    is_polled: bool,
-    /// Those that wait for the descriptor, with their numbers.
-    tasks: Vec<(u64, Waker)>,
-    /// The last number of a task.
-    last: u64,
+    /// The bell of the thread that waits by poll(2).
+    poller: Option<Bell>,
+    /// Those that wait for the descriptor.
+    tasks: Waiters,
 }
 
-/// The threads that wait for events of an identifier.
+/// The threads and tasks that wait for events of an identifier.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     state: Mutex<State>,
-    /// The thread that waited by poll(2) does so no longer.
+    /// No thread waits by poll(2) any more, or there is the end.
     changed: Condvar,
 }
 
@@ -47,11 +52,26 @@ impl Waits {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Unlocks it, and wakes the tasks if there was the end.
+    /// Unlocks it, at the end of a call: if there is the end, all that wait get it; otherwise another thread waits by poll(2).
     fn leave(&self, mut state: MutexGuard<'_, State>) {
-        let tasks = if state.end.is_some() { core::mem::take(&mut state.tasks) } else { Vec::new() };
+        let ended = state.end.is_some();
+        let poller = state.poller.clone();
+        let mut wakes = Wakes::new();
+        if ended {
+            state.tasks.wake_all(&mut wakes);
+        }
         drop(state);
-        tasks.into_iter().for_each(|(_, task)| task.wake());
+        match poller {
+            Some(bell) if ended => bell.ring(),
+            _ => {}
+        }
+        if ended {
+            self.changed.notify_all();
+        } else {
+            // If a thread waits by poll(2) this one waits again.
+            self.changed.notify_one();
+        }
+        wakes.wake();
     }
 }
 
@@ -60,8 +80,7 @@ impl Waits {
 #[derive(Debug)]
 pub struct OwnEvents<'a> {
     id: &'a Id,
-    /// Its number among the tasks.
-    number: Option<u64>,
+    place: Place,
 }
 
 impl OwnEvents<'_> {
@@ -74,38 +93,27 @@ impl OwnEvents<'_> {
         if !self.id.channel().port().is_creator_process() {
             return self.id.channel().next_event();
         }
-        let mut state = self.id.waits().lock();
-        let event = self.id.take_event(&mut state);
-        let mut old = None;
-        if matches!(event, Ok(None)) {
-            let waker = waker.clone();
-            match state.tasks.iter_mut().find(|(number, _)| self.number == Some(*number)) {
-                Some((_, place)) => old = Some(core::mem::replace(place, waker)),
-                None => {
-                    state.last += 1;
-                    self.number = Some(state.last);
-                    let task = (state.last, waker);
-                    state.tasks.push(task);
-                }
+        let mut caller = Caller::new(waker);
+        loop {
+            let mut state = self.id.waits().lock();
+            let event = self.id.take_event(&mut state);
+            if matches!(event, Ok(None)) {
+                state.tasks.wait(&mut self.place, &mut caller);
+            }
+            self.id.waits().leave(state);
+            if !caller.supply() {
+                return event;
             }
         }
-        self.id.waits().leave(state);
-        drop(old);
-        event
     }
 }
 
 impl Drop for OwnEvents<'_> {
     fn drop(&mut self) {
-        if let Some(number) = self.number
-            && self.id.channel().port().is_creator_process()
-        {
-            let mut state = self.id.waits().lock();
-            let at = state.tasks.iter().position(|(other, _)| *other == number);
-            let task = at.map(|at| state.tasks.swap_remove(at));
+        if self.place.is_taken() && self.id.channel().port().is_creator_process() {
+            let task = self.id.waits().lock().tasks.leave(&mut self.place);
             // Its drop may run code of the program.
-            drop(state);
-            drop(task);
+            discard(task);
         }
     }
 }
@@ -114,7 +122,7 @@ impl Id {
     /// The wait of a task for its events.
     #[doc(hidden)]
     pub fn own_events(&self) -> OwnEvents<'_> {
-        OwnEvents { id: self, number: None }
+        OwnEvents { id: self, place: Place::default() }
     }
 
     /// An event that this verb waited for, or the error that it is: it names the verb, which may be another one than that of the kernel's
@@ -127,6 +135,11 @@ impl Id {
             EventKind::Failed(error) => Err(error.of(verb)),
             kind => Ok(kind),
         }
+    }
+
+    /// Takes the next event, as a call that does not wait.
+    pub(crate) fn next_own(&self) -> Result<Option<Event>> {
+        self.wait_own(Some(Instant::now()))
     }
 
     /// Takes the next event, and skips those of others. After the end each event is the end.
@@ -161,14 +174,13 @@ impl Id {
         }
         let waits = self.waits();
         let mut state = waits.lock();
-        loop {
-            let event = self.take_event(&mut state)?;
+        let result = loop {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if event.is_some() || left.is_some_and(|left| left.is_zero()) {
-                waits.leave(state);
-                return Ok(event);
+            match self.take_event(&mut state) {
+                Ok(None) if left.is_none_or(|left| !left.is_zero()) => {}
+                result => break result,
             }
-            if state.is_polled {
+            if state.poller.is_some() {
                 state = match left {
                     None => waits.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                     Some(left) => {
@@ -177,23 +189,31 @@ impl Id {
                 };
                 continue;
             }
-            state.is_polled = true;
+            let bell = match Bell::of_this_thread() {
+                Ok(bell) => bell,
+                Err(errno) => break Err(Error::command("eventfd", self.object(), errno.into())),
+            };
+            state.poller = Some(bell.clone());
             drop(state);
-            let polled = self.poll(left);
+            let polled = self.poll(&bell, left);
             state = waits.lock();
-            state.is_polled = false;
-            waits.changed.notify_all();
-            polled?;
-        }
+            state.poller = None;
+            if let Err(error) = polled {
+                break Err(error);
+            }
+        };
+        waits.leave(state);
+        result
     }
 
-    /// Waits until the channel is readable.
-    fn poll(&self, limit: Option<Duration>) -> Result<()> {
+    /// Waits until the channel is readable, or another call has read the end.
+    fn poll(&self, bell: &Bell, limit: Option<Duration>) -> Result<()> {
         // Rounded up, so that the last wait is not a busy loop.
         let timeout = limit.map_or(PollTimeout::NONE, |limit| {
             PollTimeout::try_from(limit.saturating_add(Duration::from_millis(1))).unwrap_or(PollTimeout::MAX)
         });
-        match poll(&mut [PollFd::new(self.channel().as_fd(), PollFlags::POLLIN)], timeout) {
+        let mut fds = [self.channel().as_fd(), bell.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        match poll(&mut fds, timeout) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
             Err(errno) => Err(Error::command("poll", self.object(), errno.into())),
         }

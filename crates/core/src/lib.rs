@@ -12,6 +12,7 @@
 //! | [`provider`] | the traits of a driver: queues, operations, errors of posts and polls; the C-style face |
 //! | [`wr`], [`wc`] | work requests and work completions in C's layout |
 //! | [`sync`] | locks, barriers, copies of memory that a device accesses |
+//! | [`wake`] | the wakers of tasks, which may run any code |
 //! | [`error`], [`errno`] | errors of control verbs |
 
 pub mod attr;
@@ -22,6 +23,7 @@ pub mod error;
 pub mod kernel;
 pub mod provider;
 pub mod sync;
+pub mod wake;
 pub mod wc;
 pub mod wr;
 

@@ -63,6 +63,7 @@ impl<D: Driver> DispatcherBuilder<'_, D> {
         let poller = Poller {
             cq,
             routes: Vec::new(),
+            free: Vec::new(),
             by_number: HashMap::new(),
             reserved: 0,
             armed: false,
@@ -80,6 +81,8 @@ impl<D: Driver> DispatcherBuilder<'_, D> {
             context: context.clone(),
             cqe,
             failure: OnceLock::new(),
+            #[cfg(feature = "tokio")]
+            stations: Mutex::default(),
         });
         inner.hub.add(&inner);
         Ok(Dispatcher { inner })

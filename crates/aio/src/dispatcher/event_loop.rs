@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The calls for an event loop of the program, which waits for the dispatcher's descriptor itself.
 
-use super::{Dispatcher, FORKED, wake};
+use super::{Dispatcher, FORKED};
 use crate::error::Result;
+use crate::kick::Who;
 use core::time::Duration;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use uverbs::Driver;
+use uverbs_core::wake::Wakes;
 
 impl<D: Driver> Dispatcher<D> {
     /// Polls the CQ and the timers once, and wakes the tasks whose operations are complete. Returns the number of
@@ -14,9 +16,9 @@ impl<D: Driver> Dispatcher<D> {
     /// # Errors
     /// The CQ failed. All operations end with the same error.
     pub fn poll_once(&self) -> Result<usize> {
-        let mut wakes = Vec::new();
+        let mut wakes = Wakes::new();
         let polled = self.inner.poll(false, false, &mut wakes);
-        wake(&mut wakes);
+        wakes.wake();
         Ok(polled?)
     }
 
@@ -30,14 +32,14 @@ impl<D: Driver> Dispatcher<D> {
     /// # Errors
     /// As [`poll_once`](Self::poll_once).
     pub fn prepare_sleep(&self) -> Result<Option<SleepLimit>> {
-        let mut wakes = Vec::new();
-        self.inner.sleeper.announce_loop();
+        let mut wakes = Wakes::new();
+        self.inner.sleeper.announce(Who::Loop);
         let polled = self.inner.poll(false, true, &mut wakes);
         let idle = matches!(polled, Ok(0)) && wakes.is_empty();
         if !idle {
-            self.inner.sleeper.cancel_loop();
+            self.inner.sleeper.cancel(Who::Loop);
         }
-        wake(&mut wakes);
+        wakes.wake();
         polled?;
         Ok(idle.then(|| SleepLimit(self.inner.sleeper.time_to_sleep())))
     }
@@ -50,7 +52,7 @@ impl<D: Driver> Dispatcher<D> {
         if self.inner.sleeper.is_forked() {
             return Err(FORKED);
         }
-        let mut wakes = Vec::new();
+        let mut wakes = Wakes::new();
         let slept = self.inner.sleep(Some(Duration::ZERO), &mut wakes);
         if let Ok(readable) = slept {
             if readable.channel {
@@ -60,8 +62,8 @@ impl<D: Driver> Dispatcher<D> {
                 self.inner.sleeper.pass_kick();
             }
         }
-        self.inner.sleeper.cancel_loop();
-        wake(&mut wakes);
+        self.inner.sleeper.cancel(Who::Loop);
+        wakes.wake();
         slept?;
         Ok(())
     }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use uverbs::attr::{QpCap, SendOpsFlags};
 use uverbs::owned::Pool;
 use uverbs::{Driver, ProtectionDomain, Rc};
+use uverbs_core::wake::Waiters;
 
 /// The parameters of a QP that is to be created.
 #[must_use]
@@ -110,7 +111,7 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
             batches: Vec::new(),
             silent: 0,
             resets: 0,
-            draining: Vec::new(),
+            draining: Waiters::default(),
         };
         let qp = Arc::new(QpInner {
             sends: Short::new(sends),
@@ -124,7 +125,7 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
             srq: srq.cloned(),
             flushed: AtomicBool::new(false),
         });
-        inner.set_qp(route, &qp, srq.is_some());
+        inner.set_qp(route, &qp);
         Ok(Qp { inner: qp })
     }
 }

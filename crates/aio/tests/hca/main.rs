@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Asynchronous operations on the software HCA. Most tests run in virtual time on one thread, so each run is the same.
 
+mod any_waker;
 mod bed;
 mod cancel;
 mod cancel_ends;
@@ -16,4 +17,5 @@ mod starved;
 mod stream;
 mod threads;
 mod transfer;
+mod unpolled;
 mod wakers;

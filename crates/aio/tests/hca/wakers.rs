@@ -2,7 +2,7 @@
 //! Wakers whose drop uses the library, as that of a task does which only its wakers hold: it drops the task's future. So no waker
 //! is dropped while a lock of the library is held.
 
-use crate::bed::{Bed, DEPTH, poll_once};
+use crate::bed::{Bed, DEPTH, connect, poll_once};
 use core::future::Future;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -160,4 +160,52 @@ fn a_stream_of_events_that_moves_drops_its_waker_without_a_lock() {
     let mut next = || Pin::new(&mut events).poll_next(&mut Context::from_waker(Waker::noop()));
     assert!(next().is_pending());
     assert!(matches!(next(), Poll::Ready(Some(_))));
+}
+
+/// Each of many ends of a QP is begun and dropped, one after the other and at the same time, while the QP can't end.
+#[test]
+fn ends_that_are_dropped_leave_nothing() {
+    const ENDS: usize = 10_000;
+    let bed = Bed::new();
+    // Nothing arrives, so the send is in flight for long, and the receives of the QP with an SRQ are not given back.
+    bed.fabric.loss(1.0);
+    let srq = bed.a.dispatcher.srq(&bed.a.pd, &bed.a.incoming, 8).unwrap();
+    let shared = [(); 2].map(|()| bed.a.dispatcher.qp(&bed.a.pd).depth(DEPTH, 0).srq(&srq).create().unwrap());
+    connect(&shared[0], &shared[1]);
+    let mut sends = [&bed.a.qp, &shared[0]].map(|qp| qp.send_inline(b"in flight"));
+    assert!(sends.iter_mut().all(|send| poll_once(send).is_pending()));
+    for (qp, is_abort) in [(&bed.a.qp, false), (&shared[0], false), (&shared[0], true)] {
+        let tasks: Vec<_> = (0..ENDS).map(|_| Arc::new(Task(Mutex::new(None)))).collect();
+        let alive = || tasks.iter().filter(|task| Arc::strong_count(task) > 1).count();
+        let begin = |task: &Arc<Task>| {
+            let qp = qp.clone();
+            let mut end: Pin<Box<dyn Future<Output = uverbs_aio::Result<()>>>> = match is_abort {
+                true => Box::pin(async move { qp.abort().await }),
+                false => Box::pin(async move { qp.shutdown().await }),
+            };
+            for _ in 0..2 {
+                assert!(poll_in(&mut end, task.clone().into()).is_pending());
+            }
+            end
+        };
+        tasks.iter().for_each(|task| drop(begin(task)));
+        assert_eq!(alive(), 0);
+        let ends: Vec<_> = tasks.iter().map(begin).collect();
+        assert_eq!(alive(), ENDS);
+        drop(ends);
+        assert_eq!(alive(), 0);
+    }
+}
+
+/// Each of many streams of events is dropped with its waker.
+#[test]
+fn streams_that_are_dropped_leave_nothing() {
+    let bed = Bed::new();
+    let tasks: Vec<_> = (0..10_000).map(|_| Arc::new(Task(Mutex::new(None)))).collect();
+    for task in &tasks {
+        let mut events = bed.a.dispatcher.events();
+        let mut next = Box::pin(events.next());
+        assert!(poll_in(&mut next, task.clone().into()).is_pending());
+    }
+    assert!(tasks.iter().all(|task| Arc::strong_count(task) == 1));
 }

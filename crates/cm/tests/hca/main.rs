@@ -7,6 +7,7 @@
 mod groups;
 mod removal;
 mod states;
+mod waits;
 mod xrc;
 
 use core::net::{IpAddr, SocketAddr};
