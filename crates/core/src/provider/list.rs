@@ -146,8 +146,11 @@ mod tests {
     #[test]
     fn entries_are_compared_with_the_limit_before_they_are_read() {
         let one = [Sge { addr: 1, length: 2, lkey: 3 }];
-        // SAFETY: NULL, or as many entries as the number says.
-        let got = |list, num| unsafe { entries(list, num, 1) }.map(<[Sge]>::len);
+        let got = |list, num| {
+            let mut room = Room::new();
+            // SAFETY: NULL, or as many entries as the number says.
+            unsafe { entries(list, num, 1, &mut room) }.map(<[Sge]>::len)
+        };
         assert_eq!(got(one.as_ptr(), 1), Ok(1));
         assert_eq!(got(ptr::null(), 0), Ok(0));
         assert_eq!(got(ptr::null(), 1), Err(PostError::InvalidArgument));
