@@ -492,6 +492,12 @@ impl Hca {
         self.plugged.enter_device(f).expect("the device is in its world")
     }
 
+    /// The in-process kernel itself.
+    #[cfg(test)]
+    pub(crate) fn with_kernel<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+        self.plugged.enter(|_, kernel, _| f(kernel)).expect("its front is the in-process kernel")
+    }
+
     /// Records the notices of the device to its front from now on.
     #[cfg(test)]
     pub(crate) fn record_notices(&self) {

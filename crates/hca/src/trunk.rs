@@ -324,7 +324,8 @@ impl Trunks {
                 Ok(Joined { stream, link, outbox, _kept: kept })
             }
             Message::Refused => {
-                Err(io::Error::other("refused: the number of this process's devices is in use"))
+                let text = "refused: the number of this process's devices is in use, or too many have joined";
+                Err(io::Error::other(text))
             }
             _ => Err(invalid(Malformed)),
         }

@@ -20,8 +20,8 @@ const WATCH: Duration = Duration::from_millis(1);
 const STEP: u32 = 16;
 
 /// The queues in ERR that are checked for new receives in each call, and by the fabric's thread each time.
-const SWEEP: usize = 64;
-const SWEEP_OF_THREAD: usize = 4096;
+const SWEEP: usize = 8;
+const SWEEP_OF_THREAD: usize = 256;
 
 /// Timers of queues with packets in flight are postponed by this time, because a packet in flight may be the answer that a
 /// timer waits for.

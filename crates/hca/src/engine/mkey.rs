@@ -168,12 +168,6 @@ impl Mkeys {
         Some(key)
     }
 
-    /// How many keys there are, besides the null region's.
-    #[must_use]
-    pub fn count_of_keys(&self) -> usize {
-        self.map.len().saturating_sub(1)
-    }
-
     /// The entries of all page lists.
     #[cfg(test)]
     pub(crate) fn listed(&self) -> u64 {

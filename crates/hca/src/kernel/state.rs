@@ -70,6 +70,12 @@ impl State {
         self.counts.clone()
     }
 
+    /// Changes the number of objects of a kind, as if there were more of them. Returns the previous one.
+    #[cfg(test)]
+    pub(crate) fn pretend(&mut self, name: &'static str, count: usize) -> usize {
+        self.counts.insert(name, count).unwrap_or_default()
+    }
+
     /// Counts an object that was added or removed.
     fn count(&mut self, name: &'static str, is_new: bool) {
         let count = self.counts.entry(name).or_default();

@@ -17,7 +17,7 @@ use uverbs_hca::Hca;
 
 /// The numbers of objects that are compared, and the factor that a tree's depth and a cold cache may cost.
 const FEW: usize = 200;
-const MANY: usize = 8000;
+const MANY: usize = 10_000;
 const FACTOR: u64 = 4;
 /// Objects of a measurement, and measurements of which the shortest counts.
 const BATCH: usize = 30;

@@ -92,3 +92,26 @@ fn a_file_that_can_be_truncated_is_no_dmabuf() {
     reg(&open).unwrap();
     assert!(open.set_len(0).is_err());
 }
+
+/// What the attributes of the device say is its limit.
+#[test]
+fn objects_beyond_the_limit_are_refused_and_leave_nothing() {
+    use crate::kernel::limits::{MAX_CQ, MAX_MR, MAX_PD};
+    let hca = hca();
+    let ctx = Ctx::new(&hca);
+    let pd = ctx.pd();
+    // As if there were so many: a further one of the kind is refused.
+    let limited = |name, max: u32, create: &dyn Fn() -> Result<(), Error>| {
+        let count = hca.with_kernel(|state| state.pretend(name, max as usize));
+        assert_eq!(create().unwrap_err().errno(), Errno::ENOMEM, "{name}");
+        hca.with_kernel(|state| state.pretend(name, count));
+    };
+    limited("pd", MAX_PD, &|| control::pd::alloc(&ctx.kernel, Uhw::none()).map(drop));
+    limited("mr", MAX_MR, &|| ctx.reg(&pd, AccessFlags::LOCAL_WRITE).map(drop));
+    limited("mw", MAX_MR, &|| control::mw::alloc(&pd, MwType::Type2, Uhw::none()).map(drop));
+    limited("cq", MAX_CQ, &|| ctx.cq_with(3, ctx.page, 64, None, 1).map(drop));
+    hca.with_device(|device, _| assert!(device.cqs.is_empty()));
+    // The refused objects do not use the domain.
+    pd.destroy().unwrap();
+    control::pd::alloc(&ctx.kernel, Uhw::none()).unwrap().destroy().unwrap();
+}
