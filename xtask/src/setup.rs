@@ -13,7 +13,7 @@ use uverbs_lab::{Device, Link, Mkeys, Series, Spec, Task};
 const PACKAGES: [(&str, &str); 13] = [
     ("codespell", "the check of spelling"),
     ("gcc", "linking, and compiling the C programs that tests compare with"),
-    ("g++", "libFuzzer, which the fuzz targets link"),
+    ("g++", "libFuzzer, which the fuzz targets link, and the program for gloo of `cargo xtask clients`"),
     ("libc6-dev", "static programs for the VM"),
     ("linux-libc-dev", "the kernel's headers, with which the ABI is compared"),
     ("linux-headers-amd64", "mlx5_ifc.h, with which the layouts of the PCI front's commands are compared"),

@@ -99,6 +99,18 @@ std::string folderByTcp(const char* host, const char* port) {
   return name;
 }
 
+// gloo of 2025 takes a shared pointer to the store, older ones a reference.
+template <typename Context, typename Store, typename Device>
+auto connectAll(Context& context, std::shared_ptr<Store> store, Device& device, int)
+    -> decltype(context.connectFullMesh(store, device)) {
+  return context.connectFullMesh(store, device);
+}
+
+template <typename Context, typename Store, typename Device>
+void connectAll(Context& context, std::shared_ptr<Store> store, Device& device, long) {
+  context.connectFullMesh(*store, device);
+}
+
 template <typename Algorithm>
 void allreduce(const std::string& name, std::shared_ptr<gloo::Context> context, int count) {
   for (size_t size : SIZES) {
@@ -169,11 +181,11 @@ void run(int argc, char** argv) {
   const char* host = argv[optind];
   rank = host ? 1 : 0;
   auto folder = folderByTcp(host, port);
-  gloo::rendezvous::FileStore store(folder);
+  auto store = std::make_shared<gloo::rendezvous::FileStore>(folder);
   auto device = gloo::transport::ibverbs::CreateDevice(attr);
   {
     auto context = std::make_shared<gloo::rendezvous::Context>(rank, 2);
-    context->connectFullMesh(store, device);
+    connectAll(*context, store, device, 0);
     std::shared_ptr<gloo::Context> base = context;
     barrier = &make<gloo::BarrierAllToAll>(base);
     for (int round = 0; round < count; round++) {

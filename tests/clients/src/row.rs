@@ -110,6 +110,11 @@ pub(crate) const ADDRESSES: Places = Places {
     list: &[Rxe, Siw, Roce],
     why: "librdmacm needs IPoIB and a subnet manager on InfiniBand, which the software HCA lacks",
 };
+/// The same, for programs that were not tried on iWARP.
+pub(crate) const ADDRESSES_TRIED: Places = Places {
+    list: &[Rxe, Roce],
+    why: "librdmacm needs IPoIB and a subnet manager on InfiniBand, which the software HCA lacks; it was not tried on iWARP",
+};
 /// The same, for operations that iWARP does not have.
 pub(crate) const ADDRESSES_IB: Places = Places {
     list: &[Rxe, Roce],

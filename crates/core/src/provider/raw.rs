@@ -214,10 +214,10 @@ impl Room {
     /// As [`slice_from_c`], for a list that need not be aligned. It has at most 64 entries if it is not.
     ///
     /// # Safety
-    /// `ptr` is NULL or points to `len` valid entries that outlive `'a`.
+    /// `ptr` is NULL or points to `len` valid entries that outlive the result.
     #[must_use]
     #[inline(always)]
-    pub unsafe fn entries<'a>(&'a mut self, ptr: *const Sge, len: usize) -> Option<&'a [Sge]> {
+    pub unsafe fn entries(&mut self, ptr: *const Sge, len: usize) -> Option<&[Sge]> {
         // SAFETY: the contract of this function.
         let aligned = unsafe { slice_from_c(ptr, len) };
         if aligned.is_some() {
