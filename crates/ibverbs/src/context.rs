@@ -14,6 +14,7 @@ use crate::object::channel;
 use crate::verbs::{Open, Verbs};
 use core::mem::{self, offset_of};
 use core::ptr;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -58,6 +59,8 @@ pub(crate) struct Private {
     /// Held while the counts of acknowledged events change, and by threads that wait for them.
     acks: ProcessMutex<()>,
     acked: Condvar,
+    /// Threads that wait for `acked`; accessed with `acks` held.
+    ack_waiters: AtomicUsize,
 }
 
 /// The channels of a context.
@@ -121,6 +124,7 @@ fn finish<D: Driver>(
         numbers: ProcessMutex::default(),
         acks: ProcessMutex::new(()),
         acked: Condvar::new(),
+        ack_waiters: AtomicUsize::new(0),
     };
     let context = Box::into_raw(Box::new(Context { public, private }));
     OPEN.lock().insert(context.expose_provenance() + POINTER);
@@ -288,7 +292,10 @@ impl Private {
     pub(crate) fn acknowledge(&self, change: impl FnOnce()) -> Outcome<()> {
         let _acks = self.acks()?;
         change();
-        self.acked.notify_all();
+        // Both are accessed with the lock held. A notification is a system call, also if no thread waits.
+        if self.ack_waiters.load(Ordering::Relaxed) != 0 {
+            self.acked.notify_all();
+        }
         Ok(())
     }
 
@@ -296,7 +303,10 @@ impl Private {
     /// thread had the lock: the child can acknowledge no event.
     pub(crate) fn wait_for_acks(&self, is_done: impl Fn() -> bool) {
         if let Ok(acks) = self.acks() {
-            drop(self.acked.wait_while(acks, |()| !is_done()).unwrap_or_else(PoisonError::into_inner));
+            self.ack_waiters.fetch_add(1, Ordering::Relaxed);
+            let acks = self.acked.wait_while(acks, |()| !is_done()).unwrap_or_else(PoisonError::into_inner);
+            self.ack_waiters.fetch_sub(1, Ordering::Relaxed);
+            drop(acks);
         }
     }
 }

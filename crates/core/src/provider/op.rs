@@ -295,12 +295,27 @@ pub trait Address<A>: Copy {
     fn dc_target(&self) -> Option<(&A, u32, u64)> {
         None
     }
+    /// Whether the frame contains the destination (raw packet).
+    #[inline(always)]
+    fn is_frame(&self) -> bool {
+        false
+    }
 }
 
 /// The destination is that of the QP's connection (RC, UC), or of the frame (raw packet).
 #[derive(Clone, Copy, Debug)]
 pub struct Connected;
 impl<A> Address<A> for Connected {}
+
+/// The destination is that of the frame (raw packet).
+#[derive(Clone, Copy, Debug)]
+pub struct Frame;
+impl<A> Address<A> for Frame {
+    #[inline(always)]
+    fn is_frame(&self) -> bool {
+        true
+    }
+}
 
 /// A datagram's destination.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 //! Sets of opcodes, with a bit for each: drivers check them before they encode. They follow the table of
 //! ibv_post_send(3).
 
-use crate::attr::SendOpsFlags;
+use crate::attr::{QpType, SendOpsFlags};
 use crate::wr::WrOpcode;
 
 /// A set of one opcode; empty for those that no set has.
@@ -41,6 +41,21 @@ pub const ATOMIC_OPCODES: u32 = opcodes(&[WrOpcode::ATOMIC_CMP_AND_SWP, WrOpcode
 
 /// The opcodes of RC and XRC QPs by ibv_post_send(3).
 pub const RC_OPCODES: u32 = UC_OPCODES | opcode_bit(WrOpcode::RDMA_READ) | ATOMIC_OPCODES;
+
+/// The opcodes of raw packet QPs by ibv_post_send(3).
+const RAW_OPCODES: u32 = opcodes(&[WrOpcode::SEND, WrOpcode::TSO]);
+
+/// The opcodes of a type of QP: the table of ibv_post_send(3). `Driver` is an initiator of dynamic connections.
+#[must_use]
+pub const fn opcodes_of(qp_type: QpType) -> u32 {
+    match qp_type {
+        QpType::Rc | QpType::XrcSend | QpType::Driver => RC_OPCODES,
+        QpType::Uc => UC_OPCODES,
+        QpType::Ud => UD_OPCODES,
+        QpType::RawPacket => RAW_OPCODES,
+        QpType::XrcRecv => 0,
+    }
+}
 
 /// Opcodes whose data may be inline (ibv_post_send(3)).
 const INLINE_OPCODES: u32 = opcodes(&[

@@ -44,6 +44,24 @@ pub unsafe fn store_bytes(from: &[u8], to: *mut u8) {
     unsafe { copy(from.as_ptr(), to, from.len()) }
 }
 
+/// [`store_bytes`] for more than 64 bytes, in the caller: it costs a call less, and its code is longer.
+///
+/// # Safety
+/// As [`store_bytes`]; `from` has more than 64 bytes.
+#[inline(always)]
+pub unsafe fn store_long(from: &[u8], to: *mut u8) {
+    #[cfg(all(target_arch = "x86_64", not(any(miri, uverbs_sanitize))))]
+    // SAFETY: the contract of this function; `from` is a slice, so the two do not overlap.
+    unsafe {
+        copy_long_here(from.as_ptr(), to, from.len());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(any(miri, uverbs_sanitize)))))]
+    // SAFETY: the contract of this function.
+    unsafe {
+        store_bytes(from, to);
+    }
+}
+
 /// Stores a number of 4 bytes, in this machine's byte order, to memory as in [`store_bytes`].
 ///
 /// # Safety
@@ -102,7 +120,9 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     match len {
         16..=32 => copy_ends!(16, "movups", "xmmword", xmm_reg, "", from, to, len),
         // SAFETY: `from` and `to` are valid for `len` bytes, more than 32 here (the contract of this function).
-        33.. => unsafe { copy_long(from, to, len) },
+        33..=64 => unsafe { copy_64(from, to, len) },
+        // SAFETY: `from` and `to` are valid for `len` bytes, more than 64 here (the contract of this function).
+        65.. => unsafe { copy_long(from, to, len) },
         8.. => copy_ends!(8, "mov", "qword", reg, "", from, to, len),
         4.. => copy_ends!(4, "mov", "dword", reg, ":e", from, to, len),
         2.. => copy_ends!(2, "mov", "word", reg, ":x", from, to, len),
@@ -121,17 +141,26 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// [`copy`] for at least 32 bytes.
+/// [`copy`] for more than 64 bytes. Not inlined, so that only long copies have the cost of a call.
 ///
 /// # Safety
 /// As [`copy`].
 #[cfg(all(target_arch = "x86_64", not(any(miri, uverbs_sanitize))))]
-#[inline]
+#[inline(never)]
 unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the contract of this function.
+    unsafe { copy_long_here(from, to, len) }
+}
+
+/// [`copy_long`] in the caller.
+///
+/// # Safety
+/// As [`copy`].
+#[cfg(all(target_arch = "x86_64", not(any(miri, uverbs_sanitize))))]
+#[inline(always)]
+unsafe fn copy_long_here(from: *const u8, to: *mut u8, len: usize) {
     match len {
-        // SAFETY: the contract of this function.
-        0..=64 => unsafe { copy_64(from, to, len) },
-        65..WIDE => {
+        0..WIDE => {
             // SAFETY: the first 64 of at least 64 bytes (the contract of this function).
             unsafe { copy_64(from, to, 64) };
             // SAFETY: the last 64 of them.
@@ -221,13 +250,13 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 const WIDE: usize = 129;
 
 /// [`copy`] by libc's `memmove`, which has the widest accesses that the processor has. It is called by an instruction, so its
-/// accesses are not those of the Rust program either. It may read or write a byte more than once. Not inlined, so that only
-/// long copies have the cost of a call.
+/// accesses are not those of the Rust program either. It may read or write a byte more than once.
 ///
 /// # Safety
 /// As [`copy`].
 #[cfg(not(any(miri, uverbs_sanitize)))]
-#[inline(never)]
+#[cfg_attr(target_arch = "x86_64", inline(always))]
+#[cfg_attr(not(target_arch = "x86_64"), inline(never))]
 unsafe fn copy_wide(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: `from` and `to` are valid for `len` bytes (the contract of this function). The arguments and the changed registers

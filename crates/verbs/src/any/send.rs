@@ -138,6 +138,10 @@ macro_rules! address {
                     _ => None,
                 }
             }
+            #[inline(always)]
+            fn is_frame(&self) -> bool {
+                self.0.is_frame()
+            }
         }
     };
 }

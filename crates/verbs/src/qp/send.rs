@@ -132,7 +132,7 @@ single_posts! {
     [ToDcTarget] wr_dc, post_dc(ah: &'b AddressHandle<D>, remote_dctn: u32, remote_dc_key: u64) -> DcTarget<'b, D::Ah>
         = DcTarget { ah: ah.driver_data(), remote_dctn, remote_dc_key };
     /// Begins a frame.
-    [Frames] frame, post_frame() -> op::Connected = op::Connected;
+    [Frames] frame, post_frame() -> op::Frame = op::Frame;
 }
 
 impl<D: Driver, T: Sends> SendQueue<D, T, Shared> {

@@ -31,7 +31,7 @@ pub use cqe_ring::BlockRing;
 pub(crate) use cqe_ring::{Block, Walk, Watch};
 pub(crate) use index::{BlockCount, BlockIndex, UnitIndex};
 pub(crate) use queue_ref::SendQueueRef;
-pub(crate) use sq_ring::{CompletedCount, Record, Records, SqAddrs};
+pub(crate) use sq_ring::{CompletedCount, Record, Records, Segment, SqAddrs};
 pub use sq_ring::{SqRing, SqView};
 pub(crate) use stride_ring::RecvRing;
 pub use stride_ring::StrideRing;

@@ -104,6 +104,22 @@ impl<'r> Records<'r> {
     }
 }
 
+impl<'r> Records<'r> {
+    /// The `count` records from that of a block on, if they do not wrap at the ring's end.
+    #[inline(always)]
+    pub(crate) fn some_from(self, place: BlockIndex, count: u32) -> Option<&'r [Record]> {
+        let first = (place.0 & self.mask) >> BlockIndex::SHIFT;
+        if count > (self.mask >> BlockIndex::SHIFT) + 1 - first {
+            return None;
+        }
+        // SAFETY: the masked index is that of a record (invariant).
+        let records = unsafe { self.records.add(first as usize) };
+        // SAFETY: there are at least `count` records from that one on (checked above); they exist while they are borrowed, and
+        // are used by atomics only.
+        Some(unsafe { core::slice::from_raw_parts(records.as_ptr(), count as usize) })
+    }
+}
+
 /// The addresses of a send queue's ring of 64-byte basic blocks, and of the records.
 ///
 /// # Invariants
@@ -292,25 +308,17 @@ impl<'r> SqView<'r> {
         unsafe { unit.cast().as_ref() }
     }
 
-    /// Stores a number of 4 bytes at a unit and `bytes` after it. Returns `false` and stores nothing if they wrap at the
-    /// ring's end.
+    /// The place of `len` bytes from a unit on; `None` if they wrap at the ring's end.
     #[inline(always)]
-    pub(crate) fn store_segment(self, unit: UnitIndex, head: u32, bytes: &[u8]) -> bool {
+    pub(crate) fn segment(self, unit: UnitIndex, len: usize) -> Option<Segment<'r>> {
         let offset = (unit.0 & (self.mask | UnitIndex::MASK)) as usize * 4;
         let room = self.mask as usize * 4 + BLOCK_BYTES - offset;
-        if bytes.len() > room - 4 {
-            return false;
+        if len > room {
+            return None;
         }
         // SAFETY: the masked offset is that of a unit of the ring (invariant), which has `room` bytes from there on.
         let to = unsafe { self.base.byte_add(offset) }.as_ptr().cast::<u8>();
-        // SAFETY: 4 of the unit's 16 bytes; all references to them are to atomics.
-        unsafe { copy::store_u32(head, to) };
-        // SAFETY: inside the unit.
-        let to = unsafe { to.add(4) };
-        // SAFETY: there are at least as many bytes up to the ring's end (checked above); all references to them are to
-        // atomics.
-        unsafe { copy::store_bytes(bytes, to) };
-        true
+        Some(Segment { to, left: len, _ring: PhantomData })
     }
 
     /// Copies bytes into the ring, from `skip` bytes after a unit's start on. They may wrap at the ring's end.
@@ -369,6 +377,64 @@ impl<'r> SqView<'r> {
     #[must_use]
     pub fn head(self, index: u32) -> u32 {
         self.record(BlockIndex::of(index)).done().head()
+    }
+}
+
+/// Bytes of a ring that do not wrap, to be written from the first one on.
+///
+/// # Invariants
+/// `left` bytes from `to` on are inside the ring, which exists as long as it is borrowed and is used by atomics only.
+pub(crate) struct Segment<'r> {
+    to: *mut u8,
+    left: usize,
+    _ring: PhantomData<&'r SqAddrs>,
+}
+
+impl Segment<'_> {
+    /// Whether everything is written.
+    #[inline(always)]
+    pub(crate) const fn is_full(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Moves on by `len` bytes; `None` if there are not as many.
+    #[inline(always)]
+    fn take(&mut self, len: usize) -> Option<*mut u8> {
+        let to = self.to;
+        self.left = self.left.checked_sub(len)?;
+        self.to = to.wrapping_add(len);
+        Some(to)
+    }
+
+    /// Writes a number of 4 bytes; nothing if it does not fit.
+    #[inline(always)]
+    pub(crate) fn put_u32(&mut self, value: u32) {
+        if let Some(to) = self.take(4) {
+            // SAFETY: 4 bytes from `to` on are inside the ring (invariant); all references to them are to atomics.
+            unsafe { copy::store_u32(value, to) };
+        }
+    }
+
+    /// Writes bytes; returns `false` and writes nothing if they do not fit.
+    #[inline(always)]
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> bool {
+        let Some(to) = self.take(bytes.len()) else { return false };
+        // SAFETY: as many bytes from `to` on are inside the ring (invariant); all references to them are to atomics.
+        unsafe { copy::store_bytes(bytes, to) };
+        true
+    }
+
+    /// [`put`](Self::put) for more than 64 bytes, without a call.
+    #[inline(always)]
+    pub(crate) fn put_long(&mut self, bytes: &[u8]) -> bool {
+        if bytes.len() <= 64 {
+            return self.put(bytes);
+        }
+        let Some(to) = self.take(bytes.len()) else { return false };
+        // SAFETY: as many bytes from `to` on are inside the ring (invariant), more than 64; all references to them are to
+        // atomics.
+        unsafe { copy::store_long(bytes, to) };
+        true
     }
 }
 

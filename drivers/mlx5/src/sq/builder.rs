@@ -14,9 +14,12 @@ use crate::sq::cursor::{Cursor, record_end};
 use crate::sq::{SendQueue, umr_op};
 use crate::wqe::plain::{Carries, Destination, Local, WqeOp, Written, op_units, put_destination, put_op};
 use crate::wqe::{AV_UNITS, Ah, Answer, CTRL_UNITS, Remote, Sge, WqeWriter, eth, ordinary_words};
-use crate::wqe::{put_entries, put_inline, put_one_inline, put_ordinary};
+use crate::wqe::{
+    SHORT_INLINE, put_entries, put_inline, put_ordinary, put_ordinary_inline, put_short_inline,
+};
 use bitflags::bitflags;
 use core::sync::atomic::Ordering;
+use uverbs_core::provider::op::MwBind;
 use uverbs_core::provider::opcodes::{is_atomic, takes_inline};
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{Operation, Payload, PostError, Wr, WrBuilder};
@@ -157,6 +160,15 @@ impl Session {
         self.wr.end_data();
     }
 
+    /// [`end_fast`](Self::end_fast) for at most [`SHORT_INLINE`] bytes of inline data.
+    #[inline(always)]
+    fn end_short(&mut self, view: SqView<'_>, wr: &Current, units: u32) {
+        WqeWriter::new(view, wr.place).put_ctrl0((wr.ctrl0 - 1 + u64::from(units)).to_be());
+        let written = Written { ds: u32::from(wr.state.units) + units, carries: Carries::Inline };
+        self.cursor.finish_short(view, wr.place, written);
+        self.wr.end_data();
+    }
+
     /// Ends the last WR, whose setters must all have been called.
     fn end_wr(&mut self) {
         if !self.wr.state.needs.is_empty() {
@@ -181,6 +193,16 @@ const SIGNATURE: u64 = 0xff << 56;
 /// The words of a unit, in the order of the memory.
 fn words_of(unit: &[u8; 16]) -> [u64; 2] {
     zerocopy::transmute!(*unit)
+}
+
+/// The local operation of a builder.
+#[inline(always)]
+fn local_of(op: &WqeOp<'_>) -> Option<Local> {
+    match op.local {
+        // `wr_bind_mw` is for windows of type 2, whatever type the window has (ibv_wr_post(3)).
+        Some(Local::Bind(bind)) => Some(Local::Bind(MwBind { mw_type: 2, ..bind })),
+        local => local,
+    }
 }
 
 /// The flags that follow from an opcode.
@@ -216,7 +238,9 @@ impl SendQueue {
         let Self { queue, encoder, session, .. } = self;
         let (place, op) = (session.cursor.at, WqeOp::of(op));
         let units = unit + op_units(O::OPCODE);
-        let ctrl0 = u64::from_be(encoder.fast.ctrl.first(place, O::OPCODE, 1));
+        // The constants are those of a destination of the queue's usual length; that of a TSO send has another one.
+        let more = if O::OPCODE.0 == WrOpcode::TSO.0 { unit - CTRL_UNITS } else { 1 };
+        let ctrl0 = u64::from_be(encoder.fast.ctrl.first(place, O::OPCODE, more.into()));
         // The session is stored first, because fewer values are in registers for the stores to the queue then.
         session.wr = Current {
             place,
@@ -242,18 +266,51 @@ impl SendQueue {
     /// [`begin_at`](Self::begin_at) for a queue whose WRs have a destination.
     #[inline(never)]
     fn begin_addressed<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
+        // With a constant length of the destination it takes 30 instructions less.
         if self.encoder.fast.address_units == AV_UNITS {
-            // With a constant length of the destination it takes 30 instructions less.
             self.begin_at(CTRL_UNITS + AV_UNITS, Setters::all(), wr, &op);
         } else {
-            self.begin_anywhere(wr, op);
+            self.begin_to_srq(wr, op);
         }
     }
 
-    /// [`begin_at`](Self::begin_at) for a destination of any length.
+    /// [`begin_at`](Self::begin_at) for a destination of one unit: the only other kind (XRC).
     #[inline(never)]
-    fn begin_anywhere<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
-        self.begin_at(CTRL_UNITS + self.encoder.fast.address_units, Setters::all(), wr, &op);
+    fn begin_to_srq<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
+        self.begin_at(CTRL_UNITS + 1, Setters::all(), wr, &op);
+    }
+
+    /// [`begin_at`](Self::begin_at) for a frame without a header in the WQE, or with that of a TSO send. The number of units
+    /// before the data is constant only in the first case.
+    #[inline(never)]
+    fn begin_frame<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
+        let Some(args) = op.tso() else {
+            let writer = WqeWriter::new(self.queue.view(), self.session.cursor.at);
+            // The segment, and the unit behind it, which must not have bytes of an old WQE if there are no data.
+            (CTRL_UNITS..CTRL_UNITS + 2).for_each(|unit| writer.put(unit, [0; 2]));
+            return self.begin_at(CTRL_UNITS + 1, Setters::DATA, wr, &op);
+        };
+        let Self { queue, encoder, session, .. } = self;
+        let limits = &encoder.fast.limits;
+        let writer = WqeWriter::new(queue.view(), session.cursor.at);
+        match eth::tso_units(limits.max_tso_header, args).and_then(|_| eth::put_tso(writer, false, args)) {
+            Ok(units) => {
+                let max_entry = limits.max_tso.min(MAX_SGE_LENGTH - 1);
+                self.begin_at(CTRL_UNITS + units, Setters::DATA, wr, &op);
+                // The setter checks the length of longer data.
+                (self.session.wr.max_entry, self.session.wr.state.slow) = (max_entry, SlowPathFlags::TSO);
+            }
+            Err(error) => session.fail(error),
+        }
+    }
+
+    /// Begins a local operation that takes the fast path, and returns whether it did.
+    #[inline(always)]
+    fn begin_local(&mut self, opcode: WrOpcode, wr: Wr, local: &Local) -> bool {
+        let Self { queue, producer, encoder, session } = self;
+        session.wr.clear();
+        encoder.fast.has_local_builder(opcode)
+            && encoder.put_local(producer, queue.view(), &mut session.cursor, wr, local)
     }
 
     /// Begins any WR, or latches the reason why it can't be posted.
@@ -280,12 +337,7 @@ impl SendQueue {
         }
         let op = WqeOp::of(op);
         if !O::HAS_DATA {
-            return match op.local {
-                // `wr_bind_mw` is for windows of type 2, whatever type the window has (ibv_wr_post(3)).
-                Some(Local::Bind(mut bind)) => {
-                    bind.mw_type = 2;
-                    encoder.push_local(producer, queue, cursor, wr, &Local::Bind(bind), false)
-                }
+            return match local_of(&op) {
                 Some(local) => encoder.push_local(producer, queue, cursor, wr, &local, false),
                 None => Err(PostError::IllegalOpcode),
             };
@@ -296,7 +348,7 @@ impl SendQueue {
         let address_units = encoder.fast.address_units;
         let header = CTRL_UNITS
             + match op.tso {
-                Some(args) => eth::tso_units(encoder.max_tso_header, args)?,
+                Some(args) => eth::tso_units(encoder.fast.limits.max_tso_header, args)?,
                 None if is_frame => eth::units(encoder.header_len()),
                 None => address_units + op_units(O::OPCODE),
             };
@@ -386,10 +438,45 @@ impl SendQueue {
                 .map(|end| end - units);
         }
         if slow.contains(SlowPathFlags::TSO) {
-            encoder.check_tso(entries.iter().map(|entry| u64::from(entry.length)).sum())?;
+            limits.check_tso(entries.iter().map(|entry| u64::from(entry.length)).sum())?;
         }
         let answer = if slow.contains(SlowPathFlags::ATOMIC) { Answer::KeepCount } else { Answer::None };
         put_entries(writer, units, limits, answer, entries)
+    }
+
+    /// Sets inline data of at most [`SHORT_INLINE`] bytes in one buffer.
+    #[inline(never)]
+    fn set_inline_short<P: Payload<Sge>>(&mut self, data: P) {
+        let Self { queue, session, encoder, .. } = self;
+        // A copy, because a value in memory would be loaded again after the stores to the queue.
+        let (wr, view) = (session.wr, queue.view());
+        if wr.state.takes_data(SlowPathFlags::empty())
+            && let Some(bytes) = data.one_buf()
+        {
+            let writer = WqeWriter::new(view, wr.place);
+            let units = put_short_inline(writer, wr.state.units.into(), &encoder.fast.limits, bytes);
+            if let Some(units) = units {
+                return session.end_short(view, &wr, units as u32);
+            }
+        }
+        self.set_inline_cold(data);
+    }
+
+    /// Sets inline data that are long or several buffers.
+    #[inline(never)]
+    fn set_inline_far<P: Payload<Sge>>(&mut self, data: P) {
+        let Self { queue, session, encoder, .. } = self;
+        let state = session.wr.state;
+        if state.takes_data(SlowPathFlags::empty()) {
+            let writer = WqeWriter::new(queue.view(), session.wr.place);
+            let units = put_ordinary_inline(writer, state.units.into(), &encoder.fast.limits, &data);
+            if let Some(units) = units {
+                // Loaded again, because there are not enough registers to keep it.
+                let wr = session.wr;
+                return session.end_fast(queue.view(), &wr, units as u32, Carries::Inline);
+            }
+        }
+        self.set_inline_cold(data);
     }
 
     /// Sets the inline data of any WR.
@@ -408,6 +495,13 @@ impl SendQueue {
         let CurrentState { slow, units, .. } = self.session.wr.state;
         if slow.contains(SlowPathFlags::NO_INLINE) {
             return Err(PostError::IllegalFlag);
+        }
+        if slow == SlowPathFlags::TSO {
+            // The share of a TSO send has room for entries only: the WR is not finished yet, as in the slow path.
+            let Self { session, .. } = self;
+            (session.cursor.at, session.taken) = (session.wr.place, 0);
+            session.cursor.head = session.cursor.head.wrapping_sub(1);
+            session.wr.state.slow |= SlowPathFlags::LONG;
         }
         let len = data.inline_len().min(self.encoder.fast.limits.max_inline as usize);
         self.reserve_data((len + 19) / 16)?;
@@ -504,6 +598,10 @@ impl SendQueue {
     #[inline(never)]
     fn start_cold(&mut self) {
         let Self { queue, producer, session, .. } = self;
+        if let Some(cursor) = producer.open_fenced() {
+            session.cursor = cursor;
+            return session.wr.clear();
+        }
         if producer.in_session() {
             return session.fail(PostError::SessionOpen);
         }
@@ -547,6 +645,13 @@ impl WrBuilder for SendQueue {
 
     #[inline(always)]
     fn wr_begin<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
+        if !O::HAS_DATA
+            && self.session.wr.state.needs.is_empty()
+            && let Some(local) = local_of(&WqeOp::of(&op))
+            && self.begin_local(O::OPCODE, wr, &local)
+        {
+            return;
+        }
         let session = &self.session;
         let fast = &self.encoder.fast;
         let is_fast = O::HAS_DATA
@@ -557,6 +662,11 @@ impl WrBuilder for SendQueue {
             self.begin_at(CTRL_UNITS, Setters::DATA, wr, &op);
         } else if is_fast && fast.has_addressed_builder(O::OPCODE) {
             self.begin_addressed(wr, op);
+        } else if is_fast
+            && matches!(O::OPCODE, WrOpcode::SEND | WrOpcode::TSO)
+            && fast.has_frame_builder(O::OPCODE)
+        {
+            self.begin_frame(wr, op);
         } else {
             self.begin_cold(wr, op);
         }
@@ -605,16 +715,11 @@ impl WrBuilder for SendQueue {
 
     #[inline]
     fn wr_set_inline<P: Payload<Sge>>(&mut self, data: P) {
-        let Self { queue, session, encoder, .. } = self;
-        // A copy, because a value in memory would be loaded again after the stores to the queue.
-        let (wr, view) = (session.wr, queue.view());
-        if wr.state.takes_data(SlowPathFlags::empty()) {
-            let writer = WqeWriter::new(view, wr.place);
-            if let Some(units) = put_one_inline(writer, wr.state.units.into(), &encoder.fast.limits, &data) {
-                return session.end_fast(view, &wr, units as u32, Carries::Inline);
-            }
+        // Two functions, so that long data do not pay for the registers that short data need.
+        match data.one_buf() {
+            Some(bytes) if bytes.len() <= SHORT_INLINE => self.set_inline_short(data),
+            _ => self.set_inline_far(data),
         }
-        self.set_inline_cold(data);
     }
 
     #[cold]

@@ -3,11 +3,11 @@
 //! depend on a WR.
 
 use super::SendConfig;
-use crate::wqe::plain::{CtrlConsts, Destination, op_units};
-use crate::wqe::{AV_UNITS, CTRL_UNITS, DataLimits};
+use crate::wqe::plain::{CtrlConsts, Destination, Local, op_units};
+use crate::wqe::{AV_UNITS, CTRL_UNITS, DataLimits, eth, umr};
 use uverbs_core::attr::QpType;
 use uverbs_core::provider::opcodes::{
-    RC_OPCODES, UC_OPCODES, UD_OPCODES, builder_opcodes, is_atomic, opcode_bit, opcodes, takes_inline,
+    builder_opcodes, is_atomic, opcode_bit, opcodes, opcodes_of, takes_inline,
 };
 use uverbs_core::wr::{SendFlags, WrOpcode};
 use uverbs_mlx5_hw::wqe::MLX5_WQE_CTRL_CQ_UPDATE;
@@ -52,6 +52,7 @@ impl Kind {
     pub(crate) const fn matches(self, to: &Destination<'_>) -> bool {
         match to {
             Destination::Connection => matches!(self, Self::Connected | Self::Raw),
+            Destination::Frame => matches!(self, Self::Raw),
             Destination::Datagram(..) => matches!(self, Self::Datagram),
             Destination::DcTarget(..) => matches!(self, Self::Dc),
             Destination::Srq(_) => matches!(self, Self::Xrc),
@@ -59,19 +60,7 @@ impl Kind {
     }
 }
 
-/// The opcodes of a transport: the table of ibv_post_send(3).
-pub(super) const fn ops_of(qp_type: QpType) -> u32 {
-    use WrOpcode as O;
-    match qp_type {
-        QpType::Rc | QpType::XrcSend | QpType::Driver => RC_OPCODES,
-        QpType::Uc => UC_OPCODES,
-        QpType::Ud => UD_OPCODES,
-        QpType::RawPacket => opcodes(&[O::SEND, O::TSO]),
-        QpType::XrcRecv => 0,
-    }
-}
-
-/// The opcodes of the common WQE.
+/// The opcodes of the common WQE, and TSO.
 const COMMON: u32 = opcodes(&[
     WrOpcode::SEND,
     WrOpcode::SEND_WITH_IMM,
@@ -81,7 +70,11 @@ const COMMON: u32 = opcodes(&[
     WrOpcode::RDMA_READ,
     WrOpcode::ATOMIC_CMP_AND_SWP,
     WrOpcode::ATOMIC_FETCH_AND_ADD,
+    WrOpcode::TSO,
 ]);
+
+/// The local operations.
+const LOCAL: u32 = opcodes(&[WrOpcode::LOCAL_INV, WrOpcode::BIND_MW]);
 
 /// The fast path of a queue: which WRs take it, and the constants in their WQEs.
 ///
@@ -93,12 +86,18 @@ pub(crate) struct FastPathConsts {
     pub(crate) ctrl: CtrlConsts,
     pub(crate) limits: DataLimits,
     pub(crate) ops: FastPathOps,
-    /// Opcodes of the queue's kind in lists. Empty for DC, whose targets a list can't name, and for raw packets.
+    /// Opcodes of the queue's kind in lists. Empty for DC, whose targets a list can't name.
     lists: u32,
+    /// Local operations, by lists and the typed interface.
+    locals: u32,
+    /// Local operations by builders.
+    local_builders: u32,
     /// Opcodes of builders on a connected queue; empty for other queues.
     connected_builders: u32,
-    /// Opcodes of builders on the other queues; empty for a connected queue.
+    /// Opcodes of builders on queues of UD, XRC and DC; empty for other queues.
     addressed_builders: u32,
+    /// Opcodes of builders of frames; empty for other queues.
+    frame_builders: u32,
     /// Units between a WR's control segment and the segments of its opcode.
     pub(crate) address_units: u32,
 }
@@ -110,6 +109,7 @@ pub(crate) struct FastPathOps {
     datagram: u32,
     dc: u32,
     xrc: u32,
+    frame: u32,
 }
 
 impl FastPathOps {
@@ -121,6 +121,7 @@ impl FastPathOps {
             Destination::Datagram(..) => self.datagram,
             Destination::DcTarget(..) => self.dc,
             Destination::Srq(_) => self.xrc,
+            Destination::Frame => self.frame,
         };
         set & opcode_bit(opcode) != 0
     }
@@ -130,37 +131,54 @@ impl FastPathConsts {
     /// The constants of a queue whose WRs may take `wr_blocks` blocks each.
     pub(crate) fn new(config: &SendConfig, wr_blocks: u32) -> Self {
         let kind = Kind::of(config.qp_type);
-        // Whether the longest WQE of an opcode fits into its share.
+        // A frame whose header is in the WQE takes the slow path.
+        let is_slow = kind == Kind::Raw && config.l2_inline;
+        let address_units = if kind == Kind::Raw { 1 } else { kind.units() };
+        // Whether the longest WQE of an opcode in the fast path fits into its share.
         let fits = |opcode: WrOpcode| {
             let inline = config.max_inline_data.saturating_add(19) / 16;
-            let data = config.max_send_sge.max(if takes_inline(opcode) { inline } else { 0 });
-            (CTRL_UNITS + kind.units() + op_units(opcode)).saturating_add(data).div_ceil(4) <= wr_blocks
+            let has_inline = takes_inline(opcode) && opcode != WrOpcode::TSO;
+            let data = config.max_send_sge.max(if has_inline { inline } else { 0 });
+            let header = if opcode == WrOpcode::TSO {
+                eth::units(config.max_tso_header as usize)
+            } else {
+                address_units + op_units(opcode)
+            };
+            CTRL_UNITS.saturating_add(header).saturating_add(data).div_ceil(4) <= wr_blocks
         };
+        let common = if is_slow { 0 } else { COMMON & opcodes_of(config.qp_type) };
         let set = (0..32)
             .map(WrOpcode)
-            .filter(|op| COMMON & ops_of(config.qp_type) & opcode_bit(*op) != 0 && fits(*op))
+            .filter(|op| common & opcode_bit(*op) != 0 && fits(*op))
             .filter(|op| config.max_send_sge != 0 && (config.atomics || !is_atomic(*op)))
             .fold(0, |set, op| set | opcode_bit(op));
+        let has_room = umr::BIND_UNITS.div_ceil(4) <= wr_blocks;
+        let locals = if has_room { LOCAL & opcodes_of(config.qp_type) } else { 0 };
         let only = |k| if kind == k { set } else { 0 };
-        let builders = if kind == Kind::Raw { 0 } else { set & builder_opcodes(config.send_ops_flags) };
-        let is_connected = kind == Kind::Connected;
+        let builders = builder_opcodes(config.send_ops_flags);
         let signal = if config.sq_sig_all { MLX5_WQE_CTRL_CQ_UPDATE } else { 0 };
         Self {
-            ctrl: CtrlConsts::new(config.qp_num, kind.units(), signal),
+            ctrl: CtrlConsts::new(config.qp_num, address_units, signal),
             limits: DataLimits {
                 max_sge: config.max_send_sge,
                 max_inline: config.max_inline_data,
                 max_msg: config.max_msg_sz,
+                max_tso: config.max_tso,
+                max_tso_header: config.max_tso_header,
             },
             ops: FastPathOps {
                 connected: only(Kind::Connected),
                 datagram: only(Kind::Datagram),
                 dc: only(Kind::Dc),
                 xrc: only(Kind::Xrc),
+                frame: only(Kind::Raw),
             },
-            lists: if matches!(kind, Kind::Dc | Kind::Raw) { 0 } else { set },
-            connected_builders: if is_connected { builders } else { 0 },
-            addressed_builders: if is_connected { 0 } else { builders },
+            lists: if kind == Kind::Dc { 0 } else { set },
+            locals,
+            local_builders: locals & builders,
+            connected_builders: builders & only(Kind::Connected),
+            addressed_builders: builders & (only(Kind::Datagram) | only(Kind::Xrc) | only(Kind::Dc)),
+            frame_builders: builders & only(Kind::Raw),
             address_units: kind.units(),
         }
     }
@@ -169,6 +187,28 @@ impl FastPathConsts {
     #[inline(always)]
     pub(crate) const fn has_in_lists(&self, opcode: WrOpcode) -> bool {
         opcode.0 < 32 && self.lists >> opcode.0 & 1 != 0
+    }
+
+    /// Whether a local operation takes the fast path.
+    #[inline(always)]
+    pub(crate) fn has_local(&self, local: &Local) -> bool {
+        let opcode = match local {
+            Local::Bind(_) => WrOpcode::BIND_MW,
+            Local::Invalidate(_) => WrOpcode::LOCAL_INV,
+        };
+        self.locals & opcode_bit(opcode) != 0
+    }
+
+    /// Whether a builder with this opcode, a local operation, takes the fast path.
+    #[inline(always)]
+    pub(crate) const fn has_local_builder(&self, opcode: WrOpcode) -> bool {
+        self.local_builders & opcode_bit(opcode) != 0
+    }
+
+    /// Whether a builder of a frame takes the fast path.
+    #[inline(always)]
+    pub(crate) const fn has_frame_builder(&self, opcode: WrOpcode) -> bool {
+        self.frame_builders & opcode_bit(opcode) != 0
     }
 
     /// Whether a builder with this opcode takes the fast path, on a connected queue.

@@ -96,6 +96,18 @@ impl Cursor {
         self.finish_recorded(view, written);
     }
 
+    /// [`finish`](Self::finish) for a WQE whose completion does not contain its operation `op` ([`umr_op`](super::umr_op)).
+    #[inline(always)]
+    pub(crate) fn finish_as(&mut self, view: SqView<'_>, wr_id: u64, written: Written, op: u8) {
+        let at = self.at;
+        let head = self.advance(written);
+        let record = view.record(at);
+        record.wr_id.store(wr_id, Ordering::Relaxed);
+        record.set_done(CompletedCount::new(head, op));
+        // The number of blocks is constant in each call.
+        (1..(written.ds + 3) >> 2).for_each(|i| view.record(at.after(i)).set_done(CompletedCount::NO_WQE));
+    }
+
     /// [`finish`](Self::finish) for a WQE whose `wr_id` is recorded. A completion that names another block of the WQE is
     /// that of no WR, even if a dropped batch had a WQE there.
     #[inline(always)]
@@ -113,6 +125,20 @@ impl Cursor {
         (self.at, self.head) = (at.after(blocks), head);
         self.last = LastWqe::new(BlockCount::of(blocks), carries);
         head
+    }
+
+    /// [`finish_again`](Self::finish_again) for at most three blocks.
+    #[inline(always)]
+    pub(crate) fn finish_short(&mut self, view: SqView<'_>, at: BlockIndex, written: Written) {
+        let blocks = (written.ds + 3) >> 2;
+        self.at = at.after(blocks);
+        self.last = LastWqe::new(BlockCount::of(blocks), written.carries);
+        if blocks > 1 {
+            // The last one is the second or the third.
+            [1, blocks - 1]
+                .into_iter()
+                .for_each(|i| view.record(at.after(i)).set_done(CompletedCount::NO_WQE));
+        }
     }
 
     /// Corrects the end of the last WQE, which begins at `at` and was finished with another length or other data.
@@ -143,15 +169,31 @@ pub(crate) fn record_end(view: SqView<'_>, at: BlockIndex, head: u64, Written { 
 fn mark_blocks(view: SqView<'_>, at: BlockIndex, blocks: u32) {
     view.record(at.after(1)).set_done(CompletedCount::NO_WQE);
     if blocks > 2 {
-        clear_records(view.lend(), at, blocks);
+        mark_far(view, at, blocks);
     }
 }
 
-/// Records that no WQE begins at the third and later blocks of a long one.
-#[cold]
+/// Records that no WQE begins at the third and later blocks of a long one. A record that is marked twice costs less than a
+/// branch, so up to three records are marked by three stores.
+#[inline(always)]
+fn mark_far(view: SqView<'_>, at: BlockIndex, blocks: u32) {
+    let mark = |i| view.record(at.after(i)).set_done(CompletedCount::NO_WQE);
+    if blocks > 5 {
+        return mark_groups(view.lend(), at, blocks);
+    }
+    [2, blocks.div_ceil(2), blocks - 1].into_iter().for_each(mark);
+}
+
+/// [`mark_far`] for more than five blocks.
 #[inline(never)]
-fn clear_records(ring: &SqAddrs, at: BlockIndex, blocks: u32) {
+fn mark_groups(ring: &SqAddrs, at: BlockIndex, blocks: u32) {
+    let records = ring.view().records();
+    // If the records do not wrap at the ring's end, their addresses need no mask.
+    if let Some(records) = records.some_from(at, blocks) {
+        records.iter().skip(2).for_each(|record| record.set_done(CompletedCount::NO_WQE));
+        return;
+    }
     for i in 2..blocks {
-        ring.view().record(at.after(i)).set_done(CompletedCount::NO_WQE);
+        records.at(at.after(i)).set_done(CompletedCount::NO_WQE);
     }
 }

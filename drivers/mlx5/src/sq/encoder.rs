@@ -9,15 +9,17 @@
 // readable.
 
 use super::SendConfig;
-use super::consts::{FastPathConsts, FastPathOps, Kind, are_plain, ops_of};
+use super::consts::{FastPathConsts, FastPathOps, Kind, are_plain};
 use crate::memory::{CompletedCount, SendQueueRef, SqView};
 use crate::sq::cursor::Cursor;
 use crate::sq::list::{NodeFns, OPCODES};
 use crate::sq::producer::Producer;
 use crate::sq::shared::umr_op;
-use crate::wqe::plain::{self, Carries, Data, Description, Local, WqeOp, Written, op_units, put_wqe};
+use crate::wqe::plain::{
+    self, Carries, Data, Description, Destination, Local, WqeOp, Written, op_units, put_wqe,
+};
 use crate::wqe::{CTRL_UNITS, SendEntry, Sge, WqeWriter, eth, one_entry, put_entries, put_inline, umr};
-use uverbs_core::provider::opcodes::{builder_opcodes, is_atomic, opcode_bit, takes_inline};
+use uverbs_core::provider::opcodes::{builder_opcodes, is_atomic, opcode_bit, opcodes_of, takes_inline};
 use uverbs_core::provider::{Payload, PostError, Wr};
 use uverbs_core::wr::{SendFlags, WrOpcode};
 use uverbs_mlx5_hw::wqe::ETH_L2_INLINE_HEADER_SIZE;
@@ -35,8 +37,6 @@ pub(crate) struct Encoder {
     /// The blocks that every WR may take.
     wr_blocks: u32,
     atomics: bool,
-    max_tso: u32,
-    pub(crate) max_tso_header: u32,
     pub(crate) l2: bool,
 }
 
@@ -46,7 +46,7 @@ const MAX_UNITS: u32 = 63;
 impl Encoder {
     /// The encoder of a queue with `blocks` basic blocks.
     pub(crate) fn new(config: &SendConfig, blocks: u32) -> Self {
-        let ops = ops_of(config.qp_type);
+        let ops = opcodes_of(config.qp_type);
         let wr_blocks = blocks.checked_div(config.max_send_wr).unwrap_or(blocks).max(1);
         Self {
             fast: FastPathConsts::new(config, wr_blocks),
@@ -56,8 +56,6 @@ impl Encoder {
             builders: ops & builder_opcodes(config.send_ops_flags),
             wr_blocks,
             atomics: config.atomics,
-            max_tso: config.max_tso,
-            max_tso_header: config.max_tso_header,
             l2: config.l2_inline,
         }
     }
@@ -80,11 +78,6 @@ impl Encoder {
     /// Checks that the device has atomics if this opcode is one.
     pub(crate) fn check_atomics(&self, opcode: WrOpcode) -> Result<(), PostError> {
         if is_atomic(opcode) && !self.atomics { Err(PostError::Unsupported) } else { Ok(()) }
-    }
-
-    /// Checks the length of a TSO send's payload.
-    pub(crate) fn check_tso(&self, length: u64) -> Result<(), PostError> {
-        if length > self.max_tso.into() { Err(PostError::InvalidLength) } else { Ok(()) }
     }
 
     /// Returns whether checksums are requested; an error if the QP does not compute them, or for any other flag that is not
@@ -218,7 +211,7 @@ impl Encoder {
             _ => self.check_atomics(opcode)?,
         }
         let header = match wr.op.tso {
-            Some(args) => eth::tso_units(self.max_tso_header, args)?,
+            Some(args) => eth::tso_units(limits.max_tso_header, args)?,
             None if self.kind == Kind::Raw => eth::units(self.header_len()),
             None => wr.to.units() + op_units(opcode),
         };
@@ -246,7 +239,7 @@ impl Encoder {
         let (limits, l2) = (&self.fast.limits, self.l2);
         let (ds, carries) = match (wr.op.tso, wr.data) {
             (Some(args), Data::Entries(entries)) => {
-                self.check_tso(entries.iter().map(|entry| u64::from(entry.length())).sum())?;
+                limits.check_tso(entries.iter().map(|entry| u64::from(entry.length())).sum())?;
                 let at = CTRL_UNITS + eth::put_tso(writer, csum, args)?;
                 (at + put_entries(writer, at, limits, wr.op.answer(), entries)?, Carries::Entries)
             }
@@ -274,6 +267,62 @@ impl Encoder {
         let ctrl = &self.fast.ctrl;
         writer.put_ctrl1(ctrl.second(flags, op.imm));
         writer.put_ctrl0(ctrl.first_of_units(writer.place(), op.opcode, ds));
+    }
+
+    /// Writes a bind or an invalidation at the cursor and moves the cursor, if the WR takes the fast path and there is room.
+    /// The queue has the operation ([`FastPathConsts::has_local`]).
+    #[inline(always)]
+    pub(crate) fn put_local(
+        &self,
+        producer: &mut Producer,
+        view: SqView<'_>,
+        cursor: &mut Cursor,
+        wr: Wr,
+        local: &Local,
+    ) -> bool {
+        if !are_plain(wr.flags) || !cursor.has_room() {
+            return false;
+        }
+        let (ctrl, writer) = (&self.fast.ctrl, WqeWriter::new(view, cursor.at));
+        // Each with a constant number of units.
+        match local {
+            Local::Bind(bind) => match umr::put_bind(writer, ctrl.qp_num(), bind) {
+                Ok(umr::BIND_UNITS) => {
+                    let (op, key) = (umr_op::BIND_MW, bind.mw_rkey);
+                    self.end_local::<{ umr::BIND_UNITS }>(producer, view, cursor, wr, key, op);
+                }
+                Ok(_) => {
+                    let (op, key) = (umr_op::BIND_MW, bind.mw_rkey);
+                    self.end_local::<{ umr::FREE_UNITS }>(producer, view, cursor, wr, key, op);
+                }
+                Err(_) => return false,
+            },
+            Local::Invalidate(key) => {
+                umr::put_local_inv(writer);
+                let op = umr_op::LOCAL_INV;
+                self.end_local::<{ umr::FREE_UNITS }>(producer, view, cursor, wr, *key, op);
+            }
+        }
+        true
+    }
+
+    /// Writes the control segment of a local operation of `UNITS` units, and moves the cursor.
+    #[inline(always)]
+    fn end_local<const UNITS: u32>(
+        &self,
+        producer: &mut Producer,
+        view: SqView<'_>,
+        cursor: &mut Cursor,
+        wr: Wr,
+        key: u32,
+        op: u8,
+    ) {
+        let (at, ctrl) = (cursor.at, &self.fast.ctrl);
+        let waits = producer.fence_next(view, at, UNITS.div_ceil(4));
+        let writer = WqeWriter::new(view, at);
+        writer.put_ctrl1(ctrl.second_behind_local(wr.flags, key, waits));
+        writer.put_ctrl0(ctrl.first_of_units(at, WrOpcode::BIND_MW, UNITS));
+        cursor.finish_as(view, wr.wr_id, Written::new(UNITS, Carries::Entries), op);
     }
 
     /// Writes a bind or an invalidation, for which the next WR must wait.
@@ -325,9 +374,12 @@ impl Encoder {
 pub(crate) fn takes_fast_path<E: SendEntry, P>(ops: FastPathOps, wr: &Description<'_, E, P>) -> bool {
     let opcode = wr.op.opcode;
     let is_usual = match wr.data {
+        // A frame has at least a header.
+        Data::Entries([]) => !matches!(wr.to, Destination::Frame) || wr.op.tso.is_some(),
         Data::Entries(&[one]) => one_entry(wr.op.answer(), one).is_some(),
         Data::Entries(_) => true,
-        Data::Inline(_) => takes_inline(opcode),
+        // The share of a TSO send has room for entries only.
+        Data::Inline(_) => takes_inline(opcode) && wr.op.tso.is_none(),
     };
     ops.has(opcode, &wr.to) && are_plain(wr.flags) && is_usual
 }

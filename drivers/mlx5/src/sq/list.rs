@@ -20,7 +20,7 @@ use uverbs_core::provider::list::num_sge;
 use uverbs_core::provider::op::TsoArgs;
 use uverbs_core::provider::opcodes::takes_inline;
 use uverbs_core::provider::raw::{InlineSges, Room, entry_from_c, resolve_bind, slice_from_c};
-use uverbs_core::provider::{BadWr, PostError, WireRemote};
+use uverbs_core::provider::{BadWr, PostError, WireRemote, Wr};
 use uverbs_core::wr::{ImmData, RawAh, SendFlags, SendWr, Sge as RawSge, WrOpcode};
 
 /// Posts a list of sends.
@@ -33,10 +33,15 @@ pub(crate) unsafe fn post_send(queue: &mut SendQueue, list: *const SendWr) -> Re
     if let Some(wr) = unsafe { list.as_ref() }
         && wr.next.is_null()
         && let Some(functions) = queue.encoder.lists.get(wr.opcode.0 as usize)
-        // SAFETY: the list is this node, which is valid (the contract of this function).
-        && unsafe { (functions.single)(queue, wr) }
     {
-        return Ok(());
+        // SAFETY: the list is this node, which is valid (the contract of this function).
+        if unsafe { (functions.single)(queue, wr) } {
+            return Ok(());
+        }
+        // SAFETY: as above.
+        if queue.producer.raise(&queue.queue) && unsafe { (functions.single)(queue, wr) } {
+            return Ok(());
+        }
     }
     // SAFETY: `list` fulfils the contract of `post_send` (the contract of this function).
     unsafe { post_nodes(queue, list) }
@@ -55,7 +60,7 @@ unsafe fn post_nodes(queue: &mut SendQueue, list: *const SendWr) -> Result<(), B
         let error = if producer.in_session() { PostError::SessionOpen } else { PostError::NullList };
         return Err(nothing(error));
     };
-    let mut cursor = producer.begin();
+    let mut cursor = producer.begin_any();
     loop {
         if cursor.has_room()
             && let Some(functions) = encoder.lists.get(wr.opcode.0 as usize)
@@ -63,7 +68,7 @@ unsafe fn post_nodes(queue: &mut SendQueue, list: *const SendWr) -> Result<(), B
             let run = if has_one_entry(wr) { functions.run_of_one } else { functions.run_of_more };
             // SAFETY: the nodes from `wr` on, and the structs and entries that they point to, are valid (the contract of
             // this function).
-            match unsafe { run(encoder, queue, &mut cursor, wr) } {
+            match unsafe { run(encoder, producer, queue, &mut cursor, wr) } {
                 Some(next) if core::ptr::eq(next, wr) => {}
                 Some(next) => {
                     wr = next;
@@ -98,7 +103,8 @@ pub(crate) struct NodeFns {
 }
 
 /// [`run`]
-type Run = for<'l> unsafe fn(&Encoder, &SendQueueRef, &mut Cursor, &'l SendWr) -> Option<&'l SendWr>;
+type Run =
+    for<'l> unsafe fn(&Encoder, &mut Producer, &SendQueueRef, &mut Cursor, &'l SendWr) -> Option<&'l SendWr>;
 
 impl NodeFns {
     /// The functions by opcode. An opcode that has none gets functions that write nothing.
@@ -119,28 +125,51 @@ impl NodeFns {
                 functions
             }};
         }
-        const OF_CONNECTED: [NodeFns; OPCODES] = functions!(CONNECTED: RDMA_WRITE SEND RDMA_READ SEND_WITH_IMM
-            RDMA_WRITE_WITH_IMM SEND_WITH_INV ATOMIC_CMP_AND_SWP ATOMIC_FETCH_AND_ADD);
-        const OF_XRC: [NodeFns; OPCODES] = functions!(XRC: RDMA_WRITE SEND RDMA_READ SEND_WITH_IMM
-            RDMA_WRITE_WITH_IMM SEND_WITH_INV ATOMIC_CMP_AND_SWP ATOMIC_FETCH_AND_ADD);
+        // The same for each destination, which they do not have.
+        macro_rules! with_locals {
+            ($functions:expr) => {{
+                let mut functions = $functions;
+                functions[WrOpcode::LOCAL_INV.0 as usize] = NodeFns::of_local::<{ WrOpcode::LOCAL_INV.0 }>();
+                functions[WrOpcode::BIND_MW.0 as usize] = NodeFns::of_local::<{ WrOpcode::BIND_MW.0 }>();
+                functions
+            }};
+        }
+        const OF_CONNECTED: [NodeFns; OPCODES] =
+            with_locals!(functions!(CONNECTED: RDMA_WRITE SEND RDMA_READ SEND_WITH_IMM
+            RDMA_WRITE_WITH_IMM SEND_WITH_INV ATOMIC_CMP_AND_SWP ATOMIC_FETCH_AND_ADD));
+        const OF_XRC: [NodeFns; OPCODES] =
+            with_locals!(functions!(XRC: RDMA_WRITE SEND RDMA_READ SEND_WITH_IMM
+            RDMA_WRITE_WITH_IMM SEND_WITH_INV ATOMIC_CMP_AND_SWP ATOMIC_FETCH_AND_ADD));
         // UD has no RDMA.
         const OF_DATAGRAM: [NodeFns; OPCODES] = functions!(DATAGRAM: SEND SEND_WITH_IMM);
+        const OF_FRAME: [NodeFns; OPCODES] = functions!(FRAME: SEND TSO);
         match kind {
             Kind::Connected => &OF_CONNECTED,
             Kind::Xrc => &OF_XRC,
             Kind::Datagram => &OF_DATAGRAM,
+            Kind::Raw => &OF_FRAME,
             // A list can't name a DC target.
-            Kind::Dc | Kind::Raw => &NONE,
+            Kind::Dc => &NONE,
+        }
+    }
+
+    /// The functions of a local operation.
+    const fn of_local<const OPCODE: u32>() -> Self {
+        Self {
+            single: single_local::<OPCODE>,
+            run_of_one: run_locals::<OPCODE>,
+            run_of_more: run_locals::<OPCODE>,
         }
     }
 }
 
 /// One more than the last opcode that has functions.
-pub(crate) const OPCODES: usize = WrOpcode::SEND_WITH_INV.0 as usize + 1;
+pub(crate) const OPCODES: usize = WrOpcode::TSO.0 as usize + 1;
 
 const CONNECTED: u8 = 0;
 const DATAGRAM: u8 = 1;
 const XRC: u8 = 2;
+const FRAME: u8 = 3;
 
 /// [`single`] for opcodes without functions: posts nothing.
 ///
@@ -154,7 +183,13 @@ unsafe fn no_single(_: &mut SendQueue, _: &SendWr) -> bool {
 ///
 /// # Safety
 /// None; the type is that of [`run`].
-unsafe fn no_run<'l>(_: &Encoder, _: &SendQueueRef, _: &mut Cursor, wr: &'l SendWr) -> Option<&'l SendWr> {
+unsafe fn no_run<'l>(
+    _: &Encoder,
+    _: &mut Producer,
+    _: &SendQueueRef,
+    _: &mut Cursor,
+    wr: &'l SendWr,
+) -> Option<&'l SendWr> {
     Some(wr)
 }
 
@@ -165,8 +200,11 @@ unsafe fn no_run<'l>(_: &Encoder, _: &SendQueueRef, _: &mut Cursor, wr: &'l Send
 /// # Safety
 /// `wr` is a valid node of a list ([`post_send`]).
 unsafe fn single<const OPCODE: u32, const TO: u8>(queue: &mut SendQueue, wr: &SendWr) -> bool {
+    if !queue.producer.has_room() {
+        return false;
+    }
     // SAFETY: `wr` is a valid node of a list (the contract of this function).
-    if TO != DATAGRAM && unsafe { post_block::<OPCODE, TO>(queue, wr) } {
+    if TO != DATAGRAM && OPCODE != WrOpcode::TSO.0 && unsafe { post_block::<OPCODE, TO>(queue, wr) } {
         return true;
     }
     // SAFETY: `wr` is a valid node of a list (the contract of this function).
@@ -191,6 +229,75 @@ unsafe fn single_node<const OPCODE: u32, const TO: u8>(queue: &mut SendQueue, wr
     is_written && producer.ring_if_open(queue, queue.view(), &cursor)
 }
 
+/// Posts a list of one local operation, if the node takes the fast path and the queue is open and has room.
+///
+/// # Safety
+/// `wr` is a valid node of a list ([`post_send`]).
+unsafe fn single_local<const OPCODE: u32>(queue: &mut SendQueue, wr: &SendWr) -> bool {
+    let SendQueue { queue, producer, encoder, .. } = queue;
+    let mut cursor = producer.begin_any();
+    // SAFETY: `wr` is a valid node of a list (the contract of this function).
+    let is_written = unsafe { put_local::<OPCODE>(encoder, producer, queue.view(), &mut cursor, wr) };
+    is_written && producer.ring_fenced(queue, &cursor, false)
+}
+
+/// [`run`] for local operations.
+///
+/// # Safety
+/// The nodes from `wr` on are valid nodes of a list ([`post_send`]).
+unsafe fn run_locals<'l, const OPCODE: u32>(
+    encoder: &Encoder,
+    producer: &mut Producer,
+    queue: &SendQueueRef,
+    cursor: &mut Cursor,
+    mut wr: &'l SendWr,
+) -> Option<&'l SendWr> {
+    let view = queue.view();
+    let mut at = *cursor;
+    let next = loop {
+        // SAFETY: `wr` is a valid node of a list (the contract of this function).
+        if wr.opcode.0 != OPCODE || !unsafe { put_local::<OPCODE>(encoder, producer, view, &mut at, wr) } {
+            break Some(wr);
+        }
+        // SAFETY: `next` is NULL or points to a valid node (the contract of this function).
+        match unsafe { wr.next.as_ref() } {
+            Some(next) => wr = next,
+            None => break None,
+        }
+    };
+    *cursor = at;
+    next
+}
+
+/// Writes a local operation of this opcode, if the node takes the fast path and there is room. One that names entries, which
+/// an invalidation ignores and a bind may not have, takes the slow path.
+///
+/// # Safety
+/// `wr` is a valid node of a list ([`post_send`]).
+#[inline(always)]
+unsafe fn put_local<const OPCODE: u32>(
+    encoder: &Encoder,
+    producer: &mut Producer,
+    view: SqView<'_>,
+    cursor: &mut Cursor,
+    wr: &SendWr,
+) -> bool {
+    let head = Wr { wr_id: wr.wr_id, flags: flags_of(wr) };
+    if wr.num_sge != 0 {
+        return false;
+    }
+    if OPCODE == WrOpcode::LOCAL_INV.0 {
+        let local = Local::Invalidate(wr.imm_data_or_invalidate_rkey);
+        return encoder.fast.has_local(&local) && encoder.put_local(producer, view, cursor, head, &local);
+    }
+    // SAFETY: a WR with this opcode has this field of the union (the contract of this function).
+    let bind = unsafe { wr.tail.bind_mw };
+    // SAFETY: the window and the region are NULL or valid (the contract of this function).
+    let Ok(bind) = (unsafe { resolve_bind(bind.mw, bind.rkey, &bind.bind_info) }) else { return false };
+    let local = Local::Bind(bind);
+    encoder.fast.has_local(&local) && encoder.put_local(producer, view, cursor, head, &local)
+}
+
 /// Whether a node has one entry: the usual case, which has code of its own so that its values are in registers.
 #[inline(always)]
 fn has_one_entry(wr: &SendWr) -> bool {
@@ -204,6 +311,7 @@ fn has_one_entry(wr: &SendWr) -> bool {
 /// The nodes from `wr` on are valid nodes of a list ([`post_send`]).
 unsafe fn run<'l, const OPCODE: u32, const TO: u8, const ONE: bool>(
     encoder: &Encoder,
+    _: &mut Producer,
     queue: &SendQueueRef,
     cursor: &mut Cursor,
     mut wr: &'l SendWr,
@@ -248,6 +356,13 @@ unsafe fn put_node<const OPCODE: u32, const TO: u8, const ONE: bool>(
     // SAFETY: `wr` is a valid node of a list (the contract of this function).
     let Ok(to) = (unsafe { destination(kind_of(TO), wr) }) else { return false };
     let op = operation(opcode, wr);
+    let op = if OPCODE == WrOpcode::TSO.0 {
+        // SAFETY: `wr` is a valid node of a list (the contract of this function).
+        let Ok(args) = (unsafe { tso_args(wr) }) else { return false };
+        WqeOp { tso: Some(args), ..op }
+    } else {
+        op
+    };
     if ONE {
         // SAFETY: `sg_list` is NULL or points to one valid entry (the contract of this function; `ONE` means that `num_sge`
         // is 1).
@@ -260,13 +375,13 @@ unsafe fn put_node<const OPCODE: u32, const TO: u8, const ONE: bool>(
     }
     // A negative number is above the limit, too: no queue with opcodes here has such a limit.
     let num = wr.num_sge as u32;
-    if num > limits.max_sge {
+    if num > limits.max_sge || (TO == FRAME && num == 0) {
         return false;
     }
     // SAFETY: `sg_list` is NULL or points to `num` valid entries (the contract of this function).
     let Some(entries) = (unsafe { slice_from_c(wr.sg_list, num as usize) }) else { return false };
     let is_inline = flags.contains(SendFlags::INLINE);
-    if is_inline && !takes_inline(opcode) {
+    if is_inline && (!takes_inline(opcode) || OPCODE == WrOpcode::TSO.0) {
         return false;
     }
     if is_inline && num != 0 {
@@ -284,6 +399,7 @@ const fn kind_of(to: u8) -> Kind {
     match to {
         DATAGRAM => Kind::Datagram,
         XRC => Kind::Xrc,
+        FRAME => Kind::Raw,
         _ => Kind::Connected,
     }
 }
@@ -392,12 +508,8 @@ unsafe fn describe<'a>(
             WqeOp { local: Some(Local::Bind(bind)), ..op }
         }
         WrOpcode::TSO => {
-            // SAFETY: a WR with this opcode has this field of the union (the contract of this function).
-            let tso = unsafe { wr.tail.tso };
-            // SAFETY: `hdr` is NULL or points to `hdr_sz` readable bytes (the contract of this function).
-            let header = unsafe { slice_from_c(tso.hdr, tso.hdr_sz.into()) };
-            let args = TsoArgs { header: header.ok_or(PostError::InvalidArgument)?, mss: tso.mss };
-            WqeOp { tso: Some(args), ..op }
+            // SAFETY: `wr` is a valid node of a list (the contract of this function).
+            WqeOp { tso: Some(unsafe { tso_args(wr) }?), ..op }
         }
         _ => op,
     };
@@ -438,8 +550,22 @@ unsafe fn destination(kind: Kind, wr: &SendWr) -> Result<Destination<'_>, PostEr
             Ok(Destination::Datagram(&ah.driver, ud.remote_qpn, ud.remote_qkey))
         }
         Kind::Xrc => Ok(Destination::Srq(wr.xrc_remote_srqn)),
+        Kind::Raw => Ok(Destination::Frame),
         _ => Ok(Destination::Connection),
     }
+}
+
+/// Header and segment size of a TSO send.
+///
+/// # Safety
+/// `wr` is a valid node of a list with this opcode ([`push`]).
+#[inline(always)]
+unsafe fn tso_args(wr: &SendWr) -> Result<TsoArgs<'_>, PostError> {
+    // SAFETY: a WR with this opcode has this field of the union (the contract of this function).
+    let tso = unsafe { wr.tail.tso };
+    // SAFETY: `hdr` is NULL or points to `hdr_sz` readable bytes (the contract of this function).
+    let header = unsafe { slice_from_c(tso.hdr, tso.hdr_sz.into()) };
+    Ok(TsoArgs { header: header.ok_or(PostError::InvalidArgument)?, mss: tso.mss })
 }
 
 /// The remote address in the union.

@@ -38,7 +38,7 @@ use crate::sq::consts::FastPathOps;
 use crate::sq::cursor::Cursor;
 use crate::sq::encoder::{Encoder, takes_fast_path};
 use crate::sq::producer::Producer;
-use crate::wqe::plain::{Data, Description, Destination, WqeOp};
+use crate::wqe::plain::{self, Data, Description, Destination, Local, WqeOp};
 use crate::wqe::{Ah, Remote, SendEntry, Sge};
 use core::fmt;
 use core::hint::cold_path;
@@ -126,6 +126,33 @@ impl SendQueue {
         self.producer.published()
     }
 
+    /// Posts one WR with data if it takes the fast path and the queue is open and has room.
+    #[inline(always)]
+    fn post_usual<O, P>(&mut self, wr_id: u64, wr: &Description<'_, Sge, &P>) -> bool
+    where
+        O: Operation<Remote = Remote>,
+        P: Payload<Sge>,
+    {
+        // The usual single posts are kept in registers on the way to the ring and the doorbell.
+        if let Self { queue, producer, encoder, .. } = self
+            && let Some((block, ds)) = encoder.block(wr)
+            && producer.post_block(queue, wr_id, block, ds, &encoder.fast.ctrl, O::OPCODE)
+        {
+            return true;
+        }
+        !plain::has_block(wr) && self.post_fast(wr_id, wr)
+    }
+
+    /// Posts a local operation if it takes the fast path and the queue is open and has room.
+    #[inline(always)]
+    fn post_local(&mut self, wr: Wr, local: &Local) -> bool {
+        let Self { queue, producer, encoder, .. } = self;
+        let (ring, mut cursor) = (queue.view(), producer.begin_any());
+        encoder.fast.has_local(local)
+            && encoder.put_local(producer, ring, &mut cursor, wr, local)
+            && producer.ring_fenced(queue, &cursor, false)
+    }
+
     /// Posts one WR if it takes the fast path and the queue is open and has room.
     #[inline(always)]
     fn post_fast<E: SendEntry, P: Payload<Sge>>(&mut self, wr_id: u64, wr: &Description<'_, E, &P>) -> bool {
@@ -145,7 +172,7 @@ impl SendQueue {
         wr: &Description<'_, Sge, &P>,
     ) -> Result<(), PostError> {
         let Self { queue, producer, encoder, .. } = self;
-        let mut cursor = producer.begin();
+        let mut cursor = producer.begin_any();
         // SAFETY: the data fulfil the contract of `SendBatch::push` (the contract of this function).
         unsafe { encoder.push_cold(producer, queue, &mut cursor, wr_id, wr) }?;
         producer.complete(queue, queue.view(), &cursor)
@@ -164,6 +191,12 @@ where
     Description { flags: wr.flags, to: Destination::of(to), op, data: Data::of(data) }
 }
 
+/// The local operation of a WR that has no data, as it must not.
+#[inline(always)]
+fn local_of<'a, E, P>(wr: &'a Description<'_, E, P>) -> Option<&'a Local> {
+    wr.op.local.as_ref().filter(|_| matches!(wr.data, Data::Entries([])))
+}
+
 impl SendQueueTrait for SendQueue {
     type Sge = Sge;
     type Remote = Remote;
@@ -173,7 +206,7 @@ impl SendQueueTrait for SendQueue {
     #[inline(always)]
     fn batch(&mut self) -> Batch<'_> {
         let Self { queue, producer, encoder, .. } = self;
-        let cursor = producer.begin();
+        let cursor = producer.begin_any();
         Batch { queue, view: queue.view(), producer, encoder, ops: encoder.fast.ops, cursor }
     }
 
@@ -185,16 +218,17 @@ impl SendQueueTrait for SendQueue {
         P: Payload<Sge>,
     {
         let description = describe(wr, &to, &op, &data);
-        // The usual single posts are kept in registers on the way to the ring and the doorbell.
-        if let Self { queue, producer, encoder, .. } = self
-            && let Some((block, ds)) = encoder.block(&description)
-            && producer.post_block(queue, wr.wr_id, block, ds, &encoder.fast.ctrl, O::OPCODE)
-        {
+        if let Some(local) = local_of(&description) {
+            if self.post_local(wr, local) {
+                return Ok(());
+            }
+        } else if self.post_usual::<O, P>(wr.wr_id, &description) {
             return Ok(());
-        }
-        let has_block = !P::INLINE && data.sges().len() == 1 && description.to.units() <= 1;
-        if !has_block && self.post_fast(wr.wr_id, &description) {
-            return Ok(());
+        } else {
+            cold_path();
+            if self.producer.raise(&self.queue) && self.post_usual::<O, P>(wr.wr_id, &description) {
+                return Ok(());
+            }
         }
         cold_path();
         // SAFETY: the data fulfil the contract of `SendQueue::post`, which is that of `SendBatch::push`.
@@ -256,6 +290,12 @@ impl SendBatch for Batch<'_> {
     {
         let Self { queue, view, producer, encoder, ops, cursor } = self;
         let description = describe(wr, &to, &op, &data);
+        if let Some(local) = local_of(&description)
+            && encoder.fast.has_local(local)
+            && encoder.put_local(producer, *view, cursor, wr, local)
+        {
+            return;
+        }
         if !takes_fast_path(*ops, &description) {
             cold_path();
             // SAFETY: the data fulfil the contract of `SendBatch::push`, which includes readable headers of raw packets.

@@ -147,6 +147,22 @@ impl Producer {
         Cursor::new(self.published.at, self.published.head, self.post_limit())
     }
 
+    /// Begins a batch as [`begin`](Self::begin) does, and also directly after a local operation that was published: the
+    /// publication of the batch adds the fence ([`publish_cold`](Self::publish_cold)), unless the batch begins with a local
+    /// operation, which has it ([`fence_next`](Self::fence_next)).
+    #[inline(always)]
+    pub(crate) fn begin_any(&self) -> Cursor {
+        let cursor = self.begin();
+        match self.mode {
+            Mode::Fenced { at, in_session: false }
+                if at == self.published.at && self.session_base < cursor.limit =>
+            {
+                Cursor::new(cursor.at, self.session_base, cursor.limit)
+            }
+            _ => cursor,
+        }
+    }
+
     /// Performs the checks before the first WR of a batch. Returns the limit for the cursor; its head is
     /// `session_base`.
     #[inline]
@@ -297,6 +313,48 @@ impl Producer {
         }
     }
 
+    /// [`fence_local`](Self::fence_local), by a short path if the WQE before is a local operation, too.
+    #[inline(always)]
+    pub(crate) fn fence_next(&mut self, view: SqView<'_>, at: BlockIndex, blocks: u32) -> bool {
+        match &mut self.mode {
+            Mode::Fenced { at: waiting, .. } if *waiting == at => {
+                *waiting = at.after(blocks);
+                true
+            }
+            _ => self.fence_local(view, at, blocks),
+        }
+    }
+
+    /// Publishes a batch that ends with a local operation, if no check is needed and no other WQE waits for one. Returns
+    /// whether it did. `session` is whether the batch is a session.
+    #[inline(always)]
+    pub(crate) fn ring_fenced(&mut self, queue: &SendQueueRef, cursor: &Cursor, session: bool) -> bool {
+        let Mode::Fenced { at, in_session } = self.mode else { return false };
+        let is_last = at == cursor.at && at != self.published.at && in_session == session;
+        if !is_last || !self.ring_if_open(queue, queue.view(), cursor) {
+            return false;
+        }
+        (self.session_base, self.published.head, self.is_fenced) = (cursor.head, Cursor::CLOSED, true);
+        self.mode = Mode::Fenced { at, in_session: false };
+        true
+    }
+
+    /// Whether there may be room after [`ring_if_open`](Self::ring_if_open) or [`post_block`](Self::post_block) found none:
+    /// only the limit that is known forbids the next post, and the tail allows it.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn raise(&mut self, queue: &SendQueueRef) -> bool {
+        let (head, limit) = (self.published.head, self.post_limit());
+        // A closed head is above every limit; a limit of 0 is that of a closed queue.
+        head == limit && limit != 0 && self.refresh(queue, head).is_ok() && head < self.post_limit()
+    }
+
+    /// Whether a single post has room, as far as is known.
+    #[inline(always)]
+    pub(crate) fn has_room(&self) -> bool {
+        self.published.head < self.post_limit()
+    }
+
     /// Ends a batch: publishes it and rings, unless there was an error or the state changed.
     #[inline(always)]
     pub(crate) fn complete(
@@ -318,9 +376,12 @@ impl Producer {
         if cursor.is_failed() {
             return Err(self.error);
         }
-        if cursor.head == self.published.head {
+        if cursor.head == self.published.head || cursor.at == self.published.at {
             // Nothing was written.
             return self.revalidate(queue).map(drop);
+        }
+        if self.ring_fenced(queue, cursor, false) {
+            return Ok(());
         }
         self.publish_cold(queue, cursor)
     }
@@ -334,7 +395,7 @@ impl Producer {
         }
         cold_path();
         let copy = *cursor;
-        self.publish_cold(queue, &copy)
+        if self.ring_fenced(queue, &copy, false) { Ok(()) } else { self.publish_cold(queue, &copy) }
     }
 
     #[inline(never)]
@@ -417,6 +478,19 @@ impl Producer {
         Some(cursor)
     }
 
+    /// [`open_session`](Self::open_session) directly after a local operation that was published.
+    #[inline]
+    pub(crate) fn open_fenced(&mut self) -> Option<Cursor> {
+        let cursor = self.begin_any();
+        match &mut self.mode {
+            Mode::Fenced { in_session, .. } if cursor.has_room() => {
+                *in_session = true;
+                Some(cursor)
+            }
+            _ => None,
+        }
+    }
+
     /// [`open_session`](Self::open_session) where a check must come first. If a check fails, the session opens with
     /// that error, and the call that ends the session returns it.
     #[cold]
@@ -440,16 +514,26 @@ impl Producer {
     #[inline(always)]
     pub(crate) fn complete_session(&mut self, queue: &SendQueueRef, cursor: &mut Cursor) -> bool {
         let copy = *cursor;
-        if self.mode != Mode::Session
-            || self.session_base >= copy.head
-            || !self.ring_if_open(queue, queue.view(), &copy)
-        {
+        if self.mode != Mode::Session {
+            return self.complete_fenced(queue, cursor);
+        }
+        if self.session_base >= copy.head || !self.ring_if_open(queue, queue.view(), &copy) {
             return false;
         }
         self.mode = Mode::Idle;
         // Builders and setters without a session find no room.
         cursor.head = Cursor::FAILED;
         true
+    }
+
+    /// [`complete_session`](Self::complete_session) of a session that ends with a local operation.
+    #[inline(never)]
+    fn complete_fenced(&mut self, queue: &SendQueueRef, cursor: &mut Cursor) -> bool {
+        let is_done = self.session_base < cursor.head && self.ring_fenced(queue, cursor, true);
+        if is_done {
+            cursor.head = Cursor::FAILED;
+        }
+        is_done
     }
 
     /// Ends a session, and publishes it unless `cursor` is `None` or the state changed.

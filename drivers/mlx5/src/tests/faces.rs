@@ -7,7 +7,7 @@ use crate::testing::{BLUE_FLAME, Sends, send_config};
 use crate::{Ah, Remote, Sge};
 use uverbs_core::attr::{QpState, QpType, SendOpsFlags};
 use uverbs_core::provider::op::{
-    BindMw, CmpSwp, FetchAdd, Flush, FlushArgs, MwBind, Read, Send, Tso, TsoArgs, Write,
+    BindMw, CmpSwp, FetchAdd, Flush, FlushArgs, Frame, LocalInv, MwBind, Read, Send, Tso, TsoArgs, Write,
 };
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{
@@ -233,6 +233,130 @@ fn address_and_data_setters_may_be_called_in_any_order() {
         q.wr_begin(wr, Send::new());
     };
     assert_eq!(session(&mut xrc, before), Err(PostError::OrphanSetter));
+}
+
+/// Raw packets and segmented sends: lists and builders take the fast path, and so does the typed interface with the address
+/// `Frame`; with the address `Connected` it takes the slow path.
+#[test]
+fn frames_are_written_alike_by_each_path() {
+    let (one, two) = ([raw_sge(64)], [raw_sge(64), raw_sge(9)]);
+    let (bytes, header) = ([7; 40], [5; 54]);
+    let tso = |header| Op::Tso(TsoArgs { header, mss: 100 });
+    let requests = [
+        Request::new(1, Op::Send).sges(&one),
+        Request::new(2, Op::Send).sges(&two),
+        Request::new(3, Op::Send).inline(&bytes).signaled(),
+        Request::new(4, tso(&header)).sges(&one),
+        Request::new(5, tso(&header[..14])).sges(&two).signaled(),
+        Request::new(6, tso(&header)).inline(&bytes),
+    ];
+    let written = |requests: &[Request<'_>], face| {
+        let mut s = sends(QpType::RawPacket);
+        s.fill(0xee);
+        // SAFETY: there is no device that would read the memory.
+        unsafe { testkit::post(&mut s.queue, face, requests) }.unwrap();
+        let (blocks, wrs) = s.queue.published();
+        let ids: Vec<_> = (0..blocks).map(|at| s.qp.sq.as_ref().unwrap().ring.view().head(at)).collect();
+        (s.blocks(0, blocks), wrs, ids)
+    };
+    for face in Face::ALL {
+        for request in requests {
+            assert_eq!(written(&[request], face), written(&[request], Face::Batch), "{request:?} {face:?}");
+        }
+        assert_eq!(written(&requests, face), written(&requests, Face::Batch), "{face:?}");
+    }
+    let args = TsoArgs { header: &header, mss: 100 };
+    let typed = |f: &dyn Fn(&mut crate::SendQueue)| {
+        let mut s = sends(QpType::RawPacket);
+        s.fill(0xee);
+        f(&mut s.queue);
+        s.blocks(0, s.queue.published().0)
+    };
+    let wr = |wr_id| Wr { wr_id, flags: SendFlags::empty() };
+    // SAFETY: there is no device that would read the memory.
+    let sent = typed(&|q| unsafe { q.post(wr(1), Frame, Send::new(), &[sge(64)]) }.unwrap());
+    assert_eq!(sent, written(&requests[..1], Face::Batch).0);
+    // SAFETY: there is no device that would read the memory.
+    let sent = typed(&|q| unsafe { q.post(wr(4), Frame, Tso::new(args), &[sge(64)]) }.unwrap());
+    assert_eq!(sent, written(&requests[3..4], Face::Batch).0);
+    let mut s = sends(QpType::RawPacket);
+    assert_eq!(refused(&mut s, SendFlags::empty(), Frame, Send::new(), NoData), PostError::InvalidArgument);
+}
+
+/// A ring in which each lap is full: a single post finds the room that completions make.
+#[test]
+fn a_single_post_finds_the_room_of_a_small_ring() {
+    let mut config = send_config(QpType::Rc);
+    config.max_send_wr = 4;
+    for face in [Face::List, Face::Single] {
+        let mut s = Sends::new(&config, 16, BLUE_FLAME);
+        let entries = [raw_sge(8)];
+        for lap in 0..3_u64 {
+            for i in 0..4 {
+                let request = Request::new(lap * 4 + i, Op::Send).sges(&entries);
+                // SAFETY: there is no device that would read the memory.
+                unsafe { testkit::post(&mut s.queue, face, &[request]) }.unwrap();
+            }
+            let request = Request::new(99, Op::Send).sges(&entries);
+            // SAFETY: there is no device that would read the memory.
+            let refused = unsafe { testkit::post(&mut s.queue, face, &[request]) }.unwrap_err();
+            assert_eq!(refused.error, Some(PostError::QueueFull), "{face:?}");
+            assert_eq!(s.retire(s.queue.published().0 as u16 - 1), lap * 4 + 3);
+        }
+        // A reset closes the queue although its limit was reached.
+        s.qp.set_state(QpState::RESET);
+        let request = Request::new(99, Op::Send).sges(&entries);
+        // SAFETY: there is no device that would read the memory.
+        let refused = unsafe { testkit::post(&mut s.queue, face, &[request]) }.unwrap_err();
+        assert_eq!(refused.error, Some(PostError::BadState), "{face:?}");
+    }
+}
+
+/// The WQEs between local operations, which have fences, are the same on each interface, also across posts.
+#[test]
+fn local_operations_are_chained_alike_by_each_interface() {
+    let entries = [raw_sge(8)];
+    let bind =
+        MwBind { mw_rkey: 0x100, mw_type: 2, rkey: 0x103, mr_lkey: 3, addr: 0x2000, length: 64, access: 6 };
+    let requests = [
+        Request::new(1, Op::LocalInv(5)),
+        Request::new(2, Op::LocalInv(6)).signaled(),
+        Request::new(3, Op::BindMw(bind)),
+        Request::new(4, Op::Send).sges(&entries),
+        Request::new(5, Op::LocalInv(7)).flags(SendFlags::FENCE),
+        Request::new(6, Op::BindMw(MwBind { length: 0, ..bind })).flags(SendFlags::FENCE),
+    ];
+    let written = |face, at_once: usize| {
+        let mut s = sends(QpType::Rc);
+        s.fill(0xee);
+        for part in requests.chunks(at_once) {
+            // SAFETY: there is no device that would read the memory.
+            unsafe { testkit::post(&mut s.queue, face, part) }.unwrap();
+        }
+        // A dropped batch leaves no fence.
+        let mut batch = s.queue.batch();
+        // SAFETY: the operation names no memory.
+        unsafe { batch.push(Wr::default(), Connected, LocalInv::new(1), NoData) };
+        drop(batch);
+        // SAFETY: there is no device that would read the memory.
+        unsafe { testkit::post(&mut s.queue, face, &requests[3..5]) }.unwrap();
+        let blocks = s.queue.published().0;
+        let flags: Vec<_> = (0..blocks).map(|at| s.blocks(at, 1)[11]).collect();
+        (s.blocks(0, blocks), flags)
+    };
+    let expected = written(Face::Batch, requests.len());
+    // Invalidations have 2 blocks, a bind has 3, an unbind 2. After a local operation: a small fence (0x20), unless the WR
+    // has a fence (0x80).
+    let flags = &expected.1;
+    assert_eq!(
+        [flags[0], flags[2], flags[4], flags[7], flags[8], flags[10], flags[12]],
+        [0, 0x28, 0x20, 0x20, 0x80, 0x80, 0x20]
+    );
+    for face in Face::ALL {
+        for at_once in [1, 2, 3, requests.len()] {
+            assert_eq!(written(face, at_once), expected, "{face:?} {at_once}");
+        }
+    }
 }
 
 #[test]

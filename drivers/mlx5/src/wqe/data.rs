@@ -21,9 +21,18 @@ pub(crate) struct DataLimits {
     pub(crate) max_inline: u32,
     /// The device's longest message. Checked only from 2^31 bytes on; shorter messages are checked by the device.
     pub(crate) max_msg: u64,
+    /// The longest payload and the longest header of a TSO send.
+    pub(crate) max_tso: u32,
+    pub(crate) max_tso_header: u32,
 }
 
 impl DataLimits {
+    /// Checks the length of a TSO send's payload.
+    #[inline(always)]
+    pub(crate) fn check_tso(&self, length: u64) -> Result<(), PostError> {
+        if length > self.max_tso.into() { Err(PostError::InvalidLength) } else { Ok(()) }
+    }
+
     /// Checks the length of a message.
     #[inline(always)]
     pub(super) fn check(&self, length: u64) -> Result<(), PostError> {
@@ -271,8 +280,8 @@ pub(super) fn copy_inline<P: Payload<Sge>>(
         cold_path();
         return Err(PostError::InlineTooLong);
     }
-    if let Some(units) = put_one_inline(writer, unit, limits, data) {
-        return Ok(units);
+    if put_bytes(writer, unit, len, data) {
+        return Ok(inline_units(len));
     }
     if len == 0 {
         return Ok(0);
@@ -284,21 +293,57 @@ pub(super) fn copy_inline<P: Payload<Sge>>(
     Ok(inline_units(len))
 }
 
-/// Copies inline data that are one buffer from `unit` on; returns the number of units. `None` if there are several buffers,
-/// if the data are empty or too long, or if they wrap at the ring's end.
+/// Copies inline data from `unit` on; returns the number of units. `None` if they are empty or too long, if they wrap at the
+/// ring's end, or if the payload's lengths differ.
 #[inline(always)]
-pub(crate) fn put_one_inline<P: Payload<Sge>>(
+pub(crate) fn put_ordinary_inline<P: Payload<Sge>>(
     writer: WqeWriter<'_>,
     unit: u32,
     limits: &DataLimits,
     data: &P,
 ) -> Option<u64> {
     let len = data.inline_len();
-    if len == 0 || len > limits.max_inline as usize {
+    (len <= limits.max_inline as usize && put_bytes(writer, unit, len, data)).then(|| inline_units(len))
+}
+
+/// [`put_ordinary_inline`] for one buffer of at most [`SHORT_INLINE`] bytes.
+#[inline(always)]
+pub(crate) fn put_short_inline(
+    writer: WqeWriter<'_>,
+    unit: u32,
+    limits: &DataLimits,
+    bytes: &[u8],
+) -> Option<u64> {
+    let len = bytes.len();
+    if len == 0 || len > SHORT_INLINE || len > limits.max_inline as usize {
         return None;
     }
-    let bytes = data.one_buf().filter(|bytes| bytes.len() == len)?;
-    writer.put_segment(unit, inline_head(len), bytes).then(|| inline_units(len))
+    let mut segment = writer.segment(unit, 4 + len)?;
+    segment.put_u32(inline_head(len));
+    segment.put(bytes).then(|| inline_units(len))
+}
+
+/// The longest inline data of the short path.
+pub(crate) const SHORT_INLINE: usize = 64;
+
+/// Copies inline data of `len` bytes from `unit` on. Returns `false` if they are empty, if they wrap at the ring's end, or if
+/// their total length is another one.
+#[inline(always)]
+fn put_bytes<P: Payload<Sge>>(writer: WqeWriter<'_>, unit: u32, len: usize, data: &P) -> bool {
+    if len == 0 {
+        return false;
+    }
+    let Some(mut segment) = writer.segment(unit, 4 + len) else { return false };
+    segment.put_u32(inline_head(len));
+    match data.one_buf() {
+        Some(bytes) => bytes.len() == len && segment.put_long(bytes),
+        None => {
+            // A payload may return other bytes than its `inline_len` says.
+            let mut is_exact = true;
+            data.for_each_buf(|bytes| is_exact &= segment.put(bytes));
+            is_exact && segment.is_full()
+        }
+    }
 }
 
 /// The first four bytes of an inline segment, as in memory.
@@ -313,7 +358,8 @@ const fn inline_units(len: usize) -> u64 {
     (len as u64 + 19) / 16
 }
 
-/// Copies buffers of `len` bytes in total, which is not 0; returns `false` if their total length is another one.
+/// Copies buffers of `len` bytes in total, which is not 0; returns `false` if their total length is another one. They may
+/// wrap at the ring's end.
 #[inline(never)]
 fn put_bufs<P: Payload<Sge>>((ring, place): (&SqAddrs, BlockIndex), unit: u32, len: usize, data: P) -> bool {
     let mut writer = InlineWriter::new(WqeWriter::new(ring.view(), place), unit);

@@ -25,8 +25,8 @@ pub(crate) mod umr;
 mod writer;
 
 pub(crate) use data::{
-    Answer, DataLimits, SendEntry, one_entry, ordinary_words, put_entries, put_frame_entries, put_inline,
-    put_one_inline, put_ordinary,
+    Answer, DataLimits, SHORT_INLINE, SendEntry, one_entry, ordinary_words, put_entries, put_frame_entries,
+    put_inline, put_ordinary, put_ordinary_inline, put_short_inline,
 };
 pub(crate) use recv::RecvFormat;
 pub use recv::WireEntry;

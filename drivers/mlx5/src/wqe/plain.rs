@@ -7,7 +7,7 @@
 //! needs are returned ([`Written`]).
 
 use super::data::copy_inline;
-use super::{AV_UNITS, Ah, Answer, CTRL_UNITS, DataLimits, Remote, SendEntry, Sge, WqeWriter};
+use super::{AV_UNITS, Ah, Answer, CTRL_UNITS, DataLimits, Remote, SendEntry, Sge, WqeWriter, eth};
 use super::{ctrl_base, ctrl0, ctrl1, fm_ce_se, hw_opcode, one_entry, put_entries};
 use crate::memory::{BlockIndex, SqView};
 use crate::sq::cursor::Cursor;
@@ -15,12 +15,15 @@ use uverbs_core::provider::op::{MwBind, TsoArgs};
 use uverbs_core::provider::opcodes::is_atomic;
 use uverbs_core::provider::{Address, Operation, Payload, PostError, WireRemote as _};
 use uverbs_core::wr::{SendFlags, WrOpcode};
+use uverbs_mlx5_hw::wqe::MLX5_WQE_CTRL_INITIATOR_SMALL_FENCE as SMALL_FENCE;
 
 /// The destination of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Destination<'a> {
     /// The peer of the connection, or the address in the frame.
     Connection,
+    /// The address in the frame, of a queue of raw packets whose headers are in memory: the WQE has an Ethernet segment.
+    Frame,
     /// Address handle, QP number and Q_Key.
     Datagram(&'a Ah, u32, u32),
     /// Address handle, number and access key of a DC target.
@@ -39,6 +42,8 @@ impl<'a> Destination<'a> {
             Self::DcTarget(ah, dctn, key)
         } else if let Some(srqn) = to.remote_srqn() {
             Self::Srq(srqn)
+        } else if to.is_frame() {
+            Self::Frame
         } else {
             Self::Connection
         }
@@ -49,7 +54,7 @@ impl<'a> Destination<'a> {
     pub(crate) const fn units(&self) -> u32 {
         match self {
             Self::Connection => 0,
-            Self::Srq(_) => 1,
+            Self::Srq(_) | Self::Frame => 1,
             Self::Datagram(..) | Self::DcTarget(..) => AV_UNITS,
         }
     }
@@ -248,6 +253,8 @@ pub(crate) struct CtrlConsts {
     first: [u64; 16],
     /// The second word by flags, without immediate data.
     second: [u64; 16],
+    /// The same with a small fence, unless the flags have a fence.
+    waiting: [u64; 16],
 }
 
 impl CtrlConsts {
@@ -259,10 +266,19 @@ impl CtrlConsts {
             u64::from(hw_opcode(opcode)) << 32 | ctrl_base(qp_num) | u64::from(ds)
         };
         let second = |flags| ctrl1(signal | fm_ce_se(SendFlags::from_bits_retain(flags as u32)), 0);
-        Self { first: core::array::from_fn(first), second: core::array::from_fn(second) }
+        let waiting = |flags| {
+            let fence = if flags & SendFlags::FENCE.bits() as usize == 0 { SMALL_FENCE } else { 0 };
+            second(flags) | ctrl1(fence, 0)
+        };
+        Self {
+            first: core::array::from_fn(first),
+            second: core::array::from_fn(second),
+            waiting: core::array::from_fn(waiting),
+        }
     }
 
     /// The number of the QP.
+    #[inline(always)]
     pub(crate) fn qp_num(&self) -> u32 {
         (self.first[0] >> 8) as u32 & 0xff_ffff
     }
@@ -275,8 +291,16 @@ impl CtrlConsts {
     }
 
     /// The first word of a WQE of `ds` units, for any layout.
+    #[inline(always)]
     pub(crate) fn first_of_units(&self, place: BlockIndex, opcode: WrOpcode, ds: u32) -> u64 {
         ctrl0(self.first[(opcode.0 & 15) as usize] & !0xff, place, 0, ds.into())
+    }
+
+    /// [`second`](Self::second) of a local operation, which `waits` for the one before it. (A fence of the WR is stronger.)
+    #[inline(always)]
+    pub(crate) fn second_behind_local(&self, flags: SendFlags, imm: u32, waits: bool) -> u64 {
+        let words = if waits { &self.waiting } else { &self.second };
+        words[(flags.bits() & 15) as usize] | ctrl1(0, imm)
     }
 
     /// The second word. Flags that are not plain are ignored.
@@ -291,6 +315,10 @@ impl CtrlConsts {
 pub(crate) fn put_destination(units: &mut impl Units, to: Destination<'_>) -> u32 {
     let av = match to {
         Destination::Connection => return CTRL_UNITS,
+        Destination::Frame => {
+            units.put_unit(CTRL_UNITS, [0; 2]);
+            return CTRL_UNITS + 1;
+        }
         Destination::Srq(srqn) => {
             units.put_unit(CTRL_UNITS, [(u64::from(srqn) << 32).to_be(), 0]);
             return CTRL_UNITS + 1;
@@ -332,6 +360,9 @@ pub(crate) fn put_wqe<E: SendEntry, P: Payload<Sge>>(
     wr_id: u64,
     wr: &Description<'_, E, &P>,
 ) -> Result<(), PostError> {
+    if let Some(args) = wr.op.tso {
+        return put_tso(view, cursor, consts, limits, wr_id, args, wr);
+    }
     let mut writer = WqeWriter::new(view, cursor.at);
     let unit = put_destination(&mut writer, wr.to);
     let unit = put_op(&mut writer, unit, &wr.op)?;
@@ -350,8 +381,47 @@ pub(crate) fn put_wqe<E: SendEntry, P: Payload<Sge>>(
             (put_entries(writer, unit, limits, answer, entries)?.into(), Carries::Entries)
         }
     };
+    if matches!(wr.to, Destination::Frame) && units == 0 {
+        // The second half of the Ethernet segment must not have bytes of an old WQE.
+        writer.put(unit, [0; 2]);
+    }
     put_ctrl(writer, consts, wr.flags, &wr.op, units);
     cursor.finish(view, wr_id, Written::new(unit + units as u32, carries));
+    Ok(())
+}
+
+/// [`put_wqe`] for a TSO send of entries: the Ethernet segment contains the header.
+#[inline(always)]
+fn put_tso<E: SendEntry, P: Payload<Sge>>(
+    view: SqView<'_>,
+    cursor: &mut Cursor,
+    consts: &CtrlConsts,
+    limits: &DataLimits,
+    wr_id: u64,
+    args: TsoArgs<'_>,
+    wr: &Description<'_, E, &P>,
+) -> Result<(), PostError> {
+    let writer = WqeWriter::new(view, cursor.at);
+    let header = eth::tso_units(limits.max_tso_header, args)?;
+    let units = match wr.data {
+        Data::Entries(entries) => {
+            limits.check_tso(entries.iter().map(|entry| u64::from(entry.length())).sum())?;
+            eth::put_tso(writer, false, args)?;
+            if let [one] = entries
+                && let Some(words) = one_entry(Answer::None, *one)
+            {
+                writer.put_far(CTRL_UNITS + header, words);
+                1
+            } else {
+                put_entries(writer, CTRL_UNITS + header, limits, Answer::None, entries)?
+            }
+        }
+        // Takes the slow path.
+        Data::Inline(_) => return Err(PostError::InvalidArgument),
+    };
+    // The constants are those of a segment of one unit.
+    put_ctrl(writer, consts, wr.flags, &wr.op, u64::from(header - 1 + units));
+    cursor.finish(view, wr_id, Written::new(CTRL_UNITS + header + units, Carries::Entries));
     Ok(())
 }
 
@@ -368,6 +438,13 @@ pub(crate) fn put_ctrl(
     writer.put_ctrl0(consts.first(writer.place(), op.opcode, data_units));
 }
 
+/// Whether [`block`] composes WRs of this kind.
+#[inline(always)]
+pub(crate) fn has_block<E, P>(wr: &Description<'_, E, P>) -> bool {
+    let units = CTRL_UNITS + wr.to.units() + op_units(wr.op.opcode) + 1;
+    matches!(wr.data, Data::Entries([_])) && wr.op.tso.is_none() && units <= 4
+}
+
 /// Composes a WQE of one block with one entry in registers: returns its words, except the first, and its units. `None` for
 /// other WRs, and for WRs with an error.
 #[inline(always)]
@@ -376,7 +453,7 @@ pub(crate) fn block<E: SendEntry, P>(
     wr: &Description<'_, E, P>,
 ) -> Option<([u64; 8], u32)> {
     let Data::Entries(&[entry]) = wr.data else { return None };
-    if CTRL_UNITS + wr.to.units() + op_units(wr.op.opcode) + 1 > 4 {
+    if !has_block(wr) {
         return None;
     }
     let words = one_entry(wr.op.answer(), entry)?;

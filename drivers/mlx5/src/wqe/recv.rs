@@ -117,7 +117,14 @@ impl RecvFormat {
             let Some(unit) = units.next() else { return Err(PostError::TooManySge) };
             store(unit.each_ref(), sge.words);
         }
-        DataLimits { max_sge: self.max_sge, max_inline: 0, max_msg: self.max_msg }.check(length)?;
+        let limits = DataLimits {
+            max_sge: self.max_sge,
+            max_inline: 0,
+            max_msg: self.max_msg,
+            max_tso: 0,
+            max_tso_header: 0,
+        };
+        limits.check(length)?;
         if let Some(unit) = units.next() {
             store(unit.each_ref(), TERMINATOR);
         }

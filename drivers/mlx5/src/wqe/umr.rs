@@ -24,12 +24,36 @@ pub(crate) const FREE_UNITS: u32 = CTRL_UNITS + 3 + 4;
 /// Units of a WQE that binds a window.
 pub(crate) const BIND_UNITS: u32 = FREE_UNITS + 4;
 
+/// The rights in a memory key by the lowest four bits of `ibv_access_flags`.
+const RIGHTS: [u8; 16] = {
+    let mut rights = [0; 16];
+    let mut access = 0;
+    while access < rights.len() {
+        let pairs = [
+            (AccessFlags::REMOTE_READ, MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_REMOTE_READ),
+            (AccessFlags::REMOTE_WRITE, MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_REMOTE_WRITE),
+            (AccessFlags::REMOTE_ATOMIC, MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_ATOMIC),
+        ];
+        let mut i = 0;
+        while i < pairs.len() {
+            if pairs[i].0.bits() & access as u32 != 0 {
+                rights[access] |= pairs[i].1;
+            }
+            i += 1;
+        }
+        access += 1;
+    }
+    rights
+};
+
 /// Writes the segments of an invalidation after the control segment; returns the WQE's units.
+#[inline(always)]
 pub(crate) fn put_local_inv(slot: WqeWriter<'_>) -> u32 {
     put_free(slot, true, 0)
 }
 
 /// Writes the segments of a bind, or of an unbind if the length is 0, after the control segment; returns the WQE's units.
+#[inline(always)]
 pub(crate) fn put_bind(slot: WqeWriter<'_>, qpn: u32, bind: &MwBind) -> Result<u32, PostError> {
     if bind.length > MAX_KLM_LENGTH {
         return Err(PostError::Unsupported);
@@ -59,14 +83,11 @@ pub(crate) fn put_bind(slot: WqeWriter<'_>, qpn: u32, bind: &MwBind) -> Result<u
     put_ctrl(slot, flags, KLM_OCTOWORDS, mask);
 
     let access = AccessFlags::from_bits_retain(bind.access);
-    let right = |flag, bit| if access.contains(flag) { bit } else { 0 };
     let zero_based = access.contains(AccessFlags::ZERO_BASED);
     put_mkey(
         slot,
         MkeyContextSeg {
-            access_flags: right(AccessFlags::REMOTE_READ, MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_REMOTE_READ)
-                | right(AccessFlags::REMOTE_WRITE, MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_REMOTE_WRITE)
-                | right(AccessFlags::REMOTE_ATOMIC, MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_ATOMIC),
+            access_flags: RIGHTS[(bind.access & 15) as usize],
             qpn_mkey: qpn_mkey(if type2 { qpn } else { ANY_QP }, bind.rkey),
             start_addr: Be64::new(if zero_based { 0 } else { bind.addr }),
             len: Be64::new(bind.length),
@@ -78,12 +99,12 @@ pub(crate) fn put_bind(slot: WqeWriter<'_>, qpn: u32, bind: &MwBind) -> Result<u
         mkey: Be32::new(bind.mr_lkey),
         address: Be64::new(bind.addr),
     };
-    slot.put(FREE_UNITS, transmute!(klm));
-    (1..4).for_each(|i| slot.put(FREE_UNITS + i, [0; 2]));
+    put_first(slot, 2, transmute!(klm));
     Ok(BIND_UNITS)
 }
 
 /// Writes the segments that free a key; returns the WQE's units.
+#[inline(always)]
 fn put_free(slot: WqeWriter<'_>, type2: bool, rkey: u32) -> u32 {
     let mut flags = MLX5_WQE_UMR_CTRL_FLAG_INLINE | MLX5_WQE_UMR_CTRL_FLAG_TRNSLATION_OFFSET;
     let mut mask = MLX5_WQE_UMR_CTRL_MKEY_MASK_FREE | MLX5_WQE_UMR_CTRL_MKEY_MASK_MKEY;
@@ -92,22 +113,25 @@ fn put_free(slot: WqeWriter<'_>, type2: bool, rkey: u32) -> u32 {
         mask |= MLX5_WQE_UMR_CTRL_MKEY_MASK_QPN;
     }
     put_ctrl(slot, flags, 0, mask);
-    put_mkey(
-        slot,
-        MkeyContextSeg {
-            free: MLX5_WQE_MKEY_CONTEXT_FREE,
-            qpn_mkey: qpn_mkey(ANY_QP, rkey),
-            ..Default::default()
-        },
-    );
+    let seg = MkeyContextSeg {
+        free: MLX5_WQE_MKEY_CONTEXT_FREE,
+        qpn_mkey: qpn_mkey(ANY_QP, rkey),
+        ..Default::default()
+    };
+    // The other fields are 0.
+    let [first, ..]: [[u64; 2]; 4] = transmute!(seg);
+    put_first(slot, 1, first);
     FREE_UNITS
 }
 
 /// The QP number, and the low byte of the key, which the user may change.
+#[inline(always)]
 fn qpn_mkey(qpn: u32, rkey: u32) -> Be32 {
     Be32::new(qpn << 8 | rkey & 0xff)
 }
 
+/// Writes the UMR control segment: the units 1 to 3.
+#[inline(always)]
 fn put_ctrl(slot: WqeWriter<'_>, flags: u8, klm_octowords: u16, mask: u64) {
     let seg = UmrCtrlSeg {
         flags,
@@ -115,11 +139,24 @@ fn put_ctrl(slot: WqeWriter<'_>, flags: u8, klm_octowords: u16, mask: u64) {
         mkey_mask: Be64::new(mask),
         ..Default::default()
     };
-    let units: [[u64; 2]; 3] = transmute!(seg);
-    (1..).zip(units).for_each(|(i, unit)| slot.put(i, unit));
+    let [first, ..]: [[u64; 2]; 3] = transmute!(seg);
+    slot.put(CTRL_UNITS, first);
+    // The rest is reserved, and 0 by `UmrCtrlSeg::default`.
+    (2..4).for_each(|unit| slot.put_zeros(0, unit));
 }
 
+/// Writes a block whose first unit is not 0.
+#[inline(always)]
+fn put_first(slot: WqeWriter<'_>, nth: u32, unit: [u64; 2]) {
+    slot.put_pair(nth, 0, unit);
+    (1..4).for_each(|unit| slot.put_zeros(nth, unit));
+}
+
+/// Writes the context of the memory key: the second block.
+#[inline(always)]
 fn put_mkey(slot: WqeWriter<'_>, seg: MkeyContextSeg) {
     let units: [[u64; 2]; 4] = transmute!(seg);
-    (4..).zip(units).for_each(|(i, unit)| slot.put(i, unit));
+    for (i, unit) in units.into_iter().enumerate() {
+        slot.put_pair(1, i, unit);
+    }
 }

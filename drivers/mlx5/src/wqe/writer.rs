@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Writes units of a WQE to the ring, from a basic block on. A WQE wraps at the ring's end.
+#![expect(unsafe_code)]
+// UNSAFETY: stores of 16 bytes to words of the ring.
 
-use crate::memory::{BlockIndex, SqAddrs, SqView, UnitIndex};
+use crate::memory::{BlockIndex, Segment, SqAddrs, SqView, UnitIndex};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// A WQE in the ring. The device does not read it before the doorbell.
@@ -58,10 +60,38 @@ impl<'r> WqeWriter<'r> {
         place[1].store(words[1], Ordering::Relaxed);
     }
 
-    /// Writes 4 bytes at `unit` and then `bytes`; returns `false` and writes nothing if they wrap at the ring's end.
+    /// Writes a `unit` of the `nth` block.
     #[inline(always)]
-    pub(crate) fn put_segment(self, unit: u32, head: u32, bytes: &[u8]) -> bool {
-        self.ring.store_segment(self.place.unit(unit), head, bytes)
+    pub(crate) fn put_pair(self, nth: u32, unit: usize, words: [u64; 2]) {
+        let block = self.ring.at(self.place.after(nth));
+        let Some([first, second]) = block.as_chunks::<2>().0.get(unit) else { return };
+        first.store(words[0], Ordering::Relaxed);
+        second.store(words[1], Ordering::Relaxed);
+    }
+
+    /// The place of a segment of `len` bytes at `unit`; `None` if it wraps at the ring's end.
+    #[inline(always)]
+    pub(crate) fn segment(self, unit: u32, len: usize) -> Option<Segment<'r>> {
+        self.ring.segment(self.place.unit(unit), len)
+    }
+
+    /// Writes 0 to a `unit` of the `nth` block.
+    #[inline(always)]
+    pub(crate) fn put_zeros(self, nth: u32, unit: usize) {
+        let block = self.ring.at(self.place.after(nth));
+        let Some(unit) = block.as_chunks::<2>().0.get(unit) else { return };
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            use core::arch::x86_64::{__m128i, _mm_setzero_si128};
+            // SAFETY: every x86-64 CPU has SSE2.
+            let zeros = unsafe { _mm_setzero_si128() };
+            let to = unit.as_ptr().cast_mut().cast::<__m128i>();
+            // SAFETY: 16 bytes of a block, which is aligned to 64 bytes and consists of atomics. Only this poster accesses a
+            // block that is not published, so no access of another size is concurrent.
+            unsafe { to.write_volatile(zeros) };
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        unit.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }
 
     /// Writes the control segment's first word.
