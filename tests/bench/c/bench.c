@@ -42,27 +42,7 @@ static void prepare_sends(int batch, int opcode, unsigned flags, int entries, ui
 }
 static void prepare_write(int batch) { prepare_sends(batch, IBV_WR_RDMA_WRITE, 0, 1, 64); }
 static void prepare_inline(int batch) { prepare_sends(batch, IBV_WR_RDMA_WRITE, IBV_SEND_INLINE, 1, 32); }
-static void prepare_send(int batch) { prepare_sends(batch, IBV_WR_SEND, 0, 1, 64); }
 static void prepare_send3(int batch) { prepare_sends(batch, IBV_WR_SEND, 0, 3, 64); }
-static void prepare_cmp_swp(int batch)
-{
-	prepare_sends(batch, IBV_WR_ATOMIC_CMP_AND_SWP, 0, 1, 8);
-	for (int i = 0; i < CHUNK; i++) {
-		wrs[i].wr.atomic.remote_addr = 0x100000 + i * 64;
-		wrs[i].wr.atomic.rkey = 0x1234;
-		wrs[i].wr.atomic.compare_add = i;
-		wrs[i].wr.atomic.swap = i + 1;
-	}
-}
-static void prepare_ud(int batch)
-{
-	prepare_sends(batch, IBV_WR_SEND, 0, 1, 64);
-	for (int i = 0; i < CHUNK; i++) {
-		wrs[i].wr.ud.ah = ah;
-		wrs[i].wr.ud.remote_qpn = 0x123;
-		wrs[i].wr.ud.remote_qkey = 0x11111111;
-	}
-}
 
 static void post_sends(struct qp *q, int batch, int blocks)
 {
@@ -74,10 +54,8 @@ static void post_sends(struct qp *q, int batch, int blocks)
 	end();
 	retire_sends(q, blocks);
 }
-static void post_rc(int batch) { post_sends(&rc, batch, 1); }
 static void post_inline(int batch) { post_sends(&rc, batch, 2); }
 static void post_send3(int batch) { post_sends(&rc_sge3, batch, 1); }
-static void post_ud(int batch) { post_sends(&ud, batch, 2); }
 static void post_fifth(int batch)
 {
 	if (!fifth.qp)
@@ -135,14 +113,9 @@ static void post_burst(int batch)
 		end();                                                                 \
 		retire_sends(&queue, blocks);                                          \
 	}
-BUILDER(wr_write, rc_ex, 1, ibv_wr_rdma_write(x, 0x1234, remote); ibv_wr_set_sge(x, lkey, addr, 64);)
 BUILDER(wr_inline, rc_ex, 2, ibv_wr_rdma_write(x, 0x1234, remote); ibv_wr_set_inline_data(x, data, 32);)
-BUILDER(wr_send, rc_ex, 1, ibv_wr_send(x); ibv_wr_set_sge(x, lkey, addr, 64);)
 BUILDER(wr_send_inline, rc_ex, 1, ibv_wr_send(x); ibv_wr_set_inline_data(x, data, 32);)
 BUILDER(wr_send3, rc_sge3_ex, 1, ibv_wr_send(x); ibv_wr_set_sge_list(x, 3, sges[i]);)
-BUILDER(wr_read, rc_ex, 1, ibv_wr_rdma_read(x, 0x1234, remote); ibv_wr_set_sge(x, lkey, addr, 64);)
-BUILDER(wr_fetch_add, rc_ex, 1, ibv_wr_atomic_fetch_add(x, 0x1234, remote, 7); ibv_wr_set_sge(x, lkey, addr, 8);)
-BUILDER(wr_ud, ud_ex, 2, ibv_wr_send(x); ibv_wr_set_ud_addr(x, ah, 0x123, 0x11111111); ibv_wr_set_sge(x, lkey, addr, 64);)
 
 /* ----------------------------------------------------------------------------------------------------------------- receives */
 static void prepare_recvs(int batch)
@@ -232,10 +205,12 @@ static void fill_srq(struct cq *c)
 /* QPs that complete to one CQ, in turn. */
 struct many {
 	int count, operations;
+	uint16_t completed; /* of each QP */
 	struct qp *qps;
 	struct cq cq;
 };
-static struct many many64 = { .count = 64, .operations = CHUNK }, many4096 = { .count = 4096, .operations = 4096 };
+static struct many many64 = { .count = 64, .operations = CHUNK }, many1024 = { .count = 1024, .operations = 1024 },
+		   many10000 = { .count = 10000, .operations = 10000 };
 
 static void create_many(struct many *m)
 {
@@ -245,26 +220,94 @@ static void create_many(struct many *m)
 	for (int i = 0; i < m->count; i++)
 		create_qp(&m->qps[i], pd, (struct qp_kind){ .type = IBV_QPT_RC, .entries = 1, .wrs = 4, .cq = &m->cq });
 }
-static void poll_many(int batch, struct many *m)
+/* Posts as many operations as the row has; measured, or before a measured poll. */
+static void post_to_many(struct many *m)
 {
 	struct ibv_send_wr *bad;
+
+	for (int i = 0; i < m->operations; i++)
+		CHECK(!ibv_post_send(m->qps[i % m->count].qp, &wrs[i % CHUNK], &bad), "ibv_post_send");
+}
+static void complete_many(struct many *m)
+{
+	for (int i = 0; i < m->operations; i++)
+		complete(&m->cq, &m->qps[i % m->count], m->completed + i / m->count, REQUESTER, 0, 0);
+	m->completed += m->operations / m->count;
+}
+static void poll_them(int batch, struct many *m)
+{
 	struct ibv_wc wc[BATCH];
 	int n = 0;
 
-	if (!m->qps)
-		create_many(m);
-	for (int i = 0; i < m->operations; i++) {
-		struct qp *q = &m->qps[i % m->count];
-		uint16_t at = posted(q);
-
-		CHECK(!ibv_post_send(q->qp, &wrs[i % CHUNK], &bad), "ibv_post_send");
-		complete(&m->cq, q, at, REQUESTER, 0, 0);
-	}
-	begin();
 	for (int i = 0; i < m->operations; i += batch)
 		n += ibv_poll_cq(m->cq.cq, batch, wc);
+	CHECK(n == m->operations, "ibv_poll_cq");
+}
+static void post_many(int batch, struct many *m)
+{
+	(void)batch;
+	if (!m->qps)
+		create_many(m);
+	begin();
+	post_to_many(m);
 	end();
-	CHECK(n == m->operations && wc[batch - 1].wr_id == CHUNK - 1, "ibv_poll_cq");
+	complete_many(m);
+	poll_them(BATCH, m);
+}
+static void poll_many(int batch, struct many *m)
+{
+	if (!m->qps)
+		create_many(m);
+	post_to_many(m);
+	complete_many(m);
+	begin();
+	poll_them(batch, m);
+	end();
+}
+static void small_ring(int batch)
+{
+	enum { RING = 4 };
+	struct ibv_send_wr *bad;
+	static struct qp small;
+
+	(void)batch;
+	if (!small.qp)
+		create_qp(&small, pd, (struct qp_kind){ .type = IBV_QPT_RC, .entries = 1, .wrs = RING });
+	for (int first = 0; first < CHUNK; first += RING) {
+		begin();
+		for (int i = first; i < first + RING; i++)
+			CHECK(!ibv_post_send(small.qp, &wrs[i], &bad), "ibv_post_send");
+		end();
+		complete(&send_cq, &small, posted(&small) - 1, REQUESTER, 0, 0);
+		drain(&send_cq, 1, first + RING - 1);
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------------------------- events */
+static void arm(int batch)
+{
+	begin();
+	for (int i = 0; i < CHUNK; i += batch)
+		CHECK(!ibv_req_notify_cq(send_cq.cq, 0), "ibv_req_notify_cq");
+	end();
+}
+static void events(int batch)
+{
+	static struct event_cq e;
+	struct ibv_cq *cq;
+	void *context;
+
+	if (!e.cq)
+		create_event_cq(&e);
+	for (int i = 0; i < CHUNK; i++)
+		make_event(&e);
+	begin();
+	for (int i = 0; i < CHUNK; i += batch) {
+		CHECK(!ibv_get_cq_event(e.channel, &cq, &context), "ibv_get_cq_event");
+		ibv_ack_cq_events(cq, 1);
+		CHECK(!ibv_req_notify_cq(cq, 0), "ibv_req_notify_cq");
+	}
+	end();
 }
 static void poll(int batch, void (*fill)(struct cq *))
 {
@@ -287,7 +330,11 @@ static void poll_scattered(int batch)
 }
 static void poll_srq(int batch) { poll(batch, fill_srq); }
 static void poll_64(int batch) { poll_many(batch, &many64); }
-static void poll_4096(int batch) { poll_many(batch, &many4096); }
+static void poll_1024(int batch) { poll_many(batch, &many1024); }
+static void poll_10000(int batch) { poll_many(batch, &many10000); }
+static void post_64(int batch) { post_many(batch, &many64); }
+static void post_1024(int batch) { post_many(batch, &many1024); }
+static void post_10000(int batch) { post_many(batch, &many10000); }
 static void poll_empty(int batch)
 {
 	struct ibv_wc wc;
@@ -345,28 +392,14 @@ static void fill_receives(int batch) { (void)batch, prepare_recvs(BATCH); }
 
 enum { ONE = 1, LIST = 2, TD = 4 };
 
-static const struct row {
-	const char *name;
-	int batches; /* and TD: only with a thread domain */
-	void (*prepare)(int batch), (*run)(int batch);
-	int operations; /* of a chunk */
-} rows[] = {
-	{ "post_send write", ONE | LIST, prepare_write, post_rc, CHUNK },
+static const struct row rows[] = {
 	{ "post_send inline", ONE | LIST, prepare_inline, post_inline, CHUNK },
-	{ "post_send send", ONE | LIST, prepare_send, post_rc, CHUNK },
 	{ "post_send send3", ONE | LIST, prepare_send3, post_send3, CHUNK },
-	{ "post_send cmp_swp", ONE | LIST, prepare_cmp_swp, post_rc, CHUNK },
-	{ "post_send ud", ONE | LIST, prepare_ud, post_ud, CHUNK },
 	{ "post_send write burst", ONE | LIST | TD, prepare_write, post_burst, CHUNK },
 	{ "post_send write 5th", ONE | TD, prepare_write, post_fifth, CHUNK },
-	{ "wr write", ONE | LIST, nothing, wr_write, CHUNK },
 	{ "wr inline", ONE | LIST, nothing, wr_inline, CHUNK },
-	{ "wr send", ONE | LIST, nothing, wr_send, CHUNK },
 	{ "wr send inline", ONE | LIST, nothing, wr_send_inline, CHUNK },
 	{ "wr send3", ONE | LIST, prepare_send3, wr_send3, CHUNK },
-	{ "wr read", ONE | LIST, nothing, wr_read, CHUNK },
-	{ "wr fetch_add", ONE | LIST, nothing, wr_fetch_add, CHUNK },
-	{ "wr ud", ONE | LIST, nothing, wr_ud, CHUNK },
 	{ "post_recv", ONE | LIST, prepare_recvs, post_recvs, CHUNK },
 	{ "post_srq_recv", ONE | LIST, prepare_recvs, post_srq_recvs, CHUNK },
 	{ "poll requester", ONE | LIST, fill_writes, poll_requester, CHUNK },
@@ -375,7 +408,14 @@ static const struct row {
 	{ "poll srq", ONE | LIST, fill_receives, poll_srq, CHUNK },
 	{ "poll empty", ONE, nothing, poll_empty, CHUNK },
 	{ "poll 64 QPs", LIST, write_singles, poll_64, CHUNK },
-	{ "poll 4096 QPs", LIST, write_singles, poll_4096, 4096 },
+	{ "poll 1024 QPs", LIST, write_singles, poll_1024, 1024 },
+	{ "poll 10000 QPs", LIST, write_singles, poll_10000, 10000 },
+	{ "post 64 QPs", ONE, write_singles, post_64, CHUNK },
+	{ "post 1024 QPs", ONE, write_singles, post_1024, 1024 },
+	{ "post 10000 QPs", ONE, write_singles, post_10000, 10000 },
+	{ "post small ring", ONE, write_singles, small_ring, CHUNK },
+	{ "arm", ONE, nothing, arm, CHUNK },
+	{ "event", ONE, nothing, events, CHUNK },
 	{ "start_poll requester", ONE | LIST, fill_writes, start_requester, CHUNK },
 	{ "start_poll responder", ONE | LIST, fill_receives, start_responder, CHUNK },
 	{ "start_poll responder more", ONE | LIST, fill_receives, start_responder_more, CHUNK },
@@ -446,6 +486,18 @@ static void trace(const struct row *r, int batch, const char *name)
 	printf("row\t%s\n", name);
 }
 
+static void measure(const struct row *r, int batch, const char *name, double per_ns)
+{
+	r->prepare(batch);
+	if (counting)
+		count(r, batch, name);
+	else if (tracing)
+		trace(r, batch, name);
+	else
+		time_row(r, batch, name, per_ns);
+	fflush(stdout);
+}
+
 static int wanted(const char *name, int n, char **names)
 {
 	for (int i = 0; i < n; i++)
@@ -484,16 +536,20 @@ int main(int argc, char **argv)
 			snprintf(name, sizeof(name), "%s %s x%d", argv[2], r->name, batch);
 			if (!(r->batches & (batch == 1 ? ONE : LIST)) || (r->batches & TD && !thread_domain))
 				continue;
-			if (!wanted(name, argc - 4, argv + 4))
-				continue;
-			r->prepare(batch);
-			if (counting)
-				count(r, batch, name);
-			else if (tracing)
-				trace(r, batch, name);
-			else
-				time_row(r, batch, name, per_ns);
-			fflush(stdout);
+			if (wanted(name, argc - 4, argv + 4))
+				measure(r, batch, name, per_ns);
 		}
+	/* Rows of the table of posts: "FACE ROW xBATCH". */
+	for (int i = 4; i < argc; i++) {
+		char name[64];
+		const char *face = strchr(argv[i], ' '), *batch = strrchr(argv[i], ' ');
+		struct row r;
+
+		if (!face || face == batch || batch[1] != 'x')
+			continue;
+		snprintf(name, sizeof(name), "%.*s", (int)(batch - face - 1), face + 1);
+		if (find_post(name, &r))
+			measure(&r, atoi(batch + 2), argv[i], per_ns);
+	}
 	return 0;
 }

@@ -15,6 +15,7 @@
 #include <rdma/rdma_user_ioctl_cmds.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include "shim.h"
 
 __attribute__((visibility("default"))) struct shim_seen shim_seen;
@@ -163,6 +164,7 @@ static void create_cq(call_t *call)
 
 	in(call, UVERBS_ATTR_UHW_IN, &request, sizeof(request));
 	shim_seen.cq_ring = request.buf_addr;
+	in(call, UVERBS_ATTR_CREATE_CQ_USER_HANDLE, &shim_seen.cq_handle, sizeof(shim_seen.cq_handle));
 	out_object(call, UVERBS_ATTR_CREATE_CQ_HANDLE);
 	out_u32(call, UVERBS_ATTR_CREATE_CQ_RESP_CQE, in_u32(call, UVERBS_ATTR_CREATE_CQ_CQE));
 	out(call, UVERBS_ATTR_UHW_OUT, &response, sizeof(response));
@@ -218,7 +220,10 @@ static void alloc_uar(call_t *call)
 
 static void query_device(call_t *call)
 {
-	struct mlx5_ib_query_device_resp d = { .response_length = sizeof(d) };
+	struct mlx5_ib_query_device_resp d = {
+		.response_length = sizeof(d),
+		.tso_caps = { .max_tso = 1 << 18, .supported_qpts = 1 << 8 /* IBV_QPT_RAW_PACKET */ },
+	};
 
 	RESPOND(struct ib_uverbs_ex_query_device_resp r = { .base = device, .response_length = sizeof(r) });
 	out(call, UVERBS_ATTR_UHW_OUT, &d, sizeof(d));
@@ -230,6 +235,18 @@ static void create_ah(call_t *call)
 
 	RESPOND(struct ib_uverbs_create_ah_resp r = { .ah_handle = next_handle++ });
 	out(call, UVERBS_ATTR_UHW_OUT, &d, sizeof(d));
+}
+
+/* A channel: a read returns one event, as that of the kernel does. */
+static int create_channel(call_t *call)
+{
+	int fds[2];
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds))
+		return errno;
+	shim_seen.event_fd = fds[1];
+	RESPOND(struct ib_uverbs_create_comp_channel_resp r = { .fd = fds[0] });
+	return 0;
 }
 
 static int invoke_write(call_t *call)
@@ -257,6 +274,12 @@ static int invoke_write(call_t *call)
 	case IB_USER_VERBS_CMD_REG_MR:
 		next_key += 0x100;
 		RESPOND(struct ib_uverbs_reg_mr_resp r = { .mr_handle = next_handle++, .lkey = next_key, .rkey = next_key });
+		return 0;
+	case IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL:
+		return create_channel(call);
+	case IB_USER_VERBS_CMD_ALLOC_MW:
+		next_key += 0x100;
+		RESPOND(struct ib_uverbs_alloc_mw_resp r = { .mw_handle = next_handle++, .rkey = next_key });
 		return 0;
 	case IB_USER_VERBS_CMD_CREATE_AH:
 		create_ah(call);

@@ -3,13 +3,14 @@
 #define _GNU_SOURCE
 #include "world.h"
 #include <dlfcn.h>
+#include <unistd.h>
 #include "shim.h"
 
 int counting, tracing, thread_domain;
 uint64_t elapsed;
 volatile uint64_t mark;
 struct cq send_cq, recv_cq, ex_cq;
-struct qp rc, rc_of_ex, rc_ex, ud, ud_ex, rc_srq, rc_sge3, rc_sge3_ex, fifth;
+struct qp rc, rc_of_ex, rc_ex, rc_srq, rc_sge3, rc_sge3_ex, fifth;
 struct ibv_srq *srq;
 const uint8_t *srq_elements;
 uint16_t srq_head;
@@ -41,6 +42,20 @@ void create_cq(struct cq *c, int entries, int extended)
 	c->entries = c->cq->cqe + 1;
 }
 
+void create_event_cq(struct event_cq *e)
+{
+	e->channel = ibv_create_comp_channel(context);
+	CHECK(e->channel, "ibv_create_comp_channel");
+	e->cq = ibv_create_cq(context, CHUNK - 1, NULL, e->channel, 0);
+	CHECK(e->cq, "ibv_create_cq");
+	e->fd = seen->event_fd;
+	e->handle = seen->cq_handle;
+}
+void make_event(const struct event_cq *e)
+{
+	CHECK(write(e->fd, &e->handle, sizeof(e->handle)) == sizeof(e->handle), "write");
+}
+
 static void to_state(struct ibv_qp *qp, int state)
 {
 	struct ibv_qp_attr attr = { .qp_state = state, .port_num = 1, .path_mtu = IBV_MTU_1024 };
@@ -48,27 +63,53 @@ static void to_state(struct ibv_qp *qp, int state)
 	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | (state == IBV_QPS_INIT ? IBV_QP_PORT : 0)), "ibv_modify_qp");
 }
 
+/*
+ * The functions of libmlx5.so.1, which is loaded before the program: with rdma-core's libibverbs it is the provider, with
+ * this project's it is this project's.
+ */
+static void *of_mlx5(const char *name)
+{
+	void *function = dlsym(RTLD_DEFAULT, name);
+
+	CHECK(function, name);
+	return function;
+}
+static struct ibv_qp *dv_create(struct ibv_context *c, struct ibv_qp_init_attr_ex *attr, struct mlx5dv_qp_init_attr *dv)
+{
+	return ((struct ibv_qp * (*)(struct ibv_context *, struct ibv_qp_init_attr_ex *, struct mlx5dv_qp_init_attr *))
+			of_mlx5("mlx5dv_create_qp"))(c, attr, dv);
+}
+static struct mlx5dv_qp_ex *dv_qp_ex(struct ibv_qp_ex *ex)
+{
+	return ((struct mlx5dv_qp_ex * (*)(struct ibv_qp_ex *)) of_mlx5("mlx5dv_qp_ex_from_ibv_qp_ex"))(ex);
+}
+
 void create_qp(struct qp *q, struct ibv_pd *domain, struct qp_kind k)
 {
+	int is_dc = k.type == IBV_QPT_DRIVER, receives = !is_dc && k.type != IBV_QPT_XRC_SEND;
 	struct ibv_qp_init_attr_ex attr = {
 		.qp_type = k.type, .send_cq = k.cq ? k.cq->cq : send_cq.cq,
 		.recv_cq = k.cq ? k.cq->cq : recv_cq.cq, .srq = k.srq,
 		.comp_mask = IBV_QP_INIT_ATTR_PD, .pd = domain,
-		.cap = { .max_send_wr = k.wrs ? k.wrs : k.extended || k.type == IBV_QPT_UD ? 2 * CHUNK : CHUNK,
-			 .max_recv_wr = k.wrs ? k.wrs : 2 * CHUNK,
-			 .max_send_sge = k.entries, .max_recv_sge = 1, .max_inline_data = k.wrs ? 0 : 32 },
+		.cap = { .max_send_wr = k.wrs ? k.wrs : CHUNK,
+			 .max_recv_wr = !receives ? 0 : k.wrs ? k.wrs : 2 * CHUNK,
+			 .max_send_sge = k.entries, .max_recv_sge = receives,
+			 .max_inline_data = k.inlined ? k.inlined : k.wrs ? 0 : 32 },
 	};
+	struct mlx5dv_qp_init_attr dv = { .comp_mask = MLX5DV_QP_INIT_ATTR_MASK_DC, .dc_init_attr = { .dc_type = MLX5DV_DCTYPE_DCI } };
 
-	if (k.extended) {
+	if (k.builders) {
 		attr.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-		attr.send_ops_flags = IBV_QP_EX_WITH_SEND;
-		if (k.type == IBV_QPT_RC)
-			attr.send_ops_flags |= IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_READ |
-					       IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP;
+		attr.send_ops_flags = k.builders;
 	}
-	q->qp = ibv_create_qp_ex(domain->context, &attr);
+	if (k.tso_header) {
+		attr.comp_mask |= IBV_QP_INIT_ATTR_MAX_TSO_HEADER;
+		attr.max_tso_header = k.tso_header;
+	}
+	q->qp = is_dc ? dv_create(domain->context, &attr, &dv) : ibv_create_qp_ex(domain->context, &attr);
 	CHECK(q->qp, "ibv_create_qp_ex");
-	q->ex = k.extended ? ibv_qp_to_qp_ex(q->qp) : NULL;
+	q->ex = attr.send_ops_flags ? ibv_qp_to_qp_ex(q->qp) : NULL;
+	q->dv = is_dc ? dv_qp_ex(q->ex) : NULL;
 	q->user_index = seen->user_index;
 	q->record = (const uint32_t *)(uintptr_t)seen->qp_record;
 	to_state(q->qp, IBV_QPS_INIT);
@@ -81,6 +122,7 @@ void create_objects(void)
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	struct ibv_td_init_attr td_attr = { 0 };
 	struct ibv_ah_attr ah_attr = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = 3, .hop_limit = 64 } };
+	const uint64_t builders = builders_of(IBV_QPT_RC);
 	struct ibv_srq_init_attr srq_attr = { .attr = { .max_wr = 255, .max_sge = 1 } };
 
 	seen = dlsym(RTLD_DEFAULT, "shim_seen");
@@ -112,12 +154,10 @@ void create_objects(void)
 	CHECK(srq, "ibv_create_srq");
 	srq_elements = (const uint8_t *)(uintptr_t)seen->srq_ring;
 	create_qp(&rc, pd, (struct qp_kind){ .type = IBV_QPT_RC, .entries = 1 });
-	create_qp(&rc_ex, pd, (struct qp_kind){ .type = IBV_QPT_RC, .extended = 1, .entries = 1 });
-	create_qp(&ud, pd, (struct qp_kind){ .type = IBV_QPT_UD, .entries = 1 });
-	create_qp(&ud_ex, pd, (struct qp_kind){ .type = IBV_QPT_UD, .extended = 1, .entries = 1 });
+	create_qp(&rc_ex, pd, (struct qp_kind){ .type = IBV_QPT_RC, .builders = builders, .entries = 1 });
 	create_qp(&rc_srq, pd, (struct qp_kind){ .type = IBV_QPT_RC, .entries = 1, .srq = srq });
 	create_qp(&rc_sge3, pd, (struct qp_kind){ .type = IBV_QPT_RC, .entries = 3 });
-	create_qp(&rc_sge3_ex, pd, (struct qp_kind){ .type = IBV_QPT_RC, .extended = 1, .entries = 3 });
+	create_qp(&rc_sge3_ex, pd, (struct qp_kind){ .type = IBV_QPT_RC, .builders = builders, .entries = 3 });
 	create_qp(&rc_of_ex, pd, (struct qp_kind){ .type = IBV_QPT_RC, .entries = 1, .cq = &ex_cq });
 }
 

@@ -64,19 +64,27 @@ struct cq {
 struct qp {
 	struct ibv_qp *qp;
 	struct ibv_qp_ex *ex;
+	struct mlx5dv_qp_ex *dv; /* of a DC initiator */
 	const volatile uint32_t *record; /* the doorbell record */
 	uint32_t user_index;
 	uint16_t received; /* receives that were completed */
 };
 struct qp_kind {
-	int type, extended, entries;
-	uint32_t wrs;
+	int type, entries, inlined;
+	uint32_t wrs, tso_header;
+	uint64_t builders;
 	struct ibv_srq *srq;
 	struct cq *cq; /* of both directions; else the usual ones */
 };
+struct row {
+	const char *name;
+	int batches; /* and TD: only with a thread domain */
+	void (*prepare)(int batch), (*run)(int batch);
+	int operations; /* of a chunk */
+};
 extern struct cq send_cq, recv_cq, ex_cq;
 /* rc_of_ex completes to ex_cq, the others to send_cq and recv_cq. */
-extern struct qp rc, rc_of_ex, rc_ex, ud, ud_ex, rc_srq, rc_sge3, rc_sge3_ex, fifth;
+extern struct qp rc, rc_of_ex, rc_ex, rc_srq, rc_sge3, rc_sge3_ex, fifth;
 extern struct ibv_srq *srq;
 /* The elements of the SRQ, and the head of its free list, from which a device takes. */
 extern const uint8_t *srq_elements;
@@ -93,6 +101,21 @@ void create_cq(struct cq *c, int entries, int extended);
 void create_qp(struct qp *q, struct ibv_pd *domain, struct qp_kind k);
 /* The fifth QP of a PD without a thread domain. */
 void create_fifth(void);
+
+/* A CQ with a channel, to which the fake kernel's side writes events. */
+struct event_cq {
+	struct ibv_comp_channel *channel;
+	struct ibv_cq *cq;
+	int fd;
+	uint64_t handle;
+};
+void create_event_cq(struct event_cq *e);
+void make_event(const struct event_cq *e);
+
+/* The operations of a transport (ops.c). */
+uint64_t builders_of(int type);
+/* Makes the row of this name, without face and batch; 0 if it is no row of the table of posts (ops.c). */
+int find_post(const char *name, struct row *row);
 
 /* The number of basic blocks that were posted. */
 static inline uint16_t posted(const struct qp *q) { return be32toh(q->record[1]); }

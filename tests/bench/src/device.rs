@@ -27,6 +27,10 @@ pub struct Seen {
     pub qp_record: u64,
     /// The user index of a QP.
     pub user_index: u32,
+    /// Where the events of a completion channel are written.
+    pub event_fd: i32,
+    /// A CQ in events.
+    pub cq_handle: u64,
 }
 
 impl Seen {
@@ -52,6 +56,25 @@ pub fn open_as<D: Driver>() -> Context<D> {
     let kernel =
         UverbsFd::open_path(path, "mlx5_0", &[<Mlx5 as Driver>::DRIVER_ID]).expect("the fake device");
     Context::from_kernel(Arc::new(kernel)).expect("a context")
+}
+
+/// A QP's doorbell record.
+#[derive(Clone, Copy, Debug)]
+pub struct Record(*const [u32; 2]);
+
+impl Record {
+    /// The record of the QP that was created last.
+    pub fn of(seen: &Seen) -> Self {
+        Self(ptr::with_exposed_provenance(seen.qp_record as usize))
+    }
+
+    /// The number of basic blocks that were posted, modulo 2^16.
+    pub fn sends(self) -> u16 {
+        // SAFETY: the driver registered a record of two words at this address with the fake kernel and keeps it as long as the
+        // QP lives, which is as long as the process.
+        let [_, sends] = unsafe { ptr::read_volatile(self.0) };
+        u32::from_be(sends) as u16
+    }
 }
 
 /// A kind of completion.

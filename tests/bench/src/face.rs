@@ -7,18 +7,21 @@
 // UNSAFETY: receives name memory.
 
 use crate::BATCH;
+use crate::matrix::Call;
 use crate::places::Places;
+use crate::world::{Pair, World};
+use core::cell::RefCell;
 use uverbs::cq::Poll;
 use uverbs::mlx5::Mlx5;
 use uverbs::provider::CompletionQueue as Engine;
-use uverbs::provider::op::{Connected, To};
+use uverbs::provider::op::{Connected, DcTarget, Frame, RemoteSrq, To};
 use uverbs::qp::send::SendGuard;
-use uverbs::qp::transport::Sends;
+use uverbs::qp::transport::{Sends, Transport as _};
 use uverbs::qp::wr::{Now, Push, Sink, Wr};
-use uverbs::qp::{Batch, QpBuilder, RecvQueue, SendQueue};
+use uverbs::qp::{Batch, QpBuilder, QpControl, RecvQueue, SendQueue};
 use uverbs::{
-    CompletionQueue, Driver, Exclusive, PollError, PostError, Rc, Shared, SharedReceiveQueue, Ud,
-    WorkCompletion,
+    CompletionQueue, ConnectAttr, Dci, Driver, Exclusive, PollError, PostError, RawPacket, Rc, Shared,
+    SharedReceiveQueue, Uc, Ud, WorkCompletion, XrcSend,
 };
 use uverbs_core::sync::Locking;
 
@@ -29,6 +32,10 @@ pub type Completion<'a> = <<Mlx5 as Driver>::CompletionQueue as Engine>::Complet
 pub trait Peer: Sends + Sized {
     /// The address that a request has.
     type Address<'a>: uverbs::provider::op::Address<<Mlx5 as Driver>::Ah>;
+    /// The QP of the world for single entries, by lists and the typed face or by the `wr_*` calls.
+    fn usual<L: Face>(_: &'static World<L>, _: Call) -> Option<&'static RefCell<Pair<Self, L>>> {
+        None
+    }
     /// A request that an exclusive queue posts at once.
     fn exclusive<'q>(
         queue: &'q mut SendQueue<Mlx5, Self, Exclusive>,
@@ -53,10 +60,26 @@ pub trait Peer: Sends + Sized {
 pub const REMOTE_QPN: u32 = 0x123;
 /// Their queue key.
 pub const REMOTE_QKEY: u32 = 0x1111_1111;
+/// The number of the remote SRQ.
+pub const REMOTE_SRQN: u32 = 0x77;
+/// The key of the target of dynamic connections.
+const DC_KEY: u64 = 0x1122_3344_5566_7788;
+
+/// Moves a QP to RTS.
+pub fn start(qp: &QpControl<Mlx5>) {
+    let attr = ConnectAttr { sgid_index: Some(3), ..ConnectAttr::default() };
+    if qp.qp_type() == Dci::QP_TYPE {
+        return qp.connect_dci(&attr).expect("RTS");
+    }
+    qp.init(&attr).expect("INIT");
+    let here = qp.endpoint(1, &attr).expect("an endpoint");
+    qp.connect(&here, &here, &attr).expect("RTS");
+}
 
 macro_rules! peer {
-    ($transport:ty, $address:ty, $post:ident, $wr:ident, |$p:ident| $($arg:expr),*) => {
+    ($transport:ty, $address:ty, $post:ident, $wr:ident, |$p:ident| $($arg:expr),* $(; $usual:item)?) => {
         impl Peer for $transport {
+            $($usual)?
             type Address<'a> = $address;
             #[inline(always)]
             fn exclusive<'q>(
@@ -88,7 +111,16 @@ macro_rules! peer {
         }
     };
 }
-peer!(Rc, Connected, post, wr, |_p|);
+peer! {
+    Rc, Connected, post, wr, |_p|;
+    fn usual<L: Face>(w: &'static World<L>, call: Call) -> Option<&'static RefCell<Pair<Self, L>>> {
+        Some(if call == Call::List { &w.rc } else { &w.rc_ex })
+    }
+}
+peer!(Uc, Connected, post, wr, |_p|);
+peer!(RawPacket, Frame, post_frame, frame, |_p|);
+peer!(XrcSend, RemoteSrq, post_srq, wr_srq, |_p| REMOTE_SRQN);
+peer!(Dci, DcTarget<'a, <Mlx5 as Driver>::Ah>, post_dc, wr_dc, |p| &p.ah, REMOTE_QPN, DC_KEY);
 peer!(Ud, To<'a, <Mlx5 as Driver>::Ah>, post_to, wr_to, |p| &p.ah, REMOTE_QPN, REMOTE_QKEY);
 
 /// A request of transport `T`, as a program writes it: the flags, the operation, what it names.
@@ -121,6 +153,8 @@ pub trait Face: Locking {
     fn poll_each(q: &mut CompletionQueue<Mlx5, Self>, max: usize, f: impl FnMut(&Completion<'_>)) -> Polled;
     /// Polls into an array.
     fn poll(q: &mut CompletionQueue<Mlx5, Self>, wc: &mut [WorkCompletion]) -> Polled;
+    /// Requests an event.
+    fn req_notify(q: &mut CompletionQueue<Mlx5, Self>) -> Result<(), PollError>;
     /// Polls in a session.
     fn poll_session(
         q: &mut CompletionQueue<Mlx5, Self>,
@@ -197,6 +231,10 @@ macro_rules! face {
             #[inline(always)]
             fn poll(q: &mut CompletionQueue<Mlx5, Self>, wc: &mut [WorkCompletion]) -> Polled {
                 Ok(q.poll(wc)?.len())
+            }
+            #[inline(always)]
+            fn req_notify(q: &mut CompletionQueue<Mlx5, Self>) -> Result<(), PollError> {
+                q.req_notify(false)
             }
             #[inline(always)]
             fn poll_session(

@@ -13,14 +13,17 @@ mod any;
 mod builder;
 mod burst;
 mod device;
+mod events;
 pub mod face;
 mod floor;
 mod list;
 mod many;
+mod matrix;
 mod measure;
 mod owned;
 mod places;
 mod poll;
+mod posts;
 mod recv;
 mod send;
 pub mod world;
@@ -69,9 +72,11 @@ fn rows<L: Face>() -> (Rows, &'static World<L>) {
     send::rows(&mut rows, world);
     list::rows(&mut rows, world);
     builder::rows(&mut rows, world);
+    posts::rows(&mut rows, world);
     recv::rows(&mut rows, world);
     poll::rows(&mut rows, world);
     many::rows(&mut rows, world);
+    events::rows(&mut rows, world);
     (rows, world)
 }
 

@@ -206,8 +206,8 @@ pub fn rows(rows: &mut Rows) {
         let mut add = |name: &str, chunk: fn(&mut Owned, u32)| {
             rows.add("owned", name, batch, CHUNK, move || chunk(&mut owned.borrow_mut(), black_box(batch)));
         };
-        add("post_send write", |owned, batch| owned.sends::<true>(batch));
-        add("post_send send", |owned, batch| owned.sends::<false>(batch));
+        add("post_send rc write", |owned, batch| owned.sends::<true>(batch));
+        add("post_send rc send", |owned, batch| owned.sends::<false>(batch));
         add("post_recv", |owned, batch| {
             let Owned { qp, requests, .. } = owned;
             let queue = qp.rq().expect("a receive queue");

@@ -5,7 +5,7 @@
 
 use crate::device::{Kind, SCATTERED_BYTE};
 use crate::face::Face;
-use crate::list::{What, recvs, sends};
+use crate::list::{WRITE, recvs, sends};
 use crate::measure::measured;
 use crate::recv::{complete, complete_srq};
 use crate::world::{Cq, World};
@@ -33,7 +33,7 @@ struct Posts {
 
 impl Posts {
     fn new<L: Face>(w: &World<L>) -> Self {
-        Self { sends: sends(&w.p, What::Write, BATCH), recvs: recvs(&w.p, BATCH) }
+        Self { sends: sends(&w.p, WRITE, BATCH), recvs: recvs(&w.p, BATCH) }
     }
 
     /// Posts a chunk and completes it.

@@ -13,7 +13,7 @@ use std::cell::{OnceCell, RefCell};
 use uverbs::mlx5::Mlx5;
 use uverbs::qp::SendQueue;
 use uverbs::qp::wr::{Sink, Wr};
-use uverbs::{Exclusive, Rc, Ud};
+use uverbs::{Exclusive, Rc};
 
 /// Defines requests: the expression ends the request `wr` with the places `p` and the number `i`.
 macro_rules! operations {
@@ -41,27 +41,16 @@ operations! {
     Inline: Rc = |wr, p, i| wr.write_array(&p.data, p.remote(i));
     /// Its length is known at run time only.
     InlineRunTime: Rc = |wr, p, i| wr.write_inline(&p.data[..black_box(32)], p.remote(i));
-    Send: Rc = |wr, p, i| wr.send(&[p.sge(i)]);
     SendInline: Rc = |wr, p, _i| wr.send_array(&p.data);
     Send3: Rc = |wr, p, i| wr.send(p.sges3(i));
-    Read: Rc = |wr, p, i| wr.read(&[p.sge(i)], p.remote(i));
-    CompareSwap: Rc = |wr, p, i| wr.compare_swap(&[p.sge(i)], p.remote(i), i.into(), u64::from(i) + 1);
-    FetchAdd: Rc = |wr, p, i| wr.fetch_add(&[p.sge(i)], p.remote(i), 7);
-    Datagram: Ud = |wr, p, i| wr.send(&[p.sge(i)]);
 }
 
 /// Adds the rows.
 pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
-    add::<L, _, Write>(rows, w, "post_send write", &w.rc, 1);
-    add::<L, _, Inline>(rows, w, "post_send inline", &w.rc, 2);
-    add::<L, _, InlineRunTime>(rows, w, "post_send inline, run-time length", &w.rc, 2);
-    add::<L, _, Send>(rows, w, "post_send send", &w.rc, 1);
-    add::<L, _, Send3>(rows, w, "post_send send3", &w.rc3, 1);
-    add::<L, _, CompareSwap>(rows, w, "post_send cmp_swp", &w.rc, 1);
-    add::<L, _, Datagram>(rows, w, "post_send ud", &w.ud, 2);
-    add::<L, _, SendInline>(rows, w, "wr send inline", &w.rc, 1);
-    add::<L, _, Read>(rows, w, "wr read", &w.rc, 1);
-    add::<L, _, FetchAdd>(rows, w, "wr fetch_add", &w.rc, 1);
+    add::<L, _, Inline>(rows, w, "post_send inline", &w.rc);
+    add::<L, _, InlineRunTime>(rows, w, "post_send inline, run-time length", &w.rc);
+    add::<L, _, Send3>(rows, w, "post_send send3", &w.rc3);
+    add::<L, _, SendInline>(rows, w, "wr send inline", &w.rc);
 }
 
 /// Adds a single post and a batch of the same request.
@@ -70,29 +59,28 @@ fn add<L: Face, T: Peer, O: Operation<T> + 'static>(
     w: &'static World<L>,
     name: &str,
     pair: &'static RefCell<Pair<T, L>>,
-    blocks: u32,
 ) {
-    rows.add("typed", name, 1, CHUNK, move || single::<L, T, O>(w, pair, blocks));
-    rows.add("typed", name, BATCH, CHUNK, move || batch::<L, T, O>(w, pair, blocks));
+    rows.add("typed", name, 1, CHUNK, move || single::<L, T, O>(w, pair));
+    rows.add("typed", name, BATCH, CHUNK, move || {
+        pair.borrow_mut().chunk(&w.send_cq, |queue| batches::<L, T, O>(queue, black_box(&w.p)));
+    });
 }
 
-fn single<L: Face, T: Peer, O: Operation<T>>(w: &World<L>, pair: &RefCell<Pair<T, L>>, blocks: u32) {
-    pair.borrow_mut().chunk(&w.send_cq, blocks, |queue| singles::<L, T, O>(queue, black_box(&w.p)));
+fn single<L: Face, T: Peer, O: Operation<T>>(w: &World<L>, pair: &RefCell<Pair<T, L>>) {
+    pair.borrow_mut().chunk(&w.send_cq, |queue| singles::<L, T, O>(queue, black_box(&w.p)));
 }
 
+/// Posts a chunk, one request after the other.
 #[inline(never)]
-fn singles<L: Face, T: Peer, O: Operation<T>>(queue: &mut SendQueue<Mlx5, T, L>, p: &Places) {
+pub fn singles<L: Face, T: Peer, O: Operation<T>>(queue: &mut SendQueue<Mlx5, T, L>, p: &Places) {
     for i in 0..CHUNK {
         L::post::<T, O>(queue, p, i).unwrap_or_else(ok);
     }
 }
 
-fn batch<L: Face, T: Peer, O: Operation<T>>(w: &World<L>, pair: &RefCell<Pair<T, L>>, blocks: u32) {
-    pair.borrow_mut().chunk(&w.send_cq, blocks, |queue| batches::<L, T, O>(queue, black_box(&w.p)));
-}
-
+/// Posts a chunk in batches.
 #[inline(never)]
-fn batches<L: Face, T: Peer, O: Operation<T>>(queue: &mut SendQueue<Mlx5, T, L>, p: &Places) {
+pub fn batches<L: Face, T: Peer, O: Operation<T>>(queue: &mut SendQueue<Mlx5, T, L>, p: &Places) {
     for first in (0..CHUNK).step_by(BATCH as usize) {
         L::post_batch::<T, O>(queue, p, first).unwrap_or_else(ok);
     }
@@ -103,7 +91,7 @@ fn batches<L: Face, T: Peer, O: Operation<T>>(queue: &mut SendQueue<Mlx5, T, L>,
 pub fn more_rows(rows: &mut Rows, w: &'static World<Exclusive>) {
     let burst = move |posts: fn(&mut SendQueue<Mlx5, Rc, Exclusive>, &Places, &Burst)| {
         let target = &*Box::leak(Box::new(Burst::default()));
-        move || w.rc.borrow_mut().chunk(&w.send_cq, 1, |queue| posts(queue, black_box(&w.p), target))
+        move || w.rc.borrow_mut().chunk(&w.send_cq, |queue| posts(queue, black_box(&w.p), target))
     };
     rows.add("typed", "post_send write burst", 1, CHUNK, burst(burst_singles));
     rows.add("typed", "post_send write burst", BATCH, CHUNK, burst(burst_batches));
@@ -117,7 +105,7 @@ pub fn more_rows(rows: &mut Rows, w: &'static World<Exclusive>) {
             core::mem::forget([new(), new(), new(), new()]);
             RefCell::new(new())
         });
-        single::<Exclusive, Rc, Write>(w, fifth, 1);
+        single::<Exclusive, Rc, Write>(w, fifth);
     });
 }
 

@@ -4,18 +4,18 @@
 #![expect(unsafe_code)]
 // UNSAFETY: data in completions.
 
-use crate::device::{self, FreeList, Kind, Ring, Seen, Whose};
-use crate::face::{Face, Peer};
+use crate::builder::ops_of;
+use crate::device::{self, FreeList, Kind, Record, Ring, Seen, Whose};
+use crate::face::{Face, Peer, start};
+use crate::matrix::Transport;
 use crate::measure::measured;
 use crate::places::Places;
 use crate::{CHUNK, RING_ENTRIES};
 use std::cell::RefCell;
-use uverbs::attr::{CqInitAttr, QpCap, SendOpsFlags, SrqAttr, SrqInitAttr, WcExFlags};
+use uverbs::attr::{CqInitAttr, QpCap, QpType, SendOpsFlags, SrqAttr, SrqInitAttr, WcExFlags};
 use uverbs::mlx5::Mlx5;
 use uverbs::qp::SendQueue;
-use uverbs::{
-    CompletionQueue, ConnectAttr, Context, ProtectionDomain, Qp, Rc, SharedReceiveQueue, Ud, WorkCompletion,
-};
+use uverbs::{CompletionQueue, Context, ProtectionDomain, Qp, Rc, SharedReceiveQueue, WorkCompletion};
 
 /// A CQ and the device's end of it.
 #[derive(Debug)]
@@ -51,6 +51,7 @@ pub struct Pair<T: Peer, L: Face> {
     pub qp: Qp<Mlx5, T, L>,
     /// The QP in completions.
     pub whose: Whose,
+    record: Record,
     /// Basic blocks that were posted.
     pub posted: u32,
     /// Receives that were completed.
@@ -60,10 +61,12 @@ pub struct Pair<T: Peer, L: Face> {
 /// The properties of a QP.
 #[derive(Clone, Copy, Debug)]
 pub struct Wants {
-    /// The `wr_*` calls.
-    pub builders: bool,
+    /// The operations of the `wr_*` calls.
+    pub ops: SendOpsFlags,
     /// Entries of a request.
     pub entries: u32,
+    /// Bytes of inline data.
+    pub inline: u32,
     /// Requests in flight.
     pub wrs: u32,
     /// Short data in completions.
@@ -72,7 +75,7 @@ pub struct Wants {
 
 impl Default for Wants {
     fn default() -> Self {
-        Self { builders: false, entries: 1, wrs: CHUNK, scatter: false }
+        Self { ops: SendOpsFlags::empty(), entries: 1, inline: 32, wrs: CHUNK, scatter: false }
     }
 }
 
@@ -85,62 +88,52 @@ impl<T: Peer, L: Face> Pair<T, L> {
         srq: Option<&SharedReceiveQueue<Mlx5, L>>,
         wants: Wants,
     ) -> Self {
-        let datagram = T::QP_TYPE == uverbs::attr::QpType::Ud;
+        let receives = !matches!(T::QP_TYPE, QpType::XrcSend | QpType::Driver);
         let cap = QpCap {
-            // Twice as many basic blocks if a request needs two, so that the rings have the same size as those of the C
-            // program.
-            max_send_wr: if wants.builders || datagram { 2 * wants.wrs } else { wants.wrs },
-            max_recv_wr: 2 * wants.wrs,
+            max_send_wr: wants.wrs,
+            max_recv_wr: if receives { 2 * wants.wrs } else { 0 },
             max_send_sge: wants.entries,
-            max_recv_sge: 1,
-            max_inline_data: if wants.wrs < CHUNK { 0 } else { 32 },
+            max_recv_sge: receives.into(),
+            max_inline_data: wants.inline,
         };
-        let mut builder = L::of_qp(pd.qp::<T>()).send_cq(&send_cq.queue).recv_cq(&recv_cq.queue).cap(cap);
+        let mut builder = L::of_qp(pd.qp::<T>()).send_cq(&send_cq.queue).cap(cap);
+        if T::QP_TYPE != QpType::XrcSend {
+            builder = builder.recv_cq(&recv_cq.queue);
+        }
         if let Some(srq) = srq {
             builder = builder.srq(srq);
         }
-        if wants.builders {
-            let connected = SendOpsFlags::RDMA_WRITE
-                | SendOpsFlags::RDMA_READ
-                | SendOpsFlags::ATOMIC_CMP_AND_SWP
-                | SendOpsFlags::ATOMIC_FETCH_AND_ADD;
-            let more = if datagram { SendOpsFlags::empty() } else { connected };
-            builder = builder.send_ops(SendOpsFlags::SEND | more);
+        if T::QP_TYPE == QpType::RawPacket {
+            builder = builder.max_tso_header(64);
         }
+        builder = builder.send_ops(wants.ops);
         if wants.scatter {
             // SAFETY: receives name the places' region, whose addresses are its own memory.
             builder = unsafe { builder.data_in_completions() };
         }
         let qp = builder.create().expect("a QP");
-        let whose = Whose { user_index: Seen::now().user_index, qp_num: qp.qp_num() };
-        let attr = ConnectAttr { sgid_index: Some(3), ..ConnectAttr::default() };
-        qp.init(&attr).expect("INIT");
-        let here = qp.control.endpoint(1, &attr).expect("an endpoint");
-        qp.connect(&here, &here, &attr).expect("RTS");
-        Self { qp, whose, posted: 0, received: 0 }
+        let seen = Seen::now();
+        let whose = Whose { user_index: seen.user_index, qp_num: qp.qp_num() };
+        start(&qp.control);
+        Self { qp, whose, record: Record::of(&seen), posted: 0, received: 0 }
     }
 
-    /// Measures posts of a chunk, whose requests have so many basic blocks each, and retires them.
-    pub fn chunk(
-        &mut self,
-        send_cq: &RefCell<Cq<L>>,
-        blocks: u32,
-        posts: impl FnOnce(&mut SendQueue<Mlx5, T, L>),
-    ) {
-        self.chunk_by(send_cq, blocks, |queue| queue, |queue| posts(queue));
+    /// Measures posts of a chunk, whose requests have the same number of basic blocks, and retires them.
+    pub fn chunk(&mut self, send_cq: &RefCell<Cq<L>>, posts: impl FnOnce(&mut SendQueue<Mlx5, T, L>)) {
+        self.chunk_by(send_cq, |queue| queue, |queue| posts(queue));
     }
 
     /// [`chunk`](Self::chunk) for posts by a value that is created from the queue before the measurement.
     pub fn chunk_by<'q, Q: 'q>(
         &'q mut self,
         send_cq: &RefCell<Cq<L>>,
-        blocks: u32,
         open: impl FnOnce(&'q mut SendQueue<Mlx5, T, L>) -> Q,
         posts: impl FnOnce(&mut Q),
     ) {
-        let Self { qp, whose, posted, .. } = self;
+        let Self { qp, whose, record, posted, .. } = self;
         let mut queue = open(qp.send.as_mut().expect("a send queue"));
         measured(|| posts(&mut queue));
+        let blocks = u32::from(record.sends().wrapping_sub(*posted as u16)) / CHUNK;
         *posted = posted.wrapping_add(CHUNK * blocks);
         let cq = &mut *send_cq.borrow_mut();
         cq.ring.complete(*whose, (*posted - blocks) as u16, Kind::Requester);
@@ -165,10 +158,6 @@ pub struct World<L: Face> {
     pub rc: RefCell<Pair<Rc, L>>,
     /// One with the `wr_*` calls.
     pub rc_ex: RefCell<Pair<Rc, L>>,
-    /// For datagrams.
-    pub ud: RefCell<Pair<Ud, L>>,
-    /// For datagrams by the `wr_*` calls.
-    pub ud_ex: RefCell<Pair<Ud, L>>,
     /// With three entries.
     pub rc3: RefCell<Pair<Rc, L>>,
     /// With three entries by the `wr_*` calls.
@@ -199,17 +188,14 @@ impl<L: Face> World<L> {
         let srq = pd.create_srq::<L>(&SrqInitAttr { attr, ..Default::default() }).expect("an SRQ");
         // The first segment and one entry: 32 bytes.
         let free = FreeList::of_last_srq(32);
-        let (builders, three) =
-            (Wants { builders: true, ..Wants::default() }, Wants { entries: 3, ..Wants::default() });
+        let three = Wants { entries: 3, ..Wants::default() };
+        let builders = ops_of(Transport::Rc);
         let rc = |srq, wants| RefCell::new(Pair::new(&pd, &send_cq, &recv_cq, srq, wants));
-        let ud = |wants| RefCell::new(Pair::new(&pd, &send_cq, &recv_cq, None, wants));
         Self {
             rc: rc(None, Wants::default()),
-            rc_ex: rc(None, builders),
-            ud: ud(Wants::default()),
-            ud_ex: ud(builders),
+            rc_ex: rc(None, Wants { ops: builders, ..Wants::default() }),
             rc3: rc(None, three),
-            rc3_ex: rc(None, Wants { entries: 3, ..builders }),
+            rc3_ex: rc(None, Wants { ops: builders, ..three }),
             rc_scatter: rc(None, Wants { scatter: true, ..Wants::default() }),
             rc_srq: rc(Some(&srq), Wants::default()),
             srq: RefCell::new(srq),

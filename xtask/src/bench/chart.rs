@@ -27,7 +27,9 @@ const FOOT: u32 = 30;
 
 /// Draws the instructions of single posts and polls, and of those in batches of 32, side by side.
 pub(crate) fn draw(path: &Path, lines: &[Line], results: &Results, version: &str) -> Result<()> {
-    let lines: Vec<_> = lines.iter().filter(|line| line.locking == Locking::Exclusive).collect();
+    // The table has too many rows for a chart; those with a floor are the usual ones.
+    let charted = |line: &&Line| line.locking == Locking::Exclusive && line.row.floor.is_some();
+    let lines: Vec<_> = lines.iter().filter(charted).collect();
     let mut titles: Vec<_> = lines.iter().map(|line| line.row.title).collect();
     titles.dedup();
     let size = (LABELS + 2 * PANEL, HEAD + ROW_HEIGHT * titles.len() as u32 + FOOT);

@@ -2,6 +2,7 @@
 //! The limits of our measurements, and the verdicts.
 
 use super::data::{Counts, File};
+use super::exceptions::Exception;
 use super::rows::{Face, Limits, Line};
 use anyhow::Result;
 
@@ -38,7 +39,9 @@ impl Judge {
 
     /// The limit of a line's measurement where libmlx5 needs `c` instructions.
     pub(crate) fn limit(&self, line: &Line, face: Face, c: f64) -> Option<f64> {
-        let share = line.row.limits.of_c(face)? * c;
+        let usual = line.row.limits.of_c(face)?;
+        let exception = Exception::of(face, line.row.c, line.batch);
+        let share = exception.map_or(usual, |exception| exception.share) * c;
         let before = line.key(face).and_then(|key| self.before.get(&key).copied());
         Some(match before.filter(|_| line.row.limits == Limits::Kept) {
             Some(before) => share.min(before * KEPT),
@@ -82,7 +85,7 @@ mod tests {
     use super::*;
 
     fn judge(before: f64, over: Option<f64>) -> (Judge, Line) {
-        let line = Line::selected("WRITE x32")[0];
+        let line = Line::selected("RC WRITE x32")[0];
         let key = line.key(Face::Typed).unwrap();
         let over = over.map(|count| (key.clone(), count)).into_iter().collect();
         (Judge { before: Counts::from([(key, before)]), over }, line)
@@ -93,7 +96,7 @@ mod tests {
         let (judge, line) = judge(40.0, None);
         assert_eq!(judge.limit(&line, Face::Typed, 200.0), Some(44.0));
         assert_eq!(judge.limit(&line, Face::Typed, 60.0), Some(30.0));
-        assert_eq!(judge.limit(&line, Face::Raw, 200.0), Some(180.0));
+        assert_eq!(judge.limit(&line, Face::Raw, 200.0), Some(190.0));
     }
 
     #[test]

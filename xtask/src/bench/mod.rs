@@ -10,7 +10,13 @@ mod any;
 mod chart;
 mod data;
 mod doorbell;
+mod exceptions;
 mod judge;
+/// The table of posts is that of the programs.
+#[expect(unreachable_pub, reason = "the library of the programs exports some of it")]
+#[cfg_attr(not(test), expect(dead_code, reason = "the programs and the tests use all of it"))]
+#[path = "../../../tests/bench/src/matrix.rs"]
+mod matrix;
 mod measure;
 mod owned;
 mod programs;
@@ -19,6 +25,7 @@ mod rows;
 
 use anyhow::{Context, Result, bail, ensure};
 use data::{Counts, File};
+use exceptions::{EXCEPTIONS, Exception};
 use judge::Judge;
 use measure::Results;
 use programs::{C, Ours};
@@ -172,9 +179,32 @@ fn passes(lines: &[Line], owned: bool) -> Result<bool> {
         "bench: {all} measurements have a limit; {over} are above it, as recorded; {} fail",
         sentences.len()
     );
+    for Exception { what, face, share, reason, .. } in EXCEPTIONS {
+        eprintln!("bench: {what}, {}: the limit is {share} of C: {reason}", face.name());
+    }
+    let needless = needless(&judged, &c);
+    needless
+        .iter()
+        .for_each(|what| eprintln!("bench: {what}: within the limit of its row; remove the exception"));
     let size = program.static_size()?;
     eprintln!("bench: the static example has {size} bytes; its limit is {STATIC_SIZE}");
-    Ok(sentences.is_empty() && size <= STATIC_SIZE && owned && any)
+    Ok(sentences.is_empty() && needless.is_empty() && size <= STATIC_SIZE && owned && any)
+}
+
+/// The exceptions of which all measurements, if they were made, are within the limit that they would have without it.
+fn needless(judged: &[(Line, Face, f64, f64)], c: &Counts) -> Vec<&'static str> {
+    let is_within = |(line, face, count, _): &(Line, Face, f64, f64)| {
+        let of_c = line.key(Face::C).and_then(|key| c.get(&key).copied());
+        of_c.zip(line.row.limits.of_c(*face)).is_some_and(|(c, share)| *count <= share * c)
+    };
+    let is_needless = |exception: &&Exception| {
+        let mut of = judged
+            .iter()
+            .filter(|(line, face, ..)| exception.is_of(*face, line.row.c, line.batch))
+            .peekable();
+        of.peek().is_some() && of.all(is_within)
+    };
+    EXCEPTIONS.iter().filter(is_needless).map(|exception| exception.what).collect()
 }
 
 /// Writes libmlx5's counts, and updates the list of rows that are above their limits.

@@ -22,10 +22,10 @@ const LIMIT: f64 = 25.0;
 /// face with a closure that finds the buffer of the `wr_id` in a table of the program and keeps it, without any check that the
 /// buffer is there: this part of the cost is that of any program.
 const ROWS: [(&str, u32, f64); 10] = [
-    ("post_send write", 1, LIMIT),
-    ("post_send write", 32, LIMIT),
-    ("post_send send", 1, LIMIT),
-    ("post_send send", 32, LIMIT),
+    ("post_send rc write", 1, LIMIT),
+    ("post_send rc write", 32, LIMIT),
+    ("post_send rc send", 1, LIMIT),
+    ("post_send rc send", 32, LIMIT),
     ("post_recv", 1, LIMIT),
     ("post_recv", 32, LIMIT),
     ("poll requester", 1, 38.0),

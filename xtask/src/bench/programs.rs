@@ -121,7 +121,7 @@ impl C {
         let program = folder()?.join("c-bench");
         let mut cmd = gcc();
         cmd.arg("-I").arg(include).arg("-o").arg(&program);
-        cmd.args([sources().join("bench.c"), sources().join("world.c")]);
+        cmd.args(["bench.c", "ops.c", "world.c"].map(|file| sources().join(file)));
         cmd.arg(libraries.join("libibverbs.so.1"));
         run::inherit(cmd.args(["-Wl,--allow-shlib-undefined", "-ldl"]))?;
         let dist = folder()?.join("dist");
@@ -152,7 +152,10 @@ impl C {
         let mut cmd = command(tool, &self.libraries.join("ld-linux-x86-64.so.2"));
         let (shim, libraries) = (self.shim.display(), self.libraries.display());
         let (preload, path) = match face {
-            Face::Abi => (shim.to_string(), format!("{}:{libraries}", self.dist.display())),
+            Face::Abi => {
+                let dist = self.dist.display();
+                (format!("{shim}:{dist}/libmlx5.so.1"), format!("{dist}:{libraries}"))
+            }
             // A provider that is loaded already is used, so the folder of providers is not needed.
             _ => (format!("{shim}:{libraries}/libmlx5.so.1"), libraries.to_string()),
         };
