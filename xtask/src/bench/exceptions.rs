@@ -28,6 +28,30 @@ const LIST: &[u32] = &[32];
 /// The table.
 pub(crate) const EXCEPTIONS: &[Exception] = &[
     Exception {
+        what: "inline of 256 bytes, x32",
+        face: Face::Abi,
+        names: &["post_send rc write inline256"],
+        batches: LIST,
+        share: 0.97,
+        reason: INLINE,
+    },
+    Exception {
+        what: "inline of 256 bytes, x32",
+        face: Face::Raw,
+        names: &["post_send rc write inline256"],
+        batches: LIST,
+        share: 0.97,
+        reason: INLINE,
+    },
+    Exception {
+        what: "`wr_*` SEND of 3 entries",
+        face: Face::Abi,
+        names: &["wr send3"],
+        batches: ONE,
+        share: 0.97,
+        reason: SEVERAL,
+    },
+    Exception {
         what: "long inline data: inline128, inline256, x1",
         face: Face::Abi,
         names: &["post_send rc write inline128", "post_send rc write inline256"],
@@ -344,6 +368,8 @@ const ARM: &str = "the request enters the queue as a poll does, so that a resize
     safe; libmlx5 checks nothing";
 const EVENT: &str = "the channel, the CQ and the number of the event are looked up in the tables of live objects, \
     so that a destroyed or changed one is found; libmlx5 uses the pointers and the kernel's number as they are";
+
+const SEVERAL: &str = "an array of entries may be at any address, which is checked";
 
 impl Exception {
     /// Whether it is one of this measurement.
