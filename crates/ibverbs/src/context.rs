@@ -6,6 +6,7 @@
 
 use crate::abi::context::{ibv_context, ibv_device, verbs_context};
 use crate::abi::object::ibv_comp_channel;
+use crate::address::AddressSet;
 use crate::data;
 use crate::errno::{Errno, Outcome};
 use crate::events::Numbered;
@@ -15,8 +16,8 @@ use crate::verbs::{Open, Verbs};
 use core::mem::{self, offset_of};
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use uverbs_core::control::slab::Slab;
@@ -71,7 +72,7 @@ pub(crate) struct Channels(pub(crate) Vec<*mut ibv_comp_channel>);
 unsafe impl Send for Channels {}
 
 /// Addresses of the open contexts. A context that is not in the list belongs to another library.
-static OPEN: StaticMutex<HashSet<usize>> = StaticMutex::new();
+static OPEN: StaticMutex<AddressSet> = StaticMutex::new();
 
 /// Opens a context on a device behind `kernel`.
 pub(crate) fn open<D: Driver>(kernel: Arc<dyn Kernel>, device: *mut ibv_device) -> Outcome<*mut ibv_context> {

@@ -18,6 +18,7 @@
 //! from it, and memory that a work request names stays valid until its completion.
 
 mod abi;
+mod address;
 mod context;
 mod convert;
 mod data;

@@ -19,13 +19,14 @@ use crate::abi::flow::{ibv_counters, ibv_flow};
 use crate::abi::object::{ibv_comp_channel, ibv_cq, ibv_dm, ibv_pd, ibv_srq, ibv_td, ibv_xrcd};
 use crate::abi::qp::ibv_qp;
 use crate::abi::wq::{ibv_rwq_ind_table, ibv_wq};
+use crate::address::AddressMap;
 use crate::context::{self, Private};
 use crate::errno::{Errno, Outcome};
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use std::collections::HashMap;
 use std::time::Instant;
+use uverbs_core::kernel::Process;
 use uverbs_core::sync::StaticMutex;
 use uverbs_core::wr::{IbvAh, IbvMr, IbvMw};
 
@@ -112,7 +113,7 @@ struct Entry {
     serial: u64,
     users: u32,
     /// The process that counted the users. The threads of a parent do not exist in its child.
-    process: u32,
+    process: Process,
     state: State,
 }
 
@@ -121,16 +122,15 @@ struct Entry {
 enum State {
     Alive,
     /// A thread of this process tries to destroy it.
-    Claimed(u32),
+    Claimed(Process),
     /// It was destroyed in the kernel. Its memory is freed when its events are acknowledged.
     Gone,
 }
 
 impl Entry {
     fn users(&mut self) -> &mut u32 {
-        let process = std::process::id();
-        if self.process != process {
-            (self.process, self.users) = (process, 0);
+        if !self.process.is_current() {
+            (self.process, self.users) = (Process::current(), 0);
         }
         &mut self.users
     }
@@ -140,7 +140,7 @@ impl Entry {
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_micros(20);
 
-type Shard = HashMap<usize, Entry>;
+type Shard = AddressMap<Entry>;
 
 /// Several maps, so that threads seldom wait for each other.
 static SHARDS: [StaticMutex<Shard>; 16] = [const { StaticMutex::new() }; 16];
@@ -186,7 +186,8 @@ unsafe fn add_as<T: Object>(object: *mut T, context: *mut ibv_context, number: O
         here.count_number(number, true);
         let serial = new_serial();
         let (owner, kind) = (here.id(), T::KIND);
-        let entry = Entry { kind, owner, number, serial, users: 0, process: 0, state: State::Alive };
+        let entry =
+            Entry { kind, owner, number, serial, users: 0, process: Process::current(), state: State::Alive };
         shard(object.addr()).lock().insert(object.addr(), entry);
     }
     object
@@ -266,7 +267,7 @@ unsafe fn find_now<'a, T: Object>(
         State::Alive => {}
         State::Gone => return Err(Errno::EINVAL),
         // A thread of the parent process, which does not exist in this child, has left the object in an unknown state.
-        State::Claimed(process) if process != std::process::id() => return Err(Errno::ESTALE),
+        State::Claimed(process) if !process.is_current() => return Err(Errno::ESTALE),
         State::Claimed(_) => return Err(Errno::EBUSY),
     }
     // SAFETY: the object is in the table, which is locked, and no thread tries to destroy it, so it is not freed before the
@@ -345,7 +346,7 @@ pub(crate) unsafe fn claim<'a, T: Object>(object: *mut T) -> Outcome<Claim<'a>> 
         if *entry.users() != 0 {
             return Err(Errno::EBUSY);
         }
-        entry.state = State::Claimed(std::process::id());
+        entry.state = State::Claimed(Process::current());
         Ok(())
     };
     // SAFETY: the contract of this function.
