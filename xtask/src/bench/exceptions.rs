@@ -29,14 +29,6 @@ const LIST: &[u32] = &[32];
 pub(crate) const EXCEPTIONS: &[Exception] = &[
     Exception {
         what: "inline of 256 bytes, x32",
-        face: Face::Abi,
-        names: &["post_send rc write inline256"],
-        batches: LIST,
-        share: 0.97,
-        reason: INLINE,
-    },
-    Exception {
-        what: "inline of 256 bytes, x32",
         face: Face::Raw,
         names: &["post_send rc write inline256"],
         batches: LIST,
@@ -335,7 +327,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Abi,
         names: &["event"],
         batches: ONE,
-        share: 8.7,
+        share: 4.8,
         reason: EVENT,
     },
     Exception {
