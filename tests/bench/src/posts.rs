@@ -161,11 +161,13 @@ fn typed_reliable<L: Face, T: Peer + SendsImm + Reliable>(rows: &mut Rows, w: &'
     }
 }
 
+/// Posts the requests of a chunk.
+type Posts<T, L> = fn(&mut SendQueue<Mlx5, T, L>, &Places);
+
 /// Adds a single post and a batch of the same request.
 fn typed<L: Face, T: Peer, O: Typed<T> + 'static>(rows: &mut Rows, w: &'static World<L>, post: Post) {
     let lazy = lazy::<T, L>();
-    let posts: [(u32, fn(&mut SendQueue<Mlx5, T, L>, &Places)); 2] =
-        [(1, singles::<L, T, O>), (BATCH, batches::<L, T, O>)];
+    let posts: [(u32, Posts<T, L>); 2] = [(1, singles::<L, T, O>), (BATCH, batches::<L, T, O>)];
     for (batch, posts) in posts {
         rows.add("typed", &post.name(), batch, CHUNK, move || {
             let pair = &mut *pair(lazy, w, &post).borrow_mut();
