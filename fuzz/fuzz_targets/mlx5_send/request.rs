@@ -408,6 +408,7 @@ impl Request {
             ds: 0,
             opcode: 0,
             signaled: flags.contains(SendFlags::SIGNALED) || shape.has(Shape::SIG_ALL),
+            first_error: false,
             solicited: flags.contains(SendFlags::SOLICITED),
             fence,
             small_fence: waits && !fence,
