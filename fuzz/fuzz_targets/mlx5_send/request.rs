@@ -307,7 +307,7 @@ impl Request {
             && can_atomics
             && (face != Face::Session || has_builder())
             && self.flags_are_right(shape)
-            && is_aligned(self.what)
+            && (face != Face::Batch || is_aligned(self.what))
             && if !has_data(self.what) {
                 self.is_right_local(shape, face)
             } else {
