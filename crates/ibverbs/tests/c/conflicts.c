@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "common.h"
 #include <dirent.h>
+#include <fcntl.h>
 #include <infiniband/mlx5dv.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -277,8 +278,10 @@ static void *close_with_objects(void *index)
  * nothing. */
 static void buffers(void)
 {
-	int fd = memfd_create("buffer", MFD_CLOEXEC);
+	int fd = memfd_create("buffer", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	CHECK(fd >= 0 && ftruncate(fd, 8192) == 0);
+	/* As the size of a DMA-BUF, that of the file cannot change. */
+	CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
 	uint64_t zero = 0;
 	size_t length = 4096;
 	struct ibv_mr *mr = any_reg_dmabuf_mr(a.pd, zero, length, zero, fd, IBV_ACCESS_LOCAL_WRITE, 0);
