@@ -26,7 +26,6 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::time::Instant;
-use uverbs_core::kernel::Process;
 use uverbs_core::sync::StaticMutex;
 use uverbs_core::wr::{IbvAh, IbvMr, IbvMw};
 
@@ -113,7 +112,7 @@ struct Entry {
     serial: u64,
     users: u32,
     /// The process that counted the users. The threads of a parent do not exist in its child.
-    process: Process,
+    process: u32,
     state: State,
 }
 
@@ -122,15 +121,17 @@ struct Entry {
 enum State {
     Alive,
     /// A thread of this process tries to destroy it.
-    Claimed(Process),
+    Claimed(u32),
     /// It was destroyed in the kernel. Its memory is freed when its events are acknowledged.
     Gone,
 }
 
 impl Entry {
     fn users(&mut self) -> &mut u32 {
-        if !self.process.is_current() {
-            (self.process, self.users) = (Process::current(), 0);
+        // `Process` counts children as their parents in this library.
+        let process = std::process::id();
+        if self.process != process {
+            (self.process, self.users) = (process, 0);
         }
         &mut self.users
     }
@@ -186,8 +187,7 @@ unsafe fn add_as<T: Object>(object: *mut T, context: *mut ibv_context, number: O
         here.count_number(number, true);
         let serial = new_serial();
         let (owner, kind) = (here.id(), T::KIND);
-        let entry =
-            Entry { kind, owner, number, serial, users: 0, process: Process::current(), state: State::Alive };
+        let entry = Entry { kind, owner, number, serial, users: 0, process: 0, state: State::Alive };
         shard(object.addr()).lock().insert(object.addr(), entry);
     }
     object
@@ -267,7 +267,7 @@ unsafe fn find_now<'a, T: Object>(
         State::Alive => {}
         State::Gone => return Err(Errno::EINVAL),
         // A thread of the parent process, which does not exist in this child, has left the object in an unknown state.
-        State::Claimed(process) if !process.is_current() => return Err(Errno::ESTALE),
+        State::Claimed(process) if process != std::process::id() => return Err(Errno::ESTALE),
         State::Claimed(_) => return Err(Errno::EBUSY),
     }
     // SAFETY: the object is in the table, which is locked, and no thread tries to destroy it, so it is not freed before the
@@ -346,7 +346,7 @@ pub(crate) unsafe fn claim<'a, T: Object>(object: *mut T) -> Outcome<Claim<'a>> 
         if *entry.users() != 0 {
             return Err(Errno::EBUSY);
         }
-        entry.state = State::Claimed(Process::current());
+        entry.state = State::Claimed(std::process::id());
         Ok(())
     };
     // SAFETY: the contract of this function.
