@@ -21,15 +21,6 @@ pub enum Error {
         /// The kernel's errno.
         errno: Errno,
     },
-    /// `ENOMEM`: the process may not lock as much memory (`RLIMIT_MEMLOCK`, `ulimit -l`).
-    LockedMemory {
-        /// The verb.
-        verb: &'static str,
-        /// The object of the call.
-        object: Cow<'static, str>,
-        /// The limit, and what the call would need.
-        sizes: Box<LockedSizes>,
-    },
     /// The device, its driver or the kernel does not support it.
     Unsupported {
         /// The verb.
@@ -52,6 +43,15 @@ pub enum Error {
         verb: &'static str,
         /// What is invalid.
         what: Cow<'static, str>,
+    },
+    /// `ENOMEM`: the process may not lock as much memory (`RLIMIT_MEMLOCK`, `ulimit -l`).
+    LockedMemory {
+        /// The verb.
+        verb: &'static str,
+        /// The object of the call.
+        object: Cow<'static, str>,
+        /// The limit, and what the call would need.
+        sizes: Box<LockedSizes>,
     },
 }
 
