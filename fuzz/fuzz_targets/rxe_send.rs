@@ -240,8 +240,7 @@ impl World {
         if session.failed {
             return;
         }
-        if !self.rules.has_builder(op) || !flags_are_right(flags) || !op.is_right_for_a_builder() || !has_room
-        {
+        if !self.rules.has_builder(op) || !flags_are_right(flags) || !op.is_right() || !has_room {
             session.failed = true;
             return;
         }

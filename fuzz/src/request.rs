@@ -183,12 +183,6 @@ impl Op {
         !aligned || self.remote().is_none_or(|r| r.addr % 8 == 0)
     }
 
-    /// Whether a builder accepts them: it leaves the alignment of an atomic's remote address to the peer.
-    #[must_use]
-    pub fn is_right_for_a_builder(&self) -> bool {
-        self.needs_8_bytes() || self.is_right()
-    }
-
     fn needs_8_bytes(&self) -> bool {
         matches!(self.op, testkit::Op::CmpSwp(..) | testkit::Op::FetchAdd(..))
     }

@@ -24,7 +24,7 @@ pub struct Dialect {
     /// of the sender (`do_class_ac_error()`).
     pub refused_immediate: Option<WcStatus>,
     /// Status of the receive of a message that fails to invalidate its key, which is not answered; `None` if that is not
-    /// specified. rxe reports REM_INV_REQ_ERR, and may acknowledge the message.
+    /// specified. rxe reports REM_INV_REQ_ERR; its sender may be acknowledged, or wait without an end.
     pub failed_invalidation: Option<WcStatus>,
     /// Whether a message may invalidate only windows that are bound by its QP. rxe does not check the QP, and its kernel
     /// dereferences NULL if the window is not bound (`rxe_check_invalidate_mw()`, `rxe_do_invalidate_mw()`).

@@ -183,10 +183,6 @@ where
     } else {
         put_send_sges(slot, limits, O::OPCODE, payload.sges())?
     };
-    // As librxe's lists do. Its builders leave the alignment of an atomic to the peer, and so do those of this driver.
-    if op.atomic().is_some() && !op.remote().unwrap_or_default().addr().is_multiple_of(8) {
-        return Err(PostError::Misaligned);
-    }
     put_send_head(slot, wr_id, flags, to, op, data)
 }
 
@@ -213,6 +209,10 @@ pub(crate) fn put_send_head<O: Operation<Remote = RemoteAddr>>(
     if let Some((ah, qpn, qkey)) = to {
         wr.wr = ah.destination(qpn, qkey).into();
     } else if let Some(atomic) = op.atomic() {
+        // IBA 9.4.5: an atomic works on 8 aligned bytes.
+        if !remote_addr.is_multiple_of(8) {
+            return Err(PostError::Misaligned);
+        }
         wr.wr = rxe_send_wr_atomic {
             remote_addr,
             compare_add: atomic.compare_add,
