@@ -482,7 +482,11 @@ fn suite_leaves_no_objects(env: &LabEnv) -> Outcome {
     } else {
         resources_become(env, resources)?;
     }
-    let left = open_files()?;
+    let mut left = open_files()?;
+    // A thread that has waited for a connection keeps one eventfd(2) for its next waits. The tests run in one thread.
+    if let Some(bell) = left.iter().position(|file| file == "anon_inode:[eventfd]") {
+        left.remove(bell);
+    }
     ensure!(left == *files, "open at the beginning {files:?}, now {left:?}");
     ensure!(mappings()? == 0, "mappings of devices are left");
     Ok(())
