@@ -138,10 +138,11 @@ fn refused_write_with_immediate_fails_its_receive<D: Driver>(lab: &Lab<D>) -> Ou
 /// A message that is to invalidate a key that it may not: the receiver gets an error, the sender no answer.
 fn failed_invalidation_is_not_answered<D: Driver>(lab: &Lab<D>) -> Outcome {
     let dialect = Dialect::of::<D>();
-    // rxe's kernel may leave both ends without a completion.
-    if dialect.failed_invalidation.is_none() {
+    let Some(status) = dialect.failed_invalidation else {
+        // rxe of 6.1 does not flush a receive that is posted after such a fault, nor answer the sender.
+        lab.note("left out: this device does not specify what follows a failed invalidation");
         return Ok(());
-    }
+    };
     for what in ["an unknown key", "a region", "a free window", "another QP's window", "a window of type 1"] {
         let needed = if what == "a window of type 1" { MwType::Type1 } else { MwType::Type2 };
         let unchecked = ["another QP's window", "a free window"].contains(&what);
@@ -167,21 +168,15 @@ fn failed_invalidation_is_not_answered<D: Driver>(lab: &Lab<D>) -> Outcome {
         pair.a.post(Face::Batch, &[send, Req::new(2, Op::Send)])?;
         let got = pair.b.wait(2)?;
         lab.note(format_args!("invalidation of {what}: {:?}", got[0].status));
-        match dialect.failed_invalidation {
-            Some(status) => ensure!(got[0].status == status, "{what}: {}", list(&got)),
-            None => ensure!(!got[0].status.is_success(), "{what}: {}", list(&got)),
-        }
-        let ids = [(21, got[0].status), (22, WcStatus::WR_FLUSH_ERR)];
+        let ids = [(21, status), (22, WcStatus::WR_FLUSH_ERR)];
         ensure!(statuses(&got) == ids, "{what}: {}", list(&got));
         ensure!(pair.b.state()? == QpState::ERR, "{what}");
         // A later receive is flushed. The sender's retries are exceeded.
         pair.b.recv(Face::Single, 23, 0..100)?;
         ensure!(statuses(&pair.b.wait(1)?) == [(23, WcStatus::WR_FLUSH_ERR)], "{what}");
-        if dialect.failed_invalidation.is_some() {
-            let sent = statuses(&pair.a.wait(2)?);
-            let want = [(1, WcStatus::RETRY_EXC_ERR), (2, WcStatus::WR_FLUSH_ERR)];
-            ensure!(sent == want, "{what}: {sent:?}");
-        }
+        let sent = statuses(&pair.a.wait(2)?);
+        let want = [(1, WcStatus::RETRY_EXC_ERR), (2, WcStatus::WR_FLUSH_ERR)];
+        ensure!(sent == want, "{what}: {sent:?}");
         if let Some(window) = window {
             window.close()?;
         }
