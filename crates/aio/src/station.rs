@@ -46,7 +46,7 @@ const PATIENCE: Duration = Duration::from_millis(2);
 /// Rounds of one call of the runtime, at most.
 const MOST_ROUNDS: u32 = 32;
 
-/// Relays that are looked at for one that waits.
+/// The number of relays that are examined to find one that waits.
 const MOST_LOOKS: u32 = 8;
 
 /// No future spins.

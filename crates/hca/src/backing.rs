@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a file that somebody else passes has as memory, and whether this process can map it.
 //!
-//! An access to a mapping beyond the end of its file raises SIGBUS, which ends the process. Whoever has the file can
+//! An access to a mapping beyond the end of its file raises SIGBUS, which ends the process. Each process that has the file can
 //! truncate it at any time, so a length that was checked at the time of the mapping is worth nothing. Only files that can't
 //! become shorter are mapped.
 

@@ -107,7 +107,7 @@ async fn begin(left: &mut Left, polls: u32) {
     }
 }
 
-/// Whichever way a future is left, and whoever waits besides.
+/// Each way to leave a future, beside each kind of waiter.
 fn others_go_on(of_drive: bool, is_forgotten: bool, spin: Duration, home: Home, other: Other) {
     let what = format!("drive: {of_drive}, forgotten: {is_forgotten}, spin: {spin:?}, {home:?}, {other:?}");
     let bed = Bed::new(spin);
@@ -285,7 +285,7 @@ fn an_event_loop_beside_tasks() {
     }
 }
 
-/// Of many tasks that wait, only those are polled whose futures are woken, whoever runs the dispatcher, and leaves.
+/// Of many tasks that wait, only those are polled whose futures are woken, also if the thread that runs the dispatcher leaves.
 #[test]
 fn the_cost_of_a_turn_does_not_grow_with_the_tasks() {
     const TASKS: usize = 10_000;
