@@ -327,7 +327,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Abi,
         names: &["event"],
         batches: ONE,
-        share: 4.8,
+        share: 5.2,
         reason: EVENT,
     },
     Exception {
