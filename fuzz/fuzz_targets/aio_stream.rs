@@ -16,9 +16,9 @@ use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 use libfuzzer_sys::fuzz_target;
 use std::io::ErrorKind;
 use std::sync::Arc;
-use uverbs::mlx5::Mlx5;
-use uverbs::owned::Pool;
+use uverbs::Pool;
 use uverbs::{Context, ProtectionDomain};
+use uverbs::{Private, mlx5::Mlx5};
 use uverbs_aio::{Clock, Dispatcher, Link, Listener, Qp, RdmaStream};
 use uverbs_cm::{ConnParam, EventChannel};
 use uverbs_hca::{Fabric, Hca};
@@ -96,7 +96,7 @@ struct Run {
     ends: [End; 2],
     stream: RdmaStream<Mlx5>,
     peer: Qp<Mlx5>,
-    outgoing: Pool<Mlx5>,
+    outgoing: Pool<Private, Mlx5>,
     _link: Link,
     model: Model,
 }

@@ -13,9 +13,15 @@ use libfuzzer_sys::fuzz_target;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use uverbs::attr::{EventType, QpCap, QpState, QpType};
 use uverbs::mlx5::Mlx5;
-use uverbs::{CompletionQueue, Context, ProtectionDomain, Qp, Rc, Shared};
+use uverbs::{
+    Context, ProtectionDomain, Rc, Shared,
+    raw::{Cq, Qp},
+};
+use uverbs::{
+    Exclusive,
+    attr::{EventType, QpCap, QpState, QpType},
+};
 use uverbs_cm::{
     CmPort, ConnParam, Event, EventChannel, EventKind, Id, Listener, Membership, Peer, PortSpace,
     RejectReason, Resolved,
@@ -251,7 +257,7 @@ impl CmPort for Port {
 /// What QPs are made from.
 struct Device {
     pd: ProtectionDomain<Mlx5>,
-    cq: CompletionQueue<Mlx5, Shared>,
+    cq: Cq<Shared, Mlx5>,
     zero: Arc<File>,
 }
 
@@ -264,9 +270,9 @@ thread_local! {
     };
 }
 
-fn qp() -> Qp<Mlx5, Rc> {
+fn qp() -> Qp<Rc, Exclusive, Mlx5> {
     let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-    DEVICE.with(|device| device.pd.qp::<Rc>().cq(&device.cq).cap(cap).create()).expect("a QP")
+    DEVICE.with(|device| device.pd.raw_qp::<Rc>().cq(&device.cq).cap(cap).create()).expect("a QP")
 }
 
 fn param(len: u16) -> ConnParam {

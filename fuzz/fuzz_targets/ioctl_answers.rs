@@ -22,12 +22,15 @@ use libfuzzer_sys::fuzz_target;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use uverbs::attr::{AccessFlags, MwType, SendOpsFlags, SrqAttr, SrqInitAttr, SrqType};
 use uverbs::rxe::Rxe;
 use uverbs::{
-    AddressHandle, CompletionChannel, CompletionQueue, Context, Exclusive, MemoryRegion, MemoryWindow,
-    PageBuf, ProtectionDomain, Qp, Rc, Shared, SharedReceiveQueue, ThreadDomain, Uc, Ud, WorkCompletion,
-    XrcDomain,
+    AddressHandle, CompletionChannel, Context, Exclusive, MemoryRegion, MemoryWindow, PageBuf,
+    ProtectionDomain, Rc, Shared, ThreadDomain, Uc, Ud, WorkCompletion, XrcDomain,
+    raw::{Cq, Qp, Srq},
+};
+use uverbs::{
+    Exposed,
+    attr::{AccessFlags, MwType, SendOpsFlags, SrqAttr, SrqInitAttr, SrqType},
 };
 use uverbs_fuzz::kernel::FuzzKernel;
 use uverbs_fuzz::steps::MAX_STEPS;
@@ -41,15 +44,15 @@ extern "C" fn __asan_default_options() -> *const core::ffi::c_char {
 
 #[derive(Debug)]
 enum AnyCq {
-    Shared(CompletionQueue<Rxe, Shared>),
-    Exclusive(CompletionQueue<Rxe, Exclusive>),
+    Shared(Cq<Shared, Rxe>),
+    Exclusive(Cq<Exclusive, Rxe>),
 }
 
 #[derive(Debug)]
 enum AnyQp {
-    Rc(Qp<Rxe, Rc>),
-    Uc(Qp<Rxe, Uc, Shared>),
-    Ud(Qp<Rxe, Ud>),
+    Rc(Qp<Rc, Exclusive, Rxe>),
+    Uc(Qp<Uc, Shared, Rxe>),
+    Ud(Qp<Ud, Exclusive, Rxe>),
 }
 
 /// Evaluates an expression with the CQ of either locking.
@@ -82,10 +85,10 @@ struct World {
     tds: Vec<ThreadDomain<Rxe>>,
     channels: Vec<CompletionChannel<Rxe>>,
     cqs: Vec<AnyCq>,
-    mrs: Vec<MemoryRegion<Rxe, PageBuf>>,
+    mrs: Vec<MemoryRegion<PageBuf, Exposed, Rxe>>,
     mws: Vec<MemoryWindow<Rxe>>,
     ahs: Vec<AddressHandle<Rxe>>,
-    srqs: Vec<SharedReceiveQueue<Rxe, Exclusive>>,
+    srqs: Vec<Srq<Exclusive, Rxe>>,
     qps: Vec<AnyQp>,
     xrcds: Vec<XrcDomain<Rxe>>,
 }

@@ -9,12 +9,15 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
-use uverbs::attr::{AccessFlags, CqInitAttr, QpCap};
 use uverbs::mlx5::Mlx5;
 use uverbs::wc::WorkCompletion;
 use uverbs::{
-    CompletionQueue, ConnectAttr, Context, MemoryRegion, PageBuf, ProtectionDomain, Qp, Rc, RegError, Shared,
-    WcStatus,
+    ConnectAttr, Context, MemoryRegion, PageBuf, ProtectionDomain, Rc, RegError, Shared, WcStatus,
+    raw::{Cq, Qp},
+};
+use uverbs::{
+    Exclusive, Exposed,
+    attr::{AccessFlags, CqInitAttr, QpCap},
 };
 use uverbs_core::Errno;
 use uverbs_core::kernel::{Kernel, RawCommand};
@@ -29,8 +32,8 @@ use uverbs_uapi::ids::{
 struct End {
     context: Context<Mlx5>,
     pd: ProtectionDomain<Mlx5>,
-    cq: CompletionQueue<Mlx5>,
-    mr: MemoryRegion<Mlx5, PageBuf>,
+    cq: Cq<Exclusive, Mlx5>,
+    mr: MemoryRegion<PageBuf, Exposed, Mlx5>,
 }
 
 const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
@@ -78,9 +81,9 @@ fn clean(hca: &Hca) {
     assert!(hca.violations().is_empty(), "{:?}", hca.violations());
 }
 
-fn rc_pair(a: &End, b: &End, attr: &ConnectAttr) -> (Qp<Mlx5, Rc>, Qp<Mlx5, Rc>) {
+fn rc_pair(a: &End, b: &End, attr: &ConnectAttr) -> (Qp<Rc, Exclusive, Mlx5>, Qp<Rc, Exclusive, Mlx5>) {
     let qp = |end: &End| {
-        let qp = end.pd.qp::<Rc>().cq(&end.cq).cap(CAP).create().unwrap();
+        let qp = end.pd.raw_qp::<Rc>().cq(&end.cq).cap(CAP).create().unwrap();
         qp.init(attr).unwrap();
         let endpoint = qp.control.endpoint(17, attr).unwrap();
         (qp, endpoint)
@@ -161,7 +164,7 @@ fn threads_create_and_destroy_qps_on_one_cq() -> Outcome {
     let pd = context.alloc_pd().unwrap();
     // One CQ for all threads: each poll may return completions of all QPs, which other threads destroy at the same
     // time.
-    let cq: CompletionQueue<Mlx5, Shared> = context.create_cq(4096, None).unwrap();
+    let cq: Cq<Shared, Mlx5> = context.create_cq(4096, None).unwrap();
     let mr = pd.reg_mr(PageBuf::new(4096).unwrap(), ALL).map_err(|e| e.error).unwrap();
     let done: Vec<AtomicU64> = (0..THREADS).map(|_| AtomicU64::new(0)).collect();
     let attr = ConnectAttr { sgid_index: Some(3), access: ALL, ..ConnectAttr::default() };
@@ -170,7 +173,7 @@ fn threads_create_and_destroy_qps_on_one_cq() -> Outcome {
             let (pd, cq, mr, done, attr) = (&pd, &cq, &mr, &done, &attr);
             scope.spawn(move || {
                 for round in 0..ROUNDS {
-                    let mut qp = pd.qp::<Rc>().cq(cq).cap(CAP).create().unwrap();
+                    let mut qp = pd.raw_qp::<Rc>().cq(cq).cap(CAP).create().unwrap();
                     qp.init(attr).unwrap();
                     let here = qp.control.endpoint(round as u32, attr).unwrap();
                     qp.connect(&here, &here, attr).unwrap();

@@ -6,21 +6,21 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::thread;
 use uverbs::attr::{EventType, QpState, SrqAttr, SrqInitAttr};
-use uverbs::{Driver, EventSource, Exclusive, PostError, Rc, Shared, SharedReceiveQueue, WorkCompletion};
+use uverbs::{Driver, EventSource, Exclusive, PostError, Rc, Shared, WorkCompletion, raw::Srq};
 use uverbs_tests::pair::{builder_ops, region};
 use uverbs_tests::post::post_srq_recv;
 use uverbs_tests::sges::sge;
 use uverbs_tests::{Deadline, Face, Lab, Lock, Op, Outcome, Pair, PairEnd, Req, Spec, wait};
 
-type NoSrq<D> = SharedReceiveQueue<D, Shared>;
-type Both<D, L> = (uverbs::Qp<D, Rc, L>, PairEnd<D, Rc, L>);
+type NoSrq<D> = Srq<Shared, D>;
+type Both<D, L> = (uverbs::raw::Qp<Rc, L, D>, PairEnd<D, Rc, L>);
 
 /// A pair whose end A completes to a shared CQ.
 fn on_cq<D: Driver, L: Lock>(
     lab: &Lab<D>,
     spec: &Spec,
     pd: &uverbs::ProtectionDomain<D>,
-    cq: &uverbs::CompletionQueue<D, Shared>,
+    cq: &uverbs::raw::Cq<Shared, D>,
 ) -> Result<Both<D, L>> {
     let ops = builder_ops::<D, Rc>(lab)?;
     let none = None::<&NoSrq<D>>;
@@ -50,7 +50,7 @@ fn reset_during_polls_leaves_no_completions<D: Driver>(lab: &Lab<D>) -> Outcome 
 
 fn ended_while_polled<D: Driver>(
     lab: &Lab<D>,
-    end: impl Fn(uverbs::Qp<D, Rc, Exclusive>) -> Result<()>,
+    end: impl Fn(uverbs::raw::Qp<Rc, Exclusive, D>) -> Result<()>,
 ) -> Outcome {
     const TURNS: u64 = 60;
     let spec = Spec::new(lab);
@@ -140,7 +140,7 @@ fn srq_receives_complete_once_on_many_cqs<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.b.alloc_pd()?;
     let attr =
         SrqInitAttr { attr: SrqAttr { max_wr: 30, max_sge: 2, srq_limit: 0 }, ..SrqInitAttr::default() };
-    let mut srq: SharedReceiveQueue<D, Exclusive> = pd.create_srq(&attr)?;
+    let mut srq: Srq<Exclusive, D> = pd.create_srq(&attr)?;
     let room = srq.attr().max_wr as usize;
     let ops = builder_ops::<D, Rc>(lab)?;
     let mut pairs = Vec::new();
@@ -301,7 +301,7 @@ fn srq_limit_event_with_several_qps<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.b.alloc_pd()?;
     let attr =
         SrqInitAttr { attr: SrqAttr { max_wr: 40, max_sge: 1, srq_limit: 0 }, ..SrqInitAttr::default() };
-    let mut srq: SharedReceiveQueue<D, Shared> = pd.create_srq(&attr)?;
+    let mut srq: Srq<Shared, D> = pd.create_srq(&attr)?;
     let ops = builder_ops::<D, Rc>(lab)?;
     let mut pairs = Vec::new();
     for _ in 0..3 {

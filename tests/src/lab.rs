@@ -116,7 +116,7 @@ impl<D: Driver> Lab<D> {
         let cq = self.a.create_cq(4, None)?;
         let cap =
             QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let qp = pd.qp::<Ud>().cq(&cq).cap(cap).create()?;
+        let qp = pd.raw_qp::<Ud>().cq(&cq).cap(cap).create()?;
         let attr = self.connect_attr();
         qp.init(&attr)?;
         let here = qp.control.endpoint(0, &attr)?;

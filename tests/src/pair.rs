@@ -11,12 +11,16 @@ use anyhow::{Context as _, Result, ensure};
 use core::ops::Range;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-use uverbs::attr::{AccessFlags, AhAttr, Gid, QpAttrMask, QpCap, QpState, QpType, SendOpsFlags};
 use uverbs::qp::transport::Sends;
 use uverbs::wr::Sge;
 use uverbs::{
-    AddressHandle, CompletionQueue, ConnectAttr, Context, Driver, Endpoint, MemoryRegion, PageBuf,
-    ProtectionDomain, Qp, Shared, SharedReceiveQueue, WorkCompletion,
+    AddressHandle, ConnectAttr, Context, Driver, Endpoint, MemoryRegion, PageBuf, ProtectionDomain, Shared,
+    WorkCompletion,
+    raw::{Cq, Qp, Srq},
+};
+use uverbs::{
+    Exposed,
+    attr::{AccessFlags, AhAttr, Gid, QpAttrMask, QpCap, QpState, QpType, SendOpsFlags},
 };
 
 /// Bytes before the data of a datagram in its receive buffer.
@@ -69,15 +73,15 @@ impl Spec {
 #[derive(Debug)]
 pub struct PairEnd<D: Driver, T: Sends, L: Lock> {
     /// The QP.
-    pub qp: Qp<D, T, L>,
+    pub qp: Qp<T, L, D>,
     /// The identifier of its connection, on iWARP.
     pub id: Option<uverbs_cm::Id>,
     /// The address of the peer's port, of a datagram QP.
     pub ah: Option<AddressHandle<D>>,
     /// The CQ of its sends and receives.
-    pub cq: CompletionQueue<D, Shared>,
+    pub cq: Cq<Shared, D>,
     /// Memory.
-    pub mr: MemoryRegion<D, PageBuf>,
+    pub mr: MemoryRegion<PageBuf, Exposed, D>,
     /// The protection domain.
     pub pd: ProtectionDomain<D>,
     /// The endpoint of this end, for the peer.
@@ -192,7 +196,7 @@ pub fn builder_ops<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Result<SendOpsFlags>
     let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let mut has = SendOpsFlags::empty();
     for op in wanted_ops(lab, T::QP_TYPE) {
-        let builder = pd.qp::<T>();
+        let builder = pd.raw_qp::<T>();
         let builder = match T::QP_TYPE {
             // It receives nothing.
             QpType::XrcSend => builder.send_cq(&cq).cap(QpCap { max_recv_wr: 0, max_recv_sge: 0, ..cap }),
@@ -213,7 +217,7 @@ pub fn region<D: Driver>(
     pd: &ProtectionDomain<D>,
     len: usize,
     access: AccessFlags,
-) -> Result<MemoryRegion<D, PageBuf>> {
+) -> Result<MemoryRegion<PageBuf, Exposed, D>> {
     pd.reg_mr(PageBuf::new(len)?, access).map_err(|e| e.error).context("reg_mr")
 }
 
@@ -221,17 +225,17 @@ impl<D: Driver, T: Typed<D>, L: Lock> PairEnd<D, T, L> {
     fn new(context: &Context<D>, spec: &Spec, ops: SendOpsFlags, psn: u32) -> Result<Self> {
         let pd = context.alloc_pd()?;
         let cq = context.create_cq(spec.cqe, None)?;
-        Self::on(pd, cq, spec, ops, psn, None::<&SharedReceiveQueue<D, Shared>>)
+        Self::on(pd, cq, spec, ops, psn, None::<&Srq<Shared, D>>)
     }
 
     /// Creates an end on an existing domain and CQ, with an SRQ if there is one.
     pub fn on<LS: Lock>(
         pd: ProtectionDomain<D>,
-        cq: CompletionQueue<D, Shared>,
+        cq: Cq<Shared, D>,
         spec: &Spec,
         ops: SendOpsFlags,
         psn: u32,
-        srq: Option<&SharedReceiveQueue<D, LS>>,
+        srq: Option<&Srq<LS, D>>,
     ) -> Result<Self> {
         let mr = region(&pd, spec.len, spec.access)?;
         let mut builder =

@@ -4,8 +4,7 @@
 //! # Safety of the posts
 //!
 //! The contract of a post is about the memory that the request names. The objects of the suite fulfil it for all tests.
-//! The entries of a request name either a region of the suite, or no region. Every region is a `MemoryRegion<_, _,
-//! Exposed>`: it owns its pages until it is deregistered, and this process accesses them only by atomics and copies, so
+//! The entries of a request name either a region of the suite, or no region. Every region is a `MemoryRegion<_, //! Exposed, _>`: it owns its pages until it is deregistered, and this process accesses them only by atomics and copies, so
 //! a device may read or write them at any time. (The few private regions are not read while a request is outstanding,
 //! and no window is bound to them.) The device refuses an entry that names no region, in tests of wrong keys. Lists and
 //! sessions borrow inline bytes and address handles, and a queue that is not `Shared` is used by one thread at a time.
@@ -15,9 +14,12 @@
 pub use uverbs_testkit::verbs::{Face, Lock, Lost, Req, Typed};
 pub use uverbs_testkit::{Data, Dest, List, Refused, Remote, Session, recv_nodes};
 
-use uverbs::qp::{RecvQueue, SendQueue};
+use uverbs::raw::{RecvQueue, SendQueue};
 use uverbs::wr::Sge;
-use uverbs::{AddressHandle, Driver, PostError, Qp, Shared, SharedReceiveQueue};
+use uverbs::{
+    AddressHandle, Driver, PostError, Shared,
+    raw::{Qp, Srq},
+};
 use uverbs_testkit::{as_recv_list, verbs, wire};
 
 /// An operation, without a header that is borrowed.
@@ -27,7 +29,7 @@ pub type To<'a, D> = uverbs_testkit::To<'a, AddressHandle<D>>;
 
 /// Posts requests to the send queue of a QP. Single posts stop at the first that is refused.
 pub fn post<D: Driver, T: Typed<D>, L: Lock>(
-    qp: &mut Qp<D, T, L>,
+    qp: &mut Qp<T, L, D>,
     face: Face,
     reqs: &[Req<'_, D>],
 ) -> Result<(), Refused> {
@@ -36,7 +38,7 @@ pub fn post<D: Driver, T: Typed<D>, L: Lock>(
 
 /// As [`post`], to a send queue.
 pub fn post_queue<D: Driver, T: Typed<D>, L: Lock>(
-    sq: &mut SendQueue<D, T, L>,
+    sq: &mut SendQueue<T, L, D>,
     face: Face,
     reqs: &[Req<'_, D>],
 ) -> Result<(), Refused> {
@@ -46,7 +48,7 @@ pub fn post_queue<D: Driver, T: Typed<D>, L: Lock>(
 
 /// As [`post`], to a send queue that is shared with other threads.
 pub fn post_shared<D: Driver, T: Typed<D>>(
-    sq: &SendQueue<D, T, Shared>,
+    sq: &SendQueue<T, Shared, D>,
     face: Face,
     reqs: &[Req<'_, D>],
 ) -> Result<(), Refused> {
@@ -71,7 +73,7 @@ pub fn post_shared<D: Driver, T: Typed<D>>(
 
 /// Fills a batch that is not completed.
 pub fn lose<D: Driver, T: Typed<D>, L: Lock>(
-    sq: &mut SendQueue<D, T, L>,
+    sq: &mut SendQueue<T, L, D>,
     reqs: &[Req<'_, D>],
     lost: Lost,
 ) -> Result<(), PostError> {
@@ -81,7 +83,7 @@ pub fn lose<D: Driver, T: Typed<D>, L: Lock>(
 
 /// As [`lose`], on a send queue that is shared with other threads.
 pub fn lose_shared<D: Driver, T: Typed<D>>(
-    sq: &SendQueue<D, T, Shared>,
+    sq: &SendQueue<T, Shared, D>,
     reqs: &[Req<'_, D>],
     lost: Lost,
 ) -> Result<(), PostError> {
@@ -91,7 +93,7 @@ pub fn lose_shared<D: Driver, T: Typed<D>>(
 
 /// `ibv_post_send` of an existing list.
 pub fn post_prepared<D: Driver, T: Typed<D>, L: Lock>(
-    sq: &SendQueue<D, T, L>,
+    sq: &SendQueue<T, L, D>,
     list: &List<'_>,
 ) -> Result<(), Refused> {
     // SAFETY: as described above.
@@ -102,14 +104,14 @@ pub fn post_prepared<D: Driver, T: Typed<D>, L: Lock>(
 ///
 /// # Panics
 /// If the QP was created without `send_ops_flags`.
-pub fn builder<D: Driver, T: Typed<D>, L: Lock>(sq: &SendQueue<D, T, L>) -> Session<'_> {
+pub fn builder<D: Driver, T: Typed<D>, L: Lock>(sq: &SendQueue<T, L, D>) -> Session<'_> {
     // SAFETY: as described above.
     unsafe { verbs::session(sq) }.expect("the QP has wr_* builders")
 }
 
 /// Opens a session, builds, and completes it.
 pub fn session<D: Driver, T: Typed<D>, L: Lock>(
-    sq: &SendQueue<D, T, L>,
+    sq: &SendQueue<T, L, D>,
     build: impl FnOnce(&mut Session<'_>),
 ) -> Result<(), PostError> {
     let mut session = builder(sq);
@@ -120,7 +122,7 @@ pub fn session<D: Driver, T: Typed<D>, L: Lock>(
 
 /// Posts receives: as C's list, as a batch, or one by one.
 pub fn post_recv<D: Driver, L: Lock>(
-    rq: &mut RecvQueue<D, L>,
+    rq: &mut RecvQueue<L, D>,
     face: Face,
     recvs: &[(u64, &[Sge])],
 ) -> Result<(), Refused> {
@@ -136,7 +138,7 @@ pub fn post_recv<D: Driver, L: Lock>(
 
 /// As [`post_recv`], to a receive queue that is shared with other threads.
 pub fn post_recv_shared<D: Driver>(
-    rq: &RecvQueue<D, Shared>,
+    rq: &RecvQueue<Shared, D>,
     face: Face,
     recvs: &[(u64, &[Sge])],
 ) -> Result<(), Refused> {
@@ -155,7 +157,7 @@ pub fn post_recv_shared<D: Driver>(
 
 /// As [`post_recv`], for a shared receive queue.
 pub fn post_srq_recv<D: Driver, L: Lock>(
-    srq: &mut SharedReceiveQueue<D, L>,
+    srq: &mut Srq<L, D>,
     face: Face,
     recvs: &[(u64, &[Sge])],
 ) -> Result<(), Refused> {

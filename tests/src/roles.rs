@@ -12,8 +12,11 @@ use std::env;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, UdpSocket};
 use std::process::{ChildStdin, ChildStdout, Stdio};
-use uverbs::attr::{AccessFlags, QpCap};
 use uverbs::{ConnectAttr, Context, Driver, DriverVisitor, Endpoint, PageBuf, Rc, open_with};
+use uverbs::{
+    Exposed,
+    attr::{AccessFlags, QpCap},
+};
 
 /// Names the role and its arguments, separated by blanks.
 pub const ROLE: &str = "UVERBS_TESTS_ROLE";
@@ -185,8 +188,8 @@ impl DriverVisitor for Peer {
         let pd = context.alloc_pd()?;
         let cq = context.create_cq(128, None)?;
         let mr = crate::pair::region(&pd, 1 << 16, AccessFlags::LOCAL_WRITE)?;
-        let _: &uverbs::MemoryRegion<D, PageBuf> = &mr;
-        let mut qp = pd.qp::<Rc>().cq(&cq).cap(CAP).create()?;
+        let _: &uverbs::MemoryRegion<PageBuf, Exposed, D> = &mr;
+        let mut qp = pd.raw_qp::<Rc>().cq(&cq).cap(CAP).create()?;
         qp.init(&attr)?;
         let sges = [crate::sges::sge(&mr, 0..4096)];
         let recvs: Vec<_> = (0..u64::from(CAP.max_recv_wr)).map(|i| (i, &sges[..])).collect();

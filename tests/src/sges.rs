@@ -6,6 +6,6 @@ use uverbs::wr::Sge;
 use uverbs::{Driver, MemoryRegion, StableBuf};
 
 /// An entry of these bytes of a region, in C's form. Nothing is checked, because tests use invalid ones, too.
-pub fn sge<D: Driver, B: StableBuf, A>(mr: &MemoryRegion<D, B, A>, range: Range<usize>) -> Sge {
+pub fn sge<D: Driver, B: StableBuf, A>(mr: &MemoryRegion<B, A, D>, range: Range<usize>) -> Sge {
     Sge { addr: mr.addr() + range.start as u64, length: range.len() as u32, lkey: mr.lkey() }
 }

@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 use std::thread;
 use std::time::Instant;
-use uverbs::{CompletionQueue, Driver, Shared, WcOpcode, WcStatus, WorkCompletion};
+use uverbs::{Driver, Shared, WcOpcode, WcStatus, WorkCompletion, raw::Cq};
 
 /// The time limit of anything that must happen. It ends a test that hangs and has no other meaning: the host of an
 /// emulated machine may be busy for many seconds.
@@ -98,7 +98,7 @@ pub fn until(what: &str, limit: Duration, mut f: impl FnMut() -> Result<bool>) -
 }
 
 /// Waits for exactly `n` completions, and returns them in order.
-pub fn completions<D: Driver>(cq: &CompletionQueue<D, Shared>, n: usize) -> Result<Vec<WorkCompletion>> {
+pub fn completions<D: Driver>(cq: &Cq<Shared, D>, n: usize) -> Result<Vec<WorkCompletion>> {
     let mut deadline = Deadline::usual();
     let mut all = Vec::with_capacity(n);
     let mut some = [WorkCompletion::default(); 16];
@@ -119,14 +119,14 @@ pub fn completions<D: Driver>(cq: &CompletionQueue<D, Shared>, n: usize) -> Resu
 }
 
 /// As [`completions`], and checks that all are successful.
-pub fn successes<D: Driver>(cq: &CompletionQueue<D, Shared>, n: usize) -> Result<Vec<WorkCompletion>> {
+pub fn successes<D: Driver>(cq: &Cq<Shared, D>, n: usize) -> Result<Vec<WorkCompletion>> {
     let all = completions(cq, n)?;
     ensure!(all.iter().all(|wc| wc.status.is_success()), "not all successful: {}", list(&all));
     Ok(all)
 }
 
 /// Checks that there is no completion.
-pub fn none<D: Driver>(cq: &CompletionQueue<D, Shared>) -> Result<()> {
+pub fn none<D: Driver>(cq: &Cq<Shared, D>) -> Result<()> {
     rest(QUIET);
     let mut some = [WorkCompletion::default(); 16];
     let got = cq.poll(&mut some)?;

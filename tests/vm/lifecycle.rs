@@ -367,7 +367,7 @@ fn cycle<D: Driver>(lab: &Lab<D>, before: &str) -> Result<()> {
     let attr = SrqAttr { max_wr: 16, max_sge: 2, srq_limit: 0 };
     let srq = pd.create_srq::<Exclusive>(&SrqInitAttr { attr, ..SrqInitAttr::default() })?;
     let spec = Spec::new(lab);
-    let qp = own.qp::<Rc>().cq(&cq).srq(&srq).cap(spec.cap).create()?;
+    let qp = own.raw_qp::<Rc>().cq(&cq).srq(&srq).cap(spec.cap).create()?;
     let here = qp.control.endpoint(1, &spec.attr)?;
     let ah = pd.create_ah(&spec.attr.ah_attr(&here))?;
     match lab.a.open_xrcd(None, true, false) {

@@ -11,13 +11,16 @@ use core::time::Duration;
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::thread;
-use uverbs::attr::{
-    AccessFlags, EventType, MwType, QpAttr, QpAttrMask, QpCap, QpState, SrqAttr, SrqAttrMask, SrqInitAttr,
-};
-use uverbs::owned::ScopeError;
+use uverbs::ScopeError;
 use uverbs::{
-    CompletionChannel, CompletionQueue, ConnectAttr, Context, Driver, Errno, Error, EventSource, Exclusive,
-    Rc, Shared, WorkCompletion,
+    CompletionChannel, ConnectAttr, Context, Driver, Errno, Error, EventSource, Exclusive, Rc, Shared,
+    WorkCompletion, raw::Cq,
+};
+use uverbs::{
+    Exposed,
+    attr::{
+        AccessFlags, EventType, MwType, QpAttr, QpAttrMask, QpCap, QpState, SrqAttr, SrqAttrMask, SrqInitAttr,
+    },
 };
 use uverbs_aio::{Dispatcher, Error as AioError};
 use uverbs_tests::child::spawn;
@@ -90,7 +93,7 @@ fn gone<T>(what: &str, result: Result<T, Error>) -> Result<()> {
 fn listen<D: Driver>(
     context: &Context<D>,
     channel: &CompletionChannel<D>,
-    cq: &CompletionQueue<D, Shared>,
+    cq: &Cq<Shared, D>,
 ) -> Result<usize> {
     let mut events = 0;
     let mut wc = [WorkCompletion::default(); 16];
@@ -125,9 +128,9 @@ fn listen<D: Driver>(
 /// Objects of device A of each kind, besides those of a pair.
 struct Objects<D: Driver> {
     channel: CompletionChannel<D>,
-    cq: CompletionQueue<D, Shared>,
-    srq: uverbs::SharedReceiveQueue<D, Exclusive>,
-    mr: uverbs::MemoryRegion<D, uverbs::PageBuf>,
+    cq: Cq<Shared, D>,
+    srq: uverbs::raw::Srq<Exclusive, D>,
+    mr: uverbs::MemoryRegion<uverbs::PageBuf, Exposed, D>,
     mw: Option<uverbs::MemoryWindow<D>>,
     pd: uverbs::ProtectionDomain<D>,
 }
@@ -170,7 +173,7 @@ fn every_call<D: Driver>(
     gone("create_ah", pd.create_ah(&attr.ah_attr(&side.here)))?;
     let srq = SrqInitAttr { attr: SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 }, ..SrqInitAttr::default() };
     gone("create_srq", pd.create_srq::<Exclusive>(&srq))?;
-    gone("create_qp", pd.qp::<Rc>().cq(&objects.cq).cap(Spec::new(lab).cap).create())?;
+    gone("create_qp", pd.raw_qp::<Rc>().cq(&objects.cq).cap(Spec::new(lab).cap).create())?;
     gone("query_qp", side.qp.query(QpAttrMask::STATE))?;
     gone("query_srq", objects.srq.query())?;
     gone("modify_srq", objects.srq.modify(&SrqAttr { srq_limit: 1, ..srq.attr }, SrqAttrMask::LIMIT))?;
@@ -237,9 +240,9 @@ fn futures<D: Driver>(a: &Context<D>, b: &Context<D>, attr: &ConnectAttr, sent: 
 /// A scope without a limit on the device that is removed: its memory is that of its owner again when the removal has ended the
 /// objects.
 fn scope<D: Driver>(a: &Context<D>, attr: &ConnectAttr, waits: &AtomicBool) -> Outcome {
-    let (pd, mut cq) = (a.alloc_pd()?, a.owned_cq::<Exclusive>(8, None)?);
+    let (pd, mut cq) = (a.alloc_pd()?, a.cq_with::<Exclusive>(8, None)?);
     let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-    let mut qp = pd.owned_qp::<Rc>().cq(&cq).cap(cap).create()?;
+    let mut qp = pd.qp::<Rc>().cq(&cq).cap(cap).create()?;
     qp.init(attr)?;
     let here = qp.control().endpoint(0x61, attr)?;
     qp.connect(&here, &here, attr)?;
@@ -267,8 +270,7 @@ fn removed<D: Driver>(lab: &Lab<D>, how: How) -> Outcome {
     let mut pair = Pair::<D, Rc, Exclusive>::unconnected(lab, &spec)?;
     let cq = lab.a.create_cq(spec.cqe, Some(&objects.channel))?;
     let ops = builder_ops::<D, Rc>(lab)?;
-    pair.a =
-        PairEnd::on(lab.a.alloc_pd()?, cq, &spec, ops, 0x33, None::<&uverbs::SharedReceiveQueue<D, Shared>>)?;
+    pair.a = PairEnd::on(lab.a.alloc_pd()?, cq, &spec, ops, 0x33, None::<&uverbs::raw::Srq<Shared, D>>)?;
     pair.connect(&spec.attr)?;
 
     let (sent, ended, written) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicUsize::new(0));

@@ -245,7 +245,7 @@ fn srq<D: Driver>(lab: &Lab<D>) -> Outcome {
             &spec,
             OPS,
             1,
-            None::<&uverbs::SharedReceiveQueue<D, Exclusive>>,
+            None::<&uverbs::raw::Srq<Exclusive, D>>,
         )?;
         let mut pair = Pair { a, b };
         pair.connect(&spec.attr)?;
@@ -296,7 +296,7 @@ fn events<D: Driver>(lab: &Lab<D>) -> Outcome {
     let spec = spec(lab);
     let channel = lab.b.create_comp_channel()?;
     let cq = lab.b.create_cq(64, Some(&channel))?;
-    let none = None::<&uverbs::SharedReceiveQueue<D, Exclusive>>;
+    let none = None::<&uverbs::raw::Srq<Exclusive, D>>;
     let b = PairEnd::<D, Rc, Exclusive>::on(lab.b.alloc_pd()?, cq, &spec, OPS, 1, none)?;
     let a = PairEnd::on(lab.a.alloc_pd()?, lab.a.create_cq(64, None)?, &spec, OPS, 1, none)?;
     let mut pair = Pair { a, b };
@@ -486,7 +486,7 @@ fn states<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn destroy<D: Driver>(lab: &Lab<D>) -> Outcome {
     let spec = spec(lab);
     let mut cq = lab.a.create_cq(256, None)?;
-    let none = None::<&uverbs::SharedReceiveQueue<D, Exclusive>>;
+    let none = None::<&uverbs::raw::Srq<Exclusive, D>>;
     let mut numbers = Vec::new();
     for round in 0..20 {
         let a = PairEnd::<D, Rc, Exclusive>::on(lab.a.alloc_pd()?, cq, &spec, OPS, 1, none)?;
@@ -517,10 +517,10 @@ fn lacks<D: Driver>(lab: &Lab<D>) -> Outcome {
         ensure!(error.is_unsupported(), "{what}: {error}");
         Ok(())
     };
-    unsupported("UD", pd.qp::<Ud>().cq(&cq).cap(cap).create().err())?;
-    unsupported("UC", pd.qp::<Uc>().cq(&cq).cap(cap).create().err())?;
+    unsupported("UD", pd.raw_qp::<Ud>().cq(&cq).cap(cap).create().err())?;
+    unsupported("UC", pd.raw_qp::<Uc>().cq(&cq).cap(cap).create().err())?;
     for op in SendOpsFlags::all().difference(OPS) {
-        let qp = pd.qp::<Rc>().cq(&cq).cap(cap).send_ops(op).create();
+        let qp = pd.raw_qp::<Rc>().cq(&cq).cap(cap).send_ops(op).create();
         unsupported(&format!("{op:?}"), qp.err())?;
     }
     unsupported("a window", pd.alloc_mw(MwType::Type2).err())?;
@@ -531,7 +531,7 @@ fn lacks<D: Driver>(lab: &Lab<D>) -> Outcome {
     unsupported("a larger CQ", cq.resize(100).err())?;
     let mut attr = spec(lab).cap;
     attr.max_inline_data = 81;
-    let error = pd.qp::<Rc>().cq(&cq).cap(attr).create().err().context("81 bytes of inline data")?;
+    let error = pd.raw_qp::<Rc>().cq(&cq).cap(attr).create().err().context("81 bytes of inline data")?;
     ensure!(error.errno() == Errno::EINVAL, "{error}");
     Ok(())
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Connects by IP address; sends, receives, writes, reads, and shuts down, on software NICs.
 #![forbid(unsafe_code)]
-use uverbs::attr::AccessFlags;
+use uverbs::Pool;
 use uverbs::mlx5::Mlx5;
-use uverbs::owned::Pool;
 use uverbs::{Context, ProtectionDomain, RemoteRegion};
+use uverbs::{Private, attr::AccessFlags};
 use uverbs_aio::{Dispatcher, Error, Listener, Qp, Result};
 use uverbs_cm::{ConnParam, EventChannel};
 use uverbs_hca::{Fabric, Hca};
 
 /// What each end needs. On a machine with a NIC: `uverbs::open(&device)?` and `EventChannel::open()?`.
-struct End(Dispatcher<Mlx5>, ProtectionDomain<Mlx5>, Pool<Mlx5>, Qp<Mlx5>, EventChannel);
+struct End(Dispatcher<Mlx5>, ProtectionDomain<Mlx5>, Pool<Private, Mlx5>, Qp<Mlx5>, EventChannel);
 
 fn end(hca: &Hca) -> Result<End> {
     let context = Context::<Mlx5>::from_kernel(hca.open())?;

@@ -12,9 +12,10 @@ use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
+use uverbs::AnyDriver;
 use uverbs::mr::Private;
-use uverbs::owned::{Access, Buf};
 use uverbs::wr::ImmData;
+use uverbs::{Access, Buf};
 use uverbs::{Driver, RemoteRegion};
 
 /// Sends and writes that are posted in their order, with one result. As a future, it is ready when all are complete.
@@ -60,14 +61,14 @@ use uverbs::{Driver, RemoteRegion};
 /// # }
 /// ```
 #[must_use = "futures do nothing unless they are polled"]
-pub struct Batch<D: Driver, A: Access = Private> {
+pub struct Batch<A: Access = Private, D: Driver = AnyDriver> {
     parts: Parts<D, A>,
 }
 
 /// Nothing in it is pinned.
-impl<D: Driver, A: Access> Unpin for Batch<D, A> {}
+impl<D: Driver, A: Access> Unpin for Batch<A, D> {}
 
-impl<D: Driver, A: Access> fmt::Debug for Batch<D, A> {
+impl<D: Driver, A: Access> fmt::Debug for Batch<A, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch")
             .field("items", &self.parts.len())
@@ -78,29 +79,29 @@ impl<D: Driver, A: Access> fmt::Debug for Batch<D, A> {
 
 impl<D: Driver> Qp<D> {
     /// An empty batch.
-    pub fn batch<A: Access>(&self) -> Batch<D, A> {
+    pub fn batch<A: Access>(&self) -> Batch<A, D> {
         Batch { parts: Parts::new(self.inner.clone(), Signaled::Last) }
     }
 }
 
-impl<D: Driver, A: Access> Batch<D, A> {
+impl<D: Driver, A: Access> Batch<A, D> {
     /// Adds an `IBV_WR_SEND`.
-    pub fn send(&mut self, buf: Buf<D, A>) {
+    pub fn send(&mut self, buf: Buf<A, D>) {
         self.parts.push(Request::Send, buf);
     }
 
     /// Adds an `IBV_WR_SEND_WITH_IMM`.
-    pub fn send_imm(&mut self, buf: Buf<D, A>, imm: ImmData) {
+    pub fn send_imm(&mut self, buf: Buf<A, D>, imm: ImmData) {
         self.parts.push(Request::SendImm(imm), buf);
     }
 
     /// Adds an `IBV_WR_RDMA_WRITE` to the front of `to`.
-    pub fn write(&mut self, buf: Buf<D, A>, to: &RemoteRegion) {
+    pub fn write(&mut self, buf: Buf<A, D>, to: &RemoteRegion) {
         self.parts.push(Request::Write(*to), buf);
     }
 
     /// Adds an `IBV_WR_RDMA_WRITE_WITH_IMM`: at the end of a batch of writes it reports to the peer that they have arrived.
-    pub fn write_imm(&mut self, buf: Buf<D, A>, to: &RemoteRegion, imm: ImmData) {
+    pub fn write_imm(&mut self, buf: Buf<A, D>, to: &RemoteRegion, imm: ImmData) {
         self.parts.push(Request::WriteImm(*to, imm), buf);
     }
 
@@ -117,7 +118,7 @@ impl<D: Driver, A: Access> Batch<D, A> {
     }
 }
 
-impl<D: Driver, A: Access> Future for Batch<D, A> {
+impl<D: Driver, A: Access> Future for Batch<A, D> {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Waker;
 use core::time::Duration;
 use std::sync::Arc;
-use uverbs::owned::OwnedSendQueue;
+use uverbs::Exclusive;
 use uverbs::qp::{QpControl, QpLife};
 use uverbs::{Driver, Rc};
 use uverbs_core::wake::{Caller, discard};
@@ -26,7 +26,7 @@ pub(crate) const LAST_WQE_LIMIT: Duration = Duration::from_millis(500);
 /// A QP that is destroyed when this is dropped.
 pub(crate) struct Linger<D: Driver> {
     pub(crate) control: QpControl<D>,
-    pub(crate) _queue: Option<OwnedSendQueue<D, Rc>>,
+    pub(crate) _queue: Option<uverbs::SendQueue<Rc, Exclusive, D>>,
     /// The end of the wait for the event, by the dispatcher's clock.
     pub(crate) until: Duration,
 }

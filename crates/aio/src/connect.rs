@@ -11,6 +11,7 @@ use core::task::Poll;
 use core::time::Duration;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use uverbs::AnyDriver;
 use uverbs::connect::ENDPOINT_LEN;
 use uverbs::{ConnectAttr, Driver, Endpoint};
 use uverbs_cm::{ConnParam, EventChannel, EventKind, Id, Peer, PortSpace};
@@ -217,7 +218,7 @@ async fn read_exact<D: Driver>(
 
 /// Listens for connections of the connection manager.
 #[derive(Debug)]
-pub struct Listener<D: Driver> {
+pub struct Listener<D: Driver = AnyDriver> {
     id: Id,
     dispatcher: Dispatcher<D>,
 }

@@ -15,25 +15,26 @@ use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
-use uverbs::owned::{Buf, Rejected};
+use uverbs::AnyDriver;
+use uverbs::{Buf, Private, Rejected};
 use uverbs::{Driver, PostError, SendFlags};
 use uverbs_core::wake::{Caller, Wakes};
 
 /// An operation that is ready when it is posted; see [`Op::detach`].
 #[must_use = "futures do nothing unless they are polled"]
-pub struct Detached<D: Driver, P: Payload<D>> {
-    op: Op<D, P>,
+pub struct Detached<P: Payload<D>, D: Driver = AnyDriver> {
+    op: Op<P, D>,
 }
 
-impl<D: Driver, P: Payload<D>> Unpin for Detached<D, P> {}
+impl<D: Driver, P: Payload<D>> Unpin for Detached<P, D> {}
 
-impl<D: Driver, P: Payload<D>> fmt::Debug for Detached<D, P> {
+impl<D: Driver, P: Payload<D>> fmt::Debug for Detached<P, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Detached").field(&self.op).finish()
     }
 }
 
-impl<D: Driver, P: Payload<D>> Op<D, P> {
+impl<D: Driver, P: Payload<D>> Op<P, D> {
     /// Posts it, and does not wait until it is complete: the future waits for an entry of the queue only, and is the cheapest way to send
     /// a message. It is ready at once if the operation was posted already, by an earlier poll.
     ///
@@ -41,7 +42,7 @@ impl<D: Driver, P: Payload<D>> Op<D, P> {
     /// depth until the next operation. If it fails, the QP is in state ERR, and the next operations and receives have an error.
     /// [`Qp::shutdown`](crate::Qp::shutdown) does not wait for the detached operations at the end: a program awaits its last
     /// message.
-    pub fn detach(self) -> Detached<D, P> {
+    pub fn detach(self) -> Detached<P, D> {
         Detached { op: self }
     }
 }
@@ -58,7 +59,7 @@ impl<D: Driver> QpInner<D> {
     /// # Errors
     /// Those of the post.
     #[inline]
-    pub(crate) fn send_now(&self, buf: Buf<D>) -> Result<Option<Buf<D>>> {
+    pub(crate) fn send_now(&self, buf: Buf<Private, D>) -> Result<Option<Buf<Private, D>>> {
         match self.post_now(buf, &mut Ticket::default(), &Request::Send, SendFlags::SIGNALED) {
             Now::Posted => Ok(None),
             Now::Full(buf) => Ok(Some(buf)),
@@ -140,7 +141,7 @@ fn is_in_flight<P>(posted: &Result<(), Rejected<P>>) -> bool {
     matches!(posted, Ok(()) | Err(Rejected { error: PostError::Doorbell(_), .. }))
 }
 
-impl<D: Driver, P: Payload<D>> Future for Detached<D, P> {
+impl<D: Driver, P: Payload<D>> Future for Detached<P, D> {
     type Output = Result<(), Failed<P::Back>>;
 
     #[inline]
@@ -159,7 +160,7 @@ impl<D: Driver, P: Payload<D>> Future for Detached<D, P> {
     }
 }
 
-impl<D: Driver, P: Payload<D>> Detached<D, P> {
+impl<D: Driver, P: Payload<D>> Detached<P, D> {
     /// Waits for its turn, or posts it.
     #[inline(never)]
     fn wait(

@@ -28,9 +28,10 @@ use nix::errno::Errno;
 use route::{KEY_MASK, PART, RECEIVE, ROUTE_SHIFT};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, Weak};
-use uverbs::comp_channel::CqEvents;
-use uverbs::owned::{Done, OwnedCq};
+use uverbs::AnyDriver;
+use uverbs::Polled;
 use uverbs::{CompletionChannel, Context, Driver, PollError, ProtectionDomain};
+use uverbs::{Exclusive, comp_channel::CqEvents};
 use uverbs_core::wake::Wakes;
 
 /// Completions that one poll takes from the CQ at most.
@@ -49,7 +50,7 @@ enum Route<D: Driver> {
 
 /// What polls the CQ.
 struct Poller<D: Driver> {
-    cq: OwnedCq<D>,
+    cq: uverbs::Cq<Exclusive, D>,
     routes: Vec<Route<D>>,
     /// The routes that are free.
     free: Vec<usize>,
@@ -109,7 +110,7 @@ impl<D: Driver> fmt::Debug for Inner<D> {
 /// A CQ, and the tasks that wait for its completions. Clones share it.
 ///
 /// It has to be run, see [the crate](crate#running-a-dispatcher).
-pub struct Dispatcher<D: Driver> {
+pub struct Dispatcher<D: Driver = AnyDriver> {
     pub(crate) inner: Arc<Inner<D>>,
 }
 
@@ -218,7 +219,7 @@ impl<D: Driver> Inner<D> {
     /// Reserves entries of the CQ for a queue, and calls `create` with it. So the CQ can't overrun.
     pub(crate) fn add_queue<R>(
         &self,
-        create: impl FnOnce(&OwnedCq<D>) -> Result<R>,
+        create: impl FnOnce(&uverbs::Cq<Exclusive, D>) -> Result<R>,
         entries: impl FnOnce(&R) -> u32,
     ) -> Result<(R, u32, RouteId)> {
         self.check()?;
@@ -565,7 +566,7 @@ impl<D: Driver> Passed<D> {
         &mut self,
         routes: &[Route<D>],
         by_number: &HashMap<u32, Weak<QpInner<D>>>,
-        done: Done<'_, '_, D>,
+        done: Polled<'_, '_, D>,
         wakes: &mut Vec<Waker>,
     ) {
         let wr_id = done.wr_id();

@@ -11,6 +11,7 @@ use futures_core::Stream;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
+use uverbs::AnyDriver;
 use uverbs::attr::EventType;
 use uverbs::{AsyncEvents, Context, Driver, Errno, Event, EventSource};
 use uverbs_core::kernel::Process;
@@ -164,7 +165,7 @@ impl<D: Driver> Hub<D> {
 /// A stream of asynchronous events; see [`Dispatcher::events`](crate::Dispatcher::events).
 ///
 /// It ends after the event `DEVICE_FATAL`, and at once in a child of fork(2). It keeps up to 256 events for a task that does not read them.
-pub struct Events<D: Driver> {
+pub struct Events<D: Driver = AnyDriver> {
     queue: Arc<Mutex<Queue>>,
     _hub: Arc<Hub<D>>,
     home: Process,

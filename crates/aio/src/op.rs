@@ -15,10 +15,11 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::sync::Arc;
-use uverbs::attr::AccessFlags;
-use uverbs::owned::{Access, Buf, Completed, OwnedSendQueue, Rejected, Window};
+use uverbs::AnyDriver;
 use uverbs::wr::ImmData;
+use uverbs::{Access, Buf, Completed, Rejected, Window};
 use uverbs::{Driver, PostError, Rc, RemoteRegion, SendFlags, WcStatus};
+use uverbs::{Exclusive, attr::AccessFlags};
 use uverbs_core::wake::{Caller, Wakes, discard};
 
 /// What a work request does.
@@ -36,14 +37,15 @@ pub(crate) enum Request {
 }
 
 mod sealed {
-    use super::{Completed, Driver, OwnedSendQueue, PostError, Rc, Rejected, Request, SendFlags};
+    use super::{Completed, Driver, PostError, Rc, Rejected, Request, SendFlags};
+    use uverbs::Exclusive;
 
     pub trait Payload<D: Driver>: Sized {
         /// Posts it. It is returned if that fails.
         #[expect(private_interfaces, reason = "only this crate implements it")]
         fn post(
             self,
-            queue: &mut OwnedSendQueue<D, Rc>,
+            queue: &mut uverbs::SendQueue<Rc, Exclusive, D>,
             wr: (u64, SendFlags),
             request: &Request,
         ) -> Result<(), Rejected<Self>>;
@@ -63,13 +65,13 @@ mod sealed {
 /// What an operation takes: a [`Buf`] or a [`Window`], which it gives back, or bytes that are copied when it is posted.
 pub trait Payload<D: Driver>: sealed::Payload<D> {}
 
-impl<D: Driver, A: Access> Payload<D> for Buf<D, A> {}
-impl<D: Driver, A: Access> sealed::Payload<D> for Buf<D, A> {
+impl<D: Driver, A: Access> Payload<D> for Buf<A, D> {}
+impl<D: Driver, A: Access> sealed::Payload<D> for Buf<A, D> {
     #[expect(private_interfaces, reason = "only this crate implements it")]
     #[inline]
     fn post(
         self,
-        queue: &mut OwnedSendQueue<D, Rc>,
+        queue: &mut uverbs::SendQueue<Rc, Exclusive, D>,
         (wr_id, flags): (u64, SendFlags),
         request: &Request,
     ) -> Result<(), Rejected<Self>> {
@@ -104,7 +106,7 @@ impl<D: Driver> sealed::Payload<D> for &[u8] {
     #[inline]
     fn post(
         self,
-        queue: &mut OwnedSendQueue<D, Rc>,
+        queue: &mut uverbs::SendQueue<Rc, Exclusive, D>,
         (wr_id, flags): (u64, SendFlags),
         request: &Request,
     ) -> Result<(), Rejected<Self>> {
@@ -133,7 +135,7 @@ impl<D: Driver> sealed::Payload<D> for Window<D> {
     #[expect(private_interfaces, reason = "only this crate implements it")]
     fn post(
         self,
-        queue: &mut OwnedSendQueue<D, Rc>,
+        queue: &mut uverbs::SendQueue<Rc, Exclusive, D>,
         (wr_id, flags): (u64, SendFlags),
         request: &Request,
     ) -> Result<(), Rejected<Self>> {
@@ -170,7 +172,7 @@ pub(crate) enum State<P> {
 ///
 /// It can be dropped at any time. What was posted takes place nevertheless.
 #[must_use = "futures do nothing unless they are polled"]
-pub struct Op<D: Driver, P: Payload<D>> {
+pub struct Op<P: Payload<D>, D: Driver = AnyDriver> {
     pub(crate) qp: Arc<QpInner<D>>,
     pub(crate) request: Request,
     pub(crate) flags: SendFlags,
@@ -178,15 +180,15 @@ pub struct Op<D: Driver, P: Payload<D>> {
 }
 
 /// Nothing in it is pinned.
-impl<D: Driver, P: Payload<D>> Unpin for Op<D, P> {}
+impl<D: Driver, P: Payload<D>> Unpin for Op<P, D> {}
 
-impl<D: Driver, P: Payload<D>> fmt::Debug for Op<D, P> {
+impl<D: Driver, P: Payload<D>> fmt::Debug for Op<P, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Op").field("request", &self.request).finish_non_exhaustive()
     }
 }
 
-impl<D: Driver, P: Payload<D>> Op<D, P> {
+impl<D: Driver, P: Payload<D>> Op<P, D> {
     fn new(qp: &Qp<D>, request: Request, payload: P) -> Self {
         let state = State::New { payload, ticket: Ticket::default() };
         Self { qp: qp.inner.clone(), request, flags: SendFlags::SIGNALED, state }
@@ -217,7 +219,7 @@ fn finish<D: Driver, P: Payload<D>>(completed: Completed<D>) -> Done<D, P> {
     }
 }
 
-impl<D: Driver, P: Payload<D>> Future for Op<D, P> {
+impl<D: Driver, P: Payload<D>> Future for Op<P, D> {
     type Output = Done<D, P>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -297,7 +299,7 @@ impl<D: Driver, P: Payload<D>> Future for Op<D, P> {
     }
 }
 
-impl<D: Driver, P: Payload<D>> Drop for Op<D, P> {
+impl<D: Driver, P: Payload<D>> Drop for Op<P, D> {
     #[inline]
     fn drop(&mut self) {
         if !matches!(self.state, State::Finished) {
@@ -306,7 +308,7 @@ impl<D: Driver, P: Payload<D>> Drop for Op<D, P> {
     }
 }
 
-impl<D: Driver, P: Payload<D>> Op<D, P> {
+impl<D: Driver, P: Payload<D>> Op<P, D> {
     /// The future is dropped before it was ready.
     #[inline(never)]
     fn give_up(&mut self) {
@@ -333,58 +335,58 @@ impl<D: Driver> Qp<D> {
     ///
     /// # Errors
     /// Those of the post, of the completion, or [`Error::Closed`]; all operations have these.
-    pub fn send<A: Access>(&self, buf: Buf<D, A>) -> Op<D, Buf<D, A>> {
+    pub fn send<A: Access>(&self, buf: Buf<A, D>) -> Op<Buf<A, D>, D> {
         Op::new(self, Request::Send, buf)
     }
 
     /// `IBV_WR_SEND_WITH_IMM`: the immediate arrives in the peer's message.
-    pub fn send_imm<A: Access>(&self, buf: Buf<D, A>, imm: ImmData) -> Op<D, Buf<D, A>> {
+    pub fn send_imm<A: Access>(&self, buf: Buf<A, D>, imm: ImmData) -> Op<Buf<A, D>, D> {
         Op::new(self, Request::SendImm(imm), buf)
     }
 
     /// `IBV_WR_SEND_WITH_INV`: the peer's `rkey` is invalidated when the message arrives.
-    pub fn send_inv<A: Access>(&self, buf: Buf<D, A>, rkey: u32) -> Op<D, Buf<D, A>> {
+    pub fn send_inv<A: Access>(&self, buf: Buf<A, D>, rkey: u32) -> Op<Buf<A, D>, D> {
         Op::new(self, Request::SendInv(rkey), buf)
     }
 
     /// `IBV_WR_SEND`, of bytes that are copied when it is posted; at most the QP's `max_inline_data`.
-    pub fn send_inline<'a>(&self, data: &'a [u8]) -> Op<D, &'a [u8]> {
+    pub fn send_inline<'a>(&self, data: &'a [u8]) -> Op<&'a [u8], D> {
         Op::new(self, Request::Send, data)
     }
 
     /// As [`send_inline`](Self::send_inline), with an immediate.
-    pub fn send_imm_inline<'a>(&self, data: &'a [u8], imm: ImmData) -> Op<D, &'a [u8]> {
+    pub fn send_imm_inline<'a>(&self, data: &'a [u8], imm: ImmData) -> Op<&'a [u8], D> {
         Op::new(self, Request::SendImm(imm), data)
     }
 
     /// `IBV_WR_RDMA_WRITE`: writes to the front of `to`.
-    pub fn write<A: Access>(&self, buf: Buf<D, A>, to: &RemoteRegion) -> Op<D, Buf<D, A>> {
+    pub fn write<A: Access>(&self, buf: Buf<A, D>, to: &RemoteRegion) -> Op<Buf<A, D>, D> {
         Op::new(self, Request::Write(*to), buf)
     }
 
     /// `IBV_WR_RDMA_WRITE`, of bytes that are copied when it is posted.
-    pub fn write_inline<'a>(&self, data: &'a [u8], to: &RemoteRegion) -> Op<D, &'a [u8]> {
+    pub fn write_inline<'a>(&self, data: &'a [u8], to: &RemoteRegion) -> Op<&'a [u8], D> {
         Op::new(self, Request::Write(*to), data)
     }
 
     /// `IBV_WR_RDMA_WRITE_WITH_IMM`: as [`write`](Self::write); the peer also gets an empty message with the immediate.
-    pub fn write_imm<A: Access>(&self, buf: Buf<D, A>, to: &RemoteRegion, imm: ImmData) -> Op<D, Buf<D, A>> {
+    pub fn write_imm<A: Access>(&self, buf: Buf<A, D>, to: &RemoteRegion, imm: ImmData) -> Op<Buf<A, D>, D> {
         Op::new(self, Request::WriteImm(*to, imm), buf)
     }
 
     /// As [`write_imm`](Self::write_imm), of bytes that are copied when it is posted.
-    pub fn write_imm_inline<'a>(&self, data: &'a [u8], to: &RemoteRegion, imm: ImmData) -> Op<D, &'a [u8]> {
+    pub fn write_imm_inline<'a>(&self, data: &'a [u8], to: &RemoteRegion, imm: ImmData) -> Op<&'a [u8], D> {
         Op::new(self, Request::WriteImm(*to, imm), data)
     }
 
     /// `IBV_WR_RDMA_READ`: reads as many bytes as the buffer's length from the front of `from`.
-    pub fn read<A: Access>(&self, buf: Buf<D, A>, from: &RemoteRegion) -> Op<D, Buf<D, A>> {
+    pub fn read<A: Access>(&self, buf: Buf<A, D>, from: &RemoteRegion) -> Op<Buf<A, D>, D> {
         Op::new(self, Request::Read(*from), buf)
     }
 
     /// `IBV_WR_ATOMIC_FETCH_AND_ADD`: adds `add` to the first 8 bytes of `at`, whose address is a multiple of 8. The old value
     /// arrives in the first 8 bytes of the buffer. All values are in host byte order.
-    pub fn fetch_add<A: Access>(&self, buf: Buf<D, A>, at: &RemoteRegion, add: u64) -> Op<D, Buf<D, A>> {
+    pub fn fetch_add<A: Access>(&self, buf: Buf<A, D>, at: &RemoteRegion, add: u64) -> Op<Buf<A, D>, D> {
         Op::new(self, Request::FetchAdd(*at, add), buf)
     }
 
@@ -392,16 +394,16 @@ impl<D: Driver> Qp<D> {
     /// byte order are those of [`fetch_add`](Self::fetch_add).
     pub fn compare_swap<A: Access>(
         &self,
-        buf: Buf<D, A>,
+        buf: Buf<A, D>,
         at: &RemoteRegion,
         compare: u64,
         swap: u64,
-    ) -> Op<D, Buf<D, A>> {
+    ) -> Op<Buf<A, D>, D> {
         Op::new(self, Request::CompareSwap(*at, compare, swap), buf)
     }
 
     /// `IBV_WR_BIND_MW`: opens the window to the peer with the rights `access`.
-    pub fn bind(&self, window: Window<D>, access: AccessFlags) -> Op<D, Window<D>> {
+    pub fn bind(&self, window: Window<D>, access: AccessFlags) -> Op<Window<D>, D> {
         Op::new(self, Request::Bind(access), window)
     }
 }

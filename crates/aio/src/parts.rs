@@ -15,7 +15,7 @@ use crate::turnstile::Ticket;
 use core::task::{Context, Poll, Waker};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use uverbs::owned::{Access, Buf};
+use uverbs::{Access, Buf};
 use uverbs::{Driver, PostError, SendFlags, WcStatus};
 use uverbs_core::wake::{Caller, Wakes};
 
@@ -32,12 +32,12 @@ pub(crate) enum Signaled {
 pub(crate) struct Parts<D: Driver, A: Access> {
     qp: Arc<QpInner<D>>,
     signaled: Signaled,
-    items: VecDeque<(Request, Buf<D, A>)>,
+    items: VecDeque<(Request, Buf<A, D>)>,
     ticket: Ticket,
     /// The completions that are still to come.
     keys: VecDeque<u64>,
     /// The buffers that came back, if each work request is signaled.
-    done: Vec<Buf<D, A>>,
+    done: Vec<Buf<A, D>>,
     /// The resets of the QP before the first poll.
     resets: Option<u64>,
 }
@@ -48,7 +48,7 @@ impl<D: Driver, A: Access> Parts<D, A> {
         Self { qp, signaled, items, ticket: Ticket::default(), keys, done: Vec::new(), resets: None }
     }
 
-    pub(crate) fn push(&mut self, request: Request, buf: Buf<D, A>) {
+    pub(crate) fn push(&mut self, request: Request, buf: Buf<A, D>) {
         self.items.push_back((request, buf));
     }
 
@@ -163,7 +163,7 @@ impl<D: Driver, A: Access> Parts<D, A> {
     }
 
     /// Ready when all work requests are complete or one has failed. Returns the buffers if each work request is signaled.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Buf<D, A>>>> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Buf<A, D>>>> {
         if self.qp.is_forked() {
             return Poll::Ready(Err(FORKED));
         }

@@ -20,10 +20,14 @@ use core::future::Future;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
 use std::sync::Arc;
-use uverbs::attr::{EventType, QpState};
-use uverbs::owned::{Completed, Done, OwnedSendQueue};
+use uverbs::AnyDriver;
 use uverbs::qp::QpControl;
+use uverbs::{Completed, Polled};
 use uverbs::{ConnectAttr, Driver, Endpoint, Rc, WcStatus};
+use uverbs::{
+    Exclusive,
+    attr::{EventType, QpState},
+};
 use uverbs_core::wake::{Caller, Place, Waiters, Wakes, discard};
 
 /// The result of a send, or why it has none.
@@ -32,7 +36,7 @@ pub(crate) type Outcome<D> = Result<Completed<D>>;
 /// What posts sends, and the sends in flight.
 pub(crate) struct Sends<D: Driver> {
     /// `None` only while the QP is dropped.
-    pub(crate) queue: Option<OwnedSendQueue<D, Rc>>,
+    pub(crate) queue: Option<uverbs::SendQueue<Rc, Exclusive, D>>,
     pub(crate) slots: Slots<Outcome<D>>,
     /// Work requests that can be posted.
     pub(crate) free: u32,
@@ -104,7 +108,7 @@ impl<D: Driver> Drop for QpInner<D> {
 ///
 /// The operations are in the order in which their futures are polled first. If more are polled than the queue has entries,
 /// they wait for one in that order.
-pub struct Qp<D: Driver> {
+pub struct Qp<D: Driver = AnyDriver> {
     pub(crate) inner: Arc<QpInner<D>>,
 }
 
@@ -264,7 +268,7 @@ impl<D: Driver> QpInner<D> {
 
     /// A send is complete, with all unsignaled ones before it.
     #[inline]
-    pub(crate) fn sent(&self, key: u64, done: Done<'_, '_, D>, wakes: &mut Vec<Waker>) {
+    pub(crate) fn sent(&self, key: u64, done: Polled<'_, '_, D>, wakes: &mut Vec<Waker>) {
         if !done.status().is_success() {
             self.note_error(done.status(), done.vendor_err(), wakes);
         }
@@ -280,7 +284,7 @@ impl<D: Driver> QpInner<D> {
     }
 
     /// A work request of a batch that is not its last has failed: only then it has a completion. The others are flushed after it.
-    pub(crate) fn part_failed(&self, key: u64, done: &Done<'_, '_, D>, wakes: &mut Vec<Waker>) {
+    pub(crate) fn part_failed(&self, key: u64, done: &Polled<'_, '_, D>, wakes: &mut Vec<Waker>) {
         let (status, vendor_err) = (done.status(), done.vendor_err());
         if status.is_success() {
             return;
@@ -305,7 +309,7 @@ impl<D: Driver> QpInner<D> {
 
     /// A receive is complete. Returns whether the queue should be refilled.
     #[inline]
-    pub(crate) fn received(&self, done: Done<'_, '_, D>, wakes: &mut Vec<Waker>) -> bool {
+    pub(crate) fn received(&self, done: Polled<'_, '_, D>, wakes: &mut Vec<Waker>) -> bool {
         if !done.status().is_success() {
             return self.receive_failed(&done, wakes);
         }
@@ -313,7 +317,7 @@ impl<D: Driver> QpInner<D> {
     }
 
     #[cold]
-    fn receive_failed(&self, done: &Done<'_, '_, D>, wakes: &mut Vec<Waker>) -> bool {
+    fn receive_failed(&self, done: &Polled<'_, '_, D>, wakes: &mut Vec<Waker>) -> bool {
         let (status, vendor_err) = (done.status(), done.vendor_err());
         let error = Error::Completion { status, vendor_err };
         if status != WcStatus::WR_FLUSH_ERR {

@@ -12,8 +12,9 @@ use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
+use uverbs::AnyDriver;
 use uverbs::mr::Private;
-use uverbs::owned::{Access, Buf};
+use uverbs::{Access, Buf};
 use uverbs::{Driver, RemoteRegion};
 
 /// Reads and atomics that are posted in their order, with one result: the buffers, in that order.
@@ -21,14 +22,14 @@ use uverbs::{Driver, RemoteRegion};
 /// If one fails, the buffers go back to their pools. If the batch is dropped before it is ready, what was posted takes place, and
 /// the rest does not.
 #[must_use = "futures do nothing unless they are polled"]
-pub struct ReadBatch<D: Driver, A: Access = Private> {
+pub struct ReadBatch<A: Access = Private, D: Driver = AnyDriver> {
     parts: Parts<D, A>,
 }
 
 /// Nothing in it is pinned.
-impl<D: Driver, A: Access> Unpin for ReadBatch<D, A> {}
+impl<D: Driver, A: Access> Unpin for ReadBatch<A, D> {}
 
-impl<D: Driver, A: Access> fmt::Debug for ReadBatch<D, A> {
+impl<D: Driver, A: Access> fmt::Debug for ReadBatch<A, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReadBatch")
             .field("items", &self.parts.len())
@@ -39,24 +40,24 @@ impl<D: Driver, A: Access> fmt::Debug for ReadBatch<D, A> {
 
 impl<D: Driver> Qp<D> {
     /// An empty batch of reads and atomics.
-    pub fn read_batch<A: Access>(&self) -> ReadBatch<D, A> {
+    pub fn read_batch<A: Access>(&self) -> ReadBatch<A, D> {
         ReadBatch { parts: Parts::new(self.inner.clone(), Signaled::Each) }
     }
 }
 
-impl<D: Driver, A: Access> ReadBatch<D, A> {
+impl<D: Driver, A: Access> ReadBatch<A, D> {
     /// Adds an `IBV_WR_RDMA_READ`; see [`Qp::read`].
-    pub fn read(&mut self, buf: Buf<D, A>, from: &RemoteRegion) {
+    pub fn read(&mut self, buf: Buf<A, D>, from: &RemoteRegion) {
         self.parts.push(Request::Read(*from), buf);
     }
 
     /// Adds an `IBV_WR_ATOMIC_FETCH_AND_ADD`; see [`Qp::fetch_add`].
-    pub fn fetch_add(&mut self, buf: Buf<D, A>, at: &RemoteRegion, add: u64) {
+    pub fn fetch_add(&mut self, buf: Buf<A, D>, at: &RemoteRegion, add: u64) {
         self.parts.push(Request::FetchAdd(*at, add), buf);
     }
 
     /// Adds an `IBV_WR_ATOMIC_CMP_AND_SWP`; see [`Qp::compare_swap`].
-    pub fn compare_swap(&mut self, buf: Buf<D, A>, at: &RemoteRegion, compare: u64, swap: u64) {
+    pub fn compare_swap(&mut self, buf: Buf<A, D>, at: &RemoteRegion, compare: u64, swap: u64) {
         self.parts.push(Request::CompareSwap(*at, compare, swap), buf);
     }
 
@@ -73,8 +74,8 @@ impl<D: Driver, A: Access> ReadBatch<D, A> {
     }
 }
 
-impl<D: Driver, A: Access> Future for ReadBatch<D, A> {
-    type Output = Result<Vec<Buf<D, A>>>;
+impl<D: Driver, A: Access> Future for ReadBatch<A, D> {
+    type Output = Result<Vec<Buf<A, D>>>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.get_mut().parts.poll(cx)

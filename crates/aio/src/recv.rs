@@ -18,14 +18,15 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use uverbs::owned::{Buf, Done, OwnedRecvQueue, Pool};
+use uverbs::AnyDriver;
 use uverbs::wr::ImmData;
+use uverbs::{Buf, Exclusive, Polled, Pool, Private};
 use uverbs::{Driver, WcStatus, WorkCompletion};
 use uverbs_core::wake::{Caller, Place, Waiters, Wakes, discard};
 
 /// A message that was received. It is the slice of its bytes; its buffer goes back to the pool when it is dropped.
-pub struct Message<D: Driver> {
-    buf: Buf<D>,
+pub struct Message<D: Driver = AnyDriver> {
+    buf: Buf<Private, D>,
     wc: WorkCompletion,
 }
 
@@ -51,7 +52,7 @@ impl<D: Driver> Message<D> {
 
     /// The buffer, for example to send it on.
     #[must_use]
-    pub fn into_buf(self) -> Buf<D> {
+    pub fn into_buf(self) -> Buf<Private, D> {
         self.buf
     }
 }
@@ -72,8 +73,8 @@ impl<D: Driver> DerefMut for Message<D> {
 /// The receive queue of a QP, and the messages that have arrived.
 pub(crate) struct Receives<D: Driver> {
     /// `None` if the receives are those of an SRQ.
-    queue: Option<OwnedRecvQueue<D>>,
-    pool: Option<Pool<D>>,
+    queue: Option<uverbs::RecvQueue<Exclusive, D>>,
+    pool: Option<Pool<Private, D>>,
     depth: u32,
     /// The queue is refilled when it has no more than these.
     low: usize,
@@ -93,8 +94,8 @@ pub(crate) struct Receives<D: Driver> {
 
 impl<D: Driver> Receives<D> {
     pub(crate) fn new(
-        queue: Option<OwnedRecvQueue<D>>,
-        pool: Option<Pool<D>>,
+        queue: Option<uverbs::RecvQueue<Exclusive, D>>,
+        pool: Option<Pool<Private, D>>,
         depth: u32,
         route: RouteId,
     ) -> Self {
@@ -169,7 +170,7 @@ impl<D: Driver> Receives<D> {
 
     /// A receive has a message: one of the QP's own queue, or of an SRQ. Returns whether the queue should be refilled.
     #[inline]
-    pub(crate) fn arrived(&mut self, done: Done<'_, '_, D>, own: bool, wakes: &mut Vec<Waker>) -> bool {
+    pub(crate) fn arrived(&mut self, done: Polled<'_, '_, D>, own: bool, wakes: &mut Vec<Waker>) -> bool {
         // The others are those of datagrams.
         let wc = WorkCompletion {
             wr_id: done.wr_id(),
@@ -277,7 +278,7 @@ impl<D: Driver> Receives<D> {
     }
 
     /// The queue, to be reset.
-    pub(crate) fn queue(&mut self) -> Option<&mut OwnedRecvQueue<D>> {
+    pub(crate) fn queue(&mut self) -> Option<&mut uverbs::RecvQueue<Exclusive, D>> {
         self.queue.as_mut()
     }
 
@@ -336,7 +337,7 @@ impl<D: Driver> Receives<D> {
 
 /// The next message; see [`Qp::recv`](crate::Qp::recv).
 #[must_use = "futures do nothing unless they are polled"]
-pub struct Recv<D: Driver> {
+pub struct Recv<D: Driver = AnyDriver> {
     qp: Arc<QpInner<D>>,
     ticket: Ticket,
 }

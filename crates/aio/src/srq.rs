@@ -8,14 +8,18 @@ use crate::qp::check_pool;
 use crate::sync::{Mutex, lock};
 use core::fmt;
 use std::sync::Arc;
-use uverbs::attr::{SrqAttr, SrqInitAttr};
-use uverbs::owned::{OwnedSrq, Pool};
+use uverbs::AnyDriver;
+use uverbs::Pool;
 use uverbs::{Driver, ProtectionDomain};
+use uverbs::{
+    Exclusive, Private,
+    attr::{SrqAttr, SrqInitAttr},
+};
 
 struct State<D: Driver> {
     /// `None` only while it is dropped.
-    queue: Option<OwnedSrq<D>>,
-    pool: Pool<D>,
+    queue: Option<uverbs::Srq<Exclusive, D>>,
+    pool: Pool<Private, D>,
     depth: u32,
     posted: u32,
 }
@@ -67,7 +71,7 @@ impl<D: Driver> fmt::Debug for SrqInner<D> {
 /// # Ok(())
 /// # }
 /// ```
-pub struct Srq<D: Driver> {
+pub struct Srq<D: Driver = AnyDriver> {
     inner: Arc<SrqInner<D>>,
 }
 
@@ -89,11 +93,11 @@ impl<D: Driver> Dispatcher<D> {
     ///
     /// # Errors
     /// The CQ of the dispatcher has too few entries left; the pool is that of another domain; or the kernel's refusal.
-    pub fn srq(&self, pd: &ProtectionDomain<D>, pool: &Pool<D>, depth: u32) -> Result<Srq<D>> {
+    pub fn srq(&self, pd: &ProtectionDomain<D>, pool: &Pool<Private, D>, depth: u32) -> Result<Srq<D>> {
         check_pool("create_srq", pool, pd)?;
         let attr = SrqAttr { max_wr: depth, max_sge: 1, srq_limit: 0 };
         let attr = SrqInitAttr { attr, ..SrqInitAttr::default() };
-        let (queue, entries, route) = self.inner.add_queue(|_| Ok(pd.owned_srq(&attr)?), |_| depth)?;
+        let (queue, entries, route) = self.inner.add_queue(|_| Ok(pd.srq(&attr)?), |_| depth)?;
         let state = State { queue: Some(queue), pool: pool.clone(), depth, posted: 0 };
         let dispatcher = self.inner.clone();
         let inner = Arc::new(SrqInner { state: Mutex::new(state), dispatcher, route, entries });
@@ -110,7 +114,7 @@ impl<D: Driver> Srq<D> {
         Arc::ptr_eq(&self.inner.dispatcher, dispatcher)
     }
 
-    pub(crate) fn with_queue<R>(&self, f: impl FnOnce(&OwnedSrq<D>) -> Result<R>) -> Result<R> {
+    pub(crate) fn with_queue<R>(&self, f: impl FnOnce(&uverbs::Srq<Exclusive, D>) -> Result<R>) -> Result<R> {
         let state = lock(&self.inner.state);
         let queue = state.queue.as_ref().ok_or(crate::Error::Closed)?;
         f(queue)

@@ -2,25 +2,25 @@
 //! Connects by IP address, sends, receives, and shuts down, on software NICs.
 #![forbid(unsafe_code)]
 use core::error::Error;
-use uverbs::attr::QpCap;
-use uverbs::owned::{Buf, OwnedCq, OwnedQp, Pool};
+use uverbs::{Buf, Cq, Pool, Qp};
 use uverbs::{Context, Rc, mlx5::Mlx5};
+use uverbs::{Exclusive, Private, attr::QpCap};
 use uverbs_cm::{ConnParam, EventChannel, Listener, Resolved};
 use uverbs_hca::{Fabric, Hca};
 
 type Any<T> = Result<T, Box<dyn Error + Send + Sync>>;
-type Objects = (Pool<Mlx5>, OwnedCq<Mlx5>, OwnedQp<Mlx5, Rc>);
+type Objects = (Pool<Private, Mlx5>, Cq<Exclusive, Mlx5>, Qp<Rc, Exclusive, Mlx5>);
 
 /// What each end needs. On a machine with a NIC the context is that of `resolved.device()` or `request.device()`.
 fn objects(hca: &Hca) -> Any<Objects> {
     let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
     let context = Context::<Mlx5>::from_kernel(hca.open())?;
-    let (pd, cq) = (context.alloc_pd()?, context.owned_cq(8, None)?);
-    let qp = pd.owned_qp::<Rc>().cq(&cq).cap(cap).create()?;
+    let (pd, cq) = (context.alloc_pd()?, context.cq_with(8, None)?);
+    let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create()?;
     Ok((pd.pool(8, 4096).build()?, cq, qp))
 }
 
-fn received(cq: &mut OwnedCq<Mlx5>) -> Any<Buf<Mlx5>> {
+fn received(cq: &mut Cq<Exclusive, Mlx5>) -> Any<Buf<Private, Mlx5>> {
     loop {
         if let Some(done) = cq.poll_one()? {
             done.wc.status.ok()?;

@@ -17,7 +17,7 @@ use uverbs::attr::QpState;
 /// Its descriptor is readable when the peer has disconnected, or has another event.
 #[derive(Debug)]
 pub struct Connection<Q> {
-    /// The QP, in RTS: a [`Qp`](uverbs::Qp) or [`OwnedQp`](uverbs::owned::OwnedQp).
+    /// The QP, in RTS: a [`Qp`](uverbs::raw::Qp) or [`Qp`](uverbs::Qp).
     pub qp: Q,
     id: Id,
     peer: Peer,

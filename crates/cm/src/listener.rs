@@ -37,7 +37,7 @@ use uverbs::device::DeviceInfo;
 /// let resolved = Resolved::new(&EventChannel::from_port(client.connection_manager()?), address)?;
 /// let context = Context::<Mlx5>::from_kernel(client.open())?;
 /// let (pd, cq) = (context.alloc_pd()?, context.create_cq(8, None)?);
-/// let qp = pd.qp::<Rc>().cq(&cq).create()?;
+/// let qp = pd.raw_qp::<Rc>().cq(&cq).create()?;
 /// match resolved.connect(qp, &ConnParam::with_private_data(*b"version 1"), None) {
 ///     Err(Error::Rejected { reason, private_data, .. }) => {
 ///         assert_eq!(reason, RejectReason::CONSUMER_DEFINED);

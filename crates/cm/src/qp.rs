@@ -3,20 +3,20 @@
 
 use crate::error::{Error, Result};
 use crate::id::Id;
+use uverbs::Qp;
 use uverbs::attr::{
     AccessFlags, AhAttr, Gid, GlobalRoute, MigState, Mtu, QpAttr, QpAttrMask, QpCap, QpState, QpType,
 };
-use uverbs::owned::OwnedQp;
 use uverbs::qp::QpControl;
 use uverbs::qp::Transport;
 use uverbs::qp::transport::Sends;
-use uverbs::{Driver, Qp};
+use uverbs::{Driver, raw};
 use uverbs_core::sync::Locking;
 use uverbs_uapi::cmd::{ib_uverbs_ah_attr, ib_uverbs_qp_attr};
 use uverbs_uapi::rdma_cm::{RDMA_USER_CM_CMD_INIT_QP_ATTR, rdma_ucm_init_qp_attr};
 use zerocopy::IntoBytes;
 
-/// A QP that can be connected: a [`Qp`], or an [`OwnedQp`], whose posts are safe.
+/// A QP that can be connected: a [`Qp`], or a [`raw::Qp`].
 pub trait Connectable {
     /// Its driver.
     type Driver: Driver;
@@ -31,7 +31,7 @@ pub trait Connectable {
     fn close(self) -> uverbs::Result<()>;
 }
 
-impl<D: Driver, T: Transport, L: Locking> Connectable for Qp<D, T, L> {
+impl<D: Driver, T: Transport, L: Locking> Connectable for raw::Qp<T, L, D> {
     type Driver = D;
 
     fn control(&self) -> &QpControl<D> {
@@ -43,7 +43,7 @@ impl<D: Driver, T: Transport, L: Locking> Connectable for Qp<D, T, L> {
     }
 }
 
-impl<D: Driver, T: Sends, L: Locking> Connectable for OwnedQp<D, T, L> {
+impl<D: Driver, T: Sends, L: Locking> Connectable for Qp<T, L, D> {
     type Driver = D;
 
     fn control(&self) -> &QpControl<D> {

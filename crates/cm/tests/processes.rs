@@ -7,13 +7,16 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::path::PathBuf;
 use std::time::Instant;
-use uverbs::attr::QpCap;
-use uverbs::owned::{OwnedCq, OwnedQp, Pool};
 use uverbs::{Context, Rc, mlx5::Mlx5};
+use uverbs::{Cq, Pool, Qp};
+use uverbs::{Exclusive, Private, attr::QpCap};
 use uverbs_cm::{ConnParam, Connection, Error, EventChannel, Listener, PortSpace, RejectReason, Resolved};
 use uverbs_hca::{Fabric, Hca};
 
 const PORT: u16 = 7471;
+/// What a connection needs on a host.
+type Queues = (Pool<Private, Mlx5>, Cq<Exclusive, Mlx5>, Qp<Rc, Exclusive, Mlx5>);
+
 /// A time limit that ends a test that hangs.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -63,20 +66,20 @@ impl Process {
         Resolved::with(&self.manager, space, None, to, LONG).unwrap()
     }
 
-    fn queues(&self) -> (Pool<Mlx5>, OwnedCq<Mlx5>, OwnedQp<Mlx5, Rc>) {
+    fn queues(&self) -> Queues {
         let cap =
             QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
         let context = Context::<Mlx5>::from_kernel(self.hca.open()).unwrap();
-        let (pd, cq) = (context.alloc_pd().unwrap(), context.owned_cq(8, None).unwrap());
-        let qp = pd.owned_qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
+        let (pd, cq) = (context.alloc_pd().unwrap(), context.cq_with(8, None).unwrap());
+        let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
         (pd.pool(4, 4096).build().unwrap(), cq, qp)
     }
 }
 
 /// An end of a connection.
 struct End {
-    connection: Connection<OwnedQp<Mlx5, Rc>>,
-    cq: OwnedCq<Mlx5>,
+    connection: Connection<Qp<Rc, Exclusive, Mlx5>>,
+    cq: Cq<Exclusive, Mlx5>,
 }
 
 /// Connects two processes. The server has posted a receive.

@@ -12,10 +12,10 @@ use std::io::Read;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use uverbs::attr::AccessFlags;
+use uverbs::Qp;
 use uverbs::device::DeviceInfo;
-use uverbs::owned::OwnedQp;
 use uverbs::{ConnectAttr, Context, Driver, Endpoint, Rc, WithDeadline};
+use uverbs::{Exclusive, attr::AccessFlags};
 use uverbs_cm::{ConnParam, Event, EventKind, Id, PortSpace, Request, Resolved};
 
 /// The time limit for a peer to answer during the connection.
@@ -132,13 +132,13 @@ pub fn param(access: AccessFlags, srq: bool) -> ConnParam {
 /// # Errors
 /// The server does not answer or refuses; those of `prepare`.
 pub fn connect<D: Driver>(
-    mut qp: OwnedQp<D, Rc>,
+    mut qp: Qp<Rc, Exclusive, D>,
     context: &Context<D>,
     nic: &Nic,
     target: &Target,
     path: Path,
-    prepare: impl FnOnce(&mut OwnedQp<D, Rc>) -> Result<()>,
-) -> Result<(OwnedQp<D, Rc>, Link)> {
+    prepare: impl FnOnce(&mut Qp<Rc, Exclusive, D>) -> Result<()>,
+) -> Result<(Qp<Rc, Exclusive, D>, Link)> {
     match target {
         Target::Tcp(address) => {
             let attr = attr(path, AccessFlags::empty());
@@ -172,11 +172,11 @@ pub fn connect<D: Driver>(
 /// # Errors
 /// The client does not follow the protocol; those of `ready`.
 pub fn accept_tcp<D: Driver>(
-    qp: OwnedQp<D, Rc>,
+    qp: Qp<Rc, Exclusive, D>,
     stream: TcpStream,
     path: Path,
     access: AccessFlags,
-    ready: impl FnOnce(OwnedQp<D, Rc>, &Arc<Link>) -> Result<()>,
+    ready: impl FnOnce(Qp<Rc, Exclusive, D>, &Arc<Link>) -> Result<()>,
 ) -> Result<Arc<Link>> {
     let attr = attr(path, access);
     qp.init(&attr)?;
@@ -196,10 +196,10 @@ pub fn accept_tcp<D: Driver>(
 /// # Errors
 /// The client does not answer; those of `ready`.
 pub fn accept_cm<D: Driver>(
-    qp: OwnedQp<D, Rc>,
+    qp: Qp<Rc, Exclusive, D>,
     request: Request,
     access: AccessFlags,
-    ready: impl FnOnce(OwnedQp<D, Rc>, &Arc<Link>) -> Result<()>,
+    ready: impl FnOnce(Qp<Rc, Exclusive, D>, &Arc<Link>) -> Result<()>,
 ) -> Result<Arc<Link>> {
     let (qp, id) = request.accept(qp, &param(access, true), Some(LIMIT))?.into_parts();
     let link = Arc::new(Link::Cm(id));

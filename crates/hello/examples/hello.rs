@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let context = Context::<Mlx5>::from_kernel(fabric.device(name).build().open())?;
         let pd = context.alloc_pd()?;
         let cq = context.create_cq(16, None)?;
-        let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create()?;
+        let qp = pd.raw_qp::<Rc>().cq(&cq).cap(cap).create()?;
         qp.init(&attr)?;
         let here = qp.control.endpoint(0x123456, &attr)?;
         Ok((pd, qp, cq, here))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Address handles: the destinations of datagrams (ibv_create_ah(3), ibv_create_ah_from_wc(3)).
 
+use crate::open::AnyDriver;
 use crate::pd::{PdInner, ProtectionDomain};
 use core::ptr;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use uverbs_core::wr::{IbvAh, RawAh};
 /// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
 /// let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
 /// let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
-/// let mut qp = pd.qp::<Ud>().cq(&cq).cap(cap).create()?;
+/// let mut qp = pd.raw_qp::<Ud>().cq(&cq).cap(cap).create()?;
 /// let attr = ConnectAttr::default().on(&context)?;
 /// qp.init(&attr)?;
 /// let here = qp.control.endpoint(1, &attr)?;
@@ -53,7 +54,7 @@ use uverbs_core::wr::{IbvAh, RawAh};
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct AddressHandle<D: Driver> {
+pub struct AddressHandle<D: Driver = AnyDriver> {
     handle: Option<AhHandle>,
     /// Boxed: C's lists point to it.
     raw: Box<RawAh<D::Ah>>,

@@ -4,6 +4,7 @@
 
 use crate::context::{Context, ContextInner, Object};
 use crate::id::CqId;
+use crate::open::AnyDriver;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Weak};
 use uverbs_core::control::{self, CompChannelHandle};
@@ -29,7 +30,7 @@ impl<D: Driver> ChannelInner<D> {
 
 /// The CQ of the last event that [`CompletionChannel::next_event_of`] returned.
 #[derive(Debug)]
-pub struct CqEvents<D: Driver> {
+pub struct CqEvents<D: Driver = AnyDriver> {
     id: Option<u64>,
     shared: Weak<D::CqShared>,
 }
@@ -42,10 +43,10 @@ impl<D: Driver> Default for CqEvents<D> {
 
 /// A completion channel: a descriptor that becomes readable when an armed CQ gets a completion (ibv_get_cq_event(3)).
 ///
-/// The example of [`CompletionQueue`](crate::CompletionQueue) shows the order of arming, polling and waiting, which misses
+/// The example of [`Cq`](crate::raw::Cq) shows the order of arming, polling and waiting, which misses
 /// no completion. The channel is closed when it and all CQs created with it are dropped.
 #[derive(Debug)]
-pub struct CompletionChannel<D: Driver> {
+pub struct CompletionChannel<D: Driver = AnyDriver> {
     inner: Arc<ChannelInner<D>>,
 }
 

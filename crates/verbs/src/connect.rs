@@ -21,7 +21,7 @@
 //! let client = std::thread::spawn(move || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 //!     let context = Context::<Mlx5>::from_kernel(a.open())?;
 //!     let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
-//!     let qp = pd.qp::<Rc>().cq(&cq).create()?;
+//!     let qp = pd.raw_qp::<Rc>().cq(&cq).create()?;
 //!     qp.init(&attr)?;
 //!     let here = qp.control.endpoint(1, &attr)?;
 //!     let there = here.exchange(WithDeadline::new(TcpStream::connect(server)?, limit))?;
@@ -31,7 +31,7 @@
 //!
 //! let context = Context::<Mlx5>::from_kernel(b.open())?;
 //! let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
-//! let qp = pd.qp::<Rc>().cq(&cq).create()?;
+//! let qp = pd.raw_qp::<Rc>().cq(&cq).create()?;
 //! qp.init(&attr)?;
 //! let here = qp.control.endpoint(2, &attr)?;
 //! let (stream, _) = listener.accept()?;

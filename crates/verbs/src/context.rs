@@ -2,8 +2,9 @@
 //! An open device and its queries (ibv_open_device(3), ibv_query_device_ex(3), ibv_query_port(3), ibv_query_gid(3)). The calls
 //! that create objects are in the files of the objects.
 
+use crate::Flights;
 use crate::event::{EventReader, QpEvents};
-use crate::owned::Flights;
+use crate::open::AnyDriver;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 use uverbs_core::attr::{DeviceAttr, Gid, GidEntry, PortAttr};
@@ -150,7 +151,7 @@ pub(crate) fn same_context<D: Driver>(
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Context<D: Driver> {
+pub struct Context<D: Driver = AnyDriver> {
     inner: Arc<ContextInner<D>>,
 }
 

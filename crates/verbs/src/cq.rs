@@ -1,395 +1,426 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Completion queues: polling, arming, resizing (ibv_create_cq(3), ibv_poll_cq(3), ibv_req_notify_cq(3),
-//! ibv_resize_cq(3)).
+//! The completion queue of owned queues: a completion gives back what its work request owned.
+#![expect(unsafe_code)]
+// UNSAFETY: takes the values of work requests out of the slab, once.
 
-use crate::comp_channel::{ChannelInner, CompletionChannel};
-use crate::context::{Context, ContextInner, Object, same_context};
-pub use crate::id::CqId;
-use core::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use uverbs_core::attr::{CqInitAttr, CqModeration};
-use uverbs_core::control::CqHandle;
-use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::completion::{Claimant, CompletionQueue as Engine};
-use uverbs_core::provider::{CqParts, Driver, PollError, raw};
-use uverbs_core::sync::{Exclusive, LockError, Locked, Locking, Shared};
-use uverbs_core::wc::WorkCompletion;
+use crate::access::Access;
+use crate::comp_channel::CompletionChannel;
+use crate::context::Context;
+use crate::flight::{Entry, is_receive};
+use crate::held::HeldOnce;
+use crate::known::{Claim, Known};
+use crate::mr::Private;
+use crate::open::AnyDriver;
+use crate::pool::Buf;
+use crate::rejected::Lend;
+use crate::{id::CqId, raw};
+use core::fmt;
+use std::collections::VecDeque;
+use uverbs_core::attr::CqInitAttr;
+use uverbs_core::error::Result;
+use uverbs_core::provider::completion::{Claimant, Completion, CompletionQueue as Engine};
+use uverbs_core::provider::{Driver, PollError};
+use uverbs_core::sync::{Exclusive, Locked, Locking, Shared};
+use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
+use uverbs_core::wr::ImmData;
 
-/// The kernel object of a CQ; QPs hold it, so it outlives them.
+/// A completion queue of owned queues. Only owned queues can complete to it, because the `wr_id`s of others would be mistaken
+/// for those of owned work requests.
 #[derive(Debug)]
-pub(crate) struct CqInner<D: Driver> {
-    handle: Option<CqHandle>,
-    shared: Arc<D::CqShared>,
-    event_id: u64,
-    /// The engine, after its face was dropped.
-    engine: Mutex<Option<D::CompletionQueue>>,
-    channel: Option<Arc<ChannelInner<D>>>,
-    context: Arc<ContextInner<D>>,
+pub struct Cq<L: Locking = Exclusive, D: Driver = AnyDriver> {
+    queue: raw::Cq<L, D>,
+    state: Locked<State<D>, L>,
 }
 
-impl<D: Driver> CqInner<D> {
-    pub(crate) fn context(&self) -> &Arc<ContextInner<D>> {
-        &self.context
-    }
-
-    /// For the creation of QPs and SRQs.
-    pub(crate) fn parts(&self) -> Result<(&CqHandle, &Arc<D::CqShared>)> {
-        let handle =
-            self.handle.as_ref().ok_or_else(|| Error::invalid("cq", "handle", "the CQ is destroyed"))?;
-        Ok((handle, &self.shared))
-    }
-
-    /// Destroys the kernel object. If the kernel refuses, the object remains.
-    fn destroy(&mut self) -> Result<()> {
-        let Some(handle) = self.handle.take() else { return Ok(()) };
-        match handle.destroy() {
-            Ok(_events) => {
-                self.context.forget_object(self.event_id);
-                Ok(())
-            }
-            Err((handle, error)) => {
-                self.handle = Some(handle);
-                Err(error)
-            }
-        }
-    }
-}
-
-impl<D: Driver> Drop for CqInner<D> {
-    fn drop(&mut self) {
-        if let Err(error) = self.destroy() {
-            log::error!("cq: {error}; its memory is leaked");
-            self.context.forget_object(self.event_id);
-            // The device may still write to the ring.
-            let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-            core::mem::forget((self.handle.take(), engine));
-        }
-    }
-}
-
-/// A completion queue.
-///
-/// With [`Exclusive`] locking it is polled through `&mut`; with [`Shared`], by any thread through `&`.
-///
-/// A program that sleeps arms the queue, polls once more, and then waits:
-/// ```
-/// # use uverbs::{ConnectAttr, Rc, attr::QpCap};
-/// use uverbs::{Context, WorkCompletion, mlx5::Mlx5};
-/// use uverbs_hca::Hca;
-///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
-/// let channel = context.create_comp_channel()?;
-/// let cq = context.create_cq(16, Some(&channel))?;
-/// # let pd = context.alloc_pd()?;
-/// # let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
-/// # let (mut qp, attr) = (pd.qp::<Rc>().cq(&cq).cap(cap).create()?, ConnectAttr::default());
-/// # qp.init(&attr)?;
-/// # let end = qp.control.endpoint(1, &attr)?;
-/// # qp.connect(&end, &end, &attr)?;
-/// # // SAFETY: the receive names no memory.
-/// # unsafe { qp.rq()?.post(2, &[])? };
-/// cq.req_notify(false)?;
-/// // A QP of this queue completes a send and a receive.
-/// # qp.sq()?.post(1).signaled().send_inline(b"")?;
-///
-/// let mut wc = [WorkCompletion::default(); 8];
-/// let mut done = Vec::new();
-/// loop {
-///     let polled = cq.poll(&mut wc)?;
-///     done.extend(polled.iter().map(|wc| (wc.wr_id, wc.status.is_success())));
-///     if done.len() == 2 {
-///         break;
-///     }
-///     // The queue was armed before this poll, so a later completion raises an event.
-///     assert_eq!(channel.get_event()?, cq.id());
-///     cq.req_notify(false)?;
-/// }
-/// assert!(done.contains(&(1, true)) && done.contains(&(2, true)));
-/// # Ok(())
-/// # }
-/// ```
+/// What a poll uses besides the queue.
 #[derive(Debug)]
-pub struct CompletionQueue<D: Driver, L: Locking = Exclusive> {
-    engine: ManuallyDrop<Locked<D::CompletionQueue, L>>,
-    inner: Arc<CqInner<D>>,
+struct State<D: Driver> {
+    known: Known<D>,
+    /// Completions that a [scope](super::Scope) polled and that are not its own.
+    kept: VecDeque<Completed<D>>,
 }
 
 impl<D: Driver> Context<D> {
-    /// `ibv_create_cq`: creates a CQ that any thread can use, as in C.
+    /// `ibv_create_cq_ex`, for owned queues, with the locking `L`.
     ///
     /// # Errors
     /// As [`create_cq_ex`](Self::create_cq_ex).
-    pub fn create_cq(
-        &self,
-        cqe: u32,
-        channel: Option<&CompletionChannel<D>>,
-    ) -> Result<CompletionQueue<D, Shared>> {
-        self.create_cq_ex(&CqInitAttr { cqe, ..CqInitAttr::default() }, channel)
+    pub fn cq_with<L: Locking>(&self, cqe: u32, channel: Option<&CompletionChannel<D>>) -> Result<Cq<L, D>> {
+        self.cq_ex(&CqInitAttr { cqe, ..CqInitAttr::default() }, channel)
     }
 
-    /// `ibv_create_cq_ex`, with the locking `L`.
+    /// As [`cq_with`](Self::cq_with), with all attributes.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a size or a vector above the device's limit, or a channel of another context;
-    /// `Unsupported` for fields or flags that the device does not have; otherwise the kernel's error, such as `ENOMEM`.
-    pub fn create_cq_ex<L: Locking>(
+    /// As [`create_cq_ex`](Self::create_cq_ex).
+    pub fn cq_ex<L: Locking>(
         &self,
         attr: &CqInitAttr,
         channel: Option<&CompletionChannel<D>>,
-    ) -> Result<CompletionQueue<D, L>> {
-        CompletionQueue::create(self.inner(), attr, channel.map(CompletionChannel::inner))
+    ) -> Result<Cq<L, D>> {
+        let queue = self.create_cq_ex::<L>(attr, channel)?;
+        let known = Known::new(self.inner().clone(), queue.id().0);
+        Ok(Cq { queue, state: Locked::new(State { known, kept: VecDeque::new() }) })
     }
 }
 
-impl<D: Driver, L: Locking> CompletionQueue<D, L> {
-    fn create(
-        context: &Arc<ContextInner<D>>,
-        attr: &CqInitAttr,
-        channel: Option<&Arc<ChannelInner<D>>>,
-    ) -> Result<Self> {
-        let vectors = context.num_comp_vectors();
-        if attr.comp_vector >= vectors.max(1) {
-            let reason = format!("{}: the device has {vectors}", attr.comp_vector);
-            return Err(Error::invalid("create_cq", "comp_vector", reason));
-        }
-        if let Some(channel) = channel {
-            same_context(context, channel.context(), "create_cq", "channel")?;
-        }
-        let event_id = context.remember_object(Object::Cq(Weak::new()));
-        let channel_handle = channel.map(|c| c.handle());
-        #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-        // SAFETY: the channel is of this context (checked above). `CqInner` destroys the handle before it drops the
-        // engine and the shared state, or leaks them, and QPs hold it; the handle's other verbs are not used.
-        let parts = unsafe { context.driver().create_cq(attr, channel_handle, event_id) };
-        let parts = parts.inspect_err(|_| context.forget_object(event_id))?;
-        let CqParts { handle, shared, queue, cqe: _ } = parts;
-        context.update_object(event_id, Object::Cq(Arc::downgrade(&shared)));
-        let inner = CqInner {
-            handle: Some(handle),
-            shared,
-            event_id,
-            engine: Mutex::new(None),
-            channel: channel.cloned(),
-            context: context.clone(),
-        };
-        Ok(Self { engine: ManuallyDrop::new(Locked::new(queue)), inner: Arc::new(inner) })
-    }
-
-    pub(crate) fn inner(&self) -> &Arc<CqInner<D>> {
-        &self.inner
+impl<D: Driver, L: Locking> Cq<L, D> {
+    pub(super) fn queue(&self) -> &raw::Cq<L, D> {
+        &self.queue
     }
 
     /// Identifies this CQ in the events of its completion channel and in asynchronous events.
     #[must_use]
     pub fn id(&self) -> CqId {
-        CqId(self.inner.event_id)
+        self.queue.id()
     }
+}
 
-    /// Whether it was created with a completion channel.
+/// The fields of a completion: in the ring, or copied.
+enum Fields<'a, 'c, D: Driver>
+where
+    D::CompletionQueue: 'c,
+{
+    Ring(&'a <D::CompletionQueue as Engine>::Completion<'c>),
+    Kept(&'a WorkCompletion),
+}
+
+macro_rules! fields {
+    ($($(#[$meta:meta])* $name:ident: $ty:ty;)*) => {
+        impl<D: Driver> Fields<'_, '_, D> {
+            $(
+                #[inline]
+                fn $name(&self) -> $ty {
+                    match self {
+                        Self::Ring(completion) => completion.$name(),
+                        Self::Kept(wc) => wc.$name,
+                    }
+                }
+            )*
+        }
+        impl<D: Driver> Polled<'_, '_, D> {
+            $(
+                $(#[$meta])*
+                #[inline(always)]
+                #[must_use]
+                pub fn $name(&self) -> $ty {
+                    self.fields.$name()
+                }
+            )*
+        }
+    };
+}
+
+fields! {
+    /// Opcode of the completed work request.
+    opcode: WcOpcode;
+    /// Bytes: receives, reads, atomics.
+    byte_len: u32;
+    /// The local QP.
+    qp_num: u32;
+    /// The sender's QP (UD).
+    src_qp: u32;
+    /// Vendor's reason of an error.
+    vendor_err: u32;
+    /// Which fields are valid, and which checks the device made.
+    wc_flags: WcFlags;
+    /// `imm_data` (`__be32`) or `invalidated_rkey`, by [`wc_flags`](Self::wc_flags).
+    imm_data_or_invalidated_rkey: u32;
+}
+
+/// A completion in the callback of [`Cq::poll_each`]. What its work request owned is dropped with it, unless it is
+/// [taken](Self::take).
+#[must_use = "the buffer goes back to its pool when this is dropped"]
+pub struct Polled<'a, 'c, D: Driver>
+where
+    D::CompletionQueue: 'c,
+{
+    fields: Fields<'a, 'c, D>,
+    wr_id: u64,
+    status: WcStatus,
+    /// Whether it is a receive.
+    received: bool,
+    held: HeldOnce<D>,
+}
+
+impl<D: Driver> fmt::Debug for Polled<'_, '_, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Polled")
+            .field("wr_id", &self.wr_id)
+            .field("status", &self.status())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Driver> Fields<'_, '_, D> {
+    /// See [`Completion::received_len`].
+    #[inline(always)]
+    fn received_len(&self) -> u32 {
+        match self {
+            Self::Ring(completion) => completion.received_len(),
+            Self::Kept(wc) if wc.opcode == WcOpcode::RECV_RDMA_WITH_IMM => 0,
+            Self::Kept(wc) => wc.byte_len,
+        }
+    }
+}
+
+impl<D: Driver> Polled<'_, '_, D> {
+    /// The id that the post was given.
+    #[inline(always)]
     #[must_use]
-    pub fn has_channel(&self) -> bool {
-        self.inner.channel.is_some()
+    pub fn wr_id(&self) -> u64 {
+        self.wr_id
     }
 
-    /// `ibv_modify_cq`: the number of completions, and the time in microseconds, by which an event may be delayed.
-    ///
-    /// # Errors
-    /// `Unsupported` if the device can't hold events back; otherwise the kernel's error.
-    pub fn modify_moderation(&self, moderation: CqModeration) -> Result<()> {
-        self.inner.parts()?.0.moderate(moderation)
-    }
-
-    /// `ibv_poll_cq`, as C calls it.
-    ///
-    /// # Errors
-    /// [`PollError::Corrupt`] for a value in the ring that no correct device writes; [`PollError::SessionOpen`] if this
-    /// thread has a poll open; [`PollError::Forked`] in a child of fork(2).
-    ///
-    /// # Safety
-    /// With [`Exclusive`] locking no other thread uses this queue during the call.
-    #[expect(unsafe_code, reason = "C's contract: the caller guarantees exclusive use")]
-    pub unsafe fn poll_raw(&self, wc: &mut [WorkCompletion]) -> Result<usize, PollError> {
-        // SAFETY: if the queue has no lock, no other thread uses it during the call (the contract of this function).
-        unsafe { raw::poll_cq(&self.engine, wc) }
-    }
-
-    /// The engine behind its lock, for faces that are built on this crate.
-    ///
-    /// # Safety
-    /// The engine is not moved out of its place, nor swapped with another: its memory must outlive this CQ.
-    #[expect(unsafe_code, reason = "a `&mut` to an engine could be swapped with another CQ's")]
+    /// The result of the work request.
+    #[inline(always)]
     #[must_use]
-    pub unsafe fn as_locked(&self) -> &Locked<D::CompletionQueue, L> {
-        &self.engine
+    pub fn status(&self) -> WcStatus {
+        self.status
     }
 
-    /// Destroys it. On failure, which `Drop` would only log, returns it with the error. `EBUSY` while QPs or SRQs use
-    /// it.
-    ///
-    /// # Errors
-    /// `EBUSY` as above; otherwise the kernel's error.
-    pub fn close(mut self) -> Result<(), (Self, Error)> {
-        let destroyed = match Arc::get_mut(&mut self.inner) {
-            Some(inner) => inner.destroy(),
-            None => Err(Error::Os {
-                verb: "destroy_cq",
-                object: "cq: QPs or SRQs still use it".into(),
-                errno: uverbs_core::Errno::EBUSY,
-            }),
+    /// Immediate data, if the message had any.
+    #[must_use]
+    pub fn imm_data(&self) -> Option<ImmData> {
+        self.wc().imm_data()
+    }
+
+    /// All fields of `ibv_wc`.
+    #[must_use]
+    pub fn wc(&self) -> WorkCompletion {
+        let wc = match &self.fields {
+            Fields::Ring(completion) => completion.to_wc(),
+            Fields::Kept(wc) => **wc,
         };
-        destroyed.map_err(|error| (self, error))
+        WorkCompletion { wr_id: self.wr_id, ..wc }
+    }
+
+    /// What the work request owned, if it was a `B`: a [`Buf`] or a [`Window`](super::Window). The buffer of a successful receive has the length
+    /// of the message.
+    #[inline(always)]
+    #[must_use]
+    pub fn take<B: Lend<D>>(self) -> Option<B> {
+        let Self { fields, held, received, status, .. } = self;
+        // SAFETY: `held` had the only copy.
+        let mut value = unsafe { B::give_back(held.into_inner()) }?;
+        if received && status.is_success() {
+            value.received(fields.received_len());
+        }
+        value.completed(status);
+        Some(value)
+    }
+
+    /// The private buffer of the work request; see [`take`](Self::take).
+    #[inline(always)]
+    #[must_use]
+    pub fn buf(self) -> Option<Buf<Private, D>> {
+        self.take()
+    }
+
+    /// The completion as a value of its own.
+    pub fn complete(self) -> Completed<D> {
+        let wc = self.wc();
+        let received = self.received && wc.status.is_success();
+        let len = received.then(|| self.fields.received_len());
+        Completed { wc, held: self.held, len }
     }
 }
 
-impl<D: Driver> CompletionQueue<D, Exclusive> {
-    #[inline(always)]
-    fn with<R>(&mut self, f: impl FnOnce(&mut D::CompletionQueue) -> R) -> Result<R, LockError> {
-        Ok(f(self.engine.get_mut()))
-    }
+/// A completion, with what its work request owned.
+#[must_use = "the buffer goes back to its pool when this is dropped"]
+pub struct Completed<D: Driver = AnyDriver> {
+    /// The fields of `ibv_wc`. `wr_id` is that of the post.
+    pub wc: WorkCompletion,
+    held: HeldOnce<D>,
+    /// The length of the message, for the buffer of a receive.
+    len: Option<u32>,
+}
 
-    /// Whether a poll would find neither a completion nor an error; `false` if only a poll can tell. It costs less than a poll that
-    /// finds nothing, for example that after [`req_notify`](Self::req_notify).
-    #[inline]
-    pub fn is_surely_empty(&mut self) -> bool {
-        self.engine.get_mut().is_surely_empty()
+impl<D: Driver> fmt::Debug for Completed<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completed").field("wc", &self.wc).finish_non_exhaustive()
     }
 }
 
-impl<D: Driver> CompletionQueue<D, Shared> {
+impl<D: Driver> Completed<D> {
+    /// What the work request owned, if it was a `B`. The buffer of a successful receive has the length of the message.
+    #[must_use]
+    pub fn take<B: Lend<D>>(self) -> Option<B> {
+        // SAFETY: `held` had the only copy.
+        let mut value = unsafe { B::give_back(self.held.into_inner()) }?;
+        if let Some(len) = self.len {
+            value.received(len);
+        }
+        value.completed(self.wc.status);
+        Some(value)
+    }
+
+    /// The private buffer of the work request.
+    #[must_use]
+    pub fn buf(self) -> Option<Buf<Private, D>> {
+        self.take()
+    }
+
+    /// The buffer of the work request, from a pool with this kind of access.
+    #[must_use]
+    pub fn buf_of<A: Access>(self) -> Option<Buf<A, D>> {
+        self.take()
+    }
+}
+
+/// Passes completions of the ring to a closure.
+struct Pass<'k, D: Driver, F> {
+    known: &'k mut Known<D>,
+    f: F,
+}
+
+/// Whether it is a completion of a receive.
+#[inline(always)]
+fn is_received(completion: &impl Completion) -> bool {
+    // The driver has the number from the receive queue if it says so.
+    completion.is_receive().unwrap_or_else(|| is_receive(completion.wr_id()))
+}
+
+impl<D: Driver, F: FnMut(Polled<'_, '_, D>)> Claimant<D::CompletionQueue> for Pass<'_, D, F> {
+    type Claim = Claim<D>;
+
     #[inline(always)]
-    fn with<R>(&self, f: impl FnOnce(&mut D::CompletionQueue) -> R) -> Result<R, LockError> {
-        Ok(f(&mut *self.engine.lock()?))
+    fn claim(&mut self, completion: &<D::CompletionQueue as Engine>::Completion<'_>) -> Claim<D> {
+        self.known.claim(completion.wr_id(), is_received(completion))
+    }
+
+    #[inline(always)]
+    fn pass(&mut self, completion: &<D::CompletionQueue as Engine>::Completion<'_>, claim: Claim<D>) {
+        let Self { known, f } = self;
+        let status = completion.status();
+        let Entry { wr_id, held } = match claim {
+            Claim::Entry(entry) => entry,
+            Claim::Rest if known.resume(completion.wr_id(), status.0, completion.byte_len()) => {
+                let Some(entry) = known.aside() else { return };
+                entry
+            }
+            Claim::Rest => return,
+        };
+        // SAFETY: the entry was taken out of the slab, so this is the only copy.
+        let held = unsafe { HeldOnce::new(held) };
+        let (fields, received) = (Fields::Ring(completion), is_received(completion));
+        f(Polled { fields, wr_id, status, received, held });
+    }
+}
+
+impl<D: Driver> State<D> {
+    /// Passes on what a scope has kept. The closure is not a type parameter, so that it is inlined in the other place only.
+    #[cold]
+    #[inline(never)]
+    fn deliver(&mut self, max: usize, f: &mut dyn FnMut(Polled<'_, '_, D>)) -> usize {
+        let mut n = 0;
+        while n < max
+            && let Some(Completed { wc, held, len }) = self.kept.pop_front()
+        {
+            n += 1;
+            let WorkCompletion { wr_id, status, .. } = wc;
+            f(Polled { fields: Fields::Kept(&wc), wr_id, status, received: len.is_some(), held });
+        }
+        n
+    }
+}
+
+/// Polling for a [scope](super::Scope): through `&mut` of an exclusive queue, or `&` of a shared one.
+pub trait ScopePoll<D: Driver>: sealed::ScopePoll<D> {}
+
+mod sealed {
+    use super::{Driver, PollError};
+
+    pub trait ScopePoll<D: Driver> {
+        /// The queue, as [`CqId`](super::CqId) numbers it.
+        fn number(&self) -> u64;
+        /// Polls; what does not belong to a scope is kept for the next poll of the user. Returns the number of completions.
+        fn poll_scoped(&mut self) -> Result<usize, PollError>;
     }
 }
 
 /// The polling calls: through `&mut` without a lock, through `&` with one.
 macro_rules! polling {
-    ($locking:ident, $($this:tt)*) => {
-        impl<D: Driver> CompletionQueue<D, $locking> {
-            /// Polls up to `max` completions, passes each to `f` and returns their number. A field of a completion is decoded by
-            /// its method.
+    ($locking:ident, [$($this:tt)*], [$($state:tt)*]) => {
+        impl<D: Driver> Cq<$locking, D> {
+            /// Polls up to `max` completions, passes them to `f`, and returns the number of those that were polled. It is
+            /// greater than the number of calls of `f` if completions of [scopes](super::Scope) or
+            /// [strays](Self::strays) were among them; 0 means that the queue was empty.
             ///
             /// # Errors
-            /// [`PollError::Corrupt`] for a value in the ring that no correct device writes; [`PollError::SessionOpen`]
-            /// if this thread has a poll open; [`PollError::Forked`] in a child of fork(2).
+            /// [`PollError::SessionOpen`] if this thread polls the queue already; otherwise those of the queue.
             #[inline]
             pub fn poll_each(
                 $($this)* self,
                 max: usize,
-                f: impl FnMut(&<D::CompletionQueue as Engine>::Completion<'_>),
+                f: impl FnMut(Polled<'_, '_, D>),
             ) -> Result<usize, PollError> {
-                self.with(|engine| engine.poll_each(max, f))?
+                let state = &mut *self.state.$($state)*;
+                if !state.kept.is_empty() {
+                    let mut f = f;
+                    return Ok(state.deliver(max, &mut f));
+                }
+                // By value, so that what `f` captures can stay in registers.
+                self.queue.poll_claiming(max, Pass { known: &mut state.known, f })
             }
 
-            /// As `poll_each`, in two steps.
-            #[inline]
-            pub(crate) fn poll_claiming(
-                $($this)* self,
-                max: usize,
-                claimant: impl Claimant<D::CompletionQueue>,
-            ) -> Result<usize, PollError> {
-                self.with(|engine| engine.poll_claiming(max, claimant))?
-            }
-
-            /// `ibv_poll_cq`: fills `wc` from the front and returns the part that was filled.
+            /// The next completion as a value, if there is one.
             ///
             /// # Errors
-            /// [`PollError::Corrupt`] for a value in the ring that no correct device writes; [`PollError::SessionOpen`]
-            /// if this thread has a poll open; [`PollError::Forked`] in a child of fork(2).
+            /// [`PollError::SessionOpen`] if this thread polls the queue already; otherwise those of the queue.
             #[inline]
-            pub fn poll<'w>(
-                $($this)* self,
-                wc: &'w mut [WorkCompletion],
-            ) -> Result<&'w [WorkCompletion], PollError> {
-                let n = self.with(|engine| engine.poll_cq(wc))??;
-                Ok(wc.get(..n).unwrap_or_default())
+            pub fn poll_one($($this)* self) -> Result<Option<Completed<D>>, PollError> {
+                let mut completed = None;
+                while self.poll_each(1, |done| completed = Some(done.complete()))? > 0 && completed.is_none() {}
+                Ok(completed)
             }
 
-            /// Extended polling (`ibv_start_poll` .. `ibv_end_poll`): `f` begins at the first completion and advances
-            /// by [`Poll::next`]. [`PollError::Empty`] if there is no completion.
+            /// Completions that were reported with a number that belongs to no work request in flight: those of a device that is
+            /// out of order. They are not passed on.
             ///
             /// # Errors
-            /// [`PollError::Empty`] as above; otherwise as `poll`.
-            #[inline]
-            pub fn poll_session<R>($($this)* self, f: impl FnOnce(&mut Poll<'_, D>) -> R) -> Result<R, PollError> {
-                self.with(|engine| {
-                    engine.start_poll()?;
-                    Ok(f(&mut Poll { engine }))
-                })?
+            /// [`PollError::SessionOpen`] if this thread polls the queue already; otherwise those of the queue.
+            pub fn strays($($this)* self) -> Result<u64, PollError> {
+                Ok(self.state.$($state)*.known.strays())
             }
 
             /// `ibv_req_notify_cq`: requests one event for the next (solicited) completion.
             ///
-            /// Poll again after arming, because a completion that was added before does not cause an event.
+            /// Poll again after arming, because a completion that arrived before raises no event.
             ///
             /// # Errors
-            /// [`PollError::SessionOpen`] if this thread has a poll open; [`PollError::Arm`] if the doorbell failed,
-            /// where it is a system call.
+            /// [`PollError::Arm`] with the errno of the request; [`PollError::SessionOpen`] if this thread polls the queue.
             pub fn req_notify($($this)* self, solicited_only: bool) -> Result<(), PollError> {
-                self.with(|engine| engine.req_notify(solicited_only))?
+                self.queue.req_notify(solicited_only)
+            }
+        }
+
+        impl<D: Driver> ScopePoll<D> for $($this)* Cq<$locking, D> {}
+        impl<D: Driver> sealed::ScopePoll<D> for $($this)* Cq<$locking, D> {
+            fn number(&self) -> u64 {
+                self.queue.id().0
             }
 
-            /// `ibv_resize_cq`: room for at least `cqe` completions; none is lost. Returns the new room.
-            ///
-            /// # Errors
-            /// `EBUSY` if this thread has a poll open; [`Error::Invalid`] for a size above the device's limit;
-            /// `Unsupported` if the device can't; otherwise the kernel's error.
-            pub fn resize($($this)* self, cqe: u32) -> Result<u32> {
-                let inner = self.inner.clone();
-                let handle = inner.parts()?.0;
-                let resized = self.with(|engine| {
-                    #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-                    // SAFETY: this queue's own handle and engine.
-                    let resized = unsafe { inner.context.driver().resize_cq(handle, engine, cqe) };
-                    resized
-                });
-                resized.map_err(|_| Error::os("resize_cq", "cq: a poll is open", uverbs_core::Errno::EBUSY))?
+            fn poll_scoped(&mut self) -> Result<usize, PollError> {
+                let this = $($this)* **self;
+                let State { known, kept } = &mut *this.state.$($state)*;
+                this.queue.poll_claiming(16, Pass { known, f: |done: Polled<'_, '_, D>| kept.push_back(done.complete()) })
             }
         }
     };
 }
 
-polling!(Exclusive, &mut);
-polling!(Shared, &);
-
-/// An open extended poll; it ends when it is dropped.
-#[derive(Debug)]
-pub struct Poll<'q, D: Driver> {
-    engine: &'q mut D::CompletionQueue,
-}
-
-impl<D: Driver> Poll<'_, D> {
-    /// The current completion of the poll; `None` only if the queue is corrupt.
+impl<D: Driver> Cq<Exclusive, D> {
+    /// Whether a poll would find neither a completion nor an error; `false` if only a poll can tell. It costs less than a poll that
+    /// finds nothing, for example that after [`req_notify`](Self::req_notify).
     #[inline]
-    #[must_use]
-    pub fn current(&self) -> Option<<D::CompletionQueue as Engine>::Completion<'_>> {
-        self.engine.current()
-    }
-
-    /// Advances to the next completion. [`PollError::Empty`] after the last one.
-    ///
-    /// # Errors
-    /// [`PollError::Empty`] as above; [`PollError::Corrupt`] for a value in the ring that no correct device writes.
-    #[expect(clippy::should_implement_trait, reason = "`ibv_next_poll`; it lends, which an iterator can't")]
-    #[inline]
-    pub fn next(&mut self) -> Result<(), PollError> {
-        self.engine.next_poll()
+    pub fn is_surely_empty(&mut self) -> bool {
+        self.state.get_mut().kept.is_empty() && self.queue.is_surely_empty()
     }
 }
 
-impl<D: Driver> Drop for Poll<'_, D> {
-    fn drop(&mut self) {
-        self.engine.end_poll();
-    }
-}
+polling!(Exclusive, [&mut], [get_mut()]);
+polling!(Shared, [&], [lock()?]);
 
-impl<D: Driver, L: Locking> Drop for CompletionQueue<D, L> {
-    fn drop(&mut self) {
-        // SAFETY: `engine` is not used after this: `drop` runs once.
-        #[expect(unsafe_code, reason = "ManuallyDrop")]
-        let engine = unsafe { ManuallyDrop::take(&mut self.engine) };
-        // The device may use the ring until the kernel object is destroyed.
-        *self.inner.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(engine.into_inner());
-    }
-}
+#[cfg(all(test, feature = "mlx5"))]
+mod tests;

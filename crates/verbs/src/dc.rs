@@ -8,11 +8,15 @@
 
 use crate::connect::ConnectAttr;
 use crate::context::{ContextInner, Object, same_context};
-use crate::cq::{CompletionQueue, CqInner};
 use crate::event::QpEvents;
+use crate::open::AnyDriver;
 use crate::pd::{PdInner, ProtectionDomain};
-use crate::qp::{Dci, QpBuilder, QpControl};
-use crate::srq::{SharedReceiveQueue, SrqInner};
+use crate::raw::cq::{Cq, CqInner};
+use crate::raw::srq::{Srq, SrqInner};
+use crate::{
+    qp::{Dci, QpControl},
+    raw::create::QpBuilder,
+};
 use std::sync::{Arc, OnceLock};
 use uverbs_core::attr::{AhAttr, QpAttr, QpAttrMask, QpState};
 use uverbs_core::control::QpHandle;
@@ -23,7 +27,7 @@ use uverbs_core::sync::{Exclusive, Locking};
 impl<D: DcDriver> ProtectionDomain<D> {
     /// Begins the creation of an initiator. It has no receive queue, so the receive sizes must be 0. Both CQs are
     /// required, as for any QP.
-    pub fn dci(&self) -> QpBuilder<'_, D, Dci, Exclusive> {
+    pub fn raw_dci(&self) -> QpBuilder<'_, Dci, Exclusive, D> {
         QpBuilder::in_domain(self)
     }
 
@@ -34,8 +38,8 @@ impl<D: DcDriver> ProtectionDomain<D> {
     /// error.
     pub fn create_dct<LC: Locking, LS: Locking>(
         &self,
-        cq: &CompletionQueue<D, LC>,
-        srq: &SharedReceiveQueue<D, LS>,
+        cq: &Cq<LC, D>,
+        srq: &Srq<LS, D>,
         dc_key: u64,
     ) -> Result<DcTarget<D>> {
         self.new_dct(cq, srq, dc_key, false)
@@ -51,8 +55,8 @@ impl<D: DcDriver> ProtectionDomain<D> {
     #[expect(unsafe_code, reason = "addresses of entries become pointers")]
     pub unsafe fn create_dct_with_data_in_completions<LC: Locking, LS: Locking>(
         &self,
-        cq: &CompletionQueue<D, LC>,
-        srq: &SharedReceiveQueue<D, LS>,
+        cq: &Cq<LC, D>,
+        srq: &Srq<LS, D>,
         dc_key: u64,
     ) -> Result<DcTarget<D>> {
         self.new_dct(cq, srq, dc_key, true)
@@ -60,8 +64,8 @@ impl<D: DcDriver> ProtectionDomain<D> {
 
     fn new_dct<LC: Locking, LS: Locking>(
         &self,
-        cq: &CompletionQueue<D, LC>,
-        srq: &SharedReceiveQueue<D, LS>,
+        cq: &Cq<LC, D>,
+        srq: &Srq<LS, D>,
         dc_key: u64,
         data_in_completions: bool,
     ) -> Result<DcTarget<D>> {
@@ -138,7 +142,7 @@ impl<D: DcDriver> QpControl<D> {
 /// The target of dynamic connections: it receives into an SRQ, and every initiator that has its key can read and write
 /// the memory of its domain.
 #[derive(Debug)]
-pub struct DcTarget<D: Driver> {
+pub struct DcTarget<D: Driver = AnyDriver> {
     handle: Option<QpHandle>,
     shared: Arc<D::QpShared>,
     event_id: u64,

@@ -2,6 +2,7 @@
 //! Device memory: memory in the device, so that an access of the device to it does not cross PCI (ibv_alloc_dm(3)).
 
 use crate::context::{Context, ContextInner, same_context};
+use crate::open::AnyDriver;
 use crate::pd::{PdInner, ProtectionDomain};
 use crate::remote::RemoteRegion;
 use core::ops::Range;
@@ -47,7 +48,7 @@ impl<D: Driver> Drop for DmInner<D> {
 
 /// Memory in the device.
 #[derive(Debug)]
-pub struct DeviceMemory<D: Driver> {
+pub struct DeviceMemory<D: Driver = AnyDriver> {
     inner: Arc<DmInner<D>>,
 }
 
@@ -143,7 +144,7 @@ fn unaligned(verb: &'static str, offset: u64, length: usize) -> Error {
 
 /// A region on device memory. Entries and peers address its bytes by their offset from its start.
 #[derive(Debug)]
-pub struct DmRegion<D: Driver> {
+pub struct DmRegion<D: Driver = AnyDriver> {
     handle: Option<MrHandle>,
     length: u64,
     // Dropped after the region, which `Drop` deregisters.

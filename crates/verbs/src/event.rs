@@ -9,6 +9,7 @@
 
 use crate::context::{Context, ContextInner, Object};
 use crate::id::{CqId, SrqId};
+use crate::open::AnyDriver;
 use core::sync::atomic::{AtomicBool, Ordering};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -304,7 +305,7 @@ impl EventReader {
 /// The asynchronous events of a context, as an object that event loops accept (`AsFd`, `AsRawFd`). Clones share the
 /// events: each event is read once.
 #[derive(Debug)]
-pub struct AsyncEvents<D: Driver> {
+pub struct AsyncEvents<D: Driver = AnyDriver> {
     context: Arc<ContextInner<D>>,
 }
 

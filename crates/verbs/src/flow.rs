@@ -3,8 +3,9 @@
 //! (ibv_create_flow(3), ibv_create_counters(3)).
 
 use crate::context::{Context, ContextInner, same_context};
+use crate::open::AnyDriver;
 use crate::qp::QpControl;
-use crate::wq::RssQp;
+use crate::raw::wq::RssQp;
 use std::sync::Arc;
 use uverbs_core::attr::{CounterAttachAttr, FlowAttr};
 use uverbs_core::control::{self, CountersHandle, FlowHandle, QpHandle};
@@ -37,7 +38,7 @@ impl<D: Driver> Drop for CountersInner<D> {
 /// First [`attach`](Self::attach) adds the counters to the set. Then rules are created with the set
 /// ([`QpControl::create_flow_counted`]). The values can be read as long as such a rule exists.
 #[derive(Debug)]
-pub struct Counters<D: Driver> {
+pub struct Counters<D: Driver = AnyDriver> {
     inner: Arc<CountersInner<D>>,
 }
 

@@ -12,6 +12,7 @@
 
 use crate::context::Context;
 use crate::dm::DeviceMemory;
+use crate::open::AnyDriver;
 use crate::pd::{PdInner, ProtectionDomain};
 use crate::remote::RemoteRegion;
 use core::ops::Range;
@@ -56,7 +57,7 @@ impl<D: Driver> Context<D> {
 /// A region that another part of the program registered. It has no buffer: the memory is that of the exporter, at the
 /// addresses that the exporter chose.
 #[derive(Debug)]
-pub struct ImportedRegion<D: Driver> {
+pub struct ImportedRegion<D: Driver = AnyDriver> {
     handle: MrHandle,
     length: u64,
     addr: u64,

@@ -13,10 +13,26 @@
 //! without a NIC.
 //!
 //! # What is `unsafe`
-//! Posting a work request that names memory by scatter/gather entries is `unsafe`, because the device uses that memory
-//! after the call. Inline sends, invalidations, polling and the whole control path are safe.
-//! Posts that [own their buffers](owned) are safe, too: a service needs no `unsafe`.
+//! A post takes a [`Buf`] from a [`Pool`] of registered memory, and a poll of the [`Cq`] gives it back: a service needs no `unsafe`.
+//! [`soundness`] has the reasons. In [`raw`], a work request names memory by scatter/gather entries; such posts are `unsafe`, because
+//! the device uses that memory after the call. Inline sends, invalidations, polling and the whole control path are safe there, too.
+//!
+//! # Which memory
+//! | | |
+//! |---|---|
+//! | [`ProtectionDomain::pool`](crate::ProtectionDomain::pool) | for this process only: `&[u8]`, `&mut [u8]` |
+//! | [`PoolBuilder::exposed`] | for peers, too: copies in and out. [`Window`]s open single buffers, and close them again |
+//! | [`ProtectionDomain::dmabuf_pool`](crate::ProtectionDomain::dmabuf_pool) | of another device: not readable here |
+//! | [`PoolBuilder::pages`], [`PoolBuilder::numa_node`] | huge pages, a NUMA node |
+//! | [`BufList`] | several buffers, which one work request gathers from or scatters to |
+//! | [`Qp::scope`] | memory that the caller borrows, for large or rare transfers |
+//! | inline sends | bytes that are copied by the post |
+//!
 
+#[cfg(not(any(feature = "mlx5", feature = "rxe", feature = "siw")))]
+#[path = "any/absent.rs"]
+pub mod absent;
+pub mod access;
 pub mod ah;
 #[cfg(any(
     all(feature = "mlx5", feature = "rxe"),
@@ -31,44 +47,66 @@ pub mod context;
 pub mod cq;
 pub mod dc;
 pub mod dm;
+pub mod drain;
 pub mod event;
+mod flight;
 pub mod flow;
 pub mod gid;
+mod held;
 mod id;
 pub mod import;
+mod known;
+pub mod list;
+pub mod memory;
 pub mod mr;
 pub mod mw;
 pub mod open;
-pub mod owned;
 pub mod pd;
+pub mod pool;
 pub mod qp;
+pub mod raw;
 pub mod recv;
+pub mod rejected;
 pub mod remote;
-pub mod srq;
-pub mod wq;
+pub mod scope;
+pub mod send;
+pub mod sink;
+pub mod soundness;
+pub mod window;
 pub mod xrcd;
 
+pub use access::{Access, Unmapped};
 pub use ah::AddressHandle;
 pub use buf::{PageBuf, StableBuf};
 pub use comp_channel::CompletionChannel;
 pub use connect::{ConnectAttr, Endpoint, WithDeadline};
 pub use context::Context;
-pub use cq::CompletionQueue;
+pub use cq::{Completed, Cq, Polled, ScopePoll};
 pub use dc::DcTarget;
 pub use dm::{DeviceMemory, DmRegion};
+pub use drain::{DrainOwned, Drained};
 pub use event::{AsyncEvents, Event, EventSource};
+pub(crate) use flight::{Flights, Holds};
 pub use flow::{Counters, Flow};
+pub use id::{CqId, SrqId};
 pub use import::ImportedRegion;
-pub use mr::{MemoryRegion, RegError};
+pub use list::{BufList, MAX_BUFS, Memory};
+pub use memory::PageSize;
+pub use mr::{Exposed, MemoryRegion, Private, RegError};
 pub use mw::MemoryWindow;
 #[cfg(any(feature = "mlx5", feature = "rxe", feature = "siw"))]
-pub use open::{AnyDriver, open};
-pub use open::{DriverVisitor, devices, open_with};
+pub use open::open;
+pub use open::{AnyDriver, DriverVisitor, devices, open_with};
 pub use pd::{ProtectionDomain, ThreadDomain};
-pub use qp::{Dci, DrainCq, Qp, RawPacket, Rc, Uc, Ud, XrcRecv, XrcSend};
+pub use pool::{Buf, Pool, PoolBuilder};
+pub use qp::{Dci, DrainCq, Halves, Qp, QpBuilder, QpControl, RawPacket, Rc, Uc, Ud, XrcRecv, XrcSend};
+pub use recv::{RecvBatch, RecvGuard, RecvQueue, Srq};
+pub use rejected::{Lend, Rejected};
 pub use remote::RemoteRegion;
-pub use srq::SharedReceiveQueue;
-pub use wq::{RssQp, RwqIndTable, WorkQueue};
+pub use scope::{Scope, ScopeError, ScopedOp};
+pub use send::{SendGuard, SendQueue, Wr};
+pub use sink::{AtOnce, Batch, PostTo, ToBatch};
+pub use window::Window;
 pub use xrcd::XrcDomain;
 
 pub use uverbs_core::attr;

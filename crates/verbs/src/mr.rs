@@ -12,13 +12,13 @@
 //!
 //! ```compile_fail,E0599
 //! use uverbs::{Driver, MemoryRegion, PageBuf};
-//! fn lend<D: Driver>(exposed: &MemoryRegion<D, PageBuf>) -> &[u8] {
+//! fn lend<D: Driver>(exposed: &MemoryRegion<PageBuf, Exposed, D>) -> &[u8] {
 //!     exposed.as_slice()
 //! }
 //! ```
 //! ```compile_fail,E0599
 //! use uverbs::{Driver, MemoryRegion, PageBuf};
-//! fn bytes<D: Driver>(exposed: &MemoryRegion<D, PageBuf>) {
+//! fn bytes<D: Driver>(exposed: &MemoryRegion<PageBuf, Exposed, D>) {
 //!     exposed.atomics(0..8);
 //! }
 //! ```
@@ -31,6 +31,7 @@ pub use memory::WritableShared;
 
 use crate::buf::{NoBuf, StableBuf};
 use crate::context::same_context;
+use crate::open::AnyDriver;
 use crate::pd::{PdInner, ProtectionDomain};
 use crate::remote::RemoteRegion;
 use core::fmt;
@@ -124,7 +125,7 @@ impl<B> From<RegError<B>> for std::io::Error {
 /// # Ok(())
 /// # }
 /// ```
-pub struct MemoryRegion<D: Driver, B: StableBuf, A = Exposed> {
+pub struct MemoryRegion<B: StableBuf, A = Exposed, D: Driver = AnyDriver> {
     handle: Option<MrHandle>,
     /// `None` only while it is being taken out.
     buf: Option<B>,
@@ -139,13 +140,13 @@ pub struct MemoryRegion<D: Driver, B: StableBuf, A = Exposed> {
 
 // SAFETY: the pointers in `raw` are NULL, except the address of the buffer, which is `Send` and is moved with this
 // value.
-unsafe impl<D: Driver, B: StableBuf, A> Send for MemoryRegion<D, B, A> {}
+unsafe impl<D: Driver, B: StableBuf, A> Send for MemoryRegion<B, A, D> {}
 // SAFETY: through `&` the memory is reached by its address: a private region lends `&[u8]`; an exposed one lends
 // atomics of one size, and copies by primitives that are not accesses of the Rust program. The owner `B`, which need
 // not be `Sync`, is not accessed through `&`, not even by `Debug`.
-unsafe impl<D: Driver, B: StableBuf, A> Sync for MemoryRegion<D, B, A> {}
+unsafe impl<D: Driver, B: StableBuf, A> Sync for MemoryRegion<B, A, D> {}
 
-impl<D: Driver, B: StableBuf, A> fmt::Debug for MemoryRegion<D, B, A> {
+impl<D: Driver, B: StableBuf, A> fmt::Debug for MemoryRegion<B, A, D> {
     /// Prints keys and bounds, but not the bytes, because peers may write them at the same time.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryRegion")
@@ -169,7 +170,7 @@ impl<D: Driver> ProtectionDomain<D> {
         &self,
         buf: B,
         access: AccessFlags,
-    ) -> Result<MemoryRegion<D, B>, RegError<B>> {
+    ) -> Result<MemoryRegion<B, Exposed, D>, RegError<B>> {
         let iova = buf.ptr().as_ptr().expose_provenance() as u64;
         self.reg_mr_iova(buf, iova, access)
     }
@@ -187,7 +188,7 @@ impl<D: Driver> ProtectionDomain<D> {
         buf: B,
         iova: u64,
         access: AccessFlags,
-    ) -> Result<MemoryRegion<D, B>, RegError<B>> {
+    ) -> Result<MemoryRegion<B, Exposed, D>, RegError<B>> {
         MemoryRegion::register(self.inner(), buf, iova, access)
     }
 
@@ -199,8 +200,8 @@ impl<D: Driver> ProtectionDomain<D> {
         &self,
         buf: B,
         access: AccessFlags,
-    ) -> Result<MemoryRegion<D, B, Private>, RegError<B>> {
-        if let Err(error) = MemoryRegion::<D, B, Private>::check_access(access) {
+    ) -> Result<MemoryRegion<B, Private, D>, RegError<B>> {
+        if let Err(error) = MemoryRegion::<B, Private, D>::check_access(access) {
             return Err(RegError { buf: Some(buf), error });
         }
         let iova = buf.ptr().as_ptr().expose_provenance() as u64;
@@ -220,12 +221,12 @@ impl<D: Driver> ProtectionDomain<D> {
         length: u64,
         iova: u64,
         access: AccessFlags,
-    ) -> Result<MemoryRegion<D, NoBuf, Exposed>> {
+    ) -> Result<MemoryRegion<NoBuf, Exposed, D>> {
         MemoryRegion::register_dmabuf(self.inner(), fd, offset, length, iova, access)
     }
 }
 
-impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
+impl<D: Driver, B: StableBuf, A> MemoryRegion<B, A, D> {
     fn from_handle(handle: MrHandle, buf: B, length: usize, iova: u64, pd: &Arc<PdInner<D>>) -> Self {
         let raw = IbvMr {
             context: ptr::null_mut(),
@@ -458,7 +459,7 @@ fn unless_unsure<B: StableBuf>(buf: B, error: &Error) -> Option<B> {
     Some(buf)
 }
 
-impl<D: Driver> MemoryRegion<D, NoBuf, Exposed> {
+impl<D: Driver> MemoryRegion<NoBuf, Exposed, D> {
     fn register_dmabuf(
         pd: &Arc<PdInner<D>>,
         fd: BorrowedFd<'_>,
@@ -475,7 +476,7 @@ impl<D: Driver> MemoryRegion<D, NoBuf, Exposed> {
     }
 }
 
-impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Private> {
+impl<D: Driver, B: StableBuf> MemoryRegion<B, Private, D> {
     /// Refuses rights by which a peer can write.
     fn check_access(access: AccessFlags) -> Result<()> {
         if access.intersects(EXPOSING) {
@@ -489,7 +490,7 @@ impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Private> {
     }
 }
 
-impl<D: Driver, B: StableBuf, A> Drop for MemoryRegion<D, B, A> {
+impl<D: Driver, B: StableBuf, A> Drop for MemoryRegion<B, A, D> {
     fn drop(&mut self) {
         let Some(handle) = self.handle.take() else { return };
         if let Err((handle, error)) = handle.destroy() {

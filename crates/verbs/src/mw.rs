@@ -7,21 +7,22 @@
 //!
 //! ```compile_fail,E0308
 //! use uverbs::{Driver, MemoryRegion, MemoryWindow, PageBuf, Private, attr::AccessFlags};
-//! fn open<D: Driver>(mw: &MemoryWindow<D>, mr: &MemoryRegion<D, PageBuf, Private>) {
+//! fn open<D: Driver>(mw: &MemoryWindow<D>, mr: &MemoryRegion<PageBuf, Private, D>) {
 //!     mw.bind(mr, mr.addr(), 4096, AccessFlags::REMOTE_WRITE);
 //! }
 //! ```
 //! Posting a bind is `unsafe`, because the key of a region that was deregistered may belong to another region:
 //!
 //! ```compile_fail,E0133
-//! use uverbs::{Mlx5, PostError, Rc, SendQueue, provider::op::MwBind};
-//! fn post(sq: &mut SendQueue<Mlx5, Rc>, bind: MwBind) -> Result<(), PostError> {
+//! use uverbs::{Exclusive, Mlx5, PostError, Rc, provider::op::MwBind, raw::SendQueue};
+//! fn post(sq: &mut SendQueue<Rc, Exclusive, Mlx5>, bind: MwBind) -> Result<(), PostError> {
 //!     sq.post(1).bind_mw(bind)
 //! }
 //! ```
 
 use crate::buf::StableBuf;
 use crate::mr::{Exposed, MemoryRegion};
+use crate::open::AnyDriver;
 use crate::pd::{PdInner, ProtectionDomain};
 use core::ptr;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ use uverbs_core::wr::IbvMw;
 
 /// A memory window.
 #[derive(Debug)]
-pub struct MemoryWindow<D: Driver> {
+pub struct MemoryWindow<D: Driver = AnyDriver> {
     handle: Option<MwHandle>,
     raw: Box<IbvMw>,
     mw_type: MwType,
@@ -106,7 +107,7 @@ impl<D: Driver> MemoryWindow<D> {
     #[must_use]
     pub fn bind<B: StableBuf>(
         &self,
-        mr: &MemoryRegion<D, B, Exposed>,
+        mr: &MemoryRegion<B, Exposed, D>,
         addr: u64,
         length: u64,
         access: AccessFlags,

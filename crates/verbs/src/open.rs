@@ -28,6 +28,9 @@ pub type AnyDriver = Rxe;
 /// The driver of a device that is known only at run time: the only one that this build has.
 #[cfg(all(feature = "siw", not(any(feature = "mlx5", feature = "rxe"))))]
 pub type AnyDriver = Siw;
+/// The driver of a build without drivers: it opens no device.
+#[cfg(not(any(feature = "mlx5", feature = "rxe", feature = "siw")))]
+pub use crate::absent::Absent as AnyDriver;
 #[cfg(any(
     all(feature = "mlx5", feature = "rxe"),
     all(feature = "mlx5", feature = "siw"),
@@ -59,7 +62,7 @@ pub(crate) const DRIVER_IDS: &[u32] = &[
 /// [`Error::Unsupported`] if no driver of this build is for the device; otherwise the error of open(2), such as
 /// `EACCES`.
 #[cfg(any(feature = "mlx5", feature = "rxe", feature = "siw"))]
-pub fn open(device: &DeviceInfo) -> Result<Context<AnyDriver>> {
+pub fn open(device: &DeviceInfo) -> Result<Context> {
     Context::open(device)
 }
 

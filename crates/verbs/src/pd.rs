@@ -3,6 +3,7 @@
 //! ibv_alloc_parent_domain(3)). The calls that create objects are in the files of the objects.
 
 use crate::context::{Context, ContextInner, same_context};
+use crate::open::AnyDriver;
 use std::sync::Arc;
 use uverbs_core::control::PdHandle;
 use uverbs_core::error::{Error, Result};
@@ -39,7 +40,7 @@ impl<D: Driver> Drop for PdInner<D> {
 /// A thread domain: its queues are used by one thread at a time, and get doorbell resources of their own if the device
 /// has any.
 #[derive(Debug)]
-pub struct ThreadDomain<D: Driver> {
+pub struct ThreadDomain<D: Driver = AnyDriver> {
     inner: Arc<D::Td>,
     context: Arc<ContextInner<D>>,
 }
@@ -67,7 +68,7 @@ impl<D: Driver> Context<D> {
 
 /// A protection domain. Only objects of the same domain can be used together. Clones share it.
 #[derive(Debug)]
-pub struct ProtectionDomain<D: Driver> {
+pub struct ProtectionDomain<D: Driver = AnyDriver> {
     inner: Arc<PdInner<D>>,
     td: Option<Arc<D::Td>>,
 }

@@ -1,153 +1,421 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Posting receives: the calls that the receive queues of QPs, SRQs and work queues have in common (ibv_post_recv(3),
-//! ibv_post_srq_recv(3)).
+//! Posting receives that own their buffers, to a QP's own queue and to a shared one.
 #![expect(unsafe_code)]
-// UNSAFETY: the caller of a post guarantees that the memory stays valid; C's lists are raw pointers.
+// UNSAFETY: posts memory that the slab of the queue owns.
 
+use crate::cq::Cq;
+use crate::flight::{Entry, Flight, QueueKind};
+use crate::held::Held;
+use crate::list::Memory;
+use crate::open::AnyDriver;
+use crate::pd::ProtectionDomain;
+use crate::pool::domain_of;
+use crate::rejected::{Rejected, reject};
+use crate::xrcd::XrcDomain;
+use crate::{id::SrqId, raw};
+use std::sync::Arc;
+use uverbs_core::attr::{SrqAttr, SrqAttrMask, SrqInitAttr};
+use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::recv::{RecvBatch as _, RecvQueue as Engine};
-use uverbs_core::provider::{BadWr, PostError, raw};
-use uverbs_core::sync::{Exclusive, Guard, LockError, Locked, Locking, Shared};
-use uverbs_core::wr::RecvWr;
+use uverbs_core::provider::{Driver, PostError};
+use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
 
-/// An engine that takes receives, with its lock.
-#[derive(Debug)]
-pub struct Receiver<Q: Engine, L: Locking> {
-    engine: Locked<Q, L>,
-}
-
-impl<Q: Engine, L: Locking> Receiver<Q, L> {
-    pub(crate) fn new(engine: Q) -> Self {
-        Self { engine: Locked::new(engine) }
-    }
-
-    pub(crate) fn into_engine(self) -> Q {
-        self.engine.into_inner()
-    }
-
-    /// `ibv_post_recv` or `ibv_post_srq_recv`, as C calls it.
-    ///
-    /// # Errors
-    /// The first WR that was not posted, with the reason; those before it were.
-    ///
-    /// # Safety
-    /// As [`raw::post_recv`].
-    pub unsafe fn post_list(&self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
-        // SAFETY: `list` fulfils the contract of `raw::post_recv`, which is also that of this function.
-        unsafe { raw::post_recv(&self.engine, list) }
-    }
-
-    pub(crate) fn locked(&self) -> &Locked<Q, L> {
-        &self.engine
-    }
-}
-
-impl<Q: Engine> Receiver<Q, Exclusive> {
-    #[inline(always)]
-    pub(crate) fn engine_mut(&mut self) -> &mut Q {
-        self.engine.get_mut()
-    }
-
-    /// Opens a batch: nothing is visible to the device before [`RecvBatch::complete`]; a drop aborts the batch.
-    #[inline(always)]
-    pub fn batch(&mut self) -> RecvBatch<'_, Q> {
-        RecvBatch { inner: self.engine.get_mut().batch() }
-    }
-
-    /// Posts one receive.
-    ///
-    /// # Errors
-    /// [`PostError`]: the queue is full, too many entries, or a state in which the queue takes no receives.
-    ///
-    /// # Safety
-    /// As [`RecvBatch::push`].
-    #[inline(always)]
-    pub unsafe fn post(&mut self, wr_id: u64, sges: &[Q::Sge]) -> Result<(), PostError> {
-        // SAFETY: the entries' memory fulfils the contract of `RecvBatch::push`, which is also that of this function.
-        unsafe { self.engine.get_mut().post(wr_id, sges) }
+/// Posts a receive by the only poster of the queue.
+///
+/// # Safety
+/// This thread is the only poster: it has borrowed the queue exclusively, or holds its lock.
+#[inline(always)]
+unsafe fn post<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
+    engine: &mut Q,
+    flight: &Flight<D>,
+    wr_id: u64,
+    data: B,
+) -> Result<(), Rejected<B>> {
+    let refuse = |error, data| Err(Rejected { error, returned: Some(data) });
+    let domain = data.domain();
+    // SAFETY: the contract of this function; a domain has the bits of a tag.
+    let Some(vacant) = (unsafe { flight.slab.vacant(domain) }) else {
+        // SAFETY: the contract of this function.
+        if domain == flight.slab.tag() && unsafe { flight.slab.skip() } {
+            // SAFETY: the contract of this function.
+            return unsafe { post_again(engine, flight, wr_id, data) };
+        }
+        return refuse(flight.no_slot(domain), data);
+    };
+    let sges = data.whole();
+    let number = vacant.fill(Entry { wr_id, held: data.lend() });
+    // SAFETY: the entries name the bytes of the buffers, whose pools keep them registered and alive. The slab owns the buffers
+    // until the receive is known to be complete, or until the post fails.
+    match unsafe { engine.post(number, sges.as_ref()) } {
+        Ok(()) => Ok(()),
+        Err(error) => Err(reject(flight, number, error)),
     }
 }
 
-impl<Q: Engine> Receiver<Q, Shared> {
-    /// Waits for the lock; an error if this thread holds it already, or in a child of fork(2).
-    ///
-    /// # Errors
-    /// [`LockError::Reentered`] if this thread holds the lock; [`LockError::Forked`] in a child of fork(2), if a thread of the
-    /// parent held it.
+/// [`post`], after a slot was skipped. A call and not a loop, which would keep more values in registers.
+///
+/// # Safety
+/// As [`post`].
+#[cold]
+#[inline(never)]
+unsafe fn post_again<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
+    engine: &mut Q,
+    flight: &Flight<D>,
+    wr_id: u64,
+    data: B,
+) -> Result<(), Rejected<B>> {
+    // SAFETY: the contract of this function.
+    unsafe { post(engine, flight, wr_id, data) }
+}
+
+/// Takes back what an open batch has put into the slab, unless it was posted.
+struct Undo<'q, D: Driver> {
+    flight: &'q Flight<D>,
+    first: u32,
+}
+
+impl<D: Driver> Drop for Undo<'_, D> {
+    /// Inlined, and the work is not: a drop that is a call with the address of the batch would keep the batch in memory.
     #[inline(always)]
-    pub fn lock(&self) -> Result<RecvGuard<'_, Q>, LockError> {
-        Ok(RecvGuard { guard: self.engine.lock()? })
+    fn drop(&mut self) {
+        // Counts that were skipped have no values: the receives in their slots are those of an earlier lap.
+        self.flight.drop_from(self.first);
     }
 }
 
-/// A locked receive queue.
-#[derive(Debug)]
-pub struct RecvGuard<'q, Q> {
-    guard: Guard<'q, Q>,
-}
-
-impl<Q: Engine> RecvGuard<'_, Q> {
-    /// Opens a batch: nothing is visible to the device before [`RecvBatch::complete`]; a drop aborts the batch.
-    #[inline(always)]
-    pub fn batch(&mut self) -> RecvBatch<'_, Q> {
-        RecvBatch { inner: self.guard.batch() }
-    }
-
-    /// Posts one receive.
-    ///
-    /// # Errors
-    /// [`PostError`]: the queue is full, too many entries, or a state in which the queue takes no receives.
-    ///
-    /// # Safety
-    /// As [`RecvBatch::push`].
-    #[inline(always)]
-    pub unsafe fn post(&mut self, wr_id: u64, sges: &[Q::Sge]) -> Result<(), PostError> {
-        // SAFETY: the entries' memory fulfils the contract of `RecvBatch::push`, which is also that of this function.
-        unsafe { self.guard.post(wr_id, sges) }
-    }
-
-    #[inline(always)]
-    pub(crate) fn engine_mut(&mut self) -> &mut Q {
-        &mut self.guard
-    }
-}
-
-/// A batch of receives. [`complete`](Self::complete) reports the first error.
+/// A batch of receives. Errors latch; [`complete`](Self::complete) reports them.
+///
+/// If the batch is not completed, or the completion of the batch fails, its buffers go back to their pools.
 #[must_use = "a batch that is not completed posts nothing"]
-pub struct RecvBatch<'q, Q: Engine + 'q> {
+pub struct RecvBatch<'q, Q: Engine + 'q, D: Driver> {
     inner: Q::Batch<'q>,
+    undo: Undo<'q, D>,
 }
 
-impl<Q: Engine> core::fmt::Debug for RecvBatch<'_, Q> {
+impl<D: Driver, Q: Engine> core::fmt::Debug for RecvBatch<'_, Q, D> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("RecvBatch").finish_non_exhaustive()
+        f.debug_struct("RecvBatch").field("error", &self.undo.flight.refused()).finish_non_exhaustive()
     }
 }
 
-impl<'q, Q: Engine> RecvBatch<'q, Q> {
-    /// Adds one receive.
-    ///
-    /// # Safety
-    /// The memory that `sges` name stays registered (with local write access) and alive, and is not accessed, until
-    /// this work request is known to be complete.
+impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> RecvBatch<'q, Q, D> {
     #[inline(always)]
-    pub unsafe fn push(&mut self, wr_id: u64, sges: &[Q::Sge]) {
-        // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract
-        // of this function).
-        unsafe { self.inner.push(wr_id, sges) }
+    fn new(engine: &'q mut Q, flight: &'q Flight<D>) -> Self {
+        Self { inner: engine.batch(), undo: Undo { flight, first: flight.begin_batch() } }
     }
 
-    /// Makes all receives visible to the device. If one of them was invalid, discards all and returns the first error.
+    /// Adds one receive.
+    #[inline(always)]
+    pub fn push<B: Memory<D>>(&mut self, wr_id: u64, data: B) {
+        let flight = self.undo.flight;
+        let domain = data.domain();
+        // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster; a domain has
+        // the bits of a tag.
+        let Some(vacant) = (unsafe { flight.slab.vacant_anywhere(domain) }) else {
+            // SAFETY: this is the only copy.
+            return unsafe { flight.refuse_slot(data.lend(), domain) };
+        };
+        let sges = data.whole();
+        let number = vacant.fill(Entry { wr_id, held: data.lend() });
+        // SAFETY: the entries name the bytes of the buffers, whose pools keep them registered and alive. The slab owns the
+        // buffers until the receive is known to be complete, or until the batch is dropped unposted.
+        unsafe { self.inner.push(number, sges.as_ref()) }
+    }
+
+    /// Makes all of it visible to the device; or, if any receive was wrong, drops all and reports the first error.
     ///
     /// # Errors
-    /// The [`PostError`] of the first invalid receive; nothing was posted then.
+    /// The first error; nothing was posted then, except after [`PostError::Doorbell`].
     #[inline(always)]
     pub fn complete(self) -> Result<(), PostError> {
-        self.inner.complete()
+        let Self { inner, undo } = self;
+        if let Some(error) = undo.flight.refused() {
+            return Err(error);
+        }
+        let completed = inner.complete();
+        if matches!(completed, Ok(()) | Err(PostError::Doorbell(_))) {
+            core::mem::forget(undo);
+        }
+        completed
+    }
+}
+
+/// The receive queue of a QP, whose receives own their buffers.
+#[derive(Debug)]
+pub struct RecvQueue<L: Locking = Exclusive, D: Driver = AnyDriver> {
+    queue: raw::RecvQueue<L, D>,
+    flight: Arc<Flight<D>>,
+}
+
+/// A shared receive queue whose receives own their buffers.
+///
+/// A receive that the device took for a QP or DC target which was then destroyed or reset before its completion was polled has no
+/// completion. Its buffer goes back to its pool, and the message is lost. A QP is moved to ERR before, so that this is also true of a
+/// message that was not complete, if the device flushes at once. If it does so later, or for a DC target, nothing names the receive: the
+/// SRQ keeps its buffer until the SRQ itself is destroyed. [`drain`](Self::drain) ends a QP without either.
+#[derive(Debug)]
+pub struct Srq<L: Locking = Exclusive, D: Driver = AnyDriver> {
+    queue: raw::Srq<L, D>,
+    flight: Arc<Flight<D>>,
+}
+
+impl<D: Driver> ProtectionDomain<D> {
+    /// `ibv_create_srq`, for receives that own their buffers.
+    ///
+    /// # Errors
+    /// As [`create_srq`](Self::create_srq).
+    pub fn srq<L: Locking>(&self, attr: &SrqInitAttr) -> Result<Srq<L, D>> {
+        Srq::own(self, self.create_srq::<L>(attr)?)
     }
 
-    /// Discards the batch: nothing is posted.
+    /// An XRC SRQ for receives that own their buffers, which complete to `cq`. As
+    /// [`raw::Srq::create_xrc`].
+    ///
+    /// # Errors
+    /// As `create_xrc`.
+    pub fn xrc_srq<L: Locking, LC: Locking>(
+        &self,
+        attr: &SrqInitAttr,
+        xrcd: &XrcDomain<D>,
+        cq: &Cq<LC, D>,
+    ) -> Result<Srq<L, D>> {
+        Srq::own(self, raw::Srq::create_xrc(self, attr, xrcd, cq.queue())?)
+    }
+}
+
+/// Whether the device has taken none of the receives: the slab has the buffers of those in the ring and no more. `false` if
+/// the device does not show it.
+///
+/// The count of the ring comes first. If the device has taken nothing until the slab is counted, the buffers of the receives
+/// in the ring are in the slab during that time. So if their number is that of the slab, each receive that was taken before is
+/// completed. Posts at the same time can only make the number of the slab greater.
+fn is_none_taken<D: Driver>(flight: &Flight<D>, untaken: impl Fn() -> Option<(u32, u32)>) -> bool {
+    let Some((count, position)) = untaken() else { return false };
+    flight.slab.len() == count as usize && untaken().is_some_and(|(_, then)| then == position)
+}
+
+impl<D: Driver, L: Locking> Srq<L, D> {
+    fn own(pd: &ProtectionDomain<D>, queue: raw::Srq<L, D>) -> Result<Self> {
+        // Twice the slots, see `Flight::new`; also of XRC, whose receives complete in any order, too.
+        let (pd, depth) = (pd.inner(), queue.attr().max_wr);
+        let flight = Flight::new(pd.context(), QueueKind::Srq, domain_of(pd), depth)?;
+        queue.inner().holds().set(vec![flight.clone()]);
+        Ok(Self { queue, flight })
+    }
+
+    /// Destroys it: all its buffers go back to their pools. On failure, which a drop would only log, returns it with the error.
+    ///
+    /// # Errors
+    /// `EBUSY` while QPs use it; otherwise the kernel's error.
+    pub fn close(self) -> Result<(), (Self, Error)> {
+        let Self { queue, flight } = self;
+        queue.close().map_err(|(queue, error)| (Self { queue, flight }, error))
+    }
+
+    /// `ibv_get_srq_num`: the number by which XRC senders address it.
+    ///
+    /// # Errors
+    /// `Unsupported` for other SRQs.
+    pub fn srq_num(&self) -> Result<u32> {
+        self.queue.srq_num()
+    }
+}
+
+impl<D: Driver, L: Locking> RecvQueue<L, D> {
+    pub(super) fn new(queue: raw::RecvQueue<L, D>, flight: Arc<Flight<D>>) -> Self {
+        Self { queue, flight }
+    }
+
+    pub(super) fn flight(&self) -> &Arc<Flight<D>> {
+        &self.flight
+    }
+}
+
+impl<D: Driver, L: Locking> Srq<L, D> {
+    pub(super) fn queue(&self) -> &raw::Srq<L, D> {
+        &self.queue
+    }
+
+    /// Identifies this SRQ in asynchronous events.
+    #[must_use]
+    pub fn id(&self) -> SrqId {
+        self.queue.id()
+    }
+
+    /// Its sizes as created, which are at least those requested.
+    #[must_use]
+    pub fn attr(&self) -> &SrqAttr {
+        self.queue.attr()
+    }
+}
+
+impl<D: Driver> Srq<Exclusive, D> {
+    /// `ibv_modify_srq`: arms the limit event, or resizes where the device can.
+    ///
+    /// # Errors
+    /// `Unsupported` if the device can't resize the queue; otherwise the kernel's error.
+    pub fn modify(&mut self, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()> {
+        self.queue.modify(attr, mask)
+    }
+}
+
+impl<D: Driver> Srq<Shared, D> {
+    /// `ibv_modify_srq`: arms the limit event, or resizes where the device can.
+    ///
+    /// # Errors
+    /// `Unsupported` if the device can't resize the queue; otherwise the kernel's error.
+    pub fn modify(&self, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()> {
+        self.queue.modify(attr, mask)
+    }
+}
+
+/// A locked, shared receive queue.
+#[derive(Debug)]
+pub struct RecvGuard<'q, Q, D: Driver> {
+    guard: raw::RecvGuard<'q, Q>,
+    flight: &'q Flight<D>,
+}
+
+macro_rules! posting {
+    ($([$($generics:tt)*] $this:ty, $engine:ty, $mutable:ident;)*) => {$(
+        impl<$($generics)*> $this {
+            /// Posts one receive; the device may write the whole capacity of the buffer, or of each buffer of a list.
+            ///
+            /// # Errors
+            /// [`PostError::QueueFull`], [`PostError::InvalidArgument`] for a buffer of another domain, or an error of the queue.
+            #[inline(always)]
+            pub fn post<B: Memory<D>>(&mut self, wr_id: u64, data: B) -> Result<(), Rejected<B>> {
+                let engine = self.$mutable();
+                // SAFETY: `self`, which is the queue or its locked guard, is borrowed exclusively.
+                unsafe { post(engine.0, engine.1, wr_id, data) }
+            }
+
+            /// Opens a batch of receives: nothing is visible to the device before [`RecvBatch::complete`]; a drop aborts
+            /// the batch.
+            #[inline(always)]
+            pub fn batch(&mut self) -> RecvBatch<'_, $engine, D> {
+                let engine = self.$mutable();
+                RecvBatch::new(engine.0, engine.1)
+            }
+        }
+    )*};
+}
+
+posting! {
+    [D: Driver] RecvQueue<Exclusive, D>, D::RecvQueue, parts;
+    [D: Driver] Srq<Exclusive, D>, D::SharedRecvQueue, parts;
+    [D: Driver, Q: Engine<Sge = D::Sge>] RecvGuard<'_, Q, D>, Q, parts;
+}
+
+impl<D: Driver> RecvQueue<Exclusive, D> {
     #[inline(always)]
-    pub fn abort(self) {
-        self.inner.abort();
+    fn parts(&mut self) -> (&mut D::RecvQueue, &Flight<D>) {
+        (self.queue.engine_mut(), &self.flight)
+    }
+
+    /// Posts memory that a scope borrows.
+    ///
+    /// # Safety
+    /// As [`RecvBatch::push`](crate::raw::receiver::RecvBatch::push), until the ticket is dropped.
+    pub(super) unsafe fn post_scoped(
+        &mut self,
+        sges: &[D::Sge],
+        ticket: super::scope::Ticket,
+    ) -> Result<(), PostError> {
+        let (engine, flight) = self.parts();
+        // SAFETY: the queue is borrowed exclusively, so this thread is the only poster.
+        let Some(vacant) = (unsafe { flight.slab.vacant_anywhere(flight.slab.tag()) }) else {
+            return Err(PostError::QueueFull);
+        };
+        let number = vacant.fill_apart(Entry { wr_id: 0, held: Held::scoped(ticket) });
+        // SAFETY: the contract of this function.
+        let posted = unsafe { engine.post(number, sges) };
+        posted.inspect_err(|error| {
+            if !matches!(error, PostError::Doorbell(_)) {
+                flight.drop_entry(number);
+            }
+        })
+    }
+}
+
+impl<D: Driver> Srq<Exclusive, D> {
+    /// See [`is_none_taken`].
+    pub(super) fn untaken_is_all(&mut self) -> bool {
+        let Self { queue, flight } = self;
+        let engine = queue.engine_mut();
+        is_none_taken(flight, || engine.untaken())
+    }
+
+    #[inline(always)]
+    fn parts(&mut self) -> (&mut D::SharedRecvQueue, &Flight<D>) {
+        (self.queue.engine_mut(), &self.flight)
+    }
+}
+
+impl<D: Driver, Q: Engine> RecvGuard<'_, Q, D> {
+    #[inline(always)]
+    fn parts(&mut self) -> (&mut Q, &Flight<D>) {
+        (self.guard.engine_mut(), self.flight)
+    }
+}
+
+impl<D: Driver> RecvQueue<Shared, D> {
+    /// Waits for the lock; an error if this thread holds it already.
+    ///
+    /// # Errors
+    /// [`LockError::Reentered`] if this thread holds the lock already; [`LockError::Forked`] in a child of fork(2).
+    #[inline(always)]
+    pub fn lock(&self) -> Result<RecvGuard<'_, D::RecvQueue, D>, LockError> {
+        Ok(RecvGuard { guard: self.queue.lock()?, flight: &self.flight })
+    }
+}
+
+impl<D: Driver> Srq<Shared, D> {
+    /// See [`is_none_taken`]. The lock is taken twice and not held in between.
+    pub(super) fn untaken_is_all(&self) -> bool {
+        is_none_taken(&self.flight, || self.queue.lock().ok()?.engine_mut().untaken())
+    }
+
+    /// Waits for the lock; an error if this thread holds it already.
+    ///
+    /// # Errors
+    /// [`LockError::Reentered`] if this thread holds the lock already; [`LockError::Forked`] in a child of fork(2).
+    #[inline(always)]
+    pub fn lock(&self) -> Result<RecvGuard<'_, D::SharedRecvQueue, D>, LockError> {
+        Ok(RecvGuard { guard: self.queue.lock()?, flight: &self.flight })
+    }
+}
+
+#[cfg(all(test, feature = "mlx5"))]
+mod tests {
+    use super::*;
+    use crate::Context;
+    use crate::pool::NO_DOMAIN;
+    use core::cell::Cell;
+    use uverbs_hca::Hca;
+    use uverbs_mlx5::Mlx5;
+
+    #[test]
+    fn none_is_taken_if_the_slab_has_what_the_ring_has() {
+        let context = Context::<Mlx5>::from_kernel(Hca::new().open()).unwrap();
+        let flight = Flight::new(context.inner(), QueueKind::Srq, NO_DOMAIN, 4).unwrap();
+        let insert = |wr_id| {
+            // SAFETY: one thread.
+            let vacant = unsafe { flight.slab.vacant(NO_DOMAIN) }.unwrap();
+            vacant.fill(Entry { wr_id, held: Held::<Mlx5>::NOTHING })
+        };
+        let numbers = [1, 2, 3].map(insert);
+        assert!(!is_none_taken(&flight, || None), "a device that does not show it");
+        assert!(is_none_taken(&flight, || Some((3, 5))));
+        assert!(!is_none_taken(&flight, || Some((2, 6))), "one is taken");
+        // The device takes another while the slab is counted: its completion may be polled before its slot is counted.
+        let position = Cell::new(6);
+        let moving = || Some((3, position.replace(position.get() + 1)));
+        assert!(!is_none_taken(&flight, moving));
+        flight.drop_entry(numbers[0]);
+        assert!(is_none_taken(&flight, || Some((2, 6))), "its completion was polled");
+        // A post that is in the slab and not yet in the ring.
+        insert(4);
+        assert!(!is_none_taken(&flight, || Some((2, 6))));
     }
 }

@@ -2,6 +2,7 @@
 //! XRC domains, to which the XRC receive QPs and XRC SRQs of several processes can belong (ibv_open_xrcd(3)).
 
 use crate::context::{Context, ContextInner};
+use crate::open::AnyDriver;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use uverbs_core::control::{self, XrcdHandle};
@@ -37,7 +38,7 @@ impl<D: Driver> Drop for XrcdInner<D> {
 
 /// An XRC domain.
 #[derive(Debug)]
-pub struct XrcDomain<D: Driver> {
+pub struct XrcDomain<D: Driver = AnyDriver> {
     inner: Arc<XrcdInner<D>>,
 }
 

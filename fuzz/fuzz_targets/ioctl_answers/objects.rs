@@ -72,7 +72,7 @@ impl World {
         let recv_cq = self.cqs.get(index(new.recv_cq));
         macro_rules! create {
             ($transport:ty, $($shared:ident)?) => {{
-                let mut builder = pd.qp::<$transport>()$(.$shared())?;
+                let mut builder = pd.raw_qp::<$transport>()$(.$shared())?;
                 builder = builder.cap(cap).send_ops(ops).create_flags(flags).max_tso_header(tso);
                 if let Some(cq) = cq {
                     builder = each_cq!(cq, |cq| builder.send_cq(cq));

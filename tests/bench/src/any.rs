@@ -10,13 +10,19 @@ use crate::{BATCH, CHUNK, RING_ENTRIES, Rows, ok};
 use core::array;
 use core::hint::black_box;
 use std::cell::RefCell;
-use uverbs::attr::{AccessFlags, CqInitAttr, QpCap, WcExFlags};
 use uverbs::mlx5::Mlx5;
 use uverbs::provider::op::Connected;
 use uverbs::provider::{Completion as _, WireRemote as _};
-use uverbs::qp::wr::{Sink, Wr};
-use uverbs::qp::{RecvQueue, SendQueue};
-use uverbs::{AnyDriver, CompletionQueue, ConnectAttr, Driver, Exclusive, MemoryRegion, PageBuf, Qp, Rc};
+use uverbs::raw::{PostTo, Wr};
+use uverbs::raw::{RecvQueue, SendQueue};
+use uverbs::{
+    AnyDriver, ConnectAttr, Driver, Exclusive, MemoryRegion, PageBuf, Rc,
+    raw::{Cq, Qp},
+};
+use uverbs::{
+    Exposed,
+    attr::{AccessFlags, CqInitAttr, QpCap, WcExFlags},
+};
 
 /// The entries and remote addresses of a chunk.
 struct Places<D: Driver> {
@@ -26,14 +32,14 @@ struct Places<D: Driver> {
 
 /// The objects of the rows of one driver.
 struct World<D: Driver> {
-    qp: Qp<D, Rc>,
-    cq: CompletionQueue<D>,
+    qp: Qp<Rc, Exclusive, D>,
+    cq: Cq<Exclusive, D>,
     ring: Ring,
     whose: Whose,
     posted: u16,
     received: u16,
     places: Places<D>,
-    _region: MemoryRegion<D, PageBuf>,
+    _region: MemoryRegion<PageBuf, Exposed, D>,
 }
 
 impl<D: Driver> World<D> {
@@ -52,7 +58,7 @@ impl<D: Driver> World<D> {
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create().expect("a QP");
+        let qp = pd.raw_qp::<Rc>().cq(&cq).cap(cap).create().expect("a QP");
         let whose = Whose { user_index: Seen::now().user_index, qp_num: qp.control.qp_num() };
         let attr = ConnectAttr { sgid_index: Some(3), ..ConnectAttr::default() };
         qp.init(&attr).expect("INIT");
@@ -80,18 +86,18 @@ impl<D: Driver> World<D> {
         assert_eq!(polls(&mut self.cq, BATCH as usize), CHUNK as usize, "completions");
     }
 
-    fn send_queue(&mut self) -> (&mut SendQueue<D, Rc>, &Places<D>) {
+    fn send_queue(&mut self) -> (&mut SendQueue<Rc, Exclusive, D>, &Places<D>) {
         (self.qp.sq().expect("a send queue"), &self.places)
     }
 
-    fn recv_queue(&mut self) -> (&mut RecvQueue<D>, &Places<D>) {
+    fn recv_queue(&mut self) -> (&mut RecvQueue<Exclusive, D>, &Places<D>) {
         (self.qp.rq_mut().expect("a receive queue"), &self.places)
     }
 }
 
 #[inline(always)]
-fn put<S: Sink<D>, D: Driver, const WRITE: bool>(
-    wr: Wr<S, D, Rc, Connected>,
+fn put<S: PostTo<D>, D: Driver, const WRITE: bool>(
+    wr: Wr<S, Rc, Connected, D>,
     p: &Places<D>,
     i: u32,
 ) -> S::Out {
@@ -106,14 +112,14 @@ fn put<S: Sink<D>, D: Driver, const WRITE: bool>(
 }
 
 #[inline(never)]
-fn singles<D: Driver, const WRITE: bool>((queue, p): (&mut SendQueue<D, Rc>, &Places<D>)) {
+fn singles<D: Driver, const WRITE: bool>((queue, p): (&mut SendQueue<Rc, Exclusive, D>, &Places<D>)) {
     for i in 0..CHUNK {
         put::<_, D, WRITE>(queue.post(i.into()), p, i).unwrap_or_else(ok);
     }
 }
 
 #[inline(never)]
-fn batches<D: Driver, const WRITE: bool>((queue, p): (&mut SendQueue<D, Rc>, &Places<D>)) {
+fn batches<D: Driver, const WRITE: bool>((queue, p): (&mut SendQueue<Rc, Exclusive, D>, &Places<D>)) {
     for first in (0..CHUNK).step_by(BATCH as usize) {
         let mut batch = queue.batch();
         for i in first..first + BATCH {
@@ -124,7 +130,7 @@ fn batches<D: Driver, const WRITE: bool>((queue, p): (&mut SendQueue<D, Rc>, &Pl
 }
 
 #[inline(never)]
-fn recv_singles<D: Driver>((queue, p): (&mut RecvQueue<D>, &Places<D>)) {
+fn recv_singles<D: Driver>((queue, p): (&mut RecvQueue<Exclusive, D>, &Places<D>)) {
     for i in 0..CHUNK {
         // SAFETY: no device writes the memory.
         unsafe { queue.post(i.into(), &[p.sge[i as usize]]) }.unwrap_or_else(ok);
@@ -132,7 +138,7 @@ fn recv_singles<D: Driver>((queue, p): (&mut RecvQueue<D>, &Places<D>)) {
 }
 
 #[inline(never)]
-fn recv_batches<D: Driver>((queue, p): (&mut RecvQueue<D>, &Places<D>)) {
+fn recv_batches<D: Driver>((queue, p): (&mut RecvQueue<Exclusive, D>, &Places<D>)) {
     for first in (0..CHUNK).step_by(BATCH as usize) {
         let mut batch = queue.batch();
         for i in first..first + BATCH {
@@ -144,7 +150,7 @@ fn recv_batches<D: Driver>((queue, p): (&mut RecvQueue<D>, &Places<D>)) {
 }
 
 #[inline(never)]
-fn polls<D: Driver>(cq: &mut CompletionQueue<D>, batch: usize) -> usize {
+fn polls<D: Driver>(cq: &mut Cq<Exclusive, D>, batch: usize) -> usize {
     let (mut sum, mut n) = (0, 0);
     for _ in 0..CHUNK as usize / batch {
         n += cq.poll_each(batch, |wc| sum += wc.wr_id() + u64::from(wc.status().0)).unwrap_or_else(ok);

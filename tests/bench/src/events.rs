@@ -15,12 +15,12 @@ use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd as _;
 use uverbs::attr::CqInitAttr;
 use uverbs::mlx5::Mlx5;
-use uverbs::{CompletionChannel, CompletionQueue};
+use uverbs::{CompletionChannel, raw};
 
 /// A CQ with a channel, and the other end of the channel.
 struct Evented<L: Face> {
     channel: CompletionChannel<Mlx5>,
-    queue: std::cell::RefCell<CompletionQueue<Mlx5, L>>,
+    queue: std::cell::RefCell<raw::Cq<L, Mlx5>>,
     fd: ManuallyDrop<File>,
     handle: u64,
 }
@@ -45,7 +45,7 @@ fn arms<L: Face>(cq: &mut Cq<L>) {
 }
 
 #[inline(never)]
-fn events<L: Face>(channel: &CompletionChannel<Mlx5>, queue: &mut CompletionQueue<Mlx5, L>) {
+fn events<L: Face>(channel: &CompletionChannel<Mlx5>, queue: &mut raw::Cq<L, Mlx5>) {
     for _ in 0..CHUNK {
         let _id = channel.get_event().unwrap_or_else(ok);
         L::req_notify(queue).unwrap_or_else(ok);

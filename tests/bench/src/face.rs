@@ -11,17 +11,21 @@ use crate::matrix::Call;
 use crate::places::Places;
 use crate::world::{Pair, World};
 use core::cell::RefCell;
-use uverbs::cq::Poll;
 use uverbs::mlx5::Mlx5;
 use uverbs::provider::CompletionQueue as Engine;
 use uverbs::provider::op::{Connected, DcTarget, Frame, RemoteSrq, To};
-use uverbs::qp::send::SendGuard;
 use uverbs::qp::transport::{Sends, Transport as _};
-use uverbs::qp::wr::{Now, Push, Sink, Wr};
-use uverbs::qp::{Batch, QpBuilder, QpControl, RecvQueue, SendQueue};
+use uverbs::raw::Poll;
+use uverbs::raw::SendGuard;
+use uverbs::raw::{AtOnce, PostTo, ToBatch, Wr};
 use uverbs::{
-    CompletionQueue, ConnectAttr, Dci, Driver, Exclusive, PollError, PostError, RawPacket, Rc, Shared,
-    SharedReceiveQueue, Uc, Ud, WorkCompletion, XrcSend,
+    ConnectAttr, Dci, Driver, Exclusive, PollError, PostError, RawPacket, Rc, Shared, Uc, Ud, WorkCompletion,
+    XrcSend,
+    raw::{Cq, Srq},
+};
+use uverbs::{
+    qp::QpControl,
+    raw::{Batch, QpBuilder, RecvQueue, SendQueue},
 };
 use uverbs_core::sync::Locking;
 
@@ -38,22 +42,22 @@ pub trait Peer: Sends + Sized {
     }
     /// A request that an exclusive queue posts at once.
     fn exclusive<'q>(
-        queue: &'q mut SendQueue<Mlx5, Self, Exclusive>,
+        queue: &'q mut SendQueue<Self, Exclusive, Mlx5>,
         p: &'q Places,
         wr_id: u64,
-    ) -> Wr<Now<'q, Mlx5>, Mlx5, Self, Self::Address<'q>>;
+    ) -> Wr<AtOnce<'q, Mlx5>, Self, Self::Address<'q>, Mlx5>;
     /// A request that a locked queue posts at once.
     fn guarded<'q>(
-        queue: &'q mut SendGuard<'_, Mlx5, Self>,
+        queue: &'q mut SendGuard<'_, Self, Mlx5>,
         p: &'q Places,
         wr_id: u64,
-    ) -> Wr<Now<'q, Mlx5>, Mlx5, Self, Self::Address<'q>>;
+    ) -> Wr<AtOnce<'q, Mlx5>, Self, Self::Address<'q>, Mlx5>;
     /// A request of a batch.
     fn batched<'b, 'q>(
-        batch: &'b mut Batch<'q, Mlx5, Self>,
+        batch: &'b mut Batch<'q, Self, Mlx5>,
         p: &'b Places,
         wr_id: u64,
-    ) -> Wr<Push<'b, 'q, Mlx5>, Mlx5, Self, Self::Address<'b>>;
+    ) -> Wr<ToBatch<'b, 'q, Mlx5>, Self, Self::Address<'b>, Mlx5>;
 }
 
 /// The QP number of datagrams' destination.
@@ -83,28 +87,28 @@ macro_rules! peer {
             type Address<'a> = $address;
             #[inline(always)]
             fn exclusive<'q>(
-                queue: &'q mut SendQueue<Mlx5, Self, Exclusive>,
+                queue: &'q mut SendQueue<Self, Exclusive, Mlx5>,
                 $p: &'q Places,
                 wr_id: u64,
-            ) -> Wr<Now<'q, Mlx5>, Mlx5, Self, Self::Address<'q>> {
+            ) -> Wr<AtOnce<'q, Mlx5>, Self, Self::Address<'q>, Mlx5> {
                 let _ = $p;
                 queue.$post(wr_id, $($arg),*)
             }
             #[inline(always)]
             fn guarded<'q>(
-                queue: &'q mut SendGuard<'_, Mlx5, Self>,
+                queue: &'q mut SendGuard<'_, Self, Mlx5>,
                 $p: &'q Places,
                 wr_id: u64,
-            ) -> Wr<Now<'q, Mlx5>, Mlx5, Self, Self::Address<'q>> {
+            ) -> Wr<AtOnce<'q, Mlx5>, Self, Self::Address<'q>, Mlx5> {
                 let _ = $p;
                 queue.$post(wr_id, $($arg),*)
             }
             #[inline(always)]
             fn batched<'b, 'q>(
-                batch: &'b mut Batch<'q, Mlx5, Self>,
+                batch: &'b mut Batch<'q, Self, Mlx5>,
                 $p: &'b Places,
                 wr_id: u64,
-            ) -> Wr<Push<'b, 'q, Mlx5>, Mlx5, Self, Self::Address<'b>> {
+            ) -> Wr<ToBatch<'b, 'q, Mlx5>, Self, Self::Address<'b>, Mlx5> {
                 let _ = $p;
                 batch.$wr(wr_id, $($arg),*)
             }
@@ -126,40 +130,37 @@ peer!(Ud, To<'a, <Mlx5 as Driver>::Ah>, post_to, wr_to, |p| &p.ah, REMOTE_QPN, R
 /// A request of transport `T`, as a program writes it: the flags, the operation, what it names.
 pub trait Operation<T: Peer> {
     /// Passes the request to a sink.
-    fn put<S: Sink<Mlx5>>(wr: Wr<S, Mlx5, T, T::Address<'_>>, p: &Places, i: u32) -> S::Out;
+    fn put<S: PostTo<Mlx5>>(wr: Wr<S, T, T::Address<'_>, Mlx5>, p: &Places, i: u32) -> S::Out;
 }
 
 /// A locking: how the typed calls reach a queue.
 pub trait Face: Locking {
     /// The locking of a QP that is created.
-    fn of_qp<T: Peer>(builder: QpBuilder<'_, Mlx5, T, Exclusive>) -> QpBuilder<'_, Mlx5, T, Self>;
+    fn of_qp<T: Peer>(builder: QpBuilder<'_, T, Exclusive, Mlx5>) -> QpBuilder<'_, T, Self, Mlx5>;
     /// Posts one request.
-    fn post<T: Peer, O: Operation<T>>(q: &mut SendQueue<Mlx5, T, Self>, p: &Places, i: u32) -> Posted;
+    fn post<T: Peer, O: Operation<T>>(q: &mut SendQueue<T, Self, Mlx5>, p: &Places, i: u32) -> Posted;
     /// Posts a batch of [`BATCH`] requests, the first of which is `first`.
     fn post_batch<T: Peer, O: Operation<T>>(
-        q: &mut SendQueue<Mlx5, T, Self>,
+        q: &mut SendQueue<T, Self, Mlx5>,
         p: &Places,
         first: u32,
     ) -> Posted;
     /// Posts one receive.
-    fn recv(q: &mut RecvQueue<Mlx5, Self>, p: &Places, i: u32) -> Posted;
+    fn recv(q: &mut RecvQueue<Self, Mlx5>, p: &Places, i: u32) -> Posted;
     /// Posts a batch of receives.
-    fn recv_batch(q: &mut RecvQueue<Mlx5, Self>, p: &Places, first: u32) -> Posted;
+    fn recv_batch(q: &mut RecvQueue<Self, Mlx5>, p: &Places, first: u32) -> Posted;
     /// Posts one receive to an SRQ.
-    fn srq_recv(q: &mut SharedReceiveQueue<Mlx5, Self>, p: &Places, i: u32) -> Posted;
+    fn srq_recv(q: &mut Srq<Self, Mlx5>, p: &Places, i: u32) -> Posted;
     /// Posts a batch of receives to an SRQ.
-    fn srq_recv_batch(q: &mut SharedReceiveQueue<Mlx5, Self>, p: &Places, first: u32) -> Posted;
+    fn srq_recv_batch(q: &mut Srq<Self, Mlx5>, p: &Places, first: u32) -> Posted;
     /// Polls by a callback.
-    fn poll_each(q: &mut CompletionQueue<Mlx5, Self>, max: usize, f: impl FnMut(&Completion<'_>)) -> Polled;
+    fn poll_each(q: &mut Cq<Self, Mlx5>, max: usize, f: impl FnMut(&Completion<'_>)) -> Polled;
     /// Polls into an array.
-    fn poll(q: &mut CompletionQueue<Mlx5, Self>, wc: &mut [WorkCompletion]) -> Polled;
+    fn poll(q: &mut Cq<Self, Mlx5>, wc: &mut [WorkCompletion]) -> Polled;
     /// Requests an event.
-    fn req_notify(q: &mut CompletionQueue<Mlx5, Self>) -> Result<(), PollError>;
+    fn req_notify(q: &mut Cq<Self, Mlx5>) -> Result<(), PollError>;
     /// Polls in a session.
-    fn poll_session(
-        q: &mut CompletionQueue<Mlx5, Self>,
-        f: impl FnOnce(&mut Poll<'_, Mlx5>),
-    ) -> Result<(), PollError>;
+    fn poll_session(q: &mut Cq<Self, Mlx5>, f: impl FnOnce(&mut Poll<'_, Mlx5>)) -> Result<(), PollError>;
 }
 
 /// The result of a post.
@@ -171,13 +172,13 @@ pub type Polled = Result<usize, PollError>;
 macro_rules! receive_calls {
     ($queue:ident, $single:ident, $batch:ident, |$q:ident| $enter:expr) => {
         #[inline(always)]
-        fn $single($q: &mut $queue<Mlx5, Self>, p: &Places, i: u32) -> Posted {
+        fn $single($q: &mut $queue<Self, Mlx5>, p: &Places, i: u32) -> Posted {
             let session = &mut *$enter;
             // SAFETY: no device writes the memory.
             unsafe { session.post(i.into(), &[p.sge(i)]) }
         }
         #[inline(always)]
-        fn $batch($q: &mut $queue<Mlx5, Self>, p: &Places, first: u32) -> Posted {
+        fn $batch($q: &mut $queue<Self, Mlx5>, p: &Places, first: u32) -> Posted {
             let session = &mut *$enter;
             let mut batch = session.batch();
             for i in first..first + BATCH {
@@ -193,12 +194,12 @@ macro_rules! receive_calls {
 macro_rules! face {
     ($locking:ty, $single:ident, |$builder:ident| $of_qp:expr, |$q:ident| $enter:expr) => {
         impl Face for $locking {
-            fn of_qp<T: Peer>($builder: QpBuilder<'_, Mlx5, T, Exclusive>) -> QpBuilder<'_, Mlx5, T, Self> {
+            fn of_qp<T: Peer>($builder: QpBuilder<'_, T, Exclusive, Mlx5>) -> QpBuilder<'_, T, Self, Mlx5> {
                 $of_qp
             }
             #[inline(always)]
             fn post<T: Peer, O: Operation<T>>(
-                $q: &mut SendQueue<Mlx5, T, Self>,
+                $q: &mut SendQueue<T, Self, Mlx5>,
                 p: &Places,
                 i: u32,
             ) -> Posted {
@@ -207,7 +208,7 @@ macro_rules! face {
             }
             #[inline(always)]
             fn post_batch<T: Peer, O: Operation<T>>(
-                $q: &mut SendQueue<Mlx5, T, Self>,
+                $q: &mut SendQueue<T, Self, Mlx5>,
                 p: &Places,
                 first: u32,
             ) -> Posted {
@@ -219,26 +220,22 @@ macro_rules! face {
                 batch.complete()
             }
             receive_calls!(RecvQueue, recv, recv_batch, |$q| $enter);
-            receive_calls!(SharedReceiveQueue, srq_recv, srq_recv_batch, |$q| $enter);
+            receive_calls!(Srq, srq_recv, srq_recv_batch, |$q| $enter);
             #[inline(always)]
-            fn poll_each(
-                q: &mut CompletionQueue<Mlx5, Self>,
-                max: usize,
-                f: impl FnMut(&Completion<'_>),
-            ) -> Polled {
+            fn poll_each(q: &mut Cq<Self, Mlx5>, max: usize, f: impl FnMut(&Completion<'_>)) -> Polled {
                 q.poll_each(max, f)
             }
             #[inline(always)]
-            fn poll(q: &mut CompletionQueue<Mlx5, Self>, wc: &mut [WorkCompletion]) -> Polled {
+            fn poll(q: &mut Cq<Self, Mlx5>, wc: &mut [WorkCompletion]) -> Polled {
                 Ok(q.poll(wc)?.len())
             }
             #[inline(always)]
-            fn req_notify(q: &mut CompletionQueue<Mlx5, Self>) -> Result<(), PollError> {
+            fn req_notify(q: &mut Cq<Self, Mlx5>) -> Result<(), PollError> {
                 q.req_notify(false)
             }
             #[inline(always)]
             fn poll_session(
-                q: &mut CompletionQueue<Mlx5, Self>,
+                q: &mut Cq<Self, Mlx5>,
                 f: impl FnOnce(&mut Poll<'_, Mlx5>),
             ) -> Result<(), PollError> {
                 q.poll_session(f)

@@ -13,7 +13,7 @@ use core::cell::RefCell;
 use core::hint::black_box;
 use uverbs::mlx5::Mlx5;
 use uverbs::provider::op::MwBind;
-use uverbs::qp::SendQueue;
+use uverbs::raw::SendQueue;
 use uverbs::wr::{
     IbvMwBindInfo, RecvWr, SendFlags, SendWr, Sge, WrAtomic, WrBindMw, WrOpcode, WrRdma, WrTso, WrUd,
 };
@@ -128,7 +128,7 @@ fn add<L: Face>(
 
 /// Posts a chunk, in lists of `batch`.
 #[inline(never)]
-pub fn posts<L: Face, T: Peer>(queue: &SendQueue<Mlx5, T, L>, wrs: &[SendWr], batch: usize) {
+pub fn posts<L: Face, T: Peer>(queue: &SendQueue<T, L, Mlx5>, wrs: &[SendWr], batch: usize) {
     let mut first = 0;
     while first < wrs.len() {
         // SAFETY: lists that live as long as the process; one thread; no device reads the memory that they name.
@@ -150,7 +150,7 @@ pub fn more_rows(rows: &mut Rows, w: &'static World<Exclusive>) {
 }
 
 #[inline(never)]
-fn burst_posts(queue: &SendQueue<Mlx5, Rc, Exclusive>, wrs: &[SendWr], batch: usize, target: &Burst) {
+fn burst_posts(queue: &SendQueue<Rc, Exclusive, Mlx5>, wrs: &[SendWr], batch: usize, target: &Burst) {
     let mut first = 0;
     while first < wrs.len() {
         // SAFETY: lists that live as long as the process; one thread; no device reads the memory that they name.

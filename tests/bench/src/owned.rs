@@ -11,18 +11,18 @@ use core::array;
 use core::hint::black_box;
 use core::mem::MaybeUninit;
 use std::cell::RefCell;
-use uverbs::attr::QpCap;
 use uverbs::mlx5::Mlx5;
-use uverbs::owned::{Buf, OwnedCq, OwnedQp, OwnedRecvQueue, OwnedSendQueue, OwnedWr, Pool, Sink};
 use uverbs::provider::op::Connected;
+use uverbs::{Buf, Cq, Pool, PostTo, Qp, RecvQueue, SendQueue, Wr};
 use uverbs::{ConnectAttr, Rc, RemoteRegion};
+use uverbs::{Exclusive, Private, attr::QpCap};
 
 /// Where a poll leaves buffers.
-type Back = [MaybeUninit<Option<Buf<Mlx5>>>; CHUNK as usize];
+type Back = [MaybeUninit<Option<Buf<Private, Mlx5>>>; CHUNK as usize];
 /// What a request names.
 struct Request {
     /// Moved out by the post.
-    buf: MaybeUninit<Buf<Mlx5>>,
+    buf: MaybeUninit<Buf<Private, Mlx5>>,
     remote: RemoteRegion,
 }
 
@@ -31,15 +31,15 @@ type Requests = [Request; CHUNK as usize];
 
 /// The objects of the rows.
 struct Owned {
-    qp: OwnedQp<Mlx5, Rc>,
-    cq: OwnedCq<Mlx5>,
+    qp: Qp<Rc, Exclusive, Mlx5>,
+    cq: Cq<Exclusive, Mlx5>,
     ring: Ring,
     whose: Whose,
     posted: u16,
     received: u16,
     requests: Box<Requests>,
     back: Box<Back>,
-    _pool: Pool<Mlx5>,
+    _pool: Pool<Private, Mlx5>,
 }
 
 impl Owned {
@@ -47,7 +47,7 @@ impl Owned {
         let context = device::open();
         let td = context.alloc_td().expect("a thread domain");
         let pd = context.alloc_pd().expect("a PD").parent_domain(&td).expect("a parent domain");
-        let cq = context.owned_cq(RING_ENTRIES - 1, None).expect("a CQ");
+        let cq = context.cq_with(RING_ENTRIES - 1, None).expect("a CQ");
         let ring = Ring::of_last_cq(RING_ENTRIES);
         let cap = QpCap {
             max_send_wr: CHUNK,
@@ -56,7 +56,7 @@ impl Owned {
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        let qp = pd.owned_qp::<Rc>().cq(&cq).cap(cap).create().expect("a QP");
+        let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create().expect("a QP");
         let whose = Whose { user_index: Seen::now().user_index, qp_num: qp.qp_num() };
         let attr = ConnectAttr { sgid_index: Some(3), ..ConnectAttr::default() };
         qp.init(&attr).expect("INIT");
@@ -127,23 +127,23 @@ impl Owned {
 }
 
 #[inline(always)]
-fn put<S: Sink<Mlx5>, const WRITE: bool>(
-    wr: OwnedWr<S, Mlx5, Rc, Connected>,
-    buf: Buf<Mlx5>,
+fn put<S: PostTo<Mlx5>, const WRITE: bool>(
+    wr: Wr<S, Rc, Connected, Mlx5>,
+    buf: Buf<Private, Mlx5>,
     remote: &RemoteRegion,
-) -> S::Out<Buf<Mlx5>> {
+) -> S::Out<Buf<Private, Mlx5>> {
     if WRITE { wr.signaled().write(buf, remote) } else { wr.signaled().send(buf) }
 }
 
 /// The buffer of the i-th request.
 #[inline(always)]
-fn take(requests: &Requests, i: u32) -> Buf<Mlx5> {
+fn take(requests: &Requests, i: u32) -> Buf<Private, Mlx5> {
     // SAFETY: the buffers of a chunk are there before it is posted, and each is moved out once.
     unsafe { requests[i as usize].buf.assume_init_read() }
 }
 
 #[inline(never)]
-fn singles<const WRITE: bool>(queue: &mut OwnedSendQueue<Mlx5, Rc>, requests: &Requests) {
+fn singles<const WRITE: bool>(queue: &mut SendQueue<Rc, Exclusive, Mlx5>, requests: &Requests) {
     for i in 0..CHUNK {
         put::<_, WRITE>(queue.post(i.into()), take(requests, i), &requests[i as usize].remote)
             .unwrap_or_else(ok);
@@ -151,7 +151,7 @@ fn singles<const WRITE: bool>(queue: &mut OwnedSendQueue<Mlx5, Rc>, requests: &R
 }
 
 #[inline(never)]
-fn batches<const WRITE: bool>(queue: &mut OwnedSendQueue<Mlx5, Rc>, requests: &Requests) {
+fn batches<const WRITE: bool>(queue: &mut SendQueue<Rc, Exclusive, Mlx5>, requests: &Requests) {
     for first in (0..CHUNK).step_by(BATCH as usize) {
         let mut batch = queue.batch();
         for i in first..first + BATCH {
@@ -162,14 +162,14 @@ fn batches<const WRITE: bool>(queue: &mut OwnedSendQueue<Mlx5, Rc>, requests: &R
 }
 
 #[inline(never)]
-fn recv_singles(queue: &mut OwnedRecvQueue<Mlx5>, requests: &Requests) {
+fn recv_singles(queue: &mut RecvQueue<Exclusive, Mlx5>, requests: &Requests) {
     for i in 0..CHUNK {
         queue.post(i.into(), take(requests, i)).unwrap_or_else(ok);
     }
 }
 
 #[inline(never)]
-fn recv_batches(queue: &mut OwnedRecvQueue<Mlx5>, requests: &Requests) {
+fn recv_batches(queue: &mut RecvQueue<Exclusive, Mlx5>, requests: &Requests) {
     for first in (0..CHUNK).step_by(BATCH as usize) {
         let mut batch = queue.batch();
         for i in first..first + BATCH {
@@ -181,7 +181,7 @@ fn recv_batches(queue: &mut OwnedRecvQueue<Mlx5>, requests: &Requests) {
 
 /// Polls a chunk and keeps the buffers.
 #[inline(never)]
-fn polls(cq: &mut OwnedCq<Mlx5>, batch: usize, back: &mut Back) -> usize {
+fn polls(cq: &mut Cq<Exclusive, Mlx5>, batch: usize, back: &mut Back) -> usize {
     let (mut sum, mut polled, mut n) = (0, 0, 0);
     let mut slots = back.iter_mut();
     while polled < CHUNK as usize {

@@ -3,12 +3,15 @@
 
 use crate::CHUNK;
 use core::array;
-use uverbs::attr::{AccessFlags, AhAttr, Gid, MwType};
 use uverbs::mlx5::{Mlx5, Remote, Sge};
 use uverbs::provider::op::{MwBind, TsoArgs};
 use uverbs::provider::{WireRemote as _, WireSge as _};
 use uverbs::wr::{IbvMr, IbvMw};
 use uverbs::{AddressHandle, ImmData, MemoryRegion, MemoryWindow, PageBuf, ProtectionDomain};
+use uverbs::{
+    Exposed,
+    attr::{AccessFlags, AhAttr, Gid, MwType},
+};
 
 const N: usize = CHUNK as usize;
 
@@ -52,7 +55,7 @@ pub struct Places {
     pub window_key: u32,
     /// A bind of the window to the region.
     pub bind: MwBind,
-    region: MemoryRegion<Mlx5, PageBuf>,
+    region: MemoryRegion<PageBuf, Exposed, Mlx5>,
 }
 
 impl Places {

@@ -14,7 +14,7 @@ use core::hint::black_box;
 use uverbs::mlx5::Mlx5;
 use uverbs::provider::Completion as _;
 use uverbs::wr::{RecvWr, SendWr};
-use uverbs::{CompletionQueue, PollError, WorkCompletion};
+use uverbs::{PollError, WorkCompletion, raw};
 
 /// The kind of completions that a row polls.
 #[derive(Clone, Copy, Debug)]
@@ -143,7 +143,7 @@ pub fn each<L: Face>(cq: &mut Cq<L>, batch: u32, ops: u32) {
 }
 
 #[inline(never)]
-fn polls_each<L: Face>(queue: &mut CompletionQueue<Mlx5, L>, batch: usize, ops: usize) -> (usize, u64) {
+fn polls_each<L: Face>(queue: &mut raw::Cq<L, Mlx5>, batch: usize, ops: usize) -> (usize, u64) {
     let (mut sum, mut polled, mut n) = (0, 0, 0);
     while polled < ops {
         n += L::poll_each(queue, batch, |wc| sum += wc.wr_id() + u64::from(wc.status().0)).unwrap_or_else(ok);
@@ -175,7 +175,7 @@ impl Kept {
     }
 
     /// Measures polls of a chunk.
-    fn poll<L: Face>(&mut self, queue: &mut CompletionQueue<Mlx5, L>, batch: u32) {
+    fn poll<L: Face>(&mut self, queue: &mut raw::Cq<L, Mlx5>, batch: u32) {
         let Self { received, places, back } = self;
         let n = measured(|| match *received {
             true => {
@@ -192,7 +192,7 @@ impl Kept {
 
 #[inline(never)]
 fn polls_kept<L: Face, const RECEIVED: bool>(
-    queue: &mut CompletionQueue<Mlx5, L>,
+    queue: &mut raw::Cq<L, Mlx5>,
     batch: usize,
     places: &[Place],
     back: &mut [Place],
@@ -225,7 +225,7 @@ pub fn raw<L: Face>(cq: &Cq<L>, batch: u32, ops: u32) {
 }
 
 #[inline(never)]
-fn polls_raw<L: Face>(queue: &CompletionQueue<Mlx5, L>, wcs: &mut [WorkCompletion], ops: usize) -> usize {
+fn polls_raw<L: Face>(queue: &raw::Cq<L, Mlx5>, wcs: &mut [WorkCompletion], ops: usize) -> usize {
     let (mut polled, mut n) = (0, 0);
     while polled < ops {
         // SAFETY: one thread.
@@ -243,7 +243,7 @@ fn array<L: Face>(cq: &mut Cq<L>, batch: u32) {
 }
 
 #[inline(never)]
-fn polls_array<L: Face>(queue: &mut CompletionQueue<Mlx5, L>, wcs: &mut [WorkCompletion]) -> usize {
+fn polls_array<L: Face>(queue: &mut raw::Cq<L, Mlx5>, wcs: &mut [WorkCompletion]) -> usize {
     let (mut polled, mut n) = (0, 0);
     while polled < CHUNK as usize {
         n += L::poll(queue, black_box(&mut *wcs)).unwrap_or_else(ok);
@@ -258,7 +258,7 @@ fn session<L: Face, const MORE: bool>(cq: &mut Cq<L>, batch: u32) {
 }
 
 #[inline(never)]
-fn sessions<L: Face, const MORE: bool>(queue: &mut CompletionQueue<Mlx5, L>, batch: u32) -> u64 {
+fn sessions<L: Face, const MORE: bool>(queue: &mut raw::Cq<L, Mlx5>, batch: u32) -> u64 {
     let (mut sum, mut n) = (0_u64, 0);
     while n < CHUNK {
         let until = n + batch;
@@ -283,7 +283,7 @@ fn sessions<L: Face, const MORE: bool>(queue: &mut CompletionQueue<Mlx5, L>, bat
 }
 
 #[inline(never)]
-fn polls_each_empty<L: Face>(queue: &mut CompletionQueue<Mlx5, L>) {
+fn polls_each_empty<L: Face>(queue: &mut raw::Cq<L, Mlx5>) {
     for _ in 0..CHUNK {
         if L::poll_each(queue, 1, |_| ()) != Ok(0) {
             ok(PollError::Corrupt)
@@ -292,7 +292,7 @@ fn polls_each_empty<L: Face>(queue: &mut CompletionQueue<Mlx5, L>) {
 }
 
 #[inline(never)]
-fn polls_raw_empty<L: Face>(queue: &CompletionQueue<Mlx5, L>, wc: &mut [WorkCompletion]) {
+fn polls_raw_empty<L: Face>(queue: &raw::Cq<L, Mlx5>, wc: &mut [WorkCompletion]) {
     for _ in 0..CHUNK {
         // SAFETY: one thread.
         if unsafe { queue.poll_raw(black_box(&mut *wc)) } != Ok(0) {
@@ -302,7 +302,7 @@ fn polls_raw_empty<L: Face>(queue: &CompletionQueue<Mlx5, L>, wc: &mut [WorkComp
 }
 
 #[inline(never)]
-fn sessions_empty<L: Face>(queue: &mut CompletionQueue<Mlx5, L>) {
+fn sessions_empty<L: Face>(queue: &mut raw::Cq<L, Mlx5>) {
     for _ in 0..CHUNK {
         if L::poll_session(queue, |_| ()) != Err(PollError::Empty) {
             ok(PollError::Corrupt)

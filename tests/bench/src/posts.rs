@@ -16,9 +16,9 @@ use core::hint::black_box;
 use std::cell::{OnceCell, RefCell};
 use uverbs::attr::SendOpsFlags;
 use uverbs::mlx5::Mlx5;
-use uverbs::qp::SendQueue;
 use uverbs::qp::transport::{HasPeer, Reliable, Sends, SendsImm};
-use uverbs::qp::wr::{Sink, Wr};
+use uverbs::raw::SendQueue;
+use uverbs::raw::{PostTo, Wr};
 use uverbs::{Dci, RawPacket, Rc, Uc, Ud, XrcSend};
 
 /// Defines requests of all transports of a kind: the expression ends the request `wr` with the places `p` and the number `i`.
@@ -27,7 +27,7 @@ macro_rules! operations {
         pub struct $name$(<const $n: usize>)?;
         impl<T: Peer + $bound $(, const $n: usize)?> Typed<T> for $name$(<$n>)? {
             #[inline(always)]
-            fn put<S: Sink<Mlx5>>($wr: Wr<S, Mlx5, T, T::Address<'_>>, $p: &Places, $i: u32) -> S::Out {
+            fn put<S: PostTo<Mlx5>>($wr: Wr<S, T, T::Address<'_>, Mlx5>, $p: &Places, $i: u32) -> S::Out {
                 let $wr = $wr.signaled();
                 // SAFETY: the places' region lives as long as the queues, and no device uses it.
                 #[allow(unused_unsafe, clippy::allow_attributes, reason = "inline requests are safe")]
@@ -162,7 +162,7 @@ fn typed_reliable<L: Face, T: Peer + SendsImm + Reliable>(rows: &mut Rows, w: &'
 }
 
 /// Posts the requests of a chunk.
-type Posts<T, L> = fn(&mut SendQueue<Mlx5, T, L>, &Places);
+type Posts<T, L> = fn(&mut SendQueue<T, L, Mlx5>, &Places);
 
 /// Adds a single post and a batch of the same request.
 fn typed<L: Face, T: Peer, O: Typed<T> + 'static>(rows: &mut Rows, w: &'static World<L>, post: Post) {

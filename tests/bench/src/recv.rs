@@ -12,9 +12,9 @@ use crate::world::{Cq, Pair, World};
 use crate::{BATCH, CHUNK, Rows, ok};
 use core::hint::black_box;
 use uverbs::mlx5::Mlx5;
-use uverbs::qp::RecvQueue;
+use uverbs::raw::RecvQueue;
 use uverbs::wr::RecvWr;
-use uverbs::{Rc, SharedReceiveQueue};
+use uverbs::{Rc, raw::Srq};
 
 /// Completes a chunk of receives of the QP's own queue.
 pub fn complete<L: Face>(pair: &mut Pair<Rc, L>, cq: &mut Cq<L>, kind: Kind) {
@@ -46,7 +46,7 @@ fn retire_srq<L: Face>(w: &World<L>) {
 
 /// Adds the rows.
 pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
-    let own = move |posts: fn(&mut RecvQueue<Mlx5, L>, &Places)| {
+    let own = move |posts: fn(&mut RecvQueue<L, Mlx5>, &Places)| {
         move || {
             let mut pair = w.rc.borrow_mut();
             let queue = pair.qp.recv.as_mut().expect("a receive queue");
@@ -57,7 +57,7 @@ pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
     };
     rows.add("typed", "post_recv", 1, CHUNK, own(singles));
     rows.add("typed", "post_recv", BATCH, CHUNK, own(batches));
-    let shared = move |posts: fn(&mut SharedReceiveQueue<Mlx5, L>, &Places)| {
+    let shared = move |posts: fn(&mut Srq<L, Mlx5>, &Places)| {
         move || {
             measured(|| posts(&mut w.srq.borrow_mut(), black_box(&w.p)));
             retire_srq(w);
@@ -82,35 +82,35 @@ pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
 }
 
 #[inline(never)]
-fn singles<L: Face>(queue: &mut RecvQueue<Mlx5, L>, p: &Places) {
+fn singles<L: Face>(queue: &mut RecvQueue<L, Mlx5>, p: &Places) {
     for i in 0..CHUNK {
         L::recv(queue, p, i).unwrap_or_else(ok);
     }
 }
 
 #[inline(never)]
-fn batches<L: Face>(queue: &mut RecvQueue<Mlx5, L>, p: &Places) {
+fn batches<L: Face>(queue: &mut RecvQueue<L, Mlx5>, p: &Places) {
     for first in (0..CHUNK).step_by(BATCH as usize) {
         L::recv_batch(queue, p, first).unwrap_or_else(ok);
     }
 }
 
 #[inline(never)]
-fn srq_singles<L: Face>(srq: &mut SharedReceiveQueue<Mlx5, L>, p: &Places) {
+fn srq_singles<L: Face>(srq: &mut Srq<L, Mlx5>, p: &Places) {
     for i in 0..CHUNK {
         L::srq_recv(srq, p, i).unwrap_or_else(ok);
     }
 }
 
 #[inline(never)]
-fn srq_batches<L: Face>(srq: &mut SharedReceiveQueue<Mlx5, L>, p: &Places) {
+fn srq_batches<L: Face>(srq: &mut Srq<L, Mlx5>, p: &Places) {
     for first in (0..CHUNK).step_by(BATCH as usize) {
         L::srq_recv_batch(srq, p, first).unwrap_or_else(ok);
     }
 }
 
 #[inline(never)]
-fn lists<L: Face>(queue: &RecvQueue<Mlx5, L>, wrs: &[RecvWr], batch: usize) {
+fn lists<L: Face>(queue: &RecvQueue<L, Mlx5>, wrs: &[RecvWr], batch: usize) {
     let mut first = 0;
     while first < wrs.len() {
         // SAFETY: lists that live as long as the process; one thread; no device writes the memory that they name.
@@ -120,7 +120,7 @@ fn lists<L: Face>(queue: &RecvQueue<Mlx5, L>, wrs: &[RecvWr], batch: usize) {
 }
 
 #[inline(never)]
-fn srq_lists<L: Face>(srq: &SharedReceiveQueue<Mlx5, L>, wrs: &[RecvWr], batch: usize) {
+fn srq_lists<L: Face>(srq: &Srq<L, Mlx5>, wrs: &[RecvWr], batch: usize) {
     let mut first = 0;
     while first < wrs.len() {
         // SAFETY: the list lives as long as the process, one thread uses the queue, and no device writes the memory

@@ -11,8 +11,8 @@ use crate::{BATCH, CHUNK, Rows, ok};
 use core::hint::black_box;
 use std::cell::{OnceCell, RefCell};
 use uverbs::mlx5::Mlx5;
-use uverbs::qp::SendQueue;
-use uverbs::qp::wr::{Sink, Wr};
+use uverbs::raw::SendQueue;
+use uverbs::raw::{PostTo, Wr};
 use uverbs::{Exclusive, Rc};
 
 /// Defines requests: the expression ends the request `wr` with the places `p` and the number `i`.
@@ -22,8 +22,8 @@ macro_rules! operations {
         struct $name;
         impl Operation<$transport> for $name {
             #[inline(always)]
-            fn put<S: Sink<Mlx5>>(
-                $wr: Wr<S, Mlx5, $transport, <$transport as Peer>::Address<'_>>,
+            fn put<S: PostTo<Mlx5>>(
+                $wr: Wr<S, $transport, <$transport as Peer>::Address<'_>, Mlx5>,
                 $p: &Places,
                 $i: u32,
             ) -> S::Out {
@@ -72,7 +72,7 @@ fn single<L: Face, T: Peer, O: Operation<T>>(w: &World<L>, pair: &RefCell<Pair<T
 
 /// Posts a chunk, one request after the other.
 #[inline(never)]
-pub fn singles<L: Face, T: Peer, O: Operation<T>>(queue: &mut SendQueue<Mlx5, T, L>, p: &Places) {
+pub fn singles<L: Face, T: Peer, O: Operation<T>>(queue: &mut SendQueue<T, L, Mlx5>, p: &Places) {
     for i in 0..CHUNK {
         L::post::<T, O>(queue, p, i).unwrap_or_else(ok);
     }
@@ -80,7 +80,7 @@ pub fn singles<L: Face, T: Peer, O: Operation<T>>(queue: &mut SendQueue<Mlx5, T,
 
 /// Posts a chunk in batches.
 #[inline(never)]
-pub fn batches<L: Face, T: Peer, O: Operation<T>>(queue: &mut SendQueue<Mlx5, T, L>, p: &Places) {
+pub fn batches<L: Face, T: Peer, O: Operation<T>>(queue: &mut SendQueue<T, L, Mlx5>, p: &Places) {
     for first in (0..CHUNK).step_by(BATCH as usize) {
         L::post_batch::<T, O>(queue, p, first).unwrap_or_else(ok);
     }
@@ -89,7 +89,7 @@ pub fn batches<L: Face, T: Peer, O: Operation<T>>(queue: &mut SendQueue<Mlx5, T,
 /// Adds the rows of exclusive queues only: with bursts to write-combining memory, and the fifth QP of a PD without a
 /// thread domain.
 pub fn more_rows(rows: &mut Rows, w: &'static World<Exclusive>) {
-    let burst = move |posts: fn(&mut SendQueue<Mlx5, Rc, Exclusive>, &Places, &Burst)| {
+    let burst = move |posts: fn(&mut SendQueue<Rc, Exclusive, Mlx5>, &Places, &Burst)| {
         let target = &*Box::leak(Box::new(Burst::default()));
         move || w.rc.borrow_mut().chunk(&w.send_cq, |queue| posts(queue, black_box(&w.p), target))
     };
@@ -110,7 +110,7 @@ pub fn more_rows(rows: &mut Rows, w: &'static World<Exclusive>) {
 }
 
 #[inline(never)]
-fn burst_singles(queue: &mut SendQueue<Mlx5, Rc, Exclusive>, p: &Places, target: &Burst) {
+fn burst_singles(queue: &mut SendQueue<Rc, Exclusive, Mlx5>, p: &Places, target: &Burst) {
     for i in 0..CHUNK {
         Exclusive::post::<Rc, Write>(queue, p, i).unwrap_or_else(ok);
         target.write::<8>(i as usize);
@@ -118,7 +118,7 @@ fn burst_singles(queue: &mut SendQueue<Mlx5, Rc, Exclusive>, p: &Places, target:
 }
 
 #[inline(never)]
-fn burst_batches(queue: &mut SendQueue<Mlx5, Rc, Exclusive>, p: &Places, target: &Burst) {
+fn burst_batches(queue: &mut SendQueue<Rc, Exclusive, Mlx5>, p: &Places, target: &Burst) {
     for first in (0..CHUNK).step_by(BATCH as usize) {
         Exclusive::post_batch::<Rc, Write>(queue, p, first).unwrap_or_else(ok);
         target.write::<1>((first / BATCH) as usize);

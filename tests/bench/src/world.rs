@@ -14,14 +14,17 @@ use crate::{CHUNK, RING_ENTRIES};
 use std::cell::RefCell;
 use uverbs::attr::{CqInitAttr, QpCap, QpType, SendOpsFlags, SrqAttr, SrqInitAttr, WcExFlags};
 use uverbs::mlx5::Mlx5;
-use uverbs::qp::SendQueue;
-use uverbs::{CompletionQueue, Context, ProtectionDomain, Qp, Rc, SharedReceiveQueue, WorkCompletion};
+use uverbs::raw::SendQueue;
+use uverbs::{
+    Context, ProtectionDomain, Rc, WorkCompletion,
+    raw::{self, Qp, Srq},
+};
 
 /// A CQ and the device's end of it.
 #[derive(Debug)]
 pub struct Cq<L: Face> {
     /// The CQ.
-    pub queue: CompletionQueue<Mlx5, L>,
+    pub queue: raw::Cq<L, Mlx5>,
     /// The device's end.
     pub ring: Ring,
 }
@@ -48,7 +51,7 @@ impl<L: Face> Cq<L> {
 #[derive(Debug)]
 pub struct Pair<T: Peer, L: Face> {
     /// The QP.
-    pub qp: Qp<Mlx5, T, L>,
+    pub qp: Qp<T, L, Mlx5>,
     /// The QP in completions.
     pub whose: Whose,
     record: Record,
@@ -85,7 +88,7 @@ impl<T: Peer, L: Face> Pair<T, L> {
         pd: &ProtectionDomain<Mlx5>,
         send_cq: &Cq<L>,
         recv_cq: &Cq<L>,
-        srq: Option<&SharedReceiveQueue<Mlx5, L>>,
+        srq: Option<&Srq<L, Mlx5>>,
         wants: Wants,
     ) -> Self {
         let receives = !matches!(T::QP_TYPE, QpType::XrcSend | QpType::Driver);
@@ -96,7 +99,7 @@ impl<T: Peer, L: Face> Pair<T, L> {
             max_recv_sge: receives.into(),
             max_inline_data: wants.inline,
         };
-        let mut builder = L::of_qp(pd.qp::<T>()).send_cq(&send_cq.queue).cap(cap);
+        let mut builder = L::of_qp(pd.raw_qp::<T>()).send_cq(&send_cq.queue).cap(cap);
         if T::QP_TYPE != QpType::XrcSend {
             builder = builder.recv_cq(&recv_cq.queue);
         }
@@ -119,7 +122,7 @@ impl<T: Peer, L: Face> Pair<T, L> {
     }
 
     /// Measures posts of a chunk, whose requests have the same number of basic blocks, and retires them.
-    pub fn chunk(&mut self, send_cq: &RefCell<Cq<L>>, posts: impl FnOnce(&mut SendQueue<Mlx5, T, L>)) {
+    pub fn chunk(&mut self, send_cq: &RefCell<Cq<L>>, posts: impl FnOnce(&mut SendQueue<T, L, Mlx5>)) {
         self.chunk_by(send_cq, |queue| queue, |queue| posts(queue));
     }
 
@@ -127,7 +130,7 @@ impl<T: Peer, L: Face> Pair<T, L> {
     pub fn chunk_by<'q, Q: 'q>(
         &'q mut self,
         send_cq: &RefCell<Cq<L>>,
-        open: impl FnOnce(&'q mut SendQueue<Mlx5, T, L>) -> Q,
+        open: impl FnOnce(&'q mut SendQueue<T, L, Mlx5>) -> Q,
         posts: impl FnOnce(&mut Q),
     ) {
         let Self { qp, whose, record, posted, .. } = self;
@@ -167,7 +170,7 @@ pub struct World<L: Face> {
     /// One that receives from the SRQ.
     pub rc_srq: RefCell<Pair<Rc, L>>,
     /// The SRQ.
-    pub srq: RefCell<SharedReceiveQueue<Mlx5, L>>,
+    pub srq: RefCell<Srq<L, Mlx5>>,
     /// The device's end of it.
     pub free: RefCell<FreeList>,
 }

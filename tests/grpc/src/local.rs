@@ -8,7 +8,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use uverbs::attr::AccessFlags;
 use uverbs::hca::{Fabric, Hca};
-use uverbs::{AnyDriver, Context};
+use uverbs::{Context};
 use uverbs_aio::Qp;
 use uverbs_cm::{ConnParam, EventChannel, Id, PortSpace};
 
@@ -48,7 +48,7 @@ fn side(hca: &Hca) -> Result<Side> {
 }
 
 /// Asks for a connection, and returns when the server has accepted.
-async fn ask(side: &Side, server: SocketAddr) -> Result<(Id, Qp<AnyDriver>)> {
+async fn ask(side: &Side, server: SocketAddr) -> Result<(Id, Qp)> {
     const LIMIT: Duration = Duration::from_secs(2);
     let manager = &side.manager;
     let (qp, id) = (side.dispatcher.qp(&side.pd).create()?, manager.create_id(PortSpace::Tcp)?);

@@ -18,7 +18,7 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::health_check_response::ServingStatus as Answer;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
-use uverbs::{AnyDriver, Context, ProtectionDomain};
+use uverbs::{Context, ProtectionDomain};
 use uverbs_aio::{Dispatcher, Listener};
 use uverbs_cm::EventChannel;
 
@@ -79,14 +79,14 @@ type Client = HealthClient<tonic::transport::Channel>;
 
 /// The objects of one side.
 struct Side {
-    context: Context<AnyDriver>,
-    dispatcher: Dispatcher<AnyDriver>,
-    pd: ProtectionDomain<AnyDriver>,
+    context: Context,
+    dispatcher: Dispatcher,
+    pd: ProtectionDomain,
     manager: EventChannel,
 }
 
 impl Side {
-    fn new(context: Context<AnyDriver>, manager: EventChannel) -> Result<Self> {
+    fn new(context: Context, manager: EventChannel) -> Result<Self> {
         let dispatcher = Dispatcher::new(&context)?;
         tokio::spawn(dispatcher.clone().drive());
         let pd = context.alloc_pd()?;
@@ -100,12 +100,12 @@ impl Side {
         Self::new(uverbs::open(&info)?, EventChannel::open()?)
     }
 
-    fn listen(&self, address: SocketAddr) -> Result<Listener<AnyDriver>> {
+    fn listen(&self, address: SocketAddr) -> Result<Listener> {
         Ok(Listener::bind(&self.dispatcher, &self.manager, address)?)
     }
 
     /// Serves the health service, and changes a status all the time.
-    async fn serve(&self, listener: Listener<AnyDriver>) -> Result<()> {
+    async fn serve(&self, listener: Listener) -> Result<()> {
         let (reporter, service) = tonic_health::server::health_reporter();
         reporter.set_service_status(STORE, ServingStatus::NotServing).await;
         let changes = async {

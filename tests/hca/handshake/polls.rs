@@ -9,9 +9,12 @@ use anyhow::{Context as _, Result, ensure};
 use core::cell::RefCell;
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
-use uverbs::attr::{QpState, SrqAttr, SrqInitAttr, WqInitAttr, WqState};
 use uverbs::mlx5::Mlx5;
-use uverbs::{PollError, PostError, Qp, Rc, Ud};
+use uverbs::{
+    Exclusive,
+    attr::{QpState, SrqAttr, SrqInitAttr, WqInitAttr, WqState},
+};
+use uverbs::{PollError, PostError, Rc, Ud, raw::Qp};
 use uverbs_core::provider::Completion as _;
 use uverbs_tests::{Outcome, Refused, Test};
 
@@ -108,7 +111,7 @@ fn reset_in_a_callback_frees_receives() -> Outcome {
 }
 
 /// Destroys a QP, with or without a reset before.
-fn end(qp: Qp<Mlx5, Rc>, destroy: bool) -> Result<()> {
+fn end(qp: Qp<Rc, Exclusive, Mlx5>, destroy: bool) -> Result<()> {
     if destroy {
         qp.close()?;
     } else {
@@ -249,7 +252,7 @@ fn ended_ud_qps_free_cq_entries() -> Outcome {
     let rig = Rig::new(1)?;
     let cq = rig.a.cq(15)?;
     for round in 0..6 {
-        let mut a = rig.a.pd.qp::<Ud>().cq(&cq).cap(cap(4)).create()?;
+        let mut a = rig.a.pd.raw_qp::<Ud>().cq(&cq).cap(cap(4)).create()?;
         let attr = &rig.attr;
         a.init(attr)?;
         let here = a.control.endpoint(3, attr)?;
@@ -281,7 +284,7 @@ fn ended_qps_free_srq_receives() -> Outcome {
             let (qa, qb) = (rig.a.cq(1023)?, rig.b.cq(15)?);
             let attr = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
             let mut srq =
-                rig.b.pd.create_srq::<uverbs::Exclusive>(&SrqInitAttr { attr, ..SrqInitAttr::default() })?;
+                rig.b.pd.create_srq::<Exclusive>(&SrqInitAttr { attr, ..SrqInitAttr::default() })?;
             let room = u64::from(srq.attr().max_wr);
             for _ in 0..6 {
                 for id in 0..room {
@@ -291,7 +294,8 @@ fn ended_qps_free_srq_receives() -> Outcome {
                 // SAFETY: names no memory.
                 ensure!(unsafe { srq.post(99, &[]) } == Err(PostError::QueueFull), "{what}: one more");
                 let mut a = rig.a.qp(&qa, &qa, 16)?;
-                let b: Qp<Mlx5, Rc> = rig.b.pd.qp::<Rc>().cq(&qb).cap(cap(4)).srq(&srq).create()?;
+                let b: Qp<Rc, Exclusive, Mlx5> =
+                    rig.b.pd.raw_qp::<Rc>().cq(&qb).cap(cap(4)).srq(&srq).create()?;
                 rig.connect(&a.control, &b.control)?;
                 for id in 0..room {
                     a.sq()?.post(id).signaled().send_inline(b"")?;
@@ -320,8 +324,8 @@ fn ended_xrc_qps_free_srq_receives() -> Outcome {
             srq_type: uverbs::attr::SrqType::Xrc,
             ..SrqInitAttr::default()
         };
-        let mut srq: uverbs::SharedReceiveQueue<Mlx5> =
-            uverbs::SharedReceiveQueue::create_xrc(&rig.b.pd, &attr, &xrcd, &qb)?;
+        let mut srq: uverbs::raw::Srq<Exclusive, Mlx5> =
+            uverbs::raw::Srq::create_xrc(&rig.b.pd, &attr, &xrcd, &qb)?;
         let number = srq.srq_num()?;
         let room = u64::from(srq.attr().max_wr).min(8);
         for round in 0..6 {
@@ -332,7 +336,7 @@ fn ended_xrc_qps_free_srq_receives() -> Outcome {
             let mut a = rig
                 .a
                 .pd
-                .qp::<uverbs::XrcSend>()
+                .raw_qp::<uverbs::XrcSend>()
                 .send_cq(&qa)
                 .cap(uverbs::attr::QpCap { max_recv_wr: 0, max_recv_sge: 0, ..cap(16) })
                 .create()?;
@@ -363,7 +367,7 @@ fn ended_wqs_free_cq_entries() -> Outcome {
     let cq = rig.a.cq(15)?;
     for round in 0..6 {
         let attr = WqInitAttr { max_wr: 8, max_sge: 1, ..WqInitAttr::default() };
-        let mut wq = rig.a.pd.create_wq::<uverbs::Exclusive, _>(&cq, &attr)?;
+        let mut wq = rig.a.pd.create_wq::<Exclusive, _>(&cq, &attr)?;
         wq.modify_state(WqState::RDY)?;
         for id in 0..8 {
             // SAFETY: names no memory.

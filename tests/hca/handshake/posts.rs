@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Instant;
 use uverbs::attr::QpState;
 use uverbs::mlx5::Mlx5;
-use uverbs::{Exclusive, PostError, Qp, Rc, Shared, WcStatus, WorkCompletion};
+use uverbs::{Exclusive, PostError, Rc, Shared, WcStatus, WorkCompletion, raw::Qp};
 use uverbs_hca::Fabric;
 use uverbs_tests::post::{builder, post_queue};
 use uverbs_tests::{Face, Op, Outcome, Req, Test, wait};
@@ -135,8 +135,8 @@ fn stopped_anywhere(receives: bool, face: Face) -> Outcome {
     // At least four turns, also on a slow machine.
     while turns < 4 || turns < 40 && Instant::now() < deadline {
         turns += 1;
-        let a: Qp<Mlx5, Rc, Exclusive> = rig.a.qp(&qa, &qa, 256)?;
-        let b: Qp<Mlx5, Rc, Exclusive> = rig.b.qp(&qb, &qb, 2048)?;
+        let a: Qp<Rc, Exclusive, Mlx5> = rig.a.qp(&qa, &qa, 256)?;
+        let b: Qp<Rc, Exclusive, Mlx5> = rig.b.qp(&qb, &qb, 2048)?;
         rig.connect(&a.control, &b.control)?;
         let (ac, bc) = (a.control.clone(), b.control.clone());
         let (Qp { send: sq, recv: a_recv, .. }, Qp { send: b_send, recv: rq, .. }) = (a, b);
@@ -285,8 +285,8 @@ fn shared_batches_begun_before_a_reset_fail() -> Outcome {
     let rig = Rig::new(1)?;
     let (cq, peer) = (rig.a.cq(127)?, rig.b.cq(127)?);
     let ops = uverbs::attr::SendOpsFlags::SEND;
-    let a: Qp<Mlx5, Rc, Shared> =
-        rig.a.pd.qp::<Rc>().shared().cq(&cq).cap(super::rig::cap(8)).send_ops(ops).create()?;
+    let a: Qp<Rc, Shared, Mlx5> =
+        rig.a.pd.raw_qp::<Rc>().shared().cq(&cq).cap(super::rig::cap(8)).send_ops(ops).create()?;
     let mut b = rig.b.qp(&peer, &peer, 64)?;
     rig.connect(&a.control, &b.control)?;
     let sq = a.send.as_ref().context("a send queue")?;

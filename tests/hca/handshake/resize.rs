@@ -9,7 +9,10 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError};
 use uverbs::attr::{QpState, SrqAttr, SrqInitAttr};
 use uverbs::mlx5::Mlx5;
-use uverbs::{Exclusive, PostError, Qp, Rc, SharedReceiveQueue};
+use uverbs::{
+    Exclusive, PostError, Rc,
+    raw::{Qp, Srq},
+};
 use uverbs_tests::post::post_srq_recv;
 use uverbs_tests::{Face, Outcome, Test};
 
@@ -105,7 +108,7 @@ fn qps_ended_in_a_resize_free_srq_receives() -> Outcome {
         let rig = Rig::new(version)?;
         let (qa, qb) = (rig.a.cq(63)?, rig.b.cq(31)?);
         let attr = SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 };
-        let mut srq: SharedReceiveQueue<Mlx5, Exclusive> =
+        let mut srq: Srq<Exclusive, Mlx5> =
             rig.b.pd.create_srq(&SrqInitAttr { attr, ..SrqInitAttr::default() })?;
         let room = srq.attr().max_wr as usize;
         let recvs: Vec<_> = (0..room as u64).map(|id| (id, &[][..])).collect();
@@ -118,7 +121,8 @@ fn qps_ended_in_a_resize_free_srq_receives() -> Outcome {
                 "{what}: one more"
             );
             let mut a = rig.a.qp(&qa, &qa, 16)?;
-            let b: Qp<Mlx5, Rc> = rig.b.pd.qp::<Rc>().cq(&qb).cap(cap(4)).srq(&srq).create()?;
+            let b: Qp<Rc, Exclusive, Mlx5> =
+                rig.b.pd.raw_qp::<Rc>().cq(&qb).cap(cap(4)).srq(&srq).create()?;
             rig.connect(&a.control, &b.control)?;
             for id in 0..before {
                 a.sq()?.post(id).signaled().send_inline(b"")?;

@@ -9,12 +9,15 @@ use core::time::Duration;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use uverbs::attr::{AccessFlags, QpCap, QpState, SendOpsFlags};
 use uverbs::mlx5::Mlx5;
 use uverbs::qp::{QpControl, Transport};
 use uverbs::{
-    CompletionQueue, ConnectAttr, Context, MemoryRegion, PageBuf, ProtectionDomain, Qp, Rc, Shared, WcStatus,
-    WorkCompletion,
+    ConnectAttr, Context, MemoryRegion, PageBuf, ProtectionDomain, Rc, Shared, WcStatus, WorkCompletion,
+    raw::{self, Qp, RecvQueue},
+};
+use uverbs::{
+    Exclusive, Exposed,
+    attr::{AccessFlags, QpCap, QpState, SendOpsFlags},
 };
 use uverbs_core::Errno;
 use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Kernel, RawCommand};
@@ -116,7 +119,9 @@ impl DoorbellPort for HookedPort {
     }
 }
 
-pub(super) type Cq = CompletionQueue<Mlx5, Shared>;
+pub(super) type Cq = raw::Cq<Shared, Mlx5>;
+/// A QP whose queues have no lock.
+pub(super) type RcQp = Qp<Rc, Exclusive, Mlx5>;
 pub(super) type Wc = WorkCompletion;
 
 /// One of the two devices.
@@ -125,7 +130,7 @@ pub(super) struct End {
     pub(super) hca: Hca,
     pub(super) hooks: Hooks,
     pub(super) pd: ProtectionDomain<Mlx5>,
-    pub(super) mr: MemoryRegion<Mlx5, PageBuf>,
+    pub(super) mr: MemoryRegion<PageBuf, Exposed, Mlx5>,
     pub(super) context: Context<Mlx5>,
 }
 
@@ -158,15 +163,15 @@ impl End {
     }
 
     /// A QP on these CQs.
-    pub(super) fn qp(&self, send: &Cq, recv: &Cq, n: u32) -> Result<Qp<Mlx5, Rc>> {
+    pub(super) fn qp(&self, send: &Cq, recv: &Cq, n: u32) -> Result<Qp<Rc, Exclusive, Mlx5>> {
         let ops = SendOpsFlags::SEND | SendOpsFlags::RDMA_WRITE;
-        Ok(self.pd.qp::<Rc>().send_cq(send).recv_cq(recv).cap(cap(n)).send_ops(ops).create()?)
+        Ok(self.pd.raw_qp::<Rc>().send_cq(send).recv_cq(recv).cap(cap(n)).send_ops(ops).create()?)
     }
 
     /// Posts a receive with separate memory.
     pub(super) fn recv<L: uverbs_tests::Lock>(
         &self,
-        rq: &mut uverbs::qp::RecvQueue<Mlx5, L>,
+        rq: &mut RecvQueue<L, Mlx5>,
         id: u64,
     ) -> Result<(), Refused> {
         let at = id as usize % 1024 * SLOT;
@@ -202,7 +207,7 @@ impl Rig {
     }
 
     /// Creates a QP on this CQ of A, and its peer, whose CQ is not polled.
-    pub(super) fn pair(&self, cq: &Cq, n: u32) -> Result<(Qp<Mlx5, Rc>, Qp<Mlx5, Rc>)> {
+    pub(super) fn pair(&self, cq: &Cq, n: u32) -> Result<(RcQp, RcQp)> {
         // Its completions are not polled, so its receives never become free again.
         let peer = self.b.cq(2047)?;
         let (a, b) = (self.a.qp(cq, cq, n)?, self.b.qp(&peer, &peer, 512)?);
@@ -245,7 +250,11 @@ pub(super) fn reconnect(a: &QpControl<Mlx5>, b: &QpControl<Mlx5>, attr: &Connect
 }
 
 /// Sends of 0 bytes, each with a receive for it.
-pub(super) fn send<T>(a: &mut Qp<Mlx5, T>, b: &mut Qp<Mlx5, T>, ids: core::ops::Range<u64>) -> Result<()>
+pub(super) fn send<T>(
+    a: &mut Qp<T, Exclusive, Mlx5>,
+    b: &mut Qp<T, Exclusive, Mlx5>,
+    ids: core::ops::Range<u64>,
+) -> Result<()>
 where
     T: uverbs_tests::Typed<Mlx5> + uverbs::qp::transport::Connected + Transport,
 {
@@ -266,7 +275,13 @@ pub(super) fn polled(cq: &Cq) -> Result<Vec<u64>> {
 }
 
 /// Checks the queues of a QP: they accept as many WRs as they have room for, and each completes once.
-pub(super) fn works(rig: &Rig, a: &mut Qp<Mlx5, Rc>, b: &mut Qp<Mlx5, Rc>, cq: &Cq, n: u64) -> Outcome {
+pub(super) fn works(
+    rig: &Rig,
+    a: &mut Qp<Rc, Exclusive, Mlx5>,
+    b: &mut Qp<Rc, Exclusive, Mlx5>,
+    cq: &Cq,
+    n: u64,
+) -> Outcome {
     for turn in 0..3 {
         let ids = 5000 + turn * 100..5000 + turn * 100 + n;
         send(a, b, ids.clone()).context("as many as fit")?;

@@ -14,12 +14,16 @@ use crate::sges::sge;
 use crate::wait;
 use anyhow::{Context as _, Result, bail, ensure};
 use core::ptr::NonNull;
-use uverbs::attr::{AccessFlags, QpCap, QpState, QpType, SrqAttr, SrqInitAttr};
 use uverbs::buf::ForeignBuf;
 use uverbs::wr::Sge;
 use uverbs::{
-    AddressHandle, CompletionQueue, ConnectAttr, Context, Driver, Endpoint, MemoryRegion, PageBuf, PostError,
-    ProtectionDomain, Qp, SendFlags, Shared, SharedReceiveQueue, StableBuf as _, WcOpcode,
+    AddressHandle, ConnectAttr, Context, Driver, Endpoint, MemoryRegion, PageBuf, PostError,
+    ProtectionDomain, SendFlags, Shared, StableBuf as _, WcOpcode,
+    raw::{Cq, Qp, Srq},
+};
+use uverbs::{
+    Exposed,
+    attr::{AccessFlags, QpCap, QpState, QpType, SrqAttr, SrqInitAttr},
 };
 
 /// Marks ids of receives.
@@ -30,15 +34,15 @@ pub const CQE: u32 = 600;
 /// The objects of an end, besides QPs. The fields are dropped from the first to the last.
 pub struct EndObjects<D: Driver, L: Lock> {
     /// The SRQ of all QPs, if there is one.
-    pub srq: Option<SharedReceiveQueue<D, L>>,
+    pub srq: Option<Srq<L, D>>,
     /// The receives in the SRQ, in any order.
     pub srq_recvs: Vec<Posted>,
     /// The CQs of all QPs.
-    pub cqs: Vec<CompletionQueue<D, Shared>>,
+    pub cqs: Vec<Cq<Shared, D>>,
     /// The memory that work requests name: the middle of `all`.
-    pub mr: MemoryRegion<D, ForeignBuf>,
+    pub mr: MemoryRegion<ForeignBuf, Exposed, D>,
     /// All of the memory, for checks. No work request names it.
-    pub all: MemoryRegion<D, PageBuf>,
+    pub all: MemoryRegion<PageBuf, Exposed, D>,
     /// The protection domain.
     pub pd: ProtectionDomain<D>,
 }
@@ -84,7 +88,7 @@ impl<D: Driver, L: Lock> EndObjects<D, L> {
 /// Two connected QPs.
 pub struct Pair<D: Driver, T: Typed<D>, L: Lock> {
     /// The QPs, by end.
-    pub qps: [Qp<D, T, L>; 2],
+    pub qps: [Qp<T, L, D>; 2],
     /// Addresses of the other end, of datagram QPs.
     pub ahs: Option<[AddressHandle<D>; 2]>,
     /// The expected state of both ends.
@@ -168,7 +172,7 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
             max_recv_sge: 3,
             max_inline_data: config.max_inline,
         };
-        let make = |objects: &EndObjects<D, L>| -> Result<Qp<D, T, L>> {
+        let make = |objects: &EndObjects<D, L>| -> Result<Qp<T, L, D>> {
             let n = objects.cqs.len();
             let mut builder = L::builder::<D, T>(&objects.pd)
                 .send_cq(&objects.cqs[pair % n])

@@ -11,9 +11,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread;
 use uverbs::attr::{QpCap, QpState, SendOpsFlags};
-use uverbs::qp::{QpControl, RecvQueue, SendQueue};
 use uverbs::{
-    CompletionChannel, CompletionQueue, ConnectAttr, Driver, Exclusive, ProtectionDomain, Qp, Rc, Shared,
+    CompletionChannel, ConnectAttr, Driver, Exclusive, ProtectionDomain, Rc, Shared,
+    raw::{Cq, Qp},
+};
+use uverbs::{
+    qp::QpControl,
+    raw::{RecvQueue, SendQueue},
 };
 use uverbs_core::sync::Locked;
 
@@ -25,7 +29,7 @@ pub(super) const POLL: usize = 16;
 /// One end of all connections.
 #[derive(Debug)]
 pub(super) struct End<D: Driver> {
-    pub(super) cqs: Vec<CompletionQueue<D, Shared>>,
+    pub(super) cqs: Vec<Cq<Shared, D>>,
     pub(super) channel: CompletionChannel<D>,
     pub(super) memory: Memory<D>,
     pub(super) pd: ProtectionDomain<D>,
@@ -61,8 +65,8 @@ const CAP: QpCap =
 
 /// The sizes that a QP really has.
 fn made<D: Driver>(pd: &ProtectionDomain<D>, context: &uverbs::Context<D>) -> Result<QpCap> {
-    let cq: CompletionQueue<D, Shared> = context.create_cq(8, None)?;
-    Ok(*pd.qp::<Rc>().cq(&cq).cap(CAP).create()?.cap())
+    let cq: Cq<Shared, D> = context.create_cq(8, None)?;
+    Ok(*pd.raw_qp::<Rc>().cq(&cq).cap(CAP).create()?.cap())
 }
 
 /// A half of a QP. The lock makes an exclusive half usable by several threads.
@@ -75,8 +79,8 @@ pub(super) enum Half<E, S> {
 /// A QP that posters use.
 #[derive(Debug)]
 pub(super) struct Queues<D: Driver> {
-    pub(super) send: Half<SendQueue<D, Rc, Exclusive>, SendQueue<D, Rc, Shared>>,
-    pub(super) recv: Half<RecvQueue<D, Exclusive>, RecvQueue<D, Shared>>,
+    pub(super) send: Half<SendQueue<Rc, Exclusive, D>, SendQueue<Rc, Shared, D>>,
+    pub(super) recv: Half<RecvQueue<Exclusive, D>, RecvQueue<Shared, D>>,
     pub(super) control: QpControl<D>,
     users: AtomicUsize,
 }
@@ -101,11 +105,11 @@ impl<D: Driver> Queues<D> {
         let Self { send, recv, control, .. } = self;
         drop((send, recv));
         // When the halves are dropped, this is the whole QP.
-        Ok(Qp::<D, Rc, Shared> { send: None, recv: None, control }.close()?)
+        Ok(Qp::<Rc, Shared, D> { send: None, recv: None, control }.close()?)
     }
 }
 
-fn create<D: Driver, L: Lock>(ops: SendOpsFlags, end: &End<D>, cqs: [usize; 2]) -> Result<Qp<D, Rc, L>> {
+fn create<D: Driver, L: Lock>(ops: SendOpsFlags, end: &End<D>, cqs: [usize; 2]) -> Result<Qp<Rc, L, D>> {
     let [send, recv] = cqs.map(|cq| &end.cqs[cq]);
     Ok(L::builder::<D, Rc>(&end.pd).send_cq(send).recv_cq(recv).cap(CAP).send_ops(ops).create()?)
 }

@@ -8,9 +8,9 @@
 use super::model::LANES;
 use anyhow::{Context as _, Result, bail, ensure};
 use std::collections::VecDeque;
-use uverbs::attr::AccessFlags;
 use uverbs::wr::Sge;
 use uverbs::{Driver, MemoryRegion, PageBuf, ProtectionDomain, Shared};
+use uverbs::{Exposed, attr::AccessFlags};
 use uverbs_core::sync::Locked;
 
 use crate::pair::region;
@@ -49,7 +49,7 @@ pub(super) fn sender(bytes: &[u8]) -> Option<u64> {
 /// The region of an end, and its layout.
 #[derive(Debug)]
 pub(super) struct Memory<D: Driver> {
-    mr: MemoryRegion<D, PageBuf>,
+    mr: MemoryRegion<PageBuf, Exposed, D>,
     free: Locked<Free, Shared>,
 }
 

@@ -15,10 +15,10 @@ use core::task::Poll;
 use core::time::Duration;
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
-use uverbs::attr::AccessFlags;
-use uverbs::owned::{Buf, Exposed, Pool};
 use uverbs::wr::ImmData;
+use uverbs::{Buf, Exposed, Pool};
 use uverbs::{Driver, ProtectionDomain, WcStatus};
+use uverbs::{Private, attr::AccessFlags};
 use uverbs_aio::{Dispatcher, DriverThread, Error, Qp, RdmaStream, Srq};
 use uverbs_cm::Id;
 
@@ -36,9 +36,9 @@ struct Side<D: Driver> {
     dispatcher: Dispatcher<D>,
     pd: ProtectionDomain<D>,
     /// For sends.
-    pool: Pool<D>,
+    pool: Pool<Private, D>,
     /// For receives.
-    incoming: Pool<D>,
+    incoming: Pool<Private, D>,
 }
 
 impl<D: Driver> Side<D> {
@@ -56,7 +56,7 @@ impl<D: Driver> Side<D> {
         })
     }
 
-    fn filled(&self, data: &[u8]) -> Result<Buf<D>> {
+    fn filled(&self, data: &[u8]) -> Result<Buf<Private, D>> {
         let mut buf = self.pool.get().context("a free buffer")?;
         buf.fill(data)?;
         Ok(buf)
@@ -67,7 +67,7 @@ impl<D: Driver> Side<D> {
     }
 
     /// Memory for the peer.
-    fn exposed(&self, access: AccessFlags) -> Result<Buf<D, Exposed>> {
+    fn exposed(&self, access: AccessFlags) -> Result<Buf<Exposed, D>> {
         self.pd.pool(1, SIZE).exposed(access).build()?.get().context("the only buffer")
     }
 

@@ -5,10 +5,10 @@ use crate::pair::Spec;
 use crate::sges::sge;
 use crate::{Face, Lab, Op, Outcome, Pair, Remote, Req, pattern};
 use anyhow::{Context as _, Result, ensure};
-use uverbs::{Driver, Exclusive, MemoryRegion, PageBuf, Rc, WcStatus};
+use uverbs::{Driver, Exclusive, Exposed, MemoryRegion, PageBuf, Rc, WcStatus};
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
-type Region<D> = MemoryRegion<D, PageBuf>;
+type Region<D> = MemoryRegion<PageBuf, Exposed, D>;
 
 const GIB: usize = 1 << 30;
 const PAGE: usize = 4096;

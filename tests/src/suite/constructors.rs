@@ -14,8 +14,8 @@ use uverbs::attr::{
     QpState, QpType, SendOpsFlags, SrqAttr, SrqAttrMask, SrqInitAttr, WcExFlags,
 };
 use uverbs::{
-    CompletionQueue, ConnectAttr, Driver, Error, Exclusive, PageBuf, ProtectionDomain, Rc, Shared,
-    SharedReceiveQueue, Uc, Ud,
+    ConnectAttr, Driver, Error, Exclusive, PageBuf, ProtectionDomain, Rc, Shared, Uc, Ud,
+    raw::{Cq, Srq},
 };
 
 const CAP: QpCap =
@@ -99,13 +99,13 @@ fn resize_cq_refuses_invalid_sizes<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// A domain and a CQ for the creation of QPs.
-fn parents<D: Driver>(lab: &Lab<D>) -> Result<(ProtectionDomain<D>, CompletionQueue<D, Shared>)> {
+fn parents<D: Driver>(lab: &Lab<D>) -> Result<(ProtectionDomain<D>, Cq<Shared, D>)> {
     Ok((lab.a.alloc_pd()?, lab.a.create_cq(16, None)?))
 }
 
 fn qp_sizes<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Outcome {
     let (pd, cq) = parents(lab)?;
-    let create = |cap| pd.qp::<T>().cq(&cq).cap(cap).create();
+    let create = |cap| pd.raw_qp::<T>().cq(&cq).cap(cap).create();
     without_leaks(lab, || {
         let device = &lab.device;
         // Newer kernels compute the limit of mlx5 for the longest requests; there is room for four times as many short
@@ -138,8 +138,8 @@ fn qp_sizes<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Outcome {
             let what = format!("{huge} inline bytes");
             refused(&what, create(QpCap { max_inline_data: huge, ..CAP }), "create_qp", "max_inline_data")?;
         }
-        refused("no CQ", pd.qp::<T>().cap(CAP).create(), "create_qp", "send_cq")?;
-        refused("no receive CQ", pd.qp::<T>().send_cq(&cq).cap(CAP).create(), "create_qp", "recv_cq")?;
+        refused("no CQ", pd.raw_qp::<T>().cap(CAP).create(), "create_qp", "send_cq")?;
+        refused("no receive CQ", pd.raw_qp::<T>().send_cq(&cq).cap(CAP).create(), "create_qp", "recv_cq")?;
         Ok(())
     })
 }
@@ -156,7 +156,7 @@ fn qps_without_queues_refuse_posts<D: Driver>(lab: &Lab<D>) -> Outcome {
             QpCap { max_send_wr: 0, ..CAP },
             QpCap { max_recv_wr: 0, ..CAP },
         ] {
-            let mut qp = match pd.qp::<Rc>().cq(&cq).cap(cap).create() {
+            let mut qp = match pd.raw_qp::<Rc>().cq(&cq).cap(cap).create() {
                 Ok(qp) => qp,
                 Err(e) => {
                     ensure!(e.verb() == "create_qp", "{cap:?}: {e}");
@@ -190,20 +190,20 @@ fn create_qp_refuses_missing_operations<D: Driver>(lab: &Lab<D>) -> Outcome {
         for op in [F::RDMA_READ, F::ATOMIC_CMP_AND_SWP, F::ATOMIC_FETCH_AND_ADD, F::FLUSH, F::TSO] {
             unsupported(
                 &format!("{op:?} on UC"),
-                pd.qp::<Uc>().cq(&cq).cap(CAP).send_ops(op).create(),
+                pd.raw_qp::<Uc>().cq(&cq).cap(CAP).send_ops(op).create(),
                 "create_qp",
             )?;
         }
         for op in
             [F::RDMA_WRITE, F::RDMA_WRITE_WITH_IMM, F::RDMA_READ, F::SEND_WITH_INV, F::LOCAL_INV, F::BIND_MW]
         {
-            let create = pd.qp::<Ud>().cq(&cq).cap(CAP).send_ops(F::SEND | op).create();
+            let create = pd.raw_qp::<Ud>().cq(&cq).cap(CAP).send_ops(F::SEND | op).create();
             unsupported(&format!("{op:?} on UD"), create, "create_qp")?;
         }
         let unknown = F::from_bits_retain(1 << 50);
         unsupported(
             "an unknown operation",
-            pd.qp::<Rc>().cq(&cq).cap(CAP).send_ops(unknown).create(),
+            pd.raw_qp::<Rc>().cq(&cq).cap(CAP).send_ops(unknown).create(),
             "create_qp",
         )
     })
@@ -227,7 +227,7 @@ fn srqs_refuse_invalid_values<D: Driver>(lab: &Lab<D>) -> Outcome {
         refused("a limit above the size", create(8, 1, 9), "create_srq", "srq_limit")?;
         Ok(())
     })?;
-    let mut srq: SharedReceiveQueue<D> = create(8, 1, 0)?;
+    let mut srq: Srq<Exclusive, D> = create(8, 1, 0)?;
     let (size, device) = (srq.attr().max_wr, &lab.device);
     let mut modify = |attr: SrqAttr, mask| srq.modify(&attr, mask);
     let none = SrqAttr::default();
@@ -466,7 +466,7 @@ fn attach_mcast_refuses_invalid_groups<D: Driver>(lab: &Lab<D>) -> Outcome {
     let (pd, cq) = parents(lab)?;
     let group: Gid = "ff0e::ffff:ef01:0203".parse().ok().context("a group")?;
     without_leaks(lab, || {
-        let qp = pd.qp::<Ud>().cq(&cq).cap(CAP).create()?;
+        let qp = pd.raw_qp::<Ud>().cq(&cq).cap(CAP).create()?;
         qp.init(&lab.connect_attr())?;
         for (what, gid) in [("a host's address", lab.a.query_gid(PORT, 0)?), ("no address", Gid::ZERO)] {
             refused(what, qp.control.attach_mcast(gid, 0), "attach_mcast", "gid")?;
@@ -480,8 +480,8 @@ fn attach_mcast_refuses_invalid_groups<D: Driver>(lab: &Lab<D>) -> Outcome {
         )?;
         for qp_type in [QpType::Rc, QpType::Uc] {
             let connected = match qp_type {
-                QpType::Rc => pd.qp::<Rc>().cq(&cq).cap(CAP).create()?.control,
-                _ => pd.qp::<Uc>().cq(&cq).cap(CAP).create()?.control,
+                QpType::Rc => pd.raw_qp::<Rc>().cq(&cq).cap(CAP).create()?.control,
+                _ => pd.raw_qp::<Uc>().cq(&cq).cap(CAP).create()?.control,
             };
             refused("a connected QP", connected.attach_mcast(group, 0), "attach_mcast", "qp")?;
         }
@@ -525,7 +525,7 @@ fn closing_an_object_in_use_returns_it<D: Driver>(lab: &Lab<D>) -> Outcome {
             attr: SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 },
             ..SrqInitAttr::default()
         })?;
-        let qp = pd.qp::<Rc>().cq(&cq).srq(&srq).cap(CAP).create()?;
+        let qp = pd.raw_qp::<Rc>().cq(&cq).srq(&srq).cap(CAP).create()?;
         let (srq, e) = srq.close().err().context("an SRQ in use is closed")?;
         ensure!(e.verb() == "destroy_srq" && e.errno() == uverbs::Errno::EBUSY, "{e}");
         let (pd, e) = pd.close().err().context("a domain in use is closed")?;

@@ -6,12 +6,16 @@
 use crate::pair::region;
 use crate::{Lab, Outcome, pattern, wait};
 use anyhow::{Result, ensure};
-use uverbs::attr::{AhAttr, QpCap, SrqAttr, SrqInitAttr};
 use uverbs::mlx5::Mlx5;
 use uverbs::qp::transport::Dci;
 use uverbs::{
-    AddressHandle, CompletionQueue, ConnectAttr, Context, DcTarget, Driver, Exclusive, ImmData, MemoryRegion,
-    PageBuf, ProtectionDomain, Qp, Shared, SharedReceiveQueue, WcOpcode, WcStatus, WorkCompletion,
+    AddressHandle, ConnectAttr, Context, DcTarget, Driver, Exclusive, ImmData, MemoryRegion, PageBuf,
+    ProtectionDomain, Shared, WcOpcode, WcStatus, WorkCompletion,
+    raw::{Cq, Qp, Srq},
+};
+use uverbs::{
+    Exposed,
+    attr::{AhAttr, QpCap, SrqAttr, SrqInitAttr},
 };
 
 /// The key of the first target; the second has the next one.
@@ -21,10 +25,10 @@ const LONG: usize = 5003;
 
 /// The initiating end: A. The fields are dropped from the first to the last.
 struct Initiator {
-    qp: Qp<Mlx5, Dci, Exclusive>,
+    qp: Qp<Dci, Exclusive, Mlx5>,
     ah: AddressHandle<Mlx5>,
-    cq: CompletionQueue<Mlx5, Shared>,
-    mr: MemoryRegion<Mlx5, PageBuf>,
+    cq: Cq<Shared, Mlx5>,
+    mr: MemoryRegion<PageBuf, Exposed, Mlx5>,
     _pd: ProtectionDomain<Mlx5>,
 }
 
@@ -32,9 +36,9 @@ struct Initiator {
 struct Targets {
     numbers: [u32; 2],
     _targets: [DcTarget<Mlx5>; 2],
-    srq: SharedReceiveQueue<Mlx5>,
-    cq: CompletionQueue<Mlx5, Shared>,
-    mr: MemoryRegion<Mlx5, PageBuf>,
+    srq: Srq<Exclusive, Mlx5>,
+    cq: Cq<Shared, Mlx5>,
+    mr: MemoryRegion<PageBuf, Exposed, Mlx5>,
     _pd: ProtectionDomain<Mlx5>,
 }
 
@@ -72,7 +76,7 @@ fn initiator(lab: &Lab<Mlx5>, attr: &ConnectAttr) -> Result<Initiator> {
     let mr = region(&pd, 64 << 10, lab.full_access())?;
     let cap =
         QpCap { max_send_wr: 16, max_recv_wr: 0, max_send_sge: 4, max_recv_sge: 0, max_inline_data: 64 };
-    let qp = pd.dci().cq(&cq).cap(cap).create()?;
+    let qp = pd.raw_dci().cq(&cq).cap(cap).create()?;
     qp.control.connect_dci(attr)?;
     let ah = pd.create_ah(&path_to(lab, &lab.b)?)?;
     Ok(Initiator { qp, ah, cq, mr, _pd: pd })

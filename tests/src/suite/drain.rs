@@ -12,9 +12,12 @@ use crate::wait::{LIMIT, until};
 use crate::{Face, Lab, LabEnv, Op, Outcome, Req, Spec};
 use anyhow::{Context as _, Result, ensure};
 use core::time::Duration;
-use uverbs::attr::{AccessFlags, QpCap};
-use uverbs::owned::{OwnedCq, OwnedQp, OwnedSrq, Pool};
 use uverbs::{Context, Driver, Errno, Exclusive, ProtectionDomain, Rc, WorkCompletion};
+use uverbs::{Cq, Pool, Qp, Srq};
+use uverbs::{
+    Private,
+    attr::{AccessFlags, QpCap},
+};
 use uverbs_cm::Id;
 
 /// Buffers of a pool.
@@ -29,19 +32,19 @@ const CAP: QpCap =
 
 /// A device with a pool, and the CQ of its QPs.
 struct Side<D: Driver> {
-    cq: OwnedCq<D, Exclusive>,
-    pool: Pool<D>,
+    cq: Cq<Exclusive, D>,
+    pool: Pool<Private, D>,
     pd: ProtectionDomain<D>,
 }
 
 impl<D: Driver> Side<D> {
     fn new(context: &Context<D>) -> Result<Self> {
         let pd = context.alloc_pd()?;
-        Ok(Self { cq: context.owned_cq(128, None)?, pool: pd.pool(BUFS as u32, SIZE).build()?, pd })
+        Ok(Self { cq: context.cq_with(128, None)?, pool: pd.pool(BUFS as u32, SIZE).build()?, pd })
     }
 
-    fn qp(&self, srq: Option<&OwnedSrq<D, Exclusive>>) -> Result<OwnedQp<D, Rc>> {
-        let builder = self.pd.owned_qp::<Rc>().cq(&self.cq).cap(CAP);
+    fn qp(&self, srq: Option<&Srq<Exclusive, D>>) -> Result<Qp<Rc, Exclusive, D>> {
+        let builder = self.pd.qp::<Rc>().cq(&self.cq).cap(CAP);
         Ok(match srq {
             Some(srq) => builder.srq(srq).create()?,
             None => builder.create()?,
@@ -60,7 +63,11 @@ impl<D: Driver> Side<D> {
 }
 
 /// Connects two QPs. The result keeps a connection of iWARP.
-fn connect<D: Driver>(lab: &Lab<D>, a: &OwnedQp<D, Rc>, b: &OwnedQp<D, Rc>) -> Result<Option<[Id; 2]>> {
+fn connect<D: Driver>(
+    lab: &Lab<D>,
+    a: &Qp<Rc, Exclusive, D>,
+    b: &Qp<Rc, Exclusive, D>,
+) -> Result<Option<[Id; 2]>> {
     if let Some(env) = LabEnv::get().filter(|env| env.siw) {
         return Ok(Some(crate::iwarp::connect(&env, a.control(), b.control())?));
     }
@@ -77,7 +84,7 @@ fn connect<D: Driver>(lab: &Lab<D>, a: &OwnedQp<D, Rc>, b: &OwnedQp<D, Rc>) -> R
 /// the CQ.
 fn every_buffer_of_an_owned_srq_comes_back<D: Driver>(lab: &Lab<D>) -> Outcome {
     let (mut a, mut b) = (Side::new(&lab.a)?, Side::new(&lab.b)?);
-    let mut srq: OwnedSrq<D, Exclusive> = b.pd.owned_srq(&attr(8))?;
+    let mut srq: Srq<Exclusive, D> = b.pd.srq(&attr(8))?;
     let memory = b.pd.pool(1, SIZE).exposed(AccessFlags::REMOTE_READ).build()?.get().context("a buffer")?;
     let (mut first, mut second) = (a.qp(None)?, a.qp(None)?);
     let (one, two) = (b.qp(Some(&srq))?, b.qp(Some(&srq))?);
@@ -85,7 +92,7 @@ fn every_buffer_of_an_owned_srq_comes_back<D: Driver>(lab: &Lab<D>) -> Outcome {
     for i in 0..8 {
         srq.post(i, b.pool.get().context("a buffer")?).map_err(|rejected| rejected.error)?;
     }
-    let mut send = |qp: &mut OwnedQp<D, Rc>, text: &[u8]| -> Outcome {
+    let mut send = |qp: &mut Qp<Rc, Exclusive, D>, text: &[u8]| -> Outcome {
         qp.sq().post(1).signaled().send_inline(text)?;
         a.done()?;
         // A send of iWARP is complete before its message has arrived; the response to a read comes after that.

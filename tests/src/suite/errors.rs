@@ -7,8 +7,11 @@ use crate::sges::sge;
 use crate::wait::{self, statuses};
 use crate::{Face, Lab, Op, Outcome, Pair, Remote, Req, Spec, post_recv};
 use anyhow::{Context as _, Result, ensure};
-use uverbs::attr::{AccessFlags, QpState};
 use uverbs::{Driver, Exclusive, MemoryRegion, PageBuf, Rc, Shared, Uc, Ud, WcStatus};
+use uverbs::{
+    Exposed,
+    attr::{AccessFlags, QpState},
+};
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 
@@ -102,7 +105,7 @@ fn access_without_region_rights_fails<D: Driver>(lab: &Lab<D>) -> Outcome {
     use AccessFlags as F;
     let mut pair = RcPair::new(lab)?;
     let sges = [pair.a.sge(0..8)];
-    let place = |mr: &MemoryRegion<D, PageBuf>| Remote { addr: mr.addr(), rkey: mr.rkey() };
+    let place = |mr: &MemoryRegion<PageBuf, Exposed, D>| Remote { addr: mr.addr(), rkey: mr.rkey() };
     for (access, op) in [
         (F::LOCAL_WRITE | F::REMOTE_READ, Op::Write as fn(Remote) -> Op),
         (F::LOCAL_WRITE | F::REMOTE_WRITE, Op::Read),

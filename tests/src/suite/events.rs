@@ -9,11 +9,9 @@ use anyhow::{Result, bail, ensure};
 use core::time::Duration;
 use std::os::fd::AsFd;
 use uverbs::attr::EventType;
-use uverbs::{
-    CompletionChannel, CompletionQueue, Driver, Errno, EventSource, Exclusive, Rc, SendFlags, Shared, Ud,
-};
+use uverbs::{CompletionChannel, Driver, Errno, EventSource, Exclusive, Rc, SendFlags, Shared, Ud, raw::Cq};
 
-type Srq<D> = uverbs::SharedReceiveQueue<D, Shared>;
+type Srq<D> = uverbs::raw::Srq<Shared, D>;
 
 /// A pair whose B has a channel.
 fn pair_with_channel<D: Driver, T: Typed<D>>(
@@ -22,7 +20,7 @@ fn pair_with_channel<D: Driver, T: Typed<D>>(
 ) -> Result<Pair<D, T, Exclusive>> {
     let spec = Spec::new(lab);
     let mut pair = Pair::<D, T, Exclusive>::unconnected(lab, &spec)?;
-    let cq: CompletionQueue<D, Shared> = lab.b.create_cq(spec.cqe, Some(channel))?;
+    let cq: Cq<Shared, D> = lab.b.create_cq(spec.cqe, Some(channel))?;
     ensure!(cq.has_channel());
     pair.b = PairEnd::on(lab.b.alloc_pd()?, cq, &spec, builder_ops::<D, T>(lab)?, 77, None::<&Srq<D>>)?;
     pair.connect(&spec.attr)?;
@@ -30,7 +28,7 @@ fn pair_with_channel<D: Driver, T: Typed<D>>(
 }
 
 /// Waits for the CQ's event.
-fn expect<D: Driver>(channel: &CompletionChannel<D>, cq: &CompletionQueue<D, Shared>) -> Result<()> {
+fn expect<D: Driver>(channel: &CompletionChannel<D>, cq: &Cq<Shared, D>) -> Result<()> {
     ensure!(readable(channel.as_fd(), LIMIT)?, "no event within {LIMIT:?}");
     ensure!(channel.get_event()? == cq.id(), "an event of another CQ");
     Ok(())

@@ -155,7 +155,7 @@ fn halves_of_a_qp_are_independent<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
     b.recv_empty(2)?;
     let crate::PairEnd { qp, cq, .. } = a;
-    let uverbs::Qp { send, recv: rq, control } = qp;
+    let uverbs::raw::Qp { send, recv: rq, control } = qp;
     drop(control);
     let mut sq = send.ok_or(PostError::NoQueue)?;
     sq.post(1).signaled().send_inline(&[])?;
@@ -212,12 +212,12 @@ fn only_requested_builders_work<D: Driver>(lab: &Lab<D>) -> Result<()> {
     use uverbs::attr::{QpCap, SendOpsFlags};
     let Pair { a, .. } = Pair::<D, Rc, Exclusive>::new(lab)?;
     let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 8 };
-    let without = a.pd.qp::<Rc>().cq(&a.cq).cap(cap).create()?;
+    let without = a.pd.raw_qp::<Rc>().cq(&a.cq).cap(cap).create()?;
     ensure!(
         without.send.as_ref().is_some_and(|sq| sq.qp_ex().is_none()),
         "a builder face without send_ops_flags"
     );
-    let mut with = a.pd.qp::<Rc>().cq(&a.cq).cap(cap).send_ops(SendOpsFlags::SEND).create()?;
+    let mut with = a.pd.raw_qp::<Rc>().cq(&a.cq).cap(cap).send_ops(SendOpsFlags::SEND).create()?;
     with.init(&lab.connect_attr())?;
     with.connect(&a.here, &a.here, &lab.connect_attr())?;
     let write: Req<'_, D> = Req::new(1, Op::Write(a.remote(0)));

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use uverbs::attr::{
     DeviceCapFlags, QpCap, QpCreateFlags, QpType, SendOpsFlags, SrqAttr, SrqInitAttr, SrqType,
 };
-use uverbs::{Driver, Error, Exclusive, RawPacket, Rc, SharedReceiveQueue, Ud, XrcSend};
+use uverbs::{Driver, Error, Exclusive, RawPacket, Rc, Ud, XrcSend, raw::Srq};
 
 const CAP: QpCap =
     QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
@@ -33,7 +33,7 @@ fn xrc_works_or_is_unsupported<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     let cq = lab.a.create_cq(8, None)?;
     check(lab.a.open_xrcd(None, true, false), has, "open_xrcd", "")?;
-    check(pd.qp::<XrcSend>().send_cq(&cq).cap(CAP).create(), has, "create_qp", "XRC_SEND")?;
+    check(pd.raw_qp::<XrcSend>().send_cq(&cq).cap(CAP).create(), has, "create_qp", "XRC_SEND")?;
     if let Ok(xrcd) = lab.a.open_xrcd(None, true, false) {
         check(xrcd.recv_qp().create_recv(), has, "create_qp", "XRC_RECV")?;
         let attr = SrqInitAttr {
@@ -41,12 +41,7 @@ fn xrc_works_or_is_unsupported<D: Driver>(lab: &Lab<D>) -> Outcome {
             srq_type: SrqType::Xrc,
             ..SrqInitAttr::default()
         };
-        check(
-            SharedReceiveQueue::<D, Exclusive>::create_xrc(&pd, &attr, &xrcd, &cq),
-            has,
-            "create_srq",
-            "xrc",
-        )?;
+        check(Srq::<Exclusive, D>::create_xrc(&pd, &attr, &xrcd, &cq), has, "create_srq", "xrc")?;
     }
     Ok(())
 }
@@ -71,7 +66,7 @@ fn raw_packet_qps_work_or_are_unsupported<D: Driver>(lab: &Lab<D>) -> Outcome {
     let cq = lab.a.create_cq(8, None)?;
     // mlx5 does not report their number, but their capabilities.
     let has = lab.device.max_raw_ethy_qp != 0 || !lab.device.raw_packet_caps.is_empty();
-    check(pd.qp::<RawPacket>().cq(&cq).cap(CAP).create(), has, "create_qp", "RAW_PACKET")
+    check(pd.raw_qp::<RawPacket>().cq(&cq).cap(CAP).create(), has, "create_qp", "RAW_PACKET")
 }
 
 fn segmentation_matches_the_capabilities<D: Driver>(lab: &Lab<D>) -> Outcome {
@@ -81,8 +76,8 @@ fn segmentation_matches_the_capabilities<D: Driver>(lab: &Lab<D>) -> Outcome {
     let caps = &lab.device.tso_caps;
     let has = caps.max_tso != 0 && caps.supported_qpts & 1 << QpType::Ud as u32 != 0;
     let ops = SendOpsFlags::SEND | SendOpsFlags::TSO;
-    check(pd.qp::<Ud>().cq(&cq).cap(CAP).send_ops(ops).create(), has, "create_qp", "TSO")?;
-    check(pd.qp::<Ud>().cq(&cq).cap(CAP).max_tso_header(64).create(), has, "create_qp", "max_tso_header")
+    check(pd.raw_qp::<Ud>().cq(&cq).cap(CAP).send_ops(ops).create(), has, "create_qp", "TSO")?;
+    check(pd.raw_qp::<Ud>().cq(&cq).cap(CAP).max_tso_header(64).create(), has, "create_qp", "max_tso_header")
 }
 
 /// A QP is not created with operations that its transport does not have.
@@ -93,12 +88,12 @@ fn operations_of_other_transports_are_refused<D: Driver>(lab: &Lab<D>) -> Outcom
     for op in [F::RDMA_WRITE, F::RDMA_READ, F::ATOMIC_FETCH_AND_ADD, F::LOCAL_INV, F::BIND_MW] {
         let name = format!("{op:?}");
         let name = name.trim_start_matches("SendOpsFlags(").trim_end_matches(')');
-        check(pd.qp::<Ud>().cq(&cq).cap(CAP).send_ops(F::SEND | op).create(), false, "create_qp", name)?;
+        check(pd.raw_qp::<Ud>().cq(&cq).cap(CAP).send_ops(F::SEND | op).create(), false, "create_qp", name)?;
     }
     for (op, has) in [(F::FLUSH, lab.has_flush()), (F::ATOMIC_WRITE, lab.has(DeviceCapFlags::ATOMIC_WRITE))] {
         let name = format!("{op:?}");
         let name = name.trim_start_matches("SendOpsFlags(").trim_end_matches(')');
-        check(pd.qp::<Rc>().cq(&cq).cap(CAP).send_ops(op).create(), has, "create_qp", name)?;
+        check(pd.raw_qp::<Rc>().cq(&cq).cap(CAP).send_ops(op).create(), has, "create_qp", name)?;
     }
     Ok(())
 }
@@ -109,7 +104,7 @@ fn creation_flags_work_or_are_unsupported<D: Driver>(lab: &Lab<D>) -> Outcome {
     for flag in
         [QpCreateFlags::SCATTER_FCS, QpCreateFlags::CVLAN_STRIPPING, QpCreateFlags::BLOCK_SELF_MCAST_LB]
     {
-        let e = pd.qp::<Rc>().cq(&cq).cap(CAP).create_flags(flag).create().err();
+        let e = pd.raw_qp::<Rc>().cq(&cq).cap(CAP).create_flags(flag).create().err();
         ensure!(
             e.as_ref().is_some_and(|e| e.verb() == "create_qp" && e.to_string().contains("create_flags")),
             "{flag:?}: {e:?}"

@@ -8,13 +8,16 @@ use crate::{Face, Lab, Op, Outcome, Pair, Remote, Req, Spec, pattern};
 use anyhow::{Context as _, Result, ensure};
 use core::sync::atomic::Ordering;
 use std::os::fd::AsFd;
-use uverbs::attr::{AccessFlags, AdviseFlags, MrAdvice, OdpGeneralCaps};
 use uverbs::provider::{WireRemote as _, WireSge as _};
 use uverbs::wr::Sge;
 use uverbs::{Driver, Errno, Exclusive, MemoryRegion, PageBuf, Rc, RegError, WcStatus};
+use uverbs::{
+    Exposed,
+    attr::{AccessFlags, AdviseFlags, MrAdvice, OdpGeneralCaps},
+};
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
-type Region<D> = MemoryRegion<D, PageBuf>;
+type Region<D> = MemoryRegion<PageBuf, Exposed, D>;
 
 fn place<D: Driver>(mr: &Region<D>, offset: usize) -> Remote {
     Remote { addr: mr.addr() + offset as u64, rkey: mr.rkey() }

@@ -7,8 +7,11 @@ use crate::lab::{PORT, find};
 use crate::pair::{ah_attr, builder_ops, region};
 use crate::{Face, Lab, Op, Outcome, Pair, PairEnd, Req, Spec};
 use anyhow::{Context as _, Result, ensure};
-use uverbs::attr::{AccessFlags, GidType, MwType, PortState, QpCap, SrqAttr, SrqInitAttr};
 use uverbs::{Driver, Errno, Exclusive, MemoryRegion, PageBuf, Rc, Shared, Ud};
+use uverbs::{
+    Exposed,
+    attr::{AccessFlags, GidType, MwType, PortState, QpCap, SrqAttr, SrqInitAttr},
+};
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 
@@ -62,7 +65,7 @@ fn queries_report_port_and_device<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn objects_in_use_are_not_closed<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     let cq = lab.a.create_cq(4, None)?;
-    let qp = pd.qp::<Rc>().cq(&cq).cap(CAP).create()?;
+    let qp = pd.raw_qp::<Rc>().cq(&cq).cap(CAP).create()?;
     let mr = region(&pd, 4096, AccessFlags::LOCAL_WRITE)?;
     let (pd, e) = pd.close().err().context("a domain in use was closed")?;
     ensure!(e.errno() == Errno::EBUSY && e.verb() == "dealloc_pd", "{e}");
@@ -118,12 +121,12 @@ fn contexts_are_independent<D: Driver>(lab: &Lab<D>) -> Outcome {
     let srq = pd.create_srq::<Exclusive>(&attr)?;
     let mine = &pair.a.pd;
     for (field, e) in [
-        ("create_qp: invalid send_cq", pd.qp::<Rc>().cq(&pair.a.cq).cap(CAP).create().err()),
+        ("create_qp: invalid send_cq", pd.raw_qp::<Rc>().cq(&pair.a.cq).cap(CAP).create().err()),
         (
             "create_qp: invalid recv_cq",
-            mine.qp::<Rc>().send_cq(&pair.a.cq).recv_cq(&cq).cap(CAP).create().err(),
+            mine.raw_qp::<Rc>().send_cq(&pair.a.cq).recv_cq(&cq).cap(CAP).create().err(),
         ),
-        ("create_qp: invalid srq", mine.qp::<Rc>().cq(&pair.a.cq).srq(&srq).cap(CAP).create().err()),
+        ("create_qp: invalid srq", mine.raw_qp::<Rc>().cq(&pair.a.cq).srq(&srq).cap(CAP).create().err()),
         ("create_cq: invalid channel", other.create_cq(4, Some(&lab.a.create_comp_channel()?)).err()),
         ("alloc_parent_domain: invalid td", mine.parent_domain(&other.alloc_td()?).err()),
         ("rereg_mr: invalid pd", region(mine, 4096, AccessFlags::LOCAL_WRITE)?.rereg(Some(&pd), None).err()),
@@ -142,10 +145,10 @@ fn hundreds_of_objects_have_unique_numbers<D: Driver>(lab: &Lab<D>) -> Outcome {
     let (gid, lid) = (lab.b.query_gid(PORT, lab.gid_index.into())?, lab.b.query_port(PORT)?.lid);
     for _ in 0..2 {
         let mut qps = Vec::new();
-        let mut regions: Vec<MemoryRegion<D, PageBuf>> = Vec::new();
+        let mut regions: Vec<MemoryRegion<PageBuf, Exposed, D>> = Vec::new();
         let mut handles = Vec::new();
         for _ in 0..100 {
-            qps.push(pd.qp::<Ud>().cq(&cq).cap(CAP).create()?);
+            qps.push(pd.raw_qp::<Ud>().cq(&cq).cap(CAP).create()?);
             regions.push(region(&pd, 4096, AccessFlags::LOCAL_WRITE)?);
             handles.push(pd.create_ah(&ah_attr(lab, gid, lid))?);
         }
@@ -169,7 +172,7 @@ fn thread_domain_queues_work<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.b.alloc_pd()?.parent_domain(&td)?;
     drop(td);
     let cq = lab.b.create_cq(spec.cqe, None)?;
-    let none = None::<&uverbs::SharedReceiveQueue<D, Shared>>;
+    let none = None::<&uverbs::raw::Srq<Shared, D>>;
     pair.b = PairEnd::on(pd, cq, &spec, builder_ops::<D, Rc>(lab)?, 1, none)?;
     pair.a.set_state(uverbs::attr::QpState::RESET)?;
     pair.connect(&spec.attr)?;

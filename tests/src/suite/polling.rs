@@ -5,7 +5,7 @@ use crate::{Deadline, Face, LIMIT, Lab, Op, Outcome, Pair, PairEnd, Req, Spec, w
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{CqFlags, CqInitAttr, CqModeration, WcExFlags};
 use uverbs::provider::Completion as _;
-use uverbs::{CompletionQueue, Driver, Exclusive, PollError, Rc, Shared, WcStatus, WorkCompletion};
+use uverbs::{Driver, Exclusive, PollError, Rc, Shared, WcStatus, WorkCompletion, raw::Cq};
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 
@@ -79,8 +79,7 @@ fn poll_cq_returns_all<D: Driver>(lab: &Lab<D>) -> Outcome {
     // SAFETY: one thread.
     let mut poll = || unsafe { pair.a.cq.poll_raw(&mut wc) };
     ensure!((poll()?, poll()?, poll()?) == (2, 1, 0));
-    let cq: CompletionQueue<D, Exclusive> =
-        lab.a.create_cq_ex(&CqInitAttr { cqe: 2, ..CqInitAttr::default() }, None)?;
+    let cq: Cq<Exclusive, D> = lab.a.create_cq_ex(&CqInitAttr { cqe: 2, ..CqInitAttr::default() }, None)?;
     #[expect(unsafe_code, reason = "C's face")]
     // SAFETY: one thread.
     let n = unsafe { cq.poll_raw(&mut wc) }?;
@@ -110,10 +109,10 @@ fn exclusive_cq_reports_extended_fields<D: Driver>(lab: &Lab<D>) -> Outcome {
         flags: CqFlags::SINGLE_THREADED,
         ..CqInitAttr::default()
     };
-    let mut cq: CompletionQueue<D, Exclusive> = lab.a.create_cq_ex(&attr, None)?;
-    let recv_cq: CompletionQueue<D, Exclusive> = lab.a.create_cq_ex(&attr, None)?;
+    let mut cq: Cq<Exclusive, D> = lab.a.create_cq_ex(&attr, None)?;
+    let recv_cq: Cq<Exclusive, D> = lab.a.create_cq_ex(&attr, None)?;
     let spec = Spec::new(lab);
-    let mut qp = pair.a.pd.qp::<Rc>().send_cq(&cq).recv_cq(&recv_cq).cap(spec.cap).create()?;
+    let mut qp = pair.a.pd.raw_qp::<Rc>().send_cq(&cq).recv_cq(&recv_cq).cap(spec.cap).create()?;
     let here = qp.control.endpoint(5, &spec.attr)?;
     qp.init(&spec.attr)?;
     qp.connect(&here, &pair.b.here, &spec.attr)?;
@@ -209,7 +208,7 @@ fn modify_cq_works_or_is_unsupported<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn completions_have_timestamps<D: Driver>(lab: &Lab<D>) -> Outcome {
     let wc_flags = WcExFlags::COMPLETION_TIMESTAMP | WcExFlags::COMPLETION_TIMESTAMP_WALLCLOCK;
     let attr = CqInitAttr { cqe: 16, wc_flags, ..CqInitAttr::default() };
-    let mut cq: CompletionQueue<D, Exclusive> = match lab.a.create_cq_ex(&attr, None) {
+    let mut cq: Cq<Exclusive, D> = match lab.a.create_cq_ex(&attr, None) {
         Ok(cq) => cq,
         Err(e) if e.is_unsupported() => {
             lab.note(format_args!("{e}"));
@@ -219,7 +218,7 @@ fn completions_have_timestamps<D: Driver>(lab: &Lab<D>) -> Outcome {
     };
     let spec = Spec::new(lab);
     let PairEnd { pd, mr, .. } = RcPair::new(lab)?.a;
-    let mut qp = pd.qp::<Rc>().cq(&cq).cap(spec.cap).create()?;
+    let mut qp = pd.raw_qp::<Rc>().cq(&cq).cap(spec.cap).create()?;
     let here = qp.control.endpoint(1, &spec.attr)?;
     qp.init(&spec.attr)?;
     qp.connect(&here, &here, &spec.attr)?;

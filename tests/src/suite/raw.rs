@@ -7,16 +7,20 @@
 use crate::pair::region;
 use crate::{Lab, Outcome, pattern, wait};
 use anyhow::{Context as _, Result, ensure};
-use uverbs::attr::{
-    CounterAttachAttr, CounterDescription, FlowAttr, FlowEth, FlowHeader, FlowIpv4, FlowMatch, FlowSpec,
-    LinkLayer, QpCap, RxHashConf, RxHashFields, SendOpsFlags, WqInitAttr, WqState,
-};
 use uverbs::provider::op::TsoArgs;
 use uverbs::wc::WcFlags;
 use uverbs::wr::SendFlags;
 use uverbs::{
-    CompletionQueue, Context, Driver, Endpoint, Errno, Exclusive, MemoryRegion, PageBuf, ProtectionDomain,
-    Qp, RawPacket, RwqIndTable, Shared, WorkCompletion, WorkQueue,
+    Context, Driver, Endpoint, Errno, Exclusive, MemoryRegion, PageBuf, ProtectionDomain, RawPacket, Shared,
+    WorkCompletion,
+    raw::{Cq, Qp, RwqIndTable, Wq},
+};
+use uverbs::{
+    Exposed,
+    attr::{
+        CounterAttachAttr, CounterDescription, FlowAttr, FlowEth, FlowHeader, FlowIpv4, FlowMatch, FlowSpec,
+        LinkLayer, QpCap, RxHashConf, RxHashFields, SendOpsFlags, WqInitAttr, WqState,
+    },
 };
 
 /// The destination MAC address of the frames, which no port has.
@@ -28,9 +32,9 @@ const ROOM: usize = 2048;
 
 /// One end. The fields are dropped from the first to the last.
 struct Station<D: Driver> {
-    qp: Qp<D, RawPacket, Exclusive>,
-    cq: CompletionQueue<D, Shared>,
-    mr: MemoryRegion<D, PageBuf>,
+    qp: Qp<RawPacket, Exclusive, D>,
+    cq: Cq<Shared, D>,
+    mr: MemoryRegion<PageBuf, Exposed, D>,
     pd: ProtectionDomain<D>,
 }
 
@@ -50,7 +54,7 @@ fn station<D: Driver>(lab: &Lab<D>, context: &Context<D>) -> Result<Station<D>> 
     let mr = region(&pd, 16 * ROOM, lab.full_access())?;
     let cap =
         QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 4, max_recv_sge: 2, max_inline_data: 64 };
-    let mut builder = pd.qp::<RawPacket>().cq(&cq).cap(cap);
+    let mut builder = pd.raw_qp::<RawPacket>().cq(&cq).cap(cap);
     if lab.device.tso_caps.max_tso != 0 {
         builder = builder.max_tso_header(HEADERS as u16).send_ops(SendOpsFlags::SEND | SendOpsFlags::TSO);
     }
@@ -266,7 +270,7 @@ fn flows_are_spread_over_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
         return Ok(());
     }
     let attr = WqInitAttr { max_wr: 32, max_sge: 1, ..WqInitAttr::default() };
-    let mut wqs: Vec<WorkQueue<D>> =
+    let mut wqs: Vec<Wq<Exclusive, D>> =
         (0..QUEUES).map(|_| b.pd.create_wq(&b.cq, &attr)).collect::<Result<_, _>>()?;
     for (i, wq) in wqs.iter_mut().enumerate() {
         wq.modify_state(WqState::RDY)?;

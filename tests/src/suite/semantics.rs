@@ -10,15 +10,15 @@ use crate::{Deadline, Dialect, Face, LIMIT, Lab, Lock, Op, Outcome, Pair, PairEn
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{QpCap, QpState, QpType, SrqAttr, SrqInitAttr};
 use uverbs::{
-    AddressHandle, CompletionQueue, Driver, Endpoint, Exclusive, PostError, Rc, Shared, SharedReceiveQueue,
-    Uc, Ud, WcStatus, WorkCompletion,
+    AddressHandle, Driver, Endpoint, Exclusive, PostError, Rc, Shared, Uc, Ud, WcStatus, WorkCompletion,
+    raw::{Cq, Srq},
 };
 use uverbs_core::sync::Locked;
 
 /// The driver's queues, as the benches name them.
 type Sq<D> = <D as Driver>::SendQueue;
 type Rq<D> = <D as Driver>::RecvQueue;
-type Srq<D> = <D as Driver>::SharedRecvQueue;
+type SrqEngine<D> = <D as Driver>::SharedRecvQueue;
 
 /// Small sizes, so that a queue is soon full.
 fn spec<D: Driver>(lab: &Lab<D>) -> Spec {
@@ -59,7 +59,7 @@ fn climb<D: Driver, T: Typed<D>, L: Lock>(
 
 /// Posts as soon as there is room. If polling frees slots, polls, and returns the ids of the completions.
 fn when_there_is_room<D: Driver>(
-    cq: &CompletionQueue<D, Shared>,
+    cq: &Cq<Shared, D>,
     status: WcStatus,
     mut post: impl FnMut() -> Result<()>,
 ) -> Result<Vec<u64>> {
@@ -83,7 +83,7 @@ fn when_there_is_room<D: Driver>(
 
 /// Polls until the completion that marks the end. Returns the ids before it. One WR may complete with the error `answer`.
 fn until_marker<D: Driver>(
-    cq: &CompletionQueue<D, Shared>,
+    cq: &Cq<Shared, D>,
     marker: u64,
     mut status: WcStatus,
     answer: WcStatus,
@@ -116,7 +116,7 @@ fn until_marker<D: Driver>(
     }
 }
 
-fn forget<D: Driver>(cq: &CompletionQueue<D, Shared>) -> Result<()> {
+fn forget<D: Driver>(cq: &Cq<Shared, D>) -> Result<()> {
     while !cq.poll(&mut [WorkCompletion::default(); 8])?.is_empty() {}
     Ok(())
 }
@@ -139,7 +139,7 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> Sends<'l, D, T, L> {
         let ops = builder_ops::<D, T>(lab)? - sends::operation_left_out(T::QP_TYPE);
         let side = |context: &uverbs::Context<D>| -> Result<PairEnd<D, T, L>> {
             let (pd, cq) = (context.alloc_pd()?, context.create_cq(64, None)?);
-            PairEnd::on(pd, cq, &spec, ops, 0x77, None::<&SharedReceiveQueue<D, Shared>>)
+            PairEnd::on(pd, cq, &spec, ops, 0x77, None::<&Srq<Shared, D>>)
         };
         let pair = Pair { a: side(&lab.a)?, b: side(&lab.b)? };
         let ah = pair.a.pd.create_ah(&ah_attr(lab, pair.b.here.gid, pair.b.here.lid))?;
@@ -345,7 +345,7 @@ struct SharedRecvs<'l, D: Driver, T: Typed<D>, L: Lock> {
     /// The QP whose sends consume the receives.
     pair: Pair<D, Rc, Exclusive>,
     other: PairEnd<D, T, Exclusive>,
-    srq: SharedReceiveQueue<D, L>,
+    srq: Srq<L, D>,
 }
 
 impl<'l, D: Driver, T: Typed<D>, L: Lock> SharedRecvs<'l, D, T, L> {
@@ -361,7 +361,7 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> SharedRecvs<'l, D, T, L> {
             &spec,
             ops,
             1,
-            None::<&SharedReceiveQueue<D, Shared>>,
+            None::<&Srq<Shared, D>>,
         )?;
         let b = PairEnd::on(pd.clone(), lab.b.create_cq(64, None)?, &spec, ops, 2, Some(&srq))?;
         let ops = builder_ops::<D, T>(lab)?;
@@ -374,9 +374,9 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> SharedRecvs<'l, D, T, L> {
 
 impl<D: Driver, T: Typed<D>, L: Lock> RecvBench for SharedRecvs<'_, D, T, L>
 where
-    Srq<D>: 'static,
+    SrqEngine<D>: 'static,
 {
-    type Queue = Srq<D>;
+    type Queue = SrqEngine<D>;
     type Lock = L;
     const DRIVER: &'static str = D::NAME;
 
@@ -388,7 +388,7 @@ where
         true
     }
 
-    fn queue(&self) -> &Locked<Srq<D>, L> {
+    fn queue(&self) -> &Locked<SrqEngine<D>, L> {
         // SAFETY: the engine stays where it is.
         unsafe { self.srq.as_locked() }
     }

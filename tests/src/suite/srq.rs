@@ -8,7 +8,7 @@ use crate::wait::{LIMIT, QUIET, readable, statuses};
 use crate::{Face, Lab, Lock, Op, Outcome, Pair, PairEnd, Refused, Req, Spec};
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{EventType, QpState, SrqAttr, SrqAttrMask, SrqInitAttr};
-use uverbs::{Driver, EventSource, Exclusive, PostError, Rc, Shared, SharedReceiveQueue, Uc, Ud, WcStatus};
+use uverbs::{Driver, EventSource, Exclusive, PostError, Rc, Shared, Uc, Ud, WcStatus, raw::Srq};
 
 pub(super) fn attr(max_wr: u32) -> SrqInitAttr {
     SrqInitAttr { attr: SrqAttr { max_wr, max_sge: 4, srq_limit: 0 }, ..SrqInitAttr::default() }
@@ -18,7 +18,7 @@ pub(super) fn attr(max_wr: u32) -> SrqInitAttr {
 pub(super) fn pair_on<D: Driver, T: Typed<D>, LS: Lock>(
     lab: &Lab<D>,
     spec: &Spec,
-    srq: &SharedReceiveQueue<D, LS>,
+    srq: &Srq<LS, D>,
     pd: &uverbs::ProtectionDomain<D>,
 ) -> Result<Pair<D, T, Exclusive>> {
     let mut pair = Pair::<D, T, Exclusive>::unconnected(lab, spec)?;

@@ -8,9 +8,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use uverbs::attr::{QpState, SrqAttr, SrqInitAttr};
-use uverbs::qp::SendQueue;
+use uverbs::raw::SendQueue;
 use uverbs::wr::Sge;
-use uverbs::{Driver, Exclusive, PostError, Rc, Shared, SharedReceiveQueue, WcStatus, WorkCompletion};
+use uverbs::{Driver, Exclusive, PostError, Rc, Shared, WcStatus, WorkCompletion, raw::Srq};
 
 /// The message of a thread: its number, and the count of its earlier messages.
 fn message(thread: u64, n: u64) -> [u8; 8] {
@@ -18,7 +18,7 @@ fn message(thread: u64, n: u64) -> [u8; 8] {
 }
 
 /// Posts one message by the face that belongs to the thread.
-fn post_one<D: Driver>(sq: &SendQueue<D, Rc, Shared>, thread: u64, n: u64) -> Result<(), PostError> {
+fn post_one<D: Driver>(sq: &SendQueue<Rc, Shared, D>, thread: u64, n: u64) -> Result<(), PostError> {
     let data = message(thread, n);
     let req: Req<'_, D> = Req::new(thread << 32 | n, Op::Send).signaled().inline(&data);
     match thread {
@@ -128,7 +128,7 @@ fn threads_use_the_halves_of_a_qp<D: Driver>(lab: &Lab<D>) -> Outcome {
     (spec.attr.rnr_retry, spec.attr.min_rnr_timer) = (7, 1);
     let Pair { a, b } = Pair::<D, Rc, Exclusive>::with(lab, &spec)?;
     let PairEnd { qp, cq, .. } = a;
-    let uverbs::Qp { send, recv, control } = qp;
+    let uverbs::raw::Qp { send, recv, control } = qp;
     let mut sq = send.context("a send queue")?;
     let sender = thread::spawn(move || -> Result<()> {
         for n in 0..N {
@@ -230,7 +230,7 @@ fn threads_share_an_srq<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.b.alloc_pd()?;
     let attr =
         SrqInitAttr { attr: SrqAttr { max_wr: 32, max_sge: 1, srq_limit: 0 }, ..SrqInitAttr::default() };
-    let srq: SharedReceiveQueue<D, Shared> = pd.create_srq(&attr)?;
+    let srq: Srq<Shared, D> = pd.create_srq(&attr)?;
     let ops = builder_ops::<D, Rc>(lab)?;
     let mut pairs = Vec::new();
     for _ in 0..2 {

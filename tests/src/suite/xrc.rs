@@ -8,11 +8,15 @@ use crate::{Face, Lab, Lock, Op, Outcome, Remote, Req, pattern, post, wait};
 use anyhow::{Context as _, Result, ensure};
 use core::sync::atomic::Ordering;
 use std::os::fd::AsFd;
-use uverbs::attr::{DeviceCapFlags, QpCap, QpState, SendOpsFlags, SrqAttr, SrqInitAttr, SrqType};
 use uverbs::qp::QpControl;
 use uverbs::{
-    CompletionQueue, ConnectAttr, Driver, Exclusive, MemoryRegion, PageBuf, ProtectionDomain, Qp, Shared,
-    SharedReceiveQueue, WcOpcode, WcStatus, WorkCompletion, XrcDomain, XrcSend,
+    ConnectAttr, Driver, Exclusive, MemoryRegion, PageBuf, ProtectionDomain, Shared, WcOpcode, WcStatus,
+    WorkCompletion, XrcDomain, XrcSend,
+    raw::{Cq, Qp, Srq},
+};
+use uverbs::{
+    Exposed,
+    attr::{DeviceCapFlags, QpCap, QpState, SendOpsFlags, SrqAttr, SrqInitAttr, SrqType},
 };
 
 const LONG: usize = 5003;
@@ -33,17 +37,17 @@ fn srq_attr(max_wr: u32) -> SrqInitAttr {
 
 /// The sending end: A. The fields are dropped from the first to the last.
 struct Sender<D: Driver, L: Lock> {
-    qp: Qp<D, XrcSend, L>,
-    cq: CompletionQueue<D, Shared>,
-    mr: MemoryRegion<D, PageBuf>,
+    qp: Qp<XrcSend, L, D>,
+    cq: Cq<Shared, D>,
+    mr: MemoryRegion<PageBuf, Exposed, D>,
 }
 
 /// The receiving end: B, with two SRQs that have a CQ each.
 struct Receiver<D: Driver> {
     qp: QpControl<D>,
-    srqs: [SharedReceiveQueue<D>; 2],
-    cqs: [CompletionQueue<D, Shared>; 2],
-    mr: MemoryRegion<D, PageBuf>,
+    srqs: [Srq<Exclusive, D>; 2],
+    cqs: [Cq<Shared, D>; 2],
+    mr: MemoryRegion<PageBuf, Exposed, D>,
     pd: ProtectionDomain<D>,
     xrcd: XrcDomain<D>,
 }
@@ -53,7 +57,7 @@ fn receiver<D: Driver>(lab: &Lab<D>) -> Result<Receiver<D>> {
     let pd = lab.b.alloc_pd()?;
     let mr = region(&pd, 64 << 10, lab.full_access())?;
     let cqs = [lab.b.create_cq(64, None)?, lab.b.create_cq(64, None)?];
-    let srq = |cq| SharedReceiveQueue::create_xrc(&pd, &srq_attr(16), &xrcd, cq);
+    let srq = |cq| Srq::create_xrc(&pd, &srq_attr(16), &xrcd, cq);
     let srqs = [srq(&cqs[0])?, srq(&cqs[1])?];
     let qp = xrcd.recv_qp().create_recv()?;
     Ok(Receiver { qp, srqs, cqs, mr, pd, xrcd })
@@ -296,7 +300,7 @@ fn domain_is_shared_through_a_file<D: Driver>(lab: &Lab<D>) -> Outcome {
     // The SRQ of the other context gets the messages of this context's QP.
     let pd = context.alloc_pd()?;
     let cq = context.create_cq(16, None)?;
-    let mut srq: SharedReceiveQueue<D> = SharedReceiveQueue::create_xrc(&pd, &srq_attr(4), &two, &cq)?;
+    let mut srq: Srq<Exclusive, D> = Srq::create_xrc(&pd, &srq_attr(4), &two, &cq)?;
     post_srq_recv(&mut srq, Face::List, &[(33, &[])])?;
     let mut a = sender::<D, Exclusive>(lab)?;
     connect(&a, &qp, &lab.connect_attr())?;

@@ -16,8 +16,8 @@
 use super::wire::{Gear, SLOT};
 use anyhow::{Context as _, Result, bail, ensure};
 use std::collections::VecDeque;
-use uverbs::provider::wire::WireRemote as _;
-use uverbs::{Driver, ImmData, Qp, Rc};
+use uverbs::{Driver, ImmData, Rc, raw::Qp};
+use uverbs::{Exclusive, provider::wire::WireRemote as _};
 use uverbs_tests::wait::{Deadline, successes};
 
 /// The places in the region, as slots: the receive buffer, the entries that the peer writes, and so on.
@@ -99,11 +99,11 @@ pub(super) fn private_data<D: Driver>(gear: &Gear<D>) -> Vec<u8> {
 }
 
 /// Posts the receives, before the connection.
-pub(super) fn prepare<D: Driver>(gear: &Gear<D>, qp: &mut Qp<D, Rc>) -> Result<()> {
+pub(super) fn prepare<D: Driver>(gear: &Gear<D>, qp: &mut Qp<Rc, Exclusive, D>) -> Result<()> {
     (0..RECEIVES).try_for_each(|at| receive(gear, qp, at))
 }
 
-fn receive<D: Driver>(gear: &Gear<D>, qp: &mut Qp<D, Rc>, at: usize) -> Result<()> {
+fn receive<D: Driver>(gear: &Gear<D>, qp: &mut Qp<Rc, Exclusive, D>, at: usize) -> Result<()> {
     let place = MESSAGES * SLOT + at * MESSAGE;
     let sge = [gear.mr.sge(place..place + MESSAGE)?];
     // SAFETY: the region lives as long as the QP, and the place is not accessed until the completion.
@@ -114,7 +114,7 @@ fn receive<D: Driver>(gear: &Gear<D>, qp: &mut Qp<D, Rc>, at: usize) -> Result<(
 /// One side of a connection.
 pub(super) struct Socket<'a, D: Driver> {
     gear: &'a Gear<D>,
-    qp: &'a mut Qp<D, Rc>,
+    qp: &'a mut Qp<Rc, Exclusive, D>,
     /// Otherwise messages are SENDs.
     has_immediate: bool,
     /// The peer's list of entries, and the entry that is written next.
@@ -141,7 +141,7 @@ pub(super) struct Socket<'a, D: Driver> {
 impl<'a, D: Driver> Socket<'a, D> {
     pub(super) fn new(
         gear: &'a Gear<D>,
-        qp: &'a mut Qp<D, Rc>,
+        qp: &'a mut Qp<Rc, Exclusive, D>,
         has_immediate: bool,
         peer: &[u8],
     ) -> Result<Self> {

@@ -7,12 +7,16 @@ use super::rsocket::{self, Socket};
 use anyhow::{Context as _, Result, ensure};
 use core::ops::Range;
 use core::time::Duration;
-use uverbs::attr::{AccessFlags, QpCap};
 use uverbs::provider::wire::WireRemote as _;
 use uverbs::qp::transport::Sends;
 use uverbs::{
-    CompletionQueue, Context, Driver, DriverVisitor, ImmData, MemoryRegion, PageBuf, ProtectionDomain, Qp,
-    Rc, Shared, Ud, open_with,
+    Context, Driver, DriverVisitor, ImmData, MemoryRegion, PageBuf, ProtectionDomain, Rc, Shared, Ud,
+    open_with,
+    raw::{Cq, Qp},
+};
+use uverbs::{
+    Exclusive, Exposed,
+    attr::{AccessFlags, QpCap},
 };
 use uverbs_cm::{ConnParam, Connection, Request, Resolved};
 use uverbs_tests::LabEnv;
@@ -50,9 +54,9 @@ const SYNC: usize = 16;
 /// The objects of one end.
 pub(super) struct Gear<D: Driver> {
     pd: ProtectionDomain<D>,
-    pub(super) sends: CompletionQueue<D, Shared>,
-    pub(super) recvs: CompletionQueue<D, Shared>,
-    pub(super) mr: MemoryRegion<D, PageBuf>,
+    pub(super) sends: Cq<Shared, D>,
+    pub(super) recvs: Cq<Shared, D>,
+    pub(super) mr: MemoryRegion<PageBuf, Exposed, D>,
 }
 
 const CAP: QpCap =
@@ -69,8 +73,8 @@ impl<D: Driver> Gear<D> {
         Ok(Self { sends: context.create_cq(64, None)?, recvs: context.create_cq(64, None)?, mr, pd })
     }
 
-    fn qp<T: Sends>(&self) -> Result<Qp<D, T>> {
-        Ok(self.pd.qp::<T>().send_cq(&self.sends).recv_cq(&self.recvs).cap(CAP).create()?)
+    fn qp<T: Sends>(&self) -> Result<Qp<T, Exclusive, D>> {
+        Ok(self.pd.raw_qp::<T>().send_cq(&self.sends).recv_cq(&self.recvs).cap(CAP).create()?)
     }
 
     /// A part of a slot.
@@ -78,14 +82,14 @@ impl<D: Driver> Gear<D> {
         slot * SLOT..slot * SLOT + len
     }
 
-    fn recv<T: Sends>(&self, qp: &mut Qp<D, T>, slot: usize, len: usize) -> Result<()> {
+    fn recv<T: Sends>(&self, qp: &mut Qp<T, Exclusive, D>, slot: usize, len: usize) -> Result<()> {
         let sge = [self.mr.sge(Self::slot(slot, len))?];
         // SAFETY: the region lives as long as the QP, and the slot is not accessed until the completion.
         unsafe { qp.rq()?.post(slot as u64, &sge)? };
         Ok(())
     }
 
-    fn send(&self, qp: &mut Qp<D, Rc>, slot: usize, len: usize) -> Result<()> {
+    fn send(&self, qp: &mut Qp<Rc, Exclusive, D>, slot: usize, len: usize) -> Result<()> {
         let sge = [self.mr.sge(Self::slot(slot, len))?];
         // SAFETY: the region lives as long as the QP, and the slot is not written until the completion.
         unsafe { qp.sq()?.post(slot as u64).signaled().send(&sge)? };
@@ -107,7 +111,7 @@ impl<D: Driver> Gear<D> {
     }
 
     /// A READ or WRITE of the peer's memory.
-    fn rdma(&self, qp: &mut Qp<D, Rc>, slot: usize, info: Info, is_read: bool) -> Result<()> {
+    fn rdma(&self, qp: &mut Qp<Rc, Exclusive, D>, slot: usize, info: Info, is_read: bool) -> Result<()> {
         ensure!(info.size as usize <= SLOT, "{} bytes", info.size);
         let sge = [self.mr.sge(Self::slot(slot, info.size as usize))?];
         let remote = D::Remote::new(info.addr, info.rkey);
@@ -157,7 +161,7 @@ fn param<D: Driver>(gear: &Gear<D>, exchange: Exchange, greeting: &[u8]) -> Conn
 }
 
 /// Posts the receives of a connection.
-fn receives<D: Driver>(gear: &Gear<D>, qp: &mut Qp<D, Rc>, exchange: Exchange) -> Result<()> {
+fn receives<D: Driver>(gear: &Gear<D>, qp: &mut Qp<Rc, Exclusive, D>, exchange: Exchange) -> Result<()> {
     match exchange {
         Exchange::Rstream(..) => rsocket::prepare(gear, qp),
         _ => (0..8).try_for_each(|slot| gear.recv(qp, slot, SLOT)),
@@ -165,7 +169,10 @@ fn receives<D: Driver>(gear: &Gear<D>, qp: &mut Qp<D, Rc>, exchange: Exchange) -
 }
 
 /// The stream of a connection.
-fn socket<'a, D: Driver>(gear: &'a Gear<D>, c: &'a mut Connection<Qp<D, Rc>>) -> Result<Socket<'a, D>> {
+fn socket<'a, D: Driver>(
+    gear: &'a Gear<D>,
+    c: &'a mut Connection<Qp<Rc, Exclusive, D>>,
+) -> Result<Socket<'a, D>> {
     let has_immediate = !LabEnv::get().is_some_and(|env| env.siw);
     let peer = c.peer().private_data.clone();
     Socket::new(gear, &mut c.qp, has_immediate, &peer)
@@ -203,7 +210,7 @@ pub(super) fn call(resolved: Resolved, exchange: Exchange) -> Result<()> {
 
 fn serve_connection<D: Driver>(context: &Context<D>, request: Request, exchange: Exchange) -> Result<()> {
     let gear = Gear::new(context)?;
-    let mut qp = gear.qp::<Rc>()?;
+    let mut qp = gear.raw_qp::<Rc>()?;
     let param = param(&gear, exchange, WELCOME);
     request.prepare(&qp, &param)?;
     receives(&gear, &mut qp, exchange)?;
@@ -253,7 +260,7 @@ fn serve_connection<D: Driver>(context: &Context<D>, request: Request, exchange:
 
 fn receive<D: Driver>(
     gear: &Gear<D>,
-    c: &mut Connection<Qp<D, Rc>>,
+    c: &mut Connection<Qp<Rc, Exclusive, D>>,
     count: usize,
     size: usize,
 ) -> Result<()> {
@@ -267,7 +274,7 @@ fn receive<D: Driver>(
 
 fn call_connection<D: Driver>(context: &Context<D>, resolved: Resolved, exchange: Exchange) -> Result<()> {
     let gear = Gear::new(context)?;
-    let mut qp = gear.qp::<Rc>()?;
+    let mut qp = gear.raw_qp::<Rc>()?;
     let param = param(&gear, exchange, HELLO);
     let prepared = resolved.prepare(&qp, &param)?;
     receives(&gear, &mut qp, exchange)?;
@@ -332,7 +339,7 @@ fn serve_datagrams<D: Driver>(
 ) -> Result<()> {
     let gear = Gear::new(context)?;
     let port_num = request.id().bound()?.port_num;
-    let mut qp = gear.qp::<Ud>()?;
+    let mut qp = gear.raw_qp::<Ud>()?;
     let param = ConnParam::default();
     request.prepare(&qp, &param)?;
     for slot in 0..count {
@@ -359,7 +366,7 @@ fn call_datagrams<D: Driver>(
     size: usize,
 ) -> Result<()> {
     let gear = Gear::new(context)?;
-    let mut qp = gear.qp::<Ud>()?;
+    let mut qp = gear.raw_qp::<Ud>()?;
     let param = ConnParam::default();
     let prepared = resolved.prepare(&qp, &param)?;
     for slot in 0..count {
@@ -378,7 +385,7 @@ fn call_datagrams<D: Driver>(
 
 fn datagram<D: Driver>(
     gear: &Gear<D>,
-    c: &mut Connection<Qp<D, Ud>>,
+    c: &mut Connection<Qp<Ud, Exclusive, D>>,
     ah: &uverbs::AddressHandle<D>,
     (remote_qpn, remote_qkey): (u32, u32),
     size: usize,

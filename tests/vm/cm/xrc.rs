@@ -5,9 +5,12 @@
 use super::{address, at};
 use anyhow::{Context as _, Result, ensure};
 use std::thread;
-use uverbs::attr::{AccessFlags, QpCap, QpType, SrqAttr, SrqInitAttr, SrqType};
 use uverbs::remote::REMOTE_REGION_LEN;
-use uverbs::{Context, Driver, DriverVisitor, RemoteRegion, SharedReceiveQueue, XrcSend, open_with};
+use uverbs::{Context, Driver, DriverVisitor, RemoteRegion, XrcSend, open_with, raw::Srq};
+use uverbs::{
+    Exclusive,
+    attr::{AccessFlags, QpCap, QpType, SrqAttr, SrqInitAttr, SrqType},
+};
 use uverbs_cm::{ConnParam, EventChannel, Listener, PortSpace, Request, Resolved};
 use uverbs_tests::env::End;
 use uverbs_tests::pair::region;
@@ -56,7 +59,7 @@ impl DriverVisitor for Serve {
             srq_type: SrqType::Xrc,
             ..SrqInitAttr::default()
         };
-        let srq: SharedReceiveQueue<D> = SharedReceiveQueue::create_xrc(&pd, &attr, &xrcd, &cq)?;
+        let srq: Srq<Exclusive, D> = Srq::create_xrc(&pd, &attr, &xrcd, &cq)?;
         let memory = region(&pd, 64, AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE)?;
         let mut data = srq.srq_num()?.to_be_bytes().to_vec();
         data.extend(memory.remote_region(0..64)?.encode());
@@ -78,7 +81,7 @@ impl DriverVisitor for Call {
     fn visit<D: Driver>(self, context: Context<D>) -> Result<()> {
         let (pd, cq) = (context.alloc_pd()?, context.create_cq(4, None)?);
         let cap = QpCap { max_send_wr: 1, max_send_sge: 1, max_inline_data: 8, ..QpCap::default() };
-        let qp = pd.qp::<XrcSend>().send_cq(&cq).cap(cap).create()?;
+        let qp = pd.raw_qp::<XrcSend>().send_cq(&cq).cap(cap).create()?;
         let mut connection = self.0.connect(qp, &ConnParam::default(), Some(LIMIT))?;
         let data = connection.peer().private_data.clone();
         let (srq_num, rest) = data.split_first_chunk().context("no SRQ")?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The cost of queues that own their buffers (`uverbs::owned`), over the typed face, which is `unsafe`.
+//! The cost of queues that own their buffers, over the typed face (`uverbs::raw`), which is `unsafe`.
 
 use super::measure;
 use super::programs::Ours;

@@ -52,7 +52,7 @@ impl<D: Driver> DispatcherBuilder<'_, D> {
         let Self { context, hub, cqe, spin, clock } = self;
         let channel = context.create_comp_channel()?;
         channel.set_nonblocking(true)?;
-        let cq = context.owned_cq(cqe, Some(&channel))?;
+        let cq = context.cq_with(cqe, Some(&channel))?;
         let sleeper = Sleeper::new(clock.unwrap_or_else(|| Arc::new(Monotonic::new())), spin)?;
         sleeper.watch_channel(&channel)?;
         let hub = match hub {

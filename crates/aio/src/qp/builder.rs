@@ -12,9 +12,12 @@ use crate::turnstile::Turnstile;
 use core::fmt;
 use core::sync::atomic::AtomicBool;
 use std::sync::Arc;
-use uverbs::attr::{QpCap, SendOpsFlags};
-use uverbs::owned::Pool;
+use uverbs::Pool;
 use uverbs::{Driver, ProtectionDomain, Rc};
+use uverbs::{
+    Private,
+    attr::{QpCap, SendOpsFlags},
+};
 use uverbs_core::wake::Waiters;
 
 /// The parameters of a QP that is to be created.
@@ -24,7 +27,7 @@ pub struct QpBuilder<'a, D: Driver> {
     pd: &'a ProtectionDomain<D>,
     cap: QpCap,
     send_ops: Option<SendOpsFlags>,
-    pool: Option<&'a Pool<D>>,
+    pool: Option<&'a Pool<Private, D>>,
     srq: Option<&'a Srq<D>>,
 }
 
@@ -63,7 +66,7 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
     /// The pool needs as many buffers as the depths of all queues that take from it, and those that tasks hold. While it has
     /// none, the queue has fewer receives, and a peer that sends more messages waits (receiver not ready). A QP with neither a
     /// pool nor an [`srq`](Self::srq) gets no messages: its peer must not send any, and [`Qp::recv`] waits until the QP ends.
-    pub fn pool(self, pool: &'a Pool<D>) -> Self {
+    pub fn pool(self, pool: &'a Pool<Private, D>) -> Self {
         Self { pool: Some(pool), ..self }
     }
 
@@ -84,7 +87,7 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
         let depths = (cap.max_send_wr, if srq.is_some() { 0 } else { cap.max_recv_wr });
         let inner = &dispatcher.inner;
         let create = |cq: &_| {
-            let builder = pd.owned_qp::<Rc>().cq(cq).cap(cap);
+            let builder = pd.qp::<Rc>().cq(cq).cap(cap);
             let builder = match send_ops {
                 Some(ops) => builder.send_ops(ops),
                 None => builder,
@@ -133,7 +136,7 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
 /// Fails if a queue of the domain would refuse the pool's buffers: it would have no receives, without an error.
 pub(crate) fn check_pool<D: Driver>(
     verb: &'static str,
-    pool: &Pool<D>,
+    pool: &Pool<Private, D>,
     pd: &ProtectionDomain<D>,
 ) -> Result<()> {
     if pool.is_of(pd) {

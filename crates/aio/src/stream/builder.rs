@@ -8,8 +8,8 @@ use crate::error::Result;
 use crate::qp::Qp;
 use core::net::SocketAddr;
 use std::net::TcpStream;
-use uverbs::owned::Pool;
 use uverbs::{ConnectAttr, Driver, ProtectionDomain};
+use uverbs::{Pool, Private};
 use uverbs_cm::{ConnParam, EventChannel};
 
 /// Messages besides those of the window.
@@ -40,7 +40,7 @@ impl<'a, D: Driver> StreamBuilder<'a, D> {
         Self { message: bytes.max(64), ..self }
     }
 
-    fn build(&self) -> Result<(Qp<D>, Pool<D>)> {
+    fn build(&self) -> Result<(Qp<D>, Pool<Private, D>)> {
         let window = u32::from(self.window);
         // A queue is refilled when a quarter of its receives is missing; what is left must suffice.
         let receives = (window + OTHERS) * 4 / 3 + 2;

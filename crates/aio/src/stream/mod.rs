@@ -38,17 +38,18 @@ use frame::{HEADER, Header, Kind};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice};
 use std::sync::Arc;
-use uverbs::attr::QpState;
-use uverbs::owned::{Buf, Pool};
+use uverbs::AnyDriver;
+use uverbs::{Buf, Pool};
 use uverbs::{Driver, ProtectionDomain, WcStatus};
+use uverbs::{Private, attr::QpState};
 use watch::Watch;
 
 /// A message for which the stream waits.
 enum Sending<D: Driver> {
     /// The last one: until it is complete.
-    Last(Op<D, Buf<D>>),
+    Last(Op<Buf<Private, D>, D>),
     /// Until the queue has an entry for it.
-    Waiting(Detached<D, Buf<D>>),
+    Waiting(Detached<Buf<Private, D>, D>),
 }
 
 impl<D: Driver> Sending<D> {
@@ -104,9 +105,9 @@ impl<D: Driver> Sending<D> {
 /// A close ends this side's data, and waits until the peer's device has all of it; the other direction continues. A program that
 /// drops a stream without closing it loses what is on its way: the peer reads an error then, if the connection manager
 /// connected the two, and nothing otherwise.
-pub struct RdmaStream<D: Driver> {
+pub struct RdmaStream<D: Driver = AnyDriver> {
     qp: Qp<D>,
-    pool: Pool<D>,
+    pool: Pool<Private, D>,
     tasks: Arc<Tasks>,
     waker: Waker,
     tap: Tap<D>,
@@ -156,7 +157,7 @@ impl<D: Driver> RdmaStream<D> {
         StreamBuilder::new(dispatcher, pd)
     }
 
-    fn new(qp: Qp<D>, pool: Pool<D>, builder: &StreamBuilder<'_, D>, link: Option<Link>) -> Self {
+    fn new(qp: Qp<D>, pool: Pool<Private, D>, builder: &StreamBuilder<'_, D>, link: Option<Link>) -> Self {
         let tasks = Arc::new(Tasks::new());
         let watch = link.map(|link| {
             let dispatcher = qp.dispatcher();
@@ -376,7 +377,7 @@ impl<D: Driver> RdmaStream<D> {
 
     /// Sends a message. What was sent is complete some time later, which no one waits for: a failure ends the receives, too.
     #[inline]
-    fn post(&mut self, buf: Buf<D>) {
+    fn post(&mut self, buf: Buf<Private, D>) {
         match self.qp.inner.send_now(buf) {
             Ok(None) => {}
             Ok(Some(buf)) => self.wait(Sending::Waiting(self.qp.send(buf).detach())),
@@ -452,7 +453,7 @@ impl<D: Driver> RdmaStream<D> {
 
     /// A buffer for a message of data, and the bytes of data that it has room for; `None` if no message may be sent.
     #[inline]
-    fn room(&mut self) -> Option<(Buf<D>, usize)> {
+    fn room(&mut self) -> Option<(Buf<Private, D>, usize)> {
         // The queue is full if a message waits for an entry.
         if self.credits == 0 || !self.sends.is_empty() {
             return None;

@@ -7,8 +7,8 @@ use crate::error::Result;
 use core::future::poll_fn;
 use core::task::{Context, Poll};
 use std::io::ErrorKind;
-use uverbs::Driver;
-use uverbs::owned::Buf;
+use uverbs::Buf;
+use uverbs::{Driver, Private};
 
 impl<D: Driver> RdmaStream<D> {
     /// Writes what `fill` puts into the next message, without the copy that `AsyncWrite` makes.
@@ -67,7 +67,7 @@ impl<D: Driver> RdmaStream<D> {
 
     /// A buffer for a message of data, and the bytes of data that it has room for.
     #[inline]
-    fn reserve(&mut self) -> Poll<Result<(Buf<D>, usize)>> {
+    fn reserve(&mut self) -> Poll<Result<(Buf<Private, D>, usize)>> {
         self.check_writable()?;
         match self.room() {
             Some(room) => Poll::Ready(Ok(room)),
@@ -109,7 +109,7 @@ impl<D: Driver> RdmaStream<D> {
 
     /// Sends the data of a buffer, which begin after the room for the header. [`room`](Self::room) gave the buffer.
     #[inline]
-    pub(super) fn send_data(&mut self, mut buf: Buf<D>) {
+    pub(super) fn send_data(&mut self, mut buf: Buf<Private, D>) {
         let credits = self.grant();
         if let Some(header) = buf.first_chunk_mut() {
             *header = super::Header { kind: super::Kind::Data, credits }.encode();

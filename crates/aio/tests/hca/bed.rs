@@ -8,10 +8,10 @@ use core::task::{Context as TaskContext, Poll, Waker};
 use core::time::Duration;
 use std::sync::Arc;
 use std::task::Wake;
-use uverbs::attr::AccessFlags;
 use uverbs::mlx5::Mlx5;
-use uverbs::owned::{Buf, Exposed, Pool};
+use uverbs::{Buf, Exposed, Pool};
 use uverbs::{ConnectAttr, Context, ProtectionDomain};
+use uverbs::{Private, attr::AccessFlags};
 use uverbs_aio::{Clock, Dispatcher, Qp, Result};
 use uverbs_hca::{DeviceBuilder, Fabric, Hca};
 
@@ -41,9 +41,9 @@ pub(crate) fn attr() -> ConnectAttr {
 pub(crate) struct End {
     pub(crate) qp: Qp<Mlx5>,
     /// For sends.
-    pub(crate) pool: Pool<Mlx5>,
+    pub(crate) pool: Pool<Private, Mlx5>,
     /// For receives.
-    pub(crate) incoming: Pool<Mlx5>,
+    pub(crate) incoming: Pool<Private, Mlx5>,
     pub(crate) pd: ProtectionDomain<Mlx5>,
     pub(crate) dispatcher: Dispatcher<Mlx5>,
     pub(crate) hca: Hca,
@@ -65,14 +65,14 @@ impl End {
     }
 
     /// A buffer with these bytes.
-    pub(crate) fn filled(&self, data: &[u8]) -> Buf<Mlx5> {
+    pub(crate) fn filled(&self, data: &[u8]) -> Buf<Private, Mlx5> {
         let mut buf = self.pool.get().expect("a free buffer");
         buf.fill(data).unwrap();
         buf
     }
 
     /// A buffer that the peer may access.
-    pub(crate) fn exposed(&self) -> Buf<Mlx5, Exposed> {
+    pub(crate) fn exposed(&self) -> Buf<Exposed, Mlx5> {
         let access = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
         self.pd.pool(1, SIZE).exposed(access).build().unwrap().get().unwrap()
     }

@@ -7,9 +7,9 @@ use core::pin::Pin;
 use futures_io::{AsyncRead, AsyncWrite};
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
-use uverbs::attr::QpState;
+use uverbs::Pool;
 use uverbs::mlx5::Mlx5;
-use uverbs::owned::Pool;
+use uverbs::{Private, attr::QpState};
 use uverbs_aio::{Qp, RdmaStream};
 
 /// A stream with a window of 4 messages of 1 KiB, and a peer that sends what a test wants.
@@ -17,7 +17,7 @@ struct Case {
     bed: Bed,
     peer: Qp<Mlx5>,
     stream: RdmaStream<Mlx5>,
-    messages: Pool<Mlx5>,
+    messages: Pool<Private, Mlx5>,
 }
 
 const WINDOW: u16 = 4;

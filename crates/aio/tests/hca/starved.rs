@@ -2,12 +2,12 @@
 //! Pools that are empty when a receive queue needs a buffer: it is refilled when one comes back, although nothing reports that.
 
 use crate::bed::{Bed, DEPTH, SIZE, connect};
-use uverbs::mlx5::Mlx5;
-use uverbs::owned::{Buf, Pool};
+use uverbs::{Buf, Pool};
+use uverbs::{Private, mlx5::Mlx5};
 use uverbs_aio::{Error, Qp};
 
 /// Takes all buffers of a pool.
-fn all(pool: &Pool<Mlx5>) -> Vec<Buf<Mlx5>> {
+fn all(pool: &Pool<Private, Mlx5>) -> Vec<Buf<Private, Mlx5>> {
     core::iter::from_fn(|| pool.get()).collect()
 }
 

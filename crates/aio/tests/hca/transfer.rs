@@ -3,8 +3,8 @@
 
 use crate::bed::{Bed, DEPTH, Task, join};
 use core::time::Duration;
+use uverbs::Window;
 use uverbs::attr::AccessFlags;
-use uverbs::owned::Window;
 use uverbs::wr::ImmData;
 use uverbs_aio::{Error, Result};
 

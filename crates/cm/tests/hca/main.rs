@@ -301,7 +301,7 @@ fn an_acceptance_that_fails_names_the_acceptance() {
     let [(_pd, _cq, a), (_pd2, _cq2, b)] = [&client, &server].map(|hca| {
         let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
         let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
-        let qp = pd.qp::<Rc>().cq(&cq).create().unwrap();
+        let qp = pd.raw_qp::<Rc>().cq(&cq).create().unwrap();
         (pd, cq, qp)
     });
     fabric.delay(Duration::from_millis(400));
@@ -591,7 +591,7 @@ fn typed_queue_pairs_are_established_and_refused() {
             let context = Context::<Mlx5>::from_kernel(server.open()).unwrap();
             let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
             let request = listener.wait(LONG).unwrap().unwrap();
-            let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
+            let qp = pd.raw_qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
             let connection = request.accept(qp, &ConnParam::default(), LONG).unwrap();
             assert_eq!(connection.qp.control.state().unwrap(), QpState::RTS);
             assert!(connection.wait_disconnected(LONG).unwrap());
@@ -600,7 +600,7 @@ fn typed_queue_pairs_are_established_and_refused() {
         });
         let context = Context::<Mlx5>::from_kernel(client.open()).unwrap();
         let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
-        let qp = || pd.qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
+        let qp = || pd.raw_qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
         let resolved = Resolved::new(&manager, address).unwrap();
         let connection = resolved.connect(qp(), &ConnParam::default(), LONG).unwrap();
         assert_eq!(connection.qp.control.state().unwrap(), QpState::RTS);
@@ -627,7 +627,7 @@ fn a_queue_pair_of_another_device_is_refused() {
             QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
         let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
         let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
-        let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
+        let qp = pd.raw_qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
         assert_eq!(qp.control.node_guid().unwrap(), context.query_device().unwrap().node_guid);
         qp
     };
@@ -656,7 +656,7 @@ fn a_queue_pair_of_another_type_is_refused() {
     let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
     let manager = channel(&client);
     let resolve = |space| Resolved::with(&manager, space, None, address, LIMIT).unwrap();
-    let (rc, ud) = (pd.qp::<Rc>().cq(&cq).create().unwrap(), pd.qp::<Ud>().cq(&cq).create().unwrap());
+    let (rc, ud) = (pd.raw_qp::<Rc>().cq(&cq).create().unwrap(), pd.raw_qp::<Ud>().cq(&cq).create().unwrap());
     let param = ConnParam::default();
     for (result, reason) in [
         (resolve(PortSpace::Udp).prepare(&rc, &param), "RC, but id "),
@@ -682,7 +682,7 @@ fn a_server_that_gives_up_after_its_acceptance() {
     let context = Context::<Mlx5>::from_kernel(client.open()).unwrap();
     let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
     let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
-    let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
+    let qp = pd.raw_qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
     let resolved = Resolved::new(&channel(&client), address).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {

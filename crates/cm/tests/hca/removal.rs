@@ -160,7 +160,7 @@ fn calls_that_wait_return_when_the_device_is_removed() {
     std::thread::scope(|scope| {
         // Nothing answers the request, so the client waits until its device is removed.
         let waiting = scope.spawn(|| {
-            let qp = pd.qp::<Rc>().cq(&cq).create().unwrap();
+            let qp = pd.raw_qp::<Rc>().cq(&cq).create().unwrap();
             resolved.connect(qp, &ConnParam::default(), LONG).map(drop)
         });
         let _request = listener.wait(LONG).unwrap().expect("a request");
@@ -184,7 +184,7 @@ fn an_end_is_reported_to_each_call_that_waits() {
     let qp = |hca: &Hca| {
         let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
         let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
-        pd.qp::<Rc>().cq(&cq).create().unwrap()
+        pd.raw_qp::<Rc>().cq(&cq).create().unwrap()
     };
     let (active, passive) = std::thread::scope(|scope| {
         let param = ConnParam::default();

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, mpsc};
 use std::task::Wake;
 use std::thread;
-use uverbs::{Context, Errno, Qp, Rc, mlx5::Mlx5};
+use uverbs::{Context, Errno, Exclusive, Rc, mlx5::Mlx5, raw::Qp};
 use uverbs_cm::{CmPort, ConnParam, Connection, Error, EventChannel, EventKind, Id, Listener, Resolved};
 use uverbs_hca::{Fabric, Hca};
 
@@ -54,8 +54,8 @@ impl CmPort for Silent {
 struct Bed {
     server: Hca,
     listener: Arc<Listener>,
-    passive: Arc<Connection<Qp<Mlx5, Rc>>>,
-    active: Connection<Qp<Mlx5, Rc>>,
+    passive: Arc<Connection<Qp<Rc, Exclusive, Mlx5>>>,
+    active: Connection<Qp<Rc, Exclusive, Mlx5>>,
 }
 
 impl Bed {
@@ -69,7 +69,7 @@ impl Bed {
         let qp = |hca: &Hca| {
             let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
             let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
-            pd.qp::<Rc>().cq(&cq).create().unwrap()
+            pd.raw_qp::<Rc>().cq(&cq).create().unwrap()
         };
         let (active, passive) = thread::scope(|scope| {
             let param = ConnParam::default();

@@ -3,9 +3,12 @@
 
 use crate::{LIMIT, LONG, PORT, channel, failure, hosts};
 use core::net::SocketAddr;
-use uverbs::attr::{AccessFlags, QpAttrMask, QpCap, QpState, QpType, SrqAttr, SrqInitAttr, SrqType};
 use uverbs::remote::REMOTE_REGION_LEN;
-use uverbs::{Context, PageBuf, RemoteRegion, SharedReceiveQueue, WorkCompletion, XrcSend, mlx5::Mlx5};
+use uverbs::{Context, PageBuf, RemoteRegion, WorkCompletion, XrcSend, mlx5::Mlx5, raw::Srq};
+use uverbs::{
+    Exclusive,
+    attr::{AccessFlags, QpAttrMask, QpCap, QpState, QpType, SrqAttr, SrqInitAttr, SrqType},
+};
 use uverbs_cm::{ConnParam, Error, Listener, PortSpace, Resolved};
 use uverbs_hca::Fabric;
 
@@ -44,8 +47,7 @@ fn xrc_qps_are_connected_and_carry_data() {
                 srq_type: SrqType::Xrc,
                 ..SrqInitAttr::default()
             };
-            let srq: SharedReceiveQueue<Mlx5> =
-                SharedReceiveQueue::create_xrc(&pd, &attr, &xrcd, &cq).unwrap();
+            let srq: Srq<Exclusive, Mlx5> = Srq::create_xrc(&pd, &attr, &xrcd, &cq).unwrap();
             let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
             let region = pd.reg_mr(PageBuf::new(64).unwrap(), access).map_err(|e| e.error).unwrap();
             let request = listener.wait(LONG).unwrap().expect("a request");
@@ -63,7 +65,7 @@ fn xrc_qps_are_connected_and_carry_data() {
         let context = Context::<Mlx5>::from_kernel(client.open()).unwrap();
         let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
         let cap = QpCap { max_send_wr: 1, max_send_sge: 1, max_inline_data: 8, ..QpCap::default() };
-        let qp = pd.qp::<XrcSend>().send_cq(&cq).cap(cap).create().unwrap();
+        let qp = pd.raw_qp::<XrcSend>().send_cq(&cq).cap(cap).create().unwrap();
         let port_space = PortSpace::Ib(QpType::XrcSend);
         let resolved = Resolved::with(&channel(&client), port_space, None, address, LIMIT).unwrap();
         let mut connection = resolved.connect(qp, &ConnParam::default(), LONG).unwrap();

@@ -7,19 +7,19 @@ use anyhow::{Context as _, Result, ensure};
 use core::net::SocketAddr;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy, split};
 use uverbs::hca::{Fabric, Hca};
-use uverbs::{AnyDriver, Context, ProtectionDomain};
+use uverbs::{Context, ProtectionDomain};
 use uverbs_aio::{Dispatcher, Listener, RdmaStream};
 use uverbs_cm::EventChannel;
 
 /// The objects of one side.
 struct Side {
-    dispatcher: Dispatcher<AnyDriver>,
-    pd: ProtectionDomain<AnyDriver>,
+    dispatcher: Dispatcher,
+    pd: ProtectionDomain,
     manager: EventChannel,
 }
 
 impl Side {
-    fn new(context: &Context<AnyDriver>, manager: EventChannel) -> Result<Self> {
+    fn new(context: &Context, manager: EventChannel) -> Result<Self> {
         let dispatcher = Dispatcher::new(context)?;
         tokio::spawn(dispatcher.clone().drive());
         Ok(Self { dispatcher, pd: context.alloc_pd()?, manager })
@@ -29,12 +29,12 @@ impl Side {
         Self::new(&Context::from_kernel(hca.open())?, EventChannel::from_port(hca.connection_manager()?))
     }
 
-    fn listen(&self, address: SocketAddr) -> Result<Listener<AnyDriver>> {
+    fn listen(&self, address: SocketAddr) -> Result<Listener> {
         Ok(Listener::bind(&self.dispatcher, &self.manager, address)?)
     }
 
     /// Serves one client, and returns the number of its bytes.
-    async fn serve(&self, listener: Listener<AnyDriver>) -> Result<u64> {
+    async fn serve(&self, listener: Listener) -> Result<u64> {
         let stream = RdmaStream::builder(&self.dispatcher, &self.pd).accept(&listener).await?;
         let (mut read, mut write) = split(stream);
         let count = copy(&mut read, &mut write).await?;

@@ -4,17 +4,17 @@
 #![forbid(unsafe_code)]
 
 use anyhow::{Context as _, Result, ensure};
-use uverbs::{AnyDriver, ConnectAttr, Context, Rc, attr::QpCap, hca::Hca};
+use uverbs::{ConnectAttr, Context, Rc, attr::QpCap, hca::Hca};
 
 fn main() -> Result<()> {
-    let context: Context<AnyDriver> = match uverbs::devices()?.first() {
+    let context: Context = match uverbs::devices()?.first() {
         Some(device) => uverbs::open(device)?,
         None => Context::from_kernel(Hca::new().open())?,
     };
     let (pd, attr) = (context.alloc_pd()?, ConnectAttr::default());
-    let cq = context.owned_cq(16, None)?;
+    let cq = context.cq_with(16, None)?;
     let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-    let mut qp = pd.owned_qp::<Rc>().cq(&cq).cap(cap).create()?;
+    let mut qp = pd.qp::<Rc>().cq(&cq).cap(cap).create()?;
 
     // The default GID of the port is the one that routes. The QP exchanges endpoints with itself.
     qp.init(&attr)?;

@@ -10,8 +10,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 use uverbs::attr::{Mtu, QpCap};
-use uverbs::owned::{OwnedCq, OwnedQp, Pool};
-use uverbs::{AnyDriver, CompletionChannel, ConnectAttr, Context, Endpoint, Rc};
+use uverbs::{CompletionChannel, ConnectAttr, Context, Endpoint, Rc};
+use uverbs::{Cq, Pool, Qp};
 use uverbs_examples::nic::{Joint, Nic, find};
 
 const RECV: u64 = 1;
@@ -79,19 +79,19 @@ fn main() -> Result<()> {
 
 /// The objects of one side. Its buffers go to the device and come back.
 struct Side {
-    qp: OwnedQp<AnyDriver, Rc>,
-    cq: OwnedCq<AnyDriver>,
-    channel: CompletionChannel<AnyDriver>,
-    pool: Pool<AnyDriver>,
+    qp: Qp<Rc>,
+    cq: Cq,
+    channel: CompletionChannel,
+    pool: Pool,
     attr: ConnectAttr,
 }
 
 impl Side {
     fn new(nic: &Nic, args: &Args) -> Result<Self> {
-        let context: Context<AnyDriver> = nic.open()?;
+        let context: Context = nic.open()?;
         let pd = context.alloc_pd()?;
         let channel = context.create_comp_channel()?;
-        let cq = context.owned_cq(args.rx_depth + 1, args.events.then_some(&channel))?;
+        let cq = context.cq_with(args.rx_depth + 1, args.events.then_some(&channel))?;
         let cap = QpCap {
             max_send_wr: 1,
             max_recv_wr: args.rx_depth,
@@ -99,7 +99,7 @@ impl Side {
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        let qp = pd.owned_qp::<Rc>().cq(&cq).cap(cap).create()?;
+        let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create()?;
         let attr = ConnectAttr {
             port_num: args.ib_port,
             sgid_index: args.gid_idx,

@@ -14,10 +14,13 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::fd::AsFd as _;
 use std::time::Instant;
-use uverbs::attr::{AccessFlags, QpCap, SendOpsFlags};
 use uverbs::{
-    CompletionQueue, Context, Driver, ProtectionDomain, Qp, Rc, RemoteRegion, Shared, WithDeadline,
-    WorkCompletion,
+    Context, Driver, ProtectionDomain, Rc, RemoteRegion, Shared, WithDeadline, WorkCompletion,
+    raw::{Cq, Qp},
+};
+use uverbs::{
+    Exclusive,
+    attr::{AccessFlags, QpCap, SendOpsFlags},
 };
 use uverbs_cm::{Id, Listener, PortSpace, Resolved};
 
@@ -44,11 +47,11 @@ pub const NUMBER: usize = 4;
 #[derive(Debug)]
 pub struct End<D: Driver> {
     /// The QPs.
-    pub qps: Vec<Qp<D, Rc>>,
+    pub qps: Vec<Qp<Rc, Exclusive, D>>,
     /// The identifiers of their connections, if they are those of the connection manager.
     ids: Vec<Id>,
     /// Their CQ.
-    pub cq: CompletionQueue<D, Shared>,
+    pub cq: Cq<Shared, D>,
     /// The blocks.
     pub memory: Memory<D>,
     /// Messages that arrive by SEND: `receives` for each QP.
@@ -94,7 +97,7 @@ impl<D: Driver> End<D> {
         let (mut qps, mut immediate) = (Vec::new(), true);
         for _ in 0..plan.qps {
             let ops = SendOpsFlags::SEND | SendOpsFlags::RDMA_WRITE;
-            let create = |ops| pd.qp::<Rc>().cq(&cq).cap(cap).send_ops(ops).create();
+            let create = |ops| pd.raw_qp::<Rc>().cq(&cq).cap(cap).send_ops(ops).create();
             let qp = match create(ops | SendOpsFlags::RDMA_WRITE_WITH_IMM) {
                 Err(error) if error.is_unsupported() => {
                     immediate = false;

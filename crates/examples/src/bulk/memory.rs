@@ -10,9 +10,9 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
-use uverbs::attr::AccessFlags;
 use uverbs::buf::NoBuf;
 use uverbs::{Driver, MemoryRegion, PageBuf, ProtectionDomain, RemoteRegion};
+use uverbs::{Exposed, attr::AccessFlags};
 
 /// Bytes at the front of each block that identify its batch and block.
 pub const STAMP: usize = 8;
@@ -21,11 +21,11 @@ pub const STAMP: usize = 8;
 #[derive(Debug)]
 pub enum Memory<D: Driver> {
     /// Of this process.
-    Pages(MemoryRegion<D, PageBuf>),
+    Pages(MemoryRegion<PageBuf, Exposed, D>),
     /// A dma-buf, which this process can read as a file.
     DmaBuf {
         /// Its registration.
-        region: MemoryRegion<D, NoBuf>,
+        region: MemoryRegion<NoBuf, Exposed, D>,
         /// Its bytes.
         file: File,
     },

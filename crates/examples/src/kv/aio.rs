@@ -30,7 +30,7 @@ fn has_immediate<D: Driver>(context: &Context<D>, pd: &ProtectionDomain<D>) -> u
     let cq = context.create_cq(2, None)?;
     let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let ops = SendOpsFlags::RDMA_WRITE_WITH_IMM;
-    match pd.qp::<Rc>().cq(&cq).cap(cap).send_ops(ops).create() {
+    match pd.raw_qp::<Rc>().cq(&cq).cap(cap).send_ops(ops).create() {
         Ok(_) => Ok(true),
         Err(error) if error.is_unsupported() => Ok(false),
         Err(error) => Err(error),

@@ -15,9 +15,12 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::os::fd::AsFd as _;
 use std::time::Instant;
-use uverbs::attr::{QpCap, SendOpsFlags};
-use uverbs::owned::{Buf, Completed, OwnedCq, OwnedQp, Pool};
+use uverbs::{Buf, Completed, Cq, Pool, Qp};
 use uverbs::{Driver, ImmData, PostError, ProtectionDomain, Rc, RemoteRegion};
+use uverbs::{
+    Exclusive, Private,
+    attr::{QpCap, SendOpsFlags},
+};
 
 /// The time limit for a result.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -54,7 +57,7 @@ pub enum Value<D: Driver> {
     /// A copy.
     Small(Vec<u8>),
     /// The buffer into which the device has read it.
-    Large(Buf<D>),
+    Large(Buf<Private, D>),
 }
 
 impl<D: Driver> Deref for Value<D> {
@@ -92,11 +95,11 @@ pub enum Way {
 /// A connection to a server.
 #[derive(Debug)]
 pub struct Client<D: Driver> {
-    qp: OwnedQp<D, Rc>,
-    cq: OwnedCq<D>,
+    qp: Qp<Rc, Exclusive, D>,
+    cq: Cq<Exclusive, D>,
     waiter: Waiter<D>,
-    messages: Pool<D>,
-    values: Pool<D>,
+    messages: Pool<Private, D>,
+    values: Pool<Private, D>,
     welcome: Welcome,
     immediate: bool,
     ledger: Ledger,
@@ -115,9 +118,9 @@ pub struct Client<D: Driver> {
 /// Creates the QP with all operations that the client wants, or without immediate data where the device has none.
 fn create_qp<D: Driver>(
     pd: &ProtectionDomain<D>,
-    cq: &OwnedCq<D>,
+    cq: &Cq<Exclusive, D>,
     way: Way,
-) -> Result<(OwnedQp<D, Rc>, bool)> {
+) -> Result<(Qp<Rc, Exclusive, D>, bool)> {
     let cap = QpCap {
         // A put has up to two sends, a large get also a read and a release; the last ones may be complete but not polled.
         max_send_wr: 4 * RECEIVES,
@@ -126,7 +129,7 @@ fn create_qp<D: Driver>(
         max_recv_sge: 1,
         max_inline_data: super::INLINE,
     };
-    let create = |ops| pd.owned_qp::<Rc>().cq(cq).cap(cap).send_ops(ops).create();
+    let create = |ops| pd.qp::<Rc>().cq(cq).cap(cap).send_ops(ops).create();
     let ops = SendOpsFlags::SEND | SendOpsFlags::RDMA_WRITE | SendOpsFlags::RDMA_READ;
     match create(ops | SendOpsFlags::RDMA_WRITE_WITH_IMM) {
         Ok(qp) => Ok((qp, way == Way::Best)),
@@ -144,10 +147,10 @@ impl<D: Driver> Client<D> {
         let context = nic.open::<D>()?;
         let pd = context.alloc_pd()?;
         let mut waiter = Waiter::new(context.create_comp_channel()?)?;
-        let mut cq = context.owned_cq(5 * RECEIVES, Some(waiter.channel()))?;
+        let mut cq = context.cq_with(5 * RECEIVES, Some(waiter.channel()))?;
         let (qp, immediate) = create_qp(&pd, &cq, way)?;
         let messages = pd.pool(5 * RECEIVES, MESSAGE as u32).build()?;
-        let receive = |qp: &mut OwnedQp<D, Rc>| {
+        let receive = |qp: &mut Qp<Rc, Exclusive, D>| {
             let queue = qp.rq().context("the QP has a receive queue")?;
             for _ in 0..RECEIVES {
                 queue.post(RECV, messages.get().context("the pool has enough buffers")?)?;
@@ -423,10 +426,10 @@ fn room(posted: Result<(), PostError>) -> Result<bool> {
 
 /// The first request.
 fn hello<D: Driver>(
-    qp: &mut OwnedQp<D, Rc>,
-    cq: &mut OwnedCq<D>,
+    qp: &mut Qp<Rc, Exclusive, D>,
+    cq: &mut Cq<Exclusive, D>,
     waiter: &mut Waiter<D>,
-    (messages, link): (&Pool<D>, &Link),
+    (messages, link): (&Pool<Private, D>, &Link),
 ) -> Result<Welcome> {
     let mut message = [0; HEADER];
     Request { op: Op::Hello, id: 0, arg: u32::from(VERSION), key: &[], value: &[] }.encode(&mut message);

@@ -6,9 +6,9 @@ use crate::link::Link;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
-use uverbs::attr::QpState;
-use uverbs::owned::{Buf, Exposed, OwnedQp, Pool};
+use uverbs::{Buf, Exposed, Pool, Qp};
 use uverbs::{Driver, PostError, Rc};
+use uverbs::{Exclusive, Private, attr::QpState};
 
 /// Every how many sends one has a completion.
 const SIGNAL_EVERY: u32 = 16;
@@ -21,7 +21,7 @@ pub(super) const RECV: u64 = 1;
 /// A client. The order of the fields is that of their drops: the QP ends before the memory that its peer can access.
 #[derive(Debug)]
 pub(super) struct Peer<D: Driver> {
-    qp: OwnedQp<D, Rc>,
+    qp: Qp<Rc, Exclusive, D>,
     pub(super) link: Arc<Link>,
     /// Distinguishes it from earlier clients with the same QP number.
     pub(super) serial: u64,
@@ -37,7 +37,12 @@ pub(super) struct Peer<D: Driver> {
 }
 
 impl<D: Driver> Peer<D> {
-    pub(super) fn new(qp: OwnedQp<D, Rc>, link: Arc<Link>, serial: u64, slots: Buf<D, Exposed>) -> Self {
+    pub(super) fn new(
+        qp: Qp<Rc, Exclusive, D>,
+        link: Arc<Link>,
+        serial: u64,
+        slots: Buf<Exposed, D>,
+    ) -> Self {
         let max_inline = qp.cap().max_inline_data as usize;
         Self {
             qp,
@@ -67,7 +72,7 @@ impl<D: Driver> Peer<D> {
     pub(super) fn execute(
         &mut self,
         executor: &mut Executor<D>,
-        pool: &Pool<D>,
+        pool: &Pool<Private, D>,
         request: impl FnOnce(&mut Session<D>, &mut Executor<D>) -> Result<Reply, Broken>,
     ) -> Result<(), Broken> {
         let reply = request(&mut self.session, executor)?;
@@ -78,7 +83,7 @@ impl<D: Driver> Peer<D> {
     }
 
     /// Sends an answer, or keeps it until the queue has room. A client within its credits never has more of them.
-    fn send(&mut self, pool: &Pool<D>, message: &[u8], credits: u32) -> Result<(), Broken> {
+    fn send(&mut self, pool: &Pool<Private, D>, message: &[u8], credits: u32) -> Result<(), Broken> {
         if self.closing.is_some() {
             return Ok(());
         }
@@ -93,7 +98,7 @@ impl<D: Driver> Peer<D> {
     }
 
     /// Posts what was kept.
-    pub(super) fn flush(&mut self, pool: &Pool<D>) -> Result<(), Broken> {
+    pub(super) fn flush(&mut self, pool: &Pool<Private, D>) -> Result<(), Broken> {
         while let Some(message) = self.backlog.pop_front() {
             if !self.post(pool, &message)? {
                 self.backlog.push_front(message);
@@ -104,7 +109,7 @@ impl<D: Driver> Peer<D> {
     }
 
     /// Whether it was posted; `false` if there is no room now.
-    fn post(&mut self, pool: &Pool<D>, message: &[u8]) -> Result<bool, Broken> {
+    fn post(&mut self, pool: &Pool<Private, D>, message: &[u8]) -> Result<bool, Broken> {
         let signal = (self.posted + 1).is_multiple_of(SIGNAL_EVERY);
         let wr = self.qp.sq().post(SEND);
         let wr = if signal { wr.signaled() } else { wr };

@@ -28,10 +28,13 @@ use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use uverbs::attr::{AccessFlags, EventType, QpCap, SendOpsFlags, SrqAttr, SrqInitAttr};
-use uverbs::owned::{Buf, Completed, Exposed, OwnedCq, OwnedQp, OwnedSrq, Pool};
+use uverbs::{Buf, Completed, Cq, Exposed, Pool, Qp, Srq};
 use uverbs::{
     Context, Driver, Errno, EventSource, ImmData, ProtectionDomain, Rc, RemoteRegion, Shared, WcOpcode,
+};
+use uverbs::{
+    Exclusive, Private,
+    attr::{AccessFlags, EventType, QpCap, SendOpsFlags, SrqAttr, SrqInitAttr},
 };
 use uverbs_cm::{Listener, Request};
 
@@ -109,8 +112,8 @@ pub struct Report {
 /// What the threads of a server share.
 #[derive(Debug)]
 struct Resources<D: Driver> {
-    cq: OwnedCq<D, Shared>,
-    srq: OwnedSrq<D, Shared>,
+    cq: Cq<Shared, D>,
+    srq: Srq<Shared, D>,
     pd: ProtectionDomain<D>,
     context: Context<D>,
     config: Config,
@@ -216,7 +219,7 @@ pub(super) fn welcome(config: &Config) -> Result<Welcome> {
 }
 
 /// The memory of a client's slots, with a key of its own.
-pub(super) fn slots<D: Driver>(pd: &ProtectionDomain<D>, config: &Config) -> Result<Buf<D, Exposed>> {
+pub(super) fn slots<D: Driver>(pd: &ProtectionDomain<D>, config: &Config) -> Result<Buf<Exposed, D>> {
     let len = config.slots.checked_mul(slot_stride(config)).context("the slots have more than 4 GiB")?;
     let pool = pd.pool(1, len).exposed(AccessFlags::REMOTE_WRITE).build()?;
     pool.get().context("a new pool has its buffer")
@@ -229,11 +232,11 @@ struct Worker<D: Driver> {
     peers: HashMap<u32, Peer<D>>,
     /// Completions of QPs whose handshake is not complete.
     early: HashMap<u32, Vec<Completed<D>>>,
-    receives: Pool<D>,
-    answers: Pool<D>,
+    receives: Pool<Private, D>,
+    answers: Pool<Private, D>,
     executor: Executor<D>,
     /// Receives that are to be posted again.
-    spare: Vec<Buf<D>>,
+    spare: Vec<Buf<Private, D>>,
     report: Report,
     /// Buffers of receives and answers.
     totals: usize,
@@ -250,9 +253,9 @@ impl<D: Driver> Worker<D> {
         let receive_count = receive_count.min(device.max_srq_wr);
         let sends = config.clients * send_depth(&config);
         let waiter = Waiter::new(context.create_comp_channel()?)?;
-        let cq = context.owned_cq(receive_count + sends, Some(waiter.channel()))?;
+        let cq = context.cq_with(receive_count + sends, Some(waiter.channel()))?;
         let attr = SrqAttr { max_wr: receive_count, max_sge: 1, srq_limit: 0 };
-        let srq = pd.owned_srq(&SrqInitAttr { attr, ..SrqInitAttr::default() })?;
+        let srq = pd.srq(&SrqInitAttr { attr, ..SrqInitAttr::default() })?;
         let receives = pd.pool(receive_count, MESSAGE as u32).build()?;
         let answers = pd.pool(sends, MESSAGE as u32).build()?;
         let mut welcome = welcome(&config)?;
@@ -470,7 +473,7 @@ fn end<D: Driver>(peer: &mut Peer<D>, outcome: Result<(), Broken>) -> bool {
 }
 
 impl<D: Driver> Resources<D> {
-    fn qp(&self, ops: SendOpsFlags) -> uverbs::Result<OwnedQp<D, Rc>> {
+    fn qp(&self, ops: SendOpsFlags) -> uverbs::Result<Qp<Rc, Exclusive, D>> {
         let cap = QpCap {
             max_send_wr: send_depth(&self.config),
             max_recv_wr: 0,
@@ -478,7 +481,7 @@ impl<D: Driver> Resources<D> {
             max_recv_sge: 0,
             max_inline_data: super::INLINE,
         };
-        self.pd.owned_qp().cq(&self.cq).srq(&self.srq).cap(cap).send_ops(ops).create()
+        self.pd.qp().cq(&self.cq).srq(&self.srq).cap(cap).send_ops(ops).create()
     }
 
     /// Waits for clients until the server ends, and for the ends of their threads.
@@ -534,14 +537,14 @@ impl<D: Driver> Resources<D> {
 
     fn handshake(
         &self,
-        qp: OwnedQp<D, Rc>,
+        qp: Qp<Rc, Exclusive, D>,
         incoming: Incoming,
         serial: u64,
         notes: &Sender<Note<D>>,
     ) -> Result<Arc<Link>> {
         let access = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
         let slots = slots(&self.pd, &self.config)?;
-        let arrived = |qp: OwnedQp<D, Rc>, link: &Arc<Link>| {
+        let arrived = |qp: Qp<Rc, Exclusive, D>, link: &Arc<Link>| {
             let qp_num = qp.qp_num();
             let peer = Box::new(Peer::new(qp, link.clone(), serial, slots));
             notes.send(Note::Arrived { qp_num, peer }).map_err(|_| anyhow!("the server ends"))?;

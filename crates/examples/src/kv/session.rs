@@ -6,7 +6,7 @@ use super::store::{Large, Store, Value};
 use std::collections::HashMap;
 use std::sync::Arc;
 use uverbs::Driver;
-use uverbs::owned::{Buf, Exposed};
+use uverbs::{Buf, Exposed};
 
 /// The client broke the protocol, or its connection has failed: it must be disconnected.
 #[derive(Debug)]
@@ -49,13 +49,13 @@ impl Reply {
 #[derive(Debug)]
 pub(super) struct Session<D: Driver> {
     /// The memory to which the client writes.
-    pub(super) slots: Buf<D, Exposed>,
+    pub(super) slots: Buf<Exposed, D>,
     leases: HashMap<u32, Arc<Large<D>>>,
     next_lease: u32,
 }
 
 impl<D: Driver> Session<D> {
-    pub(super) fn new(slots: Buf<D, Exposed>) -> Self {
+    pub(super) fn new(slots: Buf<Exposed, D>) -> Self {
         Self { slots, leases: HashMap::new(), next_lease: 0 }
     }
 

@@ -5,13 +5,13 @@ use super::proto::{MAX_SMALL, Status};
 use std::collections::HashMap;
 use std::sync::Arc;
 use uverbs::attr::AccessFlags;
-use uverbs::owned::{Buf, Exposed, Pool};
+use uverbs::{Buf, Exposed, Pool};
 use uverbs::{Driver, ProtectionDomain, RemoteRegion};
 
 /// A large value. It does not change after it was stored, so a client may read it as long as this exists.
 #[derive(Debug)]
 pub struct Large<D: Driver> {
-    buf: Buf<D, Exposed>,
+    buf: Buf<Exposed, D>,
     len: u32,
 }
 
@@ -38,7 +38,7 @@ pub enum Value<D: Driver> {
 #[derive(Debug)]
 pub struct Store<D: Driver> {
     map: HashMap<Box<[u8]>, Value<D>>,
-    values: Pool<D, Exposed>,
+    values: Pool<Exposed, D>,
     max_keys: usize,
     count: usize,
 }

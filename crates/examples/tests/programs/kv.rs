@@ -12,11 +12,14 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Instant;
-use uverbs::attr::{AccessFlags, QpCap};
 use uverbs::hca::{Fabric, Hca};
 use uverbs::mlx5::Mlx5;
-use uverbs::owned::{OwnedCq, OwnedQp, Pool};
 use uverbs::{AnyDriver, Context, ImmData, Rc, RemoteRegion};
+use uverbs::{Cq, Pool, Qp};
+use uverbs::{
+    Exclusive, Private,
+    attr::{AccessFlags, QpCap},
+};
 use uverbs_examples::kv::aio;
 use uverbs_examples::kv::bench::{check, measure};
 use uverbs_examples::kv::client::{Ask, Way};
@@ -179,10 +182,10 @@ fn sees_the_end(futures: bool, end: fn(&Hca, &Link)) -> (String, String) {
         let context = Context::<Mlx5>::from_kernel(there.open()).unwrap();
         let pd = context.alloc_pd().unwrap();
         let pool = pd.pool(4, MESSAGE as u32).build().unwrap();
-        let mut cq: OwnedCq<Mlx5> = context.owned_cq(16, None).unwrap();
+        let mut cq: Cq<Exclusive, Mlx5> = context.cq_with(16, None).unwrap();
         let cap =
             QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let qp: OwnedQp<Mlx5, Rc> = pd.owned_qp().cq(&cq).cap(cap).create().unwrap();
+        let qp: Qp<Rc, Exclusive, Mlx5> = pd.qp().cq(&cq).cap(cap).create().unwrap();
         let mut connected = None;
         let (stream, _) = listener.accept().unwrap();
         let access = AccessFlags::REMOTE_WRITE;
@@ -302,9 +305,9 @@ enum Fate {
 
 /// A client that sends what it likes.
 struct Hostile {
-    qp: OwnedQp<Mlx5, Rc>,
-    cq: OwnedCq<Mlx5>,
-    pool: Pool<Mlx5>,
+    qp: Qp<Rc, Exclusive, Mlx5>,
+    cq: Cq<Exclusive, Mlx5>,
+    pool: Pool<Private, Mlx5>,
     link: Link,
 }
 
@@ -313,7 +316,7 @@ impl Hostile {
         let nic = Nic::Software(hca.clone());
         let context: Context<Mlx5> = nic.open().unwrap();
         let pd = context.alloc_pd().unwrap();
-        let cq = context.owned_cq(256, None).unwrap();
+        let cq = context.cq_with(256, None).unwrap();
         let cap = QpCap {
             max_send_wr: 128,
             max_recv_wr: 64,
@@ -321,9 +324,9 @@ impl Hostile {
             max_recv_sge: 1,
             max_inline_data: 64,
         };
-        let qp = pd.owned_qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
+        let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
         let pool = pd.pool(192, 4096).build().unwrap();
-        let receive = |qp: &mut OwnedQp<Mlx5, Rc>| {
+        let receive = |qp: &mut Qp<Rc, Exclusive, Mlx5>| {
             for _ in 0..receives {
                 qp.rq().unwrap().post(1, pool.get().unwrap()).unwrap();
             }

@@ -6,10 +6,13 @@
 use super::{Req, Typed};
 use crate::push::wire;
 use uverbs::provider::recv::RecvQueue as Engine;
-use uverbs::qp::recv::RecvBatch;
-use uverbs::qp::{Batch, QpBuilder, RecvQueue, SendQueue, Transport};
+use uverbs::raw::RecvBatch;
 use uverbs::wr::Sge;
-use uverbs::{Driver, Exclusive, PostError, ProtectionDomain, Shared, SharedReceiveQueue};
+use uverbs::{Driver, Exclusive, PostError, ProtectionDomain, Shared, raw::Srq};
+use uverbs::{
+    qp::Transport,
+    raw::{Batch, QpBuilder, RecvQueue, SendQueue},
+};
 use uverbs_core::sync::Locking;
 
 /// The end of a batch that is not completed.
@@ -35,38 +38,38 @@ pub trait Lock: Locking {
     /// Its name in tests.
     const NAME: &'static str;
     /// Begins the creation of a QP.
-    fn builder<D: Driver, T: Transport>(pd: &ProtectionDomain<D>) -> QpBuilder<'_, D, T, Self>;
+    fn builder<D: Driver, T: Transport>(pd: &ProtectionDomain<D>) -> QpBuilder<'_, T, Self, D>;
     /// A batch, which is completed unless it is lost.
     unsafe fn batch<D: Driver, T: Typed<D>>(
-        sq: &mut SendQueue<D, T, Self>,
+        sq: &mut SendQueue<T, Self, D>,
         reqs: &[Req<'_, D>],
         lost: Option<Lost>,
     ) -> Result<(), PostError>;
     /// A single post.
     unsafe fn single<D: Driver, T: Typed<D>>(
-        sq: &mut SendQueue<D, T, Self>,
+        sq: &mut SendQueue<T, Self, D>,
         req: &Req<'_, D>,
     ) -> Result<(), PostError>;
     /// A single receive.
     unsafe fn recv<D: Driver>(
-        rq: &mut RecvQueue<D, Self>,
+        rq: &mut RecvQueue<Self, D>,
         wr_id: u64,
         sges: &[D::Sge],
     ) -> Result<(), PostError>;
     /// A batch of receives.
     unsafe fn recv_batch<D: Driver>(
-        rq: &mut RecvQueue<D, Self>,
+        rq: &mut RecvQueue<Self, D>,
         recvs: &[(u64, &[Sge])],
     ) -> Result<(), PostError>;
     /// A single receive of an SRQ.
     unsafe fn srq_recv<D: Driver>(
-        srq: &mut SharedReceiveQueue<D, Self>,
+        srq: &mut Srq<Self, D>,
         wr_id: u64,
         sges: &[D::Sge],
     ) -> Result<(), PostError>;
     /// A batch of receives of an SRQ.
     unsafe fn srq_recv_batch<D: Driver>(
-        srq: &mut SharedReceiveQueue<D, Self>,
+        srq: &mut Srq<Self, D>,
         recvs: &[(u64, &[Sge])],
     ) -> Result<(), PostError>;
 }
@@ -79,7 +82,7 @@ pub trait Lock: Locking {
 /// # Safety
 /// As [`super::post`].
 pub unsafe fn batch<D: Driver, T: Typed<D>>(
-    mut batch: Batch<'_, D, T>,
+    mut batch: Batch<'_, T, D>,
     reqs: &[Req<'_, D>],
     lost: Option<Lost>,
 ) -> Result<(), PostError> {
@@ -119,11 +122,11 @@ macro_rules! lock {
     ($lock:ident, $name:literal, |$pd:ident| $builder:expr, $now:ident, |$queue:ident, $guard:ident| $enter:stmt) => {
         impl Lock for $lock {
             const NAME: &'static str = $name;
-            fn builder<D: Driver, T: Transport>($pd: &ProtectionDomain<D>) -> QpBuilder<'_, D, T, Self> {
+            fn builder<D: Driver, T: Transport>($pd: &ProtectionDomain<D>) -> QpBuilder<'_, T, Self, D> {
                 $builder
             }
             unsafe fn batch<D: Driver, T: Typed<D>>(
-                $queue: &mut SendQueue<D, T, Self>,
+                $queue: &mut SendQueue<T, Self, D>,
                 reqs: &[Req<'_, D>],
                 lost: Option<Lost>,
             ) -> Result<(), PostError> {
@@ -132,7 +135,7 @@ macro_rules! lock {
                 unsafe { batch($guard.batch(), reqs, lost) }
             }
             unsafe fn single<D: Driver, T: Typed<D>>(
-                $queue: &mut SendQueue<D, T, Self>,
+                $queue: &mut SendQueue<T, Self, D>,
                 req: &Req<'_, D>,
             ) -> Result<(), PostError> {
                 $enter
@@ -140,7 +143,7 @@ macro_rules! lock {
                 unsafe { T::$now($guard, req) }
             }
             unsafe fn recv<D: Driver>(
-                $queue: &mut RecvQueue<D, Self>,
+                $queue: &mut RecvQueue<Self, D>,
                 wr_id: u64,
                 sges: &[D::Sge],
             ) -> Result<(), PostError> {
@@ -149,7 +152,7 @@ macro_rules! lock {
                 unsafe { $guard.post(wr_id, sges) }
             }
             unsafe fn recv_batch<D: Driver>(
-                $queue: &mut RecvQueue<D, Self>,
+                $queue: &mut RecvQueue<Self, D>,
                 recvs: &[(u64, &[Sge])],
             ) -> Result<(), PostError> {
                 $enter
@@ -157,7 +160,7 @@ macro_rules! lock {
                 unsafe { recv_batch($guard.batch(), recvs) }
             }
             unsafe fn srq_recv<D: Driver>(
-                $queue: &mut SharedReceiveQueue<D, Self>,
+                $queue: &mut Srq<Self, D>,
                 wr_id: u64,
                 sges: &[D::Sge],
             ) -> Result<(), PostError> {
@@ -166,7 +169,7 @@ macro_rules! lock {
                 unsafe { $guard.post(wr_id, sges) }
             }
             unsafe fn srq_recv_batch<D: Driver>(
-                $queue: &mut SharedReceiveQueue<D, Self>,
+                $queue: &mut Srq<Self, D>,
                 recvs: &[(u64, &[Sge])],
             ) -> Result<(), PostError> {
                 $enter
@@ -177,5 +180,5 @@ macro_rules! lock {
     };
 }
 
-lock!(Exclusive, "exclusive", |pd| pd.qp::<T>(), now, |queue, guard| let guard = queue);
-lock!(Shared, "shared", |pd| pd.qp::<T>().shared(), now_locked, |queue, guard| let guard = &mut queue.lock()?);
+lock!(Exclusive, "exclusive", |pd| pd.raw_qp::<T>(), now, |queue, guard| let guard = queue);
+lock!(Shared, "shared", |pd| pd.raw_qp::<T>().shared(), now_locked, |queue, guard| let guard = &mut queue.lock()?);

@@ -12,8 +12,8 @@ pub use typed::Typed;
 
 use crate::request::{Handle, Refused, Request};
 use crate::{List, Session, refused};
-use uverbs::qp::SendQueue;
 use uverbs::qp::transport::Sends;
+use uverbs::raw::SendQueue;
 use uverbs::wr::IbvAh;
 use uverbs::{AddressHandle, Driver, PostError};
 
@@ -36,7 +36,7 @@ impl<D: Driver> Handle for AddressHandle<D> {
 /// - Registered memory that the requests name stays valid until they complete, as ibv_post_send(3) requires, and a
 ///   window is bound only over memory that the device may access.
 pub unsafe fn post<D: Driver, T: Typed<D>, L: Lock>(
-    sq: &mut SendQueue<D, T, L>,
+    sq: &mut SendQueue<T, L, D>,
     face: Face,
     reqs: &[Req<'_, D>],
 ) -> Result<(), Refused> {
@@ -73,7 +73,7 @@ pub unsafe fn post<D: Driver, T: Typed<D>, L: Lock>(
 /// # Safety
 /// As [`post`]. The address handles of the list are of driver `D`, and [`List::change`] left it well-formed.
 pub unsafe fn post_list<D: Driver, T: Sends, L: Lock>(
-    sq: &SendQueue<D, T, L>,
+    sq: &SendQueue<T, L, D>,
     list: &List<'_>,
 ) -> Result<(), Refused> {
     // SAFETY: `list` owns or borrows all that its nodes point to; it is well-formed. One thread uses the queue, unless
@@ -85,7 +85,7 @@ pub unsafe fn post_list<D: Driver, T: Sends, L: Lock>(
 ///
 /// # Safety
 /// As [`post`], and as [`Session::new`] for the handles.
-pub unsafe fn session<D: Driver, T: Sends, L: Lock>(sq: &SendQueue<D, T, L>) -> Option<Session<'_>> {
+pub unsafe fn session<D: Driver, T: Sends, L: Lock>(sq: &SendQueue<T, L, D>) -> Option<Session<'_>> {
     // SAFETY: one thread uses the queue, unless it has a lock; the memory that the requests name stays valid; the
     // handles are of driver `D` (contract of this function).
     sq.qp_ex().map(|ex| unsafe { Session::new(ex) })

@@ -8,8 +8,8 @@ use crate::push::wire;
 use crate::request::{Data, Dest, Op};
 use uverbs::provider::{Address, DcDriver};
 use uverbs::qp::transport::{HasPeer, Reliable, SendsImm};
-use uverbs::qp::wr::{Sink, Wr};
-use uverbs::qp::{Batch, SendGuard, SendQueue};
+use uverbs::raw::{Batch, SendGuard, SendQueue};
+use uverbs::raw::{PostTo, Wr};
 use uverbs::{Dci, Driver, Exclusive, ImmData, PostError, Rc, Uc, Ud, XrcSend};
 
 /// A transport of a driver, with the typed calls for a [`Req`].
@@ -23,27 +23,27 @@ use uverbs::{Dci, Driver, Exclusive, ImmData, PostError, Rc, Uc, Ud, XrcSend};
 #[expect(clippy::missing_safety_doc, reason = "the trait has the contract of all")]
 pub trait Typed<D: Driver>: SendsImm + Sized {
     /// Adds a request to a batch.
-    unsafe fn push(batch: &mut Batch<'_, D, Self>, req: &Req<'_, D>) -> Result<(), PostError>;
+    unsafe fn push(batch: &mut Batch<'_, Self, D>, req: &Req<'_, D>) -> Result<(), PostError>;
     /// Posts a request at once.
-    unsafe fn now(sq: &mut SendQueue<D, Self, Exclusive>, req: &Req<'_, D>) -> Result<(), PostError>;
+    unsafe fn now(sq: &mut SendQueue<Self, Exclusive, D>, req: &Req<'_, D>) -> Result<(), PostError>;
     /// Posts a request at once, through a lock.
-    unsafe fn now_locked(sq: &mut SendGuard<'_, D, Self>, req: &Req<'_, D>) -> Result<(), PostError>;
+    unsafe fn now_locked(sq: &mut SendGuard<'_, Self, D>, req: &Req<'_, D>) -> Result<(), PostError>;
 }
 
 macro_rules! typed {
     ($($transport:ident [$driver:ident]: $wr:ident, $post:ident, $fill:ident, $dest:pat => ($($arg:expr),*);)*) => {$(
         impl<D: $driver> Typed<D> for $transport {
-            unsafe fn push(batch: &mut Batch<'_, D, Self>, req: &Req<'_, D>) -> Result<(), PostError> {
+            unsafe fn push(batch: &mut Batch<'_, Self, D>, req: &Req<'_, D>) -> Result<(), PostError> {
                 let $dest = req.dest else { return Err(PostError::InvalidArgument) };
                 // SAFETY: the memory that `req` names stays valid (contract of the trait).
                 unsafe { $fill(batch.$wr(req.wr_id, $($arg),*).flags(req.flags), req) }
             }
-            unsafe fn now(sq: &mut SendQueue<D, Self, Exclusive>, req: &Req<'_, D>) -> Result<(), PostError> {
+            unsafe fn now(sq: &mut SendQueue<Self, Exclusive, D>, req: &Req<'_, D>) -> Result<(), PostError> {
                 let $dest = req.dest else { return Err(PostError::InvalidArgument) };
                 // SAFETY: the memory that `req` names stays valid (contract of the trait).
                 unsafe { $fill(sq.$post(req.wr_id, $($arg),*).flags(req.flags), req) }?
             }
-            unsafe fn now_locked(sq: &mut SendGuard<'_, D, Self>, req: &Req<'_, D>) -> Result<(), PostError> {
+            unsafe fn now_locked(sq: &mut SendGuard<'_, Self, D>, req: &Req<'_, D>) -> Result<(), PostError> {
                 let $dest = req.dest else { return Err(PostError::InvalidArgument) };
                 // SAFETY: the memory that `req` names stays valid (contract of the trait).
                 unsafe { $fill(sq.$post(req.wr_id, $($arg),*).flags(req.flags), req) }?
@@ -68,8 +68,8 @@ fn sges<D: Driver>(req: &Req<'_, D>) -> Result<Vec<D::Sge>, PostError> {
 ///
 /// # Safety
 /// As [`Typed::push`].
-unsafe fn message<S: Sink<D>, D: Driver, T: SendsImm, A: Address<D::Ah>>(
-    wr: Wr<S, D, T, A>,
+unsafe fn message<S: PostTo<D>, D: Driver, T: SendsImm, A: Address<D::Ah>>(
+    wr: Wr<S, T, A, D>,
     req: &Req<'_, D>,
 ) -> Result<S::Out, PostError> {
     let sges = sges(req)?;
@@ -90,8 +90,8 @@ unsafe fn message<S: Sink<D>, D: Driver, T: SendsImm, A: Address<D::Ah>>(
 ///
 /// # Safety
 /// As [`Typed::push`].
-unsafe fn peer<S: Sink<D>, D: Driver, T: HasPeer + SendsImm, A: Address<D::Ah>>(
-    wr: Wr<S, D, T, A>,
+unsafe fn peer<S: PostTo<D>, D: Driver, T: HasPeer + SendsImm, A: Address<D::Ah>>(
+    wr: Wr<S, T, A, D>,
     req: &Req<'_, D>,
 ) -> Result<S::Out, PostError> {
     let sges = sges(req)?;
@@ -124,8 +124,8 @@ unsafe fn peer<S: Sink<D>, D: Driver, T: HasPeer + SendsImm, A: Address<D::Ah>>(
 ///
 /// # Safety
 /// As [`Typed::push`].
-unsafe fn reliable<S: Sink<D>, D: Driver, T: Reliable + SendsImm, A: Address<D::Ah>>(
-    wr: Wr<S, D, T, A>,
+unsafe fn reliable<S: PostTo<D>, D: Driver, T: Reliable + SendsImm, A: Address<D::Ah>>(
+    wr: Wr<S, T, A, D>,
     req: &Req<'_, D>,
 ) -> Result<S::Out, PostError> {
     let sges = sges(req)?;

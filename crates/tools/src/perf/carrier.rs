@@ -5,15 +5,16 @@
 
 use super::wire::Keys;
 use anyhow::{Result, bail};
-use uverbs::attr::AhAttr;
 use uverbs::provider::op::Address;
 use uverbs::qp::transport::{HasPeer, Reliable, Sends};
-use uverbs::qp::wr::{Push, Wr};
-use uverbs::qp::{Batch, QpControl};
+use uverbs::raw::{ToBatch, Wr};
 use uverbs::{
-    AddressHandle, CompletionQueue, ConnectAttr, DcTarget, Driver, Endpoint, ImmData, PostError,
-    ProtectionDomain, Rc, SendFlags, SharedReceiveQueue, Uc, Ud, XrcSend,
+    AddressHandle, ConnectAttr, DcTarget, Driver, Endpoint, ImmData, PostError, ProtectionDomain, Rc,
+    SendFlags, Uc, Ud, XrcSend,
+    raw::{Cq, Srq},
 };
+use uverbs::{Exclusive, attr::AhAttr};
+use uverbs::{qp::QpControl, raw::Batch};
 
 /// The value that atomics add, or swap with 0.
 const OPERAND: u64 = 1;
@@ -65,7 +66,7 @@ pub(super) trait Carrier<D: Driver>: Sends {
     /// # Safety
     /// The memory of the entry stays registered until the work request is complete, and is accessed by copies only.
     unsafe fn push(
-        batch: &mut Batch<'_, D, Self>,
+        batch: &mut Batch<'_, Self, D>,
         work: &Work<'_, D>,
         peer: &Peer<D>,
     ) -> Result<(), PostError>
@@ -99,8 +100,8 @@ pub(super) trait Carrier<D: Driver>: Sends {
     /// The transport is not DC; the kernel's error.
     fn create_target(
         _: &ProtectionDomain<D>,
-        _: &CompletionQueue<D>,
-        _: &SharedReceiveQueue<D>,
+        _: &Cq<Exclusive, D>,
+        _: &Srq<Exclusive, D>,
     ) -> Result<DcTarget<D>> {
         bail!("only DC has targets")
     }
@@ -119,7 +120,7 @@ pub(super) trait Carrier<D: Driver>: Sends {
 /// # Safety
 /// As [`Carrier::push`].
 unsafe fn put<D: Driver, T: HasPeer + Sends, A: Address<D::Ah>>(
-    wr: Wr<Push<'_, '_, D>, D, T, A>,
+    wr: Wr<ToBatch<'_, '_, D>, T, A, D>,
     work: &Work<'_, D>,
 ) -> Result<(), PostError> {
     match (work.op, work.inline) {
@@ -139,7 +140,7 @@ unsafe fn put<D: Driver, T: HasPeer + Sends, A: Address<D::Ah>>(
 /// # Safety
 /// As [`Carrier::push`].
 pub(super) unsafe fn put_reliable<D: Driver, T: Reliable + Sends, A: Address<D::Ah>>(
-    wr: Wr<Push<'_, '_, D>, D, T, A>,
+    wr: Wr<ToBatch<'_, '_, D>, T, A, D>,
     work: &Work<'_, D>,
 ) -> Result<(), PostError> {
     match work.op {
@@ -156,14 +157,14 @@ pub(super) unsafe fn put_reliable<D: Driver, T: Reliable + Sends, A: Address<D::
 }
 
 impl<D: Driver> Carrier<D> for Rc {
-    unsafe fn push(batch: &mut Batch<'_, D, Self>, work: &Work<'_, D>, _: &Peer<D>) -> Result<(), PostError> {
+    unsafe fn push(batch: &mut Batch<'_, Self, D>, work: &Work<'_, D>, _: &Peer<D>) -> Result<(), PostError> {
         // SAFETY: the contract of this function.
         unsafe { put_reliable(batch.wr(work.id).flags(work.flags), work) }
     }
 }
 
 impl<D: Driver> Carrier<D> for Uc {
-    unsafe fn push(batch: &mut Batch<'_, D, Self>, work: &Work<'_, D>, _: &Peer<D>) -> Result<(), PostError> {
+    unsafe fn push(batch: &mut Batch<'_, Self, D>, work: &Work<'_, D>, _: &Peer<D>) -> Result<(), PostError> {
         // SAFETY: the contract of this function.
         unsafe { put(batch.wr(work.id).flags(work.flags), work) }
     }
@@ -173,7 +174,7 @@ impl<D: Driver> Carrier<D> for XrcSend {
     const RECEIVES: bool = false;
 
     unsafe fn push(
-        batch: &mut Batch<'_, D, Self>,
+        batch: &mut Batch<'_, Self, D>,
         work: &Work<'_, D>,
         peer: &Peer<D>,
     ) -> Result<(), PostError> {
@@ -186,7 +187,7 @@ impl<D: Driver> Carrier<D> for Ud {
     const HAS_ADDRESSES: bool = true;
 
     unsafe fn push(
-        batch: &mut Batch<'_, D, Self>,
+        batch: &mut Batch<'_, Self, D>,
         work: &Work<'_, D>,
         peer: &Peer<D>,
     ) -> Result<(), PostError> {

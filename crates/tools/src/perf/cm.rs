@@ -16,10 +16,10 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use uverbs::attr::QpCap;
-use uverbs::owned::{Buf, OwnedCq, OwnedQp, Pool};
 use uverbs::qp::QpControl;
+use uverbs::{Buf, Cq, Pool, Qp};
 use uverbs::{CompletionChannel, Context, Driver, Rc};
+use uverbs::{Exclusive, Private, attr::QpCap};
 use uverbs_cm::{ConnParam, Id, RejectReason};
 
 /// Bytes of the longest message, with room.
@@ -59,12 +59,12 @@ fn is_not_listening(error: &anyhow::Error) -> bool {
 /// A QP, and the buffers of its messages.
 #[derive(Debug)]
 struct Queue<D: Driver> {
-    qp: OwnedQp<D, Rc>,
-    pool: Pool<D>,
+    qp: Qp<Rc, Exclusive, D>,
+    pool: Pool<Private, D>,
 }
 
 impl<D: Driver> Queue<D> {
-    fn buf(&self) -> Result<Buf<D>> {
+    fn buf(&self) -> Result<Buf<Private, D>> {
         self.pool.get().context("the exchange has no buffer")
     }
 
@@ -92,7 +92,7 @@ pub(super) struct Exchange<D: Driver> {
     /// Ends the connection when it is dropped.
     _id: Id,
     ending: Arc<Ending>,
-    cq: OwnedCq<D>,
+    cq: Cq<Exclusive, D>,
     channel: CompletionChannel<D>,
     patience: Patience,
     /// Messages that were not read yet.
@@ -112,9 +112,9 @@ impl<D: Driver> Exchange<D> {
         };
         let pd = context.alloc_pd()?;
         let channel = context.create_comp_channel()?;
-        let cq = context.owned_cq(1 + RECEIVES, Some(&channel))?;
+        let cq = context.cq_with(1 + RECEIVES, Some(&channel))?;
         let pool = pd.pool(2 + RECEIVES, MESSAGE).build()?;
-        let qp = pd.owned_qp::<Rc>().cq(&cq).cap(cap).create()?;
+        let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create()?;
         let limit = patience.left("the connection of the exchange")?;
         let mut queue = Queue { qp, pool };
         let (id, _) = side.establish(&mut queue, 0, &ConnParam::default(), limit)?;

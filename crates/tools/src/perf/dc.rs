@@ -6,12 +6,13 @@
 
 use super::carrier::{Carrier, Peer, Work, put_reliable};
 use anyhow::Result;
-use uverbs::attr::AhAttr;
 use uverbs::provider::DcDriver;
-use uverbs::qp::{Batch, QpControl};
 use uverbs::{
-    CompletionQueue, ConnectAttr, DcTarget, Dci, Endpoint, PostError, ProtectionDomain, SharedReceiveQueue,
+    ConnectAttr, DcTarget, Dci, Endpoint, PostError, ProtectionDomain,
+    raw::{Cq, Srq},
 };
+use uverbs::{Exclusive, attr::AhAttr};
+use uverbs::{qp::QpControl, raw::Batch};
 
 /// The key of perftest's targets.
 const KEY: u64 = 0xffee_ddcc;
@@ -21,7 +22,7 @@ impl<D: DcDriver> Carrier<D> for Dci {
     const HAS_ADDRESSES: bool = true;
 
     unsafe fn push(
-        batch: &mut Batch<'_, D, Self>,
+        batch: &mut Batch<'_, Self, D>,
         work: &Work<'_, D>,
         peer: &Peer<D>,
     ) -> Result<(), PostError> {
@@ -41,8 +42,8 @@ impl<D: DcDriver> Carrier<D> for Dci {
 
     fn create_target(
         pd: &ProtectionDomain<D>,
-        cq: &CompletionQueue<D>,
-        srq: &SharedReceiveQueue<D>,
+        cq: &Cq<Exclusive, D>,
+        srq: &Srq<Exclusive, D>,
     ) -> Result<DcTarget<D>> {
         Ok(pd.create_dct(cq, srq, KEY)?)
     }

@@ -19,17 +19,21 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use core::hash::{BuildHasher, Hasher};
 use core::marker::PhantomData;
 use std::hash::RandomState;
-use uverbs::attr::{
-    AccessFlags, CqInitAttr, Gid, Mtu, QpAttr, QpAttrMask, QpCap, QpState, SrqAttr, SrqInitAttr, SrqType,
-};
 use uverbs::provider::WireRemote;
 use uverbs::provider::recv::RecvQueue;
 use uverbs::qp::QpControl;
-use uverbs::qp::recv::RecvBatch;
 use uverbs::qp::transport::Transport;
+use uverbs::raw::RecvBatch;
 use uverbs::{
     AddressHandle, ConnectAttr, Context, DcTarget, Driver, Endpoint, Exclusive, ImmData, MemoryRegion,
-    PageBuf, PostError, ProtectionDomain, Qp, SendFlags, SharedReceiveQueue, Ud, WorkCompletion, XrcDomain,
+    PageBuf, PostError, ProtectionDomain, SendFlags, Ud, WorkCompletion, XrcDomain,
+    raw::{Qp, Srq},
+};
+use uverbs::{
+    Exposed,
+    attr::{
+        AccessFlags, CqInitAttr, Gid, Mtu, QpAttr, QpAttrMask, QpCap, QpState, SrqAttr, SrqInitAttr, SrqType,
+    },
 };
 use uverbs_cm::{ConnParam, Id, PortSpace};
 
@@ -42,7 +46,7 @@ const HELLO_LEN: u32 = 4;
 #[derive(Debug)]
 enum Queue<D: Driver, T: Carrier<D>> {
     /// Sends, and receives if the transport does both.
-    Both(Qp<D, T>),
+    Both(Qp<T, Exclusive, D>),
     /// The receiving side of XRC.
     Recv(QpControl<D>),
     /// The receiving side of DC.
@@ -112,9 +116,9 @@ pub(super) struct End<D: Driver, T: Carrier<D>> {
     connections: Vec<(Id, Option<AddressHandle<D>>, u32)>,
     /// Whether a first datagram arrives with the connection.
     is_greeted: bool,
-    srq: Option<SharedReceiveQueue<D>>,
+    srq: Option<Srq<Exclusive, D>>,
     pub(super) cqs: Queues<D>,
-    region: MemoryRegion<D, PageBuf>,
+    region: MemoryRegion<PageBuf, Exposed, D>,
     pd: ProtectionDomain<D>,
     _xrcd: Option<XrcDomain<D>>,
     attr: ConnectAttr,
@@ -180,7 +184,7 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
             max_ops: 0,
         };
         let srq = match &xrcd {
-            Some(xrcd) => Some(SharedReceiveQueue::create_xrc(&pd, &srq_attr, xrcd, &cqs.recv)),
+            Some(xrcd) => Some(Srq::create_xrc(&pd, &srq_attr, xrcd, &cqs.recv)),
             None if plan.common.use_srq || is_dc => Some(pd.create_srq(&srq_attr)),
             None => None,
         };
@@ -194,7 +198,7 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
             max_inline_data: plan.inline_size(),
         };
         let create = |cap: QpCap| {
-            let builder = pd.qp::<T>().send_cq(&cqs.send).cap(cap);
+            let builder = pd.raw_qp::<T>().send_cq(&cqs.send).cap(cap);
             match &srq {
                 _ if is_xrc => builder.create(),
                 // An initiator has the CQ, but no receives.

@@ -9,7 +9,7 @@ use core::time::Duration;
 use nix::poll::PollFlags;
 use std::os::fd::AsFd;
 use std::time::Instant;
-use uverbs::{CompletionChannel, CompletionQueue, Driver, WorkCompletion};
+use uverbs::{CompletionChannel, Driver, Exclusive, WorkCompletion, raw::Cq};
 
 /// Empty polls between two checks of the time limit.
 const POLLS_PER_LOOK: u32 = 1 << 10;
@@ -27,8 +27,8 @@ pub(super) const COUNT_BITS: u32 = 48;
 /// The completion queues.
 #[derive(Debug)]
 pub(super) struct Queues<D: Driver> {
-    pub(super) send: CompletionQueue<D>,
-    pub(super) recv: CompletionQueue<D>,
+    pub(super) send: Cq<Exclusive, D>,
+    pub(super) recv: Cq<Exclusive, D>,
     channel: Option<CompletionChannel<D>>,
     is_armed: bool,
     idle_polls: u32,
@@ -43,7 +43,7 @@ pub(super) struct Queues<D: Driver> {
     ended: Option<Instant>,
 }
 
-fn poll<D: Driver>(cq: &mut CompletionQueue<D>, mut each: impl FnMut(usize, u64)) -> Result<usize> {
+fn poll<D: Driver>(cq: &mut Cq<Exclusive, D>, mut each: impl FnMut(usize, u64)) -> Result<usize> {
     let mut wc = [WorkCompletion::default(); POLL_BATCH];
     let found = cq.poll(&mut wc).context("poll_cq")?;
     for wc in found {
@@ -57,8 +57,8 @@ fn poll<D: Driver>(cq: &mut CompletionQueue<D>, mut each: impl FnMut(usize, u64)
 
 impl<D: Driver> Queues<D> {
     pub(super) fn new(
-        send: CompletionQueue<D>,
-        recv: CompletionQueue<D>,
+        send: Cq<Exclusive, D>,
+        recv: Cq<Exclusive, D>,
         channel: Option<CompletionChannel<D>>,
         yields: bool,
         patience: Patience,

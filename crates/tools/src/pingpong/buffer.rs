@@ -5,8 +5,8 @@ use super::options::Options;
 use super::pattern::Pattern;
 use anyhow::{Context as _, Result, anyhow, bail};
 use std::sync::Arc;
-use uverbs::attr::AccessFlags;
 use uverbs::{Driver, MemoryRegion, PageBuf, ProtectionDomain};
+use uverbs::{Exposed, attr::AccessFlags};
 
 /// Bytes that a datagram receive puts before the message: a GRH, or an IPv4 header in its last 20.
 pub(crate) const GRH_LEN: usize = 40;
@@ -14,7 +14,7 @@ pub(crate) const GRH_LEN: usize = 40;
 /// The registered buffer.
 #[derive(Debug)]
 pub(crate) struct Buffer<D: Driver> {
-    region: MemoryRegion<D, PageBuf>,
+    region: MemoryRegion<PageBuf, Exposed, D>,
     /// Where the message begins.
     offset: usize,
     size: usize,

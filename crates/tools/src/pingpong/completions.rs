@@ -7,9 +7,12 @@ use crate::patience::Patience;
 use anyhow::{Context as _, Result, bail};
 use core::hint::spin_loop;
 use std::os::fd::AsFd;
-use uverbs::attr::{CqInitAttr, DeviceAttr, WcExFlags};
 use uverbs::provider::Completion;
-use uverbs::{CompletionChannel, CompletionQueue, Context, Driver, Error, PollError, WorkCompletion};
+use uverbs::{CompletionChannel, Context, Driver, Error, PollError, WorkCompletion, raw::Cq};
+use uverbs::{
+    Exclusive,
+    attr::{CqInitAttr, DeviceAttr, WcExFlags},
+};
 
 /// Empty polls between two readings of the clock.
 const POLLS_PER_LOOK: u32 = 1 << 10;
@@ -20,7 +23,7 @@ pub(crate) type Timed = (WorkCompletion, Option<u64>);
 /// The queue.
 #[derive(Debug)]
 pub(crate) struct Completions<D: Driver> {
-    cq: CompletionQueue<D>,
+    cq: Cq<Exclusive, D>,
     channel: Option<CompletionChannel<D>>,
     timestamps: bool,
     /// The array for plain polling.
@@ -55,7 +58,7 @@ impl<D: Driver> Completions<D> {
     }
 
     /// The queue, for the creation of QPs.
-    pub(crate) fn cq(&self) -> &CompletionQueue<D> {
+    pub(crate) fn cq(&self) -> &Cq<Exclusive, D> {
         &self.cq
     }
 

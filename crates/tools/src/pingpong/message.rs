@@ -11,16 +11,19 @@ use super::ledger::{RECV_WRID, SEND_WRID};
 use super::options::Options;
 use anyhow::{Context as _, Result};
 use std::sync::Arc;
-use uverbs::attr::{QpCap, SendOpsFlags};
 use uverbs::provider::WireSge;
 use uverbs::provider::op::Address;
 use uverbs::provider::raw::QpEx;
 use uverbs::provider::recv::RecvQueue;
-use uverbs::qp::recv::RecvBatch;
-use uverbs::qp::send::SendQueue;
 use uverbs::qp::transport::{Connected, Sends};
-use uverbs::qp::wr::{Now, Wr};
-use uverbs::{Driver, PostError, ProtectionDomain, Qp, SendFlags};
+use uverbs::raw::RecvBatch;
+use uverbs::raw::SendQueue;
+use uverbs::raw::{AtOnce, Wr};
+use uverbs::{Driver, PostError, ProtectionDomain, SendFlags, raw::Qp};
+use uverbs::{
+    Exclusive,
+    attr::{QpCap, SendOpsFlags},
+};
 
 /// The message and how it is sent.
 ///
@@ -60,7 +63,7 @@ impl<D: Driver> Message<D> {
         pd: &ProtectionDomain<D>,
         completions: &Completions<D>,
         options: &Options,
-    ) -> Result<Qp<D, T>> {
+    ) -> Result<Qp<T, Exclusive, D>> {
         let cap = QpCap {
             max_send_wr: 1,
             max_recv_wr: options.common.rx_depth,
@@ -68,7 +71,7 @@ impl<D: Driver> Message<D> {
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        let builder = pd.qp::<T>().cq(completions.cq()).cap(cap).send_ops(self.send_ops());
+        let builder = pd.raw_qp::<T>().cq(completions.cq()).cap(cap).send_ops(self.send_ops());
         let qp = builder.create().map_err(by_option)?;
         self.fit_inline(qp.cap());
         Ok(qp)
@@ -86,12 +89,12 @@ impl<D: Driver> Message<D> {
     }
 
     /// Posts it to the peer of a connected QP.
-    pub(crate) fn send<T: Connected + Sends>(&mut self, sq: &mut SendQueue<D, T>) -> Result<()> {
+    pub(crate) fn send<T: Connected + Sends>(&mut self, sq: &mut SendQueue<T, Exclusive, D>) -> Result<()> {
         if self.uses_builder() { self.build(sq.qp_ex(), |_| ()) } else { self.post(sq.post(SEND_WRID)) }
     }
 
     /// Posts it by the typed face.
-    pub(crate) fn post<T: Sends, A: Address<D::Ah>>(&mut self, wr: Wr<Now<'_, D>, D, T, A>) -> Result<()> {
+    pub(crate) fn post<T: Sends, A: Address<D::Ah>>(&mut self, wr: Wr<AtOnce<'_, D>, T, A, D>) -> Result<()> {
         let wr = wr.signaled();
         let posted = match &mut self.inline {
             Some(bytes) => {

@@ -7,15 +7,15 @@ use super::drive::Queues;
 use super::message::Message;
 use super::options::Options;
 use anyhow::{Context as _, Result};
-use uverbs::qp::QpControl;
 use uverbs::qp::transport::{Connected, Receives, Sends};
-use uverbs::{ConnectAttr, Driver, Endpoint, ProtectionDomain, Qp};
+use uverbs::{ConnectAttr, Driver, Endpoint, ProtectionDomain, raw::Qp};
+use uverbs::{Exclusive, qp::QpControl};
 
 /// A connected QP and its message. (The QP is dropped first, because it must be destroyed before the message's buffer
 /// is freed.)
 #[derive(Debug)]
 pub(crate) struct OneConnected<D: Driver, T: Connected + Sends + Receives> {
-    qp: Qp<D, T>,
+    qp: Qp<T, Exclusive, D>,
     message: Message<D>,
     attr: ConnectAttr,
 }

@@ -10,14 +10,17 @@ use super::options::{Options, SRQ_ENDPOINTS};
 use anyhow::{Context as _, Result, anyhow};
 use uverbs::attr::{QpCap, SrqAttr, SrqInitAttr};
 use uverbs::qp::QpControl;
-use uverbs::{ConnectAttr, Driver, Endpoint, Exclusive, ProtectionDomain, Qp, Rc, SharedReceiveQueue};
+use uverbs::{
+    ConnectAttr, Driver, Endpoint, Exclusive, ProtectionDomain, Rc,
+    raw::{Qp, Srq},
+};
 
 /// The QPs, their receive queue, and the message. (They are dropped in this order, because the buffer must be freed
 /// last.)
 #[derive(Debug)]
 pub(crate) struct SharedReceives<D: Driver> {
-    qps: Vec<Qp<D, Rc>>,
-    srq: SharedReceiveQueue<D, Exclusive>,
+    qps: Vec<Qp<Rc, Exclusive, D>>,
+    srq: Srq<Exclusive, D>,
     message: Message<D>,
     attr: ConnectAttr,
 }
@@ -51,7 +54,8 @@ impl<D: Driver> SharedReceives<D> {
         let cap = QpCap { max_send_wr: 1, max_send_sge: 1, ..QpCap::default() };
         let mut qps = Vec::with_capacity(options.num_qp.into());
         for i in 0..options.num_qp {
-            let builder = pd.qp::<Rc>().cq(completions.cq()).srq(&srq).cap(cap).send_ops(message.send_ops());
+            let builder =
+                pd.raw_qp::<Rc>().cq(completions.cq()).srq(&srq).cap(cap).send_ops(message.send_ops());
             let qp = builder.create().with_context(|| format!("QP {i}"))?;
             message.fit_inline(qp.cap());
             qps.push(qp);

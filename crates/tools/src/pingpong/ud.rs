@@ -10,9 +10,9 @@ use super::ledger::SEND_WRID;
 use super::message::Message;
 use super::options::Options;
 use anyhow::{Context as _, Result};
-use uverbs::attr::AhAttr;
 use uverbs::qp::QpControl;
-use uverbs::{AddressHandle, ConnectAttr, Driver, Endpoint, PostError, ProtectionDomain, Qp, Ud};
+use uverbs::{AddressHandle, ConnectAttr, Driver, Endpoint, PostError, ProtectionDomain, Ud, raw::Qp};
+use uverbs::{Exclusive, attr::AhAttr};
 
 /// Hops of a datagram, as the C program sets them.
 pub(crate) const HOP_LIMIT: u8 = 64;
@@ -21,7 +21,7 @@ pub(crate) const HOP_LIMIT: u8 = 64;
 /// message's buffer is freed.)
 #[derive(Debug)]
 pub(crate) struct Datagrams<D: Driver> {
-    qp: Qp<D, Ud>,
+    qp: Qp<Ud, Exclusive, D>,
     /// Handle and QP of the peer, once it is known.
     peer: Option<(AddressHandle<D>, u32)>,
     message: Message<D>,

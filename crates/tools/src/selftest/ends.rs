@@ -5,15 +5,19 @@ use super::post::{self, DC_KEY, Face, Kind, Parts, Target};
 use anyhow::{Context as _, Result, bail, ensure};
 use core::time::Duration;
 use std::time::Instant;
-use uverbs::attr::{
-    AccessFlags, AtomicCap, DeviceAttr, DeviceCapFlags, LinkLayer, QpCap, QpType, SendOpsFlags, SrqAttr,
-    SrqInitAttr, SrqType,
-};
 use uverbs::qp::QpControl;
 use uverbs::wr::Sge;
 use uverbs::{
-    AddressHandle, CompletionQueue, ConnectAttr, Context, Driver, Exclusive, MemoryRegion, PageBuf,
-    ProtectionDomain, Qp, Shared, SharedReceiveQueue, WorkCompletion, XrcDomain,
+    AddressHandle, ConnectAttr, Context, Driver, Exclusive, MemoryRegion, PageBuf, ProtectionDomain, Shared,
+    WorkCompletion, XrcDomain,
+    raw::{Cq, Qp, Srq},
+};
+use uverbs::{
+    Exposed,
+    attr::{
+        AccessFlags, AtomicCap, DeviceAttr, DeviceCapFlags, LinkLayer, QpCap, QpType, SendOpsFlags, SrqAttr,
+        SrqInitAttr, SrqType,
+    },
 };
 use uverbs_testkit::verbs::Req;
 use uverbs_testkit::{Data, Dest, Op, Remote, To};
@@ -80,8 +84,8 @@ impl<'c, D: Driver> Loop<'c, D> {
 /// A send queue of either locking.
 #[derive(Debug)]
 enum Sender<D: Driver, T: Kind<D>> {
-    Exclusive(Qp<D, T, Exclusive>),
-    Shared(Qp<D, T, Shared>),
+    Exclusive(Qp<T, Exclusive, D>),
+    Shared(Qp<T, Shared, D>),
 }
 
 impl<D: Driver, T: Kind<D>> Sender<D, T> {
@@ -102,11 +106,11 @@ pub(super) struct End<D: Driver, T: Kind<D>> {
     /// The receiving side of DC.
     target: Option<Target<D>>,
     /// The SRQ of their receives.
-    srq: Option<SharedReceiveQueue<D>>,
+    srq: Option<Srq<Exclusive, D>>,
     ah: Option<AddressHandle<D>>,
     to: (u32, u32),
-    cq: CompletionQueue<D, Shared>,
-    pub(super) mr: MemoryRegion<D, PageBuf>,
+    cq: Cq<Shared, D>,
+    pub(super) mr: MemoryRegion<PageBuf, Exposed, D>,
     pub(super) pd: ProtectionDomain<D>,
     pub(super) max_inline: usize,
     limit: Duration,
@@ -131,7 +135,7 @@ impl<D: Driver, T: Kind<D>> End<D, T> {
         let is_dc = T::QP_TYPE == QpType::Driver;
         // Their sending QPs have no receive queue.
         let cap = if is_xrc || is_dc { QpCap { max_recv_wr: 0, max_recv_sge: 0, ..CAP } } else { CAP };
-        let builder = pd.qp::<T>().cap(cap).send_ops(ops);
+        let builder = pd.raw_qp::<T>().cap(cap).send_ops(ops);
         let builder = if is_xrc { builder.send_cq(&cq) } else { builder.cq(&cq) };
         let sender = match face {
             Face::Locked => Sender::Shared(builder.shared().create()?),
@@ -143,7 +147,7 @@ impl<D: Driver, T: Kind<D>> End<D, T> {
         if is_xrc {
             let xrcd: XrcDomain<D> = l.context.open_xrcd(None, true, false)?;
             let attr = SrqInitAttr { srq_type: SrqType::Xrc, ..attr };
-            srq = Some(SharedReceiveQueue::create_xrc(&pd, &attr, &xrcd, &cq)?);
+            srq = Some(Srq::create_xrc(&pd, &attr, &xrcd, &cq)?);
             xrc = Some(xrcd.recv_qp().create_recv()?);
         } else if is_dc {
             let queue = pd.create_srq(&attr)?;

@@ -4,15 +4,15 @@
 // UNSAFETY: posts work requests. All entries name regions of the selftest, which live longer than its QPs, also those
 // that windows are bound over, and are reached by this process by atomics and copies only. One thread uses each queue.
 
-use uverbs::provider::DcDriver;
 use uverbs::provider::recv::RecvQueue;
-use uverbs::qp::recv::RecvBatch;
-use uverbs::qp::{Qp, QpControl};
+use uverbs::raw::RecvBatch;
 use uverbs::wr::Sge;
 use uverbs::{
-    CompletionQueue, ConnectAttr, DcTarget, Dci, Driver, Endpoint, PostError, ProtectionDomain, Rc, Shared,
-    SharedReceiveQueue, Uc, Ud, XrcSend,
+    ConnectAttr, DcTarget, Dci, Driver, Endpoint, PostError, ProtectionDomain, Rc, Shared, Uc, Ud, XrcSend,
+    raw::{Cq, Srq},
 };
+use uverbs::{Exclusive, provider::DcDriver};
+use uverbs::{qp::QpControl, raw::Qp};
 use uverbs_testkit::Refused;
 use uverbs_testkit::verbs::{self, Lock, Req, Typed};
 
@@ -22,8 +22,8 @@ pub(super) const DC_KEY: u64 = 0x1122_3344_5566_7788;
 /// The objects of a DC target.
 pub(super) struct Parts<'a, D: Driver> {
     pub(super) pd: &'a ProtectionDomain<D>,
-    pub(super) cq: &'a CompletionQueue<D, Shared>,
-    pub(super) srq: &'a SharedReceiveQueue<D>,
+    pub(super) cq: &'a Cq<Shared, D>,
+    pub(super) srq: &'a Srq<Exclusive, D>,
 }
 
 /// A DC target.
@@ -107,7 +107,7 @@ impl<D: DcDriver> Kind<D> for Dci {
 
 /// Posts a request.
 pub(super) fn post<D: Driver, T: Kind<D>, L: Lock>(
-    qp: &mut Qp<D, T, L>,
+    qp: &mut Qp<T, L, D>,
     face: Face,
     req: Req<'_, D>,
 ) -> Result<(), Refused> {

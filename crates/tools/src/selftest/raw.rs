@@ -12,16 +12,18 @@ use super::report::Case;
 use anyhow::{Context as _, Result, bail, ensure};
 use core::time::Duration;
 use std::time::Instant;
-use uverbs::attr::{
-    AccessFlags, FlowAttr, FlowEth, FlowHeader, FlowMatch, FlowSpec, Gid, LinkLayer, QpCap, QpType,
-};
 use uverbs::provider::WireSge;
 use uverbs::provider::op::TsoArgs;
 use uverbs::provider::raw::QpEx;
 use uverbs::wr::{SendWr, Sge, WrOpcode, WrTail, WrTso};
 use uverbs::{
-    CompletionQueue, Driver, Endpoint, Errno, Exclusive, MemoryRegion, PageBuf, PostError, ProtectionDomain,
-    Qp, RawPacket, SendFlags, Shared, WorkCompletion,
+    Driver, Endpoint, Errno, Exclusive, MemoryRegion, PageBuf, PostError, ProtectionDomain, RawPacket,
+    SendFlags, Shared, WorkCompletion,
+    raw::{Cq, Qp},
+};
+use uverbs::{
+    Exposed,
+    attr::{AccessFlags, FlowAttr, FlowEth, FlowHeader, FlowMatch, FlowSpec, Gid, LinkLayer, QpCap, QpType},
 };
 
 const CAP: QpCap =
@@ -88,15 +90,15 @@ fn own_mac<D: Driver>(l: &Loop<'_, D>) -> Result<[u8; 6]> {
 /// Two QPs of either locking. The second one receives the frames to this port.
 struct Ends<D: Driver> {
     sender: Sender<D>,
-    receiver: Qp<D, RawPacket>,
-    cq: CompletionQueue<D, Shared>,
-    mr: MemoryRegion<D, PageBuf>,
+    receiver: Qp<RawPacket, Exclusive, D>,
+    cq: Cq<Shared, D>,
+    mr: MemoryRegion<PageBuf, Exposed, D>,
     mac: [u8; 6],
 }
 
 enum Sender<D: Driver> {
-    Exclusive(Qp<D, RawPacket, Exclusive>),
-    Shared(Qp<D, RawPacket, Shared>),
+    Exclusive(Qp<RawPacket, Exclusive, D>),
+    Shared(Qp<RawPacket, Shared, D>),
 }
 
 /// The frame that is sent.
@@ -114,12 +116,13 @@ impl<D: Driver> Ends<D> {
         let cq = l.context.create_cq(64, None)?;
         let mr = pd.reg_mr(PageBuf::new(32 << 10)?, AccessFlags::LOCAL_WRITE).map_err(|e| e.error)?;
         let header = if opcode == Opcode::Tso { HEADER as u16 } else { 0 };
-        let builder = || pd.qp::<RawPacket>().cq(&cq).cap(CAP).send_ops(opcode.ops()).max_tso_header(header);
+        let builder =
+            || pd.raw_qp::<RawPacket>().cq(&cq).cap(CAP).send_ops(opcode.ops()).max_tso_header(header);
         let sender = match face {
             Face::Locked => Sender::Shared(builder().shared().create()?),
             _ => Sender::Exclusive(builder().create()?),
         };
-        let receiver = pd.qp::<RawPacket>().cq(&cq).cap(CAP).create()?;
+        let receiver = pd.raw_qp::<RawPacket>().cq(&cq).cap(CAP).create()?;
         let controls = match &sender {
             Sender::Exclusive(qp) => [&qp.control, &receiver.control],
             Sender::Shared(qp) => [&qp.control, &receiver.control],

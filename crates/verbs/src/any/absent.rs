@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The driver that a build with two drivers lacks.
 //!
-//! [`Any`](super::Any) has a part for each driver. [`Absent`] takes the place of a driver whose feature is off, and of all its
+//! `AnyDriver` has a part for each driver. [`Absent`] takes the place of a driver whose feature is off, and of all its
 //! parts. It has no values, so the compiler removes the branches on it.
 #![expect(unsafe_code)]
 // UNSAFETY: implements unsafe functions that have no caller, because there is no value to call them with.

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The selection of the driver at run time: with [`AnyDriver`] the types of a program need no parameter for the driver.
 //!
-//! [`open`](crate::open::open) returns a `Context<AnyDriver>` for any supported device. Every object created from it
-//! (`CompletionQueue<AnyDriver>`, `Qp<AnyDriver, Rc>` and so on) holds the queue of the device's driver in an enum, and
+//! [`open`](crate::open::open) returns a `Context` for any supported device. Every object created from it
+//! (`Cq`, `Qp<Rc>` and so on) holds the queue of the device's driver in an enum, and
 //! each post and poll has a branch on it, which the processor predicts.
 //!
 //! ```
-//! use uverbs::{AnyDriver, CompletionQueue, Context, ProtectionDomain, Qp, Rc};
+//! use uverbs::{Context, Cq, ProtectionDomain, Qp, Rc};
 //!
 //! /// A service without a type parameter for the driver.
 //! struct Service {
-//!     qp: Qp<AnyDriver, Rc>,
-//!     cq: CompletionQueue<AnyDriver>,
-//!     pd: ProtectionDomain<AnyDriver>,
+//!     qp: Qp<Rc>,
+//!     cq: Cq,
+//!     pd: ProtectionDomain,
 //! }
 //!
-//! fn start() -> uverbs::Result<Option<Context<AnyDriver>>> {
+//! fn start() -> uverbs::Result<Option<Context>> {
 //!     uverbs::devices()?.first().map(uverbs::open).transpose()
 //! }
 //! # let _ = (start, |s: Service| (s.qp, s.cq, s.pd));

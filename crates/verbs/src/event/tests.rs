@@ -3,7 +3,10 @@
 
 use super::*;
 use crate::qp::QpControl;
-use crate::{ConnectAttr, ProtectionDomain, Qp, Rc, SharedReceiveQueue};
+use crate::{
+    ConnectAttr, ProtectionDomain, Rc,
+    raw::{Qp, Srq},
+};
 use core::time::Duration;
 use std::thread;
 use uverbs_core::attr::{QpCap, QpState, SrqAttr, SrqInitAttr};
@@ -12,9 +15,9 @@ use uverbs_hca::Hca;
 use uverbs_mlx5::Mlx5;
 
 struct Bed {
-    qp: Qp<Mlx5, Rc>,
-    srq: SharedReceiveQueue<Mlx5, Exclusive>,
-    cq: crate::CompletionQueue<Mlx5, Shared>,
+    qp: Qp<Rc, Exclusive, Mlx5>,
+    srq: Srq<Exclusive, Mlx5>,
+    cq: crate::raw::Cq<Shared, Mlx5>,
     pd: ProtectionDomain<Mlx5>,
     context: Context<Mlx5>,
     hca: Hca,
@@ -33,11 +36,11 @@ impl Bed {
 
     fn qp(
         pd: &ProtectionDomain<Mlx5>,
-        cq: &crate::CompletionQueue<Mlx5, Shared>,
-        srq: &SharedReceiveQueue<Mlx5, Exclusive>,
-    ) -> Qp<Mlx5, Rc> {
+        cq: &crate::raw::Cq<Shared, Mlx5>,
+        srq: &Srq<Exclusive, Mlx5>,
+    ) -> Qp<Rc, Exclusive, Mlx5> {
         let cap = QpCap { max_send_wr: 4, max_send_sge: 1, max_inline_data: 64, ..QpCap::default() };
-        let qp = pd.qp::<Rc>().cq(cq).srq(srq).cap(cap).create().unwrap();
+        let qp = pd.raw_qp::<Rc>().cq(cq).srq(srq).cap(cap).create().unwrap();
         connect(&qp.control);
         qp
     }

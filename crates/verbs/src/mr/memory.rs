@@ -19,7 +19,7 @@ use uverbs_core::sync::copy::{load_bytes, store_bytes};
 pub trait WritableShared {}
 impl WritableShared for Exposed {}
 
-impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
+impl<D: Driver, B: StableBuf, A> MemoryRegion<B, A, D> {
     /// Copies bytes from the region. Data that a peer writes at the same time may be copied in part.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
     }
 }
 
-impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Exposed> {
+impl<D: Driver, B: StableBuf> MemoryRegion<B, Exposed, D> {
     /// The aligned 8-byte word at `offset`, on which remote atomics operate.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Exposed> {
     }
 }
 
-impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Private> {
+impl<D: Driver, B: StableBuf> MemoryRegion<B, Private, D> {
     /// A part of the bytes. The device may write other parts at the same time, for example the slots of receives that
     /// are still posted. (The contract of each post excludes that the device writes this part.)
     ///

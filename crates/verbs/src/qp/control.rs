@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The states of a queue pair: modify, query, connect, multicast (ibv_modify_qp(3), ibv_query_qp(3), ibv_attach_mcast(3)).
 
-use super::inner::QpInner;
 use crate::connect::{ConnectAttr, Endpoint};
 use crate::event::EventReader;
+use crate::open::AnyDriver;
+use crate::qp::inner::QpInner;
 use std::sync::{Arc, Weak};
 use uverbs_core::Errno;
 use uverbs_core::attr::{Ece, Gid, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpRateLimitAttr, QpState, QpType};
@@ -12,7 +13,7 @@ use uverbs_core::provider::Driver;
 
 /// The states of a QP, and queries. Clones refer to the same QP.
 #[derive(Debug)]
-pub struct QpControl<D: Driver> {
+pub struct QpControl<D: Driver = AnyDriver> {
     inner: Arc<QpInner<D>>,
 }
 
@@ -36,7 +37,7 @@ impl QpLife {
 }
 
 impl<D: Driver> QpControl<D> {
-    pub(super) fn new(inner: Arc<QpInner<D>>) -> Self {
+    pub(crate) fn new(inner: Arc<QpInner<D>>) -> Self {
         Self { inner }
     }
 
@@ -74,7 +75,7 @@ impl<D: Driver> QpControl<D> {
         EventReader::step(self.inner.context())
     }
 
-    pub(crate) fn holds(&self) -> &crate::owned::Holds<D> {
+    pub(crate) fn holds(&self) -> &crate::Holds<D> {
         self.inner.holds()
     }
 

@@ -6,8 +6,8 @@
 //! program does not learn which buffers are free again. So the QP must first stop (state ERR), the device must report
 //! that it takes no more receives (`LAST_WQE_REACHED`), and the CQ must be polled until it is empty.
 
-use super::control::QpControl;
-use crate::cq::CompletionQueue;
+use crate::qp::control::QpControl;
+use crate::raw::cq::Cq;
 use core::time::Duration;
 use std::time::Instant;
 use uverbs_core::Errno;
@@ -45,7 +45,7 @@ macro_rules! cq_references {
     )*};
 }
 
-cq_references!(&CompletionQueue<D, Shared>, &mut CompletionQueue<D, Exclusive>);
+cq_references!(&Cq<Shared, D>, &mut Cq<Exclusive, D>);
 
 impl<A: DrainCq, B: DrainCq> sealed::Sealed for (A, B) {}
 impl<A: DrainCq, B: DrainCq> DrainCq for (A, B) {

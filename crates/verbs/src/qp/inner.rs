@@ -4,12 +4,12 @@
 //! The halves may be dropped in any order. A ring must outlive its kernel object. So a half that is dropped moves its
 //! engine here, and the last owner destroys the kernel object before it frees the engines.
 
+use crate::Holds;
 use crate::context::{ContextInner, Object};
-use crate::cq::CqInner;
 use crate::event::QpEvents;
-use crate::owned::Holds;
 use crate::pd::PdInner;
-use crate::srq::SrqInner;
+use crate::raw::cq::CqInner;
+use crate::raw::srq::SrqInner;
 use crate::xrcd::XrcdInner;
 use std::sync::Arc;
 use uverbs_core::attr::{QpAttr, QpAttrMask, QpCap, QpState, QpType};

@@ -5,8 +5,8 @@
 //!
 //! An RDMA read on a datagram QP, because a datagram has no peer to read from.
 //! ```compile_fail,E0599
-//! use uverbs::{Context, Driver, Ud, qp::SendQueue};
-//! fn read<D: Driver>(sq: &mut SendQueue<D, Ud>, ah: &uverbs::AddressHandle<D>, from: D::Remote) {
+//! use uverbs::{Context, Driver, Exclusive, Ud, raw::SendQueue};
+//! fn read<D: Driver>(sq: &mut SendQueue<Ud, Exclusive, D>, ah: &uverbs::AddressHandle<D>, from: D::Remote) {
 //!     let mut batch = sq.batch();
 //!     // SAFETY: no memory is named.
 //!     unsafe { batch.wr_to(1, ah, 2, 3).read(&[], from) };
@@ -14,23 +14,23 @@
 //! ```
 //! A read on an unreliable connection.
 //! ```compile_fail,E0599
-//! use uverbs::{Driver, Uc, qp::SendQueue};
-//! fn read<D: Driver>(sq: &mut SendQueue<D, Uc>, from: D::Remote) {
+//! use uverbs::{Driver, Exclusive, Uc, raw::SendQueue};
+//! fn read<D: Driver>(sq: &mut SendQueue<Uc, Exclusive, D>, from: D::Remote) {
 //!     // SAFETY: no memory is named.
 //!     let _ = unsafe { sq.post(1).read(&[], from) };
 //! }
 //! ```
 //! A datagram without a destination.
 //! ```compile_fail,E0599
-//! use uverbs::{Driver, Ud, qp::SendQueue};
-//! fn send<D: Driver>(sq: &mut SendQueue<D, Ud>) {
+//! use uverbs::{Driver, Exclusive, Ud, raw::SendQueue};
+//! fn send<D: Driver>(sq: &mut SendQueue<Ud, Exclusive, D>) {
 //!     let _ = sq.post(1).send_inline(b"no address");
 //! }
 //! ```
 //! Two open batches on an exclusive queue, or a batch on a shared one without its lock.
 //! ```compile_fail,E0499
-//! use uverbs::{Driver, Rc, qp::SendQueue};
-//! fn two<D: Driver>(sq: &mut SendQueue<D, Rc>) {
+//! use uverbs::{Driver, Exclusive, Rc, raw::SendQueue};
+//! fn two<D: Driver>(sq: &mut SendQueue<Rc, Exclusive, D>) {
 //!     let mut one = sq.batch();
 //!     let mut two = sq.batch();
 //!     one.wr(1).send_inline(b"1");
@@ -38,15 +38,15 @@
 //! }
 //! ```
 //! ```compile_fail,E0599
-//! use uverbs::{Driver, Rc, Shared, qp::SendQueue};
-//! fn unlocked<D: Driver>(sq: &mut SendQueue<D, Rc, Shared>) {
+//! use uverbs::{Driver, Rc, Shared, raw::SendQueue};
+//! fn unlocked<D: Driver>(sq: &mut SendQueue<Rc, Shared, D>) {
 //!     sq.batch();
 //! }
 //! ```
 //! A post of an entry outside of an `unsafe` block.
 //! ```compile_fail,E0133
-//! use uverbs::{Driver, Rc, qp::SendQueue};
-//! fn send<D: Driver>(sq: &mut SendQueue<D, Rc>, sge: D::Sge) {
+//! use uverbs::{Driver, Exclusive, Rc, raw::SendQueue};
+//! fn send<D: Driver>(sq: &mut SendQueue<Rc, Exclusive, D>, sge: D::Sge) {
 //!     let _ = sq.post(1).send(&[sge]);
 //! }
 //! ```

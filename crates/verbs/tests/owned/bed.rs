@@ -2,10 +2,13 @@
 //! Two connected ends on the software HCA.
 
 use std::sync::Arc;
-use uverbs::attr::{AccessFlags, QpCap};
 use uverbs::mlx5::Mlx5;
-use uverbs::owned::{Buf, Completed, OwnedCq, OwnedQp, OwnedSrq, Pool};
+use uverbs::{Buf, Completed, Cq, Pool, Qp, Srq};
 use uverbs::{ConnectAttr, Context, ProtectionDomain, Rc, Result};
+use uverbs::{
+    Exclusive, Private,
+    attr::{AccessFlags, QpCap},
+};
 use uverbs_core::kernel::Kernel;
 use uverbs_hca::{Fabric, Hca};
 
@@ -24,9 +27,9 @@ pub(crate) fn attr() -> ConnectAttr {
 
 /// A device, a domain, a pool, a CQ and a QP.
 pub(crate) struct End {
-    pub(crate) qp: OwnedQp<Mlx5, Rc>,
-    pub(crate) cq: OwnedCq<Mlx5>,
-    pub(crate) pool: Pool<Mlx5>,
+    pub(crate) qp: Qp<Rc, Exclusive, Mlx5>,
+    pub(crate) cq: Cq<Exclusive, Mlx5>,
+    pub(crate) pool: Pool<Private, Mlx5>,
     pub(crate) pd: ProtectionDomain<Mlx5>,
     pub(crate) context: Context<Mlx5>,
     pub(crate) hca: Hca,
@@ -41,14 +44,14 @@ impl End {
     pub(crate) fn on(hca: Hca, kernel: Arc<dyn Kernel>, cqe: u32) -> Self {
         let context = Context::<Mlx5>::from_kernel(kernel).unwrap();
         let pd = context.alloc_pd().unwrap();
-        let cq = context.owned_cq(cqe, None).unwrap();
+        let cq = context.cq_with(cqe, None).unwrap();
         let pool = pd.pool(BUFS, SIZE).build().unwrap();
-        let qp = pd.owned_qp::<Rc>().cq(&cq).cap(CAP).create().unwrap();
+        let qp = pd.qp::<Rc>().cq(&cq).cap(CAP).create().unwrap();
         Self { qp, cq, pool, pd, context, hca }
     }
 
     /// A buffer with these bytes.
-    pub(crate) fn filled(&self, data: &[u8]) -> Buf<Mlx5> {
+    pub(crate) fn filled(&self, data: &[u8]) -> Buf<Private, Mlx5> {
         let mut buf = self.pool.get().expect("a free buffer");
         buf.fill(data).unwrap();
         buf
@@ -85,7 +88,7 @@ impl End {
 }
 
 /// Connects two QPs to each other.
-pub(crate) fn connect(a: &OwnedQp<Mlx5, Rc>, b: &OwnedQp<Mlx5, Rc>) -> Result<()> {
+pub(crate) fn connect(a: &Qp<Rc, Exclusive, Mlx5>, b: &Qp<Rc, Exclusive, Mlx5>) -> Result<()> {
     let attr = attr();
     a.init(&attr)?;
     b.init(&attr)?;
@@ -115,7 +118,7 @@ pub(crate) fn loopback(end: &End) {
     connect_self(&end.qp);
 }
 
-pub(crate) fn connect_self(qp: &OwnedQp<Mlx5, Rc>) {
+pub(crate) fn connect_self(qp: &Qp<Rc, Exclusive, Mlx5>) {
     let attr = attr();
     qp.init(&attr).unwrap();
     let here = qp.control().endpoint(1, &attr).unwrap();
@@ -123,7 +126,7 @@ pub(crate) fn connect_self(qp: &OwnedQp<Mlx5, Rc>) {
 }
 
 /// A shared receive queue of this depth.
-pub(crate) fn srq(pd: &ProtectionDomain<Mlx5>, max_wr: u32) -> OwnedSrq<Mlx5> {
+pub(crate) fn srq(pd: &ProtectionDomain<Mlx5>, max_wr: u32) -> Srq<Exclusive, Mlx5> {
     let attr = uverbs::attr::SrqAttr { max_wr, max_sge: 1, srq_limit: 0 };
-    pd.owned_srq(&uverbs::attr::SrqInitAttr { attr, ..Default::default() }).unwrap()
+    pd.srq(&uverbs::attr::SrqInitAttr { attr, ..Default::default() }).unwrap()
 }

@@ -5,9 +5,12 @@ use crate::bed::{BUFS, CAP, End, attr, connect, connect_self, pair, srq};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use std::thread;
-use uverbs::attr::{QpCap, QpState, SrqAttr, SrqInitAttr};
 use uverbs::mlx5::Mlx5;
-use uverbs::owned::{OwnedCq, OwnedQp, OwnedSrq};
+use uverbs::{Cq, Qp, Srq};
+use uverbs::{
+    Exclusive,
+    attr::{QpCap, QpState, SrqAttr, SrqInitAttr},
+};
 use uverbs::{PostError, Rc, Shared, WcOpcode};
 use uverbs_hca::{Fabric, Hca};
 
@@ -19,7 +22,7 @@ fn every_buffer_of_a_shared_queue_comes_back() {
     let fabric = Fabric::new(0);
     let [mut client, mut server] = ["hca0", "hca1"].map(|name| End::new(fabric.device(name).build()));
     let mut queue = srq(&server.pd, 8);
-    let qp = server.pd.owned_qp::<Rc>().cq(&server.cq).srq(&queue).cap(CAP).create().unwrap();
+    let qp = server.pd.qp::<Rc>().cq(&server.cq).srq(&queue).cap(CAP).create().unwrap();
     connect(&client.qp, &qp).unwrap();
     for i in 0..8 {
         queue.post(i, server.pool.get().unwrap()).unwrap();
@@ -48,16 +51,16 @@ fn receives_whose_completions_are_removed_come_back() {
     let at = attr();
     let mut queue = srq(&server.pd, 8);
     let cap = QpCap { max_recv_wr: 0, max_recv_sge: 0, ..CAP };
-    let mut qp = server.pd.owned_qp::<Rc>().cq(&server.cq).srq(&queue).cap(CAP).create().unwrap();
+    let mut qp = server.pd.qp::<Rc>().cq(&server.cq).srq(&queue).cap(CAP).create().unwrap();
     // Another QP of the queue, whose completion is not polled either.
-    let other = server.pd.owned_qp::<Rc>().cq(&server.cq).srq(&queue).cap(CAP).create().unwrap();
-    let mut sender = client.pd.owned_qp::<Rc>().cq(&client.cq).cap(CAP).create().unwrap();
+    let other = server.pd.qp::<Rc>().cq(&server.cq).srq(&queue).cap(CAP).create().unwrap();
+    let mut sender = client.pd.qp::<Rc>().cq(&client.cq).cap(CAP).create().unwrap();
     connect(&sender, &other).unwrap();
-    let mut initiator = client.pd.owned_dci().cq(&client.cq).cap(cap).create().unwrap();
+    let mut initiator = client.pd.dci().cq(&client.cq).cap(cap).create().unwrap();
     initiator.control().connect_dci(&at).unwrap();
     let [from, to] = [&client, &server].map(|end| end.qp.control().endpoint(1, &at).unwrap());
     let ah = client.pd.create_ah(&at.ah_attr(&to)).unwrap();
-    let fill = |queue: &mut OwnedSrq<Mlx5>, end: &End| {
+    let fill = |queue: &mut Srq<Exclusive, Mlx5>, end: &End| {
         while let Some(buf) = end.pool.get()
             && queue.post(7, buf).is_ok()
         {}
@@ -68,7 +71,7 @@ fn receives_whose_completions_are_removed_come_back() {
     sender.sq().post(1).signaled().send_inline(b"stays").unwrap();
     assert!(client.next().wc.status.is_success());
     for round in 0..12 {
-        let target = server.pd.owned_dct(&server.cq, &queue, KEY).unwrap();
+        let target = server.pd.dct(&server.cq, &queue, KEY).unwrap();
         let dctn = target.connect(&at, &at.ah_attr(&from)).unwrap();
         client.qp.reset().unwrap();
         connect(&client.qp, &qp).unwrap();
@@ -85,7 +88,7 @@ fn receives_whose_completions_are_removed_come_back() {
             qp.reset().unwrap();
         } else {
             qp.close().unwrap();
-            qp = server.pd.owned_qp::<Rc>().cq(&server.cq).srq(&queue).cap(CAP).create().unwrap();
+            qp = server.pd.qp::<Rc>().cq(&server.cq).srq(&queue).cap(CAP).create().unwrap();
         }
         assert_eq!(server.available(), full + 4, "round {round}: of the QP");
         assert_eq!(fill(&mut queue, &server), full, "round {round}");
@@ -106,7 +109,7 @@ fn receives_of_messages_that_are_not_complete_come_back() {
     let [mut client, mut server] = ["hca0", "hca1"].map(|name| End::new(fabric.device(name).build()));
     let (mut queue, mut taken) = (srq(&server.pd, 8), 0);
     let [outgoing, incoming] = [&client, &server].map(|end| end.pd.pool(32, LONG).build().unwrap());
-    let fill = |queue: &mut OwnedSrq<Mlx5>| {
+    let fill = |queue: &mut Srq<Exclusive, Mlx5>| {
         while let Some(buf) = incoming.get()
             && queue.post(7, buf).is_ok()
         {}
@@ -114,8 +117,8 @@ fn receives_of_messages_that_are_not_complete_come_back() {
     };
     let full = fill(&mut queue);
     for round in 0..20 {
-        let mut sender = client.pd.owned_qp::<Rc>().cq(&client.cq).cap(CAP).create().unwrap();
-        let mut qp = server.pd.owned_qp::<Rc>().cq(&server.cq).srq(&queue).cap(CAP).create().unwrap();
+        let mut sender = client.pd.qp::<Rc>().cq(&client.cq).cap(CAP).create().unwrap();
+        let mut qp = server.pd.qp::<Rc>().cq(&server.cq).srq(&queue).cap(CAP).create().unwrap();
         connect(&sender, &qp).unwrap();
         let mut long = outgoing.get().unwrap();
         long.set_len(LONG as usize).unwrap();
@@ -132,7 +135,7 @@ fn receives_of_messages_that_are_not_complete_come_back() {
     // Of the others the first packet was lost.
     assert!(taken > 10, "{taken}");
     fabric.loss(0.0);
-    let qp = server.pd.owned_qp::<Rc>().cq(&server.cq).srq(&queue).cap(CAP).create().unwrap();
+    let qp = server.pd.qp::<Rc>().cq(&server.cq).srq(&queue).cap(CAP).create().unwrap();
     connect(&client.qp, &qp).unwrap();
     for i in 0..queue.attr().max_wr.into() {
         client.qp.sq().post(i).signaled().send_inline(b"short").unwrap();
@@ -163,7 +166,7 @@ fn a_qp_without_a_shared_queue_is_drained_at_once() {
 fn a_queue_with_qps_refuses_its_end() {
     let end = End::new(Hca::new());
     let mut queue = srq(&end.pd, 8);
-    let qp = end.pd.owned_qp::<Rc>().cq(&end.cq).srq(&queue).cap(CAP).create().unwrap();
+    let qp = end.pd.qp::<Rc>().cq(&end.cq).srq(&queue).cap(CAP).create().unwrap();
     queue.post(1, end.pool.get().unwrap()).unwrap();
     let (queue, error) = queue.close().unwrap_err();
     assert_eq!((error.errno(), end.available()), (uverbs::Errno::EBUSY, BUFS - 1));
@@ -172,8 +175,8 @@ fn a_queue_with_qps_refuses_its_end() {
     assert_eq!(end.available(), BUFS);
 }
 
-type SharedSrq = OwnedSrq<Mlx5, Shared>;
-type SharedCq = OwnedCq<Mlx5, Shared>;
+type SharedSrq = Srq<Shared, Mlx5>;
+type SharedCq = Cq<Shared, Mlx5>;
 
 #[test]
 fn other_threads_post_and_poll_while_qps_are_drained() {
@@ -202,15 +205,15 @@ fn other_threads_post_and_poll_while_qps_are_dropped_and_reset() {
 /// Returns the strays.
 fn other_threads_post_and_poll(
     rounds: u32,
-    end_qp: impl Fn(u32, OwnedQp<Mlx5, Rc>, &SharedSrq, &SharedCq),
+    end_qp: impl Fn(u32, Qp<Rc, Exclusive, Mlx5>, &SharedSrq, &SharedCq),
 ) -> u64 {
     let end = End::new(Hca::new());
-    let cq: SharedCq = end.context.owned_cq(512, None).unwrap();
+    let cq: SharedCq = end.context.cq_with(512, None).unwrap();
     let limits = SrqAttr { max_wr: 16, max_sge: 1, srq_limit: 0 };
-    let queue: SharedSrq = end.pd.owned_srq(&SrqInitAttr { attr: limits, ..SrqInitAttr::default() }).unwrap();
+    let queue: SharedSrq = end.pd.srq(&SrqInitAttr { attr: limits, ..SrqInitAttr::default() }).unwrap();
     let cap = QpCap { max_send_wr: 8, max_recv_wr: 0, max_recv_sge: 0, ..CAP };
     let qp = || {
-        let qp = end.pd.owned_qp::<Rc>().cq(&cq).srq(&queue).cap(cap).create().unwrap();
+        let qp = end.pd.qp::<Rc>().cq(&cq).srq(&queue).cap(cap).create().unwrap();
         connect_self(&qp);
         qp
     };

@@ -5,9 +5,12 @@
 use crate::bed::{BUFS, CAP, End, attr, connect_self, loopback, pair, srq};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use uverbs::attr::{AccessFlags, MwType, QpState};
 use uverbs::mlx5::Mlx5;
-use uverbs::owned::{OwnedCq, Window};
+use uverbs::{Cq, Window};
+use uverbs::{
+    Exclusive,
+    attr::{AccessFlags, MwType, QpState},
+};
 use uverbs::{PostError, Rc, WcOpcode, WcStatus};
 use uverbs_core::Errno;
 use uverbs_core::kernel::{Kernel, RawCommand};
@@ -249,7 +252,7 @@ fn receives_of_an_srq_for_a_destroyed_qp_come_back() {
     let hca = Hca::new();
     let mut end = End::new(hca);
     let mut srq = srq(&end.pd, 8);
-    let mut qp = end.pd.owned_qp::<Rc>().cq(&end.cq).srq(&srq).cap(CAP).create().unwrap();
+    let mut qp = end.pd.qp::<Rc>().cq(&end.cq).srq(&srq).cap(CAP).create().unwrap();
     assert!(qp.rq().is_none());
     connect_self(&qp);
     for i in 0..4 {
@@ -261,7 +264,7 @@ fn receives_of_an_srq_for_a_destroyed_qp_come_back() {
     assert!(end.cq.poll_one().unwrap().is_none(), "its completions are removed");
     assert_eq!(end.available(), BUFS - 3, "the one that it took comes back");
     // The others are still there.
-    let mut qp = end.pd.owned_qp::<Rc>().cq(&end.cq).srq(&srq).cap(CAP).create().unwrap();
+    let mut qp = end.pd.qp::<Rc>().cq(&end.cq).srq(&srq).cap(CAP).create().unwrap();
     connect_self(&qp);
     for i in 0..5 {
         srq.post(10 + i, end.pool.get().unwrap()).unwrap();
@@ -409,7 +412,7 @@ fn dma_bufs_are_posted_without_being_mapped() {
     assert!(a.next().wc.status.is_success());
     let done = b.next();
     assert!(done.wc.status.is_success(), "{:?}", done.wc);
-    let back: uverbs::owned::Buf<Mlx5, uverbs::owned::Unmapped> = done.buf_of().unwrap();
+    let back: uverbs::Buf<uverbs::Unmapped, Mlx5> = done.buf_of().unwrap();
     assert_eq!(back.len(), 16);
     let mut bytes = [0; 16];
     file.seek(SeekFrom::Start(2048)).unwrap();
@@ -442,8 +445,8 @@ fn a_dma_buf_that_would_end_after_the_last_address_is_refused() {
 #[test]
 fn each_cq_reports_the_completions_of_its_queues() {
     let mut end = End::new(Hca::new());
-    let mut sends: OwnedCq<Mlx5> = end.context.owned_cq(16, None).unwrap();
-    let mut qp = end.pd.owned_qp::<Rc>().send_cq(&sends).recv_cq(&end.cq).cap(CAP).create().unwrap();
+    let mut sends: Cq<Exclusive, Mlx5> = end.context.cq_with(16, None).unwrap();
+    let mut qp = end.pd.qp::<Rc>().send_cq(&sends).recv_cq(&end.cq).cap(CAP).create().unwrap();
     qp.init(&attr()).unwrap();
     let here = qp.control().endpoint(1, &attr()).unwrap();
     qp.connect(&here, &here, &attr()).unwrap();

@@ -2,8 +2,8 @@
 //! Queues that end, or whose device is removed, with batches in flight.
 
 use crate::bed::{BUFS, End, pair, real_time_pair};
-use uverbs::mlx5::Mlx5;
-use uverbs::owned::OwnedCq;
+use uverbs::Cq;
+use uverbs::{Exclusive, mlx5::Mlx5};
 
 /// Posts a batch whose last work request is signaled.
 fn batch(end: &mut End, n: u64) {
@@ -107,7 +107,7 @@ fn queues_end_at_any_time() {
         let (mut a, mut b) = real_time_pair();
         received(&mut a, 8);
         received(&mut b, 8);
-        let drains = |cq: &mut OwnedCq<Mlx5>| while let Ok(Some(_)) = cq.poll_one() {};
+        let drains = |cq: &mut Cq<Exclusive, Mlx5>| while let Ok(Some(_)) = cq.poll_one() {};
         batch(&mut a, 8);
         std::thread::sleep(core::time::Duration::from_micros(i * 5));
         drains(&mut b.cq);

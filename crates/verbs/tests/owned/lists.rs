@@ -2,10 +2,13 @@
 //! Lists of buffers: gathered by sends and writes, scattered to by reads and receives.
 
 use crate::bed::{BUFS, CAP, End, SIZE, connect};
-use uverbs::attr::{AccessFlags, QpCap};
 use uverbs::mlx5::Mlx5;
-use uverbs::owned::{Buf, BufList, Exposed, MAX_BUFS};
+use uverbs::{Buf, BufList, Exposed, MAX_BUFS};
 use uverbs::{PostError, Rc};
+use uverbs::{
+    Private,
+    attr::{AccessFlags, QpCap},
+};
 use uverbs_hca::Fabric;
 
 /// Two connected ends whose QPs have entries for lists.
@@ -14,7 +17,7 @@ fn pair() -> (End, End) {
     let cap = QpCap { max_send_sge: 4, max_recv_sge: 4, ..CAP };
     let [a, b] = ["hca0", "hca1"].map(|name| {
         let mut end = End::new(fabric.device(name).build());
-        end.qp = end.pd.owned_qp::<Rc>().cq(&end.cq).cap(cap).create().unwrap();
+        end.qp = end.pd.qp::<Rc>().cq(&end.cq).cap(cap).create().unwrap();
         end
     });
     connect(&a.qp, &b.qp).unwrap();
@@ -22,14 +25,14 @@ fn pair() -> (End, End) {
 }
 
 /// Empty buffers.
-fn list(end: &End, n: usize) -> BufList<Mlx5> {
+fn list(end: &End, n: usize) -> BufList<Private, Mlx5> {
     (0..n).fold(BufList::new(), |mut list, _| {
         list.push(end.pool.get().expect("a free buffer")).unwrap();
         list
     })
 }
 
-fn contents(list: &BufList<Mlx5>) -> Vec<u8> {
+fn contents(list: &BufList<Private, Mlx5>) -> Vec<u8> {
     list.iter().flat_map(|buf| buf.to_vec()).collect()
 }
 
@@ -44,11 +47,11 @@ fn a_send_gathers_and_a_receive_scatters() {
     assert_eq!(from.total(), 300);
     a.qp.sq().post(1).signaled().send(from).unwrap();
 
-    let from: BufList<Mlx5> = a.next().take().expect("the list of the send");
+    let from: BufList<Private, Mlx5> = a.next().take().expect("the list of the send");
     assert_eq!(contents(&from), message, "the buffers in their order");
     let done = b.next();
     assert_eq!((done.wc.wr_id, done.wc.byte_len), (9, 300));
-    let to: BufList<Mlx5> = done.take().expect("the list of the receive");
+    let to: BufList<Private, Mlx5> = done.take().expect("the list of the receive");
     let lens: Vec<_> = to.iter().map(|buf| buf.len()).collect();
     assert_eq!((lens, contents(&to)), (vec![SIZE as usize, 300 - SIZE as usize, 0], message));
     drop((from, to));
@@ -69,7 +72,7 @@ fn writes_gather_and_reads_scatter() {
     parts[0].set_len(6).unwrap();
     parts[1].set_len(3).unwrap();
     a.qp.sq().post(2).signaled().read(parts, &table.remote_region()).unwrap();
-    let parts: BufList<Mlx5> = a.next().take().expect("the list of the read");
+    let parts: BufList<Private, Mlx5> = a.next().take().expect("the list of the read");
     assert_eq!((&*parts[0], &*parts[1]), (&b"two pa"[..], &b"rts"[..]));
     drop(parts);
     assert_eq!(a.available(), BUFS, "the list of the unsignaled write, too");
@@ -88,7 +91,7 @@ fn lists_that_a_queue_can_not_take_come_back() {
     assert_eq!((rejected.error, rejected.returned.as_ref().unwrap().len()), (PostError::TooManySge, 5));
     let rejected = a.qp.rq().unwrap().post(1, rejected.returned.unwrap()).unwrap_err();
     assert_eq!((rejected.error, rejected.returned.unwrap().len()), (PostError::TooManySge, 5));
-    let rejected = a.qp.sq().post(1).send(BufList::<Mlx5>::new()).unwrap_err();
+    let rejected = a.qp.sq().post(1).send(BufList::<Private, Mlx5>::new()).unwrap_err();
     assert_eq!(rejected.error, PostError::InvalidArgument, "no buffers");
     let mixed = BufList::from([a.pool.get().unwrap(), b.pool.get().unwrap()]);
     let rejected = a.qp.sq().post(1).send(mixed).unwrap_err();
@@ -116,7 +119,7 @@ fn lists_in_flight_end_as_buffers_do() {
     drop(batch);
     assert_eq!(a.available(), BUFS);
     let exposed = a.pd.pool(2, 64).exposed(AccessFlags::REMOTE_WRITE).build().unwrap();
-    let bufs: [Buf<Mlx5, Exposed>; 2] = [exposed.get().unwrap(), exposed.get().unwrap()];
+    let bufs: [Buf<Exposed, Mlx5>; 2] = [exposed.get().unwrap(), exposed.get().unwrap()];
     let receives = list(&a, 2);
     a.qp.rq().unwrap().post(1, BufList::from(bufs)).unwrap();
     a.qp.rq().unwrap().post(2, receives).unwrap();
@@ -124,7 +127,7 @@ fn lists_in_flight_end_as_buffers_do() {
         b.qp.sq().post(1).signaled().send_inline(b"x").unwrap();
         drop(b.next());
     }
-    assert!(a.next().take::<BufList<Mlx5>>().is_none(), "a list of exposed buffers");
+    assert!(a.next().take::<BufList<Private, Mlx5>>().is_none(), "a list of exposed buffers");
     assert_eq!(exposed.available(), 2);
     drop(a.next());
     assert_eq!(a.available(), BUFS);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Owned queues on the software HCA: each line of the table in the documentation of `uverbs::owned` has its test here.
+//! Owned queues on the software HCA: each line of the table in the documentation of `uverbs::soundness` has its test here.
 #![cfg(feature = "mlx5")]
 
 mod bed;

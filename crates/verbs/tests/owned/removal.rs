@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 use uverbs::attr::AccessFlags;
-use uverbs::owned::{ScopeError, ScopedOp};
 use uverbs::{Errno, RemoteRegion, Uc};
+use uverbs::{ScopeError, ScopedOp};
 use uverbs_core::kernel::{Kernel, RawCommand};
 use uverbs_hca::{Fabric, Hca};
 use uverbs_testkit::kernel::{Script, Scripted};
@@ -111,7 +111,7 @@ fn a_removal_ends_scopes_of_other_transports() {
         // A UC QP without a peer that answers: its receive waits.
         let fabric = Fabric::new(7);
         let mut a = End::new(fabric.device("hca0").build());
-        let mut qp = a.pd.owned_qp::<Uc>().cq(&a.cq).cap(CAP).create().unwrap();
+        let mut qp = a.pd.qp::<Uc>().cq(&a.cq).cap(CAP).create().unwrap();
         let attr = crate::bed::attr();
         qp.init(&attr).unwrap();
         let here = qp.control().endpoint(1, &attr).unwrap();

@@ -3,8 +3,8 @@
 
 use crate::bed::{BUFS, real_time_pair as pair};
 use core::time::Duration;
+use uverbs::ScopeError;
 use uverbs::attr::{AccessFlags, QpState};
-use uverbs::owned::ScopeError;
 use uverbs::{WcOpcode, WcStatus};
 
 const LONG: Duration = Duration::from_secs(60);

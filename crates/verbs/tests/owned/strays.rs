@@ -4,10 +4,13 @@
 use crate::bed::{BUFS, CAP, SIZE, attr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use uverbs::attr::{AhAttr, QpCap, SrqAttr, SrqInitAttr, SrqType};
 use uverbs::mlx5::Mlx5;
-use uverbs::owned::{OwnedCq, OwnedSrq, Pool};
 use uverbs::{AnyDriver, ConnectAttr, Context, Driver, ProtectionDomain, Rc, Shared, Uc, Ud, XrcSend};
+use uverbs::{Cq, Pool, Srq};
+use uverbs::{
+    Exclusive, Private,
+    attr::{AhAttr, QpCap, SrqAttr, SrqInitAttr, SrqType},
+};
 use uverbs_hca::Hca;
 
 const SEND: QpCap = QpCap { max_recv_wr: 0, max_recv_sge: 0, ..CAP };
@@ -17,8 +20,8 @@ const ROUNDS: u32 = 60;
 struct Parts<'a, D: Driver> {
     context: &'a Context<D>,
     pd: &'a ProtectionDomain<D>,
-    pool: &'a Pool<D>,
-    cq: &'a OwnedCq<D, Shared>,
+    pool: &'a Pool<Private, D>,
+    cq: &'a Cq<Shared, D>,
 }
 
 impl<D: Driver> Parts<'_, D> {
@@ -39,7 +42,7 @@ fn polled<D: Driver>(round: impl Fn(u32, &Parts<'_, D>)) {
     let hca = Hca::new();
     let context = Context::<D>::from_kernel(hca.open()).unwrap();
     let pd = context.alloc_pd().unwrap();
-    let (pool, cq) = (pd.pool(BUFS, SIZE).build().unwrap(), context.owned_cq::<Shared>(512, None).unwrap());
+    let (pool, cq) = (pd.pool(BUFS, SIZE).build().unwrap(), context.cq_with::<Shared>(512, None).unwrap());
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -63,7 +66,7 @@ macro_rules! connected {
         #[test]
         fn $name() {
             polled::<$driver>(|n, parts| {
-                let mut qp = parts.pd.owned_qp::<$transport>().cq(parts.cq).cap(CAP).create().unwrap();
+                let mut qp = parts.pd.qp::<$transport>().cq(parts.cq).cap(CAP).create().unwrap();
                 let attr = ConnectAttr { qkey: 7, ..attr() };
                 qp.init(&attr).unwrap();
                 let here = qp.control().endpoint(1, &attr).unwrap();
@@ -97,7 +100,7 @@ connected! {
 fn datagram_queues_end_while_they_are_polled() {
     polled::<Mlx5>(|n, parts| {
         let attr = ConnectAttr { qkey: 7, ..attr() };
-        let mut qp = parts.pd.owned_qp::<Ud>().cq(parts.cq).cap(CAP).create().unwrap();
+        let mut qp = parts.pd.qp::<Ud>().cq(parts.cq).cap(CAP).create().unwrap();
         qp.init(&attr).unwrap();
         let here = qp.control().endpoint(1, &attr).unwrap();
         qp.connect(&here, &here, &attr).unwrap();
@@ -116,9 +119,9 @@ fn xrc_queues_end_while_they_are_polled() {
     polled::<Mlx5>(|n, parts| {
         let xrcd = parts.context.open_xrcd(None, true, false).unwrap();
         let init = srq(SrqType::Xrc);
-        let mut queue: OwnedSrq<Mlx5> = parts.pd.owned_xrc_srq(&init, &xrcd, parts.cq).unwrap();
+        let mut queue: Srq<Exclusive, Mlx5> = parts.pd.xrc_srq(&init, &xrcd, parts.cq).unwrap();
         let receiver = xrcd.recv_qp().create_recv().unwrap();
-        let mut sender = parts.pd.owned_qp::<XrcSend>().send_cq(parts.cq).cap(SEND).create().unwrap();
+        let mut sender = parts.pd.qp::<XrcSend>().send_cq(parts.cq).cap(SEND).create().unwrap();
         let attr = attr();
         let (here, there) =
             (sender.control().endpoint(1, &attr).unwrap(), receiver.endpoint(2, &attr).unwrap());
@@ -148,10 +151,10 @@ fn xrc_queues_end_while_they_are_polled() {
 fn dynamic_queues_end_while_they_are_polled() {
     polled::<Mlx5>(|n, parts| {
         let attr = attr();
-        let mut queue: OwnedSrq<Mlx5> = parts.pd.owned_srq(&srq(SrqType::Basic)).unwrap();
-        let target = parts.pd.owned_dct(parts.cq, &queue, 5).unwrap();
+        let mut queue: Srq<Exclusive, Mlx5> = parts.pd.srq(&srq(SrqType::Basic)).unwrap();
+        let target = parts.pd.dct(parts.cq, &queue, 5).unwrap();
         let dctn = target.connect(&attr, &parts.here()).unwrap();
-        let mut initiator = parts.pd.owned_dci().cq(parts.cq).cap(SEND).create().unwrap();
+        let mut initiator = parts.pd.dci().cq(parts.cq).cap(SEND).create().unwrap();
         initiator.control().connect_dci(&attr).unwrap();
         let ah = parts.pd.create_ah(&parts.here()).unwrap();
         for i in 0..n % 5 {

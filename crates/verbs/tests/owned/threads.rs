@@ -4,10 +4,10 @@
 use crate::bed::{BUFS, CAP, End, connect_self};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use uverbs::attr::QpCap;
 use uverbs::mlx5::Mlx5;
-use uverbs::owned::{Buf, OwnedCq};
+use uverbs::{Buf, Cq};
 use uverbs::{PostError, Rc, Shared, WcOpcode};
+use uverbs::{Private, attr::QpCap};
 use uverbs_hca::Hca;
 
 /// Numbers of one message after the other, through buffers that go round.
@@ -15,8 +15,8 @@ use uverbs_hca::Hca;
 fn poster_and_poller_are_two_threads() {
     const MESSAGES: u64 = 3000;
     let end = End::new(Hca::new());
-    let cq: OwnedCq<Mlx5, Shared> = end.context.owned_cq(64, None).unwrap();
-    let qp = end.pd.owned_qp::<Rc>().cq(&cq).cap(CAP).create().unwrap();
+    let cq: Cq<Shared, Mlx5> = end.context.cq_with(64, None).unwrap();
+    let qp = end.pd.qp::<Rc>().cq(&cq).cap(CAP).create().unwrap();
     connect_self(&qp);
     let (mut send, recv, _control) = qp.split();
     let mut recv = recv.unwrap();
@@ -27,7 +27,7 @@ fn poster_and_poller_are_two_threads() {
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut expected = 0;
-            let mut returned: Vec<Buf<Mlx5>> = Vec::new();
+            let mut returned: Vec<Buf<Private, Mlx5>> = Vec::new();
             while expected < MESSAGES {
                 let n = cq.poll_each(16, |done| {
                     assert!(done.status().is_success(), "{done:?}");
@@ -77,7 +77,7 @@ fn poster_and_poller_are_two_threads() {
 #[test]
 fn queues_end_while_their_cq_is_polled() {
     let end = End::new(Hca::new());
-    let cq: OwnedCq<Mlx5, Shared> = end.context.owned_cq(512, None).unwrap();
+    let cq: Cq<Shared, Mlx5> = end.context.cq_with(512, None).unwrap();
     let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, ..CAP };
     let stop = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -92,7 +92,7 @@ fn queues_end_while_their_cq_is_polled() {
         for _ in 0..2 {
             scope.spawn(|| {
                 for round in 0..100 {
-                    let mut qp = end.pd.owned_qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
+                    let mut qp = end.pd.qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
                     connect_self(&qp);
                     for i in 0..1 + round % 4 {
                         if let Some(buf) = end.pool.get() {

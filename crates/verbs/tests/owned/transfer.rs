@@ -4,7 +4,7 @@
 use crate::bed::{BUFS, CAP, End, SIZE, attr, pair};
 use uverbs::attr::{AccessFlags, MwType};
 use uverbs::mlx5::Mlx5;
-use uverbs::owned::{Buf, Exposed, OwnedCq, Window};
+use uverbs::{Buf, Cq, Exposed, Window};
 use uverbs::{ImmData, PostError, Rc, WcOpcode, WcStatus};
 use uverbs_hca::Fabric;
 
@@ -106,7 +106,7 @@ fn exposed_buffers_are_posted_too() {
     b.receives(1);
     a.qp.sq().post(1).signaled().send(source).unwrap();
     let done = a.next();
-    let back: Buf<Mlx5, Exposed> = done.buf_of().unwrap();
+    let back: Buf<Exposed, Mlx5> = done.buf_of().unwrap();
     assert_eq!(back.len(), 19);
     assert_eq!(&*b.next().buf().unwrap(), b"from an exposed one");
     // A buffer of the other kind is not given out as a private one.
@@ -260,8 +260,8 @@ fn buffers_of_another_domain_are_refused() {
 #[test]
 fn shared_queues_work_the_same() {
     let a = End::new(Fabric::new(3).device("hca0").build());
-    let cq: OwnedCq<Mlx5, uverbs::Shared> = a.context.owned_cq(64, None).unwrap();
-    let mut shared = a.pd.owned_qp::<Rc>().shared().cq(&cq).cap(CAP).create().unwrap();
+    let cq: Cq<uverbs::Shared, Mlx5> = a.context.cq_with(64, None).unwrap();
+    let mut shared = a.pd.qp::<Rc>().shared().cq(&cq).cap(CAP).create().unwrap();
     let attr = attr();
     shared.init(&attr).unwrap();
     let here = shared.control().endpoint(1, &attr).unwrap();

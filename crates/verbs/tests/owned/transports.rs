@@ -2,10 +2,13 @@
 //! The transports whose work requests name their destination: UD, XRC, dynamic connections.
 
 use crate::bed::{BUFS, CAP, End, attr, srq};
-use uverbs::attr::{AccessFlags, QpCap, SrqAttr, SrqInitAttr, SrqType};
 use uverbs::mlx5::Mlx5;
-use uverbs::owned::{BufList, OwnedSrq};
+use uverbs::{BufList, Srq};
 use uverbs::{ConnectAttr, Endpoint, Ud, WcOpcode, WcStatus, XrcSend};
+use uverbs::{
+    Exclusive, Private,
+    attr::{AccessFlags, QpCap, SrqAttr, SrqInitAttr, SrqType},
+};
 use uverbs_hca::Fabric;
 
 const SEND: QpCap = QpCap { max_recv_wr: 0, max_recv_sge: 0, max_send_sge: 2, ..CAP };
@@ -29,9 +32,9 @@ fn xrc_messages_arrive_in_owned_shared_queues() {
     let xrcd = b.context.open_xrcd(None, true, false).unwrap();
     let limits = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
     let init = SrqInitAttr { attr: limits, srq_type: SrqType::Xrc, ..SrqInitAttr::default() };
-    let mut queues: [OwnedSrq<Mlx5>; 2] = [(); 2].map(|()| b.pd.owned_xrc_srq(&init, &xrcd, &b.cq).unwrap());
+    let mut queues: [Srq<Exclusive, Mlx5>; 2] = [(); 2].map(|()| b.pd.xrc_srq(&init, &xrcd, &b.cq).unwrap());
     let receiver = xrcd.recv_qp().create_recv().unwrap();
-    let mut sender = a.pd.owned_qp::<XrcSend>().send_cq(&a.cq).cap(SEND).create().unwrap();
+    let mut sender = a.pd.qp::<XrcSend>().send_cq(&a.cq).cap(SEND).create().unwrap();
     let attr = attr();
     let (here, there) = (sender.control().endpoint(1, &attr).unwrap(), receiver.endpoint(2, &attr).unwrap());
     sender.init(&attr).unwrap();
@@ -54,7 +57,7 @@ fn xrc_messages_arrive_in_owned_shared_queues() {
     let mut batch = sender.sq().batch();
     batch.wr_srq(2, number).signaled().write(list, &table.remote_region());
     batch.complete().unwrap();
-    assert!(a.next().take::<BufList<Mlx5>>().is_some());
+    assert!(a.next().take::<BufList<Private, Mlx5>>().is_some());
     let mut bytes = [0; 6];
     table.read_at(0, &mut bytes).unwrap();
     assert_eq!(&bytes, b"onetwo");
@@ -71,10 +74,10 @@ fn xrc_messages_arrive_in_owned_shared_queues() {
 #[test]
 fn an_xrc_send_qp_needs_one_cq_and_others_two() {
     let (a, _b) = ends();
-    let builder = || a.pd.owned_qp::<uverbs::Rc>().cap(CAP);
+    let builder = || a.pd.qp::<uverbs::Rc>().cap(CAP);
     assert!(builder().send_cq(&a.cq).create().unwrap_err().to_string().contains("recv_cq"));
     assert!(builder().recv_cq(&a.cq).create().unwrap_err().to_string().contains("send_cq"));
-    assert!(a.pd.owned_qp::<XrcSend>().cap(SEND).create().is_err());
+    assert!(a.pd.qp::<XrcSend>().cap(SEND).create().is_err());
 }
 
 #[test]
@@ -82,9 +85,9 @@ fn dynamic_connections_own_their_buffers() {
     let (mut a, mut b) = ends();
     let attr = attr();
     let mut queue = srq(&b.pd, 8);
-    let target = b.pd.owned_dct(&b.cq, &queue, KEY).unwrap();
+    let target = b.pd.dct(&b.cq, &queue, KEY).unwrap();
     let dctn = target.connect(&attr, &attr.ah_attr(&port(&a))).unwrap();
-    let mut initiator = a.pd.owned_dci().cq(&a.cq).cap(SEND).create().unwrap();
+    let mut initiator = a.pd.dci().cq(&a.cq).cap(SEND).create().unwrap();
     initiator.control().connect_dci(&attr).unwrap();
     let ah = a.pd.create_ah(&attr.ah_attr(&port(&b))).unwrap();
 
@@ -115,7 +118,7 @@ fn datagrams_own_their_buffers() {
     let (mut a, mut b) = ends();
     let attr = ConnectAttr { qkey: 7, ..attr() };
     let [mut from, mut to] = [&a, &b].map(|end| {
-        let qp = end.pd.owned_qp::<Ud>().cq(&end.cq).cap(CAP).create().unwrap();
+        let qp = end.pd.qp::<Ud>().cq(&end.cq).cap(CAP).create().unwrap();
         qp.init(&attr).unwrap();
         let here = qp.control().endpoint(1, &attr).unwrap();
         qp.connect(&here, &here, &attr).unwrap();

@@ -5,20 +5,20 @@ use crate::{CAP, LIMIT};
 use core::ptr;
 use std::time::Instant;
 use uverbs::attr::{AccessFlags, CqInitAttr, QpState, SrqAttr, SrqInitAttr};
-use uverbs::owned::{OwnedCq, OwnedSrq};
 use uverbs::provider::Completion as _;
 use uverbs::wr::{SendWr, WrOpcode, WrUd, WrUnion};
 use uverbs::{
-    AnyDriver, CompletionQueue, ConnectAttr, Context, Exclusive, ImmData, MemoryRegion, ProtectionDomain, Qp,
-    Rc, SharedReceiveQueue, Ud, WcOpcode, WorkCompletion,
+    AnyDriver, ConnectAttr, Context, ImmData, MemoryRegion, ProtectionDomain, Rc, Ud, WcOpcode,
+    WorkCompletion, raw,
 };
+use uverbs::{Cq, Srq};
 use uverbs_hca::Hca;
 
 struct Service {
-    context: Context<AnyDriver>,
-    pd: ProtectionDomain<AnyDriver>,
-    cq: CompletionQueue<AnyDriver>,
-    mr: MemoryRegion<AnyDriver, Vec<u8>>,
+    context: Context,
+    pd: ProtectionDomain,
+    cq: raw::Cq,
+    mr: MemoryRegion<Vec<u8>>,
 }
 
 const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
@@ -61,7 +61,7 @@ fn connected_queues_post_and_poll() {
     let hca = Hca::new();
     let mut service = Service::new(&hca);
     let attr = ConnectAttr { access: ALL, ..ConnectAttr::default() };
-    let mut qp: Qp<AnyDriver, Rc> = service.pd.qp().cq(&service.cq).cap(CAP).create().unwrap();
+    let mut qp: raw::Qp<Rc> = service.pd.raw_qp().cq(&service.cq).cap(CAP).create().unwrap();
     qp.init(&attr).unwrap();
     let here = qp.control.endpoint(1, &attr).unwrap();
     qp.connect(&here, &here, &attr).unwrap();
@@ -101,8 +101,8 @@ fn datagrams_go_to_a_shared_queue_typed_and_as_lists() {
     let mut service = Service::new(&hca);
     let sizes = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
     let init = SrqInitAttr { attr: sizes, ..SrqInitAttr::default() };
-    let mut srq: SharedReceiveQueue<AnyDriver, Exclusive> = service.pd.create_srq(&init).unwrap();
-    let mut qp = service.pd.qp::<Ud>().cq(&service.cq).srq(&srq).cap(CAP).create().unwrap();
+    let mut srq: raw::Srq = service.pd.create_srq(&init).unwrap();
+    let mut qp = service.pd.raw_qp::<Ud>().cq(&service.cq).srq(&srq).cap(CAP).create().unwrap();
     let attr = ConnectAttr::default().on(&service.context).unwrap();
     qp.init(&attr).unwrap();
     let here = qp.control.endpoint(1, &attr).unwrap();
@@ -137,10 +137,10 @@ fn a_reset_gives_the_receives_of_a_shared_queue_back() {
     let service = Service::new(&hca);
     let sizes = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
     let init = SrqInitAttr { attr: sizes, ..SrqInitAttr::default() };
-    let cq: OwnedCq<AnyDriver> = service.context.owned_cq(16, None).unwrap();
+    let cq: Cq = service.context.cq_with(16, None).unwrap();
     let pool = service.pd.pool(4, 64).build().unwrap();
-    let mut srq: OwnedSrq<AnyDriver> = service.pd.owned_srq(&init).unwrap();
-    let mut qp = service.pd.owned_qp::<Rc>().cq(&cq).srq(&srq).cap(CAP).create().unwrap();
+    let mut srq: Srq = service.pd.srq(&init).unwrap();
+    let mut qp = service.pd.qp::<Rc>().cq(&cq).srq(&srq).cap(CAP).create().unwrap();
     let attr = ConnectAttr::default().on(&service.context).unwrap();
     qp.init(&attr).unwrap();
     let here = qp.control().endpoint(1, &attr).unwrap();
@@ -159,7 +159,7 @@ fn the_kind_of_a_flushed_completion_is_known() {
     let hca = Hca::new();
     let mut service = Service::new(&hca);
     let attr = ConnectAttr::default();
-    let mut qp: Qp<AnyDriver, Rc> = service.pd.qp().cq(&service.cq).cap(CAP).create().unwrap();
+    let mut qp: raw::Qp<Rc> = service.pd.raw_qp().cq(&service.cq).cap(CAP).create().unwrap();
     qp.init(&attr).unwrap();
     let here = qp.control.endpoint(1, &attr).unwrap();
     qp.connect(&here, &here, &attr).unwrap();

@@ -96,7 +96,7 @@ fn shared_halves_are_borrowed_by_a_shared_reference() {
     let context = context();
     let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(16, None).unwrap());
     let attr = ConnectAttr::default();
-    let qp = pd.qp::<Rc>().shared().cq(&cq).cap(CAP).create().unwrap();
+    let qp = pd.raw_qp::<Rc>().shared().cq(&cq).cap(CAP).create().unwrap();
     qp.init(&attr).unwrap();
     let here = qp.control.endpoint(1, &attr).unwrap();
     qp.connect(&here, &here, &attr).unwrap();

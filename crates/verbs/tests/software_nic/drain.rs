@@ -4,9 +4,15 @@
 use crate::{CAP, End, LIMIT, Pair, poll};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll as poll_fds};
 use std::os::fd::{AsFd, BorrowedFd};
-use uverbs::attr::{AccessFlags, CqInitAttr, EventType, QpState, SrqAttr, SrqInitAttr};
 use uverbs::mlx5::Mlx5;
-use uverbs::{ConnectAttr, Errno, EventSource, Exclusive, Qp, Rc, SharedReceiveQueue, WorkCompletion};
+use uverbs::{
+    ConnectAttr, Errno, EventSource, Exclusive, Rc, WorkCompletion,
+    raw::{Qp, Srq},
+};
+use uverbs::{
+    Exposed,
+    attr::{AccessFlags, CqInitAttr, EventType, QpState, SrqAttr, SrqInitAttr},
+};
 use uverbs_hca::Fabric;
 
 const BUFFERS: u64 = 8;
@@ -14,9 +20,9 @@ const BUFFERS: u64 = 8;
 /// A server with a shared queue of [`BUFFERS`] receives, and a client that is connected to a QP of it.
 struct Service {
     pair: Pair,
-    srq: SharedReceiveQueue<Mlx5, Exclusive>,
-    qp: Qp<Mlx5, Rc>,
-    _memory: uverbs::MemoryRegion<Mlx5, Vec<u8>>,
+    srq: Srq<Exclusive, Mlx5>,
+    qp: Qp<Rc, Exclusive, Mlx5>,
+    _memory: uverbs::MemoryRegion<Vec<u8>, Exposed, Mlx5>,
 }
 
 impl Service {
@@ -39,8 +45,8 @@ impl Service {
         service
     }
 
-    fn qp(server: &End, srq: &SharedReceiveQueue<Mlx5, Exclusive>) -> Qp<Mlx5, Rc> {
-        let qp = server.pd.qp::<Rc>().cq(&server.cq).srq(srq).cap(CAP).create().unwrap();
+    fn qp(server: &End, srq: &Srq<Exclusive, Mlx5>) -> Qp<Rc, Exclusive, Mlx5> {
+        let qp = server.pd.raw_qp::<Rc>().cq(&server.cq).srq(srq).cap(CAP).create().unwrap();
         qp.init(&ConnectAttr::default()).unwrap();
         qp
     }
@@ -166,7 +172,7 @@ fn sends_are_flushed_and_queues_without_lock_are_drained() {
     let sizes = CqInitAttr { cqe: 16, ..CqInitAttr::default() };
     let mut sends = client.context.create_cq_ex::<Exclusive>(&sizes, None).unwrap();
     let mut receives = client.context.create_cq_ex::<Exclusive>(&sizes, None).unwrap();
-    let mut qp = client.pd.qp::<Rc>().send_cq(&sends).recv_cq(&receives).cap(CAP).create().unwrap();
+    let mut qp = client.pd.raw_qp::<Rc>().send_cq(&sends).recv_cq(&receives).cap(CAP).create().unwrap();
     qp.init(&attr).unwrap();
     let here = qp.control.endpoint(1, &attr).unwrap();
     // The peer has no connection to this QP, so the send does not complete before the flush.

@@ -50,7 +50,7 @@ fn a_message_is_sent_from_imported_objects() {
 
     let mut peer = End::new(fabric.device("hca1").build());
     let cq = importer.create_cq(16, None).unwrap();
-    let mut qp = pd.qp::<Rc>().cq(&cq).cap(CAP).create().unwrap();
+    let mut qp = pd.raw_qp::<Rc>().cq(&cq).cap(CAP).create().unwrap();
     let attr = ConnectAttr::default();
     qp.init(&attr).unwrap();
     let (here, there) = (qp.control.endpoint(7, &attr).unwrap(), peer.qp.control.endpoint(7, &attr).unwrap());

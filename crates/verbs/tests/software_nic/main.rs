@@ -14,9 +14,12 @@ mod removal;
 
 use core::time::Duration;
 use std::time::Instant;
-use uverbs::attr::QpCap;
 use uverbs::mlx5::Mlx5;
-use uverbs::{CompletionQueue, ConnectAttr, Context, ProtectionDomain, Qp, Rc, Shared, WorkCompletion};
+use uverbs::{
+    ConnectAttr, Context, ProtectionDomain, Rc, Shared, WorkCompletion,
+    raw::{Cq, Qp},
+};
+use uverbs::{Exclusive, attr::QpCap};
 use uverbs_hca::{Fabric, Hca, Link};
 
 /// A time limit that is long enough on a busy machine.
@@ -35,8 +38,8 @@ struct End {
     hca: Hca,
     context: Context<Mlx5>,
     pd: ProtectionDomain<Mlx5>,
-    cq: CompletionQueue<Mlx5, Shared>,
-    qp: Qp<Mlx5, Rc>,
+    cq: Cq<Shared, Mlx5>,
+    qp: Qp<Rc, Exclusive, Mlx5>,
 }
 
 impl End {
@@ -44,7 +47,7 @@ impl End {
         let context = Context::from_kernel(hca.open()).unwrap();
         let pd = context.alloc_pd().unwrap();
         let cq = context.create_cq(64, None).unwrap();
-        let qp = pd.qp::<Rc>().cq(&cq).cap(CAP).create().unwrap();
+        let qp = pd.raw_qp::<Rc>().cq(&cq).cap(CAP).create().unwrap();
         qp.init(&ConnectAttr::default()).unwrap();
         Self { hca, context, pd, cq, qp }
     }
@@ -68,7 +71,7 @@ impl End {
     }
 }
 
-fn poll(cq: &CompletionQueue<Mlx5, Shared>) -> WorkCompletion {
+fn poll(cq: &Cq<Shared, Mlx5>) -> WorkCompletion {
     let begin = Instant::now();
     let mut wc = [WorkCompletion::default()];
     while cq.poll(&mut wc).unwrap().is_empty() {

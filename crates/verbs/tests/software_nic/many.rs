@@ -11,7 +11,8 @@ use uverbs::attr::{
 };
 use uverbs::mlx5::Mlx5;
 use uverbs::{
-    ConnectAttr, Context, Exclusive, ProtectionDomain, Qp, RawPacket, Rc, SharedReceiveQueue, Ud, WorkQueue,
+    ConnectAttr, Context, Exclusive, ProtectionDomain, RawPacket, Rc, Ud,
+    raw::{Qp, Srq, Wq},
 };
 use uverbs_hca::Hca;
 
@@ -101,7 +102,7 @@ fn handles_of_addresses_and_rules_cost_the_same_among_many() {
     let attr = AhAttr { grh: Some(route), port_num: 1, ..AhAttr::default() };
     compare("ah", |_| pd.create_ah(&attr).unwrap(), |_| ());
     let cq = context.create_cq(4, None).unwrap();
-    let qp: Qp<Mlx5, RawPacket> = pd.qp::<RawPacket>().cq(&cq).cap(CAP).create().unwrap();
+    let qp: Qp<RawPacket, Exclusive, Mlx5> = pd.raw_qp::<RawPacket>().cq(&cq).cap(CAP).create().unwrap();
     let rule = FlowAttr { port: 1, ..FlowAttr::default() };
     compare("flow", |_| qp.control.create_flow(&rule).unwrap(), |_| ());
 }
@@ -114,12 +115,12 @@ fn queues_cost_the_same_among_many() {
     compare("cq with a channel", |_| context.create_cq(1, Some(&channel)).unwrap(), |_| ());
     let attr =
         SrqInitAttr { attr: SrqAttr { max_wr: 1, max_sge: 1, srq_limit: 0 }, ..SrqInitAttr::default() };
-    let srq = |_| -> SharedReceiveQueue<Mlx5, Exclusive> { pd.create_srq(&attr).unwrap() };
+    let srq = |_| -> Srq<Exclusive, Mlx5> { pd.create_srq(&attr).unwrap() };
     compare("srq", srq, |srq| {
         srq.query().unwrap();
     });
     let cq = context.create_cq(4, None).unwrap();
-    let wq = |_| -> WorkQueue<Mlx5, Exclusive> {
+    let wq = |_| -> Wq<Exclusive, Mlx5> {
         pd.create_wq(&cq, &WqInitAttr { max_wr: 1, max_sge: 1, ..WqInitAttr::default() }).unwrap()
     };
     compare("wq", wq, |_| ());
@@ -130,8 +131,8 @@ macro_rules! pairs {
     ($transport:ty, $name:literal, $using:expr) => {{
         let (context, pd) = nic();
         let cq = context.create_cq(4, None).unwrap();
-        let using: fn(&Qp<Mlx5, $transport>) = $using;
-        compare($name, |_| pd.qp::<$transport>().cq(&cq).cap(CAP).create().unwrap(), using);
+        let using: fn(&Qp<$transport, Exclusive, Mlx5>) = $using;
+        compare($name, |_| pd.raw_qp::<$transport>().cq(&cq).cap(CAP).create().unwrap(), using);
     }};
 }
 

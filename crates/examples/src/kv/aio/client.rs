@@ -13,9 +13,9 @@ use core::pin::pin;
 use core::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, spawn_blocking};
-use uverbs::attr::AccessFlags;
-use uverbs::owned::Pool;
+use uverbs::Pool;
 use uverbs::{Driver, ImmData, RemoteRegion, WithDeadline};
+use uverbs::{Private, attr::AccessFlags};
 use uverbs_aio::{Dispatcher, Message, Qp};
 
 /// How long a client waits for an outcome after the server has gone.
@@ -67,8 +67,8 @@ async fn receive<D: Driver>(qp: &Qp<D>) -> Result<Message<D>> {
 #[derive(Debug)]
 struct Line<D: Driver> {
     qp: Qp<D>,
-    messages: Pool<D>,
-    values: Pool<D>,
+    messages: Pool<Private, D>,
+    values: Pool<Private, D>,
     welcome: Welcome,
     immediate: bool,
 }

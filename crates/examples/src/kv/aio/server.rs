@@ -17,10 +17,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use uverbs::attr::AccessFlags;
+use uverbs::Pool;
 use uverbs::connect::ENDPOINT_LEN;
-use uverbs::owned::Pool;
 use uverbs::{Driver, Endpoint, ProtectionDomain};
+use uverbs::{Private, attr::AccessFlags};
 use uverbs_aio::{Dispatcher, Listener, Qp, Request as ConnectRequest, Srq};
 
 /// The time within which the event of a client that disconnects comes after the flush of its QP.
@@ -31,7 +31,7 @@ struct Resources<D: Driver> {
     dispatcher: Dispatcher<D>,
     srq: Srq<D>,
     pd: ProtectionDomain<D>,
-    answers: Pool<D>,
+    answers: Pool<Private, D>,
     executor: Mutex<Executor<D>>,
     config: Config,
 }
@@ -90,7 +90,7 @@ pub struct Server<D: Driver> {
     resources: Arc<Resources<D>>,
     acceptor: Acceptor<D>,
     address: SocketAddr,
-    receives: Pool<D>,
+    receives: Pool<Private, D>,
     /// Buffers of receives and answers.
     totals: usize,
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shared receive queues (ibv_create_srq(3), ibv_modify_srq(3), ibv_post_srq_recv(3)).
 
+use crate::Holds;
 use crate::context::{ContextInner, Object, same_context};
-use crate::cq::{CompletionQueue, CqInner};
 pub use crate::id::SrqId;
-use crate::owned::Holds;
+use crate::open::AnyDriver;
 use crate::pd::{PdInner, ProtectionDomain};
-use crate::recv::{Receiver, RecvBatch, RecvGuard};
+use crate::raw::cq::{Cq, CqInner};
+use crate::raw::receiver::{Receiver, RecvBatch, RecvGuard};
 use crate::xrcd::{XrcDomain, XrcdInner};
 use core::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -114,19 +115,19 @@ impl<D: Driver> Drop for SrqInner<D> {
 /// Its QPs take receives from it when messages arrive. Which receives a QP has taken is known only from their
 /// completions, and the completions of a destroyed QP are removed from the CQ. So if a QP is destroyed before its
 /// completions were polled, the program can't determine which buffers they would have named: these stay registered, and
-/// the queue has fewer receives. [`Qp::drain`](crate::Qp::drain) prevents this.
+/// the queue has fewer receives. [`Qp::drain`](crate::raw::Qp::drain) prevents this.
 ///
 /// ```
 /// use std::time::Duration;
-/// use uverbs::attr::{AccessFlags, QpCap, SrqAttr, SrqInitAttr};
-/// use uverbs::{ConnectAttr, Context, Exclusive, PageBuf, Rc, SharedReceiveQueue, mlx5::Mlx5};
+/// use uverbs::{Exclusive, attr::{AccessFlags, QpCap, SrqAttr, SrqInitAttr}};
+/// use uverbs::{ConnectAttr, Context, PageBuf, Rc, mlx5::Mlx5, raw::Srq};
 /// use uverbs_hca::Hca;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
 /// let (pd, cq) = (context.alloc_pd()?, context.create_cq(32, None)?);
 /// let attr = SrqAttr { max_wr: 16, max_sge: 1, srq_limit: 0 };
-/// let mut srq: SharedReceiveQueue<Mlx5, Exclusive> =
+/// let mut srq: Srq<Exclusive, Mlx5> =
 ///     pd.create_srq(&SrqInitAttr { attr, ..SrqInitAttr::default() })?;
 /// let region = pd.reg_private(PageBuf::new(4096)?, AccessFlags::LOCAL_WRITE)?;
 /// for n in 0..16 {
@@ -136,7 +137,7 @@ impl<D: Driver> Drop for SrqInner<D> {
 /// }
 /// let cap = QpCap { max_send_wr: 4, max_recv_wr: 0, max_send_sge: 1, max_recv_sge: 0, max_inline_data: 64 };
 /// // Any number of QPs may share it; this one is connected to itself.
-/// let mut qp = pd.qp::<Rc>().cq(&cq).srq(&srq).cap(cap).create()?;
+/// let mut qp = pd.raw_qp::<Rc>().cq(&cq).srq(&srq).cap(cap).create()?;
 /// let connect = ConnectAttr::default();
 /// qp.init(&connect)?;
 /// let end = qp.control.endpoint(1, &connect)?;
@@ -153,7 +154,7 @@ impl<D: Driver> Drop for SrqInner<D> {
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct SharedReceiveQueue<D: Driver, L: Locking = Exclusive> {
+pub struct Srq<L: Locking = Exclusive, D: Driver = AnyDriver> {
     receiver: ManuallyDrop<Receiver<D::SharedRecvQueue, L>>,
     inner: Arc<SrqInner<D>>,
     attr: SrqAttr,
@@ -164,12 +165,12 @@ impl<D: Driver> ProtectionDomain<D> {
     ///
     /// # Errors
     /// [`Error::Invalid`] for sizes above the device's limits; otherwise the kernel's error, such as `ENOMEM`.
-    pub fn create_srq<L: Locking>(&self, attr: &SrqInitAttr) -> Result<SharedReceiveQueue<D, L>> {
-        SharedReceiveQueue::create(self, attr, None)
+    pub fn create_srq<L: Locking>(&self, attr: &SrqInitAttr) -> Result<Srq<L, D>> {
+        Srq::create(self, attr, None)
     }
 }
 
-impl<D: Driver, L: Locking> SharedReceiveQueue<D, L> {
+impl<D: Driver, L: Locking> Srq<L, D> {
     fn create(pd: &ProtectionDomain<D>, attr: &SrqInitAttr, xrc: Option<Xrc<D>>) -> Result<Self> {
         let context = pd.inner().context();
         if let Some(Xrc { xrcd, cq }) = &xrc {
@@ -231,7 +232,7 @@ impl<D: Driver, L: Locking> SharedReceiveQueue<D, L> {
         pd: &ProtectionDomain<D>,
         attr: &SrqInitAttr,
         xrcd: &XrcDomain<D>,
-        cq: &CompletionQueue<D, LC>,
+        cq: &Cq<LC, D>,
     ) -> Result<Self> {
         Self::create(pd, attr, Some(Xrc { xrcd: xrcd.inner().clone(), cq: cq.inner().clone() }))
     }
@@ -306,7 +307,7 @@ fn modify<D: Driver>(
     modified
 }
 
-impl<D: Driver> SharedReceiveQueue<D, Exclusive> {
+impl<D: Driver> Srq<Exclusive, D> {
     #[inline(always)]
     pub(crate) fn engine_mut(&mut self) -> &mut D::SharedRecvQueue {
         self.receiver.engine_mut()
@@ -342,7 +343,7 @@ impl<D: Driver> SharedReceiveQueue<D, Exclusive> {
     }
 }
 
-impl<D: Driver> SharedReceiveQueue<D, Shared> {
+impl<D: Driver> Srq<Shared, D> {
     /// `ibv_modify_srq`: arms the limit event, or resizes the SRQ if the device can.
     ///
     /// # Errors
@@ -364,7 +365,7 @@ impl<D: Driver> SharedReceiveQueue<D, Shared> {
     }
 }
 
-impl<D: Driver, L: Locking> Drop for SharedReceiveQueue<D, L> {
+impl<D: Driver, L: Locking> Drop for Srq<L, D> {
     fn drop(&mut self) {
         // SAFETY: `receiver` is not used after this: `drop` runs once.
         #[expect(unsafe_code, reason = "ManuallyDrop")]

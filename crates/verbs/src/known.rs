@@ -8,9 +8,9 @@
 #![expect(unsafe_code)]
 // UNSAFETY: opens the value of a scope's post, once.
 
-use super::flight::{Entry, Flight, INDEX_MASK, is_receive};
-use super::held::{Value, contain};
 use crate::context::ContextInner;
+use crate::flight::{Entry, Flight, INDEX_MASK, is_receive};
+use crate::held::{Value, contain};
 use core::mem;
 use core::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -299,15 +299,15 @@ impl<D: Driver> Known<D> {
 mod tests {
     use super::*;
     use crate::Context;
-    use crate::owned::Pool;
-    use crate::owned::flight::QueueKind;
-    use crate::owned::pool::NO_DOMAIN;
+    use crate::flight::QueueKind;
+    use crate::pool::NO_DOMAIN;
+    use crate::{Pool, Private};
     use uverbs_hca::Hca;
     use uverbs_mlx5::Mlx5;
 
     /// A device that reports any `wr_id`s, and the queues that it has them from.
     struct Liar {
-        pool: Pool<Mlx5>,
+        pool: Pool<Private, Mlx5>,
         context: Context<Mlx5>,
         known: Known<Mlx5>,
     }

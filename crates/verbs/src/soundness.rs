@@ -1,86 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Posts without `unsafe`: buffers from a pool of registered memory, which a post takes and its completion gives back.
-//!
-//! A [`Pool`] divides one region into buffers. [`Pool::get`] lends a [`Buf`], which is a `&mut [u8]` as long as it is owned. A
-//! post on an [`OwnedQp`] or [`OwnedSrq`] takes the buffer; a poll of the [`OwnedCq`] gives it back. In between the program
-//! can't access it, because no value names it.
-//!
-//! ```
-//! #![forbid(unsafe_code)]
-//! use uverbs::attr::{AccessFlags, QpCap};
-//! use uverbs::mlx5::Mlx5;
-//! use uverbs::owned::{Completed, OwnedCq, OwnedQp, Pool};
-//! use uverbs::{ConnectAttr, Context, ProtectionDomain, Rc, RemoteRegion};
-//! use uverbs_hca::{Fabric, Hca};
-//!
-//! type Any<T> = Result<T, Box<dyn std::error::Error>>;
-//!
-//! /// A device, and what a service has on it.
-//! struct End {
-//!     pd: ProtectionDomain<Mlx5>,
-//!     pool: Pool<Mlx5>,
-//!     cq: OwnedCq<Mlx5>,
-//!     qp: OwnedQp<Mlx5, Rc>,
-//! }
-//!
-//! fn end(hca: &Hca) -> Any<End> {
-//!     let context = Context::<Mlx5>::from_kernel(hca.open())?;
-//!     let pd = context.alloc_pd()?;
-//!     let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
-//!     let cq = context.owned_cq(64, None)?;
-//!     let qp = pd.owned_qp::<Rc>().cq(&cq).cap(cap).create()?;
-//!     Ok(End { pool: pd.pool(32, 4096).build()?, pd, cq, qp })
-//! }
-//!
-//! fn wait(cq: &mut OwnedCq<Mlx5>) -> Any<Completed<Mlx5>> {
-//!     loop {
-//!         if let Some(done) = cq.poll_one()? {
-//!             done.wc.status.ok()?;
-//!             return Ok(done);
-//!         }
-//!     }
-//! }
-//!
-//! fn main() -> Any<()> {
-//!     let fabric = Fabric::new(1);
-//!     let (mut client, mut server) = (end(&fabric.device("hca0").build())?, end(&fabric.device("hca1").build())?);
-//!     let access = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
-//!     let attr = ConnectAttr { sgid_index: Some(3), access, ..ConnectAttr::default() };
-//!     client.qp.init(&attr)?;
-//!     server.qp.init(&attr)?;
-//!     let (a, b) = (client.qp.control().endpoint(1, &attr)?, server.qp.control().endpoint(2, &attr)?);
-//!     client.qp.connect(&a, &b, &attr)?;
-//!     server.qp.connect(&b, &a, &attr)?;
-//!
-//!     // The server exposes a buffer, and sends its description.
-//!     let table = server.pd.pool(1, 4096).exposed(access).build()?.get().expect("the only buffer");
-//!     client.qp.rq().expect("no SRQ").post(1, client.pool.get().expect("a buffer"))?;
-//!     server.qp.sq().post(1).signaled().send_inline(&table.remote_region().encode())?;
-//!     wait(&mut server.cq)?;
-//!     let message = wait(&mut client.cq)?.buf().expect("the buffer of the receive");
-//!     let remote = RemoteRegion::decode(&message)?;
-//!
-//!     // The client writes to it and reads from it.
-//!     let mut buf = client.pool.get().expect("a buffer");
-//!     buf.fill(b"stored")?;
-//!     client.qp.sq().post(2).signaled().write(buf, &remote)?;
-//!     let buf = wait(&mut client.cq)?.buf().expect("the buffer of the write");
-//!     client.qp.sq().post(3).signaled().read(buf, &remote)?;
-//!     assert_eq!(&*wait(&mut client.cq)?.buf().expect("the buffer of the read"), b"stored");
-//!     Ok(())
-//! }
-//! ```
-//!
-//! # Which memory
-//! | | |
-//! |---|---|
-//! | [`ProtectionDomain::pool`](crate::ProtectionDomain::pool) | for this process only: `&[u8]`, `&mut [u8]` |
-//! | [`PoolBuilder::exposed`] | for peers, too: copies in and out. [`Window`]s open single buffers, and close them again |
-//! | [`ProtectionDomain::dmabuf_pool`](crate::ProtectionDomain::dmabuf_pool) | of another device: not readable here |
-//! | [`PoolBuilder::pages`], [`PoolBuilder::numa_node`] | huge pages, a NUMA node |
-//! | [`BufList`] | several buffers, which one work request gathers from or scatters to |
-//! | [`OwnedQp::scope`] | memory that the caller borrows, for large or rare transfers |
-//! | inline sends | bytes that are copied by the post |
+//! Why posts that own their buffers are sound: the cases, what happens to the buffer in each, and the test of each.
 //!
 //! # Soundness
 //! The device uses the memory of a work request until the work request is complete. So each queue has a slab with the buffers of
@@ -97,12 +16,12 @@
 //! | a post that fails | returned with the error; after `PostError::Doorbell`, as in flight | `transfer::a_full_queue_gives_the_buffer_back`, `transfer::buffers_of_another_domain_are_refused` |
 //! | a batch that fails, is dropped or is forgotten | back to the pool; of a forgotten one with a later completion | `transfer::batches_post_all_or_give_all_back` |
 //! | flush (ERR) | its completion gives it back | `ends::flushed_work_requests_give_their_buffers_back` |
-//! | RESET by [`OwnedQp::reset`], which excludes posts | back to the pool | `ends::a_reset_gives_buffers_back` |
+//! | RESET by [`Qp::reset`], which excludes posts | back to the pool | `ends::a_reset_gives_buffers_back` |
 //! | RESET by the control, at the same time as posts | stays with the queue: a send until a later one completes, a receive until the QP is destroyed | `ends::a_reset_by_the_control_keeps_buffers_until_later_completions` |
 //! | one half or the whole QP is dropped | stays until the kernel has destroyed the QP | `ends::a_dropped_qp_keeps_buffers_until_it_is_destroyed` |
 //! | the kernel refuses to destroy the QP, or the device is removed | leaked: it stays mapped and registered | `ends::a_refused_destruction_leaks_the_buffers`, `ends::a_removed_device_leaks_what_it_may_use` |
 //! | receive of an SRQ, delivered to a QP or DC target that was destroyed or reset before the poll | back to the pool, without a completion; of a message that was not complete, too, if the device has flushed it | `ends::receives_of_an_srq_for_a_destroyed_qp_come_back`, `drain::receives_whose_completions_are_removed_come_back`, `drain::receives_of_messages_that_are_not_complete_come_back` |
-//! | receive of an SRQ whose QP is ended by [`OwnedSrq::drain`] | its completion gives it back, also while other threads post and poll | `drain::every_buffer_of_a_shared_queue_comes_back`, `drain::other_threads_post_and_poll_while_qps_are_drained` |
+//! | receive of an SRQ whose QP is ended by [`Srq::drain`] | its completion gives it back, also while other threads post and poll | `drain::every_buffer_of_a_shared_queue_comes_back`, `drain::other_threads_post_and_poll_while_qps_are_drained` |
 //! | [`BufList`]: in flight, refused, in a batch that is dropped, taken as another type | as a buffer: all of its buffers together | `lists::lists_in_flight_end_as_buffers_do`, `lists::lists_that_a_queue_can_not_take_come_back` |
 //! | CQ overflow: completions are lost | stays until the QP is destroyed | `ends::an_overflowed_cq_loses_completions_and_no_memory` |
 //! | a `wr_id` is reported twice, was never given, or is that of another CQ or of an earlier queue | nothing: numbers have generations, and a value is taken out once | `known::a_completion_that_is_reported_twice_gives_nothing`, `known::numbers_that_were_never_given_find_nothing`, `known::the_number_of_another_cqs_queue_finds_nothing`, `known::the_number_of_an_earlier_queue_finds_nothing`, `in_flight::states_and_guards_are_no_numbers`, `in_flight::any_numbers_agree_with_a_list_of_values` |
@@ -116,7 +35,7 @@
 //! | a peer writes while the program reads | an exposed buffer is no slice; it is copied | second example below, `transfer::exposed_buffers_are_written_and_read_by_the_peer` |
 //! | a dma-buf is read by the CPU | it is no slice either | third example below, `ends::dma_bufs_are_posted_without_being_mapped` |
 //! | a buffer is posted to a queue of another domain or device, where its key is that of other memory | refused: a free slot of the slab is one for memory of the queue's domain only | `transfer::buffers_of_another_domain_are_refused`, `in_flight::another_tag_finds_no_vacant_slot` |
-//! | a queue with `wr_id`s of the user completes to an [`OwnedCq`] | does not compile | fourth example below |
+//! | a queue with `wr_id`s of the user completes to an [`Cq`] | does not compile | fourth example below |
 //! | a window's key is used after its end | the device refuses it; then the buffer goes back | `transfer::a_window_ends_when_it_is_dropped` |
 //! | the kernel refuses to deallocate a window | leaked: the peer may still access it | `ends::a_window_that_the_kernel_does_not_end_leaks_its_buffer` |
 //! | a scope's closure panics, leaves work requests in flight, or forgets what it got | the scope waits; in the end it resets the QP, or deregisters the memory | `scopes::a_panic_in_the_closure_waits_too`, `scopes::a_scope_that_is_not_complete_in_time_flushes` |
@@ -125,9 +44,9 @@
 //!
 //! A posted buffer is gone:
 //! ```compile_fail,E0382
-//! use uverbs::owned::{Buf, OwnedQp};
-//! use uverbs::{Driver, Rc, RemoteRegion};
-//! fn early<D: Driver>(qp: &mut OwnedQp<D, Rc>, buf: Buf<D>, from: &RemoteRegion) -> u8 {
+//! use uverbs::{Buf, Exclusive, Private, Qp};
+//! use uverbs::{Driver, Exclusive, Private, Rc, RemoteRegion};
+//! fn early<D: Driver>(qp: &mut Qp<Rc, Exclusive, D>, buf: Buf<Private, D>, from: &RemoteRegion) -> u8 {
 //!     let _ = qp.sq().post(1).read(buf, from);
 //!     buf[0]
 //! }
@@ -135,25 +54,25 @@
 //! An exposed buffer has no bytes to borrow:
 //! ```compile_fail,E0608
 //! use uverbs::Driver;
-//! use uverbs::owned::{Buf, Exposed};
-//! fn first<D: Driver>(buf: &Buf<D, Exposed>) -> u8 {
+//! use uverbs::{Buf, Exposed};
+//! fn first<D: Driver>(buf: &Buf<Exposed, D>) -> u8 {
 //!     buf[0]
 //! }
 //! ```
 //! Nor has a buffer of a dma-buf, and it can't be copied either:
 //! ```compile_fail,E0599
 //! use uverbs::Driver;
-//! use uverbs::owned::{Buf, Unmapped};
-//! fn first<D: Driver>(buf: &Buf<D, Unmapped>, to: &mut [u8]) {
+//! use uverbs::{Buf, Unmapped};
+//! fn first<D: Driver>(buf: &Buf<Unmapped, D>, to: &mut [u8]) {
 //!     buf.read_at(0, to);
 //! }
 //! ```
 //! A QP whose `wr_id`s are the user's can't complete to an owned CQ:
 //! ```compile_fail,E0308
-//! use uverbs::owned::OwnedCq;
-//! use uverbs::{Driver, ProtectionDomain, Rc};
-//! fn forge<D: Driver>(pd: &ProtectionDomain<D>, cq: &OwnedCq<D>) {
-//!     let _ = pd.qp::<Rc>().cq(cq).create();
+//! use uverbs::{Cq, Exclusive};
+//! use uverbs::{Driver, Exclusive, ProtectionDomain, Rc};
+//! fn forge<D: Driver>(pd: &ProtectionDomain<D>, cq: &Cq<Exclusive, D>) {
+//!     let _ = pd.raw_qp::<Rc>().cq(cq).create();
 //! }
 //! ```
 //!
@@ -165,35 +84,5 @@
 //! A panic of a driver or a logger while a buffer is given back is reported by the panic hook and ends there. So posts and polls
 //! need no code for a panic that is not the program's own.
 
-mod access;
-mod cq;
-mod drain;
-mod flight;
-mod held;
-mod known;
-mod list;
-mod memory;
-mod pool;
-mod qp;
-mod recv;
-mod rejected;
-mod scope;
-mod send;
-mod sink;
-mod window;
-
-pub use crate::mr::{Exposed, Private};
-pub use access::{Access, Unmapped};
-pub use cq::{Completed, Done, OwnedCq, ScopePoll};
-pub use drain::{DrainCq, Drained};
-pub(crate) use flight::{Flights, Holds};
-pub use list::{BufList, MAX_BUFS, Memory};
-pub use memory::PageSize;
-pub use pool::{Buf, Pool, PoolBuilder};
-pub use qp::{Halves, OwnedQp, OwnedQpBuilder};
-pub use recv::{OwnedRecvBatch, OwnedRecvGuard, OwnedRecvQueue, OwnedSrq};
-pub use rejected::{Lend, Rejected};
-pub use scope::{Scope, ScopeError, ScopedOp};
-pub use send::{OwnedSendGuard, OwnedSendQueue, OwnedWr};
-pub use sink::{Once, OwnedBatch, Push, Sink};
-pub use window::Window;
+#[cfg(doc)]
+use crate::{Buf, BufList, Cq, Pool, PoolBuilder, Qp, Srq, Window};

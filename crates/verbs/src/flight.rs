@@ -20,9 +20,9 @@
 #![expect(unsafe_code)]
 // UNSAFETY: releases what an entry holds, once.
 
-use super::held::Held;
-use super::pool::NO_DOMAIN;
 use crate::context::ContextInner;
+use crate::held::Held;
+use crate::pool::NO_DOMAIN;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use uverbs_core::Errno;

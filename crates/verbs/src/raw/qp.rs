@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A queue pair: its two halves and its states.
 
-use super::control::QpControl;
-use super::drain::DrainCq;
-use super::recv::RecvQueue;
-use super::send::SendQueue;
-use super::transport::Transport;
 use crate::connect::{ConnectAttr, Endpoint};
+use crate::open::AnyDriver;
+use crate::qp::control::QpControl;
+use crate::qp::drain::DrainCq;
+use crate::qp::transport::Transport;
+use crate::raw::recv::RecvQueue;
+use crate::raw::send::SendQueue;
 use core::time::Duration;
 use uverbs_core::attr::{QpAttr, QpAttrMask, QpCap, QpInitAttr};
 use uverbs_core::error::{Error, Result};
@@ -29,7 +30,7 @@ use uverbs_core::wr::RecvWr;
 /// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
 /// let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
 /// let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
-/// let mut qp = pd.qp::<Rc>().cq(&cq).cap(cap).create()?;
+/// let mut qp = pd.raw_qp::<Rc>().cq(&cq).cap(cap).create()?;
 ///
 /// // Two QPs exchange their endpoints; this one is connected to itself.
 /// let attr = ConnectAttr { access: AccessFlags::REMOTE_WRITE, ..ConnectAttr::default() };
@@ -61,16 +62,16 @@ use uverbs_core::wr::RecvWr;
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Qp<D: Driver, T: Transport, L: Locking = Exclusive> {
+pub struct Qp<T: Transport, L: Locking = Exclusive, D: Driver = AnyDriver> {
     /// The send queue. `None` for an XRC receive QP.
-    pub send: Option<SendQueue<D, T, L>>,
+    pub send: Option<SendQueue<T, L, D>>,
     /// The receive queue. `None` if the QP has an SRQ.
-    pub recv: Option<RecvQueue<D, L>>,
+    pub recv: Option<RecvQueue<L, D>>,
     /// States and queries.
     pub control: QpControl<D>,
 }
 
-impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
+impl<D: Driver, T: Transport, L: Locking> Qp<T, L, D> {
     /// The QP's number, 24 bits.
     #[must_use]
     pub fn qp_num(&self) -> u32 {
@@ -88,7 +89,7 @@ impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
     /// # Errors
     /// [`PostError::NoQueue`] for an XRC receive QP, or when the half was moved out.
     #[inline(always)]
-    pub fn sq_mut(&mut self) -> Result<&mut SendQueue<D, T, L>, PostError> {
+    pub fn sq_mut(&mut self) -> Result<&mut SendQueue<T, L, D>, PostError> {
         self.send.as_mut().ok_or(PostError::NoQueue)
     }
 
@@ -97,7 +98,7 @@ impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
     /// # Errors
     /// [`PostError::NoQueue`] if an SRQ takes the receives, or when the half was moved out.
     #[inline(always)]
-    pub fn rq_mut(&mut self) -> Result<&mut RecvQueue<D, L>, PostError> {
+    pub fn rq_mut(&mut self) -> Result<&mut RecvQueue<L, D>, PostError> {
         self.recv.as_mut().ok_or(PostError::NoQueue)
     }
 
@@ -151,7 +152,7 @@ impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
     }
 
     /// Ends all of its work requests, calls `completed` with every completion, and destroys it. This closes a QP of a
-    /// [`SharedReceiveQueue`](crate::SharedReceiveQueue) without losing buffers.
+    /// [`Srq`](crate::raw::Srq) without losing buffers.
     ///
     /// [`QpControl::drain`], which is called first, describes `cqs`, `timeout` and the reason.
     ///
@@ -188,13 +189,13 @@ impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
 /// The halves, through `&mut` for a queue without a lock.
 macro_rules! halves {
     ($locking:ident, $as_ref:ident, $($mutable:tt)?) => {
-        impl<D: Driver, T: Transport> Qp<D, T, $locking> {
+        impl<D: Driver, T: Transport> Qp<T, $locking, D> {
             /// The send half.
             ///
             /// # Errors
             /// [`PostError::NoQueue`] for an XRC receive QP, or when the half was moved out.
             #[inline(always)]
-            pub fn sq(& $($mutable)? self) -> Result<& $($mutable)? SendQueue<D, T, $locking>, PostError> {
+            pub fn sq(& $($mutable)? self) -> Result<& $($mutable)? SendQueue<T, $locking, D>, PostError> {
                 self.send.$as_ref().ok_or(PostError::NoQueue)
             }
 
@@ -203,7 +204,7 @@ macro_rules! halves {
             /// # Errors
             /// [`PostError::NoQueue`] if an SRQ takes the receives, or when the half was moved out.
             #[inline(always)]
-            pub fn rq(& $($mutable)? self) -> Result<& $($mutable)? RecvQueue<D, $locking>, PostError> {
+            pub fn rq(& $($mutable)? self) -> Result<& $($mutable)? RecvQueue<$locking, D>, PostError> {
                 self.recv.$as_ref().ok_or(PostError::NoQueue)
             }
         }

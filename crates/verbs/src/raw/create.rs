@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Creating a queue pair (ibv_create_qp_ex(3)).
 
-use super::control::QpControl;
-use super::inner::{QpFacts, QpInner, QpParents};
-use super::pair::Qp;
-use super::recv::RecvQueue;
-use super::send::SendQueue;
-use super::transport::{Sends, Transport, XrcRecv};
 use crate::context::{ContextInner, Object, same_context};
-use crate::cq::{CompletionQueue, CqInner};
 use crate::event::QpEvents;
 use crate::pd::ProtectionDomain;
-use crate::srq::{SharedReceiveQueue, SrqInner};
+use crate::qp::control::QpControl;
+use crate::qp::inner::{QpFacts, QpInner, QpParents};
+use crate::qp::transport::{Sends, Transport, XrcRecv};
+use crate::raw::cq::{Cq, CqInner};
+use crate::raw::qp::Qp;
+use crate::raw::recv::RecvQueue;
+use crate::raw::send::SendQueue;
+use crate::raw::srq::{Srq, SrqInner};
 use crate::xrcd::{XrcDomain, XrcdInner};
 use core::marker::PhantomData;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use uverbs_core::sync::{Exclusive, Locking, Shared};
 /// The parameters of a queue pair that is to be created.
 #[derive(Debug)]
 #[must_use]
-pub struct QpBuilder<'a, D: Driver, T, L> {
+pub struct QpBuilder<'a, T, L, D: Driver> {
     context: Arc<ContextInner<D>>,
     pd: Option<&'a ProtectionDomain<D>>,
     send_cq: Option<&'a Arc<CqInner<D>>>,
@@ -37,14 +37,14 @@ pub struct QpBuilder<'a, D: Driver, T, L> {
 
 impl<D: Driver> ProtectionDomain<D> {
     /// Begins the creation of a QP (`ibv_create_qp_ex`) that is used through `&mut`.
-    pub fn qp<T: Transport>(&self) -> QpBuilder<'_, D, T, Exclusive> {
+    pub fn raw_qp<T: Transport>(&self) -> QpBuilder<'_, T, Exclusive, D> {
         QpBuilder::in_domain(self)
     }
 }
 
 impl<D: Driver> XrcDomain<D> {
     /// Begins the creation of an XRC receive QP.
-    pub fn recv_qp(&self) -> QpBuilder<'_, D, XrcRecv, Exclusive> {
+    pub fn recv_qp(&self) -> QpBuilder<'_, XrcRecv, Exclusive, D> {
         QpBuilder::new(self.inner().context().clone(), None, Some(self.inner()))
     }
 }
@@ -71,7 +71,7 @@ impl<D: Driver> XrcDomain<D> {
     }
 }
 
-impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
+impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
     /// A QP of a protection domain.
     pub(crate) fn in_domain(pd: &'a ProtectionDomain<D>) -> Self {
         Self::new(pd.inner().context().clone(), Some(pd), None)
@@ -97,32 +97,32 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
     }
 
     /// Gives its queues locks, so that any thread may post.
-    pub fn shared(self) -> QpBuilder<'a, D, T, Shared> {
+    pub fn shared(self) -> QpBuilder<'a, T, Shared, D> {
         let Self { context, pd, send_cq, recv_cq, srq, xrcd, attr, data_in_completions, _types } = self;
         QpBuilder { context, pd, send_cq, recv_cq, srq, xrcd, attr, data_in_completions, _types: PhantomData }
     }
 
     /// The CQ of its sends and receives.
-    pub fn cq<LC: Locking>(mut self, cq: &'a CompletionQueue<D, LC>) -> Self {
+    pub fn cq<LC: Locking>(mut self, cq: &'a Cq<LC, D>) -> Self {
         self.send_cq = Some(cq.inner());
         self.recv_cq = Some(cq.inner());
         self
     }
 
     /// The CQ of its sends.
-    pub fn send_cq<LC: Locking>(mut self, cq: &'a CompletionQueue<D, LC>) -> Self {
+    pub fn send_cq<LC: Locking>(mut self, cq: &'a Cq<LC, D>) -> Self {
         self.send_cq = Some(cq.inner());
         self
     }
 
     /// The CQ of its receives.
-    pub fn recv_cq<LC: Locking>(mut self, cq: &'a CompletionQueue<D, LC>) -> Self {
+    pub fn recv_cq<LC: Locking>(mut self, cq: &'a Cq<LC, D>) -> Self {
         self.recv_cq = Some(cq.inner());
         self
     }
 
     /// Takes its receives from a shared queue.
-    pub fn srq<LS: Locking>(mut self, srq: &'a SharedReceiveQueue<D, LS>) -> Self {
+    pub fn srq<LS: Locking>(mut self, srq: &'a Srq<LS, D>) -> Self {
         self.srq = Some(srq.inner());
         self
     }
@@ -180,7 +180,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
     /// [`Error::Invalid`](crate::Error::Invalid) for sizes above the device's limits, or parts of another context;
     /// `Unsupported` for a type, an operation or a flag that the device does not have; otherwise the kernel's error,
     /// such as `ENOMEM`.
-    pub fn create(self) -> Result<Qp<D, T, L>>
+    pub fn create(self) -> Result<Qp<T, L, D>>
     where
         T: Sends,
     {
@@ -247,7 +247,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
     }
 }
 
-impl<D: Driver> QpBuilder<'_, D, XrcRecv, Exclusive> {
+impl<D: Driver> QpBuilder<'_, XrcRecv, Exclusive, D> {
     /// Creates it, in state RESET. It has no queues to which one could post.
     ///
     /// # Errors

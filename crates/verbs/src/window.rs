@@ -6,11 +6,12 @@
 #![expect(unsafe_code)]
 // UNSAFETY: takes a window out of the word that a work request holds, and its parts out of the window.
 
-use super::held::{Held, Value};
-use super::pool::{Buf, NO_DOMAIN, RawBuf, describe, domain_of};
-use super::rejected::{Lend, sealed};
+use crate::held::{Held, Value};
 use crate::mr::Exposed;
 use crate::mw::{MemoryWindow, inc_rkey};
+use crate::open::AnyDriver;
+use crate::pool::{Buf, NO_DOMAIN, RawBuf, describe, domain_of};
+use crate::rejected::{Lend, sealed};
 use crate::remote::RemoteRegion;
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -69,7 +70,7 @@ impl<D: Driver> Parts<D> {
 /// A window to an exposed buffer.
 ///
 /// A drop is a [`close`](Self::close) that gives the buffer back to its pool; a failure is logged.
-pub struct Window<D: Driver> {
+pub struct Window<D: Driver = AnyDriver> {
     parts: Box<WindowParts<D>>,
 }
 
@@ -84,9 +85,9 @@ impl<D: Driver> fmt::Debug for Window<D> {
 
 impl<D: Driver> Window<D> {
     /// A closed window to the buffer, whose pool was created with `MW_BIND`. It is opened by
-    /// [`bind`](super::OwnedWr::bind).
+    /// [`bind`](super::Wr::bind).
     #[must_use]
-    pub fn new(window: MemoryWindow<D>, buf: Buf<D, Exposed>) -> Self {
+    pub fn new(window: MemoryWindow<D>, buf: Buf<Exposed, D>) -> Self {
         let parts = Parts { window, buf: buf.into_raw(), bind: None, open: None };
         Self { parts: Box::new(WindowParts(ManuallyDrop::new(parts))) }
     }
@@ -107,7 +108,7 @@ impl<D: Driver> Window<D> {
     ///
     /// # Errors
     /// The kernel's refusal to deallocate the window. The buffer is then lost, because the peer may still access it.
-    pub fn close(self) -> Result<Buf<D, Exposed>> {
+    pub fn close(self) -> Result<Buf<Exposed, D>> {
         self.parts.into_parts().close().map(Buf::from_raw)
     }
 

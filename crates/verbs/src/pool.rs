@@ -9,11 +9,12 @@
 #![expect(unsafe_code)]
 // UNSAFETY: lends the bytes of a buffer that has one owner; counts the references to a pool.
 
-use super::access::{Access, Unmapped};
-use super::held::{Held, contain};
-use super::memory::{PageSize, Placement, PoolMemory};
+use crate::access::{Access, Unmapped};
 use crate::buf::NoBuf;
+use crate::held::{Held, contain};
+use crate::memory::{PageSize, Placement, PoolMemory};
 use crate::mr::{Exposed, MemoryRegion, Private};
+use crate::open::AnyDriver;
 use crate::pd::{PdInner, ProtectionDomain};
 use crate::remote::RemoteRegion;
 use core::cell::UnsafeCell;
@@ -33,9 +34,9 @@ use uverbs_core::sync::in_flight::TAG_BITS;
 /// The registered memory.
 #[derive(Debug)]
 enum Region<D: Driver> {
-    Private { _mr: MemoryRegion<D, PoolMemory, Private> },
-    Exposed(MemoryRegion<D, PoolMemory, Exposed>),
-    Unmapped { _mr: MemoryRegion<D, NoBuf, Exposed> },
+    Private { _mr: MemoryRegion<PoolMemory, Private, D> },
+    Exposed(MemoryRegion<PoolMemory, Exposed, D>),
+    Unmapped { _mr: MemoryRegion<NoBuf, Exposed, D> },
 }
 
 /// The pool that its buffers hold.
@@ -88,18 +89,18 @@ pub(super) const NO_DOMAIN: u64 = TAG_BITS;
 const ALIGN: u32 = 64;
 
 /// A pool of registered buffers. Clones share it.
-pub struct Pool<D: Driver, A: Access = Private> {
+pub struct Pool<A: Access = Private, D: Driver = AnyDriver> {
     inner: Arc<PoolInner<D>>,
     _access: PhantomData<A>,
 }
 
-impl<D: Driver, A: Access> Clone for Pool<D, A> {
+impl<D: Driver, A: Access> Clone for Pool<A, D> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), _access: PhantomData }
     }
 }
 
-impl<D: Driver, A: Access> fmt::Debug for Pool<D, A> {
+impl<D: Driver, A: Access> fmt::Debug for Pool<A, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool")
             .field("region", &self.inner.region)
@@ -109,13 +110,13 @@ impl<D: Driver, A: Access> fmt::Debug for Pool<D, A> {
     }
 }
 
-impl<D: Driver, A: Access> Pool<D, A> {
+impl<D: Driver, A: Access> Pool<A, D> {
     /// A buffer, whose length is its whole capacity; `None` if all are lent.
     ///
     /// It has the bytes that its last user left in it.
     #[inline]
     #[must_use]
-    pub fn get(&self) -> Option<Buf<D, A>> {
+    pub fn get(&self) -> Option<Buf<A, D>> {
         let index = self.inner.free.pop()?;
         let slot = self.inner.slots.get(index as usize)?;
         // SAFETY: the pointer is that of the `Arc` that `self.inner` is.
@@ -147,7 +148,7 @@ impl<D: Driver, A: Access> Pool<D, A> {
 /// The parameters of a pool that is to be created.
 #[derive(Debug)]
 #[must_use]
-pub struct PoolBuilder<'a, D: Driver, A> {
+pub struct PoolBuilder<'a, A, D: Driver> {
     pd: &'a ProtectionDomain<D>,
     count: u32,
     size: u32,
@@ -158,7 +159,7 @@ pub struct PoolBuilder<'a, D: Driver, A> {
 
 impl<D: Driver> ProtectionDomain<D> {
     /// Begins the creation of a pool of `count` buffers with `size` bytes each, which no peer can access.
-    pub fn pool(&self, count: u32, size: u32) -> PoolBuilder<'_, D, Private> {
+    pub fn pool(&self, count: u32, size: u32) -> PoolBuilder<'_, Private, D> {
         let (access, place) = (AccessFlags::LOCAL_WRITE, Placement::default());
         PoolBuilder { pd: self, count, size, access, place, _access: PhantomData }
     }
@@ -176,7 +177,7 @@ impl<D: Driver> ProtectionDomain<D> {
         iova: u64,
         (count, size): (u32, u32),
         access: AccessFlags,
-    ) -> Result<Pool<D, Unmapped>> {
+    ) -> Result<Pool<Unmapped, D>> {
         let layout = Layout::new(count, size, 1)?;
         check_access(access)?;
         if iova.checked_add(layout.bytes as u64).is_none() {
@@ -222,7 +223,7 @@ impl Layout {
     }
 }
 
-impl<'a, D: Driver, A> PoolBuilder<'a, D, A> {
+impl<'a, D: Driver, A> PoolBuilder<'a, A, D> {
     /// Uses pages of this size. Fewer and larger pages need fewer entries in the device's translation table.
     pub fn pages(mut self, pages: PageSize) -> Self {
         self.place.pages = pages;
@@ -237,7 +238,7 @@ impl<'a, D: Driver, A> PoolBuilder<'a, D, A> {
 
     /// Lets peers access the buffers with the rights `access` (`LOCAL_WRITE` is added). This process then accesses them by
     /// copies.
-    pub fn exposed(self, access: AccessFlags) -> PoolBuilder<'a, D, Exposed> {
+    pub fn exposed(self, access: AccessFlags) -> PoolBuilder<'a, Exposed, D> {
         let Self { pd, count, size, place, .. } = self;
         let access = access | AccessFlags::LOCAL_WRITE;
         PoolBuilder { pd, count, size, access, place, _access: PhantomData }
@@ -250,13 +251,13 @@ impl<'a, D: Driver, A> PoolBuilder<'a, D, A> {
     }
 }
 
-impl<D: Driver> PoolBuilder<'_, D, Private> {
+impl<D: Driver> PoolBuilder<'_, Private, D> {
     /// Allocates and registers the memory.
     ///
     /// # Errors
     /// An invalid size, too little memory of the requested kind, or the kernel's refusal to register it (`ENOMEM` above the
     /// locked-memory limit).
-    pub fn build(self) -> Result<Pool<D, Private>> {
+    pub fn build(self) -> Result<Pool<Private, D>> {
         let (layout, memory) = self.memory()?;
         let mr = self.pd.reg_private(memory, self.access)?;
         let (addr, keys) = (mr.addr(), (mr.lkey(), mr.rkey()));
@@ -264,12 +265,12 @@ impl<D: Driver> PoolBuilder<'_, D, Private> {
     }
 }
 
-impl<D: Driver> PoolBuilder<'_, D, Exposed> {
+impl<D: Driver> PoolBuilder<'_, Exposed, D> {
     /// Allocates and registers the memory.
     ///
     /// # Errors
     /// As of a [private](ProtectionDomain::pool) pool, and access flags that the device does not have, or `ZERO_BASED`.
-    pub fn build(self) -> Result<Pool<D, Exposed>> {
+    pub fn build(self) -> Result<Pool<Exposed, D>> {
         check_access(self.access)?;
         let (layout, memory) = self.memory()?;
         let mr = self.pd.reg_mr(memory, self.access)?;
@@ -278,7 +279,7 @@ impl<D: Driver> PoolBuilder<'_, D, Exposed> {
     }
 }
 
-impl<D: Driver, A: Access> Pool<D, A> {
+impl<D: Driver, A: Access> Pool<A, D> {
     fn new(
         pd: &ProtectionDomain<D>,
         layout: &Layout,
@@ -448,18 +449,18 @@ impl<D: Driver> RawBuf<D> {
 ///
 /// Its length is the number of bytes that a post sends, writes or reads; a receive uses the capacity, and its completion
 /// sets the length to that of the message.
-pub struct Buf<D: Driver, A: Access = Private> {
+pub struct Buf<A: Access = Private, D: Driver = AnyDriver> {
     raw: RawBuf<D>,
     _access: PhantomData<A>,
 }
 
-impl<D: Driver, A: Access> fmt::Debug for Buf<D, A> {
+impl<D: Driver, A: Access> fmt::Debug for Buf<A, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Buf").field("index", &self.raw.slot().index).field("len", &self.len()).finish()
     }
 }
 
-impl<D: Driver, A: Access> Buf<D, A> {
+impl<D: Driver, A: Access> Buf<A, D> {
     #[inline(always)]
     pub(super) fn into_raw(self) -> RawBuf<D> {
         self.raw
@@ -530,7 +531,7 @@ impl<D: Driver, A: Access> Buf<D, A> {
     }
 }
 
-impl<D: Driver> Buf<D, Private> {
+impl<D: Driver> Buf<Private, D> {
     /// Copies `data` to the front and sets the length to that of `data`.
     ///
     /// # Errors
@@ -542,7 +543,7 @@ impl<D: Driver> Buf<D, Private> {
     }
 }
 
-impl<D: Driver> Deref for Buf<D, Private> {
+impl<D: Driver> Deref for Buf<Private, D> {
     type Target = [u8];
     #[inline(always)]
     fn deref(&self) -> &[u8] {
@@ -555,7 +556,7 @@ impl<D: Driver> Deref for Buf<D, Private> {
     }
 }
 
-impl<D: Driver> DerefMut for Buf<D, Private> {
+impl<D: Driver> DerefMut for Buf<Private, D> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
         let at = core::ptr::with_exposed_provenance_mut(self.raw.addr() as usize);
@@ -565,7 +566,7 @@ impl<D: Driver> DerefMut for Buf<D, Private> {
     }
 }
 
-impl<D: Driver> Buf<D, Exposed> {
+impl<D: Driver> Buf<Exposed, D> {
     /// Copies bytes out, from `offset` on. Data that a peer writes at the same time may be copied in part.
     ///
     /// # Errors
@@ -591,7 +592,7 @@ impl<D: Driver> Buf<D, Exposed> {
         describe(self.raw.addr(), &self.raw, self.raw.pool().rkey)
     }
 
-    fn at(&self, offset: usize, len: usize) -> Result<(&MemoryRegion<D, PoolMemory, Exposed>, usize)> {
+    fn at(&self, offset: usize, len: usize) -> Result<(&MemoryRegion<PoolMemory, Exposed, D>, usize)> {
         if offset.checked_add(len).is_none_or(|end| end > self.capacity()) {
             return Err(self.too_long(offset.saturating_add(len)));
         }
@@ -602,7 +603,7 @@ impl<D: Driver> Buf<D, Exposed> {
     }
 }
 
-impl<D: Driver> Buf<D, Unmapped> {
+impl<D: Driver> Buf<Unmapped, D> {
     /// A description of the whole buffer for peers, with the key of the pool.
     #[must_use]
     pub fn remote_region(&self) -> RemoteRegion {

@@ -3,10 +3,10 @@
 #![expect(unsafe_code)]
 // UNSAFETY: takes values out of the word that a work request holds.
 
-use super::access::Access;
-use super::flight::Flight;
-use super::held::Held;
-use super::pool::Buf;
+use crate::access::Access;
+use crate::flight::Flight;
+use crate::held::Held;
+use crate::pool::Buf;
 use core::fmt;
 use uverbs_core::errno::Errno;
 use uverbs_core::provider::{Driver, PostError};
@@ -86,9 +86,9 @@ pub(super) mod sealed {
     }
 }
 
-impl<D: Driver, A: Access> Lend<D> for Buf<D, A> {}
+impl<D: Driver, A: Access> Lend<D> for Buf<A, D> {}
 #[expect(private_interfaces, reason = "only this crate implements it")]
-impl<D: Driver, A: Access> sealed::Lend<D> for Buf<D, A> {
+impl<D: Driver, A: Access> sealed::Lend<D> for Buf<A, D> {
     #[inline(always)]
     fn lend(self) -> Held<D> {
         self.into_held()

@@ -3,10 +3,11 @@
 //! (ibv_create_wq(3), ibv_create_rwq_ind_table(3), ibv_create_qp_ex(3)).
 
 use crate::context::{ContextInner, Object, same_context};
-use crate::cq::{CompletionQueue, CqInner};
 use crate::event::QpEvents;
+use crate::open::AnyDriver;
 use crate::pd::{PdInner, ProtectionDomain};
-use crate::recv::Receiver;
+use crate::raw::cq::{Cq, CqInner};
+use crate::raw::receiver::Receiver;
 use core::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError};
 use uverbs_core::attr::{RxHashConf, WqAttr, WqInitAttr, WqState};
@@ -16,7 +17,7 @@ use uverbs_core::kernel::Uhw;
 use uverbs_core::provider::{Driver, PostError, RssQpCreate, WqCreate, WqParts};
 use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
 
-pub use crate::recv::{RecvBatch, RecvGuard};
+pub use crate::raw::receiver::{RecvBatch, RecvGuard};
 
 /// The kernel object of a WQ; tables hold it, so it outlives them.
 #[derive(Debug)]
@@ -55,7 +56,7 @@ impl<D: Driver> Drop for WqInner<D> {
 
 /// A work queue: receives without a QP.
 #[derive(Debug)]
-pub struct WorkQueue<D: Driver, L: Locking = Exclusive> {
+pub struct Wq<L: Locking = Exclusive, D: Driver = AnyDriver> {
     receiver: ManuallyDrop<Receiver<D::RecvQueue, L>>,
     inner: Arc<WqInner<D>>,
     attr: WqInitAttr,
@@ -67,11 +68,7 @@ impl<D: Driver> ProtectionDomain<D> {
     /// # Errors
     /// `Unsupported` if the device has no work queues; [`Error::Invalid`] for a CQ of another context; otherwise the
     /// kernel's error.
-    pub fn create_wq<L: Locking, LC: Locking>(
-        &self,
-        cq: &CompletionQueue<D, LC>,
-        attr: &WqInitAttr,
-    ) -> Result<WorkQueue<D, L>> {
+    pub fn create_wq<L: Locking, LC: Locking>(&self, cq: &Cq<LC, D>, attr: &WqInitAttr) -> Result<Wq<L, D>> {
         let context = self.inner().context();
         same_context(context, cq.inner().context(), "create_wq", "cq")?;
         let event_id = context.remember_object(Object::Wq(0));
@@ -97,7 +94,7 @@ impl<D: Driver> ProtectionDomain<D> {
             _cq: cq.inner().clone(),
             _pd: self.inner().clone(),
         };
-        Ok(WorkQueue { receiver: ManuallyDrop::new(Receiver::new(queue)), inner: Arc::new(inner), attr })
+        Ok(Wq { receiver: ManuallyDrop::new(Receiver::new(queue)), inner: Arc::new(inner), attr })
     }
 
     /// `ibv_create_qp_ex` with `rx_hash_conf`: a raw packet QP without queues of its own, which distributes the packets
@@ -131,7 +128,7 @@ impl<D: Driver> ProtectionDomain<D> {
     }
 }
 
-impl<D: Driver, L: Locking> WorkQueue<D, L> {
+impl<D: Driver, L: Locking> Wq<L, D> {
     /// The number of the WQ.
     #[must_use]
     pub fn wq_num(&self) -> u32 {
@@ -165,7 +162,7 @@ impl<D: Driver, L: Locking> WorkQueue<D, L> {
     }
 }
 
-impl<D: Driver> WorkQueue<D, Exclusive> {
+impl<D: Driver> Wq<Exclusive, D> {
     /// Opens a batch of receives.
     #[inline(always)]
     pub fn batch(&mut self) -> RecvBatch<'_, D::RecvQueue> {
@@ -187,7 +184,7 @@ impl<D: Driver> WorkQueue<D, Exclusive> {
     }
 }
 
-impl<D: Driver> WorkQueue<D, Shared> {
+impl<D: Driver> Wq<Shared, D> {
     /// Waits for the lock; an error if this thread holds it already, or in a child of fork(2).
     ///
     /// # Errors
@@ -199,7 +196,7 @@ impl<D: Driver> WorkQueue<D, Shared> {
     }
 }
 
-impl<D: Driver, L: Locking> Drop for WorkQueue<D, L> {
+impl<D: Driver, L: Locking> Drop for Wq<L, D> {
     fn drop(&mut self) {
         // SAFETY: `receiver` is not used after this: `drop` runs once.
         #[expect(unsafe_code, reason = "ManuallyDrop")]
@@ -245,7 +242,7 @@ impl<D: Driver> Drop for TableInner<D> {
 
 /// A table of work queues. It holds references to them.
 #[derive(Debug)]
-pub struct RwqIndTable<D: Driver> {
+pub struct RwqIndTable<D: Driver = AnyDriver> {
     inner: Arc<TableInner<D>>,
 }
 
@@ -254,7 +251,7 @@ impl<D: Driver> RwqIndTable<D> {
     ///
     /// # Errors
     /// [`Error::Invalid`] without queues, or for queues of another context; otherwise the kernel's error.
-    pub fn create<L: Locking>(wqs: &[&WorkQueue<D, L>]) -> Result<Self> {
+    pub fn create<L: Locking>(wqs: &[&Wq<L, D>]) -> Result<Self> {
         const VERB: &str = "create_rwq_ind_table";
         let Some(first) = wqs.first() else {
             return Err(Error::invalid(VERB, "ind_tbl", "no work queues"));
@@ -299,7 +296,7 @@ impl<D: Driver> Drop for RssInner<D> {
 /// A raw packet QP that distributes packets over a table. It has no states: its rules select the packets, and the
 /// states of the work queues determine whether packets are received.
 #[derive(Debug)]
-pub struct RssQp<D: Driver> {
+pub struct RssQp<D: Driver = AnyDriver> {
     inner: Arc<RssInner<D>>,
 }
 

@@ -1,28 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Posting sends that own their buffers.
 //!
-//! An [`OwnedWr`] has its id, its destination and its flags; the operation that ends it takes the buffer. A completion gives
-//! the buffer back. A work request that is not [signaled](OwnedWr::signaled) has no completion of its own: its buffer goes back
+//! An [`Wr`] has its id, its destination and its flags; the operation that ends it takes the buffer. A completion gives
+//! the buffer back. A work request that is not [signaled](Wr::signaled) has no completion of its own: its buffer goes back
 //! to the pool when a later one of the same queue is complete.
 #![expect(unsafe_code)]
 // UNSAFETY: posts memory that the slab of the queue owns.
 
-use super::access::Access;
-use super::flight::Flight;
-use super::held::Held;
-use super::list::Memory;
-use super::pool::Buf;
-use super::recv::OwnedRecvQueue;
-use super::rejected::sealed::Lend as _;
-use super::scope::Ticket;
-use super::sink::sealed::Sink as _;
-use super::sink::{Borrowed, Once, OwnedBatch, Push, Sink};
-use super::window::Window;
+use crate::access::Access;
 use crate::ah::AddressHandle;
-use crate::qp::send::{SendGuard, ToDcTarget, ToRemoteSrq};
+use crate::flight::Flight;
+use crate::held::Held;
+use crate::list::Memory;
+use crate::open::AnyDriver;
+use crate::pool::Buf;
+use crate::qp::QpControl;
 use crate::qp::transport::{Connected, Datagram, HasPeer, Reliable, Sends, SendsImm};
-use crate::qp::{QpControl, SendQueue};
+use crate::recv::RecvQueue;
+use crate::rejected::sealed::Lend as _;
 use crate::remote::RemoteRegion;
+use crate::scope::Ticket;
+use crate::sink::sealed::PostTo as _;
+use crate::sink::{AtOnce, Batch, Borrowed, PostTo, ToBatch};
+use crate::window::Window;
+use crate::{
+    raw,
+    raw::send::{ToDcTarget, ToRemoteSrq},
+};
 use core::marker::PhantomData;
 use std::sync::Arc;
 use uverbs_core::attr::{AccessFlags, QpState};
@@ -35,13 +39,13 @@ use uverbs_core::wr::{ImmData, SendFlags};
 
 /// A send queue whose work requests own their buffers.
 #[derive(Debug)]
-pub struct OwnedSendQueue<D: Driver, T, L: Locking = Exclusive> {
-    queue: SendQueue<D, T, L>,
+pub struct SendQueue<T, L: Locking = Exclusive, D: Driver = AnyDriver> {
+    queue: raw::SendQueue<T, L, D>,
     flight: Arc<Flight<D>>,
 }
 
-impl<D: Driver, T: Sends, L: Locking> OwnedSendQueue<D, T, L> {
-    pub(super) fn new(queue: SendQueue<D, T, L>, flight: Arc<Flight<D>>) -> Self {
+impl<D: Driver, T: Sends, L: Locking> SendQueue<T, L, D> {
+    pub(super) fn new(queue: raw::SendQueue<T, L, D>, flight: Arc<Flight<D>>) -> Self {
         Self { queue, flight }
     }
 
@@ -55,15 +59,15 @@ impl<D: Driver, T: Sends, L: Locking> OwnedSendQueue<D, T, L> {
         self.queue.qp_num()
     }
 
-    /// As [`OwnedQp::reset`](super::OwnedQp::reset), of the halves of a QP.
+    /// As [`Qp::reset`](super::Qp::reset), of the halves of a QP.
     ///
     /// # Errors
     /// [`Error::Invalid`] if these are not all parts of one QP; otherwise the kernel's refusal. The
     /// buffers stay in flight then.
-    pub fn reset(&mut self, recv: Option<&mut OwnedRecvQueue<D, L>>, control: &QpControl<D>) -> Result<()> {
+    pub fn reset(&mut self, recv: Option<&mut RecvQueue<L, D>>, control: &QpControl<D>) -> Result<()> {
         let recv = recv.map(|recv| &*recv);
         let mut flights = vec![self.flight()];
-        flights.extend(recv.map(OwnedRecvQueue::flight));
+        flights.extend(recv.map(RecvQueue::flight));
         if !control.holds().are(&flights) {
             return Err(Error::invalid("modify_qp", "queue", "these are not the parts of one QP"));
         }
@@ -75,72 +79,72 @@ impl<D: Driver, T: Sends, L: Locking> OwnedSendQueue<D, T, L> {
     }
 }
 
-impl<D: Driver, T: Sends> OwnedSendQueue<D, T, Exclusive> {
-    /// Opens a batch: nothing is visible to the device before [`OwnedBatch::complete`]; a drop aborts the batch.
+impl<D: Driver, T: Sends> SendQueue<T, Exclusive, D> {
+    /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
     #[inline(always)]
-    pub fn batch(&mut self) -> OwnedBatch<'_, D, T> {
-        OwnedBatch::new(self.queue.engine_mut(), &self.flight)
+    pub fn batch(&mut self) -> Batch<'_, T, D> {
+        Batch::new(self.queue.engine_mut(), &self.flight)
     }
 
     /// The poster, for [`Scope`](super::Scope).
-    pub(super) fn once(&mut self) -> Once<'_, D> {
-        Once::new(self.queue.engine_mut(), &self.flight)
+    pub(super) fn once(&mut self) -> AtOnce<'_, D> {
+        AtOnce::new(self.queue.engine_mut(), &self.flight)
     }
 }
 
-impl<D: Driver, T: Sends> OwnedSendQueue<D, T, Shared> {
+impl<D: Driver, T: Sends> SendQueue<T, Shared, D> {
     /// Waits for the lock; an error if this thread holds it already.
     ///
     /// # Errors
     /// [`LockError::Reentered`] if this thread holds the lock already; [`LockError::Forked`] in a child of fork(2).
     #[inline(always)]
-    pub fn lock(&self) -> Result<OwnedSendGuard<'_, D, T>, LockError> {
-        Ok(OwnedSendGuard { guard: self.queue.lock()?, flight: &self.flight })
+    pub fn lock(&self) -> Result<SendGuard<'_, T, D>, LockError> {
+        Ok(SendGuard { guard: self.queue.lock()?, flight: &self.flight })
     }
 }
 
 /// A locked, shared send queue.
 #[derive(Debug)]
-pub struct OwnedSendGuard<'q, D: Driver, T> {
-    guard: SendGuard<'q, D, T>,
+pub struct SendGuard<'q, T, D: Driver> {
+    guard: raw::SendGuard<'q, T, D>,
     flight: &'q Flight<D>,
 }
 
-impl<D: Driver, T: Sends> OwnedSendGuard<'_, D, T> {
-    /// Opens a batch: nothing is visible to the device before [`OwnedBatch::complete`]; a drop aborts the batch.
+impl<D: Driver, T: Sends> SendGuard<'_, T, D> {
+    /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
     #[inline(always)]
-    pub fn batch(&mut self) -> OwnedBatch<'_, D, T> {
-        OwnedBatch::new(self.guard.engine_mut(), self.flight)
+    pub fn batch(&mut self) -> Batch<'_, T, D> {
+        Batch::new(self.guard.engine_mut(), self.flight)
     }
 
-    pub(super) fn once(&mut self) -> Once<'_, D> {
-        Once::new(self.guard.engine_mut(), self.flight)
+    pub(super) fn once(&mut self) -> AtOnce<'_, D> {
+        AtOnce::new(self.guard.engine_mut(), self.flight)
     }
 }
 
 macro_rules! beginnings {
     ($($(#[$meta:meta])* [$bound:ident] $batched:ident, $post:ident ($($arg:ident : $ty:ty),*) -> $addr:ty = $to:expr;)*) => {$(
-        impl<'q, D: Driver, T: $bound + Sends> OwnedBatch<'q, D, T> {
+        impl<'q, D: Driver, T: $bound + Sends> Batch<'q, T, D> {
             $(#[$meta])*
             #[inline(always)]
-            pub fn $batched<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> OwnedWr<Push<'b, 'q, D>, D, T, $addr> {
-                OwnedWr::new(self.push(), wr_id, $to)
+            pub fn $batched<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<ToBatch<'b, 'q, D>, T, $addr, D> {
+                Wr::new(self.push(), wr_id, $to)
             }
         }
-        impl<D: Driver, T: $bound + Sends> OwnedSendQueue<D, T, Exclusive> {
+        impl<D: Driver, T: $bound + Sends> SendQueue<T, Exclusive, D> {
             $(#[$meta])*
             /// Posted at once.
             #[inline(always)]
-            pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> OwnedWr<Once<'b, D>, D, T, $addr> {
-                OwnedWr::new(self.once(), wr_id, $to)
+            pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<AtOnce<'b, D>, T, $addr, D> {
+                Wr::new(self.once(), wr_id, $to)
             }
         }
-        impl<D: Driver, T: $bound + Sends> OwnedSendGuard<'_, D, T> {
+        impl<D: Driver, T: $bound + Sends> SendGuard<'_, T, D> {
             $(#[$meta])*
             /// Posted at once.
             #[inline(always)]
-            pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> OwnedWr<Once<'b, D>, D, T, $addr> {
-                OwnedWr::new(self.once(), wr_id, $to)
+            pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<AtOnce<'b, D>, T, $addr, D> {
+                Wr::new(self.once(), wr_id, $to)
             }
         }
     )*};
@@ -162,7 +166,7 @@ beginnings! {
 /// A work request that has its id and destination, but not yet its flags and operation.
 #[must_use = "a work request does nothing before its operation is named"]
 #[derive(Debug)]
-pub struct OwnedWr<S, D: Driver, T, A> {
+pub struct Wr<S, T, A, D: Driver> {
     sink: S,
     wr_id: u64,
     flags: SendFlags,
@@ -170,7 +174,7 @@ pub struct OwnedWr<S, D: Driver, T, A> {
     _types: PhantomData<fn() -> (D, T)>,
 }
 
-impl<S: Sink<D>, D: Driver, T, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
+impl<S: PostTo<D>, D: Driver, T, A: Address<D::Ah>> Wr<S, T, A, D> {
     #[inline(always)]
     fn new(sink: S, wr_id: u64, to: A) -> Self {
         Self { sink, wr_id, flags: SendFlags::empty(), to, _types: PhantomData }
@@ -226,7 +230,7 @@ impl<S: Sink<D>, D: Driver, T, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
     }
 }
 
-impl<D: Driver, T, A: Address<D::Ah>> OwnedWr<Once<'_, D>, D, T, A> {
+impl<D: Driver, T, A: Address<D::Ah>> Wr<AtOnce<'_, D>, T, A, D> {
     /// Posts memory that a scope borrows.
     ///
     /// # Safety
@@ -247,7 +251,7 @@ impl<D: Driver, T, A: Address<D::Ah>> OwnedWr<Once<'_, D>, D, T, A> {
     }
 }
 
-impl<S: Sink<D>, D: Driver, T: Sends, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
+impl<S: PostTo<D>, D: Driver, T: Sends, A: Address<D::Ah>> Wr<S, T, A, D> {
     /// `IBV_WR_SEND`: sends a message, which uses the next receive of the peer.
     #[inline(always)]
     pub fn send<B: Memory<D>>(self, data: B) -> S::Out<B> {
@@ -261,7 +265,7 @@ impl<S: Sink<D>, D: Driver, T: Sends, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
     }
 }
 
-impl<S: Sink<D>, D: Driver, T: SendsImm, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
+impl<S: PostTo<D>, D: Driver, T: SendsImm, A: Address<D::Ah>> Wr<S, T, A, D> {
     /// `IBV_WR_SEND_WITH_IMM`: the immediate arrives in the peer's completion.
     #[inline(always)]
     pub fn send_imm<B: Memory<D>>(self, data: B, imm: ImmData) -> S::Out<B> {
@@ -293,7 +297,7 @@ fn remote<R: WireRemote>(at: &RemoteRegion) -> R {
     R::new(at.addr(), at.rkey())
 }
 
-impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
+impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
     /// `IBV_WR_SEND_WITH_INV`: the peer's `rkey` is invalidated when the message arrives.
     #[inline(always)]
     pub fn send_inv<B: Memory<D>>(self, data: B, rkey: u32) -> S::Out<B> {
@@ -355,7 +359,7 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
     }
 }
 
-impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> OwnedWr<S, D, T, A> {
+impl<S: PostTo<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, T, A, D> {
     /// `IBV_WR_RDMA_READ`: reads as many bytes as the buffer's length from the front of `from`.
     #[inline(always)]
     pub fn read<B: Memory<D>>(self, data: B, from: &RemoteRegion) -> S::Out<B> {
@@ -370,11 +374,11 @@ impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> OwnedWr<S, D, T, A> 
     #[inline(always)]
     pub fn compare_swap<K: Access>(
         self,
-        mut buf: Buf<D, K>,
+        mut buf: Buf<K, D>,
         at: &RemoteRegion,
         compare: u64,
         swap: u64,
-    ) -> S::Out<Buf<D, K>> {
+    ) -> S::Out<Buf<K, D>> {
         if at.len() < 8 || buf.set_len(8).is_err() {
             return self.sink.refuse(PostError::InvalidLength, buf);
         }
@@ -384,7 +388,7 @@ impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> OwnedWr<S, D, T, A> 
     /// `IBV_WR_ATOMIC_FETCH_AND_ADD`: adds `add` to the first 8 bytes of `at`. Alignment, old value and byte order are those of
     /// [`compare_swap`](Self::compare_swap).
     #[inline(always)]
-    pub fn fetch_add<K: Access>(self, mut buf: Buf<D, K>, at: &RemoteRegion, add: u64) -> S::Out<Buf<D, K>> {
+    pub fn fetch_add<K: Access>(self, mut buf: Buf<K, D>, at: &RemoteRegion, add: u64) -> S::Out<Buf<K, D>> {
         if at.len() < 8 || buf.set_len(8).is_err() {
             return self.sink.refuse(PostError::InvalidLength, buf);
         }

@@ -7,12 +7,12 @@
 #![expect(unsafe_code)]
 // UNSAFETY: converts values to words and back.
 
-use super::access::{Access, Unmapped};
-use super::list::ListParts;
-use super::pool::RawBuf;
-use super::scope::Ticket;
-use super::window::WindowParts;
+use crate::access::{Access, Unmapped};
+use crate::list::ListParts;
 use crate::mr::{Exposed, Private};
+use crate::pool::RawBuf;
+use crate::scope::Ticket;
+use crate::window::WindowParts;
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use core::num::NonZeroUsize;
@@ -74,9 +74,9 @@ pub(super) enum Value<D: Driver> {
     Buf(#[expect(dead_code, reason = "buffers are dropped here, or taken by `into_buf`")] RawBuf<D>),
     Window(Box<WindowParts<D>>),
     Scoped(Box<Ticket>),
-    PrivateList(Box<ListParts<D, Private>>),
-    ExposedList(Box<ListParts<D, Exposed>>),
-    UnmappedList(Box<ListParts<D, Unmapped>>),
+    PrivateList(Box<ListParts<Private, D>>),
+    ExposedList(Box<ListParts<Exposed, D>>),
+    UnmappedList(Box<ListParts<Unmapped, D>>),
 }
 
 impl<D: Driver> Held<D> {
@@ -104,8 +104,8 @@ impl<D: Driver> Held<D> {
     }
 
     /// A list; the kind is that of the access to its buffers.
-    pub(super) fn list<A: Access>(kind: HeldKind, parts: Box<ListParts<D, A>>) -> Self {
-        const { assert!(align_of::<ListParts<D, A>>() > HeldKind::MASK) };
+    pub(super) fn list<A: Access>(kind: HeldKind, parts: Box<ListParts<A, D>>) -> Self {
+        const { assert!(align_of::<ListParts<A, D>>() > HeldKind::MASK) };
         Self::new(kind, NonNull::from(Box::leak(parts)).cast())
     }
 

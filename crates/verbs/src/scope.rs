@@ -3,11 +3,11 @@
 //!
 //! ```no_run
 //! use core::time::Duration;
-//! use uverbs::owned::{OwnedCq, OwnedQp};
+//! use uverbs::{Cq, Exclusive, Qp};
 //! use uverbs::{Driver, Rc, RemoteRegion};
 //!
 //! fn store<D: Driver>(
-//!     qp: &mut OwnedQp<D, Rc>, cq: &mut OwnedCq<D>, value: &[u8], to: &RemoteRegion,
+//!     qp: &mut Qp<Rc, Exclusive, D>, cq: &mut Cq<Exclusive, D>, value: &[u8], to: &RemoteRegion,
 //! ) -> Result<(), Box<dyn std::error::Error>> {
 //!     qp.scope(cq, Duration::from_secs(1), |scope| scope.write(value, to))??.ok()?;
 //!     Ok(())
@@ -21,9 +21,9 @@
 //!
 //! ```compile_fail,E0597
 //! use core::time::Duration;
-//! use uverbs::owned::{OwnedCq, OwnedQp};
+//! use uverbs::{Cq, Exclusive, Qp};
 //! use uverbs::{Driver, Rc};
-//! fn leave<D: Driver>(qp: &mut OwnedQp<D, Rc>, cq: &mut OwnedCq<D>) {
+//! fn leave<D: Driver>(qp: &mut Qp<Rc, Exclusive, D>, cq: &mut Cq<Exclusive, D>) {
 //!     let _ = qp.scope(cq, Duration::from_secs(1), |scope| {
 //!         let local = [1u8; 64];
 //!         scope.send(&local)
@@ -34,9 +34,9 @@
 //!
 //! ```compile_fail,E0499
 //! use core::time::Duration;
-//! use uverbs::owned::{OwnedCq, OwnedQp};
+//! use uverbs::{Cq, Exclusive, Qp};
 //! use uverbs::{Driver, Rc};
-//! fn twice<D: Driver>(qp: &mut OwnedQp<D, Rc>, cq: &mut OwnedCq<D>, buf: &mut [u8]) {
+//! fn twice<D: Driver>(qp: &mut Qp<Rc, Exclusive, D>, cq: &mut Cq<Exclusive, D>, buf: &mut [u8]) {
 //!     let _ = qp.scope(cq, Duration::from_secs(1), |scope| {
 //!         let _ = scope.recv(buf);
 //!         let _ = scope.recv(buf);
@@ -49,18 +49,18 @@
 #![expect(unsafe_code)]
 // UNSAFETY: registers and posts memory that is borrowed for longer than the wait.
 
-use super::cq::ScopePoll;
-use super::flight::Flight;
-use super::held::contain;
-use super::qp::OwnedQp;
-use super::recv::OwnedRecvQueue;
-use super::send::OwnedSendQueue;
 use crate::buf::ForeignBuf;
+use crate::cq::ScopePoll;
+use crate::flight::Flight;
+use crate::held::contain;
 use crate::mr::{MemoryRegion, Private};
 use crate::pd::ProtectionDomain;
+use crate::qp::Qp;
 use crate::qp::QpControl;
 use crate::qp::transport::{Connected, HasPeer, Receives, Reliable, Sends};
+use crate::recv::RecvQueue;
 use crate::remote::RemoteRegion;
+use crate::send::SendQueue;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -158,13 +158,13 @@ impl ScopedOp {
 }
 
 /// Memory that is borrowed, while the device may access it.
-type Borrowed<D> = MemoryRegion<D, ForeignBuf, Private>;
+type Borrowed<D> = MemoryRegion<ForeignBuf, Private, D>;
 
-/// The posts of a closure; see [`OwnedQp::scope`].
+/// The posts of a closure; see [`Qp::scope`].
 #[derive(Debug)]
-pub struct Scope<'scope, 'env, D: Driver, T> {
-    send: &'scope mut OwnedSendQueue<D, T, Exclusive>,
-    recv: Option<&'scope mut OwnedRecvQueue<D, Exclusive>>,
+pub struct Scope<'scope, 'env, T, D: Driver> {
+    send: &'scope mut SendQueue<T, Exclusive, D>,
+    recv: Option<&'scope mut RecvQueue<Exclusive, D>>,
     pd: &'scope ProtectionDomain<D>,
     pending: &'scope Arc<Pending>,
     regions: &'scope mut Vec<Borrowed<D>>,
@@ -173,7 +173,7 @@ pub struct Scope<'scope, 'env, D: Driver, T> {
     _env: PhantomData<&'env mut &'env ()>,
 }
 
-impl<'env, D: Driver, T: Sends> Scope<'_, 'env, D, T> {
+impl<'env, D: Driver, T: Sends> Scope<'_, 'env, T, D> {
     /// Registers the memory for as long as the scope, and returns its entry; none for memory of 0 bytes.
     ///
     /// # Safety
@@ -499,7 +499,7 @@ impl<D: Driver, C: ScopePoll<D>> Wait<'_, D, C> {
     }
 }
 
-impl<D: Driver, T: Sends> OwnedQp<D, T, Exclusive> {
+impl<D: Driver, T: Sends> Qp<T, Exclusive, D> {
     /// Calls `f`, which posts memory that it borrows, and waits until all that it posted is complete. `cq` is the CQ of the
     /// QP's queues; other completions that it reports meanwhile are kept for its next poll.
     ///
@@ -515,7 +515,7 @@ impl<D: Driver, T: Sends> OwnedQp<D, T, Exclusive> {
         &mut self,
         cq: C,
         limit: Duration,
-        f: impl FnOnce(&mut Scope<'_, 'env, D, T>) -> R,
+        f: impl FnOnce(&mut Scope<'_, 'env, T, D>) -> R,
     ) -> Result<R, ScopeError> {
         let mut outcome = Ok(());
         let Self { send, recv, control, pd } = self;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The builder of a work request: first the flags, then the operation, which consumes it.
 //!
-//! A [`Wr`] ends in a [`Sink`]: an open [`Batch`](super::Batch), or a send queue that posts it immediately. Operations
+//! A [`Wr`] ends in a [`PostTo`]: an open [`Batch`](super::Batch), or a send queue that posts it immediately. Operations
 //! that name memory by scatter/gather entries are `unsafe`, because the device uses that memory later; operations that
 //! copy the bytes during the call are safe.
 #![expect(unsafe_code)]
 // UNSAFETY: passes the caller's guarantee about memory on to the driver's encoder.
 
-use super::transport::{HasPeer, Reliable, Sends, SendsImm};
+use crate::open::AnyDriver;
+use crate::qp::transport::{HasPeer, Reliable, Sends, SendsImm};
 use core::marker::PhantomData;
 use uverbs_core::provider::op::{self, Address, FlushArgs, MwBind, Operation, TsoArgs};
 use uverbs_core::provider::payload::{Inline, InlineArray, InlineList, NoData, Payload};
@@ -16,7 +17,7 @@ use uverbs_core::provider::{Driver, PostError};
 use uverbs_core::wr::{ImmData, SendFlags};
 
 /// The receiver of a finished work request.
-pub trait Sink<D: Driver>: Sized {
+pub trait PostTo<D: Driver>: Sized {
     /// The result of the operation: nothing for a batch (`complete` reports errors), a `Result` for a single post.
     type Out;
 
@@ -32,15 +33,15 @@ pub trait Sink<D: Driver>: Sized {
 }
 
 /// Adds to an open batch.
-pub struct Push<'b, 'q, D: Driver>(pub(super) &'b mut <D::SendQueue as SendQueue>::Batch<'q>);
+pub struct ToBatch<'b, 'q, D: Driver = AnyDriver>(pub(super) &'b mut <D::SendQueue as SendQueue>::Batch<'q>);
 
-impl<D: Driver> core::fmt::Debug for Push<'_, '_, D> {
+impl<D: Driver> core::fmt::Debug for ToBatch<'_, '_, D> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("Push")
+        f.write_str("ToBatch")
     }
 }
 
-impl<D: Driver> Sink<D> for Push<'_, '_, D> {
+impl<D: Driver> PostTo<D> for ToBatch<'_, '_, D> {
     type Out = ();
 
     #[inline(always)]
@@ -57,9 +58,9 @@ impl<D: Driver> Sink<D> for Push<'_, '_, D> {
 
 /// Posts immediately.
 #[derive(Debug)]
-pub struct Now<'q, D: Driver>(pub(super) &'q mut D::SendQueue);
+pub struct AtOnce<'q, D: Driver = AnyDriver>(pub(super) &'q mut D::SendQueue);
 
-impl<D: Driver> Sink<D> for Now<'_, D> {
+impl<D: Driver> PostTo<D> for AtOnce<'_, D> {
     type Out = Result<(), PostError>;
 
     #[inline(always)]
@@ -77,14 +78,14 @@ impl<D: Driver> Sink<D> for Now<'_, D> {
 /// A work request that has its id and destination, but not yet its flags and operation.
 #[must_use = "a work request has no effect without an operation"]
 #[derive(Debug)]
-pub struct Wr<S, D: Driver, T, A> {
+pub struct Wr<S, T, A, D: Driver> {
     sink: S,
     head: Head,
     to: A,
     _types: PhantomData<fn() -> (D, T)>,
 }
 
-impl<S: Sink<D>, D: Driver, T, A: Address<D::Ah>> Wr<S, D, T, A> {
+impl<S: PostTo<D>, D: Driver, T, A: Address<D::Ah>> Wr<S, T, A, D> {
     #[inline(always)]
     pub(super) fn new(sink: S, wr_id: u64, to: A) -> Self {
         Self { sink, head: Head { wr_id, flags: SendFlags::empty() }, to, _types: PhantomData }
@@ -129,7 +130,7 @@ macro_rules! with_data {
         $(#[$meta:meta])*
         [$bound:ident] $name:ident, $inline:ident, $list:ident, $array:ident ($($arg:ident : $ty:ty),*) = $op:expr;
     )*) => {$(
-        impl<S: Sink<D>, D: Driver, T: $bound, A: Address<D::Ah>> Wr<S, D, T, A> {
+        impl<S: PostTo<D>, D: Driver, T: $bound, A: Address<D::Ah>> Wr<S, T, A, D> {
             $(#[$meta])*
             ///
             /// # Safety
@@ -184,7 +185,7 @@ with_data! {
         = op::WriteImm::new(to, imm);
 }
 
-impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, D, T, A> {
+impl<S: PostTo<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, T, A, D> {
     /// `IBV_WR_RDMA_READ`: reads the memory of the peer from `from` on, as many bytes as `sges` have.
     ///
     /// # Safety
@@ -237,7 +238,7 @@ impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, D, T, A> {
     }
 }
 
-impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, D, T, A> {
+impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
     /// `IBV_WR_LOCAL_INV`: invalidates a local window's key.
     #[inline(always)]
     pub fn local_inv(self, rkey: u32) -> S::Out {
@@ -260,7 +261,7 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, D, T, A> {
     }
 }
 
-impl<S: Sink<D>, D: Driver, T: Sends, A: Address<D::Ah>> Wr<S, D, T, A> {
+impl<S: PostTo<D>, D: Driver, T: Sends, A: Address<D::Ah>> Wr<S, T, A, D> {
     /// `IBV_WR_TSO`: the device divides the data into segments and puts the header before each. The creation of the QP
     /// determines whether it has this operation.
     ///

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A poll that stalls when it has left the queue, while the queue of its completion ends and its number is given to a new one.
 
-use super::*;
-use crate::owned::flight::{Flight, QueueKind};
-use crate::owned::pool::NO_DOMAIN;
-use crate::owned::{OwnedQp, OwnedSrq, Pool};
+use crate::cq::*;
+use crate::flight::{Flight, QueueKind};
+use crate::pool::NO_DOMAIN;
 use crate::{AnyDriver, ConnectAttr, ProtectionDomain, Rc};
+use crate::{Pool, Qp, Srq};
 use core::cell::RefCell;
 use uverbs_core::attr::{QpCap, SrqAttr, SrqInitAttr};
 use uverbs_hca::Hca;
@@ -44,16 +44,16 @@ impl<Q: Engine + ?Sized, C: Claimant<Q>, S: FnMut()> Claimant<Q> for Late<C, S> 
     }
 }
 
-type SharedCq<D> = OwnedCq<D, Shared>;
+type SharedCq<D> = Cq<Shared, D>;
 
 const BUFS: usize = 32;
 const CAP: QpCap =
     QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
 
 struct Bed<D: Driver> {
-    pool: Pool<D>,
+    pool: Pool<Private, D>,
     cq: SharedCq<D>,
-    srq: OwnedSrq<D>,
+    srq: Srq<Exclusive, D>,
     pd: ProtectionDomain<D>,
     context: Context<D>,
     hca: Hca,
@@ -65,20 +65,20 @@ impl<D: Driver> Bed<D> {
         let context = Context::<D>::from_kernel(hca.open()).unwrap();
         let pd = context.alloc_pd().unwrap();
         let limits = SrqAttr { max_wr: 16, max_sge: 1, srq_limit: 0 };
-        let srq = pd.owned_srq(&SrqInitAttr { attr: limits, ..SrqInitAttr::default() }).unwrap();
-        let (pool, cq) = (pd.pool(BUFS as u32, 64).build().unwrap(), context.owned_cq(64, None).unwrap());
+        let srq = pd.srq(&SrqInitAttr { attr: limits, ..SrqInitAttr::default() }).unwrap();
+        let (pool, cq) = (pd.pool(BUFS as u32, 64).build().unwrap(), context.cq_with(64, None).unwrap());
         Self { pool, cq, srq, pd, context, hca }
     }
 
-    fn buf(&self) -> Buf<D> {
+    fn buf(&self) -> Buf<Private, D> {
         let mut buf = self.pool.get().unwrap();
         buf.fill(b"bytes").unwrap();
         buf
     }
 
     /// A QP that is connected to itself, with receives of its own or of the shared queue.
-    fn qp(&self, shared: bool) -> OwnedQp<D, Rc> {
-        let builder = self.pd.owned_qp::<Rc>().cq(&self.cq).cap(CAP);
+    fn qp(&self, shared: bool) -> Qp<Rc, Exclusive, D> {
+        let builder = self.pd.qp::<Rc>().cq(&self.cq).cap(CAP);
         let qp = if shared { builder.srq(&self.srq) } else { builder }.create().unwrap();
         connect(&qp);
         qp
@@ -111,7 +111,7 @@ fn before(key: u32) -> u32 {
     index | (generation.wrapping_sub(1) & 0x7ff) << 20
 }
 
-fn connect<D: Driver>(qp: &OwnedQp<D, Rc>) {
+fn connect<D: Driver>(qp: &Qp<Rc, Exclusive, D>) {
     let attr = ConnectAttr::default();
     qp.init(&attr).unwrap();
     let here = qp.control().endpoint(1, &attr).unwrap();
@@ -119,7 +119,7 @@ fn connect<D: Driver>(qp: &OwnedQp<D, Rc>) {
 }
 
 /// The keys of its queues.
-fn keys<D: Driver>(qp: &OwnedQp<D, Rc>) -> [u32; 2] {
+fn keys<D: Driver>(qp: &Qp<Rc, Exclusive, D>) -> [u32; 2] {
     [qp.send.flight().slab.key(), qp.recv.as_ref().unwrap().flight().slab.key()]
 }
 
@@ -128,7 +128,7 @@ fn poll<D: Driver>(cq: &SharedCq<D>, max: usize, mut stall: impl FnMut(), late: 
     let ids = RefCell::new(Vec::new());
     let state = &mut *cq.state.lock().unwrap();
     let inner =
-        Pass { known: &mut state.known, f: |done: Done<'_, '_, D>| ids.borrow_mut().push(done.wr_id()) };
+        Pass { known: &mut state.known, f: |done: Polled<'_, '_, D>| ids.borrow_mut().push(done.wr_id()) };
     let mut begun = false;
     let stall = || {
         if !core::mem::replace(&mut begun, true) {
@@ -211,7 +211,7 @@ fn a_poll_that_stalls_completes_no_sends_of_the_next_life() {
         let stall = || {
             let mut qp = qp.borrow_mut();
             if end {
-                let builder = bed.pd.owned_qp::<Rc>().cq(&bed.cq).srq(&srq).cap(CAP);
+                let builder = bed.pd.qp::<Rc>().cq(&bed.cq).srq(&srq).cap(CAP);
                 *qp = builder.create().unwrap();
             } else {
                 qp.reset().unwrap();

@@ -10,11 +10,11 @@
 //! - Nothing is taken: the SRQ has as many buffers as there are receives that the device has not taken. This serves devices that
 //!   raise no event and whose ring shows what was taken: rxe, which raises it on newer kernels only.
 
-use super::cq::{Completed, OwnedCq};
-use super::qp::OwnedQp;
-use super::recv::OwnedSrq;
+use crate::cq::{Completed, Cq};
+use crate::qp::Qp;
 use crate::qp::QpControl;
 use crate::qp::transport::Sends;
+use crate::recv::Srq;
 use core::time::Duration;
 use std::time::Instant;
 use uverbs_core::Errno;
@@ -33,19 +33,19 @@ const TIMES: u32 = 3;
 mod sealed {
     use super::{Completed, Driver, PollError};
 
-    pub trait DrainCq<D: Driver> {
+    pub trait DrainOwned<D: Driver> {
         /// Polls once and calls `f` with each completion. Returns their number.
         fn poll_once(&mut self, f: &mut dyn FnMut(Completed<D>)) -> Result<usize, PollError>;
     }
 }
 
 /// The CQs of a QP: a reference to one CQ, which is exclusive if the CQ has no lock, or a pair of references.
-pub trait DrainCq<D: Driver>: sealed::DrainCq<D> {}
+pub trait DrainOwned<D: Driver>: sealed::DrainOwned<D> {}
 
 macro_rules! cq_references {
     ($($cq:ty),*) => {$(
-        impl<D: Driver> DrainCq<D> for $cq {}
-        impl<D: Driver> sealed::DrainCq<D> for $cq {
+        impl<D: Driver> DrainOwned<D> for $cq {}
+        impl<D: Driver> sealed::DrainOwned<D> for $cq {
             fn poll_once(&mut self, f: &mut dyn FnMut(Completed<D>)) -> Result<usize, PollError> {
                 self.poll_each(BATCH, |done| f(done.complete()))
             }
@@ -53,10 +53,10 @@ macro_rules! cq_references {
     )*};
 }
 
-cq_references!(&OwnedCq<D, Shared>, &mut OwnedCq<D, Exclusive>);
+cq_references!(&Cq<Shared, D>, &mut Cq<Exclusive, D>);
 
-impl<D: Driver, A: DrainCq<D>, B: DrainCq<D>> DrainCq<D> for (A, B) {}
-impl<D: Driver, A: DrainCq<D>, B: DrainCq<D>> sealed::DrainCq<D> for (A, B) {
+impl<D: Driver, A: DrainOwned<D>, B: DrainOwned<D>> DrainOwned<D> for (A, B) {}
+impl<D: Driver, A: DrainOwned<D>, B: DrainOwned<D>> sealed::DrainOwned<D> for (A, B) {
     fn poll_once(&mut self, f: &mut dyn FnMut(Completed<D>)) -> Result<usize, PollError> {
         Ok(self.0.poll_once(f)? + self.1.poll_once(f)?)
     }
@@ -66,7 +66,7 @@ impl<D: Driver, A: DrainCq<D>, B: DrainCq<D>> sealed::DrainCq<D> for (A, B) {
 /// receives of its SRQ.
 fn drain<D: Driver>(
     control: &QpControl<D>,
-    mut cqs: impl DrainCq<D>,
+    mut cqs: impl DrainOwned<D>,
     timeout: Duration,
     mut is_none_taken: impl FnMut() -> bool,
     completed: &mut dyn FnMut(Completed<D>),
@@ -106,11 +106,11 @@ fn drain<D: Driver>(
 /// The result of a drain: on failure the QP, unless only its destruction failed.
 pub type Drained<Q> = Result<(), (Option<Q>, Error)>;
 
-impl<D: Driver, T: Sends, L: Locking> OwnedQp<D, T, L> {
+impl<D: Driver, T: Sends, L: Locking> Qp<T, L, D> {
     /// Ends all its work requests, passes each completion to `completed`, also those of other queues of these CQs, and destroys the
     /// QP. If sends and receives complete to different CQs, `cqs` is the pair.
     ///
-    /// A QP that receives from a shared queue is drained by [`OwnedSrq::drain`], which needs no event of the device.
+    /// A QP that receives from a shared queue is drained by [`Srq::drain`], which needs no event of the device.
     ///
     /// While it waits it reads the context's asynchronous events and keeps them for the next calls of
     /// [`get_async_event`](crate::Context::get_async_event).
@@ -121,7 +121,7 @@ impl<D: Driver, T: Sends, L: Locking> OwnedQp<D, T, L> {
     /// [`close`](Self::close).
     pub fn drain(
         self,
-        cqs: impl DrainCq<D>,
+        cqs: impl DrainOwned<D>,
         timeout: Duration,
         completed: impl FnMut(Completed<D>),
     ) -> Drained<Self> {
@@ -130,7 +130,7 @@ impl<D: Driver, T: Sends, L: Locking> OwnedQp<D, T, L> {
 
     fn drain_if(
         self,
-        cqs: impl DrainCq<D>,
+        cqs: impl DrainOwned<D>,
         timeout: Duration,
         is_none_taken: impl FnMut() -> bool,
         mut completed: impl FnMut(Completed<D>),
@@ -144,7 +144,7 @@ impl<D: Driver, T: Sends, L: Locking> OwnedQp<D, T, L> {
 
 macro_rules! srq_drains {
     ($locking:ident, $($this:tt)*) => {
-        impl<D: Driver> OwnedSrq<D, $locking> {
+        impl<D: Driver> Srq<$locking, D> {
             /// Ends all work requests of a QP that receives from this queue, passes each completion to `completed`, also those of
             /// other queues of these CQs, and destroys the QP. Each buffer that the QP has taken comes back with its completion;
             /// those that it has not taken stay in the queue. When all its QPs are destroyed, [`close`](Self::close) gives those
@@ -153,15 +153,15 @@ macro_rules! srq_drains {
             /// Other threads may post to the queue and poll the CQs at the same time, if these have locks.
             ///
             /// # Errors
-            /// As [`OwnedQp::drain`]. A device that does not raise the event, but shows what it has taken (rxe), causes `ETIMEDOUT`
+            /// As [`Qp::drain`]. A device that does not raise the event, but shows what it has taken (rxe), causes `ETIMEDOUT`
             /// only if receives of other QPs are in flight all the time.
             pub fn drain<T: Sends, L: Locking>(
                 $($this)* self,
-                qp: OwnedQp<D, T, L>,
-                cqs: impl DrainCq<D>,
+                qp: Qp<T, L, D>,
+                cqs: impl DrainOwned<D>,
                 timeout: Duration,
                 completed: impl FnMut(Completed<D>),
-            ) -> Drained<OwnedQp<D, T, L>> {
+            ) -> Drained<Qp<T, L, D>> {
                 qp.drain_if(cqs, timeout, || self.untaken_is_all(), completed)
             }
         }

@@ -6,10 +6,11 @@
 #![expect(unsafe_code)]
 // UNSAFETY: posts memory that the slab of the queue owns.
 
-use super::flight::{Entry, Flight};
-use super::held::Held;
-use super::rejected::{Rejected, reject};
+use crate::flight::{Entry, Flight};
+use crate::held::Held;
+use crate::open::AnyDriver;
 use crate::qp::transport::Sends;
+use crate::rejected::{Rejected, reject};
 use core::marker::PhantomData;
 use uverbs_core::provider::op::{Address, Operation};
 use uverbs_core::provider::payload::Payload;
@@ -48,19 +49,19 @@ unsafe fn undo<D: Driver>(flight: &Flight<D>, first: u32) {
 ///
 /// If the batch is not completed, or the completion of the batch fails, its buffers go back to their pools.
 #[must_use = "a batch that is not completed posts nothing"]
-pub struct OwnedBatch<'q, D: Driver, T> {
+pub struct Batch<'q, T, D: Driver> {
     inner: <D::SendQueue as Engine>::Batch<'q>,
     undo: Undo<'q, D>,
     _transport: PhantomData<fn() -> T>,
 }
 
-impl<D: Driver, T> core::fmt::Debug for OwnedBatch<'_, D, T> {
+impl<D: Driver, T> core::fmt::Debug for Batch<'_, T, D> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("OwnedBatch").field("error", &self.undo.flight.refused()).finish_non_exhaustive()
+        f.debug_struct("Batch").field("error", &self.undo.flight.refused()).finish_non_exhaustive()
     }
 }
 
-impl<'q, D: Driver, T: Sends> OwnedBatch<'q, D, T> {
+impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
     #[inline(always)]
     pub(super) fn new(engine: &'q mut D::SendQueue, flight: &'q Flight<D>) -> Self {
         let undo = Undo { flight, first: flight.begin_batch() };
@@ -68,8 +69,8 @@ impl<'q, D: Driver, T: Sends> OwnedBatch<'q, D, T> {
     }
 
     #[inline(always)]
-    pub(super) fn push(&mut self) -> Push<'_, 'q, D> {
-        Push { inner: &mut self.inner, flight: self.undo.flight }
+    pub(super) fn push(&mut self) -> ToBatch<'_, 'q, D> {
+        ToBatch { inner: &mut self.inner, flight: self.undo.flight }
     }
 
     /// Makes all of it visible to the device and rings the doorbell; or, if any work request was wrong, drops all of it and
@@ -91,17 +92,17 @@ impl<'q, D: Driver, T: Sends> OwnedBatch<'q, D, T> {
     }
 }
 
-/// Where an [`OwnedWr`](super::OwnedWr) goes: into an [open batch](Push), or [to the device at once](Once).
-pub trait Sink<D: Driver>: sealed::Sink<D> {}
+/// Where an [`Wr`](super::Wr) goes: into an [open batch](ToBatch), or [to the device at once](AtOnce).
+pub trait PostTo<D: Driver>: sealed::PostTo<D> {}
 
 pub(super) mod sealed {
     use super::{Address, Driver, Operation, Payload, SendFlags};
-    use crate::owned::held::Held;
-    use crate::owned::rejected::sealed::Lend;
+    use crate::held::Held;
+    use crate::rejected::sealed::Lend;
     use uverbs_core::provider::PostError;
 
     #[expect(private_interfaces, private_bounds, reason = "only this crate implements it")]
-    pub trait Sink<D: Driver>: Sized {
+    pub trait PostTo<D: Driver>: Sized {
         /// The result of a post that owns a `B`.
         type Out<B>;
         /// The result of a post that owns nothing.
@@ -150,21 +151,21 @@ pub(super) mod sealed {
     }
 }
 
-/// Into an open batch: errors are reported by [`OwnedBatch::complete`].
-pub struct Push<'b, 'q, D: Driver> {
+/// Into an open batch: errors are reported by [`Batch::complete`].
+pub struct ToBatch<'b, 'q, D: Driver = AnyDriver> {
     inner: &'b mut <D::SendQueue as Engine>::Batch<'q>,
     flight: &'q Flight<D>,
 }
 
-impl<D: Driver> core::fmt::Debug for Push<'_, '_, D> {
+impl<D: Driver> core::fmt::Debug for ToBatch<'_, '_, D> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("Push")
     }
 }
 
-impl<D: Driver> Sink<D> for Push<'_, '_, D> {}
+impl<D: Driver> PostTo<D> for ToBatch<'_, '_, D> {}
 #[expect(private_interfaces, private_bounds, reason = "only this crate implements it")]
-impl<D: Driver> sealed::Sink<D> for Push<'_, '_, D> {
+impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
     type Out<B> = ();
     type Plain = ();
 
@@ -234,27 +235,27 @@ impl<D: Driver> sealed::Sink<D> for Push<'_, '_, D> {
 }
 
 /// Posted at once.
-pub struct Once<'q, D: Driver> {
+pub struct AtOnce<'q, D: Driver = AnyDriver> {
     engine: &'q mut D::SendQueue,
     flight: &'q Flight<D>,
 }
 
-impl<'q, D: Driver> Once<'q, D> {
+impl<'q, D: Driver> AtOnce<'q, D> {
     #[inline(always)]
     pub(super) fn new(engine: &'q mut D::SendQueue, flight: &'q Flight<D>) -> Self {
         Self { engine, flight }
     }
 }
 
-impl<D: Driver> core::fmt::Debug for Once<'_, D> {
+impl<D: Driver> core::fmt::Debug for AtOnce<'_, D> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("Once")
     }
 }
 
-impl<D: Driver> Sink<D> for Once<'_, D> {}
+impl<D: Driver> PostTo<D> for AtOnce<'_, D> {}
 #[expect(private_interfaces, private_bounds, reason = "only this crate implements it")]
-impl<D: Driver> sealed::Sink<D> for Once<'_, D> {
+impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
     type Out<B> = Result<(), Rejected<B>>;
     type Plain = Result<(), PostError>;
 

@@ -1,17 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queue pairs whose work requests own their buffers.
+//!
+//! [`transport`]: the types of QPs. [`control`]: states and queries. [`drain`](mod@drain): the end of a QP. `inner`: the owner of the kernel
+//! object and of the rings. These are also the parts of a [`raw::Qp`].
 
-use super::cq::OwnedCq;
-use super::flight::{Flight, QueueKind};
-use super::pool::domain_of;
-use super::recv::{OwnedRecvQueue, OwnedSrq};
-use super::send::OwnedSendQueue;
+pub mod control;
+pub mod drain;
+pub(crate) mod inner;
+pub mod transport;
+
+pub use control::{QpControl, QpLife};
+pub use drain::DrainCq;
+pub use transport::{Dci, RawPacket, Rc, Transport, Uc, Ud, XrcRecv, XrcSend};
+
 use crate::connect::{ConnectAttr, Endpoint};
+use crate::cq::Cq;
 use crate::dc::DcTarget;
+use crate::flight::{Flight, QueueKind};
+use crate::open::AnyDriver;
 use crate::pd::ProtectionDomain;
-use crate::qp::create::QpBuilder;
-use crate::qp::transport::{Sends, Transport};
-use crate::qp::{Dci, Qp, QpControl};
+use crate::pool::domain_of;
+use crate::raw;
+use crate::recv::{RecvQueue, Srq};
+use crate::send::SendQueue;
+use transport::Sends;
 use uverbs_core::attr::{QpCap, QpCreateFlags, QpType, SendOpsFlags};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::{DcDriver, Driver};
@@ -20,8 +32,8 @@ use uverbs_core::sync::{Exclusive, Locking, Shared};
 /// The parameters of an owned QP that is to be created.
 #[derive(Debug)]
 #[must_use]
-pub struct OwnedQpBuilder<'a, D: Driver, T, L> {
-    builder: QpBuilder<'a, D, T, L>,
+pub struct QpBuilder<'a, T, L, D: Driver> {
+    builder: raw::QpBuilder<'a, T, L, D>,
     pd: &'a ProtectionDomain<D>,
     send_cq: Option<u64>,
     recv_cq: Option<u64>,
@@ -29,16 +41,16 @@ pub struct OwnedQpBuilder<'a, D: Driver, T, L> {
 
 impl<D: Driver> ProtectionDomain<D> {
     /// Begins the creation of a QP whose work requests own their buffers.
-    pub fn owned_qp<T: Transport>(&self) -> OwnedQpBuilder<'_, D, T, Exclusive> {
-        OwnedQpBuilder { builder: self.qp(), pd: self, send_cq: None, recv_cq: None }
+    pub fn qp<T: Transport>(&self) -> QpBuilder<'_, T, Exclusive, D> {
+        QpBuilder { builder: self.raw_qp(), pd: self, send_cq: None, recv_cq: None }
     }
 }
 
 impl<D: DcDriver> ProtectionDomain<D> {
     /// Begins the creation of an initiator of [dynamic connections](crate::dc) whose work requests own their buffers. As
     /// [`dci`](Self::dci).
-    pub fn owned_dci(&self) -> OwnedQpBuilder<'_, D, Dci, Exclusive> {
-        OwnedQpBuilder { builder: self.dci(), pd: self, send_cq: None, recv_cq: None }
+    pub fn dci(&self) -> QpBuilder<'_, Dci, Exclusive, D> {
+        QpBuilder { builder: self.raw_dci(), pd: self, send_cq: None, recv_cq: None }
     }
 
     /// Creates a target of [dynamic connections](crate::dc) that receives into an owned SRQ. As
@@ -46,40 +58,40 @@ impl<D: DcDriver> ProtectionDomain<D> {
     ///
     /// # Errors
     /// As `create_dct`.
-    pub fn owned_dct<LC: Locking, LS: Locking>(
+    pub fn dct<LC: Locking, LS: Locking>(
         &self,
-        cq: &OwnedCq<D, LC>,
-        srq: &OwnedSrq<D, LS>,
+        cq: &Cq<LC, D>,
+        srq: &Srq<LS, D>,
         dc_key: u64,
     ) -> Result<DcTarget<D>> {
         self.create_dct(cq.queue(), srq.queue(), dc_key)
     }
 }
 
-impl<'a, D: Driver, T: Transport, L: Locking> OwnedQpBuilder<'a, D, T, L> {
+impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
     /// Gives its queues locks, so that any thread may post.
-    pub fn shared(self) -> OwnedQpBuilder<'a, D, T, Shared> {
+    pub fn shared(self) -> QpBuilder<'a, T, Shared, D> {
         let Self { builder, pd, send_cq, recv_cq } = self;
-        OwnedQpBuilder { builder: builder.shared(), pd, send_cq, recv_cq }
+        QpBuilder { builder: builder.shared(), pd, send_cq, recv_cq }
     }
 
     /// The CQ of its sends and receives.
-    pub fn cq<LC: Locking>(self, cq: &'a OwnedCq<D, LC>) -> Self {
+    pub fn cq<LC: Locking>(self, cq: &'a Cq<LC, D>) -> Self {
         self.send_cq(cq).recv_cq(cq)
     }
 
     /// The CQ of its sends.
-    pub fn send_cq<LC: Locking>(self, cq: &'a OwnedCq<D, LC>) -> Self {
+    pub fn send_cq<LC: Locking>(self, cq: &'a Cq<LC, D>) -> Self {
         Self { builder: self.builder.send_cq(cq.queue()), send_cq: Some(cq.id().0), ..self }
     }
 
     /// The CQ of its receives.
-    pub fn recv_cq<LC: Locking>(self, cq: &'a OwnedCq<D, LC>) -> Self {
+    pub fn recv_cq<LC: Locking>(self, cq: &'a Cq<LC, D>) -> Self {
         Self { builder: self.builder.recv_cq(cq.queue()), recv_cq: Some(cq.id().0), ..self }
     }
 
     /// Takes its receives from a shared queue.
-    pub fn srq<LS: Locking>(self, srq: &'a OwnedSrq<D, LS>) -> Self {
+    pub fn srq<LS: Locking>(self, srq: &'a Srq<LS, D>) -> Self {
         Self { builder: self.builder.srq(srq.queue()), ..self }
     }
 
@@ -107,7 +119,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> OwnedQpBuilder<'a, D, T, L> {
     ///
     /// # Errors
     /// A QP without CQs (an XRC send QP needs the first only), an invalid attribute, or the kernel's refusal.
-    pub fn create(self) -> Result<OwnedQp<D, T, L>>
+    pub fn create(self) -> Result<Qp<T, L, D>>
     where
         T: Sends,
     {
@@ -118,7 +130,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> OwnedQpBuilder<'a, D, T, L> {
             // The number of no CQ, for no receive queue.
             recv_cq => recv_cq.unwrap_or(u64::MAX),
         };
-        let Qp { send, recv, control } = self.builder.create()?;
+        let raw::Qp { send, recv, control } = self.builder.create()?;
         let (context, domain) = (control.context().clone(), domain_of(self.pd.inner()));
         let QpCap { max_send_wr, max_recv_wr, .. } = *control.cap();
         let send = send
@@ -139,9 +151,9 @@ impl<'a, D: Driver, T: Transport, L: Locking> OwnedQpBuilder<'a, D, T, L> {
         let (Some((queue, flight)), pd) = (send, self.pd.clone()) else {
             return Err(missing("max_send_wr"));
         };
-        Ok(OwnedQp {
-            send: OwnedSendQueue::new(queue, flight),
-            recv: recv.map(|(queue, flight)| OwnedRecvQueue::new(queue, flight)),
+        Ok(Qp {
+            send: SendQueue::new(queue, flight),
+            recv: recv.map(|(queue, flight)| RecvQueue::new(queue, flight)),
             control,
             pd,
         })
@@ -153,17 +165,17 @@ impl<'a, D: Driver, T: Transport, L: Locking> OwnedQpBuilder<'a, D, T, L> {
 /// A drop destroys it when its halves and the clones of its control are dropped, too. The buffers in flight go back to their
 /// pools then. If the kernel refuses to destroy it, they are leaked, because the device may still use them.
 #[derive(Debug)]
-pub struct OwnedQp<D: Driver, T: Transport, L: Locking = Exclusive> {
-    pub(super) send: OwnedSendQueue<D, T, L>,
-    pub(super) recv: Option<OwnedRecvQueue<D, L>>,
+pub struct Qp<T: Transport, L: Locking = Exclusive, D: Driver = AnyDriver> {
+    pub(super) send: SendQueue<T, L, D>,
+    pub(super) recv: Option<RecvQueue<L, D>>,
     pub(super) control: QpControl<D>,
     pub(super) pd: ProtectionDomain<D>,
 }
 
 /// The halves of a QP, for two owners.
-pub type Halves<D, T, L> = (OwnedSendQueue<D, T, L>, Option<OwnedRecvQueue<D, L>>, QpControl<D>);
+pub type Halves<T, L, D> = (SendQueue<T, L, D>, Option<RecvQueue<L, D>>, QpControl<D>);
 
-impl<D: Driver, T: Sends, L: Locking> OwnedQp<D, T, L> {
+impl<D: Driver, T: Sends, L: Locking> Qp<T, L, D> {
     /// The QP's number, 24 bits.
     #[must_use]
     pub fn qp_num(&self) -> u32 {
@@ -188,21 +200,21 @@ impl<D: Driver, T: Sends, L: Locking> OwnedQp<D, T, L> {
     /// The send queue.
     #[inline(always)]
     #[must_use]
-    pub fn sq(&mut self) -> &mut OwnedSendQueue<D, T, L> {
+    pub fn sq(&mut self) -> &mut SendQueue<T, L, D> {
         &mut self.send
     }
 
     /// The receive queue; `None` if an SRQ takes the receives.
     #[inline(always)]
     #[must_use]
-    pub fn rq(&mut self) -> Option<&mut OwnedRecvQueue<D, L>> {
+    pub fn rq(&mut self) -> Option<&mut RecvQueue<L, D>> {
         self.recv.as_mut()
     }
 
     /// Both halves and the control, which can be moved to different threads. The kernel object is destroyed when the last of
     /// them is dropped.
     #[must_use]
-    pub fn split(self) -> Halves<D, T, L> {
+    pub fn split(self) -> Halves<T, L, D> {
         (self.send, self.recv, self.control)
     }
 
@@ -223,7 +235,7 @@ impl<D: Driver, T: Sends, L: Locking> OwnedQp<D, T, L> {
     }
 
     /// Moves the QP to RESET. All buffers in flight go back to their pools; no completion reports them. Those of receives that it has
-    /// taken from a shared queue do if their completions were in the CQ; the others stay with the [`OwnedSrq`](super::OwnedSrq).
+    /// taken from a shared queue do if their completions were in the CQ; the others stay with the [`Srq`].
     ///
     /// # Errors
     /// The kernel's refusal; the buffers stay in flight then.

@@ -4,10 +4,11 @@
 //! The list is made once and goes round as a single buffer does, so a post of it allocates nothing: the slab of the queue gets
 //! the pointer of the list.
 
-use super::access::Access;
-use super::held::Held;
-use super::pool::{Buf, NO_DOMAIN};
-use super::rejected::{Lend, sealed as lend};
+use crate::access::Access;
+use crate::held::Held;
+use crate::open::AnyDriver;
+use crate::pool::{Buf, NO_DOMAIN};
+use crate::rejected::{Lend, sealed as lend};
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 use uverbs_core::provider::Driver;
@@ -17,8 +18,8 @@ pub const MAX_BUFS: usize = 32;
 
 /// The buffers of a list. Aligned so that the low bits of its address are free for the kind, see [`Held`].
 #[repr(align(16))]
-pub(super) struct ListParts<D: Driver, A: Access> {
-    bufs: Vec<Buf<D, A>>,
+pub(super) struct ListParts<A: Access, D: Driver> {
+    bufs: Vec<Buf<A, D>>,
 }
 
 /// Buffers of one protection domain that a work request uses together: a send or a write gathers from them in their order, a read
@@ -28,9 +29,9 @@ pub(super) struct ListParts<D: Driver, A: Access> {
 /// queue refuses a list that is longer than its `max_send_sge` or `max_recv_sge`, and one without buffers.
 ///
 /// ```
-/// # use uverbs::owned::{BufList, OwnedQp, Pool};
+/// # use uverbs::{BufList, Exclusive, Pool, Private, Qp};
 /// # use uverbs::{Driver, Rc};
-/// # fn send<D: Driver>(qp: &mut OwnedQp<D, Rc>, pool: &Pool<D>) -> Option<()> {
+/// # fn send<D: Driver>(qp: &mut Qp<Rc, Exclusive, D>, pool: &Pool<Private, D>) -> Option<()> {
 /// let (mut header, mut body) = (pool.get()?, pool.get()?);
 /// header.fill(b"length: 4;").ok()?;
 /// body.fill(b"body").ok()?;
@@ -38,23 +39,23 @@ pub(super) struct ListParts<D: Driver, A: Access> {
 /// # Some(())
 /// # }
 /// ```
-pub struct BufList<D: Driver, A: Access = super::Private> {
-    parts: Box<ListParts<D, A>>,
+pub struct BufList<A: Access = super::Private, D: Driver = AnyDriver> {
+    parts: Box<ListParts<A, D>>,
 }
 
-impl<D: Driver, A: Access> fmt::Debug for BufList<D, A> {
+impl<D: Driver, A: Access> fmt::Debug for BufList<A, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
     }
 }
 
-impl<D: Driver, A: Access> Default for BufList<D, A> {
+impl<D: Driver, A: Access> Default for BufList<A, D> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<D: Driver, A: Access> BufList<D, A> {
+impl<D: Driver, A: Access> BufList<A, D> {
     /// An empty list.
     #[must_use]
     pub fn new() -> Self {
@@ -65,7 +66,7 @@ impl<D: Driver, A: Access> BufList<D, A> {
     ///
     /// # Errors
     /// The buffer, if the list has [`MAX_BUFS`].
-    pub fn push(&mut self, buf: Buf<D, A>) -> Result<(), Buf<D, A>> {
+    pub fn push(&mut self, buf: Buf<A, D>) -> Result<(), Buf<A, D>> {
         if self.len() == MAX_BUFS {
             return Err(buf);
         }
@@ -74,12 +75,12 @@ impl<D: Driver, A: Access> BufList<D, A> {
     }
 
     /// Takes the last buffer out.
-    pub fn pop(&mut self) -> Option<Buf<D, A>> {
+    pub fn pop(&mut self) -> Option<Buf<A, D>> {
         self.parts.bufs.pop()
     }
 
     /// Takes all buffers out; the list can be filled again.
-    pub fn drain(&mut self) -> impl Iterator<Item = Buf<D, A>> {
+    pub fn drain(&mut self) -> impl Iterator<Item = Buf<A, D>> {
         self.parts.bufs.drain(..)
     }
 
@@ -90,37 +91,37 @@ impl<D: Driver, A: Access> BufList<D, A> {
     }
 }
 
-impl<D: Driver, A: Access, const N: usize> From<[Buf<D, A>; N]> for BufList<D, A> {
-    fn from(bufs: [Buf<D, A>; N]) -> Self {
+impl<D: Driver, A: Access, const N: usize> From<[Buf<A, D>; N]> for BufList<A, D> {
+    fn from(bufs: [Buf<A, D>; N]) -> Self {
         const { assert!(N <= MAX_BUFS, "a list has at most MAX_BUFS buffers") };
         Self { parts: Box::new(ListParts { bufs: bufs.into() }) }
     }
 }
 
-impl<D: Driver, A: Access> Deref for BufList<D, A> {
-    type Target = [Buf<D, A>];
-    fn deref(&self) -> &[Buf<D, A>] {
+impl<D: Driver, A: Access> Deref for BufList<A, D> {
+    type Target = [Buf<A, D>];
+    fn deref(&self) -> &[Buf<A, D>] {
         &self.parts.bufs
     }
 }
 
-impl<D: Driver, A: Access> DerefMut for BufList<D, A> {
-    fn deref_mut(&mut self) -> &mut [Buf<D, A>] {
+impl<D: Driver, A: Access> DerefMut for BufList<A, D> {
+    fn deref_mut(&mut self) -> &mut [Buf<A, D>] {
         &mut self.parts.bufs
     }
 }
 
-impl<D: Driver, A: Access> IntoIterator for BufList<D, A> {
-    type Item = Buf<D, A>;
-    type IntoIter = std::vec::IntoIter<Buf<D, A>>;
+impl<D: Driver, A: Access> IntoIterator for BufList<A, D> {
+    type Item = Buf<A, D>;
+    type IntoIter = std::vec::IntoIter<Buf<A, D>>;
     fn into_iter(self) -> Self::IntoIter {
         self.parts.bufs.into_iter()
     }
 }
 
-impl<D: Driver, A: Access> Lend<D> for BufList<D, A> {}
+impl<D: Driver, A: Access> Lend<D> for BufList<A, D> {}
 #[expect(private_interfaces, reason = "only this crate implements it")]
-impl<D: Driver, A: Access> lend::Lend<D> for BufList<D, A> {
+impl<D: Driver, A: Access> lend::Lend<D> for BufList<A, D> {
     fn lend(self) -> Held<D> {
         A::hold_list(self.parts)
     }
@@ -157,8 +158,8 @@ pub(super) mod sealed {
     }
 }
 
-impl<D: Driver, A: Access> Memory<D> for Buf<D, A> {}
-impl<D: Driver, A: Access> sealed::Memory<D> for Buf<D, A> {
+impl<D: Driver, A: Access> Memory<D> for Buf<A, D> {}
+impl<D: Driver, A: Access> sealed::Memory<D> for Buf<A, D> {
     type Sges = [D::Sge; 1];
     #[inline(always)]
     fn domain(&self) -> u64 {
@@ -178,8 +179,8 @@ impl<D: Driver, A: Access> sealed::Memory<D> for Buf<D, A> {
     }
 }
 
-impl<D: Driver, A: Access> Memory<D> for BufList<D, A> {}
-impl<D: Driver, A: Access> sealed::Memory<D> for BufList<D, A> {
+impl<D: Driver, A: Access> Memory<D> for BufList<A, D> {}
+impl<D: Driver, A: Access> sealed::Memory<D> for BufList<A, D> {
     type Sges = Sges<D::Sge>;
     fn domain(&self) -> u64 {
         let mut domains = self.iter().map(|buf| buf.raw().domain());

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The receive half of a QP (ibv_post_recv(3)).
 
-use super::inner::QpInner;
-pub use crate::recv::{Receiver, RecvBatch, RecvGuard};
+use crate::open::AnyDriver;
+use crate::qp::inner::QpInner;
+pub use crate::raw::receiver::{Receiver, RecvBatch, RecvGuard};
 use core::mem::ManuallyDrop;
 use std::sync::Arc;
 use uverbs_core::provider::{BadWr, Driver, PostError};
@@ -11,12 +12,12 @@ use uverbs_core::wr::RecvWr;
 
 /// The receive queue of a QP.
 #[derive(Debug)]
-pub struct RecvQueue<D: Driver, L: Locking = Exclusive> {
+pub struct RecvQueue<L: Locking = Exclusive, D: Driver = AnyDriver> {
     receiver: ManuallyDrop<Receiver<D::RecvQueue, L>>,
     qp: Arc<QpInner<D>>,
 }
 
-impl<D: Driver, L: Locking> RecvQueue<D, L> {
+impl<D: Driver, L: Locking> RecvQueue<L, D> {
     pub(super) fn new(engine: D::RecvQueue, qp: Arc<QpInner<D>>) -> Self {
         Self { receiver: ManuallyDrop::new(Receiver::new(engine)), qp }
     }
@@ -45,7 +46,7 @@ impl<D: Driver, L: Locking> RecvQueue<D, L> {
     }
 }
 
-impl<D: Driver> RecvQueue<D, Exclusive> {
+impl<D: Driver> RecvQueue<Exclusive, D> {
     #[inline(always)]
     pub(crate) fn engine_mut(&mut self) -> &mut D::RecvQueue {
         self.receiver.engine_mut()
@@ -72,7 +73,7 @@ impl<D: Driver> RecvQueue<D, Exclusive> {
     }
 }
 
-impl<D: Driver> RecvQueue<D, Shared> {
+impl<D: Driver> RecvQueue<Shared, D> {
     /// Waits for the lock; an error if this thread holds it already, or in a child of fork(2).
     ///
     /// # Errors
@@ -84,7 +85,7 @@ impl<D: Driver> RecvQueue<D, Shared> {
     }
 }
 
-impl<D: Driver, L: Locking> Drop for RecvQueue<D, L> {
+impl<D: Driver, L: Locking> Drop for RecvQueue<L, D> {
     fn drop(&mut self) {
         // SAFETY: `receiver` is not used after this: `drop` runs once.
         #[expect(unsafe_code, reason = "ManuallyDrop")]

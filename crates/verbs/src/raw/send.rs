@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The send half of a QP: batches, single posts, and access to the C-style calls (ibv_post_send(3), ibv_wr_post(3)).
 
-use super::inner::QpInner;
-use super::transport::{Connected, Datagram, Dci, Sends, XrcSend};
-use super::wr::{Now, Push, Wr};
 use crate::ah::AddressHandle;
+use crate::open::AnyDriver;
+use crate::qp::inner::QpInner;
+use crate::qp::transport::{Connected, Datagram, Dci, Sends, XrcSend};
+use crate::raw::wr::{AtOnce, ToBatch, Wr};
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -19,13 +20,13 @@ use uverbs_core::wr::SendWr;
 ///
 /// With [`Exclusive`] locking it is posted to through `&mut`; with [`Shared`], after [`lock`](SendQueue::lock).
 #[derive(Debug)]
-pub struct SendQueue<D: Driver, T, L: Locking = Exclusive> {
+pub struct SendQueue<T, L: Locking = Exclusive, D: Driver = AnyDriver> {
     engine: ManuallyDrop<Locked<D::SendQueue, L>>,
     qp: Arc<QpInner<D>>,
     _transport: PhantomData<fn() -> T>,
 }
 
-impl<D: Driver, T: Sends, L: Locking> SendQueue<D, T, L> {
+impl<D: Driver, T: Sends, L: Locking> SendQueue<T, L, D> {
     pub(super) fn new(engine: D::SendQueue, qp: Arc<QpInner<D>>) -> Self {
         Self { engine: ManuallyDrop::new(Locked::new(engine)), qp, _transport: PhantomData }
     }
@@ -68,7 +69,7 @@ impl<D: Driver, T: Sends, L: Locking> SendQueue<D, T, L> {
     }
 }
 
-impl<D: Driver, T: Sends> SendQueue<D, T, Exclusive> {
+impl<D: Driver, T: Sends> SendQueue<T, Exclusive, D> {
     #[inline(always)]
     pub(crate) fn engine_mut(&mut self) -> &mut D::SendQueue {
         self.engine.get_mut()
@@ -76,48 +77,48 @@ impl<D: Driver, T: Sends> SendQueue<D, T, Exclusive> {
 
     /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
     #[inline(always)]
-    pub fn batch(&mut self) -> Batch<'_, D, T> {
+    pub fn batch(&mut self) -> Batch<'_, T, D> {
         Batch::new(self.engine.get_mut().batch())
     }
 }
 
 macro_rules! single_posts {
     ($($(#[$meta:meta])* [$bound:ident] $name:ident, $post:ident ($($arg:ident : $ty:ty),*) -> $addr:ty = $to:expr;)*) => {$(
-        impl<'q, D: Driver, T: $bound + Sends> Batch<'q, D, T> {
+        impl<'q, D: Driver, T: $bound + Sends> Batch<'q, T, D> {
             $(#[$meta])*
             #[inline(always)]
-            pub fn $name<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<Push<'b, 'q, D>, D, T, $addr> {
-                Wr::new(Push(&mut self.inner), wr_id, $to)
+            pub fn $name<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<ToBatch<'b, 'q, D>, T, $addr, D> {
+                Wr::new(ToBatch(&mut self.inner), wr_id, $to)
             }
         }
-        impl<D: Driver, T: $bound + Sends> SendQueue<D, T, Exclusive> {
+        impl<D: Driver, T: $bound + Sends> SendQueue<T, Exclusive, D> {
             $(#[$meta])*
             /// Posts immediately.
             #[inline(always)]
-            pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<Now<'b, D>, D, T, $addr> {
-                Wr::new(Now(self.engine.get_mut()), wr_id, $to)
+            pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<AtOnce<'b, D>, T, $addr, D> {
+                Wr::new(AtOnce(self.engine.get_mut()), wr_id, $to)
             }
         }
-        impl<D: Driver, T: $bound + Sends> SendGuard<'_, D, T> {
+        impl<D: Driver, T: $bound + Sends> SendGuard<'_, T, D> {
             $(#[$meta])*
             /// Posts immediately.
             #[inline(always)]
-            pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<Now<'b, D>, D, T, $addr> {
-                Wr::new(Now(&mut *self.guard), wr_id, $to)
+            pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<AtOnce<'b, D>, T, $addr, D> {
+                Wr::new(AtOnce(&mut *self.guard), wr_id, $to)
             }
         }
     )*};
 }
 
 /// Implemented by [`XrcSend`] only.
-pub trait ToRemoteSrq: super::transport::Transport {}
+pub trait ToRemoteSrq: crate::qp::transport::Transport {}
 impl ToRemoteSrq for XrcSend {}
 /// Implemented by [`Dci`] only.
-pub trait ToDcTarget: super::transport::Transport {}
+pub trait ToDcTarget: crate::qp::transport::Transport {}
 impl ToDcTarget for Dci {}
 /// Implemented by raw packet QPs only.
-pub trait Frames: super::transport::Transport {}
-impl Frames for super::transport::RawPacket {}
+pub trait Frames: crate::qp::transport::Transport {}
+impl Frames for crate::qp::transport::RawPacket {}
 
 single_posts! {
     /// Begins a work request to the QP's peer.
@@ -135,26 +136,26 @@ single_posts! {
     [Frames] frame, post_frame() -> op::Frame = op::Frame;
 }
 
-impl<D: Driver, T: Sends> SendQueue<D, T, Shared> {
+impl<D: Driver, T: Sends> SendQueue<T, Shared, D> {
     /// Waits for the lock; an error if this thread holds it already, or in a child of fork(2).
     ///
     /// # Errors
     /// [`LockError::Reentered`] if this thread holds the lock; [`LockError::Forked`] in a child of fork(2), if a thread of the
     /// parent held it.
     #[inline(always)]
-    pub fn lock(&self) -> Result<SendGuard<'_, D, T>, LockError> {
+    pub fn lock(&self) -> Result<SendGuard<'_, T, D>, LockError> {
         Ok(SendGuard { guard: self.engine.lock()?, _transport: PhantomData })
     }
 }
 
 /// A locked, shared send queue.
 #[derive(Debug)]
-pub struct SendGuard<'q, D: Driver, T> {
+pub struct SendGuard<'q, T, D: Driver> {
     guard: Guard<'q, D::SendQueue>,
     _transport: PhantomData<fn() -> T>,
 }
 
-impl<D: Driver, T: Sends> SendGuard<'_, D, T> {
+impl<D: Driver, T: Sends> SendGuard<'_, T, D> {
     #[inline(always)]
     pub(crate) fn engine_mut(&mut self) -> &mut D::SendQueue {
         &mut self.guard
@@ -162,25 +163,25 @@ impl<D: Driver, T: Sends> SendGuard<'_, D, T> {
 
     /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
     #[inline(always)]
-    pub fn batch(&mut self) -> Batch<'_, D, T> {
+    pub fn batch(&mut self) -> Batch<'_, T, D> {
         Batch::new(self.guard.batch())
     }
 }
 
 /// A batch of work requests. [`complete`](Self::complete) reports the first error.
 #[must_use = "a batch that is not completed posts nothing"]
-pub struct Batch<'q, D: Driver, T> {
+pub struct Batch<'q, T, D: Driver> {
     inner: <D::SendQueue as Engine>::Batch<'q>,
     _transport: PhantomData<fn() -> T>,
 }
 
-impl<D: Driver, T> core::fmt::Debug for Batch<'_, D, T> {
+impl<D: Driver, T> core::fmt::Debug for Batch<'_, T, D> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Batch").finish_non_exhaustive()
     }
 }
 
-impl<'q, D: Driver, T: Sends> Batch<'q, D, T> {
+impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
     #[inline(always)]
     fn new(inner: <D::SendQueue as Engine>::Batch<'q>) -> Self {
         Self { inner, _transport: PhantomData }
@@ -204,7 +205,7 @@ impl<'q, D: Driver, T: Sends> Batch<'q, D, T> {
     }
 }
 
-impl<D: Driver, T, L: Locking> Drop for SendQueue<D, T, L> {
+impl<D: Driver, T, L: Locking> Drop for SendQueue<T, L, D> {
     fn drop(&mut self) {
         // SAFETY: `engine` is not used after this: `drop` runs once.
         #[expect(unsafe_code, reason = "ManuallyDrop")]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Who may access the memory of a pool, as a type of its buffers.
 
-use super::held::{Held, HeldKind, Value};
-use super::list::ListParts;
+use crate::held::{Held, HeldKind, Value};
+use crate::list::ListParts;
 use crate::mr::{Exposed, Private};
 use core::fmt;
 use uverbs_core::provider::Driver;
@@ -19,11 +19,11 @@ mod sealed {
         /// The kind of what a work request holds.
         const KIND: HeldKind;
         /// As what a work request holds.
-        fn hold_list<D: Driver>(parts: Box<ListParts<D, Self>>) -> Held<D>
+        fn hold_list<D: Driver>(parts: Box<ListParts<Self, D>>) -> Held<D>
         where
             Self: Access;
         /// The list, if the value is one with this access.
-        fn list<D: Driver>(value: Value<D>) -> Option<Box<ListParts<D, Self>>>
+        fn list<D: Driver>(value: Value<D>) -> Option<Box<ListParts<Self, D>>>
         where
             Self: Access;
     }
@@ -35,10 +35,10 @@ macro_rules! kinds {
         #[expect(private_interfaces, reason = "only this crate implements it")]
         impl Sealed for $kind {
             const KIND: HeldKind = HeldKind::$value;
-            fn hold_list<D: Driver>(parts: Box<ListParts<D, Self>>) -> Held<D> {
+            fn hold_list<D: Driver>(parts: Box<ListParts<Self, D>>) -> Held<D> {
                 Held::list(HeldKind::$list, parts)
             }
-            fn list<D: Driver>(value: Value<D>) -> Option<Box<ListParts<D, Self>>> {
+            fn list<D: Driver>(value: Value<D>) -> Option<Box<ListParts<Self, D>>> {
                 match value {
                     Value::$list_value(parts) => Some(parts),
                     _ => None,
