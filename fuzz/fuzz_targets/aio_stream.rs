@@ -180,8 +180,7 @@ impl Run {
         let [near, far] = &ends;
         let address = (near.hca.addresses()[0], 7471).into();
         let listener = Listener::bind(&near.dispatcher, &near.manager, address).expect("a listener");
-        let [outgoing, incoming] =
-            [(); 2].map(|()| far.pd.pool(2 * DEPTH, 256).build().expect("memory of the peer"));
+        let [outgoing, incoming] = [(); 2].map(|()| far.pd.pool(2 * DEPTH, 256).expect("memory of the peer"));
         let peer = far.dispatcher.qp(&far.pd).depth(DEPTH, DEPTH).pool(&incoming).create().expect("a QP");
         let (link, stream) = connect(&fabric, &ends, &peer, &listener);
         Self { fabric, ends, stream, peer, outgoing, _link: link, model: Model::default() }
@@ -195,7 +194,7 @@ impl Run {
 
     fn send_raw(&mut self, bytes: &[u8]) {
         let bytes = &bytes[..bytes.len().min(200)];
-        let Some(mut buf) = self.outgoing.get() else { return };
+        let Some(mut buf) = self.outgoing.try_get() else { return };
         buf.fill(bytes).expect("a message fits");
         if !matches!(poll(self.peer.send(buf).detach()), Poll::Ready(Ok(()))) {
             // It waited for an entry, and was dropped; or the QP has ended.

@@ -194,7 +194,7 @@ fn futures<D: Driver>(a: &Context<D>, b: &Context<D>, attr: &ConnectAttr, sent: 
     let here = Dispatcher::new(a)?;
     let there = Dispatcher::new(b)?;
     let (pd, domain) = (a.alloc_pd()?, b.alloc_pd()?);
-    let (pool, incoming) = (pd.pool(8, 4096).build()?, pd.pool(16, 4096).build()?);
+    let (pool, incoming) = (pd.pool(8, 4096)?, pd.pool(16, 4096)?);
     let access = AccessFlags::REMOTE_WRITE;
     let table = domain.pool(1, 4096).exposed(access).build()?.get().context("the only buffer")?;
     let at = table.remote_region();

@@ -5,7 +5,7 @@ use uverbs::Pool;
 use uverbs::mlx5::Mlx5;
 use uverbs::{Context, ProtectionDomain, RemoteRegion};
 use uverbs::{Private, attr::AccessFlags};
-use uverbs_aio::{Dispatcher, Error, Listener, Qp, Result};
+use uverbs_aio::{Dispatcher, Listener, Qp, Result};
 use uverbs_cm::{ConnParam, EventChannel};
 use uverbs_hca::{Fabric, Hca};
 
@@ -16,7 +16,7 @@ fn end(hca: &Hca) -> Result<End> {
     let context = Context::<Mlx5>::from_kernel(hca.open())?;
     let (dispatcher, pd) = (Dispatcher::new(&context)?, context.alloc_pd()?);
     // Receives are posted with buffers of their pool, and again when a message is taken.
-    let (outgoing, incoming) = (pd.pool(16, 4096).build()?, pd.pool(32, 4096).build()?);
+    let (outgoing, incoming) = (pd.pool(16, 4096)?, pd.pool(32, 4096)?);
     let qp = dispatcher.qp(&pd).depth(16, 16).pool(&incoming).create()?;
     let manager = EventChannel::from_port(hca.connection_manager()?);
     Ok(End(dispatcher, pd, outgoing, qp, manager))
@@ -24,7 +24,7 @@ fn end(hca: &Hca) -> Result<End> {
 
 async fn serve(End(_, pd, _, qp, _): &End, listener: &Listener<Mlx5>) -> Result<()> {
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
-    let table = pd.pool(1, 4096).exposed(access).build()?.get().ok_or(Error::Closed)?;
+    let table = pd.pool_with(1, 4096).exposed(access).build()?.get()?;
     let link = listener.accept().await?.accept(qp, &ConnParam { access, ..ConnParam::default() }).await?;
     qp.send_inline(&table.remote_region().encode()).await?;
     assert_eq!(&*qp.recv().await?, b"goodbye");
@@ -44,7 +44,7 @@ fn main() -> Result<()> {
     dispatcher.block_on(async {
         let link = qp.connect_to(&manager, address, &ConnParam::default()).await?;
         let remote = RemoteRegion::decode(&qp.recv().await?)?;
-        let mut buf = pool.get().ok_or(Error::Closed)?;
+        let mut buf = pool.get()?;
         buf.fill(b"stored")?;
         let buf = qp.write(buf, &remote).await?;
         assert_eq!(&*qp.read(buf, &remote).await?, b"stored");

@@ -33,14 +33,14 @@ use uverbs::{Driver, RemoteRegion};
 /// # fn main() -> Result<()> {
 /// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
 /// let (pd, dispatcher) = (context.alloc_pd()?, Dispatcher::new(&context)?);
-/// let (pool, incoming) = (pd.pool(8, 4096).build()?, pd.pool(8, 64).build()?);
+/// let (pool, incoming) = (pd.pool(8, 4096)?, pd.pool(8, 64)?);
 /// let attr = ConnectAttr { access: AccessFlags::REMOTE_WRITE, ..ConnectAttr::default() };
 /// // A QP that is connected to itself, and a buffer to which the peer may write.
 /// let qp = dispatcher.qp(&pd).depth(8, 8).pool(&incoming).create()?;
 /// qp.init(&attr)?;
 /// let end = qp.endpoint(1, &attr)?;
 /// qp.connect(&end, &end, &attr)?;
-/// let table = pd.pool(1, 4 * 4096).exposed(AccessFlags::REMOTE_WRITE).build()?.get().ok_or(Error::Closed)?;
+/// let table = pd.pool_with(1, 4 * 4096).exposed(AccessFlags::REMOTE_WRITE).build()?.get().ok_or(Error::Closed)?;
 /// let region = table.remote_region();
 ///
 /// dispatcher.block_on(async {

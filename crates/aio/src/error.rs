@@ -75,6 +75,12 @@ impl From<uverbs::Error> for Error {
     }
 }
 
+impl From<uverbs::PoolEmpty> for Error {
+    fn from(empty: uverbs::PoolEmpty) -> Self {
+        uverbs::Error::from(empty).into()
+    }
+}
+
 impl From<uverbs_cm::Error> for Error {
     fn from(error: uverbs_cm::Error) -> Self {
         Self::Cm(Arc::new(error))

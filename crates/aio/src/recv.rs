@@ -151,7 +151,7 @@ impl<D: Driver> Receives<D> {
         let mut batch = queue.batch();
         let mut pushed = 0;
         while pushed < missing
-            && let Some(buf) = pool.get()
+            && let Some(buf) = pool.try_get()
         {
             batch.push(self.route.receive(), buf);
             pushed += 1;

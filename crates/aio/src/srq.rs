@@ -48,7 +48,7 @@ impl<D: Driver> fmt::Debug for SrqInner<D> {
 /// # fn main() -> Result<()> {
 /// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
 /// let (pd, dispatcher) = (context.alloc_pd()?, Dispatcher::new(&context)?);
-/// let (pool, incoming) = (pd.pool(8, 4096).build()?, pd.pool(32, 4096).build()?);
+/// let (pool, incoming) = (pd.pool(8, 4096)?, pd.pool(32, 4096)?);
 /// let srq = dispatcher.srq(&pd, &incoming, 16)?;
 /// // Any number of QPs may receive from it; these two are connected to each other.
 /// let [a, b] = [(); 2].map(|()| dispatcher.qp(&pd).depth(8, 0).srq(&srq).create());
@@ -152,7 +152,7 @@ impl<D: Driver> State<D> {
         let mut batch = queue.batch();
         let mut pushed = 0;
         while pushed < missing
-            && let Some(buf) = self.pool.get()
+            && let Some(buf) = self.pool.try_get()
         {
             batch.push(route.receive(), buf);
             pushed += 1;

@@ -17,7 +17,7 @@ fn objects(hca: &Hca) -> Any<Objects> {
     let context = Context::<Mlx5>::from_kernel(hca.open())?;
     let (pd, cq) = (context.alloc_pd()?, context.cq_with(8, None)?);
     let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create()?;
-    Ok((pd.pool(8, 4096).build()?, cq, qp))
+    Ok((pd.pool(8, 4096)?, cq, qp))
 }
 
 fn received(cq: &mut Cq<Exclusive, Mlx5>) -> Any<Buf<Private, Mlx5>> {
@@ -33,7 +33,7 @@ fn serve(hca: &Hca, listener: &Listener) -> Any<()> {
     let (request, param) = (listener.accept()?, ConnParam::with_private_data(*b"welcome"));
     let (pool, mut cq, mut qp) = objects(hca)?;
     request.prepare(&qp, &param)?;
-    qp.rq().ok_or("no receive queue")?.post(1, pool.get().ok_or("no buffer")?)?;
+    qp.rq().ok_or("no receive queue")?.post(1, pool.get()?)?;
     let mut connection = request.accept(qp, &param, None)?;
     connection.qp.sq().post(2).send_inline(&received(&mut cq)?)?;
     connection.wait_disconnected(None)?;
@@ -50,7 +50,7 @@ fn main() -> Any<()> {
     let resolved = Resolved::new(&EventChannel::from_port(client.connection_manager()?), address)?;
     let (pool, mut cq, mut qp) = objects(&client)?;
     let prepared = resolved.prepare(&qp, &ConnParam::default())?;
-    qp.rq().ok_or("no receive queue")?.post(1, pool.get().ok_or("no buffer")?)?;
+    qp.rq().ok_or("no receive queue")?.post(1, pool.get()?)?;
     let mut connection = prepared.connect(qp, &ConnParam::default(), None)?;
     connection.qp.sq().post(2).send_inline(b"hello")?;
     assert_eq!(&*received(&mut cq)?, b"hello");

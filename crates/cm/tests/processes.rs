@@ -72,7 +72,7 @@ impl Process {
         let context = Context::<Mlx5>::from_kernel(self.hca.open()).unwrap();
         let (pd, cq) = (context.alloc_pd().unwrap(), context.cq_with(8, None).unwrap());
         let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
-        (pd.pool(4, 4096).build().unwrap(), cq, qp)
+        (pd.pool(4, 4096).unwrap(), cq, qp)
     }
 }
 

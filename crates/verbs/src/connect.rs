@@ -52,6 +52,7 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 use uverbs_core::attr::{AccessFlags, AhAttr, Gid, GlobalRoute, LinkLayer, Mtu};
 use uverbs_core::control::query;
+use uverbs_core::errno::Errno;
 use uverbs_core::error::Error;
 use uverbs_core::provider::Driver;
 
@@ -162,6 +163,52 @@ impl Endpoint {
         self.send(&mut stream)?;
         Ok(peer)
     }
+}
+
+/// The byte that says that a QP can receive.
+const READY: u8 = b'R';
+
+/// Exchanges endpoints with the other end, which makes the same call, and calls `connect` with that of the peer. Returns when the QP of the
+/// peer is connected, too.
+pub(crate) fn meet(
+    mut stream: impl Read + Write,
+    here: &Endpoint,
+    connect: impl FnOnce(&Endpoint) -> uverbs_core::error::Result<()>,
+) -> uverbs_core::error::Result<()> {
+    let failed = |what: &str, e: &io::Error| match e.kind() {
+        io::ErrorKind::InvalidData => Error::protocol("connect", format!("{what}: {e}")),
+        kind => {
+            let errno = match (e.raw_os_error(), kind) {
+                (Some(errno), _) => Errno::from_raw(errno),
+                (None, io::ErrorKind::UnexpectedEof) => Errno::ECONNRESET,
+                (None, io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) => Errno::ETIMEDOUT,
+                (None, _) => Errno::EIO,
+            };
+            Error::os("connect", format!("stream, {what}: {e}"), errno)
+        }
+    };
+    here.send(&mut stream).map_err(|e| failed("to send the endpoint", &e))?;
+    let there =
+        Endpoint::receive(&mut stream).map_err(|e| failed("to receive the endpoint of the peer", &e))?;
+    connect(&there)?;
+    let mut ready = [READY];
+    stream
+        .write_all(&ready)
+        .and_then(|()| stream.flush())
+        .map_err(|e| failed("to send that the QP is ready", &e))?;
+    stream.read_exact(&mut ready).map_err(|e| failed("to receive that the QP of the peer is ready", &e))?;
+    if ready == [READY] {
+        Ok(())
+    } else {
+        Err(Error::protocol("connect", "the peer sent an endpoint and then something else"))
+    }
+}
+
+/// A first packet sequence number, 24 bits, that an earlier connection of the same QP numbers has probably not used.
+pub(crate) fn random_psn() -> u32 {
+    use core::hash::{BuildHasher as _, Hasher as _};
+    let hash = std::hash::RandomState::new().build_hasher().finish();
+    (hash as u32) & 0xff_ffff
 }
 
 /// A stream with a time limit for the sum of its reads and writes: for [`Endpoint::exchange`], [`Endpoint::answer`] and

@@ -6,22 +6,25 @@
 use crate::access::Access;
 use crate::comp_channel::CompletionChannel;
 use crate::context::Context;
+use crate::done::Done;
 use crate::flight::{Entry, is_receive};
-use crate::held::HeldOnce;
+use crate::held::{HeldKind, HeldOnce};
 use crate::known::{Claim, Known};
 use crate::mr::Private;
 use crate::open::AnyDriver;
 use crate::pool::Buf;
 use crate::rejected::Lend;
+use crate::wait::Waits;
 use crate::{id::CqId, raw};
 use core::fmt;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use uverbs_core::attr::CqInitAttr;
 use uverbs_core::error::Result;
 use uverbs_core::provider::completion::{Claimant, Completion, CompletionQueue as Engine};
 use uverbs_core::provider::{Driver, PollError};
 use uverbs_core::sync::{Exclusive, Locked, Locking, Shared};
-use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
+use uverbs_core::wc::{WcError, WcFlags, WcOpcode, WcStatus, WorkCompletion};
 use uverbs_core::wr::ImmData;
 
 /// A completion queue of owned queues. Only owned queues can complete to it, because the `wr_id`s of others would be mistaken
@@ -30,6 +33,8 @@ use uverbs_core::wr::ImmData;
 pub struct Cq<L: Locking = Exclusive, D: Driver = AnyDriver> {
     queue: raw::Cq<L, D>,
     state: Locked<State<D>, L>,
+    /// For [`wait`](Self::wait).
+    waits: Arc<Waits<D>>,
 }
 
 /// What a poll uses besides the queue.
@@ -41,7 +46,31 @@ struct State<D: Driver> {
 }
 
 impl<D: Driver> Context<D> {
-    /// `ibv_create_cq_ex`, for owned queues, with the locking `L`.
+    /// `ibv_create_cq`, with a completion channel of its own for [`Cq::wait`], which is a file descriptor. It is used through `&mut`;
+    /// [`shared_cq`](Self::shared_cq) makes one for several threads.
+    ///
+    /// # Errors
+    /// As [`create_cq_ex`](Self::create_cq_ex), and [`create_comp_channel`](Self::create_comp_channel).
+    pub fn cq(&self, cqe: u32) -> Result<Cq<Exclusive, D>> {
+        self.waiting_cq(cqe)
+    }
+
+    /// As [`cq`](Self::cq), with a lock.
+    ///
+    /// # Errors
+    /// As `cq`.
+    pub fn shared_cq(&self, cqe: u32) -> Result<Cq<Shared, D>> {
+        self.waiting_cq(cqe)
+    }
+
+    fn waiting_cq<L: Locking>(&self, cqe: u32) -> Result<Cq<L, D>> {
+        let channel = self.create_comp_channel()?;
+        channel.set_nonblocking(true)?;
+        let cq = self.cq_with(cqe, Some(&channel))?;
+        Ok(Cq { waits: Arc::new(Waits::new(Some(channel))), ..cq })
+    }
+
+    /// `ibv_create_cq_ex`, with the locking `L`, and with a channel of the program or without one.
     ///
     /// # Errors
     /// As [`create_cq_ex`](Self::create_cq_ex).
@@ -60,11 +89,25 @@ impl<D: Driver> Context<D> {
     ) -> Result<Cq<L, D>> {
         let queue = self.create_cq_ex::<L>(attr, channel)?;
         let known = Known::new(self.inner().clone(), queue.id().0);
-        Ok(Cq { queue, state: Locked::new(State { known, kept: VecDeque::new() }) })
+        Ok(Cq {
+            queue,
+            state: Locked::new(State { known, kept: VecDeque::new() }),
+            waits: Arc::new(Waits::new(None)),
+        })
     }
 }
 
 impl<D: Driver, L: Locking> Cq<L, D> {
+    /// What its waits share.
+    pub(crate) fn waits(&self) -> &Arc<Waits<D>> {
+        &self.waits
+    }
+
+    /// The name of its device.
+    pub(crate) fn device(&self) -> &str {
+        self.queue.inner().context().name()
+    }
+
     pub(super) fn queue(&self) -> &raw::Cq<L, D> {
         &self.queue
     }
@@ -243,6 +286,35 @@ impl<D: Driver> fmt::Debug for Completed<D> {
 }
 
 impl<D: Driver> Completed<D> {
+    /// What the work request did, with the buffer that it owned.
+    ///
+    /// # Errors
+    /// The work request has failed. Its buffer goes back to its pool; a program that wants it looks at [`wc`](Self::wc) and calls
+    /// [`take`](Self::take) instead.
+    pub fn ok(self) -> Result<Done<D>, WcError> {
+        self.wc.status.ok()?;
+        Ok(Done::of(self))
+    }
+
+    /// Whether it owned a private buffer.
+    pub(crate) fn has_buf(&self) -> bool {
+        self.held.is(HeldKind::PRIVATE)
+    }
+
+    /// Whether it owned no memory.
+    pub(crate) fn has_nothing(&self) -> bool {
+        self.held.is_nothing()
+    }
+
+    /// The private buffer of the work request; otherwise the completion, unchanged.
+    pub(crate) fn into_buf(self) -> Result<Buf<Private, D>, Self> {
+        if !self.has_buf() {
+            return Err(self);
+        }
+        let (wc, len) = (self.wc, self.len);
+        self.buf().ok_or_else(|| Self { wc, held: HeldOnce::nothing(), len })
+    }
+
     /// What the work request owned, if it was a `B`. The buffer of a successful receive has the length of the message.
     #[must_use]
     pub fn take<B: Lend<D>>(self) -> Option<B> {

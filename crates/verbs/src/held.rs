@@ -208,6 +208,21 @@ impl<D: Driver> HeldOnce<D> {
         Self(held)
     }
 
+    /// Without a value.
+    pub(super) fn nothing() -> Self {
+        Self(Held::NOTHING)
+    }
+
+    /// Whether it has this kind of value.
+    pub(super) fn is(&self, kind: HeldKind) -> bool {
+        self.0.is(kind)
+    }
+
+    /// Whether it has no value.
+    pub(super) fn is_nothing(&self) -> bool {
+        self.0.word == Held::<D>::NOTHING.word
+    }
+
     /// The word; the caller releases the value.
     #[inline(always)]
     pub(super) fn into_inner(self) -> Held<D> {

@@ -317,7 +317,7 @@ mod tests {
     impl Liar {
         fn new() -> Self {
             let context = Context::<Mlx5>::from_kernel(Hca::new().open()).unwrap();
-            let pool = context.alloc_pd().unwrap().pool(8, 64).build().unwrap();
+            let pool = context.alloc_pd().unwrap().pool(8, 64).unwrap();
             let known = Known::new(context.inner().clone(), CQ);
             Self { pool, context, known }
         }

@@ -4,8 +4,40 @@
 //! The crate does not use libibverbs or other C code. It creates resources through the kernel's uverbs ioctl ABI, and
 //! its data path writes to the device's work queues.
 //! # Getting started
-//! [`devices`] lists the RDMA devices of the machine; [`open()`] opens one with the driver that it needs. Names are
-//! those of the verbs (`post_send`, `wr_id`, `lkey`), so the man pages apply.
+//! [`devices`] lists the RDMA devices of the machine; [`open()`] opens one by its name. Names are those of the verbs (`post_send`, `wr_id`,
+//! `lkey`), so the man pages apply.
+//!
+//! ```
+//! use std::os::unix::net::UnixStream;
+//! use uverbs::{Done, Rc};
+//!
+//! /// One end: sends a message and receives one. `stream` reaches the other end, here or on another host.
+//! fn talk(device: &str, mut stream: UnixStream, hello: &[u8]) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+//!     let ctx = uverbs::open(device)?; // "mlx5_0"; with the feature `hca` also "hca0", a software NIC
+//!     let pd = ctx.alloc_pd()?;
+//!     let mut cq = ctx.cq(64)?;
+//!     let mut qp = pd.qp::<Rc>().cq(&cq).depth(16, 16).connect(&mut stream)?;
+//!     let pool = pd.pool(64, 4096)?;
+//!     qp.recv(pool.get()?)?;
+//!     qp.send(pool.get()?.filled(hello))?;
+//!     let (mut sent, mut received) = (false, None);
+//!     while !sent || received.is_none() {
+//!         match cq.wait()?.ok()? {
+//!             Done::Sent(_) => sent = true,
+//!             Done::Received(message) => received = Some(message.to_vec()),
+//!             other => return Err(format!("not expected: {other:?}").into()),
+//!         }
+//!     }
+//!     Ok(received.unwrap_or_default())
+//! }
+//! # #[cfg(feature = "hca")]
+//! # {
+//! # let (a, b) = UnixStream::pair().unwrap();
+//! # let peer = std::thread::spawn(|| talk("hca1", b, b"from b"));
+//! # assert_eq!(talk("hca0", a, b"from a").unwrap(), b"from b");
+//! # assert_eq!(peer.join().unwrap().unwrap(), b"from a");
+//! # }
+//! ```
 //!
 //! # Features
 //! `mlx5`, `rxe` and `siw`, all on by default: the drivers. [`AnyDriver`] and [`open()`] select one of those that the build has.
@@ -47,6 +79,7 @@ pub mod context;
 pub mod cq;
 pub mod dc;
 pub mod dm;
+pub mod done;
 pub mod drain;
 pub mod event;
 mod flight;
@@ -63,6 +96,7 @@ pub mod mw;
 pub mod open;
 pub mod pd;
 pub mod pool;
+pub mod post;
 pub mod qp;
 pub mod raw;
 pub mod recv;
@@ -72,6 +106,7 @@ pub mod scope;
 pub mod send;
 pub mod sink;
 pub mod soundness;
+mod wait;
 pub mod window;
 pub mod xrcd;
 
@@ -84,6 +119,7 @@ pub use context::Context;
 pub use cq::{Completed, Cq, Polled, ScopePoll};
 pub use dc::DcTarget;
 pub use dm::{DeviceMemory, DmRegion};
+pub use done::Done;
 pub use drain::{DrainOwned, Drained};
 pub use event::{AsyncEvents, Event, EventSource};
 pub(crate) use flight::{Flights, Holds};
@@ -94,11 +130,10 @@ pub use list::{BufList, MAX_BUFS, Memory};
 pub use memory::PageSize;
 pub use mr::{Exposed, MemoryRegion, Private, RegError};
 pub use mw::MemoryWindow;
-#[cfg(any(feature = "mlx5", feature = "rxe", feature = "siw"))]
-pub use open::open;
-pub use open::{AnyDriver, DriverVisitor, devices, open_with};
+pub use open::{AnyDriver, DriverVisitor, OpenBy, devices, open, open_with};
 pub use pd::{ProtectionDomain, ThreadDomain};
-pub use pool::{Buf, Pool, PoolBuilder};
+pub use pool::{Buf, Filled, Pool, PoolBuilder, PoolEmpty};
+pub use post::IntoMemory;
 pub use qp::{Dci, DrainCq, Halves, Qp, QpBuilder, QpControl, RawPacket, Rc, Uc, Ud, XrcRecv, XrcSend};
 pub use recv::{RecvBatch, RecvGuard, RecvQueue, Srq};
 pub use rejected::{Lend, Rejected};

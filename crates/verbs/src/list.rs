@@ -32,7 +32,7 @@ pub(super) struct ListParts<A: Access, D: Driver> {
 /// # use uverbs::{BufList, Exclusive, Pool, Private, Qp};
 /// # use uverbs::{Driver, Rc};
 /// # fn send<D: Driver>(qp: &mut Qp<Rc, Exclusive, D>, pool: &Pool<Private, D>) -> Option<()> {
-/// let (mut header, mut body) = (pool.get()?, pool.get()?);
+/// let (mut header, mut body) = (pool.try_get()?, pool.try_get()?);
 /// header.fill(b"length: 4;").ok()?;
 /// body.fill(b"body").ok()?;
 /// qp.sq().post(1).signaled().send(BufList::from([header, body])).ok()?;

@@ -58,12 +58,93 @@ pub(crate) const DRIVER_IDS: &[u32] = &[
 
 /// Opens a device with the driver that it has. The types of the program have no parameter for it.
 ///
+/// The device is given by its name, such as `"mlx5_0"`, by its [`DeviceInfo`], or by a [`Kernel`] port. With the feature `hca`, the
+/// names `hca0` to `hca15`, if no device of the machine has them, are software NICs of this process, which share a fabric.
+///
 /// # Errors
-/// [`Error::Unsupported`] if no driver of this build is for the device; otherwise the error of open(2), such as
-/// `EACCES`.
-#[cfg(any(feature = "mlx5", feature = "rxe", feature = "siw"))]
-pub fn open(device: &DeviceInfo) -> Result<Context> {
-    Context::open(device)
+/// [`Error::Invalid`] if no device has the name: the error lists the names. [`Error::Unsupported`] if no driver of this build is for
+/// the device. Otherwise the error of open(2), such as `EACCES`.
+pub fn open(device: impl OpenBy) -> Result<Context> {
+    device.open()
+}
+
+/// What [`open`] takes: `&str`, `&String`, `&DeviceInfo`, or `Arc<dyn Kernel>`.
+pub trait OpenBy: sealed::OpenBy {}
+
+mod sealed {
+    use super::{Context, Result};
+
+    pub trait OpenBy {
+        fn open(self) -> Result<Context>;
+    }
+}
+
+impl OpenBy for &DeviceInfo {}
+impl sealed::OpenBy for &DeviceInfo {
+    fn open(self) -> Result<Context> {
+        Context::open(self)
+    }
+}
+
+impl OpenBy for Arc<dyn Kernel> {}
+impl sealed::OpenBy for Arc<dyn Kernel> {
+    fn open(self) -> Result<Context> {
+        Context::from_kernel(self)
+    }
+}
+
+impl OpenBy for &String {}
+impl sealed::OpenBy for &String {
+    fn open(self) -> Result<Context> {
+        self.as_str().open()
+    }
+}
+
+impl OpenBy for &str {}
+impl sealed::OpenBy for &str {
+    fn open(self) -> Result<Context> {
+        // A machine without RDMA has no list of devices, but it may have software NICs.
+        let found = devices();
+        let named = |devices: &Vec<DeviceInfo>| devices.iter().find(|device| device.name == self).cloned();
+        if let Some(device) = found.as_ref().ok().and_then(named) {
+            return Context::open(&device);
+        }
+        #[cfg(feature = "hca")]
+        if let Some(hca) = software::device(self) {
+            return Context::from_kernel(hca.open());
+        }
+        let names: Vec<String> = found?.into_iter().map(|device| device.name).collect();
+        let names = if names.is_empty() { "there is none".to_owned() } else { names.join(", ") };
+        Err(Error::invalid(
+            "open_device",
+            "name",
+            format!("no device is named {self:?}; the devices: {names}"),
+        ))
+    }
+}
+
+/// The software NICs that are opened by name.
+#[cfg(feature = "hca")]
+mod software {
+    use std::collections::BTreeMap;
+    use std::sync::{Mutex, OnceLock, PoisonError};
+    use uverbs_hca::{Fabric, Hca};
+
+    /// The most devices that a program can name.
+    const MAX: usize = 16;
+
+    /// The device with this name; `None` if it is not the name of one.
+    pub(super) fn device(name: &str) -> Option<Hca> {
+        static FABRIC: OnceLock<Fabric> = OnceLock::new();
+        static DEVICES: Mutex<BTreeMap<usize, Hca>> = Mutex::new(BTreeMap::new());
+        let number: usize = name.strip_prefix("hca")?.parse().ok()?;
+        if number >= MAX || name != format!("hca{number}") {
+            return None;
+        }
+        let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+        let fabric = FABRIC.get_or_init(|| Fabric::new(u64::from(std::process::id())));
+        Some(devices.entry(number).or_insert_with(|| fabric.device(name).build()).clone())
+    }
 }
 
 /// Opens a device with its driver and calls `visitor` with the context.

@@ -16,6 +16,7 @@ use crate::memory::{PageSize, Placement, PoolMemory};
 use crate::mr::{Exposed, MemoryRegion, Private};
 use crate::open::AnyDriver;
 use crate::pd::{PdInner, ProtectionDomain};
+use crate::rejected::Rejected;
 use crate::remote::RemoteRegion;
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -27,7 +28,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use uverbs_core::attr::AccessFlags;
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::{Driver, WireSge};
+use uverbs_core::provider::{Driver, PostError, WireSge};
 use uverbs_core::sync::IndexStack;
 use uverbs_core::sync::in_flight::TAG_BITS;
 
@@ -111,12 +112,21 @@ impl<D: Driver, A: Access> fmt::Debug for Pool<A, D> {
 }
 
 impl<D: Driver, A: Access> Pool<A, D> {
-    /// A buffer, whose length is its whole capacity; `None` if all are lent.
+    /// A buffer, whose length is its whole capacity.
     ///
     /// It has the bytes that its last user left in it.
+    ///
+    /// # Errors
+    /// [`PoolEmpty`] if all are lent.
+    #[inline]
+    pub fn get(&self) -> Result<Buf<A, D>, PoolEmpty> {
+        self.try_get().ok_or(PoolEmpty { count: self.inner.slots.len(), size: self.inner.size })
+    }
+
+    /// As [`get`](Self::get), for a program that does something else while all buffers are lent.
     #[inline]
     #[must_use]
-    pub fn get(&self) -> Option<Buf<A, D>> {
+    pub fn try_get(&self) -> Option<Buf<A, D>> {
         let index = self.inner.free.pop()?;
         let slot = self.inner.slots.get(index as usize)?;
         // SAFETY: the pointer is that of the `Arc` that `self.inner` is.
@@ -145,6 +155,27 @@ impl<D: Driver, A: Access> Pool<A, D> {
     }
 }
 
+/// All buffers of a pool are lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolEmpty {
+    count: usize,
+    size: u32,
+}
+
+impl fmt::Display for PoolEmpty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "all {} buffers of {} bytes of the pool are lent", self.count, self.size)
+    }
+}
+
+impl core::error::Error for PoolEmpty {}
+
+impl From<PoolEmpty> for Error {
+    fn from(empty: PoolEmpty) -> Self {
+        Self::os("get", empty.to_string(), uverbs_core::Errno::ENOMEM)
+    }
+}
+
 /// The parameters of a pool that is to be created.
 #[derive(Debug)]
 #[must_use]
@@ -158,8 +189,16 @@ pub struct PoolBuilder<'a, A, D: Driver> {
 }
 
 impl<D: Driver> ProtectionDomain<D> {
-    /// Begins the creation of a pool of `count` buffers with `size` bytes each, which no peer can access.
-    pub fn pool(&self, count: u32, size: u32) -> PoolBuilder<'_, Private, D> {
+    /// Creates a pool of `count` buffers with `size` bytes each, which no peer can access.
+    ///
+    /// # Errors
+    /// As [`PoolBuilder::build`].
+    pub fn pool(&self, count: u32, size: u32) -> Result<Pool<Private, D>> {
+        self.pool_with(count, size).build()
+    }
+
+    /// Begins the creation of a pool with options: huge pages, a NUMA node, access for peers.
+    pub fn pool_with(&self, count: u32, size: u32) -> PoolBuilder<'_, Private, D> {
         let (access, place) = (AccessFlags::LOCAL_WRITE, Placement::default());
         PoolBuilder { pd: self, count, size, access, place, _access: PhantomData }
     }
@@ -532,6 +571,12 @@ impl<D: Driver, A: Access> Buf<A, D> {
 }
 
 impl<D: Driver> Buf<Private, D> {
+    /// The buffer with a copy of `data`, for a post. If `data` has more bytes than the capacity, the post refuses it.
+    pub fn filled(mut self, data: &[u8]) -> Filled<D> {
+        let fits = self.fill(data).is_ok();
+        Filled { buf: self, fits }
+    }
+
     /// Copies `data` to the front and sets the length to that of `data`.
     ///
     /// # Errors
@@ -616,4 +661,25 @@ pub(super) fn describe<D: Driver>(addr: u64, raw: &RawBuf<D>, rkey: u32) -> Remo
     RemoteRegion::new(addr, raw.capacity().into(), rkey)
         .or_else(|_| RemoteRegion::new(0, 0, rkey))
         .expect("a range of 0 bytes ends nowhere")
+}
+
+/// A buffer that was given bytes; see [`Buf::filled`].
+#[derive(Debug)]
+#[must_use = "the buffer goes back to its pool when this is dropped"]
+pub struct Filled<D: Driver = AnyDriver> {
+    buf: Buf<Private, D>,
+    fits: bool,
+}
+
+impl<D: Driver> Filled<D> {
+    /// The buffer.
+    ///
+    /// # Errors
+    /// The buffer is too small for the bytes; it is returned.
+    pub fn into_buf(self) -> Result<Buf<Private, D>, Rejected<Buf<Private, D>>> {
+        match self {
+            Self { buf, fits: true } => Ok(buf),
+            Self { buf, .. } => Err(Rejected { error: PostError::InvalidLength, returned: Some(buf) }),
+        }
+    }
 }

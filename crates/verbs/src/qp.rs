@@ -13,7 +13,7 @@ pub use control::{QpControl, QpLife};
 pub use drain::DrainCq;
 pub use transport::{Dci, RawPacket, Rc, Transport, Uc, Ud, XrcRecv, XrcSend};
 
-use crate::connect::{ConnectAttr, Endpoint};
+use crate::connect::{self, ConnectAttr, Endpoint};
 use crate::cq::Cq;
 use crate::dc::DcTarget;
 use crate::flight::{Flight, QueueKind};
@@ -23,6 +23,7 @@ use crate::pool::domain_of;
 use crate::raw;
 use crate::recv::{RecvQueue, Srq};
 use crate::send::SendQueue;
+use std::io::{Read, Write};
 use transport::Sends;
 use uverbs_core::attr::{QpCap, QpCreateFlags, QpType, SendOpsFlags};
 use uverbs_core::error::{Error, Result};
@@ -95,7 +96,33 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
         Self { builder: self.builder.srq(srq.queue()), ..self }
     }
 
-    /// Sizes of its queues.
+    /// The work requests that the send queue and the receive queue hold. Each work request has one entry, if [`sge`](Self::sge) asks for
+    /// no more.
+    pub fn depth(self, max_send_wr: u32, max_recv_wr: u32) -> Self {
+        self.cap_by(|cap| QpCap {
+            max_send_wr,
+            max_recv_wr,
+            max_send_sge: cap.max_send_sge.max(1),
+            max_recv_sge: cap.max_recv_sge.max(1),
+            ..cap
+        })
+    }
+
+    /// The buffers of a work request that sends, and of one that receives; see [`BufList`](crate::BufList).
+    pub fn sge(self, max_send_sge: u32, max_recv_sge: u32) -> Self {
+        self.cap_by(|cap| QpCap { max_send_sge, max_recv_sge, ..cap })
+    }
+
+    /// The bytes that an inline send or write can have.
+    pub fn inline(self, max_inline_data: u32) -> Self {
+        self.cap_by(|cap| QpCap { max_inline_data, ..cap })
+    }
+
+    fn cap_by(self, f: impl FnOnce(QpCap) -> QpCap) -> Self {
+        Self { builder: self.builder.cap_by(f), ..self }
+    }
+
+    /// All sizes of its queues.
     pub fn cap(self, cap: QpCap) -> Self {
         Self { builder: self.builder.cap(cap), ..self }
     }
@@ -113,6 +140,37 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
     /// Creation flags.
     pub fn create_flags(self, flags: QpCreateFlags) -> Self {
         Self { builder: self.builder.create_flags(flags), ..self }
+    }
+
+    /// Creates it and connects it to the QP at the other end of a byte stream, such as a TCP connection. The other end makes the same call,
+    /// at the same time; both return when both QPs can receive and send. The parameters are [`ConnectAttr::default`].
+    ///
+    /// The stream carries the two [`Endpoint`]s and then one byte each way, and nothing after that. A [`WithDeadline`](crate::WithDeadline)
+    /// limits the time.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create) and [`connect`](Qp::connect); [`Error::Os`] with the errno of the stream, for example if the other end
+    /// closes it or answers too late; [`Error::Protocol`] if what it sends is no endpoint.
+    pub fn connect(self, stream: impl Read + Write) -> Result<Qp<T, L, D>>
+    where
+        T: Sends + transport::Connected,
+    {
+        self.connect_with(stream, &ConnectAttr::default())
+    }
+
+    /// As [`connect`](Self::connect), with other parameters: the access of the peer, time limits, the port.
+    ///
+    /// # Errors
+    /// As `connect`.
+    pub fn connect_with(self, stream: impl Read + Write, attr: &ConnectAttr) -> Result<Qp<T, L, D>>
+    where
+        T: Sends + transport::Connected,
+    {
+        let qp = self.create()?;
+        qp.init(attr)?;
+        let here = qp.control.endpoint(connect::random_psn(), attr)?;
+        connect::meet(stream, &here, |there| qp.connect(&here, there, attr))?;
+        Ok(qp)
     }
 
     /// Creates it, in state RESET.

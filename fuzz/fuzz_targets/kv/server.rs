@@ -147,7 +147,7 @@ thread_local! {
 }
 
 fn server(pd: &ProtectionDomain<Mlx5>) -> uverbs::Result<(Session<Mlx5>, Executor<Mlx5>)> {
-    let slots = pd.pool(1, SLOTS * SLOT).exposed(AccessFlags::REMOTE_WRITE).build()?;
+    let slots = pd.pool_with(1, SLOTS * SLOT).exposed(AccessFlags::REMOTE_WRITE).build()?;
     let welcome = Welcome {
         credits: CREDITS as u32,
         max_value: VALUE,

@@ -59,8 +59,8 @@ async fn run(dispatcher: &Dispatcher<Mlx5>, tcp: TcpStream, end: &End, is_server
         let stream = RdmaStream::builder(dispatcher, &pd).exchange(&tcp, &attr).await?;
         return work::bytes(stream, end, is_server).await;
     }
-    let incoming = pd.pool(2 * RECEIVES as u32, MESSAGE as u32).build()?;
-    let pool = pd.pool(SENDS as u32 + 1, MESSAGE as u32).build()?;
+    let incoming = pd.pool(2 * RECEIVES as u32, MESSAGE as u32)?;
+    let pool = pd.pool(SENDS as u32 + 1, MESSAGE as u32)?;
     let qp = dispatcher.qp(&pd).depth(SENDS as u32, RECEIVES as u32).pool(&incoming).create()?;
     qp.exchange(&tcp, &attr).await?;
     work::messages(Queue::new(qp, pool, None), end, is_server).await

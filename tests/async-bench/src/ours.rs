@@ -111,8 +111,8 @@ impl Program<'_> {
             };
             return work::bytes(stream, end, is_server).await;
         }
-        let incoming = pd.pool(2 * RECEIVES as u32, MESSAGE as u32).build()?;
-        let pool = pd.pool(SENDS as u32 + 1, MESSAGE as u32).build()?;
+        let incoming = pd.pool(2 * RECEIVES as u32, MESSAGE as u32)?;
+        let pool = pd.pool(SENDS as u32 + 1, MESSAGE as u32)?;
         let qp = dispatcher.qp(pd).depth(SENDS as u32, RECEIVES as u32).pool(&incoming).create()?;
         let link = match &listener {
             Some(listener) => listener.accept().await?.accept(&qp, &ConnParam::default()).await?,

@@ -62,7 +62,7 @@ impl Owned {
         qp.init(&attr).expect("INIT");
         let here = qp.control().endpoint(1, &attr).expect("an endpoint");
         qp.connect(&here, &here, &attr).expect("RTS");
-        let pool = pd.pool(CHUNK, 64).build().expect("a pool");
+        let pool = pd.pool(CHUNK, 64).expect("a pool");
         let requests = Box::new(array::from_fn(|i| Request {
             buf: MaybeUninit::new(pool.get().expect("a buffer")),
             remote: RemoteRegion::new(remote_addr(i as u32), 64, RKEY).expect("a range"),

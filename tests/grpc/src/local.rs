@@ -6,9 +6,9 @@ use crate::{Side, calls};
 use anyhow::{Context as _, Result, ensure};
 use core::net::SocketAddr;
 use core::time::Duration;
+use uverbs::Context;
 use uverbs::attr::AccessFlags;
 use uverbs::hca::{Fabric, Hca};
-use uverbs::{Context};
 use uverbs_aio::Qp;
 use uverbs_cm::{ConnParam, EventChannel, Id, PortSpace};
 

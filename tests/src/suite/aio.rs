@@ -49,8 +49,8 @@ impl<D: Driver> Side<D> {
         let pd = context.alloc_pd()?;
         Ok(Self {
             _driver: dispatcher.spawn()?,
-            pool: pd.pool(BUFS, SIZE).build()?,
-            incoming: pd.pool(BUFS, SIZE).build()?,
+            pool: pd.pool(BUFS, SIZE)?,
+            incoming: pd.pool(BUFS, SIZE)?,
             dispatcher,
             pd,
         })
@@ -68,7 +68,7 @@ impl<D: Driver> Side<D> {
 
     /// Memory for the peer.
     fn exposed(&self, access: AccessFlags) -> Result<Buf<Exposed, D>> {
-        self.pd.pool(1, SIZE).exposed(access).build()?.get().context("the only buffer")
+        self.pd.pool_with(1, SIZE).exposed(access).build()?.get().context("the only buffer")
     }
 
     /// Waits for a future, for a limited time.
@@ -303,7 +303,7 @@ fn receives_from_a_small_pool<D: Driver>(lab: &Lab<D>) -> Outcome {
     }
     let sides = Sides::new(lab)?;
     let Sides { a, b } = &sides;
-    let pool = b.pd.pool(4, SIZE).build()?;
+    let pool = b.pd.pool(4, SIZE)?;
     let qp = a.qp()?;
     let peer = b.dispatcher.qp(&b.pd).depth(4, 4).pool(&pool).create()?;
     let _link = connect(lab, &qp, &peer)?;

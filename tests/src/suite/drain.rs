@@ -40,7 +40,7 @@ struct Side<D: Driver> {
 impl<D: Driver> Side<D> {
     fn new(context: &Context<D>) -> Result<Self> {
         let pd = context.alloc_pd()?;
-        Ok(Self { cq: context.cq_with(128, None)?, pool: pd.pool(BUFS as u32, SIZE).build()?, pd })
+        Ok(Self { cq: context.cq_with(128, None)?, pool: pd.pool(BUFS as u32, SIZE)?, pd })
     }
 
     fn qp(&self, srq: Option<&Srq<Exclusive, D>>) -> Result<Qp<Rc, Exclusive, D>> {
@@ -85,7 +85,8 @@ fn connect<D: Driver>(
 fn every_buffer_of_an_owned_srq_comes_back<D: Driver>(lab: &Lab<D>) -> Outcome {
     let (mut a, mut b) = (Side::new(&lab.a)?, Side::new(&lab.b)?);
     let mut srq: Srq<Exclusive, D> = b.pd.srq(&attr(8))?;
-    let memory = b.pd.pool(1, SIZE).exposed(AccessFlags::REMOTE_READ).build()?.get().context("a buffer")?;
+    let memory =
+        b.pd.pool_with(1, SIZE).exposed(AccessFlags::REMOTE_READ).build()?.get().context("a buffer")?;
     let (mut first, mut second) = (a.qp(None)?, a.qp(None)?);
     let (one, two) = (b.qp(Some(&srq))?, b.qp(Some(&srq))?);
     let _links = [connect(lab, &first, &one)?, connect(lab, &second, &two)?];

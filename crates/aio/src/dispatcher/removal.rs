@@ -29,7 +29,7 @@ impl Victim {
         let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
         let dispatcher = Dispatcher::builder(&context).spin(Duration::ZERO).build().unwrap();
         let pd = context.alloc_pd().unwrap();
-        let incoming = pd.pool(8, 64).build().unwrap();
+        let incoming = pd.pool(8, 64).unwrap();
         let qp = dispatcher.qp(&pd).depth(4, 4).pool(&incoming).create().unwrap();
         let attr = ConnectAttr::default();
         qp.init(&attr).unwrap();

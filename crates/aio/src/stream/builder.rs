@@ -44,10 +44,10 @@ impl<'a, D: Driver> StreamBuilder<'a, D> {
         let window = u32::from(self.window);
         // A queue is refilled when a quarter of its receives is missing; what is left must suffice.
         let receives = (window + OTHERS) * 4 / 3 + 2;
-        let incoming = self.pd.pool(receives + window + OTHERS, self.message).build()?;
+        let incoming = self.pd.pool(receives + window + OTHERS, self.message)?;
         // The queue has a buffer for each of its entries, and messages wait for an entry with one: data, and credits.
         let sends = window + OTHERS;
-        let outgoing = self.pd.pool(sends + 2, self.message).build()?;
+        let outgoing = self.pd.pool(sends + 2, self.message)?;
         let qp = self.dispatcher.qp(self.pd).depth(sends, receives).pool(&incoming).create()?;
         Ok((qp, outgoing))
     }

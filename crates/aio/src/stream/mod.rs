@@ -358,7 +358,7 @@ impl<D: Driver> RdmaStream<D> {
     /// Sends a message that needs no credit.
     fn send_other(&mut self, header: Header) {
         // The window has as many buffers as data messages, and the others are few: a buffer may be missing for a short time.
-        let Some(mut buf) = self.pool.get() else {
+        let Some(mut buf) = self.pool.try_get() else {
             match header.kind {
                 Kind::Credits => {
                     self.owed += header.credits;
@@ -459,7 +459,7 @@ impl<D: Driver> RdmaStream<D> {
             return None;
         }
         let room = self.message? - HEADER;
-        Some((self.pool.get()?, room))
+        Some((self.pool.try_get()?, room))
     }
 
     #[inline]
@@ -504,7 +504,7 @@ impl<D: Driver> RdmaStream<D> {
 
     fn end(&mut self) -> Poll<Result<()>> {
         if !self.ended && self.error.is_none() {
-            let Some(mut buf) = self.pool.get() else { return Poll::Pending };
+            let Some(mut buf) = self.pool.try_get() else { return Poll::Pending };
             let credits = self.grant();
             buf.fill(&Header { kind: Kind::End, credits }.encode())?;
             self.ended = true;

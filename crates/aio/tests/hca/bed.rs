@@ -59,7 +59,7 @@ impl End {
         };
         let dispatcher = builder.build().unwrap();
         let pd = context.alloc_pd().unwrap();
-        let [pool, incoming] = [(); 2].map(|()| pd.pool(BUFS, SIZE).build().unwrap());
+        let [pool, incoming] = [(); 2].map(|()| pd.pool(BUFS, SIZE).unwrap());
         let qp = dispatcher.qp(&pd).depth(DEPTH, DEPTH).pool(&incoming).create().unwrap();
         Self { qp, pool, incoming, pd, dispatcher, hca }
     }
@@ -74,7 +74,7 @@ impl End {
     /// A buffer that the peer may access.
     pub(crate) fn exposed(&self) -> Buf<Exposed, Mlx5> {
         let access = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
-        self.pd.pool(1, SIZE).exposed(access).build().unwrap().get().unwrap()
+        self.pd.pool_with(1, SIZE).exposed(access).build().unwrap().get().unwrap()
     }
 
     /// All buffers are in their pools, except the receives that are posted: less than a quarter of the queue may be missing.

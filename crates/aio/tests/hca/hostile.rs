@@ -53,7 +53,7 @@ impl Case {
             }),
         ];
         bed.run(join(tasks)).unwrap();
-        let (stream, messages) = (stream.unwrap(), bed.a.pd.pool(BUFS, SIZE).build().unwrap());
+        let (stream, messages) = (stream.unwrap(), bed.a.pd.pool(BUFS, SIZE).unwrap());
         Self { bed, peer, stream, messages }
     }
 

@@ -64,7 +64,7 @@ fn a_task_that_does_not_receive_stops_its_peer_only() {
 fn receives_are_posted_when_buffers_return_to_an_empty_pool() {
     let bed = Bed::new();
     let (a, b) = (&bed.a, &bed.b);
-    let small = b.pd.pool(2, SIZE).build().unwrap();
+    let small = b.pd.pool(2, SIZE).unwrap();
     let qp = b.dispatcher.qp(&b.pd).depth(4, 4).pool(&small).create().unwrap();
     let peer = a.dispatcher.qp(&a.pd).depth(4, 4).pool(&a.incoming).create().unwrap();
     connect(&peer, &qp);

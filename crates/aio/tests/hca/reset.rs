@@ -186,7 +186,7 @@ fn resets_among_posts_of_other_threads() {
                     batch.await
                 }
                 3 => {
-                    if let Some(buf) = end.pool.get() {
+                    if let Some(buf) = end.pool.try_get() {
                         let mut send = core::pin::pin!(end.qp.send(buf));
                         poll_fn(|cx| Poll::Ready(send.as_mut().poll(cx).is_ready())).await;
                     }

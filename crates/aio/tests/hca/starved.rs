@@ -8,7 +8,7 @@ use uverbs_aio::{Error, Qp};
 
 /// Takes all buffers of a pool.
 fn all(pool: &Pool<Private, Mlx5>) -> Vec<Buf<Private, Mlx5>> {
-    core::iter::from_fn(|| pool.get()).collect()
+    core::iter::from_fn(|| pool.try_get()).collect()
 }
 
 /// A message reaches `qp`.
@@ -25,7 +25,7 @@ fn reaches(bed: &Bed, peer: &Qp<Mlx5>, qp: &Qp<Mlx5>) {
 fn a_pool_that_is_empty_when_the_qp_is_connected() {
     let bed = Bed::new();
     let (a, b) = (&bed.a, &bed.b);
-    let pool = b.pd.pool(4, SIZE).build().unwrap();
+    let pool = b.pd.pool(4, SIZE).unwrap();
     let taken = all(&pool);
     let qp = b.dispatcher.qp(&b.pd).depth(4, 4).pool(&pool).create().unwrap();
     let peer = a.dispatcher.qp(&a.pd).depth(4, 4).pool(&a.incoming).create().unwrap();
@@ -41,7 +41,7 @@ fn a_pool_that_is_empty_when_the_qp_is_connected() {
 fn a_pool_that_is_empty_when_an_srq_is_created() {
     let bed = Bed::new();
     let (a, b) = (&bed.a, &bed.b);
-    let pool = b.pd.pool(4, SIZE).build().unwrap();
+    let pool = b.pd.pool(4, SIZE).unwrap();
     let taken = all(&pool);
     let srq = b.dispatcher.srq(&b.pd, &pool, 4).unwrap();
     let qp = b.dispatcher.qp(&b.pd).depth(4, 0).srq(&srq).create().unwrap();
@@ -58,7 +58,7 @@ fn a_pool_whose_buffers_are_all_with_the_program() {
     for by_try in [false, true] {
         let bed = Bed::new();
         let (a, b) = (&bed.a, &bed.b);
-        let pool = b.pd.pool(DEPTH, SIZE).build().unwrap();
+        let pool = b.pd.pool(DEPTH, SIZE).unwrap();
         let qp = b.dispatcher.qp(&b.pd).depth(4, DEPTH).pool(&pool).create().unwrap();
         let peer = a.dispatcher.qp(&a.pd).depth(DEPTH, 4).pool(&a.incoming).create().unwrap();
         connect(&peer, &qp);

@@ -54,7 +54,7 @@ fn a_window_is_opened_for_the_peer() {
     let bed = Bed::new();
     let (a, b) = (&bed.a, &bed.b);
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::MW_BIND;
-    let buf = b.pd.pool(1, 4096).exposed(access).build().unwrap().get().unwrap();
+    let buf = b.pd.pool_with(1, 4096).exposed(access).build().unwrap().get().unwrap();
     let window = Window::new(b.pd.alloc_mw(uverbs::attr::MwType::Type1).unwrap(), buf);
     bed.run(async {
         let window = b.qp.bind(window, AccessFlags::REMOTE_WRITE).await?;

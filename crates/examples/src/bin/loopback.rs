@@ -21,7 +21,7 @@ fn main() -> Result<()> {
     let endpoint = qp.control().endpoint(0, &attr)?;
     qp.connect(&endpoint, &endpoint, &attr)?;
 
-    let pool = pd.pool(2, 8).build()?;
+    let pool = pd.pool(2, 8)?;
     let mut message = pool.get().context("two buffers")?;
     message[1] = 0x42;
     qp.rq().context("no SRQ")?.post(2, pool.get().context("two buffers")?)?;

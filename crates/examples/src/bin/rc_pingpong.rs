@@ -107,7 +107,7 @@ impl Side {
             sl: args.sl,
             ..ConnectAttr::default()
         };
-        let pool = pd.pool(args.rx_depth + 1, args.size).build()?;
+        let pool = pd.pool(args.rx_depth + 1, args.size)?;
         Ok(Self { qp, cq, channel, pool, attr })
     }
 

@@ -149,7 +149,7 @@ impl<D: Driver> Client<D> {
         let mut waiter = Waiter::new(context.create_comp_channel()?)?;
         let mut cq = context.cq_with(5 * RECEIVES, Some(waiter.channel()))?;
         let (qp, immediate) = create_qp(&pd, &cq, way)?;
-        let messages = pd.pool(5 * RECEIVES, MESSAGE as u32).build()?;
+        let messages = pd.pool(5 * RECEIVES, MESSAGE as u32)?;
         let receive = |qp: &mut Qp<Rc, Exclusive, D>| {
             let queue = qp.rq().context("the QP has a receive queue")?;
             for _ in 0..RECEIVES {
@@ -159,7 +159,7 @@ impl<D: Driver> Client<D> {
         };
         let (mut qp, link) = link::connect(qp, &context, nic, target, path, receive)?;
         let welcome = hello(&mut qp, &mut cq, &mut waiter, (&messages, &link))?;
-        let values = pd.pool(VALUES, welcome.slot_size).build()?;
+        let values = pd.pool(VALUES, welcome.slot_size)?;
         let max_inline = qp.cap().max_inline_data as usize;
         Ok(Self {
             qp,
@@ -232,7 +232,7 @@ impl<D: Driver> Client<D> {
         let posted = if message.len() <= self.max_inline {
             wr.send_inline(message)
         } else {
-            let Some(mut buf) = self.messages.get() else { return Ok(false) };
+            let Some(mut buf) = self.messages.try_get() else { return Ok(false) };
             buf.fill(message)?;
             wr.send(buf).map_err(PostError::from)
         };
@@ -241,7 +241,7 @@ impl<D: Driver> Client<D> {
 
     /// Writes a request with a large value to the free slot, if there is room, and notifies the server.
     fn write(&mut self, request: &Request<'_>) -> Result<bool> {
-        let (Some(slot), Some(mut buf)) = (self.ledger.free_slot(), self.values.get()) else {
+        let (Some(slot), Some(mut buf)) = (self.ledger.free_slot(), self.values.try_get()) else {
             return Ok(false);
         };
         buf.set_len(request.len())?;
@@ -350,7 +350,7 @@ impl<D: Driver> Client<D> {
     /// Reads large values for which there are buffers.
     fn read_waiting(&mut self) -> Result<()> {
         while let Some(&(id, region)) = self.waiting.front()
-            && let Some(mut buf) = self.values.get()
+            && let Some(mut buf) = self.values.try_get()
         {
             buf.set_len(region.len() as usize)?;
             let posted = self.qp.sq().post(READ | u64::from(id)).signaled().read(buf, &region);

@@ -116,7 +116,7 @@ impl<D: Driver> Peer<D> {
         let posted = if message.len() <= self.max_inline {
             wr.send_inline(message)
         } else {
-            let Some(mut buf) = pool.get() else { return Ok(false) };
+            let Some(mut buf) = pool.try_get() else { return Ok(false) };
             buf.fill(message).map_err(|_| Broken)?;
             wr.send(buf).map_err(PostError::from)
         };

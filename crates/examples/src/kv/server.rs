@@ -221,7 +221,7 @@ pub(super) fn welcome(config: &Config) -> Result<Welcome> {
 /// The memory of a client's slots, with a key of its own.
 pub(super) fn slots<D: Driver>(pd: &ProtectionDomain<D>, config: &Config) -> Result<Buf<Exposed, D>> {
     let len = config.slots.checked_mul(slot_stride(config)).context("the slots have more than 4 GiB")?;
-    let pool = pd.pool(1, len).exposed(AccessFlags::REMOTE_WRITE).build()?;
+    let pool = pd.pool_with(1, len).exposed(AccessFlags::REMOTE_WRITE).build()?;
     pool.get().context("a new pool has its buffer")
 }
 
@@ -256,8 +256,8 @@ impl<D: Driver> Worker<D> {
         let cq = context.cq_with(receive_count + sends, Some(waiter.channel()))?;
         let attr = SrqAttr { max_wr: receive_count, max_sge: 1, srq_limit: 0 };
         let srq = pd.srq(&SrqInitAttr { attr, ..SrqInitAttr::default() })?;
-        let receives = pd.pool(receive_count, MESSAGE as u32).build()?;
-        let answers = pd.pool(sends, MESSAGE as u32).build()?;
+        let receives = pd.pool(receive_count, MESSAGE as u32)?;
+        let answers = pd.pool(sends, MESSAGE as u32)?;
         let mut welcome = welcome(&config)?;
         let store = Store::new(&pd, config.keys as usize, config.values, config.max_value)?;
         let resources = Resources { cq, srq, pd, context, config, stop, wake };
@@ -265,7 +265,7 @@ impl<D: Driver> Worker<D> {
         let executor = Executor { store, scratch: Vec::new(), welcome, requests: 0, malformed: 0 };
         let totals = receives.available() + answers.available();
         let mut spare = Vec::new();
-        while let Some(buf) = receives.get() {
+        while let Some(buf) = receives.try_get() {
             spare.push(buf);
         }
         let mut this = Self {

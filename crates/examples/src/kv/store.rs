@@ -54,7 +54,7 @@ impl<D: Driver> Store<D> {
         count: u32,
         max_value: u32,
     ) -> uverbs::Result<Self> {
-        let values = pd.pool(count, max_value).exposed(AccessFlags::REMOTE_READ).build()?;
+        let values = pd.pool_with(count, max_value).exposed(AccessFlags::REMOTE_READ).build()?;
         Ok(Self { map: HashMap::new(), values, max_keys, count: count as usize })
     }
 
@@ -81,7 +81,7 @@ impl<D: Driver> Store<D> {
         let value = if value.len() <= MAX_SMALL {
             Value::Small(value.into())
         } else {
-            let Some(buf) = self.values.get() else { return Status::Full };
+            let Some(buf) = self.values.try_get() else { return Status::Full };
             match (buf.write_at(0, value), u32::try_from(value.len())) {
                 (Ok(()), Ok(len)) => Value::Large(Arc::new(Large { buf, len })),
                 _ => return Status::TooLarge,

@@ -181,7 +181,7 @@ fn sees_the_end(futures: bool, end: fn(&Hca, &Link)) -> (String, String) {
     let server = std::thread::spawn(move || {
         let context = Context::<Mlx5>::from_kernel(there.open()).unwrap();
         let pd = context.alloc_pd().unwrap();
-        let pool = pd.pool(4, MESSAGE as u32).build().unwrap();
+        let pool = pd.pool(4, MESSAGE as u32).unwrap();
         let mut cq: Cq<Exclusive, Mlx5> = context.cq_with(16, None).unwrap();
         let cap =
             QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
@@ -325,7 +325,7 @@ impl Hostile {
             max_inline_data: 64,
         };
         let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
-        let pool = pd.pool(192, 4096).build().unwrap();
+        let pool = pd.pool(192, 4096).unwrap();
         let receive = |qp: &mut Qp<Rc, Exclusive, Mlx5>| {
             for _ in 0..receives {
                 qp.rq().unwrap().post(1, pool.get().unwrap()).unwrap();

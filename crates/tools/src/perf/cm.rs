@@ -113,7 +113,7 @@ impl<D: Driver> Exchange<D> {
         let pd = context.alloc_pd()?;
         let channel = context.create_comp_channel()?;
         let cq = context.cq_with(1 + RECEIVES, Some(&channel))?;
-        let pool = pd.pool(2 + RECEIVES, MESSAGE).build()?;
+        let pool = pd.pool(2 + RECEIVES, MESSAGE)?;
         let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create()?;
         let limit = patience.left("the connection of the exchange")?;
         let mut queue = Queue { qp, pool };

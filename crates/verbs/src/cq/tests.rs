@@ -66,7 +66,7 @@ impl<D: Driver> Bed<D> {
         let pd = context.alloc_pd().unwrap();
         let limits = SrqAttr { max_wr: 16, max_sge: 1, srq_limit: 0 };
         let srq = pd.srq(&SrqInitAttr { attr: limits, ..SrqInitAttr::default() }).unwrap();
-        let (pool, cq) = (pd.pool(BUFS as u32, 64).build().unwrap(), context.cq_with(64, None).unwrap());
+        let (pool, cq) = (pd.pool(BUFS as u32, 64).unwrap(), context.cq_with(64, None).unwrap());
         Self { pool, cq, srq, pd, context, hca }
     }
 

@@ -127,6 +127,11 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
         self
     }
 
+    pub(crate) fn cap_by(mut self, f: impl FnOnce(QpCap) -> QpCap) -> Self {
+        self.attr.cap = f(self.attr.cap);
+        self
+    }
+
     /// The sizes of its queues.
     pub fn cap(mut self, cap: QpCap) -> Self {
         self.attr.cap = cap;

@@ -45,7 +45,7 @@ impl End {
         let context = Context::<Mlx5>::from_kernel(kernel).unwrap();
         let pd = context.alloc_pd().unwrap();
         let cq = context.cq_with(cqe, None).unwrap();
-        let pool = pd.pool(BUFS, SIZE).build().unwrap();
+        let pool = pd.pool(BUFS, SIZE).unwrap();
         let qp = pd.qp::<Rc>().cq(&cq).cap(CAP).create().unwrap();
         Self { qp, cq, pool, pd, context, hca }
     }

@@ -61,7 +61,7 @@ fn receives_whose_completions_are_removed_come_back() {
     let [from, to] = [&client, &server].map(|end| end.qp.control().endpoint(1, &at).unwrap());
     let ah = client.pd.create_ah(&at.ah_attr(&to)).unwrap();
     let fill = |queue: &mut Srq<Exclusive, Mlx5>, end: &End| {
-        while let Some(buf) = end.pool.get()
+        while let Some(buf) = end.pool.try_get()
             && queue.post(7, buf).is_ok()
         {}
         end.available()
@@ -108,9 +108,9 @@ fn receives_of_messages_that_are_not_complete_come_back() {
     fabric.delay(Duration::from_micros(20)).loss(0.1);
     let [mut client, mut server] = ["hca0", "hca1"].map(|name| End::new(fabric.device(name).build()));
     let (mut queue, mut taken) = (srq(&server.pd, 8), 0);
-    let [outgoing, incoming] = [&client, &server].map(|end| end.pd.pool(32, LONG).build().unwrap());
+    let [outgoing, incoming] = [&client, &server].map(|end| end.pd.pool(32, LONG).unwrap());
     let fill = |queue: &mut Srq<Exclusive, Mlx5>| {
-        while let Some(buf) = incoming.get()
+        while let Some(buf) = incoming.try_get()
             && queue.post(7, buf).is_ok()
         {}
         incoming.available()
@@ -238,7 +238,7 @@ fn other_threads_post_and_poll(
             let mut number = 0;
             while !stop.load(Ordering::Acquire) {
                 number += 1;
-                if let Some(buf) = end.pool.get() {
+                if let Some(buf) = end.pool.try_get() {
                     match queue.lock().unwrap().post(number, buf) {
                         Ok(()) => {}
                         Err(rejected) => assert_eq!(rejected.error, PostError::QueueFull),

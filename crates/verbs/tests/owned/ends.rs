@@ -208,7 +208,7 @@ fn a_window_that_the_kernel_does_not_end_leaks_its_buffer() {
     for close in [false, true] {
         let (mut a, refuse) = refusing(What::Windows);
         let rights = AccessFlags::REMOTE_WRITE | AccessFlags::MW_BIND;
-        let pool = a.pd.pool(2, 64).exposed(rights).build().unwrap();
+        let pool = a.pd.pool_with(2, 64).exposed(rights).build().unwrap();
         let mut windows = [(); 2].map(|()| {
             let window = Window::new(a.pd.alloc_mw(MwType::Type2).unwrap(), pool.get().unwrap());
             a.qp.sq().post(1).signaled().bind(window, AccessFlags::REMOTE_WRITE).unwrap();
@@ -328,9 +328,9 @@ fn a_buffer_keeps_its_pool() {
     let hca = Hca::new();
     let context = uverbs::Context::<Mlx5>::from_kernel(hca.open()).unwrap();
     let pd = context.alloc_pd().unwrap();
-    let pool = pd.pool(2, 100).build().unwrap();
+    let pool = pd.pool(2, 100).unwrap();
     let (mut one, two) = (pool.get().unwrap(), pool.get().unwrap());
-    assert!(pool.get().is_none());
+    assert!(pool.try_get().is_none());
     assert_eq!(one.as_ptr().addr() % 64, 0);
     assert_eq!(two.as_ptr().addr() - one.as_ptr().addr(), 128, "no cache line is shared");
     drop((pool, pd, context, two));

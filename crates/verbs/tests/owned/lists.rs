@@ -63,7 +63,7 @@ fn a_send_gathers_and_a_receive_scatters() {
 fn writes_gather_and_reads_scatter() {
     let (mut a, b) = pair();
     let rights = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
-    let table = b.pd.pool(1, 1024).exposed(rights).build().unwrap().get().unwrap();
+    let table = b.pd.pool_with(1, 1024).exposed(rights).build().unwrap().get().unwrap();
     let from = BufList::from([a.filled(b"two "), a.filled(b"parts")]);
     let mut batch = a.qp.sq().batch();
     batch.wr(1).write(from, &table.remote_region());
@@ -99,7 +99,7 @@ fn lists_that_a_queue_can_not_take_come_back() {
     drop(rejected);
 
     let mut full = list(&a, 30);
-    let exposed = a.pd.pool(4, 64).build().unwrap();
+    let exposed = a.pd.pool(4, 64).unwrap();
     for _ in full.len()..MAX_BUFS {
         full.push(exposed.get().unwrap()).unwrap();
     }
@@ -118,7 +118,7 @@ fn lists_in_flight_end_as_buffers_do() {
     lists.into_iter().for_each(|list| batch.push(1, list));
     drop(batch);
     assert_eq!(a.available(), BUFS);
-    let exposed = a.pd.pool(2, 64).exposed(AccessFlags::REMOTE_WRITE).build().unwrap();
+    let exposed = a.pd.pool_with(2, 64).exposed(AccessFlags::REMOTE_WRITE).build().unwrap();
     let bufs: [Buf<Exposed, Mlx5>; 2] = [exposed.get().unwrap(), exposed.get().unwrap()];
     let receives = list(&a, 2);
     a.qp.rq().unwrap().post(1, BufList::from(bufs)).unwrap();

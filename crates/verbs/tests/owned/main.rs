@@ -5,6 +5,7 @@
 mod bed;
 mod drain;
 mod ends;
+mod front;
 mod in_flight;
 mod lists;
 mod removal;

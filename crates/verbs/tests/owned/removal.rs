@@ -51,7 +51,7 @@ fn leave(exit: Exit, op: ScopedOp) -> Option<ScopedOp> {
 /// removal by itself.
 fn removed(limit: Duration, exit: Exit, unplug: bool, read: bool) {
     let (mut a, b) = real_time_pair();
-    let table = b.pd.pool(1, SIZE).exposed(AccessFlags::REMOTE_READ).build().unwrap().get().unwrap();
+    let table = b.pd.pool_with(1, SIZE).exposed(AccessFlags::REMOTE_READ).build().unwrap().get().unwrap();
     let from = table.remote_region();
     if read {
         // The requests are repeated for long enough.

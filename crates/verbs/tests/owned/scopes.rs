@@ -13,7 +13,7 @@ const LONG: Duration = Duration::from_secs(60);
 fn borrowed_memory_is_written_and_read() {
     let (mut a, b) = pair();
     let rights = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
-    let table = b.pd.pool(1, 4096).exposed(rights).build().unwrap().get().unwrap();
+    let table = b.pd.pool_with(1, 4096).exposed(rights).build().unwrap().get().unwrap();
     let to = table.remote_region();
     let (value, mut back) = (vec![7_u8; 1000], vec![0_u8; 1000]);
     a.qp.scope(&mut a.cq, LONG, |scope| {
@@ -30,7 +30,7 @@ fn borrowed_memory_is_written_and_read() {
 #[test]
 fn a_post_that_fails_is_an_error_of_its_op_and_not_of_the_scope() {
     let (mut a, b) = pair();
-    let table = b.pd.pool(1, 4096).exposed(AccessFlags::REMOTE_WRITE).build().unwrap().get().unwrap();
+    let table = b.pd.pool_with(1, 4096).exposed(AccessFlags::REMOTE_WRITE).build().unwrap().get().unwrap();
     let to = table.remote_region();
     drop(table);
     // As the example of the module does, with `??.ok()`.

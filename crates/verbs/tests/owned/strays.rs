@@ -42,7 +42,7 @@ fn polled<D: Driver>(round: impl Fn(u32, &Parts<'_, D>)) {
     let hca = Hca::new();
     let context = Context::<D>::from_kernel(hca.open()).unwrap();
     let pd = context.alloc_pd().unwrap();
-    let (pool, cq) = (pd.pool(BUFS, SIZE).build().unwrap(), context.cq_with::<Shared>(512, None).unwrap());
+    let (pool, cq) = (pd.pool(BUFS, SIZE).unwrap(), context.cq_with::<Shared>(512, None).unwrap());
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -72,10 +72,10 @@ macro_rules! connected {
                 let here = qp.control().endpoint(1, &attr).unwrap();
                 qp.connect(&here, &here, &attr).unwrap();
                 for i in 0..n % 5 {
-                    if let Some(buf) = parts.pool.get() {
+                    if let Some(buf) = parts.pool.try_get() {
                         qp.rq().unwrap().post(i.into(), buf).unwrap();
                     }
-                    let Some(mut buf) = parts.pool.get() else { continue };
+                    let Some(mut buf) = parts.pool.try_get() else { continue };
                     buf.fill(b"x").unwrap();
                     let wr = qp.sq().post(i.into());
                     // Some are complete with a later one.
@@ -106,7 +106,7 @@ fn datagram_queues_end_while_they_are_polled() {
         qp.connect(&here, &here, &attr).unwrap();
         let (ah, number) = (parts.pd.create_ah(&parts.here()).unwrap(), qp.qp_num());
         for i in 0..n % 5 {
-            if let Some(buf) = parts.pool.get() {
+            if let Some(buf) = parts.pool.try_get() {
                 qp.rq().unwrap().post(i.into(), buf).unwrap();
             }
             qp.sq().post_to(i.into(), &ah, number, 7).signaled().send_inline(b"x").unwrap();
@@ -131,7 +131,7 @@ fn xrc_queues_end_while_they_are_polled() {
         receiver.connect(&there, &here, &attr).unwrap();
         let number = queue.srq_num().unwrap();
         for i in 0..n % 5 {
-            if let Some(buf) = parts.pool.get() {
+            if let Some(buf) = parts.pool.try_get() {
                 queue.post(i.into(), buf).unwrap();
             }
             sender.sq().post_srq(i.into(), number).signaled().send_inline(b"x").unwrap();
@@ -158,7 +158,7 @@ fn dynamic_queues_end_while_they_are_polled() {
         initiator.control().connect_dci(&attr).unwrap();
         let ah = parts.pd.create_ah(&parts.here()).unwrap();
         for i in 0..n % 5 {
-            if let Some(buf) = parts.pool.get() {
+            if let Some(buf) = parts.pool.try_get() {
                 queue.post(i.into(), buf).unwrap();
             }
             initiator.sq().post_dc(i.into(), &ah, dctn, 5).signaled().send_inline(b"x").unwrap();

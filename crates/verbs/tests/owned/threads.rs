@@ -49,7 +49,7 @@ fn poster_and_poller_are_two_threads() {
         });
         let mut number = 0_u64;
         while number < MESSAGES {
-            let Some(mut buf) = end.pool.get() else {
+            let Some(mut buf) = end.pool.try_get() else {
                 thread::yield_now();
                 continue;
             };
@@ -95,10 +95,10 @@ fn queues_end_while_their_cq_is_polled() {
                     let mut qp = end.pd.qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
                     connect_self(&qp);
                     for i in 0..1 + round % 4 {
-                        if let Some(buf) = end.pool.get() {
+                        if let Some(buf) = end.pool.try_get() {
                             qp.rq().unwrap().post(i, buf).unwrap();
                         }
-                        if let Some(mut buf) = end.pool.get() {
+                        if let Some(mut buf) = end.pool.try_get() {
                             buf.fill(b"x").unwrap();
                             qp.sq().post(i).signaled().send(buf).unwrap();
                         }

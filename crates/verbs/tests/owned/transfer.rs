@@ -42,7 +42,7 @@ fn completions_give_buffers_back() {
 fn exposed_buffers_are_written_and_read_by_the_peer() {
     let (mut a, mut b) = pair();
     let rights = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
-    let exposed = b.pd.pool(4, 64).exposed(rights).build().unwrap();
+    let exposed = b.pd.pool_with(4, 64).exposed(rights).build().unwrap();
     let table = exposed.get().unwrap();
     let to = table.remote_region();
     assert_eq!(to.len(), 64);
@@ -85,7 +85,7 @@ fn exposed_buffers_are_written_and_read_by_the_peer() {
 #[test]
 fn a_remote_region_that_is_too_short_refuses_the_post() {
     let (mut a, b) = pair();
-    let exposed = b.pd.pool(1, 64).exposed(AccessFlags::REMOTE_WRITE).build().unwrap();
+    let exposed = b.pd.pool_with(1, 64).exposed(AccessFlags::REMOTE_WRITE).build().unwrap();
     let to = exposed.get().unwrap().remote_region().slice(0..4).unwrap();
     let buf = a.filled(b"12345");
     let rejected = a.qp.sq().post(1).write(buf, &to).unwrap_err();
@@ -98,7 +98,7 @@ fn a_remote_region_that_is_too_short_refuses_the_post() {
 #[test]
 fn exposed_buffers_are_posted_too() {
     let (mut a, mut b) = pair();
-    let pool = a.pd.pool(2, 64).exposed(AccessFlags::empty()).build().unwrap();
+    let pool = a.pd.pool_with(2, 64).exposed(AccessFlags::empty()).build().unwrap();
     let mut source = pool.get().unwrap();
     source.write_at(0, b"from an exposed one").unwrap();
     source.set_len(19).unwrap();
@@ -120,7 +120,7 @@ fn exposed_buffers_are_posted_too() {
 fn a_window_ends_when_it_is_dropped() {
     let (mut a, mut b) = pair();
     let rights = AccessFlags::MW_BIND | AccessFlags::REMOTE_WRITE;
-    let pool = b.pd.pool(2, 64).exposed(rights).build().unwrap();
+    let pool = b.pd.pool_with(2, 64).exposed(rights).build().unwrap();
     let window = Window::new(b.pd.alloc_mw(MwType::Type2).unwrap(), pool.get().unwrap());
     assert!(window.remote_region().is_none(), "not open yet");
     b.qp.sq().post(1).signaled().bind(window, AccessFlags::REMOTE_WRITE).unwrap();
@@ -147,7 +147,7 @@ fn a_window_ends_when_it_is_dropped() {
 fn a_zero_based_window_is_described_from_0_on() {
     let (mut a, mut b) = pair();
     let rights = AccessFlags::MW_BIND | AccessFlags::REMOTE_WRITE;
-    let pool = b.pd.pool(2, 64).exposed(rights).build().unwrap();
+    let pool = b.pd.pool_with(2, 64).exposed(rights).build().unwrap();
     let first = pool.get().unwrap();
     let mut window = Window::new(b.pd.alloc_mw(MwType::Type1).unwrap(), pool.get().unwrap());
     for access in [AccessFlags::ZERO_BASED, AccessFlags::empty()] {
@@ -169,7 +169,7 @@ fn a_zero_based_window_is_described_from_0_on() {
 #[test]
 fn a_zero_based_pool_is_refused() {
     let (a, _b) = pair();
-    let error = a.pd.pool(2, 64).exposed(AccessFlags::ZERO_BASED).build().unwrap_err().to_string();
+    let error = a.pd.pool_with(2, 64).exposed(AccessFlags::ZERO_BASED).build().unwrap_err().to_string();
     assert!(error.starts_with("pool: invalid access"), "{error}");
     assert_eq!(a.hca.objects().get("mr"), Some(&1));
 }
@@ -249,7 +249,7 @@ fn buffers_of_another_domain_are_refused() {
     drop(rejected);
     assert_eq!(b.available(), BUFS);
     // The batch drops it.
-    let other = a.context.alloc_pd().unwrap().pool(1, 64).build().unwrap();
+    let other = a.context.alloc_pd().unwrap().pool(1, 64).unwrap();
     let mut batch = a.qp.sq().batch();
     batch.wr(1).send(other.get().unwrap());
     assert_eq!(batch.complete(), Err(PostError::InvalidArgument));

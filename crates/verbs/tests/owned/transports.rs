@@ -51,7 +51,7 @@ fn xrc_messages_arrive_in_owned_shared_queues() {
         assert_eq!((done.wc.wr_id, done.wc.status), (10 + n as u64, WcStatus::SUCCESS));
         assert_eq!(&*done.buf().unwrap(), [n as u8; 5]);
     }
-    let table = b.pd.pool(1, 64).exposed(AccessFlags::REMOTE_WRITE).build().unwrap().get().unwrap();
+    let table = b.pd.pool_with(1, 64).exposed(AccessFlags::REMOTE_WRITE).build().unwrap().get().unwrap();
     let list = BufList::from([a.filled(b"one"), a.filled(b"two")]);
     let number = queues[0].srq_num().unwrap();
     let mut batch = sender.sq().batch();

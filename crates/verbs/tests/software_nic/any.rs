@@ -138,7 +138,7 @@ fn a_reset_gives_the_receives_of_a_shared_queue_back() {
     let sizes = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
     let init = SrqInitAttr { attr: sizes, ..SrqInitAttr::default() };
     let cq: Cq = service.context.cq_with(16, None).unwrap();
-    let pool = service.pd.pool(4, 64).build().unwrap();
+    let pool = service.pd.pool(4, 64).unwrap();
     let mut srq: Srq = service.pd.srq(&init).unwrap();
     let mut qp = service.pd.qp::<Rc>().cq(&cq).srq(&srq).cap(CAP).create().unwrap();
     let attr = ConnectAttr::default().on(&service.context).unwrap();

@@ -164,7 +164,7 @@ impl<D: Driver> Client<D> {
         let context = nic.open::<D>()?;
         let pd = context.alloc_pd()?;
         let dispatcher = Dispatcher::new(&context)?;
-        let messages = pd.pool(64, MESSAGE as u32).build()?;
+        let messages = pd.pool(64, MESSAGE as u32)?;
         let qp = dispatcher.qp(&pd).depth(8, 16).inline(INLINE).pool(&messages).create()?;
         let driving = tokio::spawn(dispatcher.clone().drive());
         let mut conn = match server {
@@ -188,7 +188,7 @@ impl<D: Driver> Client<D> {
         let welcome = Answer::decode(&message).and_then(|answer| Welcome::decode(answer.value));
         let welcome = welcome.context("the server sent an invalid welcome")?;
         drop(message);
-        let values = pd.pool(1, welcome.slot_size).build()?;
+        let values = pd.pool(1, welcome.slot_size)?;
         let immediate = welcome.immediate && has_immediate(&context, &pd)?;
         Ok(Self { line: Line { qp, messages, values, welcome, immediate }, next_id: 1, driving, conn })
     }

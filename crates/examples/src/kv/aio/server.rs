@@ -114,8 +114,8 @@ impl<D: Driver> Server<D> {
         let dispatcher = Dispatcher::builder(&context).cqe(receive_count + sends).build()?;
         let (acceptor, address) = Acceptor::open(nic, &dispatcher, listen).await?;
         // As many messages may wait for their tasks as there are receives.
-        let receives = pd.pool(2 * receive_count, MESSAGE as u32).build()?;
-        let answers = pd.pool(sends, MESSAGE as u32).build()?;
+        let receives = pd.pool(2 * receive_count, MESSAGE as u32)?;
+        let answers = pd.pool(sends, MESSAGE as u32)?;
         let totals = receives.available() + answers.available();
         let srq = dispatcher.srq(&pd, &receives, receive_count)?;
         let immediate = config.immediate && has_immediate(&context, &pd)?;

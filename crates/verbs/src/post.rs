@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Posts by one call on the QP: a completion for each, `wr_id` 0, no other flags.
+//!
+//! [`Qp::sq`] and [`Qp::rq`] have the whole set: ids, flags, batches, every operation.
+
+use crate::access::Access;
+use crate::list::{BufList, Memory};
+use crate::mr::Private;
+use crate::pool::{Buf, Filled};
+use crate::qp::Qp;
+use crate::qp::transport::{Connected, HasPeer, Reliable, Sends};
+use crate::rejected::Rejected;
+use crate::remote::RemoteRegion;
+use uverbs_core::provider::{Driver, PostError};
+use uverbs_core::sync::{Exclusive, Shared};
+
+/// What a post of [`Qp`] takes: a [`Buf`], a [`BufList`], or a buffer that was just [filled](Buf::filled).
+pub trait IntoMemory<D: Driver> {
+    /// What the work request owns.
+    type Memory: Memory<D>;
+
+    /// The memory.
+    ///
+    /// # Errors
+    /// A buffer that is too small for the bytes that it was given; the post fails with this error.
+    fn into_memory(self) -> Result<Self::Memory, Rejected<Self::Memory>>;
+}
+
+impl<D: Driver, A: Access> IntoMemory<D> for Buf<A, D> {
+    type Memory = Self;
+
+    #[inline(always)]
+    fn into_memory(self) -> Result<Self, Rejected<Self>> {
+        Ok(self)
+    }
+}
+
+impl<D: Driver, A: Access> IntoMemory<D> for BufList<A, D> {
+    type Memory = Self;
+
+    #[inline(always)]
+    fn into_memory(self) -> Result<Self, Rejected<Self>> {
+        Ok(self)
+    }
+}
+
+impl<D: Driver> IntoMemory<D> for Filled<D> {
+    type Memory = Buf<Private, D>;
+
+    #[inline(always)]
+    fn into_memory(self) -> Result<Self::Memory, Rejected<Self::Memory>> {
+        self.into_buf()
+    }
+}
+
+/// A post by a queue that is not there.
+#[cold]
+fn no_queue<B>(data: B) -> Rejected<B> {
+    Rejected { error: PostError::NoQueue, returned: Some(data) }
+}
+
+macro_rules! posts {
+    ($locking:ident, [$($this:tt)*], $as_ref:ident) => {
+        impl<D: Driver, T: Sends> Qp<T, $locking, D> {
+            /// `ibv_post_recv` of one buffer, or of a list. The device may write its whole capacity.
+            ///
+            /// # Errors
+            /// [`PostError::NoQueue`] if an SRQ takes the receives; [`PostError::QueueFull`]; [`PostError::InvalidArgument`] for a
+            /// buffer of another domain. The buffer is returned with the error.
+            pub fn recv<B: IntoMemory<D>>($($this)* self, buf: B) -> Result<(), Rejected<B::Memory>> {
+                let data = buf.into_memory()?;
+                let Some(rq) = self.recv.$as_ref() else { return Err(no_queue(data)) };
+                posts!(@recv $locking, rq, data)
+            }
+        }
+
+        impl<D: Driver, T: Sends + Connected> Qp<T, $locking, D> {
+            /// `IBV_WR_SEND` of a buffer, or of a list. Its completion gives it back.
+            ///
+            /// # Errors
+            /// [`PostError::QueueFull`], [`PostError::InvalidArgument`] for a buffer of another domain,
+            /// [`PostError::InvalidLength`] for a buffer that is too small for its bytes, or another error of the queue. The buffer is
+            /// returned with the error.
+            pub fn send<B: IntoMemory<D>>($($this)* self, data: B) -> Result<(), Rejected<B::Memory>> {
+                let data = data.into_memory()?;
+                posts!(@send $locking, self.send, data, |sq| sq.post(0).signaled().send(data))
+            }
+
+            /// `IBV_WR_SEND` of bytes that are copied during the call; see [`max_inline_data`](uverbs_core::attr::QpCap).
+            ///
+            /// # Errors
+            /// [`PostError::InvalidLength`] for more than `max_inline_data` bytes, [`PostError::QueueFull`], or another error of the
+            /// queue.
+            pub fn send_inline($($this)* self, data: &[u8]) -> Result<(), PostError> {
+                posts!(@plain $locking, self.send, |sq| sq.post(0).signaled().send_inline(data))
+            }
+        }
+
+        impl<D: Driver, T: Sends + Connected + HasPeer> Qp<T, $locking, D> {
+            /// `IBV_WR_RDMA_WRITE` of a buffer, or of a list, to the front of `to`.
+            ///
+            /// # Errors
+            /// As [`send`](Self::send), and [`PostError::InvalidLength`] if `to` is shorter.
+            pub fn write<B: IntoMemory<D>>($($this)* self, data: B, to: &RemoteRegion) -> Result<(), Rejected<B::Memory>> {
+                let data = data.into_memory()?;
+                posts!(@send $locking, self.send, data, |sq| sq.post(0).signaled().write(data, to))
+            }
+        }
+
+        impl<D: Driver, T: Sends + Connected + Reliable> Qp<T, $locking, D> {
+            /// `IBV_WR_RDMA_READ` of as many bytes as the buffer has, from the front of `from`.
+            ///
+            /// # Errors
+            /// As [`send`](Self::send), and [`PostError::InvalidLength`] if `from` is shorter.
+            pub fn read<B: IntoMemory<D>>($($this)* self, into: B, from: &RemoteRegion) -> Result<(), Rejected<B::Memory>> {
+                let data = into.into_memory()?;
+                posts!(@send $locking, self.send, data, |sq| sq.post(0).signaled().read(data, from))
+            }
+        }
+    };
+    (@send Exclusive, $queue:expr, $data:ident, |$sq:ident| $post:expr) => {{
+        let $sq = &mut $queue;
+        $post
+    }};
+    (@send Shared, $queue:expr, $data:ident, |$sq:ident| $post:expr) => {
+        match $queue.lock() {
+            Ok(mut guard) => {
+                let $sq = &mut guard;
+                $post
+            }
+            Err(error) => Err(Rejected { error: error.into(), returned: Some($data) }),
+        }
+    };
+    (@plain Exclusive, $queue:expr, |$sq:ident| $post:expr) => {{
+        let $sq = &mut $queue;
+        $post
+    }};
+    (@plain Shared, $queue:expr, |$sq:ident| $post:expr) => {{
+        let $sq = &mut $queue.lock()?;
+        $post
+    }};
+    (@recv Exclusive, $rq:ident, $data:ident) => {
+        $rq.post(0, $data)
+    };
+    (@recv Shared, $rq:ident, $data:ident) => {
+        match $rq.lock() {
+            Ok(mut guard) => guard.post(0, $data),
+            Err(error) => Err(Rejected { error: error.into(), returned: Some($data) }),
+        }
+    };
+}
+
+posts!(Exclusive, [&mut], as_mut);
+posts!(Shared, [&], as_ref);
