@@ -384,8 +384,14 @@ impl ArmRegister {
         Register::new(page, offset.checked_add(MLX5_CQ_DOORBELL as u32)?, 8).map(Self)
     }
 
+    /// Whether it is a mapped register, so that a write is one store.
+    #[inline(always)]
+    pub(crate) fn is_mapped(&self) -> bool {
+        matches!(self.0, Register::Mapped(..))
+    }
+
     /// Writes the bytes of a `CqDoorbell`. The arm word of the doorbell record must have been written.
-    #[inline]
+    #[inline(always)]
     pub fn arm(&self, bytes: [u8; 8]) {
         // The record is in ordinary memory and the register is not, so this fence orders the two stores.
         write_combining_start();

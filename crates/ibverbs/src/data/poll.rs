@@ -40,14 +40,13 @@ pub(crate) unsafe extern "C" fn poll_cq<D: Driver>(
 /// # Safety
 /// As in ibv_req_notify_cq(3).
 pub(crate) unsafe extern "C" fn req_notify_cq<D: Driver>(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: `cq` is a live object of this library: its context was found above.
+    // SAFETY: `cq` is a queue of a context of this driver, which has this function in its table, and it is not destroyed during this call
+    // (both by the contract of the man page).
     let queue = unsafe { &cq::private::<D>(cq).queue };
     // SAFETY: the queue is left below. A queue without a lock is used by one thread (the man page's contract of
     // `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`).
-    let armed = match unsafe { queue.enter() } {
-        Ok(engine) => engine.req_notify(solicited_only != 0),
-        Err(_) => return returned(Errno::EBUSY),
-    };
+    let Ok(engine) = (unsafe { queue.enter() }) else { return returned(Errno::EBUSY) };
+    let armed = engine.req_notify(solicited_only != 0);
     // SAFETY: entered above; the engine is not used any more.
     unsafe { queue.leave() };
     match armed {
