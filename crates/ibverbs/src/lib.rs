@@ -10,7 +10,7 @@
 //! functions, which exists once per driver (`data`), so it needs no lookup.
 //!
 //! # The contract of the functions
-//! Every function here is called by C. The functions of the control path find an object in a table (`live`), so a pointer to an
+//! Every function here is called by C. The functions of the control path find an object in a table (`live`, `recent`), so a pointer to an
 //! object that was destroyed is reported as `EINVAL`, as are NULL and an object of another library's context; a number in the
 //! object's public part that is not the kernel's is answered as by the kernel. The data path does no lookup, and no check can
 //! distinguish a pointer into valid memory from another one. So all of them are `unsafe` by the contract of their man pages:
@@ -33,4 +33,5 @@ mod live;
 mod logger;
 mod neighbour;
 mod object;
+mod recent;
 mod verbs;

@@ -22,6 +22,7 @@ use crate::abi::wq::{ibv_rwq_ind_table, ibv_wq};
 use crate::address::AddressMap;
 use crate::context::{self, Private};
 use crate::errno::{Errno, Outcome};
+use crate::recent;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -52,7 +53,7 @@ pub(crate) enum Kind {
 /// What a program may have changed in the public part of an object.
 #[derive(Clone, Copy)]
 pub(crate) struct Public {
-    context: *mut ibv_context,
+    pub(crate) context: *mut ibv_context,
     /// The kernel's number, if the public part has it.
     number: Option<u32>,
 }
@@ -147,7 +148,7 @@ type Shard = AddressMap<Entry>;
 static SHARDS: [StaticMutex<Shard>; 16] = [const { StaticMutex::new() }; 16];
 
 fn shard(address: usize) -> &'static StaticMutex<Shard> {
-    &SHARDS[(address >> 6 ^ address >> 12) % SHARDS.len()]
+    &SHARDS[recent::spread(address) % SHARDS.len()]
 }
 
 static SERIALS: AtomicU64 = AtomicU64::new(1);
@@ -300,15 +301,42 @@ pub(crate) unsafe fn enter<'a, T: Object>(object: *mut T) -> Outcome<Used<'a>> {
 /// its destruction may be in progress.
 ///
 /// # Safety
-/// The context in the public part is not closed as long as the reference is used.
+/// The context in the public part is not closed as long as the reference is used, and the program does not destroy the object during this
+/// call, unless the destruction waits for the acknowledgement that is in progress.
+#[inline]
 pub(crate) unsafe fn peek<'a, T: Object>(object: *mut T) -> Outcome<&'a Private> {
+    // SAFETY: the contract of this function.
+    match unsafe { recent::find(object) } {
+        Some(here) => Ok(here),
+        // SAFETY: the contract of this function.
+        None => unsafe { peek_in_table(object) },
+    }
+}
+
+/// # Safety
+/// As [`peek`].
+#[cold]
+#[inline(never)]
+unsafe fn peek_in_table<'a, T: Object>(object: *mut T) -> Outcome<&'a Private> {
     let shard = shard(object.addr()).lock();
     let entry = shard.get(&object.addr()).filter(|entry| entry.kind == T::KIND).ok_or(Errno::EINVAL)?;
     // SAFETY: the object is in the table, which is locked, and it is removed from the table before it is freed.
     let Public { context, .. } = unsafe { T::public(object) };
     // SAFETY: the context is not closed while the reference is used (contract of this function).
     let here = unsafe { context::of(context) }?;
-    if here.id() == entry.owner { Ok(here) } else { Err(Errno::EINVAL) }
+    if here.id() != entry.owner {
+        return Err(Errno::EINVAL);
+    }
+    recent::put(T::KIND, object.addr(), context, here);
+    Ok(here)
+}
+
+/// To be called before a context is closed.
+pub(crate) fn forget_all(here: &Private) {
+    for (index, shard) in SHARDS.iter().enumerate() {
+        let _shard = shard.lock();
+        recent::forget_all(here, index, SHARDS.len());
+    }
 }
 
 /// An object that a verb destroys, and its context. If the verb fails, and so has not called [`remove`], the object stays.
@@ -366,6 +394,9 @@ pub(crate) fn mark_gone<T: Object>(object: *mut T) {
 
 /// Removes an object that is about to be freed, or whose context is.
 pub(crate) fn remove<T: Object>(here: &Private, object: *mut T) {
-    let removed = shard(object.addr()).lock().remove(&object.addr());
+    let mut shard = shard(object.addr()).lock();
+    recent::forget(T::KIND, object.addr());
+    let removed = shard.remove(&object.addr());
+    drop(shard);
     here.count_number(removed.and_then(|entry| entry.number), false);
 }

@@ -32,6 +32,14 @@ macro_rules! c_struct {
     };
 }
 
+/// The address of a field of a C struct, which is not accessed.
+macro_rules! field {
+    ($pointer:expr, $ty:ident.$field:ident) => {
+        $pointer.wrapping_byte_add(core::mem::offset_of!($ty, $field)).cast()
+    };
+}
+pub(crate) use field;
+
 pub(crate) mod attr;
 pub(crate) mod context;
 pub(crate) mod device;

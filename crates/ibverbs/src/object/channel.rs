@@ -4,12 +4,14 @@
 // UNSAFETY: C's pointers to objects.
 
 use crate::abi::context::ibv_context;
+use crate::abi::field;
 use crate::abi::object::{ibv_comp_channel, ibv_cq};
-use crate::context::{self, Private};
+use crate::context;
 use crate::errno::{Errno, Outcome, ensure, minus_one, nothing, number, pointer};
-use crate::events::{self, Numbered};
+use crate::events;
 use crate::live;
 use core::ffi::{c_int, c_uint, c_void};
+use core::sync::atomic::{AtomicI32, Ordering};
 use std::os::fd::{AsFd, AsRawFd};
 use uverbs_core::control::{CompChannelHandle, comp_channel};
 
@@ -56,32 +58,31 @@ fn is_same_file(one: c_int, other: c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_kcmp, pid, pid, KCMP_FILE, one, other) == 0 }
 }
 
-/// Increments the number of CQs that use a channel.
+/// Counts a CQ that uses a channel from now on, or until now.
 ///
 /// # Safety
 /// As for [`handle`].
-pub(crate) unsafe fn add_user(here: &Private, channel: *mut ibv_comp_channel) -> Outcome<()> {
-    let _counts = here.acks()?;
-    // SAFETY: `channel` is NULL or exists (the contract of this function). The field is changed only with the lock
-    // held.
-    if let Some(channel) = unsafe { channel.as_mut() } {
-        channel.refcnt += 1;
+pub(crate) unsafe fn count_user(channel: *mut ibv_comp_channel, is_new: bool) {
+    if channel.is_null() {
+        return;
     }
-    Ok(())
+    // SAFETY: `channel` exists (contract of this function).
+    let users = unsafe { users(channel) };
+    // Release: the CQ's last use of the channel comes before the channel is freed.
+    if is_new {
+        users.fetch_add(1, Ordering::Relaxed)
+    } else {
+        users.fetch_sub(1, Ordering::Release)
+    };
 }
 
-/// Decrements the number of CQs that use a channel.
+/// The number of CQs that use a channel.
 ///
 /// # Safety
-/// As for [`handle`].
-pub(crate) unsafe fn remove_user(here: &Private, channel: *mut ibv_comp_channel) {
-    // In a child of fork(2) whose parent's thread had the lock, the channel keeps the user and is not destroyed.
-    let Ok(_counts) = here.acks() else { return };
-    // SAFETY: `channel` is NULL or exists (the contract of this function). The field is changed only with the lock
-    // held.
-    if let Some(channel) = unsafe { channel.as_mut() } {
-        channel.refcnt -= 1;
-    }
+/// `channel` is a live channel of this library.
+unsafe fn users<'a>(channel: *mut ibv_comp_channel) -> &'a AtomicI32 {
+    // SAFETY: `channel` exists (contract of this function), and this module accesses the field only as an atomic.
+    unsafe { AtomicI32::from_ptr(field!(channel, ibv_comp_channel.refcnt)) }
 }
 
 /// Frees a channel, and closes its file.
@@ -120,12 +121,10 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
         // SAFETY: `channel` is NULL or a live object, which begins with the pointer to its context; the context is not
         // closed during this call (contract of the man page).
         let here = unsafe { live::claim(channel) }?;
-        let counts = here.acks()?;
-        // SAFETY: `channel` exists: `of_object` found its context. The field is accessed only with the lock held.
-        if unsafe { (*channel).refcnt } != 0 {
+        // SAFETY: the channel exists and is claimed.
+        if unsafe { users(channel) }.load(Ordering::Acquire) != 0 {
             return Err(Errno::EBUSY);
         }
-        drop(counts);
         // SAFETY: the channel exists and is claimed.
         unsafe { check_file(channel) }?;
         here.channels()?.0.retain(|other| *other != channel);
@@ -158,9 +157,8 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
             // call (contract of the man page).
             events::read(unsafe { (*channel).fd }, &mut record)?;
             let number = comp_channel::parse_event(&record).ok_or(Errno::EIO)?;
-            let found = here.numbered(number);
             // The queue was destroyed after the event was written: no object has the number.
-            let Some(Numbered::Cq(found)) = found else { continue };
+            let Some(found) = here.numbered_cq(number) else { continue };
             // SAFETY: `found` is in the table of objects, so it exists, and it is not destroyed before this event is
             // acknowledged.
             unsafe { here.verbs().cq_event(found) };
@@ -181,11 +179,9 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
     nothing(|| {
         // SAFETY: the context is not closed during this call (contract of the man page).
-        let here = unsafe { live::peek(cq) }?;
-        here.acknowledge(|| {
-            // SAFETY: `cq` exists: `of_object` found its context. The field is changed only with the lock held.
-            let completed = unsafe { &mut (*cq).comp_events_completed };
-            *completed = completed.wrapping_add(nevents);
-        })
+        unsafe { live::peek(cq) }?;
+        // SAFETY: `cq` exists: it was found, and it is not freed before these events are acknowledged.
+        unsafe { events::acknowledge(field!(cq, ibv_cq.comp_events_completed), nevents) };
+        Ok(())
     });
 }

@@ -9,6 +9,7 @@ use super::locking::locked;
 use super::{channel, destroy_handle, pd, queue_memory};
 use crate::abi::attr::{ibv_cq_init_attr_ex, ibv_modify_cq_attr};
 use crate::abi::context::ibv_context;
+use crate::abi::field;
 use crate::abi::object::{ibv_comp_channel, ibv_cq, ibv_cq_ex};
 use crate::context;
 use crate::data::cq_ex;
@@ -131,10 +132,10 @@ pub(crate) unsafe fn create_with<D: Driver>(
     // SAFETY: `request.channel` is NULL or a live object of this driver (contract of `Verbs`).
     let channel = unsafe { channel::handle(request.channel) };
     // SAFETY: the channel is NULL or exists (contract of `Verbs`).
-    unsafe { channel::add_user(here, request.channel) }?;
+    unsafe { channel::count_user(request.channel, true) };
     let number = here.new_number().inspect_err(|_| {
         // SAFETY: the channel is NULL or exists (contract of `Verbs`).
-        unsafe { channel::remove_user(here, request.channel) };
+        unsafe { channel::count_user(request.channel, false) };
     })?;
     // The channel is of this context (`check`). `destroy` has the kernel destroy the queue before it frees the other
     // parts, and they exist as long as the program has the queue, or are leaked.
@@ -142,7 +143,7 @@ pub(crate) unsafe fn create_with<D: Driver>(
     let CqParts { handle, shared, queue, cqe } = parts.inspect_err(|_| {
         here.forget(number);
         // SAFETY: the channel is NULL or exists (contract of `Verbs`).
-        unsafe { channel::remove_user(here, request.channel) };
+        unsafe { channel::count_user(request.channel, false) };
     })?;
     // SAFETY: integers, pointers and optional functions: zeros are values of all of them.
     let mut public: ibv_cq_ex = unsafe { mem::zeroed() };
@@ -212,20 +213,19 @@ pub(crate) unsafe fn destroy<D: Driver>(_: &Open<D>, cq: *mut ibv_cq) -> Outcome
     let CqEvents { comp_events_reported, async_events_reported } =
         unsafe { destroy_handle(&this.handle, CqHandle::destroy) }?;
     live::mark_gone(cq);
-    here.wait_for_acks(|| {
-        // SAFETY: `cq` points to the public part of the queue, which is freed below.
-        let comp = unsafe { (*cq).comp_events_completed };
-        // SAFETY: `cq` points to the public part of the queue, which is freed below.
-        let asynchronous = unsafe { (*cq).async_events_completed };
-        events::are_acked(comp, comp_events_reported)
-            && events::are_acked(asynchronous, async_events_reported)
-    });
+    // SAFETY: the queue exists until it is freed below.
+    unsafe {
+        events::wait_for_acks([
+            (field!(cq, ibv_cq.comp_events_completed), comp_events_reported),
+            (field!(cq, ibv_cq.async_events_completed), async_events_reported),
+        ]);
+    }
     here.forget(this.number);
     live::remove(here, cq);
     // SAFETY: `cq` points to the public part of the queue, which is freed below.
     let channel = unsafe { (*cq).channel };
     // SAFETY: a channel outlives its queues.
-    unsafe { channel::remove_user(here, channel) };
+    unsafe { channel::count_user(channel, false) };
     // SAFETY: `create` allocated it as a `Box` of this type; the program does not use it after this call (contract of
     // `Verbs`).
     drop(unsafe { Box::from_raw(cq.cast::<Cq<D>>()) });

@@ -9,6 +9,7 @@
 use super::locking::locked;
 use super::{cq, destroy_handle, pd, queue_memory, srq, wq, xrcd};
 use crate::abi::context::ibv_context;
+use crate::abi::field;
 use crate::abi::object::ibv_xrcd;
 use crate::abi::qp::{ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex};
 use crate::context;
@@ -448,8 +449,8 @@ pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, qp: *mut ibv_qp) -> Outc
     // `Verbs`).
     let reported = unsafe { destroy_handle(&this.handle, end) }?;
     live::mark_gone(qp);
-    // SAFETY: `qp` points to the public part of the queue pair, which is freed below.
-    here.wait_for_acks(|| events::are_acked(unsafe { (*qp).events_completed }, reported));
+    // SAFETY: the queue pair exists until it is freed below.
+    unsafe { events::wait_for_acks([(field!(qp, ibv_qp.events_completed), reported)]) };
     here.forget(this.number);
     live::remove(here, qp);
     // SAFETY: `finish` allocated it as a `Box` of this type; the program does not use it after this call (contract of

@@ -7,6 +7,7 @@ use super::locking::locked;
 use super::{cq, destroy_handle, pd, queue_memory, xrcd};
 use crate::abi::attr::{ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
 use crate::abi::context::ibv_context;
+use crate::abi::field;
 use crate::abi::object::{ibv_pd, ibv_srq};
 use crate::context;
 use crate::errno::{Errno, Outcome, ensure, number as errno_number, pointer};
@@ -216,8 +217,8 @@ pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, srq: *mut ibv_srq) -> Ou
     // `Verbs`).
     let reported = unsafe { destroy_handle(&this.handle, end) }?;
     live::mark_gone(srq);
-    // SAFETY: `srq` points to the public part of the queue, which is freed below.
-    here.wait_for_acks(|| events::are_acked(unsafe { (*srq).events_completed }, reported));
+    // SAFETY: the queue exists until it is freed below.
+    unsafe { events::wait_for_acks([(field!(srq, ibv_srq.events_completed), reported)]) };
     here.forget(this.number);
     live::remove(here, srq);
     // SAFETY: `create` allocated it as a `Box` of this type; the program does not use it after this call (contract of

@@ -9,6 +9,7 @@
 use super::locking::locked;
 use super::{cq, destroy_handle, pd, queue_memory};
 use crate::abi::context::ibv_context;
+use crate::abi::field;
 use crate::abi::wq::{ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr, ibv_wq, ibv_wq_attr, ibv_wq_init_attr};
 use crate::context;
 use crate::errno::{Errno, Outcome, ensure, number as errno_number, pointer, returned};
@@ -189,8 +190,8 @@ pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, wq: *mut ibv_wq) -> Outc
     // `Verbs`).
     let reported = unsafe { destroy_handle(&this.handle, end) }?;
     live::mark_gone(wq);
-    // SAFETY: `wq` points to the public part of the queue, which is freed below.
-    here.wait_for_acks(|| events::are_acked(unsafe { (*wq).events_completed }, reported));
+    // SAFETY: the queue exists until it is freed below.
+    unsafe { events::wait_for_acks([(field!(wq, ibv_wq.events_completed), reported)]) };
     here.forget(this.number);
     live::remove(here, wq);
     // SAFETY: `create` allocated it as a `Box` of this type; the program does not use it after this call (contract of
