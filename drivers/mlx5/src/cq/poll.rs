@@ -463,15 +463,15 @@ impl CompletionQueue {
         Ok(done)
     }
 
-    /// Requests an event; the caller is inside the queue.
+    /// Requests an event, whose doorbell `ring` writes; the caller is inside the queue.
     #[inline(always)]
-    fn arm_inside(&self, entered: &mut Entered<'_>, solicited_only: bool) {
+    fn arm_inside(&self, entered: &mut Entered<'_>, solicited_only: bool, ring: impl FnOnce([u8; 8])) {
         let command = if solicited_only { MLX5_CQ_DB_REQ_NOT_SOL } else { MLX5_CQ_DB_REQ_NOT };
         let position = entered.state().consumer.position();
         let shared = &*self.shared;
         let doorbell = CqDoorbell::new(shared.arm_sn(), command, position & INDEX_MASK, shared.cqn());
         self.arm_record.set(doorbell.arm.get());
-        self.arm.arm(transmute!(doorbell));
+        ring(transmute!(doorbell));
     }
 
     /// Requests an event of a software device, or if the fast path is closed.
@@ -480,7 +480,7 @@ impl CompletionQueue {
     fn req_notify_slow(&mut self, solicited_only: bool) -> Result<(), PollError> {
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
         let mut entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
-        self.arm_inside(&mut entered, solicited_only);
+        self.arm_inside(&mut entered, solicited_only, |bytes| self.arm.arm(bytes));
         Ok(())
     }
 
@@ -574,17 +574,17 @@ impl CompletionQueueTrait for CompletionQueue {
         self.pending.is_empty() && entered.is_some_and(|mut entered| !entered.state().consumer.has_entry())
     }
 
-    #[inline]
+    #[inline(always)]
+    fn try_req_notify(&mut self, solicited_only: bool) -> bool {
+        let Some(register) = self.arm.mapped() else { return false };
+        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
+        let Some(mut entered) = (unsafe { self.shared.enter(self.open_word) }) else { return false };
+        self.arm_inside(&mut entered, solicited_only, |bytes| register.arm(bytes));
+        true
+    }
+
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {
-        // The other cases are in a function of their own, so that this one saves no registers.
-        if self.arm.is_mapped() {
-            // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
-            if let Some(mut entered) = unsafe { self.shared.enter(self.open_word) } {
-                self.arm_inside(&mut entered, solicited_only);
-                return Ok(());
-            }
-        }
-        self.req_notify_slow(solicited_only)
+        if self.try_req_notify(solicited_only) { Ok(()) } else { self.req_notify_slow(solicited_only) }
     }
 
     fn cqe(&self) -> u32 {
