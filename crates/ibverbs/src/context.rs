@@ -180,41 +180,21 @@ pub(crate) unsafe fn of<'a>(context: *mut ibv_context) -> Outcome<&'a Private> {
     Ok(unsafe { &(*context).private })
 }
 
-/// The object of a verb, and its context.
-///
-/// # Safety
-/// The contexts of the object and in its public part are not closed as long as the value is used.
-pub(crate) unsafe fn of_object<'a, T: Object>(object: *mut T) -> Outcome<Used<'a>> {
-    // SAFETY: the contract of this function.
-    unsafe { live::enter(object) }
-}
-
-/// [`of_object`] for an object that may be NULL, then `None`. `EINVAL` if it belongs to another context than `context`:
+/// An object that another one is created from, which may be NULL, then `None`. `EINVAL` if it belongs to another context than `context`:
 /// objects of different contexts can't be used together.
 ///
 /// # Safety
-/// As for [`of_object`].
+/// The contexts of the object and in its public part are not closed as long as the value is used.
 pub(crate) unsafe fn is_of<'a, T: Object>(
     context: *mut ibv_context,
     object: *mut T,
-) -> Outcome<Option<Used<'a>>> {
+) -> Outcome<Option<Used<'a, T>>> {
     if object.is_null() {
         return Ok(None);
     }
     // SAFETY: the contract of this function.
     let used = unsafe { live::enter(object) }?;
     if used.context() == context { Ok(Some(used)) } else { Err(Errno::EINVAL) }
-}
-
-/// The context of an object that the caller has claimed, or uses.
-///
-/// # Safety
-/// `object` exists and begins with the pointer to its context; as for [`of`].
-pub(crate) unsafe fn of_known<'a, T>(object: *mut T) -> Outcome<&'a Private> {
-    // SAFETY: `object` exists and begins with the pointer to its context (the contract of this function).
-    let context = unsafe { object.cast::<*mut ibv_context>().read() };
-    // SAFETY: the context is not closed while the reference is used (the contract of this function).
-    unsafe { of(context) }
 }
 
 impl Private {

@@ -12,10 +12,12 @@ use crate::abi::field;
 use crate::abi::object::{Element, ibv_async_event, ibv_cq, ibv_srq};
 use crate::abi::qp::ibv_qp;
 use crate::abi::wq::ibv_wq;
-use crate::context::{self, Private};
-use crate::errno::{Errno, Outcome, ensure, minus_one, nothing};
+use crate::arg::Arg;
+use crate::context::Private;
+use crate::errno::{Errno, Outcome, minus_one, nothing};
 use crate::live;
 use core::ffi::c_int;
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::os::fd::BorrowedFd;
 use std::sync::{Condvar, PoisonError};
@@ -150,23 +152,21 @@ fn element(here: &Private, event: AsyncEvent) -> Option<Element> {
 /// As in ibv_get_async_event(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_async_event(
-    context: *mut ibv_context,
-    event: *mut ibv_async_event,
+    context: Arg<'_, ibv_context>,
+    event: Option<&mut MaybeUninit<ibv_async_event>>,
 ) -> c_int {
     minus_one(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let here = unsafe { context::of(context) }?;
-        ensure(!event.is_null())?;
+        let here = context.open()?;
+        let event = event.ok_or(Errno::EINVAL)?;
         loop {
             let mut record = [0; 16];
             // SAFETY: `context` is open: `of` found it, and the program does not close it during this call (contract of
             // the man page).
-            read(unsafe { (*context).async_fd }, &mut record)?;
+            read(unsafe { (*context.pointer()).async_fd }, &mut record)?;
             let found = async_event::parse_event(&record).ok_or(Errno::EIO)?;
             // The object was destroyed after the event was written: no object has the number.
             let Some(element) = element(here, found) else { continue };
-            // SAFETY: `event` is valid for writes (contract of the man page).
-            unsafe { event.write(ibv_async_event { element, event_type: found.event_type.0 }) };
+            event.write(ibv_async_event { element, event_type: found.event_type.0 });
             return Ok(0);
         }
     })
@@ -175,18 +175,17 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
 /// # Safety
 /// As in ibv_ack_async_event(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: Option<&ibv_async_event>) {
     nothing(|| {
-        // SAFETY: `event` is NULL or valid, and no other thread changes it during this call (contract of the man page).
-        let event = unsafe { event.as_ref() }.ok_or(Errno::EINVAL)?;
+        let event = event.ok_or(Errno::EINVAL)?;
         let scope = EventType(event.event_type).scope();
         if !matches!(scope, EventScope::Cq | EventScope::Qp | EventScope::Srq | EventScope::Wq) {
             return Ok(());
         }
         // SAFETY: events with this scope have a pointer in the union (see `element`).
         let object = unsafe { event.element.object };
-        let add = |found: Outcome<&Private>, count: *mut u32| {
-            found?;
+        let add = |is_found: Outcome<()>, count: *mut u32| {
+            is_found?;
             // SAFETY: the object was found, and it is not freed before this event is acknowledged.
             unsafe { acknowledge(count, 1) };
             Ok(())
@@ -195,21 +194,30 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
             EventScope::Cq => {
                 // SAFETY: the context is not closed during this call (contract of the man page).
                 add(
-                    unsafe { live::peek(object.cast::<ibv_cq>()) },
+                    unsafe { live::peek(object.cast::<ibv_cq>()) }.map(drop),
                     field!(object, ibv_cq.async_events_completed),
                 )
             }
             EventScope::Qp => {
                 // SAFETY: as for a CQ.
-                add(unsafe { live::peek(object.cast::<ibv_qp>()) }, field!(object, ibv_qp.events_completed))
+                add(
+                    unsafe { live::peek(object.cast::<ibv_qp>()) }.map(drop),
+                    field!(object, ibv_qp.events_completed),
+                )
             }
             EventScope::Wq => {
                 // SAFETY: as for a CQ.
-                add(unsafe { live::peek(object.cast::<ibv_wq>()) }, field!(object, ibv_wq.events_completed))
+                add(
+                    unsafe { live::peek(object.cast::<ibv_wq>()) }.map(drop),
+                    field!(object, ibv_wq.events_completed),
+                )
             }
             _ => {
                 // SAFETY: as for a CQ.
-                add(unsafe { live::peek(object.cast::<ibv_srq>()) }, field!(object, ibv_srq.events_completed))
+                add(
+                    unsafe { live::peek(object.cast::<ibv_srq>()) }.map(drop),
+                    field!(object, ibv_srq.events_completed),
+                )
             }
         }
     });

@@ -19,6 +19,7 @@
 
 mod abi;
 mod address;
+mod arg;
 mod context;
 mod convert;
 mod data;

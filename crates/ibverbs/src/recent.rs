@@ -78,14 +78,14 @@ fn place(kind: Kind, address: usize) -> &'static Place {
 /// # Safety
 /// As [`peek`](crate::live::peek).
 #[inline(always)]
-pub(crate) unsafe fn find<'a, T: Object>(object: *mut T) -> Option<&'a Private> {
+pub(crate) unsafe fn find<'a, T: Object>(object: *mut T) -> Option<(&'a Private, *mut ibv_context)> {
     let [expected, here] = place(T::KIND, object.addr()).get(object.addr())?;
     // SAFETY: the object was in the table when its address was found, so it exists, and the program does not destroy it during this call
     // (contract of this function).
     let Public { context, .. } = unsafe { T::public(object) };
     // SAFETY: the context was open when the address was found (`forget_all`), and is not closed while the reference is used (contract of
     // this function). No mutable reference to this part of it exists.
-    ptr::addr_eq(context, expected).then(|| unsafe { &*here.cast::<Private>() })
+    ptr::addr_eq(context, expected).then(|| (unsafe { &*here.cast::<Private>() }, context))
 }
 
 /// Notes an object that was found. The lock of its shard is held.
