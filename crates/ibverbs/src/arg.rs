@@ -9,7 +9,7 @@
 
 use crate::abi::context::ibv_context;
 use crate::context::{self, Private};
-use crate::errno::Outcome;
+use crate::errno::{Errno, Outcome};
 use crate::live::{self, Claim, Live, Object, Used};
 use core::marker::PhantomData;
 
@@ -19,6 +19,8 @@ use core::marker::PhantomData;
 /// the object, is one of this library, it is not closed during the call. The program does not destroy an object during a call that uses it;
 /// in which order threads do so is checked all the same ([`live`]), except for calls that only read the object. No function of the data path
 /// uses an object during the call that destroys it, or later.
+///
+/// A pointer in a struct that C passes becomes one by [`new`](Self::new), the only unsafe function: the man pages demand the same of it.
 #[repr(transparent)]
 pub(crate) struct Arg<'a, T> {
     pointer: *mut T,
@@ -34,7 +36,7 @@ impl<T> Clone for Arg<'_, T> {
 impl<T> Copy for Arg<'_, T> {}
 
 impl<T> Arg<'_, T> {
-    /// For calls that C does not make.
+    /// For pointers in structs, and for calls that C does not make.
     ///
     /// # Safety
     /// The pointer is as described for the [type](Arg).
@@ -66,10 +68,14 @@ impl<'a, T: Object> Arg<'a, T> {
         unsafe { live::enter(self.pointer) }
     }
 
-    /// An object that another one is created from; `None` if it is NULL, `EINVAL` if it is of another context.
+    /// An object that another one is created from; `None` if it is NULL. `EINVAL` if it is of another context: objects of different contexts
+    /// can't be used together.
     pub(crate) fn enter_in(self, context: *mut ibv_context) -> Outcome<Option<Used<'a, T>>> {
-        // SAFETY: its context is not closed during the call (see the type).
-        unsafe { context::is_of(context, self.pointer) }
+        if self.is_null() {
+            return Ok(None);
+        }
+        let used = self.enter()?;
+        if used.context() == context { Ok(Some(used)) } else { Err(Errno::EINVAL) }
     }
 
     /// The object, for a verb that destroys it.

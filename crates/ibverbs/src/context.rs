@@ -10,7 +10,7 @@ use crate::address::AddressSet;
 use crate::data;
 use crate::errno::{Errno, Outcome};
 use crate::events::Numbered;
-use crate::live::{self, Object, Used};
+use crate::live;
 use crate::object::channel;
 use crate::recent::{PLACES, Place};
 use crate::verbs::{Open, Verbs};
@@ -178,23 +178,6 @@ pub(crate) unsafe fn of<'a>(context: *mut ibv_context) -> Outcome<&'a Private> {
     // SAFETY: the address is in the list, so it is that of a context which `open` created and which is not closed. No
     // mutable reference to this part of it exists.
     Ok(unsafe { &(*context).private })
-}
-
-/// An object that another one is created from, which may be NULL, then `None`. `EINVAL` if it belongs to another context than `context`:
-/// objects of different contexts can't be used together.
-///
-/// # Safety
-/// The contexts of the object and in its public part are not closed as long as the value is used.
-pub(crate) unsafe fn is_of<'a, T: Object>(
-    context: *mut ibv_context,
-    object: *mut T,
-) -> Outcome<Option<Used<'a, T>>> {
-    if object.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: the contract of this function.
-    let used = unsafe { live::enter(object) }?;
-    if used.context() == context { Ok(Some(used)) } else { Err(Errno::EINVAL) }
 }
 
 impl Private {

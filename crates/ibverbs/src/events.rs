@@ -8,16 +8,15 @@
 // UNSAFETY: C's pointers to objects, and descriptors from C programs.
 
 use crate::abi::context::ibv_context;
-use crate::abi::field;
 use crate::abi::object::{Element, ibv_async_event, ibv_cq, ibv_srq};
 use crate::abi::qp::ibv_qp;
 use crate::abi::wq::ibv_wq;
 use crate::arg::Arg;
 use crate::context::Private;
 use crate::errno::{Errno, Outcome, minus_one, nothing};
-use crate::live;
+use crate::live::Object;
 use core::ffi::c_int;
-use core::mem::MaybeUninit;
+use core::mem::{MaybeUninit, offset_of};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::os::fd::BorrowedFd;
 use std::sync::{Condvar, PoisonError};
@@ -52,6 +51,36 @@ pub(crate) fn complete(here: &Private, number: u64, object: Numbered) {
     }
 }
 
+/// A kind of objects with events.
+///
+/// # Safety
+/// `COUNTS` are the offsets of counts of acknowledged events, of type `u32`.
+pub(crate) unsafe trait Evented<const N: usize>: Object {
+    const COUNTS: [usize; N];
+}
+
+/// The places in [`COUNTS`](Evented::COUNTS).
+pub(crate) const ASYNC: usize = 0;
+pub(crate) const COMPLETION: usize = 1;
+
+macro_rules! evented {
+    ($($ty:ident has $n:literal: $($count:ident),+;)*) => {
+        $(
+            // SAFETY: fields of this type, which count acknowledged events.
+            unsafe impl Evented<$n> for $ty {
+                const COUNTS: [usize; $n] = [$(offset_of!($ty, $count)),+];
+            }
+        )*
+    };
+}
+
+evented! {
+    ibv_cq has 2: async_events_completed, comp_events_completed;
+    ibv_qp has 1: events_completed;
+    ibv_srq has 1: events_completed;
+    ibv_wq has 1: events_completed;
+}
+
 /// Whether as many events are acknowledged as were read. In a child of fork(2) the kernel is not called, and the number
 /// of events read is 0.
 pub(crate) fn are_acked(completed: u32, reported: u32) -> bool {
@@ -70,7 +99,7 @@ static ACKED: Condvar = Condvar::new();
 /// # Safety
 /// `count` is the count of an object that exists. It may be freed by another thread as soon as the events are added.
 #[inline]
-pub(crate) unsafe fn acknowledge(count: *mut u32, events: u32) {
+unsafe fn acknowledge(count: *mut u32, events: u32) {
     // SAFETY: the count exists (contract of this function), and this module accesses it only as an atomic.
     let count = unsafe { AtomicU32::from_ptr(count) };
     // With `wait_for_acks`: either this thread sees the waiter, or the waiter sees the sum, because all four accesses have one order.
@@ -172,6 +201,20 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
     })
 }
 
+/// Adds acknowledged events to a count of an object.
+#[inline]
+pub(crate) fn acknowledge_all<T: Evented<N>, const N: usize>(
+    object: Arg<'_, T>,
+    which: usize,
+    events: u32,
+) -> Outcome<()> {
+    let object = object.peek()?;
+    let count = T::COUNTS.get(which).ok_or(Errno::EINVAL)?;
+    // SAFETY: a count of the object (`Evented`), which is not freed before these events are acknowledged.
+    unsafe { acknowledge(object.pointer().wrapping_byte_add(*count).cast(), events) };
+    Ok(())
+}
+
 /// # Safety
 /// As in ibv_ack_async_event(3).
 #[unsafe(no_mangle)]
@@ -184,40 +227,22 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: Option<&ibv_async_eve
         }
         // SAFETY: events with this scope have a pointer in the union (see `element`).
         let object = unsafe { event.element.object };
-        let add = |is_found: Outcome<()>, count: *mut u32| {
-            is_found?;
-            // SAFETY: the object was found, and it is not freed before this event is acknowledged.
-            unsafe { acknowledge(count, 1) };
-            Ok(())
-        };
         match scope {
             EventScope::Cq => {
-                // SAFETY: the context is not closed during this call (contract of the man page).
-                add(
-                    unsafe { live::peek(object.cast::<ibv_cq>()) }.map(drop),
-                    field!(object, ibv_cq.async_events_completed),
-                )
+                // SAFETY: a CQ, whose context is not closed during this call (contract of the man page).
+                acknowledge_all(unsafe { Arg::new(object.cast::<ibv_cq>()) }, ASYNC, 1)
             }
             EventScope::Qp => {
                 // SAFETY: as for a CQ.
-                add(
-                    unsafe { live::peek(object.cast::<ibv_qp>()) }.map(drop),
-                    field!(object, ibv_qp.events_completed),
-                )
+                acknowledge_all(unsafe { Arg::new(object.cast::<ibv_qp>()) }, ASYNC, 1)
             }
             EventScope::Wq => {
                 // SAFETY: as for a CQ.
-                add(
-                    unsafe { live::peek(object.cast::<ibv_wq>()) }.map(drop),
-                    field!(object, ibv_wq.events_completed),
-                )
+                acknowledge_all(unsafe { Arg::new(object.cast::<ibv_wq>()) }, ASYNC, 1)
             }
             _ => {
                 // SAFETY: as for a CQ.
-                add(
-                    unsafe { live::peek(object.cast::<ibv_srq>()) }.map(drop),
-                    field!(object, ibv_srq.events_completed),
-                )
+                acknowledge_all(unsafe { Arg::new(object.cast::<ibv_srq>()) }, ASYNC, 1)
             }
         }
     });

@@ -34,14 +34,6 @@ macro_rules! c_struct {
     };
 }
 
-/// The address of a field of a C struct, which is not accessed.
-macro_rules! field {
-    ($pointer:expr, $ty:ident.$field:ident) => {
-        $pointer.wrapping_byte_add(core::mem::offset_of!($ty, $field)).cast()
-    };
-}
-pub(crate) use field;
-
 /// Structs whose bytes may all be 0: this means missing functions, no pointers, and numbers of 0.
 ///
 /// # Safety

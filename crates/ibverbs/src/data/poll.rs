@@ -20,7 +20,8 @@ pub(crate) unsafe extern "C" fn poll_cq<D: Driver>(
     num_entries: c_int,
     wc: *mut WorkCompletion,
 ) -> c_int {
-    // SAFETY: `cq` is a live object of this library: its context was found above.
+    // SAFETY: `cq` is a queue of a context of this driver, which has this function in its table, and it is not destroyed during this call
+    // (both by the contract of the man page).
     let queue = unsafe { &cq::private::<D>(cq).queue };
     let Ok(max @ 1..) = usize::try_from(num_entries) else { return 0 };
     // SAFETY: the array has room for `num_entries` completions (contract of the man page). It may be uninitialised.

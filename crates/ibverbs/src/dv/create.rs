@@ -10,7 +10,6 @@ use crate::abi::mlx5dv::{mlx5dv_cq_init_attr, mlx5dv_qp_init_attr};
 use crate::abi::object::ibv_cq_ex;
 use crate::abi::qp::{ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex};
 use crate::arg::Arg;
-use crate::context;
 use crate::errno::{Errno, Outcome, ensure, pointer};
 use crate::export::qp as export;
 use crate::live::Live;
@@ -218,7 +217,7 @@ fn initiator(
     (attr.cap.max_recv_wr, attr.cap.max_recv_sge, parents.srq) = (0, 0, None);
     if parents.recv_cq.is_none() {
         // SAFETY: the queue exists, and its context is not closed during this call (`parents`).
-        parents.recv_cq = unsafe { context::is_of(context.pointer(), attr.send_cq) }?;
+        parents.recv_cq = unsafe { Arg::new(attr.send_cq) }.enter_in(context.pointer())?;
     }
     let init = qp::init_attr(attr)?;
     create_by(open, context, attr, &parents, &init, special)

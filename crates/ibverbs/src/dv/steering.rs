@@ -9,7 +9,6 @@ use crate::abi::flow::ibv_flow;
 use crate::abi::mlx5dv::{mlx5dv_flow_action_attr, mlx5dv_flow_match_parameters, mlx5dv_flow_matcher_attr};
 use crate::abi::qp::ibv_qp;
 use crate::arg::Arg;
-use crate::context;
 use crate::errno::{Errno, Outcome, ensure, number, pointer};
 use crate::live::Used;
 use crate::object::{flow, qp};
@@ -146,7 +145,7 @@ pub(super) unsafe fn add_action<'a>(
             let qp = unsafe { value.cast::<*mut ibv_qp>().read() };
             ensure(!qp.is_null())?;
             // SAFETY: `qp` is a live object, which begins with the pointer to its context (the contract of this function).
-            used.extend(unsafe { context::is_of(context, qp) }?);
+            used.extend(unsafe { Arg::new(qp) }.enter_in(context)?);
             // SAFETY: a QP of a context of mlx5, which exists as long as `used`.
             RuleTarget::Qp(unsafe { qp::private::<Mlx5>(qp) }.handle())
         }

@@ -12,7 +12,6 @@ use crate::abi::qp::{
     ibv_qp_rate_limit_attr,
 };
 use crate::arg::Arg;
-use crate::context;
 use crate::convert::qp as convert;
 use crate::dv::firmware;
 use crate::errno::{Errno, Outcome, ensure, nothing, number, pointer};
@@ -94,17 +93,17 @@ pub(crate) unsafe fn parents<'a>(
     let context = context.pointer();
     Ok(Parents {
         // SAFETY: the context is not closed during this call (contract of the man page).
-        pd: unsafe { context::is_of(context, attr.pd) }?,
+        pd: unsafe { Arg::new(attr.pd) }.enter_in(context)?,
         // SAFETY: as for the domain.
-        xrcd: unsafe { context::is_of(context, attr.xrcd) }?,
+        xrcd: unsafe { Arg::new(attr.xrcd) }.enter_in(context)?,
         // SAFETY: as for the domain.
-        send_cq: unsafe { context::is_of(context, attr.send_cq) }?,
+        send_cq: unsafe { Arg::new(attr.send_cq) }.enter_in(context)?,
         // SAFETY: as for the domain.
-        recv_cq: unsafe { context::is_of(context, attr.recv_cq) }?,
+        recv_cq: unsafe { Arg::new(attr.recv_cq) }.enter_in(context)?,
         // SAFETY: as for the domain.
-        srq: unsafe { context::is_of(context, attr.srq) }?,
+        srq: unsafe { Arg::new(attr.srq) }.enter_in(context)?,
         // SAFETY: as for the domain.
-        table: unsafe { context::is_of(context, attr.rwq_ind_tbl) }?,
+        table: unsafe { Arg::new(attr.rwq_ind_tbl) }.enter_in(context)?,
     })
 }
 
@@ -131,7 +130,7 @@ pub(crate) unsafe extern "C" fn open_qp(
         ensure(attr.qp_type == QpType::XrcRecv as u32)?;
         // SAFETY: `attr.xrcd` is NULL or a live object, which begins with the pointer to its context (contract of the
         // man page).
-        let xrcd = unsafe { context::is_of(context.pointer(), attr.xrcd) }?.ok_or(Errno::EINVAL)?;
+        let xrcd = unsafe { Arg::new(attr.xrcd) }.enter_in(context.pointer())?.ok_or(Errno::EINVAL)?;
         let qp = here.verbs().open_qp(context, &xrcd, attr.qp_num)?;
         if has(open_mask::CONTEXT) {
             // SAFETY: `qp` was created by the call above, and the program does not have it yet.

@@ -5,14 +5,13 @@
 
 use super::whole::{Owned, Whole, create};
 use crate::abi::context::ibv_context;
-use crate::abi::field;
 use crate::abi::object::{ibv_comp_channel, ibv_cq};
 use crate::arg::Arg;
 use crate::errno::{Errno, Outcome, minus_one, nothing, number, pointer};
 use crate::events;
 use crate::live::Live;
 use core::ffi::{c_int, c_uint, c_void};
-use core::mem::MaybeUninit;
+use core::mem::{MaybeUninit, offset_of};
 use core::sync::atomic::{AtomicI32, Ordering};
 use std::os::fd::{AsFd, AsRawFd};
 use uverbs_core::control::{CompChannelHandle, comp_channel};
@@ -71,7 +70,7 @@ impl Drop for ChannelUser {
 /// `channel` is a channel of this library, which is not freed as long as the reference is used.
 unsafe fn users<'a>(channel: *mut ibv_comp_channel) -> &'a AtomicI32 {
     // SAFETY: `channel` exists (contract of this function), and this module accesses the field only as an atomic.
-    unsafe { AtomicI32::from_ptr(field!(channel, ibv_comp_channel.refcnt)) }
+    unsafe { AtomicI32::from_ptr(channel.wrapping_byte_add(offset_of!(ibv_comp_channel, refcnt)).cast()) }
 }
 
 /// Frees a channel that the program has not destroyed before it closes the context, and closes its file.
@@ -154,10 +153,5 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
 /// As in ibv_ack_cq_events(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: Arg<'_, ibv_cq>, nevents: c_uint) {
-    nothing(|| {
-        cq.peek()?;
-        // SAFETY: `cq` exists: it was found, and it is not freed before these events are acknowledged.
-        unsafe { events::acknowledge(field!(cq.pointer(), ibv_cq.comp_events_completed), nevents) };
-        Ok(())
-    });
+    nothing(|| events::acknowledge_all(cq, events::COMPLETION, nevents));
 }

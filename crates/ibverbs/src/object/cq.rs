@@ -14,14 +14,13 @@ use crate::abi::attr::{ibv_cq_init_attr_ex, ibv_modify_cq_attr};
 use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_pd};
 use crate::arg::Arg;
-use crate::context;
 use crate::data::cq_ex;
 use crate::errno::{Errno, Outcome, ensure, number, pointer};
 use crate::events::{self, Numbered};
 use crate::live::{Claim, Live, Used};
 use crate::verbs::Open;
 use core::ffi::{c_int, c_void};
-use core::mem::{ManuallyDrop, offset_of};
+use core::mem::ManuallyDrop;
 use core::ptr;
 use std::sync::Arc;
 use uverbs_core::attr::{CqFlags, CqInitAttr, CqModeration, WcExFlags};
@@ -172,12 +171,11 @@ pub(crate) fn moderate<D: Driver>(
 
 /// As in ibv_destroy_cq(3).
 pub(crate) fn destroy<D: Driver>(open: &Open<D>, cq: Claim<'_, ibv_cq>) -> Outcome<()> {
-    let counts = [offset_of!(ibv_cq, comp_events_completed), offset_of!(ibv_cq, async_events_completed)];
     let end = |_: &CqPrivate<D>, handle| {
         let events = CqHandle::destroy(handle)?;
-        Ok([events.comp_events_reported, events.async_events_reported])
+        Ok([events.async_events_reported, events.comp_events_reported])
     };
-    cq.destroy_with_events(open, |own| &own.handle, |own| own.number, counts, end)
+    cq.destroy_with_events(open, |own| &own.handle, |own| own.number, end)
 }
 
 /// # Safety
@@ -243,7 +241,7 @@ pub(crate) unsafe fn extended_request<'a>(
     if attr.comp_mask & mask::PD != 0 {
         // Its thread domain has no effect: a flag means that one thread at a time uses the queue.
         // SAFETY: the context is not closed during this call (contract of the man page).
-        domain = unsafe { context::is_of::<ibv_pd>(context.pointer(), attr.parent_domain) }?;
+        domain = unsafe { Arg::new(attr.parent_domain) }.enter_in(context.pointer())?;
         allocator = domain.as_ref().and_then(|domain| domain.own().allocator());
     }
     let wc_flags = WcExFlags::from_bits_retain(attr.wc_flags);
@@ -253,7 +251,7 @@ pub(crate) unsafe fn extended_request<'a>(
     Ok(CqRequest {
         attr: CqInitAttr { cqe: attr.cqe, comp_vector: attr.comp_vector, wc_flags, flags },
         // SAFETY: the context is not closed during this call (contract of the man page).
-        channel: unsafe { context::is_of(context.pointer(), attr.channel) }?,
+        channel: unsafe { Arg::new(attr.channel) }.enter_in(context.pointer())?,
         cq_context: attr.cq_context,
         single_threaded: flags.contains(CqFlags::SINGLE_THREADED),
         extended: true,

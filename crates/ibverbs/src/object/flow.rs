@@ -8,7 +8,7 @@ use crate::abi::context::ibv_context;
 use crate::abi::flow::{ibv_flow, ibv_flow_attr};
 use crate::abi::qp::ibv_qp;
 use crate::arg::Arg;
-use crate::context::{self, Private};
+use crate::context::Private;
 use crate::convert::flow as convert;
 use crate::errno::{ensure, number, pointer};
 use core::ffi::c_int;
@@ -34,7 +34,7 @@ pub(crate) unsafe extern "C" fn create_flow(qp: Arg<'_, ibv_qp>, attr: *mut ibv_
         ensure(set.is_none_or(|set| !set.is_null()))?;
         let given = set.unwrap_or(ptr::null_mut());
         // SAFETY: the context is not closed during this call (contract of the man page).
-        let set = unsafe { context::is_of(qp.context(), given) }?;
+        let set = unsafe { Arg::new(given) }.enter_in(qp.context())?;
         let handle = qp.verbs().create_flow(&qp, &attr, set.as_ref().map(|set| &**set.own()))?;
         Ok(finish(qp.here(), qp.context(), handle))
     })

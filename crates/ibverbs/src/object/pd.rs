@@ -11,7 +11,7 @@ use crate::abi::attr::{ibv_parent_domain_init_attr, ibv_td_init_attr};
 use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_pd, ibv_td};
 use crate::arg::Arg;
-use crate::context::{self, Private};
+use crate::context::Private;
 use crate::errno::{Errno, ensure, nothing, number, pointer};
 use crate::live::Live;
 use crate::verbs::AnyTd;
@@ -244,10 +244,10 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         ensure(attr.comp_mask & !parent_mask::ALL == 0)?;
         // SAFETY: `attr.pd` is NULL or a live object, which begins with the pointer to its context (contract of the man
         // page).
-        let pd = unsafe { context::is_of(context.pointer(), attr.pd) }?.ok_or(Errno::EINVAL)?;
+        let pd = unsafe { Arg::new(attr.pd) }.enter_in(context.pointer())?.ok_or(Errno::EINVAL)?;
         // SAFETY: `attr.td` is NULL or a live object, which begins with the pointer to its context (contract of the man
         // page).
-        let td = unsafe { context::is_of(context.pointer(), attr.td) }?;
+        let td = unsafe { Arg::new(attr.td) }.enter_in(context.pointer())?;
         let Kind::Domain(handle) = &pd.own().kind else { return Err(Errno::EINVAL) };
         let allocators = match attr.comp_mask & parent_mask::ALLOCATORS {
             0 => None,

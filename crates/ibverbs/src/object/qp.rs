@@ -24,7 +24,7 @@ use crate::events::{self, Numbered};
 use crate::live::{Claim, Live, Used};
 use crate::verbs::{AnyTd, Open};
 use core::any::Any;
-use core::mem::{ManuallyDrop, offset_of};
+use core::mem::ManuallyDrop;
 use core::{ptr, slice};
 use std::sync::{Arc, OnceLock};
 use uverbs_core::attr::{
@@ -417,11 +417,5 @@ pub(crate) fn destroy<D: Driver>(open: &Open<D>, qp: Claim<'_, ibv_qp>) -> Outco
         };
         reported.map(|reported| [reported])
     };
-    qp.destroy_with_events(
-        open,
-        |own| &own.handle,
-        |own| own.number,
-        [offset_of!(ibv_qp, events_completed)],
-        end,
-    )
+    qp.destroy_with_events(open, |own| &own.handle, |own| own.number, end)
 }

@@ -11,14 +11,13 @@ use crate::abi::attr::{ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
 use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_cq, ibv_pd, ibv_srq, ibv_xrcd};
 use crate::arg::Arg;
-use crate::context;
 use crate::errno::{Errno, Outcome, ensure, number as errno_number, pointer};
 use crate::events::{self, Numbered};
 use crate::live::{Claim, Live, Used};
 use crate::verbs::Open;
 use core::ffi::c_int;
+use core::mem::ManuallyDrop;
 use core::mem::MaybeUninit;
-use core::mem::{ManuallyDrop, offset_of};
 use std::sync::Arc;
 use uverbs_core::attr::{SrqAttr, SrqAttrMask, SrqInitAttr, SrqType};
 use uverbs_core::control::SrqHandle;
@@ -191,13 +190,7 @@ pub(crate) fn destroy<D: Driver>(open: &Open<D>, srq: Claim<'_, ibv_srq>) -> Out
         // SAFETY: the queue's own parts, of which the engines are freed after this.
         unsafe { open.driver.destroy_srq(handle, &own.shared) }.map(|reported| [reported])
     };
-    srq.destroy_with_events(
-        open,
-        |own| &own.handle,
-        |own| own.number,
-        [offset_of!(ibv_srq, events_completed)],
-        end,
-    )
+    srq.destroy_with_events(open, |own| &own.handle, |own| own.number, end)
 }
 
 /// # Safety
@@ -236,14 +229,14 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         ensure(has(mask::PD))?;
         // SAFETY: `attr.pd` is NULL or a live object, which begins with the pointer to its context (contract of the man
         // page).
-        let pd = unsafe { context::is_of(context.pointer(), attr.pd) }?.ok_or(Errno::EINVAL)?;
+        let pd = unsafe { Arg::new(attr.pd) }.enter_in(context.pointer())?.ok_or(Errno::EINVAL)?;
         let mut xrc = None;
         if kind == SrqType::Xrc as u32 {
             ensure(has(mask::XRCD) && has(mask::CQ) && !attr.xrcd.is_null() && !attr.cq.is_null())?;
             // SAFETY: as for the domain.
-            let xrcd = unsafe { context::is_of(context.pointer(), attr.xrcd) }?;
+            let xrcd = unsafe { Arg::new(attr.xrcd) }.enter_in(context.pointer())?;
             // SAFETY: as for the domain.
-            let cq = unsafe { context::is_of(context.pointer(), attr.cq) }?;
+            let cq = unsafe { Arg::new(attr.cq) }.enter_in(context.pointer())?;
             xrc = xrcd.zip(cq);
         } else if kind != SrqType::Basic as u32 {
             return Err(if kind == TAG_MATCHING { Errno::EOPNOTSUPP } else { Errno::EINVAL });

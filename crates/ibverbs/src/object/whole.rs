@@ -9,7 +9,7 @@
 use super::destroy_handle;
 use crate::context::Private;
 use crate::errno::{Outcome, ensure};
-use crate::events;
+use crate::events::{self, Evented};
 use crate::live::{self, Claim, Live, Object};
 use crate::verbs::Open;
 use core::mem::ManuallyDrop;
@@ -156,18 +156,17 @@ impl<T: Object> Claim<'_, T> {
         Ok(())
     }
 
-    /// [`destroy`](Self::destroy) for an object with events, which is freed when all of them are acknowledged. `counts` are the offsets in
-    /// the public part of the counts of acknowledged events; `destroy` returns for each how many were read.
+    /// [`destroy`](Self::destroy) for an object with events, which is freed when all of them are acknowledged. `destroy` returns for each
+    /// count of acknowledged events how many were read.
     pub(crate) fn destroy_with_events<D: Driver, H, const N: usize>(
         self,
         open: &Open<D>,
         handle: impl FnOnce(&T::Own) -> &ManuallyDrop<H>,
         number: impl FnOnce(&T::Own) -> u64,
-        counts: [usize; N],
         destroy: impl FnOnce(&T::Own, H) -> Result<[u32; N], (H, Error)>,
     ) -> Outcome<()>
     where
-        T: Owned<D>,
+        T: Owned<D> + Evented<N>,
         [u32; N]: Default,
     {
         let own = self.own_of(open)?;
@@ -175,8 +174,8 @@ impl<T: Object> Claim<'_, T> {
         let reported = unsafe { destroy_handle(handle(own), |handle| destroy(own, handle)) }?;
         live::mark_gone(self.pointer());
         let counts: [_; N] =
-            array::from_fn(|i| (self.pointer().wrapping_byte_add(counts[i]).cast(), reported[i]));
-        // SAFETY: the counts are fields of the object, which is freed below.
+            array::from_fn(|i| (self.pointer().wrapping_byte_add(T::COUNTS[i]).cast(), reported[i]));
+        // SAFETY: counts of the object (`Evented`), which is freed below.
         unsafe { events::wait_for_acks(counts) };
         self.here().forget(number(own));
         // SAFETY: the object is of a context of this driver (`own_of`).

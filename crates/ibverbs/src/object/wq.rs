@@ -14,13 +14,12 @@ use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_cq, ibv_pd};
 use crate::abi::wq::{ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr, ibv_wq, ibv_wq_attr, ibv_wq_init_attr};
 use crate::arg::Arg;
-use crate::context;
 use crate::errno::{Errno, Outcome, ensure, number as errno_number, pointer, returned};
 use crate::events::{self, Numbered};
 use crate::live::{Claim, Live, Used};
 use crate::verbs::Open;
 use core::ffi::c_int;
-use core::mem::{ManuallyDrop, offset_of};
+use core::mem::ManuallyDrop;
 use core::slice;
 use std::sync::Arc;
 use uverbs_core::attr::{WqAttr, WqFlags, WqInitAttr, WqState};
@@ -150,13 +149,7 @@ pub(crate) fn destroy<D: Driver>(open: &Open<D>, wq: Claim<'_, ibv_wq>) -> Outco
         // SAFETY: the queue's own parts, of which the engine is freed after this.
         unsafe { open.driver.destroy_wq(handle, &own.shared) }.map(|reported| [reported])
     };
-    wq.destroy_with_events(
-        open,
-        |own| &own.handle,
-        |own| own.number,
-        [offset_of!(ibv_wq, events_completed)],
-        end,
-    )
+    wq.destroy_with_events(open, |own| &own.handle, |own| own.number, end)
 }
 
 /// Creates the kernel object of a table of queues, all of which are of this driver.
@@ -205,9 +198,9 @@ pub(crate) unsafe extern "C" fn create_wq(
             return Err(Errno::EOPNOTSUPP);
         }
         // SAFETY: `attr.pd` is NULL or a live object, which begins with the pointer to its context (contract of the man page).
-        let pd = unsafe { context::is_of(context.pointer(), attr.pd) }?.ok_or(Errno::EINVAL)?;
+        let pd = unsafe { Arg::new(attr.pd) }.enter_in(context.pointer())?.ok_or(Errno::EINVAL)?;
         // SAFETY: as for the domain.
-        let cq = unsafe { context::is_of(context.pointer(), attr.cq) }?.ok_or(Errno::EINVAL)?;
+        let cq = unsafe { Arg::new(attr.cq) }.enter_in(context.pointer())?.ok_or(Errno::EINVAL)?;
         here.verbs().create_wq(context, attr, &Parents { pd, cq })
     })
 }
@@ -261,7 +254,7 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
         let mut used = Vec::with_capacity(wqs.len());
         for wq in wqs {
             // SAFETY: the context is not closed during this call (contract of the man page).
-            used.push(unsafe { context::is_of(context.pointer(), *wq) }?.ok_or(Errno::EINVAL)?);
+            used.push(unsafe { Arg::new(*wq) }.enter_in(context.pointer())?.ok_or(Errno::EINVAL)?);
         }
         let handle = here.verbs().create_table(&used)?;
         let public = ibv_rwq_ind_table {
