@@ -101,7 +101,7 @@ unsafe fn of_kept<'a>(context: *mut ibv_context) -> Outcome<&'a Open<Mlx5>> {
 /// Destroys what an object of a command stands for, and frees the object. If the first fails, the object stays.
 ///
 /// # Safety
-/// `object` is NULL or a `Box`, which the program does not use any more if this succeeds.
+/// `object` is NULL or a `Box`, which the program does not use any more if this succeeds; `handle` returns a field of it.
 unsafe fn destroy<T, H>(
     object: *mut T,
     handle: impl FnOnce(&T) -> &ManuallyDrop<H>,

@@ -3,7 +3,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects.
 
-use super::whole::{Owned, create_of};
+use super::whole::{Handled, Owned, create_of, handled};
 use crate::abi::attr::ibv_ah_attr;
 use crate::abi::context::ibv_context;
 use crate::abi::object::ibv_pd;
@@ -33,6 +33,8 @@ pub(crate) struct AhPrivate {
     /// The firmware's object that maps it to a QP (mlx5).
     mapping: ProcessMutex<Option<DevxObject>>,
 }
+
+handled! { AhPrivate: AhHandle; }
 
 // SAFETY: `RawAh` begins with the fields; only this module makes such objects.
 unsafe impl<D: Driver> Owned<D> for IbvAh {
@@ -81,7 +83,7 @@ pub(crate) fn destroy<D: Driver>(open: &Open<D>, ah: Claim<'_, IbvAh>) -> Outcom
         })?;
     }
     drop(mapping);
-    ah.destroy_of(open, |own| &own.handle, AhHandle::destroy)
+    ah.destroy_of(open, AhHandle::destroy)
 }
 
 /// # Safety

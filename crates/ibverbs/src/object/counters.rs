@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C" fn create_counters(
 /// # Safety
 /// As in ibv_create_counters(3).
 pub(crate) unsafe extern "C" fn destroy_counters(counters: Arg<'_, ibv_counters>) -> c_int {
-    number(|| counters.claim()?.destroy(|handle| handle, CountersHandle::destroy))
+    number(|| counters.claim()?.destroy(CountersHandle::destroy))
 }
 
 /// # Safety

@@ -8,7 +8,7 @@
 use super::channel::{self, ChannelUser};
 use super::locking::locked;
 use super::queue_memory;
-use super::whole::{Owned, Whole, create_of};
+use super::whole::{Handled, Owned, Whole, create_of, handled};
 use crate::abi::Zeroed as _;
 use crate::abi::attr::{ibv_cq_init_attr_ex, ibv_modify_cq_attr};
 use crate::abi::context::ibv_context;
@@ -59,6 +59,8 @@ pub(crate) struct CqRequest<'a> {
     /// That parent domain.
     _domain: Option<Used<'a, ibv_pd>>,
 }
+
+handled! { CqPrivate<D>: CqHandle; }
 
 // SAFETY: `ibv_cq_ex` begins with the fields; only this module makes such objects.
 unsafe impl<D: Driver> Owned<D> for ibv_cq {
@@ -175,7 +177,7 @@ pub(crate) fn destroy<D: Driver>(open: &Open<D>, cq: Claim<'_, ibv_cq>) -> Outco
         let events = CqHandle::destroy(handle)?;
         Ok([events.async_events_reported, events.comp_events_reported])
     };
-    cq.destroy_with_events(open, |own| &own.handle, |own| own.number, end)
+    cq.destroy_with_events(open, |own| own.number, end)
 }
 
 /// # Safety

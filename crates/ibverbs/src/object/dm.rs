@@ -4,7 +4,7 @@
 // UNSAFETY: C's pointers to objects and buffers.
 
 use super::mr;
-use super::whole::{Owned, create};
+use super::whole::{Handled, Owned, create, handled};
 use crate::abi::attr::ibv_alloc_dm_attr;
 use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_dm, ibv_pd};
@@ -27,6 +27,8 @@ pub(crate) struct DmPrivate {
     /// Offset of its first byte in the mapping.
     start: usize,
 }
+
+handled! { DmPrivate: DmHandle; }
 
 // SAFETY: the public part is the struct itself; only this module makes such objects.
 unsafe impl Owned<()> for ibv_dm {
@@ -115,7 +117,7 @@ pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: Arg<'_, ibv_dm>) {
 /// # Safety
 /// As in ibv_alloc_dm(3).
 pub(crate) unsafe extern "C" fn free_dm(dm: Arg<'_, ibv_dm>) -> c_int {
-    number(|| dm.claim()?.destroy(|own| &own.handle, DmHandle::destroy))
+    number(|| dm.claim()?.destroy(DmHandle::destroy))
 }
 
 /// # Safety

@@ -48,5 +48,5 @@ pub(crate) fn finish(here: &Private, context: *mut ibv_context, handle: FlowHand
 /// # Safety
 /// As in ibv_create_flow(3).
 pub(crate) unsafe extern "C" fn destroy_flow(flow: Arg<'_, ibv_flow>) -> c_int {
-    number(|| flow.claim()?.destroy(|handle| handle, FlowHandle::destroy))
+    number(|| flow.claim()?.destroy(FlowHandle::destroy))
 }

@@ -45,7 +45,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: Arg<'_, ibv_pd>, mw_type: u32) -> *
 /// # Safety
 /// As in ibv_alloc_mw(3).
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: Arg<'_, IbvMw>) -> c_int {
-    number(|| mw.claim()?.destroy(|handle| handle, MwHandle::destroy))
+    number(|| mw.claim()?.destroy(MwHandle::destroy))
 }
 
 /// The bind of a type 1 window is a work request like that of a type 2 window, with a key that this library selects:

@@ -8,7 +8,7 @@
 
 use super::locking::locked;
 use super::pd::PdPrivate;
-use super::whole::{Owned, Whole, create_of};
+use super::whole::{Handled, Owned, Whole, create_of, handled};
 use super::{cq, queue_memory, srq};
 use crate::abi::Zeroed as _;
 use crate::abi::context::ibv_context;
@@ -74,6 +74,8 @@ pub(crate) struct Extension {
     /// The data of these functions.
     pub(crate) data: OnceLock<Box<dyn Any + Send + Sync>>,
 }
+
+handled! { QpPrivate<D>: QpHandle; }
 
 // SAFETY: `ibv_qp_ex` begins with an `ibv_qp`; only this module makes such objects.
 unsafe impl<D: Driver> Owned<D> for ibv_qp {
@@ -417,5 +419,5 @@ pub(crate) fn destroy<D: Driver>(open: &Open<D>, qp: Claim<'_, ibv_qp>) -> Outco
         };
         reported.map(|reported| [reported])
     };
-    qp.destroy_with_events(open, |own| &own.handle, |own| own.number, end)
+    qp.destroy_with_events(open, |own| own.number, end)
 }

@@ -4,7 +4,7 @@
 // UNSAFETY: C's pointers to objects.
 
 use super::locking::locked;
-use super::whole::{Owned, Whole, create_of};
+use super::whole::{Handled, Owned, Whole, create_of, handled};
 use super::{cq, queue_memory};
 use crate::abi::Zeroed as _;
 use crate::abi::attr::{ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
@@ -39,6 +39,8 @@ impl<D: Driver> SrqPrivate<D> {
         &self.shared
     }
 }
+
+handled! { SrqPrivate<D>: SrqHandle; }
 
 // SAFETY: the public part is the struct itself; only this module makes such objects.
 unsafe impl<D: Driver> Owned<D> for ibv_srq {
@@ -190,7 +192,7 @@ pub(crate) fn destroy<D: Driver>(open: &Open<D>, srq: Claim<'_, ibv_srq>) -> Out
         // SAFETY: the queue's own parts, of which the engines are freed after this.
         unsafe { open.driver.destroy_srq(handle, &own.shared) }.map(|reported| [reported])
     };
-    srq.destroy_with_events(open, |own| &own.handle, |own| own.number, end)
+    srq.destroy_with_events(open, |own| own.number, end)
 }
 
 /// # Safety

@@ -34,6 +34,41 @@ pub(crate) unsafe trait Owned<D>: Object {
     type Own;
 }
 
+/// Our part of an object that has a kernel's object.
+///
+/// # Safety
+/// `own_handle` returns a part of the value, and only the functions of this module take the handle out.
+pub(crate) unsafe trait Handled {
+    type Handle;
+    fn own_handle(&self) -> &ManuallyDrop<Self::Handle>;
+}
+
+// SAFETY: the value is the handle; the modules of these objects only borrow it.
+unsafe impl<H> Handled for ManuallyDrop<H> {
+    type Handle = H;
+
+    fn own_handle(&self) -> &Self {
+        self
+    }
+}
+
+/// Declares that a part has the handle in its field `handle`.
+macro_rules! handled {
+    ($($own:ident$(<$driver:ident>)?: $handle:ty;)*) => {
+        $(
+            // SAFETY: a field, which its module only borrows.
+            unsafe impl$(<$driver: Driver>)? Handled for $own$(<$driver>)? {
+                type Handle = $handle;
+
+                fn own_handle(&self) -> &ManuallyDrop<$handle> {
+                    &self.handle
+                }
+            }
+        )*
+    };
+}
+pub(crate) use handled;
+
 /// Allocates an object, and adds it to the table.
 fn make<D, T: Owned<D>>(here: &Private, public: T::Public, own: T::Own, compares: bool) -> *mut T {
     let object = Box::into_raw(Box::new(Whole { public, own })).cast();
@@ -127,14 +162,13 @@ impl<T: Object> Claim<'_, T> {
     /// Destroys the kernel's object by its handle, and frees the object. If the first fails, the object stays.
     pub(crate) fn destroy<H, R: Default>(
         self,
-        handle: impl FnOnce(&T::Own) -> &ManuallyDrop<H>,
         destroy: impl FnOnce(H) -> Result<R, (H, Error)>,
     ) -> Outcome<()>
     where
-        T: Owned<()>,
+        T: Owned<(), Own: Handled<Handle = H>>,
     {
-        // SAFETY: if this succeeds, the object with the handle is freed next.
-        unsafe { destroy_handle(handle(self.own()), destroy) }?;
+        // SAFETY: if this succeeds, the object with the handle (`Handled`) is freed next.
+        unsafe { destroy_handle(self.own().own_handle(), destroy) }?;
         self.free();
         Ok(())
     }
@@ -143,14 +177,13 @@ impl<T: Object> Claim<'_, T> {
     pub(crate) fn destroy_of<D: Driver, H, R: Default>(
         self,
         open: &Open<D>,
-        handle: impl FnOnce(&T::Own) -> &ManuallyDrop<H>,
         destroy: impl FnOnce(H) -> Result<R, (H, Error)>,
     ) -> Outcome<()>
     where
-        T: Owned<D>,
+        T: Owned<D, Own: Handled<Handle = H>>,
     {
-        // SAFETY: if this succeeds, the object with the handle is freed next.
-        unsafe { destroy_handle(handle(self.own_of(open)?), destroy) }?;
+        // SAFETY: if this succeeds, the object with the handle (`Handled`) is freed next.
+        unsafe { destroy_handle(self.own_of(open)?.own_handle(), destroy) }?;
         // SAFETY: the object is of a context of this driver (`own_of`).
         unsafe { self.end() };
         Ok(())
@@ -161,17 +194,16 @@ impl<T: Object> Claim<'_, T> {
     pub(crate) fn destroy_with_events<D: Driver, H, const N: usize>(
         self,
         open: &Open<D>,
-        handle: impl FnOnce(&T::Own) -> &ManuallyDrop<H>,
         number: impl FnOnce(&T::Own) -> u64,
         destroy: impl FnOnce(&T::Own, H) -> Result<[u32; N], (H, Error)>,
     ) -> Outcome<()>
     where
-        T: Owned<D> + Evented<N>,
+        T: Owned<D, Own: Handled<Handle = H>> + Evented<N>,
         [u32; N]: Default,
     {
         let own = self.own_of(open)?;
-        // SAFETY: if this succeeds, the object with the handle is freed below.
-        let reported = unsafe { destroy_handle(handle(own), |handle| destroy(own, handle)) }?;
+        // SAFETY: if this succeeds, the object with the handle (`Handled`) is freed below.
+        let reported = unsafe { destroy_handle(own.own_handle(), |handle| destroy(own, handle)) }?;
         live::mark_gone(self.pointer());
         let counts: [_; N] =
             array::from_fn(|i| (self.pointer().wrapping_byte_add(T::COUNTS[i]).cast(), reported[i]));

@@ -7,7 +7,7 @@
 // UNSAFETY: C's pointers to objects and lists.
 
 use super::locking::locked;
-use super::whole::{Owned, Whole, create as create_whole, create_of};
+use super::whole::{Handled, Owned, Whole, create as create_whole, create_of, handled};
 use super::{cq, queue_memory};
 use crate::abi::Zeroed as _;
 use crate::abi::context::ibv_context;
@@ -43,6 +43,8 @@ impl<D: Driver> WqPrivate<D> {
         &self.shared
     }
 }
+
+handled! { WqPrivate<D>: WqHandle; }
 
 // SAFETY: the public part is the struct itself; only this module makes such objects.
 unsafe impl<D: Driver> Owned<D> for ibv_wq {
@@ -149,7 +151,7 @@ pub(crate) fn destroy<D: Driver>(open: &Open<D>, wq: Claim<'_, ibv_wq>) -> Outco
         // SAFETY: the queue's own parts, of which the engine is freed after this.
         unsafe { open.driver.destroy_wq(handle, &own.shared) }.map(|reported| [reported])
     };
-    wq.destroy_with_events(open, |own| &own.handle, |own| own.number, end)
+    wq.destroy_with_events(open, |own| own.number, end)
 }
 
 /// Creates the kernel object of a table of queues, all of which are of this driver.
@@ -270,5 +272,5 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
 /// # Safety
 /// As in ibv_create_rwq_ind_table(3).
 pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: Arg<'_, ibv_rwq_ind_table>) -> c_int {
-    errno_number(|| table.claim()?.destroy(|handle| handle, RwqIndTableHandle::destroy))
+    errno_number(|| table.claim()?.destroy(RwqIndTableHandle::destroy))
 }

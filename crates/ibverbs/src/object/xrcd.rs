@@ -45,5 +45,5 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 /// # Safety
 /// As in ibv_open_xrcd(3).
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: Arg<'_, ibv_xrcd>) -> c_int {
-    number(|| xrcd.claim()?.destroy(|handle| handle, XrcdHandle::destroy))
+    number(|| xrcd.claim()?.destroy(XrcdHandle::destroy))
 }
