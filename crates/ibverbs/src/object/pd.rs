@@ -54,12 +54,9 @@ unsafe impl Owned<()> for ibv_td {
 }
 
 /// A domain from which a parent domain was created. It counts the parent domain, so it is not freed before this value is dropped.
-struct Parent<T: Owned<()>>(*mut T);
+struct Parent<T: Owned<(), Own: Counted>>(*mut T);
 
-impl<T: Owned<()>> Parent<T>
-where
-    T::Own: Counted,
-{
+impl<T: Owned<(), Own: Counted>> Parent<T> {
     fn new(domain: &Live<'_, T>) -> Self {
         domain.own().users().fetch_add(1, Ordering::Relaxed);
         Self(domain.pointer())
@@ -70,9 +67,10 @@ where
         // exists.
         unsafe { &(*self.0.cast::<Whole<T::Public, T::Own>>()).own }
     }
+}
 
-    /// Ends the count. The domain may be freed then, so `self` is not used any more.
-    fn release(&self) {
+impl<T: Owned<(), Own: Counted>> Drop for Parent<T> {
+    fn drop(&mut self) {
         self.own().users().fetch_sub(1, Ordering::Release);
     }
 }
@@ -146,18 +144,13 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: Arg<'_, ibv_pd>) -> c_int {
             return Err(Errno::EBUSY);
         }
         match &own.kind {
-            // SAFETY: if this succeeds, the object is freed below.
+            // SAFETY: if this succeeds, the object with the handle is freed below.
             Kind::Domain(handle) => unsafe { destroy_handle(handle, PdHandle::destroy) }?,
-            Kind::Parent { pd, td, allocators } => {
-                // The function that frees the memory of its queues gets a pointer to the domain.
-                if allocators.as_ref().is_some_and(|allocators| allocators.is_used()) {
-                    return Err(Errno::EBUSY);
-                }
-                pd.release();
-                if let Some(td) = td {
-                    td.release();
-                }
+            // The function that frees the memory of its queues gets a pointer to the domain.
+            Kind::Parent { allocators: Some(allocators), .. } if allocators.is_used() => {
+                return Err(Errno::EBUSY);
             }
+            Kind::Parent { .. } => {}
         }
         pd.free();
         Ok(())
