@@ -17,8 +17,8 @@ use core::marker::PhantomData;
 ///
 /// By the man pages it is NULL, or a pointer that a function of this library, or of another one, has returned. If the context, or that of
 /// the object, is one of this library, it is not closed during the call. The program does not destroy an object during a call that uses it;
-/// in which order threads do so is checked all the same ([`live`]), except for calls that only read the object. No function of the data path
-/// uses an object during the call that destroys it, or later.
+/// in which order threads do so is checked all the same ([`live`]), except for calls that only read the object. No function of the data
+/// path uses an object during the call that destroys it, or later.
 ///
 /// A pointer in a struct that C passes becomes one by [`new`](Self::new), the only unsafe function: the man pages demand the same of it.
 #[repr(transparent)]
@@ -68,8 +68,8 @@ impl<'a, T: Object> Arg<'a, T> {
         unsafe { live::enter(self.pointer) }
     }
 
-    /// An object that another one is created from; `None` if it is NULL. `EINVAL` if it is of another context: objects of different contexts
-    /// can't be used together.
+    /// An object that another one is created from; `None` if it is NULL. `EINVAL` if it is of another context: objects of different
+    /// contexts can't be used together.
     pub(crate) fn enter_in(self, context: *mut ibv_context) -> Outcome<Option<Used<'a, T>>> {
         if self.is_null() {
             return Ok(None);

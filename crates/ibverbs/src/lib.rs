@@ -6,8 +6,8 @@
 //! # The path of a call
 //! A C program's pointer to an object points to the public part, with which each object begins (`object`). A control
 //! verb gets the pointer as an argument (`arg`), finds the object (`live`) and the context in which it was created (`context`), calls the
-//! driver through it (`verbs`), and reports failure as its man page specifies (`errno`). The data path is called through the context's table of
-//! functions, which exists once per driver (`data`), so it needs no lookup.
+//! driver through it (`verbs`), and reports failure as its man page specifies (`errno`). The data path is called through the context's
+//! table of functions, which exists once per driver (`data`), so it needs no lookup.
 //!
 //! # The contract of the functions
 //! Every function here is called by C. The functions of the control path find an object in a table (`live`, `recent`), so a pointer to an

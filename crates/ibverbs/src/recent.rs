@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What was found last, for calls that only need to know what an address or a number names: those of events.
 //!
-//! A place is selected by the key, so a search takes the same few instructions for each key, and no lock. What is not found here is searched
-//! in the full table, with its lock. A place is changed only with the lock of the table's part that has its keys.
+//! A place is selected by the key, so a search takes the same few instructions for each key, and no lock. What is not found here is
+//! searched in the full table, with its lock. A place is changed only with the lock of the table's part that has its keys.
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects, and the contexts of objects that exist.
 
@@ -58,8 +58,8 @@ impl Place {
     }
 }
 
-/// Objects by address, with the pointers to their contexts: C's, and that to our part. An object is removed here when it is removed from the
-/// table of objects ([`live`](crate::live)), or its context is closed.
+/// Objects by address, with the pointers to their contexts: C's, and that to our part. An object is removed here when it is removed from
+/// the table of objects ([`live`](crate::live)), or its context is closed.
 static OBJECTS: [[Place; PLACES]; KINDS] = [const { [const { Place::new() }; PLACES] }; KINDS];
 
 /// A number whose low bits differ for most objects. They select the shard of the table and the place.
