@@ -5,21 +5,21 @@
 // UNSAFETY: C's pointers to contexts.
 
 use crate::abi::context::{ibv_context, ibv_device, verbs_context};
-use crate::abi::object::ibv_comp_channel;
+use crate::abi::object::{ibv_comp_channel, ibv_cq};
 use crate::address::AddressSet;
 use crate::data;
 use crate::errno::{Errno, Outcome};
 use crate::events::Numbered;
-use crate::live::{self, Object, Used};
+use crate::live;
 use crate::object::channel;
+use crate::recent::{PLACES, Place};
 use crate::verbs::{Open, Verbs};
 use core::mem::{self, offset_of};
 use core::ptr;
-use core::sync::atomic::{AtomicUsize, Ordering};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use uverbs_core::control::slab::Slab;
 use uverbs_core::control::{AsyncFd, ContextInfo};
 use uverbs_core::kernel::Kernel;
@@ -51,17 +51,14 @@ pub(crate) struct Private {
     port: Arc<()>,
     /// Objects by the number in their events.
     objects: ProcessMutex<Slab<Numbered>>,
+    /// CQs that events named last. Changed with the lock of `objects` held.
+    recent_cqs: [Place; PLACES],
     /// Channels. Those that the program has not destroyed are closed with the context.
     channels: ProcessMutex<Channels>,
     /// Distinguishes contexts that have had the same address.
     id: u64,
     /// The kernel's numbers of its objects, and how many objects have each: an imported one has the number of another.
     numbers: ProcessMutex<HashMap<u32, u32>>,
-    /// Held while the counts of acknowledged events change, and by threads that wait for them.
-    acks: ProcessMutex<()>,
-    acked: Condvar,
-    /// Threads that wait for `acked`; accessed with `acks` held.
-    ack_waiters: AtomicUsize,
 }
 
 /// The channels of a context.
@@ -120,12 +117,10 @@ fn finish<D: Driver>(
         stand_in,
         port,
         objects: ProcessMutex::default(),
+        recent_cqs: [const { Place::new() }; PLACES],
         channels: ProcessMutex::default(),
         id: live::new_serial(),
         numbers: ProcessMutex::default(),
-        acks: ProcessMutex::new(()),
-        acked: Condvar::new(),
-        ack_waiters: AtomicUsize::new(0),
     };
     let context = Box::into_raw(Box::new(Context { public, private }));
     OPEN.lock().insert(context.expose_provenance() + POINTER);
@@ -149,6 +144,7 @@ pub(crate) unsafe fn close(context: *mut ibv_context) -> Outcome<()> {
     // SAFETY: the address was in the list, so it is that of a context which `open` allocated as a `Box`, plus
     // `POINTER`, and which is not closed yet.
     let context = unsafe { Box::from_raw(context.cast::<u8>().wrapping_sub(POINTER).cast::<Context>()) };
+    live::forget_all(&context.private);
     // In a child of fork(2) that can't use the context, they are leaked. fork(2) copies the table of files before the memory, so
     // the list may contain a channel whose file was opened in between and is not open in the child.
     let channels = match context.private.channels() {
@@ -182,43 +178,6 @@ pub(crate) unsafe fn of<'a>(context: *mut ibv_context) -> Outcome<&'a Private> {
     // SAFETY: the address is in the list, so it is that of a context which `open` created and which is not closed. No
     // mutable reference to this part of it exists.
     Ok(unsafe { &(*context).private })
-}
-
-/// The object of a verb, and its context.
-///
-/// # Safety
-/// The contexts of the object and in its public part are not closed as long as the value is used.
-pub(crate) unsafe fn of_object<'a, T: Object>(object: *mut T) -> Outcome<Used<'a>> {
-    // SAFETY: the contract of this function.
-    unsafe { live::enter(object) }
-}
-
-/// [`of_object`] for an object that may be NULL, then `None`. `EINVAL` if it belongs to another context than `context`:
-/// objects of different contexts can't be used together.
-///
-/// # Safety
-/// As for [`of_object`].
-pub(crate) unsafe fn is_of<'a, T: Object>(
-    context: *mut ibv_context,
-    object: *mut T,
-) -> Outcome<Option<Used<'a>>> {
-    if object.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: the contract of this function.
-    let used = unsafe { live::enter(object) }?;
-    if used.context() == context { Ok(Some(used)) } else { Err(Errno::EINVAL) }
-}
-
-/// The context of an object that the caller has claimed, or uses.
-///
-/// # Safety
-/// `object` exists and begins with the pointer to its context; as for [`of`].
-pub(crate) unsafe fn of_known<'a, T>(object: *mut T) -> Outcome<&'a Private> {
-    // SAFETY: `object` exists and begins with the pointer to its context (the contract of this function).
-    let context = unsafe { object.cast::<*mut ibv_context>().read() };
-    // SAFETY: the context is not closed while the reference is used (the contract of this function).
-    unsafe { of(context) }
 }
 
 impl Private {
@@ -273,42 +232,34 @@ impl Private {
         self.objects().ok()?.get(number).copied()
     }
 
+    /// The CQ of a number.
+    #[inline]
+    pub(crate) fn numbered_cq(&self, number: u64) -> Option<*mut ibv_cq> {
+        // The low half of a number is an index.
+        match self.recent_cqs[number as usize % PLACES].get(number as usize) {
+            Some([cq, _]) => Some(cq.cast()),
+            None => self.search_cq(number),
+        }
+    }
+
+    #[cold]
+    fn search_cq(&self, number: u64) -> Option<*mut ibv_cq> {
+        let objects = self.objects().ok()?;
+        let Some(Numbered::Cq(cq)) = objects.get(number).copied() else { return None };
+        self.recent_cqs[number as usize % PLACES].put(number as usize, [cq.cast(), ptr::null_mut()]);
+        Some(cq)
+    }
+
     /// Removes a number. Events that have it name no object from now on.
     pub(crate) fn forget(&self, number: u64) {
         if let Ok(mut objects) = self.objects() {
+            self.recent_cqs[number as usize % PLACES].forget(number as usize);
             objects.remove(number);
         }
     }
 
     pub(crate) fn channels(&self) -> Outcome<MutexGuard<'_, Channels>> {
         self.channels.lock().map_err(|_| Errno::ESTALE)
-    }
-
-    /// The lock of the counts of acknowledged events, and of a channel's users.
-    pub(crate) fn acks(&self) -> Outcome<MutexGuard<'_, ()>> {
-        self.acks.lock().map_err(|_| Errno::ESTALE)
-    }
-
-    /// Changes counts of acknowledged events, and wakes the threads that wait for them.
-    pub(crate) fn acknowledge(&self, change: impl FnOnce()) -> Outcome<()> {
-        let _acks = self.acks()?;
-        change();
-        // Both are accessed with the lock held. A notification is a system call, also if no thread waits.
-        if self.ack_waiters.load(Ordering::Relaxed) != 0 {
-            self.acked.notify_all();
-        }
-        Ok(())
-    }
-
-    /// Waits until `is_done`, which reads counts of acknowledged events. It does not wait in a child of fork(2) whose parent's
-    /// thread had the lock: the child can acknowledge no event.
-    pub(crate) fn wait_for_acks(&self, is_done: impl Fn() -> bool) {
-        if let Ok(acks) = self.acks() {
-            self.ack_waiters.fetch_add(1, Ordering::Relaxed);
-            let acks = self.acked.wait_while(acks, |()| !is_done()).unwrap_or_else(PoisonError::into_inner);
-            self.ack_waiters.fetch_sub(1, Ordering::Relaxed);
-            drop(acks);
-        }
     }
 }
 

@@ -11,13 +11,18 @@ use crate::abi::context::ibv_context;
 use crate::abi::object::{Element, ibv_async_event, ibv_cq, ibv_srq};
 use crate::abi::qp::ibv_qp;
 use crate::abi::wq::ibv_wq;
-use crate::context::{self, Private};
-use crate::errno::{Errno, Outcome, ensure, minus_one, nothing};
-use crate::live;
+use crate::arg::Arg;
+use crate::context::Private;
+use crate::errno::{Errno, Outcome, minus_one, nothing};
+use crate::live::Object;
 use core::ffi::c_int;
+use core::mem::{MaybeUninit, offset_of};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::os::fd::BorrowedFd;
+use std::sync::{Condvar, PoisonError};
 use uverbs_core::attr::{AsyncEvent, EventScope, EventType};
 use uverbs_core::control::async_event;
+use uverbs_core::sync::StaticMutex;
 
 /// The object that the number in an event names.
 #[derive(Clone, Copy)]
@@ -46,10 +51,85 @@ pub(crate) fn complete(here: &Private, number: u64, object: Numbered) {
     }
 }
 
+/// A kind of objects with events.
+///
+/// # Safety
+/// `COUNTS` are the offsets of counts of acknowledged events, of type `u32`.
+pub(crate) unsafe trait Evented<const N: usize>: Object {
+    const COUNTS: [usize; N];
+}
+
+/// The places in [`COUNTS`](Evented::COUNTS).
+pub(crate) const ASYNC: usize = 0;
+pub(crate) const COMPLETION: usize = 1;
+
+macro_rules! evented {
+    ($($ty:ident has $n:literal: $($count:ident),+;)*) => {
+        $(
+            // SAFETY: fields of this type, which count acknowledged events.
+            unsafe impl Evented<$n> for $ty {
+                const COUNTS: [usize; $n] = [$(offset_of!($ty, $count)),+];
+            }
+        )*
+    };
+}
+
+evented! {
+    ibv_cq has 2: async_events_completed, comp_events_completed;
+    ibv_qp has 1: events_completed;
+    ibv_srq has 1: events_completed;
+    ibv_wq has 1: events_completed;
+}
+
 /// Whether as many events are acknowledged as were read. In a child of fork(2) the kernel is not called, and the number
 /// of events read is 0.
 pub(crate) fn are_acked(completed: u32, reported: u32) -> bool {
     completed.wrapping_sub(reported).cast_signed() >= 0
+}
+
+/// Threads that wait for the acknowledgement of events, of all contexts. They are not counted in the object or its context, because the
+/// last acknowledgement of an object lets another thread free both.
+static WAITERS: AtomicUsize = AtomicUsize::new(0);
+/// Held by a waiting thread while it reads the counts.
+static WAITING: StaticMutex<()> = StaticMutex::new();
+static ACKED: Condvar = Condvar::new();
+
+/// Adds acknowledged events to a count, and wakes the threads that wait for them.
+///
+/// # Safety
+/// `count` is the count of an object that exists. It may be freed by another thread as soon as the events are added.
+#[inline]
+unsafe fn acknowledge(count: *mut u32, events: u32) {
+    // SAFETY: the count exists (contract of this function), and this module accesses it only as an atomic.
+    let count = unsafe { AtomicU32::from_ptr(count) };
+    // With `wait_for_acks`: either this thread sees the waiter, or the waiter sees the sum, because all four accesses have one order.
+    count.fetch_add(events, Ordering::SeqCst);
+    if WAITERS.load(Ordering::SeqCst) != 0 {
+        wake();
+    }
+}
+
+#[cold]
+fn wake() {
+    // A waiter that has read the old count sleeps when this lock is free.
+    drop(WAITING.lock());
+    ACKED.notify_all();
+}
+
+/// Waits until as many events are acknowledged as were read, for each count.
+///
+/// # Safety
+/// The counts are those of an object that exists during this call.
+pub(crate) unsafe fn wait_for_acks<const N: usize>(counts: [(*mut u32, u32); N]) {
+    let is_acked = |(count, reported): &(*mut u32, u32)| {
+        // SAFETY: the count exists (contract of this function), and this module accesses it only as an atomic.
+        are_acked(unsafe { AtomicU32::from_ptr(*count) }.load(Ordering::SeqCst), *reported)
+    };
+    WAITERS.fetch_add(1, Ordering::SeqCst);
+    let waiting = WAITING.lock();
+    let result = ACKED.wait_while(waiting, |()| !counts.iter().all(is_acked));
+    drop(result.unwrap_or_else(PoisonError::into_inner));
+    WAITERS.fetch_sub(1, Ordering::SeqCst);
 }
 
 /// Reads a record of an event file. As in C, `EINTR` and `EAGAIN` are returned to the program.
@@ -101,78 +181,102 @@ fn element(here: &Private, event: AsyncEvent) -> Option<Element> {
 /// As in ibv_get_async_event(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_async_event(
-    context: *mut ibv_context,
-    event: *mut ibv_async_event,
+    context: Arg<'_, ibv_context>,
+    event: Option<&mut MaybeUninit<ibv_async_event>>,
 ) -> c_int {
     minus_one(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let here = unsafe { context::of(context) }?;
-        ensure(!event.is_null())?;
+        let here = context.open()?;
+        let event = event.ok_or(Errno::EINVAL)?;
         loop {
             let mut record = [0; 16];
             // SAFETY: `context` is open: `of` found it, and the program does not close it during this call (contract of
             // the man page).
-            read(unsafe { (*context).async_fd }, &mut record)?;
+            read(unsafe { (*context.pointer()).async_fd }, &mut record)?;
             let found = async_event::parse_event(&record).ok_or(Errno::EIO)?;
             // The object was destroyed after the event was written: no object has the number.
             let Some(element) = element(here, found) else { continue };
-            // SAFETY: `event` is valid for writes (contract of the man page).
-            unsafe { event.write(ibv_async_event { element, event_type: found.event_type.0 }) };
+            event.write(ibv_async_event { element, event_type: found.event_type.0 });
             return Ok(0);
         }
     })
 }
 
+/// Adds acknowledged events to a count of an object.
+#[inline]
+pub(crate) fn acknowledge_all<T: Evented<N>, const N: usize>(
+    object: Arg<'_, T>,
+    which: usize,
+    events: u32,
+) -> Outcome<()> {
+    let object = object.peek()?;
+    let count = T::COUNTS.get(which).ok_or(Errno::EINVAL)?;
+    // SAFETY: a count of the object (`Evented`), which is not freed before these events are acknowledged.
+    unsafe { acknowledge(object.pointer().wrapping_byte_add(*count).cast(), events) };
+    Ok(())
+}
+
 /// # Safety
 /// As in ibv_ack_async_event(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: Option<&ibv_async_event>) {
     nothing(|| {
-        // SAFETY: `event` is NULL or valid, and no other thread changes it during this call (contract of the man page).
-        let event = unsafe { event.as_ref() }.ok_or(Errno::EINVAL)?;
+        let event = event.ok_or(Errno::EINVAL)?;
         let scope = EventType(event.event_type).scope();
         if !matches!(scope, EventScope::Cq | EventScope::Qp | EventScope::Srq | EventScope::Wq) {
             return Ok(());
         }
         // SAFETY: events with this scope have a pointer in the union (see `element`).
         let object = unsafe { event.element.object };
-        let here = match scope {
-            // SAFETY: the context is not closed during this call (contract of the man page).
-            EventScope::Cq => unsafe { live::peek(object.cast::<ibv_cq>()) },
-            // SAFETY: as for a CQ.
-            EventScope::Qp => unsafe { live::peek(object.cast::<ibv_qp>()) },
-            // SAFETY: as for a CQ.
-            EventScope::Wq => unsafe { live::peek(object.cast::<ibv_wq>()) },
-            // SAFETY: as for a CQ.
-            _ => unsafe { live::peek(object.cast::<ibv_srq>()) },
-        }?;
-        here.acknowledge(|| {
-            let completed = match scope {
-                // SAFETY: the object exists until its events are acknowledged. The field is changed only with the lock
-                // held.
-                EventScope::Cq => unsafe { &mut (*object.cast::<ibv_cq>()).async_events_completed },
-                // SAFETY: the object exists until its events are acknowledged. The field is changed only with the lock
-                // held.
-                EventScope::Qp => unsafe { &mut (*object.cast::<ibv_qp>()).events_completed },
-                // SAFETY: the object exists until its events are acknowledged. The field is changed only with the lock
-                // held.
-                EventScope::Wq => unsafe { &mut (*object.cast::<ibv_wq>()).events_completed },
-                // SAFETY: the object exists until its events are acknowledged. The field is changed only with the lock
-                // held.
-                _ => unsafe { &mut (*object.cast::<ibv_srq>()).events_completed },
-            };
-            *completed = completed.wrapping_add(1);
-        })
+        match scope {
+            EventScope::Cq => {
+                // SAFETY: a CQ, whose context is not closed during this call (contract of the man page).
+                acknowledge_all(unsafe { Arg::new(object.cast::<ibv_cq>()) }, ASYNC, 1)
+            }
+            EventScope::Qp => {
+                // SAFETY: as for a CQ.
+                acknowledge_all(unsafe { Arg::new(object.cast::<ibv_qp>()) }, ASYNC, 1)
+            }
+            EventScope::Wq => {
+                // SAFETY: as for a CQ.
+                acknowledge_all(unsafe { Arg::new(object.cast::<ibv_wq>()) }, ASYNC, 1)
+            }
+            _ => {
+                // SAFETY: as for a CQ.
+                acknowledge_all(unsafe { Arg::new(object.cast::<ibv_srq>()) }, ASYNC, 1)
+            }
+        }
     });
 }
 
 #[cfg(test)]
 mod tests {
-    use super::are_acked;
+    use super::{acknowledge, are_acked, wait_for_acks};
+    use core::ptr;
+    use core::time::Duration;
 
     #[test]
     fn an_object_is_acked_if_acks_reach_the_events_and_counts_wrap() {
         assert!(are_acked(0, 0) && are_acked(3, 3) && are_acked(1, 0) && are_acked(2, u32::MAX));
         assert!(!are_acked(0, 1) && !are_acked(u32::MAX, 2));
+    }
+
+    #[test]
+    fn a_waiter_returns_when_both_counts_are_reached() {
+        let mut counts = [0_u32; 2];
+        let [comp, other] = counts.each_mut().map(|count| ptr::from_mut(count).expose_provenance());
+        let pointer = ptr::with_exposed_provenance_mut::<u32>;
+        std::thread::scope(|scope| {
+            // SAFETY: the counts outlive the threads, which access them by these functions only.
+            let waiter =
+                scope.spawn(move || unsafe { wait_for_acks([(pointer(comp), 2), (pointer(other), 1)]) });
+            for count in [comp, comp, other] {
+                std::thread::sleep(Duration::from_millis(5));
+                assert!(!waiter.is_finished());
+                // SAFETY: as above.
+                unsafe { acknowledge(pointer(count), 1) };
+            }
+            waiter.join().unwrap();
+        });
+        assert_eq!(counts, [2, 1]);
     }
 }

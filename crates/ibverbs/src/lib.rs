@@ -5,12 +5,12 @@
 //!
 //! # The path of a call
 //! A C program's pointer to an object points to the public part, with which each object begins (`object`). A control
-//! verb finds the object (`live`) and the context in which it was created (`context`), calls the driver through it (`verbs`),
-//! and reports failure as its man page specifies (`errno`). The data path is called through the context's table of
-//! functions, which exists once per driver (`data`), so it needs no lookup.
+//! verb gets the pointer as an argument (`arg`), finds the object (`live`) and the context in which it was created (`context`), calls the
+//! driver through it (`verbs`), and reports failure as its man page specifies (`errno`). The data path is called through the context's
+//! table of functions, which exists once per driver (`data`), so it needs no lookup.
 //!
 //! # The contract of the functions
-//! Every function here is called by C. The functions of the control path find an object in a table (`live`), so a pointer to an
+//! Every function here is called by C. The functions of the control path find an object in a table (`live`, `recent`), so a pointer to an
 //! object that was destroyed is reported as `EINVAL`, as are NULL and an object of another library's context; a number in the
 //! object's public part that is not the kernel's is answered as by the kernel. The data path does no lookup, and no check can
 //! distinguish a pointer into valid memory from another one. So all of them are `unsafe` by the contract of their man pages:
@@ -19,6 +19,7 @@
 
 mod abi;
 mod address;
+mod arg;
 mod context;
 mod convert;
 mod data;
@@ -33,4 +34,5 @@ mod live;
 mod logger;
 mod neighbour;
 mod object;
+mod recent;
 mod verbs;

@@ -20,8 +20,10 @@ use crate::abi::object::{ibv_comp_channel, ibv_cq, ibv_dm, ibv_pd, ibv_srq, ibv_
 use crate::abi::qp::ibv_qp;
 use crate::abi::wq::{ibv_rwq_ind_table, ibv_wq};
 use crate::address::AddressMap;
+use crate::arg::Arg;
 use crate::context::{self, Private};
 use crate::errno::{Errno, Outcome};
+use crate::recent;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -52,7 +54,7 @@ pub(crate) enum Kind {
 /// What a program may have changed in the public part of an object.
 #[derive(Clone, Copy)]
 pub(crate) struct Public {
-    context: *mut ibv_context,
+    pub(crate) context: *mut ibv_context,
     /// The kernel's number, if the public part has it.
     number: Option<u32>,
 }
@@ -147,7 +149,7 @@ type Shard = AddressMap<Entry>;
 static SHARDS: [StaticMutex<Shard>; 16] = [const { StaticMutex::new() }; 16];
 
 fn shard(address: usize) -> &'static StaticMutex<Shard> {
-    &SHARDS[(address >> 6 ^ address >> 12) % SHARDS.len()]
+    &SHARDS[recent::spread(address) % SHARDS.len()]
 }
 
 static SERIALS: AtomicU64 = AtomicU64::new(1);
@@ -157,64 +159,71 @@ pub(crate) fn new_serial() -> u64 {
     SERIALS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Adds a new object of an open context.
+/// Adds a new object of a context to the table. `compares` is whether the number in its public part is compared: it is that of a kernel's
+/// object.
 ///
 /// # Safety
-/// `object` is a new object of this library whose context is not closed during this call.
-pub(crate) unsafe fn add<T: Object>(object: *mut T) -> *mut T {
+/// `object` is a new object of this library.
+pub(crate) unsafe fn add<T: Object>(here: &Private, object: *mut T, compares: bool) {
     // SAFETY: a new object (contract of this function).
-    let Public { context, number } = unsafe { T::public(object) };
-    // SAFETY: the contract of this function is that of `add_as`.
-    unsafe { add_as(object, context, number) }
+    let number = unsafe { T::public(object) }.number.filter(|_| compares);
+    here.count_number(number, true);
+    let (owner, kind, serial) = (here.id(), T::KIND, new_serial());
+    let entry = Entry { kind, owner, number, serial, users: 0, process: 0, state: State::Alive };
+    shard(object.addr()).lock().insert(object.addr(), entry);
 }
 
-/// [`add`] for an object without a kernel's object of its own, whose public number is not compared.
-///
-/// # Safety
-/// As [`add`].
-pub(crate) unsafe fn add_without_number<T: Object>(object: *mut T) -> *mut T {
-    // SAFETY: a new object (contract of this function).
-    let Public { context, .. } = unsafe { T::public(object) };
-    // SAFETY: the contract of this function is that of `add_as`.
-    unsafe { add_as(object, context, None) }
-}
-
-/// # Safety
-/// As [`add`].
-unsafe fn add_as<T: Object>(object: *mut T, context: *mut ibv_context, number: Option<u32>) -> *mut T {
-    // SAFETY: the context is not closed during this call (contract of this function).
-    if let Ok(here) = unsafe { context::of(context) } {
-        here.count_number(number, true);
-        let serial = new_serial();
-        let (owner, kind) = (here.id(), T::KIND);
-        let entry = Entry { kind, owner, number, serial, users: 0, process: 0, state: State::Alive };
-        shard(object.addr()).lock().insert(object.addr(), entry);
-    }
-    object
-}
-
-/// An object that a verb uses, and its context.
-#[must_use = "the object may be destroyed after this value is dropped"]
-pub(crate) struct Used<'a> {
+/// An object of this library that is not freed as long as this value exists, and its context.
+pub(crate) struct Live<'a, T> {
     here: &'a Private,
     context: *mut ibv_context,
-    address: usize,
+    object: *mut T,
     serial: u64,
 }
 
-impl<'a> Used<'a> {
+impl<'a, T> Live<'a, T> {
     /// C's pointer to the context.
     pub(crate) fn context(&self) -> *mut ibv_context {
         self.context
+    }
+
+    /// [`context`](Self::context), as the argument of a call.
+    pub(crate) fn context_arg(&self) -> Arg<'a, ibv_context> {
+        // SAFETY: an open context, which is not closed during the call (`find`).
+        unsafe { Arg::new(self.context) }
     }
 
     /// The context.
     pub(crate) fn here(&self) -> &'a Private {
         self.here
     }
+
+    /// C's pointer to the object.
+    pub(crate) fn pointer(&self) -> *mut T {
+        self.object
+    }
+
+    /// The kernel's number in the public part, if it has one there.
+    pub(crate) fn handle(&self) -> Option<u32>
+    where
+        T: Object,
+    {
+        // SAFETY: the object exists as long as this value.
+        unsafe { T::public(self.object) }.number
+    }
+
+    /// Changes the entry, if it is still in the table.
+    fn with_entry(&self, change: impl FnOnce(&mut Entry)) {
+        let address = self.object.addr();
+        if let Some(entry) = shard(address).lock().get_mut(&address)
+            && entry.serial == self.serial
+        {
+            change(entry);
+        }
+    }
 }
 
-impl Deref for Used<'_> {
+impl<T> Deref for Live<'_, T> {
     type Target = Private;
 
     fn deref(&self) -> &Private {
@@ -222,14 +231,24 @@ impl Deref for Used<'_> {
     }
 }
 
-impl Drop for Used<'_> {
+/// An object that a verb uses.
+#[must_use = "the object may be destroyed after this value is dropped"]
+pub(crate) struct Used<'a, T>(Live<'a, T>);
+
+impl<'a, T> Deref for Used<'a, T> {
+    type Target = Live<'a, T>;
+
+    fn deref(&self) -> &Live<'a, T> {
+        &self.0
+    }
+}
+
+impl<T> Drop for Used<'_, T> {
     fn drop(&mut self) {
-        if let Some(entry) = shard(self.address).lock().get_mut(&self.address)
-            && entry.serial == self.serial
-        {
+        self.with_entry(|entry| {
             let users = entry.users();
             *users = users.saturating_sub(1);
-        }
+        });
     }
 }
 
@@ -237,11 +256,12 @@ impl Drop for Used<'_> {
 /// (`EBUSY`).
 ///
 /// # Safety
-/// The contexts of the object and in its public part are not closed as long as the reference is used.
+/// The contexts of the object and in its public part are not closed as long as the value is used; the caller prevents that the object is
+/// freed by that change.
 unsafe fn find<'a, T: Object>(
     object: *mut T,
     change: impl Fn(&mut Entry) -> Outcome<()>,
-) -> Outcome<Used<'a>> {
+) -> Outcome<Live<'a, T>> {
     let start = Instant::now();
     loop {
         // SAFETY: the contract of this function.
@@ -259,7 +279,7 @@ unsafe fn find<'a, T: Object>(
 unsafe fn find_now<'a, T: Object>(
     object: *mut T,
     change: impl Fn(&mut Entry) -> Outcome<()>,
-) -> Outcome<Used<'a>> {
+) -> Outcome<Live<'a, T>> {
     let address = object.addr();
     let mut shard = shard(address).lock();
     let entry = shard.get_mut(&address).filter(|entry| entry.kind == T::KIND).ok_or(Errno::EINVAL)?;
@@ -280,60 +300,79 @@ unsafe fn find_now<'a, T: Object>(
         return Err(here.answer_to(number));
     }
     change(entry)?;
-    Ok(Used { here, context, address, serial: entry.serial })
+    Ok(Live { here, context, object, serial: entry.serial })
 }
 
 /// The object of a verb; `EINVAL` if it is NULL or unknown.
 ///
 /// # Safety
 /// The contexts of the object and in its public part are not closed as long as the value is used.
-pub(crate) unsafe fn enter<'a, T: Object>(object: *mut T) -> Outcome<Used<'a>> {
+pub(crate) unsafe fn enter<'a, T: Object>(object: *mut T) -> Outcome<Used<'a, T>> {
     let enter = |entry: &mut Entry| {
         *entry.users() += 1;
         Ok(())
     };
-    // SAFETY: the contract of this function.
-    unsafe { find(object, enter) }
+    // SAFETY: the contract of this function; an object with a user is not destroyed.
+    unsafe { find(object, enter) }.map(Used)
 }
 
-/// The context of an object which the caller only reads in this process: the number in its public part is not compared, and
-/// its destruction may be in progress.
+/// An object which the caller only reads in this process: the number in its public part is not compared, and its destruction may be in
+/// progress.
 ///
 /// # Safety
-/// The context in the public part is not closed as long as the reference is used.
-pub(crate) unsafe fn peek<'a, T: Object>(object: *mut T) -> Outcome<&'a Private> {
+/// The context in the public part is not closed as long as the reference is used, and the program does not destroy the object during this
+/// call, unless the destruction waits for the acknowledgement that is in progress.
+#[inline]
+pub(crate) unsafe fn peek<'a, T: Object>(object: *mut T) -> Outcome<Live<'a, T>> {
+    // SAFETY: the contract of this function.
+    match unsafe { recent::find(object) } {
+        Some((here, context)) => Ok(Live { here, context, object, serial: 0 }),
+        // SAFETY: the contract of this function.
+        None => unsafe { peek_in_table(object) },
+    }
+}
+
+/// # Safety
+/// As [`peek`].
+#[cold]
+#[inline(never)]
+unsafe fn peek_in_table<'a, T: Object>(object: *mut T) -> Outcome<Live<'a, T>> {
     let shard = shard(object.addr()).lock();
     let entry = shard.get(&object.addr()).filter(|entry| entry.kind == T::KIND).ok_or(Errno::EINVAL)?;
     // SAFETY: the object is in the table, which is locked, and it is removed from the table before it is freed.
     let Public { context, .. } = unsafe { T::public(object) };
     // SAFETY: the context is not closed while the reference is used (contract of this function).
     let here = unsafe { context::of(context) }?;
-    if here.id() == entry.owner { Ok(here) } else { Err(Errno::EINVAL) }
+    if here.id() != entry.owner {
+        return Err(Errno::EINVAL);
+    }
+    recent::put(T::KIND, object.addr(), context, here);
+    Ok(Live { here, context, object, serial: entry.serial })
 }
 
-/// An object that a verb destroys, and its context. If the verb fails, and so has not called [`remove`], the object stays.
-#[must_use = "other verbs may use the object after this value is dropped"]
-pub(crate) struct Claim<'a> {
-    here: &'a Private,
-    address: usize,
-    serial: u64,
-}
-
-impl Deref for Claim<'_> {
-    type Target = Private;
-
-    fn deref(&self) -> &Private {
-        self.here
+/// To be called before a context is closed.
+pub(crate) fn forget_all(here: &Private) {
+    for (index, shard) in SHARDS.iter().enumerate() {
+        let _shard = shard.lock();
+        recent::forget_all(here, index, SHARDS.len());
     }
 }
 
-impl Drop for Claim<'_> {
+/// An object that a verb destroys. If the verb fails, and so has not called [`remove`], the object stays.
+#[must_use = "other verbs may use the object after this value is dropped"]
+pub(crate) struct Claim<'a, T>(Live<'a, T>);
+
+impl<'a, T> Deref for Claim<'a, T> {
+    type Target = Live<'a, T>;
+
+    fn deref(&self) -> &Live<'a, T> {
+        &self.0
+    }
+}
+
+impl<T> Drop for Claim<'_, T> {
     fn drop(&mut self) {
-        if let Some(entry) = shard(self.address).lock().get_mut(&self.address)
-            && entry.serial == self.serial
-        {
-            entry.state = State::Alive;
-        }
+        self.with_entry(|entry| entry.state = State::Alive);
     }
 }
 
@@ -341,7 +380,7 @@ impl Drop for Claim<'_> {
 ///
 /// # Safety
 /// As [`enter`].
-pub(crate) unsafe fn claim<'a, T: Object>(object: *mut T) -> Outcome<Claim<'a>> {
+pub(crate) unsafe fn claim<'a, T: Object>(object: *mut T) -> Outcome<Claim<'a, T>> {
     let claim = |entry: &mut Entry| {
         if *entry.users() != 0 {
             return Err(Errno::EBUSY);
@@ -349,12 +388,8 @@ pub(crate) unsafe fn claim<'a, T: Object>(object: *mut T) -> Outcome<Claim<'a>> 
         entry.state = State::Claimed(std::process::id());
         Ok(())
     };
-    // SAFETY: the contract of this function.
-    let used = unsafe { find(object, claim) }?;
-    let claim = Claim { here: used.here, address: used.address, serial: used.serial };
-    // No user was counted.
-    core::mem::forget(used);
-    Ok(claim)
+    // SAFETY: the contract of this function; a claimed object is destroyed by nobody else.
+    unsafe { find(object, claim) }.map(Claim)
 }
 
 /// Notes that the kernel has destroyed an object, whose memory stays until its events are acknowledged.
@@ -366,6 +401,9 @@ pub(crate) fn mark_gone<T: Object>(object: *mut T) {
 
 /// Removes an object that is about to be freed, or whose context is.
 pub(crate) fn remove<T: Object>(here: &Private, object: *mut T) {
-    let removed = shard(object.addr()).lock().remove(&object.addr());
+    let mut shard = shard(object.addr()).lock();
+    recent::forget(T::KIND, object.addr());
+    let removed = shard.remove(&object.addr());
+    drop(shard);
     here.count_number(removed.and_then(|entry| entry.number), false);
 }

@@ -7,10 +7,12 @@
 
 use crate::abi::attr::ibv_srq_init_attr_ex;
 use crate::abi::context::ibv_context;
-use crate::abi::object::{ibv_cq, ibv_srq};
+use crate::abi::object::{ibv_cq, ibv_pd, ibv_srq, ibv_xrcd};
 use crate::abi::qp::{ibv_qp, ibv_qp_init_attr_ex};
 use crate::abi::wq::{ibv_wq, ibv_wq_init_attr};
+use crate::arg::Arg;
 use crate::errno::Outcome;
+use crate::live::{Claim, Live, Used};
 use crate::object::cq::CqRequest;
 use crate::object::{ah, cq, qp, srq, wq};
 use core::any::Any;
@@ -36,11 +38,7 @@ pub(crate) struct Open<D: Driver> {
     pub(crate) num_comp_vectors: u32,
 }
 
-/// The verbs that depend on the driver.
-///
-/// # Safety of the verbs
-/// Pointers are valid and are those of objects that exist and were created in the context of this driver; pointers to
-/// parents may be NULL. Further requirements are those of the verb's man page.
+/// The verbs that depend on the driver. An object of another driver's context is `EINVAL`.
 pub(crate) trait Verbs: Send + Sync {
     /// The [`Open`] of its driver, for functions that only one driver has.
     fn as_any(&self) -> &dyn Any;
@@ -52,73 +50,85 @@ pub(crate) trait Verbs: Send + Sync {
     fn null_lkey(&self) -> Outcome<u32>;
     fn raw_clock(&self) -> Outcome<u64>;
     fn alloc_dm(&self, length: u64, log_align: u32) -> Outcome<DmParts>;
+    /// # Safety
+    /// As in ibv_reg_mr(3).
     unsafe fn reg_mr(&self, pd: &PdHandle, range: MrRange, access: AccessFlags) -> Outcome<MrHandle>;
+    /// # Safety
+    /// As in ibv_import_pd(3).
     unsafe fn import_pd(&self, handle: u32) -> Outcome<PdHandle>;
+    /// # Safety
+    /// As in ibv_import_dm(3).
     unsafe fn import_dm(&self, handle: u32) -> Outcome<DmParts>;
 
-    unsafe fn create_cq(&self, context: *mut ibv_context, request: &CqRequest<'_>) -> Outcome<*mut ibv_cq>;
-    unsafe fn resize_cq(&self, cq: *mut ibv_cq, cqe: u32) -> Outcome<()>;
-    unsafe fn moderate_cq(&self, cq: *mut ibv_cq, count: u16, period: u16) -> Outcome<()>;
+    fn create_cq(&self, context: Arg<'_, ibv_context>, request: &CqRequest<'_>) -> Outcome<*mut ibv_cq>;
+    fn resize_cq(&self, cq: &Live<'_, ibv_cq>, cqe: u32) -> Outcome<()>;
+    fn moderate_cq(&self, cq: &Live<'_, ibv_cq>, count: u16, period: u16) -> Outcome<()>;
+    /// # Safety
+    /// `cq` is a queue of a context of this driver, which is not freed during the call.
     unsafe fn cq_event(&self, cq: *mut ibv_cq);
-    unsafe fn destroy_cq(&self, cq: *mut ibv_cq) -> Outcome<()>;
+    fn destroy_cq(&self, cq: Claim<'_, ibv_cq>) -> Outcome<()>;
 
-    unsafe fn create_srq(
+    fn create_srq(
         &self,
-        context: *mut ibv_context,
+        context: Arg<'_, ibv_context>,
         attr: &mut ibv_srq_init_attr_ex,
+        parents: &srq::Parents<'_>,
     ) -> Outcome<*mut ibv_srq>;
-    unsafe fn modify_srq(&self, srq: *mut ibv_srq, attr: &SrqAttr, mask: SrqAttrMask) -> Outcome<()>;
-    unsafe fn query_srq(&self, srq: *mut ibv_srq) -> Outcome<SrqAttr>;
-    unsafe fn srq_num(&self, srq: *mut ibv_srq) -> Outcome<u32>;
-    unsafe fn destroy_srq(&self, srq: *mut ibv_srq) -> Outcome<()>;
+    fn modify_srq(&self, srq: &Live<'_, ibv_srq>, attr: &SrqAttr, mask: SrqAttrMask) -> Outcome<()>;
+    fn query_srq(&self, srq: &Live<'_, ibv_srq>) -> Outcome<SrqAttr>;
+    fn srq_num(&self, srq: &Live<'_, ibv_srq>) -> Outcome<u32>;
+    fn destroy_srq(&self, srq: Claim<'_, ibv_srq>) -> Outcome<()>;
 
+    /// # Safety
+    /// The key of the hash in `attr` is valid for reads.
     unsafe fn create_qp(
         &self,
-        context: *mut ibv_context,
+        context: Arg<'_, ibv_context>,
         attr: &mut ibv_qp_init_attr_ex,
+        parents: &qp::Parents<'_>,
     ) -> Outcome<*mut ibv_qp>;
-    unsafe fn open_qp(
+    fn open_qp(
         &self,
-        context: *mut ibv_context,
-        xrcd: *mut crate::abi::object::ibv_xrcd,
+        context: Arg<'_, ibv_context>,
+        xrcd: &Live<'_, ibv_xrcd>,
         qp_num: u32,
     ) -> Outcome<*mut ibv_qp>;
-    unsafe fn modify_qp(&self, qp: *mut ibv_qp, attr: &QpAttr, mask: QpAttrMask) -> Outcome<()>;
-    unsafe fn query_qp(&self, qp: *mut ibv_qp, mask: QpAttrMask) -> Outcome<(QpAttr, bool)>;
-    unsafe fn query_ece(&self, qp: *mut ibv_qp) -> Outcome<Ece>;
-    unsafe fn set_ece(&self, qp: *mut ibv_qp, ece: Ece) -> Outcome<()>;
-    unsafe fn modify_qp_rate_limit(&self, qp: *mut ibv_qp, attr: &QpRateLimitAttr) -> Outcome<()>;
-    unsafe fn has_builder(&self, qp: *mut ibv_qp) -> bool;
-    unsafe fn qp_handle<'a>(&self, qp: *mut ibv_qp) -> &'a QpHandle;
-    unsafe fn destroy_qp(&self, qp: *mut ibv_qp) -> Outcome<()>;
+    fn modify_qp(&self, qp: &Live<'_, ibv_qp>, attr: &QpAttr, mask: QpAttrMask) -> Outcome<()>;
+    fn query_qp(&self, qp: &Live<'_, ibv_qp>, mask: QpAttrMask) -> Outcome<(QpAttr, bool)>;
+    fn query_ece(&self, qp: &Live<'_, ibv_qp>) -> Outcome<Ece>;
+    fn set_ece(&self, qp: &Live<'_, ibv_qp>, ece: Ece) -> Outcome<()>;
+    fn modify_qp_rate_limit(&self, qp: &Live<'_, ibv_qp>, attr: &QpRateLimitAttr) -> Outcome<()>;
+    fn has_builder(&self, qp: &Live<'_, ibv_qp>) -> Outcome<bool>;
+    fn qp_handle<'a>(&self, qp: &'a Live<'_, ibv_qp>) -> Outcome<&'a QpHandle>;
+    fn destroy_qp(&self, qp: Claim<'_, ibv_qp>) -> Outcome<()>;
 
-    unsafe fn create_wq(
+    fn create_wq(
         &self,
-        context: *mut ibv_context,
+        context: Arg<'_, ibv_context>,
         attr: &mut ibv_wq_init_attr,
+        parents: &wq::Parents<'_>,
     ) -> Outcome<*mut ibv_wq>;
-    unsafe fn modify_wq(&self, wq: *mut ibv_wq, attr: &WqAttr) -> Outcome<()>;
-    unsafe fn destroy_wq(&self, wq: *mut ibv_wq) -> Outcome<()>;
-    unsafe fn create_table(&self, wqs: &[*mut ibv_wq]) -> Outcome<RwqIndTableHandle>;
+    fn modify_wq(&self, wq: &Live<'_, ibv_wq>, attr: &WqAttr) -> Outcome<()>;
+    fn destroy_wq(&self, wq: Claim<'_, ibv_wq>) -> Outcome<()>;
+    fn create_table(&self, wqs: &[Used<'_, ibv_wq>]) -> Outcome<RwqIndTableHandle>;
 
-    unsafe fn create_flow(
+    fn create_flow(
         &self,
-        qp: *mut ibv_qp,
+        qp: &Live<'_, ibv_qp>,
         attr: &FlowAttr,
         counters: Option<&CountersHandle>,
     ) -> Outcome<FlowHandle>;
 
-    unsafe fn create_ah(&self, pd: *mut crate::abi::object::ibv_pd, attr: &AhAttr) -> Outcome<*mut IbvAh>;
-    unsafe fn destroy_ah(&self, ah: *mut IbvAh) -> Outcome<()>;
+    fn create_ah(&self, pd: &Live<'_, ibv_pd>, attr: &AhAttr) -> Outcome<*mut IbvAh>;
+    fn destroy_ah(&self, ah: Claim<'_, IbvAh>) -> Outcome<()>;
 }
 
 /// Methods that are functions of the object's module.
 macro_rules! delegate {
-    ($($(#[$meta:meta])* $name:ident => $module:ident::$function:ident ( $($arg:ident: $ty:ty),* ) -> $out:ty;)*) => {
+    ($($name:ident => $module:ident::$function:ident ( $($arg:ident: $ty:ty),* ) -> $out:ty;)*) => {
         $(
-            unsafe fn $name(&self, $($arg: $ty),*) -> $out {
-                // SAFETY: this method and the function have the same contract, that of [`Verbs`].
-                unsafe { $module::$function(self, $($arg),*) }
+            fn $name(&self, $($arg: $ty),*) -> $out {
+                $module::$function(self, $($arg),*)
             }
         )*
     };
@@ -176,50 +186,72 @@ impl<D: Driver> Verbs for Open<D> {
         Ok(unsafe { self.driver.import_dm(handle) }?)
     }
 
-    delegate! {
-        create_cq => cq::create(context: *mut ibv_context, request: &CqRequest<'_>) -> Outcome<*mut ibv_cq>;
-        resize_cq => cq::resize(cq: *mut ibv_cq, cqe: u32) -> Outcome<()>;
-        moderate_cq => cq::moderate(cq: *mut ibv_cq, count: u16, period: u16) -> Outcome<()>;
-        cq_event => cq::event(cq: *mut ibv_cq) -> ();
-        destroy_cq => cq::destroy(cq: *mut ibv_cq) -> Outcome<()>;
-        create_srq => srq::create(context: *mut ibv_context, attr: &mut ibv_srq_init_attr_ex) -> Outcome<*mut ibv_srq>;
-        modify_srq => srq::modify(srq: *mut ibv_srq, attr: &SrqAttr, mask: SrqAttrMask) -> Outcome<()>;
-        query_srq => srq::query(srq: *mut ibv_srq) -> Outcome<SrqAttr>;
-        srq_num => srq::number(srq: *mut ibv_srq) -> Outcome<u32>;
-        destroy_srq => srq::destroy(srq: *mut ibv_srq) -> Outcome<()>;
-        create_qp => qp::create(context: *mut ibv_context, attr: &mut ibv_qp_init_attr_ex) -> Outcome<*mut ibv_qp>;
-        open_qp => qp::open(
-            context: *mut ibv_context,
-            xrcd: *mut crate::abi::object::ibv_xrcd,
-            qp_num: u32
-        ) -> Outcome<*mut ibv_qp>;
-        modify_qp => qp::modify(qp: *mut ibv_qp, attr: &QpAttr, mask: QpAttrMask) -> Outcome<()>;
-        query_qp => qp::query(qp: *mut ibv_qp, mask: QpAttrMask) -> Outcome<(QpAttr, bool)>;
-        query_ece => qp::query_ece(qp: *mut ibv_qp) -> Outcome<Ece>;
-        set_ece => qp::set_ece(qp: *mut ibv_qp, ece: Ece) -> Outcome<()>;
-        modify_qp_rate_limit => qp::modify_rate_limit(qp: *mut ibv_qp, attr: &QpRateLimitAttr) -> Outcome<()>;
-        has_builder => qp::has_builder(qp: *mut ibv_qp) -> bool;
-        destroy_qp => qp::destroy(qp: *mut ibv_qp) -> Outcome<()>;
-        create_wq => wq::create(context: *mut ibv_context, attr: &mut ibv_wq_init_attr) -> Outcome<*mut ibv_wq>;
-        modify_wq => wq::modify(wq: *mut ibv_wq, attr: &WqAttr) -> Outcome<()>;
-        destroy_wq => wq::destroy(wq: *mut ibv_wq) -> Outcome<()>;
-        create_table => wq::create_table(wqs: &[*mut ibv_wq]) -> Outcome<RwqIndTableHandle>;
-        create_ah => ah::create(pd: *mut crate::abi::object::ibv_pd, attr: &AhAttr) -> Outcome<*mut IbvAh>;
-        destroy_ah => ah::destroy(ah: *mut IbvAh) -> Outcome<()>;
+    unsafe fn cq_event(&self, cq: *mut ibv_cq) {
+        // SAFETY: `cq` is a queue of this driver, which is not freed during the call (contract of this function).
+        self.driver.cq_event(unsafe { cq::private::<D>(cq) }.shared());
     }
 
-    unsafe fn create_flow(
+    unsafe fn create_qp(
         &self,
-        qp: *mut ibv_qp,
+        context: Arg<'_, ibv_context>,
+        attr: &mut ibv_qp_init_attr_ex,
+        parents: &qp::Parents<'_>,
+    ) -> Outcome<*mut ibv_qp> {
+        // SAFETY: the contract of this function.
+        unsafe { qp::create(self, context, attr, parents) }
+    }
+
+    delegate! {
+        create_cq => cq::create(context: Arg<'_, ibv_context>, request: &CqRequest<'_>) -> Outcome<*mut ibv_cq>;
+        resize_cq => cq::resize(cq: &Live<'_, ibv_cq>, cqe: u32) -> Outcome<()>;
+        moderate_cq => cq::moderate(cq: &Live<'_, ibv_cq>, count: u16, period: u16) -> Outcome<()>;
+        destroy_cq => cq::destroy(cq: Claim<'_, ibv_cq>) -> Outcome<()>;
+        create_srq => srq::create(
+            context: Arg<'_, ibv_context>,
+            attr: &mut ibv_srq_init_attr_ex,
+            parents: &srq::Parents<'_>
+        ) -> Outcome<*mut ibv_srq>;
+        modify_srq => srq::modify(srq: &Live<'_, ibv_srq>, attr: &SrqAttr, mask: SrqAttrMask) -> Outcome<()>;
+        query_srq => srq::query(srq: &Live<'_, ibv_srq>) -> Outcome<SrqAttr>;
+        srq_num => srq::number(srq: &Live<'_, ibv_srq>) -> Outcome<u32>;
+        destroy_srq => srq::destroy(srq: Claim<'_, ibv_srq>) -> Outcome<()>;
+        open_qp => qp::open(
+            context: Arg<'_, ibv_context>,
+            xrcd: &Live<'_, ibv_xrcd>,
+            qp_num: u32
+        ) -> Outcome<*mut ibv_qp>;
+        modify_qp => qp::modify(qp: &Live<'_, ibv_qp>, attr: &QpAttr, mask: QpAttrMask) -> Outcome<()>;
+        query_qp => qp::query(qp: &Live<'_, ibv_qp>, mask: QpAttrMask) -> Outcome<(QpAttr, bool)>;
+        query_ece => qp::query_ece(qp: &Live<'_, ibv_qp>) -> Outcome<Ece>;
+        set_ece => qp::set_ece(qp: &Live<'_, ibv_qp>, ece: Ece) -> Outcome<()>;
+        modify_qp_rate_limit => qp::modify_rate_limit(qp: &Live<'_, ibv_qp>, attr: &QpRateLimitAttr) -> Outcome<()>;
+        destroy_qp => qp::destroy(qp: Claim<'_, ibv_qp>) -> Outcome<()>;
+        create_wq => wq::create(
+            context: Arg<'_, ibv_context>,
+            attr: &mut ibv_wq_init_attr,
+            parents: &wq::Parents<'_>
+        ) -> Outcome<*mut ibv_wq>;
+        modify_wq => wq::modify(wq: &Live<'_, ibv_wq>, attr: &WqAttr) -> Outcome<()>;
+        destroy_wq => wq::destroy(wq: Claim<'_, ibv_wq>) -> Outcome<()>;
+        create_table => wq::create_table(wqs: &[Used<'_, ibv_wq>]) -> Outcome<RwqIndTableHandle>;
+        create_ah => ah::create(pd: &Live<'_, ibv_pd>, attr: &AhAttr) -> Outcome<*mut IbvAh>;
+        destroy_ah => ah::destroy(ah: Claim<'_, IbvAh>) -> Outcome<()>;
+    }
+
+    fn has_builder(&self, qp: &Live<'_, ibv_qp>) -> Outcome<bool> {
+        Ok(qp.own_of(self)?.has_builder)
+    }
+
+    fn create_flow(
+        &self,
+        qp: &Live<'_, ibv_qp>,
         attr: &FlowAttr,
         counters: Option<&CountersHandle>,
     ) -> Outcome<FlowHandle> {
-        // SAFETY: `qp` is an existing queue pair of this driver (the contract of [`Verbs`]).
-        Ok(self.driver.create_flow(unsafe { qp::handle::<D>(qp) }, attr, counters)?)
+        Ok(self.driver.create_flow(self.qp_handle(qp)?, attr, counters)?)
     }
 
-    unsafe fn qp_handle<'a>(&self, qp: *mut ibv_qp) -> &'a QpHandle {
-        // SAFETY: `qp` is an existing queue pair of this driver (the contract of [`Verbs`]).
-        unsafe { qp::handle::<D>(qp) }
+    fn qp_handle<'a>(&self, qp: &'a Live<'_, ibv_qp>) -> Outcome<&'a QpHandle> {
+        Ok(qp.own_of(self)?.handle())
     }
 }

@@ -14,6 +14,7 @@ use crate::sq::cursor::LastWqe;
 use crate::wqe::plain::Carries;
 use core::fmt;
 use core::hint::cold_path;
+use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -384,12 +385,37 @@ impl ArmRegister {
         Register::new(page, offset.checked_add(MLX5_CQ_DOORBELL as u32)?, 8).map(Self)
     }
 
+    /// The register, if it is mapped, so that a write is one store.
+    #[inline(always)]
+    pub(crate) fn mapped(&self) -> Option<MappedArm<'_>> {
+        match &self.0 {
+            Register::Mapped(register, _) => Some(MappedArm { register: *register, owner: PhantomData }),
+            Register::Port(..) => None,
+        }
+    }
+
     /// Writes the bytes of a `CqDoorbell`. The arm word of the doorbell record must have been written.
-    #[inline]
+    #[inline(always)]
     pub fn arm(&self, bytes: [u8; 8]) {
         // The record is in ordinary memory and the register is not, so this fence orders the two stores.
         write_combining_start();
         self.0.ring(0, u64::from_ne_bytes(bytes));
+        write_combining_flush();
+    }
+}
+
+/// An [`ArmRegister`] that is mapped.
+pub(crate) struct MappedArm<'a> {
+    register: NonNull<u64>,
+    owner: PhantomData<&'a ArmRegister>,
+}
+
+impl MappedArm<'_> {
+    /// [`ArmRegister::arm`]
+    #[inline(always)]
+    pub(crate) fn arm(self, bytes: [u8; 8]) {
+        write_combining_start();
+        put_word(self.register, 0, u64::from_ne_bytes(bytes));
         write_combining_flush();
     }
 }

@@ -215,6 +215,12 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
         self.current()
     }
 
+    /// [`req_notify`](Self::req_notify) by a short path; `false` if there is none now, and nothing was done.
+    #[inline(always)]
+    fn try_req_notify(&mut self, _solicited_only: bool) -> bool {
+        false
+    }
+
     /// `ibv_req_notify_cq`: requests one event for the next (solicited) completion. The caller must poll again after
     /// arming, because a completion that arrived before raises no event.
     ///

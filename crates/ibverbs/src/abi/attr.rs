@@ -15,17 +15,6 @@ c_struct! {
         traffic_class: u8,
     }
 
-    struct ibv_grh {
-        /// Big endian.
-        version_tclass_flow: u32,
-        /// Big endian.
-        paylen: u16,
-        next_hdr: u8,
-        hop_limit: u8,
-        sgid: Gid64,
-        dgid: Gid64,
-    }
-
     struct ibv_ah_attr {
         grh: ibv_global_route,
         dlid: u16,

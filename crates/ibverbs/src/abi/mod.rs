@@ -7,6 +7,8 @@
 //!
 //! Enumerations are integers here, because a C caller may pass any number. The structs of the data path are declared in
 //! `uverbs_core::{wr, wc}`, because C's lists are posted without conversion.
+#![expect(unsafe_code)]
+// UNSAFETY: structs of zeros.
 
 /// Declares structs with the layout of C, and a table of their fields for the tests.
 macro_rules! c_struct {
@@ -30,6 +32,37 @@ macro_rules! c_struct {
             }
         ),*];
     };
+}
+
+/// Structs whose bytes may all be 0: this means missing functions, no pointers, and numbers of 0.
+///
+/// # Safety
+/// Zeros are a value of the struct.
+pub(crate) unsafe trait Zeroed: Sized {
+    fn zeroed() -> Self {
+        // SAFETY: the contract of the trait.
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+macro_rules! zeroed {
+    ($($ty:ty),* $(,)?) => {
+        $(
+            // SAFETY: the fields are integers, pointers, types of pthread, optional functions, and structs and arrays of these.
+            unsafe impl Zeroed for $ty {}
+        )*
+    };
+}
+
+zeroed! {
+    attr::ibv_srq_init_attr_ex,
+    context::verbs_context,
+    mlx5dv::mlx5dv_qp_ex,
+    object::ibv_cq_ex,
+    object::ibv_srq,
+    qp::ibv_qp_ex,
+    qp::ibv_qp_init_attr_ex,
+    wq::ibv_wq,
 }
 
 pub(crate) mod attr;

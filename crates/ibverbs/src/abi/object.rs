@@ -2,6 +2,7 @@
 //! The public parts of objects other than QPs. The objects of this library begin with them.
 
 use super::context::ibv_context;
+use crate::arg::Arg;
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{pthread_cond_t, pthread_mutex_t};
 
@@ -21,8 +22,8 @@ c_struct! {
 
     struct ibv_dm {
         context: *mut ibv_context,
-        memcpy_to_dm: Option<unsafe extern "C" fn(*mut ibv_dm, u64, *const c_void, usize) -> c_int>,
-        memcpy_from_dm: Option<unsafe extern "C" fn(*mut c_void, *mut ibv_dm, u64, usize) -> c_int>,
+        memcpy_to_dm: Option<unsafe extern "C" fn(Arg<'_, ibv_dm>, u64, *const c_void, usize) -> c_int>,
+        memcpy_from_dm: Option<unsafe extern "C" fn(*mut c_void, Arg<'_, ibv_dm>, u64, usize) -> c_int>,
         comp_mask: u32,
         handle: u32,
     }

@@ -4,24 +4,20 @@
 //!
 //! As in rdma-core, they perform no lookup and check no pointer. A panic in one of them would abort the process,
 //! because it can't unwind into C; the engines do not panic.
-#![expect(unsafe_code)]
-// UNSAFETY: the table of functions begins as zeros, which mean missing functions.
-
 pub(crate) mod cq_ex;
 pub(crate) mod poll;
 pub(crate) mod post;
 pub(crate) mod qp_ex;
 
+use crate::abi::Zeroed as _;
 use crate::abi::context::verbs_context;
 use crate::export::{device, qp};
 use crate::object::{counters, cq, dm, flow, mr, mw, pd, srq, wq, xrcd};
-use core::mem;
 use uverbs_core::provider::Driver;
 
 /// A context's functions. Missing functions are NULL; C's inline functions return `EOPNOTSUPP` for them.
 pub(crate) fn functions<D: Driver>() -> verbs_context {
-    // SAFETY: integers, pointers, pthread's types and optional functions: zeros are values of all of them.
-    let mut table: verbs_context = unsafe { mem::zeroed() };
+    let mut table = verbs_context::zeroed();
     let ops = &mut table.context.ops;
     ops.post_send = Some(post::post_send::<D>);
     ops.post_recv = Some(post::post_recv::<D>);

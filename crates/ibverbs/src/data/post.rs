@@ -34,7 +34,8 @@ pub(crate) unsafe extern "C" fn post_send<D: Driver>(
     list: *mut SendWr,
     bad_wr: *mut *mut SendWr,
 ) -> c_int {
-    // SAFETY: `qp` is a live object of this library: its context was found above.
+    // SAFETY: `qp` is a queue pair of a context of this driver, which has this function in its table, and it is not destroyed during this
+    // call (both by the contract of the man page).
     let Some(queue) = (unsafe { &qp::private::<D>(qp).send }) else {
         // SAFETY: `bad_wr` is NULL or valid for writes (contract of the man page).
         return unsafe { report(ptr::null(), list, bad_wr, Errno::EINVAL) };
@@ -55,7 +56,8 @@ pub(crate) unsafe extern "C" fn post_recv<D: Driver>(
     list: *mut RecvWr,
     bad_wr: *mut *mut RecvWr,
 ) -> c_int {
-    // SAFETY: `qp` is a live object of this library: its context was found above.
+    // SAFETY: `qp` is a queue pair of a context of this driver, which has this function in its table, and it is not destroyed during this
+    // call (both by the contract of the man page).
     let Some(queue) = (unsafe { &qp::private::<D>(qp).recv }) else {
         // SAFETY: `bad_wr` is NULL or valid for writes (contract of the man page).
         return unsafe { report(ptr::null(), list, bad_wr, Errno::EINVAL) };
@@ -76,7 +78,8 @@ pub(crate) unsafe extern "C" fn post_srq_recv<D: Driver>(
     list: *mut RecvWr,
     bad_wr: *mut *mut RecvWr,
 ) -> c_int {
-    // SAFETY: `srq` is a live object of this library: its context was found above.
+    // SAFETY: `srq` is a queue of a context of this driver, which has this function in its table, and it is not destroyed during this call
+    // (both by the contract of the man page).
     let queue = unsafe { &srq::private::<D>(srq).queue };
     // SAFETY: the list is NULL or well formed, and the memory of its entries stays valid until the completions
     // (contract of the man page). A queue without a lock is of a thread domain, whose queues are used by one thread.

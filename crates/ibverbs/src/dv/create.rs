@@ -3,19 +3,20 @@
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects and structs.
 
+use crate::abi::Zeroed as _;
 use crate::abi::attr::ibv_cq_init_attr_ex;
 use crate::abi::context::ibv_context;
 use crate::abi::mlx5dv::{mlx5dv_cq_init_attr, mlx5dv_qp_init_attr};
 use crate::abi::object::ibv_cq_ex;
 use crate::abi::qp::{ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex};
-use crate::context;
+use crate::arg::Arg;
 use crate::errno::{Errno, Outcome, ensure, pointer};
 use crate::export::qp as export;
-use crate::object::qp::{self, mask};
-use crate::object::{cq, pd, srq};
+use crate::live::Live;
+use crate::object::qp::{self, Parents, mask};
+use crate::object::{cq, srq};
 use crate::verbs::Open;
 use core::any::Any;
-use core::{mem, ptr};
 use uverbs_core::attr::{CqInitAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType};
 use uverbs_core::control::CompChannelHandle;
 use uverbs_core::provider::{DcDriver, DctCreate, DctParts, QpCreate, QpParts, RssQpCreate};
@@ -31,20 +32,16 @@ mod cq_mask {
 /// As in mlx5dv_create_cq(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_create_cq(
-    context: *mut ibv_context,
-    attr: *mut ibv_cq_init_attr_ex,
-    mlx5_attr: *mut mlx5dv_cq_init_attr,
+    context: Arg<'_, ibv_context>,
+    attr: Option<&ibv_cq_init_attr_ex>,
+    mlx5_attr: Option<&mlx5dv_cq_init_attr>,
 ) -> *mut ibv_cq_ex {
     pointer(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let open = unsafe { super::of(context) }?;
-        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
-        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        let open = super::of(context)?;
+        let attr = attr.ok_or(Errno::EINVAL)?;
         // SAFETY: the objects in `attr` are NULL or exist (contract of the man page).
         let request = unsafe { cq::extended_request(context, attr) }?;
-        ensure(!mlx5_attr.is_null())?;
-        // SAFETY: `mlx5_attr` is valid for reads (contract of the man page).
-        let mlx5_attr = unsafe { mlx5_attr.read() };
+        let mlx5_attr = mlx5_attr.ok_or(Errno::EINVAL)?;
         if mlx5_attr.comp_mask & !cq_mask::CQE_SIZE != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -56,8 +53,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_create_cq(
             // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
             unsafe { open.driver.create_cq_with(attr, options, channel, number) }
         };
-        // SAFETY: the objects in the request are live and of this context, as `extended_request` checked.
-        Ok(unsafe { cq::create_with(open, context, &request, make) }?.cast())
+        Ok(cq::create_with(open, context, &request, make)?.cast())
     })
 }
 
@@ -92,30 +88,24 @@ const DCI: u32 = 2;
 /// As in mlx5dv_create_qp(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_create_qp(
-    context: *mut ibv_context,
-    attr: *mut ibv_qp_init_attr_ex,
-    mlx5_attr: *mut mlx5dv_qp_init_attr,
+    context: Arg<'_, ibv_context>,
+    attr: Option<&mut ibv_qp_init_attr_ex>,
+    mlx5_attr: Option<&mlx5dv_qp_init_attr>,
 ) -> *mut ibv_qp {
     pointer(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let open = unsafe { super::of(context) }?;
-        ensure(!attr.is_null())?;
-        // SAFETY: `attr` is valid for reads (contract of the man page).
-        let mut copy = unsafe { attr.read() };
+        let open = super::of(context)?;
+        let attr = attr.ok_or(Errno::EINVAL)?;
+        let mut copy = *attr;
         // SAFETY: the objects in `copy` are NULL or exist (contract of the man page).
-        let _parents = unsafe { export::check(context, &mut copy) }?;
-        // SAFETY: `mlx5_attr` is NULL or valid for reads (contract of the man page).
-        let special = unsafe { mlx5_attr.as_ref() }.map(special).transpose()?.unwrap_or_default();
+        let parents = unsafe { export::parents(context, &mut copy) }?;
+        let special = mlx5_attr.map(special).transpose()?.unwrap_or_default();
         let made = match special.kind {
-            // SAFETY: the objects in `copy` are live and of this context, as checked above.
-            Kind::Queue => unsafe { queue(open, context, &mut copy, special) },
-            // SAFETY: the objects in `copy` are live and of this context, as checked above.
-            Kind::Initiator => unsafe { initiator(open, context, &mut copy, special) },
-            // SAFETY: the objects in `copy` are live and of this context, as checked above.
-            Kind::Target(key) => unsafe { target(open, context, &copy, special, key) },
+            // SAFETY: the key of the hash is NULL or valid (contract of the man page).
+            Kind::Queue => unsafe { queue(open, context, &mut copy, &parents, special) },
+            Kind::Initiator => initiator(open, context, &mut copy, parents, special),
+            Kind::Target(key) => target(open, context, &copy, &parents, special, key),
         }?;
-        // SAFETY: the struct is valid for writes (contract of the man page).
-        unsafe { (*attr).cap = copy.cap };
+        attr.cap = copy.cap;
         Ok(made)
     })
 }
@@ -174,11 +164,12 @@ fn special(attr: &mlx5dv_qp_init_attr) -> Outcome<Special> {
 }
 
 /// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+/// The key of the hash in `attr` is NULL or valid for reads.
 unsafe fn queue(
     open: &Open<Mlx5>,
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     attr: &mut ibv_qp_init_attr_ex,
+    parents: &Parents<'_>,
     special: Special,
 ) -> Outcome<*mut ibv_qp> {
     if attr.comp_mask & (mask::IND_TABLE | mask::RX_HASH) != 0 {
@@ -187,92 +178,82 @@ unsafe fn queue(
         }
         let make = |create: &RssQpCreate<'_>| open.driver.create_rss_qp_with(create, special.flags);
         // SAFETY: the contract of this function.
-        return unsafe { qp::create_rss_with::<Mlx5>(context, attr, make) };
+        return unsafe { qp::create_rss_with(open, context, attr, parents, make) };
     }
     let init = qp::init_attr(attr)?;
     // Such a queue pair is a DC initiator or target.
     ensure(init.qp_type != QpType::Driver)?;
-    // SAFETY: the contract of this function.
-    unsafe { create_by(open, context, attr, &init, special) }
+    create_by(open, context, attr, parents, &init, special)
 }
 
-/// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-unsafe fn create_by(
+fn create_by(
     open: &Open<Mlx5>,
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     attr: &mut ibv_qp_init_attr_ex,
+    parents: &Parents<'_>,
     init: &QpInitAttr,
     special: Special,
 ) -> Outcome<*mut ibv_qp> {
-    // SAFETY: `attr.pd` is NULL or a live object of this driver (contract of `Verbs`).
-    let allocator = unsafe { pd::allocator(attr.pd) };
-    let Special { flags, raw_wqes, out_of_order, .. } = special;
+    let allocator = parents.pd.as_ref().and_then(|pd| pd.own().allocator());
+    let Special { raw_wqes, flags, out_of_order, .. } = special;
     let options = QpOptions { allocator: allocator.as_ref(), raw_wqes, flags, out_of_order };
     let make = |create: &QpCreate<'_, Mlx5>| {
         let data_in_completions = create.data_in_completions && !special.without_data_in_completions;
         // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
         unsafe { open.driver.create_qp_with(&QpCreate { data_in_completions, ..*create }, &options) }
     };
-    // SAFETY: the contract of this function.
-    unsafe { qp::create_with(open, context, attr, init, make) }
+    qp::create_with(open, context, attr, parents, init, make)
 }
 
-/// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-unsafe fn initiator(
+fn initiator(
     open: &Open<Mlx5>,
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     attr: &mut ibv_qp_init_attr_ex,
+    mut parents: Parents<'_>,
     special: Special,
 ) -> Outcome<*mut ibv_qp> {
-    ensure(attr.qp_type == QpType::Driver as u32 && !attr.pd.is_null() && !attr.send_cq.is_null())?;
+    ensure(attr.qp_type == QpType::Driver as u32 && parents.pd.is_some() && parents.send_cq.is_some())?;
     // An initiator has no receives.
-    (attr.cap.max_recv_wr, attr.cap.max_recv_sge, attr.srq) = (0, 0, ptr::null_mut());
-    if attr.recv_cq.is_null() {
-        attr.recv_cq = attr.send_cq;
+    (attr.cap.max_recv_wr, attr.cap.max_recv_sge, parents.srq) = (0, 0, None);
+    if parents.recv_cq.is_none() {
+        // SAFETY: the queue exists, and its context is not closed during this call (`parents`).
+        parents.recv_cq = unsafe { Arg::new(attr.send_cq) }.enter_in(context.pointer())?;
     }
     let init = qp::init_attr(attr)?;
-    // SAFETY: the contract of this function.
-    unsafe { create_by(open, context, attr, &init, special) }
+    create_by(open, context, attr, &parents, &init, special)
 }
 
-/// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-unsafe fn target(
+fn target(
     open: &Open<Mlx5>,
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     attr: &ibv_qp_init_attr_ex,
+    parents: &Parents<'_>,
     special: Special,
     dc_key: u64,
 ) -> Outcome<*mut ibv_qp> {
-    ensure(attr.qp_type == QpType::Driver as u32 && !attr.pd.is_null())?;
+    let pd = parents.pd()?;
+    ensure(attr.qp_type == QpType::Driver as u32)?;
     // As in libmlx5, a target has no other options. Its short data are never in completions.
     ensure(attr.comp_mask == mask::PD && special.flags.is_empty() && !special.raw_wqes)?;
-    // SAFETY: `context` is not closed during this call (contract of `Verbs`).
-    let here = unsafe { context::of(context) }?;
-    // SAFETY: `attr.recv_cq` is NULL or a live object of this driver (contract of `Verbs`).
-    let cq = unsafe { cq::parts::<Mlx5>(attr.recv_cq) }.ok_or(Errno::EINVAL)?;
-    // SAFETY: `attr.srq` is NULL or a live object of this driver (contract of `Verbs`).
-    let srq = unsafe { srq::parts::<Mlx5>(attr.srq) }.ok_or(Errno::EINVAL)?;
+    let here = context.open()?;
+    let cq = cq::parts(open, parents.recv_cq.as_ref().ok_or(Errno::EINVAL)?)?;
+    let srq = srq::parts(open, parents.srq.as_ref().ok_or(Errno::EINVAL)?)?;
     let number = here.new_number()?;
     let create = DctCreate::<Mlx5> {
-        // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
-        pd: unsafe { pd::handle(attr.pd) },
+        pd: pd.handle(),
         cq,
         srq,
         dc_key,
         data_in_completions: false,
         user_handle: number,
     };
-    // SAFETY: the parts of each pair are of one object, and all objects are of this context (contract of `Verbs`).
-    // `destroy` has the kernel destroy the target before it frees the other parts.
+    // SAFETY: the parts of each pair are of one object, and all objects are of this context (`Parents`). `destroy` has the kernel
+    // destroy the target before it frees the other parts.
     let DctParts { handle, shared } = unsafe { open.driver.create_dct_with(&create, special.out_of_order) }
         .inspect_err(|_| {
         here.forget(number);
     })?;
-    // SAFETY: integers, pointers and optional functions: zeros are values of all of them.
-    let mut public: ibv_qp_ex = unsafe { mem::zeroed() };
+    let mut public = ibv_qp_ex::zeroed();
     let base = &mut public.qp_base;
     base.qp_context = attr.qp_context;
     (base.pd, base.send_cq, base.recv_cq, base.srq) = (attr.pd, attr.send_cq, attr.recv_cq, attr.srq);
@@ -280,22 +261,18 @@ unsafe fn target(
     let parts = QpParts::<Mlx5> { handle, shared, send: None, recv: None, cap: QpCap::default() };
     let mut private = qp::private_of(parts, number, false, true);
     private.extension.modify = Some(modify_target);
-    Ok(qp::finish(context, here, public, private))
+    qp::finish(open, context.pointer(), here, public, private)
 }
 
 /// Changes the state of a target, which gets its number in RTR.
-///
-/// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-unsafe fn modify_target(open: &dyn Any, qp: *mut ibv_qp, attr: &QpAttr, mask: QpAttrMask) -> Outcome<()> {
+fn modify_target(open: &dyn Any, qp: &Live<'_, ibv_qp>, attr: &QpAttr, mask: QpAttrMask) -> Outcome<()> {
     let open: &Open<Mlx5> = open.downcast_ref().ok_or(Errno::EINVAL)?;
-    // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
-    let this = unsafe { qp::private::<Mlx5>(qp) };
+    let own = qp.own_of(open)?;
     // SAFETY: the target's own parts.
-    let dctn = unsafe { open.driver.modify_dct(this.handle(), this.shared()?, attr, mask) }?;
+    let dctn = unsafe { open.driver.modify_dct(own.handle(), own.shared()?, attr, mask) }?;
     if let Some(dctn) = dctn {
-        // SAFETY: `qp` points to the public part of an existing target (contract of `Verbs`).
-        unsafe { (*qp).qp_num = dctn };
+        // SAFETY: the target exists as long as `qp`.
+        unsafe { (*qp.pointer()).qp_num = dctn };
     }
     debug_assert!(dctn.is_none() || attr.qp_state == QpState::RTR);
     Ok(())

@@ -11,11 +11,12 @@ use crate::abi::mlx5dv::{mlx5dv_devx_umem, mlx5dv_devx_umem_in};
 use crate::abi::object::{ibv_cq, ibv_srq};
 use crate::abi::qp::ibv_qp;
 use crate::abi::wq::{ibv_rwq_ind_table, ibv_wq};
-use crate::errno::{Errno, Outcome, ensure, number, pointer};
+use crate::arg::Arg;
+use crate::errno::{Errno, Outcome, number, pointer};
 use crate::live::Object;
-use crate::object::destroy_handle;
 use core::ffi::{c_int, c_void};
-use core::mem::{ManuallyDrop, offset_of};
+use core::mem::ManuallyDrop;
+use core::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use uverbs_mlx5::devx::{self, DevxObject, Umem};
 
@@ -23,13 +24,8 @@ use uverbs_mlx5::devx::{self, DevxObject, Umem};
 pub(crate) struct DevxObj(pub(super) ManuallyDrop<DevxObject>);
 
 /// The object behind a pointer.
-///
-/// # Safety
-/// `obj` is NULL, or an object of this library that exists.
-pub(super) unsafe fn object<'a>(obj: *mut DevxObj) -> Outcome<&'a DevxObject> {
-    // SAFETY: `obj` is NULL or exists (the contract of this function); no mutable reference to it exists.
-    let obj = unsafe { obj.as_ref() }.ok_or(Errno::EINVAL)?;
-    Ok(&obj.0)
+pub(super) fn object(obj: Option<&DevxObj>) -> Outcome<&DevxObject> {
+    Ok(&obj.ok_or(Errno::EINVAL)?.0)
 }
 
 pub(super) fn new_object(object: DevxObject) -> *mut DevxObj {
@@ -63,7 +59,7 @@ macro_rules! commands {
             #[doc = concat!("As in ", $page, "(3).")]
             #[unsafe(no_mangle)]
             pub(crate) unsafe extern "C" fn $name(
-                $object: *mut $ty,
+                $object: $ty,
                 input: *const c_void,
                 inlen: usize,
                 output: *mut c_void,
@@ -80,27 +76,23 @@ macro_rules! commands {
 }
 
 commands! {
-    "mlx5dv_devx_general_cmd" uverbs_mlx5dv_devx_general_cmd(context: ibv_context) -> c_int = number(|input, output| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let open = unsafe { super::of(context) }?;
+    "mlx5dv_devx_general_cmd" uverbs_mlx5dv_devx_general_cmd(context: Arg<'_, ibv_context>) -> c_int = number(|input, output| {
+        let open = super::of(context)?;
         // SAFETY: the program is responsible for the memory that its command names (contract of the man page).
         Ok(unsafe { open.driver.devx_general_command(input, output) }?)
     });
-    "mlx5dv_devx_obj_create" uverbs_mlx5dv_devx_obj_create(context: ibv_context) -> *mut DevxObj = pointer(|input, output| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let open = unsafe { super::of(context) }?;
+    "mlx5dv_devx_obj_create" uverbs_mlx5dv_devx_obj_create(context: Arg<'_, ibv_context>) -> *mut DevxObj = pointer(|input, output| {
+        let open = super::of(context)?;
         // SAFETY: the program is responsible for the memory that its command names (contract of the man page).
         let object = unsafe { open.driver.devx_create(input, output) }?;
         Ok(new_object(object))
     });
-    "mlx5dv_devx_obj_query" uverbs_mlx5dv_devx_obj_query(obj: DevxObj) -> c_int = number(|input, output| {
-        // SAFETY: `obj` is NULL or exists (contract of the man page).
-        let object = unsafe { object(obj) }?;
+    "mlx5dv_devx_obj_query" uverbs_mlx5dv_devx_obj_query(obj: Option<&DevxObj>) -> c_int = number(|input, output| {
+        let object = object(obj)?;
         Ok(object.query(input, output)?)
     });
-    "mlx5dv_devx_obj_modify" uverbs_mlx5dv_devx_obj_modify(obj: DevxObj) -> c_int = number(|input, output| {
-        // SAFETY: `obj` is NULL or exists (contract of the man page).
-        let object = unsafe { object(obj) }?;
+    "mlx5dv_devx_obj_modify" uverbs_mlx5dv_devx_obj_modify(obj: Option<&DevxObj>) -> c_int = number(|input, output| {
+        let object = object(obj)?;
         // SAFETY: the program is responsible for the memory that its command names (contract of the man page).
         Ok(unsafe { object.modify(input, output) }?)
     });
@@ -111,48 +103,29 @@ commands! {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_destroy(obj: *mut DevxObj) -> c_int {
     number(|| {
-        ensure(!obj.is_null())?;
-        // SAFETY: not NULL, so it exists (contract of the man page).
-        let handle = unsafe { &(*obj).0 };
-        // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
-        // the man page).
-        unsafe { destroy_handle(handle, DevxObject::destroy) }?;
-        // SAFETY: `new_object` allocated it as a `Box`; the program does not use it after this call.
-        drop(unsafe { Box::from_raw(obj) });
-        Ok(())
+        // SAFETY: NULL or made by `new_object`; if this succeeds, the program does not use it any more (contract of the man page).
+        unsafe { super::destroy(obj, |obj| &obj.0, DevxObject::destroy) }
     })
 }
 
-/// The opened driver of an object of verbs, and the object's handle in the kernel: the 4 bytes at an offset of C's struct.
-///
-/// # Safety
-/// - `object` is NULL or a live object, which begins with the pointer to its context; that is not closed while the reference
-///   is used.
-/// - `handle` is the offset of its field with the handle.
-unsafe fn of_verbs<'a, T: Object>(object: *mut T, handle: usize) -> Outcome<(Of<'a>, u32)> {
-    // SAFETY: `object` is NULL or live, and begins with its context (contract of this function).
-    let open = unsafe { super::of_object(object) }?;
-    // SAFETY: a live object, because its context was found above; the field is inside it (contract of this function).
-    let handle = unsafe { object.byte_add(handle) };
-    // SAFETY: a field of 4 bytes (contract of this function).
-    Ok((open, unsafe { handle.cast::<u32>().read() }))
+/// The driver of an object of verbs, and the object's handle in the kernel.
+fn of_verbs<T: Object>(object: Arg<'_, T>) -> Outcome<(Of<'_, T>, u32)> {
+    let of = super::of_object(object)?;
+    let handle = of.object.handle().ok_or(Errno::EINVAL)?;
+    Ok((of, handle))
 }
 
 /// Declares the functions that query and modify an object of verbs.
 macro_rules! commands_of_verbs {
-    ($($query:ident $modify:ident $ty:ty, $handle:ident;)*) => {
+    ($($query:ident $modify:ident $ty:ty;)*) => {
         commands! {
             $(
-                "mlx5dv_devx_qp_modify" $query(object: $ty) -> c_int = number(|input, output| {
-                    // SAFETY: `object` is NULL or live, and its context is not closed during this call (contract of the
-                    // man page); the offset is that of the handle.
-                    let (open, handle) = unsafe { of_verbs(object, offset_of!($ty, $handle)) }?;
+                "mlx5dv_devx_qp_modify" $query(object: Arg<'_, $ty>) -> c_int = number(|input, output| {
+                    let (open, handle) = of_verbs(object)?;
                     Ok(open.driver.devx_query(handle, input, output)?)
                 });
-                "mlx5dv_devx_qp_modify" $modify(object: $ty) -> c_int = number(|input, output| {
-                    // SAFETY: `object` is NULL or live, and its context is not closed during this call (contract of the
-                    // man page); the offset is that of the handle.
-                    let (open, handle) = unsafe { of_verbs(object, offset_of!($ty, $handle)) }?;
+                "mlx5dv_devx_qp_modify" $modify(object: Arg<'_, $ty>) -> c_int = number(|input, output| {
+                    let (open, handle) = of_verbs(object)?;
                     // SAFETY: the program is responsible for the changes by its command (contract of the man page).
                     Ok(unsafe { open.driver.devx_modify(handle, input, output) }?)
                 });
@@ -162,16 +135,16 @@ macro_rules! commands_of_verbs {
 }
 
 commands_of_verbs! {
-    uverbs_mlx5dv_devx_cq_query uverbs_mlx5dv_devx_cq_modify ibv_cq, handle;
-    uverbs_mlx5dv_devx_qp_query uverbs_mlx5dv_devx_qp_modify ibv_qp, handle;
-    uverbs_mlx5dv_devx_srq_query uverbs_mlx5dv_devx_srq_modify ibv_srq, handle;
-    uverbs_mlx5dv_devx_wq_query uverbs_mlx5dv_devx_wq_modify ibv_wq, handle;
-    uverbs_mlx5dv_devx_ind_tbl_query uverbs_mlx5dv_devx_ind_tbl_modify ibv_rwq_ind_table, ind_tbl_handle;
+    uverbs_mlx5dv_devx_cq_query uverbs_mlx5dv_devx_cq_modify ibv_cq;
+    uverbs_mlx5dv_devx_qp_query uverbs_mlx5dv_devx_qp_modify ibv_qp;
+    uverbs_mlx5dv_devx_srq_query uverbs_mlx5dv_devx_srq_modify ibv_srq;
+    uverbs_mlx5dv_devx_wq_query uverbs_mlx5dv_devx_wq_modify ibv_wq;
+    uverbs_mlx5dv_devx_ind_tbl_query uverbs_mlx5dv_devx_ind_tbl_modify ibv_rwq_ind_table;
 }
 
 /// Memory: C's part and ours.
 #[repr(C)]
-pub(super) struct DevxUmem {
+pub(crate) struct DevxUmem {
     public: mlx5dv_devx_umem,
     pub(super) umem: ManuallyDrop<Umem>,
 }
@@ -179,14 +152,13 @@ pub(super) struct DevxUmem {
 /// # Safety
 /// As in mlx5dv_devx_umem_reg(3).
 unsafe fn reg_umem(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     addr: *mut c_void,
     size: usize,
     access: u32,
     page_sizes: u64,
 ) -> Outcome<*mut mlx5dv_devx_umem> {
-    // SAFETY: `context` is not closed during this call (contract of the man page).
-    let open = unsafe { super::of(context) }?;
+    let open = super::of(context)?;
     // SAFETY: the memory stays valid until it is deregistered (contract of the man page).
     Ok(new_umem(unsafe { open.driver.devx_reg_umem(addr, size, access, page_sizes) }?))
 }
@@ -197,11 +169,10 @@ const UMEM_MASK_DMABUF: u64 = 1;
 /// # Safety
 /// As in mlx5dv_devx_umem_reg_ex(3), for memory of a DMA-BUF, in which the address is an offset.
 unsafe fn reg_dmabuf_umem(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     input: &mlx5dv_devx_umem_in,
 ) -> Outcome<*mut mlx5dv_devx_umem> {
-    // SAFETY: `context` is not closed during this call (contract of the man page).
-    let open = unsafe { super::of(context) }?;
+    let open = super::of(context)?;
     if input.dmabuf_fd < 0 {
         return Err(Errno::EBADF);
     }
@@ -224,7 +195,7 @@ pub(super) fn new_umem(umem: Umem) -> *mut mlx5dv_devx_umem {
 /// As in mlx5dv_devx_umem_reg(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_umem_reg(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     addr: *mut c_void,
     size: usize,
     access: u32,
@@ -237,12 +208,11 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_umem_reg(
 /// As in mlx5dv_devx_umem_reg_ex(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_umem_reg_ex(
-    context: *mut ibv_context,
-    input: *mut mlx5dv_devx_umem_in,
+    context: Arg<'_, ibv_context>,
+    input: Option<&mlx5dv_devx_umem_in>,
 ) -> *mut mlx5dv_devx_umem {
     pointer(|| {
-        // SAFETY: `input` is NULL or valid for reads (contract of the man page).
-        let input = unsafe { input.as_ref() }.ok_or(Errno::EINVAL)?;
+        let input = input.ok_or(Errno::EINVAL)?;
         match input.comp_mask {
             // SAFETY: the contract of this function is that of `reg_umem`.
             0 => unsafe { reg_umem(context, input.addr, input.size, input.access, input.pgsz_bitmap) },
@@ -259,16 +229,8 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_umem_reg_ex(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_umem_dereg(umem: *mut mlx5dv_devx_umem) -> c_int {
     number(|| {
-        ensure(!umem.is_null())?;
-        let umem = umem.cast::<DevxUmem>();
-        // SAFETY: not NULL, so it exists (contract of the man page).
-        let handle = unsafe { &(*umem).umem };
-        // SAFETY: if this succeeds, it is freed below, and the program does not use it any more (contract of the man
-        // page).
-        unsafe { destroy_handle(handle, Umem::dereg) }?;
-        // SAFETY: `new_umem` allocated it as a `Box` of this type; the program does not use it after this call.
-        drop(unsafe { Box::from_raw(umem) });
-        Ok(())
+        // SAFETY: NULL or made by `new_umem`; if this succeeds, the program does not use it any more (contract of the man page).
+        unsafe { super::destroy(umem.cast::<DevxUmem>(), |umem| &umem.umem, Umem::dereg) }
     })
 }
 
@@ -276,17 +238,15 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_umem_dereg(umem: *mut mlx5dv_
 /// As in mlx5dv_devx_query_eqn(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_query_eqn(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     vector: u32,
-    eqn: *mut u32,
+    eqn: Option<&mut MaybeUninit<u32>>,
 ) -> c_int {
     number(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let open = unsafe { super::of(context) }?;
-        ensure(!eqn.is_null())?;
+        let open = super::of(context)?;
+        let eqn = eqn.ok_or(Errno::EINVAL)?;
         let found = open.driver.devx_query_eqn(vector)?;
-        // SAFETY: `eqn` is valid for writes (contract of the man page).
-        unsafe { eqn.write(found) };
+        eqn.write(found);
         Ok(())
     })
 }

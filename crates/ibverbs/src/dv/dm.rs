@@ -7,6 +7,7 @@ use crate::abi::attr::ibv_alloc_dm_attr;
 use crate::abi::context::ibv_context;
 use crate::abi::mlx5dv::mlx5dv_alloc_dm_attr;
 use crate::abi::object::ibv_dm;
+use crate::arg::Arg;
 use crate::errno::{Errno, ensure, minus_one, pointer};
 use crate::object::dm;
 use core::ffi::{c_int, c_void};
@@ -19,34 +20,28 @@ const MEMIC: u32 = 0;
 /// As in mlx5dv_alloc_dm(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_alloc_dm(
-    context: *mut ibv_context,
-    attr: *mut ibv_alloc_dm_attr,
-    mlx5_attr: *mut mlx5dv_alloc_dm_attr,
+    context: Arg<'_, ibv_context>,
+    attr: Option<&ibv_alloc_dm_attr>,
+    mlx5_attr: Option<&mlx5dv_alloc_dm_attr>,
 ) -> *mut ibv_dm {
     pointer(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        unsafe { super::of(context) }?;
-        // SAFETY: `mlx5_attr` is NULL or valid for reads (contract of the man page).
-        let mlx5_attr = unsafe { mlx5_attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        super::of(context)?;
+        let mlx5_attr = mlx5_attr.ok_or(Errno::EINVAL)?;
         ensure(mlx5_attr.comp_mask == 0)?;
         if mlx5_attr.r#type != MEMIC {
             return Err(Errno::EOPNOTSUPP);
         }
-        // SAFETY: `context` and `attr` are those of ibv_alloc_dm(3) (contract of the man page).
-        unsafe { dm::alloc(context, attr) }
+        dm::alloc(context, attr)
     })
 }
 
 /// # Safety
 /// As in ibv_dm_export_dmabuf_fd(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_dm_export_dmabuf_fd(dm: *mut ibv_dm) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_dm_export_dmabuf_fd(dm: Arg<'_, ibv_dm>) -> c_int {
     minus_one(|| {
-        // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context (contract of the man
-        // page).
-        let open = unsafe { super::of_object(dm) }?;
-        // SAFETY: `dm` is live memory of this library: its context was found above.
-        let file = open.driver.export_dm(unsafe { dm::handle(dm) })?;
+        let dm = super::of_object(dm)?;
+        let file = dm.driver.export_dm(dm.object.own().handle())?;
         Ok(file.into_raw_fd())
     })
 }
@@ -57,13 +52,10 @@ pub(crate) unsafe extern "C" fn ibv_dm_export_dmabuf_fd(dm: *mut ibv_dm) -> c_in
 /// # Safety
 /// As in mlx5dv_dm_map_op_addr(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_dm_map_op_addr(dm: *mut ibv_dm, op: u8) -> *mut c_void {
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_dm_map_op_addr(dm: Arg<'_, ibv_dm>, op: u8) -> *mut c_void {
     pointer(|| {
-        // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context (contract of the man
-        // page).
-        let open = unsafe { super::of_object(dm) }?;
-        // SAFETY: `dm` is live memory of this library: its context was found above.
-        let (mapping, start) = open.driver.map_dm_operation(unsafe { dm::handle(dm) }, op)?;
+        let dm = super::of_object(dm)?;
+        let (mapping, start) = dm.driver.map_dm_operation(dm.object.own().handle(), op)?;
         let address = mapping.as_ptr().as_ptr().wrapping_add(start);
         core::mem::forget(mapping);
         Ok(address.cast())

@@ -6,6 +6,7 @@
 
 use crate::abi::context::ibv_context;
 use crate::abi::mlx5dv::{mlx5dv_pp, mlx5dv_var};
+use crate::arg::Arg;
 use crate::errno::{Errno, ensure, number, pointer};
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
@@ -15,14 +16,14 @@ use uverbs_uapi::mlx5::cmds::MLX5_IB_UAPI_PP_ALLOC_FLAGS_DEDICATED_INDEX;
 
 /// C's part, and the entry.
 #[repr(C)]
-struct Pacing {
+pub(crate) struct Pacing {
     public: mlx5dv_pp,
     _entry: PacingEntry,
 }
 
 /// C's part, and the page.
 #[repr(C)]
-pub(super) struct Var {
+pub(crate) struct Var {
     pub(super) public: mlx5dv_var,
     pub(super) page: VirtioPage,
 }
@@ -31,14 +32,13 @@ pub(super) struct Var {
 /// As in mlx5dv_pp_alloc(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_pp_alloc(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     pp_context_sz: usize,
     pp_context: *const c_void,
     flags: u32,
 ) -> *mut mlx5dv_pp {
     pointer(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let open = unsafe { super::of(context) }?;
+        let open = super::of(context)?;
         if flags & !MLX5_IB_UAPI_PP_ALLOC_FLAGS_DEDICATED_INDEX != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -53,12 +53,8 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_pp_alloc(
 /// # Safety
 /// As in mlx5dv_pp_alloc(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_pp_free(pp: *mut mlx5dv_pp) {
-    if !pp.is_null() {
-        // SAFETY: `uverbs_mlx5dv_pp_alloc` allocated it as a `Box` of this type; the program does not use it after this
-        // call (contract of the man page).
-        drop(unsafe { Box::from_raw(pp.cast::<Pacing>()) });
-    }
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_pp_free(pp: Option<Box<Pacing>>) {
+    drop(pp);
 }
 
 /// Pages for the emulation of PCIe transactions, which a flag requests, are not supported.
@@ -67,12 +63,11 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_pp_free(pp: *mut mlx5dv_pp) {
 /// As in mlx5dv_alloc_var(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_alloc_var(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     flags: u32,
 ) -> *mut mlx5dv_var {
     pointer(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let open = unsafe { super::of(context) }?;
+        let open = super::of(context)?;
         if flags != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -94,26 +89,21 @@ pub(super) fn new_var(page: VirtioPage) -> *mut mlx5dv_var {
 /// # Safety
 /// As in mlx5dv_alloc_var(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_free_var(var: *mut mlx5dv_var) {
-    if !var.is_null() {
-        // SAFETY: `new_var` allocated it as a `Box` of this type; the program does not use it after this call (contract of
-        // the man page).
-        drop(unsafe { Box::from_raw(var.cast::<Var>()) });
-    }
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_free_var(var: Option<Box<Var>>) {
+    drop(var);
 }
 
 /// # Safety
 /// As in mlx5dv_query_port(3); `info` has room for `info_len` bytes.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_query_port(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     port_num: u32,
     info: *mut c_void,
     info_len: usize,
 ) -> c_int {
     number(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let open = unsafe { super::of(context) }?;
+        let open = super::of(context)?;
         // SAFETY: `info` is NULL or valid for writes of `info_len` bytes (contract of this function). The kernel writes
         // them, and they are not read here.
         let info = unsafe { devx::mailbox_mut(info, info_len) }?;
@@ -125,13 +115,12 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_query_port(
 /// As in mlx5dv_get_data_direct_sysfs_path(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_get_data_direct_sysfs_path(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     buf: *mut c_char,
     buf_len: usize,
 ) -> c_int {
     number(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let open = unsafe { super::of(context) }?;
+        let open = super::of(context)?;
         ensure(!buf.is_null())?;
         let path = open.driver.data_direct_path(buf_len)?;
         let bytes = path.as_bytes_with_nul();

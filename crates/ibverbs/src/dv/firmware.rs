@@ -8,16 +8,17 @@
 use super::Of;
 use crate::abi::context::ibv_context;
 use crate::abi::qp::ibv_qp;
+use crate::arg::Arg;
 use crate::errno::{Errno, Outcome, ensure, number};
-use crate::object::{ah, qp};
+use crate::object::ah;
 use core::ffi::c_int;
+use core::mem::MaybeUninit;
 use uverbs_core::attr::{QpState, QpType};
 use uverbs_core::wr::IbvAh;
-use uverbs_mlx5::Mlx5;
 
 /// The values of a QP that the functions here use.
 pub(crate) struct Known<'a> {
-    open: Of<'a>,
+    open: Of<'a, ibv_qp>,
     handle: u32,
     qp_num: u32,
     is_rts: bool,
@@ -37,31 +38,25 @@ impl Known<'_> {
     }
 }
 
-/// # Safety
-/// `qp` is NULL or a live object, whose context is not closed while the reference is used.
-pub(crate) unsafe fn known<'a>(qp: *mut ibv_qp) -> Outcome<Known<'a>> {
-    // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context (contract of this function).
-    let open = unsafe { super::of_object(qp) }?;
-    // SAFETY: `qp` is live, because its context was found above. Only DC targets have a verb of their own.
-    let is_dct = unsafe { qp::private::<Mlx5>(qp) }.extension.modify.is_some();
-    // SAFETY: `qp` is live; no reference to C's part is created, which programs write.
-    let handle = unsafe { (*qp).handle };
-    // SAFETY: as before.
-    let qp_num = unsafe { (*qp).qp_num };
-    // SAFETY: as before.
-    let state = unsafe { (*qp).state };
-    // SAFETY: as before.
-    let qp_type = unsafe { (*qp).qp_type };
-    Ok(Known { open, handle, qp_num, is_rts: state == QpState::RTS.0, qp_type, is_dct })
+pub(crate) fn known<'a>(qp: Arg<'a, ibv_qp>) -> Outcome<Known<'a>> {
+    let open = super::of_object(qp)?;
+    // Only DC targets have a verb of their own.
+    let is_dct = open.object.own_of(open.open)?.extension.modify.is_some();
+    // SAFETY: the QP exists as long as `open`; no reference to C's part is created, which programs write.
+    let public = unsafe { qp.pointer().read() };
+    let is_rts = public.state == QpState::RTS.0;
+    Ok(Known { open, handle: public.handle, qp_num: public.qp_num, is_rts, qp_type: public.qp_type, is_dct })
 }
 
 /// # Safety
 /// As in mlx5dv_modify_qp_udp_sport(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_modify_qp_udp_sport(qp: *mut ibv_qp, udp_sport: u16) -> c_int {
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_modify_qp_udp_sport(
+    qp: Arg<'_, ibv_qp>,
+    udp_sport: u16,
+) -> c_int {
     number(|| {
-        // SAFETY: `qp` is NULL or live, and its context is not closed during this call (contract of the man page).
-        let qp = unsafe { known(qp) }?;
+        let qp = known(qp)?;
         if !qp.is(&[QpType::Rc, QpType::Uc]) || !qp.is_rts {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -73,23 +68,22 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_modify_qp_udp_sport(qp: *mut ibv_q
 /// As in mlx5dv_query_qp_lag_port(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_query_qp_lag_port(
-    qp: *mut ibv_qp,
-    port_num: *mut u8,
-    active_port_num: *mut u8,
+    qp: Arg<'_, ibv_qp>,
+    port_num: Option<&mut MaybeUninit<u8>>,
+    active_port_num: Option<&mut MaybeUninit<u8>>,
 ) -> c_int {
     number(|| {
-        // SAFETY: `qp` is NULL or live, and its context is not closed during this call (contract of the man page).
-        let qp = unsafe { known(qp) }?;
-        ensure(!port_num.is_null() && !active_port_num.is_null())?;
+        let qp = known(qp)?;
+        let (Some(port_num), Some(active_port_num)) = (port_num, active_port_num) else {
+            return Err(Errno::EINVAL);
+        };
         // The port of a raw packet QP is that of its transport interface, whose number this library does not keep.
         if !qp.is(&[QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend, QpType::Driver]) {
             return Err(Errno::EOPNOTSUPP);
         }
         let (configured, active) = qp.open.driver.query_qp_lag_port(qp.handle, qp.qp_num)?;
-        // SAFETY: `port_num` is valid for writes (contract of the man page).
-        unsafe { port_num.write(configured) };
-        // SAFETY: `active_port_num` is valid for writes (contract of the man page).
-        unsafe { active_port_num.write(active) };
+        port_num.write(configured);
+        active_port_num.write(active);
         Ok(())
     })
 }
@@ -97,10 +91,9 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_query_qp_lag_port(
 /// # Safety
 /// As in mlx5dv_modify_qp_lag_port(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_modify_qp_lag_port(qp: *mut ibv_qp, port_num: u8) -> c_int {
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_modify_qp_lag_port(qp: Arg<'_, ibv_qp>, port_num: u8) -> c_int {
     number(|| {
-        // SAFETY: `qp` is NULL or live, and its context is not closed during this call (contract of the man page).
-        let qp = unsafe { known(qp) }?;
+        let qp = known(qp)?;
         if !qp.is(&[QpType::Rc, QpType::Uc, QpType::Ud, QpType::Driver]) || !qp.is_rts {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -111,10 +104,12 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_modify_qp_lag_port(qp: *mut ibv_qp
 /// # Safety
 /// As in mlx5dv_dci_stream_id_reset(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_dci_stream_id_reset(qp: *mut ibv_qp, stream_id: u16) -> c_int {
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_dci_stream_id_reset(
+    qp: Arg<'_, ibv_qp>,
+    stream_id: u16,
+) -> c_int {
     number(|| {
-        // SAFETY: `qp` is NULL or live, and its context is not closed during this call (contract of the man page).
-        let qp = unsafe { known(qp) }?;
+        let qp = known(qp)?;
         let caps = qp.open.driver.device_info()?.private.dci_streams_caps;
         if caps.max_log_num_errored == 0 || !qp.is_rts {
             return Err(Errno::EOPNOTSUPP);
@@ -128,16 +123,14 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_dci_stream_id_reset(qp: *mut ibv_q
 /// As in mlx5dv_reserved_qpn_alloc(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_reserved_qpn_alloc(
-    context: *mut ibv_context,
-    qpn: *mut u32,
+    context: Arg<'_, ibv_context>,
+    qpn: Option<&mut MaybeUninit<u32>>,
 ) -> c_int {
     number(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let open = unsafe { super::of(context) }?;
-        ensure(!qpn.is_null())?;
+        let open = super::of(context)?;
+        let qpn = qpn.ok_or(Errno::EINVAL)?;
         let reserved = open.driver.reserve_qpn()?;
-        // SAFETY: `qpn` is valid for writes (contract of the man page).
-        unsafe { qpn.write(reserved) };
+        qpn.write(reserved);
         Ok(())
     })
 }
@@ -146,24 +139,18 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_reserved_qpn_alloc(
 /// As in mlx5dv_reserved_qpn_alloc(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_reserved_qpn_dealloc(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     qpn: u32,
 ) -> c_int {
-    number(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        Ok(unsafe { super::of(context) }?.driver.release_qpn(qpn)?)
-    })
+    number(|| Ok(super::of(context)?.driver.release_qpn(qpn)?))
 }
 
 /// # Safety
 /// As in mlx5dv_map_ah_to_qp(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_map_ah_to_qp(ah: *mut IbvAh, qp_num: u32) -> c_int {
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_map_ah_to_qp(ah: Arg<'_, IbvAh>, qp_num: u32) -> c_int {
     number(|| {
-        // SAFETY: `ah` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let open = unsafe { super::of_object(ah) }?;
-        // SAFETY: `ah` is a live address handle of this driver, because its context was found above.
-        unsafe { ah::map_once(ah, |ah, is_global| open.driver.map_ah_to_qp(ah, is_global, qp_num)) }
+        let ah = super::of_object(ah)?;
+        ah::map_once(ah.open, &ah.object, |av, is_global| ah.driver.map_ah_to_qp(av, is_global, qp_num))
     })
 }

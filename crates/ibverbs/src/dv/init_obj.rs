@@ -10,8 +10,11 @@ use crate::abi::mlx5dv::{
 use crate::abi::object::{ibv_cq, ibv_dm, ibv_pd, ibv_srq};
 use crate::abi::qp::ibv_qp;
 use crate::abi::wq::ibv_wq;
+use crate::arg::Arg;
 use crate::errno::{Errno, Outcome, ensure, number};
-use crate::object::{ah, cq, dm, pd, qp, srq, wq};
+use crate::live::{Live, Object};
+use crate::object::ah;
+use crate::verbs::Open;
 use core::ffi::{c_int, c_void};
 use core::ptr;
 use uverbs_core::sync::StaticMutex;
@@ -60,21 +63,26 @@ macro_rules! asked {
     };
 }
 
-/// The object and the struct of a pair, neither of which is NULL.
-fn both<I, O>(pair: Pair<I, O>) -> Outcome<(*mut I, *mut O)> {
-    ensure(!pair.r#in.is_null() && !pair.out.is_null())?;
-    Ok((pair.r#in, pair.out))
+/// An object that exists, the driver of its context, and the struct of its pair, which is not NULL.
+struct Found<'a, I, O> {
+    open: &'a Open<Mlx5>,
+    object: Live<'a, I>,
+    out: *mut O,
 }
 
 /// # Safety
 /// As in mlx5dv_init_obj(3).
-unsafe fn init_qp(pair: Pair<ibv_qp, mlx5dv_qp>) -> Outcome<()> {
-    let (object, out) = both(pair)?;
-    // SAFETY: `object` is a live object, which begins with the pointer to its context; the context is not closed during
-    // this call (contract of this function).
-    unsafe { super::of_read(object) }?;
-    // SAFETY: a live QP of a context of mlx5, as checked above.
-    let raw = unsafe { qp::private::<Mlx5>(object) }.shared()?.raw();
+unsafe fn find<'a, I: Object + 'a, O>(pair: Pair<I, O>) -> Outcome<Found<'a, I, O>> {
+    ensure(!pair.r#in.is_null() && !pair.out.is_null())?;
+    // SAFETY: the object exists, and its context is not closed during this call (contract of this function).
+    let (open, object) = super::of_read(unsafe { Arg::new(pair.r#in) })?;
+    Ok(Found { open, object, out: pair.out })
+}
+
+/// # Safety
+/// As in mlx5dv_init_obj(3).
+unsafe fn init_qp(Found { open, object, out }: Found<'_, ibv_qp, mlx5dv_qp>) -> Outcome<()> {
+    let raw = object.own_of(open)?.shared()?.raw();
     let bf = raw
         .bf
         .map_or(Register { reg: ptr::null_mut(), size: 0 }, |bf| Register { reg: bf.reg, size: bf.burst });
@@ -91,13 +99,8 @@ unsafe fn init_qp(pair: Pair<ibv_qp, mlx5dv_qp>) -> Outcome<()> {
 
 /// # Safety
 /// As in mlx5dv_init_obj(3).
-unsafe fn init_cq(pair: Pair<ibv_cq, mlx5dv_cq>) -> Outcome<()> {
-    let (object, out) = both(pair)?;
-    // SAFETY: `object` is a live object, which begins with the pointer to its context; the context is not closed during
-    // this call (contract of this function).
-    let open = unsafe { super::of_read(object) }?;
-    // SAFETY: a live CQ of a context of mlx5, as checked above.
-    let raw = unsafe { cq::private::<Mlx5>(object) }.shared().raw().ok_or(Errno::EIO)?;
+unsafe fn init_cq(Found { open, object, out }: Found<'_, ibv_cq, mlx5dv_cq>) -> Outcome<()> {
+    let raw = object.own_of(open)?.shared().raw().ok_or(Errno::EIO)?;
     put!(
         out,
         buf: raw.buf,
@@ -113,13 +116,8 @@ unsafe fn init_cq(pair: Pair<ibv_cq, mlx5dv_cq>) -> Outcome<()> {
 
 /// # Safety
 /// As in mlx5dv_init_obj(3).
-unsafe fn init_srq(pair: Pair<ibv_srq, mlx5dv_srq>) -> Outcome<()> {
-    let (object, out) = both(pair)?;
-    // SAFETY: `object` is a live object, which begins with the pointer to its context; the context is not closed during
-    // this call (contract of this function).
-    unsafe { super::of_read(object) }?;
-    // SAFETY: a live SRQ of a context of mlx5, as checked above.
-    let raw = unsafe { srq::private::<Mlx5>(object) }.shared().raw();
+unsafe fn init_srq(Found { open, object, out }: Found<'_, ibv_srq, mlx5dv_srq>) -> Outcome<()> {
+    let raw = object.own_of(open)?.shared().raw();
     let answered = asked!(out) & SRQN;
     put!(out, buf: raw.buf, dbrec: raw.dbrec, stride: raw.stride, head: raw.head, tail: raw.tail);
     if answered != 0 {
@@ -131,13 +129,8 @@ unsafe fn init_srq(pair: Pair<ibv_srq, mlx5dv_srq>) -> Outcome<()> {
 
 /// # Safety
 /// As in mlx5dv_init_obj(3).
-unsafe fn init_rwq(pair: Pair<ibv_wq, mlx5dv_rwq>) -> Outcome<()> {
-    let (object, out) = both(pair)?;
-    // SAFETY: `object` is a live object, which begins with the pointer to its context; the context is not closed during
-    // this call (contract of this function).
-    unsafe { super::of_read(object) }?;
-    // SAFETY: a live WQ of a context of mlx5, as checked above.
-    let raw = unsafe { wq::private::<Mlx5>(object) }.shared().raw();
+unsafe fn init_rwq(Found { open, object, out }: Found<'_, ibv_wq, mlx5dv_rwq>) -> Outcome<()> {
+    let raw = object.own_of(open)?.shared().raw();
     let RawQueue { buf, wqe_cnt, stride } = raw.rq;
     put!(out, buf: buf, dbrec: raw.dbrec, wqe_cnt: wqe_cnt, stride: stride, comp_mask: 0);
     Ok(())
@@ -145,39 +138,24 @@ unsafe fn init_rwq(pair: Pair<ibv_wq, mlx5dv_rwq>) -> Outcome<()> {
 
 /// # Safety
 /// As in mlx5dv_init_obj(3).
-unsafe fn init_dm(pair: Pair<ibv_dm, mlx5dv_dm>) -> Outcome<()> {
-    let (object, out) = both(pair)?;
-    // SAFETY: `object` is a live object, which begins with the pointer to its context; the context is not closed during
-    // this call (contract of this function).
-    unsafe { super::of_read(object) }?;
-    // SAFETY: live memory of a context of this library, as checked above.
-    let (buf, length) = unsafe { dm::memory(object) };
+unsafe fn init_dm(Found { object, out, .. }: Found<'_, ibv_dm, mlx5dv_dm>) -> Outcome<()> {
+    let (buf, length) = object.own().memory();
     put!(out, buf: buf.cast::<c_void>(), length: length, comp_mask: 0);
     Ok(())
 }
 
 /// # Safety
 /// As in mlx5dv_init_obj(3).
-unsafe fn init_ah(pair: Pair<IbvAh, mlx5dv_ah>) -> Outcome<()> {
-    let (object, out) = both(pair)?;
-    // SAFETY: `object` is a live object, which begins with the pointer to its context; the context is not closed during
-    // this call (contract of this function).
-    unsafe { super::of_read(object) }?;
-    // SAFETY: a live address handle of a context of mlx5, as checked above.
-    let av = unsafe { ah::driver::<Mlx5>(object) }.as_ptr();
+unsafe fn init_ah(Found { open, object, out }: Found<'_, IbvAh, mlx5dv_ah>) -> Outcome<()> {
+    let av = ah::driver(open, &object)?.as_ptr();
     put!(out, av: av.cast_mut().cast(), comp_mask: 0);
     Ok(())
 }
 
 /// # Safety
 /// As in mlx5dv_init_obj(3).
-unsafe fn init_pd(pair: Pair<ibv_pd, mlx5dv_pd>) -> Outcome<()> {
-    let (object, out) = both(pair)?;
-    // SAFETY: `object` is a live object, which begins with the pointer to its context; the context is not closed during
-    // this call (contract of this function).
-    let open = unsafe { super::of_read(object) }?;
-    // SAFETY: a live domain of a context of this library, as checked above.
-    let pdn = open.driver.pd_number(unsafe { pd::handle(object) })?;
+unsafe fn init_pd(Found { open, object, out }: Found<'_, ibv_pd, mlx5dv_pd>) -> Outcome<()> {
+    let pdn = open.driver.pd_number(object.own().handle())?;
     put!(out, pdn: pdn, comp_mask: 0);
     Ok(())
 }
@@ -195,8 +173,10 @@ unsafe fn init(obj: *mut mlx5dv_obj, obj_type: u64) -> Outcome<()> {
                 if obj_type & kind::$bit != 0 {
                     // SAFETY: `obj` is valid for reads of the pairs that `obj_type` names (contract of this function).
                     let pair = unsafe { (*obj).$field };
-                    // SAFETY: the object exists, and the struct is valid for writes (contract of this function).
-                    unsafe { $function(pair) }?;
+                    // SAFETY: the object exists (contract of this function).
+                    let found = unsafe { find(pair) }?;
+                    // SAFETY: the struct is valid for writes (contract of this function).
+                    unsafe { $function(found) }?;
                 }
             )*
         };

@@ -42,11 +42,15 @@ mod steering;
 mod uar;
 
 use crate::abi::context::ibv_context;
-use crate::context::{self, Private};
+use crate::arg::Arg;
+use crate::context::Private;
 use crate::errno::{Errno, Outcome};
-use crate::live::{self, Object, Used};
+use crate::live::{Live, Object, Used};
+use crate::object::destroy_handle;
 use crate::verbs::Open;
+use core::mem::ManuallyDrop;
 use core::ops::Deref;
+use uverbs_core::Error;
 use uverbs_mlx5::Mlx5;
 
 /// The driver of a context, `EOPNOTSUPP` if the device is not an mlx5 device.
@@ -55,21 +59,17 @@ fn mlx5(here: &Private) -> Outcome<&Open<Mlx5>> {
 }
 
 /// The driver of the context at a C pointer.
-///
-/// # Safety
-/// As [`context::of`].
-unsafe fn of<'a>(context: *mut ibv_context) -> Outcome<&'a Open<Mlx5>> {
-    // SAFETY: the context is not closed while the reference is used (contract of this function).
-    mlx5(unsafe { context::of(context) }?)
+fn of<'a>(context: Arg<'a, ibv_context>) -> Outcome<&'a Open<Mlx5>> {
+    mlx5(context.open()?)
 }
 
 /// An object that a verb uses, and the driver of its context.
-struct Of<'a> {
+struct Of<'a, T> {
     open: &'a Open<Mlx5>,
-    _used: Used<'a>,
+    object: Used<'a, T>,
 }
 
-impl Deref for Of<'_> {
+impl<T> Deref for Of<'_, T> {
     type Target = Open<Mlx5>;
 
     fn deref(&self) -> &Open<Mlx5> {
@@ -77,21 +77,41 @@ impl Deref for Of<'_> {
     }
 }
 
-/// The driver of an object's context.
-///
-/// # Safety
-/// As [`context::of_object`].
-unsafe fn of_object<'a, T: Object>(object: *mut T) -> Outcome<Of<'a>> {
-    // SAFETY: the contract of this function.
-    let used = unsafe { context::of_object(object) }?;
-    Ok(Of { open: mlx5(used.here())?, _used: used })
+/// An object for a verb that uses it.
+fn of_object<'a, T: Object>(object: Arg<'a, T>) -> Outcome<Of<'a, T>> {
+    let object = object.enter()?;
+    Ok(Of { open: mlx5(object.here())?, object })
 }
 
 /// [`of_object`] for a call that only reads the object in this process: the number in its public part is not compared.
+fn of_read<'a, T: Object>(object: Arg<'a, T>) -> Outcome<(&'a Open<Mlx5>, Live<'a, T>)> {
+    let object = object.peek()?;
+    Ok((mlx5(object.here())?, object))
+}
+
+/// The driver of the context at a pointer that an object keeps.
 ///
 /// # Safety
-/// As [`context::of_object`].
-unsafe fn of_read<'a, T: Object>(object: *mut T) -> Outcome<&'a Open<Mlx5>> {
+/// The context is not closed while the reference is used.
+unsafe fn of_kept<'a>(context: *mut ibv_context) -> Outcome<&'a Open<Mlx5>> {
     // SAFETY: the contract of this function.
-    mlx5(unsafe { live::peek(object) }?)
+    of(unsafe { Arg::new(context) })
+}
+
+/// Destroys what an object of a command stands for, and frees the object. If the first fails, the object stays.
+///
+/// # Safety
+/// `object` is NULL or a `Box`, which the program does not use any more if this succeeds; `handle` returns a field of it.
+unsafe fn destroy<T, H>(
+    object: *mut T,
+    handle: impl FnOnce(&T) -> &ManuallyDrop<H>,
+    destroy: impl FnOnce(H) -> Result<(), (H, Error)>,
+) -> Outcome<()> {
+    // SAFETY: NULL, or an object that exists (contract of this function); no mutable reference to it exists.
+    let handle = handle(unsafe { object.as_ref() }.ok_or(Errno::EINVAL)?);
+    // SAFETY: if this succeeds, the object is freed next.
+    unsafe { destroy_handle(handle, destroy) }?;
+    // SAFETY: a `Box`, which is not used any more (contract of this function).
+    drop(unsafe { Box::from_raw(object) });
+    Ok(())
 }

@@ -4,6 +4,7 @@
 // UNSAFETY: C's pointers to objects.
 
 use crate::abi::object::ibv_pd;
+use crate::arg::Arg;
 use crate::errno::{Errno, pointer};
 use crate::object::mr;
 use core::ffi::c_int;
@@ -17,7 +18,7 @@ use uverbs_uapi::mlx5::cmds::{
 /// As in mlx5dv_reg_dmabuf_mr(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_reg_dmabuf_mr(
-    pd: *mut ibv_pd,
+    pd: Arg<'_, ibv_pd>,
     offset: u64,
     length: usize,
     iova: u64,
@@ -26,9 +27,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_reg_dmabuf_mr(
     mlx5_access: c_int,
 ) -> *mut IbvMr {
     pointer(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not closed
-        // during this call (contract of the man page).
-        let _used = unsafe { super::of_object(pd) }?;
+        let _used = super::of_object(pd)?;
         let flags = mlx5_access.cast_unsigned();
         if flags & !MLX5_IB_UAPI_REG_DMABUF_ACCESS_DATA_DIRECT != 0 {
             return Err(Errno::EOPNOTSUPP);

@@ -7,11 +7,14 @@
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects.
 
+use crate::abi::Zeroed as _;
 use crate::abi::mlx5dv::mlx5dv_qp_ex;
 use crate::abi::qp::{ibv_qp, ibv_qp_ex};
+use crate::arg::Arg;
+use crate::errno::{Errno, Outcome};
 use crate::object::qp;
 use core::ffi::c_void;
-use core::{mem, ptr, slice};
+use core::{ptr, slice};
 use uverbs_core::provider::{PostError, WrBuilder as _};
 use uverbs_core::sync::{Dynamic, Locked};
 use uverbs_core::wr::{IbvAh, RawAh};
@@ -32,27 +35,22 @@ unsafe impl Sync for Functions {}
 /// # Safety
 /// As in mlx5dv_qp_ex_from_ibv_qp_ex(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_qp_ex_from_ibv_qp_ex(qp: *mut ibv_qp_ex) -> *mut mlx5dv_qp_ex {
-    let qp: *mut ibv_qp = qp.cast();
-    // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not closed
-    // during this call (contract of the man page).
-    if unsafe { super::of_read(qp) }.is_err() {
-        return ptr::null_mut();
-    }
-    // SAFETY: a live QP of a context of mlx5, as checked above.
-    let this = unsafe { qp::private::<Mlx5>(qp) };
-    let functions = this.extension.data.get_or_init(|| {
-        // SAFETY: an integer and optional functions: zeros are values of all of them.
-        let mut public: mlx5dv_qp_ex = unsafe { mem::zeroed() };
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_qp_ex_from_ibv_qp_ex(qp: Arg<'_, ibv_qp>) -> *mut mlx5dv_qp_ex {
+    functions(qp).unwrap_or(ptr::null_mut())
+}
+
+/// The functions of a QP, which begins with the `ibv_qp_ex` that programs pass.
+fn functions(qp: Arg<'_, ibv_qp>) -> Outcome<*mut mlx5dv_qp_ex> {
+    let (open, qp) = super::of_read(qp)?;
+    let functions = qp.own_of(open)?.extension.data.get_or_init(|| {
+        let mut public = mlx5dv_qp_ex::zeroed();
         public.wr_set_dc_addr = Some(wr_set_dc_addr);
         public.wr_set_dc_addr_stream = Some(wr_set_dc_addr_stream);
         public.wr_raw_wqe = Some(wr_raw_wqe);
-        Box::new(Functions { public, qp })
+        Box::new(Functions { public, qp: qp.pointer() })
     });
-    match functions.downcast_ref::<Functions>() {
-        Some(functions) => ptr::from_ref(functions).cast_mut().cast(),
-        None => ptr::null_mut(),
-    }
+    let functions = functions.downcast_ref::<Functions>().ok_or(Errno::EINVAL)?;
+    Ok(ptr::from_ref(functions).cast_mut().cast())
 }
 
 /// Calls `post` with the QP and the queue of the session in which a function is called.

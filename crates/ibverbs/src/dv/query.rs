@@ -9,6 +9,7 @@ use crate::abi::mlx5dv::{
     mlx5dv_clock_info, mlx5dv_context, mlx5dv_context_attr, mlx5dv_cqe_comp_caps, mlx5dv_dci_streams_caps,
     mlx5dv_ooo_recv_wrs_caps, mlx5dv_reg, mlx5dv_striding_rq_caps, mlx5dv_sw_parsing_caps,
 };
+use crate::arg::Arg;
 use crate::devices;
 use crate::errno::{Errno, ensure, number, pointer};
 use core::ffi::c_int;
@@ -69,12 +70,11 @@ fn flags(info: &DeviceInfo) -> u64 {
 /// As in mlx5dv_query_device(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_query_device(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     attrs: *mut mlx5dv_context,
 ) -> c_int {
     number(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let driver = &unsafe { super::of(context) }?.driver;
+        let driver = &super::of(context)?.driver;
         let info = driver.device_info()?;
         ensure(!attrs.is_null())?;
         // A program's struct may be that of an older version, which ends before fields that its mask does not request.
@@ -218,12 +218,11 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_open_device(
 /// As in mlx5dv_get_clock_info(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_get_clock_info(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     clock_info: *mut mlx5dv_clock_info,
 ) -> c_int {
     number(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let info = unsafe { super::of(context) }?.driver.clock_info()?;
+        let info = super::of(context)?.driver.clock_info()?;
         ensure(!clock_info.is_null())?;
         let info = mlx5dv_clock_info {
             nsec: info.nsec,

@@ -22,6 +22,7 @@ use super::uar::{uverbs_mlx5dv_devx_alloc_uar, uverbs_mlx5dv_devx_free_uar};
 use crate::abi::attr::ibv_alloc_dm_attr;
 use crate::abi::flow::ibv_counters_init_attr;
 use crate::abi::mlx5dv::{mlx5dv_flow_match_parameters, mlx5dv_flow_matcher_attr};
+use crate::arg::Arg;
 use crate::context;
 use crate::export::device::ibv_close_device;
 use crate::object::counters::{create_counters, destroy_counters};
@@ -53,17 +54,18 @@ fn objects_of_libmlx5_on_a_removed_device() {
     let context = context::open_with(kernel, ptr::null_mut(), open).unwrap();
     let mut memory = vec![0_u64; 1024];
     // SAFETY: the context is open, and the memory outlives the registration.
-    let umem = unsafe { uverbs_mlx5dv_devx_umem_reg(context, memory.as_mut_ptr().cast(), 4096, 1) };
+    let umem =
+        unsafe { uverbs_mlx5dv_devx_umem_reg(Arg::test(context), memory.as_mut_ptr().cast(), 4096, 1) };
     // SAFETY: the context is open.
-    let uar = unsafe { uverbs_mlx5dv_devx_alloc_uar(context, 1) };
+    let uar = unsafe { uverbs_mlx5dv_devx_alloc_uar(Arg::test(context), 1) };
     // SAFETY: the context is open.
-    let channel = unsafe { uverbs_mlx5dv_devx_create_event_channel(context, 0) };
+    let channel = unsafe { uverbs_mlx5dv_devx_create_event_channel(Arg::test(context), 0) };
     // ALLOC_PD
     let (mut command, mut answer) = ([0_u8; 16], [0_u8; 16]);
     command[0] = 8;
     let (to, from) = (command.as_ptr().cast(), answer.as_mut_ptr().cast());
     // SAFETY: the context is open, and the mailboxes are valid.
-    let object = unsafe { uverbs_mlx5dv_devx_obj_create(context, to, 16, from, 16) };
+    let object = unsafe { uverbs_mlx5dv_devx_obj_create(Arg::test(context), to, 16, from, 16) };
     let header = mlx5dv_flow_match_parameters { match_sz: 64, match_buf: [] };
     let mut mask = Mask { header, bytes: [0; 8] };
     let mut attr = mlx5dv_flow_matcher_attr {
@@ -77,17 +79,17 @@ fn objects_of_libmlx5_on_a_removed_device() {
         ib_port: 0,
     };
     // SAFETY: the context is open, and the attributes are valid.
-    let matcher = unsafe { uverbs_mlx5dv_create_flow_matcher(context, &raw mut attr) };
-    let mut no_attr = ibv_counters_init_attr { comp_mask: 0 };
+    let matcher = unsafe { uverbs_mlx5dv_create_flow_matcher(Arg::test(context), &raw mut attr) };
+    let no_attr = ibv_counters_init_attr { comp_mask: 0 };
     // SAFETY: the context is open, and the attributes are valid.
-    let counters = unsafe { create_counters(context, &raw mut no_attr) };
-    let mut length = ibv_alloc_dm_attr { length: 64, log_align_req: 0, comp_mask: 0 };
+    let counters = unsafe { create_counters(Arg::test(context), Some(&no_attr)) };
+    let length = ibv_alloc_dm_attr { length: 64, log_align_req: 0, comp_mask: 0 };
     // SAFETY: the context is open, and the attributes are valid.
-    let dm = unsafe { alloc_dm(context, &raw mut length) };
+    let dm = unsafe { alloc_dm(Arg::test(context), Some(&length)) };
     assert!(!umem.is_null() && !uar.is_null() && !channel.is_null() && !object.is_null());
     assert!(!matcher.is_null() && !counters.is_null() && !dm.is_null());
     // SAFETY: the context is open.
-    let domain = unsafe { uverbs_mlx5dv_dr_domain_create(context, 0) };
+    let domain = unsafe { uverbs_mlx5dv_dr_domain_create(Arg::test(context), 0) };
     // SAFETY: the domain exists.
     let table = unsafe { uverbs_mlx5dv_dr_table_create(domain, 0) };
     let bits = (&raw mut mask).cast();
@@ -100,13 +102,15 @@ fn objects_of_libmlx5_on_a_removed_device() {
 
     port.remove();
     // SAFETY: the context is open.
-    assert!(unsafe { uverbs_mlx5dv_dr_domain_create(context, 0) }.is_null());
+    assert!(unsafe { uverbs_mlx5dv_dr_domain_create(Arg::test(context), 0) }.is_null());
     // SAFETY: the matcher and the action exist, and the value is valid.
     assert!(unsafe { uverbs_mlx5dv_dr_rule_create(rules_of, bits, 1, &raw mut discard) }.is_null());
-    // SAFETY: the object exists, and the mailboxes are valid.
-    assert_eq!(unsafe { uverbs_mlx5dv_devx_obj_query(object, to, 16, from, 16) }, libc::EIO);
+    // SAFETY: the object exists.
+    let queried = unsafe { object.as_ref() };
+    // SAFETY: the mailboxes are valid.
+    assert_eq!(unsafe { uverbs_mlx5dv_devx_obj_query(queried, to, 16, from, 16) }, libc::EIO);
     // SAFETY: the context is open.
-    assert!(unsafe { uverbs_mlx5dv_devx_create_event_channel(context, 0) }.is_null());
+    assert!(unsafe { uverbs_mlx5dv_devx_create_event_channel(Arg::test(context), 0) }.is_null());
     for _ in 0..2 {
         // SAFETY: the object exists; it is not destroyed.
         assert_eq!(unsafe { uverbs_mlx5dv_devx_obj_destroy(object) }, libc::EIO);
@@ -125,14 +129,18 @@ fn objects_of_libmlx5_on_a_removed_device() {
         // SAFETY: the object exists; it is not destroyed.
         assert_eq!(unsafe { uverbs_mlx5dv_dr_domain_destroy(domain) }, libc::EBUSY);
         // SAFETY: the object exists; it is not destroyed.
-        assert_eq!(unsafe { destroy_counters(counters) }, libc::EIO);
+        assert_eq!(unsafe { destroy_counters(Arg::test(counters)) }, libc::EIO);
         // SAFETY: the object exists; it is not destroyed.
-        assert_eq!(unsafe { free_dm(dm) }, libc::EIO);
+        assert_eq!(unsafe { free_dm(Arg::test(dm)) }, libc::EIO);
     }
-    // SAFETY: the channel is not used any more.
-    unsafe { uverbs_mlx5dv_devx_destroy_event_channel(channel) };
-    // SAFETY: the page is not used any more.
-    unsafe { uverbs_mlx5dv_devx_free_uar(uar) };
+    // SAFETY: made as a `Box` of this type, and not used any more.
+    let channel = unsafe { Box::from_raw(channel.cast()) };
+    // SAFETY: the channel exists.
+    unsafe { uverbs_mlx5dv_devx_destroy_event_channel(Some(channel)) };
+    // SAFETY: made as a `Box` of this type, and not used any more.
+    let uar = unsafe { Box::from_raw(uar.cast()) };
+    // SAFETY: the page exists.
+    unsafe { uverbs_mlx5dv_devx_free_uar(Some(uar)) };
     // SAFETY: the context is open.
     assert_eq!(unsafe { ibv_close_device(context) }, 0);
 }

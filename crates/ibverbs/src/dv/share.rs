@@ -13,6 +13,7 @@ use super::devx::{DevxObj, DevxUmem, new_object, new_umem, object};
 use super::extra::{Var, new_var};
 use crate::abi::context::ibv_context;
 use crate::abi::mlx5dv::{mlx5dv_devx_umem, mlx5dv_export_sizes, mlx5dv_var};
+use crate::arg::Arg;
 use crate::errno::{Errno, Outcome, ensure, number, pointer};
 use core::ffi::{c_int, c_void};
 use core::mem::ManuallyDrop;
@@ -77,10 +78,12 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_get_export_sizes(sizes: *mut mlx5d
 /// # Safety
 /// As in mlx5dv_devx_obj_export(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_export(obj: *mut DevxObj, data: *mut c_void) -> c_int {
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_export(
+    obj: Option<&DevxObj>,
+    data: *mut c_void,
+) -> c_int {
     number(|| {
-        // SAFETY: `obj` is NULL or exists (contract of the man page).
-        let object = unsafe { object(obj) }?;
+        let object = object(obj)?;
         // SAFETY: `data` has room for a record (contract of the man page).
         unsafe { export(data, [mark::OBJECT, object.handle(), object.opcode().into()]) }
     })
@@ -90,12 +93,11 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_export(obj: *mut DevxObj,
 /// As in mlx5dv_devx_obj_export(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_import(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     data: *mut c_void,
 ) -> *mut DevxObj {
     pointer(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let open = unsafe { super::of(context) }?;
+        let open = super::of(context)?;
         // SAFETY: `data` has a record (contract of the man page).
         let [_, handle, opcode] = unsafe { import(data, mark::OBJECT) }?;
         let opcode = u16::try_from(opcode).map_err(|_| Errno::EINVAL)?;
@@ -106,11 +108,8 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_import(
 /// # Safety
 /// As in mlx5dv_devx_obj_export(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_unimport(obj: *mut DevxObj) {
-    if !obj.is_null() {
-        // SAFETY: `new_object` allocated it as a `Box`; the program does not use it after this call (contract of the man
-        // page).
-        let obj = unsafe { Box::from_raw(obj) };
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_unimport(obj: Option<Box<DevxObj>>) {
+    if let Some(obj) = obj {
         // This does not destroy the object in the kernel.
         drop(ManuallyDrop::into_inner(obj.0));
     }
@@ -120,13 +119,11 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_unimport(obj: *mut DevxOb
 /// As in mlx5dv_devx_umem_export(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_umem_export(
-    umem: *mut mlx5dv_devx_umem,
+    umem: Option<&DevxUmem>,
     data: *mut c_void,
 ) -> c_int {
     number(|| {
-        ensure(!umem.is_null())?;
-        // SAFETY: not NULL, so it exists (contract of the man page); no mutable reference to our part of it exists.
-        let umem = unsafe { &(*umem.cast::<DevxUmem>()).umem };
+        let umem = &umem.ok_or(Errno::EINVAL)?.umem;
         // SAFETY: `data` has room for a record (contract of the man page).
         unsafe { export(data, [mark::UMEM, umem.handle(), umem.id()]) }
     })
@@ -136,12 +133,11 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_umem_export(
 /// As in mlx5dv_devx_umem_export(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_umem_import(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     data: *mut c_void,
 ) -> *mut mlx5dv_devx_umem {
     pointer(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let open = unsafe { super::of(context) }?;
+        let open = super::of(context)?;
         // SAFETY: `data` has a record (contract of the man page).
         let [_, handle, id] = unsafe { import(data, mark::UMEM) }?;
         Ok(new_umem(open.driver.devx_import_umem(handle, id)))
@@ -151,11 +147,8 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_umem_import(
 /// # Safety
 /// As in mlx5dv_devx_umem_export(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_umem_unimport(umem: *mut mlx5dv_devx_umem) {
-    if !umem.is_null() {
-        // SAFETY: `new_umem` allocated it as a `Box` of this type; the program does not use it after this call (contract of
-        // the man page).
-        let umem = unsafe { Box::from_raw(umem.cast::<DevxUmem>()) };
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_umem_unimport(umem: Option<Box<DevxUmem>>) {
+    if let Some(umem) = umem {
         // This does not deregister the memory.
         drop(ManuallyDrop::into_inner(umem.umem));
     }
@@ -164,11 +157,9 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_umem_unimport(umem: *mut mlx5
 /// # Safety
 /// As in mlx5dv_var_export(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_var_export(var: *mut mlx5dv_var, data: *mut c_void) -> c_int {
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_var_export(var: Option<&Var>, data: *mut c_void) -> c_int {
     number(|| {
-        ensure(!var.is_null())?;
-        // SAFETY: not NULL, so it exists (contract of the man page); no mutable reference to our part of it exists.
-        let page = unsafe { &(*var.cast::<Var>()).page };
+        let page = &var.ok_or(Errno::EINVAL)?.page;
         let offset = page.mmap_offset();
         let (high, low) = ((offset >> 32) as u32, offset as u32);
         let record: VarRecord = [mark::VAR, page.handle(), page.page_id(), page.length(), high, low];
@@ -181,12 +172,11 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_var_export(var: *mut mlx5dv_var, d
 /// As in mlx5dv_var_export(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_var_import(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     data: *mut c_void,
 ) -> *mut mlx5dv_var {
     pointer(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let open = unsafe { super::of(context) }?;
+        let open = super::of(context)?;
         // SAFETY: `data` has a record (contract of the man page).
         let record: VarRecord = unsafe { import(data, mark::VAR) }?;
         let [_, handle, page_id, length, high, low] = record;
@@ -198,11 +188,8 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_var_import(
 /// # Safety
 /// As in mlx5dv_var_export(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_var_unimport(var: *mut mlx5dv_var) {
-    if !var.is_null() {
-        // SAFETY: `new_var` allocated it as a `Box` of this type; the program does not use it after this call (contract of
-        // the man page).
-        let var = unsafe { Box::from_raw(var.cast::<Var>()) };
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_var_unimport(var: Option<Box<Var>>) {
+    if let Some(var) = var {
         var.page.release();
     }
 }

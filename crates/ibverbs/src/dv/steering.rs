@@ -8,10 +8,10 @@ use crate::abi::context::ibv_context;
 use crate::abi::flow::ibv_flow;
 use crate::abi::mlx5dv::{mlx5dv_flow_action_attr, mlx5dv_flow_match_parameters, mlx5dv_flow_matcher_attr};
 use crate::abi::qp::ibv_qp;
-use crate::context;
+use crate::arg::Arg;
 use crate::errno::{Errno, Outcome, ensure, number, pointer};
 use crate::live::Used;
-use crate::object::{destroy_handle, flow, qp};
+use crate::object::{flow, qp};
 use core::ffi::c_int;
 use core::mem::{ManuallyDrop, offset_of};
 use core::slice;
@@ -66,12 +66,11 @@ pub(super) unsafe fn bytes<'a>(parameters: *const mlx5dv_flow_match_parameters) 
 /// As in mlx5dv_create_flow_matcher(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_create_flow_matcher(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     attr: *mut mlx5dv_flow_matcher_attr,
 ) -> *mut FlowMatcher {
     pointer(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let open = unsafe { super::of(context) }?;
+        let open = super::of(context)?;
         ensure(!attr.is_null())?;
         // SAFETY: `attr` is valid for reads of the fields that every version has (contract of the man page).
         let comp_mask = unsafe { (*attr).comp_mask };
@@ -107,7 +106,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_create_flow_matcher(
             ib_port,
         };
         let matcher = ManuallyDrop::new(open.driver.create_matcher(&request)?);
-        Ok(Box::into_raw(Box::new(FlowMatcher { context, matcher })))
+        Ok(Box::into_raw(Box::new(FlowMatcher { context: context.pointer(), matcher })))
     })
 }
 
@@ -116,15 +115,8 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_create_flow_matcher(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_destroy_flow_matcher(matcher: *mut FlowMatcher) -> c_int {
     number(|| {
-        ensure(!matcher.is_null())?;
-        // SAFETY: not NULL, so it exists (contract of the man page).
-        let handle = unsafe { &(*matcher).matcher };
-        // SAFETY: if this succeeds, the matcher is freed below, and the program does not use it any more (contract of the
-        // man page).
-        unsafe { destroy_handle(handle, Matcher::destroy) }?;
-        // SAFETY: `uverbs_mlx5dv_create_flow_matcher` allocated it as a `Box`; the program does not use it after this call.
-        drop(unsafe { Box::from_raw(matcher) });
-        Ok(())
+        // SAFETY: NULL or a `Box` that exists; if this succeeds, the program does not use it any more (contract of the man page).
+        unsafe { super::destroy(matcher, |matcher| &matcher.matcher, Matcher::destroy) }
     })
 }
 
@@ -134,7 +126,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_destroy_flow_matcher(matcher: *mut
 /// `action` is valid for reads of the fields of its type, of an action of `len` bytes; its object is live.
 pub(super) unsafe fn add_action<'a>(
     rule: &mut RuleAttr<'_>,
-    used: &mut Vec<Used<'a>>,
+    used: &mut Vec<Used<'a, ibv_qp>>,
     context: *mut ibv_context,
     action: *const mlx5dv_flow_action_attr,
     len: usize,
@@ -144,10 +136,8 @@ pub(super) unsafe fn add_action<'a>(
     // SAFETY: as for `kind`; the union has 8 bytes at least.
     let value = unsafe { &raw const (*action).value };
     let devx = || {
-        // SAFETY: the union has an object of a command in the actions that call this.
-        let object = unsafe { value.cast::<*mut devx::DevxObj>().read() };
-        // SAFETY: the object is NULL or live (the contract of this function).
-        unsafe { devx::object(object) }
+        // SAFETY: the union has an object of a command in the actions that call this; it is NULL or live (the contract of this function).
+        devx::object(unsafe { value.cast::<Option<&devx::DevxObj>>().read() })
     };
     let target = match kind {
         action::DEST_IBV_QP => {
@@ -155,8 +145,8 @@ pub(super) unsafe fn add_action<'a>(
             let qp = unsafe { value.cast::<*mut ibv_qp>().read() };
             ensure(!qp.is_null())?;
             // SAFETY: `qp` is a live object, which begins with the pointer to its context (the contract of this function).
-            used.extend(unsafe { context::is_of(context, qp) }?);
-            // SAFETY: a live QP of a context of mlx5: its context was found above.
+            used.extend(unsafe { Arg::new(qp) }.enter_in(context)?);
+            // SAFETY: a QP of a context of mlx5, which exists as long as `used`.
             RuleTarget::Qp(unsafe { qp::private::<Mlx5>(qp) }.handle())
         }
         action::DEST_DEVX => RuleTarget::Devx(devx()?),
@@ -193,17 +183,16 @@ pub(super) unsafe fn add_action<'a>(
 /// # Safety
 /// As in mlx5dv_create_flow(3), for actions of `len` bytes.
 unsafe fn create(
-    matcher: *mut FlowMatcher,
+    matcher: Option<&FlowMatcher>,
     value: *mut mlx5dv_flow_match_parameters,
     num_actions: usize,
     actions: *mut mlx5dv_flow_action_attr,
     len: usize,
 ) -> *mut ibv_flow {
     pointer(|| {
-        // SAFETY: `matcher` is NULL or exists (contract of the man page); no mutable reference to it exists.
-        let matcher = unsafe { matcher.as_ref() }.ok_or(Errno::EINVAL)?;
+        let matcher = matcher.ok_or(Errno::EINVAL)?;
         // SAFETY: the context is not closed during this call (contract of the man page).
-        unsafe { super::of(matcher.context) }?;
+        let here = unsafe { Arg::new(matcher.context) }.open()?;
         ensure(num_actions == 0 || !actions.is_null())?;
         ensure(len >= LEGACY && len.is_multiple_of(align_of::<mlx5dv_flow_action_attr>()))?;
         // SAFETY: `value` is NULL or valid with its bytes (contract of the man page).
@@ -214,7 +203,7 @@ unsafe fn create(
             // SAFETY: an action of `len` bytes, whose object is live (contract of the man page).
             unsafe { add_action(&mut rule, &mut used, matcher.context, action, len) }?;
         }
-        Ok(flow::finish(matcher.context, matcher.matcher.create_rule(&rule)?))
+        Ok(flow::finish(here, matcher.context, matcher.matcher.create_rule(&rule)?))
     })
 }
 
@@ -225,7 +214,7 @@ const LEGACY: usize = offset_of!(mlx5dv_flow_action_attr, offset);
 /// As in mlx5dv_create_flow(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_create_flow(
-    matcher: *mut FlowMatcher,
+    matcher: Option<&FlowMatcher>,
     value: *mut mlx5dv_flow_match_parameters,
     num_actions: usize,
     actions: *mut mlx5dv_flow_action_attr,
@@ -239,7 +228,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_create_flow(
 /// As in mlx5dv_create_flow(3), for actions of `len` bytes.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs___mlx5dv_create_flow(
-    matcher: *mut FlowMatcher,
+    matcher: Option<&FlowMatcher>,
     value: *mut mlx5dv_flow_match_parameters,
     num_actions: usize,
     actions: *mut mlx5dv_flow_action_attr,

@@ -5,6 +5,7 @@
 
 use crate::abi::context::ibv_context;
 use crate::abi::mlx5dv::mlx5dv_devx_uar;
+use crate::arg::Arg;
 use crate::errno::{Errno, minus_one, pointer};
 use core::ffi::c_int;
 use std::os::fd::IntoRawFd as _;
@@ -16,7 +17,7 @@ const MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED: u64 = 1 << 31;
 
 /// C's part, and the page.
 #[repr(C)]
-struct DevxUar {
+pub(crate) struct DevxUar {
     public: mlx5dv_devx_uar,
     page: Uar,
 }
@@ -25,12 +26,11 @@ struct DevxUar {
 /// As in mlx5dv_devx_alloc_uar(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_alloc_uar(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     flags: u32,
 ) -> *mut mlx5dv_devx_uar {
     pointer(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let open = unsafe { super::of(context) }?;
+        let open = super::of(context)?;
         let blueflame = match flags.into() {
             MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF => true,
             // Each uncached page is a page of its own.
@@ -52,21 +52,13 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_alloc_uar(
 /// # Safety
 /// As in mlx5dv_devx_uar_export_dmabuf_fd(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_uar_export_dmabuf_fd(uar: *mut mlx5dv_devx_uar) -> c_int {
-    minus_one(|| {
-        // SAFETY: `uar` is NULL or a page of this library, which exists (contract of the man page).
-        let uar = unsafe { uar.cast::<DevxUar>().as_ref() }.ok_or(Errno::EINVAL)?;
-        Ok(uar.page.export_dmabuf()?.into_raw_fd())
-    })
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_uar_export_dmabuf_fd(uar: Option<&DevxUar>) -> c_int {
+    minus_one(|| Ok(uar.ok_or(Errno::EINVAL)?.page.export_dmabuf()?.into_raw_fd()))
 }
 
 /// # Safety
 /// As in mlx5dv_devx_free_uar(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_free_uar(uar: *mut mlx5dv_devx_uar) {
-    if !uar.is_null() {
-        // SAFETY: `uverbs_mlx5dv_devx_alloc_uar` allocated it as a `Box` of this type; the program does not use it after
-        // this call (contract of the man page).
-        drop(unsafe { Box::from_raw(uar.cast::<DevxUar>()) });
-    }
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_free_uar(uar: Option<Box<DevxUar>>) {
+    drop(uar);
 }

@@ -9,10 +9,12 @@ use crate::abi::device::{
     Gid64, ibv_device_attr, ibv_device_attr_ex, ibv_gid_entry, ibv_port_attr, ibv_query_device_ex_input,
     ibv_values_ex,
 };
+use crate::arg::Arg;
 use crate::context::{self, Private};
 use crate::errno::{Errno, Outcome, ensure, minus_one, negative, number, pointer};
 use crate::{convert::device as convert, devices};
 use core::ffi::c_int;
+use core::mem::MaybeUninit;
 use core::ptr;
 use uverbs_core::attr::DeviceAttr;
 use uverbs_core::control::query;
@@ -67,15 +69,13 @@ fn ask(here: &Private) -> Outcome<(DeviceAttr, Option<String>)> {
 /// As in ibv_query_device(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_device(
-    context: *mut ibv_context,
-    attr: *mut ibv_device_attr,
+    context: Arg<'_, ibv_context>,
+    attr: Option<&mut MaybeUninit<ibv_device_attr>>,
 ) -> c_int {
     number(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let (found, fw_ver) = ask(unsafe { context::of(context) }?)?;
-        ensure(!attr.is_null())?;
-        // SAFETY: `attr` is valid for writes (contract of the man page).
-        unsafe { attr.write(convert::device_attr(&found, fw_ver.as_deref())) };
+        let (found, fw_ver) = ask(context.open()?)?;
+        let attr = attr.ok_or(Errno::EINVAL)?;
+        attr.write(convert::device_attr(&found, fw_ver.as_deref()));
         Ok(())
     })
 }
@@ -83,16 +83,14 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
 /// # Safety
 /// As in ibv_query_device_ex(3); `attr` has room for `attr_size` bytes.
 pub(crate) unsafe extern "C" fn query_device_ex(
-    context: *mut ibv_context,
-    input: *const ibv_query_device_ex_input,
+    context: Arg<'_, ibv_context>,
+    input: Option<&ibv_query_device_ex_input>,
     attr: *mut ibv_device_attr_ex,
     attr_size: usize,
 ) -> c_int {
     number(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let here = unsafe { context::of(context) }?;
-        // SAFETY: `input` is NULL or valid, and no other thread changes it during this call (contract of the man page).
-        ensure(unsafe { input.as_ref() }.is_none_or(|input| input.comp_mask == 0))?;
+        let here = context.open()?;
+        ensure(input.is_none_or(|input| input.comp_mask == 0))?;
         ensure(!attr.is_null() && attr_size >= size_of::<ibv_device_attr>())?;
         let (found, fw_ver) = ask(here)?;
         // The struct of a newer program has more fields at its end, which are 0.
@@ -107,14 +105,13 @@ pub(crate) unsafe extern "C" fn query_device_ex(
 /// # Safety
 /// As in ibv_query_port(3); `attr` has room for `attr_len` bytes.
 pub(crate) unsafe extern "C" fn query_port(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     port_num: u8,
     attr: *mut ibv_port_attr,
     attr_len: usize,
 ) -> c_int {
     number(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let here = unsafe { context::of(context) }?;
+        let here = context.open()?;
         ensure(!attr.is_null())?;
         let found = query::port(here.kernel(), port_num)?;
         // SAFETY: `attr` is valid for writes of `attr_len` bytes (the contract of this function).
@@ -129,7 +126,7 @@ pub(crate) unsafe extern "C" fn query_port(
 /// As in ibv_query_port(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_port(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     port_num: u8,
     attr: *mut ibv_port_attr,
 ) -> c_int {
@@ -142,13 +139,12 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
 /// As in ibv_query_port_speed(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_port_speed(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     port_num: u32,
     port_speed: *mut u64,
 ) -> c_int {
     number(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let here = unsafe { context::of(context) }?;
+        let here = context.open()?;
         ensure(!port_speed.is_null())?;
         let speed = query::port_speed(here.kernel(), port_num)?;
         // SAFETY: `port_speed` is valid for writes (contract of the man page).
@@ -163,14 +159,12 @@ const RAW_CLOCK: u32 = 1;
 /// # Safety
 /// As in ibv_query_rt_values_ex(3).
 pub(crate) unsafe extern "C" fn query_rt_values(
-    context: *mut ibv_context,
-    values: *mut ibv_values_ex,
+    context: Arg<'_, ibv_context>,
+    values: Option<&mut ibv_values_ex>,
 ) -> c_int {
     number(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let here = unsafe { context::of(context) }?;
-        // SAFETY: `values` is NULL or valid, and no other thread uses it during this call (contract of the man page).
-        let values = unsafe { values.as_mut() }.ok_or(Errno::EINVAL)?;
+        let here = context.open()?;
+        let values = values.ok_or(Errno::EINVAL)?;
         ensure(values.comp_mask & !RAW_CLOCK == 0)?;
         let wanted = core::mem::take(&mut values.comp_mask);
         if wanted & RAW_CLOCK != 0 {
@@ -187,14 +181,13 @@ pub(crate) unsafe extern "C" fn query_rt_values(
 /// As in ibv_query_gid(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_gid(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     port_num: u8,
     index: c_int,
     gid: *mut Gid64,
 ) -> c_int {
     minus_one(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let here = unsafe { context::of(context) }?;
+        let here = context.open()?;
         ensure(!gid.is_null())?;
         let index = u32::try_from(index).map_err(|_| Errno::EINVAL)?;
         let found = match query::gid_entry(here.kernel(), port_num, index) {
@@ -213,7 +206,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
 /// As in ibv_query_gid_ex(3); `entry` has room for `entry_size` bytes.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     port_num: u32,
     gid_index: u32,
     entry: *mut ibv_gid_entry,
@@ -221,8 +214,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
     entry_size: usize,
 ) -> c_int {
     number(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let here = unsafe { context::of(context) }?;
+        let here = context.open()?;
         ensure(!entry.is_null() && entry_size >= size_of::<ibv_gid_entry>())?;
         if flags != 0 {
             return Err(Errno::EOPNOTSUPP);
@@ -238,15 +230,14 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
 /// As in ibv_query_gid_table(3); `entries` has room for `max_entries` of `entry_size` bytes.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     entries: *mut ibv_gid_entry,
     max_entries: usize,
     flags: u32,
     entry_size: usize,
 ) -> isize {
     negative(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let here = unsafe { context::of(context) }?;
+        let here = context.open()?;
         ensure(entry_size >= size_of::<ibv_gid_entry>())?;
         if flags != 0 {
             return Err(Errno::EOPNOTSUPP);
@@ -276,14 +267,13 @@ const GID_TYPE_ROCE_V2: u32 = 1;
 /// As in ibv_query_gid(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_gid_type(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     port_num: u8,
     index: u32,
     gid_type: *mut u32,
 ) -> c_int {
     minus_one(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let here = unsafe { context::of(context) }?;
+        let here = context.open()?;
         ensure(!gid_type.is_null())?;
         let found = match query::gid_entry(here.kernel(), port_num, index) {
             Ok(entry) if entry.gid_type == uverbs_core::attr::GidType::ROCE_V2 => GID_TYPE_ROCE_V2,
@@ -301,14 +291,13 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
 /// As in ibv_query_pkey(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_pkey(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     port_num: u8,
     index: c_int,
     pkey: *mut u16,
 ) -> c_int {
     minus_one(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let here = unsafe { context::of(context) }?;
+        let here = context.open()?;
         ensure(!pkey.is_null())?;
         let index = u16::try_from(index).map_err(|_| Errno::EINVAL)?;
         let found = query::pkey(here.kernel(), port_num, index)?;
@@ -322,13 +311,12 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
 /// As in ibv_get_pkey_index(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     port_num: u8,
     pkey: u16,
 ) -> c_int {
     minus_one(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let here = unsafe { context::of(context) }?;
+        let here = context.open()?;
         let length = query::port(here.kernel(), port_num)?.pkey_tbl_len;
         let wanted = u16::from_be(pkey);
         let is_wanted = |index: &u16| query::pkey(here.kernel(), port_num, *index).is_ok_and(|p| p == wanted);

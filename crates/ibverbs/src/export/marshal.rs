@@ -118,10 +118,9 @@ fn path_to_kern(path: &ibv_sa_path_rec) -> ib_user_path_rec {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_ah_attr_from_kern(
     dst: *mut ibv_ah_attr,
-    src: *const ib_uverbs_ah_attr,
+    src: Option<&ib_uverbs_ah_attr>,
 ) {
-    // SAFETY: `src` is NULL or valid for reads (the contract of this function).
-    let Some(src) = (unsafe { src.as_ref() }) else { return };
+    let Some(src) = src else { return };
     if !dst.is_null() {
         // SAFETY: `dst` is valid for writes and does not overlap `src` (the contract of this function).
         unsafe { dst.write(ah_attr(src)) };
@@ -133,10 +132,9 @@ pub(crate) unsafe extern "C" fn ibv_copy_ah_attr_from_kern(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
     dst: *mut ibv_qp_attr,
-    src: *const ib_uverbs_qp_attr,
+    src: Option<&ib_uverbs_qp_attr>,
 ) {
-    // SAFETY: `src` is NULL or valid for reads (the contract of this function).
-    let Some(src) = (unsafe { src.as_ref() }) else { return };
+    let Some(src) = src else { return };
     if dst.is_null() {
         return;
     }
@@ -151,10 +149,9 @@ pub(crate) unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_path_rec_from_kern(
     dst: *mut ibv_sa_path_rec,
-    src: *const ib_user_path_rec,
+    src: Option<&ib_user_path_rec>,
 ) {
-    // SAFETY: `src` is NULL or valid for reads (the contract of this function).
-    let Some(src) = (unsafe { src.as_ref() }) else { return };
+    let Some(src) = src else { return };
     if !dst.is_null() {
         // SAFETY: `dst` is valid for writes and does not overlap `src` (the contract of this function).
         unsafe { dst.write(path_from_kern(src)) };
@@ -166,10 +163,9 @@ pub(crate) unsafe extern "C" fn ibv_copy_path_rec_from_kern(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_path_rec_to_kern(
     dst: *mut ib_user_path_rec,
-    src: *const ibv_sa_path_rec,
+    src: Option<&ibv_sa_path_rec>,
 ) {
-    // SAFETY: `src` is NULL or valid for reads (the contract of this function).
-    let Some(src) = (unsafe { src.as_ref() }) else { return };
+    let Some(src) = src else { return };
     if !dst.is_null() {
         // SAFETY: `dst` is valid for writes and does not overlap `src` (the contract of this function).
         unsafe { dst.write(path_to_kern(src)) };

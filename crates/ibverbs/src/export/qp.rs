@@ -4,43 +4,40 @@
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects and structs.
 
+use crate::abi::Zeroed as _;
 use crate::abi::context::ibv_context;
-use crate::abi::device::Gid64;
 use crate::abi::object::ibv_pd;
 use crate::abi::qp::{
     ibv_ece, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr,
     ibv_qp_rate_limit_attr,
 };
-use crate::context;
+use crate::arg::Arg;
 use crate::convert::qp as convert;
 use crate::dv::firmware;
 use crate::errno::{Errno, Outcome, ensure, nothing, number, pointer};
-use crate::live::{self, Used};
-use crate::object::qp::mask;
+use crate::object::qp::{Parents, mask};
 use core::ffi::c_int;
-use core::{mem, ptr};
-use uverbs_core::attr::{Ece, QpAttrMask, QpRateLimitAttr, QpType};
+use core::mem::MaybeUninit;
+use core::ptr;
+use uverbs_core::attr::{Ece, Gid, QpAttrMask, QpRateLimitAttr, QpType};
 use uverbs_core::control::{QpHandle, mcast};
 
 /// # Safety
 /// As in ibv_create_qp(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+pub(crate) unsafe extern "C" fn ibv_create_qp(
+    pd: Arg<'_, ibv_pd>,
+    attr: Option<&mut ibv_qp_init_attr>,
+) -> *mut ibv_qp {
     pointer(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let domain = unsafe { context::of_object(pd) }?;
-        let context = domain.context();
-        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
-        let attr = unsafe { attr.as_mut() }.ok_or(Errno::EINVAL)?;
-        // SAFETY: integers and pointers: zeros are values of all of them.
-        let mut ex: ibv_qp_init_attr_ex = unsafe { mem::zeroed() };
+        let context = pd.enter()?.context_arg();
+        let attr = attr.ok_or(Errno::EINVAL)?;
+        let mut ex = ibv_qp_init_attr_ex::zeroed();
         (ex.qp_context, ex.send_cq, ex.recv_cq, ex.srq) =
             (attr.qp_context, attr.send_cq, attr.recv_cq, attr.srq);
         (ex.cap, ex.qp_type, ex.sq_sig_all) = (attr.cap, attr.qp_type, attr.sq_sig_all);
-        (ex.comp_mask, ex.pd) = (mask::PD, pd);
-        // SAFETY: `context` is not closed during this call, and the objects in `ex` are NULL or exist (contract of the
-        // man page).
+        (ex.comp_mask, ex.pd) = (mask::PD, pd.pointer());
+        // SAFETY: the objects in `ex` are NULL or exist (contract of the man page).
         let qp = unsafe { create(context, &mut ex) }?;
         attr.cap = ex.cap;
         Ok(qp)
@@ -50,45 +47,37 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp
 /// # Safety
 /// As in ibv_create_qp_ex(3).
 pub(crate) unsafe extern "C" fn create_qp_ex(
-    context: *mut ibv_context,
-    attr: *mut ibv_qp_init_attr_ex,
+    context: Arg<'_, ibv_context>,
+    attr: Option<&mut ibv_qp_init_attr_ex>,
 ) -> *mut ibv_qp {
     pointer(|| {
-        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
-        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        let attr = attr.ok_or(Errno::EINVAL)?;
         // A program's struct of an older version may end before the fields whose bits are not set.
         let mut copy = *attr;
         // SAFETY: `context` is not closed during this call, and the objects in `copy` are NULL or exist (contract of
         // the man page).
         let qp = unsafe { create(context, &mut copy) }?;
-        // SAFETY: the struct is valid for writes (contract of the man page), and the reference `attr` is not used after
-        // this.
-        unsafe { (&raw const attr.cap).cast_mut().write(copy.cap) };
+        attr.cap = copy.cap;
         Ok(qp)
     })
 }
 
 /// # Safety
 /// As in ibv_create_qp_ex(3).
-unsafe fn create(context: *mut ibv_context, attr: &mut ibv_qp_init_attr_ex) -> Outcome<*mut ibv_qp> {
-    // SAFETY: `context` is not closed during this call (contract of the man page).
-    let here = unsafe { context::of(context) }?;
+unsafe fn create(context: Arg<'_, ibv_context>, attr: &mut ibv_qp_init_attr_ex) -> Outcome<*mut ibv_qp> {
+    let here = context.open()?;
     // SAFETY: the objects in `attr` are NULL or exist (contract of the man page).
-    let _parents = unsafe { check(context, attr) }?;
-    // SAFETY: the objects in the request are live and of this context, as checked above.
-    unsafe { here.verbs().create_qp(context, attr) }
+    let parents = unsafe { parents(context, attr) }?;
+    // SAFETY: the key of the hash is NULL or valid (contract of the man page).
+    unsafe { here.verbs().create_qp(context, attr, &parents) }
 }
 
-/// The objects from which a queue pair is created.
-pub(crate) type Parents<'a> = [Option<Used<'a>>; 6];
-
-/// Clears the parents that the mask does not name, and checks that the others are of this context. They stay as long as the
-/// result is kept.
+/// The objects from which a queue pair is created, which must be of this context. Those that the mask does not name are cleared.
 ///
 /// # Safety
 /// As in ibv_create_qp_ex(3).
-pub(crate) unsafe fn check<'a>(
-    context: *mut ibv_context,
+pub(crate) unsafe fn parents<'a>(
+    context: Arg<'a, ibv_context>,
     attr: &mut ibv_qp_init_attr_ex,
 ) -> Outcome<Parents<'a>> {
     if attr.comp_mask & mask::PD == 0 {
@@ -101,19 +90,21 @@ pub(crate) unsafe fn check<'a>(
         attr.rwq_ind_tbl = ptr::null_mut();
     }
     ensure(attr.comp_mask & !mask::ALL == 0)?;
-    // SAFETY: the context is not closed during this call (contract of the man page).
-    let pd = unsafe { context::is_of(context, attr.pd) }?;
-    // SAFETY: as for the domain.
-    let xrcd = unsafe { context::is_of(context, attr.xrcd) }?;
-    // SAFETY: as for the domain.
-    let send_cq = unsafe { context::is_of(context, attr.send_cq) }?;
-    // SAFETY: as for the domain.
-    let recv_cq = unsafe { context::is_of(context, attr.recv_cq) }?;
-    // SAFETY: as for the domain.
-    let srq = unsafe { context::is_of(context, attr.srq) }?;
-    // SAFETY: as for the domain.
-    let table = unsafe { context::is_of(context, attr.rwq_ind_tbl) }?;
-    Ok([pd, xrcd, send_cq, recv_cq, srq, table])
+    let context = context.pointer();
+    Ok(Parents {
+        // SAFETY: the context is not closed during this call (contract of the man page).
+        pd: unsafe { Arg::new(attr.pd) }.enter_in(context)?,
+        // SAFETY: as for the domain.
+        xrcd: unsafe { Arg::new(attr.xrcd) }.enter_in(context)?,
+        // SAFETY: as for the domain.
+        send_cq: unsafe { Arg::new(attr.send_cq) }.enter_in(context)?,
+        // SAFETY: as for the domain.
+        recv_cq: unsafe { Arg::new(attr.recv_cq) }.enter_in(context)?,
+        // SAFETY: as for the domain.
+        srq: unsafe { Arg::new(attr.srq) }.enter_in(context)?,
+        // SAFETY: as for the domain.
+        table: unsafe { Arg::new(attr.rwq_ind_tbl) }.enter_in(context)?,
+    })
 }
 
 /// `IBV_QP_OPEN_ATTR_*`
@@ -128,22 +119,19 @@ mod open_mask {
 /// # Safety
 /// As in ibv_open_qp(3).
 pub(crate) unsafe extern "C" fn open_qp(
-    context: *mut ibv_context,
-    attr: *mut ibv_qp_open_attr,
+    context: Arg<'_, ibv_context>,
+    attr: Option<&ibv_qp_open_attr>,
 ) -> *mut ibv_qp {
     pointer(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let here = unsafe { context::of(context) }?;
-        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
-        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        let here = context.open()?;
+        let attr = attr.ok_or(Errno::EINVAL)?;
         let has = |bit| attr.comp_mask & bit != 0;
         ensure(!has(!open_mask::ALL) && has(open_mask::NUM) && has(open_mask::XRCD) && has(open_mask::TYPE))?;
-        ensure(!attr.xrcd.is_null() && attr.qp_type == QpType::XrcRecv as u32)?;
+        ensure(attr.qp_type == QpType::XrcRecv as u32)?;
         // SAFETY: `attr.xrcd` is NULL or a live object, which begins with the pointer to its context (contract of the
         // man page).
-        let _used = unsafe { context::is_of(context, attr.xrcd) }?;
-        // SAFETY: the objects in the request are live and of this context, as checked above.
-        let qp = unsafe { here.verbs().open_qp(context, attr.xrcd, attr.qp_num) }?;
+        let xrcd = unsafe { Arg::new(attr.xrcd) }.enter_in(context.pointer())?.ok_or(Errno::EINVAL)?;
+        let qp = here.verbs().open_qp(context, &xrcd, attr.qp_num)?;
         if has(open_mask::CONTEXT) {
             // SAFETY: `qp` was created by the call above, and the program does not have it yet.
             unsafe { (*qp).qp_context = attr.qp_context };
@@ -155,35 +143,28 @@ pub(crate) unsafe extern "C" fn open_qp(
 /// # Safety
 /// As in ibv_qp_to_qp_ex(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not closed
-    // during this call (contract of the man page).
-    let Ok(here) = (unsafe { live::peek(qp) }) else { return ptr::null_mut() };
-    // SAFETY: `qp` is a live object of a context of this library, as checked above.
-    if unsafe { here.verbs().has_builder(qp) } { qp.cast() } else { ptr::null_mut() }
+pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: Arg<'_, ibv_qp>) -> *mut ibv_qp_ex {
+    let has_builder = qp.peek().and_then(|qp| qp.verbs().has_builder(&qp)) == Ok(true);
+    if has_builder { qp.pointer().cast() } else { ptr::null_mut() }
 }
 
 /// # Safety
 /// As in ibv_modify_qp(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_modify_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
+    qp: Arg<'_, ibv_qp>,
+    attr: Option<&ibv_qp_attr>,
     attr_mask: c_int,
 ) -> c_int {
     number(|| {
-        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(qp) }?;
+        let qp = qp.enter()?;
         // rdma-core and the kernel refuse unknown bits with this errno (`ibv_cmd_modify_qp()`, `ib_uverbs_ex_modify_qp()`).
         let mask = QpAttrMask::from_bits(attr_mask.cast_unsigned()).ok_or(Errno::EOPNOTSUPP)?;
-        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
-        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
-        // SAFETY: `qp` is a live object of a context of this library, as checked above.
-        unsafe { here.verbs().modify_qp(qp, &convert::from_c(attr), mask) }?;
+        let attr = attr.ok_or(Errno::EINVAL)?;
+        qp.verbs().modify_qp(&qp, &convert::from_c(attr), mask)?;
         if mask.contains(QpAttrMask::STATE) {
-            // SAFETY: `qp` exists: `of_object` found its context, and the call above succeeded.
-            unsafe { (*qp).state = attr.qp_state };
+            // SAFETY: the queue pair exists as long as `qp`.
+            unsafe { (*qp.pointer()).state = attr.qp_state };
         }
         Ok(())
     })
@@ -193,21 +174,18 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
 /// As in ibv_query_qp(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
+    qp: Arg<'_, ibv_qp>,
+    attr: Option<&mut MaybeUninit<ibv_qp_attr>>,
     attr_mask: c_int,
-    init_attr: *mut ibv_qp_init_attr,
+    init_attr: Option<&mut MaybeUninit<ibv_qp_init_attr>>,
 ) -> c_int {
     number(|| {
-        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(qp) }?;
-        ensure(!attr.is_null() && !init_attr.is_null())?;
+        let qp = qp.enter()?;
+        let (Some(attr), Some(init_attr)) = (attr, init_attr) else { return Err(Errno::EINVAL) };
         let mask = QpAttrMask::from_bits_retain(attr_mask.cast_unsigned());
-        // SAFETY: `qp` is a live object of a context of this library, as checked above.
-        let (found, sq_sig_all) = unsafe { here.verbs().query_qp(qp, mask) }?;
-        // SAFETY: `qp` exists: `of_object` found its context, and the call above succeeded. Its public part is copied.
-        let public = unsafe { qp.read() };
+        let (found, sq_sig_all) = qp.verbs().query_qp(&qp, mask)?;
+        // SAFETY: the queue pair exists as long as `qp`. Its public part is copied.
+        let public = unsafe { qp.pointer().read() };
         let init = ibv_qp_init_attr {
             qp_context: public.qp_context,
             send_cq: public.send_cq,
@@ -217,13 +195,11 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
             qp_type: public.qp_type,
             sq_sig_all: sq_sig_all.into(),
         };
-        // SAFETY: `attr` is valid for writes (contract of the man page).
-        unsafe { attr.write(convert::to_c(&found)) };
-        // SAFETY: `init_attr` is valid for writes (contract of the man page).
-        unsafe { init_attr.write(init) };
+        attr.write(convert::to_c(&found));
+        init_attr.write(init);
         if mask.contains(QpAttrMask::STATE) {
-            // SAFETY: `qp` exists: `of_object` found its context, and the call above succeeded.
-            unsafe { (*qp).state = found.qp_state.0 };
+            // SAFETY: the queue pair exists as long as `qp`.
+            unsafe { (*qp.pointer()).state = found.qp_state.0 };
         }
         Ok(())
     })
@@ -232,65 +208,61 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 /// # Safety
 /// As in ibv_destroy_qp(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: Arg<'_, ibv_qp>) -> c_int {
     number(|| {
-        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { live::claim(qp) }?;
-        // SAFETY: `qp` is a live object of a context of this library, as checked above.
-        unsafe { here.verbs().destroy_qp(qp) }
+        let qp = qp.claim()?;
+        qp.here().verbs().destroy_qp(qp)
     })
 }
 
-/// # Safety
-/// As in ibv_attach_mcast(3).
-unsafe fn group(
-    qp: *mut ibv_qp,
-    gid: *const Gid64,
+/// Calls a verb for a group, whose GID has no alignment.
+fn group(
+    qp: Arg<'_, ibv_qp>,
+    gid: Option<&[u8; 16]>,
     lid: u16,
-    verb: fn(&QpHandle, uverbs_core::attr::Gid, u16) -> uverbs_core::Result<()>,
+    verb: fn(&QpHandle, Gid, u16) -> uverbs_core::Result<()>,
 ) -> c_int {
     number(|| {
-        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(qp) }?;
-        ensure(!gid.is_null())?;
-        // SAFETY: `gid` is not NULL (checked above), so it is valid for reads (contract of the man page).
-        let gid = unsafe { gid.read_unaligned() };
-        // SAFETY: `qp` is a live object of a context of this library, as checked above.
-        Ok(verb(unsafe { here.verbs().qp_handle(qp) }, gid.into(), lid)?)
+        let qp = qp.enter()?;
+        let gid = gid.ok_or(Errno::EINVAL)?;
+        Ok(verb(qp.verbs().qp_handle(&qp)?, Gid(*gid), lid)?)
     })
 }
 
 /// # Safety
 /// As in ibv_attach_mcast(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const Gid64, lid: u16) -> c_int {
-    // SAFETY: `qp` and `gid` are NULL or valid (contract of the man page).
-    unsafe { group(qp, gid, lid, mcast::attach) }
+pub(crate) unsafe extern "C" fn ibv_attach_mcast(
+    qp: Arg<'_, ibv_qp>,
+    gid: Option<&[u8; 16]>,
+    lid: u16,
+) -> c_int {
+    group(qp, gid, lid, mcast::attach)
 }
 
 /// # Safety
 /// As in ibv_attach_mcast(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const Gid64, lid: u16) -> c_int {
-    // SAFETY: `qp` and `gid` are NULL or valid (contract of the man page).
-    unsafe { group(qp, gid, lid, mcast::detach) }
+pub(crate) unsafe extern "C" fn ibv_detach_mcast(
+    qp: Arg<'_, ibv_qp>,
+    gid: Option<&[u8; 16]>,
+    lid: u16,
+) -> c_int {
+    group(qp, gid, lid, mcast::detach)
 }
 
 /// # Safety
 /// As in ibv_query_ece(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_query_ece(
+    qp: Arg<'_, ibv_qp>,
+    ece: Option<&mut MaybeUninit<ibv_ece>>,
+) -> c_int {
     number(|| {
-        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(qp) }?;
-        ensure(!ece.is_null())?;
-        // SAFETY: `qp` is a live object of a context of this library, as checked above.
-        let Ece { vendor_id, options } = unsafe { here.verbs().query_ece(qp) }?;
-        // SAFETY: `ece` is valid for writes (contract of the man page).
-        unsafe { ece.write(ibv_ece { vendor_id, options, comp_mask: 0 }) };
+        let qp = qp.enter()?;
+        let ece = ece.ok_or(Errno::EINVAL)?;
+        let Ece { vendor_id, options } = qp.verbs().query_ece(&qp)?;
+        ece.write(ibv_ece { vendor_id, options, comp_mask: 0 });
         Ok(())
     })
 }
@@ -298,43 +270,35 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece
 /// # Safety
 /// As in ibv_set_ece(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_set_ece(qp: Arg<'_, ibv_qp>, ece: Option<&ibv_ece>) -> c_int {
     number(|| {
-        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(qp) }?;
-        // SAFETY: `ece` is NULL or valid, and no other thread changes it during this call (contract of the man page).
-        let ece = unsafe { ece.as_ref() }.ok_or(Errno::EINVAL)?;
+        let qp = qp.enter()?;
+        let ece = ece.ok_or(Errno::EINVAL)?;
         if ece.vendor_id == 0 {
             return Err(Errno::EOPNOTSUPP);
         }
         ensure(ece.comp_mask == 0)?;
         let ece = Ece { vendor_id: ece.vendor_id, options: ece.options };
-        // SAFETY: `qp` is a live object of a context of this library, as checked above.
-        unsafe { here.verbs().set_ece(qp, ece) }
+        qp.verbs().set_ece(&qp, ece)
     })
 }
 
 /// # Safety
 /// As in ibv_modify_qp_rate_limit(3).
 pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_rate_limit_attr,
+    qp: Arg<'_, ibv_qp>,
+    attr: Option<&ibv_qp_rate_limit_attr>,
 ) -> c_int {
     number(|| {
-        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(qp) }?;
-        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
-        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        let qp = qp.enter()?;
+        let attr = attr.ok_or(Errno::EINVAL)?;
         ensure(attr.comp_mask == 0)?;
         let limit = QpRateLimitAttr {
             rate_limit: attr.rate_limit,
             max_burst_sz: attr.max_burst_sz,
             typical_pkt_sz: attr.typical_pkt_sz,
         };
-        // SAFETY: `qp` is a live object of a context of this library, as checked above.
-        unsafe { here.verbs().modify_qp_rate_limit(qp, &limit) }
+        qp.verbs().modify_qp_rate_limit(&qp, &limit)
     })
 }
 
@@ -358,13 +322,16 @@ mod in_order_cap {
 /// # Safety
 /// As in ibv_query_qp_data_in_order(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(qp: *mut ibv_qp, _op: u32, flags: u32) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
+    qp: Arg<'_, ibv_qp>,
+    _op: u32,
+    flags: u32,
+) -> c_int {
     let mut caps = 0;
     nothing(|| {
         ensure(flags & !(in_order_flag::RETURN_CAPS | in_order_flag::DEVICE_ONLY) == 0)?;
         ensure(cfg!(target_arch = "x86_64") || flags & in_order_flag::DEVICE_ONLY != 0)?;
-        // SAFETY: `qp` is NULL or a live object, whose context is not closed during this call (contract of the man page).
-        if unsafe { firmware::known(qp) }?.writes_in_order() {
+        if firmware::known(qp)?.writes_in_order() {
             caps = in_order_cap::WHOLE_MSG | in_order_cap::ALIGNED_128_BYTES;
         }
         Ok(())

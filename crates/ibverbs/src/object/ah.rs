@@ -3,18 +3,19 @@
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects.
 
-use super::{destroy_handle, pd};
-use crate::abi::attr::{ibv_ah_attr, ibv_grh};
+use super::whole::{Handled, Owned, create_of, handled};
+use crate::abi::attr::ibv_ah_attr;
 use crate::abi::context::ibv_context;
 use crate::abi::object::ibv_pd;
-use crate::context;
+use crate::arg::Arg;
+use crate::context::Private;
 use crate::convert::path;
 use crate::errno::{Errno, Outcome, minus_one, negative, number, pointer};
-use crate::live;
+use crate::live::{Claim, Live};
 use crate::neighbour::{self, Mac};
 use crate::verbs::Open;
 use core::ffi::c_int;
-use core::mem::ManuallyDrop;
+use core::mem::{ManuallyDrop, MaybeUninit};
 use uverbs_core::attr::AhAttr;
 use uverbs_core::control::{AhHandle, query, reply};
 use uverbs_core::provider::Driver;
@@ -24,14 +25,8 @@ use uverbs_core::wr::{IbvAh, RawAh};
 use uverbs_mlx5::Mlx5;
 use uverbs_mlx5::devx::DevxObject;
 
-/// An address handle: the part that the driver's data path reads, and the kernel's object.
-#[repr(C)]
-struct Ah<D: Driver> {
-    raw: RawAh<D::Ah>,
-    private: AhPrivate,
-}
-
-struct AhPrivate {
+/// Our part of an address handle. The driver's data path reads the driver's part, which is before it.
+pub(crate) struct AhPrivate {
     handle: ManuallyDrop<AhHandle>,
     /// Whether it has a global route.
     is_global: bool,
@@ -39,64 +34,48 @@ struct AhPrivate {
     mapping: ProcessMutex<Option<DevxObject>>,
 }
 
-/// The driver's data of an address handle.
-///
-/// # Safety
-/// `ah` is a live address handle of this driver.
-pub(crate) unsafe fn driver<'a, D: Driver>(ah: *mut IbvAh) -> &'a D::Ah {
-    // SAFETY: `ah` is a live object of this type (contract of this function); this part of it is not changed.
-    unsafe { &(*ah.cast::<Ah<D>>()).raw.driver }
+handled! { AhPrivate: AhHandle; }
+
+// SAFETY: `RawAh` begins with the fields; only this module makes such objects.
+unsafe impl<D: Driver> Owned<D> for IbvAh {
+    type Public = RawAh<D::Ah>;
+    type Own = AhPrivate;
+}
+
+/// The driver's data of an address handle; `EINVAL` if it is not of this driver.
+pub(crate) fn driver<'a, D: Driver>(open: &Open<D>, ah: &'a Live<'_, IbvAh>) -> Outcome<&'a D::Ah> {
+    ah.own_of(open)?;
+    // SAFETY: an address handle of this driver (checked above), which exists as long as `ah`; this part of it is not changed.
+    Ok(unsafe { &(*ah.pointer().cast::<RawAh<D::Ah>>()).driver })
 }
 
 /// Maps an address handle to a QP number by `map`, once; later calls have no effect, as with rdma-core.
-///
-/// # Safety
-/// `ah` is a live address handle of this driver.
-pub(crate) unsafe fn map_once(
-    ah: *mut IbvAh,
+pub(crate) fn map_once(
+    open: &Open<Mlx5>,
+    ah: &Live<'_, IbvAh>,
     map: impl FnOnce(&uverbs_mlx5::Ah, bool) -> uverbs_core::Result<DevxObject>,
 ) -> Outcome<()> {
-    // SAFETY: `ah` is a live object of this type (contract of this function); no mutable reference to its private part
-    // exists.
-    let private = unsafe { &(*ah.cast::<Ah<Mlx5>>()).private };
-    // SAFETY: `ah` is live (contract of this function).
-    let driver = unsafe { driver::<Mlx5>(ah) };
-    let mut mapping = private.mapping.lock().map_err(|_| Errno::ESTALE)?;
+    let own = ah.own_of(open)?;
+    let mut mapping = own.mapping.lock().map_err(|_| Errno::ESTALE)?;
     if mapping.is_none() {
-        *mapping = Some(map(driver, private.is_global)?);
+        *mapping = Some(map(driver(open, ah)?, own.is_global)?);
     }
     Ok(())
 }
 
-/// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-pub(crate) unsafe fn create<D: Driver>(
-    open: &Open<D>,
-    pd: *mut ibv_pd,
-    attr: &AhAttr,
-) -> Outcome<*mut IbvAh> {
-    // SAFETY: `pd` is a live object of this driver (contract of `Verbs`).
-    let (handle, driver) = open.driver.create_ah(unsafe { pd::handle(pd) }, attr)?;
-    // SAFETY: `pd` is a live object (contract of `Verbs`).
-    let context = unsafe { (*pd).context };
-    let base = IbvAh { context: context.cast(), pd: pd.cast(), handle: handle.handle() };
+/// As in ibv_create_ah(3).
+pub(crate) fn create<D: Driver>(open: &Open<D>, pd: &Live<'_, ibv_pd>, attr: &AhAttr) -> Outcome<*mut IbvAh> {
+    let (handle, driver) = open.driver.create_ah(pd.own().handle(), attr)?;
+    let base = IbvAh { context: pd.context().cast(), pd: pd.pointer().cast(), handle: handle.handle() };
     let handle = ManuallyDrop::new(handle);
-    let private = AhPrivate { handle, is_global: attr.grh.is_some(), mapping: ProcessMutex::default() };
-    let ah = Box::into_raw(Box::new(Ah::<D> { raw: RawAh { base, driver }, private }));
-    // SAFETY: a new object, whose context is not closed during this call (contract of `Verbs`).
-    Ok(unsafe { live::add(ah.cast()) })
+    let own = AhPrivate { handle, is_global: attr.grh.is_some(), mapping: ProcessMutex::default() };
+    create_of(open, pd.here(), RawAh { base, driver }, own)
 }
 
-/// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-pub(crate) unsafe fn destroy<D: Driver>(_: &Open<D>, ah: *mut IbvAh) -> Outcome<()> {
-    // SAFETY: the caller has claimed the object; the context is not closed during this call (contract of `Verbs`).
-    let here = unsafe { context::of_known(ah) }?;
-    let (public, ah) = (ah, ah.cast::<Ah<D>>());
-    // SAFETY: `ah` is an existing address handle of this driver (contract of `Verbs`); no mutable reference to its
-    // private part exists.
-    let private = unsafe { &(*ah).private };
-    let mut mapping = private.mapping.lock().map_err(|_| Errno::ESTALE)?;
+/// As in ibv_destroy_ah(3).
+pub(crate) fn destroy<D: Driver>(open: &Open<D>, ah: Claim<'_, IbvAh>) -> Outcome<()> {
+    let own = ah.own_of(open)?;
+    let mut mapping = own.mapping.lock().map_err(|_| Errno::ESTALE)?;
     if let Some(object) = mapping.take() {
         object.destroy().map_err(|(object, error)| {
             *mapping = Some(object);
@@ -104,87 +83,56 @@ pub(crate) unsafe fn destroy<D: Driver>(_: &Open<D>, ah: *mut IbvAh) -> Outcome<
         })?;
     }
     drop(mapping);
-    // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
-    // `Verbs`).
-    unsafe { destroy_handle(&private.handle, AhHandle::destroy) }?;
-    live::remove(here, public);
-    // SAFETY: `create` allocated it as a `Box` of this type; the program does not use it after this call (contract of
-    // `Verbs`).
-    drop(unsafe { Box::from_raw(ah) });
-    Ok(())
+    ah.destroy_of(open, AhHandle::destroy)
 }
 
 /// # Safety
 /// As in ibv_create_ah(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut IbvAh {
+pub(crate) unsafe extern "C" fn ibv_create_ah(pd: Arg<'_, ibv_pd>, attr: Option<&ibv_ah_attr>) -> *mut IbvAh {
     pointer(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(pd) }?;
-        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
-        let attr = path::from_c(unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?);
-        // SAFETY: `pd` is a live object of a context of this library, as checked above.
-        unsafe { here.verbs().create_ah(pd, &attr) }
+        let pd = pd.enter()?;
+        let attr = path::from_c(attr.ok_or(Errno::EINVAL)?);
+        pd.verbs().create_ah(&pd, &attr)
     })
 }
 
 /// # Safety
 /// As in ibv_create_ah(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut IbvAh) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: Arg<'_, IbvAh>) -> c_int {
     number(|| {
-        // SAFETY: `ah` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { live::claim(ah) }?;
-        // SAFETY: `ah` is a live object of a context of this library, as checked above.
-        unsafe { here.verbs().destroy_ah(ah) }
+        let ah = ah.claim()?;
+        ah.here().verbs().destroy_ah(ah)
     })
 }
 
-/// # Safety
-/// As in ibv_init_ah_from_wc(3).
-unsafe fn attr_from_wc(
-    context: *mut ibv_context,
+/// The attributes of the sender of a message. The header has no alignment.
+fn attr_from_wc(
+    here: &Private,
     port_num: u8,
-    wc: *mut WorkCompletion,
-    grh: *mut ibv_grh,
+    wc: Option<&WorkCompletion>,
+    grh: Option<&[u8; 40]>,
 ) -> Outcome<AhAttr> {
-    // SAFETY: `context` is not closed during this call (contract of the man page).
-    let here = unsafe { context::of(context) }?;
-    // SAFETY: `wc` is NULL or valid, and no other thread changes it during this call (contract of the man page).
-    let wc = unsafe { wc.as_ref() }.ok_or(Errno::EINVAL)?;
-    let mut bytes = [0; 40];
-    if wc.wc_flags.contains(WcFlags::GRH) {
-        if grh.is_null() {
-            return Err(Errno::EINVAL);
-        }
-        // SAFETY: `grh` is not NULL, so it is valid for reads of 40 bytes (contract of the man page); the read needs no
-        // alignment.
-        bytes = unsafe { grh.cast::<[u8; 40]>().read_unaligned() };
-    }
-    Ok(reply::ah_attr(here.kernel(), wc, &bytes, port_num)?)
+    let wc = wc.ok_or(Errno::EINVAL)?;
+    let none = [0; 40];
+    let header = if wc.wc_flags.contains(WcFlags::GRH) { grh.ok_or(Errno::EINVAL)? } else { &none };
+    Ok(reply::ah_attr(here.kernel(), wc, header, port_num)?)
 }
 
 /// # Safety
 /// As in ibv_init_ah_from_wc(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     port_num: u8,
-    wc: *mut WorkCompletion,
-    grh: *mut ibv_grh,
-    attr: *mut ibv_ah_attr,
+    wc: Option<&WorkCompletion>,
+    grh: Option<&[u8; 40]>,
+    attr: Option<&mut MaybeUninit<ibv_ah_attr>>,
 ) -> c_int {
     minus_one(|| {
-        if attr.is_null() {
-            return Err(Errno::EINVAL);
-        }
-        // SAFETY: the context is not closed during this call; `wc` and `grh` are NULL or valid (contract of the man
-        // page).
-        let found = unsafe { attr_from_wc(context, port_num, wc, grh) }?;
-        // SAFETY: `attr` is valid for writes (contract of the man page).
-        unsafe { attr.write(path::to_c(&found)) };
+        let attr = attr.ok_or(Errno::EINVAL)?;
+        attr.write(path::to_c(&attr_from_wc(context.open()?, port_num, wc, grh)?));
         Ok(0)
     })
 }
@@ -193,21 +141,15 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
 /// As in ibv_create_ah_from_wc(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
-    pd: *mut ibv_pd,
-    wc: *mut WorkCompletion,
-    grh: *mut ibv_grh,
+    pd: Arg<'_, ibv_pd>,
+    wc: Option<&WorkCompletion>,
+    grh: Option<&[u8; 40]>,
     port_num: u8,
 ) -> *mut IbvAh {
     pointer(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(pd) }?;
-        let context = here.context();
-        // SAFETY: the context is not closed during this call; `wc` and `grh` are NULL or valid (contract of the man
-        // page).
-        let attr = unsafe { attr_from_wc(context, port_num, wc, grh) }?;
-        // SAFETY: `pd` is a live object of a context of this library, as checked above.
-        unsafe { here.verbs().create_ah(pd, &attr) }
+        let pd = pd.enter()?;
+        let attr = attr_from_wc(pd.here(), port_num, wc, grh)?;
+        pd.verbs().create_ah(&pd, &attr)
     })
 }
 
@@ -218,30 +160,23 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
 /// NULL or valid for writes of 6 and 2 bytes.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
-    context: *mut ibv_context,
-    attr: *mut ibv_ah_attr,
-    eth_mac: *mut Mac,
-    vid: *mut u16,
+    context: Arg<'_, ibv_context>,
+    attr: Option<&ibv_ah_attr>,
+    eth_mac: Option<&mut MaybeUninit<Mac>>,
+    vid: Option<&mut MaybeUninit<u16>>,
 ) -> c_int {
     let resolve = || {
-        // SAFETY: `context` is not closed during this call (the contract of this function).
-        let here = unsafe { context::of(context) }?;
-        // SAFETY: `attr` is NULL or valid for reads (the contract of this function).
-        let attr = path::from_c(&ibv_ah_attr {
-            is_global: 1,
-            ..unsafe { attr.as_ref() }.copied().ok_or(Errno::EINVAL)?
-        });
-        let (Some(route), false) = (attr.grh, eth_mac.is_null()) else { return Err(Errno::EINVAL) };
+        let here = context.open()?;
+        let attr = path::from_c(&ibv_ah_attr { is_global: 1, ..*attr.ok_or(Errno::EINVAL)? });
+        let (Some(route), Some(eth_mac)) = (attr.grh, eth_mac) else { return Err(Errno::EINVAL) };
         let source = query::gid_entry(here.kernel(), attr.port_num, route.sgid_index.into())?;
         let mac = match here.verbs().as_any().downcast_ref::<Open<Mlx5>>() {
             Some(open) => open.driver.resolve_mac(&attr)?,
             None => neighbour::resolve(&source, route.dgid)?,
         };
-        // SAFETY: `eth_mac` is not NULL, so it is valid for writes (the contract of this function).
-        unsafe { eth_mac.write(mac) };
-        if !vid.is_null() {
-            // SAFETY: `vid` is not NULL, so it is valid for writes (the contract of this function).
-            unsafe { vid.write(neighbour::vlan(source.ndev_ifindex)) };
+        eth_mac.write(mac);
+        if let Some(vid) = vid {
+            vid.write(neighbour::vlan(source.ndev_ifindex));
         }
         Ok(0)
     };

@@ -6,8 +6,8 @@
 
 use super::mr;
 use crate::abi::object::ibv_pd;
-use crate::context;
-use crate::errno::{Errno, Outcome, ensure, minus_one, nothing, pointer};
+use crate::arg::Arg;
+use crate::errno::{Errno, Outcome, ensure, minus_one, pointer};
 use core::alloc::Layout;
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -39,14 +39,12 @@ impl Buf {
 /// As in ibv_alloc_buf(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_alloc_buf(
-    pd: *mut ibv_pd,
+    pd: Arg<'_, ibv_pd>,
     size: usize,
     buf: *mut *mut Buf,
 ) -> *mut c_void {
     pointer(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed during
-        // this call (contract of the man page).
-        let _used = unsafe { context::of_object(pd) }?;
+        let _used = pd.enter()?;
         ensure(size != 0 && !buf.is_null())?;
         let layout = Layout::from_size_align(size, PAGE).map_err(|_| Errno::ENOMEM)?.pad_to_align();
         // SAFETY: the size is not 0 (checked above).
@@ -54,7 +52,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
         if start.is_null() {
             return Err(Errno::ENOMEM);
         }
-        let handle = Box::into_raw(Box::new(Buf { pd, start, size, layout }));
+        let handle = Box::into_raw(Box::new(Buf { pd: pd.pointer(), start, size, layout }));
         // SAFETY: `buf` is not NULL (checked above), and valid for writes (contract of the man page).
         unsafe { buf.write(handle) };
         Ok(start.cast())
@@ -64,32 +62,26 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
 /// # Safety
 /// As in ibv_alloc_buf(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_free_buf(buf: *mut Buf) {
-    nothing(|| {
-        ensure(!buf.is_null())?;
-        // SAFETY: `ibv_alloc_buf` made the handle as a `Box` of this type, and the program does not use it after this call
-        // (contract of the man page).
-        let buf = unsafe { Box::from_raw(buf) };
+pub(crate) unsafe extern "C" fn ibv_free_buf(buf: Option<Box<Buf>>) {
+    if let Some(buf) = buf {
         // SAFETY: it was allocated with this layout, and the program does not use it after this call (contract of the man
         // page).
         unsafe { dealloc(buf.start, buf.layout) };
-        Ok(())
-    });
+    }
 }
 
 /// # Safety
 /// As in ibv_alloc_buf(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
-    pd: *mut ibv_pd,
-    buf: *mut Buf,
+    pd: Arg<'_, ibv_pd>,
+    buf: Option<&Buf>,
     addr: *mut c_void,
     length: usize,
     access: c_int,
 ) -> *mut IbvMr {
     pointer(|| {
-        // SAFETY: `buf` is NULL or a handle that was not freed (contract of the man page), and nothing changes it.
-        unsafe { buf.as_ref() }.ok_or(Errno::EINVAL)?.check(pd, addr, length)?;
+        buf.ok_or(Errno::EINVAL)?.check(pd.pointer(), addr, length)?;
         // SAFETY: `pd` is the buffer's domain, which exists, and the buffer is not freed as long as it is registered
         // (contract of the man page).
         unsafe { mr::register(pd, addr, length, addr.addr() as u64, access.cast_unsigned()) }
@@ -99,6 +91,6 @@ pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
 /// # Safety
 /// As in ibv_alloc_buf(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_export_buf_dmabuf_fd(buf: *mut Buf) -> c_int {
-    minus_one(|| Err(if buf.is_null() { Errno::EINVAL } else { Errno::ENODATA }))
+pub(crate) unsafe extern "C" fn ibv_export_buf_dmabuf_fd(buf: Option<&Buf>) -> c_int {
+    minus_one(|| Err(if buf.is_none() { Errno::EINVAL } else { Errno::ENODATA }))
 }

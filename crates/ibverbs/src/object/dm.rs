@@ -3,13 +3,14 @@
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects and buffers.
 
-use super::{destroy_handle, mr, pd};
+use super::mr;
+use super::whole::{Handled, Owned, create, handled};
 use crate::abi::attr::ibv_alloc_dm_attr;
 use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_dm, ibv_pd};
-use crate::context;
+use crate::arg::Arg;
+use crate::context::Private;
 use crate::errno::{Errno, Outcome, ensure, nothing, number, pointer};
-use crate::live;
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::ManuallyDrop;
 use core::{ptr, slice};
@@ -19,51 +20,36 @@ use uverbs_core::kernel::DeviceMapping;
 use uverbs_core::provider::DmParts;
 use uverbs_core::wr::IbvMr;
 
-/// Memory in the device: C's part and ours.
-#[repr(C)]
-struct Dm {
-    public: ibv_dm,
-    private: DmPrivate,
-}
-
-struct DmPrivate {
+/// Our part of memory in the device.
+pub(crate) struct DmPrivate {
     handle: ManuallyDrop<DmHandle>,
     mapping: DeviceMapping,
     /// Offset of its first byte in the mapping.
     start: usize,
 }
 
+handled! { DmPrivate: DmHandle; }
+
+// SAFETY: the public part is the struct itself; only this module makes such objects.
+unsafe impl Owned<()> for ibv_dm {
+    type Public = Self;
+    type Own = DmPrivate;
+}
+
 /// The size of the pieces that are copied through a buffer on the stack, because the destination may be uninitialised.
 const CHUNK: usize = 1024;
 
-/// # Safety
-/// `dm` is live memory of this library.
-unsafe fn private<'a>(dm: *mut ibv_dm) -> &'a DmPrivate {
-    // SAFETY: `dm` is a live object of this type (contract of this function); no mutable reference to its private part
-    // exists.
-    unsafe { &(*dm.cast::<Dm>()).private }
-}
-
-/// The address of the memory in this process, and the number of bytes.
-///
-/// # Safety
-/// `dm` is live memory of this library.
-pub(crate) unsafe fn memory(dm: *mut ibv_dm) -> (*mut u8, u64) {
-    // SAFETY: `dm` is a live object of this type (contract of this function).
-    let this = unsafe { private(dm) };
-    (this.mapping.as_ptr().as_ptr().wrapping_add(this.start), this.handle.length())
-}
-
-/// The kernel's object.
-///
-/// # Safety
-/// As for [`memory`].
-pub(crate) unsafe fn handle<'a>(dm: *mut ibv_dm) -> &'a DmHandle {
-    // SAFETY: `dm` is a live object of this type (contract of this function).
-    unsafe { &private(dm).handle }
-}
-
 impl DmPrivate {
+    /// The address of the memory in this process, and the number of bytes.
+    pub(crate) fn memory(&self) -> (*mut u8, u64) {
+        (self.mapping.as_ptr().as_ptr().wrapping_add(self.start), self.handle.length())
+    }
+
+    /// The kernel's object.
+    pub(crate) fn handle(&self) -> &DmHandle {
+        &self.handle
+    }
+
     /// The offset of an access in the mapping. Fails if the access is not inside the memory.
     fn place(&self, offset: u64, length: usize) -> Outcome<usize> {
         let end = offset.checked_add(length as u64).ok_or(Errno::EINVAL)?;
@@ -76,26 +62,22 @@ impl DmPrivate {
 /// # Safety
 /// As in ibv_alloc_dm(3).
 pub(crate) unsafe extern "C" fn alloc_dm(
-    context: *mut ibv_context,
-    attr: *mut ibv_alloc_dm_attr,
+    context: Arg<'_, ibv_context>,
+    attr: Option<&ibv_alloc_dm_attr>,
 ) -> *mut ibv_dm {
-    // SAFETY: the contract of this function is that of `alloc`.
-    pointer(|| unsafe { alloc(context, attr) })
+    pointer(|| alloc(context, attr))
 }
 
-/// # Safety
-/// As in ibv_alloc_dm(3).
-pub(crate) unsafe fn alloc(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> Outcome<*mut ibv_dm> {
-    // SAFETY: `context` is not closed during this call (contract of the man page).
-    let here = unsafe { context::of(context) }?;
-    // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
-    let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+/// Allocates memory, as in ibv_alloc_dm(3).
+pub(crate) fn alloc(context: Arg<'_, ibv_context>, attr: Option<&ibv_alloc_dm_attr>) -> Outcome<*mut ibv_dm> {
+    let here = context.open()?;
+    let attr = attr.ok_or(Errno::EINVAL)?;
     ensure(attr.comp_mask == 0)?;
     let parts = here.verbs().alloc_dm(attr.length as u64, attr.log_align_req)?;
-    Ok(new(context, parts))
+    Ok(new(here, context.pointer(), parts))
 }
 
-fn new(context: *mut ibv_context, parts: DmParts) -> *mut ibv_dm {
+fn new(here: &Private, context: *mut ibv_context, parts: DmParts) -> *mut ibv_dm {
     let DmParts { handle, mapping, start } = parts;
     let public = ibv_dm {
         context,
@@ -105,20 +87,17 @@ fn new(context: *mut ibv_context, parts: DmParts) -> *mut ibv_dm {
         comp_mask: 1,
         handle: handle.handle(),
     };
-    let private = DmPrivate { handle: ManuallyDrop::new(handle), mapping, start };
-    // SAFETY: a new object, whose context is not closed during this call: its verb is in progress.
-    unsafe { live::add(Box::into_raw(Box::new(Dm { public, private })).cast()) }
+    create(here, public, DmPrivate { handle: ManuallyDrop::new(handle), mapping, start })
 }
 
 /// # Safety
 /// As in ibv_import_dm(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, dm_handle: u32) -> *mut ibv_dm {
+pub(crate) unsafe extern "C" fn ibv_import_dm(context: Arg<'_, ibv_context>, dm_handle: u32) -> *mut ibv_dm {
     pointer(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let here = unsafe { context::of(context) }?;
+        let here = context.open()?;
         // SAFETY: the number is that of memory that the program may use (contract of the man page).
-        Ok(new(context, unsafe { here.verbs().import_dm(dm_handle) }?))
+        Ok(new(here, context.pointer(), unsafe { here.verbs().import_dm(dm_handle) }?))
     })
 }
 
@@ -127,53 +106,31 @@ pub(crate) unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, dm_hand
 /// # Safety
 /// As in ibv_unimport_dm(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
+pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: Arg<'_, ibv_dm>) {
     nothing(|| {
-        // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { live::claim(dm) }?;
-        live::remove(&here, dm);
-        // SAFETY: `new` allocated it as a `Box` of this type; the program does not use it after this call (contract of
-        // the man page). Handles do nothing when they are dropped.
-        drop(unsafe { Box::from_raw(dm.cast::<Dm>()) });
+        // Handles do nothing when they are dropped.
+        dm.claim()?.free();
         Ok(())
     });
 }
 
 /// # Safety
 /// As in ibv_alloc_dm(3).
-pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    number(|| {
-        // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { live::claim(dm) }?;
-        // SAFETY: `dm` is a live object of this library: its context was found above.
-        let this = unsafe { private(dm) };
-        // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
-        // the man page).
-        unsafe { destroy_handle(&this.handle, DmHandle::destroy) }?;
-        live::remove(&here, dm);
-        // SAFETY: `alloc_dm` allocated it as a `Box` of this type; the program does not use it after this call
-        // (contract of the man page).
-        drop(unsafe { Box::from_raw(dm.cast::<Dm>()) });
-        Ok(())
-    })
+pub(crate) unsafe extern "C" fn free_dm(dm: Arg<'_, ibv_dm>) -> c_int {
+    number(|| dm.claim()?.destroy(DmHandle::destroy))
 }
 
 /// # Safety
 /// As in ibv_memcpy_to_dm(3).
 unsafe extern "C" fn memcpy_to_dm(
-    dm: *mut ibv_dm,
+    dm: Arg<'_, ibv_dm>,
     offset: u64,
     host_addr: *const c_void,
     length: usize,
 ) -> c_int {
     number(|| {
-        // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        unsafe { live::peek(dm) }?;
-        // SAFETY: `dm` is a live object of this library: its context was found above.
-        let this = unsafe { private(dm) };
+        let dm = dm.peek()?;
+        let this = dm.own();
         let at = this.place(offset, length)?;
         ensure(!host_addr.is_null())?;
         // SAFETY: `host_addr` is valid for reads of `length` bytes (contract of the man page).
@@ -186,16 +143,13 @@ unsafe extern "C" fn memcpy_to_dm(
 /// As in ibv_memcpy_from_dm(3).
 unsafe extern "C" fn memcpy_from_dm(
     host_addr: *mut c_void,
-    dm: *mut ibv_dm,
+    dm: Arg<'_, ibv_dm>,
     offset: u64,
     length: usize,
 ) -> c_int {
     number(|| {
-        // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        unsafe { live::peek(dm) }?;
-        // SAFETY: `dm` is a live object of this library: its context was found above.
-        let this = unsafe { private(dm) };
+        let dm = dm.peek()?;
+        let this = dm.own();
         let at = this.place(offset, length)?;
         ensure(!host_addr.is_null())?;
         let mut chunk = [0; CHUNK];
@@ -214,27 +168,18 @@ unsafe extern "C" fn memcpy_from_dm(
 /// # Safety
 /// As in ibv_reg_dm_mr(3).
 pub(crate) unsafe extern "C" fn reg_dm_mr(
-    pd: *mut ibv_pd,
-    dm: *mut ibv_dm,
+    pd: Arg<'_, ibv_pd>,
+    dm: Arg<'_, ibv_dm>,
     offset: u64,
     length: usize,
     access: c_uint,
 ) -> *mut IbvMr {
     pointer(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(pd) }?;
-        ensure(!dm.is_null())?;
-        let context = here.context();
-        // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context (contract of the man
-        // page).
-        let _used = unsafe { context::is_of(context, dm) }?;
-        // SAFETY: `pd` is a live object of this library: its context was found above.
-        let domain = unsafe { pd::handle(pd) };
-        // SAFETY: `dm` is a live object of this library: its context was found above.
-        let memory = unsafe { &private(dm).handle };
-        let (core, access) = (here.verbs().core_support(), AccessFlags::from_bits_retain(access));
-        let handle = control::dm::reg_mr(core, domain, memory, offset, length as u64, access)?;
-        Ok(mr::new(pd, ptr::null_mut(), length, handle))
+        let pd = pd.enter()?;
+        let dm = dm.enter_in(pd.context())?.ok_or(Errno::EINVAL)?;
+        let (core, access) = (pd.verbs().core_support(), AccessFlags::from_bits_retain(access));
+        let domain = pd.own().handle();
+        let handle = control::dm::reg_mr(core, domain, dm.own().handle(), offset, length as u64, access)?;
+        Ok(mr::new(&pd, ptr::null_mut(), length, handle))
     })
 }

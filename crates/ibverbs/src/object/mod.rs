@@ -21,6 +21,7 @@ pub(crate) mod queue_memory;
 #[cfg(all(test, feature = "hca"))]
 pub(crate) mod removed;
 pub(crate) mod srq;
+pub(crate) mod whole;
 pub(crate) mod wq;
 pub(crate) mod xrcd;
 

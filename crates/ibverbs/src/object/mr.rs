@@ -4,12 +4,13 @@
 // UNSAFETY: C's pointers to objects, and memory that a C program registers with the device.
 
 use super::buf::Buf;
-use super::{destroy_handle, pd};
+use super::destroy_handle;
+use super::whole::{Owned, create, create_without_number};
 use crate::abi::attr::ibv_mr_init_attr;
 use crate::abi::object::ibv_pd;
-use crate::context;
+use crate::arg::Arg;
 use crate::errno::{Errno, Outcome, ensure, minus_one, nothing, number, pointer};
-use crate::live;
+use crate::live::Live;
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::ManuallyDrop;
 use core::{ptr, slice};
@@ -20,12 +21,13 @@ use uverbs_core::kernel::Uhw;
 use uverbs_core::sync::ProcessMutex;
 use uverbs_core::wr::{IbvMr, Sge};
 
-/// A region.
-#[repr(C)]
-struct Mr {
-    public: IbvMr,
-    /// `None` for the null region, which has no kernel object.
-    private: Option<ProcessMutex<ManuallyDrop<MrHandle>>>,
+/// The handle; `None` for the null region, which has no kernel object.
+pub(crate) type MrPrivate = Option<ProcessMutex<ManuallyDrop<MrHandle>>>;
+
+// SAFETY: the public part is the struct itself; only this module makes such objects.
+unsafe impl Owned<()> for IbvMr {
+    type Public = Self;
+    type Own = MrPrivate;
 }
 
 /// `IBV_REREG_MR_ERR_INPUT`: the region is as before.
@@ -33,50 +35,42 @@ const ERR_INPUT: c_int = -1;
 /// `IBV_REREG_MR_ERR_CMD`: the region must not be used any more.
 const ERR_CMD: c_int = -4;
 
-pub(super) fn new(pd: *mut ibv_pd, addr: *mut c_void, length: usize, handle: MrHandle) -> *mut IbvMr {
-    // SAFETY: `pd` is a live object of this library: the callers have found its context.
-    let context = unsafe { (*pd).context };
+pub(super) fn new(pd: &Live<'_, ibv_pd>, addr: *mut c_void, length: usize, handle: MrHandle) -> *mut IbvMr {
     let public = IbvMr {
-        context: context.cast(),
-        pd: pd.cast(),
+        context: pd.context().cast(),
+        pd: pd.pointer().cast(),
         addr,
         length,
         handle: handle.handle(),
         lkey: handle.lkey(),
         rkey: handle.rkey(),
     };
-    let private = Some(ProcessMutex::new(ManuallyDrop::new(handle)));
-    // SAFETY: a new object, whose context is not closed during this call: its verb is in progress.
-    unsafe { live::add(Box::into_raw(Box::new(Mr { public, private })).cast()) }
+    create(pd.here(), public, Some(ProcessMutex::new(ManuallyDrop::new(handle))))
 }
 
 /// # Safety
 /// As in ibv_reg_mr(3).
 pub(super) unsafe fn register(
-    pd: *mut ibv_pd,
+    pd: Arg<'_, ibv_pd>,
     addr: *mut c_void,
     length: usize,
     iova: u64,
     access: u32,
 ) -> Outcome<*mut IbvMr> {
-    // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not closed
-    // during this call (contract of the man page).
-    let here = unsafe { context::of_object(pd) }?;
+    let pd = pd.enter()?;
     let range = MrRange { addr: addr.expose_provenance() as u64, length: length as u64, iova };
     let access = AccessFlags::from_bits_retain(access);
-    // SAFETY: `pd` is a live object of this library: its context was found above.
-    let domain = unsafe { pd::handle(pd) };
     // SAFETY: the memory stays valid as long as it is registered, and it is not accessed in conflict with the device
     // (the contract of ibv_reg_mr(3)).
-    let handle = unsafe { here.verbs().reg_mr(domain, range, access) }?;
-    Ok(new(pd, addr, length, handle))
+    let handle = unsafe { pd.verbs().reg_mr(pd.own().handle(), range, access) }?;
+    Ok(new(&pd, addr, length, handle))
 }
 
 /// # Safety
 /// As in ibv_reg_mr(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_mr(
-    pd: *mut ibv_pd,
+    pd: Arg<'_, ibv_pd>,
     addr: *mut c_void,
     length: usize,
     access: c_int,
@@ -90,7 +84,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
 /// As in ibv_reg_mr(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
-    pd: *mut ibv_pd,
+    pd: Arg<'_, ibv_pd>,
     addr: *mut c_void,
     length: usize,
     iova: u64,
@@ -105,7 +99,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
 /// As in ibv_reg_mr(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
-    pd: *mut ibv_pd,
+    pd: Arg<'_, ibv_pd>,
     addr: *mut c_void,
     length: usize,
     iova: u64,
@@ -119,33 +113,29 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
 /// # Safety
 /// As in ibv_reg_dmabuf_mr(3).
 pub(crate) unsafe fn register_dmabuf(
-    pd: *mut ibv_pd,
+    pd: Arg<'_, ibv_pd>,
     fd: c_int,
     range: MrRange,
     access: u32,
     driver_flags: Option<(u16, u32)>,
 ) -> Outcome<*mut IbvMr> {
-    // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not closed
-    // during this call (contract of the man page).
-    let here = unsafe { context::of_object(pd) }?;
+    let pd = pd.enter()?;
     if fd < 0 {
         return Err(Errno::EBADF);
     }
     // SAFETY: `fd` is not negative, and the program does not close it during this call (contract of the man page).
     let dmabuf = unsafe { BorrowedFd::borrow_raw(fd) };
     let access = AccessFlags::from_bits_retain(access);
-    // SAFETY: `pd` is a live object of a context of this library, as checked above.
-    let domain = unsafe { pd::handle(pd) };
-    let core = here.verbs().core_support();
+    let (core, domain) = (pd.verbs().core_support(), pd.own().handle());
     let handle = mr::reg_dmabuf_with(core, domain, dmabuf, range, access, driver_flags)?;
-    Ok(new(pd, ptr::null_mut(), range.length as usize, handle))
+    Ok(new(&pd, ptr::null_mut(), range.length as usize, handle))
 }
 
 /// # Safety
 /// As in ibv_reg_dmabuf_mr(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
-    pd: *mut ibv_pd,
+    pd: Arg<'_, ibv_pd>,
     offset: u64,
     length: usize,
     iova: u64,
@@ -178,10 +168,12 @@ mod mask {
 /// # Safety
 /// As in ibv_reg_mr_ex(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut IbvMr {
+pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
+    pd: Arg<'_, ibv_pd>,
+    attr: Option<&ibv_mr_init_attr>,
+) -> *mut IbvMr {
     pointer(|| {
-        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
-        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        let attr = attr.ok_or(Errno::EINVAL)?;
         let has = |bit| attr.comp_mask & bit != 0;
         if has(!(mask::IOVA | mask::ADDR | mask::FD | mask::FD_OFFSET | mask::BUF)) {
             return Err(if has(mask::DMAH) { Errno::EOPNOTSUPP } else { Errno::EINVAL });
@@ -191,7 +183,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr
             ensure(has(mask::ADDR) && !has(mask::FD | mask::FD_OFFSET))?;
             // SAFETY: it is NULL or a handle that was not freed (contract of the man page), and nothing changes it.
             let buf = unsafe { attr.buf.cast::<Buf>().as_ref() }.ok_or(Errno::EINVAL)?;
-            buf.check(pd, attr.addr, attr.length)?;
+            buf.check(pd.pointer(), attr.addr, attr.length)?;
         }
         if has(mask::FD) {
             ensure(has(mask::IOVA) && has(mask::FD_OFFSET) && !has(mask::ADDR))?;
@@ -219,52 +211,41 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr
 /// As in ibv_rereg_mr(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_rereg_mr(
-    mr: *mut IbvMr,
+    mr: Arg<'_, IbvMr>,
     flags: c_int,
-    pd: *mut ibv_pd,
+    pd: Arg<'_, ibv_pd>,
     addr: *mut c_void,
     length: usize,
     access: c_int,
 ) -> c_int {
     let mut failure = ERR_INPUT;
     let result = minus_one(|| {
-        // SAFETY: `mr` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(mr) }?;
-        // SAFETY: `mr` is a live object of this type (contract of the man page); no mutable reference to its private
-        // part exists.
-        let Some(handle) = (unsafe { &(*mr.cast::<Mr>()).private }) else { return Err(Errno::EINVAL) };
+        let mr = mr.enter()?;
+        let Some(handle) = mr.own() else { return Err(Errno::EINVAL) };
         let flags = ReregFlags::from_bits(flags.cast_unsigned()).ok_or(Errno::EINVAL)?;
         let has = |flag| flags.contains(flag);
         let moves = has(ReregFlags::CHANGE_TRANSLATION);
         ensure(!flags.is_empty() && !(moves && (addr.is_null() || length == 0)))?;
         let changes_pd = has(ReregFlags::CHANGE_PD);
-        let _used;
-        if changes_pd {
-            let context = here.context();
-            ensure(!pd.is_null())?;
-            // SAFETY: the context is not closed during this call (contract of the man page).
-            _used = unsafe { context::is_of(context, pd) }?;
-        }
+        let new_pd = if changes_pd { Some(pd.enter_in(mr.context())?.ok_or(Errno::EINVAL)?) } else { None };
         let start = addr.expose_provenance() as u64;
         let access = AccessFlags::from_bits_retain(access.cast_unsigned());
         let change = Rereg {
             range: moves.then_some(MrRange { addr: start, length: length as u64, iova: start }),
-            // SAFETY: `pd` is a live object of this library: its context was found above.
-            pd: if changes_pd { Some(unsafe { pd::handle(pd) }) } else { None },
+            pd: new_pd.as_ref().map(|pd| pd.own().handle()),
             access: has(ReregFlags::CHANGE_ACCESS).then_some(access),
         };
         let mut handle = handle.lock().map_err(|_| Errno::ESTALE)?;
         failure = ERR_CMD;
         // SAFETY: the new memory stays valid as long as it is registered, and it is not accessed in conflict with the
         // device (the contract of ibv_rereg_mr(3)).
-        unsafe { handle.rereg(here.verbs().core_support(), &change, Uhw::none()) }?;
-        // SAFETY: `mr` exists: `of_object` found its context. Nothing else accesses its public part during this call
+        unsafe { handle.rereg(mr.verbs().core_support(), &change, Uhw::none()) }?;
+        // SAFETY: `mr` exists as long as `mr` is used. Nothing else accesses its public part during this call
         // (contract of the man page).
-        let public = unsafe { &mut *mr };
+        let public = unsafe { &mut *mr.pointer() };
         (public.lkey, public.rkey) = (handle.lkey(), handle.rkey());
-        if changes_pd {
-            public.pd = pd.cast();
+        if let Some(pd) = &new_pd {
+            public.pd = pd.pointer().cast();
         }
         if moves {
             (public.addr, public.length) = (addr, length);
@@ -277,23 +258,15 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
 /// # Safety
 /// As in ibv_reg_mr(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut IbvMr) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: Arg<'_, IbvMr>) -> c_int {
     number(|| {
-        // SAFETY: `mr` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { live::claim(mr) }?;
-        // SAFETY: `mr` is a live object of this type (contract of the man page); no mutable reference to its private
-        // part exists.
-        if let Some(handle) = unsafe { &(*mr.cast::<Mr>()).private } {
+        let mr = mr.claim()?;
+        if let Some(handle) = mr.own() {
             let handle = handle.lock().map_err(|_| Errno::ESTALE)?;
-            // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract
-            // of the man page).
+            // SAFETY: if this succeeds, the object is freed below.
             unsafe { destroy_handle(&handle, MrHandle::destroy) }?;
         }
-        live::remove(&here, mr);
-        // SAFETY: `new` or `alloc_null_mr` allocated it as a `Box` of this type; the program does not use it after this
-        // call (contract of the man page).
-        drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
+        mr.free();
         Ok(())
     })
 }
@@ -301,15 +274,13 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut IbvMr) -> c_int {
 /// # Safety
 /// As in ibv_import_mr(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut IbvMr {
+pub(crate) unsafe extern "C" fn ibv_import_mr(pd: Arg<'_, ibv_pd>, mr_handle: u32) -> *mut IbvMr {
     pointer(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(pd) }?;
+        let pd = pd.enter()?;
         // SAFETY: the number is that of a region that the program may use (contract of the man page).
-        let (handle, info) = unsafe { mr::import(here.kernel(), mr_handle) }?;
+        let (handle, info) = unsafe { mr::import(pd.kernel(), mr_handle) }?;
         let length = usize::try_from(info.length).map_err(|_| Errno::EOVERFLOW)?;
-        Ok(new(pd, ptr::null_mut(), length, handle))
+        Ok(new(&pd, ptr::null_mut(), length, handle))
     })
 }
 
@@ -318,15 +289,10 @@ pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -
 /// # Safety
 /// As in ibv_unimport_mr(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut IbvMr) {
+pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: Arg<'_, IbvMr>) {
     nothing(|| {
-        // SAFETY: `mr` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { live::claim(mr) }?;
-        live::remove(&here, mr);
-        // SAFETY: `new` allocated it as a `Box` of this type; the program does not use it after this call (contract of
-        // the man page). Handles do nothing when they are dropped.
-        drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
+        // Handles do nothing when they are dropped.
+        mr.claim()?.free();
         Ok(())
     });
 }
@@ -334,16 +300,14 @@ pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut IbvMr) {
 /// # Safety
 /// As in ibv_advise_mr(3).
 pub(crate) unsafe extern "C" fn advise_mr(
-    pd: *mut ibv_pd,
+    pd: Arg<'_, ibv_pd>,
     advice: u32,
     flags: u32,
     sg_list: *mut Sge,
     num_sge: u32,
 ) -> c_int {
     number(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let _used = unsafe { context::of_object(pd) }?;
+        let pd = pd.enter()?;
         let advice = [MrAdvice::Prefetch, MrAdvice::PrefetchWrite, MrAdvice::PrefetchNoFault]
             .into_iter()
             .find(|known| *known as u32 == advice)
@@ -351,32 +315,24 @@ pub(crate) unsafe extern "C" fn advise_mr(
         ensure(!sg_list.is_null() && num_sge != 0)?;
         // SAFETY: `sg_list` is not NULL (checked above) and has `num_sge` entries (contract of the man page).
         let sges = unsafe { slice::from_raw_parts(sg_list, num_sge as usize) };
-        // SAFETY: `pd` is a live object of this library: its context was found above.
-        let domain = unsafe { pd::handle(pd) };
-        Ok(mr::advise(domain, advice, AdviseFlags::from_bits_retain(flags), sges)?)
+        Ok(mr::advise(pd.own().handle(), advice, AdviseFlags::from_bits_retain(flags), sges)?)
     })
 }
 
 /// # Safety
 /// As in ibv_alloc_null_mr(3).
-pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut IbvMr {
+pub(crate) unsafe extern "C" fn alloc_null_mr(pd: Arg<'_, ibv_pd>) -> *mut IbvMr {
     pointer(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(pd) }?;
-        let lkey = here.verbs().null_lkey()?;
+        let pd = pd.enter()?;
         let public = IbvMr {
-            // SAFETY: `pd` is a live object (contract of the man page).
-            context: unsafe { (*pd).context }.cast(),
-            pd: pd.cast(),
+            context: pd.context().cast(),
+            pd: pd.pointer().cast(),
             addr: ptr::null_mut(),
             length: usize::MAX,
             handle: 0,
-            lkey,
+            lkey: pd.verbs().null_lkey()?,
             rkey: 0,
         };
-        let mr = Box::into_raw(Box::new(Mr { public, private: None }));
-        // SAFETY: a new object; the context is not closed during this call (contract of the man page).
-        Ok(unsafe { live::add_without_number(mr.cast()) })
+        Ok(create_without_number(pd.here(), public, None))
     })
 }

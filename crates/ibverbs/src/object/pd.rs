@@ -6,12 +6,14 @@
 
 use super::destroy_handle;
 use super::queue_memory::{self, Allocators};
+use super::whole::{Owned, Whole, create};
 use crate::abi::attr::{ibv_parent_domain_init_attr, ibv_td_init_attr};
 use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_pd, ibv_td};
-use crate::context;
+use crate::arg::Arg;
+use crate::context::Private;
 use crate::errno::{Errno, ensure, nothing, number, pointer};
-use crate::live;
+use crate::live::Live;
 use crate::verbs::AnyTd;
 use core::ffi::c_int;
 use core::mem::ManuallyDrop;
@@ -20,14 +22,8 @@ use std::sync::Arc;
 use uverbs_core::control::PdHandle;
 use uverbs_mlx5::QueueAllocator;
 
-/// A protection domain, or a parent domain.
-#[repr(C)]
-struct Pd {
-    public: ibv_pd,
-    private: PdPrivate,
-}
-
-struct PdPrivate {
+/// Our part of a protection domain, or of a parent domain.
+pub(crate) struct PdPrivate {
     kind: Kind,
     /// The number of parent domains that were created from it.
     users: AtomicU32,
@@ -35,132 +31,128 @@ struct PdPrivate {
 
 enum Kind {
     Domain(ManuallyDrop<PdHandle>),
-    Parent { pd: *mut ibv_pd, td: *mut ibv_td, allocators: Option<Arc<Allocators>> },
+    Parent { pd: Parent<ibv_pd>, td: Option<Parent<ibv_td>>, allocators: Option<Arc<Allocators>> },
 }
 
-/// A thread domain.
-#[repr(C)]
-struct Td {
-    public: ibv_td,
-    private: TdPrivate,
-}
-
-struct TdPrivate {
+/// Our part of a thread domain.
+pub(crate) struct TdPrivate {
     td: AnyTd,
     /// The number of parent domains that were created from it.
     users: AtomicU32,
 }
 
-/// # Safety
-/// `pd` is a live domain of this library.
-unsafe fn private<'a>(pd: *mut ibv_pd) -> &'a PdPrivate {
-    // SAFETY: `pd` is a live object of this type (contract of this function); no mutable reference to its private part
-    // exists.
-    unsafe { &(*pd.cast::<Pd>()).private }
+// SAFETY: the public part is the struct itself; only this module makes such objects.
+unsafe impl Owned<()> for ibv_pd {
+    type Public = Self;
+    type Own = PdPrivate;
 }
 
-/// # Safety
-/// `td` is a live thread domain of this library.
-unsafe fn td_private<'a>(td: *mut ibv_td) -> &'a TdPrivate {
-    // SAFETY: `td` is a live object of this type (contract of this function); no mutable reference to its private part
-    // exists.
-    unsafe { &(*td.cast::<Td>()).private }
+// SAFETY: as for a protection domain.
+unsafe impl Owned<()> for ibv_td {
+    type Public = Self;
+    type Own = TdPrivate;
 }
 
-/// The kernel's domain behind one of C's.
-///
-/// # Safety
-/// `pd` is a live domain of this library.
-pub(crate) unsafe fn handle<'a>(pd: *mut ibv_pd) -> &'a PdHandle {
-    // SAFETY: `pd` is a live object of this driver (contract of this function).
-    match unsafe { &private(pd).kind } {
-        Kind::Domain(handle) => handle,
-        // SAFETY: the domain of a parent domain can't be freed before the parent domain, and is not a parent domain
-        // itself (`alloc_parent_domain`).
-        Kind::Parent { pd, .. } => unsafe { handle(*pd) },
+/// A domain from which a parent domain was created. It counts the parent domain, so it is not freed before this value is dropped.
+struct Parent<T: Owned<(), Own: Counted>>(*mut T);
+
+impl<T: Owned<(), Own: Counted>> Parent<T> {
+    fn new(domain: &Live<'_, T>) -> Self {
+        domain.own().users().fetch_add(1, Ordering::Relaxed);
+        Self(domain.pointer())
+    }
+
+    fn own(&self) -> &T::Own {
+        // SAFETY: an object of this type (`Owned`), which is not freed as long as this value counts; no mutable reference to its own part
+        // exists.
+        unsafe { &(*self.0.cast::<Whole<T::Public, T::Own>>()).own }
     }
 }
 
-/// Its thread domain, if it is a parent domain with one.
-///
-/// # Safety
-/// `pd` is a live domain of this library.
-pub(crate) unsafe fn td<'a>(pd: *mut ibv_pd) -> Option<&'a AnyTd> {
-    // SAFETY: `pd` is a live object of this driver (contract of this function).
-    match unsafe { &private(pd).kind } {
-        // SAFETY: the thread domain of a parent domain can't be freed before the parent domain.
-        Kind::Parent { td, .. } if !td.is_null() => Some(unsafe { &td_private(*td).td }),
-        _ => None,
+impl<T: Owned<(), Own: Counted>> Drop for Parent<T> {
+    fn drop(&mut self) {
+        self.own().users().fetch_sub(1, Ordering::Release);
     }
 }
 
-/// The allocator of queue memory of a parent domain, if it has one.
-///
-/// # Safety
-/// `pd` is NULL, or a live domain of this library.
-pub(crate) unsafe fn allocator(pd: *mut ibv_pd) -> Option<Arc<dyn QueueAllocator>> {
-    if pd.is_null() {
-        return None;
-    }
-    // SAFETY: `pd` is a live object of this driver (contract of this function).
-    match unsafe { &private(pd).kind } {
-        Kind::Parent { allocators: Some(allocators), .. } => Some(Arc::clone(allocators) as _),
-        _ => None,
+/// What a parent domain counts itself in.
+trait Counted {
+    fn users(&self) -> &AtomicU32;
+}
+
+impl Counted for PdPrivate {
+    fn users(&self) -> &AtomicU32 {
+        &self.users
     }
 }
 
-fn new(context: *mut ibv_context, handle: u32, kind: Kind) -> *mut ibv_pd {
-    let private = PdPrivate { kind, users: AtomicU32::new(0) };
-    let pd = Box::into_raw(Box::new(Pd { public: ibv_pd { context, handle }, private }));
-    // SAFETY: a new object, whose context is not closed during this call: its verb is in progress.
-    unsafe { live::add(pd.cast()) }
+impl Counted for TdPrivate {
+    fn users(&self) -> &AtomicU32 {
+        &self.users
+    }
+}
+
+impl PdPrivate {
+    /// The kernel's domain behind one of C's.
+    pub(crate) fn handle(&self) -> &PdHandle {
+        match &self.kind {
+            Kind::Domain(handle) => handle,
+            Kind::Parent { pd, .. } => pd.own().handle(),
+        }
+    }
+
+    /// Its thread domain, if it is a parent domain with one.
+    pub(crate) fn td(&self) -> Option<&AnyTd> {
+        match &self.kind {
+            Kind::Parent { td: Some(td), .. } => Some(&td.own().td),
+            _ => None,
+        }
+    }
+
+    /// The allocator of queue memory of a parent domain, if it has one.
+    pub(crate) fn allocator(&self) -> Option<Arc<dyn QueueAllocator>> {
+        match &self.kind {
+            Kind::Parent { allocators: Some(allocators), .. } => Some(Arc::clone(allocators) as _),
+            _ => None,
+        }
+    }
+}
+
+fn new(here: &Private, context: *mut ibv_context, handle: u32, kind: Kind) -> *mut ibv_pd {
+    create(here, ibv_pd { context, handle }, PdPrivate { kind, users: AtomicU32::new(0) })
 }
 
 /// # Safety
 /// As in ibv_alloc_pd(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: Arg<'_, ibv_context>) -> *mut ibv_pd {
     pointer(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let handle = unsafe { context::of(context) }?.verbs().alloc_pd()?;
-        Ok(new(context, handle.handle(), Kind::Domain(ManuallyDrop::new(handle))))
+        let here = context.open()?;
+        let handle = here.verbs().alloc_pd()?;
+        Ok(new(here, context.pointer(), handle.handle(), Kind::Domain(ManuallyDrop::new(handle))))
     })
 }
 
 /// # Safety
 /// As in ibv_alloc_pd(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: Arg<'_, ibv_pd>) -> c_int {
     number(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { live::claim(pd) }?;
-        // SAFETY: `pd` is a live object of this library: its context was found above.
-        let this = unsafe { private(pd) };
-        if this.users.load(Ordering::Acquire) != 0 {
+        let pd = pd.claim()?;
+        let own = pd.own();
+        if own.users.load(Ordering::Acquire) != 0 {
             return Err(Errno::EBUSY);
         }
-        match &this.kind {
-            // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract
-            // of the man page).
+        match &own.kind {
+            // SAFETY: if this succeeds, the object with the handle is freed below.
             Kind::Domain(handle) => unsafe { destroy_handle(handle, PdHandle::destroy) }?,
-            Kind::Parent { pd, td, allocators } => {
-                // The function that frees the memory of its queues gets a pointer to the domain.
-                if allocators.as_ref().is_some_and(|allocators| allocators.is_used()) {
-                    return Err(Errno::EBUSY);
-                }
-                // SAFETY: the domain of a parent domain can't be freed before the parent domain.
-                unsafe { private(*pd) }.users.fetch_sub(1, Ordering::Release);
-                if !td.is_null() {
-                    // SAFETY: `*td` is a live object of this library: its context was found above.
-                    unsafe { td_private(*td) }.users.fetch_sub(1, Ordering::Release);
-                }
+            // The function that frees the memory of its queues gets a pointer to the domain.
+            Kind::Parent { allocators: Some(allocators), .. } if allocators.is_used() => {
+                return Err(Errno::EBUSY);
             }
+            Kind::Parent { .. } => {}
         }
-        live::remove(&here, pd);
-        // SAFETY: `new` allocated it as a `Box` of this type; the program does not use it after this call (contract of
-        // the man page).
-        drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
+        pd.free();
         Ok(())
     })
 }
@@ -168,13 +160,12 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
 /// # Safety
 /// As in ibv_import_pd(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, pd_handle: u32) -> *mut ibv_pd {
+pub(crate) unsafe extern "C" fn ibv_import_pd(context: Arg<'_, ibv_context>, pd_handle: u32) -> *mut ibv_pd {
     pointer(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let here = unsafe { context::of(context) }?;
+        let here = context.open()?;
         // SAFETY: the number is that of a domain that the program may use (contract of the man page).
         let handle = unsafe { here.verbs().import_pd(pd_handle) }?;
-        Ok(new(context, pd_handle, Kind::Domain(ManuallyDrop::new(handle))))
+        Ok(new(here, context.pointer(), pd_handle, Kind::Domain(ManuallyDrop::new(handle))))
     })
 }
 
@@ -183,18 +174,13 @@ pub(crate) unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, pd_hand
 /// # Safety
 /// As in ibv_unimport_pd(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
+pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: Arg<'_, ibv_pd>) {
     nothing(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { live::claim(pd) }?;
-        // SAFETY: `pd` is a live object of this library: its context was found above.
-        let this = unsafe { private(pd) };
-        ensure(matches!(this.kind, Kind::Domain(_)) && this.users.load(Ordering::Acquire) == 0)?;
-        live::remove(&here, pd);
-        // SAFETY: `new` allocated it as a `Box` of this type; the program does not use it after this call (contract of
-        // the man page). Handles do nothing when they are dropped.
-        drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
+        let pd = pd.claim()?;
+        let own = pd.own();
+        ensure(matches!(own.kind, Kind::Domain(_)) && own.users.load(Ordering::Acquire) == 0)?;
+        // Handles do nothing when they are dropped.
+        pd.free();
         Ok(())
     });
 }
@@ -202,39 +188,29 @@ pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
 /// # Safety
 /// As in ibv_alloc_td(3).
 pub(crate) unsafe extern "C" fn alloc_td(
-    context: *mut ibv_context,
-    attr: *mut ibv_td_init_attr,
+    context: Arg<'_, ibv_context>,
+    attr: Option<&ibv_td_init_attr>,
 ) -> *mut ibv_td {
     pointer(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let here = unsafe { context::of(context) }?;
-        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
-        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        let here = context.open()?;
+        let attr = attr.ok_or(Errno::EINVAL)?;
         if attr.comp_mask != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let private = TdPrivate { td: here.verbs().alloc_td()?, users: AtomicU32::new(0) };
-        let td = Box::into_raw(Box::new(Td { public: ibv_td { context }, private }));
-        // SAFETY: a new object; the context is not closed during this call (contract of the man page).
-        Ok(unsafe { live::add(td.cast()) })
+        let own = TdPrivate { td: here.verbs().alloc_td()?, users: AtomicU32::new(0) };
+        Ok(create(here, ibv_td { context: context.pointer() }, own))
     })
 }
 
 /// # Safety
 /// As in ibv_alloc_td(3).
-pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+pub(crate) unsafe extern "C" fn dealloc_td(td: Arg<'_, ibv_td>) -> c_int {
     number(|| {
-        // SAFETY: `td` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { live::claim(td) }?;
-        // SAFETY: `td` is a live object of this library: its context was found above.
-        if unsafe { td_private(td) }.users.load(Ordering::Acquire) != 0 {
+        let td = td.claim()?;
+        if td.own().users.load(Ordering::Acquire) != 0 {
             return Err(Errno::EBUSY);
         }
-        live::remove(&here, td);
-        // SAFETY: `alloc_td` allocated it as a `Box` of this type; the program does not use it after this call
-        // (contract of the man page).
-        drop(unsafe { Box::from_raw(td.cast::<Td>()) });
+        td.free();
         Ok(())
     })
 }
@@ -252,24 +228,20 @@ mod parent_mask {
 /// # Safety
 /// As in ibv_alloc_parent_domain(3).
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
-    context: *mut ibv_context,
-    attr: *mut ibv_parent_domain_init_attr,
+    context: Arg<'_, ibv_context>,
+    attr: Option<&ibv_parent_domain_init_attr>,
 ) -> *mut ibv_pd {
     pointer(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let here = unsafe { context::of(context) }?;
-        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
-        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
-        ensure(!attr.pd.is_null() && attr.comp_mask & !parent_mask::ALL == 0)?;
+        let here = context.open()?;
+        let attr = attr.ok_or(Errno::EINVAL)?;
+        ensure(attr.comp_mask & !parent_mask::ALL == 0)?;
         // SAFETY: `attr.pd` is NULL or a live object, which begins with the pointer to its context (contract of the man
         // page).
-        let _used = unsafe { context::is_of(context, attr.pd) }?;
+        let pd = unsafe { Arg::new(attr.pd) }.enter_in(context.pointer())?.ok_or(Errno::EINVAL)?;
         // SAFETY: `attr.td` is NULL or a live object, which begins with the pointer to its context (contract of the man
         // page).
-        let _used = unsafe { context::is_of(context, attr.td) }?;
-        // SAFETY: `attr.pd` is a live object of this library: its context was found above.
-        let domain = unsafe { private(attr.pd) };
-        let Kind::Domain(handle) = &domain.kind else { return Err(Errno::EINVAL) };
+        let td = unsafe { Arg::new(attr.td) }.enter_in(context.pointer())?;
+        let Kind::Domain(handle) = &pd.own().kind else { return Err(Errno::EINVAL) };
         let allocators = match attr.comp_mask & parent_mask::ALLOCATORS {
             0 => None,
             _ => {
@@ -277,13 +249,12 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
                 Some(queue_memory::allocators(here, attr, has_context)?)
             }
         };
-        domain.users.fetch_add(1, Ordering::Relaxed);
-        if !attr.td.is_null() {
-            // SAFETY: `attr.td` is a live object of this library: its context was found above.
-            unsafe { td_private(attr.td) }.users.fetch_add(1, Ordering::Relaxed);
-        }
-        let kind = Kind::Parent { pd: attr.pd, td: attr.td, allocators: allocators.clone() };
-        let parent = new(context, handle.handle(), kind);
+        let kind = Kind::Parent {
+            pd: Parent::new(&pd),
+            td: td.map(|td| Parent::new(&td)),
+            allocators: allocators.clone(),
+        };
+        let parent = new(here, context.pointer(), handle.handle(), kind);
         if let Some(allocators) = allocators {
             allocators.set_domain(parent);
         }

@@ -7,19 +7,24 @@
 // UNSAFETY: C's pointers to objects.
 
 use super::locking::locked;
-use super::{cq, destroy_handle, pd, queue_memory, srq, wq, xrcd};
+use super::pd::PdPrivate;
+use super::whole::{Handled, Owned, Whole, create_of, handled};
+use super::{cq, queue_memory, srq};
+use crate::abi::Zeroed as _;
 use crate::abi::context::ibv_context;
-use crate::abi::object::ibv_xrcd;
+use crate::abi::object::{ibv_cq, ibv_pd, ibv_srq, ibv_xrcd};
 use crate::abi::qp::{ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex};
+use crate::abi::wq::ibv_rwq_ind_table;
+use crate::arg::Arg;
 use crate::context;
 use crate::convert::qp as convert;
 use crate::data::qp_ex;
 use crate::errno::{Errno, Outcome, ensure};
 use crate::events::{self, Numbered};
-use crate::live;
+use crate::live::{Claim, Live, Used};
 use crate::verbs::{AnyTd, Open};
 use core::any::Any;
-use core::mem::{self, ManuallyDrop};
+use core::mem::ManuallyDrop;
 use core::{ptr, slice};
 use std::sync::{Arc, OnceLock};
 use uverbs_core::attr::{
@@ -31,13 +36,6 @@ use uverbs_core::provider::{Driver, QpCreate, QpParts, RssQpCreate};
 use uverbs_core::sync::{Dynamic, Locked};
 use uverbs_mlx5::dv::QpOptions;
 
-/// A queue pair: C's part, of the extended size, and ours.
-#[repr(C)]
-struct Qp<D: Driver> {
-    public: ibv_qp_ex,
-    private: QpPrivate<D>,
-}
-
 /// Our part.
 pub(crate) struct QpPrivate<D: Driver> {
     /// First, because the data path needs nothing else.
@@ -47,7 +45,8 @@ pub(crate) struct QpPrivate<D: Driver> {
     shared: Option<Arc<D::QpShared>>,
     handle: ManuallyDrop<QpHandle>,
     cap: QpCap,
-    has_builder: bool,
+    /// Whether it has the functions of ibv_wr_post(3).
+    pub(crate) has_builder: bool,
     /// Its number in events.
     number: u64,
     pub(crate) extension: Extension,
@@ -64,9 +63,8 @@ impl<D: Driver> QpPrivate<D> {
     }
 }
 
-/// A verb that changes the state. Its first argument is the [`Open`] of the queue pair's driver. Its contract is that
-/// of [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-pub(crate) type Modify = unsafe fn(&dyn Any, *mut ibv_qp, &QpAttr, QpAttrMask) -> Outcome<()>;
+/// A verb that changes the state. Its first argument is the [`Open`] of the queue pair's driver.
+pub(crate) type Modify = fn(&dyn Any, &Live<'_, ibv_qp>, &QpAttr, QpAttrMask) -> Outcome<()>;
 
 /// Additions to a queue pair by the functions of a driver-specific library (libmlx5).
 #[derive(Default)]
@@ -77,15 +75,40 @@ pub(crate) struct Extension {
     pub(crate) data: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
-/// Our part of a queue pair.
+handled! { QpPrivate<D>: QpHandle; }
+
+// SAFETY: `ibv_qp_ex` begins with an `ibv_qp`; only this module makes such objects.
+unsafe impl<D: Driver> Owned<D> for ibv_qp {
+    /// Of the extended size.
+    type Public = ibv_qp_ex;
+    type Own = QpPrivate<D>;
+}
+
+/// Our part of a queue pair, for the data path.
 ///
 /// # Safety
-/// `qp` is a live queue pair of this driver.
+/// `qp` is a queue pair of a context of this driver, which is not freed as long as the reference is used.
 #[inline(always)]
 pub(crate) unsafe fn private<'a, D: Driver>(qp: *mut ibv_qp) -> &'a QpPrivate<D> {
-    // SAFETY: `qp` is a live object of this type (contract of this function); no mutable reference to its private part
-    // exists.
-    unsafe { &(*qp.cast::<Qp<D>>()).private }
+    // SAFETY: an object of this type (`Owned`), which exists (contract of this function); no mutable reference to its own part exists.
+    unsafe { &(*qp.cast::<Whole<ibv_qp_ex, QpPrivate<D>>>()).own }
+}
+
+/// The objects from which a queue pair is created.
+pub(crate) struct Parents<'a> {
+    pub(crate) pd: Option<Used<'a, ibv_pd>>,
+    pub(crate) xrcd: Option<Used<'a, ibv_xrcd>>,
+    pub(crate) send_cq: Option<Used<'a, ibv_cq>>,
+    pub(crate) recv_cq: Option<Used<'a, ibv_cq>>,
+    pub(crate) srq: Option<Used<'a, ibv_srq>>,
+    pub(crate) table: Option<Used<'a, ibv_rwq_ind_table>>,
+}
+
+impl Parents<'_> {
+    /// Our part of the domain.
+    pub(crate) fn pd(&self) -> Outcome<&PdPrivate> {
+        Ok(self.pd.as_ref().ok_or(Errno::EINVAL)?.own())
+    }
 }
 
 /// `IBV_QP_INIT_ATTR_*`
@@ -129,81 +152,70 @@ pub(crate) fn init_attr(attr: &ibv_qp_init_attr_ex) -> Outcome<QpInitAttr> {
     Ok(init)
 }
 
-/// Creates a queue pair with the attributes `attr`, whose `comp_mask` and pointers were checked, and writes its sizes
-/// to `attr`.
+/// Creates a queue pair with the attributes `attr`, whose `comp_mask` was checked, and writes its sizes to `attr`.
 ///
 /// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+/// The key of the hash in `attr` is NULL or valid for reads.
 pub(crate) unsafe fn create<D: Driver>(
     open: &Open<D>,
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     attr: &mut ibv_qp_init_attr_ex,
+    parents: &Parents<'_>,
 ) -> Outcome<*mut ibv_qp> {
     if attr.comp_mask & (mask::IND_TABLE | mask::RX_HASH) != 0 {
-        // SAFETY: this function has the same contract.
-        return unsafe { create_rss_with::<D>(context, attr, |create| open.driver.create_rss_qp(create)) };
+        let make = |create: &RssQpCreate<'_>| open.driver.create_rss_qp(create);
+        // SAFETY: the contract of this function.
+        return unsafe { create_rss_with(open, context, attr, parents, make) };
     }
     let init = init_attr(attr)?;
     if init.qp_type == QpType::Driver {
         // Such a queue pair can be created only by functions of the driver-specific library.
         return Err(Errno::EOPNOTSUPP);
     }
-    // SAFETY: `attr.pd` is NULL or a live object of this driver (contract of `Verbs`).
-    if let Some(allocator) = unsafe { pd::allocator(attr.pd) } {
+    if let Some(allocator) = parents.pd.as_ref().and_then(|pd| pd.own().allocator()) {
         let open = queue_memory::mlx5(open)?;
         let options = QpOptions { allocator: Some(&allocator), ..QpOptions::default() };
         let make = |create: &QpCreate<'_, _>| {
             // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
             unsafe { open.driver.create_qp_with(create, &options) }
         };
-        // SAFETY: the contract of this function.
-        return unsafe { create_with(open, context, attr, &init, make) };
+        return create_with(open, context, attr, parents, &init, make);
     }
     // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
     let make = |create: &QpCreate<'_, D>| unsafe { open.driver.create_qp(create) };
-    // SAFETY: the contract of this function.
-    unsafe { create_with(open, context, attr, &init, make) }
+    create_with(open, context, attr, parents, &init, make)
 }
 
 /// [`create`] with another verb of the driver. The verb may rely on the contract of [`Driver::create_qp`].
-///
-/// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-pub(crate) unsafe fn create_with<D: Driver>(
-    _: &Open<D>,
-    context: *mut ibv_context,
+pub(crate) fn create_with<D: Driver>(
+    open: &Open<D>,
+    context: Arg<'_, ibv_context>,
     attr: &mut ibv_qp_init_attr_ex,
+    parents: &Parents<'_>,
     init: &QpInitAttr,
     make: impl FnOnce(&QpCreate<'_, D>) -> uverbs_core::Result<QpParts<D>>,
 ) -> Outcome<*mut ibv_qp> {
     let (sends, receives) = (init.qp_type.has_send_queue(), init.qp_type.has_recv_queue());
     // As in C, fields that a type does not use are ignored.
-    if !sends {
-        (attr.pd, attr.send_cq) = (ptr::null_mut(), ptr::null_mut());
-    } else {
-        attr.xrcd = ptr::null_mut();
-    }
-    if !receives {
-        (attr.recv_cq, attr.srq) = (ptr::null_mut(), ptr::null_mut());
-    }
-    ensure(attr.pd.is_null() != sends && attr.xrcd.is_null() == sends)?;
-    // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
-    let pd = sends.then(|| unsafe { pd::handle(attr.pd) });
-    // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
-    let td: Option<&AnyTd> = if sends { unsafe { pd::td(attr.pd) } } else { None };
-    // SAFETY: `context` is not closed during this call (contract of `Verbs`).
-    let here = unsafe { context::of(context) }?;
+    let pd = parents.pd.as_ref().filter(|_| sends);
+    let xrcd = parents.xrcd.as_ref().filter(|_| !sends);
+    let send_cq = parents.send_cq.as_ref().filter(|_| sends);
+    let recv_cq = parents.recv_cq.as_ref().filter(|_| receives);
+    let srq = parents.srq.as_ref().filter(|_| receives);
+    ensure(pd.is_some() == sends && xrcd.is_some() != sends)?;
+    let domain = pd.map(|pd| pd.own());
+    let td: Option<&AnyTd> = domain.and_then(PdPrivate::td);
+    let here = context.open()?;
+    let send_parts = send_cq.map(|cq| cq::parts(open, cq)).transpose()?;
+    let recv_parts = recv_cq.map(|cq| cq::parts(open, cq)).transpose()?;
+    let srq_parts = srq.map(|srq| srq::parts(open, srq)).transpose()?;
     let number = here.new_number()?;
     let create = QpCreate::<D> {
-        pd,
-        // SAFETY: `attr.send_cq` is NULL or a live object of this driver (contract of `Verbs`).
-        send_cq: unsafe { cq::parts::<D>(attr.send_cq) },
-        // SAFETY: `attr.recv_cq` is NULL or a live object of this driver (contract of `Verbs`).
-        recv_cq: unsafe { cq::parts::<D>(attr.recv_cq) },
-        // SAFETY: `attr.srq` is NULL or a live object of this driver (contract of `Verbs`).
-        srq: unsafe { srq::parts::<D>(attr.srq) },
-        // SAFETY: `attr.xrcd` is a live object of this driver (contract of `Verbs`).
-        xrcd: (!sends).then(|| unsafe { xrcd::handle(attr.xrcd) }),
+        pd: domain.map(PdPrivate::handle),
+        send_cq: send_parts,
+        recv_cq: recv_parts,
+        srq: srq_parts,
+        xrcd: xrcd.map(|xrcd| &**xrcd.own()),
         attr: init,
         td: td.and_then(|td| td.downcast_ref()),
         exclusive: td.is_some(),
@@ -211,25 +223,29 @@ pub(crate) unsafe fn create_with<D: Driver>(
         data_in_completions: true,
         user_handle: number,
     };
-    // The parts of each pair are of one object, and all objects are of this context (contract of `Verbs`). `destroy`
-    // has the kernel destroy the queue pair before it frees the other parts. Until then the queue pair exists, and its
-    // parts with it, or they are leaked.
+    // The parts of each pair are of one object, and all objects are of this context (`Parents`). `destroy` has the kernel destroy the
+    // queue pair before it frees the other parts. Until then the queue pair exists, and its parts with it, or they are leaked.
     let parts = make(&create).inspect_err(|_| {
         here.forget(number);
     })?;
     attr.cap = convert::cap_to_c(&parts.cap);
     let has_builder = attr.comp_mask & mask::SEND_OPS_FLAGS != 0 && parts.send.is_some();
-    // SAFETY: integers, pointers and optional functions: zeros are values of all of them.
-    let mut public: ibv_qp_ex = unsafe { mem::zeroed() };
+    let mut public = ibv_qp_ex::zeroed();
     let base = &mut public.qp_base;
     base.qp_context = attr.qp_context;
-    (base.pd, base.send_cq, base.recv_cq, base.srq) = (attr.pd, attr.send_cq, attr.recv_cq, attr.srq);
+    (base.pd, base.srq) = (pointer_to(pd), pointer_to(srq));
+    (base.send_cq, base.recv_cq) = (pointer_to(send_cq), pointer_to(recv_cq));
     base.qp_type = attr.qp_type;
     if has_builder {
         qp_ex::set_functions::<D>(&mut public);
     }
     let private = private_of(parts, number, has_builder, td.is_none());
-    Ok(finish(context, here, public, private))
+    finish(open, context.pointer(), here, public, private)
+}
+
+/// C's pointer to an object, or NULL.
+pub(crate) fn pointer_to<T>(object: Option<&Used<'_, T>>) -> *mut T {
+    object.map_or(ptr::null_mut(), |object| object.pointer())
 }
 
 /// `MLX5_RX_HASH_FUNC_TOEPLITZ`, `IBV_RX_HASH_FUNC_TOEPLITZ`
@@ -239,15 +255,18 @@ const TOEPLITZ: u8 = 1;
 /// rules select the packets that it receives.
 ///
 /// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+/// The key of the hash in `attr` is NULL or valid for reads.
 pub(crate) unsafe fn create_rss_with<D: Driver>(
-    context: *mut ibv_context,
-    attr: &mut ibv_qp_init_attr_ex,
+    open: &Open<D>,
+    context: Arg<'_, ibv_context>,
+    attr: &ibv_qp_init_attr_ex,
+    parents: &Parents<'_>,
     make: impl FnOnce(&RssQpCreate<'_>) -> uverbs_core::Result<QpHandle>,
 ) -> Outcome<*mut ibv_qp> {
     const BOTH: u32 = mask::IND_TABLE | mask::RX_HASH;
     let hash = attr.rx_hash_conf;
-    ensure(attr.comp_mask & BOTH == BOTH && !attr.pd.is_null() && !attr.rwq_ind_tbl.is_null())?;
+    ensure(attr.comp_mask & BOTH == BOTH)?;
+    let (pd, table) = (parents.pd()?, parents.table.as_ref().ok_or(Errno::EINVAL)?);
     ensure(attr.qp_type == QpType::RawPacket as u32 && !hash.rx_hash_key.is_null())?;
     let other = mask::MAX_TSO_HEADER | mask::SEND_OPS_FLAGS;
     // rdma-core's tests set the bit of the flags, and no flag.
@@ -255,24 +274,20 @@ pub(crate) unsafe fn create_rss_with<D: Driver>(
     if hash.rx_hash_function != TOEPLITZ || attr.comp_mask & other != 0 || has_flags {
         return Err(Errno::EOPNOTSUPP);
     }
-    // SAFETY: the key is not NULL (checked above) and has as many bytes (contract of `Verbs`).
+    // SAFETY: the key is not NULL (checked above) and has as many bytes (contract of this function).
     let key = unsafe { slice::from_raw_parts(hash.rx_hash_key, hash.rx_hash_key_len.into()) };
-    // SAFETY: `context` is not closed during this call (contract of `Verbs`).
-    let here = unsafe { context::of(context) }?;
+    let here = context.open()?;
     let number = here.new_number()?;
     let create = RssQpCreate {
-        // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
-        pd: unsafe { pd::handle(attr.pd) },
-        // SAFETY: `attr.rwq_ind_tbl` is a live object of this driver (contract of `Verbs`).
-        table: unsafe { wq::table_handle(attr.rwq_ind_tbl) },
+        pd: pd.handle(),
+        table: table.own(),
         hash: RxHashConf { key, fields: RxHashFields::from_bits_retain(hash.rx_hash_fields_mask) },
         user_handle: number,
     };
     let handle = make(&create).inspect_err(|_| {
         here.forget(number);
     })?;
-    // SAFETY: integers, pointers and optional functions: zeros are values of all of them.
-    let mut public: ibv_qp_ex = unsafe { mem::zeroed() };
+    let mut public = ibv_qp_ex::zeroed();
     (public.qp_base.qp_context, public.qp_base.pd) = (attr.qp_context, attr.pd);
     public.qp_base.qp_type = attr.qp_type;
     let private = QpPrivate::<D> {
@@ -285,28 +300,24 @@ pub(crate) unsafe fn create_rss_with<D: Driver>(
         number,
         extension: Extension::default(),
     };
-    Ok(finish(context, here, public, private))
+    finish(open, context.pointer(), here, public, private)
 }
 
-/// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-pub(crate) unsafe fn open<D: Driver>(
+/// As in ibv_open_qp(3).
+pub(crate) fn open<D: Driver>(
     open: &Open<D>,
-    context: *mut ibv_context,
-    xrcd: *mut ibv_xrcd,
+    context: Arg<'_, ibv_context>,
+    xrcd: &Live<'_, ibv_xrcd>,
     qp_num: u32,
 ) -> Outcome<*mut ibv_qp> {
-    // SAFETY: `context` is not closed during this call (contract of `Verbs`).
-    let here = unsafe { context::of(context) }?;
+    let here = context.open()?;
     let number = here.new_number()?;
-    // SAFETY: `xrcd` is a live object of this driver (contract of `Verbs`).
-    let parts = open.driver.open_qp(unsafe { xrcd::handle(xrcd) }, qp_num, number).inspect_err(|_| {
+    let parts = open.driver.open_qp(xrcd.own(), qp_num, number).inspect_err(|_| {
         here.forget(number);
     })?;
-    // SAFETY: integers, pointers and optional functions: zeros are values of all of them.
-    let mut public: ibv_qp_ex = unsafe { mem::zeroed() };
+    let mut public = ibv_qp_ex::zeroed();
     public.qp_base.qp_type = QpType::XrcRecv as u32;
-    Ok(finish(context, here, public, private_of(parts, number, false, true)))
+    finish(open, context.pointer(), here, public, private_of(parts, number, false, true))
 }
 
 /// Our part of a new queue pair.
@@ -331,129 +342,82 @@ pub(crate) fn private_of<D: Driver>(
 
 /// Creates a queue pair from its two parts.
 pub(crate) fn finish<D: Driver>(
+    open: &Open<D>,
     context: *mut ibv_context,
     here: &context::Private,
     mut public: ibv_qp_ex,
     private: QpPrivate<D>,
-) -> *mut ibv_qp {
+) -> Outcome<*mut ibv_qp> {
     public.qp_base.context = context;
     public.qp_base.handle = private.handle.handle();
     public.qp_base.qp_num = private.handle.qp_num();
     let number = private.number;
-    let qp: *mut ibv_qp = Box::into_raw(Box::new(Qp { public, private })).cast();
+    let qp = create_of(open, here, public, private)?;
     events::complete(here, number, Numbered::Qp(qp));
-    // SAFETY: a new object, whose context is not closed during this call: its verb is in progress.
-    unsafe { live::add(qp) }
+    Ok(qp)
 }
 
-/// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-pub(crate) unsafe fn modify<D: Driver>(
+/// As in ibv_modify_qp(3).
+pub(crate) fn modify<D: Driver>(
     open: &Open<D>,
-    qp: *mut ibv_qp,
+    qp: &Live<'_, ibv_qp>,
     attr: &QpAttr,
     mask: QpAttrMask,
 ) -> Outcome<()> {
-    // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
-    let this = unsafe { private::<D>(qp) };
-    if let Some(modify) = this.extension.modify {
-        // SAFETY: the contract of this function is that of the verb.
-        return unsafe { modify(open, qp, attr, mask) };
+    let own = qp.own_of(open)?;
+    if let Some(modify) = own.extension.modify {
+        return modify(open, qp, attr, mask);
     }
     // A queue pair over a table has no state.
-    let shared = this.shared()?;
+    let shared = own.shared()?;
     // SAFETY: the queue pair's own parts.
-    unsafe { open.driver.modify_qp(&this.handle, shared, attr, mask) }?;
+    unsafe { open.driver.modify_qp(&own.handle, shared, attr, mask) }?;
     Ok(())
 }
 
 /// The attributes, and whether all of its work requests are signaled.
-///
-/// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-pub(crate) unsafe fn query<D: Driver>(
+pub(crate) fn query<D: Driver>(
     open: &Open<D>,
-    qp: *mut ibv_qp,
+    qp: &Live<'_, ibv_qp>,
     mask: QpAttrMask,
 ) -> Outcome<(QpAttr, bool)> {
-    // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
-    let this = unsafe { private::<D>(qp) };
-    let shared = this.shared.as_ref().ok_or(Errno::EOPNOTSUPP)?;
+    let own = qp.own_of(open)?;
     // The kernel's drivers refuse or ignore undefined bits.
-    let (mut attr, init) = open.driver.query_qp(&this.handle, shared, mask & QpAttrMask::all())?;
+    let (mut attr, init) = open.driver.query_qp(&own.handle, own.shared()?, mask & QpAttrMask::all())?;
     // The driver stores the sizes of the queues. Not every kernel reports them (mlx5_ib reports 0).
-    attr.cap = this.cap;
+    attr.cap = own.cap;
     Ok((attr, init.sq_sig_all))
 }
 
-/// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-pub(crate) unsafe fn query_ece<D: Driver>(open: &Open<D>, qp: *mut ibv_qp) -> Outcome<Ece> {
-    // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
-    let shared = unsafe { private::<D>(qp) }.shared.as_ref().ok_or(Errno::EOPNOTSUPP)?;
-    Ok(open.driver.query_ece(shared)?)
+/// As in ibv_query_ece(3).
+pub(crate) fn query_ece<D: Driver>(open: &Open<D>, qp: &Live<'_, ibv_qp>) -> Outcome<Ece> {
+    Ok(open.driver.query_ece(qp.own_of(open)?.shared()?)?)
 }
 
-/// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-pub(crate) unsafe fn set_ece<D: Driver>(open: &Open<D>, qp: *mut ibv_qp, ece: Ece) -> Outcome<()> {
-    // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
-    let shared = unsafe { private::<D>(qp) }.shared.as_ref().ok_or(Errno::EOPNOTSUPP)?;
-    Ok(open.driver.set_ece(shared, ece)?)
+/// As in ibv_set_ece(3).
+pub(crate) fn set_ece<D: Driver>(open: &Open<D>, qp: &Live<'_, ibv_qp>, ece: Ece) -> Outcome<()> {
+    Ok(open.driver.set_ece(qp.own_of(open)?.shared()?, ece)?)
 }
 
-/// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-pub(crate) unsafe fn modify_rate_limit<D: Driver>(
+/// As in ibv_modify_qp_rate_limit(3).
+pub(crate) fn modify_rate_limit<D: Driver>(
     open: &Open<D>,
-    qp: *mut ibv_qp,
+    qp: &Live<'_, ibv_qp>,
     attr: &QpRateLimitAttr,
 ) -> Outcome<()> {
-    // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
-    Ok(open.driver.modify_qp_rate_limit(unsafe { &private::<D>(qp).handle }, attr)?)
+    Ok(open.driver.modify_qp_rate_limit(&qp.own_of(open)?.handle, attr)?)
 }
 
-/// Whether it has the functions of ibv_wr_post(3).
-///
-/// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-pub(crate) unsafe fn has_builder<D: Driver>(_: &Open<D>, qp: *mut ibv_qp) -> bool {
-    // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
-    unsafe { private::<D>(qp) }.has_builder
-}
-
-/// The kernel's object.
-///
-/// # Safety
-/// `qp` is a live queue pair of this driver.
-pub(crate) unsafe fn handle<'a, D: Driver>(qp: *mut ibv_qp) -> &'a QpHandle {
-    // SAFETY: `qp` is a live object of this driver (contract of this function).
-    unsafe { &private::<D>(qp).handle }
-}
-
-/// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, qp: *mut ibv_qp) -> Outcome<()> {
-    // SAFETY: the caller has claimed the object; the context is not closed during this call (contract of `Verbs`).
-    let here = unsafe { context::of_known(qp) }?;
-    // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
-    let this = unsafe { private::<D>(qp) };
-    let end = |handle: QpHandle| match &this.shared {
-        // SAFETY: the queue pair's own parts, of which the engines are freed after this.
-        Some(shared) => unsafe { open.driver.destroy_qp(handle, shared) },
-        // SAFETY: it has no queues.
-        None => unsafe { handle.destroy() },
+/// As in ibv_destroy_qp(3).
+pub(crate) fn destroy<D: Driver>(open: &Open<D>, qp: Claim<'_, ibv_qp>) -> Outcome<()> {
+    let end = |own: &QpPrivate<D>, handle: QpHandle| {
+        let reported = match &own.shared {
+            // SAFETY: the queue pair's own parts, of which the engines are freed after this.
+            Some(shared) => unsafe { open.driver.destroy_qp(handle, shared) },
+            // SAFETY: it has no queues.
+            None => unsafe { handle.destroy() },
+        };
+        reported.map(|reported| [reported])
     };
-    // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
-    // `Verbs`).
-    let reported = unsafe { destroy_handle(&this.handle, end) }?;
-    live::mark_gone(qp);
-    // SAFETY: `qp` points to the public part of the queue pair, which is freed below.
-    here.wait_for_acks(|| events::are_acked(unsafe { (*qp).events_completed }, reported));
-    here.forget(this.number);
-    live::remove(here, qp);
-    // SAFETY: `finish` allocated it as a `Box` of this type; the program does not use it after this call (contract of
-    // `Verbs`).
-    drop(unsafe { Box::from_raw(qp.cast::<Qp<D>>()) });
-    Ok(())
+    qp.destroy_with_events(open, |own| own.number, end)
 }

@@ -10,6 +10,7 @@ use super::pd::{ibv_alloc_pd, ibv_dealloc_pd};
 use super::srq::{ibv_create_srq, ibv_destroy_srq};
 use crate::abi::attr::{ibv_srq_attr, ibv_srq_init_attr};
 use crate::abi::qp::{ibv_qp_cap, ibv_qp_init_attr};
+use crate::arg::Arg;
 use crate::context;
 use crate::data::poll::{poll_cq, req_notify_cq};
 use crate::errno::Errno;
@@ -89,20 +90,20 @@ fn objects_of_a_removed_device() {
     let port = Arc::new(Removable::new(hca.open()));
     let context = context::open::<Mlx5>(Arc::clone(&port) as Arc<dyn Kernel>, ptr::null_mut()).unwrap();
     // SAFETY: the context is open.
-    let pd = unsafe { ibv_alloc_pd(context) };
+    let pd = unsafe { ibv_alloc_pd(Arg::test(context)) };
     let mut memory = [0_u8; 64];
     // SAFETY: the domain exists, and the memory outlives the region.
-    let mr = unsafe { ibv_reg_mr(pd, memory.as_mut_ptr().cast(), memory.len(), 1) };
+    let mr = unsafe { ibv_reg_mr(Arg::test(pd), memory.as_mut_ptr().cast(), memory.len(), 1) };
     // SAFETY: the context is open.
-    let channel = unsafe { ibv_create_comp_channel(context) };
+    let channel = unsafe { ibv_create_comp_channel(Arg::test(context)) };
     // SAFETY: the context is open, and the channel exists.
-    let cq = unsafe { ibv_create_cq(context, 10, ptr::null_mut(), channel, 0) };
+    let cq = unsafe { ibv_create_cq(Arg::test(context), 10, ptr::null_mut(), Arg::test(channel), 0) };
     let mut srq_attr = ibv_srq_init_attr {
         srq_context: ptr::null_mut(),
         attr: ibv_srq_attr { max_wr: 4, max_sge: 1, srq_limit: 0 },
     };
     // SAFETY: the domain exists, and the attributes are valid.
-    let srq = unsafe { ibv_create_srq(pd, &raw mut srq_attr) };
+    let srq = unsafe { ibv_create_srq(Arg::test(pd), Some(&mut srq_attr)) };
     let cap =
         ibv_qp_cap { max_send_wr: 4, max_recv_wr: 0, max_send_sge: 1, max_recv_sge: 0, max_inline_data: 0 };
     let mut qp_attr = ibv_qp_init_attr {
@@ -115,12 +116,12 @@ fn objects_of_a_removed_device() {
         sq_sig_all: 0,
     };
     // SAFETY: all objects in the attributes exist.
-    let qp = unsafe { ibv_create_qp(pd, &raw mut qp_attr) };
+    let qp = unsafe { ibv_create_qp(Arg::test(pd), Some(&mut qp_attr)) };
     assert!(!mr.is_null() && !channel.is_null() && !cq.is_null() && !srq.is_null() && !qp.is_null());
 
     port.remove();
     // SAFETY: the context is open.
-    assert!(unsafe { ibv_alloc_pd(context) }.is_null());
+    assert!(unsafe { ibv_alloc_pd(Arg::test(context)) }.is_null());
     assert_eq!(nix::errno::Errno::last_raw(), libc::EIO);
     let destroyed = if std::env::var_os(ALLOWS).is_some() { 0 } else { libc::EIO };
     // A destruction that fails is repeated, because it must not change the object.
@@ -131,24 +132,24 @@ fn objects_of_a_removed_device() {
         // SAFETY: the queue exists.
         assert_eq!(unsafe { req_notify_cq::<Mlx5>(cq, 0) }, 0);
         // SAFETY: the object and its parents exist. If it is destroyed, it is not used later.
-        assert_eq!(unsafe { ibv_destroy_qp(qp) }, destroyed);
+        assert_eq!(unsafe { ibv_destroy_qp(Arg::test(qp)) }, destroyed);
         // SAFETY: the object and its parents exist. If it is destroyed, it is not used later.
-        assert_eq!(unsafe { ibv_destroy_srq(srq) }, destroyed);
+        assert_eq!(unsafe { ibv_destroy_srq(Arg::test(srq)) }, destroyed);
         // SAFETY: the object and its parents exist. If it is destroyed, it is not used later.
-        assert_eq!(unsafe { ibv_destroy_cq(cq) }, destroyed);
+        assert_eq!(unsafe { ibv_destroy_cq(Arg::test(cq)) }, destroyed);
         // SAFETY: the object and its parents exist. If it is destroyed, it is not used later.
-        assert_eq!(unsafe { ibv_dereg_mr(mr) }, destroyed);
+        assert_eq!(unsafe { ibv_dereg_mr(Arg::test(mr)) }, destroyed);
         // SAFETY: the object and its parents exist. If it is destroyed, it is not used later.
-        assert_eq!(unsafe { ibv_dealloc_pd(pd) }, destroyed);
+        assert_eq!(unsafe { ibv_dealloc_pd(Arg::test(pd)) }, destroyed);
     }
     if destroyed == 0 {
         // SAFETY: no queue uses it any more.
-        assert_eq!(unsafe { ibv_destroy_comp_channel(channel) }, 0);
+        assert_eq!(unsafe { ibv_destroy_comp_channel(Arg::test(channel)) }, 0);
     }
     // SAFETY: the context is open.
     assert_eq!(unsafe { ibv_close_device(context) }, 0);
     // SAFETY: NULL is refused.
-    assert_eq!(unsafe { ibv_get_cq_event(ptr::null_mut(), ptr::null_mut(), ptr::null_mut()) }, -1);
+    assert_eq!(unsafe { ibv_get_cq_event(Arg::test(ptr::null_mut()), None, None) }, -1);
 }
 
 /// Runs the test with the variable in another process, because the variable is read once.

@@ -7,16 +7,19 @@
 // UNSAFETY: C's pointers to objects and lists.
 
 use super::locking::locked;
-use super::{cq, destroy_handle, pd, queue_memory};
+use super::whole::{Handled, Owned, Whole, create as create_whole, create_of, handled};
+use super::{cq, queue_memory};
+use crate::abi::Zeroed as _;
 use crate::abi::context::ibv_context;
+use crate::abi::object::{ibv_cq, ibv_pd};
 use crate::abi::wq::{ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr, ibv_wq, ibv_wq_attr, ibv_wq_init_attr};
-use crate::context;
+use crate::arg::Arg;
 use crate::errno::{Errno, Outcome, ensure, number as errno_number, pointer, returned};
 use crate::events::{self, Numbered};
-use crate::live;
+use crate::live::{Claim, Live, Used};
 use crate::verbs::Open;
 use core::ffi::c_int;
-use core::mem::{self, ManuallyDrop};
+use core::mem::ManuallyDrop;
 use core::slice;
 use std::sync::Arc;
 use uverbs_core::attr::{WqAttr, WqFlags, WqInitAttr, WqState};
@@ -26,13 +29,7 @@ use uverbs_core::provider::{Driver, RecvQueue, WqCreate, WqParts, raw};
 use uverbs_core::sync::{Dynamic, Locked};
 use uverbs_core::wr::RecvWr;
 
-/// A queue: C's part and ours.
-#[repr(C)]
-struct Wq<D: Driver> {
-    public: ibv_wq,
-    private: WqPrivate<D>,
-}
-
+/// Our part of a queue.
 pub(crate) struct WqPrivate<D: Driver> {
     queue: Locked<D::RecvQueue, Dynamic>,
     shared: Arc<D::QpShared>,
@@ -47,11 +44,24 @@ impl<D: Driver> WqPrivate<D> {
     }
 }
 
-/// A table: C's part and ours.
-#[repr(C)]
-struct Table {
-    public: ibv_rwq_ind_table,
-    private: ManuallyDrop<RwqIndTableHandle>,
+handled! { WqPrivate<D>: WqHandle; }
+
+// SAFETY: the public part is the struct itself; only this module makes such objects.
+unsafe impl<D: Driver> Owned<D> for ibv_wq {
+    type Public = Self;
+    type Own = WqPrivate<D>;
+}
+
+// SAFETY: as for a queue.
+unsafe impl Owned<()> for ibv_rwq_ind_table {
+    type Public = Self;
+    type Own = ManuallyDrop<RwqIndTableHandle>;
+}
+
+/// The objects from which a queue is created.
+pub(crate) struct Parents<'a> {
+    pd: Used<'a, ibv_pd>,
+    cq: Used<'a, ibv_cq>,
 }
 
 /// `IBV_WQT_RQ`, the only type.
@@ -67,148 +77,89 @@ mod mask {
     pub(super) const ALL: u32 = (1 << 3) - 1;
 }
 
-/// # Safety
-/// `wq` is a live queue of this driver.
-#[inline(always)]
-pub(crate) unsafe fn private<'a, D: Driver>(wq: *mut ibv_wq) -> &'a WqPrivate<D> {
-    // SAFETY: `wq` is a live object of this type (contract of this function); no mutable reference to its private part
-    // exists.
-    unsafe { &(*wq.cast::<Wq<D>>()).private }
-}
-
-/// The kernel's object of a table.
-///
-/// # Safety
-/// `table` is a live table of this library.
-pub(crate) unsafe fn table_handle<'a>(table: *mut ibv_rwq_ind_table) -> &'a RwqIndTableHandle {
-    // SAFETY: `table` is a live object of this type (contract of this function); no mutable reference to its private
-    // part exists.
-    unsafe { &(*table.cast::<Table>()).private }
-}
-
-/// Creates a queue with the attributes `attr`, whose `comp_mask` and pointers were checked, and writes its sizes to
-/// `attr`.
-///
-/// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-pub(crate) unsafe fn create<D: Driver>(
+/// Creates a queue with the attributes `attr`, whose `comp_mask` was checked, and writes its sizes to `attr`.
+pub(crate) fn create<D: Driver>(
     open: &Open<D>,
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     attr: &mut ibv_wq_init_attr,
+    parents: &Parents<'_>,
 ) -> Outcome<*mut ibv_wq> {
-    // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
-    if let Some(allocator) = unsafe { pd::allocator(attr.pd) } {
+    if let Some(allocator) = parents.pd.own().allocator() {
         let open = queue_memory::mlx5(open)?;
         let make = |create: &WqCreate<'_, _>| {
             // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
             unsafe { open.driver.create_wq_in(create, Some(&allocator)) }
         };
-        // SAFETY: the contract of this function.
-        return unsafe { create_with(context, attr, make) };
+        return create_with(open, context, attr, parents, make);
     }
     // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
     let make = |create: &WqCreate<'_, D>| unsafe { open.driver.create_wq(create) };
-    // SAFETY: the contract of this function.
-    unsafe { create_with(context, attr, make) }
+    create_with(open, context, attr, parents, make)
 }
 
 /// [`create`] by a verb of the driver, which may rely on the contract of [`Driver::create_wq`].
-///
-/// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-unsafe fn create_with<D: Driver>(
-    context: *mut ibv_context,
+fn create_with<D: Driver>(
+    open: &Open<D>,
+    context: Arg<'_, ibv_context>,
     attr: &mut ibv_wq_init_attr,
+    parents: &Parents<'_>,
     make: impl FnOnce(&WqCreate<'_, D>) -> uverbs_core::Result<WqParts<D>>,
 ) -> Outcome<*mut ibv_wq> {
-    // SAFETY: `context` is not closed during this call (contract of `Verbs`).
-    let here = unsafe { context::of(context) }?;
+    let here = context.open()?;
     let create_flags = if attr.comp_mask & INIT_FLAGS != 0 { attr.create_flags } else { 0 };
     let init = WqInitAttr {
         max_wr: attr.max_wr,
         max_sge: attr.max_sge,
         create_flags: WqFlags::from_bits(create_flags).ok_or(Errno::EOPNOTSUPP)?,
     };
-    // SAFETY: `attr.cq` is NULL or a live object of this driver (contract of `Verbs`).
-    let cq = unsafe { cq::parts::<D>(attr.cq) }.ok_or(Errno::EINVAL)?;
-    // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
-    let is_shared = unsafe { pd::td(attr.pd) }.is_none();
+    let cq = cq::parts(open, &parents.cq)?;
+    let pd = parents.pd.own();
     let number = here.new_number()?;
-    let create = WqCreate::<D> {
-        // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
-        pd: unsafe { pd::handle(attr.pd) },
-        cq,
-        attr: &init,
-        user_handle: number,
-    };
-    // The parts of each pair are of one object, and all objects are of this context (contract of `Verbs`). `destroy`
-    // has the kernel destroy the queue before it frees the other parts. Until then the queue exists, and its parts with
-    // it, or they are leaked.
+    let create = WqCreate::<D> { pd: pd.handle(), cq, attr: &init, user_handle: number };
+    // The parts of each pair are of one object, and all objects are of this context (`Parents`). `destroy` has the kernel destroy the
+    // queue before it frees the other parts. Until then the queue exists, and its parts with it, or they are leaked.
     let parts = make(&create);
     let WqParts { handle, shared, queue, attr: got } = parts.inspect_err(|_| {
         here.forget(number);
     })?;
     (attr.max_wr, attr.max_sge) = (got.max_wr, got.max_sge);
-    // SAFETY: integers, pointers, pthread's types and an optional function: zeros are values of all of them.
-    let mut public: ibv_wq = unsafe { mem::zeroed() };
-    public.context = context;
+    let mut public = ibv_wq::zeroed();
+    public.context = context.pointer();
     public.wq_context = attr.wq_context;
     (public.pd, public.cq) = (attr.pd, attr.cq);
     (public.wq_num, public.handle) = (handle.wq_num(), handle.handle());
     (public.state, public.wq_type) = (WqState::RESET.0, TYPE_RQ);
     public.post_recv = Some(post_recv::<D>);
-    let queue = locked::<D, _>(queue, is_shared);
-    let private = WqPrivate { queue, shared, handle: ManuallyDrop::new(handle), number };
-    let wq: *mut ibv_wq = Box::into_raw(Box::new(Wq::<D> { public, private })).cast();
+    let queue = locked::<D, _>(queue, pd.td().is_none());
+    let own = WqPrivate { queue, shared, handle: ManuallyDrop::new(handle), number };
+    let wq = create_of(open, here, public, own)?;
     events::complete(here, number, Numbered::Wq(wq));
-    // SAFETY: a new object; the context is not closed during this call (contract of `Verbs`).
-    Ok(unsafe { live::add(wq) })
+    Ok(wq)
 }
 
-/// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-pub(crate) unsafe fn modify<D: Driver>(open: &Open<D>, wq: *mut ibv_wq, attr: &WqAttr) -> Outcome<()> {
-    // SAFETY: `wq` is a live object of this driver (contract of `Verbs`).
-    let this = unsafe { private::<D>(wq) };
+/// As in ibv_modify_wq(3).
+pub(crate) fn modify<D: Driver>(open: &Open<D>, wq: &Live<'_, ibv_wq>, attr: &WqAttr) -> Outcome<()> {
+    let own = wq.own_of(open)?;
     // SAFETY: the queue's own parts.
-    unsafe { open.driver.modify_wq(&this.handle, &this.shared, attr) }?;
+    unsafe { open.driver.modify_wq(&own.handle, &own.shared, attr) }?;
     Ok(())
 }
 
-/// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, wq: *mut ibv_wq) -> Outcome<()> {
-    // SAFETY: `wq` is a live object, which begins with the pointer to its context; the context is not closed during
-    // this call (contract of `Verbs`).
-    let here = unsafe { context::of_known(wq) }?;
-    // SAFETY: `wq` is a live object of this driver (contract of `Verbs`).
-    let this = unsafe { private::<D>(wq) };
-    // SAFETY: the queue's own parts, of which the engine is freed after this.
-    let end = |handle| unsafe { open.driver.destroy_wq(handle, &this.shared) };
-    // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
-    // `Verbs`).
-    let reported = unsafe { destroy_handle(&this.handle, end) }?;
-    live::mark_gone(wq);
-    // SAFETY: `wq` points to the public part of the queue, which is freed below.
-    here.wait_for_acks(|| events::are_acked(unsafe { (*wq).events_completed }, reported));
-    here.forget(this.number);
-    live::remove(here, wq);
-    // SAFETY: `create` allocated it as a `Box` of this type; the program does not use it after this call (contract of
-    // `Verbs`).
-    drop(unsafe { Box::from_raw(wq.cast::<Wq<D>>()) });
-    Ok(())
+/// As in ibv_destroy_wq(3).
+pub(crate) fn destroy<D: Driver>(open: &Open<D>, wq: Claim<'_, ibv_wq>) -> Outcome<()> {
+    let end = |own: &WqPrivate<D>, handle| {
+        // SAFETY: the queue's own parts, of which the engine is freed after this.
+        unsafe { open.driver.destroy_wq(handle, &own.shared) }.map(|reported| [reported])
+    };
+    wq.destroy_with_events(open, |own| own.number, end)
 }
 
 /// Creates the kernel object of a table of queues, all of which are of this driver.
-///
-/// # Safety
-/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-pub(crate) unsafe fn create_table<D: Driver>(
+pub(crate) fn create_table<D: Driver>(
     open: &Open<D>,
-    wqs: &[*mut ibv_wq],
+    wqs: &[Used<'_, ibv_wq>],
 ) -> Outcome<RwqIndTableHandle> {
-    // SAFETY: each is a live object of this driver (contract of `Verbs`).
-    let handles: Vec<&WqHandle> = wqs.iter().map(|wq| unsafe { &*private::<D>(*wq).handle }).collect();
+    let handles = wqs.iter().map(|wq| Ok(&*wq.own_of(open)?.handle)).collect::<Outcome<Vec<&WqHandle>>>()?;
     Ok(wq::create_rwq_ind_table(open.driver.kernel(), &handles, Uhw::none())?)
 }
 
@@ -219,8 +170,9 @@ unsafe extern "C" fn post_recv<D: Driver>(
     list: *mut RecvWr,
     bad_wr: *mut *mut RecvWr,
 ) -> c_int {
-    // SAFETY: `wq` is a live queue of this driver: the program got this function from it.
-    let queue = unsafe { &private::<D>(wq).queue };
+    // SAFETY: `wq` is a queue of a context of this driver, which has this function, and it is not destroyed during this call (both by the
+    // contract of the man page). It is an object of this type (`Owned`); no mutable reference to its own part exists.
+    let queue = unsafe { &(*wq.cast::<Whole<ibv_wq, WqPrivate<D>>>()).own.queue };
     // SAFETY: the list is NULL or well formed, and the memory of its entries stays valid until the completions
     // (contract of the man page). A queue without a lock is of a thread domain, whose queues are used by one thread.
     let Err(bad) = (unsafe { raw::post_recv(queue, list) }) else { return 0 };
@@ -236,36 +188,31 @@ unsafe extern "C" fn post_recv<D: Driver>(
 /// # Safety
 /// As in ibv_create_wq(3).
 pub(crate) unsafe extern "C" fn create_wq(
-    context: *mut ibv_context,
-    attr: *mut ibv_wq_init_attr,
+    context: Arg<'_, ibv_context>,
+    attr: Option<&mut ibv_wq_init_attr>,
 ) -> *mut ibv_wq {
     pointer(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let here = unsafe { context::of(context) }?;
-        // SAFETY: `attr` is NULL or valid, and no other thread uses it during this call (contract of the man page).
-        let attr = unsafe { attr.as_mut() }.ok_or(Errno::EINVAL)?;
-        ensure(attr.wq_type == TYPE_RQ && !attr.pd.is_null() && !attr.cq.is_null())?;
+        let here = context.open()?;
+        let attr = attr.ok_or(Errno::EINVAL)?;
+        ensure(attr.wq_type == TYPE_RQ)?;
         if attr.comp_mask & !INIT_FLAGS != 0 {
+            ensure(!attr.pd.is_null() && !attr.cq.is_null())?;
             return Err(Errno::EOPNOTSUPP);
         }
-        // SAFETY: `attr.pd` is a live object, which begins with the pointer to its context (contract of the man page).
-        let _used = unsafe { context::is_of(context, attr.pd) }?;
-        // SAFETY: `attr.cq` is a live object, which begins with the pointer to its context (contract of the man page).
-        let _used = unsafe { context::is_of(context, attr.cq) }?;
-        // SAFETY: the objects in the request are live and of this context, as checked above.
-        unsafe { here.verbs().create_wq(context, attr) }
+        // SAFETY: `attr.pd` is NULL or a live object, which begins with the pointer to its context (contract of the man page).
+        let pd = unsafe { Arg::new(attr.pd) }.enter_in(context.pointer())?.ok_or(Errno::EINVAL)?;
+        // SAFETY: as for the domain.
+        let cq = unsafe { Arg::new(attr.cq) }.enter_in(context.pointer())?.ok_or(Errno::EINVAL)?;
+        here.verbs().create_wq(context, attr, &Parents { pd, cq })
     })
 }
 
 /// # Safety
 /// As in ibv_modify_wq(3).
-pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c_int {
+pub(crate) unsafe extern "C" fn modify_wq(wq: Arg<'_, ibv_wq>, attr: Option<&ibv_wq_attr>) -> c_int {
     errno_number(|| {
-        // SAFETY: `wq` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { context::of_object(wq) }?;
-        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
-        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        let wq = wq.enter()?;
+        let attr = attr.ok_or(Errno::EINVAL)?;
         let has = |bit| attr.attr_mask & bit != 0;
         ensure(!has(!mask::ALL))?;
         let flags = || (WqFlags::from_bits_retain(attr.flags), WqFlags::from_bits_retain(attr.flags_mask));
@@ -274,11 +221,10 @@ pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_att
             curr_wq_state: has(mask::CURR_STATE).then_some(WqState(attr.curr_wq_state)),
             flags: has(mask::FLAGS).then(flags),
         };
-        // SAFETY: `wq` is a live object of a context of this library, as checked above.
-        unsafe { here.verbs().modify_wq(wq, &change) }?;
+        wq.verbs().modify_wq(&wq, &change)?;
         if has(mask::STATE) {
-            // SAFETY: `wq` exists: `of_object` found its context, and the call above succeeded.
-            unsafe { (*wq).state = attr.wq_state };
+            // SAFETY: the queue exists as long as `wq`.
+            unsafe { (*wq.pointer()).state = attr.wq_state };
         }
         Ok(())
     })
@@ -286,27 +232,22 @@ pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_att
 
 /// # Safety
 /// As in ibv_create_wq(3).
-pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
+pub(crate) unsafe extern "C" fn destroy_wq(wq: Arg<'_, ibv_wq>) -> c_int {
     errno_number(|| {
-        // SAFETY: `wq` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { live::claim(wq) }?;
-        // SAFETY: `wq` is a live object of a context of this library, as checked above.
-        unsafe { here.verbs().destroy_wq(wq) }
+        let wq = wq.claim()?;
+        wq.here().verbs().destroy_wq(wq)
     })
 }
 
 /// # Safety
 /// As in ibv_create_rwq_ind_table(3).
 pub(crate) unsafe extern "C" fn create_rwq_ind_table(
-    context: *mut ibv_context,
-    attr: *mut ibv_rwq_ind_table_init_attr,
+    context: Arg<'_, ibv_context>,
+    attr: Option<&ibv_rwq_ind_table_init_attr>,
 ) -> *mut ibv_rwq_ind_table {
     pointer(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let here = unsafe { context::of(context) }?;
-        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
-        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        let here = context.open()?;
+        let attr = attr.ok_or(Errno::EINVAL)?;
         ensure(attr.comp_mask == 0 && !attr.ind_tbl.is_null())?;
         // The kernel's limit is below 16.
         ensure(attr.log_ind_tbl_size < 16)?;
@@ -314,41 +255,22 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
         let wqs = unsafe { slice::from_raw_parts(attr.ind_tbl, 1 << attr.log_ind_tbl_size) };
         let mut used = Vec::with_capacity(wqs.len());
         for wq in wqs {
-            ensure(!wq.is_null())?;
             // SAFETY: the context is not closed during this call (contract of the man page).
-            used.push(unsafe { context::is_of(context, *wq) }?);
+            used.push(unsafe { Arg::new(*wq) }.enter_in(context.pointer())?.ok_or(Errno::EINVAL)?);
         }
-        // SAFETY: the queues are live and of this context, as checked above.
-        let handle = unsafe { here.verbs().create_table(wqs) }?;
+        let handle = here.verbs().create_table(&used)?;
         let public = ibv_rwq_ind_table {
-            context,
+            context: context.pointer(),
             ind_tbl_handle: handle.handle().cast_signed(),
             ind_tbl_num: handle.ind_tbl_num().cast_signed(),
             comp_mask: 0,
         };
-        let table = Box::into_raw(Box::new(Table { public, private: ManuallyDrop::new(handle) }));
-        // SAFETY: a new object; the context is not closed during this call (contract of the man page).
-        Ok(unsafe { live::add(table.cast()) })
+        Ok(create_whole(here, public, ManuallyDrop::new(handle)))
     })
 }
 
 /// # Safety
 /// As in ibv_create_rwq_ind_table(3).
-pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int {
-    errno_number(|| {
-        // SAFETY: `table` is NULL or a live object, which begins with the pointer to its context; the context is not
-        // closed during this call (contract of the man page).
-        let here = unsafe { live::claim(table) }?;
-        // SAFETY: `table` is a live object of this type (contract of the man page); no mutable reference to its private
-        // part exists.
-        let handle = unsafe { &(*table.cast::<Table>()).private };
-        // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
-        // the man page).
-        unsafe { destroy_handle(handle, RwqIndTableHandle::destroy) }?;
-        live::remove(&here, table);
-        // SAFETY: `create_rwq_ind_table` allocated it as a `Box` of this type; the program does not use it after this
-        // call (contract of the man page).
-        drop(unsafe { Box::from_raw(table.cast::<Table>()) });
-        Ok(())
-    })
+pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: Arg<'_, ibv_rwq_ind_table>) -> c_int {
+    errno_number(|| table.claim()?.destroy(RwqIndTableHandle::destroy))
 }

@@ -79,9 +79,59 @@ static void request_twice(struct end *from, struct end *to)
 	poll_ok(to->cq, 4);
 }
 
+/* Whether the call for an event of a channel without events finds the channel. */
+static int is_found(struct ibv_comp_channel *channel)
+{
+	struct ibv_cq *cq;
+	void *context;
+	CHECK(ibv_get_cq_event(channel, &cq, &context) == -1 && (errno == EAGAIN || errno == EINVAL));
+	return errno == EAGAIN;
+}
+
+static struct ibv_comp_channel *silent_channel(struct ibv_context *context)
+{
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	CHECK(channel && fcntl(channel->fd, F_SETFL, O_NONBLOCK) == 0);
+	CHECK(is_found(channel) && is_found(channel));
+	return channel;
+}
+
+/* An object that calls have found is not found after it was changed or destroyed, or its context was closed. */
+static void objects_end(void)
+{
+	struct ibv_context *one = open_hca(0), *other = open_hca(1);
+	struct ibv_comp_channel *channel = silent_channel(one);
+	channel->context = other;
+	CHECK(!is_found(channel));
+	channel->context = one;
+	CHECK(is_found(channel));
+	struct ibv_cq *cq = ibv_create_cq(one, DEPTH, NULL, channel, 0);
+	CHECK(cq);
+	for (int i = 0; i < 2; i++)
+		ibv_ack_cq_events(cq, 0);
+	CHECK(ibv_destroy_cq(cq) == 0);
+	ibv_ack_cq_events(cq, 0);
+	CHECK(ibv_destroy_comp_channel(channel) == 0);
+	CHECK(!is_found(channel));
+	/* More objects than are remembered. */
+	enum { MANY = 200 };
+	struct ibv_comp_channel *many[MANY];
+	for (int i = 0; i < MANY; i++)
+		many[i] = silent_channel(i % 2 ? one : other);
+	for (int i = 0; i < MANY; i++)
+		CHECK(is_found(many[i]));
+	CHECK(ibv_close_device(one) == 0);
+	for (int i = 0; i < MANY; i++)
+		CHECK(is_found(many[i]) == !(i % 2));
+	CHECK(ibv_close_device(other) == 0);
+	for (int i = 0; i < MANY; i++)
+		CHECK(!is_found(many[i]));
+}
+
 int main(void)
 {
 	struct end a, b;
+	objects_end();
 	open_end(&a, 0);
 	open_end(&b, 1);
 	struct ibv_qp_init_attr_ex attr = qp_attr(&a, IBV_QPT_RC);

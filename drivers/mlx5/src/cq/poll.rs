@@ -38,7 +38,7 @@ use uverbs_core::provider::completion::{Claimant, CompletionQueue as CompletionQ
 use uverbs_core::sync::barrier;
 use uverbs_core::wc::WorkCompletion;
 use uverbs_mlx5_hw::doorbell::{CqDoorbell, MLX5_CQ_DB_REQ_NOT, MLX5_CQ_DB_REQ_NOT_SOL};
-use zerocopy::IntoBytes;
+use zerocopy::transmute;
 
 /// The parts of a completion queue.
 #[derive(Debug)]
@@ -77,6 +77,8 @@ pub struct CompletionQueue {
     pub(super) ring: CqRing,
     /// The extended poll, whose current entry is in `ring`, too.
     pub(super) session: Session,
+    /// The word with which it is armed in the doorbell record.
+    arm_record: DbWord,
     arm: Arc<ArmRegister>,
 }
 
@@ -114,7 +116,7 @@ impl CompletionQueue {
     #[must_use]
     pub fn new(config: CqConfig) -> (Self, Arc<CqShared>) {
         let dbrec = Arc::new(config.dbrec);
-        let record = dbrec.ci_word();
+        let (record, arm_record) = (dbrec.ci_word(), dbrec.arm_word());
         let state = CqState::new(config.ring.clone(), config.version, config.dump_fill_mkey);
         let shared = Arc::new(CqShared::new(config.cqn, state, dbrec, config.access));
         let queue = Self {
@@ -126,6 +128,7 @@ impl CompletionQueue {
             clock: config.clock,
             session: Session::new(&config.ring),
             ring: config.ring,
+            arm_record,
             arm: config.arm,
         };
         (queue, shared)
@@ -460,6 +463,27 @@ impl CompletionQueue {
         Ok(done)
     }
 
+    /// Requests an event, whose doorbell `ring` writes; the caller is inside the queue.
+    #[inline(always)]
+    fn arm_inside(&self, entered: &mut Entered<'_>, solicited_only: bool, ring: impl FnOnce([u8; 8])) {
+        let command = if solicited_only { MLX5_CQ_DB_REQ_NOT_SOL } else { MLX5_CQ_DB_REQ_NOT };
+        let position = entered.state().consumer.position();
+        let shared = &*self.shared;
+        let doorbell = CqDoorbell::new(shared.arm_sn(), command, position & INDEX_MASK, shared.cqn());
+        self.arm_record.set(doorbell.arm.get());
+        ring(transmute!(doorbell));
+    }
+
+    /// Requests an event of a software device, or if the fast path is closed.
+    #[cold]
+    #[inline(never)]
+    fn req_notify_slow(&mut self, solicited_only: bool) -> Result<(), PollError> {
+        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
+        let mut entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
+        self.arm_inside(&mut entered, solicited_only, |bytes| self.arm.arm(bytes));
+        Ok(())
+    }
+
     /// Ends a poll during whose callback the control path changed the state: returns the consumed entries to the device.
     #[cold]
     #[inline(never)]
@@ -550,18 +574,17 @@ impl CompletionQueueTrait for CompletionQueue {
         self.pending.is_empty() && entered.is_some_and(|mut entered| !entered.state().consumer.has_entry())
     }
 
-    fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {
-        let command = if solicited_only { MLX5_CQ_DB_REQ_NOT_SOL } else { MLX5_CQ_DB_REQ_NOT };
-        let shared = &self.shared;
+    #[inline(always)]
+    fn try_req_notify(&mut self, solicited_only: bool) -> bool {
+        let Some(register) = self.arm.mapped() else { return false };
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
-        let mut entered = unsafe { enter(shared, &mut self.open_word) }?;
-        let position = entered.state().consumer.position();
-        let doorbell = CqDoorbell::new(shared.arm_sn(), command, position & INDEX_MASK, shared.cqn());
-        shared.dbrec().set_arm(doorbell.arm.get());
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(doorbell.as_bytes());
-        self.arm.arm(bytes);
-        Ok(())
+        let Some(mut entered) = (unsafe { self.shared.enter(self.open_word) }) else { return false };
+        self.arm_inside(&mut entered, solicited_only, |bytes| register.arm(bytes));
+        true
+    }
+
+    fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {
+        if self.try_req_notify(solicited_only) { Ok(()) } else { self.req_notify_slow(solicited_only) }
     }
 
     fn cqe(&self) -> u32 {

@@ -133,6 +133,12 @@ impl DbRec {
         DbWord::new(self, CQ_SET_CI)
     }
 
+    /// The word with which a CQ is armed, for the data path.
+    #[must_use]
+    pub fn arm_word(self: &Arc<Self>) -> DbWord {
+        DbWord::new(self, CQ_ARM_DB)
+    }
+
     /// Stores the number of receives that were posted.
     #[inline(always)]
     pub fn set_recv(&self, count: u32) {
@@ -149,12 +155,6 @@ impl DbRec {
     #[inline(always)]
     pub fn set_ci(&self, ci: u32) {
         self.word(CQ_SET_CI).store(ci.to_be(), Ordering::Relaxed);
-    }
-
-    /// Stores the value with which a CQ is armed.
-    #[inline(always)]
-    pub fn set_arm(&self, arm: u32) {
-        self.word(CQ_ARM_DB).store(arm.to_be(), Ordering::Relaxed);
     }
 }
 

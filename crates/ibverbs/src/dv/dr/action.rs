@@ -9,7 +9,7 @@ use super::super::steering::action;
 use super::{ensure_unused, held, into_c};
 use crate::abi::mlx5dv::mlx5dv_flow_action_attr;
 use crate::abi::qp::ibv_qp;
-use crate::context;
+use crate::arg::Arg;
 use crate::errno::{Outcome, ensure, number, pointer};
 use core::ffi::{c_int, c_void};
 use core::mem::ManuallyDrop;
@@ -42,13 +42,10 @@ fn plain(r#type: u32, value: u32) -> Outcome<*mut Action> {
 }
 
 /// An action with an object that a command with a certain opcode has created, `EINVAL` for another object.
-///
-/// # Safety
-/// `obj` is NULL, or an object of this library that exists.
-unsafe fn of_command(r#type: u32, obj: *mut DevxObj, opcode: u16, offset: u32) -> Outcome<*mut Action> {
-    // SAFETY: `obj` is NULL or exists (the contract of this function).
-    ensure(unsafe { object(obj) }?.opcode() == opcode)?;
-    Ok(into_c(Action(mlx5dv_flow_action_attr { r#type, value: obj.cast::<c_void>(), offset })))
+fn of_command(r#type: u32, obj: Option<&DevxObj>, opcode: u16, offset: u32) -> Outcome<*mut Action> {
+    ensure(object(obj)?.opcode() == opcode)?;
+    let value = obj.map_or(ptr::null(), ptr::from_ref).cast_mut().cast::<c_void>();
+    Ok(into_c(Action(mlx5dv_flow_action_attr { r#type, value, offset })))
 }
 
 /// The packet is dropped.
@@ -74,15 +71,18 @@ pub(crate) extern "C" fn uverbs_mlx5dv_dr_action_create_tag(tag: u32) -> *mut Ac
 /// # Safety
 /// As in mlx5dv_dr_domain_create(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_dr_action_create_dest_ibv_qp(qp: *mut ibv_qp) -> *mut Action {
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_dr_action_create_dest_ibv_qp(
+    qp: Arg<'_, ibv_qp>,
+) -> *mut Action {
     pointer(|| {
-        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not closed
-        // during this call (contract of the man page).
-        let _used = unsafe { context::of_object(qp) }?;
-        // SAFETY: a live object, because its context was found above.
-        ensure(unsafe { (*qp).qp_type } == QpType::RawPacket as u32)?;
-        let attr =
-            mlx5dv_flow_action_attr { r#type: action::DEST_IBV_QP, value: qp.cast::<c_void>(), offset: 0 };
+        let qp = qp.enter()?;
+        // SAFETY: the QP exists as long as `qp`.
+        ensure(unsafe { (*qp.pointer()).qp_type } == QpType::RawPacket as u32)?;
+        let attr = mlx5dv_flow_action_attr {
+            r#type: action::DEST_IBV_QP,
+            value: qp.pointer().cast::<c_void>(),
+            offset: 0,
+        };
         Ok(into_c(Action(attr)))
     })
 }
@@ -93,10 +93,9 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_dr_action_create_dest_ibv_qp(qp: *
 /// As in mlx5dv_dr_domain_create(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_dr_action_create_dest_devx_tir(
-    obj: *mut DevxObj,
+    obj: Option<&DevxObj>,
 ) -> *mut Action {
-    // SAFETY: `obj` is NULL or exists (contract of the man page).
-    pointer(|| unsafe { of_command(action::DEST_DEVX, obj, opcode::CREATE_TIR, 0) })
+    pointer(|| of_command(action::DEST_DEVX, obj, opcode::CREATE_TIR, 0))
 }
 
 /// A counter that a command for the firmware has created counts the packet.
@@ -105,13 +104,12 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_dr_action_create_dest_devx_tir(
 /// As in mlx5dv_dr_domain_create(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_dr_action_create_flow_counter(
-    obj: *mut DevxObj,
+    obj: Option<&DevxObj>,
     offset: u32,
 ) -> *mut Action {
     // Kernels before the offset accept the first counter only without one.
     let kind = if offset == 0 { action::COUNTERS_DEVX } else { action::COUNTERS_DEVX_WITH_OFFSET };
-    // SAFETY: `obj` is NULL or exists (contract of the man page).
-    pointer(|| unsafe { of_command(kind, obj, opcode::ALLOC_FLOW_COUNTER, offset) })
+    pointer(|| of_command(kind, obj, opcode::ALLOC_FLOW_COUNTER, offset))
 }
 
 /// # Safety

@@ -11,7 +11,8 @@
 use super::action::Action;
 use super::rule::{Matcher, Rule};
 use super::{Domain, Table, held};
-use crate::context;
+use crate::arg::Arg;
+use crate::dv::devx::DevxObj;
 use crate::dv::steering::action;
 use crate::errno::{Errno, Outcome, ensure, negative};
 use core::ffi::c_int;
@@ -47,7 +48,7 @@ fn domain_id(domain: &Domain) -> u64 {
 /// flags, the numbers of three kinds of device memory, and the format of steering entries, of which it has none.
 fn of_domain(text: &mut String, domain: &Domain) -> Outcome<()> {
     // SAFETY: the context is not closed during this call (contract of the man page).
-    let here = unsafe { context::of(domain.context) }?;
+    let here = unsafe { Arg::new(domain.context) }.open()?;
     let (number, id, kind) = (record::DOMAIN, domain_id(domain), domain.kind);
     let (version, name) = (env!("CARGO_PKG_VERSION"), here.kernel().name());
     line(text, format_args!("{number},{id:#x},{kind},0x0,0,{version},{name},0,0,0,0,0"))
@@ -89,7 +90,7 @@ fn of_action(text: &mut String, Action(attr): &Action, rule: usize) -> Outcome<(
         }
         _ => {
             // SAFETY: the object lives as long as rules have the action (contract of the man page).
-            let object = unsafe { crate::dv::devx::object(attr.value.cast()) }?;
+            let object = crate::dv::devx::object(unsafe { attr.value.cast::<DevxObj>().as_ref() })?;
             // The kernel's number, because this library does not know the firmware's.
             line(text, format_args!("{number},{id:#x},{rule:#x},{:#x}", object.handle()))
         }
@@ -171,10 +172,9 @@ fn above(text: &mut String, matcher: &Arc<Matcher>) -> Outcome<()> {
 /// # Safety
 /// As in mlx5dv_dump_dr_domain(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn uverbs_mlx5dv_dump_dr_rule(file: *mut FILE, rule: *mut Rule) -> c_int {
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_dump_dr_rule(file: *mut FILE, rule: Option<&Rule>) -> c_int {
     let make = |text: &mut String| {
-        // SAFETY: `rule` is NULL or exists (contract of the man page); no mutable reference to it exists.
-        let rule = unsafe { rule.as_ref() }.ok_or(Errno::EINVAL)?;
+        let rule = rule.ok_or(Errno::EINVAL)?;
         above(text, &rule.matcher)?;
         of_rule(text, rule)
     };

@@ -23,6 +23,7 @@ mod dump;
 pub(super) mod rule;
 
 use crate::abi::context::ibv_context;
+use crate::arg::Arg;
 use crate::errno::{Errno, Outcome, ensure, number, pointer};
 use core::ffi::c_int;
 use core::mem::ManuallyDrop;
@@ -83,17 +84,16 @@ fn ensure_unused<T>(object: &Arc<T>) -> Outcome<()> {
 /// As in mlx5dv_dr_domain_create(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_dr_domain_create(
-    context: *mut ibv_context,
+    context: Arg<'_, ibv_context>,
     kind: u32,
 ) -> *mut Domain {
     pointer(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let open = unsafe { super::of(context) }?;
+        let open = super::of(context)?;
         ensure(kind <= LAST_TYPE)?;
         if query::port(open.driver.kernel(), 1_u8)?.link_layer != LinkLayer::ETHERNET {
             return Err(Errno::EOPNOTSUPP);
         }
-        Ok(into_c(Domain { context, kind, tables: ProcessMutex::new(Vec::new()) }))
+        Ok(into_c(Domain { context: context.pointer(), kind, tables: ProcessMutex::new(Vec::new()) }))
     })
 }
 

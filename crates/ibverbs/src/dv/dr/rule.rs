@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_dr_matcher_create(
         let table = unsafe { held(table) }?;
         let domain = &table.domain;
         // SAFETY: the context is not closed during this call (contract of the man page).
-        let open = unsafe { super::super::of(domain.context) }?;
+        let open = unsafe { super::super::of_kept(domain.context) }?;
         // SAFETY: the mask is NULL or valid with its bytes (contract of the man page).
         let mask = unsafe { bytes(mask) }?;
         let attr =
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_dr_rule_create(
         let matcher = unsafe { held(matcher) }?;
         let context = matcher.table.domain.context;
         // SAFETY: the context is not closed during this call (contract of the man page).
-        unsafe { super::super::of(context) }?;
+        unsafe { super::super::of_kept(context) }?;
         ensure(num_actions == 0 || !actions.is_null())?;
         // SAFETY: `value` is NULL or valid with its bytes (contract of the man page).
         let mut attr = RuleAttr { value: unsafe { bytes(value) }?, ..RuleAttr::default() };
@@ -125,13 +125,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_dr_rule_destroy(rule: *mut Rule) -
 /// # Safety
 /// `rule` is NULL, or exists and is not used any more if this succeeds.
 unsafe fn destroy(rule: *mut Rule) -> Outcome<()> {
-    ensure(!rule.is_null())?;
-    // SAFETY: not NULL, so it exists (the contract of this function); no mutable reference to it exists.
-    let flow = unsafe { &(*rule).flow };
-    // SAFETY: if this succeeds, the rule is freed below.
-    unsafe { destroy_handle(flow, FlowHandle::destroy) }?;
-    // SAFETY: `uverbs_mlx5dv_dr_rule_create` allocated it as a `Box`, and it is not used any more (the contract of this
+    // SAFETY: NULL, or a `Box` of `uverbs_mlx5dv_dr_rule_create`, which is not used any more if this succeeds (the contract of this
     // function).
-    drop(unsafe { Box::from_raw(rule) });
-    Ok(())
+    unsafe { super::super::destroy(rule, |rule| &rule.flow, FlowHandle::destroy) }
 }
