@@ -374,6 +374,25 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
     }
 }
 
+impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
+    /// `IBV_WR_LOCAL_INV`: ends the access of the peer to an open window of type 2. The completion gives the window back, closed:
+    /// [`into_parts`](Window::into_parts) has the buffer, and another [`bind`](Self::bind) opens it with a new key.
+    /// [`PostError::InvalidArgument`] for other windows. After an error the window is as it was.
+    pub fn local_inv(self, mut window: Window<D>) -> S::Out<Window<D>> {
+        let Self { sink, wr_id, flags, to, .. } = self;
+        let domain = window.domain();
+        let key = window.begin_end().filter(|_| domain == sink.domain());
+        let Some(key) = key else {
+            return sink.refuse(PostError::InvalidArgument, window);
+        };
+        // SAFETY: an invalidation has no entries.
+        unsafe {
+            let parts = || (NoData, window.lend(), ());
+            sink.put::<Window<D>, _, _, _>((wr_id, flags), domain, to, || op::LocalInv::new(key), parts)
+        }
+    }
+}
+
 impl<S: PostTo<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, T, A, D> {
     /// `IBV_WR_RDMA_READ`: reads as many bytes as the buffer's length from the front of `from`.
     #[inline(always)]

@@ -15,3 +15,4 @@ mod strays;
 mod threads;
 mod transfer;
 mod transports;
+mod windows;
