@@ -18,6 +18,10 @@ mod sealed {
     pub trait Sealed: Sized {
         /// The kind of what a work request holds.
         const KIND: HeldKind;
+        /// The kind of an owner of a shared buffer.
+        const SHARED: HeldKind;
+        /// The kind of a part of a buffer.
+        const PART: HeldKind;
         /// As what a work request holds.
         fn hold_list<D: Driver>(parts: Box<ListParts<Self, D>>) -> Held<D>
         where
@@ -31,10 +35,12 @@ mod sealed {
 use sealed::Sealed;
 
 macro_rules! kinds {
-    ($($kind:ident = $value:ident, $list:ident, $list_value:ident;)*) => {$(
+    ($($kind:ident = $value:ident, $shared:ident, $part:ident, $list:ident, $list_value:ident;)*) => {$(
         #[expect(private_interfaces, reason = "only this crate implements it")]
         impl Sealed for $kind {
             const KIND: HeldKind = HeldKind::$value;
+            const SHARED: HeldKind = HeldKind::$shared;
+            const PART: HeldKind = HeldKind::$part;
             fn hold_list<D: Driver>(parts: Box<ListParts<Self, D>>) -> Held<D> {
                 Held::list(HeldKind::$list, parts)
             }
@@ -49,9 +55,9 @@ macro_rules! kinds {
     )*};
 }
 kinds! {
-    Private = PRIVATE, PRIVATE_LIST, PrivateList;
-    Exposed = EXPOSED, EXPOSED_LIST, ExposedList;
-    Unmapped = UNMAPPED, UNMAPPED_LIST, UnmappedList;
+    Private = PRIVATE, PRIVATE_SHARED, PRIVATE_PART, PRIVATE_LIST, PrivateList;
+    Exposed = EXPOSED, EXPOSED_SHARED, EXPOSED_PART, EXPOSED_LIST, ExposedList;
+    Unmapped = UNMAPPED, UNMAPPED_SHARED, UNMAPPED_PART, UNMAPPED_LIST, UnmappedList;
 }
 
 /// Who may access the memory of a pool, as a type:

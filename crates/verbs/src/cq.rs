@@ -245,10 +245,11 @@ impl<D: Driver> Polled<'_, '_, D> {
     pub fn take<B: Lend<D>>(self) -> Option<B> {
         let Self { fields, held, received, status, .. } = self;
         // SAFETY: `held` had the only copy.
-        let mut value = unsafe { B::give_back(held.into_inner()) }?;
-        if received && status.is_success() {
-            value.received(fields.received_len());
-        }
+        let mut value = unsafe {
+            B::give_back(held.into_inner(), || {
+                (received && status.is_success()).then(|| fields.received_len())
+            })
+        }?;
         value.completed(status);
         Some(value)
     }
@@ -319,10 +320,7 @@ impl<D: Driver> Completed<D> {
     #[must_use]
     pub fn take<B: Lend<D>>(self) -> Option<B> {
         // SAFETY: `held` had the only copy.
-        let mut value = unsafe { B::give_back(self.held.into_inner()) }?;
-        if let Some(len) = self.len {
-            value.received(len);
-        }
+        let mut value = unsafe { B::give_back(self.held.into_inner(), || self.len) }?;
         value.completed(self.wc.status);
         Some(value)
     }

@@ -10,7 +10,7 @@
 use crate::access::{Access, Unmapped};
 use crate::list::ListParts;
 use crate::mr::{Exposed, Private};
-use crate::pool::RawBuf;
+use crate::pool::{RawBuf, RawPart, RawShare};
 use crate::scope::Ticket;
 use crate::window::WindowParts;
 use core::marker::PhantomData;
@@ -34,10 +34,18 @@ impl HeldKind {
     const WINDOW: Self = Self(3);
     /// A [`Ticket`]: memory that a scope borrows.
     const SCOPED: Self = Self(4);
+    /// Owners of shared buffers, by the kind of the access.
+    pub(super) const PRIVATE_SHARED: Self = Self(5);
+    pub(super) const EXPOSED_SHARED: Self = Self(6);
+    pub(super) const UNMAPPED_SHARED: Self = Self(7);
     /// Lists, by the kind of the access to their buffers.
     pub(super) const PRIVATE_LIST: Self = Self(8);
     pub(super) const EXPOSED_LIST: Self = Self(9);
     pub(super) const UNMAPPED_LIST: Self = Self(10);
+    /// Parts of buffers, by the kind of the access.
+    pub(super) const PRIVATE_PART: Self = Self(11);
+    pub(super) const EXPOSED_PART: Self = Self(12);
+    pub(super) const UNMAPPED_PART: Self = Self(13);
     const MASK: usize = 15;
 }
 
@@ -72,6 +80,8 @@ unsafe impl<D: Driver> Send for Held<D> where Value<D>: Send {}
 pub(super) enum Value<D: Driver> {
     Nothing,
     Buf(#[expect(dead_code, reason = "buffers are dropped here, or taken by `into_buf`")] RawBuf<D>),
+    Shared(#[expect(dead_code, reason = "as above, by `into_share`")] RawShare<D>),
+    Part(#[expect(dead_code, reason = "as above, by `into_part`")] RawPart<D>),
     Window(Box<WindowParts<D>>),
     Scoped(Box<Ticket>),
     PrivateList(Box<ListParts<Private, D>>),
@@ -96,6 +106,16 @@ impl<D: Driver> Held<D> {
     #[inline(always)]
     pub(super) fn buf(kind: HeldKind, buf: RawBuf<D>) -> Self {
         Self::new(kind, buf.into_pointer())
+    }
+
+    /// An owner of a shared buffer; the kind is that of its access.
+    pub(super) fn shared(kind: HeldKind, share: RawShare<D>) -> Self {
+        Self::new(kind, share.into_pointer())
+    }
+
+    /// A part of a buffer; the kind is that of its access.
+    pub(super) fn part(kind: HeldKind, part: RawPart<D>) -> Self {
+        Self::new(kind, part.into_pointer())
     }
 
     pub(super) fn window(parts: Box<WindowParts<D>>) -> Self {
@@ -132,6 +152,24 @@ impl<D: Driver> Held<D> {
         unsafe { RawBuf::from_pointer(self.word.as_ptr().wrapping_byte_sub(kind.0)) }
     }
 
+    /// The owner of a shared buffer.
+    ///
+    /// # Safety
+    /// The kind is one of those of shared buffers, and the word is not used again.
+    pub(super) unsafe fn into_share(self) -> RawShare<D> {
+        // SAFETY: the pointer is that of a shared buffer (the invariant of this type), which is not used again.
+        unsafe { RawShare::from_pointer(self.pointer()) }
+    }
+
+    /// The part of a buffer.
+    ///
+    /// # Safety
+    /// The kind is one of those of parts, and the word is not used again.
+    pub(super) unsafe fn into_part(self) -> RawPart<D> {
+        // SAFETY: the pointer is that of a part (the invariant of this type), which is not used again.
+        unsafe { RawPart::from_pointer(self.pointer()) }
+    }
+
     /// The value.
     ///
     /// # Safety
@@ -151,6 +189,14 @@ impl<D: Driver> Held<D> {
             HeldKind::EXPOSED_LIST => Value::ExposedList(unsafe { Box::from_raw(pointer.cast()) }),
             // SAFETY: as above.
             HeldKind::UNMAPPED_LIST => Value::UnmappedList(unsafe { Box::from_raw(pointer.cast()) }),
+            HeldKind::PRIVATE_SHARED | HeldKind::EXPOSED_SHARED | HeldKind::UNMAPPED_SHARED => {
+                // SAFETY: it is of these kinds, and is not used again (the contract).
+                Value::Shared(unsafe { self.into_share() })
+            }
+            HeldKind::PRIVATE_PART | HeldKind::EXPOSED_PART | HeldKind::UNMAPPED_PART => {
+                // SAFETY: it is of these kinds, and is not used again (the contract).
+                Value::Part(unsafe { self.into_part() })
+            }
             // SAFETY: the other kinds are those of buffers, and the word is not used again (the contract of this function).
             _ => Value::Buf(unsafe { RawBuf::from_pointer(pointer) }),
         }

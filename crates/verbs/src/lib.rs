@@ -56,6 +56,7 @@
 //! | [`PoolBuilder::exposed`] | for peers, too: copies in and out. [`Window`]s open single buffers, and close them again |
 //! | [`ProtectionDomain::dmabuf_pool`](crate::ProtectionDomain::dmabuf_pool) | of another device: not readable here |
 //! | [`PoolBuilder::pages`], [`PoolBuilder::numa_node`] | huge pages, a NUMA node |
+//! | [`SharedBuf`], [`BufPart`] | one buffer in several sends and writes at once; a part of one |
 //! | [`BufList`] | several buffers, which one work request gathers from or scatters to |
 //! | [`Qp::scope`] | memory that the caller borrows, for large or rare transfers |
 //! | inline sends | bytes that are copied by the post |
@@ -126,13 +127,13 @@ pub(crate) use flight::{Flights, Holds};
 pub use flow::{Counters, Flow};
 pub use id::{CqId, SrqId};
 pub use import::ImportedRegion;
-pub use list::{BufList, MAX_BUFS, Memory};
+pub use list::{BufList, MAX_BUFS, Memory, Source};
 pub use memory::PageSize;
 pub use mr::{Exposed, MemoryRegion, Private, RegError};
 pub use mw::MemoryWindow;
 pub use open::{AnyDriver, DriverVisitor, OpenBy, devices, open, open_with};
 pub use pd::{ProtectionDomain, ThreadDomain};
-pub use pool::{Buf, Filled, Pool, PoolBuilder, PoolEmpty};
+pub use pool::{Buf, BufPart, Filled, Pool, PoolBuilder, PoolEmpty, SharedBuf};
 pub use post::IntoMemory;
 pub use qp::{Dci, DrainCq, Halves, Qp, QpBuilder, QpControl, RawPacket, Rc, Uc, Ud, XrcRecv, XrcSend};
 pub use recv::{RecvBatch, RecvGuard, RecvQueue, Srq};

@@ -122,29 +122,36 @@ impl<D: Driver, A: Access> IntoIterator for BufList<A, D> {
 impl<D: Driver, A: Access> Lend<D> for BufList<A, D> {}
 #[expect(private_interfaces, reason = "only this crate implements it")]
 impl<D: Driver, A: Access> lend::Lend<D> for BufList<A, D> {
+    type Note = ();
+    fn note(&self) {}
     fn lend(self) -> Held<D> {
         A::hold_list(self.parts)
     }
     #[expect(unsafe_code, reason = "takes the value out of the word")]
-    unsafe fn give_back(held: Held<D>) -> Option<Self> {
+    unsafe fn give_back(held: Held<D>, received: impl FnOnce() -> Option<u32>) -> Option<Self> {
         // SAFETY: the contract of this function.
-        A::list(unsafe { held.open() }).map(|parts| Self { parts })
-    }
-    fn received(&mut self, mut len: u32) {
-        for buf in &mut *self.parts.bufs {
-            buf.clamp_len(len);
-            len -= buf.len() as u32;
+        let mut list = A::list(unsafe { held.open() }).map(|parts| Self { parts })?;
+        if let Some(mut len) = received() {
+            for buf in &mut *list.parts.bufs {
+                buf.clamp_len(len);
+                len -= buf.len() as u32;
+            }
         }
+        Some(list)
     }
 }
 
-/// Registered memory that a work request can use: a [`Buf`] or a [`BufList`].
-pub trait Memory<D: Driver>: Lend<D> + sealed::Memory<D> {}
+/// Registered memory that a send or a write can read: [`Memory`], or a [`SharedBuf`](super::SharedBuf).
+pub trait Source<D: Driver>: Lend<D> + sealed::Source<D> {}
+
+/// Registered memory of any work request, also of those that write to it: a [`Buf`], a [`BufPart`](super::BufPart) or a
+/// [`BufList`].
+pub trait Memory<D: Driver>: Source<D> + sealed::Memory<D> {}
 
 pub(super) mod sealed {
     use uverbs_core::provider::Driver;
 
-    pub trait Memory<D: Driver> {
+    pub trait Source<D: Driver> {
         /// Entries of a work request.
         type Sges: AsRef<[D::Sge]> + Copy;
         /// The identity of its protection domain, see `domain_of`; that of no queue, if there is none.
@@ -153,13 +160,16 @@ pub(super) mod sealed {
         fn bytes(&self) -> u64;
         /// The entries of the bytes that are used.
         fn used(&self) -> Self::Sges;
+    }
+
+    pub trait Memory<D: Driver>: Source<D> {
         /// The entries of the capacity.
         fn whole(&self) -> Self::Sges;
     }
 }
 
-impl<D: Driver, A: Access> Memory<D> for Buf<A, D> {}
-impl<D: Driver, A: Access> sealed::Memory<D> for Buf<A, D> {
+impl<D: Driver, A: Access> Source<D> for Buf<A, D> {}
+impl<D: Driver, A: Access> sealed::Source<D> for Buf<A, D> {
     type Sges = [D::Sge; 1];
     #[inline(always)]
     fn domain(&self) -> u64 {
@@ -173,14 +183,18 @@ impl<D: Driver, A: Access> sealed::Memory<D> for Buf<A, D> {
     fn used(&self) -> [D::Sge; 1] {
         [self.raw().sge()]
     }
+}
+
+impl<D: Driver, A: Access> Memory<D> for Buf<A, D> {}
+impl<D: Driver, A: Access> sealed::Memory<D> for Buf<A, D> {
     #[inline(always)]
     fn whole(&self) -> [D::Sge; 1] {
         [self.raw().whole()]
     }
 }
 
-impl<D: Driver, A: Access> Memory<D> for BufList<A, D> {}
-impl<D: Driver, A: Access> sealed::Memory<D> for BufList<A, D> {
+impl<D: Driver, A: Access> Source<D> for BufList<A, D> {}
+impl<D: Driver, A: Access> sealed::Source<D> for BufList<A, D> {
     type Sges = Sges<D::Sge>;
     fn domain(&self) -> u64 {
         let mut domains = self.iter().map(|buf| buf.raw().domain());
@@ -195,6 +209,10 @@ impl<D: Driver, A: Access> sealed::Memory<D> for BufList<A, D> {
     fn used(&self) -> Sges<D::Sge> {
         Sges::new(self.iter().map(|buf| buf.raw().sge()))
     }
+}
+
+impl<D: Driver, A: Access> Memory<D> for BufList<A, D> {}
+impl<D: Driver, A: Access> sealed::Memory<D> for BufList<A, D> {
     fn whole(&self) -> Sges<D::Sge> {
         Sges::new(self.iter().map(|buf| buf.raw().whole()))
     }

@@ -1,29 +1,39 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Pools of registered memory, and the buffers that they lend.
 //!
+//! `owned`: buffers with one owner. `share`: buffers that several owners read. `part`: a part of a buffer in a work request.
+//!
 //! A pool is one region that is divided into buffers of one size. A [`Buf`] is a buffer that its owner has for itself: it
 //! can be written and read, posted, and sent to other threads. When it is dropped it goes back to its pool. The region stays
 //! registered until the pool and all its buffers are dropped.
 //!
 //! The type says who may access the memory, see [`Access`].
 #![expect(unsafe_code)]
-// UNSAFETY: lends the bytes of a buffer that has one owner; counts the references to a pool.
+// UNSAFETY: counts the references to a pool, and promises that it can be shared by threads.
+
+mod owned;
+mod part;
+mod share;
+
+pub use owned::Buf;
+pub(crate) use owned::{RawBuf, describe};
+pub use part::BufPart;
+pub(crate) use part::RawPart;
+pub(crate) use share::RawShare;
+pub use share::SharedBuf;
 
 use crate::access::{Access, Unmapped};
 use crate::buf::NoBuf;
-use crate::held::{Held, contain};
 use crate::memory::{PageSize, Placement, PoolMemory};
 use crate::mr::{Exposed, MemoryRegion, Private};
 use crate::open::AnyDriver;
 use crate::pd::{PdInner, ProtectionDomain};
 use crate::rejected::Rejected;
-use crate::remote::RemoteRegion;
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::marker::PhantomData;
-use core::mem::ManuallyDrop;
-use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
+use core::sync::atomic::AtomicU64;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use uverbs_core::attr::AccessFlags;
@@ -48,6 +58,8 @@ struct PoolInner<D: Driver> {
     lkey: u32,
     rkey: u32,
     free: IndexStack,
+    /// The owners of each buffer that is shared, see [`RawShare`]. Not in the slots, which are full.
+    owners: Box<[AtomicU64]>,
     region: Region<D>,
 }
 
@@ -70,7 +82,8 @@ struct Slot<D: Driver> {
 struct Used<D: Driver> {
     /// At most the size of the buffer.
     len: u32,
-    /// The entry of these bytes, which is made when the length is set, so that posts need not make it.
+    /// The entry of these bytes, which is made when the length is set, so that posts need not make it. While a [`BufPart`] has the
+    /// buffer, that of the part.
     sge: D::Sge,
 }
 
@@ -133,7 +146,7 @@ impl<D: Driver, A: Access> Pool<A, D> {
         unsafe { Arc::increment_strong_count(slot.pool) };
         let mut raw = RawBuf(NonNull::from(slot));
         raw.clamp_len(slot.size);
-        Some(Buf { raw, _access: PhantomData })
+        Some(Buf::from_raw(raw))
     }
 
     /// The buffers that are not lent. Other threads may change the number at any time.
@@ -344,324 +357,17 @@ impl<D: Driver, A: Access> Pool<A, D> {
                 slots = Err(error);
                 Box::default()
             });
-            PoolInner { slots: made, size, lkey, rkey, free: IndexStack::full(count), region }
+            let owners = (0..count).map(|_| AtomicU64::new(0)).collect();
+            PoolInner { slots: made, size, lkey, rkey, free: IndexStack::full(count), owners, region }
         });
         slots.map(|()| Self { inner, _access: PhantomData })
     }
 }
 
-/// A buffer of any kind of access: a pointer to its place, which functions pass in a register. It is the only one of its
-/// place.
-///
-/// # Invariants
-/// The pointer is to a place of a living pool: the value has a strong count of the pool's [`Arc`].
-pub(super) struct RawBuf<D: Driver>(NonNull<Slot<D>>);
-
-// SAFETY: it is an `Arc` of a pool, and the right to use a part of its region.
-unsafe impl<D: Driver> Send for RawBuf<D> {}
-// SAFETY: as above. `&self` only reads, and `&mut self` excludes it.
-unsafe impl<D: Driver> Sync for RawBuf<D> {}
 // SAFETY: the pointers of the slots are to the pool itself; the other fields are `Send` and `Sync` (the bound, and numbers).
 unsafe impl<D: Driver> Send for PoolInner<D> where Region<D>: Send + Sync {}
 // SAFETY: as above; what changes is atomic, or accessed by the owner of a buffer only.
 unsafe impl<D: Driver> Sync for PoolInner<D> where Region<D>: Send + Sync {}
-impl<D: Driver> Drop for RawBuf<D> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        // SAFETY: this value has the place and a count of the pool, and ends here.
-        unsafe { give_back(self.0) }
-    }
-}
-
-/// Gives a buffer back to its pool. Not inlined, so that the drop of a buffer is a call with its pointer, not its address. With
-/// the ABI of C, no panic can leave it, so code that drops a buffer need not be prepared for one.
-///
-/// # Safety
-/// The caller has the place, and a count of the `Arc`, which is this function's from now on.
-#[inline(never)]
-unsafe extern "C" fn give_back<D: Driver>(slot: NonNull<Slot<D>>) {
-    // SAFETY: the pool, which has the slots, lives: the caller has a count of it.
-    let slot = unsafe { slot.as_ref() };
-    let index = slot.index;
-    // SAFETY: the pointer is that of the `Arc`, and the caller's count is dropped here.
-    let pool = unsafe { Arc::from_raw(slot.pool) };
-    pool.free.push(index);
-    if let Some(pool) = Arc::into_inner(pool) {
-        destroy(pool);
-    }
-}
-
-/// Deregisters the memory of a pool after its last use.
-#[cold]
-#[inline(never)]
-fn destroy<D: Driver>(pool: PoolInner<D>) {
-    contain(|| drop(pool));
-}
-
-impl<D: Driver> RawBuf<D> {
-    #[inline(always)]
-    pub(super) fn into_pointer(self) -> NonNull<()> {
-        ManuallyDrop::new(self).0.cast()
-    }
-
-    /// # Safety
-    /// The pointer is that of [`into_pointer`](Self::into_pointer), and not used again.
-    #[inline(always)]
-    pub(super) unsafe fn from_pointer(at: *mut ()) -> Self {
-        // SAFETY: the pointer is that of a buffer (the contract of this function), so it is not null.
-        Self(unsafe { NonNull::new_unchecked(at.cast()) })
-    }
-
-    #[inline(always)]
-    fn slot(&self) -> &Slot<D> {
-        // SAFETY: this value has a count of the pool, which has the slots; nothing makes a `&mut` of them.
-        unsafe { self.0.as_ref() }
-    }
-
-    fn pool(&self) -> &PoolInner<D> {
-        // SAFETY: this value has a count of the pool, of which nothing makes a `&mut`.
-        unsafe { &*self.slot().pool }
-    }
-
-    /// The identity of its protection domain.
-    #[inline(always)]
-    pub(super) fn domain(&self) -> u64 {
-        self.slot().domain
-    }
-
-    /// The entry of the whole buffer.
-    #[inline(always)]
-    pub(super) fn whole(&self) -> D::Sge {
-        self.slot().whole
-    }
-
-    #[inline(always)]
-    fn used(&self) -> &Used<D> {
-        // SAFETY: this value is the only one of its place, and nobody has `&mut self`.
-        unsafe { &*self.slot().used.get() }
-    }
-
-    /// The entry of the bytes that are used.
-    #[inline(always)]
-    pub(super) fn sge(&self) -> D::Sge {
-        self.used().sge
-    }
-
-    #[inline(always)]
-    pub(super) fn len(&self) -> u32 {
-        self.used().len
-    }
-
-    /// At least 1.
-    #[inline(always)]
-    pub(super) fn capacity(&self) -> u32 {
-        self.slot().size
-    }
-
-    /// Sets the length, at most to the capacity.
-    #[inline(always)]
-    pub(super) fn clamp_len(&mut self, len: u32) {
-        let len = len.min(self.capacity());
-        // SAFETY: this value is the only one of its place, and `&mut self` excludes other accesses.
-        let used = unsafe { &mut *self.slot().used.get() };
-        used.len = len;
-        // In its place: where the length is a word of the entry, only this word is written.
-        used.sge = used.sge.with_length(len);
-    }
-
-    pub(super) fn lkey(&self) -> u32 {
-        self.pool().lkey
-    }
-
-    #[inline(always)]
-    pub(super) fn addr(&self) -> u64 {
-        self.slot().whole.addr()
-    }
-
-    /// Where it is in the region.
-    fn offset(&self) -> u64 {
-        self.pool().slots.first().map_or(0, |first| self.addr().wrapping_sub(first.whole.addr()))
-    }
-}
-
-/// A buffer of a pool, owned.
-///
-/// Its length is the number of bytes that a post sends, writes or reads; a receive uses the capacity, and its completion
-/// sets the length to that of the message.
-pub struct Buf<A: Access = Private, D: Driver = AnyDriver> {
-    raw: RawBuf<D>,
-    _access: PhantomData<A>,
-}
-
-impl<D: Driver, A: Access> fmt::Debug for Buf<A, D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buf").field("index", &self.raw.slot().index).field("len", &self.len()).finish()
-    }
-}
-
-impl<D: Driver, A: Access> Buf<A, D> {
-    #[inline(always)]
-    pub(super) fn into_raw(self) -> RawBuf<D> {
-        self.raw
-    }
-
-    /// As what a work request holds.
-    #[inline(always)]
-    pub(super) fn into_held(self) -> Held<D> {
-        Held::buf(A::KIND, self.raw)
-    }
-
-    /// A buffer that was posted.
-    #[inline(always)]
-    pub(super) fn from_raw(raw: RawBuf<D>) -> Self {
-        Self { raw, _access: PhantomData }
-    }
-
-    #[inline(always)]
-    pub(super) fn raw(&self) -> &RawBuf<D> {
-        &self.raw
-    }
-
-    /// Sets the length, at most to the capacity.
-    #[inline(always)]
-    pub(super) fn clamp_len(&mut self, len: u32) {
-        self.raw.clamp_len(len);
-    }
-
-    /// Bytes that a post sends, writes or reads.
-    #[inline(always)]
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.raw.len() as usize
-    }
-
-    /// Whether they are none.
-    #[inline(always)]
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.raw.len() == 0
-    }
-
-    /// The greatest length.
-    #[inline(always)]
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.raw.capacity() as usize
-    }
-
-    /// Sets the length. The bytes behind the old length are those that earlier users of the buffer left there.
-    ///
-    /// # Errors
-    /// A length above the capacity.
-    #[inline]
-    pub fn set_len(&mut self, len: usize) -> Result<()> {
-        match u32::try_from(len) {
-            Ok(len) if len <= self.raw.capacity() => {
-                self.raw.clamp_len(len);
-                Ok(())
-            }
-            _ => Err(self.too_long(len)),
-        }
-    }
-
-    #[cold]
-    fn too_long(&self, len: usize) -> Error {
-        Error::invalid("buf", "len", format!("{len} bytes, where the capacity is {}", self.capacity()))
-    }
-}
-
-impl<D: Driver> Buf<Private, D> {
-    /// The buffer with a copy of `data`, for a post. If `data` has more bytes than the capacity, the post refuses it.
-    pub fn filled(mut self, data: &[u8]) -> Filled<D> {
-        let fits = self.fill(data).is_ok();
-        Filled { buf: self, fits }
-    }
-
-    /// Copies `data` to the front and sets the length to that of `data`.
-    ///
-    /// # Errors
-    /// More bytes than the capacity.
-    pub fn fill(&mut self, data: &[u8]) -> Result<()> {
-        self.set_len(data.len())?;
-        self.copy_from_slice(data);
-        Ok(())
-    }
-}
-
-impl<D: Driver> Deref for Buf<Private, D> {
-    type Target = [u8];
-    #[inline(always)]
-    fn deref(&self) -> &[u8] {
-        let at = core::ptr::with_exposed_provenance(self.raw.addr() as usize);
-        // SAFETY: `addr` is the address that the registration exposed, plus the buffer's offset; `len` is at most the stride, so
-        // these bytes are inside the pool's mapping, which the buffer keeps. They are initialised (zeroed at first). Peers have
-        // no access to a private pool. The device accesses the bytes only for a posted work request, which owns the buffer; so
-        // nothing writes them while this value is borrowed.
-        unsafe { core::slice::from_raw_parts(at, self.raw.len() as usize) }
-    }
-}
-
-impl<D: Driver> DerefMut for Buf<Private, D> {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut [u8] {
-        let at = core::ptr::with_exposed_provenance_mut(self.raw.addr() as usize);
-        // SAFETY: as in `deref`; the place of the buffer has one owner, which is borrowed exclusively, so no other reference
-        // to these bytes exists.
-        unsafe { core::slice::from_raw_parts_mut(at, self.raw.len() as usize) }
-    }
-}
-
-impl<D: Driver> Buf<Exposed, D> {
-    /// Copies bytes out, from `offset` on. Data that a peer writes at the same time may be copied in part.
-    ///
-    /// # Errors
-    /// A range outside the capacity.
-    pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<()> {
-        let (region, at) = self.at(offset, out.len())?;
-        region.read_at(at, out)
-    }
-
-    /// Copies bytes in, from `offset` on.
-    ///
-    /// # Errors
-    /// A range outside the capacity.
-    pub fn write_at(&self, offset: usize, data: &[u8]) -> Result<()> {
-        let (region, at) = self.at(offset, data.len())?;
-        region.write_at(at, data)
-    }
-
-    /// A description of the whole buffer for peers, with the key of the pool. The key stays valid when the buffer is given back;
-    /// to end the access of a peer, give it a [`Window`](super::Window) instead.
-    #[must_use]
-    pub fn remote_region(&self) -> RemoteRegion {
-        describe(self.raw.addr(), &self.raw, self.raw.pool().rkey)
-    }
-
-    fn at(&self, offset: usize, len: usize) -> Result<(&MemoryRegion<PoolMemory, Exposed, D>, usize)> {
-        if offset.checked_add(len).is_none_or(|end| end > self.capacity()) {
-            return Err(self.too_long(offset.saturating_add(len)));
-        }
-        match &self.raw.pool().region {
-            Region::Exposed(region) => Ok((region, self.raw.offset() as usize + offset)),
-            _ => Err(Error::unsupported("buf", "this memory is not mapped here")),
-        }
-    }
-}
-
-impl<D: Driver> Buf<Unmapped, D> {
-    /// A description of the whole buffer for peers, with the key of the pool.
-    #[must_use]
-    pub fn remote_region(&self) -> RemoteRegion {
-        describe(self.raw.addr(), &self.raw, self.raw.pool().rkey)
-    }
-}
-
-/// The capacity of a buffer as a peer names it: from `addr` on.
-pub(super) fn describe<D: Driver>(addr: u64, raw: &RawBuf<D>, rkey: u32) -> RemoteRegion {
-    RemoteRegion::new(addr, raw.capacity().into(), rkey)
-        .or_else(|_| RemoteRegion::new(0, 0, rkey))
-        .expect("a range of 0 bytes ends nowhere")
-}
 
 /// A buffer that was given bytes; see [`Buf::filled`].
 #[derive(Debug)]
@@ -672,6 +378,10 @@ pub struct Filled<D: Driver = AnyDriver> {
 }
 
 impl<D: Driver> Filled<D> {
+    const fn new(buf: Buf<Private, D>, fits: bool) -> Self {
+        Self { buf, fits }
+    }
+
     /// The buffer.
     ///
     /// # Errors

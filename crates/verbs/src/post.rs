@@ -4,9 +4,9 @@
 //! [`Qp::sq`] and [`Qp::rq`] have the whole set: ids, flags, batches, every operation.
 
 use crate::access::Access;
-use crate::list::{BufList, Memory};
+use crate::list::{BufList, Memory, Source};
 use crate::mr::Private;
-use crate::pool::{Buf, Filled};
+use crate::pool::{Buf, BufPart, Filled, SharedBuf};
 use crate::qp::Qp;
 use crate::qp::transport::{Connected, HasPeer, Reliable, Sends};
 use crate::rejected::Rejected;
@@ -14,10 +14,11 @@ use crate::remote::RemoteRegion;
 use uverbs_core::provider::{Driver, PostError};
 use uverbs_core::sync::{Exclusive, Shared};
 
-/// What a post of [`Qp`] takes: a [`Buf`], a [`BufList`], or a buffer that was just [filled](Buf::filled).
+/// What a post of [`Qp`] takes: a [`Buf`] or a part of it, a [`BufList`], a buffer that was just [filled](Buf::filled), and, if the device only
+/// reads, a [`SharedBuf`].
 pub trait IntoMemory<D: Driver> {
     /// What the work request owns.
-    type Memory: Memory<D>;
+    type Memory: Source<D>;
 
     /// The memory.
     ///
@@ -36,6 +37,24 @@ impl<D: Driver, A: Access> IntoMemory<D> for Buf<A, D> {
 }
 
 impl<D: Driver, A: Access> IntoMemory<D> for BufList<A, D> {
+    type Memory = Self;
+
+    #[inline(always)]
+    fn into_memory(self) -> Result<Self, Rejected<Self>> {
+        Ok(self)
+    }
+}
+
+impl<D: Driver, A: Access> IntoMemory<D> for BufPart<A, D> {
+    type Memory = Self;
+
+    #[inline(always)]
+    fn into_memory(self) -> Result<Self, Rejected<Self>> {
+        Ok(self)
+    }
+}
+
+impl<D: Driver, A: Access> IntoMemory<D> for SharedBuf<A, D> {
     type Memory = Self;
 
     #[inline(always)]
@@ -67,7 +86,7 @@ macro_rules! posts {
             /// # Errors
             /// [`PostError::NoQueue`] if an SRQ takes the receives; [`PostError::QueueFull`]; [`PostError::InvalidArgument`] for a
             /// buffer of another domain. The buffer is returned with the error.
-            pub fn recv<B: IntoMemory<D>>($($this)* self, buf: B) -> Result<(), Rejected<B::Memory>> {
+            pub fn recv<B: IntoMemory<D, Memory: Memory<D>>>($($this)* self, buf: B) -> Result<(), Rejected<B::Memory>> {
                 let data = buf.into_memory()?;
                 let Some(rq) = self.recv.$as_ref() else { return Err(no_queue(data)) };
                 posts!(@recv $locking, rq, data)
@@ -112,7 +131,7 @@ macro_rules! posts {
             ///
             /// # Errors
             /// As [`send`](Self::send), and [`PostError::InvalidLength`] if `from` is shorter.
-            pub fn read<B: IntoMemory<D>>($($this)* self, into: B, from: &RemoteRegion) -> Result<(), Rejected<B::Memory>> {
+            pub fn read<B: IntoMemory<D, Memory: Memory<D>>>($($this)* self, into: B, from: &RemoteRegion) -> Result<(), Rejected<B::Memory>> {
                 let data = into.into_memory()?;
                 posts!(@send $locking, self.send, data, |sq| sq.post(0).signaled().read(data, from))
             }

@@ -42,13 +42,13 @@ unsafe fn post<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
         }
         return refuse(flight.no_slot(domain), data);
     };
-    let sges = data.whole();
+    let (sges, note) = (data.whole(), data.note());
     let number = vacant.fill(Entry { wr_id, held: data.lend() });
     // SAFETY: the entries name the bytes of the buffers, whose pools keep them registered and alive. The slab owns the buffers
     // until the receive is known to be complete, or until the post fails.
     match unsafe { engine.post(number, sges.as_ref()) } {
         Ok(()) => Ok(()),
-        Err(error) => Err(reject(flight, number, error)),
+        Err(error) => Err(reject(flight, number, note, error)),
     }
 }
 
@@ -66,6 +66,27 @@ unsafe fn post_again<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
 ) -> Result<(), Rejected<B>> {
     // SAFETY: the contract of this function.
     unsafe { post(engine, flight, wr_id, data) }
+}
+
+/// Posts a receive without memory by the only poster of the queue.
+///
+/// # Safety
+/// As [`post`].
+#[inline]
+unsafe fn post_empty<D: Driver, Q: Engine<Sge = D::Sge>>(
+    engine: &mut Q,
+    flight: &Flight<D>,
+    wr_id: u64,
+) -> Result<(), PostError> {
+    // SAFETY: the contract of this function.
+    let vacant = unsafe { flight.slab.vacant_anywhere(flight.slab.tag()) }.ok_or(PostError::QueueFull)?;
+    let number = vacant.fill(Entry { wr_id, held: Held::NOTHING });
+    // SAFETY: without entries no memory is named.
+    unsafe { engine.post(number, &[]) }.inspect_err(|error| {
+        if !matches!(error, PostError::Doorbell(_)) {
+            flight.drop_entry(number);
+        }
+    })
 }
 
 /// Takes back what an open batch has put into the slab, unless it was posted.
@@ -120,6 +141,21 @@ impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> RecvBatch<'q, Q, D> {
         // SAFETY: the entries name the bytes of the buffers, whose pools keep them registered and alive. The slab owns the
         // buffers until the receive is known to be complete, or until the batch is dropped unposted.
         unsafe { self.inner.push(number, sges.as_ref()) }
+    }
+
+    /// Adds one receive without memory, as [`RecvQueue::post_empty`].
+    #[inline]
+    pub fn push_empty(&mut self, wr_id: u64) {
+        let flight = self.undo.flight;
+        let domain = flight.slab.tag();
+        // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
+        let Some(vacant) = (unsafe { flight.slab.vacant_anywhere(domain) }) else {
+            // SAFETY: nothing is held.
+            return unsafe { flight.refuse_slot(Held::NOTHING, domain) };
+        };
+        let number = vacant.fill(Entry { wr_id, held: Held::NOTHING });
+        // SAFETY: without entries no memory is named.
+        unsafe { self.inner.push(number, &[]) }
     }
 
     /// Makes all of it visible to the device; or, if any receive was wrong, drops all and reports the first error.
@@ -288,6 +324,18 @@ macro_rules! posting {
                 let engine = self.$mutable();
                 // SAFETY: `self`, which is the queue or its locked guard, is borrowed exclusively.
                 unsafe { post(engine.0, engine.1, wr_id, data) }
+            }
+
+            /// Posts one receive without memory: for a message without bytes, such as the immediate of a `RDMA_WRITE_WITH_IMM`. A
+            /// message with bytes completes it with `LOC_LEN_ERR`, which ends the connection.
+            ///
+            /// # Errors
+            /// [`PostError::QueueFull`], or an error of the queue.
+            #[inline]
+            pub fn post_empty(&mut self, wr_id: u64) -> Result<(), PostError> {
+                let engine = self.$mutable();
+                // SAFETY: `self`, which is the queue or its locked guard, is borrowed exclusively.
+                unsafe { post_empty(engine.0, engine.1, wr_id) }
             }
 
             /// Opens a batch of receives: nothing is visible to the device before [`RecvBatch::complete`]; a drop aborts

@@ -55,7 +55,8 @@ impl<B> Rejected<B> {
     }
 }
 
-/// A value that a work request can own: [`Buf`], [`Window`](super::Window).
+/// A value that a work request can own: a [`Buf`], a part or a list of them, a [`SharedBuf`](super::SharedBuf), a
+/// [`Window`](super::Window).
 pub trait Lend<D: Driver>: Sized + sealed::Lend<D> {}
 
 pub(super) mod sealed {
@@ -67,16 +68,19 @@ pub(super) mod sealed {
     pub trait Lend<D: Driver>: Sized {
         /// Whether the slab keeps it apart: its completion is not passed to the program.
         const APART: bool = false;
+        /// What the word lacks. A post that fails gives it to the value that comes back.
+        type Note: Copy;
+        fn note(&self) -> Self::Note;
         fn lend(self) -> Held<D>;
-        /// The value. If it is of another type, it is dropped.
+        /// The value. If it is of another type, it is dropped. `received` has the length of a message, after a receive.
         ///
         /// # Safety
         /// The word is not used again.
-        unsafe fn give_back(held: Held<D>) -> Option<Self>;
-        /// The length of a message, after a receive.
-        #[inline(always)]
-        fn received(&mut self, len: u32) {
-            let _ = len;
+        unsafe fn give_back(held: Held<D>, received: impl FnOnce() -> Option<u32>) -> Option<Self>;
+        /// The value of a post that failed.
+        fn noted(self, note: Self::Note) -> Self {
+            let _ = note;
+            self
         }
         /// After the completion of the work request.
         #[inline(always)]
@@ -89,25 +93,47 @@ pub(super) mod sealed {
 impl<D: Driver, A: Access> Lend<D> for Buf<A, D> {}
 #[expect(private_interfaces, reason = "only this crate implements it")]
 impl<D: Driver, A: Access> sealed::Lend<D> for Buf<A, D> {
+    type Note = ();
+    #[inline(always)]
+    fn note(&self) {}
     #[inline(always)]
     fn lend(self) -> Held<D> {
         self.into_held()
     }
     #[inline(always)]
-    unsafe fn give_back(held: Held<D>) -> Option<Self> {
+    unsafe fn give_back(held: Held<D>, received: impl FnOnce() -> Option<u32>) -> Option<Self> {
         if held.is(A::KIND) {
             // SAFETY: it is a buffer with this kind of access; the contract of this function.
-            Some(Self::from_raw(unsafe { held.into_buf(A::KIND) }))
+            let mut buf = Self::from_raw(unsafe { held.into_buf(A::KIND) });
+            if let Some(len) = received() {
+                buf.clamp_len(len);
+            }
+            Some(buf)
         } else {
             // SAFETY: the contract of this function.
-            unsafe { held.release() };
-            None
+            unsafe { whole(held, received()) }
         }
     }
-    #[inline(always)]
-    fn received(&mut self, len: u32) {
-        self.clamp_len(len);
+}
+
+/// The buffer of a work request that had a part of it. Anything else is dropped.
+///
+/// # Safety
+/// The word is not used again.
+#[cold]
+#[inline(never)]
+unsafe fn whole<D: Driver, A: Access>(held: Held<D>, received: Option<u32>) -> Option<Buf<A, D>> {
+    if !held.is(A::PART) {
+        // SAFETY: the contract of this function.
+        unsafe { held.release() };
+        return None;
     }
+    // SAFETY: it is a part of a buffer with this kind of access; the contract of this function.
+    let part = unsafe { held.into_part() };
+    Some(Buf::from_raw(match received {
+        Some(len) => part.into_received(len),
+        None => part.into_whole(),
+    }))
 }
 
 /// Takes back what a post that failed would have owned.
@@ -116,12 +142,14 @@ impl<D: Driver, A: Access> sealed::Lend<D> for Buf<A, D> {
 pub(super) fn reject<D: Driver, B: sealed::Lend<D>>(
     flight: &Flight<D>,
     number: u64,
+    note: B::Note,
     error: PostError,
 ) -> Rejected<B> {
     if let PostError::Doorbell(_) = error {
         return Rejected { error, returned: None };
     }
     // SAFETY: the entry was taken out, so this is the only copy.
-    let returned = flight.slab.take_any(number).and_then(|entry| unsafe { B::give_back(entry.held) });
-    Rejected { error, returned }
+    let returned =
+        flight.slab.take_any(number).and_then(|entry| unsafe { B::give_back(entry.held, || None) });
+    Rejected { error, returned: returned.map(|value| value.noted(note)) }
 }

@@ -11,7 +11,7 @@ use crate::access::Access;
 use crate::ah::AddressHandle;
 use crate::flight::Flight;
 use crate::held::Held;
-use crate::list::Memory;
+use crate::list::{Memory, Source};
 use crate::open::AnyDriver;
 use crate::pool::Buf;
 use crate::qp::QpControl;
@@ -207,7 +207,7 @@ impl<S: PostTo<D>, D: Driver, T, A: Address<D::Ah>> Wr<S, T, A, D> {
 
     /// Posts the bytes of a buffer or of a list.
     #[inline(always)]
-    fn put<O: Operation<Remote = D::Remote>, B: Memory<D>>(
+    fn put<O: Operation<Remote = D::Remote>, B: Source<D>>(
         self,
         op: impl FnOnce() -> O,
         data: B,
@@ -218,7 +218,10 @@ impl<S: PostTo<D>, D: Driver, T, A: Address<D::Ah>> Wr<S, T, A, D> {
         // until the work request is known to be complete, so this process does not access them (private ones), or accesses them
         // by copies only (exposed ones).
         unsafe {
-            sink.put::<B, _, _, _>((wr_id, flags), domain, to, op, || (Entries(data.used()), data.lend()))
+            sink.put::<B, _, _, _>((wr_id, flags), domain, to, op, || {
+                let (sges, note) = (data.used(), data.note());
+                (Entries(sges), data.lend(), note)
+            })
         }
     }
 
@@ -245,7 +248,13 @@ impl<D: Driver, T, A: Address<D::Ah>> Wr<AtOnce<'_, D>, T, A, D> {
         let domain = sink.domain();
         // SAFETY: the contract of this function.
         let posted = unsafe {
-            sink.put::<Borrowed, _, _, _>((wr_id, flags), domain, to, || op, || (sges, Held::scoped(ticket)))
+            sink.put::<Borrowed, _, _, _>(
+                (wr_id, flags),
+                domain,
+                to,
+                || op,
+                || (sges, Held::scoped(ticket), ()),
+            )
         };
         posted.map_err(|rejected| rejected.error)
     }
@@ -254,7 +263,7 @@ impl<D: Driver, T, A: Address<D::Ah>> Wr<AtOnce<'_, D>, T, A, D> {
 impl<S: PostTo<D>, D: Driver, T: Sends, A: Address<D::Ah>> Wr<S, T, A, D> {
     /// `IBV_WR_SEND`: sends a message, which uses the next receive of the peer.
     #[inline(always)]
-    pub fn send<B: Memory<D>>(self, data: B) -> S::Out<B> {
+    pub fn send<B: Source<D>>(self, data: B) -> S::Out<B> {
         self.put(op::Send::new, data)
     }
 
@@ -268,7 +277,7 @@ impl<S: PostTo<D>, D: Driver, T: Sends, A: Address<D::Ah>> Wr<S, T, A, D> {
 impl<S: PostTo<D>, D: Driver, T: SendsImm, A: Address<D::Ah>> Wr<S, T, A, D> {
     /// `IBV_WR_SEND_WITH_IMM`: the immediate arrives in the peer's completion.
     #[inline(always)]
-    pub fn send_imm<B: Memory<D>>(self, data: B, imm: ImmData) -> S::Out<B> {
+    pub fn send_imm<B: Source<D>>(self, data: B, imm: ImmData) -> S::Out<B> {
         self.put(|| op::SendImm::new(imm), data)
     }
 
@@ -300,13 +309,13 @@ fn remote<R: WireRemote>(at: &RemoteRegion) -> R {
 impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
     /// `IBV_WR_SEND_WITH_INV`: the peer's `rkey` is invalidated when the message arrives.
     #[inline(always)]
-    pub fn send_inv<B: Memory<D>>(self, data: B, rkey: u32) -> S::Out<B> {
+    pub fn send_inv<B: Source<D>>(self, data: B, rkey: u32) -> S::Out<B> {
         self.put(|| op::SendInv::new(rkey), data)
     }
 
     /// `IBV_WR_RDMA_WRITE`: writes to the front of `to`. [`PostError::InvalidLength`] if it is shorter.
     #[inline(always)]
-    pub fn write<B: Memory<D>>(self, data: B, to: &RemoteRegion) -> S::Out<B> {
+    pub fn write<B: Source<D>>(self, data: B, to: &RemoteRegion) -> S::Out<B> {
         if data.bytes() > to.len() {
             return self.sink.refuse(PostError::InvalidLength, data);
         }
@@ -324,7 +333,7 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
 
     /// `IBV_WR_RDMA_WRITE_WITH_IMM`: as [`write`](Self::write), and uses a receive of the peer, whose completion has the immediate.
     #[inline(always)]
-    pub fn write_imm<B: Memory<D>>(self, data: B, to: &RemoteRegion, imm: ImmData) -> S::Out<B> {
+    pub fn write_imm<B: Source<D>>(self, data: B, to: &RemoteRegion, imm: ImmData) -> S::Out<B> {
         if data.bytes() > to.len() {
             return self.sink.refuse(PostError::InvalidLength, data);
         }
@@ -354,7 +363,32 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
         let bind = unsafe { op::BindMw::new(bind) };
         // SAFETY: a bind has no entries; see above.
         unsafe {
-            sink.put::<Window<D>, _, _, _>((wr_id, flags), domain, to, || bind, || (NoData, window.lend()))
+            sink.put::<Window<D>, _, _, _>(
+                (wr_id, flags),
+                domain,
+                to,
+                || bind,
+                || (NoData, window.lend(), ()),
+            )
+        }
+    }
+}
+
+impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
+    /// `IBV_WR_LOCAL_INV`: ends the access of the peer to an open window of type 2. The completion gives the window back, closed:
+    /// [`into_parts`](Window::into_parts) has the buffer, and another [`bind`](Self::bind) opens it with a new key.
+    /// [`PostError::InvalidArgument`] for other windows. After an error the window is as it was.
+    pub fn local_inv(self, mut window: Window<D>) -> S::Out<Window<D>> {
+        let Self { sink, wr_id, flags, to, .. } = self;
+        let domain = window.domain();
+        let key = window.begin_end().filter(|_| domain == sink.domain());
+        let Some(key) = key else {
+            return sink.refuse(PostError::InvalidArgument, window);
+        };
+        // SAFETY: an invalidation has no entries.
+        unsafe {
+            let parts = || (NoData, window.lend(), ());
+            sink.put::<Window<D>, _, _, _>((wr_id, flags), domain, to, || op::LocalInv::new(key), parts)
         }
     }
 }

@@ -111,7 +111,7 @@ pub(super) mod sealed {
         /// The protection domain of the queue.
         fn domain(&self) -> u64;
 
-        /// `parts` are the data, and what owns their memory. It is called once: when there is a slot, or for the refusal. `op` is called
+        /// `parts` are the data, what owns their memory, and the note of it. It is called once: when there is a slot, or for the refusal. `op` is called
         /// last. So the values of both are in registers as short as possible.
         ///
         /// # Safety
@@ -122,7 +122,7 @@ pub(super) mod sealed {
             domain: u64,
             to: A,
             op: impl FnOnce() -> O,
-            parts: impl FnOnce() -> (P, Held<D>),
+            parts: impl FnOnce() -> (P, Held<D>, B::Note),
         ) -> Self::Out<B>
         where
             A: Address<D::Ah>,
@@ -181,7 +181,7 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
         domain: u64,
         to: A,
         op: impl FnOnce() -> O,
-        parts: impl FnOnce() -> (P, Held<D>),
+        parts: impl FnOnce() -> (P, Held<D>, B::Note),
     ) where
         A: Address<D::Ah>,
         O: Operation<Remote = D::Remote>,
@@ -192,7 +192,7 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
         // the bits of a tag.
         match unsafe { self.flight.slab.vacant(domain) } {
             Some(vacant) => {
-                let (data, held) = parts();
+                let (data, held, _) = parts();
                 let wr = Wr { wr_id: vacant.fill(Entry { wr_id, held }), flags };
                 // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the batch is
                 // dropped without having been posted.
@@ -218,7 +218,7 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
     {
         let domain = self.domain();
         // SAFETY: the contract of this function.
-        unsafe { self.put::<Nothing, _, _, _>(wr, domain, to, op, || (data, held)) }
+        unsafe { self.put::<Nothing, _, _, _>(wr, domain, to, op, || (data, held, ())) }
     }
 
     #[inline(always)]
@@ -271,7 +271,7 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
         domain: u64,
         to: A,
         op: impl FnOnce() -> O,
-        parts: impl FnOnce() -> (P, Held<D>),
+        parts: impl FnOnce() -> (P, Held<D>, B::Note),
     ) -> Result<(), Rejected<B>>
     where
         A: Address<D::Ah>,
@@ -282,18 +282,22 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
         // SAFETY: this value borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster; a domain has
         // the bits of a tag.
         let Some(vacant) = (unsafe { flight.slab.vacant(domain) }) else {
+            let (_, held, note) = parts();
             // SAFETY: this is the only copy.
-            let returned = unsafe { B::give_back(parts().1) };
-            return Err(Rejected { error: flight.no_slot(domain), returned });
+            let returned = unsafe { B::give_back(held, || None) };
+            return Err(Rejected {
+                error: flight.no_slot(domain),
+                returned: returned.map(|value| value.noted(note)),
+            });
         };
-        let (data, held) = parts();
+        let (data, held, note) = parts();
         let entry = Entry { wr_id, held };
         let number = if B::APART { vacant.fill_apart(entry) } else { vacant.fill(entry) };
         let wr = Wr { wr_id: number, flags };
         // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the post fails.
         match unsafe { engine.post(wr, to, op(), data) } {
             Ok(()) => Ok(()),
-            Err(error) => Err(rejected(flight, number, error)),
+            Err(error) => Err(rejected(flight, number, note, error)),
         }
     }
 
@@ -313,7 +317,7 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
     {
         let domain = self.flight.slab.tag();
         // SAFETY: the contract of this function.
-        unsafe { self.put::<Nothing, _, _, _>(wr, domain, to, op, || (data, held)) }
+        unsafe { self.put::<Nothing, _, _, _>(wr, domain, to, op, || (data, held, ())) }
             .map_err(|rejected| rejected.error)
     }
 
@@ -336,11 +340,13 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
 struct Nothing;
 
 impl<D: Driver> super::rejected::sealed::Lend<D> for Nothing {
+    type Note = ();
+    fn note(&self) {}
     fn lend(self) -> Held<D> {
         Held::NOTHING
     }
     #[inline(always)]
-    unsafe fn give_back(held: Held<D>) -> Option<Self> {
+    unsafe fn give_back(held: Held<D>, _: impl FnOnce() -> Option<u32>) -> Option<Self> {
         // SAFETY: the contract of this function.
         unsafe { held.release() };
         Some(Self)
@@ -352,10 +358,12 @@ pub(super) struct Borrowed;
 
 impl<D: Driver> super::rejected::sealed::Lend<D> for Borrowed {
     const APART: bool = true;
+    type Note = ();
+    fn note(&self) {}
     fn lend(self) -> Held<D> {
         Held::NOTHING
     }
-    unsafe fn give_back(held: Held<D>) -> Option<Self> {
+    unsafe fn give_back(held: Held<D>, _: impl FnOnce() -> Option<u32>) -> Option<Self> {
         // SAFETY: the contract of this function.
         unsafe { held.release() };
         Some(Self)
@@ -368,9 +376,10 @@ impl<D: Driver> super::rejected::sealed::Lend<D> for Borrowed {
 fn rejected<D: Driver, B: super::rejected::sealed::Lend<D>>(
     flight: &Flight<D>,
     number: u64,
+    note: B::Note,
     error: PostError,
 ) -> Rejected<B> {
-    let rejected = reject(flight, number, error);
+    let rejected = reject(flight, number, note, error);
     if !matches!(error, PostError::Doorbell(_)) {
         // SAFETY: called by the only poster, which inserted this number last.
         unsafe { flight.slab.retract(number as u32) };

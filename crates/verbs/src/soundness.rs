@@ -5,7 +5,7 @@
 //! The device uses the memory of a work request until the work request is complete. So each queue has a slab with the buffers of
 //! its work requests in flight, which the queue's kernel object holds. A buffer leaves the slab only when
 //! one of the rules in "What a completion guarantees" (the internals in the book) says that its work request is complete.
-//! `transfer`, `transports`, `lists`, `ends`, `drain`, `scopes`, `removal`, `strays` and `threads` are the modules of `tests/owned`; `known`, `cq`, `memory`
+//! `transfer`, `transports`, `lists`, `parts`, `shares`, `windows`, `ends`, `drain`, `scopes`, `removal`, `strays` and `threads` are the modules of `tests/owned`; `known`, `cq`, `memory`
 //! and `in_flight` have unit tests beside the code.
 //!
 //! | case | what happens to the buffer | test |
@@ -23,6 +23,12 @@
 //! | receive of an SRQ, delivered to a QP or DC target that was destroyed or reset before the poll | back to the pool, without a completion; of a message that was not complete, too, if the device has flushed it | `ends::receives_of_an_srq_for_a_destroyed_qp_come_back`, `drain::receives_whose_completions_are_removed_come_back`, `drain::receives_of_messages_that_are_not_complete_come_back` |
 //! | receive of an SRQ whose QP is ended by [`Srq::drain`] | its completion gives it back, also while other threads post and poll | `drain::every_buffer_of_a_shared_queue_comes_back`, `drain::other_threads_post_and_poll_while_qps_are_drained` |
 //! | [`BufList`]: in flight, refused, in a batch that is dropped, taken as another type | as a buffer: all of its buffers together | `lists::lists_in_flight_end_as_buffers_do`, `lists::lists_that_a_queue_can_not_take_come_back` |
+//! | [`SharedBuf`]: in flight in several work requests and queues, refused, taken as another type | its owners are counted, those in the slabs, too; the last one gives it back, in whatever thread | `shares::one_buffer_is_the_source_of_several_posts`, `shares::a_refused_part_comes_back_as_it_was`, `shares::an_owner_is_not_given_out_as_a_buffer`, `shares::owners_are_dropped_during_polls` |
+//! | queues of a [`SharedBuf`] end, or their device is removed | as a buffer: an owner that is leaked with its queue keeps the memory mapped, and the buffer out of the pool | `shares::queues_end_with_shared_buffers_in_flight`, `shares::a_device_is_removed_with_shared_buffers_in_flight`, `shares::a_kernel_that_refuses_keeps_shared_buffers`, `shares::forgotten_owners_keep_the_buffer` |
+//! | a shared buffer is written while others read it | not possible: it is no target of reads, receives and atomics, and becomes a buffer again with its only owner | sixth example below, `shares::one_buffer_is_the_source_of_several_posts` |
+//! | a part outside a buffer | refused before the post | `shares::parts_of_a_shared_buffer_are_inside_it`, `parts::a_part_outside_the_buffer_is_refused` |
+//! | [`BufPart`]: dropped, refused, in flight | the whole buffer, with its own address and size | `parts::a_part_that_is_dropped_is_a_whole_buffer_again`, `parts::a_part_receives` |
+//! | a receive without memory | there is none; a message with bytes completes with an error | `parts::receives_without_memory_take_immediates`, `parts::receives_without_memory_of_a_shared_queue` |
 //! | CQ overflow: completions are lost | stays until the QP is destroyed | `ends::an_overflowed_cq_loses_completions_and_no_memory` |
 //! | a `wr_id` is reported twice, was never given, or is that of another CQ or of an earlier queue | nothing: numbers have generations, and a value is taken out once | `known::a_completion_that_is_reported_twice_gives_nothing`, `known::numbers_that_were_never_given_find_nothing`, `known::the_number_of_another_cqs_queue_finds_nothing`, `known::the_number_of_an_earlier_queue_finds_nothing`, `in_flight::states_and_guards_are_no_numbers`, `in_flight::any_numbers_agree_with_a_list_of_values` |
 //! | a send is reported too early | taken for complete, with those before it. A device that reports this wrongly can also write to all memory that is registered with it | `known::a_later_send_that_is_reported_first_completes_those_before_it` |
@@ -37,6 +43,8 @@
 //! | a buffer is posted to a queue of another domain or device, where its key is that of other memory | refused: a free slot of the slab is one for memory of the queue's domain only | `transfer::buffers_of_another_domain_are_refused`, `in_flight::another_tag_finds_no_vacant_slot` |
 //! | a queue with `wr_id`s of the user completes to an [`Cq`] | does not compile | fourth example below |
 //! | a window's key is used after its end | the device refuses it; then the buffer goes back | `transfer::a_window_ends_when_it_is_dropped` |
+//! | this process reads or changes a window's buffer while the peer does | by copies, or by atomic words of 8 bytes; no references to its bytes | `windows::an_open_window_is_read_and_has_words` |
+//! | a window is ended by a post; the post fails, is flushed, or is that of a window that is not open | the completion gives it back: closed, and after an error as it was | `windows::a_work_request_ends_a_window`, `windows::a_window_that_can_not_be_ended_by_a_post_comes_back`, `windows::a_flushed_invalidation_leaves_the_window_open` |
 //! | the kernel refuses to deallocate a window | leaked: the peer may still access it | `ends::a_window_that_the_kernel_does_not_end_leaks_its_buffer` |
 //! | a scope's closure panics, leaves work requests in flight, or forgets what it got | the scope waits; in the end it resets the QP, or deregisters the memory | `scopes::a_panic_in_the_closure_waits_too`, `scopes::a_scope_that_is_not_complete_in_time_flushes` |
 //! | the device is removed while a scope waits | the memory is deregistered, which the kernel does after it has destroyed the device's objects | `removal::the_wait_notices_that_the_device_is_removed`, `removal::a_removal_ends_a_scope_with_a_limit_or_a_panic_or_a_forgotten_op`, `removal::a_removal_ends_scopes_of_other_transports` |
@@ -76,6 +84,21 @@
 //! }
 //! ```
 //!
+//! A shared buffer has no mutable bytes:
+//! ```compile_fail,E0596
+//! use uverbs::{Driver, Private, SharedBuf};
+//! fn change<D: Driver>(mut shared: SharedBuf<Private, D>) {
+//!     shared[0] = 1;
+//! }
+//! ```
+//! And it is no target:
+//! ```compile_fail,E0277
+//! use uverbs::{Driver, Exclusive, Private, Qp, Rc, RemoteRegion, SharedBuf};
+//! fn read<D: Driver>(qp: &mut Qp<Rc, Exclusive, D>, shared: SharedBuf<Private, D>, from: &RemoteRegion) {
+//!     let _ = qp.sq().post(1).read(shared, from);
+//! }
+//! ```
+//!
 //! # Cost
 //! A [`Buf`] is a pointer. A post moves it to a slot of the slab; a poll moves it out by one compare-and-swap. Posts and polls
 //! of buffers allocate nothing, except the first poll that reports a completion of a queue; windows and scopes allocate. No
@@ -85,4 +108,4 @@
 //! need no code for a panic that is not the program's own.
 
 #[cfg(doc)]
-use crate::{Buf, BufList, Cq, Pool, PoolBuilder, Qp, Srq, Window};
+use crate::{Buf, BufList, BufPart, Cq, Pool, PoolBuilder, Qp, SharedBuf, Srq, Window};

@@ -2,7 +2,8 @@
 //! Windows: access of a peer to one exposed buffer that ends when the window is dropped.
 //!
 //! The key of an exposed pool opens the whole pool for as long as the pool is registered. A window has a key of its own, for
-//! one buffer. When the window is dropped, the device refuses the key, and then the buffer goes back to its pool.
+//! one buffer. When the window is dropped, the device refuses the key, and then the buffer goes back to its pool. A work request
+//! ends the key, too, without a system call: [`Wr::local_inv`](super::Wr::local_inv).
 #![expect(unsafe_code)]
 // UNSAFETY: takes a window out of the word that a work request holds, and its parts out of the window.
 
@@ -15,7 +16,8 @@ use crate::rejected::{Lend, sealed};
 use crate::remote::RemoteRegion;
 use core::fmt;
 use core::mem::ManuallyDrop;
-use uverbs_core::attr::AccessFlags;
+use core::sync::atomic::AtomicU64;
+use uverbs_core::attr::{AccessFlags, MwType};
 use uverbs_core::error::Result;
 use uverbs_core::provider::Driver;
 use uverbs_core::provider::op::MwBind;
@@ -34,6 +36,8 @@ struct Parts<D: Driver> {
     bind: Option<MwBind>,
     /// The bind that has opened it.
     open: Option<MwBind>,
+    /// Whether an invalidation is posted.
+    ends: bool,
 }
 
 impl<D: Driver> WindowParts<D> {
@@ -88,7 +92,7 @@ impl<D: Driver> Window<D> {
     /// [`bind`](super::Wr::bind).
     #[must_use]
     pub fn new(window: MemoryWindow<D>, buf: Buf<Exposed, D>) -> Self {
-        let parts = Parts { window, buf: buf.into_raw(), bind: None, open: None };
+        let parts = Parts { window, buf: buf.into_raw(), bind: None, open: None, ends: false };
         Self { parts: Box::new(WindowParts(ManuallyDrop::new(parts))) }
     }
 
@@ -102,6 +106,43 @@ impl<D: Driver> Window<D> {
             let addr = if zero_based { 0 } else { buf.addr() };
             describe(addr, buf, window.rkey())
         })
+    }
+
+    /// Copies bytes of the buffer out, from `offset` on. Data that a peer writes at the same time may be copied in part.
+    ///
+    /// # Errors
+    /// A range outside the capacity.
+    pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<()> {
+        self.parts.0.buf.read_at(offset, out)
+    }
+
+    /// Copies bytes into the buffer, from `offset` on.
+    ///
+    /// # Errors
+    /// A range outside the capacity.
+    pub fn write_at(&self, offset: usize, data: &[u8]) -> Result<()> {
+        self.parts.0.buf.write_at(offset, data)
+    }
+
+    /// The aligned word of 8 bytes at `offset` of the buffer. [`Buf::atomic_u64`] says with what its accesses are atomic.
+    ///
+    /// # Errors
+    /// A word outside the capacity, or not aligned.
+    pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64> {
+        self.parts.0.buf.atomic_u64(offset)
+    }
+
+    /// The window and the buffer, each for itself, without a system call.
+    ///
+    /// # Errors
+    /// The window, if it is open: [`local_inv`](super::Wr::local_inv) ends the access of the peer, and so does [`close`](Self::close).
+    pub fn into_parts(self) -> Result<(MemoryWindow<D>, Buf<Exposed, D>), Self> {
+        // A bind that completed with an error, because the queue was flushed, was not executed.
+        if self.parts.0.open.is_some() {
+            return Err(self);
+        }
+        let Parts { window, buf, .. } = self.parts.into_parts();
+        Ok((window, Buf::from_raw(buf)))
     }
 
     /// Ends the access of the peer and returns the buffer.
@@ -132,9 +173,19 @@ impl<D: Driver> Window<D> {
         })
     }
 
-    /// After the completion of the bind.
+    /// The key, if the window is open and a work request can end it.
+    pub(super) fn begin_end(&mut self) -> Option<u32> {
+        let Parts { window, open, ends, .. } = &mut *self.parts.0;
+        *ends = open.is_some() && window.mw_type() == MwType::Type2;
+        ends.then(|| window.rkey())
+    }
+
+    /// After the completion of the bind, or of the invalidation.
     fn end(&mut self, success: bool) {
-        let Parts { window, bind, open, .. } = &mut *self.parts.0;
+        let Parts { window, bind, open, ends, .. } = &mut *self.parts.0;
+        if core::mem::take(ends) && success {
+            *open = None;
+        }
         if let Some(bind) = bind.take()
             && success
         {
@@ -147,10 +198,12 @@ impl<D: Driver> Window<D> {
 impl<D: Driver> Lend<D> for Window<D> {}
 #[expect(private_interfaces, reason = "only this crate implements it")]
 impl<D: Driver> sealed::Lend<D> for Window<D> {
+    type Note = ();
+    fn note(&self) {}
     fn lend(self) -> Held<D> {
         Held::window(self.parts)
     }
-    unsafe fn give_back(held: Held<D>) -> Option<Self> {
+    unsafe fn give_back(held: Held<D>, _: impl FnOnce() -> Option<u32>) -> Option<Self> {
         // SAFETY: the contract of this function.
         match unsafe { held.open() } {
             Value::Window(parts) => Some(Self { parts }),

@@ -146,7 +146,7 @@ fn a_reset_by_the_control_keeps_buffers_until_later_completions() {
 
 /// What a kernel refuses.
 #[derive(Clone, Copy, PartialEq)]
-enum What {
+pub(crate) enum What {
     DestroyQp,
     Windows,
     Everything,
@@ -178,7 +178,7 @@ impl Script for Refuses {
     }
 }
 
-fn refusing(what: What) -> (End, Arc<AtomicBool>) {
+pub(crate) fn refusing(what: What) -> (End, Arc<AtomicBool>) {
     let refuse = Arc::new(AtomicBool::new(false));
     let hca = Fabric::deterministic(7).device("hca0").build();
     let kernel = Refuses { inner: hca.open(), refuse: refuse.clone(), what };
