@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Polling: every field, both kinds of poll, panics in callbacks, invalid indices.
 
-use crate::cq_shared::CqState;
 use crate::testing::{KernelSide, completion_queue, ring};
 use proptest::prelude::*;
+use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::provider::{Completion as _, CompletionQueue as _, PollError};
 use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
@@ -168,7 +168,7 @@ fn a_resize_keeps_all_completions() {
         assert!(moved.produce(&bytes));
     }
     assert!(moved.produce(&wc_bytes(3, 0)));
-    q.resize(|state| state.replace_ring(bigger)).unwrap().unwrap();
+    q.replace_ring(bigger).unwrap();
     assert_eq!(q.cqe(), 15);
     let mut ids = Vec::new();
     q.poll_each(9, |c| ids.push(c.wr_id())).unwrap();
@@ -179,11 +179,11 @@ fn a_resize_keeps_all_completions() {
 fn a_lost_ring_is_an_error_and_not_an_empty_queue() {
     let (mut q, kernel, _) = completion_queue(4).unwrap();
     assert!(kernel.produce(&wc_bytes(0, 0)));
-    q.resize(CqState::lose_ring).unwrap();
+    q.lose_ring();
     assert_eq!(q.poll_each(1, |_| ()), Err(PollError::Corrupt));
     assert_eq!(q.start_poll(), Err(PollError::Corrupt));
     let (found, moved) = ring::<ib_uverbs_wc>(6, 4, 0);
-    q.resize(|state| state.replace_ring(found)).unwrap().unwrap();
+    q.replace_ring(found).unwrap();
     assert!(moved.produce(&wc_bytes(7, 0)));
     assert_eq!(q.poll_each(1, |c| assert_eq!(c.wr_id(), 7)), Ok(1));
 }
@@ -226,7 +226,7 @@ fn completions_of_a_destroyed_qp_are_removed_and_their_slots_returned() {
 fn completions_are_claimed_while_control_calls_wait() {
     let (mut q, kernel, _) = completion_queue(16).unwrap();
     produce(&kernel, &[10, 20, 11]);
-    let shared = q.shared_arc();
+    let shared = Arc::clone(q.shared());
     uverbs_testkit::check_claims(&mut q, 3, || {
         shared.stopped(|state| state.remove(9, drop));
     });
@@ -236,7 +236,7 @@ fn completions_are_claimed_while_control_calls_wait() {
 fn a_qp_may_be_destroyed_during_a_poll() {
     let (mut q, kernel, _) = completion_queue(16).unwrap();
     produce(&kernel, &[10, 20, 11, 21, 12]);
-    let (shared, mut ids) = (q.shared_arc(), Vec::new());
+    let (shared, mut ids) = (Arc::clone(q.shared()), Vec::new());
     let n = q.poll_each(16, |c| {
         ids.push(c.wr_id());
         if ids.len() == 1 {

@@ -3,7 +3,6 @@
 //! system call, and later posts publish nothing.
 
 use super::{Send, config};
-use crate::doorbell::{FlushBell, SendBell};
 use crate::testing::ring;
 use crate::{QpShared, RecvQueue, SendQueue};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +16,7 @@ use uverbs_core::provider::{
     Connected, NoData, PostError, RecvBatch as _, RecvQueue as _, SendQueue as _, Wr,
 };
 use uverbs_core::wr::SendFlags;
+use uverbs_soft::{FlushBell, SendBell};
 
 /// A system call that signals its start and ends on request.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ fn waited_for(
         let control = scope.spawn(move || {
             let _done = done;
             shared.set_state(QpState::RESET);
-            shared.access.wait_for_posters().unwrap();
+            shared.access().wait_for_posters().unwrap();
             ended.load(Ordering::SeqCst)
         });
         assert_eq!(is_done.recv_timeout(Duration::from_millis(30)), Err(RecvTimeoutError::Timeout));

@@ -11,7 +11,7 @@ mod roundtrip;
 mod semantics;
 mod vectors;
 
-use crate::send::{Extensions, SendConfig};
+use crate::{Extensions, SendConfig};
 use uverbs_core::attr::{QpType, SendOpsFlags};
 use uverbs_core::provider::op;
 use uverbs_core::provider::wire::RemoteAddr;

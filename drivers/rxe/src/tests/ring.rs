@@ -2,9 +2,8 @@
 //! Wrap-around, full and empty rings, aborts, synchronization after a reset, invalid geometry and indices.
 
 use super::*;
-use crate::queue::{Ring, RingError, heap_ring};
-use crate::testing::{decode_recv, decode_send, recv_queue, ring, send_queue};
-use core::sync::atomic::Ordering;
+use crate::ring::{Ring, RingError};
+use crate::testing::{decode_recv, decode_send, heap_ring, recv_queue, ring, send_queue};
 use proptest::prelude::*;
 use uverbs_core::attr::QpState;
 use uverbs_core::provider::{
@@ -310,7 +309,8 @@ fn a_resized_ring_continues_at_the_kernels_indices() {
 fn wrong_geometry_is_refused() {
     let try_one = |log2: u32, mask: u32, len_log2: u32, slots: u32| {
         let (mapping, words) = heap_ring(len_log2, slots);
-        words[0].store(zerocopy::transmute!([log2, mask]), Ordering::Relaxed);
+        words.put(0, &log2.to_ne_bytes());
+        words.put(4, &mask.to_ne_bytes());
         Ring::<rxe_send_wqe>::new(mapping, 64).map(|r| r.capacity())
     };
     assert_eq!(try_one(9, 7, 9, 8), Ok(7));
