@@ -2,6 +2,7 @@
 //! Polling: every field, both kinds of poll, arming, removal of completions, bytes that no correct kernel writes.
 
 use crate::QpShared;
+use crate::shared::store_state;
 use crate::testing::{KernelSide, completion, completion_queue};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -152,7 +153,7 @@ fn completions_of_a_destroyed_qp_are_removed_and_their_slots_returned() {
 fn completions_are_claimed_while_control_calls_wait() {
     let (mut q, kernel) = completion_queue(8);
     produce(&kernel, &[10, 20, 11]);
-    let shared = q.shared();
+    let shared = Arc::clone(q.shared());
     uverbs_testkit::check_claims(&mut q, 3, || {
         shared.stopped(|state| state.remove(9, drop));
     });
@@ -162,7 +163,7 @@ fn completions_are_claimed_while_control_calls_wait() {
 fn a_qp_may_be_destroyed_during_a_poll() {
     let (mut q, kernel) = completion_queue(16);
     produce(&kernel, &[10, 20, 11, 21, 12]);
-    let (shared, mut ids) = (q.shared(), Vec::new());
+    let (shared, mut ids) = (Arc::clone(q.shared()), Vec::new());
     let n = q.poll_each(16, |c| {
         ids.push(c.wr_id());
         if ids.len() == 1 {
@@ -178,7 +179,7 @@ fn a_qp_may_be_destroyed_during_a_poll() {
 #[test]
 fn a_polled_flush_moves_its_qp_to_err() {
     let (mut q, kernel) = completion_queue(8);
-    let cq = q.shared();
+    let cq = Arc::clone(q.shared());
     let qp = |number, state| {
         let created = QpShared::create(state, ControlBarrier::register(), vec![Arc::clone(&cq)], number);
         let qp = Arc::new(created.unwrap());
@@ -195,9 +196,9 @@ fn a_polled_flush_moves_its_qp_to_err() {
     assert_eq!(q.poll_each(9, |_| ()), Ok(5));
     assert_eq!([&one, &two, &closing].map(|qp| qp.state()), [QpState::INIT, QpState::ERR, QpState::SQD]);
     // A modification that was in progress does not hide it.
-    two.store_state(QpState::INIT);
+    store_state(&two, QpState::INIT);
     assert_eq!(two.state(), QpState::ERR);
-    one.store_state(QpState::RTR);
+    store_state(&one, QpState::RTR);
     assert_eq!(one.state(), QpState::RTR);
     // The number belongs to another QP later.
     one.detach();
@@ -205,7 +206,10 @@ fn a_polled_flush_moves_its_qp_to_err() {
     let next = qp(1, QpState::INIT);
     assert_eq!(q.poll_each(9, |_| ()), Ok(1));
     assert_eq!((one.state(), next.state()), (QpState::RTR, QpState::ERR));
-    assert!(![&one, &two, &closing, &next].iter().any(|qp| qp.is_flushed()), "only modify_qp ensures that");
+    assert!(
+        ![&one, &two, &closing, &next].iter().any(|qp| qp.own().is_flushed()),
+        "only modify_qp ensures that"
+    );
 }
 
 proptest! {

@@ -9,7 +9,7 @@ mod cq;
 mod ring;
 mod roundtrip;
 
-use crate::send::SendConfig;
+use crate::SendConfig;
 use uverbs_core::attr::SendOpsFlags;
 use uverbs_core::provider::op;
 use uverbs_core::provider::wire::RemoteAddr;

@@ -2,7 +2,7 @@
 //! Laps, full and empty rings, aborts, the states, the doorbell, and flags that no correct kernel writes.
 
 use super::*;
-use crate::queue::{Ring, RingError, heap};
+use crate::ring::{CompletionRing, Ring, RingError};
 use crate::testing::{FakeBell, decode_recv, decode_send, recv_queue, send_queue};
 use proptest::prelude::*;
 use uverbs_core::Errno;
@@ -12,8 +12,9 @@ use uverbs_core::provider::{
     WrBuilder as _,
 };
 use uverbs_core::wr::{RawAh, SendFlags, SendWr, WrOpcode};
+use uverbs_soft::testing::heap;
 use uverbs_testkit::{Face, Op};
-use uverbs_uapi::siw::{siw_cqe, siw_rqe, siw_sqe};
+use uverbs_uapi::siw::{siw_rqe, siw_sqe};
 
 type Request<'a> = uverbs_testkit::Request<'a, RawAh<crate::Ah>>;
 
@@ -171,7 +172,7 @@ fn a_batch_that_began_before_the_qp_was_closed_is_dropped() {
     // SAFETY: the receive has no entries, so it names no memory.
     unsafe { batch.push(1, &[]) };
     shared.set_state(QpState::ERR);
-    shared.access.wait_for_posters().unwrap();
+    shared.access().wait_for_posters().unwrap();
     assert_eq!(batch.complete(), Err(PostError::BadState));
     assert!(kernel.consume().is_none());
 }
@@ -185,7 +186,7 @@ fn rings_that_are_not_there_are_refused() {
         assert_eq!(new(480, slots), Err(RingError::Slots(slots)));
     }
     assert_eq!(Ring::<siw_rqe>::bytes(4), Ok(448));
-    assert_eq!(Ring::<siw_cqe>::bytes(4), Ok(4 * 32 + 8));
+    assert_eq!(CompletionRing::bytes(4), Ok(4 * 32 + 8));
 }
 
 proptest! {
