@@ -60,11 +60,11 @@ fn bytes(slots: u32, element: usize, trailer: usize) -> Result<usize, RingError>
 }
 
 /// The elements of a mapping, whose number is checked.
-fn elements<H, const TRAILER: usize>(
+fn elements<H, const TRAILER: usize, const TAIL: usize>(
     mapping: Mapping,
     slots: u32,
     element: usize,
-) -> Result<Elements<H, 0, TRAILER>, RingError> {
+) -> Result<Elements<H, 0, TRAILER, TAIL>, RingError> {
     let elements = |memory| Elements::new(memory, slots - 1, element);
     Memory::new(mapping).and_then(elements).map_err(|error| match error {
         MemoryError::TooShort => RingError::TooShort,
@@ -76,6 +76,9 @@ fn elements<H, const TRAILER: usize>(
 const FLAGS: usize = 8;
 const _: () = assert!(offset_of!(SendHead, flags) == FLAGS && offset_of!(RecvHead, flags) == FLAGS);
 const _: () = assert!(offset_of!(siw_cqe, flags) == FLAGS);
+
+/// Bytes of the entries.
+const ENTRIES: usize = SIW_MAX_SGE as usize * size_of::<siw_sge>();
 
 /// An element with a poster: a head, then entries.
 pub trait Work: fmt::Debug {
@@ -113,7 +116,7 @@ macro_rules! work {
         const _: () = {
             $(assert!(offset_of!($head, $field) == offset_of!($element, $field));)*
             assert!(size_of::<$head>() == offset_of!($element, sge));
-            assert!(size_of::<$element>() == size_of::<$head>() + SIW_MAX_SGE as usize * size_of::<siw_sge>());
+            assert!(size_of::<$element>() == size_of::<$head>() + ENTRIES);
         };
         impl Work for $element {
             type Head = $head;
@@ -126,7 +129,7 @@ work!(RecvHead, siw_rqe: id flags num_sge opcode unused);
 /// A ring of WRs.
 #[derive(Debug)]
 pub struct Ring<E: Work> {
-    elements: Elements<E::Head>,
+    elements: Elements<E::Head, 0, 0, ENTRIES>,
     /// The flags of elements that are not published.
     flags: Box<[u16]>,
 }
@@ -183,12 +186,18 @@ impl<E: Work> PostRing for Ring<E> {
         Ok((published, published))
     }
 
-    #[inline]
+    /// If an element is free, those before it are, because the kernel takes them in order. So the last one is looked at first, and
+    /// then those at half of the distance.
     fn room(&self, published: u32, at: u32) -> Result<u32, PostError> {
-        if at.wrapping_sub(published) >= self.capacity() || !self.is_free(at) {
-            return Err(PostError::QueueFull);
+        let mut free = self.capacity().saturating_sub(at.wrapping_sub(published));
+        while free != 0 {
+            let end = at.wrapping_add(free);
+            if self.is_free(end.wrapping_sub(1)) {
+                return Ok(end);
+            }
+            free /= 2;
         }
-        Ok(at.wrapping_add(1))
+        Err(PostError::QueueFull)
     }
 
     #[inline(always)]
@@ -220,7 +229,7 @@ impl<E: Work> PostRing for Ring<E> {
 /// A slot of a work queue, and the flags with which it will be published.
 #[derive(Debug)]
 pub struct WqeOf<'r, H> {
-    pub(crate) slot: Slot<'r, H>,
+    pub(crate) slot: Slot<'r, H, ENTRIES>,
     pub(crate) flags: &'r mut u16,
 }
 
@@ -240,7 +249,7 @@ const TRAILER: usize = size_of::<siw_cq_ctrl>();
 
 /// A ring of completions.
 #[derive(Debug)]
-pub struct CompletionRing(Elements<siw_cqe, 0, TRAILER>);
+pub struct CompletionRing(Elements<siw_cqe, 0, TRAILER, 0>);
 
 impl CompletionRing {
     /// As [`Ring::bytes`].

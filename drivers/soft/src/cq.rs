@@ -144,35 +144,33 @@ impl<F: Format, B: ArmBell> CompletionQueueTrait for CompletionQueue<F, B> {
     #[inline]
     fn poll_claiming(&mut self, max: usize, mut claimant: impl Claimant<Self>) -> Result<usize, PollError> {
         self.may_poll()?;
-        // At most one ring, so the call ends even if the kernel writes continually.
-        let max = max.min(self.capacity as usize);
+        // Only the completions that are in the ring when the call begins, so the call ends even if the kernel writes
+        // continually.
+        let max = u32::try_from(max).unwrap_or(u32::MAX).min(self.capacity);
+        let n = self.enter()?.state().available(max)? as usize;
+        if n == 0 {
+            return Ok(0);
+        }
         let queue = GiveBack(self);
-        let mut done = 0;
-        while done < max {
-            let mut entered = match queue.0.enter() {
-                Ok(entered) => entered,
-                Err(error) if done == 0 => return Err(error),
-                // The next call reports it.
-                Err(_) => break,
-            };
-            let completion = match entered.state().take() {
-                Ok(Some(completion)) => completion,
-                Ok(None) => break,
-                Err(error) if done == 0 => return Err(error),
-                Err(_) => break,
-            };
+        for done in 0..n {
+            // The next call reports an error.
+            let Ok(mut entered) = queue.0.enter() else { return Ok(done) };
+            // A control call may have removed the rest.
+            let Some(completion) = entered.state().take() else { return Ok(done) };
             let claim = claimant.claim(&completion);
             drop(entered);
             claimant.pass(&completion, claim);
-            done += 1;
         }
-        Ok(done)
+        Ok(n)
     }
 
     #[inline]
     fn start_poll(&mut self) -> Result<(), PollError> {
         self.may_poll()?;
-        let taken = self.enter()?.state().take()?;
+        let mut entered = self.enter()?;
+        entered.state().available(1)?;
+        let taken = entered.state().take();
+        drop(entered);
         self.last = Some(taken.ok_or(PollError::Empty)?);
         self.is_open = true;
         Ok(())
@@ -183,7 +181,10 @@ impl<F: Format, B: ArmBell> CompletionQueueTrait for CompletionQueue<F, B> {
         if !self.is_open {
             return Err(PollError::NoSession);
         }
-        let taken = self.enter()?.state().take_more()?;
+        let mut entered = self.enter()?;
+        entered.state().more()?;
+        let taken = entered.state().take();
+        drop(entered);
         self.last = Some(taken.ok_or(PollError::Empty)?);
         Ok(())
     }
@@ -207,7 +208,7 @@ impl<F: Format, B: ArmBell> CompletionQueueTrait for CompletionQueue<F, B> {
 
     #[inline]
     fn is_surely_empty(&mut self) -> bool {
-        !self.is_open && self.enter().is_ok_and(|mut entered| entered.state().has_entry() == Ok(false))
+        !self.is_open && self.enter().is_ok_and(|mut entered| entered.state().available(1) == Ok(0))
     }
 
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {

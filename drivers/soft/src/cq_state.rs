@@ -70,7 +70,7 @@ impl<F: Format> CqState<F> {
         self.end = self.at;
     }
 
-    /// Asks the ring for completions.
+    /// Asks the ring for up to `max` completions.
     #[inline(always)]
     fn refresh(&mut self, max: u32) -> Result<(), PollError> {
         if self.lost {
@@ -80,41 +80,53 @@ impl<F: Format> CqState<F> {
         Ok(())
     }
 
-    /// Whether there is a completion.
+    /// The number of completions, as far as is known.
     #[inline(always)]
-    pub(crate) fn has_entry(&mut self) -> Result<bool, PollError> {
-        if self.at == self.end {
-            self.refresh(1)?;
-        }
-        Ok(self.at != self.end)
+    fn known(&self) -> u32 {
+        self.end.wrapping_sub(self.at)
     }
 
-    /// Takes the next completion, if there is one.
+    /// The number of completions, up to `max`, that a poll finds. Asks the ring only if fewer are known.
     #[inline(always)]
-    pub(crate) fn take(&mut self) -> Result<Option<Completion<F>>, PollError> {
-        // With slots that are not returned yet the ring has no more than it can have.
-        if !self.has_entry()? || self.at.wrapping_sub(self.given) >= self.ring.capacity() {
-            return Ok(None);
+    pub(crate) fn available(&mut self, max: u32) -> Result<u32, PollError> {
+        if self.known() < max
+            && let Err(error) = self.refresh(max)
+            && self.known() == 0
+        {
+            return Err(error);
         }
-        let entry = self.ring.read(self.at);
-        self.at = self.at.wrapping_add(1);
-        if F::CqRing::RETURNS_AT_ONCE {
+        Ok(max.min(self.known()))
+    }
+
+    /// As [`available`](Self::available) with 1, in an extended poll that goes on. The slots that were taken are returned before the ring
+    /// is asked again, because a program may post in an open poll, and its completions need room. Those taken are copies.
+    #[inline(always)]
+    pub(crate) fn more(&mut self) -> Result<(), PollError> {
+        if self.known() == 0 {
             self.give_back();
+        }
+        self.available(1).map(drop)
+    }
+
+    /// Takes the next completion, if one is known.
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> Option<Completion<F>> {
+        let at = self.at;
+        // With slots that are not returned yet the ring has no more than it can have.
+        let is_over = || !F::CqRing::RETURNS_AT_ONCE && at.wrapping_sub(self.given) >= self.ring.capacity();
+        if at == self.end || is_over() {
+            return None;
+        }
+        let entry = self.ring.read(at);
+        self.at = at.wrapping_add(1);
+        if F::CqRing::RETURNS_AT_ONCE {
+            self.ring.give_back(at, self.at);
+            self.given = self.at;
         }
         if F::WATCHES_FLUSHES && entry.status() == WcStatus::WR_FLUSH_ERR {
             self.note_flush(entry.qp_id());
         }
-        Ok(Some(entry))
-    }
-
-    /// As [`take`](Self::take), in an extended poll that goes on. The slots that were taken are returned before the ring is asked
-    /// again, because a program may post in an open poll, and its completions need room. Those taken are copies.
-    #[inline(always)]
-    pub(crate) fn take_more(&mut self) -> Result<Option<Completion<F>>, PollError> {
-        if self.at == self.end {
-            self.give_back();
-        }
-        self.take()
+        Some(entry)
     }
 
     /// Returns the slots of all completions that were taken.

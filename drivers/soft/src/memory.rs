@@ -76,14 +76,18 @@ impl<const HEADER: usize> Memory<HEADER> {
     }
 }
 
-/// The memory of a ring: a header of `HEADER` bytes, elements that begin with an `H`, a trailer of `TRAILER` bytes.
+/// A tail whose length is known only at run time.
+pub const DYNAMIC: usize = usize::MAX;
+
+/// The memory of a ring: a header of `HEADER` bytes, elements of an `H` and a tail, a trailer of `TRAILER` bytes. The tail has `TAIL`
+/// bytes, or as many as [`new`](Self::new) is told.
 ///
 /// # Invariants
 /// - `memory` is alive, and `first` is `HEADER` bytes behind its start.
-/// - `mask + 1` is a power of two; an element has `size` bytes, a multiple of 8, at least `size_of::<H>()`. All of them, and
+/// - `mask + 1` is a power of two; an element has `size`, which is `size_of::<H>() + tail`, bytes, a multiple of 8. All of them, and
 ///   `TRAILER` bytes after them, lie inside the mapping.
-/// - `tail` is `size - size_of::<H>()`.
-pub struct Elements<H, const HEADER: usize = 0, const TRAILER: usize = 0> {
+/// - `tail` is `TAIL`, unless that is `DYNAMIC`.
+pub struct Elements<H, const HEADER: usize = 0, const TRAILER: usize = 0, const TAIL: usize = DYNAMIC> {
     first: NonNull<u8>,
     mask: u32,
     size: usize,
@@ -94,16 +98,20 @@ pub struct Elements<H, const HEADER: usize = 0, const TRAILER: usize = 0> {
 
 // SAFETY: the elements own their memory, which is `Send`; `first` points into it. All access is through `&self` atomics and reads,
 // and `&mut self` slots, as with any owned value.
-unsafe impl<H, const HEADER: usize, const TRAILER: usize> Send for Elements<H, HEADER, TRAILER> {}
+unsafe impl<H, const HEADER: usize, const TRAILER: usize, const TAIL: usize> Send
+    for Elements<H, HEADER, TRAILER, TAIL>
+{
+}
 
-impl<H, const HEADER: usize, const TRAILER: usize> Elements<H, HEADER, TRAILER> {
+impl<H, const HEADER: usize, const TRAILER: usize, const TAIL: usize> Elements<H, HEADER, TRAILER, TAIL> {
     /// Takes memory with `mask + 1` elements of `size` bytes.
     ///
     /// # Errors
     /// The memory has no such elements.
     pub fn new(memory: Memory<HEADER>, mask: u32, size: usize) -> Result<Self, MemoryError> {
         const { assert!(align_of::<H>() <= 8 && HEADER.is_multiple_of(8) && TRAILER.is_multiple_of(8)) };
-        let Some(tail) = size.checked_sub(size_of::<H>()).filter(|_| size.is_multiple_of(8)) else {
+        let fits = |tail: &usize| size.is_multiple_of(8) && (TAIL == DYNAMIC || *tail == TAIL);
+        let Some(tail) = size.checked_sub(size_of::<H>()).filter(fits) else {
             return Err(MemoryError::ElementSize(size));
         };
         let elements = u64::from(mask) + 1;
@@ -130,13 +138,19 @@ impl<H, const HEADER: usize, const TRAILER: usize> Elements<H, HEADER, TRAILER> 
     #[inline(always)]
     #[must_use]
     pub fn tail(&self) -> usize {
-        self.tail
+        if TAIL == DYNAMIC { self.tail } else { TAIL }
+    }
+
+    /// Bytes of an element.
+    #[inline(always)]
+    fn size(&self) -> usize {
+        if TAIL == DYNAMIC { self.size } else { size_of::<H>() + TAIL }
     }
 
     /// The element at a position, to be written.
     #[inline(always)]
-    pub fn slot(&mut self, at: u32) -> Slot<'_, H> {
-        Slot { ptr: self.element(at), tail: self.tail, _ring: PhantomData }
+    pub fn slot(&mut self, at: u32) -> Slot<'_, H, TAIL> {
+        Slot { ptr: self.element(at), tail: self.tail(), _ring: PhantomData }
     }
 
     /// The element at a position, to be read.
@@ -158,7 +172,7 @@ impl<H, const HEADER: usize, const TRAILER: usize> Elements<H, HEADER, TRAILER> 
     #[must_use]
     pub fn trailer<const OFFSET: usize>(&self) -> &AtomicU32 {
         const { assert!(OFFSET.is_multiple_of(4) && OFFSET + 4 <= TRAILER) };
-        let offset = (self.mask as usize + 1) * self.size + OFFSET;
+        let offset = (self.mask as usize + 1) * self.size() + OFFSET;
         // SAFETY: inside the trailer, which is inside the memory (invariant).
         let ptr = unsafe { self.first.add(offset) }.cast::<u32>();
         // SAFETY: aligned, as elements have a multiple of 8 bytes; valid while `self` is borrowed; every access to the trailer, here and
@@ -168,7 +182,7 @@ impl<H, const HEADER: usize, const TRAILER: usize> Elements<H, HEADER, TRAILER> 
 
     #[inline(always)]
     fn element(&self, at: u32) -> NonNull<u8> {
-        let offset = (at & self.mask) as usize * self.size;
+        let offset = (at & self.mask) as usize * self.size();
         // SAFETY: the masked position names one of the elements, which all lie inside the memory (invariant).
         unsafe { self.first.add(offset) }
     }
@@ -199,11 +213,13 @@ impl<H, const HEADER: usize, const TRAILER: usize> Elements<H, HEADER, TRAILER> 
     }
 }
 
-impl<H, const HEADER: usize, const TRAILER: usize> fmt::Debug for Elements<H, HEADER, TRAILER> {
+impl<H, const HEADER: usize, const TRAILER: usize, const TAIL: usize> fmt::Debug
+    for Elements<H, HEADER, TRAILER, TAIL>
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Elements")
             .field("mask", &self.mask)
-            .field("size", &self.size)
+            .field("size", &self.size())
             .field("memory", &self.memory)
             .finish_non_exhaustive()
     }
@@ -213,13 +229,19 @@ impl<H, const HEADER: usize, const TRAILER: usize> fmt::Debug for Elements<H, HE
 ///
 /// Every method writes inside the element for any arguments. It can't be read, so bytes that the kernel left there have no effect.
 #[derive(Debug)]
-pub struct Slot<'r, H> {
+pub struct Slot<'r, H, const TAIL: usize = DYNAMIC> {
     ptr: NonNull<u8>,
     tail: usize,
     _ring: PhantomData<&'r mut H>,
 }
 
-impl<H> Slot<'_, H> {
+impl<H, const TAIL: usize> Slot<'_, H, TAIL> {
+    /// Bytes of the tail.
+    #[inline(always)]
+    fn tail(&self) -> usize {
+        if TAIL == DYNAMIC { self.tail } else { TAIL }
+    }
+
     /// Writes the whole head, so that it has no bytes of an earlier lap.
     #[inline(always)]
     pub fn put_head(&mut self, head: H)
@@ -248,7 +270,7 @@ impl<H> Slot<'_, H> {
     #[inline(always)]
     #[must_use]
     pub fn put_tail(&mut self, offset: usize, bytes: &[u8]) -> bool {
-        if offset > self.tail || bytes.len() > self.tail - offset {
+        if offset > self.tail() || bytes.len() > self.tail() - offset {
             return false;
         }
         // SAFETY: `offset` is at most `tail`, so this stays inside the element or at its end.
@@ -264,7 +286,7 @@ impl<H> Slot<'_, H> {
     #[must_use]
     pub fn put_item<T: IntoBytes + Immutable>(&mut self, index: usize, item: T) -> bool {
         const { assert!(align_of::<T>() <= 8 && size_of::<H>().is_multiple_of(align_of::<T>())) };
-        if index >= self.tail / size_of::<T>() {
+        if index >= self.tail() / size_of::<T>() {
             return false;
         }
         // SAFETY: item `index` ends inside the tail (checked above).
