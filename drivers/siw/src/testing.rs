@@ -98,7 +98,7 @@ impl KernelSide {
 }
 
 /// A heap ring of elements of `size` bytes, and what follows them.
-fn ring(slots: u32, size: usize, trailer: usize) -> (Mapping, KernelSide) {
+pub(crate) fn ring(slots: u32, size: usize, trailer: usize) -> (Mapping, KernelSide) {
     let (mapping, words) = heap(slots as usize * size + trailer);
     (mapping, KernelSide { words, size, slots, at: Arc::default() })
 }

@@ -331,3 +331,83 @@ impl<H> Entry<'_, H> {
         self.field::<0, H>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Words, heap};
+    use core::sync::atomic::Ordering;
+
+    type Fixed = Elements<u64, 16, 8, 24>;
+
+    fn fixed(bytes: usize, mask: u32, size: usize) -> Result<(Fixed, Words), MemoryError> {
+        let (mapping, words) = heap(bytes);
+        Elements::new(Memory::new(mapping)?, mask, size).map(|elements| (elements, words))
+    }
+
+    #[test]
+    fn memory_that_has_no_such_elements_is_refused() {
+        let refused = |bytes, mask, size| fixed(bytes, mask, size).unwrap_err();
+        assert_eq!(refused(8, 3, 32), MemoryError::TooShort, "no header");
+        assert_eq!(refused(4 * 32 + 16 + 7, 3, 32), MemoryError::TooShort);
+        assert_eq!(refused(4096, 2, 32), MemoryError::Elements(2));
+        assert_eq!(refused(4096, u32::MAX - 1, 32), MemoryError::Elements(u32::MAX - 1));
+        assert_eq!(refused(4096, u32::MAX, 32), MemoryError::TooShort);
+        for size in [0, 4, 31, 40] {
+            assert_eq!(refused(4096, 3, size), MemoryError::ElementSize(size), "not of a fixed size");
+        }
+        let dynamic = |size| {
+            let memory = Memory::<0>::new(heap(4096).0).unwrap();
+            Elements::<u64>::new(memory, 3, size).map(|elements| elements.tail())
+        };
+        assert_eq!(dynamic(8), Ok(0));
+        assert_eq!(dynamic(64), Ok(56));
+        assert_eq!(dynamic(60), Err(MemoryError::ElementSize(60)));
+        assert_eq!(dynamic(usize::MAX & !7), Err(MemoryError::TooShort));
+        let (mapping, _words) = heap(64);
+        // SAFETY: a part of the mapping, which lives as long as its owner.
+        let unaligned = unsafe { Mapping::new(mapping.as_ptr().add(4), 32, mapping) };
+        assert_eq!(Memory::<0>::new(unaligned).unwrap_err(), MemoryError::Mapping);
+    }
+
+    /// The writes of a slot change its element only, whatever the arguments are, and the position is masked.
+    #[test]
+    fn a_slot_is_one_element() {
+        for at in [0, 1, 3, 4, 7, u32::MAX, u32::MAX - 1] {
+            let (mut elements, words) = fixed(16 + 4 * 32 + 8, 3, 32).unwrap();
+            let place = 16 + (at as usize & 3) * 32;
+            let mut slot = elements.slot(at);
+            slot.put_head(u64::MAX);
+            slot.put_field::<4, u32>(0x0102_0304);
+            assert!(slot.put_tail(8, &[7; 16]) && slot.put_item(0, u64::MAX));
+            assert!(slot.put_tail(24, &[]));
+            for (offset, len) in [(9, 16), (24, 1), (25, 0), (usize::MAX, 1), (0, 25)] {
+                assert!(!slot.put_tail(offset, &vec![1; len]), "{offset}, {len}");
+            }
+            for index in [3, usize::MAX] {
+                assert!(!slot.put_item(index, 1_u64));
+            }
+            let mut want = [0; 16 + 4 * 32 + 8];
+            want[place..place + 16].fill(0xff);
+            want[place + 4..place + 8].copy_from_slice(&0x0102_0304_u32.to_ne_bytes());
+            want[place + 16..place + 32].fill(7);
+            assert_eq!(words.snapshot(), want);
+            assert_eq!(elements.entry(at).field::<4, u32>(), 0x0102_0304);
+        }
+    }
+
+    #[test]
+    fn words_are_before_and_after_the_elements() {
+        let (elements, words) = fixed(16 + 4 * 32 + 8, 3, 32).unwrap();
+        elements.header::<12>().store(1, Ordering::Relaxed);
+        elements.trailer::<4>().store(2, Ordering::Relaxed);
+        elements.flags::<6>(5).store(3, Ordering::Relaxed);
+        elements.flag::<7>(6).store(4, Ordering::Relaxed);
+        let mut want = [0; 16 + 4 * 32 + 8];
+        want[12..16].copy_from_slice(&1_u32.to_ne_bytes());
+        want[148..152].copy_from_slice(&2_u32.to_ne_bytes());
+        want[16 + 32 + 6..16 + 32 + 8].copy_from_slice(&3_u16.to_ne_bytes());
+        want[16 + 64 + 7] = 4;
+        assert_eq!(words.snapshot(), want);
+    }
+}

@@ -3,6 +3,8 @@
 #![expect(unsafe_code)]
 // UNSAFETY: creates mappings of heap memory.
 
+pub mod suite;
+
 use crate::doorbell::{ArmBell, FlushBell, SendBell};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};

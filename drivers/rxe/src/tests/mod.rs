@@ -3,6 +3,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: posts WRs, which is `unsafe`; the memory that the WRs name is never accessed.
 
+mod common;
 mod control;
 mod cq;
 mod handshake;
@@ -18,7 +19,6 @@ use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::wr::Sge;
 
 pub(crate) type Send = op::Send<RemoteAddr>;
-pub(crate) type Write = op::Write<RemoteAddr>;
 pub(crate) type Flush = op::Flush<RemoteAddr>;
 pub(crate) type AtomicWrite = op::AtomicWrite<RemoteAddr>;
 

@@ -4,6 +4,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: posts WRs, which is `unsafe`; the memory that the WRs name is never accessed.
 
+mod common;
 mod control;
 mod cq;
 mod ring;
