@@ -365,8 +365,9 @@ mod tests {
         assert_eq!(dynamic(60), Err(MemoryError::ElementSize(60)));
         assert_eq!(dynamic(usize::MAX & !7), Err(MemoryError::TooShort));
         let (mapping, _words) = heap(64);
+        let start = mapping.as_ptr().map_addr(|address| address | 4);
         // SAFETY: a part of the mapping, which lives as long as its owner.
-        let unaligned = unsafe { Mapping::new(mapping.as_ptr().add(4), 32, mapping) };
+        let unaligned = unsafe { Mapping::new(start, 32, mapping) };
         assert_eq!(Memory::<0>::new(unaligned).unwrap_err(), MemoryError::Mapping);
     }
 
