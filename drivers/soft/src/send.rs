@@ -105,7 +105,9 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
         P: Payload<Sge>,
     {
         let allowed = if to.datagram().is_some() { self.config.datagram } else { self.config.connected };
-        if allowed & opcode_bit(O::OPCODE) == 0 || to.remote_srqn().is_some() || to.dc_target().is_some() {
+        // The devices have no XRC, no dynamic connections and no raw packets.
+        let is_foreign = to.remote_srqn().is_some() || to.dc_target().is_some() || to.is_frame();
+        if allowed & opcode_bit(O::OPCODE) == 0 || is_foreign {
             return Err(self.refuse(O::OPCODE));
         }
         if matches!(O::OPCODE, WrOpcode::BIND_MW) && !data.sges().is_empty() {

@@ -3,10 +3,10 @@
 //! tables over heap rings.)
 
 use super::*;
-use crate::testing::{FakeBell, KernelSide, decode_send, send_queue};
+use crate::testing::{FakeBell, KernelSide, ah, decode_send, send_queue};
 use uverbs_core::provider::op::FlushArgs;
 use uverbs_core::provider::{
-    BadWr, Connected, Inline, NoData, PostError, SendBatch as _, SendQueue as _, Wr, WrBuilder as _,
+    BadWr, Connected, DcTarget, Inline, NoData, PostError, SendBatch as _, SendQueue as _, Wr, WrBuilder as _,
 };
 use uverbs_core::wr::{SendFlags, SendWr, WrOpcode};
 
@@ -43,6 +43,16 @@ fn lists_end_at_an_invalid_local_invalidation_and_at_an_opcode_above_31() {
         assert_eq!(post_list(&mut q, &raw const first), Err((error, &raw const invalid)));
         assert_eq!((ids(&kernel), bell.rings()), (vec![5], 1));
     }
+}
+
+/// The peer of a connected QP would get what is meant for a target.
+#[test]
+fn a_dynamically_connected_target_is_refused() {
+    let (mut q, kernel, _) = new_queue();
+    let to = DcTarget { ah: &ah(1, 1), remote_dctn: 3, remote_dc_key: 4 };
+    // SAFETY: the WR has no data, so it names no memory.
+    let refused = unsafe { q.post(WR, to, Send::new(), NoData) };
+    assert_eq!((refused, ids(&kernel)), (Err(PostError::InvalidArgument), vec![]));
 }
 
 #[test]

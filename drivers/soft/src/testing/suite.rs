@@ -52,6 +52,7 @@ macro_rules! suite {
             refused_posts_do_not_change_an_open_session
             a_session_checks_its_setters
             a_builder_has_only_the_operations_that_were_requested
+            addresses_that_no_such_device_has_are_refused
             a_batch_from_before_the_queue_was_closed_is_not_published
             a_control_call_waits_for_a_post_in_progress
             receives_fill_and_empty_the_ring_in_every_lap

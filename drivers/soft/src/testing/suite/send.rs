@@ -20,7 +20,7 @@ use uverbs_core::Errno;
 use uverbs_core::attr::QpState;
 use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{
-    BadWr, Connected, Inline, NoData, PostError, RecvBatch as _, RecvQueue as _, SendBatch as _,
+    BadWr, Connected, Inline, NoData, PostError, RecvBatch as _, RecvQueue as _, RemoteSrq, SendBatch as _,
     SendQueue as _, Wr, WrBuilder as _, op,
 };
 use uverbs_core::wr::{SendFlags, SendWr, Sge, WrOpcode};
@@ -340,6 +340,17 @@ pub fn a_builder_has_only_the_operations_that_were_requested<B: Bench>() {
     assert_eq!(q.wr_complete(), Err(PostError::IllegalOpcode));
     let ids: Vec<_> = core::iter::from_fn(|| B::take_send(&kernel)).map(|(id, _)| id).collect();
     assert_eq!(ids, [7, 8]);
+}
+
+pub fn addresses_that_no_such_device_has_are_refused<B: Bench>() {
+    let mut t = Posts::<B>::new(4);
+    // SAFETY: the WR has no data, so it names no memory.
+    let to_srq = unsafe { t.queue.post(wr(1), RemoteSrq(3), Send::new(), NoData) };
+    assert_eq!(to_srq, Err(PostError::InvalidArgument));
+    // SAFETY: the WR has no data, so it names no memory.
+    let frame = unsafe { t.queue.post(wr(2), op::Frame, Send::new(), NoData) };
+    assert_eq!(frame, Err(PostError::InvalidArgument));
+    assert_eq!(t.ids(), []);
 }
 
 pub fn a_batch_from_before_the_queue_was_closed_is_not_published<B: Bench>() {
