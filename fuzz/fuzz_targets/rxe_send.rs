@@ -137,7 +137,7 @@ impl World {
             Step::Consume(n) => self.consume((*n).into()),
             Step::State(state) => self.model.set_state(*state),
             Step::Qkey(key) => {
-                self.qp.set_qkey(*key);
+                self.qp.own().set(*key);
                 self.qkey = *key;
             }
             Step::Bell(fails) => self.model.fail_doorbells(*fails),

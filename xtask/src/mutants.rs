@@ -27,18 +27,19 @@ pub(crate) struct Args {
 const SAMPLE: &str = "0/16";
 
 /// The encoders, the CQ parser and the queue indices.
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "drivers/mlx5/hw/src/{wqe,cqe,doorbell}.rs",
     "drivers/mlx5/src/wqe/*.rs",
     "drivers/mlx5/src/sq/{encoder,cursor,list,producer}.rs",
     "drivers/mlx5/src/cq/{parse,cqe,cursor,ring,scatter,entry,at_hand,user_index}.rs",
     "drivers/mlx5/src/memory/index.rs",
     "drivers/mlx5/src/rq/{producer,srq_producer}.rs",
-    "drivers/rxe/src/{wqe,queue,send,recv}.rs",
+    "drivers/soft/src/{memory,wqe,send,recv,producer,cq_state}.rs",
+    "drivers/rxe/src/{wqe,ring}.rs",
 ];
 
 /// The packages whose tests run for each change.
-const PACKAGES: [&str; 4] = ["uverbs-mlx5-hw", "uverbs-mlx5", "uverbs-rxe", "uverbs-tests"];
+const PACKAGES: [&str; 5] = ["uverbs-mlx5-hw", "uverbs-mlx5", "uverbs-soft", "uverbs-rxe", "uverbs-tests"];
 
 /// Their tests, in this order: unit tests, which detect most changes, the tables of semantics, and the reference vectors.
 const TARGETS: [&str; 4] = ["--lib", "--test=headers", "--test=semantics", "--test=vectors"];

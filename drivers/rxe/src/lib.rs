@@ -2,35 +2,24 @@
 //! Driver for `rdma_rxe`, the kernel's software RDMA device (RoCE v2 over any network interface).
 //!
 //! The kernel implements the device: it reads WQEs from rings that it shares with the process, and writes completions
-//! to another ring. This crate encodes the WQEs, decodes the completions and rings the doorbell, which is a system
-//! call. The features are those of the kernel's `drivers/infiniband/sw/rxe`: RC, UC and UD; no XRC, no raw packets, no
-//! segmentation offload.
+//! to another ring. The queues are those of `uverbs-soft`; this crate has their format, and the control calls. The features are those of the
+//! kernel's `drivers/infiniband/sw/rxe`: RC, UC and UD; no XRC, no raw packets, no segmentation offload.
 //!
-//! | module                    | what                                                                     |
-//! |---------------------------|--------------------------------------------------------------------------|
-//! | `queue`                   | the shared ring; all pointer access                                      |
-//! | `wqe`                     | the encoder                                                              |
-//! | `producer`                | cursor, room and publication, for every kind of queue with a poster      |
-//! | `send`, `list`, `builder` | the three faces of the send queue                                        |
-//! | `recv`                    | receive queues, of a QP or shared                                        |
-//! | `cq`, `cq_shared`         | completion queues                                                        |
-//! | `shared`                  | the QP's state for its posters                                           |
-//! | `doorbell`, `calls`       | the system calls of the data path                                        |
-//! | `driver`, `av`            | control                                                                  |
+//! | module            | what                                                                     |
+//! |-------------------|--------------------------------------------------------------------------|
+//! | `ring`            | the shared ring, with indices                                            |
+//! | `wqe`             | the format of WQEs                                                       |
+//! | `completion`      | the format of completions                                                |
+//! | `config`          | the operations of a QP                                                   |
+//! | `driver`, `calls` | control                                                                  |
+//! | `av`              | the address in a datagram's WQE                                          |
 
 mod av;
-mod builder;
 mod calls;
-mod cq;
-mod cq_shared;
-mod doorbell;
+mod completion;
+mod config;
 mod driver;
-mod list;
-mod producer;
-mod queue;
-mod recv;
-mod send;
-mod shared;
+mod ring;
 #[cfg(any(test, feature = "test-utils"))]
 #[doc(hidden)]
 pub mod testing;
@@ -38,12 +27,24 @@ pub mod testing;
 mod tests;
 mod wqe;
 
-pub use cq::{Completion, CompletionQueue};
-pub use cq_shared::CqShared;
-pub use doorbell::{ArmBell, FlushBell, KernelBell, SendBell};
-pub use driver::{Rxe, SrqShared, ThreadDomain};
-pub use queue::{Ring, RingError};
-pub use recv::{Batch as RecvBatch, RecvQueue};
-pub use send::{Batch as SendBatch, Extensions, SendConfig, SendQueue};
-pub use shared::QpShared;
-pub use wqe::Ah;
+pub use completion::Completion;
+pub use config::{Extensions, SendConfig};
+pub use driver::{FlushByModify, Rxe, RxeDevice};
+pub use ring::{Ring, RingError};
+pub use uverbs_soft::{ArmBell, FlushBell, KernelBell, SendBell, SrqShared, ThreadDomain};
+pub use wqe::{Ah, QueueKey};
+
+/// A send queue, with `B` as its doorbell.
+pub type SendQueue<B> = uverbs_soft::SendQueue<RxeDevice, B>;
+/// A batch of sends.
+pub type SendBatch<'q, B> = uverbs_soft::SendBatch<'q, RxeDevice, B>;
+/// A receive queue, which `B` flushes in ERR.
+pub type RecvQueue<B> = uverbs_soft::RecvQueue<RxeDevice, B>;
+/// A batch of receives.
+pub type RecvBatch<'q, B> = uverbs_soft::RecvBatch<'q, RxeDevice, B>;
+/// A completion queue, which `B` arms.
+pub type CompletionQueue<B> = uverbs_soft::CompletionQueue<RxeDevice, B>;
+/// State and queue key of a QP.
+pub type QpShared = uverbs_soft::QpShared<RxeDevice>;
+/// The ring of a completion queue.
+pub type CqShared = uverbs_soft::CqShared<RxeDevice>;

@@ -4,14 +4,14 @@
 //! The decoders read bytes at the offsets of `<rdma/rdma_user_rxe.h>`, written as numbers, and share no code with the
 //! encoder.
 
-use crate::doorbell::{ArmBell, FlushBell, SendBell};
-use crate::queue::{Ring, heap_ring};
+use crate::ring::Ring;
 use crate::{Ah, CompletionQueue, QpShared, RecvQueue, SendConfig, SendQueue};
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
-use uverbs_core::Errno;
 use uverbs_core::attr::QpState;
+use uverbs_core::kernel::Mapping;
 use uverbs_core::provider::{PollError, PostError};
+pub use uverbs_soft::testing::{DecodedSge, FakeBell};
+use uverbs_soft::testing::{Words, decode_sges, heap, u16_at, u32_at, u64_at};
 
 const HEADER: usize = 384;
 const PRODUCER: usize = 128;
@@ -20,32 +20,12 @@ const CONSUMER: usize = 256;
 /// The kernel's side of a heap ring, which can write any value.
 #[derive(Clone, Debug)]
 pub struct KernelSide {
-    words: Arc<[AtomicU64]>,
+    words: Words,
     log2: u32,
     slots: u32,
 }
 
 impl KernelSide {
-    fn bytes(&self, from: usize, len: usize) -> Vec<u8> {
-        let all = self.words[from / 8..(from + len).div_ceil(8)].iter();
-        let bytes: Vec<u8> = all.flat_map(|w| w.load(Ordering::Acquire).to_ne_bytes()).collect();
-        bytes[from % 8..from % 8 + len].to_vec()
-    }
-
-    fn put(&self, at: usize, bytes: &[u8]) {
-        for (i, byte) in bytes.iter().enumerate() {
-            let word = &self.words[(at + i) / 8];
-            let mut old = word.load(Ordering::Relaxed).to_ne_bytes();
-            old[(at + i) % 8] = *byte;
-            word.store(u64::from_ne_bytes(old), Ordering::Release);
-        }
-    }
-
-    fn index(&self, at: usize) -> u32 {
-        let b = self.bytes(at, 4);
-        u32::from_ne_bytes([b[0], b[1], b[2], b[3]])
-    }
-
     /// The slots.
     #[must_use]
     pub fn slots(&self) -> u32 {
@@ -54,48 +34,46 @@ impl KernelSide {
     /// The producer index.
     #[must_use]
     pub fn producer(&self) -> u32 {
-        self.index(PRODUCER)
+        self.words.u32(PRODUCER)
     }
     /// The consumer index.
     #[must_use]
     pub fn consumer(&self) -> u32 {
-        self.index(CONSUMER)
+        self.words.u32(CONSUMER)
     }
     /// Stores any producer index.
     pub fn set_producer(&self, index: u32) {
-        self.put(PRODUCER, &index.to_ne_bytes());
+        self.words.put(PRODUCER, &index.to_ne_bytes());
     }
     /// Stores any consumer index.
     pub fn set_consumer(&self, index: u32) {
-        self.put(CONSUMER, &index.to_ne_bytes());
+        self.words.put(CONSUMER, &index.to_ne_bytes());
     }
     /// Stores any geometry.
     pub fn set_geometry(&self, log2_elem_size: u32, index_mask: u32) {
-        self.put(0, &log2_elem_size.to_ne_bytes());
-        self.put(4, &index_mask.to_ne_bytes());
+        self.words.put(0, &log2_elem_size.to_ne_bytes());
+        self.words.put(4, &index_mask.to_ne_bytes());
     }
     /// The bytes of an element.
     #[must_use]
     pub fn element(&self, index: u32) -> Vec<u8> {
         let index = (index & (self.slots - 1)) as usize;
-        self.bytes(HEADER + (index << self.log2), 1 << self.log2)
+        self.words.bytes(HEADER + (index << self.log2), 1 << self.log2)
     }
     /// Writes bytes into an element, from its start.
     pub fn put_element(&self, index: u32, bytes: &[u8]) {
         let len = bytes.len().min(1 << self.log2);
         let index = (index & (self.slots - 1)) as usize;
-        self.put(HEADER + (index << self.log2), &bytes[..len]);
+        self.words.put(HEADER + (index << self.log2), &bytes[..len]);
     }
     /// Fills the slots with this byte.
     pub fn fill(&self, byte: u8) {
-        for word in &self.words[HEADER / 8..] {
-            word.store(u64::from_ne_bytes([byte; 8]), Ordering::Relaxed);
-        }
+        self.words.put(HEADER, &vec![byte; (self.slots as usize) << self.log2]);
     }
     /// Every byte of the mapping.
     #[must_use]
     pub fn snapshot(&self) -> Vec<u8> {
-        self.bytes(0, self.words.len() * 8)
+        self.words.snapshot()
     }
     /// Consumes one element as the kernel does; returns its bytes, or `None` if the ring is empty.
     pub fn consume(&self) -> Option<Vec<u8>> {
@@ -119,65 +97,12 @@ impl KernelSide {
     }
 }
 
-/// A doorbell that counts, and fails on request.
-#[derive(Clone, Debug, Default)]
-pub struct FakeBell(Arc<Counts>);
-
-#[derive(Debug, Default)]
-struct Counts {
-    rings: AtomicU32,
-    flushes: AtomicU32,
-    arms: AtomicU32,
-    solicited: AtomicU32,
-    errno: AtomicI32,
-}
-
-impl FakeBell {
-    /// The number of doorbells of a send queue.
-    #[must_use]
-    pub fn rings(&self) -> u32 {
-        self.0.rings.load(Ordering::Relaxed)
-    }
-    /// The number of flush requests of a receive queue.
-    #[must_use]
-    pub fn flushes(&self) -> u32 {
-        self.0.flushes.load(Ordering::Relaxed)
-    }
-    /// The number of event requests of a completion queue, and how many of them were for solicited completions only.
-    #[must_use]
-    pub fn arms(&self) -> (u32, u32) {
-        (self.0.arms.load(Ordering::Relaxed), self.0.solicited.load(Ordering::Relaxed))
-    }
-    /// Makes every call fail with this errno, or succeed again with `None`.
-    pub fn fail(&self, errno: Option<Errno>) {
-        self.0.errno.store(errno.map_or(0, Errno::raw), Ordering::Relaxed);
-    }
-    fn result(&self) -> Result<(), Errno> {
-        match self.0.errno.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            errno => Err(Errno::from_raw(errno)),
-        }
-    }
-}
-
-impl SendBell for FakeBell {
-    fn ring(&self) -> Result<(), Errno> {
-        self.0.rings.fetch_add(1, Ordering::Relaxed);
-        self.result()
-    }
-}
-impl FlushBell for FakeBell {
-    fn flush(&self) -> Result<(), Errno> {
-        self.0.flushes.fetch_add(1, Ordering::Relaxed);
-        self.result()
-    }
-}
-impl ArmBell for FakeBell {
-    fn arm(&self, solicited_only: bool) -> Result<(), Errno> {
-        self.0.arms.fetch_add(1, Ordering::Relaxed);
-        self.0.solicited.fetch_add(solicited_only.into(), Ordering::Relaxed);
-        self.result()
-    }
+/// A ring in heap memory, as `rxe_queue_init()` would make it: `slots` elements of `1 << log2` bytes.
+pub(crate) fn heap_ring(log2: u32, slots: u32) -> (Mapping, Words) {
+    let (mapping, words) = heap(HEADER + ((slots as usize) << log2));
+    words.put(0, &log2.to_ne_bytes());
+    words.put(4, &slots.wrapping_sub(1).to_ne_bytes());
+    (mapping, words)
 }
 
 /// A ring in heap memory, with elements of `1 << log2` bytes; `slots` is a power of two.
@@ -224,20 +149,6 @@ pub fn completion_queue(slots: u32) -> Result<(CompletionQueue<FakeBell>, Kernel
     let bell = FakeBell::default();
     Ok((CompletionQueue::new(ring, bell.clone())?, kernel, bell))
 }
-
-fn u16_at(b: &[u8], at: usize) -> u16 {
-    u16::from_ne_bytes([b[at], b[at + 1]])
-}
-fn u32_at(b: &[u8], at: usize) -> u32 {
-    u32::from_ne_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
-}
-fn u64_at(b: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(b, at + if cfg!(target_endian = "little") { 0 } else { 4 }))
-        | u64::from(u32_at(b, at + if cfg!(target_endian = "little") { 4 } else { 0 })) << 32
-}
-
-/// A scatter/gather entry of a WQE: address, length, lkey.
-pub type DecodedSge = (u64, u32, u32);
 
 /// The fields of a send WQE besides its operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -342,10 +253,6 @@ pub fn decode_send(b: &[u8], datagram: bool) -> DecodedSend {
             .iter()
             .all(|part| part.iter().all(|byte| *byte == 0)),
     }
-}
-
-fn decode_sges(b: &[u8], num: usize) -> Vec<DecodedSge> {
-    (0..num).map(|i| (u64_at(b, 16 * i), u32_at(b, 16 * i + 8), u32_at(b, 16 * i + 12))).collect()
 }
 
 /// The fields of a receive WQE.

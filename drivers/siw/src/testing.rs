@@ -3,14 +3,14 @@
 //!
 //! The decoders read bytes at the offsets of `<rdma/siw-abi.h>`, written as numbers, and share no code with the encoder.
 
-use crate::doorbell::SendBell;
-use crate::queue::{Element, Ring, heap};
+use crate::ring::{CompletionRing, Ring};
 use crate::{CompletionQueue, QpShared, RecvQueue, SendConfig, SendQueue};
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
-use uverbs_core::Errno;
 use uverbs_core::attr::QpState;
-use uverbs_uapi::siw::{siw_cqe, siw_rqe, siw_sqe};
+use uverbs_core::kernel::Mapping;
+pub use uverbs_soft::testing::{DecodedSge, FakeBell};
+use uverbs_soft::testing::{Words, decode_sges, heap, u16_at, u32_at, u64_at};
 
 /// Bytes of an element of a send queue, a receive queue and a completion queue.
 const SIZES: [usize; 3] = [120, 112, 32];
@@ -18,7 +18,7 @@ const SIZES: [usize; 3] = [120, 112, 32];
 /// The kernel's side of a heap ring, which can write any value.
 #[derive(Clone, Debug)]
 pub struct KernelSide {
-    words: Arc<[AtomicU64]>,
+    words: Words,
     size: usize,
     slots: u32,
     /// The kernel's position.
@@ -26,21 +26,6 @@ pub struct KernelSide {
 }
 
 impl KernelSide {
-    fn bytes(&self, from: usize, len: usize) -> Vec<u8> {
-        let all = self.words[from / 8..(from + len).div_ceil(8)].iter();
-        let bytes: Vec<u8> = all.flat_map(|w| w.load(Ordering::Acquire).to_ne_bytes()).collect();
-        bytes[from % 8..from % 8 + len].to_vec()
-    }
-
-    fn put(&self, at: usize, bytes: &[u8]) {
-        for (i, byte) in bytes.iter().enumerate() {
-            let word = &self.words[(at + i) / 8];
-            let mut old = word.load(Ordering::Relaxed).to_ne_bytes();
-            old[(at + i) % 8] = *byte;
-            word.store(u64::from_ne_bytes(old), Ordering::Release);
-        }
-    }
-
     fn offset(&self, index: u32) -> usize {
         (index & (self.slots - 1)) as usize * self.size
     }
@@ -58,13 +43,13 @@ impl KernelSide {
     /// The bytes of an element.
     #[must_use]
     pub fn element(&self, index: u32) -> Vec<u8> {
-        self.bytes(self.offset(index), self.size)
+        self.words.bytes(self.offset(index), self.size)
     }
     /// Writes bytes into an element.
     pub fn put_element(&self, index: u32, offset: usize, bytes: &[u8]) {
         let offset = offset.min(self.size);
         let len = bytes.len().min(self.size - offset);
-        self.put(self.offset(index) + offset, &bytes[..len]);
+        self.words.put(self.offset(index) + offset, &bytes[..len]);
     }
     /// Stores the flags of an element.
     pub fn set_flags(&self, index: u32, flags: u16) {
@@ -80,7 +65,7 @@ impl KernelSide {
     /// Every byte of the mapping.
     #[must_use]
     pub fn snapshot(&self) -> Vec<u8> {
-        self.bytes(0, self.words.len() * 8)
+        self.words.snapshot()
     }
     /// Takes one work request as the kernel does; `None` if none is published.
     pub fn consume(&self) -> Option<Vec<u8>> {
@@ -108,41 +93,14 @@ impl KernelSide {
     /// The word that arms a completion queue.
     #[must_use]
     pub fn notify(&self) -> u32 {
-        let b = self.bytes(self.slots as usize * self.size, 4);
-        u32::from_ne_bytes([b[0], b[1], b[2], b[3]])
+        self.words.u32(self.slots as usize * self.size)
     }
 }
 
-/// A doorbell that counts, and fails on request.
-#[derive(Clone, Debug, Default)]
-pub struct FakeBell(Arc<(AtomicU32, AtomicI32)>);
-
-impl FakeBell {
-    /// The number of doorbells.
-    #[must_use]
-    pub fn rings(&self) -> u32 {
-        self.0.0.load(Ordering::Relaxed)
-    }
-    /// Makes every call fail with this errno, or succeed again with `None`.
-    pub fn fail(&self, errno: Option<Errno>) {
-        self.0.1.store(errno.map_or(0, Errno::raw), Ordering::Relaxed);
-    }
-}
-
-impl SendBell for FakeBell {
-    fn ring(&self) -> Result<(), Errno> {
-        self.0.0.fetch_add(1, Ordering::Relaxed);
-        match self.0.1.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            errno => Err(Errno::from_raw(errno)),
-        }
-    }
-}
-
-fn ring<E: Element>(slots: u32, size: usize) -> (Ring<E>, KernelSide) {
-    let (mapping, words) = heap(Ring::<E>::bytes(slots).expect("a power of two"));
-    let ring = Ring::new(mapping, slots).expect("a well-formed ring");
-    (ring, KernelSide { words, size, slots, at: Arc::default() })
+/// A heap ring of elements of `size` bytes, and what follows them.
+pub(crate) fn ring(slots: u32, size: usize, trailer: usize) -> (Mapping, KernelSide) {
+    let (mapping, words) = heap(slots as usize * size + trailer);
+    (mapping, KernelSide { words, size, slots, at: Arc::default() })
 }
 
 /// A send queue of a QP in `state` with `slots` elements.
@@ -155,9 +113,11 @@ pub fn send_queue(
     config: &SendConfig,
     state: QpState,
 ) -> (SendQueue<FakeBell>, KernelSide, FakeBell, Arc<QpShared>) {
-    let (ring, kernel) = ring::<siw_sqe>(slots, SIZES[0]);
+    let (mapping, kernel) = ring(slots, SIZES[0], 0);
+    let ring = Ring::new(mapping, slots).expect("a well-formed ring");
     let (bell, shared) = (FakeBell::default(), Arc::new(QpShared::new(state)));
-    (SendQueue::new(ring, config, Arc::clone(&shared), bell.clone()), kernel, bell, shared)
+    let queue = SendQueue::new(ring, config, Arc::clone(&shared), bell.clone());
+    (queue.expect("a well-formed ring"), kernel, bell, shared)
 }
 
 /// A receive queue of a QP in RTS with `slots` elements.
@@ -166,9 +126,11 @@ pub fn send_queue(
 /// If there is no memory.
 #[must_use]
 pub fn recv_queue(slots: u32, max_sge: u32) -> (RecvQueue, KernelSide, Arc<QpShared>) {
-    let (ring, kernel) = ring::<siw_rqe>(slots, SIZES[1]);
+    let (mapping, kernel) = ring(slots, SIZES[1], 0);
+    let ring = Ring::new(mapping, slots).expect("a well-formed ring");
     let shared = Arc::new(QpShared::new(QpState::RTS));
-    (RecvQueue::new(ring, max_sge, Arc::clone(&shared)), kernel, shared)
+    let queue = RecvQueue::new(ring, max_sge, Arc::clone(&shared), ());
+    (queue.expect("a well-formed ring"), kernel, shared)
 }
 
 /// A completion queue with `slots` elements.
@@ -177,24 +139,10 @@ pub fn recv_queue(slots: u32, max_sge: u32) -> (RecvQueue, KernelSide, Arc<QpSha
 /// If there is no memory.
 #[must_use]
 pub fn completion_queue(slots: u32) -> (CompletionQueue, KernelSide) {
-    let (ring, kernel) = ring::<siw_cqe>(slots, SIZES[2]);
-    (CompletionQueue::new(ring), kernel)
+    let (mapping, kernel) = ring(slots, SIZES[2], 8);
+    let ring = CompletionRing::new(mapping, slots).expect("a well-formed ring");
+    (CompletionQueue::new(ring, ()).expect("a well-formed ring"), kernel)
 }
-
-fn u16_at(b: &[u8], at: usize) -> u16 {
-    u16::from_ne_bytes([b[at], b[at + 1]])
-}
-fn u32_at(b: &[u8], at: usize) -> u32 {
-    u32::from_ne_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
-}
-fn u64_at(b: &[u8], at: usize) -> u64 {
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&b[at..at + 8]);
-    u64::from_ne_bytes(bytes)
-}
-
-/// A scatter/gather entry: address, length, lkey.
-pub type DecodedSge = (u64, u32, u32);
 
 /// The fields of an element of a send queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -229,15 +177,9 @@ pub fn decode_send(b: &[u8]) -> DecodedSend {
         opcode: b[11],
         rkey: u32_at(b, 12),
         raddr: u64_at(b, 16),
-        sges: if is_inline { vec![] } else { decode_sges(&b[24..120], b[10]) },
+        sges: if is_inline { vec![] } else { decode_sges(&b[24..120], b[10].into()) },
         inline: if is_inline { b[40..40 + u32_at(b, 32) as usize].to_vec() } else { vec![] },
     }
-}
-
-fn decode_sges(b: &[u8], num: u8) -> Vec<DecodedSge> {
-    (0..usize::from(num))
-        .map(|i| (u64_at(b, 16 * i), u32_at(b, 16 * i + 8), u32_at(b, 16 * i + 12)))
-        .collect()
 }
 
 /// Reads an element of a receive queue: id, flags, entries.
@@ -246,7 +188,7 @@ fn decode_sges(b: &[u8], num: u8) -> Vec<DecodedSge> {
 /// If the bytes are fewer than an element has, or their number of entries is more than fits.
 #[must_use]
 pub fn decode_recv(b: &[u8]) -> (u64, u16, Vec<DecodedSge>) {
-    (u64_at(b, 0), u16_at(b, 8), decode_sges(&b[16..112], b[10]))
+    (u64_at(b, 0), u16_at(b, 8), decode_sges(&b[16..112], b[10].into()))
 }
 
 /// The bytes of a completion: id, flags, opcode, status, bytes, QP number.

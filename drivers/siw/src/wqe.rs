@@ -1,53 +1,91 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The encoder: writes one typed work request to an element of a ring.
+//! The format of siw's elements.
 //!
-//! It accesses only the element that is passed to it, and all faces use it. What the kernel would answer with a fatal error
-//! of the QP is refused here: `siw_activate_tx_from_sq()` accepts inline data only of sends and writes, one entry of a
-//! read, and no fence of a read.
+//! What the kernel would answer with a fatal error of the QP is refused here: `siw_activate_tx_from_sq()` accepts inline data only of
+//! sends and writes, one entry of a read, and no fence of a read.
 
-use crate::queue::{RecvHead, SendHead, Slot};
-use uverbs_core::provider::opcodes::{opcode_bit, opcodes, takes_inline};
-use uverbs_core::provider::wire::{RemoteAddr, WireRemote, WireSge};
-use uverbs_core::provider::{Operation, Payload, PostError};
+use crate::QpShared;
+use crate::driver::SiwDevice;
+use crate::ring::{CompletionRing, RecvHead, Ring, SendHead, WqeOf};
+use crate::shared::{Connection, is_open, note_flush};
+use core::mem::offset_of;
+use uverbs_core::Errno;
+use uverbs_core::attr::SendOpsFlags;
+use uverbs_core::provider::opcodes::{builder_opcodes, opcode_bit, opcodes, takes_inline};
+use uverbs_core::provider::state::StateWord;
+use uverbs_core::provider::wire::{RemoteAddr, WireRemote};
+use uverbs_core::provider::{Operation, PostError, Wr};
 use uverbs_core::wr::{SendFlags, Sge, WrOpcode};
+use uverbs_soft::format::{Data, Destination, WqeSlot as _};
+use uverbs_soft::{Format, SendBell};
 use uverbs_uapi::siw::{
     SIW_OP_READ, SIW_OP_SEND, SIW_OP_SEND_REMOTE_INV, SIW_OP_WRITE, SIW_WQE_INLINE, SIW_WQE_READ_FENCE,
-    SIW_WQE_SIGNALLED, SIW_WQE_SOLICITED, SIW_WQE_VALID, siw_rqe, siw_sge, siw_sqe,
+    SIW_WQE_SIGNALLED, SIW_WQE_SOLICITED, SIW_WQE_VALID, siw_rqe, siw_sqe,
 };
 
-/// An element of a send queue.
-pub(crate) type SendSlot<'r> = Slot<'r, siw_sqe>;
-/// An element of a receive queue.
-pub(crate) type RecvSlot<'r> = Slot<'r, siw_rqe>;
-
-/// The longest message, plus one: the kernel counts the bytes of a message in an `int`.
-const TOO_LONG: u64 = 1 << 31;
-
 /// The operations of the device.
-pub(crate) const OPCODES: u32 =
+const OPCODES: u32 =
     opcodes(&[WrOpcode::SEND, WrOpcode::SEND_WITH_INV, WrOpcode::RDMA_WRITE, WrOpcode::RDMA_READ]);
 
 /// The data of an address handle: there is none, because the device has no datagrams.
 #[derive(Clone, Copy, Debug)]
 pub enum Ah {}
 
-/// The limits of a work request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
-    /// Scatter/gather entries.
-    pub(crate) max_sge: u32,
-    /// Bytes of inline data.
-    pub(crate) max_inline: u32,
+/// The parameters of a send queue.
+#[derive(Clone, Copy, Debug)]
+pub struct SendConfig {
+    /// Operations of the `wr_*` builders.
+    pub send_ops_flags: SendOpsFlags,
+    /// Entries of a WR.
+    pub max_sge: u32,
+    /// Inline bytes of a WR.
+    pub max_inline: u32,
+    /// Every WR has a completion. The kernel leaves this to user space.
+    pub sq_sig_all: bool,
 }
 
-/// The flags of a work request in the device's form, without those that its data add.
-#[inline(always)]
-pub(crate) fn check_flags(flags: SendFlags, opcode: WrOpcode) -> Result<u16, PostError> {
-    const KNOWN: SendFlags =
-        SendFlags::FENCE.union(SendFlags::SIGNALED).union(SendFlags::SOLICITED).union(SendFlags::INLINE);
-    if flags.bits() & !KNOWN.bits() != 0 {
-        return Err(PostError::IllegalFlag);
+impl From<&SendConfig> for uverbs_soft::SendConfig {
+    fn from(config: &SendConfig) -> Self {
+        Self {
+            connected: OPCODES,
+            datagram: 0,
+            builder: OPCODES & builder_opcodes(config.send_ops_flags),
+            max_sge: config.max_sge,
+            max_inline: config.max_inline,
+            always: if config.sq_sig_all { SendFlags::SIGNALED } else { SendFlags::empty() },
+        }
     }
+}
+
+/// How often a doorbell is repeated if the kernel is about to change the QP (`siw_post_send()` does not wait for that).
+const RETRIES: u32 = 100;
+
+/// Rings the doorbell of a QP that is connected.
+#[inline(always)]
+pub(crate) fn ring_bell<B: SendBell>(bell: &B) -> Result<(), Errno> {
+    match bell.ring() {
+        Err(Errno::ENOTCONN) => ring_again(bell),
+        result => result,
+    }
+}
+
+/// The QP is connected, so the kernel is changing it, or has begun to close the connection.
+#[cold]
+fn ring_again<B: SendBell>(bell: &B) -> Result<(), Errno> {
+    let mut tried = 0;
+    loop {
+        std::thread::yield_now();
+        tried += 1;
+        match bell.ring() {
+            Err(Errno::ENOTCONN) if tried < RETRIES => {}
+            result => return result,
+        }
+    }
+}
+
+/// The flags of an element.
+#[inline(always)]
+fn own_flags(flags: SendFlags, opcode: WrOpcode, data: Data) -> u16 {
     let mut own = SIW_WQE_VALID;
     if flags.contains(SendFlags::SIGNALED) {
         own |= SIW_WQE_SIGNALLED;
@@ -59,161 +97,133 @@ pub(crate) fn check_flags(flags: SendFlags, opcode: WrOpcode) -> Result<u16, Pos
     if flags.contains(SendFlags::FENCE) && !matches!(opcode, WrOpcode::RDMA_READ) {
         own |= SIW_WQE_READ_FENCE;
     }
-    Ok(own)
-}
-
-/// Whether a work request of this opcode may have inline data.
-#[inline(always)]
-pub(crate) fn check_inline(opcode: WrOpcode) -> Result<(), PostError> {
-    match opcode {
-        WrOpcode::SEND | WrOpcode::RDMA_WRITE => Ok(()),
-        _ if takes_inline(opcode) && OPCODES & opcode_bit(opcode) != 0 => Err(PostError::Unsupported),
-        _ => Err(PostError::IllegalFlag),
+    if data.is_inline {
+        own |= SIW_WQE_INLINE;
     }
+    own
 }
 
-/// The data of a work request: what the head and the flags need of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Data {
-    pub(crate) num_sge: u8,
-    pub(crate) flags: u16,
-}
-
-/// Writes the entries. Entries of length 0 are skipped.
+/// The number of entries of an element. The first one has the length of inline data.
 #[inline(always)]
-fn put_sges<E: crate::queue::Work>(
-    slot: &mut Slot<'_, E>,
-    max_sge: u32,
-    sges: &[Sge],
-) -> Result<Data, PostError> {
-    if sges.len() > max_sge as usize {
-        return Err(PostError::TooManySge);
+fn num_sge<H>(slot: &mut WqeOf<'_, H>, data: Data) -> u8 {
+    if !data.is_inline {
+        return data.num_sge as u8;
     }
-    let (mut num_sge, mut length) = (0_u8, 0_u64);
-    for sge in sges {
-        if sge.length() == 0 {
-            continue;
+    let _ = slot.put_sge(0, Sge { addr: 0, length: data.length, lkey: 0 });
+    1
+}
+
+impl Format for SiwDevice {
+    type Ah = Ah;
+    type SendRing = Ring<siw_sqe>;
+    type RecvRing = Ring<siw_rqe>;
+    type CqRing = CompletionRing;
+    type Qp = Connection;
+
+    /// The kernel counts the bytes of a message in an `int`.
+    const TOO_LONG: u64 = 1 << 31;
+    const WATCHES_FLUSHES: bool = true;
+
+    #[inline(always)]
+    fn put_send<O: Operation<Remote = RemoteAddr>>(
+        slot: &mut WqeOf<'_, SendHead>,
+        wr: Wr,
+        _to: Option<Destination<'_, Ah>>,
+        op: &O,
+        data: Data,
+    ) -> Result<(), PostError> {
+        let remote = op.remote().unwrap_or_default();
+        let opcode = match O::OPCODE {
+            WrOpcode::RDMA_WRITE => SIW_OP_WRITE,
+            WrOpcode::RDMA_READ => SIW_OP_READ,
+            WrOpcode::SEND_WITH_INV => SIW_OP_SEND_REMOTE_INV,
+            _ => SIW_OP_SEND,
+        };
+        let num_sge = num_sge(slot, data);
+        slot.slot.put_head(SendHead {
+            id: wr.wr_id,
+            flags: 0,
+            num_sge,
+            opcode,
+            rkey: op.invalidate_rkey().unwrap_or(remote.rkey()),
+            raddr: remote.addr(),
+        });
+        *slot.flags = own_flags(wr.flags, O::OPCODE, data);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn set_data(slot: &mut WqeOf<'_, SendHead>, opcode: WrOpcode, flags: SendFlags, data: Data) {
+        let num_sge = num_sge(slot, data);
+        slot.slot.put_field::<{ offset_of!(SendHead, num_sge) }, u8>(num_sge);
+        *slot.flags = own_flags(flags, opcode, data);
+    }
+
+    fn set_destination(_slot: &mut WqeOf<'_, SendHead>, to: Destination<'_, Ah>) {
+        match *to.ah {}
+    }
+
+    #[inline(always)]
+    fn put_recv(slot: &mut WqeOf<'_, RecvHead>, wr_id: u64, data: Data) {
+        slot.slot.put_head(RecvHead { id: wr_id, num_sge: data.num_sge as u8, ..RecvHead::default() });
+        *slot.flags = SIW_WQE_VALID;
+    }
+
+    #[inline(always)]
+    fn may_send(word: StateWord) -> bool {
+        is_open(word)
+    }
+
+    #[inline(always)]
+    fn may_receive(word: StateWord) -> bool {
+        is_open(word)
+    }
+
+    #[inline(always)]
+    fn check_inline(opcode: WrOpcode) -> Result<(), PostError> {
+        match opcode {
+            WrOpcode::SEND | WrOpcode::RDMA_WRITE => Ok(()),
+            _ if takes_inline(opcode) && OPCODES & opcode_bit(opcode) != 0 => Err(PostError::Unsupported),
+            _ => Err(PostError::IllegalFlag),
         }
-        let wire = siw_sge { laddr: sge.addr(), length: sge.length(), lkey: sge.lkey() };
-        if !slot.put_sge(usize::from(num_sge), wire) {
+    }
+
+    /// The response of an iWARP read goes to one region. The kernel always reads the first entry.
+    #[inline(always)]
+    fn adapt_entries(
+        slot: &mut WqeOf<'_, SendHead>,
+        opcode: WrOpcode,
+        data: Data,
+    ) -> Result<Data, PostError> {
+        if !matches!(opcode, WrOpcode::RDMA_READ) || data.num_sge == 1 {
+            return Ok(data);
+        }
+        if data.num_sge != 0 || !slot.put_sge(0, Sge { addr: 0, length: 0, lkey: 0 }) {
             return Err(PostError::TooManySge);
         }
-        num_sge += 1;
-        length += u64::from(sge.length());
+        Ok(Data { num_sge: 1, ..data })
     }
-    if length >= TOO_LONG {
-        return Err(PostError::InvalidLength);
-    }
-    Ok(Data { num_sge, flags: 0 })
-}
 
-/// Writes the entries of a send.
-#[inline(always)]
-pub(crate) fn put_send_sges(
-    slot: &mut SendSlot<'_>,
-    limits: Limits,
-    opcode: WrOpcode,
-    sges: &[Sge],
-) -> Result<Data, PostError> {
-    let mut data = put_sges(slot, limits.max_sge, sges)?;
-    if matches!(opcode, WrOpcode::RDMA_READ) {
-        // The response of an iWARP read goes to one region. The kernel always reads the first entry.
-        match data.num_sge {
-            0 => {
-                let _ = slot.put_sge(0, siw_sge::default());
-                data.num_sge = 1;
-            }
-            1 => {}
-            _ => return Err(PostError::TooManySge),
+    /// Until the QP is connected, nothing is published. The doorbell of an empty ring returns whether it is connected.
+    #[inline(always)]
+    fn before_sends<B: SendBell>(qp: &Connection, bell: &B) -> Result<(), PostError> {
+        if qp.was_connected() {
+            return Ok(());
         }
+        bell.ring().map_err(|errno| match errno {
+            Errno::ENOTCONN => PostError::BadState,
+            errno => PostError::Doorbell(errno),
+        })?;
+        qp.note_connected();
+        Ok(())
     }
-    Ok(data)
-}
 
-/// Copies inline data. The length is the number of bytes that the payload provides, not its `inline_len`.
-#[inline(always)]
-pub(crate) fn put_inline<P: Payload<Sge>>(
-    slot: &mut SendSlot<'_>,
-    max_inline: u32,
-    data: &P,
-) -> Result<Data, PostError> {
-    let (mut at, mut fits) = (0_usize, true);
-    data.for_each_buf(|buf| {
-        if fits && buf.len() <= max_inline as usize - at && slot.put_inline(at, buf) {
-            at += buf.len();
-        } else {
-            fits = false;
-        }
-    });
-    if !fits {
-        return Err(PostError::InlineTooLong);
+    #[inline(always)]
+    fn ring<B: SendBell>(bell: &B) -> Result<(), Errno> {
+        ring_bell(bell)
     }
-    let _ = slot.put_sge(0, siw_sge { laddr: 0, length: at as u32, lkey: 0 });
-    Ok(Data { num_sge: 1, flags: SIW_WQE_INLINE })
-}
 
-/// Encodes a send work request whose opcode is checked, and returns its flags. After an error the contents of the element
-/// are undefined.
-#[inline(always)]
-pub(crate) fn encode_send<O, P>(
-    slot: &mut SendSlot<'_>,
-    limits: Limits,
-    wr_id: u64,
-    flags: SendFlags,
-    op: &O,
-    payload: &P,
-) -> Result<u16, PostError>
-where
-    O: Operation<Remote = RemoteAddr>,
-    P: Payload<Sge>,
-{
-    let flags = check_flags(flags, O::OPCODE)?;
-    let data = if !O::HAS_DATA {
-        Data::default()
-    } else if P::INLINE {
-        check_inline(O::OPCODE)?;
-        put_inline(slot, limits.max_inline, payload)?
-    } else {
-        put_send_sges(slot, limits, O::OPCODE, payload.sges())?
-    };
-    put_send_head(slot, wr_id, op, data);
-    Ok(flags | data.flags)
-}
-
-/// Writes the fields before the entries.
-#[inline(always)]
-pub(crate) fn put_send_head<O: Operation<Remote = RemoteAddr>>(
-    slot: &mut SendSlot<'_>,
-    wr_id: u64,
-    op: &O,
-    data: Data,
-) {
-    let remote = op.remote().unwrap_or_default();
-    let opcode = match O::OPCODE {
-        WrOpcode::RDMA_WRITE => SIW_OP_WRITE,
-        WrOpcode::RDMA_READ => SIW_OP_READ,
-        WrOpcode::SEND_WITH_INV => SIW_OP_SEND_REMOTE_INV,
-        _ => SIW_OP_SEND,
-    };
-    slot.put_head(SendHead {
-        id: wr_id,
-        flags: 0,
-        num_sge: data.num_sge,
-        opcode,
-        rkey: op.invalidate_rkey().unwrap_or(remote.rkey()),
-        raddr: remote.addr(),
-    });
-}
-
-/// Encodes a receive. After an error the contents of the element are undefined.
-#[inline(always)]
-pub(crate) fn encode_recv(
-    slot: &mut RecvSlot<'_>,
-    max_sge: u32,
-    wr_id: u64,
-    sges: &[Sge],
-) -> Result<(), PostError> {
-    let data = put_sges(slot, max_sge, sges)?;
-    slot.put_head(RecvHead { id: wr_id, num_sge: data.num_sge, ..RecvHead::default() });
-    Ok(())
+    fn note_flush(qp: &QpShared) {
+        note_flush(qp);
+    }
 }

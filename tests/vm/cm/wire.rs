@@ -210,7 +210,7 @@ pub(super) fn call(resolved: Resolved, exchange: Exchange) -> Result<()> {
 
 fn serve_connection<D: Driver>(context: &Context<D>, request: Request, exchange: Exchange) -> Result<()> {
     let gear = Gear::new(context)?;
-    let mut qp = gear.raw_qp::<Rc>()?;
+    let mut qp = gear.qp::<Rc>()?;
     let param = param(&gear, exchange, WELCOME);
     request.prepare(&qp, &param)?;
     receives(&gear, &mut qp, exchange)?;
@@ -274,7 +274,7 @@ fn receive<D: Driver>(
 
 fn call_connection<D: Driver>(context: &Context<D>, resolved: Resolved, exchange: Exchange) -> Result<()> {
     let gear = Gear::new(context)?;
-    let mut qp = gear.raw_qp::<Rc>()?;
+    let mut qp = gear.qp::<Rc>()?;
     let param = param(&gear, exchange, HELLO);
     let prepared = resolved.prepare(&qp, &param)?;
     receives(&gear, &mut qp, exchange)?;
@@ -339,7 +339,7 @@ fn serve_datagrams<D: Driver>(
 ) -> Result<()> {
     let gear = Gear::new(context)?;
     let port_num = request.id().bound()?.port_num;
-    let mut qp = gear.raw_qp::<Ud>()?;
+    let mut qp = gear.qp::<Ud>()?;
     let param = ConnParam::default();
     request.prepare(&qp, &param)?;
     for slot in 0..count {
@@ -366,7 +366,7 @@ fn call_datagrams<D: Driver>(
     size: usize,
 ) -> Result<()> {
     let gear = Gear::new(context)?;
-    let mut qp = gear.raw_qp::<Ud>()?;
+    let mut qp = gear.qp::<Ud>()?;
     let param = ConnParam::default();
     let prepared = resolved.prepare(&qp, &param)?;
     for slot in 0..count {

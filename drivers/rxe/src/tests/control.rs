@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The control path over a simulated kernel: its commands, and the effects of invalid answers.
 
-use crate::queue::heap_ring;
+use crate::testing::heap_ring;
 use crate::{KernelBell, Rxe, SendBell as _};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -213,7 +213,8 @@ impl Script for FakeKernel {
         }
         let (log2, slots, real) = self.rings.lock().unwrap()[(offset >> 12) as usize];
         let (mapping, words) = heap_ring(log2, real);
-        words[0].store(zerocopy::transmute!([log2, slots - 1]), Ordering::Relaxed);
+        words.put(0, &log2.to_ne_bytes());
+        words.put(4, &(slots - 1).to_ne_bytes());
         Ok(mapping)
     }
 
@@ -368,7 +369,7 @@ fn the_posters_follow_the_state() {
     assert!(t.kernel.take_log().is_empty(), "no command");
     // A change of other attributes does not change the state.
     modify(&qp, QpState::RESET, QpAttrMask::QKEY).unwrap();
-    assert_eq!((qp.shared.state(), qp.shared.qkey()), (QpState::RTS, 7));
+    assert_eq!((qp.shared.state(), qp.shared.own().get()), (QpState::RTS, 7));
 
     modify(&qp, QpState::ERR, state).unwrap();
     t.kernel.take_log();

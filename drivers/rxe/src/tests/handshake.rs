@@ -2,21 +2,17 @@
 //! Control calls during posts: a control call waits for a post that is between its check of the state and the end of its
 //! system call, and later posts publish nothing.
 
-use super::{Send, config};
-use crate::doorbell::{FlushBell, SendBell};
 use crate::testing::ring;
-use crate::{QpShared, RecvQueue, SendQueue};
+use crate::{QpShared, RecvQueue};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use uverbs_core::Errno;
-use uverbs_core::attr::{QpState, QpType};
-use uverbs_core::provider::{
-    Connected, NoData, PostError, RecvBatch as _, RecvQueue as _, SendQueue as _, Wr,
-};
-use uverbs_core::wr::SendFlags;
+use uverbs_core::attr::QpState;
+use uverbs_core::provider::{PostError, RecvBatch as _, RecvQueue as _};
+use uverbs_soft::FlushBell;
 
 /// A system call that signals its start and ends on request.
 #[derive(Clone, Debug)]
@@ -33,12 +29,6 @@ impl SlowBell {
     }
 }
 
-impl SendBell for SlowBell {
-    fn ring(&self) -> Result<(), Errno> {
-        self.call()
-    }
-}
-
 impl FlushBell for SlowBell {
     fn flush(&self) -> Result<(), Errno> {
         self.call()
@@ -50,16 +40,12 @@ fn slow_bell() -> (SlowBell, Receiver<()>, Sender<()>) {
     (SlowBell { made, may_end: Arc::new(Mutex::new(may_end)) }, is_made, end)
 }
 
-const fn wr(wr_id: u64) -> Wr {
-    Wr { wr_id, flags: SendFlags::empty() }
-}
-
 /// Runs `post` up to its system call, closes the queue in another thread, and checks that the wait ends after the call.
 fn waited_for(
     shared: &Arc<QpShared>,
     is_made: &Receiver<()>,
     end: &Sender<()>,
-    post: impl FnOnce() -> Result<(), PostError> + core::marker::Send,
+    post: impl FnOnce() -> Result<(), PostError> + Send,
 ) {
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -70,7 +56,7 @@ fn waited_for(
         let control = scope.spawn(move || {
             let _done = done;
             shared.set_state(QpState::RESET);
-            shared.access.wait_for_posters().unwrap();
+            shared.access().wait_for_posters().unwrap();
             ended.load(Ordering::SeqCst)
         });
         assert_eq!(is_done.recv_timeout(Duration::from_millis(30)), Err(RecvTimeoutError::Timeout));
@@ -79,30 +65,6 @@ fn waited_for(
         assert!(control.join().unwrap(), "the control call did not wait");
         assert_eq!(poster.join().unwrap(), Ok(()));
     });
-}
-
-#[test]
-fn a_reset_waits_for_a_send_in_progress() {
-    let (bell, is_made, end) = slow_bell();
-    let shared = Arc::new(QpShared::new(QpState::RTS));
-    let (ring, kernel) = ring(9, 8, 64);
-    let mut q = SendQueue::new(ring, &config(QpType::Rc), Arc::clone(&shared), bell).unwrap();
-    // SAFETY: the WR has no data, so it names no memory.
-    waited_for(&shared, &is_made, &end, || unsafe { q.post(wr(1), Connected, Send::new(), NoData) });
-    assert_eq!(kernel.producer(), 1);
-    // A later post finds the queue closed.
-    // SAFETY: the WR has no data, so it names no memory.
-    let late = unsafe { q.post(wr(2), Connected, Send::new(), NoData) };
-    assert_eq!((late, kernel.producer()), (Err(PostError::BadState), 1));
-    // The kernel empties the ring and leaves the indices.
-    assert!(kernel.consume().is_some());
-    for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
-        shared.set_state(state);
-    }
-    end.send(()).unwrap();
-    // SAFETY: the WR has no data, so it names no memory.
-    unsafe { q.post(wr(3), Connected, Send::new(), NoData) }.unwrap();
-    assert_eq!(kernel.producer(), 2);
 }
 
 #[test]

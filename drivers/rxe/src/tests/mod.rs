@@ -3,6 +3,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: posts WRs, which is `unsafe`; the memory that the WRs name is never accessed.
 
+mod common;
 mod control;
 mod cq;
 mod handshake;
@@ -11,14 +12,13 @@ mod roundtrip;
 mod semantics;
 mod vectors;
 
-use crate::send::{Extensions, SendConfig};
+use crate::{Extensions, SendConfig};
 use uverbs_core::attr::{QpType, SendOpsFlags};
 use uverbs_core::provider::op;
 use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::wr::Sge;
 
 pub(crate) type Send = op::Send<RemoteAddr>;
-pub(crate) type Write = op::Write<RemoteAddr>;
 pub(crate) type Flush = op::Flush<RemoteAddr>;
 pub(crate) type AtomicWrite = op::AtomicWrite<RemoteAddr>;
 

@@ -177,7 +177,7 @@ fn expected(request: &Request) -> DecodedSend {
 fn run(qp_type: QpType, requests: &[Request], dirt: u8) {
     let datagram = qp_type == QpType::Ud;
     let (mut q, kernel, bell, shared) = send_queue(SLOTS, &config(qp_type)).unwrap();
-    shared.set_qkey(OWN_QKEY);
+    shared.own().set(OWN_QKEY);
     for face in Face::ALL {
         let can_express =
             |op: Op<'_>| face != Face::List || !matches!(op, Op::Flush(..) | Op::AtomicWrite(..));

@@ -3,12 +3,10 @@
 //! tables over heap rings.)
 
 use super::*;
-use crate::testing::{FakeBell, KernelSide, decode_send, send_queue};
-use core::ptr::null;
-use uverbs_core::Errno;
+use crate::testing::{FakeBell, KernelSide, ah, decode_send, send_queue};
 use uverbs_core::provider::op::FlushArgs;
 use uverbs_core::provider::{
-    BadWr, Connected, Inline, NoData, PostError, SendBatch as _, SendQueue as _, Wr, WrBuilder as _,
+    BadWr, Connected, DcTarget, Inline, NoData, PostError, SendBatch as _, SendQueue as _, Wr, WrBuilder as _,
 };
 use uverbs_core::wr::{SendFlags, SendWr, WrOpcode};
 
@@ -26,11 +24,6 @@ fn new_queue() -> (Queue, KernelSide, FakeBell) {
 fn post_list(q: &mut Queue, list: *const SendWr) -> Result<(), (PostError, *const SendWr)> {
     // SAFETY: all lists of the tests are NULL or well formed; the simulated kernel does not access the memory that is named.
     unsafe { q.post_send(list) }.map_err(|BadWr { error, wr }| (error, wr))
-}
-
-fn set(q: &mut Queue, sges: &[Sge]) {
-    // SAFETY: the simulated kernel does not access the memory that is named.
-    unsafe { q.wr_set_sges(sges) }
 }
 
 fn ids(kernel: &KernelSide) -> Vec<u64> {
@@ -52,6 +45,16 @@ fn lists_end_at_an_invalid_local_invalidation_and_at_an_opcode_above_31() {
     }
 }
 
+/// The peer of a connected QP would get what is meant for a target.
+#[test]
+fn a_dynamically_connected_target_is_refused() {
+    let (mut q, kernel, _) = new_queue();
+    let to = DcTarget { ah: &ah(1, 1), remote_dctn: 3, remote_dc_key: 4 };
+    // SAFETY: the WR has no data, so it names no memory.
+    let refused = unsafe { q.post(WR, to, Send::new(), NoData) };
+    assert_eq!((refused, ids(&kernel)), (Err(PostError::InvalidArgument), vec![]));
+}
+
 #[test]
 fn atomic_writes_are_aligned_and_take_no_setter() {
     let odd = AtomicWrite::new(RemoteAddr { addr: 0x1004, rkey: 5 }, [0; 8]);
@@ -68,54 +71,6 @@ fn atomic_writes_are_aligned_and_take_no_setter() {
     q.wr_set_inline(Inline(&[]));
     assert_eq!(q.wr_complete(), Err(PostError::OrphanSetter));
     assert_eq!((kernel.producer(), bell.rings()), (0, 0));
-}
-
-#[test]
-fn a_failed_doorbell_and_a_bad_wr_are_both_reported() {
-    let (mut q, kernel, bell) = new_queue();
-    bell.fail(Some(Errno::ENODEV));
-    let bad = SendWr::new(7, WrOpcode::TSO);
-    let first = SendWr { next: &raw const bad, ..SendWr::new(1, WrOpcode::SEND) };
-    let error = PostError::Doorbell(Errno::ENODEV);
-    assert_eq!(post_list(&mut q, &raw const first), Err((error, &raw const bad)));
-    assert_eq!(ids(&kernel), [1]);
-}
-
-#[test]
-fn refused_posts_do_not_change_an_open_session() {
-    let (mut q, kernel, bell) = new_queue();
-    q.wr_start();
-    assert!(q.wr_is_open());
-    // An open session is reported even if the list is NULL.
-    assert_eq!(post_list(&mut q, null()), Err((PostError::SessionOpen, null())));
-    q.wr_begin(WR, Send::new());
-    set(&mut q, &[]);
-    let node = SendWr::new(3, WrOpcode::SEND);
-    assert_eq!(post_list(&mut q, &raw const node), Err((PostError::SessionOpen, &raw const node)));
-    // SAFETY: the WR has no data, so it names no memory.
-    let single = unsafe { q.post(WR, Connected, Send::new(), NoData) };
-    assert_eq!(single, Err(PostError::SessionOpen));
-    q.wr_complete().unwrap();
-    assert!(!q.wr_is_open());
-    assert_eq!((ids(&kernel), bell.rings()), (vec![7], 1));
-    // Calls without a session do nothing, and one that is aborted is not open.
-    q.wr_latch(PostError::Misaligned);
-    q.wr_start();
-    q.wr_abort();
-    assert_eq!(q.wr_complete(), Err(PostError::NoSession));
-}
-
-/// The rows of the tables check the builders.
-#[test]
-fn lists_and_batches_need_no_flag_of_a_builder() {
-    let mut c = config(QpType::Rc);
-    c.send_ops_flags = SendOpsFlags::SEND;
-    let (mut q, kernel, _, _) = send_queue(4, &c).unwrap();
-    // SAFETY: the WR has no data, so it names no memory.
-    unsafe { q.post(WR, Connected, Write::new(AT), NoData) }.unwrap();
-    let node = SendWr::new(8, WrOpcode::RDMA_WRITE);
-    assert_eq!(post_list(&mut q, &raw const node), Ok(()));
-    assert_eq!(ids(&kernel), [7, 8]);
 }
 
 #[test]

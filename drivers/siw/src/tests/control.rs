@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The control path over a simulated kernel: its commands, and the effects of invalid answers.
 
-use crate::queue::heap;
 use crate::{KernelBell, SendBell as _, Siw};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,6 +9,7 @@ use uverbs_core::control::*;
 use uverbs_core::kernel::{Kernel, Mapping, Protection, RawCommand, Uhw, WriteCommand};
 use uverbs_core::provider::{CompletionQueue as _, CqParts, Driver, QpCreate, QpParts, SrqCreate};
 use uverbs_core::{Errno, Error};
+use uverbs_soft::testing::heap;
 use uverbs_testkit::kernel::{Script, Scripted};
 use uverbs_uapi::cmd::*;
 use uverbs_uapi::ids::*;
@@ -421,7 +421,7 @@ fn the_state_is_that_of_the_kernel_or_follows_from_a_doorbell() {
     // The kernel ends the connection.
     connected(false);
     assert_eq!(state(), QpState::ERR);
-    qp.shared.note_flush();
+    crate::shared::note_flush(&qp.shared);
     connected(true);
     assert_eq!(state(), QpState::ERR);
     assert!(!t.siw.is_flushed(&qp.shared));

@@ -2,11 +2,12 @@
 //! Polling: every field, both kinds of poll, arming, removal of completions, bytes that no correct kernel writes.
 
 use crate::QpShared;
-use crate::testing::{KernelSide, completion, completion_queue};
+use crate::shared::store_state;
+use crate::testing::{completion, completion_queue};
 use proptest::prelude::*;
 use std::sync::Arc;
 use uverbs_core::attr::QpState;
-use uverbs_core::provider::{Completion as _, CompletionQueue as _, PollError};
+use uverbs_core::provider::{Completion as _, CompletionQueue as _};
 use uverbs_core::sync::ControlBarrier;
 use uverbs_core::wc::{WcOpcode, WcStatus, WorkCompletion};
 
@@ -52,64 +53,6 @@ fn every_field_is_converted() {
 }
 
 #[test]
-fn a_poll_takes_at_most_the_requested_and_available_completions() {
-    let (mut q, kernel) = completion_queue(8);
-    assert_eq!(q.cqe(), 8);
-    let mut wc = [WorkCompletion::default(); 5];
-    let (mut made, mut seen) = (0_u64, 0_u64);
-    for lap in 0..5000_u64 {
-        for _ in 0..lap % 6 {
-            made += u64::from(kernel.produce(&completion(made, 8, 0, 0, 0)));
-        }
-        assert_eq!(q.is_surely_empty(), made == seen);
-        let max = (lap % 5) as usize;
-        let n = q.poll_cq(&mut wc[..max]).unwrap();
-        assert_eq!(n as u64, (made - seen).min(max as u64));
-        for c in &wc[..n] {
-            assert_eq!(c.wr_id, seen);
-            seen += 1;
-        }
-    }
-    assert!(seen > 5_000);
-}
-
-#[test]
-fn an_extended_poll_goes_on_with_completions_that_arrive() {
-    let (mut q, kernel) = completion_queue(4);
-    assert_eq!(q.start_poll(), Err(PollError::Empty));
-    assert_eq!(q.next_poll(), Err(PollError::NoSession));
-    assert!(kernel.produce(&completion(0, 8, 0, 0, 0)));
-    q.start_poll().unwrap();
-    assert_eq!(q.start_poll(), Err(PollError::SessionOpen));
-    assert_eq!(q.poll_each(1, |_| ()), Err(PollError::SessionOpen));
-    assert_eq!(q.next_poll(), Err(PollError::Empty));
-    assert!(!q.is_surely_empty(), "a poll would fail");
-    assert_eq!(q.current().unwrap().wr_id(), 0);
-    assert!(kernel.produce(&completion(1, 8, 0, 0, 0)));
-    q.next_poll().unwrap();
-    assert_eq!(q.current().unwrap().wr_id(), 1);
-    q.end_poll();
-    assert!(q.current().is_none());
-    assert_eq!(q.last().unwrap().wr_id(), 1);
-    assert_eq!(q.poll_each(9, |_| ()), Ok(0));
-}
-
-#[test]
-fn a_panic_in_the_callback_counts_its_completion_as_polled() {
-    let (mut q, kernel) = completion_queue(8);
-    for id in 0..5 {
-        assert!(kernel.produce(&completion(id, 8, 0, 0, 0)));
-    }
-    let result = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| {
-        q.poll_each(5, |c| assert_ne!(c.wr_id(), 2, "on purpose"))
-    }));
-    assert!(result.is_err());
-    let mut ids = Vec::new();
-    q.poll_each(5, |c| ids.push(c.wr_id())).unwrap();
-    assert_eq!(ids, [3, 4]);
-}
-
-#[test]
 fn a_request_for_events_is_a_store_to_the_shared_page() {
     let (mut q, kernel) = completion_queue(4);
     q.req_notify(false).unwrap();
@@ -118,67 +61,10 @@ fn a_request_for_events_is_a_store_to_the_shared_page() {
     assert_eq!(kernel.notify(), 1);
 }
 
-/// Produces completions with these ids; the QP number is the id divided by 10.
-fn produce(kernel: &KernelSide, ids: &[u64]) {
-    for id in ids {
-        assert!(kernel.produce(&completion(*id, 8, 0, 0, *id / 10)));
-    }
-}
-
-#[test]
-fn completions_of_a_destroyed_qp_are_removed_and_their_slots_returned() {
-    for start in 0..8 {
-        let (mut q, kernel) = completion_queue(8);
-        produce(&kernel, &vec![90; start]);
-        assert_eq!(q.poll_each(9, |_| ()), Ok(start));
-        produce(&kernel, &[10, 20, 11, 12, 21, 30, 13, 22]);
-        assert!(!kernel.produce(&completion(0, 8, 0, 0, 0)), "the ring is full");
-        let mut removed = Vec::new();
-        q.shared().stopped(|state| state.remove(1, |wr_id| removed.push(wr_id)));
-        assert_eq!(removed, [13, 12, 11, 10]);
-        produce(&kernel, &[14, 31, 23, 32]);
-        assert!(!kernel.produce(&completion(0, 8, 0, 0, 0)), "four slots were returned");
-        q.shared().stopped(|state| state.remove(2, drop));
-        let mut ids = Vec::new();
-        assert_eq!(q.poll_each(9, |c| ids.push(c.wr_id())), Ok(4));
-        assert_eq!(ids, [30, 14, 31, 32]);
-        q.shared().stopped(|state| state.remove(3, drop));
-        assert_eq!(q.poll_each(9, |_| ()), Ok(0));
-    }
-}
-
-/// What a completion names is taken while the destruction of its QP waits.
-#[test]
-fn completions_are_claimed_while_control_calls_wait() {
-    let (mut q, kernel) = completion_queue(8);
-    produce(&kernel, &[10, 20, 11]);
-    let shared = q.shared();
-    uverbs_testkit::check_claims(&mut q, 3, || {
-        shared.stopped(|state| state.remove(9, drop));
-    });
-}
-
-#[test]
-fn a_qp_may_be_destroyed_during_a_poll() {
-    let (mut q, kernel) = completion_queue(16);
-    produce(&kernel, &[10, 20, 11, 21, 12]);
-    let (shared, mut ids) = (q.shared(), Vec::new());
-    let n = q.poll_each(16, |c| {
-        ids.push(c.wr_id());
-        if ids.len() == 1 {
-            produce(&kernel, &[22]);
-            // On another thread and on this one.
-            std::thread::scope(|s| s.spawn(|| shared.stopped(|state| state.remove(1, drop))).join().unwrap());
-            shared.stopped(|state| state.remove(1, drop));
-        }
-    });
-    assert_eq!((n, &ids[..]), (Ok(4), &[10, 20, 21, 22][..]));
-}
-
 #[test]
 fn a_polled_flush_moves_its_qp_to_err() {
     let (mut q, kernel) = completion_queue(8);
-    let cq = q.shared();
+    let cq = Arc::clone(q.shared());
     let qp = |number, state| {
         let created = QpShared::create(state, ControlBarrier::register(), vec![Arc::clone(&cq)], number);
         let qp = Arc::new(created.unwrap());
@@ -195,9 +81,9 @@ fn a_polled_flush_moves_its_qp_to_err() {
     assert_eq!(q.poll_each(9, |_| ()), Ok(5));
     assert_eq!([&one, &two, &closing].map(|qp| qp.state()), [QpState::INIT, QpState::ERR, QpState::SQD]);
     // A modification that was in progress does not hide it.
-    two.store_state(QpState::INIT);
+    store_state(&two, QpState::INIT);
     assert_eq!(two.state(), QpState::ERR);
-    one.store_state(QpState::RTR);
+    store_state(&one, QpState::RTR);
     assert_eq!(one.state(), QpState::RTR);
     // The number belongs to another QP later.
     one.detach();
@@ -205,7 +91,10 @@ fn a_polled_flush_moves_its_qp_to_err() {
     let next = qp(1, QpState::INIT);
     assert_eq!(q.poll_each(9, |_| ()), Ok(1));
     assert_eq!((one.state(), next.state()), (QpState::RTR, QpState::ERR));
-    assert!(![&one, &two, &closing, &next].iter().any(|qp| qp.is_flushed()), "only modify_qp ensures that");
+    assert!(
+        ![&one, &two, &closing, &next].iter().any(|qp| qp.own().is_flushed()),
+        "only modify_qp ensures that"
+    );
 }
 
 proptest! {

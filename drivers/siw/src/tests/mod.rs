@@ -4,12 +4,13 @@
 #![expect(unsafe_code)]
 // UNSAFETY: posts WRs, which is `unsafe`; the memory that the WRs name is never accessed.
 
+mod common;
 mod control;
 mod cq;
 mod ring;
 mod roundtrip;
 
-use crate::send::SendConfig;
+use crate::SendConfig;
 use uverbs_core::attr::SendOpsFlags;
 use uverbs_core::provider::op;
 use uverbs_core::provider::wire::RemoteAddr;

@@ -2,20 +2,17 @@
 //! Laps, full and empty rings, aborts, the states, the doorbell, and flags that no correct kernel writes.
 
 use super::*;
-use crate::queue::{Ring, RingError, heap};
-use crate::testing::{FakeBell, decode_recv, decode_send, recv_queue, send_queue};
+use crate::ring::{CompletionRing, Ring, RingError};
+use crate::testing::{FakeBell, decode_send, recv_queue, send_queue};
 use proptest::prelude::*;
 use uverbs_core::Errno;
 use uverbs_core::attr::QpState;
 use uverbs_core::provider::{
-    Connected, Inline, NoData, PostError, RecvBatch as _, RecvQueue as _, SendBatch as _, SendQueue as _, Wr,
-    WrBuilder as _,
+    Connected, Inline, NoData, PostError, RecvQueue as _, SendBatch as _, SendQueue as _, Wr, WrBuilder as _,
 };
-use uverbs_core::wr::{RawAh, SendFlags, SendWr, WrOpcode};
-use uverbs_testkit::{Face, Op};
-use uverbs_uapi::siw::{siw_cqe, siw_rqe, siw_sqe};
-
-type Request<'a> = uverbs_testkit::Request<'a, RawAh<crate::Ah>>;
+use uverbs_core::wr::{SendFlags, SendWr, WrOpcode};
+use uverbs_soft::testing::heap;
+use uverbs_uapi::siw::{siw_rqe, siw_sqe};
 
 fn wr(wr_id: u64) -> Wr {
     Wr { wr_id, flags: SendFlags::SIGNALED }
@@ -24,72 +21,6 @@ fn wr(wr_id: u64) -> Wr {
 fn post(q: &mut crate::SendQueue<FakeBell>, wr_id: u64) -> Result<(), PostError> {
     // SAFETY: inline data are copied by the call, so no memory is used later.
     unsafe { q.post(wr(wr_id), Connected, Send::new(), Inline(&wr_id.to_ne_bytes())) }
-}
-
-#[test]
-fn thousands_of_wrs_are_consumed_in_order() {
-    let (mut q, kernel, bell, _) = send_queue(8, &config(), QpState::RTS);
-    let (mut sent, mut seen, mut step) = (0_u64, 0_u64, 0_u64);
-    while seen < 20_000 {
-        step += 1;
-        let room = 8 - (sent - seen);
-        let n = (step % 8 + 1).min(room);
-        let data: Vec<[u8; 8]> = (sent..sent + n).map(u64::to_ne_bytes).collect();
-        let all = (sent..).zip(&data).map(|(id, data)| Request::new(id, Op::Send).signaled().inline(data));
-        if n != 0 {
-            let face = Face::ALL[step as usize % 4];
-            // SAFETY: inline data are copied by the call, so no memory is used later.
-            unsafe { uverbs_testkit::post(&mut q, face, &all.collect::<Vec<_>>()) }.unwrap();
-        }
-        sent += n;
-        if n == room {
-            assert_eq!(post(&mut q, 0), Err(PostError::QueueFull));
-        }
-        for _ in 0..(step % 5).min(sent - seen) {
-            let element = decode_send(&kernel.consume().unwrap());
-            assert_eq!((element.id, element.inline), (seen, seen.to_ne_bytes().to_vec()));
-            seen += 1;
-        }
-    }
-    assert!(bell.rings() > 5_000);
-}
-
-#[test]
-fn receives_fill_and_empty_the_ring_in_every_lap() {
-    let (mut q, kernel, _) = recv_queue(4, 2);
-    for lap in 0..3000_u64 {
-        let n = lap % 5;
-        for i in 0..n {
-            // SAFETY: the simulated kernel does not access the memory.
-            unsafe { q.post(lap * 8 + i, &[sge(lap, 1, 2)]) }.unwrap();
-        }
-        if n == 4 {
-            // SAFETY: the receive has no entries, so it names no memory.
-            assert_eq!(unsafe { q.post(0, &[]) }, Err(PostError::QueueFull));
-        }
-        for i in 0..n {
-            assert_eq!(decode_recv(&kernel.consume().unwrap()).0, lap * 8 + i);
-        }
-        assert!(kernel.consume().is_none());
-    }
-}
-
-#[test]
-fn receives_that_the_kernel_has_not_taken_are_counted() {
-    let (mut q, kernel, _) = recv_queue(8, 6);
-    for lap in 0..50_u32 {
-        let (none, before) = q.untaken().unwrap();
-        assert_eq!(none, 0);
-        for id in 0..lap % 9 {
-            // SAFETY: the receive has no entries.
-            unsafe { q.post(id.into(), &[]) }.unwrap();
-        }
-        assert_eq!(q.untaken(), Some((lap % 9, before)), "posts do not change the position");
-        for taken in 1..=lap % 9 {
-            kernel.consume().unwrap();
-            assert_eq!(q.untaken(), Some((lap % 9 - taken, before.wrapping_add(taken))));
-        }
-    }
 }
 
 #[test]
@@ -165,18 +96,6 @@ fn nothing_is_published_before_the_qp_is_connected() {
 }
 
 #[test]
-fn a_batch_that_began_before_the_qp_was_closed_is_dropped() {
-    let (mut q, kernel, shared) = recv_queue(4, 1);
-    let mut batch = q.batch();
-    // SAFETY: the receive has no entries, so it names no memory.
-    unsafe { batch.push(1, &[]) };
-    shared.set_state(QpState::ERR);
-    shared.access.wait_for_posters().unwrap();
-    assert_eq!(batch.complete(), Err(PostError::BadState));
-    assert!(kernel.consume().is_none());
-}
-
-#[test]
 fn rings_that_are_not_there_are_refused() {
     let new = |bytes, slots| Ring::<siw_sqe>::new(heap(bytes).0, slots).map(drop);
     assert_eq!(new(480, 4), Ok(()));
@@ -185,7 +104,7 @@ fn rings_that_are_not_there_are_refused() {
         assert_eq!(new(480, slots), Err(RingError::Slots(slots)));
     }
     assert_eq!(Ring::<siw_rqe>::bytes(4), Ok(448));
-    assert_eq!(Ring::<siw_cqe>::bytes(4), Ok(4 * 32 + 8));
+    assert_eq!(CompletionRing::bytes(4), Ok(4 * 32 + 8));
 }
 
 proptest! {

@@ -5,50 +5,50 @@
 // encoder does not access that memory, so this module has no unsafe operation.
 
 use crate::doorbell::FlushBell;
+use crate::format::{Format, PostRing as _};
 use crate::producer::{Cursor, Producer, Receives};
-use crate::queue::Ring;
 use crate::shared::QpShared;
 use crate::wqe;
 use core::fmt;
 use std::sync::Arc;
-use uverbs_core::attr::QpState;
 use uverbs_core::provider::state::StateWord;
 use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue as RecvQueueTrait};
 use uverbs_core::wr::{RecvWr, Sge};
-use uverbs_uapi::rxe::rxe_recv_wqe;
 
-/// A receive queue, which `B` flushes in ERR.
-pub struct RecvQueue<B> {
-    ring: Producer<rxe_recv_wqe, Receives>,
+/// A receive queue, which `B` flushes if [`Format::must_flush`] says so. The kernel reads the ring when a message arrives, so there is no
+/// doorbell.
+pub struct RecvQueue<F: Format, B> {
+    ring: Producer<F, Receives>,
     max_sge: u32,
     bell: B,
 }
 
-impl<B: FlushBell> RecvQueue<B> {
-    /// The receive queue of the QP behind `shared`.
+impl<F: Format, B: FlushBell> RecvQueue<F, B> {
+    /// The receive queue of the QP behind `shared`. A limit for which its slots have no room is lowered.
     ///
     /// # Errors
-    /// [`PostError::Corrupt`] if the ring's indices make no sense.
+    /// [`PostError::Corrupt`] if the ring's contents make no sense.
     pub fn new(
-        ring: Ring<rxe_recv_wqe>,
+        ring: F::RecvRing,
         max_sge: u32,
-        shared: Arc<QpShared>,
+        shared: Arc<QpShared<F>>,
         bell: B,
     ) -> Result<Self, PostError> {
-        let room = u32::try_from(ring.tail() / 16).unwrap_or(u32::MAX);
-        Ok(Self { ring: Producer::new(ring, shared)?, max_sge: max_sge.min(room), bell })
+        let max_sge = max_sge.min(ring.slot_room().0);
+        Ok(Self { ring: Producer::new(ring, shared)?, max_sge, bell })
     }
 
     /// A shared receive queue. It has no state: it is treated as a QP that always takes receives and never flushes.
     ///
     /// # Errors
-    /// [`PostError::Corrupt`] if the ring's indices make no sense.
+    /// [`PostError::Corrupt`] if the ring's contents make no sense.
     #[cfg(any(test, feature = "test-utils"))]
-    pub fn new_shared(ring: Ring<rxe_recv_wqe>, max_sge: u32, bell: B) -> Result<Self, PostError> {
+    pub fn new_shared(ring: F::RecvRing, max_sge: u32, bell: B) -> Result<Self, PostError> {
+        use uverbs_core::attr::QpState;
         Self::new(ring, max_sge, Arc::new(QpShared::new(QpState::RTR)), bell)
     }
 
-    /// The number of WRs that fit: a power of two minus one, at least the number requested.
+    /// The number of WRs that fit, at least the number requested.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.ring.ring().capacity()
@@ -56,7 +56,8 @@ impl<B: FlushBell> RecvQueue<B> {
 
     /// Entries of a WR.
     #[inline(always)]
-    pub(crate) fn max_sge(&self) -> u32 {
+    #[must_use]
+    pub fn max_sge(&self) -> u32 {
         self.max_sge
     }
 
@@ -65,9 +66,12 @@ impl<B: FlushBell> RecvQueue<B> {
         &self.bell
     }
 
-    /// Replaces the ring by the one to which the kernel moved the receives.
-    pub(crate) fn replace_ring(&mut self, ring: Ring<rxe_recv_wqe>) -> Result<(), PostError> {
-        if ring.tail() / 16 < self.max_sge as usize {
+    /// Replaces the ring by the one to which the kernel moved the receives. If that ring makes no sense, nothing changes.
+    ///
+    /// # Errors
+    /// [`PostError::Corrupt`] as above.
+    pub fn replace_ring(&mut self, ring: F::RecvRing) -> Result<(), PostError> {
+        if ring.slot_room().0 < self.max_sge {
             return Err(PostError::Corrupt);
         }
         self.ring.replace_ring(ring)
@@ -86,27 +90,19 @@ impl<B: FlushBell> RecvQueue<B> {
     #[inline(always)]
     pub(crate) fn push(&mut self, cursor: &mut Cursor, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         let max_sge = self.max_sge;
-        let (mut slot, next) = self.ring.slot(cursor)?;
-        wqe::encode_recv(&mut slot, max_sge, wr_id, sges)?;
-        cursor.at = next;
+        let mut slot = self.ring.slot(cursor)?;
+        let data = wqe::put_sges(&mut slot, max_sge, F::TOO_LONG, sges)?;
+        F::put_recv(&mut slot, wr_id, data);
+        cursor.advance();
         Ok(())
     }
 
-    #[inline(always)]
-    fn finish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
-        match cursor.error() {
-            Some(error) => Err(error),
-            None => self.publish(cursor),
-        }
-    }
-
-    /// Publishes the WRs before the cursor. The kernel reads the ring when a message arrives, and once when the QP
-    /// enters ERR; receives that are posted after that need a call.
+    /// Publishes the WRs before the cursor.
     #[inline(always)]
     pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
         let bell = &self.bell;
-        let flush = |word: StateWord| if word.state() == QpState::ERR { flush(bell) } else { Ok(()) };
-        self.ring.publish(cursor, |_| (), flush)
+        let flush = |word: StateWord| if F::must_flush(word) { flush(bell) } else { Ok(()) };
+        self.ring.publish(cursor, |_, _| Ok(()), flush)
     }
 }
 
@@ -115,25 +111,22 @@ fn flush<B: FlushBell>(bell: &B) -> Result<(), PostError> {
     bell.flush().map_err(PostError::Doorbell)
 }
 
-impl<B: FlushBell> RecvQueueTrait for RecvQueue<B> {
+impl<F: Format, B: FlushBell> RecvQueueTrait for RecvQueue<F, B> {
     type Sge = Sge;
     type Batch<'q>
-        = Batch<'q, B>
+        = Batch<'q, F, B>
     where
         Self: 'q;
 
     #[inline(always)]
-    fn batch(&mut self) -> Batch<'_, B> {
+    fn batch(&mut self) -> Batch<'_, F, B> {
         let cursor = self.begin();
         Batch { queue: self, cursor }
     }
 
-    /// The kernel copies a receive of a shared queue when a message arrives, and then advances the index of the consumer
-    /// (`get_srq_wqe()`).
+    /// The kernel takes receives of a shared queue in order, when messages arrive.
     fn untaken(&self) -> Option<(u32, u32)> {
-        let ring = self.ring.ring();
-        let consumer = ring.consumer();
-        Some((ring.producer().wrapping_sub(consumer) & ring.mask(), consumer))
+        Some(self.ring.untaken())
     }
 
     #[inline]
@@ -143,7 +136,7 @@ impl<B: FlushBell> RecvQueueTrait for RecvQueue<B> {
     }
 }
 
-impl<B: fmt::Debug> fmt::Debug for RecvQueue<B> {
+impl<F: Format, B: fmt::Debug> fmt::Debug for RecvQueue<F, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecvQueue")
             .field("ring", self.ring.ring())
@@ -156,12 +149,12 @@ impl<B: fmt::Debug> fmt::Debug for RecvQueue<B> {
 
 /// A batch of receives.
 #[must_use = "a batch that is dropped posts nothing"]
-pub struct Batch<'q, B: FlushBell> {
-    queue: &'q mut RecvQueue<B>,
+pub struct Batch<'q, F: Format, B: FlushBell> {
+    queue: &'q mut RecvQueue<F, B>,
     cursor: Cursor,
 }
 
-impl<B: FlushBell> RecvBatch for Batch<'_, B> {
+impl<F: Format, B: FlushBell> RecvBatch for Batch<'_, F, B> {
     type Sge = Sge;
 
     #[inline(always)]
@@ -173,11 +166,14 @@ impl<B: FlushBell> RecvBatch for Batch<'_, B> {
 
     #[inline(always)]
     fn complete(self) -> Result<(), PostError> {
-        self.queue.finish(&self.cursor)
+        match self.cursor.error() {
+            Some(error) => Err(error),
+            None => self.queue.publish(&self.cursor),
+        }
     }
 }
 
-impl<B: FlushBell> fmt::Debug for Batch<'_, B> {
+impl<F: Format, B: FlushBell> fmt::Debug for Batch<'_, F, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch").field("cursor", &self.cursor).finish_non_exhaustive()
     }

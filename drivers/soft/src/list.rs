@@ -7,13 +7,11 @@
 // UNSAFETY: lists, entries and handles are C pointers; the contracts of the functions require that they are valid.
 
 use crate::doorbell::{FlushBell, SendBell};
+use crate::format::Format;
 use crate::producer::Cursor;
 use crate::recv::RecvQueue;
 use crate::send::SendQueue;
-use crate::wqe::Ah;
-use uverbs_core::attr::QpType;
 use uverbs_core::provider::list::{entries, num_sge, outcome, push_nodes};
-use uverbs_core::provider::opcodes::takes_inline;
 use uverbs_core::provider::raw::{InlineSges, Room, resolve_bind};
 use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{
@@ -25,8 +23,8 @@ use uverbs_core::wr::{ImmData, RawAh, RecvWr, SendFlags, SendWr, WrOpcode};
 ///
 /// # Safety
 /// As [`uverbs_core::provider::SendQueue::post_send`].
-pub(crate) unsafe fn post_send<B: SendBell>(
-    queue: &mut SendQueue<B>,
+pub(crate) unsafe fn post_send<F: Format, B: SendBell>(
+    queue: &mut SendQueue<F, B>,
     list: *const SendWr,
 ) -> Result<(), BadWr<SendWr>> {
     // Before the check for NULL: the order of docs/src/reference/semantics.md.
@@ -53,11 +51,14 @@ pub(crate) unsafe fn post_send<B: SendBell>(
 /// # Safety
 /// As [`uverbs_core::provider::SendQueue::post_send`], for this node.
 #[inline]
-unsafe fn push_send<B: SendBell>(
-    queue: &mut SendQueue<B>,
+unsafe fn push_send<F: Format, B: SendBell>(
+    queue: &mut SendQueue<F, B>,
     cursor: &mut Cursor,
     wr: &SendWr,
 ) -> Result<(), PostError> {
+    if !queue.has(wr.opcode) {
+        return Err(PostError::IllegalOpcode);
+    }
     match wr.opcode {
         WrOpcode::SEND => {
             // SAFETY: `wr` is a valid WR of a list (the contract of this function).
@@ -104,7 +105,7 @@ unsafe fn push_send<B: SendBell>(
         }
         WrOpcode::LOCAL_INV => {
             // An invalidation ignores its entries; only their number is compared with the limit, as for any WR.
-            num_sge(wr.num_sge, queue.limits.max_sge)?;
+            num_sge(wr.num_sge, queue.config.max_sge)?;
             let op = op::LocalInv::new(wr.imm_data_or_invalidate_rkey);
             queue.push(cursor, fields(wr), &Connected, &op, &NoData)
         }
@@ -136,20 +137,20 @@ fn rdma(wr: &SendWr) -> RemoteAddr {
 /// # Safety
 /// As [`push_send`].
 #[inline(always)]
-unsafe fn push_message<B: SendBell, O: Operation<Remote = RemoteAddr>>(
-    queue: &mut SendQueue<B>,
+unsafe fn push_message<F: Format, B: SendBell, O: Operation<Remote = RemoteAddr>>(
+    queue: &mut SendQueue<F, B>,
     cursor: &mut Cursor,
     wr: &SendWr,
     op: O,
 ) -> Result<(), PostError> {
-    if queue.qp_type != QpType::Ud {
+    if queue.config.datagram == 0 {
         // SAFETY: `wr` is a valid WR of a list (the contract of this function).
         return unsafe { push_data(queue, cursor, wr, Connected, op) };
     }
     // SAFETY: the WR of a UD QP has this field of the union (the contract of this function).
     let ud = unsafe { wr.wr.ud };
     // SAFETY: `ah` is NULL or an address handle of this driver (the contract of this function).
-    let Some(ah) = (unsafe { ud.ah.cast::<RawAh<Ah>>().as_ref() }) else {
+    let Some(ah) = (unsafe { ud.ah.cast::<RawAh<F::Ah>>().as_ref() }) else {
         return Err(PostError::InvalidArgument);
     };
     let to = To { ah: &ah.driver, remote_qpn: ud.remote_qpn, remote_qkey: ud.remote_qkey };
@@ -162,8 +163,8 @@ unsafe fn push_message<B: SendBell, O: Operation<Remote = RemoteAddr>>(
 /// # Safety
 /// As [`push_send`].
 #[inline(always)]
-unsafe fn push_data<B: SendBell, A: Address<Ah>, O: Operation<Remote = RemoteAddr>>(
-    queue: &mut SendQueue<B>,
+unsafe fn push_data<F: Format, B: SendBell, A: Address<F::Ah>, O: Operation<Remote = RemoteAddr>>(
+    queue: &mut SendQueue<F, B>,
     cursor: &mut Cursor,
     wr: &SendWr,
     to: A,
@@ -171,15 +172,12 @@ unsafe fn push_data<B: SendBell, A: Address<Ah>, O: Operation<Remote = RemoteAdd
 ) -> Result<(), PostError> {
     let mut room = Room::new();
     // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
-    let sges = unsafe { entries(wr.sg_list, wr.num_sge, queue.limits.max_sge, &mut room) }?;
+    let sges = unsafe { entries(wr.sg_list, wr.num_sge, queue.config.max_sge, &mut room) }?;
     let fields = fields(wr);
     if !fields.flags.contains(SendFlags::INLINE) {
         return queue.push(cursor, fields, &to, &op, &sges);
     }
-    if !takes_inline(O::OPCODE) {
-        // An illegal opcode takes precedence over an illegal flag.
-        return Err(if queue.has(O::OPCODE) { PostError::IllegalFlag } else { PostError::IllegalOpcode });
-    }
+    F::check_inline(O::OPCODE)?;
     // SAFETY: with `INLINE` the memory of every entry is readable (the contract of this function).
     let data = unsafe { InlineSges::new(sges) };
     queue.push(cursor, fields, &to, &op, &data)
@@ -190,15 +188,12 @@ unsafe fn push_data<B: SendBell, A: Address<Ah>, O: Operation<Remote = RemoteAdd
 /// # Safety
 /// As [`push_send`].
 #[inline(never)]
-unsafe fn push_bind<B: SendBell>(
-    queue: &mut SendQueue<B>,
+unsafe fn push_bind<F: Format, B: SendBell>(
+    queue: &mut SendQueue<F, B>,
     cursor: &mut Cursor,
     wr: &SendWr,
 ) -> Result<(), PostError> {
-    if !queue.has(WrOpcode::BIND_MW) {
-        return Err(PostError::IllegalOpcode);
-    }
-    if num_sge(wr.num_sge, queue.limits.max_sge)? != 0 {
+    if num_sge(wr.num_sge, queue.config.max_sge)? != 0 {
         return Err(PostError::InvalidArgument);
     }
     // SAFETY: a WR with this opcode has this field of the union (the contract of this function).
@@ -214,8 +209,8 @@ unsafe fn push_bind<B: SendBell>(
 ///
 /// # Safety
 /// As [`uverbs_core::provider::RecvQueue::post_recv`].
-pub(crate) unsafe fn post_recv<B: FlushBell>(
-    queue: &mut RecvQueue<B>,
+pub(crate) unsafe fn post_recv<F: Format, B: FlushBell>(
+    queue: &mut RecvQueue<F, B>,
     list: *const RecvWr,
 ) -> Result<(), BadWr<RecvWr>> {
     if list.is_null() {

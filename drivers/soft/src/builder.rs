@@ -8,11 +8,11 @@
 // unsafe operation.
 
 use crate::doorbell::SendBell;
+use crate::format::{Data, Format};
 use crate::producer::Cursor;
 use crate::send::SendQueue;
-use crate::wqe::{self, Ah, Data};
-use uverbs_core::attr::QpType;
-use uverbs_core::provider::opcodes::{opcode_bit, takes_inline};
+use crate::wqe;
+use uverbs_core::provider::opcodes::opcode_bit;
 use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{Operation, Payload, PostError, Wr, WrBuilder};
 use uverbs_core::wr::{SendFlags, Sge, WrOpcode};
@@ -43,8 +43,8 @@ impl Session {
 #[derive(Clone, Copy, Debug)]
 struct Current {
     opcode: WrOpcode,
-    /// The flags in its WQE.
-    flags: u32,
+    /// The flags that its head was written with.
+    flags: SendFlags,
     /// Setters that it has, as bits.
     takes: u8,
     /// The setters that were not called yet.
@@ -54,14 +54,14 @@ struct Current {
 impl Default for Current {
     /// No WR: no setter is expected.
     fn default() -> Self {
-        Self { opcode: WrOpcode(u32::MAX), flags: 0, takes: 0, needs: 0 }
+        Self { opcode: WrOpcode(u32::MAX), flags: SendFlags::empty(), takes: 0, needs: 0 }
     }
 }
 
 const DATA: u8 = 1;
 const ADDRESS: u8 = 2;
 
-impl<B: SendBell> SendQueue<B> {
+impl<F: Format, B: SendBell> SendQueue<F, B> {
     /// Checks that the WR can take this setter now, and records the call. `None` if there is no session or it has
     /// failed.
     #[inline(always)]
@@ -81,10 +81,22 @@ impl<B: SendBell> SendQueue<B> {
         Some(wr)
     }
 
-    /// The index of the WQE that setters write.
+    /// The position of the WQE that setters write.
     #[inline(always)]
     fn current(&self) -> u32 {
-        self.ring.before(self.session.cursor.at)
+        self.session.cursor.at.wrapping_sub(1)
+    }
+
+    /// Adds data that are in the slot to its head.
+    #[inline(always)]
+    fn set_data(&mut self, wr: Current, data: Result<Data, PostError>) {
+        match data {
+            Ok(data) => {
+                let at = self.current();
+                F::set_data(&mut self.ring.slot_at(at), wr.opcode, wr.flags, data);
+            }
+            Err(error) => self.session.cursor.latch(error),
+        }
     }
 
     /// Latches `MissingSetter` if the last WR lacks one.
@@ -98,15 +110,15 @@ impl<B: SendBell> SendQueue<B> {
 
     #[inline(always)]
     fn begin_wr<O: Operation<Remote = RemoteAddr>>(&mut self, wr: Wr, op: &O) -> Result<(), PostError> {
-        if self.ops.builder & opcode_bit(O::OPCODE) == 0 {
+        if self.config.builder & opcode_bit(O::OPCODE) == 0 {
             return Err(PostError::IllegalOpcode);
         }
-        let flags = wqe::check_flags(wr.flags)?;
-        let (mut slot, next) = self.ring.slot(&mut self.session.cursor)?;
-        wqe::put_send_head(&mut slot, wr.wr_id, flags, None, op, Data::default())?;
-        self.session.cursor.at = next;
+        let flags = wqe::check_flags(wr.flags | self.config.always)?;
+        let mut slot = self.ring.slot(&mut self.session.cursor)?;
+        F::put_send(&mut slot, Wr { flags, ..wr }, None, op, wqe::NO_DATA)?;
+        self.session.cursor.advance();
         let mut takes = if O::HAS_DATA { DATA } else { 0 };
-        if self.qp_type == QpType::Ud {
+        if self.config.datagram != 0 {
             takes |= ADDRESS;
         }
         self.session.wr = Current { opcode: O::OPCODE, flags, takes, needs: takes };
@@ -124,7 +136,7 @@ impl<B: SendBell> SendQueue<B> {
     }
 }
 
-impl<B: SendBell> WrBuilder for SendQueue<B> {
+impl<F: Format, B: SendBell> WrBuilder for SendQueue<F, B> {
     #[inline]
     fn wr_start(&mut self) {
         if self.session.open {
@@ -155,42 +167,34 @@ impl<B: SendBell> WrBuilder for SendQueue<B> {
     }
 
     #[inline]
-    fn wr_set_ud_addr(&mut self, ah: &Ah, remote_qpn: u32, remote_qkey: u32) {
+    fn wr_set_ud_addr(&mut self, ah: &F::Ah, remote_qpn: u32, remote_qkey: u32) {
         if self.setter(ADDRESS).is_none() {
             return;
         }
-        let (index, qkey) = (self.current(), self.resolve_qkey(remote_qkey));
-        wqe::set_destination(&mut self.ring.slot_at(index), ah, remote_qpn, qkey);
+        let (at, to) = (self.current(), self.destination(ah, remote_qpn, remote_qkey));
+        F::set_destination(&mut self.ring.slot_at(at), to);
     }
 
     fn wr_set_xrc_srqn(&mut self, _remote_srqn: u32) {
-        // rxe has no XRC, so no WR has this setter.
+        // The devices have no XRC, so no WR has this setter.
         self.wr_latch(PostError::OrphanSetter);
     }
 
     #[inline]
     unsafe fn wr_set_sges(&mut self, sges: &[Sge]) {
         let Some(wr) = self.setter(DATA) else { return };
-        let (index, limits) = (self.current(), self.limits);
-        let mut slot = self.ring.slot_at(index);
-        match wqe::put_send_sges(&mut slot, limits, wr.opcode, sges) {
-            Ok(data) => wqe::set_data(&mut slot, data, wr.flags),
-            Err(error) => self.session.cursor.latch(error),
-        }
+        let (at, max_sge) = (self.current(), self.config.max_sge);
+        let data = wqe::put_send_sges::<F>(&mut self.ring.slot_at(at), max_sge, wr.opcode, sges);
+        self.set_data(wr, data);
     }
 
     #[inline]
     fn wr_set_inline<P: Payload<Sge>>(&mut self, data: P) {
         let Some(wr) = self.setter(DATA) else { return };
-        if !takes_inline(wr.opcode) {
-            return self.session.cursor.latch(PostError::IllegalFlag);
-        }
-        let (index, limits) = (self.current(), self.limits);
-        let mut slot = self.ring.slot_at(index);
-        match wqe::put_inline(&mut slot, limits.max_inline, &data) {
-            Ok(data) => wqe::set_data(&mut slot, data, wr.flags | SendFlags::INLINE.bits()),
-            Err(error) => self.session.cursor.latch(error),
-        }
+        let (at, max_inline) = (self.current(), self.config.max_inline);
+        let put = |()| wqe::put_inline(&mut self.ring.slot_at(at), max_inline, &data);
+        let data = F::check_inline(wr.opcode).and_then(put);
+        self.set_data(wr, data);
     }
 
     #[cold]

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The system calls of rxe's data path.
+//! The system calls of the data path.
 //!
-//! A send queue's doorbell is a `POST_SEND` without work requests: the kernel then reads the shared ring. A receive
-//! queue needs no doorbell, except in ERR. Arming a completion queue is a command, too. All three commands name the
-//! object by its handle and allocate no memory.
+//! A send queue's doorbell is a `POST_SEND` without work requests: the kernel then reads the shared ring. Where a completion queue is
+//! armed by the kernel, that is a command, too. Both name the object by its handle and allocate no memory.
+#![expect(unsafe_code)]
+// UNSAFETY: the input of a command may contain addresses that the kernel uses, so executing it is unsafe. The inputs here contain none.
 
-use crate::calls;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use uverbs_core::Errno;
-use uverbs_core::kernel::{Kernel, post_send_doorbell, req_notify_cq};
+use uverbs_core::kernel::{Command, Kernel, Uhw, post_send_doorbell, req_notify_cq};
+use uverbs_uapi::cmd::{
+    IB_USER_VERBS_CMD_POST_SEND, IB_USER_VERBS_CMD_REQ_NOTIFY_CQ, ib_uverbs_post_send,
+    ib_uverbs_post_send_resp, ib_uverbs_req_notify_cq, ib_uverbs_send_wr,
+};
+use zerocopy::{Immutable, IntoBytes};
 
 /// Notifies the kernel of new WRs in a send queue.
 pub trait SendBell: Send + fmt::Debug {
@@ -21,7 +26,7 @@ pub trait SendBell: Send + fmt::Debug {
     fn ring(&self) -> Result<(), Errno>;
 }
 
-/// Makes the kernel flush a receive queue whose QP is in ERR.
+/// Makes the kernel flush a receive queue. `()` is for devices that never need it.
 pub trait FlushBell: Send + fmt::Debug {
     /// Flushes the receives that are in the ring.
     ///
@@ -30,13 +35,28 @@ pub trait FlushBell: Send + fmt::Debug {
     fn flush(&self) -> Result<(), Errno>;
 }
 
-/// Requests completion events from the kernel.
+/// Requests completion events from the kernel. `()` is for devices that are armed by a store
+/// ([`CqRing::arm`](crate::format::CqRing::arm)).
 pub trait ArmBell: Send + fmt::Debug {
     /// Requests one event, for the next (solicited) completion.
     ///
     /// # Errors
     /// The errno of the kernel.
     fn arm(&self, solicited_only: bool) -> Result<(), Errno>;
+}
+
+impl FlushBell for () {
+    #[inline(always)]
+    fn flush(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+}
+
+impl ArmBell for () {
+    #[inline(always)]
+    fn arm(&self, _solicited_only: bool) -> Result<(), Errno> {
+        Ok(())
+    }
 }
 
 /// The system calls of the kernel, for one object.
@@ -81,14 +101,7 @@ fn is_refusal(errno: Errno) -> bool {
 impl SendBell for KernelBell {
     #[inline]
     fn ring(&self) -> Result<(), Errno> {
-        self.call(post_send_doorbell, calls::post_send)
-    }
-}
-
-impl FlushBell for KernelBell {
-    /// `POST_RECV` would be the command for it, but rxe does not offer it to user space (`uverbs_cmd_mask`, up to 7.2).
-    fn flush(&self) -> Result<(), Errno> {
-        calls::modify_to_err(&*self.kernel, self.handle)
+        self.call(post_send_doorbell, post_send)
     }
 }
 
@@ -97,7 +110,7 @@ impl ArmBell for KernelBell {
     fn arm(&self, solicited_only: bool) -> Result<(), Errno> {
         self.call(
             |kernel, handle| req_notify_cq(kernel, handle, solicited_only),
-            |kernel, handle| calls::req_notify(kernel, handle, solicited_only),
+            |kernel, handle| req_notify(kernel, handle, solicited_only),
         )
     }
 }
@@ -110,4 +123,31 @@ impl fmt::Debug for KernelBell {
             .field("by_ioctl", &self.by_ioctl)
             .finish()
     }
+}
+
+/// Runs a write command as an ioctl.
+fn invoke<I: IntoBytes + Immutable>(
+    kernel: &dyn Kernel,
+    command: u32,
+    input: &I,
+    output: &mut [u8],
+) -> Result<(), Errno> {
+    let mut command = Command::invoke_write(command, input, output, Uhw::none());
+    // SAFETY: the inputs of this module's commands are numbers and handles; they name no memory.
+    unsafe { command.execute(kernel) }
+}
+
+/// Rings the send queue's doorbell, where the write interface is refused.
+fn post_send(kernel: &dyn Kernel, qp_handle: u32) -> Result<(), Errno> {
+    // uverbs requires the size of a work request even if there is none (`ib_uverbs_post_send()`).
+    let wqe_size = size_of::<ib_uverbs_send_wr>() as u32;
+    let request = ib_uverbs_post_send { qp_handle, wqe_size, ..Default::default() };
+    let mut response = ib_uverbs_post_send_resp::default();
+    invoke(kernel, IB_USER_VERBS_CMD_POST_SEND, &request, response.as_mut_bytes())
+}
+
+/// Arms a CQ, where the write interface is refused.
+fn req_notify(kernel: &dyn Kernel, cq_handle: u32, solicited_only: bool) -> Result<(), Errno> {
+    let request = ib_uverbs_req_notify_cq { cq_handle, solicited_only: solicited_only.into() };
+    invoke(kernel, IB_USER_VERBS_CMD_REQ_NOTIFY_CQ, &request, &mut [])
 }
