@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `kv` | a key-value store: [`kv`] |
 //! | `bulk` | transfers of many blocks over several QPs and NICs: [`bulk`] |
+//! | `log` | a replicated log, with election by compare-and-swap and fencing by windows: [`log`] |
 //! | `rc_pingpong`, `loopback`, `echo` | ports of programs for other libraries, without a library of their own |
 //!
 //! The libraries are generic over the driver; the programs use `AnyDriver`, so they run on any device, also on software
@@ -15,6 +16,8 @@ pub mod bulk;
 pub mod kv;
 #[forbid(unsafe_code)]
 pub mod link;
+#[forbid(unsafe_code)]
+pub mod log;
 #[forbid(unsafe_code)]
 pub mod nic;
 #[forbid(unsafe_code)]

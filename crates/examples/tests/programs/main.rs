@@ -3,4 +3,5 @@
 
 mod bulk;
 mod kv;
+mod log;
 mod ports;
