@@ -276,10 +276,7 @@ fn qp() -> Qp<Rc, Exclusive, Mlx5> {
 }
 
 fn param(len: u16) -> ConnParam {
-    ConnParam {
-        retry_count: (len >> 12) as u8,
-        ..ConnParam::with_private_data(vec![7; usize::from(len % 300)])
-    }
+    ConnParam::with_private_data(vec![7; usize::from(len % 300)]).retry_count((len >> 12) as u8)
 }
 
 fuzz_target!(|input: Input<'_>| {
@@ -368,8 +365,8 @@ impl Objects {
                 let states = [QpState::INIT, QpState::RTR, QpState::RTS, QpState::ERR, QpState(77)];
                 id.init_qp_attr(states[usize::from(state) % states.len()])?;
                 let qp = qp();
-                id.init_qp(&qp.control, uverbs::attr::AccessFlags::empty())?;
-                id.connect_qp(&qp.control, uverbs::attr::AccessFlags::empty())
+                id.init_qp(&qp.control, &param(0))?;
+                id.connect_qp(&qp.control, &param(0))
             }
             Step::Migrate(n) => {
                 let to = self.channel.open_another()?;

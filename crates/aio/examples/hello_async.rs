@@ -25,7 +25,7 @@ fn end(hca: &Hca) -> Result<End> {
 async fn serve(End(_, pd, _, qp, _): &End, listener: &Listener<Mlx5>) -> Result<()> {
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
     let table = pd.pool_with(1, 4096).exposed(access).build()?.get()?;
-    let link = listener.accept().await?.accept(qp, &ConnParam { access, ..ConnParam::default() }).await?;
+    let link = listener.accept().await?.accept(qp, &ConnParam::new().access(access)).await?;
     qp.send_inline(&table.remote_region().encode()).await?;
     assert_eq!(&*qp.recv().await?, b"goodbye");
     qp.shutdown().await?;

@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::id::Id;
+use crate::param::ConnParam;
 use uverbs::Qp;
 use uverbs::attr::{
     AccessFlags, AhAttr, Gid, GlobalRoute, MigState, Mtu, QpAttr, QpAttrMask, QpCap, QpState, QpType,
@@ -68,16 +69,6 @@ impl<D: Driver> Connectable for QpControl<D> {
     }
 }
 
-/// The values of a connection that this side selects.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Own {
-    pub(crate) access: AccessFlags,
-    /// Maximum numbers of reads and atomics of the peer and of this side, if they are not those of the kernel.
-    pub(crate) depths: Option<(u8, u8)>,
-    /// Queue key, if it is not that of the kernel.
-    pub(crate) qkey: u32,
-}
-
 impl Id {
     /// `rdma_init_qp_attr`: the attributes that move its QP to a state: INIT, RTR or RTS. On iWARP those of RTS are none:
     /// the kernel moves the QP when it connects or accepts.
@@ -105,19 +96,17 @@ impl Id {
         Ok((attr, mask | QpAttrMask::STATE))
     }
 
-    /// Moves a QP from RESET to INIT; receives can be posted then. A datagram QP is moved to RTS. The peer gets these
-    /// access rights.
+    /// Moves a QP from RESET to INIT; receives can be posted then. A datagram QP is moved to RTS. The peer gets the access
+    /// rights of `param`.
     ///
     /// # Errors
-    /// As [`Id::init_qp_attr`], and those of `modify_qp`; a QP of another device than that of the identifier is invalid.
-    pub fn init_qp<D: Driver>(&self, qp: &QpControl<D>, access: AccessFlags) -> Result<()> {
-        self.begin_qp(qp, &Own { access, ..Own::default() })
-    }
-
-    pub(crate) fn begin_qp<D: Driver>(&self, qp: &QpControl<D>, own: &Own) -> Result<()> {
+    /// As [`Id::init_qp_attr`], and those of `modify_qp`; a QP of another device than that of the identifier is invalid, as are values
+    /// of `param` that are out of range.
+    pub fn init_qp<D: Driver>(&self, qp: &QpControl<D>, param: &ConnParam) -> Result<()> {
+        param.check("init_qp")?;
         self.check_type(qp.qp_type())?;
         self.check_device(qp)?;
-        self.move_qp(qp, QpState::INIT, own)?;
+        self.move_qp(qp, QpState::INIT, param)?;
         if self.is_datagram() {
             qp.modify_state(QpState::RTR)?;
             let rts = QpAttr { qp_state: QpState::RTS, ..QpAttr::default() };
@@ -150,20 +139,18 @@ impl Id {
         }
     }
 
-    /// Moves a connected QP from INIT to RTS: before `accept`, or after the event of the peer's acceptance.
+    /// Moves a connected QP from INIT to RTS: before `accept`, or after the event of the peer's acceptance. It gets the
+    /// [timers](ConnParam#timers) of `param`, and the depths that [`accept`](Id::accept) sends.
     ///
     /// # Errors
     /// As [`Id::init_qp`].
-    pub fn connect_qp<D: Driver>(&self, qp: &QpControl<D>, access: AccessFlags) -> Result<()> {
-        self.finish_qp(qp, &Own { access, ..Own::default() })
-    }
-
-    pub(crate) fn finish_qp<D: Driver>(&self, qp: &QpControl<D>, own: &Own) -> Result<()> {
+    pub fn connect_qp<D: Driver>(&self, qp: &QpControl<D>, param: &ConnParam) -> Result<()> {
+        param.check("connect_qp")?;
         if self.is_datagram() {
             return Ok(());
         }
-        self.move_qp(qp, QpState::RTR, own)?;
-        self.move_qp(qp, QpState::RTS, own)
+        self.move_qp(qp, QpState::RTR, param)?;
+        self.move_qp(qp, QpState::RTS, param)
     }
 
     /// Whether the connection is one of iWARP, whose QPs have no partition key.
@@ -172,18 +159,25 @@ impl Id {
         Ok(!mask.contains(QpAttrMask::PKEY_INDEX))
     }
 
-    fn move_qp<D: Driver>(&self, qp: &QpControl<D>, state: QpState, own: &Own) -> Result<()> {
+    /// The kernel's attributes, with the values of this side. `modify_qp` ignores those that the kernel's mask does not have:
+    /// the timers of iWARP, and of a side of XRC that has one of them.
+    fn move_qp<D: Driver>(&self, qp: &QpControl<D>, state: QpState, param: &ConnParam) -> Result<()> {
         let (mut attr, mask) = self.init_qp_attr(state)?;
         if mask.is_empty() {
             return Ok(());
         }
-        attr.qp_access_flags = own.access;
-        if let Some((served, outstanding)) = own.depths {
+        attr.qp_access_flags = param.access;
+        if let Some((served, outstanding)) = self.agreed_depths(param) {
             attr.max_dest_rd_atomic = served;
             attr.max_rd_atomic = outstanding;
         }
-        if own.qkey != 0 {
-            attr.qkey = own.qkey;
+        if param.qkey != 0 {
+            attr.qkey = param.qkey;
+        }
+        // The kernel's is 0 (655 ms), which a program can't change (`ucma_set_option_id()` has no option for it).
+        attr.min_rnr_timer = param.min_rnr_timer;
+        if let Some(timeout) = param.timeout(self.has_ack_timeout()) {
+            attr.timeout = timeout;
         }
         Ok(qp.modify(&attr, mask)?)
     }

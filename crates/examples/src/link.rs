@@ -122,9 +122,8 @@ pub fn attr(path: Path, access: AccessFlags) -> ConnectAttr {
 }
 
 /// The parameters of a connection by the connection manager.
-#[must_use]
 pub fn param(access: AccessFlags, srq: bool) -> ConnParam {
-    ConnParam { access, srq, responder_resources: READS, initiator_depth: READS, ..ConnParam::default() }
+    ConnParam::new().access(access).srq(srq).responder_resources(READS).initiator_depth(READS)
 }
 
 /// Connects to a server. `prepare` is called with the QP in INIT, to post receives.

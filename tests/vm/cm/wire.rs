@@ -157,7 +157,7 @@ fn param<D: Driver>(gear: &Gear<D>, exchange: Exchange, greeting: &[u8]) -> Conn
         Exchange::Rstream(..) => rsocket::private_data(gear),
         _ => vec![],
     };
-    ConnParam { private_data, access: access(), ..ConnParam::default() }
+    ConnParam::new().private_data(private_data).access(access())
 }
 
 /// Posts the receives of a connection.

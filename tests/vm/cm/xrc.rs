@@ -63,7 +63,7 @@ impl DriverVisitor for Serve {
         let memory = region(&pd, 64, AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE)?;
         let mut data = srq.srq_num()?.to_be_bytes().to_vec();
         data.extend(memory.remote_region(0..64)?.encode());
-        let param = ConnParam { access: AccessFlags::REMOTE_WRITE, ..ConnParam::with_private_data(data) };
+        let param = ConnParam::with_private_data(data).access(AccessFlags::REMOTE_WRITE);
         let connection = self.0.accept(xrcd.recv_qp().create_recv()?, &param, Some(LIMIT))?;
         ensure!(connection.wait_disconnected(Some(LIMIT))?, "the client did not disconnect");
         let mut arrived = [0; HELLO.len()];

@@ -16,6 +16,7 @@ mod srq;
 mod starved;
 mod stream;
 mod threads;
+mod timers;
 mod transfer;
 mod unpolled;
 mod wakers;

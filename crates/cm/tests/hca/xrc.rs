@@ -22,7 +22,7 @@ fn xrc_identifiers_have_their_own_attributes() {
     wrong.connect(&ConnParam::default()).unwrap();
     assert!(matches!(failure(&hosts.at_client, &wrong), Error::Rejected { .. }));
     let active = hosts.resolve(PortSpace::Ib(QpType::XrcSend), address);
-    active.connect(&ConnParam { qp_num: 9, ..ConnParam::default() }).unwrap();
+    active.connect(&ConnParam::new().qp_num(9)).unwrap();
     let request = hosts.request(&listener);
     let (_, mask) = request.id.init_qp_attr(QpState::RTS).unwrap();
     assert!(mask.contains(QpAttrMask::SQ_PSN | QpAttrMask::TIMEOUT));
@@ -53,7 +53,7 @@ fn xrc_qps_are_connected_and_carry_data() {
             let request = listener.wait(LONG).unwrap().expect("a request");
             let mut data = srq.srq_num().unwrap().to_be_bytes().to_vec();
             data.extend(region.remote_region(0..64).unwrap().encode());
-            let param = ConnParam { access: AccessFlags::REMOTE_WRITE, ..ConnParam::with_private_data(data) };
+            let param = ConnParam::with_private_data(data).access(AccessFlags::REMOTE_WRITE);
             let qp = xrcd.recv_qp().create_recv().unwrap();
             let connection = request.accept(qp, &param, LONG).unwrap();
             assert!(connection.wait_disconnected(LONG).unwrap());

@@ -32,7 +32,7 @@ use uverbs::{
 use uverbs::{
     Exposed,
     attr::{
-        AccessFlags, CqInitAttr, Gid, Mtu, QpAttr, QpAttrMask, QpCap, QpState, SrqAttr, SrqInitAttr, SrqType,
+        AccessFlags, CqInitAttr, Gid, Mtu, QpCap, QpState, SrqAttr, SrqInitAttr, SrqType,
     },
 };
 use uverbs_cm::{ConnParam, Id, PortSpace};
@@ -339,24 +339,19 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
             Verb::Read | Verb::Atomic => self.attr.max_dest_rd_atomic,
             Verb::Send | Verb::Write => 0,
         };
-        let param = ConnParam {
-            responder_resources: depth,
-            initiator_depth: depth,
-            retry_count: plan.common.retry_count,
-            access: self.attr.access,
-            ..ConnParam::default()
-        };
+        let param = ConnParam::new()
+            .responder_resources(depth)
+            .initiator_depth(depth)
+            .retry_count(plan.common.retry_count)
+            .access(self.attr.access)
+            .min_rnr_timer(self.attr.min_rnr_timer)
+            .ack_timeout(self.attr.timeout);
         let is_datagram = plan.port_space() == PortSpace::Udp;
         let greets = is_datagram && plan.is_symmetric();
         for i in 0..self.queues.len() {
             self.is_greeted = greets && !plan.is_client();
             let (id, peer) = cm::retry(|| self.connection(i, line, &param, plan))?;
-            let (init, mask) = id.init_qp_attr(QpState::INIT)?;
-            // rdma_cm sets the longest timer. iWARP has none.
-            if !is_datagram && mask.contains(QpAttrMask::PKEY_INDEX) {
-                let attr = QpAttr { min_rnr_timer: self.attr.min_rnr_timer, ..QpAttr::default() };
-                self.control(i)?.modify(&attr, QpAttrMask::MIN_RNR_TIMER)?;
-            }
+            let (init, _) = id.init_qp_attr(QpState::INIT)?;
             let mut ah = match &peer.ah_attr {
                 Some(attr) => Some(self.pd.create_ah(attr)?),
                 None if greets => Some(self.greeted(i, plan.common.ib_port)?),
