@@ -13,6 +13,7 @@ pub enum Error {
     /// The work request can't be posted.
     Post(PostError),
     /// The work request completed with an error. The QP is in ERR then.
+    #[non_exhaustive]
     Completion {
         /// The status of the completion.
         status: WcStatus,
@@ -137,6 +138,7 @@ impl From<Error> for io::Error {
 
 /// An operation that failed, with what it had taken.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Failed<B> {
     /// The reason.
     pub error: Error,

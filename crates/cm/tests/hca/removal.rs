@@ -203,7 +203,7 @@ fn an_end_is_reported_to_each_call_that_waits() {
     assert!(passive.wait_disconnected(LONG).unwrap());
 
     let is_gone = |result: Result<(), Error>| {
-        let Err(Error::DeviceGone { verb: "accept", object }) = result else { panic!("{result:?}") };
+        let Err(Error::DeviceGone { verb: "accept", object, .. }) = result else { panic!("{result:?}") };
         assert!(object.starts_with("id "), "{object}");
     };
     std::thread::scope(|scope| {
