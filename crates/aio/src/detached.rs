@@ -6,11 +6,11 @@
 
 use crate::dispatcher::FORKED;
 use crate::error::{Error, Failed, Result};
+use crate::fair_queue::Ticket;
 use crate::op::{Op, Payload, Request, State};
 use crate::qp::{QpInner, Sends};
 use crate::slots::Left;
 use crate::sync::lock;
-use crate::turnstile::Ticket;
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
@@ -81,7 +81,7 @@ impl<D: Driver> QpInner<D> {
         }
         let mut sends = lock(&self.sends);
         let free = sends.free;
-        if sends.closed.is_some() || !sends.turnstile.pass_alone(ticket, 1, free) {
+        if sends.closed.is_some() || !sends.waiters.pass_alone(ticket, 1, free) {
             return Now::Full(payload);
         }
         // No one waits for an entry that it does not use.
@@ -176,7 +176,7 @@ impl<D: Driver, P: Payload<D>> Detached<P, D> {
             let mut sends = lock(&qp.sends);
             let refusal = sends.refusal(&mut ticket);
             let free = sends.free;
-            if refusal.is_some() || sends.turnstile.pass(&mut ticket, 1, free, &mut caller) {
+            if refusal.is_some() || sends.waiters.pass(&mut ticket, 1, free, &mut caller) {
                 break (sends, refusal);
             }
             drop(sends);
@@ -195,7 +195,7 @@ impl<D: Driver, P: Payload<D>> Detached<P, D> {
             if !in_flight {
                 // It does not use its entry.
                 let free = sends.free;
-                sends.turnstile.wake(free, &mut wakes);
+                sends.waiters.wake(free, &mut wakes);
             }
             (error.into(), returned)
         };

@@ -11,7 +11,7 @@ pub use builder::DispatcherBuilder;
 pub use event_loop::SleepLimit;
 pub(crate) use route::RouteId;
 
-use crate::chores::{Chores, Dry, Ended, Inbox};
+use crate::deferred::{Added, Deferred, Dry, Ended};
 use crate::error::{Error, Result};
 use crate::events::Hub;
 use crate::qp::{QpBuilder, QpInner};
@@ -63,7 +63,7 @@ struct Poller<D: Driver> {
     /// The CQ, for the next event.
     events: CqEvents<D>,
     passed: Passed<D>,
-    chores: Chores<D>,
+    deferred: Deferred<D>,
 }
 
 /// What is kept while the completions of a poll are passed on, and done after that. It is empty between two polls.
@@ -88,9 +88,9 @@ impl<D: Driver> fmt::Debug for Poller<D> {
 pub(crate) struct Inner<D: Driver> {
     sleeper: Arc<Sleeper>,
     poller: Short<Poller<D>>,
-    inbox: Mutex<Inbox<D>>,
-    /// Whether the next poll has work besides the completions. It changes under the lock of `inbox`.
-    has_chores: AtomicBool,
+    added: Mutex<Added<D>>,
+    /// Whether the next poll has work besides the completions. It changes under the lock of `added`.
+    has_deferred: AtomicBool,
     channel: CompletionChannel<D>,
     hub: Arc<Hub<D>>,
     context: Context<D>,
@@ -239,8 +239,8 @@ impl<D: Driver> Inner<D> {
         let lacks = |poller: &Poller<D>| poller.reserved.saturating_add(entries) > self.cqe;
         // Queues that ended give their entries back when the CQ was polled empty; QPs of which the program has the control, after it
         // has dropped that.
-        while lacks(poller) && (self.has_chores.load(Ordering::Relaxed) || poller.chores.any_held()) {
-            if self.poll_with_chores(poller, wakes)? == 0 {
+        while lacks(poller) && (self.has_deferred.load(Ordering::Relaxed) || poller.deferred.any_held()) {
+            if self.poll_with_deferred(poller, wakes)? == 0 {
                 break;
             }
         }
@@ -302,13 +302,13 @@ impl<D: Driver> Inner<D> {
 
     /// Adds work for the next poll. A sleep ends soon then, although there is no event. After a failure nothing is polled: returns the
     /// work then. Either `fail` finds it, or this finds the failure.
-    fn add_chore<T>(&self, work: T, add: impl FnOnce(&mut Inbox<D>, T)) -> core::result::Result<(), T> {
-        let mut inbox = lock(&self.inbox);
+    fn defer<T>(&self, work: T, add: impl FnOnce(&mut Added<D>, T)) -> core::result::Result<(), T> {
+        let mut added = lock(&self.added);
         if self.failure.get().is_some() {
             return Err(work);
         }
-        add(&mut inbox, work);
-        self.has_chores.store(true, Ordering::Relaxed);
+        add(&mut added, work);
+        self.has_deferred.store(true, Ordering::Relaxed);
         self.sleeper.set_restless(true);
         Ok(())
     }
@@ -319,16 +319,16 @@ impl<D: Driver> Inner<D> {
             return;
         }
         let lingers = ended.linger.is_some();
-        let added = self.add_chore(ended, |inbox, ended| inbox.ended.push(ended));
+        let added = self.defer(ended, |added, ended| added.ended.push(ended));
         if added.is_ok() && lingers {
-            self.sleeper.kick();
+            self.sleeper.wake_up();
         }
     }
 
     /// A receive queue is empty because its pool is: it is refilled later.
     pub(crate) fn starved(&self, route: RouteId) {
-        if !self.has_failed() && self.add_chore(route, |inbox, route| inbox.starved.push(route)).is_ok() {
-            self.sleeper.kick();
+        if !self.has_failed() && self.defer(route, |added, route| added.starved.push(route)).is_ok() {
+            self.sleeper.wake_up();
         }
     }
 
@@ -343,10 +343,10 @@ impl<D: Driver> Inner<D> {
             return Poll::Ready(());
         }
         if begins {
-            if self.add_chore(dry.clone(), Inbox::add_dry).is_err() {
+            if self.defer(dry.clone(), Added::add_dry).is_err() {
                 return Poll::Ready(());
             }
-            self.sleeper.kick();
+            self.sleeper.wake_up();
         }
         Poll::Pending
     }
@@ -357,7 +357,7 @@ impl<D: Driver> Inner<D> {
             // The QP is destroyed here, if it lingered.
             drop(ended.linger.take());
             if ended.is_held() {
-                poller.chores.hold(ended);
+                poller.deferred.hold(ended);
                 continue;
             }
             let Ended { route, qp_num, entries, .. } = ended;
@@ -397,7 +397,7 @@ impl<D: Driver> Inner<D> {
         }
         let armed = if arm && !poller.armed { poller.arm() } else { Ok(()) };
         let polled = match armed {
-            Ok(()) if self.has_chores.load(Ordering::Relaxed) => self.poll_with_chores(poller, wakes),
+            Ok(()) if self.has_deferred.load(Ordering::Relaxed) => self.poll_with_deferred(poller, wakes),
             Ok(()) if arm && poller.cq.is_surely_empty() => Ok(0),
             Ok(()) => self.pass_completions(poller, wakes),
             Err(error) => Err(error),
@@ -434,27 +434,27 @@ impl<D: Driver> Inner<D> {
         passed.srqs.clear();
         for id in passed.short.drain(..) {
             if refill(routes, id) {
-                let _ = self.add_chore(id, |inbox, id| inbox.starved.push(id));
+                let _ = self.defer(id, |added, id| added.starved.push(id));
             }
         }
     }
 
     #[cold]
-    fn poll_with_chores(&self, poller: &mut Poller<D>, wakes: &mut Vec<Waker>) -> Result<usize, PollError> {
-        poller.chores.begin(&mut lock(&self.inbox), || self.sleeper.now());
+    fn poll_with_deferred(&self, poller: &mut Poller<D>, wakes: &mut Vec<Waker>) -> Result<usize, PollError> {
+        poller.deferred.begin(&mut lock(&self.added), || self.sleeper.now());
         let n = self.pass_completions(poller, wakes)?;
-        self.do_chores(poller, n, wakes);
+        self.run_deferred(poller, n, wakes);
         Ok(n)
     }
 
-    fn do_chores(&self, poller: &mut Poller<D>, n: usize, wakes: &mut Vec<Waker>) {
-        let ended = poller.chores.finish(n, n < BATCH, wakes);
+    fn run_deferred(&self, poller: &mut Poller<D>, n: usize, wakes: &mut Vec<Waker>) {
+        let ended = poller.deferred.finish(n, n < BATCH, wakes);
         self.forget(poller, ended);
-        let Poller { routes, chores, .. } = &mut *poller;
-        chores.starved.retain(|id| refill(routes, *id));
-        let inbox = lock(&self.inbox);
-        let has_more = !poller.chores.is_done(&inbox);
-        self.has_chores.store(has_more, Ordering::Relaxed);
+        let Poller { routes, deferred, .. } = &mut *poller;
+        deferred.starved.retain(|id| refill(routes, *id));
+        let added = lock(&self.added);
+        let has_more = !poller.deferred.is_done(&added);
+        self.has_deferred.store(has_more, Ordering::Relaxed);
         self.sleeper.set_restless(has_more);
     }
 
@@ -502,8 +502,8 @@ impl<D: Driver> Inner<D> {
             qp.fail(error, wakes);
         }
         let mut poller = lock(&self.poller);
-        poller.chores.begin(&mut lock(&self.inbox), || Duration::ZERO);
-        let ended = poller.chores.give_up(wakes);
+        poller.deferred.begin(&mut lock(&self.added), || Duration::ZERO);
+        let ended = poller.deferred.give_up(wakes);
         self.forget(&mut poller, ended);
         self.sleeper.set_restless(false);
     }

@@ -3,10 +3,10 @@
 
 use crate::dispatcher::{Dispatcher, FORKED, Inner};
 use crate::error::{Error, Result};
-use crate::kick::Who;
-use crate::lead::Number;
-use crate::sleeper::{Leading, Sleeper};
+use crate::leader::FollowerId;
+use crate::sleeper::{RunGuard, Sleeper};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
+use crate::wakeup::Who;
 use core::future::Future;
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
@@ -65,7 +65,7 @@ pub(crate) trait Leader {
     /// Whether it was woken: it has something else to do.
     fn is_woken(&self) -> bool;
 
-    /// Whether this waker is its own; if so, notes the wake. It neither sleeps nor waits for the leadership, so that is all that the
+    /// Whether this waker is its own; if so, notes the wake. It neither sleeps nor waits for the lead, so that is all that the
     /// waker would do.
     fn takes(&self, waker: &Waker) -> bool;
 }
@@ -225,7 +225,7 @@ impl Wake for ThreadWaker {
         // wakes itself is neither parked nor asleep: then these are two atomic operations, which cost less than finding that out.
         if !self.woken.swap(true, Ordering::Release) {
             self.thread.unpark();
-            self.sleeper.kick();
+            self.sleeper.wake_up();
         }
     }
 }
@@ -267,16 +267,16 @@ impl Wake for Unpark {
 /// A thread that may wait to lead, until this is dropped.
 struct Follower<'a> {
     sleeper: &'a Sleeper,
-    number: Number,
+    number: FollowerId,
 }
 
 impl<'a> Follower<'a> {
     fn new(sleeper: &'a Sleeper) -> Self {
-        Self { sleeper, number: Number::default() }
+        Self { sleeper, number: FollowerId::default() }
     }
 
     #[inline]
-    fn try_lead(&mut self, thread: &Thread) -> Option<Leading<'a>> {
+    fn try_lead(&mut self, thread: &Thread) -> Option<RunGuard<'a>> {
         self.sleeper.try_lead(&mut self.number, || Waker::from(Arc::new(Unpark(thread.clone()))))
     }
 
@@ -284,7 +284,7 @@ impl<'a> Follower<'a> {
     #[inline]
     fn leave(&mut self) {
         if self.number.is_taken() && !self.sleeper.is_forked() {
-            self.sleeper.leadership().leave(&mut self.number);
+            self.sleeper.leader_lock().leave(&mut self.number);
         }
     }
 }
@@ -343,7 +343,7 @@ impl<D: Driver> Dispatcher<D> {
     ///
     /// # Errors
     /// There are too many threads.
-    pub fn spawn(&self) -> Result<DriverThread> {
+    pub fn spawn(&self) -> Result<DispatcherThread> {
         self.inner.check()?;
         let stop = Arc::new(Stop::default());
         let dispatcher = self.clone();
@@ -351,7 +351,7 @@ impl<D: Driver> Dispatcher<D> {
         let thread = thread::Builder::new()
             .name("uverbs-aio".into())
             .spawn(move || dispatcher.block_on(wanted.wait()))?;
-        Ok(DriverThread { stop, thread: Some(thread), sleeper: self.inner.sleeper().clone() })
+        Ok(DispatcherThread { stop, thread: Some(thread), sleeper: self.inner.sleeper().clone() })
     }
 }
 
@@ -390,13 +390,13 @@ impl Stop {
 /// The thread that runs a dispatcher; see [`Dispatcher::spawn`]. Dropping this stops and joins it. Operations that are in flight
 /// then wait until the dispatcher is run again. In a child of fork(2), which does not have the thread, a drop has no effect.
 #[derive(Debug)]
-pub struct DriverThread {
+pub struct DispatcherThread {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
     sleeper: Arc<Sleeper>,
 }
 
-impl DriverThread {
+impl DispatcherThread {
     /// Stops and joins the thread.
     ///
     /// # Errors
@@ -422,7 +422,7 @@ impl DriverThread {
     }
 }
 
-impl Drop for DriverThread {
+impl Drop for DispatcherThread {
     fn drop(&mut self) {
         if let Err(error) = self.end()
             && !self.sleeper.is_forked()

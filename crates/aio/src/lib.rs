@@ -54,11 +54,11 @@ mod alarm;
 #[cfg(not(loom))]
 mod batch;
 #[cfg(not(loom))]
-mod chores;
-#[cfg(not(loom))]
 mod connect;
 #[cfg(all(test, not(loom)))]
 mod count;
+#[cfg(not(loom))]
+mod deferred;
 #[cfg(not(loom))]
 mod detached;
 #[cfg(not(loom))]
@@ -70,9 +70,13 @@ mod error;
 #[cfg(not(loom))]
 mod events;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
-mod kick;
+mod fair_queue;
+#[cfg(not(loom))]
+mod fd_waits;
+#[cfg(not(loom))]
+mod inbox;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
-mod lead;
+mod leader;
 #[cfg(not(loom))]
 mod op;
 #[cfg(not(loom))]
@@ -85,8 +89,6 @@ mod readable;
 mod reads;
 #[cfg(not(loom))]
 mod recv;
-#[cfg(any(all(feature = "tokio", not(loom)), all(test, loom)))]
-mod relay;
 #[cfg(not(loom))]
 mod sleeper;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
@@ -100,8 +102,8 @@ mod station;
 #[cfg(not(loom))]
 mod stream;
 mod sync;
-#[cfg(not(loom))]
-mod tap;
+#[cfg(any(all(feature = "tokio", not(loom)), all(test, loom)))]
+mod task_waker;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
 mod tasks;
 #[cfg(not(loom))]
@@ -109,9 +111,7 @@ mod timers;
 #[cfg(all(feature = "tokio", not(loom)))]
 mod tokio;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
-mod turnstile;
-#[cfg(not(loom))]
-mod watches;
+mod wakeup;
 
 #[cfg(not(loom))]
 mod api {
@@ -119,7 +119,7 @@ mod api {
     pub use crate::connect::{Link, Listener, Request};
     pub use crate::detached::Detached;
     pub use crate::dispatcher::{Dispatcher, DispatcherBuilder, SleepLimit};
-    pub use crate::driver::DriverThread;
+    pub use crate::driver::DispatcherThread;
     pub use crate::error::{Error, Failed, Result};
     pub use crate::events::Events;
     pub use crate::op::{Op, Payload};

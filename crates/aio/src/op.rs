@@ -6,10 +6,10 @@
 
 use crate::dispatcher::FORKED;
 use crate::error::{Error, Failed, Result};
+use crate::fair_queue::Ticket;
 use crate::qp::{Qp, QpInner};
 use crate::slots::Left;
 use crate::sync::lock;
-use crate::turnstile::Ticket;
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
@@ -263,7 +263,7 @@ impl<D: Driver, P: Payload<D>> Future for Op<P, D> {
         let result = if let Some(error) = sends.refusal(&mut ticket) {
             caller.leave(sends.leave(&mut ticket, &mut wakes));
             fail(error, Some(payload))
-        } else if !sends.turnstile.pass(&mut ticket, 1, sends.free, &mut caller) {
+        } else if !sends.waiters.pass(&mut ticket, 1, sends.free, &mut caller) {
             *state = State::New { payload, ticket };
             return Poll::Pending;
         } else {
@@ -285,7 +285,7 @@ impl<D: Driver, P: Payload<D>> Future for Op<P, D> {
                         Err(Rejected { error, returned }) => {
                             caller.leave(sends.slots.remove(key).and_then(Left::waker));
                             // It does not use its entry.
-                            sends.turnstile.wake(sends.free, &mut wakes);
+                            sends.waiters.wake(sends.free, &mut wakes);
                             fail(error.into(), returned)
                         }
                     }

@@ -7,11 +7,11 @@
 
 use crate::dispatcher::FORKED;
 use crate::error::{Error, Result};
+use crate::fair_queue::Ticket;
 use crate::op::Request;
 use crate::qp::{Outcome, QpInner, Sends};
 use crate::slots::Left;
 use crate::sync::lock;
-use crate::turnstile::Ticket;
 use core::task::{Context, Poll, Waker};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -130,7 +130,7 @@ impl<D: Driver, A: Access> Parts<D, A> {
                 return Poll::Ready(Err(error));
             }
             let count = u32::try_from(self.items.len()).unwrap_or(u32::MAX).min(most);
-            if !sends.turnstile.pass(&mut self.ticket, count, sends.free, caller) {
+            if !sends.waiters.pass(&mut self.ticket, count, sends.free, caller) {
                 break;
             }
             self.post(sends, count, caller)?;
@@ -158,7 +158,7 @@ impl<D: Driver, A: Access> Parts<D, A> {
         let slots = self.keys.drain(..).filter_map(|key| sends.slots.abandon(key));
         let left = place.into_iter().chain(slots).collect();
         // Others may have come while this one posted, and less is wanted now.
-        sends.turnstile.wake(sends.free, wakes);
+        sends.waiters.wake(sends.free, wakes);
         left
     }
 

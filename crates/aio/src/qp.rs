@@ -6,15 +6,15 @@ mod builder;
 pub use builder::QpBuilder;
 pub(crate) use builder::check_pool;
 
-use crate::chores::{Dry, Ended, LAST_WQE_LIMIT, Linger};
+use crate::deferred::{Dry, Ended, LAST_WQE_LIMIT, Linger};
 use crate::dispatcher::{Dispatcher, Inner, RouteId};
 use crate::error::{Error, Result};
+use crate::fair_queue::{FairQueue, Ticket};
 use crate::recv::{Receives, Recv};
 use crate::slots::Slots;
 use crate::srq::Srq;
 use crate::sync::{Mutex, Short, lock};
 use crate::timers::Sleep;
-use crate::turnstile::{Ticket, Turnstile};
 use core::fmt;
 use core::future::Future;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -40,7 +40,7 @@ pub(crate) struct Sends<D: Driver> {
     pub(crate) slots: Slots<Outcome<D>>,
     /// Work requests that can be posted.
     pub(crate) free: u32,
-    pub(crate) turnstile: Turnstile,
+    pub(crate) waiters: FairQueue,
     /// Why nothing can be posted any more.
     pub(crate) closed: Option<Error>,
     /// Work requests in flight of which only the last makes a completion.
@@ -371,7 +371,7 @@ impl<D: Driver> QpInner<D> {
         let mut sends = lock(&self.sends);
         sends.closed = Some(error.clone());
         sends.slots.fail_all(|| Err(error.clone()), wakes);
-        sends.turnstile.wake_all(wakes);
+        sends.waiters.wake_all(wakes);
         sends.draining.wake_all(wakes);
         drop(sends);
         lock(&self.receives).fail(error.clone(), wakes);
@@ -385,7 +385,7 @@ impl<D: Driver> QpInner<D> {
         let mut wakes = Wakes::new();
         let mut sends = lock(&self.sends);
         sends.closed.get_or_insert(Error::Closed);
-        sends.turnstile.wake_all(&mut wakes);
+        sends.waiters.wake_all(&mut wakes);
         drop(sends);
         lock(&self.receives).close();
         wakes.wake();
@@ -580,7 +580,7 @@ impl<D: Driver> Sends<D> {
     pub(crate) fn refusal(&self, ticket: &mut Ticket) -> Option<Error> {
         match &self.closed {
             Some(error) => Some(error.clone()),
-            None => self.turnstile.dismisses(ticket).then_some(Error::Closed),
+            None => self.waiters.dismisses(ticket).then_some(Error::Closed),
         }
     }
 
@@ -591,23 +591,23 @@ impl<D: Driver> Sends<D> {
         self.batches.clear();
         let (status, vendor_err) = (WcStatus::WR_FLUSH_ERR, 0);
         self.slots.discard_all(|| Err(Error::Completion { status, vendor_err }), wakes);
-        self.turnstile.dismiss_all(wakes);
+        self.waiters.dismiss_all(wakes);
         self.draining.wake_all(wakes);
     }
 
     /// Wakes those that wait for an entry.
     #[inline]
     pub(crate) fn released(&mut self, depth: u32, wakes: &mut Vec<Waker>) {
-        if !self.turnstile.is_empty() {
-            self.turnstile.wake(self.free, wakes);
+        if !self.waiters.is_empty() {
+            self.waiters.wake(self.free, wakes);
         }
         if self.free + self.silent == depth {
             self.draining.wake_all(wakes);
         }
     }
 
-    /// Gives up a place among those that wait for entries, as [`Turnstile::leave`].
+    /// Gives up a place among those that wait for entries, as [`FairQueue::leave`].
     pub(crate) fn leave(&mut self, ticket: &mut Ticket, wakes: &mut Vec<Waker>) -> Option<Waker> {
-        self.turnstile.leave(ticket, self.free, wakes)
+        self.waiters.leave(ticket, self.free, wakes)
     }
 }

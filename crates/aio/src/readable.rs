@@ -3,8 +3,8 @@
 
 use crate::dispatcher::{Dispatcher, FORKED};
 use crate::error::Result;
+use crate::fd_waits::FdWait;
 use crate::sleeper::Sleeper;
-use crate::watches::Wait;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -18,7 +18,7 @@ use uverbs::Driver;
 pub struct Readable<F: AsFd> {
     sleeper: Arc<Sleeper>,
     fd: F,
-    wait: Option<Wait>,
+    wait: Option<FdWait>,
 }
 
 /// Nothing in it is pinned.
@@ -42,9 +42,9 @@ impl<F: AsFd> Future for Readable<F> {
         }
         match this.wait {
             // epoll(7) reports it to a sleep that has begun already.
-            None => this.wait = Some(this.sleeper.watch_for_task(this.fd.as_fd(), cx.waker())?),
+            None => this.wait = Some(this.sleeper.begin_fd_wait(this.fd.as_fd(), cx.waker())?),
             Some(wait) => {
-                if !this.sleeper.update_task(wait, cx.waker()) {
+                if !this.sleeper.update_fd_wait(wait, cx.waker()) {
                     return Poll::Ready(Ok(()));
                 }
             }
@@ -56,7 +56,7 @@ impl<F: AsFd> Future for Readable<F> {
 impl<F: AsFd> Drop for Readable<F> {
     fn drop(&mut self) {
         if let Some(wait) = self.wait {
-            self.sleeper.unwatch_for_task(self.fd.as_fd(), wait);
+            self.sleeper.end_fd_wait(self.fd.as_fd(), wait);
         }
     }
 }

@@ -7,10 +7,10 @@
 
 use crate::dispatcher::{FORKED, RouteId};
 use crate::error::{Error, Result};
+use crate::fair_queue::{FairQueue, Ticket};
 use crate::qp::QpInner;
 use crate::sync::{Lock, Short, lock};
 use crate::tasks::Tasks;
-use crate::turnstile::{Ticket, Turnstile};
 use core::fmt;
 use core::future::Future;
 use core::ops::{Deref, DerefMut};
@@ -81,11 +81,11 @@ pub(crate) struct Receives<D: Driver> {
     posted: u32,
     route: RouteId,
     messages: VecDeque<Message<D>>,
-    turnstile: Turnstile,
+    waiters: FairQueue,
     /// Those of a stream, which takes all messages.
-    tap: Option<Arc<Tasks>>,
-    /// The QP was reset since the tap was set: the stream of the tap has lost messages.
-    tap_ended: bool,
+    inbox: Option<Arc<Tasks>>,
+    /// The QP was reset since the inbox was set: the stream of the inbox has lost messages.
+    inbox_ended: bool,
     /// Why no more messages arrive.
     ended: Option<Error>,
     closed: bool,
@@ -107,9 +107,9 @@ impl<D: Driver> Receives<D> {
             posted: 0,
             route,
             messages: VecDeque::new(),
-            turnstile: Turnstile::default(),
-            tap: None,
-            tap_ended: false,
+            waiters: FairQueue::default(),
+            inbox: None,
+            inbox_ended: false,
             ended: None,
             closed: false,
             flushing: Waiters::default(),
@@ -184,9 +184,9 @@ impl<D: Driver> Receives<D> {
         };
         if let Some(buf) = done.buf() {
             self.messages.push_back(Message { buf, wc });
-            self.turnstile.wake(self.available(), wakes);
-            if let Some(tap) = &self.tap {
-                tap.note(wakes);
+            self.waiters.wake(self.available(), wakes);
+            if let Some(inbox) = &self.inbox {
+                inbox.note(wakes);
             }
         }
         self.completed(own, wakes)
@@ -219,7 +219,7 @@ impl<D: Driver> Receives<D> {
     /// The first message, and whether the queue is empty because its pool is.
     pub(crate) fn take_first(&mut self) -> (Option<Message<D>>, bool) {
         // Those that wait come first.
-        if !self.turnstile.is_empty() {
+        if !self.waiters.is_empty() {
             return (None, false);
         }
         let taken = u32::from(!self.messages.is_empty());
@@ -236,15 +236,15 @@ impl<D: Driver> Receives<D> {
     }
 
     /// Sets the tasks of the stream that takes all messages. Returns the previous ones.
-    pub(crate) fn set_tap(&mut self, tasks: Option<Arc<Tasks>>) -> Option<Arc<Tasks>> {
-        self.tap_ended = false;
-        core::mem::replace(&mut self.tap, tasks)
+    pub(crate) fn set_inbox(&mut self, tasks: Option<Arc<Tasks>>) -> Option<Arc<Tasks>> {
+        self.inbox_ended = false;
+        core::mem::replace(&mut self.inbox, tasks)
     }
 
-    /// Whether the QP was reset since the tap was set.
+    /// Whether the QP was reset since the inbox was set.
     #[inline]
-    pub(crate) fn has_tap_ended(&self) -> bool {
-        self.tap_ended
+    pub(crate) fn has_inbox_ended(&self) -> bool {
+        self.inbox_ended
     }
 
     /// Why no more messages arrive.
@@ -255,9 +255,9 @@ impl<D: Driver> Receives<D> {
 
     /// Wakes all that wait for messages.
     fn wake_all(&mut self, wakes: &mut Vec<Waker>) {
-        self.turnstile.wake_all(wakes);
-        if let Some(tap) = &self.tap {
-            tap.note(wakes);
+        self.waiters.wake_all(wakes);
+        if let Some(inbox) = &self.inbox {
+            inbox.note(wakes);
         }
     }
 
@@ -285,8 +285,8 @@ impl<D: Driver> Receives<D> {
     /// The QP was moved to RESET: the receives that were posted have no completions.
     pub(crate) fn reset(&mut self, wakes: &mut Vec<Waker>) {
         (self.posted, self.ended, self.closed) = (0, None, false);
-        self.tap_ended = self.tap.is_some();
-        self.turnstile.dismiss_all(wakes);
+        self.inbox_ended = self.inbox.is_some();
+        self.waiters.dismiss_all(wakes);
         self.wake_all(wakes);
         self.flushing.wake_all(wakes);
     }
@@ -364,7 +364,7 @@ impl<D: Driver> Future for Recv<D> {
         }
         let mut receives = lock(&qp.receives);
         let available = receives.available();
-        if receives.turnstile.pass_alone(ticket, 1, available) {
+        if receives.waiters.pass_alone(ticket, 1, available) {
             if receives.refill_for(1) {
                 return Self::take_last(qp, receives);
             }
@@ -401,15 +401,15 @@ impl<D: Driver> Recv<D> {
         // Dropped before these.
         let mut receives = receives;
         loop {
-            if receives.turnstile.dismisses(ticket) {
+            if receives.waiters.dismisses(ticket) {
                 return Poll::Ready(Err(Error::Closed));
             }
             let available = receives.available();
-            let message = receives.turnstile.pass(ticket, 1, available, &mut caller);
+            let message = receives.waiters.pass(ticket, 1, available, &mut caller);
             let message = message.then(|| receives.messages.pop_front()).flatten();
             if message.is_none() && (receives.ended.is_some() || qp.is_broken()) {
                 let error = receives.ended.clone().or_else(|| qp.failure()).unwrap_or(Error::Closed);
-                caller.leave(receives.turnstile.leave(ticket, available, &mut wakes));
+                caller.leave(receives.waiters.leave(ticket, available, &mut wakes));
                 return Poll::Ready(Err(error));
             }
             // A queue with receives is refilled when messages arrive and are taken.
@@ -446,7 +446,7 @@ impl<D: Driver> Recv<D> {
             let mut wakes = Wakes::new();
             let mut receives = lock(&self.qp.receives);
             let available = receives.available();
-            let left = receives.turnstile.leave(&mut self.ticket, available, &mut wakes);
+            let left = receives.waiters.leave(&mut self.ticket, available, &mut wakes);
             drop(receives);
             // A message for which this future was woken goes to the next one.
             wakes.wake();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shared receive queues that are refilled from a pool.
 
-use crate::chores::Ended;
+use crate::deferred::Ended;
 use crate::dispatcher::{Dispatcher, Inner, RouteId};
 use crate::error::Result;
 use crate::qp::check_pool;

@@ -18,11 +18,11 @@
 use crate::dispatcher::{FORKED, Inner};
 use crate::driver::{Leader, Next, Rounds};
 use crate::error::Result;
-use crate::kick::Who;
-use crate::relay::Relay;
 use crate::sleeper::Sleeper;
 use crate::solo::Solo;
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
+use crate::task_waker::TaskWaker;
+use crate::wakeup::Who;
 use core::future::{Future, poll_fn};
 use core::pin::pin;
 use core::sync::atomic::AtomicU64;
@@ -46,7 +46,7 @@ const PATIENCE: Duration = Duration::from_millis(2);
 /// Rounds of one call of the runtime, at most.
 const MOST_ROUNDS: u32 = 32;
 
-/// The number of relays that are examined to find one that waits.
+/// The number of wakers that are examined to find one that waits.
 const MOST_LOOKS: u32 = 8;
 
 /// No future spins.
@@ -67,7 +67,7 @@ impl AsRawFd for Descriptor {
 #[derive(Debug)]
 struct Members {
     /// Those that can be called to spin, by their numbers.
-    idle: BTreeMap<u64, Arc<Relay>>,
+    idle: BTreeMap<u64, Arc<TaskWaker>>,
     last: u64,
 }
 
@@ -194,7 +194,7 @@ impl<D: Driver> Station<D> {
     /// Does what there is to do. `spins`: whether a future is called if there is nothing.
     fn serve(&self, spins: bool) {
         let sleeper = self.inner.sleeper();
-        let is_led = sleeper.leadership().is_led();
+        let is_led = sleeper.leader_lock().is_led();
         self.read(!is_led);
         // What the thread leaves makes the descriptor readable, for which the bell waits again.
         if !is_led && !self.is_spun() {
@@ -328,9 +328,9 @@ impl<D: Driver> Station<D> {
     fn call_one(&self) -> bool {
         for _ in 0..MOST_LOOKS {
             let idle = lock(&self.members).idle.pop_first();
-            let Some((_, relay)) = idle else { return false };
-            relay.set_listed(false);
-            if relay.call() {
+            let Some((_, task_waker)) = idle else { return false };
+            task_waker.set_listed(false);
+            if task_waker.call() {
                 return true;
             }
         }
@@ -339,9 +339,9 @@ impl<D: Driver> Station<D> {
 
     fn call_all(&self) {
         let idle = core::mem::take(&mut lock(&self.members).idle);
-        for relay in idle.into_values() {
-            relay.set_listed(false);
-            relay.call();
+        for task_waker in idle.into_values() {
+            task_waker.set_listed(false);
+            task_waker.call();
         }
     }
 
@@ -382,7 +382,7 @@ impl<D: Driver> Station<D> {
 /// A future of a task that waits and runs the dispatcher, until this is dropped.
 pub(crate) struct Member<'a, D: Driver> {
     inner: &'a Arc<Inner<D>>,
-    relay: &'a Arc<Relay>,
+    task_waker: &'a Arc<TaskWaker>,
     station: Option<Arc<Station<D>>>,
     /// Its number in the station.
     number: u64,
@@ -393,8 +393,8 @@ pub(crate) struct Member<'a, D: Driver> {
 }
 
 impl<'a, D: Driver> Member<'a, D> {
-    pub(crate) fn new(inner: &'a Arc<Inner<D>>, relay: &'a Arc<Relay>) -> Self {
-        Self { inner, relay, station: None, number: NONE, follows: Place::default(), failures: 0 }
+    pub(crate) fn new(inner: &'a Arc<Inner<D>>, task_waker: &'a Arc<TaskWaker>) -> Self {
+        Self { inner, task_waker, station: None, number: NONE, follows: Place::default(), failures: 0 }
     }
 
     /// Does a round, unless another one does. The caller polls on, yields, or [waits](Self::poll_wait).
@@ -407,9 +407,9 @@ impl<'a, D: Driver> Member<'a, D> {
         if sleeper.is_forked() {
             return Err(FORKED);
         }
-        let is_led = sleeper.leadership().is_led();
+        let is_led = sleeper.leader_lock().is_led();
         if self.station.as_ref().is_none_or(|station| station.is_gone.load(Ordering::Acquire)) {
-            if sleeper.leadership().is_taken() {
+            if sleeper.leader_lock().is_taken() {
                 return Ok(Step::Wait);
             }
             self.attach()?;
@@ -432,17 +432,17 @@ impl<'a, D: Driver> Member<'a, D> {
 
     /// Waits until the future is woken, or this is called to do a round. `begun` is whether the wait has begun.
     pub(crate) fn poll_wait(&mut self, cx: &Context<'_>, begun: &mut bool) -> Poll<()> {
-        let was_called = *begun && !self.relay.waits();
-        if was_called || self.relay.wait(cx.waker()) {
+        let was_called = *begun && !self.task_waker.waits();
+        if was_called || self.task_waker.wait(cx.waker()) {
             return Poll::Ready(());
         }
         *begun = true;
         let Some(station) = &self.station else {
-            let follows = self.inner.sleeper().leadership().follow_in_task(&mut self.follows, cx.waker());
+            let follows = self.inner.sleeper().leader_lock().follow_in_task(&mut self.follows, cx.waker());
             return if follows { Poll::Pending } else { Poll::Ready(()) };
         };
-        if !self.relay.set_listed(true) {
-            lock(&station.members).idle.insert(self.number, self.relay.clone());
+        if !self.task_waker.set_listed(true) {
+            lock(&station.members).idle.insert(self.number, self.task_waker.clone());
         }
         // Either this finds it, or the runtime's last call finds this.
         if station.is_gone.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
@@ -453,7 +453,7 @@ impl<'a, D: Driver> Member<'a, D> {
     fn attach(&mut self) -> Result<()> {
         self.detach();
         let sleeper = self.inner.sleeper();
-        discard(sleeper.leadership().leave_in_task(&mut self.follows));
+        discard(sleeper.leader_lock().leave_in_task(&mut self.follows));
         let runtime = Handle::current().id();
         let mut stations = lock(self.inner.stations());
         let is_here =
@@ -493,7 +493,7 @@ impl<'a, D: Driver> Member<'a, D> {
     fn detach(&mut self) {
         let Some(station) = self.station.take() else { return };
         lock(&station.members).idle.remove(&self.number);
-        self.relay.set_listed(false);
+        self.task_waker.set_listed(false);
         let mut stations = lock(self.inner.stations());
         let mut is_last = false;
         if let Some(i) = stations.iter().position(|(other, _)| Arc::ptr_eq(other, &station))
@@ -531,7 +531,7 @@ impl<D: Driver> Drop for Member<'_, D> {
             core::mem::forget(self.station.take());
             return;
         }
-        discard(self.inner.sleeper().leadership().leave_in_task(&mut self.follows));
+        discard(self.inner.sleeper().leader_lock().leave_in_task(&mut self.follows));
         self.detach();
     }
 }

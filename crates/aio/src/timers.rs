@@ -45,7 +45,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Timers {
     state: Mutex<State>,
-    /// Whether there is a timer. It changes under the lock; a dispatcher that sleeps is kicked after it was set.
+    /// Whether there is a timer. It changes under the lock; a dispatcher that sleeps is woken after it was set.
     any: AtomicBool,
 }
 
@@ -136,7 +136,7 @@ impl Future for Sleep {
         let this = &mut *self;
         if this.sleeper.timers().set(this.at, &mut this.number, cx.waker()) {
             // A dispatcher that sleeps would sleep until the deadline that was the first before.
-            this.sleeper.kick();
+            this.sleeper.wake_up();
         }
         Poll::Pending
     }

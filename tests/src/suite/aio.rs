@@ -19,7 +19,7 @@ use uverbs::wr::ImmData;
 use uverbs::{Buf, Exposed, Pool};
 use uverbs::{Driver, ProtectionDomain, WcStatus};
 use uverbs::{Private, attr::AccessFlags};
-use uverbs_aio::{Dispatcher, DriverThread, Error, Qp, RdmaStream, Srq};
+use uverbs_aio::{Dispatcher, DispatcherThread, Error, Qp, RdmaStream, Srq};
 use uverbs_cm::Id;
 
 /// Bytes of a buffer.
@@ -32,7 +32,7 @@ const DEPTH: u32 = 8;
 /// A device with a dispatcher.
 struct Side<D: Driver> {
     /// Stops before the dispatcher is dropped.
-    _driver: DriverThread,
+    _driver: DispatcherThread,
     dispatcher: Dispatcher<D>,
     pd: ProtectionDomain<D>,
     /// For sends.

@@ -2,7 +2,7 @@
 //! The creation of a dispatcher.
 
 use super::{Dispatcher, Inner, Passed, Poller};
-use crate::chores::{Chores, Inbox};
+use crate::deferred::{Added, Deferred};
 use crate::error::Result;
 use crate::events::Hub;
 use crate::sleeper::Sleeper;
@@ -69,13 +69,13 @@ impl<D: Driver> DispatcherBuilder<'_, D> {
             armed: false,
             events: CqEvents::default(),
             passed: Passed { last: None, qps: Vec::new(), srqs: Vec::new(), short: Vec::new() },
-            chores: Chores::new(cqe),
+            deferred: Deferred::new(cqe),
         };
         let inner = Arc::new(Inner {
             sleeper: Arc::new(sleeper),
             poller: Short::new(poller),
-            inbox: Mutex::new(Inbox::new()),
-            has_chores: AtomicBool::new(false),
+            added: Mutex::new(Added::new()),
+            has_deferred: AtomicBool::new(false),
             channel,
             hub,
             context: context.clone(),

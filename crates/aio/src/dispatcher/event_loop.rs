@@ -3,7 +3,7 @@
 
 use super::{Dispatcher, FORKED};
 use crate::error::Result;
-use crate::kick::Who;
+use crate::wakeup::Who;
 use core::time::Duration;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use uverbs::Driver;
@@ -58,8 +58,8 @@ impl<D: Driver> Dispatcher<D> {
             if readable.channel {
                 self.inner.read_channel(&mut wakes);
             }
-            if readable.kick || readable.channel {
-                self.inner.sleeper.pass_kick();
+            if readable.wakeup || readable.channel {
+                self.inner.sleeper.pass_wakeup();
             }
         }
         self.inner.sleeper.cancel(Who::Loop);

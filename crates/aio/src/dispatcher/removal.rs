@@ -192,9 +192,9 @@ fn work_that_comes_too_late_waits_for_no_poll() {
     let victim = Victim::new();
     victim.hca.unplug();
     victim.inner().read_channel(&mut Vec::new());
-    let late = victim.inner().add_chore(RouteId(0), |inbox, id| inbox.starved.push(id));
+    let late = victim.inner().defer(RouteId(0), |added, id| added.starved.push(id));
     assert_eq!(late, Err(RouteId(0)));
-    assert!(!victim.inner().has_chores.load(Ordering::Relaxed), "no poll does it");
+    assert!(!victim.inner().has_deferred.load(Ordering::Relaxed), "no poll does it");
     assert_eq!(victim.inner().poll_dry(&mut None, Waker::noop()), Poll::Ready(()));
     victim.ends();
 }

@@ -4,11 +4,11 @@
 use super::{Qp, QpInner, Sends};
 use crate::dispatcher::Dispatcher;
 use crate::error::Result;
+use crate::fair_queue::FairQueue;
 use crate::recv::Receives;
 use crate::slots::Slots;
 use crate::srq::Srq;
 use crate::sync::{Mutex, Short};
-use crate::turnstile::Turnstile;
 use core::fmt;
 use core::sync::atomic::AtomicBool;
 use std::sync::Arc;
@@ -109,7 +109,7 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
             queue: Some(sends),
             slots: Slots::new(),
             free: depths.0,
-            turnstile: Turnstile::default(),
+            waiters: FairQueue::default(),
             closed: None,
             batches: Vec::new(),
             silent: 0,

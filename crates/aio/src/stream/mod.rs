@@ -25,10 +25,10 @@ use crate::connect::Link;
 use crate::detached::Detached;
 use crate::dispatcher::{Dispatcher, FORKED};
 use crate::error::{Error, Result};
+use crate::inbox::Inbox;
 use crate::op::Op;
 use crate::qp::Qp;
 use crate::recv::Message;
-use crate::tap::Tap;
 use crate::tasks::{Side, Tasks};
 use core::fmt;
 use core::future::Future;
@@ -110,7 +110,7 @@ pub struct RdmaStream<D: Driver = AnyDriver> {
     pool: Pool<Private, D>,
     tasks: Arc<Tasks>,
     waker: Waker,
-    tap: Tap<D>,
+    inbox: Inbox<D>,
     /// Empty between two calls; kept for its memory.
     arrived: VecDeque<Message<D>>,
     sends: VecDeque<Sending<D>>,
@@ -169,7 +169,7 @@ impl<D: Driver> RdmaStream<D> {
             Watch::new(watch, tasks.clone())
         });
         let mut stream = Self {
-            tap: Tap::new(qp.inner.clone(), tasks.clone()),
+            inbox: Inbox::new(qp.inner.clone(), tasks.clone()),
             arrived: VecDeque::new(),
             pool,
             waker: Waker::from(tasks.clone()),
@@ -266,7 +266,7 @@ impl<D: Driver> RdmaStream<D> {
             }
         }
         if self.broken.is_none() {
-            let ended = self.tap.take(&mut self.arrived);
+            let ended = self.inbox.take(&mut self.arrived);
             while let Some(message) = self.arrived.pop_front() {
                 if self.broken.is_none() {
                     self.take(message);

@@ -45,7 +45,7 @@ struct Bed {
     a: End,
     dispatcher: Dispatcher<Mlx5>,
     qp: Qp<Mlx5>,
-    _peer: uverbs_aio::DriverThread,
+    _peer: uverbs_aio::DispatcherThread,
 }
 
 impl Bed {
@@ -259,7 +259,7 @@ fn a_future_survives_its_runtime() {
     worked.expect("it hangs").unwrap().unwrap();
 }
 
-/// An event loop of the program takes events and kicks for which tasks wait, and then ends.
+/// An event loop of the program takes events and wakeups for which tasks wait, and then ends.
 #[test]
 fn an_event_loop_beside_tasks() {
     for _ in 0..5 {
