@@ -3,7 +3,7 @@
 
 use crate::dispatcher::Dispatcher;
 use crate::error::{Error, Result};
-use crate::qp::Qp;
+use crate::pair::Qp;
 use core::future::{Future as _, poll_fn};
 use core::net::SocketAddr;
 use core::pin::Pin;
@@ -11,9 +11,8 @@ use core::task::Poll;
 use core::time::Duration;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use uverbs::AnyDriver;
 use uverbs::connect::ENDPOINT_LEN;
-use uverbs::{ConnectAttr, Driver, Endpoint};
+use uverbs::{AnyDriver, ConnectAttr, Driver, Endpoint};
 use uverbs_cm::{ConnParam, EventChannel, EventKind, Id, Peer, PortSpace};
 
 /// The time limit of the resolution of an address and of a route.

@@ -9,15 +9,14 @@
 //! removes the completions of a QP that is destroyed. The receive would be lost, and the SRQ would become shorter. So the QP moves
 //! to ERR, the device reports that it takes no more receives (`LAST_WQE_REACHED`), and the CQ is polled empty.
 
-use crate::dispatcher::RouteId;
+use crate::route::RouteId;
 use crate::sync::{Mutex, lock};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Waker;
 use core::time::Duration;
 use std::sync::Arc;
-use uverbs::Exclusive;
 use uverbs::qp::{QpControl, QpLife};
-use uverbs::{Driver, Rc};
+use uverbs::{Driver, Exclusive, Rc};
 use uverbs_core::wake::{Caller, discard};
 
 /// How long a QP with an SRQ waits for `LAST_WQE_REACHED`: rxe does not raise it in old kernels (6.1).

@@ -4,20 +4,19 @@
 //! Most of them make no completion: an event, a poll and a wake for each would cost more than the post. Every n-th is signaled, where n
 //! is half of the queue's depth; its completion frees the entries and the buffers of those before it.
 
-use crate::dispatcher::FORKED;
 use crate::error::{Error, Failed, Result};
 use crate::fair_queue::Ticket;
+use crate::life::FORKED;
 use crate::op::{Op, Payload, Request, State};
-use crate::qp::{QpInner, Sends};
+use crate::qp::QpInner;
+use crate::sends::Sends;
 use crate::slots::Left;
 use crate::sync::lock;
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
-use uverbs::AnyDriver;
-use uverbs::{Buf, Private, Rejected};
-use uverbs::{Driver, PostError, SendFlags};
+use uverbs::{AnyDriver, Buf, Driver, PostError, Private, Rejected, SendFlags};
 use uverbs_core::wake::{Caller, Wakes};
 
 /// An operation that is ready when it is posted; see [`Op::detach`].

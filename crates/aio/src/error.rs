@@ -22,7 +22,7 @@ pub enum Error {
     },
     /// The QP had this event, after which it has no more receives: they are those of an SRQ.
     QpEvent(uverbs::attr::EventType),
-    /// The QP was shut down.
+    /// The QP was shut down, or all handles of its dispatcher were dropped.
     Closed,
     /// The device was removed. Buffers in flight are lost, because the device may still use them.
     DeviceRemoved,

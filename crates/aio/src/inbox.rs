@@ -4,10 +4,10 @@
 //! A [`Recv`](crate::Recv) takes one message, and registers its task again for each wait. A stream takes all messages that are there at
 //! once, and stays registered as long as it exists.
 
-use crate::dispatcher::FORKED;
 use crate::error::{Error, Result};
+use crate::life::FORKED;
 use crate::qp::QpInner;
-use crate::recv::Message;
+use crate::receives::Message;
 use crate::sync::lock;
 use crate::tasks::Tasks;
 use std::collections::VecDeque;

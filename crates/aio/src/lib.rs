@@ -58,13 +58,13 @@ mod connect;
 #[cfg(all(test, not(loom)))]
 mod count;
 #[cfg(not(loom))]
+mod create;
+#[cfg(not(loom))]
 mod deferred;
 #[cfg(not(loom))]
 mod detached;
 #[cfg(not(loom))]
 mod dispatcher;
-#[cfg(not(loom))]
-mod driver;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
@@ -78,17 +78,37 @@ mod inbox;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
 mod leader;
 #[cfg(not(loom))]
+mod life;
+#[cfg(not(loom))]
 mod op;
+#[cfg(not(loom))]
+mod pair;
 #[cfg(not(loom))]
 mod parts;
 #[cfg(not(loom))]
+mod poller;
+#[cfg(not(loom))]
 mod qp;
+#[cfg(not(loom))]
+mod qp_end;
 #[cfg(not(loom))]
 mod readable;
 #[cfg(not(loom))]
 mod reads;
 #[cfg(not(loom))]
+mod receives;
+#[cfg(not(loom))]
 mod recv;
+#[cfg(not(loom))]
+mod rounds;
+#[cfg(not(loom))]
+mod route;
+#[cfg(not(loom))]
+mod routes;
+#[cfg(not(loom))]
+mod sends;
+#[cfg(not(loom))]
+mod sleep;
 #[cfg(not(loom))]
 mod sleeper;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
@@ -107,6 +127,8 @@ mod task_waker;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
 mod tasks;
 #[cfg(not(loom))]
+mod thread;
+#[cfg(not(loom))]
 mod timers;
 #[cfg(all(feature = "tokio", not(loom)))]
 mod tokio;
@@ -117,19 +139,22 @@ mod wakeup;
 mod api {
     pub use crate::batch::Batch;
     pub use crate::connect::{Link, Listener, Request};
+    pub use crate::create::QpBuilder;
     pub use crate::detached::Detached;
     pub use crate::dispatcher::{Dispatcher, DispatcherBuilder, SleepLimit};
-    pub use crate::driver::DispatcherThread;
     pub use crate::error::{Error, Failed, Result};
     pub use crate::events::Events;
     pub use crate::op::{Op, Payload};
-    pub use crate::qp::{Qp, QpBuilder};
+    pub use crate::pair::Qp;
     pub use crate::readable::Readable;
     pub use crate::reads::ReadBatch;
-    pub use crate::recv::{Message, Recv};
+    pub use crate::receives::Message;
+    pub use crate::recv::Recv;
+    pub use crate::sleep::{Sleep, Timeout};
     pub use crate::srq::Srq;
     pub use crate::stream::{RdmaStream, StreamBuilder};
-    pub use crate::timers::{Clock, Sleep, Timeout};
+    pub use crate::thread::DispatcherThread;
+    pub use crate::timers::Clock;
 }
 #[cfg(not(loom))]
 pub use api::*;

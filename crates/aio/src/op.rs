@@ -4,10 +4,11 @@
 //! A future has its buffer until it is polled first and the queue has a free entry. Then the queue has the buffer until the
 //! work request is complete. If the future is dropped in between, the completion returns the buffer to its pool.
 
-use crate::dispatcher::FORKED;
 use crate::error::{Error, Failed, Result};
 use crate::fair_queue::Ticket;
-use crate::qp::{Qp, QpInner};
+use crate::life::FORKED;
+use crate::pair::Qp;
+use crate::qp::QpInner;
 use crate::slots::Left;
 use crate::sync::lock;
 use core::fmt;
@@ -15,11 +16,12 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::sync::Arc;
-use uverbs::AnyDriver;
+use uverbs::attr::AccessFlags;
 use uverbs::wr::ImmData;
-use uverbs::{Access, Buf, Completed, Rejected, Window};
-use uverbs::{Driver, PostError, Rc, RemoteRegion, SendFlags, WcStatus};
-use uverbs::{Exclusive, attr::AccessFlags};
+use uverbs::{
+    Access, AnyDriver, Buf, Completed, Driver, Exclusive, PostError, Rc, Rejected, RemoteRegion, SendFlags,
+    WcStatus, Window,
+};
 use uverbs_core::wake::{Caller, Wakes, discard};
 
 /// What a work request does.

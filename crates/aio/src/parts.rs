@@ -5,18 +5,18 @@
 //! [`Batch`](crate::Batch) and [`ReadBatch`](crate::ReadBatch) differ in what makes a completion: the last work request of a part,
 //! or each one.
 
-use crate::dispatcher::FORKED;
 use crate::error::{Error, Result};
 use crate::fair_queue::Ticket;
+use crate::life::FORKED;
 use crate::op::Request;
-use crate::qp::{Outcome, QpInner, Sends};
+use crate::qp::QpInner;
+use crate::sends::{Outcome, Sends};
 use crate::slots::Left;
 use crate::sync::lock;
 use core::task::{Context, Poll, Waker};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use uverbs::{Access, Buf};
-use uverbs::{Driver, PostError, SendFlags, WcStatus};
+use uverbs::{Access, Buf, Driver, PostError, SendFlags, WcStatus};
 use uverbs_core::wake::{Caller, Wakes};
 
 /// Which work requests make a completion.

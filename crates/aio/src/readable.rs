@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Waiting for other descriptors, such as that of a connection manager: the dispatcher watches them, too.
 
-use crate::dispatcher::{Dispatcher, FORKED};
+use crate::dispatcher::Dispatcher;
 use crate::error::Result;
 use crate::fd_waits::FdWait;
+use crate::life::FORKED;
 use crate::sleeper::Sleeper;
 use core::future::Future;
 use core::pin::Pin;
@@ -28,7 +29,7 @@ impl<D: Driver> Dispatcher<D> {
     /// Waits until the descriptor is readable, or has an error. Several tasks may wait for a descriptor: all are woken, and those that
     /// find nothing to read, because another one was faster, wait again. So a future may be ready although there is nothing to read.
     pub fn readable<F: AsFd>(&self, fd: F) -> Readable<F> {
-        Readable { sleeper: self.inner.sleeper().clone(), fd, wait: None }
+        Readable { sleeper: self.inner.poller.sleeper().clone(), fd, wait: None }
     }
 }
 

@@ -6,16 +6,14 @@
 
 use crate::error::Result;
 use crate::op::Request;
+use crate::pair::Qp;
 use crate::parts::{Parts, Signaled};
-use crate::qp::Qp;
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
-use uverbs::AnyDriver;
 use uverbs::mr::Private;
-use uverbs::{Access, Buf};
-use uverbs::{Driver, RemoteRegion};
+use uverbs::{Access, AnyDriver, Buf, Driver, RemoteRegion};
 
 /// Reads and atomics that are posted in their order, with one result: the buffers, in that order.
 ///

@@ -2,8 +2,8 @@
 //! Running a dispatcher in a task of tokio: one of its own, or that of the program.
 
 use crate::dispatcher::Dispatcher;
-use crate::driver::Leader;
 use crate::error::Result;
+use crate::rounds::Leader;
 use crate::station::{Member, Runtime, Step};
 use crate::task_waker::TaskWaker;
 use crate::wakeup::Who;
@@ -66,10 +66,10 @@ impl<D: Driver> Dispatcher<D> {
     /// # Errors
     /// The CQ failed; all operations end with the same error. Or tokio refuses the descriptor.
     pub async fn drive(self) -> Result<()> {
-        let task_waker = Arc::new(TaskWaker::new(self.inner.sleeper().woke().clone()));
+        let task_waker = Arc::new(TaskWaker::new(self.inner.poller.sleeper().woke().clone()));
         // There is no future.
         task_waker.take();
-        let mut member = Member::new(&self.inner, &task_waker);
+        let mut member = Member::new(&self.inner.poller, &self.inner.stations, &task_waker);
         let mut turn = Turn::default();
         loop {
             let step = member.round(&Runtime)?;
@@ -99,12 +99,12 @@ impl<D: Driver> Dispatcher<D> {
     /// # Errors
     /// Tokio refuses the descriptor.
     pub async fn drive_with<F: Future>(&self, future: F) -> Result<F::Output> {
-        let sleeper = self.inner.sleeper();
+        let sleeper = self.inner.poller.sleeper();
         let mut future = pin!(future);
         let task_waker = Arc::new(TaskWaker::new(sleeper.woke().clone()));
         let waker = Waker::from(task_waker.clone());
         let leader = WithFuture { task_waker: &task_waker, waker: &waker };
-        let mut member = Member::new(&self.inner, &task_waker);
+        let mut member = Member::new(&self.inner.poller, &self.inner.stations, &task_waker);
         let mut turn = Turn::default();
         loop {
             while task_waker.take() {

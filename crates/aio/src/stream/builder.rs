@@ -5,11 +5,10 @@ use super::RdmaStream;
 use crate::connect::Listener;
 use crate::dispatcher::Dispatcher;
 use crate::error::Result;
-use crate::qp::Qp;
+use crate::pair::Qp;
 use core::net::SocketAddr;
 use std::net::TcpStream;
-use uverbs::{ConnectAttr, Driver, ProtectionDomain};
-use uverbs::{Pool, Private};
+use uverbs::{ConnectAttr, Driver, Pool, Private, ProtectionDomain};
 use uverbs_cm::{ConnParam, EventChannel};
 
 /// Messages besides those of the window.

@@ -23,12 +23,13 @@ pub use builder::StreamBuilder;
 
 use crate::connect::Link;
 use crate::detached::Detached;
-use crate::dispatcher::{Dispatcher, FORKED};
+use crate::dispatcher::Dispatcher;
 use crate::error::{Error, Result};
 use crate::inbox::Inbox;
+use crate::life::FORKED;
 use crate::op::Op;
-use crate::qp::Qp;
-use crate::recv::Message;
+use crate::pair::Qp;
+use crate::receives::Message;
 use crate::tasks::{Side, Tasks};
 use core::fmt;
 use core::future::Future;
@@ -38,10 +39,8 @@ use frame::{HEADER, Header, Kind};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice};
 use std::sync::Arc;
-use uverbs::AnyDriver;
-use uverbs::{Buf, Pool};
-use uverbs::{Driver, ProtectionDomain, WcStatus};
-use uverbs::{Private, attr::QpState};
+use uverbs::attr::QpState;
+use uverbs::{AnyDriver, Buf, Driver, Pool, Private, ProtectionDomain, WcStatus};
 use watch::Watch;
 
 /// A message for which the stream waits.

@@ -31,9 +31,7 @@ use uverbs::{
 };
 use uverbs::{
     Exposed,
-    attr::{
-        AccessFlags, CqInitAttr, Gid, Mtu, QpCap, QpState, SrqAttr, SrqInitAttr, SrqType,
-    },
+    attr::{AccessFlags, CqInitAttr, Gid, Mtu, QpCap, QpState, SrqAttr, SrqInitAttr, SrqType},
 };
 use uverbs_cm::{ConnParam, Id, PortSpace};
 

@@ -1,24 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The creation of a QP: its sizes, and where its receives come from.
+//! The creation of QPs and SRQs of a dispatcher: their sizes, and where their receives come from.
 
-use super::{Qp, QpInner, Sends};
 use crate::dispatcher::Dispatcher;
 use crate::error::Result;
-use crate::fair_queue::FairQueue;
-use crate::recv::Receives;
-use crate::slots::Slots;
-use crate::srq::Srq;
-use crate::sync::{Mutex, Short};
+use crate::pair::Qp;
+use crate::qp::QpInner;
+use crate::receives::Receives;
+use crate::srq::{Srq, SrqInner};
 use core::fmt;
-use core::sync::atomic::AtomicBool;
 use std::sync::Arc;
-use uverbs::Pool;
-use uverbs::{Driver, ProtectionDomain, Rc};
-use uverbs::{
-    Private,
-    attr::{QpCap, SendOpsFlags},
-};
-use uverbs_core::wake::Waiters;
+use uverbs::attr::{QpCap, SendOpsFlags, SrqAttr, SrqInitAttr};
+use uverbs::{Driver, Pool, Private, ProtectionDomain, Rc};
 
 /// The parameters of a QP that is to be created.
 #[must_use]
@@ -38,7 +30,7 @@ impl<D: Driver> fmt::Debug for QpBuilder<'_, D> {
 }
 
 impl<'a, D: Driver> QpBuilder<'a, D> {
-    pub(crate) fn new(dispatcher: &'a Dispatcher<D>, pd: &'a ProtectionDomain<D>) -> Self {
+    fn new(dispatcher: &'a Dispatcher<D>, pd: &'a ProtectionDomain<D>) -> Self {
         let cap =
             QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
         Self { dispatcher, pd, cap, send_ops: None, pool: None, srq: None }
@@ -85,7 +77,7 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
             check_pool("create_qp", pool, pd)?;
         }
         let depths = (cap.max_send_wr, if srq.is_some() { 0 } else { cap.max_recv_wr });
-        let inner = &dispatcher.inner;
+        let poller = &dispatcher.inner.poller;
         let create = |cq: &_| {
             let builder = pd.qp::<Rc>().cq(cq).cap(cap);
             let builder = match send_ops {
@@ -94,7 +86,7 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
             };
             // An SRQ of another dispatcher would complete to its own numbers.
             match srq {
-                Some(srq) if !srq.is_of(inner) => {
+                Some(srq) if !srq.is_of(poller.life()) => {
                     let reason = "it is that of another dispatcher";
                     Err(uverbs::Error::invalid("create_qp", "srq", reason).into())
                 }
@@ -102,39 +94,44 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
                 None => Ok(builder.create()?),
             }
         };
-        let (qp, entries, route) = inner.add_queue(create, |_| depths.0.saturating_add(depths.1))?;
+        let (qp, entries, route) = poller.add_queue(create, |_| depths.0.saturating_add(depths.1))?;
         let (sends, receives, control) = qp.split();
         let receives = Receives::new(receives, pool.cloned(), depths.1, route);
-        let sends = Sends {
-            queue: Some(sends),
-            slots: Slots::new(),
-            free: depths.0,
-            waiters: FairQueue::default(),
-            closed: None,
-            batches: Vec::new(),
-            silent: 0,
-            resets: 0,
-            draining: Waiters::default(),
-        };
-        let qp = Arc::new(QpInner {
-            sends: Short::new(sends),
-            receives: Short::new(receives),
-            control,
-            dispatcher: inner.clone(),
-            route,
-            entries,
-            depth: depths.0,
-            fault: Mutex::new(None),
-            srq: srq.cloned(),
-            flushed: AtomicBool::new(false),
-        });
-        inner.set_qp(route, &qp);
-        Ok(Qp { inner: qp })
+        let sizes = (route, entries, depths.0);
+        let qp = Arc::new(QpInner::new((sends, receives, control), poller.life(), sizes, srq.cloned()));
+        poller.set_qp(route, &qp);
+        Ok(Qp::new(qp, dispatcher))
+    }
+}
+
+impl<D: Driver> Dispatcher<D> {
+    /// Begins the creation of a reliable connected QP, whose completions this dispatcher gets.
+    pub fn qp<'a>(&'a self, pd: &'a ProtectionDomain<D>) -> QpBuilder<'a, D> {
+        QpBuilder::new(self, pd)
+    }
+
+    /// Creates a shared receive queue with `depth` receives, and posts them with buffers of the pool. The messages of each QP
+    /// are [received](crate::Qp::recv) from that QP.
+    ///
+    /// # Errors
+    /// The CQ of the dispatcher has too few entries left; the pool is that of another domain; or the kernel's refusal.
+    pub fn srq(&self, pd: &ProtectionDomain<D>, pool: &Pool<Private, D>, depth: u32) -> Result<Srq<D>> {
+        check_pool("create_srq", pool, pd)?;
+        let attr = SrqAttr { max_wr: depth, max_sge: 1, srq_limit: 0 };
+        let attr = SrqInitAttr { attr, ..SrqInitAttr::default() };
+        let poller = &self.inner.poller;
+        let (queue, entries, route) = poller.add_queue(|_| Ok(pd.srq(&attr)?), |_| depth)?;
+        let inner = Arc::new(SrqInner::new(queue, pool, poller.life(), (route, entries)));
+        poller.set_srq(route, &inner);
+        if inner.refill() {
+            poller.life().starved(route);
+        }
+        Ok(Srq::new(inner))
     }
 }
 
 /// Fails if a queue of the domain would refuse the pool's buffers: it would have no receives, without an error.
-pub(crate) fn check_pool<D: Driver>(
+fn check_pool<D: Driver>(
     verb: &'static str,
     pool: &Pool<Private, D>,
     pd: &ProtectionDomain<D>,
