@@ -14,7 +14,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 use uverbs::mr::Private;
 use uverbs::wr::ImmData;
-use uverbs::{Access, AnyDriver, Buf, Driver, RemoteRegion};
+use uverbs::{Access, AnyDriver, Buf, Driver, Rc, RemoteRegion};
 
 /// Sends and writes that are posted in their order, with one result. As a future, it is ready when all are complete.
 ///
@@ -75,7 +75,7 @@ impl<D: Driver, A: Access> fmt::Debug for Batch<A, D> {
     }
 }
 
-impl<D: Driver> Qp<D> {
+impl<D: Driver> Qp<Rc, D> {
     /// An empty batch.
     pub fn batch<A: Access>(&self) -> Batch<A, D> {
         Batch { parts: Parts::new(self.inner.clone(), Signaled::Last) }

@@ -12,7 +12,7 @@ use core::time::Duration;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use uverbs::connect::ENDPOINT_LEN;
-use uverbs::{AnyDriver, ConnectAttr, Driver, Endpoint};
+use uverbs::{AnyDriver, ConnectAttr, Driver, Endpoint, Rc};
 use uverbs_cm::{ConnParam, EventChannel, EventKind, Id, Peer, PortSpace};
 
 /// The time limit of the resolution of an address and of a route.
@@ -83,7 +83,7 @@ impl Link {
     }
 }
 
-impl<D: Driver> Qp<D> {
+impl<D: Driver> Qp<Rc, D> {
     /// Connects a QP that is in RESET to a server of the connection manager. The receives are posted before.
     ///
     /// The [timers](ConnParam#timers) of `param` are those of this side's QP: a peer that dies is noticed after 2.1 s by default.
@@ -302,7 +302,7 @@ impl Request {
     ///
     /// # Errors
     /// [`Error::Cm`]: the peer has given up (`Disconnected`) or gives up meanwhile (`Rejected`); or the error of a state of the QP.
-    pub async fn accept<D: Driver>(self, qp: &Qp<D>, param: &ConnParam) -> Result<Link> {
+    pub async fn accept<D: Driver>(self, qp: &Qp<Rc, D>, param: &ConnParam) -> Result<Link> {
         let Self { id, peer } = self;
         id.init_qp(qp.control(), param)?;
         qp.post_receives();

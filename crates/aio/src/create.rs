@@ -6,34 +6,75 @@ use crate::error::Result;
 use crate::pair::Qp;
 use crate::qp::QpInner;
 use crate::receives::Receives;
+use crate::sends::Queue;
 use crate::srq::{Srq, SrqInner};
 use core::fmt;
+use core::marker::PhantomData;
 use std::sync::Arc;
 use uverbs::attr::{QpCap, SendOpsFlags, SrqAttr, SrqInitAttr};
-use uverbs::{Driver, Pool, Private, ProtectionDomain, Rc};
+use uverbs::{AnyDriver, Driver, Exclusive, Pool, Private, ProtectionDomain, Rc, SendQueue, Ud};
+
+mod sealed {
+    use super::{Driver, Exclusive, Queue, Rc, SendQueue, Ud};
+    use uverbs::qp::transport::Sends;
+
+    pub trait HasFutures: Sends {
+        const IS_DATAGRAM: bool;
+
+        #[expect(private_interfaces, reason = "only this crate implements it")]
+        fn queue<D: Driver>(queue: SendQueue<Self, Exclusive, D>) -> Queue<D>
+        where
+            Self: Sized;
+    }
+
+    impl HasFutures for Rc {
+        const IS_DATAGRAM: bool = false;
+
+        #[expect(private_interfaces, reason = "only this crate implements it")]
+        fn queue<D: Driver>(queue: SendQueue<Self, Exclusive, D>) -> Queue<D> {
+            Queue::Rc(queue)
+        }
+    }
+
+    impl HasFutures for Ud {
+        const IS_DATAGRAM: bool = true;
+
+        #[expect(private_interfaces, reason = "only this crate implements it")]
+        fn queue<D: Driver>(queue: SendQueue<Self, Exclusive, D>) -> Queue<D> {
+            Queue::Ud(queue)
+        }
+    }
+}
+
+/// The transports whose operations are futures: [`Rc`] and [`Ud`].
+pub trait HasFutures: sealed::HasFutures {}
+
+impl HasFutures for Rc {}
+impl HasFutures for Ud {}
 
 /// The parameters of a QP that is to be created.
 #[must_use]
-pub struct QpBuilder<'a, D: Driver> {
+pub struct QpBuilder<'a, T = Rc, D: Driver = AnyDriver> {
     dispatcher: &'a Dispatcher<D>,
     pd: &'a ProtectionDomain<D>,
     cap: QpCap,
     send_ops: Option<SendOpsFlags>,
     pool: Option<&'a Pool<Private, D>>,
     srq: Option<&'a Srq<D>>,
+    _transport: PhantomData<fn() -> T>,
 }
 
-impl<D: Driver> fmt::Debug for QpBuilder<'_, D> {
+impl<D: Driver, T> fmt::Debug for QpBuilder<'_, T, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QpBuilder").field("cap", &self.cap).finish_non_exhaustive()
     }
 }
 
-impl<'a, D: Driver> QpBuilder<'a, D> {
+impl<'a, D: Driver, T: HasFutures> QpBuilder<'a, T, D> {
     fn new(dispatcher: &'a Dispatcher<D>, pd: &'a ProtectionDomain<D>) -> Self {
         let cap =
             QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
-        Self { dispatcher, pd, cap, send_ops: None, pool: None, srq: None }
+        Self { dispatcher, pd, cap, send_ops: None, pool: None, srq: None, _transport: PhantomData }
     }
 
     /// How many work requests may be in flight: 64 sends and 64 receives by default. More operations wait.
@@ -71,15 +112,15 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
     ///
     /// # Errors
     /// The CQ of the dispatcher has too few entries left; the pool is that of another domain; or the kernel's refusal.
-    pub fn create(self) -> Result<Qp<D>> {
-        let Self { dispatcher, pd, cap, send_ops, pool, srq } = self;
+    pub fn create(self) -> Result<Qp<T, D>> {
+        let Self { dispatcher, pd, cap, send_ops, pool, srq, .. } = self;
         if let Some(pool) = pool {
             check_pool("create_qp", pool, pd)?;
         }
         let depths = (cap.max_send_wr, if srq.is_some() { 0 } else { cap.max_recv_wr });
         let poller = &dispatcher.inner.poller;
         let create = |cq: &_| {
-            let builder = pd.qp::<Rc>().cq(cq).cap(cap);
+            let builder = pd.qp::<T>().cq(cq).cap(cap);
             let builder = match send_ops {
                 Some(ops) => builder.send_ops(ops),
                 None => builder,
@@ -96,9 +137,10 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
         };
         let (qp, entries, route) = poller.add_queue(create, |_| depths.0.saturating_add(depths.1))?;
         let (sends, receives, control) = qp.split();
-        let receives = Receives::new(receives, pool.cloned(), depths.1, route);
+        let receives = Receives::new(receives, pool.cloned(), (depths.1, T::IS_DATAGRAM), route);
         let sizes = (route, entries, depths.0);
-        let qp = Arc::new(QpInner::new((sends, receives, control), poller.life(), sizes, srq.cloned()));
+        let qp =
+            Arc::new(QpInner::new((T::queue(sends), receives, control), poller.life(), sizes, srq.cloned()));
         poller.set_qp(route, &qp);
         Ok(Qp::new(qp, dispatcher))
     }
@@ -106,7 +148,13 @@ impl<'a, D: Driver> QpBuilder<'a, D> {
 
 impl<D: Driver> Dispatcher<D> {
     /// Begins the creation of a reliable connected QP, whose completions this dispatcher gets.
-    pub fn qp<'a>(&'a self, pd: &'a ProtectionDomain<D>) -> QpBuilder<'a, D> {
+    pub fn qp<'a>(&'a self, pd: &'a ProtectionDomain<D>) -> QpBuilder<'a, Rc, D> {
+        QpBuilder::new(self, pd)
+    }
+
+    /// Begins the creation of a QP of datagrams, whose completions this dispatcher gets. Its buffers for receives have 40 bytes more than
+    /// the messages, for the global routing header.
+    pub fn datagram_qp<'a>(&'a self, pd: &'a ProtectionDomain<D>) -> QpBuilder<'a, Ud, D> {
         QpBuilder::new(self, pd)
     }
 

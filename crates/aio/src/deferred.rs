@@ -10,13 +10,14 @@
 //! to ERR, the device reports that it takes no more receives (`LAST_WQE_REACHED`), and the CQ is polled empty.
 
 use crate::route::RouteId;
+use crate::sends::Queue;
 use crate::sync::{Mutex, lock};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Waker;
 use core::time::Duration;
 use std::sync::Arc;
+use uverbs::Driver;
 use uverbs::qp::{QpControl, QpLife};
-use uverbs::{Driver, Exclusive, Rc};
 use uverbs_core::wake::{Caller, discard};
 
 /// How long a QP with an SRQ waits for `LAST_WQE_REACHED`: rxe does not raise it in old kernels (6.1).
@@ -25,7 +26,7 @@ pub(crate) const LAST_WQE_LIMIT: Duration = Duration::from_millis(500);
 /// A QP that is destroyed when this is dropped.
 pub(crate) struct Linger<D: Driver> {
     pub(crate) control: QpControl<D>,
-    pub(crate) _queue: Option<uverbs::SendQueue<Rc, Exclusive, D>>,
+    pub(crate) _queue: Option<Queue<D>>,
     /// The end of the wait for the event, by the dispatcher's clock.
     pub(crate) until: Duration,
 }

@@ -60,7 +60,11 @@ mod count;
 #[cfg(not(loom))]
 mod create;
 #[cfg(not(loom))]
+mod datagram;
+#[cfg(not(loom))]
 mod deferred;
+#[cfg(not(loom))]
+mod destination;
 #[cfg(not(loom))]
 mod detached;
 #[cfg(not(loom))]
@@ -139,7 +143,9 @@ mod wakeup;
 mod api {
     pub use crate::batch::Batch;
     pub use crate::connect::{Link, Listener, Request};
-    pub use crate::create::QpBuilder;
+    pub use crate::create::{HasFutures, QpBuilder};
+    pub use crate::datagram::{Datagram, RecvFrom};
+    pub use crate::destination::Destination;
     pub use crate::detached::Detached;
     pub use crate::dispatcher::{Dispatcher, DispatcherBuilder, SleepLimit};
     pub use crate::error::{Error, Failed, Result};

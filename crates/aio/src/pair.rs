@@ -6,36 +6,38 @@ use crate::dispatcher::Dispatcher;
 use crate::error::Result;
 use crate::qp::QpInner;
 use core::fmt;
+use core::marker::PhantomData;
 use std::sync::Arc;
 use uverbs::qp::QpControl;
-use uverbs::{ConnectAttr, Driver, Endpoint};
+use uverbs::{AnyDriver, ConnectAttr, Driver, Endpoint, Rc};
 use uverbs_core::wake::Wakes;
 
-/// A reliable connected queue pair whose operations are futures. Clones share it; it is destroyed when all clones and futures
-/// are dropped.
+/// A queue pair whose operations are futures: reliable connected ([`Rc`], the default), or one of datagrams ([`Ud`](uverbs::Ud)). Clones share
+/// it; it is destroyed when all clones and futures are dropped.
 ///
 /// The operations are in the order in which their futures are polled first. If more are polled than the queue has entries,
 /// they wait for one in that order.
-pub struct Qp<D: Driver> {
+pub struct Qp<T = Rc, D: Driver = AnyDriver> {
     pub(crate) inner: Arc<QpInner<D>>,
     dispatcher: Dispatcher<D>,
+    _transport: PhantomData<fn() -> T>,
 }
 
-impl<D: Driver> Clone for Qp<D> {
+impl<D: Driver, T> Clone for Qp<T, D> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), dispatcher: self.dispatcher.clone() }
+        Self { inner: self.inner.clone(), dispatcher: self.dispatcher.clone(), _transport: PhantomData }
     }
 }
 
-impl<D: Driver> fmt::Debug for Qp<D> {
+impl<D: Driver, T> fmt::Debug for Qp<T, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }
 }
 
-impl<D: Driver> Qp<D> {
+impl<D: Driver, T> Qp<T, D> {
     pub(crate) fn new(inner: Arc<QpInner<D>>, dispatcher: &Dispatcher<D>) -> Self {
-        Self { inner, dispatcher: dispatcher.clone() }
+        Self { inner, dispatcher: dispatcher.clone(), _transport: PhantomData }
     }
 
     /// The QP's number, 24 bits.
@@ -102,14 +104,6 @@ impl<D: Driver> Qp<D> {
         Ok(self.inner.control().endpoint(psn, attr)?)
     }
 
-    /// Moves it from INIT to RTS, connected to `remote`. `local` is this side's endpoint.
-    ///
-    /// # Errors
-    /// As [`QpControl::connect`].
-    pub fn connect(&self, local: &Endpoint, remote: &Endpoint, attr: &ConnectAttr) -> Result<()> {
-        Ok(self.inner.control().connect(local, remote, attr)?)
-    }
-
     /// Ends the connection: no more operations begin; waits until those in flight are complete; then moves the QP to ERR, and
     /// waits until the receives are flushed. Messages that have arrived can still be [received](Self::recv). The peer is not
     /// notified: a program does that itself, for example by a last message.
@@ -136,5 +130,15 @@ impl<D: Driver> Qp<D> {
         self.inner.flush().await?;
         self.inner.drain().await;
         Ok(())
+    }
+}
+
+impl<D: Driver> Qp<Rc, D> {
+    /// Moves it from INIT to RTS, connected to `remote`. `local` is this side's endpoint.
+    ///
+    /// # Errors
+    /// As [`QpControl::connect`].
+    pub fn connect(&self, local: &Endpoint, remote: &Endpoint, attr: &ConnectAttr) -> Result<()> {
+        Ok(self.inner.control().connect(local, remote, attr)?)
     }
 }

@@ -10,7 +10,7 @@ use crate::fair_queue::Ticket;
 use crate::life::FORKED;
 use crate::op::Request;
 use crate::qp::QpInner;
-use crate::sends::{Outcome, Sends};
+use crate::sends::{Outcome, Queue, Sends};
 use crate::slots::Left;
 use crate::sync::lock;
 use core::task::{Context, Poll, Waker};
@@ -74,7 +74,7 @@ impl<D: Driver, A: Access> Parts<D, A> {
         let others = keys - (self.keys.len() - first) as u32;
         self.keys.extend((0..others).map_while(|_| sends.slots.insert(Waker::noop().clone()).ok()));
         let posted = match &mut sends.queue {
-            Some(queue) if self.keys.len() - first == keys as usize => {
+            Some(Queue::Rc(queue)) if self.keys.len() - first == keys as usize => {
                 let route = self.qp.route();
                 let mut batch = queue.batch();
                 for (i, (request, buf)) in self.items.drain(..count as usize).enumerate() {

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::life::Life;
 use crate::receives::{Message, Receives};
 use crate::route::RouteId;
-use crate::sends::{Sends, Together};
+use crate::sends::{Queue, Sends, Together};
 use crate::srq::Srq;
 use crate::sync::{Mutex, Short, lock};
 use core::fmt;
@@ -15,7 +15,7 @@ use core::task::Waker;
 use std::sync::Arc;
 use uverbs::attr::{EventType, QpState};
 use uverbs::qp::QpControl;
-use uverbs::{Driver, Exclusive, Polled, Rc, SendQueue, WcStatus};
+use uverbs::{Driver, Polled, WcStatus};
 use uverbs_core::wake::Wakes;
 
 /// The shared part of a QP. Futures hold it, so the QP lives as long as they do.
@@ -63,7 +63,7 @@ impl<D: Driver> Drop for QpInner<D> {
 impl<D: Driver> QpInner<D> {
     /// Of queues that complete by `route`.
     pub(crate) fn new(
-        (sends, receives, control): (SendQueue<Rc, Exclusive, D>, Receives<D>, QpControl<D>),
+        (sends, receives, control): (Queue<D>, Receives<D>, QpControl<D>),
         life: &Arc<Life<D>>,
         (route, entries, depth): (RouteId, u32, u32),
         srq: Option<Srq<D>>,
@@ -142,6 +142,9 @@ impl<D: Driver> QpInner<D> {
         // If the future was dropped, the buffer goes back to its pool.
         sends.slots.complete(key, || fault.map_or_else(|| Ok(done.complete()), Err), wakes);
         sends.released(self.depth, wakes);
+        let address = sends.take_address(key);
+        drop(sends);
+        drop(address);
     }
 
     /// A work request of a batch that is not its last has failed: only then it has a completion. The others are flushed after it.

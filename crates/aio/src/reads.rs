@@ -13,7 +13,7 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use uverbs::mr::Private;
-use uverbs::{Access, AnyDriver, Buf, Driver, RemoteRegion};
+use uverbs::{Access, AnyDriver, Buf, Driver, Rc, RemoteRegion};
 
 /// Reads and atomics that are posted in their order, with one result: the buffers, in that order.
 ///
@@ -36,7 +36,7 @@ impl<D: Driver, A: Access> fmt::Debug for ReadBatch<A, D> {
     }
 }
 
-impl<D: Driver> Qp<D> {
+impl<D: Driver> Qp<Rc, D> {
     /// An empty batch of reads and atomics.
     pub fn read_batch<A: Access>(&self) -> ReadBatch<A, D> {
         ReadBatch { parts: Parts::new(self.inner.clone(), Signaled::Each) }

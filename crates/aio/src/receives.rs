@@ -69,6 +69,8 @@ pub(crate) struct Receives<D: Driver> {
     queue: Option<RecvQueue<Exclusive, D>>,
     pool: Option<Pool<Private, D>>,
     depth: u32,
+    /// Its messages are datagrams.
+    is_datagram: bool,
     /// The queue is refilled when it has no more than these.
     low: usize,
     pub(crate) posted: u32,
@@ -89,13 +91,14 @@ impl<D: Driver> Receives<D> {
     pub(crate) fn new(
         queue: Option<RecvQueue<Exclusive, D>>,
         pool: Option<Pool<Private, D>>,
-        depth: u32,
+        (depth, is_datagram): (u32, bool),
         route: RouteId,
     ) -> Self {
         Self {
             queue,
             pool,
             depth,
+            is_datagram,
             low: depth.saturating_sub((depth / 4).max(1)) as usize,
             posted: 0,
             route,
@@ -165,15 +168,19 @@ impl<D: Driver> Receives<D> {
     #[inline]
     pub(crate) fn arrived(&mut self, done: Polled<'_, '_, D>, own: bool, wakes: &mut Vec<Waker>) -> bool {
         // The others are those of datagrams.
-        let wc = WorkCompletion {
-            wr_id: done.wr_id(),
-            status: WcStatus::SUCCESS,
-            opcode: done.opcode(),
-            byte_len: done.byte_len(),
-            imm_data_or_invalidated_rkey: done.imm_data_or_invalidated_rkey(),
-            qp_num: done.qp_num(),
-            wc_flags: done.wc_flags(),
-            ..WorkCompletion::default()
+        let wc = if self.is_datagram {
+            done.wc()
+        } else {
+            WorkCompletion {
+                wr_id: done.wr_id(),
+                status: WcStatus::SUCCESS,
+                opcode: done.opcode(),
+                byte_len: done.byte_len(),
+                imm_data_or_invalidated_rkey: done.imm_data_or_invalidated_rkey(),
+                qp_num: done.qp_num(),
+                wc_flags: done.wc_flags(),
+                ..WorkCompletion::default()
+            }
         };
         if let Some(buf) = done.buf() {
             self.messages.push_back(Message { buf, wc });

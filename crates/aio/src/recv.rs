@@ -15,7 +15,7 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use std::sync::Arc;
-use uverbs::{AnyDriver, Driver};
+use uverbs::{AnyDriver, Driver, Rc};
 use uverbs_core::wake::{Caller, Wakes, discard};
 
 /// The next message; see [`Qp::recv`](crate::Qp::recv).
@@ -138,7 +138,7 @@ impl<D: Driver> Recv<D> {
     }
 }
 
-impl<D: Driver> Qp<D> {
+impl<D: Driver> Qp<Rc, D> {
     /// The next message. Messages are in the order of their arrival, and so are the tasks that wait for them.
     ///
     /// # Errors

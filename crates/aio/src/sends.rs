@@ -1,20 +1,46 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The send queue of a QP, and the work requests in flight.
+//!
+//! The transport is a type of the handles only ([`Qp`](crate::Qp)): they offer the operations that it has. The dispatcher passes the
+//! completions of all transports on in the same way.
 
+use crate::destination::Destination;
 use crate::error::{Error, Result};
 use crate::fair_queue::{FairQueue, Ticket};
-use crate::slots::Slots;
+use crate::slots::{Left, Slots};
 use core::task::Waker;
-use uverbs::{Completed, Driver, Exclusive, Rc, SendQueue, WcStatus};
+use std::sync::Arc;
+use uverbs::qp::QpControl;
+use uverbs::{AddressHandle, Completed, Driver, Exclusive, Rc, RecvQueue, SendQueue, Ud, WcStatus};
 use uverbs_core::wake::{Caller, Waiters};
 
 /// The result of a send, or why it has none.
 pub(crate) type Outcome<D> = Result<Completed<D>>;
 
+/// A send queue.
+pub(crate) enum Queue<D: Driver> {
+    Rc(SendQueue<Rc, Exclusive, D>),
+    Ud(SendQueue<Ud, Exclusive, D>),
+}
+
+impl<D: Driver> Queue<D> {
+    /// Moves the QP to RESET.
+    pub(crate) fn reset(
+        &mut self,
+        recv: Option<&mut RecvQueue<Exclusive, D>>,
+        control: &QpControl<D>,
+    ) -> uverbs::Result<()> {
+        match self {
+            Self::Rc(queue) => queue.reset(recv, control),
+            Self::Ud(queue) => queue.reset(recv, control),
+        }
+    }
+}
+
 /// What posts sends, and the sends in flight.
 pub(crate) struct Sends<D: Driver> {
     /// `None` only while the QP is dropped.
-    pub(crate) queue: Option<SendQueue<Rc, Exclusive, D>>,
+    pub(crate) queue: Option<Queue<D>>,
     pub(crate) slots: Slots<Outcome<D>>,
     /// Work requests that can be posted.
     pub(crate) free: u32,
@@ -29,6 +55,8 @@ pub(crate) struct Sends<D: Driver> {
     pub(crate) resets: u64,
     /// Those that wait until no send is in flight.
     pub(crate) draining: Waiters,
+    /// The address handles of datagrams in flight for which no future waits any more, by the keys of their slots.
+    addresses: Vec<(u64, Arc<AddressHandle<D>>)>,
 }
 
 /// Work requests of which only the last makes a completion: it has the slot.
@@ -41,7 +69,7 @@ pub(crate) struct Together {
 
 impl<D: Driver> Sends<D> {
     /// Of a queue with `depth` entries.
-    pub(crate) fn new(queue: SendQueue<Rc, Exclusive, D>, depth: u32) -> Self {
+    pub(crate) fn new(queue: Queue<D>, depth: u32) -> Self {
         Self {
             queue: Some(queue),
             slots: Slots::new(),
@@ -52,6 +80,7 @@ impl<D: Driver> Sends<D> {
             silent: 0,
             resets: 0,
             draining: Waiters::default(),
+            addresses: Vec::new(),
         }
     }
 
@@ -77,6 +106,29 @@ impl<D: Driver> Sends<D> {
         }
     }
 
+    /// The future of a work request in flight, of a datagram to `to`, ends before it. What is left in the slot is dropped without the
+    /// lock, and so is `to`, unless its address handle is kept until the completion.
+    pub(crate) fn abandon(&mut self, key: u64, to: &mut Option<Destination<D>>) -> Option<Left<Outcome<D>>> {
+        let left = self.slots.abandon(key);
+        if !matches!(left, Some(Left::Result(_)))
+            && let Some(to) = to.take()
+        {
+            self.addresses.push((key, to.ah));
+        }
+        left
+    }
+
+    /// The datagram with this key is complete, and so are those before it. Returns its address handle, which the caller drops without
+    /// its lock: that may be a control call.
+    #[inline]
+    pub(crate) fn take_address(&mut self, key: u64) -> Option<Arc<AddressHandle<D>>> {
+        if self.addresses.is_empty() {
+            return None;
+        }
+        let at = self.addresses.iter().position(|(of, _)| *of == key)?;
+        Some(self.addresses.swap_remove(at).1)
+    }
+
     /// Why a task with this ticket can post nothing.
     #[inline]
     pub(crate) fn refusal(&self, ticket: &mut Ticket) -> Option<Error> {
@@ -91,6 +143,7 @@ impl<D: Driver> Sends<D> {
         (self.free, self.silent, self.closed) = (depth, 0, None);
         self.resets += 1;
         self.batches.clear();
+        self.addresses.clear();
         let (status, vendor_err) = (WcStatus::WR_FLUSH_ERR, 0);
         self.slots.discard_all(|| Err(Error::Completion { status, vendor_err }), wakes);
         self.waiters.dismiss_all(wakes);

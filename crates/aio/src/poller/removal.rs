@@ -9,7 +9,7 @@ use core::task::Poll;
 use std::os::fd::AsFd;
 use std::thread;
 use uverbs::mlx5::Mlx5;
-use uverbs::{ConnectAttr, Context};
+use uverbs::{ConnectAttr, Context, Rc};
 use uverbs_hca::{Fabric, Hca};
 
 /// How long a task may wait. None does, unless its test fails.
@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 struct Victim {
     hca: Hca,
     dispatcher: Dispatcher<Mlx5>,
-    qp: Qp<Mlx5>,
+    qp: Qp<Rc, Mlx5>,
     events: Events<Mlx5>,
     _fabric: Fabric,
 }

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::pair::Qp;
 use core::net::SocketAddr;
 use std::net::TcpStream;
-use uverbs::{ConnectAttr, Driver, Pool, Private, ProtectionDomain};
+use uverbs::{ConnectAttr, Driver, Pool, Private, ProtectionDomain, Rc};
 use uverbs_cm::{ConnParam, EventChannel};
 
 /// Messages besides those of the window.
@@ -39,7 +39,7 @@ impl<'a, D: Driver> StreamBuilder<'a, D> {
         Self { message: bytes.max(64), ..self }
     }
 
-    fn build(&self) -> Result<(Qp<D>, Pool<Private, D>)> {
+    fn build(&self) -> Result<(Qp<Rc, D>, Pool<Private, D>)> {
         let window = u32::from(self.window);
         // A queue is refilled when a quarter of its receives is missing; what is left must suffice.
         let receives = (window + OTHERS) * 4 / 3 + 2;

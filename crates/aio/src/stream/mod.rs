@@ -40,7 +40,7 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice};
 use std::sync::Arc;
 use uverbs::attr::QpState;
-use uverbs::{AnyDriver, Buf, Driver, Pool, Private, ProtectionDomain, WcStatus};
+use uverbs::{AnyDriver, Buf, Driver, Pool, Private, ProtectionDomain, Rc, WcStatus};
 use watch::Watch;
 
 /// A message for which the stream waits.
@@ -105,7 +105,7 @@ impl<D: Driver> Sending<D> {
 /// drops a stream without closing it loses what is on its way: the peer reads an error then, if the connection manager
 /// connected the two, and nothing otherwise.
 pub struct RdmaStream<D: Driver = AnyDriver> {
-    qp: Qp<D>,
+    qp: Qp<Rc, D>,
     pool: Pool<Private, D>,
     tasks: Arc<Tasks>,
     waker: Waker,
@@ -156,7 +156,12 @@ impl<D: Driver> RdmaStream<D> {
         StreamBuilder::new(dispatcher, pd)
     }
 
-    fn new(qp: Qp<D>, pool: Pool<Private, D>, builder: &StreamBuilder<'_, D>, link: Option<Link>) -> Self {
+    fn new(
+        qp: Qp<Rc, D>,
+        pool: Pool<Private, D>,
+        builder: &StreamBuilder<'_, D>,
+        link: Option<Link>,
+    ) -> Self {
         let tasks = Arc::new(Tasks::new());
         let watch = link.map(|link| {
             let dispatcher = qp.dispatcher();
@@ -198,7 +203,7 @@ impl<D: Driver> RdmaStream<D> {
 
     /// The QP. Its messages are those of the stream: a program does not receive from it.
     #[must_use]
-    pub fn qp(&self) -> &Qp<D> {
+    pub fn qp(&self) -> &Qp<Rc, D> {
         &self.qp
     }
 

@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Poll, Waker};
 use std::sync::Arc;
 use std::task::Wake;
+use uverbs::Rc;
 use uverbs::mlx5::Mlx5;
 use uverbs_aio::{Error, Qp, Result};
 
@@ -24,7 +25,7 @@ fn drop_after<F: Future + Unpin>(bed: &Bed, mut future: F, n: usize) -> bool {
 
 /// A message passes in both directions, after those that `skipped` sends may have caused.
 fn still_works(bed: &Bed, mark: u8) {
-    let pass = async |from: &Qp<Mlx5>, buf, to: &Qp<Mlx5>| -> Result<()> {
+    let pass = async |from: &Qp<Rc, Mlx5>, buf, to: &Qp<Rc, Mlx5>| -> Result<()> {
         let send = async { from.send(buf).await.map(drop).map_err(Error::from) };
         let recv = async {
             while to.recv().await?[0] != mark {}

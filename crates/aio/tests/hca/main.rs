@@ -5,6 +5,7 @@ mod any_waker;
 mod bed;
 mod cancel;
 mod cancel_ends;
+mod datagrams;
 mod detached;
 mod failures;
 mod fork;

@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
+use uverbs::Rc;
 use uverbs::attr::QpAttrMask;
 use uverbs::mlx5::Mlx5;
 use uverbs_aio::{Dispatcher, DispatcherThread, Error, Listener, Qp, Result};
@@ -19,7 +20,7 @@ fn ends() -> (End, End) {
     (a, b)
 }
 
-async fn echo(qp: &Qp<Mlx5>, n: usize) -> Result<()> {
+async fn echo(qp: &Qp<Rc, Mlx5>, n: usize) -> Result<()> {
     for _ in 0..n {
         let message = qp.recv().await?;
         qp.send(message.into_buf()).await?;

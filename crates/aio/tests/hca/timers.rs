@@ -5,6 +5,7 @@
 use crate::bed::{Bed, End, SIZE, connect, join};
 use crate::stream::both;
 use core::time::Duration;
+use uverbs::Rc;
 use uverbs::WcStatus;
 use uverbs::attr::QpAttrMask;
 use uverbs::mlx5::Mlx5;
@@ -16,7 +17,7 @@ const MESSAGES: u32 = 100;
 const WORK: Duration = Duration::from_millis(1);
 
 /// A QP whose receives have as many buffers as its queue has entries.
-fn queues(end: &End) -> Qp<Mlx5> {
+fn queues(end: &End) -> Qp<Rc, Mlx5> {
     let pool = end.pd.pool(RECEIVES, SIZE).build().unwrap();
     end.dispatcher.qp(&end.pd).depth(8, RECEIVES).pool(&pool).create().unwrap()
 }
@@ -24,7 +25,7 @@ fn queues(end: &End) -> Qp<Mlx5> {
 /// Connects QPs of both ends, the first as the client; `option` is the ACK timeout of both identifiers.
 fn by_manager(
     bed: &Bed,
-    qps: [&Qp<Mlx5>; 2],
+    qps: [&Qp<Rc, Mlx5>; 2],
     [client, server]: [&ConnParam; 2],
     option: Option<u8>,
 ) -> [Link; 2] {
@@ -48,7 +49,7 @@ fn by_manager(
 }
 
 /// The time of 100 messages to a receiver with 8 buffers that works on each.
-fn slow_receiver(bed: &Bed, [sender, receiver]: [(&End, &Qp<Mlx5>); 2]) -> Duration {
+fn slow_receiver(bed: &Bed, [sender, receiver]: [(&End, &Qp<Rc, Mlx5>); 2]) -> Duration {
     let begin = bed.fabric.now();
     let send = async {
         let mut sends = Vec::new();
@@ -113,7 +114,7 @@ fn a_dead_peer_is_noticed_within_seconds() {
 }
 
 /// `min_rnr_timer` and `timeout` of a QP.
-fn timers(qp: &Qp<Mlx5>) -> (u8, u8) {
+fn timers(qp: &Qp<Rc, Mlx5>) -> (u8, u8) {
     let (attr, _) = qp.control().query(QpAttrMask::MIN_RNR_TIMER | QpAttrMask::TIMEOUT).unwrap();
     (attr.min_rnr_timer, attr.timeout)
 }

@@ -11,6 +11,7 @@ use core::time::Duration;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use tokio::runtime::{Builder, Runtime};
+use uverbs::Rc;
 use uverbs::mlx5::Mlx5;
 use uverbs_aio::{Dispatcher, Error, Qp, Result};
 use uverbs_hca::Fabric;
@@ -44,7 +45,7 @@ enum Other {
 struct Bed {
     a: End,
     dispatcher: Dispatcher<Mlx5>,
-    qp: Qp<Mlx5>,
+    qp: Qp<Rc, Mlx5>,
     _peer: uverbs_aio::DispatcherThread,
 }
 
