@@ -271,7 +271,7 @@ thread_local! {
 }
 
 fn qp() -> Qp<Rc, Exclusive, Mlx5> {
-    let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    let cap = QpCap::new(4, 4);
     DEVICE.with(|device| device.pd.raw_qp::<Rc>().cq(&device.cq).cap(cap).create()).expect("a QP")
 }
 

@@ -32,7 +32,7 @@ use uverbs::{Access, AnyDriver, Buf, Driver, Rc, RemoteRegion};
 /// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
 /// let (pd, dispatcher) = (context.alloc_pd()?, Dispatcher::new(&context)?);
 /// let (pool, incoming) = (pd.pool(8, 4096)?, pd.pool(8, 64)?);
-/// let attr = ConnectAttr { access: AccessFlags::REMOTE_WRITE, ..ConnectAttr::default() };
+/// let attr = ConnectAttr::new().access(AccessFlags::REMOTE_WRITE);
 /// // A QP that is connected to itself, and a buffer to which the peer may write.
 /// let qp = dispatcher.qp(&pd).depth(8, 8).pool(&incoming).create()?;
 /// qp.init(&attr)?;

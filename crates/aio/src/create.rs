@@ -72,8 +72,7 @@ impl<D: Driver, T> fmt::Debug for QpBuilder<'_, T, D> {
 
 impl<'a, D: Driver, T: HasFutures> QpBuilder<'a, T, D> {
     fn new(dispatcher: &'a Dispatcher<D>, pd: &'a ProtectionDomain<D>) -> Self {
-        let cap =
-            QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
+        let cap = QpCap::new(64, 64).inline(64);
         Self { dispatcher, pd, cap, send_ops: None, pool: None, srq: None, _transport: PhantomData }
     }
 
@@ -165,8 +164,8 @@ impl<D: Driver> Dispatcher<D> {
     /// The CQ of the dispatcher has too few entries left; the pool is that of another domain; or the kernel's refusal.
     pub fn srq(&self, pd: &ProtectionDomain<D>, pool: &Pool<Private, D>, depth: u32) -> Result<Srq<D>> {
         check_pool("create_srq", pool, pd)?;
-        let attr = SrqAttr { max_wr: depth, max_sge: 1, srq_limit: 0 };
-        let attr = SrqInitAttr { attr, ..SrqInitAttr::default() };
+        let attr = SrqAttr::new(depth);
+        let attr = SrqInitAttr::new(attr);
         let poller = &self.inner.poller;
         let (queue, entries, route) = poller.add_queue(|_| Ok(pd.srq(&attr)?), |_| depth)?;
         let inner = Arc::new(SrqInner::new(queue, pool, poller.life(), (route, entries)));

@@ -43,7 +43,6 @@ const ACK_TIMEOUT: u8 = 16;
 /// iWARP and datagrams have neither timer: TCP has timers of its own. The values are ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-#[must_use]
 pub struct ConnParam {
     /// Data for the peer's program. InfiniBand and RoCE carry at most 56 bytes in a request of a connection, 196 in its
     /// acceptance, 148 in a rejection; 180 in a request for datagrams and 136 in its answer. The peer gets them padded
@@ -104,38 +103,32 @@ impl Default for ConnParam {
     }
 }
 
-/// A method that sets a field of this name.
-macro_rules! setters {
-    ($($name:ident: $type:ty),* $(,)?) => {$(
-        #[doc = concat!("Sets [`", stringify!($name), "`](field@Self::", stringify!($name), ").")]
-        pub fn $name(self, $name: $type) -> Self {
-            Self { $name, ..self }
-        }
-    )*};
-}
-
 impl ConnParam {
     /// The default.
+    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// The default with this private data.
+    #[must_use]
     pub fn with_private_data(data: impl Into<Vec<u8>>) -> Self {
         Self::default().private_data(data)
     }
 
     /// Sets [`private_data`](field@Self::private_data).
+    #[must_use]
     pub fn private_data(self, data: impl Into<Vec<u8>>) -> Self {
         Self { private_data: data.into(), ..self }
     }
 
     /// Sets [`ack_timeout`](field@Self::ack_timeout).
+    #[must_use]
     pub fn ack_timeout(self, timeout: u8) -> Self {
         Self { ack_timeout: Some(timeout), ..self }
     }
 
-    setters! {
+    uverbs_core::setters! {
         responder_resources: u8,
         initiator_depth: u8,
         flow_control: bool,

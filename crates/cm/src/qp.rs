@@ -109,7 +109,7 @@ impl Id {
         self.move_qp(qp, QpState::INIT, param)?;
         if self.is_datagram() {
             qp.modify_state(QpState::RTR)?;
-            let rts = QpAttr { qp_state: QpState::RTS, ..QpAttr::default() };
+            let rts = QpAttr::new().qp_state(QpState::RTS);
             qp.modify(&rts, QpAttrMask::STATE | QpAttrMask::SQ_PSN)?;
         }
         Ok(())
@@ -185,58 +185,50 @@ impl Id {
 
 /// An address as the kernel gives it.
 pub(crate) fn ah_attr(raw: &ib_uverbs_ah_attr) -> AhAttr {
-    let grh = GlobalRoute {
-        dgid: Gid(raw.grh.dgid),
-        flow_label: raw.grh.flow_label,
-        sgid_index: raw.grh.sgid_index,
-        hop_limit: raw.grh.hop_limit,
-        traffic_class: raw.grh.traffic_class,
-    };
-    AhAttr {
-        grh: (raw.is_global != 0).then_some(grh),
-        dlid: raw.dlid,
-        sl: raw.sl,
-        src_path_bits: raw.src_path_bits,
-        static_rate: raw.static_rate,
-        port_num: raw.port_num,
-    }
+    let grh = GlobalRoute::new(Gid(raw.grh.dgid))
+        .flow_label(raw.grh.flow_label)
+        .sgid_index(raw.grh.sgid_index)
+        .hop_limit(raw.grh.hop_limit)
+        .traffic_class(raw.grh.traffic_class);
+    AhAttr::new(raw.port_num)
+        .grh((raw.is_global != 0).then_some(grh))
+        .dlid(raw.dlid)
+        .sl(raw.sl)
+        .src_path_bits(raw.src_path_bits)
+        .static_rate(raw.static_rate)
 }
 
 /// Attributes of a QP as the kernel gives them. Values are not checked here: `modify_qp` does.
 fn qp_attr(raw: &ib_uverbs_qp_attr) -> (QpAttr, QpAttrMask) {
-    let attr = QpAttr {
-        qp_state: QpState(raw.qp_state),
-        cur_qp_state: QpState(raw.cur_qp_state),
-        path_mtu: u8::try_from(raw.path_mtu).map(Mtu).unwrap_or_default(),
-        path_mig_state: MigState(raw.path_mig_state),
-        qkey: raw.qkey,
-        rq_psn: raw.rq_psn,
-        sq_psn: raw.sq_psn,
-        dest_qp_num: raw.dest_qp_num,
-        qp_access_flags: AccessFlags::from_bits_retain(raw.qp_access_flags),
-        cap: QpCap {
-            max_send_wr: raw.max_send_wr,
-            max_recv_wr: raw.max_recv_wr,
-            max_send_sge: raw.max_send_sge,
-            max_recv_sge: raw.max_recv_sge,
-            max_inline_data: raw.max_inline_data,
-        },
-        ah_attr: ah_attr(&raw.ah_attr),
-        alt_ah_attr: ah_attr(&raw.alt_ah_attr),
-        pkey_index: raw.pkey_index,
-        alt_pkey_index: raw.alt_pkey_index,
-        en_sqd_async_notify: raw.en_sqd_async_notify != 0,
-        sq_draining: raw.sq_draining != 0,
-        max_rd_atomic: raw.max_rd_atomic,
-        max_dest_rd_atomic: raw.max_dest_rd_atomic,
-        min_rnr_timer: raw.min_rnr_timer,
-        port_num: raw.port_num,
-        timeout: raw.timeout,
-        retry_cnt: raw.retry_cnt,
-        rnr_retry: raw.rnr_retry,
-        alt_port_num: raw.alt_port_num,
-        alt_timeout: raw.alt_timeout,
-        rate_limit: 0,
-    };
+    let attr = QpAttr::new()
+        .qp_state(QpState(raw.qp_state))
+        .cur_qp_state(QpState(raw.cur_qp_state))
+        .path_mtu(u8::try_from(raw.path_mtu).map(Mtu).unwrap_or_default())
+        .path_mig_state(MigState(raw.path_mig_state))
+        .qkey(raw.qkey)
+        .rq_psn(raw.rq_psn)
+        .sq_psn(raw.sq_psn)
+        .dest_qp_num(raw.dest_qp_num)
+        .qp_access_flags(AccessFlags::from_bits_retain(raw.qp_access_flags))
+        .cap(
+            QpCap::new(raw.max_send_wr, raw.max_recv_wr)
+                .sge(raw.max_send_sge, raw.max_recv_sge)
+                .inline(raw.max_inline_data),
+        )
+        .ah_attr(ah_attr(&raw.ah_attr))
+        .alt_ah_attr(ah_attr(&raw.alt_ah_attr))
+        .pkey_index(raw.pkey_index)
+        .alt_pkey_index(raw.alt_pkey_index)
+        .en_sqd_async_notify(raw.en_sqd_async_notify != 0)
+        .sq_draining(raw.sq_draining != 0)
+        .max_rd_atomic(raw.max_rd_atomic)
+        .max_dest_rd_atomic(raw.max_dest_rd_atomic)
+        .min_rnr_timer(raw.min_rnr_timer)
+        .port_num(raw.port_num)
+        .timeout(raw.timeout)
+        .retry_cnt(raw.retry_cnt)
+        .rnr_retry(raw.rnr_retry)
+        .alt_port_num(raw.alt_port_num)
+        .alt_timeout(raw.alt_timeout);
     (attr, QpAttrMask::from_bits_retain(raw.qp_attr_mask))
 }

@@ -35,7 +35,7 @@ impl Clock for Virtual {
 /// The rights of the peer. The ACK timeout is 17 ms: a loaded machine keeps it, and it is few rounds of virtual time.
 pub(crate) fn attr() -> ConnectAttr {
     let access = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
-    ConnectAttr { access, timeout: 12, max_rd_atomic: 4, max_dest_rd_atomic: 4, ..ConnectAttr::default() }
+    ConnectAttr::new().access(access).timeout(12).max_rd_atomic(4).max_dest_rd_atomic(4)
 }
 
 /// A device with a dispatcher, and a QP with its pools.

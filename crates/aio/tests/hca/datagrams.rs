@@ -11,7 +11,7 @@ use uverbs_aio::{Destination, Error, Qp};
 const QKEY: u32 = 0x1234;
 
 fn attr() -> ConnectAttr {
-    ConnectAttr { qkey: QKEY, ..ConnectAttr::default() }
+    ConnectAttr::new().qkey(QKEY)
 }
 
 /// A QP of datagrams that receives, and how it is reached.

@@ -18,7 +18,7 @@ const WORK: Duration = Duration::from_millis(1);
 
 /// A QP whose receives have as many buffers as its queue has entries.
 fn queues(end: &End) -> Qp<Rc, Mlx5> {
-    let pool = end.pd.pool(RECEIVES, SIZE).build().unwrap();
+    let pool = end.pd.pool(RECEIVES, SIZE).unwrap();
     end.dispatcher.qp(&end.pd).depth(8, RECEIVES).pool(&pool).create().unwrap()
 }
 

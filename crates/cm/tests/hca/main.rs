@@ -570,7 +570,7 @@ fn an_identifier_is_destroyed_while_another_thread_waits() {
 fn typed_queue_pairs_are_established_and_refused() {
     let fabric = Fabric::new(3);
     let (client, server) = (fabric.device("hca0").build(), fabric.device("hca1").build());
-    let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
+    let cap = QpCap::new(4, 4).inline(16);
     let listener = Listener::bind(&channel(&server), (server.addresses()[0], PORT).into()).unwrap();
     let address = listener.local_addr().unwrap();
     let manager = channel(&client);
@@ -611,8 +611,7 @@ fn a_queue_pair_of_another_device_is_refused() {
     let listener = Listener::bind(&channel(&server), (server.addresses()[0], PORT).into()).unwrap();
     let resolved = Resolved::new(&channel(&client), listener.local_addr().unwrap()).unwrap();
     let qp_of = |hca: &Hca| {
-        let cap =
-            QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
+        let cap = QpCap::new(4, 4).inline(16);
         let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
         let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
         let qp = pd.raw_qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
@@ -669,7 +668,7 @@ fn a_server_that_gives_up_after_its_acceptance() {
     listener.listen(0).unwrap();
     let context = Context::<Mlx5>::from_kernel(client.open()).unwrap();
     let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
-    let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
+    let cap = QpCap::new(4, 4).inline(16);
     let qp = pd.raw_qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
     let resolved = Resolved::new(&channel(&client), address).unwrap();
     std::thread::scope(|scope| {

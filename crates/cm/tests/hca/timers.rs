@@ -25,17 +25,11 @@ struct Queues {
 }
 
 fn queues(hca: &Hca) -> Queues {
-    let cap = QpCap {
-        max_send_wr: 16,
-        max_recv_wr: RECEIVES,
-        max_send_sge: 1,
-        max_recv_sge: 1,
-        max_inline_data: 64,
-    };
+    let cap = QpCap::new(16, RECEIVES).inline(64);
     let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
     let (pd, cq) = (context.alloc_pd().unwrap(), context.cq_with(64, None).unwrap());
     let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
-    Queues { qp, cq, pool: pd.pool(RECEIVES, 64).build().unwrap() }
+    Queues { qp, cq, pool: pd.pool(RECEIVES, 64).unwrap() }
 }
 
 /// Connects QPs of the client and of the server.
@@ -224,7 +218,7 @@ fn xrc_has_a_timer_on_each_side() {
     let hosts = hosts();
     let context = Context::<Mlx5>::from_kernel(hosts.client.open()).unwrap();
     let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
-    let cap = QpCap { max_send_wr: 1, max_send_sge: 1, ..QpCap::default() };
+    let cap = QpCap::new(1, 0).sge(1, 0);
     let sends = pd.raw_qp::<XrcSend>().send_cq(&cq).cap(cap).create().unwrap();
     let context = Context::<Mlx5>::from_kernel(hosts.server.open()).unwrap();
     let receives = context.open_xrcd(None, true, false).unwrap().recv_qp().create_recv().unwrap();

@@ -42,11 +42,7 @@ fn xrc_qps_are_connected_and_carry_data() {
             let context = Context::<Mlx5>::from_kernel(server.open()).unwrap();
             let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
             let xrcd = context.open_xrcd(None, true, false).unwrap();
-            let attr = SrqInitAttr {
-                attr: SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 },
-                srq_type: SrqType::Xrc,
-                ..SrqInitAttr::default()
-            };
+            let attr = SrqInitAttr::new(SrqAttr::new(4)).srq_type(SrqType::Xrc);
             let srq: Srq<Exclusive, Mlx5> = Srq::create_xrc(&pd, &attr, &xrcd, &cq).unwrap();
             let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
             let region = pd.reg_mr(PageBuf::new(64).unwrap(), access).map_err(|e| e.error).unwrap();
@@ -64,7 +60,7 @@ fn xrc_qps_are_connected_and_carry_data() {
         });
         let context = Context::<Mlx5>::from_kernel(client.open()).unwrap();
         let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
-        let cap = QpCap { max_send_wr: 1, max_send_sge: 1, max_inline_data: 8, ..QpCap::default() };
+        let cap = QpCap::new(1, 0).sge(1, 0).inline(8);
         let qp = pd.raw_qp::<XrcSend>().send_cq(&cq).cap(cap).create().unwrap();
         let port_space = PortSpace::Ib(QpType::XrcSend);
         let resolved = Resolved::with(&channel(&client), port_space, None, address, LIMIT).unwrap();
