@@ -153,6 +153,33 @@ impl<D: Driver> Dispatcher<D> {
 
     /// Begins the creation of a QP of datagrams, whose completions this dispatcher gets. Its buffers for receives have 40 bytes more than
     /// the messages, for the global routing header.
+    ///
+    /// ```
+    /// use uverbs::mlx5::Mlx5;
+    /// use uverbs::{ConnectAttr, Context};
+    /// use uverbs_aio::{Destination, Dispatcher, Result};
+    /// use uverbs_hca::Hca;
+    ///
+    /// # fn main() -> Result<()> {
+    /// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
+    /// let (pd, dispatcher) = (context.alloc_pd()?, Dispatcher::new(&context)?);
+    /// let incoming = pd.pool(32, 40 + 1024).build()?;
+    /// let [client, server] = [(); 2].map(|()| dispatcher.datagram_qp(&pd).depth(8, 8).pool(&incoming).create());
+    /// let (client, server, attr) = (client?, server?, ConnectAttr::new().qkey(7).on(&context)?);
+    /// client.start(&attr)?;
+    /// let there = server.start(&attr)?;
+    /// let to = Destination::new(pd.create_ah(&attr.ah_attr(&there))?, there.qp_num, 7);
+    ///
+    /// dispatcher.block_on(async {
+    ///     client.send_inline_to(b"question", &to).await?;
+    ///     let question = server.recv_from().await?;
+    ///     let back = question.answer_to(&pd, 1, 7)?;
+    ///     server.send_inline_to(b"answer", &back).await?;
+    ///     assert_eq!(&*client.recv_from().await?, b"answer");
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
     pub fn datagram_qp<'a>(&'a self, pd: &'a ProtectionDomain<D>) -> QpBuilder<'a, Ud, D> {
         QpBuilder::new(self, pd)
     }

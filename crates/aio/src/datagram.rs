@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Datagrams as futures: sends to a destination, and receives with the source.
+//!
+//! Those of multicast groups arrive in the same way, after [`attach_mcast`](uverbs::qp::QpControl::attach_mcast).
 
 use crate::destination::Destination;
 use crate::error::Result;
