@@ -163,7 +163,7 @@ impl<D: Driver> Dispatcher<D> {
     /// # fn main() -> Result<()> {
     /// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
     /// let (pd, dispatcher) = (context.alloc_pd()?, Dispatcher::new(&context)?);
-    /// let incoming = pd.pool(32, 40 + 1024).build()?;
+    /// let incoming = pd.pool(32, 40 + 1024)?;
     /// let [client, server] = [(); 2].map(|()| dispatcher.datagram_qp(&pd).depth(8, 8).pool(&incoming).create());
     /// let (client, server, attr) = (client?, server?, ConnectAttr::new().qkey(7).on(&context)?);
     /// client.start(&attr)?;

@@ -79,9 +79,9 @@ impl<D: Driver, T> Qp<T, D> {
     }
 
     /// Moves it to RESET from any state, also from RESET, so that it can be connected again. Operations in flight end with
-    /// [`WcStatus::WR_FLUSH_ERR`] or [`Error::Closed`], and their buffers go back to their pools, whether or not the peer has received
-    /// them; those that wait for an entry, and for messages, end with [`Error::Closed`]. Messages that have arrived can still be
-    /// [received](Self::recv).
+    /// [`WcStatus::WR_FLUSH_ERR`](uverbs::WcStatus::WR_FLUSH_ERR) or [`Error::Closed`](crate::Error::Closed), and their buffers go back to their pools, whether or not the peer has received
+    /// them; those that wait for an entry, and for messages, end with [`Error::Closed`](crate::Error::Closed). Messages that have arrived can still be
+    /// [received](Qp::recv).
     ///
     /// Operations that are posted before the next [`init`](Self::init) and [`connect`](Self::connect) fail; a receive waits for the next connection. A
     /// [`shutdown`](Self::shutdown) or [`abort`](Self::abort) must not be in progress: it would end the next connection.
@@ -105,7 +105,7 @@ impl<D: Driver, T> Qp<T, D> {
     }
 
     /// Ends the connection: no more operations begin; waits until those in flight are complete; then moves the QP to ERR, and
-    /// waits until the receives are flushed. Messages that have arrived can still be [received](Self::recv). The peer is not
+    /// waits until the receives are flushed. Messages that have arrived can still be [received](Qp::recv). The peer is not
     /// notified: a program does that itself, for example by a last message.
     ///
     /// If the future is dropped, for example by a time limit because the peer does not answer,
@@ -121,7 +121,7 @@ impl<D: Driver, T> Qp<T, D> {
     }
 
     /// As [`shutdown`](Self::shutdown), without waiting for operations in flight: they are flushed, and end with
-    /// [`WcStatus::WR_FLUSH_ERR`].
+    /// [`WcStatus::WR_FLUSH_ERR`](uverbs::WcStatus::WR_FLUSH_ERR).
     ///
     /// # Errors
     /// As [`shutdown`](Self::shutdown).
