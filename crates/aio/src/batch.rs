@@ -25,7 +25,7 @@ use uverbs::{Access, AnyDriver, Buf, Driver, Rc, RemoteRegion};
 /// use uverbs::attr::AccessFlags;
 /// use uverbs::mlx5::Mlx5;
 /// use uverbs::{ConnectAttr, Context};
-/// use uverbs_aio::{Dispatcher, Error, Result};
+/// use uverbs_aio::{Dispatcher, Result};
 /// use uverbs_hca::Hca;
 ///
 /// # fn main() -> Result<()> {
@@ -38,13 +38,13 @@ use uverbs::{Access, AnyDriver, Buf, Driver, Rc, RemoteRegion};
 /// qp.init(&attr)?;
 /// let end = qp.endpoint(1, &attr)?;
 /// qp.connect(&end, &end, &attr)?;
-/// let table = pd.pool_with(1, 4 * 4096).exposed(AccessFlags::REMOTE_WRITE).build()?.get().ok_or(Error::Closed)?;
+/// let table = pd.pool_with(1, 4 * 4096).exposed(AccessFlags::REMOTE_WRITE).build()?.get()?;
 /// let region = table.remote_region();
 ///
 /// dispatcher.block_on(async {
 ///     let mut batch = qp.batch();
 ///     for n in 0..4 {
-///         let mut buf = pool.get().ok_or(Error::Closed)?;
+///         let mut buf = pool.get()?;
 ///         buf.fill(&[n; 4096])?;
 ///         let at = u64::from(n) * 4096;
 ///         batch.write(buf, &region.slice(at..at + 4096)?);

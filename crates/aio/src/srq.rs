@@ -36,7 +36,7 @@ impl<D: Driver> fmt::Debug for SrqInner<D> {
 /// ```
 /// use uverbs::mlx5::Mlx5;
 /// use uverbs::{ConnectAttr, Context};
-/// use uverbs_aio::{Dispatcher, Error, Result};
+/// use uverbs_aio::{Dispatcher, Result};
 /// use uverbs_hca::Hca;
 ///
 /// # fn main() -> Result<()> {
@@ -54,7 +54,7 @@ impl<D: Driver> fmt::Debug for SrqInner<D> {
 /// b.connect(&there, &here, &attr)?;
 ///
 /// dispatcher.block_on(async {
-///     let mut buf = pool.get().ok_or(Error::Closed)?;
+///     let mut buf = pool.get()?;
 ///     buf.fill(b"hello")?;
 ///     a.send(buf).await?;
 ///     // A message belongs to the QP at which it has arrived.
