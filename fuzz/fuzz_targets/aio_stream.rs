@@ -17,7 +17,7 @@ use libfuzzer_sys::fuzz_target;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use uverbs::Pool;
-use uverbs::{Context, ProtectionDomain};
+use uverbs::{Context, ProtectionDomain, Rc};
 use uverbs::{Private, mlx5::Mlx5};
 use uverbs_aio::{Clock, Dispatcher, Link, Listener, Qp, RdmaStream};
 use uverbs_cm::{ConnParam, EventChannel};
@@ -95,7 +95,7 @@ struct Run {
     fabric: Fabric,
     ends: [End; 2],
     stream: RdmaStream<Mlx5>,
-    peer: Qp<Mlx5>,
+    peer: Qp<Rc, Mlx5>,
     outgoing: Pool<Private, Mlx5>,
     _link: Link,
     model: Model,
@@ -147,7 +147,7 @@ fn pass_time(fabric: &Fabric, ends: &[End; 2]) {
 fn connect(
     fabric: &Fabric,
     ends: &[End; 2],
-    peer: &Qp<Mlx5>,
+    peer: &Qp<Rc, Mlx5>,
     listener: &Listener<Mlx5>,
 ) -> (Link, RdmaStream<Mlx5>) {
     let [near, far] = ends;

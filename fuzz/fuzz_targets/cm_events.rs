@@ -271,15 +271,12 @@ thread_local! {
 }
 
 fn qp() -> Qp<Rc, Exclusive, Mlx5> {
-    let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    let cap = QpCap::new(4, 4);
     DEVICE.with(|device| device.pd.raw_qp::<Rc>().cq(&device.cq).cap(cap).create()).expect("a QP")
 }
 
 fn param(len: u16) -> ConnParam {
-    ConnParam {
-        retry_count: (len >> 12) as u8,
-        ..ConnParam::with_private_data(vec![7; usize::from(len % 300)])
-    }
+    ConnParam::with_private_data(vec![7; usize::from(len % 300)]).retry_count((len >> 12) as u8)
 }
 
 fuzz_target!(|input: Input<'_>| {
@@ -368,8 +365,8 @@ impl Objects {
                 let states = [QpState::INIT, QpState::RTR, QpState::RTS, QpState::ERR, QpState(77)];
                 id.init_qp_attr(states[usize::from(state) % states.len()])?;
                 let qp = qp();
-                id.init_qp(&qp.control, uverbs::attr::AccessFlags::empty())?;
-                id.connect_qp(&qp.control, uverbs::attr::AccessFlags::empty())
+                id.init_qp(&qp.control, &param(0))?;
+                id.connect_qp(&qp.control, &param(0))
             }
             Step::Migrate(n) => {
                 let to = self.channel.open_another()?;

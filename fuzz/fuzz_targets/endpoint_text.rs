@@ -55,6 +55,6 @@ fn same_again(endpoint: &Endpoint) {
     endpoint.send(&mut wire).expect("writing to a vector");
     assert_eq!(wire.len(), ENDPOINT_LEN);
     assert_eq!(Endpoint::receive(&wire[..]).ok(), Some(*endpoint));
-    let attr = ConnectAttr { sgid_index: Some(1), ..ConnectAttr::default() };
+    let attr = ConnectAttr::new().sgid_index(Some(1));
     assert_eq!(attr.ah_attr(endpoint).grh.map(|g| g.dgid).unwrap_or_default(), endpoint.gid);
 }

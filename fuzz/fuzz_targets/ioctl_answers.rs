@@ -264,8 +264,8 @@ impl World {
                 let Some(pd) = pick(&mut self.pds, *pd) else { return };
                 let (max_wr, max_sge, srq_limit) = ((*max_wr).into(), (*max_sge).into(), (*limit).into());
                 let srq_type = if *xrc { SrqType::Xrc } else { SrqType::Basic };
-                let attr = SrqAttr { max_wr, max_sge, srq_limit };
-                let srq = pd.create_srq(&SrqInitAttr { attr, srq_type, max_num_tags: 0, max_ops: 0 });
+                let attr = SrqAttr::new(max_wr).max_sge(max_sge).srq_limit(srq_limit);
+                let srq = pd.create_srq(&SrqInitAttr::new(attr).srq_type(srq_type));
                 if let Some(srq) = kept(srq) {
                     assert!(srq.attr().max_wr >= max_wr && srq.attr().max_sge >= max_sge);
                     let _ = kept(srq.srq_num());

@@ -253,18 +253,15 @@ impl World {
                 let _ = query::gid_table(self.mlx5.kernel())?;
             }
             Action::Cq { cqe, fields, flags } => {
-                let attr = CqInitAttr {
-                    cqe: (*cqe).into(),
-                    wc_flags: WcExFlags::from_bits_retain((*fields).into()),
-                    flags: CqFlags::from_bits_truncate((*flags).into()),
-                    ..CqInitAttr::default()
-                };
+                let attr = CqInitAttr::new((*cqe).into())
+                    .wc_flags(WcExFlags::from_bits_retain((*fields).into()))
+                    .flags(CqFlags::from_bits_truncate((*flags).into()));
                 self.cqs.push(own!(self.mlx5.create_cq(&attr, None, 1))?);
             }
             Action::Srq { max_wr, max_sge, xrc } => {
-                let attr = SrqAttr { max_wr: (*max_wr).into(), max_sge: (*max_sge).into(), srq_limit: 0 };
+                let attr = SrqAttr::new((*max_wr).into()).max_sge((*max_sge).into());
                 let srq_type = if *xrc { SrqType::Xrc } else { SrqType::Basic };
-                let attr = SrqInitAttr { attr, srq_type, ..SrqInitAttr::default() };
+                let attr = SrqInitAttr::new(attr).srq_type(srq_type);
                 let domain = xrc.then(|| xrcd::open(self.mlx5.kernel(), None, true, false)).transpose()?;
                 let xrc = domain.as_ref().zip(self.cqs.first()).map(|(d, cq)| (d, &cq.handle, &cq.shared));
                 let create = SrqCreate { pd: &self.pd, attr: &attr, xrc, td: None, user_handle: 2 };
@@ -274,14 +271,13 @@ impl World {
             Action::Ah { port, sgid_index, global } => {
                 let attr = match global {
                     true => AhAttr::global(*port, *sgid_index, Gid([7; 16])),
-                    false => AhAttr { port_num: *port, dlid: 5, ..AhAttr::default() },
+                    false => AhAttr::new(*port).dlid(5),
                 };
                 let _ = self.mlx5.create_ah(&self.pd, &attr)?;
             }
             Action::Modify(which, state) => {
                 let Some(qp) = pick(&mut self.qps, *which) else { return Ok(()) };
-                let attr =
-                    QpAttr { qp_state: QpState(u32::from(*state) % 8), port_num: 1, ..QpAttr::default() };
+                let attr = QpAttr::new().qp_state(QpState(u32::from(*state) % 8)).port_num(1);
                 let mask = QpAttrMask::STATE | QpAttrMask::PORT;
                 own!(self.mlx5.modify_qp(&qp.handle, &qp.shared, &attr, mask))?;
                 if *state & 0x80 != 0 {
@@ -347,7 +343,7 @@ impl World {
             }
             Action::Limit(which, limit) => {
                 if let Some(srq) = pick(&mut self.srqs, *which) {
-                    let attr = SrqAttr { srq_limit: (*limit).into(), ..SrqAttr::default() };
+                    let attr = SrqAttr::new(0).srq_limit((*limit).into()).max_sge(0);
                     own!(self.mlx5.modify_srq(&srq.handle, &mut srq.queue, &attr, SrqAttrMask::LIMIT))?;
                 }
             }
@@ -397,13 +393,10 @@ impl World {
         ];
         let qp_type = TYPES[usize::from(new.transport) % TYPES.len()];
         let mut attr = QpInitAttr::new(qp_type);
-        attr.cap = QpCap {
-            max_send_wr: new.max_wr.into(),
-            max_recv_wr: if qp_type.has_recv_queue() { new.max_wr.into() } else { 0 },
-            max_send_sge: u32::from(new.max_sge % 40),
-            max_recv_sge: u32::from(new.max_sge % 9),
-            max_inline_data: new.max_inline.into(),
-        };
+        attr.cap =
+            QpCap::new(new.max_wr.into(), if qp_type.has_recv_queue() { new.max_wr.into() } else { 0 })
+                .sge(u32::from(new.max_sge % 40), u32::from(new.max_sge % 9))
+                .inline(new.max_inline.into());
         attr.max_tso_header = if new.tso { 128 } else { 0 };
         attr.send_ops_flags = SendOpsFlags::from_bits_retain(new.ops.unwrap_or(0).into());
         let td = new.td.then(|| self.mlx5.alloc_td()).transpose()?;

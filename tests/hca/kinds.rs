@@ -45,7 +45,7 @@ impl End {
     fn new(hca: &Hca) -> Self {
         let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
         let pd = context.alloc_pd().unwrap();
-        let cq = context.create_cq_ex(&CqInitAttr { cqe: 64, ..CqInitAttr::default() }, None).unwrap();
+        let cq = context.create_cq_ex(&CqInitAttr::new(64), None).unwrap();
         let mr = pd.reg_mr(PageBuf::new(8192).unwrap(), ALL).map_err(|e| e.error).unwrap();
         Self { context, pd, cq, mr }
     }
@@ -74,8 +74,7 @@ impl End {
     }
 }
 
-const CAP: QpCap =
-    QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 2, max_recv_sge: 1, max_inline_data: 64 };
+const CAP: QpCap = QpCap::new(8, 8).sge(2, 1).inline(64);
 
 fn clean(hca: &Hca) {
     assert!(hca.violations().is_empty(), "{:?}", hca.violations());
@@ -98,7 +97,7 @@ fn rc_pair(a: &End, b: &End, attr: &ConnectAttr) -> (Qp<Rc, Exclusive, Mlx5>, Qp
 /// with the context).
 fn traffic(hca: &Hca, sgid_index: Option<u8>, atomics: bool, pages: Option<usize>) {
     let (mut a, mut b) = (End::new(hca), End::new(hca));
-    let attr = ConnectAttr { sgid_index, access: ALL, ..ConnectAttr::default() };
+    let attr = ConnectAttr::new().sgid_index(sgid_index).access(ALL);
     // More QPs than a context has registers; the last few are in a thread domain.
     let mut pairs: Vec<_> = (0..12).map(|_| rc_pair(&a, &b, &attr)).collect();
     let td = a.context.alloc_td().unwrap();
@@ -167,7 +166,7 @@ fn threads_create_and_destroy_qps_on_one_cq() -> Outcome {
     let cq: Cq<Shared, Mlx5> = context.create_cq(4096, None).unwrap();
     let mr = pd.reg_mr(PageBuf::new(4096).unwrap(), ALL).map_err(|e| e.error).unwrap();
     let done: Vec<AtomicU64> = (0..THREADS).map(|_| AtomicU64::new(0)).collect();
-    let attr = ConnectAttr { sgid_index: Some(3), access: ALL, ..ConnectAttr::default() };
+    let attr = ConnectAttr::new().sgid_index(Some(3)).access(ALL);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (pd, cq, mr, done, attr) = (&pd, &cq, &mr, &done, &attr);

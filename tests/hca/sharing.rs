@@ -138,8 +138,7 @@ fn srq_receives_complete_once_on_many_cqs<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut spec = Spec::new(lab);
     (spec.attr.rnr_retry, spec.attr.min_rnr_timer) = (7, 1);
     let pd = lab.b.alloc_pd()?;
-    let attr =
-        SrqInitAttr { attr: SrqAttr { max_wr: 30, max_sge: 2, srq_limit: 0 }, ..SrqInitAttr::default() };
+    let attr = SrqInitAttr::new(SrqAttr::new(30).max_sge(2));
     let mut srq: Srq<Exclusive, D> = pd.create_srq(&attr)?;
     let room = srq.attr().max_wr as usize;
     let ops = builder_ops::<D, Rc>(lab)?;
@@ -299,8 +298,7 @@ fn srq_limit_event_with_several_qps<D: Driver>(lab: &Lab<D>) -> Outcome {
     use uverbs::attr::SrqAttrMask;
     let spec = Spec::new(lab);
     let pd = lab.b.alloc_pd()?;
-    let attr =
-        SrqInitAttr { attr: SrqAttr { max_wr: 40, max_sge: 1, srq_limit: 0 }, ..SrqInitAttr::default() };
+    let attr = SrqInitAttr::new(SrqAttr::new(40));
     let mut srq: Srq<Shared, D> = pd.create_srq(&attr)?;
     let ops = builder_ops::<D, Rc>(lab)?;
     let mut pairs = Vec::new();
@@ -316,7 +314,7 @@ fn srq_limit_event_with_several_qps<D: Driver>(lab: &Lab<D>) -> Outcome {
         let limit = 5 + turn;
         let recvs: Vec<_> = (0..20).map(|i| (i, &[][..])).collect();
         post_srq_recv(&mut srq, Face::Batch, &recvs)?;
-        srq.modify(&SrqAttr { srq_limit: limit, ..SrqAttr::default() }, SrqAttrMask::LIMIT)?;
+        srq.modify(&SrqAttr::new(0).srq_limit(limit).max_sge(0), SrqAttrMask::LIMIT)?;
         let mut events = 0;
         for n in 0..20 {
             let pair = &mut pairs[n % 3];

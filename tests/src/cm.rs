@@ -146,7 +146,7 @@ impl<'a> Host<'a> {
 
 /// The numbers of QPs need not exist, because no QP is connected.
 fn param(qp_num: u32) -> ConnParam {
-    ConnParam { qp_num, ..ConnParam::default() }
+    ConnParam::new().qp_num(qp_num)
 }
 
 /// A listener, and the ends of a connection of its port: the server has accepted, and the client has the answer.

@@ -16,7 +16,7 @@ pub fn connect<D: Driver>(env: &LabEnv, a: &QpControl<D>, b: &QpControl<D>) -> R
     let here = |end: End| Ok::<_, anyhow::Error>(SocketAddr::new(env.ip[end as usize].parse()?, 0));
     let access = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
     let param =
-        |qp_num| ConnParam { qp_num, responder_resources: 4, initiator_depth: 4, ..ConnParam::default() };
+        |qp_num| ConnParam::new().qp_num(qp_num).access(access).responder_resources(4).initiator_depth(4);
 
     let passive = EventChannel::open()?;
     let listener = passive.create_id(PortSpace::Tcp)?;
@@ -30,16 +30,18 @@ pub fn connect<D: Driver>(env: &LabEnv, a: &QpControl<D>, b: &QpControl<D>) -> R
     expect(&active, |kind| matches!(kind, EventKind::AddrResolved).then_some(()))?;
     client.resolve_route(LIMIT)?;
     expect(&active, |kind| matches!(kind, EventKind::RouteResolved).then_some(()))?;
-    client.init_qp(b, access)?;
-    client.connect(&param(b.qp_num()))?;
+    let own = param(b.qp_num());
+    client.init_qp(b, &own)?;
+    client.connect(&own)?;
 
     let request = expect(&passive, |kind| match kind {
         EventKind::ConnectRequest(request) => Some(request),
         _ => None,
     })?;
-    request.id.init_qp(a, access)?;
-    request.id.connect_qp(a, access)?;
-    request.id.accept(&param(a.qp_num()))?;
+    let own = param(a.qp_num());
+    request.id.init_qp(a, &own)?;
+    request.id.connect_qp(a, &own)?;
+    request.id.accept(&own)?;
     expect(&active, |kind| matches!(kind, EventKind::Established(_)).then_some(()))?;
     expect(&passive, |kind| matches!(kind, EventKind::Established(_)).then_some(()))?;
     Ok([request.id, client])

@@ -96,16 +96,14 @@ impl<D: Driver> Lab<D> {
 
     /// The default attributes of connections: all rights, and long timeouts for a slow machine.
     pub fn connect_attr(&self) -> ConnectAttr {
-        ConnectAttr {
-            port_num: PORT,
-            sgid_index: Some(self.gid_index),
-            access: self.full_access() - AccessFlags::LOCAL_WRITE - AccessFlags::MW_BIND,
-            hop_limit: 64,
-            timeout: 16,
-            max_rd_atomic: 4,
-            max_dest_rd_atomic: 4,
-            ..ConnectAttr::default()
-        }
+        ConnectAttr::new()
+            .port_num(PORT)
+            .sgid_index(Some(self.gid_index))
+            .access(self.full_access() - AccessFlags::LOCAL_WRITE - AccessFlags::MW_BIND)
+            .hop_limit(64)
+            .timeout(16)
+            .max_rd_atomic(4)
+            .max_dest_rd_atomic(4)
     }
 
     /// Whether QPs can be drained. The specification has the state SQD, but it depends on the kernel's driver: mlx5_ib
@@ -114,8 +112,7 @@ impl<D: Driver> Lab<D> {
     pub fn has_sqd(&self) -> Result<bool> {
         let pd = self.a.alloc_pd()?;
         let cq = self.a.create_cq(4, None)?;
-        let cap =
-            QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let cap = QpCap::new(1, 1);
         let qp = pd.raw_qp::<Ud>().cq(&cq).cap(cap).create()?;
         let attr = self.connect_attr();
         qp.init(&attr)?;

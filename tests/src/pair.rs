@@ -50,13 +50,7 @@ impl Spec {
     /// The values of most tests: queues for 64 requests of 4 entries, 64 KiB of memory.
     pub fn new<D: Driver>(lab: &Lab<D>) -> Self {
         Self {
-            cap: QpCap {
-                max_send_wr: 64,
-                max_recv_wr: 64,
-                max_send_sge: 4,
-                max_recv_sge: 4,
-                max_inline_data: 64,
-            },
+            cap: QpCap::new(64, 64).sge(4, 4).inline(64),
             cqe: 256,
             len: 64 << 10,
             access: lab.full_access(),
@@ -193,13 +187,13 @@ pub fn builder_ops<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Result<SendOpsFlags>
     }
     let pd = lab.a.alloc_pd()?;
     let cq = lab.a.create_cq(4, None)?;
-    let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    let cap = QpCap::new(1, 1);
     let mut has = SendOpsFlags::empty();
     for op in wanted_ops(lab, T::QP_TYPE) {
         let builder = pd.raw_qp::<T>();
         let builder = match T::QP_TYPE {
             // It receives nothing.
-            QpType::XrcSend => builder.send_cq(&cq).cap(QpCap { max_recv_wr: 0, max_recv_sge: 0, ..cap }),
+            QpType::XrcSend => builder.send_cq(&cq).cap(cap.max_recv_wr(0).max_recv_sge(0)),
             _ => builder.cq(&cq).cap(cap),
         };
         match builder.send_ops(op).create() {

@@ -124,8 +124,7 @@ fn serve_echo(port: u16) -> Result<()> {
 }
 
 /// Sizes of the peer's QP.
-const CAP: QpCap =
-    QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+const CAP: QpCap = QpCap::new(64, 64);
 
 /// A process with an RC QP that has posted receives and posts no sends.
 #[derive(Debug)]
@@ -139,13 +138,7 @@ pub struct PeerProcess {
 /// The attributes of the connection.
 fn peer_attr(gid_index: u8) -> ConnectAttr {
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
-    ConnectAttr {
-        port_num: PORT,
-        sgid_index: Some(gid_index),
-        access,
-        hop_limit: 64,
-        ..ConnectAttr::default()
-    }
+    ConnectAttr::new().port_num(PORT).sgid_index(Some(gid_index)).access(access).hop_limit(64)
 }
 
 impl PeerProcess {

@@ -216,21 +216,17 @@ fn ah(case: &Case, out: &Out, trace: &Arc<Trace>) -> Result<()> {
     let rig = Rig::open(&input.ctx, 64, trace)?;
     let a = &input.attr;
     let dgid: [u8; 16] = a.dgid.bytes().and_then(|b| b.try_into().ok()).context("a GID")?;
-    let grh = GlobalRoute {
-        dgid: Gid(dgid),
-        flow_label: a.flow_label,
-        sgid_index: a.sgid_index,
-        hop_limit: a.hop_limit,
-        traffic_class: a.traffic_class,
-    };
-    let attr = AhAttr {
-        grh: (a.is_global.0 != 0).then_some(grh),
-        dlid: a.dlid,
-        sl: a.sl,
-        src_path_bits: a.src_path_bits,
-        static_rate: a.static_rate,
-        port_num: a.port_num,
-    };
+    let grh = GlobalRoute::new(Gid(dgid))
+        .flow_label(a.flow_label)
+        .sgid_index(a.sgid_index)
+        .hop_limit(a.hop_limit)
+        .traffic_class(a.traffic_class);
+    let attr = AhAttr::new(a.port_num)
+        .grh((a.is_global.0 != 0).then_some(grh))
+        .dlid(a.dlid)
+        .sl(a.sl)
+        .src_path_bits(a.src_path_bits)
+        .static_rate(a.static_rate);
     let Some((_, ah)) = refused(out, rig.driver.create_ah(&rig.pd, &attr))? else { return Ok(()) };
     let want: AhOut = get(case.out.as_ref())?;
     let (got, want) = (ah.av(), want.av);

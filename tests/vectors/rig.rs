@@ -214,7 +214,7 @@ pub(crate) fn state_of(number: u8) -> QpState {
 /// Converts `struct ib_uverbs_qp_cap`.
 pub(crate) fn qp_cap(words: [u32; 5]) -> QpCap {
     let [max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data] = words;
-    QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data }
+    QpCap::new(max_send_wr, max_recv_wr).sge(max_send_sge, max_recv_sge).inline(max_inline_data)
 }
 
 pub(crate) fn state(name: &str) -> Result<QpState> {
@@ -255,13 +255,9 @@ impl QpSpec {
 }
 
 pub(crate) fn cap(cap: &model::Cap) -> QpCap {
-    QpCap {
-        max_send_wr: cap.max_send_wr,
-        max_recv_wr: cap.max_recv_wr,
-        max_send_sge: cap.max_send_sge,
-        max_recv_sge: cap.max_recv_sge,
-        max_inline_data: cap.max_inline_data,
-    }
+    QpCap::new(cap.max_send_wr, cap.max_recv_wr)
+        .sge(cap.max_send_sge, cap.max_recv_sge)
+        .inline(cap.max_inline_data)
 }
 
 impl Rig {
@@ -275,8 +271,7 @@ impl Rig {
     }
 
     pub(crate) fn create_cq(&mut self, cqe: u32, wc_flags: u64, flags: CqFlags) -> Result<()> {
-        let attr =
-            CqInitAttr { cqe, wc_flags: WcExFlags::from_bits_retain(wc_flags), flags, ..Default::default() };
+        let attr = CqInitAttr::new(cqe).wc_flags(WcExFlags::from_bits_retain(wc_flags)).flags(flags);
         let parts = played!(self.driver.create_cq(&attr, None, 1))?;
         let (request, kernel_cqe) = *self.kernel.made().cqs.last().context("a CQ")?;
         ensure!(kernel_cqe == parts.cqe && parts.cqe == parts.queue.cqe(), "the CQ's sizes differ");
@@ -304,11 +299,11 @@ impl Rig {
             let kernel = Arc::clone(&self.kernel) as Arc<dyn Kernel>;
             self.xrcd = Some(xrcd::open(&kernel, None, Default::default(), Default::default())?);
         }
-        let attr = SrqInitAttr {
-            attr: SrqAttr { max_wr, max_sge, srq_limit: 0 },
-            srq_type: if xrc { SrqType::Xrc } else { SrqType::Basic },
-            ..Default::default()
-        };
+        let attr = SrqInitAttr::new(SrqAttr::new(max_wr).max_sge(max_sge)).srq_type(if xrc {
+            SrqType::Xrc
+        } else {
+            SrqType::Basic
+        });
         let cq = self.cq.as_ref().context("a CQ")?;
         let parents = self.xrcd.as_ref().filter(|_| xrc).map(|xrcd| (xrcd, &cq.handle, &cq.shared));
         let parts = played!(self.driver.create_srq(&SrqCreate {
@@ -381,7 +376,7 @@ impl Rig {
         if qp_state == QpState::INIT {
             mask |= QpAttrMask::PORT | QpAttrMask::PKEY_INDEX;
         }
-        let attr = QpAttr { qp_state, port_num: 1, ..QpAttr::default() };
+        let attr = QpAttr::new().qp_state(qp_state).port_num(1);
         Ok(played!(self.driver.modify_qp(&qp.handle, &qp.shared, &attr, mask))?)
     }
 

@@ -206,28 +206,25 @@ impl Walk {
             "ibv_alloc_mw" => self.mw = Some(mw::alloc(self.pd()?, MwType::Type2, Uhw::none())?),
             "ibv_create_comp_channel" => self.channel = Some(comp_channel::create(&self.port())?),
             "ibv_create_cq" => {
-                let attr = CqInitAttr { cqe: number(1)?, comp_vector: 3, ..Default::default() };
+                let attr = CqInitAttr::new(number(1)?).comp_vector(3);
                 let channel = self.channel.as_ref();
                 self.cqs.push(played!(self.driver()?.create_cq(&attr, channel, 1))?);
             }
             "ibv_create_cq_ex" => {
-                let attr = CqInitAttr {
-                    cqe: number(1)?,
-                    wc_flags: WcExFlags::STANDARD | WcExFlags::COMPLETION_TIMESTAMP,
-                    flags: CqFlags::IGNORE_OVERRUN,
-                    ..Default::default()
-                };
+                let attr = CqInitAttr::new(number(1)?)
+                    .wc_flags(WcExFlags::STANDARD | WcExFlags::COMPLETION_TIMESTAMP)
+                    .flags(CqFlags::IGNORE_OVERRUN);
                 self.cqs.push(played!(self.driver()?.create_cq(&attr, None, 2))?);
             }
             "ibv_create_srq" => {
-                let attr = SrqAttr { max_wr: 100, max_sge: 2, srq_limit: 5 };
+                let attr = SrqAttr::new(100).max_sge(2).srq_limit(5);
                 self.create_srq(attr, false)?;
             }
             "ibv_create_srq_ex" => {
-                self.create_srq(SrqAttr { max_wr: 10, max_sge: 1, srq_limit: 0 }, true)?;
+                self.create_srq(SrqAttr::new(10), true)?;
             }
             "ibv_modify_srq" => {
-                let attr = SrqAttr { srq_limit: number(2)?, ..SrqAttr::default() };
+                let attr = SrqAttr::new(0).srq_limit(number(2)?).max_sge(0);
                 self.srqs[0].handle.modify(&attr, SrqAttrMask::LIMIT, Uhw::none())?;
             }
             "ibv_query_srq" => drop(self.srqs[0].handle.query()?),
@@ -238,20 +235,18 @@ impl Walk {
                 let request: uverbs_uapi::cmd::ib_uverbs_create_ah =
                     core_in(call.ioctls.last().context("create_ah")?)?;
                 let a = request.attr;
-                let attr = AhAttr {
-                    grh: Some(GlobalRoute {
-                        dgid: Gid(a.grh.dgid),
-                        flow_label: a.grh.flow_label,
-                        sgid_index: a.grh.sgid_index,
-                        hop_limit: a.grh.hop_limit,
-                        traffic_class: a.grh.traffic_class,
-                    }),
-                    dlid: a.dlid,
-                    sl: a.sl,
-                    src_path_bits: a.src_path_bits,
-                    static_rate: a.static_rate,
-                    port_num: a.port_num,
-                };
+                let attr = AhAttr::new(a.port_num)
+                    .grh(Some(
+                        GlobalRoute::new(Gid(a.grh.dgid))
+                            .flow_label(a.grh.flow_label)
+                            .sgid_index(a.grh.sgid_index)
+                            .hop_limit(a.grh.hop_limit)
+                            .traffic_class(a.grh.traffic_class),
+                    ))
+                    .dlid(a.dlid)
+                    .sl(a.sl)
+                    .src_path_bits(a.src_path_bits)
+                    .static_rate(a.static_rate);
                 self.ah = Some(self.driver()?.create_ah(self.pd()?, &attr)?.0);
             }
             "ibv_create_qp_ex" => {
@@ -264,7 +259,7 @@ impl Walk {
             "ibv_modify_qp_rate_limit" => {
                 let ioctl = &call.ioctls[0];
                 let request: uverbs_uapi::cmd::ib_uverbs_ex_modify_qp = core_in(ioctl)?;
-                let attr = QpAttr { rate_limit: request.rate_limit, ..QpAttr::default() };
+                let attr = QpAttr::new().rate_limit(request.rate_limit);
                 self.modify(&attr, QpAttrMask::RATE_LIMIT)?;
             }
             "ibv_query_qp" => {
@@ -317,7 +312,7 @@ impl Walk {
             _ => None,
         };
         let srq_type = if is_xrc { SrqType::Xrc } else { SrqType::Basic };
-        let attr = SrqInitAttr { attr, srq_type, ..Default::default() };
+        let attr = SrqInitAttr::new(attr).srq_type(srq_type);
         let create = SrqCreate { pd: self.pd()?, attr: &attr, xrc, td: None, user_handle: 3 };
         let srq = played!(self.driver()?.create_srq(&create))?;
         self.srqs.push(srq);
@@ -380,32 +375,30 @@ impl Walk {
 
     fn modify_qp(&self, call: &Call) -> Result<()> {
         let r: ib_uverbs_modify_qp = core_in(&call.ioctls[0])?;
-        let attr = QpAttr {
-            qp_state: state_of(r.qp_state),
-            cur_qp_state: state_of(r.cur_qp_state),
-            path_mtu: Mtu(r.path_mtu),
-            path_mig_state: MigState(r.path_mig_state.into()),
-            qkey: r.qkey,
-            rq_psn: r.rq_psn,
-            sq_psn: r.sq_psn,
-            dest_qp_num: r.dest_qp_num,
-            qp_access_flags: AccessFlags::from_bits_retain(r.qp_access_flags),
-            ah_attr: path(&r.dest),
-            alt_ah_attr: path(&r.alt_dest),
-            pkey_index: r.pkey_index,
-            alt_pkey_index: r.alt_pkey_index,
-            en_sqd_async_notify: r.en_sqd_async_notify != 0,
-            max_rd_atomic: r.max_rd_atomic,
-            max_dest_rd_atomic: r.max_dest_rd_atomic,
-            min_rnr_timer: r.min_rnr_timer,
-            port_num: r.port_num,
-            timeout: r.timeout,
-            retry_cnt: r.retry_cnt,
-            rnr_retry: r.rnr_retry,
-            alt_port_num: r.alt_port_num,
-            alt_timeout: r.alt_timeout,
-            ..QpAttr::default()
-        };
+        let attr = QpAttr::new()
+            .qp_state(state_of(r.qp_state))
+            .cur_qp_state(state_of(r.cur_qp_state))
+            .path_mtu(Mtu(r.path_mtu))
+            .path_mig_state(MigState(r.path_mig_state.into()))
+            .qkey(r.qkey)
+            .rq_psn(r.rq_psn)
+            .sq_psn(r.sq_psn)
+            .dest_qp_num(r.dest_qp_num)
+            .qp_access_flags(AccessFlags::from_bits_retain(r.qp_access_flags))
+            .ah_attr(path(&r.dest))
+            .alt_ah_attr(path(&r.alt_dest))
+            .pkey_index(r.pkey_index)
+            .alt_pkey_index(r.alt_pkey_index)
+            .en_sqd_async_notify(r.en_sqd_async_notify != 0)
+            .max_rd_atomic(r.max_rd_atomic)
+            .max_dest_rd_atomic(r.max_dest_rd_atomic)
+            .min_rnr_timer(r.min_rnr_timer)
+            .port_num(r.port_num)
+            .timeout(r.timeout)
+            .retry_cnt(r.retry_cnt)
+            .rnr_retry(r.rnr_retry)
+            .alt_port_num(r.alt_port_num)
+            .alt_timeout(r.alt_timeout);
         self.modify(&attr, QpAttrMask::from_bits_retain(r.attr_mask))
     }
 }
@@ -426,21 +419,17 @@ fn gone<T, H, E: core::error::Error + Send + Sync + 'static>(result: Result<T, (
 }
 
 fn path(dest: &ib_uverbs_qp_dest) -> AhAttr {
-    let grh = GlobalRoute {
-        dgid: Gid(dest.dgid),
-        flow_label: dest.flow_label,
-        sgid_index: dest.sgid_index,
-        hop_limit: dest.hop_limit,
-        traffic_class: dest.traffic_class,
-    };
-    AhAttr {
-        grh: (dest.is_global != 0).then_some(grh),
-        dlid: dest.dlid,
-        sl: dest.sl,
-        src_path_bits: dest.src_path_bits,
-        static_rate: dest.static_rate,
-        port_num: dest.port_num,
-    }
+    let grh = GlobalRoute::new(Gid(dest.dgid))
+        .flow_label(dest.flow_label)
+        .sgid_index(dest.sgid_index)
+        .hop_limit(dest.hop_limit)
+        .traffic_class(dest.traffic_class);
+    AhAttr::new(dest.port_num)
+        .grh((dest.is_global != 0).then_some(grh))
+        .dlid(dest.dlid)
+        .sl(dest.sl)
+        .src_path_bits(dest.src_path_bits)
+        .static_rate(dest.static_rate)
 }
 
 fn read<T: FromBytes>(ioctl: &Ioctl, id: u16) -> Result<T> {

@@ -364,8 +364,8 @@ fn cycle<D: Driver>(lab: &Lab<D>, before: &str) -> Result<()> {
             windows.push(pd.alloc_mw(mw_type)?);
         }
     }
-    let attr = SrqAttr { max_wr: 16, max_sge: 2, srq_limit: 0 };
-    let srq = pd.create_srq::<Exclusive>(&SrqInitAttr { attr, ..SrqInitAttr::default() })?;
+    let attr = SrqAttr::new(16).max_sge(2);
+    let srq = pd.create_srq::<Exclusive>(&SrqInitAttr::new(attr))?;
     let spec = Spec::new(lab);
     let qp = own.raw_qp::<Rc>().cq(&cq).srq(&srq).cap(spec.cap).create()?;
     let here = qp.control.endpoint(1, &spec.attr)?;

@@ -139,11 +139,11 @@ impl<D: Driver> Objects<D> {
     fn new(context: &Context<D>) -> Result<Self> {
         let pd = context.alloc_pd()?;
         let channel = context.create_comp_channel()?;
-        let attr = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
+        let attr = SrqAttr::new(8);
         Ok(Self {
             cq: context.create_cq(16, Some(&channel))?,
             channel,
-            srq: pd.create_srq(&SrqInitAttr { attr, ..SrqInitAttr::default() })?,
+            srq: pd.create_srq(&SrqInitAttr::new(attr))?,
             mr: region(&pd, 1 << 20, AccessFlags::LOCAL_WRITE)?,
             mw: pd.alloc_mw(MwType::Type2).ok(),
             pd,
@@ -171,13 +171,13 @@ fn every_call<D: Driver>(
     gone("reg_mr", pd.reg_mr(uverbs::PageBuf::new(4096)?, AccessFlags::LOCAL_WRITE).map_err(|e| e.error))?;
     gone("alloc_mw", pd.alloc_mw(MwType::Type1))?;
     gone("create_ah", pd.create_ah(&attr.ah_attr(&side.here)))?;
-    let srq = SrqInitAttr { attr: SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 }, ..SrqInitAttr::default() };
+    let srq = SrqInitAttr::new(SrqAttr::new(8));
     gone("create_srq", pd.create_srq::<Exclusive>(&srq))?;
     gone("create_qp", pd.raw_qp::<Rc>().cq(&objects.cq).cap(Spec::new(lab).cap).create())?;
     gone("query_qp", side.qp.query(QpAttrMask::STATE))?;
     gone("query_srq", objects.srq.query())?;
-    gone("modify_srq", objects.srq.modify(&SrqAttr { srq_limit: 1, ..srq.attr }, SrqAttrMask::LIMIT))?;
-    let error = QpAttr { qp_state: QpState::ERR, ..QpAttr::default() };
+    gone("modify_srq", objects.srq.modify(&srq.attr.srq_limit(1), SrqAttrMask::LIMIT))?;
+    let error = QpAttr::new().qp_state(QpState::ERR);
     gone("modify_qp", side.qp.modify(&error, QpAttrMask::STATE))?;
     gone("resize_cq", objects.cq.resize(32))?;
     // The sysfs directory was removed with the device.
@@ -241,7 +241,7 @@ fn futures<D: Driver>(a: &Context<D>, b: &Context<D>, attr: &ConnectAttr, sent: 
 /// objects.
 fn scope<D: Driver>(a: &Context<D>, attr: &ConnectAttr, waits: &AtomicBool) -> Outcome {
     let (pd, mut cq) = (a.alloc_pd()?, a.cq_with::<Exclusive>(8, None)?);
-    let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    let cap = QpCap::new(4, 4);
     let mut qp = pd.qp::<Rc>().cq(&cq).cap(cap).create()?;
     qp.init(attr)?;
     let here = qp.control().endpoint(0x61, attr)?;

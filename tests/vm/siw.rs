@@ -104,11 +104,7 @@ const OPS: SendOpsFlags = SendOpsFlags::SEND
 
 fn spec<D: Driver>(lab: &Lab<D>) -> Spec {
     let spec = Spec::new(lab);
-    Spec {
-        cap: QpCap { max_send_sge: 6, max_recv_sge: 6, max_inline_data: 80, ..spec.cap },
-        len: 1 << 20,
-        ..spec
-    }
+    Spec { cap: spec.cap.max_send_sge(6).max_recv_sge(6).inline(80), len: 1 << 20, ..spec }
 }
 
 /// Every operation on a face, with lengths of no byte, of one segment and of many.
@@ -183,7 +179,7 @@ fn inline<D: Driver>(lab: &Lab<D>) -> Outcome {
 /// Thousands of messages through a short ring, which is full again and again.
 fn ring<D: Driver>(lab: &Lab<D>) -> Outcome {
     let usual = spec(lab);
-    let cap = QpCap { max_send_wr: 4, max_recv_wr: 16, ..usual.cap };
+    let cap = usual.cap.max_send_wr(4).max_recv_wr(16);
     let mut pair = Pair::<D, Rc, Exclusive>::with(lab, &Spec { cap, sq_sig_all: true, ..usual })?;
     let Pair { a, b } = &mut pair;
     let (mut posted, mut sent, mut got, mut open) = (0_u64, 0_u64, 0_u64, 0_u64);
@@ -232,8 +228,8 @@ fn srq<D: Driver>(lab: &Lab<D>) -> Outcome {
     let spec = spec(lab);
     let mut pairs = Vec::new();
     let pd = lab.a.alloc_pd()?;
-    let attr = SrqAttr { max_wr: 16, max_sge: 2, srq_limit: 0 };
-    let srq = pd.create_srq::<Exclusive>(&SrqInitAttr { attr, ..SrqInitAttr::default() })?;
+    let attr = SrqAttr::new(16).max_sge(2);
+    let srq = pd.create_srq::<Exclusive>(&SrqInitAttr::new(attr))?;
     let mut srq = srq;
     for _ in 0..2 {
         let cq = lab.a.create_cq(spec.cqe, None)?;
@@ -271,7 +267,7 @@ fn srq<D: Driver>(lab: &Lab<D>) -> Outcome {
     // Of six receives the fourth one leaves fewer than three.
     let recvs: Vec<_> = (0..6).map(|i| (i, &[][..])).collect();
     post_srq_recv(&mut srq, Face::Batch, &recvs)?;
-    srq.modify(&SrqAttr { srq_limit: 3, ..SrqAttr::default() }, SrqAttrMask::LIMIT)?;
+    srq.modify(&SrqAttr::new(0).srq_limit(3).max_sge(0), SrqAttrMask::LIMIT)?;
     lab.a.set_async_nonblocking(true)?;
     for i in 0..6 {
         let Pair { a, b } = &mut pairs[i % 2];
@@ -511,7 +507,7 @@ fn destroy<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn lacks<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     let cq = lab.a.create_cq(4, None)?;
-    let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    let cap = QpCap::new(1, 1);
     let unsupported = |what: &str, error: Option<uverbs::Error>| -> Result<()> {
         let error = error.with_context(|| format!("{what} was created"))?;
         ensure!(error.is_unsupported(), "{what}: {error}");

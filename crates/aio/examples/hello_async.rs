@@ -2,6 +2,7 @@
 //! Connects by IP address; sends, receives, writes, reads, and shuts down, on software NICs.
 #![forbid(unsafe_code)]
 use uverbs::Pool;
+use uverbs::Rc;
 use uverbs::mlx5::Mlx5;
 use uverbs::{Context, ProtectionDomain, RemoteRegion};
 use uverbs::{Private, attr::AccessFlags};
@@ -10,7 +11,7 @@ use uverbs_cm::{ConnParam, EventChannel};
 use uverbs_hca::{Fabric, Hca};
 
 /// What each end needs. On a machine with a NIC: `uverbs::open(&device)?` and `EventChannel::open()?`.
-struct End(Dispatcher<Mlx5>, ProtectionDomain<Mlx5>, Pool<Private, Mlx5>, Qp<Mlx5>, EventChannel);
+struct End(Dispatcher<Mlx5>, ProtectionDomain<Mlx5>, Pool<Private, Mlx5>, Qp<Rc, Mlx5>, EventChannel);
 
 fn end(hca: &Hca) -> Result<End> {
     let context = Context::<Mlx5>::from_kernel(hca.open())?;
@@ -25,7 +26,7 @@ fn end(hca: &Hca) -> Result<End> {
 async fn serve(End(_, pd, _, qp, _): &End, listener: &Listener<Mlx5>) -> Result<()> {
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
     let table = pd.pool_with(1, 4096).exposed(access).build()?.get()?;
-    let link = listener.accept().await?.accept(qp, &ConnParam { access, ..ConnParam::default() }).await?;
+    let link = listener.accept().await?.accept(qp, &ConnParam::new().access(access)).await?;
     qp.send_inline(&table.remote_region().encode()).await?;
     assert_eq!(&*qp.recv().await?, b"goodbye");
     qp.shutdown().await?;

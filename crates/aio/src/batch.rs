@@ -6,17 +6,15 @@
 
 use crate::error::Result;
 use crate::op::Request;
+use crate::pair::Qp;
 use crate::parts::{Parts, Signaled};
-use crate::qp::Qp;
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
-use uverbs::AnyDriver;
 use uverbs::mr::Private;
 use uverbs::wr::ImmData;
-use uverbs::{Access, Buf};
-use uverbs::{Driver, RemoteRegion};
+use uverbs::{Access, AnyDriver, Buf, Driver, Rc, RemoteRegion};
 
 /// Sends and writes that are posted in their order, with one result. As a future, it is ready when all are complete.
 ///
@@ -27,26 +25,26 @@ use uverbs::{Driver, RemoteRegion};
 /// use uverbs::attr::AccessFlags;
 /// use uverbs::mlx5::Mlx5;
 /// use uverbs::{ConnectAttr, Context};
-/// use uverbs_aio::{Dispatcher, Error, Result};
+/// use uverbs_aio::{Dispatcher, Result};
 /// use uverbs_hca::Hca;
 ///
 /// # fn main() -> Result<()> {
 /// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
 /// let (pd, dispatcher) = (context.alloc_pd()?, Dispatcher::new(&context)?);
 /// let (pool, incoming) = (pd.pool(8, 4096)?, pd.pool(8, 64)?);
-/// let attr = ConnectAttr { access: AccessFlags::REMOTE_WRITE, ..ConnectAttr::default() };
+/// let attr = ConnectAttr::new().access(AccessFlags::REMOTE_WRITE);
 /// // A QP that is connected to itself, and a buffer to which the peer may write.
 /// let qp = dispatcher.qp(&pd).depth(8, 8).pool(&incoming).create()?;
 /// qp.init(&attr)?;
 /// let end = qp.endpoint(1, &attr)?;
 /// qp.connect(&end, &end, &attr)?;
-/// let table = pd.pool_with(1, 4 * 4096).exposed(AccessFlags::REMOTE_WRITE).build()?.get().ok_or(Error::Closed)?;
+/// let table = pd.pool_with(1, 4 * 4096).exposed(AccessFlags::REMOTE_WRITE).build()?.get()?;
 /// let region = table.remote_region();
 ///
 /// dispatcher.block_on(async {
 ///     let mut batch = qp.batch();
 ///     for n in 0..4 {
-///         let mut buf = pool.get().ok_or(Error::Closed)?;
+///         let mut buf = pool.get()?;
 ///         buf.fill(&[n; 4096])?;
 ///         let at = u64::from(n) * 4096;
 ///         batch.write(buf, &region.slice(at..at + 4096)?);
@@ -77,7 +75,7 @@ impl<D: Driver, A: Access> fmt::Debug for Batch<A, D> {
     }
 }
 
-impl<D: Driver> Qp<D> {
+impl<D: Driver> Qp<Rc, D> {
     /// An empty batch.
     pub fn batch<A: Access>(&self) -> Batch<A, D> {
         Batch { parts: Parts::new(self.inner.clone(), Signaled::Last) }

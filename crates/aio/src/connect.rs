@@ -3,7 +3,7 @@
 
 use crate::dispatcher::Dispatcher;
 use crate::error::{Error, Result};
-use crate::qp::Qp;
+use crate::pair::Qp;
 use core::future::{Future as _, poll_fn};
 use core::net::SocketAddr;
 use core::pin::Pin;
@@ -11,9 +11,8 @@ use core::task::Poll;
 use core::time::Duration;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use uverbs::AnyDriver;
 use uverbs::connect::ENDPOINT_LEN;
-use uverbs::{ConnectAttr, Driver, Endpoint};
+use uverbs::{AnyDriver, ConnectAttr, Driver, Endpoint, Rc};
 use uverbs_cm::{ConnParam, EventChannel, EventKind, Id, Peer, PortSpace};
 
 /// The time limit of the resolution of an address and of a route.
@@ -84,8 +83,10 @@ impl Link {
     }
 }
 
-impl<D: Driver> Qp<D> {
+impl<D: Driver> Qp<Rc, D> {
     /// Connects a QP that is in RESET to a server of the connection manager. The receives are posted before.
+    ///
+    /// The [timers](ConnParam#timers) of `param` are those of this side's QP: a peer that dies is noticed after 2.1 s by default.
     ///
     /// Give it a [time limit](Dispatcher::timeout): without one, the kernel's retries are the limit, which may take a minute.
     ///
@@ -115,7 +116,7 @@ impl<D: Driver> Qp<D> {
         self.connect_by(manager.open_another()?.create_id(PortSpace::Tcp)?, local, server, param).await
     }
 
-    /// As [`connect_from`](Self::connect_from), with an identifier whose options the program has set: type of service, ACK timeout. Its
+    /// As [`connect_from`](Self::connect_from), with an identifier whose options the program has set, such as the type of service. Its
     /// event channel has no other identifier.
     ///
     /// # Errors
@@ -134,9 +135,9 @@ impl<D: Driver> Qp<D> {
         id.resolve_route(RESOLVE)?;
         let resolved = |kind| matches!(kind, EventKind::RouteResolved).then_some(());
         expect(dispatcher, &id, "resolve_route", resolved).await?;
-        id.init_qp(self.control(), param.access)?;
+        id.init_qp(self.control(), param)?;
         self.post_receives();
-        id.connect(&ConnParam { qp_num: self.qp_num(), ..param.clone() })?;
+        id.connect(&param.clone().qp_num(self.qp_num()))?;
         // On iWARP the peer's answer establishes the connection, and the kernel has moved the QP to RTS.
         let accepted = |kind| match kind {
             EventKind::ConnectResponse(peer) => Some((peer, false)),
@@ -145,7 +146,7 @@ impl<D: Driver> Qp<D> {
         };
         let (peer, is_established) = expect(dispatcher, &id, "connect", accepted).await?;
         if !is_established {
-            let connected = id.connect_qp(self.control(), param.access).and_then(|()| id.establish());
+            let connected = id.connect_qp(self.control(), param).and_then(|()| id.establish());
             connected.map_err(|error| id.given_up("connect", error))?;
         }
         Ok(Link { id, peer })
@@ -296,22 +297,17 @@ impl Request {
         Ok(self.id.reject(uverbs_cm::RejectReason::CONSUMER_DEFINED, private_data)?)
     }
 
-    /// Accepts with a QP that is in RESET, and waits until the connection is established. The receives are posted before.
+    /// Accepts with a QP that is in RESET, and waits until the connection is established. The receives are posted before. The
+    /// [timers](ConnParam#timers) of `param` are those of this side's QP.
     ///
     /// # Errors
     /// [`Error::Cm`]: the peer has given up (`Disconnected`) or gives up meanwhile (`Rejected`); or the error of a state of the QP.
-    pub async fn accept<D: Driver>(self, qp: &Qp<D>, param: &ConnParam) -> Result<Link> {
+    pub async fn accept<D: Driver>(self, qp: &Qp<Rc, D>, param: &ConnParam) -> Result<Link> {
         let Self { id, peer } = self;
-        id.init_qp(qp.control(), param.access)?;
+        id.init_qp(qp.control(), param)?;
         qp.post_receives();
-        id.connect_qp(qp.control(), param.access)?;
-        let answer = ConnParam {
-            qp_num: qp.qp_num(),
-            responder_resources: param.responder_resources.min(peer.responder_resources),
-            initiator_depth: param.initiator_depth.min(peer.initiator_depth),
-            ..param.clone()
-        };
-        id.accept(&answer)?;
+        id.connect_qp(qp.control(), param)?;
+        id.accept(&param.clone().qp_num(qp.qp_num()))?;
         let established = |kind| matches!(kind, EventKind::Established(_)).then_some(());
         expect(&qp.dispatcher(), &id, "accept", established).await?;
         Ok(Link { id, peer })

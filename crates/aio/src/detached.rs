@@ -4,20 +4,20 @@
 //! Most of them make no completion: an event, a poll and a wake for each would cost more than the post. Every n-th is signaled, where n
 //! is half of the queue's depth; its completion frees the entries and the buffers of those before it.
 
-use crate::dispatcher::FORKED;
+use crate::destination::Destination;
 use crate::error::{Error, Failed, Result};
+use crate::fair_queue::Ticket;
+use crate::life::FORKED;
 use crate::op::{Op, Payload, Request, State};
-use crate::qp::{QpInner, Sends};
+use crate::qp::QpInner;
+use crate::sends::Sends;
 use crate::slots::Left;
 use crate::sync::lock;
-use crate::turnstile::Ticket;
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
-use uverbs::AnyDriver;
-use uverbs::{Buf, Private, Rejected};
-use uverbs::{Driver, PostError, SendFlags};
+use uverbs::{AnyDriver, Buf, Driver, PostError, Private, Rejected, SendFlags};
 use uverbs_core::wake::{Caller, Wakes};
 
 /// An operation that is ready when it is posted; see [`Op::detach`].
@@ -60,7 +60,7 @@ impl<D: Driver> QpInner<D> {
     /// Those of the post.
     #[inline]
     pub(crate) fn send_now(&self, buf: Buf<Private, D>) -> Result<Option<Buf<Private, D>>> {
-        match self.post_now(buf, &mut Ticket::default(), &Request::Send, SendFlags::SIGNALED) {
+        match self.post_now(buf, &mut Ticket::default(), (&Request::Send, &mut None), SendFlags::SIGNALED) {
             Now::Posted => Ok(None),
             Now::Full(buf) => Ok(Some(buf)),
             Now::Failed(error, _) => Err(error),
@@ -73,7 +73,7 @@ impl<D: Driver> QpInner<D> {
         &self,
         payload: P,
         ticket: &mut Ticket,
-        request: &Request,
+        request: (&Request, &mut Option<Destination<D>>),
         flags: SendFlags,
     ) -> Now<P> {
         if self.is_forked() {
@@ -81,7 +81,7 @@ impl<D: Driver> QpInner<D> {
         }
         let mut sends = lock(&self.sends);
         let free = sends.free;
-        if sends.closed.is_some() || !sends.turnstile.pass_alone(ticket, 1, free) {
+        if sends.closed.is_some() || !sends.waiters.pass_alone(ticket, 1, free) {
             return Now::Full(payload);
         }
         // No one waits for an entry that it does not use.
@@ -109,13 +109,15 @@ impl<D: Driver> Sends<D> {
         &mut self,
         qp: &QpInner<D>,
         payload: P,
-        request: &Request,
+        (request, to): (&Request, &mut Option<Destination<D>>),
         flags: SendFlags,
     ) -> Result<(), Rejected<P>> {
         let full = |payload| Err(Rejected { error: PostError::QueueFull, returned: Some(payload) });
         let Some(queue) = &mut self.queue else { return full(payload) };
-        if self.silent + 1 < qp.signal_interval() {
-            let posted = payload.post(queue, (qp.route().silent(), flags - SendFlags::SIGNALED), request);
+        // Each datagram makes a completion, because its address handle is kept until then.
+        if to.is_none() && self.silent + 1 < qp.signal_interval() {
+            let wr = (qp.route().silent(), flags - SendFlags::SIGNALED);
+            let posted = payload.post(queue, None, wr, request);
             if is_in_flight(&posted) {
                 self.free -= 1;
                 self.silent += 1;
@@ -124,9 +126,10 @@ impl<D: Driver> Sends<D> {
         }
         // Without a completion the entries of those before it would not come back.
         let Ok(key) = self.slots.insert(Waker::noop().clone()) else { return full(payload) };
-        let posted = payload.post(queue, (qp.route().send(key), flags), request);
+        let posted = payload.post(queue, to.as_ref(), (qp.route().send(key), flags), request);
         if is_in_flight(&posted) {
-            self.slots.abandon(key);
+            // No one has waited for it: nothing is left.
+            self.abandon(key, to);
             self.posted(key, 1);
         } else {
             self.slots.remove(key);
@@ -146,16 +149,20 @@ impl<D: Driver, P: Payload<D>> Future for Detached<P, D> {
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Op { qp, request, flags, state } = &mut self.get_mut().op;
+        let Op { qp, request, flags, state, to } = &mut self.get_mut().op;
         match core::mem::replace(state, State::Finished) {
-            State::New { payload, mut ticket } => match qp.post_now(payload, &mut ticket, request, *flags) {
-                Now::Posted => Poll::Ready(Ok(())),
-                Now::Full(payload) => Self::wait(qp, (payload, ticket), (request, *flags), state, cx),
-                Now::Failed(error, returned) => {
-                    Poll::Ready(Err(Failed { error, returned: returned.map(P::unposted) }))
+            State::New { payload, mut ticket } => {
+                match qp.post_now(payload, &mut ticket, (request, to), *flags) {
+                    Now::Posted => Poll::Ready(Ok(())),
+                    Now::Full(payload) => {
+                        Self::wait(qp, (payload, ticket), (request, to), *flags, (state, cx))
+                    }
+                    Now::Failed(error, returned) => {
+                        Poll::Ready(Err(Failed { error, returned: returned.map(P::unposted) }))
+                    }
                 }
-            },
-            other => Self::polled(qp, &other),
+            }
+            other => Self::polled(qp, &other, to),
         }
     }
 }
@@ -166,9 +173,9 @@ impl<D: Driver, P: Payload<D>> Detached<P, D> {
     fn wait(
         qp: &QpInner<D>,
         (payload, mut ticket): (P, Ticket),
-        (request, flags): (&Request, SendFlags),
-        state: &mut State<P>,
-        cx: &Context<'_>,
+        request: (&Request, &mut Option<Destination<D>>),
+        flags: SendFlags,
+        (state, cx): (&mut State<P>, &Context<'_>),
     ) -> Poll<Result<(), Failed<P::Back>>> {
         let mut caller = Caller::new(cx.waker());
         let mut wakes = Wakes::new();
@@ -176,7 +183,7 @@ impl<D: Driver, P: Payload<D>> Detached<P, D> {
             let mut sends = lock(&qp.sends);
             let refusal = sends.refusal(&mut ticket);
             let free = sends.free;
-            if refusal.is_some() || sends.turnstile.pass(&mut ticket, 1, free, &mut caller) {
+            if refusal.is_some() || sends.waiters.pass(&mut ticket, 1, free, &mut caller) {
                 break (sends, refusal);
             }
             drop(sends);
@@ -195,7 +202,7 @@ impl<D: Driver, P: Payload<D>> Detached<P, D> {
             if !in_flight {
                 // It does not use its entry.
                 let free = sends.free;
-                sends.turnstile.wake(free, &mut wakes);
+                sends.waiters.wake(free, &mut wakes);
             }
             (error.into(), returned)
         };
@@ -206,10 +213,14 @@ impl<D: Driver, P: Payload<D>> Detached<P, D> {
 
     /// The operation was polled before it was detached. If it was posted then, there is nothing to wait for.
     #[cold]
-    fn polled(qp: &QpInner<D>, state: &State<P>) -> Poll<Result<(), Failed<P::Back>>> {
+    fn polled(
+        qp: &QpInner<D>,
+        state: &State<P>,
+        to: &mut Option<Destination<D>>,
+    ) -> Poll<Result<(), Failed<P::Back>>> {
         let State::Posted(key) = *state else { panic!("polled after it was ready") };
         if !qp.is_forked() {
-            let left = lock(&qp.sends).slots.abandon(key);
+            let left = lock(&qp.sends).abandon(key, to);
             left.into_iter().for_each(Left::discard);
         }
         Poll::Ready(Ok(()))

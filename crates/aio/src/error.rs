@@ -13,6 +13,7 @@ pub enum Error {
     /// The work request can't be posted.
     Post(PostError),
     /// The work request completed with an error. The QP is in ERR then.
+    #[non_exhaustive]
     Completion {
         /// The status of the completion.
         status: WcStatus,
@@ -21,7 +22,7 @@ pub enum Error {
     },
     /// The QP had this event, after which it has no more receives: they are those of an SRQ.
     QpEvent(uverbs::attr::EventType),
-    /// The QP was shut down.
+    /// The QP was shut down, or all handles of its dispatcher were dropped.
     Closed,
     /// The device was removed. Buffers in flight are lost, because the device may still use them.
     DeviceRemoved,
@@ -137,6 +138,7 @@ impl From<Error> for io::Error {
 
 /// An operation that failed, with what it had taken.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Failed<B> {
     /// The reason.
     pub error: Error,

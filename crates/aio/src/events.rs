@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Asynchronous events of a context as a stream.
 
-use crate::dispatcher::Inner;
 use crate::error::Result;
 use crate::sync::{Mutex, lock};
 use core::fmt;
@@ -11,9 +10,8 @@ use futures_core::Stream;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
-use uverbs::AnyDriver;
 use uverbs::attr::EventType;
-use uverbs::{AsyncEvents, Context, Driver, Errno, Event, EventSource};
+use uverbs::{AnyDriver, AsyncEvents, Context, Driver, Errno, Event, EventSource};
 use uverbs_core::kernel::Process;
 use uverbs_core::wake::{Caller, Wakes, discard};
 
@@ -27,9 +25,18 @@ struct Queue {
     ended: bool,
 }
 
+/// A dispatcher: it gets the events of its QPs, and the removal of the device.
+pub(crate) trait Subscriber: fmt::Debug + Send + Sync {
+    /// The QP with this number had an event, if it is one of the dispatcher.
+    fn qp_event(&self, qp_num: u32, event_type: EventType, wakes: &mut Vec<Waker>);
+
+    /// The device was removed: there are no more completions.
+    fn removed(&self, wakes: &mut Vec<Waker>);
+}
+
 #[derive(Debug)]
-struct Members<D: Driver> {
-    dispatchers: Living<Inner<D>>,
+struct Members {
+    subscribers: Living<dyn Subscriber>,
     streams: Living<Mutex<Queue>>,
     /// The device was removed.
     ended: bool,
@@ -37,14 +44,14 @@ struct Members<D: Driver> {
 
 /// Those of a list that were not dropped yet.
 #[derive(Debug)]
-struct Living<T> {
+struct Living<T: ?Sized> {
     list: Vec<Weak<T>>,
     /// The length at which those are removed that were dropped. So a step does not depend on the length, except each time that it has
     /// doubled.
     most: usize,
 }
 
-impl<T> Living<T> {
+impl<T: ?Sized> Living<T> {
     fn new() -> Self {
         Self { list: Vec::new(), most: 0 }
     }
@@ -66,14 +73,14 @@ impl<T> Living<T> {
 #[derive(Debug)]
 pub(crate) struct Hub<D: Driver> {
     events: AsyncEvents<D>,
-    members: Mutex<Members<D>>,
+    members: Mutex<Members>,
 }
 
 impl<D: Driver> Hub<D> {
     pub(crate) fn new(context: &Context<D>) -> Result<Arc<Self>> {
         let events = context.async_events();
         events.set_nonblocking(true)?;
-        let members = Members { dispatchers: Living::new(), streams: Living::new(), ended: false };
+        let members = Members { subscribers: Living::new(), streams: Living::new(), ended: false };
         Ok(Arc::new(Self { events, members: Mutex::new(members) }))
     }
 
@@ -81,13 +88,13 @@ impl<D: Driver> Hub<D> {
         self.events.as_fd()
     }
 
-    pub(crate) fn add(&self, dispatcher: &Arc<Inner<D>>) {
+    pub(crate) fn add(&self, subscriber: &Arc<dyn Subscriber>) {
         let mut members = lock(&self.members);
-        members.dispatchers.push(dispatcher);
+        members.subscribers.push(subscriber);
         let ended = members.ended;
         drop(members);
         if ended {
-            dispatcher.removed(&mut Wakes::new());
+            subscriber.removed(&mut Wakes::new());
         }
     }
 
@@ -131,10 +138,8 @@ impl<D: Driver> Hub<D> {
             // No event follows.
             (EventType::DEVICE_FATAL, _) => self.end(wakes),
             (event_type, EventSource::Qp(number)) => {
-                for dispatcher in self.dispatchers() {
-                    if let Some(qp) = dispatcher.qp_by_number(number) {
-                        qp.event(event_type, wakes);
-                    }
+                for subscriber in self.subscribers() {
+                    subscriber.qp_event(number, event_type, wakes);
                 }
             }
             _ => {}
@@ -148,8 +153,8 @@ impl<D: Driver> Hub<D> {
             queue.ended = true;
             wakes.extend(queue.waker.take());
         }
-        for dispatcher in self.dispatchers() {
-            dispatcher.removed(wakes);
+        for subscriber in self.subscribers() {
+            subscriber.removed(wakes);
         }
     }
 
@@ -157,8 +162,8 @@ impl<D: Driver> Hub<D> {
         lock(&self.members).streams.all()
     }
 
-    fn dispatchers(&self) -> Vec<Arc<Inner<D>>> {
-        lock(&self.members).dispatchers.all()
+    fn subscribers(&self) -> Vec<Arc<dyn Subscriber>> {
+        lock(&self.members).subscribers.all()
     }
 }
 

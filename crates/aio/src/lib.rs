@@ -54,39 +54,65 @@ mod alarm;
 #[cfg(not(loom))]
 mod batch;
 #[cfg(not(loom))]
-mod chores;
-#[cfg(not(loom))]
 mod connect;
 #[cfg(all(test, not(loom)))]
 mod count;
+#[cfg(not(loom))]
+mod create;
+#[cfg(not(loom))]
+mod datagram;
+#[cfg(not(loom))]
+mod deferred;
+#[cfg(not(loom))]
+mod destination;
 #[cfg(not(loom))]
 mod detached;
 #[cfg(not(loom))]
 mod dispatcher;
 #[cfg(not(loom))]
-mod driver;
-#[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
 mod events;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
-mod kick;
+mod fair_queue;
+#[cfg(not(loom))]
+mod fd_waits;
+#[cfg(not(loom))]
+mod inbox;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
-mod lead;
+mod leader;
+#[cfg(not(loom))]
+mod life;
 #[cfg(not(loom))]
 mod op;
 #[cfg(not(loom))]
+mod pair;
+#[cfg(not(loom))]
 mod parts;
 #[cfg(not(loom))]
+mod poller;
+#[cfg(not(loom))]
 mod qp;
+#[cfg(not(loom))]
+mod qp_end;
 #[cfg(not(loom))]
 mod readable;
 #[cfg(not(loom))]
 mod reads;
 #[cfg(not(loom))]
+mod receives;
+#[cfg(not(loom))]
 mod recv;
-#[cfg(any(all(feature = "tokio", not(loom)), all(test, loom)))]
-mod relay;
+#[cfg(not(loom))]
+mod rounds;
+#[cfg(not(loom))]
+mod route;
+#[cfg(not(loom))]
+mod routes;
+#[cfg(not(loom))]
+mod sends;
+#[cfg(not(loom))]
+mod sleep;
 #[cfg(not(loom))]
 mod sleeper;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
@@ -100,36 +126,41 @@ mod station;
 #[cfg(not(loom))]
 mod stream;
 mod sync;
-#[cfg(not(loom))]
-mod tap;
+#[cfg(any(all(feature = "tokio", not(loom)), all(test, loom)))]
+mod task_waker;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
 mod tasks;
+#[cfg(not(loom))]
+mod thread;
 #[cfg(not(loom))]
 mod timers;
 #[cfg(all(feature = "tokio", not(loom)))]
 mod tokio;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
-mod turnstile;
-#[cfg(not(loom))]
-mod watches;
+mod wakeup;
 
 #[cfg(not(loom))]
 mod api {
     pub use crate::batch::Batch;
     pub use crate::connect::{Link, Listener, Request};
+    pub use crate::create::{HasFutures, QpBuilder};
+    pub use crate::datagram::{Datagram, RecvFrom};
+    pub use crate::destination::Destination;
     pub use crate::detached::Detached;
     pub use crate::dispatcher::{Dispatcher, DispatcherBuilder, SleepLimit};
-    pub use crate::driver::DriverThread;
     pub use crate::error::{Error, Failed, Result};
     pub use crate::events::Events;
     pub use crate::op::{Op, Payload};
-    pub use crate::qp::{Qp, QpBuilder};
+    pub use crate::pair::Qp;
     pub use crate::readable::Readable;
     pub use crate::reads::ReadBatch;
-    pub use crate::recv::{Message, Recv};
+    pub use crate::receives::Message;
+    pub use crate::recv::Recv;
+    pub use crate::sleep::{Sleep, Timeout};
     pub use crate::srq::Srq;
     pub use crate::stream::{RdmaStream, StreamBuilder};
-    pub use crate::timers::{Clock, Sleep, Timeout};
+    pub use crate::thread::DispatcherThread;
+    pub use crate::timers::Clock;
 }
 #[cfg(not(loom))]
 pub use api::*;

@@ -4,22 +4,26 @@
 //! A future has its buffer until it is polled first and the queue has a free entry. Then the queue has the buffer until the
 //! work request is complete. If the future is dropped in between, the completion returns the buffer to its pool.
 
-use crate::dispatcher::FORKED;
+use crate::destination::Destination;
 use crate::error::{Error, Failed, Result};
-use crate::qp::{Qp, QpInner};
+use crate::fair_queue::Ticket;
+use crate::life::FORKED;
+use crate::pair::Qp;
+use crate::qp::QpInner;
+use crate::sends::Queue;
 use crate::slots::Left;
 use crate::sync::lock;
-use crate::turnstile::Ticket;
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::sync::Arc;
-use uverbs::AnyDriver;
+use uverbs::attr::AccessFlags;
 use uverbs::wr::ImmData;
-use uverbs::{Access, Buf, Completed, Rejected, Window};
-use uverbs::{Driver, PostError, Rc, RemoteRegion, SendFlags, WcStatus};
-use uverbs::{Exclusive, attr::AccessFlags};
+use uverbs::{
+    Access, AnyDriver, Buf, Completed, Driver, PostError, Rc, Rejected, RemoteRegion, SendFlags, WcStatus,
+    Window,
+};
 use uverbs_core::wake::{Caller, Wakes, discard};
 
 /// What a work request does.
@@ -37,15 +41,15 @@ pub(crate) enum Request {
 }
 
 mod sealed {
-    use super::{Completed, Driver, PostError, Rc, Rejected, Request, SendFlags};
-    use uverbs::Exclusive;
+    use super::{Completed, Destination, Driver, PostError, Queue, Rejected, Request, SendFlags};
 
     pub trait Payload<D: Driver>: Sized {
         /// Posts it. It is returned if that fails.
         #[expect(private_interfaces, reason = "only this crate implements it")]
         fn post(
             self,
-            queue: &mut uverbs::SendQueue<Rc, Exclusive, D>,
+            queue: &mut Queue<D>,
+            to: Option<&Destination<D>>,
             wr: (u64, SendFlags),
             request: &Request,
         ) -> Result<(), Rejected<Self>>;
@@ -71,10 +75,23 @@ impl<D: Driver, A: Access> sealed::Payload<D> for Buf<A, D> {
     #[inline]
     fn post(
         self,
-        queue: &mut uverbs::SendQueue<Rc, Exclusive, D>,
+        queue: &mut Queue<D>,
+        to: Option<&Destination<D>>,
         (wr_id, flags): (u64, SendFlags),
         request: &Request,
     ) -> Result<(), Rejected<Self>> {
+        let queue = match (queue, to) {
+            (Queue::Rc(queue), None) => queue,
+            (Queue::Ud(queue), Some(to)) => {
+                let wr = queue.post_to(wr_id, &to.ah, to.qp_num, to.qkey).flags(flags);
+                return match *request {
+                    Request::Send => wr.send(self),
+                    Request::SendImm(imm) => wr.send_imm(self, imm),
+                    _ => sealed::Payload::refuse(self),
+                };
+            }
+            _ => return sealed::Payload::refuse(self),
+        };
         let wr = queue.post(wr_id).flags(flags);
         match *request {
             Request::Send => wr.send(self),
@@ -106,16 +123,30 @@ impl<D: Driver> sealed::Payload<D> for &[u8] {
     #[inline]
     fn post(
         self,
-        queue: &mut uverbs::SendQueue<Rc, Exclusive, D>,
+        queue: &mut Queue<D>,
+        to: Option<&Destination<D>>,
         (wr_id, flags): (u64, SendFlags),
         request: &Request,
     ) -> Result<(), Rejected<Self>> {
-        let wr = queue.post(wr_id).flags(flags);
-        let posted = match *request {
-            Request::Send => wr.send_inline(self),
-            Request::SendImm(imm) => wr.send_imm_inline(self, imm),
-            Request::Write(to) => wr.write_inline(self, &to),
-            Request::WriteImm(to, imm) => wr.write_imm_inline(self, &to, imm),
+        let posted = match (queue, to) {
+            (Queue::Rc(queue), None) => {
+                let wr = queue.post(wr_id).flags(flags);
+                match *request {
+                    Request::Send => wr.send_inline(self),
+                    Request::SendImm(imm) => wr.send_imm_inline(self, imm),
+                    Request::Write(to) => wr.write_inline(self, &to),
+                    Request::WriteImm(to, imm) => wr.write_imm_inline(self, &to, imm),
+                    _ => return sealed::Payload::<D>::refuse(self),
+                }
+            }
+            (Queue::Ud(queue), Some(to)) => {
+                let wr = queue.post_to(wr_id, &to.ah, to.qp_num, to.qkey).flags(flags);
+                match *request {
+                    Request::Send => wr.send_inline(self),
+                    Request::SendImm(imm) => wr.send_imm_inline(self, imm),
+                    _ => return sealed::Payload::<D>::refuse(self),
+                }
+            }
             _ => return sealed::Payload::<D>::refuse(self),
         };
         posted.map_err(|error| Rejected { error, returned: Some(self) })
@@ -135,12 +166,15 @@ impl<D: Driver> sealed::Payload<D> for Window<D> {
     #[expect(private_interfaces, reason = "only this crate implements it")]
     fn post(
         self,
-        queue: &mut uverbs::SendQueue<Rc, Exclusive, D>,
+        queue: &mut Queue<D>,
+        to: Option<&Destination<D>>,
         (wr_id, flags): (u64, SendFlags),
         request: &Request,
     ) -> Result<(), Rejected<Self>> {
-        match *request {
-            Request::Bind(access) => queue.post(wr_id).flags(flags).bind(self, access),
+        match (queue, to, *request) {
+            (Queue::Rc(queue), None, Request::Bind(access)) => {
+                queue.post(wr_id).flags(flags).bind(self, access)
+            }
             _ => self.refuse(),
         }
     }
@@ -177,6 +211,8 @@ pub struct Op<P: Payload<D>, D: Driver = AnyDriver> {
     pub(crate) request: Request,
     pub(crate) flags: SendFlags,
     pub(crate) state: State<P>,
+    /// Of a datagram.
+    pub(crate) to: Option<Destination<D>>,
 }
 
 /// Nothing in it is pinned.
@@ -189,9 +225,19 @@ impl<D: Driver, P: Payload<D>> fmt::Debug for Op<P, D> {
 }
 
 impl<D: Driver, P: Payload<D>> Op<P, D> {
-    fn new(qp: &Qp<D>, request: Request, payload: P) -> Self {
+    fn new(qp: &Qp<Rc, D>, request: Request, payload: P) -> Self {
+        Self::begin(&qp.inner, None, request, payload)
+    }
+
+    /// An operation, of a datagram QP with its destination.
+    pub(crate) fn begin(
+        qp: &Arc<QpInner<D>>,
+        to: Option<Destination<D>>,
+        request: Request,
+        payload: P,
+    ) -> Self {
         let state = State::New { payload, ticket: Ticket::default() };
-        Self { qp: qp.inner.clone(), request, flags: SendFlags::SIGNALED, state }
+        Self { qp: qp.clone(), request, flags: SendFlags::SIGNALED, state, to }
     }
 
     /// Waits for all earlier reads and atomics of this QP (`IBV_SEND_FENCE`).
@@ -223,7 +269,7 @@ impl<D: Driver, P: Payload<D>> Future for Op<P, D> {
     type Output = Done<D, P>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { qp, request, flags, state } = self.get_mut();
+        let Self { qp, request, flags, state, to } = self.get_mut();
         if qp.is_forked() {
             let returned = match core::mem::replace(state, State::Finished) {
                 State::New { payload, .. } => Some(payload.unposted()),
@@ -263,14 +309,14 @@ impl<D: Driver, P: Payload<D>> Future for Op<P, D> {
         let result = if let Some(error) = sends.refusal(&mut ticket) {
             caller.leave(sends.leave(&mut ticket, &mut wakes));
             fail(error, Some(payload))
-        } else if !sends.turnstile.pass(&mut ticket, 1, sends.free, &mut caller) {
+        } else if !sends.waiters.pass(&mut ticket, 1, sends.free, &mut caller) {
             *state = State::New { payload, ticket };
             return Poll::Pending;
         } else {
             let key = sends.insert_slot(&mut caller);
             match (&mut sends.queue, key) {
                 (Some(queue), Some(key)) => {
-                    match payload.post(queue, (qp.route().send(key), *flags), request) {
+                    match payload.post(queue, to.as_ref(), (qp.route().send(key), *flags), request) {
                         Ok(()) => {
                             sends.posted(key, 1);
                             *state = State::Posted(key);
@@ -279,13 +325,13 @@ impl<D: Driver, P: Payload<D>> Future for Op<P, D> {
                         Err(Rejected { error: error @ PostError::Doorbell(_), returned }) => {
                             // The device may execute it: it is in flight, and its completion may arrive.
                             sends.posted(key, 1);
-                            caller.leave(sends.slots.abandon(key).and_then(Left::waker));
+                            caller.leave(sends.abandon(key, to).and_then(Left::waker));
                             fail(error.into(), returned)
                         }
                         Err(Rejected { error, returned }) => {
                             caller.leave(sends.slots.remove(key).and_then(Left::waker));
                             // It does not use its entry.
-                            sends.turnstile.wake(sends.free, &mut wakes);
+                            sends.waiters.wake(sends.free, &mut wakes);
                             fail(error.into(), returned)
                         }
                     }
@@ -322,7 +368,9 @@ impl<D: Driver, P: Payload<D>> Op<P, D> {
                 discard(left);
             }
             State::Posted(key) => {
-                let left = lock(&self.qp.sends).slots.abandon(*key);
+                let mut sends = lock(&self.qp.sends);
+                let left = sends.abandon(*key, &mut self.to);
+                drop(sends);
                 left.into_iter().for_each(Left::discard);
             }
             _ => {}
@@ -330,7 +378,7 @@ impl<D: Driver, P: Payload<D>> Op<P, D> {
     }
 }
 
-impl<D: Driver> Qp<D> {
+impl<D: Driver> Qp<Rc, D> {
     /// `IBV_WR_SEND`: sends a message, which uses the next receive of the peer.
     ///
     /// # Errors

@@ -5,18 +5,18 @@
 //! [`Batch`](crate::Batch) and [`ReadBatch`](crate::ReadBatch) differ in what makes a completion: the last work request of a part,
 //! or each one.
 
-use crate::dispatcher::FORKED;
 use crate::error::{Error, Result};
+use crate::fair_queue::Ticket;
+use crate::life::FORKED;
 use crate::op::Request;
-use crate::qp::{Outcome, QpInner, Sends};
+use crate::qp::QpInner;
+use crate::sends::{Outcome, Queue, Sends};
 use crate::slots::Left;
 use crate::sync::lock;
-use crate::turnstile::Ticket;
 use core::task::{Context, Poll, Waker};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use uverbs::{Access, Buf};
-use uverbs::{Driver, PostError, SendFlags, WcStatus};
+use uverbs::{Access, Buf, Driver, PostError, SendFlags, WcStatus};
 use uverbs_core::wake::{Caller, Wakes};
 
 /// Which work requests make a completion.
@@ -74,7 +74,7 @@ impl<D: Driver, A: Access> Parts<D, A> {
         let others = keys - (self.keys.len() - first) as u32;
         self.keys.extend((0..others).map_while(|_| sends.slots.insert(Waker::noop().clone()).ok()));
         let posted = match &mut sends.queue {
-            Some(queue) if self.keys.len() - first == keys as usize => {
+            Some(Queue::Rc(queue)) if self.keys.len() - first == keys as usize => {
                 let route = self.qp.route();
                 let mut batch = queue.batch();
                 for (i, (request, buf)) in self.items.drain(..count as usize).enumerate() {
@@ -130,7 +130,7 @@ impl<D: Driver, A: Access> Parts<D, A> {
                 return Poll::Ready(Err(error));
             }
             let count = u32::try_from(self.items.len()).unwrap_or(u32::MAX).min(most);
-            if !sends.turnstile.pass(&mut self.ticket, count, sends.free, caller) {
+            if !sends.waiters.pass(&mut self.ticket, count, sends.free, caller) {
                 break;
             }
             self.post(sends, count, caller)?;
@@ -158,7 +158,7 @@ impl<D: Driver, A: Access> Parts<D, A> {
         let slots = self.keys.drain(..).filter_map(|key| sends.slots.abandon(key));
         let left = place.into_iter().chain(slots).collect();
         // Others may have come while this one posted, and less is wanted now.
-        sends.turnstile.wake(sends.free, wakes);
+        sends.waiters.wake(sends.free, wakes);
         left
     }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Waiting for other descriptors, such as that of a connection manager: the dispatcher watches them, too.
 
-use crate::dispatcher::{Dispatcher, FORKED};
+use crate::dispatcher::Dispatcher;
 use crate::error::Result;
+use crate::fd_waits::FdWait;
+use crate::life::FORKED;
 use crate::sleeper::Sleeper;
-use crate::watches::Wait;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -18,7 +19,7 @@ use uverbs::Driver;
 pub struct Readable<F: AsFd> {
     sleeper: Arc<Sleeper>,
     fd: F,
-    wait: Option<Wait>,
+    wait: Option<FdWait>,
 }
 
 /// Nothing in it is pinned.
@@ -28,7 +29,7 @@ impl<D: Driver> Dispatcher<D> {
     /// Waits until the descriptor is readable, or has an error. Several tasks may wait for a descriptor: all are woken, and those that
     /// find nothing to read, because another one was faster, wait again. So a future may be ready although there is nothing to read.
     pub fn readable<F: AsFd>(&self, fd: F) -> Readable<F> {
-        Readable { sleeper: self.inner.sleeper().clone(), fd, wait: None }
+        Readable { sleeper: self.inner.poller.sleeper().clone(), fd, wait: None }
     }
 }
 
@@ -42,9 +43,9 @@ impl<F: AsFd> Future for Readable<F> {
         }
         match this.wait {
             // epoll(7) reports it to a sleep that has begun already.
-            None => this.wait = Some(this.sleeper.watch_for_task(this.fd.as_fd(), cx.waker())?),
+            None => this.wait = Some(this.sleeper.begin_fd_wait(this.fd.as_fd(), cx.waker())?),
             Some(wait) => {
-                if !this.sleeper.update_task(wait, cx.waker()) {
+                if !this.sleeper.update_fd_wait(wait, cx.waker()) {
                     return Poll::Ready(Ok(()));
                 }
             }
@@ -56,7 +57,7 @@ impl<F: AsFd> Future for Readable<F> {
 impl<F: AsFd> Drop for Readable<F> {
     fn drop(&mut self) {
         if let Some(wait) = self.wait {
-            self.sleeper.unwatch_for_task(self.fd.as_fd(), wait);
+            self.sleeper.end_fd_wait(self.fd.as_fd(), wait);
         }
     }
 }

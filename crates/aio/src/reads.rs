@@ -6,16 +6,14 @@
 
 use crate::error::Result;
 use crate::op::Request;
+use crate::pair::Qp;
 use crate::parts::{Parts, Signaled};
-use crate::qp::Qp;
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
-use uverbs::AnyDriver;
 use uverbs::mr::Private;
-use uverbs::{Access, Buf};
-use uverbs::{Driver, RemoteRegion};
+use uverbs::{Access, AnyDriver, Buf, Driver, Rc, RemoteRegion};
 
 /// Reads and atomics that are posted in their order, with one result: the buffers, in that order.
 ///
@@ -38,7 +36,7 @@ impl<D: Driver, A: Access> fmt::Debug for ReadBatch<A, D> {
     }
 }
 
-impl<D: Driver> Qp<D> {
+impl<D: Driver> Qp<Rc, D> {
     /// An empty batch of reads and atomics.
     pub fn read_batch<A: Access>(&self) -> ReadBatch<A, D> {
         ReadBatch { parts: Parts::new(self.inner.clone(), Signaled::Each) }

@@ -1,339 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Receives: posted from a pool, and kept until a task takes the message.
+//! Receives as futures.
 //!
-//! A receive does not belong to a future. So a dropped future loses no message: the next one gets it. The queue is refilled
-//! when messages are taken. At most as many buffers as the queue's depth are posted or wait for a task, so a task that does not
-//! receive stops its peer (receiver not ready), and not others that share its pool.
+//! A receive does not belong to a future. So a dropped future loses no message: the next one gets it.
 
-use crate::dispatcher::{FORKED, RouteId};
 use crate::error::{Error, Result};
+use crate::fair_queue::Ticket;
+use crate::life::FORKED;
+use crate::pair::Qp;
 use crate::qp::QpInner;
+use crate::receives::{Message, Receives};
 use crate::sync::{Lock, Short, lock};
-use crate::tasks::Tasks;
-use crate::turnstile::{Ticket, Turnstile};
 use core::fmt;
 use core::future::Future;
-use core::ops::{Deref, DerefMut};
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
-use std::collections::VecDeque;
 use std::sync::Arc;
-use uverbs::AnyDriver;
-use uverbs::wr::ImmData;
-use uverbs::{Buf, Exclusive, Polled, Pool, Private};
-use uverbs::{Driver, WcStatus, WorkCompletion};
-use uverbs_core::wake::{Caller, Place, Waiters, Wakes, discard};
-
-/// A message that was received. It is the slice of its bytes; its buffer goes back to the pool when it is dropped.
-pub struct Message<D: Driver = AnyDriver> {
-    buf: Buf<Private, D>,
-    wc: WorkCompletion,
-}
-
-impl<D: Driver> fmt::Debug for Message<D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Message").field("len", &self.buf.len()).field("imm", &self.imm()).finish()
-    }
-}
-
-impl<D: Driver> Message<D> {
-    /// The immediate data, if the sender gave some.
-    #[must_use]
-    pub fn imm(&self) -> Option<ImmData> {
-        self.wc.imm_data()
-    }
-
-    /// The fields of the completion. Those of a write with immediate have the number of bytes that it wrote; the message
-    /// itself is empty. The fields that only datagrams have (`src_qp`, `pkey_index`, `slid`, `sl`, `dlid_path_bits`) are zero.
-    #[must_use]
-    pub fn completion(&self) -> &WorkCompletion {
-        &self.wc
-    }
-
-    /// The buffer, for example to send it on.
-    #[must_use]
-    pub fn into_buf(self) -> Buf<Private, D> {
-        self.buf
-    }
-}
-
-impl<D: Driver> Deref for Message<D> {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &self.buf
-    }
-}
-
-impl<D: Driver> DerefMut for Message<D> {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.buf
-    }
-}
-
-/// The receive queue of a QP, and the messages that have arrived.
-pub(crate) struct Receives<D: Driver> {
-    /// `None` if the receives are those of an SRQ.
-    queue: Option<uverbs::RecvQueue<Exclusive, D>>,
-    pool: Option<Pool<Private, D>>,
-    depth: u32,
-    /// The queue is refilled when it has no more than these.
-    low: usize,
-    posted: u32,
-    route: RouteId,
-    messages: VecDeque<Message<D>>,
-    turnstile: Turnstile,
-    /// Those of a stream, which takes all messages.
-    tap: Option<Arc<Tasks>>,
-    /// The QP was reset since the tap was set: the stream of the tap has lost messages.
-    tap_ended: bool,
-    /// Why no more messages arrive.
-    ended: Option<Error>,
-    closed: bool,
-    flushing: Waiters,
-}
-
-impl<D: Driver> Receives<D> {
-    pub(crate) fn new(
-        queue: Option<uverbs::RecvQueue<Exclusive, D>>,
-        pool: Option<Pool<Private, D>>,
-        depth: u32,
-        route: RouteId,
-    ) -> Self {
-        Self {
-            queue,
-            pool,
-            depth,
-            low: depth.saturating_sub((depth / 4).max(1)) as usize,
-            posted: 0,
-            route,
-            messages: VecDeque::new(),
-            turnstile: Turnstile::default(),
-            tap: None,
-            tap_ended: false,
-            ended: None,
-            closed: false,
-            flushing: Waiters::default(),
-        }
-    }
-
-    pub(crate) fn drop_queue(&mut self) {
-        self.queue = None;
-    }
-
-    /// Whether so many receives are missing that the queue is refilled. Messages that no task has taken count as posted, except `taken`
-    /// of them. A batch saves doorbells: it is a quarter of the queue, or the whole if that is empty.
-    #[inline]
-    fn is_short(&self, taken: usize) -> bool {
-        let held = (self.posted as usize + self.messages.len()).wrapping_sub(taken);
-        held < self.depth as usize && (held <= self.low || self.posted == 0)
-    }
-
-    /// Posts receives until the queue is full, or the pool is empty. Returns whether the queue is empty because the pool is.
-    #[inline]
-    pub(crate) fn refill(&mut self) -> bool {
-        self.refill_for(0)
-    }
-
-    /// As [`refill`](Self::refill), before so many messages are taken: a message that is taken last is moved only once.
-    #[inline]
-    fn refill_for(&mut self, taken: u32) -> bool {
-        self.is_short(taken as usize) && self.post(taken)
-    }
-
-    #[inline(never)]
-    fn post(&mut self, taken: u32) -> bool {
-        let held = self.posted.saturating_add(self.available()).saturating_sub(taken);
-        let missing = self.depth.saturating_sub(held);
-        let (Some(queue), Some(pool)) = (&mut self.queue, &self.pool) else { return false };
-        if self.ended.is_some() || self.closed {
-            return false;
-        }
-        let mut batch = queue.batch();
-        let mut pushed = 0;
-        while pushed < missing
-            && let Some(buf) = pool.try_get()
-        {
-            batch.push(self.route.receive(), buf);
-            pushed += 1;
-        }
-        if pushed == 0 {
-            drop(batch);
-            return self.posted == 0;
-        }
-        match batch.complete() {
-            Ok(()) => self.posted += pushed,
-            // In RESET; the receives are posted in INIT. In ERR completions will say so.
-            Err(error) => log::debug!("receives: {error}"),
-        }
-        false
-    }
-
-    /// A receive has a message: one of the QP's own queue, or of an SRQ. Returns whether the queue should be refilled.
-    #[inline]
-    pub(crate) fn arrived(&mut self, done: Polled<'_, '_, D>, own: bool, wakes: &mut Vec<Waker>) -> bool {
-        // The others are those of datagrams.
-        let wc = WorkCompletion {
-            wr_id: done.wr_id(),
-            status: WcStatus::SUCCESS,
-            opcode: done.opcode(),
-            byte_len: done.byte_len(),
-            imm_data_or_invalidated_rkey: done.imm_data_or_invalidated_rkey(),
-            qp_num: done.qp_num(),
-            wc_flags: done.wc_flags(),
-            ..WorkCompletion::default()
-        };
-        if let Some(buf) = done.buf() {
-            self.messages.push_back(Message { buf, wc });
-            self.turnstile.wake(self.available(), wakes);
-            if let Some(tap) = &self.tap {
-                tap.note(wakes);
-            }
-        }
-        self.completed(own, wakes)
-    }
-
-    /// A receive has failed. As [`arrived`](Self::arrived).
-    pub(crate) fn failed(&mut self, error: Error, own: bool, wakes: &mut Vec<Waker>) -> bool {
-        self.end(error, wakes);
-        self.completed(own, wakes)
-    }
-
-    /// A receive is complete.
-    #[inline]
-    fn completed(&mut self, own: bool, wakes: &mut Vec<Waker>) -> bool {
-        if own {
-            self.posted = self.posted.saturating_sub(1);
-        }
-        if self.posted == 0 && !self.flushing.is_empty() {
-            self.flushing.wake_all(wakes);
-        }
-        self.is_short(0)
-    }
-
-    #[inline]
-    fn available(&self) -> u32 {
-        // As many as receives at most.
-        self.messages.len() as u32
-    }
-
-    /// The first message, and whether the queue is empty because its pool is.
-    pub(crate) fn take_first(&mut self) -> (Option<Message<D>>, bool) {
-        // Those that wait come first.
-        if !self.turnstile.is_empty() {
-            return (None, false);
-        }
-        let taken = u32::from(!self.messages.is_empty());
-        let starved = self.refill_for(taken);
-        (self.messages.pop_front(), starved)
-    }
-
-    /// Takes all messages into a queue that is empty, also those for which a task waits: it waits for the next one. Returns whether the
-    /// receive queue is empty because its pool is.
-    #[inline]
-    pub(crate) fn take_all(&mut self, messages: &mut VecDeque<Message<D>>) -> bool {
-        core::mem::swap(&mut self.messages, messages);
-        self.refill()
-    }
-
-    /// Sets the tasks of the stream that takes all messages. Returns the previous ones.
-    pub(crate) fn set_tap(&mut self, tasks: Option<Arc<Tasks>>) -> Option<Arc<Tasks>> {
-        self.tap_ended = false;
-        core::mem::replace(&mut self.tap, tasks)
-    }
-
-    /// Whether the QP was reset since the tap was set.
-    #[inline]
-    pub(crate) fn has_tap_ended(&self) -> bool {
-        self.tap_ended
-    }
-
-    /// Why no more messages arrive.
-    #[inline]
-    pub(crate) fn ended(&self) -> Option<&Error> {
-        self.ended.as_ref()
-    }
-
-    /// Wakes all that wait for messages.
-    fn wake_all(&mut self, wakes: &mut Vec<Waker>) {
-        self.turnstile.wake_all(wakes);
-        if let Some(tap) = &self.tap {
-            tap.note(wakes);
-        }
-    }
-
-    /// No more messages arrive. The first reason counts.
-    pub(crate) fn end(&mut self, error: Error, wakes: &mut Vec<Waker>) {
-        if self.ended.is_none() {
-            self.ended = Some(if self.closed { Error::Closed } else { error });
-        }
-        self.wake_all(wakes);
-    }
-
-    /// As [`end`](Self::end), and the receives that are posted are not flushed either.
-    pub(crate) fn fail(&mut self, error: Error, wakes: &mut Vec<Waker>) {
-        self.posted = 0;
-        self.ended = Some(error);
-        self.wake_all(wakes);
-        self.flushing.wake_all(wakes);
-    }
-
-    /// The queue, to be reset.
-    pub(crate) fn queue(&mut self) -> Option<&mut uverbs::RecvQueue<Exclusive, D>> {
-        self.queue.as_mut()
-    }
-
-    /// The QP was moved to RESET: the receives that were posted have no completions.
-    pub(crate) fn reset(&mut self, wakes: &mut Vec<Waker>) {
-        (self.posted, self.ended, self.closed) = (0, None, false);
-        self.tap_ended = self.tap.is_some();
-        self.turnstile.dismiss_all(wakes);
-        self.wake_all(wakes);
-        self.flushing.wake_all(wakes);
-    }
-
-    /// The QP will be moved to ERR.
-    pub(crate) fn close(&mut self) {
-        self.closed = true;
-    }
-
-    /// The event `QP_LAST_WQE_REACHED`.
-    pub(crate) fn wake_flushing(&mut self, wakes: &mut Vec<Waker>) {
-        self.flushing.wake_all(wakes);
-    }
-
-    /// The task is woken by that event, or when the receives are flushed.
-    pub(crate) fn wait_flushed(&mut self, place: &mut Place, caller: &mut Caller<'_>) {
-        self.flushing.wait(place, caller);
-    }
-
-    /// The task does not wait for that any more. Returns its waker.
-    pub(crate) fn leave_flushed(&mut self, place: &mut Place) -> Option<Waker> {
-        self.flushing.leave(place)
-    }
-
-    /// Whether receives of the QP's own queue are in flight.
-    pub(crate) fn any_posted(&self) -> bool {
-        self.posted > 0
-    }
-
-    /// After the move to ERR: waits until no receive of the QP is in flight. Those of an SRQ are not counted here. Returns whether none is.
-    pub(crate) fn poll_flushed(
-        &mut self,
-        place: &mut Place,
-        caller: &mut Caller<'_>,
-        wakes: &mut Vec<Waker>,
-    ) -> bool {
-        if self.posted == 0 {
-            // Otherwise it was reset meanwhile.
-            if self.closed {
-                self.end(Error::Closed, wakes);
-            }
-            return true;
-        }
-        self.wait_flushed(place, caller);
-        false
-    }
-}
+use uverbs::{AnyDriver, Driver, Rc};
+use uverbs_core::wake::{Caller, Wakes, discard};
 
 /// The next message; see [`Qp::recv`](crate::Qp::recv).
 #[must_use = "futures do nothing unless they are polled"]
@@ -364,7 +47,7 @@ impl<D: Driver> Future for Recv<D> {
         }
         let mut receives = lock(&qp.receives);
         let available = receives.available();
-        if receives.turnstile.pass_alone(ticket, 1, available) {
+        if receives.waiters.pass_alone(ticket, 1, available) {
             if receives.refill_for(1) {
                 return Self::take_last(qp, receives);
             }
@@ -401,15 +84,15 @@ impl<D: Driver> Recv<D> {
         // Dropped before these.
         let mut receives = receives;
         loop {
-            if receives.turnstile.dismisses(ticket) {
+            if receives.waiters.dismisses(ticket) {
                 return Poll::Ready(Err(Error::Closed));
             }
             let available = receives.available();
-            let message = receives.turnstile.pass(ticket, 1, available, &mut caller);
+            let message = receives.waiters.pass(ticket, 1, available, &mut caller);
             let message = message.then(|| receives.messages.pop_front()).flatten();
-            if message.is_none() && (receives.ended.is_some() || qp.is_broken()) {
-                let error = receives.ended.clone().or_else(|| qp.failure()).unwrap_or(Error::Closed);
-                caller.leave(receives.turnstile.leave(ticket, available, &mut wakes));
+            if message.is_none() && (receives.ended().is_some() || qp.is_broken()) {
+                let error = receives.ended().cloned().or_else(|| qp.failure()).unwrap_or(Error::Closed);
+                caller.leave(receives.waiters.leave(ticket, available, &mut wakes));
                 return Poll::Ready(Err(error));
             }
             // A queue with receives is refilled when messages arrive and are taken.
@@ -446,11 +129,27 @@ impl<D: Driver> Recv<D> {
             let mut wakes = Wakes::new();
             let mut receives = lock(&self.qp.receives);
             let available = receives.available();
-            let left = receives.turnstile.leave(&mut self.ticket, available, &mut wakes);
+            let left = receives.waiters.leave(&mut self.ticket, available, &mut wakes);
             drop(receives);
             // A message for which this future was woken goes to the next one.
             wakes.wake();
             discard(left);
         }
+    }
+}
+
+impl<D: Driver> Qp<Rc, D> {
+    /// The next message. Messages are in the order of their arrival, and so are the tasks that wait for them.
+    ///
+    /// # Errors
+    /// After all messages that have arrived: the error of the QP, or [`Error::Closed`].
+    pub fn recv(&self) -> Recv<D> {
+        Recv::new(self.inner.clone())
+    }
+
+    /// A message that has arrived already.
+    #[must_use]
+    pub fn try_recv(&self) -> Option<Message<D>> {
+        self.inner.try_recv()
     }
 }

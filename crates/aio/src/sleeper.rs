@@ -2,11 +2,11 @@
 //! The part of a dispatcher that does not depend on the driver: the choice of the leading thread, the sleep, the deadlines.
 
 use crate::error::Result;
-use crate::kick::{Event, Kick, Who};
-use crate::lead::{Lead, Leadership, Number};
+use crate::fd_waits::{FdWait, FdWaits};
+use crate::leader::{FollowerId, LeaderGuard, LeaderLock};
 use crate::sync::{AtomicBool, Ordering};
 use crate::timers::{Clock, Timers};
-use crate::watches::{Wait, Watches};
+use crate::wakeup::{Event, Wakeup, Who};
 use core::task::Waker;
 use core::time::Duration;
 use nix::errno::Errno;
@@ -19,7 +19,7 @@ use uverbs_core::kernel::Process;
 use {crate::alarm::Alarm, core::sync::atomic::AtomicUsize, std::sync::OnceLock};
 
 /// What the descriptors of the dispatcher's epoll instance are for.
-const KICK: u64 = 0;
+const WAKEUP: u64 = 0;
 const CHANNEL: u64 = 1;
 const ASYNC_EVENTS: u64 = 2;
 #[cfg(feature = "tokio")]
@@ -46,19 +46,19 @@ impl Event for EventFd {
 pub(crate) struct Readable {
     pub(crate) channel: bool,
     pub(crate) async_events: bool,
-    /// There was a kick.
-    pub(crate) kick: bool,
+    /// There was a wakeup.
+    pub(crate) wakeup: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Sleeper {
-    kick: Kick<EventFd>,
-    leadership: Leadership,
+    wakeup: Wakeup<EventFd>,
+    leader_lock: LeaderLock,
     timers: Timers,
     clock: Arc<dyn Clock>,
     spin: Duration,
     epoll: Epoll,
-    watches: Watches,
+    fd_waits: FdWaits,
     restless: AtomicBool,
     home: Process,
     /// Tasks of tokio sleep until then.
@@ -67,7 +67,7 @@ pub(crate) struct Sleeper {
     /// Runtimes of tokio with tasks that wait.
     #[cfg(feature = "tokio")]
     stations: AtomicUsize,
-    /// See [`Relay`](crate::relay::Relay).
+    /// See [`TaskWaker`](crate::task_waker::TaskWaker).
     #[cfg(feature = "tokio")]
     woke: Arc<AtomicBool>,
 }
@@ -76,15 +76,15 @@ impl Sleeper {
     pub(crate) fn new(clock: Arc<dyn Clock>, spin: Duration) -> Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        epoll.add(&event, EpollEvent::new(EpollFlags::EPOLLIN, KICK))?;
+        epoll.add(&event, EpollEvent::new(EpollFlags::EPOLLIN, WAKEUP))?;
         Ok(Self {
-            kick: Kick::new(event),
-            leadership: Leadership::new(),
+            wakeup: Wakeup::new(event),
+            leader_lock: LeaderLock::new(),
             timers: Timers::new(),
             clock,
             spin,
             epoll,
-            watches: Watches::new(FIRST_TASK),
+            fd_waits: FdWaits::new(FIRST_TASK),
             restless: AtomicBool::new(false),
             home: Process::register(),
             #[cfg(feature = "tokio")]
@@ -96,21 +96,21 @@ impl Sleeper {
         })
     }
 
-    /// See [`Watches::watch`].
-    pub(crate) fn watch_for_task(&self, fd: impl AsFd, waker: &Waker) -> Result<Wait> {
-        Ok(self.watches.watch(&self.epoll, fd, waker)?)
+    /// See [`FdWaits::register`].
+    pub(crate) fn begin_fd_wait(&self, fd: impl AsFd, waker: &Waker) -> Result<FdWait> {
+        Ok(self.fd_waits.register(&self.epoll, fd, waker)?)
     }
 
-    /// See [`Watches::unwatch`].
-    pub(crate) fn unwatch_for_task(&self, fd: impl AsFd, wait: Wait) {
+    /// See [`FdWaits::deregister`].
+    pub(crate) fn end_fd_wait(&self, fd: impl AsFd, wait: FdWait) {
         if !self.is_forked() {
-            self.watches.unwatch(&self.epoll, fd, wait);
+            self.fd_waits.deregister(&self.epoll, fd, wait);
         }
     }
 
-    /// See [`Watches::update`].
-    pub(crate) fn update_task(&self, wait: Wait, waker: &Waker) -> bool {
-        self.watches.update(wait, waker)
+    /// See [`FdWaits::update`].
+    pub(crate) fn update_fd_wait(&self, wait: FdWait, waker: &Waker) -> bool {
+        self.fd_waits.update(wait, waker)
     }
 
     pub(crate) fn watch_channel(&self, fd: impl AsFd) -> Result<()> {
@@ -128,8 +128,8 @@ impl Sleeper {
     }
 
     #[inline]
-    pub(crate) fn leadership(&self) -> &Leadership {
-        &self.leadership
+    pub(crate) fn leader_lock(&self) -> &LeaderLock {
+        &self.leader_lock
     }
 
     #[inline]
@@ -137,10 +137,14 @@ impl Sleeper {
         &self.timers
     }
 
-    /// As [`Leadership::try_lead`].
+    /// As [`LeaderLock::try_lead`].
     #[inline]
-    pub(crate) fn try_lead(&self, number: &mut Number, waker: impl FnOnce() -> Waker) -> Option<Leading<'_>> {
-        self.leadership.try_lead(number, waker).map(|lead| Leading { lead: Some(lead), sleeper: self })
+    pub(crate) fn try_lead(
+        &self,
+        number: &mut FollowerId,
+        waker: impl FnOnce() -> Waker,
+    ) -> Option<RunGuard<'_>> {
+        self.leader_lock.try_lead(number, waker).map(|lead| RunGuard { lead: Some(lead), sleeper: self })
     }
 
     pub(crate) fn now(&self) -> Duration {
@@ -153,38 +157,38 @@ impl Sleeper {
 
     /// Ends the sleep of the leader, if it sleeps.
     #[inline]
-    pub(crate) fn kick(&self) {
+    pub(crate) fn wake_up(&self) {
         if !self.is_forked() {
-            self.kick.kick();
+            self.wakeup.wake_up();
         }
     }
 
     /// This one will sleep, unless its next check finds something.
     #[inline]
     pub(crate) fn announce(&self, who: Who) {
-        self.kick.announce(who);
+        self.wakeup.announce(who);
     }
 
     /// It does not sleep.
     #[inline]
     pub(crate) fn cancel(&self, who: Who) {
-        self.kick.cancel(who);
+        self.wakeup.cancel(who);
     }
 
-    /// An event loop has read a kick or an event of the CQ: a thread that leads and sleeps may wait for it, or tasks.
-    pub(crate) fn pass_kick(&self) {
-        if self.leadership.is_led() {
-            self.kick.event().raise();
+    /// An event loop has read a wakeup or an event of the CQ: a thread that leads and sleeps may wait for it, or tasks.
+    pub(crate) fn pass_wakeup(&self) {
+        if self.leader_lock.is_led() {
+            self.wakeup.event().raise();
         } else if self.has_stations() {
-            self.kick.pass();
+            self.wakeup.pass();
         }
     }
 
     /// The one that ran the dispatcher does so no longer. An event loop that sleeps, or tasks of tokio, now run it alone. They do not know
-    /// the timers and the work that were added meanwhile, and that one may have read the kick for them.
+    /// the timers and the work that were added meanwhile, and that one may have read the wakeup for them.
     #[inline]
     pub(crate) fn leave(&self) {
-        if self.kick.is_loop_asleep() || self.has_stations() {
+        if self.wakeup.is_loop_asleep() || self.has_stations() {
             self.wake_loop();
         }
     }
@@ -203,7 +207,7 @@ impl Sleeper {
     #[cold]
     fn wake_loop(&self) {
         if !self.is_forked() {
-            self.kick.event().raise();
+            self.wakeup.event().raise();
         }
     }
 
@@ -265,12 +269,12 @@ impl Sleeper {
         for event in events {
             match event.data() {
                 // Nothing to read if another thread was faster.
-                KICK => readable.kick |= self.kick.event().read().is_ok(),
+                WAKEUP => readable.wakeup |= self.wakeup.event().read().is_ok(),
                 CHANNEL => readable.channel = true,
                 ASYNC_EVENTS => readable.async_events = true,
                 #[cfg(feature = "tokio")]
-                ALARM => readable.kick |= self.alarm.get().is_some_and(Alarm::has_rung),
-                watch => self.watches.take(watch, wakes),
+                ALARM => readable.wakeup |= self.alarm.get().is_some_and(Alarm::has_rung),
+                registration => self.fd_waits.take(registration, wakes),
             }
         }
     }
@@ -279,7 +283,7 @@ impl Sleeper {
 /// For tasks of tokio.
 #[cfg(feature = "tokio")]
 impl Sleeper {
-    /// A runtime begins to wait. The order of this and of [`Leadership::is_led`] is that of all threads: so a leader that leaves finds it,
+    /// A runtime begins to wait. The order of this and of [`LeaderLock::is_led`] is that of all threads: so a leader that leaves finds it,
     /// or it finds no leader.
     pub(crate) fn add_station(&self) -> Result<()> {
         if self.alarm.get().is_none() {
@@ -309,7 +313,7 @@ impl Sleeper {
 
     /// The descriptor is readable.
     pub(crate) fn raise(&self) {
-        self.kick.event().raise();
+        self.wakeup.event().raise();
     }
 
     pub(crate) fn woke(&self) -> &Arc<AtomicBool> {
@@ -319,12 +323,12 @@ impl Sleeper {
 
 /// The right to run the dispatcher, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Leading<'a> {
-    lead: Option<Lead<'a>>,
+pub(crate) struct RunGuard<'a> {
+    lead: Option<LeaderGuard<'a>>,
     sleeper: &'a Sleeper,
 }
 
-impl Drop for Leading<'_> {
+impl Drop for RunGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         self.lead = None;
@@ -368,7 +372,7 @@ mod tests {
         sleeper.watch_async_events(&events).unwrap();
         let fds: Vec<_> = (0..40).map(|_| raised()).collect();
         for fd in &fds {
-            sleeper.watch_for_task(fd, Waker::noop()).unwrap();
+            sleeper.begin_fd_wait(fd, Waker::noop()).unwrap();
         }
         let mut wakes = Vec::new();
         let readable = sleeper.wait(Some(Duration::ZERO), &mut wakes).unwrap();

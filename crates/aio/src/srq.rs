@@ -1,20 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shared receive queues that are refilled from a pool.
 
-use crate::chores::Ended;
-use crate::dispatcher::{Dispatcher, Inner, RouteId};
-use crate::error::Result;
-use crate::qp::check_pool;
+use crate::deferred::Ended;
+use crate::error::{Error, Result};
+use crate::life::Life;
+use crate::route::RouteId;
 use crate::sync::{Mutex, lock};
 use core::fmt;
 use std::sync::Arc;
-use uverbs::AnyDriver;
-use uverbs::Pool;
-use uverbs::{Driver, ProtectionDomain};
-use uverbs::{
-    Exclusive, Private,
-    attr::{SrqAttr, SrqInitAttr},
-};
+use uverbs::{AnyDriver, Driver, Exclusive, Pool, Private};
 
 struct State<D: Driver> {
     /// `None` only while it is dropped.
@@ -26,7 +20,7 @@ struct State<D: Driver> {
 
 pub(crate) struct SrqInner<D: Driver> {
     state: Mutex<State<D>>,
-    dispatcher: Arc<Inner<D>>,
+    life: Arc<Life<D>>,
     route: RouteId,
     entries: u32,
 }
@@ -42,7 +36,7 @@ impl<D: Driver> fmt::Debug for SrqInner<D> {
 /// ```
 /// use uverbs::mlx5::Mlx5;
 /// use uverbs::{ConnectAttr, Context};
-/// use uverbs_aio::{Dispatcher, Error, Result};
+/// use uverbs_aio::{Dispatcher, Result};
 /// use uverbs_hca::Hca;
 ///
 /// # fn main() -> Result<()> {
@@ -60,7 +54,7 @@ impl<D: Driver> fmt::Debug for SrqInner<D> {
 /// b.connect(&there, &here, &attr)?;
 ///
 /// dispatcher.block_on(async {
-///     let mut buf = pool.get().ok_or(Error::Closed)?;
+///     let mut buf = pool.get()?;
 ///     buf.fill(b"hello")?;
 ///     a.send(buf).await?;
 ///     // A message belongs to the QP at which it has arrived.
@@ -87,41 +81,35 @@ impl<D: Driver> fmt::Debug for Srq<D> {
     }
 }
 
-impl<D: Driver> Dispatcher<D> {
-    /// Creates a shared receive queue with `depth` receives, and posts them with buffers of the pool. The messages of each QP
-    /// are [received](crate::Qp::recv) from that QP.
-    ///
-    /// # Errors
-    /// The CQ of the dispatcher has too few entries left; the pool is that of another domain; or the kernel's refusal.
-    pub fn srq(&self, pd: &ProtectionDomain<D>, pool: &Pool<Private, D>, depth: u32) -> Result<Srq<D>> {
-        check_pool("create_srq", pool, pd)?;
-        let attr = SrqAttr { max_wr: depth, max_sge: 1, srq_limit: 0 };
-        let attr = SrqInitAttr { attr, ..SrqInitAttr::default() };
-        let (queue, entries, route) = self.inner.add_queue(|_| Ok(pd.srq(&attr)?), |_| depth)?;
-        let state = State { queue: Some(queue), pool: pool.clone(), depth, posted: 0 };
-        let dispatcher = self.inner.clone();
-        let inner = Arc::new(SrqInner { state: Mutex::new(state), dispatcher, route, entries });
-        self.inner.set_srq(route, &inner);
-        if inner.refill() {
-            self.inner.starved(route);
-        }
-        Ok(Srq { inner })
-    }
-}
-
 impl<D: Driver> Srq<D> {
-    pub(crate) fn is_of(&self, dispatcher: &Arc<Inner<D>>) -> bool {
-        Arc::ptr_eq(&self.inner.dispatcher, dispatcher)
+    pub(crate) fn new(inner: Arc<SrqInner<D>>) -> Self {
+        Self { inner }
+    }
+
+    /// Whether it is one of the dispatcher with this life.
+    pub(crate) fn is_of(&self, life: &Arc<Life<D>>) -> bool {
+        Arc::ptr_eq(&self.inner.life, life)
     }
 
     pub(crate) fn with_queue<R>(&self, f: impl FnOnce(&uverbs::Srq<Exclusive, D>) -> Result<R>) -> Result<R> {
         let state = lock(&self.inner.state);
-        let queue = state.queue.as_ref().ok_or(crate::Error::Closed)?;
+        let queue = state.queue.as_ref().ok_or(Error::Closed)?;
         f(queue)
     }
 }
 
 impl<D: Driver> SrqInner<D> {
+    /// Of a queue that completes by `route`.
+    pub(crate) fn new(
+        queue: uverbs::Srq<Exclusive, D>,
+        pool: &Pool<Private, D>,
+        life: &Arc<Life<D>>,
+        (route, entries): (RouteId, u32),
+    ) -> Self {
+        let state = State { queue: Some(queue), pool: pool.clone(), depth: entries, posted: 0 };
+        Self { state: Mutex::new(state), life: life.clone(), route, entries }
+    }
+
     /// A receive was completed. Returns whether the queue should be refilled.
     #[inline]
     pub(crate) fn taken(&self) -> bool {
@@ -173,10 +161,10 @@ impl<D: Driver> Drop for SrqInner<D> {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         drop(state.queue.take());
-        if self.dispatcher.sleeper().is_forked() {
+        if self.life.sleeper().is_forked() {
             return;
         }
         let (route, entries) = (self.route, self.entries);
-        self.dispatcher.queue_ended(Ended { route, qp_num: None, entries, linger: None, life: None });
+        self.life.queue_ended(Ended { route, qp_num: None, entries, linger: None, life: None });
     }
 }

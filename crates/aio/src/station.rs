@@ -15,14 +15,15 @@
 //! that spins or was called to do so. That one may never be polled again: the alarm ends its time, unless it has polled meanwhile.
 //! The descriptor is that of all runtimes, and each call does all there is to do: so a runtime that is run no more holds none up.
 
-use crate::dispatcher::{FORKED, Inner};
-use crate::driver::{Leader, Next, Rounds};
 use crate::error::Result;
-use crate::kick::Who;
-use crate::relay::Relay;
+use crate::life::FORKED;
+use crate::poller::Poller;
+use crate::rounds::{Leader, Next, Rounds};
 use crate::sleeper::Sleeper;
 use crate::solo::Solo;
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
+use crate::task_waker::TaskWaker;
+use crate::wakeup::Who;
 use core::future::{Future, poll_fn};
 use core::pin::pin;
 use core::sync::atomic::AtomicU64;
@@ -46,7 +47,7 @@ const PATIENCE: Duration = Duration::from_millis(2);
 /// Rounds of one call of the runtime, at most.
 const MOST_ROUNDS: u32 = 32;
 
-/// The number of relays that are examined to find one that waits.
+/// The number of wakers that are examined to find one that waits.
 const MOST_LOOKS: u32 = 8;
 
 /// No future spins.
@@ -67,7 +68,7 @@ impl AsRawFd for Descriptor {
 #[derive(Debug)]
 struct Members {
     /// Those that can be called to spin, by their numbers.
-    idle: BTreeMap<u64, Arc<Relay>>,
+    idle: BTreeMap<u64, Arc<TaskWaker>>,
     last: u64,
 }
 
@@ -75,7 +76,7 @@ struct Members {
 #[derive(Debug)]
 pub(crate) struct Station<D: Driver> {
     runtime: Id,
-    inner: Arc<Inner<D>>,
+    poller: Arc<Poller<D>>,
     /// `None` after its last future has left.
     fd: Mutex<Option<AsyncFd<Descriptor>>>,
     /// The waker of the descriptor.
@@ -114,7 +115,7 @@ impl<D: Driver> Wake for Bell<D> {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if let Some(station) = self.0.upgrade()
-            && !station.inner.sleeper().is_forked()
+            && !station.poller.sleeper().is_forked()
         {
             station.call(false);
         }
@@ -153,8 +154,8 @@ pub(crate) enum Step {
 }
 
 impl<D: Driver> Station<D> {
-    fn new(inner: &Arc<Inner<D>>, runtime: Id) -> Result<Arc<Self>> {
-        let sleeper = inner.sleeper();
+    fn new(poller: &Arc<Poller<D>>, runtime: Id) -> Result<Arc<Self>> {
+        let sleeper = poller.sleeper();
         #[expect(
             deprecated,
             reason = "its successor is unsafe; `Descriptor` returns the same open descriptor as long as it lives"
@@ -162,7 +163,7 @@ impl<D: Driver> Station<D> {
         let fd = AsyncFd::with_interest(Descriptor(sleeper.clone()), Interest::READABLE)?;
         let station = Arc::new_cyclic(|station| Self {
             runtime,
-            inner: inner.clone(),
+            poller: poller.clone(),
             fd: Mutex::new(Some(fd)),
             bell: Arc::new(Bell(station.clone())).into(),
             solo: Solo::new(),
@@ -193,8 +194,8 @@ impl<D: Driver> Station<D> {
 
     /// Does what there is to do. `spins`: whether a future is called if there is nothing.
     fn serve(&self, spins: bool) {
-        let sleeper = self.inner.sleeper();
-        let is_led = sleeper.leadership().is_led();
+        let sleeper = self.poller.sleeper();
+        let is_led = sleeper.leader_lock().is_led();
         self.read(!is_led);
         // What the thread leaves makes the descriptor readable, for which the bell waits again.
         if !is_led && !self.is_spun() {
@@ -232,12 +233,12 @@ impl<D: Driver> Station<D> {
 
     /// Polls the dispatcher until it is asleep, or a future was woken or called that goes on with it.
     fn run(&self, spins: bool) {
-        let sleeper = self.inner.sleeper();
+        let sleeper = self.poller.sleeper();
         let (rounds, wakes) = &mut *lock(&self.work);
         self.is_asleep.store(false, Ordering::Relaxed);
         for _ in 0..MOST_ROUNDS {
             sleeper.woke().store(false, Ordering::Relaxed);
-            match rounds.poll(&self.inner, &Runtime, wakes) {
+            match rounds.poll(&self.poller, &Runtime, wakes) {
                 Ok(Next::Sleep) => return self.sleep(),
                 Ok(Next::Again) if spins && self.call_one() => return self.expect(CALLED),
                 Ok(Next::Again) => rounds.stop_spinning(),
@@ -259,7 +260,7 @@ impl<D: Driver> Station<D> {
 
     /// Reads what has made the descriptor readable.
     fn slept(&self, rounds: &mut Rounds, leader: &impl Leader, wakes: &mut Wakes) {
-        if let Err(error) = rounds.slept(&self.inner, leader, Some(Duration::ZERO), wakes) {
+        if let Err(error) = rounds.slept(&self.poller, leader, Some(Duration::ZERO), wakes) {
             log::error!("dispatcher: {error}");
         }
     }
@@ -270,7 +271,7 @@ impl<D: Driver> Station<D> {
         self.spins.fetch_add(1, Ordering::Relaxed);
         self.is_asleep.store(false, Ordering::Relaxed);
         let (rounds, wakes) = &mut *lock(&self.work);
-        let next = rounds.poll(&self.inner, leader, wakes);
+        let next = rounds.poll(&self.poller, leader, wakes);
         let step = match next {
             Ok(Next::Sleep) => Step::Wait,
             Ok(Next::Again) => Step::Spin,
@@ -311,8 +312,8 @@ impl<D: Driver> Station<D> {
     fn sleep(&self) {
         self.spinner.store(NONE, Ordering::Relaxed);
         self.is_asleep.store(true, Ordering::Release);
-        if let Some(limit) = self.inner.sleeper().time_to_sleep() {
-            self.inner.sleeper().set_alarm(limit);
+        if let Some(limit) = self.poller.sleeper().time_to_sleep() {
+            self.poller.sleeper().set_alarm(limit);
         }
     }
 
@@ -328,9 +329,9 @@ impl<D: Driver> Station<D> {
     fn call_one(&self) -> bool {
         for _ in 0..MOST_LOOKS {
             let idle = lock(&self.members).idle.pop_first();
-            let Some((_, relay)) = idle else { return false };
-            relay.set_listed(false);
-            if relay.call() {
+            let Some((_, task_waker)) = idle else { return false };
+            task_waker.set_listed(false);
+            if task_waker.call() {
                 return true;
             }
         }
@@ -339,9 +340,9 @@ impl<D: Driver> Station<D> {
 
     fn call_all(&self) {
         let idle = core::mem::take(&mut lock(&self.members).idle);
-        for relay in idle.into_values() {
-            relay.set_listed(false);
-            relay.call();
+        for task_waker in idle.into_values() {
+            task_waker.set_listed(false);
+            task_waker.call();
         }
     }
 
@@ -349,11 +350,11 @@ impl<D: Driver> Station<D> {
     fn expect(&self, spinner: u64) {
         self.spinner.store(spinner, Ordering::Relaxed);
         // Of several runtimes another one may have read the alarm.
-        if !self.is_watched.load(Ordering::Relaxed) || self.inner.sleeper().has_several_stations() {
+        if !self.is_watched.load(Ordering::Relaxed) || self.poller.sleeper().has_several_stations() {
             self.is_watched.store(true, Ordering::Relaxed);
             let spins = self.spins.load(Ordering::Relaxed);
             *lock(&self.watch) = Some((Instant::now() + PATIENCE, spins));
-            self.inner.sleeper().set_alarm(PATIENCE);
+            self.poller.sleeper().set_alarm(PATIENCE);
         }
     }
 
@@ -367,7 +368,7 @@ impl<D: Driver> Station<D> {
             if now >= *until {
                 (*until, *before) = (now + PATIENCE, spins);
             }
-            self.inner.sleeper().set_alarm(*until - now);
+            self.poller.sleeper().set_alarm(*until - now);
             return true;
         }
         if now >= *until {
@@ -381,8 +382,9 @@ impl<D: Driver> Station<D> {
 
 /// A future of a task that waits and runs the dispatcher, until this is dropped.
 pub(crate) struct Member<'a, D: Driver> {
-    inner: &'a Arc<Inner<D>>,
-    relay: &'a Arc<Relay>,
+    poller: &'a Arc<Poller<D>>,
+    stations: &'a Stations<D>,
+    task_waker: &'a Arc<TaskWaker>,
     station: Option<Arc<Station<D>>>,
     /// Its number in the station.
     number: u64,
@@ -393,8 +395,20 @@ pub(crate) struct Member<'a, D: Driver> {
 }
 
 impl<'a, D: Driver> Member<'a, D> {
-    pub(crate) fn new(inner: &'a Arc<Inner<D>>, relay: &'a Arc<Relay>) -> Self {
-        Self { inner, relay, station: None, number: NONE, follows: Place::default(), failures: 0 }
+    pub(crate) fn new(
+        poller: &'a Arc<Poller<D>>,
+        stations: &'a Stations<D>,
+        task_waker: &'a Arc<TaskWaker>,
+    ) -> Self {
+        Self {
+            poller,
+            stations,
+            task_waker,
+            station: None,
+            number: NONE,
+            follows: Place::default(),
+            failures: 0,
+        }
     }
 
     /// Does a round, unless another one does. The caller polls on, yields, or [waits](Self::poll_wait).
@@ -403,13 +417,13 @@ impl<'a, D: Driver> Member<'a, D> {
     /// Tokio refuses the descriptor, or this is a child of fork(2).
     #[inline]
     pub(crate) fn round(&mut self, leader: &impl Leader) -> Result<Step> {
-        let sleeper = self.inner.sleeper();
+        let sleeper = self.poller.sleeper();
         if sleeper.is_forked() {
             return Err(FORKED);
         }
-        let is_led = sleeper.leadership().is_led();
+        let is_led = sleeper.leader_lock().is_led();
         if self.station.as_ref().is_none_or(|station| station.is_gone.load(Ordering::Acquire)) {
-            if sleeper.leadership().is_taken() {
+            if sleeper.leader_lock().is_taken() {
                 return Ok(Step::Wait);
             }
             self.attach()?;
@@ -432,17 +446,17 @@ impl<'a, D: Driver> Member<'a, D> {
 
     /// Waits until the future is woken, or this is called to do a round. `begun` is whether the wait has begun.
     pub(crate) fn poll_wait(&mut self, cx: &Context<'_>, begun: &mut bool) -> Poll<()> {
-        let was_called = *begun && !self.relay.waits();
-        if was_called || self.relay.wait(cx.waker()) {
+        let was_called = *begun && !self.task_waker.waits();
+        if was_called || self.task_waker.wait(cx.waker()) {
             return Poll::Ready(());
         }
         *begun = true;
         let Some(station) = &self.station else {
-            let follows = self.inner.sleeper().leadership().follow_in_task(&mut self.follows, cx.waker());
+            let follows = self.poller.sleeper().leader_lock().follow_in_task(&mut self.follows, cx.waker());
             return if follows { Poll::Pending } else { Poll::Ready(()) };
         };
-        if !self.relay.set_listed(true) {
-            lock(&station.members).idle.insert(self.number, self.relay.clone());
+        if !self.task_waker.set_listed(true) {
+            lock(&station.members).idle.insert(self.number, self.task_waker.clone());
         }
         // Either this finds it, or the runtime's last call finds this.
         if station.is_gone.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
@@ -452,10 +466,10 @@ impl<'a, D: Driver> Member<'a, D> {
     #[cold]
     fn attach(&mut self) -> Result<()> {
         self.detach();
-        let sleeper = self.inner.sleeper();
-        discard(sleeper.leadership().leave_in_task(&mut self.follows));
+        let sleeper = self.poller.sleeper();
+        discard(sleeper.leader_lock().leave_in_task(&mut self.follows));
         let runtime = Handle::current().id();
-        let mut stations = lock(self.inner.stations());
+        let mut stations = lock(self.stations);
         let is_here =
             |station: &Station<D>| station.runtime == runtime && !station.is_gone.load(Ordering::Acquire);
         let known = stations.iter_mut().find(|(station, _)| is_here(station));
@@ -466,7 +480,7 @@ impl<'a, D: Driver> Member<'a, D> {
                 station.clone()
             }
             None => {
-                let station = Station::new(self.inner, runtime)?;
+                let station = Station::new(self.poller, runtime)?;
                 sleeper.add_station()?;
                 stations.push((station.clone(), 1));
                 station
@@ -493,8 +507,8 @@ impl<'a, D: Driver> Member<'a, D> {
     fn detach(&mut self) {
         let Some(station) = self.station.take() else { return };
         lock(&station.members).idle.remove(&self.number);
-        self.relay.set_listed(false);
-        let mut stations = lock(self.inner.stations());
+        self.task_waker.set_listed(false);
+        let mut stations = lock(self.stations);
         let mut is_last = false;
         if let Some(i) = stations.iter().position(|(other, _)| Arc::ptr_eq(other, &station))
             && let Some((_, members)) = stations.get_mut(i)
@@ -503,7 +517,7 @@ impl<'a, D: Driver> Member<'a, D> {
             is_last = *members == 0;
             if is_last {
                 stations.swap_remove(i);
-                self.inner.sleeper().remove_station();
+                self.poller.sleeper().remove_station();
                 // Before another one of this runtime registers the descriptor.
                 let fd = lock(&station.fd).take();
                 drop(fd);
@@ -516,7 +530,7 @@ impl<'a, D: Driver> Member<'a, D> {
             return;
         }
         if is_last {
-            self.inner.sleeper().leave();
+            self.poller.sleeper().leave();
         } else {
             station.spinner.store(NONE, Ordering::Relaxed);
             station.call(true);
@@ -526,12 +540,12 @@ impl<'a, D: Driver> Member<'a, D> {
 
 impl<D: Driver> Drop for Member<'_, D> {
     fn drop(&mut self) {
-        if self.inner.sleeper().is_forked() {
+        if self.poller.sleeper().is_forked() {
             // The descriptor is registered in the runtime of the parent.
             core::mem::forget(self.station.take());
             return;
         }
-        discard(self.inner.sleeper().leadership().leave_in_task(&mut self.follows));
+        discard(self.poller.sleeper().leader_lock().leave_in_task(&mut self.follows));
         self.detach();
     }
 }

@@ -142,7 +142,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use crate::lead::loom_tests::Flag;
+    use crate::leader::loom_tests::Flag;
 
     /// Two wakes of another thread, with something to find each time. If the task missed one, it would wait for ever, which loom
     /// reports as a deadlock.

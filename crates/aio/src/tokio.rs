@@ -2,11 +2,11 @@
 //! Running a dispatcher in a task of tokio: one of its own, or that of the program.
 
 use crate::dispatcher::Dispatcher;
-use crate::driver::Leader;
 use crate::error::Result;
-use crate::kick::Who;
-use crate::relay::Relay;
+use crate::rounds::Leader;
 use crate::station::{Member, Runtime, Step};
+use crate::task_waker::TaskWaker;
+use crate::wakeup::Who;
 use core::future::{Future, poll_fn};
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
@@ -34,7 +34,7 @@ impl Turn {
 
 /// A task that also polls a future.
 struct WithFuture<'a> {
-    relay: &'a Relay,
+    task_waker: &'a TaskWaker,
     waker: &'a Waker,
 }
 
@@ -43,14 +43,14 @@ impl Leader for WithFuture<'_> {
 
     #[inline]
     fn is_woken(&self) -> bool {
-        self.relay.is_woken()
+        self.task_waker.is_woken()
     }
 
     #[inline]
     fn takes(&self, waker: &Waker) -> bool {
         let own = waker.will_wake(self.waker);
         if own {
-            self.relay.note();
+            self.task_waker.note();
         }
         own
     }
@@ -66,10 +66,10 @@ impl<D: Driver> Dispatcher<D> {
     /// # Errors
     /// The CQ failed; all operations end with the same error. Or tokio refuses the descriptor.
     pub async fn drive(self) -> Result<()> {
-        let relay = Arc::new(Relay::new(self.inner.sleeper().woke().clone()));
+        let task_waker = Arc::new(TaskWaker::new(self.inner.poller.sleeper().woke().clone()));
         // There is no future.
-        relay.take();
-        let mut member = Member::new(&self.inner, &relay);
+        task_waker.take();
+        let mut member = Member::new(&self.inner.poller, &self.inner.stations, &task_waker);
         let mut turn = Turn::default();
         loop {
             let step = member.round(&Runtime)?;
@@ -84,7 +84,7 @@ impl<D: Driver> Dispatcher<D> {
                     turn = Turn::default();
                     let mut begun = false;
                     poll_fn(|cx| member.poll_wait(cx, &mut begun)).await;
-                    relay.take();
+                    task_waker.take();
                 }
             }
         }
@@ -99,27 +99,27 @@ impl<D: Driver> Dispatcher<D> {
     /// # Errors
     /// Tokio refuses the descriptor.
     pub async fn drive_with<F: Future>(&self, future: F) -> Result<F::Output> {
-        let sleeper = self.inner.sleeper();
+        let sleeper = self.inner.poller.sleeper();
         let mut future = pin!(future);
-        let relay = Arc::new(Relay::new(sleeper.woke().clone()));
-        let waker = Waker::from(relay.clone());
-        let leader = WithFuture { relay: &relay, waker: &waker };
-        let mut member = Member::new(&self.inner, &relay);
+        let task_waker = Arc::new(TaskWaker::new(sleeper.woke().clone()));
+        let waker = Waker::from(task_waker.clone());
+        let leader = WithFuture { task_waker: &task_waker, waker: &waker };
+        let mut member = Member::new(&self.inner.poller, &self.inner.stations, &task_waker);
         let mut turn = Turn::default();
         loop {
-            while relay.take() {
+            while task_waker.take() {
                 if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                     return Ok(output);
                 }
             }
             if sleeper.is_forked() {
                 // The dispatcher is the parent's. Its futures are ready, and this one waits for something else.
-                poll_fn(|cx| if relay.wait(cx.waker()) { Poll::Ready(()) } else { Poll::Pending }).await;
+                poll_fn(|cx| if task_waker.wait(cx.waker()) { Poll::Ready(()) } else { Poll::Pending }).await;
                 continue;
             }
             match member.round(&leader)? {
                 // The future is polled next, if it was woken.
-                Step::Work { .. } if !turn.is_over(if relay.is_woken() { TURN } else { 2 }) => {}
+                Step::Work { .. } if !turn.is_over(if task_waker.is_woken() { TURN } else { 2 }) => {}
                 Step::Work { .. } | Step::Spin => tokio::task::yield_now().await,
                 Step::Wait => {
                     turn = Turn::default();

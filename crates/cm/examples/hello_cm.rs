@@ -13,7 +13,7 @@ type Objects = (Pool<Private, Mlx5>, Cq<Exclusive, Mlx5>, Qp<Rc, Exclusive, Mlx5
 
 /// What each end needs. On a machine with a NIC the context is that of `resolved.device()` or `request.device()`.
 fn objects(hca: &Hca) -> Any<Objects> {
-    let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
+    let cap = QpCap::new(4, 4).inline(64);
     let context = Context::<Mlx5>::from_kernel(hca.open())?;
     let (pd, cq) = (context.alloc_pd()?, context.cq_with(8, None)?);
     let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create()?;

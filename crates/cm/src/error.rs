@@ -10,6 +10,7 @@ use uverbs_core::Errno;
 #[non_exhaustive]
 pub enum Error {
     /// There is no route to the address, or no RDMA device on it.
+    #[non_exhaustive]
     NoRoute {
         /// The verb, such as `resolve_addr`.
         verb: &'static str,
@@ -19,6 +20,7 @@ pub enum Error {
         errno: Errno,
     },
     /// The peer rejected the connection.
+    #[non_exhaustive]
     Rejected {
         /// The verb.
         verb: &'static str,
@@ -30,6 +32,7 @@ pub enum Error {
         private_data: Vec<u8>,
     },
     /// The peer, or the network, did not answer in time; or a time limit of the caller has passed.
+    #[non_exhaustive]
     TimedOut {
         /// The verb.
         verb: &'static str,
@@ -37,6 +40,7 @@ pub enum Error {
         object: String,
     },
     /// The connection was ended before the verb was complete.
+    #[non_exhaustive]
     Disconnected {
         /// The verb.
         verb: &'static str,
@@ -44,6 +48,7 @@ pub enum Error {
         object: String,
     },
     /// The RDMA device of the identifier was removed.
+    #[non_exhaustive]
     DeviceGone {
         /// The verb.
         verb: &'static str,

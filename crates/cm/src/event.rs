@@ -20,6 +20,7 @@ use uverbs_uapi::rdma_cm::{
 /// An event of an identifier or of a membership. It is a value, and needs no acknowledgement.
 #[derive(Debug)]
 #[must_use]
+#[non_exhaustive]
 pub struct Event {
     /// The identifier ([`Id::token`]) or the membership ([`Membership::token`](crate::Membership::token)) of the event.
     /// For a connection request this is the identifier that listens.
@@ -65,6 +66,7 @@ pub enum EventKind {
 
 /// A connection request: the identifier of the new connection, and the parameters of the peer.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct ConnectRequest {
     /// The new identifier. Dropping it rejects the peer.
     pub id: Id,
@@ -83,10 +85,11 @@ impl Event {
         let kind = match raw.event {
             RDMA_CM_EVENT_ADDR_RESOLVED => EventKind::AddrResolved,
             RDMA_CM_EVENT_ROUTE_RESOLVED => EventKind::RouteResolved,
-            RDMA_CM_EVENT_CONNECT_REQUEST => EventKind::ConnectRequest(ConnectRequest {
-                id: Id::of_request(channel, raw.id, token),
-                peer: peer(),
-            }),
+            RDMA_CM_EVENT_CONNECT_REQUEST => {
+                let peer = peer();
+                let id = Id::of_request(channel, raw.id, token, &peer);
+                EventKind::ConnectRequest(ConnectRequest { id, peer })
+            }
             RDMA_CM_EVENT_CONNECT_RESPONSE => EventKind::ConnectResponse(peer()),
             RDMA_CM_EVENT_ESTABLISHED => EventKind::Established(peer()),
             RDMA_CM_EVENT_DISCONNECTED => EventKind::Disconnected,

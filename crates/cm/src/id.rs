@@ -8,12 +8,12 @@
 use crate::address;
 use crate::channel::EventChannel;
 use crate::error::{Error, Result};
-use crate::param::{ConnParam, private_data_len};
+use crate::param::{ConnParam, Peer, private_data_len};
 use crate::reason::RejectReason;
 use crate::wait::Waits;
 use core::fmt;
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -107,6 +107,10 @@ pub struct Id {
     is_destroyed: bool,
     place: Arc<Place>,
     waits: Waits,
+    /// What the peer of a request asks for: the reads and atomics that this side serves, and that it may have outstanding.
+    asked: Option<(u8, u8)>,
+    /// Whether [`Id::set_ack_timeout`] was called.
+    has_ack_timeout: AtomicBool,
 }
 
 /// The channel to which an identifier belongs, for its memberships: only that one can end them. `None` after the end of the identifier,
@@ -152,15 +156,39 @@ impl Id {
             is_destroyed: false,
             place: Place::new(channel),
             waits: Waits::default(),
+            asked: None,
+            has_ack_timeout: AtomicBool::new(false),
         })
     }
 
-    /// The identifier of a connection request to the identifier `listener`.
-    pub(crate) fn of_request(channel: &EventChannel, number: u32, listener: Token) -> Self {
-        let token = Token::new(listener.is_datagram());
-        let (is_passive, is_destroyed, place) = (true, false, Place::new(channel));
-        let (channel, waits) = (channel.clone(), Waits::default());
-        Self { channel, number, token, is_passive, is_destroyed, place, waits }
+    /// The identifier of the connection request of `peer` to the identifier `listener`.
+    pub(crate) fn of_request(channel: &EventChannel, number: u32, listener: Token, peer: &Peer) -> Self {
+        Self {
+            channel: channel.clone(),
+            number,
+            token: Token::new(listener.is_datagram()),
+            is_passive: true,
+            is_destroyed: false,
+            place: Place::new(channel),
+            waits: Waits::default(),
+            asked: Some((peer.responder_resources, peer.initiator_depth)),
+            has_ack_timeout: AtomicBool::new(false),
+        }
+    }
+
+    /// The depths of a connection that is accepted: of each direction the minimum of this side's and the peer's.
+    pub(crate) fn agreed_depths(&self, param: &ConnParam) -> Option<(u8, u8)> {
+        let (served, outstanding) = self.asked?;
+        Some((param.responder_resources.min(served), param.initiator_depth.min(outstanding)))
+    }
+
+    /// The kernel has an ACK timeout for it that the program selected.
+    pub(crate) fn has_ack_timeout(&self) -> bool {
+        self.has_ack_timeout.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_has_ack_timeout(&self) {
+        self.has_ack_timeout.store(true, Ordering::Relaxed);
     }
 
     /// The value by which events name it.
@@ -293,15 +321,20 @@ impl Id {
             .map_err(|errno| self.explain(VERB, param.private_data.len(), limit, errno))
     }
 
-    /// `rdma_accept`: accepts a connection request. The QP must be in RTR or RTS, and `param` have its number.
+    /// `rdma_accept`: accepts a connection request. The QP must be in RTR or RTS, and `param` have its number. Its depths
+    /// are sent with the minimum of this side's and the peer's.
     ///
     /// # Errors
     /// As [`Id::connect`]; [`Error::Disconnected`] if the peer has given up.
     pub fn accept(&self, param: &ConnParam) -> Result<()> {
         const VERB: &str = "accept";
+        let mut conn_param = param.encode(VERB)?;
+        if let Some((served, outstanding)) = self.agreed_depths(param) {
+            (conn_param.responder_resources, conn_param.initiator_depth) = (served, outstanding);
+        }
         let command = rdma_ucm_accept {
             uid: self.token.0,
-            conn_param: param.encode(VERB)?,
+            conn_param,
             id: self.number,
             reserved: 0,
             ece: param.encode_ece(),

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::event::EventKind;
 use crate::id::{Id, PortSpace};
 use crate::param::{ConnParam, Peer};
-use crate::qp::{Connectable, Own};
+use crate::qp::Connectable;
 use crate::reason::RejectReason;
 use crate::resolved::expect;
 use core::net::SocketAddr;
@@ -180,18 +180,12 @@ impl Request {
     /// # Errors
     /// The error of a state of the QP; [`Error::Disconnected`](crate::Error::Disconnected) if the peer has given up.
     pub fn prepare<Q: Connectable>(&self, qp: &Q, param: &ConnParam) -> Result<()> {
-        self.id.begin_qp(qp.control(), &self.own(param))
-    }
-
-    /// Each depth is the minimum of this side's and the peer's.
-    fn own(&self, param: &ConnParam) -> Own {
-        let served = param.responder_resources.min(self.peer.responder_resources);
-        let outstanding = param.initiator_depth.min(self.peer.initiator_depth);
-        Own { access: param.access, depths: Some((served, outstanding)), qkey: param.qkey }
+        self.id.init_qp(qp.control(), param)
     }
 
     /// Accepts with a QP that is in RESET or was [prepared](Self::prepare), and waits until the connection is
-    /// established. Datagrams have no connection, so their acceptance does not wait.
+    /// established. Datagrams have no connection, so their acceptance does not wait. The QP gets the
+    /// [timers](ConnParam#timers) of `param`.
     ///
     /// # Errors
     /// [`Error::TimedOut`](crate::Error::TimedOut), [`Error::DeviceGone`](crate::Error::DeviceGone); or the error of a state of the
@@ -203,18 +197,12 @@ impl Request {
         param: &ConnParam,
         limit: Option<Duration>,
     ) -> Result<Connection<Q>> {
-        let own = self.own(param);
         if qp.control().state()? == uverbs::attr::QpState::RESET {
             self.prepare(&qp, param)?;
         }
         let Self { id, peer } = self;
-        id.finish_qp(qp.control(), &own)?;
-        let mut answer = ConnParam { qp_num: qp.control().qp_num(), ..param.clone() };
-        if let Some((served, outstanding)) = own.depths {
-            answer.responder_resources = served;
-            answer.initiator_depth = outstanding;
-        }
-        id.accept(&answer)?;
+        id.connect_qp(qp.control(), param)?;
+        id.accept(&param.clone().qp_num(qp.control().qp_num()))?;
         if !id.is_datagram() {
             expect(&id, "accept", limit, |kind| matches!(kind, EventKind::Established(_)).then_some(()))?;
         }

@@ -31,6 +31,7 @@ pub struct Membership {
 
 /// The attributes of a joined group, in its event.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Multicast {
     /// The address attributes of the group, for an address handle.
     pub ah_attr: AhAttr,

@@ -49,8 +49,11 @@ impl Id {
         self.set_option(RDMA_OPTION_ID_AFONLY, &i32::from(only).to_ne_bytes())
     }
 
-    /// Sets the QP's `timeout` (4.096 us times 2 to this power, 5 bits) instead of the one that the kernel computes
-    /// (`RDMA_OPTION_ID_ACK_TIMEOUT`), before it connects or accepts.
+    /// Sets the QP's `timeout` (4.096 us times 2 to this power, 5 bits; `RDMA_OPTION_ID_ACK_TIMEOUT`), before it connects or
+    /// accepts. [`ConnParam::ack_timeout`](crate::ConnParam::ack_timeout) needs no call and has precedence.
+    ///
+    /// On RoCE, a value that is set before the route is resolved is also sent as the lifetime of packets, from which the kernel of
+    /// the peer computes the timeout of *its* QP (`rdma_set_ack_timeout()`, `cma_resolve_iboe_route()`).
     ///
     /// # Errors
     /// A value that does not fit in 5 bits; the kernel's error.
@@ -59,6 +62,8 @@ impl Id {
             let reason = format!("{timeout} does not fit in 5 bits");
             return Err(Error::invalid("set_option", "ack_timeout", reason));
         }
-        self.set_option(RDMA_OPTION_ID_ACK_TIMEOUT, &[timeout])
+        self.set_option(RDMA_OPTION_ID_ACK_TIMEOUT, &[timeout])?;
+        self.set_has_ack_timeout();
+        Ok(())
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::id::Id;
+use crate::param::ConnParam;
 use uverbs::Qp;
 use uverbs::attr::{
     AccessFlags, AhAttr, Gid, GlobalRoute, MigState, Mtu, QpAttr, QpAttrMask, QpCap, QpState, QpType,
@@ -68,16 +69,6 @@ impl<D: Driver> Connectable for QpControl<D> {
     }
 }
 
-/// The values of a connection that this side selects.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Own {
-    pub(crate) access: AccessFlags,
-    /// Maximum numbers of reads and atomics of the peer and of this side, if they are not those of the kernel.
-    pub(crate) depths: Option<(u8, u8)>,
-    /// Queue key, if it is not that of the kernel.
-    pub(crate) qkey: u32,
-}
-
 impl Id {
     /// `rdma_init_qp_attr`: the attributes that move its QP to a state: INIT, RTR or RTS. On iWARP those of RTS are none:
     /// the kernel moves the QP when it connects or accepts.
@@ -105,22 +96,20 @@ impl Id {
         Ok((attr, mask | QpAttrMask::STATE))
     }
 
-    /// Moves a QP from RESET to INIT; receives can be posted then. A datagram QP is moved to RTS. The peer gets these
-    /// access rights.
+    /// Moves a QP from RESET to INIT; receives can be posted then. A datagram QP is moved to RTS. The peer gets the access
+    /// rights of `param`.
     ///
     /// # Errors
-    /// As [`Id::init_qp_attr`], and those of `modify_qp`; a QP of another device than that of the identifier is invalid.
-    pub fn init_qp<D: Driver>(&self, qp: &QpControl<D>, access: AccessFlags) -> Result<()> {
-        self.begin_qp(qp, &Own { access, ..Own::default() })
-    }
-
-    pub(crate) fn begin_qp<D: Driver>(&self, qp: &QpControl<D>, own: &Own) -> Result<()> {
+    /// As [`Id::init_qp_attr`], and those of `modify_qp`; a QP of another device than that of the identifier is invalid, as are values
+    /// of `param` that are out of range.
+    pub fn init_qp<D: Driver>(&self, qp: &QpControl<D>, param: &ConnParam) -> Result<()> {
+        param.check("init_qp")?;
         self.check_type(qp.qp_type())?;
         self.check_device(qp)?;
-        self.move_qp(qp, QpState::INIT, own)?;
+        self.move_qp(qp, QpState::INIT, param)?;
         if self.is_datagram() {
             qp.modify_state(QpState::RTR)?;
-            let rts = QpAttr { qp_state: QpState::RTS, ..QpAttr::default() };
+            let rts = QpAttr::new().qp_state(QpState::RTS);
             qp.modify(&rts, QpAttrMask::STATE | QpAttrMask::SQ_PSN)?;
         }
         Ok(())
@@ -150,20 +139,18 @@ impl Id {
         }
     }
 
-    /// Moves a connected QP from INIT to RTS: before `accept`, or after the event of the peer's acceptance.
+    /// Moves a connected QP from INIT to RTS: before `accept`, or after the event of the peer's acceptance. It gets the
+    /// [timers](ConnParam#timers) of `param`, and the depths that [`accept`](Id::accept) sends.
     ///
     /// # Errors
     /// As [`Id::init_qp`].
-    pub fn connect_qp<D: Driver>(&self, qp: &QpControl<D>, access: AccessFlags) -> Result<()> {
-        self.finish_qp(qp, &Own { access, ..Own::default() })
-    }
-
-    pub(crate) fn finish_qp<D: Driver>(&self, qp: &QpControl<D>, own: &Own) -> Result<()> {
+    pub fn connect_qp<D: Driver>(&self, qp: &QpControl<D>, param: &ConnParam) -> Result<()> {
+        param.check("connect_qp")?;
         if self.is_datagram() {
             return Ok(());
         }
-        self.move_qp(qp, QpState::RTR, own)?;
-        self.move_qp(qp, QpState::RTS, own)
+        self.move_qp(qp, QpState::RTR, param)?;
+        self.move_qp(qp, QpState::RTS, param)
     }
 
     /// Whether the connection is one of iWARP, whose QPs have no partition key.
@@ -172,18 +159,25 @@ impl Id {
         Ok(!mask.contains(QpAttrMask::PKEY_INDEX))
     }
 
-    fn move_qp<D: Driver>(&self, qp: &QpControl<D>, state: QpState, own: &Own) -> Result<()> {
+    /// The kernel's attributes, with the values of this side. `modify_qp` ignores those that the kernel's mask does not have:
+    /// the timers of iWARP, and of a side of XRC that has one of them.
+    fn move_qp<D: Driver>(&self, qp: &QpControl<D>, state: QpState, param: &ConnParam) -> Result<()> {
         let (mut attr, mask) = self.init_qp_attr(state)?;
         if mask.is_empty() {
             return Ok(());
         }
-        attr.qp_access_flags = own.access;
-        if let Some((served, outstanding)) = own.depths {
+        attr.qp_access_flags = param.access;
+        if let Some((served, outstanding)) = self.agreed_depths(param) {
             attr.max_dest_rd_atomic = served;
             attr.max_rd_atomic = outstanding;
         }
-        if own.qkey != 0 {
-            attr.qkey = own.qkey;
+        if param.qkey != 0 {
+            attr.qkey = param.qkey;
+        }
+        // The kernel's is 0 (655 ms), which a program can't change (`ucma_set_option_id()` has no option for it).
+        attr.min_rnr_timer = param.min_rnr_timer;
+        if let Some(timeout) = param.timeout(self.has_ack_timeout()) {
+            attr.timeout = timeout;
         }
         Ok(qp.modify(&attr, mask)?)
     }
@@ -191,58 +185,50 @@ impl Id {
 
 /// An address as the kernel gives it.
 pub(crate) fn ah_attr(raw: &ib_uverbs_ah_attr) -> AhAttr {
-    let grh = GlobalRoute {
-        dgid: Gid(raw.grh.dgid),
-        flow_label: raw.grh.flow_label,
-        sgid_index: raw.grh.sgid_index,
-        hop_limit: raw.grh.hop_limit,
-        traffic_class: raw.grh.traffic_class,
-    };
-    AhAttr {
-        grh: (raw.is_global != 0).then_some(grh),
-        dlid: raw.dlid,
-        sl: raw.sl,
-        src_path_bits: raw.src_path_bits,
-        static_rate: raw.static_rate,
-        port_num: raw.port_num,
-    }
+    let grh = GlobalRoute::new(Gid(raw.grh.dgid))
+        .flow_label(raw.grh.flow_label)
+        .sgid_index(raw.grh.sgid_index)
+        .hop_limit(raw.grh.hop_limit)
+        .traffic_class(raw.grh.traffic_class);
+    AhAttr::new(raw.port_num)
+        .grh((raw.is_global != 0).then_some(grh))
+        .dlid(raw.dlid)
+        .sl(raw.sl)
+        .src_path_bits(raw.src_path_bits)
+        .static_rate(raw.static_rate)
 }
 
 /// Attributes of a QP as the kernel gives them. Values are not checked here: `modify_qp` does.
 fn qp_attr(raw: &ib_uverbs_qp_attr) -> (QpAttr, QpAttrMask) {
-    let attr = QpAttr {
-        qp_state: QpState(raw.qp_state),
-        cur_qp_state: QpState(raw.cur_qp_state),
-        path_mtu: u8::try_from(raw.path_mtu).map(Mtu).unwrap_or_default(),
-        path_mig_state: MigState(raw.path_mig_state),
-        qkey: raw.qkey,
-        rq_psn: raw.rq_psn,
-        sq_psn: raw.sq_psn,
-        dest_qp_num: raw.dest_qp_num,
-        qp_access_flags: AccessFlags::from_bits_retain(raw.qp_access_flags),
-        cap: QpCap {
-            max_send_wr: raw.max_send_wr,
-            max_recv_wr: raw.max_recv_wr,
-            max_send_sge: raw.max_send_sge,
-            max_recv_sge: raw.max_recv_sge,
-            max_inline_data: raw.max_inline_data,
-        },
-        ah_attr: ah_attr(&raw.ah_attr),
-        alt_ah_attr: ah_attr(&raw.alt_ah_attr),
-        pkey_index: raw.pkey_index,
-        alt_pkey_index: raw.alt_pkey_index,
-        en_sqd_async_notify: raw.en_sqd_async_notify != 0,
-        sq_draining: raw.sq_draining != 0,
-        max_rd_atomic: raw.max_rd_atomic,
-        max_dest_rd_atomic: raw.max_dest_rd_atomic,
-        min_rnr_timer: raw.min_rnr_timer,
-        port_num: raw.port_num,
-        timeout: raw.timeout,
-        retry_cnt: raw.retry_cnt,
-        rnr_retry: raw.rnr_retry,
-        alt_port_num: raw.alt_port_num,
-        alt_timeout: raw.alt_timeout,
-        rate_limit: 0,
-    };
+    let attr = QpAttr::new()
+        .qp_state(QpState(raw.qp_state))
+        .cur_qp_state(QpState(raw.cur_qp_state))
+        .path_mtu(u8::try_from(raw.path_mtu).map(Mtu).unwrap_or_default())
+        .path_mig_state(MigState(raw.path_mig_state))
+        .qkey(raw.qkey)
+        .rq_psn(raw.rq_psn)
+        .sq_psn(raw.sq_psn)
+        .dest_qp_num(raw.dest_qp_num)
+        .qp_access_flags(AccessFlags::from_bits_retain(raw.qp_access_flags))
+        .cap(
+            QpCap::new(raw.max_send_wr, raw.max_recv_wr)
+                .sge(raw.max_send_sge, raw.max_recv_sge)
+                .inline(raw.max_inline_data),
+        )
+        .ah_attr(ah_attr(&raw.ah_attr))
+        .alt_ah_attr(ah_attr(&raw.alt_ah_attr))
+        .pkey_index(raw.pkey_index)
+        .alt_pkey_index(raw.alt_pkey_index)
+        .en_sqd_async_notify(raw.en_sqd_async_notify != 0)
+        .sq_draining(raw.sq_draining != 0)
+        .max_rd_atomic(raw.max_rd_atomic)
+        .max_dest_rd_atomic(raw.max_dest_rd_atomic)
+        .min_rnr_timer(raw.min_rnr_timer)
+        .port_num(raw.port_num)
+        .timeout(raw.timeout)
+        .retry_cnt(raw.retry_cnt)
+        .rnr_retry(raw.rnr_retry)
+        .alt_port_num(raw.alt_port_num)
+        .alt_timeout(raw.alt_timeout);
     (attr, QpAttrMask::from_bits_retain(raw.qp_attr_mask))
 }

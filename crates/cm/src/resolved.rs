@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::event::EventKind;
 use crate::id::{Id, PortSpace};
 use crate::param::ConnParam;
-use crate::qp::{Connectable, Own};
+use crate::qp::Connectable;
 use core::net::SocketAddr;
 use core::time::Duration;
 use uverbs::device::DeviceInfo;
@@ -72,7 +72,7 @@ impl Resolved {
     }
 
     /// Connects a QP that is in RESET, and waits until the connection is established. `limit` is a time limit; without
-    /// it, the kernel's retries are the limit, which may take a minute.
+    /// it, the kernel's retries are the limit, which may take a minute. The QP gets the [timers](ConnParam#timers) of `param`.
     ///
     /// # Errors
     /// [`Error::Rejected`] with the peer's reason and private data; [`Error::Disconnected`]; [`Error::TimedOut`];
@@ -91,9 +91,8 @@ impl Resolved {
     /// # Errors
     /// The error of a state of the QP.
     pub fn prepare<Q: Connectable>(self, qp: &Q, param: &ConnParam) -> Result<Prepared> {
-        let own = Own { access: param.access, depths: None, qkey: param.qkey };
-        self.id.begin_qp(qp.control(), &own)?;
-        Ok(Prepared { id: self.id, qp_num: qp.control().qp_num(), own })
+        self.id.init_qp(qp.control(), param)?;
+        Ok(Prepared { id: self.id, qp_num: qp.control().qp_num() })
     }
 }
 
@@ -102,7 +101,6 @@ impl Resolved {
 pub struct Prepared {
     id: Id,
     qp_num: u32,
-    own: Own,
 }
 
 impl Prepared {
@@ -117,7 +115,7 @@ impl Prepared {
         limit: Option<Duration>,
     ) -> Result<Connection<Q>> {
         const VERB: &str = "connect";
-        let Self { id, qp_num, own } = self;
+        let Self { id, qp_num } = self;
         if qp.control().qp_num() != qp_num {
             return Err(Error::invalid(
                 VERB,
@@ -125,7 +123,7 @@ impl Prepared {
                 format!("QP {}, but {qp_num} was prepared", qp.control().qp_num()),
             ));
         }
-        id.connect(&ConnParam { qp_num, ..param.clone() })?;
+        id.connect(&param.clone().qp_num(qp_num))?;
         // Of iWARP the peer's answer establishes the connection, and the kernel has moved the QP to RTS.
         let (peer, is_established) = expect(&id, VERB, limit, |kind| match kind {
             EventKind::ConnectResponse(peer) => Some((peer, false)),
@@ -133,7 +131,7 @@ impl Prepared {
             _ => None,
         })?;
         if !id.is_datagram() && !is_established {
-            let connected = id.finish_qp(qp.control(), &own);
+            let connected = id.connect_qp(qp.control(), param);
             if connected.is_err() {
                 // The peer waits for an answer. If this fails, it gets none and times out.
                 let _ = id.reject(crate::RejectReason::CONSUMER_DEFINED, &[]);

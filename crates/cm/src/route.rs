@@ -17,6 +17,7 @@ use zerocopy::IntoBytes;
 
 /// The addresses of an identifier, and its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Bound {
     /// The address of this side.
     pub local: Option<SocketAddr>,
@@ -53,6 +54,7 @@ impl Bound {
 
 /// The path to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Route {
     /// GID of this side.
     pub sgid: Gid,

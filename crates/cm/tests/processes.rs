@@ -67,8 +67,7 @@ impl Process {
     }
 
     fn queues(&self) -> Queues {
-        let cap =
-            QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
+        let cap = QpCap::new(4, 4).inline(64);
         let context = Context::<Mlx5>::from_kernel(self.hca.open()).unwrap();
         let (pd, cq) = (context.alloc_pd().unwrap(), context.cq_with(8, None).unwrap());
         let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create().unwrap();

@@ -15,6 +15,9 @@
 //! | [`wake`] | the wakers of tasks, which may run any code |
 //! | [`error`], [`errno`] | errors of control verbs |
 
+#[macro_use]
+mod setters;
+
 pub mod attr;
 pub mod control;
 pub mod device;

@@ -110,21 +110,18 @@ pub struct Path {
 /// The attributes of a connection over an exchanged endpoint.
 #[must_use]
 pub fn attr(path: Path, access: AccessFlags) -> ConnectAttr {
-    ConnectAttr {
-        sgid_index: path.gid_index,
-        access,
-        hop_limit: 64,
-        timeout: 16,
-        max_rd_atomic: READS,
-        max_dest_rd_atomic: READS,
-        ..ConnectAttr::default()
-    }
+    ConnectAttr::new()
+        .sgid_index(path.gid_index)
+        .access(access)
+        .hop_limit(64)
+        .timeout(16)
+        .max_rd_atomic(READS)
+        .max_dest_rd_atomic(READS)
 }
 
 /// The parameters of a connection by the connection manager.
-#[must_use]
 pub fn param(access: AccessFlags, srq: bool) -> ConnParam {
-    ConnParam { access, srq, responder_resources: READS, initiator_depth: READS, ..ConnParam::default() }
+    ConnParam::new().access(access).srq(srq).responder_resources(READS).initiator_depth(READS)
 }
 
 /// Connects to a server. `prepare` is called with the QP in INIT, to post receives.

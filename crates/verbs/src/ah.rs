@@ -26,7 +26,7 @@ use uverbs_core::wr::{IbvAh, RawAh};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
 /// let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
-/// let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
+/// let cap = QpCap::new(4, 4).inline(64);
 /// let mut qp = pd.raw_qp::<Ud>().cq(&cq).cap(cap).create()?;
 /// let attr = ConnectAttr::default().on(&context)?;
 /// qp.init(&attr)?;

@@ -284,7 +284,16 @@ impl<S: AsFd + Write> Write for WithDeadline<S> {
 }
 
 /// The parameters of a connection, except its two endpoints.
+///
+/// ```
+/// use uverbs::ConnectAttr;
+/// use uverbs::attr::AccessFlags;
+///
+/// let attr = ConnectAttr::new().access(AccessFlags::REMOTE_WRITE).timeout(16);
+/// assert_eq!((attr.timeout, attr.retry_cnt), (16, 7));
+/// ```
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct ConnectAttr {
     /// Local port, from 1.
     pub port_num: u8,
@@ -354,6 +363,32 @@ impl Default for ConnectAttr {
 }
 
 impl ConnectAttr {
+    /// The default.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    uverbs_core::setters! {
+        port_num: u8,
+        sgid_index: Option<u8>,
+        pkey_index: u16,
+        path_mtu: Mtu,
+        sl: u8,
+        access: AccessFlags,
+        traffic_class: u8,
+        flow_label: u32,
+        static_rate: u8,
+        hop_limit: u8,
+        timeout: u8,
+        retry_cnt: u8,
+        rnr_retry: u8,
+        min_rnr_timer: u8,
+        max_rd_atomic: u8,
+        max_dest_rd_atomic: u8,
+        qkey: u32,
+    }
+
     /// Returns these parameters with the index of the GID that is used: if `sgid_index` is `None`, the default of the
     /// port. [`QpControl`](crate::qp::QpControl) calls it itself; for an address handle the program calls it before
     /// [`ah_attr`](Self::ah_attr).
@@ -393,22 +428,19 @@ impl ConnectAttr {
     /// The address attributes of the path to `remote`.
     #[must_use]
     pub fn ah_attr(&self, remote: &Endpoint) -> AhAttr {
-        let route = |sgid_index| GlobalRoute {
-            dgid: remote.gid,
-            sgid_index,
-            hop_limit: self.hop_limit,
-            flow_label: self.flow_label,
-            traffic_class: self.traffic_class,
+        let route = |sgid_index| {
+            GlobalRoute::new(remote.gid)
+                .sgid_index(sgid_index)
+                .hop_limit(self.hop_limit)
+                .flow_label(self.flow_label)
+                .traffic_class(self.traffic_class)
         };
         let has_gid = remote.gid != Gid::default();
-        AhAttr {
-            grh: self.sgid_index.filter(|_| has_gid).map(route),
-            dlid: remote.lid,
-            sl: self.sl,
-            static_rate: self.static_rate,
-            port_num: self.port_num,
-            ..AhAttr::default()
-        }
+        AhAttr::new(self.port_num)
+            .grh(self.sgid_index.filter(|_| has_gid).map(route))
+            .dlid(remote.lid)
+            .sl(self.sl)
+            .static_rate(self.static_rate)
     }
 }
 
@@ -432,15 +464,13 @@ mod tests {
 
     #[test]
     fn the_address_has_every_attribute_of_the_path() {
-        let attr = ConnectAttr {
-            sgid_index: Some(3),
-            sl: 4,
-            traffic_class: 0x60,
-            flow_label: 0x12345,
-            static_rate: 5,
-            hop_limit: 9,
-            ..ConnectAttr::default()
-        };
+        let attr = ConnectAttr::new()
+            .sgid_index(Some(3))
+            .sl(4)
+            .traffic_class(0x60)
+            .flow_label(0x12345)
+            .static_rate(5)
+            .hop_limit(9);
         let way = attr.ah_attr(&Endpoint { gid: Gid([1; 16]), lid: 7, ..Endpoint::default() });
         let grh = way.grh.unwrap();
         assert_eq!((grh.traffic_class, grh.flow_label, grh.hop_limit, grh.sgid_index), (0x60, 0x12345, 9, 3));

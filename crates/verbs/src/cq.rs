@@ -75,7 +75,7 @@ impl<D: Driver> Context<D> {
     /// # Errors
     /// As [`create_cq_ex`](Self::create_cq_ex).
     pub fn cq_with<L: Locking>(&self, cqe: u32, channel: Option<&CompletionChannel<D>>) -> Result<Cq<L, D>> {
-        self.cq_ex(&CqInitAttr { cqe, ..CqInitAttr::default() }, channel)
+        self.cq_ex(&CqInitAttr::new(cqe), channel)
     }
 
     /// As [`cq_with`](Self::cq_with), with all attributes.

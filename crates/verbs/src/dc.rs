@@ -112,23 +112,16 @@ impl<D: DcDriver> QpControl<D> {
     /// As [`modify`](Self::modify).
     pub fn connect_dci(&self, attr: &ConnectAttr) -> Result<()> {
         // The attributes that `modify_dci_qp_is_ok()` of mlx5_ib requires.
-        let init = QpAttr {
-            qp_state: QpState::INIT,
-            pkey_index: attr.pkey_index,
-            port_num: attr.port_num,
-            ..QpAttr::default()
-        };
+        let init = QpAttr::new().qp_state(QpState::INIT).pkey_index(attr.pkey_index).port_num(attr.port_num);
         self.modify(&init, QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT)?;
-        let rtr = QpAttr { qp_state: QpState::RTR, path_mtu: attr.path_mtu, ..QpAttr::default() };
+        let rtr = QpAttr::new().qp_state(QpState::RTR).path_mtu(attr.path_mtu);
         self.modify(&rtr, QpAttrMask::STATE | QpAttrMask::PATH_MTU)?;
-        let rts = QpAttr {
-            qp_state: QpState::RTS,
-            timeout: attr.timeout,
-            retry_cnt: attr.retry_cnt,
-            rnr_retry: attr.rnr_retry,
-            max_rd_atomic: attr.max_rd_atomic,
-            ..QpAttr::default()
-        };
+        let rts = QpAttr::new()
+            .qp_state(QpState::RTS)
+            .timeout(attr.timeout)
+            .retry_cnt(attr.retry_cnt)
+            .rnr_retry(attr.rnr_retry)
+            .max_rd_atomic(attr.max_rd_atomic);
         let mask = QpAttrMask::STATE
             | QpAttrMask::TIMEOUT
             | QpAttrMask::RETRY_CNT
@@ -185,22 +178,18 @@ impl<D: DcDriver> DcTarget<D> {
     /// # Errors
     /// The kernel's error for one of the transitions.
     pub fn connect(&self, attr: &ConnectAttr, path: &AhAttr) -> Result<u32> {
-        let init = QpAttr {
-            qp_state: QpState::INIT,
-            pkey_index: attr.pkey_index,
-            port_num: attr.port_num,
-            qp_access_flags: attr.access,
-            ..QpAttr::default()
-        };
+        let init = QpAttr::new()
+            .qp_state(QpState::INIT)
+            .pkey_index(attr.pkey_index)
+            .port_num(attr.port_num)
+            .qp_access_flags(attr.access);
         let mask = QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
         self.modify(&init, mask)?;
-        let rtr = QpAttr {
-            qp_state: QpState::RTR,
-            path_mtu: attr.path_mtu,
-            min_rnr_timer: attr.min_rnr_timer,
-            ah_attr: *path,
-            ..QpAttr::default()
-        };
+        let rtr = QpAttr::new()
+            .qp_state(QpState::RTR)
+            .path_mtu(attr.path_mtu)
+            .min_rnr_timer(attr.min_rnr_timer)
+            .ah_attr(*path);
         let mask = QpAttrMask::STATE | QpAttrMask::PATH_MTU | QpAttrMask::MIN_RNR_TIMER | QpAttrMask::AV;
         self.modify(&rtr, mask)?;
         self.dctn().ok_or_else(|| Error::protocol("modify_qp", "no number of the DC target"))

@@ -25,6 +25,7 @@ use uverbs_core::sync::{LockError, ProcessMutex};
 
 /// An asynchronous event (ibv_get_async_event(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Event {
     /// Type of the event.
     pub event_type: EventType,

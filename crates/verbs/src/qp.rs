@@ -99,23 +99,22 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
     /// The work requests that the send queue and the receive queue hold. Each work request has one entry, if [`sge`](Self::sge) asks for
     /// no more.
     pub fn depth(self, max_send_wr: u32, max_recv_wr: u32) -> Self {
-        self.cap_by(|cap| QpCap {
-            max_send_wr,
-            max_recv_wr,
-            max_send_sge: cap.max_send_sge.max(1),
-            max_recv_sge: cap.max_recv_sge.max(1),
-            ..cap
+        self.cap_by(|cap| {
+            cap.max_send_wr(max_send_wr)
+                .max_recv_wr(max_recv_wr)
+                .max_send_sge(cap.max_send_sge.max(1))
+                .max_recv_sge(cap.max_recv_sge.max(1))
         })
     }
 
     /// The buffers of a work request that sends, and of one that receives; see [`BufList`](crate::BufList).
     pub fn sge(self, max_send_sge: u32, max_recv_sge: u32) -> Self {
-        self.cap_by(|cap| QpCap { max_send_sge, max_recv_sge, ..cap })
+        self.cap_by(|cap| cap.max_send_sge(max_send_sge).max_recv_sge(max_recv_sge))
     }
 
     /// The bytes that an inline send or write can have.
     pub fn inline(self, max_inline_data: u32) -> Self {
-        self.cap_by(|cap| QpCap { max_inline_data, ..cap })
+        self.cap_by(|cap| cap.inline(max_inline_data))
     }
 
     fn cap_by(self, f: impl FnOnce(QpCap) -> QpCap) -> Self {

@@ -148,14 +148,7 @@ impl Access {
 
 impl Ah {
     pub(crate) fn attr(self) -> AhAttr {
-        let route =
-            |(sgid_index, byte)| GlobalRoute { dgid: Gid([byte; 16]), sgid_index, ..GlobalRoute::default() };
-        AhAttr {
-            grh: self.global.map(route),
-            dlid: self.dlid,
-            sl: self.sl,
-            port_num: self.port_num,
-            ..AhAttr::default()
-        }
+        let route = |(sgid_index, byte)| GlobalRoute::new(Gid([byte; 16])).sgid_index(sgid_index);
+        AhAttr::new(self.port_num).grh(self.global.map(route)).dlid(self.dlid).sl(self.sl)
     }
 }

@@ -33,12 +33,9 @@ impl World {
     pub(crate) fn create_cq(&mut self, action: &Action) {
         let Action::Cq { cqe, huge, wc_flags, flags, channel, shared } = action else { return };
         let Some(context) = &self.context else { return };
-        let attr = CqInitAttr {
-            cqe: if *huge { u32::MAX - u32::from(*cqe) } else { (*cqe).into() },
-            comp_vector: 0,
-            wc_flags: WcExFlags::from_bits_retain((*wc_flags).into()),
-            flags: CqFlags::from_bits_retain((*flags).into()),
-        };
+        let attr = CqInitAttr::new(if *huge { u32::MAX - u32::from(*cqe) } else { (*cqe).into() })
+            .wc_flags(WcExFlags::from_bits_retain((*wc_flags).into()))
+            .flags(CqFlags::from_bits_retain((*flags).into()));
         let channel = channel.and_then(|c| pick(&mut self.channels, c)).map(|c| &*c);
         let cq = if *shared {
             kept(context.create_cq_ex(&attr, channel)).map(AnyCq::Shared)
@@ -52,13 +49,9 @@ impl World {
 
     pub(crate) fn create_qp(&mut self, new: NewQp) {
         let Some(pd) = pick(&mut self.pds, new.pd).map(|pd| &*pd) else { return };
-        let cap = QpCap {
-            max_send_wr: new.max_wr.into(),
-            max_recv_wr: (new.max_wr / 2).into(),
-            max_send_sge: (new.max_sge % 8).into(),
-            max_recv_sge: (new.max_sge / 32).into(),
-            max_inline_data: new.max_inline.into(),
-        };
+        let cap = QpCap::new(new.max_wr.into(), (new.max_wr / 2).into())
+            .sge((new.max_sge % 8).into(), (new.max_sge / 32).into())
+            .inline(new.max_inline.into());
         let ops = new.ops.map_or(SendOpsFlags::empty(), |bits| SendOpsFlags::from_bits_retain(bits.into()));
         let flags = if new.odd_flags < 8 {
             QpCreateFlags::from_bits_retain(1 << new.odd_flags)

@@ -71,7 +71,7 @@ impl World {
                 let _ = unsafe { srq.post_srq_recv(&raw const wr) };
             }
             UseSrq::Modify { max_wr, limit, mask } => {
-                let attr = SrqAttr { max_wr: (*max_wr).into(), max_sge: 0, srq_limit: (*limit).into() };
+                let attr = SrqAttr::new((*max_wr).into()).max_sge(0).srq_limit((*limit).into());
                 let _ = kept(srq.modify(&attr, SrqAttrMask::from_bits_retain((*mask).into())));
             }
             UseSrq::Query => drop(kept(srq.query())),
@@ -86,13 +86,11 @@ impl World {
                 let _ = kept(each_qp!(qp, |qp| qp.control.modify_state(state)));
             }
             UseQp::Modify(state, mask, byte) => {
-                let attr = QpAttr {
-                    qp_state: QpState((*state).into()),
-                    qkey: u32::from(*byte) << 24,
-                    timeout: *byte,
-                    dest_qp_num: u32::from(*byte) << 17,
-                    ..QpAttr::default()
-                };
+                let attr = QpAttr::new()
+                    .qp_state(QpState((*state).into()))
+                    .qkey(u32::from(*byte) << 24)
+                    .timeout(*byte)
+                    .dest_qp_num(u32::from(*byte) << 17);
                 let mask = QpAttrMask::from_bits_retain(*mask);
                 let _ = kept(each_qp!(qp, |qp| qp.modify(&attr, mask)));
             }

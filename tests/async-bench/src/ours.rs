@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use core::time::Duration;
 use tokio::io::AsyncBufReadExt;
 use uverbs::Pool;
-use uverbs::{Context, Driver, ProtectionDomain};
+use uverbs::{Context, Driver, ProtectionDomain, Rc};
 use uverbs::{Private, open::DriverVisitor};
 use uverbs_aio::{Dispatcher, Link, Listener, Qp, RdmaStream};
 use uverbs_cm::{ConnParam, EventChannel};
@@ -18,13 +18,13 @@ const INLINE: usize = 64;
 
 /// A connected QP.
 pub(crate) struct Queue<D: Driver> {
-    qp: Qp<D>,
+    qp: Qp<Rc, D>,
     pool: Pool<Private, D>,
     _link: Option<Link>,
 }
 
 impl<D: Driver> Queue<D> {
-    pub(crate) fn new(qp: Qp<D>, pool: Pool<Private, D>, link: Option<Link>) -> Self {
+    pub(crate) fn new(qp: Qp<Rc, D>, pool: Pool<Private, D>, link: Option<Link>) -> Self {
         Self { qp, pool, _link: link }
     }
 }

@@ -47,20 +47,13 @@ impl<D: Driver> World<D> {
         let context = device::open_as::<D>();
         let td = context.alloc_td().expect("a thread domain");
         let pd = context.alloc_pd().expect("a PD").parent_domain(&td).expect("a parent domain");
-        let attr =
-            CqInitAttr { cqe: RING_ENTRIES - 1, wc_flags: WcExFlags::STANDARD, ..CqInitAttr::default() };
+        let attr = CqInitAttr::new(RING_ENTRIES - 1).wc_flags(WcExFlags::STANDARD);
         let cq = context.create_cq_ex::<Exclusive>(&attr, None).expect("a CQ");
         let ring = Ring::of_last_cq(RING_ENTRIES);
-        let cap = QpCap {
-            max_send_wr: CHUNK,
-            max_recv_wr: 2 * CHUNK,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
+        let cap = QpCap::new(CHUNK, 2 * CHUNK);
         let qp = pd.raw_qp::<Rc>().cq(&cq).cap(cap).create().expect("a QP");
         let whose = Whose { user_index: Seen::now().user_index, qp_num: qp.control.qp_num() };
-        let attr = ConnectAttr { sgid_index: Some(3), ..ConnectAttr::default() };
+        let attr = ConnectAttr::new().sgid_index(Some(3));
         qp.init(&attr).expect("INIT");
         let here = qp.control.endpoint(1, &attr).expect("an endpoint");
         qp.control.connect(&here, &here, &attr).expect("RTS");

@@ -28,7 +28,7 @@ struct Evented<L: Face> {
 impl<L: Face> Evented<L> {
     fn new(w: &World<L>) -> Self {
         let channel = w.context.create_comp_channel().expect("a channel");
-        let attr = CqInitAttr { cqe: CHUNK - 1, ..CqInitAttr::default() };
+        let attr = CqInitAttr::new(CHUNK - 1);
         let queue = w.context.create_cq_ex::<L>(&attr, Some(&channel)).expect("a CQ");
         let seen = Seen::now();
         // SAFETY: the preload library has made the descriptor and leaves it to this program, which does not close it.

@@ -71,7 +71,7 @@ const DC_KEY: u64 = 0x1122_3344_5566_7788;
 
 /// Moves a QP to RTS.
 pub fn start(qp: &QpControl<Mlx5>) {
-    let attr = ConnectAttr { sgid_index: Some(3), ..ConnectAttr::default() };
+    let attr = ConnectAttr::new().sgid_index(Some(3));
     if qp.qp_type() == Dci::QP_TYPE {
         return qp.connect_dci(&attr).expect("RTS");
     }

@@ -49,16 +49,10 @@ impl Owned {
         let pd = context.alloc_pd().expect("a PD").parent_domain(&td).expect("a parent domain");
         let cq = context.cq_with(RING_ENTRIES - 1, None).expect("a CQ");
         let ring = Ring::of_last_cq(RING_ENTRIES);
-        let cap = QpCap {
-            max_send_wr: CHUNK,
-            max_recv_wr: 2 * CHUNK,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
+        let cap = QpCap::new(CHUNK, 2 * CHUNK);
         let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create().expect("a QP");
         let whose = Whose { user_index: Seen::now().user_index, qp_num: qp.qp_num() };
-        let attr = ConnectAttr { sgid_index: Some(3), ..ConnectAttr::default() };
+        let attr = ConnectAttr::new().sgid_index(Some(3));
         qp.init(&attr).expect("INIT");
         let here = qp.control().endpoint(1, &attr).expect("an endpoint");
         qp.connect(&here, &here, &attr).expect("RTS");

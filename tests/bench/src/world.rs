@@ -32,7 +32,7 @@ pub struct Cq<L: Face> {
 impl<L: Face> Cq<L> {
     /// Creates one.
     pub fn new(context: &Context<Mlx5>, entries: u32) -> Self {
-        let attr = CqInitAttr { cqe: entries - 1, wc_flags: WcExFlags::STANDARD, ..Default::default() };
+        let attr = CqInitAttr::new(entries - 1).wc_flags(WcExFlags::STANDARD);
         let queue = context.create_cq_ex::<L>(&attr, None).expect("a CQ");
         Self { queue, ring: Ring::of_last_cq(entries) }
     }
@@ -92,13 +92,9 @@ impl<T: Peer, L: Face> Pair<T, L> {
         wants: Wants,
     ) -> Self {
         let receives = !matches!(T::QP_TYPE, QpType::XrcSend | QpType::Driver);
-        let cap = QpCap {
-            max_send_wr: wants.wrs,
-            max_recv_wr: if receives { 2 * wants.wrs } else { 0 },
-            max_send_sge: wants.entries,
-            max_recv_sge: receives.into(),
-            max_inline_data: wants.inline,
-        };
+        let cap = QpCap::new(wants.wrs, if receives { 2 * wants.wrs } else { 0 })
+            .sge(wants.entries, receives.into())
+            .inline(wants.inline);
         let mut builder = L::of_qp(pd.raw_qp::<T>()).send_cq(&send_cq.queue).cap(cap);
         if T::QP_TYPE != QpType::XrcSend {
             builder = builder.recv_cq(&recv_cq.queue);
@@ -187,8 +183,8 @@ impl<L: Face> World<L> {
             plain.parent_domain(&td).expect("a parent domain")
         };
         let (send_cq, recv_cq) = (Cq::new(&context, RING_ENTRIES), Cq::new(&context, RING_ENTRIES));
-        let attr = SrqAttr { max_wr: RING_ENTRIES - 1, max_sge: 1, srq_limit: 0 };
-        let srq = pd.create_srq::<L>(&SrqInitAttr { attr, ..Default::default() }).expect("an SRQ");
+        let attr = SrqAttr::new(RING_ENTRIES - 1);
+        let srq = pd.create_srq::<L>(&SrqInitAttr::new(attr)).expect("an SRQ");
         // The first segment and one entry: 32 bytes.
         let free = FreeList::of_last_srq(32);
         let three = Wants { entries: 3, ..Wants::default() };

@@ -7,7 +7,6 @@ use anyhow::{Context as _, Result, ensure};
 use core::net::SocketAddr;
 use core::time::Duration;
 use uverbs::Context;
-use uverbs::attr::AccessFlags;
 use uverbs::hca::{Fabric, Hca};
 use uverbs_aio::Qp;
 use uverbs_cm::{ConnParam, EventChannel, Id, PortSpace};
@@ -56,8 +55,8 @@ async fn ask(side: &Side, server: SocketAddr) -> Result<(Id, Qp)> {
     let _ = manager.get_event()?.ok("resolve_addr")?;
     id.resolve_route(LIMIT)?;
     let _ = manager.get_event()?.ok("resolve_route")?;
-    id.init_qp(qp.control(), AccessFlags::empty())?;
-    id.connect(&ConnParam { qp_num: qp.qp_num(), ..ConnParam::default() })?;
+    id.init_qp(qp.control(), &ConnParam::new())?;
+    id.connect(&ConnParam::new().qp_num(qp.qp_num()))?;
     side.dispatcher.readable(manager).await?;
     Ok((id, qp))
 }

@@ -282,9 +282,8 @@ fn ended_qps_free_srq_receives() -> Outcome {
             let what = format!("version {version}, reset {reset}");
             let rig = Rig::new(version)?;
             let (qa, qb) = (rig.a.cq(1023)?, rig.b.cq(15)?);
-            let attr = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
-            let mut srq =
-                rig.b.pd.create_srq::<Exclusive>(&SrqInitAttr { attr, ..SrqInitAttr::default() })?;
+            let attr = SrqAttr::new(8);
+            let mut srq = rig.b.pd.create_srq::<Exclusive>(&SrqInitAttr::new(attr))?;
             let room = u64::from(srq.attr().max_wr);
             for _ in 0..6 {
                 for id in 0..room {
@@ -319,11 +318,7 @@ fn ended_xrc_qps_free_srq_receives() -> Outcome {
         let rig = Rig::new(version)?;
         let (qa, qb) = (rig.a.cq(1023)?, rig.b.cq(15)?);
         let xrcd = rig.b.context.open_xrcd(None, true, false)?;
-        let attr = SrqInitAttr {
-            attr: SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 },
-            srq_type: uverbs::attr::SrqType::Xrc,
-            ..SrqInitAttr::default()
-        };
+        let attr = SrqInitAttr::new(SrqAttr::new(8)).srq_type(uverbs::attr::SrqType::Xrc);
         let mut srq: uverbs::raw::Srq<Exclusive, Mlx5> =
             uverbs::raw::Srq::create_xrc(&rig.b.pd, &attr, &xrcd, &qb)?;
         let number = srq.srq_num()?;
@@ -338,7 +333,7 @@ fn ended_xrc_qps_free_srq_receives() -> Outcome {
                 .pd
                 .raw_qp::<uverbs::XrcSend>()
                 .send_cq(&qa)
-                .cap(uverbs::attr::QpCap { max_recv_wr: 0, max_recv_sge: 0, ..cap(16) })
+                .cap(cap(16).max_recv_wr(0).max_recv_sge(0))
                 .create()?;
             let b = xrcd.recv_qp().create_recv()?;
             connect(&a.control, &b, &rig.attr)?;
@@ -366,7 +361,7 @@ fn ended_wqs_free_cq_entries() -> Outcome {
     let rig = Rig::new(1)?;
     let cq = rig.a.cq(15)?;
     for round in 0..6 {
-        let attr = WqInitAttr { max_wr: 8, max_sge: 1, ..WqInitAttr::default() };
+        let attr = WqInitAttr::new(8);
         let mut wq = rig.a.pd.create_wq::<Exclusive, _>(&cq, &attr)?;
         wq.modify_state(WqState::RDY)?;
         for id in 0..8 {

@@ -19,10 +19,8 @@ use uverbs_tests::{Outcome, Test, run};
 fn child_forked_in_a_poll_is_refused() -> Outcome {
     let rig = Rig::new(1)?;
     let cq = rig.a.cq(63)?;
-    let mut other = rig.a.context.create_cq_ex::<uverbs::Exclusive>(
-        &uverbs::attr::CqInitAttr { cqe: 15, ..Default::default() },
-        None,
-    )?;
+    let mut other =
+        rig.a.context.create_cq_ex::<uverbs::Exclusive>(&uverbs::attr::CqInitAttr::new(15), None)?;
     let (mut a, mut b) = rig.pair(&cq, 8)?;
     send(&mut a, &mut b, 0..4)?;
     let (inside, is_inside) = channel();

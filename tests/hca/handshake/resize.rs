@@ -107,9 +107,8 @@ fn qps_ended_in_a_resize_free_srq_receives() -> Outcome {
         let what = format!("version {version}, {before} before, {within} within");
         let rig = Rig::new(version)?;
         let (qa, qb) = (rig.a.cq(63)?, rig.b.cq(31)?);
-        let attr = SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 };
-        let mut srq: Srq<Exclusive, Mlx5> =
-            rig.b.pd.create_srq(&SrqInitAttr { attr, ..SrqInitAttr::default() })?;
+        let attr = SrqAttr::new(4);
+        let mut srq: Srq<Exclusive, Mlx5> = rig.b.pd.create_srq(&SrqInitAttr::new(attr))?;
         let room = srq.attr().max_wr as usize;
         let recvs: Vec<_> = (0..room as u64).map(|id| (id, &[][..])).collect();
         for round in 0..3 {

@@ -184,7 +184,7 @@ const ACCESS: AccessFlags = AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_W
 
 /// Sets the size of the queues.
 pub(super) fn cap(n: u32) -> QpCap {
-    QpCap { max_send_wr: n, max_recv_wr: n, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 }
+    QpCap::new(n, n).inline(64)
 }
 
 impl Rig {
@@ -197,7 +197,7 @@ impl Rig {
     pub(super) fn on(fabric: Fabric, cqe_version: u8) -> Result<Self> {
         let end = |name| End::new(fabric.device(name).cqe_version(cqe_version).build());
         let (a, b) = (end("hca0")?, end("hca1")?);
-        let attr = ConnectAttr { sgid_index: Some(3), ..ConnectAttr::default() };
+        let attr = ConnectAttr::new().sgid_index(Some(3));
         Ok(Self { fabric, a, b, attr })
     }
 

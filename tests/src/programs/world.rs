@@ -60,8 +60,8 @@ impl<D: Driver, L: Lock> EndObjects<D, L> {
         let cqs = (0..config.cqs).map(|_| context.create_cq(CQE, None)).collect::<Result<_, _>>()?;
         let srq = match config.srq {
             true => {
-                let attr = SrqAttr { max_wr: SLOTS as u32, max_sge: 3, srq_limit: 0 };
-                Some(pd.create_srq::<L>(&SrqInitAttr { attr, ..SrqInitAttr::default() })?)
+                let attr = SrqAttr::new(SLOTS as u32).max_sge(3);
+                Some(pd.create_srq::<L>(&SrqInitAttr::new(attr))?)
             }
             false => None,
         };
@@ -165,13 +165,8 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
     pub(super) fn make_pair(&self, pair: usize, generation: u64) -> Result<Pair<D, T, L>> {
         let ops = builder_ops::<D, T>(self.lab)?;
         let config = &self.config;
-        let cap = QpCap {
-            max_send_wr: config.max_send_wr,
-            max_recv_wr: SLOTS as u32,
-            max_send_sge: config.max_sge,
-            max_recv_sge: 3,
-            max_inline_data: config.max_inline,
-        };
+        let cap =
+            QpCap::new(config.max_send_wr, SLOTS as u32).sge(config.max_sge, 3).inline(config.max_inline);
         let make = |objects: &EndObjects<D, L>| -> Result<Qp<T, L, D>> {
             let n = objects.cqs.len();
             let mut builder = L::builder::<D, T>(&objects.pd)

@@ -60,8 +60,7 @@ impl<D: Driver> End<D> {
 }
 
 /// Small queues, which wrap often and are often full.
-const CAP: QpCap =
-    QpCap { max_send_wr: 12, max_recv_wr: 12, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 40 };
+const CAP: QpCap = QpCap::new(12, 12).sge(2, 2).inline(40);
 
 /// The sizes that a QP really has.
 fn made<D: Driver>(pd: &ProtectionDomain<D>, context: &uverbs::Context<D>) -> Result<QpCap> {

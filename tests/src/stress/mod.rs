@@ -25,7 +25,7 @@ use rng::Rng;
 use std::thread;
 use std::time::{Instant, SystemTime};
 use uverbs::attr::EventType;
-use uverbs::{ConnectAttr, Driver, Rc};
+use uverbs::{Driver, Rc};
 use work::{Counts, Stop, World};
 
 /// The default duration.
@@ -114,7 +114,7 @@ fn one_round<D: Driver>(
     round: u64,
     length: Duration,
 ) -> Result<[u64; 6]> {
-    let attr = ConnectAttr { rnr_retry: 7, min_rnr_timer: 1, ..lab.connect_attr() };
+    let attr = lab.connect_attr().rnr_retry(7).min_rnr_timer(1);
     let world = World {
         ops: builder_ops::<D, Rc>(lab)?,
         ends: [End::new(lab, &lab.a, CONNS)?, End::new(lab, &lab.b, CONNS)?],

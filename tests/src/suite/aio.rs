@@ -17,9 +17,9 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 use uverbs::wr::ImmData;
 use uverbs::{Buf, Exposed, Pool};
-use uverbs::{Driver, ProtectionDomain, WcStatus};
+use uverbs::{Driver, ProtectionDomain, Rc, WcStatus};
 use uverbs::{Private, attr::AccessFlags};
-use uverbs_aio::{Dispatcher, DriverThread, Error, Qp, RdmaStream, Srq};
+use uverbs_aio::{Dispatcher, DispatcherThread, Error, Qp, RdmaStream, Srq};
 use uverbs_cm::Id;
 
 /// Bytes of a buffer.
@@ -32,7 +32,7 @@ const DEPTH: u32 = 8;
 /// A device with a dispatcher.
 struct Side<D: Driver> {
     /// Stops before the dispatcher is dropped.
-    _driver: DriverThread,
+    _driver: DispatcherThread,
     dispatcher: Dispatcher<D>,
     pd: ProtectionDomain<D>,
     /// For sends.
@@ -62,7 +62,7 @@ impl<D: Driver> Side<D> {
         Ok(buf)
     }
 
-    fn qp(&self) -> Result<Qp<D>> {
+    fn qp(&self) -> Result<Qp<Rc, D>> {
         Ok(self.dispatcher.qp(&self.pd).depth(DEPTH, DEPTH).pool(&self.incoming).create()?)
     }
 
@@ -127,7 +127,7 @@ fn has_no_retry<D: Driver>(lab: &Lab<D>) -> bool {
 }
 
 /// Connects two QPs.
-fn connect<D: Driver>(lab: &Lab<D>, a: &Qp<D>, b: &Qp<D>) -> Result<Link> {
+fn connect<D: Driver>(lab: &Lab<D>, a: &Qp<Rc, D>, b: &Qp<Rc, D>) -> Result<Link> {
     if let Some(env) = lab.bed.env().filter(|env| env.siw) {
         let link = crate::iwarp::connect(env, a.control(), b.control())?;
         a.post_receives();
@@ -143,8 +143,11 @@ fn connect<D: Driver>(lab: &Lab<D>, a: &Qp<D>, b: &Qp<D>) -> Result<Link> {
     Ok(None)
 }
 
+/// Two QPs, and what keeps them connected.
+type Pair<D> = (Qp<Rc, D>, Qp<Rc, D>, Link);
+
 /// Two connected QPs.
-fn pair<D: Driver>(lab: &Lab<D>, sides: &Sides<D>) -> Result<(Qp<D>, Qp<D>, Link)> {
+fn pair<D: Driver>(lab: &Lab<D>, sides: &Sides<D>) -> Result<Pair<D>> {
     let (a, b) = (sides.a.qp()?, sides.b.qp()?);
     let link = connect(lab, &a, &b)?;
     Ok((a, b, link))

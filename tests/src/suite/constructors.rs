@@ -14,12 +14,11 @@ use uverbs::attr::{
     QpState, QpType, SendOpsFlags, SrqAttr, SrqAttrMask, SrqInitAttr, WcExFlags,
 };
 use uverbs::{
-    ConnectAttr, Driver, Error, Exclusive, PageBuf, ProtectionDomain, Rc, Shared, Uc, Ud,
+    Driver, Error, Exclusive, PageBuf, ProtectionDomain, Rc, Shared, Uc, Ud,
     raw::{Cq, Srq},
 };
 
-const CAP: QpCap =
-    QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 0 };
+const CAP: QpCap = QpCap::new(8, 8).sge(2, 2);
 
 /// Checks that the call failed, and that the error has the verb and the fault.
 fn refused<T>(what: &str, result: Result<T, Error>, verb: &str, field: &str) -> Result<String> {
@@ -54,7 +53,7 @@ fn without_leaks<D: Driver>(lab: &Lab<D>, turn: impl Fn() -> Outcome) -> Outcome
 
 fn create_cq_refuses_invalid_values<D: Driver>(lab: &Lab<D>) -> Outcome {
     let create = |cqe, comp_vector| {
-        let attr = CqInitAttr { cqe, comp_vector, ..CqInitAttr::default() };
+        let attr = CqInitAttr::new(cqe).comp_vector(comp_vector);
         lab.a.create_cq_ex::<Exclusive>(&attr, None)
     };
     without_leaks(lab, || {
@@ -64,8 +63,7 @@ fn create_cq_refuses_invalid_values<D: Driver>(lab: &Lab<D>) -> Outcome {
         for vector in [lab.a.num_comp_vectors(), u32::MAX] {
             refused("an unknown vector", create(16, vector), "create_cq", "comp_vector")?;
         }
-        let attr =
-            CqInitAttr { cqe: 4, wc_flags: WcExFlags::from_bits_retain(1 << 40), ..CqInitAttr::default() };
+        let attr = CqInitAttr::new(4).wc_flags(WcExFlags::from_bits_retain(1 << 40));
         unsupported("an unknown field", lab.a.create_cq_ex::<Exclusive>(&attr, None), "create_cq")
     })
 }
@@ -112,13 +110,13 @@ fn qp_sizes<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Outcome {
         // ones.
         for huge in [device.max_qp_wr * 4 + 1, 1 << 31, u32::MAX] {
             let what = format!("{huge} work requests");
-            refused(&what, create(QpCap { max_send_wr: huge, ..CAP }), "create_qp", "max_send_wr")?;
-            refused(&what, create(QpCap { max_recv_wr: huge, ..CAP }), "create_qp", "max_recv_wr")?;
+            refused(&what, create(CAP.max_send_wr(huge)), "create_qp", "max_send_wr")?;
+            refused(&what, create(CAP.max_recv_wr(huge)), "create_qp", "max_recv_wr")?;
         }
         // A device may support more than its attributes show.
         for (send, recv) in [(device.max_sge + 1, 1), (1, device.max_sge + 1)] {
             let what = format!("{send} and {recv} entries");
-            match create(QpCap { max_send_sge: send, max_recv_sge: recv, ..CAP }) {
+            match create(CAP.max_send_sge(send).max_recv_sge(recv)) {
                 Ok(qp) => {
                     let cap = qp.cap();
                     ensure!(cap.max_send_sge >= send && cap.max_recv_sge >= recv, "{what}: {cap:?}");
@@ -131,12 +129,12 @@ fn qp_sizes<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Outcome {
         }
         for huge in [1 << 20, 1 << 31, u32::MAX] {
             let what = format!("{huge} entries");
-            refused(&what, create(QpCap { max_send_sge: huge, ..CAP }), "create_qp", "max_send_sge")?;
-            refused(&what, create(QpCap { max_recv_sge: huge, ..CAP }), "create_qp", "max_recv_sge")?;
+            refused(&what, create(CAP.max_send_sge(huge)), "create_qp", "max_send_sge")?;
+            refused(&what, create(CAP.max_recv_sge(huge)), "create_qp", "max_recv_sge")?;
         }
         for huge in [1 << 20, u32::MAX] {
             let what = format!("{huge} inline bytes");
-            refused(&what, create(QpCap { max_inline_data: huge, ..CAP }), "create_qp", "max_inline_data")?;
+            refused(&what, create(CAP.inline(huge)), "create_qp", "max_inline_data")?;
         }
         refused("no CQ", pd.raw_qp::<T>().cap(CAP).create(), "create_qp", "send_cq")?;
         refused("no receive CQ", pd.raw_qp::<T>().send_cq(&cq).cap(CAP).create(), "create_qp", "recv_cq")?;
@@ -148,14 +146,8 @@ fn qp_sizes<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Outcome {
 fn qps_without_queues_refuse_posts<D: Driver>(lab: &Lab<D>) -> Outcome {
     without_leaks(lab, || {
         let (pd, cq) = parents(lab)?;
-        let nothing =
-            QpCap { max_send_wr: 0, max_recv_wr: 0, max_send_sge: 0, max_recv_sge: 0, max_inline_data: 0 };
-        for cap in [
-            nothing,
-            QpCap { max_send_sge: 0, max_recv_sge: 0, ..CAP },
-            QpCap { max_send_wr: 0, ..CAP },
-            QpCap { max_recv_wr: 0, ..CAP },
-        ] {
+        let nothing = QpCap::new(0, 0).sge(0, 0);
+        for cap in [nothing, CAP.max_send_sge(0).max_recv_sge(0), CAP.max_send_wr(0), CAP.max_recv_wr(0)] {
             let mut qp = match pd.raw_qp::<Rc>().cq(&cq).cap(cap).create() {
                 Ok(qp) => qp,
                 Err(e) => {
@@ -212,8 +204,8 @@ fn create_qp_refuses_missing_operations<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn srqs_refuse_invalid_values<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     let create = |max_wr, max_sge, srq_limit| {
-        let attr = SrqAttr { max_wr, max_sge, srq_limit };
-        pd.create_srq::<Exclusive>(&SrqInitAttr { attr, ..SrqInitAttr::default() })
+        let attr = SrqAttr::new(max_wr).max_sge(max_sge).srq_limit(srq_limit);
+        pd.create_srq::<Exclusive>(&SrqInitAttr::new(attr))
     };
     without_leaks(lab, || {
         let device = &lab.device;
@@ -234,24 +226,24 @@ fn srqs_refuse_invalid_values<D: Driver>(lab: &Lab<D>) -> Outcome {
     refused("an empty mask", modify(none, SrqAttrMask::empty()), "modify_srq", "srq_attr_mask")?;
     let unknown = SrqAttrMask::from_bits_retain(4);
     refused("an unknown bit", modify(none, unknown), "modify_srq", "srq_attr_mask")?;
-    let limit = SrqAttr { srq_limit: size + 1, ..none };
+    let limit = none.srq_limit(size + 1);
     refused("a limit above the size", modify(limit, SrqAttrMask::LIMIT), "modify_srq", "srq_limit")?;
     if lab.has(DeviceCapFlags::SRQ_RESIZE) {
         refused("0 work requests", modify(none, SrqAttrMask::MAX_WR), "modify_srq", "max_wr")?;
-        let huge = SrqAttr { max_wr: device.max_srq_wr + 1, ..none };
+        let huge = none.max_wr(device.max_srq_wr + 1);
         refused("more than the device has", modify(huge, SrqAttrMask::MAX_WR), "modify_srq", "max_wr")?;
-        let both = SrqAttr { max_wr: 16, srq_limit: 17, ..none };
+        let both = none.max_wr(16).srq_limit(17);
         let result = modify(both, SrqAttrMask::MAX_WR | SrqAttrMask::LIMIT);
         refused("both, which together do not fit", result, "modify_srq", "srq_limit")?;
     } else {
-        let resize = SrqAttr { max_wr: 16, ..none };
+        let resize = none.max_wr(16);
         unsupported("a resize", modify(resize, SrqAttrMask::MAX_WR), "modify_srq")?;
     }
     // The SRQ still works. (Below the limit the event would come immediately on some devices.)
     let recvs: Vec<_> = (0..5).map(|i| (i, &[][..])).collect();
     post_srq_recv(&mut srq, Face::List, &recvs)?;
     let mut modify = |attr: SrqAttr, mask| srq.modify(&attr, mask);
-    modify(SrqAttr { srq_limit: 3, ..none }, SrqAttrMask::LIMIT)?;
+    modify(none.srq_limit(3), SrqAttrMask::LIMIT)?;
     ensure!(srq.query()?.srq_limit == 3 && srq.query()?.max_wr >= 8, "{:?}", srq.query()?);
     Ok(())
 }
@@ -263,11 +255,11 @@ fn modify_qp_refuses_invalid_values<D: Driver>(lab: &Lab<D>) -> Outcome {
     let attr = lab.connect_attr();
     let path = attr.ah_attr(&b.here);
     let modify = |attr: QpAttr, mask: M| a.qp.modify(&attr, mask);
-    let to = |qp_state| QpAttr { qp_state, ..QpAttr::default() };
+    let to = |qp_state| QpAttr::new().qp_state(qp_state);
     let init = M::STATE | M::PORT | M::PKEY_INDEX | M::ACCESS_FLAGS;
 
     for port_num in [0, 99, 255] {
-        let init_attr = QpAttr { port_num, ..to(QpState::INIT) };
+        let init_attr = to(QpState::INIT).port_num(port_num);
         refused(&format!("port {port_num}"), modify(init_attr, init), "modify_qp", "port_num")?;
     }
     let unknown = M::from_bits_retain(1 << 30);
@@ -280,31 +272,28 @@ fn modify_qp_refuses_invalid_values<D: Driver>(lab: &Lab<D>) -> Outcome {
     a.qp.init(&attr)?;
     let rtr =
         M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
-    let good = QpAttr {
-        path_mtu: Mtu::MTU_1024,
-        dest_qp_num: b.here.qp_num,
-        ah_attr: path,
-        max_dest_rd_atomic: 1,
-        ..to(QpState::RTR)
-    };
+    let good = to(QpState::RTR)
+        .path_mtu(Mtu::MTU_1024)
+        .dest_qp_num(b.here.qp_num)
+        .ah_attr(path)
+        .max_dest_rd_atomic(1);
     let grh = path.grh.context("a global route")?;
     let off_table = u8::try_from(lab.port.gid_tbl_len).unwrap_or(u8::MAX);
-    let with_index =
-        |sgid_index| AhAttr { grh: Some(uverbs::attr::GlobalRoute { sgid_index, ..grh }), ..path };
+    let with_index = |sgid_index| path.grh(Some(grh.sgid_index(sgid_index)));
     let wrong = [
-        ("a PSN of 25 bits", "rq_psn", QpAttr { rq_psn: 1 << 24, ..good }),
-        ("a QP number of 25 bits", "dest_qp_num", QpAttr { dest_qp_num: 1 << 24, ..good }),
-        ("MTU code 9", "path_mtu", QpAttr { path_mtu: Mtu(9), ..good }),
-        ("MTU code 0", "path_mtu", QpAttr { path_mtu: Mtu(0), ..good }),
-        ("an RNR timer of 32", "min_rnr_timer", QpAttr { min_rnr_timer: 32, ..good }),
-        ("255 reads", "max_dest_rd_atomic", QpAttr { max_dest_rd_atomic: 255, ..good }),
-        ("port 0 in the path", "port_num", QpAttr { ah_attr: AhAttr { port_num: 0, ..path }, ..good }),
-        ("port 99 in the path", "port_num", QpAttr { ah_attr: AhAttr { port_num: 99, ..path }, ..good }),
-        ("a GID beyond the table", "sgid_index", QpAttr { ah_attr: with_index(off_table), ..good }),
-        ("an empty GID", "sgid_index", QpAttr { ah_attr: with_index(off_table - 1), ..good }),
-        ("service level 16", "sl", QpAttr { ah_attr: AhAttr { sl: 16, ..path }, ..good }),
+        ("a PSN of 25 bits", "rq_psn", good.rq_psn(1 << 24)),
+        ("a QP number of 25 bits", "dest_qp_num", good.dest_qp_num(1 << 24)),
+        ("MTU code 9", "path_mtu", good.path_mtu(Mtu(9))),
+        ("MTU code 0", "path_mtu", good.path_mtu(Mtu(0))),
+        ("an RNR timer of 32", "min_rnr_timer", good.min_rnr_timer(32)),
+        ("255 reads", "max_dest_rd_atomic", good.max_dest_rd_atomic(255)),
+        ("port 0 in the path", "port_num", good.ah_attr(path.port_num(0))),
+        ("port 99 in the path", "port_num", good.ah_attr(path.port_num(99))),
+        ("a GID beyond the table", "sgid_index", good.ah_attr(with_index(off_table))),
+        ("an empty GID", "sgid_index", good.ah_attr(with_index(off_table - 1))),
+        ("service level 16", "sl", good.ah_attr(path.sl(16))),
     ];
-    let no_route = ("no global route", "grh", QpAttr { ah_attr: AhAttr { grh: None, ..path }, ..good });
+    let no_route = ("no global route", "grh", good.ah_attr(path.grh(None)));
     // InfiniBand needs none.
     let no_route = lab.is_ethernet().then_some(no_route);
     for (what, field, attr) in wrong.into_iter().chain(no_route) {
@@ -316,9 +305,9 @@ fn modify_qp_refuses_invalid_values<D: Driver>(lab: &Lab<D>) -> Outcome {
 
     // `connect` refuses values for RTS before it moves the QP.
     for (field, attr) in [
-        ("timeout", ConnectAttr { timeout: 32, ..attr }),
-        ("retry_cnt", ConnectAttr { retry_cnt: 8, ..attr }),
-        ("max_rd_atomic", ConnectAttr { max_rd_atomic: 255, ..attr }),
+        ("timeout", attr.timeout(32)),
+        ("retry_cnt", attr.retry_cnt(8)),
+        ("max_rd_atomic", attr.max_rd_atomic(255)),
     ] {
         refused(field, a.qp.control.connect(&a.here, &b.here, &attr), "modify_qp", field)?;
         ensure!(a.state()? == QpState::INIT, "connect with a wrong {field} left INIT");
@@ -326,20 +315,19 @@ fn modify_qp_refuses_invalid_values<D: Driver>(lab: &Lab<D>) -> Outcome {
 
     a.qp.control.ready_to_receive(&b.here, &attr)?;
     let rts = M::STATE | M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
-    let good = QpAttr { timeout: 14, retry_cnt: 7, rnr_retry: 7, max_rd_atomic: 1, ..to(QpState::RTS) };
+    let good = to(QpState::RTS).timeout(14).retry_cnt(7).rnr_retry(7).max_rd_atomic(1);
     let wrong = [
-        ("a PSN of 25 bits", "sq_psn", QpAttr { sq_psn: 1 << 24, ..good }),
-        ("a timeout of 32", "timeout", QpAttr { timeout: 32, ..good }),
-        ("8 retries", "retry_cnt", QpAttr { retry_cnt: 8, ..good }),
-        ("8 RNR retries", "rnr_retry", QpAttr { rnr_retry: 8, ..good }),
-        ("255 reads", "max_rd_atomic", QpAttr { max_rd_atomic: 255, ..good }),
+        ("a PSN of 25 bits", "sq_psn", good.sq_psn(1 << 24)),
+        ("a timeout of 32", "timeout", good.timeout(32)),
+        ("8 retries", "retry_cnt", good.retry_cnt(8)),
+        ("8 RNR retries", "rnr_retry", good.rnr_retry(8)),
+        ("255 reads", "max_rd_atomic", good.max_rd_atomic(255)),
     ];
     for (what, field, attr) in wrong {
         refused(what, modify(attr, rts), "modify_qp", field)?;
         ensure!(a.state()? == QpState::RTR, "{what} left RTR");
     }
-    let text =
-        refused("a queue key", modify(QpAttr { qkey: 1, ..good }, rts | M::QKEY), "modify_qp", "attr_mask")?;
+    let text = refused("a queue key", modify(good.qkey(1), rts | M::QKEY), "modify_qp", "attr_mask")?;
     ensure!(text.contains("RTR->RTS on RC can't set QKEY"), "{text}");
     refused("SQE", modify(to(QpState::SQE), M::STATE), "modify_qp", "attr_mask")?;
 
@@ -355,25 +343,20 @@ fn create_ah_refuses_invalid_values<D: Driver>(lab: &Lab<D>) -> Outcome {
     let dlid = lab.b.query_port(PORT)?.lid;
     let off_table = u8::try_from(lab.port.gid_tbl_len).unwrap_or(u8::MAX);
     without_leaks(lab, || {
-        let global = |index| AhAttr { dlid, ..AhAttr::global(PORT, index, gid) };
+        let global = |index| AhAttr::global(PORT, index, gid).dlid(dlid);
         let good = global(lab.gid_index);
         let create = |attr: AhAttr| pd.create_ah(&attr);
         for port_num in [0, 99, 255] {
-            refused(
-                &format!("port {port_num}"),
-                create(AhAttr { port_num, ..good }),
-                "create_ah",
-                "port_num",
-            )?;
+            refused(&format!("port {port_num}"), create(good.port_num(port_num)), "create_ah", "port_num")?;
         }
         if lab.is_ethernet() {
-            refused("no global route", create(AhAttr { grh: None, ..good }), "create_ah", "grh")?;
+            refused("no global route", create(good.grh(None)), "create_ah", "grh")?;
         }
         for index in [off_table - 1, off_table] {
             let what = format!("GID {index}");
             refused(&what, create(global(index)), "create_ah", "sgid_index")?;
         }
-        refused("service level 16", create(AhAttr { sl: 16, ..good }), "create_ah", "sl")?;
+        refused("service level 16", create(good.sl(16)), "create_ah", "sl")?;
         let mut flow = good;
         flow.grh.as_mut().context("a route")?.flow_label = 1 << 20;
         refused("a flow label of 21 bits", create(flow), "create_ah", "flow_label")?;
@@ -521,10 +504,7 @@ fn posts_refuse_invalid_values<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn closing_an_object_in_use_returns_it<D: Driver>(lab: &Lab<D>) -> Outcome {
     without_leaks(lab, || {
         let (pd, cq) = parents(lab)?;
-        let srq = pd.create_srq::<Exclusive>(&SrqInitAttr {
-            attr: SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 },
-            ..SrqInitAttr::default()
-        })?;
+        let srq = pd.create_srq::<Exclusive>(&SrqInitAttr::new(SrqAttr::new(4)))?;
         let qp = pd.raw_qp::<Rc>().cq(&cq).srq(&srq).cap(CAP).create()?;
         let (srq, e) = srq.close().err().context("an SRQ in use is closed")?;
         ensure!(e.verb() == "destroy_srq" && e.errno() == uverbs::Errno::EBUSY, "{e}");

@@ -74,8 +74,7 @@ fn initiator(lab: &Lab<Mlx5>, attr: &ConnectAttr) -> Result<Initiator> {
     let pd = lab.a.alloc_pd()?;
     let cq = lab.a.create_cq(64, None)?;
     let mr = region(&pd, 64 << 10, lab.full_access())?;
-    let cap =
-        QpCap { max_send_wr: 16, max_recv_wr: 0, max_send_sge: 4, max_recv_sge: 0, max_inline_data: 64 };
+    let cap = QpCap::new(16, 0).sge(4, 0).inline(64);
     let qp = pd.raw_dci().cq(&cq).cap(cap).create()?;
     qp.control.connect_dci(attr)?;
     let ah = pd.create_ah(&path_to(lab, &lab.b)?)?;
@@ -86,8 +85,7 @@ fn targets(lab: &Lab<Mlx5>, attr: &ConnectAttr) -> Result<Targets> {
     let pd = lab.b.alloc_pd()?;
     let cq = lab.b.create_cq(64, None)?;
     let mr = region(&pd, 64 << 10, lab.full_access())?;
-    let srq_attr =
-        SrqInitAttr { attr: SrqAttr { max_wr: 16, max_sge: 2, srq_limit: 0 }, ..SrqInitAttr::default() };
+    let srq_attr = SrqInitAttr::new(SrqAttr::new(16).max_sge(2));
     let srq = pd.create_srq(&srq_attr)?;
     #[expect(unsafe_code, reason = "addresses of entries become pointers")]
     // SAFETY: the receives name an ordinary region.
@@ -216,7 +214,7 @@ fn every_opcode_works<D: Driver>(lab: &Lab<D>) -> Outcome {
 
 /// An initiator whose depth is 0 has one read or atomic at a time: the kernel passes the depth as a logarithm.
 fn a_depth_of_zero_is_one<D: Driver>(lab: &Lab<D>) -> Outcome {
-    let attr = ConnectAttr { max_rd_atomic: 0, ..lab.connect_attr() };
+    let attr = lab.connect_attr().max_rd_atomic(0);
     let Some((mut a, b)) = ends_with(lab, &attr)? else { return Ok(()) };
     b.mr.write_at(0, &3_u64.to_ne_bytes())?;
     for n in 0..4_u64 {

@@ -27,8 +27,7 @@ const SIZE: u32 = 256;
 /// The limit of a drain on a device that may raise no event.
 const SILENCE: Duration = Duration::from_millis(300);
 
-const CAP: QpCap =
-    QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 32 };
+const CAP: QpCap = QpCap::new(16, 16).inline(32);
 
 /// A device with a pool, and the CQ of its QPs.
 struct Side<D: Driver> {

@@ -265,8 +265,7 @@ fn silent_peer_completes_with_error<D: Driver>(lab: &Lab<D>) -> Outcome {
 /// Going to ERR flushes both queues, and so do posts after it, of every face.
 fn err_flushes_both_queues_and_later_posts<D: Driver>(lab: &Lab<D>) -> Outcome {
     let spec = hasty(lab);
-    let mut pair =
-        RcPair::with(lab, &Spec { attr: uverbs::ConnectAttr { rnr_retry: 7, ..spec.attr }, ..spec })?;
+    let mut pair = RcPair::with(lab, &Spec { attr: spec.attr.rnr_retry(7), ..spec })?;
     let flushed = |ids: core::ops::Range<u64>| ids.map(|id| (id, WcStatus::WR_FLUSH_ERR)).collect::<Vec<_>>();
     // The first one was sent without a receive at the peer; the others wait behind it.
     let sends: Vec<_> = (0..6).map(|i| Req::new(i, Op::Send)).collect();

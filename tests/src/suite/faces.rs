@@ -211,7 +211,7 @@ fn a_second_lock_is_an_error<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn only_requested_builders_work<D: Driver>(lab: &Lab<D>) -> Result<()> {
     use uverbs::attr::{QpCap, SendOpsFlags};
     let Pair { a, .. } = Pair::<D, Rc, Exclusive>::new(lab)?;
-    let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 8 };
+    let cap = QpCap::new(4, 4).inline(8);
     let without = a.pd.raw_qp::<Rc>().cq(&a.cq).cap(cap).create()?;
     ensure!(
         without.send.as_ref().is_some_and(|sq| sq.qp_ex().is_none()),

@@ -9,8 +9,7 @@ use uverbs::attr::{
 };
 use uverbs::{Driver, Error, Exclusive, RawPacket, Rc, Ud, XrcSend, raw::Srq};
 
-const CAP: QpCap =
-    QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+const CAP: QpCap = QpCap::new(4, 4);
 
 /// Checks the result of creating an object that the device may not support.
 fn check<T>(result: Result<T, Error>, has: bool, verb: &str, names: &str) -> Outcome {
@@ -36,11 +35,7 @@ fn xrc_works_or_is_unsupported<D: Driver>(lab: &Lab<D>) -> Outcome {
     check(pd.raw_qp::<XrcSend>().send_cq(&cq).cap(CAP).create(), has, "create_qp", "XRC_SEND")?;
     if let Ok(xrcd) = lab.a.open_xrcd(None, true, false) {
         check(xrcd.recv_qp().create_recv(), has, "create_qp", "XRC_RECV")?;
-        let attr = SrqInitAttr {
-            attr: SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 },
-            srq_type: SrqType::Xrc,
-            ..SrqInitAttr::default()
-        };
+        let attr = SrqInitAttr::new(SrqAttr::new(4)).srq_type(SrqType::Xrc);
         check(Srq::<Exclusive, D>::create_xrc(&pd, &attr, &xrcd, &cq), has, "create_srq", "xrc")?;
     }
     Ok(())
@@ -50,11 +45,7 @@ fn xrc_works_or_is_unsupported<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn srq_types_require_their_attributes<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     for srq_type in [SrqType::Xrc, SrqType::Tm] {
-        let attr = SrqInitAttr {
-            attr: SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 },
-            srq_type,
-            ..SrqInitAttr::default()
-        };
+        let attr = SrqInitAttr::new(SrqAttr::new(4)).srq_type(srq_type);
         let e = pd.create_srq::<Exclusive>(&attr).err();
         ensure!(e.as_ref().is_some_and(|e| e.verb() == "create_srq"), "{srq_type:?}: {e:?}");
     }

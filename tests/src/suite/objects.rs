@@ -15,8 +15,7 @@ use uverbs::{
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 
-const CAP: QpCap =
-    QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+const CAP: QpCap = QpCap::new(4, 4);
 
 /// Both devices are found by name, have a device file, and have the lab's GID at the lab's index.
 fn devices_and_gids_are_found<D: Driver>(lab: &Lab<D>) -> Outcome {
@@ -87,8 +86,7 @@ fn dropped_parents_work_until_unused<D: Driver>(lab: &Lab<D>) -> Outcome {
     let spec = Spec::new(lab);
     let (ctx, ops) = (lab.b.clone(), builder_ops::<D, Rc>(lab)?);
     let pd = ctx.alloc_pd()?;
-    let attr =
-        SrqInitAttr { attr: SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 }, ..SrqInitAttr::default() };
+    let attr = SrqInitAttr::new(SrqAttr::new(8));
     let mut srq = pd.create_srq::<Exclusive>(&attr)?;
     let channel = ctx.create_comp_channel()?;
     let cq = ctx.create_cq(16, Some(&channel))?;
@@ -116,8 +114,7 @@ fn contexts_are_independent<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     let pd = other.alloc_pd()?;
     let cq = other.create_cq(4, None)?;
-    let attr =
-        SrqInitAttr { attr: SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 }, ..SrqInitAttr::default() };
+    let attr = SrqInitAttr::new(SrqAttr::new(8));
     let srq = pd.create_srq::<Exclusive>(&attr)?;
     let mine = &pair.a.pd;
     for (field, e) in [

@@ -79,7 +79,7 @@ fn poll_cq_returns_all<D: Driver>(lab: &Lab<D>) -> Outcome {
     // SAFETY: one thread.
     let mut poll = || unsafe { pair.a.cq.poll_raw(&mut wc) };
     ensure!((poll()?, poll()?, poll()?) == (2, 1, 0));
-    let cq: Cq<Exclusive, D> = lab.a.create_cq_ex(&CqInitAttr { cqe: 2, ..CqInitAttr::default() }, None)?;
+    let cq: Cq<Exclusive, D> = lab.a.create_cq_ex(&CqInitAttr::new(2), None)?;
     #[expect(unsafe_code, reason = "C's face")]
     // SAFETY: one thread.
     let n = unsafe { cq.poll_raw(&mut wc) }?;
@@ -103,12 +103,7 @@ fn nested_poll_is_an_error<D: Driver>(lab: &Lab<D>) -> Outcome {
 /// Through `&mut`, without a lock, with the fields of the extended poll requested.
 fn exclusive_cq_reports_extended_fields<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pair = RcPair::new(lab)?;
-    let attr = CqInitAttr {
-        cqe: 10,
-        wc_flags: WcExFlags::STANDARD,
-        flags: CqFlags::SINGLE_THREADED,
-        ..CqInitAttr::default()
-    };
+    let attr = CqInitAttr::new(10).wc_flags(WcExFlags::STANDARD).flags(CqFlags::SINGLE_THREADED);
     let mut cq: Cq<Exclusive, D> = lab.a.create_cq_ex(&attr, None)?;
     let recv_cq: Cq<Exclusive, D> = lab.a.create_cq_ex(&attr, None)?;
     let spec = Spec::new(lab);
@@ -151,7 +146,7 @@ fn unsupported_fields_are_refused<D: Driver>(lab: &Lab<D>) -> Outcome {
         WcExFlags::FLOW_TAG,
         WcExFlags::TM_INFO,
     ] {
-        let attr = CqInitAttr { cqe: 4, wc_flags: WcExFlags::STANDARD | field, ..CqInitAttr::default() };
+        let attr = CqInitAttr::new(4).wc_flags(WcExFlags::STANDARD | field);
         let offered = field.intersects(WcExFlags::TIMESTAMPS) && lab.device.completion_timestamp_mask != 0;
         match lab.a.create_cq_ex::<Shared>(&attr, None) {
             Ok(_) => lab.note(format_args!("{field:?} was accepted")),
@@ -207,7 +202,7 @@ fn modify_cq_works_or_is_unsupported<D: Driver>(lab: &Lab<D>) -> Outcome {
 /// Completions have timestamps, in the device's cycles and by the wall clock.
 fn completions_have_timestamps<D: Driver>(lab: &Lab<D>) -> Outcome {
     let wc_flags = WcExFlags::COMPLETION_TIMESTAMP | WcExFlags::COMPLETION_TIMESTAMP_WALLCLOCK;
-    let attr = CqInitAttr { cqe: 16, wc_flags, ..CqInitAttr::default() };
+    let attr = CqInitAttr::new(16).wc_flags(wc_flags);
     let mut cq: Cq<Exclusive, D> = match lab.a.create_cq_ex(&attr, None) {
         Ok(cq) => cq,
         Err(e) if e.is_unsupported() => {

@@ -52,8 +52,7 @@ fn station<D: Driver>(lab: &Lab<D>, context: &Context<D>) -> Result<Station<D>> 
     let pd = context.alloc_pd()?;
     let cq = context.create_cq(256, None)?;
     let mr = region(&pd, 16 * ROOM, lab.full_access())?;
-    let cap =
-        QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 4, max_recv_sge: 2, max_inline_data: 64 };
+    let cap = QpCap::new(16, 16).sge(4, 2).inline(64);
     let mut builder = pd.raw_qp::<RawPacket>().cq(&cq).cap(cap);
     if lab.device.tso_caps.max_tso != 0 {
         builder = builder.max_tso_header(HEADERS as u16).send_ops(SendOpsFlags::SEND | SendOpsFlags::TSO);
@@ -269,7 +268,7 @@ fn flows_are_spread_over_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
         lab.note("no work queues");
         return Ok(());
     }
-    let attr = WqInitAttr { max_wr: 32, max_sge: 1, ..WqInitAttr::default() };
+    let attr = WqInitAttr::new(32);
     let mut wqs: Vec<Wq<Exclusive, D>> =
         (0..QUEUES).map(|_| b.pd.create_wq(&b.cq, &attr)).collect::<Result<_, _>>()?;
     for (i, wq) in wqs.iter_mut().enumerate() {

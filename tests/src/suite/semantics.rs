@@ -23,8 +23,7 @@ type SrqEngine<D> = <D as Driver>::SharedRecvQueue;
 /// Small sizes, so that a queue is soon full.
 fn spec<D: Driver>(lab: &Lab<D>) -> Spec {
     let mut spec = Spec::new(lab);
-    spec.cap =
-        QpCap { max_send_wr: 7, max_recv_wr: 7, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 };
+    spec.cap = QpCap::new(7, 7).sge(4, 4).inline(64);
     spec.len = 16 << 10;
     spec
 }
@@ -353,8 +352,8 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> SharedRecvs<'l, D, T, L> {
         let spec = spec(lab);
         let ops = builder_ops::<D, Rc>(lab)?;
         let pd = lab.b.alloc_pd()?;
-        let attr = SrqAttr { max_wr: 7, max_sge: 4, srq_limit: 0 };
-        let srq = pd.create_srq::<L>(&SrqInitAttr { attr, ..SrqInitAttr::default() })?;
+        let attr = SrqAttr::new(7).max_sge(4);
+        let srq = pd.create_srq::<L>(&SrqInitAttr::new(attr))?;
         let a = PairEnd::on(
             lab.a.alloc_pd()?,
             lab.a.create_cq(64, None)?,

@@ -11,7 +11,7 @@ use uverbs::attr::{EventType, QpState, SrqAttr, SrqAttrMask, SrqInitAttr};
 use uverbs::{Driver, EventSource, Exclusive, PostError, Rc, Shared, Uc, Ud, WcStatus, raw::Srq};
 
 pub(super) fn attr(max_wr: u32) -> SrqInitAttr {
-    SrqInitAttr { attr: SrqAttr { max_wr, max_sge: 4, srq_limit: 0 }, ..SrqInitAttr::default() }
+    SrqInitAttr::new(SrqAttr::new(max_wr).max_sge(4))
 }
 
 /// A pair whose end B receives from an SRQ, on a domain and a CQ of B that others may use.
@@ -185,7 +185,7 @@ fn limit_event_is_raised_once<D: Driver>(lab: &Lab<D>) -> Outcome {
         Ok(())
     };
     for _ in 0..2 {
-        srq.modify(&SrqAttr { srq_limit: 5, ..SrqAttr::default() }, SrqAttrMask::LIMIT)?;
+        srq.modify(&SrqAttr::new(0).srq_limit(5).max_sge(0), SrqAttrMask::LIMIT)?;
         ensure!(srq.query()?.srq_limit == 5, "{:?}", srq.query()?);
         send(5)?;
         ensure!(!readable(lab.b.async_fd(), QUIET)?, "too early: {:?}", lab.b.get_async_event());
@@ -220,7 +220,7 @@ fn resize_keeps_receives<D: Driver>(lab: &Lab<D>) -> Outcome {
     }
     let recvs: Vec<_> = (0..6).map(|i| (i, &[][..])).collect();
     post_srq_recv(&mut srq, Face::Batch, &recvs)?;
-    let resized = srq.modify(&SrqAttr { max_wr: 100, ..SrqAttr::default() }, SrqAttrMask::MAX_WR);
+    let resized = srq.modify(&SrqAttr::new(100).max_sge(0), SrqAttrMask::MAX_WR);
     if !lab.has(DeviceCapFlags::SRQ_RESIZE) {
         ensure!(resized.is_err_and(|e| e.is_unsupported()));
         return Ok(());
@@ -244,7 +244,7 @@ fn invalid_operations_are_refused<D: Driver>(lab: &Lab<D>) -> Outcome {
     ensure!(srq.srq_num().is_err_and(|e| e.is_unsupported()), "only XRC SRQs have a number");
     let e = srq.modify(&SrqAttr::default(), SrqAttrMask::empty()).err();
     ensure!(e.as_ref().is_some_and(|e| e.to_string().contains("modify_srq: invalid srq_attr_mask")), "{e:?}");
-    let e = srq.modify(&SrqAttr { srq_limit: 1 << 20, ..SrqAttr::default() }, SrqAttrMask::LIMIT).err();
+    let e = srq.modify(&SrqAttr::new(0).srq_limit(1 << 20).max_sge(0), SrqAttrMask::LIMIT).err();
     ensure!(e.as_ref().is_some_and(|e| e.verb() == "modify_srq"), "{e:?}");
     let mut pair = pair_on::<D, Rc, Exclusive>(lab, &spec, &srq, &pd)?;
     ensure!(pair.b.qp.rq().err() == Some(PostError::NoQueue));

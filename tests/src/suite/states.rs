@@ -64,12 +64,8 @@ fn round_trip<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Result<()> {
         ensure!((attr.timeout, attr.retry_cnt, attr.rnr_retry) == (16, 7, 7), "{attr:?}");
         ensure!(attr.max_rd_atomic >= spec.attr.max_rd_atomic, "{attr:?}");
         // Attributes that may change in RTS.
-        let change = QpAttr {
-            qp_state: QpState::RTS,
-            min_rnr_timer: 9,
-            qp_access_flags: AccessFlags::REMOTE_READ,
-            ..QpAttr::default()
-        };
+        let change =
+            QpAttr::new().qp_state(QpState::RTS).min_rnr_timer(9).qp_access_flags(AccessFlags::REMOTE_READ);
         a.qp.modify(&change, M::STATE | M::MIN_RNR_TIMER | M::ACCESS_FLAGS)?;
         let (attr, _) = a.qp.query(M::all())?;
         ensure!((attr.min_rnr_timer, attr.qp_access_flags) == (9, AccessFlags::REMOTE_READ), "{attr:?}");
@@ -160,7 +156,7 @@ fn drained_queue_raises_an_event<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { a, .. } = Pair::<D, Rc, Exclusive>::new(lab)?;
     lab.a.set_async_nonblocking(true)?;
     while lab.a.get_async_event().is_ok() {}
-    let attr = QpAttr { qp_state: QpState::SQD, en_sqd_async_notify: true, ..QpAttr::default() };
+    let attr = QpAttr::new().qp_state(QpState::SQD).en_sqd_async_notify(true);
     a.qp.modify(&attr, M::STATE | M::EN_SQD_ASYNC_NOTIFY)?;
     ensure!(wait::readable(lab.a.async_fd(), wait::LIMIT)?, "no event");
     let event = lab.a.get_async_event()?;
@@ -175,15 +171,15 @@ fn refusals_name_the_attributes<D: Driver>(lab: &Lab<D>) -> Outcome {
     let refusal = |attr: QpAttr, mask: M| -> Result<String> {
         Ok(a.qp.modify(&attr, mask).err().with_context(|| format!("{mask:?} was accepted"))?.to_string())
     };
-    let to = |qp_state| QpAttr { qp_state, port_num: 1, ..QpAttr::default() };
+    let to = |qp_state| QpAttr::new().qp_state(qp_state).port_num(1);
     let text = refusal(to(QpState::INIT), M::STATE | M::PORT)?;
     ensure!(text.contains("RESET->INIT on RC lacks ACCESS_FLAGS, PKEY_INDEX"), "{text}");
     let text = refusal(to(QpState::RTS), M::STATE)?;
     ensure!(text.contains("RESET->RTS on RC is not a legal transition"), "{text}");
     a.qp.init(&lab.connect_attr())?;
-    let text = refusal(QpAttr { dest_qp_num: b.qp.qp_num(), ..to(QpState::RTR) }, M::STATE | M::DEST_QPN)?;
+    let text = refusal(to(QpState::RTR).dest_qp_num(b.qp.qp_num()), M::STATE | M::DEST_QPN)?;
     ensure!(text.contains("INIT->RTR on RC lacks") && text.contains("PATH_MTU"), "{text}");
-    let text = refusal(QpAttr { qkey: 1, ..to(QpState::INIT) }, M::STATE | M::QKEY)?;
+    let text = refusal(to(QpState::INIT).qkey(1), M::STATE | M::QKEY)?;
     ensure!(text.contains("can't set QKEY"), "{text}");
     ensure!(a.state()? == QpState::INIT, "a refused modify_qp changed the state");
     Ok(())

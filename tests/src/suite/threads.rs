@@ -228,8 +228,7 @@ fn threads_share_an_srq<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut spec = Spec::new(lab);
     (spec.attr.rnr_retry, spec.attr.min_rnr_timer) = (7, 1);
     let pd = lab.b.alloc_pd()?;
-    let attr =
-        SrqInitAttr { attr: SrqAttr { max_wr: 32, max_sge: 1, srq_limit: 0 }, ..SrqInitAttr::default() };
+    let attr = SrqInitAttr::new(SrqAttr::new(32));
     let srq: Srq<Shared, D> = pd.create_srq(&attr)?;
     let ops = builder_ops::<D, Rc>(lab)?;
     let mut pairs = Vec::new();

@@ -195,7 +195,7 @@ fn top_bit_selects_the_own_queue_key<D: Driver>(lab: &Lab<D>) -> Outcome {
     }
     // The key of a QP in RTS can be changed.
     let key = 0x2222_2222;
-    let attr = QpAttr { qp_state: QpState::RTS, qkey: key, ..QpAttr::default() };
+    let attr = QpAttr::new().qp_state(QpState::RTS).qkey(key);
     for side in [&a, &b] {
         side.qp.modify(&attr, QpAttrMask::STATE | QpAttrMask::QKEY)?;
         ensure!(side.qp.query(QpAttrMask::QKEY)?.0.qkey == key);

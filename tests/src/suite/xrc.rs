@@ -31,8 +31,8 @@ fn has<D: Driver>(lab: &Lab<D>) -> bool {
 }
 
 fn srq_attr(max_wr: u32) -> SrqInitAttr {
-    let attr = SrqAttr { max_wr, max_sge: 4, srq_limit: 0 };
-    SrqInitAttr { attr, srq_type: SrqType::Xrc, ..SrqInitAttr::default() }
+    let attr = SrqAttr::new(max_wr).max_sge(4);
+    SrqInitAttr::new(attr).srq_type(SrqType::Xrc)
 }
 
 /// The sending end: A. The fields are dropped from the first to the last.
@@ -67,8 +67,7 @@ fn sender<D: Driver, L: Lock>(lab: &Lab<D>) -> Result<Sender<D, L>> {
     let pd = lab.a.alloc_pd()?;
     let cq = lab.a.create_cq(64, None)?;
     let mr = region(&pd, 64 << 10, lab.full_access())?;
-    let cap =
-        QpCap { max_send_wr: 16, max_recv_wr: 0, max_send_sge: 4, max_recv_sge: 0, max_inline_data: 64 };
+    let cap = QpCap::new(16, 0).sge(4, 0).inline(64);
     let ops = builder_ops::<D, XrcSend>(lab)?;
     let qp = L::builder::<D, XrcSend>(&pd).send_cq(&cq).cap(cap).send_ops(ops).create()?;
     Ok(Sender { qp, cq, mr })

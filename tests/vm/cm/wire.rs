@@ -59,8 +59,7 @@ pub(super) struct Gear<D: Driver> {
     pub(super) mr: MemoryRegion<PageBuf, Exposed, D>,
 }
 
-const CAP: QpCap =
-    QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
+const CAP: QpCap = QpCap::new(16, 16).inline(16);
 
 fn access() -> AccessFlags {
     AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE
@@ -157,7 +156,7 @@ fn param<D: Driver>(gear: &Gear<D>, exchange: Exchange, greeting: &[u8]) -> Conn
         Exchange::Rstream(..) => rsocket::private_data(gear),
         _ => vec![],
     };
-    ConnParam { private_data, access: access(), ..ConnParam::default() }
+    ConnParam::new().private_data(private_data).access(access())
 }
 
 /// Posts the receives of a connection.

@@ -54,16 +54,12 @@ impl DriverVisitor for Serve {
     fn visit<D: Driver>(self, context: Context<D>) -> Result<()> {
         let (pd, cq) = (context.alloc_pd()?, context.create_cq(4, None)?);
         let xrcd = context.open_xrcd(None, true, false)?;
-        let attr = SrqInitAttr {
-            attr: SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 },
-            srq_type: SrqType::Xrc,
-            ..SrqInitAttr::default()
-        };
+        let attr = SrqInitAttr::new(SrqAttr::new(4)).srq_type(SrqType::Xrc);
         let srq: Srq<Exclusive, D> = Srq::create_xrc(&pd, &attr, &xrcd, &cq)?;
         let memory = region(&pd, 64, AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE)?;
         let mut data = srq.srq_num()?.to_be_bytes().to_vec();
         data.extend(memory.remote_region(0..64)?.encode());
-        let param = ConnParam { access: AccessFlags::REMOTE_WRITE, ..ConnParam::with_private_data(data) };
+        let param = ConnParam::with_private_data(data).access(AccessFlags::REMOTE_WRITE);
         let connection = self.0.accept(xrcd.recv_qp().create_recv()?, &param, Some(LIMIT))?;
         ensure!(connection.wait_disconnected(Some(LIMIT))?, "the client did not disconnect");
         let mut arrived = [0; HELLO.len()];
@@ -80,7 +76,7 @@ impl DriverVisitor for Call {
 
     fn visit<D: Driver>(self, context: Context<D>) -> Result<()> {
         let (pd, cq) = (context.alloc_pd()?, context.create_cq(4, None)?);
-        let cap = QpCap { max_send_wr: 1, max_send_sge: 1, max_inline_data: 8, ..QpCap::default() };
+        let cap = QpCap::new(1, 0).sge(1, 0).inline(8);
         let qp = pd.raw_qp::<XrcSend>().send_cq(&cq).cap(cap).create()?;
         let mut connection = self.0.connect(qp, &ConnParam::default(), Some(LIMIT))?;
         let data = connection.peer().private_data.clone();

@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The creation of a dispatcher.
 
-use super::{Dispatcher, Inner, Passed, Poller};
-use crate::chores::{Chores, Inbox};
+use super::{Dispatcher, Inner};
 use crate::error::Result;
-use crate::events::Hub;
+use crate::events::{Hub, Subscriber};
+use crate::poller::Poller;
 use crate::sleeper::Sleeper;
-use crate::sync::{Mutex, Short};
 use crate::timers::{Clock, Monotonic};
-use core::sync::atomic::AtomicBool;
 use core::time::Duration;
-use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
-use uverbs::comp_channel::CqEvents;
+use std::sync::Arc;
 use uverbs::{Context, Driver};
 
 /// The parameters of a dispatcher that is to be created.
@@ -60,31 +56,15 @@ impl<D: Driver> DispatcherBuilder<'_, D> {
             None => Hub::new(context)?,
         };
         sleeper.watch_async_events(hub.as_fd())?;
-        let poller = Poller {
-            cq,
-            routes: Vec::new(),
-            free: Vec::new(),
-            by_number: HashMap::new(),
-            reserved: 0,
-            armed: false,
-            events: CqEvents::default(),
-            passed: Passed { last: None, qps: Vec::new(), srqs: Vec::new(), short: Vec::new() },
-            chores: Chores::new(cqe),
-        };
+        let poller = Poller::new((cq, channel, cqe), Arc::new(sleeper), hub);
+        let subscriber: Arc<dyn Subscriber> = poller.clone();
+        poller.hub().add(&subscriber);
         let inner = Arc::new(Inner {
-            sleeper: Arc::new(sleeper),
-            poller: Short::new(poller),
-            inbox: Mutex::new(Inbox::new()),
-            has_chores: AtomicBool::new(false),
-            channel,
-            hub,
+            poller,
             context: context.clone(),
-            cqe,
-            failure: OnceLock::new(),
             #[cfg(feature = "tokio")]
-            stations: Mutex::default(),
+            stations: crate::station::Stations::default(),
         });
-        inner.hub.add(&inner);
         Ok(Dispatcher { inner })
     }
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The calls for an event loop of the program, which waits for the dispatcher's descriptor itself.
 
-use super::{Dispatcher, FORKED};
+use super::Dispatcher;
 use crate::error::Result;
-use crate::kick::Who;
+use crate::life::FORKED;
+use crate::wakeup::Who;
 use core::time::Duration;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use uverbs::Driver;
@@ -17,7 +18,7 @@ impl<D: Driver> Dispatcher<D> {
     /// The CQ failed. All operations end with the same error.
     pub fn poll_once(&self) -> Result<usize> {
         let mut wakes = Wakes::new();
-        let polled = self.inner.poll(false, false, &mut wakes);
+        let polled = self.inner.poller.poll(false, false, &mut wakes);
         wakes.wake();
         Ok(polled?)
     }
@@ -33,15 +34,15 @@ impl<D: Driver> Dispatcher<D> {
     /// As [`poll_once`](Self::poll_once).
     pub fn prepare_sleep(&self) -> Result<Option<SleepLimit>> {
         let mut wakes = Wakes::new();
-        self.inner.sleeper.announce(Who::Loop);
-        let polled = self.inner.poll(false, true, &mut wakes);
+        self.inner.poller.sleeper().announce(Who::Loop);
+        let polled = self.inner.poller.poll(false, true, &mut wakes);
         let idle = matches!(polled, Ok(0)) && wakes.is_empty();
         if !idle {
-            self.inner.sleeper.cancel(Who::Loop);
+            self.inner.poller.sleeper().cancel(Who::Loop);
         }
         wakes.wake();
         polled?;
-        Ok(idle.then(|| SleepLimit(self.inner.sleeper.time_to_sleep())))
+        Ok(idle.then(|| SleepLimit(self.inner.poller.sleeper().time_to_sleep())))
     }
 
     /// For an event loop of the program: reads the descriptors that became readable, after the sleep. It does not wait.
@@ -49,20 +50,20 @@ impl<D: Driver> Dispatcher<D> {
     /// # Errors
     /// As [`poll_once`](Self::poll_once).
     pub fn after_sleep(&self) -> Result<()> {
-        if self.inner.sleeper.is_forked() {
+        if self.inner.poller.sleeper().is_forked() {
             return Err(FORKED);
         }
         let mut wakes = Wakes::new();
-        let slept = self.inner.sleep(Some(Duration::ZERO), &mut wakes);
+        let slept = self.inner.poller.sleep(Some(Duration::ZERO), &mut wakes);
         if let Ok(readable) = slept {
             if readable.channel {
-                self.inner.read_channel(&mut wakes);
+                self.inner.poller.read_channel(&mut wakes);
             }
-            if readable.kick || readable.channel {
-                self.inner.sleeper.pass_kick();
+            if readable.wakeup || readable.channel {
+                self.inner.poller.sleeper().pass_wakeup();
             }
         }
-        self.inner.sleeper.cancel(Who::Loop);
+        self.inner.poller.sleeper().cancel(Who::Loop);
         wakes.wake();
         slept?;
         Ok(())
@@ -76,7 +77,7 @@ pub struct SleepLimit(pub Option<Duration>);
 /// Readable when there is something to do, after [`Dispatcher::prepare_sleep`].
 impl<D: Driver> AsFd for Dispatcher<D> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.sleeper.as_fd()
+        self.inner.poller.sleeper().as_fd()
     }
 }
 

@@ -5,11 +5,10 @@ use super::RdmaStream;
 use crate::connect::Listener;
 use crate::dispatcher::Dispatcher;
 use crate::error::Result;
-use crate::qp::Qp;
+use crate::pair::Qp;
 use core::net::SocketAddr;
 use std::net::TcpStream;
-use uverbs::{ConnectAttr, Driver, ProtectionDomain};
-use uverbs::{Pool, Private};
+use uverbs::{ConnectAttr, Driver, Pool, Private, ProtectionDomain, Rc};
 use uverbs_cm::{ConnParam, EventChannel};
 
 /// Messages besides those of the window.
@@ -40,7 +39,7 @@ impl<'a, D: Driver> StreamBuilder<'a, D> {
         Self { message: bytes.max(64), ..self }
     }
 
-    fn build(&self) -> Result<(Qp<D>, Pool<Private, D>)> {
+    fn build(&self) -> Result<(Qp<Rc, D>, Pool<Private, D>)> {
         let window = u32::from(self.window);
         // A queue is refilled when a quarter of its receives is missing; what is left must suffice.
         let receives = (window + OTHERS) * 4 / 3 + 2;

@@ -23,12 +23,13 @@ pub use builder::StreamBuilder;
 
 use crate::connect::Link;
 use crate::detached::Detached;
-use crate::dispatcher::{Dispatcher, FORKED};
+use crate::dispatcher::Dispatcher;
 use crate::error::{Error, Result};
+use crate::inbox::Inbox;
+use crate::life::FORKED;
 use crate::op::Op;
-use crate::qp::Qp;
-use crate::recv::Message;
-use crate::tap::Tap;
+use crate::pair::Qp;
+use crate::receives::Message;
 use crate::tasks::{Side, Tasks};
 use core::fmt;
 use core::future::Future;
@@ -38,10 +39,8 @@ use frame::{HEADER, Header, Kind};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice};
 use std::sync::Arc;
-use uverbs::AnyDriver;
-use uverbs::{Buf, Pool};
-use uverbs::{Driver, ProtectionDomain, WcStatus};
-use uverbs::{Private, attr::QpState};
+use uverbs::attr::QpState;
+use uverbs::{AnyDriver, Buf, Driver, Pool, Private, ProtectionDomain, Rc, WcStatus};
 use watch::Watch;
 
 /// A message for which the stream waits.
@@ -106,11 +105,11 @@ impl<D: Driver> Sending<D> {
 /// drops a stream without closing it loses what is on its way: the peer reads an error then, if the connection manager
 /// connected the two, and nothing otherwise.
 pub struct RdmaStream<D: Driver = AnyDriver> {
-    qp: Qp<D>,
+    qp: Qp<Rc, D>,
     pool: Pool<Private, D>,
     tasks: Arc<Tasks>,
     waker: Waker,
-    tap: Tap<D>,
+    inbox: Inbox<D>,
     /// Empty between two calls; kept for its memory.
     arrived: VecDeque<Message<D>>,
     sends: VecDeque<Sending<D>>,
@@ -157,7 +156,12 @@ impl<D: Driver> RdmaStream<D> {
         StreamBuilder::new(dispatcher, pd)
     }
 
-    fn new(qp: Qp<D>, pool: Pool<Private, D>, builder: &StreamBuilder<'_, D>, link: Option<Link>) -> Self {
+    fn new(
+        qp: Qp<Rc, D>,
+        pool: Pool<Private, D>,
+        builder: &StreamBuilder<'_, D>,
+        link: Option<Link>,
+    ) -> Self {
         let tasks = Arc::new(Tasks::new());
         let watch = link.map(|link| {
             let dispatcher = qp.dispatcher();
@@ -169,7 +173,7 @@ impl<D: Driver> RdmaStream<D> {
             Watch::new(watch, tasks.clone())
         });
         let mut stream = Self {
-            tap: Tap::new(qp.inner.clone(), tasks.clone()),
+            inbox: Inbox::new(qp.inner.clone(), tasks.clone()),
             arrived: VecDeque::new(),
             pool,
             waker: Waker::from(tasks.clone()),
@@ -199,7 +203,7 @@ impl<D: Driver> RdmaStream<D> {
 
     /// The QP. Its messages are those of the stream: a program does not receive from it.
     #[must_use]
-    pub fn qp(&self) -> &Qp<D> {
+    pub fn qp(&self) -> &Qp<Rc, D> {
         &self.qp
     }
 
@@ -266,7 +270,7 @@ impl<D: Driver> RdmaStream<D> {
             }
         }
         if self.broken.is_none() {
-            let ended = self.tap.take(&mut self.arrived);
+            let ended = self.inbox.take(&mut self.arrived);
             while let Some(message) = self.arrived.pop_front() {
                 if self.broken.is_none() {
                     self.take(message);

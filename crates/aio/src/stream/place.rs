@@ -7,8 +7,7 @@ use crate::error::Result;
 use core::future::poll_fn;
 use core::task::{Context, Poll};
 use std::io::ErrorKind;
-use uverbs::Buf;
-use uverbs::{Driver, Private};
+use uverbs::{Buf, Driver, Private};
 
 impl<D: Driver> RdmaStream<D> {
     /// Writes what `fill` puts into the next message, without the copy that `AsyncWrite` makes.

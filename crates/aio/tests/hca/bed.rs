@@ -8,6 +8,7 @@ use core::task::{Context as TaskContext, Poll, Waker};
 use core::time::Duration;
 use std::sync::Arc;
 use std::task::Wake;
+use uverbs::Rc;
 use uverbs::mlx5::Mlx5;
 use uverbs::{Buf, Exposed, Pool};
 use uverbs::{ConnectAttr, Context, ProtectionDomain};
@@ -34,12 +35,12 @@ impl Clock for Virtual {
 /// The rights of the peer. The ACK timeout is 17 ms: a loaded machine keeps it, and it is few rounds of virtual time.
 pub(crate) fn attr() -> ConnectAttr {
     let access = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
-    ConnectAttr { access, timeout: 12, max_rd_atomic: 4, max_dest_rd_atomic: 4, ..ConnectAttr::default() }
+    ConnectAttr::new().access(access).timeout(12).max_rd_atomic(4).max_dest_rd_atomic(4)
 }
 
 /// A device with a dispatcher, and a QP with its pools.
 pub(crate) struct End {
-    pub(crate) qp: Qp<Mlx5>,
+    pub(crate) qp: Qp<Rc, Mlx5>,
     /// For sends.
     pub(crate) pool: Pool<Private, Mlx5>,
     /// For receives.
@@ -90,7 +91,7 @@ impl End {
 }
 
 /// Connects two QPs.
-pub(crate) fn connect(a: &Qp<Mlx5>, b: &Qp<Mlx5>) {
+pub(crate) fn connect(a: &Qp<Rc, Mlx5>, b: &Qp<Rc, Mlx5>) {
     let attr = attr();
     a.init(&attr).unwrap();
     b.init(&attr).unwrap();

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Futures that are dropped, or forgotten, at every point.
 
-use crate::bed::{BUFS, Bed, DEPTH, join, poll_once};
+use crate::bed::{BUFS, Bed, DEPTH, End, join, poll_once};
 use core::future::Future;
-use core::task::Poll;
+use core::pin::Pin;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::Wake;
+use uverbs::Rc;
 use uverbs::mlx5::Mlx5;
 use uverbs_aio::{Error, Qp, Result};
 
@@ -20,7 +25,7 @@ fn drop_after<F: Future + Unpin>(bed: &Bed, mut future: F, n: usize) -> bool {
 
 /// A message passes in both directions, after those that `skipped` sends may have caused.
 fn still_works(bed: &Bed, mark: u8) {
-    let pass = async |from: &Qp<Mlx5>, buf, to: &Qp<Mlx5>| -> Result<()> {
+    let pass = async |from: &Qp<Rc, Mlx5>, buf, to: &Qp<Rc, Mlx5>| -> Result<()> {
         let send = async { from.send(buf).await.map(drop).map_err(Error::from) };
         let recv = async {
             while to.recv().await?[0] != mark {}
@@ -188,6 +193,45 @@ fn a_qp_lives_as_long_as_its_futures() {
     a.assert_no_leak(DEPTH);
     b.assert_no_leak(DEPTH);
     assert_eq!(a.hca.objects().get("qp"), Some(&1));
+}
+
+struct Flag(Arc<AtomicBool>);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Nobody can run the dispatcher any more: its futures end, and its objects with them.
+#[test]
+fn futures_that_outlive_their_dispatcher_end() {
+    let Bed { a, b, fabric } = Bed::new();
+    fabric.loss(1.0);
+    let srq = a.dispatcher.srq(&a.pd, &a.incoming, 8).unwrap();
+    let shared = a.dispatcher.qp(&a.pd).depth(4, 0).srq(&srq).create().unwrap();
+    let peer = b.dispatcher.qp(&b.pd).depth(4, 4).pool(&b.incoming).create().unwrap();
+    crate::bed::connect(&shared, &peer);
+    let mut sends = [a.qp.send(a.filled(b"1")), shared.send(a.filled(b"2")), a.qp.send(a.filled(b"3"))];
+    let mut recv = shared.recv();
+    assert!(sends[..2].iter_mut().all(|send| poll_once(send).is_pending()));
+    assert!(poll_once(&mut recv).is_pending());
+    let woken = Arc::new(AtomicBool::new(false));
+    let waker = Waker::from(Arc::new(Flag(woken.clone())));
+    assert!(Pin::new(&mut sends[0]).poll(&mut Context::from_waker(&waker)).is_pending());
+    let End { qp, pool, incoming, pd, dispatcher, hca } = a;
+    drop((qp, shared, srq, dispatcher));
+    assert!(woken.load(Ordering::Relaxed), "nobody else ends it");
+    for (i, send) in sends.iter_mut().enumerate() {
+        let Poll::Ready(Err(failed)) = poll_once(send) else { panic!("{i}") };
+        assert!(matches!(failed.error, Error::Closed), "{i}: {failed}");
+    }
+    assert!(matches!(poll_once(&mut recv), Poll::Ready(Err(Error::Closed))));
+    drop((sends, recv));
+    assert_eq!((pool.available(), incoming.available()), (BUFS as usize, BUFS as usize));
+    drop((pool, incoming, pd));
+    assert_eq!(hca.objects().get("qp").copied().unwrap_or(0), 0);
+    assert_eq!(hca.violations(), []);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use core::future::Future;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::net::{TcpListener, TcpStream};
+use uverbs::Rc;
 use uverbs::mlx5::Mlx5;
 use uverbs_aio::{Error, Listener, Qp, RdmaStream, Result};
 use uverbs_cm::{ConnParam, EventChannel};
@@ -33,7 +34,7 @@ fn drop_after(bed: &Bed, tasks: Vec<Task<'_>>, n: usize) -> bool {
 }
 
 /// Two more QPs, of which the second one may have an SRQ.
-fn pair(bed: &Bed, srq: bool) -> (Qp<Mlx5>, Qp<Mlx5>) {
+fn pair(bed: &Bed, srq: bool) -> (Qp<Rc, Mlx5>, Qp<Rc, Mlx5>) {
     let (a, b) = (&bed.a, &bed.b);
     let one = a.dispatcher.qp(&a.pd).depth(DEPTH, 4).pool(&a.incoming).create().unwrap();
     let two = match srq {

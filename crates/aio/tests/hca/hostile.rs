@@ -8,6 +8,7 @@ use futures_io::{AsyncRead, AsyncWrite};
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use uverbs::Pool;
+use uverbs::Rc;
 use uverbs::mlx5::Mlx5;
 use uverbs::{Private, attr::QpState};
 use uverbs_aio::{Qp, RdmaStream};
@@ -15,7 +16,7 @@ use uverbs_aio::{Qp, RdmaStream};
 /// A stream with a window of 4 messages of 1 KiB, and a peer that sends what a test wants.
 struct Case {
     bed: Bed,
-    peer: Qp<Mlx5>,
+    peer: Qp<Rc, Mlx5>,
     stream: RdmaStream<Mlx5>,
     messages: Pool<Private, Mlx5>,
 }

@@ -5,6 +5,7 @@ use crate::bed::{BUFS, Bed, DEPTH, End, SIZE, Task, connect, join, poll_once};
 use core::cell::RefCell;
 use core::task::Poll;
 use core::time::Duration;
+use uverbs::Rc;
 use uverbs::mlx5::Mlx5;
 use uverbs_aio::{Error, Qp};
 
@@ -82,7 +83,7 @@ fn receives_are_posted_when_buffers_return_to_an_empty_pool() {
 }
 
 /// A server with an SRQ, and its clients.
-fn clients(server: &End, client: &End, n: usize) -> Vec<(Qp<Mlx5>, Qp<Mlx5>)> {
+fn clients(server: &End, client: &End, n: usize) -> Vec<(Qp<Rc, Mlx5>, Qp<Rc, Mlx5>)> {
     let srq = server.dispatcher.srq(&server.pd, &server.incoming, 16).unwrap();
     (0..n)
         .map(|_| {

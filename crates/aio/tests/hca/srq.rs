@@ -5,6 +5,7 @@ use crate::bed::{BUFS, Bed, DEPTH, End, connect, poll_once};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::sync::Arc;
+use uverbs::Rc;
 use uverbs::mlx5::Mlx5;
 use uverbs_aio::{Clock, Error, Qp, Srq};
 use uverbs_hca::{DeviceBuilder, Fabric};
@@ -16,7 +17,7 @@ fn srq(end: &End) -> Srq<Mlx5> {
 }
 
 /// A QP of `b` with the queue, and its peer.
-fn pair(bed: &Bed, srq: &Srq<Mlx5>) -> (Qp<Mlx5>, Qp<Mlx5>) {
+fn pair(bed: &Bed, srq: &Srq<Mlx5>) -> (Qp<Rc, Mlx5>, Qp<Rc, Mlx5>) {
     let (a, b) = (&bed.a, &bed.b);
     let qp = b.dispatcher.qp(&b.pd).depth(4, 0).srq(srq).create().unwrap();
     let peer = a.dispatcher.qp(&a.pd).depth(8, 4).pool(&a.incoming).create().unwrap();

@@ -2,6 +2,7 @@
 //! Pools that are empty when a receive queue needs a buffer: it is refilled when one comes back, although nothing reports that.
 
 use crate::bed::{Bed, DEPTH, SIZE, connect};
+use uverbs::Rc;
 use uverbs::{Buf, Pool};
 use uverbs::{Private, mlx5::Mlx5};
 use uverbs_aio::{Error, Qp};
@@ -12,7 +13,7 @@ fn all(pool: &Pool<Private, Mlx5>) -> Vec<Buf<Private, Mlx5>> {
 }
 
 /// A message reaches `qp`.
-fn reaches(bed: &Bed, peer: &Qp<Mlx5>, qp: &Qp<Mlx5>) {
+fn reaches(bed: &Bed, peer: &Qp<Rc, Mlx5>, qp: &Qp<Rc, Mlx5>) {
     bed.run(async {
         peer.send(bed.a.filled(b"at last")).await?;
         assert_eq!(&*qp.recv().await?, b"at last");

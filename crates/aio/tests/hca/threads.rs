@@ -6,9 +6,10 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
+use uverbs::Rc;
 use uverbs::attr::QpAttrMask;
 use uverbs::mlx5::Mlx5;
-use uverbs_aio::{Dispatcher, DriverThread, Error, Listener, Qp, Result};
+use uverbs_aio::{Dispatcher, DispatcherThread, Error, Listener, Qp, Result};
 use uverbs_cm::{ConnParam, EventChannel, PortSpace};
 use uverbs_hca::Fabric;
 
@@ -19,7 +20,7 @@ fn ends() -> (End, End) {
     (a, b)
 }
 
-async fn echo(qp: &Qp<Mlx5>, n: usize) -> Result<()> {
+async fn echo(qp: &Qp<Rc, Mlx5>, n: usize) -> Result<()> {
     for _ in 0..n {
         let message = qp.recv().await?;
         qp.send(message.into_buf()).await?;
@@ -121,7 +122,7 @@ fn the_program_can_run_the_dispatcher() {
     });
 }
 
-/// The loops take completions, events and kicks that the thread which leads waits for, and then end.
+/// The loops take completions, events and wakeups that the thread which leads waits for, and then end.
 #[test]
 fn event_loops_beside_a_thread_that_leads() {
     use core::sync::atomic::AtomicBool;
@@ -147,7 +148,7 @@ fn event_loops_beside_a_thread_that_leads() {
     }
 }
 
-/// The loop sleeps. The thread that leads reads the kick for a new timer, and leaves: the loop must learn of the timer.
+/// The loop sleeps. The thread that leads reads the wakeup for a new timer, and leaves: the loop must learn of the timer.
 #[test]
 fn an_event_loop_learns_what_a_leader_has_read() {
     use core::task::{Context, Waker};
@@ -171,7 +172,7 @@ fn an_event_loop_learns_what_a_leader_has_read() {
         assert_eq!(limit.0, None, "no timer");
         let mut timer = core::pin::pin!(dispatcher.sleep(Duration::from_millis(200)));
         assert!(timer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        // The leader reads the kick, and sleeps as long as the timer.
+        // The leader reads the wakeup, and sleeps as long as the timer.
         std::thread::sleep(Duration::from_millis(50));
         b.dispatcher.block_on(b.qp.send(b.filled(b"end"))).unwrap();
         assert_eq!(&*leader.join().unwrap().unwrap(), b"end");
@@ -191,7 +192,7 @@ fn an_event_loop_learns_what_a_leader_has_read() {
 #[test]
 fn a_thread_can_be_dropped_by_a_waker_that_it_calls() {
     use std::sync::{Arc, Mutex, mpsc};
-    struct DropsIt(Mutex<Option<(DriverThread, mpsc::Sender<()>)>>);
+    struct DropsIt(Mutex<Option<(DispatcherThread, mpsc::Sender<()>)>>);
     impl std::task::Wake for DropsIt {
         fn wake(self: Arc<Self>) {
             let (driver, dropped) = self.0.lock().unwrap().take().unwrap();

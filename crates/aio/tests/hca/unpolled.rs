@@ -11,6 +11,7 @@ use core::time::Duration;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use tokio::runtime::{Builder, Runtime};
+use uverbs::Rc;
 use uverbs::mlx5::Mlx5;
 use uverbs_aio::{Dispatcher, Error, Qp, Result};
 use uverbs_hca::Fabric;
@@ -44,8 +45,8 @@ enum Other {
 struct Bed {
     a: End,
     dispatcher: Dispatcher<Mlx5>,
-    qp: Qp<Mlx5>,
-    _peer: uverbs_aio::DriverThread,
+    qp: Qp<Rc, Mlx5>,
+    _peer: uverbs_aio::DispatcherThread,
 }
 
 impl Bed {
@@ -259,7 +260,7 @@ fn a_future_survives_its_runtime() {
     worked.expect("it hangs").unwrap().unwrap();
 }
 
-/// An event loop of the program takes events and kicks for which tasks wait, and then ends.
+/// An event loop of the program takes events and wakeups for which tasks wait, and then ends.
 #[test]
 fn an_event_loop_beside_tasks() {
     for _ in 0..5 {

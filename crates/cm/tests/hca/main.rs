@@ -7,12 +7,13 @@
 mod groups;
 mod removal;
 mod states;
+mod timers;
 mod waits;
 mod xrc;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
-use uverbs::attr::{AccessFlags, Ece, Gid, QpAttrMask, QpCap, QpState};
+use uverbs::attr::{Ece, Gid, QpAttrMask, QpCap, QpState};
 use uverbs::{Context, Errno, Rc, Ud, mlx5::Mlx5};
 use uverbs_cm::{
     ConnParam, ConnectRequest, Error, Event, EventChannel, EventKind, Id, Listener, Peer, PortSpace,
@@ -79,9 +80,9 @@ impl Hosts {
     fn connected(&self) -> (Id, Id, Id) {
         let listener = self.listen(PortSpace::Tcp, 0);
         let active = self.resolve(PortSpace::Tcp, self.address());
-        active.connect(&ConnParam { qp_num: 5, ..ConnParam::default() }).unwrap();
+        active.connect(&ConnParam::new().qp_num(5)).unwrap();
         let passive = self.request(&listener).id;
-        passive.accept(&ConnParam { qp_num: 6, ..ConnParam::default() }).unwrap();
+        passive.accept(&ConnParam::new().qp_num(6)).unwrap();
         assert!(matches!(event_of(&self.at_client, &active), EventKind::ConnectResponse(_)));
         active.establish().unwrap();
         assert!(matches!(event_of(&self.at_server, &passive), EventKind::Established(_)));
@@ -91,7 +92,7 @@ impl Hosts {
 
 /// The event that is available, which must be of this identifier.
 fn event_of(channel: &EventChannel, id: &Id) -> EventKind {
-    let Event { token, kind } = channel.next_event().unwrap().expect("an event");
+    let Event { token, kind, .. } = channel.next_event().unwrap().expect("an event");
     assert_eq!(token, id.token(), "{kind:?}");
     kind
 }
@@ -122,30 +123,22 @@ fn a_connection_carries_parameters_and_private_data_both_ways() {
     let listener = hosts.listen(PortSpace::Tcp, 0);
     let active = hosts.resolve(PortSpace::Tcp, hosts.address());
     let ece = Ece { vendor_id: 0x15b3, options: 3 };
-    let request = ConnParam {
-        private_data: b"question".to_vec(),
-        responder_resources: 3,
-        initiator_depth: 4,
-        retry_count: 5,
-        rnr_retry_count: 6,
-        qp_num: 0x123,
-        srq: true,
-        ece,
-        ..ConnParam::default()
-    };
+    let request = ConnParam::new()
+        .private_data(*b"question")
+        .responder_resources(3)
+        .initiator_depth(4)
+        .retry_count(5)
+        .rnr_retry_count(6)
+        .qp_num(0x123)
+        .srq(true)
+        .ece(ece);
     active.connect(&request).unwrap();
-    let ConnectRequest { id: passive, peer } = hosts.request(&listener);
-    let expected = Peer {
-        private_data: padded(b"question", 56),
-        qp_num: 0x123,
-        responder_resources: 4,
-        initiator_depth: 3,
-        retry_count: 5,
-        rnr_retry_count: 6,
-        srq: true,
-        ece,
-        ..Peer::default()
-    };
+    let ConnectRequest { id: passive, peer, .. } = hosts.request(&listener);
+    let mut expected = Peer::default();
+    (expected.private_data, expected.qp_num) = (padded(b"question", 56), 0x123);
+    (expected.responder_resources, expected.initiator_depth) = (4, 3);
+    (expected.retry_count, expected.rnr_retry_count) = (5, 6);
+    (expected.srq, expected.ece) = (true, ece);
     assert_eq!(peer, expected);
     let bound = passive.bound().unwrap();
     assert_eq!((bound.local, bound.remote), (Some(hosts.address()), active.bound().unwrap().local));
@@ -154,13 +147,8 @@ fn a_connection_carries_parameters_and_private_data_both_ways() {
         Some(Context::<Mlx5>::from_kernel(hosts.server.open()).unwrap().query_device().unwrap().node_guid)
     );
 
-    let answer = ConnParam {
-        private_data: b"answer".to_vec(),
-        responder_resources: 2,
-        initiator_depth: 1,
-        qp_num: 0x456,
-        ..ConnParam::default()
-    };
+    let answer =
+        ConnParam::new().private_data(*b"answer").responder_resources(2).initiator_depth(1).qp_num(0x456);
     passive.accept(&answer).unwrap();
     none(&hosts.at_server);
     match event_of(&hosts.at_client, &active) {
@@ -239,7 +227,7 @@ fn a_rejection_has_a_reason_and_private_data() {
 fn a_client_that_gives_up_is_an_error_of_the_acceptance_at_once() {
     let hosts = hosts();
     let listener = hosts.listen(PortSpace::Tcp, 0);
-    let param = ConnParam { qp_num: 6, ..ConnParam::default() };
+    let param = ConnParam::new().qp_num(6);
     let active = hosts.resolve_silently();
     active.connect(&ConnParam::default()).unwrap();
     drop(active);
@@ -284,7 +272,7 @@ fn a_client_that_gives_up_ends_an_acceptance_that_waits() {
     let EventKind::ConnectRequest(ConnectRequest { id: passive, .. }) = wait(&hosts.at_server) else {
         panic!("a request")
     };
-    passive.accept(&ConnParam { qp_num: 6, ..ConnParam::default() }).unwrap();
+    passive.accept(&ConnParam::new().qp_num(6)).unwrap();
     drop(active);
     let EventKind::Failed(error) = wait(&hosts.at_server) else { panic!("a failure") };
     assert!(matches!(error, Error::Rejected { .. }), "{error}");
@@ -457,7 +445,7 @@ fn datagrams_get_the_way_to_the_peer() {
     active.connect(&ConnParam::with_private_data([7; 180])).unwrap();
     let request = hosts.request(&listener);
     assert_eq!(request.peer.private_data, [7; 180]);
-    request.id.accept(&ConnParam { qp_num: 0x77, ..ConnParam::with_private_data(*b"yes") }).unwrap();
+    request.id.accept(&ConnParam::with_private_data(*b"yes").qp_num(0x77)).unwrap();
     match event_of(&hosts.at_client, &active) {
         EventKind::Established(peer) => {
             assert_eq!((peer.qp_num, peer.qkey), (0x77, 0x0123_4567));
@@ -582,7 +570,7 @@ fn an_identifier_is_destroyed_while_another_thread_waits() {
 fn typed_queue_pairs_are_established_and_refused() {
     let fabric = Fabric::new(3);
     let (client, server) = (fabric.device("hca0").build(), fabric.device("hca1").build());
-    let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
+    let cap = QpCap::new(4, 4).inline(16);
     let listener = Listener::bind(&channel(&server), (server.addresses()[0], PORT).into()).unwrap();
     let address = listener.local_addr().unwrap();
     let manager = channel(&client);
@@ -623,8 +611,7 @@ fn a_queue_pair_of_another_device_is_refused() {
     let listener = Listener::bind(&channel(&server), (server.addresses()[0], PORT).into()).unwrap();
     let resolved = Resolved::new(&channel(&client), listener.local_addr().unwrap()).unwrap();
     let qp_of = |hca: &Hca| {
-        let cap =
-            QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
+        let cap = QpCap::new(4, 4).inline(16);
         let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
         let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
         let qp = pd.raw_qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
@@ -633,7 +620,7 @@ fn a_queue_pair_of_another_device_is_refused() {
     };
     // A device of the same host that the route does not use: without the check both ends were established, without data.
     let other = fabric.device("hca2").build();
-    let error = resolved.id().init_qp(&qp_of(&other).control, AccessFlags::empty()).unwrap_err();
+    let error = resolved.id().init_qp(&qp_of(&other).control, &ConnParam::new()).unwrap_err();
     assert!(
         error.to_string().starts_with("init_qp: invalid qp: of the device with the node_guid 0x"),
         "{error}"
@@ -681,7 +668,7 @@ fn a_server_that_gives_up_after_its_acceptance() {
     listener.listen(0).unwrap();
     let context = Context::<Mlx5>::from_kernel(client.open()).unwrap();
     let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
-    let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
+    let cap = QpCap::new(4, 4).inline(16);
     let qp = pd.raw_qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
     let resolved = Resolved::new(&channel(&client), address).unwrap();
     std::thread::scope(|scope| {
@@ -691,7 +678,7 @@ fn a_server_that_gives_up_after_its_acceptance() {
             };
             // The acceptance and the end arrive together.
             fabric.delay(Duration::from_millis(50));
-            request.id.accept(&ConnParam { qp_num: 6, ..ConnParam::default() }).unwrap();
+            request.id.accept(&ConnParam::new().qp_num(6)).unwrap();
             drop(request);
         });
         match resolved.connect(qp, &ConnParam::default(), LONG) {
@@ -711,9 +698,9 @@ fn a_server_that_gives_up_while_the_client_establishes() {
         let hosts = hosts_on(Fabric::new(7));
         let listener = hosts.listen(PortSpace::Tcp, 0);
         let active = hosts.resolve(PortSpace::Tcp, hosts.address());
-        active.connect(&ConnParam { qp_num: 5, ..ConnParam::default() }).unwrap();
+        active.connect(&ConnParam::new().qp_num(5)).unwrap();
         let passive = hosts.request(&listener).id;
-        passive.accept(&ConnParam { qp_num: 6, ..ConnParam::default() }).unwrap();
+        passive.accept(&ConnParam::new().qp_num(6)).unwrap();
         assert!(matches!(event_of(&hosts.at_client, &active), EventKind::ConnectResponse(_)));
         hosts.fabric.delay(Duration::from_secs(1));
         drop(passive);
@@ -739,9 +726,9 @@ fn a_server_that_disconnects_before_the_client_has_established() {
     let hosts = hosts();
     let listener = hosts.listen(PortSpace::Tcp, 0);
     let active = hosts.resolve(PortSpace::Tcp, hosts.address());
-    active.connect(&ConnParam { qp_num: 5, ..ConnParam::default() }).unwrap();
+    active.connect(&ConnParam::new().qp_num(5)).unwrap();
     let passive = hosts.request(&listener).id;
-    passive.accept(&ConnParam { qp_num: 6, ..ConnParam::default() }).unwrap();
+    passive.accept(&ConnParam::new().qp_num(6)).unwrap();
     passive.disconnect().unwrap();
     assert!(matches!(event_of(&hosts.at_client, &active), EventKind::ConnectResponse(_)));
     active.establish().unwrap();

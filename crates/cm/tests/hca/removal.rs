@@ -41,14 +41,14 @@ fn the_removal_of_a_device_is_reported() {
     let hosts_ = hosts();
     let listener = hosts_.listen(PortSpace::Tcp, 0);
     let active = hosts_.resolve(PortSpace::Tcp, hosts_.address());
-    active.connect(&ConnParam { qp_num: 5, ..ConnParam::default() }).unwrap();
+    active.connect(&ConnParam::new().qp_num(5)).unwrap();
     hosts_.client.unplug();
     gone(&hosts_.at_client, &active);
     none(&hosts_.at_client);
     assert!(matches!(active.establish(), Err(Error::DeviceGone { .. })));
     // The acceptance times out.
     let passive = hosts_.request(&listener).id;
-    passive.accept(&ConnParam { qp_num: 6, ..ConnParam::default() }).unwrap();
+    passive.accept(&ConnParam::new().qp_num(6)).unwrap();
     hosts_.fabric.run();
     assert!(matches!(failure(&hosts_.at_server, &passive), Error::TimedOut { .. }));
     // A new identifier of this host finds no device.
@@ -62,7 +62,7 @@ fn the_removal_of_a_device_is_reported() {
     let _listener = hosts_.listen(PortSpace::Tcp, 0);
     let active = hosts_.resolve(PortSpace::Tcp, hosts_.address());
     hosts_.server.unplug();
-    active.connect(&ConnParam { qp_num: 5, ..ConnParam::default() }).unwrap();
+    active.connect(&ConnParam::new().qp_num(5)).unwrap();
     hosts_.fabric.run();
     assert!(matches!(failure(&hosts_.at_client, &active), Error::TimedOut { .. }));
 }
@@ -203,7 +203,7 @@ fn an_end_is_reported_to_each_call_that_waits() {
     assert!(passive.wait_disconnected(LONG).unwrap());
 
     let is_gone = |result: Result<(), Error>| {
-        let Err(Error::DeviceGone { verb: "accept", object }) = result else { panic!("{result:?}") };
+        let Err(Error::DeviceGone { verb: "accept", object, .. }) = result else { panic!("{result:?}") };
         assert!(object.starts_with("id "), "{object}");
     };
     std::thread::scope(|scope| {

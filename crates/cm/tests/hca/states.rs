@@ -38,7 +38,7 @@ impl Ends {
     }
 
     fn step(&mut self, hosts: &Hosts, port_space: PortSpace, step: usize) {
-        let param = ConnParam { qp_num: 5, ..ConnParam::default() };
+        let param = ConnParam::new().qp_num(5);
         match step {
             0 => self.active.as_ref().unwrap().resolve_addr(None, hosts.address(), LIMIT).unwrap(),
             1 => self.active.as_ref().unwrap().resolve_route(LIMIT).unwrap(),

@@ -22,7 +22,7 @@ fn xrc_identifiers_have_their_own_attributes() {
     wrong.connect(&ConnParam::default()).unwrap();
     assert!(matches!(failure(&hosts.at_client, &wrong), Error::Rejected { .. }));
     let active = hosts.resolve(PortSpace::Ib(QpType::XrcSend), address);
-    active.connect(&ConnParam { qp_num: 9, ..ConnParam::default() }).unwrap();
+    active.connect(&ConnParam::new().qp_num(9)).unwrap();
     let request = hosts.request(&listener);
     let (_, mask) = request.id.init_qp_attr(QpState::RTS).unwrap();
     assert!(mask.contains(QpAttrMask::SQ_PSN | QpAttrMask::TIMEOUT));
@@ -42,18 +42,14 @@ fn xrc_qps_are_connected_and_carry_data() {
             let context = Context::<Mlx5>::from_kernel(server.open()).unwrap();
             let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
             let xrcd = context.open_xrcd(None, true, false).unwrap();
-            let attr = SrqInitAttr {
-                attr: SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 },
-                srq_type: SrqType::Xrc,
-                ..SrqInitAttr::default()
-            };
+            let attr = SrqInitAttr::new(SrqAttr::new(4)).srq_type(SrqType::Xrc);
             let srq: Srq<Exclusive, Mlx5> = Srq::create_xrc(&pd, &attr, &xrcd, &cq).unwrap();
             let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
             let region = pd.reg_mr(PageBuf::new(64).unwrap(), access).map_err(|e| e.error).unwrap();
             let request = listener.wait(LONG).unwrap().expect("a request");
             let mut data = srq.srq_num().unwrap().to_be_bytes().to_vec();
             data.extend(region.remote_region(0..64).unwrap().encode());
-            let param = ConnParam { access: AccessFlags::REMOTE_WRITE, ..ConnParam::with_private_data(data) };
+            let param = ConnParam::with_private_data(data).access(AccessFlags::REMOTE_WRITE);
             let qp = xrcd.recv_qp().create_recv().unwrap();
             let connection = request.accept(qp, &param, LONG).unwrap();
             assert!(connection.wait_disconnected(LONG).unwrap());
@@ -64,7 +60,7 @@ fn xrc_qps_are_connected_and_carry_data() {
         });
         let context = Context::<Mlx5>::from_kernel(client.open()).unwrap();
         let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(4, None).unwrap());
-        let cap = QpCap { max_send_wr: 1, max_send_sge: 1, max_inline_data: 8, ..QpCap::default() };
+        let cap = QpCap::new(1, 0).sge(1, 0).inline(8);
         let qp = pd.raw_qp::<XrcSend>().send_cq(&cq).cap(cap).create().unwrap();
         let port_space = PortSpace::Ib(QpType::XrcSend);
         let resolved = Resolved::with(&channel(&client), port_space, None, address, LIMIT).unwrap();

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 
 /// `struct ibv_global_route`: the fields of the global routing header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct GlobalRoute {
     /// Destination GID: for RoCE the IPv6 (or IPv4-mapped) address of the peer or of the multicast group.
     pub dgid: Gid,
@@ -19,8 +20,25 @@ pub struct GlobalRoute {
     pub traffic_class: u8,
 }
 
+impl GlobalRoute {
+    /// To this GID, from the first GID of the port, with a hop limit of 0.
+    #[must_use]
+    pub const fn new(dgid: Gid) -> Self {
+        Self { dgid, flow_label: 0, sgid_index: 0, hop_limit: 0, traffic_class: 0 }
+    }
+
+    setters! {
+        dgid: Gid,
+        flow_label: u32,
+        sgid_index: u8,
+        hop_limit: u8,
+        traffic_class: u8,
+    }
+}
+
 /// `struct ibv_ah_attr`: one destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct AhAttr {
     /// The global route. `None` is `is_global = 0`: local to an InfiniBand subnet; RoCE always needs one.
     pub grh: Option<GlobalRoute>,
@@ -37,6 +55,21 @@ pub struct AhAttr {
 }
 
 impl AhAttr {
+    /// Through this port, to LID 0 without a global route.
+    #[must_use]
+    pub const fn new(port_num: u8) -> Self {
+        Self { grh: None, dlid: 0, sl: 0, src_path_bits: 0, static_rate: 0, port_num }
+    }
+
+    setters! {
+        grh: Option<GlobalRoute>,
+        dlid: u16,
+        sl: u8,
+        src_path_bits: u8,
+        static_rate: u8,
+        port_num: u8,
+    }
+
     /// A RoCE or globally routed destination.
     #[must_use]
     pub fn global(port_num: u8, sgid_index: u8, dgid: Gid) -> Self {

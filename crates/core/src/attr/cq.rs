@@ -61,6 +61,7 @@ bitflags::bitflags! {
 
 /// `struct ibv_cq_init_attr_ex` without the objects that it refers to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CqInitAttr {
     /// Entries; the created CQ may have more.
     pub cqe: u32,
@@ -70,6 +71,21 @@ pub struct CqInitAttr {
     pub wc_flags: WcExFlags,
     /// Flags.
     pub flags: CqFlags,
+}
+
+impl CqInitAttr {
+    /// A CQ with this many entries, on the first completion vector.
+    #[must_use]
+    pub const fn new(cqe: u32) -> Self {
+        Self { cqe, comp_vector: 0, wc_flags: WcExFlags::empty(), flags: CqFlags::empty() }
+    }
+
+    setters! {
+        cqe: u32,
+        comp_vector: u32,
+        wc_flags: WcExFlags,
+        flags: CqFlags,
+    }
 }
 
 /// `struct ibv_moderate_cq`: one event for several completions.

@@ -118,6 +118,7 @@ bitflags::bitflags! {
 
 /// `struct ibv_odp_caps` and `xrc_odp_caps`: on-demand paging per transport.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OdpCaps {
     /// General capabilities.
     pub general_caps: OdpGeneralCaps,
@@ -133,6 +134,7 @@ pub struct OdpCaps {
 
 /// `struct ibv_tso_caps`: TCP segmentation. From the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TsoCaps {
     /// Longest payload of one WR in bytes; 0 if the device has no segmentation.
     pub max_tso: u32,
@@ -142,6 +144,7 @@ pub struct TsoCaps {
 
 /// `struct ibv_rss_caps`: spreading of received packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RssCaps {
     /// Bit `1 << qp_type` for each QP type that has it.
     pub supported_qpts: u32,
@@ -157,6 +160,7 @@ pub struct RssCaps {
 
 /// `struct ibv_packet_pacing_caps`: rate limits of QPs. From the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PacketPacingCaps {
     /// Lowest rate, in kb/s.
     pub qp_rate_limit_min: u32,
@@ -184,6 +188,7 @@ bitflags::bitflags! {
 
 /// `struct ibv_tm_caps`: tag matching.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TmCaps {
     /// Longest rendezvous request header, in bytes.
     pub max_rndv_hdr_size: u32,
@@ -199,6 +204,7 @@ pub struct TmCaps {
 
 /// `struct ibv_cq_moderation_caps`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CqModerationCaps {
     /// Maximum number of completions per event; 0 if the device has no moderation.
     pub max_cq_count: u16,
@@ -209,6 +215,7 @@ pub struct CqModerationCaps {
 /// `struct ibv_pci_atomic_caps`: atomics of the device over PCI; each a mask of sizes (1: 4, 2: 8, 4: 16 bytes).
 /// From the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PciAtomicCaps {
     /// Fetch and add.
     pub fetch_add: u16,
@@ -220,6 +227,7 @@ pub struct PciAtomicCaps {
 
 /// `struct ibv_device_attr` and its extension. Counts are those of the kernel; C's `int` fields are unsigned here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeviceAttr {
     /// Firmware version as a number in the driver's format (sysfs `fw_ver` has the text).
     pub fw_ver: u64,

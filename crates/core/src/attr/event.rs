@@ -78,6 +78,7 @@ impl EventType {
 
 /// One asynchronous event as the kernel recorded it. Nothing about it is checked: `element` may be stale or wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AsyncEvent {
     /// Type of the event.
     pub event_type: EventType,

@@ -162,6 +162,7 @@ bitflags::bitflags! {
 
 /// `struct ibv_port_attr`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PortAttr {
     /// Logical state.
     pub state: PortState,

@@ -83,6 +83,7 @@ open_values! {
 
 /// `struct ibv_qp_cap`: the sizes of a QP's queues. Those of the created QP may be larger than requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct QpCap {
     /// Outstanding WRs of the send queue.
     pub max_send_wr: u32,
@@ -94,6 +95,41 @@ pub struct QpCap {
     pub max_recv_sge: u32,
     /// Bytes that can be sent inline.
     pub max_inline_data: u32,
+}
+
+impl QpCap {
+    /// Queues with this many outstanding WRs, of one SGE each, and nothing inline.
+    ///
+    /// ```
+    /// use uverbs_core::attr::QpCap;
+    ///
+    /// let cap = QpCap::new(16, 32).sge(2, 1).inline(64);
+    /// assert_eq!((cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_inline_data), (16, 32, 2, 64));
+    /// ```
+    #[must_use]
+    pub const fn new(send: u32, recv: u32) -> Self {
+        Self { max_send_wr: send, max_recv_wr: recv, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 }
+    }
+
+    /// SGEs of a send WR, and of a receive WR.
+    #[must_use]
+    pub const fn sge(self, send: u32, recv: u32) -> Self {
+        self.max_send_sge(send).max_recv_sge(recv)
+    }
+
+    /// Bytes that can be sent inline.
+    #[must_use]
+    pub const fn inline(self, bytes: u32) -> Self {
+        self.max_inline_data(bytes)
+    }
+
+    setters! {
+        max_send_wr: u32,
+        max_recv_wr: u32,
+        max_send_sge: u32,
+        max_recv_sge: u32,
+        max_inline_data: u32,
+    }
 }
 
 bitflags::bitflags! {

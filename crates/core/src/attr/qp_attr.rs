@@ -96,7 +96,8 @@ pub struct QpRateLimitAttr {
 }
 
 /// `struct ibv_qp_attr`. A [`QpAttrMask`] selects the valid fields.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QpAttr {
     /// State to move to.
     pub qp_state: QpState,
@@ -153,6 +154,41 @@ pub struct QpAttr {
 }
 
 impl QpAttr {
+    /// All fields zero.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    setters! {
+        qp_state: QpState,
+        cur_qp_state: QpState,
+        path_mtu: Mtu,
+        path_mig_state: MigState,
+        qkey: u32,
+        rq_psn: u32,
+        sq_psn: u32,
+        dest_qp_num: u32,
+        qp_access_flags: AccessFlags,
+        cap: QpCap,
+        ah_attr: AhAttr,
+        alt_ah_attr: AhAttr,
+        pkey_index: u16,
+        alt_pkey_index: u16,
+        en_sqd_async_notify: bool,
+        sq_draining: bool,
+        max_rd_atomic: u8,
+        max_dest_rd_atomic: u8,
+        min_rnr_timer: u8,
+        port_num: u8,
+        timeout: u8,
+        retry_cnt: u8,
+        rnr_retry: u8,
+        alt_port_num: u8,
+        alt_timeout: u8,
+        rate_limit: u32,
+    }
+
     /// Refuses values of the masked fields that are invalid for every device. The error names the field.
     pub(crate) fn check(&self, mask: QpAttrMask) -> Result<()> {
         const VERB: &str = "modify_qp";

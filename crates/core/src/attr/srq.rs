@@ -16,6 +16,7 @@ pub enum SrqType {
 
 /// `struct ibv_srq_attr`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct SrqAttr {
     /// Outstanding WRs.
     pub max_wr: u32,
@@ -24,6 +25,20 @@ pub struct SrqAttr {
     /// An event is raised when fewer WRs than this are left; 0 disables it. It is raised once; the limit must then be
     /// set again.
     pub srq_limit: u32,
+}
+
+impl SrqAttr {
+    /// A queue with this many outstanding WRs, of one SGE each, without a limit event.
+    #[must_use]
+    pub const fn new(max_wr: u32) -> Self {
+        Self { max_wr, max_sge: 1, srq_limit: 0 }
+    }
+
+    setters! {
+        max_wr: u32,
+        max_sge: u32,
+        srq_limit: u32,
+    }
 }
 
 bitflags::bitflags! {
@@ -40,6 +55,7 @@ bitflags::bitflags! {
 
 /// `struct ibv_srq_init_attr_ex` without the objects that it refers to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SrqInitAttr {
     /// Sizes; `srq_limit` is not used at creation by most devices.
     pub attr: SrqAttr,
@@ -49,4 +65,19 @@ pub struct SrqInitAttr {
     pub max_num_tags: u32,
     /// Outstanding list operations, with [`SrqType::Tm`]; used by the driver only.
     pub max_ops: u32,
+}
+
+impl SrqInitAttr {
+    /// A basic SRQ of these sizes.
+    #[must_use]
+    pub const fn new(attr: SrqAttr) -> Self {
+        Self { attr, srq_type: SrqType::Basic, max_num_tags: 0, max_ops: 0 }
+    }
+
+    setters! {
+        attr: SrqAttr,
+        srq_type: SrqType,
+        max_num_tags: u32,
+        max_ops: u32,
+    }
 }

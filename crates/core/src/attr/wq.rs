@@ -28,6 +28,7 @@ open_values! {
 
 /// `struct ibv_wq_init_attr` without the objects that it refers to. The only type is `IBV_WQT_RQ`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WqInitAttr {
     /// Outstanding receives.
     pub max_wr: u32,
@@ -37,8 +38,23 @@ pub struct WqInitAttr {
     pub create_flags: WqFlags,
 }
 
+impl WqInitAttr {
+    /// A queue with this many outstanding receives, of one SGE each.
+    #[must_use]
+    pub const fn new(max_wr: u32) -> Self {
+        Self { max_wr, max_sge: 1, create_flags: WqFlags::empty() }
+    }
+
+    setters! {
+        max_wr: u32,
+        max_sge: u32,
+        create_flags: WqFlags,
+    }
+}
+
 /// `struct ibv_wq_attr`: the attributes that `modify_wq` changes; those that are `None` are not changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WqAttr {
     /// New state.
     pub wq_state: Option<WqState>,
@@ -46,6 +62,35 @@ pub struct WqAttr {
     pub curr_wq_state: Option<WqState>,
     /// New flags, and the mask of the flags to change.
     pub flags: Option<(WqFlags, WqFlags)>,
+}
+
+impl WqAttr {
+    /// No change.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { wq_state: None, curr_wq_state: None, flags: None }
+    }
+
+    /// Sets [`wq_state`](field@Self::wq_state).
+    #[must_use]
+    pub const fn wq_state(mut self, state: WqState) -> Self {
+        self.wq_state = Some(state);
+        self
+    }
+
+    /// Sets [`curr_wq_state`](field@Self::curr_wq_state).
+    #[must_use]
+    pub const fn curr_wq_state(mut self, state: WqState) -> Self {
+        self.curr_wq_state = Some(state);
+        self
+    }
+
+    /// Sets [`flags`](field@Self::flags).
+    #[must_use]
+    pub const fn flags(mut self, flags: WqFlags, mask: WqFlags) -> Self {
+        self.flags = Some((flags, mask));
+        self
+    }
 }
 
 bitflags::bitflags! {

@@ -13,7 +13,7 @@ fn main() -> Result<()> {
     };
     let (pd, attr) = (context.alloc_pd()?, ConnectAttr::default());
     let cq = context.cq_with(16, None)?;
-    let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    let cap = QpCap::new(1, 1);
     let mut qp = pd.qp::<Rc>().cq(&cq).cap(cap).create()?;
 
     // The default GID of the port is the one that routes. The QP exchanges endpoints with itself.

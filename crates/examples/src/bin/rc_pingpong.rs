@@ -92,21 +92,13 @@ impl Side {
         let pd = context.alloc_pd()?;
         let channel = context.create_comp_channel()?;
         let cq = context.cq_with(args.rx_depth + 1, args.events.then_some(&channel))?;
-        let cap = QpCap {
-            max_send_wr: 1,
-            max_recv_wr: args.rx_depth,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
+        let cap = QpCap::new(1, args.rx_depth);
         let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create()?;
-        let attr = ConnectAttr {
-            port_num: args.ib_port,
-            sgid_index: args.gid_idx,
-            path_mtu: Mtu(args.mtu),
-            sl: args.sl,
-            ..ConnectAttr::default()
-        };
+        let attr = ConnectAttr::new()
+            .port_num(args.ib_port)
+            .sgid_index(args.gid_idx)
+            .path_mtu(Mtu(args.mtu))
+            .sl(args.sl);
         let pool = pd.pool(args.rx_depth + 1, args.size)?;
         Ok(Self { qp, cq, channel, pool, attr })
     }

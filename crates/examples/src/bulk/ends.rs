@@ -87,13 +87,7 @@ impl<D: Driver> End<D> {
         let inbox_len = plan.qps as usize * receives as usize * NUMBER;
         let inbox = Memory::pages(&pd, inbox_len, AccessFlags::empty())?;
         let cq = context.create_cq(plan.qps * (plan.depth + receives), None)?;
-        let cap = QpCap {
-            max_send_wr: plan.depth,
-            max_recv_wr: receives,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: NUMBER as u32,
-        };
+        let cap = QpCap::new(plan.depth, receives).inline(NUMBER as u32);
         let (mut qps, mut immediate) = (Vec::new(), true);
         for _ in 0..plan.qps {
             let ops = SendOpsFlags::SEND | SendOpsFlags::RDMA_WRITE;

@@ -28,7 +28,7 @@ use uverbs_aio::Dispatcher;
 /// Whether the device has immediate data: a QP that needs them can be created.
 fn has_immediate<D: Driver>(context: &Context<D>, pd: &ProtectionDomain<D>) -> uverbs::Result<bool> {
     let cq = context.create_cq(2, None)?;
-    let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    let cap = QpCap::new(1, 1);
     let ops = SendOpsFlags::RDMA_WRITE_WITH_IMM;
     match pd.raw_qp::<Rc>().cq(&cq).cap(cap).send_ops(ops).create() {
         Ok(_) => Ok(true),

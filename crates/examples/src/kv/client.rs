@@ -121,14 +121,8 @@ fn create_qp<D: Driver>(
     cq: &Cq<Exclusive, D>,
     way: Way,
 ) -> Result<(Qp<Rc, Exclusive, D>, bool)> {
-    let cap = QpCap {
-        // A put has up to two sends, a large get also a read and a release; the last ones may be complete but not polled.
-        max_send_wr: 4 * RECEIVES,
-        max_recv_wr: RECEIVES,
-        max_send_sge: 1,
-        max_recv_sge: 1,
-        max_inline_data: super::INLINE,
-    };
+    // A put has up to two sends, a large get also a read and a release; the last ones may be complete but not polled.
+    let cap = QpCap::new(4 * RECEIVES, RECEIVES).inline(super::INLINE);
     let create = |ops| pd.qp::<Rc>().cq(cq).cap(cap).send_ops(ops).create();
     let ops = SendOpsFlags::SEND | SendOpsFlags::RDMA_WRITE | SendOpsFlags::RDMA_READ;
     match create(ops | SendOpsFlags::RDMA_WRITE_WITH_IMM) {

@@ -254,8 +254,8 @@ impl<D: Driver> Worker<D> {
         let sends = config.clients * send_depth(&config);
         let waiter = Waiter::new(context.create_comp_channel()?)?;
         let cq = context.cq_with(receive_count + sends, Some(waiter.channel()))?;
-        let attr = SrqAttr { max_wr: receive_count, max_sge: 1, srq_limit: 0 };
-        let srq = pd.srq(&SrqInitAttr { attr, ..SrqInitAttr::default() })?;
+        let attr = SrqAttr::new(receive_count);
+        let srq = pd.srq(&SrqInitAttr::new(attr))?;
         let receives = pd.pool(receive_count, MESSAGE as u32)?;
         let answers = pd.pool(sends, MESSAGE as u32)?;
         let mut welcome = welcome(&config)?;
@@ -474,13 +474,7 @@ fn end<D: Driver>(peer: &mut Peer<D>, outcome: Result<(), Broken>) -> bool {
 
 impl<D: Driver> Resources<D> {
     fn qp(&self, ops: SendOpsFlags) -> uverbs::Result<Qp<Rc, Exclusive, D>> {
-        let cap = QpCap {
-            max_send_wr: send_depth(&self.config),
-            max_recv_wr: 0,
-            max_send_sge: 1,
-            max_recv_sge: 0,
-            max_inline_data: super::INLINE,
-        };
+        let cap = QpCap::new(send_depth(&self.config), 0).sge(1, 0).inline(super::INLINE);
         self.pd.qp().cq(&self.cq).srq(&self.srq).cap(cap).send_ops(ops).create()
     }
 

@@ -38,5 +38,5 @@ pub const LIMIT: Duration = Duration::from_secs(5);
 /// A dead peer is noticed after about a second: 17 ms, seven times, and what the device adds.
 #[must_use]
 pub fn connect_attr() -> ConnectAttr {
-    ConnectAttr { access: ACCESS, timeout: 12, ..ConnectAttr::default() }
+    ConnectAttr::new().access(ACCESS).timeout(12)
 }

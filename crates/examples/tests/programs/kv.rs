@@ -183,8 +183,7 @@ fn sees_the_end(futures: bool, end: fn(&Hca, &Link)) -> (String, String) {
         let pd = context.alloc_pd().unwrap();
         let pool = pd.pool(4, MESSAGE as u32).unwrap();
         let mut cq: Cq<Exclusive, Mlx5> = context.cq_with(16, None).unwrap();
-        let cap =
-            QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let cap = QpCap::new(4, 4);
         let qp: Qp<Rc, Exclusive, Mlx5> = pd.qp().cq(&cq).cap(cap).create().unwrap();
         let mut connected = None;
         let (stream, _) = listener.accept().unwrap();
@@ -317,13 +316,7 @@ impl Hostile {
         let context: Context<Mlx5> = nic.open().unwrap();
         let pd = context.alloc_pd().unwrap();
         let cq = context.cq_with(256, None).unwrap();
-        let cap = QpCap {
-            max_send_wr: 128,
-            max_recv_wr: 64,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 64,
-        };
+        let cap = QpCap::new(128, 64).inline(64);
         let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create().unwrap();
         let pool = pd.pool(192, 4096).unwrap();
         let receive = |qp: &mut Qp<Rc, Exclusive, Mlx5>| {

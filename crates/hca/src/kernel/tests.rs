@@ -139,7 +139,7 @@ impl Ctx {
         let mut resp = mlx5_ib_create_cq_resp::default();
         // SAFETY: the memory is never freed and consists of atomics.
         let uhw = unsafe { Uhw::new(private.as_bytes(), resp.as_mut_bytes()) };
-        let attr = uverbs_core::attr::CqInitAttr { cqe, ..Default::default() };
+        let attr = uverbs_core::attr::CqInitAttr::new(cqe);
         control::cq::create(&self.kernel, &attr, channel, user, uhw)
     }
 
@@ -187,8 +187,8 @@ impl Ctx {
         let mut resp = mlx5_ib_create_srq_resp::default();
         // SAFETY: the memory is never freed and consists of atomics.
         let uhw = unsafe { Uhw::new(private.as_bytes(), resp.as_mut_bytes()) };
-        let attr = SrqAttr { max_wr: 10, max_sge: 1, srq_limit: 0 };
-        let init = SrqInitAttr { attr, srq_type, ..Default::default() };
+        let attr = SrqAttr::new(10);
+        let init = SrqInitAttr::new(attr).srq_type(srq_type);
         control::srq::create(parents, &init, 4, uhw).map(|(srq, _)| srq)
     }
 }
@@ -300,17 +300,15 @@ fn invalid_sizes_and_pages_of_cqs_are_refused() {
 
 fn to_rtr(ctx: &Ctx, dest_qp_num: u32) -> (QpAttr, M) {
     let gid = control::query::gid_entry(&ctx.kernel, 1_u8, 3).unwrap().gid;
-    let grh = GlobalRoute { dgid: gid, sgid_index: 3, hop_limit: 9, ..Default::default() };
-    let attr = QpAttr {
-        qp_state: QpState::RTR,
-        path_mtu: uverbs_core::attr::Mtu(3),
-        dest_qp_num,
-        rq_psn: 77,
-        max_dest_rd_atomic: 4,
-        min_rnr_timer: 12,
-        ah_attr: AhAttr { grh: Some(grh), port_num: 1, ..Default::default() },
-        ..Default::default()
-    };
+    let grh = GlobalRoute::new(gid).sgid_index(3).hop_limit(9);
+    let attr = QpAttr::new()
+        .qp_state(QpState::RTR)
+        .path_mtu(uverbs_core::attr::Mtu(3))
+        .dest_qp_num(dest_qp_num)
+        .rq_psn(77)
+        .max_dest_rd_atomic(4)
+        .min_rnr_timer(12)
+        .ah_attr(AhAttr::new(1).grh(Some(grh)));
     let mask =
         M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
     (attr, mask)
@@ -322,15 +320,12 @@ fn a_qp_follows_its_states_and_keeps_its_attributes() {
     let (pd, cq) = (ctx.pd(), ctx.cq());
     let qp = ctx.rc(&pd, &cq);
     let modify = |attr: &QpAttr, mask| unused!(qp.modify(None, attr, mask, Uhw::none()));
-    let init = QpAttr { qp_state: QpState::INIT, port_num: 1, ..Default::default() };
+    let init = QpAttr::new().qp_state(QpState::INIT).port_num(1);
     assert_eq!(errno(modify(&init, M::STATE | M::PORT)), Errno::EINVAL);
     modify(&init, M::STATE | M::PORT | M::PKEY_INDEX | M::ACCESS_FLAGS).unwrap();
     let (rtr, mask) = to_rtr(&ctx, 0x123);
-    assert_eq!(
-        errno(modify(&QpAttr { path_mtu: uverbs_core::attr::Mtu(6), ..rtr.clone() }, mask)),
-        Errno::EINVAL
-    );
-    let mut nowhere = rtr.clone();
+    assert_eq!(errno(modify(&rtr.path_mtu(uverbs_core::attr::Mtu(6)), mask)), Errno::EINVAL);
+    let mut nowhere = rtr;
     nowhere.ah_attr.grh.as_mut().unwrap().dgid.0[15] ^= 0xff;
     assert_eq!(errno(modify(&nowhere, mask)), Errno::EHOSTUNREACH);
     modify(&rtr, mask).unwrap();
@@ -339,9 +334,9 @@ fn a_qp_follows_its_states_and_keeps_its_attributes() {
     assert_eq!((init.cap.max_recv_wr, init.cap.max_recv_sge), (16, 4), "the ring's");
     assert_eq!((now.qp_state, now.dest_qp_num, now.rq_psn, now.min_rnr_timer), (QpState::RTR, 0x123, 77, 12));
     assert_eq!(now.ah_attr.grh, rtr.ah_attr.grh);
-    let back = QpAttr { qp_state: QpState::INIT, ..Default::default() };
+    let back = QpAttr::new().qp_state(QpState::INIT);
     assert_eq!(errno(modify(&back, M::STATE)), Errno::EINVAL);
-    modify(&QpAttr { qp_state: QpState::RESET, ..Default::default() }, M::STATE).unwrap();
+    modify(&QpAttr::new().qp_state(QpState::RESET), M::STATE).unwrap();
     assert_eq!(qp.query(M::STATE).unwrap().0.dest_qp_num, 0);
 }
 
@@ -404,7 +399,7 @@ fn events_arrive_at_their_files_and_end_with_their_objects() {
     assert_eq!((event.event_type, event.element), (EventType::PORT_ERR, 1));
     let srq = ctx.srq(SrqParents { pd: &ctx.pd(), xrcd: None, cq: None }, SrqType::Basic).unwrap();
     // No receive is posted, so the count is below any limit.
-    srq.modify(&SrqAttr { srq_limit: 3, ..Default::default() }, SrqAttrMask::LIMIT, Uhw::none()).unwrap();
+    srq.modify(&SrqAttr::new(0).srq_limit(3).max_sge(0), SrqAttrMask::LIMIT, Uhw::none()).unwrap();
     let event = ctx.asyncs.read().unwrap();
     assert_eq!((event.event_type, event.element), (EventType::SRQ_LIMIT_REACHED, 4));
     assert_eq!(srq.query().unwrap().srq_limit, 0);
@@ -513,13 +508,12 @@ fn windows_groups_and_addresses_are_checked() {
     control::mcast::detach(&ud, group, 0).unwrap();
     assert_eq!(errno(control::mcast::detach(&ud, group, 0)), Errno::EINVAL);
     unused!(ud.destroy()).unwrap();
-    let attr = AhAttr { port_num: 1, ..Default::default() };
+    let attr = AhAttr::new(1);
     // RoCE needs a global route.
     assert_eq!(errno(control::ah::create(&pd, &attr, Uhw::none())), Errno::EINVAL);
-    let grh = GlobalRoute { dgid: group, sgid_index: 3, ..Default::default() };
+    let grh = GlobalRoute::new(group).sgid_index(3);
     let mut resp = uverbs_uapi::mlx5::mlx5_ib_create_ah_resp::default();
-    let ah = control::ah::create(&pd, &AhAttr { grh: Some(grh), ..attr }, Uhw::answer(resp.as_mut_bytes()))
-        .unwrap();
+    let ah = control::ah::create(&pd, &attr.grh(Some(grh)), Uhw::answer(resp.as_mut_bytes())).unwrap();
     assert_eq!(resp.dmac, [0x33, 0x33, 0, 0, 0, 1]);
     ah.destroy().unwrap();
 }

@@ -28,21 +28,19 @@ pub(crate) fn to_c(attr: &AhAttr) -> ibv_ah_attr {
 /// An address from C's form. Fields that are wider than those of the packet are truncated, as by libmlx5 (`mlx5_create_ah()`)
 /// and by the kernel (`mlx5_set_path()`).
 pub(crate) fn from_c(attr: &ibv_ah_attr) -> AhAttr {
-    let route = || GlobalRoute {
-        dgid: attr.grh.dgid.into(),
-        flow_label: attr.grh.flow_label & 0xf_ffff,
-        sgid_index: attr.grh.sgid_index,
-        hop_limit: attr.grh.hop_limit,
-        traffic_class: attr.grh.traffic_class,
+    let route = || {
+        GlobalRoute::new(attr.grh.dgid.into())
+            .flow_label(attr.grh.flow_label & 0xf_ffff)
+            .sgid_index(attr.grh.sgid_index)
+            .hop_limit(attr.grh.hop_limit)
+            .traffic_class(attr.grh.traffic_class)
     };
-    AhAttr {
-        grh: (attr.is_global != 0).then(route),
-        dlid: attr.dlid,
-        sl: attr.sl & 0xf,
-        src_path_bits: attr.src_path_bits & 0x7f,
-        static_rate: attr.static_rate,
-        port_num: attr.port_num,
-    }
+    AhAttr::new(attr.port_num)
+        .grh((attr.is_global != 0).then(route))
+        .dlid(attr.dlid)
+        .sl(attr.sl & 0xf)
+        .src_path_bits(attr.src_path_bits & 0x7f)
+        .static_rate(attr.static_rate)
 }
 
 #[cfg(test)]

@@ -7,13 +7,9 @@ use uverbs_core::attr::{AccessFlags, MigState, Mtu, QpAttr, QpCap, QpState};
 
 /// Sizes from C's form.
 pub(crate) fn cap_from_c(cap: &ibv_qp_cap) -> QpCap {
-    QpCap {
-        max_send_wr: cap.max_send_wr,
-        max_recv_wr: cap.max_recv_wr,
-        max_send_sge: cap.max_send_sge,
-        max_recv_sge: cap.max_recv_sge,
-        max_inline_data: cap.max_inline_data,
-    }
+    QpCap::new(cap.max_send_wr, cap.max_recv_wr)
+        .sge(cap.max_send_sge, cap.max_recv_sge)
+        .inline(cap.max_inline_data)
 }
 
 /// C's form of sizes.
@@ -30,35 +26,35 @@ pub(crate) fn cap_to_c(cap: &QpCap) -> ibv_qp_cap {
 /// Attributes from C's form. Values that are wider than the device's field are truncated, as by the kernel's mlx5
 /// (`__mlx5_ib_modify_qp()` writes them with `MLX5_SET()`, which masks them): programs pass such values.
 pub(crate) fn from_c(attr: &ibv_qp_attr) -> QpAttr {
-    QpAttr {
-        qp_state: QpState(attr.qp_state),
-        cur_qp_state: QpState(attr.cur_qp_state),
-        // The command has 8 bits for it and libmlx5 truncates it. A value that does not fit is no MTU, so it is refused here.
-        path_mtu: Mtu(u8::try_from(attr.path_mtu).unwrap_or(u8::MAX)),
-        path_mig_state: MigState(attr.path_mig_state),
-        qkey: attr.qkey,
-        rq_psn: attr.rq_psn & 0xff_ffff,
-        sq_psn: attr.sq_psn & 0xff_ffff,
-        dest_qp_num: attr.dest_qp_num & 0xff_ffff,
-        qp_access_flags: AccessFlags::from_bits_retain(attr.qp_access_flags),
-        cap: cap_from_c(&attr.cap),
-        ah_attr: path::from_c(&attr.ah_attr),
-        alt_ah_attr: path::from_c(&attr.alt_ah_attr),
-        pkey_index: attr.pkey_index,
-        alt_pkey_index: attr.alt_pkey_index,
-        en_sqd_async_notify: attr.en_sqd_async_notify != 0,
-        sq_draining: attr.sq_draining != 0,
-        max_rd_atomic: attr.max_rd_atomic,
-        max_dest_rd_atomic: attr.max_dest_rd_atomic,
-        min_rnr_timer: attr.min_rnr_timer & 0x1f,
-        port_num: attr.port_num,
-        timeout: attr.timeout & 0x1f,
-        retry_cnt: attr.retry_cnt & 7,
-        rnr_retry: attr.rnr_retry & 7,
-        alt_port_num: attr.alt_port_num,
-        alt_timeout: attr.alt_timeout & 0x1f,
-        rate_limit: attr.rate_limit,
-    }
+    // The command has 8 bits for it and libmlx5 truncates it. A value that does not fit is no MTU, so it is refused here.
+    let mtu = Mtu(u8::try_from(attr.path_mtu).unwrap_or(u8::MAX));
+    QpAttr::new()
+        .qp_state(QpState(attr.qp_state))
+        .cur_qp_state(QpState(attr.cur_qp_state))
+        .path_mtu(mtu)
+        .path_mig_state(MigState(attr.path_mig_state))
+        .qkey(attr.qkey)
+        .rq_psn(attr.rq_psn & 0xff_ffff)
+        .sq_psn(attr.sq_psn & 0xff_ffff)
+        .dest_qp_num(attr.dest_qp_num & 0xff_ffff)
+        .qp_access_flags(AccessFlags::from_bits_retain(attr.qp_access_flags))
+        .cap(cap_from_c(&attr.cap))
+        .ah_attr(path::from_c(&attr.ah_attr))
+        .alt_ah_attr(path::from_c(&attr.alt_ah_attr))
+        .pkey_index(attr.pkey_index)
+        .alt_pkey_index(attr.alt_pkey_index)
+        .en_sqd_async_notify(attr.en_sqd_async_notify != 0)
+        .sq_draining(attr.sq_draining != 0)
+        .max_rd_atomic(attr.max_rd_atomic)
+        .max_dest_rd_atomic(attr.max_dest_rd_atomic)
+        .min_rnr_timer(attr.min_rnr_timer & 0x1f)
+        .port_num(attr.port_num)
+        .timeout(attr.timeout & 0x1f)
+        .retry_cnt(attr.retry_cnt & 7)
+        .rnr_retry(attr.rnr_retry & 7)
+        .alt_port_num(attr.alt_port_num)
+        .alt_timeout(attr.alt_timeout & 0x1f)
+        .rate_limit(attr.rate_limit)
 }
 
 /// C's form of attributes.
@@ -100,28 +96,20 @@ mod tests {
 
     #[test]
     fn attributes_are_unchanged_by_both_conversions() {
-        let attr = QpAttr {
-            qp_state: QpState::RTR,
-            path_mtu: Mtu::MTU_1024,
-            qkey: 5,
-            rq_psn: 6,
-            sq_psn: 7,
-            dest_qp_num: 8,
-            qp_access_flags: AccessFlags::REMOTE_WRITE,
-            cap: QpCap {
-                max_send_wr: 1,
-                max_recv_wr: 2,
-                max_send_sge: 3,
-                max_recv_sge: 4,
-                max_inline_data: 5,
-            },
-            ah_attr: AhAttr::global(1, 3, Gid([9; 16])),
-            sq_draining: true,
-            timeout: 14,
-            alt_timeout: 15,
-            rate_limit: 1000,
-            ..QpAttr::default()
-        };
+        let attr = QpAttr::new()
+            .qp_state(QpState::RTR)
+            .path_mtu(Mtu::MTU_1024)
+            .qkey(5)
+            .rq_psn(6)
+            .sq_psn(7)
+            .dest_qp_num(8)
+            .qp_access_flags(AccessFlags::REMOTE_WRITE)
+            .cap(QpCap::new(1, 2).sge(3, 4).inline(5))
+            .ah_attr(AhAttr::global(1, 3, Gid([9; 16])))
+            .sq_draining(true)
+            .timeout(14)
+            .alt_timeout(15)
+            .rate_limit(1000);
         assert_eq!(from_c(&to_c(&attr)), attr);
     }
 

@@ -192,8 +192,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 ) -> *mut ibv_cq {
     pointer(|| {
         let unsigned = |n| u32::try_from(n).map_err(|_| Errno::EINVAL);
-        let attr =
-            CqInitAttr { cqe: unsigned(cqe)?, comp_vector: unsigned(comp_vector)?, ..CqInitAttr::default() };
+        let attr = CqInitAttr::new(unsigned(cqe)?).comp_vector(unsigned(comp_vector)?);
         let here = context.open()?;
         let request = CqRequest {
             attr,
@@ -251,7 +250,7 @@ pub(crate) unsafe fn extended_request<'a>(
         return Err(Errno::EOPNOTSUPP);
     }
     Ok(CqRequest {
-        attr: CqInitAttr { cqe: attr.cqe, comp_vector: attr.comp_vector, wc_flags, flags },
+        attr: CqInitAttr::new(attr.cqe).comp_vector(attr.comp_vector).wc_flags(wc_flags).flags(flags),
         // SAFETY: the context is not closed during this call (contract of the man page).
         channel: unsafe { Arg::new(attr.channel) }.enter_in(context.pointer())?,
         cq_context: attr.cq_context,

@@ -116,12 +116,10 @@ fn create_with<D: Driver>(
     make: impl FnOnce(&SrqCreate<'_, D>) -> uverbs_core::Result<SrqParts<D>>,
 ) -> Outcome<*mut ibv_srq> {
     let here = context.open()?;
-    let init = SrqInitAttr {
-        // For a size of 0, libmlx5 and librxe create a queue of the smallest size.
-        attr: SrqAttr { max_wr: attr.attr.max_wr.max(1), max_sge: attr.attr.max_sge, srq_limit: 0 },
-        srq_type: if parents.xrc.is_some() { SrqType::Xrc } else { SrqType::Basic },
-        ..SrqInitAttr::default()
-    };
+    // For a size of 0, libmlx5 and librxe create a queue of the smallest size.
+    let sizes = SrqAttr::new(attr.attr.max_wr.max(1)).max_sge(attr.attr.max_sge);
+    let srq_type = if parents.xrc.is_some() { SrqType::Xrc } else { SrqType::Basic };
+    let init = SrqInitAttr::new(sizes).srq_type(srq_type);
     let xrc = match &parents.xrc {
         Some((xrcd, cq)) => {
             let (cq, shared) = cq::parts(open, cq)?;
@@ -259,7 +257,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     errno_number(|| {
         let srq = srq.enter()?;
         let attr = attr.ok_or(Errno::EINVAL)?;
-        let attr = SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, srq_limit: attr.srq_limit };
+        let attr = SrqAttr::new(attr.max_wr).max_sge(attr.max_sge).srq_limit(attr.srq_limit);
         srq.verbs().modify_srq(&srq, &attr, SrqAttrMask::from_bits_retain(mask.cast_unsigned()))
     })
 }
@@ -274,7 +272,7 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(
     errno_number(|| {
         let srq = srq.enter()?;
         let attr = attr.ok_or(Errno::EINVAL)?;
-        let SrqAttr { max_wr, max_sge, srq_limit } = srq.verbs().query_srq(&srq)?;
+        let SrqAttr { max_wr, max_sge, srq_limit, .. } = srq.verbs().query_srq(&srq)?;
         attr.write(ibv_srq_attr { max_wr, max_sge, srq_limit });
         Ok(())
     })

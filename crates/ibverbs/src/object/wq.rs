@@ -107,11 +107,9 @@ fn create_with<D: Driver>(
 ) -> Outcome<*mut ibv_wq> {
     let here = context.open()?;
     let create_flags = if attr.comp_mask & INIT_FLAGS != 0 { attr.create_flags } else { 0 };
-    let init = WqInitAttr {
-        max_wr: attr.max_wr,
-        max_sge: attr.max_sge,
-        create_flags: WqFlags::from_bits(create_flags).ok_or(Errno::EOPNOTSUPP)?,
-    };
+    let init = WqInitAttr::new(attr.max_wr)
+        .max_sge(attr.max_sge)
+        .create_flags(WqFlags::from_bits(create_flags).ok_or(Errno::EOPNOTSUPP)?);
     let cq = cq::parts(open, &parents.cq)?;
     let pd = parents.pd.own();
     let number = here.new_number()?;
@@ -216,11 +214,10 @@ pub(crate) unsafe extern "C" fn modify_wq(wq: Arg<'_, ibv_wq>, attr: Option<&ibv
         let has = |bit| attr.attr_mask & bit != 0;
         ensure(!has(!mask::ALL))?;
         let flags = || (WqFlags::from_bits_retain(attr.flags), WqFlags::from_bits_retain(attr.flags_mask));
-        let change = WqAttr {
-            wq_state: has(mask::STATE).then_some(WqState(attr.wq_state)),
-            curr_wq_state: has(mask::CURR_STATE).then_some(WqState(attr.curr_wq_state)),
-            flags: has(mask::FLAGS).then(flags),
-        };
+        let mut change = WqAttr::new();
+        change.wq_state = has(mask::STATE).then_some(WqState(attr.wq_state));
+        change.curr_wq_state = has(mask::CURR_STATE).then_some(WqState(attr.curr_wq_state));
+        change.flags = has(mask::FLAGS).then(flags);
         wq.verbs().modify_wq(&wq, &change)?;
         if has(mask::STATE) {
             // SAFETY: the queue exists as long as `wq`.

@@ -103,13 +103,7 @@ pub(super) struct Exchange<D: Driver> {
 impl<D: Driver> Exchange<D> {
     /// Establishes the connection.
     pub(super) fn new(context: &Context<D>, side: Side, patience: Patience) -> Result<Self> {
-        let cap = QpCap {
-            max_send_wr: 1,
-            max_recv_wr: RECEIVES,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
+        let cap = QpCap::new(1, RECEIVES);
         let pd = context.alloc_pd()?;
         let channel = context.create_comp_channel()?;
         let cq = context.cq_with(1 + RECEIVES, Some(&channel))?;

@@ -31,9 +31,7 @@ use uverbs::{
 };
 use uverbs::{
     Exposed,
-    attr::{
-        AccessFlags, CqInitAttr, Gid, Mtu, QpAttr, QpAttrMask, QpCap, QpState, SrqAttr, SrqInitAttr, SrqType,
-    },
+    attr::{AccessFlags, CqInitAttr, Gid, Mtu, QpCap, QpState, SrqAttr, SrqInitAttr, SrqType},
 };
 use uverbs_cm::{ConnParam, Id, PortSpace};
 
@@ -158,7 +156,7 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
         let cq = |depth: u32, options| {
             let cqe = depth.saturating_mul(u32::try_from(plan.num_qp).unwrap_or(u32::MAX));
             let comp_vector = plan.common.vector.unwrap_or(0);
-            let attr = CqInitAttr { cqe, comp_vector, ..CqInitAttr::default() };
+            let attr = CqInitAttr::new(cqe).comp_vector(comp_vector);
             let cq = context.create_cq_ex::<Exclusive>(&attr, channel.as_ref());
             cq.map_err(|error| by_option(error, &[("cqe", options)]))
         };
@@ -171,18 +169,17 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
             Verb::Read => AccessFlags::REMOTE_READ,
             Verb::Atomic => AccessFlags::REMOTE_ATOMIC,
         };
-        let attr = ConnectAttr { access, ..attr };
+        let attr = attr.access(access);
         let buf = PageBuf::new(2 * count * layout.stride)
             .context("--size and --qp: cannot allocate the messages")?;
         let region = pd.reg_mr(buf, AccessFlags::LOCAL_WRITE | access).map_err(|e| e.error)?;
         let xrcd = if is_xrc { Some(context.open_xrcd(None, true, false)?) } else { None };
         let rx_depth = plan.rx_depth.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX));
-        let srq_attr = SrqInitAttr {
-            attr: SrqAttr { max_wr: rx_depth, max_sge: 1, srq_limit: 0 },
-            srq_type: if is_xrc { SrqType::Xrc } else { SrqType::Basic },
-            max_num_tags: 0,
-            max_ops: 0,
-        };
+        let srq_attr = SrqInitAttr::new(SrqAttr::new(rx_depth)).srq_type(if is_xrc {
+            SrqType::Xrc
+        } else {
+            SrqType::Basic
+        });
         let srq = match &xrcd {
             Some(xrcd) => Some(Srq::create_xrc(&pd, &srq_attr, xrcd, &cqs.recv)),
             None if plan.common.use_srq || is_dc => Some(pd.create_srq(&srq_attr)),
@@ -190,13 +187,9 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
         };
         let srq = srq.transpose().map_err(|error| by_option(error, &[("max_wr", "--rx-depth and --qp")]))?;
         let recv_depth = if srq.is_none() { plan.rx_depth } else { 0 };
-        let mut cap = QpCap {
-            max_send_wr: plan.tx_depth,
-            max_recv_wr: recv_depth,
-            max_send_sge: 1,
-            max_recv_sge: u32::from(recv_depth > 0),
-            max_inline_data: plan.inline_size(),
-        };
+        let mut cap = QpCap::new(plan.tx_depth, recv_depth)
+            .sge(1, u32::from(recv_depth > 0))
+            .inline(plan.inline_size());
         let create = |cap: QpCap| {
             let builder = pd.raw_qp::<T>().send_cq(&cqs.send).cap(cap);
             match &srq {
@@ -216,7 +209,7 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
                     create(cap).map_err(|error| too_large(error, 0, |_| false))?
                 }
                 Err(error) => {
-                    let inline = |max_inline_data| create(QpCap { max_inline_data, ..cap }).is_ok();
+                    let inline = |max_inline_data| create(cap.inline(max_inline_data)).is_ok();
                     return Err(too_large(error, cap.max_inline_data, inline));
                 }
                 Ok(qp) => qp,
@@ -294,7 +287,7 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
             let endpoint =
                 |keys: Keys| Endpoint { lid: keys.lid, qp_num: keys.qp_num, psn: keys.psn, gid: keys.gid };
             // Fewer than the peer can answer, and as many as it may send.
-            let attr = ConnectAttr { max_rd_atomic: remote.out_reads.max(1), ..self.attr };
+            let attr = self.attr.max_rd_atomic(remote.out_reads.max(1));
             let path = attr.ah_attr(&endpoint(remote));
             let local = endpoint(self.keys[i]);
             let mut ah = None;
@@ -339,24 +332,19 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
             Verb::Read | Verb::Atomic => self.attr.max_dest_rd_atomic,
             Verb::Send | Verb::Write => 0,
         };
-        let param = ConnParam {
-            responder_resources: depth,
-            initiator_depth: depth,
-            retry_count: plan.common.retry_count,
-            access: self.attr.access,
-            ..ConnParam::default()
-        };
+        let param = ConnParam::new()
+            .responder_resources(depth)
+            .initiator_depth(depth)
+            .retry_count(plan.common.retry_count)
+            .access(self.attr.access)
+            .min_rnr_timer(self.attr.min_rnr_timer)
+            .ack_timeout(self.attr.timeout);
         let is_datagram = plan.port_space() == PortSpace::Udp;
         let greets = is_datagram && plan.is_symmetric();
         for i in 0..self.queues.len() {
             self.is_greeted = greets && !plan.is_client();
             let (id, peer) = cm::retry(|| self.connection(i, line, &param, plan))?;
-            let (init, mask) = id.init_qp_attr(QpState::INIT)?;
-            // rdma_cm sets the longest timer. iWARP has none.
-            if !is_datagram && mask.contains(QpAttrMask::PKEY_INDEX) {
-                let attr = QpAttr { min_rnr_timer: self.attr.min_rnr_timer, ..QpAttr::default() };
-                self.control(i)?.modify(&attr, QpAttrMask::MIN_RNR_TIMER)?;
-            }
+            let (init, _) = id.init_qp_attr(QpState::INIT)?;
             let mut ah = match &peer.ah_attr {
                 Some(attr) => Some(self.pd.create_ah(attr)?),
                 None if greets => Some(self.greeted(i, plan.common.ib_port)?),
@@ -566,20 +554,18 @@ fn endpoint_of_port<D: Driver>(context: &Context<D>, psn: u32, attr: &ConnectAtt
 /// The attributes of the connections, as perftest's.
 pub(super) fn connect_attr(plan: &Plan, mtu: Mtu, sgid_index: Option<u8>, reads: u8) -> ConnectAttr {
     let common = &plan.common;
-    ConnectAttr {
-        port_num: common.ib_port,
-        sgid_index,
-        pkey_index: common.pkey_index,
-        path_mtu: mtu,
-        sl: common.sl,
-        traffic_class: common.tclass,
-        flow_label: common.flow_label,
-        hop_limit: 255,
-        timeout: common.qp_timeout,
-        retry_cnt: common.retry_count,
-        max_dest_rd_atomic: reads,
-        ..ConnectAttr::default()
-    }
+    ConnectAttr::new()
+        .port_num(common.ib_port)
+        .sgid_index(sgid_index)
+        .pkey_index(common.pkey_index)
+        .path_mtu(mtu)
+        .sl(common.sl)
+        .traffic_class(common.tclass)
+        .flow_label(common.flow_label)
+        .hop_limit(255)
+        .timeout(common.qp_timeout)
+        .retry_cnt(common.retry_count)
+        .max_dest_rd_atomic(reads)
 }
 
 #[cfg(test)]

@@ -126,12 +126,8 @@ impl DriverVisitor for Visit<'_> {
         let device = context.query_device()?;
         let port = limits::port(&context, common.ib_port)?;
         let Objects { pd, buffer, completions, message } = Objects::new(&context, &options, &device, &port)?;
-        let attr = ConnectAttr {
-            port_num: common.ib_port,
-            sgid_index: common.gid_idx,
-            hop_limit: ud::HOP_LIMIT,
-            ..ConnectAttr::default()
-        };
+        let attr =
+            ConnectAttr::new().port_num(common.ib_port).sgid_index(common.gid_idx).hop_limit(ud::HOP_LIMIT);
         let table = Table { context: &context, options: &options, device: &device, port: &port, buffer };
         match options.program {
             Program::Rc => {
@@ -191,11 +187,7 @@ impl<D: Driver> Table<'_, D> {
                 let attr = match peer.ah_attr {
                     Some(attr) => attr,
                     None => {
-                        let attr = ConnectAttr {
-                            sgid_index: common.gid_idx,
-                            hop_limit: ud::HOP_LIMIT,
-                            ..ConnectAttr::default()
-                        };
+                        let attr = ConnectAttr::new().sgid_index(common.gid_idx).hop_limit(ud::HOP_LIMIT);
                         attr.on(self.context)?.ah_attr(&pair[1])
                     }
                 };

@@ -44,7 +44,7 @@ impl<D: Driver> Completions<D> {
     ) -> Result<Self> {
         let common = &options.common;
         let channel = if common.events { Some(context.create_comp_channel()?) } else { None };
-        let mut attr = CqInitAttr { cqe, ..CqInitAttr::default() };
+        let mut attr = CqInitAttr::new(cqe);
         if common.ts {
             if device.completion_timestamp_mask == 0 {
                 let what = format!("{} has no completion timestamps (-t)", context.name());

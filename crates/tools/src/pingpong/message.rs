@@ -64,13 +64,7 @@ impl<D: Driver> Message<D> {
         completions: &Completions<D>,
         options: &Options,
     ) -> Result<Qp<T, Exclusive, D>> {
-        let cap = QpCap {
-            max_send_wr: 1,
-            max_recv_wr: options.common.rx_depth,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
+        let cap = QpCap::new(1, options.common.rx_depth);
         let builder = pd.raw_qp::<T>().cq(completions.cq()).cap(cap).send_ops(self.send_ops());
         let qp = builder.create().map_err(by_option)?;
         self.fit_inline(qp.cap());

@@ -147,14 +147,12 @@ fn connect_attr(options: &Options, port: &PortAttr) -> Result<ConnectAttr> {
     if port.link_layer != LinkLayer::ETHERNET && port.lid == 0 && common.gid_idx.is_none() {
         bail!("the port has no LID: is a subnet manager running?");
     }
-    Ok(ConnectAttr {
-        port_num: common.ib_port,
-        sgid_index: common.gid_idx,
-        path_mtu: options.mtu,
-        sl: common.sl,
-        hop_limit: if options.program == Program::Ud { ud::HOP_LIMIT } else { 1 },
-        ..ConnectAttr::default()
-    })
+    Ok(ConnectAttr::new()
+        .port_num(common.ib_port)
+        .sgid_index(common.gid_idx)
+        .path_mtu(options.mtu)
+        .sl(common.sl)
+        .hop_limit(if options.program == Program::Ud { ud::HOP_LIMIT } else { 1 }))
 }
 
 /// The objects of a run that do not depend on the transport.
@@ -351,7 +349,11 @@ mod tests {
     #[test]
     fn a_datagram_must_fit_into_a_packet() {
         let check = |line: &str, port| check_size(&options::tests::parse(line).unwrap(), &port);
-        let port = |active_mtu| PortAttr { active_mtu, max_msg_sz: 1 << 23, ..PortAttr::default() };
+        let port = |active_mtu| {
+            let mut port = PortAttr::default();
+            (port.active_mtu, port.max_msg_sz) = (active_mtu, 1 << 23);
+            port
+        };
         check("ud -s 1024", port(Mtu::MTU_1024)).unwrap();
         let error = check("ud -s 1025", port(Mtu::MTU_1024)).unwrap_err().to_string();
         assert_eq!(error, "--size 1025: the limit of datagrams, the port's MTU, is 1024");

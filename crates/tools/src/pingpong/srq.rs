@@ -49,9 +49,9 @@ impl<D: Driver> SharedReceives<D> {
         options: &Options,
         attr: ConnectAttr,
     ) -> Result<Self> {
-        let sizes = SrqAttr { max_wr: options.common.rx_depth, max_sge: 1, srq_limit: 0 };
-        let srq = pd.create_srq(&SrqInitAttr { attr: sizes, ..SrqInitAttr::default() }).map_err(by_option)?;
-        let cap = QpCap { max_send_wr: 1, max_send_sge: 1, ..QpCap::default() };
+        let sizes = SrqAttr::new(options.common.rx_depth);
+        let srq = pd.create_srq(&SrqInitAttr::new(sizes)).map_err(by_option)?;
+        let cap = QpCap::new(1, 0).sge(1, 0);
         let mut qps = Vec::with_capacity(options.num_qp.into());
         for i in 0..options.num_qp {
             let builder =

@@ -57,14 +57,12 @@ impl<'c, D: Driver> Loop<'c, D> {
             sgid_index.is_some() || port.link_layer != LinkLayer::ETHERNET,
             "the port has no usable GID; select one with -g"
         );
-        let attr = ConnectAttr {
-            port_num,
-            sgid_index,
-            access,
-            hop_limit: 1,
-            path_mtu: port.active_mtu,
-            ..ConnectAttr::default()
-        };
+        let attr = ConnectAttr::new()
+            .port_num(port_num)
+            .sgid_index(sgid_index)
+            .access(access)
+            .hop_limit(1)
+            .path_mtu(port.active_mtu);
         Ok(Self { context, device, link_layer: port.link_layer, attr, limit })
     }
 
@@ -123,8 +121,7 @@ pub(super) struct Ends<D: Driver, T: Kind<D>> {
     pub(super) b: End<D, T>,
 }
 
-const CAP: QpCap =
-    QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 32 };
+const CAP: QpCap = QpCap::new(16, 16).sge(2, 2).inline(32);
 
 impl<D: Driver, T: Kind<D>> End<D, T> {
     fn new(l: &Loop<'_, D>, face: Face, ops: SendOpsFlags) -> uverbs::Result<Self> {
@@ -134,19 +131,19 @@ impl<D: Driver, T: Kind<D>> End<D, T> {
         let is_xrc = T::QP_TYPE == QpType::XrcSend;
         let is_dc = T::QP_TYPE == QpType::Driver;
         // Their sending QPs have no receive queue.
-        let cap = if is_xrc || is_dc { QpCap { max_recv_wr: 0, max_recv_sge: 0, ..CAP } } else { CAP };
+        let cap = if is_xrc || is_dc { CAP.max_recv_wr(0).max_recv_sge(0) } else { CAP };
         let builder = pd.raw_qp::<T>().cap(cap).send_ops(ops);
         let builder = if is_xrc { builder.send_cq(&cq) } else { builder.cq(&cq) };
         let sender = match face {
             Face::Locked => Sender::Shared(builder.shared().create()?),
             _ => Sender::Exclusive(builder.create()?),
         };
-        let attr = SrqAttr { max_wr: 16, max_sge: 2, srq_limit: 0 };
-        let attr = SrqInitAttr { attr, ..SrqInitAttr::default() };
+        let attr = SrqAttr::new(16).max_sge(2);
+        let attr = SrqInitAttr::new(attr);
         let (mut xrc, mut target, mut srq) = (None, None, None);
         if is_xrc {
             let xrcd: XrcDomain<D> = l.context.open_xrcd(None, true, false)?;
-            let attr = SrqInitAttr { srq_type: SrqType::Xrc, ..attr };
+            let attr = attr.srq_type(SrqType::Xrc);
             srq = Some(Srq::create_xrc(&pd, &attr, &xrcd, &cq)?);
             xrc = Some(xrcd.recv_qp().create_recv()?);
         } else if is_dc {

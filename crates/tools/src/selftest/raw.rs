@@ -26,8 +26,7 @@ use uverbs::{
     attr::{AccessFlags, FlowAttr, FlowEth, FlowHeader, FlowMatch, FlowSpec, Gid, LinkLayer, QpCap, QpType},
 };
 
-const CAP: QpCap =
-    QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 2, max_recv_sge: 1, max_inline_data: 32 };
+const CAP: QpCap = QpCap::new(16, 16).sge(2, 1).inline(32);
 /// Bytes of a receive.
 const ROOM: usize = 2048;
 /// Offset of the memory of receives; the memory of sends is before it.

@@ -47,8 +47,7 @@ impl<Q: Engine + ?Sized, C: Claimant<Q>, S: FnMut()> Claimant<Q> for Late<C, S> 
 type SharedCq<D> = Cq<Shared, D>;
 
 const BUFS: usize = 32;
-const CAP: QpCap =
-    QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
+const CAP: QpCap = QpCap::new(16, 16).inline(64);
 
 struct Bed<D: Driver> {
     pool: Pool<Private, D>,
@@ -64,8 +63,8 @@ impl<D: Driver> Bed<D> {
         let hca = Hca::new();
         let context = Context::<D>::from_kernel(hca.open()).unwrap();
         let pd = context.alloc_pd().unwrap();
-        let limits = SrqAttr { max_wr: 16, max_sge: 1, srq_limit: 0 };
-        let srq = pd.srq(&SrqInitAttr { attr: limits, ..SrqInitAttr::default() }).unwrap();
+        let limits = SrqAttr::new(16);
+        let srq = pd.srq(&SrqInitAttr::new(limits)).unwrap();
         let (pool, cq) = (pd.pool(BUFS as u32, 64).unwrap(), context.cq_with(64, None).unwrap());
         Self { pool, cq, srq, pd, context, hca }
     }

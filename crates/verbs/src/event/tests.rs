@@ -28,8 +28,8 @@ impl Bed {
         let hca = Hca::new();
         let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
         let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(16, None).unwrap());
-        let limits = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
-        let srq = pd.create_srq(&SrqInitAttr { attr: limits, ..SrqInitAttr::default() }).unwrap();
+        let limits = SrqAttr::new(8);
+        let srq = pd.create_srq(&SrqInitAttr::new(limits)).unwrap();
         let qp = Self::qp(&pd, &cq, &srq);
         Self { qp, srq, cq, pd, context, hca }
     }
@@ -39,7 +39,7 @@ impl Bed {
         cq: &crate::raw::Cq<Shared, Mlx5>,
         srq: &Srq<Exclusive, Mlx5>,
     ) -> Qp<Rc, Exclusive, Mlx5> {
-        let cap = QpCap { max_send_wr: 4, max_send_sge: 1, max_inline_data: 64, ..QpCap::default() };
+        let cap = QpCap::new(4, 0).sge(1, 0).inline(64);
         let qp = pd.raw_qp::<Rc>().cq(cq).srq(srq).cap(cap).create().unwrap();
         connect(&qp.control);
         qp

@@ -203,7 +203,7 @@ impl<D: Driver> QpControl<D> {
         let (mut attr, mut init) = driver.query_qp(handle, self.inner.shared(), mask)?;
         let QpCap { max_send_wr, max_send_sge, max_inline_data, .. } = *self.cap();
         for cap in [&mut attr.cap, &mut init.cap] {
-            *cap = QpCap { max_send_wr, max_send_sge, max_inline_data, ..*cap };
+            *cap = cap.max_send_wr(max_send_wr).max_send_sge(max_send_sge).inline(max_inline_data);
         }
         Ok((attr, init))
     }
@@ -221,7 +221,7 @@ impl<D: Driver> QpControl<D> {
     /// # Errors
     /// As [`modify`](Self::modify).
     pub fn modify_state(&self, state: QpState) -> Result<()> {
-        self.modify(&QpAttr { qp_state: state, ..QpAttr::default() }, QpAttrMask::STATE)
+        self.modify(&QpAttr::new().qp_state(state), QpAttrMask::STATE)
     }
 
     /// Moves the QP from RESET to INIT; receives can be posted then.
@@ -238,14 +238,12 @@ impl<D: Driver> QpControl<D> {
             QpType::RawPacket => {}
             _ => mask |= QpAttrMask::ACCESS_FLAGS,
         }
-        let qp_attr = QpAttr {
-            qp_state: QpState::INIT,
-            pkey_index: attr.pkey_index,
-            port_num: attr.port_num,
-            qkey: attr.qkey,
-            qp_access_flags: attr.access,
-            ..QpAttr::default()
-        };
+        let qp_attr = QpAttr::new()
+            .qp_state(QpState::INIT)
+            .pkey_index(attr.pkey_index)
+            .port_num(attr.port_num)
+            .qkey(attr.qkey)
+            .qp_access_flags(attr.access);
         self.modify(&qp_attr, mask)
     }
 
@@ -269,7 +267,7 @@ impl<D: Driver> QpControl<D> {
     }
 
     fn rtr(&self, remote: &Endpoint, attr: &ConnectAttr) -> (QpAttr, QpAttrMask) {
-        let mut qp_attr = QpAttr { qp_state: QpState::RTR, ..QpAttr::default() };
+        let mut qp_attr = QpAttr::new().qp_state(QpState::RTR);
         let mut mask = QpAttrMask::STATE;
         if self.qp_type().is_connected() {
             qp_attr.path_mtu = attr.path_mtu;
@@ -296,7 +294,7 @@ impl<D: Driver> QpControl<D> {
     }
 
     fn rts(&self, local: &Endpoint, attr: &ConnectAttr) -> (QpAttr, QpAttrMask) {
-        let mut qp_attr = QpAttr { qp_state: QpState::RTS, ..QpAttr::default() };
+        let mut qp_attr = QpAttr::new().qp_state(QpState::RTS);
         let mut mask = QpAttrMask::STATE;
         if self.qp_type() != QpType::RawPacket {
             qp_attr.sq_psn = local.psn;

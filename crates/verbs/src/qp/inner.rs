@@ -134,7 +134,7 @@ impl<D: Driver> QpInner<D> {
         if !srq.is_owned() {
             return;
         }
-        let attr = QpAttr { qp_state: QpState::ERR, ..QpAttr::default() };
+        let attr = QpAttr::new().qp_state(QpState::ERR);
         #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
         // SAFETY: the QP's own parts.
         let moved =

@@ -83,7 +83,7 @@ impl<D: Driver> Drop for CqInner<D> {
 /// let channel = context.create_comp_channel()?;
 /// let cq = context.create_cq(16, Some(&channel))?;
 /// # let pd = context.alloc_pd()?;
-/// # let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
+/// # let cap = QpCap::new(4, 4).inline(64);
 /// # let (mut qp, attr) = (pd.raw_qp::<Rc>().cq(&cq).cap(cap).create()?, ConnectAttr::default());
 /// # qp.init(&attr)?;
 /// # let end = qp.control.endpoint(1, &attr)?;
@@ -122,7 +122,7 @@ impl<D: Driver> Context<D> {
     /// # Errors
     /// As [`create_cq_ex`](Self::create_cq_ex).
     pub fn create_cq(&self, cqe: u32, channel: Option<&CompletionChannel<D>>) -> Result<Cq<Shared, D>> {
-        self.create_cq_ex(&CqInitAttr { cqe, ..CqInitAttr::default() }, channel)
+        self.create_cq_ex(&CqInitAttr::new(cqe), channel)
     }
 
     /// `ibv_create_cq_ex`, with the locking `L`.

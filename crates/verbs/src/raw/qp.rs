@@ -29,11 +29,11 @@ use uverbs_core::wr::RecvWr;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
 /// let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
-/// let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
+/// let cap = QpCap::new(8, 8).inline(64);
 /// let mut qp = pd.raw_qp::<Rc>().cq(&cq).cap(cap).create()?;
 ///
 /// // Two QPs exchange their endpoints; this one is connected to itself.
-/// let attr = ConnectAttr { access: AccessFlags::REMOTE_WRITE, ..ConnectAttr::default() };
+/// let attr = ConnectAttr::new().access(AccessFlags::REMOTE_WRITE);
 /// qp.init(&attr)?;
 /// let end = qp.control.endpoint(1, &attr)?;
 /// qp.connect(&end, &end, &attr)?;

@@ -126,16 +126,16 @@ impl<D: Driver> Drop for SrqInner<D> {
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
 /// let (pd, cq) = (context.alloc_pd()?, context.create_cq(32, None)?);
-/// let attr = SrqAttr { max_wr: 16, max_sge: 1, srq_limit: 0 };
+/// let attr = SrqAttr::new(16);
 /// let mut srq: Srq<Exclusive, Mlx5> =
-///     pd.create_srq(&SrqInitAttr { attr, ..SrqInitAttr::default() })?;
+///     pd.create_srq(&SrqInitAttr::new(attr))?;
 /// let region = pd.reg_private(PageBuf::new(4096)?, AccessFlags::LOCAL_WRITE)?;
 /// for n in 0..16 {
 ///     let at = n as usize * 64;
 ///     // SAFETY: each entry has 64 bytes of its own, which are borrowed only after the receive has completed.
 ///     unsafe { srq.post(n, &[region.sge(at..at + 64)?])? };
 /// }
-/// let cap = QpCap { max_send_wr: 4, max_recv_wr: 0, max_send_sge: 1, max_recv_sge: 0, max_inline_data: 64 };
+/// let cap = QpCap::new(4, 0).sge(1, 0).inline(64);
 /// // Any number of QPs may share it; this one is connected to itself.
 /// let mut qp = pd.raw_qp::<Rc>().cq(&cq).srq(&srq).cap(cap).create()?;
 /// let connect = ConnectAttr::default();

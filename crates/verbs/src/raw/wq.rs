@@ -158,7 +158,7 @@ impl<D: Driver, L: Locking> Wq<L, D> {
     /// # Errors
     /// The kernel's error.
     pub fn modify_state(&self, state: WqState) -> Result<()> {
-        self.modify(&WqAttr { wq_state: Some(state), ..WqAttr::default() })
+        self.modify(&WqAttr::new().wq_state(state))
     }
 }
 

@@ -16,13 +16,12 @@ use uverbs_hca::{Fabric, Hca};
 pub(crate) const BUFS: u32 = 32;
 pub(crate) const SIZE: u32 = 256;
 
-pub(crate) const CAP: QpCap =
-    QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
+pub(crate) const CAP: QpCap = QpCap::new(16, 16).inline(64);
 
 /// The rights of the peer.
 pub(crate) fn attr() -> ConnectAttr {
     let access = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
-    ConnectAttr { sgid_index: Some(3), access, ..ConnectAttr::default() }
+    ConnectAttr::new().sgid_index(Some(3)).access(access)
 }
 
 /// A device, a domain, a pool, a CQ and a QP.
@@ -127,6 +126,6 @@ pub(crate) fn connect_self(qp: &Qp<Rc, Exclusive, Mlx5>) {
 
 /// A shared receive queue of this depth.
 pub(crate) fn srq(pd: &ProtectionDomain<Mlx5>, max_wr: u32) -> Srq<Exclusive, Mlx5> {
-    let attr = uverbs::attr::SrqAttr { max_wr, max_sge: 1, srq_limit: 0 };
-    pd.srq(&uverbs::attr::SrqInitAttr { attr, ..Default::default() }).unwrap()
+    let attr = uverbs::attr::SrqAttr::new(max_wr);
+    pd.srq(&uverbs::attr::SrqInitAttr::new(attr)).unwrap()
 }

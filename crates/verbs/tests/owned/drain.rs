@@ -9,7 +9,7 @@ use uverbs::mlx5::Mlx5;
 use uverbs::{Cq, Qp, Srq};
 use uverbs::{
     Exclusive,
-    attr::{QpCap, QpState, SrqAttr, SrqInitAttr},
+    attr::{QpState, SrqAttr, SrqInitAttr},
 };
 use uverbs::{PostError, Rc, Shared, WcOpcode};
 use uverbs_hca::{Fabric, Hca};
@@ -50,7 +50,7 @@ fn receives_whose_completions_are_removed_come_back() {
     let (mut client, mut server) = pair();
     let at = attr();
     let mut queue = srq(&server.pd, 8);
-    let cap = QpCap { max_recv_wr: 0, max_recv_sge: 0, ..CAP };
+    let cap = CAP.max_recv_wr(0).max_recv_sge(0);
     let mut qp = server.pd.qp::<Rc>().cq(&server.cq).srq(&queue).cap(CAP).create().unwrap();
     // Another QP of the queue, whose completion is not polled either.
     let other = server.pd.qp::<Rc>().cq(&server.cq).srq(&queue).cap(CAP).create().unwrap();
@@ -209,9 +209,9 @@ fn other_threads_post_and_poll(
 ) -> u64 {
     let end = End::new(Hca::new());
     let cq: SharedCq = end.context.cq_with(512, None).unwrap();
-    let limits = SrqAttr { max_wr: 16, max_sge: 1, srq_limit: 0 };
-    let queue: SharedSrq = end.pd.srq(&SrqInitAttr { attr: limits, ..SrqInitAttr::default() }).unwrap();
-    let cap = QpCap { max_send_wr: 8, max_recv_wr: 0, max_recv_sge: 0, ..CAP };
+    let limits = SrqAttr::new(16);
+    let queue: SharedSrq = end.pd.srq(&SrqInitAttr::new(limits)).unwrap();
+    let cap = CAP.max_send_wr(8).max_recv_wr(0).max_recv_sge(0);
     let qp = || {
         let qp = end.pd.qp::<Rc>().cq(&cq).srq(&queue).cap(cap).create().unwrap();
         connect_self(&qp);

@@ -5,16 +5,13 @@ use crate::bed::{BUFS, CAP, End, SIZE, connect};
 use uverbs::mlx5::Mlx5;
 use uverbs::{Buf, BufList, Exposed, MAX_BUFS};
 use uverbs::{PostError, Rc};
-use uverbs::{
-    Private,
-    attr::{AccessFlags, QpCap},
-};
+use uverbs::{Private, attr::AccessFlags};
 use uverbs_hca::Fabric;
 
 /// Two connected ends whose QPs have entries for lists.
 fn pair() -> (End, End) {
     let fabric = Fabric::deterministic(7);
-    let cap = QpCap { max_send_sge: 4, max_recv_sge: 4, ..CAP };
+    let cap = CAP.max_send_sge(4).max_recv_sge(4);
     let [a, b] = ["hca0", "hca1"].map(|name| {
         let mut end = End::new(fabric.device(name).build());
         end.qp = end.pd.qp::<Rc>().cq(&end.cq).cap(cap).create().unwrap();

@@ -5,7 +5,7 @@ use crate::bed::{BUFS, CAP, SIZE, attr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use uverbs::mlx5::Mlx5;
-use uverbs::{AnyDriver, ConnectAttr, Context, Driver, ProtectionDomain, Rc, Shared, Uc, Ud, XrcSend};
+use uverbs::{AnyDriver, Context, Driver, ProtectionDomain, Rc, Shared, Uc, Ud, XrcSend};
 use uverbs::{Cq, Pool, Srq};
 use uverbs::{
     Exclusive, Private,
@@ -13,7 +13,7 @@ use uverbs::{
 };
 use uverbs_hca::Hca;
 
-const SEND: QpCap = QpCap { max_recv_wr: 0, max_recv_sge: 0, ..CAP };
+const SEND: QpCap = CAP.max_recv_wr(0).max_recv_sge(0);
 const ROUNDS: u32 = 60;
 
 /// What the rounds use.
@@ -33,8 +33,8 @@ impl<D: Driver> Parts<'_, D> {
 }
 
 fn srq(srq_type: SrqType) -> SrqInitAttr {
-    let limits = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
-    SrqInitAttr { attr: limits, srq_type, ..SrqInitAttr::default() }
+    let limits = SrqAttr::new(8);
+    SrqInitAttr::new(limits).srq_type(srq_type)
 }
 
 /// Calls `round` again and again while another thread polls the CQ.
@@ -67,7 +67,7 @@ macro_rules! connected {
         fn $name() {
             polled::<$driver>(|n, parts| {
                 let mut qp = parts.pd.qp::<$transport>().cq(parts.cq).cap(CAP).create().unwrap();
-                let attr = ConnectAttr { qkey: 7, ..attr() };
+                let attr = attr().qkey(7);
                 qp.init(&attr).unwrap();
                 let here = qp.control().endpoint(1, &attr).unwrap();
                 qp.connect(&here, &here, &attr).unwrap();
@@ -99,7 +99,7 @@ connected! {
 #[test]
 fn datagram_queues_end_while_they_are_polled() {
     polled::<Mlx5>(|n, parts| {
-        let attr = ConnectAttr { qkey: 7, ..attr() };
+        let attr = attr().qkey(7);
         let mut qp = parts.pd.qp::<Ud>().cq(parts.cq).cap(CAP).create().unwrap();
         qp.init(&attr).unwrap();
         let here = qp.control().endpoint(1, &attr).unwrap();

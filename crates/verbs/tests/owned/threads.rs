@@ -4,10 +4,10 @@
 use crate::bed::{BUFS, CAP, End, connect_self};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use uverbs::Private;
 use uverbs::mlx5::Mlx5;
 use uverbs::{Buf, Cq};
 use uverbs::{PostError, Rc, Shared, WcOpcode};
-use uverbs::{Private, attr::QpCap};
 use uverbs_hca::Hca;
 
 /// Numbers of one message after the other, through buffers that go round.
@@ -78,7 +78,7 @@ fn poster_and_poller_are_two_threads() {
 fn queues_end_while_their_cq_is_polled() {
     let end = End::new(Hca::new());
     let cq: Cq<Shared, Mlx5> = end.context.cq_with(512, None).unwrap();
-    let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, ..CAP };
+    let cap = CAP.max_send_wr(4).max_recv_wr(4);
     let stop = AtomicU64::new(0);
     thread::scope(|scope| {
         scope.spawn(|| {

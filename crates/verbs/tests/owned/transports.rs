@@ -4,14 +4,14 @@
 use crate::bed::{BUFS, CAP, End, attr, srq};
 use uverbs::mlx5::Mlx5;
 use uverbs::{BufList, Srq};
-use uverbs::{ConnectAttr, Endpoint, Ud, WcOpcode, WcStatus, XrcSend};
+use uverbs::{Endpoint, Ud, WcOpcode, WcStatus, XrcSend};
 use uverbs::{
     Exclusive, Private,
     attr::{AccessFlags, QpCap, SrqAttr, SrqInitAttr, SrqType},
 };
 use uverbs_hca::Fabric;
 
-const SEND: QpCap = QpCap { max_recv_wr: 0, max_recv_sge: 0, max_send_sge: 2, ..CAP };
+const SEND: QpCap = CAP.max_recv_wr(0).max_recv_sge(0).max_send_sge(2);
 const KEY: u64 = 0x1122_3344_5566_7788;
 
 fn ends() -> (End, End) {
@@ -30,8 +30,8 @@ fn port(end: &End) -> Endpoint {
 fn xrc_messages_arrive_in_owned_shared_queues() {
     let (mut a, mut b) = ends();
     let xrcd = b.context.open_xrcd(None, true, false).unwrap();
-    let limits = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
-    let init = SrqInitAttr { attr: limits, srq_type: SrqType::Xrc, ..SrqInitAttr::default() };
+    let limits = SrqAttr::new(8);
+    let init = SrqInitAttr::new(limits).srq_type(SrqType::Xrc);
     let mut queues: [Srq<Exclusive, Mlx5>; 2] = [(); 2].map(|()| b.pd.xrc_srq(&init, &xrcd, &b.cq).unwrap());
     let receiver = xrcd.recv_qp().create_recv().unwrap();
     let mut sender = a.pd.qp::<XrcSend>().send_cq(&a.cq).cap(SEND).create().unwrap();
@@ -116,7 +116,7 @@ fn dynamic_connections_own_their_buffers() {
 #[test]
 fn datagrams_own_their_buffers() {
     let (mut a, mut b) = ends();
-    let attr = ConnectAttr { qkey: 7, ..attr() };
+    let attr = attr().qkey(7);
     let [mut from, mut to] = [&a, &b].map(|end| {
         let qp = end.pd.qp::<Ud>().cq(&end.cq).cap(CAP).create().unwrap();
         qp.init(&attr).unwrap();

@@ -30,7 +30,7 @@ impl Service {
     fn new(hca: &Hca) -> Self {
         let context = Context::<AnyDriver>::from_kernel(hca.open()).unwrap();
         let pd = context.alloc_pd().unwrap();
-        let sizes = CqInitAttr { cqe: 64, ..CqInitAttr::default() };
+        let sizes = CqInitAttr::new(64);
         let cq = context.create_cq_ex(&sizes, None).unwrap();
         let mr = pd.reg_mr(vec![0; 4096], ALL).unwrap();
         Self { context, pd, cq, mr }
@@ -60,7 +60,7 @@ impl Service {
 fn connected_queues_post_and_poll() {
     let hca = Hca::new();
     let mut service = Service::new(&hca);
-    let attr = ConnectAttr { access: ALL, ..ConnectAttr::default() };
+    let attr = ConnectAttr::new().access(ALL);
     let mut qp: raw::Qp<Rc> = service.pd.raw_qp().cq(&service.cq).cap(CAP).create().unwrap();
     qp.init(&attr).unwrap();
     let here = qp.control.endpoint(1, &attr).unwrap();
@@ -99,8 +99,8 @@ fn connected_queues_post_and_poll() {
 fn datagrams_go_to_a_shared_queue_typed_and_as_lists() {
     let hca = Hca::new();
     let mut service = Service::new(&hca);
-    let sizes = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
-    let init = SrqInitAttr { attr: sizes, ..SrqInitAttr::default() };
+    let sizes = SrqAttr::new(8);
+    let init = SrqInitAttr::new(sizes);
     let mut srq: raw::Srq = service.pd.create_srq(&init).unwrap();
     let mut qp = service.pd.raw_qp::<Ud>().cq(&service.cq).srq(&srq).cap(CAP).create().unwrap();
     let attr = ConnectAttr::default().on(&service.context).unwrap();
@@ -135,8 +135,8 @@ fn datagrams_go_to_a_shared_queue_typed_and_as_lists() {
 fn a_reset_gives_the_receives_of_a_shared_queue_back() {
     let hca = Hca::new();
     let service = Service::new(&hca);
-    let sizes = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
-    let init = SrqInitAttr { attr: sizes, ..SrqInitAttr::default() };
+    let sizes = SrqAttr::new(8);
+    let init = SrqInitAttr::new(sizes);
     let cq: Cq = service.context.cq_with(16, None).unwrap();
     let pool = service.pd.pool(4, 64).unwrap();
     let mut srq: Srq = service.pd.srq(&init).unwrap();

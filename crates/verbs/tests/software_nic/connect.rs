@@ -17,7 +17,7 @@ fn the_default_gid_is_the_best_of_a_roce_port() {
     assert_eq!((best.gid_type, best.gid.ipv4().is_some()), (GidType::ROCE_V2, true));
     let attr = ConnectAttr::default();
     assert_eq!(attr.on(&context).unwrap().sgid_index, Some(best.gid_index as u8));
-    assert_eq!(ConnectAttr { sgid_index: Some(1), ..attr }.on(&context).unwrap().sgid_index, Some(1));
+    assert_eq!(attr.sgid_index(Some(1)).on(&context).unwrap().sgid_index, Some(1));
     assert_eq!(context.best_gid(2).unwrap_err().errno(), Errno::EINVAL);
 
     let mut pair = Pair::new();

@@ -29,8 +29,8 @@ impl Service {
     fn new() -> Self {
         let fabric = Fabric::new(0);
         let [client, server] = ["hca0", "hca1"].map(|name| End::new(fabric.device(name).build()));
-        let attr = SrqAttr { max_wr: BUFFERS as u32, max_sge: 1, srq_limit: 0 };
-        let mut srq = server.pd.create_srq(&SrqInitAttr { attr, ..SrqInitAttr::default() }).unwrap();
+        let attr = SrqAttr::new(BUFFERS as u32);
+        let mut srq = server.pd.create_srq(&SrqInitAttr::new(attr)).unwrap();
         let memory = server.pd.reg_mr(vec![0; 1024], AccessFlags::LOCAL_WRITE).unwrap();
         for wr_id in 0..BUFFERS {
             let at = wr_id as usize * 64;
@@ -169,7 +169,7 @@ fn a_qp_that_never_connected_has_nothing_to_wait_for() {
 fn sends_are_flushed_and_queues_without_lock_are_drained() {
     let pair = Pair::new();
     let (client, attr) = (&pair.client, ConnectAttr::default());
-    let sizes = CqInitAttr { cqe: 16, ..CqInitAttr::default() };
+    let sizes = CqInitAttr::new(16);
     let mut sends = client.context.create_cq_ex::<Exclusive>(&sizes, None).unwrap();
     let mut receives = client.context.create_cq_ex::<Exclusive>(&sizes, None).unwrap();
     let mut qp = client.pd.raw_qp::<Rc>().send_cq(&sends).recv_cq(&receives).cap(CAP).create().unwrap();

@@ -25,8 +25,7 @@ use uverbs_hca::{Fabric, Hca, Link};
 /// A time limit that is long enough on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-const CAP: QpCap =
-    QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
+const CAP: QpCap = QpCap::new(16, 16).inline(64);
 
 /// A context of a new software NIC.
 fn context() -> Context<Mlx5> {

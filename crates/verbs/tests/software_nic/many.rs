@@ -98,8 +98,8 @@ fn domains_regions_and_windows_cost_the_same_among_many() {
 fn handles_of_addresses_and_rules_cost_the_same_among_many() {
     let (context, pd) = nic();
     let dgid = context.query_gid(1, 3).unwrap();
-    let route = GlobalRoute { dgid, sgid_index: 3, ..GlobalRoute::default() };
-    let attr = AhAttr { grh: Some(route), port_num: 1, ..AhAttr::default() };
+    let route = GlobalRoute::new(dgid).sgid_index(3);
+    let attr = AhAttr::new(1).grh(Some(route));
     compare("ah", |_| pd.create_ah(&attr).unwrap(), |_| ());
     let cq = context.create_cq(4, None).unwrap();
     let qp: Qp<RawPacket, Exclusive, Mlx5> = pd.raw_qp::<RawPacket>().cq(&cq).cap(CAP).create().unwrap();
@@ -113,16 +113,13 @@ fn queues_cost_the_same_among_many() {
     compare("cq", |_| context.create_cq(1, None).unwrap(), |cq| cq.req_notify(false).unwrap());
     let channel = context.create_comp_channel().unwrap();
     compare("cq with a channel", |_| context.create_cq(1, Some(&channel)).unwrap(), |_| ());
-    let attr =
-        SrqInitAttr { attr: SrqAttr { max_wr: 1, max_sge: 1, srq_limit: 0 }, ..SrqInitAttr::default() };
+    let attr = SrqInitAttr::new(SrqAttr::new(1));
     let srq = |_| -> Srq<Exclusive, Mlx5> { pd.create_srq(&attr).unwrap() };
     compare("srq", srq, |srq| {
         srq.query().unwrap();
     });
     let cq = context.create_cq(4, None).unwrap();
-    let wq = |_| -> Wq<Exclusive, Mlx5> {
-        pd.create_wq(&cq, &WqInitAttr { max_wr: 1, max_sge: 1, ..WqInitAttr::default() }).unwrap()
-    };
+    let wq = |_| -> Wq<Exclusive, Mlx5> { pd.create_wq(&cq, &WqInitAttr::new(1)).unwrap() };
     compare("wq", wq, |_| ());
 }
 

@@ -78,8 +78,8 @@ mod tests {
 
     fn roce_attr() -> AhAttr {
         let dgid: Gid = "192.168.1.20".parse().unwrap();
-        let grh = GlobalRoute { dgid, flow_label: 74565, sgid_index: 3, hop_limit: 64, traffic_class: 28 };
-        AhAttr { grh: Some(grh), sl: 3, port_num: 1, ..AhAttr::default() }
+        let grh = GlobalRoute::new(dgid).flow_label(74565).sgid_index(3).hop_limit(64).traffic_class(28);
+        AhAttr::new(1).grh(Some(grh)).sl(3)
     }
 
     #[test]
@@ -104,17 +104,10 @@ mod tests {
 
     #[test]
     fn infiniband_with_and_without_route() {
-        let attr = AhAttr {
-            dlid: 4660,
-            sl: 9,
-            src_path_bits: 133,
-            static_rate: 7,
-            port_num: 1,
-            ..AhAttr::default()
-        };
+        let attr = AhAttr::new(1).dlid(4660).sl(9).src_path_bits(133).static_rate(7);
         assert_eq!(hex(&infiniband(&attr)), format!("{:0>32}{:0<64}", "c9051234", ""));
         let dgid: Gid = "ff12:601b:ffff::1".parse().unwrap();
-        let attr = AhAttr { dlid: 49153, ..AhAttr::global(1, 0, dgid) };
+        let attr = AhAttr::global(1, 0, dgid).dlid(49153);
         let av = infiniband(&attr);
         assert_eq!((av.rlid.get(), av.grh_gid_fl.get() & GRH), (49153, GRH));
     }

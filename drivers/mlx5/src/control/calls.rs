@@ -271,7 +271,7 @@ pub(crate) fn modify_qp_rate_limit(handle: &QpHandle, limit: &QpRateLimitAttr) -
     };
     let request = mlx5_ib_modify_qp { burst_info, ..Default::default() };
     let mut resp = mlx5_ib_modify_qp_resp::default();
-    let attr = QpAttr { rate_limit: limit.rate_limit, ..QpAttr::default() };
+    let attr = QpAttr::new().rate_limit(limit.rate_limit);
     // SAFETY: a change of the rate limit changes neither the QP's state nor its queues.
     unsafe { handle.modify(None, &attr, QpAttrMask::RATE_LIMIT, modify_qp(&request, &mut resp)) }
 }

@@ -7,9 +7,7 @@ use crate::control::options::{Devx, Options};
 use crate::control::size::Limits;
 use crate::control::uars::UarFacts;
 use std::sync::Arc;
-use uverbs_core::attr::{
-    AtomicCap, DeviceAttr, DeviceCapFlags, LinkLayer, PacketPacingCaps, PortFlags, QpType, TsoCaps,
-};
+use uverbs_core::attr::{AtomicCap, DeviceAttr, DeviceCapFlags, LinkLayer, PortFlags, QpType};
 use uverbs_core::control::{ContextInfo, context, query};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::{Kernel, Uhw};
@@ -101,16 +99,14 @@ pub(crate) fn query_private(kernel: &Arc<dyn Kernel>, facts: &Facts) -> Result<m
 /// The device's attributes, including those that only the driver-private part has.
 pub(crate) fn query_device(kernel: &Arc<dyn Kernel>, facts: &Facts) -> Result<DeviceAttr> {
     let (mut attr, private) = query_both(kernel, facts.has_private_query)?;
-    attr.tso_caps =
-        TsoCaps { max_tso: private.tso_caps.max_tso, supported_qpts: private.tso_caps.supported_qpts };
+    attr.tso_caps.max_tso = private.tso_caps.max_tso;
+    attr.tso_caps.supported_qpts = private.tso_caps.supported_qpts;
     attr.rss_caps.rx_hash_fields_mask = private.rss_caps.rx_hash_fields_mask;
     attr.rss_caps.rx_hash_function = private.rss_caps.rx_hash_function;
     let pacing = private.packet_pacing_caps;
-    attr.packet_pacing_caps = PacketPacingCaps {
-        qp_rate_limit_min: pacing.qp_rate_limit_min,
-        qp_rate_limit_max: pacing.qp_rate_limit_max,
-        supported_qpts: pacing.supported_qpts,
-    };
+    attr.packet_pacing_caps.qp_rate_limit_min = pacing.qp_rate_limit_min;
+    attr.packet_pacing_caps.qp_rate_limit_max = pacing.qp_rate_limit_max;
+    attr.packet_pacing_caps.supported_qpts = pacing.supported_qpts;
     Ok(attr)
 }
 

@@ -76,7 +76,7 @@ pub(super) fn create(
     }
 
     let access = mlx5.queue_access(VERB)?;
-    let attr = CqInitAttr { cqe: entries - 1, ..*attr };
+    let attr = attr.cqe(entries - 1);
     let (handle, cqn, dbrec) =
         calls::create_cq(&mlx5.kernel, &attr, channel, user_handle, request, &buf, dbrec)?;
     if cqn > 0xff_ffff {

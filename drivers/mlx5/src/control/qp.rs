@@ -472,13 +472,9 @@ pub(super) fn create(
     for cq in control.cqs() {
         cq.attach_qp(&control.shared);
     }
-    let cap = QpCap {
-        max_send_wr: sq_size.max_wr,
-        max_recv_wr: rq_size.max_wr,
-        max_send_sge: got.max_send_sge.min(sq_size.max_sge),
-        max_recv_sge: rq_size.max_sge,
-        max_inline_data: if sq_size.wqe_cnt == 0 { 0 } else { sq_size.max_inline },
-    };
+    let cap = QpCap::new(sq_size.max_wr, rq_size.max_wr)
+        .sge(got.max_send_sge.min(sq_size.max_sge), rq_size.max_sge)
+        .inline(if sq_size.wqe_cnt == 0 { 0 } else { sq_size.max_inline });
     let (send, recv) = control.engines(mlx5, &attr, &cap, doorbell);
     Ok(QpParts { handle, shared: Arc::new(control), send, recv, cap })
 }

@@ -295,7 +295,7 @@ mod tests {
     };
 
     fn sq(qp_type: QpType, wr: u32, sge: u32, inline: u32) -> Result<SqSize> {
-        let cap = QpCap { max_send_wr: wr, max_send_sge: sge, max_inline_data: inline, ..QpCap::default() };
+        let cap = QpCap::new(wr, 0).sge(sge, 0).inline(inline);
         send_queue("t", &LIMITS, &SendUse { qp_type, ops: SendOpsFlags::empty(), max_tso_header: 0 }, &cap)
     }
 

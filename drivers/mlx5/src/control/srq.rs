@@ -9,7 +9,7 @@ use crate::memory::dbrec::DbRec;
 use crate::memory::{Allocator, MemoryUse, QueueBuf, StrideRing};
 use crate::rq::SrqShared;
 use std::sync::Arc;
-use uverbs_core::attr::{SrqAttr, SrqAttrMask, SrqInitAttr, SrqType};
+use uverbs_core::attr::{SrqAttr, SrqAttrMask, SrqType};
 use uverbs_core::control::{SrqHandle, SrqParents};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Uhw;
@@ -78,12 +78,12 @@ pub(super) fn create(
         cq: create.xrc.map(|(_, cq, _)| cq),
     };
     // The kernel's size counts all elements except one, including those that the user can't post.
-    let requested = SrqAttr { max_wr: size.ring.wqe_cnt - 1, max_sge: size.ring.max_sge, ..attr.attr };
+    let requested = attr.attr.max_wr(size.ring.wqe_cnt - 1).max_sge(size.ring.max_sge);
     if attr.attr.max_wr == 0 || attr.attr.srq_limit > attr.attr.max_wr {
         let reason = format!("srq_limit {} of max_wr {}", attr.attr.srq_limit, attr.attr.max_wr);
         return Err(Error::invalid(VERB, "max_wr", reason));
     }
-    let init = SrqInitAttr { attr: requested, ..*attr };
+    let init = attr.attr(requested);
     let (handle, srqn) = calls::create_srq(parents, &init, create.user_handle, uidx, &buf, &dbrec)?;
     let number = handle.srq_num().unwrap_or(srqn);
     let made = (number <= 0xff_ffff).then(|| SrqShared::new(number, ring, size.slots)).flatten();
@@ -108,7 +108,7 @@ pub(super) fn create(
         mlx5.facts.max_msg_sz,
         dbrec.recv_word(),
     );
-    let attr = SrqAttr { max_wr: size.slots - 1, max_sge: size.ring.max_sge, ..attr.attr };
+    let attr = attr.attr.max_wr(size.slots - 1).max_sge(size.ring.max_sge);
     Ok(SrqParts { handle, shared: control, queue, attr })
 }
 

@@ -11,7 +11,7 @@ use crate::qp::QpShared;
 use crate::rq::RqShared;
 use crate::{RecvConfig, RecvQueue};
 use std::sync::Arc;
-use uverbs_core::attr::{QpState, QpType, WqAttr, WqInitAttr, WqState};
+use uverbs_core::attr::{QpState, QpType, WqAttr, WqState};
 use uverbs_core::control::{QpHandle, WqHandle};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::{RssQpCreate, WqCreate, WqParts};
@@ -54,7 +54,7 @@ pub(super) fn create(
     cq_shared.attach_qp(&shared);
     let memory = QpMemory { buf: Some(buf), sq_buf: None, dbrec: Some(Arc::clone(&dbrec)) };
     let control = Arc::new(QpControl::of_wq(Arc::clone(&shared), Arc::clone(cq_shared), memory));
-    let attr = WqInitAttr { max_wr: size.wqe_cnt, max_sge: size.max_sge, ..*attr };
+    let attr = attr.max_wr(size.wqe_cnt).max_sge(size.max_sge);
     let config = RecvConfig {
         // The device reads the doorbell record at once, unlike that of a raw packet QP.
         qp_type: QpType::Ud,

@@ -49,13 +49,7 @@ impl Default for FakeKernel {
         Self {
             log: Mutex::default(),
             rings: Mutex::new([(9, 16, 16), (7, 8, 8), (7, 128, 128)]),
-            caps: Mutex::new(QpCap {
-                max_send_wr: 10,
-                max_recv_wr: 5,
-                max_send_sge: 4,
-                max_recv_sge: 2,
-                max_inline_data: 64,
-            }),
+            caps: Mutex::new(QpCap::new(10, 5).sge(4, 2).inline(64)),
             device_cap_flags_ex: 1 << 38 | 1 << 40,
             atomic_cap: 1,
             ah_num: 7,
@@ -236,7 +230,7 @@ impl Stage {
         let (rxe, info) = Rxe::open(Arc::clone(&kernel) as Arc<dyn Kernel>).unwrap();
         assert_eq!(info.num_comp_vectors, 4);
         let pd = pd::alloc(rxe.kernel(), Uhw::none()).unwrap();
-        let cq = played!(rxe.create_cq(&CqInitAttr { cqe: 100, ..Default::default() }, None, 0)).unwrap();
+        let cq = played!(rxe.create_cq(&CqInitAttr::new(100), None, 0)).unwrap();
         assert_eq!((cq.cqe, cq.queue.cqe()), (127, 127));
         kernel.take_log();
         Self { kernel, rxe, pd, cq }
@@ -271,8 +265,7 @@ fn reported_sizes_are_those_that_fit() {
     let qp = t.qp(&attr).unwrap();
     // An inline size without entries is requested together with one entry; otherwise newer kernels fail the WRs.
     assert_eq!(t.kernel.take_log(), ["max_send_sge 1"]);
-    let want =
-        QpCap { max_send_wr: 15, max_recv_wr: 7, max_send_sge: 4, max_recv_sge: 2, max_inline_data: 64 };
+    let want = QpCap::new(15, 7).sge(4, 2).inline(64);
     assert_eq!(qp.cap, want);
     assert_eq!(qp.shared.state(), QpState::RESET);
     played!(t.rxe.destroy_qp(qp.handle, &qp.shared)).unwrap();
@@ -301,7 +294,7 @@ fn invalid_rings_fail_the_creation_and_leave_no_object() {
     t.kernel.refuse_mmap.store(true, Ordering::Relaxed);
     assert_eq!(t.qp(&rc()).unwrap_err().errno(), Errno::ENOMEM);
     assert_eq!(t.kernel.take_log().last().unwrap(), "destroy qp");
-    let error = played!(t.rxe.create_cq(&CqInitAttr { cqe: 1, ..Default::default() }, None, 0)).unwrap_err();
+    let error = played!(t.rxe.create_cq(&CqInitAttr::new(1), None, 0)).unwrap_err();
     assert_eq!(error.errno(), Errno::ENOMEM);
     assert_eq!(t.kernel.take_log(), ["destroy cq"]);
 }
@@ -330,12 +323,12 @@ fn features_that_rxe_lacks_are_unsupported_without_a_command() {
         assert!(error.is_unsupported(), "{attr:?}: {error}");
     }
     for attr in [
-        CqInitAttr { cqe: 1, wc_flags: WcExFlags::COMPLETION_TIMESTAMP, ..Default::default() },
-        CqInitAttr { cqe: 1, flags: CqFlags::IGNORE_OVERRUN, ..Default::default() },
+        CqInitAttr::new(1).wc_flags(WcExFlags::COMPLETION_TIMESTAMP),
+        CqInitAttr::new(1).flags(CqFlags::IGNORE_OVERRUN),
     ] {
         assert!(played!(t.rxe.create_cq(&attr, None, 0)).unwrap_err().is_unsupported());
     }
-    let attr = SrqInitAttr { srq_type: SrqType::Tm, ..Default::default() };
+    let attr = SrqInitAttr::default().srq_type(SrqType::Tm);
     let create = SrqCreate { pd: &t.pd, attr: &attr, xrc: None, td: None, user_handle: 0 };
     assert!(played!(t.rxe.create_srq(&create)).unwrap_err().is_unsupported());
     assert!(t.kernel.take_log().is_empty());
@@ -348,7 +341,7 @@ fn features_that_rxe_lacks_are_unsupported_without_a_command() {
 fn the_posters_follow_the_state() {
     let t = Stage::new(FakeKernel::default());
     let mut qp = t.qp(&rc()).unwrap();
-    let to = |qp_state| QpAttr { qp_state, qkey: 7, ..Default::default() };
+    let to = |qp_state| QpAttr::new().qp_state(qp_state).qkey(7);
     let modify = |qp: &uverbs_core::provider::QpParts<Rxe>, state, mask| {
         played!(t.rxe.modify_qp(&qp.handle, &qp.shared, &to(state), mask))
     };
@@ -362,7 +355,7 @@ fn the_posters_follow_the_state() {
     let modified = format!("write {:#x}", IB_USER_VERBS_CMD_FLAG_EXTENDED | IB_USER_VERBS_EX_CMD_MODIFY_QP);
     assert_eq!(t.kernel.take_log(), [modified.as_str(), "direct 28"], "leaving SQD rings");
     // More reads than the simulated kernel's 0.
-    let attr = QpAttr { max_dest_rd_atomic: 1, ..to(QpState::RTS) };
+    let attr = to(QpState::RTS).max_dest_rd_atomic(1);
     let error =
         played!(t.rxe.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::MAX_DEST_RD_ATOMIC)).unwrap_err();
     assert_eq!(error.to_string(), "modify_qp: invalid max_dest_rd_atomic: 1 is above the device's 0");
@@ -425,12 +418,12 @@ fn a_resize_uses_the_new_ring_or_reports_it_lost() {
     assert_eq!(played!(t.rxe.resize_cq(&t.cq.handle, &mut t.cq.queue, 200)).unwrap(), 255);
     assert_eq!(t.cq.queue.poll_each(1, |_| ()), Ok(0));
 
-    let attr = SrqInitAttr { attr: SrqAttr { max_wr: 5, max_sge: 2, srq_limit: 0 }, ..Default::default() };
+    let attr = SrqInitAttr::new(SrqAttr::new(5).max_sge(2));
     let create = SrqCreate { pd: &t.pd, attr: &attr, xrc: None, td: None, user_handle: 0 };
     let mut srq = played!(t.rxe.create_srq(&create)).unwrap();
     assert_eq!(srq.attr.max_wr, 7);
     t.kernel.rings.lock().unwrap()[1] = (7, 64, 64);
-    let more = SrqAttr { max_wr: 40, srq_limit: 3, ..Default::default() };
+    let more = SrqAttr::new(40).srq_limit(3).max_sge(0);
     played!(t.rxe.modify_srq(&srq.handle, &mut srq.queue, &more, SrqAttrMask::LIMIT)).unwrap();
     assert_eq!(srq.queue.capacity(), 7);
     played!(t.rxe.modify_srq(&srq.handle, &mut srq.queue, &more, SrqAttrMask::MAX_WR)).unwrap();

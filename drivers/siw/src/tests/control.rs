@@ -205,7 +205,7 @@ impl Stage {
         let (siw, info) = Siw::open(Arc::clone(&kernel) as Arc<dyn Kernel>).unwrap();
         assert_eq!(info.num_comp_vectors, 4);
         let pd = pd::alloc(siw.kernel(), Uhw::none()).unwrap();
-        let cq = played!(siw.create_cq(&CqInitAttr { cqe: 100, ..Default::default() }, None, 0)).unwrap();
+        let cq = played!(siw.create_cq(&CqInitAttr::new(100), None, 0)).unwrap();
         assert_eq!((cq.cqe, cq.queue.cqe()), (128, 128));
         kernel.take_log();
         Self { kernel, siw, pd, cq }
@@ -238,7 +238,7 @@ impl Stage {
 }
 
 fn rc() -> QpInitAttr {
-    let cap = QpCap { max_send_wr: 10, max_recv_wr: 5, max_send_sge: 4, max_recv_sge: 2, max_inline_data: 8 };
+    let cap = QpCap::new(10, 5).sge(4, 2).inline(8);
     QpInitAttr { cap, ..QpInitAttr::new(QpType::Rc) }
 }
 
@@ -247,8 +247,7 @@ fn reported_sizes_are_those_that_fit() {
     let t = Stage::new();
     let qp = t.qp(&rc()).unwrap();
     assert_eq!(t.kernel.take_log(), ["create qp 10+5"]);
-    let want =
-        QpCap { max_send_wr: 16, max_recv_wr: 8, max_send_sge: 4, max_recv_sge: 2, max_inline_data: 80 };
+    let want = QpCap::new(16, 8).sge(4, 2).inline(80);
     assert_eq!((qp.cap, qp.shared.state()), (want, QpState::RESET));
     played!(t.siw.destroy_qp(qp.handle, &qp.shared)).unwrap();
     assert_eq!(t.kernel.take_log(), ["destroy qp"]);
@@ -289,13 +288,12 @@ fn invalid_answers_fail_the_creation_and_leave_no_object() {
 
     for offer in [Offer { slots: 64, ..cq }, Offer { slots: 100, ..cq }, Offer { bytes: 128 * 32, ..cq }] {
         t.set_ring(2, offer);
-        let error =
-            played!(t.siw.create_cq(&CqInitAttr { cqe: 100, ..Default::default() }, None, 0)).unwrap_err();
+        let error = played!(t.siw.create_cq(&CqInitAttr::new(100), None, 0)).unwrap_err();
         assert!(matches!(error, Error::Protocol { .. }), "{error}");
         assert_eq!(t.kernel.take_log(), ["destroy cq"]);
     }
     t.set_ring(1, Offer { slots: 3, ..rq });
-    let attr = SrqInitAttr { attr: SrqAttr { max_wr: 5, max_sge: 2, srq_limit: 0 }, ..Default::default() };
+    let attr = SrqInitAttr::new(SrqAttr::new(5).max_sge(2));
     assert!(matches!(t.srq(&attr).unwrap_err(), Error::Protocol { .. }));
     assert_eq!(t.kernel.take_log(), ["destroy srq"]);
 }
@@ -323,14 +321,12 @@ fn features_that_siw_lacks_are_unsupported_without_a_command() {
         assert!(error.is_unsupported(), "{attr:?}: {error}");
     }
     for attr in [
-        CqInitAttr { cqe: 1, wc_flags: WcExFlags::COMPLETION_TIMESTAMP, ..Default::default() },
-        CqInitAttr { cqe: 1, flags: CqFlags::IGNORE_OVERRUN, ..Default::default() },
+        CqInitAttr::new(1).wc_flags(WcExFlags::COMPLETION_TIMESTAMP),
+        CqInitAttr::new(1).flags(CqFlags::IGNORE_OVERRUN),
     ] {
         assert!(played!(t.siw.create_cq(&attr, None, 0)).unwrap_err().is_unsupported());
     }
-    assert!(
-        t.srq(&SrqInitAttr { srq_type: SrqType::Tm, ..Default::default() }).unwrap_err().is_unsupported()
-    );
+    assert!(t.srq(&SrqInitAttr::default().srq_type(SrqType::Tm)).unwrap_err().is_unsupported());
     let resized = played!(t.siw.resize_cq(&t.cq.handle, &mut t.cq.queue, 200));
     assert!(resized.unwrap_err().is_unsupported());
     let ah = t.siw.create_ah(&t.pd, &AhAttr::global(1, 0, "10.0.0.1".parse().unwrap()));
@@ -349,11 +345,11 @@ fn features_that_siw_lacks_are_unsupported_without_a_command() {
     let mr = played!(t.siw.reg_mr(core, &t.pd, range, AccessFlags::LOCAL_WRITE)).unwrap();
     assert_eq!((mr.lkey(), mr.rkey()), (0x100, 0x100));
     mr.destroy().unwrap();
-    let attr = SrqInitAttr { attr: SrqAttr { max_wr: 5, max_sge: 2, srq_limit: 0 }, ..Default::default() };
+    let attr = SrqInitAttr::new(SrqAttr::new(5).max_sge(2));
     let mut srq = t.srq(&attr).unwrap();
     assert_eq!(srq.attr.max_wr, 8);
     t.kernel.take_log();
-    let more = SrqAttr { max_wr: 40, srq_limit: 3, ..Default::default() };
+    let more = SrqAttr::new(40).srq_limit(3).max_sge(0);
     played!(t.siw.modify_srq(&srq.handle, &mut srq.queue, &more, SrqAttrMask::LIMIT)).unwrap();
     assert_eq!(t.kernel.take_log().len(), 1);
     let resized = played!(t.siw.modify_srq(&srq.handle, &mut srq.queue, &more, SrqAttrMask::MAX_WR));
@@ -365,7 +361,7 @@ fn states_that_the_kernel_would_ignore_are_refused() {
     let t = Stage::new();
     let qp = t.qp(&rc()).unwrap();
     let modify = |state, mask| {
-        let attr = QpAttr { qp_state: state, ..Default::default() };
+        let attr = QpAttr::new().qp_state(state);
         played!(t.siw.modify_qp(&qp.handle, &qp.shared, &attr, mask))
     };
     let state = QpAttrMask::STATE;
@@ -401,7 +397,7 @@ fn the_state_is_that_of_the_kernel_or_follows_from_a_doorbell() {
     let t = Stage::new();
     let qp = t.qp(&rc()).unwrap();
     let set = |state| {
-        let attr = QpAttr { qp_state: state, ..Default::default() };
+        let attr = QpAttr::new().qp_state(state);
         played!(t.siw.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::STATE)).unwrap();
     };
     let state = || {
@@ -426,7 +422,7 @@ fn the_state_is_that_of_the_kernel_or_follows_from_a_doorbell() {
     assert_eq!(state(), QpState::ERR);
     assert!(!t.siw.is_flushed(&qp.shared));
     t.kernel.refuse_modify.store(true, Ordering::Relaxed);
-    let attr = QpAttr { qp_state: QpState::ERR, ..Default::default() };
+    let attr = QpAttr::new().qp_state(QpState::ERR);
     let refused = played!(t.siw.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::STATE));
     assert!(refused.is_err() && !t.siw.is_flushed(&qp.shared));
     t.kernel.refuse_modify.store(false, Ordering::Relaxed);
@@ -438,7 +434,7 @@ fn the_state_is_that_of_the_kernel_or_follows_from_a_doorbell() {
     let qp = t.qp(&rc()).unwrap();
     let state = || t.siw.query_qp(&qp.handle, &qp.shared, QpAttrMask::STATE).unwrap().0.qp_state;
     let set = |state| {
-        let attr = QpAttr { qp_state: state, ..Default::default() };
+        let attr = QpAttr::new().qp_state(state);
         played!(t.siw.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::STATE)).unwrap();
     };
     t.kernel.take_log();

@@ -14,7 +14,7 @@ use core::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, spawn_blocking};
 use uverbs::Pool;
-use uverbs::{Driver, ImmData, RemoteRegion, WithDeadline};
+use uverbs::{Driver, ImmData, Rc, RemoteRegion, WithDeadline};
 use uverbs::{Private, attr::AccessFlags};
 use uverbs_aio::{Dispatcher, Message, Qp};
 
@@ -22,7 +22,7 @@ use uverbs_aio::{Dispatcher, Message, Qp};
 const LAST: Duration = Duration::from_millis(100);
 
 /// Connects a QP to a server over TCP.
-async fn exchange<D: Driver>(qp: &Qp<D>, server: SocketAddr, path: Path) -> Result<TcpStream> {
+async fn exchange<D: Driver>(qp: &Qp<Rc, D>, server: SocketAddr, path: Path) -> Result<TcpStream> {
     let attr = link::attr(path, AccessFlags::empty());
     qp.init(&attr)?;
     let here = qp.endpoint(qp.qp_num(), &attr)?;
@@ -40,7 +40,7 @@ async fn exchange<D: Driver>(qp: &Qp<D>, server: SocketAddr, path: Path) -> Resu
 
 /// Runs a request, which does not wait for retries to a server that has ended the connection.
 async fn ask_server<D: Driver, R>(
-    qp: &Qp<D>,
+    qp: &Qp<Rc, D>,
     conn: &mut Conn,
     request: impl Future<Output = Result<R>>,
 ) -> Result<R> {
@@ -59,14 +59,14 @@ async fn ask_server<D: Driver, R>(
 }
 
 /// The next message of the server.
-async fn receive<D: Driver>(qp: &Qp<D>) -> Result<Message<D>> {
+async fn receive<D: Driver>(qp: &Qp<Rc, D>) -> Result<Message<D>> {
     Ok(qp.dispatcher().timeout(LIMIT, qp.recv()).await?)
 }
 
 /// The queues and the memory of a connection, and what the server said of its own.
 #[derive(Debug)]
 struct Line<D: Driver> {
-    qp: Qp<D>,
+    qp: Qp<Rc, D>,
     messages: Pool<Private, D>,
     values: Pool<Private, D>,
     welcome: Welcome,

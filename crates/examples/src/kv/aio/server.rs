@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use uverbs::Pool;
 use uverbs::connect::ENDPOINT_LEN;
-use uverbs::{Driver, Endpoint, ProtectionDomain};
+use uverbs::{Driver, Endpoint, ProtectionDomain, Rc};
 use uverbs::{Private, attr::AccessFlags};
 use uverbs_aio::{Dispatcher, Listener, Qp, Request as ConnectRequest, Srq};
 
@@ -220,7 +220,7 @@ async fn serve_client<D: Driver>(
 }
 
 /// The QP of a client, in RESET, and its session.
-fn welcomed<D: Driver>(resources: &Resources<D>) -> Result<(Qp<D>, Session<D>)> {
+fn welcomed<D: Driver>(resources: &Resources<D>) -> Result<(Qp<Rc, D>, Session<D>)> {
     let depth = send_depth(&resources.config);
     let qp =
         resources.dispatcher.qp(&resources.pd).depth(depth, 0).inline(INLINE).srq(&resources.srq).create()?;
@@ -234,7 +234,7 @@ const ACCESS: AccessFlags = AccessFlags::REMOTE_READ.union(AccessFlags::REMOTE_W
 async fn handshake<D: Driver>(
     resources: &Resources<D>,
     mut stream: TcpStream,
-) -> Result<(Qp<D>, Session<D>, Conn)> {
+) -> Result<(Qp<Rc, D>, Session<D>, Conn)> {
     let attr = link::attr(resources.config.path, ACCESS);
     let (qp, session) = welcomed(resources)?;
     qp.init(&attr)?;
@@ -252,14 +252,14 @@ async fn handshake<D: Driver>(
 async fn handshake_cm<D: Driver>(
     resources: &Resources<D>,
     request: ConnectRequest,
-) -> Result<(Qp<D>, Session<D>, Conn)> {
+) -> Result<(Qp<Rc, D>, Session<D>, Conn)> {
     let (qp, session) = welcomed(resources)?;
     let link = resources.dispatcher.timeout(LIMIT, request.accept(&qp, &link::param(ACCESS, true))).await?;
     Ok((qp, session, Conn::Cm(link)))
 }
 
 /// Answers requests until the connection fails.
-async fn answer<D: Driver>(resources: &Resources<D>, qp: &Qp<D>, mut session: Session<D>) -> Result<()> {
+async fn answer<D: Driver>(resources: &Resources<D>, qp: &Qp<Rc, D>, mut session: Session<D>) -> Result<()> {
     loop {
         let message = qp.recv().await?;
         let reply = {

@@ -6,58 +6,51 @@ use super::*;
 use crate::device::tests as device_tests;
 use anyhow::anyhow;
 use uverbs::attr::{
-    AtomicCap, CqModerationCaps, DeviceCapFlags, Mtu, OdpCaps, OdpGeneralCaps, OdpTransportCaps,
-    PacketPacingCaps, PhysState, PortAttr, PortCapFlags, PortState, RawPacketCaps, RssCaps, TmCaps, TsoCaps,
+    AtomicCap, DeviceCapFlags, Mtu, OdpGeneralCaps, OdpTransportCaps, PhysState, PortAttr, PortCapFlags,
+    PortState, RawPacketCaps,
 };
 use uverbs::device::Unusable;
 
 /// A device with one port, much like rxe.
 pub(in super::super) fn made_up() -> Facts {
-    let attr = DeviceAttr {
-        fw_ver: 0x0001_0002_0003,
-        node_guid: 0x0011_22ff_fe33_4455,
-        sys_image_guid: 0x0011_22ff_fe33_4455,
-        vendor_id: 0xff_ffff,
-        max_mr_size: u64::MAX,
-        page_size_cap: 0xffff_f000,
-        max_qp: 1_048_560,
-        max_qp_wr: 1_048_576,
-        device_cap_flags: DeviceCapFlags::from_bits_retain(0x80_0122_3c76 | 1 << 15),
-        max_sge: 32,
-        max_sge_rd: 32,
-        max_cq: 1_048_576,
-        max_cqe: 32_767,
-        atomic_cap: AtomicCap::HCA,
-        max_srq: 983_025,
-        max_srq_wr: 1_048_576,
-        max_srq_sge: 27,
-        max_pkeys: 64,
-        local_ca_ack_delay: 15,
-        phys_port_cnt: 1,
-        phys_port_cnt_ex: 1,
-        extended: true,
-        odp_caps: OdpCaps {
-            general_caps: OdpGeneralCaps::SUPPORT,
-            rc_odp_caps: OdpTransportCaps::SEND | OdpTransportCaps::RECV,
-            ..OdpCaps::default()
-        },
-        ..DeviceAttr::default()
-    };
-    let port = PortAttr {
-        state: PortState::ACTIVE,
-        max_mtu: Mtu::MTU_4096,
-        active_mtu: Mtu::MTU_1024,
-        gid_tbl_len: 1024,
-        port_cap_flags: PortCapFlags::from_bits_retain(0x0001_0000),
-        max_msg_sz: 0x80_0000,
-        pkey_tbl_len: 64,
-        max_vl_num: 1,
-        active_width: 1,
-        active_speed: 4,
-        phys_state: PhysState::LINK_UP,
-        link_layer: LinkLayer::ETHERNET,
-        ..PortAttr::default()
-    };
+    let mut attr = DeviceAttr::default();
+    attr.fw_ver = 0x0001_0002_0003;
+    attr.node_guid = 0x0011_22ff_fe33_4455;
+    attr.sys_image_guid = 0x0011_22ff_fe33_4455;
+    attr.vendor_id = 0xff_ffff;
+    attr.max_mr_size = u64::MAX;
+    attr.page_size_cap = 0xffff_f000;
+    attr.max_qp = 1_048_560;
+    attr.max_qp_wr = 1_048_576;
+    attr.device_cap_flags = DeviceCapFlags::from_bits_retain(0x80_0122_3c76 | 1 << 15);
+    attr.max_sge = 32;
+    attr.max_sge_rd = 32;
+    attr.max_cq = 1_048_576;
+    attr.max_cqe = 32_767;
+    attr.atomic_cap = AtomicCap::HCA;
+    attr.max_srq = 983_025;
+    attr.max_srq_wr = 1_048_576;
+    attr.max_srq_sge = 27;
+    attr.max_pkeys = 64;
+    attr.local_ca_ack_delay = 15;
+    attr.phys_port_cnt = 1;
+    attr.phys_port_cnt_ex = 1;
+    attr.extended = true;
+    attr.odp_caps.general_caps = OdpGeneralCaps::SUPPORT;
+    attr.odp_caps.rc_odp_caps = OdpTransportCaps::SEND | OdpTransportCaps::RECV;
+    let mut port = PortAttr::default();
+    port.state = PortState::ACTIVE;
+    port.max_mtu = Mtu::MTU_4096;
+    port.active_mtu = Mtu::MTU_1024;
+    port.gid_tbl_len = 1024;
+    port.port_cap_flags = PortCapFlags::from_bits_retain(0x0001_0000);
+    port.max_msg_sz = 0x80_0000;
+    port.pkey_tbl_len = 64;
+    port.max_vl_num = 1;
+    port.active_width = 1;
+    port.active_speed = 4;
+    port.phys_state = PhysState::LINK_UP;
+    port.link_layer = LinkLayer::ETHERNET;
     let gid = |gid_index, text: &str, gid_type| GidEntry {
         gid: text.parse().unwrap(),
         gid_index,
@@ -102,22 +95,23 @@ fn everything_that_a_nic_may_have_is_shown() {
     attr.completion_timestamp_mask = 0x7fff_ffff_ffff_ffff;
     attr.hca_core_clock = 156_250;
     attr.raw_packet_caps = RawPacketCaps::all();
-    attr.tso_caps = TsoCaps { max_tso: 262_144, supported_qpts: 1 << 8 };
-    attr.rss_caps = RssCaps {
-        supported_qpts: 1 << 8,
-        max_rwq_indirection_tables: 8,
-        max_rwq_indirection_table_size: 2048,
-        rx_hash_fields_mask: 0x8000_00FF,
-        rx_hash_function: 1,
-    };
-    attr.packet_pacing_caps = PacketPacingCaps {
-        qp_rate_limit_min: 1,
-        qp_rate_limit_max: 100_000_000,
-        supported_qpts: 1 << 8 | 1 << 2,
-    };
-    attr.tm_caps =
-        TmCaps { max_rndv_hdr_size: 1088, max_num_tags: 127, flags: 1, max_ops: 32768, max_sge: 1 };
-    attr.cq_mod_caps = CqModerationCaps { max_cq_count: 65535, max_cq_period: 4095 };
+    attr.tso_caps.max_tso = 262_144;
+    attr.tso_caps.supported_qpts = 1 << 8;
+    attr.rss_caps.supported_qpts = 1 << 8;
+    attr.rss_caps.max_rwq_indirection_tables = 8;
+    attr.rss_caps.max_rwq_indirection_table_size = 2048;
+    attr.rss_caps.rx_hash_fields_mask = 0x8000_00FF;
+    attr.rss_caps.rx_hash_function = 1;
+    attr.packet_pacing_caps.qp_rate_limit_min = 1;
+    attr.packet_pacing_caps.qp_rate_limit_max = 100_000_000;
+    attr.packet_pacing_caps.supported_qpts = 1 << 8 | 1 << 2;
+    attr.tm_caps.max_rndv_hdr_size = 1088;
+    attr.tm_caps.max_num_tags = 127;
+    attr.tm_caps.flags = 1;
+    attr.tm_caps.max_ops = 32768;
+    attr.tm_caps.max_sge = 1;
+    attr.cq_mod_caps.max_cq_count = 65535;
+    attr.cq_mod_caps.max_cq_period = 4095;
     attr.max_dm_size = 131_072;
     attr.odp_caps.rc_odp_caps |= OdpTransportCaps::from_bits_retain(1 << 20);
     opened.ports.clear();

@@ -21,7 +21,7 @@ fn a_refused_queue_names_the_limit_of_locked_memory() {
         assert_eq!((sizes.limit, sizes.pinned, sizes.needed % 4096), (4096, 0, 0), "{text}");
         assert!((kib..=kib + 8).contains(&(sizes.needed / 1024)), "{text}");
     };
-    let cq = CqInitAttr { cqe: 100, ..CqInitAttr::default() };
+    let cq = CqInitAttr::new(100);
     // 128 entries of 64 bytes
     check(played!(stage.mlx5.create_cq(&cq, None, 0)).unwrap_err(), "create_cq", 12);
     let resized = played!(stage.mlx5.resize_cq(&stage.cq.handle, &mut stage.cq.queue, 255));
@@ -30,12 +30,11 @@ fn a_refused_queue_names_the_limit_of_locked_memory() {
     check(stage.try_qp(&attr, None).unwrap_err(), "create_qp", 8);
     let raw = stage.try_qp(&Stage::attr(QpType::RawPacket), None).unwrap_err();
     check(raw, "create_qp", 12);
-    let init =
-        SrqInitAttr { attr: SrqAttr { max_wr: 100, max_sge: 2, srq_limit: 5 }, ..SrqInitAttr::default() };
+    let init = SrqInitAttr::new(SrqAttr::new(100).max_sge(2).srq_limit(5));
     let create = SrqCreate { pd: &stage.pd, attr: &init, xrc: None, td: None, user_handle: 0 };
     // 128 entries of 64 bytes
     check(played!(stage.mlx5.create_srq(&create)).unwrap_err(), "create_srq", 12);
-    let attr = WqInitAttr { max_wr: 100, max_sge: 3, ..WqInitAttr::default() };
+    let attr = WqInitAttr::new(100).max_sge(3);
     let cq = (&stage.cq.handle, &stage.cq.shared);
     let create = WqCreate { pd: &stage.pd, cq, attr: &attr, user_handle: 0 };
     check(played!(stage.mlx5.create_wq(&create)).unwrap_err(), "create_wq", 12);

@@ -45,7 +45,7 @@ impl Stage {
         let kernel = Arc::new(Scripted(kernel));
         let (mlx5, _) = Mlx5::open_with(Arc::clone(&kernel) as Arc<dyn Kernel>, options).unwrap();
         let pd = mlx5.alloc_pd().unwrap();
-        let cq = played!(mlx5.create_cq(&CqInitAttr { cqe: 100, ..CqInitAttr::default() }, None, 0)).unwrap();
+        let cq = played!(mlx5.create_cq(&CqInitAttr::new(100), None, 0)).unwrap();
         assert_eq!((cq.cqe, cq.queue.cqe()), (127, 127));
         kernel.take_log();
         Self { kernel, mlx5, pd, cq }
@@ -56,8 +56,7 @@ impl Stage {
     }
 
     fn attr(qp_type: QpType) -> QpInitAttr {
-        let cap =
-            QpCap { max_send_wr: 16, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let cap = QpCap::new(16, 8);
         QpInitAttr { cap, ..QpInitAttr::new(qp_type) }
     }
 
@@ -91,7 +90,7 @@ impl Stage {
     }
 
     fn to(&self, qp: &QpParts<Mlx5>, state: QpState) -> Result<()> {
-        let attr = QpAttr { qp_state: state, port_num: 1, ..QpAttr::default() };
+        let attr = QpAttr::new().qp_state(state).port_num(1);
         let mask =
             QpAttrMask::STATE | if state == QpState::INIT { QpAttrMask::PORT } else { QpAttrMask::empty() };
         played!(self.mlx5.modify_qp(&qp.handle, &qp.shared, &attr, mask))
@@ -223,7 +222,7 @@ fn the_send_queue_of_a_raw_packet_qp_has_its_own_buffer() {
 fn qps_without_queues_take_no_register() {
     let stage = Stage::plain();
     let mut attr = Stage::attr(QpType::Rc);
-    attr.cap = QpCap { max_recv_sge: 3, ..QpCap::default() };
+    attr.cap = QpCap::new(0, 0).sge(0, 3);
     let qp = stage.try_qp(&attr, None).unwrap();
     assert!(qp.send.is_none() && qp.recv.is_none());
     assert_eq!(qp.cap, QpCap::default());
@@ -244,13 +243,12 @@ fn features_that_mlx5_lacks_are_unsupported_without_a_command() {
             .is_unsupported()
     );
     assert!(refused(QpInitAttr { max_tso_header: 64, ..Stage::attr(QpType::Rc) }).is_unsupported());
-    let srq = SrqInitAttr { srq_type: SrqType::Tm, ..SrqInitAttr::default() };
+    let srq = SrqInitAttr::default().srq_type(SrqType::Tm);
     let create = SrqCreate { pd: &stage.pd, attr: &srq, xrc: None, td: None, user_handle: 0 };
     assert!(played!(stage.mlx5.create_srq(&create)).unwrap_err().is_unsupported());
-    let tm = CqInitAttr { cqe: 1, wc_flags: WcExFlags::TM_INFO, ..CqInitAttr::default() };
+    let tm = CqInitAttr::new(1).wc_flags(WcExFlags::TM_INFO);
     assert!(played!(stage.mlx5.create_cq(&tm, None, 0)).unwrap_err().is_unsupported());
-    let wall =
-        CqInitAttr { cqe: 1, wc_flags: WcExFlags::COMPLETION_TIMESTAMP_WALLCLOCK, ..CqInitAttr::default() };
+    let wall = CqInitAttr::new(1).wc_flags(WcExFlags::COMPLETION_TIMESTAMP_WALLCLOCK);
     assert!(played!(stage.mlx5.create_cq(&wall, None, 0)).unwrap_err().is_unsupported());
     assert!(stage.kernel.take_log().is_empty());
 }
@@ -279,10 +277,10 @@ fn builders_of_missing_operations_are_unsupported_at_creation() {
 fn an_invalid_object_number_undoes_the_creation() {
     let stage = Stage::plain();
     stage.kernel.number.store(1 << 24, Relaxed);
-    let cq = played!(stage.mlx5.create_cq(&CqInitAttr { cqe: 1, ..CqInitAttr::default() }, None, 0));
+    let cq = played!(stage.mlx5.create_cq(&CqInitAttr::new(1), None, 0));
     assert_eq!(cq.unwrap_err().errno(), Errno::EPROTO);
-    let attr = SrqAttr { max_wr: 10, max_sge: 1, srq_limit: 0 };
-    let srq = SrqInitAttr { attr, ..SrqInitAttr::default() };
+    let attr = SrqAttr::new(10);
+    let srq = SrqInitAttr::new(attr);
     let create = SrqCreate { pd: &stage.pd, attr: &srq, xrc: None, td: None, user_handle: 0 };
     assert_eq!(played!(stage.mlx5.create_srq(&create)).unwrap_err().errno(), Errno::EPROTO);
     assert_eq!(stage.try_qp(&Stage::attr(QpType::Rc), None).unwrap_err().errno(), Errno::EPROTO);
@@ -377,8 +375,8 @@ fn a_user_index_is_free_when_all_parts_of_its_qp_are_dropped() {
 #[test]
 fn an_srq_has_its_own_index_only_for_xrc() {
     let stage = Stage::plain();
-    let attr = SrqAttr { max_wr: 100, max_sge: 2, srq_limit: 5 };
-    let init = SrqInitAttr { attr, ..SrqInitAttr::default() };
+    let attr = SrqAttr::new(100).max_sge(2).srq_limit(5);
+    let init = SrqInitAttr::new(attr);
     let create = SrqCreate { pd: &stage.pd, attr: &init, xrc: None, td: None, user_handle: 0 };
     let mut basic = played!(stage.mlx5.create_srq(&create)).unwrap();
     let request: mlx5_ib_create_srq = stage.kernel.private();
@@ -387,7 +385,7 @@ fn an_srq_has_its_own_index_only_for_xrc() {
 
     let xrcd = xrcd::open(stage.mlx5.kernel(), None, false, false).unwrap();
     let _qp = stage.qp(QpType::Rc);
-    let init = SrqInitAttr { srq_type: SrqType::Xrc, ..init };
+    let init = init.srq_type(SrqType::Xrc);
     let xrc = Some((&xrcd, &stage.cq.handle, &stage.cq.shared));
     let create = SrqCreate { xrc, attr: &init, ..create };
     let xrc = played!(stage.mlx5.create_srq(&create)).unwrap();
@@ -418,14 +416,14 @@ fn address_handles_depend_on_the_link_layer() {
     let attr = AhAttr::global(1, 3, "10.0.0.9".parse::<Gid>().unwrap());
     stage.mlx5.create_ah(&stage.pd, &attr).unwrap();
     let refused = |mlx5: &Mlx5, attr: AhAttr| mlx5.create_ah(&stage.pd, &attr).unwrap_err().to_string();
-    assert!(refused(&stage.mlx5, AhAttr { grh: None, ..attr }).contains("grh"));
-    assert!(refused(&stage.mlx5, AhAttr { port_num: 2, ..attr }).contains("port_num"));
-    assert!(refused(&stage.mlx5, AhAttr { port_num: 0, ..attr }).contains("port_num"));
+    assert!(refused(&stage.mlx5, attr.grh(None)).contains("grh"));
+    assert!(refused(&stage.mlx5, attr.port_num(2)).contains("port_num"));
+    assert!(refused(&stage.mlx5, attr.port_num(0)).contains("port_num"));
 
     let mut kernel = FakeKernel::default();
     kernel.link_layer = 1;
     let ib = Stage::new(kernel, &Options::default());
-    ib.mlx5.create_ah(&ib.pd, &AhAttr { grh: None, dlid: 4, ..attr }).unwrap();
+    ib.mlx5.create_ah(&ib.pd, &attr.grh(None).dlid(4)).unwrap();
     let old = FakeKernel::default();
     old.context.lock().unwrap().cmds_supp_uhw = 0;
     let old = Stage::new(old, &Options::default());
@@ -455,8 +453,7 @@ fn a_dc_initiator_is_created_as_qp_type_driver() {
 #[test]
 fn a_dc_target_has_the_number_that_rtr_returns() {
     let stage = Stage::plain();
-    let init =
-        SrqInitAttr { attr: SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 }, ..SrqInitAttr::default() };
+    let init = SrqInitAttr::new(SrqAttr::new(4));
     let create = SrqCreate { pd: &stage.pd, attr: &init, xrc: None, td: None, user_handle: 0 };
     let srq = played!(stage.mlx5.create_srq(&create)).unwrap();
     let create = DctCreate {
@@ -472,7 +469,7 @@ fn a_dc_target_has_the_number_that_rtr_returns() {
     assert_eq!((request.flags, request.sq_buf_addr), (MLX5_QP_FLAG_TYPE_DCT, create.dc_key));
     assert_eq!((request.buf_addr, request.db_addr, request.sq_wqe_count), (0, 0, 0));
     let modify = |state| {
-        let attr = QpAttr { qp_state: state, ..QpAttr::default() };
+        let attr = QpAttr::new().qp_state(state);
         played!(stage.mlx5.modify_dct(&dct.handle, &dct.shared, &attr, QpAttrMask::STATE))
     };
     assert_eq!(modify(QpState::INIT).unwrap(), None);
@@ -486,7 +483,7 @@ fn a_dc_target_has_the_number_that_rtr_returns() {
 #[test]
 fn a_work_queue_accepts_receives_when_it_is_ready() {
     let stage = Stage::plain();
-    let attr = WqInitAttr { max_wr: 5, max_sge: 3, ..WqInitAttr::default() };
+    let attr = WqInitAttr::new(5).max_sge(3);
     let cq = (&stage.cq.handle, &stage.cq.shared);
     let create = WqCreate { pd: &stage.pd, cq, attr: &attr, user_handle: 0 };
     let mut wq = played!(stage.mlx5.create_wq(&create)).unwrap();
@@ -498,7 +495,7 @@ fn a_work_queue_accepts_receives_when_it_is_ready() {
     let early = unsafe { wq.queue.post(7, &[]) };
     assert_eq!(early, Err(PostError::BadState));
     let to = |wq: &WqParts<Mlx5>, state| {
-        let attr = WqAttr { wq_state: Some(state), ..WqAttr::default() };
+        let attr = WqAttr::new().wq_state(state);
         played!(stage.mlx5.modify_wq(&wq.handle, &wq.shared, &attr)).unwrap();
     };
     to(&wq, WqState::RDY);
@@ -556,18 +553,17 @@ fn is_mapped(addr: u64) -> bool {
 #[test]
 fn memory_that_the_kernel_may_hold_is_leaked() {
     let mut stage = Stage::plain();
-    let cap =
-        QpCap { max_send_wr: 4096, max_recv_wr: 4096, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    let cap = QpCap::new(4096, 4096);
     stage.kernel.next_handle.store(1 << 31, Relaxed);
     let unsure = |error: Error| assert_eq!(error.errno(), Errno::EPROTO, "{error}");
 
-    let attr = CqInitAttr { cqe: 4096, ..CqInitAttr::default() };
+    let attr = CqInitAttr::new(4096);
     unsure(played!(stage.mlx5.create_cq(&attr, None, 0)).unwrap_err());
     let cq: mlx5_ib_create_cq = stage.kernel.private();
     assert!(is_mapped(cq.buf_addr) && is_mapped(cq.db_addr));
 
-    let attr = SrqAttr { max_wr: 4096, max_sge: 1, srq_limit: 0 };
-    let srq = SrqInitAttr { attr, ..SrqInitAttr::default() };
+    let attr = SrqAttr::new(4096);
+    let srq = SrqInitAttr::new(attr);
     let create = SrqCreate { pd: &stage.pd, attr: &srq, xrc: None, td: None, user_handle: 0 };
     unsure(played!(stage.mlx5.create_srq(&create)).unwrap_err());
     let srq: mlx5_ib_create_srq = stage.kernel.private();
@@ -581,7 +577,7 @@ fn memory_that_the_kernel_may_hold_is_leaked() {
         assert!(qp.sq_buf_addr == 0 || is_mapped(qp.sq_buf_addr));
     }
 
-    let attr = WqInitAttr { max_wr: 4096, max_sge: 1, ..WqInitAttr::default() };
+    let attr = WqInitAttr::new(4096);
     let cq = (&stage.cq.handle, &stage.cq.shared);
     let create = WqCreate { pd: &stage.pd, cq, attr: &attr, user_handle: 0 };
     unsure(played!(stage.mlx5.create_wq(&create)).unwrap_err());

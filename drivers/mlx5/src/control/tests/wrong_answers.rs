@@ -98,10 +98,10 @@ impl Script for WrongKernel {
 fn use_all(mlx5: &Mlx5) -> Result<()> {
     let _ = mlx5.query_device();
     let pd = mlx5.alloc_pd()?;
-    let cq_attr = CqInitAttr { cqe: 30, ..CqInitAttr::default() };
+    let cq_attr = CqInitAttr::new(30);
     let mut cq = played!(mlx5.create_cq(&cq_attr, None, 0))?;
-    let srq_attr = SrqAttr { max_wr: 10, max_sge: 2, srq_limit: 0 };
-    let srq_init = SrqInitAttr { attr: srq_attr, ..SrqInitAttr::default() };
+    let srq_attr = SrqAttr::new(10).max_sge(2);
+    let srq_init = SrqInitAttr::new(srq_attr);
     let create = SrqCreate { pd: &pd, attr: &srq_init, xrc: None, td: None, user_handle: 0 };
     let mut srq = played!(mlx5.create_srq(&create)).ok();
     if let Some(srq) = &mut srq {
@@ -135,7 +135,7 @@ fn use_all(mlx5: &Mlx5) -> Result<()> {
     }
     for qp in &mut qps {
         for state in [QpState::INIT, QpState::RTR, QpState::RTS, QpState::ERR, QpState::RESET] {
-            let attr = QpAttr { qp_state: state, port_num: 1, ..QpAttr::default() };
+            let attr = QpAttr::new().qp_state(state).port_num(1);
             let _ =
                 played!(mlx5.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::STATE | QpAttrMask::PORT));
             for _ in 0..40 {
@@ -159,10 +159,10 @@ fn use_all(mlx5: &Mlx5) -> Result<()> {
         let _ = dm.mapping.copy_in(dm.start, &[1; 64]);
         let _ = dm.handle.destroy();
     }
-    let wq_attr = WqInitAttr { max_wr: 8, max_sge: 1, ..WqInitAttr::default() };
+    let wq_attr = WqInitAttr::new(8);
     let create = WqCreate { pd: &pd, cq: (&cq.handle, &cq.shared), attr: &wq_attr, user_handle: 0 };
     if let Ok(mut wq) = played!(mlx5.create_wq(&create)) {
-        let attr = WqAttr { wq_state: Some(WqState::RDY), ..WqAttr::default() };
+        let attr = WqAttr::new().wq_state(WqState::RDY);
         let _ = played!(mlx5.modify_wq(&wq.handle, &wq.shared, &attr));
         // SAFETY: the WR names no memory.
         #[expect(unsafe_code)]
@@ -173,7 +173,7 @@ fn use_all(mlx5: &Mlx5) -> Result<()> {
         let (cq, srq) = ((&cq.handle, &cq.shared), (&srq.handle, &srq.shared));
         let create = DctCreate { pd: &pd, cq, srq, dc_key: 1, data_in_completions: true, user_handle: 0 };
         if let Ok(dct) = played!(mlx5.create_dct(&create)) {
-            let attr = QpAttr { qp_state: QpState::RTR, ..QpAttr::default() };
+            let attr = QpAttr::new().qp_state(QpState::RTR);
             let _ = played!(mlx5.modify_dct(&dct.handle, &dct.shared, &attr, QpAttrMask::STATE));
             let _ = played!(mlx5.destroy_qp(dct.handle, &dct.shared));
         }

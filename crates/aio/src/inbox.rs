@@ -4,10 +4,10 @@
 //! A [`Recv`](crate::Recv) takes one message, and registers its task again for each wait. A stream takes all messages that are there at
 //! once, and stays registered as long as it exists.
 
-use crate::dispatcher::FORKED;
 use crate::error::{Error, Result};
+use crate::life::FORKED;
 use crate::qp::QpInner;
-use crate::recv::Message;
+use crate::receives::Message;
 use crate::sync::lock;
 use crate::tasks::Tasks;
 use std::collections::VecDeque;
@@ -15,14 +15,14 @@ use std::sync::Arc;
 use uverbs::Driver;
 
 /// Notes in the stream's tasks that a message has arrived, or that no more will, until this is dropped.
-pub(crate) struct Tap<D: Driver> {
+pub(crate) struct Inbox<D: Driver> {
     qp: Arc<QpInner<D>>,
 }
 
-impl<D: Driver> Tap<D> {
+impl<D: Driver> Inbox<D> {
     /// What has arrived before this is not noted.
     pub(crate) fn new(qp: Arc<QpInner<D>>, tasks: Arc<Tasks>) -> Self {
-        lock(&qp.receives).set_tap(Some(tasks));
+        lock(&qp.receives).set_inbox(Some(tasks));
         Self { qp }
     }
 
@@ -36,7 +36,7 @@ impl<D: Driver> Tap<D> {
         }
         let mut receives = lock(&self.qp.receives);
         let starved = receives.take_all(messages);
-        let ended = receives.ended().cloned().or(receives.has_tap_ended().then_some(Error::Closed));
+        let ended = receives.ended().cloned().or(receives.has_inbox_ended().then_some(Error::Closed));
         drop(receives);
         if starved {
             self.qp.starved();
@@ -48,10 +48,10 @@ impl<D: Driver> Tap<D> {
     }
 }
 
-impl<D: Driver> Drop for Tap<D> {
+impl<D: Driver> Drop for Inbox<D> {
     fn drop(&mut self) {
         if !self.qp.is_forked() {
-            let tasks = lock(&self.qp.receives).set_tap(None);
+            let tasks = lock(&self.qp.receives).set_inbox(None);
             // It may have the last reference to a task.
             drop(tasks);
         }

@@ -2,15 +2,15 @@
 //! The numbers of queues, and the `wr_id` of their work requests: the number, and the slot of the operation.
 
 /// The part of a `wr_id` that is the key of a slot.
-pub(super) const KEY_MASK: u64 = (1 << crate::slots::KEY_BITS) - 1;
+pub(crate) const KEY_MASK: u64 = (1 << crate::slots::KEY_BITS) - 1;
 /// The bits above it: a receive; a work request of a batch that is not its last.
-pub(super) const RECEIVE: u64 = 1 << crate::slots::KEY_BITS;
-pub(super) const PART: u64 = 1 << (crate::slots::KEY_BITS + 1);
-pub(super) const ROUTE_SHIFT: u32 = crate::slots::KEY_BITS + 2;
+pub(crate) const RECEIVE: u64 = 1 << crate::slots::KEY_BITS;
+pub(crate) const PART: u64 = 1 << (crate::slots::KEY_BITS + 1);
+pub(crate) const ROUTE_SHIFT: u32 = crate::slots::KEY_BITS + 2;
 
 /// The number of a queue among those of its dispatcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RouteId(pub(super) u32);
+pub(crate) struct RouteId(pub(crate) u32);
 
 impl RouteId {
     /// The `wr_id` of a send in this slot.

@@ -9,15 +9,15 @@
 //! removes the completions of a QP that is destroyed. The receive would be lost, and the SRQ would become shorter. So the QP moves
 //! to ERR, the device reports that it takes no more receives (`LAST_WQE_REACHED`), and the CQ is polled empty.
 
-use crate::dispatcher::RouteId;
+use crate::route::RouteId;
+use crate::sends::Queue;
 use crate::sync::{Mutex, lock};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Waker;
 use core::time::Duration;
 use std::sync::Arc;
-use uverbs::Exclusive;
+use uverbs::Driver;
 use uverbs::qp::{QpControl, QpLife};
-use uverbs::{Driver, Rc};
 use uverbs_core::wake::{Caller, discard};
 
 /// How long a QP with an SRQ waits for `LAST_WQE_REACHED`: rxe does not raise it in old kernels (6.1).
@@ -26,7 +26,7 @@ pub(crate) const LAST_WQE_LIMIT: Duration = Duration::from_millis(500);
 /// A QP that is destroyed when this is dropped.
 pub(crate) struct Linger<D: Driver> {
     pub(crate) control: QpControl<D>,
-    pub(crate) _queue: Option<uverbs::SendQueue<Rc, Exclusive, D>>,
+    pub(crate) _queue: Option<Queue<D>>,
     /// The end of the wait for the event, by the dispatcher's clock.
     pub(crate) until: Duration,
 }
@@ -88,7 +88,7 @@ impl Dry {
 }
 
 /// Work for the next poll, which any thread may add.
-pub(crate) struct Inbox<D: Driver> {
+pub(crate) struct Added<D: Driver> {
     pub(crate) ended: Vec<Ended<D>>,
     pub(crate) starved: Vec<RouteId>,
     dry: Vec<Arc<Dry>>,
@@ -96,7 +96,7 @@ pub(crate) struct Inbox<D: Driver> {
     dry_most: usize,
 }
 
-impl<D: Driver> Inbox<D> {
+impl<D: Driver> Added<D> {
     pub(crate) fn new() -> Self {
         Self { ended: Vec::new(), starved: Vec::new(), dry: Vec::new(), dry_most: 0 }
     }
@@ -130,7 +130,7 @@ impl<D: Driver> Waiting<Ended<D>> {
 }
 
 /// The work that a dispatcher has begun.
-pub(crate) struct Chores<D: Driver> {
+pub(crate) struct Deferred<D: Driver> {
     ending: Vec<Waiting<Ended<D>>>,
     dry: Vec<Waiting<Arc<Dry>>>,
     /// Receive queues that are empty because their pools are.
@@ -141,16 +141,16 @@ pub(crate) struct Chores<D: Driver> {
     cqe: u32,
 }
 
-impl<D: Driver> Chores<D> {
+impl<D: Driver> Deferred<D> {
     pub(crate) fn new(cqe: u32) -> Self {
         Self { ending: Vec::new(), dry: Vec::new(), starved: Vec::new(), total: 0, cqe }
     }
 
     /// Before a poll.
-    pub(crate) fn begin(&mut self, inbox: &mut Inbox<D>, now: impl FnOnce() -> Duration) {
-        self.ending.extend(inbox.ended.drain(..).map(|what| Waiting { what, since: None }));
-        self.dry.extend(inbox.dry.drain(..).map(|what| Waiting { what, since: Some(self.total) }));
-        for id in inbox.starved.drain(..) {
+    pub(crate) fn begin(&mut self, added: &mut Added<D>, now: impl FnOnce() -> Duration) {
+        self.ending.extend(added.ended.drain(..).map(|what| Waiting { what, since: None }));
+        self.dry.extend(added.dry.drain(..).map(|what| Waiting { what, since: Some(self.total) }));
+        for id in added.starved.drain(..) {
             if !self.starved.contains(&id) {
                 self.starved.push(id);
             }
@@ -183,17 +183,17 @@ impl<D: Driver> Chores<D> {
         self.ending.push(Waiting { what, since: None });
     }
 
-    /// Whether there is a QP that was held. Whether it still is, the next poll with chores finds out.
+    /// Whether there is a QP that was held. Whether it still is, the next poll with deferred work finds out.
     pub(crate) fn any_held(&self) -> bool {
         self.ending.iter().any(Waiting::was_held)
     }
 
     /// Whether nothing is left to do until the entries of a held QP are needed.
-    pub(crate) fn is_done(&self, inbox: &Inbox<D>) -> bool {
+    pub(crate) fn is_done(&self, added: &Added<D>) -> bool {
         self.ending.iter().all(Waiting::was_held)
             && self.dry.is_empty()
             && self.starved.is_empty()
-            && inbox.is_empty()
+            && added.is_empty()
     }
 
     /// The device was removed: nothing will be complete.

@@ -14,7 +14,7 @@ use uverbs_core::wake::{Caller, Wakes, discard};
 
 /// The tasks that wait for a descriptor, until it is readable.
 #[derive(Debug)]
-struct Watch {
+struct Registration {
     fd: RawFd,
     /// By the number of the wait.
     waiters: BTreeMap<u64, Waker>,
@@ -22,16 +22,16 @@ struct Watch {
 
 /// A wait for a descriptor.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wait {
-    watch: u64,
+pub(crate) struct FdWait {
+    registration: u64,
     number: u64,
 }
 
 #[derive(Debug)]
 struct State {
     next: u64,
-    watches: BTreeMap<u64, Watch>,
-    /// The watch of a descriptor.
+    registrations: BTreeMap<u64, Registration>,
+    /// The registration of a descriptor.
     of_fd: BTreeMap<RawFd, u64>,
 }
 
@@ -42,11 +42,11 @@ impl State {
         number
     }
 
-    /// Ends a watch. Returns those that waited.
-    fn end(&mut self, watch: u64) -> Option<BTreeMap<u64, Waker>> {
-        let Watch { fd, waiters } = self.watches.remove(&watch)?;
+    /// Ends a registration. Returns those that waited.
+    fn end(&mut self, registration: u64) -> Option<BTreeMap<u64, Waker>> {
+        let Registration { fd, waiters } = self.registrations.remove(&registration)?;
         // The number may be that of another descriptor already.
-        if self.of_fd.get(&fd) == Some(&watch) {
+        if self.of_fd.get(&fd) == Some(&registration) {
             self.of_fd.remove(&fd);
         }
         Some(waiters)
@@ -54,54 +54,60 @@ impl State {
 }
 
 #[derive(Debug)]
-pub(crate) struct Watches {
+pub(crate) struct FdWaits {
     state: Mutex<State>,
 }
 
-impl Watches {
-    /// Events of watches have numbers from `first` on.
+impl FdWaits {
+    /// Events of registrations have numbers from `first` on.
     pub(crate) fn new(first: u64) -> Self {
-        Self { state: Mutex::new(State { next: first, watches: BTreeMap::new(), of_fd: BTreeMap::new() }) }
+        Self {
+            state: Mutex::new(State { next: first, registrations: BTreeMap::new(), of_fd: BTreeMap::new() }),
+        }
     }
 
     /// Wakes the task once when the descriptor is readable, with all others that wait for it.
-    pub(crate) fn watch(&self, epoll: &Epoll, fd: impl AsFd, waker: &Waker) -> Result<Wait, Errno> {
+    pub(crate) fn register(&self, epoll: &Epoll, fd: impl AsFd, waker: &Waker) -> Result<FdWait, Errno> {
         let raw = fd.as_fd().as_raw_fd();
         let task = waker.clone();
         // Woken after the lock.
         let mut stale = Wakes::new();
         let mut state = lock(&self.state);
         let others = state.of_fd.get(&raw).copied();
-        let mut watch = state.number();
-        let event = |watch| EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, watch);
-        match epoll.add(&fd, event(watch)) {
+        let mut registration = state.number();
+        let event =
+            |registration| EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, registration);
+        match epoll.add(&fd, event(registration)) {
             Err(Errno::EEXIST) => {
-                watch = others.unwrap_or(watch);
-                // For the watch of others, too: its registration may be that of a file that had this number meanwhile.
-                epoll.modify(&fd, &mut event(watch))?;
+                registration = others.unwrap_or(registration);
+                // For the registration of others, too: its registration may be that of a file that had this number meanwhile.
+                epoll.modify(&fd, &mut event(registration))?;
             }
             added => added?,
         }
         // They wait for a file that was closed since.
-        let ended = others.filter(|others| *others != watch).and_then(|others| state.end(others));
+        let ended = others.filter(|others| *others != registration).and_then(|others| state.end(others));
         stale.extend(ended.into_iter().flat_map(BTreeMap::into_values));
-        state.of_fd.insert(raw, watch);
+        state.of_fd.insert(raw, registration);
         let number = state.number();
-        let place = state.watches.entry(watch).or_insert_with(|| Watch { fd: raw, waiters: BTreeMap::new() });
+        let place = state
+            .registrations
+            .entry(registration)
+            .or_insert_with(|| Registration { fd: raw, waiters: BTreeMap::new() });
         place.waiters.insert(number, task);
         drop(state);
         stale.wake();
-        Ok(Wait { watch, number })
+        Ok(FdWait { registration, number })
     }
 
     /// Ends a wait.
-    pub(crate) fn unwatch(&self, epoll: &Epoll, fd: impl AsFd, wait: Wait) {
+    pub(crate) fn deregister(&self, epoll: &Epoll, fd: impl AsFd, wait: FdWait) {
         let mut state = lock(&self.state);
         let mut left = None;
-        if let Some(watch) = state.watches.get_mut(&wait.watch) {
-            left = watch.waiters.remove(&wait.number);
-            if watch.waiters.is_empty() {
-                state.end(wait.watch);
+        if let Some(registration) = state.registrations.get_mut(&wait.registration) {
+            left = registration.waiters.remove(&wait.number);
+            if registration.waiters.is_empty() {
+                state.end(wait.registration);
             }
         }
         if !state.of_fd.contains_key(&fd.as_fd().as_raw_fd()) {
@@ -113,12 +119,12 @@ impl Watches {
     }
 
     /// Another task waits. Returns whether the descriptor is not yet readable.
-    pub(crate) fn update(&self, wait: Wait, waker: &Waker) -> bool {
+    pub(crate) fn update(&self, wait: FdWait, waker: &Waker) -> bool {
         let mut caller = Caller::new(waker);
         loop {
             let mut state = lock(&self.state);
-            let watch = state.watches.get_mut(&wait.watch);
-            let place = watch.and_then(|watch| watch.waiters.get_mut(&wait.number));
+            let registration = state.registrations.get_mut(&wait.registration);
+            let place = registration.and_then(|registration| registration.waiters.get_mut(&wait.number));
             let waits = place.map(|place| caller.store(place)).is_some();
             drop(state);
             if !caller.supply() {
@@ -127,10 +133,10 @@ impl Watches {
         }
     }
 
-    /// A descriptor is readable: the event has the number of this watch.
+    /// A descriptor is readable: the event has the number of this registration.
     #[cold]
-    pub(crate) fn take(&self, watch: u64, wakes: &mut Vec<Waker>) {
-        let ended = lock(&self.state).end(watch);
+    pub(crate) fn take(&self, registration: u64, wakes: &mut Vec<Waker>) {
+        let ended = lock(&self.state).end(registration);
         wakes.extend(ended.into_iter().flat_map(BTreeMap::into_values));
     }
 }
@@ -146,18 +152,18 @@ mod tests {
 
     struct Bed {
         epoll: Epoll,
-        watches: Watches,
+        fd_waits: FdWaits,
         counts: [Arc<Count>; 3],
     }
 
     impl Bed {
         fn new() -> Self {
             let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
-            Self { epoll, watches: Watches::new(16), counts: Default::default() }
+            Self { epoll, fd_waits: FdWaits::new(16), counts: Default::default() }
         }
 
-        fn watch(&self, fd: impl AsFd, task: usize) -> Wait {
-            self.watches.watch(&self.epoll, fd, &self.counts[task].clone().into()).unwrap()
+        fn watch(&self, fd: impl AsFd, task: usize) -> FdWait {
+            self.fd_waits.register(&self.epoll, fd, &self.counts[task].clone().into()).unwrap()
         }
 
         /// Takes what is readable, and returns how often each task was woken.
@@ -166,15 +172,15 @@ mod tests {
             let n = self.epoll.wait(&mut events, EpollTimeout::ZERO).unwrap();
             let mut wakes = Vec::new();
             for event in &events[..n] {
-                self.watches.take(event.data(), &mut wakes);
+                self.fd_waits.take(event.data(), &mut wakes);
             }
             wakes.drain(..).for_each(Waker::wake);
             [0, 1, 2].map(|i: usize| self.counts[i].0.load(Ordering::Relaxed))
         }
 
         fn assert_nothing_left(&self) {
-            let state = lock(&self.watches.state);
-            assert!(state.watches.is_empty() && state.of_fd.is_empty());
+            let state = lock(&self.fd_waits.state);
+            assert!(state.registrations.is_empty() && state.of_fd.is_empty());
         }
     }
 
@@ -186,18 +192,18 @@ mod tests {
         let waits = [0, 1, 2].map(|task| bed.watch(&near, task));
         assert_eq!(bed.woken(), [0; 3]);
         for (wait, count) in waits.iter().zip(&bed.counts) {
-            assert!(bed.watches.update(*wait, &count.clone().into()));
+            assert!(bed.fd_waits.update(*wait, &count.clone().into()));
         }
-        bed.watches.unwatch(&bed.epoll, &near, waits[0]);
+        bed.fd_waits.deregister(&bed.epoll, &near, waits[0]);
         write(&far, b"x").unwrap();
         assert_eq!(bed.woken(), [0, 1, 1]);
         assert_eq!(bed.woken(), [0, 1, 1], "once");
-        assert!(waits[1..].iter().all(|wait| !bed.watches.update(*wait, Waker::noop())));
+        assert!(waits[1..].iter().all(|wait| !bed.fd_waits.update(*wait, Waker::noop())));
         // It is still readable.
         let again = bed.watch(&near, 0);
-        waits[1..].iter().for_each(|wait| bed.watches.unwatch(&bed.epoll, &near, *wait));
+        waits[1..].iter().for_each(|wait| bed.fd_waits.deregister(&bed.epoll, &near, *wait));
         assert_eq!(bed.woken(), [1, 1, 1], "the end of a wait does not end a later one");
-        bed.watches.unwatch(&bed.epoll, &near, again);
+        bed.fd_waits.deregister(&bed.epoll, &near, again);
         bed.assert_nothing_left();
     }
 
@@ -207,12 +213,12 @@ mod tests {
         let bed = Bed::new();
         let ((mut near, _far), (second, _second_far)) = (pipe().unwrap(), pipe().unwrap());
         let panics = Arc::new(Panics::default());
-        bed.watches.watch(&bed.epoll, &near, &panics.clone().into()).unwrap();
+        bed.fd_waits.register(&bed.epoll, &near, &panics.clone().into()).unwrap();
         bed.watch(&near, 0);
         dup2(&second, &mut near).unwrap();
         let wait = bed.watch(&near, 1);
         assert_eq!((panics.0.load(Ordering::Relaxed), bed.woken()), (1, [1, 0, 0]));
-        bed.watches.unwatch(&bed.epoll, &near, wait);
+        bed.fd_waits.deregister(&bed.epoll, &near, wait);
         bed.assert_nothing_left();
     }
 
@@ -233,7 +239,7 @@ mod tests {
         dup2(&copy, &mut near).unwrap();
         let last = bed.watch(&near, 2);
         assert_eq!(bed.woken(), [1, 1, 1]);
-        bed.watches.unwatch(&bed.epoll, &near, last);
+        bed.fd_waits.deregister(&bed.epoll, &near, last);
         bed.assert_nothing_left();
     }
 }

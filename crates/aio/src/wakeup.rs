@@ -2,14 +2,14 @@
 //! Waking the thread that sleeps on the completion channel.
 //!
 //! The sleeper announces that it will sleep, then checks once more whether there is something to do, and then sleeps. Others
-//! store what there is to do, and then kick. So at least one of the two sees what the other did: the sleeper finds it, or the
-//! kick finds the announcement and raises the event.
+//! store what there is to do, and then wake it up. So at least one of the two sees what the other did: the sleeper finds it, or the
+//! wakeup finds the announcement and raises the event.
 //!
 //! | sleeper | others |
 //! |---|---|
 //! | `announce` | store what there is to do |
 //! | fence | fence |
-//! | check; arm the CQ, and poll it | `kick`: if announced, raise the event |
+//! | check; arm the CQ, and poll it | `wake_up`: if announced, raise the event |
 //! | sleep until the event, or that of the CQ | |
 //!
 //! The CQ is armed unless its last event was not read yet. So a completion that the poll does not find makes the channel readable,
@@ -35,7 +35,7 @@ pub(crate) enum Who {
 }
 
 #[derive(Debug)]
-pub(crate) struct Kick<E> {
+pub(crate) struct Wakeup<E> {
     asleep: AtomicBool,
     loop_asleep: AtomicBool,
     tasks_asleep: AtomicBool,
@@ -44,7 +44,7 @@ pub(crate) struct Kick<E> {
     event: E,
 }
 
-impl<E: Event> Kick<E> {
+impl<E: Event> Wakeup<E> {
     pub(crate) fn new(event: E) -> Self {
         let [asleep, loop_asleep, tasks_asleep, passed] = [(); 4].map(|()| AtomicBool::new(false));
         Self { asleep, loop_asleep, tasks_asleep, passed, event }
@@ -67,7 +67,7 @@ impl<E: Event> Kick<E> {
     #[inline]
     pub(crate) fn announce(&self, who: Who) {
         self.asleep(who).store(true, Ordering::Relaxed);
-        // Pairs with the fence of `kick`: either the check after this sees what was stored before the kick, or the kick sees
+        // Pairs with the fence of `wake_up`: either the check after this sees what was stored before the wakeup, or the wakeup sees
         // the announcement.
         fence(Ordering::SeqCst);
     }
@@ -88,7 +88,7 @@ impl<E: Event> Kick<E> {
     }
 
     /// Whether an event loop sleeps, for a leader that leaves. The loop finds what was stored before its check. For what is stored later
-    /// there is a kick that sees the announcement; a leader that reads the event of that kick sees it, too.
+    /// there is a wakeup that sees the announcement; a leader that reads the event of that wakeup sees it, too.
     #[inline]
     pub(crate) fn is_loop_asleep(&self) -> bool {
         self.loop_asleep.load(Ordering::Relaxed)
@@ -96,7 +96,7 @@ impl<E: Event> Kick<E> {
 
     /// Ends the sleeps, if there are any.
     #[inline]
-    pub(crate) fn kick(&self) {
+    pub(crate) fn wake_up(&self) {
         // Pairs with the fence of `announce`.
         fence(Ordering::SeqCst);
         let ends =
@@ -141,24 +141,24 @@ mod loom_tests {
 
     /// If the sleeper missed the message, it would sleep for ever, which loom reports as a deadlock.
     #[test]
-    fn a_kick_is_not_lost() {
+    fn a_wakeup_is_not_lost() {
         loom::model(|| {
             let event = Arc::new(Raised::default());
-            let kick = Arc::new(Kick::new(event.clone()));
+            let wakeup = Arc::new(Wakeup::new(event.clone()));
             let message = Arc::new(AtomicBool::new(false));
             let other = loom::thread::spawn({
-                let (kick, message) = (kick.clone(), message.clone());
+                let (wakeup, message) = (wakeup.clone(), message.clone());
                 move || {
                     message.store(true, Ordering::Relaxed);
-                    kick.kick();
+                    wakeup.wake_up();
                 }
             });
             while !message.load(Ordering::Relaxed) {
-                kick.announce(Who::Leader);
+                wakeup.announce(Who::Leader);
                 if !message.load(Ordering::Relaxed) {
                     event.sleep();
                 }
-                kick.cancel(Who::Leader);
+                wakeup.cancel(Who::Leader);
             }
             other.join().unwrap();
         });
@@ -166,46 +166,46 @@ mod loom_tests {
 
     /// A leader and an event loop share the event. If the leader kept what it has read from the loop, the loop would sleep for ever.
     #[test]
-    fn a_leader_that_leaves_passes_its_kicks_to_the_loop() {
+    fn a_leader_that_leaves_passes_its_wakeups_to_the_loop() {
         // All interleavings take hours; those with three changes of a running thread take seconds.
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {
             let event = Arc::new(Raised::default());
-            let kick = Arc::new(Kick::new(event.clone()));
+            let wakeup = Arc::new(Wakeup::new(event.clone()));
             let [work, message] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
             let other = loom::thread::spawn({
-                let (kick, work, message) = (kick.clone(), work.clone(), message.clone());
+                let (wakeup, work, message) = (wakeup.clone(), work.clone(), message.clone());
                 move || {
                     work.store(true, Ordering::Relaxed);
-                    kick.kick();
+                    wakeup.wake_up();
                     message.store(true, Ordering::Relaxed);
-                    kick.kick();
+                    wakeup.wake_up();
                 }
             });
             let leader = loom::thread::spawn({
-                let (kick, event) = (kick.clone(), event.clone());
+                let (wakeup, event) = (wakeup.clone(), event.clone());
                 move || {
                     while !message.load(Ordering::Relaxed) {
-                        kick.announce(Who::Leader);
+                        wakeup.announce(Who::Leader);
                         if !message.load(Ordering::Relaxed) {
                             event.sleep();
                         }
-                        kick.cancel(Who::Leader);
+                        wakeup.cancel(Who::Leader);
                     }
-                    if kick.is_loop_asleep() {
+                    if wakeup.is_loop_asleep() {
                         event.raise();
                     }
                 }
             });
             while !work.load(Ordering::Relaxed) {
-                kick.announce(Who::Loop);
+                wakeup.announce(Who::Loop);
                 if !work.load(Ordering::Relaxed) {
                     event.sleep();
-                    // As `pass_kick`: the leader may wait for it.
+                    // As `pass_wakeup`: the leader may wait for it.
                     event.raise();
                 }
-                kick.cancel(Who::Loop);
+                wakeup.cancel(Who::Loop);
             }
             leader.join().unwrap();
             other.join().unwrap();

@@ -16,7 +16,7 @@ struct Entry {
     waker: Option<Waker>,
 }
 
-/// The place of a task in the queue, if it has one. A task that stops waiting [leaves](Turnstile::leave).
+/// The place of a task in the queue, if it has one. A task that stops waiting [leaves](FairQueue::leave).
 #[derive(Debug, Default)]
 pub(crate) struct Ticket(Option<u64>);
 
@@ -28,7 +28,7 @@ impl Ticket {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Turnstile {
+pub(crate) struct FairQueue {
     /// Apart from the others, because it is the only one in most cases.
     first: Option<(u64, Entry)>,
     /// By their numbers. Empty if there is no first.
@@ -44,7 +44,7 @@ pub(crate) struct Turnstile {
     dismissed: u64,
 }
 
-impl Turnstile {
+impl FairQueue {
     /// Whether the task may take `want` of the `available` units; if so, the caller takes them. Otherwise the task has a place in
     /// the queue, and is woken when it may take them; or it needs a clone of its waker first, and nothing has changed.
     #[inline(always)]
@@ -292,8 +292,8 @@ mod tests {
             Self { waker: count.clone().into(), count, ticket: Ticket::default() }
         }
 
-        fn pass(&mut self, turnstile: &mut Turnstile, want: u32, available: u32) -> bool {
-            turnstile.pass(&mut self.ticket, want, available, &mut Caller::with_clone(&self.waker))
+        fn pass(&mut self, queue: &mut FairQueue, want: u32, available: u32) -> bool {
+            queue.pass(&mut self.ticket, want, available, &mut Caller::with_clone(&self.waker))
         }
 
         fn wakes(&self) -> u32 {
@@ -301,70 +301,70 @@ mod tests {
         }
     }
 
-    fn wake(turnstile: &mut Turnstile, available: u32) {
+    fn wake(queue: &mut FairQueue, available: u32) {
         let mut wakes = Vec::new();
-        turnstile.wake(available, &mut wakes);
+        queue.wake(available, &mut wakes);
         wakes.into_iter().for_each(Waker::wake);
     }
 
     #[test]
     fn tasks_pass_in_the_order_of_their_arrival() {
-        let mut turnstile = Turnstile::default();
+        let mut queue = FairQueue::default();
         let [mut a, mut b, mut c] = [Task::new(), Task::new(), Task::new()];
-        assert!(!a.pass(&mut turnstile, 1, 0));
-        assert!(!b.pass(&mut turnstile, 1, 0));
-        wake(&mut turnstile, 1);
+        assert!(!a.pass(&mut queue, 1, 0));
+        assert!(!b.pass(&mut queue, 1, 0));
+        wake(&mut queue, 1);
         assert_eq!((a.wakes(), b.wakes()), (1, 0));
-        assert!(!c.pass(&mut turnstile, 1, 1), "the unit is that of the first");
-        assert!(!b.pass(&mut turnstile, 1, 1));
-        assert!(a.pass(&mut turnstile, 1, 1));
-        wake(&mut turnstile, 2);
-        assert!(c.pass(&mut turnstile, 1, 2) && b.pass(&mut turnstile, 1, 1));
-        assert!(turnstile.is_empty());
+        assert!(!c.pass(&mut queue, 1, 1), "the unit is that of the first");
+        assert!(!b.pass(&mut queue, 1, 1));
+        assert!(a.pass(&mut queue, 1, 1));
+        wake(&mut queue, 2);
+        assert!(c.pass(&mut queue, 1, 2) && b.pass(&mut queue, 1, 1));
+        assert!(queue.is_empty());
     }
 
     #[test]
     fn a_task_that_needs_many_is_not_overtaken() {
-        let mut turnstile = Turnstile::default();
+        let mut queue = FairQueue::default();
         let [mut many, mut one] = [Task::new(), Task::new()];
-        assert!(!many.pass(&mut turnstile, 3, 2));
-        assert!(!one.pass(&mut turnstile, 1, 2));
-        wake(&mut turnstile, 2);
+        assert!(!many.pass(&mut queue, 3, 2));
+        assert!(!one.pass(&mut queue, 1, 2));
+        wake(&mut queue, 2);
         assert_eq!((many.wakes(), one.wakes()), (0, 0));
-        wake(&mut turnstile, 4);
+        wake(&mut queue, 4);
         assert_eq!((many.wakes(), one.wakes()), (1, 1));
-        assert!(many.pass(&mut turnstile, 3, 4) && one.pass(&mut turnstile, 1, 1));
+        assert!(many.pass(&mut queue, 3, 4) && one.pass(&mut queue, 1, 1));
     }
 
     #[test]
     fn a_task_that_leaves_after_it_was_woken_wakes_the_next() {
-        let mut turnstile = Turnstile::default();
+        let mut queue = FairQueue::default();
         let [mut a, mut b] = [Task::new(), Task::new()];
-        assert!(!a.pass(&mut turnstile, 1, 0) && !b.pass(&mut turnstile, 1, 0));
-        wake(&mut turnstile, 1);
+        assert!(!a.pass(&mut queue, 1, 0) && !b.pass(&mut queue, 1, 0));
+        wake(&mut queue, 1);
         let mut wakes = Vec::new();
-        let left = turnstile.leave(&mut a.ticket, 1, &mut wakes);
+        let left = queue.leave(&mut a.ticket, 1, &mut wakes);
         assert!(wakes.len() == 1 && left.is_none());
         wakes.into_iter().for_each(Waker::wake);
         assert_eq!((a.wakes(), b.wakes()), (1, 1));
-        assert!(b.pass(&mut turnstile, 1, 1));
+        assert!(b.pass(&mut queue, 1, 1));
     }
 
     #[test]
     fn the_last_waker_is_woken() {
-        let mut turnstile = Turnstile::default();
+        let mut queue = FairQueue::default();
         let (mut task, other) = (Task::new(), Task::new());
-        assert!(!task.pass(&mut turnstile, 1, 0));
+        assert!(!task.pass(&mut queue, 1, 0));
         let mut caller = Caller::new(&other.waker);
-        assert!(!turnstile.pass(&mut task.ticket, 1, 0, &mut caller), "the task has moved");
+        assert!(!queue.pass(&mut task.ticket, 1, 0, &mut caller), "the task has moved");
         assert!(
-            caller.supply() && !turnstile.pass(&mut task.ticket, 1, 0, &mut caller),
+            caller.supply() && !queue.pass(&mut task.ticket, 1, 0, &mut caller),
             "it was not cloned under a lock"
         );
         assert_eq!(Arc::strong_count(&task.count), 3, "the caller drops it");
         drop(caller);
         assert_eq!(Arc::strong_count(&task.count), 2);
-        wake(&mut turnstile, 1);
+        wake(&mut queue, 1);
         assert_eq!((task.wakes(), other.wakes()), (0, 1));
     }
 
@@ -378,7 +378,7 @@ mod tests {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 (state >> 33) % n
             };
-            let mut turnstile = Turnstile::default();
+            let mut queue = FairQueue::default();
             let mut available = 0_u32;
             let mut tasks: Vec<(Task, u32, u32)> = Vec::new();
             for _ in 0..300 {
@@ -388,7 +388,7 @@ mod tests {
                     0 => {
                         let (mut task, want) = (Task::new(), 1 + random(3) as u32);
                         let may = ahead(&tasks, tasks.len()) + want <= available;
-                        assert_eq!(task.pass(&mut turnstile, want, available), may);
+                        assert_eq!(task.pass(&mut queue, want, available), may);
                         if may {
                             available -= want;
                         } else {
@@ -399,7 +399,7 @@ mod tests {
                         let i = random(tasks.len() as u64) as usize;
                         let may = ahead(&tasks, i + 1) <= available;
                         let (task, want, _) = &mut tasks[i];
-                        assert_eq!(task.pass(&mut turnstile, *want, available), may, "seed {seed}");
+                        assert_eq!(task.pass(&mut queue, *want, available), may, "seed {seed}");
                         if may {
                             available -= *want;
                             tasks.remove(i);
@@ -410,20 +410,20 @@ mod tests {
                     2 if !tasks.is_empty() => {
                         let mut task = tasks.remove(random(tasks.len() as u64) as usize).0;
                         let mut wakes = Vec::new();
-                        turnstile.leave(&mut task.ticket, available, &mut wakes);
+                        queue.leave(&mut task.ticket, available, &mut wakes);
                         wakes.into_iter().for_each(Waker::wake);
                     }
                     3 if random(8) == 0 => available = random(u64::from(available) + 1) as u32,
                     _ => {
                         available += 1 + random(3) as u32;
-                        wake(&mut turnstile, available);
+                        wake(&mut queue, available);
                     }
                 }
                 for i in 0..tasks.len() {
                     let was_woken = tasks[i].0.wakes() > tasks[i].2;
                     assert!(was_woken || ahead(&tasks, i + 1) > available, "seed {seed}: {i} was not woken");
                 }
-                assert_eq!(turnstile.is_empty(), tasks.is_empty());
+                assert_eq!(queue.is_empty(), tasks.is_empty());
             }
         }
     }
@@ -432,26 +432,26 @@ mod tests {
     #[test]
     fn many_tasks_wait() {
         const TASKS: usize = 10_000;
-        let mut turnstile = Turnstile::default();
+        let mut queue = FairQueue::default();
         let mut tasks: Vec<_> = core::iter::repeat_with(Task::new).take(TASKS).collect();
         for task in &mut tasks {
-            assert!(!task.pass(&mut turnstile, 1, 0) && !task.pass(&mut turnstile, 1, 0));
+            assert!(!task.pass(&mut queue, 1, 0) && !task.pass(&mut queue, 1, 0));
         }
         // The last ones leave first, and then all that have an odd number.
         for task in tasks[TASKS / 2..].iter_mut().rev() {
-            assert!(turnstile.leave(&mut task.ticket, 0, &mut Vec::new()).is_some());
+            assert!(queue.leave(&mut task.ticket, 0, &mut Vec::new()).is_some());
         }
         for task in tasks[..TASKS / 2].iter_mut().skip(1).step_by(2) {
-            assert!(turnstile.leave(&mut task.ticket, 0, &mut Vec::new()).is_some());
+            assert!(queue.leave(&mut task.ticket, 0, &mut Vec::new()).is_some());
         }
         let alive = tasks.iter().filter(|task| Arc::strong_count(&task.count) > 2).count();
         assert_eq!(alive, TASKS / 4, "wakers of tasks that have left");
         for i in (0..TASKS / 2).step_by(2) {
-            wake(&mut turnstile, 1);
+            wake(&mut queue, 1);
             assert_eq!(tasks[i].wakes(), 1);
-            assert!(tasks[i].pass(&mut turnstile, 1, 1));
+            assert!(tasks[i].pass(&mut queue, 1, 1));
         }
-        assert!(turnstile.is_empty());
+        assert!(queue.is_empty());
         assert_eq!(tasks.iter().map(Task::wakes).sum::<u32>() as usize, TASKS / 4, "each was woken once");
     }
 }

@@ -21,7 +21,7 @@ const WOKEN: u8 = 1;
 const WAITING: u8 = 2;
 
 #[derive(Debug)]
-pub(crate) struct Relay {
+pub(crate) struct TaskWaker {
     state: AtomicU8,
     /// The task, from its first wait on. It is not cloned under the lock.
     task: Mutex<Option<Arc<Waker>>>,
@@ -32,7 +32,7 @@ pub(crate) struct Relay {
     is_listed: AtomicBool,
 }
 
-impl Relay {
+impl TaskWaker {
     /// For a future that was not polled yet.
     pub(crate) fn new(woke: Arc<AtomicBool>) -> Self {
         Self {
@@ -80,7 +80,7 @@ impl Relay {
     }
 }
 
-impl Relay {
+impl TaskWaker {
     /// Wakes the task if it waits: it runs the dispatcher. Returns whether it waited.
     #[cfg(not(loom))]
     pub(crate) fn call(&self) -> bool {
@@ -114,14 +114,14 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for TaskWaker {
     fn drop(&mut self) {
         let task = self.task.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         discard(task.and_then(Arc::into_inner));
     }
 }
 
-impl Wake for Relay {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -136,17 +136,17 @@ impl Wake for Relay {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use crate::lead::loom_tests::Flag;
+    use crate::leader::loom_tests::Flag;
 
     /// Two wakes of another thread, with something to find each time. If the task missed one, it would wait for ever, which loom
     /// reports as a deadlock.
     #[test]
     fn no_wake_is_lost() {
         loom::model(|| {
-            let relay = Arc::new(Relay::new(Arc::new(AtomicBool::new(false))));
+            let task_waker = Arc::new(TaskWaker::new(Arc::new(AtomicBool::new(false))));
             let done = loom::sync::Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
             let other = loom::thread::spawn({
-                let (waker, done) = (Waker::from(relay.clone()), done.clone());
+                let (waker, done) = (Waker::from(task_waker.clone()), done.clone());
                 move || {
                     for flag in &*done {
                         flag.store(true, Ordering::Relaxed);
@@ -157,12 +157,12 @@ mod loom_tests {
             let woken = Arc::new(Flag::default());
             let task = Waker::from(woken.clone());
             loop {
-                if relay.take() && done.iter().all(|flag| flag.load(Ordering::Relaxed)) {
+                if task_waker.take() && done.iter().all(|flag| flag.load(Ordering::Relaxed)) {
                     break;
                 }
-                while !relay.wait(&task) {
+                while !task_waker.wait(&task) {
                     woken.wait();
-                    if relay.is_woken() {
+                    if task_waker.is_woken() {
                         break;
                     }
                 }

@@ -3,11 +3,13 @@
 //! `DEVICE_FATAL` was raised, and that a completion has arrived.
 
 use super::*;
-use crate::{Events, Qp};
+use crate::{Dispatcher, Events, Qp, SleepLimit};
+use core::future::Future;
+use core::task::Poll;
 use std::os::fd::AsFd;
 use std::thread;
-use uverbs::ConnectAttr;
 use uverbs::mlx5::Mlx5;
+use uverbs::{ConnectAttr, Context, Rc};
 use uverbs_hca::{Fabric, Hca};
 
 /// How long a task may wait. None does, unless its test fails.
@@ -17,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 struct Victim {
     hca: Hca,
     dispatcher: Dispatcher<Mlx5>,
-    qp: Qp<Mlx5>,
+    qp: Qp<Rc, Mlx5>,
     events: Events<Mlx5>,
     _fabric: Fabric,
 }
@@ -39,8 +41,8 @@ impl Victim {
         Self { hca, dispatcher, qp, events, _fabric: fabric }
     }
 
-    fn inner(&self) -> &Inner<Mlx5> {
-        &self.dispatcher.inner
+    fn poller(&self) -> &Poller<Mlx5> {
+        &self.dispatcher.inner.poller
     }
 
     /// Waits until a message arrives, if there is one; until the device is removed; and until the events end.
@@ -67,10 +69,10 @@ impl Victim {
         let dispatcher = self.dispatcher.clone();
         let ended = dispatcher.block_on(self.wait());
         assert!(ended.is_ok(), "{ended:?}");
-        assert!(matches!(dispatcher.inner.failure(), Some(Error::DeviceRemoved)));
+        assert!(matches!(dispatcher.inner.poller.life.failure(), Some(Error::DeviceRemoved)));
         // The closed channel is readable for ever: it must not end sleeps any more.
         assert_eq!(dispatcher.prepare_sleep().unwrap(), Some(SleepLimit(None)));
-        let readable = dispatcher.inner.sleeper.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap();
+        let readable = dispatcher.inner.poller.sleeper.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap();
         assert!(!readable.channel && !readable.async_events, "{readable:?}");
     }
 }
@@ -79,8 +81,8 @@ impl Victim {
 fn the_channel_closes_before_the_event() {
     let victim = Victim::new();
     victim.hca.unplug();
-    victim.inner().read_channel(&mut Vec::new());
-    assert!(victim.inner().failure().is_some());
+    victim.poller().read_channel(&mut Vec::new());
+    assert!(victim.poller().life.failure().is_some());
     victim.ends();
 }
 
@@ -88,9 +90,9 @@ fn the_channel_closes_before_the_event() {
 fn the_event_is_read_before_the_channel() {
     let victim = Victim::new();
     victim.hca.unplug();
-    Hub::read(&victim.inner().hub, &mut Vec::new());
-    assert!(victim.inner().failure().is_some());
-    victim.inner().read_channel(&mut Vec::new());
+    Hub::read(&victim.poller().hub, &mut Vec::new());
+    assert!(victim.poller().life.failure().is_some());
+    victim.poller().read_channel(&mut Vec::new());
     victim.ends();
 }
 
@@ -107,8 +109,8 @@ fn the_process_of_the_context_is_killed() {
 fn a_poll_finds_the_end_of_the_channel() {
     let victim = Victim::new();
     victim.hca.unplug();
-    assert_eq!(victim.inner().poll(true, false, &mut Vec::new()), Ok(0));
-    assert!(victim.inner().failure().is_some());
+    assert_eq!(victim.poller().poll(true, false, &mut Vec::new()), Ok(0));
+    assert!(victim.poller().life.failure().is_some());
     victim.ends();
 }
 
@@ -116,8 +118,8 @@ fn a_poll_finds_the_end_of_the_channel() {
 #[test]
 fn the_cq_stays_armed() {
     let victim = Victim::new();
-    assert_eq!(victim.inner().poll(false, true, &mut Vec::new()), Ok(0));
-    assert!(lock(&victim.inner().poller).armed);
+    assert_eq!(victim.poller().poll(false, true, &mut Vec::new()), Ok(0));
+    assert!(lock(&victim.poller().state).armed);
     victim.hca.unplug();
     victim.ends();
 }
@@ -127,17 +129,17 @@ fn the_cq_stays_armed() {
 fn an_event_of_the_cq_was_not_read() {
     for polled_before in [false, true] {
         let victim = Victim::new();
-        assert_eq!(victim.inner().poll(false, true, &mut Vec::new()), Ok(0));
+        assert_eq!(victim.poller().poll(false, true, &mut Vec::new()), Ok(0));
         let mut send = victim.qp.send_inline(b"x");
         assert!(
             core::pin::Pin::new(&mut send)
                 .poll(&mut core::task::Context::from_waker(Waker::noop()))
                 .is_pending()
         );
-        let mut fds = [nix::poll::PollFd::new(victim.inner().channel.as_fd(), nix::poll::PollFlags::POLLIN)];
+        let mut fds = [nix::poll::PollFd::new(victim.poller().channel.as_fd(), nix::poll::PollFlags::POLLIN)];
         assert_eq!(nix::poll::poll(&mut fds, nix::poll::PollTimeout::MAX), Ok(1), "an event of the CQ");
         if polled_before {
-            assert!(victim.inner().poll(false, true, &mut Vec::new()).unwrap() > 0);
+            assert!(victim.poller().poll(false, true, &mut Vec::new()).unwrap() > 0);
         }
         victim.hca.unplug();
         drop(send);
@@ -191,10 +193,10 @@ fn a_task_of_tokio_that_sleeps_is_woken() {
 fn work_that_comes_too_late_waits_for_no_poll() {
     let victim = Victim::new();
     victim.hca.unplug();
-    victim.inner().read_channel(&mut Vec::new());
-    let late = victim.inner().add_chore(RouteId(0), |inbox, id| inbox.starved.push(id));
+    victim.poller().read_channel(&mut Vec::new());
+    let late = victim.poller().life.defer(RouteId(0), |added, id| added.starved.push(id));
     assert_eq!(late, Err(RouteId(0)));
-    assert!(!victim.inner().has_chores.load(Ordering::Relaxed), "no poll does it");
-    assert_eq!(victim.inner().poll_dry(&mut None, Waker::noop()), Poll::Ready(()));
+    assert!(!victim.poller().life.has_deferred(), "no poll does it");
+    assert_eq!(victim.poller().life.poll_dry(&mut None, Waker::noop()), Poll::Ready(()));
     victim.ends();
 }

@@ -42,9 +42,9 @@ impl Followers {
 
 /// The number of a thread among the followers, if it is one. The thread that was called has none any more.
 #[derive(Debug, Default)]
-pub(crate) struct Number(Option<u64>);
+pub(crate) struct FollowerId(Option<u64>);
 
-impl Number {
+impl FollowerId {
     /// Whether it has had one since it last left.
     #[cfg(not(loom))]
     #[inline]
@@ -54,12 +54,12 @@ impl Number {
 }
 
 #[derive(Debug)]
-pub(crate) struct Leadership {
+pub(crate) struct LeaderLock {
     state: AtomicU8,
     followers: Mutex<Followers>,
 }
 
-impl Leadership {
+impl LeaderLock {
     pub(crate) fn new() -> Self {
         Self { state: AtomicU8::new(FREE), followers: Mutex::new(Followers::default()) }
     }
@@ -74,13 +74,17 @@ impl Leadership {
     /// Begins to lead. If another thread leads, this one has a place among the followers, and is woken when it may lead: it then calls
     /// this, or [`leave`](Self::leave). `waker` only wakes the thread, so it is no code of the program.
     #[inline]
-    pub(crate) fn try_lead(&self, place: &mut Number, waker: impl FnOnce() -> Waker) -> Option<Lead<'_>> {
-        (self.replace(FREE, LED) || self.follow(place, waker)).then(|| Lead { leadership: self })
+    pub(crate) fn try_lead(
+        &self,
+        place: &mut FollowerId,
+        waker: impl FnOnce() -> Waker,
+    ) -> Option<LeaderGuard<'_>> {
+        (self.replace(FREE, LED) || self.follow(place, waker)).then(|| LeaderGuard { leader_lock: self })
     }
 
     /// Waits for the leader to leave. Returns whether it has left already, and this one leads.
     #[cold]
-    fn follow(&self, place: &mut Number, waker: impl FnOnce() -> Waker) -> bool {
+    fn follow(&self, place: &mut FollowerId, waker: impl FnOnce() -> Waker) -> bool {
         let mut followers = lock(&self.followers);
         loop {
             match self.state.load(Ordering::Relaxed) {
@@ -107,7 +111,7 @@ impl Leadership {
     }
 
     /// The thread is parked no longer. If it was called, it calls another one.
-    pub(crate) fn leave(&self, place: &mut Number) {
+    pub(crate) fn leave(&self, place: &mut FollowerId) {
         let Some(number) = place.0.take() else { return };
         let mut followers = lock(&self.followers);
         let was_called = followers.threads.remove(&number).is_none();
@@ -188,15 +192,15 @@ impl Leadership {
 
 /// The right to run the dispatcher, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Lead<'a> {
-    leadership: &'a Leadership,
+pub(crate) struct LeaderGuard<'a> {
+    leader_lock: &'a LeaderLock,
 }
 
-impl Drop for Lead<'_> {
+impl Drop for LeaderGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        if !self.leadership.replace(LED, FREE) {
-            self.leadership.hand_over();
+        if !self.leader_lock.replace(LED, FREE) {
+            self.leader_lock.hand_over();
         }
     }
 }
@@ -219,54 +223,63 @@ mod tests {
         counts.iter().filter(|count| Arc::strong_count(count) > 1).count()
     }
 
-    fn try_lead<'a>(leadership: &'a Leadership, place: &mut Number, count: &Arc<Count>) -> Option<Lead<'a>> {
-        leadership.try_lead(place, || count.clone().into())
+    fn try_lead<'a>(
+        leader_lock: &'a LeaderLock,
+        place: &mut FollowerId,
+        count: &Arc<Count>,
+    ) -> Option<LeaderGuard<'a>> {
+        leader_lock.try_lead(place, || count.clone().into())
     }
 
     /// A thread that leads for ever must not collect the wakers of those that waited meanwhile. Two futures of one task do not share
     /// a place.
     #[test]
     fn a_follower_that_leaves_is_forgotten() {
-        let leadership = Leadership::new();
+        let leader_lock = LeaderLock::new();
         let counts = counts(10_000);
-        let lead = try_lead(&leadership, &mut Number::default(), &counts[0]).expect("the first leads");
+        let lead = try_lead(&leader_lock, &mut FollowerId::default(), &counts[0]).expect("the first leads");
         let mut places: Vec<_> = counts.iter().map(|_| (Place::default(), Place::default())).collect();
         for (count, (place, other)) in counts.iter().zip(&mut places) {
             let waker = count.clone().into();
             for _ in 0..2 {
-                assert!(leadership.follow_in_task(place, &waker) && leadership.follow_in_task(other, &waker));
+                assert!(
+                    leader_lock.follow_in_task(place, &waker) && leader_lock.follow_in_task(other, &waker)
+                );
             }
             assert_eq!(Arc::strong_count(count), 4, "one waker for each place");
         }
         for (place, _) in &mut places {
-            assert!(leadership.leave_in_task(place).is_some());
+            assert!(leader_lock.leave_in_task(place).is_some());
         }
         for (_, other) in &mut places[10..] {
-            assert!(leadership.leave_in_task(other).is_some());
+            assert!(leader_lock.leave_in_task(other).is_some());
         }
         assert_eq!((alive(&counts[..10]), alive(&counts[10..])), (10, 0));
         drop(lead);
         assert_eq!((wakes(&counts[..10]), wakes(&counts[10..])), (vec![1; 10], vec![0; 9990]));
         assert_eq!(alive(&counts), 0);
-        assert!(try_lead(&leadership, &mut Number::default(), &counts[0]).is_some(), "no one leads any more");
+        assert!(
+            try_lead(&leader_lock, &mut FollowerId::default(), &counts[0]).is_some(),
+            "no one leads any more"
+        );
     }
 
     /// Of many threads each leads in turn: a leader that leaves wakes one.
     #[test]
     fn one_of_many_threads_is_called() {
         const THREADS: usize = 10_000;
-        let leadership = Leadership::new();
+        let leader_lock = LeaderLock::new();
         let counts = counts(THREADS);
-        let mut places: Vec<_> = counts.iter().map(|_| Number::default()).collect();
-        let mut lead = try_lead(&leadership, &mut Number::default(), &counts[0]);
+        let mut places: Vec<_> = counts.iter().map(|_| FollowerId::default()).collect();
+        let mut lead = try_lead(&leader_lock, &mut FollowerId::default(), &counts[0]);
         for (count, place) in counts.iter().zip(&mut places) {
-            assert!(try_lead(&leadership, place, count).is_none());
+            assert!(try_lead(&leader_lock, place, count).is_none());
         }
         for (i, (count, place)) in counts.iter().zip(&mut places).enumerate() {
             drop(lead.take());
-            assert!(!leadership.is_led());
+            assert!(!leader_lock.is_led());
             assert_eq!(count.0.load(Ordering::Relaxed), 1, "{i} was not called");
-            lead = try_lead(&leadership, place, count);
+            lead = try_lead(&leader_lock, place, count);
             assert!(lead.is_some());
         }
         drop(lead);
@@ -276,33 +289,33 @@ mod tests {
     /// A thread that was called does not lead, because its future is ready: it calls the next, and the last one the tasks.
     #[test]
     fn a_thread_that_was_called_calls_another() {
-        let leadership = Leadership::new();
+        let leader_lock = LeaderLock::new();
         let threads = counts(3);
         let tasks = counts(2);
-        let lead = try_lead(&leadership, &mut Number::default(), &threads[0]).unwrap();
-        let mut places = [(); 3].map(|()| Number::default());
+        let lead = try_lead(&leader_lock, &mut FollowerId::default(), &threads[0]).unwrap();
+        let mut places = [(); 3].map(|()| FollowerId::default());
         for (count, place) in threads.iter().zip(&mut places) {
-            assert!(try_lead(&leadership, place, count).is_none());
+            assert!(try_lead(&leader_lock, place, count).is_none());
         }
         for task in &tasks {
-            assert!(leadership.follow_in_task(&mut Place::default(), &task.clone().into()));
+            assert!(leader_lock.follow_in_task(&mut Place::default(), &task.clone().into()));
         }
         drop(lead);
         let [first, second, third] = &mut places;
         assert_eq!((wakes(&threads), wakes(&tasks)), (vec![1, 0, 0], vec![0, 0]));
         // The second leaves by itself.
-        leadership.leave(second);
+        leader_lock.leave(second);
         assert_eq!(wakes(&threads), [1, 0, 0]);
-        leadership.leave(first);
+        leader_lock.leave(first);
         assert_eq!((wakes(&threads), wakes(&tasks)), (vec![1, 0, 1], vec![0, 0]));
         // Someone else comes first, and leaves.
-        let lead = try_lead(&leadership, &mut Number::default(), &threads[1]).unwrap();
-        assert!(try_lead(&leadership, third, &threads[2]).is_none());
+        let lead = try_lead(&leader_lock, &mut FollowerId::default(), &threads[1]).unwrap();
+        assert!(try_lead(&leader_lock, third, &threads[2]).is_none());
         drop(lead);
         assert_eq!((wakes(&threads), wakes(&tasks)), (vec![1, 0, 2], vec![0, 0]));
-        leadership.leave(third);
+        leader_lock.leave(third);
         assert_eq!((wakes(&threads), wakes(&tasks)), (vec![1, 0, 2], vec![1, 1]));
-        assert!(try_lead(&leadership, &mut Number::default(), &threads[1]).is_some());
+        assert!(try_lead(&leader_lock, &mut FollowerId::default(), &threads[1]).is_some());
     }
 }
 
@@ -336,10 +349,10 @@ pub(crate) mod loom_tests {
         }
     }
 
-    fn lead_once(leadership: &Leadership) {
+    fn lead_once(leader_lock: &LeaderLock) {
         let flag = std::sync::Arc::new(Flag::default());
-        let mut place = Number::default();
-        while leadership.try_lead(&mut place, || flag.clone().into()).is_none() {
+        let mut place = FollowerId::default();
+        while leader_lock.try_lead(&mut place, || flag.clone().into()).is_none() {
             flag.wait();
         }
     }
@@ -349,12 +362,12 @@ pub(crate) mod loom_tests {
     #[test]
     fn a_follower_leads_after_the_leader() {
         loom::model(|| {
-            let leadership = Arc::new(Leadership::new());
+            let leader_lock = Arc::new(LeaderLock::new());
             let other = loom::thread::spawn({
-                let leadership = leadership.clone();
-                move || lead_once(&leadership)
+                let leader_lock = leader_lock.clone();
+                move || lead_once(&leader_lock)
             });
-            lead_once(&leadership);
+            lead_once(&leader_lock);
             other.join().unwrap();
         });
     }
@@ -365,29 +378,29 @@ pub(crate) mod loom_tests {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {
-            let leadership = Arc::new(Leadership::new());
-            let spawn = |f: fn(&Leadership)| {
-                let leadership = leadership.clone();
-                loom::thread::spawn(move || f(&leadership))
+            let leader_lock = Arc::new(LeaderLock::new());
+            let spawn = |f: fn(&LeaderLock)| {
+                let leader_lock = leader_lock.clone();
+                loom::thread::spawn(move || f(&leader_lock))
             };
             let threads = [
                 spawn(lead_once),
-                spawn(|leadership| {
+                spawn(|leader_lock| {
                     let flag = std::sync::Arc::new(Flag::default());
-                    let mut place = Number::default();
-                    drop(leadership.try_lead(&mut place, || flag.clone().into()));
-                    leadership.leave(&mut place);
+                    let mut place = FollowerId::default();
+                    drop(leader_lock.try_lead(&mut place, || flag.clone().into()));
+                    leader_lock.leave(&mut place);
                 }),
             ];
             let flag = std::sync::Arc::new(Flag::default());
             let mut place = Place::default();
-            while leadership.follow_in_task(&mut place, &flag.clone().into()) {
+            while leader_lock.follow_in_task(&mut place, &flag.clone().into()) {
                 flag.wait();
             }
             for thread in threads {
                 thread.join().unwrap();
             }
-            assert!(!leadership.is_led());
+            assert!(!leader_lock.is_led());
         });
     }
 }

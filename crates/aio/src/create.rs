@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The creation of QPs and SRQs of a dispatcher: their sizes, and where their receives come from.
+
+use crate::dispatcher::Dispatcher;
+use crate::error::Result;
+use crate::pair::Qp;
+use crate::qp::QpInner;
+use crate::receives::Receives;
+use crate::sends::Queue;
+use crate::srq::{Srq, SrqInner};
+use core::fmt;
+use core::marker::PhantomData;
+use std::sync::Arc;
+use uverbs::attr::{QpCap, SendOpsFlags, SrqAttr, SrqInitAttr};
+use uverbs::{AnyDriver, Driver, Exclusive, Pool, Private, ProtectionDomain, Rc, SendQueue, Ud};
+
+mod sealed {
+    use super::{Driver, Exclusive, Queue, Rc, SendQueue, Ud};
+    use uverbs::qp::transport::Sends;
+
+    pub trait HasFutures: Sends {
+        const IS_DATAGRAM: bool;
+
+        #[expect(private_interfaces, reason = "only this crate implements it")]
+        fn queue<D: Driver>(queue: SendQueue<Self, Exclusive, D>) -> Queue<D>
+        where
+            Self: Sized;
+    }
+
+    impl HasFutures for Rc {
+        const IS_DATAGRAM: bool = false;
+
+        #[expect(private_interfaces, reason = "only this crate implements it")]
+        fn queue<D: Driver>(queue: SendQueue<Self, Exclusive, D>) -> Queue<D> {
+            Queue::Rc(queue)
+        }
+    }
+
+    impl HasFutures for Ud {
+        const IS_DATAGRAM: bool = true;
+
+        #[expect(private_interfaces, reason = "only this crate implements it")]
+        fn queue<D: Driver>(queue: SendQueue<Self, Exclusive, D>) -> Queue<D> {
+            Queue::Ud(queue)
+        }
+    }
+}
+
+/// The transports whose operations are futures: [`Rc`] and [`Ud`].
+pub trait HasFutures: sealed::HasFutures {}
+
+impl HasFutures for Rc {}
+impl HasFutures for Ud {}
+
+/// The parameters of a QP that is to be created.
+#[must_use]
+pub struct QpBuilder<'a, T = Rc, D: Driver = AnyDriver> {
+    dispatcher: &'a Dispatcher<D>,
+    pd: &'a ProtectionDomain<D>,
+    cap: QpCap,
+    send_ops: Option<SendOpsFlags>,
+    pool: Option<&'a Pool<Private, D>>,
+    srq: Option<&'a Srq<D>>,
+    _transport: PhantomData<fn() -> T>,
+}
+
+impl<D: Driver, T> fmt::Debug for QpBuilder<'_, T, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QpBuilder").field("cap", &self.cap).finish_non_exhaustive()
+    }
+}
+
+impl<'a, D: Driver, T: HasFutures> QpBuilder<'a, T, D> {
+    fn new(dispatcher: &'a Dispatcher<D>, pd: &'a ProtectionDomain<D>) -> Self {
+        let cap = QpCap::new(64, 64).inline(64);
+        Self { dispatcher, pd, cap, send_ops: None, pool: None, srq: None, _transport: PhantomData }
+    }
+
+    /// How many work requests may be in flight: 64 sends and 64 receives by default. More operations wait.
+    pub fn depth(mut self, sends: u32, receives: u32) -> Self {
+        (self.cap.max_send_wr, self.cap.max_recv_wr) = (sends, receives);
+        self
+    }
+
+    /// Bytes that a send can have inline; 64 by default.
+    pub fn inline(mut self, bytes: u32) -> Self {
+        self.cap.max_inline_data = bytes;
+        self
+    }
+
+    /// The operations that the device must have: the creation fails if it does not, for example immediate data on iWARP.
+    pub fn send_ops(self, ops: SendOpsFlags) -> Self {
+        Self { send_ops: Some(ops), ..self }
+    }
+
+    /// Posts receives with buffers of this pool: as many as the depth, and another one for each that a task has taken.
+    ///
+    /// The pool needs as many buffers as the depths of all queues that take from it, and those that tasks hold. While it has
+    /// none, the queue has fewer receives, and a peer that sends more messages waits (receiver not ready). A QP with neither a
+    /// pool nor an [`srq`](Self::srq) gets no messages: its peer must not send any, and [`Qp::recv`] waits until the QP ends.
+    pub fn pool(self, pool: &'a Pool<Private, D>) -> Self {
+        Self { pool: Some(pool), ..self }
+    }
+
+    /// Takes its receives from a shared queue.
+    pub fn srq(self, srq: &'a Srq<D>) -> Self {
+        Self { srq: Some(srq), ..self }
+    }
+
+    /// Creates it, in state RESET.
+    ///
+    /// # Errors
+    /// The CQ of the dispatcher has too few entries left; the pool is that of another domain; or the kernel's refusal.
+    pub fn create(self) -> Result<Qp<T, D>> {
+        let Self { dispatcher, pd, cap, send_ops, pool, srq, .. } = self;
+        if let Some(pool) = pool {
+            check_pool("create_qp", pool, pd)?;
+        }
+        let depths = (cap.max_send_wr, if srq.is_some() { 0 } else { cap.max_recv_wr });
+        let poller = &dispatcher.inner.poller;
+        let create = |cq: &_| {
+            let builder = pd.qp::<T>().cq(cq).cap(cap);
+            let builder = match send_ops {
+                Some(ops) => builder.send_ops(ops),
+                None => builder,
+            };
+            // An SRQ of another dispatcher would complete to its own numbers.
+            match srq {
+                Some(srq) if !srq.is_of(poller.life()) => {
+                    let reason = "it is that of another dispatcher";
+                    Err(uverbs::Error::invalid("create_qp", "srq", reason).into())
+                }
+                Some(srq) => srq.with_queue(|queue| Ok(builder.srq(queue).create()?)),
+                None => Ok(builder.create()?),
+            }
+        };
+        let (qp, entries, route) = poller.add_queue(create, |_| depths.0.saturating_add(depths.1))?;
+        let (sends, receives, control) = qp.split();
+        let receives = Receives::new(receives, pool.cloned(), (depths.1, T::IS_DATAGRAM), route);
+        let sizes = (route, entries, depths.0);
+        let qp =
+            Arc::new(QpInner::new((T::queue(sends), receives, control), poller.life(), sizes, srq.cloned()));
+        poller.set_qp(route, &qp);
+        Ok(Qp::new(qp, dispatcher))
+    }
+}
+
+impl<D: Driver> Dispatcher<D> {
+    /// Begins the creation of a reliable connected QP, whose completions this dispatcher gets.
+    pub fn qp<'a>(&'a self, pd: &'a ProtectionDomain<D>) -> QpBuilder<'a, Rc, D> {
+        QpBuilder::new(self, pd)
+    }
+
+    /// Begins the creation of a QP of datagrams, whose completions this dispatcher gets. Its buffers for receives have 40 bytes more than
+    /// the messages, for the global routing header.
+    ///
+    /// ```
+    /// use uverbs::mlx5::Mlx5;
+    /// use uverbs::{ConnectAttr, Context};
+    /// use uverbs_aio::{Destination, Dispatcher, Result};
+    /// use uverbs_hca::Hca;
+    ///
+    /// # fn main() -> Result<()> {
+    /// let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
+    /// let (pd, dispatcher) = (context.alloc_pd()?, Dispatcher::new(&context)?);
+    /// let incoming = pd.pool(32, 40 + 1024)?;
+    /// let [client, server] = [(); 2].map(|()| dispatcher.datagram_qp(&pd).depth(8, 8).pool(&incoming).create());
+    /// let (client, server, attr) = (client?, server?, ConnectAttr::new().qkey(7).on(&context)?);
+    /// client.start(&attr)?;
+    /// let there = server.start(&attr)?;
+    /// let to = Destination::new(pd.create_ah(&attr.ah_attr(&there))?, there.qp_num, 7);
+    ///
+    /// dispatcher.block_on(async {
+    ///     client.send_inline_to(b"question", &to).await?;
+    ///     let question = server.recv_from().await?;
+    ///     let back = question.answer_to(&pd, 1, 7)?;
+    ///     server.send_inline_to(b"answer", &back).await?;
+    ///     assert_eq!(&*client.recv_from().await?, b"answer");
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    pub fn datagram_qp<'a>(&'a self, pd: &'a ProtectionDomain<D>) -> QpBuilder<'a, Ud, D> {
+        QpBuilder::new(self, pd)
+    }
+
+    /// Creates a shared receive queue with `depth` receives, and posts them with buffers of the pool. The messages of each QP
+    /// are [received](crate::Qp::recv) from that QP.
+    ///
+    /// # Errors
+    /// The CQ of the dispatcher has too few entries left; the pool is that of another domain; or the kernel's refusal.
+    pub fn srq(&self, pd: &ProtectionDomain<D>, pool: &Pool<Private, D>, depth: u32) -> Result<Srq<D>> {
+        check_pool("create_srq", pool, pd)?;
+        let attr = SrqAttr::new(depth);
+        let attr = SrqInitAttr::new(attr);
+        let poller = &self.inner.poller;
+        let (queue, entries, route) = poller.add_queue(|_| Ok(pd.srq(&attr)?), |_| depth)?;
+        let inner = Arc::new(SrqInner::new(queue, pool, poller.life(), (route, entries)));
+        poller.set_srq(route, &inner);
+        if inner.refill() {
+            poller.life().starved(route);
+        }
+        Ok(Srq::new(inner))
+    }
+}
+
+/// Fails if a queue of the domain would refuse the pool's buffers: it would have no receives, without an error.
+fn check_pool<D: Driver>(
+    verb: &'static str,
+    pool: &Pool<Private, D>,
+    pd: &ProtectionDomain<D>,
+) -> Result<()> {
+    if pool.is_of(pd) {
+        return Ok(());
+    }
+    Err(uverbs::Error::invalid(verb, "pool", "it is that of another protection domain").into())
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The send queue of a QP, and the work requests in flight.
+//!
+//! The transport is a type of the handles only ([`Qp`](crate::Qp)): they offer the operations that it has. The dispatcher passes the
+//! completions of all transports on in the same way.
+
+use crate::destination::Destination;
+use crate::error::{Error, Result};
+use crate::fair_queue::{FairQueue, Ticket};
+use crate::slots::{Left, Slots};
+use core::task::Waker;
+use std::sync::Arc;
+use uverbs::qp::QpControl;
+use uverbs::{AddressHandle, Completed, Driver, Exclusive, Rc, RecvQueue, SendQueue, Ud, WcStatus};
+use uverbs_core::wake::{Caller, Waiters};
+
+/// The result of a send, or why it has none.
+pub(crate) type Outcome<D> = Result<Completed<D>>;
+
+/// A send queue.
+pub(crate) enum Queue<D: Driver> {
+    Rc(SendQueue<Rc, Exclusive, D>),
+    Ud(SendQueue<Ud, Exclusive, D>),
+}
+
+impl<D: Driver> Queue<D> {
+    /// Moves the QP to RESET.
+    pub(crate) fn reset(
+        &mut self,
+        recv: Option<&mut RecvQueue<Exclusive, D>>,
+        control: &QpControl<D>,
+    ) -> uverbs::Result<()> {
+        match self {
+            Self::Rc(queue) => queue.reset(recv, control),
+            Self::Ud(queue) => queue.reset(recv, control),
+        }
+    }
+}
+
+/// What posts sends, and the sends in flight.
+pub(crate) struct Sends<D: Driver> {
+    /// `None` only while the QP is dropped.
+    pub(crate) queue: Option<Queue<D>>,
+    pub(crate) slots: Slots<Outcome<D>>,
+    /// Work requests that can be posted.
+    pub(crate) free: u32,
+    pub(crate) waiters: FairQueue,
+    /// Why nothing can be posted any more.
+    pub(crate) closed: Option<Error>,
+    /// Work requests in flight of which only the last makes a completion.
+    pub(crate) batches: Vec<Together>,
+    /// Detached work requests without a completion, since the last one that makes one.
+    pub(crate) silent: u32,
+    /// How often the QP was [reset](crate::Qp::reset).
+    pub(crate) resets: u64,
+    /// Those that wait until no send is in flight.
+    pub(crate) draining: Waiters,
+    /// The address handles of datagrams in flight for which no future waits any more, by the keys of their slots.
+    addresses: Vec<(u64, Arc<AddressHandle<D>>)>,
+}
+
+/// Work requests of which only the last makes a completion: it has the slot.
+pub(crate) struct Together {
+    pub(crate) key: u64,
+    pub(crate) count: u32,
+    /// The first error of one that is not the last.
+    pub(crate) fault: Option<Error>,
+}
+
+impl<D: Driver> Sends<D> {
+    /// Of a queue with `depth` entries.
+    pub(crate) fn new(queue: Queue<D>, depth: u32) -> Self {
+        Self {
+            queue: Some(queue),
+            slots: Slots::new(),
+            free: depth,
+            waiters: FairQueue::default(),
+            closed: None,
+            batches: Vec::new(),
+            silent: 0,
+            resets: 0,
+            draining: Waiters::default(),
+            addresses: Vec::new(),
+        }
+    }
+
+    /// A slot for a work request that is about to be posted, with the clone of the caller's waker. `None` if there are too many.
+    #[inline]
+    pub(crate) fn insert_slot(&mut self, caller: &mut Caller<'_>) -> Option<u64> {
+        match self.slots.insert(caller.take()?) {
+            Ok(key) => Some(key),
+            Err(waker) => {
+                caller.leave(Some(waker));
+                None
+            }
+        }
+    }
+
+    /// `count` work requests were posted, of which only the last one makes a completion: with this key.
+    #[inline]
+    pub(crate) fn posted(&mut self, key: u64, count: u32) {
+        self.free -= count;
+        let count = count + core::mem::take(&mut self.silent);
+        if count > 1 {
+            self.batches.push(Together { key, count, fault: None });
+        }
+    }
+
+    /// The future of a work request in flight, of a datagram to `to`, ends before it. What is left in the slot is dropped without the
+    /// lock, and so is `to`, unless its address handle is kept until the completion.
+    pub(crate) fn abandon(&mut self, key: u64, to: &mut Option<Destination<D>>) -> Option<Left<Outcome<D>>> {
+        let left = self.slots.abandon(key);
+        if !matches!(left, Some(Left::Result(_)))
+            && let Some(to) = to.take()
+        {
+            self.addresses.push((key, to.ah));
+        }
+        left
+    }
+
+    /// The datagram with this key is complete, and so are those before it. Returns its address handle, which the caller drops without
+    /// its lock: that may be a control call.
+    #[inline]
+    pub(crate) fn take_address(&mut self, key: u64) -> Option<Arc<AddressHandle<D>>> {
+        if self.addresses.is_empty() {
+            return None;
+        }
+        let at = self.addresses.iter().position(|(of, _)| *of == key)?;
+        Some(self.addresses.swap_remove(at).1)
+    }
+
+    /// Why a task with this ticket can post nothing.
+    #[inline]
+    pub(crate) fn refusal(&self, ticket: &mut Ticket) -> Option<Error> {
+        match &self.closed {
+            Some(error) => Some(error.clone()),
+            None => self.waiters.dismisses(ticket).then_some(Error::Closed),
+        }
+    }
+
+    /// The QP was moved to RESET: what was posted has no completions.
+    pub(crate) fn reset(&mut self, depth: u32, wakes: &mut Vec<Waker>) {
+        (self.free, self.silent, self.closed) = (depth, 0, None);
+        self.resets += 1;
+        self.batches.clear();
+        self.addresses.clear();
+        let (status, vendor_err) = (WcStatus::WR_FLUSH_ERR, 0);
+        self.slots.discard_all(|| Err(Error::Completion { status, vendor_err }), wakes);
+        self.waiters.dismiss_all(wakes);
+        self.draining.wake_all(wakes);
+    }
+
+    /// Wakes those that wait for an entry.
+    #[inline]
+    pub(crate) fn released(&mut self, depth: u32, wakes: &mut Vec<Waker>) {
+        if !self.waiters.is_empty() {
+            self.waiters.wake(self.free, wakes);
+        }
+        if self.free + self.silent == depth {
+            self.draining.wake_all(wakes);
+        }
+    }
+
+    /// Gives up a place among those that wait for entries, as [`FairQueue::leave`].
+    pub(crate) fn leave(&mut self, ticket: &mut Ticket, wakes: &mut Vec<Waker>) -> Option<Waker> {
+        self.waiters.leave(ticket, self.free, wakes)
+    }
+}
