@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! C's lists of work requests (ibv_post_send(3), ibv_post_recv(3), ibv_post_srq_recv(3)): what does not depend on the queue.
 //!
-//! A driver opens its queue, passes each node to its encoder ([`push_nodes`]), publishes what was written, and returns
-//! [`outcome`]. The WRs before the first one that can't be posted are published with one doorbell.
+//! A driver opens its queue, passes the value of each node ([`Wr::from_c`]) to its encoder ([`push_nodes`]), publishes what was
+//! written, and returns [`outcome`]. The WRs before the first one that can't be posted are published with one doorbell.
 #![expect(unsafe_code)]
 // UNSAFETY: lists and entries are C pointers; the contracts of the functions require that they are valid.
 
 use super::error::{BadWr, PostError};
-use super::raw::Room;
-use crate::wr::{RecvWr, SendWr, Sge};
+use super::inline::{Inline, InlineSges};
+use super::op::{Op, TsoArgs};
+use super::opcodes::{opcode_bit, takes_inline};
+use super::raw::{Room, resolve_bind, slice_from_c};
+use super::wire::WireRemote;
+use super::wr::{Data, Dest, Head, To, Wr};
+use crate::attr::QpType;
+use crate::wr::{ImmData, RawAh, RecvWr, SendFlags, SendWr, Sge, WrOpcode};
 
 /// A node of a list: [`SendWr`], [`RecvWr`].
 pub trait Node {
@@ -96,6 +102,150 @@ pub unsafe fn entries(list: *const Sge, num: i32, max: u32, room: &mut Room) -> 
     let num = num_sge(num, max)?;
     // SAFETY: `list` is NULL or points to `num` valid entries (the contract of this function).
     unsafe { room.entries(list, num) }.ok_or(PostError::InvalidArgument)
+}
+
+/// The WRs that a queue takes in lists.
+#[derive(Clone, Copy, Debug)]
+pub struct ListRules {
+    /// The transport, which determines how a node names its destination.
+    pub qp_type: QpType,
+    /// The set of the opcodes ([`opcode_bit`]).
+    pub opcodes: u32,
+    /// The maximum number of entries of a WR.
+    pub max_sge: u32,
+}
+
+impl Head {
+    /// The id and the flags of a node; the flags include `INLINE`.
+    #[must_use]
+    #[inline(always)]
+    pub const fn from_c(node: &SendWr) -> Self {
+        Self { wr_id: node.wr_id, flags: SendFlags::from_bits_retain(node.send_flags) }
+    }
+}
+
+impl<'a, R: WireRemote> Op<'a, R> {
+    /// The operation of a node with this opcode.
+    ///
+    /// # Errors
+    /// [`PostError::IllegalOpcode`] if lists do not have the opcode; [`PostError::InvalidArgument`] for a NULL pointer.
+    ///
+    /// # Safety
+    /// `node` is a valid node of a list ([`SendQueue::post_send`](super::SendQueue::post_send)); it has this opcode if that is a
+    /// bind or a TSO send.
+    #[inline(always)]
+    pub unsafe fn from_c(opcode: WrOpcode, node: &'a SendWr) -> Result<Self, PostError> {
+        let key = node.imm_data_or_invalidate_rkey;
+        let imm = ImmData::from_be(key).get();
+        // SAFETY: fields of plain integers, for which all bytes are valid.
+        let rdma = || unsafe { node.wr.rdma };
+        // SAFETY: as above.
+        let atomic = || unsafe { node.wr.atomic };
+        let remote = || R::new(rdma().remote_addr, rdma().rkey);
+        let at = || R::new(atomic().remote_addr, atomic().rkey);
+        Ok(match opcode {
+            WrOpcode::SEND => Op::Send,
+            WrOpcode::SEND_WITH_IMM => Op::SendImm(imm),
+            WrOpcode::SEND_WITH_INV => Op::SendInv(key),
+            WrOpcode::RDMA_WRITE => Op::Write(remote()),
+            WrOpcode::RDMA_WRITE_WITH_IMM => Op::WriteImm(remote(), imm),
+            WrOpcode::RDMA_READ => Op::Read(remote()),
+            WrOpcode::ATOMIC_CMP_AND_SWP => Op::CmpSwp(at(), atomic().compare_add, atomic().swap),
+            WrOpcode::ATOMIC_FETCH_AND_ADD => Op::FetchAdd(at(), atomic().compare_add),
+            WrOpcode::LOCAL_INV => Op::LocalInv(key),
+            WrOpcode::BIND_MW => {
+                // SAFETY: a WR with this opcode has this field of the union (the contract of this function).
+                let bind = unsafe { node.tail.bind_mw };
+                // SAFETY: the window and the region are NULL or valid (the contract of this function).
+                Op::BindMw(unsafe { resolve_bind(bind.mw, bind.rkey, &bind.bind_info) }?)
+            }
+            WrOpcode::TSO => {
+                // SAFETY: a WR with this opcode has this field of the union (the contract of this function).
+                let tso = unsafe { node.tail.tso };
+                // SAFETY: `hdr` is NULL or points to `hdr_sz` readable bytes (the contract of this function).
+                let header = unsafe { slice_from_c(tso.hdr, tso.hdr_sz.into()) };
+                Op::Tso(TsoArgs { header: header.ok_or(PostError::InvalidArgument)?, mss: tso.mss })
+            }
+            // `struct ibv_send_wr` has no fields for flush and atomic write; only builders have them.
+            _ => return Err(PostError::IllegalOpcode),
+        })
+    }
+}
+
+impl<'a, A> Dest<'a, A> {
+    /// The destination of a node of a queue of this transport. A list can't name a DC target.
+    ///
+    /// # Errors
+    /// [`PostError::InvalidArgument`] if the address handle of a datagram is NULL.
+    ///
+    /// # Safety
+    /// `node` is a valid node of a list ([`SendQueue::post_send`](super::SendQueue::post_send)), for a queue of this transport and
+    /// of the driver with this data of address handles.
+    #[inline(always)]
+    pub unsafe fn from_c(qp_type: QpType, node: &'a SendWr) -> Result<Self, PostError> {
+        match qp_type {
+            QpType::Ud => {
+                // SAFETY: the WR of a UD QP has this field of the union (the contract of this function).
+                let ud = unsafe { node.wr.ud };
+                // SAFETY: `ah` is NULL or an address handle of this driver (the contract of this function).
+                let Some(ah) = (unsafe { ud.ah.cast::<RawAh<A>>().as_ref() }) else {
+                    return Err(PostError::InvalidArgument);
+                };
+                let (remote_qpn, remote_qkey) = (ud.remote_qpn, ud.remote_qkey);
+                Ok(Dest::Ud(To { ah: &ah.driver, remote_qpn, remote_qkey }))
+            }
+            QpType::XrcSend | QpType::XrcRecv => Ok(Dest::Xrc(node.xrc_remote_srqn)),
+            QpType::RawPacket => Ok(Dest::Frame),
+            QpType::Rc | QpType::Uc | QpType::Driver => Ok(Dest::Peer),
+        }
+    }
+}
+
+impl<'a, A, R: WireRemote> Wr<'a, A, Sge, R> {
+    /// The value of a node. `room` is for its entries, if they are not aligned.
+    ///
+    /// # Errors
+    /// In this order: [`PostError::IllegalOpcode`]; [`PostError::TooManySge`] of a bind; [`PostError::InvalidArgument`] for a NULL
+    /// pointer of the operation or of the destination; [`PostError::TooManySge`]; [`PostError::InvalidArgument`] if the entries are
+    /// NULL; [`PostError::IllegalFlag`] if they are inline and the opcode has no inline data.
+    ///
+    /// # Safety
+    /// As [`Dest::from_c`].
+    #[inline]
+    pub unsafe fn from_c(node: &'a SendWr, rules: &ListRules, room: &'a mut Room) -> Result<Self, PostError> {
+        let opcode = node.opcode;
+        if rules.opcodes & opcode_bit(opcode) == 0 {
+            return Err(PostError::IllegalOpcode);
+        }
+        if opcode == WrOpcode::BIND_MW {
+            num_sge(node.num_sge, rules.max_sge)?;
+        }
+        // SAFETY: `node` is a valid node (the contract of this function).
+        let op = unsafe { Op::from_c(opcode, node) }?;
+        let to = if op.has_data() {
+            // SAFETY: the contract of this function.
+            unsafe { Dest::from_c(rules.qp_type, node) }?
+        } else {
+            Dest::Peer
+        };
+        let num = num_sge(node.num_sge, rules.max_sge)?;
+        // An invalidation ignores its entries; only their number is compared with the limit, as for any WR.
+        let num = if opcode == WrOpcode::LOCAL_INV { 0 } else { num };
+        // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
+        let sges = unsafe { room.entries(node.sg_list, num) }.ok_or(PostError::InvalidArgument)?;
+        let Head { wr_id, flags } = Head::from_c(node);
+        let is_inline = flags.contains(SendFlags::INLINE) && op.has_data();
+        if is_inline && !takes_inline(opcode) {
+            return Err(PostError::IllegalFlag);
+        }
+        let data = if is_inline {
+            // SAFETY: with `INLINE` the memory of every entry is readable (the contract of this function).
+            Data::Inline(Inline::Sges(unsafe { InlineSges::new(sges) }))
+        } else {
+            Data::Sges(sges)
+        };
+        Ok(Self { wr_id, flags, to, op, data })
+    }
 }
 
 #[cfg(test)]

@@ -12,17 +12,20 @@ use crate::memory::{BlockIndex, CompletedCount, SqView, UnitIndex};
 use crate::sq::consts::{Kind, are_plain};
 use crate::sq::cursor::{Cursor, record_end};
 use crate::sq::{SendQueue, umr_op};
-use crate::wqe::plain::{Carries, Destination, Local, WqeOp, Written, op_units, put_destination, put_op};
-use crate::wqe::{AV_UNITS, Ah, Answer, CTRL_UNITS, Remote, Sge, WqeWriter, eth, ordinary_words};
+use crate::wqe::plain::{
+    Alignment, Carries, Dest, Written, imm_or_key, is_local, op_units, put_destination, put_op, tso_args,
+};
+use crate::wqe::{AV_UNITS, Ah, Answer, CTRL_UNITS, Remote, WqeWriter, eth, ordinary_words};
 use crate::wqe::{
     SHORT_INLINE, put_entries, put_inline, put_ordinary, put_ordinary_inline, put_short_inline,
 };
 use bitflags::bitflags;
 use core::sync::atomic::Ordering;
+use uverbs_core::provider::inline::InlineBufs;
 use uverbs_core::provider::op::MwBind;
 use uverbs_core::provider::opcodes::{is_atomic, takes_inline};
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
-use uverbs_core::provider::{Operation, Payload, PostError, Wr, WrBuilder};
+use uverbs_core::provider::{DcTarget, Head, Inline, Op, PostError, To, WrBuilder};
 use uverbs_core::wr::{Sge as RawSge, WrOpcode};
 
 bitflags! {
@@ -195,14 +198,10 @@ fn words_of(unit: &[u8; 16]) -> [u64; 2] {
     zerocopy::transmute!(*unit)
 }
 
-/// The local operation of a builder.
+/// `wr_bind_mw` is for windows of type 2, whatever type the window has (ibv_wr_post(3)).
 #[inline(always)]
-fn local_of(op: &WqeOp<'_>) -> Option<Local> {
-    match op.local {
-        // `wr_bind_mw` is for windows of type 2, whatever type the window has (ibv_wr_post(3)).
-        Some(Local::Bind(bind)) => Some(Local::Bind(MwBind { mw_type: 2, ..bind })),
-        local => local,
-    }
+const fn type_2(bind: MwBind) -> MwBind {
+    MwBind { mw_type: 2, ..bind }
 }
 
 /// The flags that follow from an opcode.
@@ -231,33 +230,54 @@ impl SendQueue {
         session.end_fast(view, &wr, units, written.carries);
     }
 
+    /// Begins a WR with data. `op` is a closure for each operation, so that the functions that are not inlined have one
+    /// instance for each, whose arguments are those of the operation.
+    #[inline(always)]
+    fn begin<'o>(&mut self, head: Head, op: impl Fn() -> Op<'o, Remote> + Copy) {
+        let Self { session, encoder, .. } = self;
+        let (fast, opcode) = (&encoder.fast, op().opcode());
+        let is_fast = session.wr.state.needs.is_empty() && are_plain(head.flags) && session.cursor.has_room();
+        if is_fast && fast.has_connected_builder(opcode) {
+            self.begin_at(CTRL_UNITS, Setters::DATA, head, &op());
+        } else if is_fast && fast.has_addressed_builder(opcode) {
+            self.begin_addressed(head, op);
+        } else if is_fast
+            && matches!(opcode, WrOpcode::SEND | WrOpcode::TSO)
+            && fast.has_frame_builder(opcode)
+        {
+            self.begin_frame(head, op);
+        } else {
+            self.begin_slow(head, op);
+        }
+    }
+
     /// Begins a WR of the fast path, for which there is room: finishes it, and writes the segments of its opcode from
     /// `unit` on.
     #[inline(always)]
-    fn begin_at<O: Operation<Remote = Remote>>(&mut self, unit: u32, takes: Setters, wr: Wr, op: &O) {
+    fn begin_at(&mut self, unit: u32, takes: Setters, head: Head, op: &Op<'_, Remote>) {
         let Self { queue, encoder, session, .. } = self;
-        let (place, op) = (session.cursor.at, WqeOp::of(op));
-        let units = unit + op_units(O::OPCODE);
+        let (place, opcode) = (session.cursor.at, op.opcode());
+        let units = unit + op_units(opcode);
         // The constants are those of a destination of the queue's usual length; that of a TSO send has another one.
-        let more = if O::OPCODE.0 == WrOpcode::TSO.0 { unit - CTRL_UNITS } else { 1 };
-        let ctrl0 = u64::from_be(encoder.fast.ctrl.first(place, O::OPCODE, more.into()));
+        let more = if opcode.0 == WrOpcode::TSO.0 { unit - CTRL_UNITS } else { 1 };
+        let ctrl0 = u64::from_be(encoder.fast.ctrl.first(place, opcode, more.into()));
         // The session is stored first, because fewer values are in registers for the stores to the queue then.
         session.wr = Current {
             place,
             data: place.unit(units),
             ctrl0,
-            max_entry: if is_atomic(O::OPCODE) { 0 } else { MAX_SGE_LENGTH - 1 },
-            state: CurrentState::new(takes, const { slow_flags(O::OPCODE) }, units),
+            max_entry: if is_atomic(opcode) { 0 } else { MAX_SGE_LENGTH - 1 },
+            state: CurrentState::new(takes, slow_flags(opcode), units),
         };
         let written = Written::new(units + 1, Carries::Entries);
-        let head = session.cursor.advance(written);
+        let count = session.cursor.advance(written);
         let view = queue.view();
         let mut writer = WqeWriter::new(view, place);
         writer.put_ctrl0(ctrl0.to_be());
-        writer.put_ctrl1(encoder.fast.ctrl.second(wr.flags, op.imm));
-        let result = put_op(&mut writer, unit, &op);
-        view.record(place).wr_id.store(wr.wr_id, Ordering::Relaxed);
-        record_end(view, place, head, written);
+        writer.put_ctrl1(encoder.fast.ctrl.second(head.flags, imm_or_key(op)));
+        let result = put_op(&mut writer, unit, op, Alignment::ByPeer);
+        view.record(place).wr_id.store(head.wr_id, Ordering::Relaxed);
+        record_end(view, place, count, written);
         if let Err(error) = result {
             session.fail(error);
         }
@@ -265,30 +285,31 @@ impl SendQueue {
 
     /// [`begin_at`](Self::begin_at) for a queue whose WRs have a destination.
     #[inline(never)]
-    fn begin_addressed<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
+    fn begin_addressed<'o>(&mut self, head: Head, op: impl Fn() -> Op<'o, Remote> + Copy) {
         // With a constant length of the destination it takes 30 instructions less.
         if self.encoder.fast.address_units == AV_UNITS {
-            self.begin_at(CTRL_UNITS + AV_UNITS, Setters::all(), wr, &op);
+            self.begin_at(CTRL_UNITS + AV_UNITS, Setters::all(), head, &op());
         } else {
-            self.begin_to_srq(wr, op);
+            self.begin_to_srq(head, op);
         }
     }
 
     /// [`begin_at`](Self::begin_at) for a destination of one unit: the only other kind (XRC).
     #[inline(never)]
-    fn begin_to_srq<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
-        self.begin_at(CTRL_UNITS + 1, Setters::all(), wr, &op);
+    fn begin_to_srq<'o>(&mut self, head: Head, op: impl Fn() -> Op<'o, Remote>) {
+        self.begin_at(CTRL_UNITS + 1, Setters::all(), head, &op());
     }
 
     /// [`begin_at`](Self::begin_at) for a frame without a header in the WQE, or with that of a TSO send. The number of units
     /// before the data is constant only in the first case.
     #[inline(never)]
-    fn begin_frame<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
-        let Some(args) = op.tso() else {
+    fn begin_frame<'o>(&mut self, head: Head, op: impl Fn() -> Op<'o, Remote>) {
+        let op = op();
+        let Some(args) = tso_args(&op) else {
             let writer = WqeWriter::new(self.queue.view(), self.session.cursor.at);
             // The segment, and the unit behind it, which must not have bytes of an old WQE if there are no data.
             (CTRL_UNITS..CTRL_UNITS + 2).for_each(|unit| writer.put(unit, [0; 2]));
-            return self.begin_at(CTRL_UNITS + 1, Setters::DATA, wr, &op);
+            return self.begin_at(CTRL_UNITS + 1, Setters::DATA, head, &op);
         };
         let Self { queue, encoder, session, .. } = self;
         let limits = &encoder.fast.limits;
@@ -296,7 +317,7 @@ impl SendQueue {
         match eth::tso_units(limits.max_tso_header, args).and_then(|_| eth::put_tso(writer, false, args)) {
             Ok(units) => {
                 let max_entry = limits.max_tso.min(MAX_SGE_LENGTH - 1);
-                self.begin_at(CTRL_UNITS + units, Setters::DATA, wr, &op);
+                self.begin_at(CTRL_UNITS + units, Setters::DATA, head, &op);
                 // The setter checks the length of longer data.
                 (self.session.wr.max_entry, self.session.wr.state.slow) = (max_entry, SlowPathFlags::TSO);
             }
@@ -304,26 +325,38 @@ impl SendQueue {
         }
     }
 
-    /// Begins a local operation that takes the fast path, and returns whether it did.
+    /// Begins a local operation.
     #[inline(always)]
-    fn begin_local(&mut self, opcode: WrOpcode, wr: Wr, local: &Local) -> bool {
+    fn begin_local<'o>(&mut self, head: Head, op: impl Fn() -> Op<'o, Remote> + Copy) {
         let Self { queue, producer, encoder, session } = self;
-        session.wr.clear();
-        encoder.fast.has_local_builder(opcode)
-            && encoder.put_local(producer, queue.view(), &mut session.cursor, wr, local)
+        if session.wr.state.needs.is_empty() {
+            session.wr.clear();
+            if encoder.fast.has_local_builder(op().opcode())
+                && encoder.put_local(producer, queue.view(), &mut session.cursor, head, &op())
+            {
+                return;
+            }
+        }
+        self.begin_slow(head, op);
+    }
+
+    /// [`begin_cold`](Self::begin_cold), which is called from here, so that the fast path needs no memory for the operation.
+    #[inline(never)]
+    fn begin_slow<'o>(&mut self, head: Head, op: impl Fn() -> Op<'o, Remote>) {
+        self.begin_cold(head, &op());
     }
 
     /// Begins any WR, or latches the reason why it can't be posted.
     #[inline(never)]
-    fn begin_cold<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
+    fn begin_cold(&mut self, head: Head, op: &Op<'_, Remote>) {
         self.session.end_wr();
         self.session.wr = Current::NONE;
-        if let Err(error) = self.try_begin(wr, &op) {
+        if let Err(error) = self.try_begin(head, op) {
             self.session.fail(error);
         }
     }
 
-    fn try_begin<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: &O) -> Result<(), PostError> {
+    fn try_begin(&mut self, head: Head, op: &Op<'_, Remote>) -> Result<(), PostError> {
         let Self { queue, producer, encoder, session } = self;
         if !producer.in_session() {
             return Err(PostError::NoSession);
@@ -332,46 +365,43 @@ impl SendQueue {
         if cursor.is_failed() {
             return Err(session.error);
         }
-        if !encoder.has_builder(O::OPCODE) {
+        let opcode = op.opcode();
+        if !encoder.has_builder(opcode) {
             return Err(PostError::IllegalOpcode);
         }
-        let op = WqeOp::of(op);
-        if !O::HAS_DATA {
-            return match local_of(&op) {
-                Some(local) => encoder.push_local(producer, queue, cursor, wr, &local, false),
-                None => Err(PostError::IllegalOpcode),
-            };
+        if is_local(op) {
+            return encoder.push_local(producer, queue, cursor, head, op, false);
         }
-        let csum = encoder.check_csum(queue, wr.flags)?;
-        encoder.check_atomics(O::OPCODE)?;
-        let is_frame = encoder.kind == Kind::Raw && O::OPCODE == WrOpcode::SEND;
+        let csum = encoder.check_csum(queue, head.flags)?;
+        encoder.check_atomics(opcode)?;
+        let is_frame = encoder.kind == Kind::Raw && opcode == WrOpcode::SEND;
         let address_units = encoder.fast.address_units;
         let header = CTRL_UNITS
-            + match op.tso {
-                Some(args) => eth::tso_units(encoder.fast.limits.max_tso_header, args)?,
-                None if is_frame => eth::units(encoder.header_len()),
-                None => address_units + op_units(O::OPCODE),
+            + match op {
+                Op::Tso(args) => eth::tso_units(encoder.fast.limits.max_tso_header, *args)?,
+                _ if is_frame => eth::units(encoder.header_len()),
+                _ => address_units + op_units(opcode),
             };
         session.taken = encoder.reserve_units(producer, queue, cursor, header, 0)?;
         let mut writer = WqeWriter::new(queue.view(), cursor.at);
-        queue.record(cursor.at).wr_id.store(wr.wr_id, Ordering::Relaxed);
-        writer.put_ctrl1(encoder.fast.ctrl.second(wr.flags, op.imm));
-        match op.tso {
-            Some(args) => drop(eth::put_tso(writer, csum, args)?),
-            None if is_frame => {}
-            None => drop(put_op(&mut writer, CTRL_UNITS + address_units, &op)?),
+        queue.record(cursor.at).wr_id.store(head.wr_id, Ordering::Relaxed);
+        writer.put_ctrl1(encoder.fast.ctrl.second(head.flags, imm_or_key(op)));
+        match op {
+            Op::Tso(args) => drop(eth::put_tso(writer, csum, *args)?),
+            _ if is_frame => {}
+            _ => drop(put_op(&mut writer, CTRL_UNITS + address_units, op, Alignment::ByPeer)?),
         }
         let flag_if = |which, flag| if which { flag } else { SlowPathFlags::empty() };
         let slow = SlowPathFlags::LONG
-            | slow_flags(O::OPCODE)
+            | slow_flags(opcode)
             | flag_if(is_frame, SlowPathFlags::FRAME)
-            | flag_if(op.tso.is_some(), SlowPathFlags::TSO)
+            | flag_if(tso_args(op).is_some(), SlowPathFlags::TSO)
             | flag_if(csum, SlowPathFlags::CSUM);
         let takes = if address_units == 0 { Setters::DATA } else { Setters::all() };
         session.wr = Current {
             place: cursor.at,
             data: cursor.at.unit(header),
-            ctrl0: u64::from_be(encoder.fast.ctrl.first_of_units(cursor.at, O::OPCODE, header + 1)),
+            ctrl0: u64::from_be(encoder.fast.ctrl.first_of_units(cursor.at, opcode, header + 1)),
             max_entry: 0,
             state: CurrentState::new(takes, slow, header),
         };
@@ -446,52 +476,69 @@ impl SendQueue {
 
     /// Sets inline data of at most [`SHORT_INLINE`] bytes in one buffer.
     #[inline(never)]
-    fn set_inline_short<P: Payload<Sge>>(&mut self, data: P) {
+    fn set_inline_short(&mut self, bytes: &[u8]) {
         let Self { queue, session, encoder, .. } = self;
         // A copy, because a value in memory would be loaded again after the stores to the queue.
         let (wr, view) = (session.wr, queue.view());
-        if wr.state.takes_data(SlowPathFlags::empty())
-            && let Some(bytes) = data.one_buf()
-        {
+        if wr.state.takes_data(SlowPathFlags::empty()) {
             let writer = WqeWriter::new(view, wr.place);
             let units = put_short_inline(writer, wr.state.units.into(), &encoder.fast.limits, bytes);
             if let Some(units) = units {
                 return session.end_short(view, &wr, units as u32);
             }
         }
-        self.set_inline_cold(data);
+        self.set_inline_slow(move || Inline::Bytes(bytes));
+    }
+
+    /// Sets long inline data in one buffer.
+    #[inline(never)]
+    fn set_inline_long(&mut self, bytes: &[u8]) {
+        self.set_inline_far(move || Inline::Bytes(bytes));
+    }
+
+    /// Sets the inline data of several buffers.
+    #[inline(never)]
+    fn set_inline_bufs(&mut self, bufs: InlineBufs<'_>) {
+        self.set_inline_far(move || Inline::Bufs(bufs));
     }
 
     /// Sets inline data that are long or several buffers.
-    #[inline(never)]
-    fn set_inline_far<P: Payload<Sge>>(&mut self, data: P) {
+    #[inline(always)]
+    fn set_inline_far<'d>(&mut self, data: impl Fn() -> Inline<'d>) {
         let Self { queue, session, encoder, .. } = self;
         let state = session.wr.state;
         if state.takes_data(SlowPathFlags::empty()) {
             let writer = WqeWriter::new(queue.view(), session.wr.place);
-            let units = put_ordinary_inline(writer, state.units.into(), &encoder.fast.limits, &data);
+            let units = put_ordinary_inline(writer, state.units.into(), &encoder.fast.limits, &data());
             if let Some(units) = units {
                 // Loaded again, because there are not enough registers to keep it.
                 let wr = session.wr;
                 return session.end_fast(queue.view(), &wr, units as u32, Carries::Inline);
             }
         }
-        self.set_inline_cold(data);
+        self.set_inline_slow(data);
+    }
+
+    /// [`set_inline_cold`](Self::set_inline_cold), which is called from here, so that the fast path needs no memory for the
+    /// value.
+    #[inline(never)]
+    fn set_inline_slow<'d>(&mut self, data: impl Fn() -> Inline<'d>) {
+        self.set_inline_cold(&data());
     }
 
     /// Sets the inline data of any WR.
     #[inline(never)]
-    fn set_inline_cold<P: Payload<Sge>>(&mut self, data: P) {
+    fn set_inline_cold(&mut self, data: &Inline<'_>) {
         if !self.session.wr.state.needs.contains(Setters::DATA) {
             return self.session.refuse_setter(Setters::DATA);
         }
-        match self.put_inline_cold(&data) {
+        match self.put_inline_cold(data) {
             Ok(units) => self.end_data(units, Carries::Inline),
             Err(error) => self.session.fail(error),
         }
     }
 
-    fn put_inline_cold<P: Payload<Sge>>(&mut self, data: &P) -> Result<u32, PostError> {
+    fn put_inline_cold(&mut self, data: &Inline<'_>) -> Result<u32, PostError> {
         let CurrentState { slow, units, .. } = self.session.wr.state;
         if slow.contains(SlowPathFlags::NO_INLINE) {
             return Err(PostError::IllegalFlag);
@@ -503,7 +550,7 @@ impl SendQueue {
             session.cursor.head = session.cursor.head.wrapping_sub(1);
             session.wr.state.slow |= SlowPathFlags::LONG;
         }
-        let len = data.inline_len().min(self.encoder.fast.limits.max_inline as usize);
+        let len = data.len().min(self.encoder.fast.limits.max_inline as usize);
         self.reserve_data((len + 19) / 16)?;
         let (writer, encoder, units) = (self.writer(), &self.encoder, units.into());
         let limits = &encoder.fast.limits;
@@ -516,7 +563,7 @@ impl SendQueue {
 
     /// Sets the destination of a WR, of a queue of this `kind`.
     #[inline(always)]
-    fn set_address(&mut self, kind: Kind, to: Destination<'_>) {
+    fn set_address(&mut self, kind: Kind, to: &Dest<'_>) {
         if self.encoder.kind != kind {
             // The WR has a setter for its destination, but not this one.
             return self.session.fail(PostError::OrphanSetter);
@@ -531,7 +578,7 @@ impl SendQueue {
     /// `mlx5dv_wr_set_dc_addr`: the target of a DC initiator's WR.
     #[inline]
     pub fn wr_set_dc_addr(&mut self, ah: &Ah, remote_dctn: u32, remote_dc_key: u64) {
-        self.set_address(Kind::Dc, Destination::DcTarget(ah, remote_dctn, remote_dc_key));
+        self.set_address(Kind::Dc, &Dest::Dc(DcTarget { ah, remote_dctn, remote_dc_key }));
     }
 
     /// [`wr_set_dc_addr`](Self::wr_set_dc_addr) with a stream of the initiator (`mlx5dv_wr_set_dc_addr_stream`).
@@ -644,42 +691,31 @@ impl WrBuilder for SendQueue {
     }
 
     #[inline(always)]
-    fn wr_begin<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
-        if !O::HAS_DATA
-            && self.session.wr.state.needs.is_empty()
-            && let Some(local) = local_of(&WqeOp::of(&op))
-            && self.begin_local(O::OPCODE, wr, &local)
-        {
-            return;
-        }
-        let session = &self.session;
-        let fast = &self.encoder.fast;
-        let is_fast = O::HAS_DATA
-            && session.wr.state.needs.is_empty()
-            && are_plain(wr.flags)
-            && session.cursor.has_room();
-        if is_fast && fast.has_connected_builder(O::OPCODE) {
-            self.begin_at(CTRL_UNITS, Setters::DATA, wr, &op);
-        } else if is_fast && fast.has_addressed_builder(O::OPCODE) {
-            self.begin_addressed(wr, op);
-        } else if is_fast
-            && matches!(O::OPCODE, WrOpcode::SEND | WrOpcode::TSO)
-            && fast.has_frame_builder(O::OPCODE)
-        {
-            self.begin_frame(wr, op);
-        } else {
-            self.begin_cold(wr, op);
+    unsafe fn wr_begin(&mut self, head: Head, op: Op<'_, Remote>) {
+        match op {
+            Op::Send => self.begin(head, || Op::Send),
+            Op::SendImm(imm) => self.begin(head, move || Op::SendImm(imm)),
+            Op::SendInv(rkey) => self.begin(head, move || Op::SendInv(rkey)),
+            Op::Write(to) => self.begin(head, move || Op::Write(to)),
+            Op::WriteImm(to, imm) => self.begin(head, move || Op::WriteImm(to, imm)),
+            Op::Read(from) => self.begin(head, move || Op::Read(from)),
+            Op::CmpSwp(at, compare, swap) => self.begin(head, move || Op::CmpSwp(at, compare, swap)),
+            Op::FetchAdd(at, add) => self.begin(head, move || Op::FetchAdd(at, add)),
+            Op::Tso(args) => self.begin(head, move || Op::Tso(args)),
+            Op::BindMw(bind) => self.begin_local(head, move || Op::BindMw(type_2(bind))),
+            Op::LocalInv(rkey) => self.begin_local(head, move || Op::LocalInv(rkey)),
+            Op::Flush(..) | Op::AtomicWrite(..) => self.begin_cold(head, &op),
         }
     }
 
     #[inline]
     fn wr_set_ud_addr(&mut self, ah: &Ah, remote_qpn: u32, remote_qkey: u32) {
-        self.set_address(Kind::Datagram, Destination::Datagram(ah, remote_qpn, remote_qkey));
+        self.set_address(Kind::Datagram, &Dest::Ud(To { ah, remote_qpn, remote_qkey }));
     }
 
     #[inline]
     fn wr_set_xrc_srqn(&mut self, remote_srqn: u32) {
-        self.set_address(Kind::Xrc, Destination::Srq(remote_srqn));
+        self.set_address(Kind::Xrc, &Dest::Xrc(remote_srqn));
     }
 
     #[inline(always)]
@@ -714,11 +750,13 @@ impl WrBuilder for SendQueue {
     }
 
     #[inline]
-    fn wr_set_inline<P: Payload<Sge>>(&mut self, data: P) {
-        // Two functions, so that long data do not pay for the registers that short data need.
-        match data.one_buf() {
-            Some(bytes) if bytes.len() <= SHORT_INLINE => self.set_inline_short(data),
-            _ => self.set_inline_far(data),
+    fn wr_set_inline(&mut self, data: Inline<'_>) {
+        // Several functions, so that long data do not pay for the registers that short data need.
+        match data {
+            Inline::Bytes(bytes) if bytes.len() <= SHORT_INLINE => self.set_inline_short(bytes),
+            Inline::Bytes(bytes) => self.set_inline_long(bytes),
+            Inline::Bufs(bufs) => self.set_inline_bufs(bufs),
+            Inline::List(_) | Inline::Sges(_) => self.set_inline_cold(&data),
         }
     }
 
