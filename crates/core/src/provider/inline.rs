@@ -116,3 +116,52 @@ impl<'a> InlineBufs<'a> {
         Self(bufs)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(data: Inline<'_>) -> (Vec<Vec<u8>>, usize, Option<Vec<u8>>) {
+        let mut all = Vec::new();
+        data.for_each_buf(|buf| all.push(buf.to_vec()));
+        (all, data.len(), data.one_buf().map(<[u8]>::to_vec))
+    }
+
+    #[test]
+    fn every_kind_has_the_bytes_of_its_buffers() {
+        let (a, b) = (&b"abc"[..], &b"de"[..]);
+        let (one, two) = (vec![a.to_vec()], vec![a.to_vec(), b.to_vec()]);
+        assert_eq!(bytes(Inline::Bytes(a)), (one.clone(), 3, Some(a.to_vec())));
+        assert!(Inline::Bytes(&[]).is_empty());
+        assert_eq!(bytes(Inline::List(&[a, b])), (two.clone(), 5, None));
+
+        let sge = |buf: &[u8]| Sge {
+            addr: buf.as_ptr().expose_provenance() as u64,
+            length: buf.len() as u32,
+            lkey: 0,
+        };
+        // Entries and buffers without bytes may have any address.
+        let empty = Sge::default();
+        for (entries, expected) in [
+            (vec![sge(a)], (one, 3, Some(a.to_vec()))),
+            (vec![sge(a), empty, sge(b)], (two.clone(), 5, None)),
+            (vec![empty], (vec![], 0, None)),
+        ] {
+            // SAFETY: the entries name live bytes.
+            assert_eq!(bytes(Inline::Sges(unsafe { InlineSges::new(&entries) })), expected);
+        }
+
+        let buf = |buf: &[u8]| IbvDataBuf { addr: buf.as_ptr(), length: buf.len() };
+        let bufs = [buf(a), IbvDataBuf { addr: core::ptr::null(), length: 0 }, buf(b)];
+        // SAFETY: the buffers are live.
+        assert_eq!(bytes(Inline::Bufs(unsafe { InlineBufs::new(&bufs) })), (two, 5, None));
+    }
+
+    #[test]
+    fn a_sum_of_lengths_does_not_wrap() {
+        let long = IbvDataBuf { addr: core::ptr::null(), length: usize::MAX };
+        let bufs = [long, long];
+        // SAFETY: the buffers are not read here.
+        assert_eq!(Inline::Bufs(unsafe { InlineBufs::new(&bufs) }).len(), usize::MAX);
+    }
+}

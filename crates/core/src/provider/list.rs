@@ -252,6 +252,9 @@ impl<'a, A, R: WireRemote> Wr<'a, A, Sge, R> {
 mod tests {
     use super::*;
     use crate::errno::Errno;
+    use crate::provider::op::AtomicArgs;
+    use crate::provider::wire::RemoteAddr;
+    use crate::wr::{IbvAh, IbvMw, IbvMwBindInfo, WrAtomic, WrBindMw, WrRdma, WrTail, WrTso, WrUd, WrUnion};
     use core::ptr;
 
     fn chain() -> [RecvWr; 3] {
@@ -306,5 +309,104 @@ mod tests {
         assert_eq!(got(ptr::null(), 1), Err(PostError::InvalidArgument));
         assert_eq!(got(ptr::null(), 2), Err(PostError::TooManySge));
         assert_eq!(got(ptr::null(), -1), Err(PostError::TooManySge));
+    }
+
+    const RULES: ListRules = ListRules { qp_type: QpType::Rc, opcodes: u32::MAX, max_sge: 2 };
+
+    /// The value of a node on a queue with these rules, with handles whose data are numbers.
+    fn value<R>(node: &SendWr, rules: &ListRules, f: impl FnOnce(&Wr<'_, u32>) -> R) -> Result<R, PostError> {
+        let mut room = Room::new();
+        // SAFETY: the nodes of the tests are valid.
+        unsafe { Wr::from_c(node, rules, &mut room) }.map(|wr| f(&wr))
+    }
+
+    #[test]
+    fn a_node_has_the_value_of_its_opcode() {
+        let remote = RemoteAddr { addr: 0x1000, rkey: 5 };
+        for opcode in (0..16).map(WrOpcode) {
+            let mut node = SendWr::new(7, opcode);
+            node.imm_data_or_invalidate_rkey = 0x0102_0304_u32.to_be();
+            node.send_flags = SendFlags::SIGNALED.bits();
+            node.wr = match opcode {
+                WrOpcode::ATOMIC_CMP_AND_SWP | WrOpcode::ATOMIC_FETCH_AND_ADD => {
+                    WrUnion { atomic: WrAtomic { remote_addr: 0x1000, compare_add: 8, swap: 9, rkey: 5 } }
+                }
+                _ => WrUnion { rdma: WrRdma { remote_addr: 0x1000, rkey: 5 } },
+            };
+            let mw = IbvMw { context: ptr::null_mut(), pd: ptr::null_mut(), rkey: 1, handle: 0, mw_type: 2 };
+            let bind_info = IbvMwBindInfo { mr: ptr::null(), addr: 3, length: 0, mw_access_flags: 4 };
+            node.tail = match opcode {
+                WrOpcode::TSO => WrTail { tso: WrTso { hdr: b"head".as_ptr(), hdr_sz: 4, mss: 100 } },
+                _ => WrTail { bind_mw: WrBindMw { mw: &raw const mw, rkey: 2, bind_info } },
+            };
+            let got = value(&node, &RULES, |wr| {
+                assert_eq!(wr.head(), Head { wr_id: 7, flags: SendFlags::SIGNALED });
+                assert!(matches!((wr.to, wr.data), (Dest::Peer, Data::Sges([]))));
+                let op = wr.op;
+                let text = format!("{op:?}");
+                (op.opcode(), op.remote(), op.imm_data(), op.atomic(), op.invalidate_rkey(), text)
+            });
+            if matches!(opcode, WrOpcode(11..=15)) {
+                assert_eq!(got.unwrap_err(), PostError::IllegalOpcode, "{opcode:?}");
+                continue;
+            }
+            let (is, at, imm, atomic, key, text) = got.unwrap();
+            assert_eq!(is, opcode);
+            let has_remote = matches!(opcode.0, 0 | 1 | 4 | 5 | 6);
+            assert_eq!(at, has_remote.then_some(remote));
+            assert_eq!(imm, matches!(opcode.0, 1 | 3).then(|| ImmData::new(0x0102_0304)));
+            let raw_key = 0x0102_0304_u32.to_be();
+            assert_eq!(key, matches!(opcode.0, 7 | 9).then_some(raw_key));
+            let swap = if opcode.0 == 5 { 9 } else { 0 };
+            let operands = AtomicArgs { compare_add: 8, swap };
+            assert_eq!(atomic, matches!(opcode.0, 5 | 6).then_some(operands));
+            match opcode {
+                WrOpcode::BIND_MW => assert!(text.contains("mw_rkey: 1, mw_type: 2, rkey: 2"), "{text}"),
+                WrOpcode::TSO => assert!(text.contains("[104, 101, 97, 100], mss: 100"), "{text}"),
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_error_of_a_node_is_that_of_the_documented_order() {
+        use PostError as E;
+        let error = |node: &SendWr, rules: &ListRules| value(node, rules, |_| ()).unwrap_err();
+        let many = SendWr { num_sge: 3, ..SendWr::new(1, WrOpcode::BIND_MW) };
+        let none = ListRules { opcodes: 0, ..RULES };
+        assert_eq!(error(&many, &none), E::IllegalOpcode);
+        // The opcode has no bit in a set of 32.
+        assert_eq!(error(&SendWr::new(1, WrOpcode(34)), &RULES), E::IllegalOpcode);
+        // The window is NULL, too.
+        assert_eq!(error(&many, &RULES), E::TooManySge);
+        assert_eq!(error(&SendWr { num_sge: 2, ..many }, &RULES), E::InvalidArgument);
+        let ud = ListRules { qp_type: QpType::Ud, ..RULES };
+        let mut send = SendWr { num_sge: 3, ..SendWr::new(1, WrOpcode::SEND) };
+        send.wr = WrUnion { ud: WrUd { ah: ptr::null(), remote_qpn: 1, remote_qkey: 2 } };
+        assert_eq!(error(&send, &ud), E::InvalidArgument);
+        let base = IbvAh { context: ptr::null_mut(), pd: ptr::null_mut(), handle: 0 };
+        let ah = RawAh { base, driver: 77_u32 };
+        send.wr.ud.ah = (&raw const ah).cast();
+        assert_eq!(error(&send, &ud), E::TooManySge);
+        send.num_sge = 1;
+        assert_eq!(error(&send, &ud), E::InvalidArgument);
+        let sge = Sge { addr: 1, length: 2, lkey: 3 };
+        send.sg_list = &raw const sge;
+        let to = value(&send, &ud, |wr| match (wr.to, wr.data) {
+            (Dest::Ud(to), Data::Sges(sges)) => (*to.ah, to.remote_qpn, to.remote_qkey, sges.len()),
+            _ => panic!("{wr:?}"),
+        });
+        assert_eq!(to, Ok((77, 1, 2, 1)));
+        let read = SendWr {
+            send_flags: SendFlags::INLINE.bits(),
+            opcode: WrOpcode::RDMA_READ,
+            wr: WrUnion { rdma: WrRdma { remote_addr: 0, rkey: 0 } },
+            ..send
+        };
+        assert_eq!(error(&read, &RULES), E::IllegalFlag);
+        // An invalidation ignores its entries, but not their number.
+        let inv = SendWr { opcode: WrOpcode::LOCAL_INV, sg_list: ptr::null(), num_sge: 2, ..read };
+        assert!(value(&inv, &RULES, |wr| wr.data.sges().is_empty()).unwrap());
+        assert_eq!(error(&SendWr { num_sge: -1, ..inv }, &RULES), E::TooManySge);
     }
 }
