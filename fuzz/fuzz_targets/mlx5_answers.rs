@@ -20,12 +20,10 @@ use uverbs_core::attr::{
 };
 use uverbs_core::control::{PdHandle, query, xrcd};
 use uverbs_core::kernel::{DoorbellPage, Kernel, Mapping, Protection, RawCommand};
-use uverbs_core::provider::op::{Send, Write};
 use uverbs_core::provider::{
-    CompletionQueue as _, Connected, CqParts, Driver, Inline, NoData, QpCreate, QpParts, RecvQueue as _,
-    SendQueue as _, SrqCreate, SrqParts, WireRemote as _, Wr,
+    CompletionQueue as _, CqParts, Driver, Op, QpCreate, QpParts, RecvQueue as _, SendQueue as _, SrqCreate,
+    SrqParts, WireRemote as _, Wr,
 };
-use uverbs_core::wr::SendFlags;
 use uverbs_core::{Errno, Error};
 use uverbs_hca::Fabric;
 use uverbs_mlx5::{Mlx5, Options, Remote};
@@ -290,15 +288,15 @@ impl World {
                     return Ok(());
                 };
                 for i in 0..*count {
-                    let wr = Wr { wr_id: i.into(), flags: SendFlags::SIGNALED };
+                    let wr = |op| Wr::new(i.into(), op).signaled();
                     let bytes = vec![i; i.into()];
                     let _ = if *inline {
                         // SAFETY: the WR names no memory.
-                        unsafe { queue.post(wr, Connected, Send::new(), Inline(&bytes)) }
+                        unsafe { queue.post(&wr(Op::Send).inline(&bytes)) }
                     } else {
-                        let to = Write::new(Remote::new(0, 0));
+                        let to = Remote::new(0, 0);
                         // SAFETY: as above.
-                        unsafe { queue.post(wr, Connected, to, NoData) }
+                        unsafe { queue.post(&wr(Op::Write(to))) }
                     };
                 }
             }

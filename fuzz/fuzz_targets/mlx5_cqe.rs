@@ -16,10 +16,9 @@ use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
 use uverbs_core::attr::{QpState, QpType, WcExFlags};
 use uverbs_core::kernel::{DoorbellPage, DoorbellPort};
-use uverbs_core::provider::op::Read;
 use uverbs_core::provider::{
-    Completion as _, CompletionQueue as _, Connected, PollError, RecvBatch as _, RecvQueue as _,
-    SendQueue as _, WireRemote as _, WireSge as _, Wr,
+    Completion as _, CompletionQueue as _, Op, PollError, RecvBatch as _, RecvQueue as _, SendQueue as _,
+    WireRemote as _, WireSge as _, Wr,
 };
 use uverbs_core::wc::WorkCompletion;
 use uverbs_mlx5::testing::UserIndices;
@@ -132,7 +131,7 @@ impl Queue {
             let mut memory = Box::new([0; ROOM * 3]);
             let (sges, from) = (entries(&mut memory), Remote::new(0, 0));
             // SAFETY: the memory stays until the queue is destroyed.
-            if unsafe { self.send.post(Wr::default(), Connected, Read::new(from), &sges) }.is_err() {
+            if unsafe { self.send.post(&Wr::new(0, Op::Read(from)).sges(&sges)) }.is_err() {
                 break;
             }
             self.reads.push(memory);

@@ -21,7 +21,6 @@ use uverbs_core::attr::{QpState, QpType};
 use uverbs_core::provider::PostError;
 use uverbs_hca::decode::{self, send_wqe};
 use uverbs_mlx5::testing::{BLUE_FLAME, Sends};
-use uverbs_testkit::has_data;
 
 #[derive(Arbitrary, Debug)]
 struct Program {
@@ -179,7 +178,7 @@ impl World {
             last = (self.at, got.blocks());
             self.outstanding.push(self.at);
             self.at = self.at.wrapping_add(got.blocks().into());
-            self.waits = !has_data(r.what);
+            self.waits = !r.what.has_data();
         }
         assert!(self.outstanding.len() <= self.max_wr as usize);
         let first = self.outstanding[0];
@@ -194,7 +193,7 @@ impl World {
     fn compare(&self, r: &Request, got: &decode::Request, face: Face) {
         let mut want = r.expected(self.shape, face, self.at as u16, self.waits);
         (want.ds, want.opcode) = (got.ds, got.opcode);
-        if has_data(r.what) {
+        if r.what.has_data() {
             let qp_type = self.shape.qp_type();
             let av = got.av.as_ref().map(|av| (av.dest, av.key, av.sl, av.rmac, av.hop_limit, av.rgid));
             let vector = post::vector();

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use uverbs_core::attr::{QpState, QpType, SendOpsFlags};
 use uverbs_core::kernel::Mapping;
 use uverbs_core::provider::{
-    Completion as _, CompletionQueue as _, Connected, Inline, NoData, RecvBatch as _, RecvQueue as _,
-    SendBatch as _, SendQueue as _, Wr, WrBuilder as _, op,
+    Completion as _, CompletionQueue as _, Head, Inline, Op, RecvBatch as _, RecvQueue as _, SendBatch as _,
+    SendQueue as _, Wr, WrBuilder as _,
 };
 use uverbs_core::wc::WorkCompletion;
 use uverbs_core::wr::Sge;
@@ -190,19 +190,18 @@ const SGES: [Sge; 3] = [Sge { addr: 1, length: 2, lkey: 3 }; 3];
 /// # Safety
 /// As `SendBatch::push`.
 unsafe fn push(batch: &mut SendBatch<'_, FakeBell>, i: u8) {
-    let (wr, op) = (Wr::default(), op::Send::new());
+    let wr = Wr::new(0, Op::Send);
     match i % 3 {
         // SAFETY: the WR has no data, so it names no memory.
-        0 => unsafe { batch.push(wr, Connected, op, NoData) },
+        0 => unsafe { batch.push(&wr) },
         // SAFETY: the entries' memory fulfils the contract of `SendBatch::push` (the contract of this function).
-        1 => unsafe { batch.push(wr, Connected, op, &SGES) },
+        1 => unsafe { batch.push(&wr.sges(&SGES)) },
         // SAFETY: inline data are copied by the call, so no memory is used later.
-        _ => unsafe { batch.push(wr, Connected, op, Inline(&[7; 33])) },
+        _ => unsafe { batch.push(&wr.inline(&[7; 33])) },
     }
 }
 
 fn send(mut queue: SendQueue<FakeBell>, kernel: &Words, shared: &QpShared, steps: &[Step]) {
-    let wr = Wr::default();
     for step in steps {
         match step {
             Step::Write(what) => kernel.write(*what),
@@ -221,11 +220,12 @@ fn send(mut queue: SendQueue<FakeBell>, kernel: &Words, shared: &QpShared, steps
             Step::Session(n, meanwhile) => {
                 queue.wr_start();
                 for _ in 0..*n {
-                    queue.wr_begin(wr, op::Send::new());
+                    // SAFETY: not a bind.
+                    unsafe { queue.wr_begin(Head::default(), Op::Send) };
                     if let Some(what) = meanwhile {
                         kernel.write(*what);
                     }
-                    queue.wr_set_inline(Inline(b"x"));
+                    queue.wr_set_inline(Inline::Bytes(b"x"));
                 }
                 assert!(queue.wr_complete().is_err() || u32::from(*n) <= queue.capacity());
             }

@@ -14,7 +14,7 @@ use core::ptr::null;
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
 use uverbs_core::provider::{
-    Connected, InlineList, PostError, SendBatch as _, SendQueue as _, Wr, WrBuilder as _, op,
+    self, Head, Inline, PostError, SendBatch as _, SendQueue as _, Wr, WrBuilder as _,
 };
 use uverbs_core::wr::{RawAh, SendFlags, SendWr, WrOpcode, WrUd};
 use uverbs_fuzz::end_batch;
@@ -23,7 +23,7 @@ use uverbs_fuzz::request::{Data, Dest, Op, Request, Rules, flags_are_right, rest
 use uverbs_fuzz::steps::{End, MAX_STEPS};
 use uverbs_rxe::testing::{DecodedSend, FakeBell, ah, decode_send, send_queue};
 use uverbs_rxe::{Ah, QpShared, SendBatch, SendQueue};
-use uverbs_testkit::{self as testkit, List, OwnedData, OwnedDest, OwnedRequest, begin, push};
+use uverbs_testkit::{List, OwnedData, OwnedDest, OwnedRequest, begin, push};
 
 #[derive(Arbitrary, Debug)]
 struct Program {
@@ -230,9 +230,9 @@ impl World {
 
     fn begin(&mut self, wr_id: u64, flags: u8, op: &Op) {
         let request = Request { wr_id, flags, op: *op, data: Data::None, to: Dest::Connected };
-        let wr_flags = SendFlags::from_bits_retain(flags.into());
+        let head = Head { wr_id, flags: SendFlags::from_bits_retain(flags.into()) };
         // SAFETY: the ring is in plain memory: nothing is bound.
-        unsafe { begin(&mut self.queue, wr_id, wr_flags, op.op) };
+        unsafe { begin(&mut self.queue, head, op.op) };
         let written = self.session.as_ref().map_or(0, |s| s.wrs.len());
         let has_room = self.model.has_room(written);
         let Some(session) = &mut self.session else { return };
@@ -267,7 +267,7 @@ impl World {
         let bufs = data.bufs();
         let slices: Vec<&[u8]> = bufs.iter().map(Vec::as_slice).collect();
         if data.is_inline() {
-            self.queue.wr_set_inline(InlineList(&slices));
+            self.queue.wr_set_inline(Inline::List(&slices));
         } else {
             // SAFETY: the named memory is not accessed.
             unsafe { self.queue.wr_set_sges(&data.sges()) };
@@ -311,10 +311,10 @@ impl Session {
 /// Adds a request with an entry that is too long for the typed interface. The batch must refuse it, unless the operation
 /// has no data.
 fn push_long(batch: &mut SendBatch<'_, FakeBell>, request: &Request) {
-    let (wr, sges) = (Wr { wr_id: request.wr_id, flags: SendFlags::empty() }, request.data.sges());
-    if request.op.has_data() || matches!(request.op.op, testkit::Op::BindMw(_)) {
+    let sges = request.data.sges();
+    if request.op.has_data() || matches!(request.op.op, provider::Op::BindMw(_)) {
         // SAFETY: the named memory is not accessed.
-        return unsafe { batch.push(wr, Connected, op::Send::new(), &sges[..]) };
+        return unsafe { batch.push(&Wr::new(request.wr_id, provider::Op::Send).sges(&sges)) };
     }
     let without_data = OwnedRequest { data: OwnedData::None, ..request.owned() };
     OwnedRequest::lend(&[without_data], |lent| {
@@ -350,7 +350,7 @@ impl Node {
         // Without inline data, this bit would make the entries pointers to arbitrary addresses.
         request.flags.remove(SendFlags::INLINE);
         if !rules.is_datagram() {
-            request.dest = OwnedDest::Peer;
+            request.to = OwnedDest::Peer;
         }
         request
     }
@@ -382,8 +382,8 @@ impl Node {
             return false;
         }
         let data = match op.op {
-            testkit::Op::LocalInv(_) => true,
-            testkit::Op::BindMw(b) => num == 0 && !op.null_mw && (!op.null_mr || b.length == 0),
+            provider::Op::LocalInv(_) => true,
+            provider::Op::BindMw(b) => num == 0 && !op.null_mw && (!op.null_mr || b.length == 0),
             _ => (num == 0 || !self.null_sges) && data.is_right(op, rules, rules.max_sge() as usize),
         };
         let to = !rules.is_datagram() || matches!(to, Dest::To(..));
@@ -392,7 +392,7 @@ impl Node {
 
     fn wqe(&self, qkey: u32, rules: &Rules) -> DecodedSend {
         let mut request = self.request.clone();
-        if let Op { op: testkit::Op::BindMw(bind), null_mr: true, .. } = &mut request.op {
+        if let Op { op: provider::Op::BindMw(bind), null_mr: true, .. } = &mut request.op {
             bind.mr_lkey = 0;
         }
         request.wqe(qkey, rules.is_datagram())

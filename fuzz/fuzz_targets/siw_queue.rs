@@ -14,10 +14,9 @@ use libfuzzer_sys::fuzz_target;
 use std::collections::VecDeque;
 use uverbs_core::Errno;
 use uverbs_core::attr::{QpState, SendOpsFlags};
-use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{
-    Completion as _, CompletionQueue as _, Connected, Inline, PollError, PostError, RecvBatch as _,
-    RecvQueue as _, SendBatch as _, SendQueue as _, Wr, WrBuilder as _, op,
+    Completion as _, CompletionQueue as _, Head, Inline, Op, PollError, PostError, RecvBatch as _,
+    RecvQueue as _, RemoteAddr, SendBatch as _, SendQueue as _, Wr, WrBuilder as _,
 };
 use uverbs_core::wr::{SendFlags, Sge};
 use uverbs_fuzz::steps::{Entry, MAX_STEPS, counting, expected_sges, sges};
@@ -298,40 +297,35 @@ impl Request {
         DecodedSend { id: self.wr_id, flags, opcode, rkey, raddr, sges: list, inline }
     }
 
-    fn push(&self, batch: &mut uverbs_siw::SendBatch<'_, FakeBell>) {
-        let wr = Wr { wr_id: self.wr_id, flags: self.flags() };
-        macro_rules! with {
-            ($op:expr) => {
-                match &self.data {
-                    Data::Inline(first, len) => {
-                        // SAFETY: inline data are copied by the call, so no memory is used later.
-                        unsafe { batch.push(wr, Connected, $op, Inline(counting(*first, *len))) }
-                    }
-                    Data::Sges(entries) => {
-                        // SAFETY: the named memory is not accessed.
-                        unsafe { batch.push(wr, Connected, $op, &sges(entries)[..]) }
-                    }
-                }
-            };
-        }
+    fn op(&self) -> Op<'static> {
         match self.what % 4 {
-            0 => with!(op::Send::new()),
-            1 => with!(op::Write::new(self.remote())),
-            2 => with!(op::Read::new(self.remote())),
-            _ => with!(op::SendInv::new(self.remote.1)),
+            0 => Op::Send,
+            1 => Op::Write(self.remote()),
+            2 => Op::Read(self.remote()),
+            _ => Op::SendInv(self.remote.1),
+        }
+    }
+
+    fn push(&self, batch: &mut uverbs_siw::SendBatch<'_, FakeBell>) {
+        let wr = Wr::new(self.wr_id, self.op()).flags(self.flags());
+        match &self.data {
+            Data::Inline(first, len) => {
+                // SAFETY: inline data are copied by the call, so no memory is used later.
+                unsafe { batch.push(&wr.inline(counting(*first, *len))) }
+            }
+            Data::Sges(entries) => {
+                // SAFETY: the named memory is not accessed.
+                unsafe { batch.push(&wr.sges(&sges(entries))) }
+            }
         }
     }
 
     fn build(&self, queue: &mut SendQueue<FakeBell>) {
-        let wr = Wr { wr_id: self.wr_id, flags: self.flags() };
-        match self.what % 4 {
-            0 => queue.wr_begin(wr, op::Send::new()),
-            1 => queue.wr_begin(wr, op::Write::new(self.remote())),
-            2 => queue.wr_begin(wr, op::Read::new(self.remote())),
-            _ => queue.wr_begin(wr, op::SendInv::new(self.remote.1)),
-        }
+        let head = Head { wr_id: self.wr_id, flags: self.flags() };
+        // SAFETY: not a bind.
+        unsafe { queue.wr_begin(head, self.op()) };
         match &self.data {
-            Data::Inline(first, len) => queue.wr_set_inline(Inline(counting(*first, *len))),
+            Data::Inline(first, len) => queue.wr_set_inline(Inline::Bytes(counting(*first, *len))),
             // SAFETY: the named memory is not accessed.
             Data::Sges(entries) => unsafe { queue.wr_set_sges(&sges(entries)) },
         }

@@ -8,10 +8,11 @@ use crate::steps::{Entry, counting, expected_sges, sges};
 use arbitrary::{Arbitrary, Unstructured};
 use uverbs_core::attr::{QpType, SendOpsFlags};
 use uverbs_core::provider::op::{FlushArgs, MwBind, TsoArgs};
+use uverbs_core::provider::{self, RemoteAddr};
 use uverbs_core::wr::{RawAh, SendFlags, Sge};
 use uverbs_rxe::testing::{DecodedSend, Part, ah};
 use uverbs_rxe::{Ah, Extensions, SendConfig};
-use uverbs_testkit::{self as testkit, OwnedData, OwnedDest, OwnedRequest, Remote, handle};
+use uverbs_testkit::{OwnedData, OwnedDest, OwnedRequest, handle};
 
 /// `IBV_SEND_INLINE`
 pub const INLINE: u32 = 8;
@@ -20,7 +21,7 @@ pub const INLINE: u32 = 8;
 #[derive(Clone, Copy, Debug)]
 pub struct Op {
     /// The operation.
-    pub op: testkit::Op<'static>,
+    pub op: provider::Op<'static>,
     /// No window.
     pub null_mw: bool,
     /// No region.
@@ -30,7 +31,7 @@ pub struct Op {
 impl<'a> Arbitrary<'a> for Op {
     /// The operations, in the order of the corpus.
     fn arbitrary(u: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
-        use testkit::Op as O;
+        use provider::Op as O;
         const KINDS: u64 = 13;
         let (mut null_mw, mut null_mr) = (false, false);
         // In the corpus, immediate data are the bytes of the WQE.
@@ -71,10 +72,10 @@ impl<'a> Arbitrary<'a> for Op {
 }
 
 /// A remote address, mostly aligned.
-fn remote(u: &mut Unstructured<'_>) -> arbitrary::Result<Remote> {
+fn remote(u: &mut Unstructured<'_>) -> arbitrary::Result<RemoteAddr> {
     let (addr, skew, rkey): (u64, u8, u32) = (u.arbitrary()?, u.arbitrary()?, u.arbitrary()?);
     let skew = if skew < 16 { skew & 7 } else { 0 };
-    Ok(Remote { addr: addr & !7 | u64::from(skew), rkey })
+    Ok(RemoteAddr { addr: addr & !7 | u64::from(skew), rkey })
 }
 
 /// Bytes to send inline: this many, counting up from the first.
@@ -144,47 +145,37 @@ impl Op {
     /// `IBV_WR_*`
     #[must_use]
     pub fn opcode(&self) -> u32 {
-        testkit::opcode(self.op).0
+        self.op.opcode().0
     }
 
     /// Whether a WR with this operation has data.
     #[must_use]
     pub fn has_data(&self) -> bool {
-        testkit::has_data(self.op)
+        self.op.has_data()
     }
 
     /// Whether the data may be inline.
     #[must_use]
     pub fn takes_inline(&self) -> bool {
-        use testkit::Op as O;
+        use provider::Op as O;
         matches!(self.op, O::Send | O::SendImm(_) | O::SendInv(_) | O::Write(_) | O::WriteImm(..))
     }
 
     /// The remote address, if it has one.
     #[must_use]
-    pub fn remote(&self) -> Option<Remote> {
-        use testkit::Op as O;
-        match self.op {
-            O::Write(r)
-            | O::WriteImm(r, _)
-            | O::Read(r)
-            | O::CmpSwp(r, ..)
-            | O::FetchAdd(r, _)
-            | O::Flush(r, _)
-            | O::AtomicWrite(r, _) => Some(r),
-            _ => None,
-        }
+    pub fn remote(&self) -> Option<RemoteAddr> {
+        self.op.remote()
     }
 
     /// Whether the operation's own arguments are valid.
     #[must_use]
     pub fn is_right(&self) -> bool {
-        let aligned = matches!(self.op, testkit::Op::AtomicWrite(..)) || self.needs_8_bytes();
+        let aligned = matches!(self.op, provider::Op::AtomicWrite(..)) || self.needs_8_bytes();
         !aligned || self.remote().is_none_or(|r| r.addr % 8 == 0)
     }
 
     fn needs_8_bytes(&self) -> bool {
-        matches!(self.op, testkit::Op::CmpSwp(..) | testkit::Op::FetchAdd(..))
+        matches!(self.op, provider::Op::CmpSwp(..) | provider::Op::FetchAdd(..))
     }
 }
 
@@ -332,9 +323,11 @@ impl Request {
                 Data::Sges(_) => OwnedData::Sges(self.data.sges()),
                 Data::Inline(_) => OwnedData::Inline(self.data.bufs()),
             },
-            dest: match self.to {
+            to: match self.to {
                 Dest::Connected => OwnedDest::Peer,
-                Dest::To(num, byte, qpn, qkey) => OwnedDest::Ud { ah: handle(ah(num, byte)), qpn, qkey },
+                Dest::To(num, byte, remote_qpn, remote_qkey) => {
+                    OwnedDest::Ud { ah: handle(ah(num, byte)), remote_qpn, remote_qkey }
+                }
                 Dest::RemoteSrq(number) => OwnedDest::Xrc(number),
             },
         }
@@ -349,7 +342,7 @@ impl Request {
             Dest::RemoteSrq(_) => false,
         };
         let data = match (&self.op, &self.data) {
-            (Op { op: testkit::Op::BindMw(_), .. }, Data::Sges(entries)) => entries.is_empty(),
+            (Op { op: provider::Op::BindMw(_), .. }, Data::Sges(entries)) => entries.is_empty(),
             (op, data) => !op.has_data() || data.is_right(op, rules, usize::MAX),
         };
         to && data && rules.has(&self.op) && self.op.is_right() && flags_are_right(self.flags)
@@ -358,8 +351,9 @@ impl Request {
     /// The expected WQE, without data.
     #[must_use]
     pub fn head(&self, own_qkey: u32, is_datagram: bool) -> DecodedSend {
-        use testkit::Op as O;
-        let Remote { addr: remote_addr, rkey } = self.op.remote().unwrap_or(Remote { addr: 0, rkey: 0 });
+        use provider::Op as O;
+        let RemoteAddr { addr: remote_addr, rkey } =
+            self.op.remote().unwrap_or(RemoteAddr { addr: 0, rkey: 0 });
         let mut part = match self.op.op {
             O::Write(_) | O::WriteImm(..) | O::Read(_) | O::AtomicWrite(..) => {
                 Part::Rdma { remote_addr, rkey }

@@ -37,6 +37,6 @@ pub use dialect::Dialect;
 pub use env::LabEnv;
 pub use lab::Lab;
 pub use pair::{Pair, PairEnd, Spec};
-pub use post::{Data, Face, Lock, Op, Refused, Remote, Req, To, Typed, post, post_recv};
+pub use post::{Data, Dest, Face, Inline, Lock, Op, Refused, RemoteAddr, Req, To, Typed, post, post_recv};
 pub use runner::{LabTest, Outcome, Test, Vm};
 pub use wait::{Deadline, LIMIT};

@@ -4,7 +4,7 @@
 use crate::env::LabEnv;
 use crate::lab::Lab;
 use crate::pattern;
-use crate::post::{Dest, Face, Lock, Op, Refused, Remote, Req, To, Typed, post, post_recv};
+use crate::post::{Dest, Face, Lock, Op, Refused, RemoteAddr, Req, To, Typed, post, post_recv};
 use crate::sges::sge;
 use crate::wait;
 use anyhow::{Context as _, Result, ensure};
@@ -266,8 +266,8 @@ impl<D: Driver, T: Typed<D>, L: Lock> PairEnd<D, T, L> {
     }
 
     /// A place in this region, for the peer.
-    pub fn remote(&self, offset: usize) -> Remote {
-        Remote { addr: self.mr.addr() + offset as u64, rkey: self.mr.rkey() }
+    pub fn remote(&self, offset: usize) -> RemoteAddr {
+        RemoteAddr { addr: self.mr.addr() + offset as u64, rkey: self.mr.rkey() }
     }
 
     /// Writes a pattern.
@@ -306,9 +306,12 @@ impl<D: Driver, T: Typed<D>, L: Lock> PairEnd<D, T, L> {
     /// Posts through a face. Datagrams without an address go to the peer.
     pub fn post(&mut self, face: Face, reqs: &[Req<'_, D>]) -> Result<(), Refused> {
         let Self { qp, ah, there: (qpn, qkey), .. } = self;
-        let to = ah.as_ref().map(|ah| To { ah, qpn: *qpn, qkey: *qkey });
+        let to = match ah {
+            Some(ah) => Dest::Ud(To { ah, remote_qpn: *qpn, remote_qkey: *qkey }),
+            None => Dest::Peer,
+        };
         let reqs: Vec<_> =
-            reqs.iter().map(|r| if matches!(r.dest, Dest::Peer) { r.to(to) } else { *r }).collect();
+            reqs.iter().map(|r| if matches!(r.to, Dest::Peer) { r.to(to) } else { *r }).collect();
         post(qp, face, &reqs)
     }
 

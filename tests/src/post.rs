@@ -11,21 +11,20 @@
 #![expect(unsafe_code)]
 // UNSAFETY: posts work requests, for the reason above.
 
+pub use uverbs::provider::{Data, Dest, Inline, RemoteAddr, To};
 pub use uverbs_testkit::verbs::{Face, Lock, Lost, Req, Typed};
-pub use uverbs_testkit::{Data, Dest, List, Refused, Remote, Session, recv_nodes};
+pub use uverbs_testkit::{List, Refused, Session, recv_nodes};
 
 use uverbs::raw::{RecvQueue, SendQueue};
 use uverbs::wr::Sge;
 use uverbs::{
-    AddressHandle, Driver, PostError, Shared,
+    Driver, PostError, Shared,
     raw::{Qp, Srq},
 };
 use uverbs_testkit::{as_recv_list, verbs, wire};
 
 /// An operation, without a header that is borrowed.
-pub type Op = uverbs_testkit::Op<'static>;
-/// The destination of a datagram.
-pub type To<'a, D> = uverbs_testkit::To<'a, AddressHandle<D>>;
+pub type Op = uverbs::provider::Op<'static>;
 
 /// Posts requests to the send queue of a QP. Single posts stop at the first that is refused.
 pub fn post<D: Driver, T: Typed<D>, L: Lock>(

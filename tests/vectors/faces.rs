@@ -9,15 +9,14 @@ use crate::model::{self, Op};
 use crate::request::{self, Request, builder, handle};
 use uverbs_core::provider::raw::{self, QpEx};
 use uverbs_core::provider::{
-    PollError, RecvBatch as _, RecvQueue as Receives, SendBatch as _, SendQueue as _,
+    self, Data, Dest, Inline, PollError, RecvBatch as _, RecvQueue as Receives, SendBatch as _,
+    SendQueue as _, To, Wr,
 };
 use uverbs_core::sync::{Exclusive, Locked};
 use uverbs_core::wc::WorkCompletion;
 use uverbs_core::wr::{ImmData, RawAh, SendFlags, Sge, WrAtomic, WrRdma, WrUnion};
 use uverbs_mlx5::{Ah, CompletionQueue, RecvQueue, SendQueue, SharedRecvQueue};
-use uverbs_testkit::{
-    self as testkit, Data, Dest, List, Refused, Session, To, as_recv_list, has_data, refused, wire,
-};
+use uverbs_testkit::{self as testkit, List, Refused, Session, as_recv_list, refused, wire};
 
 /// The result of a call.
 pub(crate) type Posted = Result<(), Refused>;
@@ -38,15 +37,17 @@ pub(crate) fn post_list(send: &Send, wrs: &[model::SendWr]) -> Posted {
     let handles: Vec<_> =
         wrs.iter().map(|wr| wr.ud.as_ref().map(|ud| handle(&request::av(&ud.ah)))).collect();
     let lent = wrs.iter().zip(&sges).zip(&handles).map(|((wr, sges), ah)| {
-        let what = match Request::of_list(wr).map(|r| r.what) {
-            Some(what @ (testkit::Op::BindMw(_) | testkit::Op::Tso(_))) => what,
-            _ => testkit::Op::Send,
+        let what = match Request::of_list(wr).map(|r| r.wr.op) {
+            Some(what @ (provider::Op::BindMw(_) | provider::Op::Tso(_))) => what,
+            _ => provider::Op::Send,
         };
-        let to = ah.as_ref().zip(wr.ud.as_ref()).map(|(ah, ud)| {
-            let (qpn, qkey) = (ud.remote_qpn.u32(), ud.remote_qkey.u32());
-            To { ah, qpn, qkey }
-        });
-        testkit::Request::new(wr.wr_id.0, what).sges(sges).to(to)
+        let to = match ah.as_ref().zip(wr.ud.as_ref()) {
+            Some((ah, ud)) => {
+                Dest::Ud(To { ah, remote_qpn: ud.remote_qpn.u32(), remote_qkey: ud.remote_qkey.u32() })
+            }
+            None => Dest::Peer,
+        };
+        Wr::new(wr.wr_id.0, what).sges(sges).to(to)
     });
     let mut list = List::new(&lent.collect::<Vec<_>>());
     for (i, wr) in wrs.iter().enumerate() {
@@ -84,13 +85,8 @@ pub(crate) fn post_requests(send: &Send, requests: &[Request<'_>]) -> Posted {
 }
 
 /// A single window bind, as posted by `ibv_bind_mw`.
-pub(crate) fn post_bind(
-    send: &Send,
-    wr_id: u64,
-    flags: SendFlags,
-    bind: &uverbs_core::provider::op::MwBind,
-) -> Posted {
-    let bind = testkit::Request::<RawAh<Ah>>::new(wr_id, testkit::Op::BindMw(*bind)).flags(flags);
+pub(crate) fn post_bind(send: &Send, wr_id: u64, flags: SendFlags, bind: &provider::op::MwBind) -> Posted {
+    let bind = Wr::<RawAh<Ah>>::new(wr_id, provider::Op::BindMw(*bind)).flags(flags);
     post(send, &List::new(&[bind]))
 }
 
@@ -109,21 +105,23 @@ pub(crate) fn session(send: &Send, ops: &[Op]) -> Posted {
             Op::SetSgeList { sg_list } => session.sge_list(&request::sges(sg_list)),
             Op::SetInlineData { length, data } => {
                 assert_eq!(data.0.len(), *length);
-                session.data(Data::Inline(&data.0));
+                session.data(Data::Inline(Inline::Bytes(&data.0)));
             }
             Op::SetInlineDataList { bufs } => {
-                session.data(Data::InlineList(&bufs.iter().map(|b| &b.0[..]).collect::<Vec<_>>()));
+                let bufs: Vec<_> = bufs.iter().map(|b| &b.0[..]).collect();
+                session.data(Data::Inline(Inline::List(&bufs)));
             }
             Op::SetUdAddr { remote_qpn, remote_qkey, ah } => {
                 let ah = &handle(&request::av(ah));
-                session.dest(&Dest::Ud(To { ah, qpn: remote_qpn.u32(), qkey: remote_qkey.u32() }));
+                let to = To { ah, remote_qpn: remote_qpn.u32(), remote_qkey: remote_qkey.u32() };
+                session.dest(&Dest::Ud(to));
             }
             Op::SetXrcSrqn { remote_srqn } => session.dest::<RawAh<Ah>>(&Dest::Xrc(remote_srqn.u32())),
             Op::SetDcAddr { remote_dctn, dc_key, ah } => {
-                dc(send, &request::av(ah), remote_dctn.u32(), dc_key.0, None);
+                dc(send, &handle(&request::av(ah)).driver, remote_dctn.u32(), dc_key.0, None);
             }
             Op::SetDcAddrStream { remote_dctn, dc_key, stream_id, ah } => {
-                dc(send, &request::av(ah), remote_dctn.u32(), dc_key.0, Some(*stream_id));
+                dc(send, &handle(&request::av(ah)).driver, remote_dctn.u32(), dc_key.0, Some(*stream_id));
             }
             op => session.op(builder(op).expect("a builder")),
         }
@@ -132,13 +130,12 @@ pub(crate) fn session(send: &Send, ops: &[Op]) -> Posted {
 }
 
 /// The setters of DC addresses, inside a session.
-fn dc(send: &Send, av: &[u8], dctn: u32, key: u64, stream: Option<u16>) {
+fn dc(send: &Send, ah: &Ah, dctn: u32, key: u64, stream: Option<u16>) {
     // SAFETY: inside a session of this thread.
     let queue = unsafe { send.entered() };
-    let ah = handle(av).driver;
     match stream {
-        None => queue.wr_set_dc_addr(&ah, dctn, key),
-        Some(stream) => queue.wr_set_dc_addr_stream(&ah, dctn, key, stream),
+        None => queue.wr_set_dc_addr(ah, dctn, key),
+        Some(stream) => queue.wr_set_dc_addr_stream(ah, dctn, key, stream),
     }
 }
 
@@ -149,14 +146,14 @@ pub(crate) fn session_of(send: &Send, requests: &[Request<'_>]) -> Posted {
     session.start();
     Request::lend(requests, |lent| {
         for (r, lent) in requests.iter().zip(lent) {
-            session.sticky(r.wr_id, r.flags);
-            session.op(r.what);
-            if has_data(r.what) {
+            session.sticky(lent.wr_id, lent.flags);
+            session.op(lent.op);
+            if lent.op.has_data() {
                 session.data(lent.data);
             }
-            match &r.dest {
-                request::Dest::Dc { av, dctn, key, stream } => dc(send, av, *dctn, *key, *stream),
-                _ => session.dest(&lent.dest),
+            match lent.to {
+                Dest::Dc(to) => dc(send, &to.ah.driver, to.remote_dctn, to.remote_dc_key, r.stream),
+                to => session.dest(&to),
             }
         }
     });

@@ -3,37 +3,24 @@
 
 use crate::model::{self, Op, Opcode};
 use uverbs_core::provider::op::{MwBind, TsoArgs};
+use uverbs_core::provider::{Op as What, RemoteAddr, Wr};
 use uverbs_core::wr::{RawAh, SendFlags, Sge, WrOpcode};
 use uverbs_mlx5::Ah;
 use uverbs_mlx5_hw::wqe::Av;
-use uverbs_testkit::{self as testkit, Op as What, Remote, To};
+use uverbs_testkit::{self as testkit, OwnedData, OwnedDest, OwnedRequest};
 use zerocopy::FromBytes as _;
 
-/// The destination of a WR.
-#[derive(Clone, Debug)]
-pub(crate) enum Dest {
-    Peer,
-    Ud { av: Vec<u8>, qpn: u32, qkey: u32 },
-    Xrc(u32),
-    Dc { av: Vec<u8>, dctn: u32, key: u64, stream: Option<u16> },
-}
-
 /// The data of a WR.
-#[derive(Clone, Debug)]
-pub(crate) enum Data {
-    None,
-    Sges(Vec<Sge>),
-    Inline(Vec<Vec<u8>>),
-}
+pub(crate) type Data = OwnedData;
+/// The destination of a WR.
+pub(crate) type Dest = OwnedDest<RawAh<Ah>>;
 
 /// A WR.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Request<'a> {
-    pub wr_id: u64,
-    pub flags: SendFlags,
-    pub what: What<'a>,
-    pub dest: Dest,
-    pub data: Data,
+    pub wr: OwnedRequest<'a, RawAh<Ah>>,
+    /// The stream of a DC initiator.
+    pub stream: Option<u16>,
 }
 
 pub(crate) fn flags(names: &[String]) -> SendFlags {
@@ -102,7 +89,7 @@ pub(crate) fn av(ah: &model::Ah) -> Vec<u8> {
 
 /// The operation of a builder; `None` for any other call.
 pub(crate) fn builder(op: &Op) -> Option<What<'_>> {
-    let at = |rkey: &model::Num, addr: &model::Num| Remote { addr: addr.0, rkey: rkey.u32() };
+    let at = |rkey: &model::Num, addr: &model::Num| RemoteAddr { addr: addr.0, rkey: rkey.u32() };
     Some(match op {
         Op::Send => What::Send,
         Op::SendImm { imm_data } => What::SendImm(imm_data.u32()),
@@ -127,7 +114,7 @@ impl<'a> Request<'a> {
     /// A WR of a list. `None` for an opcode that no other face can express.
     pub(crate) fn of_list(wr: &'a model::SendWr) -> Option<Self> {
         let num = |n: Option<model::Num>| n.map_or(0, |n| n.0);
-        let at = Remote { addr: num(wr.remote_addr), rkey: num(wr.rkey) as u32 };
+        let at = RemoteAddr { addr: num(wr.remote_addr), rkey: num(wr.rkey) as u32 };
         let imm = num(wr.imm_data) as u32;
         let key = num(wr.invalidate_rkey) as u32;
         let (compare_add, swap) = (num(wr.compare_add), num(wr.swap));
@@ -152,21 +139,23 @@ impl<'a> Request<'a> {
         let mut flags = flags(&wr.send_flags);
         let list = sges(&wr.sg_list);
         let data = match what {
-            what if !testkit::has_data(what) => Data::None,
+            what if !what.has_data() => Data::None,
             _ if flags.contains(SendFlags::INLINE) && !list.is_empty() => {
                 Data::Inline(list.iter().map(|s| crate::memory::read(s.addr, s.length as usize)).collect())
             }
             _ => Data::Sges(list),
         };
         flags.remove(SendFlags::INLINE);
-        let dest = match (&wr.ud, wr.xrc_remote_srqn) {
-            (Some(ud), _) => {
-                Dest::Ud { av: av(&ud.ah), qpn: ud.remote_qpn.u32(), qkey: ud.remote_qkey.u32() }
-            }
+        let to = match (&wr.ud, wr.xrc_remote_srqn) {
+            (Some(ud), _) => Dest::Ud {
+                ah: handle(&av(&ud.ah)),
+                remote_qpn: ud.remote_qpn.u32(),
+                remote_qkey: ud.remote_qkey.u32(),
+            },
             (None, Some(srqn)) => Dest::Xrc(srqn.u32()),
             (None, None) => Dest::Peer,
         };
-        Some(Self { wr_id: wr.wr_id.0, flags, what, dest, data })
+        Some(Self::new(wr.wr_id.0, flags, what, to, data))
     }
 
     /// The WRs of a session that typed calls can express: each builder is followed by each of its setters once, between
@@ -177,7 +166,7 @@ impl<'a> Request<'a> {
         let mut all: Vec<Self> = Vec::new();
         for op in ops {
             if let Some(what) = builder(op) {
-                all.push(Self { wr_id, flags, what, dest: Dest::Peer, data: Data::None });
+                all.push(Self::new(wr_id, flags, what, Dest::Peer, Data::None));
                 continue;
             }
             let last = all.last_mut();
@@ -192,68 +181,48 @@ impl<'a> Request<'a> {
                 Op::SetInlineData { data, .. } => Data::Inline(vec![data.0.clone()]),
                 Op::SetInlineDataList { bufs } => Data::Inline(bufs.iter().map(|b| b.0.clone()).collect()),
                 other => {
-                    let dest = match other {
-                        Op::SetUdAddr { remote_qpn, remote_qkey, ah } => {
-                            Dest::Ud { av: av(ah), qpn: remote_qpn.u32(), qkey: remote_qkey.u32() }
-                        }
-                        Op::SetXrcSrqn { remote_srqn } => Dest::Xrc(remote_srqn.u32()),
-                        Op::SetDcAddr { remote_dctn, dc_key, ah } => {
-                            Dest::Dc { av: av(ah), dctn: remote_dctn.u32(), key: dc_key.0, stream: None }
-                        }
-                        Op::SetDcAddrStream { remote_dctn, dc_key, stream_id, ah } => Dest::Dc {
-                            av: av(ah),
-                            dctn: remote_dctn.u32(),
-                            key: dc_key.0,
-                            stream: Some(*stream_id),
+                    let mut stream = None;
+                    let to = match other {
+                        Op::SetUdAddr { remote_qpn, remote_qkey, ah } => Dest::Ud {
+                            ah: handle(&av(ah)),
+                            remote_qpn: remote_qpn.u32(),
+                            remote_qkey: remote_qkey.u32(),
                         },
+                        Op::SetXrcSrqn { remote_srqn } => Dest::Xrc(remote_srqn.u32()),
+                        Op::SetDcAddr { remote_dctn, dc_key, ah } => Dest::Dc {
+                            ah: handle(&av(ah)),
+                            remote_dctn: remote_dctn.u32(),
+                            remote_dc_key: dc_key.0,
+                        },
+                        Op::SetDcAddrStream { remote_dctn, dc_key, stream_id, ah } => {
+                            stream = Some(*stream_id);
+                            Dest::Dc {
+                                ah: handle(&av(ah)),
+                                remote_dctn: remote_dctn.u32(),
+                                remote_dc_key: dc_key.0,
+                            }
+                        }
                         _ => return None,
                     };
-                    let last = last.filter(|r| matches!(r.dest, Dest::Peer))?;
-                    last.dest = dest;
+                    let last = last.filter(|r| matches!(r.wr.to, Dest::Peer))?;
+                    (last.wr.to, last.stream) = (to, stream);
                     continue;
                 }
             };
-            let last = last.filter(|r| matches!(r.data, Data::None))?;
-            last.data = data;
+            let last = last.filter(|r| matches!(r.wr.data, Data::None))?;
+            last.wr.data = data;
         }
-        let complete = |r: &Self| testkit::has_data(r.what) != matches!(r.data, Data::None);
+        let complete = |r: &Self| r.wr.op.has_data() != matches!(r.wr.data, Data::None);
         all.iter().all(complete).then_some(all)
     }
 
-    /// Calls `f` with the requests in the form of testkit.
-    pub(crate) fn lend<R>(all: &[Self], f: impl FnOnce(&[testkit::Request<'_, RawAh<Ah>>]) -> R) -> R {
-        let handles: Vec<_> = all.iter().map(|r| r.dest.handle()).collect();
-        let bufs: Vec<Vec<&[u8]>> = all
-            .iter()
-            .map(|r| {
-                if let Data::Inline(bufs) = &r.data { bufs.iter().map(|b| &b[..]).collect() } else { vec![] }
-            })
-            .collect();
-        let lent = all.iter().zip(&handles).zip(&bufs).map(|((r, ah), bufs)| {
-            let data = match &r.data {
-                Data::None => testkit::Data::None,
-                Data::Sges(sges) => testkit::Data::Sges(sges),
-                Data::Inline(_) => testkit::Data::InlineList(bufs),
-            };
-            let dest = match r.dest {
-                Dest::Peer => testkit::Dest::Peer,
-                Dest::Ud { qpn, qkey, .. } => testkit::Dest::Ud(To { ah, qpn, qkey }),
-                Dest::Xrc(srqn) => testkit::Dest::Xrc(srqn),
-                Dest::Dc { dctn, key, .. } => testkit::Dest::Dc { ah, dctn, key },
-            };
-            testkit::Request::new(r.wr_id, r.what).flags(r.flags).data(data).dest(dest)
-        });
-        f(&lent.collect::<Vec<_>>())
+    pub(crate) fn new(wr_id: u64, flags: SendFlags, op: What<'a>, to: Dest, data: Data) -> Self {
+        Self { wr: OwnedRequest { wr_id, flags, op, data, to }, stream: None }
     }
-}
 
-impl Dest {
-    /// The address handle; of zeros, if there is no address.
-    fn handle(&self) -> RawAh<Ah> {
-        match self {
-            Self::Ud { av, .. } | Self::Dc { av, .. } => handle(av),
-            Self::Peer | Self::Xrc(_) => handle(&[0; 48]),
-        }
+    /// Calls `f` with the values.
+    pub(crate) fn lend<R>(all: &[Self], f: impl FnOnce(&[Wr<'_, RawAh<Ah>>]) -> R) -> R {
+        OwnedRequest::lend(all.iter().map(|request| &request.wr), f)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::faces::{self, Cq as CqFace, Recv, Send, SrqRecv};
 use crate::kernel::{FixedKernel, Rung};
 use crate::memory;
 use crate::model;
-use crate::request::{Data, Dest, Request};
+use crate::request::{Data, Dest, Request, handle};
 use crate::trace::Trace;
 use anyhow::{Context as _, Result, bail, ensure};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use uverbs_core::attr::{
 };
 use uverbs_core::control::{CqHandle, PdHandle, QpHandle, SrqHandle, XrcdHandle, xrcd};
 use uverbs_core::kernel::Kernel;
-use uverbs_core::provider::{CompletionQueue as _, Driver, QpCreate, QpParts, SrqCreate};
+use uverbs_core::provider::{CompletionQueue as _, Driver, Op, QpCreate, QpParts, SrqCreate};
 use uverbs_core::sync::Locked;
 use uverbs_core::wr::{SendFlags, Sge};
 use uverbs_mlx5::{Mlx5, Options};
@@ -403,7 +403,7 @@ impl Rig {
             let qp = &mut self.qps[index];
             let room = qp.cap.max_send_wr.min(count - done).min(cq.entries);
             ensure!(room != 0, "a send queue");
-            let requests = vec![one_block(qp.qp_type); room as usize];
+            let requests: Vec<_> = (0..room).map(|_| one_block(qp.qp_type)).collect();
             faces::batch(qp.send.as_mut().context("a send queue")?, &requests)
                 .map_err(|e| anyhow::anyhow!("WRs before the case: {e:?}"))?;
             for position in done..done + room {
@@ -427,15 +427,16 @@ impl Rig {
 
 /// A WR whose WQE has one basic block.
 fn one_block(qp_type: QpType) -> Request<'static> {
-    let dest = match qp_type {
-        QpType::Ud => Dest::Ud { av: vec![0; 48], qpn: 1, qkey: 1 },
+    let ah = handle(&[0; 48]);
+    let to = match qp_type {
+        QpType::Ud => Dest::Ud { ah, remote_qpn: 1, remote_qkey: 1 },
         QpType::XrcSend => Dest::Xrc(1),
-        QpType::Driver => Dest::Dc { av: vec![0; 48], dctn: 1, key: 1, stream: None },
+        QpType::Driver => Dest::Dc { ah, remote_dctn: 1, remote_dc_key: 1 },
         _ => Dest::Peer,
     };
     let data = match qp_type {
         QpType::RawPacket => Data::Sges(vec![Sge { addr: memory::DATA, length: 64, lkey: 1 }]),
         _ => Data::Sges(vec![]),
     };
-    Request { wr_id: 0, flags: SendFlags::SIGNALED, what: uverbs_testkit::Op::Send, dest, data }
+    Request::new(0, SendFlags::SIGNALED, Op::Send, to, data)
 }

@@ -13,11 +13,10 @@ use crate::run::Face;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use uverbs_core::provider::PostError;
+use uverbs_core::provider::{self, PostError};
 use uverbs_core::wr::{SendFlags, WrOpcode};
 use uverbs_mlx5_hw::cqe::{Cqe64, MLX5_CQE_REQ};
 use uverbs_mlx5_hw::wqe::{MLX5_OPCODE_ATOMIC_CS, MLX5_OPCODE_ATOMIC_FA, MLX5_OPCODE_RDMA_READ};
-use uverbs_testkit as testkit;
 use uverbs_tests::semantics::Table;
 use zerocopy::FromBytes as _;
 
@@ -184,7 +183,7 @@ fn session_refusal(qp: &Qp, ops: &[Op]) -> Option<&'static str> {
                 refusal(qp, opcode, SendFlags::empty(), &[], true)
             }
             op => request::builder(op).and_then(|what| {
-                opcode = testkit::opcode(what);
+                opcode = what.opcode();
                 let enough = Sge { addr: Default::default(), length: 8, lkey: Default::default() };
                 refusal(qp, opcode, flags, &[enough], false)
             }),
@@ -243,10 +242,10 @@ fn send(step: &mut Step, qp: &Qp, face: Face, shift: &mut u32, rules: &mut Vec<&
             }
             let requests = Request::of_session(ops).unwrap_or_default();
             for (request, wqe) in requests.iter().zip(&mut out.sq.wqes) {
-                if is_atomic(testkit::opcode(request.what)) && face != Face::Wr && face != Face::Mixed {
+                if is_atomic(request.wr.op.opcode()) && face != Face::Wr && face != Face::Mixed {
                     atomic_entries(wqe, qp, rules);
                 }
-                if let testkit::Op::Tso(tso) = request.what {
+                if let provider::Op::Tso(tso) = request.wr.op {
                     tso_wrap(wqe, qp, tso.header.len(), rules);
                 }
                 if qp.qp_type == "RAW_PACKET" && qp.ctx == "eth_l2" {
@@ -423,7 +422,7 @@ fn tso_wrap(wqe: &mut Wqe, qp: &Qp, header: usize, rules: &mut Vec<&'static str>
 fn l2_header_only(wqe: &mut Wqe, request: &Request<'_>, rules: &mut Vec<&'static str>) {
     /// Bytes that the device needs inline.
     const HEADER: u32 = 18;
-    let request::Data::Sges(sges) = &request.data else { return };
+    let request::Data::Sges(sges) = &request.wr.data else { return };
     let alone = matches!(sges[..], [uverbs_core::wr::Sge { length: HEADER, .. }]);
     if alone && bytes(wqe).is_some_and(|bytes| ds(bytes) == 4) {
         rules.push("l2-header-only");

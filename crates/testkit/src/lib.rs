@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The vocabulary of the tests: work requests as values, and functions that post them on each interface.
 //!
-//! A test describes a [`Request`] once, or an [`OwnedRequest`], and posts it as C's [`List`], by a [`Session`] of the
+//! A test describes a [`Wr`](uverbs_core::provider::Wr) once, or an [`OwnedRequest`], and posts it as C's [`List`], by a [`Session`] of the
 //! `wr_*` builder, or on any [`Face`]: with [`post`] on a driver's queue, or with the functions of `verbs` on the queues of
 //! the `uverbs` crate (feature `verbs`). The end-to-end suite, the reference vectors, the fuzz targets and `uverbs selftest` use it.
 //!
@@ -33,6 +33,6 @@ pub mod verbs;
 pub use claims::check_claims;
 pub use list::{List, as_recv_list, recv_nodes, refused};
 pub use owned::{OwnedData, OwnedDest, OwnedRequest};
-pub use push::{AtOnce, Visit, begin, build, post, push, visit, wire};
-pub use request::{Data, Dest, Face, Handle, Op, Refused, Remote, Request, To, handle, has_data, opcode};
+pub use push::{as_wire, begin, build, post, push, single, wire, wire_remote};
+pub use request::{Face, Handle, Refused, handle};
 pub use session::Session;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Requests and receives as C's lists.
 
-use crate::request::{Data, Dest, Handle, Op, Refused, Remote, Request, opcode};
+use crate::request::{Handle, Refused};
 use core::marker::PhantomData;
 use core::ptr;
-use uverbs_core::provider::BadWr;
 use uverbs_core::provider::op::MwBind;
+use uverbs_core::provider::{BadWr, Data, Dest, Inline, Op, RemoteAddr, To, Wr};
 use uverbs_core::wr::{
     IbvMr, IbvMw, IbvMwBindInfo, ImmData, RecvWr, SendFlags, SendWr, Sge, WrAtomic, WrBindMw, WrRdma, WrTail,
     WrTso, WrUd, WrUnion,
@@ -46,7 +46,7 @@ pub struct List<'a> {
 impl<'a> List<'a> {
     /// Builds the list.
     #[must_use]
-    pub fn new<H: Handle>(reqs: &[Request<'a, H>]) -> Self {
+    pub fn new<H: Handle>(reqs: &[Wr<'a, H>]) -> Self {
         let mut list = Self::default();
         for req in reqs {
             list.add(req);
@@ -69,15 +69,15 @@ impl<'a> List<'a> {
         &self.nodes
     }
 
-    /// Changes a node to one that a [`Request`] can't express. Its link stays.
+    /// Changes a node to one that a [`Wr`] can't express. Its link stays.
     pub fn change(&mut self, index: usize, f: impl FnOnce(&mut SendWr)) {
         let next = self.nodes[index].next;
         f(&mut self.nodes[index]);
         self.nodes[index].next = next;
     }
 
-    fn add<H: Handle>(&mut self, req: &Request<'a, H>) {
-        let mut wr = SendWr::new(req.wr_id, opcode(req.op));
+    fn add<H: Handle>(&mut self, req: &Wr<'a, H>) {
+        let mut wr = SendWr::new(req.wr_id, req.op.opcode());
         wr.send_flags = req.flags.bits();
         wr.imm_data_or_invalidate_rkey = UNUSED;
         // The key of inline data has no meaning, so it is one that no region has.
@@ -87,18 +87,18 @@ impl<'a> List<'a> {
             lkey: 0xdead_beef,
         };
         let sges: Vec<Sge> = match req.data {
-            Data::None => vec![],
             Data::Sges(sges) => sges.to_vec(),
-            Data::Inline(bytes) => vec![inline(bytes)],
-            Data::InlineList(list) => list.iter().map(|b| inline(b)).collect(),
+            Data::Inline(Inline::Bytes(bytes)) => vec![inline(bytes)],
+            Data::Inline(Inline::List(list)) => list.iter().map(|b| inline(b)).collect(),
+            Data::Inline(Inline::Sges(_) | Inline::Bufs(_)) => unreachable!("the data of C programs"),
         };
-        if matches!(req.data, Data::Inline(_) | Data::InlineList(_)) {
+        if matches!(req.data, Data::Inline(_)) {
             wr.send_flags |= SendFlags::INLINE.bits();
         }
         (wr.sg_list, wr.num_sge) = (sges.as_ptr(), sges.len() as i32);
         self.sges.push(sges);
-        let rdma = |r: Remote| WrUnion { rdma: WrRdma { remote_addr: r.addr, rkey: r.rkey } };
-        let atomic = |r: Remote, compare_add, swap| WrUnion {
+        let rdma = |r: RemoteAddr| WrUnion { rdma: WrRdma { remote_addr: r.addr, rkey: r.rkey } };
+        let atomic = |r: RemoteAddr, compare_add, swap| WrUnion {
             atomic: WrAtomic { remote_addr: r.addr, compare_add, swap, rkey: r.rkey },
         };
         match req.op {
@@ -122,13 +122,13 @@ impl<'a> List<'a> {
                 wr.tail = WrTail { tso: WrTso { hdr, hdr_sz, mss: tso.mss } };
             }
         }
-        match req.dest {
-            Dest::Peer => {}
-            Dest::Ud(to) => {
-                wr.wr = WrUnion { ud: WrUd { ah: to.ah.raw(), remote_qpn: to.qpn, remote_qkey: to.qkey } };
+        match req.to {
+            Dest::Peer | Dest::Frame => {}
+            Dest::Ud(To { ah, remote_qpn, remote_qkey }) => {
+                wr.wr = WrUnion { ud: WrUd { ah: ah.raw(), remote_qpn, remote_qkey } };
             }
             Dest::Xrc(srqn) => wr.xrc_remote_srqn = srqn,
-            Dest::Dc { .. } => unreachable!("C's lists have no DC address"),
+            Dest::Dc(_) => unreachable!("C's lists have no DC address"),
         }
         self.nodes.push(wr);
     }

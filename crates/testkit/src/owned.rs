@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Requests that own their data and address handles, for generators and recordings.
 
-use crate::request::{Data, Dest, Op, Request, To};
+use uverbs_core::provider::{Data, DcTarget, Dest, Inline, Op, To, Wr};
 use uverbs_core::wr::{SendFlags, Sge};
 
 /// Data of an [`OwnedRequest`].
@@ -19,25 +19,29 @@ pub enum OwnedData {
 #[expect(missing_docs, reason = "named as in `Dest`")]
 pub enum OwnedDest<H> {
     Peer,
-    Ud { ah: H, qpn: u32, qkey: u32 },
+    Ud { ah: H, remote_qpn: u32, remote_qkey: u32 },
     Xrc(u32),
-    Dc { ah: H, dctn: u32, key: u64 },
+    Dc { ah: H, remote_dctn: u32, remote_dc_key: u64 },
 }
 
-/// A work request with everything that a [`Request`] borrows, except headers.
+/// A work request with everything that a [`Wr`] borrows, except headers.
 #[derive(Clone, Debug)]
-#[expect(missing_docs, reason = "named as in `Request`")]
+#[expect(missing_docs, reason = "named as in `Wr`")]
 pub struct OwnedRequest<'a, H> {
     pub wr_id: u64,
     pub flags: SendFlags,
     pub op: Op<'a>,
     pub data: OwnedData,
-    pub dest: OwnedDest<H>,
+    pub to: OwnedDest<H>,
 }
 
 impl<H> OwnedRequest<'_, H> {
-    /// Calls `f` with the requests.
-    pub fn lend<R>(all: &[Self], f: impl FnOnce(&[Request<'_, H>]) -> R) -> R {
+    /// Calls `f` with the values.
+    pub fn lend<'r, R>(all: impl IntoIterator<Item = &'r Self>, f: impl FnOnce(&[Wr<'_, H>]) -> R) -> R
+    where
+        Self: 'r,
+    {
+        let all: Vec<_> = all.into_iter().collect();
         let bufs = all.iter().map(|r| match &r.data {
             OwnedData::Inline(bufs) => bufs.iter().map(Vec::as_slice).collect(),
             _ => Vec::new(),
@@ -45,17 +49,21 @@ impl<H> OwnedRequest<'_, H> {
         let bufs: Vec<Vec<&[u8]>> = bufs.collect();
         let lent = all.iter().zip(&bufs).map(|(r, bufs)| {
             let data = match &r.data {
-                OwnedData::None => Data::None,
+                OwnedData::None => Data::NONE,
                 OwnedData::Sges(sges) => Data::Sges(sges),
-                OwnedData::Inline(_) => Data::InlineList(bufs),
+                OwnedData::Inline(_) => Data::Inline(Inline::List(bufs)),
             };
-            let dest = match &r.dest {
+            let to = match &r.to {
                 OwnedDest::Peer => Dest::Peer,
-                OwnedDest::Ud { ah, qpn, qkey } => Dest::Ud(To { ah, qpn: *qpn, qkey: *qkey }),
+                OwnedDest::Ud { ah, remote_qpn, remote_qkey } => {
+                    Dest::Ud(To { ah, remote_qpn: *remote_qpn, remote_qkey: *remote_qkey })
+                }
                 OwnedDest::Xrc(srqn) => Dest::Xrc(*srqn),
-                OwnedDest::Dc { ah, dctn, key } => Dest::Dc { ah, dctn: *dctn, key: *key },
+                OwnedDest::Dc { ah, remote_dctn, remote_dc_key } => {
+                    Dest::Dc(DcTarget { ah, remote_dctn: *remote_dctn, remote_dc_key: *remote_dc_key })
+                }
             };
-            Request { wr_id: r.wr_id, flags: r.flags, op: r.op, data, dest }
+            Wr { wr_id: r.wr_id, flags: r.flags, to, op: r.op, data }
         });
         f(&lent.collect::<Vec<_>>())
     }

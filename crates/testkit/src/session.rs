@@ -4,10 +4,10 @@
 // UNSAFETY: calls the functions of ibv_wr_post(3), under the contract of `Session::new`.
 
 use crate::list::window;
-use crate::request::{Data, Dest, Handle, Op, Request, has_data};
+use crate::request::Handle;
 use core::ptr;
-use uverbs_core::provider::PostError;
 use uverbs_core::provider::raw::QpEx;
+use uverbs_core::provider::{Data, Dest, Inline, Op, PostError, Wr};
 use uverbs_core::wr::{IbvDataBuf, ImmData, SendFlags, Sge};
 
 /// A builder of a queue.
@@ -54,20 +54,20 @@ impl<'q> Session<'q> {
     }
 
     /// Adds requests.
-    pub fn requests<H: Handle>(&mut self, reqs: &[Request<'_, H>]) {
+    pub fn requests<H: Handle>(&mut self, reqs: &[Wr<'_, H>]) {
         for req in reqs {
             self.request(req);
         }
     }
 
     /// Adds a request: sticky fields, builder, setters.
-    pub fn request<H: Handle>(&mut self, req: &Request<'_, H>) {
+    pub fn request<H: Handle>(&mut self, req: &Wr<'_, H>) {
         self.sticky(req.wr_id, req.flags);
         self.op(req.op);
-        if has_data(req.op) {
+        if req.op.has_data() {
             self.data(req.data);
         }
-        self.dest(&req.dest);
+        self.dest(&req.to);
     }
 
     /// A builder.
@@ -106,15 +106,16 @@ impl<'q> Session<'q> {
         #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one call of many is made")]
         unsafe {
             match data {
-                Data::None => ex.wr_set_sge_list(0, ptr::null()),
+                Data::Sges([]) => ex.wr_set_sge_list(0, ptr::null()),
                 Data::Sges([one]) => ex.wr_set_sge(one.lkey, one.addr, one.length),
                 Data::Sges(sges) => ex.wr_set_sge_list(sges.len(), sges.as_ptr()),
-                Data::Inline(bytes) => ex.wr_set_inline_data(bytes.as_ptr(), bytes.len()),
-                Data::InlineList(list) => {
+                Data::Inline(Inline::Bytes(bytes)) => ex.wr_set_inline_data(bytes.as_ptr(), bytes.len()),
+                Data::Inline(Inline::List(list)) => {
                     let bufs: Vec<_> =
                         list.iter().map(|b| IbvDataBuf { addr: b.as_ptr(), length: b.len() }).collect();
                     ex.wr_set_inline_data_list(bufs.len(), bufs.as_ptr());
                 }
+                Data::Inline(Inline::Sges(_) | Inline::Bufs(_)) => unreachable!("the data of C programs"),
             }
         }
     }
@@ -129,13 +130,13 @@ impl<'q> Session<'q> {
     /// The setter of a destination, if it has one.
     pub fn dest<H: Handle>(&mut self, dest: &Dest<'_, H>) {
         match dest {
-            Dest::Peer => {}
+            Dest::Peer | Dest::Frame => {}
             // SAFETY: the contract of `new` requires a handle of this driver; the handle is borrowed for the call.
             // Outside of a session of this thread the call does nothing.
-            Dest::Ud(to) => unsafe { self.0.wr_set_ud_addr(to.ah.raw(), to.qpn, to.qkey) },
+            Dest::Ud(to) => unsafe { self.0.wr_set_ud_addr(to.ah.raw(), to.remote_qpn, to.remote_qkey) },
             // SAFETY: outside of a session of this thread the call does nothing.
             Dest::Xrc(srqn) => unsafe { self.0.wr_set_xrc_srqn(*srqn) },
-            Dest::Dc { .. } => unreachable!("ibv_wr_post(3) has no DC address"),
+            Dest::Dc(_) => unreachable!("ibv_wr_post(3) has no DC address"),
         }
     }
 

@@ -71,7 +71,7 @@ use std::time::Instant;
 use uverbs_core::Errno;
 use uverbs_core::attr::{AccessFlags, QpState};
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::op::{self, Operation};
+use uverbs_core::provider::Op;
 use uverbs_core::provider::{Driver, PollError};
 use uverbs_core::sync::Exclusive;
 use uverbs_core::wc::{WcError, WcStatus};
@@ -206,9 +206,9 @@ impl<'env, D: Driver, T: Sends> Scope<'_, 'env, T, D> {
 
     /// # Safety
     /// As [`entry`](Self::entry); exclusively if `op` writes local memory.
-    unsafe fn put<O: Operation<Remote = D::Remote>>(
+    unsafe fn put(
         &mut self,
-        op: O,
+        op: Op<'_, D::Remote>,
         at: NonNull<u8>,
         len: usize,
         access: AccessFlags,
@@ -237,7 +237,7 @@ impl<'env, D: Driver, T: Sends> Scope<'_, 'env, T, D> {
         T: Connected,
     {
         // SAFETY: a shared slice of `'env`; a send only reads it.
-        unsafe { self.put(op::Send::new(), NonNull::from_ref(data).cast(), data.len(), AccessFlags::empty()) }
+        unsafe { self.put(Op::Send, NonNull::from_ref(data).cast(), data.len(), AccessFlags::empty()) }
     }
 
     /// `IBV_WR_RDMA_WRITE`: writes `data` to the front of `to`.
@@ -250,9 +250,7 @@ impl<'env, D: Driver, T: Sends> Scope<'_, 'env, T, D> {
     {
         let to = to.remote(0..data.len() as u64)?;
         // SAFETY: a shared slice of `'env`; a write only reads it.
-        unsafe {
-            self.put(op::Write::new(to), NonNull::from_ref(data).cast(), data.len(), AccessFlags::empty())
-        }
+        unsafe { self.put(Op::Write(to), NonNull::from_ref(data).cast(), data.len(), AccessFlags::empty()) }
     }
 
     /// `IBV_WR_RDMA_READ`: reads the front of `from` into `buf`.
@@ -266,7 +264,7 @@ impl<'env, D: Driver, T: Sends> Scope<'_, 'env, T, D> {
         let from = from.remote(0..buf.len() as u64)?;
         let (at, len) = (NonNull::from_mut(buf).cast(), buf.len());
         // SAFETY: an exclusive slice of `'env`.
-        unsafe { self.put(op::Read::new(from), at, len, AccessFlags::LOCAL_WRITE) }
+        unsafe { self.put(Op::Read(from), at, len, AccessFlags::LOCAL_WRITE) }
     }
 
     /// Posts a receive to the QP's own receive queue.

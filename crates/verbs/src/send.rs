@@ -20,7 +20,7 @@ use crate::recv::RecvQueue;
 use crate::rejected::sealed::Lend as _;
 use crate::remote::RemoteRegion;
 use crate::scope::Ticket;
-use crate::sink::sealed::PostTo as _;
+use crate::sink::sealed::{Entries, PostTo as _};
 use crate::sink::{AtOnce, Batch, Borrowed, PostTo, ToBatch};
 use crate::window::Window;
 use crate::{
@@ -31,9 +31,7 @@ use core::marker::PhantomData;
 use std::sync::Arc;
 use uverbs_core::attr::{AccessFlags, QpState};
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::op::{self, Address, DcTarget, Operation, RemoteSrq, To};
-use uverbs_core::provider::payload::{Inline, NoData, Payload};
-use uverbs_core::provider::{Driver, PostError, WireRemote, WireSge};
+use uverbs_core::provider::{Data, DcTarget, Dest, Driver, Head, Inline, Op, PostError, To, WireRemote};
 use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
 use uverbs_core::wr::{ImmData, SendFlags};
 
@@ -123,11 +121,11 @@ impl<D: Driver, T: Sends> SendGuard<'_, T, D> {
 }
 
 macro_rules! beginnings {
-    ($($(#[$meta:meta])* [$bound:ident] $batched:ident, $post:ident ($($arg:ident : $ty:ty),*) -> $addr:ty = $to:expr;)*) => {$(
+    ($($(#[$meta:meta])* [$bound:ident] $batched:ident, $post:ident ($($arg:ident : $ty:ty),*) = $to:expr;)*) => {$(
         impl<'q, D: Driver, T: $bound + Sends> Batch<'q, T, D> {
             $(#[$meta])*
             #[inline(always)]
-            pub fn $batched<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<ToBatch<'b, 'q, D>, T, $addr, D> {
+            pub fn $batched<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<'b, ToBatch<'b, 'q, D>, T, D> {
                 Wr::new(self.push(), wr_id, $to)
             }
         }
@@ -135,7 +133,7 @@ macro_rules! beginnings {
             $(#[$meta])*
             /// Posted at once.
             #[inline(always)]
-            pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<AtOnce<'b, D>, T, $addr, D> {
+            pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<'b, AtOnce<'b, D>, T, D> {
                 Wr::new(self.once(), wr_id, $to)
             }
         }
@@ -143,7 +141,7 @@ macro_rules! beginnings {
             $(#[$meta])*
             /// Posted at once.
             #[inline(always)]
-            pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<AtOnce<'b, D>, T, $addr, D> {
+            pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<'b, AtOnce<'b, D>, T, D> {
                 Wr::new(self.once(), wr_id, $to)
             }
         }
@@ -152,32 +150,36 @@ macro_rules! beginnings {
 
 beginnings! {
     /// Begins a work request to the QP's peer.
-    [Connected] wr, post() -> op::Connected = op::Connected;
+    [Connected] wr, post() = Dest::Peer;
     /// Begins a datagram to the QP `remote_qpn` (0xffffff for multicast) at the address `ah`, with the queue key of that QP.
-    [Datagram] wr_to, post_to(ah: &'b AddressHandle<D>, remote_qpn: u32, remote_qkey: u32) -> To<'b, D::Ah>
-        = To { ah: ah.driver_data(), remote_qpn, remote_qkey };
+    [Datagram] wr_to, post_to(ah: &'b AddressHandle<D>, remote_qpn: u32, remote_qkey: u32)
+        = Dest::Ud(To { ah: ah.driver_data(), remote_qpn, remote_qkey });
     /// Begins a work request to the peer's shared receive queue `remote_srqn`.
-    [ToRemoteSrq] wr_srq, post_srq(remote_srqn: u32) -> RemoteSrq = RemoteSrq(remote_srqn);
+    [ToRemoteSrq] wr_srq, post_srq(remote_srqn: u32) = Dest::Xrc(remote_srqn);
     /// Begins a work request to the DC target `remote_dctn` at the address `ah`, which was created with this key.
-    [ToDcTarget] wr_dc, post_dc(ah: &'b AddressHandle<D>, remote_dctn: u32, remote_dc_key: u64) -> DcTarget<'b, D::Ah>
-        = DcTarget { ah: ah.driver_data(), remote_dctn, remote_dc_key };
+    [ToDcTarget] wr_dc, post_dc(ah: &'b AddressHandle<D>, remote_dctn: u32, remote_dc_key: u64)
+        = Dest::Dc(DcTarget { ah: ah.driver_data(), remote_dctn, remote_dc_key });
 }
 
 /// A work request that has its id and destination, but not yet its flags and operation.
 #[must_use = "a work request does nothing before its operation is named"]
-#[derive(Debug)]
-pub struct Wr<S, T, A, D: Driver> {
+pub struct Wr<'a, S, T, D: Driver> {
     sink: S,
-    wr_id: u64,
-    flags: SendFlags,
-    to: A,
+    head: Head,
+    to: Dest<'a, D::Ah>,
     _types: PhantomData<fn() -> (D, T)>,
 }
 
-impl<S: PostTo<D>, D: Driver, T, A: Address<D::Ah>> Wr<S, T, A, D> {
+impl<S, D: Driver, T> core::fmt::Debug for Wr<'_, S, T, D> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Wr").field("head", &self.head).finish_non_exhaustive()
+    }
+}
+
+impl<'a, S: PostTo<D>, D: Driver, T> Wr<'a, S, T, D> {
     #[inline(always)]
-    fn new(sink: S, wr_id: u64, to: A) -> Self {
-        Self { sink, wr_id, flags: SendFlags::empty(), to, _types: PhantomData }
+    fn new(sink: S, wr_id: u64, to: Dest<'a, D::Ah>) -> Self {
+        Self { sink, head: Head { wr_id, flags: SendFlags::empty() }, to, _types: PhantomData }
     }
 
     /// Makes a completion (`IBV_SEND_SIGNALED`), which gives the buffer back.
@@ -201,24 +203,20 @@ impl<S: PostTo<D>, D: Driver, T, A: Address<D::Ah>> Wr<S, T, A, D> {
     /// Adds flags.
     #[inline(always)]
     pub fn flags(mut self, flags: SendFlags) -> Self {
-        self.flags |= flags;
+        self.head.flags |= flags;
         self
     }
 
     /// Posts the bytes of a buffer or of a list.
     #[inline(always)]
-    fn put<O: Operation<Remote = D::Remote>, B: Source<D>>(
-        self,
-        op: impl FnOnce() -> O,
-        data: B,
-    ) -> S::Out<B> {
-        let Self { sink, wr_id, flags, to, .. } = self;
+    fn put<'o, B: Source<D>>(self, op: impl FnOnce() -> Op<'o, D::Remote>, data: B) -> S::Out<B> {
+        let Self { sink, head, to, .. } = self;
         let domain = data.domain();
         // SAFETY: the entries name bytes of the buffers, whose pools keep them registered and alive. The slab owns the buffers
         // until the work request is known to be complete, so this process does not access them (private ones), or accesses them
         // by copies only (exposed ones).
         unsafe {
-            sink.put::<B, _, _, _>((wr_id, flags), domain, to, op, || {
+            sink.put::<B, _>(head, domain, &to, op, || {
                 let (sges, note) = (data.used(), data.note());
                 (Entries(sges), data.lend(), note)
             })
@@ -226,77 +224,59 @@ impl<S: PostTo<D>, D: Driver, T, A: Address<D::Ah>> Wr<S, T, A, D> {
     }
 
     #[inline(always)]
-    fn put_inline<O: Operation<Remote = D::Remote>>(self, op: impl FnOnce() -> O, data: &[u8]) -> S::Plain {
-        let Self { sink, wr_id, flags, to, .. } = self;
+    fn put_inline<'o>(self, op: impl FnOnce() -> Op<'o, D::Remote>, data: &[u8]) -> S::Plain {
+        let Self { sink, head, to, .. } = self;
         // SAFETY: inline data name no memory that is used later.
-        unsafe { sink.put_plain((wr_id, flags), to, op, Inline(data), Held::NOTHING) }
+        unsafe { sink.put_plain(head, &to, op, Data::Inline(Inline::Bytes(data))) }
     }
 }
 
-impl<D: Driver, T, A: Address<D::Ah>> Wr<AtOnce<'_, D>, T, A, D> {
+impl<D: Driver, T> Wr<'_, AtOnce<'_, D>, T, D> {
     /// Posts memory that a scope borrows.
     ///
     /// # Safety
     /// As [`SendBatch::push`], until the ticket is dropped.
-    pub(super) unsafe fn put_scoped<O: Operation<Remote = D::Remote>>(
+    pub(super) unsafe fn put_scoped(
         self,
-        op: O,
+        op: Op<'_, D::Remote>,
         sges: &[D::Sge],
         ticket: Ticket,
     ) -> Result<(), PostError> {
-        let Self { sink, wr_id, flags, to, .. } = self;
+        let Self { sink, head, to, .. } = self;
         let domain = sink.domain();
         // SAFETY: the contract of this function.
         let posted = unsafe {
-            sink.put::<Borrowed, _, _, _>(
-                (wr_id, flags),
-                domain,
-                to,
-                || op,
-                || (sges, Held::scoped(ticket), ()),
-            )
+            sink.put::<Borrowed, _>(head, domain, &to, || op, || (Data::Sges(sges), Held::scoped(ticket), ()))
         };
         posted.map_err(|rejected| rejected.error)
     }
 }
 
-impl<S: PostTo<D>, D: Driver, T: Sends, A: Address<D::Ah>> Wr<S, T, A, D> {
+impl<S: PostTo<D>, D: Driver, T: Sends> Wr<'_, S, T, D> {
     /// `IBV_WR_SEND`: sends a message, which uses the next receive of the peer.
     #[inline(always)]
     pub fn send<B: Source<D>>(self, data: B) -> S::Out<B> {
-        self.put(op::Send::new, data)
+        self.put(|| Op::Send, data)
     }
 
     /// `IBV_WR_SEND`, of bytes that are copied during the call.
     #[inline(always)]
     pub fn send_inline(self, data: &[u8]) -> S::Plain {
-        self.put_inline(op::Send::new, data)
+        self.put_inline(|| Op::Send, data)
     }
 }
 
-impl<S: PostTo<D>, D: Driver, T: SendsImm, A: Address<D::Ah>> Wr<S, T, A, D> {
+impl<S: PostTo<D>, D: Driver, T: SendsImm> Wr<'_, S, T, D> {
     /// `IBV_WR_SEND_WITH_IMM`: the immediate arrives in the peer's completion.
     #[inline(always)]
     pub fn send_imm<B: Source<D>>(self, data: B, imm: ImmData) -> S::Out<B> {
-        self.put(|| op::SendImm::new(imm), data)
+        self.put(|| Op::SendImm(imm.get()), data)
     }
 
     /// `IBV_WR_SEND_WITH_IMM`, of bytes that are copied during the call.
     #[inline(always)]
     pub fn send_imm_inline(self, data: &[u8], imm: ImmData) -> S::Plain {
-        self.put_inline(|| op::SendImm::new(imm), data)
-    }
-}
-
-/// The entries of a buffer or of a list, by value.
-#[derive(Clone, Copy)]
-struct Entries<E>(E);
-
-impl<S: WireSge, E: AsRef<[S]> + Copy> Payload<S> for Entries<E> {
-    const INLINE: bool = false;
-    #[inline(always)]
-    fn sges(&self) -> &[S] {
-        self.0.as_ref()
+        self.put_inline(|| Op::SendImm(imm.get()), data)
     }
 }
 
@@ -306,11 +286,11 @@ fn remote<R: WireRemote>(at: &RemoteRegion) -> R {
     R::new(at.addr(), at.rkey())
 }
 
-impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
+impl<S: PostTo<D>, D: Driver, T: HasPeer> Wr<'_, S, T, D> {
     /// `IBV_WR_SEND_WITH_INV`: the peer's `rkey` is invalidated when the message arrives.
     #[inline(always)]
     pub fn send_inv<B: Source<D>>(self, data: B, rkey: u32) -> S::Out<B> {
-        self.put(|| op::SendInv::new(rkey), data)
+        self.put(|| Op::SendInv(rkey), data)
     }
 
     /// `IBV_WR_RDMA_WRITE`: writes to the front of `to`. [`PostError::InvalidLength`] if it is shorter.
@@ -319,7 +299,7 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
         if data.bytes() > to.len() {
             return self.sink.refuse(PostError::InvalidLength, data);
         }
-        self.put(|| op::Write::new(remote(to)), data)
+        self.put(|| Op::Write(remote(to)), data)
     }
 
     /// `IBV_WR_RDMA_WRITE`, of bytes that are copied during the call.
@@ -328,7 +308,7 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
         if data.len() as u64 > to.len() {
             return self.sink.refuse_plain(PostError::InvalidLength);
         }
-        self.put_inline(|| op::Write::new(remote(to)), data)
+        self.put_inline(|| Op::Write(remote(to)), data)
     }
 
     /// `IBV_WR_RDMA_WRITE_WITH_IMM`: as [`write`](Self::write), and uses a receive of the peer, whose completion has the immediate.
@@ -337,7 +317,7 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
         if data.bytes() > to.len() {
             return self.sink.refuse(PostError::InvalidLength, data);
         }
-        self.put(|| op::WriteImm::new(remote(to), imm), data)
+        self.put(|| Op::WriteImm(remote(to), imm.get()), data)
     }
 
     /// `IBV_WR_RDMA_WRITE_WITH_IMM`, of bytes that are copied during the call.
@@ -346,40 +326,30 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
         if data.len() as u64 > to.len() {
             return self.sink.refuse_plain(PostError::InvalidLength);
         }
-        self.put_inline(|| op::WriteImm::new(remote(to), imm), data)
+        self.put_inline(|| Op::WriteImm(remote(to), imm.get()), data)
     }
 
     /// `IBV_WR_BIND_MW`: opens the window to the peer with the rights `access`. The completion gives the window back, with its
     /// new key.
     pub fn bind(self, mut window: Window<D>, access: AccessFlags) -> S::Out<Window<D>> {
-        let Self { sink, wr_id, flags, to, .. } = self;
+        let Self { sink, head, to, .. } = self;
         let domain = window.domain();
         if domain != sink.domain() {
             return sink.refuse(PostError::InvalidArgument, window);
         }
-        let bind = window.begin(access);
+        let bind = Op::BindMw(window.begin(access));
         // SAFETY: the bind is of the window's own key and of its exposed buffer, whose pool keeps the region registered. The
-        // slab owns the window until the work request is known to be complete.
-        let bind = unsafe { op::BindMw::new(bind) };
-        // SAFETY: a bind has no entries; see above.
-        unsafe {
-            sink.put::<Window<D>, _, _, _>(
-                (wr_id, flags),
-                domain,
-                to,
-                || bind,
-                || (NoData, window.lend(), ()),
-            )
-        }
+        // slab owns the window until the work request is known to be complete. A bind has no entries.
+        unsafe { sink.put::<Window<D>, _>(head, domain, &to, || bind, || (Data::NONE, window.lend(), ())) }
     }
 }
 
-impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
+impl<S: PostTo<D>, D: Driver, T: HasPeer> Wr<'_, S, T, D> {
     /// `IBV_WR_LOCAL_INV`: ends the access of the peer to an open window of type 2. The completion gives the window back, closed:
     /// [`into_parts`](Window::into_parts) has the buffer, and another [`bind`](Self::bind) opens it with a new key.
     /// [`PostError::InvalidArgument`] for other windows. After an error the window is as it was.
     pub fn local_inv(self, mut window: Window<D>) -> S::Out<Window<D>> {
-        let Self { sink, wr_id, flags, to, .. } = self;
+        let Self { sink, head, to, .. } = self;
         let domain = window.domain();
         let key = window.begin_end().filter(|_| domain == sink.domain());
         let Some(key) = key else {
@@ -387,20 +357,20 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
         };
         // SAFETY: an invalidation has no entries.
         unsafe {
-            let parts = || (NoData, window.lend(), ());
-            sink.put::<Window<D>, _, _, _>((wr_id, flags), domain, to, || op::LocalInv::new(key), parts)
+            let parts = || (Data::NONE, window.lend(), ());
+            sink.put::<Window<D>, _>(head, domain, &to, || Op::LocalInv(key), parts)
         }
     }
 }
 
-impl<S: PostTo<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, T, A, D> {
+impl<S: PostTo<D>, D: Driver, T: Reliable> Wr<'_, S, T, D> {
     /// `IBV_WR_RDMA_READ`: reads as many bytes as the buffer's length from the front of `from`.
     #[inline(always)]
     pub fn read<B: Memory<D>>(self, data: B, from: &RemoteRegion) -> S::Out<B> {
         if data.bytes() > from.len() {
             return self.sink.refuse(PostError::InvalidLength, data);
         }
-        self.put(|| op::Read::new(remote(from)), data)
+        self.put(|| Op::Read(remote(from)), data)
     }
 
     /// `IBV_WR_ATOMIC_CMP_AND_SWP`: stores `swap` to the first 8 bytes of `at`, whose address is a multiple of 8, if they are
@@ -416,7 +386,7 @@ impl<S: PostTo<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, T, A, D> {
         if at.len() < 8 || buf.set_len(8).is_err() {
             return self.sink.refuse(PostError::InvalidLength, buf);
         }
-        self.put(|| op::CmpSwp::new(remote(at), compare, swap), buf)
+        self.put(|| Op::CmpSwp(remote(at), compare, swap), buf)
     }
 
     /// `IBV_WR_ATOMIC_FETCH_AND_ADD`: adds `add` to the first 8 bytes of `at`. Alignment, old value and byte order are those of
@@ -426,6 +396,6 @@ impl<S: PostTo<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, T, A, D> {
         if at.len() < 8 || buf.set_len(8).is_err() {
             return self.sink.refuse(PostError::InvalidLength, buf);
         }
-        self.put(|| op::FetchAdd::new(remote(at), add), buf)
+        self.put(|| Op::FetchAdd(remote(at), add), buf)
     }
 }

@@ -12,11 +12,8 @@ use crate::open::AnyDriver;
 use crate::qp::transport::Sends;
 use crate::rejected::{Rejected, reject};
 use core::marker::PhantomData;
-use uverbs_core::provider::op::{Address, Operation};
-use uverbs_core::provider::payload::Payload;
-use uverbs_core::provider::send::{SendBatch, SendQueue as Engine, Wr};
-use uverbs_core::provider::{Driver, PostError};
-use uverbs_core::wr::SendFlags;
+use uverbs_core::provider::send::{SendBatch, SendQueue as Engine};
+use uverbs_core::provider::{Data, Dest, Driver, Head, Op, PostError, Wr};
 
 /// Takes back what an open batch has put into the slab, unless it was posted.
 struct Undo<'q, D: Driver> {
@@ -96,12 +93,34 @@ impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
 pub trait PostTo<D: Driver>: sealed::PostTo<D> {}
 
 pub(super) mod sealed {
-    use super::{Address, Driver, Operation, Payload, SendFlags};
+    use super::{Data, Dest, Driver, Head, Op};
     use crate::held::Held;
     use crate::rejected::sealed::Lend;
     use uverbs_core::provider::PostError;
 
-    #[expect(private_interfaces, private_bounds, reason = "only this crate implements it")]
+    /// What names the data of a work request: [`Data`], or the entries of a buffer or of a list by value.
+    pub trait AsData<S> {
+        fn data(&self) -> Data<'_, S>;
+    }
+
+    impl<S> AsData<S> for Data<'_, S> {
+        #[inline(always)]
+        fn data(&self) -> Data<'_, S> {
+            *self
+        }
+    }
+
+    impl<S, E: AsRef<[S]>> AsData<S> for Entries<E> {
+        #[inline(always)]
+        fn data(&self) -> Data<'_, S> {
+            Data::Sges(self.0.as_ref())
+        }
+    }
+
+    /// Entries.
+    pub(crate) struct Entries<E>(pub(crate) E);
+
+    #[expect(private_bounds, reason = "only this crate implements it")]
     pub trait PostTo<D: Driver>: Sized {
         /// The result of a post that owns a `B`.
         type Out<B>;
@@ -116,33 +135,24 @@ pub(super) mod sealed {
         ///
         /// # Safety
         /// As `SendBatch::push`, where the second of the `parts` owns the memory that the first one names.
-        unsafe fn put<B: Lend<D>, A, O, P>(
+        unsafe fn put<'o, B: Lend<D>, E: AsData<D::Sge>>(
             self,
-            wr: (u64, SendFlags),
+            head: Head,
             domain: u64,
-            to: A,
-            op: impl FnOnce() -> O,
-            parts: impl FnOnce() -> (P, Held<D>, B::Note),
-        ) -> Self::Out<B>
-        where
-            A: Address<D::Ah>,
-            O: Operation<Remote = D::Remote>,
-            P: Payload<D::Sge>;
+            to: &Dest<'_, D::Ah>,
+            op: impl FnOnce() -> Op<'o, D::Remote>,
+            parts: impl FnOnce() -> (E, Held<D>, B::Note),
+        ) -> Self::Out<B>;
 
         /// # Safety
         /// As `SendBatch::push`; `data` names no memory, or `held` guards it.
-        unsafe fn put_plain<A, O, P>(
+        unsafe fn put_plain<'o>(
             self,
-            wr: (u64, SendFlags),
-            to: A,
-            op: impl FnOnce() -> O,
-            data: P,
-            held: Held<D>,
-        ) -> Self::Plain
-        where
-            A: Address<D::Ah>,
-            O: Operation<Remote = D::Remote>,
-            P: Payload<D::Sge>;
+            head: Head,
+            to: &Dest<'_, D::Ah>,
+            op: impl FnOnce() -> Op<'o, D::Remote>,
+            data: Data<'_, D::Sge>,
+        ) -> Self::Plain;
 
         /// Nothing is posted.
         fn refuse<B: Lend<D>>(self, error: PostError, value: B) -> Self::Out<B>;
@@ -164,7 +174,7 @@ impl<D: Driver> core::fmt::Debug for ToBatch<'_, '_, D> {
 }
 
 impl<D: Driver> PostTo<D> for ToBatch<'_, '_, D> {}
-#[expect(private_interfaces, private_bounds, reason = "only this crate implements it")]
+#[expect(private_bounds, reason = "only this crate implements it")]
 impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
     type Out<B> = ();
     type Plain = ();
@@ -175,28 +185,25 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
     }
 
     #[inline(always)]
-    unsafe fn put<B: super::rejected::sealed::Lend<D>, A, O, P>(
+    unsafe fn put<'o, B: super::rejected::sealed::Lend<D>, E: sealed::AsData<D::Sge>>(
         self,
-        (wr_id, flags): (u64, SendFlags),
+        Head { wr_id, flags }: Head,
         domain: u64,
-        to: A,
-        op: impl FnOnce() -> O,
-        parts: impl FnOnce() -> (P, Held<D>, B::Note),
-    ) where
-        A: Address<D::Ah>,
-        O: Operation<Remote = D::Remote>,
-        P: Payload<D::Sge>,
-    {
+        to: &Dest<'_, D::Ah>,
+        op: impl FnOnce() -> Op<'o, D::Remote>,
+        parts: impl FnOnce() -> (E, Held<D>, B::Note),
+    ) {
         const { assert!(!B::APART, "a scope posts at once, not into a batch") };
         // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster; a domain has
         // the bits of a tag.
         match unsafe { self.flight.slab.vacant(domain) } {
             Some(vacant) => {
                 let (data, held, _) = parts();
-                let wr = Wr { wr_id: vacant.fill(Entry { wr_id, held }), flags };
+                let wr_id = vacant.fill(Entry { wr_id, held });
+                let wr = Wr { wr_id, flags, to: *to, op: op(), data: data.data() };
                 // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the batch is
                 // dropped without having been posted.
-                unsafe { self.inner.push(wr, to, op(), data) }
+                unsafe { self.inner.push(&wr) }
             }
             // SAFETY: this is the only copy.
             None => unsafe { self.flight.refuse_slot(parts().1, domain) },
@@ -204,21 +211,16 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
     }
 
     #[inline(always)]
-    unsafe fn put_plain<A, O, P>(
+    unsafe fn put_plain<'o>(
         self,
-        wr: (u64, SendFlags),
-        to: A,
-        op: impl FnOnce() -> O,
-        data: P,
-        held: Held<D>,
-    ) where
-        A: Address<D::Ah>,
-        O: Operation<Remote = D::Remote>,
-        P: Payload<D::Sge>,
-    {
+        head: Head,
+        to: &Dest<'_, D::Ah>,
+        op: impl FnOnce() -> Op<'o, D::Remote>,
+        data: Data<'_, D::Sge>,
+    ) {
         let domain = self.domain();
         // SAFETY: the contract of this function.
-        unsafe { self.put::<Nothing, _, _, _>(wr, domain, to, op, || (data, held, ())) }
+        unsafe { self.put::<Nothing, _>(head, domain, to, op, || (data, Held::NOTHING, ())) }
     }
 
     #[inline(always)]
@@ -254,7 +256,7 @@ impl<D: Driver> core::fmt::Debug for AtOnce<'_, D> {
 }
 
 impl<D: Driver> PostTo<D> for AtOnce<'_, D> {}
-#[expect(private_interfaces, private_bounds, reason = "only this crate implements it")]
+#[expect(private_bounds, reason = "only this crate implements it")]
 impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
     type Out<B> = Result<(), Rejected<B>>;
     type Plain = Result<(), PostError>;
@@ -265,19 +267,14 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
     }
 
     #[inline(always)]
-    unsafe fn put<B: super::rejected::sealed::Lend<D>, A, O, P>(
+    unsafe fn put<'o, B: super::rejected::sealed::Lend<D>, E: sealed::AsData<D::Sge>>(
         self,
-        (wr_id, flags): (u64, SendFlags),
+        Head { wr_id, flags }: Head,
         domain: u64,
-        to: A,
-        op: impl FnOnce() -> O,
-        parts: impl FnOnce() -> (P, Held<D>, B::Note),
-    ) -> Result<(), Rejected<B>>
-    where
-        A: Address<D::Ah>,
-        O: Operation<Remote = D::Remote>,
-        P: Payload<D::Sge>,
-    {
+        to: &Dest<'_, D::Ah>,
+        op: impl FnOnce() -> Op<'o, D::Remote>,
+        parts: impl FnOnce() -> (E, Held<D>, B::Note),
+    ) -> Result<(), Rejected<B>> {
         let Self { engine, flight } = self;
         // SAFETY: this value borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster; a domain has
         // the bits of a tag.
@@ -293,31 +290,25 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
         let (data, held, note) = parts();
         let entry = Entry { wr_id, held };
         let number = if B::APART { vacant.fill_apart(entry) } else { vacant.fill(entry) };
-        let wr = Wr { wr_id: number, flags };
+        let wr = Wr { wr_id: number, flags, to: *to, op: op(), data: data.data() };
         // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the post fails.
-        match unsafe { engine.post(wr, to, op(), data) } {
+        match unsafe { engine.post(&wr) } {
             Ok(()) => Ok(()),
             Err(error) => Err(rejected(flight, number, note, error)),
         }
     }
 
     #[inline(always)]
-    unsafe fn put_plain<A, O, P>(
+    unsafe fn put_plain<'o>(
         self,
-        wr: (u64, SendFlags),
-        to: A,
-        op: impl FnOnce() -> O,
-        data: P,
-        held: Held<D>,
-    ) -> Result<(), PostError>
-    where
-        A: Address<D::Ah>,
-        O: Operation<Remote = D::Remote>,
-        P: Payload<D::Sge>,
-    {
+        head: Head,
+        to: &Dest<'_, D::Ah>,
+        op: impl FnOnce() -> Op<'o, D::Remote>,
+        data: Data<'_, D::Sge>,
+    ) -> Result<(), PostError> {
         let domain = self.flight.slab.tag();
         // SAFETY: the contract of this function.
-        unsafe { self.put::<Nothing, _, _, _>(wr, domain, to, op, || (data, held, ())) }
+        unsafe { self.put::<Nothing, _>(head, domain, to, op, || (data, Held::NOTHING, ())) }
             .map_err(|rejected| rejected.error)
     }
 

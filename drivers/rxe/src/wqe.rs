@@ -11,8 +11,8 @@ use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, Ordering};
 use uverbs_core::attr::QpState;
 use uverbs_core::provider::state::StateWord;
-use uverbs_core::provider::wire::{RemoteAddr, WireRemote};
-use uverbs_core::provider::{Operation, PostError, Wr};
+use uverbs_core::provider::wire::WireRemote;
+use uverbs_core::provider::{Head, Op, PostError};
 use uverbs_core::wr::{SendFlags, Sge, WrOpcode};
 use uverbs_soft::Format;
 use uverbs_soft::format::{Data, WqeSlot as _};
@@ -102,17 +102,18 @@ impl Format for RxeDevice {
     const TOO_LONG: u64 = 1 << 31;
 
     #[inline(always)]
-    fn put_send<O: Operation<Remote = RemoteAddr>>(
+    fn put_send(
         slot: &mut SendSlot<'_>,
-        wr: Wr,
+        head: Head,
         to: Option<Destination<'_>>,
-        op: &O,
+        op: &Op<'_>,
         mut data: Data,
     ) -> Result<(), PostError> {
         let remote = op.remote().unwrap_or_default();
         let (remote_addr, rkey) = (remote.addr(), remote.rkey());
-        let send_flags = send_flags(wr.flags, data);
-        let mut wr = rxe_send_wr { wr_id: wr.wr_id, opcode: O::OPCODE.0, send_flags, ..Default::default() };
+        let send_flags = send_flags(head.flags, data);
+        let opcode = op.opcode().0;
+        let mut wr = rxe_send_wr { wr_id: head.wr_id, opcode, send_flags, ..Default::default() };
 
         if let Some(imm) = op.imm_data() {
             wr.imm_data = Be32::from_bits(imm.to_be());
@@ -135,7 +136,7 @@ impl Format for RxeDevice {
                 reserved: 0,
             }
             .into();
-        } else if let Some(bind) = op.bind_mw() {
+        } else if let Op::BindMw(bind) = op {
             wr.wr = rxe_send_wr_mw {
                 addr: bind.addr,
                 length: bind.length,
@@ -145,7 +146,7 @@ impl Format for RxeDevice {
                 access: bind.access,
             }
             .into();
-        } else if let Some(flush) = op.flush() {
+        } else if let Op::Flush(_, flush) = op {
             // The kernel copies the length from the DMA state to the RETH (`init_req_packet()`).
             data.length = flush.length;
             wr.wr = rxe_send_wr_flush {
@@ -161,12 +162,12 @@ impl Format for RxeDevice {
             wr.wr = rxe_send_wr_rdma { remote_addr, rkey, reserved: 0 }.into();
         }
 
-        if let Some(bytes) = op.atomic_write() {
+        if let Op::AtomicWrite(_, bytes) = op {
             if !remote_addr.is_multiple_of(8) {
                 return Err(PostError::Misaligned);
             }
             // At the offset of the entries (`dma.atomic_wr` in the kernel).
-            if !slot.put_inline(0, &bytes) {
+            if !slot.put_inline(0, bytes) {
                 return Err(PostError::InvalidLength);
             }
             data.length = bytes.len() as u32;

@@ -13,8 +13,8 @@ use uverbs_core::Errno;
 use uverbs_core::attr::SendOpsFlags;
 use uverbs_core::provider::opcodes::{builder_opcodes, opcode_bit, opcodes, takes_inline};
 use uverbs_core::provider::state::StateWord;
-use uverbs_core::provider::wire::{RemoteAddr, WireRemote};
-use uverbs_core::provider::{Operation, PostError, Wr};
+use uverbs_core::provider::wire::WireRemote;
+use uverbs_core::provider::{Head, Op, PostError};
 use uverbs_core::wr::{SendFlags, Sge, WrOpcode};
 use uverbs_soft::format::{Data, Destination, WqeSlot as _};
 use uverbs_soft::{Format, SendBell};
@@ -125,15 +125,15 @@ impl Format for SiwDevice {
     const WATCHES_FLUSHES: bool = true;
 
     #[inline(always)]
-    fn put_send<O: Operation<Remote = RemoteAddr>>(
+    fn put_send(
         slot: &mut WqeOf<'_, SendHead>,
-        wr: Wr,
+        head: Head,
         _to: Option<Destination<'_, Ah>>,
-        op: &O,
+        op: &Op<'_>,
         data: Data,
     ) -> Result<(), PostError> {
         let remote = op.remote().unwrap_or_default();
-        let opcode = match O::OPCODE {
+        let opcode = match op.opcode() {
             WrOpcode::RDMA_WRITE => SIW_OP_WRITE,
             WrOpcode::RDMA_READ => SIW_OP_READ,
             WrOpcode::SEND_WITH_INV => SIW_OP_SEND_REMOTE_INV,
@@ -141,14 +141,14 @@ impl Format for SiwDevice {
         };
         let num_sge = num_sge(slot, data);
         slot.slot.put_head(SendHead {
-            id: wr.wr_id,
+            id: head.wr_id,
             flags: 0,
             num_sge,
             opcode,
             rkey: op.invalidate_rkey().unwrap_or(remote.rkey()),
             raddr: remote.addr(),
         });
-        *slot.flags = own_flags(wr.flags, O::OPCODE, data);
+        *slot.flags = own_flags(head.flags, op.opcode(), data);
         Ok(())
     }
 

@@ -4,8 +4,7 @@
 //! A builder writes the head of a WQE; its setters then add the data and the destination. A few bits record which
 //! setters the WR still needs. They are checked when the next WR begins and when the session ends.
 #![expect(unsafe_code)]
-// UNSAFETY: `wr_set_sges` is an `unsafe fn` of the core's trait, with a contract about memory. This module has no
-// unsafe operation.
+// UNSAFETY: functions of the core's trait are `unsafe`, with a contract about memory. This module has no unsafe operation.
 
 use crate::doorbell::SendBell;
 use crate::format::{Data, Format};
@@ -13,8 +12,7 @@ use crate::producer::Cursor;
 use crate::send::SendQueue;
 use crate::wqe;
 use uverbs_core::provider::opcodes::opcode_bit;
-use uverbs_core::provider::wire::RemoteAddr;
-use uverbs_core::provider::{Operation, Payload, PostError, Wr, WrBuilder};
+use uverbs_core::provider::{Head, Inline, Op, PostError, WrBuilder};
 use uverbs_core::wr::{SendFlags, Sge, WrOpcode};
 
 /// A builder session, or none.
@@ -109,19 +107,20 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
     }
 
     #[inline(always)]
-    fn begin_wr<O: Operation<Remote = RemoteAddr>>(&mut self, wr: Wr, op: &O) -> Result<(), PostError> {
-        if self.config.builder & opcode_bit(O::OPCODE) == 0 {
+    fn begin_wr(&mut self, head: Head, op: &Op<'_>) -> Result<(), PostError> {
+        let opcode = op.opcode();
+        if self.config.builder & opcode_bit(opcode) == 0 {
             return Err(PostError::IllegalOpcode);
         }
-        let flags = wqe::check_flags(wr.flags | self.config.always)?;
+        let flags = wqe::check_flags(head.flags | self.config.always)?;
         let mut slot = self.ring.slot(&mut self.session.cursor)?;
-        F::put_send(&mut slot, Wr { flags, ..wr }, None, op, wqe::NO_DATA)?;
+        F::put_send(&mut slot, Head { flags, ..head }, None, op, wqe::NO_DATA)?;
         self.session.cursor.advance();
-        let mut takes = if O::HAS_DATA { DATA } else { 0 };
+        let mut takes = if op.has_data() { DATA } else { 0 };
         if self.config.datagram != 0 {
             takes |= ADDRESS;
         }
-        self.session.wr = Current { opcode: O::OPCODE, flags, takes, needs: takes };
+        self.session.wr = Current { opcode, flags, takes, needs: takes };
         Ok(())
     }
 
@@ -153,7 +152,7 @@ impl<F: Format, B: SendBell> WrBuilder for SendQueue<F, B> {
     }
 
     #[inline]
-    fn wr_begin<O: Operation<Remote = RemoteAddr>>(&mut self, wr: Wr, op: O) {
+    unsafe fn wr_begin(&mut self, head: Head, op: Op<'_>) {
         if !self.session.open {
             return;
         }
@@ -161,7 +160,7 @@ impl<F: Format, B: SendBell> WrBuilder for SendQueue<F, B> {
         if self.session.cursor.error().is_some() {
             return;
         }
-        if let Err(error) = self.begin_wr(wr, &op) {
+        if let Err(error) = self.begin_wr(head, &op) {
             self.session.cursor.latch(error);
         }
     }
@@ -189,7 +188,7 @@ impl<F: Format, B: SendBell> WrBuilder for SendQueue<F, B> {
     }
 
     #[inline]
-    fn wr_set_inline<P: Payload<Sge>>(&mut self, data: P) {
+    fn wr_set_inline(&mut self, data: Inline<'_>) {
         let Some(wr) = self.setter(DATA) else { return };
         let (at, max_inline) = (self.current(), self.config.max_inline);
         let put = |()| wqe::put_inline(&mut self.ring.slot_at(at), max_inline, &data);

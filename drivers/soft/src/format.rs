@@ -10,8 +10,7 @@ use core::fmt::Debug;
 use uverbs_core::Errno;
 use uverbs_core::provider::opcodes::takes_inline;
 use uverbs_core::provider::state::StateWord;
-use uverbs_core::provider::wire::RemoteAddr;
-use uverbs_core::provider::{Completion, Operation, PollError, PostError, Wr};
+use uverbs_core::provider::{Completion, Head, Op, PollError, PostError};
 use uverbs_core::wr::{SendFlags, Sge, WrOpcode};
 
 /// A slot of a work queue, which has room for entries or inline data.
@@ -163,17 +162,17 @@ pub trait Format: Sized + Send + Sync + Debug + 'static {
     /// Whether a poll looks for completions that show that the kernel has moved a QP to ERR; see [`note_flush`](Self::note_flush).
     const WATCHES_FLUSHES: bool = false;
 
-    /// Writes the head of a send WQE, and all that is not in the entries or the inline data. `wr.flags` are without `INLINE`.
+    /// Writes the head of a send WQE, and all that is not in the entries or the inline data. `head.flags` are without `INLINE`.
     ///
     /// The builder calls it before the data and the destination are known, with none of both.
     ///
     /// # Errors
     /// An argument of the operation has a value that the device does not have.
-    fn put_send<O: Operation<Remote = RemoteAddr>>(
+    fn put_send(
         slot: &mut SendSlot<'_, Self>,
-        wr: Wr,
+        head: Head,
         to: Option<Destination<'_, Self::Ah>>,
-        op: &O,
+        op: &Op<'_>,
         data: Data,
     ) -> Result<(), PostError>;
 

@@ -11,13 +11,10 @@ use crate::format::Format;
 use crate::producer::Cursor;
 use crate::recv::RecvQueue;
 use crate::send::SendQueue;
-use uverbs_core::provider::list::{entries, num_sge, outcome, push_nodes};
-use uverbs_core::provider::raw::{InlineSges, Room, resolve_bind};
-use uverbs_core::provider::wire::RemoteAddr;
-use uverbs_core::provider::{
-    Address, BadWr, Connected, NoData, Operation, PostError, To, Wr, WrBuilder as _, op,
-};
-use uverbs_core::wr::{ImmData, RawAh, RecvWr, SendFlags, SendWr, WrOpcode};
+use uverbs_core::provider::list::{entries, outcome, push_nodes};
+use uverbs_core::provider::raw::Room;
+use uverbs_core::provider::{BadWr, PostError, Wr, WrBuilder as _};
+use uverbs_core::wr::{RecvWr, SendWr};
 
 /// Posts a list of sends.
 ///
@@ -56,153 +53,10 @@ unsafe fn push_send<F: Format, B: SendBell>(
     cursor: &mut Cursor,
     wr: &SendWr,
 ) -> Result<(), PostError> {
-    if !queue.has(wr.opcode) {
-        return Err(PostError::IllegalOpcode);
-    }
-    match wr.opcode {
-        WrOpcode::SEND => {
-            // SAFETY: `wr` is a valid WR of a list (the contract of this function).
-            unsafe { push_message(queue, cursor, wr, op::Send::new()) }
-        }
-        WrOpcode::SEND_WITH_IMM => {
-            let imm = ImmData::from_be(wr.imm_data_or_invalidate_rkey);
-            // SAFETY: `wr` is a valid WR of a list (the contract of this function).
-            unsafe { push_message(queue, cursor, wr, op::SendImm::new(imm)) }
-        }
-        WrOpcode::SEND_WITH_INV => {
-            let op = op::SendInv::new(wr.imm_data_or_invalidate_rkey);
-            // SAFETY: `wr` is a valid WR of a list (the contract of this function).
-            unsafe { push_data(queue, cursor, wr, Connected, op) }
-        }
-        WrOpcode::RDMA_WRITE => {
-            // SAFETY: `wr` is a valid WR of a list (the contract of this function).
-            unsafe { push_data(queue, cursor, wr, Connected, op::Write::new(rdma(wr))) }
-        }
-        WrOpcode::RDMA_WRITE_WITH_IMM => {
-            let imm = ImmData::from_be(wr.imm_data_or_invalidate_rkey);
-            // SAFETY: `wr` is a valid WR of a list (the contract of this function).
-            unsafe { push_data(queue, cursor, wr, Connected, op::WriteImm::new(rdma(wr), imm)) }
-        }
-        WrOpcode::RDMA_READ => {
-            // SAFETY: `wr` is a valid WR of a list (the contract of this function).
-            unsafe { push_data(queue, cursor, wr, Connected, op::Read::new(rdma(wr))) }
-        }
-        WrOpcode::ATOMIC_CMP_AND_SWP => {
-            // SAFETY: a field of plain integers, for which all bytes are valid.
-            let atomic = unsafe { wr.wr.atomic };
-            let at = RemoteAddr { addr: atomic.remote_addr, rkey: atomic.rkey };
-            let op = op::CmpSwp::new(at, atomic.compare_add, atomic.swap);
-            // SAFETY: `wr` is a valid WR of a list (the contract of this function).
-            unsafe { push_data(queue, cursor, wr, Connected, op) }
-        }
-        WrOpcode::ATOMIC_FETCH_AND_ADD => {
-            // SAFETY: a field of plain integers, for which all bytes are valid.
-            let atomic = unsafe { wr.wr.atomic };
-            let at = RemoteAddr { addr: atomic.remote_addr, rkey: atomic.rkey };
-            let op = op::FetchAdd::new(at, atomic.compare_add);
-            // SAFETY: `wr` is a valid WR of a list (the contract of this function).
-            unsafe { push_data(queue, cursor, wr, Connected, op) }
-        }
-        WrOpcode::LOCAL_INV => {
-            // An invalidation ignores its entries; only their number is compared with the limit, as for any WR.
-            num_sge(wr.num_sge, queue.config.max_sge)?;
-            let op = op::LocalInv::new(wr.imm_data_or_invalidate_rkey);
-            queue.push(cursor, fields(wr), &Connected, &op, &NoData)
-        }
-        WrOpcode::BIND_MW => {
-            // SAFETY: `wr` is a valid WR of a list (the contract of this function).
-            unsafe { push_bind(queue, cursor, wr) }
-        }
-        // `struct ibv_send_wr` has no fields for flush and atomic write; only builders have them.
-        _ => Err(PostError::IllegalOpcode),
-    }
-}
-
-/// A WR's id and flags, including `INLINE`.
-#[inline(always)]
-fn fields(wr: &SendWr) -> Wr {
-    Wr { wr_id: wr.wr_id, flags: SendFlags::from_bits_retain(wr.send_flags) }
-}
-
-/// The remote address in the union.
-#[inline(always)]
-fn rdma(wr: &SendWr) -> RemoteAddr {
-    // SAFETY: a field of plain integers, for which all bytes are valid.
-    let rdma = unsafe { wr.wr.rdma };
-    RemoteAddr { addr: rdma.remote_addr, rkey: rdma.rkey }
-}
-
-/// A send, to the peer or to the address in the WR.
-///
-/// # Safety
-/// As [`push_send`].
-#[inline(always)]
-unsafe fn push_message<F: Format, B: SendBell, O: Operation<Remote = RemoteAddr>>(
-    queue: &mut SendQueue<F, B>,
-    cursor: &mut Cursor,
-    wr: &SendWr,
-    op: O,
-) -> Result<(), PostError> {
-    if queue.config.datagram == 0 {
-        // SAFETY: `wr` is a valid WR of a list (the contract of this function).
-        return unsafe { push_data(queue, cursor, wr, Connected, op) };
-    }
-    // SAFETY: the WR of a UD QP has this field of the union (the contract of this function).
-    let ud = unsafe { wr.wr.ud };
-    // SAFETY: `ah` is NULL or an address handle of this driver (the contract of this function).
-    let Some(ah) = (unsafe { ud.ah.cast::<RawAh<F::Ah>>().as_ref() }) else {
-        return Err(PostError::InvalidArgument);
-    };
-    let to = To { ah: &ah.driver, remote_qpn: ud.remote_qpn, remote_qkey: ud.remote_qkey };
-    // SAFETY: `wr` is a valid WR of a list (the contract of this function).
-    unsafe { push_data(queue, cursor, wr, to, op) }
-}
-
-/// A WR with data, inline or not.
-///
-/// # Safety
-/// As [`push_send`].
-#[inline(always)]
-unsafe fn push_data<F: Format, B: SendBell, A: Address<F::Ah>, O: Operation<Remote = RemoteAddr>>(
-    queue: &mut SendQueue<F, B>,
-    cursor: &mut Cursor,
-    wr: &SendWr,
-    to: A,
-    op: O,
-) -> Result<(), PostError> {
     let mut room = Room::new();
-    // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
-    let sges = unsafe { entries(wr.sg_list, wr.num_sge, queue.config.max_sge, &mut room) }?;
-    let fields = fields(wr);
-    if !fields.flags.contains(SendFlags::INLINE) {
-        return queue.push(cursor, fields, &to, &op, &sges);
-    }
-    F::check_inline(O::OPCODE)?;
-    // SAFETY: with `INLINE` the memory of every entry is readable (the contract of this function).
-    let data = unsafe { InlineSges::new(sges) };
-    queue.push(cursor, fields, &to, &op, &data)
-}
-
-/// A window bind.
-///
-/// # Safety
-/// As [`push_send`].
-#[inline(never)]
-unsafe fn push_bind<F: Format, B: SendBell>(
-    queue: &mut SendQueue<F, B>,
-    cursor: &mut Cursor,
-    wr: &SendWr,
-) -> Result<(), PostError> {
-    if num_sge(wr.num_sge, queue.config.max_sge)? != 0 {
-        return Err(PostError::InvalidArgument);
-    }
-    // SAFETY: a WR with this opcode has this field of the union (the contract of this function).
-    let bind = unsafe { wr.tail.bind_mw };
-    // SAFETY: the window and the region are NULL or valid (the contract of this function).
-    let bind = unsafe { resolve_bind(bind.mw, bind.rkey, &bind.bind_info) }?;
-    // SAFETY: the bind fulfils the contract of `BindMw::new` (the contract of this function).
-    let bind = unsafe { op::BindMw::new(bind) };
-    queue.push(cursor, fields(wr), &Connected, &bind, &NoData)
+    // SAFETY: `wr` is a valid WR of a list, for this queue (the contract of this function).
+    let wr = unsafe { Wr::from_c(wr, &queue.list_rules(), &mut room) }?;
+    queue.push(cursor, &wr)
 }
 
 /// Posts a list of receives.

@@ -12,10 +12,11 @@ use crate::shared::QpShared;
 use crate::wqe;
 use core::fmt;
 use std::sync::Arc;
+use uverbs_core::attr::QpType;
+use uverbs_core::provider::list::ListRules;
 use uverbs_core::provider::opcodes::opcode_bit;
-use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{
-    Address, BadWr, Operation, Payload, PostError, SendBatch, SendQueue as SendQueueTrait, Wr,
+    BadWr, Data, Dest, Head, PostError, RemoteAddr, SendBatch, SendQueue as SendQueueTrait, To, Wr,
 };
 use uverbs_core::wr::{SendFlags, SendWr, Sge, WrOpcode};
 
@@ -91,38 +92,39 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
 
     /// Writes one WR at the cursor and moves it on.
     #[inline(always)]
-    pub(crate) fn push<A, O, P>(
-        &mut self,
-        cursor: &mut Cursor,
-        wr: Wr,
-        to: &A,
-        op: &O,
-        data: &P,
-    ) -> Result<(), PostError>
-    where
-        A: Address<F::Ah>,
-        O: Operation<Remote = RemoteAddr>,
-        P: Payload<Sge>,
-    {
-        let allowed = if to.datagram().is_some() { self.config.datagram } else { self.config.connected };
-        // The devices have no XRC, no dynamic connections and no raw packets.
-        let is_foreign = to.remote_srqn().is_some() || to.dc_target().is_some() || to.is_frame();
-        if allowed & opcode_bit(O::OPCODE) == 0 || is_foreign {
-            return Err(self.refuse(O::OPCODE));
+    pub(crate) fn push(&mut self, cursor: &mut Cursor, wr: &Wr<'_, F::Ah>) -> Result<(), PostError> {
+        let opcode = wr.op.opcode();
+        let (allowed, to) = match wr.to {
+            Dest::Peer => (self.config.connected, None),
+            Dest::Ud(To { ah, remote_qpn, remote_qkey }) => {
+                (self.config.datagram, Some(self.destination(ah, remote_qpn, remote_qkey)))
+            }
+            // The devices have no XRC, no dynamic connections and no raw packets.
+            Dest::Xrc(_) | Dest::Dc(_) | Dest::Frame => (0, None),
+        };
+        if allowed & opcode_bit(opcode) == 0 {
+            return Err(self.refuse(opcode));
         }
-        if matches!(O::OPCODE, WrOpcode::BIND_MW) && !data.sges().is_empty() {
+        if matches!(opcode, WrOpcode::BIND_MW) && !wr.data.sges().is_empty() {
             return Err(PostError::InvalidArgument);
         }
-        let wr = Wr { flags: wqe::check_flags(wr.flags | self.config.always)?, ..wr };
-        if O::HAS_DATA && P::INLINE {
-            F::check_inline(O::OPCODE)?;
+        let head = Head { wr_id: wr.wr_id, flags: wqe::check_flags(wr.flags | self.config.always)? };
+        if wr.op.has_data() && matches!(wr.data, Data::Inline(_)) {
+            F::check_inline(opcode)?;
         }
-        let to = to.datagram().map(|(ah, qpn, qkey)| self.destination(ah, qpn, qkey));
         let config = self.config;
         let mut slot = self.ring.slot(cursor)?;
-        encode::<F, O, P>(&mut slot, &config, wr, to, op, data)?;
+        encode::<F>(&mut slot, &config, head, to, wr)?;
         cursor.advance();
         Ok(())
+    }
+
+    /// The WRs of lists. The devices with datagrams have them on queues of their own.
+    #[inline(always)]
+    pub(crate) fn list_rules(&self) -> ListRules {
+        let SendConfig { connected, datagram, max_sge, .. } = self.config;
+        let qp_type = if datagram == 0 { QpType::Rc } else { QpType::Ud };
+        ListRules { qp_type, opcodes: connected | datagram, max_sge }
     }
 
     /// A destination with the queue key of the packet.
@@ -169,27 +171,19 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
 /// Writes one WR that is checked to a slot: the only function in which a post becomes a WQE. After an error the contents of the slot are
 /// undefined.
 #[inline(always)]
-fn encode<F, O, P>(
+fn encode<F: Format>(
     slot: &mut SendSlot<'_, F>,
     config: &SendConfig,
-    wr: Wr,
+    head: Head,
     to: Option<Destination<'_, F::Ah>>,
-    op: &O,
-    data: &P,
-) -> Result<(), PostError>
-where
-    F: Format,
-    O: Operation<Remote = RemoteAddr>,
-    P: Payload<Sge>,
-{
-    let data = if !O::HAS_DATA {
-        wqe::NO_DATA
-    } else if P::INLINE {
-        wqe::put_inline(slot, config.max_inline, data)?
-    } else {
-        wqe::put_send_sges::<F>(slot, config.max_sge, O::OPCODE, data.sges())?
+    wr: &Wr<'_, F::Ah>,
+) -> Result<(), PostError> {
+    let data = match &wr.data {
+        _ if !wr.op.has_data() => wqe::NO_DATA,
+        Data::Inline(data) => wqe::put_inline(slot, config.max_inline, data)?,
+        Data::Sges(sges) => wqe::put_send_sges::<F>(slot, config.max_sge, wr.op.opcode(), sges)?,
     };
-    F::put_send(slot, wr, to, op, data)
+    F::put_send(slot, head, to, &wr.op, data)
 }
 
 impl<F: Format, B: SendBell> SendQueueTrait for SendQueue<F, B> {
@@ -239,13 +233,8 @@ impl<F: Format, B: SendBell> SendBatch for Batch<'_, F, B> {
     type Ah = F::Ah;
 
     #[inline(always)]
-    unsafe fn push<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P)
-    where
-        A: Address<F::Ah>,
-        O: Operation<Remote = RemoteAddr>,
-        P: Payload<Sge>,
-    {
-        if let Err(error) = self.queue.push(&mut self.cursor, wr, &to, &op, &data) {
+    unsafe fn push(&mut self, wr: &Wr<'_, F::Ah>) {
+        if let Err(error) = self.queue.push(&mut self.cursor, wr) {
             self.cursor.latch(error);
         }
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory and bells for tests and fuzz targets, whose kernel side the caller controls.
 #![expect(unsafe_code)]
-// UNSAFETY: creates mappings of heap memory.
+// UNSAFETY: creates mappings of heap memory, and posts.
 
 pub mod suite;
 
@@ -11,6 +11,8 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::Mapping;
+use uverbs_core::provider::{Head, Op, WrBuilder};
+use uverbs_core::wr::SendFlags;
 
 /// The bytes of a mapping, in the role of the kernel, which can write any value.
 #[derive(Clone, Debug)]
@@ -146,4 +148,14 @@ pub type DecodedSge = (u64, u32, u32);
 #[must_use]
 pub fn decode_sges(b: &[u8], num: usize) -> Vec<DecodedSge> {
     (0..num).map(|i| (u64_at(b, 16 * i), u32_at(b, 16 * i + 8), u32_at(b, 16 * i + 12))).collect()
+}
+
+/// Begins a signaled WR in the session of a queue.
+///
+/// # Panics
+/// If it is a bind, which needs more.
+pub fn begin<Q: WrBuilder>(queue: &mut Q, wr_id: u64, op: Op<'_, Q::Remote>) {
+    assert!(!matches!(op, Op::BindMw(_)), "a bind");
+    // SAFETY: not a bind, so there is no requirement.
+    unsafe { queue.wr_begin(Head { wr_id, flags: SendFlags::SIGNALED }, op) };
 }

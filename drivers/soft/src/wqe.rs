@@ -4,7 +4,7 @@
 use crate::format::{Data, Format, SendSlot, WqeSlot};
 use uverbs_core::provider::opcodes::is_atomic;
 use uverbs_core::provider::wire::WireSge as _;
-use uverbs_core::provider::{Payload, PostError};
+use uverbs_core::provider::{Inline, PostError};
 use uverbs_core::wr::{SendFlags, Sge, WrOpcode};
 
 /// The data of an operation without data.
@@ -65,12 +65,12 @@ pub(crate) fn put_send_sges<F: Format>(
     F::adapt_entries(slot, opcode, data)
 }
 
-/// Copies inline data. The length is the number of bytes that the payload provides, not its `inline_len`.
+/// Copies inline data.
 #[inline(always)]
-pub(crate) fn put_inline<P: Payload<Sge>>(
+pub(crate) fn put_inline(
     slot: &mut impl WqeSlot,
     max_inline: u32,
-    data: &P,
+    data: &Inline<'_>,
 ) -> Result<Data, PostError> {
     let (mut at, mut fits) = (0_usize, true);
     data.for_each_buf(|buf| {

@@ -5,12 +5,14 @@
 
 use crate::request::{Data, Request, Shape};
 use uverbs_core::attr::QpType;
-use uverbs_core::provider::{PostError, SendBatch as _, SendQueue as _, WrBuilder as _};
+use uverbs_core::provider::{
+    self, DcTarget, Dest, PostError, SendBatch as _, SendQueue as _, Wr, WrBuilder as _,
+};
 use uverbs_core::wr::RawAh;
 use uverbs_mlx5::{Ah, SendQueue};
 use uverbs_mlx5_hw::wqe::Av;
 use uverbs_testkit::{
-    self as testkit, Dest, Face, OwnedData, OwnedDest, OwnedRequest, Refused, build, handle, has_data, push,
+    self as testkit, Face, OwnedData, OwnedDest, OwnedRequest, Refused, build, handle, push,
 };
 
 /// The destination of datagrams and DC requests.
@@ -24,21 +26,21 @@ pub(crate) fn dc_key(r: &Request) -> u64 {
 }
 
 /// Calls `f` with the requests in the form of testkit.
-fn lend<R>(shape: Shape, all: &[Request], f: impl FnOnce(&[testkit::Request<'_, RawAh<Ah>>]) -> R) -> R {
+fn lend<R>(shape: Shape, all: &[Request], f: impl FnOnce(&[Wr<'_, RawAh<Ah>>]) -> R) -> R {
     let owned = all.iter().map(|r| {
         let ah = handle(Ah::new(&vector()));
-        let dest = match shape.qp_type() {
-            QpType::Ud => OwnedDest::Ud { ah, qpn: r.number, qkey: r.key },
+        let to = match shape.qp_type() {
+            QpType::Ud => OwnedDest::Ud { ah, remote_qpn: r.number, remote_qkey: r.key },
             QpType::XrcSend => OwnedDest::Xrc(r.number),
-            QpType::Driver => OwnedDest::Dc { ah, dctn: r.number, key: dc_key(r) },
+            QpType::Driver => OwnedDest::Dc { ah, remote_dctn: r.number, remote_dc_key: dc_key(r) },
             _ => OwnedDest::Peer,
         };
         let data = match &r.data {
             Data::Sges(_) => OwnedData::Sges(r.sges(shape)),
-            Data::Inline(_) if !has_data(r.what) => OwnedData::None,
+            Data::Inline(_) if !r.what.has_data() => OwnedData::None,
             Data::Inline(bufs) => OwnedData::Inline(bufs.clone()),
         };
-        OwnedRequest { wr_id: r.wr_id, flags: r.flags(shape), op: r.what, data, dest }
+        OwnedRequest { wr_id: r.wr_id, flags: r.flags(shape), op: r.what, data, to }
     });
     OwnedRequest::lend(&owned.collect::<Vec<_>>(), f)
 }
@@ -53,7 +55,7 @@ pub(crate) fn batch(
     let mut batch = queue.batch();
     let pushed = lend(shape, all, |all| {
         all.iter().try_for_each(|r| {
-            let data = if has_data(r.op) { r.data } else { testkit::Data::None };
+            let data = if r.op.has_data() { r.data } else { provider::Data::NONE };
             // SAFETY: memory that is read now is in the arena; there is no device that accesses the other memory.
             unsafe { push(&mut batch, &r.data(data)) }
         })
@@ -80,10 +82,10 @@ pub(crate) fn session(
             // SAFETY: memory that is read now is in the arena; there is no device that accesses the other memory, and
             // nothing is bound.
             unsafe { build(queue, r) };
-            if let Dest::Dc { ah, dctn, key } = r.dest
-                && has_data(r.op)
+            if let Dest::Dc(DcTarget { ah, remote_dctn, remote_dc_key }) = r.to
+                && r.op.has_data()
             {
-                queue.wr_set_dc_addr(&ah.driver, dctn, key);
+                queue.wr_set_dc_addr(&ah.driver, remote_dctn, remote_dc_key);
             }
         }
     });
@@ -103,7 +105,7 @@ pub(crate) fn list(
     lend(shape, all, |all| {
         // A list has no DC address.
         let is_dc = shape.qp_type() == QpType::Driver;
-        let all: Vec<_> = all.iter().map(|r| if is_dc { r.dest(Dest::Peer) } else { *r }).collect();
+        let all: Vec<_> = all.iter().map(|r| if is_dc { r.to(Dest::Peer) } else { *r }).collect();
         // SAFETY: the list's entries are the arena's where they are read.
         let posted = unsafe { testkit::post(queue, Face::List, &all) };
         posted.map_err(|Refused { error, bad }| (error.unwrap_or(PostError::Corrupt), bad))

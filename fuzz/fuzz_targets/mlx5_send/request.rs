@@ -8,12 +8,12 @@ use arbitrary::{Arbitrary, Unstructured};
 use std::sync::OnceLock;
 use uverbs_core::attr::{QpType, SendOpsFlags};
 use uverbs_core::provider::op::{MwBind, TsoArgs};
+use uverbs_core::provider::{Op, RemoteAddr};
 use uverbs_core::wr::{SendFlags, Sge};
 use uverbs_fuzz::steps::{Length, counting};
 use uverbs_hca::decode::{self, Eth, QueueKind, Segment, Umr};
 use uverbs_mlx5::SendConfig;
 use uverbs_mlx5::testing::send_config;
-use uverbs_testkit::{Op, Remote, has_data, opcode};
 
 /// Entries of a WR.
 pub(crate) const MAX_SGE: usize = 4;
@@ -128,13 +128,13 @@ pub(crate) struct Request {
 
 /// An operation, in the order that the corpus has.
 fn operation(u: &mut Unstructured<'_>) -> arbitrary::Result<Op<'static>> {
-    fn remote(u: &mut Unstructured<'_>) -> arbitrary::Result<Remote> {
-        Ok(Remote { addr: u.arbitrary()?, rkey: u.arbitrary()? })
+    fn remote(u: &mut Unstructured<'_>) -> arbitrary::Result<RemoteAddr> {
+        Ok(RemoteAddr { addr: u.arbitrary()?, rkey: u.arbitrary()? })
     }
     /// The remote address of an atomic, mostly aligned.
-    fn aligned(u: &mut Unstructured<'_>) -> arbitrary::Result<Remote> {
-        let Remote { addr, rkey } = remote(u)?;
-        Ok(Remote { addr: if addr & 15 != 15 { addr & !7 } else { addr }, rkey })
+    fn aligned(u: &mut Unstructured<'_>) -> arbitrary::Result<RemoteAddr> {
+        let RemoteAddr { addr, rkey } = remote(u)?;
+        Ok(RemoteAddr { addr: if addr & 15 != 15 { addr & !7 } else { addr }, rkey })
     }
     const KINDS: u64 = 11;
     Ok(match (u64::from(u32::arbitrary(u)?) * KINDS) >> 32 {
@@ -298,9 +298,9 @@ impl Request {
             (QpType::Uc, Op::Read(..) | Op::CmpSwp(..) | Op::FetchAdd(..)) => false,
             _ => true,
         };
-        let has_builder = || shape.send_ops().bits() >> opcode(self.what).0 & 1 != 0;
+        let has_builder = || shape.send_ops().bits() >> self.what.opcode().0 & 1 != 0;
         // A list has no DC address.
-        let says_where = qp_type != QpType::Driver || face != Face::List || !has_data(self.what);
+        let says_where = qp_type != QpType::Driver || face != Face::List || !self.what.has_data();
         let can_atomics = !(is_atomic(self.what) && shape.has(Shape::NO_ATOMICS));
         legal
             && says_where
@@ -308,7 +308,7 @@ impl Request {
             && (face != Face::Session || has_builder())
             && self.flags_are_right(shape)
             && (face != Face::Batch || is_aligned(self.what))
-            && if !has_data(self.what) {
+            && if !self.what.has_data() {
                 self.is_right_local(shape, face)
             } else {
                 self.data_is_right(shape, face)
@@ -386,13 +386,13 @@ impl Request {
             Op::Send => decode::Op::Send { imm: None, invalidate: None },
             Op::SendImm(imm) => decode::Op::Send { imm: Some(imm), invalidate: None },
             Op::SendInv(key) => decode::Op::Send { imm: None, invalidate: Some(key) },
-            Op::Write(Remote { addr, rkey }) => decode::Op::Write { addr, rkey, imm: None },
-            Op::WriteImm(Remote { addr, rkey }, imm) => decode::Op::Write { addr, rkey, imm: Some(imm) },
-            Op::Read(Remote { addr, rkey }) => decode::Op::Read { addr, rkey },
-            Op::CmpSwp(Remote { addr, rkey }, compare, swap) => {
+            Op::Write(RemoteAddr { addr, rkey }) => decode::Op::Write { addr, rkey, imm: None },
+            Op::WriteImm(RemoteAddr { addr, rkey }, imm) => decode::Op::Write { addr, rkey, imm: Some(imm) },
+            Op::Read(RemoteAddr { addr, rkey }) => decode::Op::Read { addr, rkey },
+            Op::CmpSwp(RemoteAddr { addr, rkey }, compare, swap) => {
                 decode::Op::CmpSwap { addr, rkey, compare, swap }
             }
-            Op::FetchAdd(Remote { addr, rkey }, add) => decode::Op::FetchAdd { addr, rkey, add },
+            Op::FetchAdd(RemoteAddr { addr, rkey }, add) => decode::Op::FetchAdd { addr, rkey, add },
             Op::LocalInv(key) => {
                 let free = freed(key, 0);
                 decode::Op::Umr(Umr { check_qpn: true, mask: free.mask | Umr::MASK_QPN, ..free })
@@ -421,7 +421,7 @@ impl Request {
 
     /// The header of a frame in the WQE, and the remaining data.
     fn expected_data(&self, shape: Shape, face: Face) -> (Vec<u8>, Vec<Segment>) {
-        if !has_data(self.what) {
+        if !self.what.has_data() {
             return (Vec::new(), Vec::new());
         }
         let is_frame = matches!(self.what, Op::Send) && shape.reads_entries();

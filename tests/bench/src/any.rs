@@ -11,7 +11,6 @@ use core::array;
 use core::hint::black_box;
 use std::cell::RefCell;
 use uverbs::mlx5::Mlx5;
-use uverbs::provider::op::Connected;
 use uverbs::provider::{Completion as _, WireRemote as _};
 use uverbs::raw::{PostTo, Wr};
 use uverbs::raw::{RecvQueue, SendQueue};
@@ -89,11 +88,7 @@ impl<D: Driver> World<D> {
 }
 
 #[inline(always)]
-fn put<S: PostTo<D>, D: Driver, const WRITE: bool>(
-    wr: Wr<S, Rc, Connected, D>,
-    p: &Places<D>,
-    i: u32,
-) -> S::Out {
+fn put<S: PostTo<D>, D: Driver, const WRITE: bool>(wr: Wr<'_, S, Rc, D>, p: &Places<D>, i: u32) -> S::Out {
     let (wr, sge) = (wr.signaled(), p.sge[i as usize]);
     if WRITE {
         // SAFETY: the region lives as long as the queues, and no device uses it.

@@ -13,7 +13,6 @@ use crate::world::{Pair, World};
 use core::cell::RefCell;
 use uverbs::mlx5::Mlx5;
 use uverbs::provider::CompletionQueue as Engine;
-use uverbs::provider::op::{Connected, DcTarget, Frame, RemoteSrq, To};
 use uverbs::qp::transport::{Sends, Transport as _};
 use uverbs::raw::Poll;
 use uverbs::raw::SendGuard;
@@ -34,8 +33,6 @@ pub type Completion<'a> = <<Mlx5 as Driver>::CompletionQueue as Engine>::Complet
 
 /// A transport, and the address of its requests.
 pub trait Peer: Sends + Sized {
-    /// The address that a request has.
-    type Address<'a>: uverbs::provider::op::Address<<Mlx5 as Driver>::Ah>;
     /// The QP of the world for single entries, by lists and the typed face or by the `wr_*` calls.
     fn usual<L: Face>(_: &'static World<L>, _: Call) -> Option<&'static RefCell<Pair<Self, L>>> {
         None
@@ -45,19 +42,19 @@ pub trait Peer: Sends + Sized {
         queue: &'q mut SendQueue<Self, Exclusive, Mlx5>,
         p: &'q Places,
         wr_id: u64,
-    ) -> Wr<AtOnce<'q, Mlx5>, Self, Self::Address<'q>, Mlx5>;
+    ) -> Wr<'q, AtOnce<'q, Mlx5>, Self, Mlx5>;
     /// A request that a locked queue posts at once.
     fn guarded<'q>(
         queue: &'q mut SendGuard<'_, Self, Mlx5>,
         p: &'q Places,
         wr_id: u64,
-    ) -> Wr<AtOnce<'q, Mlx5>, Self, Self::Address<'q>, Mlx5>;
+    ) -> Wr<'q, AtOnce<'q, Mlx5>, Self, Mlx5>;
     /// A request of a batch.
     fn batched<'b, 'q>(
         batch: &'b mut Batch<'q, Self, Mlx5>,
         p: &'b Places,
         wr_id: u64,
-    ) -> Wr<ToBatch<'b, 'q, Mlx5>, Self, Self::Address<'b>, Mlx5>;
+    ) -> Wr<'b, ToBatch<'b, 'q, Mlx5>, Self, Mlx5>;
 }
 
 /// The QP number of datagrams' destination.
@@ -81,16 +78,15 @@ pub fn start(qp: &QpControl<Mlx5>) {
 }
 
 macro_rules! peer {
-    ($transport:ty, $address:ty, $post:ident, $wr:ident, |$p:ident| $($arg:expr),* $(; $usual:item)?) => {
+    ($transport:ty, $post:ident, $wr:ident, |$p:ident| $($arg:expr),* $(; $usual:item)?) => {
         impl Peer for $transport {
             $($usual)?
-            type Address<'a> = $address;
             #[inline(always)]
             fn exclusive<'q>(
                 queue: &'q mut SendQueue<Self, Exclusive, Mlx5>,
                 $p: &'q Places,
                 wr_id: u64,
-            ) -> Wr<AtOnce<'q, Mlx5>, Self, Self::Address<'q>, Mlx5> {
+            ) -> Wr<'q, AtOnce<'q, Mlx5>, Self, Mlx5> {
                 let _ = $p;
                 queue.$post(wr_id, $($arg),*)
             }
@@ -99,7 +95,7 @@ macro_rules! peer {
                 queue: &'q mut SendGuard<'_, Self, Mlx5>,
                 $p: &'q Places,
                 wr_id: u64,
-            ) -> Wr<AtOnce<'q, Mlx5>, Self, Self::Address<'q>, Mlx5> {
+            ) -> Wr<'q, AtOnce<'q, Mlx5>, Self, Mlx5> {
                 let _ = $p;
                 queue.$post(wr_id, $($arg),*)
             }
@@ -108,7 +104,7 @@ macro_rules! peer {
                 batch: &'b mut Batch<'q, Self, Mlx5>,
                 $p: &'b Places,
                 wr_id: u64,
-            ) -> Wr<ToBatch<'b, 'q, Mlx5>, Self, Self::Address<'b>, Mlx5> {
+            ) -> Wr<'b, ToBatch<'b, 'q, Mlx5>, Self, Mlx5> {
                 let _ = $p;
                 batch.$wr(wr_id, $($arg),*)
             }
@@ -116,21 +112,21 @@ macro_rules! peer {
     };
 }
 peer! {
-    Rc, Connected, post, wr, |_p|;
+    Rc, post, wr, |_p|;
     fn usual<L: Face>(w: &'static World<L>, call: Call) -> Option<&'static RefCell<Pair<Self, L>>> {
         Some(if call == Call::List { &w.rc } else { &w.rc_ex })
     }
 }
-peer!(Uc, Connected, post, wr, |_p|);
-peer!(RawPacket, Frame, post_frame, frame, |_p|);
-peer!(XrcSend, RemoteSrq, post_srq, wr_srq, |_p| REMOTE_SRQN);
-peer!(Dci, DcTarget<'a, <Mlx5 as Driver>::Ah>, post_dc, wr_dc, |p| &p.ah, REMOTE_QPN, DC_KEY);
-peer!(Ud, To<'a, <Mlx5 as Driver>::Ah>, post_to, wr_to, |p| &p.ah, REMOTE_QPN, REMOTE_QKEY);
+peer!(Uc, post, wr, |_p|);
+peer!(RawPacket, post_frame, frame, |_p|);
+peer!(XrcSend, post_srq, wr_srq, |_p| REMOTE_SRQN);
+peer!(Dci, post_dc, wr_dc, |p| &p.ah, REMOTE_QPN, DC_KEY);
+peer!(Ud, post_to, wr_to, |p| &p.ah, REMOTE_QPN, REMOTE_QKEY);
 
 /// A request of transport `T`, as a program writes it: the flags, the operation, what it names.
 pub trait Operation<T: Peer> {
     /// Passes the request to a sink.
-    fn put<S: PostTo<Mlx5>>(wr: Wr<S, T, T::Address<'_>, Mlx5>, p: &Places, i: u32) -> S::Out;
+    fn put<S: PostTo<Mlx5>>(wr: Wr<'_, S, T, Mlx5>, p: &Places, i: u32) -> S::Out;
 }
 
 /// A locking: how the typed calls reach a queue.

@@ -12,7 +12,6 @@ use core::hint::black_box;
 use core::mem::MaybeUninit;
 use std::cell::RefCell;
 use uverbs::mlx5::Mlx5;
-use uverbs::provider::op::Connected;
 use uverbs::{Buf, Cq, Pool, PostTo, Qp, RecvQueue, SendQueue, Wr};
 use uverbs::{ConnectAttr, Rc, RemoteRegion};
 use uverbs::{Exclusive, Private, attr::QpCap};
@@ -122,7 +121,7 @@ impl Owned {
 
 #[inline(always)]
 fn put<S: PostTo<Mlx5>, const WRITE: bool>(
-    wr: Wr<S, Rc, Connected, Mlx5>,
+    wr: Wr<'_, S, Rc, Mlx5>,
     buf: Buf<Private, Mlx5>,
     remote: &RemoteRegion,
 ) -> S::Out<Buf<Private, Mlx5>> {

@@ -27,7 +27,7 @@ macro_rules! operations {
         pub struct $name$(<const $n: usize>)?;
         impl<T: Peer + $bound $(, const $n: usize)?> Typed<T> for $name$(<$n>)? {
             #[inline(always)]
-            fn put<S: PostTo<Mlx5>>($wr: Wr<S, T, T::Address<'_>, Mlx5>, $p: &Places, $i: u32) -> S::Out {
+            fn put<S: PostTo<Mlx5>>($wr: Wr<'_, S, T, Mlx5>, $p: &Places, $i: u32) -> S::Out {
                 let $wr = $wr.signaled();
                 // SAFETY: the places' region lives as long as the queues, and no device uses it.
                 #[allow(unused_unsafe, clippy::allow_attributes, reason = "inline requests are safe")]

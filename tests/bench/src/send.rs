@@ -23,7 +23,7 @@ macro_rules! operations {
         impl Operation<$transport> for $name {
             #[inline(always)]
             fn put<S: PostTo<Mlx5>>(
-                $wr: Wr<S, $transport, <$transport as Peer>::Address<'_>, Mlx5>,
+                $wr: Wr<'_, S, $transport, Mlx5>,
                 $p: &Places,
                 $i: u32,
             ) -> S::Out {

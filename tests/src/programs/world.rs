@@ -9,7 +9,9 @@ use super::model::{
 use super::{Config, Step, Tally, Verb, Wr, Wrong};
 use crate::lab::Lab;
 use crate::pair::{GRH, builder_ops};
-use crate::post::{Face, Lock, Op, Refused, Remote, Req, To, Typed, post, post_recv, post_srq_recv};
+use crate::post::{
+    Dest, Face, Lock, Op, Refused, RemoteAddr, Req, To, Typed, post, post_recv, post_srq_recv,
+};
 use crate::sges::sge;
 use crate::wait;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -261,7 +263,7 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
         let (from, at) = (room(wr.at.0), room(wr.at.1));
         let word = usize::from(wr.at.1) % model::WORDS * 8;
         let remote_at =
-            |offset: usize| Remote { addr: there.mr.addr() + offset as u64, rkey: there.mr.rkey() };
+            |offset: usize| RemoteAddr { addr: there.mr.addr() + offset as u64, rkey: there.mr.rkey() };
         let imm = wr.word as u32;
         // Words have small values, so that compare and swap sometimes succeeds.
         let (compare, swap) = (wr.word % 4, wr.word / 4 % 4);
@@ -353,7 +355,10 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
         let key = self.attr.qkey;
         let Pair { qps, ahs, model, .. } = &mut self.pairs[pair];
         let peer = qps[1 - end].qp_num();
-        let to = ahs.as_ref().map(|ahs| To { ah: &ahs[end], qpn: peer, qkey: key });
+        let to = match &ahs {
+            Some(ahs) => Dest::Ud(To { ah: &ahs[end], remote_qpn: peer, remote_qkey: key }),
+            None => Dest::Peer,
+        };
         let reqs: Vec<Req<'_, D>> = planned
             .iter()
             .map(|p| {

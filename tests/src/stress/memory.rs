@@ -14,7 +14,7 @@ use uverbs::{Exposed, attr::AccessFlags};
 use uverbs_core::sync::Locked;
 
 use crate::pair::region;
-use crate::post::Remote;
+use crate::post::RemoteAddr;
 use crate::sges::sge;
 
 /// Bytes of a buffer.
@@ -153,7 +153,7 @@ impl<D: Driver> Memory<D> {
     }
 
     /// The memory that the peer's RDMA reads name.
-    pub(super) fn read_from(&self, conns: usize) -> Remote {
+    pub(super) fn read_from(&self, conns: usize) -> RemoteAddr {
         self.remote(read_from(conns))
     }
 
@@ -165,7 +165,7 @@ impl<D: Driver> Memory<D> {
     }
 
     /// The word to which the peer's lane writes.
-    pub(super) fn word(&self, conn: usize, lane: usize) -> Remote {
+    pub(super) fn word(&self, conn: usize, lane: usize) -> RemoteAddr {
         self.remote(words() + (conn * LANES + lane) * 8)
     }
 
@@ -175,7 +175,7 @@ impl<D: Driver> Memory<D> {
         Ok(self.mr.atomic_u64(at)?.load(core::sync::atomic::Ordering::Relaxed))
     }
 
-    fn remote(&self, offset: usize) -> Remote {
-        Remote { addr: self.mr.addr() + offset as u64, rkey: self.mr.rkey() }
+    fn remote(&self, offset: usize) -> RemoteAddr {
+        RemoteAddr { addr: self.mr.addr() + offset as u64, rkey: self.mr.rkey() }
     }
 }

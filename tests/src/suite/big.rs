@@ -3,7 +3,7 @@
 
 use crate::pair::Spec;
 use crate::sges::sge;
-use crate::{Face, Lab, Op, Outcome, Pair, Remote, Req, pattern};
+use crate::{Face, Lab, Op, Outcome, Pair, RemoteAddr, Req, pattern};
 use anyhow::{Context as _, Result, ensure};
 use uverbs::{Driver, Exclusive, Exposed, MemoryRegion, PageBuf, Rc, WcStatus};
 
@@ -36,7 +36,7 @@ fn needs<D: Driver>(lab: &Lab<D>, bytes: usize) -> Result<()> {
 /// Writes to a place in a large region of B, and reads it back; then the same with the region as the local end.
 fn visit<D: Driver>(pair: &mut RcPair<D>, mr: &Region<D>, offset: usize) -> Result<()> {
     let seed = offset as u64 + mr.addr();
-    let at = Remote { addr: mr.addr() + offset as u64, rkey: mr.rkey() };
+    let at = RemoteAddr { addr: mr.addr() + offset as u64, rkey: mr.rkey() };
     let back = 20_000..20_000 + LEN;
     pair.a.fill(0..LEN, seed)?;
     pair.a.clear(back.clone())?;
@@ -73,7 +73,7 @@ fn regions_of_1_gib_work<D: Driver>(lab: &Lab<D>) -> Outcome {
                 .with_context(|| format!("at {offset:#x}, shifted by {shift:#x}"))?;
         }
         let from = [pair.a.sge(0..LEN)];
-        let beyond = Remote { addr: mr.addr() + (GIB - LEN + 1) as u64, rkey: mr.rkey() };
+        let beyond = RemoteAddr { addr: mr.addr() + (GIB - LEN + 1) as u64, rkey: mr.rkey() };
         pair.a.post(Face::Single, &[Req::new(1, Op::Write(beyond)).signaled().sges(&from)])?;
         ensure!(pair.a.wait(1)?[0].status == WcStatus::REM_ACCESS_ERR);
         pair.reconnect(&lab.connect_attr())?;

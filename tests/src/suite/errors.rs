@@ -5,7 +5,7 @@
 use crate::pair::region;
 use crate::sges::sge;
 use crate::wait::{self, statuses};
-use crate::{Face, Lab, Op, Outcome, Pair, Remote, Req, Spec, post_recv};
+use crate::{Face, Lab, Op, Outcome, Pair, RemoteAddr, Req, Spec, post_recv};
 use anyhow::{Context as _, Result, ensure};
 use uverbs::{Driver, Exclusive, MemoryRegion, PageBuf, Rc, Shared, Uc, Ud, WcStatus};
 use uverbs::{
@@ -75,7 +75,7 @@ fn invalid_rkey_fails<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     let sges = [pair.a.sge(0..100)];
     let at = pair.b.remote(0);
-    let wrong = Remote { rkey: unknown_key(at.rkey), ..at };
+    let wrong = RemoteAddr { rkey: unknown_key(at.rkey), ..at };
     for op in [Op::Write(wrong), Op::Read(wrong)] {
         fails_with(lab, &mut pair, Req::new(0, op).sges(&sges), REMOTE_ACCESS)
             .with_context(|| format!("{op:?}"))?;
@@ -92,7 +92,7 @@ fn access_beyond_the_region_fails<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     let sges = [pair.a.sge(0..100)];
     let end = pair.b.mr.len();
-    let before = Remote { addr: pair.b.mr.addr() - 1, ..pair.b.remote(0) };
+    let before = RemoteAddr { addr: pair.b.mr.addr() - 1, ..pair.b.remote(0) };
     for op in [Op::Write(pair.b.remote(end - 99)), Op::Read(pair.b.remote(end - 99)), Op::Write(before)] {
         fails_with(lab, &mut pair, Req::new(0, op).sges(&sges), REMOTE_ACCESS)
             .with_context(|| format!("{op:?}"))?;
@@ -105,9 +105,9 @@ fn access_without_region_rights_fails<D: Driver>(lab: &Lab<D>) -> Outcome {
     use AccessFlags as F;
     let mut pair = RcPair::new(lab)?;
     let sges = [pair.a.sge(0..8)];
-    let place = |mr: &MemoryRegion<PageBuf, Exposed, D>| Remote { addr: mr.addr(), rkey: mr.rkey() };
+    let place = |mr: &MemoryRegion<PageBuf, Exposed, D>| RemoteAddr { addr: mr.addr(), rkey: mr.rkey() };
     for (access, op) in [
-        (F::LOCAL_WRITE | F::REMOTE_READ, Op::Write as fn(Remote) -> Op),
+        (F::LOCAL_WRITE | F::REMOTE_READ, Op::Write as fn(RemoteAddr) -> Op),
         (F::LOCAL_WRITE | F::REMOTE_WRITE, Op::Read),
         (F::LOCAL_WRITE | F::REMOTE_WRITE | F::REMOTE_READ, |r| Op::FetchAdd(r, 1)),
         (F::LOCAL_WRITE, |r| Op::CmpSwp(r, 1, 1)),
@@ -126,7 +126,7 @@ fn region_of_another_domain_fails<D: Driver>(lab: &Lab<D>) -> Outcome {
     let other = lab.b.alloc_pd()?;
     let mr = region(&other, 4096, lab.full_access())?;
     let sges = [pair.a.sge(0..8)];
-    let at = Remote { addr: mr.addr(), rkey: mr.rkey() };
+    let at = RemoteAddr { addr: mr.addr(), rkey: mr.rkey() };
     fails_with(lab, &mut pair, Req::new(0, Op::Write(at)).sges(&sges), REMOTE_ACCESS)?;
     let other = lab.a.alloc_pd()?;
     let mr = region(&other, 4096, lab.full_access())?;
@@ -139,7 +139,7 @@ fn region_of_another_domain_fails<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn access_without_qp_rights_fails<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut spec = Spec::new(lab);
     spec.attr.access = AccessFlags::empty();
-    for op in [Op::Write as fn(Remote) -> Op, Op::Read, |r| Op::FetchAdd(r, 1)] {
+    for op in [Op::Write as fn(RemoteAddr) -> Op, Op::Read, |r| Op::FetchAdd(r, 1)] {
         let Pair { mut a, b } = RcPair::with(lab, &spec)?;
         let sges = [a.sge(0..8)];
         let op = op(b.remote(0));
@@ -348,7 +348,7 @@ fn uc_sender_gets_no_error<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Uc, Exclusive>::new(lab)?;
     let data = [3; 16];
     // No receive, and an invalid key.
-    let wrong = Remote { rkey: unknown_key(b.mr.rkey()), ..b.remote(0) };
+    let wrong = RemoteAddr { rkey: unknown_key(b.mr.rkey()), ..b.remote(0) };
     a.post(Face::Batch, &[Req::new(1, Op::Send).signaled().inline(&data)])?;
     a.post(Face::Batch, &[Req::new(2, Op::Write(wrong)).signaled().inline(&data)])?;
     a.ok(2)?;

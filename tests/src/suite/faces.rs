@@ -54,7 +54,7 @@ fn sticky_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
     let sq = a.qp.sq_mut()?;
     let send = |wr: &mut Session<'_>| {
         wr.op(Op::Send);
-        wr.data(Data::None);
+        wr.data(Data::NONE);
     };
     session(sq, |wr| {
         wr.sticky(0x51, SendFlags::SIGNALED);

@@ -7,7 +7,7 @@ use super::mw::{bound, types};
 use crate::pair::region;
 use crate::sges::sge;
 use crate::wait::{self, list, statuses};
-use crate::{Dialect, Face, Lab, Op, Outcome, Pair, Remote, Req, Spec};
+use crate::{Dialect, Face, Lab, Op, Outcome, Pair, RemoteAddr, Req, Spec};
 use anyhow::{Context as _, Result, ensure};
 use core::sync::atomic::Ordering;
 use uverbs::attr::{AccessFlags, MwType, QpState};
@@ -17,7 +17,7 @@ use uverbs::{Driver, Exclusive, Rc, Uc, WcStatus};
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 
 /// An operation at a place of the peer's.
-type At = fn(Remote) -> Op;
+type At = fn(RemoteAddr) -> Op;
 
 /// The requests that the peer answers with data. They leave 2, 3 and 3 of the peer's 2.
 const ASKS: [(At, u64); 3] = [(Op::Read, 2), (|at| Op::FetchAdd(at, 1), 3), (|at| Op::CmpSwp(at, 2, 3), 3)];
@@ -73,7 +73,7 @@ fn remote_key_is_checked_before_the_memory_of_answers<D: Driver>(lab: &Lab<D>) -
     let writes: [At; 2] = [Op::Write, |at| Op::WriteImm(at, 1)];
     let ops = ASKS.iter().map(|(op, _)| (*op, REMOTE_ACCESS)).chain(writes.map(|op| (op, LOCAL_PROTECTION)));
     // The end of the region is a multiple of 8, as the address of an atomic must be.
-    for wrong in [Remote { rkey: unknown_key(at.rkey), ..at }, pair.b.remote(pair.b.mr.len())] {
+    for wrong in [RemoteAddr { rkey: unknown_key(at.rkey), ..at }, pair.b.remote(pair.b.mr.len())] {
         for (op, allowed) in ops.clone() {
             let op = op(wrong);
             let (status, word) = outcome(&mut pair, op, &entry)?;
@@ -108,7 +108,7 @@ fn refused_write_with_immediate_fails_its_receive<D: Driver>(lab: &Lab<D>) -> Ou
     let mut pair = RcPair::new(lab)?;
     let mtu = lab.port.active_mtu.bytes().context("an MTU")? as usize;
     let at = pair.b.remote(0);
-    let wrong = Remote { rkey: unknown_key(at.rkey), ..at };
+    let wrong = RemoteAddr { rkey: unknown_key(at.rkey), ..at };
     let end = pair.b.mr.len();
     // The first packet of a longer message has no immediate data, so it takes no receive.
     for (to, len) in [(wrong, 8), (pair.b.remote(end - 7), 8), (wrong, mtu + 1)] {

@@ -3,7 +3,7 @@
 
 use crate::pair::grh;
 use crate::post::Typed;
-use crate::{Data, Face, Lab, Lock, Op, Outcome, Pair, Req, pattern};
+use crate::{Data, Face, Inline, Lab, Lock, Op, Outcome, Pair, Req, pattern};
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{AccessFlags, DeviceCapFlags, MwType, QpState};
 use uverbs::{Driver, Exclusive, ImmData, Rc, Shared, Uc, Ud, WcOpcode};
@@ -41,7 +41,7 @@ fn every_opcode_takes_inline_data<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
     let data = pattern::bytes(5, 60);
     let parts = [&data[..1], &data[1..1], &data[1..30], &data[30..]];
-    let lists = [Data::Inline(&data), Data::InlineList(&parts)];
+    let lists = [Data::Inline(Inline::Bytes(&data)), Data::Inline(Inline::List(&parts))];
     for face in Face::ALL {
         for op in [Op::Send, Op::SendImm(0xabcd), Op::Write(b.remote(0)), Op::WriteImm(b.remote(0), 0xabcd)] {
             for payload in lists {
@@ -77,7 +77,7 @@ fn inline_send_invalidates_a_window<D: Driver>(lab: &Lab<D>) -> Outcome {
     let data = pattern::bytes(6, 60);
     let parts = [&data[..1], &data[1..1], &data[1..30], &data[30..]];
     for face in Face::ALL {
-        for payload in [Data::Inline(&data), Data::InlineList(&parts)] {
+        for payload in [Data::Inline(Inline::Bytes(&data)), Data::Inline(Inline::List(&parts))] {
             let mut mw = b.pd.alloc_mw(MwType::Type2)?;
             let bind = mw.bind(&b.mr, b.mr.addr() + 4096, 4096, AccessFlags::REMOTE_WRITE);
             b.post(Face::Single, &[Req::new(1, Op::BindMw(bind)).signaled()])?;

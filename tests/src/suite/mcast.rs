@@ -3,7 +3,7 @@
 
 use crate::env::End;
 use crate::pair::{GRH, ah_attr};
-use crate::{Face, Lab, Op, Outcome, Pair, Req, To};
+use crate::{Dest, Face, Lab, Op, Outcome, Pair, Req, To};
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::Gid;
 use uverbs::{Driver, Exclusive, Rc, Ud};
@@ -27,7 +27,7 @@ const MULTICAST_QPN: u32 = 0x00ff_ffff;
 /// Sends to the group from A.
 fn send<D: Driver>(lab: &Lab<D>, pair: &mut UdPair<D>, group: &Group, face: Face, data: &[u8]) -> Result<()> {
     let ah = pair.a.pd.create_ah(&ah_attr(lab, group.gid, group.lid)).context("create_ah of a group")?;
-    let to = Some(To { ah: &ah, qpn: MULTICAST_QPN, qkey: pair.a.there.1 });
+    let to = Dest::Ud(To { ah: &ah, remote_qpn: MULTICAST_QPN, remote_qkey: pair.a.there.1 });
     let req = Req::new(1, Op::Send).signaled().inline(data).to(to);
     crate::post(&mut pair.a.qp, face, &[req])?;
     pair.a.ok(1)?;

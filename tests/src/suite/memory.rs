@@ -4,7 +4,7 @@
 use crate::pair::region;
 use crate::post::post_recv;
 use crate::sges::sge;
-use crate::{Face, Lab, Op, Outcome, Pair, Remote, Req, Spec, pattern};
+use crate::{Face, Lab, Op, Outcome, Pair, RemoteAddr, Req, Spec, pattern};
 use anyhow::{Context as _, Result, ensure};
 use core::sync::atomic::Ordering;
 use std::os::fd::AsFd;
@@ -19,8 +19,8 @@ use uverbs::{
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 type Region<D> = MemoryRegion<PageBuf, Exposed, D>;
 
-fn place<D: Driver>(mr: &Region<D>, offset: usize) -> Remote {
-    Remote { addr: mr.addr() + offset as u64, rkey: mr.rkey() }
+fn place<D: Driver>(mr: &Region<D>, offset: usize) -> RemoteAddr {
+    RemoteAddr { addr: mr.addr() + offset as u64, rkey: mr.rkey() }
 }
 
 /// Writes a pattern from A into a region of B, and reads it back through another.
@@ -88,7 +88,7 @@ fn unaligned_memory_works<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     for len in [64, 4097, 9000] {
         let mr = pair.b.pd.reg_mr(vec![0_u8; len], lab.full_access()).map_err(|e| e.error)?;
-        let at = Remote { addr: mr.addr() + 1, rkey: mr.rkey() };
+        let at = RemoteAddr { addr: mr.addr() + 1, rkey: mr.rkey() };
         pair.a.fill(0..len - 2, len as u64)?;
         let from = [pair.a.sge(0..len - 2)];
         pair.a.post(Face::Single, &[Req::new(1, Op::Write(at)).signaled().sges(&from)])?;
@@ -351,9 +351,9 @@ fn peers_and_copies_reach_device_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
     let dm = lab.b.alloc_dm(256, 6)?;
     let access = lab.full_access() - AccessFlags::MW_BIND;
     let mr = pair.b.pd.reg_dm_mr(&dm, 64..256, access)?;
-    let at = |offset| -> uverbs::Result<Remote> {
+    let at = |offset| -> uverbs::Result<RemoteAddr> {
         let at = mr.remote(offset)?;
-        Ok(Remote { addr: at.addr(), rkey: at.rkey() })
+        Ok(RemoteAddr { addr: at.addr(), rkey: at.rkey() })
     };
     pair.a.fill(0..16, 21)?;
     let from = [pair.a.sge(0..16)];

@@ -4,7 +4,7 @@
 
 use crate::pair::region;
 use crate::wait::{list, statuses};
-use crate::{Dialect, Face, Lab, Op, Outcome, Pair, Remote, Req, Spec};
+use crate::{Dialect, Face, Lab, Op, Outcome, Pair, RemoteAddr, Req, Spec};
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{AccessFlags, DeviceCapFlags, MwType};
 use uverbs::{Driver, Errno, Exclusive, MemoryWindow, Rc, WcStatus};
@@ -40,7 +40,7 @@ pub(super) fn bound<D: Driver>(
 }
 
 /// A write of 8 bytes by A; its status.
-fn write<D: Driver>(pair: &mut RcPair<D>, to: Remote) -> Result<WcStatus> {
+fn write<D: Driver>(pair: &mut RcPair<D>, to: RemoteAddr) -> Result<WcStatus> {
     pair.a.post(Face::Single, &[Req::new(2, Op::Write(to)).signaled().inline(b"8 bytes!")])?;
     Ok(pair.a.wait(1)?[0].status)
 }
@@ -55,7 +55,7 @@ fn window_bounds_are_exact<D: Driver>(lab: &Lab<D>) -> Outcome {
         {
             let mut pair = RcPair::new(lab)?;
             let mw = bound(&mut pair, mw_type, AccessFlags::REMOTE_WRITE)?;
-            let at = Remote { rkey: mw.rkey(), ..pair.b.remote(offset) };
+            let at = RemoteAddr { rkey: mw.rkey(), ..pair.b.remote(offset) };
             let status = write(&mut pair, at)?;
             let in_region = offset + 8 <= end;
             if !fits && in_region && status == WcStatus::SUCCESS {
@@ -84,10 +84,10 @@ fn windows_grant_only_their_rights<D: Driver>(lab: &Lab<D>) -> Outcome {
             (F::REMOTE_READ, false, true),
             (F::REMOTE_WRITE | F::REMOTE_READ, true, true),
         ] {
-            for op in [Op::Write as fn(Remote) -> Op, Op::Read] {
+            for op in [Op::Write as fn(RemoteAddr) -> Op, Op::Read] {
                 let mut pair = RcPair::new(lab)?;
                 let mw = bound(&mut pair, mw_type, access)?;
-                let op = op(Remote { rkey: mw.rkey(), ..pair.b.remote(4096) });
+                let op = op(RemoteAddr { rkey: mw.rkey(), ..pair.b.remote(4096) });
                 let sges = [pair.a.sge(0..16)];
                 pair.a.post(Face::Single, &[Req::new(2, op).signaled().sges(&sges)])?;
                 let status = pair.a.wait(1)?[0].status;
@@ -109,7 +109,7 @@ fn invalidated_windows_give_no_access<D: Driver>(lab: &Lab<D>) -> Outcome {
     for by_the_peer in [false, true] {
         let mut pair = RcPair::new(lab)?;
         let mut mw = bound(&mut pair, MwType::Type2, AccessFlags::REMOTE_WRITE)?;
-        let at = Remote { rkey: mw.rkey(), ..pair.b.remote(4096) };
+        let at = RemoteAddr { rkey: mw.rkey(), ..pair.b.remote(4096) };
         ensure!(write(&mut pair, at)? == WcStatus::SUCCESS);
         if by_the_peer {
             pair.b.recv_empty(1)?;
@@ -127,7 +127,7 @@ fn invalidated_windows_give_no_access<D: Driver>(lab: &Lab<D>) -> Outcome {
         pair.b.ok(1)?;
         mw.bound(&bind);
         ensure!(mw.rkey() != at.rkey);
-        let new = Remote { rkey: mw.rkey(), ..pair.b.remote(0) };
+        let new = RemoteAddr { rkey: mw.rkey(), ..pair.b.remote(0) };
         ensure!(write(&mut pair, new)? == WcStatus::SUCCESS);
         // The old key gives no access.
         ensure!(write(&mut pair, at)? == WcStatus::REM_ACCESS_ERR, "by the peer: {by_the_peer}");
@@ -142,7 +142,7 @@ fn bind_of_0_bytes_closes_a_window<D: Driver>(lab: &Lab<D>) -> Outcome {
     }
     let mut pair = RcPair::new(lab)?;
     let mut mw = bound(&mut pair, MwType::Type1, AccessFlags::REMOTE_WRITE)?;
-    let at = Remote { rkey: mw.rkey(), ..pair.b.remote(4096) };
+    let at = RemoteAddr { rkey: mw.rkey(), ..pair.b.remote(4096) };
     ensure!(write(&mut pair, at)? == WcStatus::SUCCESS);
     let bind = mw.bind(&pair.b.mr, 0, 0, AccessFlags::empty());
     let face = if Dialect::of::<D>().builder_binds_type1 { Face::Builder } else { Face::List };

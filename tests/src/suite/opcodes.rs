@@ -2,7 +2,7 @@
 //! Every opcode on every face and with both lockings; the effect is checked at the other end.
 
 use crate::pair::{builder_ops, grh};
-use crate::{Dialect, Face, Lab, Lock, Op, Outcome, Pair, Remote, Req, Typed};
+use crate::{Dialect, Face, Lab, Lock, Op, Outcome, Pair, RemoteAddr, Req, Typed};
 use anyhow::{Result, ensure};
 use core::sync::atomic::Ordering;
 use uverbs::attr::{AccessFlags, DeviceCapFlags, MwType, SendOpsFlags};
@@ -170,7 +170,7 @@ impl<D: Driver, T: Typed<D>, L: Lock> Bench<D, T, L> {
         b.fill(0..1000, seed)?;
         a.clear(4096..8192)?;
         let sges = [b.sge(0..1000)];
-        let to = Remote { addr: a.mr.addr() + 4200, rkey: mw.rkey() };
+        let to = RemoteAddr { addr: a.mr.addr() + 4200, rkey: mw.rkey() };
         b.post(Face::Batch, &[Req::new(8, Op::Write(to)).signaled().sges(&sges)])?;
         b.ok(1)?;
         crate::wait::until("the write arrives", crate::LIMIT, || Ok(a.check(4200..5200, seed).is_ok()))?;

@@ -4,7 +4,7 @@
 use crate::lab::PORT;
 use crate::pair::GRH;
 use crate::wait::{self, statuses};
-use crate::{Dialect, Face, Lab, Op, Outcome, Pair, Req, Spec, To, pattern, post_recv};
+use crate::{Dest, Dialect, Face, Lab, Op, Outcome, Pair, Req, Spec, To, pattern, post_recv};
 use anyhow::{Context as _, ensure};
 use uverbs::attr::{GidType, QpAttr, QpAttrMask, QpState};
 use uverbs::{Driver, Exclusive, Rc, Uc, Ud, WcFlags, WcStatus, WorkCompletion};
@@ -59,7 +59,7 @@ fn completion_and_grh_address_a_reply<D: Driver>(lab: &Lab<D>) -> Outcome {
         b.mr.read_at(0, &mut grh)?;
         let ah = b.pd.create_ah_from_wc(&got, &grh, PORT)?;
         let sges = [b.sge(GRH..GRH + 32)];
-        let to = Some(To { ah: &ah, qpn: got.src_qp, qkey: b.there.1 });
+        let to = Dest::Ud(To { ah: &ah, remote_qpn: got.src_qp, remote_qkey: b.there.1 });
         crate::post(&mut b.qp, Face::Batch, &[Req::new(2, Op::Send).signaled().sges(&sges).to(to)])?;
         b.ok(1)?;
         let answer = a.ok(1)?[0];
@@ -148,7 +148,7 @@ fn ah_may_be_destroyed_after_the_post<D: Driver>(lab: &Lab<D>) -> Outcome {
         a.drain()?;
         let ah = a.pd.create_ah(&lab.connect_attr().ah_attr(&b.here))?;
         let (qpn, qkey) = a.there;
-        let to = Some(To { ah: &ah, qpn, qkey });
+        let to = Dest::Ud(To { ah: &ah, remote_qpn: qpn, remote_qkey: qkey });
         let reqs: Vec<_> = (0..4).map(|i| Req::new(i, Op::Send).signaled().inline(&[7; 20]).to(to)).collect();
         crate::post(&mut a.qp, face, &reqs)?;
         ah.close().context("destroy while posted")?;
@@ -221,7 +221,7 @@ fn datagrams_reach_their_receivers<D: Driver>(lab: &Lab<D>) -> Outcome {
         let b = &mut receivers[to];
         b.recv(Face::Single, turn, 0..100)?;
         let data = turn.to_le_bytes();
-        let to = Some(To { ah: &ah, qpn: b.qp.qp_num(), qkey: spec.attr.qkey });
+        let to = Dest::Ud(To { ah: &ah, remote_qpn: b.qp.qp_num(), remote_qkey: spec.attr.qkey });
         let req = Req::new(turn, Op::Send).inline(&data).to(to);
         crate::post(&mut a.qp, Face::ALL[turn as usize % 4], &[req])?;
         ensure!(b.ok(1)?[0].wr_id == turn);

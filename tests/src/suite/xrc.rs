@@ -4,7 +4,7 @@
 use crate::pair::{builder_ops, region};
 use crate::post::post_srq_recv;
 use crate::sges::sge;
-use crate::{Face, Lab, Lock, Op, Outcome, Remote, Req, pattern, post, wait};
+use crate::{Dest, Face, Lab, Lock, Op, Outcome, RemoteAddr, Req, pattern, post, wait};
 use anyhow::{Context as _, Result, ensure};
 use core::sync::atomic::Ordering;
 use std::os::fd::AsFd;
@@ -100,8 +100,8 @@ impl<D: Driver, L: Lock> Sender<D, L> {
 }
 
 impl<D: Driver> Receiver<D> {
-    fn at(&self, offset: usize) -> Remote {
-        Remote { addr: self.mr.addr() + offset as u64, rkey: self.mr.rkey() }
+    fn at(&self, offset: usize) -> RemoteAddr {
+        RemoteAddr { addr: self.mr.addr() + offset as u64, rkey: self.mr.rkey() }
     }
 
     fn recv(&mut self, srq: usize, wr_id: u64, at: usize, len: usize) -> Result<()> {
@@ -140,7 +140,7 @@ fn opcodes_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
             b.mr.write_at(0, &vec![0; LONG + 1])?;
             b.recv(to, seed, 0, LONG + 1)?;
             let sges = [sge(&a.mr, 0..1000), sge(&a.mr, 1000..LONG)];
-            let sent = a.run(face, Req::new(5, op).sges(&sges).srqn(srqn[to]))?;
+            let sent = a.run(face, Req::new(5, op).sges(&sges).to(Dest::Xrc(srqn[to])))?;
             ensure!((sent.wr_id, sent.opcode) == (5, WcOpcode::SEND), "{sent:?}");
             let got = wait::successes(&b.cqs[to], 1)?[0];
             ensure!(got.wr_id == seed && got.byte_len as usize == LONG, "{got:?}");
@@ -151,29 +151,29 @@ fn opcodes_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
         // Inline, to an SRQ of several entries.
         let data = pattern::bytes(turn as u64, 60);
         b.recv(0, 9, 0, 100)?;
-        a.run(face, Req::new(6, Op::SendImm(3)).inline(&data).srqn(srqn[0]))?;
+        a.run(face, Req::new(6, Op::SendImm(3)).inline(&data).to(Dest::Xrc(srqn[0])))?;
         ensure!(wait::successes(&b.cqs[0], 1)?[0].imm_data().map(|i| i.get()) == Some(3));
         ensure!(b.bytes(0, 60)? == data);
 
         let from = [sge(&a.mr, 0..LONG)];
         a.mr.write_at(0, &pattern::bytes(99, LONG))?;
-        a.run(face, Req::new(1, Op::Write(b.at(100))).sges(&from).srqn(srqn[0]))?;
+        a.run(face, Req::new(1, Op::Write(b.at(100))).sges(&from).to(Dest::Xrc(srqn[0])))?;
         ensure!(b.bytes(100, LONG)? == pattern::bytes(99, LONG), "a write by {face:?}");
         b.recv(1, 4, 0, 0)?;
-        a.run(face, Req::new(1, Op::WriteImm(b.at(200), 5)).sges(&from).srqn(srqn[1]))?;
+        a.run(face, Req::new(1, Op::WriteImm(b.at(200), 5)).sges(&from).to(Dest::Xrc(srqn[1])))?;
         let got = wait::successes(&b.cqs[1], 1)?[0];
         ensure!((got.wr_id, got.opcode) == (4, WcOpcode::RECV_RDMA_WITH_IMM), "{got:?}");
         let to = [sge(&a.mr, 8192..8192 + LONG)];
-        a.run(face, Req::new(1, Op::Read(b.at(200))).sges(&to).srqn(srqn[0]))?;
+        a.run(face, Req::new(1, Op::Read(b.at(200))).sges(&to).to(Dest::Xrc(srqn[0])))?;
         let mut bytes = vec![0; LONG];
         a.mr.read_at(8192, &mut bytes)?;
         ensure!(bytes == pattern::bytes(99, LONG), "a read by {face:?}");
         if ops.contains(SendOpsFlags::ATOMIC_FETCH_AND_ADD) {
             b.mr.atomic_u64(64)?.store(5, Ordering::Release);
             let to = [sge(&a.mr, 0..8)];
-            a.run(face, Req::new(1, Op::FetchAdd(b.at(64), 10)).sges(&to).srqn(srqn[0]))?;
+            a.run(face, Req::new(1, Op::FetchAdd(b.at(64), 10)).sges(&to).to(Dest::Xrc(srqn[0])))?;
             ensure!(a.mr.atomic_u64(0)?.load(Ordering::Acquire) == 5);
-            a.run(face, Req::new(1, Op::CmpSwp(b.at(64), 15, 20)).sges(&to).srqn(srqn[0]))?;
+            a.run(face, Req::new(1, Op::CmpSwp(b.at(64), 15, 20)).sges(&to).to(Dest::Xrc(srqn[0])))?;
             ensure!(a.mr.atomic_u64(0)?.load(Ordering::Acquire) == 15);
             ensure!(b.mr.atomic_u64(64)?.load(Ordering::Acquire) == 20, "by {face:?}");
         }
@@ -190,7 +190,7 @@ fn unknown_srq_is_an_error<D: Driver>(lab: &Lab<D>) -> Outcome {
     }
     let (mut a, mut b) = ends::<D, Exclusive>(lab)?;
     b.recv(0, 1, 0, 100)?;
-    let req = Req::new(1, Op::Send).signaled().inline(&[1; 8]).srqn(0x00ff_fff0);
+    let req = Req::new(1, Op::Send).signaled().inline(&[1; 8]).to(Dest::Xrc(0x00ff_fff0));
     post(&mut a.qp, Face::List, &[req])?;
     let wc = wait::completions(&a.cq, 1)?[0];
     let allowed = [
@@ -222,7 +222,7 @@ fn faults_complete_one_receive<D: Driver>(lab: &Lab<D>) -> Outcome {
         b.recv(0, 22, 0, 10)?;
         b.mr.atomic_u64(64)?.store(2, Ordering::Release);
         let unknown = b.mr.rkey() ^ 0x00ff_ff00;
-        let nowhere = Remote { rkey: unknown, ..b.at(64) };
+        let nowhere = RemoteAddr { rkey: unknown, ..b.at(64) };
         let good = [sge(&a.mr, 0..16)];
         let bad = [uverbs::wr::Sge { lkey: a.mr.lkey() ^ 0x00ff_ff00, length: 8, ..good[0] }];
         let (op, sges) = match fault {
@@ -233,7 +233,7 @@ fn faults_complete_one_receive<D: Driver>(lab: &Lab<D>) -> Outcome {
             4 => (Op::CmpSwp(b.at(64), 2, 3), bad),
             _ => (Op::CmpSwp(nowhere, 2, 3), bad),
         };
-        let req = Req::new(1, op).signaled().sges(&sges).srqn(b.srqs[0].srq_num()?);
+        let req = Req::new(1, op).signaled().sges(&sges).to(Dest::Xrc(b.srqs[0].srq_num()?));
         post(&mut a.qp, Face::Single, &[req])?;
         let wc = wait::completions(&a.cq, 1)?[0];
         ensure!(wc.status == sent, "{op:?}: {wc:?}");
@@ -262,7 +262,7 @@ fn several_qps_reach_one_srq<D: Driver>(lab: &Lab<D>) -> Outcome {
         b.recv(0, turn, 0, 8)?;
         let data = turn.to_le_bytes();
         let sender = if turn % 3 == 0 { &mut second } else { &mut first };
-        sender.run(Face::Batch, Req::new(turn, Op::Send).inline(&data).srqn(srqn))?;
+        sender.run(Face::Batch, Req::new(turn, Op::Send).inline(&data).to(Dest::Xrc(srqn)))?;
         let got = wait::successes(&b.cqs[0], 1)?[0];
         let qp = if turn % 3 == 0 { other.qp_num() } else { b.qp.qp_num() };
         ensure!(got.wr_id == turn && got.qp_num == qp, "{got:?}");
@@ -271,7 +271,7 @@ fn several_qps_reach_one_srq<D: Driver>(lab: &Lab<D>) -> Outcome {
     b.recv(0, 50, 0, 8)?;
     other.modify_state(QpState::ERR)?;
     wait::none(&b.cqs[0])?;
-    first.run(Face::Single, Req::new(1, Op::Send).srqn(srqn))?;
+    first.run(Face::Single, Req::new(1, Op::Send).to(Dest::Xrc(srqn)))?;
     ensure!(wait::successes(&b.cqs[0], 1)?[0].wr_id == 50);
     Ok(())
 }
@@ -303,7 +303,7 @@ fn domain_is_shared_through_a_file<D: Driver>(lab: &Lab<D>) -> Outcome {
     post_srq_recv(&mut srq, Face::List, &[(33, &[])])?;
     let mut a = sender::<D, Exclusive>(lab)?;
     connect(&a, &qp, &lab.connect_attr())?;
-    a.run(Face::Builder, Req::new(1, Op::Send).srqn(srq.srq_num()?))?;
+    a.run(Face::Builder, Req::new(1, Op::Send).to(Dest::Xrc(srq.srq_num()?)))?;
     ensure!(wait::successes(&cq, 1)?[0].wr_id == 33);
     Ok(())
 }
@@ -320,7 +320,7 @@ fn srq_and_qp_close_in_any_order<D: Driver>(lab: &Lab<D>) -> Outcome {
     let [gone, mut srq] = srqs;
     drop(gone);
     post_srq_recv(&mut srq, Face::Single, &[(1, &[])])?;
-    a.run(Face::Single, Req::new(1, Op::Send).srqn(srqn))?;
+    a.run(Face::Single, Req::new(1, Op::Send).to(Dest::Xrc(srqn)))?;
     drop((qp, srq, mr));
     Ok(())
 }

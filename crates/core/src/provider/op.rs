@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The operations of a send queue as types, and the destinations of messages.
-//!
-//! A driver's encoder is generic over [`Operation`] and [`Address`]. The differences between opcodes are associated
-//! constants, or accessors that return `None` by their type, so the compiler removes the code that does not apply.
-#![expect(unsafe_code)]
-// UNSAFETY: declares the contract of a window bind.
+//! The operations of a send queue, with their arguments.
 
-use super::wire::WireRemote;
+use super::wire::RemoteAddr;
 use crate::wr::{ImmData, WrOpcode};
 
 /// The arguments of a window bind, without C's pointers.
@@ -57,320 +52,133 @@ pub struct TsoArgs<'a> {
     pub mss: u16,
 }
 
-/// One operation of a send queue, with the arguments that have no setter of their own.
-pub trait Operation: Copy {
-    /// The driver's form of a remote address.
-    type Remote: WireRemote;
-    /// The opcode.
-    const OPCODE: WrOpcode;
-    /// Whether it takes data (by sges or inline). Windows and invalidations do not.
-    const HAS_DATA: bool = true;
-
-    /// Remote address and key: RDMA and atomics.
-    #[inline(always)]
-    fn remote(&self) -> Option<Self::Remote> {
-        None
-    }
-    /// Immediate data.
-    #[inline(always)]
-    fn imm_data(&self) -> Option<ImmData> {
-        None
-    }
-    /// Key to invalidate, here or at the peer.
-    #[inline(always)]
-    fn invalidate_rkey(&self) -> Option<u32> {
-        None
-    }
-    /// Operands of an atomic.
-    #[inline(always)]
-    fn atomic(&self) -> Option<AtomicArgs> {
-        None
-    }
-    /// Window bind.
-    #[inline(always)]
-    fn bind_mw(&self) -> Option<MwBind> {
-        None
-    }
-    /// Segmented send.
-    #[inline(always)]
-    fn tso(&self) -> Option<TsoArgs<'_>> {
-        None
-    }
-    /// Flush.
-    #[inline(always)]
-    fn flush(&self) -> Option<FlushArgs> {
-        None
-    }
-    /// The 8 bytes of an atomic write.
-    #[inline(always)]
-    fn atomic_write(&self) -> Option<[u8; 8]> {
-        None
-    }
-}
-
-macro_rules! operations {
-    ($($(#[$meta:meta])* $name:ident [$($lt:lifetime)?] $opcode:ident $({ $($(#[$fmeta:meta])* $field:ident : $ty:ty),* })?
-       $(=> { $($body:tt)* })?;)*) => {$(
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug)]
-        pub struct $name<$($lt,)? R> {
-            $($($(#[$fmeta])* pub $field: $ty,)*)?
-            #[doc(hidden)]
-            pub _remote: core::marker::PhantomData<R>,
-        }
-        impl<$($lt,)? R: WireRemote> $name<$($lt,)? R> {
-            /// Creates the operation.
-            #[inline(always)]
-            #[must_use]
-            #[expect(clippy::new_without_default, reason = "an operation without arguments is still made on purpose")]
-            #[allow(unfulfilled_lint_expectations, clippy::allow_attributes, reason = "most have arguments")]
-            pub const fn new($($($field: $ty),*)?) -> Self {
-                Self { $($($field,)*)? _remote: core::marker::PhantomData }
-            }
-        }
-        impl<$($lt,)? R: WireRemote> Operation for $name<$($lt,)? R> {
-            type Remote = R;
-            const OPCODE: WrOpcode = WrOpcode::$opcode;
-            $($($body)*)?
-        }
-    )*};
-}
-
-operations! {
+/// The operation of a WR, with the arguments that have no setter of their own. `R` is the form of a remote address.
+#[derive(Clone, Copy, Debug)]
+pub enum Op<'a, R = RemoteAddr> {
     /// `IBV_WR_SEND`
-    Send [] SEND;
-    /// `IBV_WR_SEND_WITH_IMM`
-    SendImm [] SEND_WITH_IMM {
-        /// Arrives in the peer's completion.
-        imm: ImmData
-    } => {
-        #[inline(always)] fn imm_data(&self) -> Option<ImmData> { Some(self.imm) }
-    };
-    /// `IBV_WR_SEND_WITH_INV`
-    SendInv [] SEND_WITH_INV {
-        /// The peer's key that the send invalidates.
-        rkey: u32
-    } => {
-        #[inline(always)] fn invalidate_rkey(&self) -> Option<u32> { Some(self.rkey) }
-    };
-    /// `IBV_WR_RDMA_WRITE`
-    Write [] RDMA_WRITE {
-        /// The destination.
-        to: R
-    } => {
-        #[inline(always)] fn remote(&self) -> Option<R> { Some(self.to) }
-    };
-    /// `IBV_WR_RDMA_WRITE_WITH_IMM`
-    WriteImm [] RDMA_WRITE_WITH_IMM {
-        /// The destination.
-        to: R,
-        /// Arrives in the peer's completion.
-        imm: ImmData
-    } => {
-        #[inline(always)] fn remote(&self) -> Option<R> { Some(self.to) }
-        #[inline(always)] fn imm_data(&self) -> Option<ImmData> { Some(self.imm) }
-    };
-    /// `IBV_WR_RDMA_READ`
-    Read [] RDMA_READ {
-        /// The source.
-        from: R
-    } => {
-        #[inline(always)] fn remote(&self) -> Option<R> { Some(self.from) }
-    };
-    /// `IBV_WR_ATOMIC_CMP_AND_SWP`: the old value arrives in the sges, 8 bytes.
-    CmpSwp [] ATOMIC_CMP_AND_SWP {
-        /// The 8-byte aligned word.
-        at: R,
-        /// Stores the swap value only if the word equals this.
-        compare: u64,
-        /// The value that is stored.
-        swap: u64
-    } => {
-        #[inline(always)] fn remote(&self) -> Option<R> { Some(self.at) }
-        #[inline(always)] fn atomic(&self) -> Option<AtomicArgs> {
-            Some(AtomicArgs { compare_add: self.compare, swap: self.swap })
-        }
-    };
-    /// `IBV_WR_ATOMIC_FETCH_AND_ADD`: the old value arrives in the sges, 8 bytes.
-    FetchAdd [] ATOMIC_FETCH_AND_ADD {
-        /// The 8-byte aligned word.
-        at: R,
-        /// The value that is added.
-        add: u64
-    } => {
-        #[inline(always)] fn remote(&self) -> Option<R> { Some(self.at) }
-        #[inline(always)] fn atomic(&self) -> Option<AtomicArgs> {
-            Some(AtomicArgs { compare_add: self.add, swap: 0 })
-        }
-    };
-    /// `IBV_WR_LOCAL_INV`
-    LocalInv [] LOCAL_INV {
-        /// The local window's (or region's) key to invalidate.
-        rkey: u32
-    } => {
-        const HAS_DATA: bool = false;
-        #[inline(always)] fn invalidate_rkey(&self) -> Option<u32> { Some(self.rkey) }
-    };
+    Send,
+    /// `IBV_WR_SEND_WITH_IMM`: the number, in host byte order, arrives in the peer's completion.
+    SendImm(u32),
+    /// `IBV_WR_SEND_WITH_INV`: the key of the peer that the message invalidates.
+    SendInv(u32),
+    /// `IBV_WR_RDMA_WRITE`, to this memory.
+    Write(R),
+    /// `IBV_WR_RDMA_WRITE_WITH_IMM`, to this memory; the number, in host byte order, arrives in the peer's completion.
+    WriteImm(R, u32),
+    /// `IBV_WR_RDMA_READ`, from this memory.
+    Read(R),
+    /// `IBV_WR_ATOMIC_CMP_AND_SWP`: stores the last value to the 8-byte aligned word only if the word equals the first one. The
+    /// old value arrives in the entries, 8 bytes.
+    CmpSwp(R, u64, u64),
+    /// `IBV_WR_ATOMIC_FETCH_AND_ADD`: adds to the 8-byte aligned word. The old value arrives in the entries, 8 bytes.
+    FetchAdd(R, u64),
+    /// `IBV_WR_LOCAL_INV`: the key of the local window (or region) to invalidate.
+    LocalInv(u32),
+    /// `IBV_WR_BIND_MW`. Posting it has [a contract](super::SendBatch::push).
+    BindMw(MwBind),
+    /// `IBV_WR_FLUSH`, from this memory on.
+    Flush(R, FlushArgs),
+    /// `IBV_WR_ATOMIC_WRITE`: stores the bytes to the 8-byte aligned word.
+    AtomicWrite(R, [u8; 8]),
     /// `IBV_WR_TSO`
-    Tso ['a] TSO {
-        /// Header and segment size.
-        args: TsoArgs<'a>
-    } => {
-        #[inline(always)] fn tso(&self) -> Option<TsoArgs<'_>> { Some(self.args) }
-    };
-    /// `IBV_WR_FLUSH`
-    Flush [] FLUSH {
-        /// Start of the range.
-        at: R,
-        /// Range and kind.
-        args: FlushArgs
-    } => {
-        const HAS_DATA: bool = false;
-        #[inline(always)] fn remote(&self) -> Option<R> { Some(self.at) }
-        #[inline(always)] fn flush(&self) -> Option<FlushArgs> { Some(self.args) }
-    };
-    /// `IBV_WR_ATOMIC_WRITE`
-    AtomicWrite [] ATOMIC_WRITE {
-        /// The 8-byte aligned word.
-        to: R,
-        /// The value that is stored atomically.
-        data: [u8; 8]
-    } => {
-        const HAS_DATA: bool = false;
-        #[inline(always)] fn remote(&self) -> Option<R> { Some(self.to) }
-        #[inline(always)] fn atomic_write(&self) -> Option<[u8; 8]> { Some(self.data) }
-    };
+    Tso(TsoArgs<'a>),
 }
 
-/// `IBV_WR_BIND_MW`
-#[derive(Clone, Copy, Debug)]
-pub struct BindMw<R> {
-    bind: MwBind,
-    _remote: core::marker::PhantomData<R>,
-}
-
-impl<R: WireRemote> BindMw<R> {
-    /// Creates the operation.
-    ///
-    /// # Safety
-    /// From the bind on, peers may access `bind.length` bytes from `bind.addr` with the rights `bind.access`, even if
-    /// the region was registered without them: on hardware a window may be bound over any region of the domain. So
-    /// until the work request is known to be complete, `bind.mr_lkey` is the key of a region to whose memory this
-    /// process has no reference that forbids such accesses. (While a window is bound, the kernel does not deregister
-    /// the region.) A bind of 0 bytes gives no access.
-    #[inline(always)]
+impl<'a, R> Op<'a, R> {
+    /// The opcode.
     #[must_use]
-    pub const unsafe fn new(bind: MwBind) -> Self {
-        Self { bind, _remote: core::marker::PhantomData }
+    #[inline(always)]
+    pub const fn opcode(&self) -> WrOpcode {
+        match self {
+            Self::Send => WrOpcode::SEND,
+            Self::SendImm(_) => WrOpcode::SEND_WITH_IMM,
+            Self::SendInv(_) => WrOpcode::SEND_WITH_INV,
+            Self::Write(_) => WrOpcode::RDMA_WRITE,
+            Self::WriteImm(..) => WrOpcode::RDMA_WRITE_WITH_IMM,
+            Self::Read(_) => WrOpcode::RDMA_READ,
+            Self::CmpSwp(..) => WrOpcode::ATOMIC_CMP_AND_SWP,
+            Self::FetchAdd(..) => WrOpcode::ATOMIC_FETCH_AND_ADD,
+            Self::LocalInv(_) => WrOpcode::LOCAL_INV,
+            Self::BindMw(_) => WrOpcode::BIND_MW,
+            Self::Flush(..) => WrOpcode::FLUSH,
+            Self::AtomicWrite(..) => WrOpcode::ATOMIC_WRITE,
+            Self::Tso(_) => WrOpcode::TSO,
+        }
+    }
+
+    /// Whether it takes data (by entries or inline), so that a builder needs a data setter.
+    #[must_use]
+    #[inline(always)]
+    pub const fn has_data(&self) -> bool {
+        !matches!(self, Self::LocalInv(_) | Self::BindMw(_) | Self::Flush(..) | Self::AtomicWrite(..))
+    }
+
+    /// The operation with another form of the remote address.
+    #[inline(always)]
+    pub fn map<T>(self, f: impl FnOnce(R) -> T) -> Op<'a, T> {
+        match self {
+            Self::Send => Op::Send,
+            Self::SendImm(imm) => Op::SendImm(imm),
+            Self::SendInv(rkey) => Op::SendInv(rkey),
+            Self::Write(to) => Op::Write(f(to)),
+            Self::WriteImm(to, imm) => Op::WriteImm(f(to), imm),
+            Self::Read(from) => Op::Read(f(from)),
+            Self::CmpSwp(at, compare, swap) => Op::CmpSwp(f(at), compare, swap),
+            Self::FetchAdd(at, add) => Op::FetchAdd(f(at), add),
+            Self::LocalInv(rkey) => Op::LocalInv(rkey),
+            Self::BindMw(bind) => Op::BindMw(bind),
+            Self::Flush(at, args) => Op::Flush(f(at), args),
+            Self::AtomicWrite(to, bytes) => Op::AtomicWrite(f(to), bytes),
+            Self::Tso(args) => Op::Tso(args),
+        }
+    }
+
+    /// Immediate data.
+    #[must_use]
+    #[inline(always)]
+    pub const fn imm_data(&self) -> Option<ImmData> {
+        match *self {
+            Self::SendImm(imm) | Self::WriteImm(_, imm) => Some(ImmData::new(imm)),
+            _ => None,
+        }
+    }
+
+    /// The key to invalidate, here or at the peer.
+    #[must_use]
+    #[inline(always)]
+    pub const fn invalidate_rkey(&self) -> Option<u32> {
+        match *self {
+            Self::SendInv(rkey) | Self::LocalInv(rkey) => Some(rkey),
+            _ => None,
+        }
+    }
+
+    /// The operands of an atomic.
+    #[must_use]
+    #[inline(always)]
+    pub const fn atomic(&self) -> Option<AtomicArgs> {
+        match *self {
+            Self::CmpSwp(_, compare_add, swap) => Some(AtomicArgs { compare_add, swap }),
+            Self::FetchAdd(_, compare_add) => Some(AtomicArgs { compare_add, swap: 0 }),
+            _ => None,
+        }
     }
 }
 
-impl<R: WireRemote> Operation for BindMw<R> {
-    type Remote = R;
-    const OPCODE: WrOpcode = WrOpcode::BIND_MW;
-    const HAS_DATA: bool = false;
-
+impl<R: Copy> Op<'_, R> {
+    /// Remote address and key: RDMA, atomics, flush.
+    #[must_use]
     #[inline(always)]
-    fn bind_mw(&self) -> Option<MwBind> {
-        Some(self.bind)
-    }
-}
-
-/// The destination of a message: the QP's connection, or an address in the WR.
-///
-/// `A` is the driver's address handle data ([`RawAh::driver`](crate::wr::RawAh)).
-pub trait Address<A>: Copy {
-    /// Datagram: address handle, destination QP number and queue key.
-    #[inline(always)]
-    fn datagram(&self) -> Option<(&A, u32, u32)> {
-        None
-    }
-    /// XRC: number of the remote shared receive queue.
-    #[inline(always)]
-    fn remote_srqn(&self) -> Option<u32> {
-        None
-    }
-    /// Dynamically connected: address handle, DCT number and DC access key of the target.
-    #[inline(always)]
-    fn dc_target(&self) -> Option<(&A, u32, u64)> {
-        None
-    }
-    /// Whether the frame contains the destination (raw packet).
-    #[inline(always)]
-    fn is_frame(&self) -> bool {
-        false
-    }
-}
-
-/// The destination is that of the QP's connection (RC, UC), or of the frame (raw packet).
-#[derive(Clone, Copy, Debug)]
-pub struct Connected;
-impl<A> Address<A> for Connected {}
-
-/// The destination is that of the frame (raw packet).
-#[derive(Clone, Copy, Debug)]
-pub struct Frame;
-impl<A> Address<A> for Frame {
-    #[inline(always)]
-    fn is_frame(&self) -> bool {
-        true
-    }
-}
-
-/// A datagram's destination.
-#[derive(Debug)]
-pub struct To<'a, A> {
-    /// The driver's data of the address handle.
-    pub ah: &'a A,
-    /// Destination QP number, 24 bits; 0xffffff for multicast.
-    pub remote_qpn: u32,
-    /// The destination's queue key; with the top bit set, the sending QP's own is used.
-    pub remote_qkey: u32,
-}
-impl<A> Clone for To<'_, A> {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<A> Copy for To<'_, A> {}
-impl<A> Address<A> for To<'_, A> {
-    #[inline(always)]
-    fn datagram(&self) -> Option<(&A, u32, u32)> {
-        Some((self.ah, self.remote_qpn, self.remote_qkey))
-    }
-}
-
-/// An XRC destination: the number of a shared receive queue of the connected peer.
-#[derive(Clone, Copy, Debug)]
-pub struct RemoteSrq(pub u32);
-impl<A> Address<A> for RemoteSrq {
-    #[inline(always)]
-    fn remote_srqn(&self) -> Option<u32> {
-        Some(self.0)
-    }
-}
-
-/// A dynamically connected target, for a driver that has DC.
-#[derive(Debug)]
-pub struct DcTarget<'a, A> {
-    /// The driver's data of the address handle.
-    pub ah: &'a A,
-    /// The target's DCT number, 24 bits.
-    pub remote_dctn: u32,
-    /// The target's DC access key.
-    pub remote_dc_key: u64,
-}
-impl<A> Clone for DcTarget<'_, A> {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<A> Copy for DcTarget<'_, A> {}
-impl<A> Address<A> for DcTarget<'_, A> {
-    #[inline(always)]
-    fn dc_target(&self) -> Option<(&A, u32, u64)> {
-        Some((self.ah, self.remote_dctn, self.remote_dc_key))
+    pub const fn remote(&self) -> Option<R> {
+        match *self {
+            Self::Write(at)
+            | Self::WriteImm(at, _)
+            | Self::Read(at)
+            | Self::CmpSwp(at, ..)
+            | Self::FetchAdd(at, _)
+            | Self::Flush(at, _)
+            | Self::AtomicWrite(at, _) => Some(at),
+            _ => None,
+        }
     }
 }

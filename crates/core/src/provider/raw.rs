@@ -7,11 +7,12 @@
 // UNSAFETY: C's contracts (lists, pointers, thread domains) can't be expressed as borrows.
 
 use super::error::{BadWr, PollError, PostError};
-use super::op;
-use super::payload::{Inline, Payload};
+use super::inline::{Inline, InlineBufs};
+use super::op::{FlushArgs, MwBind, Op, TsoArgs};
 use super::recv::RecvQueue;
-use super::send::{Wr, WrBuilder};
-use super::wire::{WireRemote, WireSge};
+use super::send::WrBuilder;
+use super::wire::WireRemote;
+use super::wr::Head;
 use super::{CompletionQueue, SendQueue};
 use crate::sync::{Locked, Locking};
 use crate::wc::WorkCompletion;
@@ -91,77 +92,6 @@ pub unsafe fn poll_cq<Q: CompletionQueue, L: Locking>(
     // SAFETY: entered above, and `q` is not used any more.
     unsafe { queue.leave() };
     result
-}
-
-/// The entries of a WR with `SEND_INLINE`: their addresses are pointers to the bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct InlineSges<'a>(&'a [Sge]);
-
-impl<'a> InlineSges<'a> {
-    /// # Safety
-    /// Every entry of non-zero length is readable memory for as long as the value is used.
-    #[must_use]
-    #[inline(always)]
-    pub unsafe fn new(sges: &'a [Sge]) -> Self {
-        Self(sges)
-    }
-}
-
-impl<S: WireSge> Payload<S> for InlineSges<'_> {
-    const INLINE: bool = true;
-    #[inline(always)]
-    fn for_each_buf(&self, mut f: impl FnMut(&[u8])) {
-        for s in self.0.iter().filter(|s| s.length != 0) {
-            let start = core::ptr::with_exposed_provenance::<u8>(s.addr as usize);
-            // SAFETY: the memory is readable (the contract of `new`); a length of 0 (and so a NULL pointer) is filtered
-            // out.
-            f(unsafe { core::slice::from_raw_parts(start, s.length as usize) });
-        }
-    }
-    #[inline(always)]
-    fn inline_len(&self) -> usize {
-        match self.0 {
-            [one] => one.length as usize,
-            many => many.iter().fold(0, |sum: usize, s| sum.saturating_add(s.length as usize)),
-        }
-    }
-    #[inline(always)]
-    fn one_buf(&self) -> Option<&[u8]> {
-        let &[s] = self.0 else { return None };
-        let start = core::ptr::with_exposed_provenance::<u8>(s.addr as usize);
-        // SAFETY: an entry of length 0 is not read; every other one is readable memory (the contract of `new`).
-        (s.length != 0).then(|| unsafe { core::slice::from_raw_parts(start, s.length as usize) })
-    }
-}
-
-/// `wr_set_inline_data_list`'s buffers.
-#[derive(Clone, Copy, Debug)]
-pub struct InlineBufs<'a>(&'a [IbvDataBuf]);
-
-impl<'a> InlineBufs<'a> {
-    /// # Safety
-    /// Every buffer of non-zero length is readable memory for as long as the value is used.
-    #[must_use]
-    #[inline(always)]
-    pub unsafe fn new(bufs: &'a [IbvDataBuf]) -> Self {
-        Self(bufs)
-    }
-}
-
-impl<S: WireSge> Payload<S> for InlineBufs<'_> {
-    const INLINE: bool = true;
-    #[inline(always)]
-    fn for_each_buf(&self, mut f: impl FnMut(&[u8])) {
-        for b in self.0.iter().filter(|b| b.length != 0) {
-            // SAFETY: the memory is readable (the contract of `new`); a length of 0 (and so a NULL pointer) is filtered
-            // out.
-            f(unsafe { core::slice::from_raw_parts(b.addr, b.length) });
-        }
-    }
-    #[inline(always)]
-    fn inline_len(&self) -> usize {
-        self.0.iter().fold(0, |sum: usize, b| sum.saturating_add(b.length))
-    }
 }
 
 /// A slice from a C pointer and count. `None` if the pointer is NULL or not aligned and the count is not 0, or if the slice
@@ -250,11 +180,7 @@ impl Default for Room {
 /// # Safety
 /// `mw` and `info.mr` are NULL or valid.
 #[inline]
-pub unsafe fn resolve_bind(
-    mw: *const IbvMw,
-    rkey: u32,
-    info: &IbvMwBindInfo,
-) -> Result<op::MwBind, PostError> {
+pub unsafe fn resolve_bind(mw: *const IbvMw, rkey: u32, info: &IbvMwBindInfo) -> Result<MwBind, PostError> {
     // SAFETY: `mw` is NULL or valid (the contract of this function).
     let mw: Option<&IbvMw> = unsafe { mw.as_ref() };
     // SAFETY: `info.mr` is NULL or valid (the contract of this function).
@@ -266,7 +192,7 @@ pub unsafe fn resolve_bind(
         None if info.length == 0 => 0,
         None => return Err(PostError::InvalidArgument),
     };
-    Ok(op::MwBind {
+    Ok(MwBind {
         mw_rkey: mw.rkey,
         mw_type: mw.mw_type,
         rkey,
@@ -293,7 +219,7 @@ macro_rules! wr_vtable {
         #[expect(missing_docs, reason = "named after the functions of ibv_wr_post(3)")]
         pub struct WrVtable {
             pub wr_start: unsafe fn(*const ()),
-            $(pub $name: unsafe fn(*const (), Wr, $($ty),*),)*
+            $(pub $name: unsafe fn(*const (), Head, $($ty),*),)*
             $(pub $setter: unsafe fn(*const (), $($sty),*),)*
             pub wr_complete: unsafe fn(*const ()) -> Result<(), PostError>,
             pub wr_abort: unsafe fn(*const ()),
@@ -313,7 +239,7 @@ macro_rules! wr_vtable {
             $(
                 #[expect(clippy::too_many_arguments, reason = "C's signature")]
                 #[allow(unfulfilled_lint_expectations, clippy::allow_attributes, reason = "only some have that many")]
-                unsafe fn $name(this: *const (), $wr: Wr, $($arg: $ty),*) {
+                unsafe fn $name(this: *const (), $wr: Head, $($arg: $ty),*) {
                     // SAFETY: the vtable's contract: `this` is a queue of the type for which it was created.
                     let locked = unsafe { &*this.cast::<Locked<Q, L>>() };
                     // SAFETY: the call is inside the session that `wr_start` entered, and no other thread calls at the
@@ -344,10 +270,10 @@ macro_rules! wr_vtable {
                 ///
                 /// # Safety
                 /// Called inside a session, by one thread at a time, with valid pointers and, where a window is bound,
-                /// with the contract of [`BindMw::new`](op::BindMw::new) fulfilled.
+                /// with the contract of [`SendBatch::push`](super::SendBatch::push) fulfilled.
                 #[inline(always)]
                 pub unsafe fn $name(&mut self, $($arg: $ty),*) {
-                    let wr = Wr { wr_id: self.wr_id, flags: SendFlags::from_bits_retain(self.wr_flags) };
+                    let wr = Head { wr_id: self.wr_id, flags: SendFlags::from_bits_retain(self.wr_flags) };
                     // SAFETY: `self.queue` is the queue of this vtable (`new`); the session and the arguments fulfil
                     // the contract of this function, which is that of the vtable's entry.
                     unsafe { (self.vtable.$name)(self.queue, wr, $($arg),*) }
@@ -376,29 +302,39 @@ fn remote<Q: SendQueue>(addr: u64, rkey: u32) -> Q::Remote {
     Q::Remote::new(addr, rkey)
 }
 
+/// A builder other than that of a bind.
+#[inline(always)]
+fn begin<Q: WrBuilder>(q: &mut Q, wr: Head, op: Op<'_, Q::Remote>) {
+    if matches!(op, Op::BindMw(_)) {
+        return q.wr_latch(PostError::IllegalOpcode);
+    }
+    // SAFETY: not a bind, so there is no requirement.
+    unsafe { q.wr_begin(wr, op) };
+}
+
 wr_vtable! {
     builders {
         /// `ibv_wr_send`
-        wr_send() |q, wr| q.wr_begin(wr, op::Send::new());
+        wr_send() |q, wr| begin(q, wr, Op::Send);
         /// `ibv_wr_send_imm`
-        wr_send_imm(imm: ImmData) |q, wr| q.wr_begin(wr, op::SendImm::new(imm));
+        wr_send_imm(imm: ImmData) |q, wr| begin(q, wr, Op::SendImm(imm.get()));
         /// `ibv_wr_send_inv`
-        wr_send_inv(invalidate_rkey: u32) |q, wr| q.wr_begin(wr, op::SendInv::new(invalidate_rkey));
+        wr_send_inv(invalidate_rkey: u32) |q, wr| begin(q, wr, Op::SendInv(invalidate_rkey));
         /// `ibv_wr_rdma_write`
-        wr_rdma_write(rkey: u32, remote_addr: u64) |q, wr| q.wr_begin(wr, op::Write::new(remote::<Q>(remote_addr, rkey)));
+        wr_rdma_write(rkey: u32, remote_addr: u64) |q, wr| begin(q, wr, Op::Write(remote::<Q>(remote_addr, rkey)));
         /// `ibv_wr_rdma_write_imm`
         wr_rdma_write_imm(rkey: u32, remote_addr: u64, imm: ImmData)
-            |q, wr| q.wr_begin(wr, op::WriteImm::new(remote::<Q>(remote_addr, rkey), imm));
+            |q, wr| begin(q, wr, Op::WriteImm(remote::<Q>(remote_addr, rkey), imm.get()));
         /// `ibv_wr_rdma_read`
-        wr_rdma_read(rkey: u32, remote_addr: u64) |q, wr| q.wr_begin(wr, op::Read::new(remote::<Q>(remote_addr, rkey)));
+        wr_rdma_read(rkey: u32, remote_addr: u64) |q, wr| begin(q, wr, Op::Read(remote::<Q>(remote_addr, rkey)));
         /// `ibv_wr_atomic_cmp_swp`
         wr_atomic_cmp_swp(rkey: u32, remote_addr: u64, compare: u64, swap: u64)
-            |q, wr| q.wr_begin(wr, op::CmpSwp::new(remote::<Q>(remote_addr, rkey), compare, swap));
+            |q, wr| begin(q, wr, Op::CmpSwp(remote::<Q>(remote_addr, rkey), compare, swap));
         /// `ibv_wr_atomic_fetch_add`
         wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64)
-            |q, wr| q.wr_begin(wr, op::FetchAdd::new(remote::<Q>(remote_addr, rkey), add));
+            |q, wr| begin(q, wr, Op::FetchAdd(remote::<Q>(remote_addr, rkey), add));
         /// `ibv_wr_local_inv`
-        wr_local_inv(invalidate_rkey: u32) |q, wr| q.wr_begin(wr, op::LocalInv::new(invalidate_rkey));
+        wr_local_inv(invalidate_rkey: u32) |q, wr| begin(q, wr, Op::LocalInv(invalidate_rkey));
         /// `ibv_wr_bind_mw`
         wr_bind_mw(mw: *const IbvMw, rkey: u32, bind_info: *const IbvMwBindInfo) |q, wr| {
             // SAFETY: `bind_info` is NULL or valid (the contract of the builders: valid pointers).
@@ -408,8 +344,8 @@ wr_vtable! {
                 None => Err(PostError::InvalidArgument),
             };
             match bind {
-                // SAFETY: the bind fulfils the contract of `BindMw::new` (the contract of the builders).
-                Ok(bind) => q.wr_begin(wr, unsafe { op::BindMw::new(bind) }),
+                // SAFETY: the bind fulfils the contract of `SendBatch::push` (the contract of the builders).
+                Ok(bind) => unsafe { q.wr_begin(wr, Op::BindMw(bind)) },
                 Err(e) => q.wr_latch(e),
             }
         };
@@ -418,17 +354,17 @@ wr_vtable! {
             // SAFETY: `hdr` is NULL or points to `hdr_sz` readable bytes (the contract of the builders: valid
             // pointers).
             match unsafe { slice_from_c(hdr, usize::from(hdr_sz)) } {
-                Some(header) => q.wr_begin(wr, op::Tso::new(op::TsoArgs { header, mss })),
+                Some(header) => begin(q, wr, Op::Tso(TsoArgs { header, mss })),
                 None => q.wr_latch(PostError::InvalidArgument),
             }
         };
         /// `ibv_wr_flush`
         wr_flush(rkey: u32, remote_addr: u64, length: usize, placement: u8, level: u8) |q, wr| {
             match u32::try_from(length) {
-                Ok(length) => q.wr_begin(
-                    wr,
-                    op::Flush::new(remote::<Q>(remote_addr, rkey), op::FlushArgs { length, placement, level }),
-                ),
+                Ok(length) => {
+                    let args = FlushArgs { length, placement, level };
+                    begin(q, wr, Op::Flush(remote::<Q>(remote_addr, rkey), args));
+                }
                 Err(_) => q.wr_latch(PostError::InvalidLength),
             }
         };
@@ -440,7 +376,7 @@ wr_vtable! {
             // SAFETY: `data` is not NULL, so 8 bytes are readable (the contract of the builders: valid pointers); the
             // read needs no alignment.
             let data = unsafe { data.cast::<[u8; 8]>().read_unaligned() };
-            q.wr_begin(wr, op::AtomicWrite::new(remote::<Q>(remote_addr, rkey), data));
+            begin(q, wr, Op::AtomicWrite(remote::<Q>(remote_addr, rkey), data));
         };
     }
     setters {
@@ -459,7 +395,7 @@ wr_vtable! {
             // SAFETY: `addr` is NULL or points to `length` readable bytes (the contract of the setters: valid
             // pointers).
             match unsafe { slice_from_c(addr, length) } {
-                Some(data) => q.wr_set_inline(Inline(data)),
+                Some(data) => q.wr_set_inline(Inline::Bytes(data)),
                 None => q.wr_latch(PostError::InvalidArgument),
             }
         };
@@ -471,7 +407,7 @@ wr_vtable! {
             match bufs.filter(|bufs| !bufs.iter().any(|b| b.addr.is_null() && b.length != 0)) {
                 // SAFETY: every buffer of non-zero length is readable (the contract of the setters: valid pointers),
                 // and none of them is NULL.
-                Some(bufs) => q.wr_set_inline(unsafe { InlineBufs::new(bufs) }),
+                Some(bufs) => q.wr_set_inline(Inline::Bufs(unsafe { InlineBufs::new(bufs) })),
                 None => q.wr_latch(PostError::InvalidArgument),
             }
         };

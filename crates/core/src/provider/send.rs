@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The send queue that a driver provides: typed batches, C's list, and the `wr_*` builder.
+//! The send queue that a driver provides: batches of values, C's list, and the `wr_*` builder.
 //!
 //! All three use the driver's encoder. They differ in the location of the cursor (in the batch, or in the queue for a
 //! builder session) and in the handling of errors: a batch and a session latch the first error and drop all WRs at
@@ -8,20 +8,12 @@
 // UNSAFETY: declares the contracts of posting, which are about the memory that a WR names.
 
 use super::error::{BadWr, PostError};
-use super::op::{Address, Operation};
-use super::payload::Payload;
+use super::inline::Inline;
+use super::op::Op;
 use super::wire::{WireRemote, WireSge};
+use super::wr::{Head, Wr};
 use crate::errno::Errno;
-use crate::wr::{SendFlags, SendWr, Sge};
-
-/// The id and the flags of a WR. In the builder API these are the sticky `wr_id` and `wr_flags`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wr {
-    /// The id that the completion reports.
-    pub wr_id: u64,
-    /// [`SendFlags::INLINE`] has no effect here: the type of the payload determines whether it is inline.
-    pub flags: SendFlags,
-}
+use crate::wr::{SendWr, Sge};
 
 /// A driver's send queue engine. No lock; see [`Locked`](crate::sync::Locked).
 pub trait SendQueue: Send + core::fmt::Debug {
@@ -47,15 +39,10 @@ pub trait SendQueue: Send + core::fmt::Debug {
     /// # Safety
     /// As [`SendBatch::push`].
     #[inline(always)]
-    unsafe fn post<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P) -> Result<(), PostError>
-    where
-        A: Address<Self::Ah>,
-        O: Operation<Remote = Self::Remote>,
-        P: Payload<Self::Sge>,
-    {
+    unsafe fn post(&mut self, wr: &Wr<'_, Self::Ah, Self::Sge, Self::Remote>) -> Result<(), PostError> {
         let mut batch = self.batch();
-        // SAFETY: the data fulfil the contract of `push`, which is that of this function.
-        unsafe { batch.push(wr, to, op, data) };
+        // SAFETY: the WR fulfils the contract of `push`, which is that of this function.
+        unsafe { batch.push(wr) };
         batch.complete()
     }
 
@@ -72,7 +59,7 @@ pub trait SendQueue: Send + core::fmt::Debug {
     /// - With `SEND_INLINE`, every entry's bytes are readable now.
     /// - Otherwise, every entry's memory stays registered and alive until its WR is known to be complete, and memory
     ///   that the device reads is not written, and memory that it writes is not accessed.
-    /// - A bind fulfils the contract of [`BindMw::new`](super::op::BindMw::new).
+    /// - A bind fulfils the contract of [`SendBatch::push`].
     unsafe fn post_send(&mut self, list: *const SendWr) -> Result<(), BadWr<SendWr>>;
 
     /// The errno that the raw face reports. It depends on the driver if the C providers differ (`docs/src/reference/semantics.md`).
@@ -94,9 +81,9 @@ pub trait SendBatch {
     /// Adds one WR. An error latches and is reported by [`complete`](Self::complete).
     ///
     /// # Safety
-    /// If `data` names memory by scatter/gather entries: it stays registered and alive until this WR is known to be
+    /// If the WR names memory by scatter/gather entries: it stays registered and alive until this WR is known to be
     /// complete; until then memory that the device reads is not written, and memory that it writes is not accessed.
-    /// (Inline data and operations without data have no requirement.)
+    /// (Inline data and operations without data, except a bind, have no requirement.)
     ///
     /// In two cases the CPU does a part of the device's work, at the entries' addresses. In these cases they must be
     /// the addresses of the memory in this process, not those of a region with another address (`ibv_reg_mr_iova`,
@@ -105,11 +92,13 @@ pub trait SendBatch {
     ///   in the WQE, they are read during the call.
     /// - The entries of a read or an atomic of a QP that was created with
     ///   [`data_in_completions`](super::QpCreate::data_in_completions): the poll writes the data of the answer.
-    unsafe fn push<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P)
-    where
-        A: Address<Self::Ah>,
-        O: Operation<Remote = Self::Remote>,
-        P: Payload<Self::Sge>;
+    ///
+    /// From a bind ([`Op::BindMw`]) on, peers may access `bind.length` bytes from `bind.addr` with the rights `bind.access`,
+    /// even if the region was registered without them: on hardware a window may be bound over any region of the domain. So
+    /// until the WR is known to be complete, `bind.mr_lkey` is the key of a region to whose memory this process has no
+    /// reference that forbids such accesses. (While a window is bound, the kernel does not deregister the region.) A bind of
+    /// 0 bytes gives no access.
+    unsafe fn push(&mut self, wr: &Wr<'_, Self::Ah, Self::Sge, Self::Remote>);
 
     /// Makes the whole batch visible and rings the doorbell, or drops it and reports the first error.
     ///
@@ -136,7 +125,10 @@ pub trait WrBuilder: SendQueue {
     fn wr_is_open(&self) -> bool;
 
     /// Begins a WR (`wr_send`, `wr_rdma_write`, ...); checks that the one before got all of its setters.
-    fn wr_begin<O: Operation<Remote = Self::Remote>>(&mut self, wr: Wr, op: O);
+    ///
+    /// # Safety
+    /// A bind fulfils the contract of [`SendBatch::push`].
+    unsafe fn wr_begin(&mut self, head: Head, op: Op<'_, Self::Remote>);
 
     /// `wr_set_ud_addr`
     fn wr_set_ud_addr(&mut self, ah: &Self::Ah, remote_qpn: u32, remote_qkey: u32);
@@ -161,7 +153,7 @@ pub trait WrBuilder: SendQueue {
     unsafe fn wr_set_sges(&mut self, sges: &[Sge]);
 
     /// `wr_set_inline_data` and `wr_set_inline_data_list`.
-    fn wr_set_inline<P: Payload<Self::Sge>>(&mut self, data: P);
+    fn wr_set_inline(&mut self, data: Inline<'_>);
 
     /// Latches an error that was found above the driver (a NULL handle).
     fn wr_latch(&mut self, error: PostError);

@@ -12,7 +12,7 @@ use crate::object::qp;
 use core::ffi::{c_int, c_void};
 use core::ptr;
 use uverbs_core::provider::raw::WrVtable;
-use uverbs_core::provider::{Driver, SendQueue, Wr};
+use uverbs_core::provider::{Driver, Head, SendQueue};
 use uverbs_core::sync::Dynamic;
 use uverbs_core::wr::{IbvAh, IbvDataBuf, IbvMw, IbvMwBindInfo, ImmData, SendFlags, Sge};
 
@@ -40,12 +40,12 @@ unsafe fn queue<D: Driver>(qp: *mut ibv_qp_ex) -> *const () {
 /// # Safety
 /// `qp` is a live queue pair.
 #[inline(always)]
-unsafe fn sticky(qp: *mut ibv_qp_ex) -> Wr {
+unsafe fn sticky(qp: *mut ibv_qp_ex) -> Head {
     // SAFETY: `qp` points to an existing queue pair (the contract of this function).
     let wr_id = unsafe { (*qp).wr_id };
     // SAFETY: `qp` points to an existing queue pair (the contract of this function).
     let flags = unsafe { (*qp).wr_flags };
-    Wr { wr_id, flags: SendFlags::from_bits_retain(flags) }
+    Head { wr_id, flags: SendFlags::from_bits_retain(flags) }
 }
 
 /// Functions that begin a work request.

@@ -10,15 +10,16 @@ pub use crate::request::Face;
 pub use lock::{Lock, Lost, batch, recv_batch};
 pub use typed::Typed;
 
-use crate::request::{Handle, Refused, Request};
+use crate::request::{Handle, Refused};
 use crate::{List, Session, refused};
+use uverbs::provider::Wr;
 use uverbs::qp::transport::Sends;
 use uverbs::raw::SendQueue;
 use uverbs::wr::IbvAh;
 use uverbs::{AddressHandle, Driver, PostError};
 
 /// A work request for a QP of this driver.
-pub type Req<'a, D> = Request<'a, AddressHandle<D>>;
+pub type Req<'a, D> = Wr<'a, AddressHandle<D>>;
 
 impl<D: Driver> Handle for AddressHandle<D> {
     fn raw(&self) -> *const IbvAh {

@@ -4,9 +4,8 @@
 // UNSAFETY: posts work requests; the contracts of its functions require that the memory that they name stays valid.
 
 use super::Req;
-use crate::push::wire;
-use crate::request::{Data, Dest, Op};
-use uverbs::provider::{Address, DcDriver};
+use crate::push::{wire, wire_remote};
+use uverbs::provider::{Data, DcDriver, DcTarget, Dest, Inline, Op, To};
 use uverbs::qp::transport::{HasPeer, Reliable, SendsImm};
 use uverbs::raw::{Batch, SendGuard, SendQueue};
 use uverbs::raw::{PostTo, Wr};
@@ -34,17 +33,17 @@ macro_rules! typed {
     ($($transport:ident [$driver:ident]: $wr:ident, $post:ident, $fill:ident, $dest:pat => ($($arg:expr),*);)*) => {$(
         impl<D: $driver> Typed<D> for $transport {
             unsafe fn push(batch: &mut Batch<'_, Self, D>, req: &Req<'_, D>) -> Result<(), PostError> {
-                let $dest = req.dest else { return Err(PostError::InvalidArgument) };
+                let $dest = req.to else { return Err(PostError::InvalidArgument) };
                 // SAFETY: the memory that `req` names stays valid (contract of the trait).
                 unsafe { $fill(batch.$wr(req.wr_id, $($arg),*).flags(req.flags), req) }
             }
             unsafe fn now(sq: &mut SendQueue<Self, Exclusive, D>, req: &Req<'_, D>) -> Result<(), PostError> {
-                let $dest = req.dest else { return Err(PostError::InvalidArgument) };
+                let $dest = req.to else { return Err(PostError::InvalidArgument) };
                 // SAFETY: the memory that `req` names stays valid (contract of the trait).
                 unsafe { $fill(sq.$post(req.wr_id, $($arg),*).flags(req.flags), req) }?
             }
             unsafe fn now_locked(sq: &mut SendGuard<'_, Self, D>, req: &Req<'_, D>) -> Result<(), PostError> {
-                let $dest = req.dest else { return Err(PostError::InvalidArgument) };
+                let $dest = req.to else { return Err(PostError::InvalidArgument) };
                 // SAFETY: the memory that `req` names stays valid (contract of the trait).
                 unsafe { $fill(sq.$post(req.wr_id, $($arg),*).flags(req.flags), req) }?
             }
@@ -55,31 +54,35 @@ macro_rules! typed {
 typed! {
     Rc [Driver]: wr, post, reliable, Dest::Peer => ();
     Uc [Driver]: wr, post, peer, Dest::Peer => ();
-    Ud [Driver]: wr_to, post_to, message, Dest::Ud(to) => (to.ah, to.qpn, to.qkey);
+    Ud [Driver]: wr_to, post_to, message, Dest::Ud(To { ah, remote_qpn, remote_qkey }) => (ah, remote_qpn, remote_qkey);
     XrcSend [Driver]: wr_srq, post_srq, reliable, Dest::Xrc(srqn) => (srqn);
-    Dci [DcDriver]: wr_dc, post_dc, reliable, Dest::Dc { ah, dctn, key } => (ah, dctn, key);
+    Dci [DcDriver]: wr_dc, post_dc, reliable, Dest::Dc(DcTarget { ah, remote_dctn, remote_dc_key }) => (ah, remote_dctn, remote_dc_key);
 }
 
 fn sges<D: Driver>(req: &Req<'_, D>) -> Result<Vec<D::Sge>, PostError> {
-    if let Data::Sges(sges) = req.data { wire(sges) } else { Ok(vec![]) }
+    wire(req.data.sges())
 }
 
 /// The operations of every transport.
 ///
 /// # Safety
 /// As [`Typed::push`].
-unsafe fn message<S: PostTo<D>, D: Driver, T: SendsImm, A: Address<D::Ah>>(
-    wr: Wr<S, T, A, D>,
+unsafe fn message<S: PostTo<D>, D: Driver, T: SendsImm>(
+    wr: Wr<'_, S, T, D>,
     req: &Req<'_, D>,
 ) -> Result<S::Out, PostError> {
     let sges = sges(req)?;
     Ok(match (req.op, req.data) {
-        (Op::Send, Data::Inline(bytes)) => wr.send_inline(bytes),
-        (Op::Send, Data::InlineList(list)) => wr.send_inline_list(list),
+        (Op::Send, Data::Inline(Inline::Bytes(bytes))) => wr.send_inline(bytes),
+        (Op::Send, Data::Inline(Inline::List(list))) => wr.send_inline_list(list),
         // SAFETY: the memory that the entries name stays valid (contract of this function).
         (Op::Send, _) => unsafe { wr.send(&sges) },
-        (Op::SendImm(imm), Data::Inline(bytes)) => wr.send_imm_inline(bytes, ImmData::new(imm)),
-        (Op::SendImm(imm), Data::InlineList(list)) => wr.send_imm_inline_list(list, ImmData::new(imm)),
+        (Op::SendImm(imm), Data::Inline(Inline::Bytes(bytes))) => {
+            wr.send_imm_inline(bytes, ImmData::new(imm))
+        }
+        (Op::SendImm(imm), Data::Inline(Inline::List(list))) => {
+            wr.send_imm_inline_list(list, ImmData::new(imm))
+        }
         // SAFETY: the memory that the entries name stays valid (contract of this function).
         (Op::SendImm(imm), _) => unsafe { wr.send_imm(&sges, ImmData::new(imm)) },
         _ => return Err(PostError::IllegalOpcode),
@@ -90,28 +93,28 @@ unsafe fn message<S: PostTo<D>, D: Driver, T: SendsImm, A: Address<D::Ah>>(
 ///
 /// # Safety
 /// As [`Typed::push`].
-unsafe fn peer<S: PostTo<D>, D: Driver, T: HasPeer + SendsImm, A: Address<D::Ah>>(
-    wr: Wr<S, T, A, D>,
+unsafe fn peer<S: PostTo<D>, D: Driver, T: HasPeer + SendsImm>(
+    wr: Wr<'_, S, T, D>,
     req: &Req<'_, D>,
 ) -> Result<S::Out, PostError> {
     let sges = sges(req)?;
     Ok(match (req.op, req.data) {
-        (Op::SendInv(rkey), Data::Inline(bytes)) => wr.send_inv_inline(bytes, rkey),
-        (Op::SendInv(rkey), Data::InlineList(list)) => wr.send_inv_inline_list(list, rkey),
+        (Op::SendInv(rkey), Data::Inline(Inline::Bytes(bytes))) => wr.send_inv_inline(bytes, rkey),
+        (Op::SendInv(rkey), Data::Inline(Inline::List(list))) => wr.send_inv_inline_list(list, rkey),
         // SAFETY: the memory that the entries name stays valid (contract of this function).
         (Op::SendInv(rkey), _) => unsafe { wr.send_inv(&sges, rkey) },
-        (Op::Write(r), Data::Inline(bytes)) => wr.write_inline(bytes, r.wire()),
-        (Op::Write(r), Data::InlineList(list)) => wr.write_inline_list(list, r.wire()),
+        (Op::Write(r), Data::Inline(Inline::Bytes(bytes))) => wr.write_inline(bytes, wire_remote(r)),
+        (Op::Write(r), Data::Inline(Inline::List(list))) => wr.write_inline_list(list, wire_remote(r)),
         // SAFETY: the memory that the entries name stays valid (contract of this function).
-        (Op::Write(r), _) => unsafe { wr.write(&sges, r.wire()) },
-        (Op::WriteImm(r, imm), Data::Inline(bytes)) => {
-            wr.write_imm_inline(bytes, r.wire(), ImmData::new(imm))
+        (Op::Write(r), _) => unsafe { wr.write(&sges, wire_remote(r)) },
+        (Op::WriteImm(r, imm), Data::Inline(Inline::Bytes(bytes))) => {
+            wr.write_imm_inline(bytes, wire_remote(r), ImmData::new(imm))
         }
-        (Op::WriteImm(r, imm), Data::InlineList(list)) => {
-            wr.write_imm_inline_list(list, r.wire(), ImmData::new(imm))
+        (Op::WriteImm(r, imm), Data::Inline(Inline::List(list))) => {
+            wr.write_imm_inline_list(list, wire_remote(r), ImmData::new(imm))
         }
         // SAFETY: the memory that the entries name stays valid (contract of this function).
-        (Op::WriteImm(r, imm), _) => unsafe { wr.write_imm(&sges, r.wire(), ImmData::new(imm)) },
+        (Op::WriteImm(r, imm), _) => unsafe { wr.write_imm(&sges, wire_remote(r), ImmData::new(imm)) },
         (Op::LocalInv(rkey), _) => wr.local_inv(rkey),
         // SAFETY: the bound memory stays valid (contract of this function).
         (Op::BindMw(bind), _) => unsafe { wr.bind_mw(bind) },
@@ -124,20 +127,20 @@ unsafe fn peer<S: PostTo<D>, D: Driver, T: HasPeer + SendsImm, A: Address<D::Ah>
 ///
 /// # Safety
 /// As [`Typed::push`].
-unsafe fn reliable<S: PostTo<D>, D: Driver, T: Reliable + SendsImm, A: Address<D::Ah>>(
-    wr: Wr<S, T, A, D>,
+unsafe fn reliable<S: PostTo<D>, D: Driver, T: Reliable + SendsImm>(
+    wr: Wr<'_, S, T, D>,
     req: &Req<'_, D>,
 ) -> Result<S::Out, PostError> {
     let sges = sges(req)?;
     Ok(match req.op {
         // SAFETY: the memory that the entries name stays valid (contract of this function).
-        Op::Read(r) => unsafe { wr.read(&sges, r.wire()) },
+        Op::Read(r) => unsafe { wr.read(&sges, wire_remote(r)) },
         // SAFETY: the memory that the entries name stays valid (contract of this function).
-        Op::CmpSwp(r, compare, swap) => unsafe { wr.compare_swap(&sges, r.wire(), compare, swap) },
+        Op::CmpSwp(r, compare, swap) => unsafe { wr.compare_swap(&sges, wire_remote(r), compare, swap) },
         // SAFETY: the memory that the entries name stays valid (contract of this function).
-        Op::FetchAdd(r, add) => unsafe { wr.fetch_add(&sges, r.wire(), add) },
-        Op::Flush(r, args) => wr.flush(r.wire(), args),
-        Op::AtomicWrite(r, data) => wr.atomic_write(r.wire(), data),
+        Op::FetchAdd(r, add) => unsafe { wr.fetch_add(&sges, wire_remote(r), add) },
+        Op::Flush(r, args) => wr.flush(wire_remote(r), args),
+        Op::AtomicWrite(r, data) => wr.atomic_write(wire_remote(r), data),
         // SAFETY: `peer` and this function have the same contract.
         _ => return unsafe { peer(wr, req) },
     })

@@ -5,7 +5,6 @@
 
 use super::wire::Keys;
 use anyhow::{Result, bail};
-use uverbs::provider::op::Address;
 use uverbs::qp::transport::{HasPeer, Reliable, Sends};
 use uverbs::raw::{ToBatch, Wr};
 use uverbs::{
@@ -119,8 +118,8 @@ pub(super) trait Carrier<D: Driver>: Sends {
 ///
 /// # Safety
 /// As [`Carrier::push`].
-unsafe fn put<D: Driver, T: HasPeer + Sends, A: Address<D::Ah>>(
-    wr: Wr<ToBatch<'_, '_, D>, T, A, D>,
+unsafe fn put<D: Driver, T: HasPeer + Sends>(
+    wr: Wr<'_, ToBatch<'_, '_, D>, T, D>,
     work: &Work<'_, D>,
 ) -> Result<(), PostError> {
     match (work.op, work.inline) {
@@ -139,8 +138,8 @@ unsafe fn put<D: Driver, T: HasPeer + Sends, A: Address<D::Ah>>(
 ///
 /// # Safety
 /// As [`Carrier::push`].
-pub(super) unsafe fn put_reliable<D: Driver, T: Reliable + Sends, A: Address<D::Ah>>(
-    wr: Wr<ToBatch<'_, '_, D>, T, A, D>,
+pub(super) unsafe fn put_reliable<D: Driver, T: Reliable + Sends>(
+    wr: Wr<'_, ToBatch<'_, '_, D>, T, D>,
     work: &Work<'_, D>,
 ) -> Result<(), PostError> {
     match work.op {

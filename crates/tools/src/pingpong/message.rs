@@ -12,7 +12,6 @@ use super::options::Options;
 use anyhow::{Context as _, Result};
 use std::sync::Arc;
 use uverbs::provider::WireSge;
-use uverbs::provider::op::Address;
 use uverbs::provider::raw::QpEx;
 use uverbs::provider::recv::RecvQueue;
 use uverbs::qp::transport::{Connected, Sends};
@@ -88,7 +87,7 @@ impl<D: Driver> Message<D> {
     }
 
     /// Posts it by the typed face.
-    pub(crate) fn post<T: Sends, A: Address<D::Ah>>(&mut self, wr: Wr<AtOnce<'_, D>, T, A, D>) -> Result<()> {
+    pub(crate) fn post<T: Sends>(&mut self, wr: Wr<'_, AtOnce<'_, D>, T, D>) -> Result<()> {
         let wr = wr.signaled();
         let posted = match &mut self.inline {
             Some(bytes) => {

@@ -9,8 +9,8 @@ use core::time::Duration;
 use std::time::Instant;
 use uverbs::attr::{AccessFlags, MwType, QpType, SendOpsFlags};
 use uverbs::provider::op::FlushArgs;
+use uverbs::provider::{Data, Inline, Op, RemoteAddr};
 use uverbs::{Driver, MemoryWindow, WcOpcode};
-use uverbs_testkit::{Data, Op, Remote};
 
 /// The time limit of data whose completion does not mean that it has arrived.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(10);
@@ -213,7 +213,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         let recv = [b.sge(ARRIVAL, cut), b.sge(ARRIVAL + cut, len + grh - cut)];
         b.recv(turn, &recv)?;
         let sges = [a.sge(0, len / 2), a.sge(len / 2, len - len / 2)];
-        let posted = if inline { Data::Inline(&data) } else { Data::Sges(&sges) };
+        let posted = if inline { Data::Inline(Inline::Bytes(&data)) } else { Data::Sges(&sges) };
         let op = op(turn);
         let sent = self.ends.run(face, turn, op, posted)?;
         ensure!(sent.opcode == WcOpcode::SEND, "the completion has {:?}", sent.opcode);
@@ -265,7 +265,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         }
         let op = imm.map_or(Op::Write(at), |imm| Op::WriteImm(at, imm));
         let sges = [a.sge(0, len / 2), a.sge(len / 2, len - len / 2)];
-        let posted = if inline { Data::Inline(&data) } else { Data::Sges(&sges) };
+        let posted = if inline { Data::Inline(Inline::Bytes(&data)) } else { Data::Sges(&sges) };
         let sent = self.ends.run(face, turn, op, posted)?;
         ensure!(sent.opcode == WcOpcode::RDMA_WRITE, "the completion has {:?}", sent.opcode);
         let b = &self.ends.b;
@@ -315,7 +315,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
     /// One atomic: the returned value, and the memory after it.
     fn atomic(
         &mut self,
-        op: impl Fn(Remote) -> Op<'static>,
+        op: impl Fn(RemoteAddr) -> Op<'static>,
         opcode: WcOpcode,
         before: u64,
         after: u64,
@@ -367,7 +367,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         let Ends { a, b } = &mut self.ends;
         a.mr.write_at(TARGET, &[0; 200])?;
         b.mr.write_at(0, &data)?;
-        let to = Remote { rkey: mw.rkey(), ..a.remote(TARGET + 8) };
+        let to = RemoteAddr { rkey: mw.rkey(), ..a.remote(TARGET + 8) };
         let sges = [b.sge(0, 100)];
         self.ends.run_back(Face::Batch, turn, Op::Write(to), Data::Sges(&sges))?;
         let start = Instant::now();

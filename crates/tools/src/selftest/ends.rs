@@ -5,6 +5,7 @@ use super::post::{self, DC_KEY, Face, Kind, Parts, Target};
 use anyhow::{Context as _, Result, bail, ensure};
 use core::time::Duration;
 use std::time::Instant;
+use uverbs::provider::{Data, DcTarget, Dest, Op, RemoteAddr, To};
 use uverbs::qp::QpControl;
 use uverbs::wr::Sge;
 use uverbs::{
@@ -20,7 +21,6 @@ use uverbs::{
     },
 };
 use uverbs_testkit::verbs::Req;
-use uverbs_testkit::{Data, Dest, Op, Remote, To};
 
 /// Memory of an end.
 pub(super) const MEMORY: usize = 32 << 10;
@@ -199,12 +199,12 @@ impl<D: Driver, T: Kind<D>> End<D, T> {
     /// Posts a request to the peer, on XRC to its SRQ.
     fn post(&mut self, srqn: Option<u32>, face: Face, wr_id: u64, op: Op<'_>, data: Data<'_>) -> Result<()> {
         let (qpn, qkey) = self.to;
-        let dest = match (&self.ah, &self.target) {
-            (Some(ah), Some(_)) => Dest::Dc { ah, dctn: qpn, key: DC_KEY },
-            (Some(ah), None) => Dest::Ud(To { ah, qpn, qkey }),
+        let to = match (&self.ah, &self.target) {
+            (Some(ah), Some(_)) => Dest::Dc(DcTarget { ah, remote_dctn: qpn, remote_dc_key: DC_KEY }),
+            (Some(ah), None) => Dest::Ud(To { ah, remote_qpn: qpn, remote_qkey: qkey }),
             (None, _) => srqn.map_or(Dest::Peer, Dest::Xrc),
         };
-        let req = Req::new(wr_id, op).signaled().data(data).dest(dest);
+        let req = Req::new(wr_id, op).signaled().data(data).to(to);
         match &mut self.sender {
             Sender::Exclusive(qp) => post::post(qp, face, req),
             Sender::Shared(qp) => post::post(qp, face, req),
@@ -228,8 +228,8 @@ impl<D: Driver, T: Kind<D>> End<D, T> {
     }
 
     /// A place in this end's memory, for the peer.
-    pub(super) fn remote(&self, at: usize) -> Remote {
-        Remote { addr: self.mr.addr() + at as u64, rkey: self.mr.rkey() }
+    pub(super) fn remote(&self, at: usize) -> RemoteAddr {
+        RemoteAddr { addr: self.mr.addr() + at as u64, rkey: self.mr.rkey() }
     }
 
     /// Waits for a completion, which must be a success.

@@ -15,13 +15,9 @@ use uverbs_core::control::{
 };
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Kernel;
-use uverbs_core::provider::op::{Address, Operation};
-use uverbs_core::provider::payload::Payload;
-use uverbs_core::provider::send::Wr;
-use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{
-    BadWr, Completion, CompletionQueue, CqParts, Driver, PollError, PostError, QpCreate, QpParts, RecvBatch,
-    RecvQueue, SendBatch, SendQueue, SrqCreate, SrqParts, WrBuilder,
+    BadWr, Completion, CompletionQueue, CqParts, Driver, Head, Inline, Op, PollError, PostError, QpCreate,
+    QpParts, RecvBatch, RecvQueue, RemoteAddr, SendBatch, SendQueue, SrqCreate, SrqParts, Wr, WrBuilder,
 };
 use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus};
 use uverbs_core::wr::{RecvWr, SendWr, Sge};
@@ -106,12 +102,7 @@ impl SendBatch for Absent {
     type Remote = RemoteAddr;
     type Ah = Self;
 
-    unsafe fn push<A, O, P>(&mut self, _: Wr, _: A, _: O, _: P)
-    where
-        A: Address<Self>,
-        O: Operation<Remote = RemoteAddr>,
-        P: Payload<Sge>,
-    {
+    unsafe fn push(&mut self, _: &Wr<'_, Self>) {
         match self.0 {}
     }
 
@@ -144,7 +135,7 @@ impl WrBuilder for Absent {
         match self.0 {}
     }
 
-    fn wr_begin<O: Operation<Remote = RemoteAddr>>(&mut self, _: Wr, _: O) {
+    unsafe fn wr_begin(&mut self, _: Head, _: Op<'_>) {
         match self.0 {}
     }
 
@@ -160,7 +151,7 @@ impl WrBuilder for Absent {
         match self.0 {}
     }
 
-    fn wr_set_inline<P: Payload<Sge>>(&mut self, _: P) {
+    fn wr_set_inline(&mut self, _: Inline<'_>) {
         match self.0 {}
     }
 

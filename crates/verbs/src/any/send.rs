@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The send queue of each driver: operations, addresses and payloads in mlx5's format, converted for rxe and siw.
+//! The send queue of each driver: work requests in mlx5's format, converted for rxe and siw.
 #![expect(unsafe_code)]
 // UNSAFETY: passes the caller's guarantee about memory on to the driver's queue, and follows C's lists.
 
-use super::recv::{EMPTY, to_plain};
+use super::recv::{EMPTY, MAX_SGE, to_plain};
 use super::{Any, Mlx5, Rxe, Siw, WqeRemote, WqeSge};
 use core::ptr;
 use uverbs_core::provider::Driver;
-use uverbs_core::provider::op::{Address, AtomicArgs, FlushArgs, MwBind, Operation, TsoArgs};
-use uverbs_core::provider::payload::Payload;
-use uverbs_core::provider::send::Wr;
-use uverbs_core::provider::wire::RemoteAddr;
-use uverbs_core::provider::{BadWr, PostError, SendBatch, SendQueue, WireRemote, WrBuilder};
-use uverbs_core::wr::{IbvAh, ImmData, RawAh, SendWr, Sge, WrOpcode};
+use uverbs_core::provider::{
+    BadWr, Data, Head, Inline, Op, PostError, RemoteAddr, SendBatch, SendQueue, WireRemote as _, Wr,
+    WrBuilder,
+};
+use uverbs_core::wr::{IbvAh, RawAh, SendWr, Sge};
 
 /// The driver's data of an address handle.
 pub(super) type AnyAh = Any<<Mlx5 as Driver>::Ah, <Rxe as Driver>::Ah, <Siw as Driver>::Ah>;
@@ -49,120 +48,57 @@ impl core::fmt::Debug for AnySendBatch<'_> {
     }
 }
 
-/// An operation with its remote address in the kernel's format, that of rxe and siw.
-#[derive(Clone, Copy)]
-struct PlainOp<O>(O);
+/// A work request of this type.
+type AnyWr<'a> = Wr<'a, AnyAh, WqeSge, WqeRemote>;
 
-macro_rules! same {
-    ($($name:ident -> $ty:ty;)*) => {$(
-        #[inline(always)]
-        fn $name(&self) -> Option<$ty> {
-            self.0.$name()
-        }
-    )*};
-}
-
-impl<O: Operation<Remote = WqeRemote>> Operation for PlainOp<O> {
-    type Remote = RemoteAddr;
-    const OPCODE: WrOpcode = O::OPCODE;
-    const HAS_DATA: bool = O::HAS_DATA;
-
-    #[inline(always)]
-    fn remote(&self) -> Option<RemoteAddr> {
-        self.0.remote().map(|remote| RemoteAddr { addr: remote.addr(), rkey: remote.rkey() })
-    }
-    #[inline(always)]
-    fn tso(&self) -> Option<TsoArgs<'_>> {
-        self.0.tso()
-    }
-    same! {
-        imm_data -> ImmData;
-        invalidate_rkey -> u32;
-        atomic -> AtomicArgs;
-        bind_mw -> MwBind;
-        flush -> FlushArgs;
-        atomic_write -> [u8; 8];
-    }
-}
-
-/// A payload with its entries in the kernel's format, that of rxe and siw.
-#[derive(Clone, Copy)]
-struct PlainData<'a, P> {
-    data: P,
-    sges: &'a [Sge],
-}
-
-impl<P: Payload<WqeSge>> Payload<Sge> for PlainData<'_, P> {
-    const INLINE: bool = P::INLINE;
-
-    #[inline(always)]
-    fn sges(&self) -> &[Sge] {
-        self.sges
-    }
-    #[inline(always)]
-    fn for_each_buf(&self, f: impl FnMut(&[u8])) {
-        self.data.for_each_buf(f);
-    }
-    #[inline(always)]
-    fn inline_len(&self) -> usize {
-        self.data.inline_len()
-    }
-    #[inline(always)]
-    fn one_buf(&self) -> Option<&[u8]> {
-        self.data.one_buf()
-    }
-}
-
-macro_rules! address {
-    ($of:ident, $driver:ident) => {
-        /// A destination whose address handle is that of this driver.
-        #[derive(Clone, Copy)]
-        struct $of<A>(A);
-
-        impl<A: Address<AnyAh>> Address<<$driver as Driver>::Ah> for $of<A> {
-            #[inline(always)]
-            fn datagram(&self) -> Option<(&<$driver as Driver>::Ah, u32, u32)> {
-                match self.0.datagram() {
-                    Some((Any::$driver(ah), remote_qpn, remote_qkey)) => Some((ah, remote_qpn, remote_qkey)),
-                    _ => None,
-                }
-            }
-            #[inline(always)]
-            fn remote_srqn(&self) -> Option<u32> {
-                self.0.remote_srqn()
-            }
-            #[inline(always)]
-            fn dc_target(&self) -> Option<(&<$driver as Driver>::Ah, u32, u64)> {
-                match self.0.dc_target() {
-                    Some((Any::$driver(ah), remote_dctn, key)) => Some((ah, remote_dctn, key)),
-                    _ => None,
-                }
-            }
-            #[inline(always)]
-            fn is_frame(&self) -> bool {
-                self.0.is_frame()
-            }
-        }
+/// The destination, if its address handle, if it has one, is that of a driver.
+macro_rules! dest_of {
+    ($driver:ident, $to:expr) => {
+        $to.try_map(|ah| match ah {
+            Any::$driver(ah) => Some(ah),
+            _ => None,
+        })
     };
 }
-address!(OfMlx5, Mlx5);
-address!(OfRxe, Rxe);
-address!(OfSiw, Siw);
 
-/// Whether the address handle of a destination, if it has one, is that of a driver.
+/// A remote address in the kernel's format, that of rxe and siw.
 #[inline(always)]
-fn is_of<A: Address<AnyAh>>(to: &A, is_own: impl FnOnce(&AnyAh) -> bool) -> bool {
-    let ah = to.datagram().map(|(ah, ..)| ah).or_else(|| to.dc_target().map(|(ah, ..)| ah));
-    ah.is_none_or(is_own)
+fn plain(remote: WqeRemote) -> RemoteAddr {
+    RemoteAddr { addr: remote.addr(), rkey: remote.rkey() }
 }
 
-/// The entries of a work request for rxe and siw.
-macro_rules! plain {
-    ($data:ident, $plain:ident => $post:expr) => {{
-        let sges = &mut { EMPTY };
-        let $plain = PlainData { data: $data, sges: to_plain($data.sges(), sges) };
-        $post
+/// Passes a work request to a driver's function: to that of mlx5 as it is, to the others with entries and addresses in the
+/// kernel's format. `$foreign` if its address handle is that of another driver.
+macro_rules! pass {
+    ($any:expr, $wr:ident, |$to:ident, $own:ident| $post:expr, $foreign:expr) => {{
+        let AnyWr { wr_id, flags, op, data, .. } = *$wr;
+        match $any {
+            Any::Mlx5($to) if let Some(to) = dest_of!(Mlx5, $wr.to) => {
+                let $own = &Wr { wr_id, flags, to, op, data };
+                $post
+            }
+            Any::Rxe($to) if let Some(to) = dest_of!(Rxe, $wr.to) => {
+                let sges = &mut { EMPTY };
+                let $own = &Wr { wr_id, flags, to, op: op.map(plain), data: plain_data(data, sges) };
+                $post
+            }
+            Any::Siw($to) if let Some(to) = dest_of!(Siw, $wr.to) => {
+                let sges = &mut { EMPTY };
+                let $own = &Wr { wr_id, flags, to, op: op.map(plain), data: plain_data(data, sges) };
+                $post
+            }
+            _ => $foreign,
+        }
     }};
+}
+
+/// Data with the entries in the kernel's format, in `room`.
+#[inline(always)]
+fn plain_data<'a>(data: Data<'a, WqeSge>, room: &'a mut [Sge; MAX_SGE]) -> Data<'a> {
+    match data {
+        Data::Sges(sges) => Data::Sges(to_plain(sges, room)),
+        Data::Inline(data) => Data::Inline(data),
+    }
 }
 
 impl SendBatch for AnySendBatch<'_> {
@@ -171,27 +107,10 @@ impl SendBatch for AnySendBatch<'_> {
     type Ah = AnyAh;
 
     #[inline(always)]
-    unsafe fn push<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P)
-    where
-        A: Address<AnyAh>,
-        O: Operation<Remote = WqeRemote>,
-        P: Payload<WqeSge>,
-    {
-        match &mut self.batch {
-            Any::Mlx5(batch) if is_of(&to, |ah| matches!(ah, Any::Mlx5(_))) => {
-                // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
-                unsafe { batch.push(wr, OfMlx5(to), op, data) };
-            }
-            Any::Rxe(batch) if is_of(&to, |ah| matches!(ah, Any::Rxe(_))) => {
-                // SAFETY: as above; the entries are the same.
-                plain!(data, plain => unsafe { batch.push(wr, OfRxe(to), PlainOp(op), plain) });
-            }
-            Any::Siw(batch) if is_of(&to, |ah| matches!(ah, Any::Siw(_))) => {
-                // SAFETY: as above.
-                plain!(data, plain => unsafe { batch.push(wr, OfSiw(to), PlainOp(op), plain) });
-            }
-            _ => self.is_foreign = true,
-        }
+    unsafe fn push(&mut self, wr: &AnyWr<'_>) {
+        let Self { batch, is_foreign } = self;
+        // SAFETY: the WR fulfils the contract of this function, which is that of the driver's.
+        pass!(batch, wr, |batch, wr| unsafe { batch.push(wr) }, *is_foreign = true);
     }
 
     #[inline(always)]
@@ -224,27 +143,10 @@ impl SendQueue for AnySendQueue {
     }
 
     #[inline(always)]
-    unsafe fn post<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P) -> Result<(), PostError>
-    where
-        A: Address<AnyAh>,
-        O: Operation<Remote = WqeRemote>,
-        P: Payload<WqeSge>,
-    {
-        match &mut self.queue {
-            Any::Mlx5(queue) if is_of(&to, |ah| matches!(ah, Any::Mlx5(_))) => {
-                // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
-                unsafe { queue.post(wr, OfMlx5(to), op, data) }
-            }
-            Any::Rxe(queue) if is_of(&to, |ah| matches!(ah, Any::Rxe(_))) => {
-                // SAFETY: as above; the entries are the same.
-                plain!(data, plain => unsafe { queue.post(wr, OfRxe(to), PlainOp(op), plain) })
-            }
-            Any::Siw(queue) if is_of(&to, |ah| matches!(ah, Any::Siw(_))) => {
-                // SAFETY: as above.
-                plain!(data, plain => unsafe { queue.post(wr, OfSiw(to), PlainOp(op), plain) })
-            }
-            _ => Err(PostError::InvalidArgument),
-        }
+    unsafe fn post(&mut self, wr: &AnyWr<'_>) -> Result<(), PostError> {
+        let foreign = Err(PostError::InvalidArgument);
+        // SAFETY: the WR fulfils the contract of this function, which is that of the driver's.
+        pass!(&mut self.queue, wr, |queue, wr| unsafe { queue.post(wr) }, foreign)
     }
 
     /// A list of datagrams is posted one by one, because its address handles have this type's data, not the driver's.
@@ -331,11 +233,14 @@ impl WrBuilder for AnySendQueue {
     }
 
     #[inline(always)]
-    fn wr_begin<O: Operation<Remote = WqeRemote>>(&mut self, wr: Wr, op: O) {
+    unsafe fn wr_begin(&mut self, head: Head, op: Op<'_, WqeRemote>) {
         match &mut self.queue {
-            Any::Mlx5(queue) => queue.wr_begin(wr, op),
-            Any::Rxe(queue) => queue.wr_begin(wr, PlainOp(op)),
-            Any::Siw(queue) => queue.wr_begin(wr, PlainOp(op)),
+            // SAFETY: a bind fulfils the contract of this function, which is that of the driver's.
+            Any::Mlx5(queue) => unsafe { queue.wr_begin(head, op) },
+            // SAFETY: as above.
+            Any::Rxe(queue) => unsafe { queue.wr_begin(head, op.map(plain)) },
+            // SAFETY: as above.
+            Any::Siw(queue) => unsafe { queue.wr_begin(head, op.map(plain)) },
         }
     }
 
@@ -363,12 +268,8 @@ impl WrBuilder for AnySendQueue {
     }
 
     #[inline(always)]
-    fn wr_set_inline<P: Payload<WqeSge>>(&mut self, data: P) {
-        match &mut self.queue {
-            Any::Mlx5(queue) => queue.wr_set_inline(data),
-            Any::Rxe(queue) => queue.wr_set_inline(PlainData { data, sges: &[] }),
-            Any::Siw(queue) => queue.wr_set_inline(PlainData { data, sges: &[] }),
-        }
+    fn wr_set_inline(&mut self, data: Inline<'_>) {
+        forward!(self, queue => queue.wr_set_inline(data));
     }
 
     fn wr_latch(&mut self, error: PostError) {

@@ -9,10 +9,9 @@ use crate::raw::wr::{AtOnce, ToBatch, Wr};
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use std::sync::Arc;
-use uverbs_core::provider::op::{self, DcTarget, RemoteSrq, To};
 use uverbs_core::provider::raw::QpEx;
 use uverbs_core::provider::send::{SendBatch, SendQueue as Engine};
-use uverbs_core::provider::{BadWr, Driver, PostError, raw};
+use uverbs_core::provider::{BadWr, DcTarget, Dest, Driver, PostError, To, raw};
 use uverbs_core::sync::{Exclusive, Guard, LockError, Locked, Locking, Shared};
 use uverbs_core::wr::SendWr;
 
@@ -83,11 +82,11 @@ impl<D: Driver, T: Sends> SendQueue<T, Exclusive, D> {
 }
 
 macro_rules! single_posts {
-    ($($(#[$meta:meta])* [$bound:ident] $name:ident, $post:ident ($($arg:ident : $ty:ty),*) -> $addr:ty = $to:expr;)*) => {$(
+    ($($(#[$meta:meta])* [$bound:ident] $name:ident, $post:ident ($($arg:ident : $ty:ty),*) = $to:expr;)*) => {$(
         impl<'q, D: Driver, T: $bound + Sends> Batch<'q, T, D> {
             $(#[$meta])*
             #[inline(always)]
-            pub fn $name<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<ToBatch<'b, 'q, D>, T, $addr, D> {
+            pub fn $name<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<'b, ToBatch<'b, 'q, D>, T, D> {
                 Wr::new(ToBatch(&mut self.inner), wr_id, $to)
             }
         }
@@ -95,7 +94,7 @@ macro_rules! single_posts {
             $(#[$meta])*
             /// Posts immediately.
             #[inline(always)]
-            pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<AtOnce<'b, D>, T, $addr, D> {
+            pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<'b, AtOnce<'b, D>, T, D> {
                 Wr::new(AtOnce(self.engine.get_mut()), wr_id, $to)
             }
         }
@@ -103,7 +102,7 @@ macro_rules! single_posts {
             $(#[$meta])*
             /// Posts immediately.
             #[inline(always)]
-            pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<AtOnce<'b, D>, T, $addr, D> {
+            pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<'b, AtOnce<'b, D>, T, D> {
                 Wr::new(AtOnce(&mut *self.guard), wr_id, $to)
             }
         }
@@ -122,18 +121,18 @@ impl Frames for crate::qp::transport::RawPacket {}
 
 single_posts! {
     /// Begins a work request to the QP's peer.
-    [Connected] wr, post() -> op::Connected = op::Connected;
+    [Connected] wr, post() = Dest::Peer;
     /// Begins a datagram to the QP `remote_qpn` (0xffffff for multicast) at the address `ah`, with the queue key of that QP.
-    [Datagram] wr_to, post_to(ah: &'b AddressHandle<D>, remote_qpn: u32, remote_qkey: u32) -> To<'b, D::Ah>
-        = To { ah: ah.driver_data(), remote_qpn, remote_qkey };
+    [Datagram] wr_to, post_to(ah: &'b AddressHandle<D>, remote_qpn: u32, remote_qkey: u32)
+        = Dest::Ud(To { ah: ah.driver_data(), remote_qpn, remote_qkey });
     /// Begins a work request to the peer's shared receive queue `remote_srqn`.
-    [ToRemoteSrq] wr_srq, post_srq(remote_srqn: u32) -> RemoteSrq = RemoteSrq(remote_srqn);
+    [ToRemoteSrq] wr_srq, post_srq(remote_srqn: u32) = Dest::Xrc(remote_srqn);
     /// Begins a work request to the DC target `remote_dctn` at the address `ah`, which was created with this key
     /// (`wr_set_dc_addr`).
-    [ToDcTarget] wr_dc, post_dc(ah: &'b AddressHandle<D>, remote_dctn: u32, remote_dc_key: u64) -> DcTarget<'b, D::Ah>
-        = DcTarget { ah: ah.driver_data(), remote_dctn, remote_dc_key };
+    [ToDcTarget] wr_dc, post_dc(ah: &'b AddressHandle<D>, remote_dctn: u32, remote_dc_key: u64)
+        = Dest::Dc(DcTarget { ah: ah.driver_data(), remote_dctn, remote_dc_key });
     /// Begins a frame.
-    [Frames] frame, post_frame() -> op::Frame = op::Frame;
+    [Frames] frame, post_frame() = Dest::Frame;
 }
 
 impl<D: Driver, T: Sends> SendQueue<T, Shared, D> {

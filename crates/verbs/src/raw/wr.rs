@@ -10,9 +10,9 @@
 use crate::open::AnyDriver;
 use crate::qp::transport::{HasPeer, Reliable, Sends, SendsImm};
 use core::marker::PhantomData;
-use uverbs_core::provider::op::{self, Address, FlushArgs, MwBind, Operation, TsoArgs};
-use uverbs_core::provider::payload::{Inline, InlineArray, InlineList, NoData, Payload};
-use uverbs_core::provider::send::{SendBatch, SendQueue, Wr as Head};
+use uverbs_core::provider::op::{FlushArgs, MwBind, Op, TsoArgs};
+use uverbs_core::provider::send::{SendBatch, SendQueue};
+use uverbs_core::provider::{Data, Dest, Head, Inline, Wr as Value};
 use uverbs_core::provider::{Driver, PostError};
 use uverbs_core::wr::{ImmData, SendFlags};
 
@@ -25,11 +25,7 @@ pub trait PostTo<D: Driver>: Sized {
     ///
     /// # Safety
     /// As [`SendBatch::push`].
-    unsafe fn put<A, O, P>(self, wr: Head, to: A, op: O, data: P) -> Self::Out
-    where
-        A: Address<D::Ah>,
-        O: Operation<Remote = D::Remote>,
-        P: Payload<D::Sge>;
+    unsafe fn put(self, wr: &Value<'_, D::Ah, D::Sge, D::Remote>) -> Self::Out;
 }
 
 /// Adds to an open batch.
@@ -45,14 +41,9 @@ impl<D: Driver> PostTo<D> for ToBatch<'_, '_, D> {
     type Out = ();
 
     #[inline(always)]
-    unsafe fn put<A, O, P>(self, wr: Head, to: A, op: O, data: P)
-    where
-        A: Address<D::Ah>,
-        O: Operation<Remote = D::Remote>,
-        P: Payload<D::Sge>,
-    {
-        // SAFETY: the entries' memory fulfils the contract of `SendBatch::push`, which is also that of `put`.
-        unsafe { self.0.push(wr, to, op, data) }
+    unsafe fn put(self, wr: &Value<'_, D::Ah, D::Sge, D::Remote>) {
+        // SAFETY: the WR fulfils the contract of `SendBatch::push`, which is also that of `put`.
+        unsafe { self.0.push(wr) }
     }
 }
 
@@ -64,30 +55,30 @@ impl<D: Driver> PostTo<D> for AtOnce<'_, D> {
     type Out = Result<(), PostError>;
 
     #[inline(always)]
-    unsafe fn put<A, O, P>(self, wr: Head, to: A, op: O, data: P) -> Result<(), PostError>
-    where
-        A: Address<D::Ah>,
-        O: Operation<Remote = D::Remote>,
-        P: Payload<D::Sge>,
-    {
-        // SAFETY: the entries' memory fulfils the contract of `SendBatch::push`, which is also that of `put`.
-        unsafe { self.0.post(wr, to, op, data) }
+    unsafe fn put(self, wr: &Value<'_, D::Ah, D::Sge, D::Remote>) -> Result<(), PostError> {
+        // SAFETY: the WR fulfils the contract of `SendBatch::push`, which is also that of `put`.
+        unsafe { self.0.post(wr) }
     }
 }
 
 /// A work request that has its id and destination, but not yet its flags and operation.
 #[must_use = "a work request has no effect without an operation"]
-#[derive(Debug)]
-pub struct Wr<S, T, A, D: Driver> {
+pub struct Wr<'a, S, T, D: Driver> {
     sink: S,
     head: Head,
-    to: A,
+    to: Dest<'a, D::Ah>,
     _types: PhantomData<fn() -> (D, T)>,
 }
 
-impl<S: PostTo<D>, D: Driver, T, A: Address<D::Ah>> Wr<S, T, A, D> {
+impl<S, D: Driver, T> core::fmt::Debug for Wr<'_, S, T, D> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Wr").field("head", &self.head).finish_non_exhaustive()
+    }
+}
+
+impl<'a, S: PostTo<D>, D: Driver, T> Wr<'a, S, T, D> {
     #[inline(always)]
-    pub(super) fn new(sink: S, wr_id: u64, to: A) -> Self {
+    pub(super) fn new(sink: S, wr_id: u64, to: Dest<'a, D::Ah>) -> Self {
         Self { sink, head: Head { wr_id, flags: SendFlags::empty() }, to, _types: PhantomData }
     }
 
@@ -119,9 +110,10 @@ impl<S: PostTo<D>, D: Driver, T, A: Address<D::Ah>> Wr<S, T, A, D> {
     /// # Safety
     /// As [`SendBatch::push`].
     #[inline(always)]
-    unsafe fn put<O: Operation<Remote = D::Remote>, P: Payload<D::Sge>>(self, op: O, data: P) -> S::Out {
-        // SAFETY: the entries' memory fulfils the contract of `SendBatch::push`, which is also that of this function.
-        unsafe { self.sink.put(self.head, self.to, op, data) }
+    unsafe fn put(self, op: Op<'_, D::Remote>, data: Data<'_, D::Sge>) -> S::Out {
+        let Self { sink, head: Head { wr_id, flags }, to, .. } = self;
+        // SAFETY: the WR fulfils the contract of `SendBatch::push`, which is also that of this function.
+        unsafe { sink.put(&Value { wr_id, flags, to, op, data }) }
     }
 }
 
@@ -130,7 +122,7 @@ macro_rules! with_data {
         $(#[$meta:meta])*
         [$bound:ident] $name:ident, $inline:ident, $list:ident, $array:ident ($($arg:ident : $ty:ty),*) = $op:expr;
     )*) => {$(
-        impl<S: PostTo<D>, D: Driver, T: $bound, A: Address<D::Ah>> Wr<S, T, A, D> {
+        impl<S: PostTo<D>, D: Driver, T: $bound> Wr<'_, S, T, D> {
             $(#[$meta])*
             ///
             /// # Safety
@@ -141,7 +133,7 @@ macro_rules! with_data {
             pub unsafe fn $name(self, sges: &[D::Sge], $($arg: $ty),*) -> S::Out {
                 // SAFETY: the entries' memory stays registered, exists and is not written until the WR completes (the
                 // contract of this function).
-                unsafe { self.put($op, sges) }
+                unsafe { self.put($op, Data::Sges(sges)) }
             }
 
             $(#[$meta])*
@@ -149,7 +141,7 @@ macro_rules! with_data {
             #[inline(always)]
             pub fn $inline(self, data: &[u8], $($arg: $ty),*) -> S::Out {
                 // SAFETY: inline data names no memory that is used later.
-                unsafe { self.put($op, Inline(data)) }
+                unsafe { self.put($op, Data::Inline(Inline::Bytes(data))) }
             }
 
             $(#[$meta])*
@@ -157,7 +149,7 @@ macro_rules! with_data {
             #[inline(always)]
             pub fn $list(self, bufs: &[&[u8]], $($arg: $ty),*) -> S::Out {
                 // SAFETY: inline data names no memory that is used later.
-                unsafe { self.put($op, InlineList(bufs)) }
+                unsafe { self.put($op, Data::Inline(Inline::List(bufs))) }
             }
 
             $(#[$meta])*
@@ -165,7 +157,7 @@ macro_rules! with_data {
             #[inline(always)]
             pub fn $array<const N: usize>(self, data: &[u8; N], $($arg: $ty),*) -> S::Out {
                 // SAFETY: inline data names no memory that is used later.
-                unsafe { self.put($op, InlineArray(data)) }
+                unsafe { self.put($op, Data::Inline(Inline::Bytes(data))) }
             }
         }
     )*};
@@ -173,19 +165,19 @@ macro_rules! with_data {
 
 with_data! {
     /// `IBV_WR_SEND`: sends a message, which uses the next receive of the peer.
-    [Sends] send, send_inline, send_inline_list, send_array() = op::Send::new();
+    [Sends] send, send_inline, send_inline_list, send_array() = Op::Send;
     /// `IBV_WR_SEND_WITH_IMM`: the immediate arrives in the peer's completion.
-    [SendsImm] send_imm, send_imm_inline, send_imm_inline_list, send_imm_array(imm: ImmData) = op::SendImm::new(imm);
+    [SendsImm] send_imm, send_imm_inline, send_imm_inline_list, send_imm_array(imm: ImmData) = Op::SendImm(imm.get());
     /// `IBV_WR_SEND_WITH_INV`: the peer's `rkey` is invalidated when the message arrives.
-    [HasPeer] send_inv, send_inv_inline, send_inv_inline_list, send_inv_array(rkey: u32) = op::SendInv::new(rkey);
+    [HasPeer] send_inv, send_inv_inline, send_inv_inline_list, send_inv_array(rkey: u32) = Op::SendInv(rkey);
     /// `IBV_WR_RDMA_WRITE`: writes to the memory of the peer, whose program is not notified.
-    [HasPeer] write, write_inline, write_inline_list, write_array(to: D::Remote) = op::Write::new(to);
+    [HasPeer] write, write_inline, write_inline_list, write_array(to: D::Remote) = Op::Write(to);
     /// `IBV_WR_RDMA_WRITE_WITH_IMM`: consumes a receive of the peer and arrives in its completion.
     [HasPeer] write_imm, write_imm_inline, write_imm_inline_list, write_imm_array(to: D::Remote, imm: ImmData)
-        = op::WriteImm::new(to, imm);
+        = Op::WriteImm(to, imm.get());
 }
 
-impl<S: PostTo<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, T, A, D> {
+impl<S: PostTo<D>, D: Driver, T: Reliable> Wr<'_, S, T, D> {
     /// `IBV_WR_RDMA_READ`: reads the memory of the peer from `from` on, as many bytes as `sges` have.
     ///
     /// # Safety
@@ -195,7 +187,7 @@ impl<S: PostTo<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, T, A, D> {
     pub unsafe fn read(self, sges: &[D::Sge], from: D::Remote) -> S::Out {
         // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract
         // of this function).
-        unsafe { self.put(op::Read::new(from), sges) }
+        unsafe { self.put(Op::Read(from), Data::Sges(sges)) }
     }
 
     /// `IBV_WR_ATOMIC_CMP_AND_SWP`: stores `swap` to the 8 bytes at `at`, an address that is a multiple of 8, if they are
@@ -208,7 +200,7 @@ impl<S: PostTo<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, T, A, D> {
     pub unsafe fn compare_swap(self, sges: &[D::Sge], at: D::Remote, compare: u64, swap: u64) -> S::Out {
         // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract
         // of `read`).
-        unsafe { self.put(op::CmpSwp::new(at, compare, swap), sges) }
+        unsafe { self.put(Op::CmpSwp(at, compare, swap), Data::Sges(sges)) }
     }
 
     /// `IBV_WR_ATOMIC_FETCH_AND_ADD`: adds `add` to the 8 bytes at `at`. Alignment, old value and byte order are those of
@@ -220,48 +212,46 @@ impl<S: PostTo<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, T, A, D> {
     pub unsafe fn fetch_add(self, sges: &[D::Sge], at: D::Remote, add: u64) -> S::Out {
         // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract
         // of `read`).
-        unsafe { self.put(op::FetchAdd::new(at, add), sges) }
+        unsafe { self.put(Op::FetchAdd(at, add), Data::Sges(sges)) }
     }
 
     /// `IBV_WR_FLUSH`: makes earlier writes visible or persistent at the peer.
     #[inline(always)]
     pub fn flush(self, at: D::Remote, args: FlushArgs) -> S::Out {
         // SAFETY: no local memory is named.
-        unsafe { self.put(op::Flush::new(at, args), NoData) }
+        unsafe { self.put(Op::Flush(at, args), Data::NONE) }
     }
 
     /// `IBV_WR_ATOMIC_WRITE`: stores 8 bytes at `to`, an address that is a multiple of 8, atomically.
     #[inline(always)]
     pub fn atomic_write(self, to: D::Remote, data: [u8; 8]) -> S::Out {
         // SAFETY: no local memory is named.
-        unsafe { self.put(op::AtomicWrite::new(to, data), NoData) }
+        unsafe { self.put(Op::AtomicWrite(to, data), Data::NONE) }
     }
 }
 
-impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
+impl<S: PostTo<D>, D: Driver, T: HasPeer> Wr<'_, S, T, D> {
     /// `IBV_WR_LOCAL_INV`: invalidates a local window's key.
     #[inline(always)]
     pub fn local_inv(self, rkey: u32) -> S::Out {
         // SAFETY: an invalidation has no entries.
-        unsafe { self.put(op::LocalInv::new(rkey), NoData) }
+        unsafe { self.put(Op::LocalInv(rkey), Data::NONE) }
     }
 
     /// `IBV_WR_BIND_MW`: grants access to a part of a region to peers that have `bind.rkey`.
     ///
     /// # Safety
-    /// As [`op::BindMw::new`]. A bind from [`MemoryWindow::bind`](crate::MemoryWindow::bind), in which only the low
+    /// As [`SendBatch::push`]. A bind from [`MemoryWindow::bind`](crate::MemoryWindow::bind), in which only the low
     /// byte of `rkey` may be changed, names an exposed region; the caller guarantees that the region stays registered
     /// until this work request is known to be complete.
     #[inline(always)]
     pub unsafe fn bind_mw(self, bind: MwBind) -> S::Out {
-        // SAFETY: the bind fulfils the contract of `BindMw::new` (the contract of this function).
-        let bind = unsafe { op::BindMw::new(bind) };
-        // SAFETY: a bind has no entries.
-        unsafe { self.put(bind, NoData) }
+        // SAFETY: the bind fulfils the contract of `SendBatch::push` (the contract of this function).
+        unsafe { self.put(Op::BindMw(bind), Data::NONE) }
     }
 }
 
-impl<S: PostTo<D>, D: Driver, T: Sends, A: Address<D::Ah>> Wr<S, T, A, D> {
+impl<S: PostTo<D>, D: Driver, T: Sends> Wr<'_, S, T, D> {
     /// `IBV_WR_TSO`: the device divides the data into segments and puts the header before each. The creation of the QP
     /// determines whether it has this operation.
     ///
@@ -270,6 +260,6 @@ impl<S: PostTo<D>, D: Driver, T: Sends, A: Address<D::Ah>> Wr<S, T, A, D> {
     #[inline(always)]
     pub unsafe fn send_tso(self, args: TsoArgs<'_>, sges: &[D::Sge]) -> S::Out {
         // SAFETY: the entries' memory fulfils the contract of this function, which is that of `send`.
-        unsafe { self.put(op::Tso::new(args), sges) }
+        unsafe { self.put(Op::Tso(args), Data::Sges(sges)) }
     }
 }

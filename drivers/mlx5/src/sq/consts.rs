@@ -3,7 +3,7 @@
 //! depend on a WR.
 
 use super::SendConfig;
-use crate::wqe::plain::{CtrlConsts, Destination, Local, op_units};
+use crate::wqe::plain::{CtrlConsts, Dest, op_units};
 use crate::wqe::{AV_UNITS, CTRL_UNITS, DataLimits, eth, umr};
 use uverbs_core::attr::QpType;
 use uverbs_core::provider::opcodes::{
@@ -38,6 +38,17 @@ impl Kind {
         }
     }
 
+    /// A transport whose queues are of this kind.
+    pub(crate) const fn transport(self) -> QpType {
+        match self {
+            Self::Connected => QpType::Rc,
+            Self::Datagram => QpType::Ud,
+            Self::Xrc => QpType::XrcSend,
+            Self::Dc => QpType::Driver,
+            Self::Raw => QpType::RawPacket,
+        }
+    }
+
     /// Units between the control segment and the segments of the opcode.
     pub(crate) const fn units(self) -> u32 {
         match self {
@@ -49,13 +60,13 @@ impl Kind {
 
     /// Whether a destination is of this kind.
     #[inline(always)]
-    pub(crate) const fn matches(self, to: &Destination<'_>) -> bool {
+    pub(crate) const fn matches(self, to: &Dest<'_>) -> bool {
         match to {
-            Destination::Connection => matches!(self, Self::Connected | Self::Raw),
-            Destination::Frame => matches!(self, Self::Raw),
-            Destination::Datagram(..) => matches!(self, Self::Datagram),
-            Destination::DcTarget(..) => matches!(self, Self::Dc),
-            Destination::Srq(_) => matches!(self, Self::Xrc),
+            Dest::Peer => matches!(self, Self::Connected | Self::Raw),
+            Dest::Frame => matches!(self, Self::Raw),
+            Dest::Ud(_) => matches!(self, Self::Datagram),
+            Dest::Dc(_) => matches!(self, Self::Dc),
+            Dest::Xrc(_) => matches!(self, Self::Xrc),
         }
     }
 }
@@ -115,13 +126,13 @@ pub(crate) struct FastPathOps {
 impl FastPathOps {
     /// Whether a WR of this opcode to this destination takes the fast path.
     #[inline(always)]
-    pub(crate) const fn has(&self, opcode: WrOpcode, to: &Destination<'_>) -> bool {
+    pub(crate) const fn has(&self, opcode: WrOpcode, to: &Dest<'_>) -> bool {
         let set = match to {
-            Destination::Connection => self.connected,
-            Destination::Datagram(..) => self.datagram,
-            Destination::DcTarget(..) => self.dc,
-            Destination::Srq(_) => self.xrc,
-            Destination::Frame => self.frame,
+            Dest::Peer => self.connected,
+            Dest::Ud(_) => self.datagram,
+            Dest::Dc(_) => self.dc,
+            Dest::Xrc(_) => self.xrc,
+            Dest::Frame => self.frame,
         };
         set & opcode_bit(opcode) != 0
     }
@@ -189,13 +200,9 @@ impl FastPathConsts {
         opcode.0 < 32 && self.lists >> opcode.0 & 1 != 0
     }
 
-    /// Whether a local operation takes the fast path.
+    /// Whether a local operation with this opcode takes the fast path.
     #[inline(always)]
-    pub(crate) fn has_local(&self, local: &Local) -> bool {
-        let opcode = match local {
-            Local::Bind(_) => WrOpcode::BIND_MW,
-            Local::Invalidate(_) => WrOpcode::LOCAL_INV,
-        };
+    pub(crate) const fn has_local(&self, opcode: WrOpcode) -> bool {
         self.locals & opcode_bit(opcode) != 0
     }
 

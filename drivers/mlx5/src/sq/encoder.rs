@@ -16,11 +16,15 @@ use crate::sq::list::{NodeFns, OPCODES};
 use crate::sq::producer::Producer;
 use crate::sq::shared::umr_op;
 use crate::wqe::plain::{
-    self, Carries, Data, Description, Destination, Local, WqeOp, Written, op_units, put_wqe,
+    self, Alignment, Carries, Dest, Wr, Written, answer_of, dest_units, imm_or_key, is_local, max_units,
+    op_units, put_wqe, tso_args,
 };
-use crate::wqe::{CTRL_UNITS, SendEntry, Sge, WqeWriter, eth, one_entry, put_entries, put_inline, umr};
+use crate::wqe::{
+    CTRL_UNITS, Remote, SendEntry, Sge, WqeWriter, eth, one_entry, put_entries, put_inline, umr,
+};
+use uverbs_core::provider::list::ListRules;
 use uverbs_core::provider::opcodes::{builder_opcodes, is_atomic, opcode_bit, opcodes_of, takes_inline};
-use uverbs_core::provider::{Payload, PostError, Wr};
+use uverbs_core::provider::{Data, Head, Op, PostError};
 use uverbs_core::wr::{SendFlags, WrOpcode};
 use uverbs_mlx5_hw::wqe::ETH_L2_INLINE_HEADER_SIZE;
 
@@ -63,6 +67,11 @@ impl Encoder {
     /// Whether lists and batches may use this opcode.
     pub(crate) fn has(&self, opcode: WrOpcode) -> bool {
         self.ops & opcode_bit(opcode) != 0
+    }
+
+    /// The WRs of lists.
+    pub(crate) fn list_rules(&self) -> ListRules {
+        ListRules { qp_type: self.kind.transport(), opcodes: self.ops, max_sge: self.fast.limits.max_sge }
     }
 
     /// Whether there is a builder for this opcode.
@@ -111,31 +120,25 @@ impl Encoder {
 
     /// Writes one WR that takes the fast path ([`takes_fast_path`]) at the cursor and moves the cursor.
     #[inline(always)]
-    pub(crate) fn push_fast<P: Payload<Sge>>(
+    pub(crate) fn push_fast(
         &self,
         producer: &mut Producer,
         queue: &SendQueueRef,
         view: SqView<'_>,
         cursor: &mut Cursor,
-        wr_id: u64,
-        wr: &Description<'_, Sge, &P>,
+        wr: &Wr<'_, Sge>,
     ) -> Result<(), PostError> {
         producer.reserve(queue, cursor)?;
-        put_wqe(view, cursor, &self.fast.ctrl, &self.fast.limits, wr_id, wr)
+        put_wqe(view, cursor, &self.fast.ctrl, &self.fast.limits, wr, Alignment::Checked)
     }
 
     /// Writes one WR at the cursor and moves the cursor, if the WR takes the fast path and there is room.
     #[inline(always)]
-    pub(crate) fn put_fast<E: SendEntry, P: Payload<Sge>>(
-        &self,
-        view: SqView<'_>,
-        cursor: &mut Cursor,
-        wr_id: u64,
-        wr: &Description<'_, E, &P>,
-    ) -> bool {
-        takes_fast_path(self.fast.ops, wr)
+    pub(crate) fn put_fast(&self, view: SqView<'_>, cursor: &mut Cursor, wr: &Wr<'_, Sge>) -> bool {
+        let FastPathConsts { ctrl, limits, ops, .. } = &self.fast;
+        takes_fast_path(*ops, wr)
             && cursor.has_room()
-            && put_wqe(view, cursor, &self.fast.ctrl, &self.fast.limits, wr_id, wr).is_ok()
+            && put_wqe(view, cursor, ctrl, limits, wr, Alignment::Checked).is_ok()
     }
 
     /// Calls [`push_cold`](Self::push_cold) with copies of cursor and WR, so that both stay in registers on the fast path.
@@ -144,17 +147,18 @@ impl Encoder {
     /// # Safety
     /// As [`push_cold`](Self::push_cold).
     #[inline(always)]
-    pub(crate) unsafe fn push_latched<P: Payload<Sge>>(
+    pub(crate) unsafe fn push_latched(
         &self,
         producer: &mut Producer,
         queue: &SendQueueRef,
         cursor: &mut Cursor,
-        wr_id: u64,
-        wr: &Description<'_, Sge, &P>,
+        wr: &Wr<'_, Sge>,
     ) {
         let mut copy = *cursor;
-        // SAFETY: for raw packets with an inline header, the entries' memory is readable (the contract of this function).
-        let result = wr.lend(|wr| unsafe { self.push_cold(producer, queue, &mut copy, wr_id, wr) });
+        let result = plain::lend(wr, |wr| {
+            // SAFETY: for raw packets with an inline header, the entries' memory is readable (the contract of this function).
+            unsafe { self.push_cold(producer, queue, &mut copy, wr, Alignment::Checked) }
+        });
         if let Err(error) = result {
             producer.latch(&mut copy, error);
         }
@@ -167,29 +171,22 @@ impl Encoder {
     /// On a raw packet QP of a device that needs Ethernet headers in the WQE, the entries' memory must be valid for reads
     /// at their addresses.
     #[inline(never)]
-    pub(crate) unsafe fn push_cold<E: SendEntry, P: Payload<Sge>>(
+    pub(crate) unsafe fn push_cold<E: SendEntry>(
         &self,
         producer: &mut Producer,
         queue: &SendQueueRef,
         cursor: &mut Cursor,
-        wr_id: u64,
-        wr: &Description<'_, E, &P>,
+        wr: &Wr<'_, E>,
+        alignment: Alignment,
     ) -> Result<(), PostError> {
-        let opcode = wr.op.opcode;
+        let opcode = wr.op.opcode();
         producer.ensure_begun(queue, cursor)?;
         if !self.has(opcode) {
             return Err(PostError::IllegalOpcode);
         }
-        if let Some(local) = &wr.op.local {
-            let has_entries = matches!(wr.data, Data::Entries(&[_, ..]));
-            return self.push_local(
-                producer,
-                queue,
-                cursor,
-                Wr { wr_id, flags: wr.flags },
-                local,
-                has_entries,
-            );
+        if is_local(&wr.op) {
+            let has_entries = !wr.data.sges().is_empty();
+            return self.push_local(producer, queue, cursor, wr.head(), &wr.op, has_entries);
         }
         if !self.kind.matches(&wr.to) {
             return Err(PostError::InvalidArgument);
@@ -201,28 +198,28 @@ impl Encoder {
         let headers = if self.kind == Kind::Raw { ETH_L2_INLINE_HEADER_SIZE } else { 0 };
         match wr.data {
             Data::Inline(_) if !takes_inline(opcode) => return Err(PostError::IllegalFlag),
-            Data::Inline(data) if data.inline_len() > limits.max_inline as usize + headers => {
+            Data::Inline(data) if data.len() > limits.max_inline as usize + headers => {
                 return Err(PostError::InlineTooLong);
             }
-            Data::Entries(entries) if entries.len() > limits.max_sge as usize => {
+            Data::Sges(entries) if entries.len() > limits.max_sge as usize => {
                 self.check_atomics(opcode)?;
                 return Err(PostError::TooManySge);
             }
             _ => self.check_atomics(opcode)?,
         }
-        let header = match wr.op.tso {
-            Some(args) => eth::tso_units(limits.max_tso_header, args)?,
-            None if self.kind == Kind::Raw => eth::units(self.header_len()),
-            None => wr.to.units() + op_units(opcode),
+        let header = match wr.op {
+            Op::Tso(args) => eth::tso_units(limits.max_tso_header, args)?,
+            _ if self.kind == Kind::Raw => eth::units(self.header_len()),
+            _ => dest_units(&wr.to) + op_units(opcode),
         };
-        let units = (CTRL_UNITS + header).saturating_add(wr.data.max_units());
+        let units = (CTRL_UNITS + header).saturating_add(max_units(&wr.data));
         self.reserve_units(producer, queue, cursor, units, 0)?;
         if self.kind != Kind::Raw {
-            return put_wqe(queue.view(), cursor, &self.fast.ctrl, limits, wr_id, wr);
+            return put_wqe(queue.view(), cursor, &self.fast.ctrl, limits, wr, alignment);
         }
         // SAFETY: with an inline header, the entries' memory is readable (the contract of this function).
         let written = unsafe { self.put_frame(WqeWriter::new(queue.view(), cursor.at), csum, wr) }?;
-        cursor.finish(queue.view(), wr_id, written);
+        cursor.finish(queue.view(), wr.wr_id, written);
         Ok(())
     }
 
@@ -230,29 +227,29 @@ impl Encoder {
     ///
     /// # Safety
     /// If the device needs Ethernet headers in the WQE, the entries' memory must be valid for reads at their addresses.
-    unsafe fn put_frame<E: SendEntry, P: Payload<Sge>>(
+    unsafe fn put_frame<E: SendEntry>(
         &self,
         writer: WqeWriter<'_>,
         csum: bool,
-        wr: &Description<'_, E, &P>,
+        wr: &Wr<'_, E>,
     ) -> Result<Written, PostError> {
         let (limits, l2) = (&self.fast.limits, self.l2);
-        let (ds, carries) = match (wr.op.tso, wr.data) {
-            (Some(args), Data::Entries(entries)) => {
+        let (ds, carries) = match (tso_args(&wr.op), wr.data) {
+            (Some(args), Data::Sges(entries)) => {
                 limits.check_tso(entries.iter().map(|entry| u64::from(entry.length())).sum())?;
                 let at = CTRL_UNITS + eth::put_tso(writer, csum, args)?;
-                (at + put_entries(writer, at, limits, wr.op.answer(), entries)?, Carries::Entries)
+                (at + put_entries(writer, at, limits, answer_of(&wr.op), entries)?, Carries::Entries)
             }
             (Some(args), Data::Inline(data)) => {
                 let at = CTRL_UNITS + eth::put_tso(writer, csum, args)?;
-                (at + put_inline(writer, at, limits, data)?, Carries::Inline)
+                (at + put_inline(writer, at, limits, &data)?, Carries::Inline)
             }
             (None, Data::Inline(data)) => {
-                (eth::put_frame_inline(writer, limits, csum, l2, data)?, Carries::Inline)
+                (eth::put_frame_inline(writer, limits, csum, l2, &data)?, Carries::Inline)
             }
             // A frame has at least a header.
-            (None, Data::Entries([])) => return Err(PostError::InvalidArgument),
-            (None, Data::Entries(entries)) => {
+            (None, Data::Sges([])) => return Err(PostError::InvalidArgument),
+            (None, Data::Sges(entries)) => {
                 let entries = entries.iter().map(|entry| entry.raw());
                 // SAFETY: if `l2`, the entries' memory is readable (the contract of this function).
                 (unsafe { eth::put_frame_sges(writer, limits, csum, l2, entries) }?, Carries::Entries)
@@ -263,10 +260,10 @@ impl Encoder {
     }
 
     /// Writes the control segment of a WQE of `ds` units, for any layout.
-    fn put_sized_ctrl(&self, writer: WqeWriter<'_>, flags: SendFlags, op: &WqeOp<'_>, ds: u32) {
+    fn put_sized_ctrl(&self, writer: WqeWriter<'_>, flags: SendFlags, op: &Op<'_, Remote>, ds: u32) {
         let ctrl = &self.fast.ctrl;
-        writer.put_ctrl1(ctrl.second(flags, op.imm));
-        writer.put_ctrl0(ctrl.first_of_units(writer.place(), op.opcode, ds));
+        writer.put_ctrl1(ctrl.second(flags, imm_or_key(op)));
+        writer.put_ctrl0(ctrl.first_of_units(writer.place(), op.opcode(), ds));
     }
 
     /// Writes a bind or an invalidation at the cursor and moves the cursor, if the WR takes the fast path and there is room.
@@ -277,31 +274,32 @@ impl Encoder {
         producer: &mut Producer,
         view: SqView<'_>,
         cursor: &mut Cursor,
-        wr: Wr,
-        local: &Local,
+        head: Head,
+        op: &Op<'_, Remote>,
     ) -> bool {
-        if !are_plain(wr.flags) || !cursor.has_room() {
+        if !are_plain(head.flags) || !cursor.has_room() {
             return false;
         }
         let (ctrl, writer) = (&self.fast.ctrl, WqeWriter::new(view, cursor.at));
         // Each with a constant number of units.
-        match local {
-            Local::Bind(bind) => match umr::put_bind(writer, ctrl.qp_num(), bind) {
+        match op {
+            Op::BindMw(bind) => match umr::put_bind(writer, ctrl.qp_num(), bind) {
                 Ok(umr::BIND_UNITS) => {
                     let (op, key) = (umr_op::BIND_MW, bind.mw_rkey);
-                    self.end_local::<{ umr::BIND_UNITS }>(producer, view, cursor, wr, key, op);
+                    self.end_local::<{ umr::BIND_UNITS }>(producer, view, cursor, head, key, op);
                 }
                 Ok(_) => {
                     let (op, key) = (umr_op::BIND_MW, bind.mw_rkey);
-                    self.end_local::<{ umr::FREE_UNITS }>(producer, view, cursor, wr, key, op);
+                    self.end_local::<{ umr::FREE_UNITS }>(producer, view, cursor, head, key, op);
                 }
                 Err(_) => return false,
             },
-            Local::Invalidate(key) => {
+            Op::LocalInv(key) => {
                 umr::put_local_inv(writer);
                 let op = umr_op::LOCAL_INV;
-                self.end_local::<{ umr::FREE_UNITS }>(producer, view, cursor, wr, *key, op);
+                self.end_local::<{ umr::FREE_UNITS }>(producer, view, cursor, head, *key, op);
             }
+            _ => return false,
         }
         true
     }
@@ -313,16 +311,16 @@ impl Encoder {
         producer: &mut Producer,
         view: SqView<'_>,
         cursor: &mut Cursor,
-        wr: Wr,
+        head: Head,
         key: u32,
         op: u8,
     ) {
         let (at, ctrl) = (cursor.at, &self.fast.ctrl);
         let waits = producer.fence_next(view, at, UNITS.div_ceil(4));
         let writer = WqeWriter::new(view, at);
-        writer.put_ctrl1(ctrl.second_behind_local(wr.flags, key, waits));
+        writer.put_ctrl1(ctrl.second_behind_local(head.flags, key, waits));
         writer.put_ctrl0(ctrl.first_of_units(at, WrOpcode::BIND_MW, UNITS));
-        cursor.finish_as(view, wr.wr_id, Written::new(UNITS, Carries::Entries), op);
+        cursor.finish_as(view, head.wr_id, Written::new(UNITS, Carries::Entries), op);
     }
 
     /// Writes a bind or an invalidation, for which the next WR must wait.
@@ -331,55 +329,61 @@ impl Encoder {
         producer: &mut Producer,
         queue: &SendQueueRef,
         cursor: &mut Cursor,
-        wr: Wr,
-        local: &Local,
+        head: Head,
+        local: &Op<'_, Remote>,
         has_entries: bool,
     ) -> Result<(), PostError> {
-        self.check_csum(queue, wr.flags)?;
+        self.check_csum(queue, head.flags)?;
         let (units, key, op) = match local {
-            Local::Bind(_) if has_entries => return Err(PostError::InvalidArgument),
-            Local::Bind(bind) => (umr::BIND_UNITS, bind.mw_rkey, umr_op::BIND_MW),
-            Local::Invalidate(key) => (umr::FREE_UNITS, *key, umr_op::LOCAL_INV),
+            Op::BindMw(_) if has_entries => return Err(PostError::InvalidArgument),
+            Op::BindMw(bind) => (umr::BIND_UNITS, bind.mw_rkey, umr_op::BIND_MW),
+            Op::LocalInv(key) => (umr::FREE_UNITS, *key, umr_op::LOCAL_INV),
+            _ => return Err(PostError::IllegalOpcode),
         };
         self.reserve_units(producer, queue, cursor, units, 0)?;
         let writer = WqeWriter::new(queue.view(), cursor.at);
         let ds = match local {
-            Local::Bind(bind) => umr::put_bind(writer, self.fast.ctrl.qp_num(), bind)?,
-            Local::Invalidate(_) => umr::put_local_inv(writer),
+            Op::BindMw(bind) => umr::put_bind(writer, self.fast.ctrl.qp_num(), bind)?,
+            _ => umr::put_local_inv(writer),
         };
-        let wqe = WqeOp { imm: key, ..WqeOp::new(WrOpcode::BIND_MW) };
-        self.put_sized_ctrl(writer, wr.flags, &wqe, ds);
+        let ctrl = &self.fast.ctrl;
+        writer.put_ctrl1(ctrl.second(head.flags, key));
+        writer.put_ctrl0(ctrl.first_of_units(writer.place(), WrOpcode::BIND_MW, ds));
         if producer.fence_local(queue.view(), cursor.at, ds.div_ceil(4)) {
             writer.add_small_fence();
         }
         let record = queue.view().record(cursor.at);
-        cursor.finish(queue.view(), wr.wr_id, Written::new(ds, Carries::Entries));
+        cursor.finish(queue.view(), head.wr_id, Written::new(ds, Carries::Entries));
         record.set_done(CompletedCount::new(cursor.head, op));
         Ok(())
     }
 
     /// The block of a WR that takes the fast path, has one entry and fits into one block; see [`plain::block`].
     #[inline(always)]
-    pub(crate) fn block<E: SendEntry, P>(&self, wr: &Description<'_, E, P>) -> Option<([u64; 8], u32)> {
-        if !self.fast.ops.has(wr.op.opcode, &wr.to) || !are_plain(wr.flags) {
+    pub(crate) fn block<E: SendEntry>(
+        &self,
+        wr: &Wr<'_, E>,
+        alignment: Alignment,
+    ) -> Option<([u64; 8], u32)> {
+        if !self.fast.ops.has(wr.op.opcode(), &wr.to) || !are_plain(wr.flags) {
             return None;
         }
-        plain::block(&self.fast.ctrl, wr)
+        plain::block(&self.fast.ctrl, wr, alignment)
     }
 }
 
 /// Whether a WR takes the fast path. A WR whose only entry is empty or has 2^31 bytes does not, so that the length of a WQE
 /// with one entry is constant in the fast path.
 #[inline(always)]
-pub(crate) fn takes_fast_path<E: SendEntry, P>(ops: FastPathOps, wr: &Description<'_, E, P>) -> bool {
-    let opcode = wr.op.opcode;
+pub(crate) fn takes_fast_path(ops: FastPathOps, wr: &Wr<'_, Sge>) -> bool {
+    let (opcode, is_tso) = (wr.op.opcode(), matches!(wr.op, Op::Tso(_)));
     let is_usual = match wr.data {
         // A frame has at least a header.
-        Data::Entries([]) => !matches!(wr.to, Destination::Frame) || wr.op.tso.is_some(),
-        Data::Entries(&[one]) => one_entry(wr.op.answer(), one).is_some(),
-        Data::Entries(_) => true,
+        Data::Sges([]) => !matches!(wr.to, Dest::Frame) || is_tso,
+        Data::Sges(&[one]) => one_entry(answer_of(&wr.op), one).is_some(),
+        Data::Sges(_) => true,
         // The share of a TSO send has room for entries only.
-        Data::Inline(_) => takes_inline(opcode) && wr.op.tso.is_none(),
+        Data::Inline(_) => takes_inline(opcode) && !is_tso,
     };
     ops.has(opcode, &wr.to) && are_plain(wr.flags) && is_usual
 }

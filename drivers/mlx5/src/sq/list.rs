@@ -14,14 +14,13 @@ use crate::sq::consts::{Kind, are_plain};
 use crate::sq::cursor::Cursor;
 use crate::sq::encoder::Encoder;
 use crate::sq::producer::Producer;
-use crate::wqe::plain::{Data, Description, Destination, Local, WqeOp, put_wqe};
-use crate::wqe::{Ah, Remote, one_entry};
-use uverbs_core::provider::list::num_sge;
-use uverbs_core::provider::op::TsoArgs;
+use crate::wqe::one_entry;
+use crate::wqe::plain::{Alignment, Dest, Wr, answer_of, put_wqe};
+use uverbs_core::provider::inline::InlineSges;
 use uverbs_core::provider::opcodes::takes_inline;
-use uverbs_core::provider::raw::{InlineSges, Room, entry_from_c, resolve_bind, slice_from_c};
-use uverbs_core::provider::{BadWr, PostError, WireRemote, Wr};
-use uverbs_core::wr::{ImmData, RawAh, SendFlags, SendWr, Sge as RawSge, WrOpcode};
+use uverbs_core::provider::raw::{Room, entry_from_c, slice_from_c};
+use uverbs_core::provider::{BadWr, Data, Head, Inline, Op, PostError};
+use uverbs_core::wr::{SendFlags, SendWr, Sge as RawSge, WrOpcode};
 
 /// Posts a list of sends.
 ///
@@ -282,26 +281,19 @@ unsafe fn put_local<const OPCODE: u32>(
     cursor: &mut Cursor,
     wr: &SendWr,
 ) -> bool {
-    let head = Wr { wr_id: wr.wr_id, flags: flags_of(wr) };
+    let opcode = WrOpcode(OPCODE);
     if wr.num_sge != 0 {
         return false;
     }
-    if OPCODE == WrOpcode::LOCAL_INV.0 {
-        let local = Local::Invalidate(wr.imm_data_or_invalidate_rkey);
-        return encoder.fast.has_local(&local) && encoder.put_local(producer, view, cursor, head, &local);
-    }
-    // SAFETY: a WR with this opcode has this field of the union (the contract of this function).
-    let bind = unsafe { wr.tail.bind_mw };
-    // SAFETY: the window and the region are NULL or valid (the contract of this function).
-    let Ok(bind) = (unsafe { resolve_bind(bind.mw, bind.rkey, &bind.bind_info) }) else { return false };
-    let local = Local::Bind(bind);
-    encoder.fast.has_local(&local) && encoder.put_local(producer, view, cursor, head, &local)
+    // SAFETY: `wr` is a valid node of a list with this opcode (the contract of this function).
+    let Ok(op) = (unsafe { Op::from_c(opcode, wr) }) else { return false };
+    encoder.fast.has_local(opcode) && encoder.put_local(producer, view, cursor, Head::from_c(wr), &op)
 }
 
 /// Whether a node has one entry: the usual case, which has code of its own so that its values are in registers.
 #[inline(always)]
 fn has_one_entry(wr: &SendWr) -> bool {
-    wr.num_sge == 1 && !flags_of(wr).contains(SendFlags::INLINE)
+    wr.num_sge == 1 && !Head::from_c(wr).flags.contains(SendFlags::INLINE)
 }
 
 /// Writes nodes of this opcode, from `wr` on, as long as they take the fast path and all have one entry (`ONE`), or none of
@@ -348,30 +340,23 @@ unsafe fn put_node<const OPCODE: u32, const TO: u8, const ONE: bool>(
     cursor: &mut Cursor,
     wr: &SendWr,
 ) -> bool {
-    let (fast, opcode, flags) = (&encoder.fast, WrOpcode(OPCODE), flags_of(wr));
+    let (fast, opcode, Head { wr_id, flags }) = (&encoder.fast, WrOpcode(OPCODE), Head::from_c(wr));
     let (ctrl, limits) = (&fast.ctrl, &fast.limits);
     if !fast.has_in_lists(opcode) || !cursor.has_room() || !are_plain(flags) {
         return false;
     }
     // SAFETY: `wr` is a valid node of a list (the contract of this function).
-    let Ok(to) = (unsafe { destination(kind_of(TO), wr) }) else { return false };
-    let op = operation(opcode, wr);
-    let op = if OPCODE == WrOpcode::TSO.0 {
-        // SAFETY: `wr` is a valid node of a list (the contract of this function).
-        let Ok(args) = (unsafe { tso_args(wr) }) else { return false };
-        WqeOp { tso: Some(args), ..op }
-    } else {
-        op
-    };
+    let Ok(to) = (unsafe { Dest::from_c(kind_of(TO).transport(), wr) }) else { return false };
+    // SAFETY: as above; the node has this opcode.
+    let Ok(op) = (unsafe { Op::from_c(opcode, wr) }) else { return false };
     if ONE {
         // SAFETY: `sg_list` is NULL or points to one valid entry (the contract of this function; `ONE` means that `num_sge`
         // is 1).
         let Some(entry) = (unsafe { entry_from_c(wr.sg_list) }) else { return false };
         let entries = [entry];
-        let data = Data::Entries(&entries[..]);
-        let description = Description::<_, &InlineSges<'_>> { flags, to, op, data };
-        return one_entry(op.answer(), entry).is_some()
-            && put_wqe(view, cursor, ctrl, limits, wr.wr_id, &description).is_ok();
+        let wr = Wr { wr_id, flags, to, op, data: Data::Sges(&entries[..]) };
+        return one_entry(answer_of(&op), entry).is_some()
+            && put_wqe(view, cursor, ctrl, limits, &wr, Alignment::ByPeer).is_ok();
     }
     // A negative number is above the limit, too: no queue with opcodes here has such a limit.
     let num = wr.num_sge as u32;
@@ -386,12 +371,12 @@ unsafe fn put_node<const OPCODE: u32, const TO: u8, const ONE: bool>(
     }
     if is_inline && num != 0 {
         // SAFETY: with `INLINE` the memory of every entry is readable (the contract of this function).
-        let data = unsafe { InlineSges::new(entries) };
-        let description = Description::<RawSge, _> { flags, to, op, data: Data::Inline(&data) };
-        return put_wqe(view, cursor, ctrl, limits, wr.wr_id, &description).is_ok();
+        let data = Inline::Sges(unsafe { InlineSges::new(entries) });
+        let wr = Wr::<RawSge> { wr_id, flags, to, op, data: Data::Inline(data) };
+        return put_wqe(view, cursor, ctrl, limits, &wr, Alignment::ByPeer).is_ok();
     }
-    let description = Description::<_, &InlineSges<'_>> { flags, to, op, data: Data::Entries(entries) };
-    put_wqe(view, cursor, ctrl, limits, wr.wr_id, &description).is_ok()
+    let wr = Wr { wr_id, flags, to, op, data: Data::Sges(entries) };
+    put_wqe(view, cursor, ctrl, limits, &wr, Alignment::ByPeer).is_ok()
 }
 
 /// The kind of a queue by the constant of its kind of destination.
@@ -411,44 +396,20 @@ const fn kind_of(to: u8) -> Kind {
 #[inline(always)]
 unsafe fn post_block<const OPCODE: u32, const TO: u8>(queue: &mut SendQueue, wr: &SendWr) -> bool {
     let SendQueue { queue, producer, encoder, .. } = queue;
-    let (opcode, flags) = (WrOpcode(OPCODE), flags_of(wr));
+    let (opcode, Head { wr_id, flags }) = (WrOpcode(OPCODE), Head::from_c(wr));
     if wr.num_sge != 1 || flags.contains(SendFlags::INLINE) {
         return false;
     }
     // SAFETY: `sg_list` is NULL or points to one valid entry (the contract of this function; `num_sge` is 1).
     let Some(entry) = (unsafe { entry_from_c(wr.sg_list) }) else { return false };
     // SAFETY: `wr` is a valid node of a list (the contract of this function).
-    let Ok(to) = (unsafe { destination(kind_of(TO), wr) }) else { return false };
+    let Ok(to) = (unsafe { Dest::from_c(kind_of(TO).transport(), wr) }) else { return false };
+    // SAFETY: as above; the node has this opcode.
+    let Ok(op) = (unsafe { Op::from_c(opcode, wr) }) else { return false };
     let entries = [entry];
-    let data = Data::Entries(&entries[..]);
-    let wr_of = Description::<_, &InlineSges<'_>> { flags, to, op: operation(opcode, wr), data };
-    let Some((block, ds)) = encoder.block(&wr_of) else { return false };
-    producer.post_block(queue, wr.wr_id, block, ds, &encoder.fast.ctrl, opcode)
-}
-
-/// A WR's flags, including `INLINE`.
-#[inline(always)]
-fn flags_of(wr: &SendWr) -> SendFlags {
-    SendFlags::from_bits_retain(wr.send_flags)
-}
-
-/// The operation of a node with data.
-#[inline(always)]
-fn operation(opcode: WrOpcode, wr: &SendWr) -> WqeOp<'static> {
-    let op = WqeOp::new(opcode);
-    match opcode {
-        WrOpcode::SEND_WITH_IMM => {
-            WqeOp { imm: ImmData::from_be(wr.imm_data_or_invalidate_rkey).get(), ..op }
-        }
-        WrOpcode::SEND_WITH_INV => WqeOp { imm: wr.imm_data_or_invalidate_rkey, ..op },
-        WrOpcode::RDMA_WRITE | WrOpcode::RDMA_READ => WqeOp { remote: Some(rdma(wr)), ..op },
-        WrOpcode::RDMA_WRITE_WITH_IMM => {
-            let imm = ImmData::from_be(wr.imm_data_or_invalidate_rkey).get();
-            WqeOp { imm, remote: Some(rdma(wr)), ..op }
-        }
-        WrOpcode::ATOMIC_CMP_AND_SWP | WrOpcode::ATOMIC_FETCH_AND_ADD => atomic(wr, opcode),
-        _ => op,
-    }
+    let wr = Wr { wr_id, flags, to, op, data: Data::Sges(&entries[..]) };
+    let Some((block, ds)) = encoder.block(&wr, Alignment::ByPeer) else { return false };
+    producer.post_block(queue, wr_id, block, ds, &encoder.fast.ctrl, opcode)
 }
 
 /// Writes any node; on an error, no room is taken.
@@ -467,122 +428,17 @@ unsafe fn push(
     let head = cursor.head;
     let mut room = Room::new();
     // SAFETY: `wr` is a valid node of a list (the contract of this function).
-    let result = unsafe { describe(encoder, wr, &mut room) }.and_then(|(description, inline)| {
-        let description = match &inline {
-            Some(data) => Description { data: Data::Inline(data), ..description },
-            None => description,
-        };
+    let value = unsafe { Wr::from_c(wr, &encoder.list_rules(), &mut room) };
+    let result = value.and_then(|value| {
+        // Without an entry there are no inline data.
+        let value = if wr.num_sge == 0 { Wr { data: Data::NONE, ..value } } else { value };
         // SAFETY: the entries' memory is readable for raw packets with an inline header: the contract of `post_send`
         // requires the memory's own address there.
-        unsafe { encoder.push_cold(producer, queue, cursor, wr.wr_id, &description) }
+        unsafe { encoder.push_cold(producer, queue, cursor, &value, Alignment::ByPeer) }
     });
     if result.is_err() {
         // A WR that counts as several may have been counted in part.
         cursor.head = head;
     }
     result
-}
-
-/// The description of a node, and its data if they are inline.
-///
-/// # Safety
-/// `wr` is a valid node of a list ([`push`]).
-unsafe fn describe<'a>(
-    encoder: &Encoder,
-    wr: &'a SendWr,
-    room: &'a mut Room,
-) -> Result<(Description<'a, RawSge, &'a InlineSges<'a>>, Option<InlineSges<'a>>), PostError> {
-    let opcode = wr.opcode;
-    if !encoder.has(opcode) {
-        return Err(PostError::IllegalOpcode);
-    }
-    let op = operation(opcode, wr);
-    let op = match opcode {
-        WrOpcode::LOCAL_INV => WqeOp { local: Some(Local::Invalidate(wr.imm_data_or_invalidate_rkey)), ..op },
-        WrOpcode::BIND_MW => {
-            num_sge(wr.num_sge, encoder.fast.limits.max_sge)?;
-            // SAFETY: a WR with this opcode has this field of the union (the contract of this function).
-            let bind = unsafe { wr.tail.bind_mw };
-            // SAFETY: the window and the region are NULL or valid (the contract of this function).
-            let bind = unsafe { resolve_bind(bind.mw, bind.rkey, &bind.bind_info) }?;
-            WqeOp { local: Some(Local::Bind(bind)), ..op }
-        }
-        WrOpcode::TSO => {
-            // SAFETY: `wr` is a valid node of a list (the contract of this function).
-            WqeOp { tso: Some(unsafe { tso_args(wr) }?), ..op }
-        }
-        _ => op,
-    };
-    let to = match op.local {
-        Some(_) => Destination::Connection,
-        // SAFETY: `wr` is a valid node of a list (the contract of this function).
-        None => unsafe { destination(encoder.kind, wr) }?,
-    };
-    let num = num_sge(wr.num_sge, encoder.fast.limits.max_sge)?;
-    // An invalidation ignores its entries; only their number is compared with the limit, as for any WR.
-    let num = if opcode == WrOpcode::LOCAL_INV { 0 } else { num };
-    // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
-    let entries = unsafe { room.entries(wr.sg_list, num) }.ok_or(PostError::InvalidArgument)?;
-    let flags = flags_of(wr);
-    let is_inline = flags.contains(SendFlags::INLINE) && op.local.is_none();
-    if is_inline && !takes_inline(opcode) {
-        return Err(PostError::IllegalFlag);
-    }
-    // SAFETY: with `INLINE` the memory of every entry is readable (the contract of this function).
-    let inline = (is_inline && !entries.is_empty()).then(|| unsafe { InlineSges::new(entries) });
-    Ok((Description { flags, to, op, data: Data::Entries(entries) }, inline))
-}
-
-/// The destination of a node, by the kind of its queue. A list can't name a DC target; the encoder refuses such a WR.
-///
-/// # Safety
-/// `wr` is a valid node of a list ([`push`]).
-#[inline(always)]
-unsafe fn destination(kind: Kind, wr: &SendWr) -> Result<Destination<'_>, PostError> {
-    match kind {
-        Kind::Datagram => {
-            // SAFETY: the WR of a UD QP has this field of the union (the contract of this function).
-            let ud = unsafe { wr.wr.ud };
-            // SAFETY: `ah` is NULL or an address handle of this driver (the contract of this function).
-            let Some(ah) = (unsafe { ud.ah.cast::<RawAh<Ah>>().as_ref() }) else {
-                return Err(PostError::InvalidArgument);
-            };
-            Ok(Destination::Datagram(&ah.driver, ud.remote_qpn, ud.remote_qkey))
-        }
-        Kind::Xrc => Ok(Destination::Srq(wr.xrc_remote_srqn)),
-        Kind::Raw => Ok(Destination::Frame),
-        _ => Ok(Destination::Connection),
-    }
-}
-
-/// Header and segment size of a TSO send.
-///
-/// # Safety
-/// `wr` is a valid node of a list with this opcode ([`push`]).
-#[inline(always)]
-unsafe fn tso_args(wr: &SendWr) -> Result<TsoArgs<'_>, PostError> {
-    // SAFETY: a WR with this opcode has this field of the union (the contract of this function).
-    let tso = unsafe { wr.tail.tso };
-    // SAFETY: `hdr` is NULL or points to `hdr_sz` readable bytes (the contract of this function).
-    let header = unsafe { slice_from_c(tso.hdr, tso.hdr_sz.into()) };
-    Ok(TsoArgs { header: header.ok_or(PostError::InvalidArgument)?, mss: tso.mss })
-}
-
-/// The remote address in the union.
-#[inline(always)]
-fn rdma(wr: &SendWr) -> Remote {
-    // SAFETY: a field of plain integers, for which all bytes are valid.
-    let rdma = unsafe { wr.wr.rdma };
-    Remote::new(rdma.remote_addr, rdma.rkey)
-}
-
-/// The operation of an atomic.
-#[inline(always)]
-fn atomic(wr: &SendWr, opcode: WrOpcode) -> WqeOp<'static> {
-    // SAFETY: a field of plain integers, for which all bytes are valid.
-    let args = unsafe { wr.wr.atomic };
-    let is_swap = opcode == WrOpcode::ATOMIC_CMP_AND_SWP;
-    let operands = if is_swap { [args.swap, args.compare_add] } else { [args.compare_add, 0] };
-    let remote = Some(Remote::new(args.remote_addr, args.rkey));
-    WqeOp { remote, operands: Some(operands.map(u64::to_be)), ..WqeOp::new(opcode) }
 }

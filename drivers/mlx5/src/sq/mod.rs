@@ -38,16 +38,14 @@ use crate::sq::consts::FastPathOps;
 use crate::sq::cursor::Cursor;
 use crate::sq::encoder::{Encoder, takes_fast_path};
 use crate::sq::producer::Producer;
-use crate::wqe::plain::{self, Data, Description, Destination, Local, WqeOp};
-use crate::wqe::{Ah, Remote, SendEntry, Sge};
+use crate::wqe::plain::{self, Alignment, Wr, is_local};
+use crate::wqe::{Ah, Remote, Sge};
 use core::fmt;
 use core::hint::cold_path;
 use std::sync::Arc;
 use uverbs_core::attr::{QpType, SendOpsFlags};
 use uverbs_core::errno::Errno;
-use uverbs_core::provider::{
-    Address, BadWr, Operation, Payload, PostError, SendBatch, SendQueue as SendQueueTrait, Wr,
-};
+use uverbs_core::provider::{BadWr, Data, PostError, SendBatch, SendQueue as SendQueueTrait};
 use uverbs_core::wr::SendWr;
 
 /// The parameters of a send queue: the attributes that were requested for the QP, and the answers of the kernel and the
@@ -128,73 +126,53 @@ impl SendQueue {
 
     /// Posts one WR with data if it takes the fast path and the queue is open and has room.
     #[inline(always)]
-    fn post_usual<O, P>(&mut self, wr_id: u64, wr: &Description<'_, Sge, &P>) -> bool
-    where
-        O: Operation<Remote = Remote>,
-        P: Payload<Sge>,
-    {
+    fn post_usual(&mut self, wr: &Wr<'_, Sge>) -> bool {
         // The usual single posts are kept in registers on the way to the ring and the doorbell.
         if let Self { queue, producer, encoder, .. } = self
-            && let Some((block, ds)) = encoder.block(wr)
-            && producer.post_block(queue, wr_id, block, ds, &encoder.fast.ctrl, O::OPCODE)
+            && let Some((block, ds)) = encoder.block(wr, Alignment::Checked)
+            && producer.post_block(queue, wr.wr_id, block, ds, &encoder.fast.ctrl, wr.op.opcode())
         {
             return true;
         }
-        !plain::has_block(wr) && self.post_fast(wr_id, wr)
+        !plain::has_block(wr) && self.post_fast(wr)
     }
 
     /// Posts a local operation if it takes the fast path and the queue is open and has room.
     #[inline(always)]
-    fn post_local(&mut self, wr: Wr, local: &Local) -> bool {
+    fn post_local(&mut self, wr: &Wr<'_, Sge>) -> bool {
         let Self { queue, producer, encoder, .. } = self;
         let (ring, mut cursor) = (queue.view(), producer.begin_any());
-        encoder.fast.has_local(local)
-            && encoder.put_local(producer, ring, &mut cursor, wr, local)
+        encoder.fast.has_local(wr.op.opcode())
+            && encoder.put_local(producer, ring, &mut cursor, wr.head(), &wr.op)
             && producer.ring_fenced(queue, &cursor, false)
     }
 
     /// Posts one WR if it takes the fast path and the queue is open and has room.
     #[inline(always)]
-    fn post_fast<E: SendEntry, P: Payload<Sge>>(&mut self, wr_id: u64, wr: &Description<'_, E, &P>) -> bool {
+    fn post_fast(&mut self, wr: &Wr<'_, Sge>) -> bool {
         let Self { queue, producer, encoder, .. } = self;
         let (ring, mut cursor) = (queue.view(), producer.begin());
-        encoder.put_fast(ring, &mut cursor, wr_id, wr) && producer.ring_if_open(queue, ring, &cursor)
+        encoder.put_fast(ring, &mut cursor, wr) && producer.ring_if_open(queue, ring, &cursor)
     }
 
     /// A batch of one, without latching, for a post that did not take the fast path.
     ///
     /// # Safety
-    /// The data fulfil the contract of [`SendBatch::push`].
+    /// The WR fulfils the contract of [`SendBatch::push`].
     #[inline(never)]
-    unsafe fn post_cold<P: Payload<Sge>>(
-        &mut self,
-        wr_id: u64,
-        wr: &Description<'_, Sge, &P>,
-    ) -> Result<(), PostError> {
+    unsafe fn post_cold(&mut self, wr: &Wr<'_, Sge>) -> Result<(), PostError> {
         let Self { queue, producer, encoder, .. } = self;
         let mut cursor = producer.begin_any();
-        // SAFETY: the data fulfil the contract of `SendBatch::push` (the contract of this function).
-        unsafe { encoder.push_cold(producer, queue, &mut cursor, wr_id, wr) }?;
+        // SAFETY: the WR fulfils the contract of `SendBatch::push` (the contract of this function).
+        unsafe { encoder.push_cold(producer, queue, &mut cursor, wr, Alignment::Checked) }?;
         producer.complete(queue, queue.view(), &cursor)
     }
 }
 
-/// The description of a WR of the typed interface.
+/// Whether a WR is a local operation without data, as it must be.
 #[inline(always)]
-fn describe<'a, A, O, P>(wr: Wr, to: &'a A, op: &'a O, data: &'a P) -> Description<'a, Sge, &'a P>
-where
-    A: Address<Ah>,
-    O: Operation<Remote = Remote>,
-    P: Payload<Sge>,
-{
-    let op = WqeOp { is_aligned: true, ..WqeOp::of(op) };
-    Description { flags: wr.flags, to: Destination::of(to), op, data: Data::of(data) }
-}
-
-/// The local operation of a WR that has no data, as it must not.
-#[inline(always)]
-fn local_of<'a, E, P>(wr: &'a Description<'_, E, P>) -> Option<&'a Local> {
-    wr.op.local.as_ref().filter(|_| matches!(wr.data, Data::Entries([])))
+fn is_plain_local(wr: &Wr<'_, Sge>) -> bool {
+    is_local(&wr.op) && matches!(wr.data, Data::Sges([]))
 }
 
 impl SendQueueTrait for SendQueue {
@@ -211,28 +189,22 @@ impl SendQueueTrait for SendQueue {
     }
 
     #[inline(always)]
-    unsafe fn post<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P) -> Result<(), PostError>
-    where
-        A: Address<Ah>,
-        O: Operation<Remote = Remote>,
-        P: Payload<Sge>,
-    {
-        let description = describe(wr, &to, &op, &data);
-        if let Some(local) = local_of(&description) {
-            if self.post_local(wr, local) {
+    unsafe fn post(&mut self, wr: &Wr<'_, Sge>) -> Result<(), PostError> {
+        if is_plain_local(wr) {
+            if self.post_local(wr) {
                 return Ok(());
             }
-        } else if self.post_usual::<O, P>(wr.wr_id, &description) {
+        } else if self.post_usual(wr) {
             return Ok(());
         } else {
             cold_path();
-            if self.producer.raise(&self.queue) && self.post_usual::<O, P>(wr.wr_id, &description) {
+            if self.producer.raise(&self.queue) && self.post_usual(wr) {
                 return Ok(());
             }
         }
         cold_path();
-        // SAFETY: the data fulfil the contract of `SendQueue::post`, which is that of `SendBatch::push`.
-        description.lend(|description| unsafe { self.post_cold(wr.wr_id, description) })
+        // SAFETY: the WR fulfils the contract of `SendQueue::post`, which is that of `SendBatch::push`.
+        plain::lend(wr, |wr| unsafe { self.post_cold(wr) })
     }
 
     #[inline]
@@ -282,26 +254,20 @@ impl SendBatch for Batch<'_> {
     type Ah = Ah;
 
     #[inline(always)]
-    unsafe fn push<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P)
-    where
-        A: Address<Ah>,
-        O: Operation<Remote = Remote>,
-        P: Payload<Sge>,
-    {
+    unsafe fn push(&mut self, wr: &Wr<'_, Sge>) {
         let Self { queue, view, producer, encoder, ops, cursor } = self;
-        let description = describe(wr, &to, &op, &data);
-        if let Some(local) = local_of(&description)
-            && encoder.fast.has_local(local)
-            && encoder.put_local(producer, *view, cursor, wr, local)
+        if is_plain_local(wr)
+            && encoder.fast.has_local(wr.op.opcode())
+            && encoder.put_local(producer, *view, cursor, wr.head(), &wr.op)
         {
             return;
         }
-        if !takes_fast_path(*ops, &description) {
+        if !takes_fast_path(*ops, wr) {
             cold_path();
-            // SAFETY: the data fulfil the contract of `SendBatch::push`, which includes readable headers of raw packets.
-            return unsafe { encoder.push_latched(producer, queue, cursor, wr.wr_id, &description) };
+            // SAFETY: the WR fulfils the contract of `SendBatch::push`, which includes readable headers of raw packets.
+            return unsafe { encoder.push_latched(producer, queue, cursor, wr) };
         }
-        let result = encoder.push_fast(producer, queue, *view, cursor, wr.wr_id, &description);
+        let result = encoder.push_fast(producer, queue, *view, cursor, wr);
         if let Err(error) = result {
             cold_path();
             cursor.lend(|cursor| producer.latch(cursor, error));

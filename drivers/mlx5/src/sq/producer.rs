@@ -572,9 +572,8 @@ mod loom_tests {
     use crate::testing::{BLUE_FLAME, heap_page, send_config, send_parts};
     use crate::{Remote, Sge};
     use uverbs_core::attr::{QpState, QpType};
-    use uverbs_core::provider::op::Write;
     use uverbs_core::provider::{
-        Connected, PostError, SendBatch as _, SendQueue as _, WireRemote as _, WireSge as _, Wr,
+        Op, PostError, SendBatch as _, SendQueue as _, WireRemote as _, WireSge as _, Wr,
     };
 
     /// A post against `modify_qp` to RESET: after the state is set, a post that began before does not change the
@@ -595,8 +594,8 @@ mod loom_tests {
         });
     }
 
-    fn write() -> (Write<Remote>, [Sge; 1]) {
-        (Write::new(Remote::new(1, 2)), [Sge::new(3, 4, 5).unwrap()])
+    fn write() -> (Op<'static, Remote>, [Sge; 1]) {
+        (Op::Write(Remote::new(1, 2)), [Sge::new(3, 4, 5).unwrap()])
     }
 
     #[test]
@@ -604,7 +603,7 @@ mod loom_tests {
         model(|queue| {
             let (op, sges) = write();
             // SAFETY: no device reads the memory.
-            unsafe { queue.post(Wr::default(), Connected, op, &sges) }
+            unsafe { queue.post(&Wr::new(0, op).sges(&sges)) }
         });
     }
 
@@ -614,7 +613,7 @@ mod loom_tests {
             let (op, sges) = write();
             let mut batch = queue.batch();
             // SAFETY: no device reads the memory.
-            unsafe { batch.push(Wr::default(), Connected, op, &sges) };
+            unsafe { batch.push(&Wr::new(0, op).sges(&sges)) };
             batch.complete()
         });
     }

@@ -13,10 +13,8 @@ use std::panic::catch_unwind;
 use std::sync::{Arc, mpsc};
 use uverbs_core::attr::{QpState, QpType};
 use uverbs_core::kernel::{DoorbellPage, DoorbellPort};
-use uverbs_core::provider::op::{LocalInv, Send, Write};
 use uverbs_core::provider::{
-    Connected, Inline, NoData, Payload, PostError, SendBatch as _, SendQueue as _, WireRemote as _,
-    WireSge as _, Wr, WrBuilder as _,
+    Head, Op, PostError, SendBatch as _, SendQueue as _, WireRemote as _, WireSge as _, Wr, WrBuilder as _,
 };
 use uverbs_core::sync::ControlBarrier;
 use uverbs_core::wr::{SendWr, WrOpcode};
@@ -42,13 +40,13 @@ type Post = fn(&mut SendQueue) -> Result<(), PostError>;
 /// One function per interface.
 const FACES: [Post; 5] = [
     // SAFETY: there is no device that would read the entry's memory.
-    |q| unsafe { q.post(Wr::default(), Connected, Write::new(remote()), &one()) },
+    |q| unsafe { q.post(&Wr::new(0, Op::Write(remote())).sges(&one())) },
     // SAFETY: inline data are copied by the call, so no memory is used later.
-    |q| unsafe { q.post(Wr::default(), Connected, Send::new(), Inline(b"inline")) },
+    |q| unsafe { q.post(&Wr::new(0, Op::Send).inline(b"inline")) },
     |q| {
         let mut batch = q.batch();
         // SAFETY: there is no device that would read the entry's memory.
-        unsafe { batch.push(Wr::default(), Connected, Write::new(remote()), &one()) };
+        unsafe { batch.push(&Wr::new(0, Op::Write(remote())).sges(&one())) };
         batch.complete()
     },
     |q| {
@@ -68,7 +66,8 @@ const FACES: [Post; 5] = [
 
 /// Calls the builder of a WRITE and its setter.
 fn build(q: &mut SendQueue) {
-    q.wr_begin(Wr::default(), Write::new(remote()));
+    // SAFETY: the operation is not a bind.
+    unsafe { q.wr_begin(Head::default(), Op::Write(remote())) };
     // SAFETY: there is no device that would read the entry's memory.
     unsafe { q.wr_set_sges(&[uverbs_core::wr::Sge { addr: 1, length: 8, lkey: 2 }]) };
 }
@@ -79,14 +78,14 @@ fn a_batch_from_before_a_reset_is_refused_and_the_next_starts_at_0() {
     FACES[0](&mut s.queue).unwrap();
     let mut batch = s.queue.batch();
     // SAFETY: there is no device that would read the entry's memory.
-    unsafe { batch.push(Wr::default(), Connected, Write::new(remote()), &one()) };
+    unsafe { batch.push(&Wr::new(0, Op::Write(remote())).sges(&one())) };
     s.qp.set_state(QpState::RESET);
     s.record.set_send(0);
     for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
         s.qp.set_state(state);
     }
     // SAFETY: there is no device that would read the entry's memory. The batch still has room below its limit.
-    unsafe { batch.push(Wr::default(), Connected, Write::new(remote()), &one()) };
+    unsafe { batch.push(&Wr::new(0, Op::Write(remote())).sges(&one())) };
     assert_eq!(batch.complete(), Err(PostError::BadState));
     assert_eq!(s.posted(), 0);
     FACES[2](&mut s.queue).unwrap();
@@ -99,7 +98,8 @@ fn a_session_from_before_a_reset_is_refused_and_the_next_starts_at_0() {
         let mut s = Sends::new(&send_config(QpType::Rc), 64, BLUE_FLAME);
         s.queue.wr_start();
         if fenced {
-            s.queue.wr_begin(Wr::default(), LocalInv::new(1));
+            // SAFETY: the operation is not a bind.
+            unsafe { s.queue.wr_begin(Head::default(), Op::LocalInv(1)) };
         }
         build(&mut s.queue);
         reset_and_restart(&s);
@@ -120,9 +120,9 @@ fn a_forgotten_batch_posts_nothing_and_no_control_call_waits_for_it() {
         let before = s.posted();
         let mut batch = s.queue.batch();
         // SAFETY: there is no device that would read the entry's memory.
-        unsafe { batch.push(Wr::default(), Connected, Write::new(remote()), &one()) };
+        unsafe { batch.push(&Wr::new(0, Op::Write(remote())).sges(&one())) };
         // SAFETY: the operation names no memory. A batch that is not completed does not leave a fence behind.
-        unsafe { batch.push(Wr::default(), Connected, LocalInv::new(1), NoData) };
+        unsafe { batch.push(&Wr::new(0, Op::LocalInv(1))) };
         let _forgotten = core::mem::ManuallyDrop::new(batch);
         assert_eq!(s.posted(), before);
         if reset {
@@ -131,49 +131,6 @@ fn a_forgotten_batch_posts_nothing_and_no_control_call_waits_for_it() {
         FACES[0](&mut s.queue).unwrap();
         assert_eq!(s.posted(), if reset { 1 } else { before + 1 });
     }
-}
-
-/// Inline data whose second buffer panics.
-#[derive(Clone, Copy)]
-struct Panics;
-
-impl Payload<Sge> for Panics {
-    const INLINE: bool = true;
-    fn for_each_buf(&self, mut f: impl FnMut(&[u8])) {
-        f(b"some");
-        panic!("no more");
-    }
-    fn inline_len(&self) -> usize {
-        8
-    }
-}
-
-#[test]
-fn a_payload_that_panics_publishes_nothing_and_leaves_the_queue() {
-    let mut s = Sends::new(&send_config(QpType::Rc), 64, BLUE_FLAME);
-    let panicked = |f: &mut dyn FnMut()| assert!(catch_unwind(AssertUnwindSafe(f)).is_err());
-    panicked(&mut || {
-        // SAFETY: inline data are copied by the call, so no memory is used later.
-        let _ = unsafe { s.queue.post(Wr::default(), Connected, Send::new(), Panics) };
-    });
-    let mut batch = s.queue.batch();
-    panicked(&mut || {
-        // SAFETY: inline data are copied by the call, so no memory is used later.
-        unsafe { batch.push(Wr::default(), Connected, Send::new(), Panics) };
-    });
-    // SAFETY: there is no device that would read the entry's memory.
-    unsafe { batch.push(Wr::default(), Connected, Write::new(remote()), &one()) };
-    // The batch has the WR that did not panic, in the slot of the other.
-    assert_eq!(batch.complete(), Ok(()));
-    assert_eq!((s.queue.published(), s.posted()), ((1, 1), 1));
-    s.queue.wr_start();
-    s.queue.wr_begin(Wr::default(), Send::new());
-    panicked(&mut || s.queue.wr_set_inline(Panics));
-    assert_eq!(s.queue.wr_complete(), Err(PostError::MissingSetter));
-    assert_eq!(s.posted(), 1);
-    // This would not return if the queue were busy.
-    reset_and_restart(&s);
-    FACES[0](&mut s.queue).unwrap();
 }
 
 /// With full fences on both sides the limit stays 0, and every interface posts.

@@ -6,20 +6,18 @@
 use crate::testing::{BLUE_FLAME, Sends, send_config};
 use crate::{Ah, Remote, Sge};
 use uverbs_core::attr::{QpState, QpType, SendOpsFlags};
-use uverbs_core::provider::op::{
-    BindMw, CmpSwp, FetchAdd, Flush, FlushArgs, Frame, LocalInv, MwBind, Read, Send, Tso, TsoArgs, Write,
-};
+use uverbs_core::provider::op::{FlushArgs, MwBind, TsoArgs};
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{
-    Address, Connected, DcTarget, Inline, NoData, Operation, Payload, PostError, RemoteSrq, SendBatch as _,
-    SendQueue as _, To, WireRemote as _, WireSge as _, Wr, WrBuilder as _,
+    DcTarget, Dest, Head, Inline, Op, PostError, RemoteAddr, SendBatch as _, SendQueue as _, To,
+    WireRemote as _, WireSge as _, Wr, WrBuilder as _,
 };
 use uverbs_core::wr::{RawAh, SendFlags};
 use uverbs_mlx5_hw::wqe::{Av, DataSeg};
-use uverbs_testkit::{self as testkit, Face, Op, Refused};
+use uverbs_testkit::{self as testkit, Face, Refused};
 use zerocopy::IntoBytes as _;
 
-type Request<'a> = testkit::Request<'a, RawAh<Ah>>;
+type Request<'a> = Wr<'a, RawAh<Ah>>;
 
 fn sends(qp_type: QpType) -> Sends {
     Sends::new(&send_config(qp_type), 64, BLUE_FLAME)
@@ -51,22 +49,16 @@ fn ah() -> Ah {
 
 /// Posts an invalid WR in a batch, followed by a valid one, and by `post`: both report the same error, and neither rings
 /// the doorbell.
-fn refused<A, O, P>(s: &mut Sends, flags: SendFlags, to: A, op: O, data: P) -> PostError
-where
-    A: Address<Ah>,
-    O: Operation<Remote = Remote>,
-    P: Payload<Sge>,
-{
-    let wr = Wr { wr_id: 1, flags };
+fn refused(s: &mut Sends, wr: Wr<'_, Ah, Sge, Remote>) -> PostError {
     let before = (s.queue.published(), s.posted());
     let mut batch = s.queue.batch();
     // SAFETY: there is no device that would read the memory.
-    unsafe { batch.push(wr, to, op, data) };
+    unsafe { batch.push(&wr) };
     // SAFETY: there is no device that would read the memory; after an error, this push is ignored.
-    unsafe { batch.push(Wr::default(), Connected, Send::new(), &[sge(9)]) };
+    unsafe { batch.push(&Wr::new(0, Op::Send).sges(&[sge(9)])) };
     let error = batch.complete().unwrap_err();
     // SAFETY: there is no device that would read the memory.
-    assert_eq!(unsafe { s.queue.post(wr, to, op, data) }, Err(error));
+    assert_eq!(unsafe { s.queue.post(&wr) }, Err(error));
     assert_eq!((s.queue.published(), s.posted()), before);
     assert!(s.bell.take().is_empty());
     error
@@ -75,58 +67,59 @@ where
 #[test]
 fn batches_and_single_posts_report_the_same_errors() {
     use PostError as E;
-    let none = SendFlags::empty();
     let mut s = sends(QpType::Rc);
     let five = [sge(8); 5];
-    assert_eq!(refused(&mut s, none, Connected, Send::new(), &five), E::TooManySge);
-    assert_eq!(refused(&mut s, none, Connected, Send::new(), Inline(&[0; 65])), E::InlineTooLong);
-    assert_eq!(refused(&mut s, none, Connected, Read::new(remote()), Inline(&[0; 8])), E::IllegalFlag);
-    assert_eq!(refused(&mut s, SendFlags::IP_CSUM, Connected, Send::new(), &[sge(8)]), E::IllegalFlag);
+    assert_eq!(refused(&mut s, Wr::new(1, Op::Send).sges(&five)), E::TooManySge);
+    assert_eq!(refused(&mut s, Wr::new(1, Op::Send).inline(&[0; 65])), E::InlineTooLong);
+    assert_eq!(refused(&mut s, Wr::new(1, Op::Read(remote())).inline(&[0; 8])), E::IllegalFlag);
+    assert_eq!(
+        refused(&mut s, Wr::new(1, Op::Send).flags(SendFlags::IP_CSUM).sges(&[sge(8)])),
+        E::IllegalFlag
+    );
     let odd = SendFlags::from_bits_retain(1 << 9);
-    assert_eq!(refused(&mut s, odd, Connected, Send::new(), &[sge(8)]), E::IllegalFlag);
-    assert_eq!(refused(&mut s, none, Connected, Send::new(), &[sge(MAX_SGE_LENGTH)]), E::InvalidLength);
+    assert_eq!(refused(&mut s, Wr::new(1, Op::Send).flags(odd).sges(&[sge(8)])), E::IllegalFlag);
+    assert_eq!(refused(&mut s, Wr::new(1, Op::Send).sges(&[sge(MAX_SGE_LENGTH)])), E::InvalidLength);
     let both = [sge(MAX_SGE_LENGTH - 1), sge(1)];
-    assert_eq!(refused(&mut s, none, Connected, Send::new(), &both), E::InvalidLength);
-    let misaligned = CmpSwp::new(Remote::new(0x1004, 1), 1, 2);
-    assert_eq!(refused(&mut s, none, Connected, misaligned, &[sge(8)]), E::Misaligned);
-    assert_eq!(refused(&mut s, none, Connected, FetchAdd::new(remote(), 1), &[sge(7)]), E::InvalidLength);
-    let flush = Flush::new(remote(), FlushArgs { length: 1, placement: 1, level: 0 });
-    assert_eq!(refused(&mut s, none, Connected, flush, NoData), E::IllegalOpcode);
-    let tso = Tso::<Remote>::new(TsoArgs { header: &[0; 20], mss: 100 });
-    assert_eq!(refused(&mut s, none, Connected, tso, &[sge(8)]), E::IllegalOpcode);
-    assert_eq!(refused(&mut s, none, RemoteSrq(1), Send::new(), &[sge(8)]), E::InvalidArgument);
+    assert_eq!(refused(&mut s, Wr::new(1, Op::Send).sges(&both)), E::InvalidLength);
+    let misaligned = Op::CmpSwp(Remote::new(0x1004, 1), 1, 2);
+    assert_eq!(refused(&mut s, Wr::new(1, misaligned).sges(&[sge(8)])), E::Misaligned);
+    assert_eq!(refused(&mut s, Wr::new(1, Op::FetchAdd(remote(), 1)).sges(&[sge(7)])), E::InvalidLength);
+    let flush = Op::Flush(remote(), FlushArgs { length: 1, placement: 1, level: 0 });
+    assert_eq!(refused(&mut s, Wr::new(1, flush)), E::IllegalOpcode);
+    let tso = Op::Tso(TsoArgs { header: &[0; 20], mss: 100 });
+    assert_eq!(refused(&mut s, Wr::new(1, tso).sges(&[sge(8)])), E::IllegalOpcode);
+    assert_eq!(refused(&mut s, Wr::new(1, Op::Send).to(Dest::Xrc(1)).sges(&[sge(8)])), E::InvalidArgument);
     let bind = |length, mw_type| {
-        let bind = MwBind { mw_rkey: 1, mw_type, rkey: 2, mr_lkey: 3, addr: 0, length, access: 0 };
-        // SAFETY: no device executes the bind.
-        unsafe { BindMw::<Remote>::new(bind) }
+        Op::BindMw(MwBind { mw_rkey: 1, mw_type, rkey: 2, mr_lkey: 3, addr: 0, length, access: 0 })
     };
-    assert_eq!(refused(&mut s, none, Connected, bind((1 << 31) + 1, 2), NoData), E::Unsupported);
-    assert_eq!(refused(&mut s, none, Connected, bind(8, 3), NoData), E::InvalidArgument);
-    assert_eq!(refused(&mut s, none, Connected, bind(8, 2), &[sge(8)]), E::InvalidArgument);
+    assert_eq!(refused(&mut s, Wr::new(1, bind((1 << 31) + 1, 2))), E::Unsupported);
+    assert_eq!(refused(&mut s, Wr::new(1, bind(8, 3))), E::InvalidArgument);
+    assert_eq!(refused(&mut s, Wr::new(1, bind(8, 2)).sges(&[sge(8)])), E::InvalidArgument);
     let a = ah();
-    let to = To { ah: &a, remote_qpn: 1, remote_qkey: 1 };
-    assert_eq!(refused(&mut s, none, to, Send::new(), &[sge(8)]), E::InvalidArgument);
+    let to = Dest::Ud(To { ah: &a, remote_qpn: 1, remote_qkey: 1 });
+    assert_eq!(refused(&mut s, Wr::new(1, Op::Send).to(to).sges(&[sge(8)])), E::InvalidArgument);
 
     let mut s = sends(QpType::Ud);
-    assert_eq!(refused(&mut s, none, Connected, Send::new(), &[sge(8)]), E::InvalidArgument);
-    assert_eq!(refused(&mut s, none, to, Read::new(remote()), &[sge(8)]), E::IllegalOpcode);
+    assert_eq!(refused(&mut s, Wr::new(1, Op::Send).sges(&[sge(8)])), E::InvalidArgument);
+    assert_eq!(refused(&mut s, Wr::new(1, Op::Read(remote())).to(to).sges(&[sge(8)])), E::IllegalOpcode);
     let mut s = sends(QpType::RawPacket);
-    assert_eq!(refused(&mut s, none, Connected, Send::new(), NoData), E::InvalidArgument);
-    let short = Tso::<Remote>::new(TsoArgs { header: &[0; 13], mss: 100 });
-    assert_eq!(refused(&mut s, none, Connected, short, &[sge(8)]), E::InvalidArgument);
-    assert_eq!(refused(&mut s, none, Connected, tso, &[sge((1 << 18) + 1)]), E::InvalidLength);
+    assert_eq!(refused(&mut s, Wr::new(1, Op::Send)), E::InvalidArgument);
+    let short = Op::Tso(TsoArgs { header: &[0; 13], mss: 100 });
+    assert_eq!(refused(&mut s, Wr::new(1, short).sges(&[sge(8)])), E::InvalidArgument);
+    assert_eq!(refused(&mut s, Wr::new(1, tso).sges(&[sge((1 << 18) + 1)])), E::InvalidLength);
     // The header is too long for the QP, and needs more room than this short queue has; the error is not `QueueFull`.
     let mut s = Sends::new(&send_config(QpType::RawPacket), 4, BLUE_FLAME);
-    let long = Tso::<Remote>::new(TsoArgs { header: &[0; 255], mss: 100 });
-    assert_eq!(refused(&mut s, none, Connected, long, &[sge(8)]), E::InvalidArgument);
+    let long = Op::Tso(TsoArgs { header: &[0; 255], mss: 100 });
+    assert_eq!(refused(&mut s, Wr::new(1, long).sges(&[sge(8)])), E::InvalidArgument);
     s.queue.wr_start();
-    s.queue.wr_begin(Wr::default(), long);
+    // SAFETY: the operation is not a bind.
+    unsafe { s.queue.wr_begin(Head::default(), long) };
     assert_eq!(s.queue.wr_complete(), Err(E::InvalidArgument));
 
     let mut config = send_config(QpType::Rc);
     config.atomics = false;
     let mut s = Sends::new(&config, 64, BLUE_FLAME);
-    assert_eq!(refused(&mut s, none, Connected, FetchAdd::new(remote(), 1), &[sge(8)]), E::Unsupported);
+    assert_eq!(refused(&mut s, Wr::new(1, Op::FetchAdd(remote(), 1)).sges(&[sge(8)])), E::Unsupported);
 }
 
 #[test]
@@ -134,18 +127,18 @@ fn sends_are_refused_before_rts() {
     let mut s = sends(QpType::Rc);
     for state in [QpState::RESET, QpState::INIT, QpState::RTR] {
         s.qp.set_state(state);
-        let error = refused(&mut s, SendFlags::empty(), Connected, Send::new(), &[sge(8)]);
+        let error = refused(&mut s, Wr::new(1, Op::Send).sges(&[sge(8)]));
         assert_eq!(error, PostError::BadState);
     }
     for state in [QpState::RTS, QpState::SQD, QpState::SQE, QpState::ERR] {
         s.qp.set_state(state);
         // SAFETY: there is no device that would read the memory.
-        assert_eq!(unsafe { s.queue.post(Wr::default(), Connected, Send::new(), &[sge(8)]) }, Ok(()));
+        assert_eq!(unsafe { s.queue.post(&Wr::new(0, Op::Send).sges(&[sge(8)])) }, Ok(()));
     }
     // A batch from before a reset is not published after it.
     let mut batch = s.queue.batch();
     // SAFETY: there is no device that would read the memory.
-    unsafe { batch.push(Wr::default(), Connected, Send::new(), &[sge(8)]) };
+    unsafe { batch.push(&Wr::new(0, Op::Send).sges(&[sge(8)])) };
     s.qp.set_state(QpState::RESET);
     s.qp.set_state(QpState::RTS);
     assert_eq!(batch.complete(), Err(PostError::BadState));
@@ -174,25 +167,27 @@ fn set(q: &mut crate::SendQueue) {
 #[test]
 fn the_first_error_of_a_session_is_reported() {
     use PostError as E;
-    let wr = Wr::default();
+    let head = Head::default();
     let mut s = sends(QpType::Rc);
     let two = |q: &mut crate::SendQueue| {
         set(q);
-        q.wr_begin(wr, Send::new());
-        q.wr_set_inline(Inline(&[0; 999]));
+        // SAFETY: the operation is not a bind.
+        unsafe { q.wr_begin(head, Op::Send) };
+        q.wr_set_inline(Inline::Bytes(&[0; 999]));
         q.wr_latch(E::InvalidArgument);
     };
     assert_eq!(session(&mut s, two), Err(E::OrphanSetter));
     // During a session no other interface posts, and the session continues.
     s.queue.wr_start();
     // SAFETY: there is no device that would read the memory.
-    let inside = unsafe { s.queue.post(wr, Connected, Send::new(), &[sge(8)]) };
+    let inside = unsafe { s.queue.post(&Wr::new(0, Op::Send).sges(&[sge(8)])) };
     assert_eq!(inside, Err(E::SessionOpen));
     // An open session is reported even if the list is NULL.
     // SAFETY: NULL is allowed as the list.
     let null = unsafe { s.queue.post_send(core::ptr::null()) };
     assert_eq!(null.map_err(|bad| bad.error), Err(E::SessionOpen));
-    s.queue.wr_begin(wr, Send::new());
+    // SAFETY: the operation is not a bind.
+    unsafe { s.queue.wr_begin(head, Op::Send) };
     set(&mut s.queue);
     assert_eq!(s.queue.wr_complete(), Ok(()));
 }
@@ -202,8 +197,8 @@ fn address_and_data_setters_may_be_called_in_any_order() {
     let entries = [raw_sge(8)];
     let written = |face, wr_id| {
         let (mut s, ah) = (sends(QpType::Ud), testkit::handle(ah()));
-        let to = testkit::To { ah: &ah, qpn: 5, qkey: 6 };
-        let request = Request::new(wr_id, Op::Send).sges(&entries).to(Some(to));
+        let to = Dest::Ud(To { ah: &ah, remote_qpn: 5, remote_qkey: 6 });
+        let request = Request::new(wr_id, Op::Send).sges(&entries).to(to);
         // SAFETY: there is no device that would read the memory.
         unsafe { testkit::post(&mut s.queue, face, &[request]) }.unwrap();
         s.blocks(0, 2)
@@ -214,29 +209,31 @@ fn address_and_data_setters_may_be_called_in_any_order() {
         assert_eq!(written(face, 1), written(Face::Batch, 0), "{face:?}");
     }
 
-    let (wr, a) = (Wr::default(), ah());
+    let (head, a) = (Head::default(), ah());
     let mut dc = sends(QpType::Driver);
     dc.queue.wr_start();
-    dc.queue.wr_begin(wr, Write::new(remote()));
+    // SAFETY: the operation is not a bind.
+    unsafe { dc.queue.wr_begin(head, Op::Write(remote())) };
     dc.queue.wr_set_dc_addr(&a, 5, 0x0102_0304_0506_0708);
     set(&mut dc.queue);
     assert_eq!(dc.queue.wr_complete(), Ok(()));
     let mut typed = sends(QpType::Driver);
-    let to = DcTarget { ah: &a, remote_dctn: 5, remote_dc_key: 0x0102_0304_0506_0708 };
+    let to = Dest::Dc(DcTarget { ah: &a, remote_dctn: 5, remote_dc_key: 0x0102_0304_0506_0708 });
     // SAFETY: there is no device that would read the memory.
-    unsafe { typed.queue.post(wr, to, Write::new(remote()), &[sge(8)]) }.unwrap();
+    unsafe { typed.queue.post(&Wr::new(0, Op::Write(remote())).to(to).sges(&[sge(8)])) }.unwrap();
     assert_eq!(dc.blocks(0, 2), typed.blocks(0, 2));
 
     let mut xrc = sends(QpType::XrcSend);
     let before = |q: &mut crate::SendQueue| {
         q.wr_set_xrc_srqn(9);
-        q.wr_begin(wr, Send::new());
+        // SAFETY: the operation is not a bind.
+        unsafe { q.wr_begin(head, Op::Send) };
     };
     assert_eq!(session(&mut xrc, before), Err(PostError::OrphanSetter));
 }
 
 /// Raw packets and segmented sends: lists and builders take the fast path, and so does the typed interface with the address
-/// `Frame`; with the address `Connected` it takes the slow path.
+/// `Frame`; with the address `Peer` it takes the slow path.
 #[test]
 fn frames_are_written_alike_by_each_path() {
     let (one, two) = ([raw_sge(64)], [raw_sge(64), raw_sge(9)]);
@@ -272,15 +269,15 @@ fn frames_are_written_alike_by_each_path() {
         f(&mut s.queue);
         s.blocks(0, s.queue.published().0)
     };
-    let wr = |wr_id| Wr { wr_id, flags: SendFlags::empty() };
     // SAFETY: there is no device that would read the memory.
-    let sent = typed(&|q| unsafe { q.post(wr(1), Frame, Send::new(), &[sge(64)]) }.unwrap());
+    let sent = typed(&|q| unsafe { q.post(&Wr::new(1, Op::Send).to(Dest::Frame).sges(&[sge(64)])) }.unwrap());
     assert_eq!(sent, written(&requests[..1], Face::Batch).0);
     // SAFETY: there is no device that would read the memory.
-    let sent = typed(&|q| unsafe { q.post(wr(4), Frame, Tso::new(args), &[sge(64)]) }.unwrap());
+    let sent =
+        typed(&|q| unsafe { q.post(&Wr::new(4, Op::Tso(args)).to(Dest::Frame).sges(&[sge(64)])) }.unwrap());
     assert_eq!(sent, written(&requests[3..4], Face::Batch).0);
     let mut s = sends(QpType::RawPacket);
-    assert_eq!(refused(&mut s, SendFlags::empty(), Frame, Send::new(), NoData), PostError::InvalidArgument);
+    assert_eq!(refused(&mut s, Wr::new(1, Op::Send).to(Dest::Frame)), PostError::InvalidArgument);
 }
 
 /// A ring in which each lap is full: a single post finds the room that completions make.
@@ -336,7 +333,7 @@ fn local_operations_are_chained_alike_by_each_interface() {
         // A dropped batch leaves no fence.
         let mut batch = s.queue.batch();
         // SAFETY: the operation names no memory.
-        unsafe { batch.push(Wr::default(), Connected, LocalInv::new(1), NoData) };
+        unsafe { batch.push(&Wr::new(0, Op::LocalInv(1))) };
         drop(batch);
         // SAFETY: there is no device that would read the memory.
         unsafe { testkit::post(&mut s.queue, face, &requests[3..5]) }.unwrap();
@@ -365,12 +362,13 @@ fn builders_without_their_flag_are_refused() {
     config.send_ops_flags = SendOpsFlags::SEND;
     let mut s = Sends::new(&config, 64, BLUE_FLAME);
     let write = |q: &mut crate::SendQueue| {
-        q.wr_begin(Wr::default(), Write::new(remote()));
+        // SAFETY: the operation is not a bind.
+        unsafe { q.wr_begin(Head::default(), Op::Write(remote())) };
         set(q);
     };
     assert_eq!(session(&mut s, write), Err(PostError::IllegalOpcode));
     // SAFETY: there is no device that would read the memory.
-    let typed = unsafe { s.queue.post(Wr::default(), Connected, Write::new(remote()), &[sge(8)]) };
+    let typed = unsafe { s.queue.post(&Wr::new(0, Op::Write(remote())).sges(&[sge(8)])) };
     assert_eq!(typed, Ok(()));
 }
 
@@ -390,7 +388,7 @@ fn a_long_wr_that_is_refused_takes_no_room() {
     let room = s.queue.max_send_wr() - 1;
     for i in 0..=room {
         // SAFETY: there is no device that would read the memory.
-        let posted = unsafe { s.queue.post(Wr::default(), Connected, Send::new(), &[sge(8)]) };
+        let posted = unsafe { s.queue.post(&Wr::new(0, Op::Send).sges(&[sge(8)])) };
         assert_eq!(posted.is_ok(), i < room, "{i}");
     }
 }
@@ -405,8 +403,7 @@ fn a_wqe_has_at_most_63_units() {
     {
         let mut s = Sends::new(&config, 16, BLUE_FLAME);
         // SAFETY: there is no device that would read the memory.
-        let posted =
-            unsafe { s.queue.post(Wr::default(), Connected, Send::new(), &vec![sge(8); entries][..]) };
+        let posted = unsafe { s.queue.post(&Wr::new(0, Op::Send).sges(&vec![sge(8); entries][..])) };
         assert_eq!((posted, s.queue.published()), (expected, published), "{entries} entries");
     }
 }
@@ -416,7 +413,7 @@ fn a_wqe_has_at_most_63_units() {
 fn the_first_entry_of_an_atomic_must_have_eight_bytes() {
     let atomic = |lengths: &[u32]| {
         let entries: Vec<_> = lengths.iter().copied().map(raw_sge).collect();
-        let remote = testkit::Remote { addr: 0x1000, rkey: 1 };
+        let remote = RemoteAddr { addr: 0x1000, rkey: 1 };
         let request = Request::new(1, Op::FetchAdd(remote, 1)).sges(&entries);
         let results = results(&mut sends(QpType::Rc), request);
         assert!(results.iter().all(|result| *result == results[0]), "{lengths:?}: {results:?}");
@@ -468,14 +465,14 @@ fn no_wr_is_outstanding_inside_a_wqe() {
     let mut batch = s.queue.batch();
     for _ in 0..8 {
         // SAFETY: the batch is dropped, so nothing is posted.
-        unsafe { batch.push(Wr::default(), Connected, Read::new(remote()), &[sge(8)]) };
+        unsafe { batch.push(&Wr::new(0, Op::Read(remote())).sges(&[sge(8)])) };
     }
     drop(batch);
     let long = [7; 160];
     // SAFETY: inline data are copied by the call, so no memory is used later.
-    unsafe { s.queue.post(Wr::default(), Connected, Write::new(remote()), Inline(&long)) }.unwrap();
+    unsafe { s.queue.post(&Wr::new(0, Op::Write(remote())).inline(&long)) }.unwrap();
     // SAFETY: inline data are copied by the call, so no memory is used later.
-    unsafe { s.queue.post(Wr::default(), Connected, Write::new(remote()), Inline(&long[..32])) }.unwrap();
+    unsafe { s.queue.post(&Wr::new(0, Op::Write(remote())).inline(&long[..32])) }.unwrap();
     // The first WQE has 4 blocks, the second one has 2.
     assert_eq!(s.queue.published(), (6, 2));
     let sq = s.qp.sq.as_ref().unwrap();

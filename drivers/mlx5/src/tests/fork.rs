@@ -11,10 +11,9 @@ use crate::testing::{self, BLUE_FLAME, Receives, Sends, SharedReceives, heap_pag
 use crate::{RecvConfig, Remote};
 use std::sync::Arc;
 use uverbs_core::attr::{QpType, WcExFlags};
-use uverbs_core::provider::op::Write;
 use uverbs_core::provider::{
-    CompletionQueue as _, Connected, NoData, PollError, PostError, RecvBatch as _, RecvQueue as _,
-    SendBatch as _, SendQueue as _, WireRemote as _, Wr, WrBuilder as _,
+    CompletionQueue as _, Head, Op, PollError, PostError, RecvBatch as _, RecvQueue as _, SendBatch as _,
+    SendQueue as _, WireRemote as _, Wr, WrBuilder as _,
 };
 use uverbs_core::wr::SendFlags;
 
@@ -62,10 +61,10 @@ fn every_call_in_a_child_is_refused_and_the_parent_continues() {
     let mut receives = Receives::new(&config, 16, 16);
     let mut shared = SharedReceives::new(16, 32, 1);
     let mut cq = completions();
-    let wr = Wr { wr_id: 1, flags: SendFlags::SIGNALED };
-    let op = || Write::new(Remote::new(0x1000, 1));
+    let head = Head { wr_id: 1, flags: SendFlags::SIGNALED };
+    let op = || Op::Write(Remote::new(0x1000, 1));
     // SAFETY: the WR has no data, so it names no memory.
-    let post = |sends: &mut Sends| unsafe { sends.queue.post(wr, Connected, op(), NoData) };
+    let post = |sends: &mut Sends| unsafe { sends.queue.post(&Wr::new(1, op()).signaled()) };
     // The queues have been used before the fork, so the child does not take the path of a first call.
     post(&mut sends).unwrap();
     // SAFETY: the receive has no entries, so it names no memory.
@@ -76,7 +75,7 @@ fn every_call_in_a_child_is_refused_and_the_parent_continues() {
     post(&mut second).unwrap();
     let mut open = second.queue.batch();
     // SAFETY: the WR has no data, so it names no memory.
-    unsafe { open.push(wr, Connected, op(), NoData) };
+    unsafe { open.push(&Wr::new(1, op()).signaled()) };
     let mut open = Some(open);
 
     let right = in_a_child(|| {
@@ -84,10 +83,11 @@ fn every_call_in_a_child_is_refused_and_the_parent_continues() {
         let fused = post(&mut sends);
         let mut batch = sends.queue.batch();
         // SAFETY: the WR has no data, so it names no memory.
-        unsafe { batch.push(wr, Connected, op(), NoData) };
+        unsafe { batch.push(&Wr::new(1, op()).signaled()) };
         let batch = batch.complete();
         sends.queue.wr_start();
-        sends.queue.wr_begin(wr, op());
+        // SAFETY: the operation is not a bind.
+        unsafe { sends.queue.wr_begin(head, op()) };
         let session = sends.queue.wr_complete();
         // SAFETY: the receive has no entries, so it names no memory.
         let receive = unsafe { receives.queue.post(3, &[]) };

@@ -9,9 +9,8 @@ use crate::{Ah, RecvConfig, Remote, Sge};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use uverbs_core::attr::{QpState, QpType};
-use uverbs_core::provider::op::{LocalInv, Send, Write};
 use uverbs_core::provider::{
-    Connected, InlineArray, NoData, PostError, RecvBatch as _, RecvQueue as _, SendBatch, SendQueue as _,
+    Op, PostError, RecvBatch as _, RecvQueue as _, RemoteAddr, SendBatch as _, SendQueue as _,
     WireRemote as _, WireSge as _, Wr, WrBuilder as _,
 };
 use uverbs_core::wr::{RawAh, RecvWr, SendFlags};
@@ -19,9 +18,7 @@ use uverbs_mlx5_hw::wqe::{
     CtrlSeg, DataSeg, InlineSeg, MLX5_INVALID_LKEY, MLX5_WQE_CTRL_CQ_UPDATE, MLX5_WQE_CTRL_FENCE, RaddrSeg,
 };
 use uverbs_mlx5_hw::{Be32, Be64};
-use uverbs_testkit::{
-    self as testkit, AtOnce, Face, Op, OwnedData, OwnedDest, OwnedRequest, Refused, build, push,
-};
+use uverbs_testkit::{self as testkit, Face, OwnedData, OwnedDest, OwnedRequest, Refused, build, push};
 use zerocopy::IntoBytes as _;
 
 /// The WR that is posted.
@@ -123,30 +120,26 @@ fn sges(n: u8) -> Vec<Sge> {
 impl What {
     fn request(self, wr_id: u64) -> OwnedRequest<'static, RawAh<Ah>> {
         let entry = |i: u8| uverbs_core::wr::Sge { addr: 0x1000 * u64::from(i), length: 64, lkey: 7 };
-        let remote = testkit::Remote { addr: 0xbeef, rkey: 9 };
+        let remote = RemoteAddr { addr: 0xbeef, rkey: 9 };
         let (op, data) = match self {
             Self::Write | Self::Fenced => (Op::Write(remote), OwnedData::Sges(vec![entry(0)])),
             Self::SendOf(n) => (Op::Send, OwnedData::Sges((0..n).map(entry).collect())),
             Self::Inline => (Op::Write(remote), OwnedData::Inline(vec![DATA.to_vec()])),
             Self::Inv => (Op::LocalInv(5), OwnedData::None),
         };
-        OwnedRequest { wr_id, flags: self.flags(), op, data, dest: OwnedDest::Peer }
+        OwnedRequest { wr_id, flags: self.flags(), op, data, to: OwnedDest::Peer }
     }
 
-    /// Adds the WR to a batch, with arrays of constant length where it has any.
-    fn push(self, batch: &mut impl SendBatch<Sge = Sge, Remote = Remote, Ah = Ah>, wr_id: u64) {
-        let (wr, remote) = (Wr { wr_id, flags: self.flags() }, Remote::new(0xbeef, 9));
-        // SAFETY: there is no device that would read the memory.
-        #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one call of many is made")]
-        unsafe {
-            match self {
-                Self::Write | Self::Fenced => {
-                    batch.push(wr, Connected, Write::new(remote), &[Sge::new(0, 64, 7).unwrap()]);
-                }
-                Self::SendOf(n) => batch.push(wr, Connected, Send::new(), &sges(n)[..]),
-                Self::Inline => batch.push(wr, Connected, Write::new(remote), InlineArray(&DATA)),
-                Self::Inv => batch.push(wr, Connected, LocalInv::new(5), NoData),
-            }
+    /// Calls `f` with the WR, with arrays of constant length where it has any.
+    #[inline(always)]
+    fn lend<R>(self, wr_id: u64, f: impl FnOnce(&Wr<'_, Ah, Sge, Remote>) -> R) -> R {
+        let (remote, one) = (Remote::new(0xbeef, 9), [Sge::new(0, 64, 7).unwrap()]);
+        let wr = |op| Wr::new(wr_id, op).flags(self.flags());
+        match self {
+            Self::Write | Self::Fenced => f(&wr(Op::Write(remote)).sges(&one)),
+            Self::SendOf(n) => f(&wr(Op::Send).sges(&sges(n))),
+            Self::Inline => f(&wr(Op::Write(remote)).inline(&DATA)),
+            Self::Inv => f(&wr(Op::LocalInv(5))),
         }
     }
 }
@@ -156,13 +149,16 @@ fn post(s: &mut Sends, face: Face, all: &[What], first_id: u64) -> (usize, Resul
     let queue = &mut s.queue;
     let result = match face {
         Face::Single => all.iter().zip(first_id..).enumerate().try_for_each(|(i, (what, wr_id))| {
-            let mut single = AtOnce::new(queue);
-            what.push(&mut single, wr_id);
-            single.complete().map_err(|error| Refused::new(error, Some(i)))
+            // SAFETY: there is no device that would read the memory.
+            let posted = what.lend(wr_id, |wr| unsafe { queue.post(wr) });
+            posted.map_err(|error| Refused::new(error, Some(i)))
         }),
         Face::Batch => {
             let mut batch = queue.batch();
-            all.iter().zip(first_id..).for_each(|(what, wr_id)| what.push(&mut batch, wr_id));
+            for (what, wr_id) in all.iter().zip(first_id..) {
+                // SAFETY: there is no device that would read the memory.
+                what.lend(wr_id, |wr| unsafe { batch.push(wr) });
+            }
             batch.complete().map_err(Refused::from)
         }
         Face::List | Face::Builder => {

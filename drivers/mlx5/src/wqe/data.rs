@@ -8,7 +8,7 @@ use crate::memory::{BlockIndex, SqAddrs};
 use core::hint::cold_path;
 use core::sync::atomic::Ordering;
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
-use uverbs_core::provider::{Payload, PostError, WireSge};
+use uverbs_core::provider::{Inline, PostError, WireSge};
 use uverbs_core::wr::Sge as RawSge;
 use uverbs_mlx5_hw::wqe::MLX5_INLINE_SEG;
 
@@ -258,24 +258,24 @@ pub(crate) fn put_frame_entries(
 
 /// Copies inline data from `unit` on; returns the number of units, 0 if there are no bytes.
 #[inline(always)]
-pub(crate) fn put_inline<P: Payload<Sge>>(
+pub(crate) fn put_inline(
     writer: WqeWriter<'_>,
     unit: u32,
     limits: &DataLimits,
-    data: &P,
+    data: &Inline<'_>,
 ) -> Result<u32, PostError> {
     copy_inline(writer, unit, limits, data).map(|units| units as u32)
 }
 
 /// [`put_inline`] that returns the units in 64 bits, as they are needed for the control segment's first word.
 #[inline(always)]
-pub(super) fn copy_inline<P: Payload<Sge>>(
+pub(super) fn copy_inline(
     writer: WqeWriter<'_>,
     unit: u32,
     limits: &DataLimits,
-    data: &P,
+    data: &Inline<'_>,
 ) -> Result<u64, PostError> {
-    let len = data.inline_len();
+    let len = data.len();
     if len > limits.max_inline as usize {
         cold_path();
         return Err(PostError::InlineTooLong);
@@ -286,7 +286,7 @@ pub(super) fn copy_inline<P: Payload<Sge>>(
     if len == 0 {
         return Ok(0);
     }
-    if !put_bufs(writer.lend(), unit, len, *data) {
+    if !put_bufs(writer.lend(), unit, len, 0, *data) {
         cold_path();
         return Err(PostError::InvalidLength);
     }
@@ -294,15 +294,15 @@ pub(super) fn copy_inline<P: Payload<Sge>>(
 }
 
 /// Copies inline data from `unit` on; returns the number of units. `None` if they are empty or too long, if they wrap at the
-/// ring's end, or if the payload's lengths differ.
+/// ring's end, or if the buffers' lengths change.
 #[inline(always)]
-pub(crate) fn put_ordinary_inline<P: Payload<Sge>>(
+pub(crate) fn put_ordinary_inline(
     writer: WqeWriter<'_>,
     unit: u32,
     limits: &DataLimits,
-    data: &P,
+    data: &Inline<'_>,
 ) -> Option<u64> {
-    let len = data.inline_len();
+    let len = data.len();
     (len <= limits.max_inline as usize && put_bytes(writer, unit, len, data)).then(|| inline_units(len))
 }
 
@@ -329,7 +329,7 @@ pub(crate) const SHORT_INLINE: usize = 64;
 /// Copies inline data of `len` bytes from `unit` on. Returns `false` if they are empty, if they wrap at the ring's end, or if
 /// their total length is another one.
 #[inline(always)]
-fn put_bytes<P: Payload<Sge>>(writer: WqeWriter<'_>, unit: u32, len: usize, data: &P) -> bool {
+fn put_bytes(writer: WqeWriter<'_>, unit: u32, len: usize, data: &Inline<'_>) -> bool {
     if len == 0 {
         return false;
     }
@@ -338,7 +338,7 @@ fn put_bytes<P: Payload<Sge>>(writer: WqeWriter<'_>, unit: u32, len: usize, data
     match data.one_buf() {
         Some(bytes) => bytes.len() == len && segment.put_long(bytes),
         None => {
-            // A payload may return other bytes than its `inline_len` says.
+            // No more bytes than the WQE has room for, whatever the buffers' lengths are now.
             let mut is_exact = true;
             data.for_each_buf(|bytes| is_exact &= segment.put(bytes));
             is_exact && segment.is_full()
@@ -358,15 +358,43 @@ const fn inline_units(len: usize) -> u64 {
     (len as u64 + 19) / 16
 }
 
-/// Copies buffers of `len` bytes in total, which is not 0; returns `false` if their total length is another one. They may
-/// wrap at the ring's end.
+/// Copies inline data behind their first `skip` bytes, which they have, from `unit` on; returns the number of units, 0 if
+/// there are no more bytes.
+pub(crate) fn put_inline_behind(
+    writer: WqeWriter<'_>,
+    unit: u32,
+    limits: &DataLimits,
+    skip: usize,
+    data: &Inline<'_>,
+) -> Result<u32, PostError> {
+    let len = data.len().saturating_sub(skip);
+    if len > limits.max_inline as usize {
+        return Err(PostError::InlineTooLong);
+    }
+    if len != 0 && !put_bufs(writer.lend(), unit, len, skip, *data) {
+        return Err(PostError::InvalidLength);
+    }
+    Ok(if len == 0 { 0 } else { inline_units(len) as u32 })
+}
+
+/// Copies buffers of `len` bytes in total behind their first `skip` bytes; `len` is not 0. Returns `false` if their total
+/// length is another one. They may wrap at the ring's end.
 #[inline(never)]
-fn put_bufs<P: Payload<Sge>>((ring, place): (&SqAddrs, BlockIndex), unit: u32, len: usize, data: P) -> bool {
+fn put_bufs(
+    (ring, place): (&SqAddrs, BlockIndex),
+    unit: u32,
+    len: usize,
+    mut skip: usize,
+    data: Inline<'_>,
+) -> bool {
     let mut writer = InlineWriter::new(WqeWriter::new(ring.view(), place), unit);
     writer.push(&inline_head(len).to_ne_bytes());
     let mut left = len;
     data.for_each_buf(|bytes| {
-        // A payload may return more bytes than its `inline_len`; they are not copied.
+        let now = skip.min(bytes.len());
+        skip -= now;
+        let bytes = &bytes[now..];
+        // No more bytes than the WQE has room for, whatever the buffers' lengths are now.
         if bytes.len() <= left {
             writer.push(bytes);
             left -= bytes.len();

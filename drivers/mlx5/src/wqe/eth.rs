@@ -7,9 +7,11 @@
 #![expect(unsafe_code)]
 // UNSAFETY: reads the header from the memory of a WR's entries, which the contract of the post makes valid.
 
-use super::{CTRL_UNITS, DataLimits, InlineWriter, Sge, WqeWriter, put_frame_entries, put_inline};
+use super::{
+    CTRL_UNITS, DataLimits, InlineWriter, WqeWriter, put_frame_entries, put_inline, put_inline_behind,
+};
 use uverbs_core::provider::op::TsoArgs;
-use uverbs_core::provider::{Payload, PostError};
+use uverbs_core::provider::{Inline, PostError};
 use uverbs_core::wr::Sge as RawSge;
 use uverbs_mlx5_hw::wqe::{
     ETH_L2_INLINE_HEADER_SIZE, ETH_L2_MIN_HEADER_SIZE, MLX5_ETH_WQE_L3_CSUM, MLX5_ETH_WQE_L4_CSUM,
@@ -133,12 +135,12 @@ pub(crate) unsafe fn put_frame_sges(
 
 /// Writes a raw packet of inline data after the control segment, with the header in the Ethernet segment if `l2`; returns
 /// the WQE's units.
-pub(crate) fn put_frame_inline<P: Payload<Sge>>(
+pub(crate) fn put_frame_inline(
     writer: WqeWriter<'_>,
     limits: &DataLimits,
     csum: bool,
     l2: bool,
-    data: &P,
+    data: &Inline<'_>,
 ) -> Result<u32, PostError> {
     if !l2 {
         let at = CTRL_UNITS + put_frame(writer, csum, None);
@@ -154,24 +156,5 @@ pub(crate) fn put_frame_inline<P: Payload<Sge>>(
         return Err(PostError::InvalidArgument);
     }
     let at = CTRL_UNITS + put_frame(writer, csum, Some(&header));
-    Ok(at + put_inline(writer, at, limits, &Behind(data))?)
-}
-
-/// A payload without its first [`L2`] bytes, which it must have.
-#[derive(Clone, Copy)]
-struct Behind<'a, P>(&'a P);
-
-impl<P: Payload<Sge>> Payload<Sge> for Behind<'_, P> {
-    const INLINE: bool = true;
-    fn for_each_buf(&self, mut f: impl FnMut(&[u8])) {
-        let mut skip = L2;
-        self.0.for_each_buf(|bytes| {
-            let now = skip.min(bytes.len());
-            skip -= now;
-            f(&bytes[now..]);
-        });
-    }
-    fn inline_len(&self) -> usize {
-        self.0.inline_len().saturating_sub(L2)
-    }
+    Ok(at + put_inline_behind(writer, at, limits, L2, data)?)
 }

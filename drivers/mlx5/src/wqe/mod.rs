@@ -26,7 +26,7 @@ mod writer;
 
 pub(crate) use data::{
     Answer, DataLimits, SHORT_INLINE, SendEntry, one_entry, ordinary_words, put_entries, put_frame_entries,
-    put_inline, put_ordinary, put_ordinary_inline, put_short_inline,
+    put_inline, put_inline_behind, put_ordinary, put_ordinary_inline, put_short_inline,
 };
 pub(crate) use recv::RecvFormat;
 pub use recv::WireEntry;

@@ -1,135 +1,85 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Encodes the common WQE: control segment, destination, remote address, operands of an atomic, data.
 //!
-//! All interfaces describe a WR by the same types. Values that the typed interface has at compile time are constants
-//! here and are folded. A list fills the description from C's struct. A builder first writes the segments that the
-//! opcode determines, and then the data when a setter is called. A WQE is written once; the values that the doorbell
-//! needs are returned ([`Written`]).
+//! All interfaces pass the core's value of a WR. Parts that the typed interface has at compile time are constants here and
+//! are folded. A list makes the value of C's struct. A builder first writes the segments that the opcode determines, and
+//! then the data when a setter is called. A WQE is written once; the values that the doorbell needs are returned
+//! ([`Written`]).
 
 use super::data::copy_inline;
-use super::{AV_UNITS, Ah, Answer, CTRL_UNITS, DataLimits, Remote, SendEntry, Sge, WqeWriter, eth};
+use super::{AV_UNITS, Ah, Answer, CTRL_UNITS, DataLimits, Remote, SendEntry, WqeWriter, eth};
 use super::{ctrl_base, ctrl0, ctrl1, fm_ce_se, hw_opcode, one_entry, put_entries};
 use crate::memory::{BlockIndex, SqView};
 use crate::sq::cursor::Cursor;
-use uverbs_core::provider::op::{MwBind, TsoArgs};
+use uverbs_core::provider::op::TsoArgs;
 use uverbs_core::provider::opcodes::is_atomic;
-use uverbs_core::provider::{Address, Operation, Payload, PostError, WireRemote as _};
+use uverbs_core::provider::{Data, DcTarget, Op, PostError, To, WireRemote as _};
 use uverbs_core::wr::{SendFlags, WrOpcode};
 use uverbs_mlx5_hw::wqe::MLX5_WQE_CTRL_INITIATOR_SMALL_FENCE as SMALL_FENCE;
 
 /// The destination of a message.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Destination<'a> {
-    /// The peer of the connection, or the address in the frame.
-    Connection,
-    /// The address in the frame, of a queue of raw packets whose headers are in memory: the WQE has an Ethernet segment.
-    Frame,
-    /// Address handle, QP number and Q_Key.
-    Datagram(&'a Ah, u32, u32),
-    /// Address handle, number and access key of a DC target.
-    DcTarget(&'a Ah, u32, u64),
-    /// The peer of the connection, and the number of an SRQ there.
-    Srq(u32),
-}
+pub(crate) type Dest<'a> = uverbs_core::provider::Dest<'a, Ah>;
 
-impl<'a> Destination<'a> {
-    /// The destination of the typed interface.
-    #[inline(always)]
-    pub(crate) fn of<A: Address<Ah>>(to: &'a A) -> Self {
-        if let Some((ah, qpn, qkey)) = to.datagram() {
-            Self::Datagram(ah, qpn, qkey)
-        } else if let Some((ah, dctn, key)) = to.dc_target() {
-            Self::DcTarget(ah, dctn, key)
-        } else if let Some(srqn) = to.remote_srqn() {
-            Self::Srq(srqn)
-        } else if to.is_frame() {
-            Self::Frame
-        } else {
-            Self::Connection
-        }
-    }
+/// A work request with entries of the form `E`.
+pub(crate) type Wr<'a, E> = uverbs_core::provider::Wr<'a, Ah, E, Remote>;
 
-    /// The units of the destination's segment.
-    #[inline(always)]
-    pub(crate) const fn units(&self) -> u32 {
-        match self {
-            Self::Connection => 0,
-            Self::Srq(_) | Self::Frame => 1,
-            Self::Datagram(..) | Self::DcTarget(..) => AV_UNITS,
-        }
+/// The units of a destination's segment.
+#[inline(always)]
+pub(crate) const fn dest_units(to: &Dest<'_>) -> u32 {
+    match to {
+        Dest::Peer => 0,
+        Dest::Xrc(_) | Dest::Frame => 1,
+        Dest::Ud(_) | Dest::Dc(_) => AV_UNITS,
     }
 }
 
-/// A local operation.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Local {
-    /// Binds a memory window.
-    Bind(MwBind),
-    /// Invalidates a key.
-    Invalidate(u32),
+/// Immediate data or a key, as in the control segment, in host order.
+#[inline(always)]
+pub(crate) const fn imm_or_key(op: &Op<'_, Remote>) -> u32 {
+    match *op {
+        Op::SendImm(value) | Op::WriteImm(_, value) | Op::SendInv(value) | Op::LocalInv(value) => value,
+        _ => 0,
+    }
 }
 
-/// The operation of a WR.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WqeOp<'a> {
-    /// The verbs opcode.
-    pub(crate) opcode: WrOpcode,
-    /// Immediate data or a key, as in the control segment, in host order.
-    pub(crate) imm: u32,
-    /// The remote address of RDMA and atomics.
-    pub(crate) remote: Option<Remote>,
-    /// The operands of an atomic, in wire order.
-    pub(crate) operands: Option<[u64; 2]>,
-    /// Whether an atomic must have an aligned remote address. As in libmlx5, lists and builders leave this to the peer.
-    pub(crate) is_aligned: bool,
-    /// Header and segment size of a TSO send.
-    pub(crate) tso: Option<TsoArgs<'a>>,
-    /// A local operation, which has no data.
-    pub(crate) local: Option<Local>,
+/// The operands of an atomic, in wire order.
+#[inline(always)]
+const fn operands(op: &Op<'_, Remote>) -> Option<[u64; 2]> {
+    match *op {
+        Op::CmpSwp(_, compare, swap) => Some([swap.to_be(), compare.to_be()]),
+        Op::FetchAdd(_, add) => Some([add.to_be(), 0]),
+        _ => None,
+    }
 }
 
-impl<'a> WqeOp<'a> {
-    /// A message that consists of data only.
-    #[inline(always)]
-    pub(crate) const fn new(opcode: WrOpcode) -> Self {
-        Self { opcode, imm: 0, remote: None, operands: None, is_aligned: false, tso: None, local: None }
+/// The header of a TSO send.
+#[inline(always)]
+pub(crate) const fn tso_args<'a>(op: &Op<'a, Remote>) -> Option<TsoArgs<'a>> {
+    match *op {
+        Op::Tso(args) => Some(args),
+        _ => None,
     }
+}
 
-    /// The operation of the typed interface or of a builder.
-    #[inline(always)]
-    pub(crate) fn of<O: Operation<Remote = Remote>>(op: &'a O) -> Self {
-        let imm = match (op.imm_data(), op.invalidate_rkey()) {
-            (Some(imm), _) => imm.get(),
-            (None, Some(rkey)) => rkey,
-            (None, None) => 0,
-        };
-        let operands = op.atomic().map(|args| {
-            let is_swap = matches!(O::OPCODE, WrOpcode::ATOMIC_CMP_AND_SWP);
-            let words = if is_swap { [args.swap, args.compare_add] } else { [args.compare_add, 0] };
-            words.map(u64::to_be)
-        });
-        let local = match (op.bind_mw(), op.invalidate_rkey()) {
-            _ if O::HAS_DATA => None,
-            (Some(bind), _) => Some(Local::Bind(bind)),
-            (None, Some(key)) => Some(Local::Invalidate(key)),
-            (None, None) => None,
-        };
-        Self {
-            opcode: O::OPCODE,
-            imm,
-            remote: op.remote(),
-            operands,
-            is_aligned: false,
-            tso: op.tso(),
-            local,
-        }
-    }
+/// Whether a WR is a bind or an invalidation.
+#[inline(always)]
+pub(crate) const fn is_local(op: &Op<'_, Remote>) -> bool {
+    matches!(op, Op::BindMw(_) | Op::LocalInv(_))
+}
 
-    /// The response that the device writes to the WR's entries.
-    #[inline(always)]
-    pub(crate) fn answer(&self) -> Answer {
-        if is_atomic(self.opcode) { Answer::CountEight } else { Answer::None }
-    }
+/// The response that the device writes to the entries of a WR of a list or of the typed interface.
+#[inline(always)]
+pub(crate) const fn answer_of(op: &Op<'_, Remote>) -> Answer {
+    if is_atomic(op.opcode()) { Answer::CountEight } else { Answer::None }
+}
+
+/// Who finds that the remote address of an atomic is not aligned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Alignment {
+    /// The encoder, for the typed interface.
+    Checked,
+    /// The peer, for lists and builders, as with libmlx5.
+    ByPeer,
 }
 
 /// The units of an opcode between destination and data.
@@ -142,57 +92,22 @@ pub(crate) const fn op_units(opcode: WrOpcode) -> u32 {
     }
 }
 
-/// The data of a WR.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Data<'a, E, P> {
-    /// Scatter/gather entries.
-    Entries(&'a [E]),
-    /// Inline data.
-    Inline(P),
+/// The maximum number of units that data take.
+pub(crate) fn max_units<E>(data: &Data<'_, E>) -> u32 {
+    let units = match data {
+        Data::Sges(entries) => entries.len(),
+        Data::Inline(data) => data.len().saturating_add(19) / 16,
+    };
+    u32::try_from(units).unwrap_or(u32::MAX)
 }
 
-impl<'a, P: Payload<Sge>> Data<'a, Sge, &'a P> {
-    /// The data of the typed interface.
-    #[inline(always)]
-    pub(crate) fn of(data: &'a P) -> Self {
-        if P::INLINE { Self::Inline(data) } else { Self::Entries(data.sges()) }
-    }
-}
-
-impl<E, P: Payload<Sge>> Data<'_, E, &P> {
-    /// The maximum number of units that the data take.
-    pub(crate) fn max_units(&self) -> u32 {
-        let units = match self {
-            Self::Entries(entries) => entries.len(),
-            Self::Inline(data) => data.inline_len().saturating_add(19) / 16,
-        };
-        u32::try_from(units).unwrap_or(u32::MAX)
-    }
-}
-
-/// A WR without its id.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Description<'a, E, P> {
-    /// The flags, which determine the kind of the data.
-    pub(crate) flags: SendFlags,
-    /// The destination.
-    pub(crate) to: Destination<'a>,
-    /// The operation.
-    pub(crate) op: WqeOp<'a>,
-    /// The data.
-    pub(crate) data: Data<'a, E, P>,
-}
-
-impl<E: Copy, P: Copy> Description<'_, E, &P> {
-    /// Calls `f`, which should not be inlined, with a copy. If the address of the description, of a single entry or of the
-    /// inline data's reference were passed, they would be kept in memory instead of registers, in the fast path, too.
-    #[inline(always)]
-    pub(crate) fn lend<R>(&self, f: impl FnOnce(&Description<'_, E, &P>) -> R) -> R {
-        match self.data {
-            Data::Entries(&[one]) => f(&Description { data: Data::Entries(&[one]), ..*self }),
-            Data::Entries(many) => f(&Description { data: Data::Entries(many), ..*self }),
-            Data::Inline(&data) => f(&Description { data: Data::Inline(&data), ..*self }),
-        }
+/// Calls `f`, which should not be inlined, with a copy. If the address of the WR or of a single entry were passed, they would
+/// be kept in memory instead of registers, in the fast path, too.
+#[inline(always)]
+pub(crate) fn lend<E: Copy, R>(wr: &Wr<'_, E>, f: impl FnOnce(&Wr<'_, E>) -> R) -> R {
+    match wr.data {
+        Data::Sges(&[one]) => f(&Wr { data: Data::Sges(&[one]), ..*wr }),
+        data => f(&Wr { data, ..*wr }),
     }
 }
 
@@ -305,26 +220,26 @@ impl CtrlConsts {
 
     /// The second word. Flags that are not plain are ignored.
     #[inline(always)]
-    pub(crate) fn second(&self, flags: SendFlags, imm: u32) -> u64 {
-        self.second[(flags.bits() & 15) as usize] | ctrl1(0, imm)
+    pub(crate) fn second(&self, flags: SendFlags, imm_or_key: u32) -> u64 {
+        self.second[(flags.bits() & 15) as usize] | ctrl1(0, imm_or_key)
     }
 }
 
 /// Writes the destination after the control segment; returns the next unit.
 #[inline(always)]
-pub(crate) fn put_destination(units: &mut impl Units, to: Destination<'_>) -> u32 {
-    let av = match to {
-        Destination::Connection => return CTRL_UNITS,
-        Destination::Frame => {
+pub(crate) fn put_destination(units: &mut impl Units, to: &Dest<'_>) -> u32 {
+    let av = match *to {
+        Dest::Peer => return CTRL_UNITS,
+        Dest::Frame => {
             units.put_unit(CTRL_UNITS, [0; 2]);
             return CTRL_UNITS + 1;
         }
-        Destination::Srq(srqn) => {
+        Dest::Xrc(srqn) => {
             units.put_unit(CTRL_UNITS, [(u64::from(srqn) << 32).to_be(), 0]);
             return CTRL_UNITS + 1;
         }
-        Destination::Datagram(ah, qpn, qkey) => ah.to(u64::from(qkey) << 32, qpn),
-        Destination::DcTarget(ah, dctn, key) => ah.to(key, dctn),
+        Dest::Ud(To { ah, remote_qpn, remote_qkey }) => ah.to(u64::from(remote_qkey) << 32, remote_qpn),
+        Dest::Dc(DcTarget { ah, remote_dctn, remote_dc_key }) => ah.to(remote_dc_key, remote_dctn),
     };
     let [a, b, c, d, e, f] = av;
     units.put_unit(CTRL_UNITS, [a, b]);
@@ -335,12 +250,17 @@ pub(crate) fn put_destination(units: &mut impl Units, to: Destination<'_>) -> u3
 
 /// Writes the segments of the opcode from `unit` on; returns the next unit.
 #[inline(always)]
-pub(crate) fn put_op(units: &mut impl Units, unit: u32, op: &WqeOp<'_>) -> Result<u32, PostError> {
-    let Some(remote) = op.remote else { return Ok(unit) };
+pub(crate) fn put_op(
+    units: &mut impl Units,
+    unit: u32,
+    op: &Op<'_, Remote>,
+    alignment: Alignment,
+) -> Result<u32, PostError> {
+    let Some(remote) = op.remote() else { return Ok(unit) };
     units.put_unit(unit, remote.words());
-    let Some(operands) = op.operands else { return Ok(unit + 1) };
+    let Some(operands) = operands(op) else { return Ok(unit + 1) };
     // IBA 9.4.5: an atomic operates on 8 aligned bytes. The peer refuses any other address.
-    if op.is_aligned && !remote.addr().is_multiple_of(8) {
+    if alignment == Alignment::Checked && !remote.addr().is_multiple_of(8) {
         return Err(PostError::Misaligned);
     }
     units.put_unit(unit + 1, operands);
@@ -352,59 +272,58 @@ pub(crate) fn put_op(units: &mut impl Units, unit: u32, op: &WqeOp<'_>) -> Resul
 ///
 /// A WR with one entry has its own code, in which the length is constant if all else is.
 #[inline(always)]
-pub(crate) fn put_wqe<E: SendEntry, P: Payload<Sge>>(
+pub(crate) fn put_wqe<E: SendEntry>(
     view: SqView<'_>,
     cursor: &mut Cursor,
     consts: &CtrlConsts,
     limits: &DataLimits,
-    wr_id: u64,
-    wr: &Description<'_, E, &P>,
+    wr: &Wr<'_, E>,
+    alignment: Alignment,
 ) -> Result<(), PostError> {
-    if let Some(args) = wr.op.tso {
-        return put_tso(view, cursor, consts, limits, wr_id, args, wr);
+    if let Op::Tso(args) = wr.op {
+        return put_tso(view, cursor, consts, limits, args, wr);
     }
     let mut writer = WqeWriter::new(view, cursor.at);
-    let unit = put_destination(&mut writer, wr.to);
-    let unit = put_op(&mut writer, unit, &wr.op)?;
-    let answer = wr.op.answer();
+    let unit = put_destination(&mut writer, &wr.to);
+    let unit = put_op(&mut writer, unit, &wr.op, alignment)?;
+    let answer = answer_of(&wr.op);
     let (units, carries) = match wr.data {
-        Data::Inline(data) => (copy_inline(writer, unit, limits, data)?, Carries::Inline),
-        Data::Entries(entries) => {
+        Data::Inline(data) => (copy_inline(writer, unit, limits, &data)?, Carries::Inline),
+        Data::Sges(entries) => {
             if let [one] = entries
                 && let Some(words) = one_entry(answer, *one)
             {
                 writer.put(unit, words);
                 put_ctrl(writer, consts, wr.flags, &wr.op, 1);
-                cursor.finish(view, wr_id, Written::new(unit + 1, Carries::Entries));
+                cursor.finish(view, wr.wr_id, Written::new(unit + 1, Carries::Entries));
                 return Ok(());
             }
             (put_entries(writer, unit, limits, answer, entries)?.into(), Carries::Entries)
         }
     };
-    if matches!(wr.to, Destination::Frame) && units == 0 {
+    if matches!(wr.to, Dest::Frame) && units == 0 {
         // The second half of the Ethernet segment must not have bytes of an old WQE.
         writer.put(unit, [0; 2]);
     }
     put_ctrl(writer, consts, wr.flags, &wr.op, units);
-    cursor.finish(view, wr_id, Written::new(unit + units as u32, carries));
+    cursor.finish(view, wr.wr_id, Written::new(unit + units as u32, carries));
     Ok(())
 }
 
 /// [`put_wqe`] for a TSO send of entries: the Ethernet segment contains the header.
 #[inline(always)]
-fn put_tso<E: SendEntry, P: Payload<Sge>>(
+fn put_tso<E: SendEntry>(
     view: SqView<'_>,
     cursor: &mut Cursor,
     consts: &CtrlConsts,
     limits: &DataLimits,
-    wr_id: u64,
     args: TsoArgs<'_>,
-    wr: &Description<'_, E, &P>,
+    wr: &Wr<'_, E>,
 ) -> Result<(), PostError> {
     let writer = WqeWriter::new(view, cursor.at);
     let header = eth::tso_units(limits.max_tso_header, args)?;
     let units = match wr.data {
-        Data::Entries(entries) => {
+        Data::Sges(entries) => {
             limits.check_tso(entries.iter().map(|entry| u64::from(entry.length())).sum())?;
             eth::put_tso(writer, false, args)?;
             if let [one] = entries
@@ -421,7 +340,7 @@ fn put_tso<E: SendEntry, P: Payload<Sge>>(
     };
     // The constants are those of a segment of one unit.
     put_ctrl(writer, consts, wr.flags, &wr.op, u64::from(header - 1 + units));
-    cursor.finish(view, wr_id, Written::new(CTRL_UNITS + header + units, Carries::Entries));
+    cursor.finish(view, wr.wr_id, Written::new(CTRL_UNITS + header + units, Carries::Entries));
     Ok(())
 }
 
@@ -431,36 +350,37 @@ pub(crate) fn put_ctrl(
     writer: WqeWriter<'_>,
     consts: &CtrlConsts,
     flags: SendFlags,
-    op: &WqeOp<'_>,
+    op: &Op<'_, Remote>,
     data_units: u64,
 ) {
-    writer.put_ctrl1(consts.second(flags, op.imm));
-    writer.put_ctrl0(consts.first(writer.place(), op.opcode, data_units));
+    writer.put_ctrl1(consts.second(flags, imm_or_key(op)));
+    writer.put_ctrl0(consts.first(writer.place(), op.opcode(), data_units));
 }
 
 /// Whether [`block`] composes WRs of this kind.
 #[inline(always)]
-pub(crate) fn has_block<E, P>(wr: &Description<'_, E, P>) -> bool {
-    let units = CTRL_UNITS + wr.to.units() + op_units(wr.op.opcode) + 1;
-    matches!(wr.data, Data::Entries([_])) && wr.op.tso.is_none() && units <= 4
+pub(crate) fn has_block<E>(wr: &Wr<'_, E>) -> bool {
+    let units = CTRL_UNITS + dest_units(&wr.to) + op_units(wr.op.opcode()) + 1;
+    matches!(wr.data, Data::Sges([_])) && tso_args(&wr.op).is_none() && units <= 4
 }
 
 /// Composes a WQE of one block with one entry in registers: returns its words, except the first, and its units. `None` for
 /// other WRs, and for WRs with an error.
 #[inline(always)]
-pub(crate) fn block<E: SendEntry, P>(
+pub(crate) fn block<E: SendEntry>(
     consts: &CtrlConsts,
-    wr: &Description<'_, E, P>,
+    wr: &Wr<'_, E>,
+    alignment: Alignment,
 ) -> Option<([u64; 8], u32)> {
-    let Data::Entries(&[entry]) = wr.data else { return None };
+    let Data::Sges(&[entry]) = wr.data else { return None };
     if !has_block(wr) {
         return None;
     }
-    let words = one_entry(wr.op.answer(), entry)?;
+    let words = one_entry(answer_of(&wr.op), entry)?;
     let mut block = [0; 8];
-    let unit = put_destination(&mut block, wr.to);
-    let unit = put_op(&mut block, unit, &wr.op).ok()?;
+    let unit = put_destination(&mut block, &wr.to);
+    let unit = put_op(&mut block, unit, &wr.op, alignment).ok()?;
     block.put_unit(unit, words);
-    block[1] = consts.second(wr.flags, wr.op.imm);
+    block[1] = consts.second(wr.flags, imm_or_key(&wr.op));
     Some((block, unit + 1))
 }

@@ -14,13 +14,7 @@ mod vectors;
 
 use crate::{Extensions, SendConfig};
 use uverbs_core::attr::{QpType, SendOpsFlags};
-use uverbs_core::provider::op;
-use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::wr::Sge;
-
-pub(crate) type Send = op::Send<RemoteAddr>;
-pub(crate) type Flush = op::Flush<RemoteAddr>;
-pub(crate) type AtomicWrite = op::AtomicWrite<RemoteAddr>;
 
 /// The configuration of a QP of this type with all features of rxe.
 pub(crate) fn config(qp_type: QpType) -> SendConfig {

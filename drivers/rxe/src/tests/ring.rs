@@ -7,19 +7,18 @@ use crate::testing::{decode_recv, decode_send, heap_ring, recv_queue, ring, send
 use proptest::prelude::*;
 use uverbs_core::attr::QpState;
 use uverbs_core::provider::{
-    Connected, Inline, NoData, PostError, RecvBatch as _, RecvQueue as _, SendBatch as _, SendQueue as _, Wr,
-    WrBuilder as _,
+    Inline, Op, PostError, RecvBatch as _, RecvQueue as _, SendBatch as _, SendQueue as _, Wr, WrBuilder as _,
 };
-use uverbs_core::wr::SendFlags;
+use uverbs_soft::testing::begin;
 use uverbs_uapi::rxe::{rxe_recv_wqe, rxe_send_wqe};
 
-fn wr(wr_id: u64) -> Wr {
-    Wr { wr_id, flags: SendFlags::SIGNALED }
+fn send(wr_id: u64) -> Wr<'static, crate::Ah> {
+    Wr::new(wr_id, Op::Send).signaled()
 }
 
 fn post(q: &mut crate::SendQueue<crate::testing::FakeBell>, wr_id: u64) -> Result<(), PostError> {
     // SAFETY: inline data are copied by the call, so no memory is used later.
-    unsafe { q.post(wr(wr_id), Connected, Send::new(), Inline(&wr_id.to_ne_bytes())) }
+    unsafe { q.post(&send(wr_id).inline(&wr_id.to_ne_bytes())) }
 }
 
 #[test]
@@ -68,13 +67,13 @@ fn a_batch_from_before_a_reset_is_not_published() {
     let (mut q, kernel, bell, shared) = send_queue(4, &config(QpType::Rc)).unwrap();
     let mut batch = q.batch();
     // SAFETY: the WR has no data, so it names no memory.
-    unsafe { batch.push(wr(1), Connected, Send::new(), NoData) };
+    unsafe { batch.push(&send(1)) };
     shared.set_state(QpState::RESET);
     shared.set_state(QpState::RTS);
     assert_eq!(batch.complete(), Err(PostError::BadState));
     q.wr_start();
-    q.wr_begin(wr(1), Send::new());
-    q.wr_set_inline(Inline(&[]));
+    begin(&mut q, 1, Op::Send);
+    q.wr_set_inline(Inline::Bytes(&[]));
     shared.set_state(QpState::RESET);
     assert_eq!(q.wr_complete(), Err(PostError::BadState));
     assert_eq!((kernel.producer(), bell.rings()), (0, 0));
@@ -82,7 +81,7 @@ fn a_batch_from_before_a_reset_is_not_published() {
     shared.set_state(QpState::RTS);
     let mut batch = q.batch();
     // SAFETY: the WR has no data, so it names no memory.
-    unsafe { batch.push(wr(1), Connected, Send::new(), NoData) };
+    unsafe { batch.push(&send(1)) };
     shared.set_state(QpState::ERR);
     batch.complete().unwrap();
     assert_eq!((kernel.producer(), bell.rings()), (1, 1));
@@ -189,7 +188,7 @@ proptest! {
                     let mut n = 0;
                     for i in 0..(value % 20) {
                         // SAFETY: the WR has no data, so it names no memory.
-                        unsafe { batch.push(wr(u64::from(i)), Connected, Send::new(), NoData) };
+                        unsafe { batch.push(&send(u64::from(i))) };
                         n += 1;
                     }
                     let result = batch.complete();

@@ -8,10 +8,9 @@ use proptest::prelude::*;
 use uverbs_core::attr::QpType;
 use uverbs_core::provider::RecvQueue as _;
 use uverbs_core::provider::op::{FlushArgs, MwBind};
+use uverbs_core::provider::{Op, RemoteAddr};
 use uverbs_core::wr::{ImmData, RawAh, SendFlags, Sge};
-use uverbs_testkit::{
-    Face, Op, OwnedData, OwnedDest, OwnedRequest, Remote, handle, has_data, post, recv_nodes,
-};
+use uverbs_testkit::{Face, OwnedData, OwnedDest, OwnedRequest, handle, post, recv_nodes};
 use zerocopy::IntoBytes as _;
 
 const SLOTS: u32 = 8;
@@ -20,12 +19,12 @@ const OWN_QKEY: u32 = 0x1111_1111;
 
 type Request = OwnedRequest<'static, RawAh<Ah>>;
 
-fn remote() -> impl Strategy<Value = Remote> {
-    any::<(u64, u32)>().prop_map(|(addr, rkey)| Remote { addr, rkey })
+fn remote() -> impl Strategy<Value = RemoteAddr> {
+    any::<(u64, u32)>().prop_map(|(addr, rkey)| RemoteAddr { addr, rkey })
 }
 
-fn aligned() -> impl Strategy<Value = Remote> {
-    remote().prop_map(|r| Remote { addr: r.addr & !7, ..r })
+fn aligned() -> impl Strategy<Value = RemoteAddr> {
+    remote().prop_map(|r| RemoteAddr { addr: r.addr & !7, ..r })
 }
 
 /// The operations of UC.
@@ -67,7 +66,7 @@ fn data(inline: bool, atomic: bool) -> BoxedStrategy<OwnedData> {
 
 fn with_data(op: Op<'static>) -> impl Strategy<Value = (Op<'static>, OwnedData)> {
     let data = match op {
-        _ if !has_data(op) => Just(OwnedData::None).boxed(),
+        _ if !op.has_data() => Just(OwnedData::None).boxed(),
         Op::Read(..) => data(false, false),
         Op::CmpSwp(..) | Op::FetchAdd(..) => data(false, true),
         _ => data(true, false),
@@ -81,17 +80,18 @@ fn request(qp_type: QpType) -> BoxedStrategy<Request> {
         QpType::Uc => unreliable_op().boxed(),
         _ => reliable_op().boxed(),
     };
-    let dest = any::<(u32, u8, u32, u32)>().prop_map(move |(num, byte, qpn, qkey)| match qp_type {
-        QpType::Ud => OwnedDest::Ud { ah: handle(ah(num, byte)), qpn, qkey },
-        _ => OwnedDest::Peer,
-    });
+    let dest =
+        any::<(u32, u8, u32, u32)>().prop_map(move |(num, byte, remote_qpn, remote_qkey)| match qp_type {
+            QpType::Ud => OwnedDest::Ud { ah: handle(ah(num, byte)), remote_qpn, remote_qkey },
+            _ => OwnedDest::Peer,
+        });
     (any::<u64>(), 0_u32..8, op.prop_flat_map(with_data), dest)
-        .prop_map(|(wr_id, flags, (op, data), dest)| Request {
+        .prop_map(|(wr_id, flags, (op, data), to)| Request {
             wr_id,
             flags: SendFlags::from_bits_retain(flags),
             op,
             data,
-            dest,
+            to,
         })
         .boxed()
 }
@@ -102,8 +102,8 @@ fn requests(qp_type: QpType) -> impl Strategy<Value = Vec<Request>> {
 
 /// The expected contents of the WQE.
 fn expected(request: &Request) -> DecodedSend {
-    let rdma = |r: Remote| (Part::Rdma { remote_addr: r.addr, rkey: r.rkey }, r.addr);
-    let atomic = |r: Remote, compare_add, swap| {
+    let rdma = |r: RemoteAddr| (Part::Rdma { remote_addr: r.addr, rkey: r.rkey }, r.addr);
+    let atomic = |r: RemoteAddr, compare_add, swap| {
         (Part::Atomic { remote_addr: r.addr, compare_add, swap, rkey: r.rkey }, r.addr)
     };
     let imm = |imm| ImmData::new(imm).to_be();
@@ -123,14 +123,14 @@ fn expected(request: &Request) -> DecodedSend {
         Op::SendInv(k) => (9, k, (Part::None, 0)),
         Op::Flush(r, f) => {
             let FlushArgs { length, placement, level } = f;
-            let Remote { addr: remote_addr, rkey } = r;
+            let RemoteAddr { addr: remote_addr, rkey } = r;
             (14, 0, (Part::Flush { remote_addr, length, rkey, kind: placement, level }, remote_addr))
         }
         Op::AtomicWrite(r, _) => (15, 0, rdma(r)),
         Op::Tso(_) => unreachable!("not an operation of rxe"),
     };
-    let part = match &request.dest {
-        OwnedDest::Ud { ah, qpn, qkey } => Part::Ud {
+    let part = match &request.to {
+        OwnedDest::Ud { ah, remote_qpn: qpn, remote_qkey: qkey } => Part::Ud {
             remote_qpn: *qpn,
             // With the top bit the QP's own key is sent.
             remote_qkey: if qkey >> 31 == 1 { OWN_QKEY } else { *qkey },

@@ -6,13 +6,14 @@ use super::*;
 use crate::testing::{FakeBell, KernelSide, ah, decode_send, send_queue};
 use uverbs_core::provider::op::FlushArgs;
 use uverbs_core::provider::{
-    BadWr, Connected, DcTarget, Inline, NoData, PostError, SendBatch as _, SendQueue as _, Wr, WrBuilder as _,
+    BadWr, DcTarget, Dest, Inline, Op, PostError, RemoteAddr, SendBatch as _, SendQueue as _, Wr,
+    WrBuilder as _,
 };
-use uverbs_core::wr::{SendFlags, SendWr, WrOpcode};
+use uverbs_core::wr::{SendWr, WrOpcode};
+use uverbs_soft::testing::begin;
 
 type Queue = crate::SendQueue<FakeBell>;
 
-const WR: Wr = Wr { wr_id: 7, flags: SendFlags::empty() };
 const AT: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 5 };
 
 fn new_queue() -> (Queue, KernelSide, FakeBell) {
@@ -49,26 +50,27 @@ fn lists_end_at_an_invalid_local_invalidation_and_at_an_opcode_above_31() {
 #[test]
 fn a_dynamically_connected_target_is_refused() {
     let (mut q, kernel, _) = new_queue();
-    let to = DcTarget { ah: &ah(1, 1), remote_dctn: 3, remote_dc_key: 4 };
+    let ah = ah(1, 1);
+    let to = Dest::Dc(DcTarget { ah: &ah, remote_dctn: 3, remote_dc_key: 4 });
     // SAFETY: the WR has no data, so it names no memory.
-    let refused = unsafe { q.post(WR, to, Send::new(), NoData) };
+    let refused = unsafe { q.post(&Wr::new(7, Op::Send).to(to)) };
     assert_eq!((refused, ids(&kernel)), (Err(PostError::InvalidArgument), vec![]));
 }
 
 #[test]
 fn atomic_writes_are_aligned_and_take_no_setter() {
-    let odd = AtomicWrite::new(RemoteAddr { addr: 0x1004, rkey: 5 }, [0; 8]);
+    let odd = Op::AtomicWrite(RemoteAddr { addr: 0x1004, rkey: 5 }, [0; 8]);
     let (mut q, kernel, bell) = new_queue();
     let mut batch = q.batch();
     // SAFETY: the WR has no data, so it names no memory.
-    unsafe { batch.push(WR, Connected, odd, NoData) };
+    unsafe { batch.push(&Wr::new(7, odd)) };
     assert_eq!(batch.complete(), Err(PostError::Misaligned));
     q.wr_start();
-    q.wr_begin(WR, odd);
+    begin(&mut q, 7, odd);
     assert_eq!(q.wr_complete(), Err(PostError::Misaligned));
     q.wr_start();
-    q.wr_begin(WR, AtomicWrite::new(AT, [0; 8]));
-    q.wr_set_inline(Inline(&[]));
+    begin(&mut q, 7, Op::AtomicWrite(AT, [0; 8]));
+    q.wr_set_inline(Inline::Bytes(&[]));
     assert_eq!(q.wr_complete(), Err(PostError::OrphanSetter));
     assert_eq!((kernel.producer(), bell.rings()), (0, 0));
 }
@@ -78,38 +80,14 @@ fn flush_and_atomic_write_need_the_devices_support() {
     let mut c = config(QpType::Rc);
     c.extensions = Extensions::default();
     let (mut q, kernel, _, _) = send_queue(4, &c).unwrap();
-    let flush = Flush::new(AT, FlushArgs { length: 1, placement: 1, level: 0 });
+    let flush = Op::Flush(AT, FlushArgs { length: 1, placement: 1, level: 0 });
     // SAFETY: the WR has no data, so it names no memory.
-    assert_eq!(unsafe { q.post(WR, Connected, flush, NoData) }, Err(PostError::IllegalOpcode));
-    let write = AtomicWrite::new(AT, [0; 8]);
+    assert_eq!(unsafe { q.post(&Wr::new(7, flush)) }, Err(PostError::IllegalOpcode));
+    let write = Op::AtomicWrite(AT, [0; 8]);
     // SAFETY: the WR has no data, so it names no memory.
-    assert_eq!(unsafe { q.post(WR, Connected, write, NoData) }, Err(PostError::IllegalOpcode));
+    assert_eq!(unsafe { q.post(&Wr::new(7, write)) }, Err(PostError::IllegalOpcode));
     q.wr_start();
-    q.wr_begin(WR, flush);
+    begin(&mut q, 7, flush);
     assert_eq!(q.wr_complete(), Err(PostError::IllegalOpcode));
     assert_eq!(kernel.producer(), 0);
-}
-
-/// A payload with more bytes than its `inline_len`.
-#[derive(Clone, Copy)]
-struct TooLong;
-impl uverbs_core::provider::Payload<Sge> for TooLong {
-    const INLINE: bool = true;
-    fn for_each_buf(&self, mut f: impl FnMut(&[u8])) {
-        f(&[1; 60]);
-        f(&[2; 60]);
-        f(&[3; 1]);
-    }
-    fn inline_len(&self) -> usize {
-        1
-    }
-}
-
-#[test]
-fn a_payload_longer_than_its_inline_len_is_limited() {
-    let (mut q, kernel, _) = new_queue();
-    let before = kernel.element(1);
-    // SAFETY: inline data are copied by the call, so no memory is used later.
-    assert_eq!(unsafe { q.post(WR, Connected, Send::new(), TooLong) }, Err(PostError::InlineTooLong));
-    assert_eq!(kernel.element(1), before);
 }

@@ -11,15 +11,16 @@ use crate::Ah;
 use crate::testing::{ah, recv_queue, send_queue};
 use uverbs_core::attr::QpType;
 use uverbs_core::provider::op::{FlushArgs, MwBind};
+use uverbs_core::provider::{Dest, Op, RemoteAddr, To, Wr};
 use uverbs_core::provider::{RecvBatch as _, RecvQueue as _};
 use uverbs_core::wr::{RawAh, SendFlags};
-use uverbs_testkit::{Face, Op, Remote, To, handle, post};
+use uverbs_testkit::{Face, handle, post};
 
-type Request<'a> = uverbs_testkit::Request<'a, RawAh<Ah>>;
+type Request<'a> = Wr<'a, RawAh<Ah>>;
 
 const A: u64 = 0x7f00_1122_3344;
 const ID: u64 = 0x1122_3344_5566_7788;
-const WRITE_TO: Remote = Remote { addr: 0xffff_0000_1234_5678, rkey: 0x777 };
+const WRITE_TO: RemoteAddr = RemoteAddr { addr: 0xffff_0000_1234_5678, rkey: 0x777 };
 
 fn vector(name: &str) -> Vec<u8> {
     let lines = include_str!("vectors.txt").lines();
@@ -52,7 +53,7 @@ fn check(name: &str, qp_type: QpType, flags: u32, request: Request<'_>) {
 fn every_opcode_of_connected_qps_has_the_bytes_of_its_vector() {
     let one = |len| [sge(A, len, 0x501)];
     let two = [sge(A, 100, 0x501), sge(A + 0x1000, 28, 0x502)];
-    let at = |addr| Remote { addr, rkey: 0x777 };
+    let at = |addr| RemoteAddr { addr, rkey: 0x777 };
     let rc = |name, flags, op, sges: &[_]| check(name, QpType::Rc, flags, Request::new(ID, op).sges(sges));
     let without_data = |name, qp_type, flags, op| check(name, qp_type, flags, Request::new(ID, op));
 
@@ -85,7 +86,9 @@ fn every_opcode_of_connected_qps_has_the_bytes_of_its_vector() {
 fn every_opcode_of_datagram_qps_has_the_bytes_of_its_vector() {
     let one = [sge(A, 64, 0x501)];
     let (new, old) = (handle(ah(9, 0xee)), handle(ah(0, 0x5a)));
-    let datagram = |op, ah, qpn, qkey| Request::new(ID, op).sges(&one).to(Some(To { ah, qpn, qkey }));
+    let datagram = |op, ah, remote_qpn, remote_qkey| {
+        Request::new(ID, op).sges(&one).to(Dest::Ud(To { ah, remote_qpn, remote_qkey }))
+    };
     check("ud_send", QpType::Ud, 2, datagram(Op::Send, &new, 0xff_ffff, 0x1111_1111));
     check("ud_send_imm", QpType::Ud, 2, datagram(Op::SendImm(7), &old, 17, 5));
 }

@@ -12,11 +12,7 @@ mod roundtrip;
 
 use crate::SendConfig;
 use uverbs_core::attr::SendOpsFlags;
-use uverbs_core::provider::op;
-use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::wr::Sge;
-
-pub(crate) type Send = op::Send<RemoteAddr>;
 
 /// The configuration of a QP with all features of siw.
 pub(crate) fn config() -> SendConfig {

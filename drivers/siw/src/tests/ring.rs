@@ -8,19 +8,19 @@ use proptest::prelude::*;
 use uverbs_core::Errno;
 use uverbs_core::attr::QpState;
 use uverbs_core::provider::{
-    Connected, Inline, NoData, PostError, RecvQueue as _, SendBatch as _, SendQueue as _, Wr, WrBuilder as _,
+    Inline, Op, PostError, RecvQueue as _, SendBatch as _, SendQueue as _, Wr, WrBuilder as _,
 };
 use uverbs_core::wr::{SendFlags, SendWr, WrOpcode};
-use uverbs_soft::testing::heap;
+use uverbs_soft::testing::{begin, heap};
 use uverbs_uapi::siw::{siw_rqe, siw_sqe};
 
-fn wr(wr_id: u64) -> Wr {
-    Wr { wr_id, flags: SendFlags::SIGNALED }
+fn send(wr_id: u64) -> Wr<'static, crate::Ah> {
+    Wr::new(wr_id, Op::Send).signaled()
 }
 
 fn post(q: &mut crate::SendQueue<FakeBell>, wr_id: u64) -> Result<(), PostError> {
     // SAFETY: inline data are copied by the call, so no memory is used later.
-    unsafe { q.post(wr(wr_id), Connected, Send::new(), Inline(&wr_id.to_ne_bytes())) }
+    unsafe { q.post(&send(wr_id).inline(&wr_id.to_ne_bytes())) }
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_batch_is_visible_as_a_whole_or_not_at_all() {
     let fill = |batch: &mut crate::SendBatch<'_, FakeBell>| {
         for i in 10..14 {
             // SAFETY: the WR has no data, so it names no memory.
-            unsafe { batch.push(wr(i), Connected, Send::new(), NoData) };
+            unsafe { batch.push(&send(i)) };
         }
     };
     let mut batch = q.batch();
@@ -46,17 +46,17 @@ fn a_batch_is_visible_as_a_whole_or_not_at_all() {
     let mut batch = q.batch();
     fill(&mut batch);
     // SAFETY: the WR has no data, so it names no memory.
-    unsafe { batch.push(Wr { wr_id: 1, flags: SendFlags::IP_CSUM }, Connected, Send::new(), NoData) };
+    unsafe { batch.push(&Wr::new(1, Op::Send).flags(SendFlags::IP_CSUM)) };
     assert_eq!(batch.complete(), Err(PostError::IllegalFlag));
     let mut batch = q.batch();
     for i in 0..9 {
         // SAFETY: the WR has no data, so it names no memory.
-        unsafe { batch.push(wr(i), Connected, Send::new(), NoData) };
+        unsafe { batch.push(&send(i)) };
     }
     assert_eq!(batch.complete(), Err(PostError::QueueFull));
     q.wr_start();
-    q.wr_begin(wr(20), Send::new());
-    q.wr_set_inline(Inline(b"x"));
+    begin(&mut q, 20, Op::Send);
+    q.wr_set_inline(Inline::Bytes(b"x"));
     q.wr_abort();
     q.batch().complete().unwrap();
     // The kernel's flush completes each element that has flags, valid or not.
@@ -124,7 +124,7 @@ proptest! {
                     let mut batch = q.batch();
                     for i in 0..u64::from(value % 20) {
                         // SAFETY: the WR has no data, so it names no memory.
-                        unsafe { batch.push(wr(i), Connected, Send::new(), NoData) };
+                        unsafe { batch.push(&send(i)) };
                         kernel.set_flags(i as u32, value);
                     }
                     prop_assert!(value % 20 <= 8 || batch.complete().is_err());

@@ -6,17 +6,18 @@ use crate::Ah;
 use crate::testing::{DecodedSend, decode_recv, decode_send, recv_queue, send_queue};
 use proptest::prelude::*;
 use uverbs_core::attr::QpState;
+use uverbs_core::provider::{Op, RemoteAddr, Wr};
 use uverbs_core::provider::{PostError, RecvQueue as _};
 use uverbs_core::wr::{RawAh, SendFlags};
-use uverbs_testkit::{Face, Op, OwnedData, OwnedDest, OwnedRequest, Remote, post};
+use uverbs_testkit::{Face, OwnedData, OwnedDest, OwnedRequest, post};
 
 type Request = OwnedRequest<'static, RawAh<Ah>>;
-type OneRequest<'a> = uverbs_testkit::Request<'a, RawAh<Ah>>;
+type OneRequest<'a> = Wr<'a, RawAh<Ah>>;
 
 const SLOTS: u32 = 8;
 
-fn remote() -> impl Strategy<Value = Remote> {
-    any::<(u64, u32)>().prop_map(|(addr, rkey)| Remote { addr, rkey })
+fn remote() -> impl Strategy<Value = RemoteAddr> {
+    any::<(u64, u32)>().prop_map(|(addr, rkey)| RemoteAddr { addr, rkey })
 }
 
 fn sges(max: usize) -> impl Strategy<Value = OwnedData> {
@@ -43,13 +44,13 @@ fn request() -> impl Strategy<Value = Request> {
         flags: SendFlags::from_bits_retain(flags),
         op,
         data,
-        dest: OwnedDest::Peer,
+        to: OwnedDest::Peer,
     })
 }
 
 /// The expected element.
 fn expected(request: &Request) -> DecodedSend {
-    let at = |r: Remote| (r.rkey, r.addr);
+    let at = |r: RemoteAddr| (r.rkey, r.addr);
     let (opcode, (rkey, raddr)) = match request.op {
         Op::Write(r) => (0, at(r)),
         Op::Read(r) => (1, at(r)),
@@ -128,7 +129,7 @@ fn refused(request: OneRequest<'_>, config: &crate::SendConfig) -> Vec<PostError
 
 #[test]
 fn what_the_device_lacks_is_refused_on_every_face() {
-    let to = Remote { addr: 8, rkey: 1 };
+    let to = RemoteAddr { addr: 8, rkey: 1 };
     let (one, two) = ([sge(8, 8, 1)], [sge(8, 8, 1), sge(16, 8, 1)]);
     for op in [Op::SendImm(1), Op::WriteImm(to, 1), Op::CmpSwp(to, 1, 2), Op::FetchAdd(to, 1)] {
         let errors = refused(OneRequest::new(1, op).sges(&one), &config());

@@ -6,14 +6,11 @@
 
 use super::stage::{INLINE, IP_CSUM, MORE_THAN_2_GIB, Stage, UNKNOWN_FLAG};
 use core::ptr::null;
-use uverbs::provider::op::{self, FlushArgs, TsoArgs};
+use uverbs::ImmData;
+use uverbs::provider::op::{FlushArgs, TsoArgs};
 use uverbs::provider::raw::QpEx;
-use uverbs::provider::{
-    Connected, Inline, InlineList, NoData, RemoteSrq, SendBatch as _, SendQueue, WireRemote as _, Wr,
-    WrBuilder,
-};
+use uverbs::provider::{Data, Dest, Inline, Op, SendBatch as _, SendQueue, WireRemote as _, Wr, WrBuilder};
 use uverbs::wr::{IbvDataBuf, IbvMwBindInfo, SendWr, WrAtomic, WrOpcode, WrUd, WrUnion};
-use uverbs::{ImmData, SendFlags};
 
 /// The position of a case in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +113,7 @@ pub(super) fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
         "inline too long" Between
             (|s| s.main(&s.inline_over, INLINE))
             (|ex, s| s.build_inline(ex, &s.bytes))
-            (|b, s| s.push_main(b, 0, Inline(&s.bytes)))
+            (|b, s| s.push_main(b, 0, Data::Inline(Inline::Bytes(&s.bytes))))
         "inline list too long" Between
             (|s| s.main(&s.inline_two, INLINE))
             (|ex, s| {
@@ -126,58 +123,58 @@ pub(super) fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
                 call!(ex.wr_set_inline_data_list(2, two.as_ptr()));
                 s.destination(ex);
             })
-            (|b, s| s.push_main(b, 0, InlineList(&[s.at_limit(), &s.bytes[..1]])))
+            (|b, s| s.push_main(b, 0, Data::Inline(Inline::List(&[s.at_limit(), &s.bytes[..1]]))))
 
         "TSO" Between
             (|s| s.node(O::TSO, &[], 0))
             (|ex, s| { s.begin(ex, 0); call!(ex.wr_send_tso(s.bytes.as_ptr(), 1, 1)) })
-            (|b, s| s.push(b, 0, op::Tso::new(TSO), NoData))
+            (|b, s| s.push(b, 0, Op::Tso(TSO), Data::NONE))
         "TSO without a header" Between
             (|s| s.node(O::TSO, &s.right, 0))
             (|ex, s| { s.begin(ex, 0); call!(ex.wr_send_tso(s.bytes.as_ptr(), 1, 1)); s.set(ex, &s.right) })
-            (|b, s| s.push(b, 0, op::Tso::new(TSO), &*s.wire(&s.right)))
+            (|b, s| s.push(b, 0, Op::Tso(TSO), Data::Sges(&s.wire(&s.right))))
         "DRIVER1" Between (|s| s.node(O::DRIVER1, &[], 0)) _ _
         "unknown opcode" Between (|s| s.node(O(77), &[], 0)) _ _
         "FLUSH" Between
             (|s| s.node(O::FLUSH, &[], 0))
             (|ex, s| { s.begin(ex, 0); call!(ex.wr_flush(s.facts.remote.1, s.facts.remote.0, 8, 1, 0)) })
-            (|b, s| s.push(b, 0, op::Flush::new(s.at(), FLUSH), NoData))
+            (|b, s| s.push(b, 0, Op::Flush(s.at(), FLUSH), Data::NONE))
         "ATOMIC_WRITE" Between
             (|s| s.node(O::ATOMIC_WRITE, &[], 0))
             (|ex, s| { s.begin(ex, 0); call!(ex.wr_atomic_write(s.facts.remote.1, s.facts.remote.0, [0; 8].as_ptr())) })
-            (|b, s| s.push(b, 0, op::AtomicWrite::new(s.at(), [0; 8]), NoData))
+            (|b, s| s.push(b, 0, Op::AtomicWrite(s.at(), [0; 8]), Data::NONE))
         "READ" Between
             (|s| s.node(O::RDMA_READ, &s.right, 0))
             (|ex, s| { s.begin(ex, 0); call!(ex.wr_rdma_read(s.facts.remote.1, s.facts.remote.0)); s.set(ex, &s.right) })
-            (|b, s| s.push(b, 0, op::Read::new(s.at()), &*s.wire(&s.right)))
+            (|b, s| s.push(b, 0, Op::Read(s.at()), Data::Sges(&s.wire(&s.right))))
         "FETCH_AND_ADD" Between
             (|s| s.node(O::ATOMIC_FETCH_AND_ADD, &s.right, 0))
             (|ex, s| { s.begin(ex, 0); call!(ex.wr_atomic_fetch_add(s.facts.remote.1, s.facts.remote.0, 1)); s.set(ex, &s.right) })
-            (|b, s| s.push(b, 0, op::FetchAdd::new(s.at(), 1), &*s.wire(&s.right)))
+            (|b, s| s.push(b, 0, Op::FetchAdd(s.at(), 1), Data::Sges(&s.wire(&s.right))))
         "CMP_AND_SWP" Between
             (|s| s.node(O::ATOMIC_CMP_AND_SWP, &s.right, 0))
             (|ex, s| { s.begin(ex, 0); call!(ex.wr_atomic_cmp_swp(s.facts.remote.1, s.facts.remote.0, 1, 1)); s.set(ex, &s.right) })
-            (|b, s| s.push(b, 0, op::CmpSwp::new(s.at(), 1, 1), &*s.wire(&s.right)))
+            (|b, s| s.push(b, 0, Op::CmpSwp(s.at(), 1, 1), Data::Sges(&s.wire(&s.right))))
         "WRITE" Between
             (|s| s.node(O::RDMA_WRITE, &s.right, 0))
             (|ex, s| { s.begin(ex, 0); call!(ex.wr_rdma_write(s.facts.remote.1, s.facts.remote.0)); s.set(ex, &s.right) })
-            (|b, s| s.push(b, 0, op::Write::new(s.at()), &*s.wire(&s.right)))
+            (|b, s| s.push(b, 0, Op::Write(s.at()), Data::Sges(&s.wire(&s.right))))
         "WRITE_WITH_IMM" Between
             (|s| s.node(O::RDMA_WRITE_WITH_IMM, &s.right, 0))
             (|ex, s| { s.begin(ex, 0); call!(ex.wr_rdma_write_imm(s.facts.remote.1, s.facts.remote.0, ImmData::new(1))); s.set(ex, &s.right) })
-            (|b, s| s.push(b, 0, op::WriteImm::new(s.at(), ImmData::new(1)), &*s.wire(&s.right)))
+            (|b, s| s.push(b, 0, Op::WriteImm(s.at(), 1), Data::Sges(&s.wire(&s.right))))
         "SEND_WITH_IMM" Between
             (|s| s.node(O::SEND_WITH_IMM, &s.right, 0))
             (|ex, s| { s.begin(ex, 0); call!(ex.wr_send_imm(ImmData::new(1))); s.set(ex, &s.right) })
-            (|b, s| s.push(b, 0, op::SendImm::new(ImmData::new(1)), &*s.wire(&s.right)))
+            (|b, s| s.push(b, 0, Op::SendImm(1), Data::Sges(&s.wire(&s.right))))
         "SEND_WITH_INV" Between
             (|s| s.node(O::SEND_WITH_INV, &s.right, 0))
             (|ex, s| { s.begin(ex, 0); call!(ex.wr_send_inv(1)); s.set(ex, &s.right) })
-            (|b, s| s.push(b, 0, op::SendInv::new(1), &*s.wire(&s.right)))
+            (|b, s| s.push(b, 0, Op::SendInv(1), Data::Sges(&s.wire(&s.right))))
         "LOCAL_INV" Between
             (|s| s.node(O::LOCAL_INV, &[], 0))
             (|ex, s| { s.begin(ex, 0); call!(ex.wr_local_inv(1)) })
-            (|b, s| s.push(b, 0, op::LocalInv::new(1), NoData))
+            (|b, s| s.push(b, 0, Op::LocalInv(1), Data::NONE))
         "BIND_MW" Between
             (|s| s.bind_node(&raw const s.mw, 0))
             (|ex, s| {
@@ -185,7 +182,7 @@ pub(super) fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
                 let info = IbvMwBindInfo { mr: null(), addr: 0, length: 0, mw_access_flags: 0 };
                 call!(ex.wr_bind_mw(&raw const s.mw, 0x101, &raw const info))
             })
-            (|b, s| s.push(b, 0, s.bind(0), NoData))
+            (|b, s| s.push(b, 0, s.bind(0), Data::NONE))
         // The operation that the benches leave out when they create a QP.
         "not in send_ops_flags" Between
             _
@@ -213,7 +210,7 @@ pub(super) fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
                 call!(ex.wr_rdma_read(s.facts.remote.1, s.facts.remote.0));
                 call!(ex.wr_set_inline_data(s.bytes.as_ptr(), 8));
             })
-            (|b, s| s.push(b, 0, op::Read::new(s.at()), Inline(&s.bytes[..8])))
+            (|b, s| s.push(b, 0, Op::Read(s.at()), Data::Inline(Inline::Bytes(&s.bytes[..8]))))
         "inline atomic" Between
             (|s| s.inline(O::ATOMIC_FETCH_AND_ADD, &s.inline_short))
             (|ex, s| {
@@ -221,7 +218,7 @@ pub(super) fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
                 call!(ex.wr_atomic_fetch_add(s.facts.remote.1, s.facts.remote.0, 1));
                 call!(ex.wr_set_inline_data(s.bytes.as_ptr(), 8));
             })
-            (|b, s| s.push(b, 0, op::FetchAdd::new(s.at(), 1), Inline(&s.bytes[..8])))
+            (|b, s| s.push(b, 0, Op::FetchAdd(s.at(), 1), Data::Inline(Inline::Bytes(&s.bytes[..8]))))
         "INLINE in wr_flags" Between
             _
             (|ex, s| s.build_main(ex, INLINE, &s.right))
@@ -239,15 +236,15 @@ pub(super) fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
                 s.set(ex, &s.right);
                 s.destination(ex);
             })
-            (|b, s| s.push(b, 0, op::FetchAdd::new(s.odd(), 1), &*s.wire(&s.right)))
+            (|b, s| s.push(b, 0, Op::FetchAdd(s.odd(), 1), Data::Sges(&s.wire(&s.right))))
         "atomic of 7 bytes" Between
             (|s| s.node(O::ATOMIC_CMP_AND_SWP, &s.short, 0))
             (|ex, s| { s.begin(ex, 0); call!(ex.wr_atomic_cmp_swp(s.facts.remote.1, s.facts.remote.0, 1, 1)); s.set(ex, &s.short) })
-            (|b, s| s.push(b, 0, op::CmpSwp::new(s.at(), 1, 1), &*s.wire(&s.short)))
+            (|b, s| s.push(b, 0, Op::CmpSwp(s.at(), 1, 1), Data::Sges(&s.wire(&s.short))))
         "atomic of 4 + 4 bytes" Between
             (|s| s.node(O::ATOMIC_FETCH_AND_ADD, &s.fours, 0))
             (|ex, s| { s.begin(ex, 0); call!(ex.wr_atomic_fetch_add(s.facts.remote.1, s.facts.remote.0, 1)); s.set(ex, &s.fours) })
-            (|b, s| s.push(b, 0, op::FetchAdd::new(s.at(), 1), &*s.wire(&s.fours)))
+            (|b, s| s.push(b, 0, Op::FetchAdd(s.at(), 1), Data::Sges(&s.wire(&s.fours))))
         "bind > 2^31" Between
             (|s| {
                 let mut wr = s.bind_node(&raw const s.mw, MORE_THAN_2_GIB);
@@ -259,11 +256,11 @@ pub(super) fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
                 let info = IbvMwBindInfo { mr: &raw const s.mr, addr: 0, length: MORE_THAN_2_GIB, mw_access_flags: 0 };
                 call!(ex.wr_bind_mw(&raw const s.mw, 0x101, &raw const info))
             })
-            (|b, s| s.push(b, 0, s.bind(MORE_THAN_2_GIB), NoData))
+            (|b, s| s.push(b, 0, s.bind(MORE_THAN_2_GIB), Data::NONE))
         "bind with sges" Between
             (|s| SendWr { sg_list: s.right.as_ptr(), num_sge: 1, ..s.bind_node(&raw const s.mw, 0) })
             _
-            (|b, s| s.push(b, 0, s.bind(0), &*s.wire(&s.right)))
+            (|b, s| s.push(b, 0, s.bind(0), Data::Sges(&s.wire(&s.right))))
         "bind of no window" Between
             (|s| s.bind_node(null(), 0))
             (|ex, s| {
@@ -292,22 +289,19 @@ pub(super) fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
             _
             _
             (|b, s| {
-                let wr = Wr { wr_id: s.id.get(), flags: SendFlags::SIGNALED };
-                call!(b.push(wr, Connected, op::Send::new(), NoData))
+                call!(b.push(&Wr::new(s.id.get(), Op::Send).signaled().to(Dest::Peer)))
             })
         "address of a datagram" Between
             _
             _
             (|b, s| {
-                let wr = Wr { wr_id: s.id.get(), flags: SendFlags::SIGNALED };
-                call!(b.push(wr, s.to(), op::Send::new(), NoData))
+                call!(b.push(&Wr::new(s.id.get(), Op::Send).signaled().to(s.datagram())))
             })
         "XRC destination" Between
             _
             _
             (|b, s| {
-                let wr = Wr { wr_id: s.id.get(), flags: SendFlags::SIGNALED };
-                call!(b.push(wr, RemoteSrq(1), op::Send::new(), NoData))
+                call!(b.push(&Wr::new(s.id.get(), Op::Send).signaled().to(Dest::Xrc(1))))
             })
 
         "no data setter" Between _ (|ex, s| { s.begin_main(ex, 0); s.destination(ex) }) _
@@ -343,7 +337,7 @@ pub(super) fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
         "no data" Between
             (|s| SendWr { sg_list: null(), ..s.main(&[], 0) })
             (|ex, s| { s.begin_main(ex, 0); call!(ex.wr_set_sge_list(0, null())); s.destination(ex) })
-            (|b, s| s.push_main(b, 0, NoData))
+            (|b, s| s.push_main(b, 0, Data::NONE))
         "empty sges" Between
             (|s| s.main(s.empty(), 0))
             (|ex, s| s.build_main(ex, 0, s.empty()))
@@ -351,7 +345,7 @@ pub(super) fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
         "inline at the limit" Between
             (|s| s.main(&s.inline_two[..1], INLINE))
             (|ex, s| s.build_inline(ex, s.at_limit()))
-            (|b, s| s.push_main(b, 0, Inline(s.at_limit())))
+            (|b, s| s.push_main(b, 0, Data::Inline(Inline::Bytes(s.at_limit()))))
         "FENCE and SOLICITED" Between
             (|s| s.main(&s.right, 5))
             (|ex, s| s.build_main(ex, 5, &s.right))

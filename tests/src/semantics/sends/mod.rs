@@ -21,7 +21,7 @@ use stage::Stage;
 use uverbs::PostError;
 use uverbs::attr::{QpState, QpType, SendOpsFlags};
 use uverbs::provider::raw::{self, QpEx};
-use uverbs::provider::{NoData, SendBatch as _, SendQueue as _, WrBuilder};
+use uverbs::provider::{Data, SendBatch as _, SendQueue as _, WrBuilder};
 use uverbs::wc::WcStatus;
 use uverbs::wr::IbvAh;
 use uverbs_core::sync::{Locked, Locking};
@@ -246,7 +246,7 @@ pub fn is_empty<Q: WrBuilder + 'static, L: Locking>(
     let q = unsafe { queue.enter() }.map_err(PostError::from)?;
     let mut batch = q.batch();
     for _ in 0..facts.capacity - 1 {
-        stage.push_main(&mut batch, 0, NoData);
+        stage.push_main(&mut batch, 0, Data::NONE);
     }
     stage.push_sges(&mut batch, 0, &stage.many);
     let result = batch.complete();

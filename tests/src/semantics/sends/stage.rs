@@ -10,11 +10,9 @@ use core::cell::Cell;
 use core::ptr::{self, null};
 use uverbs::SendFlags;
 use uverbs::attr::QpType;
-use uverbs::provider::op::{self, MwBind};
+use uverbs::provider::op::MwBind;
 use uverbs::provider::raw::QpEx;
-use uverbs::provider::{
-    Connected, DcTarget, Operation, Payload, RemoteSrq, SendBatch, SendQueue, To, WireRemote, WireSge, Wr,
-};
+use uverbs::provider::{Data, DcTarget, Dest, Op, SendBatch, SendQueue, To, WireRemote, WireSge, Wr};
 use uverbs::wr::{
     IbvMr, IbvMw, IbvMwBindInfo, RawAh, SendWr, Sge, WrAtomic, WrBindMw, WrOpcode, WrRdma, WrTail, WrUd,
     WrUnion,
@@ -140,21 +138,26 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
         Q::Remote::new(self.facts.remote.0 + 4, self.facts.remote.1)
     }
 
-    pub(super) fn to(&self) -> To<'_, Q::Ah> {
+    pub(super) fn datagram(&self) -> Dest<'_, Q::Ah> {
         let (remote_qpn, remote_qkey) = self.facts.receiver;
-        To { ah: &self.ah.driver, remote_qpn, remote_qkey }
+        Dest::Ud(To { ah: &self.ah.driver, remote_qpn, remote_qkey })
     }
 
-    pub(super) fn target(&self) -> DcTarget<'_, Q::Ah> {
+    /// The destination of the queue's kind.
+    pub(super) fn to(&self) -> Dest<'_, Q::Ah> {
         let (remote_dctn, key) = self.facts.receiver;
-        DcTarget { ah: &self.ah.driver, remote_dctn, remote_dc_key: key.into() }
+        match self.kind {
+            Kind::Datagram => self.datagram(),
+            Kind::Xrc => Dest::Xrc(SRQN),
+            Kind::Dc => Dest::Dc(DcTarget { ah: &self.ah.driver, remote_dctn, remote_dc_key: key.into() }),
+            Kind::Peer | Kind::Raw => Dest::Peer,
+        }
     }
 
-    /// A bind of this many bytes, without a region.
-    pub(super) fn bind(&self, length: u64) -> op::BindMw<Q::Remote> {
-        let bind = MwBind { mw_rkey: 0x100, mw_type: 1, rkey: 0x101, mr_lkey: 0, addr: 0, length, access: 0 };
-        // SAFETY: a bind of 0 bytes gives no access, and a longer one is refused, because the region does not exist.
-        unsafe { op::BindMw::new(bind) }
+    /// A bind of this many bytes, without a region. One of 0 bytes gives no access, and a longer one is refused, because the
+    /// region does not exist.
+    pub(super) fn bind(&self, length: u64) -> Op<'static, Q::Remote> {
+        Op::BindMw(MwBind { mw_rkey: 0x100, mw_type: 1, rkey: 0x101, mr_lkey: 0, addr: 0, length, access: 0 })
     }
 
     // Nodes of a list.
@@ -254,32 +257,26 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
         all.expect("entries that have a wire form")
     }
 
-    pub(super) fn push<O, P>(&self, batch: &mut Q::Batch<'_>, flags: u32, op: O, data: P)
-    where
-        O: Operation<Remote = Q::Remote>,
-        P: Payload<Q::Sge>,
-    {
-        let wr = Wr { wr_id: self.id.get(), flags: SendFlags::from_bits_retain(SIGNALED | flags) };
-        // SAFETY: entries name memory of a bench that is accessed by atomics only, or the batch refuses them.
-        unsafe {
-            match self.kind {
-                Kind::Datagram => batch.push(wr, self.to(), op, data),
-                Kind::Xrc => batch.push(wr, RemoteSrq(SRQN), op, data),
-                Kind::Dc => batch.push(wr, self.target(), op, data),
-                Kind::Peer | Kind::Raw => batch.push(wr, Connected, op, data),
-            }
-        }
+    pub(super) fn push(
+        &self,
+        batch: &mut Q::Batch<'_>,
+        flags: u32,
+        op: Op<'_, Q::Remote>,
+        data: Data<'_, Q::Sge>,
+    ) {
+        let flags = SendFlags::from_bits_retain(SIGNALED | flags);
+        let wr = Wr { wr_id: self.id.get(), flags, to: self.to(), op, data };
+        // SAFETY: entries name memory of a bench that is accessed by atomics only, or the batch refuses them. Binds give no
+        // access.
+        unsafe { batch.push(&wr) };
     }
 
-    pub(super) fn push_main<P: Payload<Q::Sge>>(&self, batch: &mut Q::Batch<'_>, flags: u32, data: P) {
-        if self.kind.sends() {
-            self.push(batch, flags, op::Send::new(), data);
-        } else {
-            self.push(batch, flags, op::Write::new(self.at()), data);
-        }
+    pub(super) fn push_main(&self, batch: &mut Q::Batch<'_>, flags: u32, data: Data<'_, Q::Sge>) {
+        let op = if self.kind.sends() { Op::Send } else { Op::Write(self.at()) };
+        self.push(batch, flags, op, data);
     }
 
     pub(super) fn push_sges(&self, batch: &mut Q::Batch<'_>, flags: u32, sges: &[Sge]) {
-        self.push_main(batch, flags, &*self.wire(sges));
+        self.push_main(batch, flags, Data::Sges(&self.wire(sges)));
     }
 }

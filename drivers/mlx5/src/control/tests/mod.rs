@@ -26,9 +26,7 @@ use uverbs_core::attr::{
 };
 use uverbs_core::control::{wq, xrcd};
 use uverbs_core::provider::wire::WireRemote as _;
-use uverbs_core::provider::{
-    CompletionQueue as _, Connected, NoData, PostError, RecvQueue, SendQueue as _, Wr, op,
-};
+use uverbs_core::provider::{CompletionQueue as _, Op, PostError, RecvQueue, SendQueue as _, Wr};
 use uverbs_mlx5_hw::doorbell::{MLX5_RCV_DBR, MLX5_SND_DBR};
 use uverbs_testkit::kernel::Scripted;
 use uverbs_uapi::mlx5::*;
@@ -112,11 +110,11 @@ fn post_recv(queue: &mut impl RecvQueue) {
 
 /// Posts a write of 0 bytes.
 fn post_send(qp: &mut QpParts<Mlx5>) -> core::result::Result<(), PostError> {
-    let write = op::Write::new(crate::Remote::new(0, 0));
+    let write = Op::Write(crate::Remote::new(0, 0));
     // SAFETY: the WR has no data, so it names no memory.
     #[expect(unsafe_code)]
     unsafe {
-        qp.send.as_mut().unwrap().post(Wr::default(), Connected, write, NoData)
+        qp.send.as_mut().unwrap().post(&Wr::new(0, write))
     }
 }
 
@@ -349,10 +347,10 @@ fn a_refused_destroy_returns_the_qp() {
     played!(stage.mlx5.destroy_qp(handle, &control)).unwrap();
     assert_eq!(shared.shared().state(), QpState::RESET);
     // The remaining send queue posts nothing.
-    let write = op::Write::new(crate::Remote::new(0, 0));
+    let write = Op::Write(crate::Remote::new(0, 0));
     // SAFETY: the WR has no data, so it names no memory.
     #[expect(unsafe_code)]
-    let posted = unsafe { send.as_mut().unwrap().post(Wr::default(), Connected, write, NoData) };
+    let posted = unsafe { send.as_mut().unwrap().post(&Wr::new(0, write)) };
     assert_eq!(posted, Err(PostError::BadState));
     drop((recv, cap));
 }

@@ -6,7 +6,7 @@
 
 use super::Bench;
 use crate::doorbell::SendBell;
-use crate::testing::FakeBell;
+use crate::testing::{FakeBell, begin};
 use crate::{QpShared, RecvQueue, SendConfig, SendQueue};
 use core::ptr::null;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -18,16 +18,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use uverbs_core::Errno;
 use uverbs_core::attr::QpState;
-use uverbs_core::provider::wire::RemoteAddr;
+use uverbs_core::provider::op::TsoArgs;
 use uverbs_core::provider::{
-    BadWr, Connected, Inline, NoData, PostError, RecvBatch as _, RecvQueue as _, RemoteSrq, SendBatch as _,
-    SendQueue as _, Wr, WrBuilder as _, op,
+    BadWr, Dest, Inline, Op, PostError, RecvBatch as _, RecvQueue as _, RemoteAddr, SendBatch as _,
+    SendQueue as _, Wr, WrBuilder as _,
 };
 use uverbs_core::wr::{SendFlags, SendWr, Sge, WrOpcode};
 
 type Sends<B, L = FakeBell> = SendQueue<<B as Bench>::Format, L>;
-type Send = op::Send<RemoteAddr>;
-type Write = op::Write<RemoteAddr>;
 
 /// A QP's send queue.
 struct Posts<B: Bench> {
@@ -51,7 +49,7 @@ impl<B: Bench> Posts<B> {
 
     fn post(&mut self, id: u64) -> Result<(), PostError> {
         // SAFETY: inline data are copied by the call, so no memory is used later.
-        unsafe { self.queue.post(wr(id), Connected, Send::new(), Inline(&id.to_ne_bytes())) }
+        unsafe { self.queue.post(&send(id).inline(&id.to_ne_bytes())) }
     }
 
     /// Posts sends with these IDs, each of which is also its data, by one of the faces.
@@ -63,15 +61,15 @@ impl<B: Bench> Posts<B> {
                 let mut batch = queue.batch();
                 for id in ids {
                     // SAFETY: inline data are copied by the call.
-                    unsafe { batch.push(wr(*id), Connected, Send::new(), Inline(&id.to_ne_bytes())) };
+                    unsafe { batch.push(&send(*id).inline(&id.to_ne_bytes())) };
                 }
                 batch.complete()
             }
             2 => {
                 queue.wr_start();
                 for id in ids {
-                    queue.wr_begin(wr(*id), Send::new());
-                    queue.wr_set_inline(Inline(&id.to_ne_bytes()));
+                    begin(queue, *id, Op::Send);
+                    queue.wr_set_inline(Inline::Bytes(&id.to_ne_bytes()));
                 }
                 queue.wr_complete()
             }
@@ -101,8 +99,8 @@ impl<B: Bench> Posts<B> {
     }
 }
 
-const fn wr(wr_id: u64) -> Wr {
-    Wr { wr_id, flags: SendFlags::SIGNALED }
+fn send<'a, A>(wr_id: u64) -> Wr<'a, A> {
+    Wr::new(wr_id, Op::Send).signaled()
 }
 
 /// Adds WRs without data.
@@ -112,7 +110,7 @@ fn fill(
 ) {
     for id in ids {
         // SAFETY: the WR has no data, so it names no memory.
-        unsafe { batch.push(wr(id), Connected, Send::new(), NoData) };
+        unsafe { batch.push(&send(id)) };
     }
 }
 
@@ -200,11 +198,11 @@ pub fn aborted_dropped_forgotten_and_failed_batches_change_nothing<B: Bench>() {
     let mut batch = t.queue.batch();
     fill(&mut batch, 10..14);
     // SAFETY: the WR has no data, so it names no memory.
-    unsafe { batch.push(Wr { wr_id: 1, flags: SendFlags::IP_CSUM }, Connected, Send::new(), NoData) };
+    unsafe { batch.push(&Wr::new(1, Op::Send).flags(SendFlags::IP_CSUM)) };
     assert_eq!(batch.complete(), Err(PostError::IllegalFlag));
     t.queue.wr_start();
-    t.queue.wr_begin(wr(20), Send::new());
-    t.queue.wr_set_inline(Inline(b"x"));
+    begin(&mut t.queue, 20, Op::Send);
+    t.queue.wr_set_inline(Inline::Bytes(b"x"));
     t.queue.wr_abort();
     assert_eq!(t.bell.rings(), rings);
     // The next post uses the same slots.
@@ -248,8 +246,8 @@ pub fn refused_posts_do_not_change_an_open_session<B: Bench>() {
     assert!(t.queue.wr_is_open());
     // An open session is reported even if the list is NULL.
     assert_eq!(list(&mut t, null()), Err((PostError::SessionOpen, null())));
-    t.queue.wr_begin(wr(7), Send::new());
-    t.queue.wr_set_inline(Inline(&[]));
+    begin(&mut t.queue, 7, Op::Send);
+    t.queue.wr_set_inline(Inline::Bytes(&[]));
     let node = SendWr::new(3, WrOpcode::SEND);
     assert_eq!(list(&mut t, &raw const node), Err((PostError::SessionOpen, &raw const node)));
     assert_eq!(t.post(1), Err(PostError::SessionOpen));
@@ -258,7 +256,7 @@ pub fn refused_posts_do_not_change_an_open_session<B: Bench>() {
     assert_eq!(t.ids(), [7]);
     // Calls without a session do nothing, and one that is aborted is not open.
     t.queue.wr_latch(PostError::Misaligned);
-    t.queue.wr_begin(wr(8), Send::new());
+    begin(&mut t.queue, 8, Op::Send);
     t.queue.wr_start();
     t.queue.wr_abort();
     assert_eq!(t.queue.wr_complete(), Err(PostError::NoSession));
@@ -276,51 +274,48 @@ pub fn a_session_checks_its_setters<B: Bench>() {
         assert_eq!(t.queue.wr_complete(), Err(error));
         assert_eq!(t.ids(), []);
     };
-    check(&|q| q.wr_begin(wr(1), Send::new()), PostError::MissingSetter);
+    check(&|q| begin(q, 1, Op::Send), PostError::MissingSetter);
     check(
         &|q| {
-            q.wr_begin(wr(1), Send::new());
-            q.wr_begin(wr(2), Send::new());
-            q.wr_set_inline(Inline(&[]));
+            begin(q, 1, Op::Send);
+            begin(q, 2, Op::Send);
+            q.wr_set_inline(Inline::Bytes(&[]));
         },
         PostError::MissingSetter,
     );
     check(
         &|q| {
-            q.wr_begin(wr(1), Send::new());
-            q.wr_set_inline(Inline(&[]));
-            q.wr_set_inline(Inline(&[]));
+            begin(q, 1, Op::Send);
+            q.wr_set_inline(Inline::Bytes(&[]));
+            q.wr_set_inline(Inline::Bytes(&[]));
         },
         PostError::DoubledSetter,
     );
-    check(&|q| q.wr_set_inline(Inline(&[])), PostError::OrphanSetter);
+    check(&|q| q.wr_set_inline(Inline::Bytes(&[])), PostError::OrphanSetter);
     check(
         &|q| {
-            q.wr_begin(wr(1), Send::new());
+            begin(q, 1, Op::Send);
             q.wr_set_xrc_srqn(1);
         },
         PostError::OrphanSetter,
     );
     check(
         &|q| {
-            q.wr_begin(wr(1), Send::new());
-            q.wr_set_inline(Inline(&[0; 4096]));
+            begin(q, 1, Op::Send);
+            q.wr_set_inline(Inline::Bytes(&[0; 4096]));
         },
         PostError::InlineTooLong,
     );
     check(
         &|q| {
-            q.wr_begin(wr(1), Send::new());
+            begin(q, 1, Op::Send);
             // SAFETY: entries of length 0 name no memory.
             unsafe { q.wr_set_sges(&[Sge { addr: 0, length: 0, lkey: 0 }; 300]) };
         },
         PostError::TooManySge,
     );
     check(&|q| q.wr_latch(PostError::InvalidArgument), PostError::InvalidArgument);
-    check(
-        &|q| q.wr_begin(wr(1), op::Tso::new(op::TsoArgs { header: &[], mss: 1 })),
-        PostError::IllegalOpcode,
-    );
+    check(&|q| begin(q, 1, Op::Tso(TsoArgs { header: &[], mss: 1 })), PostError::IllegalOpcode);
 }
 
 /// Lists and batches need no flag of a builder.
@@ -331,12 +326,12 @@ pub fn a_builder_has_only_the_operations_that_were_requested<B: Bench>() {
     let mut q: Sends<B> = SendQueue::new(ring, config, shared, FakeBell::default()).unwrap();
     let to = RemoteAddr { addr: 8, rkey: 1 };
     // SAFETY: the WR has no data, so it names no memory.
-    unsafe { q.post(wr(7), Connected, Write::new(to), NoData) }.unwrap();
+    unsafe { q.post(&Wr::new(7, Op::Write(to)).signaled()) }.unwrap();
     let node = SendWr::new(8, WrOpcode::RDMA_WRITE);
     // SAFETY: a list of one node without data.
     unsafe { q.post_send(&raw const node) }.map_err(|b| b.error).unwrap();
     q.wr_start();
-    q.wr_begin(wr(9), Write::new(to));
+    begin(&mut q, 9, Op::Write(to));
     assert_eq!(q.wr_complete(), Err(PostError::IllegalOpcode));
     let ids: Vec<_> = core::iter::from_fn(|| B::take_send(&kernel)).map(|(id, _)| id).collect();
     assert_eq!(ids, [7, 8]);
@@ -345,10 +340,10 @@ pub fn a_builder_has_only_the_operations_that_were_requested<B: Bench>() {
 pub fn addresses_that_no_such_device_has_are_refused<B: Bench>() {
     let mut t = Posts::<B>::new(4);
     // SAFETY: the WR has no data, so it names no memory.
-    let to_srq = unsafe { t.queue.post(wr(1), RemoteSrq(3), Send::new(), NoData) };
+    let to_srq = unsafe { t.queue.post(&send(1).to(Dest::Xrc(3))) };
     assert_eq!(to_srq, Err(PostError::InvalidArgument));
     // SAFETY: the WR has no data, so it names no memory.
-    let frame = unsafe { t.queue.post(wr(2), op::Frame, Send::new(), NoData) };
+    let frame = unsafe { t.queue.post(&send(2).to(Dest::Frame)) };
     assert_eq!(frame, Err(PostError::InvalidArgument));
     assert_eq!(t.ids(), []);
 }
@@ -363,8 +358,8 @@ pub fn a_batch_from_before_the_queue_was_closed_is_not_published<B: Bench>() {
     assert_eq!(t.post(2), Err(PostError::BadState));
     t.shared.set_state(QpState::RTS);
     t.queue.wr_start();
-    t.queue.wr_begin(wr(3), Send::new());
-    t.queue.wr_set_inline(Inline(&[]));
+    begin(&mut t.queue, 3, Op::Send);
+    t.queue.wr_set_inline(Inline::Bytes(&[]));
     t.shared.set_state_and_wait(QpState::RESET).unwrap();
     assert_eq!(t.queue.wr_complete(), Err(PostError::BadState));
     assert_eq!((t.ids(), t.bell.rings()), (vec![], rings));
@@ -402,7 +397,7 @@ pub fn a_control_call_waits_for_a_post_in_progress<B: Bench>() {
     let (ring, kernel) = B::send_ring(8);
     let mut q: Sends<B, SlowBell> = SendQueue::new(ring, B::config(), Arc::clone(&shared), bell).unwrap();
     // SAFETY: the WR has no data, so it names no memory.
-    let mut post = move |id| unsafe { q.post(wr(id), Connected, Send::new(), NoData) };
+    let mut post = move |id| unsafe { q.post(&send(id)) };
     // siw's first doorbell asks whether the QP is connected.
     (0..4).for_each(|_| end.send(()).unwrap());
     post(1).unwrap();
