@@ -40,6 +40,10 @@ unsafe fn post<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
             // SAFETY: the contract of this function.
             return unsafe { post_again(engine, flight, wr_id, data) };
         }
+        if domain != flight.slab.tag() {
+            // SAFETY: the contract of this function.
+            return unsafe { post_moved(engine, flight, wr_id, data) };
+        }
         return refuse(flight.no_slot(domain), data);
     };
     let (sges, note) = (data.whole(), data.note());
@@ -64,6 +68,26 @@ unsafe fn post_again<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
     wr_id: u64,
     data: B,
 ) -> Result<(), Rejected<B>> {
+    // SAFETY: the contract of this function.
+    unsafe { post(engine, flight, wr_id, data) }
+}
+
+/// [`post`] of memory of another domain: moves it to that of the queue, if it can be there.
+///
+/// # Safety
+/// As [`post`].
+#[cold]
+#[inline(never)]
+unsafe fn post_moved<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
+    engine: &mut Q,
+    flight: &Flight<D>,
+    wr_id: u64,
+    data: B,
+) -> Result<(), Rejected<B>> {
+    let data = data.moved_to(flight.slab.tag());
+    if data.domain() != flight.slab.tag() {
+        return Err(Rejected { error: PostError::InvalidArgument, returned: Some(data) });
+    }
     // SAFETY: the contract of this function.
     unsafe { post(engine, flight, wr_id, data) }
 }
@@ -133,14 +157,29 @@ impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> RecvBatch<'q, Q, D> {
         // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster; a domain has
         // the bits of a tag.
         let Some(vacant) = (unsafe { flight.slab.vacant_anywhere(domain) }) else {
-            // SAFETY: this is the only copy.
-            return unsafe { flight.refuse_slot(data.lend(), domain) };
+            return self.push_moved(wr_id, data);
         };
         let sges = data.whole();
         let number = vacant.fill(Entry { wr_id, held: data.lend() });
         // SAFETY: the entries name the bytes of the buffers, whose pools keep them registered and alive. The slab owns the
         // buffers until the receive is known to be complete, or until the batch is dropped unposted.
         unsafe { self.inner.push(number, sges.as_ref()) }
+    }
+
+    /// [`push`](Self::push) where there is no slot for memory of this domain: moves the memory to that of the queue, if it can be
+    /// there.
+    #[cold]
+    #[inline(never)]
+    fn push_moved<B: Memory<D>>(&mut self, wr_id: u64, data: B) {
+        let flight = self.undo.flight;
+        let (before, tag) = (data.domain(), flight.slab.tag());
+        let data = if before == tag { data } else { data.moved_to(tag) };
+        let domain = data.domain();
+        if before == domain {
+            // SAFETY: this is the only copy.
+            return unsafe { flight.refuse_slot(data.lend(), domain) };
+        }
+        self.push(wr_id, data);
     }
 
     /// Adds one receive without memory, as [`RecvQueue::post_empty`].

@@ -21,7 +21,7 @@ use crate::rejected::sealed::Lend as _;
 use crate::remote::RemoteRegion;
 use crate::scope::Ticket;
 use crate::sink::sealed::PostTo as _;
-use crate::sink::{AtOnce, Batch, Borrowed, PostTo, ToBatch};
+use crate::sink::{AtOnce, Batch, Borrowed, Parts, PostTo, ToBatch};
 use crate::window::Window;
 use crate::{
     raw,
@@ -218,9 +218,13 @@ impl<S: PostTo<D>, D: Driver, T, A: Address<D::Ah>> Wr<S, T, A, D> {
         // until the work request is known to be complete, so this process does not access them (private ones), or accesses them
         // by copies only (exposed ones).
         unsafe {
-            sink.put::<B, _, _, _>((wr_id, flags), domain, to, op, || {
-                let (sges, note) = (data.used(), data.note());
-                (Entries(sges), data.lend(), note)
+            sink.put::<B, _, _, _>((wr_id, flags), domain, to, op, |domain| {
+                let data = match domain {
+                    Some(domain) => data.moved_to(domain),
+                    None => data,
+                };
+                let (domain, sges, note) = (data.domain(), Entries(data.used()), data.note());
+                Parts { domain, data: sges, held: data.lend(), note }
             })
         }
     }
@@ -253,7 +257,7 @@ impl<D: Driver, T, A: Address<D::Ah>> Wr<AtOnce<'_, D>, T, A, D> {
                 domain,
                 to,
                 || op,
-                || (sges, Held::scoped(ticket), ()),
+                |_| Parts { domain, data: sges, held: Held::scoped(ticket), note: () },
             )
         };
         posted.map_err(|rejected| rejected.error)
@@ -368,7 +372,7 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
                 domain,
                 to,
                 || bind,
-                || (NoData, window.lend(), ()),
+                |_| Parts { domain, data: NoData, held: window.lend(), note: () },
             )
         }
     }
@@ -387,7 +391,7 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
         };
         // SAFETY: an invalidation has no entries.
         unsafe {
-            let parts = || (NoData, window.lend(), ());
+            let parts = |_| Parts { domain, data: NoData, held: window.lend(), note: () };
             sink.put::<Window<D>, _, _, _>((wr_id, flags), domain, to, || op::LocalInv::new(key), parts)
         }
     }

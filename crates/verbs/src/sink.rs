@@ -92,11 +92,22 @@ impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
     }
 }
 
+/// What a work request that owns memory is made of.
+pub(super) struct Parts<P, H, N> {
+    /// The protection domain of the memory.
+    pub(super) domain: u64,
+    pub(super) data: P,
+    /// What owns the memory.
+    pub(super) held: H,
+    /// See [`Lend::Note`](super::rejected::sealed::Lend::Note).
+    pub(super) note: N,
+}
+
 /// Where an [`Wr`](super::Wr) goes: into an [open batch](ToBatch), or [to the device at once](AtOnce).
 pub trait PostTo<D: Driver>: sealed::PostTo<D> {}
 
 pub(super) mod sealed {
-    use super::{Address, Driver, Operation, Payload, SendFlags};
+    use super::{Address, Driver, Operation, Parts, Payload, SendFlags};
     use crate::held::Held;
     use crate::rejected::sealed::Lend;
     use uverbs_core::provider::PostError;
@@ -111,18 +122,19 @@ pub(super) mod sealed {
         /// The protection domain of the queue.
         fn domain(&self) -> u64;
 
-        /// `parts` are the data, what owns their memory, and the note of it. It is called once: when there is a slot, or for the refusal. `op` is called
+        /// `parts` are the data and what owns their memory, in the domain that it is given, if it is given one and the pool of the memory
+        /// is registered there. It is called once: when there is a slot, or for the refusal. `op` is called
         /// last. So the values of both are in registers as short as possible.
         ///
         /// # Safety
-        /// As `SendBatch::push`, where the second of the `parts` owns the memory that the first one names.
+        /// As `SendBatch::push`, where `held` of the `parts` owns the memory that `data` names.
         unsafe fn put<B: Lend<D>, A, O, P>(
             self,
             wr: (u64, SendFlags),
             domain: u64,
             to: A,
             op: impl FnOnce() -> O,
-            parts: impl FnOnce() -> (P, Held<D>, B::Note),
+            parts: impl FnOnce(Option<u64>) -> Parts<P, Held<D>, B::Note>,
         ) -> Self::Out<B>
         where
             A: Address<D::Ah>,
@@ -163,6 +175,41 @@ impl<D: Driver> core::fmt::Debug for ToBatch<'_, '_, D> {
     }
 }
 
+impl<D: Driver> ToBatch<'_, '_, D> {
+    /// [`put`](sealed::PostTo::put) where there is no slot for memory of this domain: moves the memory to that of the queue, if it
+    /// can be there.
+    ///
+    /// # Safety
+    /// As `put`.
+    #[cold]
+    #[inline(never)]
+    unsafe fn put_moved<B: super::rejected::sealed::Lend<D>, A, O, P>(
+        self,
+        (wr_id, flags): (u64, SendFlags),
+        domain: u64,
+        to: A,
+        op: impl FnOnce() -> O,
+        parts: impl FnOnce(Option<u64>) -> Parts<P, Held<D>, B::Note>,
+    ) where
+        A: Address<D::Ah>,
+        O: Operation<Remote = D::Remote>,
+        P: Payload<D::Sge>,
+    {
+        let tag = self.flight.slab.tag();
+        let Parts { domain: now, data, held, .. } = parts((domain != tag).then_some(tag));
+        // SAFETY: as in `put`.
+        match unsafe { self.flight.slab.vacant(now) } {
+            Some(vacant) => {
+                let wr = Wr { wr_id: vacant.fill(Entry { wr_id, held }), flags };
+                // SAFETY: as in `put`.
+                unsafe { self.inner.push(wr, to, op(), data) }
+            }
+            // SAFETY: this is the only copy.
+            None => unsafe { self.flight.refuse_slot(held, now) },
+        }
+    }
+}
+
 impl<D: Driver> PostTo<D> for ToBatch<'_, '_, D> {}
 #[expect(private_interfaces, private_bounds, reason = "only this crate implements it")]
 impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
@@ -181,7 +228,7 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
         domain: u64,
         to: A,
         op: impl FnOnce() -> O,
-        parts: impl FnOnce() -> (P, Held<D>, B::Note),
+        parts: impl FnOnce(Option<u64>) -> Parts<P, Held<D>, B::Note>,
     ) where
         A: Address<D::Ah>,
         O: Operation<Remote = D::Remote>,
@@ -192,14 +239,14 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
         // the bits of a tag.
         match unsafe { self.flight.slab.vacant(domain) } {
             Some(vacant) => {
-                let (data, held, _) = parts();
+                let Parts { data, held, .. } = parts(None);
                 let wr = Wr { wr_id: vacant.fill(Entry { wr_id, held }), flags };
                 // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the batch is
                 // dropped without having been posted.
                 unsafe { self.inner.push(wr, to, op(), data) }
             }
-            // SAFETY: this is the only copy.
-            None => unsafe { self.flight.refuse_slot(parts().1, domain) },
+            // SAFETY: the contract of this function.
+            None => unsafe { self.put_moved::<B, _, _, _>((wr_id, flags), domain, to, op, parts) },
         }
     }
 
@@ -218,7 +265,9 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
     {
         let domain = self.domain();
         // SAFETY: the contract of this function.
-        unsafe { self.put::<Nothing, _, _, _>(wr, domain, to, op, || (data, held, ())) }
+        unsafe {
+            self.put::<Nothing, _, _, _>(wr, domain, to, op, |_| Parts { domain, data, held, note: () })
+        }
     }
 
     #[inline(always)]
@@ -253,6 +302,44 @@ impl<D: Driver> core::fmt::Debug for AtOnce<'_, D> {
     }
 }
 
+impl<D: Driver> AtOnce<'_, D> {
+    /// As [`ToBatch::put_moved`].
+    ///
+    /// # Safety
+    /// As [`put`](sealed::PostTo::put).
+    #[cold]
+    #[inline(never)]
+    unsafe fn put_moved<B: super::rejected::sealed::Lend<D>, A, O, P>(
+        self,
+        (wr_id, flags): (u64, SendFlags),
+        domain: u64,
+        to: A,
+        op: impl FnOnce() -> O,
+        parts: impl FnOnce(Option<u64>) -> Parts<P, Held<D>, B::Note>,
+    ) -> Result<(), Rejected<B>>
+    where
+        A: Address<D::Ah>,
+        O: Operation<Remote = D::Remote>,
+        P: Payload<D::Sge>,
+    {
+        let Self { engine, flight } = self;
+        let tag = flight.slab.tag();
+        let Parts { domain: now, data, held, note } = parts((domain != tag).then_some(tag));
+        // SAFETY: as in `put`.
+        let Some(vacant) = (unsafe { flight.slab.vacant(now) }) else {
+            // SAFETY: this is the only copy.
+            let returned = unsafe { B::give_back(held, || None) };
+            let returned = returned.map(|value| value.noted(note));
+            return Err(Rejected { error: flight.no_slot(now), returned });
+        };
+        let entry = Entry { wr_id, held };
+        let number = if B::APART { vacant.fill_apart(entry) } else { vacant.fill(entry) };
+        // SAFETY: as in `put`.
+        let posted = unsafe { engine.post(Wr { wr_id: number, flags }, to, op(), data) };
+        posted.map_err(|error| rejected(flight, number, note, error))
+    }
+}
+
 impl<D: Driver> PostTo<D> for AtOnce<'_, D> {}
 #[expect(private_interfaces, private_bounds, reason = "only this crate implements it")]
 impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
@@ -271,29 +358,24 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
         domain: u64,
         to: A,
         op: impl FnOnce() -> O,
-        parts: impl FnOnce() -> (P, Held<D>, B::Note),
+        parts: impl FnOnce(Option<u64>) -> Parts<P, Held<D>, B::Note>,
     ) -> Result<(), Rejected<B>>
     where
         A: Address<D::Ah>,
         O: Operation<Remote = D::Remote>,
         P: Payload<D::Sge>,
     {
-        let Self { engine, flight } = self;
         // SAFETY: this value borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster; a domain has
         // the bits of a tag.
-        let Some(vacant) = (unsafe { flight.slab.vacant(domain) }) else {
-            let (_, held, note) = parts();
-            // SAFETY: this is the only copy.
-            let returned = unsafe { B::give_back(held, || None) };
-            return Err(Rejected {
-                error: flight.no_slot(domain),
-                returned: returned.map(|value| value.noted(note)),
-            });
+        let Some(vacant) = (unsafe { self.flight.slab.vacant(domain) }) else {
+            // SAFETY: the contract of this function.
+            return unsafe { self.put_moved::<B, _, _, _>((wr_id, flags), domain, to, op, parts) };
         };
-        let (data, held, note) = parts();
+        let Parts { data, held, note, .. } = parts(None);
         let entry = Entry { wr_id, held };
         let number = if B::APART { vacant.fill_apart(entry) } else { vacant.fill(entry) };
         let wr = Wr { wr_id: number, flags };
+        let Self { engine, flight } = self;
         // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the post fails.
         match unsafe { engine.post(wr, to, op(), data) } {
             Ok(()) => Ok(()),
@@ -317,8 +399,10 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
     {
         let domain = self.flight.slab.tag();
         // SAFETY: the contract of this function.
-        unsafe { self.put::<Nothing, _, _, _>(wr, domain, to, op, || (data, held, ())) }
-            .map_err(|rejected| rejected.error)
+        unsafe {
+            self.put::<Nothing, _, _, _>(wr, domain, to, op, |_| Parts { domain, data, held, note: () })
+        }
+        .map_err(|rejected| rejected.error)
     }
 
     #[inline(always)]
