@@ -28,7 +28,6 @@ pub(crate) use part::RawPart;
 pub(crate) use share::RawShare;
 pub use share::SharedBuf;
 
-use acquire::Waiters;
 use crate::access::{Access, Unmapped};
 use crate::buf::NoBuf;
 use crate::memory::{HomeMemory, PageSize, Placement, PoolMemory};
@@ -36,6 +35,7 @@ use crate::mr::{Exposed, MemoryRegion, Private};
 use crate::open::AnyDriver;
 use crate::pd::{PdInner, ProtectionDomain};
 use crate::rejected::Rejected;
+use acquire::Waiters;
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::marker::PhantomData;
