@@ -178,9 +178,9 @@ impl<D: Driver, A: Access> sealed::Source<D> for Buf<A, D> {
     fn domain(&self) -> u64 {
         self.raw().domain()
     }
-    fn moved_to(mut self, domain: u64) -> Self {
-        self.raw_mut().move_to(domain);
-        self
+    #[inline(always)]
+    fn moved_to(self, domain: u64) -> Self {
+        self.moved(domain)
     }
     #[inline(always)]
     fn bytes(&self) -> u64 {
@@ -210,6 +210,8 @@ impl<D: Driver, A: Access> sealed::Source<D> for BufList<A, D> {
             _ => NO_DOMAIN,
         }
     }
+    #[cold]
+    #[inline(never)]
     fn moved_to(mut self, domain: u64) -> Self {
         for buf in &mut *self {
             buf.raw_mut().move_to(domain);

@@ -156,30 +156,24 @@ impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> RecvBatch<'q, Q, D> {
         let domain = data.domain();
         // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster; a domain has
         // the bits of a tag.
-        let Some(vacant) = (unsafe { flight.slab.vacant_anywhere(domain) }) else {
-            return self.push_moved(wr_id, data);
+        let mut vacant = unsafe { flight.slab.vacant_anywhere(domain) };
+        let mut data = data;
+        if vacant.is_none() && domain != flight.slab.tag() {
+            // Memory of another domain, unless its pool is in that of the queue, too.
+            data = data.moved_to(flight.slab.tag());
+            // SAFETY: as above.
+            vacant = unsafe { flight.slab.vacant_anywhere(data.domain()) };
+        }
+        let Some(vacant) = vacant else {
+            let domain = data.domain();
+            // SAFETY: this is the only copy.
+            return unsafe { flight.refuse_slot(data.lend(), domain) };
         };
         let sges = data.whole();
         let number = vacant.fill(Entry { wr_id, held: data.lend() });
         // SAFETY: the entries name the bytes of the buffers, whose pools keep them registered and alive. The slab owns the
         // buffers until the receive is known to be complete, or until the batch is dropped unposted.
         unsafe { self.inner.push(number, sges.as_ref()) }
-    }
-
-    /// [`push`](Self::push) where there is no slot for memory of this domain: moves the memory to that of the queue, if it can be
-    /// there.
-    #[cold]
-    #[inline(never)]
-    fn push_moved<B: Memory<D>>(&mut self, wr_id: u64, data: B) {
-        let flight = self.undo.flight;
-        let (before, tag) = (data.domain(), flight.slab.tag());
-        let data = if before == tag { data } else { data.moved_to(tag) };
-        let domain = data.domain();
-        if before == domain {
-            // SAFETY: this is the only copy.
-            return unsafe { flight.refuse_slot(data.lend(), domain) };
-        }
-        self.push(wr_id, data);
     }
 
     /// Adds one receive without memory, as [`RecvQueue::post_empty`].

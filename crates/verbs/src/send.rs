@@ -21,7 +21,7 @@ use crate::rejected::sealed::Lend as _;
 use crate::remote::RemoteRegion;
 use crate::scope::Ticket;
 use crate::sink::sealed::PostTo as _;
-use crate::sink::{AtOnce, Batch, Borrowed, Parts, PostTo, ToBatch};
+use crate::sink::{AtOnce, Batch, Borrowed, Fixed, Movable, PostTo, ToBatch};
 use crate::window::Window;
 use crate::{
     raw,
@@ -32,8 +32,8 @@ use std::sync::Arc;
 use uverbs_core::attr::{AccessFlags, QpState};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::op::{self, Address, DcTarget, Operation, RemoteSrq, To};
-use uverbs_core::provider::payload::{Inline, NoData, Payload};
-use uverbs_core::provider::{Driver, PostError, WireRemote, WireSge};
+use uverbs_core::provider::payload::{Inline, NoData};
+use uverbs_core::provider::{Driver, PostError, WireRemote};
 use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
 use uverbs_core::wr::{ImmData, SendFlags};
 
@@ -213,20 +213,10 @@ impl<S: PostTo<D>, D: Driver, T, A: Address<D::Ah>> Wr<S, T, A, D> {
         data: B,
     ) -> S::Out<B> {
         let Self { sink, wr_id, flags, to, .. } = self;
-        let domain = data.domain();
         // SAFETY: the entries name bytes of the buffers, whose pools keep them registered and alive. The slab owns the buffers
-        // until the work request is known to be complete, so this process does not access them (private ones), or accesses them
-        // by copies only (exposed ones).
-        unsafe {
-            sink.put::<B, _, _, _>((wr_id, flags), domain, to, op, |domain| {
-                let data = match domain {
-                    Some(domain) => data.moved_to(domain),
-                    None => data,
-                };
-                let (domain, sges, note) = (data.domain(), Entries(data.used()), data.note());
-                Parts { domain, data: sges, held: data.lend(), note }
-            })
-        }
+        // until the work request is known to be complete, so this process does not access them (private ones), only reads them
+        // (shared ones, which the device only reads, too), or accesses them by copies only (exposed ones).
+        unsafe { sink.put::<B, _, _, _>((wr_id, flags), Movable(data), to, op) }
     }
 
     #[inline(always)]
@@ -252,13 +242,8 @@ impl<D: Driver, T, A: Address<D::Ah>> Wr<AtOnce<'_, D>, T, A, D> {
         let domain = sink.domain();
         // SAFETY: the contract of this function.
         let posted = unsafe {
-            sink.put::<Borrowed, _, _, _>(
-                (wr_id, flags),
-                domain,
-                to,
-                || op,
-                |_| Parts { domain, data: sges, held: Held::scoped(ticket), note: () },
-            )
+            let load = Fixed { domain, data: sges, held: Held::scoped(ticket) };
+            sink.put::<Borrowed, _, _, _>((wr_id, flags), load, to, || op)
         };
         posted.map_err(|rejected| rejected.error)
     }
@@ -289,18 +274,6 @@ impl<S: PostTo<D>, D: Driver, T: SendsImm, A: Address<D::Ah>> Wr<S, T, A, D> {
     #[inline(always)]
     pub fn send_imm_inline(self, data: &[u8], imm: ImmData) -> S::Plain {
         self.put_inline(|| op::SendImm::new(imm), data)
-    }
-}
-
-/// The entries of a buffer or of a list, by value.
-#[derive(Clone, Copy)]
-struct Entries<E>(E);
-
-impl<S: WireSge, E: AsRef<[S]> + Copy> Payload<S> for Entries<E> {
-    const INLINE: bool = false;
-    #[inline(always)]
-    fn sges(&self) -> &[S] {
-        self.0.as_ref()
     }
 }
 
@@ -367,13 +340,8 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
         let bind = unsafe { op::BindMw::new(bind) };
         // SAFETY: a bind has no entries; see above.
         unsafe {
-            sink.put::<Window<D>, _, _, _>(
-                (wr_id, flags),
-                domain,
-                to,
-                || bind,
-                |_| Parts { domain, data: NoData, held: window.lend(), note: () },
-            )
+            let load = Fixed { domain, data: NoData, held: window.lend() };
+            sink.put::<Window<D>, _, _, _>((wr_id, flags), load, to, || bind)
         }
     }
 }
@@ -391,8 +359,8 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
         };
         // SAFETY: an invalidation has no entries.
         unsafe {
-            let parts = |_| Parts { domain, data: NoData, held: window.lend(), note: () };
-            sink.put::<Window<D>, _, _, _>((wr_id, flags), domain, to, || op::LocalInv::new(key), parts)
+            let load = Fixed { domain, data: NoData, held: window.lend() };
+            sink.put::<Window<D>, _, _, _>((wr_id, flags), load, to, || op::LocalInv::new(key))
         }
     }
 }

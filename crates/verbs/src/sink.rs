@@ -8,6 +8,7 @@
 
 use crate::flight::{Entry, Flight};
 use crate::held::Held;
+use crate::list::Source;
 use crate::open::AnyDriver;
 use crate::qp::transport::Sends;
 use crate::rejected::{Rejected, reject};
@@ -15,7 +16,8 @@ use core::marker::PhantomData;
 use uverbs_core::provider::op::{Address, Operation};
 use uverbs_core::provider::payload::Payload;
 use uverbs_core::provider::send::{SendBatch, SendQueue as Engine, Wr};
-use uverbs_core::provider::{Driver, PostError};
+use uverbs_core::provider::{Driver, PostError, WireSge};
+use uverbs_core::sync::in_flight::Vacant;
 use uverbs_core::wr::SendFlags;
 
 /// Takes back what an open batch has put into the slab, unless it was posted.
@@ -92,22 +94,81 @@ impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
     }
 }
 
-/// What a work request that owns memory is made of.
-pub(super) struct Parts<P, H, N> {
+/// What a work request names, until the slab of the queue has it.
+pub(super) trait Load<D: Driver> {
+    type Data: Payload<D::Sge>;
+    /// See [`Lend::Note`](super::rejected::sealed::Lend::Note).
+    type Note;
     /// The protection domain of the memory.
+    fn domain(&self) -> u64;
+    /// Moved to this domain, if it can be there.
+    fn moved_to(self, domain: u64) -> Self;
+    /// The data, what owns their memory, and the note of it.
+    fn split(self) -> (Self::Data, Held<D>, Self::Note);
+}
+
+/// Memory that can be in several domains.
+pub(super) struct Movable<B>(pub(super) B);
+
+impl<D: Driver, B: Source<D>> Load<D> for Movable<B> {
+    type Data = Entries<B::Sges>;
+    type Note = B::Note;
+    #[inline(always)]
+    fn domain(&self) -> u64 {
+        self.0.domain()
+    }
+    #[inline(always)]
+    fn moved_to(self, domain: u64) -> Self {
+        Self(self.0.moved_to(domain))
+    }
+    #[inline(always)]
+    fn split(self) -> (Entries<B::Sges>, Held<D>, B::Note) {
+        let (sges, note) = (self.0.used(), self.0.note());
+        (Entries(sges), self.0.lend(), note)
+    }
+}
+
+/// The entries of a buffer or of a list, by value.
+#[derive(Clone, Copy)]
+pub(super) struct Entries<E>(E);
+
+impl<S: WireSge, E: AsRef<[S]> + Copy> Payload<S> for Entries<E> {
+    const INLINE: bool = false;
+    #[inline(always)]
+    fn sges(&self) -> &[S] {
+        self.0.as_ref()
+    }
+}
+
+/// Data of one domain, or without memory.
+pub(super) struct Fixed<D: Driver, P> {
     pub(super) domain: u64,
     pub(super) data: P,
-    /// What owns the memory.
-    pub(super) held: H,
-    /// See [`Lend::Note`](super::rejected::sealed::Lend::Note).
-    pub(super) note: N,
+    pub(super) held: Held<D>,
+}
+
+impl<D: Driver, P: Payload<D::Sge>> Load<D> for Fixed<D, P> {
+    type Data = P;
+    type Note = ();
+    #[inline(always)]
+    fn domain(&self) -> u64 {
+        self.domain
+    }
+    #[inline(always)]
+    fn moved_to(self, _: u64) -> Self {
+        self
+    }
+    #[inline(always)]
+    fn split(self) -> (P, Held<D>, ()) {
+        (self.data, self.held, ())
+    }
 }
 
 /// Where an [`Wr`](super::Wr) goes: into an [open batch](ToBatch), or [to the device at once](AtOnce).
 pub trait PostTo<D: Driver>: sealed::PostTo<D> {}
 
 pub(super) mod sealed {
-    use super::{Address, Driver, Operation, Parts, Payload, SendFlags};
+    use super::{Address, Driver, Load, Operation, Payload, SendFlags};
     use crate::held::Held;
     use crate::rejected::sealed::Lend;
     use uverbs_core::provider::PostError;
@@ -122,24 +183,22 @@ pub(super) mod sealed {
         /// The protection domain of the queue.
         fn domain(&self) -> u64;
 
-        /// `parts` are the data and what owns their memory, in the domain that it is given, if it is given one and the pool of the memory
-        /// is registered there. It is called once: when there is a slot, or for the refusal. `op` is called
-        /// last. So the values of both are in registers as short as possible.
+        /// `load` is split once: when there is a slot, or for the refusal. `op` is called last. So the values of both are in registers
+        /// as short as possible.
         ///
         /// # Safety
-        /// As `SendBatch::push`, where `held` of the `parts` owns the memory that `data` names.
+        /// As `SendBatch::push`, where what the load lends owns the memory that its data name.
         unsafe fn put<B: Lend<D>, A, O, P>(
             self,
             wr: (u64, SendFlags),
-            domain: u64,
+            load: P,
             to: A,
             op: impl FnOnce() -> O,
-            parts: impl FnOnce(Option<u64>) -> Parts<P, Held<D>, B::Note>,
         ) -> Self::Out<B>
         where
             A: Address<D::Ah>,
             O: Operation<Remote = D::Remote>,
-            P: Payload<D::Sge>;
+            P: Load<D, Note = B::Note>;
 
         /// # Safety
         /// As `SendBatch::push`; `data` names no memory, or `held` guards it.
@@ -163,6 +222,24 @@ pub(super) mod sealed {
     }
 }
 
+/// The next slot, for memory in the domain of the queue. Memory of another domain is moved to it, if its pool is there, too; this
+/// ends where the usual path goes on, so that it needs none of the values of the post.
+///
+/// # Safety
+/// This thread is the only poster.
+#[inline(always)]
+unsafe fn place<D: Driver, P: Load<D>>(flight: &Flight<D>, load: P) -> (Option<Vacant<'_, Entry<D>>>, P) {
+    // SAFETY: the contract of this function; a domain has the bits of a tag.
+    let vacant = unsafe { flight.slab.vacant(load.domain()) };
+    let tag = flight.slab.tag();
+    if vacant.is_some() || load.domain() == tag {
+        return (vacant, load);
+    }
+    let load = load.moved_to(tag);
+    // SAFETY: as above.
+    (unsafe { flight.slab.vacant(load.domain()) }, load)
+}
+
 /// Into an open batch: errors are reported by [`Batch::complete`].
 pub struct ToBatch<'b, 'q, D: Driver = AnyDriver> {
     inner: &'b mut <D::SendQueue as Engine>::Batch<'q>,
@@ -172,41 +249,6 @@ pub struct ToBatch<'b, 'q, D: Driver = AnyDriver> {
 impl<D: Driver> core::fmt::Debug for ToBatch<'_, '_, D> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("Push")
-    }
-}
-
-impl<D: Driver> ToBatch<'_, '_, D> {
-    /// [`put`](sealed::PostTo::put) where there is no slot for memory of this domain: moves the memory to that of the queue, if it
-    /// can be there.
-    ///
-    /// # Safety
-    /// As `put`.
-    #[cold]
-    #[inline(never)]
-    unsafe fn put_moved<B: super::rejected::sealed::Lend<D>, A, O, P>(
-        self,
-        (wr_id, flags): (u64, SendFlags),
-        domain: u64,
-        to: A,
-        op: impl FnOnce() -> O,
-        parts: impl FnOnce(Option<u64>) -> Parts<P, Held<D>, B::Note>,
-    ) where
-        A: Address<D::Ah>,
-        O: Operation<Remote = D::Remote>,
-        P: Payload<D::Sge>,
-    {
-        let tag = self.flight.slab.tag();
-        let Parts { domain: now, data, held, .. } = parts((domain != tag).then_some(tag));
-        // SAFETY: as in `put`.
-        match unsafe { self.flight.slab.vacant(now) } {
-            Some(vacant) => {
-                let wr = Wr { wr_id: vacant.fill(Entry { wr_id, held }), flags };
-                // SAFETY: as in `put`.
-                unsafe { self.inner.push(wr, to, op(), data) }
-            }
-            // SAFETY: this is the only copy.
-            None => unsafe { self.flight.refuse_slot(held, now) },
-        }
     }
 }
 
@@ -225,29 +267,27 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
     unsafe fn put<B: super::rejected::sealed::Lend<D>, A, O, P>(
         self,
         (wr_id, flags): (u64, SendFlags),
-        domain: u64,
+        load: P,
         to: A,
         op: impl FnOnce() -> O,
-        parts: impl FnOnce(Option<u64>) -> Parts<P, Held<D>, B::Note>,
     ) where
         A: Address<D::Ah>,
         O: Operation<Remote = D::Remote>,
-        P: Payload<D::Sge>,
+        P: Load<D, Note = B::Note>,
     {
         const { assert!(!B::APART, "a scope posts at once, not into a batch") };
-        // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster; a domain has
-        // the bits of a tag.
-        match unsafe { self.flight.slab.vacant(domain) } {
-            Some(vacant) => {
-                let Parts { data, held, .. } = parts(None);
-                let wr = Wr { wr_id: vacant.fill(Entry { wr_id, held }), flags };
-                // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the batch is
-                // dropped without having been posted.
-                unsafe { self.inner.push(wr, to, op(), data) }
-            }
-            // SAFETY: the contract of this function.
-            None => unsafe { self.put_moved::<B, _, _, _>((wr_id, flags), domain, to, op, parts) },
-        }
+        // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
+        let (vacant, load) = unsafe { place(self.flight, load) };
+        let domain = load.domain();
+        let (data, held, _) = load.split();
+        let Some(vacant) = vacant else {
+            // SAFETY: this is the only copy.
+            return unsafe { self.flight.refuse_slot(held, domain) };
+        };
+        let wr = Wr { wr_id: vacant.fill(Entry { wr_id, held }), flags };
+        // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the batch is
+        // dropped without having been posted.
+        unsafe { self.inner.push(wr, to, op(), data) }
     }
 
     #[inline(always)]
@@ -265,9 +305,7 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
     {
         let domain = self.domain();
         // SAFETY: the contract of this function.
-        unsafe {
-            self.put::<Nothing, _, _, _>(wr, domain, to, op, |_| Parts { domain, data, held, note: () })
-        }
+        unsafe { self.put::<Nothing, _, _, _>(wr, Fixed { domain, data, held }, to, op) }
     }
 
     #[inline(always)]
@@ -302,44 +340,6 @@ impl<D: Driver> core::fmt::Debug for AtOnce<'_, D> {
     }
 }
 
-impl<D: Driver> AtOnce<'_, D> {
-    /// As [`ToBatch::put_moved`].
-    ///
-    /// # Safety
-    /// As [`put`](sealed::PostTo::put).
-    #[cold]
-    #[inline(never)]
-    unsafe fn put_moved<B: super::rejected::sealed::Lend<D>, A, O, P>(
-        self,
-        (wr_id, flags): (u64, SendFlags),
-        domain: u64,
-        to: A,
-        op: impl FnOnce() -> O,
-        parts: impl FnOnce(Option<u64>) -> Parts<P, Held<D>, B::Note>,
-    ) -> Result<(), Rejected<B>>
-    where
-        A: Address<D::Ah>,
-        O: Operation<Remote = D::Remote>,
-        P: Payload<D::Sge>,
-    {
-        let Self { engine, flight } = self;
-        let tag = flight.slab.tag();
-        let Parts { domain: now, data, held, note } = parts((domain != tag).then_some(tag));
-        // SAFETY: as in `put`.
-        let Some(vacant) = (unsafe { flight.slab.vacant(now) }) else {
-            // SAFETY: this is the only copy.
-            let returned = unsafe { B::give_back(held, || None) };
-            let returned = returned.map(|value| value.noted(note));
-            return Err(Rejected { error: flight.no_slot(now), returned });
-        };
-        let entry = Entry { wr_id, held };
-        let number = if B::APART { vacant.fill_apart(entry) } else { vacant.fill(entry) };
-        // SAFETY: as in `put`.
-        let posted = unsafe { engine.post(Wr { wr_id: number, flags }, to, op(), data) };
-        posted.map_err(|error| rejected(flight, number, note, error))
-    }
-}
-
 impl<D: Driver> PostTo<D> for AtOnce<'_, D> {}
 #[expect(private_interfaces, private_bounds, reason = "only this crate implements it")]
 impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
@@ -355,27 +355,29 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
     unsafe fn put<B: super::rejected::sealed::Lend<D>, A, O, P>(
         self,
         (wr_id, flags): (u64, SendFlags),
-        domain: u64,
+        load: P,
         to: A,
         op: impl FnOnce() -> O,
-        parts: impl FnOnce(Option<u64>) -> Parts<P, Held<D>, B::Note>,
     ) -> Result<(), Rejected<B>>
     where
         A: Address<D::Ah>,
         O: Operation<Remote = D::Remote>,
-        P: Payload<D::Sge>,
+        P: Load<D, Note = B::Note>,
     {
-        // SAFETY: this value borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster; a domain has
-        // the bits of a tag.
-        let Some(vacant) = (unsafe { self.flight.slab.vacant(domain) }) else {
-            // SAFETY: the contract of this function.
-            return unsafe { self.put_moved::<B, _, _, _>((wr_id, flags), domain, to, op, parts) };
+        let Self { engine, flight } = self;
+        // SAFETY: this value borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
+        let (vacant, load) = unsafe { place(flight, load) };
+        let domain = load.domain();
+        let (data, held, note) = load.split();
+        let Some(vacant) = vacant else {
+            // SAFETY: this is the only copy.
+            let returned = unsafe { B::give_back(held, || None) };
+            let returned = returned.map(|value| value.noted(note));
+            return Err(Rejected { error: flight.no_slot(domain), returned });
         };
-        let Parts { data, held, note, .. } = parts(None);
         let entry = Entry { wr_id, held };
         let number = if B::APART { vacant.fill_apart(entry) } else { vacant.fill(entry) };
         let wr = Wr { wr_id: number, flags };
-        let Self { engine, flight } = self;
         // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the post fails.
         match unsafe { engine.post(wr, to, op(), data) } {
             Ok(()) => Ok(()),
@@ -399,10 +401,8 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
     {
         let domain = self.flight.slab.tag();
         // SAFETY: the contract of this function.
-        unsafe {
-            self.put::<Nothing, _, _, _>(wr, domain, to, op, |_| Parts { domain, data, held, note: () })
-        }
-        .map_err(|rejected| rejected.error)
+        unsafe { self.put::<Nothing, _, _, _>(wr, Fixed { domain, data, held }, to, op) }
+            .map_err(|rejected| rejected.error)
     }
 
     #[inline(always)]

@@ -62,6 +62,27 @@ unsafe extern "C" fn give_back<D: Driver>(slot: NonNull<Slot<D>>) {
     }
 }
 
+/// The place of a buffer at the home in this domain; the same place, if there is none. With the ABI of C, no panic can leave it, and
+/// both values are in registers: a post has the others for itself.
+///
+/// # Safety
+/// The caller has the place, which becomes the one that is returned.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn moved<D: Driver>(from: NonNull<Slot<D>>, domain: u64) -> NonNull<Slot<D>> {
+    // Only looked at: the owner has it.
+    let buf = ManuallyDrop::new(RawBuf(from));
+    let Some(slot) = buf.place_in(domain) else { return from };
+    let Used { len, sge } = *buf.used();
+    let Ok(sge) = D::Sge::new(sge.addr(), sge.length(), slot.whole.lkey()) else { return from };
+    // The next user of the buffer begins at the first home, with the entry of the whole.
+    // SAFETY: the caller is the only owner of the place (the contract of this function).
+    unsafe { *buf.slot().used.get() = Used { len, sge: buf.whole() } };
+    // SAFETY: the place is the same buffer's at another home, so it has the same owner.
+    unsafe { *slot.used.get() = Used { len, sge } };
+    NonNull::from(slot)
+}
+
 /// Deregisters the memory of a pool after its last use.
 #[cold]
 #[inline(never)]
@@ -160,18 +181,17 @@ impl<D: Driver> RawBuf<D> {
         used.sge = whole.with_length(used.len);
     }
 
-    /// Moves it to the home in this domain. `false` if there is none.
-    pub(crate) fn move_to(&mut self, domain: u64) -> bool {
-        let Some(slot) = self.place_in(domain) else { return false };
-        let Used { len, sge } = *self.used();
-        let Ok(sge) = D::Sge::new(sge.addr(), sge.length(), slot.whole.lkey()) else { return false };
-        // The next user of the buffer begins at the first home, with the entry of the whole.
-        // SAFETY: this value is the only one of its place, and `&mut self` excludes other accesses.
-        unsafe { *self.slot().used.get() = Used { len, sge: self.whole() } };
-        // SAFETY: the place is the same buffer's at another home, so this value is the only one of it, too.
-        unsafe { *slot.used.get() = Used { len, sge } };
-        self.0 = NonNull::from(slot);
-        true
+    /// Moved to the home in this domain, if there is one.
+    #[inline(always)]
+    pub(crate) fn moved_to(self, domain: u64) -> Self {
+        // SAFETY: the value is this one, and is not used again.
+        Self(unsafe { moved(ManuallyDrop::new(self).0, domain) })
+    }
+
+    /// [`moved_to`](Self::moved_to), in its place.
+    pub(crate) fn move_to(&mut self, domain: u64) {
+        // SAFETY: this value is the owner of the place, before and after.
+        self.0 = unsafe { moved(self.0, domain) };
     }
 
     /// Its place at the home in this domain.
@@ -243,6 +263,12 @@ impl<D: Driver, A: Access> Buf<A, D> {
     #[inline(always)]
     pub(crate) fn raw(&self) -> &RawBuf<D> {
         &self.raw
+    }
+
+    /// See [`RawBuf::moved_to`].
+    #[inline(always)]
+    pub(crate) fn moved(self, domain: u64) -> Self {
+        Self::from_raw(self.raw.moved_to(domain))
     }
 
     pub(crate) fn raw_mut(&mut self) -> &mut RawBuf<D> {

@@ -262,6 +262,8 @@ impl<D: Driver, A: Access> list::Source<D> for SharedBuf<A, D> {
     fn domain(&self) -> u64 {
         self.share.buf().domain()
     }
+    #[cold]
+    #[inline(never)]
     fn moved_to(mut self, domain: u64) -> Self {
         if self.share.move_to(domain)
             && let Ok(sge) = D::Sge::new(self.sge.addr(), self.sge.length(), self.share.buf().lkey())
