@@ -27,6 +27,7 @@ use uverbs_core::provider::{Driver, PostError, WireSge};
 ///
 /// # Invariants
 /// The pointer is to a place of a living pool: the value has a strong count of the pool's [`Arc`].
+#[repr(transparent)]
 pub(crate) struct RawBuf<D: Driver>(pub(super) NonNull<Slot<D>>);
 
 // SAFETY: it is an `Arc` of a pool, and the right to use a part of its region.
