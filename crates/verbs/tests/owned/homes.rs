@@ -3,7 +3,7 @@
 
 use crate::bed::{BUFS, CAP, End, connect_self, loopback, srq};
 use std::thread;
-use uverbs::attr::{AccessFlags, MwType, QpCap};
+use uverbs::attr::{AccessFlags, MwType};
 use uverbs::mlx5::Mlx5;
 use uverbs::{
     Buf, BufList, BufPart, Cq, Exposed, Pool, PostError, Private, Rc, Shared, SharedBuf, WcStatus, Window,
@@ -72,7 +72,7 @@ fn a_buffer_is_posted_to_any_of_its_devices() {
 #[test]
 fn batches_lists_parts_and_shared_queues_choose_the_key() {
     let (mut a, mut b, pool) = two();
-    let cap = QpCap { max_send_sge: 4, max_recv_sge: 4, ..CAP };
+    let cap = CAP.max_send_sge(4).max_recv_sge(4);
     for end in [&mut a, &mut b] {
         let mut srq = srq(&end.pd, 8);
         end.qp = end.pd.qp::<Rc>().cq(&end.cq).cap(cap).create().unwrap();
