@@ -9,6 +9,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
+use uverbs::{Context, Driver};
 use uverbs_core::Errno;
 use uverbs_core::kernel::{CmPort, RdmaCmFd};
 use uverbs_uapi::rdma_cm::{RDMA_USER_CM_CMD_GET_EVENT, rdma_ucm_event_resp, rdma_ucm_get_event};
@@ -31,6 +32,14 @@ impl EventChannel {
     /// The error of open(2): `ENOENT` if the kernel's module `rdma_ucm` is not loaded.
     pub fn open() -> Result<Self> {
         Ok(Self::from_port(Arc::new(RdmaCmFd::open()?)))
+    }
+
+    /// Opens the connection manager of a device: that of the kernel, or that of a software NIC.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn of<D: Driver>(context: &Context<D>) -> Result<Self> {
+        Ok(Self::from_port(context.kernel().connection_manager()?))
     }
 
     /// Creates a channel of another connection manager, such as that of a software NIC.

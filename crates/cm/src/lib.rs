@@ -29,6 +29,7 @@
 mod address;
 mod bell;
 mod channel;
+mod connect_to;
 mod connection;
 mod error;
 mod event;
@@ -44,6 +45,7 @@ mod route;
 mod wait;
 
 pub use channel::EventChannel;
+pub use connect_to::ConnectTo;
 pub use connection::Connection;
 pub use error::{Error, Result};
 pub use event::{ConnectRequest, Event, EventKind};

@@ -65,6 +65,13 @@ impl<S> Deref for Scripted<S> {
 }
 
 impl<S: Script> Kernel for Scripted<S> {
+    fn connection_manager(&self) -> uverbs_core::Result<Arc<dyn uverbs_core::kernel::CmPort>> {
+        self.0.inner().map_or_else(
+            || Err(uverbs_core::Error::unsupported("connection_manager", "a script without a device")),
+            |inner| inner.connection_manager(),
+        )
+    }
+
     fn ioctl(&self, command: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         self.0.ioctl(command)
     }

@@ -224,6 +224,11 @@ impl<D: Driver> Context<D> {
         })
     }
 
+    /// Another owner of an open device.
+    pub(crate) fn of(inner: &Arc<ContextInner<D>>) -> Self {
+        Self { inner: inner.clone() }
+    }
+
     /// The device's name, such as `rxe0`.
     #[must_use]
     pub fn name(&self) -> &str {

@@ -297,9 +297,9 @@ impl<D: Driver> Completed<D> {
         Ok(Done::of(self))
     }
 
-    /// Whether it owned a private buffer.
+    /// Whether it owned a private buffer, or a part of one.
     pub(crate) fn has_buf(&self) -> bool {
-        self.held.is(HeldKind::PRIVATE)
+        self.held.is(HeldKind::PRIVATE) || self.held.is(HeldKind::PRIVATE_PART)
     }
 
     /// Whether it owned no memory.

@@ -23,6 +23,7 @@ use uverbs_core::provider::Driver;
 
 /// The type of the value: the low bits of the word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
 pub(super) struct HeldKind(usize);
 
 impl HeldKind {

@@ -55,6 +55,7 @@
 //! | [`ProtectionDomain::pool`](crate::ProtectionDomain::pool) | for this process only: `&[u8]`, `&mut [u8]` |
 //! | [`PoolBuilder::exposed`] | for peers, too: copies in and out. [`Window`]s open single buffers, and close them again |
 //! | [`ProtectionDomain::dmabuf_pool`](crate::ProtectionDomain::dmabuf_pool) | of another device: not readable here |
+//! | [`PoolBuilder::also_in`] | the same memory in several domains and devices |
 //! | [`PoolBuilder::pages`], [`PoolBuilder::numa_node`] | huge pages, a NUMA node |
 //! | [`SharedBuf`], [`BufPart`] | one buffer in several sends and writes at once; a part of one |
 //! | [`BufList`] | several buffers, which one work request gathers from or scatters to |
@@ -133,7 +134,7 @@ pub use mr::{Exposed, MemoryRegion, Private, RegError};
 pub use mw::MemoryWindow;
 pub use open::{AnyDriver, DriverVisitor, OpenBy, devices, open, open_with};
 pub use pd::{ProtectionDomain, ThreadDomain};
-pub use pool::{Buf, BufPart, Filled, Pool, PoolBuilder, PoolEmpty, SharedBuf};
+pub use pool::{Acquire, Buf, BufPart, Filled, Pool, PoolBuilder, PoolEmpty, SharedBuf};
 pub use post::IntoMemory;
 pub use qp::{Dci, DrainCq, Halves, Qp, QpBuilder, QpControl, RawPacket, Rc, Uc, Ud, XrcRecv, XrcSend};
 pub use recv::{RecvBatch, RecvGuard, RecvQueue, Srq};

@@ -156,6 +156,9 @@ pub(super) mod sealed {
         type Sges: AsRef<[D::Sge]> + Copy;
         /// The identity of its protection domain, see `domain_of`; that of no queue, if there is none.
         fn domain(&self) -> u64;
+        /// Moved to this domain, if its pool is registered there.
+        #[must_use]
+        fn moved_to(self, domain: u64) -> Self;
         /// The bytes that are used.
         fn bytes(&self) -> u64;
         /// The entries of the bytes that are used.
@@ -174,6 +177,10 @@ impl<D: Driver, A: Access> sealed::Source<D> for Buf<A, D> {
     #[inline(always)]
     fn domain(&self) -> u64 {
         self.raw().domain()
+    }
+    #[inline(always)]
+    fn moved_to(self, domain: u64) -> Self {
+        self.moved(domain)
     }
     #[inline(always)]
     fn bytes(&self) -> u64 {
@@ -202,6 +209,14 @@ impl<D: Driver, A: Access> sealed::Source<D> for BufList<A, D> {
             Some(first) if domains.all(|domain| domain == first) => first,
             _ => NO_DOMAIN,
         }
+    }
+    #[cold]
+    #[inline(never)]
+    fn moved_to(mut self, domain: u64) -> Self {
+        for buf in &mut *self {
+            buf.raw_mut().move_to(domain);
+        }
+        self
     }
     fn bytes(&self) -> u64 {
         self.total()

@@ -6,6 +6,7 @@
 use crate::buf::StableBuf;
 use core::ptr::NonNull;
 use nix::libc;
+use std::sync::Arc;
 use uverbs_core::errno::Errno;
 use uverbs_core::error::{Error, Result};
 
@@ -147,13 +148,33 @@ fn too_long(len: usize) -> Error {
     Error::invalid("pool", "size", format!("{len} bytes are too many"))
 }
 
-// SAFETY: a private mapping that this value owns; it is unmapped only by drop.
-unsafe impl StableBuf for PoolMemory {
+impl PoolMemory {
     fn ptr(&self) -> NonNull<u8> {
         NonNull::new(self.map.as_mut_ptr()).unwrap_or(NonNull::dangling())
     }
+}
+
+/// The memory of a pool, for one of its registrations.
+///
+/// It has no access to the bytes but by its region. The pool accesses those of its regions that lend no references, or lends each
+/// buffer itself, to one owner or read-only.
+#[derive(Debug)]
+pub(super) struct HomeMemory(Arc<PoolMemory>);
+
+impl HomeMemory {
+    pub(super) fn new(memory: &Arc<PoolMemory>) -> Self {
+        Self(memory.clone())
+    }
+}
+
+// SAFETY: the mapping does not change, and lives as long as one of these values. It is accessed through the owners only, which are the
+// regions of one pool. The pool calls no function by which a region lends references to bytes.
+unsafe impl StableBuf for HomeMemory {
+    fn ptr(&self) -> NonNull<u8> {
+        self.0.ptr()
+    }
     fn len(&self) -> usize {
-        self.len
+        self.0.len
     }
 }
 
@@ -176,9 +197,9 @@ mod tests {
     fn memory_on_the_first_node_is_zero() {
         match PoolMemory::new(10_000, Placement { node: Some(0), ..Placement::default() }) {
             Ok(memory) => {
-                assert_eq!(memory.len(), 10_000);
+                assert_eq!(memory.len, 10_000);
                 // SAFETY: the mapping's own bytes, which nothing writes.
-                let bytes = unsafe { core::slice::from_raw_parts(memory.ptr().as_ptr(), memory.len()) };
+                let bytes = unsafe { core::slice::from_raw_parts(memory.ptr().as_ptr(), memory.len) };
                 assert!(bytes.iter().all(|byte| *byte == 0));
             }
             // A container may forbid the call, and a kernel may have no NUMA.

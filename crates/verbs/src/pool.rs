@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Pools of registered memory, and the buffers that they lend.
 //!
-//! `owned`: buffers with one owner. `share`: buffers that several owners read. `part`: a part of a buffer in a work request.
+//! `owned`: buffers with one owner. `share`: buffers that several owners read. `part`: a part of a buffer in a work request. `acquire`:
+//! waiting for a buffer.
 //!
 //! A pool is one region that is divided into buffers of one size. A [`Buf`] is a buffer that its owner has for itself: it
 //! can be written and read, posted, and sent to other threads. When it is dropped it goes back to its pool. The region stays
 //! registered until the pool and all its buffers are dropped.
 //!
+//! A pool can have several domains, also of several devices, with a registration of the same memory in each: its *homes*. A buffer is
+//! at one of them, whose key its entry has. A post to a queue of another one moves it there, outside the usual path.
+//!
 //! The type says who may access the memory, see [`Access`].
 #![expect(unsafe_code)]
 // UNSAFETY: counts the references to a pool, and promises that it can be shared by threads.
 
+mod acquire;
 mod owned;
 mod part;
 mod share;
 
+pub use acquire::Acquire;
 pub use owned::Buf;
 pub(crate) use owned::{RawBuf, describe};
 pub use part::BufPart;
@@ -24,11 +30,12 @@ pub use share::SharedBuf;
 
 use crate::access::{Access, Unmapped};
 use crate::buf::NoBuf;
-use crate::memory::{PageSize, Placement, PoolMemory};
+use crate::memory::{HomeMemory, PageSize, Placement, PoolMemory};
 use crate::mr::{Exposed, MemoryRegion, Private};
 use crate::open::AnyDriver;
 use crate::pd::{PdInner, ProtectionDomain};
 use crate::rejected::Rejected;
+use acquire::Waiters;
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::marker::PhantomData;
@@ -42,28 +49,49 @@ use uverbs_core::provider::{Driver, PostError, WireSge};
 use uverbs_core::sync::IndexStack;
 use uverbs_core::sync::in_flight::TAG_BITS;
 
-/// The registered memory.
+/// The registered memory, in one domain.
 #[derive(Debug)]
 enum Region<D: Driver> {
-    Private { _mr: MemoryRegion<PoolMemory, Private, D> },
-    Exposed(MemoryRegion<PoolMemory, Exposed, D>),
-    Unmapped { _mr: MemoryRegion<NoBuf, Exposed, D> },
+    Private(MemoryRegion<HomeMemory, Private, D>),
+    Exposed(MemoryRegion<HomeMemory, Exposed, D>),
+    Unmapped(MemoryRegion<NoBuf, Exposed, D>),
+}
+
+impl<D: Driver> Region<D> {
+    /// The address of the first byte, and the keys.
+    fn keys(&self) -> (u64, u32, u32) {
+        match self {
+            Self::Private(mr) => (mr.addr(), mr.lkey(), mr.rkey()),
+            Self::Exposed(mr) => (mr.addr(), mr.lkey(), mr.rkey()),
+            Self::Unmapped(mr) => (mr.addr(), mr.lkey(), mr.rkey()),
+        }
+    }
+}
+
+/// A domain of a pool.
+#[derive(Debug)]
+struct Home<D: Driver> {
+    /// See [`domain_of`].
+    domain: u64,
+    region: Region<D>,
 }
 
 /// The pool that its buffers hold.
 struct PoolInner<D: Driver> {
+    /// `count` for each home.
     slots: Box<[Slot<D>]>,
+    count: u32,
     /// Bytes of a buffer.
     size: u32,
-    lkey: u32,
-    rkey: u32,
     free: IndexStack,
+    waiters: Waiters,
     /// The owners of each buffer that is shared, see [`RawShare`]. Not in the slots, which are full.
     owners: Box<[AtomicU64]>,
-    region: Region<D>,
+    /// At least one, with the memory at the same address.
+    homes: Box<[Home<D>]>,
 }
 
-/// A buffer's place. All that a post needs is in one cache line.
+/// A buffer's place at one of the homes. All that a post needs is in one cache line.
 #[repr(align(64))]
 struct Slot<D: Driver> {
     /// The entry of the whole buffer. Its address is that of the first byte for the device; of mapped memory also for this
@@ -117,7 +145,7 @@ impl<D: Driver, A: Access> Clone for Pool<A, D> {
 impl<D: Driver, A: Access> fmt::Debug for Pool<A, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool")
-            .field("region", &self.inner.region)
+            .field("homes", &self.inner.homes)
             .field("size", &self.inner.size)
             .field("available", &self.available())
             .finish()
@@ -130,10 +158,10 @@ impl<D: Driver, A: Access> Pool<A, D> {
     /// It has the bytes that its last user left in it.
     ///
     /// # Errors
-    /// [`PoolEmpty`] if all are lent.
+    /// [`PoolEmpty`] if all are lent, or if others [wait](Self::acquire) for one.
     #[inline]
     pub fn get(&self) -> Result<Buf<A, D>, PoolEmpty> {
-        self.try_get().ok_or(PoolEmpty { count: self.inner.slots.len(), size: self.inner.size })
+        self.try_get().ok_or(PoolEmpty { count: self.inner.count, size: self.inner.size })
     }
 
     /// As [`get`](Self::get), for a program that does something else while all buffers are lent.
@@ -141,6 +169,12 @@ impl<D: Driver, A: Access> Pool<A, D> {
     #[must_use]
     pub fn try_get(&self) -> Option<Buf<A, D>> {
         let index = self.inner.free.pop()?;
+        self.lend(index)
+    }
+
+    /// The buffer with this number, which was taken.
+    #[inline(always)]
+    fn lend(&self, index: u32) -> Option<Buf<A, D>> {
         let slot = self.inner.slots.get(index as usize)?;
         // SAFETY: the pointer is that of the `Arc` that `self.inner` is.
         unsafe { Arc::increment_strong_count(slot.pool) };
@@ -164,14 +198,21 @@ impl<D: Driver, A: Access> Pool<A, D> {
     /// Whether it is a pool of this domain. Queues of other domains refuse its buffers.
     #[must_use]
     pub fn is_of(&self, pd: &ProtectionDomain<D>) -> bool {
-        self.inner.slots.first().is_some_and(|slot| slot.domain == domain_of(pd.inner()))
+        self.inner.home(domain_of(pd.inner())).is_some()
+    }
+}
+
+impl<D: Driver> PoolInner<D> {
+    /// Which home is in this domain.
+    fn home(&self, domain: u64) -> Option<usize> {
+        self.homes.iter().position(|home| home.domain == domain)
     }
 }
 
 /// All buffers of a pool are lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolEmpty {
-    count: usize,
+    count: u32,
     size: u32,
 }
 
@@ -193,7 +234,8 @@ impl From<PoolEmpty> for Error {
 #[derive(Debug)]
 #[must_use]
 pub struct PoolBuilder<'a, A, D: Driver> {
-    pd: &'a ProtectionDomain<D>,
+    /// At least one.
+    pds: Vec<&'a ProtectionDomain<D>>,
     count: u32,
     size: u32,
     access: AccessFlags,
@@ -213,7 +255,7 @@ impl<D: Driver> ProtectionDomain<D> {
     /// Begins the creation of a pool with options: huge pages, a NUMA node, access for peers.
     pub fn pool_with(&self, count: u32, size: u32) -> PoolBuilder<'_, Private, D> {
         let (access, place) = (AccessFlags::LOCAL_WRITE, Placement::default());
-        PoolBuilder { pd: self, count, size, access, place, _access: PhantomData }
+        PoolBuilder { pds: vec![self], count, size, access, place, _access: PhantomData }
     }
 
     /// A pool in a dma-buf: `count` buffers with `size` bytes each, from `offset` on. The device uses the memory without this
@@ -237,8 +279,7 @@ impl<D: Driver> ProtectionDomain<D> {
             return Err(Error::invalid("pool", "iova", reason));
         }
         let mr = self.reg_dmabuf_mr(fd, offset, layout.bytes as u64, iova, access)?;
-        let (addr, keys) = (mr.addr(), (mr.lkey(), mr.rkey()));
-        Pool::new(self, &layout, addr, keys, Region::Unmapped { _mr: mr })
+        Pool::new(&layout, vec![Home { domain: domain_of(self.inner()), region: Region::Unmapped(mr) }])
     }
 }
 
@@ -288,18 +329,48 @@ impl<'a, D: Driver, A> PoolBuilder<'a, A, D> {
         self
     }
 
+    /// Registers the memory in this domain, too, which can be one of another device. The buffers can be posted to queues of all its
+    /// domains: a post chooses the key. A post to a queue of another domain than that of the last post costs some tens of instructions
+    /// more.
+    ///
+    /// ```
+    /// # use uverbs::{Context, mlx5::Mlx5};
+    /// # use uverbs_hca::Hca;
+    /// # fn main() -> uverbs::Result<()> {
+    /// # let nics = [(); 2].map(|()| Context::<Mlx5>::from_kernel(Hca::new().open()).unwrap());
+    /// let [first, second] = [nics[0].alloc_pd()?, nics[1].alloc_pd()?];
+    /// let pool = first.pool_with(64, 4096).also_in(&second).build()?;
+    /// assert!(pool.is_of(&first) && pool.is_of(&second));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn also_in(mut self, pd: &'a ProtectionDomain<D>) -> Self {
+        if !self.pds.iter().any(|other| Arc::ptr_eq(other.inner(), pd.inner())) {
+            self.pds.push(pd);
+        }
+        self
+    }
+
     /// Lets peers access the buffers with the rights `access` (`LOCAL_WRITE` is added). This process then accesses them by
     /// copies.
     pub fn exposed(self, access: AccessFlags) -> PoolBuilder<'a, Exposed, D> {
-        let Self { pd, count, size, place, .. } = self;
+        let Self { pds, count, size, place, .. } = self;
         let access = access | AccessFlags::LOCAL_WRITE;
-        PoolBuilder { pd, count, size, access, place, _access: PhantomData }
+        PoolBuilder { pds, count, size, access, place, _access: PhantomData }
     }
 
-    fn memory(&self) -> Result<(Layout, PoolMemory)> {
+    /// Allocates the memory, and registers it in each domain.
+    fn homes(
+        &self,
+        register: impl Fn(&ProtectionDomain<D>, HomeMemory) -> Result<Region<D>>,
+    ) -> Result<(Layout, Vec<Home<D>>)> {
         let layout = Layout::new(self.count, self.size, ALIGN)?;
-        let memory = PoolMemory::new(layout.bytes, self.place)?;
-        Ok((layout, memory))
+        let memory = Arc::new(PoolMemory::new(layout.bytes, self.place)?);
+        let home = |pd: &&ProtectionDomain<D>| {
+            let region = register(pd, HomeMemory::new(&memory))?;
+            Ok(Home { domain: domain_of(pd.inner()), region })
+        };
+        Ok((layout, self.pds.iter().map(home).collect::<Result<_>>()?))
     }
 }
 
@@ -310,10 +381,9 @@ impl<D: Driver> PoolBuilder<'_, Private, D> {
     /// An invalid size, too little memory of the requested kind, or the kernel's refusal to register it (`ENOMEM` above the
     /// locked-memory limit).
     pub fn build(self) -> Result<Pool<Private, D>> {
-        let (layout, memory) = self.memory()?;
-        let mr = self.pd.reg_private(memory, self.access)?;
-        let (addr, keys) = (mr.addr(), (mr.lkey(), mr.rkey()));
-        Pool::new(self.pd, &layout, addr, keys, Region::Private { _mr: mr })
+        let (layout, homes) =
+            self.homes(|pd, memory| Ok(Region::Private(pd.reg_private(memory, self.access)?)))?;
+        Pool::new(&layout, homes)
     }
 }
 
@@ -324,41 +394,43 @@ impl<D: Driver> PoolBuilder<'_, Exposed, D> {
     /// As of a [private](ProtectionDomain::pool) pool, and access flags that the device does not have, or `ZERO_BASED`.
     pub fn build(self) -> Result<Pool<Exposed, D>> {
         check_access(self.access)?;
-        let (layout, memory) = self.memory()?;
-        let mr = self.pd.reg_mr(memory, self.access)?;
-        let (addr, keys) = (mr.addr(), (mr.lkey(), mr.rkey()));
-        Pool::new(self.pd, &layout, addr, keys, Region::Exposed(mr))
+        let (layout, homes) =
+            self.homes(|pd, memory| Ok(Region::Exposed(pd.reg_mr(memory, self.access)?)))?;
+        Pool::new(&layout, homes)
     }
 }
 
 impl<D: Driver, A: Access> Pool<A, D> {
-    fn new(
-        pd: &ProtectionDomain<D>,
-        layout: &Layout,
-        addr: u64,
-        (lkey, rkey): (u32, u32),
-        region: Region<D>,
-    ) -> Result<Self> {
+    fn new(layout: &Layout, homes: Vec<Home<D>>) -> Result<Self> {
         let Layout { count, size, stride, .. } = *layout;
-        let domain = domain_of(pd.inner());
-        let slot = |index: u32, pool| {
+        let slot = |home: &Home<D>, index: u32, pool| {
+            let (addr, lkey, _) = home.region.keys();
             // The sum fits: `Layout::new` and the registration, or `dmabuf_pool`, have checked the range of the region.
             let addr = addr.wrapping_add(u64::from(index) * u64::from(stride));
             let whole = D::Sge::new(addr, size, lkey)
                 .map_err(|_| Error::invalid("pool", "size", "larger than an entry of a work request"))?;
             let used = UnsafeCell::new(Used { len: size, sge: whole });
-            Ok(Slot { whole, used, domain, pool, size, index })
+            Ok(Slot { whole, used, domain: home.domain, pool, size, index })
         };
         // The slots need the address of the pool, so they are made when it is known.
         let mut slots = Ok(());
         let inner = Arc::new_cyclic(|pool| {
-            let made: Result<Box<[_]>> = (0..count).map(|index| slot(index, pool.as_ptr())).collect();
+            let places = homes.iter().flat_map(|home| (0..count).map(move |index| (home, index)));
+            let made: Result<Box<[_]>> =
+                places.map(|(home, index)| slot(home, index, pool.as_ptr())).collect();
             let made = made.unwrap_or_else(|error| {
                 slots = Err(error);
                 Box::default()
             });
-            let owners = (0..count).map(|_| AtomicU64::new(0)).collect();
-            PoolInner { slots: made, size, lkey, rkey, free: IndexStack::full(count), owners, region }
+            PoolInner {
+                slots: made,
+                count,
+                size,
+                free: IndexStack::full(count),
+                waiters: Waiters::default(),
+                owners: (0..count).map(|_| AtomicU64::new(0)).collect(),
+                homes: homes.into(),
+            }
         });
         slots.map(|()| Self { inner, _access: PhantomData })
     }

@@ -14,6 +14,7 @@ pub use drain::DrainCq;
 pub use transport::{Dci, RawPacket, Rc, Transport, Uc, Ud, XrcRecv, XrcSend};
 
 use crate::connect::{self, ConnectAttr, Endpoint};
+use crate::context::Context;
 use crate::cq::Cq;
 use crate::dc::DcTarget;
 use crate::flight::{Flight, QueueKind};
@@ -170,6 +171,12 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
         let here = qp.control.endpoint(connect::random_psn(), attr)?;
         connect::meet(stream, &here, |there| qp.connect(&here, there, attr))?;
         Ok(qp)
+    }
+
+    /// The open device of the QP.
+    #[must_use]
+    pub fn context(&self) -> Context<D> {
+        Context::of(self.pd.inner().context())
     }
 
     /// Creates it, in state RESET.

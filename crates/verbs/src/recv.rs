@@ -40,6 +40,10 @@ unsafe fn post<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
             // SAFETY: the contract of this function.
             return unsafe { post_again(engine, flight, wr_id, data) };
         }
+        if domain != flight.slab.tag() {
+            // SAFETY: the contract of this function.
+            return unsafe { post_moved(engine, flight, wr_id, data) };
+        }
         return refuse(flight.no_slot(domain), data);
     };
     let (sges, note) = (data.whole(), data.note());
@@ -64,6 +68,26 @@ unsafe fn post_again<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
     wr_id: u64,
     data: B,
 ) -> Result<(), Rejected<B>> {
+    // SAFETY: the contract of this function.
+    unsafe { post(engine, flight, wr_id, data) }
+}
+
+/// [`post`] of memory of another domain: moves it to that of the queue, if it can be there.
+///
+/// # Safety
+/// As [`post`].
+#[cold]
+#[inline(never)]
+unsafe fn post_moved<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
+    engine: &mut Q,
+    flight: &Flight<D>,
+    wr_id: u64,
+    data: B,
+) -> Result<(), Rejected<B>> {
+    let data = data.moved_to(flight.slab.tag());
+    if data.domain() != flight.slab.tag() {
+        return Err(Rejected { error: PostError::InvalidArgument, returned: Some(data) });
+    }
     // SAFETY: the contract of this function.
     unsafe { post(engine, flight, wr_id, data) }
 }
@@ -132,7 +156,16 @@ impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> RecvBatch<'q, Q, D> {
         let domain = data.domain();
         // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster; a domain has
         // the bits of a tag.
-        let Some(vacant) = (unsafe { flight.slab.vacant_anywhere(domain) }) else {
+        let mut vacant = unsafe { flight.slab.vacant_anywhere(domain) };
+        let mut data = data;
+        if vacant.is_none() && domain != flight.slab.tag() {
+            // Memory of another domain, unless its pool is in that of the queue, too.
+            data = data.moved_to(flight.slab.tag());
+            // SAFETY: as above.
+            vacant = unsafe { flight.slab.vacant_anywhere(data.domain()) };
+        }
+        let Some(vacant) = vacant else {
+            let domain = data.domain();
             // SAFETY: this is the only copy.
             return unsafe { flight.refuse_slot(data.lend(), domain) };
         };

@@ -5,9 +5,10 @@
 
 use crate::access::Access;
 use crate::flight::Flight;
-use crate::held::Held;
-use crate::pool::Buf;
+use crate::held::{Held, HeldKind};
+use crate::pool::{Buf, RawBuf};
 use core::fmt;
+use core::ptr::NonNull;
 use uverbs_core::errno::Errno;
 use uverbs_core::provider::{Driver, PostError};
 
@@ -110,30 +111,36 @@ impl<D: Driver, A: Access> sealed::Lend<D> for Buf<A, D> {
             }
             Some(buf)
         } else {
+            let len = received().map_or(u64::MAX, u64::from);
             // SAFETY: the contract of this function.
-            unsafe { whole(held, received()) }
+            let buf = NonNull::new(unsafe { whole(held, A::PART, len) });
+            // SAFETY: it is the pointer of a buffer with this kind of access, which is not used again.
+            buf.map(|buf| Self::from_raw(unsafe { RawBuf::from_pointer(buf.as_ptr()) }))
         }
     }
 }
 
-/// The buffer of a work request that had a part of it. Anything else is dropped.
+/// The pointer of the buffer of a work request that had a part of it, of the kind `part`; `received` is the length of its message, if it is a
+/// `u32`. Anything else is dropped, and the pointer is null. With the ABI of C, no panic can leave it, so a poll need not be prepared for
+/// one.
 ///
 /// # Safety
 /// The word is not used again.
 #[cold]
 #[inline(never)]
-unsafe fn whole<D: Driver, A: Access>(held: Held<D>, received: Option<u32>) -> Option<Buf<A, D>> {
-    if !held.is(A::PART) {
+unsafe extern "C" fn whole<D: Driver>(held: Held<D>, part: HeldKind, received: u64) -> *mut () {
+    if !held.is(part) {
         // SAFETY: the contract of this function.
         unsafe { held.release() };
-        return None;
+        return core::ptr::null_mut();
     }
-    // SAFETY: it is a part of a buffer with this kind of access; the contract of this function.
+    // SAFETY: it is of that kind, which is one of those of parts; the contract of this function.
     let part = unsafe { held.into_part() };
-    Some(Buf::from_raw(match received {
-        Some(len) => part.into_received(len),
-        None => part.into_whole(),
-    }))
+    let buf = match u32::try_from(received) {
+        Ok(len) => part.into_received(len),
+        Err(_) => part.into_whole(),
+    };
+    buf.into_pointer().as_ptr()
 }
 
 /// Takes back what a post that failed would have owned.

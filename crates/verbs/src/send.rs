@@ -20,8 +20,8 @@ use crate::recv::RecvQueue;
 use crate::rejected::sealed::Lend as _;
 use crate::remote::RemoteRegion;
 use crate::scope::Ticket;
-use crate::sink::sealed::{Entries, PostTo as _};
-use crate::sink::{AtOnce, Batch, Borrowed, PostTo, ToBatch};
+use crate::sink::sealed::PostTo as _;
+use crate::sink::{AtOnce, Batch, Borrowed, Fixed, Movable, PostTo, ToBatch};
 use crate::window::Window;
 use crate::{
     raw,
@@ -211,16 +211,10 @@ impl<'a, S: PostTo<D>, D: Driver, T> Wr<'a, S, T, D> {
     #[inline(always)]
     fn put<'o, B: Source<D>>(self, op: impl FnOnce() -> Op<'o, D::Remote>, data: B) -> S::Out<B> {
         let Self { sink, head, to, .. } = self;
-        let domain = data.domain();
         // SAFETY: the entries name bytes of the buffers, whose pools keep them registered and alive. The slab owns the buffers
-        // until the work request is known to be complete, so this process does not access them (private ones), or accesses them
-        // by copies only (exposed ones).
-        unsafe {
-            sink.put::<B, _>(head, domain, &to, op, || {
-                let (sges, note) = (data.used(), data.note());
-                (Entries(sges), data.lend(), note)
-            })
-        }
+        // until the work request is known to be complete, so this process does not access them (private ones), only reads them
+        // (shared ones, which the device only reads, too), or accesses them by copies only (exposed ones).
+        unsafe { sink.put::<B, _>(head, Movable(data), &to, op) }
     }
 
     #[inline(always)]
@@ -246,7 +240,8 @@ impl<D: Driver, T> Wr<'_, AtOnce<'_, D>, T, D> {
         let domain = sink.domain();
         // SAFETY: the contract of this function.
         let posted = unsafe {
-            sink.put::<Borrowed, _>(head, domain, &to, || op, || (Data::Sges(sges), Held::scoped(ticket), ()))
+            let load = Fixed { domain, data: Data::Sges(sges), held: Held::scoped(ticket) };
+            sink.put::<Borrowed, _>(head, load, &to, || op)
         };
         posted.map_err(|rejected| rejected.error)
     }
@@ -340,7 +335,10 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer> Wr<'_, S, T, D> {
         let bind = Op::BindMw(window.begin(access));
         // SAFETY: the bind is of the window's own key and of its exposed buffer, whose pool keeps the region registered. The
         // slab owns the window until the work request is known to be complete. A bind has no entries.
-        unsafe { sink.put::<Window<D>, _>(head, domain, &to, || bind, || (Data::NONE, window.lend(), ())) }
+        unsafe {
+            let load = Fixed { domain, data: Data::NONE, held: window.lend() };
+            sink.put::<Window<D>, _>(head, load, &to, || bind)
+        }
     }
 }
 
@@ -357,8 +355,8 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer> Wr<'_, S, T, D> {
         };
         // SAFETY: an invalidation has no entries.
         unsafe {
-            let parts = || (Data::NONE, window.lend(), ());
-            sink.put::<Window<D>, _>(head, domain, &to, || Op::LocalInv(key), parts)
+            let load = Fixed { domain, data: Data::NONE, held: window.lend() };
+            sink.put::<Window<D>, _>(head, load, &to, || Op::LocalInv(key))
         }
     }
 }

@@ -8,12 +8,14 @@
 
 use crate::flight::{Entry, Flight};
 use crate::held::Held;
+use crate::list::Source;
 use crate::open::AnyDriver;
 use crate::qp::transport::Sends;
 use crate::rejected::{Rejected, reject};
 use core::marker::PhantomData;
 use uverbs_core::provider::send::{SendBatch, SendQueue as Engine};
 use uverbs_core::provider::{Data, Dest, Driver, Head, Op, PostError, Wr};
+use uverbs_core::sync::in_flight::Vacant;
 
 /// Takes back what an open batch has put into the slab, unless it was posted.
 struct Undo<'q, D: Driver> {
@@ -89,36 +91,94 @@ impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
     }
 }
 
+/// What a work request names, until the slab of the queue has it.
+pub(super) trait Load<D: Driver> {
+    type Data: AsData<D::Sge>;
+    /// See [`Lend::Note`](super::rejected::sealed::Lend::Note).
+    type Note;
+    /// The protection domain of the memory.
+    fn domain(&self) -> u64;
+    /// Moved to this domain, if it can be there.
+    fn moved_to(self, domain: u64) -> Self;
+    /// The data, what owns their memory, and the note of it.
+    fn split(self) -> (Self::Data, Held<D>, Self::Note);
+}
+
+/// Memory that can be in several domains.
+pub(super) struct Movable<B>(pub(super) B);
+
+impl<D: Driver, B: Source<D>> Load<D> for Movable<B> {
+    type Data = Entries<B::Sges>;
+    type Note = B::Note;
+    #[inline(always)]
+    fn domain(&self) -> u64 {
+        self.0.domain()
+    }
+    #[inline(always)]
+    fn moved_to(self, domain: u64) -> Self {
+        Self(self.0.moved_to(domain))
+    }
+    #[inline(always)]
+    fn split(self) -> (Entries<B::Sges>, Held<D>, B::Note) {
+        let (sges, note) = (self.0.used(), self.0.note());
+        (Entries(sges), self.0.lend(), note)
+    }
+}
+
+/// What names the data of a work request: [`Data`], or [`Entries`].
+pub(super) trait AsData<S> {
+    fn data(&self) -> Data<'_, S>;
+}
+
+impl<S> AsData<S> for Data<'_, S> {
+    #[inline(always)]
+    fn data(&self) -> Data<'_, S> {
+        *self
+    }
+}
+
+/// The entries of a buffer or of a list, by value.
+#[derive(Clone, Copy)]
+pub(super) struct Entries<E>(E);
+
+impl<S, E: AsRef<[S]>> AsData<S> for Entries<E> {
+    #[inline(always)]
+    fn data(&self) -> Data<'_, S> {
+        Data::Sges(self.0.as_ref())
+    }
+}
+
+/// Data of one domain, or without memory.
+pub(super) struct Fixed<D: Driver, P> {
+    pub(super) domain: u64,
+    pub(super) data: P,
+    pub(super) held: Held<D>,
+}
+
+impl<D: Driver, P: AsData<D::Sge>> Load<D> for Fixed<D, P> {
+    type Data = P;
+    type Note = ();
+    #[inline(always)]
+    fn domain(&self) -> u64 {
+        self.domain
+    }
+    #[inline(always)]
+    fn moved_to(self, _: u64) -> Self {
+        self
+    }
+    #[inline(always)]
+    fn split(self) -> (P, Held<D>, ()) {
+        (self.data, self.held, ())
+    }
+}
+
 /// Where an [`Wr`](super::Wr) goes: into an [open batch](ToBatch), or [to the device at once](AtOnce).
 pub trait PostTo<D: Driver>: sealed::PostTo<D> {}
 
 pub(super) mod sealed {
-    use super::{Data, Dest, Driver, Head, Op};
-    use crate::held::Held;
+    use super::{Data, Dest, Driver, Head, Load, Op};
     use crate::rejected::sealed::Lend;
     use uverbs_core::provider::PostError;
-
-    /// What names the data of a work request: [`Data`], or the entries of a buffer or of a list by value.
-    pub trait AsData<S> {
-        fn data(&self) -> Data<'_, S>;
-    }
-
-    impl<S> AsData<S> for Data<'_, S> {
-        #[inline(always)]
-        fn data(&self) -> Data<'_, S> {
-            *self
-        }
-    }
-
-    impl<S, E: AsRef<[S]>> AsData<S> for Entries<E> {
-        #[inline(always)]
-        fn data(&self) -> Data<'_, S> {
-            Data::Sges(self.0.as_ref())
-        }
-    }
-
-    /// Entries.
-    pub(crate) struct Entries<E>(pub(crate) E);
 
     #[expect(private_bounds, reason = "only this crate implements it")]
     pub trait PostTo<D: Driver>: Sized {
@@ -130,18 +190,17 @@ pub(super) mod sealed {
         /// The protection domain of the queue.
         fn domain(&self) -> u64;
 
-        /// `parts` are the data, what owns their memory, and the note of it. It is called once: when there is a slot, or for the refusal. `op` is called
-        /// last. So the values of both are in registers as short as possible.
+        /// `load` is split once: when there is a slot, or for the refusal. `op` is called last. So the values of both are in registers
+        /// as short as possible.
         ///
         /// # Safety
-        /// As `SendBatch::push`, where the second of the `parts` owns the memory that the first one names.
-        unsafe fn put<'o, B: Lend<D>, E: AsData<D::Sge>>(
+        /// As `SendBatch::push`, where what the load lends owns the memory that its data name.
+        unsafe fn put<'o, B: Lend<D>, P: Load<D, Note = B::Note>>(
             self,
             head: Head,
-            domain: u64,
+            load: P,
             to: &Dest<'_, D::Ah>,
             op: impl FnOnce() -> Op<'o, D::Remote>,
-            parts: impl FnOnce() -> (E, Held<D>, B::Note),
         ) -> Self::Out<B>;
 
         /// # Safety
@@ -159,6 +218,24 @@ pub(super) mod sealed {
         /// Nothing is posted.
         fn refuse_plain(self, error: PostError) -> Self::Plain;
     }
+}
+
+/// The next slot, for memory in the domain of the queue. Memory of another domain is moved to it, if its pool is there, too; this
+/// ends where the usual path goes on, so that it needs none of the values of the post.
+///
+/// # Safety
+/// This thread is the only poster.
+#[inline(always)]
+unsafe fn place<D: Driver, P: Load<D>>(flight: &Flight<D>, load: P) -> (Option<Vacant<'_, Entry<D>>>, P) {
+    // SAFETY: the contract of this function; a domain has the bits of a tag.
+    let vacant = unsafe { flight.slab.vacant(load.domain()) };
+    let tag = flight.slab.tag();
+    if vacant.is_some() || load.domain() == tag {
+        return (vacant, load);
+    }
+    let load = load.moved_to(tag);
+    // SAFETY: as above.
+    (unsafe { flight.slab.vacant(load.domain()) }, load)
 }
 
 /// Into an open batch: errors are reported by [`Batch::complete`].
@@ -185,29 +262,27 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
     }
 
     #[inline(always)]
-    unsafe fn put<'o, B: super::rejected::sealed::Lend<D>, E: sealed::AsData<D::Sge>>(
+    unsafe fn put<'o, B: super::rejected::sealed::Lend<D>, P: Load<D, Note = B::Note>>(
         self,
         Head { wr_id, flags }: Head,
-        domain: u64,
+        load: P,
         to: &Dest<'_, D::Ah>,
         op: impl FnOnce() -> Op<'o, D::Remote>,
-        parts: impl FnOnce() -> (E, Held<D>, B::Note),
     ) {
         const { assert!(!B::APART, "a scope posts at once, not into a batch") };
-        // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster; a domain has
-        // the bits of a tag.
-        match unsafe { self.flight.slab.vacant(domain) } {
-            Some(vacant) => {
-                let (data, held, _) = parts();
-                let wr_id = vacant.fill(Entry { wr_id, held });
-                let wr = Wr { wr_id, flags, to: *to, op: op(), data: data.data() };
-                // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the batch is
-                // dropped without having been posted.
-                unsafe { self.inner.push(&wr) }
-            }
+        // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
+        let (vacant, load) = unsafe { place(self.flight, load) };
+        let domain = load.domain();
+        let (data, held, _) = load.split();
+        let Some(vacant) = vacant else {
             // SAFETY: this is the only copy.
-            None => unsafe { self.flight.refuse_slot(parts().1, domain) },
-        }
+            return unsafe { self.flight.refuse_slot(held, domain) };
+        };
+        let number = vacant.fill(Entry { wr_id, held });
+        let wr = Wr { wr_id: number, flags, to: *to, op: op(), data: data.data() };
+        // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the batch is
+        // dropped without having been posted.
+        unsafe { self.inner.push(&wr) }
     }
 
     #[inline(always)]
@@ -220,7 +295,7 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
     ) {
         let domain = self.domain();
         // SAFETY: the contract of this function.
-        unsafe { self.put::<Nothing, _>(head, domain, to, op, || (data, Held::NOTHING, ())) }
+        unsafe { self.put::<Nothing, _>(head, Fixed { domain, data, held: Held::NOTHING }, to, op) }
     }
 
     #[inline(always)]
@@ -267,27 +342,24 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
     }
 
     #[inline(always)]
-    unsafe fn put<'o, B: super::rejected::sealed::Lend<D>, E: sealed::AsData<D::Sge>>(
+    unsafe fn put<'o, B: super::rejected::sealed::Lend<D>, P: Load<D, Note = B::Note>>(
         self,
         Head { wr_id, flags }: Head,
-        domain: u64,
+        load: P,
         to: &Dest<'_, D::Ah>,
         op: impl FnOnce() -> Op<'o, D::Remote>,
-        parts: impl FnOnce() -> (E, Held<D>, B::Note),
     ) -> Result<(), Rejected<B>> {
         let Self { engine, flight } = self;
-        // SAFETY: this value borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster; a domain has
-        // the bits of a tag.
-        let Some(vacant) = (unsafe { flight.slab.vacant(domain) }) else {
-            let (_, held, note) = parts();
+        // SAFETY: this value borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
+        let (vacant, load) = unsafe { place(flight, load) };
+        let domain = load.domain();
+        let (data, held, note) = load.split();
+        let Some(vacant) = vacant else {
             // SAFETY: this is the only copy.
             let returned = unsafe { B::give_back(held, || None) };
-            return Err(Rejected {
-                error: flight.no_slot(domain),
-                returned: returned.map(|value| value.noted(note)),
-            });
+            let returned = returned.map(|value| value.noted(note));
+            return Err(Rejected { error: flight.no_slot(domain), returned });
         };
-        let (data, held, note) = parts();
         let entry = Entry { wr_id, held };
         let number = if B::APART { vacant.fill_apart(entry) } else { vacant.fill(entry) };
         let wr = Wr { wr_id: number, flags, to: *to, op: op(), data: data.data() };
@@ -308,7 +380,7 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
     ) -> Result<(), PostError> {
         let domain = self.flight.slab.tag();
         // SAFETY: the contract of this function.
-        unsafe { self.put::<Nothing, _>(head, domain, to, op, || (data, Held::NOTHING, ())) }
+        unsafe { self.put::<Nothing, _>(head, Fixed { domain, data, held: Held::NOTHING }, to, op) }
             .map_err(|rejected| rejected.error)
     }
 

@@ -5,7 +5,7 @@
 //! The device uses the memory of a work request until the work request is complete. So each queue has a slab with the buffers of
 //! its work requests in flight, which the queue's kernel object holds. A buffer leaves the slab only when
 //! one of the rules in "What a completion guarantees" (the internals in the book) says that its work request is complete.
-//! `transfer`, `transports`, `lists`, `parts`, `shares`, `windows`, `ends`, `drain`, `scopes`, `removal`, `strays` and `threads` are the modules of `tests/owned`; `known`, `cq`, `memory`
+//! `transfer`, `transports`, `lists`, `parts`, `shares`, `homes`, `waits`, `windows`, `ends`, `drain`, `scopes`, `removal`, `strays` and `threads` are the modules of `tests/owned`; `known`, `cq`, `memory`
 //! and `in_flight` have unit tests beside the code.
 //!
 //! | case | what happens to the buffer | test |
@@ -41,6 +41,9 @@
 //! | a peer writes while the program reads | an exposed buffer is no slice; it is copied | second example below, `transfer::exposed_buffers_are_written_and_read_by_the_peer` |
 //! | a dma-buf is read by the CPU | it is no slice either | third example below, `ends::dma_bufs_are_posted_without_being_mapped` |
 //! | a buffer is posted to a queue of another domain or device, where its key is that of other memory | refused: a free slot of the slab is one for memory of the queue's domain only | `transfer::buffers_of_another_domain_are_refused`, `in_flight::another_tag_finds_no_vacant_slot` |
+//! | a pool in several domains: a buffer is posted to a queue of any of them, by single posts, batches, lists, parts and owners of a shared one | it moves to the entry with the key of that domain, and stays there; other domains refuse it | `homes::a_buffer_is_posted_to_any_of_its_devices`, `homes::batches_lists_parts_and_shared_queues_choose_the_key`, `homes::a_shared_buffer_is_in_flight_on_both_devices`, `homes::a_part_that_was_moved_is_a_whole_buffer_again`, `homes::two_threads_post_the_same_buffers`, `homes::other_domains_refuse_it_as_before`, `homes::peers_have_a_key_for_each_device` |
+//! | one of the devices of a pool is removed, or refuses the registration | the others go on; what was registered is deregistered | `homes::the_other_device_takes_over`, `homes::a_device_that_refuses_ends_the_creation` |
+//! | threads and futures wait for a buffer; they give up, are dropped, leaked or not polled; their wakers panic or use the pool | a buffer that comes back is given to the first of them, with its number; one that stops to wait gives it on | the tests of `waits`, loom: `index_stack::no_number_is_lost_while_one_waits` |
 //! | a queue with `wr_id`s of the user completes to an [`Cq`] | does not compile | fourth example below |
 //! | a window's key is used after its end | the device refuses it; then the buffer goes back | `transfer::a_window_ends_when_it_is_dropped` |
 //! | this process reads or changes a window's buffer while the peer does | by copies, or by atomic words of 8 bytes; no references to its bytes | `windows::an_open_window_is_read_and_has_words` |

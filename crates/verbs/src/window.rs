@@ -92,7 +92,10 @@ impl<D: Driver> Window<D> {
     /// [`bind`](super::Wr::bind).
     #[must_use]
     pub fn new(window: MemoryWindow<D>, buf: Buf<Exposed, D>) -> Self {
-        let parts = Parts { window, buf: buf.into_raw(), bind: None, open: None, ends: false };
+        let mut buf = buf.into_raw();
+        // If its pool is not in the window's domain, a bind is refused.
+        buf.move_to(domain_of(window.pd()));
+        let parts = Parts { window, buf, bind: None, open: None, ends: false };
         Self { parts: Box::new(WindowParts(ManuallyDrop::new(parts))) }
     }
 

@@ -11,6 +11,7 @@ mod failures;
 mod fork;
 mod hostile;
 mod in_place;
+mod pool;
 mod queues;
 mod reset;
 mod srq;

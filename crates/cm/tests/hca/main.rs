@@ -5,6 +5,7 @@
 //! deterministic, so an event is there when the call that causes it returns.
 
 mod groups;
+mod one_call;
 mod removal;
 mod states;
 mod timers;

@@ -55,6 +55,7 @@ pub use write::{WriteCommand, post_send_doorbell, req_notify_cq};
 use crate::errno::Errno;
 use core::fmt;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 /// The kernel functions that the control path needs. They are not on the data path, except for [`Kernel::write`]. Used
 /// as `Arc<dyn Kernel>`.
@@ -106,6 +107,14 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     /// The current value of the device's clock, for a device in this process, which has no clock page to map.
     fn device_clock(&self) -> Option<u64> {
         None
+    }
+
+    /// Opens an event channel of the connection manager that knows this device: that of the kernel, for a device of the machine.
+    ///
+    /// # Errors
+    /// The error of open(2): `ENOENT` if the kernel's module `rdma_ucm` is not loaded.
+    fn connection_manager(&self) -> crate::error::Result<Arc<dyn CmPort>> {
+        Ok(Arc::new(RdmaCmFd::open()?))
     }
 
     /// The open device file, where there is one (`cmd_fd` in C).

@@ -4,6 +4,12 @@
 //!
 //! Each number is in the stack at most once, which the owner of the numbers guarantees. The head has a count of its changes,
 //! so a thread that was interrupted between its load and its compare-and-swap does not mistake a new head for the old one.
+//!
+//! A stack can be *watched* while it is empty, by those that wait for a number. Then [`push`](IndexStack::push) puts nothing on it, and its caller
+//! gives the number to one of them. The mark is in the head, so it changes the head like a push: a push that has not seen
+//! the mark fails and is repeated. The lock of those that wait orders the calls that set and remove the mark.
+#![expect(unsafe_code)]
+// UNSAFETY: an element without a check of its index, which the caller guarantees.
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -11,7 +17,10 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The end of the list.
-const NONE: u32 = u32::MAX;
+const NONE: u32 = u32::MAX >> 1;
+
+/// In the lower half of the head: the stack is watched. With it, the head has no number that is below the length.
+const WATCHED: u32 = 1 << 31;
 
 /// The stack.
 #[derive(Debug)]
@@ -23,14 +32,14 @@ pub struct IndexStack {
 }
 
 impl IndexStack {
-    /// The numbers below `len`, which is less than 2^32 - 1; 0 is on top.
+    /// The numbers below `len`, which is less than 2^31 - 1; 0 is on top.
     #[must_use]
     pub fn full(len: u32) -> Self {
         let below = (0..len).map(|i| AtomicU32::new(if i + 1 == len { NONE } else { i + 1 })).collect();
         Self { head: AtomicU64::new(if len == 0 { NONE.into() } else { 0 }), below }
     }
 
-    /// The number on top.
+    /// The number on top; none while the stack is watched.
     #[inline]
     pub fn pop(&self) -> Option<u32> {
         // Acquire pairs with the Release of `push`: `below` of the number on top was stored before.
@@ -46,20 +55,70 @@ impl IndexStack {
         }
     }
 
-    /// Puts a number on top. It must not be in the stack; a number that is not below `len` is ignored.
+    /// Puts a number on top. `false` if the stack is watched: the number is not put on it.
+    ///
+    /// # Safety
+    /// The number is below the length that the stack was created with, and it is not in the stack.
     #[inline]
-    pub fn push(&self, index: u32) {
-        let Some(below) = self.below.get(index as usize) else { return };
+    #[must_use]
+    pub unsafe fn push(&self, index: u32) -> bool {
+        // One compare, of the mark, in place of one of the number.
+        #[cfg(not(loom))]
+        // SAFETY: there are as many as the length (the contract of this function).
+        let below = unsafe { self.below.get_unchecked(index as usize) };
+        #[cfg(loom)]
+        let below = &self.below[index as usize];
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            below.store(head as u32, Ordering::Relaxed);
-            // Release pairs with the Acquire of `pop`: it sees `below`, and all that the pusher did to what the number stands for.
-            match self.head.compare_exchange_weak(
-                head,
-                changed(head, index),
-                Ordering::Release,
-                Ordering::Relaxed,
-            ) {
+            if head as u32 & WATCHED != 0 {
+                return false;
+            }
+            match self.put(head, below, index) {
+                Ok(_) => return true,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn put(&self, head: u64, below: &AtomicU32, index: u32) -> Result<u64, u64> {
+        below.store(head as u32, Ordering::Relaxed);
+        // Release pairs with the Acquire of `pop`: it sees `below`, and all that the pusher did to what the number stands for.
+        self.head.compare_exchange_weak(head, changed(head, index), Ordering::Release, Ordering::Relaxed)
+    }
+
+    /// The number on top; or, if there is none, marks the stack as watched.
+    pub fn pop_or_watch(&self) -> Option<u32> {
+        loop {
+            if let Some(index) = self.pop() {
+                return Some(index);
+            }
+            let head = self.head.load(Ordering::Relaxed);
+            if head as u32 & WATCHED != 0 {
+                return None;
+            }
+            // A push since then has changed the head.
+            if head as u32 == NONE
+                && self
+                    .head
+                    .compare_exchange(
+                        head,
+                        changed(head, NONE | WATCHED),
+                        Ordering::AcqRel,
+                        Ordering::Relaxed,
+                    )
+                    .is_ok()
+            {
+                return None;
+            }
+        }
+    }
+
+    /// Removes the mark of [`pop_or_watch`](Self::pop_or_watch), if there is one.
+    pub fn unwatch(&self) {
+        let mut head = self.head.load(Ordering::Relaxed);
+        while head as u32 & WATCHED != 0 {
+            match self.head.compare_exchange(head, changed(head, NONE), Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => head = now,
             }
@@ -103,11 +162,29 @@ mod tests {
             (stack.len(), stack.pop(), stack.pop(), stack.pop(), stack.pop()),
             (3, Some(0), Some(1), Some(2), None)
         );
-        stack.push(1);
-        stack.push(0);
-        stack.push(3);
+        // SAFETY: these were taken.
+        assert!(unsafe { stack.push(1) } && unsafe { stack.push(0) });
         assert_eq!((stack.len(), stack.pop(), stack.pop(), stack.pop()), (2, Some(0), Some(1), None));
         assert!(IndexStack::full(0).is_empty());
+    }
+
+    #[test]
+    fn a_watched_stack_takes_no_numbers() {
+        let stack = IndexStack::full(2);
+        assert_eq!(
+            (stack.pop_or_watch(), stack.pop_or_watch(), stack.pop_or_watch()),
+            (Some(0), Some(1), None)
+        );
+        for _ in 0..2 {
+            assert!(stack.pop().is_none() && stack.pop_or_watch().is_none() && stack.is_empty());
+            // SAFETY: these were taken.
+            assert!(unsafe { !stack.push(1) });
+        }
+        stack.unwatch();
+        stack.unwatch();
+        // SAFETY: as above.
+        assert!(unsafe { stack.push(1) } && unsafe { stack.push(0) });
+        assert_eq!((stack.pop(), stack.pop_or_watch(), stack.pop()), (Some(0), Some(1), None));
     }
 }
 
@@ -124,7 +201,8 @@ mod loom_tests {
             let thread = loom::thread::spawn(move || {
                 let first = other.pop();
                 if let Some(first) = first {
-                    other.push(first);
+                    // SAFETY: it was taken.
+                    assert!(unsafe { other.push(first) });
                 }
                 other.pop()
             });
@@ -132,6 +210,38 @@ mod loom_tests {
             let theirs = thread.join().unwrap();
             assert!(mine.is_some() && theirs.is_some());
             assert_ne!(mine, theirs);
+            assert_eq!(stack.pop(), None);
+        });
+    }
+
+    /// One that waits and one that gives back: the number goes to one of them, whatever the order.
+    #[test]
+    fn no_number_is_lost_while_one_waits() {
+        loom::model(|| {
+            let stack = Arc::new(IndexStack::full(1));
+            let number = stack.pop().unwrap();
+            // The numbers that are given to those that wait; its lock orders the marks.
+            let given = Arc::new(loom::sync::Mutex::new((false, None)));
+            let (other, theirs) = (stack.clone(), given.clone());
+            let thread = loom::thread::spawn(move || {
+                // SAFETY: it was taken.
+                if unsafe { other.push(number) } {
+                    return;
+                }
+                let mut given = theirs.lock().unwrap();
+                assert!(given.0, "somebody waits");
+                given.1 = Some(number);
+                other.unwatch();
+            });
+            let mine = {
+                let mut given = given.lock().unwrap();
+                let mine = stack.pop_or_watch();
+                given.0 = mine.is_none();
+                mine
+            };
+            thread.join().unwrap();
+            let mine = mine.or_else(|| given.lock().unwrap().1);
+            assert_eq!(mine, Some(number));
             assert_eq!(stack.pop(), None);
         });
     }

@@ -4,11 +4,12 @@
 use super::call::Call;
 use super::state::State;
 use super::uar;
+use crate::cm::HcaCm;
 use crate::plugged::Plugged;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use uverbs_core::Errno;
-use uverbs_core::kernel::{DoorbellPage, Kernel, Mapping, Protection, RawCommand, WriteCommand};
+use uverbs_core::kernel::{CmPort, DoorbellPage, Kernel, Mapping, Protection, RawCommand, WriteCommand};
 use uverbs_uapi::verbs::RDMA_DRIVER_MLX5;
 
 /// One context of a device. It corresponds to an open file of `/dev/infiniband/uverbsN`.
@@ -54,6 +55,10 @@ impl Kernel for HcaKernel {
             return Err(Errno::EINVAL);
         }
         self.call(|call| call.run(command))
+    }
+
+    fn connection_manager(&self) -> uverbs_core::Result<Arc<dyn CmPort>> {
+        Ok(Arc::new(HcaCm::open(self.plugged.alive(), self.plugged.index())?))
     }
 
     /// mlx5 posts and arms without system calls.

@@ -3,12 +3,13 @@
 #![expect(unsafe_code)]
 // UNSAFETY: lends the bytes of a buffer that has one owner; counts the references to a pool.
 
-use super::{BufPart, Filled, PoolInner, Region, SharedBuf, Slot, Used};
+use super::{BufPart, Filled, Home, PoolInner, Region, SharedBuf, Slot, Used, domain_of};
 use crate::access::{Access, Unmapped};
 use crate::held::{Held, contain};
-use crate::memory::PoolMemory;
+use crate::memory::HomeMemory;
 use crate::mr::{Exposed, MemoryRegion, Private};
 use crate::open::AnyDriver;
+use crate::pd::ProtectionDomain;
 use crate::rejected::Rejected;
 use crate::remote::RemoteRegion;
 use core::fmt;
@@ -26,6 +27,7 @@ use uverbs_core::provider::{Driver, PostError, WireSge};
 ///
 /// # Invariants
 /// The pointer is to a place of a living pool: the value has a strong count of the pool's [`Arc`].
+#[repr(transparent)]
 pub(crate) struct RawBuf<D: Driver>(pub(super) NonNull<Slot<D>>);
 
 // SAFETY: it is an `Arc` of a pool, and the right to use a part of its region.
@@ -52,10 +54,34 @@ unsafe extern "C" fn give_back<D: Driver>(slot: NonNull<Slot<D>>) {
     let index = slot.index;
     // SAFETY: the pointer is that of the `Arc`, and the caller's count is dropped here.
     let pool = unsafe { Arc::from_raw(slot.pool) };
-    pool.free.push(index);
+    // SAFETY: the pool has lent the buffer with this number, so it is below their number, and not in the stack.
+    if unsafe { !pool.free.push(index) } {
+        pool.give(index);
+    }
     if let Some(pool) = Arc::into_inner(pool) {
         destroy(pool);
     }
+}
+
+/// The place of a buffer at the home in this domain; the same place, if there is none. With the ABI of C, no panic can leave it, and
+/// both values are in registers: a post has the others for itself.
+///
+/// # Safety
+/// The caller has the place, which becomes the one that is returned.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn moved<D: Driver>(from: NonNull<Slot<D>>, domain: u64) -> NonNull<Slot<D>> {
+    // Only looked at: the owner has it.
+    let buf = ManuallyDrop::new(RawBuf(from));
+    let Some(slot) = buf.place_in(domain) else { return from };
+    let Used { len, sge } = *buf.used();
+    let Ok(sge) = D::Sge::new(sge.addr(), sge.length(), slot.whole.lkey()) else { return from };
+    // The next user of the buffer begins at the first home, with the entry of the whole.
+    // SAFETY: the caller is the only owner of the place (the contract of this function).
+    unsafe { *buf.slot().used.get() = Used { len, sge: buf.whole() } };
+    // SAFETY: the place is the same buffer's at another home, so it has the same owner.
+    unsafe { *slot.used.get() = Used { len, sge } };
+    NonNull::from(slot)
 }
 
 /// Deregisters the memory of a pool after its last use.
@@ -156,8 +182,39 @@ impl<D: Driver> RawBuf<D> {
         used.sge = whole.with_length(used.len);
     }
 
+    /// Moved to the home in this domain, if there is one.
+    #[inline(always)]
+    pub(crate) fn moved_to(self, domain: u64) -> Self {
+        // SAFETY: the value is this one, and is not used again.
+        Self(unsafe { moved(ManuallyDrop::new(self).0, domain) })
+    }
+
+    /// [`moved_to`](Self::moved_to), in its place.
+    pub(crate) fn move_to(&mut self, domain: u64) {
+        // SAFETY: this value is the owner of the place, before and after.
+        self.0 = unsafe { moved(self.0, domain) };
+    }
+
+    /// Its place at the home in this domain.
+    pub(super) fn place_in(&self, domain: u64) -> Option<&Slot<D>> {
+        let pool = self.pool();
+        let home = pool.home(domain)?;
+        pool.slots.get(home * pool.count as usize + self.slot().index as usize)
+    }
+
+    /// Makes the length that of its places at all homes.
+    pub(super) fn spread(&mut self) {
+        let pool = self.pool();
+        for place in pool.homes.iter().filter_map(|home| self.place_in(home.domain)) {
+            let Used { len, sge } = *self.used();
+            let Ok(sge) = D::Sge::new(sge.addr(), sge.length(), place.whole.lkey()) else { continue };
+            // SAFETY: as in `move_to`; the reference to the present place's value has ended.
+            unsafe { *place.used.get() = Used { len, sge } };
+        }
+    }
+
     pub(crate) fn lkey(&self) -> u32 {
-        self.pool().lkey
+        self.whole().lkey()
     }
 
     #[inline(always)]
@@ -207,6 +264,16 @@ impl<D: Driver, A: Access> Buf<A, D> {
     #[inline(always)]
     pub(crate) fn raw(&self) -> &RawBuf<D> {
         &self.raw
+    }
+
+    /// See [`RawBuf::moved_to`].
+    #[inline(always)]
+    pub(crate) fn moved(self, domain: u64) -> Self {
+        Self::from_raw(self.raw.moved_to(domain))
+    }
+
+    pub(crate) fn raw_mut(&mut self) -> &mut RawBuf<D> {
+        &mut self.raw
     }
 
     /// Sets the length, at most to the capacity.
@@ -315,12 +382,12 @@ impl<D: Driver> RawBuf<D> {
         &self,
         offset: usize,
         len: usize,
-    ) -> Result<(&MemoryRegion<PoolMemory, Exposed, D>, usize)> {
+    ) -> Result<(&MemoryRegion<HomeMemory, Exposed, D>, usize)> {
         let end = offset.saturating_add(len);
         if end > self.capacity() as usize {
             return Err(too_long(end, self.capacity()));
         }
-        match &self.pool().region {
+        match &self.home().region {
             Region::Exposed(region) => Ok((region, self.offset() as usize + offset)),
             _ => Err(Error::unsupported("buf", "this memory is not mapped here")),
         }
@@ -342,9 +409,24 @@ impl<D: Driver> RawBuf<D> {
         region.atomic_u64(at)
     }
 
+    /// That which the buffer is at.
+    fn home(&self) -> &Home<D> {
+        let pool = self.pool();
+        // The buffer's place was made for one of them.
+        &pool.homes[pool.home(self.domain()).unwrap_or_default()]
+    }
+
     /// A description for peers, with the key of the pool.
     pub(crate) fn remote_region(&self) -> RemoteRegion {
-        describe(self.addr(), self, self.pool().rkey)
+        describe(self.addr(), self, self.home().region.keys().2)
+    }
+
+    /// As [`remote_region`](Self::remote_region), with the key in this domain.
+    pub(crate) fn remote_region_in(&self, pd: &ProtectionDomain<D>) -> Result<RemoteRegion> {
+        let pool = self.pool();
+        let home = pool.home(domain_of(pd.inner())).and_then(|home| pool.homes.get(home));
+        let home = home.ok_or_else(|| Error::invalid("buf", "pd", "the pool is not in this domain"))?;
+        Ok(describe(self.addr(), self, home.region.keys().2))
     }
 }
 
@@ -384,11 +466,20 @@ impl<D: Driver> Buf<Exposed, D> {
         self.raw.atomic_u64(offset)
     }
 
-    /// A description of the whole buffer for peers, with the key of the pool. The key stays valid when the buffer is given back;
+    /// A description of the whole buffer for peers, with the key of the pool (in the domain of the buffer's last post). The key stays valid when the buffer is given back;
     /// to end the access of a peer, give it a [`Window`](crate::Window) instead.
     #[must_use]
     pub fn remote_region(&self) -> RemoteRegion {
         self.raw.remote_region()
+    }
+
+    /// As [`remote_region`](Self::remote_region), for peers whose QPs are connected to those of this domain: each domain of a
+    /// [pool](crate::PoolBuilder::also_in) has a key of its own.
+    ///
+    /// # Errors
+    /// A domain in which the pool is not registered.
+    pub fn remote_region_in(&self, pd: &ProtectionDomain<D>) -> Result<RemoteRegion> {
+        self.raw.remote_region_in(pd)
     }
 }
 

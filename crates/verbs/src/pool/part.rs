@@ -153,6 +153,12 @@ impl<D: Driver, A: Access> list::Source<D> for BufPart<A, D> {
     fn domain(&self) -> u64 {
         self.raw.0.domain()
     }
+    #[cold]
+    #[inline(never)]
+    fn moved_to(mut self, domain: u64) -> Self {
+        self.raw.0.move_to(domain);
+        self
+    }
     #[inline(always)]
     fn bytes(&self) -> u64 {
         self.raw.0.sge().length().into()

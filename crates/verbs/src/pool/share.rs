@@ -27,7 +27,8 @@ use uverbs_core::provider::{Driver, WireSge};
 ///
 /// # Invariants
 /// The pointer is to a place of a living pool. The owners have together what a [`RawBuf`] has: the place, and a count of the pool.
-/// Their number is in [`PoolInner::owners`](super::PoolInner). None of them changes the buffer or its length.
+/// Their number is in [`PoolInner::owners`](super::PoolInner). None of them changes the buffer or its length, which is the same at all
+/// homes of the pool.
 pub(crate) struct RawShare<D: Driver>(NonNull<Slot<D>>);
 
 // SAFETY: the number of owners is atomic, the bytes are only read, and the last owner is a `RawBuf`, which is `Send`.
@@ -36,7 +37,9 @@ unsafe impl<D: Driver> Send for RawShare<D> {}
 unsafe impl<D: Driver> Sync for RawShare<D> {}
 
 impl<D: Driver> RawShare<D> {
-    fn new(buf: RawBuf<D>) -> Self {
+    fn new(mut buf: RawBuf<D>) -> Self {
+        // It may be moved while other owners read the length.
+        buf.spread();
         let this = Self(ManuallyDrop::new(buf).0);
         this.owners().store(1, Ordering::Relaxed);
         this
@@ -65,6 +68,12 @@ impl<D: Driver> RawShare<D> {
     pub(crate) unsafe fn from_pointer(at: *mut ()) -> Self {
         // SAFETY: the pointer is that of a place (the contract of this function), so it is not null.
         Self(unsafe { NonNull::new_unchecked(at.cast()) })
+    }
+
+    /// Moves this owner to the home in this domain, if there is one.
+    fn move_to(&mut self, domain: u64) -> bool {
+        let place = self.buf().place_in(domain).map(NonNull::from);
+        place.map(|place| self.0 = place).is_some()
     }
 
     /// The buffer, if this is its only owner.
@@ -252,6 +261,16 @@ impl<D: Driver, A: Access> list::Source<D> for SharedBuf<A, D> {
     #[inline(always)]
     fn domain(&self) -> u64 {
         self.share.buf().domain()
+    }
+    #[cold]
+    #[inline(never)]
+    fn moved_to(mut self, domain: u64) -> Self {
+        if self.share.move_to(domain)
+            && let Ok(sge) = D::Sge::new(self.sge.addr(), self.sge.length(), self.share.buf().lkey())
+        {
+            self.sge = sge;
+        }
+        self
     }
     #[inline(always)]
     fn bytes(&self) -> u64 {
