@@ -3,7 +3,7 @@
 
 use core::ptr;
 use uverbs_core::provider::op::{FlushArgs, MwBind, TsoArgs};
-use uverbs_core::provider::{PostError, WireRemote};
+use uverbs_core::provider::{PostError, QueueError, WireRemote};
 use uverbs_core::wr::{IbvAh, RawAh, SendFlags, Sge, WrOpcode};
 
 /// Memory of the peer.
@@ -267,6 +267,12 @@ impl Refused {
     #[must_use]
     pub fn new(error: PostError, bad: Option<usize>) -> Self {
         Self { error: Some(error), bad }
+    }
+}
+
+impl From<QueueError> for Refused {
+    fn from(error: QueueError) -> Self {
+        error.reason.into()
     }
 }
 

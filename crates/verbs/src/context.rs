@@ -50,7 +50,7 @@ pub(crate) struct ContextInner<D: Driver> {
     objects: ProcessMutex<Slab<Object<D>>>,
     /// The queues whose work requests own their buffers.
     flights: Flights<D>,
-    name: String,
+    name: Arc<str>,
     /// See [`node_guid`](Self::node_guid).
     node_guid: OnceLock<u64>,
 }
@@ -83,6 +83,11 @@ impl<D: Driver> ContextInner<D> {
 
     pub(crate) fn event_reader(&self) -> &EventReader {
         &self.event_reader
+    }
+
+    /// The device's name.
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
     }
 
     pub(crate) fn flights(&self) -> &Flights<D> {
@@ -204,7 +209,7 @@ impl<D: Driver> Context<D> {
     }
 
     fn new((driver, info): (D, ContextInfo)) -> Result<Self> {
-        let name = driver.kernel().name().to_owned();
+        let name = Arc::from(driver.kernel().name());
         let ContextInfo { num_comp_vectors, core_support, async_fd } = info;
         // A reader waits by poll(2), without the lock for reading.
         async_fd.set_nonblocking(true)?;

@@ -132,6 +132,11 @@ impl<D: Driver> Known<D> {
     }
 
     /// Completions that belong to no work request.
+    /// The name of the device.
+    pub(super) fn device_name(&self) -> &Arc<str> {
+        self.context.name()
+    }
+
     pub(super) fn strays(&self) -> u64 {
         self.strays
     }
@@ -323,7 +328,7 @@ mod tests {
         }
 
         fn queue(&self, kind: QueueKind) -> Arc<Flight<Mlx5>> {
-            Flight::new(self.context.inner(), kind, NO_DOMAIN, 4).unwrap()
+            Flight::new(self.context.inner(), kind, NO_DOMAIN, 1, 4).unwrap()
         }
 
         fn insert(&self, flight: &Flight<Mlx5>, wr_id: u64) -> u64 {

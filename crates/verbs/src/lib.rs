@@ -90,6 +90,7 @@ mod held;
 mod id;
 pub mod import;
 mod known;
+mod label;
 pub mod list;
 pub mod memory;
 pub mod mr;
@@ -147,9 +148,9 @@ pub use xrcd::XrcDomain;
 
 pub use uverbs_core::attr;
 pub use uverbs_core::device;
-pub use uverbs_core::provider::{self, Driver, PollError, PostError};
-pub use uverbs_core::sync::{Exclusive, Shared};
-pub use uverbs_core::wc::{self, WcFlags, WcOpcode, WcStatus, WorkCompletion};
+pub use uverbs_core::provider::{self, Driver, PollError, PostError, QueueError, QueueKind, QueueName};
+pub use uverbs_core::sync::{Exclusive, LockError, Shared};
+pub use uverbs_core::wc::{self, Fault, WcError, WcFlags, WcOpcode, WcStatus, WorkCompletion};
 pub use uverbs_core::wr::{self, ImmData, SendFlags};
 pub use uverbs_core::{Errno, Error, LockedSizes, Result};
 #[cfg(feature = "hca")]

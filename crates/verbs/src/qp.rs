@@ -189,17 +189,17 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
         };
         let raw::Qp { send, recv, control } = self.builder.create()?;
         let (context, domain) = (control.context().clone(), domain_of(self.pd.inner()));
-        let QpCap { max_send_wr, max_recv_wr, .. } = *control.cap();
+        let (QpCap { max_send_wr, max_recv_wr, .. }, qp_num) = (*control.cap(), control.qp_num());
         let send = send
             .map(|queue| {
                 let kind = QueueKind::Send { cq: send_cq };
-                Ok::<_, Error>((queue, Flight::new(&context, kind, domain, max_send_wr)?))
+                Ok::<_, Error>((queue, Flight::new(&context, kind, domain, qp_num, max_send_wr)?))
             })
             .transpose()?;
         let recv = recv
             .map(|queue| {
                 let kind = QueueKind::Recv { cq: recv_cq };
-                Ok::<_, Error>((queue, Flight::new(&context, kind, domain, max_recv_wr)?))
+                Ok::<_, Error>((queue, Flight::new(&context, kind, domain, qp_num, max_recv_wr)?))
             })
             .transpose()
             .inspect_err(|_| send.iter().for_each(|(_, flight)| flight.close(&context)))?;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use uverbs_core::attr::{SrqAttr, SrqAttrMask, SrqInitAttr};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::recv::{RecvBatch as _, RecvQueue as Engine};
-use uverbs_core::provider::{Driver, PostError};
+use uverbs_core::provider::{Driver, PostError, QueueError};
 use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
 
 /// Posts a receive by the only poster of the queue.
@@ -40,7 +40,7 @@ unsafe fn post<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
             // SAFETY: the contract of this function.
             return unsafe { post_again(engine, flight, wr_id, data) };
         }
-        return refuse(flight.no_slot(domain), data);
+        return refuse(flight.label.error(flight.no_slot(domain)), data);
     };
     let (sges, note) = (data.whole(), data.note());
     let number = vacant.fill(Entry { wr_id, held: data.lend() });
@@ -99,14 +99,37 @@ impl<D: Driver> Drop for Undo<'_, D> {
     /// Inlined, and the work is not: a drop that is a call with the address of the batch would keep the batch in memory.
     #[inline(always)]
     fn drop(&mut self) {
+        self.flight.dropped_from(self.first);
+    }
+}
+
+impl<D: Driver> Undo<'_, D> {
+    /// The batch could not be posted.
+    #[cold]
+    #[inline(never)]
+    fn failed(self, error: PostError) -> QueueError {
+        let label = &self.flight.label;
+        match error {
+            PostError::Doorbell(_) => core::mem::forget(self),
+            _ => self.abort(),
+        }
+        label.error(error)
+    }
+
+    /// Takes them back without a warning.
+    #[cold]
+    #[inline(never)]
+    fn abort(self) {
         // Counts that were skipped have no values: the receives in their slots are those of an earlier lap.
         self.flight.drop_from(self.first);
+        core::mem::forget(self);
     }
 }
 
 /// A batch of receives. Errors latch; [`complete`](Self::complete) reports them.
 ///
-/// If the batch is not completed, or the completion of the batch fails, its buffers go back to their pools.
+/// If the batch is not completed, or the completion of the batch fails, its buffers go back to their pools. The first batch of a queue
+/// that is dropped with receives, without [`complete`](Self::complete) or [`abort`](Self::abort), logs a warning.
 #[must_use = "a batch that is not completed posts nothing"]
 pub struct RecvBatch<'q, Q: Engine + 'q, D: Driver> {
     inner: Q::Batch<'q>,
@@ -163,16 +186,25 @@ impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> RecvBatch<'q, Q, D> {
     /// # Errors
     /// The first error; nothing was posted then, except after [`PostError::Doorbell`].
     #[inline(always)]
-    pub fn complete(self) -> Result<(), PostError> {
+    pub fn complete(self) -> Result<(), QueueError> {
         let Self { inner, undo } = self;
-        if let Some(error) = undo.flight.refused() {
-            return Err(error);
+        let flight = undo.flight;
+        if let Some(error) = flight.refused() {
+            return Err(undo.failed(error));
         }
-        let completed = inner.complete();
-        if matches!(completed, Ok(()) | Err(PostError::Doorbell(_))) {
-            core::mem::forget(undo);
+        match inner.complete() {
+            Ok(()) => {
+                core::mem::forget(undo);
+                Ok(())
+            }
+            Err(error) => Err(undo.failed(error)),
         }
-        completed
+    }
+
+    /// Discards the batch: nothing is posted, and the buffers go back to their pools.
+    #[inline(always)]
+    pub fn abort(self) {
+        self.undo.abort();
     }
 }
 
@@ -234,7 +266,7 @@ impl<D: Driver, L: Locking> Srq<L, D> {
     fn own(pd: &ProtectionDomain<D>, queue: raw::Srq<L, D>) -> Result<Self> {
         // Twice the slots, see `Flight::new`; also of XRC, whose receives complete in any order, too.
         let (pd, depth) = (pd.inner(), queue.attr().max_wr);
-        let flight = Flight::new(pd.context(), QueueKind::Srq, domain_of(pd), depth)?;
+        let flight = Flight::new(pd.context(), QueueKind::Srq, domain_of(pd), queue.inner().parts()?.0.handle(), depth)?;
         queue.inner().holds().set(vec![flight.clone()]);
         Ok(Self { queue, flight })
     }
@@ -369,19 +401,20 @@ impl<D: Driver> RecvQueue<Exclusive, D> {
         &mut self,
         sges: &[D::Sge],
         ticket: super::scope::Ticket,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), QueueError> {
         let (engine, flight) = self.parts();
         // SAFETY: the queue is borrowed exclusively, so this thread is the only poster.
         let Some(vacant) = (unsafe { flight.slab.vacant_anywhere(flight.slab.tag()) }) else {
-            return Err(PostError::QueueFull);
+            return Err(flight.label.error(PostError::QueueFull));
         };
         let number = vacant.fill_apart(Entry { wr_id: 0, held: Held::scoped(ticket) });
         // SAFETY: the contract of this function.
         let posted = unsafe { engine.post(number, sges) };
-        posted.inspect_err(|error| {
+        posted.map_err(|error| {
             if !matches!(error, PostError::Doorbell(_)) {
                 flight.drop_entry(number);
             }
+            flight.label.error(error)
         })
     }
 }
@@ -446,7 +479,7 @@ mod tests {
     #[test]
     fn none_is_taken_if_the_slab_has_what_the_ring_has() {
         let context = Context::<Mlx5>::from_kernel(Hca::new().open()).unwrap();
-        let flight = Flight::new(context.inner(), QueueKind::Srq, NO_DOMAIN, 4).unwrap();
+        let flight = Flight::new(context.inner(), QueueKind::Srq, NO_DOMAIN, 1, 4).unwrap();
         let insert = |wr_id| {
             // SAFETY: one thread.
             let vacant = unsafe { flight.slab.vacant(NO_DOMAIN) }.unwrap();

@@ -224,7 +224,7 @@ impl<'env, D: Driver, T: Sends> Scope<'_, 'env, T, D> {
         // SAFETY: the memory is borrowed for `'env`, and registered as long as the scope, which ends after the ticket is
         // dropped.
         let posted = unsafe { wr.put_scoped(op, sge.as_slice(), ticket) };
-        posted.map_err(|error| Error::os("post_send", "scope", error.errno()))?;
+        posted?;
         Ok(report)
     }
 
@@ -289,7 +289,7 @@ impl<'env, D: Driver, T: Sends> Scope<'_, 'env, T, D> {
             // SAFETY: the memory is borrowed for `'env`, and registered as long as the scope, which ends after the ticket is
             // dropped.
             let posted = unsafe { recv.post_scoped(sge.as_slice(), ticket) };
-            posted.map_err(|error| Error::os("post_recv", "scope", error.errno()))?;
+            posted?;
         }
         Ok(report)
     }
@@ -335,6 +335,16 @@ impl core::error::Error for ScopeError {
 /// The end of a time limit that begins now; `None` if the clock has no such time.
 fn deadline(limit: Duration) -> Option<Instant> {
     Instant::now().checked_add(limit)
+}
+
+impl From<ScopeError> for Error {
+    fn from(error: ScopeError) -> Self {
+        match error {
+            ScopeError::TimedOut => Self::os("scope", error.to_string(), Errno::ETIMEDOUT),
+            ScopeError::Poll(error) => error.into(),
+            ScopeError::Device(error) => error,
+        }
+    }
 }
 
 /// How long the kernel may refuse to end the access, as it may while it removes the device.

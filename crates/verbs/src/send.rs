@@ -33,7 +33,7 @@ use uverbs_core::attr::{AccessFlags, QpState};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::op::{self, Address, DcTarget, Operation, RemoteSrq, To};
 use uverbs_core::provider::payload::{Inline, NoData, Payload};
-use uverbs_core::provider::{Driver, PostError, WireRemote, WireSge};
+use uverbs_core::provider::{Driver, PostError, QueueError, WireRemote, WireSge};
 use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
 use uverbs_core::wr::{ImmData, SendFlags};
 
@@ -243,7 +243,7 @@ impl<D: Driver, T, A: Address<D::Ah>> Wr<AtOnce<'_, D>, T, A, D> {
         op: O,
         sges: &[D::Sge],
         ticket: Ticket,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), QueueError> {
         let Self { sink, wr_id, flags, to, .. } = self;
         let domain = sink.domain();
         // SAFETY: the contract of this function.

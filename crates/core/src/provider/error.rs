@@ -100,6 +100,179 @@ impl PostError {
     }
 }
 
+/// A queue, as errors name it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct QueueName {
+    /// The kind above, the number in the lower bits: with the depth it is as long as a register.
+    kind_number: u32,
+    depth: u32,
+}
+
+/// The bits of [`QueueName`]'s number. QP and WQ numbers have 24 (IBA 9.2.2).
+const NUMBER_BITS: u32 = 28;
+
+/// The kinds of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum QueueKind {
+    /// The error does not name its queue.
+    Unnamed = 0,
+    /// The send queue of a QP.
+    Send = 1,
+    /// The receive queue of a QP.
+    Recv = 2,
+    /// A shared receive queue.
+    Srq = 3,
+    /// A work queue.
+    Wq = 4,
+}
+
+impl QueueName {
+    /// No name.
+    pub const UNNAMED: Self = Self::new(QueueKind::Unnamed, 0, 0);
+
+    /// The queue of the object with this number (`qp_num`, `wq_num`, or the kernel's handle of an SRQ), created for `depth` work
+    /// requests.
+    #[must_use]
+    pub const fn new(kind: QueueKind, number: u32, depth: u32) -> Self {
+        Self { kind_number: (kind as u32) << NUMBER_BITS | (number & ((1 << NUMBER_BITS) - 1)), depth }
+    }
+
+    /// Its kind.
+    #[must_use]
+    pub const fn kind(self) -> QueueKind {
+        match self.kind_number >> NUMBER_BITS {
+            1 => QueueKind::Send,
+            2 => QueueKind::Recv,
+            3 => QueueKind::Srq,
+            4 => QueueKind::Wq,
+            _ => QueueKind::Unnamed,
+        }
+    }
+
+    /// The number of its QP, SRQ or WQ.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.kind_number & ((1 << NUMBER_BITS) - 1)
+    }
+
+    /// The number of work requests for which it was created.
+    #[must_use]
+    pub const fn depth(self) -> u32 {
+        self.depth
+    }
+
+    /// The verb that posts to it.
+    #[must_use]
+    pub const fn verb(self) -> &'static str {
+        match self.kind() {
+            QueueKind::Unnamed => "post",
+            QueueKind::Send => "post_send",
+            QueueKind::Recv => "post_recv",
+            QueueKind::Srq => "post_srq_recv",
+            QueueKind::Wq => "post_wq_recv",
+        }
+    }
+}
+
+impl fmt::Display for QueueName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind() {
+            QueueKind::Unnamed => f.write_str("queue"),
+            QueueKind::Send | QueueKind::Recv => write!(f, "qp {:#x}", self.number()),
+            QueueKind::Srq => write!(f, "srq {}", self.number()),
+            QueueKind::Wq => write!(f, "wq {:#x}", self.number()),
+        }
+    }
+}
+
+impl fmt::Debug for QueueName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} of {self}, depth {}", self.kind(), self.depth)
+    }
+}
+
+/// A post that failed: the reason, and the queue.
+///
+/// ```
+/// use uverbs_core::provider::{PostError, QueueError, QueueKind, QueueName};
+///
+/// let name = QueueName::new(QueueKind::Send, 0x102, 16);
+/// let full = QueueError::new(PostError::QueueFull, name);
+/// assert_eq!(full.to_string(), "post_send(qp 0x102): the work queue is full: it was created for 16 work requests");
+/// assert!(full == PostError::QueueFull);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueError {
+    /// The reason.
+    pub reason: PostError,
+    /// The queue.
+    pub queue: QueueName,
+}
+
+impl QueueError {
+    /// The error of this queue.
+    #[must_use]
+    pub const fn new(reason: PostError, queue: QueueName) -> Self {
+        Self { reason, queue }
+    }
+
+    /// The errno that C would get.
+    #[must_use]
+    pub const fn errno(self) -> Errno {
+        self.reason.errno()
+    }
+}
+
+impl PartialEq<PostError> for QueueError {
+    fn eq(&self, other: &PostError) -> bool {
+        self.reason == *other
+    }
+}
+
+impl fmt::Display for QueueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { reason, queue } = self;
+        match queue.kind() {
+            QueueKind::Unnamed => return reason.fmt(f),
+            _ => write!(f, "{}({queue}): ", queue.verb())?,
+        }
+        reason.fmt(f)?;
+        match reason {
+            PostError::QueueFull => write!(f, ": it was created for {} work requests", queue.depth),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl core::error::Error for QueueError {}
+
+impl From<QueueError> for PostError {
+    fn from(error: QueueError) -> Self {
+        error.reason
+    }
+}
+
+/// An error without a name.
+impl From<PostError> for QueueError {
+    fn from(reason: PostError) -> Self {
+        Self::new(reason, QueueName::UNNAMED)
+    }
+}
+
+/// As [`PostError`]'s.
+impl From<LockError> for QueueError {
+    fn from(error: LockError) -> Self {
+        PostError::from(error).into()
+    }
+}
+
+impl From<QueueError> for std::io::Error {
+    fn from(e: QueueError) -> Self {
+        Self::new(Self::from(e.errno()).kind(), e)
+    }
+}
+
 impl From<LockError> for PostError {
     fn from(error: LockError) -> Self {
         match error {

@@ -23,7 +23,7 @@ pub mod wire;
 
 pub use completion::{Completion, CompletionQueue};
 pub use driver::{DcDriver, Driver};
-pub use error::{BadWr, PollError, PostError};
+pub use error::{BadWr, PollError, PostError, QueueError, QueueKind, QueueName};
 pub use op::{Address, Connected, DcTarget, Operation, RemoteSrq, To};
 pub use parts::{
     CqParts, DctCreate, DctParts, DmParts, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate,

@@ -2,6 +2,7 @@
 //! The send half of a QP: batches, single posts, and access to the C-style calls (ibv_post_send(3), ibv_wr_post(3)).
 
 use crate::ah::AddressHandle;
+use crate::label::{Label, Unposted};
 use crate::open::AnyDriver;
 use crate::qp::inner::QpInner;
 use crate::qp::transport::{Connected, Datagram, Dci, Sends, XrcSend};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use uverbs_core::provider::op::{self, DcTarget, RemoteSrq, To};
 use uverbs_core::provider::raw::QpEx;
 use uverbs_core::provider::send::{SendBatch, SendQueue as Engine};
-use uverbs_core::provider::{BadWr, Driver, PostError, raw};
+use uverbs_core::provider::{BadWr, Driver, QueueError, QueueKind, raw};
 use uverbs_core::sync::{Exclusive, Guard, LockError, Locked, Locking, Shared};
 use uverbs_core::wr::SendWr;
 
@@ -23,12 +24,14 @@ use uverbs_core::wr::SendWr;
 pub struct SendQueue<T, L: Locking = Exclusive, D: Driver = AnyDriver> {
     engine: ManuallyDrop<Locked<D::SendQueue, L>>,
     qp: Arc<QpInner<D>>,
+    label: Label,
     _transport: PhantomData<fn() -> T>,
 }
 
 impl<D: Driver, T: Sends, L: Locking> SendQueue<T, L, D> {
     pub(super) fn new(engine: D::SendQueue, qp: Arc<QpInner<D>>) -> Self {
-        Self { engine: ManuallyDrop::new(Locked::new(engine)), qp, _transport: PhantomData }
+        let label = Label::new(QueueKind::Send, qp.qp_num(), qp.cap().max_send_wr);
+        Self { engine: ManuallyDrop::new(Locked::new(engine)), qp, label, _transport: PhantomData }
     }
 
     /// The QP's number.
@@ -78,7 +81,7 @@ impl<D: Driver, T: Sends> SendQueue<T, Exclusive, D> {
     /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
     #[inline(always)]
     pub fn batch(&mut self) -> Batch<'_, T, D> {
-        Batch::new(self.engine.get_mut().batch())
+        Batch::new(self.engine.get_mut().batch(), &self.label)
     }
 }
 
@@ -88,6 +91,7 @@ macro_rules! single_posts {
             $(#[$meta])*
             #[inline(always)]
             pub fn $name<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<ToBatch<'b, 'q, D>, T, $addr, D> {
+                self.unposted.any = true;
                 Wr::new(ToBatch(&mut self.inner), wr_id, $to)
             }
         }
@@ -96,7 +100,7 @@ macro_rules! single_posts {
             /// Posts immediately.
             #[inline(always)]
             pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<AtOnce<'b, D>, T, $addr, D> {
-                Wr::new(AtOnce(self.engine.get_mut()), wr_id, $to)
+                Wr::new(AtOnce(self.engine.get_mut(), &self.label), wr_id, $to)
             }
         }
         impl<D: Driver, T: $bound + Sends> SendGuard<'_, T, D> {
@@ -104,7 +108,7 @@ macro_rules! single_posts {
             /// Posts immediately.
             #[inline(always)]
             pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<AtOnce<'b, D>, T, $addr, D> {
-                Wr::new(AtOnce(&mut *self.guard), wr_id, $to)
+                Wr::new(AtOnce(&mut *self.guard, self.label), wr_id, $to)
             }
         }
     )*};
@@ -144,7 +148,7 @@ impl<D: Driver, T: Sends> SendQueue<T, Shared, D> {
     /// parent held it.
     #[inline(always)]
     pub fn lock(&self) -> Result<SendGuard<'_, T, D>, LockError> {
-        Ok(SendGuard { guard: self.engine.lock()?, _transport: PhantomData })
+        Ok(SendGuard { guard: self.engine.lock()?, label: &self.label, _transport: PhantomData })
     }
 }
 
@@ -152,6 +156,7 @@ impl<D: Driver, T: Sends> SendQueue<T, Shared, D> {
 #[derive(Debug)]
 pub struct SendGuard<'q, T, D: Driver> {
     guard: Guard<'q, D::SendQueue>,
+    label: &'q Label,
     _transport: PhantomData<fn() -> T>,
 }
 
@@ -164,14 +169,18 @@ impl<D: Driver, T: Sends> SendGuard<'_, T, D> {
     /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
     #[inline(always)]
     pub fn batch(&mut self) -> Batch<'_, T, D> {
-        Batch::new(self.guard.batch())
+        Batch::new(self.guard.batch(), self.label)
     }
 }
 
 /// A batch of work requests. [`complete`](Self::complete) reports the first error.
+///
+/// A drop without [`complete`](Self::complete) or [`abort`](Self::abort) posts nothing, and logs a warning for the first such batch of
+/// the queue.
 #[must_use = "a batch that is not completed posts nothing"]
 pub struct Batch<'q, T, D: Driver> {
     inner: <D::SendQueue as Engine>::Batch<'q>,
+    unposted: Unposted<'q>,
     _transport: PhantomData<fn() -> T>,
 }
 
@@ -183,24 +192,25 @@ impl<D: Driver, T> core::fmt::Debug for Batch<'_, T, D> {
 
 impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
     #[inline(always)]
-    fn new(inner: <D::SendQueue as Engine>::Batch<'q>) -> Self {
-        Self { inner, _transport: PhantomData }
+    fn new(inner: <D::SendQueue as Engine>::Batch<'q>, label: &'q Label) -> Self {
+        Self { inner, unposted: Unposted::new(label), _transport: PhantomData }
     }
 
     /// Makes all work requests visible to the device and rings the doorbell. If one of them was invalid, discards all
     /// and returns the first error.
     ///
     /// # Errors
-    /// The [`PostError`] of the first invalid WR, or [`PostError::QueueFull`]; nothing was posted then. Only after
-    /// [`PostError::Doorbell`] (rxe: the system call failed) the WRs may run.
+    /// That of the first invalid WR, or [`PostError::QueueFull`](crate::PostError::QueueFull); nothing was posted then. Only after [`PostError::Doorbell`](crate::PostError::Doorbell) (rxe: the system call failed) the WRs may run.
     #[inline(always)]
-    pub fn complete(self) -> Result<(), PostError> {
-        self.inner.complete()
+    pub fn complete(self) -> Result<(), QueueError> {
+        let Self { inner, unposted, .. } = self;
+        unposted.end().check(inner.complete())
     }
 
     /// Discards the batch: nothing is posted.
     #[inline(always)]
     pub fn abort(self) {
+        self.unposted.end();
         self.inner.abort();
     }
 }

@@ -4,6 +4,7 @@
 use crate::Holds;
 use crate::context::{ContextInner, Object, same_context};
 pub use crate::id::SrqId;
+use crate::label::Label;
 use crate::open::AnyDriver;
 use crate::pd::{PdInner, ProtectionDomain};
 use crate::raw::cq::{Cq, CqInner};
@@ -14,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use uverbs_core::attr::{SrqAttr, SrqAttrMask, SrqInitAttr};
 use uverbs_core::control::SrqHandle;
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::{BadWr, Driver, PostError, SrqCreate, SrqParts};
+use uverbs_core::provider::{BadWr, Driver, QueueError, QueueKind, SrqCreate, SrqParts};
 use uverbs_core::sync::{Exclusive, LockError, Locked, Locking, Shared};
 use uverbs_core::wr::RecvWr;
 
@@ -198,6 +199,7 @@ impl<D: Driver, L: Locking> Srq<L, D> {
         };
         let SrqParts { handle, shared, queue, attr } =
             create().inspect_err(|_| context.forget_object(event_id))?;
+        let label = Label::new(QueueKind::Srq, handle.handle(), attr.max_wr);
         let inner = SrqInner {
             handle: Some(handle),
             shared,
@@ -208,7 +210,7 @@ impl<D: Driver, L: Locking> Srq<L, D> {
             _pd: pd.inner().clone(),
             _xrc: xrc,
         };
-        Ok(Self { receiver: ManuallyDrop::new(Receiver::new(queue)), inner: Arc::new(inner), attr })
+        Ok(Self { receiver: ManuallyDrop::new(Receiver::new(queue, label)), inner: Arc::new(inner), attr })
     }
 
     /// Destroys it. On failure, which `Drop` would only log, returns it with the error. `EBUSY` while QPs use it.
@@ -331,13 +333,13 @@ impl<D: Driver> Srq<Exclusive, D> {
     /// Posts one receive.
     ///
     /// # Errors
-    /// [`PostError`]: the queue is full, too many entries, or a state in which the queue takes no receives.
+    /// [`QueueError`]: the queue is full, too many entries, or a state in which the queue takes no receives.
     ///
     /// # Safety
     /// As [`RecvBatch::push`].
     #[expect(unsafe_code, reason = "the memory must stay until the receive completes")]
     #[inline(always)]
-    pub unsafe fn post(&mut self, wr_id: u64, sges: &[D::Sge]) -> Result<(), PostError> {
+    pub unsafe fn post(&mut self, wr_id: u64, sges: &[D::Sge]) -> Result<(), QueueError> {
         // SAFETY: the entries' memory fulfils the contract of `RecvBatch::push`, which is also that of this function.
         unsafe { self.receiver.post(wr_id, sges) }
     }

@@ -4,6 +4,7 @@
 
 use crate::context::{ContextInner, Object, same_context};
 use crate::event::QpEvents;
+use crate::label::Label;
 use crate::open::AnyDriver;
 use crate::pd::{PdInner, ProtectionDomain};
 use crate::raw::cq::{Cq, CqInner};
@@ -14,7 +15,7 @@ use uverbs_core::attr::{RxHashConf, WqAttr, WqInitAttr, WqState};
 use uverbs_core::control::{self, QpHandle, RwqIndTableHandle, WqHandle};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Uhw;
-use uverbs_core::provider::{Driver, PostError, RssQpCreate, WqCreate, WqParts};
+use uverbs_core::provider::{Driver, QueueError, QueueKind, RssQpCreate, WqCreate, WqParts};
 use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
 
 pub use crate::raw::receiver::{RecvBatch, RecvGuard};
@@ -85,6 +86,7 @@ impl<D: Driver> ProtectionDomain<D> {
         let WqParts { handle, shared, queue, attr } =
             create().inspect_err(|_| context.forget_object(event_id))?;
         context.update_object(event_id, Object::Wq(handle.wq_num()));
+        let label = Label::new(QueueKind::Wq, handle.wq_num(), attr.max_wr);
         let inner = WqInner {
             handle: Some(handle),
             shared,
@@ -94,7 +96,7 @@ impl<D: Driver> ProtectionDomain<D> {
             _cq: cq.inner().clone(),
             _pd: self.inner().clone(),
         };
-        Ok(Wq { receiver: ManuallyDrop::new(Receiver::new(queue)), inner: Arc::new(inner), attr })
+        Ok(Wq { receiver: ManuallyDrop::new(Receiver::new(queue, label)), inner: Arc::new(inner), attr })
     }
 
     /// `ibv_create_qp_ex` with `rx_hash_conf`: a raw packet QP without queues of its own, which distributes the packets
@@ -172,13 +174,13 @@ impl<D: Driver> Wq<Exclusive, D> {
     /// Posts one receive.
     ///
     /// # Errors
-    /// [`PostError`]: the queue is full, too many entries, or a state in which the queue takes no receives.
+    /// [`QueueError`]: the queue is full, too many entries, or a state in which the queue takes no receives.
     ///
     /// # Safety
     /// As [`RecvBatch::push`].
     #[expect(unsafe_code, reason = "the memory must stay until the receive completes")]
     #[inline(always)]
-    pub unsafe fn post(&mut self, wr_id: u64, sges: &[D::Sge]) -> Result<(), PostError> {
+    pub unsafe fn post(&mut self, wr_id: u64, sges: &[D::Sge]) -> Result<(), QueueError> {
         // SAFETY: the entries' memory fulfils the contract of `RecvBatch::push`, which is also that of this function.
         unsafe { self.receiver.post(wr_id, sges) }
     }

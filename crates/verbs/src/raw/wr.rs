@@ -7,13 +7,14 @@
 #![expect(unsafe_code)]
 // UNSAFETY: passes the caller's guarantee about memory on to the driver's encoder.
 
+use crate::label::Label;
 use crate::open::AnyDriver;
 use crate::qp::transport::{HasPeer, Reliable, Sends, SendsImm};
 use core::marker::PhantomData;
 use uverbs_core::provider::op::{self, Address, FlushArgs, MwBind, Operation, TsoArgs};
 use uverbs_core::provider::payload::{Inline, InlineArray, InlineList, NoData, Payload};
 use uverbs_core::provider::send::{SendBatch, SendQueue, Wr as Head};
-use uverbs_core::provider::{Driver, PostError};
+use uverbs_core::provider::{Driver, QueueError};
 use uverbs_core::wr::{ImmData, SendFlags};
 
 /// The receiver of a finished work request.
@@ -58,20 +59,20 @@ impl<D: Driver> PostTo<D> for ToBatch<'_, '_, D> {
 
 /// Posts immediately.
 #[derive(Debug)]
-pub struct AtOnce<'q, D: Driver = AnyDriver>(pub(super) &'q mut D::SendQueue);
+pub struct AtOnce<'q, D: Driver = AnyDriver>(pub(super) &'q mut D::SendQueue, pub(super) &'q Label);
 
 impl<D: Driver> PostTo<D> for AtOnce<'_, D> {
-    type Out = Result<(), PostError>;
+    type Out = Result<(), QueueError>;
 
     #[inline(always)]
-    unsafe fn put<A, O, P>(self, wr: Head, to: A, op: O, data: P) -> Result<(), PostError>
+    unsafe fn put<A, O, P>(self, wr: Head, to: A, op: O, data: P) -> Result<(), QueueError>
     where
         A: Address<D::Ah>,
         O: Operation<Remote = D::Remote>,
         P: Payload<D::Sge>,
     {
         // SAFETY: the entries' memory fulfils the contract of `SendBatch::push`, which is also that of `put`.
-        unsafe { self.0.post(wr, to, op, data) }
+        self.1.check(unsafe { self.0.post(wr, to, op, data) })
     }
 }
 

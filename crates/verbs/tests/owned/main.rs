@@ -5,6 +5,7 @@
 mod bed;
 mod drain;
 mod ends;
+mod errors;
 mod front;
 mod in_flight;
 mod lists;
