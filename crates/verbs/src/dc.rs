@@ -17,7 +17,7 @@ use crate::{
     qp::{Dci, QpControl},
     raw::create::QpBuilder,
 };
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use uverbs_core::attr::{AhAttr, QpAttr, QpAttrMask, QpState};
 use uverbs_core::control::QpHandle;
 use uverbs_core::error::{Error, Result};
@@ -73,7 +73,7 @@ impl<D: DcDriver> ProtectionDomain<D> {
         let context = self.inner().context();
         same_context(context, cq.inner().context(), VERB, "cq")?;
         same_context(context, srq.inner().context(), VERB, "srq")?;
-        let event_id = context.remember_object(Object::Qp(QpEvents::new(0)));
+        let event_id = context.remember_object(Object::Qp(QpEvents::new(0), Weak::new()));
         let create = || {
             let create = DctCreate {
                 pd: self.inner().handle()?,
@@ -165,7 +165,7 @@ impl<D: DcDriver> DcTarget<D> {
         // SAFETY: the target's own parts.
         let modified = unsafe { self.context.driver().modify_dct(handle, &self.shared, attr, mask) };
         if let Some(dctn) = modified? {
-            self.context.update_object(self.event_id, Object::Qp(QpEvents::new(dctn)));
+            self.context.update_object(self.event_id, Object::Qp(QpEvents::new(dctn), Weak::new()));
             // The kernel moves it to RTR only once.
             let _ = self.dctn.set(dctn);
         }

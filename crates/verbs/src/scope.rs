@@ -421,6 +421,11 @@ impl<D: Driver, C: ScopePoll<D>> Wait<'_, D, C> {
             match polled {
                 Ok(0) => std::thread::yield_now(),
                 Ok(_) => continue,
+                // What was posted before the removal is not completed.
+                Err(PollError::Removed) => {
+                    let error = Error::os("poll_cq", "scope: the device was removed", Errno::EIO);
+                    return self.end(ScopeError::Device(error));
+                }
                 Err(error) => return self.end(ScopeError::Poll(error)),
             }
             if look.is_due()

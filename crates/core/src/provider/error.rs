@@ -47,6 +47,8 @@ pub enum PostError {
     NoQueue,
     /// The queue belongs to the process that forked this one. A post of the child would corrupt the parent's queue.
     Forked,
+    /// The device was removed. Nothing that is in flight will complete.
+    Removed,
     /// The doorbell failed after the WRs were published: they may still run, and nothing was rolled back.
     Doorbell(Errno),
     /// The queue memory holds a value that no correct kernel or device writes.
@@ -74,6 +76,7 @@ impl fmt::Display for PostError {
             Self::NullList => "the list of work requests is NULL",
             Self::NoQueue => "the QP has no such queue",
             Self::Forked => "the queue belongs to the process that forked this one",
+            Self::Removed => "the device was removed",
             Self::Doorbell(errno) => return write!(f, "the doorbell failed after publication: {errno}"),
             Self::Corrupt => "the queue's shared indices are corrupt",
         })
@@ -91,7 +94,7 @@ impl PostError {
         match self {
             Self::QueueFull => Errno::ENOMEM,
             Self::Doorbell(errno) => errno,
-            Self::Corrupt => Errno::EIO,
+            Self::Corrupt | Self::Removed => Errno::EIO,
             Self::Forked => Errno::ESTALE,
             Self::SessionOpen => Errno::EBUSY,
             Self::Unsupported => Errno::EOPNOTSUPP,
@@ -321,6 +324,8 @@ pub enum PollError {
     Corrupt,
     /// The queue belongs to the process that forked this one. A poll of the child would take the parent's completions.
     Forked,
+    /// The device was removed, and what has completed before was polled.
+    Removed,
     /// Another poll of this thread is open.
     SessionOpen,
     /// `next_poll`, `end_poll` or a field without `start_poll`.
@@ -337,6 +342,7 @@ impl fmt::Display for PollError {
             Self::Empty => "the completion queue is empty",
             Self::Corrupt => "the completion queue's memory is corrupt",
             Self::Forked => "the completion queue belongs to the process that forked this one",
+            Self::Removed => "the device was removed",
             Self::SessionOpen => "a poll is already open on this completion queue",
             Self::NoSession => "no open poll",
             Self::InvalidArgument => "invalid poll attributes",
@@ -353,7 +359,7 @@ impl PollError {
     pub const fn errno(self) -> Errno {
         match self {
             Self::Empty => Errno::ENOENT,
-            Self::Corrupt => Errno::EIO,
+            Self::Corrupt | Self::Removed => Errno::EIO,
             Self::Forked => Errno::ESTALE,
             Self::SessionOpen => Errno::EBUSY,
             Self::NoSession | Self::InvalidArgument => Errno::EINVAL,

@@ -158,7 +158,7 @@ impl<D: Driver> QpInner<D> {
     /// Its events that were read.
     pub(crate) fn events(&self) -> Option<QpEvents> {
         match self.context.object(self.event_id)? {
-            Object::Qp(events) => Some(events),
+            Object::Qp(events, _) => Some(events),
             _ => None,
         }
     }

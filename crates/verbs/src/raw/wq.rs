@@ -10,7 +10,7 @@ use crate::pd::{PdInner, ProtectionDomain};
 use crate::raw::cq::{Cq, CqInner};
 use crate::raw::receiver::Receiver;
 use core::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use uverbs_core::attr::{RxHashConf, WqAttr, WqInitAttr, WqState};
 use uverbs_core::control::{self, QpHandle, RwqIndTableHandle, WqHandle};
 use uverbs_core::error::{Error, Result};
@@ -72,7 +72,7 @@ impl<D: Driver> ProtectionDomain<D> {
     pub fn create_wq<L: Locking, LC: Locking>(&self, cq: &Cq<LC, D>, attr: &WqInitAttr) -> Result<Wq<L, D>> {
         let context = self.inner().context();
         same_context(context, cq.inner().context(), "create_wq", "cq")?;
-        let event_id = context.remember_object(Object::Wq(0));
+        let event_id = context.remember_object(Object::Wq(0, Weak::new()));
         let create = || {
             let create =
                 WqCreate { pd: self.inner().handle()?, cq: cq.inner().parts()?, attr, user_handle: event_id };
@@ -85,7 +85,7 @@ impl<D: Driver> ProtectionDomain<D> {
         };
         let WqParts { handle, shared, queue, attr } =
             create().inspect_err(|_| context.forget_object(event_id))?;
-        context.update_object(event_id, Object::Wq(handle.wq_num()));
+        context.update_object(event_id, Object::Wq(handle.wq_num(), Arc::downgrade(&shared)));
         let label = Label::new(QueueKind::Wq, handle.wq_num(), attr.max_wr);
         let inner = WqInner {
             handle: Some(handle),
@@ -108,7 +108,7 @@ impl<D: Driver> ProtectionDomain<D> {
     pub fn create_rss_qp(&self, table: &RwqIndTable<D>, hash: RxHashConf<'_>) -> Result<RssQp<D>> {
         let context = self.inner().context();
         same_context(context, &table.inner.context, "create_qp", "rwq_ind_tbl")?;
-        let event_id = context.remember_object(Object::Qp(QpEvents::new(0)));
+        let event_id = context.remember_object(Object::Qp(QpEvents::new(0), Weak::new()));
         let create = || {
             context.driver().create_rss_qp(&RssQpCreate {
                 pd: self.inner().handle()?,
@@ -118,7 +118,7 @@ impl<D: Driver> ProtectionDomain<D> {
             })
         };
         let handle = create().inspect_err(|_| context.forget_object(event_id))?;
-        context.update_object(event_id, Object::Qp(QpEvents::new(handle.qp_num())));
+        context.update_object(event_id, Object::Qp(QpEvents::new(handle.qp_num()), Weak::new()));
         let inner = RssInner {
             handle: Some(handle),
             event_id,

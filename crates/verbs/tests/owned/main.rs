@@ -17,4 +17,5 @@ mod strays;
 mod threads;
 mod transfer;
 mod transports;
+mod unplugged;
 mod windows;
