@@ -67,11 +67,6 @@ impl<D: Driver> ContextInner<D> {
         self.driver.kernel()
     }
 
-    /// The device's name.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
     pub(crate) fn num_comp_vectors(&self) -> u32 {
         self.num_comp_vectors
     }
