@@ -322,7 +322,9 @@ impl<D: Driver, P: Payload<D>> Future for Op<P, D> {
                             *state = State::Posted(key);
                             return Poll::Pending;
                         }
-                        Err(Rejected { error, returned }) if matches!(error.reason, PostError::Doorbell(_)) => {
+                        Err(Rejected { error, returned })
+                            if matches!(error.reason, PostError::Doorbell(_)) =>
+                        {
                             // The device may execute it: it is in flight, and its completion may arrive.
                             sends.posted(key, 1);
                             caller.leave(sends.abandon(key, to).and_then(Left::waker));

@@ -412,8 +412,8 @@ mod tests {
     fn every_status_has_its_fault() {
         use Fault::{Flushed, Local, Path, Remote};
         let faults = [
-            Local, Local, Local, Local, Flushed, Local, Remote, Local, Remote, Remote, Remote, Path, Remote, Local, Remote,
-            Remote, Local, Local, Local, Path, Local, Local, Remote,
+            Local, Local, Local, Local, Flushed, Local, Remote, Local, Remote, Remote, Remote, Path, Remote,
+            Local, Remote, Remote, Local, Local, Local, Path, Local, Local, Remote,
         ];
         assert_eq!(WcStatus::SUCCESS.fault(), None);
         for (at, fault) in faults.into_iter().enumerate() {
@@ -441,7 +441,8 @@ mod tests {
             "qp 0x102 of mlx5_0, wr_id 7, RDMA_WRITE: transport retry counter exceeded (12), vendor 0x81"
         );
         assert_eq!((error.qp_num(), error.wr_id(), error.device()), (Some(0x102), Some(7), Some("mlx5_0")));
-        let flushed = WorkCompletion { status: WcStatus::WR_FLUSH_ERR, opcode: WcOpcode(0), vendor_err: 0, ..wc };
+        let flushed =
+            WorkCompletion { status: WcStatus::WR_FLUSH_ERR, opcode: WcOpcode(0), vendor_err: 0, ..wc };
         assert_eq!(flushed.ok().unwrap_err().to_string(), "qp 0x102, wr_id 7: work request flushed (5)");
         let alone = WcStatus::RNR_RETRY_EXC_ERR.ok().unwrap_err();
         assert_eq!(alone.to_string(), "completion with error: RNR retry counter exceeded (13)");

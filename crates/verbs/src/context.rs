@@ -3,6 +3,7 @@
 //! that create objects are in the files of the objects.
 
 use crate::Flights;
+use crate::brief::brief;
 use crate::event::{EventReader, QpEvents};
 use crate::open::AnyDriver;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -40,7 +41,6 @@ impl<D: Driver> Clone for Object<D> {
 }
 
 /// The open device that every object holds.
-#[derive(Debug)]
 pub(crate) struct ContextInner<D: Driver> {
     driver: D,
     num_comp_vectors: u32,
@@ -57,6 +57,8 @@ pub(crate) struct ContextInner<D: Driver> {
     /// See [`node_guid`](Self::node_guid).
     node_guid: OnceLock<u64>,
 }
+
+brief!([D: Driver] ContextInner<D>, |this| "Context of {} ({}{})", this.name, D::NAME, if this.removal.is_removed() { ", removed" } else { "" });
 
 impl<D: Driver> ContextInner<D> {
     pub(crate) fn driver(&self) -> &D {
@@ -183,10 +185,11 @@ pub(crate) fn same_context<D: Driver>(
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct Context<D: Driver = AnyDriver> {
     inner: Arc<ContextInner<D>>,
 }
+
+brief!([D: Driver] Context<D>, |this| "{:?}", this.inner);
 
 impl<D: Driver> Clone for Context<D> {
     fn clone(&self) -> Self {
@@ -241,16 +244,16 @@ impl<D: Driver> Context<D> {
         let objects = ProcessMutex::new(Slab::new());
         let on_removal = removal.clone();
         let inner = Arc::new(ContextInner {
-                driver,
-                num_comp_vectors,
-                core_support,
-                async_fd,
-                event_reader: EventReader::default(),
-                objects,
-                flights: Flights::default(),
-                name,
-                removal,
-                node_guid: OnceLock::new(),
+            driver,
+            num_comp_vectors,
+            core_support,
+            async_fd,
+            event_reader: EventReader::default(),
+            objects,
+            flights: Flights::default(),
+            name,
+            removal,
+            node_guid: OnceLock::new(),
         });
         let context = Arc::downgrade(&inner);
         on_removal.on_removal(move || {

@@ -4,6 +4,7 @@
 // UNSAFETY: takes the values of work requests out of the slab, once.
 
 use crate::access::Access;
+use crate::brief::brief;
 use crate::comp_channel::CompletionChannel;
 use crate::context::Context;
 use crate::done::Done;
@@ -29,7 +30,6 @@ use uverbs_core::wr::ImmData;
 
 /// A completion queue of owned queues. Only owned queues can complete to it, because the `wr_id`s of others would be mistaken
 /// for those of owned work requests.
-#[derive(Debug)]
 pub struct Cq<L: Locking = Exclusive, D: Driver = AnyDriver> {
     queue: raw::Cq<L, D>,
     state: Locked<State<D>, L>,
@@ -37,13 +37,16 @@ pub struct Cq<L: Locking = Exclusive, D: Driver = AnyDriver> {
     waits: Arc<Waits<D>>,
 }
 
+brief!([L: Locking, D: Driver] Cq<L, D>, |this| "{:?}", this.queue);
+
 /// What a poll uses besides the queue.
-#[derive(Debug)]
 struct State<D: Driver> {
     known: Known<D>,
     /// Completions that a [scope](super::Scope) polled and that are not its own.
     kept: VecDeque<Completed<D>>,
 }
+
+brief!([D: Driver] State<D>, |this| "State {{ kept: {} }}", this.kept.len());
 
 impl<D: Driver> Context<D> {
     /// `ibv_create_cq`, with a completion channel of its own for [`Cq::wait`], which is a file descriptor. It is used through `&mut`;
@@ -234,7 +237,19 @@ impl<D: Driver> Polled<'_, '_, D> {
 
     #[cold]
     fn error(&self) -> WcError {
-        of_device(&self.wc(), self.received, self.known.device_name())
+        let error = of_device(&self.wc(), self.received, self.known.device_name());
+        if let Fields::Ring(_) = self.fields {
+            self.known.note(&error);
+        }
+        error
+    }
+
+    /// What [`Completed::error`] needs.
+    #[cold]
+    #[inline(never)]
+    fn failure(&self) -> Box<Failure> {
+        let _noted = self.error();
+        Box::new(Failure { received: self.received, device: self.known.device_name().clone() })
     }
 
     /// Immediate data, if the message had any.
@@ -281,7 +296,7 @@ impl<D: Driver> Polled<'_, '_, D> {
         let wc = self.wc();
         let received = self.received && wc.status.is_success();
         let len = received.then(|| self.fields.received_len());
-        let failed = (!wc.status.is_success()).then(|| Failure::new(self.received, self.known));
+        let failed = (!wc.status.is_success()).then(|| self.failure());
         Completed { wc, held: self.held, len, failed }
     }
 }
@@ -297,14 +312,6 @@ fn of_device(wc: &WorkCompletion, received: bool, device: &Arc<str>) -> WcError 
 struct Failure {
     received: bool,
     device: Arc<str>,
-}
-
-impl Failure {
-    #[cold]
-    #[inline(never)]
-    fn new<D: Driver>(received: bool, known: &Known<D>) -> Box<Self> {
-        Box::new(Self { received, device: known.device_name().clone() })
-    }
 }
 
 /// A completion, with what its work request owned.

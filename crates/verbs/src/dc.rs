@@ -6,6 +6,7 @@
 //! begin with `wr_dc`. Its states are those of an RC QP without a peer: [`QpControl::connect_dci`]. The target is a
 //! [`DcTarget`], which receives into an SRQ. See mlx5dv_create_qp(3) and mlx5dv_wr_post(3).
 
+use crate::brief::brief;
 use crate::connect::ConnectAttr;
 use crate::context::{ContextInner, Object, same_context};
 use crate::event::QpEvents;
@@ -134,7 +135,6 @@ impl<D: DcDriver> QpControl<D> {
 
 /// The target of dynamic connections: it receives into an SRQ, and every initiator that has its key can read and write
 /// the memory of its domain.
-#[derive(Debug)]
 pub struct DcTarget<D: Driver = AnyDriver> {
     handle: Option<QpHandle>,
     shared: Arc<D::QpShared>,
@@ -146,6 +146,8 @@ pub struct DcTarget<D: Driver = AnyDriver> {
     _pd: Arc<PdInner<D>>,
     context: Arc<ContextInner<D>>,
 }
+
+brief!([D: Driver] DcTarget<D>, |this| "DcTarget {:#x} of {}", this.dctn.get().copied().unwrap_or(0), this.context.name());
 
 impl<D: DcDriver> DcTarget<D> {
     /// Its number, by which initiators name it; `None` before RTR.

@@ -7,6 +7,7 @@
 //! next reader. The descriptor for event loops is also readable while events are kept. A reader waits without its turn; the file does
 //! not block (`O_NONBLOCK`).
 
+use crate::brief::brief;
 use crate::context::{Context, ContextInner, Object};
 use crate::id::{CqId, SrqId};
 use crate::open::AnyDriver;
@@ -321,10 +322,11 @@ impl EventReader {
 
 /// The asynchronous events of a context, as an object that event loops accept (`AsFd`, `AsRawFd`). Clones share the
 /// events: each event is read once.
-#[derive(Debug)]
 pub struct AsyncEvents<D: Driver = AnyDriver> {
     context: Arc<ContextInner<D>>,
 }
+
+brief!([D: Driver] AsyncEvents<D>, |this| "AsyncEvents of {}", this.context.name());
 
 impl<D: Driver> Clone for AsyncEvents<D> {
     fn clone(&self) -> Self {

@@ -25,13 +25,14 @@ use crate::held::Held;
 use crate::label::Label;
 use crate::pool::NO_DOMAIN;
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use uverbs_core::Errno;
 use uverbs_core::control::slab::Slab;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::{Driver, PostError, QueueKind as Name};
 use uverbs_core::sync::ProcessMutex;
 use uverbs_core::sync::in_flight::{InFlight, STEP};
+use uverbs_core::wc::WcError;
 
 /// An entry of the slab, which owns what it holds.
 pub(super) struct Entry<D: Driver> {
@@ -62,6 +63,8 @@ pub(crate) struct Flight<D: Driver> {
     pub(super) id: u64,
     /// The name of the queue.
     pub(super) label: Label,
+    /// The last error of a completion that the program has looked at.
+    last_error: Mutex<Option<WcError>>,
     /// The CQ of the completions; `None` for an SRQ, whose receives complete to the CQ of any QP.
     cq: Option<u64>,
 }
@@ -176,7 +179,7 @@ impl<D: Driver> Flight<D> {
         let slab = InFlight::new(slots, key_of(id, receives), domain);
         let (expected, refused) = (AtomicU32::new(0), AtomicU32::new(0));
         let label = Label::new(kind.name(), number, depth);
-        let flight = Arc::new(Self { slab, expected, refused, id, label, cq });
+        let flight = Arc::new(Self { slab, expected, refused, id, label, last_error: Mutex::default(), cq });
         if let Some(queue) = queues.get_mut(id) {
             *queue = Arc::downgrade(&flight);
         }
@@ -188,7 +191,15 @@ impl<D: Driver> Flight<D> {
         let slab = InFlight::new(1, NO_INDEX, NO_DOMAIN);
         let (expected, refused) = (AtomicU32::new(0), AtomicU32::new(0));
         let label = Label::new(Name::Unnamed, 0, 0);
-        Arc::new(Self { slab, expected, refused, id: u64::MAX, label, cq: None })
+        Arc::new(Self {
+            slab,
+            expected,
+            refused,
+            id: u64::MAX,
+            label,
+            last_error: Mutex::default(),
+            cq: None,
+        })
     }
 
     /// The beginning of a batch: its first count.
@@ -262,6 +273,15 @@ impl<D: Driver> Flight<D> {
         if let Some(entry) = self.slab.take_any(number) {
             entry.release();
         }
+    }
+
+    /// Notes the error of a completion.
+    pub(super) fn note(&self, error: &WcError) {
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
+    }
+
+    pub(super) fn last_error(&self) -> Option<WcError> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(super) fn cq(&self) -> Option<u64> {

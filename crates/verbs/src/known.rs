@@ -16,6 +16,7 @@ use core::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use uverbs_core::provider::Driver;
 use uverbs_core::sync::in_flight::STEP;
+use uverbs_core::wc::WcError;
 use uverbs_core::wc::WcStatus;
 
 /// Queues by index. A CQ has few of the context's, so there are only the pages that have one.
@@ -131,12 +132,18 @@ impl<D: Driver> Known<D> {
         }
     }
 
-    /// Completions that belong to no work request.
+    /// Notes an error of the last completion in its queue.
+    #[cold]
+    pub(super) fn note(&self, error: &WcError) {
+        self.current.note(error);
+    }
+
     /// The name of the device.
     pub(super) fn device_name(&self) -> &Arc<str> {
         self.context.name()
     }
 
+    /// Completions that belong to no work request.
     pub(super) fn strays(&self) -> u64 {
         self.strays
     }

@@ -18,6 +18,10 @@ impl Label {
         Self { name: QueueName::new(kind, number, depth), warned: AtomicBool::new(false) }
     }
 
+    pub(crate) const fn name(&self) -> QueueName {
+        self.name
+    }
+
     /// The error with the name of the queue.
     #[cold]
     #[inline(never)]
@@ -42,7 +46,9 @@ impl Label {
             return;
         }
         let (verb, queue) = (self.name.verb(), self.name);
-        log::warn!("{verb}({queue}): a batch with work requests was dropped without `complete` or `abort`: none was posted");
+        log::warn!(
+            "{verb}({queue}): a batch with work requests was dropped without `complete` or `abort`: none was posted"
+        );
     }
 }
 

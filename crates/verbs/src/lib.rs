@@ -73,6 +73,7 @@ pub mod ah;
     all(feature = "rxe", feature = "siw"),
 ))]
 pub mod any;
+mod brief;
 pub mod buf;
 pub mod comp_channel;
 pub mod connect;
@@ -82,6 +83,7 @@ pub mod dc;
 pub mod dm;
 pub mod done;
 pub mod drain;
+pub mod dump;
 pub mod event;
 mod flight;
 pub mod flow;
@@ -123,6 +125,7 @@ pub use dc::DcTarget;
 pub use dm::{DeviceMemory, DmRegion};
 pub use done::Done;
 pub use drain::{DrainOwned, Drained};
+pub use dump::{QpDump, QueueDump};
 pub use event::{AsyncEvents, Event, EventSource};
 pub(crate) use flight::{Flights, Holds};
 pub use flow::{Counters, Flow};

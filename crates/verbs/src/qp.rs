@@ -13,6 +13,7 @@ pub use control::{QpControl, QpLife};
 pub use drain::DrainCq;
 pub use transport::{Dci, RawPacket, Rc, Transport, Uc, Ud, XrcRecv, XrcSend};
 
+use crate::brief::brief;
 use crate::connect::{self, ConnectAttr, Endpoint};
 use crate::cq::Cq;
 use crate::dc::DcTarget;
@@ -221,13 +222,14 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
 ///
 /// A drop destroys it when its halves and the clones of its control are dropped, too. The buffers in flight go back to their
 /// pools then. If the kernel refuses to destroy it, they are leaked, because the device may still use them.
-#[derive(Debug)]
 pub struct Qp<T: Transport, L: Locking = Exclusive, D: Driver = AnyDriver> {
     pub(super) send: SendQueue<T, L, D>,
     pub(super) recv: Option<RecvQueue<L, D>>,
     pub(super) control: QpControl<D>,
     pub(super) pd: ProtectionDomain<D>,
 }
+
+brief!([T: Transport, L: Locking, D: Driver] Qp<T, L, D>, |this| "{:?}", this.control);
 
 /// The halves of a QP, for two owners.
 pub type Halves<T, L, D> = (SendQueue<T, L, D>, Option<RecvQueue<L, D>>, QpControl<D>);

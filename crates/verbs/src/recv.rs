@@ -3,6 +3,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: posts memory that the slab of the queue owns.
 
+use crate::brief::brief;
 use crate::cq::Cq;
 use crate::flight::{Entry, Flight, QueueKind};
 use crate::held::Held;
@@ -209,11 +210,12 @@ impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> RecvBatch<'q, Q, D> {
 }
 
 /// The receive queue of a QP, whose receives own their buffers.
-#[derive(Debug)]
 pub struct RecvQueue<L: Locking = Exclusive, D: Driver = AnyDriver> {
     queue: raw::RecvQueue<L, D>,
     flight: Arc<Flight<D>>,
 }
+
+brief!([L: Locking, D: Driver] RecvQueue<L, D>, |this| "{:?}, {} in flight", this.queue, this.flight.slab.len());
 
 /// A shared receive queue whose receives own their buffers.
 ///
@@ -221,11 +223,12 @@ pub struct RecvQueue<L: Locking = Exclusive, D: Driver = AnyDriver> {
 /// completion. Its buffer goes back to its pool, and the message is lost. A QP is moved to ERR before, so that this is also true of a
 /// message that was not complete, if the device flushes at once. If it does so later, or for a DC target, nothing names the receive: the
 /// SRQ keeps its buffer until the SRQ itself is destroyed. [`drain`](Self::drain) ends a QP without either.
-#[derive(Debug)]
 pub struct Srq<L: Locking = Exclusive, D: Driver = AnyDriver> {
     queue: raw::Srq<L, D>,
     flight: Arc<Flight<D>>,
 }
+
+brief!([L: Locking, D: Driver] Srq<L, D>, |this| "{:?}, {} in flight", this.queue, this.flight.slab.len());
 
 impl<D: Driver> ProtectionDomain<D> {
     /// `ibv_create_srq`, for receives that own their buffers.
@@ -266,7 +269,13 @@ impl<D: Driver, L: Locking> Srq<L, D> {
     fn own(pd: &ProtectionDomain<D>, queue: raw::Srq<L, D>) -> Result<Self> {
         // Twice the slots, see `Flight::new`; also of XRC, whose receives complete in any order, too.
         let (pd, depth) = (pd.inner(), queue.attr().max_wr);
-        let flight = Flight::new(pd.context(), QueueKind::Srq, domain_of(pd), queue.inner().parts()?.0.handle(), depth)?;
+        let flight = Flight::new(
+            pd.context(),
+            QueueKind::Srq,
+            domain_of(pd),
+            queue.inner().parts()?.0.handle(),
+            depth,
+        )?;
         queue.inner().holds().set(vec![flight.clone()]);
         Ok(Self { queue, flight })
     }
@@ -338,11 +347,12 @@ impl<D: Driver> Srq<Shared, D> {
 }
 
 /// A locked, shared receive queue.
-#[derive(Debug)]
 pub struct RecvGuard<'q, Q, D: Driver> {
     guard: raw::RecvGuard<'q, Q>,
     flight: &'q Flight<D>,
 }
+
+brief!([Q, D: Driver] RecvGuard<'_, Q, D>, |this| "{:?}", this.guard);
 
 macro_rules! posting {
     ($([$($generics:tt)*] $this:ty, $engine:ty, $mutable:ident;)*) => {$(

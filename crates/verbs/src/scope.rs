@@ -49,6 +49,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: registers and posts memory that is borrowed for longer than the wait.
 
+use crate::brief::brief;
 use crate::buf::ForeignBuf;
 use crate::cq::ScopePoll;
 use crate::flight::Flight;
@@ -161,7 +162,6 @@ impl ScopedOp {
 type Borrowed<D> = MemoryRegion<ForeignBuf, Private, D>;
 
 /// The posts of a closure; see [`Qp::scope`].
-#[derive(Debug)]
 pub struct Scope<'scope, 'env, T, D: Driver> {
     send: &'scope mut SendQueue<T, Exclusive, D>,
     recv: Option<&'scope mut RecvQueue<Exclusive, D>>,
@@ -172,6 +172,8 @@ pub struct Scope<'scope, 'env, T, D: Driver> {
     /// Invariant: memory of a shorter life must not be accepted for memory of `'env`.
     _env: PhantomData<&'env mut &'env ()>,
 }
+
+brief!([T, D: Driver] Scope<'_, '_, T, D>, |this| "Scope with {:?}", this.send);
 
 impl<'env, D: Driver, T: Sends> Scope<'_, 'env, T, D> {
     /// Registers the memory for as long as the scope, and returns its entry; none for memory of 0 bytes.

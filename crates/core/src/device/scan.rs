@@ -315,7 +315,8 @@ mod tests {
             ]
         );
         // Without a GID: the interface of the same PCI function.
-        fs::remove_file(machine.roots.sysfs.join("class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/3")).unwrap();
+        fs::remove_file(machine.roots.sysfs.join("class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/3"))
+            .unwrap();
         assert_eq!(machine.devices()[0].netdev.as_deref(), Some("ens3f1"));
     }
 

@@ -29,8 +29,8 @@ mod process;
 #[cfg(not(loom))]
 mod qp_access;
 mod queue_access;
-mod removal;
 mod raw;
+mod removal;
 #[cfg(test)]
 pub(crate) mod script;
 #[cfg(test)]

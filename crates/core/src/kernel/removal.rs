@@ -11,8 +11,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 use uverbs_uapi::ids::{
-    UVERBS_ATTR_INFO_OBJECT_ID, UVERBS_ATTR_INFO_TOTAL_HANDLES, UVERBS_METHOD_INFO_HANDLES, UVERBS_OBJECT_DEVICE,
-    UVERBS_OBJECT_PD,
+    UVERBS_ATTR_INFO_OBJECT_ID, UVERBS_ATTR_INFO_TOTAL_HANDLES, UVERBS_METHOD_INFO_HANDLES,
+    UVERBS_OBJECT_DEVICE, UVERBS_OBJECT_PD,
 };
 
 /// What is to be done once when the device is known to be removed.

@@ -5,6 +5,7 @@
 //! engine here, and the last owner destroys the kernel object before it frees the engines.
 
 use crate::Holds;
+use crate::brief::brief;
 use crate::context::{ContextInner, Object};
 use crate::event::QpEvents;
 use crate::pd::PdInner;
@@ -29,7 +30,6 @@ pub(crate) struct QpParents<D: Driver> {
 }
 
 /// The kernel object of a QP.
-#[derive(Debug)]
 pub(crate) struct QpInner<D: Driver> {
     /// `None` once it is destroyed.
     handle: Option<QpHandle>,
@@ -50,6 +50,8 @@ pub(crate) struct QpInner<D: Driver> {
     /// Dropped after the kernel object was destroyed; leaked if it was not. See [`QpLife`](super::QpLife).
     life: Arc<()>,
 }
+
+brief!([D: Driver] QpInner<D>, |this| "Qp {:#x} ({:?}) of {}, send {}, recv {}", this.qp_num, this.qp_type, this.context.name(), this.cap.max_send_wr, this.cap.max_recv_wr);
 
 #[derive(Debug)]
 struct Engines<D: Driver> {

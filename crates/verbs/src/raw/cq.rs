@@ -2,6 +2,7 @@
 //! Completion queues: polling, arming, resizing (ibv_create_cq(3), ibv_poll_cq(3), ibv_req_notify_cq(3),
 //! ibv_resize_cq(3)).
 
+use crate::brief::brief;
 use crate::comp_channel::{ChannelInner, CompletionChannel};
 use crate::context::{Context, ContextInner, Object, same_context};
 pub use crate::id::CqId;
@@ -18,7 +19,6 @@ use uverbs_core::sync::{Exclusive, LockError, Locked, Locking, Shared};
 use uverbs_core::wc::WorkCompletion;
 
 /// The kernel object of a CQ; QPs hold it, so it outlives them.
-#[derive(Debug)]
 pub(crate) struct CqInner<D: Driver> {
     handle: Option<CqHandle>,
     shared: Arc<D::CqShared>,
@@ -28,6 +28,8 @@ pub(crate) struct CqInner<D: Driver> {
     channel: Option<Arc<ChannelInner<D>>>,
     context: Arc<ContextInner<D>>,
 }
+
+brief!([D: Driver] CqInner<D>, |this| "Cq {:?} of {}", this.handle.as_ref().map(CqHandle::handle), this.context.name());
 
 impl<D: Driver> CqInner<D> {
     pub(crate) fn context(&self) -> &Arc<ContextInner<D>> {
@@ -111,12 +113,13 @@ impl<D: Driver> Drop for CqInner<D> {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct Cq<L: Locking = Exclusive, D: Driver = AnyDriver> {
     engine: ManuallyDrop<Locked<D::CompletionQueue, L>>,
     inner: Arc<CqInner<D>>,
     removal: Arc<Removal>,
 }
+
+brief!([L: Locking, D: Driver] Cq<L, D>, |this| "{:?}", this.inner);
 
 impl<D: Driver> Context<D> {
     /// `ibv_create_cq`: creates a CQ that any thread can use, as in C.
@@ -369,10 +372,11 @@ polling!(Exclusive, &mut);
 polling!(Shared, &);
 
 /// An open extended poll; it ends when it is dropped.
-#[derive(Debug)]
 pub struct Poll<'q, D: Driver> {
     engine: &'q mut D::CompletionQueue,
 }
+
+brief!([D: Driver] Poll<'_, D>, |this| "Poll of {} entries", this.engine.cqe());
 
 impl<D: Driver> Poll<'_, D> {
     /// The current completion of the poll; `None` only if the queue is corrupt.

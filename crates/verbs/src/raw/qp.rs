@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A queue pair: its two halves and its states.
 
+use crate::brief::brief;
 use crate::connect::{ConnectAttr, Endpoint};
 use crate::open::AnyDriver;
 use crate::qp::control::QpControl;
@@ -61,7 +62,6 @@ use uverbs_core::wr::RecvWr;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct Qp<T: Transport, L: Locking = Exclusive, D: Driver = AnyDriver> {
     /// The send queue. `None` for an XRC receive QP.
     pub send: Option<SendQueue<T, L, D>>,
@@ -70,6 +70,8 @@ pub struct Qp<T: Transport, L: Locking = Exclusive, D: Driver = AnyDriver> {
     /// States and queries.
     pub control: QpControl<D>,
 }
+
+brief!([T: Transport, L: Locking, D: Driver] Qp<T, L, D>, |this| "{:?}", this.control);
 
 impl<D: Driver, T: Transport, L: Locking> Qp<T, L, D> {
     /// The QP's number, 24 bits.

@@ -4,6 +4,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: the caller of a post guarantees that the memory stays valid; C's lists are raw pointers.
 
+use crate::brief::brief;
 use crate::label::{Label, Unposted};
 use uverbs_core::provider::recv::{RecvBatch as _, RecvQueue as Engine};
 use uverbs_core::provider::{BadWr, QueueError, raw};
@@ -11,11 +12,12 @@ use uverbs_core::sync::{Exclusive, Guard, LockError, Locked, Locking, Shared};
 use uverbs_core::wr::RecvWr;
 
 /// An engine that takes receives, with its lock.
-#[derive(Debug)]
 pub struct Receiver<Q: Engine, L: Locking> {
     engine: Locked<Q, L>,
     label: Label,
 }
+
+brief!([Q: Engine, L: Locking] Receiver<Q, L>, |this| "Receiver of {:?}", this.label);
 
 impl<Q: Engine, L: Locking> Receiver<Q, L> {
     pub(crate) fn new(engine: Q, label: Label) -> Self {
@@ -82,11 +84,12 @@ impl<Q: Engine> Receiver<Q, Shared> {
 }
 
 /// A locked receive queue.
-#[derive(Debug)]
 pub struct RecvGuard<'q, Q> {
     guard: Guard<'q, Q>,
     label: &'q Label,
 }
+
+brief!([Q] RecvGuard<'_, Q>, |this| "RecvGuard of {:?}", this.label);
 
 impl<Q: Engine> RecvGuard<'_, Q> {
     /// Opens a batch: nothing is visible to the device before [`RecvBatch::complete`]; a drop aborts the batch.

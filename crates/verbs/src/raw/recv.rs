@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The receive half of a QP (ibv_post_recv(3)).
 
+use crate::brief::brief;
 use crate::label::Label;
 use crate::open::AnyDriver;
 use crate::qp::inner::QpInner;
@@ -12,11 +13,12 @@ use uverbs_core::sync::{Exclusive, LockError, Locked, Locking, Shared};
 use uverbs_core::wr::RecvWr;
 
 /// The receive queue of a QP.
-#[derive(Debug)]
 pub struct RecvQueue<L: Locking = Exclusive, D: Driver = AnyDriver> {
     receiver: ManuallyDrop<Receiver<D::RecvQueue, L>>,
     qp: Arc<QpInner<D>>,
 }
+
+brief!([L: Locking, D: Driver] RecvQueue<L, D>, |this| "RecvQueue of {:?}", this.qp);
 
 impl<D: Driver, L: Locking> RecvQueue<L, D> {
     pub(super) fn new(engine: D::RecvQueue, qp: Arc<QpInner<D>>) -> Self {

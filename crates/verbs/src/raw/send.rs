@@ -2,6 +2,7 @@
 //! The send half of a QP: batches, single posts, and access to the C-style calls (ibv_post_send(3), ibv_wr_post(3)).
 
 use crate::ah::AddressHandle;
+use crate::brief::brief;
 use crate::label::{Label, Unposted};
 use crate::open::AnyDriver;
 use crate::qp::inner::QpInner;
@@ -20,13 +21,14 @@ use uverbs_core::wr::SendWr;
 /// The send queue of a QP.
 ///
 /// With [`Exclusive`] locking it is posted to through `&mut`; with [`Shared`], after [`lock`](SendQueue::lock).
-#[derive(Debug)]
 pub struct SendQueue<T, L: Locking = Exclusive, D: Driver = AnyDriver> {
     engine: ManuallyDrop<Locked<D::SendQueue, L>>,
     qp: Arc<QpInner<D>>,
     label: Label,
     _transport: PhantomData<fn() -> T>,
 }
+
+brief!([T, L: Locking, D: Driver] SendQueue<T, L, D>, |this| "SendQueue of {:?}", this.qp);
 
 impl<D: Driver, T: Sends, L: Locking> SendQueue<T, L, D> {
     pub(super) fn new(engine: D::SendQueue, qp: Arc<QpInner<D>>) -> Self {
@@ -153,12 +155,13 @@ impl<D: Driver, T: Sends> SendQueue<T, Shared, D> {
 }
 
 /// A locked, shared send queue.
-#[derive(Debug)]
 pub struct SendGuard<'q, T, D: Driver> {
     guard: Guard<'q, D::SendQueue>,
     label: &'q Label,
     _transport: PhantomData<fn() -> T>,
 }
+
+brief!([T, D: Driver] SendGuard<'_, T, D>, |this| "SendGuard of {:?}", this.label);
 
 impl<D: Driver, T: Sends> SendGuard<'_, T, D> {
     #[inline(always)]

@@ -2,6 +2,7 @@
 //! Shared receive queues (ibv_create_srq(3), ibv_modify_srq(3), ibv_post_srq_recv(3)).
 
 use crate::Holds;
+use crate::brief::brief;
 use crate::context::{ContextInner, Object, same_context};
 pub use crate::id::SrqId;
 use crate::label::Label;
@@ -27,7 +28,6 @@ pub(crate) struct Xrc<D: Driver> {
 }
 
 /// The kernel object of an SRQ; QPs hold it, so it outlives them.
-#[derive(Debug)]
 pub(crate) struct SrqInner<D: Driver> {
     handle: Option<SrqHandle>,
     shared: Arc<D::SrqShared>,
@@ -39,6 +39,8 @@ pub(crate) struct SrqInner<D: Driver> {
     _pd: Arc<PdInner<D>>,
     _xrc: Option<Xrc<D>>,
 }
+
+brief!([D: Driver] SrqInner<D>, |this| "Srq {:?} of {}", this.handle.as_ref().map(SrqHandle::handle), this.context.name());
 
 impl<D: Driver> SrqInner<D> {
     pub(crate) fn context(&self) -> &Arc<ContextInner<D>> {
@@ -154,12 +156,13 @@ impl<D: Driver> Drop for SrqInner<D> {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct Srq<L: Locking = Exclusive, D: Driver = AnyDriver> {
     receiver: ManuallyDrop<Receiver<D::SharedRecvQueue, L>>,
     inner: Arc<SrqInner<D>>,
     attr: SrqAttr,
 }
+
+brief!([L: Locking, D: Driver] Srq<L, D>, |this| "{:?}, {} receives", this.inner, this.attr.max_wr);
 
 impl<D: Driver> ProtectionDomain<D> {
     /// `ibv_create_srq`: creates a shared receive queue.

@@ -2,6 +2,7 @@
 //! Receive side scaling: work queues, a table of them, and a QP that spreads packets over the table by a hash
 //! (ibv_create_wq(3), ibv_create_rwq_ind_table(3), ibv_create_qp_ex(3)).
 
+use crate::brief::brief;
 use crate::context::{ContextInner, Object, same_context};
 use crate::event::QpEvents;
 use crate::label::Label;
@@ -21,7 +22,6 @@ use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
 pub use crate::raw::receiver::{RecvBatch, RecvGuard};
 
 /// The kernel object of a WQ; tables hold it, so it outlives them.
-#[derive(Debug)]
 struct WqInner<D: Driver> {
     handle: Option<WqHandle>,
     shared: Arc<D::QpShared>,
@@ -32,6 +32,8 @@ struct WqInner<D: Driver> {
     _cq: Arc<CqInner<D>>,
     _pd: Arc<PdInner<D>>,
 }
+
+brief!([D: Driver] WqInner<D>, |this| "Wq {:#x} of {}", this.handle.as_ref().map_or(0, WqHandle::wq_num), this.context.name());
 
 impl<D: Driver> WqInner<D> {
     fn handle(&self) -> Result<&WqHandle> {
@@ -56,12 +58,13 @@ impl<D: Driver> Drop for WqInner<D> {
 }
 
 /// A work queue: receives without a QP.
-#[derive(Debug)]
 pub struct Wq<L: Locking = Exclusive, D: Driver = AnyDriver> {
     receiver: ManuallyDrop<Receiver<D::RecvQueue, L>>,
     inner: Arc<WqInner<D>>,
     attr: WqInitAttr,
 }
+
+brief!([L: Locking, D: Driver] Wq<L, D>, |this| "{:?}, {} receives", this.inner, this.attr.max_wr);
 
 impl<D: Driver> ProtectionDomain<D> {
     /// `ibv_create_wq`: a work queue in state RESET, which completes to `cq`.
@@ -219,12 +222,13 @@ impl<D: Driver> Entry<D> for WqInner<D> {
     }
 }
 
-#[derive(Debug)]
 struct TableInner<D: Driver> {
     handle: Option<RwqIndTableHandle>,
     _wqs: Vec<Arc<dyn Entry<D>>>,
     context: Arc<ContextInner<D>>,
 }
+
+brief!([D: Driver] TableInner<D>, |this| "RwqIndTable of {} queues, {}", this._wqs.len(), this.context.name());
 
 impl<D: Driver> TableInner<D> {
     fn handle(&self) -> Result<&RwqIndTableHandle> {
@@ -243,10 +247,11 @@ impl<D: Driver> Drop for TableInner<D> {
 }
 
 /// A table of work queues. It holds references to them.
-#[derive(Debug)]
 pub struct RwqIndTable<D: Driver = AnyDriver> {
     inner: Arc<TableInner<D>>,
 }
+
+brief!([D: Driver] RwqIndTable<D>, |this| "{:?}", this.inner);
 
 impl<D: Driver> RwqIndTable<D> {
     /// `ibv_create_rwq_ind_table`. The number of entries must be a power of two; a queue may have several entries.
@@ -273,7 +278,6 @@ impl<D: Driver> RwqIndTable<D> {
     }
 }
 
-#[derive(Debug)]
 struct RssInner<D: Driver> {
     handle: Option<QpHandle>,
     event_id: u64,
@@ -281,6 +285,8 @@ struct RssInner<D: Driver> {
     _pd: Arc<PdInner<D>>,
     context: Arc<ContextInner<D>>,
 }
+
+brief!([D: Driver] RssInner<D>, |this| "RssQp {:#x} of {}", this.handle.as_ref().map_or(0, QpHandle::qp_num), this.context.name());
 
 impl<D: Driver> Drop for RssInner<D> {
     fn drop(&mut self) {
@@ -297,10 +303,11 @@ impl<D: Driver> Drop for RssInner<D> {
 
 /// A raw packet QP that distributes packets over a table. It has no states: its rules select the packets, and the
 /// states of the work queues determine whether packets are received.
-#[derive(Debug)]
 pub struct RssQp<D: Driver = AnyDriver> {
     inner: Arc<RssInner<D>>,
 }
+
+brief!([D: Driver] RssQp<D>, |this| "{:?}", this.inner);
 
 impl<D: Driver> RssQp<D> {
     pub(crate) fn handle(&self) -> Result<&QpHandle> {

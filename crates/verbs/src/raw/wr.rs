@@ -7,6 +7,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: passes the caller's guarantee about memory on to the driver's encoder.
 
+use crate::brief::brief;
 use crate::label::Label;
 use crate::open::AnyDriver;
 use crate::qp::transport::{HasPeer, Reliable, Sends, SendsImm};
@@ -58,8 +59,9 @@ impl<D: Driver> PostTo<D> for ToBatch<'_, '_, D> {
 }
 
 /// Posts immediately.
-#[derive(Debug)]
 pub struct AtOnce<'q, D: Driver = AnyDriver>(pub(super) &'q mut D::SendQueue, pub(super) &'q Label);
+
+brief!([D: Driver] AtOnce<'_, D>, |this| "AtOnce to {:?}", this.1);
 
 impl<D: Driver> PostTo<D> for AtOnce<'_, D> {
     type Out = Result<(), QueueError>;

@@ -7,7 +7,9 @@ use std::sync::{Mutex, OnceLock};
 use std::thread::{self, ThreadId};
 use uverbs::mlx5::Mlx5;
 use uverbs::raw::Qp as RawQp;
-use uverbs::{Errno, Error, Fault, PollError, PostError, QueueKind, Rc, RemoteRegion, ScopeError, Shared, WcStatus};
+use uverbs::{
+    Errno, Error, Fault, PollError, PostError, QueueKind, Rc, RemoteRegion, ScopeError, Shared, WcStatus,
+};
 use uverbs_hca::{Fabric, Hca};
 
 /// The warnings of this process, by thread.
@@ -55,10 +57,16 @@ fn a_completion_with_an_error_says_everything() {
     let error = done.error().unwrap();
     assert_eq!(
         error.to_string(),
-        format!("qp {qp_num:#x} of hca0, wr_id 7, RDMA_WRITE: remote access error (10), vendor {:#x}", done.wc.vendor_err)
+        format!(
+            "qp {qp_num:#x} of hca0, wr_id 7, RDMA_WRITE: remote access error (10), vendor {:#x}",
+            done.wc.vendor_err
+        )
     );
     assert!(done.wc.vendor_err != 0, "the device reports a syndrome");
-    assert_eq!((error.fault(), error.wr_id(), error.status()), (Fault::Remote, Some(7), WcStatus::REM_ACCESS_ERR));
+    assert_eq!(
+        (error.fault(), error.wr_id(), error.status()),
+        (Fault::Remote, Some(7), WcStatus::REM_ACCESS_ERR)
+    );
     assert!(done.buf().is_some(), "the buffer comes back, too");
     // What comes after it is flushed; a receive is named as such.
     let buf = b.filled(b"x");
@@ -66,9 +74,17 @@ fn a_completion_with_an_error_says_everything() {
     a.receives(1);
     let mut texts = Vec::new();
     a.hca.run();
-    while a.cq.poll_each(16, |done| texts.extend(done.ok().map_err(|e| (e.fault(), e.to_string())).err())).unwrap() > 0 {}
+    while a
+        .cq
+        .poll_each(16, |done| texts.extend(done.ok().map_err(|e| (e.fault(), e.to_string())).err()))
+        .unwrap()
+        > 0
+    {}
     let [(Fault::Flushed, text)] = &texts[..] else { panic!("{texts:?}") };
-    assert!(text.starts_with(&format!("qp {qp_num:#x} of hca0, wr_id 100, RECV: work request flushed (5)")), "{text}");
+    assert!(
+        text.starts_with(&format!("qp {qp_num:#x} of hca0, wr_id 100, RECV: work request flushed (5)")),
+        "{text}"
+    );
     b.nothing();
 }
 
@@ -84,9 +100,14 @@ fn a_post_that_fails_names_its_queue() {
     let depth = a.qp.cap().max_send_wr;
     assert_eq!(
         full.to_string(),
-        format!("post_send(qp {qp_num:#x}): the work queue is full: it was created for {depth} work requests")
+        format!(
+            "post_send(qp {qp_num:#x}): the work queue is full: it was created for {depth} work requests"
+        )
     );
-    assert_eq!((full.queue.kind(), full.queue.number(), full.errno()), (QueueKind::Send, qp_num, Errno::ENOMEM));
+    assert_eq!(
+        (full.queue.kind(), full.queue.number(), full.errno()),
+        (QueueKind::Send, qp_num, Errno::ENOMEM)
+    );
     let full = loop {
         let buf = a.pool.get().unwrap();
         if let Err(error) = a.qp.rq().unwrap().post(1, buf) {
@@ -96,7 +117,7 @@ fn a_post_that_fails_names_its_queue() {
     assert_eq!(full.to_string().split(':').next().unwrap(), format!("post_recv(qp {qp_num:#x})"));
     let mut srq = srq(&a.pd, 4);
     let full = loop {
-        let buf = a.pd.pool(1, 64).build().unwrap().get().unwrap();
+        let buf = a.pd.pool(1, 64).unwrap().get().unwrap();
         if let Err(error) = srq.post(1, buf) {
             break error;
         }
@@ -162,7 +183,10 @@ fn every_error_becomes_one_by_the_question_mark() {
         attr: uverbs::attr::SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 },
         ..Default::default()
     });
-    assert_eq!(locked(&srq.unwrap()).unwrap_err().to_string(), "lock: the calling thread already holds this queue");
+    assert_eq!(
+        locked(&srq.unwrap()).unwrap_err().to_string(),
+        "lock: the calling thread already holds this queue"
+    );
     assert_eq!(reason().unwrap_err().to_string(), PostError::BadState.to_string());
     assert_eq!(poll().unwrap_err().to_string(), "poll_cq: the completion queue's memory is corrupt");
     let retries = status().unwrap_err();
@@ -176,7 +200,9 @@ fn a_batch_that_is_forgotten_is_logged_once() {
     let (mut a, _b) = pair();
     let qp_num = a.qp.qp_num();
     let text = |verb| {
-        format!("{verb}(qp {qp_num:#x}): a batch with work requests was dropped without `complete` or `abort`: none was posted")
+        format!(
+            "{verb}(qp {qp_num:#x}): a batch with work requests was dropped without `complete` or `abort`: none was posted"
+        )
     };
     let free = a.available();
     let lines = warnings(|| {

@@ -85,7 +85,10 @@ fn lists_that_a_queue_can_not_take_come_back() {
     let (mut a, b) = pair();
     let too_long = list(&a, 5);
     let rejected = a.qp.sq().post(1).send(too_long).unwrap_err();
-    assert_eq!((rejected.error.reason, rejected.returned.as_ref().unwrap().len()), (PostError::TooManySge, 5));
+    assert_eq!(
+        (rejected.error.reason, rejected.returned.as_ref().unwrap().len()),
+        (PostError::TooManySge, 5)
+    );
     let rejected = a.qp.rq().unwrap().post(1, rejected.returned.unwrap()).unwrap_err();
     assert_eq!((rejected.error.reason, rejected.returned.unwrap().len()), (PostError::TooManySge, 5));
     let rejected = a.qp.sq().post(1).send(BufList::<Private, Mlx5>::new()).unwrap_err();

@@ -9,6 +9,7 @@ mod errors;
 mod front;
 mod in_flight;
 mod lists;
+mod observe;
 mod parts;
 mod removal;
 mod scopes;
