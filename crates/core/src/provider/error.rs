@@ -141,10 +141,22 @@ impl QueueName {
         Self { kind_number: (kind as u32) << NUMBER_BITS | (number & ((1 << NUMBER_BITS) - 1)), depth }
     }
 
+    /// As a number, whose highest bit is 0.
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        (self.kind_number as u64) << 32 | self.depth as u64
+    }
+
+    /// Of a number of [`bits`](Self::bits).
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self { kind_number: (bits >> 32) as u32, depth: bits as u32 }
+    }
+
     /// Its kind.
     #[must_use]
     pub const fn kind(self) -> QueueKind {
-        match self.kind_number >> NUMBER_BITS {
+        match self.kind_number >> NUMBER_BITS & 7 {
             1 => QueueKind::Send,
             2 => QueueKind::Recv,
             3 => QueueKind::Srq,

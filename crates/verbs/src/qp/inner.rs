@@ -8,6 +8,7 @@ use crate::Holds;
 use crate::brief::brief;
 use crate::context::{ContextInner, Object};
 use crate::event::QpEvents;
+use crate::label::{Label, Labelled};
 use crate::pd::PdInner;
 use crate::raw::cq::CqInner;
 use crate::raw::srq::SrqInner;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use uverbs_core::attr::{QpAttr, QpAttrMask, QpCap, QpState, QpType};
 use uverbs_core::control::QpHandle;
 use uverbs_core::error::Error;
-use uverbs_core::provider::Driver;
+use uverbs_core::provider::{Driver, QueueKind};
 use uverbs_core::sync::ProcessMutex;
 
 /// The objects that a QP was created from, which must outlive the QP.
@@ -37,6 +38,8 @@ pub(crate) struct QpInner<D: Driver> {
     qp_num: u32,
     qp_type: QpType,
     cap: QpCap,
+    /// The name of its send queue.
+    label: Label,
     has_send_ops: bool,
     event_id: u64,
     /// Held by a change of the state of a QP with a shared queue, until the events of its last life are forgotten.
@@ -57,6 +60,12 @@ brief!([D: Driver] QpInner<D>, |this| "Qp {:#x} ({:?}) of {}, send {}, recv {}",
 struct Engines<D: Driver> {
     send: Option<D::SendQueue>,
     recv: Option<D::RecvQueue>,
+}
+
+impl<D: Driver> Labelled for Arc<QpInner<D>> {
+    fn label(&self) -> &Label {
+        &self.label
+    }
 }
 
 /// The arguments of [`QpInner::new`] besides the parents.
@@ -80,6 +89,7 @@ impl<D: Driver> QpInner<D> {
             srq.has_user(&shared);
         }
         Self {
+            label: Label::new(QueueKind::Send, handle.qp_num(), cap.max_send_wr),
             qp_num: handle.qp_num(),
             handle: Some(handle),
             shared,

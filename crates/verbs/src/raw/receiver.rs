@@ -5,7 +5,7 @@
 // UNSAFETY: the caller of a post guarantees that the memory stays valid; C's lists are raw pointers.
 
 use crate::brief::brief;
-use crate::label::{Label, Unposted};
+use crate::label::{Label, Unposted, check};
 use uverbs_core::provider::recv::{RecvBatch as _, RecvQueue as Engine};
 use uverbs_core::provider::{BadWr, QueueError, raw};
 use uverbs_core::sync::{Exclusive, Guard, LockError, Locked, Locking, Shared};
@@ -67,7 +67,7 @@ impl<Q: Engine> Receiver<Q, Exclusive> {
     #[inline(always)]
     pub unsafe fn post(&mut self, wr_id: u64, sges: &[Q::Sge]) -> Result<(), QueueError> {
         // SAFETY: the entries' memory fulfils the contract of `RecvBatch::push`, which is also that of this function.
-        self.label.check(unsafe { self.engine.get_mut().post(wr_id, sges) })
+        check(&self.label, unsafe { self.engine.get_mut().post(wr_id, sges) })
     }
 }
 
@@ -108,7 +108,7 @@ impl<Q: Engine> RecvGuard<'_, Q> {
     #[inline(always)]
     pub unsafe fn post(&mut self, wr_id: u64, sges: &[Q::Sge]) -> Result<(), QueueError> {
         // SAFETY: the entries' memory fulfils the contract of `RecvBatch::push`, which is also that of this function.
-        self.label.check(unsafe { self.guard.post(wr_id, sges) })
+        check(self.label, unsafe { self.guard.post(wr_id, sges) })
     }
 
     #[inline(always)]
@@ -124,7 +124,7 @@ impl<Q: Engine> RecvGuard<'_, Q> {
 #[must_use = "a batch that is not completed posts nothing"]
 pub struct RecvBatch<'q, Q: Engine + 'q> {
     inner: Q::Batch<'q>,
-    unposted: Unposted<'q>,
+    unposted: Unposted<'q, Label>,
 }
 
 impl<Q: Engine> core::fmt::Debug for RecvBatch<'_, Q> {
@@ -154,7 +154,7 @@ impl<'q, Q: Engine> RecvBatch<'q, Q> {
     #[inline(always)]
     pub fn complete(self) -> Result<(), QueueError> {
         let Self { inner, unposted } = self;
-        unposted.end().check(inner.complete())
+        check(unposted.end(), inner.complete())
     }
 
     /// Discards the batch: nothing is posted.

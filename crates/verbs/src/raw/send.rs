@@ -3,7 +3,7 @@
 
 use crate::ah::AddressHandle;
 use crate::brief::brief;
-use crate::label::{Label, Unposted};
+use crate::label::{Unposted, check};
 use crate::open::AnyDriver;
 use crate::qp::inner::QpInner;
 use crate::qp::transport::{Connected, Datagram, Dci, Sends, XrcSend};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use uverbs_core::provider::op::{self, DcTarget, RemoteSrq, To};
 use uverbs_core::provider::raw::QpEx;
 use uverbs_core::provider::send::{SendBatch, SendQueue as Engine};
-use uverbs_core::provider::{BadWr, Driver, QueueError, QueueKind, raw};
+use uverbs_core::provider::{BadWr, Driver, QueueError, raw};
 use uverbs_core::sync::{Exclusive, Guard, LockError, Locked, Locking, Shared};
 use uverbs_core::wr::SendWr;
 
@@ -24,7 +24,6 @@ use uverbs_core::wr::SendWr;
 pub struct SendQueue<T, L: Locking = Exclusive, D: Driver = AnyDriver> {
     engine: ManuallyDrop<Locked<D::SendQueue, L>>,
     qp: Arc<QpInner<D>>,
-    label: Label,
     _transport: PhantomData<fn() -> T>,
 }
 
@@ -32,8 +31,7 @@ brief!([T, L: Locking, D: Driver] SendQueue<T, L, D>, |this| "SendQueue of {:?}"
 
 impl<D: Driver, T: Sends, L: Locking> SendQueue<T, L, D> {
     pub(super) fn new(engine: D::SendQueue, qp: Arc<QpInner<D>>) -> Self {
-        let label = Label::new(QueueKind::Send, qp.qp_num(), qp.cap().max_send_wr);
-        Self { engine: ManuallyDrop::new(Locked::new(engine)), qp, label, _transport: PhantomData }
+        Self { engine: ManuallyDrop::new(Locked::new(engine)), qp, _transport: PhantomData }
     }
 
     /// The QP's number.
@@ -83,7 +81,7 @@ impl<D: Driver, T: Sends> SendQueue<T, Exclusive, D> {
     /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
     #[inline(always)]
     pub fn batch(&mut self) -> Batch<'_, T, D> {
-        Batch::new(self.engine.get_mut().batch(), &self.label)
+        Batch::new(self.engine.get_mut().batch(), &self.qp)
     }
 }
 
@@ -102,7 +100,7 @@ macro_rules! single_posts {
             /// Posts immediately.
             #[inline(always)]
             pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<AtOnce<'b, D>, T, $addr, D> {
-                Wr::new(AtOnce(self.engine.get_mut(), &self.label), wr_id, $to)
+                Wr::new(AtOnce(self.engine.get_mut(), &self.qp), wr_id, $to)
             }
         }
         impl<D: Driver, T: $bound + Sends> SendGuard<'_, T, D> {
@@ -110,7 +108,7 @@ macro_rules! single_posts {
             /// Posts immediately.
             #[inline(always)]
             pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<AtOnce<'b, D>, T, $addr, D> {
-                Wr::new(AtOnce(&mut *self.guard, self.label), wr_id, $to)
+                Wr::new(AtOnce(&mut *self.guard, self.qp), wr_id, $to)
             }
         }
     )*};
@@ -150,18 +148,18 @@ impl<D: Driver, T: Sends> SendQueue<T, Shared, D> {
     /// parent held it.
     #[inline(always)]
     pub fn lock(&self) -> Result<SendGuard<'_, T, D>, LockError> {
-        Ok(SendGuard { guard: self.engine.lock()?, label: &self.label, _transport: PhantomData })
+        Ok(SendGuard { guard: self.engine.lock()?, qp: &self.qp, _transport: PhantomData })
     }
 }
 
 /// A locked, shared send queue.
 pub struct SendGuard<'q, T, D: Driver> {
     guard: Guard<'q, D::SendQueue>,
-    label: &'q Label,
+    qp: &'q Arc<QpInner<D>>,
     _transport: PhantomData<fn() -> T>,
 }
 
-brief!([T, D: Driver] SendGuard<'_, T, D>, |this| "SendGuard of {:?}", this.label);
+brief!([T, D: Driver] SendGuard<'_, T, D>, |this| "SendGuard of {:?}", this.qp);
 
 impl<D: Driver, T: Sends> SendGuard<'_, T, D> {
     #[inline(always)]
@@ -172,7 +170,7 @@ impl<D: Driver, T: Sends> SendGuard<'_, T, D> {
     /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
     #[inline(always)]
     pub fn batch(&mut self) -> Batch<'_, T, D> {
-        Batch::new(self.guard.batch(), self.label)
+        Batch::new(self.guard.batch(), self.qp)
     }
 }
 
@@ -183,7 +181,7 @@ impl<D: Driver, T: Sends> SendGuard<'_, T, D> {
 #[must_use = "a batch that is not completed posts nothing"]
 pub struct Batch<'q, T, D: Driver> {
     inner: <D::SendQueue as Engine>::Batch<'q>,
-    unposted: Unposted<'q>,
+    unposted: Unposted<'q, Arc<QpInner<D>>>,
     _transport: PhantomData<fn() -> T>,
 }
 
@@ -195,8 +193,8 @@ impl<D: Driver, T> core::fmt::Debug for Batch<'_, T, D> {
 
 impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
     #[inline(always)]
-    fn new(inner: <D::SendQueue as Engine>::Batch<'q>, label: &'q Label) -> Self {
-        Self { inner, unposted: Unposted::new(label), _transport: PhantomData }
+    fn new(inner: <D::SendQueue as Engine>::Batch<'q>, qp: &'q Arc<QpInner<D>>) -> Self {
+        Self { inner, unposted: Unposted::new(qp), _transport: PhantomData }
     }
 
     /// Makes all work requests visible to the device and rings the doorbell. If one of them was invalid, discards all
@@ -207,7 +205,7 @@ impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
     #[inline(always)]
     pub fn complete(self) -> Result<(), QueueError> {
         let Self { inner, unposted, .. } = self;
-        unposted.end().check(inner.complete())
+        check(unposted.end(), inner.complete())
     }
 
     /// Discards the batch: nothing is posted.

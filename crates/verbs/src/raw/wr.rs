@@ -8,10 +8,12 @@
 // UNSAFETY: passes the caller's guarantee about memory on to the driver's encoder.
 
 use crate::brief::brief;
-use crate::label::Label;
+use crate::label::check;
 use crate::open::AnyDriver;
+use crate::qp::inner::QpInner;
 use crate::qp::transport::{HasPeer, Reliable, Sends, SendsImm};
 use core::marker::PhantomData;
+use std::sync::Arc;
 use uverbs_core::provider::op::{self, Address, FlushArgs, MwBind, Operation, TsoArgs};
 use uverbs_core::provider::payload::{Inline, InlineArray, InlineList, NoData, Payload};
 use uverbs_core::provider::send::{SendBatch, SendQueue, Wr as Head};
@@ -59,7 +61,7 @@ impl<D: Driver> PostTo<D> for ToBatch<'_, '_, D> {
 }
 
 /// Posts immediately.
-pub struct AtOnce<'q, D: Driver = AnyDriver>(pub(super) &'q mut D::SendQueue, pub(super) &'q Label);
+pub struct AtOnce<'q, D: Driver = AnyDriver>(pub(super) &'q mut D::SendQueue, pub(super) &'q Arc<QpInner<D>>);
 
 brief!([D: Driver] AtOnce<'_, D>, |this| "AtOnce to {:?}", this.1);
 
@@ -74,7 +76,7 @@ impl<D: Driver> PostTo<D> for AtOnce<'_, D> {
         P: Payload<D::Sge>,
     {
         // SAFETY: the entries' memory fulfils the contract of `SendBatch::push`, which is also that of `put`.
-        self.1.check(unsafe { self.0.post(wr, to, op, data) })
+        check(self.1, unsafe { self.0.post(wr, to, op, data) })
     }
 }
 

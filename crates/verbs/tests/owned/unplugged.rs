@@ -3,8 +3,9 @@
 
 use crate::bed::{BUFS, End, pair, real_time_pair};
 use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use uverbs::attr::EventType;
 use uverbs::mlx5::Mlx5;
 use uverbs::raw::Qp as RawQp;
