@@ -16,6 +16,7 @@ use core::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use uverbs_core::provider::Driver;
 use uverbs_core::sync::in_flight::STEP;
+use uverbs_core::wc::WcError;
 use uverbs_core::wc::WcStatus;
 
 /// Queues by index. A CQ has few of the context's, so there are only the pages that have one.
@@ -129,6 +130,17 @@ impl<D: Driver> Known<D> {
             cq,
             strays: 0,
         }
+    }
+
+    /// Notes an error of the last completion in its queue.
+    #[cold]
+    pub(super) fn note(&self, error: &WcError) {
+        self.current.note(error);
+    }
+
+    /// The name of the device.
+    pub(super) fn device_name(&self) -> &Arc<str> {
+        self.context.name()
     }
 
     /// Completions that belong to no work request.
@@ -323,7 +335,7 @@ mod tests {
         }
 
         fn queue(&self, kind: QueueKind) -> Arc<Flight<Mlx5>> {
-            Flight::new(self.context.inner(), kind, NO_DOMAIN, 4).unwrap()
+            Flight::new(self.context.inner(), kind, NO_DOMAIN, 1, 4).unwrap()
         }
 
         fn insert(&self, flight: &Flight<Mlx5>, wr_id: u64) -> u64 {

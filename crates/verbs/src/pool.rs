@@ -461,7 +461,7 @@ impl<D: Driver> Filled<D> {
     pub fn into_buf(self) -> Result<Buf<Private, D>, Rejected<Buf<Private, D>>> {
         match self {
             Self { buf, fits: true } => Ok(buf),
-            Self { buf, .. } => Err(Rejected { error: PostError::InvalidLength, returned: Some(buf) }),
+            Self { buf, .. } => Err(Rejected { error: PostError::InvalidLength.into(), returned: Some(buf) }),
         }
     }
 }

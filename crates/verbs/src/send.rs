@@ -9,6 +9,7 @@
 
 use crate::access::Access;
 use crate::ah::AddressHandle;
+use crate::brief::brief;
 use crate::flight::Flight;
 use crate::held::Held;
 use crate::list::{Memory, Source};
@@ -31,16 +32,19 @@ use core::marker::PhantomData;
 use std::sync::Arc;
 use uverbs_core::attr::{AccessFlags, QpState};
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::{Data, DcTarget, Dest, Driver, Head, Inline, Op, PostError, To, WireRemote};
+use uverbs_core::provider::{
+    Data, DcTarget, Dest, Driver, Head, Inline, Op, PostError, QueueError, To, WireRemote,
+};
 use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
 use uverbs_core::wr::{ImmData, SendFlags};
 
 /// A send queue whose work requests own their buffers.
-#[derive(Debug)]
 pub struct SendQueue<T, L: Locking = Exclusive, D: Driver = AnyDriver> {
     queue: raw::SendQueue<T, L, D>,
     flight: Arc<Flight<D>>,
 }
+
+brief!([T, L: Locking, D: Driver] SendQueue<T, L, D>, |this| "{:?}", this.queue);
 
 impl<D: Driver, T: Sends, L: Locking> SendQueue<T, L, D> {
     pub(super) fn new(queue: raw::SendQueue<T, L, D>, flight: Arc<Flight<D>>) -> Self {
@@ -102,11 +106,12 @@ impl<D: Driver, T: Sends> SendQueue<T, Shared, D> {
 }
 
 /// A locked, shared send queue.
-#[derive(Debug)]
 pub struct SendGuard<'q, T, D: Driver> {
     guard: raw::SendGuard<'q, T, D>,
     flight: &'q Flight<D>,
 }
+
+brief!([T, D: Driver] SendGuard<'_, T, D>, |this| "{:?}", this.guard);
 
 impl<D: Driver, T: Sends> SendGuard<'_, T, D> {
     /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
@@ -235,7 +240,7 @@ impl<D: Driver, T> Wr<'_, AtOnce<'_, D>, T, D> {
         op: Op<'_, D::Remote>,
         sges: &[D::Sge],
         ticket: Ticket,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), QueueError> {
         let Self { sink, head, to, .. } = self;
         let domain = sink.domain();
         // SAFETY: the contract of this function.

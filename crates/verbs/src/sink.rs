@@ -14,7 +14,7 @@ use crate::qp::transport::Sends;
 use crate::rejected::{Rejected, reject};
 use core::marker::PhantomData;
 use uverbs_core::provider::send::{SendBatch, SendQueue as Engine};
-use uverbs_core::provider::{Data, Dest, Driver, Head, Op, PostError, Wr};
+use uverbs_core::provider::{Data, Dest, Driver, Head, Op, PostError, QueueError, Wr};
 use uverbs_core::sync::in_flight::Vacant;
 
 /// Takes back what an open batch has put into the slab, unless it was posted.
@@ -28,8 +28,34 @@ impl<D: Driver> Drop for Undo<'_, D> {
     #[inline(always)]
     fn drop(&mut self) {
         // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
-        unsafe { undo(self.flight, self.first) };
+        unsafe { dropped(self.flight, self.first) };
     }
+}
+
+/// [`undo`] of a batch that was neither completed nor aborted.
+///
+/// # Safety
+/// As [`undo`].
+#[cold]
+#[inline(never)]
+unsafe fn dropped<D: Driver>(flight: &Flight<D>, first: u32) {
+    flight.dropped_from(first);
+    // SAFETY: the contract of this function.
+    unsafe { flight.slab.retract(first) };
+}
+
+/// The end of a batch that could not be posted.
+///
+/// # Safety
+/// As [`undo`], except after [`PostError::Doorbell`].
+#[cold]
+#[inline(never)]
+unsafe fn failed<D: Driver>(flight: &Flight<D>, first: u32, error: PostError) -> QueueError {
+    if !matches!(error, PostError::Doorbell(_)) {
+        // SAFETY: the contract of this function.
+        unsafe { undo(flight, first) };
+    }
+    flight.label.error(error)
 }
 
 /// Takes back what was put into the slab from the count `first` on.
@@ -46,7 +72,8 @@ unsafe fn undo<D: Driver>(flight: &Flight<D>, first: u32) {
 
 /// A batch of work requests. Errors latch; [`complete`](Self::complete) reports them.
 ///
-/// If the batch is not completed, or the completion of the batch fails, its buffers go back to their pools.
+/// If the batch is not completed, or the completion of the batch fails, its buffers go back to their pools. The first batch of a queue
+/// that is dropped with work requests, without [`complete`](Self::complete) or [`abort`](Self::abort), logs a warning.
 #[must_use = "a batch that is not completed posts nothing"]
 pub struct Batch<'q, T, D: Driver> {
     inner: <D::SendQueue as Engine>::Batch<'q>,
@@ -78,16 +105,28 @@ impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
     /// # Errors
     /// The first error; nothing was posted then, except after [`PostError::Doorbell`].
     #[inline(always)]
-    pub fn complete(self) -> Result<(), PostError> {
+    pub fn complete(self) -> Result<(), QueueError> {
         let Self { inner, undo, .. } = self;
-        if let Some(error) = undo.flight.refused() {
-            return Err(error);
-        }
-        let completed = inner.complete();
-        if matches!(completed, Ok(()) | Err(PostError::Doorbell(_))) {
-            core::mem::forget(undo);
-        }
-        completed
+        let Undo { flight, first } = undo;
+        core::mem::forget(undo);
+        let error = match flight.refused() {
+            Some(error) => error,
+            None => match inner.complete() {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            },
+        };
+        // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
+        Err(unsafe { failed(flight, first, error) })
+    }
+
+    /// Discards the batch: nothing is posted, and the buffers go back to their pools.
+    #[inline(always)]
+    pub fn abort(self) {
+        let Undo { flight, first } = self.undo;
+        core::mem::forget(self.undo);
+        // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
+        unsafe { undo(flight, first) };
     }
 }
 
@@ -334,7 +373,7 @@ impl<D: Driver> PostTo<D> for AtOnce<'_, D> {}
 #[expect(private_bounds, reason = "only this crate implements it")]
 impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
     type Out<B> = Result<(), Rejected<B>>;
-    type Plain = Result<(), PostError>;
+    type Plain = Result<(), QueueError>;
 
     #[inline(always)]
     fn domain(&self) -> u64 {
@@ -358,7 +397,7 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
             // SAFETY: this is the only copy.
             let returned = unsafe { B::give_back(held, || None) };
             let returned = returned.map(|value| value.noted(note));
-            return Err(Rejected { error: flight.no_slot(domain), returned });
+            return Err(Rejected { error: flight.label.error(flight.no_slot(domain)), returned });
         };
         let entry = Entry { wr_id, held };
         let number = if B::APART { vacant.fill_apart(entry) } else { vacant.fill(entry) };
@@ -377,7 +416,7 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
         to: &Dest<'_, D::Ah>,
         op: impl FnOnce() -> Op<'o, D::Remote>,
         data: Data<'_, D::Sge>,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), QueueError> {
         let domain = self.flight.slab.tag();
         // SAFETY: the contract of this function.
         unsafe { self.put::<Nothing, _>(head, Fixed { domain, data, held: Held::NOTHING }, to, op) }
@@ -390,12 +429,12 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
         error: PostError,
         value: B,
     ) -> Result<(), Rejected<B>> {
-        Err(Rejected { error, returned: Some(value) })
+        Err(Rejected { error: self.flight.label.error(error), returned: Some(value) })
     }
 
     #[inline(always)]
-    fn refuse_plain(self, error: PostError) -> Result<(), PostError> {
-        Err(error)
+    fn refuse_plain(self, error: PostError) -> Result<(), QueueError> {
+        Err(self.flight.label.error(error))
     }
 }
 

@@ -161,7 +161,7 @@ impl<F: Format, K: QueueKind<F>> Producer<F, K> {
             return Cursor::failed(PostError::Corrupt);
         }
         if !K::open(word) {
-            return Cursor::failed(PostError::BadState);
+            return Cursor::failed(word.refusal());
         }
         // A reset empties the ring, and the kernel may continue anywhere.
         if self.seen == StateWord::NONE || word.resets_differ(self.seen) {
@@ -217,7 +217,7 @@ impl<F: Format, K: QueueKind<F>> Producer<F, K> {
         let _inside = access.inside();
         let word = state_word(access);
         if word != *seen && (!K::open(word) || word.resets_differ(*seen)) {
-            return Err(if word.is_forked() { PostError::Forked } else { PostError::BadState });
+            return Err(word.refusal());
         }
         if cursor.at == *published {
             return Ok(());

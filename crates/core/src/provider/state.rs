@@ -4,6 +4,7 @@
 //! `modify_qp` stores it; posters load it once per batch. The verbs determine which states allow posting, independently
 //! of the driver.
 
+use super::error::PostError;
 use crate::attr::QpState;
 
 /// State and reset count, so that one compare detects any change. It is zero only in a child of fork(2), if it is in a
@@ -25,10 +26,16 @@ impl StateWord {
         Self(Self::LIVE | (state.0 & 0x7f))
     }
 
+    /// The state that a QP of a removed device has for its posters: no state of the verbs. No other follows it.
+    pub const REMOVED: QpState = QpState(0x7e);
+
     /// The word after a `modify_qp` to `state`; RESET increments the count.
     #[inline(always)]
     #[must_use]
     pub const fn next(self, state: QpState) -> Self {
+        if self.state().0 == Self::REMOVED.0 {
+            return self;
+        }
         let resets = (self.0 >> 8) + (state.0 == QpState::RESET.0) as u32;
         // The top value stays free for `NONE`.
         Self((resets & 0x7f_ffff) << 8 | Self::LIVE | (state.0 & 0x7f))
@@ -60,6 +67,19 @@ impl StateWord {
     #[must_use]
     pub const fn is_forked(self) -> bool {
         self.0 == 0
+    }
+
+    /// The error of a post that this word does not allow.
+    #[cold]
+    #[must_use]
+    pub const fn refusal(self) -> PostError {
+        if self.is_forked() {
+            PostError::Forked
+        } else if self.state().0 == Self::REMOVED.0 {
+            PostError::Removed
+        } else {
+            PostError::BadState
+        }
     }
 
     /// Whether the QP was reset between the two.
@@ -99,6 +119,17 @@ mod tests {
         assert!(!last.next(QpState::RESET).is_forked());
         assert!(last.resets_differ(last.next(QpState::RESET)));
         assert!(!last.resets_differ(last.next(QpState::ERR)));
+    }
+
+    #[test]
+    fn a_removed_device_stays_removed() {
+        let removed = StateWord::new(QpState::RTS).next(StateWord::REMOVED);
+        assert!(!removed.can_send() && !removed.can_receive());
+        for state in [QpState::RESET, QpState::RTS, QpState::ERR] {
+            assert_eq!(removed.next(state).refusal(), PostError::Removed);
+        }
+        assert_eq!(StateWord::new(QpState::RESET).refusal(), PostError::BadState);
+        assert_eq!(StateWord::from_bits(0).refusal(), PostError::Forked);
     }
 
     #[test]

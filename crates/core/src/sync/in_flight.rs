@@ -149,6 +149,17 @@ impl<T> InFlight<T> {
         self.len() == 0
     }
 
+    /// How many insertions ago the oldest value came: 0 is the last one. As [`len`](Self::len), other threads may change it.
+    #[must_use]
+    pub fn age(&self) -> Option<u32> {
+        let next = self.next_count();
+        let states = self.slots.iter().map(|slot| slot.state.load(Ordering::Relaxed));
+        let counts = states
+            .filter(|state| *state != self.tag && *state != BUSY)
+            .map(|state| state as u32 & !(STEP - 1));
+        counts.map(|count| (next.wrapping_sub(count) / STEP).saturating_sub(1)).max()
+    }
+
     /// What the poster presents.
     #[inline(always)]
     #[must_use]

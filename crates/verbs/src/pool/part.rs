@@ -104,7 +104,7 @@ impl<D: Driver, A: Access> BufPart<A, D> {
         };
         match narrowed {
             Ok(()) => Ok(Self { raw: RawPart(ManuallyDrop::new(raw)), _access: PhantomData }),
-            Err(error) => Err(Rejected { error, returned: Some(Buf::from_raw(raw)) }),
+            Err(error) => Err(Rejected { error: error.into(), returned: Some(Buf::from_raw(raw)) }),
         }
     }
 

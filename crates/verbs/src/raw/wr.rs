@@ -7,13 +7,17 @@
 #![expect(unsafe_code)]
 // UNSAFETY: passes the caller's guarantee about memory on to the driver's encoder.
 
+use crate::brief::brief;
+use crate::label::check;
 use crate::open::AnyDriver;
+use crate::qp::inner::QpInner;
 use crate::qp::transport::{HasPeer, Reliable, Sends, SendsImm};
 use core::marker::PhantomData;
+use std::sync::Arc;
 use uverbs_core::provider::op::{FlushArgs, MwBind, Op, TsoArgs};
 use uverbs_core::provider::send::{SendBatch, SendQueue};
 use uverbs_core::provider::{Data, Dest, Head, Inline, Wr as Value};
-use uverbs_core::provider::{Driver, PostError};
+use uverbs_core::provider::{Driver, QueueError};
 use uverbs_core::wr::{ImmData, SendFlags};
 
 /// The receiver of a finished work request.
@@ -48,16 +52,17 @@ impl<D: Driver> PostTo<D> for ToBatch<'_, '_, D> {
 }
 
 /// Posts immediately.
-#[derive(Debug)]
-pub struct AtOnce<'q, D: Driver = AnyDriver>(pub(super) &'q mut D::SendQueue);
+pub struct AtOnce<'q, D: Driver = AnyDriver>(pub(super) &'q mut D::SendQueue, pub(super) &'q Arc<QpInner<D>>);
+
+brief!([D: Driver] AtOnce<'_, D>, |this| "AtOnce to {:?}", this.1);
 
 impl<D: Driver> PostTo<D> for AtOnce<'_, D> {
-    type Out = Result<(), PostError>;
+    type Out = Result<(), QueueError>;
 
     #[inline(always)]
-    unsafe fn put(self, wr: &Value<'_, D::Ah, D::Sge, D::Remote>) -> Result<(), PostError> {
+    unsafe fn put(self, wr: &Value<'_, D::Ah, D::Sge, D::Remote>) -> Result<(), QueueError> {
         // SAFETY: the WR fulfils the contract of `SendBatch::push`, which is also that of `put`.
-        unsafe { self.0.post(wr) }
+        check(self.1, unsafe { self.0.post(wr) })
     }
 }
 

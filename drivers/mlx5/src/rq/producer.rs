@@ -196,10 +196,7 @@ impl RecvProducer {
 
 /// Checks whether the state allows receives.
 fn check(word: StateWord) -> Result<(), PostError> {
-    if word.is_forked() {
-        return Err(PostError::Forked);
-    }
-    if word.can_receive() { Ok(()) } else { Err(PostError::BadState) }
+    if word.can_receive() { Ok(()) } else { Err(word.refusal()) }
 }
 
 impl Produce for RecvProducer {

@@ -172,11 +172,8 @@ impl Producer {
         }
         let _busy = queue.qp.access().send.busy();
         let word = queue.qp.word();
-        if word.is_forked() {
-            return Err(PostError::Forked);
-        }
         if !word.can_send() {
-            return Err(PostError::BadState);
+            return Err(word.refusal());
         }
         self.session_base = self.count();
         if self.since == StateWord::NONE || word.resets_differ(self.since) {
@@ -255,10 +252,7 @@ impl Producer {
 
     /// Checks that what was begun in the state `since` may be posted in the state `word`.
     fn check(&self, word: StateWord) -> Result<(), PostError> {
-        if word.is_forked() {
-            return Err(PostError::Forked);
-        }
-        if word.can_send() && !word.resets_differ(self.since) { Ok(()) } else { Err(PostError::BadState) }
+        if word.can_send() && !word.resets_differ(self.since) { Ok(()) } else { Err(word.refusal()) }
     }
 
     /// Makes sure that there is room for one more WR.
