@@ -12,7 +12,7 @@
 //! use uverbs::{Done, Rc};
 //!
 //! /// One end: sends a message and receives one. `stream` reaches the other end, here or on another host.
-//! fn talk(device: &str, mut stream: UnixStream, hello: &[u8]) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+//! fn talk(device: &str, mut stream: UnixStream, hello: &[u8]) -> uverbs::Result<Vec<u8>> {
 //!     let ctx = uverbs::open(device)?; // "mlx5_0"; with the feature `hca` also "hca0", a software NIC
 //!     let pd = ctx.alloc_pd()?;
 //!     let mut cq = ctx.cq(64)?;
@@ -25,7 +25,7 @@
 //!         match cq.wait()?.ok()? {
 //!             Done::Sent(_) => sent = true,
 //!             Done::Received(message) => received = Some(message.to_vec()),
-//!             other => return Err(format!("not expected: {other:?}").into()),
+//!             _ => {}
 //!         }
 //!     }
 //!     Ok(received.unwrap_or_default())

@@ -29,6 +29,7 @@ pub(crate) use share::RawShare;
 pub use share::SharedBuf;
 
 use crate::access::{Access, Unmapped};
+use crate::brief::brief;
 use crate::buf::NoBuf;
 use crate::memory::{HomeMemory, PageSize, Placement, PoolMemory};
 use crate::mr::{Exposed, MemoryRegion, Private};
@@ -69,7 +70,6 @@ impl<D: Driver> Region<D> {
 }
 
 /// A domain of a pool.
-#[derive(Debug)]
 struct Home<D: Driver> {
     /// See [`domain_of`].
     domain: u64,
@@ -142,15 +142,13 @@ impl<D: Driver, A: Access> Clone for Pool<A, D> {
     }
 }
 
-impl<D: Driver, A: Access> fmt::Debug for Pool<A, D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool")
-            .field("homes", &self.inner.homes)
-            .field("size", &self.inner.size)
-            .field("available", &self.available())
-            .finish()
-    }
-}
+brief!(
+    [D: Driver, A: Access] Pool<A, D>,
+    |this| "Pool of {} buffers of {} bytes, {} available",
+    this.inner.count,
+    this.inner.size,
+    this.available()
+);
 
 impl<D: Driver, A: Access> Pool<A, D> {
     /// A buffer, whose length is its whole capacity.

@@ -91,6 +91,9 @@ impl Kernel for Watched {
         }
         answer
     }
+    fn connection_manager(&self) -> crate::error::Result<Arc<dyn super::CmPort>> {
+        self.kernel.connection_manager()
+    }
     /// A doorbell: it is inside a queue, so nothing is done here.
     fn write(&self, command: &mut WriteCommand<'_>) -> Result<(), Errno> {
         self.kernel.write(command)
