@@ -30,7 +30,7 @@ impl Place {
     }
 
     /// The pointers of a key, if they are here.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn get(&self, key: usize) -> Option<[*mut (); 2]> {
         if key == 0 || self.key.load(Ordering::Acquire) != key {
             return None;
@@ -63,12 +63,12 @@ impl Place {
 static OBJECTS: [[Place; PLACES]; KINDS] = [const { [const { Place::new() }; PLACES] }; KINDS];
 
 /// A number whose low bits differ for most objects. They select the shard of the table and the place.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn spread(address: usize) -> usize {
     address >> 6 ^ address >> 12
 }
 
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn place(kind: Kind, address: usize) -> &'static Place {
     &OBJECTS[kind as usize][spread(address) % PLACES]
 }
@@ -77,7 +77,7 @@ fn place(kind: Kind, address: usize) -> &'static Place {
 ///
 /// # Safety
 /// As [`peek`](crate::live::peek).
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) unsafe fn find<'a, T: Object>(object: *mut T) -> Option<(&'a Private, *mut ibv_context)> {
     let [expected, here] = place(T::KIND, object.addr()).get(object.addr())?;
     // SAFETY: the object was in the table when its address was found, so it exists, and the program does not destroy it during this call

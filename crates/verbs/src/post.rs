@@ -30,7 +30,7 @@ pub trait IntoMemory<D: Driver> {
 impl<D: Driver, A: Access> IntoMemory<D> for Buf<A, D> {
     type Memory = Self;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn into_memory(self) -> Result<Self, Rejected<Self>> {
         Ok(self)
     }
@@ -39,7 +39,7 @@ impl<D: Driver, A: Access> IntoMemory<D> for Buf<A, D> {
 impl<D: Driver, A: Access> IntoMemory<D> for BufList<A, D> {
     type Memory = Self;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn into_memory(self) -> Result<Self, Rejected<Self>> {
         Ok(self)
     }
@@ -48,7 +48,7 @@ impl<D: Driver, A: Access> IntoMemory<D> for BufList<A, D> {
 impl<D: Driver, A: Access> IntoMemory<D> for BufPart<A, D> {
     type Memory = Self;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn into_memory(self) -> Result<Self, Rejected<Self>> {
         Ok(self)
     }
@@ -57,7 +57,7 @@ impl<D: Driver, A: Access> IntoMemory<D> for BufPart<A, D> {
 impl<D: Driver, A: Access> IntoMemory<D> for SharedBuf<A, D> {
     type Memory = Self;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn into_memory(self) -> Result<Self, Rejected<Self>> {
         Ok(self)
     }
@@ -66,7 +66,7 @@ impl<D: Driver, A: Access> IntoMemory<D> for SharedBuf<A, D> {
 impl<D: Driver> IntoMemory<D> for Filled<D> {
     type Memory = Buf<Private, D>;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn into_memory(self) -> Result<Self::Memory, Rejected<Self::Memory>> {
         self.into_buf()
     }

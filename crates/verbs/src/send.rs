@@ -81,7 +81,7 @@ impl<D: Driver, T: Sends, L: Locking> SendQueue<T, L, D> {
 
 impl<D: Driver, T: Sends> SendQueue<T, Exclusive, D> {
     /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn batch(&mut self) -> Batch<'_, T, D> {
         Batch::new(self.queue.engine_mut(), &self.flight)
     }
@@ -97,7 +97,7 @@ impl<D: Driver, T: Sends> SendQueue<T, Shared, D> {
     ///
     /// # Errors
     /// [`LockError::Reentered`] if this thread holds the lock already; [`LockError::Forked`] in a child of fork(2).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn lock(&self) -> Result<SendGuard<'_, T, D>, LockError> {
         Ok(SendGuard { guard: self.queue.lock()?, flight: &self.flight })
     }
@@ -112,7 +112,7 @@ pub struct SendGuard<'q, T, D: Driver> {
 
 impl<D: Driver, T: Sends> SendGuard<'_, T, D> {
     /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn batch(&mut self) -> Batch<'_, T, D> {
         Batch::new(self.guard.engine_mut(), self.flight)
     }
@@ -126,7 +126,7 @@ macro_rules! beginnings {
     ($($(#[$meta:meta])* [$bound:ident] $batched:ident, $post:ident ($($arg:ident : $ty:ty),*) -> $addr:ty = $to:expr;)*) => {$(
         impl<'q, D: Driver, T: $bound + Sends> Batch<'q, T, D> {
             $(#[$meta])*
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn $batched<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<ToBatch<'b, 'q, D>, T, $addr, D> {
                 Wr::new(self.push(), wr_id, $to)
             }
@@ -134,7 +134,7 @@ macro_rules! beginnings {
         impl<D: Driver, T: $bound + Sends> SendQueue<T, Exclusive, D> {
             $(#[$meta])*
             /// Posted at once.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<AtOnce<'b, D>, T, $addr, D> {
                 Wr::new(self.once(), wr_id, $to)
             }
@@ -142,7 +142,7 @@ macro_rules! beginnings {
         impl<D: Driver, T: $bound + Sends> SendGuard<'_, T, D> {
             $(#[$meta])*
             /// Posted at once.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<AtOnce<'b, D>, T, $addr, D> {
                 Wr::new(self.once(), wr_id, $to)
             }
@@ -175,38 +175,38 @@ pub struct Wr<S, T, A, D: Driver> {
 }
 
 impl<S: PostTo<D>, D: Driver, T, A: Address<D::Ah>> Wr<S, T, A, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn new(sink: S, wr_id: u64, to: A) -> Self {
         Self { sink, wr_id, flags: SendFlags::empty(), to, _types: PhantomData }
     }
 
     /// Makes a completion (`IBV_SEND_SIGNALED`), which gives the buffer back.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn signaled(self) -> Self {
         self.flags(SendFlags::SIGNALED)
     }
 
     /// Waits for all earlier reads and atomics of this QP (`IBV_SEND_FENCE`).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn fenced(self) -> Self {
         self.flags(SendFlags::FENCE)
     }
 
     /// Asks for a solicited event at the peer (`IBV_SEND_SOLICITED`).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn solicited(self) -> Self {
         self.flags(SendFlags::SOLICITED)
     }
 
     /// Adds flags.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn flags(mut self, flags: SendFlags) -> Self {
         self.flags |= flags;
         self
     }
 
     /// Posts the bytes of a buffer or of a list.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn put<O: Operation<Remote = D::Remote>, B: Source<D>>(
         self,
         op: impl FnOnce() -> O,
@@ -225,7 +225,7 @@ impl<S: PostTo<D>, D: Driver, T, A: Address<D::Ah>> Wr<S, T, A, D> {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn put_inline<O: Operation<Remote = D::Remote>>(self, op: impl FnOnce() -> O, data: &[u8]) -> S::Plain {
         let Self { sink, wr_id, flags, to, .. } = self;
         // SAFETY: inline data name no memory that is used later.
@@ -262,13 +262,13 @@ impl<D: Driver, T, A: Address<D::Ah>> Wr<AtOnce<'_, D>, T, A, D> {
 
 impl<S: PostTo<D>, D: Driver, T: Sends, A: Address<D::Ah>> Wr<S, T, A, D> {
     /// `IBV_WR_SEND`: sends a message, which uses the next receive of the peer.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn send<B: Source<D>>(self, data: B) -> S::Out<B> {
         self.put(op::Send::new, data)
     }
 
     /// `IBV_WR_SEND`, of bytes that are copied during the call.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn send_inline(self, data: &[u8]) -> S::Plain {
         self.put_inline(op::Send::new, data)
     }
@@ -276,13 +276,13 @@ impl<S: PostTo<D>, D: Driver, T: Sends, A: Address<D::Ah>> Wr<S, T, A, D> {
 
 impl<S: PostTo<D>, D: Driver, T: SendsImm, A: Address<D::Ah>> Wr<S, T, A, D> {
     /// `IBV_WR_SEND_WITH_IMM`: the immediate arrives in the peer's completion.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn send_imm<B: Source<D>>(self, data: B, imm: ImmData) -> S::Out<B> {
         self.put(|| op::SendImm::new(imm), data)
     }
 
     /// `IBV_WR_SEND_WITH_IMM`, of bytes that are copied during the call.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn send_imm_inline(self, data: &[u8], imm: ImmData) -> S::Plain {
         self.put_inline(|| op::SendImm::new(imm), data)
     }
@@ -294,27 +294,27 @@ struct Entries<E>(E);
 
 impl<S: WireSge, E: AsRef<[S]> + Copy> Payload<S> for Entries<E> {
     const INLINE: bool = false;
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn sges(&self) -> &[S] {
         self.0.as_ref()
     }
 }
 
 /// The address of a peer's memory.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn remote<R: WireRemote>(at: &RemoteRegion) -> R {
     R::new(at.addr(), at.rkey())
 }
 
 impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
     /// `IBV_WR_SEND_WITH_INV`: the peer's `rkey` is invalidated when the message arrives.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn send_inv<B: Source<D>>(self, data: B, rkey: u32) -> S::Out<B> {
         self.put(|| op::SendInv::new(rkey), data)
     }
 
     /// `IBV_WR_RDMA_WRITE`: writes to the front of `to`. [`PostError::InvalidLength`] if it is shorter.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn write<B: Source<D>>(self, data: B, to: &RemoteRegion) -> S::Out<B> {
         if data.bytes() > to.len() {
             return self.sink.refuse(PostError::InvalidLength, data);
@@ -323,7 +323,7 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
     }
 
     /// `IBV_WR_RDMA_WRITE`, of bytes that are copied during the call.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn write_inline(self, data: &[u8], to: &RemoteRegion) -> S::Plain {
         if data.len() as u64 > to.len() {
             return self.sink.refuse_plain(PostError::InvalidLength);
@@ -332,7 +332,7 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
     }
 
     /// `IBV_WR_RDMA_WRITE_WITH_IMM`: as [`write`](Self::write), and uses a receive of the peer, whose completion has the immediate.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn write_imm<B: Source<D>>(self, data: B, to: &RemoteRegion, imm: ImmData) -> S::Out<B> {
         if data.bytes() > to.len() {
             return self.sink.refuse(PostError::InvalidLength, data);
@@ -341,7 +341,7 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
     }
 
     /// `IBV_WR_RDMA_WRITE_WITH_IMM`, of bytes that are copied during the call.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn write_imm_inline(self, data: &[u8], to: &RemoteRegion, imm: ImmData) -> S::Plain {
         if data.len() as u64 > to.len() {
             return self.sink.refuse_plain(PostError::InvalidLength);
@@ -395,7 +395,7 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
 
 impl<S: PostTo<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, T, A, D> {
     /// `IBV_WR_RDMA_READ`: reads as many bytes as the buffer's length from the front of `from`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn read<B: Memory<D>>(self, data: B, from: &RemoteRegion) -> S::Out<B> {
         if data.bytes() > from.len() {
             return self.sink.refuse(PostError::InvalidLength, data);
@@ -405,7 +405,7 @@ impl<S: PostTo<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, T, A, D> {
 
     /// `IBV_WR_ATOMIC_CMP_AND_SWP`: stores `swap` to the first 8 bytes of `at`, whose address is a multiple of 8, if they are
     /// `compare`. The old value arrives in the first 8 bytes of the buffer. All three values are in host byte order.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn compare_swap<K: Access>(
         self,
         mut buf: Buf<K, D>,
@@ -421,7 +421,7 @@ impl<S: PostTo<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, T, A, D> {
 
     /// `IBV_WR_ATOMIC_FETCH_AND_ADD`: adds `add` to the first 8 bytes of `at`. Alignment, old value and byte order are those of
     /// [`compare_swap`](Self::compare_swap).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn fetch_add<K: Access>(self, mut buf: Buf<K, D>, at: &RemoteRegion, add: u64) -> S::Out<Buf<K, D>> {
         if at.len() < 8 || buf.set_len(8).is_err() {
             return self.sink.refuse(PostError::InvalidLength, buf);

@@ -26,7 +26,7 @@ struct Undo<'q, D: Driver> {
 
 impl<D: Driver> Drop for Undo<'_, D> {
     /// Inlined, and the work is not: a drop that is a call with the address of the batch would keep the batch in memory.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
         // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
         unsafe { undo(self.flight, self.first) };
@@ -62,13 +62,13 @@ impl<D: Driver, T> core::fmt::Debug for Batch<'_, T, D> {
 }
 
 impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn new(engine: &'q mut D::SendQueue, flight: &'q Flight<D>) -> Self {
         let undo = Undo { flight, first: flight.begin_batch() };
         Self { inner: engine.batch(), undo, _transport: PhantomData }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn push(&mut self) -> ToBatch<'_, 'q, D> {
         ToBatch { inner: &mut self.inner, flight: self.undo.flight }
     }
@@ -78,7 +78,7 @@ impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
     ///
     /// # Errors
     /// The first error; nothing was posted then, except after [`PostError::Doorbell`].
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn complete(self) -> Result<(), PostError> {
         let Self { inner, undo, .. } = self;
         if let Some(error) = undo.flight.refused() {
@@ -169,12 +169,12 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
     type Out<B> = ();
     type Plain = ();
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn domain(&self) -> u64 {
         self.flight.slab.tag()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn put<B: super::rejected::sealed::Lend<D>, A, O, P>(
         self,
         (wr_id, flags): (u64, SendFlags),
@@ -203,7 +203,7 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn put_plain<A, O, P>(
         self,
         wr: (u64, SendFlags),
@@ -221,13 +221,13 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
         unsafe { self.put::<Nothing, _, _, _>(wr, domain, to, op, || (data, held, ())) }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn refuse<B: super::rejected::sealed::Lend<D>>(self, error: PostError, value: B) {
         // SAFETY: this is the only copy.
         unsafe { self.flight.refuse(value.lend(), error) }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn refuse_plain(self, error: PostError) {
         // SAFETY: this is the only copy.
         unsafe { self.flight.refuse(Held::NOTHING, error) }
@@ -241,7 +241,7 @@ pub struct AtOnce<'q, D: Driver = AnyDriver> {
 }
 
 impl<'q, D: Driver> AtOnce<'q, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn new(engine: &'q mut D::SendQueue, flight: &'q Flight<D>) -> Self {
         Self { engine, flight }
     }
@@ -259,12 +259,12 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
     type Out<B> = Result<(), Rejected<B>>;
     type Plain = Result<(), PostError>;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn domain(&self) -> u64 {
         self.flight.slab.tag()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn put<B: super::rejected::sealed::Lend<D>, A, O, P>(
         self,
         (wr_id, flags): (u64, SendFlags),
@@ -301,7 +301,7 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn put_plain<A, O, P>(
         self,
         wr: (u64, SendFlags),
@@ -321,7 +321,7 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
             .map_err(|rejected| rejected.error)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn refuse<B: super::rejected::sealed::Lend<D>>(
         self,
         error: PostError,
@@ -330,7 +330,7 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
         Err(Rejected { error, returned: Some(value) })
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn refuse_plain(self, error: PostError) -> Result<(), PostError> {
         Err(error)
     }
@@ -345,7 +345,7 @@ impl<D: Driver> super::rejected::sealed::Lend<D> for Nothing {
     fn lend(self) -> Held<D> {
         Held::NOTHING
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn give_back(held: Held<D>, _: impl FnOnce() -> Option<u32>) -> Option<Self> {
         // SAFETY: the contract of this function.
         unsafe { held.release() };

@@ -33,7 +33,7 @@ impl Default for Session {
 
 impl Session {
     /// Whether there is one.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn is_open(&self) -> bool {
         self.open
     }
@@ -64,7 +64,7 @@ const ADDRESS: u8 = 2;
 impl<B: SendBell> SendQueue<B> {
     /// Checks that the WR can take this setter now, and records the call. `None` if there is no session or it has
     /// failed.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn setter(&mut self, which: u8) -> Option<Current> {
         let session = &mut self.session;
         if !session.open || session.cursor.error().is_some() {
@@ -82,13 +82,13 @@ impl<B: SendBell> SendQueue<B> {
     }
 
     /// The index of the WQE that setters write.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn current(&self) -> u32 {
         self.ring.before(self.session.cursor.at)
     }
 
     /// Latches `MissingSetter` if the last WR lacks one.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn end_wr(&mut self) {
         if self.session.wr.needs != 0 {
             self.session.cursor.latch(PostError::MissingSetter);
@@ -96,7 +96,7 @@ impl<B: SendBell> SendQueue<B> {
         self.session.wr = Current::default();
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn begin_wr<O: Operation<Remote = RemoteAddr>>(&mut self, wr: Wr, op: &O) -> Result<(), PostError> {
         if self.ops.builder & opcode_bit(O::OPCODE) == 0 {
             return Err(PostError::IllegalOpcode);
@@ -114,7 +114,7 @@ impl<B: SendBell> SendQueue<B> {
     }
 
     /// Ends the session and returns its cursor.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn close(&mut self) -> Option<Cursor> {
         if !self.session.open {
             return None;
@@ -135,7 +135,7 @@ impl<B: SendBell> WrBuilder for SendQueue<B> {
         self.session = Session { open: true, cursor, wr: Current::default() };
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wr_is_open(&self) -> bool {
         self.session.open
     }

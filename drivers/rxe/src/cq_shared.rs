@@ -65,7 +65,7 @@ impl CqState {
     }
 
     /// Reads the kernel's index.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn refresh(&mut self) -> Result<(), PollError> {
         let producer = self.ring.producer();
         if producer > self.ring.mask() || self.lost {
@@ -76,13 +76,13 @@ impl CqState {
     }
 
     /// The number of completions, as far as is known.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn known(&self) -> u32 {
         self.producer.wrapping_sub(self.at) & self.ring.mask()
     }
 
     /// The number of completions, up to `max`, that a poll finds. Reads the kernel's index only if fewer are known.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn available(&mut self, max: usize) -> Result<usize, PollError> {
         if (self.known() as usize) < max
             && let Err(error) = self.refresh()
@@ -95,7 +95,7 @@ impl CqState {
 
     /// As [`available`](Self::available) with 1, in a poll that goes on. The slots that were taken are returned before the kernel's index
     /// is read again, because a program may post in an open poll, and its completions need room. Those taken are copies.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn more(&mut self) -> Result<(), PollError> {
         if self.known() == 0 {
             self.give_back();
@@ -104,7 +104,7 @@ impl CqState {
     }
 
     /// Takes the next completion, if one is known.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn take(&mut self) -> Option<ib_uverbs_wc> {
         if self.at == self.producer {
             return None;
@@ -120,7 +120,7 @@ impl CqState {
     }
 
     /// Returns the slots of all completions that were taken.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn give_back(&mut self) {
         if self.at != self.given {
             self.given = self.at;

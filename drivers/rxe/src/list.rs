@@ -118,13 +118,13 @@ unsafe fn push_send<B: SendBell>(
 }
 
 /// A WR's id and flags, including `INLINE`.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn fields(wr: &SendWr) -> Wr {
     Wr { wr_id: wr.wr_id, flags: SendFlags::from_bits_retain(wr.send_flags) }
 }
 
 /// The remote address in the union.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn rdma(wr: &SendWr) -> RemoteAddr {
     // SAFETY: a field of plain integers, for which all bytes are valid.
     let rdma = unsafe { wr.wr.rdma };
@@ -135,7 +135,7 @@ fn rdma(wr: &SendWr) -> RemoteAddr {
 ///
 /// # Safety
 /// As [`push_send`].
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn push_message<B: SendBell, O: Operation<Remote = RemoteAddr>>(
     queue: &mut SendQueue<B>,
     cursor: &mut Cursor,
@@ -161,7 +161,7 @@ unsafe fn push_message<B: SendBell, O: Operation<Remote = RemoteAddr>>(
 ///
 /// # Safety
 /// As [`push_send`].
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn push_data<B: SendBell, A: Address<Ah>, O: Operation<Remote = RemoteAddr>>(
     queue: &mut SendQueue<B>,
     cursor: &mut Cursor,

@@ -44,7 +44,7 @@ impl Cursor {
     }
 
     /// The latched error.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn error(&self) -> Option<PostError> {
         self.error
     }
@@ -138,7 +138,7 @@ impl<H, S: QueueKind> Producer<H, S> {
     }
 
     /// Begins a batch.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn begin(&mut self) -> Cursor {
         let word = state_word(S::access(&self.shared));
         if word != self.seen {
@@ -182,7 +182,7 @@ impl<H, S: QueueKind> Producer<H, S> {
     }
 
     /// The slot at the cursor, and the index after it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn slot(&mut self, cursor: &mut Cursor) -> Result<(WqeSlot<'_, H>, u32), PostError> {
         if cursor.at == cursor.limit {
             cursor.limit = self.refresh(cursor.at, cursor.error)?;
@@ -192,13 +192,13 @@ impl<H, S: QueueKind> Producer<H, S> {
     }
 
     /// The slot at an index that is not published: one that a cursor has passed, or the one at the cursor.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn slot_at(&mut self, index: u32) -> WqeSlot<'_, H> {
         self.ring.slot(index)
     }
 
     /// The index before `index`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn before(&self, index: u32) -> u32 {
         index.wrapping_sub(1) & self.ring.mask()
     }
@@ -235,7 +235,7 @@ impl<H, S: QueueKind> Producer<H, S> {
     ///
     /// All of this is one access to the queue: a control call that closes the queue waits for its end, so a post that
     /// began before can't undo what the control call does to the ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn publish(
         &mut self,
         cursor: &Cursor,

@@ -110,19 +110,19 @@ impl<H> Ring<H> {
     }
 
     /// The largest index.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn mask(&self) -> u32 {
         self.mask
     }
 
     /// The number of elements that fit: one less than the slots.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn capacity(&self) -> u32 {
         self.mask
     }
 
     /// Bytes of an element after the `H`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn tail(&self) -> usize {
         self.tail
     }
@@ -131,7 +131,7 @@ impl<H> Ring<H> {
     ///
     /// Acquire: pairs with the release store of the consumer (`queue_advance_consumer()`), so the consumer no longer
     /// reads a slot that is seen to be free.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn consumer(&self) -> u32 {
         self.index(CONSUMER).load(Ordering::Acquire)
     }
@@ -140,45 +140,45 @@ impl<H> Ring<H> {
     ///
     /// Acquire: pairs with the release store of the producer (`queue_advance_producer()`), so an element is read after
     /// it was written.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn producer(&self) -> u32 {
         self.index(PRODUCER).load(Ordering::Acquire)
     }
 
     /// Makes the elements before `index` visible. Release: pairs with the kernel's acquire load in
     /// `queue_get_producer()`, so it reads elements as they were written before this call.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn publish_producer(&mut self, index: u32) {
         self.index(PRODUCER).store(index & self.mask, Ordering::Release);
     }
 
     /// Returns the elements before `index`. Release: pairs with the kernel's acquire load in `queue_get_consumer()`, so
     /// it overwrites them only after this side's reads.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn publish_consumer(&mut self, index: u32) {
         self.index(CONSUMER).store(index & self.mask, Ordering::Release);
     }
 
     /// The slot at `index`, to be written.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn slot(&mut self, index: u32) -> WqeSlot<'_, H> {
         WqeSlot { ptr: self.element(index), tail: self.tail, _ring: PhantomData }
     }
 
     /// The element at `index`, to be read.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn entry(&self, index: u32) -> Entry<'_, H> {
         Entry { ptr: self.element(index), _ring: PhantomData }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn element(&self, index: u32) -> NonNull<u8> {
         let offset = HEADER + (((index & self.mask) as usize) << self.log2);
         // SAFETY: the masked index names one of the elements, which all lie inside the mapping (invariant).
         unsafe { self.base.add(offset) }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn index(&self, offset: usize) -> &AtomicU32 {
         // SAFETY: both offsets are inside the header, which is inside the mapping (invariant).
         let ptr = unsafe { self.base.add(offset) }.cast::<u32>();
@@ -212,7 +212,7 @@ pub(crate) struct WqeSlot<'r, H> {
 
 impl<H> WqeSlot<'_, H> {
     /// Writes the whole head, so that it has no bytes of an earlier lap.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_head(&mut self, head: H)
     where
         H: IntoBytes + Immutable,
@@ -224,7 +224,7 @@ impl<H> WqeSlot<'_, H> {
     }
 
     /// Writes the field of the head at `OFFSET`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_field<const OFFSET: usize, T: IntoBytes + Immutable>(&mut self, value: T) {
         const {
             assert!(OFFSET + size_of::<T>() <= size_of::<H>());
@@ -237,7 +237,7 @@ impl<H> WqeSlot<'_, H> {
     }
 
     /// Writes `bytes` at `offset` of the tail. If they do not fit, returns `false` and writes nothing.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub(crate) fn put_tail(&mut self, offset: usize, bytes: &[u8]) -> bool {
         if offset > self.tail || bytes.len() > self.tail - offset {
@@ -252,7 +252,7 @@ impl<H> WqeSlot<'_, H> {
     }
 
     /// Writes the `index`th `T` of the tail. If it does not fit, returns `false` and writes nothing.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub(crate) fn put_item<T: IntoBytes + Immutable>(&mut self, index: usize, item: T) -> bool {
         const { assert!(align_of::<T>() <= 8 && size_of::<H>().is_multiple_of(align_of::<T>())) };
@@ -276,7 +276,7 @@ pub(crate) struct Entry<'r, H> {
 
 impl<H> Entry<'_, H> {
     /// The field of the head at `OFFSET`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn field<const OFFSET: usize, T: FromBytes + Copy>(&self) -> T {
         const {
             assert!(OFFSET + size_of::<T>() <= size_of::<H>());

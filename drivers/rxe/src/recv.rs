@@ -55,7 +55,7 @@ impl<B: FlushBell> RecvQueue<B> {
     }
 
     /// Entries of a WR.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn max_sge(&self) -> u32 {
         self.max_sge
     }
@@ -78,12 +78,12 @@ impl<B: FlushBell> RecvQueue<B> {
         self.ring.lose();
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn begin(&mut self) -> Cursor {
         self.ring.begin()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn push(&mut self, cursor: &mut Cursor, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         let max_sge = self.max_sge;
         let (mut slot, next) = self.ring.slot(cursor)?;
@@ -92,7 +92,7 @@ impl<B: FlushBell> RecvQueue<B> {
         Ok(())
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn finish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
         match cursor.error() {
             Some(error) => Err(error),
@@ -102,7 +102,7 @@ impl<B: FlushBell> RecvQueue<B> {
 
     /// Publishes the WRs before the cursor. The kernel reads the ring when a message arrives, and once when the QP
     /// enters ERR; receives that are posted after that need a call.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
         let bell = &self.bell;
         let flush = |word: StateWord| if word.state() == QpState::ERR { flush(bell) } else { Ok(()) };
@@ -122,7 +122,7 @@ impl<B: FlushBell> RecvQueueTrait for RecvQueue<B> {
     where
         Self: 'q;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn batch(&mut self) -> Batch<'_, B> {
         let cursor = self.begin();
         Batch { queue: self, cursor }
@@ -164,14 +164,14 @@ pub struct Batch<'q, B: FlushBell> {
 impl<B: FlushBell> RecvBatch for Batch<'_, B> {
     type Sge = Sge;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn push(&mut self, wr_id: u64, sges: &[Sge]) {
         if let Err(error) = self.queue.push(&mut self.cursor, wr_id, sges) {
             self.cursor.latch(error);
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn complete(self) -> Result<(), PostError> {
         self.queue.finish(&self.cursor)
     }

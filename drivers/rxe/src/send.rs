@@ -131,7 +131,7 @@ impl<B: SendBell> SendQueue<B> {
     }
 
     /// Opens a cursor, unless a builder session is open.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn begin(&mut self) -> Cursor {
         if self.session.is_open() {
             return Cursor::failed(PostError::SessionOpen);
@@ -140,7 +140,7 @@ impl<B: SendBell> SendQueue<B> {
     }
 
     /// Writes one WR at the cursor and moves it on.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn push<A, O, P>(
         &mut self,
         cursor: &mut Cursor,
@@ -171,7 +171,7 @@ impl<B: SendBell> SendQueue<B> {
     }
 
     /// The queue key of the packet. If its top bit is set, the QP's own key is used (IBA 10.2.5).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn resolve_qkey(&self, qkey: u32) -> u32 {
         if qkey >> 31 != 0 { self.ring.shared.qkey() } else { qkey }
     }
@@ -188,7 +188,7 @@ impl<B: SendBell> SendQueue<B> {
     }
 
     /// Publishes a batch and rings.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn finish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
         match cursor.error() {
             Some(error) => Err(error),
@@ -197,7 +197,7 @@ impl<B: SendBell> SendQueue<B> {
     }
 
     /// Publishes the WRs before the cursor, if there are any, and rings.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
         let bell = &self.bell;
         // The slot after the last WR always belongs to the producer. Kernels since 6.4 report an empty send queue as
@@ -218,7 +218,7 @@ impl<B: SendBell> SendQueueTrait for SendQueue<B> {
     where
         Self: 'q;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn batch(&mut self) -> Batch<'_, B> {
         let cursor = self.begin();
         Batch { queue: self, cursor }
@@ -255,7 +255,7 @@ impl<B: SendBell> SendBatch for Batch<'_, B> {
     type Remote = RemoteAddr;
     type Ah = Ah;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn push<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P)
     where
         A: Address<Ah>,
@@ -267,7 +267,7 @@ impl<B: SendBell> SendBatch for Batch<'_, B> {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn complete(self) -> Result<(), PostError> {
         self.queue.finish(&self.cursor)
     }

@@ -48,7 +48,7 @@ pub struct Ah {
 
 impl Ah {
     /// The part of a WQE with the destination of a datagram.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn destination(&self, remote_qpn: u32, remote_qkey: u32) -> rxe_send_wr_ud {
         rxe_send_wr_ud { remote_qpn, remote_qkey, ah_num: self.num, av: self.av, ..Default::default() }
     }
@@ -59,7 +59,7 @@ impl Ah {
 const PLAIN_FLAGS: SendFlags = SendFlags::FENCE.union(SendFlags::SIGNALED).union(SendFlags::SOLICITED);
 
 /// The flags of a WR that are copied to the WQE, without those that its data add.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn check_flags(flags: SendFlags) -> Result<u32, PostError> {
     if flags.bits() & !(PLAIN_FLAGS.bits() | SendFlags::INLINE.bits()) != 0 {
         return Err(PostError::IllegalFlag);
@@ -68,7 +68,7 @@ pub(crate) fn check_flags(flags: SendFlags) -> Result<u32, PostError> {
 }
 
 /// The flags of a WR with this operation and payload.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn flags_of<O: Operation, P: Payload<Sge>>(flags: SendFlags) -> Result<u32, PostError> {
     let flags = check_flags(flags)?;
     if !O::HAS_DATA || !P::INLINE {
@@ -89,14 +89,14 @@ pub(crate) struct Data {
 
 impl Data {
     /// The DMA state, which the kernel updates while it processes the WQE.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn dma(self) -> rxe_dma_info {
         rxe_dma_info { length: self.length, resid: self.length, num_sge: self.num_sge, ..Default::default() }
     }
 }
 
 /// Writes the entries behind the head. Entries of length 0 are skipped.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn put_sges<H>(slot: &mut WqeSlot<'_, H>, max_sge: u32, sges: &[Sge]) -> Result<Data, PostError> {
     if sges.len() > max_sge as usize {
         return Err(PostError::TooManySge);
@@ -121,7 +121,7 @@ fn put_sges<H>(slot: &mut WqeSlot<'_, H>, max_sge: u32, sges: &[Sge]) -> Result<
 
 /// Copies inline data behind the head. The length is the number of bytes that the payload provides, not its
 /// `inline_len`.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_inline<P: Payload<Sge>>(
     slot: &mut SendSlot<'_>,
     max_inline: u32,
@@ -142,7 +142,7 @@ pub(crate) fn put_inline<P: Payload<Sge>>(
 }
 
 /// Writes scatter/gather entries of a send.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_send_sges(
     slot: &mut SendSlot<'_>,
     limits: Limits,
@@ -162,7 +162,7 @@ pub(crate) fn put_send_sges(
 pub(crate) type Destination<'a> = Option<(&'a Ah, u32, u32)>;
 
 /// Encodes a send WR whose flags are checked. After an error the contents of the slot are undefined.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn encode_send<O, P>(
     slot: &mut SendSlot<'_>,
     limits: Limits,
@@ -187,7 +187,7 @@ where
 }
 
 /// Writes the head of a send WQE, and an atomic write's data.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_send_head<O: Operation<Remote = RemoteAddr>>(
     slot: &mut SendSlot<'_>,
     wr_id: u64,
@@ -269,26 +269,26 @@ const SEND_DMA: usize = offset_of!(rxe_send_wqe, dma);
 const STATE: usize = offset_of!(rxe_send_wqe, state);
 
 /// Marks a slot as a WQE that was not begun (`wqe_state_posted`).
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn clear_state(slot: &mut SendSlot<'_>) {
     slot.put_field::<STATE, u32>(0);
 }
 
 /// Adds data to a WQE whose head is written.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn set_data(slot: &mut SendSlot<'_>, data: Data, flags: u32) {
     slot.put_field::<SEND_FLAGS, u32>(flags);
     slot.put_field::<SEND_DMA, rxe_dma_info>(data.dma());
 }
 
 /// Adds the destination to a datagram's WQE whose head is written.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn set_destination(slot: &mut SendSlot<'_>, ah: &Ah, remote_qpn: u32, remote_qkey: u32) {
     slot.put_field::<DESTINATION, rxe_send_wr_wr>(ah.destination(remote_qpn, remote_qkey).into());
 }
 
 /// Encodes a receive. After an error the contents of the slot are undefined.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn encode_recv(
     slot: &mut RecvSlot<'_>,
     max_sge: u32,

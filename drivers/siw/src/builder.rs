@@ -32,7 +32,7 @@ impl Default for Session {
 
 impl Session {
     /// Whether there is one.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn is_open(&self) -> bool {
         self.open
     }
@@ -59,7 +59,7 @@ impl Default for Current {
 
 impl<B: SendBell> SendQueue<B> {
     /// Checks that the WR can take its data now, and records the call. `None` if there is no session or it has failed.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn setter(&mut self) -> Option<Current> {
         let session = &mut self.session;
         if !session.open || session.cursor.error().is_some() {
@@ -76,7 +76,7 @@ impl<B: SendBell> SendQueue<B> {
     }
 
     /// Adds the data to the current WR.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn set_data(&mut self, data: Result<Data, PostError>, flags: u16) {
         match data {
             Ok(data) => {
@@ -89,13 +89,13 @@ impl<B: SendBell> SendQueue<B> {
     }
 
     /// The position of the element that setters write.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn current(&self) -> u32 {
         self.session.cursor.at.wrapping_sub(1)
     }
 
     /// Latches `MissingSetter` if the last WR lacks one.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn end_wr(&mut self) {
         if self.session.wr.needs {
             self.session.cursor.latch(PostError::MissingSetter);
@@ -103,7 +103,7 @@ impl<B: SendBell> SendQueue<B> {
         self.session.wr = Current::default();
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn begin_wr<O: Operation<Remote = RemoteAddr>>(&mut self, wr: Wr, op: &O) -> Result<(), PostError> {
         if self.builder_ops & opcode_bit(O::OPCODE) == 0 {
             return Err(PostError::IllegalOpcode);
@@ -119,7 +119,7 @@ impl<B: SendBell> SendQueue<B> {
     }
 
     /// Ends the session and returns its cursor.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn close(&mut self) -> Option<Cursor> {
         if !self.session.open {
             return None;
@@ -140,7 +140,7 @@ impl<B: SendBell> WrBuilder for SendQueue<B> {
         self.session = Session { open: true, cursor, wr: Current::default() };
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wr_is_open(&self) -> bool {
         self.session.open
     }

@@ -55,14 +55,14 @@ impl CompletionQueue {
     }
 
     /// Enters the queue.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn enter(&mut self) -> Result<Entered<'_, CqState>, PollError> {
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists: each borrows the poller.
         unsafe { self.shared.enter() }
     }
 
     /// Takes the next completion, and calls `claim` with it, inside the queue.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn take<R>(
         &mut self,
         claim: impl FnOnce(&Completion) -> R,
@@ -83,9 +83,9 @@ struct Call<F>(F);
 
 impl<F: FnMut(&Completion)> Claimant<CompletionQueue> for Call<F> {
     type Claim = ();
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn claim(&mut self, _: &Completion) {}
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn pass(&mut self, completion: &Completion, (): ()) {
         (self.0)(completion);
     }
@@ -179,11 +179,11 @@ pub struct Completion {
 }
 
 impl CompletionTrait for Completion {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wr_id(&self) -> u64 {
         self.cqe.id
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn status(&self) -> WcStatus {
         match self.cqe.status {
             SIW_WC_SUCCESS => WcStatus::SUCCESS,
@@ -198,7 +198,7 @@ impl CompletionTrait for Completion {
             _ => WcStatus::GENERAL_ERR,
         }
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn opcode(&self) -> WcOpcode {
         match self.cqe.opcode {
             SIW_OP_WRITE => WcOpcode::RDMA_WRITE,
@@ -209,44 +209,44 @@ impl CompletionTrait for Completion {
             _ => WcOpcode::SEND,
         }
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn vendor_err(&self) -> u32 {
         0
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn byte_len(&self) -> u32 {
         self.cqe.bytes
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn qp_num(&self) -> u32 {
         self.cqe.qp_id as u32
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn src_qp(&self) -> u32 {
         0
     }
     /// The kernel does not pass invalidated keys to user space (`siw_rqe_complete()`).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wc_flags(&self) -> WcFlags {
         WcFlags::empty()
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn imm_data_or_invalidated_rkey(&self) -> u32 {
         0
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn pkey_index(&self) -> u16 {
         0
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn slid(&self) -> u32 {
         0
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn sl(&self) -> u8 {
         0
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn dlid_path_bits(&self) -> u8 {
         0
     }

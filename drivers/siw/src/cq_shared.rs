@@ -37,20 +37,20 @@ impl CqState {
     }
 
     /// Whether the kernel has written the completion at this position.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_written(&self, index: u32) -> bool {
         const { assert!(SIW_WQE_VALID <= 0xff) };
         self.ring.flags_of(index) & SIW_WQE_VALID as u8 != 0
     }
 
     /// Whether there is a completion.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn has_entry(&self) -> bool {
         self.is_written(self.at)
     }
 
     /// Takes the next completion and returns its slot, if there is one.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn take(&mut self) -> Option<siw_cqe> {
         if !self.has_entry() {
             return None;

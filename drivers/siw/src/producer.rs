@@ -38,7 +38,7 @@ impl Cursor {
     }
 
     /// The latched error.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn error(&self) -> Option<PostError> {
         self.error
     }
@@ -107,7 +107,7 @@ impl<E: Work, S: QueueKind> Producer<E, S> {
     }
 
     /// Begins a batch.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn begin(&mut self) -> Cursor {
         let word = state_word(S::access(&self.shared));
         if !is_open(word) {
@@ -117,7 +117,7 @@ impl<E: Work, S: QueueKind> Producer<E, S> {
     }
 
     /// The element at the cursor, if the kernel has returned it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn slot(&mut self, cursor: &Cursor) -> Result<Slot<'_, E>, PostError> {
         if let Some(error) = cursor.error {
             return Err(error);
@@ -129,13 +129,13 @@ impl<E: Work, S: QueueKind> Producer<E, S> {
     }
 
     /// An element that is not published: one that a cursor has passed.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn slot_at(&mut self, index: u32) -> Slot<'_, E> {
         self.ring.slot(index)
     }
 
     /// Sets the flags of an element that is not published.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn set_flags(&mut self, index: u32, flags: u16) {
         let place = self.ring.place(index);
         self.flags[place] = flags;
@@ -145,7 +145,7 @@ impl<E: Work, S: QueueKind> Producer<E, S> {
     /// `notify` after that.
     ///
     /// All of this is one access to the queue: a control call that closes the queue waits for its end.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn publish(
         &mut self,
         cursor: &Cursor,

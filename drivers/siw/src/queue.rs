@@ -173,18 +173,18 @@ impl<E: Element> Ring<E> {
     }
 
     /// The number of elements.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn slots(&self) -> u32 {
         self.mask + 1
     }
 
     /// The place of an element in the ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn place(&self, index: u32) -> usize {
         (index & self.mask) as usize
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn element(&self, index: u32) -> NonNull<u8> {
         let offset = self.place(index) * size_of::<E>();
         // SAFETY: the masked index names one of the elements, which are all inside the mapping (invariant).
@@ -193,7 +193,7 @@ impl<E: Element> Ring<E> {
 }
 
 impl<E: Work> Ring<E> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn flags(&self, index: u32) -> &AtomicU16 {
         // SAFETY: the flags are inside the element (`Element`).
         let ptr = unsafe { self.element(index).add(FLAGS) }.cast::<u16>();
@@ -204,26 +204,26 @@ impl<E: Work> Ring<E> {
 
     /// Whether the element is this side's. Acquire: pairs with the kernel's store (`smp_store_mb(sqe->flags, 0)`), so the
     /// kernel no longer reads an element that is seen to be free.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn is_free(&self, index: u32) -> bool {
         self.flags(index).load(Ordering::Acquire) == 0
     }
 
     /// Passes an element to the kernel. Release: the kernel reads the element as it was written before.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn publish(&mut self, index: u32, flags: u16) {
         self.flags(index).store(flags, Ordering::Release);
     }
 
     /// An element that is free, to be written.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn slot(&mut self, index: u32) -> Slot<'_, E> {
         Slot { ptr: self.element(index), _ring: PhantomData }
     }
 }
 
 impl Ring<siw_cqe> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn valid(&self, index: u32) -> &AtomicU8 {
         // SAFETY: the flags are inside the element (`Element`).
         let ptr = unsafe { self.element(index).add(FLAGS) };
@@ -232,19 +232,19 @@ impl Ring<siw_cqe> {
     }
 
     /// The flags of a completion. Acquire: pairs with the kernel's store after it has written the completion.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn flags_of(&self, index: u32) -> u8 {
         self.valid(index).load(Ordering::Acquire)
     }
 
     /// Returns an element to the kernel. Release: the kernel writes it only after this side's reads.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn give_back(&mut self, index: u32) {
         self.valid(index).store(0, Ordering::Release);
     }
 
     /// A completion. Its fields may have any values; its flags are those of [`flags_of`](Self::flags_of).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn read(&self, index: u32) -> siw_cqe {
         // SAFETY: a whole element, aligned to 8, of a ring that is alive. Any bytes are a `siw_cqe`. Volatile, because the
         // kernel may write at any time: the value is read once and used as read.
@@ -274,7 +274,7 @@ impl Ring<siw_cqe> {
     }
 
     /// The word that arms the queue.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn notify(&self) -> &AtomicU32 {
         let offset = self.slots() as usize * size_of::<siw_cqe>() + offset_of!(siw_cq_ctrl, flags);
         // SAFETY: the trailer is inside the mapping (invariant).
@@ -306,7 +306,7 @@ pub(crate) struct Slot<'r, E> {
 
 impl<E: Work> Slot<'_, E> {
     /// Writes the fields before the entries. The flags of `head` are 0, as those of the element are.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_head(&mut self, head: E::Head) {
         // SAFETY: an element begins with its head and is aligned to 8 (`Work`). Only this side writes it: `&mut Ring`
         // excludes other writers here, and the kernel has no access to an element that is free.
@@ -314,7 +314,7 @@ impl<E: Work> Slot<'_, E> {
     }
 
     /// Sets the number of entries of an element whose head is written.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_num_sge(&mut self, num_sge: u8) {
         const NUM_SGE: usize = offset_of!(siw_sqe, num_sge);
         const { assert!(NUM_SGE == offset_of!(siw_rqe, num_sge)) };
@@ -325,7 +325,7 @@ impl<E: Work> Slot<'_, E> {
     }
 
     /// Writes the entry at `index`. If there is none, returns `false` and writes nothing.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub(crate) fn put_sge(&mut self, index: usize, sge: siw_sge) -> bool {
         if index >= ENTRIES / size_of::<siw_sge>() {
@@ -340,7 +340,7 @@ impl<E: Work> Slot<'_, E> {
 
     /// Writes `bytes` at `offset` of the inline data, which begin at the second entry. If they do not fit, returns `false`
     /// and writes nothing.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub(crate) fn put_inline(&mut self, offset: usize, bytes: &[u8]) -> bool {
         const ROOM: usize = ENTRIES - size_of::<siw_sge>();

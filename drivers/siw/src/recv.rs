@@ -34,17 +34,17 @@ impl RecvQueue {
     }
 
     /// Entries of a WR.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn max_sge(&self) -> u32 {
         self.max_sge
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn begin(&mut self) -> Cursor {
         self.ring.begin()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn push(&mut self, cursor: &mut Cursor, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         let max_sge = self.max_sge;
         let mut slot = self.ring.slot(cursor)?;
@@ -55,7 +55,7 @@ impl RecvQueue {
     }
 
     /// Publishes the WRs before the cursor.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
         self.ring.publish(cursor, |_| Ok(()), || Ok(()))
     }
@@ -68,7 +68,7 @@ impl RecvQueueTrait for RecvQueue {
     where
         Self: 'q;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn batch(&mut self) -> Batch<'_> {
         let cursor = self.begin();
         Batch { queue: self, cursor }
@@ -107,14 +107,14 @@ pub struct Batch<'q> {
 impl RecvBatch for Batch<'_> {
     type Sge = Sge;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn push(&mut self, wr_id: u64, sges: &[Sge]) {
         if let Err(error) = self.queue.push(&mut self.cursor, wr_id, sges) {
             self.cursor.latch(error);
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn complete(self) -> Result<(), PostError> {
         match self.cursor.error() {
             Some(error) => Err(error),

@@ -82,7 +82,7 @@ impl<B: SendBell> SendQueue<B> {
     }
 
     /// Opens a cursor, unless a builder session is open.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn begin(&mut self) -> Cursor {
         if self.session.is_open() {
             return Cursor::failed(PostError::SessionOpen);
@@ -91,7 +91,7 @@ impl<B: SendBell> SendQueue<B> {
     }
 
     /// Writes one WR at the cursor and moves it on.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn push<A, O, P>(
         &mut self,
         cursor: &mut Cursor,
@@ -120,7 +120,7 @@ impl<B: SendBell> SendQueue<B> {
     }
 
     /// Publishes a batch and rings.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn finish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
         match cursor.error() {
             Some(error) => Err(error),
@@ -131,7 +131,7 @@ impl<B: SendBell> SendQueue<B> {
     /// Publishes the WRs before the cursor, if there are any, and rings.
     ///
     /// Until the QP is connected, nothing is published. The doorbell of an empty ring returns whether it is connected.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
         let Self { ring, bell, is_connected, .. } = self;
         let connected = |shared: &QpShared| {
@@ -150,7 +150,7 @@ impl<B: SendBell> SendQueue<B> {
     }
 }
 
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn ring_bell<B: SendBell>(bell: &B) -> Result<(), Errno> {
     match bell.ring() {
         Err(Errno::ENOTCONN) => ring_again(bell),
@@ -181,7 +181,7 @@ impl<B: SendBell> SendQueueTrait for SendQueue<B> {
     where
         Self: 'q;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn batch(&mut self) -> Batch<'_, B> {
         let cursor = self.begin();
         Batch { queue: self, cursor }
@@ -218,7 +218,7 @@ impl<B: SendBell> SendBatch for Batch<'_, B> {
     type Remote = RemoteAddr;
     type Ah = Ah;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn push<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P)
     where
         A: Address<Ah>,
@@ -230,7 +230,7 @@ impl<B: SendBell> SendBatch for Batch<'_, B> {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn complete(self) -> Result<(), PostError> {
         self.queue.finish(&self.cursor)
     }

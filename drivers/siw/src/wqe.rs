@@ -41,7 +41,7 @@ pub(crate) struct Limits {
 }
 
 /// The flags of a work request in the device's form, without those that its data add.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn check_flags(flags: SendFlags, opcode: WrOpcode) -> Result<u16, PostError> {
     const KNOWN: SendFlags =
         SendFlags::FENCE.union(SendFlags::SIGNALED).union(SendFlags::SOLICITED).union(SendFlags::INLINE);
@@ -63,7 +63,7 @@ pub(crate) fn check_flags(flags: SendFlags, opcode: WrOpcode) -> Result<u16, Pos
 }
 
 /// Whether a work request of this opcode may have inline data.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn check_inline(opcode: WrOpcode) -> Result<(), PostError> {
     match opcode {
         WrOpcode::SEND | WrOpcode::RDMA_WRITE => Ok(()),
@@ -80,7 +80,7 @@ pub(crate) struct Data {
 }
 
 /// Writes the entries. Entries of length 0 are skipped.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn put_sges<E: crate::queue::Work>(
     slot: &mut Slot<'_, E>,
     max_sge: u32,
@@ -108,7 +108,7 @@ fn put_sges<E: crate::queue::Work>(
 }
 
 /// Writes the entries of a send.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_send_sges(
     slot: &mut SendSlot<'_>,
     limits: Limits,
@@ -131,7 +131,7 @@ pub(crate) fn put_send_sges(
 }
 
 /// Copies inline data. The length is the number of bytes that the payload provides, not its `inline_len`.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_inline<P: Payload<Sge>>(
     slot: &mut SendSlot<'_>,
     max_inline: u32,
@@ -154,7 +154,7 @@ pub(crate) fn put_inline<P: Payload<Sge>>(
 
 /// Encodes a send work request whose opcode is checked, and returns its flags. After an error the contents of the element
 /// are undefined.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn encode_send<O, P>(
     slot: &mut SendSlot<'_>,
     limits: Limits,
@@ -181,7 +181,7 @@ where
 }
 
 /// Writes the fields before the entries.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_send_head<O: Operation<Remote = RemoteAddr>>(
     slot: &mut SendSlot<'_>,
     wr_id: u64,
@@ -206,7 +206,7 @@ pub(crate) fn put_send_head<O: Operation<Remote = RemoteAddr>>(
 }
 
 /// Encodes a receive. After an error the contents of the element are undefined.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn encode_recv(
     slot: &mut RecvSlot<'_>,
     max_sge: u32,

@@ -17,14 +17,14 @@ pub trait Node {
 }
 
 impl Node for SendWr {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn next(&self) -> *const Self {
         self.next
     }
 }
 
 impl Node for RecvWr {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn next(&self) -> *const Self {
         self.next
     }
@@ -34,7 +34,7 @@ impl Node for RecvWr {
 ///
 /// # Safety
 /// `list`, and `next` of each node, are NULL or valid.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub unsafe fn push_nodes<W: Node>(
     list: *const W,
     mut push: impl FnMut(&W) -> Result<(), PostError>,
@@ -76,7 +76,7 @@ pub fn outcome<W>(
 ///
 /// # Errors
 /// [`PostError::TooManySge`], also for a negative number.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub fn num_sge(num: i32, max: u32) -> Result<usize, PostError> {
     match usize::try_from(num) {
         Ok(n) if n <= max as usize => Ok(n),
@@ -91,7 +91,7 @@ pub fn num_sge(num: i32, max: u32) -> Result<usize, PostError> {
 ///
 /// # Safety
 /// `list` is NULL or points to `num` entries.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub unsafe fn entries(list: *const Sge, num: i32, max: u32, room: &mut Room) -> Result<&[Sge], PostError> {
     let num = num_sge(num, max)?;
     // SAFETY: `list` is NULL or points to `num` valid entries (the contract of this function).

@@ -67,42 +67,42 @@ pub trait Operation: Copy {
     const HAS_DATA: bool = true;
 
     /// Remote address and key: RDMA and atomics.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn remote(&self) -> Option<Self::Remote> {
         None
     }
     /// Immediate data.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn imm_data(&self) -> Option<ImmData> {
         None
     }
     /// Key to invalidate, here or at the peer.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn invalidate_rkey(&self) -> Option<u32> {
         None
     }
     /// Operands of an atomic.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn atomic(&self) -> Option<AtomicArgs> {
         None
     }
     /// Window bind.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn bind_mw(&self) -> Option<MwBind> {
         None
     }
     /// Segmented send.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn tso(&self) -> Option<TsoArgs<'_>> {
         None
     }
     /// Flush.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn flush(&self) -> Option<FlushArgs> {
         None
     }
     /// The 8 bytes of an atomic write.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn atomic_write(&self) -> Option<[u8; 8]> {
         None
     }
@@ -120,7 +120,7 @@ macro_rules! operations {
         }
         impl<$($lt,)? R: WireRemote> $name<$($lt,)? R> {
             /// Creates the operation.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             #[must_use]
             #[expect(clippy::new_without_default, reason = "an operation without arguments is still made on purpose")]
             #[allow(unfulfilled_lint_expectations, clippy::allow_attributes, reason = "most have arguments")]
@@ -144,21 +144,21 @@ operations! {
         /// Arrives in the peer's completion.
         imm: ImmData
     } => {
-        #[inline(always)] fn imm_data(&self) -> Option<ImmData> { Some(self.imm) }
+        #[cfg_attr(not(debug_assertions), inline(always))] fn imm_data(&self) -> Option<ImmData> { Some(self.imm) }
     };
     /// `IBV_WR_SEND_WITH_INV`
     SendInv [] SEND_WITH_INV {
         /// The peer's key that the send invalidates.
         rkey: u32
     } => {
-        #[inline(always)] fn invalidate_rkey(&self) -> Option<u32> { Some(self.rkey) }
+        #[cfg_attr(not(debug_assertions), inline(always))] fn invalidate_rkey(&self) -> Option<u32> { Some(self.rkey) }
     };
     /// `IBV_WR_RDMA_WRITE`
     Write [] RDMA_WRITE {
         /// The destination.
         to: R
     } => {
-        #[inline(always)] fn remote(&self) -> Option<R> { Some(self.to) }
+        #[cfg_attr(not(debug_assertions), inline(always))] fn remote(&self) -> Option<R> { Some(self.to) }
     };
     /// `IBV_WR_RDMA_WRITE_WITH_IMM`
     WriteImm [] RDMA_WRITE_WITH_IMM {
@@ -167,15 +167,15 @@ operations! {
         /// Arrives in the peer's completion.
         imm: ImmData
     } => {
-        #[inline(always)] fn remote(&self) -> Option<R> { Some(self.to) }
-        #[inline(always)] fn imm_data(&self) -> Option<ImmData> { Some(self.imm) }
+        #[cfg_attr(not(debug_assertions), inline(always))] fn remote(&self) -> Option<R> { Some(self.to) }
+        #[cfg_attr(not(debug_assertions), inline(always))] fn imm_data(&self) -> Option<ImmData> { Some(self.imm) }
     };
     /// `IBV_WR_RDMA_READ`
     Read [] RDMA_READ {
         /// The source.
         from: R
     } => {
-        #[inline(always)] fn remote(&self) -> Option<R> { Some(self.from) }
+        #[cfg_attr(not(debug_assertions), inline(always))] fn remote(&self) -> Option<R> { Some(self.from) }
     };
     /// `IBV_WR_ATOMIC_CMP_AND_SWP`: the old value arrives in the sges, 8 bytes.
     CmpSwp [] ATOMIC_CMP_AND_SWP {
@@ -186,8 +186,8 @@ operations! {
         /// The value that is stored.
         swap: u64
     } => {
-        #[inline(always)] fn remote(&self) -> Option<R> { Some(self.at) }
-        #[inline(always)] fn atomic(&self) -> Option<AtomicArgs> {
+        #[cfg_attr(not(debug_assertions), inline(always))] fn remote(&self) -> Option<R> { Some(self.at) }
+        #[cfg_attr(not(debug_assertions), inline(always))] fn atomic(&self) -> Option<AtomicArgs> {
             Some(AtomicArgs { compare_add: self.compare, swap: self.swap })
         }
     };
@@ -198,8 +198,8 @@ operations! {
         /// The value that is added.
         add: u64
     } => {
-        #[inline(always)] fn remote(&self) -> Option<R> { Some(self.at) }
-        #[inline(always)] fn atomic(&self) -> Option<AtomicArgs> {
+        #[cfg_attr(not(debug_assertions), inline(always))] fn remote(&self) -> Option<R> { Some(self.at) }
+        #[cfg_attr(not(debug_assertions), inline(always))] fn atomic(&self) -> Option<AtomicArgs> {
             Some(AtomicArgs { compare_add: self.add, swap: 0 })
         }
     };
@@ -209,14 +209,14 @@ operations! {
         rkey: u32
     } => {
         const HAS_DATA: bool = false;
-        #[inline(always)] fn invalidate_rkey(&self) -> Option<u32> { Some(self.rkey) }
+        #[cfg_attr(not(debug_assertions), inline(always))] fn invalidate_rkey(&self) -> Option<u32> { Some(self.rkey) }
     };
     /// `IBV_WR_TSO`
     Tso ['a] TSO {
         /// Header and segment size.
         args: TsoArgs<'a>
     } => {
-        #[inline(always)] fn tso(&self) -> Option<TsoArgs<'_>> { Some(self.args) }
+        #[cfg_attr(not(debug_assertions), inline(always))] fn tso(&self) -> Option<TsoArgs<'_>> { Some(self.args) }
     };
     /// `IBV_WR_FLUSH`
     Flush [] FLUSH {
@@ -226,8 +226,8 @@ operations! {
         args: FlushArgs
     } => {
         const HAS_DATA: bool = false;
-        #[inline(always)] fn remote(&self) -> Option<R> { Some(self.at) }
-        #[inline(always)] fn flush(&self) -> Option<FlushArgs> { Some(self.args) }
+        #[cfg_attr(not(debug_assertions), inline(always))] fn remote(&self) -> Option<R> { Some(self.at) }
+        #[cfg_attr(not(debug_assertions), inline(always))] fn flush(&self) -> Option<FlushArgs> { Some(self.args) }
     };
     /// `IBV_WR_ATOMIC_WRITE`
     AtomicWrite [] ATOMIC_WRITE {
@@ -237,8 +237,8 @@ operations! {
         data: [u8; 8]
     } => {
         const HAS_DATA: bool = false;
-        #[inline(always)] fn remote(&self) -> Option<R> { Some(self.to) }
-        #[inline(always)] fn atomic_write(&self) -> Option<[u8; 8]> { Some(self.data) }
+        #[cfg_attr(not(debug_assertions), inline(always))] fn remote(&self) -> Option<R> { Some(self.to) }
+        #[cfg_attr(not(debug_assertions), inline(always))] fn atomic_write(&self) -> Option<[u8; 8]> { Some(self.data) }
     };
 }
 
@@ -258,7 +258,7 @@ impl<R: WireRemote> BindMw<R> {
     /// until the work request is known to be complete, `bind.mr_lkey` is the key of a region to whose memory this
     /// process has no reference that forbids such accesses. (While a window is bound, the kernel does not deregister
     /// the region.) A bind of 0 bytes gives no access.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub const unsafe fn new(bind: MwBind) -> Self {
         Self { bind, _remote: core::marker::PhantomData }
@@ -270,7 +270,7 @@ impl<R: WireRemote> Operation for BindMw<R> {
     const OPCODE: WrOpcode = WrOpcode::BIND_MW;
     const HAS_DATA: bool = false;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn bind_mw(&self) -> Option<MwBind> {
         Some(self.bind)
     }
@@ -281,22 +281,22 @@ impl<R: WireRemote> Operation for BindMw<R> {
 /// `A` is the driver's address handle data ([`RawAh::driver`](crate::wr::RawAh)).
 pub trait Address<A>: Copy {
     /// Datagram: address handle, destination QP number and queue key.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn datagram(&self) -> Option<(&A, u32, u32)> {
         None
     }
     /// XRC: number of the remote shared receive queue.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn remote_srqn(&self) -> Option<u32> {
         None
     }
     /// Dynamically connected: address handle, DCT number and DC access key of the target.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn dc_target(&self) -> Option<(&A, u32, u64)> {
         None
     }
     /// Whether the frame contains the destination (raw packet).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_frame(&self) -> bool {
         false
     }
@@ -311,7 +311,7 @@ impl<A> Address<A> for Connected {}
 #[derive(Clone, Copy, Debug)]
 pub struct Frame;
 impl<A> Address<A> for Frame {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_frame(&self) -> bool {
         true
     }
@@ -328,14 +328,14 @@ pub struct To<'a, A> {
     pub remote_qkey: u32,
 }
 impl<A> Clone for To<'_, A> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn clone(&self) -> Self {
         *self
     }
 }
 impl<A> Copy for To<'_, A> {}
 impl<A> Address<A> for To<'_, A> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn datagram(&self) -> Option<(&A, u32, u32)> {
         Some((self.ah, self.remote_qpn, self.remote_qkey))
     }
@@ -345,7 +345,7 @@ impl<A> Address<A> for To<'_, A> {
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteSrq(pub u32);
 impl<A> Address<A> for RemoteSrq {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn remote_srqn(&self) -> Option<u32> {
         Some(self.0)
     }
@@ -362,14 +362,14 @@ pub struct DcTarget<'a, A> {
     pub remote_dc_key: u64,
 }
 impl<A> Clone for DcTarget<'_, A> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn clone(&self) -> Self {
         *self
     }
 }
 impl<A> Copy for DcTarget<'_, A> {}
 impl<A> Address<A> for DcTarget<'_, A> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn dc_target(&self) -> Option<(&A, u32, u64)> {
         Some((self.ah, self.remote_dctn, self.remote_dc_key))
     }

@@ -11,23 +11,23 @@ pub trait Payload<S: WireSge>: Copy {
     const INLINE: bool;
 
     /// The entries, when not inline.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn sges(&self) -> &[S] {
         &[]
     }
     /// The buffers, when inline: calls `f` for each, in order.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn for_each_buf(&self, f: impl FnMut(&[u8])) {
         let _ = f;
     }
     /// Sum of the buffers' lengths, when inline.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn inline_len(&self) -> usize {
         0
     }
     /// The bytes, when inline, if they are one buffer: the same bytes as those of [`for_each_buf`](Self::for_each_buf),
     /// by a shorter path.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn one_buf(&self) -> Option<&[u8]> {
         None
     }
@@ -42,7 +42,7 @@ impl<S: WireSge> Payload<S> for NoData {
 
 impl<S: WireSge> Payload<S> for &[S] {
     const INLINE: bool = false;
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn sges(&self) -> &[S] {
         self
     }
@@ -50,7 +50,7 @@ impl<S: WireSge> Payload<S> for &[S] {
 
 impl<S: WireSge, const N: usize> Payload<S> for &[S; N] {
     const INLINE: bool = false;
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn sges(&self) -> &[S] {
         *self
     }
@@ -61,15 +61,15 @@ impl<S: WireSge, const N: usize> Payload<S> for &[S; N] {
 pub struct Inline<'a>(pub &'a [u8]);
 impl<S: WireSge> Payload<S> for Inline<'_> {
     const INLINE: bool = true;
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn for_each_buf(&self, mut f: impl FnMut(&[u8])) {
         f(self.0);
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn inline_len(&self) -> usize {
         self.0.len()
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn one_buf(&self) -> Option<&[u8]> {
         Some(self.0)
     }
@@ -80,15 +80,15 @@ impl<S: WireSge> Payload<S> for Inline<'_> {
 pub struct InlineArray<'a, const N: usize>(pub &'a [u8; N]);
 impl<S: WireSge, const N: usize> Payload<S> for InlineArray<'_, N> {
     const INLINE: bool = true;
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn for_each_buf(&self, mut f: impl FnMut(&[u8])) {
         f(self.0);
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn inline_len(&self) -> usize {
         N
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn one_buf(&self) -> Option<&[u8]> {
         Some(self.0)
     }
@@ -99,11 +99,11 @@ impl<S: WireSge, const N: usize> Payload<S> for InlineArray<'_, N> {
 pub struct InlineList<'a>(pub &'a [&'a [u8]]);
 impl<S: WireSge> Payload<S> for InlineList<'_> {
     const INLINE: bool = true;
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn for_each_buf(&self, f: impl FnMut(&[u8])) {
         self.0.iter().copied().for_each(f);
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn inline_len(&self) -> usize {
         // Saturating: a sum beyond usize is too long by any limit.
         self.0.iter().fold(0, |sum: usize, b| sum.saturating_add(b.len()))

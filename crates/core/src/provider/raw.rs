@@ -101,7 +101,7 @@ impl<'a> InlineSges<'a> {
     /// # Safety
     /// Every entry of non-zero length is readable memory for as long as the value is used.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn new(sges: &'a [Sge]) -> Self {
         Self(sges)
     }
@@ -109,7 +109,7 @@ impl<'a> InlineSges<'a> {
 
 impl<S: WireSge> Payload<S> for InlineSges<'_> {
     const INLINE: bool = true;
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn for_each_buf(&self, mut f: impl FnMut(&[u8])) {
         for s in self.0.iter().filter(|s| s.length != 0) {
             let start = core::ptr::with_exposed_provenance::<u8>(s.addr as usize);
@@ -118,14 +118,14 @@ impl<S: WireSge> Payload<S> for InlineSges<'_> {
             f(unsafe { core::slice::from_raw_parts(start, s.length as usize) });
         }
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn inline_len(&self) -> usize {
         match self.0 {
             [one] => one.length as usize,
             many => many.iter().fold(0, |sum: usize, s| sum.saturating_add(s.length as usize)),
         }
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn one_buf(&self) -> Option<&[u8]> {
         let &[s] = self.0 else { return None };
         let start = core::ptr::with_exposed_provenance::<u8>(s.addr as usize);
@@ -142,7 +142,7 @@ impl<'a> InlineBufs<'a> {
     /// # Safety
     /// Every buffer of non-zero length is readable memory for as long as the value is used.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn new(bufs: &'a [IbvDataBuf]) -> Self {
         Self(bufs)
     }
@@ -150,7 +150,7 @@ impl<'a> InlineBufs<'a> {
 
 impl<S: WireSge> Payload<S> for InlineBufs<'_> {
     const INLINE: bool = true;
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn for_each_buf(&self, mut f: impl FnMut(&[u8])) {
         for b in self.0.iter().filter(|b| b.length != 0) {
             // SAFETY: the memory is readable (the contract of `new`); a length of 0 (and so a NULL pointer) is filtered
@@ -158,7 +158,7 @@ impl<S: WireSge> Payload<S> for InlineBufs<'_> {
             f(unsafe { core::slice::from_raw_parts(b.addr, b.length) });
         }
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn inline_len(&self) -> usize {
         self.0.iter().fold(0, |sum: usize, b| sum.saturating_add(b.length))
     }
@@ -170,7 +170,7 @@ impl<S: WireSge> Payload<S> for InlineBufs<'_> {
 /// # Safety
 /// `ptr` is NULL or points to `len` valid values that outlive `'a`.
 #[must_use]
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub unsafe fn slice_from_c<'a, T>(ptr: *const T, len: usize) -> Option<&'a [T]> {
     // One compare detects both a count of 0 and one that is too large.
     if ptr.is_null()
@@ -190,7 +190,7 @@ pub unsafe fn slice_from_c<'a, T>(ptr: *const T, len: usize) -> Option<&'a [T]> 
 /// # Safety
 /// `ptr` is NULL or points to a valid entry.
 #[must_use]
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub unsafe fn entry_from_c(ptr: *const Sge) -> Option<Sge> {
     // SAFETY: `ptr` is not NULL, so it points to a valid entry (the contract of this function).
     (!ptr.is_null()).then(|| unsafe { ptr.read_unaligned() })
@@ -206,7 +206,7 @@ pub struct Room(core::mem::MaybeUninit<[Sge; ROOM]>);
 impl Room {
     /// Room that is not initialised.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn new() -> Self {
         Self(core::mem::MaybeUninit::uninit())
     }
@@ -216,7 +216,7 @@ impl Room {
     /// # Safety
     /// `ptr` is NULL or points to `len` valid entries that outlive the result.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn entries(&mut self, ptr: *const Sge, len: usize) -> Option<&[Sge]> {
         // SAFETY: the contract of this function.
         let aligned = unsafe { slice_from_c(ptr, len) };
@@ -345,7 +345,7 @@ macro_rules! wr_vtable {
                 /// # Safety
                 /// Called inside a session, by one thread at a time, with valid pointers and, where a window is bound,
                 /// with the contract of [`BindMw::new`](op::BindMw::new) fulfilled.
-                #[inline(always)]
+                #[cfg_attr(not(debug_assertions), inline(always))]
                 pub unsafe fn $name(&mut self, $($arg: $ty),*) {
                     let wr = Wr { wr_id: self.wr_id, flags: SendFlags::from_bits_retain(self.wr_flags) };
                     // SAFETY: `self.queue` is the queue of this vtable (`new`); the session and the arguments fulfil
@@ -359,7 +359,7 @@ macro_rules! wr_vtable {
                 /// # Safety
                 /// Called inside a session, by one thread at a time, with valid pointers and, where memory is named by
                 /// scatter/gather entries, with the contract of [`SendBatch::push`](super::SendBatch::push) fulfilled.
-                #[inline(always)]
+                #[cfg_attr(not(debug_assertions), inline(always))]
                 pub unsafe fn $setter(&mut self, $($sarg: $sty),*) {
                     // SAFETY: `self.queue` is the queue of this vtable (`new`); the session and the arguments fulfil
                     // the contract of this function, which is that of the vtable's entry.
@@ -371,7 +371,7 @@ macro_rules! wr_vtable {
 }
 
 /// A remote address in the queue's own form.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn remote<Q: SendQueue>(addr: u64, rkey: u32) -> Q::Remote {
     Q::Remote::new(addr, rkey)
 }
@@ -577,7 +577,7 @@ impl<'q> QpEx<'q> {
     ///
     /// # Safety
     /// With an exclusive queue no other thread uses it until `wr_complete` or `wr_abort`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn wr_start(&mut self) {
         // SAFETY: `self.queue` is the queue of this vtable (`new`). No other thread uses a queue without a lock (the
         // contract of this function).
@@ -591,7 +591,7 @@ impl<'q> QpEx<'q> {
     ///
     /// # Safety
     /// Called inside a session, by the thread that called `wr_start`, or by one that it handed the session to.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn wr_complete(&mut self) -> Result<(), PostError> {
         // SAFETY: `self.queue` is the queue of this vtable (`new`), and this thread has the session (the contract of
         // this function).
@@ -602,7 +602,7 @@ impl<'q> QpEx<'q> {
     ///
     /// # Safety
     /// Called inside a session, by the thread that called `wr_start`, or by one that it handed the session to.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn wr_abort(&mut self) {
         // SAFETY: `self.queue` is the queue of this vtable (`new`), and this thread has the session (the contract of
         // this function).

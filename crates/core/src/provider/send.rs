@@ -46,7 +46,7 @@ pub trait SendQueue: Send + core::fmt::Debug {
     ///
     /// # Safety
     /// As [`SendBatch::push`].
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn post<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P) -> Result<(), PostError>
     where
         A: Address<Self::Ah>,
@@ -148,7 +148,7 @@ pub trait WrBuilder: SendQueue {
     ///
     /// # Safety
     /// As [`SendBatch::push`].
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn wr_set_sge(&mut self, sge: Sge) {
         // SAFETY: the entry's memory fulfils the contract of `SendBatch::push`, which is also that of this function.
         unsafe { self.wr_set_sges(&[sge]) };

@@ -55,7 +55,7 @@ struct PlainOp<O>(O);
 
 macro_rules! same {
     ($($name:ident -> $ty:ty;)*) => {$(
-        #[inline(always)]
+        #[cfg_attr(not(debug_assertions), inline(always))]
         fn $name(&self) -> Option<$ty> {
             self.0.$name()
         }
@@ -67,11 +67,11 @@ impl<O: Operation<Remote = WqeRemote>> Operation for PlainOp<O> {
     const OPCODE: WrOpcode = O::OPCODE;
     const HAS_DATA: bool = O::HAS_DATA;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn remote(&self) -> Option<RemoteAddr> {
         self.0.remote().map(|remote| RemoteAddr { addr: remote.addr(), rkey: remote.rkey() })
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn tso(&self) -> Option<TsoArgs<'_>> {
         self.0.tso()
     }
@@ -95,19 +95,19 @@ struct PlainData<'a, P> {
 impl<P: Payload<WqeSge>> Payload<Sge> for PlainData<'_, P> {
     const INLINE: bool = P::INLINE;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn sges(&self) -> &[Sge] {
         self.sges
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn for_each_buf(&self, f: impl FnMut(&[u8])) {
         self.data.for_each_buf(f);
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn inline_len(&self) -> usize {
         self.data.inline_len()
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn one_buf(&self) -> Option<&[u8]> {
         self.data.one_buf()
     }
@@ -120,25 +120,25 @@ macro_rules! address {
         struct $of<A>(A);
 
         impl<A: Address<AnyAh>> Address<<$driver as Driver>::Ah> for $of<A> {
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             fn datagram(&self) -> Option<(&<$driver as Driver>::Ah, u32, u32)> {
                 match self.0.datagram() {
                     Some((Any::$driver(ah), remote_qpn, remote_qkey)) => Some((ah, remote_qpn, remote_qkey)),
                     _ => None,
                 }
             }
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             fn remote_srqn(&self) -> Option<u32> {
                 self.0.remote_srqn()
             }
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             fn dc_target(&self) -> Option<(&<$driver as Driver>::Ah, u32, u64)> {
                 match self.0.dc_target() {
                     Some((Any::$driver(ah), remote_dctn, key)) => Some((ah, remote_dctn, key)),
                     _ => None,
                 }
             }
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             fn is_frame(&self) -> bool {
                 self.0.is_frame()
             }
@@ -150,7 +150,7 @@ address!(OfRxe, Rxe);
 address!(OfSiw, Siw);
 
 /// Whether the address handle of a destination, if it has one, is that of a driver.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn is_of<A: Address<AnyAh>>(to: &A, is_own: impl FnOnce(&AnyAh) -> bool) -> bool {
     let ah = to.datagram().map(|(ah, ..)| ah).or_else(|| to.dc_target().map(|(ah, ..)| ah));
     ah.is_none_or(is_own)
@@ -170,7 +170,7 @@ impl SendBatch for AnySendBatch<'_> {
     type Remote = WqeRemote;
     type Ah = AnyAh;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn push<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P)
     where
         A: Address<AnyAh>,
@@ -194,7 +194,7 @@ impl SendBatch for AnySendBatch<'_> {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn complete(self) -> Result<(), PostError> {
         if self.is_foreign {
             return Err(PostError::InvalidArgument);
@@ -213,7 +213,7 @@ impl SendQueue for AnySendQueue {
     type Ah = AnyAh;
     type Batch<'q> = AnySendBatch<'q>;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn batch(&mut self) -> AnySendBatch<'_> {
         let batch = match &mut self.queue {
             Any::Mlx5(queue) => Any::Mlx5(queue.batch()),
@@ -223,7 +223,7 @@ impl SendQueue for AnySendQueue {
         AnySendBatch { batch, is_foreign: false }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn post<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P) -> Result<(), PostError>
     where
         A: Address<AnyAh>,
@@ -330,7 +330,7 @@ impl WrBuilder for AnySendQueue {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wr_begin<O: Operation<Remote = WqeRemote>>(&mut self, wr: Wr, op: O) {
         match &mut self.queue {
             Any::Mlx5(queue) => queue.wr_begin(wr, op),
@@ -351,7 +351,7 @@ impl WrBuilder for AnySendQueue {
         forward!(self, queue => queue.wr_set_xrc_srqn(remote_srqn));
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn wr_set_sge(&mut self, sge: Sge) {
         // SAFETY: the entry's memory fulfils the contract of this function, which is that of the driver's.
         forward!(self, queue => unsafe { queue.wr_set_sge(sge) });
@@ -362,7 +362,7 @@ impl WrBuilder for AnySendQueue {
         forward!(self, queue => unsafe { queue.wr_set_sges(sges) });
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wr_set_inline<P: Payload<WqeSge>>(&mut self, data: P) {
         match &mut self.queue {
             Any::Mlx5(queue) => queue.wr_set_inline(data),

@@ -240,7 +240,7 @@ impl<D: Driver, L: Locking> Cq<L, D> {
 }
 
 impl<D: Driver> Cq<Exclusive, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn with<R>(&mut self, f: impl FnOnce(&mut D::CompletionQueue) -> R) -> Result<R, LockError> {
         Ok(f(self.engine.get_mut()))
     }
@@ -254,7 +254,7 @@ impl<D: Driver> Cq<Exclusive, D> {
 }
 
 impl<D: Driver> Cq<Shared, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn with<R>(&self, f: impl FnOnce(&mut D::CompletionQueue) -> R) -> Result<R, LockError> {
         Ok(f(&mut *self.engine.lock()?))
     }

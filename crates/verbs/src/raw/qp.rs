@@ -88,7 +88,7 @@ impl<D: Driver, T: Transport, L: Locking> Qp<T, L, D> {
     ///
     /// # Errors
     /// [`PostError::NoQueue`] for an XRC receive QP, or when the half was moved out.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn sq_mut(&mut self) -> Result<&mut SendQueue<T, L, D>, PostError> {
         self.send.as_mut().ok_or(PostError::NoQueue)
     }
@@ -97,7 +97,7 @@ impl<D: Driver, T: Transport, L: Locking> Qp<T, L, D> {
     ///
     /// # Errors
     /// [`PostError::NoQueue`] if an SRQ takes the receives, or when the half was moved out.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn rq_mut(&mut self) -> Result<&mut RecvQueue<L, D>, PostError> {
         self.recv.as_mut().ok_or(PostError::NoQueue)
     }
@@ -194,7 +194,7 @@ macro_rules! halves {
             ///
             /// # Errors
             /// [`PostError::NoQueue`] for an XRC receive QP, or when the half was moved out.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn sq(& $($mutable)? self) -> Result<& $($mutable)? SendQueue<T, $locking, D>, PostError> {
                 self.send.$as_ref().ok_or(PostError::NoQueue)
             }
@@ -203,7 +203,7 @@ macro_rules! halves {
             ///
             /// # Errors
             /// [`PostError::NoQueue`] if an SRQ takes the receives, or when the half was moved out.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn rq(& $($mutable)? self) -> Result<& $($mutable)? RecvQueue<$locking, D>, PostError> {
                 self.recv.$as_ref().ok_or(PostError::NoQueue)
             }

@@ -70,13 +70,13 @@ impl<D: Driver, T: Sends, L: Locking> SendQueue<T, L, D> {
 }
 
 impl<D: Driver, T: Sends> SendQueue<T, Exclusive, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn engine_mut(&mut self) -> &mut D::SendQueue {
         self.engine.get_mut()
     }
 
     /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn batch(&mut self) -> Batch<'_, T, D> {
         Batch::new(self.engine.get_mut().batch())
     }
@@ -86,7 +86,7 @@ macro_rules! single_posts {
     ($($(#[$meta:meta])* [$bound:ident] $name:ident, $post:ident ($($arg:ident : $ty:ty),*) -> $addr:ty = $to:expr;)*) => {$(
         impl<'q, D: Driver, T: $bound + Sends> Batch<'q, T, D> {
             $(#[$meta])*
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn $name<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<ToBatch<'b, 'q, D>, T, $addr, D> {
                 Wr::new(ToBatch(&mut self.inner), wr_id, $to)
             }
@@ -94,7 +94,7 @@ macro_rules! single_posts {
         impl<D: Driver, T: $bound + Sends> SendQueue<T, Exclusive, D> {
             $(#[$meta])*
             /// Posts immediately.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<AtOnce<'b, D>, T, $addr, D> {
                 Wr::new(AtOnce(self.engine.get_mut()), wr_id, $to)
             }
@@ -102,7 +102,7 @@ macro_rules! single_posts {
         impl<D: Driver, T: $bound + Sends> SendGuard<'_, T, D> {
             $(#[$meta])*
             /// Posts immediately.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<AtOnce<'b, D>, T, $addr, D> {
                 Wr::new(AtOnce(&mut *self.guard), wr_id, $to)
             }
@@ -142,7 +142,7 @@ impl<D: Driver, T: Sends> SendQueue<T, Shared, D> {
     /// # Errors
     /// [`LockError::Reentered`] if this thread holds the lock; [`LockError::Forked`] in a child of fork(2), if a thread of the
     /// parent held it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn lock(&self) -> Result<SendGuard<'_, T, D>, LockError> {
         Ok(SendGuard { guard: self.engine.lock()?, _transport: PhantomData })
     }
@@ -156,13 +156,13 @@ pub struct SendGuard<'q, T, D: Driver> {
 }
 
 impl<D: Driver, T: Sends> SendGuard<'_, T, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn engine_mut(&mut self) -> &mut D::SendQueue {
         &mut self.guard
     }
 
     /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn batch(&mut self) -> Batch<'_, T, D> {
         Batch::new(self.guard.batch())
     }
@@ -182,7 +182,7 @@ impl<D: Driver, T> core::fmt::Debug for Batch<'_, T, D> {
 }
 
 impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn new(inner: <D::SendQueue as Engine>::Batch<'q>) -> Self {
         Self { inner, _transport: PhantomData }
     }
@@ -193,13 +193,13 @@ impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
     /// # Errors
     /// The [`PostError`] of the first invalid WR, or [`PostError::QueueFull`]; nothing was posted then. Only after
     /// [`PostError::Doorbell`] (rxe: the system call failed) the WRs may run.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn complete(self) -> Result<(), PostError> {
         self.inner.complete()
     }
 
     /// Discards the batch: nothing is posted.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn abort(self) {
         self.inner.abort();
     }

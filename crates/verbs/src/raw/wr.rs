@@ -44,7 +44,7 @@ impl<D: Driver> core::fmt::Debug for ToBatch<'_, '_, D> {
 impl<D: Driver> PostTo<D> for ToBatch<'_, '_, D> {
     type Out = ();
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn put<A, O, P>(self, wr: Head, to: A, op: O, data: P)
     where
         A: Address<D::Ah>,
@@ -63,7 +63,7 @@ pub struct AtOnce<'q, D: Driver = AnyDriver>(pub(super) &'q mut D::SendQueue);
 impl<D: Driver> PostTo<D> for AtOnce<'_, D> {
     type Out = Result<(), PostError>;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn put<A, O, P>(self, wr: Head, to: A, op: O, data: P) -> Result<(), PostError>
     where
         A: Address<D::Ah>,
@@ -86,31 +86,31 @@ pub struct Wr<S, T, A, D: Driver> {
 }
 
 impl<S: PostTo<D>, D: Driver, T, A: Address<D::Ah>> Wr<S, T, A, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn new(sink: S, wr_id: u64, to: A) -> Self {
         Self { sink, head: Head { wr_id, flags: SendFlags::empty() }, to, _types: PhantomData }
     }
 
     /// Requests a completion (`IBV_SEND_SIGNALED`).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn signaled(self) -> Self {
         self.flags(SendFlags::SIGNALED)
     }
 
     /// Waits for all earlier reads and atomics of this QP (`IBV_SEND_FENCE`).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn fenced(self) -> Self {
         self.flags(SendFlags::FENCE)
     }
 
     /// Requests a solicited event at the peer (`IBV_SEND_SOLICITED`).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn solicited(self) -> Self {
         self.flags(SendFlags::SOLICITED)
     }
 
     /// Adds flags.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn flags(mut self, flags: SendFlags) -> Self {
         self.head.flags |= flags;
         self
@@ -118,7 +118,7 @@ impl<S: PostTo<D>, D: Driver, T, A: Address<D::Ah>> Wr<S, T, A, D> {
 
     /// # Safety
     /// As [`SendBatch::push`].
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn put<O: Operation<Remote = D::Remote>, P: Payload<D::Sge>>(self, op: O, data: P) -> S::Out {
         // SAFETY: the entries' memory fulfils the contract of `SendBatch::push`, which is also that of this function.
         unsafe { self.sink.put(self.head, self.to, op, data) }
@@ -137,7 +137,7 @@ macro_rules! with_data {
             /// The memory that `sges` name stays registered and alive, and is not written, until this work request is
             /// known to be complete. For a frame (of a raw packet QP), the address of each entry is the address of its
             /// memory in this process ([`SendBatch::push`]), because the driver may read headers there during the call.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub unsafe fn $name(self, sges: &[D::Sge], $($arg: $ty),*) -> S::Out {
                 // SAFETY: the entries' memory stays registered, exists and is not written until the WR completes (the
                 // contract of this function).
@@ -146,7 +146,7 @@ macro_rules! with_data {
 
             $(#[$meta])*
             /// The bytes are copied during the call and need no registration.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn $inline(self, data: &[u8], $($arg: $ty),*) -> S::Out {
                 // SAFETY: inline data names no memory that is used later.
                 unsafe { self.put($op, Inline(data)) }
@@ -154,7 +154,7 @@ macro_rules! with_data {
 
             $(#[$meta])*
             /// Several buffers, copied one after the other during the call.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn $list(self, bufs: &[&[u8]], $($arg: $ty),*) -> S::Out {
                 // SAFETY: inline data names no memory that is used later.
                 unsafe { self.put($op, InlineList(bufs)) }
@@ -162,7 +162,7 @@ macro_rules! with_data {
 
             $(#[$meta])*
             /// A number of bytes known at compile time, copied during the call.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn $array<const N: usize>(self, data: &[u8; N], $($arg: $ty),*) -> S::Out {
                 // SAFETY: inline data names no memory that is used later.
                 unsafe { self.put($op, InlineArray(data)) }
@@ -191,7 +191,7 @@ impl<S: PostTo<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, T, A, D> {
     /// # Safety
     /// The memory that `sges` name stays registered (with local write access) and alive, and is not accessed, until
     /// this work request is known to be complete.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn read(self, sges: &[D::Sge], from: D::Remote) -> S::Out {
         // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract
         // of this function).
@@ -204,7 +204,7 @@ impl<S: PostTo<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, T, A, D> {
     ///
     /// # Safety
     /// As [`read`](Self::read).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn compare_swap(self, sges: &[D::Sge], at: D::Remote, compare: u64, swap: u64) -> S::Out {
         // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract
         // of `read`).
@@ -216,7 +216,7 @@ impl<S: PostTo<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, T, A, D> {
     ///
     /// # Safety
     /// As [`read`](Self::read).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn fetch_add(self, sges: &[D::Sge], at: D::Remote, add: u64) -> S::Out {
         // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract
         // of `read`).
@@ -224,14 +224,14 @@ impl<S: PostTo<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, T, A, D> {
     }
 
     /// `IBV_WR_FLUSH`: makes earlier writes visible or persistent at the peer.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn flush(self, at: D::Remote, args: FlushArgs) -> S::Out {
         // SAFETY: no local memory is named.
         unsafe { self.put(op::Flush::new(at, args), NoData) }
     }
 
     /// `IBV_WR_ATOMIC_WRITE`: stores 8 bytes at `to`, an address that is a multiple of 8, atomically.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn atomic_write(self, to: D::Remote, data: [u8; 8]) -> S::Out {
         // SAFETY: no local memory is named.
         unsafe { self.put(op::AtomicWrite::new(to, data), NoData) }
@@ -240,7 +240,7 @@ impl<S: PostTo<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, T, A, D> {
 
 impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
     /// `IBV_WR_LOCAL_INV`: invalidates a local window's key.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn local_inv(self, rkey: u32) -> S::Out {
         // SAFETY: an invalidation has no entries.
         unsafe { self.put(op::LocalInv::new(rkey), NoData) }
@@ -252,7 +252,7 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, T, A, D> {
     /// As [`op::BindMw::new`]. A bind from [`MemoryWindow::bind`](crate::MemoryWindow::bind), in which only the low
     /// byte of `rkey` may be changed, names an exposed region; the caller guarantees that the region stays registered
     /// until this work request is known to be complete.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn bind_mw(self, bind: MwBind) -> S::Out {
         // SAFETY: the bind fulfils the contract of `BindMw::new` (the contract of this function).
         let bind = unsafe { op::BindMw::new(bind) };
@@ -267,7 +267,7 @@ impl<S: PostTo<D>, D: Driver, T: Sends, A: Address<D::Ah>> Wr<S, T, A, D> {
     ///
     /// # Safety
     /// As [`send`](Self::send).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn send_tso(self, args: TsoArgs<'_>, sges: &[D::Sge]) -> S::Out {
         // SAFETY: the entries' memory fulfils the contract of this function, which is that of `send`.
         unsafe { self.put(op::Tso::new(args), sges) }

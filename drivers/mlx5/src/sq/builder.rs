@@ -100,7 +100,7 @@ impl CurrentState {
     }
 
     /// Whether its data are missing, and it has no flags except `but`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     const fn takes_data(self, but: SlowPathFlags) -> bool {
         self.needs.contains(Setters::DATA) && self.slow.difference(but).is_empty()
     }
@@ -122,14 +122,14 @@ impl Current {
     };
 
     /// Removes the WR.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     const fn clear(&mut self) {
         self.max_entry = 0;
         self.state = Self::NONE.state;
     }
 
     /// Called after the data were set.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn end_data(&mut self) {
         self.max_entry = 0;
         self.state.needs.remove(Setters::DATA);
@@ -153,7 +153,7 @@ impl Session {
     }
 
     /// Ends the data of a WR of the fast path, which a setter wrote into `units` units, at least one.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn end_fast(&mut self, view: SqView<'_>, wr: &Current, units: u32, carries: Carries) {
         WqeWriter::new(view, wr.place).put_ctrl0((wr.ctrl0 - 1 + u64::from(units)).to_be());
         self.cursor.finish_again(view, wr.place, Written { ds: u32::from(wr.state.units) + units, carries });
@@ -161,7 +161,7 @@ impl Session {
     }
 
     /// [`end_fast`](Self::end_fast) for at most [`SHORT_INLINE`] bytes of inline data.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn end_short(&mut self, view: SqView<'_>, wr: &Current, units: u32) {
         WqeWriter::new(view, wr.place).put_ctrl0((wr.ctrl0 - 1 + u64::from(units)).to_be());
         let written = Written { ds: u32::from(wr.state.units) + units, carries: Carries::Inline };
@@ -196,7 +196,7 @@ fn words_of(unit: &[u8; 16]) -> [u64; 2] {
 }
 
 /// The local operation of a builder.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn local_of(op: &WqeOp<'_>) -> Option<Local> {
     match op.local {
         // `wr_bind_mw` is for windows of type 2, whatever type the window has (ibv_wr_post(3)).
@@ -214,13 +214,13 @@ const fn slow_flags(opcode: WrOpcode) -> SlowPathFlags {
 
 impl SendQueue {
     /// A writer at the WQE of the WR.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn writer(&self) -> WqeWriter<'_> {
         WqeWriter::new(self.queue.view(), self.session.wr.place)
     }
 
     /// Ends the data of a WR, which a setter wrote into `units` units.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn end_data(&mut self, units: u32, carries: Carries) {
         let Self { queue, session, .. } = self;
         let (wr, view) = (session.wr, queue.view());
@@ -233,7 +233,7 @@ impl SendQueue {
 
     /// Begins a WR of the fast path, for which there is room: finishes it, and writes the segments of its opcode from
     /// `unit` on.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn begin_at<O: Operation<Remote = Remote>>(&mut self, unit: u32, takes: Setters, wr: Wr, op: &O) {
         let Self { queue, encoder, session, .. } = self;
         let (place, op) = (session.cursor.at, WqeOp::of(op));
@@ -305,7 +305,7 @@ impl SendQueue {
     }
 
     /// Begins a local operation that takes the fast path, and returns whether it did.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn begin_local(&mut self, opcode: WrOpcode, wr: Wr, local: &Local) -> bool {
         let Self { queue, producer, encoder, session } = self;
         session.wr.clear();
@@ -515,7 +515,7 @@ impl SendQueue {
     }
 
     /// Sets the destination of a WR, of a queue of this `kind`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn set_address(&mut self, kind: Kind, to: Destination<'_>) {
         if self.encoder.kind != kind {
             // The WR has a setter for its destination, but not this one.
@@ -638,12 +638,12 @@ impl WrBuilder for SendQueue {
         self.session.wr.clear();
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wr_is_open(&self) -> bool {
         self.producer.in_session()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wr_begin<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
         if !O::HAS_DATA
             && self.session.wr.state.needs.is_empty()
@@ -682,7 +682,7 @@ impl WrBuilder for SendQueue {
         self.set_address(Kind::Xrc, Destination::Srq(remote_srqn));
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn wr_set_sge(&mut self, sge: RawSge) {
         let Self { queue, session: Session { wr, .. }, .. } = self;
         // The length of an empty entry wraps around.
@@ -697,7 +697,7 @@ impl WrBuilder for SendQueue {
         unsafe { self.set_entry(sge.addr, sge.length, sge.lkey) }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn wr_set_sges(&mut self, sges: &[RawSge]) {
         let Self { queue, session, encoder, .. } = self;
         let state = session.wr.state;

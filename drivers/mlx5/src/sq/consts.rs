@@ -48,7 +48,7 @@ impl Kind {
     }
 
     /// Whether a destination is of this kind.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn matches(self, to: &Destination<'_>) -> bool {
         match to {
             Destination::Connection => matches!(self, Self::Connected | Self::Raw),
@@ -114,7 +114,7 @@ pub(crate) struct FastPathOps {
 
 impl FastPathOps {
     /// Whether a WR of this opcode to this destination takes the fast path.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn has(&self, opcode: WrOpcode, to: &Destination<'_>) -> bool {
         let set = match to {
             Destination::Connection => self.connected,
@@ -184,13 +184,13 @@ impl FastPathConsts {
     }
 
     /// Whether a WR of a list with this opcode takes the fast path.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn has_in_lists(&self, opcode: WrOpcode) -> bool {
         opcode.0 < 32 && self.lists >> opcode.0 & 1 != 0
     }
 
     /// Whether a local operation takes the fast path.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn has_local(&self, local: &Local) -> bool {
         let opcode = match local {
             Local::Bind(_) => WrOpcode::BIND_MW,
@@ -200,32 +200,32 @@ impl FastPathConsts {
     }
 
     /// Whether a builder with this opcode, a local operation, takes the fast path.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn has_local_builder(&self, opcode: WrOpcode) -> bool {
         self.local_builders & opcode_bit(opcode) != 0
     }
 
     /// Whether a builder of a frame takes the fast path.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn has_frame_builder(&self, opcode: WrOpcode) -> bool {
         self.frame_builders & opcode_bit(opcode) != 0
     }
 
     /// Whether a builder with this opcode takes the fast path, on a connected queue.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn has_connected_builder(&self, opcode: WrOpcode) -> bool {
         self.connected_builders & opcode_bit(opcode) != 0
     }
 
     /// Whether a builder with this opcode takes the fast path, on a queue whose builders have a setter for the destination.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn has_addressed_builder(&self, opcode: WrOpcode) -> bool {
         self.addressed_builders & opcode_bit(opcode) != 0
     }
 }
 
 /// Whether all flags are allowed on every QP type.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) const fn are_plain(flags: SendFlags) -> bool {
     const { assert!(crate::wqe::are_plain(SendFlags::from_bits_retain(15))) };
     flags.bits() < 16

@@ -110,7 +110,7 @@ impl Encoder {
     }
 
     /// Writes one WR that takes the fast path ([`takes_fast_path`]) at the cursor and moves the cursor.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn push_fast<P: Payload<Sge>>(
         &self,
         producer: &mut Producer,
@@ -125,7 +125,7 @@ impl Encoder {
     }
 
     /// Writes one WR at the cursor and moves the cursor, if the WR takes the fast path and there is room.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_fast<E: SendEntry, P: Payload<Sge>>(
         &self,
         view: SqView<'_>,
@@ -143,7 +143,7 @@ impl Encoder {
     ///
     /// # Safety
     /// As [`push_cold`](Self::push_cold).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) unsafe fn push_latched<P: Payload<Sge>>(
         &self,
         producer: &mut Producer,
@@ -271,7 +271,7 @@ impl Encoder {
 
     /// Writes a bind or an invalidation at the cursor and moves the cursor, if the WR takes the fast path and there is room.
     /// The queue has the operation ([`FastPathConsts::has_local`]).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_local(
         &self,
         producer: &mut Producer,
@@ -307,7 +307,7 @@ impl Encoder {
     }
 
     /// Writes the control segment of a local operation of `UNITS` units, and moves the cursor.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn end_local<const UNITS: u32>(
         &self,
         producer: &mut Producer,
@@ -359,7 +359,7 @@ impl Encoder {
     }
 
     /// The block of a WR that takes the fast path, has one entry and fits into one block; see [`plain::block`].
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn block<E: SendEntry, P>(&self, wr: &Description<'_, E, P>) -> Option<([u64; 8], u32)> {
         if !self.fast.ops.has(wr.op.opcode, &wr.to) || !are_plain(wr.flags) {
             return None;
@@ -370,7 +370,7 @@ impl Encoder {
 
 /// Whether a WR takes the fast path. A WR whose only entry is empty or has 2^31 bytes does not, so that the length of a WQE
 /// with one entry is constant in the fast path.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn takes_fast_path<E: SendEntry, P>(ops: FastPathOps, wr: &Description<'_, E, P>) -> bool {
     let opcode = wr.op.opcode;
     let is_usual = match wr.data {

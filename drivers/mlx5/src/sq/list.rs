@@ -274,7 +274,7 @@ unsafe fn run_locals<'l, const OPCODE: u32>(
 ///
 /// # Safety
 /// `wr` is a valid node of a list ([`post_send`]).
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn put_local<const OPCODE: u32>(
     encoder: &Encoder,
     producer: &mut Producer,
@@ -299,7 +299,7 @@ unsafe fn put_local<const OPCODE: u32>(
 }
 
 /// Whether a node has one entry: the usual case, which has code of its own so that its values are in registers.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn has_one_entry(wr: &SendWr) -> bool {
     wr.num_sge == 1 && !flags_of(wr).contains(SendFlags::INLINE)
 }
@@ -341,7 +341,7 @@ unsafe fn run<'l, const OPCODE: u32, const TO: u8, const ONE: bool>(
 ///
 /// # Safety
 /// `wr` is a valid node of a list ([`post_send`]).
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn put_node<const OPCODE: u32, const TO: u8, const ONE: bool>(
     encoder: &Encoder,
     view: SqView<'_>,
@@ -408,7 +408,7 @@ const fn kind_of(to: u8) -> Kind {
 ///
 /// # Safety
 /// `wr` is a valid node of a list ([`post_send`]).
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn post_block<const OPCODE: u32, const TO: u8>(queue: &mut SendQueue, wr: &SendWr) -> bool {
     let SendQueue { queue, producer, encoder, .. } = queue;
     let (opcode, flags) = (WrOpcode(OPCODE), flags_of(wr));
@@ -427,13 +427,13 @@ unsafe fn post_block<const OPCODE: u32, const TO: u8>(queue: &mut SendQueue, wr:
 }
 
 /// A WR's flags, including `INLINE`.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn flags_of(wr: &SendWr) -> SendFlags {
     SendFlags::from_bits_retain(wr.send_flags)
 }
 
 /// The operation of a node with data.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn operation(opcode: WrOpcode, wr: &SendWr) -> WqeOp<'static> {
     let op = WqeOp::new(opcode);
     match opcode {
@@ -537,7 +537,7 @@ unsafe fn describe<'a>(
 ///
 /// # Safety
 /// `wr` is a valid node of a list ([`push`]).
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn destination(kind: Kind, wr: &SendWr) -> Result<Destination<'_>, PostError> {
     match kind {
         Kind::Datagram => {
@@ -559,7 +559,7 @@ unsafe fn destination(kind: Kind, wr: &SendWr) -> Result<Destination<'_>, PostEr
 ///
 /// # Safety
 /// `wr` is a valid node of a list with this opcode ([`push`]).
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn tso_args(wr: &SendWr) -> Result<TsoArgs<'_>, PostError> {
     // SAFETY: a WR with this opcode has this field of the union (the contract of this function).
     let tso = unsafe { wr.tail.tso };
@@ -569,7 +569,7 @@ unsafe fn tso_args(wr: &SendWr) -> Result<TsoArgs<'_>, PostError> {
 }
 
 /// The remote address in the union.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn rdma(wr: &SendWr) -> Remote {
     // SAFETY: a field of plain integers, for which all bytes are valid.
     let rdma = unsafe { wr.wr.rdma };
@@ -577,7 +577,7 @@ fn rdma(wr: &SendWr) -> Remote {
 }
 
 /// The operation of an atomic.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn atomic(wr: &SendWr, opcode: WrOpcode) -> WqeOp<'static> {
     // SAFETY: a field of plain integers, for which all bytes are valid.
     let args = unsafe { wr.wr.atomic };

@@ -127,7 +127,7 @@ impl SendQueue {
     }
 
     /// Posts one WR with data if it takes the fast path and the queue is open and has room.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn post_usual<O, P>(&mut self, wr_id: u64, wr: &Description<'_, Sge, &P>) -> bool
     where
         O: Operation<Remote = Remote>,
@@ -144,7 +144,7 @@ impl SendQueue {
     }
 
     /// Posts a local operation if it takes the fast path and the queue is open and has room.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn post_local(&mut self, wr: Wr, local: &Local) -> bool {
         let Self { queue, producer, encoder, .. } = self;
         let (ring, mut cursor) = (queue.view(), producer.begin_any());
@@ -154,7 +154,7 @@ impl SendQueue {
     }
 
     /// Posts one WR if it takes the fast path and the queue is open and has room.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn post_fast<E: SendEntry, P: Payload<Sge>>(&mut self, wr_id: u64, wr: &Description<'_, E, &P>) -> bool {
         let Self { queue, producer, encoder, .. } = self;
         let (ring, mut cursor) = (queue.view(), producer.begin());
@@ -180,7 +180,7 @@ impl SendQueue {
 }
 
 /// The description of a WR of the typed interface.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn describe<'a, A, O, P>(wr: Wr, to: &'a A, op: &'a O, data: &'a P) -> Description<'a, Sge, &'a P>
 where
     A: Address<Ah>,
@@ -192,7 +192,7 @@ where
 }
 
 /// The local operation of a WR that has no data, as it must not.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn local_of<'a, E, P>(wr: &'a Description<'_, E, P>) -> Option<&'a Local> {
     wr.op.local.as_ref().filter(|_| matches!(wr.data, Data::Entries([])))
 }
@@ -203,14 +203,14 @@ impl SendQueueTrait for SendQueue {
     type Ah = Ah;
     type Batch<'q> = Batch<'q>;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn batch(&mut self) -> Batch<'_> {
         let Self { queue, producer, encoder, .. } = self;
         let cursor = producer.begin_any();
         Batch { queue, view: queue.view(), producer, encoder, ops: encoder.fast.ops, cursor }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn post<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P) -> Result<(), PostError>
     where
         A: Address<Ah>,
@@ -281,7 +281,7 @@ impl SendBatch for Batch<'_> {
     type Remote = Remote;
     type Ah = Ah;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn push<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P)
     where
         A: Address<Ah>,
@@ -308,7 +308,7 @@ impl SendBatch for Batch<'_> {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn complete(self) -> Result<(), PostError> {
         self.producer.complete(self.queue, self.view, &self.cursor)
     }

@@ -34,7 +34,7 @@ pub(crate) enum Destination<'a> {
 
 impl<'a> Destination<'a> {
     /// The destination of the typed interface.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn of<A: Address<Ah>>(to: &'a A) -> Self {
         if let Some((ah, qpn, qkey)) = to.datagram() {
             Self::Datagram(ah, qpn, qkey)
@@ -50,7 +50,7 @@ impl<'a> Destination<'a> {
     }
 
     /// The units of the destination's segment.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn units(&self) -> u32 {
         match self {
             Self::Connection => 0,
@@ -90,13 +90,13 @@ pub(crate) struct WqeOp<'a> {
 
 impl<'a> WqeOp<'a> {
     /// A message that consists of data only.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn new(opcode: WrOpcode) -> Self {
         Self { opcode, imm: 0, remote: None, operands: None, is_aligned: false, tso: None, local: None }
     }
 
     /// The operation of the typed interface or of a builder.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn of<O: Operation<Remote = Remote>>(op: &'a O) -> Self {
         let imm = match (op.imm_data(), op.invalidate_rkey()) {
             (Some(imm), _) => imm.get(),
@@ -126,14 +126,14 @@ impl<'a> WqeOp<'a> {
     }
 
     /// The response that the device writes to the WR's entries.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn answer(&self) -> Answer {
         if is_atomic(self.opcode) { Answer::CountEight } else { Answer::None }
     }
 }
 
 /// The units of an opcode between destination and data.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) const fn op_units(opcode: WrOpcode) -> u32 {
     match opcode {
         WrOpcode::RDMA_WRITE | WrOpcode::RDMA_WRITE_WITH_IMM | WrOpcode::RDMA_READ => 1,
@@ -153,7 +153,7 @@ pub(crate) enum Data<'a, E, P> {
 
 impl<'a, P: Payload<Sge>> Data<'a, Sge, &'a P> {
     /// The data of the typed interface.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn of(data: &'a P) -> Self {
         if P::INLINE { Self::Inline(data) } else { Self::Entries(data.sges()) }
     }
@@ -186,7 +186,7 @@ pub(crate) struct Description<'a, E, P> {
 impl<E: Copy, P: Copy> Description<'_, E, &P> {
     /// Calls `f`, which should not be inlined, with a copy. If the address of the description, of a single entry or of the
     /// inline data's reference were passed, they would be kept in memory instead of registers, in the fast path, too.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn lend<R>(&self, f: impl FnOnce(&Description<'_, E, &P>) -> R) -> R {
         match self.data {
             Data::Entries(&[one]) => f(&Description { data: Data::Entries(&[one]), ..*self }),
@@ -219,7 +219,7 @@ pub(crate) struct Written {
 
 impl Written {
     /// A WQE of `ds` units with data of the kind `carries`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn new(ds: u32, carries: Carries) -> Self {
         Self { ds, carries: if ds == CTRL_UNITS { Carries::Nothing } else { carries } }
     }
@@ -232,14 +232,14 @@ pub(crate) trait Units {
 }
 
 impl Units for WqeWriter<'_> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn put_unit(&mut self, unit: u32, words: [u64; 2]) {
         self.put(unit, words);
     }
 }
 
 impl Units for [u64; 8] {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn put_unit(&mut self, unit: u32, [a, b]: [u64; 2]) {
         let first = (unit % 4) as usize * 2;
         (self[first], self[first + 1]) = (a, b);
@@ -278,40 +278,40 @@ impl CtrlConsts {
     }
 
     /// The number of the QP.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn qp_num(&self) -> u32 {
         (self.first[0] >> 8) as u32 & 0xff_ffff
     }
 
     /// The first word of a common WQE with `data_units` units of data. All opcodes of a queue are below 16.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn first(&self, place: BlockIndex, opcode: WrOpcode, data_units: u64) -> u64 {
         let one = self.first[(opcode.0 & 15) as usize];
         ctrl0(one.wrapping_add(data_units.wrapping_sub(1)), place, 0, 0)
     }
 
     /// The first word of a WQE of `ds` units, for any layout.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn first_of_units(&self, place: BlockIndex, opcode: WrOpcode, ds: u32) -> u64 {
         ctrl0(self.first[(opcode.0 & 15) as usize] & !0xff, place, 0, ds.into())
     }
 
     /// [`second`](Self::second) of a local operation, which `waits` for the one before it. (A fence of the WR is stronger.)
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn second_behind_local(&self, flags: SendFlags, imm: u32, waits: bool) -> u64 {
         let words = if waits { &self.waiting } else { &self.second };
         words[(flags.bits() & 15) as usize] | ctrl1(0, imm)
     }
 
     /// The second word. Flags that are not plain are ignored.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn second(&self, flags: SendFlags, imm: u32) -> u64 {
         self.second[(flags.bits() & 15) as usize] | ctrl1(0, imm)
     }
 }
 
 /// Writes the destination after the control segment; returns the next unit.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_destination(units: &mut impl Units, to: Destination<'_>) -> u32 {
     let av = match to {
         Destination::Connection => return CTRL_UNITS,
@@ -334,7 +334,7 @@ pub(crate) fn put_destination(units: &mut impl Units, to: Destination<'_>) -> u3
 }
 
 /// Writes the segments of the opcode from `unit` on; returns the next unit.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_op(units: &mut impl Units, unit: u32, op: &WqeOp<'_>) -> Result<u32, PostError> {
     let Some(remote) = op.remote else { return Ok(unit) };
     units.put_unit(unit, remote.words());
@@ -351,7 +351,7 @@ pub(crate) fn put_op(units: &mut impl Units, unit: u32, op: &WqeOp<'_>) -> Resul
 /// destination and flags.
 ///
 /// A WR with one entry has its own code, in which the length is constant if all else is.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_wqe<E: SendEntry, P: Payload<Sge>>(
     view: SqView<'_>,
     cursor: &mut Cursor,
@@ -391,7 +391,7 @@ pub(crate) fn put_wqe<E: SendEntry, P: Payload<Sge>>(
 }
 
 /// [`put_wqe`] for a TSO send of entries: the Ethernet segment contains the header.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn put_tso<E: SendEntry, P: Payload<Sge>>(
     view: SqView<'_>,
     cursor: &mut Cursor,
@@ -426,7 +426,7 @@ fn put_tso<E: SendEntry, P: Payload<Sge>>(
 }
 
 /// Writes the control segment of a common WQE with `data_units` units of data.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_ctrl(
     writer: WqeWriter<'_>,
     consts: &CtrlConsts,
@@ -439,7 +439,7 @@ pub(crate) fn put_ctrl(
 }
 
 /// Whether [`block`] composes WRs of this kind.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn has_block<E, P>(wr: &Description<'_, E, P>) -> bool {
     let units = CTRL_UNITS + wr.to.units() + op_units(wr.op.opcode) + 1;
     matches!(wr.data, Data::Entries([_])) && wr.op.tso.is_none() && units <= 4
@@ -447,7 +447,7 @@ pub(crate) fn has_block<E, P>(wr: &Description<'_, E, P>) -> bool {
 
 /// Composes a WQE of one block with one entry in registers: returns its words, except the first, and its units. `None` for
 /// other WRs, and for WRs with an error.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn block<E: SendEntry, P>(
     consts: &CtrlConsts,
     wr: &Description<'_, E, P>,
