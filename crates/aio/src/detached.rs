@@ -68,7 +68,7 @@ impl<D: Driver> QpInner<D> {
     }
 
     /// Posts a work request for which no one waits, if the queue is open and has an entry that no one else waits for.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn post_now<P: Payload<D>>(
         &self,
         payload: P,
@@ -104,7 +104,7 @@ enum Now<P> {
 impl<D: Driver> Sends<D> {
     /// Posts a work request for which no one waits. There is a free entry, and the caller's turn has come. One of several makes a
     /// completion, which frees the entries of those before it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn detach<P: Payload<D>>(
         &mut self,
         qp: &QpInner<D>,

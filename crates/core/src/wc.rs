@@ -80,7 +80,7 @@ wc_values! {
 impl WcStatus {
     /// Whether the work request succeeded.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn is_success(self) -> bool {
         self.0 == 0
     }
@@ -159,7 +159,7 @@ pub enum Fault {
 impl WcOpcode {
     /// Whether this completes a posted receive.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn is_recv(self) -> bool {
         self.0 & Self::RECV.0 != 0
     }

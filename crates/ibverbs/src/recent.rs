@@ -39,7 +39,7 @@ impl Place {
     ///
     /// With the key of a change, the count is at least that of the change. If it was greater before, the key would be 0 or that of a later
     /// change. If a pointer is that of a later change, the count is greater afterwards.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn get(&self, key: usize) -> Option<[*mut (); 2]> {
         let changes = self.changes.load(Ordering::Acquire);
         if key == 0 || self.key.load(Ordering::Acquire) != key {
@@ -75,12 +75,12 @@ impl Place {
 static OBJECTS: [[Place; PLACES]; KINDS] = [const { [const { Place::new() }; PLACES] }; KINDS];
 
 /// A number whose low bits differ for most objects. They select the shard of the table and the place.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn spread(address: usize) -> usize {
     address >> 6 ^ address >> 12
 }
 
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn place(kind: Kind, address: usize) -> &'static Place {
     &OBJECTS[kind as usize][spread(address) % PLACES]
 }
@@ -89,7 +89,7 @@ fn place(kind: Kind, address: usize) -> &'static Place {
 ///
 /// # Safety
 /// As [`peek`](crate::live::peek).
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) unsafe fn find<'a, T: Object>(object: *mut T) -> Option<(&'a Private, *mut ibv_context)> {
     let [expected, here] = place(T::KIND, object.addr()).get(object.addr())?;
     // SAFETY: the object was in the table when its address was found, so it exists, and the program does not destroy it during this call

@@ -112,7 +112,7 @@ impl<D: Driver> ProtectionDomain<D> {
 
 impl<D: Driver> AddressHandle<D> {
     /// The data that the driver's encoder needs.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn driver_data(&self) -> &D::Ah {
         &self.raw.driver
     }

@@ -147,7 +147,7 @@ macro_rules! fields {
         impl<D: Driver> Polled<'_, '_, D> {
             $(
                 $(#[$meta])*
-                #[inline(always)]
+                #[cfg_attr(not(debug_assertions), inline(always))]
                 #[must_use]
                 pub fn $name(&self) -> $ty {
                     self.fields.$name()
@@ -201,7 +201,7 @@ impl<D: Driver> fmt::Debug for Polled<'_, '_, D> {
 
 impl<D: Driver> Fields<'_, '_, D> {
     /// See [`Completion::received_len`].
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn received_len(&self) -> u32 {
         match self {
             Self::Ring(completion) => completion.received_len(),
@@ -213,14 +213,14 @@ impl<D: Driver> Fields<'_, '_, D> {
 
 impl<D: Driver> Polled<'_, '_, D> {
     /// The id that the post was given.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn wr_id(&self) -> u64 {
         self.wr_id
     }
 
     /// The result of the work request.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn status(&self) -> WcStatus {
         self.status
@@ -230,7 +230,7 @@ impl<D: Driver> Polled<'_, '_, D> {
     ///
     /// # Errors
     /// A status other than success.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn ok(&self) -> Result<(), WcError> {
         if self.status.is_success() { Ok(()) } else { Err(self.error()) }
     }
@@ -270,7 +270,7 @@ impl<D: Driver> Polled<'_, '_, D> {
 
     /// What the work request owned, if it was a `B`: a [`Buf`] or a [`Window`](super::Window). The buffer of a successful receive has the length
     /// of the message.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn take<B: Lend<D>>(self) -> Option<B> {
         let Self { fields, held, received, status, .. } = self;
@@ -285,7 +285,7 @@ impl<D: Driver> Polled<'_, '_, D> {
     }
 
     /// The private buffer of the work request; see [`take`](Self::take).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn buf(self) -> Option<Buf<Private, D>> {
         self.take()
@@ -403,7 +403,7 @@ struct Pass<'k, D: Driver, F> {
 }
 
 /// Whether it is a completion of a receive.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn is_received(completion: &impl Completion) -> bool {
     // The driver has the number from the receive queue if it says so.
     completion.is_receive().unwrap_or_else(|| is_receive(completion.wr_id()))
@@ -412,12 +412,12 @@ fn is_received(completion: &impl Completion) -> bool {
 impl<D: Driver, F: FnMut(Polled<'_, '_, D>)> Claimant<D::CompletionQueue> for Pass<'_, D, F> {
     type Claim = Claim<D>;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn claim(&mut self, completion: &<D::CompletionQueue as Engine>::Completion<'_>) -> Claim<D> {
         self.known.claim(completion.wr_id(), is_received(completion))
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn pass(&mut self, completion: &<D::CompletionQueue as Engine>::Completion<'_>, claim: Claim<D>) {
         let Self { known, f } = self;
         let status = completion.status();

@@ -127,7 +127,7 @@ const fn key_of(id: u64, receives: bool) -> u32 {
 }
 
 /// Whether a `wr_id` is that of a receive. Sends complete in order: a completion is also that of the work requests before it.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) const fn is_receive(wr_id: u64) -> bool {
     wr_id & (RECEIVES as u64) << 32 != 0
 }
@@ -203,7 +203,7 @@ impl<D: Driver> Flight<D> {
     }
 
     /// The beginning of a batch: its first count.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn begin_batch(&self) -> u32 {
         self.refused.store(0, Ordering::Relaxed);
         self.slab.next_count()
@@ -213,7 +213,7 @@ impl<D: Driver> Flight<D> {
     ///
     /// # Safety
     /// The word is not used again.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) unsafe fn refuse(&self, held: Held<D>, error: PostError) {
         // The position is a constant where the error is one. There are no other errors.
         let at = REFUSALS.iter().position(|refusal| *refusal == error).unwrap_or(0);
@@ -239,7 +239,7 @@ impl<D: Driver> Flight<D> {
     }
 
     /// The first error of the open batch.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn refused(&self) -> Option<PostError> {
         match self.refused.load(Ordering::Relaxed) {
             0 => None,

@@ -154,7 +154,7 @@ impl<D: Driver> Known<D> {
     ///
     /// A number of a send may be reported as that of a receive, but not the other way round: then receives that are not
     /// complete would be taken.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn claim(&mut self, wr_id: u64, received: bool) -> Claim<D> {
         // A loop and not a second `take`: then the usual path has no branch for the result of `turn_to`, which succeeds once.
         let entry = loop {

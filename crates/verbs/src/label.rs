@@ -53,7 +53,7 @@ pub(crate) trait Labelled {
 }
 
 /// The result of a post to the queue of `of`.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn check<N: Labelled>(of: &N, result: Result<(), PostError>) -> Result<(), QueueError> {
     match result {
         Ok(()) => Ok(()),
@@ -76,13 +76,13 @@ pub(crate) struct Unposted<'q, N: Labelled> {
 }
 
 impl<'q, N: Labelled> Unposted<'q, N> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn new(of: &'q N) -> Self {
         Self { of, any: false }
     }
 
     /// The batch has ended by a call.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn end(self) -> &'q N {
         let of = self.of;
         core::mem::forget(self);
@@ -91,7 +91,7 @@ impl<'q, N: Labelled> Unposted<'q, N> {
 }
 
 impl<N: Labelled> Drop for Unposted<'_, N> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
         if self.any {
             self.of.label().dropped();

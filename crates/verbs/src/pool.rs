@@ -171,7 +171,7 @@ impl<D: Driver, A: Access> Pool<A, D> {
     }
 
     /// The buffer with this number, which was taken.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn lend(&self, index: u32) -> Option<Buf<A, D>> {
         let slot = self.inner.slots.get(index as usize)?;
         // SAFETY: the pointer is that of the `Arc` that `self.inner` is.

@@ -31,7 +31,7 @@ pub trait IntoMemory<D: Driver> {
 impl<D: Driver, A: Access> IntoMemory<D> for Buf<A, D> {
     type Memory = Self;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn into_memory(self) -> Result<Self, Rejected<Self>> {
         Ok(self)
     }
@@ -40,7 +40,7 @@ impl<D: Driver, A: Access> IntoMemory<D> for Buf<A, D> {
 impl<D: Driver, A: Access> IntoMemory<D> for BufList<A, D> {
     type Memory = Self;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn into_memory(self) -> Result<Self, Rejected<Self>> {
         Ok(self)
     }
@@ -49,7 +49,7 @@ impl<D: Driver, A: Access> IntoMemory<D> for BufList<A, D> {
 impl<D: Driver, A: Access> IntoMemory<D> for BufPart<A, D> {
     type Memory = Self;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn into_memory(self) -> Result<Self, Rejected<Self>> {
         Ok(self)
     }
@@ -58,7 +58,7 @@ impl<D: Driver, A: Access> IntoMemory<D> for BufPart<A, D> {
 impl<D: Driver, A: Access> IntoMemory<D> for SharedBuf<A, D> {
     type Memory = Self;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn into_memory(self) -> Result<Self, Rejected<Self>> {
         Ok(self)
     }
@@ -67,7 +67,7 @@ impl<D: Driver, A: Access> IntoMemory<D> for SharedBuf<A, D> {
 impl<D: Driver> IntoMemory<D> for Filled<D> {
     type Memory = Buf<Private, D>;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn into_memory(self) -> Result<Self::Memory, Rejected<Self::Memory>> {
         self.into_buf()
     }

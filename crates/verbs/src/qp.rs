@@ -264,14 +264,14 @@ impl<D: Driver, T: Sends, L: Locking> Qp<T, L, D> {
     }
 
     /// The send queue.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn sq(&mut self) -> &mut SendQueue<T, L, D> {
         &mut self.send
     }
 
     /// The receive queue; `None` if an SRQ takes the receives.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn rq(&mut self) -> Option<&mut RecvQueue<L, D>> {
         self.recv.as_mut()

@@ -25,7 +25,7 @@ use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
 ///
 /// # Safety
 /// This thread is the only poster: it has borrowed the queue exclusively, or holds its lock.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn post<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
     engine: &mut Q,
     flight: &Flight<D>,
@@ -122,7 +122,7 @@ struct Undo<'q, D: Driver> {
 
 impl<D: Driver> Drop for Undo<'_, D> {
     /// Inlined, and the work is not: a drop that is a call with the address of the batch would keep the batch in memory.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
         self.flight.dropped_from(self.first);
     }
@@ -168,13 +168,13 @@ impl<D: Driver, Q: Engine> core::fmt::Debug for RecvBatch<'_, Q, D> {
 }
 
 impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> RecvBatch<'q, Q, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn new(engine: &'q mut Q, flight: &'q Flight<D>) -> Self {
         Self { inner: engine.batch(), undo: Undo { flight, first: flight.begin_batch() } }
     }
 
     /// Adds one receive.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn push<B: Memory<D>>(&mut self, wr_id: u64, data: B) {
         let flight = self.undo.flight;
         let domain = data.domain();
@@ -219,7 +219,7 @@ impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> RecvBatch<'q, Q, D> {
     ///
     /// # Errors
     /// The first error; nothing was posted then, except after [`PostError::Doorbell`].
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn complete(self) -> Result<(), QueueError> {
         let Self { inner, undo } = self;
         let flight = undo.flight;
@@ -236,7 +236,7 @@ impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> RecvBatch<'q, Q, D> {
     }
 
     /// Discards the batch: nothing is posted, and the buffers go back to their pools.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn abort(self) {
         self.undo.abort();
     }
@@ -394,7 +394,7 @@ macro_rules! posting {
             ///
             /// # Errors
             /// [`PostError::QueueFull`], [`PostError::InvalidArgument`] for a buffer of another domain, or an error of the queue.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn post<B: Memory<D>>(&mut self, wr_id: u64, data: B) -> Result<(), Rejected<B>> {
                 let engine = self.$mutable();
                 // SAFETY: `self`, which is the queue or its locked guard, is borrowed exclusively.
@@ -415,7 +415,7 @@ macro_rules! posting {
 
             /// Opens a batch of receives: nothing is visible to the device before [`RecvBatch::complete`]; a drop aborts
             /// the batch.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn batch(&mut self) -> RecvBatch<'_, $engine, D> {
                 let engine = self.$mutable();
                 RecvBatch::new(engine.0, engine.1)
@@ -431,7 +431,7 @@ posting! {
 }
 
 impl<D: Driver> RecvQueue<Exclusive, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn parts(&mut self) -> (&mut D::RecvQueue, &Flight<D>) {
         (self.queue.engine_mut(), &self.flight)
     }
@@ -470,14 +470,14 @@ impl<D: Driver> Srq<Exclusive, D> {
         is_none_taken(flight, || engine.untaken())
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn parts(&mut self) -> (&mut D::SharedRecvQueue, &Flight<D>) {
         (self.queue.engine_mut(), &self.flight)
     }
 }
 
 impl<D: Driver, Q: Engine> RecvGuard<'_, Q, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn parts(&mut self) -> (&mut Q, &Flight<D>) {
         (self.guard.engine_mut(), self.flight)
     }
@@ -488,7 +488,7 @@ impl<D: Driver> RecvQueue<Shared, D> {
     ///
     /// # Errors
     /// [`LockError::Reentered`] if this thread holds the lock already; [`LockError::Forked`] in a child of fork(2).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn lock(&self) -> Result<RecvGuard<'_, D::RecvQueue, D>, LockError> {
         Ok(RecvGuard { guard: self.queue.lock()?, flight: &self.flight })
     }
@@ -504,7 +504,7 @@ impl<D: Driver> Srq<Shared, D> {
     ///
     /// # Errors
     /// [`LockError::Reentered`] if this thread holds the lock already; [`LockError::Forked`] in a child of fork(2).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn lock(&self) -> Result<RecvGuard<'_, D::SharedRecvQueue, D>, LockError> {
         Ok(RecvGuard { guard: self.queue.lock()?, flight: &self.flight })
     }

@@ -97,7 +97,7 @@ pub(super) mod sealed {
             self
         }
         /// After the completion of the work request.
-        #[inline(always)]
+        #[cfg_attr(not(debug_assertions), inline(always))]
         fn completed(&mut self, status: WcStatus) {
             let _ = status;
         }
@@ -108,13 +108,13 @@ impl<D: Driver, A: Access> Lend<D> for Buf<A, D> {}
 #[expect(private_interfaces, reason = "only this crate implements it")]
 impl<D: Driver, A: Access> sealed::Lend<D> for Buf<A, D> {
     type Note = ();
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn note(&self) {}
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn lend(self) -> Held<D> {
         self.into_held()
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn give_back(held: Held<D>, received: impl FnOnce() -> Option<u32>) -> Option<Self> {
         if held.is(A::KIND) {
             // SAFETY: it is a buffer with this kind of access; the contract of this function.

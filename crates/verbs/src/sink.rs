@@ -25,7 +25,7 @@ struct Undo<'q, D: Driver> {
 
 impl<D: Driver> Drop for Undo<'_, D> {
     /// Inlined, and the work is not: a drop that is a call with the address of the batch would keep the batch in memory.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
         // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
         unsafe { dropped(self.flight, self.first) };
@@ -88,13 +88,13 @@ impl<D: Driver, T> core::fmt::Debug for Batch<'_, T, D> {
 }
 
 impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn new(engine: &'q mut D::SendQueue, flight: &'q Flight<D>) -> Self {
         let undo = Undo { flight, first: flight.begin_batch() };
         Self { inner: engine.batch(), undo, _transport: PhantomData }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn push(&mut self) -> ToBatch<'_, 'q, D> {
         ToBatch { inner: &mut self.inner, flight: self.undo.flight }
     }
@@ -104,7 +104,7 @@ impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
     ///
     /// # Errors
     /// The first error; nothing was posted then, except after [`PostError::Doorbell`].
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn complete(self) -> Result<(), QueueError> {
         let Self { inner, undo, .. } = self;
         let Undo { flight, first } = undo;
@@ -121,7 +121,7 @@ impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
     }
 
     /// Discards the batch: nothing is posted, and the buffers go back to their pools.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn abort(self) {
         let Undo { flight, first } = self.undo;
         core::mem::forget(self.undo);
@@ -149,15 +149,15 @@ pub(super) struct Movable<B>(pub(super) B);
 impl<D: Driver, B: Source<D>> Load<D> for Movable<B> {
     type Data = Entries<B::Sges>;
     type Note = B::Note;
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn domain(&self) -> u64 {
         self.0.domain()
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn moved_to(self, domain: u64) -> Self {
         Self(self.0.moved_to(domain))
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn split(self) -> (Entries<B::Sges>, Held<D>, B::Note) {
         let (sges, note) = (self.0.used(), self.0.note());
         (Entries(sges), self.0.lend(), note)
@@ -170,7 +170,7 @@ pub(super) trait AsData<S> {
 }
 
 impl<S> AsData<S> for Data<'_, S> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn data(&self) -> Data<'_, S> {
         *self
     }
@@ -181,7 +181,7 @@ impl<S> AsData<S> for Data<'_, S> {
 pub(super) struct Entries<E>(E);
 
 impl<S, E: AsRef<[S]>> AsData<S> for Entries<E> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn data(&self) -> Data<'_, S> {
         Data::Sges(self.0.as_ref())
     }
@@ -197,15 +197,15 @@ pub(super) struct Fixed<D: Driver, P> {
 impl<D: Driver, P: AsData<D::Sge>> Load<D> for Fixed<D, P> {
     type Data = P;
     type Note = ();
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn domain(&self) -> u64 {
         self.domain
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn moved_to(self, _: u64) -> Self {
         self
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn split(self) -> (P, Held<D>, ()) {
         (self.data, self.held, ())
     }
@@ -264,7 +264,7 @@ pub(super) mod sealed {
 ///
 /// # Safety
 /// This thread is the only poster.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn place<D: Driver, P: Load<D>>(flight: &Flight<D>, load: P) -> (Option<Vacant<'_, Entry<D>>>, P) {
     // SAFETY: the contract of this function; a domain has the bits of a tag.
     let vacant = unsafe { flight.slab.vacant(load.domain()) };
@@ -295,12 +295,12 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
     type Out<B> = ();
     type Plain = ();
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn domain(&self) -> u64 {
         self.flight.slab.tag()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn put<'o, B: super::rejected::sealed::Lend<D>, P: Load<D, Note = B::Note>>(
         self,
         Head { wr_id, flags }: Head,
@@ -324,7 +324,7 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
         unsafe { self.inner.push(&wr) }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn put_plain<'o>(
         self,
         head: Head,
@@ -337,13 +337,13 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
         unsafe { self.put::<Nothing, _>(head, Fixed { domain, data, held: Held::NOTHING }, to, op) }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn refuse<B: super::rejected::sealed::Lend<D>>(self, error: PostError, value: B) {
         // SAFETY: this is the only copy.
         unsafe { self.flight.refuse(value.lend(), error) }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn refuse_plain(self, error: PostError) {
         // SAFETY: this is the only copy.
         unsafe { self.flight.refuse(Held::NOTHING, error) }
@@ -357,7 +357,7 @@ pub struct AtOnce<'q, D: Driver = AnyDriver> {
 }
 
 impl<'q, D: Driver> AtOnce<'q, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn new(engine: &'q mut D::SendQueue, flight: &'q Flight<D>) -> Self {
         Self { engine, flight }
     }
@@ -375,12 +375,12 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
     type Out<B> = Result<(), Rejected<B>>;
     type Plain = Result<(), QueueError>;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn domain(&self) -> u64 {
         self.flight.slab.tag()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn put<'o, B: super::rejected::sealed::Lend<D>, P: Load<D, Note = B::Note>>(
         self,
         Head { wr_id, flags }: Head,
@@ -409,7 +409,7 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn put_plain<'o>(
         self,
         head: Head,
@@ -423,7 +423,7 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
             .map_err(|rejected| rejected.error)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn refuse<B: super::rejected::sealed::Lend<D>>(
         self,
         error: PostError,
@@ -432,7 +432,7 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
         Err(Rejected { error: self.flight.label.error(error), returned: Some(value) })
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn refuse_plain(self, error: PostError) -> Result<(), QueueError> {
         Err(self.flight.label.error(error))
     }
@@ -447,7 +447,7 @@ impl<D: Driver> super::rejected::sealed::Lend<D> for Nothing {
     fn lend(self) -> Held<D> {
         Held::NOTHING
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn give_back(held: Held<D>, _: impl FnOnce() -> Option<u32>) -> Option<Self> {
         // SAFETY: the contract of this function.
         unsafe { held.release() };

@@ -33,7 +33,7 @@ impl core::fmt::Debug for Removal {
 
 impl Removal {
     /// Whether it was. Costs one load.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn is_removed(&self) -> bool {
         self.removed.load(Ordering::Relaxed)

@@ -20,7 +20,7 @@ impl StateWord {
     const LIVE: u32 = 0x80;
 
     /// The word of a QP that was never reset.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub const fn new(state: QpState) -> Self {
         Self(Self::LIVE | (state.0 & 0x7f))
@@ -30,7 +30,7 @@ impl StateWord {
     pub const REMOVED: QpState = QpState(0x7e);
 
     /// The word after a `modify_qp` to `state`; RESET increments the count.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub const fn next(self, state: QpState) -> Self {
         if self.state().0 == Self::REMOVED.0 {
@@ -42,28 +42,28 @@ impl StateWord {
     }
 
     /// The word as an integer.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub const fn bits(self) -> u32 {
         self.0
     }
 
     /// Converts a value of [`bits`](Self::bits) back.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
 
     /// The state.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub const fn state(self) -> QpState {
         QpState(self.0 & 0x7f)
     }
 
     /// Whether it is the word in a child of fork(2), where the QP belongs to the parent.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub const fn is_forked(self) -> bool {
         self.0 == 0
@@ -83,21 +83,21 @@ impl StateWord {
     }
 
     /// Whether the QP was reset between the two.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub const fn resets_differ(self, other: Self) -> bool {
         self.0 >> 8 != other.0 >> 8
     }
 
     /// Whether sends may be posted: the device takes them in SQD and flushes them in SQE and ERR.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub const fn can_send(self) -> bool {
         matches!(self.state(), QpState::RTS | QpState::SQD | QpState::SQE | QpState::ERR)
     }
 
     /// Whether receives may be posted (C10-97.2.1: not in RESET).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub const fn can_receive(self) -> bool {
         matches!(

@@ -180,7 +180,7 @@ impl<D: Driver, L: Locking> Cq<L, D> {
     }
 
     /// The result of a poll that has found `n`: an empty queue of a removed device stays empty.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn found(&self, n: usize) -> Result<usize, PollError> {
         if n == 0 && self.removal.is_removed() { Err(PollError::Removed) } else { Ok(n) }
     }
@@ -252,7 +252,7 @@ impl<D: Driver, L: Locking> Cq<L, D> {
 }
 
 impl<D: Driver> Cq<Exclusive, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn with<R>(&mut self, f: impl FnOnce(&mut D::CompletionQueue) -> R) -> Result<R, LockError> {
         Ok(f(self.engine.get_mut()))
     }
@@ -266,7 +266,7 @@ impl<D: Driver> Cq<Exclusive, D> {
 }
 
 impl<D: Driver> Cq<Shared, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn with<R>(&self, f: impl FnOnce(&mut D::CompletionQueue) -> R) -> Result<R, LockError> {
         Ok(f(&mut *self.engine.lock()?))
     }

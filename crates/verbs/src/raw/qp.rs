@@ -90,7 +90,7 @@ impl<D: Driver, T: Transport, L: Locking> Qp<T, L, D> {
     ///
     /// # Errors
     /// [`PostError::NoQueue`] for an XRC receive QP, or when the half was moved out.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn sq_mut(&mut self) -> Result<&mut SendQueue<T, L, D>, QueueError> {
         self.send.as_mut().ok_or_else(|| no_queue(QueueKind::Send, &self.control))
     }
@@ -99,7 +99,7 @@ impl<D: Driver, T: Transport, L: Locking> Qp<T, L, D> {
     ///
     /// # Errors
     /// [`PostError::NoQueue`] if an SRQ takes the receives, or when the half was moved out.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn rq_mut(&mut self) -> Result<&mut RecvQueue<L, D>, QueueError> {
         self.recv.as_mut().ok_or_else(|| no_queue(QueueKind::Recv, &self.control))
     }
@@ -202,7 +202,7 @@ macro_rules! halves {
             ///
             /// # Errors
             /// [`PostError::NoQueue`] for an XRC receive QP, or when the half was moved out.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn sq(& $($mutable)? self) -> Result<& $($mutable)? SendQueue<T, $locking, D>, QueueError> {
                 self.send.$as_ref().ok_or_else(|| no_queue(QueueKind::Send, &self.control))
             }
@@ -211,7 +211,7 @@ macro_rules! halves {
             ///
             /// # Errors
             /// [`PostError::NoQueue`] if an SRQ takes the receives, or when the half was moved out.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn rq(& $($mutable)? self) -> Result<& $($mutable)? RecvQueue<$locking, D>, QueueError> {
                 self.recv.$as_ref().ok_or_else(|| no_queue(QueueKind::Recv, &self.control))
             }

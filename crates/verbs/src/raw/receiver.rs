@@ -46,13 +46,13 @@ impl<Q: Engine, L: Locking> Receiver<Q, L> {
 }
 
 impl<Q: Engine> Receiver<Q, Exclusive> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn engine_mut(&mut self) -> &mut Q {
         self.engine.get_mut()
     }
 
     /// Opens a batch: nothing is visible to the device before [`RecvBatch::complete`]; a drop aborts the batch.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn batch(&mut self) -> RecvBatch<'_, Q> {
         RecvBatch { inner: self.engine.get_mut().batch(), unposted: Unposted::new(&self.label) }
     }
@@ -64,7 +64,7 @@ impl<Q: Engine> Receiver<Q, Exclusive> {
     ///
     /// # Safety
     /// As [`RecvBatch::push`].
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn post(&mut self, wr_id: u64, sges: &[Q::Sge]) -> Result<(), QueueError> {
         // SAFETY: the entries' memory fulfils the contract of `RecvBatch::push`, which is also that of this function.
         check(&self.label, unsafe { self.engine.get_mut().post(wr_id, sges) })
@@ -77,7 +77,7 @@ impl<Q: Engine> Receiver<Q, Shared> {
     /// # Errors
     /// [`LockError::Reentered`] if this thread holds the lock; [`LockError::Forked`] in a child of fork(2), if a thread of the
     /// parent held it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn lock(&self) -> Result<RecvGuard<'_, Q>, LockError> {
         Ok(RecvGuard { guard: self.engine.lock()?, label: &self.label })
     }
@@ -93,7 +93,7 @@ brief!([Q] RecvGuard<'_, Q>, |this| "RecvGuard of {:?}", this.label);
 
 impl<Q: Engine> RecvGuard<'_, Q> {
     /// Opens a batch: nothing is visible to the device before [`RecvBatch::complete`]; a drop aborts the batch.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn batch(&mut self) -> RecvBatch<'_, Q> {
         RecvBatch { inner: self.guard.batch(), unposted: Unposted::new(self.label) }
     }
@@ -105,13 +105,13 @@ impl<Q: Engine> RecvGuard<'_, Q> {
     ///
     /// # Safety
     /// As [`RecvBatch::push`].
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn post(&mut self, wr_id: u64, sges: &[Q::Sge]) -> Result<(), QueueError> {
         // SAFETY: the entries' memory fulfils the contract of `RecvBatch::push`, which is also that of this function.
         check(self.label, unsafe { self.guard.post(wr_id, sges) })
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn engine_mut(&mut self) -> &mut Q {
         &mut self.guard
     }
@@ -139,7 +139,7 @@ impl<'q, Q: Engine> RecvBatch<'q, Q> {
     /// # Safety
     /// The memory that `sges` name stays registered (with local write access) and alive, and is not accessed, until
     /// this work request is known to be complete.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn push(&mut self, wr_id: u64, sges: &[Q::Sge]) {
         self.unposted.any = true;
         // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract
@@ -151,14 +151,14 @@ impl<'q, Q: Engine> RecvBatch<'q, Q> {
     ///
     /// # Errors
     /// The [`QueueError`] of the first invalid receive; nothing was posted then.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn complete(self) -> Result<(), QueueError> {
         let Self { inner, unposted } = self;
         check(unposted.end(), inner.complete())
     }
 
     /// Discards the batch: nothing is posted.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn abort(self) {
         self.unposted.end();
         self.inner.abort();

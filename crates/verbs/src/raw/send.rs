@@ -72,13 +72,13 @@ impl<D: Driver, T: Sends, L: Locking> SendQueue<T, L, D> {
 }
 
 impl<D: Driver, T: Sends> SendQueue<T, Exclusive, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn engine_mut(&mut self) -> &mut D::SendQueue {
         self.engine.get_mut()
     }
 
     /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn batch(&mut self) -> Batch<'_, T, D> {
         Batch::new(self.engine.get_mut().batch(), &self.qp)
     }
@@ -88,7 +88,7 @@ macro_rules! single_posts {
     ($($(#[$meta:meta])* [$bound:ident] $name:ident, $post:ident ($($arg:ident : $ty:ty),*) = $to:expr;)*) => {$(
         impl<'q, D: Driver, T: $bound + Sends> Batch<'q, T, D> {
             $(#[$meta])*
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn $name<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<'b, ToBatch<'b, 'q, D>, T, D> {
                 self.unposted.any = true;
                 Wr::new(ToBatch(&mut self.inner), wr_id, $to)
@@ -97,7 +97,7 @@ macro_rules! single_posts {
         impl<D: Driver, T: $bound + Sends> SendQueue<T, Exclusive, D> {
             $(#[$meta])*
             /// Posts immediately.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<'b, AtOnce<'b, D>, T, D> {
                 Wr::new(AtOnce(self.engine.get_mut(), &self.qp), wr_id, $to)
             }
@@ -105,7 +105,7 @@ macro_rules! single_posts {
         impl<D: Driver, T: $bound + Sends> SendGuard<'_, T, D> {
             $(#[$meta])*
             /// Posts immediately.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<'b, AtOnce<'b, D>, T, D> {
                 Wr::new(AtOnce(&mut *self.guard, self.qp), wr_id, $to)
             }
@@ -145,7 +145,7 @@ impl<D: Driver, T: Sends> SendQueue<T, Shared, D> {
     /// # Errors
     /// [`LockError::Reentered`] if this thread holds the lock; [`LockError::Forked`] in a child of fork(2), if a thread of the
     /// parent held it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn lock(&self) -> Result<SendGuard<'_, T, D>, LockError> {
         Ok(SendGuard { guard: self.engine.lock()?, qp: &self.qp, _transport: PhantomData })
     }
@@ -161,13 +161,13 @@ pub struct SendGuard<'q, T, D: Driver> {
 brief!([T, D: Driver] SendGuard<'_, T, D>, |this| "SendGuard of {:?}", this.qp);
 
 impl<D: Driver, T: Sends> SendGuard<'_, T, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn engine_mut(&mut self) -> &mut D::SendQueue {
         &mut self.guard
     }
 
     /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn batch(&mut self) -> Batch<'_, T, D> {
         Batch::new(self.guard.batch(), self.qp)
     }
@@ -191,7 +191,7 @@ impl<D: Driver, T> core::fmt::Debug for Batch<'_, T, D> {
 }
 
 impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn new(inner: <D::SendQueue as Engine>::Batch<'q>, qp: &'q Arc<QpInner<D>>) -> Self {
         Self { inner, unposted: Unposted::new(qp), _transport: PhantomData }
     }
@@ -201,14 +201,14 @@ impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
     ///
     /// # Errors
     /// That of the first invalid WR, or [`PostError::QueueFull`](crate::PostError::QueueFull); nothing was posted then. Only after [`PostError::Doorbell`](crate::PostError::Doorbell) (rxe: the system call failed) the WRs may run.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn complete(self) -> Result<(), QueueError> {
         let Self { inner, unposted, .. } = self;
         check(unposted.end(), inner.complete())
     }
 
     /// Discards the batch: nothing is posted.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn abort(self) {
         self.unposted.end();
         self.inner.abort();

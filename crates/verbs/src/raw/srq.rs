@@ -313,7 +313,7 @@ fn modify<D: Driver>(
 }
 
 impl<D: Driver> Srq<Exclusive, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn engine_mut(&mut self) -> &mut D::SharedRecvQueue {
         self.receiver.engine_mut()
     }
@@ -328,7 +328,7 @@ impl<D: Driver> Srq<Exclusive, D> {
     }
 
     /// Opens a batch of receives.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn batch(&mut self) -> RecvBatch<'_, D::SharedRecvQueue> {
         self.receiver.batch()
     }
@@ -341,7 +341,7 @@ impl<D: Driver> Srq<Exclusive, D> {
     /// # Safety
     /// As [`RecvBatch::push`].
     #[expect(unsafe_code, reason = "the memory must stay until the receive completes")]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn post(&mut self, wr_id: u64, sges: &[D::Sge]) -> Result<(), QueueError> {
         // SAFETY: the entries' memory fulfils the contract of `RecvBatch::push`, which is also that of this function.
         unsafe { self.receiver.post(wr_id, sges) }
@@ -364,7 +364,7 @@ impl<D: Driver> Srq<Shared, D> {
     /// # Errors
     /// [`LockError::Reentered`] if this thread holds the lock; [`LockError::Forked`] in a child of fork(2), if a thread of the
     /// parent held it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn lock(&self) -> Result<RecvGuard<'_, D::SharedRecvQueue>, LockError> {
         self.receiver.lock()
     }

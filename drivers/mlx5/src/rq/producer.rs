@@ -41,7 +41,7 @@ impl Cursor {
     /// The `head` of a batch with an error, which the producer stores. Above every limit.
     const FAILED: u64 = u64::MAX;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn has_room(self) -> bool {
         self.head < self.limit
     }
@@ -102,7 +102,7 @@ impl RecvProducer {
     }
 
     /// Relaxed: only this producer raises the limit, after it has checked the state.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn limit(&self) -> u64 {
         self.access.limit().load(Ordering::Relaxed)
     }
@@ -185,7 +185,7 @@ impl RecvProducer {
     }
 
     /// Publishes all receives before `head`. The caller must be inside the queue.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn publish(&mut self, head: u64) {
         self.head = head;
         self.rq.set_published(head);
@@ -206,7 +206,7 @@ impl Produce for RecvProducer {
         self.format.max_sge()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn begin(&self) -> Cursor {
         Cursor { head: self.head, limit: self.limit() }
     }
@@ -215,7 +215,7 @@ impl Produce for RecvProducer {
         cursor.head != self.head
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn reserve(&mut self, cursor: &mut Cursor) -> Result<(), PostError> {
         if cursor.has_room() {
             return Ok(());
@@ -230,12 +230,12 @@ impl Produce for RecvProducer {
         Ok(())
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn element(cursor: Cursor) -> u32 {
         cursor.head as u32
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn put_one<S: WireEntry>(&self, cursor: &mut Cursor, wr_id: u64, sge: S) -> bool {
         let element = cursor.head as u32;
         let written = self.format.put_one(self.ring.units(element), sge);
@@ -253,7 +253,7 @@ impl Produce for RecvProducer {
         Ok(())
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn advance(&self, cursor: &mut Cursor) {
         cursor.head += 1;
     }
@@ -265,7 +265,7 @@ impl Produce for RecvProducer {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn complete(&mut self, cursor: Cursor) -> Result<(), PostError> {
         self.access.enter();
         if self.head < cursor.head && cursor.head <= self.limit() {
@@ -278,7 +278,7 @@ impl Produce for RecvProducer {
         self.complete_checked(cursor)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn post_one<S: WireEntry>(&mut self, wr_id: u64, sge: S) -> bool {
         self.access.enter();
         let mut cursor = self.begin();
