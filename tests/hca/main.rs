@@ -2,7 +2,7 @@
 //! The end-to-end suite on software mlx5 HCAs in this process: the tests of the VM, and tests of features that only mlx5
 //! has. It needs no root, no kernel module and no VM.
 //!
-//! Each test gets its own fabric with a virtual clock, so waiting costs no time and a failure is reproducible. After
+//! Each test gets its own process, and a fabric with a virtual clock, so waiting costs no time and a failure is reproducible. After
 //! each test, the device's kernel must have no object left, the process no additional open file, and the device must
 //! have recorded no violation of the driver.
 
@@ -28,6 +28,10 @@ fn main() -> std::process::ExitCode {
     }
     bed::install();
     let themes = [
+        // The longest tests begin first.
+        handshake::tests,
+        cm::tests,
+        programs::tests::<Hca>,
         suite::tests::<Hca>,
         drain::tests::<Hca>,
         sharing::tests::<Hca>,
@@ -49,9 +53,6 @@ fn main() -> std::process::ExitCode {
         dc::tests::<InfiniBand>,
         netem::tests::<InfiniBand>,
         kinds::tests,
-        cm::tests,
-        handshake::tests,
-        programs::tests::<Hca>,
     ];
-    uverbs_tests::runner::run(themes.into_iter().flat_map(|t| t()).collect(), true).exit_code()
+    uverbs_tests::runner::run_apart(themes.into_iter().flat_map(|t| t()).collect()).exit_code()
 }

@@ -150,7 +150,7 @@ pub fn post_recv_shared<D: Driver>(
             Ok(unsafe { verbs::recv_batch(guard.batch(), recvs) }?)
         }
         // SAFETY: as described above.
-        Face::Single => one_by_one::<D>(recvs, |wr_id, sges| unsafe { rq.lock()?.post(wr_id, sges) }),
+        Face::Single => one_by_one::<D>(recvs, |wr_id, sges| Ok(unsafe { rq.lock()?.post(wr_id, sges) }?)),
     }
 }
 

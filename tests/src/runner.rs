@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs the tests one after the other, in the order in which they are listed, each within a time limit.
+//! Runs the tests in the order in which they are listed, each within a time limit: in the VM one after the other, on software HCAs
+//! beside each other, in processes of their own.
 //!
 //! Every test opens both devices, and must leave no file open. A test that does not end ends the suite with its name,
 //! because a thread that waits in the kernel can't be abandoned.
@@ -11,7 +12,7 @@ use crate::lab::{Lab, find};
 use anyhow::{Context as _, ensure};
 use core::time::Duration;
 use libtest_mimic::{Arguments, Conclusion, Failed, Trial};
-use std::process;
+use std::process::{self, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -178,13 +179,55 @@ pub fn run(tests: Vec<Test>, enabled: bool) -> Conclusion {
     if enabled {
         watchdog();
     }
-    let wanted = |t: &Test| {
+    let tests = selected(tests, &args, &filters);
+    conclude(&args, tests.map(|t| t.trial.with_ignored_flag(!enabled)).collect())
+}
+
+/// Runs the tests that the command line selects, each in a process of its own, and as many at a time as there are processors. They
+/// share no device, and most wait now and then. With `--exact` or `--test-threads=1` they run in this process, one after the other.
+pub fn run_apart(tests: Vec<Test>) -> Conclusion {
+    let (args, filters) = arguments(std::env::args());
+    if args.exact || args.list || args.test_threads == Some(1) {
+        return run(tests, true);
+    }
+    let apart = |test: Test| {
+        let name = test.trial.name().to_owned();
+        Trial::test(name.clone(), move || in_process(&name))
+    };
+    let trials = selected(tests, &args, &filters).map(apart).collect();
+    conclude(&args, trials)
+}
+
+/// Runs one test of this program in another process, which has the time limit of the test.
+fn in_process(name: &str) -> Result<(), Failed> {
+    let mut program = process::Command::new(std::env::current_exe()?);
+    // What it says on stderr is seen at once.
+    let output = program.args([name, "--exact"]).stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        return Err(format!("{}\n{text}", output.status).into());
+    }
+    if !text.lines().any(|line| line.starts_with("test result: ok. 1 passed")) {
+        return Err(format!("the test did not run:\n{text}").into());
+    }
+    let mut notes = NOTES.lock().unwrap_or_else(PoisonError::into_inner);
+    notes.extend(text.lines().filter_map(|line| line.strip_prefix("note: ")).map(str::to_owned));
+    Ok(())
+}
+
+/// The tests that the command line selects.
+fn selected(tests: Vec<Test>, args: &Arguments, filters: &[String]) -> impl Iterator<Item = Test> {
+    let wanted = move |t: &Test| {
         let name = t.trial.name();
         filters.is_empty()
             || filters.iter().any(|f| if args.exact { name == f } else { name.contains(f.as_str()) })
     };
-    let trials = tests.into_iter().filter(wanted).map(|t| t.trial.with_ignored_flag(!enabled)).collect();
-    let conclusion = libtest_mimic::run(&args, trials);
+    tests.into_iter().filter(wanted)
+}
+
+/// Runs them, and prints the notes.
+fn conclude(args: &Arguments, trials: Vec<Trial>) -> Conclusion {
+    let conclusion = libtest_mimic::run(args, trials);
     for note in NOTES.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
         println!("note: {note}");
     }

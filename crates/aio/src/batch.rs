@@ -19,7 +19,7 @@ use uverbs::{Access, AnyDriver, Buf, Driver, Rc, RemoteRegion};
 /// Sends and writes that are posted in their order, with one result. As a future, it is ready when all are complete.
 ///
 /// The buffers go back to their pools. If the batch is dropped before it is ready, what was posted takes place, and the rest does
-/// not.
+/// not. The first batch of a QP that is dropped with work requests, and was never polled, logs a warning.
 ///
 /// ```
 /// use uverbs::attr::AccessFlags;
@@ -113,6 +113,15 @@ impl<D: Driver, A: Access> Batch<A, D> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.parts.len() == 0
+    }
+}
+
+/// A batch that was never polled was forgotten: a warning says so, once for each QP. One that was polled was cancelled.
+impl<D: Driver, A: Access> Drop for Batch<A, D> {
+    fn drop(&mut self) {
+        if self.parts.is_new() && !self.is_empty() {
+            self.parts.warn();
+        }
     }
 }
 

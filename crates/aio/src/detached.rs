@@ -68,7 +68,7 @@ impl<D: Driver> QpInner<D> {
     }
 
     /// Posts a work request for which no one waits, if the queue is open and has an entry that no one else waits for.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn post_now<P: Payload<D>>(
         &self,
         payload: P,
@@ -104,7 +104,7 @@ enum Now<P> {
 impl<D: Driver> Sends<D> {
     /// Posts a work request for which no one waits. There is a free entry, and the caller's turn has come. One of several makes a
     /// completion, which frees the entries of those before it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn detach<P: Payload<D>>(
         &mut self,
         qp: &QpInner<D>,
@@ -112,7 +112,7 @@ impl<D: Driver> Sends<D> {
         (request, to): (&Request, &mut Option<Destination<D>>),
         flags: SendFlags,
     ) -> Result<(), Rejected<P>> {
-        let full = |payload| Err(Rejected { error: PostError::QueueFull, returned: Some(payload) });
+        let full = |payload| Err(Rejected { error: PostError::QueueFull.into(), returned: Some(payload) });
         let Some(queue) = &mut self.queue else { return full(payload) };
         // Each datagram makes a completion, because its address handle is kept until then.
         if to.is_none() && self.silent + 1 < qp.signal_interval() {
@@ -141,7 +141,10 @@ impl<D: Driver> Sends<D> {
 /// After a failed doorbell the device may execute the work request.
 #[inline]
 fn is_in_flight<P>(posted: &Result<(), Rejected<P>>) -> bool {
-    matches!(posted, Ok(()) | Err(Rejected { error: PostError::Doorbell(_), .. }))
+    match posted {
+        Ok(()) => true,
+        Err(rejected) => matches!(rejected.error.reason, PostError::Doorbell(_)),
+    }
 }
 
 impl<D: Driver, P: Payload<D>> Future for Detached<P, D> {

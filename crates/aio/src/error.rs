@@ -4,14 +4,14 @@
 use core::fmt;
 use std::io;
 use std::sync::Arc;
-use uverbs::{PollError, PostError, WcStatus};
+use uverbs::{PollError, PostError, QueueError, QueueName, Rejected, WcStatus};
 
 /// Why an operation failed. It can be cloned, because one cause may end many operations.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The work request can't be posted.
-    Post(PostError),
+    Post(QueueError),
     /// The work request completed with an error. The QP is in ERR then.
     #[non_exhaustive]
     Completion {
@@ -19,6 +19,8 @@ pub enum Error {
         status: WcStatus,
         /// The vendor's reason.
         vendor_err: u32,
+        /// The local QP.
+        qp_num: u32,
     },
     /// The QP had this event, after which it has no more receives: they are those of an SRQ.
     QpEvent(uverbs::attr::EventType),
@@ -38,11 +40,26 @@ pub enum Error {
     Io(Arc<io::Error>),
 }
 
+impl Error {
+    /// Where the cause of [`Completion`](Self::Completion) is.
+    #[must_use]
+    pub fn fault(&self) -> Option<uverbs::Fault> {
+        match self {
+            Self::Completion { status, .. } => status.fault(),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Post(error) => write!(f, "post: {error}"),
-            Self::Completion { status, .. } => write!(f, "completion with error: {status}"),
+            Self::Post(error) if error.queue == QueueName::UNNAMED => write!(f, "post: {error}"),
+            Self::Post(error) => error.fmt(f),
+            Self::Completion { status, vendor_err: 0, qp_num } => write!(f, "qp {qp_num:#x}: {status}"),
+            Self::Completion { status, vendor_err, qp_num } => {
+                write!(f, "qp {qp_num:#x}: {status}, vendor {vendor_err:#x}")
+            }
             Self::QpEvent(event) => write!(f, "the queue pair had the event: {event}"),
             Self::Closed => f.write_str("the queue pair is shut down"),
             Self::DeviceRemoved => f.write_str("the device was removed"),
@@ -108,7 +125,19 @@ impl From<PollError> for Error {
 
 impl From<PostError> for Error {
     fn from(error: PostError) -> Self {
+        Self::Post(error.into())
+    }
+}
+
+impl From<QueueError> for Error {
+    fn from(error: QueueError) -> Self {
         Self::Post(error)
+    }
+}
+
+impl<B> From<Rejected<B>> for Error {
+    fn from(rejected: Rejected<B>) -> Self {
+        rejected.error.into()
     }
 }
 
@@ -116,9 +145,10 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         use io::ErrorKind;
         let kind = match &error {
-            Error::Post(PostError::InvalidLength | PostError::InlineTooLong | PostError::InvalidArgument) => {
-                ErrorKind::InvalidInput
-            }
+            Error::Post(QueueError {
+                reason: PostError::InvalidLength | PostError::InlineTooLong | PostError::InvalidArgument,
+                ..
+            }) => ErrorKind::InvalidInput,
             Error::Post(_) | Error::Poll(_) => ErrorKind::Other,
             Error::Completion { status: WcStatus::RETRY_EXC_ERR | WcStatus::RNR_RETRY_EXC_ERR, .. } => {
                 ErrorKind::TimedOut
@@ -189,8 +219,9 @@ mod tests {
         let error = Error::from(io);
         assert_eq!(error.to_string(), "more credits than messages were sent");
         assert!(error.source().is_none(), "the text would be printed twice");
-        let error = Error::Completion { status: WcStatus::RETRY_EXC_ERR, vendor_err: 0x81 };
-        assert_eq!(error.to_string(), "completion with error: transport retry counter exceeded (12)");
+        let error = Error::Completion { status: WcStatus::RETRY_EXC_ERR, vendor_err: 0x81, qp_num: 0x102 };
+        assert_eq!(error.to_string(), "qp 0x102: transport retry counter exceeded (12), vendor 0x81");
+        assert_eq!(error.fault(), Some(uverbs::Fault::Path));
         let failed = Failed { error, returned: Some(()) };
         assert!(failed.source().is_some_and(|source| source.to_string() == failed.to_string()));
     }

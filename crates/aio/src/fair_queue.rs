@@ -47,7 +47,7 @@ pub(crate) struct FairQueue {
 impl FairQueue {
     /// Whether the task may take `want` of the `available` units; if so, the caller takes them. Otherwise the task has a place in
     /// the queue, and is woken when it may take them; or it needs a clone of its waker first, and nothing has changed.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn pass(
         &mut self,
         ticket: &mut Ticket,
@@ -77,7 +77,7 @@ impl FairQueue {
     }
 
     /// As [`pass`](Self::pass) for a task that no other one precedes or follows. `false` if `pass` has to decide.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn pass_alone(&mut self, ticket: &mut Ticket, want: u32, available: u32) -> bool {
         if want > available {
             return false;

@@ -56,7 +56,7 @@ mod sealed {
 
         /// An opcode that the payload does not have.
         fn refuse(self) -> Result<(), Rejected<Self>> {
-            Err(Rejected { error: PostError::IllegalOpcode, returned: Some(self) })
+            Err(Rejected { error: PostError::IllegalOpcode.into(), returned: Some(self) })
         }
 
         /// What the future returns.
@@ -257,11 +257,11 @@ type Done<D, P> = Result<<P as sealed::Payload<D>>::Back, Failed<<P as sealed::P
 
 /// The result of a completed work request.
 fn finish<D: Driver, P: Payload<D>>(completed: Completed<D>) -> Done<D, P> {
-    let (status, vendor_err) = (completed.wc.status, completed.wc.vendor_err);
+    let uverbs::WorkCompletion { status, vendor_err, qp_num, .. } = completed.wc;
     let returned = P::completed(completed);
     match returned {
         Some(back) if status == WcStatus::SUCCESS => Ok(back),
-        returned => Err(Failed { error: Error::Completion { status, vendor_err }, returned }),
+        returned => Err(Failed { error: Error::Completion { status, vendor_err, qp_num }, returned }),
     }
 }
 
@@ -322,7 +322,9 @@ impl<D: Driver, P: Payload<D>> Future for Op<P, D> {
                             *state = State::Posted(key);
                             return Poll::Pending;
                         }
-                        Err(Rejected { error: error @ PostError::Doorbell(_), returned }) => {
+                        Err(Rejected { error, returned })
+                            if matches!(error.reason, PostError::Doorbell(_)) =>
+                        {
                             // The device may execute it: it is in flight, and its completion may arrive.
                             sends.posted(key, 1);
                             caller.leave(sends.abandon(key, to).and_then(Left::waker));

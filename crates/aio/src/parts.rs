@@ -16,7 +16,7 @@ use crate::sync::lock;
 use core::task::{Context, Poll, Waker};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use uverbs::{Access, Buf, Driver, PostError, SendFlags, WcStatus};
+use uverbs::{Access, Buf, Driver, PostError, QueueError, SendFlags, WcStatus};
 use uverbs_core::wake::{Caller, Wakes};
 
 /// Which work requests make a completion.
@@ -55,6 +55,17 @@ impl<D: Driver, A: Access> Parts<D, A> {
     /// The number of work requests that are not posted yet.
     pub(crate) fn len(&self) -> usize {
         self.items.len()
+    }
+
+    /// Whether it was never polled.
+    pub(crate) fn is_new(&self) -> bool {
+        self.resets.is_none()
+    }
+
+    /// Logs that it was dropped without a poll.
+    #[cold]
+    pub(crate) fn warn(&self) {
+        self.qp.warn_forgotten();
     }
 
     /// The number of completions that are still to come.
@@ -102,9 +113,9 @@ impl<D: Driver, A: Access> Parts<D, A> {
                 }
                 batch.complete()
             }
-            _ => Err(PostError::QueueFull),
+            _ => Err(PostError::QueueFull.into()),
         };
-        match posted {
+        match posted.map_err(|error: QueueError| error.reason) {
             // After a failed doorbell the device may execute them, and completions may arrive: `leave` abandons the keys.
             Ok(()) | Err(PostError::Doorbell(_)) => {
                 for key in self.keys.range(first..) {
@@ -139,13 +150,13 @@ impl<D: Driver, A: Access> Parts<D, A> {
             let Poll::Ready(outcome) = sends.slots.poll(key, caller) else { return Poll::Pending };
             self.keys.pop_front();
             let completed = outcome.unwrap_or(Err(Error::Closed))?;
-            let (status, vendor_err) = (completed.wc.status, completed.wc.vendor_err);
+            let uverbs::WorkCompletion { status, vendor_err, qp_num, .. } = completed.wc;
             let buf = match self.signaled {
                 Signaled::Last => None,
                 Signaled::Each => completed.buf_of(),
             };
             if status != WcStatus::SUCCESS || (self.signaled == Signaled::Each && buf.is_none()) {
-                return Poll::Ready(Err(Error::Completion { status, vendor_err }));
+                return Poll::Ready(Err(Error::Completion { status, vendor_err, qp_num }));
             }
             self.done.extend(buf);
         }

@@ -220,8 +220,13 @@ impl<D: Driver> Poller<D> {
             Err(error) => Err(error),
         };
         drop(guard);
-        if let Err(error) = polled {
-            self.fail_poll(error, wakes);
+        match polled {
+            Err(PollError::Removed) => {
+                self.without_channel(wakes);
+                return Ok(0);
+            }
+            Err(error) => self.fail_poll(error, wakes),
+            Ok(_) => {}
         }
         polled
     }
@@ -300,6 +305,11 @@ impl<D: Driver> Poller<D> {
     #[cold]
     fn channel_ended(&self, error: &uverbs::Error, wakes: &mut Vec<Waker>) {
         log::debug!("completion channel: {error}");
+        self.without_channel(wakes);
+    }
+
+    #[cold]
+    fn without_channel(&self, wakes: &mut Vec<Waker>) {
         self.sleeper.unwatch(&self.channel);
         self.fail(&Error::DeviceRemoved, wakes);
     }

@@ -33,6 +33,8 @@ pub(crate) struct QpInner<D: Driver> {
     srq: Option<Srq<D>>,
     /// With an SRQ: it takes no more receives, and those that it took were passed on.
     flushed: AtomicBool,
+    /// Whether the log has a warning about a batch that was dropped.
+    warned: AtomicBool,
 }
 
 impl<D: Driver> fmt::Debug for QpInner<D> {
@@ -79,6 +81,7 @@ impl<D: Driver> QpInner<D> {
             fault: Mutex::new(None),
             srq,
             flushed: AtomicBool::new(false),
+            warned: AtomicBool::new(false),
         }
     }
 
@@ -97,6 +100,16 @@ impl<D: Driver> QpInner<D> {
     /// It takes no more receives of its SRQ, and those that it took were passed on.
     pub(crate) fn set_flushed(&self) {
         self.flushed.store(true, Ordering::Relaxed);
+    }
+
+    /// A batch was dropped and never polled.
+    pub(crate) fn warn_forgotten(&self) {
+        if !std::thread::panicking() && !self.warned.swap(true, Ordering::Relaxed) {
+            log::warn!(
+                "qp {:#x}: a batch with work requests was dropped and not awaited: none was posted",
+                self.qp_num()
+            );
+        }
     }
 
     pub(crate) fn qp_num(&self) -> u32 {
@@ -131,7 +144,7 @@ impl<D: Driver> QpInner<D> {
     #[inline]
     pub(crate) fn sent(&self, key: u64, done: Polled<'_, '_, D>, wakes: &mut Vec<Waker>) {
         if !done.status().is_success() {
-            self.note_error(done.status(), done.vendor_err(), wakes);
+            self.note_error(done.status(), done.vendor_err(), done.qp_num(), wakes);
         }
         let mut sends = lock(&self.sends);
         let (mut freed, mut fault) = (1, None);
@@ -149,19 +162,19 @@ impl<D: Driver> QpInner<D> {
 
     /// A work request of a batch that is not its last has failed: only then it has a completion. The others are flushed after it.
     pub(crate) fn part_failed(&self, key: u64, done: &Polled<'_, '_, D>, wakes: &mut Vec<Waker>) {
-        let (status, vendor_err) = (done.status(), done.vendor_err());
+        let (status, vendor_err, qp_num) = (done.status(), done.vendor_err(), done.qp_num());
         if status.is_success() {
             return;
         }
-        self.note_error(status, vendor_err, wakes);
+        self.note_error(status, vendor_err, qp_num, wakes);
         if let Some(batch) = lock(&self.sends).batches.iter_mut().find(|batch| batch.key == key) {
-            batch.fault.get_or_insert(Error::Completion { status, vendor_err });
+            batch.fault.get_or_insert(Error::Completion { status, vendor_err, qp_num });
         }
     }
 
     #[cold]
-    fn note_error(&self, status: WcStatus, vendor_err: u32, wakes: &mut Vec<Waker>) {
-        let error = Error::Completion { status, vendor_err };
+    fn note_error(&self, status: WcStatus, vendor_err: u32, qp_num: u32, wakes: &mut Vec<Waker>) {
+        let error = Error::Completion { status, vendor_err, qp_num };
         if status != WcStatus::WR_FLUSH_ERR {
             lock(&self.fault).get_or_insert_with(|| error.clone());
         }
@@ -182,8 +195,8 @@ impl<D: Driver> QpInner<D> {
 
     #[cold]
     fn receive_failed(&self, done: &Polled<'_, '_, D>, wakes: &mut Vec<Waker>) -> bool {
-        let (status, vendor_err) = (done.status(), done.vendor_err());
-        let error = Error::Completion { status, vendor_err };
+        let (status, vendor_err, qp_num) = (done.status(), done.vendor_err(), done.qp_num());
+        let error = Error::Completion { status, vendor_err, qp_num };
         if status != WcStatus::WR_FLUSH_ERR {
             lock(&self.fault).get_or_insert_with(|| error.clone());
         }
@@ -266,7 +279,7 @@ impl<D: Driver> QpInner<D> {
         if let Some(queue) = &mut sends.queue {
             queue.reset(receives.queue(), &self.control)?;
         }
-        sends.reset(self.depth, wakes);
+        sends.reset(self.depth, self.qp_num(), wakes);
         receives.reset(wakes);
         *lock(&self.fault) = None;
         self.flushed.store(false, Ordering::Relaxed);

@@ -139,13 +139,13 @@ impl<D: Driver> Sends<D> {
     }
 
     /// The QP was moved to RESET: what was posted has no completions.
-    pub(crate) fn reset(&mut self, depth: u32, wakes: &mut Vec<Waker>) {
+    pub(crate) fn reset(&mut self, depth: u32, qp_num: u32, wakes: &mut Vec<Waker>) {
         (self.free, self.silent, self.closed) = (depth, 0, None);
         self.resets += 1;
         self.batches.clear();
         self.addresses.clear();
         let (status, vendor_err) = (WcStatus::WR_FLUSH_ERR, 0);
-        self.slots.discard_all(|| Err(Error::Completion { status, vendor_err }), wakes);
+        self.slots.discard_all(|| Err(Error::Completion { status, vendor_err, qp_num }), wakes);
         self.waiters.dismiss_all(wakes);
         self.draining.wake_all(wakes);
     }

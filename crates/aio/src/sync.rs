@@ -27,7 +27,7 @@ impl<T> Lock for Mutex<T> {
     where
         T: 'a;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn take(&self) -> MutexGuard<'_, T> {
         self.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -44,14 +44,14 @@ impl<L: Lock> Lock for Arc<L> {
     where
         L: 'a;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn take(&self) -> L::Guard<'_> {
         (**self).take()
     }
 }
 
 /// Locks. What these locks protect is consistent between any two statements, so a panic of another thread does not matter.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn lock<L: Lock>(lock: &L) -> L::Guard<'_> {
     lock.take()
 }
@@ -87,7 +87,7 @@ mod short {
         where
             T: 'a;
 
-        #[inline(always)]
+        #[cfg_attr(not(debug_assertions), inline(always))]
         fn take(&self) -> Guard<'_, T> {
             // No code of the program runs while a thread has it: so no thread takes it again.
             // The callers do not lock in a child of fork(2).

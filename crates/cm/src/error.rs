@@ -84,6 +84,24 @@ impl core::error::Error for Error {
     }
 }
 
+/// The text is that of the error; [`Verbs`](Error::Verbs) is taken as it is.
+impl From<Error> for uverbs_core::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Verbs(error) => error,
+            Error::NoRoute { verb, object, errno } => Self::os(verb, format!("{object}: no route"), errno),
+            Error::Rejected { verb, object, reason, .. } => {
+                Self::os(verb, format!("{object}: rejected: {reason}"), Errno::ECONNREFUSED)
+            }
+            Error::TimedOut { verb, object } => Self::os(verb, object, Errno::ETIMEDOUT),
+            Error::Disconnected { verb, object } => Self::os(verb, object, Errno::ECONNRESET),
+            Error::DeviceGone { verb, object } => {
+                Self::os(verb, format!("{object}: the device was removed"), Errno::ENODEV)
+            }
+        }
+    }
+}
+
 impl From<uverbs_core::Error> for Error {
     fn from(error: uverbs_core::Error) -> Self {
         Self::Verbs(error)

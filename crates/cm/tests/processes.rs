@@ -116,7 +116,7 @@ fn processes_connect_and_disconnect() {
                 break done;
             }
         };
-        done.wc.status.ok().unwrap();
+        done.wc.ok().unwrap();
         assert_eq!(*done.buf().unwrap(), *b"hello");
         active.connection.disconnect().unwrap();
         assert!(passive.connection.wait_disconnected(Some(LONG)).unwrap());

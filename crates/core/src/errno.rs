@@ -57,6 +57,7 @@ errnos! {
     ENOTCONN "The queue pair is not connected.",
     ECONNRESET "The peer ended the connection.",
     ETIMEDOUT "Timed out.",
+    ECANCELED "The work request was flushed.",
     ECONNREFUSED "Connection refused.",
     EADDRINUSE "The address or the port is in use.",
     EADDRNOTAVAIL "No device of this machine has the address.",

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The control path's error: which verb failed, on which object, and why.
 //!
-//! The data path does not use it; its errors ([`PostError`](crate::provider::PostError),
-//! [`PollError`](crate::provider::PollError)) are small and `Copy`.
+//! The data path does not use it; its errors ([`PostError`], [`PollError`], [`WcError`]) become one by `?`.
 
 use crate::errno::Errno;
+use crate::provider::{PollError, PostError, QueueError};
+use crate::sync::LockError;
+use crate::wc::WcError;
 use core::fmt;
 use std::borrow::Cow;
 
-/// A control verb that failed.
+/// A verb that failed. The errors of the data path convert to it, so a function that returns it uses `?` on any call of the crate.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -53,6 +55,14 @@ pub enum Error {
         /// The limit, and what the call would need.
         sizes: Box<LockedSizes>,
     },
+    /// A work request was not posted.
+    Post(QueueError),
+    /// A completion queue can't be polled.
+    Poll(PollError),
+    /// A queue can't be locked.
+    Lock(LockError),
+    /// A work request completed with an error.
+    Completion(Box<WcError>),
 }
 
 /// The sizes of [`Error::LockedMemory`], in bytes.
@@ -88,6 +98,10 @@ impl fmt::Display for Error {
             Self::Unsupported { verb, what } => write!(f, "{verb}: unsupported: {what}"),
             Self::Invalid { verb, field, reason } => write!(f, "{verb}: invalid {field}: {reason}"),
             Self::Protocol { verb, what } => write!(f, "{verb}: invalid answer: {what}"),
+            Self::Post(error) => error.fmt(f),
+            Self::Poll(error) => write!(f, "poll_cq: {error}"),
+            Self::Lock(error) => write!(f, "lock: {error}"),
+            Self::Completion(error) => error.fmt(f),
         }
     }
 }
@@ -134,6 +148,10 @@ impl Error {
             Self::Unsupported { .. } => Errno::EOPNOTSUPP,
             Self::Invalid { .. } => Errno::EINVAL,
             Self::Protocol { .. } => Errno::EPROTO,
+            Self::Post(error) => error.errno(),
+            Self::Poll(error) => error.errno(),
+            Self::Lock(error) => PostError::from(*error).errno(),
+            Self::Completion(error) => error.errno(),
         }
     }
 
@@ -146,6 +164,9 @@ impl Error {
             | Self::Unsupported { verb, .. }
             | Self::Invalid { verb, .. }
             | Self::Protocol { verb, .. } => verb,
+            Self::Post(error) => error.queue.verb(),
+            Self::Poll(_) | Self::Completion(_) => "poll_cq",
+            Self::Lock(_) => "lock",
         }
     }
 
@@ -153,6 +174,36 @@ impl Error {
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         matches!(self, Self::Unsupported { .. })
+    }
+}
+
+impl From<PostError> for Error {
+    fn from(error: PostError) -> Self {
+        Self::Post(error.into())
+    }
+}
+
+impl From<QueueError> for Error {
+    fn from(error: QueueError) -> Self {
+        Self::Post(error)
+    }
+}
+
+impl From<PollError> for Error {
+    fn from(error: PollError) -> Self {
+        Self::Poll(error)
+    }
+}
+
+impl From<LockError> for Error {
+    fn from(error: LockError) -> Self {
+        Self::Lock(error)
+    }
+}
+
+impl From<WcError> for Error {
+    fn from(error: WcError) -> Self {
+        Self::Completion(Box::new(error))
     }
 }
 

@@ -3,8 +3,10 @@
 //!
 //! Status and opcode come from a device or a kernel, so they are integer newtypes: an unknown value is data, not UB.
 
+use crate::errno::Errno;
 use crate::wr::ImmData;
 use core::fmt;
+use std::sync::Arc;
 
 /// Declares an integer newtype that prints its words and its number.
 macro_rules! wc_values {
@@ -78,37 +80,233 @@ wc_values! {
 impl WcStatus {
     /// Whether the work request succeeded.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn is_success(self) -> bool {
         self.0 == 0
     }
 
-    /// `Ok` for success, else the status as an error.
+    /// `Ok` for success, else the status as an error. [`WorkCompletion::ok`] gives an error that also has the QP and the `wr_id`.
     ///
     /// # Errors
     /// The status, if it is not success.
     #[inline]
     pub const fn ok(self) -> Result<(), WcError> {
-        if self.is_success() { Ok(()) } else { Err(WcError(self)) }
+        if self.is_success() { Ok(()) } else { Err(WcError::of(self)) }
     }
+
+    /// Where the cause of an error is; `None` for success. See [`Fault`].
+    #[must_use]
+    pub const fn fault(self) -> Option<Fault> {
+        Some(match self {
+            Self::SUCCESS => return None,
+            Self::WR_FLUSH_ERR => Fault::Flushed,
+            Self::RETRY_EXC_ERR | Self::RESP_TIMEOUT_ERR => Fault::Path,
+            Self::BAD_RESP_ERR
+            | Self::REM_INV_REQ_ERR
+            | Self::REM_ACCESS_ERR
+            | Self::REM_OP_ERR
+            | Self::RNR_RETRY_EXC_ERR
+            | Self::REM_INV_RD_REQ_ERR
+            | Self::REM_ABORT_ERR
+            | Self::TM_RNDV_INCOMPLETE => Fault::Remote,
+            _ => Fault::Local,
+        })
+    }
+}
+
+/// Where the cause of a completion with an error is.
+///
+/// The meaning of a status is that of the InfiniBand specification, 11.6.2, and of ibv_poll_cq(3). "Remote" is what the peer has
+/// reported or sent; the program that must be corrected may be this one, for example if it writes to a wrong address.
+///
+/// | status | fault | meaning |
+/// |---|---|---|
+/// | `LOC_LEN_ERR` | `Local` | a message is longer than the receive, or than the port or the transport allows |
+/// | `LOC_QP_OP_ERR` | `Local` | the QP can't execute the work request, for example an invalid WQE |
+/// | `LOC_EEC_OP_ERR` | `Local` | as above, of an end-to-end context (RD) |
+/// | `LOC_PROT_ERR` | `Local` | an entry names memory that this side has not registered, or not for this access |
+/// | `WR_FLUSH_ERR` | `Flushed` | the QP was in ERR or SQE: an earlier completion has the cause |
+/// | `MW_BIND_ERR` | `Local` | a memory window can't be bound |
+/// | `BAD_RESP_ERR` | `Remote` | the peer has sent an answer that does not fit the request |
+/// | `LOC_ACCESS_ERR` | `Local` | of a receive: a request of the peer has accessed memory of this side without the right |
+/// | `REM_INV_REQ_ERR` | `Remote` | the peer has refused the message: its receive is too short, or its QP does not take the operation |
+/// | `REM_ACCESS_ERR` | `Remote` | the peer has refused the access: key, address or rights |
+/// | `REM_OP_ERR` | `Remote` | the peer could not complete the operation |
+/// | `RETRY_EXC_ERR` | `Path` | no answer after all retries: the peer, its QP or the network is down |
+/// | `RNR_RETRY_EXC_ERR` | `Remote` | the peer had no receive for the message after all retries |
+/// | `LOC_RDD_VIOL_ERR` | `Local` | the domain of the QP is not that of the end-to-end context (RD) |
+/// | `REM_INV_RD_REQ_ERR` | `Remote` | the peer has refused the message, as above (RD) |
+/// | `REM_ABORT_ERR` | `Remote` | the peer has aborted the operation (RD) |
+/// | `INV_EECN_ERR`, `INV_EEC_STATE_ERR` | `Local` | an invalid end-to-end context (RD) |
+/// | `FATAL_ERR` | `Local` | the device has failed |
+/// | `RESP_TIMEOUT_ERR` | `Path` | no response in time |
+/// | `GENERAL_ERR` | `Local` | any other error of the device |
+/// | `TM_ERR` | `Local` | an operation of the list of tags has failed |
+/// | `TM_RNDV_INCOMPLETE` | `Remote` | the device could not read the data of a rendezvous from the peer |
+/// | others | `Local` | the device reports a status that this crate does not have |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// This side: the work request, its memory, the QP or the device.
+    Local,
+    /// The peer has refused or failed, or the request was wrong for it.
+    Remote,
+    /// The peer did not answer.
+    Path,
+    /// The work request was not executed, or not to its end, because of an earlier error.
+    Flushed,
 }
 
 impl WcOpcode {
     /// Whether this completes a posted receive.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn is_recv(self) -> bool {
         self.0 & Self::RECV.0 != 0
     }
 }
 
-/// A completion status other than success.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WcError(pub WcStatus);
+/// A completion with a status other than success.
+///
+/// ```
+/// use uverbs_core::wc::{Fault, WcOpcode, WcStatus, WorkCompletion};
+///
+/// let wc = WorkCompletion {
+///     wr_id: 7,
+///     status: WcStatus::RETRY_EXC_ERR,
+///     opcode: WcOpcode::RDMA_WRITE,
+///     vendor_err: 0x81,
+///     qp_num: 0x102,
+///     ..WorkCompletion::default()
+/// };
+/// let error = wc.ok().unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "qp 0x102, wr_id 7, RDMA_WRITE: transport retry counter exceeded (12), vendor 0x81"
+/// );
+/// assert_eq!(error.fault(), Fault::Path);
+/// assert!(WorkCompletion::default().ok().is_ok());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WcError {
+    status: WcStatus,
+    opcode: Option<WcOpcode>,
+    vendor_err: u32,
+    /// `qp_num` and `wr_id`.
+    of: Option<(u32, u64)>,
+    device: Option<Arc<str>>,
+}
+
+impl WcError {
+    const fn of(status: WcStatus) -> Self {
+        Self { status, opcode: None, vendor_err: 0, of: None, device: None }
+    }
+
+    /// The error with the name of the device, which a completion does not have.
+    #[must_use]
+    pub fn on(self, device: Arc<str>) -> Self {
+        Self { device: Some(device), ..self }
+    }
+
+    /// The error with the opcode of the work request, for a caller who knows it.
+    #[must_use]
+    pub fn with_opcode(self, opcode: WcOpcode) -> Self {
+        Self { opcode: Some(opcode), ..self }
+    }
+
+    /// The status of the completion.
+    #[must_use]
+    pub const fn status(&self) -> WcStatus {
+        self.status
+    }
+
+    /// Where the cause is.
+    #[must_use]
+    pub const fn fault(&self) -> Fault {
+        match self.status.fault() {
+            Some(fault) => fault,
+            // There is no error of a success.
+            None => Fault::Local,
+        }
+    }
+
+    /// The opcode of the work request, if the completion says it: the verbs do not require it of errors, and some devices report 0,
+    /// which is that of a send.
+    #[must_use]
+    pub const fn opcode(&self) -> Option<WcOpcode> {
+        self.opcode
+    }
+
+    /// The vendor's reason.
+    #[must_use]
+    pub const fn vendor_err(&self) -> u32 {
+        self.vendor_err
+    }
+
+    /// The local QP. `None` of an error that was made from a status alone.
+    #[must_use]
+    pub fn qp_num(&self) -> Option<u32> {
+        self.of.map(|(qp_num, _)| qp_num)
+    }
+
+    /// The `wr_id` of the work request. `None` of an error that was made from a status alone.
+    #[must_use]
+    pub fn wr_id(&self) -> Option<u64> {
+        self.of.map(|(_, wr_id)| wr_id)
+    }
+
+    /// The device's name, of the errors of [owned](https://docs.rs/uverbs) queues.
+    #[must_use]
+    pub fn device(&self) -> Option<&str> {
+        self.device.as_deref()
+    }
+
+    /// The errno that fits best: a completion has none.
+    #[must_use]
+    pub const fn errno(&self) -> Errno {
+        match self.fault() {
+            Fault::Local => Errno::EIO,
+            Fault::Remote => Errno::EREMOTEIO,
+            Fault::Path => Errno::ETIMEDOUT,
+            Fault::Flushed => Errno::ECANCELED,
+        }
+    }
+}
 
 impl fmt::Display for WcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "completion with error: {}", self.0)
+        let Self { status, opcode, vendor_err, of, device } = self;
+        match of {
+            Some((qp_num, wr_id)) => {
+                write!(f, "qp {qp_num:#x}")?;
+                if let Some(device) = device {
+                    write!(f, " of {device}")?;
+                }
+                write!(f, ", wr_id {wr_id}")?;
+                if let Some(opcode) = opcode {
+                    write!(f, ", {opcode:?}")?;
+                }
+                f.write_str(": ")?;
+            }
+            None => f.write_str("completion with error: ")?,
+        }
+        write!(f, "{status}")?;
+        if *vendor_err != 0 {
+            write!(f, ", vendor {vendor_err:#x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl From<WcError> for std::io::Error {
+    fn from(error: WcError) -> Self {
+        use std::io::ErrorKind;
+        let kind = match error.fault() {
+            Fault::Path => ErrorKind::TimedOut,
+            Fault::Remote => ErrorKind::ConnectionReset,
+            Fault::Flushed => ErrorKind::ConnectionAborted,
+            Fault::Local => ErrorKind::Other,
+        };
+        Self::new(kind, error)
     }
 }
 
@@ -170,6 +368,25 @@ pub struct WorkCompletion {
 }
 
 impl WorkCompletion {
+    /// `Ok` for success, else an error with the QP, the `wr_id` and the reason.
+    ///
+    /// # Errors
+    /// A status other than success.
+    #[inline]
+    pub fn ok(&self) -> Result<(), WcError> {
+        if self.status.is_success() { Ok(()) } else { Err(self.to_error()) }
+    }
+
+    /// The error of a completion whose status is not success.
+    #[cold]
+    #[must_use]
+    pub fn to_error(&self) -> WcError {
+        // Of an error, 0 (a send) may mean that the device does not say it; other values are not made up.
+        let opcode = (self.opcode != WcOpcode::SEND).then_some(self.opcode);
+        let of = Some((self.qp_num, self.wr_id));
+        WcError { status: self.status, opcode, vendor_err: self.vendor_err, of, device: None }
+    }
+
     /// Immediate data, if the message carried some.
     #[must_use]
     pub const fn imm_data(&self) -> Option<ImmData> {
@@ -184,5 +401,51 @@ impl WorkCompletion {
     #[must_use]
     pub const fn invalidated_rkey(&self) -> Option<u32> {
         if self.wc_flags.contains(WcFlags::WITH_INV) { Some(self.imm_data_or_invalidated_rkey) } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_status_has_its_fault() {
+        use Fault::{Flushed, Local, Path, Remote};
+        let faults = [
+            Local, Local, Local, Local, Flushed, Local, Remote, Local, Remote, Remote, Remote, Path, Remote,
+            Local, Remote, Remote, Local, Local, Local, Path, Local, Local, Remote,
+        ];
+        assert_eq!(WcStatus::SUCCESS.fault(), None);
+        for (at, fault) in faults.into_iter().enumerate() {
+            let status = WcStatus(at as u32 + 1);
+            assert!(status.name().is_some(), "{status:?}");
+            assert_eq!(status.fault(), Some(fault), "{status:?}");
+        }
+        let next = WcStatus(faults.len() as u32 + 1);
+        assert_eq!((next.name(), next.fault()), (None, Some(Local)), "the list above has all");
+    }
+
+    #[test]
+    fn an_error_says_what_is_known() {
+        let wc = WorkCompletion {
+            wr_id: 7,
+            status: WcStatus::RETRY_EXC_ERR,
+            opcode: WcOpcode::RDMA_WRITE,
+            vendor_err: 0x81,
+            qp_num: 0x102,
+            ..WorkCompletion::default()
+        };
+        let error = wc.ok().unwrap_err().on("mlx5_0".into());
+        assert_eq!(
+            error.to_string(),
+            "qp 0x102 of mlx5_0, wr_id 7, RDMA_WRITE: transport retry counter exceeded (12), vendor 0x81"
+        );
+        assert_eq!((error.qp_num(), error.wr_id(), error.device()), (Some(0x102), Some(7), Some("mlx5_0")));
+        let flushed =
+            WorkCompletion { status: WcStatus::WR_FLUSH_ERR, opcode: WcOpcode(0), vendor_err: 0, ..wc };
+        assert_eq!(flushed.ok().unwrap_err().to_string(), "qp 0x102, wr_id 7: work request flushed (5)");
+        let alone = WcStatus::RNR_RETRY_EXC_ERR.ok().unwrap_err();
+        assert_eq!(alone.to_string(), "completion with error: RNR retry counter exceeded (13)");
+        assert_eq!((alone.qp_num(), alone.fault()), (None, Fault::Remote));
     }
 }

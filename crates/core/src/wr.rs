@@ -81,25 +81,25 @@ pub struct ImmData(u32);
 impl ImmData {
     /// Converts a number in host byte order (`htobe32`).
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn new(host: u32) -> Self {
         Self(host.to_be())
     }
     /// Converts the raw `__be32`.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn from_be(raw: u32) -> Self {
         Self(raw)
     }
     /// The raw `__be32`.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn to_be(self) -> u32 {
         self.0
     }
     /// As a number in host byte order (`be32toh`).
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn get(self) -> u32 {
         u32::from_be(self.0)
     }

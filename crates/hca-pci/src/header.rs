@@ -78,7 +78,13 @@ impl Parser<'_> {
     fn body(&mut self, is_union: bool) -> (Fields, usize) {
         let (mut fields, mut size) = (Fields::new(), 0);
         loop {
-            let (inner, bits) = match self.next() {
+            let mut word = self.next().to_owned();
+            // The kernel's macro for a flexible array in a union: DECLARE_FLEX_ARRAY(TYPE, NAME).
+            let is_flexible = word == "DECLARE_FLEX_ARRAY";
+            if is_flexible {
+                word = self.next().to_owned();
+            }
+            let (inner, bits) = match word.as_str() {
                 "}" | "" => return (fields, size),
                 "u8" => (Fields::new(), 1),
                 kind @ ("struct" | "union") => {
@@ -94,7 +100,7 @@ impl Parser<'_> {
                 _ => continue,
             };
             let name = if self.peek() == ";" { String::new() } else { self.next().to_lowercase() };
-            let bits = bits * self.dimensions();
+            let bits = if is_flexible { 0 } else { bits * self.dimensions() };
             let at = if is_union { 0 } else { size };
             size = if is_union { size.max(bits) } else { size + bits };
             // The fields of an anonymous struct belong to the surrounding one.
@@ -147,11 +153,13 @@ fn layouts_are_those_of_the_kernel() {
 fn the_parser_computes_offsets_as_c() {
     let text = "struct a_bits { u8 x[0x8]; u8 y; /* z */ u8 z[2]; };
         union u_bits { struct a_bits one; u8 two[0x20]; };
-        struct b_bits { u8 f; struct { u8 g[3]; union u_bits h; } i; struct { u8 j; }; u8 list[][0x40]; };";
+        struct b_bits { u8 f; struct { u8 g[3]; union u_bits h; } i; struct { u8 j; }; u8 list[][0x40]; };
+        struct c_bits { u8 k[4]; union { DECLARE_FLEX_ARRAY(struct a_bits, l); DECLARE_FLEX_ARRAY(struct b_bits, m); }; };";
     let tokens = tokens(text);
     let all = Parser { tokens: &tokens, at: 0, done: BTreeMap::new() }.all();
     assert_eq!(all["a_bits"].0["z"], (9, 2));
     assert_eq!(all["u_bits"].1, 32);
     let b = &all["b_bits"].0;
     assert_eq!((b["i_g"], b["i_h"], b["j"], b["list"]), ((1, 3), (4, 32), (36, 1), (37, 0)));
+    assert_eq!((all["c_bits"].0["l"], all["c_bits"].0["m"], all["c_bits"].1), ((4, 0), (4, 0), 4));
 }

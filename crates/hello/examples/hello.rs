@@ -8,11 +8,7 @@ use std::os::unix::net::UnixStream;
 use uverbs::{Done, Rc};
 
 /// One end: sends a message and receives one. `stream` reaches the other end, here or on another host.
-fn talk(
-    device: &str,
-    mut stream: UnixStream,
-    hello: &[u8],
-) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+fn talk(device: &str, mut stream: UnixStream, hello: &[u8]) -> uverbs::Result<Vec<u8>> {
     let ctx = uverbs::open(device)?; // "mlx5_0"; with the feature `hca` also "hca0", a software NIC
     let pd = ctx.alloc_pd()?;
     let mut cq = ctx.cq(64)?;
@@ -25,13 +21,13 @@ fn talk(
         match cq.wait()?.ok()? {
             Done::Sent(_) => sent = true,
             Done::Received(message) => received = Some(message.to_vec()),
-            other => return Err(format!("not expected: {other:?}").into()),
+            _ => {}
         }
     }
     Ok(received.unwrap_or_default())
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (a, b) = UnixStream::pair()?;
     let server = std::thread::spawn(|| talk("hca1", b, b"hello from the server"));
     assert_eq!(talk("hca0", a, b"hello from the client")?, b"hello from the server");

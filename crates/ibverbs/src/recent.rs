@@ -10,7 +10,7 @@ use crate::abi::context::ibv_context;
 use crate::context::Private;
 use crate::live::{Kind, Object, Public};
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
 
 /// The number of places for each kind of keys: a multiple of the number of shards of the table of objects.
 pub(crate) const PLACES: usize = 64;
@@ -18,6 +18,8 @@ const KINDS: usize = Kind::Dm as usize + 1;
 
 /// Two pointers, and the key with which they were put here.
 pub(crate) struct Place {
+    /// Counts the changes, so that a reader notices one, also if the same key comes back.
+    changes: AtomicUsize,
     /// 0 if the place is empty, and while the pointers are changed.
     key: AtomicUsize,
     pointers: [AtomicPtr<()>; 2],
@@ -26,26 +28,36 @@ pub(crate) struct Place {
 impl Place {
     /// An empty place.
     pub(crate) const fn new() -> Self {
-        Self { key: AtomicUsize::new(0), pointers: [const { AtomicPtr::new(ptr::null_mut()) }; 2] }
+        Self {
+            changes: AtomicUsize::new(0),
+            key: AtomicUsize::new(0),
+            pointers: [const { AtomicPtr::new(ptr::null_mut()) }; 2],
+        }
     }
 
     /// The pointers of a key, if they are here.
-    #[inline(always)]
+    ///
+    /// With the key of a change, the count is at least that of the change. If it was greater before, the key would be 0 or that of a later
+    /// change. If a pointer is that of a later change, the count is greater afterwards.
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn get(&self, key: usize) -> Option<[*mut (); 2]> {
+        let changes = self.changes.load(Ordering::Acquire);
         if key == 0 || self.key.load(Ordering::Acquire) != key {
             return None;
         }
-        let found = self.pointers.each_ref().map(|pointer| pointer.load(Ordering::Acquire));
-        // With the Release of `put`: if a pointer is that of another key, the key is not this one any more.
-        (self.key.load(Ordering::Relaxed) == key).then_some(found)
+        let found = self.pointers.each_ref().map(|pointer| pointer.load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        (self.changes.load(Ordering::Relaxed) == changes).then_some(found)
     }
 
     /// Replaces what is here. One thread at a time changes a place.
     pub(crate) fn put(&self, key: usize, pointers: [*mut (); 2]) {
         self.key.store(0, Ordering::Relaxed);
+        let changes = self.changes.load(Ordering::Relaxed).wrapping_add(1);
+        self.changes.store(changes, Ordering::Release);
+        fence(Ordering::Release);
         for (place, pointer) in self.pointers.iter().zip(pointers) {
-            // A thread that reads this pointer then reads 0, or what was stored later, as the key.
-            place.store(pointer, Ordering::Release);
+            place.store(pointer, Ordering::Relaxed);
         }
         self.key.store(key, Ordering::Release);
     }
@@ -63,12 +75,12 @@ impl Place {
 static OBJECTS: [[Place; PLACES]; KINDS] = [const { [const { Place::new() }; PLACES] }; KINDS];
 
 /// A number whose low bits differ for most objects. They select the shard of the table and the place.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn spread(address: usize) -> usize {
     address >> 6 ^ address >> 12
 }
 
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn place(kind: Kind, address: usize) -> &'static Place {
     &OBJECTS[kind as usize][spread(address) % PLACES]
 }
@@ -77,7 +89,7 @@ fn place(kind: Kind, address: usize) -> &'static Place {
 ///
 /// # Safety
 /// As [`peek`](crate::live::peek).
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) unsafe fn find<'a, T: Object>(object: *mut T) -> Option<(&'a Private, *mut ibv_context)> {
     let [expected, here] = place(T::KIND, object.addr()).get(object.addr())?;
     // SAFETY: the object was in the table when its address was found, so it exists, and the program does not destroy it during this call

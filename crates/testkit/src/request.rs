@@ -2,7 +2,7 @@
 //! The address handles of work requests; the interface that posts them; and why one was refused.
 
 use core::ptr;
-use uverbs_core::provider::PostError;
+use uverbs_core::provider::{PostError, QueueError};
 use uverbs_core::wr::{IbvAh, RawAh};
 
 /// An address handle: of the `uverbs` crate, or a driver's with C's prefix.
@@ -67,6 +67,12 @@ impl Refused {
     #[must_use]
     pub fn new(error: PostError, bad: Option<usize>) -> Self {
         Self { error: Some(error), bad }
+    }
+}
+
+impl From<QueueError> for Refused {
+    fn from(error: QueueError) -> Self {
+        error.reason.into()
     }
 }
 

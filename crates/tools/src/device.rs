@@ -119,6 +119,9 @@ pub(crate) fn software_info(context: &Context<Mlx5>) -> Result<DeviceInfo> {
         board_id: None,
         node_desc: Some("a software HCA in this process".into()),
         modalias: None,
+        pci_address: None,
+        numa_node: None,
+        netdev: None,
         uverbs: Ok(UverbsNode { name: "none".into(), path: "none".into(), dev: (0, 0), abi_version: 1 }),
         sysfs: "none".into(),
     })
@@ -185,6 +188,9 @@ pub(crate) mod tests {
             board_id: None,
             node_desc: None,
             modalias: None,
+            pci_address: None,
+            numa_node: None,
+            netdev: None,
             uverbs: uverbs.map(node),
             sysfs: PathBuf::from("/nonexistent"),
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Address handles: the destinations of datagrams (ibv_create_ah(3), ibv_create_ah_from_wc(3)).
 
+use crate::brief::brief;
 use crate::open::AnyDriver;
 use crate::pd::{PdInner, ProtectionDomain};
 use core::ptr;
@@ -48,18 +49,19 @@ use uverbs_core::wr::{IbvAh, RawAh};
 ///     done.extend_from_slice(cq.poll(&mut wc)?);
 /// }
 /// let received = done.iter().find(|wc| wc.wr_id == 2).expect("the receive");
-/// received.status.ok()?;
+/// received.ok()?;
 /// assert_eq!(region.slice(40..received.byte_len as usize)?, b"hello");
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct AddressHandle<D: Driver = AnyDriver> {
     handle: Option<AhHandle>,
     /// Boxed: C's lists point to it.
     raw: Box<RawAh<D::Ah>>,
     _pd: Arc<PdInner<D>>,
 }
+
+brief!([D: Driver] AddressHandle<D>, |this| "AddressHandle {:?} of {}", this.handle.as_ref().map(AhHandle::handle), this._pd.context().name());
 
 // SAFETY: the raw pointers in `RawAh` are NULL and never dereferenced; the driver's part (`raw.driver`) is `Send +
 // Sync`.
@@ -110,7 +112,7 @@ impl<D: Driver> ProtectionDomain<D> {
 
 impl<D: Driver> AddressHandle<D> {
     /// The data that the driver's encoder needs.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn driver_data(&self) -> &D::Ah {
         &self.raw.driver
     }

@@ -2,6 +2,7 @@
 //! Completion channels: waiting for completions instead of polling for them (ibv_create_comp_channel(3),
 //! ibv_get_cq_event(3)).
 
+use crate::brief::brief;
 use crate::context::{Context, ContextInner, Object};
 use crate::id::CqId;
 use crate::open::AnyDriver;
@@ -12,11 +13,12 @@ use uverbs_core::error::Result;
 use uverbs_core::provider::Driver;
 
 /// The channel that its CQs hold.
-#[derive(Debug)]
 pub(crate) struct ChannelInner<D: Driver> {
     handle: CompChannelHandle,
     context: Arc<ContextInner<D>>,
 }
+
+brief!([D: Driver] ChannelInner<D>, |this| "CompletionChannel of {}", this.context.name());
 
 impl<D: Driver> ChannelInner<D> {
     pub(crate) fn handle(&self) -> &CompChannelHandle {
@@ -29,11 +31,12 @@ impl<D: Driver> ChannelInner<D> {
 }
 
 /// The CQ of the last event that [`CompletionChannel::next_event_of`] returned.
-#[derive(Debug)]
 pub struct CqEvents<D: Driver = AnyDriver> {
     id: Option<u64>,
     shared: Weak<D::CqShared>,
 }
+
+brief!([D: Driver] CqEvents<D>, |this| "CqEvents {:?}", this.id);
 
 impl<D: Driver> Default for CqEvents<D> {
     fn default() -> Self {
@@ -45,10 +48,11 @@ impl<D: Driver> Default for CqEvents<D> {
 ///
 /// The example of [`Cq`](crate::raw::Cq) shows the order of arming, polling and waiting, which misses
 /// no completion. The channel is closed when it and all CQs created with it are dropped.
-#[derive(Debug)]
 pub struct CompletionChannel<D: Driver = AnyDriver> {
     inner: Arc<ChannelInner<D>>,
 }
+
+brief!([D: Driver] CompletionChannel<D>, |this| "{:?}", this.inner);
 
 impl<D: Driver> Context<D> {
     /// `ibv_create_comp_channel`: creates a channel, in which each wait blocks.

@@ -3,6 +3,7 @@
 //! that create objects are in the files of the objects.
 
 use crate::Flights;
+use crate::brief::brief;
 use crate::event::{EventReader, QpEvents};
 use crate::open::AnyDriver;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -12,7 +13,7 @@ use uverbs_core::control::slab::Slab;
 use uverbs_core::control::{AsyncFd, ContextInfo, CoreSupport, query};
 use uverbs_core::device::DeviceInfo;
 use uverbs_core::error::{Error, Result};
-use uverbs_core::kernel::{Kernel, UverbsFd};
+use uverbs_core::kernel::{Kernel, Removal, UverbsFd, Watched};
 use uverbs_core::provider::Driver;
 use uverbs_core::sync::ProcessMutex;
 
@@ -21,24 +22,25 @@ use uverbs_core::sync::ProcessMutex;
 pub(crate) enum Object<D: Driver> {
     /// With the state that the driver updates for its events; dangling until the CQ is created.
     Cq(Weak<D::CqShared>),
-    Qp(QpEvents),
+    /// With the state by which the posts of a removed device are refused; dangling until the QP is created.
+    Qp(QpEvents, Weak<D::QpShared>),
     Srq,
-    Wq(u32),
+    /// As a QP.
+    Wq(u32, Weak<D::QpShared>),
 }
 
 impl<D: Driver> Clone for Object<D> {
     fn clone(&self) -> Self {
         match self {
             Self::Cq(shared) => Self::Cq(shared.clone()),
-            Self::Qp(events) => Self::Qp(events.clone()),
+            Self::Qp(events, shared) => Self::Qp(events.clone(), shared.clone()),
             Self::Srq => Self::Srq,
-            Self::Wq(wq_num) => Self::Wq(*wq_num),
+            Self::Wq(wq_num, shared) => Self::Wq(*wq_num, shared.clone()),
         }
     }
 }
 
 /// The open device that every object holds.
-#[derive(Debug)]
 pub(crate) struct ContextInner<D: Driver> {
     driver: D,
     num_comp_vectors: u32,
@@ -50,10 +52,13 @@ pub(crate) struct ContextInner<D: Driver> {
     objects: ProcessMutex<Slab<Object<D>>>,
     /// The queues whose work requests own their buffers.
     flights: Flights<D>,
-    name: String,
+    name: Arc<str>,
+    removal: Arc<Removal>,
     /// See [`node_guid`](Self::node_guid).
     node_guid: OnceLock<u64>,
 }
+
+brief!([D: Driver] ContextInner<D>, |this| "Context of {} ({}{})", this.name, D::NAME, if this.removal.is_removed() { ", removed" } else { "" });
 
 impl<D: Driver> ContextInner<D> {
     pub(crate) fn driver(&self) -> &D {
@@ -62,11 +67,6 @@ impl<D: Driver> ContextInner<D> {
 
     pub(crate) fn kernel(&self) -> &Arc<dyn Kernel> {
         self.driver.kernel()
-    }
-
-    /// The device's name.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
     }
 
     pub(crate) fn num_comp_vectors(&self) -> u32 {
@@ -83,6 +83,11 @@ impl<D: Driver> ContextInner<D> {
 
     pub(crate) fn event_reader(&self) -> &EventReader {
         &self.event_reader
+    }
+
+    /// The device's name.
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
     }
 
     pub(crate) fn flights(&self) -> &Flights<D> {
@@ -110,6 +115,31 @@ impl<D: Driver> ContextInner<D> {
         {
             *place = object;
         }
+        if self.removal.is_removed() {
+            self.close_queues();
+        }
+    }
+
+    /// Whether the device was removed, as far as it is known.
+    pub(crate) fn removal(&self) -> &Arc<Removal> {
+        &self.removal
+    }
+
+    /// The device was removed: posts fail from now on.
+    #[cold]
+    fn close_queues(&self) {
+        let Ok(objects) = self.objects.lock() else { return };
+        let queues: Vec<_> = objects
+            .iter()
+            .filter_map(|object| match object {
+                Object::Qp(_, shared) | Object::Wq(_, shared) => shared.upgrade(),
+                Object::Cq(_) | Object::Srq => None,
+            })
+            .collect();
+        // This waits for posters; the lock is free meanwhile.
+        drop(objects);
+        log::warn!("{}: the device was removed", self.name);
+        queues.iter().for_each(|shared| self.driver.close_queues(shared));
     }
 
     pub(crate) fn forget_object(&self, id: u64) {
@@ -155,10 +185,11 @@ pub(crate) fn same_context<D: Driver>(
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct Context<D: Driver = AnyDriver> {
     inner: Arc<ContextInner<D>>,
 }
+
+brief!([D: Driver] Context<D>, |this| "{:?}", this.inner);
 
 impl<D: Driver> Clone for Context<D> {
     fn clone(&self) -> Self {
@@ -182,7 +213,8 @@ impl<D: Driver> Context<D> {
     /// `Unsupported` for a kernel that lacks what the driver needs; [`Error::Protocol`] for an answer that the driver
     /// can't use; otherwise the kernel's error.
     pub fn from_kernel(kernel: Arc<dyn Kernel>) -> Result<Self> {
-        Self::new(D::open(kernel)?)
+        let removal = Arc::<Removal>::default();
+        Self::new(D::open(Arc::new(Watched::new(kernel, removal.clone())))?, removal)
     }
 
     /// `ibv_import_device`: uses the context of a device file that another process has opened and sent, or that this
@@ -200,28 +232,36 @@ impl<D: Driver> Context<D> {
     /// # Errors
     /// As [`import`](Self::import).
     pub fn import_kernel(kernel: Arc<dyn Kernel>) -> Result<Self> {
-        Self::new(D::import(kernel)?)
+        let removal = Arc::<Removal>::default();
+        Self::new(D::import(Arc::new(Watched::new(kernel, removal.clone())))?, removal)
     }
 
-    fn new((driver, info): (D, ContextInfo)) -> Result<Self> {
-        let name = driver.kernel().name().to_owned();
+    fn new((driver, info): (D, ContextInfo), removal: Arc<Removal>) -> Result<Self> {
+        let name = Arc::from(driver.kernel().name());
         let ContextInfo { num_comp_vectors, core_support, async_fd } = info;
         // A reader waits by poll(2), without the lock for reading.
         async_fd.set_nonblocking(true)?;
         let objects = ProcessMutex::new(Slab::new());
-        Ok(Self {
-            inner: Arc::new(ContextInner {
-                driver,
-                num_comp_vectors,
-                core_support,
-                async_fd,
-                event_reader: EventReader::default(),
-                objects,
-                flights: Flights::default(),
-                name,
-                node_guid: OnceLock::new(),
-            }),
-        })
+        let on_removal = removal.clone();
+        let inner = Arc::new(ContextInner {
+            driver,
+            num_comp_vectors,
+            core_support,
+            async_fd,
+            event_reader: EventReader::default(),
+            objects,
+            flights: Flights::default(),
+            name,
+            removal,
+            node_guid: OnceLock::new(),
+        });
+        let context = Arc::downgrade(&inner);
+        on_removal.on_removal(move || {
+            if let Some(context) = context.upgrade() {
+                context.close_queues();
+            }
+        });
+        Ok(Self { inner })
     }
 
     /// Another owner of an open device.
@@ -233,6 +273,13 @@ impl<D: Driver> Context<D> {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.inner.name
+    }
+
+    /// Whether the device was removed, as far as this context knows: an asynchronous event says so, or the answer of a verb. Posts and
+    /// polls fail then.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.inner.removal.is_removed()
     }
 
     /// The number of interrupt vectors for completion events; `comp_vector` must be smaller.

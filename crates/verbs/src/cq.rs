@@ -4,6 +4,7 @@
 // UNSAFETY: takes the values of work requests out of the slab, once.
 
 use crate::access::Access;
+use crate::brief::brief;
 use crate::comp_channel::CompletionChannel;
 use crate::context::Context;
 use crate::done::Done;
@@ -29,7 +30,6 @@ use uverbs_core::wr::ImmData;
 
 /// A completion queue of owned queues. Only owned queues can complete to it, because the `wr_id`s of others would be mistaken
 /// for those of owned work requests.
-#[derive(Debug)]
 pub struct Cq<L: Locking = Exclusive, D: Driver = AnyDriver> {
     queue: raw::Cq<L, D>,
     state: Locked<State<D>, L>,
@@ -37,13 +37,16 @@ pub struct Cq<L: Locking = Exclusive, D: Driver = AnyDriver> {
     waits: Arc<Waits<D>>,
 }
 
+brief!([L: Locking, D: Driver] Cq<L, D>, |this| "{:?}", this.queue);
+
 /// What a poll uses besides the queue.
-#[derive(Debug)]
 struct State<D: Driver> {
     known: Known<D>,
     /// Completions that a [scope](super::Scope) polled and that are not its own.
     kept: VecDeque<Completed<D>>,
 }
+
+brief!([D: Driver] State<D>, |this| "State {{ kept: {} }}", this.kept.len());
 
 impl<D: Driver> Context<D> {
     /// `ibv_create_cq`, with a completion channel of its own for [`Cq::wait`], which is a file descriptor. It is used through `&mut`;
@@ -144,7 +147,7 @@ macro_rules! fields {
         impl<D: Driver> Polled<'_, '_, D> {
             $(
                 $(#[$meta])*
-                #[inline(always)]
+                #[cfg_attr(not(debug_assertions), inline(always))]
                 #[must_use]
                 pub fn $name(&self) -> $ty {
                     self.fields.$name()
@@ -179,6 +182,7 @@ where
     D::CompletionQueue: 'c,
 {
     fields: Fields<'a, 'c, D>,
+    known: &'a Known<D>,
     wr_id: u64,
     status: WcStatus,
     /// Whether it is a receive.
@@ -197,7 +201,7 @@ impl<D: Driver> fmt::Debug for Polled<'_, '_, D> {
 
 impl<D: Driver> Fields<'_, '_, D> {
     /// See [`Completion::received_len`].
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn received_len(&self) -> u32 {
         match self {
             Self::Ring(completion) => completion.received_len(),
@@ -209,17 +213,43 @@ impl<D: Driver> Fields<'_, '_, D> {
 
 impl<D: Driver> Polled<'_, '_, D> {
     /// The id that the post was given.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn wr_id(&self) -> u64 {
         self.wr_id
     }
 
     /// The result of the work request.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn status(&self) -> WcStatus {
         self.status
+    }
+
+    /// `Ok` for success, else an error with the QP, the device, the `wr_id` and the reason.
+    ///
+    /// # Errors
+    /// A status other than success.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub fn ok(&self) -> Result<(), WcError> {
+        if self.status.is_success() { Ok(()) } else { Err(self.error()) }
+    }
+
+    #[cold]
+    fn error(&self) -> WcError {
+        let error = of_device(&self.wc(), self.received, self.known.device_name());
+        if let Fields::Ring(_) = self.fields {
+            self.known.note(&error);
+        }
+        error
+    }
+
+    /// What [`Completed::error`] needs.
+    #[cold]
+    #[inline(never)]
+    fn failure(&self) -> Box<Failure> {
+        let _noted = self.error();
+        Box::new(Failure { received: self.received, device: self.known.device_name().clone() })
     }
 
     /// Immediate data, if the message had any.
@@ -240,7 +270,7 @@ impl<D: Driver> Polled<'_, '_, D> {
 
     /// What the work request owned, if it was a `B`: a [`Buf`] or a [`Window`](super::Window). The buffer of a successful receive has the length
     /// of the message.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn take<B: Lend<D>>(self) -> Option<B> {
         let Self { fields, held, received, status, .. } = self;
@@ -255,7 +285,7 @@ impl<D: Driver> Polled<'_, '_, D> {
     }
 
     /// The private buffer of the work request; see [`take`](Self::take).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn buf(self) -> Option<Buf<Private, D>> {
         self.take()
@@ -266,8 +296,22 @@ impl<D: Driver> Polled<'_, '_, D> {
         let wc = self.wc();
         let received = self.received && wc.status.is_success();
         let len = received.then(|| self.fields.received_len());
-        Completed { wc, held: self.held, len }
+        let failed = (!wc.status.is_success()).then(|| self.failure());
+        Completed { wc, held: self.held, len, failed }
     }
+}
+
+/// The error of a completion of this device.
+fn of_device(wc: &WorkCompletion, received: bool, device: &Arc<str>) -> WcError {
+    let error = wc.to_error().on(device.clone());
+    if received { error.with_opcode(WcOpcode::RECV) } else { error }
+}
+
+/// What the error of a completion has besides its fields.
+#[derive(Debug)]
+struct Failure {
+    received: bool,
+    device: Arc<str>,
 }
 
 /// A completion, with what its work request owned.
@@ -278,6 +322,8 @@ pub struct Completed<D: Driver = AnyDriver> {
     held: HeldOnce<D>,
     /// The length of the message, for the buffer of a receive.
     len: Option<u32>,
+    /// With a status other than success. One word, because a completion is moved.
+    failed: Option<Box<Failure>>,
 }
 
 impl<D: Driver> fmt::Debug for Completed<D> {
@@ -293,8 +339,20 @@ impl<D: Driver> Completed<D> {
     /// The work request has failed. Its buffer goes back to its pool; a program that wants it looks at [`wc`](Self::wc) and calls
     /// [`take`](Self::take) instead.
     pub fn ok(self) -> Result<Done<D>, WcError> {
-        self.wc.status.ok()?;
-        Ok(Done::of(self))
+        match self.error() {
+            None => Ok(Done::of(self)),
+            Some(error) => Err(error),
+        }
+    }
+
+    /// The error of a completion whose status is not success: with the QP, the device, the `wr_id` and the reason.
+    #[inline]
+    #[must_use]
+    pub fn error(&self) -> Option<WcError> {
+        match &self.failed {
+            None => self.wc.ok().err(),
+            Some(failed) => Some(of_device(&self.wc, failed.received, &failed.device)),
+        }
     }
 
     /// Whether it owned a private buffer, or a part of one.
@@ -313,7 +371,7 @@ impl<D: Driver> Completed<D> {
             return Err(self);
         }
         let (wc, len) = (self.wc, self.len);
-        self.buf().ok_or_else(|| Self { wc, held: HeldOnce::nothing(), len })
+        self.buf().ok_or_else(|| Self { wc, held: HeldOnce::nothing(), len, failed: None })
     }
 
     /// What the work request owned, if it was a `B`. The buffer of a successful receive has the length of the message.
@@ -345,7 +403,7 @@ struct Pass<'k, D: Driver, F> {
 }
 
 /// Whether it is a completion of a receive.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn is_received(completion: &impl Completion) -> bool {
     // The driver has the number from the receive queue if it says so.
     completion.is_receive().unwrap_or_else(|| is_receive(completion.wr_id()))
@@ -354,12 +412,12 @@ fn is_received(completion: &impl Completion) -> bool {
 impl<D: Driver, F: FnMut(Polled<'_, '_, D>)> Claimant<D::CompletionQueue> for Pass<'_, D, F> {
     type Claim = Claim<D>;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn claim(&mut self, completion: &<D::CompletionQueue as Engine>::Completion<'_>) -> Claim<D> {
         self.known.claim(completion.wr_id(), is_received(completion))
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn pass(&mut self, completion: &<D::CompletionQueue as Engine>::Completion<'_>, claim: Claim<D>) {
         let Self { known, f } = self;
         let status = completion.status();
@@ -374,7 +432,7 @@ impl<D: Driver, F: FnMut(Polled<'_, '_, D>)> Claimant<D::CompletionQueue> for Pa
         // SAFETY: the entry was taken out of the slab, so this is the only copy.
         let held = unsafe { HeldOnce::new(held) };
         let (fields, received) = (Fields::Ring(completion), is_received(completion));
-        f(Polled { fields, wr_id, status, received, held });
+        f(Polled { fields, known, wr_id, status, received, held });
     }
 }
 
@@ -385,11 +443,13 @@ impl<D: Driver> State<D> {
     fn deliver(&mut self, max: usize, f: &mut dyn FnMut(Polled<'_, '_, D>)) -> usize {
         let mut n = 0;
         while n < max
-            && let Some(Completed { wc, held, len }) = self.kept.pop_front()
+            && let Some(Completed { wc, held, len, failed }) = self.kept.pop_front()
         {
             n += 1;
             let WorkCompletion { wr_id, status, .. } = wc;
-            f(Polled { fields: Fields::Kept(&wc), wr_id, status, received: len.is_some(), held });
+            let received = failed.map_or(len.is_some(), |failed| failed.received);
+            let known = &self.known;
+            f(Polled { fields: Fields::Kept(&wc), known, wr_id, status, received, held });
         }
         n
     }

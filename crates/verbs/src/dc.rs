@@ -6,6 +6,7 @@
 //! begin with `wr_dc`. Its states are those of an RC QP without a peer: [`QpControl::connect_dci`]. The target is a
 //! [`DcTarget`], which receives into an SRQ. See mlx5dv_create_qp(3) and mlx5dv_wr_post(3).
 
+use crate::brief::brief;
 use crate::connect::ConnectAttr;
 use crate::context::{ContextInner, Object, same_context};
 use crate::event::QpEvents;
@@ -17,7 +18,7 @@ use crate::{
     qp::{Dci, QpControl},
     raw::create::QpBuilder,
 };
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use uverbs_core::attr::{AhAttr, QpAttr, QpAttrMask, QpState};
 use uverbs_core::control::QpHandle;
 use uverbs_core::error::{Error, Result};
@@ -73,7 +74,7 @@ impl<D: DcDriver> ProtectionDomain<D> {
         let context = self.inner().context();
         same_context(context, cq.inner().context(), VERB, "cq")?;
         same_context(context, srq.inner().context(), VERB, "srq")?;
-        let event_id = context.remember_object(Object::Qp(QpEvents::new(0)));
+        let event_id = context.remember_object(Object::Qp(QpEvents::new(0), Weak::new()));
         let create = || {
             let create = DctCreate {
                 pd: self.inner().handle()?,
@@ -134,7 +135,6 @@ impl<D: DcDriver> QpControl<D> {
 
 /// The target of dynamic connections: it receives into an SRQ, and every initiator that has its key can read and write
 /// the memory of its domain.
-#[derive(Debug)]
 pub struct DcTarget<D: Driver = AnyDriver> {
     handle: Option<QpHandle>,
     shared: Arc<D::QpShared>,
@@ -146,6 +146,8 @@ pub struct DcTarget<D: Driver = AnyDriver> {
     _pd: Arc<PdInner<D>>,
     context: Arc<ContextInner<D>>,
 }
+
+brief!([D: Driver] DcTarget<D>, |this| "DcTarget {:#x} of {}", this.dctn.get().copied().unwrap_or(0), this.context.name());
 
 impl<D: DcDriver> DcTarget<D> {
     /// Its number, by which initiators name it; `None` before RTR.
@@ -165,7 +167,7 @@ impl<D: DcDriver> DcTarget<D> {
         // SAFETY: the target's own parts.
         let modified = unsafe { self.context.driver().modify_dct(handle, &self.shared, attr, mask) };
         if let Some(dctn) = modified? {
-            self.context.update_object(self.event_id, Object::Qp(QpEvents::new(dctn)));
+            self.context.update_object(self.event_id, Object::Qp(QpEvents::new(dctn), Weak::new()));
             // The kernel moves it to RTR only once.
             let _ = self.dctn.set(dctn);
         }

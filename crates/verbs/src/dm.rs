@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Device memory: memory in the device, so that an access of the device to it does not cross PCI (ibv_alloc_dm(3)).
 
+use crate::brief::brief;
 use crate::context::{Context, ContextInner, same_context};
 use crate::open::AnyDriver;
 use crate::pd::{PdInner, ProtectionDomain};
@@ -13,13 +14,14 @@ use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::{DmParts, Driver, WireRemote, WireSge};
 
 /// The kernel object; regions hold it, so it outlives them.
-#[derive(Debug)]
 struct DmInner<D: Driver> {
     parts: Option<DmParts>,
     context: Arc<ContextInner<D>>,
     /// It belongs to another part of the program, which frees it.
     is_imported: bool,
 }
+
+brief!([D: Driver] DmInner<D>, |this| "DeviceMemory {:?} of {}", this.parts.as_ref().map(|parts| parts.handle.handle()), this.context.name());
 
 impl<D: Driver> DmInner<D> {
     fn parts(&self) -> Result<&DmParts> {
@@ -47,10 +49,11 @@ impl<D: Driver> Drop for DmInner<D> {
 }
 
 /// Memory in the device.
-#[derive(Debug)]
 pub struct DeviceMemory<D: Driver = AnyDriver> {
     inner: Arc<DmInner<D>>,
 }
+
+brief!([D: Driver] DeviceMemory<D>, |this| "{:?}", this.inner);
 
 impl<D: Driver> Context<D> {
     /// `ibv_alloc_dm`: memory in the device, aligned to `1 << log_align`.
@@ -143,7 +146,6 @@ fn unaligned(verb: &'static str, offset: u64, length: usize) -> Error {
 }
 
 /// A region on device memory. Entries and peers address its bytes by their offset from its start.
-#[derive(Debug)]
 pub struct DmRegion<D: Driver = AnyDriver> {
     handle: Option<MrHandle>,
     length: u64,
@@ -151,6 +153,8 @@ pub struct DmRegion<D: Driver = AnyDriver> {
     _dm: Arc<DmInner<D>>,
     _pd: Arc<PdInner<D>>,
 }
+
+brief!([D: Driver] DmRegion<D>, |this| "DmRegion {:?} of {} bytes in {:?}", this.handle.as_ref().map(MrHandle::handle), this.length, this._dm);
 
 impl<D: Driver> ProtectionDomain<D> {
     /// `ibv_reg_dm_mr`: registers `range` of device memory. The restriction on entries of

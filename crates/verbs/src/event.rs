@@ -7,6 +7,7 @@
 //! next reader. The descriptor for event loops is also readable while events are kept. A reader waits without its turn; the file does
 //! not block (`O_NONBLOCK`).
 
+use crate::brief::brief;
 use crate::context::{Context, ContextInner, Object};
 use crate::id::{CqId, SrqId};
 use crate::open::AnyDriver;
@@ -61,14 +62,14 @@ impl EventSource {
             EventScope::Cq | EventScope::Qp | EventScope::Srq | EventScope::Wq => {
                 Some(match context.object(id)? {
                     Object::Cq(_) => Self::Cq(CqId(id)),
-                    Object::Qp(events) => {
+                    Object::Qp(events, _) => {
                         if event.event_type == EventType::QP_LAST_WQE_REACHED {
                             events.last_wqe.store(true, Ordering::Release);
                         }
                         Self::Qp(events.qp_num)
                     }
                     Object::Srq => Self::Srq(SrqId(id)),
-                    Object::Wq(wq_num) => Self::Wq(wq_num),
+                    Object::Wq(wq_num, _) => Self::Wq(wq_num),
                 })
             }
             EventScope::Device | EventScope::Unknown => Some(Self::Device),
@@ -110,7 +111,15 @@ enum Read {
 impl Turn {
     /// Reads an event, if there is one, and records it in its object.
     fn read<D: Driver>(&mut self, context: &ContextInner<D>) -> Result<Read> {
-        let Some(raw) = context.async_fd().next_event()? else { return Ok(Read::Nothing) };
+        let raw = context.async_fd().next_event().inspect_err(|error| {
+            if error.errno() == Errno::EIO {
+                context.removal().note();
+            }
+        })?;
+        let Some(raw) = raw else { return Ok(Read::Nothing) };
+        if raw.event_type == EventType::DEVICE_FATAL {
+            context.removal().note();
+        }
         let source = EventSource::of(context, raw);
         let kept = |source| Kept { id: raw.element, event: Event { event_type: raw.event_type, source } };
         Ok(source.map_or(Read::Late, |source| Read::Event(kept(source))))
@@ -265,24 +274,32 @@ impl EventReader {
         qp.last_wqe.store(false, Ordering::Release);
     }
 
-    fn next<D: Driver>(context: &ContextInner<D>) -> Result<Event> {
+    /// The next event, if there is one.
+    fn try_next<D: Driver>(context: &ContextInner<D>) -> Result<Option<Event>> {
         let reader = context.event_reader();
         loop {
             let mut turn = reader.turn.lock().map_err(forked)?;
             if let Some(event) = reader.take_kept() {
+                return Ok(Some(event));
+            }
+            match turn.read(context)? {
+                Read::Event(Kept { event, .. }) => return Ok(Some(event)),
+                Read::Late => {}
+                Read::Nothing => return Ok(None),
+            }
+        }
+    }
+
+    fn next<D: Driver>(context: &ContextInner<D>) -> Result<Event> {
+        loop {
+            if let Some(event) = Self::try_next(context)? {
                 return Ok(event);
             }
-            let read = turn.read(context)?;
-            drop(turn);
-            match read {
-                Read::Event(Kept { event, .. }) => return Ok(event),
-                Read::Late => {}
-                Read::Nothing if reader.nonblocking.load(Ordering::Relaxed) => {
-                    let object = format!("async events of {}", context.kernel().name());
-                    return Err(Error::os("get_async_event", object, Errno::EAGAIN));
-                }
-                Read::Nothing => Self::wait(context),
+            if context.event_reader().nonblocking.load(Ordering::Relaxed) {
+                let object = format!("async events of {}", context.kernel().name());
+                return Err(Error::os("get_async_event", object, Errno::EAGAIN));
             }
+            Self::wait(context);
         }
     }
 
@@ -305,10 +322,11 @@ impl EventReader {
 
 /// The asynchronous events of a context, as an object that event loops accept (`AsFd`, `AsRawFd`). Clones share the
 /// events: each event is read once.
-#[derive(Debug)]
 pub struct AsyncEvents<D: Driver = AnyDriver> {
     context: Arc<ContextInner<D>>,
 }
+
+brief!([D: Driver] AsyncEvents<D>, |this| "AsyncEvents of {}", this.context.name());
 
 impl<D: Driver> Clone for AsyncEvents<D> {
     fn clone(&self) -> Self {
@@ -323,6 +341,14 @@ impl<D: Driver> AsyncEvents<D> {
     /// As [`Context::get_async_event`].
     pub fn get_event(&self) -> Result<Event> {
         EventReader::next(&self.context)
+    }
+
+    /// As [`Context::try_async_event`].
+    ///
+    /// # Errors
+    /// As [`Context::try_async_event`].
+    pub fn try_next(&self) -> Result<Option<Event>> {
+        EventReader::try_next(&self.context)
     }
 
     /// Sets whether [`get_event`](Self::get_event) returns `EAGAIN` instead of waiting; this applies to all clones and to the
@@ -366,6 +392,14 @@ impl<D: Driver> Context<D> {
     /// [`Error::Protocol`] for an invalid record.
     pub fn get_async_event(&self) -> Result<Event> {
         EventReader::next(self.inner())
+    }
+
+    /// The next asynchronous event, or `None` at once: for a loop that polls. It allocates nothing.
+    ///
+    /// # Errors
+    /// As [`get_async_event`](Self::get_async_event), without `EAGAIN`.
+    pub fn try_async_event(&self) -> Result<Option<Event>> {
+        EventReader::try_next(self.inner())
     }
 }
 

@@ -22,15 +22,17 @@
 
 use crate::context::ContextInner;
 use crate::held::Held;
+use crate::label::Label;
 use crate::pool::NO_DOMAIN;
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use uverbs_core::Errno;
 use uverbs_core::control::slab::Slab;
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::{Driver, PostError};
+use uverbs_core::provider::{Driver, PostError, QueueKind as Name};
 use uverbs_core::sync::ProcessMutex;
 use uverbs_core::sync::in_flight::{InFlight, STEP};
+use uverbs_core::wc::WcError;
 
 /// An entry of the slab, which owns what it holds.
 pub(super) struct Entry<D: Driver> {
@@ -59,6 +61,10 @@ pub(crate) struct Flight<D: Driver> {
     refused: AtomicU32,
     /// The number in the context's table.
     pub(super) id: u64,
+    /// The name of the queue.
+    pub(super) label: Label,
+    /// The last error of a completion that the program has looked at.
+    last_error: Mutex<Option<WcError>>,
     /// The CQ of the completions; `None` for an SRQ, whose receives complete to the CQ of any QP.
     cq: Option<u64>,
 }
@@ -121,7 +127,7 @@ const fn key_of(id: u64, receives: bool) -> u32 {
 }
 
 /// Whether a `wr_id` is that of a receive. Sends complete in order: a completion is also that of the work requests before it.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) const fn is_receive(wr_id: u64) -> bool {
     wr_id & (RECEIVES as u64) << 32 != 0
 }
@@ -134,12 +140,23 @@ pub(super) enum QueueKind {
     Srq,
 }
 
+impl QueueKind {
+    const fn name(self) -> Name {
+        match self {
+            Self::Send { .. } => Name::Send,
+            Self::Recv { .. } => Name::Recv,
+            Self::Srq => Name::Srq,
+        }
+    }
+}
+
 impl<D: Driver> Flight<D> {
     /// A slab for a queue of `depth` work requests.
     pub(super) fn new(
         context: &ContextInner<D>,
         kind: QueueKind,
         domain: u64,
+        number: u32,
         depth: u32,
     ) -> Result<Arc<Self>> {
         let (receives, cq, slots) = match kind {
@@ -161,7 +178,8 @@ impl<D: Driver> Flight<D> {
         }
         let slab = InFlight::new(slots, key_of(id, receives), domain);
         let (expected, refused) = (AtomicU32::new(0), AtomicU32::new(0));
-        let flight = Arc::new(Self { slab, expected, refused, id, cq });
+        let label = Label::new(kind.name(), number, depth);
+        let flight = Arc::new(Self { slab, expected, refused, id, label, last_error: Mutex::default(), cq });
         if let Some(queue) = queues.get_mut(id) {
             *queue = Arc::downgrade(&flight);
         }
@@ -172,11 +190,20 @@ impl<D: Driver> Flight<D> {
     pub(super) fn none() -> Arc<Self> {
         let slab = InFlight::new(1, NO_INDEX, NO_DOMAIN);
         let (expected, refused) = (AtomicU32::new(0), AtomicU32::new(0));
-        Arc::new(Self { slab, expected, refused, id: u64::MAX, cq: None })
+        let label = Label::new(Name::Unnamed, 0, 0);
+        Arc::new(Self {
+            slab,
+            expected,
+            refused,
+            id: u64::MAX,
+            label,
+            last_error: Mutex::default(),
+            cq: None,
+        })
     }
 
     /// The beginning of a batch: its first count.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn begin_batch(&self) -> u32 {
         self.refused.store(0, Ordering::Relaxed);
         self.slab.next_count()
@@ -186,7 +213,7 @@ impl<D: Driver> Flight<D> {
     ///
     /// # Safety
     /// The word is not used again.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) unsafe fn refuse(&self, held: Held<D>, error: PostError) {
         // The position is a constant where the error is one. There are no other errors.
         let at = REFUSALS.iter().position(|refusal| *refusal == error).unwrap_or(0);
@@ -212,7 +239,7 @@ impl<D: Driver> Flight<D> {
     }
 
     /// The first error of the open batch.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn refused(&self) -> Option<PostError> {
         match self.refused.load(Ordering::Relaxed) {
             0 => None,
@@ -231,11 +258,30 @@ impl<D: Driver> Flight<D> {
         }
     }
 
+    /// As [`drop_from`](Self::drop_from), of a batch that was neither completed nor aborted.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn dropped_from(&self, count: u32) {
+        if count != self.slab.next_count() || self.refused().is_some() {
+            self.label.dropped();
+        }
+        self.drop_from(count);
+    }
+
     /// Drops an entry, if it is there.
     pub(super) fn drop_entry(&self, number: u64) {
         if let Some(entry) = self.slab.take_any(number) {
             entry.release();
         }
+    }
+
+    /// Notes the error of a completion.
+    pub(super) fn note(&self, error: &WcError) {
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
+    }
+
+    pub(super) fn last_error(&self) -> Option<WcError> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(super) fn cq(&self) -> Option<u64> {

@@ -2,6 +2,7 @@
 //! Steering rules, which select the received packets that a raw packet QP gets, and counters of these packets
 //! (ibv_create_flow(3), ibv_create_counters(3)).
 
+use crate::brief::brief;
 use crate::context::{Context, ContextInner, same_context};
 use crate::open::AnyDriver;
 use crate::qp::QpControl;
@@ -13,11 +14,12 @@ use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::Driver;
 
 /// The kernel object of a set of counters; rules hold it, so it outlives them.
-#[derive(Debug)]
 struct CountersInner<D: Driver> {
     handle: Option<CountersHandle>,
     context: Arc<ContextInner<D>>,
 }
+
+brief!([D: Driver] CountersInner<D>, |this| "Counters {:?} of {}", this.handle.as_ref().map(CountersHandle::handle), this.context.name());
 
 impl<D: Driver> CountersInner<D> {
     fn handle(&self) -> Result<&CountersHandle> {
@@ -37,10 +39,11 @@ impl<D: Driver> Drop for CountersInner<D> {
 ///
 /// First [`attach`](Self::attach) adds the counters to the set. Then rules are created with the set
 /// ([`QpControl::create_flow_counted`]). The values can be read as long as such a rule exists.
-#[derive(Debug)]
 pub struct Counters<D: Driver = AnyDriver> {
     inner: Arc<CountersInner<D>>,
 }
+
+brief!([D: Driver] Counters<D>, |this| "{:?}", this.inner);
 
 impl<D: Driver> Context<D> {
     /// `ibv_create_counters`: an empty set of counters.
@@ -78,11 +81,12 @@ trait Target: Send + Sync + core::fmt::Debug {}
 impl<T: Send + Sync + core::fmt::Debug> Target for T {}
 
 /// A steering rule. It is removed when this value is dropped; it holds references to its QP and its counters.
-#[derive(Debug)]
 pub struct Flow {
     handle: Option<FlowHandle>,
     _keep: Arc<dyn Target>,
 }
+
+brief!([] Flow, |this| "Flow {:?}", this.handle.as_ref().map(FlowHandle::handle));
 
 impl Flow {
     fn create<D: Driver>(

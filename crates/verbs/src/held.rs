@@ -67,7 +67,7 @@ pub(super) struct Held<D: Driver> {
 }
 
 impl<D: Driver> Clone for Held<D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn clone(&self) -> Self {
         *self
     }
@@ -97,14 +97,14 @@ impl<D: Driver> Held<D> {
         Self { word: NonNull::without_provenance(WORD), _driver: PhantomData }
     };
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn new(kind: HeldKind, at: NonNull<()>) -> Self {
         // Or, because it can't become null: the bits are 0 in the pointer.
         Self { word: at.map_addr(|addr| addr | kind.0), _driver: PhantomData }
     }
 
     /// A buffer; the kind is that of its access.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn buf(kind: HeldKind, buf: RawBuf<D>) -> Self {
         Self::new(kind, buf.into_pointer())
     }
@@ -134,7 +134,7 @@ impl<D: Driver> Held<D> {
         Self::new(HeldKind::SCOPED, NonNull::from(Box::leak(Box::new(ticket))).cast())
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn is(self, kind: HeldKind) -> bool {
         self.word.addr().get() & HeldKind::MASK == kind.0
     }
@@ -147,7 +147,7 @@ impl<D: Driver> Held<D> {
     ///
     /// # Safety
     /// The kind is `kind`, which is that of a buffer, and the word is not used again.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) unsafe fn into_buf(self, kind: HeldKind) -> RawBuf<D> {
         // SAFETY: without its kind it is the pointer of a buffer (the invariant of this type), which is not used again.
         unsafe { RawBuf::from_pointer(self.word.as_ptr().wrapping_byte_sub(kind.0)) }
@@ -207,7 +207,7 @@ impl<D: Driver> Held<D> {
     ///
     /// # Safety
     /// The word is not used again.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) unsafe fn release(self) {
         // SAFETY: the contract of this function.
         unsafe { release(self) }
@@ -250,7 +250,7 @@ pub(super) struct HeldOnce<D: Driver>(Held<D>);
 impl<D: Driver> HeldOnce<D> {
     /// # Safety
     /// No other copy of the word is used.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) unsafe fn new(held: Held<D>) -> Self {
         Self(held)
     }
@@ -271,14 +271,14 @@ impl<D: Driver> HeldOnce<D> {
     }
 
     /// The word; the caller releases the value.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn into_inner(self) -> Held<D> {
         ManuallyDrop::new(self).0
     }
 }
 
 impl<D: Driver> Drop for HeldOnce<D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
         // SAFETY: this value has the only copy of the word, and ends here.
         unsafe { self.0.release() }

@@ -10,6 +10,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: the owner of an imported object can destroy it at any time.
 
+use crate::brief::brief;
 use crate::context::Context;
 use crate::dm::DeviceMemory;
 use crate::open::AnyDriver;
@@ -56,13 +57,14 @@ impl<D: Driver> Context<D> {
 
 /// A region that another part of the program registered. It has no buffer: the memory is that of the exporter, at the
 /// addresses that the exporter chose.
-#[derive(Debug)]
 pub struct ImportedRegion<D: Driver = AnyDriver> {
     handle: MrHandle,
     length: u64,
     addr: u64,
     pd: Arc<PdInner<D>>,
 }
+
+brief!([D: Driver] ImportedRegion<D>, |this| "ImportedRegion {} of {} bytes, {}", this.handle.handle(), this.length, this.pd.context().name());
 
 impl<D: Driver> ProtectionDomain<D> {
     /// `ibv_import_mr`: the region with this number.

@@ -16,6 +16,7 @@ use core::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use uverbs_core::provider::Driver;
 use uverbs_core::sync::in_flight::STEP;
+use uverbs_core::wc::WcError;
 use uverbs_core::wc::WcStatus;
 
 /// Queues by index. A CQ has few of the context's, so there are only the pages that have one.
@@ -131,6 +132,17 @@ impl<D: Driver> Known<D> {
         }
     }
 
+    /// Notes an error of the last completion in its queue.
+    #[cold]
+    pub(super) fn note(&self, error: &WcError) {
+        self.current.note(error);
+    }
+
+    /// The name of the device.
+    pub(super) fn device_name(&self) -> &Arc<str> {
+        self.context.name()
+    }
+
     /// Completions that belong to no work request.
     pub(super) fn strays(&self) -> u64 {
         self.strays
@@ -142,7 +154,7 @@ impl<D: Driver> Known<D> {
     ///
     /// A number of a send may be reported as that of a receive, but not the other way round: then receives that are not
     /// complete would be taken.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn claim(&mut self, wr_id: u64, received: bool) -> Claim<D> {
         // A loop and not a second `take`: then the usual path has no branch for the result of `turn_to`, which succeeds once.
         let entry = loop {
@@ -323,7 +335,7 @@ mod tests {
         }
 
         fn queue(&self, kind: QueueKind) -> Arc<Flight<Mlx5>> {
-            Flight::new(self.context.inner(), kind, NO_DOMAIN, 4).unwrap()
+            Flight::new(self.context.inner(), kind, NO_DOMAIN, 1, 4).unwrap()
         }
 
         fn insert(&self, flight: &Flight<Mlx5>, wr_id: u64) -> u64 {

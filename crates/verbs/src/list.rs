@@ -174,19 +174,19 @@ pub(super) mod sealed {
 impl<D: Driver, A: Access> Source<D> for Buf<A, D> {}
 impl<D: Driver, A: Access> sealed::Source<D> for Buf<A, D> {
     type Sges = [D::Sge; 1];
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn domain(&self) -> u64 {
         self.raw().domain()
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn moved_to(self, domain: u64) -> Self {
         self.moved(domain)
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn bytes(&self) -> u64 {
         self.raw().len().into()
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn used(&self) -> [D::Sge; 1] {
         [self.raw().sge()]
     }
@@ -194,7 +194,7 @@ impl<D: Driver, A: Access> sealed::Source<D> for Buf<A, D> {
 
 impl<D: Driver, A: Access> Memory<D> for Buf<A, D> {}
 impl<D: Driver, A: Access> sealed::Memory<D> for Buf<A, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn whole(&self) -> [D::Sge; 1] {
         [self.raw().whole()]
     }

@@ -20,6 +20,7 @@
 //! }
 //! ```
 
+use crate::brief::brief;
 use crate::buf::StableBuf;
 use crate::mr::{Exposed, MemoryRegion};
 use crate::open::AnyDriver;
@@ -35,13 +36,14 @@ use uverbs_core::provider::op::MwBind;
 use uverbs_core::wr::IbvMw;
 
 /// A memory window.
-#[derive(Debug)]
 pub struct MemoryWindow<D: Driver = AnyDriver> {
     handle: Option<MwHandle>,
     raw: Box<IbvMw>,
     mw_type: MwType,
     pd: Arc<PdInner<D>>,
 }
+
+brief!([D: Driver] MemoryWindow<D>, |this| "MemoryWindow {:?} of {}", this.handle.as_ref().map(MwHandle::handle), this.pd.context().name());
 
 // SAFETY: the raw pointers in the C struct are NULL and never dereferenced.
 #[expect(unsafe_code, reason = "NULL pointers of a C struct")]

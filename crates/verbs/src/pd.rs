@@ -2,6 +2,7 @@
 //! Protection domains, thread domains, and parent domains, which combine both (ibv_alloc_pd(3), ibv_alloc_td(3),
 //! ibv_alloc_parent_domain(3)). The calls that create objects are in the files of the objects.
 
+use crate::brief::brief;
 use crate::context::{Context, ContextInner, same_context};
 use crate::open::AnyDriver;
 use std::sync::Arc;
@@ -10,13 +11,14 @@ use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::{Driver, WireSge};
 
 /// The part of a domain to which its objects hold references.
-#[derive(Debug)]
 pub(crate) struct PdInner<D: Driver> {
     handle: Option<PdHandle>,
     context: Arc<ContextInner<D>>,
     /// It belongs to another part of the program, which deallocates it.
     is_imported: bool,
 }
+
+brief!([D: Driver] PdInner<D>, |this| "ProtectionDomain {:?} of {}", this.handle.as_ref().map(PdHandle::handle), this.context.name());
 
 impl<D: Driver> PdInner<D> {
     pub(crate) fn context(&self) -> &Arc<ContextInner<D>> {
@@ -39,11 +41,12 @@ impl<D: Driver> Drop for PdInner<D> {
 
 /// A thread domain: its queues are used by one thread at a time, and get doorbell resources of their own if the device
 /// has any.
-#[derive(Debug)]
 pub struct ThreadDomain<D: Driver = AnyDriver> {
     inner: Arc<D::Td>,
     context: Arc<ContextInner<D>>,
 }
+
+brief!([D: Driver] ThreadDomain<D>, |this| "ThreadDomain of {}", this.context.name());
 
 impl<D: Driver> Context<D> {
     /// `ibv_alloc_pd`: allocates a protection domain.
@@ -67,11 +70,12 @@ impl<D: Driver> Context<D> {
 }
 
 /// A protection domain. Only objects of the same domain can be used together. Clones share it.
-#[derive(Debug)]
 pub struct ProtectionDomain<D: Driver = AnyDriver> {
     inner: Arc<PdInner<D>>,
     td: Option<Arc<D::Td>>,
 }
+
+brief!([D: Driver] ProtectionDomain<D>, |this| "{:?}", this.inner);
 
 impl<D: Driver> Clone for ProtectionDomain<D> {
     fn clone(&self) -> Self {

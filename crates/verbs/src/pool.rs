@@ -29,6 +29,7 @@ pub(crate) use share::RawShare;
 pub use share::SharedBuf;
 
 use crate::access::{Access, Unmapped};
+use crate::brief::brief;
 use crate::buf::NoBuf;
 use crate::memory::{HomeMemory, PageSize, Placement, PoolMemory};
 use crate::mr::{Exposed, MemoryRegion, Private};
@@ -69,7 +70,6 @@ impl<D: Driver> Region<D> {
 }
 
 /// A domain of a pool.
-#[derive(Debug)]
 struct Home<D: Driver> {
     /// See [`domain_of`].
     domain: u64,
@@ -142,15 +142,13 @@ impl<D: Driver, A: Access> Clone for Pool<A, D> {
     }
 }
 
-impl<D: Driver, A: Access> fmt::Debug for Pool<A, D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool")
-            .field("homes", &self.inner.homes)
-            .field("size", &self.inner.size)
-            .field("available", &self.available())
-            .finish()
-    }
-}
+brief!(
+    [D: Driver, A: Access] Pool<A, D>,
+    |this| "Pool of {} buffers of {} bytes, {} available",
+    this.inner.count,
+    this.inner.size,
+    this.available()
+);
 
 impl<D: Driver, A: Access> Pool<A, D> {
     /// A buffer, whose length is its whole capacity.
@@ -173,7 +171,7 @@ impl<D: Driver, A: Access> Pool<A, D> {
     }
 
     /// The buffer with this number, which was taken.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn lend(&self, index: u32) -> Option<Buf<A, D>> {
         let slot = self.inner.slots.get(index as usize)?;
         // SAFETY: the pointer is that of the `Arc` that `self.inner` is.
@@ -461,7 +459,7 @@ impl<D: Driver> Filled<D> {
     pub fn into_buf(self) -> Result<Buf<Private, D>, Rejected<Buf<Private, D>>> {
         match self {
             Self { buf, fits: true } => Ok(buf),
-            Self { buf, .. } => Err(Rejected { error: PostError::InvalidLength, returned: Some(buf) }),
+            Self { buf, .. } => Err(Rejected { error: PostError::InvalidLength.into(), returned: Some(buf) }),
         }
     }
 }

@@ -4,14 +4,15 @@
 //! [`Qp::sq`] and [`Qp::rq`] have the whole set: ids, flags, batches, every operation.
 
 use crate::access::Access;
+use crate::label::Label;
 use crate::list::{BufList, Memory, Source};
 use crate::mr::Private;
 use crate::pool::{Buf, BufPart, Filled, SharedBuf};
-use crate::qp::Qp;
 use crate::qp::transport::{Connected, HasPeer, Reliable, Sends};
+use crate::qp::{Qp, QpControl};
 use crate::rejected::Rejected;
 use crate::remote::RemoteRegion;
-use uverbs_core::provider::{Driver, PostError};
+use uverbs_core::provider::{Driver, PostError, QueueError, QueueKind, QueueName};
 use uverbs_core::sync::{Exclusive, Shared};
 
 /// What a post of [`Qp`] takes: a [`Buf`] or a part of it, a [`BufList`], a buffer that was just [filled](Buf::filled), and, if the device only
@@ -30,7 +31,7 @@ pub trait IntoMemory<D: Driver> {
 impl<D: Driver, A: Access> IntoMemory<D> for Buf<A, D> {
     type Memory = Self;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn into_memory(self) -> Result<Self, Rejected<Self>> {
         Ok(self)
     }
@@ -39,7 +40,7 @@ impl<D: Driver, A: Access> IntoMemory<D> for Buf<A, D> {
 impl<D: Driver, A: Access> IntoMemory<D> for BufList<A, D> {
     type Memory = Self;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn into_memory(self) -> Result<Self, Rejected<Self>> {
         Ok(self)
     }
@@ -48,7 +49,7 @@ impl<D: Driver, A: Access> IntoMemory<D> for BufList<A, D> {
 impl<D: Driver, A: Access> IntoMemory<D> for BufPart<A, D> {
     type Memory = Self;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn into_memory(self) -> Result<Self, Rejected<Self>> {
         Ok(self)
     }
@@ -57,7 +58,7 @@ impl<D: Driver, A: Access> IntoMemory<D> for BufPart<A, D> {
 impl<D: Driver, A: Access> IntoMemory<D> for SharedBuf<A, D> {
     type Memory = Self;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn into_memory(self) -> Result<Self, Rejected<Self>> {
         Ok(self)
     }
@@ -66,7 +67,7 @@ impl<D: Driver, A: Access> IntoMemory<D> for SharedBuf<A, D> {
 impl<D: Driver> IntoMemory<D> for Filled<D> {
     type Memory = Buf<Private, D>;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn into_memory(self) -> Result<Self::Memory, Rejected<Self::Memory>> {
         self.into_buf()
     }
@@ -74,8 +75,15 @@ impl<D: Driver> IntoMemory<D> for Filled<D> {
 
 /// A post by a queue that is not there.
 #[cold]
-fn no_queue<B>(data: B) -> Rejected<B> {
-    Rejected { error: PostError::NoQueue, returned: Some(data) }
+fn no_queue<D: Driver, B>(control: &QpControl<D>, data: B) -> Rejected<B> {
+    let queue = QueueName::new(QueueKind::Recv, control.qp_num(), 0);
+    Rejected { error: QueueError::new(PostError::NoQueue, queue), returned: Some(data) }
+}
+
+/// The error of a post to this queue.
+#[cold]
+fn named<B>(label: &Label, rejected: Rejected<B>) -> Rejected<B> {
+    Rejected { error: label.error(rejected.error.reason), ..rejected }
 }
 
 macro_rules! posts {
@@ -87,8 +95,11 @@ macro_rules! posts {
             /// [`PostError::NoQueue`] if an SRQ takes the receives; [`PostError::QueueFull`]; [`PostError::InvalidArgument`] for a
             /// buffer of another domain. The buffer is returned with the error.
             pub fn recv<B: IntoMemory<D, Memory: Memory<D>>>($($this)* self, buf: B) -> Result<(), Rejected<B::Memory>> {
-                let data = buf.into_memory()?;
-                let Some(rq) = self.recv.$as_ref() else { return Err(no_queue(data)) };
+                let memory = buf.into_memory();
+                let Some(rq) = self.recv.$as_ref() else {
+                    return Err(memory.map_or_else(|rejected| rejected, |data| no_queue(&self.control, data)));
+                };
+                let data = memory.map_err(|rejected| named(&rq.flight().label, rejected))?;
                 posts!(@recv $locking, rq, data)
             }
         }
@@ -101,7 +112,7 @@ macro_rules! posts {
             /// [`PostError::InvalidLength`] for a buffer that is too small for its bytes, or another error of the queue. The buffer is
             /// returned with the error.
             pub fn send<B: IntoMemory<D>>($($this)* self, data: B) -> Result<(), Rejected<B::Memory>> {
-                let data = data.into_memory()?;
+                let data = data.into_memory().map_err(|rejected| named(&self.send.flight().label, rejected))?;
                 posts!(@send $locking, self.send, data, |sq| sq.post(0).signaled().send(data))
             }
 
@@ -110,7 +121,7 @@ macro_rules! posts {
             /// # Errors
             /// [`PostError::InvalidLength`] for more than `max_inline_data` bytes, [`PostError::QueueFull`], or another error of the
             /// queue.
-            pub fn send_inline($($this)* self, data: &[u8]) -> Result<(), PostError> {
+            pub fn send_inline($($this)* self, data: &[u8]) -> Result<(), QueueError> {
                 posts!(@plain $locking, self.send, |sq| sq.post(0).signaled().send_inline(data))
             }
         }
@@ -121,7 +132,7 @@ macro_rules! posts {
             /// # Errors
             /// As [`send`](Self::send), and [`PostError::InvalidLength`] if `to` is shorter.
             pub fn write<B: IntoMemory<D>>($($this)* self, data: B, to: &RemoteRegion) -> Result<(), Rejected<B::Memory>> {
-                let data = data.into_memory()?;
+                let data = data.into_memory().map_err(|rejected| named(&self.send.flight().label, rejected))?;
                 posts!(@send $locking, self.send, data, |sq| sq.post(0).signaled().write(data, to))
             }
         }
@@ -132,7 +143,7 @@ macro_rules! posts {
             /// # Errors
             /// As [`send`](Self::send), and [`PostError::InvalidLength`] if `from` is shorter.
             pub fn read<B: IntoMemory<D, Memory: Memory<D>>>($($this)* self, into: B, from: &RemoteRegion) -> Result<(), Rejected<B::Memory>> {
-                let data = into.into_memory()?;
+                let data = into.into_memory().map_err(|rejected| named(&self.send.flight().label, rejected))?;
                 posts!(@send $locking, self.send, data, |sq| sq.post(0).signaled().read(data, from))
             }
         }
@@ -147,7 +158,7 @@ macro_rules! posts {
                 let $sq = &mut guard;
                 $post
             }
-            Err(error) => Err(Rejected { error: error.into(), returned: Some($data) }),
+            Err(error) => Err(Rejected { error: $queue.flight().label.error(error.into()), returned: Some($data) }),
         }
     };
     (@plain Exclusive, $queue:expr, |$sq:ident| $post:expr) => {{
@@ -155,7 +166,7 @@ macro_rules! posts {
         $post
     }};
     (@plain Shared, $queue:expr, |$sq:ident| $post:expr) => {{
-        let $sq = &mut $queue.lock()?;
+        let $sq = &mut $queue.lock().map_err(|error| $queue.flight().label.error(error.into()))?;
         $post
     }};
     (@recv Exclusive, $rq:ident, $data:ident) => {
@@ -164,7 +175,7 @@ macro_rules! posts {
     (@recv Shared, $rq:ident, $data:ident) => {
         match $rq.lock() {
             Ok(mut guard) => guard.post(0, $data),
-            Err(error) => Err(Rejected { error: error.into(), returned: Some($data) }),
+            Err(error) => Err(Rejected { error: $rq.flight().label.error(error.into()), returned: Some($data) }),
         }
     };
 }

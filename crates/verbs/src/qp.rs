@@ -13,6 +13,7 @@ pub use control::{QpControl, QpLife};
 pub use drain::DrainCq;
 pub use transport::{Dci, RawPacket, Rc, Transport, Uc, Ud, XrcRecv, XrcSend};
 
+use crate::brief::brief;
 use crate::connect::{self, ConnectAttr, Endpoint};
 use crate::context::Context;
 use crate::cq::Cq;
@@ -196,17 +197,17 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
         };
         let raw::Qp { send, recv, control } = self.builder.create()?;
         let (context, domain) = (control.context().clone(), domain_of(self.pd.inner()));
-        let QpCap { max_send_wr, max_recv_wr, .. } = *control.cap();
+        let (QpCap { max_send_wr, max_recv_wr, .. }, qp_num) = (*control.cap(), control.qp_num());
         let send = send
             .map(|queue| {
                 let kind = QueueKind::Send { cq: send_cq };
-                Ok::<_, Error>((queue, Flight::new(&context, kind, domain, max_send_wr)?))
+                Ok::<_, Error>((queue, Flight::new(&context, kind, domain, qp_num, max_send_wr)?))
             })
             .transpose()?;
         let recv = recv
             .map(|queue| {
                 let kind = QueueKind::Recv { cq: recv_cq };
-                Ok::<_, Error>((queue, Flight::new(&context, kind, domain, max_recv_wr)?))
+                Ok::<_, Error>((queue, Flight::new(&context, kind, domain, qp_num, max_recv_wr)?))
             })
             .transpose()
             .inspect_err(|_| send.iter().for_each(|(_, flight)| flight.close(&context)))?;
@@ -228,13 +229,14 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
 ///
 /// A drop destroys it when its halves and the clones of its control are dropped, too. The buffers in flight go back to their
 /// pools then. If the kernel refuses to destroy it, they are leaked, because the device may still use them.
-#[derive(Debug)]
 pub struct Qp<T: Transport, L: Locking = Exclusive, D: Driver = AnyDriver> {
     pub(super) send: SendQueue<T, L, D>,
     pub(super) recv: Option<RecvQueue<L, D>>,
     pub(super) control: QpControl<D>,
     pub(super) pd: ProtectionDomain<D>,
 }
+
+brief!([T: Transport, L: Locking, D: Driver] Qp<T, L, D>, |this| "{:?}", this.control);
 
 /// The halves of a QP, for two owners.
 pub type Halves<T, L, D> = (SendQueue<T, L, D>, Option<RecvQueue<L, D>>, QpControl<D>);
@@ -262,14 +264,14 @@ impl<D: Driver, T: Sends, L: Locking> Qp<T, L, D> {
     }
 
     /// The send queue.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn sq(&mut self) -> &mut SendQueue<T, L, D> {
         &mut self.send
     }
 
     /// The receive queue; `None` if an SRQ takes the receives.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn rq(&mut self) -> Option<&mut RecvQueue<L, D>> {
         self.recv.as_mut()

@@ -3,6 +3,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: posts memory that the slab of the queue owns.
 
+use crate::brief::brief;
 use crate::cq::Cq;
 use crate::flight::{Entry, Flight, QueueKind};
 use crate::held::Held;
@@ -17,14 +18,14 @@ use std::sync::Arc;
 use uverbs_core::attr::{SrqAttr, SrqAttrMask, SrqInitAttr};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::recv::{RecvBatch as _, RecvQueue as Engine};
-use uverbs_core::provider::{Driver, PostError};
+use uverbs_core::provider::{Driver, PostError, QueueError};
 use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
 
 /// Posts a receive by the only poster of the queue.
 ///
 /// # Safety
 /// This thread is the only poster: it has borrowed the queue exclusively, or holds its lock.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn post<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
     engine: &mut Q,
     flight: &Flight<D>,
@@ -44,7 +45,7 @@ unsafe fn post<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
             // SAFETY: the contract of this function.
             return unsafe { post_moved(engine, flight, wr_id, data) };
         }
-        return refuse(flight.no_slot(domain), data);
+        return refuse(flight.label.error(flight.no_slot(domain)), data);
     };
     let (sges, note) = (data.whole(), data.note());
     let number = vacant.fill(Entry { wr_id, held: data.lend() });
@@ -86,7 +87,7 @@ unsafe fn post_moved<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
 ) -> Result<(), Rejected<B>> {
     let data = data.moved_to(flight.slab.tag());
     if data.domain() != flight.slab.tag() {
-        return Err(Rejected { error: PostError::InvalidArgument, returned: Some(data) });
+        return Err(Rejected { error: flight.label.error(PostError::InvalidArgument), returned: Some(data) });
     }
     // SAFETY: the contract of this function.
     unsafe { post(engine, flight, wr_id, data) }
@@ -121,16 +122,39 @@ struct Undo<'q, D: Driver> {
 
 impl<D: Driver> Drop for Undo<'_, D> {
     /// Inlined, and the work is not: a drop that is a call with the address of the batch would keep the batch in memory.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
+        self.flight.dropped_from(self.first);
+    }
+}
+
+impl<D: Driver> Undo<'_, D> {
+    /// The batch could not be posted.
+    #[cold]
+    #[inline(never)]
+    fn failed(self, error: PostError) -> QueueError {
+        let label = &self.flight.label;
+        match error {
+            PostError::Doorbell(_) => core::mem::forget(self),
+            _ => self.abort(),
+        }
+        label.error(error)
+    }
+
+    /// Takes them back without a warning.
+    #[cold]
+    #[inline(never)]
+    fn abort(self) {
         // Counts that were skipped have no values: the receives in their slots are those of an earlier lap.
         self.flight.drop_from(self.first);
+        core::mem::forget(self);
     }
 }
 
 /// A batch of receives. Errors latch; [`complete`](Self::complete) reports them.
 ///
-/// If the batch is not completed, or the completion of the batch fails, its buffers go back to their pools.
+/// If the batch is not completed, or the completion of the batch fails, its buffers go back to their pools. The first batch of a queue
+/// that is dropped with receives, without [`complete`](Self::complete) or [`abort`](Self::abort), logs a warning.
 #[must_use = "a batch that is not completed posts nothing"]
 pub struct RecvBatch<'q, Q: Engine + 'q, D: Driver> {
     inner: Q::Batch<'q>,
@@ -144,13 +168,13 @@ impl<D: Driver, Q: Engine> core::fmt::Debug for RecvBatch<'_, Q, D> {
 }
 
 impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> RecvBatch<'q, Q, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn new(engine: &'q mut Q, flight: &'q Flight<D>) -> Self {
         Self { inner: engine.batch(), undo: Undo { flight, first: flight.begin_batch() } }
     }
 
     /// Adds one receive.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn push<B: Memory<D>>(&mut self, wr_id: u64, data: B) {
         let flight = self.undo.flight;
         let domain = data.domain();
@@ -195,26 +219,36 @@ impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> RecvBatch<'q, Q, D> {
     ///
     /// # Errors
     /// The first error; nothing was posted then, except after [`PostError::Doorbell`].
-    #[inline(always)]
-    pub fn complete(self) -> Result<(), PostError> {
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub fn complete(self) -> Result<(), QueueError> {
         let Self { inner, undo } = self;
-        if let Some(error) = undo.flight.refused() {
-            return Err(error);
+        let flight = undo.flight;
+        if let Some(error) = flight.refused() {
+            return Err(undo.failed(error));
         }
-        let completed = inner.complete();
-        if matches!(completed, Ok(()) | Err(PostError::Doorbell(_))) {
-            core::mem::forget(undo);
+        match inner.complete() {
+            Ok(()) => {
+                core::mem::forget(undo);
+                Ok(())
+            }
+            Err(error) => Err(undo.failed(error)),
         }
-        completed
+    }
+
+    /// Discards the batch: nothing is posted, and the buffers go back to their pools.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub fn abort(self) {
+        self.undo.abort();
     }
 }
 
 /// The receive queue of a QP, whose receives own their buffers.
-#[derive(Debug)]
 pub struct RecvQueue<L: Locking = Exclusive, D: Driver = AnyDriver> {
     queue: raw::RecvQueue<L, D>,
     flight: Arc<Flight<D>>,
 }
+
+brief!([L: Locking, D: Driver] RecvQueue<L, D>, |this| "{:?}, {} in flight", this.queue, this.flight.slab.len());
 
 /// A shared receive queue whose receives own their buffers.
 ///
@@ -222,11 +256,12 @@ pub struct RecvQueue<L: Locking = Exclusive, D: Driver = AnyDriver> {
 /// completion. Its buffer goes back to its pool, and the message is lost. A QP is moved to ERR before, so that this is also true of a
 /// message that was not complete, if the device flushes at once. If it does so later, or for a DC target, nothing names the receive: the
 /// SRQ keeps its buffer until the SRQ itself is destroyed. [`drain`](Self::drain) ends a QP without either.
-#[derive(Debug)]
 pub struct Srq<L: Locking = Exclusive, D: Driver = AnyDriver> {
     queue: raw::Srq<L, D>,
     flight: Arc<Flight<D>>,
 }
+
+brief!([L: Locking, D: Driver] Srq<L, D>, |this| "{:?}, {} in flight", this.queue, this.flight.slab.len());
 
 impl<D: Driver> ProtectionDomain<D> {
     /// `ibv_create_srq`, for receives that own their buffers.
@@ -267,7 +302,13 @@ impl<D: Driver, L: Locking> Srq<L, D> {
     fn own(pd: &ProtectionDomain<D>, queue: raw::Srq<L, D>) -> Result<Self> {
         // Twice the slots, see `Flight::new`; also of XRC, whose receives complete in any order, too.
         let (pd, depth) = (pd.inner(), queue.attr().max_wr);
-        let flight = Flight::new(pd.context(), QueueKind::Srq, domain_of(pd), depth)?;
+        let flight = Flight::new(
+            pd.context(),
+            QueueKind::Srq,
+            domain_of(pd),
+            queue.inner().parts()?.0.handle(),
+            depth,
+        )?;
         queue.inner().holds().set(vec![flight.clone()]);
         Ok(Self { queue, flight })
     }
@@ -339,11 +380,12 @@ impl<D: Driver> Srq<Shared, D> {
 }
 
 /// A locked, shared receive queue.
-#[derive(Debug)]
 pub struct RecvGuard<'q, Q, D: Driver> {
     guard: raw::RecvGuard<'q, Q>,
     flight: &'q Flight<D>,
 }
+
+brief!([Q, D: Driver] RecvGuard<'_, Q, D>, |this| "{:?}", this.guard);
 
 macro_rules! posting {
     ($([$($generics:tt)*] $this:ty, $engine:ty, $mutable:ident;)*) => {$(
@@ -352,7 +394,7 @@ macro_rules! posting {
             ///
             /// # Errors
             /// [`PostError::QueueFull`], [`PostError::InvalidArgument`] for a buffer of another domain, or an error of the queue.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn post<B: Memory<D>>(&mut self, wr_id: u64, data: B) -> Result<(), Rejected<B>> {
                 let engine = self.$mutable();
                 // SAFETY: `self`, which is the queue or its locked guard, is borrowed exclusively.
@@ -373,7 +415,7 @@ macro_rules! posting {
 
             /// Opens a batch of receives: nothing is visible to the device before [`RecvBatch::complete`]; a drop aborts
             /// the batch.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn batch(&mut self) -> RecvBatch<'_, $engine, D> {
                 let engine = self.$mutable();
                 RecvBatch::new(engine.0, engine.1)
@@ -389,7 +431,7 @@ posting! {
 }
 
 impl<D: Driver> RecvQueue<Exclusive, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn parts(&mut self) -> (&mut D::RecvQueue, &Flight<D>) {
         (self.queue.engine_mut(), &self.flight)
     }
@@ -402,19 +444,20 @@ impl<D: Driver> RecvQueue<Exclusive, D> {
         &mut self,
         sges: &[D::Sge],
         ticket: super::scope::Ticket,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), QueueError> {
         let (engine, flight) = self.parts();
         // SAFETY: the queue is borrowed exclusively, so this thread is the only poster.
         let Some(vacant) = (unsafe { flight.slab.vacant_anywhere(flight.slab.tag()) }) else {
-            return Err(PostError::QueueFull);
+            return Err(flight.label.error(PostError::QueueFull));
         };
         let number = vacant.fill_apart(Entry { wr_id: 0, held: Held::scoped(ticket) });
         // SAFETY: the contract of this function.
         let posted = unsafe { engine.post(number, sges) };
-        posted.inspect_err(|error| {
+        posted.map_err(|error| {
             if !matches!(error, PostError::Doorbell(_)) {
                 flight.drop_entry(number);
             }
+            flight.label.error(error)
         })
     }
 }
@@ -427,14 +470,14 @@ impl<D: Driver> Srq<Exclusive, D> {
         is_none_taken(flight, || engine.untaken())
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn parts(&mut self) -> (&mut D::SharedRecvQueue, &Flight<D>) {
         (self.queue.engine_mut(), &self.flight)
     }
 }
 
 impl<D: Driver, Q: Engine> RecvGuard<'_, Q, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn parts(&mut self) -> (&mut Q, &Flight<D>) {
         (self.guard.engine_mut(), self.flight)
     }
@@ -445,7 +488,7 @@ impl<D: Driver> RecvQueue<Shared, D> {
     ///
     /// # Errors
     /// [`LockError::Reentered`] if this thread holds the lock already; [`LockError::Forked`] in a child of fork(2).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn lock(&self) -> Result<RecvGuard<'_, D::RecvQueue, D>, LockError> {
         Ok(RecvGuard { guard: self.queue.lock()?, flight: &self.flight })
     }
@@ -461,7 +504,7 @@ impl<D: Driver> Srq<Shared, D> {
     ///
     /// # Errors
     /// [`LockError::Reentered`] if this thread holds the lock already; [`LockError::Forked`] in a child of fork(2).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn lock(&self) -> Result<RecvGuard<'_, D::SharedRecvQueue, D>, LockError> {
         Ok(RecvGuard { guard: self.queue.lock()?, flight: &self.flight })
     }
@@ -479,7 +522,7 @@ mod tests {
     #[test]
     fn none_is_taken_if_the_slab_has_what_the_ring_has() {
         let context = Context::<Mlx5>::from_kernel(Hca::new().open()).unwrap();
-        let flight = Flight::new(context.inner(), QueueKind::Srq, NO_DOMAIN, 4).unwrap();
+        let flight = Flight::new(context.inner(), QueueKind::Srq, NO_DOMAIN, 1, 4).unwrap();
         let insert = |wr_id| {
             // SAFETY: one thread.
             let vacant = unsafe { flight.slab.vacant(NO_DOMAIN) }.unwrap();

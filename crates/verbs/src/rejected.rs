@@ -10,7 +10,8 @@ use crate::pool::{Buf, RawBuf};
 use core::fmt;
 use core::ptr::NonNull;
 use uverbs_core::errno::Errno;
-use uverbs_core::provider::{Driver, PostError};
+use uverbs_core::error::Error;
+use uverbs_core::provider::{Driver, PostError, QueueError};
 
 /// A post that failed.
 ///
@@ -19,7 +20,7 @@ use uverbs_core::provider::{Driver, PostError};
 #[derive(Debug)]
 pub struct Rejected<B> {
     /// The reason.
-    pub error: PostError,
+    pub error: QueueError,
     /// What was to be posted.
     pub returned: Option<B>,
 }
@@ -38,7 +39,19 @@ impl<B: fmt::Debug> core::error::Error for Rejected<B> {
 
 impl<B> From<Rejected<B>> for PostError {
     fn from(rejected: Rejected<B>) -> Self {
+        rejected.error.reason
+    }
+}
+
+impl<B> From<Rejected<B>> for QueueError {
+    fn from(rejected: Rejected<B>) -> Self {
         rejected.error
+    }
+}
+
+impl<B> From<Rejected<B>> for Error {
+    fn from(rejected: Rejected<B>) -> Self {
+        rejected.error.into()
     }
 }
 
@@ -84,7 +97,7 @@ pub(super) mod sealed {
             self
         }
         /// After the completion of the work request.
-        #[inline(always)]
+        #[cfg_attr(not(debug_assertions), inline(always))]
         fn completed(&mut self, status: WcStatus) {
             let _ = status;
         }
@@ -95,13 +108,13 @@ impl<D: Driver, A: Access> Lend<D> for Buf<A, D> {}
 #[expect(private_interfaces, reason = "only this crate implements it")]
 impl<D: Driver, A: Access> sealed::Lend<D> for Buf<A, D> {
     type Note = ();
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn note(&self) {}
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn lend(self) -> Held<D> {
         self.into_held()
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn give_back(held: Held<D>, received: impl FnOnce() -> Option<u32>) -> Option<Self> {
         if held.is(A::KIND) {
             // SAFETY: it is a buffer with this kind of access; the contract of this function.
@@ -152,11 +165,12 @@ pub(super) fn reject<D: Driver, B: sealed::Lend<D>>(
     note: B::Note,
     error: PostError,
 ) -> Rejected<B> {
+    let named = flight.label.error(error);
     if let PostError::Doorbell(_) = error {
-        return Rejected { error, returned: None };
+        return Rejected { error: named, returned: None };
     }
     // SAFETY: the entry was taken out, so this is the only copy.
     let returned =
         flight.slab.take_any(number).and_then(|entry| unsafe { B::give_back(entry.held, || None) });
-    Rejected { error, returned: returned.map(|value| value.noted(note)) }
+    Rejected { error: named, returned: returned.map(|value| value.noted(note)) }
 }

@@ -70,7 +70,7 @@ impl RemoteRegion {
 
     /// The address of the first byte, for the peer's device.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn addr(&self) -> u64 {
         u64::from_be(self.addr)
     }
@@ -89,7 +89,7 @@ impl RemoteRegion {
 
     /// The key of the peer's region or window.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn rkey(&self) -> u32 {
         u32::from_be(self.rkey)
     }

@@ -49,6 +49,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: registers and posts memory that is borrowed for longer than the wait.
 
+use crate::brief::brief;
 use crate::buf::ForeignBuf;
 use crate::cq::ScopePoll;
 use crate::flight::Flight;
@@ -161,7 +162,6 @@ impl ScopedOp {
 type Borrowed<D> = MemoryRegion<ForeignBuf, Private, D>;
 
 /// The posts of a closure; see [`Qp::scope`].
-#[derive(Debug)]
 pub struct Scope<'scope, 'env, T, D: Driver> {
     send: &'scope mut SendQueue<T, Exclusive, D>,
     recv: Option<&'scope mut RecvQueue<Exclusive, D>>,
@@ -172,6 +172,8 @@ pub struct Scope<'scope, 'env, T, D: Driver> {
     /// Invariant: memory of a shorter life must not be accepted for memory of `'env`.
     _env: PhantomData<&'env mut &'env ()>,
 }
+
+brief!([T, D: Driver] Scope<'_, '_, T, D>, |this| "Scope with {:?}", this.send);
 
 impl<'env, D: Driver, T: Sends> Scope<'_, 'env, T, D> {
     /// Registers the memory for as long as the scope, and returns its entry; none for memory of 0 bytes.
@@ -224,7 +226,7 @@ impl<'env, D: Driver, T: Sends> Scope<'_, 'env, T, D> {
         // SAFETY: the memory is borrowed for `'env`, and registered as long as the scope, which ends after the ticket is
         // dropped.
         let posted = unsafe { wr.put_scoped(op, sge.as_slice(), ticket) };
-        posted.map_err(|error| Error::os("post_send", "scope", error.errno()))?;
+        posted?;
         Ok(report)
     }
 
@@ -287,7 +289,7 @@ impl<'env, D: Driver, T: Sends> Scope<'_, 'env, T, D> {
             // SAFETY: the memory is borrowed for `'env`, and registered as long as the scope, which ends after the ticket is
             // dropped.
             let posted = unsafe { recv.post_scoped(sge.as_slice(), ticket) };
-            posted.map_err(|error| Error::os("post_recv", "scope", error.errno()))?;
+            posted?;
         }
         Ok(report)
     }
@@ -333,6 +335,16 @@ impl core::error::Error for ScopeError {
 /// The end of a time limit that begins now; `None` if the clock has no such time.
 fn deadline(limit: Duration) -> Option<Instant> {
     Instant::now().checked_add(limit)
+}
+
+impl From<ScopeError> for Error {
+    fn from(error: ScopeError) -> Self {
+        match error {
+            ScopeError::TimedOut => Self::os("scope", error.to_string(), Errno::ETIMEDOUT),
+            ScopeError::Poll(error) => error.into(),
+            ScopeError::Device(error) => error,
+        }
+    }
 }
 
 /// How long the kernel may refuse to end the access, as it may while it removes the device.
@@ -409,6 +421,11 @@ impl<D: Driver, C: ScopePoll<D>> Wait<'_, D, C> {
             match polled {
                 Ok(0) => std::thread::yield_now(),
                 Ok(_) => continue,
+                // What was posted before the removal is not completed.
+                Err(PollError::Removed) => {
+                    let error = Error::os("poll_cq", "scope: the device was removed", Errno::EIO);
+                    return self.end(ScopeError::Device(error));
+                }
                 Err(error) => return self.end(ScopeError::Poll(error)),
             }
             if look.is_due()

@@ -9,6 +9,7 @@
 
 use crate::access::Access;
 use crate::ah::AddressHandle;
+use crate::brief::brief;
 use crate::flight::Flight;
 use crate::held::Held;
 use crate::list::{Memory, Source};
@@ -31,16 +32,19 @@ use core::marker::PhantomData;
 use std::sync::Arc;
 use uverbs_core::attr::{AccessFlags, QpState};
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::{Data, DcTarget, Dest, Driver, Head, Inline, Op, PostError, To, WireRemote};
+use uverbs_core::provider::{
+    Data, DcTarget, Dest, Driver, Head, Inline, Op, PostError, QueueError, To, WireRemote,
+};
 use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
 use uverbs_core::wr::{ImmData, SendFlags};
 
 /// A send queue whose work requests own their buffers.
-#[derive(Debug)]
 pub struct SendQueue<T, L: Locking = Exclusive, D: Driver = AnyDriver> {
     queue: raw::SendQueue<T, L, D>,
     flight: Arc<Flight<D>>,
 }
+
+brief!([T, L: Locking, D: Driver] SendQueue<T, L, D>, |this| "{:?}", this.queue);
 
 impl<D: Driver, T: Sends, L: Locking> SendQueue<T, L, D> {
     pub(super) fn new(queue: raw::SendQueue<T, L, D>, flight: Arc<Flight<D>>) -> Self {
@@ -79,7 +83,7 @@ impl<D: Driver, T: Sends, L: Locking> SendQueue<T, L, D> {
 
 impl<D: Driver, T: Sends> SendQueue<T, Exclusive, D> {
     /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn batch(&mut self) -> Batch<'_, T, D> {
         Batch::new(self.queue.engine_mut(), &self.flight)
     }
@@ -95,22 +99,23 @@ impl<D: Driver, T: Sends> SendQueue<T, Shared, D> {
     ///
     /// # Errors
     /// [`LockError::Reentered`] if this thread holds the lock already; [`LockError::Forked`] in a child of fork(2).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn lock(&self) -> Result<SendGuard<'_, T, D>, LockError> {
         Ok(SendGuard { guard: self.queue.lock()?, flight: &self.flight })
     }
 }
 
 /// A locked, shared send queue.
-#[derive(Debug)]
 pub struct SendGuard<'q, T, D: Driver> {
     guard: raw::SendGuard<'q, T, D>,
     flight: &'q Flight<D>,
 }
 
+brief!([T, D: Driver] SendGuard<'_, T, D>, |this| "{:?}", this.guard);
+
 impl<D: Driver, T: Sends> SendGuard<'_, T, D> {
     /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn batch(&mut self) -> Batch<'_, T, D> {
         Batch::new(self.guard.engine_mut(), self.flight)
     }
@@ -124,7 +129,7 @@ macro_rules! beginnings {
     ($($(#[$meta:meta])* [$bound:ident] $batched:ident, $post:ident ($($arg:ident : $ty:ty),*) = $to:expr;)*) => {$(
         impl<'q, D: Driver, T: $bound + Sends> Batch<'q, T, D> {
             $(#[$meta])*
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn $batched<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<'b, ToBatch<'b, 'q, D>, T, D> {
                 Wr::new(self.push(), wr_id, $to)
             }
@@ -132,7 +137,7 @@ macro_rules! beginnings {
         impl<D: Driver, T: $bound + Sends> SendQueue<T, Exclusive, D> {
             $(#[$meta])*
             /// Posted at once.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<'b, AtOnce<'b, D>, T, D> {
                 Wr::new(self.once(), wr_id, $to)
             }
@@ -140,7 +145,7 @@ macro_rules! beginnings {
         impl<D: Driver, T: $bound + Sends> SendGuard<'_, T, D> {
             $(#[$meta])*
             /// Posted at once.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<'b, AtOnce<'b, D>, T, D> {
                 Wr::new(self.once(), wr_id, $to)
             }
@@ -177,38 +182,38 @@ impl<S, D: Driver, T> core::fmt::Debug for Wr<'_, S, T, D> {
 }
 
 impl<'a, S: PostTo<D>, D: Driver, T> Wr<'a, S, T, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn new(sink: S, wr_id: u64, to: Dest<'a, D::Ah>) -> Self {
         Self { sink, head: Head { wr_id, flags: SendFlags::empty() }, to, _types: PhantomData }
     }
 
     /// Makes a completion (`IBV_SEND_SIGNALED`), which gives the buffer back.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn signaled(self) -> Self {
         self.flags(SendFlags::SIGNALED)
     }
 
     /// Waits for all earlier reads and atomics of this QP (`IBV_SEND_FENCE`).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn fenced(self) -> Self {
         self.flags(SendFlags::FENCE)
     }
 
     /// Asks for a solicited event at the peer (`IBV_SEND_SOLICITED`).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn solicited(self) -> Self {
         self.flags(SendFlags::SOLICITED)
     }
 
     /// Adds flags.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn flags(mut self, flags: SendFlags) -> Self {
         self.head.flags |= flags;
         self
     }
 
     /// Posts the bytes of a buffer or of a list.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn put<'o, B: Source<D>>(self, op: impl FnOnce() -> Op<'o, D::Remote>, data: B) -> S::Out<B> {
         let Self { sink, head, to, .. } = self;
         // SAFETY: the entries name bytes of the buffers, whose pools keep them registered and alive. The slab owns the buffers
@@ -217,7 +222,7 @@ impl<'a, S: PostTo<D>, D: Driver, T> Wr<'a, S, T, D> {
         unsafe { sink.put::<B, _>(head, Movable(data), &to, op) }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn put_inline<'o>(self, op: impl FnOnce() -> Op<'o, D::Remote>, data: &[u8]) -> S::Plain {
         let Self { sink, head, to, .. } = self;
         // SAFETY: inline data name no memory that is used later.
@@ -235,7 +240,7 @@ impl<D: Driver, T> Wr<'_, AtOnce<'_, D>, T, D> {
         op: Op<'_, D::Remote>,
         sges: &[D::Sge],
         ticket: Ticket,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), QueueError> {
         let Self { sink, head, to, .. } = self;
         let domain = sink.domain();
         // SAFETY: the contract of this function.
@@ -249,13 +254,13 @@ impl<D: Driver, T> Wr<'_, AtOnce<'_, D>, T, D> {
 
 impl<S: PostTo<D>, D: Driver, T: Sends> Wr<'_, S, T, D> {
     /// `IBV_WR_SEND`: sends a message, which uses the next receive of the peer.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn send<B: Source<D>>(self, data: B) -> S::Out<B> {
         self.put(|| Op::Send, data)
     }
 
     /// `IBV_WR_SEND`, of bytes that are copied during the call.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn send_inline(self, data: &[u8]) -> S::Plain {
         self.put_inline(|| Op::Send, data)
     }
@@ -263,33 +268,33 @@ impl<S: PostTo<D>, D: Driver, T: Sends> Wr<'_, S, T, D> {
 
 impl<S: PostTo<D>, D: Driver, T: SendsImm> Wr<'_, S, T, D> {
     /// `IBV_WR_SEND_WITH_IMM`: the immediate arrives in the peer's completion.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn send_imm<B: Source<D>>(self, data: B, imm: ImmData) -> S::Out<B> {
         self.put(|| Op::SendImm(imm.get()), data)
     }
 
     /// `IBV_WR_SEND_WITH_IMM`, of bytes that are copied during the call.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn send_imm_inline(self, data: &[u8], imm: ImmData) -> S::Plain {
         self.put_inline(|| Op::SendImm(imm.get()), data)
     }
 }
 
 /// The address of a peer's memory.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn remote<R: WireRemote>(at: &RemoteRegion) -> R {
     R::new(at.addr(), at.rkey())
 }
 
 impl<S: PostTo<D>, D: Driver, T: HasPeer> Wr<'_, S, T, D> {
     /// `IBV_WR_SEND_WITH_INV`: the peer's `rkey` is invalidated when the message arrives.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn send_inv<B: Source<D>>(self, data: B, rkey: u32) -> S::Out<B> {
         self.put(|| Op::SendInv(rkey), data)
     }
 
     /// `IBV_WR_RDMA_WRITE`: writes to the front of `to`. [`PostError::InvalidLength`] if it is shorter.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn write<B: Source<D>>(self, data: B, to: &RemoteRegion) -> S::Out<B> {
         if data.bytes() > to.len() {
             return self.sink.refuse(PostError::InvalidLength, data);
@@ -298,7 +303,7 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer> Wr<'_, S, T, D> {
     }
 
     /// `IBV_WR_RDMA_WRITE`, of bytes that are copied during the call.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn write_inline(self, data: &[u8], to: &RemoteRegion) -> S::Plain {
         if data.len() as u64 > to.len() {
             return self.sink.refuse_plain(PostError::InvalidLength);
@@ -307,7 +312,7 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer> Wr<'_, S, T, D> {
     }
 
     /// `IBV_WR_RDMA_WRITE_WITH_IMM`: as [`write`](Self::write), and uses a receive of the peer, whose completion has the immediate.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn write_imm<B: Source<D>>(self, data: B, to: &RemoteRegion, imm: ImmData) -> S::Out<B> {
         if data.bytes() > to.len() {
             return self.sink.refuse(PostError::InvalidLength, data);
@@ -316,7 +321,7 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer> Wr<'_, S, T, D> {
     }
 
     /// `IBV_WR_RDMA_WRITE_WITH_IMM`, of bytes that are copied during the call.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn write_imm_inline(self, data: &[u8], to: &RemoteRegion, imm: ImmData) -> S::Plain {
         if data.len() as u64 > to.len() {
             return self.sink.refuse_plain(PostError::InvalidLength);
@@ -363,7 +368,7 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer> Wr<'_, S, T, D> {
 
 impl<S: PostTo<D>, D: Driver, T: Reliable> Wr<'_, S, T, D> {
     /// `IBV_WR_RDMA_READ`: reads as many bytes as the buffer's length from the front of `from`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn read<B: Memory<D>>(self, data: B, from: &RemoteRegion) -> S::Out<B> {
         if data.bytes() > from.len() {
             return self.sink.refuse(PostError::InvalidLength, data);
@@ -373,7 +378,7 @@ impl<S: PostTo<D>, D: Driver, T: Reliable> Wr<'_, S, T, D> {
 
     /// `IBV_WR_ATOMIC_CMP_AND_SWP`: stores `swap` to the first 8 bytes of `at`, whose address is a multiple of 8, if they are
     /// `compare`. The old value arrives in the first 8 bytes of the buffer. All three values are in host byte order.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn compare_swap<K: Access>(
         self,
         mut buf: Buf<K, D>,
@@ -389,7 +394,7 @@ impl<S: PostTo<D>, D: Driver, T: Reliable> Wr<'_, S, T, D> {
 
     /// `IBV_WR_ATOMIC_FETCH_AND_ADD`: adds `add` to the first 8 bytes of `at`. Alignment, old value and byte order are those of
     /// [`compare_swap`](Self::compare_swap).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn fetch_add<K: Access>(self, mut buf: Buf<K, D>, at: &RemoteRegion, add: u64) -> S::Out<Buf<K, D>> {
         if at.len() < 8 || buf.set_len(8).is_err() {
             return self.sink.refuse(PostError::InvalidLength, buf);

@@ -14,7 +14,7 @@ use crate::qp::transport::Sends;
 use crate::rejected::{Rejected, reject};
 use core::marker::PhantomData;
 use uverbs_core::provider::send::{SendBatch, SendQueue as Engine};
-use uverbs_core::provider::{Data, Dest, Driver, Head, Op, PostError, Wr};
+use uverbs_core::provider::{Data, Dest, Driver, Head, Op, PostError, QueueError, Wr};
 use uverbs_core::sync::in_flight::Vacant;
 
 /// Takes back what an open batch has put into the slab, unless it was posted.
@@ -25,11 +25,37 @@ struct Undo<'q, D: Driver> {
 
 impl<D: Driver> Drop for Undo<'_, D> {
     /// Inlined, and the work is not: a drop that is a call with the address of the batch would keep the batch in memory.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
         // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
-        unsafe { undo(self.flight, self.first) };
+        unsafe { dropped(self.flight, self.first) };
     }
+}
+
+/// [`undo`] of a batch that was neither completed nor aborted.
+///
+/// # Safety
+/// As [`undo`].
+#[cold]
+#[inline(never)]
+unsafe fn dropped<D: Driver>(flight: &Flight<D>, first: u32) {
+    flight.dropped_from(first);
+    // SAFETY: the contract of this function.
+    unsafe { flight.slab.retract(first) };
+}
+
+/// The end of a batch that could not be posted.
+///
+/// # Safety
+/// As [`undo`], except after [`PostError::Doorbell`].
+#[cold]
+#[inline(never)]
+unsafe fn failed<D: Driver>(flight: &Flight<D>, first: u32, error: PostError) -> QueueError {
+    if !matches!(error, PostError::Doorbell(_)) {
+        // SAFETY: the contract of this function.
+        unsafe { undo(flight, first) };
+    }
+    flight.label.error(error)
 }
 
 /// Takes back what was put into the slab from the count `first` on.
@@ -46,7 +72,8 @@ unsafe fn undo<D: Driver>(flight: &Flight<D>, first: u32) {
 
 /// A batch of work requests. Errors latch; [`complete`](Self::complete) reports them.
 ///
-/// If the batch is not completed, or the completion of the batch fails, its buffers go back to their pools.
+/// If the batch is not completed, or the completion of the batch fails, its buffers go back to their pools. The first batch of a queue
+/// that is dropped with work requests, without [`complete`](Self::complete) or [`abort`](Self::abort), logs a warning.
 #[must_use = "a batch that is not completed posts nothing"]
 pub struct Batch<'q, T, D: Driver> {
     inner: <D::SendQueue as Engine>::Batch<'q>,
@@ -61,13 +88,13 @@ impl<D: Driver, T> core::fmt::Debug for Batch<'_, T, D> {
 }
 
 impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn new(engine: &'q mut D::SendQueue, flight: &'q Flight<D>) -> Self {
         let undo = Undo { flight, first: flight.begin_batch() };
         Self { inner: engine.batch(), undo, _transport: PhantomData }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn push(&mut self) -> ToBatch<'_, 'q, D> {
         ToBatch { inner: &mut self.inner, flight: self.undo.flight }
     }
@@ -77,17 +104,29 @@ impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
     ///
     /// # Errors
     /// The first error; nothing was posted then, except after [`PostError::Doorbell`].
-    #[inline(always)]
-    pub fn complete(self) -> Result<(), PostError> {
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub fn complete(self) -> Result<(), QueueError> {
         let Self { inner, undo, .. } = self;
-        if let Some(error) = undo.flight.refused() {
-            return Err(error);
-        }
-        let completed = inner.complete();
-        if matches!(completed, Ok(()) | Err(PostError::Doorbell(_))) {
-            core::mem::forget(undo);
-        }
-        completed
+        let Undo { flight, first } = undo;
+        core::mem::forget(undo);
+        let error = match flight.refused() {
+            Some(error) => error,
+            None => match inner.complete() {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            },
+        };
+        // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
+        Err(unsafe { failed(flight, first, error) })
+    }
+
+    /// Discards the batch: nothing is posted, and the buffers go back to their pools.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub fn abort(self) {
+        let Undo { flight, first } = self.undo;
+        core::mem::forget(self.undo);
+        // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
+        unsafe { undo(flight, first) };
     }
 }
 
@@ -110,15 +149,15 @@ pub(super) struct Movable<B>(pub(super) B);
 impl<D: Driver, B: Source<D>> Load<D> for Movable<B> {
     type Data = Entries<B::Sges>;
     type Note = B::Note;
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn domain(&self) -> u64 {
         self.0.domain()
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn moved_to(self, domain: u64) -> Self {
         Self(self.0.moved_to(domain))
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn split(self) -> (Entries<B::Sges>, Held<D>, B::Note) {
         let (sges, note) = (self.0.used(), self.0.note());
         (Entries(sges), self.0.lend(), note)
@@ -131,7 +170,7 @@ pub(super) trait AsData<S> {
 }
 
 impl<S> AsData<S> for Data<'_, S> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn data(&self) -> Data<'_, S> {
         *self
     }
@@ -142,7 +181,7 @@ impl<S> AsData<S> for Data<'_, S> {
 pub(super) struct Entries<E>(E);
 
 impl<S, E: AsRef<[S]>> AsData<S> for Entries<E> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn data(&self) -> Data<'_, S> {
         Data::Sges(self.0.as_ref())
     }
@@ -158,15 +197,15 @@ pub(super) struct Fixed<D: Driver, P> {
 impl<D: Driver, P: AsData<D::Sge>> Load<D> for Fixed<D, P> {
     type Data = P;
     type Note = ();
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn domain(&self) -> u64 {
         self.domain
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn moved_to(self, _: u64) -> Self {
         self
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn split(self) -> (P, Held<D>, ()) {
         (self.data, self.held, ())
     }
@@ -225,7 +264,7 @@ pub(super) mod sealed {
 ///
 /// # Safety
 /// This thread is the only poster.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn place<D: Driver, P: Load<D>>(flight: &Flight<D>, load: P) -> (Option<Vacant<'_, Entry<D>>>, P) {
     // SAFETY: the contract of this function; a domain has the bits of a tag.
     let vacant = unsafe { flight.slab.vacant(load.domain()) };
@@ -256,12 +295,12 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
     type Out<B> = ();
     type Plain = ();
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn domain(&self) -> u64 {
         self.flight.slab.tag()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn put<'o, B: super::rejected::sealed::Lend<D>, P: Load<D, Note = B::Note>>(
         self,
         Head { wr_id, flags }: Head,
@@ -285,7 +324,7 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
         unsafe { self.inner.push(&wr) }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn put_plain<'o>(
         self,
         head: Head,
@@ -298,13 +337,13 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
         unsafe { self.put::<Nothing, _>(head, Fixed { domain, data, held: Held::NOTHING }, to, op) }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn refuse<B: super::rejected::sealed::Lend<D>>(self, error: PostError, value: B) {
         // SAFETY: this is the only copy.
         unsafe { self.flight.refuse(value.lend(), error) }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn refuse_plain(self, error: PostError) {
         // SAFETY: this is the only copy.
         unsafe { self.flight.refuse(Held::NOTHING, error) }
@@ -318,7 +357,7 @@ pub struct AtOnce<'q, D: Driver = AnyDriver> {
 }
 
 impl<'q, D: Driver> AtOnce<'q, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn new(engine: &'q mut D::SendQueue, flight: &'q Flight<D>) -> Self {
         Self { engine, flight }
     }
@@ -334,14 +373,14 @@ impl<D: Driver> PostTo<D> for AtOnce<'_, D> {}
 #[expect(private_bounds, reason = "only this crate implements it")]
 impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
     type Out<B> = Result<(), Rejected<B>>;
-    type Plain = Result<(), PostError>;
+    type Plain = Result<(), QueueError>;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn domain(&self) -> u64 {
         self.flight.slab.tag()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn put<'o, B: super::rejected::sealed::Lend<D>, P: Load<D, Note = B::Note>>(
         self,
         Head { wr_id, flags }: Head,
@@ -358,7 +397,7 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
             // SAFETY: this is the only copy.
             let returned = unsafe { B::give_back(held, || None) };
             let returned = returned.map(|value| value.noted(note));
-            return Err(Rejected { error: flight.no_slot(domain), returned });
+            return Err(Rejected { error: flight.label.error(flight.no_slot(domain)), returned });
         };
         let entry = Entry { wr_id, held };
         let number = if B::APART { vacant.fill_apart(entry) } else { vacant.fill(entry) };
@@ -370,32 +409,32 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn put_plain<'o>(
         self,
         head: Head,
         to: &Dest<'_, D::Ah>,
         op: impl FnOnce() -> Op<'o, D::Remote>,
         data: Data<'_, D::Sge>,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), QueueError> {
         let domain = self.flight.slab.tag();
         // SAFETY: the contract of this function.
         unsafe { self.put::<Nothing, _>(head, Fixed { domain, data, held: Held::NOTHING }, to, op) }
             .map_err(|rejected| rejected.error)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn refuse<B: super::rejected::sealed::Lend<D>>(
         self,
         error: PostError,
         value: B,
     ) -> Result<(), Rejected<B>> {
-        Err(Rejected { error, returned: Some(value) })
+        Err(Rejected { error: self.flight.label.error(error), returned: Some(value) })
     }
 
-    #[inline(always)]
-    fn refuse_plain(self, error: PostError) -> Result<(), PostError> {
-        Err(error)
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn refuse_plain(self, error: PostError) -> Result<(), QueueError> {
+        Err(self.flight.label.error(error))
     }
 }
 
@@ -408,7 +447,7 @@ impl<D: Driver> super::rejected::sealed::Lend<D> for Nothing {
     fn lend(self) -> Held<D> {
         Held::NOTHING
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn give_back(held: Held<D>, _: impl FnOnce() -> Option<u32>) -> Option<Self> {
         // SAFETY: the contract of this function.
         unsafe { held.release() };

@@ -5,7 +5,8 @@
 //! The device uses the memory of a work request until the work request is complete. So each queue has a slab with the buffers of
 //! its work requests in flight, which the queue's kernel object holds. A buffer leaves the slab only when
 //! one of the rules in "What a completion guarantees" (the internals in the book) says that its work request is complete.
-//! `transfer`, `transports`, `lists`, `parts`, `shares`, `homes`, `waits`, `windows`, `ends`, `drain`, `scopes`, `removal`, `strays` and `threads` are the modules of `tests/owned`; `known`, `cq`, `memory`
+//! `transfer`, `transports`, `lists`, `parts`, `shares`, `homes`, `waits`, `windows`, `ends`, `drain`, `scopes`, `removal`, `strays`, `threads` and
+//! `unplugged` are the modules of `tests/owned`; `known`, `cq`, `memory`
 //! and `in_flight` have unit tests beside the code.
 //!
 //! | case | what happens to the buffer | test |
@@ -19,6 +20,7 @@
 //! | RESET by [`Qp::reset`], which excludes posts | back to the pool | `ends::a_reset_gives_buffers_back` |
 //! | RESET by the control, at the same time as posts | stays with the queue: a send until a later one completes, a receive until the QP is destroyed | `ends::a_reset_by_the_control_keeps_buffers_until_later_completions` |
 //! | one half or the whole QP is dropped | stays until the kernel has destroyed the QP | `ends::a_dropped_qp_keeps_buffers_until_it_is_destroyed` |
+//! | a post to a device that was removed, when the library knows it | comes back with the error | `unplugged::posts_and_polls_fail_and_what_has_completed_is_polled_first` |
 //! | the kernel refuses to destroy the QP, or the device is removed | leaked: it stays mapped and registered | `ends::a_refused_destruction_leaks_the_buffers`, `ends::a_removed_device_leaks_what_it_may_use` |
 //! | receive of an SRQ, delivered to a QP or DC target that was destroyed or reset before the poll | back to the pool, without a completion; of a message that was not complete, too, if the device has flushed it | `ends::receives_of_an_srq_for_a_destroyed_qp_come_back`, `drain::receives_whose_completions_are_removed_come_back`, `drain::receives_of_messages_that_are_not_complete_come_back` |
 //! | receive of an SRQ whose QP is ended by [`Srq::drain`] | its completion gives it back, also while other threads post and poll | `drain::every_buffer_of_a_shared_queue_comes_back`, `drain::other_threads_post_and_poll_while_qps_are_drained` |

@@ -5,6 +5,7 @@
 //! channel, and the others sleep until it leaves. The one at the channel has requested an event and has polled after that, so it can't miss
 //! a completion. When it leaves, with a completion, with an error or at its deadline, it wakes the next one, which does the same.
 
+use crate::brief::brief;
 use crate::comp_channel::CompletionChannel;
 use crate::cq::{Completed, Cq};
 use core::time::Duration;
@@ -21,7 +22,6 @@ use uverbs_core::sync::{Exclusive, Shared};
 const SPIN: Duration = Duration::from_micros(20);
 
 /// What the waits at a CQ share.
-#[derive(Debug)]
 pub(crate) struct Waits<D: Driver> {
     /// The channel of this CQ only; `None` if the CQ has one of the program, or none.
     channel: Option<CompletionChannel<D>>,
@@ -30,6 +30,8 @@ pub(crate) struct Waits<D: Driver> {
     /// A thread has left the channel.
     left: Condvar,
 }
+
+brief!([D: Driver] Waits<D>, |this| "Waits at {:?}", this.channel);
 
 /// The place at the channel. A drop, also by a panic, lets the next thread have it.
 struct Place<'w, D: Driver>(&'w Waits<D>);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! XRC domains, to which the XRC receive QPs and XRC SRQs of several processes can belong (ibv_open_xrcd(3)).
 
+use crate::brief::brief;
 use crate::context::{Context, ContextInner};
 use crate::open::AnyDriver;
 use std::os::fd::BorrowedFd;
@@ -10,11 +11,12 @@ use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::Driver;
 
 /// The part of a domain to which its SRQs and QPs hold references.
-#[derive(Debug)]
 pub(crate) struct XrcdInner<D: Driver> {
     handle: Option<XrcdHandle>,
     context: Arc<ContextInner<D>>,
 }
+
+brief!([D: Driver] XrcdInner<D>, |this| "XrcDomain {:?} of {}", this.handle.as_ref().map(XrcdHandle::handle), this.context.name());
 
 impl<D: Driver> XrcdInner<D> {
     pub(crate) fn handle(&self) -> Result<&XrcdHandle> {
@@ -37,10 +39,11 @@ impl<D: Driver> Drop for XrcdInner<D> {
 }
 
 /// An XRC domain.
-#[derive(Debug)]
 pub struct XrcDomain<D: Driver = AnyDriver> {
     inner: Arc<XrcdInner<D>>,
 }
+
+brief!([D: Driver] XrcDomain<D>, |this| "{:?}", this.inner);
 
 impl<D: Driver> Context<D> {
     /// `ibv_open_xrcd`: the domain of a file's inode; without a file, a new domain that is not shared.

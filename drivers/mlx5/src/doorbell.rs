@@ -57,7 +57,7 @@ impl Register {
     }
 
     /// One store of 8 bytes. `at` must be a multiple of 8 and below the `len` of [`new`](Self::new).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn ring(&self, at: u32, value: u64) {
         match self {
             Self::Mapped(register, _) => put_word(*register, at, value),
@@ -66,7 +66,7 @@ impl Register {
     }
 
     /// A burst: the `blocks` basic blocks from `first` on, which must fit into a half.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn burst(&self, at: u32, ring: SqView<'_>, first: BlockIndex, blocks: u32) {
         match self {
             Self::Mapped(register, _) => {
@@ -83,7 +83,7 @@ impl Register {
 
 /// Copies a block to a register, as its `nth`. On x86-64 in 16-byte units: 15.0 ns instead of 17.1 for a WQE of two blocks.
 /// (The fence before it has emptied the store buffer, so a 16-byte load after smaller stores does not stall.)
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn copy_block(register: NonNull<u64>, nth: u32, ring: SqView<'_>, block: BlockIndex) {
     // SAFETY: the blocks of a burst fit into a half of the register (the callers use at most [`BlueFlame::half`] bytes),
     // which is inside the mapping ([`Register::new`]).
@@ -216,7 +216,7 @@ impl Doorbell {
 
     /// Notifies the device of the WQEs from `first` to `end`, of which `last` is the last one; a single WQE may be written as
     /// a burst. `ring` is the ring of `queue`. The doorbell record must have been written, and the queue must be busy.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn post(
         &mut self,
         queue: &SendQueueRef,
@@ -247,7 +247,7 @@ impl Doorbell {
 
     /// [`post`](Self::post) of a single WQE of one block, whose words the caller has in registers. It has `ds` units, at
     /// least 2; the remaining words of the block are written as 0.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn post_block(&mut self, queue: &SendQueueRef, at: BlockIndex, words: &[u64; 8], ds: u32) {
         if !self.bursts_alone {
             // This case is not rare; the hint only makes the compiler place the stores below directly after the caller's
@@ -271,7 +271,7 @@ impl Doorbell {
     }
 
     /// Changes to the other half.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn turn(&mut self) {
         write_combining_flush();
         // For an address with the bit clear the toggle sets it, otherwise it is 0 (see `new`); so the result is not 0.
@@ -325,7 +325,7 @@ impl Doorbell {
 
 /// Writes 8 bytes to a register. They must be inside the mapping: the callers stay inside the halves of a register that
 /// [`Register::new`] checked.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn put_word(register: NonNull<u64>, at: u32, word: u64) {
     // SAFETY: the callers pass an offset inside the register, whose halves are inside the mapping ([`Register::new`]).
     let to = unsafe { register.byte_add(at as usize) };
@@ -335,7 +335,7 @@ fn put_word(register: NonNull<u64>, at: u32, word: u64) {
 
 /// Writes 16 zero bytes to a register that is aligned to 64 bytes, by one store on x86-64. `at` must be a multiple of 16,
 /// and the bytes must be inside the register.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn put_zero_unit(register: NonNull<u64>, at: u32) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -386,7 +386,7 @@ impl ArmRegister {
     }
 
     /// The register, if it is mapped, so that a write is one store.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn mapped(&self) -> Option<MappedArm<'_>> {
         match &self.0 {
             Register::Mapped(register, _) => Some(MappedArm { register: *register, owner: PhantomData }),
@@ -395,7 +395,7 @@ impl ArmRegister {
     }
 
     /// Writes the bytes of a `CqDoorbell`. The arm word of the doorbell record must have been written.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn arm(&self, bytes: [u8; 8]) {
         // The record is in ordinary memory and the register is not, so this fence orders the two stores.
         write_combining_start();
@@ -412,7 +412,7 @@ pub(crate) struct MappedArm<'a> {
 
 impl MappedArm<'_> {
     /// [`ArmRegister::arm`]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn arm(self, bytes: [u8; 8]) {
         write_combining_start();
         put_word(self.register, 0, u64::from_ne_bytes(bytes));

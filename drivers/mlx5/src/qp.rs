@@ -132,7 +132,7 @@ impl QpShared {
         self.word().state()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn word(&self) -> StateWord {
         StateWord::from_bits(self.access.send.word().load(Ordering::Acquire))
     }

@@ -17,7 +17,7 @@ pub struct Completion {
 /// `IB_WC_WITH_IMM` are the same, but `IB_WC_WITH_INVALIDATE` is bit 2, which in `enum ibv_wc_flags` means that
 /// checksums are correct, and for bit 3 it is the reverse. rxe checks no checksums, so either bit means an
 /// invalidation. (librxe passes the kernel's bits on.)
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 const fn wc_flags(kernel: u32) -> WcFlags {
     const INVALIDATED: u32 = 1 << 2 | 1 << 3;
     let same = WcFlags::GRH.union(WcFlags::WITH_IMM).bits() & kernel;
@@ -26,62 +26,62 @@ const fn wc_flags(kernel: u32) -> WcFlags {
 }
 
 impl CompletionTrait for Completion {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wr_id(&self) -> u64 {
         self.wc.wr_id
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn status(&self) -> WcStatus {
         WcStatus(self.wc.status)
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn opcode(&self) -> WcOpcode {
         WcOpcode(self.wc.opcode)
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn vendor_err(&self) -> u32 {
         self.wc.vendor_err
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn byte_len(&self) -> u32 {
         self.wc.byte_len
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn qp_num(&self) -> u32 {
         self.wc.qp_num
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn src_qp(&self) -> u32 {
         self.wc.src_qp
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wc_flags(&self) -> WcFlags {
         wc_flags(self.wc.wc_flags)
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn imm_data_or_invalidated_rkey(&self) -> u32 {
         zerocopy::transmute!(self.wc.imm_data)
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn pkey_index(&self) -> u16 {
         self.wc.pkey_index
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn slid(&self) -> u32 {
         self.wc.slid.into()
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn sl(&self) -> u8 {
         self.wc.sl
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn dlid_path_bits(&self) -> u8 {
         self.wc.dlid_path_bits
     }
 }
 
 impl CqEntry for Completion {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn qp_id(&self) -> u64 {
         self.wc.qp_num.into()
     }

@@ -74,7 +74,7 @@ impl<H> Ring<H> {
     }
 
     /// The number of elements that fit: one less than the slots.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.0.mask()
@@ -84,7 +84,7 @@ impl<H> Ring<H> {
     ///
     /// Acquire: pairs with the release store of the consumer (`queue_advance_consumer()`), so the consumer no longer
     /// reads a slot that is seen to be free.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn consumer(&self) -> Option<u32> {
         let index = self.0.header::<CONSUMER>().load(Ordering::Acquire);
         (index <= self.0.mask()).then_some(index)
@@ -94,7 +94,7 @@ impl<H> Ring<H> {
     ///
     /// Acquire: pairs with the release store of the producer (`queue_advance_producer()`), so an element is read after
     /// it was written.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn producer(&self) -> Option<u32> {
         let index = self.0.header::<PRODUCER>().load(Ordering::Acquire);
         (index <= self.0.mask()).then_some(index)
@@ -148,13 +148,13 @@ impl<H> PostRing for Ring<H> {
         if free == 0 { Err(PostError::QueueFull) } else { Ok(at.wrapping_add(free)) }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn slot(&mut self, at: u32) -> WqeOf<'_, H> {
         WqeOf(self.0.slot(at))
     }
 
     /// Release: pairs with the kernel's acquire load in `queue_get_producer()`, so it reads elements as they were written before.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn publish(&mut self, _from: u32, to: u32) {
         self.0.header::<PRODUCER>().store(to & self.0.mask(), Ordering::Release);
     }
@@ -172,12 +172,12 @@ impl<H> PostRing for Ring<H> {
 pub struct WqeOf<'r, H>(pub(crate) Slot<'r, H>);
 
 impl<H> WqeSlot for WqeOf<'_, H> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn put_sge(&mut self, index: usize, sge: Sge) -> bool {
         self.0.put_item(index, rxe_entry(sge))
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn put_inline(&mut self, offset: usize, bytes: &[u8]) -> bool {
         self.0.put_tail(offset, bytes)
     }
@@ -195,13 +195,13 @@ impl CqRing for Ring<ib_uverbs_wc> {
         self.consumer().ok_or(PollError::Corrupt)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn written(&self, at: u32, _max: u32) -> Result<u32, PollError> {
         let producer = self.producer().ok_or(PollError::Corrupt)?;
         Ok(at.wrapping_add(producer.wrapping_sub(at) & self.0.mask()))
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn read(&self, at: u32) -> Completion {
         Completion { wc: self.0.entry(at).head() }
     }
@@ -212,7 +212,7 @@ impl CqRing for Ring<ib_uverbs_wc> {
 
     /// Release: pairs with the kernel's acquire load in `queue_get_consumer()`, so it overwrites the slots only after this side's
     /// reads.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn give_back(&mut self, _from: u32, to: u32) {
         self.0.header::<CONSUMER>().store(to & self.0.mask(), Ordering::Release);
     }

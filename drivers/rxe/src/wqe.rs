@@ -48,7 +48,7 @@ impl QueueKey {
     }
 
     /// The queue key.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn get(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
@@ -56,13 +56,13 @@ impl QueueKey {
 }
 
 /// An entry in the form of the WQE.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn rxe_entry(sge: Sge) -> rxe_sge {
     rxe_sge { addr: sge.addr, length: sge.length, lkey: sge.lkey }
 }
 
 /// The part of a WQE with the destination of a datagram.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn datagram(to: &Destination<'_>) -> rxe_send_wr_ud {
     rxe_send_wr_ud {
         remote_qpn: to.qpn,
@@ -74,14 +74,14 @@ fn datagram(to: &Destination<'_>) -> rxe_send_wr_ud {
 }
 
 /// The flags in a WQE: the kernel's `IB_SEND_*` have the same values.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn send_flags(flags: SendFlags, data: Data) -> u32 {
     let inline = if data.is_inline { SendFlags::INLINE } else { SendFlags::empty() };
     flags.union(inline).bits()
 }
 
 /// The DMA state, which the kernel updates while it processes the WQE.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn dma(data: Data) -> rxe_dma_info {
     rxe_dma_info { length: data.length, resid: data.length, num_sge: data.num_sge, ..Default::default() }
 }
@@ -101,7 +101,7 @@ impl Format for RxeDevice {
     /// The device's own limit (`max_msg_sz`, 8 MiB) is below, and `struct rxe_dma_info` counts in 32 bits.
     const TOO_LONG: u64 = 1 << 31;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn put_send(
         slot: &mut SendSlot<'_>,
         head: Head,
@@ -177,37 +177,37 @@ impl Format for RxeDevice {
         Ok(())
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn set_data(slot: &mut SendSlot<'_>, _opcode: WrOpcode, flags: SendFlags, data: Data) {
         slot.0.put_field::<SEND_FLAGS, u32>(send_flags(flags, data));
         slot.0.put_field::<SEND_DMA, rxe_dma_info>(dma(data));
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn set_destination(slot: &mut SendSlot<'_>, to: Destination<'_>) {
         slot.0.put_field::<DESTINATION, rxe_send_wr_wr>(datagram(&to).into());
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn put_recv(slot: &mut RecvSlot<'_>, wr_id: u64, data: Data) {
         slot.0.put_head(rxe_recv_wqe { wr_id, dma: dma(data), ..Default::default() });
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn queue_key(qp: &QueueKey, qkey: u32) -> u32 {
         if qkey >> 31 != 0 { qp.get() } else { qkey }
     }
 
     /// Kernels since 6.4 report an empty send queue as drained (SQD) only if the WQE in the next slot is marked as not begun
     /// (`wqe_state_posted`, `req_check_sq_drain_done()`); after a lap the slot contains an old WQE, which is not.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn mark_end(mut slot: SendSlot<'_>) {
         slot.0.put_field::<STATE, u32>(0);
     }
 
     /// The kernel reads the ring when a message arrives, and once when the QP enters ERR; receives that are posted after that need
     /// a call.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn must_flush(word: StateWord) -> bool {
         word.state() == QpState::ERR
     }

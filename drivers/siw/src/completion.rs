@@ -14,11 +14,11 @@ pub struct Completion {
 }
 
 impl CompletionTrait for Completion {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wr_id(&self) -> u64 {
         self.cqe.id
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn status(&self) -> WcStatus {
         match self.cqe.status {
             SIW_WC_SUCCESS => WcStatus::SUCCESS,
@@ -33,7 +33,7 @@ impl CompletionTrait for Completion {
             _ => WcStatus::GENERAL_ERR,
         }
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn opcode(&self) -> WcOpcode {
         match self.cqe.opcode {
             SIW_OP_WRITE => WcOpcode::RDMA_WRITE,
@@ -44,51 +44,51 @@ impl CompletionTrait for Completion {
             _ => WcOpcode::SEND,
         }
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn vendor_err(&self) -> u32 {
         0
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn byte_len(&self) -> u32 {
         self.cqe.bytes
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn qp_num(&self) -> u32 {
         self.cqe.qp_id as u32
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn src_qp(&self) -> u32 {
         0
     }
     /// The kernel does not pass invalidated keys to user space (`siw_rqe_complete()`).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wc_flags(&self) -> WcFlags {
         WcFlags::empty()
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn imm_data_or_invalidated_rkey(&self) -> u32 {
         0
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn pkey_index(&self) -> u16 {
         0
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn slid(&self) -> u32 {
         0
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn sl(&self) -> u8 {
         0
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn dlid_path_bits(&self) -> u8 {
         0
     }
 }
 
 impl CqEntry for Completion {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn qp_id(&self) -> u64 {
         self.cqe.qp_id
     }

@@ -155,12 +155,12 @@ impl<E: Work> Ring<E> {
 
     /// Whether the element is this side's. Acquire: pairs with the kernel's store (`smp_store_mb(sqe->flags, 0)`), so the
     /// kernel no longer reads an element that is seen to be free.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_free(&self, at: u32) -> bool {
         self.elements.flags::<FLAGS>(at).load(Ordering::Acquire) == 0
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn place(&self, at: u32) -> usize {
         (at & self.elements.mask()) as usize
     }
@@ -200,14 +200,14 @@ impl<E: Work> PostRing for Ring<E> {
         Err(PostError::QueueFull)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn slot(&mut self, at: u32) -> WqeOf<'_, E::Head> {
         let place = self.place(at);
         WqeOf { slot: self.elements.slot(at), flags: &mut self.flags[place] }
     }
 
     /// Release: the kernel reads an element as it was written before.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn publish(&mut self, from: u32, to: u32) {
         let mut at = to;
         while at != from {
@@ -234,12 +234,12 @@ pub struct WqeOf<'r, H> {
 }
 
 impl<H> WqeSlot for WqeOf<'_, H> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn put_sge(&mut self, index: usize, sge: Sge) -> bool {
         self.slot.put_item(index, siw_sge { laddr: sge.addr, length: sge.length, lkey: sge.lkey })
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn put_inline(&mut self, offset: usize, bytes: &[u8]) -> bool {
         self.slot.put_tail(offset.saturating_add(size_of::<siw_sge>()), bytes)
     }
@@ -283,7 +283,7 @@ impl CqRing for CompletionRing {
     }
 
     /// Acquire: pairs with the kernel's store of the flags after it has written the completion.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn written(&self, at: u32, max: u32) -> Result<u32, PollError> {
         const { assert!(SIW_WQE_VALID <= 0xff) };
         let is_valid = |n: &u32| {
@@ -293,7 +293,7 @@ impl CqRing for CompletionRing {
         Ok(at.wrapping_add((0..max).take_while(is_valid).count() as u32))
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn read(&self, at: u32) -> Completion {
         Completion { cqe: self.0.entry(at).head() }
     }
@@ -310,7 +310,7 @@ impl CqRing for CompletionRing {
     }
 
     /// Release: the kernel writes a slot only after this side's reads.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn give_back(&mut self, from: u32, to: u32) {
         let mut at = from;
         while at != to {

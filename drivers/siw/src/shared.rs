@@ -28,7 +28,7 @@ impl Connection {
     }
 
     /// Whether a doorbell has found the QP connected.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn was_connected(&self) -> bool {
         self.connected.load(Ordering::Relaxed)
     }

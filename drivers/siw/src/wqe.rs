@@ -61,7 +61,7 @@ impl From<&SendConfig> for uverbs_soft::SendConfig {
 const RETRIES: u32 = 100;
 
 /// Rings the doorbell of a QP that is connected.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn ring_bell<B: SendBell>(bell: &B) -> Result<(), Errno> {
     match bell.ring() {
         Err(Errno::ENOTCONN) => ring_again(bell),
@@ -84,7 +84,7 @@ fn ring_again<B: SendBell>(bell: &B) -> Result<(), Errno> {
 }
 
 /// The flags of an element.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn own_flags(flags: SendFlags, opcode: WrOpcode, data: Data) -> u16 {
     let mut own = SIW_WQE_VALID;
     if flags.contains(SendFlags::SIGNALED) {
@@ -104,7 +104,7 @@ fn own_flags(flags: SendFlags, opcode: WrOpcode, data: Data) -> u16 {
 }
 
 /// The number of entries of an element. The first one has the length of inline data.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn num_sge<H>(slot: &mut WqeOf<'_, H>, data: Data) -> u8 {
     if !data.is_inline {
         return data.num_sge as u8;
@@ -124,7 +124,7 @@ impl Format for SiwDevice {
     const TOO_LONG: u64 = 1 << 31;
     const WATCHES_FLUSHES: bool = true;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn put_send(
         slot: &mut WqeOf<'_, SendHead>,
         head: Head,
@@ -152,7 +152,7 @@ impl Format for SiwDevice {
         Ok(())
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn set_data(slot: &mut WqeOf<'_, SendHead>, opcode: WrOpcode, flags: SendFlags, data: Data) {
         let num_sge = num_sge(slot, data);
         slot.slot.put_field::<{ offset_of!(SendHead, num_sge) }, u8>(num_sge);
@@ -163,23 +163,23 @@ impl Format for SiwDevice {
         match *to.ah {}
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn put_recv(slot: &mut WqeOf<'_, RecvHead>, wr_id: u64, data: Data) {
         slot.slot.put_head(RecvHead { id: wr_id, num_sge: data.num_sge as u8, ..RecvHead::default() });
         *slot.flags = SIW_WQE_VALID;
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn may_send(word: StateWord) -> bool {
         is_open(word)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn may_receive(word: StateWord) -> bool {
         is_open(word)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn check_inline(opcode: WrOpcode) -> Result<(), PostError> {
         match opcode {
             WrOpcode::SEND | WrOpcode::RDMA_WRITE => Ok(()),
@@ -189,7 +189,7 @@ impl Format for SiwDevice {
     }
 
     /// The response of an iWARP read goes to one region. The kernel always reads the first entry.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn adapt_entries(
         slot: &mut WqeOf<'_, SendHead>,
         opcode: WrOpcode,
@@ -205,7 +205,7 @@ impl Format for SiwDevice {
     }
 
     /// Until the QP is connected, nothing is published. The doorbell of an empty ring returns whether it is connected.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn before_sends<B: SendBell>(qp: &Connection, bell: &B) -> Result<(), PostError> {
         if qp.was_connected() {
             return Ok(());
@@ -218,7 +218,7 @@ impl Format for SiwDevice {
         Ok(())
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn ring<B: SendBell>(bell: &B) -> Result<(), Errno> {
         ring_bell(bell)
     }

@@ -31,7 +31,7 @@ impl Default for Session {
 
 impl Session {
     /// Whether there is one.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn is_open(&self) -> bool {
         self.open
     }
@@ -62,7 +62,7 @@ const ADDRESS: u8 = 2;
 impl<F: Format, B: SendBell> SendQueue<F, B> {
     /// Checks that the WR can take this setter now, and records the call. `None` if there is no session or it has
     /// failed.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn setter(&mut self, which: u8) -> Option<Current> {
         let session = &mut self.session;
         if !session.open || session.cursor.error().is_some() {
@@ -80,13 +80,13 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
     }
 
     /// The position of the WQE that setters write.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn current(&self) -> u32 {
         self.session.cursor.at.wrapping_sub(1)
     }
 
     /// Adds data that are in the slot to its head.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn set_data(&mut self, wr: Current, data: Result<Data, PostError>) {
         match data {
             Ok(data) => {
@@ -98,7 +98,7 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
     }
 
     /// Latches `MissingSetter` if the last WR lacks one.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn end_wr(&mut self) {
         if self.session.wr.needs != 0 {
             self.session.cursor.latch(PostError::MissingSetter);
@@ -106,7 +106,7 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
         self.session.wr = Current::default();
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn begin_wr(&mut self, head: Head, op: &Op<'_>) -> Result<(), PostError> {
         let opcode = op.opcode();
         if self.config.builder & opcode_bit(opcode) == 0 {
@@ -125,7 +125,7 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
     }
 
     /// Ends the session and returns its cursor.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn close(&mut self) -> Option<Cursor> {
         if !self.session.open {
             return None;
@@ -146,7 +146,7 @@ impl<F: Format, B: SendBell> WrBuilder for SendQueue<F, B> {
         self.session = Session { open: true, cursor, wr: Current::default() };
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wr_is_open(&self) -> bool {
         self.session.open
     }

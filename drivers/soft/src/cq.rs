@@ -88,14 +88,14 @@ impl<F: Format, B: ArmBell> CompletionQueue<F, B> {
     }
 
     /// Enters the queue.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn enter(&mut self) -> Result<Entered<'_, CqState<F>>, PollError> {
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists: each borrows the poller.
         unsafe { self.shared.enter() }
     }
 
     /// Whether a poll may begin.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn may_poll(&self) -> Result<(), PollError> {
         if self.is_open { Err(PollError::SessionOpen) } else { Ok(()) }
     }
@@ -105,7 +105,7 @@ impl<F: Format, B: ArmBell> CompletionQueue<F, B> {
 struct GiveBack<'q, F: Format, B: ArmBell>(&'q mut CompletionQueue<F, B>);
 
 impl<F: Format, B: ArmBell> Drop for GiveBack<'_, F, B> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
         if F::CqRing::RETURNS_AT_ONCE {
             return;
@@ -122,9 +122,9 @@ struct Call<C>(C);
 
 impl<F: Format, B: ArmBell, C: FnMut(&Completion<F>)> Claimant<CompletionQueue<F, B>> for Call<C> {
     type Claim = ();
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn claim(&mut self, _: &Completion<F>) {}
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn pass(&mut self, completion: &Completion<F>, (): ()) {
         (self.0)(completion);
     }

@@ -71,7 +71,7 @@ impl<F: Format> CqState<F> {
     }
 
     /// Asks the ring for up to `max` completions.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn refresh(&mut self, max: u32) -> Result<(), PollError> {
         if self.lost {
             return Err(PollError::Corrupt);
@@ -81,13 +81,13 @@ impl<F: Format> CqState<F> {
     }
 
     /// The number of completions, as far as is known.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn known(&self) -> u32 {
         self.end.wrapping_sub(self.at)
     }
 
     /// The number of completions, up to `max`, that a poll finds. Asks the ring only if fewer are known.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn available(&mut self, max: u32) -> Result<u32, PollError> {
         if self.known() < max
             && let Err(error) = self.refresh(max)
@@ -100,7 +100,7 @@ impl<F: Format> CqState<F> {
 
     /// As [`available`](Self::available) with 1, in an extended poll that goes on. The slots that were taken are returned before the ring
     /// is asked again, because a program may post in an open poll, and its completions need room. Those taken are copies.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn more(&mut self) -> Result<(), PollError> {
         if self.known() == 0 {
             self.give_back();
@@ -109,7 +109,7 @@ impl<F: Format> CqState<F> {
     }
 
     /// Takes the next completion, if one is known.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn take(&mut self) -> Option<Completion<F>> {
         let at = self.at;
         // With slots that are not returned yet the ring has no more than it can have.
@@ -130,7 +130,7 @@ impl<F: Format> CqState<F> {
     }
 
     /// Returns the slots of all completions that were taken.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn give_back(&mut self) {
         if self.at != self.given {
             self.ring.give_back(self.given, self.at);

@@ -20,6 +20,7 @@ use uverbs_core::control::{
     AhHandle, CompChannelHandle, ContextInfo, CoreSupport, CqHandle, MrHandle, MrRange, PdHandle, QpHandle,
     QpParents, SrqHandle, SrqParents,
 };
+use uverbs_core::provider::state::StateWord;
 use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{
     CompletionQueue as _, CqParts, Driver, QpCreate, QpParts, SrqCreate, SrqParts as NewSrq,
@@ -310,6 +311,10 @@ impl<D: Device> Driver for Soft<D> {
 
     fn is_flushed(&self, shared: &QpShared<D>) -> bool {
         D::is_flushed(shared)
+    }
+
+    fn close_queues(&self, shared: &QpShared<D>) {
+        shared.set_state(StateWord::REMOVED);
     }
 
     fn keep_removed(&self, shared: &QpShared<D>) {

@@ -187,13 +187,13 @@ pub trait Format: Sized + Send + Sync + Debug + 'static {
 
     /// Whether sends may be posted in this state. The default is that of InfiniBand: in ERR the device flushes them. siw's kernel flushes
     /// only once, and its connection manager moves a QP to RTS without telling user space, so there it depends on other states.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn may_send(word: StateWord) -> bool {
         word.can_send()
     }
 
     /// As [`may_send`](Self::may_send), of receives.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn may_receive(word: StateWord) -> bool {
         word.can_receive()
     }
@@ -203,7 +203,7 @@ pub trait Format: Sized + Send + Sync + Debug + 'static {
     ///
     /// # Errors
     /// [`PostError::IllegalFlag`] if the verbs do not allow it, [`PostError::Unsupported`] if only the device does not.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn check_inline(opcode: WrOpcode) -> Result<(), PostError> {
         if takes_inline(opcode) { Ok(()) } else { Err(PostError::IllegalFlag) }
     }
@@ -212,7 +212,7 @@ pub trait Format: Sized + Send + Sync + Debug + 'static {
     ///
     /// # Errors
     /// The device has no such entries with this opcode.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn adapt_entries(slot: &mut SendSlot<'_, Self>, opcode: WrOpcode, data: Data) -> Result<Data, PostError> {
         let _ = (slot, opcode);
         Ok(data)
@@ -220,7 +220,7 @@ pub trait Format: Sized + Send + Sync + Debug + 'static {
 
     /// The queue key of a packet, from that of the WR. If its top bit is set, it is the QP's own (IBA 10.2.5): the kernel of rxe leaves this
     /// to user space.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn queue_key(qp: &Self::Qp, qkey: u32) -> u32 {
         let _ = qp;
         qkey
@@ -231,7 +231,7 @@ pub trait Format: Sized + Send + Sync + Debug + 'static {
     ///
     /// # Errors
     /// The WRs may not be published now.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn before_sends<B: SendBell>(qp: &Self::Qp, bell: &B) -> Result<(), PostError> {
         let _ = (qp, bell);
         Ok(())
@@ -239,7 +239,7 @@ pub trait Format: Sized + Send + Sync + Debug + 'static {
 
     /// Marks the slot behind the last WR, which this side always has if a ring holds one WR less than it has slots. rxe's kernel looks at
     /// it to find out that the queue is empty.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn mark_end(slot: SendSlot<'_, Self>) {
         let _ = slot;
     }
@@ -248,14 +248,14 @@ pub trait Format: Sized + Send + Sync + Debug + 'static {
     ///
     /// # Errors
     /// The errno of the kernel.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn ring<B: SendBell>(bell: &B) -> Result<(), Errno> {
         bell.ring()
     }
 
     /// Whether receives that were published in this state need a [`FlushBell`](crate::FlushBell). rxe's kernel flushes a receive queue once,
     /// when the QP enters ERR.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn must_flush(word: StateWord) -> bool {
         let _ = word;
         false

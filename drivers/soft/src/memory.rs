@@ -64,7 +64,7 @@ impl<const HEADER: usize> Memory<HEADER> {
     }
 
     /// The word at `OFFSET` of the header.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn word<const OFFSET: usize>(&self) -> &AtomicU32 {
         const { assert!(OFFSET.is_multiple_of(4) && OFFSET + 4 <= HEADER) };
@@ -128,47 +128,47 @@ impl<H, const HEADER: usize, const TRAILER: usize, const TAIL: usize> Elements<H
     }
 
     /// The number of elements, less one.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn mask(&self) -> u32 {
         self.mask
     }
 
     /// Bytes of an element after the `H`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn tail(&self) -> usize {
         if TAIL == DYNAMIC { self.tail } else { TAIL }
     }
 
     /// Bytes of an element.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn size(&self) -> usize {
         if TAIL == DYNAMIC { self.size } else { size_of::<H>() + TAIL }
     }
 
     /// The element at a position, to be written.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn slot(&mut self, at: u32) -> Slot<'_, H, TAIL> {
         Slot { ptr: self.element(at), tail: self.tail(), _ring: PhantomData }
     }
 
     /// The element at a position, to be read.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn entry(&self, at: u32) -> Entry<'_, H> {
         Entry { ptr: self.element(at), _ring: PhantomData }
     }
 
     /// The word at `OFFSET` of the header.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn header<const OFFSET: usize>(&self) -> &AtomicU32 {
         self.memory.word::<OFFSET>()
     }
 
     /// The word at `OFFSET` of the trailer.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn trailer<const OFFSET: usize>(&self) -> &AtomicU32 {
         const { assert!(OFFSET.is_multiple_of(4) && OFFSET + 4 <= TRAILER) };
@@ -180,7 +180,7 @@ impl<H, const HEADER: usize, const TRAILER: usize, const TAIL: usize> Elements<H
         unsafe { AtomicU32::from_ptr(ptr.as_ptr()) }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn element(&self, at: u32) -> NonNull<u8> {
         let offset = (at & self.mask) as usize * self.size();
         // SAFETY: the masked position names one of the elements, which all lie inside the memory (invariant).
@@ -190,7 +190,7 @@ impl<H, const HEADER: usize, const TRAILER: usize, const TAIL: usize> Elements<H
     /// The two bytes at `OFFSET` of an element's head, by which it is passed to the other side.
     ///
     /// While they say that an element is this side's, the kernel only reads them, so a slot may be written with them in it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn flags<const OFFSET: usize>(&self, at: u32) -> &AtomicU16 {
         const { assert!(OFFSET.is_multiple_of(2) && OFFSET + 2 <= size_of::<H>()) };
@@ -202,7 +202,7 @@ impl<H, const HEADER: usize, const TRAILER: usize, const TAIL: usize> Elements<H
     }
 
     /// As [`flags`](Self::flags), of one byte.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn flag<const OFFSET: usize>(&self, at: u32) -> &AtomicU8 {
         const { assert!(OFFSET < size_of::<H>()) };
@@ -237,13 +237,13 @@ pub struct Slot<'r, H, const TAIL: usize = DYNAMIC> {
 
 impl<H, const TAIL: usize> Slot<'_, H, TAIL> {
     /// Bytes of the tail.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn tail(&self) -> usize {
         if TAIL == DYNAMIC { self.tail } else { TAIL }
     }
 
     /// Writes the whole head, so that it has no bytes of an earlier lap.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn put_head(&mut self, head: H)
     where
         H: IntoBytes + Immutable,
@@ -254,7 +254,7 @@ impl<H, const TAIL: usize> Slot<'_, H, TAIL> {
     }
 
     /// Writes the field of the head at `OFFSET`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn put_field<const OFFSET: usize, T: IntoBytes + Immutable>(&mut self, value: T) {
         const {
             assert!(OFFSET + size_of::<T>() <= size_of::<H>());
@@ -267,7 +267,7 @@ impl<H, const TAIL: usize> Slot<'_, H, TAIL> {
     }
 
     /// Writes `bytes` at `offset` of the tail. If they do not fit, returns `false` and writes nothing.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn put_tail(&mut self, offset: usize, bytes: &[u8]) -> bool {
         if offset > self.tail() || bytes.len() > self.tail() - offset {
@@ -282,7 +282,7 @@ impl<H, const TAIL: usize> Slot<'_, H, TAIL> {
     }
 
     /// Writes the `index`th `T` of the tail. If it does not fit, returns `false` and writes nothing.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn put_item<T: IntoBytes + Immutable>(&mut self, index: usize, item: T) -> bool {
         const { assert!(align_of::<T>() <= 8 && size_of::<H>().is_multiple_of(align_of::<T>())) };
@@ -307,7 +307,7 @@ pub struct Entry<'r, H> {
 
 impl<H> Entry<'_, H> {
     /// The field of the head at `OFFSET`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn field<const OFFSET: usize, T: FromBytes + Copy>(&self) -> T {
         const {
@@ -322,7 +322,7 @@ impl<H> Entry<'_, H> {
     }
 
     /// The whole head.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn head(&self) -> H
     where

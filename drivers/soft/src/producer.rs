@@ -44,13 +44,13 @@ impl Cursor {
     }
 
     /// The latched error.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn error(&self) -> Option<PostError> {
         self.error
     }
 
     /// Moves to the next slot.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn advance(&mut self) {
         self.at = self.at.wrapping_add(1);
     }
@@ -71,11 +71,11 @@ pub(crate) trait QueueKind<F: Format> {
 pub(crate) enum Sends {}
 impl<F: Format> QueueKind<F> for Sends {
     type Ring = F::SendRing;
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn open(word: StateWord) -> bool {
         F::may_send(word)
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn access(shared: &QpShared<F>) -> &QueueAccess {
         &shared.access().send
     }
@@ -86,11 +86,11 @@ impl<F: Format> QueueKind<F> for Sends {
 pub(crate) enum Receives {}
 impl<F: Format> QueueKind<F> for Receives {
     type Ring = F::RecvRing;
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn open(word: StateWord) -> bool {
         F::may_receive(word)
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn access(shared: &QpShared<F>) -> &QueueAccess {
         &shared.access().recv
     }
@@ -142,7 +142,7 @@ impl<F: Format, K: QueueKind<F>> Producer<F, K> {
     }
 
     /// Begins a batch.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn begin(&mut self) -> Cursor {
         let word = state_word(K::access(&self.shared));
         if word != self.seen {
@@ -161,7 +161,7 @@ impl<F: Format, K: QueueKind<F>> Producer<F, K> {
             return Cursor::failed(PostError::Corrupt);
         }
         if !K::open(word) {
-            return Cursor::failed(PostError::BadState);
+            return Cursor::failed(word.refusal());
         }
         // A reset empties the ring, and the kernel may continue anywhere.
         if self.seen == StateWord::NONE || word.resets_differ(self.seen) {
@@ -175,7 +175,7 @@ impl<F: Format, K: QueueKind<F>> Producer<F, K> {
     }
 
     /// The slot at the cursor.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn slot(&mut self, cursor: &mut Cursor) -> Result<<K::Ring as PostRing>::Slot<'_>, PostError> {
         if cursor.at == cursor.limit {
             cursor.limit = self.refresh(cursor.at, cursor.error)?;
@@ -184,7 +184,7 @@ impl<F: Format, K: QueueKind<F>> Producer<F, K> {
     }
 
     /// The slot at a position that is not published: one that a cursor has passed.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn slot_at(&mut self, at: u32) -> <K::Ring as PostRing>::Slot<'_> {
         self.ring.slot(at)
     }
@@ -205,7 +205,7 @@ impl<F: Format, K: QueueKind<F>> Producer<F, K> {
     ///
     /// All of this is one access to the queue: a control call that closes the queue waits for its end, so a post that
     /// began before can't undo what the control call does to the ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn publish(
         &mut self,
         cursor: &Cursor,
@@ -217,7 +217,7 @@ impl<F: Format, K: QueueKind<F>> Producer<F, K> {
         let _inside = access.inside();
         let word = state_word(access);
         if word != *seen && (!K::open(word) || word.resets_differ(*seen)) {
-            return Err(if word.is_forked() { PostError::Forked } else { PostError::BadState });
+            return Err(word.refusal());
         }
         if cursor.at == *published {
             return Ok(());

@@ -55,7 +55,7 @@ impl<F: Format, B: FlushBell> RecvQueue<F, B> {
     }
 
     /// Entries of a WR.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn max_sge(&self) -> u32 {
         self.max_sge
@@ -82,12 +82,12 @@ impl<F: Format, B: FlushBell> RecvQueue<F, B> {
         self.ring.lose();
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn begin(&mut self) -> Cursor {
         self.ring.begin()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn push(&mut self, cursor: &mut Cursor, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         let max_sge = self.max_sge;
         let mut slot = self.ring.slot(cursor)?;
@@ -98,7 +98,7 @@ impl<F: Format, B: FlushBell> RecvQueue<F, B> {
     }
 
     /// Publishes the WRs before the cursor.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
         let bell = &self.bell;
         let flush = |word: StateWord| if F::must_flush(word) { flush(bell) } else { Ok(()) };
@@ -118,7 +118,7 @@ impl<F: Format, B: FlushBell> RecvQueueTrait for RecvQueue<F, B> {
     where
         Self: 'q;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn batch(&mut self) -> Batch<'_, F, B> {
         let cursor = self.begin();
         Batch { queue: self, cursor }
@@ -157,14 +157,14 @@ pub struct Batch<'q, F: Format, B: FlushBell> {
 impl<F: Format, B: FlushBell> RecvBatch for Batch<'_, F, B> {
     type Sge = Sge;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn push(&mut self, wr_id: u64, sges: &[Sge]) {
         if let Err(error) = self.queue.push(&mut self.cursor, wr_id, sges) {
             self.cursor.latch(error);
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn complete(self) -> Result<(), PostError> {
         match self.cursor.error() {
             Some(error) => Err(error),

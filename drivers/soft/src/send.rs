@@ -76,13 +76,13 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
     }
 
     /// Whether lists and batches may use this opcode.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn has(&self, opcode: WrOpcode) -> bool {
         (self.config.connected | self.config.datagram) & opcode_bit(opcode) != 0
     }
 
     /// Opens a cursor, unless a builder session is open.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn begin(&mut self) -> Cursor {
         if self.session.is_open() {
             return Cursor::failed(PostError::SessionOpen);
@@ -91,7 +91,7 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
     }
 
     /// Writes one WR at the cursor and moves it on.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn push(&mut self, cursor: &mut Cursor, wr: &Wr<'_, F::Ah>) -> Result<(), PostError> {
         let opcode = wr.op.opcode();
         let (allowed, to) = match wr.to {
@@ -120,7 +120,7 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
     }
 
     /// The WRs of lists. The devices with datagrams have them on queues of their own.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn list_rules(&self) -> ListRules {
         let SendConfig { connected, datagram, max_sge, .. } = self.config;
         let qp_type = if datagram == 0 { QpType::Rc } else { QpType::Ud };
@@ -128,7 +128,7 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
     }
 
     /// A destination with the queue key of the packet.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn destination<'a>(&self, ah: &'a F::Ah, qpn: u32, qkey: u32) -> Destination<'a, F::Ah> {
         Destination { ah, qpn, qkey: F::queue_key(self.ring.shared.own(), qkey) }
     }
@@ -145,7 +145,7 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
     }
 
     /// Publishes a batch and rings.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn finish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
         match cursor.error() {
             Some(error) => Err(error),
@@ -154,7 +154,7 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
     }
 
     /// Publishes the WRs before the cursor, if there are any, and rings.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
         let Self { ring, bell, .. } = self;
         let end = cursor.at;
@@ -170,7 +170,7 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
 
 /// Writes one WR that is checked to a slot: the only function in which a post becomes a WQE. After an error the contents of the slot are
 /// undefined.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn encode<F: Format>(
     slot: &mut SendSlot<'_, F>,
     config: &SendConfig,
@@ -195,7 +195,7 @@ impl<F: Format, B: SendBell> SendQueueTrait for SendQueue<F, B> {
     where
         Self: 'q;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn batch(&mut self) -> Batch<'_, F, B> {
         let cursor = self.begin();
         Batch { queue: self, cursor }
@@ -232,14 +232,14 @@ impl<F: Format, B: SendBell> SendBatch for Batch<'_, F, B> {
     type Remote = RemoteAddr;
     type Ah = F::Ah;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn push(&mut self, wr: &Wr<'_, F::Ah>) {
         if let Err(error) = self.queue.push(&mut self.cursor, wr) {
             self.cursor.latch(error);
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn complete(self) -> Result<(), PostError> {
         self.queue.finish(&self.cursor)
     }

@@ -53,14 +53,14 @@ impl<F: Format> QpShared<F> {
     }
 
     /// The state, and access to the queues.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn access(&self) -> &QpAccess {
         &self.access
     }
 
     /// What only this driver has.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn own(&self) -> &F::Qp {
         &self.own

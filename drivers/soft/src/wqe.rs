@@ -11,7 +11,7 @@ use uverbs_core::wr::{SendFlags, Sge, WrOpcode};
 pub(crate) const NO_DATA: Data = Data { num_sge: 0, length: 0, is_inline: false };
 
 /// The flags that a WR may have, without `INLINE`, which is set from the kind of the payload instead.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn check_flags(flags: SendFlags) -> Result<SendFlags, PostError> {
     const KNOWN: SendFlags = SendFlags::FENCE.union(SendFlags::SIGNALED).union(SendFlags::SOLICITED);
     if flags.bits() & !KNOWN.union(SendFlags::INLINE).bits() != 0 {
@@ -21,7 +21,7 @@ pub(crate) fn check_flags(flags: SendFlags) -> Result<SendFlags, PostError> {
 }
 
 /// Writes the entries. Those of length 0 are skipped.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_sges(
     slot: &mut impl WqeSlot,
     max_sge: u32,
@@ -49,7 +49,7 @@ pub(crate) fn put_sges(
 }
 
 /// Writes the entries of a send.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_send_sges<F: Format>(
     slot: &mut SendSlot<'_, F>,
     max_sge: u32,
@@ -66,7 +66,7 @@ pub(crate) fn put_send_sges<F: Format>(
 }
 
 /// Copies inline data.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_inline(
     slot: &mut impl WqeSlot,
     max_inline: u32,

@@ -135,7 +135,7 @@ impl World {
                         Some(ah) => {
                             qp.sq().and_then(|sq| sq.post_to(1, ah, 2, 3).send_inline(&vec![2; (*n).into()]))
                         }
-                        None => Err(PostError::InvalidArgument),
+                        None => Err(PostError::InvalidArgument.into()),
                     },
                 };
                 let _ = kept(result);

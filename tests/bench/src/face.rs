@@ -18,8 +18,8 @@ use uverbs::raw::Poll;
 use uverbs::raw::SendGuard;
 use uverbs::raw::{AtOnce, PostTo, ToBatch, Wr};
 use uverbs::{
-    ConnectAttr, Dci, Driver, Exclusive, PollError, PostError, RawPacket, Rc, Shared, Uc, Ud, WorkCompletion,
-    XrcSend,
+    ConnectAttr, Dci, Driver, Exclusive, PollError, QueueError, RawPacket, Rc, Shared, Uc, Ud,
+    WorkCompletion, XrcSend,
     raw::{Cq, Srq},
 };
 use uverbs::{
@@ -160,7 +160,7 @@ pub trait Face: Locking {
 }
 
 /// The result of a post.
-pub type Posted = Result<(), PostError>;
+pub type Posted = Result<(), QueueError>;
 /// The result of a poll.
 pub type Polled = Result<usize, PollError>;
 

@@ -20,7 +20,7 @@ use std::time::Instant;
 /// Lines of a failed process that are shown.
 const LAST_LINES: usize = 8;
 /// The time for which the others may continue after one has failed.
-const HURRY: Duration = Duration::from_secs(3);
+const HURRY: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 3_000 });
 /// Interval of the checks for a listening socket, for which there is no event.
 const CHECK: Duration = Duration::from_millis(5);
 /// State of a listening socket in /proc/net/tcp.
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_process_and_its_children_end_at_the_limit() {
-        let mut group = Group::new(Duration::from_secs(3)).unwrap();
+        let mut group = Group::new(Duration::from_secs(1)).unwrap();
         let a = group.start(&mut shell("sleep 100 & echo ready; wait")).unwrap();
         assert!(group.wait_for_text(a, "ready"));
         assert_eq!(group.wait(a), End::Timeout);

@@ -291,7 +291,8 @@ fn ended_qps_free_srq_receives() -> Outcome {
                     unsafe { srq.post(id, &[]) }.with_context(|| format!("{what}: receive {id}"))?;
                 }
                 // SAFETY: names no memory.
-                ensure!(unsafe { srq.post(99, &[]) } == Err(PostError::QueueFull), "{what}: one more");
+                let full = unsafe { srq.post(99, &[]) };
+                ensure!(full.is_err_and(|error| error == PostError::QueueFull), "{what}: one more");
                 let mut a = rig.a.qp(&qa, &qa, 16)?;
                 let b: Qp<Rc, Exclusive, Mlx5> =
                     rig.b.pd.raw_qp::<Rc>().cq(&qb).cap(cap(4)).srq(&srq).create()?;

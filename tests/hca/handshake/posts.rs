@@ -247,13 +247,13 @@ fn batches_begun_before_a_reset_fail() -> Outcome {
         match turn {
             0 => {
                 let result = batch.complete();
-                ensure!(result == Err(PostError::BadState), "{result:?}");
+                ensure!(result.is_err_and(|error| error == PostError::BadState), "{result:?}");
             }
             1 => {
                 // WRs that are added later are discarded, too.
                 batch.wr(102).signaled().send_inline(b"");
                 let result = batch.complete();
-                ensure!(result == Err(PostError::BadState), "{result:?}");
+                ensure!(result.is_err_and(|error| error == PostError::BadState), "{result:?}");
             }
             2 => forget(batch),
             _ => drop(batch),
@@ -270,7 +270,7 @@ fn batches_begun_before_a_reset_fail() -> Outcome {
         match turn {
             0 => {
                 let result = batch.complete();
-                ensure!(result == Err(PostError::BadState), "{result:?}");
+                ensure!(result.is_err_and(|error| error == PostError::BadState), "{result:?}");
             }
             1 => forget(batch),
             _ => drop(batch),
@@ -298,7 +298,7 @@ fn shared_batches_begun_before_a_reset_fail() -> Outcome {
         if forgotten {
             forget(batch);
         } else {
-            ensure!(batch.complete() == Err(PostError::BadState));
+            ensure!(batch.complete().is_err_and(|error| error == PostError::BadState));
         }
         drop(guard);
         for id in 0..8 {
@@ -331,10 +331,10 @@ fn sessions_begun_before_a_reset_fail() -> Outcome {
         session.request(&req);
         reconnect(&ac, &bc, &rig.attr)?;
         match turn {
-            0 => ensure!(session.complete() == Err(PostError::BadState)),
+            0 => ensure!(session.complete().is_err_and(|error| error == PostError::BadState)),
             1 => {
                 session.request(&req);
-                ensure!(session.complete() == Err(PostError::BadState));
+                ensure!(session.complete().is_err_and(|error| error == PostError::BadState));
             }
             _ => session.abort(),
         }

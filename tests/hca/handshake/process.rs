@@ -44,10 +44,10 @@ fn child_forked_in_a_poll_is_refused() -> Outcome {
             let polled = other.poll(&mut [Default::default()]).map(<[_]>::len);
             ensure!(polled == Err(PollError::Forked), "poll: {polled:?}");
             let post = a.sq()?.post(9).send_inline(b"");
-            ensure!(post == Err(PostError::Forked), "post: {post:?}");
+            ensure!(post.is_err_and(|error| error == PostError::Forked), "post: {post:?}");
             // SAFETY: names no memory.
             let recv = unsafe { a.rq()?.post(9, &[]) };
-            ensure!(recv == Err(PostError::Forked), "receive: {recv:?}");
+            ensure!(recv.is_err_and(|error| error == PostError::Forked), "receive: {recv:?}");
             let reset = a.control.modify_state(QpState::RESET).map_err(|e| e.errno());
             ensure!(reset == Err(Errno::ESTALE), "reset: {reset:?}");
             Ok(())

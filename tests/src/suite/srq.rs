@@ -247,7 +247,7 @@ fn invalid_operations_are_refused<D: Driver>(lab: &Lab<D>) -> Outcome {
     let e = srq.modify(&SrqAttr::new(0).srq_limit(1 << 20).max_sge(0), SrqAttrMask::LIMIT).err();
     ensure!(e.as_ref().is_some_and(|e| e.verb() == "modify_srq"), "{e:?}");
     let mut pair = pair_on::<D, Rc, Exclusive>(lab, &spec, &srq, &pd)?;
-    ensure!(pair.b.qp.rq().err() == Some(PostError::NoQueue));
+    ensure!(pair.b.qp.rq().err().is_some_and(|error| error == PostError::NoQueue));
     let nodes = recv_nodes(&[(1, &[])]);
     #[expect(unsafe_code, reason = "C's face")]
     // SAFETY: a live node that names no memory.

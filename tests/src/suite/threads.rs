@@ -22,7 +22,7 @@ fn post_one<D: Driver>(sq: &SendQueue<Rc, Shared, D>, thread: u64, n: u64) -> Re
     let data = message(thread, n);
     let req: Req<'_, D> = Req::new(thread << 32 | n, Op::Send).signaled().inline(&data);
     match thread {
-        0 => sq.lock()?.post(req.wr_id).signaled().send_inline(&data),
+        0 => Ok(sq.lock()?.post(req.wr_id).signaled().send_inline(&data)?),
         1 => session(sq, |wr| wr.request(&req)),
         _ => post_prepared(sq, &List::new(&[req]))
             .map_err(|Refused { error, .. }| error.unwrap_or(PostError::NullList)),
@@ -184,7 +184,7 @@ fn posts_during_err_complete_once<D: Driver>(lab: &Lab<D>) -> Outcome {
                         Ok(()) => {
                             taken.fetch_add(1, Ordering::Release);
                         }
-                        Err(PostError::QueueFull) => thread::yield_now(),
+                        Err(error) if error == PostError::QueueFull => thread::yield_now(),
                         Err(e) => bail!("{e}"),
                     }
                 }
@@ -252,7 +252,7 @@ fn threads_share_an_srq<D: Driver>(lab: &Lab<D>) -> Outcome {
                 drop(guard);
                 match result {
                     Ok(()) => break,
-                    Err(PostError::QueueFull) => deadline.pause(),
+                    Err(error) if error == PostError::QueueFull => deadline.pause(),
                     Err(e) => bail!("{e}"),
                 }
                 ensure!(!deadline.passed(), "thread {id} makes no progress at {n}");

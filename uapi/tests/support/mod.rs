@@ -37,9 +37,10 @@ fn download(work: &Path) -> Result<PathBuf, String> {
     fs::write(work.join("sources.list"), sources()?).map_err(io)?;
 
     apt(work, &["update"])?;
-    for package in PACKAGES {
-        apt(work, &["download", &format!("{package}/{SUITE}")])?;
-    }
+    // In one call, because each reads the lists of all packages.
+    let packages = PACKAGES.map(|package| format!("{package}/{SUITE}"));
+    let words: Vec<&str> = ["download"].into_iter().chain(packages.iter().map(String::as_str)).collect();
+    apt(work, &words)?;
     let tree = work.join("tree");
     for entry in fs::read_dir(work).map_err(io)? {
         let path = entry.map_err(io)?.path();

@@ -144,6 +144,12 @@ pub struct DeviceInfo {
     pub node_desc: Option<String>,
     /// The hardware.
     pub modalias: Option<Modalias>,
+    /// Its address on the PCI bus, such as `0000:3b:00.0`. `None` for a software device.
+    pub pci_address: Option<String>,
+    /// The NUMA node that it is near to. `None` if the machine has one node only, or the kernel does not know it.
+    pub numa_node: Option<u32>,
+    /// The network interface of its first port, such as `ens3f0`; the one below it of a software device.
+    pub netdev: Option<String>,
     /// Its device file, or why it can't be used.
     pub uverbs: Result<UverbsNode, Unusable>,
     /// Its directory in sysfs.

@@ -114,9 +114,39 @@ fn device(name: String, sysfs: PathBuf, uverbs: Result<UverbsNode, Unusable>) ->
         board_id: text("board_id"),
         node_desc: text("node_desc"),
         modalias: attribute("device/modalias").and_then(|bytes| parse::modalias(&bytes)),
+        pci_address: pci_address(&sysfs),
+        // -1 is "no node" (`numa_node_show()`).
+        numa_node: attribute("device/numa_node").and_then(|bytes| parse::number(&bytes)),
+        netdev: netdev(&sysfs),
         uverbs,
         sysfs,
     }
+}
+
+/// The name of the directory that `device` links to, if it has the form of a PCI address (`pci_setup_device()`:
+/// `%04x:%02x:%02x.%d`).
+fn pci_address(sysfs: &Path) -> Option<String> {
+    let target = fs::canonicalize(sysfs.join("device")).ok()?;
+    let name = target.file_name()?.to_str()?;
+    let is_hex = |part: &str, min: usize| part.len() >= min && part.bytes().all(|b| b.is_ascii_hexdigit());
+    let (bus, function) = name.rsplit_once('.')?;
+    let parts: Vec<_> = bus.split(':').collect();
+    let [domain, bus, slot] = parts[..] else { return None };
+    (is_hex(domain, 4) && is_hex(bus, 2) && is_hex(slot, 2) && is_hex(function, 1)).then(|| name.to_owned())
+}
+
+/// The interface of the first port's GID table (`gid_attrs/ndevs`), or that which a software device was created on (`parent` of rxe,
+/// `device/net` of others). The entries of the table are read in order; some are empty.
+fn netdev(sysfs: &Path) -> Option<String> {
+    const GIDS: u32 = 16;
+    let name = |path: PathBuf| read(&path).ok().and_then(|bytes| parse::name(&bytes).map(str::to_owned));
+    let of_gid = |index| name(sysfs.join(format!("ports/1/gid_attrs/ndevs/{index}")));
+    let below = || {
+        let mut names = entries(&sysfs.join("device/net")).ok()?;
+        names.sort_by(|a, b| natural(a, b));
+        names.into_iter().next()
+    };
+    (0..GIDS).find_map(of_gid).or_else(|| name(sysfs.join("parent"))).or_else(below)
 }
 
 /// Names in a directory; a directory that does not exist has none. A name that is not UTF-8 is not a device.
@@ -260,6 +290,34 @@ mod tests {
         assert_eq!((node.name.as_str(), node.dev, node.abi_version), ("uverbs3", (1, 3), 2));
         assert_eq!(device.sysfs_text("hw_counters/x").as_deref(), Some("12"));
         assert_eq!(device.sysfs_text("hw_counters/y"), None);
+    }
+
+    #[test]
+    fn a_device_has_its_place_in_the_machine() {
+        let machine = Machine::new();
+        machine.device("mlx5_0", "uverbs0").device("rxe0", "uverbs1").device("siw0", "uverbs2");
+        let pci = machine.roots.sysfs.join("devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1");
+        fs::create_dir_all(pci.join("net/ens3f1")).unwrap();
+        fs::write(pci.join("numa_node"), "1\n").unwrap();
+        symlink(&pci, machine.roots.sysfs.join("class/infiniband/mlx5_0/device")).unwrap();
+        machine
+            .write("infiniband/mlx5_0/ports/1/gid_attrs/ndevs/3", "ens3f1np1\n")
+            .write("infiniband/rxe0/parent", "eth0\n")
+            .write("infiniband/siw0/device/numa_node", "-1\n");
+        let found: Vec<_> =
+            machine.devices().into_iter().map(|d| (d.pci_address, d.numa_node, d.netdev)).collect();
+        assert_eq!(
+            found,
+            [
+                (Some("0000:3b:00.1".into()), Some(1), Some("ens3f1np1".into())),
+                (None, None, Some("eth0".into())),
+                (None, None, None),
+            ]
+        );
+        // Without a GID: the interface of the same PCI function.
+        fs::remove_file(machine.roots.sysfs.join("class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/3"))
+            .unwrap();
+        assert_eq!(machine.devices()[0].netdev.as_deref(), Some("ens3f1"));
     }
 
     #[test]

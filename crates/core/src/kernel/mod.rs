@@ -30,6 +30,7 @@ mod process;
 mod qp_access;
 mod queue_access;
 mod raw;
+mod removal;
 #[cfg(test)]
 pub(crate) mod script;
 #[cfg(test)]
@@ -49,6 +50,7 @@ pub use process::Process;
 pub use qp_access::{QpAccess, state_word};
 pub use queue_access::{AccessAtHand, Busy, QueueAccess};
 pub use raw::{RawAttr, RawCommand};
+pub use removal::{Removal, Watched};
 pub use uhw::Uhw;
 pub use write::{WriteCommand, post_send_doorbell, req_notify_cq};
 

@@ -53,7 +53,7 @@ impl<T> Polled<T> {
     ///
     /// # Safety
     /// The caller is the queue's only poller, and has no other [`Entered`].
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn enter(&self) -> Result<Entered<'_, T>, PollError> {
         loop {
             let inside = self.access.inside();
@@ -130,7 +130,7 @@ pub struct Entered<'q, T> {
 
 impl<T> Entered<'_, T> {
     /// The state.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn state(&mut self) -> &mut T {
         // SAFETY: the only poller (`enter`) is inside and found the word open, so the control path waits until it
         // leaves. The result borrows `self`, so it is the only reference.

@@ -42,7 +42,7 @@ impl Process {
     }
 
     /// This process.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn current() -> Self {
         // Relaxed: the child starts with the one thread that forked, and the handler ran in it.
@@ -50,7 +50,7 @@ impl Process {
     }
 
     /// Whether it is the current process, and not one that forked the current one.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn is_current(self) -> bool {
         self == Self::current()
@@ -76,7 +76,7 @@ impl Owner {
     }
 
     /// Whether this process is the owner.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn is_current(&self) -> bool {
         // Relaxed: the caller of `give_up` guarantees that no other thread checks at the same time.
         self.0.load(Ordering::Relaxed) == Process::current().0

@@ -79,7 +79,7 @@ impl QpAccess {
 }
 
 /// The word of a QP's queue. Acquire: pairs with [`QpAccess::set_state`].
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 #[must_use]
 pub fn state_word(access: &QueueAccess) -> StateWord {
     StateWord::from_bits(access.word().load(Ordering::Acquire))

@@ -85,7 +85,7 @@ impl QueueAccess {
         })
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn words(&self) -> &Words {
         #[cfg(loom)]
         return &self.words;
@@ -97,7 +97,7 @@ impl QueueAccess {
     }
 
     /// The state word.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn word(&self) -> &AtomicU32 {
         &self.words().word
@@ -105,7 +105,7 @@ impl QueueAccess {
 
     /// The number of WRs that may be posted in total. The poster raises it; the control path closes the queue by
     /// storing 0, which is also what a child of fork finds. A CQ may have its state here, if it needs more bits than the word has.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn limit(&self) -> &AtomicU64 {
         &self.words().limit
@@ -113,7 +113,7 @@ impl QueueAccess {
 
     /// Whether the data path must enter by [`enter_fenced`](Self::enter_fenced). Then the fast path, which enters by
     /// [`enter`](Self::enter), must never find the queue open.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn needs_fence(&self) -> bool {
         self.barrier == ControlBarrier::Fence
@@ -121,14 +121,14 @@ impl QueueAccess {
 
     /// Marks the queue busy until [`leave`](Self::leave). Then check that the queue is open, before any access. For the
     /// queue's one poster or poller.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn enter(&self) {
         self.words().busy.store(1, Ordering::Relaxed);
         ControlBarrier::light();
     }
 
     /// The words' address, for a loop that enters and leaves: through `self` it would be loaded each time.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn at_hand(&self) -> AccessAtHand<'_> {
         AccessAtHand(self.words())
@@ -142,7 +142,7 @@ impl QueueAccess {
     }
 
     /// Ends [`enter`](Self::enter). Release: what the control path does after its wait comes after these accesses.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn leave(&self) {
         self.words().busy.store(0, Ordering::Release);
     }
@@ -155,7 +155,7 @@ impl QueueAccess {
     }
 
     /// Enters the queue as its only poster or poller, until the value is dropped. The caller checks word or limit after that.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn inside(&self) -> Busy<'_> {
         if self.needs_fence() {
             self.enter_fenced();
@@ -193,7 +193,7 @@ pub struct AccessAtHand<'a>(&'a Words);
 impl AccessAtHand<'_> {
     /// [`QueueAccess::enter`], and whether the word is `open` then; if not, leave. Acquire: what the control path did before it
     /// stored that word comes before.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn enter_if(self, open: u32) -> bool {
         self.0.busy.store(1, Ordering::Relaxed);
@@ -202,7 +202,7 @@ impl AccessAtHand<'_> {
     }
 
     /// As [`enter_if`](Self::enter_if), for a queue whose state is in the limit's place: its word has 64 bits.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn enter_if_wide(self, open: u64) -> bool {
         self.0.busy.store(1, Ordering::Relaxed);
@@ -211,21 +211,21 @@ impl AccessAtHand<'_> {
     }
 
     /// [`QueueAccess::enter`]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn enter(self) {
         self.0.busy.store(1, Ordering::Relaxed);
         ControlBarrier::light();
     }
 
     /// [`QueueAccess::limit`]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn limit(&self) -> &AtomicU64 {
         &self.0.limit
     }
 
     /// [`QueueAccess::leave`]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn leave(self) {
         self.0.busy.store(0, Ordering::Release);
     }
@@ -237,7 +237,7 @@ impl AccessAtHand<'_> {
 pub struct Busy<'a>(&'a QueueAccess);
 
 impl Drop for Busy<'_> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
         self.0.leave();
     }

@@ -21,13 +21,13 @@ pub trait Completion {
     fn byte_len(&self) -> u32;
     /// Of a receive: the bytes that the message wrote to its buffer. A write with immediate consumes a receive and writes nothing
     /// to it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn received_len(&self) -> u32 {
         if self.opcode() == WcOpcode::RECV_RDMA_WITH_IMM { 0 } else { self.byte_len() }
     }
     /// Whether it is that of a receive, with any status; `None` if the completion does not say so for errors. The `wr_id` of a
     /// send is never reported with `Some(true)`, nor that of a receive with `Some(false)`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_receive(&self) -> Option<bool> {
         None
     }
@@ -65,7 +65,7 @@ pub trait Completion {
     }
 
     /// All of `ibv_wc`'s fields at once.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn to_wc(&self) -> WorkCompletion {
         WorkCompletion {
             wr_id: self.wr_id(),
@@ -188,7 +188,7 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
     /// [`start_poll`](Self::start_poll) for a caller that saves no registers, because this calls no function. Returns
     /// whether a poll was opened (if not, the queue is empty), or `None` if nothing was done and the caller must call
     /// `start_poll`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn try_start_poll(&mut self) -> Option<bool> {
         None
     }
@@ -210,13 +210,13 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
     /// As [`current`](Self::current) while a poll is open; otherwise the current completion of the last poll, with the
     /// values that its entry has now. The device may have written a newer completion to the entry. C programs read it after
     /// `ibv_end_poll`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn last(&self) -> Option<Self::Completion<'_>> {
         self.current()
     }
 
     /// [`req_notify`](Self::req_notify) by a short path; `false` if there is none now, and nothing was done.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn try_req_notify(&mut self, _solicited_only: bool) -> bool {
         false
     }
@@ -230,7 +230,7 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
 
     /// Whether a poll would find neither a completion nor an error. `false` if only a poll can tell. It costs less than a poll
     /// that finds nothing.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_surely_empty(&mut self) -> bool {
         false
     }

@@ -296,6 +296,12 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         false
     }
 
+    /// The device was removed: the posts to the QP's own queues fail with [`PostError::Removed`](super::PostError::Removed) from now on.
+    /// Not called inside a queue.
+    fn close_queues(&self, shared: &Self::QpShared) {
+        let _ = shared;
+    }
+
     /// From now on [`take_removed`](Self::take_removed) returns what is removed. For a new QP whose shared receive queue owns its
     /// buffers.
     fn keep_removed(&self, shared: &Self::QpShared) {

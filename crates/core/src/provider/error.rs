@@ -47,6 +47,8 @@ pub enum PostError {
     NoQueue,
     /// The queue belongs to the process that forked this one. A post of the child would corrupt the parent's queue.
     Forked,
+    /// The device was removed. Nothing that is in flight will complete.
+    Removed,
     /// The doorbell failed after the WRs were published: they may still run, and nothing was rolled back.
     Doorbell(Errno),
     /// The queue memory holds a value that no correct kernel or device writes.
@@ -74,6 +76,7 @@ impl fmt::Display for PostError {
             Self::NullList => "the list of work requests is NULL",
             Self::NoQueue => "the QP has no such queue",
             Self::Forked => "the queue belongs to the process that forked this one",
+            Self::Removed => "the device was removed",
             Self::Doorbell(errno) => return write!(f, "the doorbell failed after publication: {errno}"),
             Self::Corrupt => "the queue's shared indices are corrupt",
         })
@@ -91,12 +94,197 @@ impl PostError {
         match self {
             Self::QueueFull => Errno::ENOMEM,
             Self::Doorbell(errno) => errno,
-            Self::Corrupt => Errno::EIO,
+            Self::Corrupt | Self::Removed => Errno::EIO,
             Self::Forked => Errno::ESTALE,
             Self::SessionOpen => Errno::EBUSY,
             Self::Unsupported => Errno::EOPNOTSUPP,
             _ => Errno::EINVAL,
         }
+    }
+}
+
+/// A queue, as errors name it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct QueueName {
+    /// The kind above, the number in the lower bits: with the depth it is as long as a register.
+    kind_number: u32,
+    depth: u32,
+}
+
+/// The bits of [`QueueName`]'s number. QP and WQ numbers have 24 (IBA 9.2.2).
+const NUMBER_BITS: u32 = 28;
+
+/// The kinds of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum QueueKind {
+    /// The error does not name its queue.
+    Unnamed = 0,
+    /// The send queue of a QP.
+    Send = 1,
+    /// The receive queue of a QP.
+    Recv = 2,
+    /// A shared receive queue.
+    Srq = 3,
+    /// A work queue.
+    Wq = 4,
+}
+
+impl QueueName {
+    /// No name.
+    pub const UNNAMED: Self = Self::new(QueueKind::Unnamed, 0, 0);
+
+    /// The queue of the object with this number (`qp_num`, `wq_num`, or the kernel's handle of an SRQ), created for `depth` work
+    /// requests.
+    #[must_use]
+    pub const fn new(kind: QueueKind, number: u32, depth: u32) -> Self {
+        Self { kind_number: (kind as u32) << NUMBER_BITS | (number & ((1 << NUMBER_BITS) - 1)), depth }
+    }
+
+    /// As a number, whose highest bit is 0.
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        (self.kind_number as u64) << 32 | self.depth as u64
+    }
+
+    /// Of a number of [`bits`](Self::bits).
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self { kind_number: (bits >> 32) as u32, depth: bits as u32 }
+    }
+
+    /// Its kind.
+    #[must_use]
+    pub const fn kind(self) -> QueueKind {
+        match self.kind_number >> NUMBER_BITS & 7 {
+            1 => QueueKind::Send,
+            2 => QueueKind::Recv,
+            3 => QueueKind::Srq,
+            4 => QueueKind::Wq,
+            _ => QueueKind::Unnamed,
+        }
+    }
+
+    /// The number of its QP, SRQ or WQ.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.kind_number & ((1 << NUMBER_BITS) - 1)
+    }
+
+    /// The number of work requests for which it was created.
+    #[must_use]
+    pub const fn depth(self) -> u32 {
+        self.depth
+    }
+
+    /// The verb that posts to it.
+    #[must_use]
+    pub const fn verb(self) -> &'static str {
+        match self.kind() {
+            QueueKind::Unnamed => "post",
+            QueueKind::Send => "post_send",
+            QueueKind::Recv => "post_recv",
+            QueueKind::Srq => "post_srq_recv",
+            QueueKind::Wq => "post_wq_recv",
+        }
+    }
+}
+
+impl fmt::Display for QueueName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind() {
+            QueueKind::Unnamed => f.write_str("queue"),
+            QueueKind::Send | QueueKind::Recv => write!(f, "qp {:#x}", self.number()),
+            QueueKind::Srq => write!(f, "srq {}", self.number()),
+            QueueKind::Wq => write!(f, "wq {:#x}", self.number()),
+        }
+    }
+}
+
+impl fmt::Debug for QueueName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} of {self}, depth {}", self.kind(), self.depth)
+    }
+}
+
+/// A post that failed: the reason, and the queue.
+///
+/// ```
+/// use uverbs_core::provider::{PostError, QueueError, QueueKind, QueueName};
+///
+/// let name = QueueName::new(QueueKind::Send, 0x102, 16);
+/// let full = QueueError::new(PostError::QueueFull, name);
+/// assert_eq!(full.to_string(), "post_send(qp 0x102): the work queue is full: it was created for 16 work requests");
+/// assert!(full == PostError::QueueFull);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueError {
+    /// The reason.
+    pub reason: PostError,
+    /// The queue.
+    pub queue: QueueName,
+}
+
+impl QueueError {
+    /// The error of this queue.
+    #[must_use]
+    pub const fn new(reason: PostError, queue: QueueName) -> Self {
+        Self { reason, queue }
+    }
+
+    /// The errno that C would get.
+    #[must_use]
+    pub const fn errno(self) -> Errno {
+        self.reason.errno()
+    }
+}
+
+impl PartialEq<PostError> for QueueError {
+    fn eq(&self, other: &PostError) -> bool {
+        self.reason == *other
+    }
+}
+
+impl fmt::Display for QueueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { reason, queue } = self;
+        match queue.kind() {
+            QueueKind::Unnamed => return reason.fmt(f),
+            _ => write!(f, "{}({queue}): ", queue.verb())?,
+        }
+        reason.fmt(f)?;
+        match reason {
+            PostError::QueueFull => write!(f, ": it was created for {} work requests", queue.depth),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl core::error::Error for QueueError {}
+
+impl From<QueueError> for PostError {
+    fn from(error: QueueError) -> Self {
+        error.reason
+    }
+}
+
+/// An error without a name.
+impl From<PostError> for QueueError {
+    fn from(reason: PostError) -> Self {
+        Self::new(reason, QueueName::UNNAMED)
+    }
+}
+
+/// As [`PostError`]'s.
+impl From<LockError> for QueueError {
+    fn from(error: LockError) -> Self {
+        PostError::from(error).into()
+    }
+}
+
+impl From<QueueError> for std::io::Error {
+    fn from(e: QueueError) -> Self {
+        Self::new(Self::from(e.errno()).kind(), e)
     }
 }
 
@@ -148,6 +336,8 @@ pub enum PollError {
     Corrupt,
     /// The queue belongs to the process that forked this one. A poll of the child would take the parent's completions.
     Forked,
+    /// The device was removed, and what has completed before was polled.
+    Removed,
     /// Another poll of this thread is open.
     SessionOpen,
     /// `next_poll`, `end_poll` or a field without `start_poll`.
@@ -164,6 +354,7 @@ impl fmt::Display for PollError {
             Self::Empty => "the completion queue is empty",
             Self::Corrupt => "the completion queue's memory is corrupt",
             Self::Forked => "the completion queue belongs to the process that forked this one",
+            Self::Removed => "the device was removed",
             Self::SessionOpen => "a poll is already open on this completion queue",
             Self::NoSession => "no open poll",
             Self::InvalidArgument => "invalid poll attributes",
@@ -180,7 +371,7 @@ impl PollError {
     pub const fn errno(self) -> Errno {
         match self {
             Self::Empty => Errno::ENOENT,
-            Self::Corrupt => Errno::EIO,
+            Self::Corrupt | Self::Removed => Errno::EIO,
             Self::Forked => Errno::ESTALE,
             Self::SessionOpen => Errno::EBUSY,
             Self::NoSession | Self::InvalidArgument => Errno::EINVAL,

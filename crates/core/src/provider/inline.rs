@@ -20,7 +20,7 @@ pub enum Inline<'a> {
 
 impl Inline<'_> {
     /// Calls `f` for each buffer, in order.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn for_each_buf(&self, mut f: impl FnMut(&[u8])) {
         match self {
             Self::Bytes(bytes) => f(bytes),
@@ -43,7 +43,7 @@ impl Inline<'_> {
 
     /// The sum of the buffers' lengths. It saturates: a sum beyond `usize` is too long by any limit.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn len(&self) -> usize {
         let sum = |sum: usize, len: usize| sum.saturating_add(len);
         match self {
@@ -57,7 +57,7 @@ impl Inline<'_> {
 
     /// Whether there are no bytes.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -65,7 +65,7 @@ impl Inline<'_> {
     /// The bytes, if they are one buffer and its length is not known to be 0: the same bytes as those of
     /// [`for_each_buf`](Self::for_each_buf), by a shorter path.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn one_buf(&self) -> Option<&[u8]> {
         match self {
             Self::Bytes(bytes) => Some(bytes),
@@ -82,7 +82,7 @@ impl Inline<'_> {
 ///
 /// # Safety
 /// It has a length other than 0, and the memory is readable for `'a`.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn memory_of<'a>(sge: &Sge) -> &'a [u8] {
     let start = core::ptr::with_exposed_provenance::<u8>(sge.addr as usize);
     // SAFETY: the memory is readable (the contract of this function).
@@ -97,7 +97,7 @@ impl<'a> InlineSges<'a> {
     /// # Safety
     /// Every entry of non-zero length is readable memory for as long as the value is used.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn new(sges: &'a [Sge]) -> Self {
         Self(sges)
     }
@@ -111,7 +111,7 @@ impl<'a> InlineBufs<'a> {
     /// # Safety
     /// Every buffer of non-zero length is readable memory for as long as the value is used.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn new(bufs: &'a [IbvDataBuf]) -> Self {
         Self(bufs)
     }

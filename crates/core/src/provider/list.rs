@@ -23,14 +23,14 @@ pub trait Node {
 }
 
 impl Node for SendWr {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn next(&self) -> *const Self {
         self.next
     }
 }
 
 impl Node for RecvWr {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn next(&self) -> *const Self {
         self.next
     }
@@ -40,7 +40,7 @@ impl Node for RecvWr {
 ///
 /// # Safety
 /// `list`, and `next` of each node, are NULL or valid.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub unsafe fn push_nodes<W: Node>(
     list: *const W,
     mut push: impl FnMut(&W) -> Result<(), PostError>,
@@ -82,7 +82,7 @@ pub fn outcome<W>(
 ///
 /// # Errors
 /// [`PostError::TooManySge`], also for a negative number.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub fn num_sge(num: i32, max: u32) -> Result<usize, PostError> {
     match usize::try_from(num) {
         Ok(n) if n <= max as usize => Ok(n),
@@ -97,7 +97,7 @@ pub fn num_sge(num: i32, max: u32) -> Result<usize, PostError> {
 ///
 /// # Safety
 /// `list` is NULL or points to `num` entries.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub unsafe fn entries(list: *const Sge, num: i32, max: u32, room: &mut Room) -> Result<&[Sge], PostError> {
     let num = num_sge(num, max)?;
     // SAFETY: `list` is NULL or points to `num` valid entries (the contract of this function).
@@ -118,7 +118,7 @@ pub struct ListRules {
 impl Head {
     /// The id and the flags of a node; the flags include `INLINE`.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn from_c(node: &SendWr) -> Self {
         Self { wr_id: node.wr_id, flags: SendFlags::from_bits_retain(node.send_flags) }
     }
@@ -133,7 +133,7 @@ impl<'a, R: WireRemote> Op<'a, R> {
     /// # Safety
     /// `node` is a valid node of a list ([`SendQueue::post_send`](super::SendQueue::post_send)); it has this opcode if that is a
     /// bind or a TSO send.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn from_c(opcode: WrOpcode, node: &'a SendWr) -> Result<Self, PostError> {
         let key = node.imm_data_or_invalidate_rkey;
         let imm = ImmData::from_be(key).get();
@@ -181,7 +181,7 @@ impl<'a, A> Dest<'a, A> {
     /// # Safety
     /// `node` is a valid node of a list ([`SendQueue::post_send`](super::SendQueue::post_send)), for a queue of this transport and
     /// of the driver with this data of address handles.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn from_c(qp_type: QpType, node: &'a SendWr) -> Result<Self, PostError> {
         match qp_type {
             QpType::Ud => {

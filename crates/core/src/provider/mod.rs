@@ -24,7 +24,7 @@ pub mod wr;
 
 pub use completion::{Completion, CompletionQueue};
 pub use driver::{DcDriver, Driver};
-pub use error::{BadWr, PollError, PostError};
+pub use error::{BadWr, PollError, PostError, QueueError, QueueKind, QueueName};
 pub use inline::Inline;
 pub use op::Op;
 pub use parts::{

@@ -87,7 +87,7 @@ pub enum Op<'a, R = RemoteAddr> {
 impl<'a, R> Op<'a, R> {
     /// The opcode.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn opcode(&self) -> WrOpcode {
         match self {
             Self::Send => WrOpcode::SEND,
@@ -108,13 +108,13 @@ impl<'a, R> Op<'a, R> {
 
     /// Whether it takes data (by entries or inline), so that a builder needs a data setter.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn has_data(&self) -> bool {
         !matches!(self, Self::LocalInv(_) | Self::BindMw(_) | Self::Flush(..) | Self::AtomicWrite(..))
     }
 
     /// The operation with another form of the remote address.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn map<T>(self, f: impl FnOnce(R) -> T) -> Op<'a, T> {
         match self {
             Self::Send => Op::Send,
@@ -135,7 +135,7 @@ impl<'a, R> Op<'a, R> {
 
     /// Immediate data.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn imm_data(&self) -> Option<ImmData> {
         match *self {
             Self::SendImm(imm) | Self::WriteImm(_, imm) => Some(ImmData::new(imm)),
@@ -145,7 +145,7 @@ impl<'a, R> Op<'a, R> {
 
     /// The key to invalidate, here or at the peer.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn invalidate_rkey(&self) -> Option<u32> {
         match *self {
             Self::SendInv(rkey) | Self::LocalInv(rkey) => Some(rkey),
@@ -155,7 +155,7 @@ impl<'a, R> Op<'a, R> {
 
     /// The operands of an atomic.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn atomic(&self) -> Option<AtomicArgs> {
         match *self {
             Self::CmpSwp(_, compare_add, swap) => Some(AtomicArgs { compare_add, swap }),
@@ -168,7 +168,7 @@ impl<'a, R> Op<'a, R> {
 impl<R: Copy> Op<'_, R> {
     /// Remote address and key: RDMA, atomics, flush.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn remote(&self) -> Option<R> {
         match *self {
             Self::Write(at)

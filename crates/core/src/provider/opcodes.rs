@@ -6,7 +6,7 @@ use crate::attr::{QpType, SendOpsFlags};
 use crate::wr::WrOpcode;
 
 /// A set of one opcode; empty for those that no set has.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 #[must_use]
 pub const fn opcode_bit(opcode: WrOpcode) -> u32 {
     if opcode.0 < 32 { 1 << opcode.0 } else { 0 }
@@ -68,14 +68,14 @@ const INLINE_OPCODES: u32 = opcodes(&[
 ]);
 
 /// Whether this operation's data may be inline.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 #[must_use]
 pub const fn takes_inline(opcode: WrOpcode) -> bool {
     INLINE_OPCODES & opcode_bit(opcode) != 0
 }
 
 /// Whether this operation needs room for 8 bytes.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 #[must_use]
 pub const fn is_atomic(opcode: WrOpcode) -> bool {
     ATOMIC_OPCODES & opcode_bit(opcode) != 0

@@ -100,7 +100,7 @@ pub unsafe fn poll_cq<Q: CompletionQueue, L: Locking>(
 /// # Safety
 /// `ptr` is NULL or points to `len` valid values that outlive `'a`.
 #[must_use]
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub unsafe fn slice_from_c<'a, T>(ptr: *const T, len: usize) -> Option<&'a [T]> {
     // One compare detects both a count of 0 and one that is too large.
     if ptr.is_null()
@@ -120,7 +120,7 @@ pub unsafe fn slice_from_c<'a, T>(ptr: *const T, len: usize) -> Option<&'a [T]> 
 /// # Safety
 /// `ptr` is NULL or points to a valid entry.
 #[must_use]
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub unsafe fn entry_from_c(ptr: *const Sge) -> Option<Sge> {
     // SAFETY: `ptr` is not NULL, so it points to a valid entry (the contract of this function).
     (!ptr.is_null()).then(|| unsafe { ptr.read_unaligned() })
@@ -136,7 +136,7 @@ pub struct Room(core::mem::MaybeUninit<[Sge; ROOM]>);
 impl Room {
     /// Room that is not initialised.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn new() -> Self {
         Self(core::mem::MaybeUninit::uninit())
     }
@@ -146,7 +146,7 @@ impl Room {
     /// # Safety
     /// `ptr` is NULL or points to `len` valid entries that outlive the result.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn entries(&mut self, ptr: *const Sge, len: usize) -> Option<&[Sge]> {
         // SAFETY: the contract of this function.
         let aligned = unsafe { slice_from_c(ptr, len) };
@@ -271,7 +271,7 @@ macro_rules! wr_vtable {
                 /// # Safety
                 /// Called inside a session, by one thread at a time, with valid pointers and, where a window is bound,
                 /// with the contract of [`SendBatch::push`](super::SendBatch::push) fulfilled.
-                #[inline(always)]
+                #[cfg_attr(not(debug_assertions), inline(always))]
                 pub unsafe fn $name(&mut self, $($arg: $ty),*) {
                     let wr = Head { wr_id: self.wr_id, flags: SendFlags::from_bits_retain(self.wr_flags) };
                     // SAFETY: `self.queue` is the queue of this vtable (`new`); the session and the arguments fulfil
@@ -285,7 +285,7 @@ macro_rules! wr_vtable {
                 /// # Safety
                 /// Called inside a session, by one thread at a time, with valid pointers and, where memory is named by
                 /// scatter/gather entries, with the contract of [`SendBatch::push`](super::SendBatch::push) fulfilled.
-                #[inline(always)]
+                #[cfg_attr(not(debug_assertions), inline(always))]
                 pub unsafe fn $setter(&mut self, $($sarg: $sty),*) {
                     // SAFETY: `self.queue` is the queue of this vtable (`new`); the session and the arguments fulfil
                     // the contract of this function, which is that of the vtable's entry.
@@ -297,13 +297,13 @@ macro_rules! wr_vtable {
 }
 
 /// A remote address in the queue's own form.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn remote<Q: SendQueue>(addr: u64, rkey: u32) -> Q::Remote {
     Q::Remote::new(addr, rkey)
 }
 
 /// A builder other than that of a bind.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn begin<Q: WrBuilder>(q: &mut Q, wr: Head, op: Op<'_, Q::Remote>) {
     if matches!(op, Op::BindMw(_)) {
         return q.wr_latch(PostError::IllegalOpcode);
@@ -513,7 +513,7 @@ impl<'q> QpEx<'q> {
     ///
     /// # Safety
     /// With an exclusive queue no other thread uses it until `wr_complete` or `wr_abort`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn wr_start(&mut self) {
         // SAFETY: `self.queue` is the queue of this vtable (`new`). No other thread uses a queue without a lock (the
         // contract of this function).
@@ -527,7 +527,7 @@ impl<'q> QpEx<'q> {
     ///
     /// # Safety
     /// Called inside a session, by the thread that called `wr_start`, or by one that it handed the session to.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn wr_complete(&mut self) -> Result<(), PostError> {
         // SAFETY: `self.queue` is the queue of this vtable (`new`), and this thread has the session (the contract of
         // this function).
@@ -538,7 +538,7 @@ impl<'q> QpEx<'q> {
     ///
     /// # Safety
     /// Called inside a session, by the thread that called `wr_start`, or by one that it handed the session to.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn wr_abort(&mut self) {
         // SAFETY: `self.queue` is the queue of this vtable (`new`), and this thread has the session (the contract of
         // this function).

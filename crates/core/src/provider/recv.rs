@@ -27,7 +27,7 @@ pub trait RecvQueue: Send + core::fmt::Debug {
     ///
     /// # Safety
     /// As [`RecvBatch::push`].
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn post(&mut self, wr_id: u64, sges: &[Self::Sge]) -> Result<(), PostError> {
         let mut batch = self.batch();
         // SAFETY: the entries fulfil the contract of `push`, which is that of this function.

@@ -38,7 +38,7 @@ pub trait SendQueue: Send + core::fmt::Debug {
     ///
     /// # Safety
     /// As [`SendBatch::push`].
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn post(&mut self, wr: &Wr<'_, Self::Ah, Self::Sge, Self::Remote>) -> Result<(), PostError> {
         let mut batch = self.batch();
         // SAFETY: the WR fulfils the contract of `push`, which is that of this function.
@@ -140,7 +140,7 @@ pub trait WrBuilder: SendQueue {
     ///
     /// # Safety
     /// As [`SendBatch::push`].
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn wr_set_sge(&mut self, sge: Sge) {
         // SAFETY: the entry's memory fulfils the contract of `SendBatch::push`, which is also that of this function.
         unsafe { self.wr_set_sges(&[sge]) };

@@ -4,6 +4,7 @@
 //! `modify_qp` stores it; posters load it once per batch. The verbs determine which states allow posting, independently
 //! of the driver.
 
+use super::error::PostError;
 use crate::attr::QpState;
 
 /// State and reset count, so that one compare detects any change. It is zero only in a child of fork(2), if it is in a
@@ -19,65 +20,84 @@ impl StateWord {
     const LIVE: u32 = 0x80;
 
     /// The word of a QP that was never reset.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub const fn new(state: QpState) -> Self {
         Self(Self::LIVE | (state.0 & 0x7f))
     }
 
+    /// The state that a QP of a removed device has for its posters: no state of the verbs. No other follows it.
+    pub const REMOVED: QpState = QpState(0x7e);
+
     /// The word after a `modify_qp` to `state`; RESET increments the count.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub const fn next(self, state: QpState) -> Self {
+        if self.state().0 == Self::REMOVED.0 {
+            return self;
+        }
         let resets = (self.0 >> 8) + (state.0 == QpState::RESET.0) as u32;
         // The top value stays free for `NONE`.
         Self((resets & 0x7f_ffff) << 8 | Self::LIVE | (state.0 & 0x7f))
     }
 
     /// The word as an integer.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub const fn bits(self) -> u32 {
         self.0
     }
 
     /// Converts a value of [`bits`](Self::bits) back.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
 
     /// The state.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub const fn state(self) -> QpState {
         QpState(self.0 & 0x7f)
     }
 
     /// Whether it is the word in a child of fork(2), where the QP belongs to the parent.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub const fn is_forked(self) -> bool {
         self.0 == 0
     }
 
+    /// The error of a post that this word does not allow.
+    #[cold]
+    #[must_use]
+    pub const fn refusal(self) -> PostError {
+        if self.is_forked() {
+            PostError::Forked
+        } else if self.state().0 == Self::REMOVED.0 {
+            PostError::Removed
+        } else {
+            PostError::BadState
+        }
+    }
+
     /// Whether the QP was reset between the two.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub const fn resets_differ(self, other: Self) -> bool {
         self.0 >> 8 != other.0 >> 8
     }
 
     /// Whether sends may be posted: the device takes them in SQD and flushes them in SQE and ERR.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub const fn can_send(self) -> bool {
         matches!(self.state(), QpState::RTS | QpState::SQD | QpState::SQE | QpState::ERR)
     }
 
     /// Whether receives may be posted (C10-97.2.1: not in RESET).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub const fn can_receive(self) -> bool {
         matches!(
@@ -99,6 +119,17 @@ mod tests {
         assert!(!last.next(QpState::RESET).is_forked());
         assert!(last.resets_differ(last.next(QpState::RESET)));
         assert!(!last.resets_differ(last.next(QpState::ERR)));
+    }
+
+    #[test]
+    fn a_removed_device_stays_removed() {
+        let removed = StateWord::new(QpState::RTS).next(StateWord::REMOVED);
+        assert!(!removed.can_send() && !removed.can_receive());
+        for state in [QpState::RESET, QpState::RTS, QpState::ERR] {
+            assert_eq!(removed.next(state).refusal(), PostError::Removed);
+        }
+        assert_eq!(StateWord::new(QpState::RESET).refusal(), PostError::BadState);
+        assert_eq!(StateWord::from_bits(0).refusal(), PostError::Forked);
     }
 
     #[test]

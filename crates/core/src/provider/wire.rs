@@ -19,7 +19,7 @@ pub trait WireSge: Copy + Send + Sync + core::fmt::Debug + 'static {
     fn new(addr: u64, length: u32, lkey: u32) -> Result<Self, PostError>;
     /// The same with another length, at most [`MAX_SGE_LENGTH`].
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn with_length(self, length: u32) -> Self {
         Self::new(self.addr(), length, self.lkey()).unwrap_or(self)
     }
@@ -32,22 +32,22 @@ pub trait WireSge: Copy + Send + Sync + core::fmt::Debug + 'static {
 }
 
 impl WireSge for Sge {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn new(addr: u64, length: u32, lkey: u32) -> Result<Self, PostError> {
         if length > MAX_SGE_LENGTH {
             return Err(PostError::InvalidLength);
         }
         Ok(Self { addr, length, lkey })
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn addr(&self) -> u64 {
         self.addr
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn length(&self) -> u32 {
         self.length
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn lkey(&self) -> u32 {
         self.lkey
     }
@@ -73,15 +73,15 @@ pub struct RemoteAddr {
 }
 
 impl WireRemote for RemoteAddr {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn new(addr: u64, rkey: u32) -> Self {
         Self { addr, rkey }
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn addr(&self) -> u64 {
         self.addr
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn rkey(&self) -> u32 {
         self.rkey
     }

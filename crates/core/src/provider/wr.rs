@@ -59,7 +59,7 @@ pub enum Dest<'a, A> {
 
 impl<'a, A> Dest<'a, A> {
     /// The destination with another form of the address handle. `None` if `f` has none for it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn try_map<'b, B>(self, f: impl FnOnce(&'a A) -> Option<&'b B>) -> Option<Dest<'b, B>> {
         Some(match self {
             Self::Peer => Dest::Peer,
@@ -90,7 +90,7 @@ impl<'a, S> Data<'a, S> {
 
     /// The entries, if the data are not inline.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn sges(&self) -> &'a [S] {
         match self {
             Self::Sges(sges) => sges,
@@ -117,7 +117,7 @@ pub struct Wr<'a, A, S = Sge, R = RemoteAddr> {
 macro_rules! copy {
     ($($name:ident<$lt:lifetime, $($copied:ident)* | $($other:ident)*>;)*) => {$(
         impl<$($copied: Copy,)* $($other),*> Clone for $name<'_, $($other,)* $($copied),*> {
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             fn clone(&self) -> Self {
                 *self
             }
@@ -136,28 +136,28 @@ copy! {
 impl<'a, A, S, R> Wr<'a, A, S, R> {
     /// A request to the peer, without flags and data.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn new(wr_id: u64, op: Op<'a, R>) -> Self {
         Self { wr_id, flags: SendFlags::empty(), to: Dest::Peer, op, data: Data::NONE }
     }
 
     /// The id and the flags.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub const fn head(&self) -> Head {
         Head { wr_id: self.wr_id, flags: self.flags }
     }
 
     /// Requests a completion.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn signaled(self) -> Self {
         self.flags(SendFlags::SIGNALED)
     }
 
     /// Adds flags.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn flags(mut self, flags: SendFlags) -> Self {
         self.flags |= flags;
         self
@@ -165,21 +165,21 @@ impl<'a, A, S, R> Wr<'a, A, S, R> {
 
     /// With registered memory.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn sges(self, sges: &'a [S]) -> Self {
         self.data(Data::Sges(sges))
     }
 
     /// With bytes to copy.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn inline(self, bytes: &'a [u8]) -> Self {
         self.data(Data::Inline(Inline::Bytes(bytes)))
     }
 
     /// With any data.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn data(mut self, data: Data<'a, S>) -> Self {
         self.data = data;
         self
@@ -187,7 +187,7 @@ impl<'a, A, S, R> Wr<'a, A, S, R> {
 
     /// To any destination.
     #[must_use]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn to(mut self, to: Dest<'a, A>) -> Self {
         self.to = to;
         self

@@ -12,35 +12,35 @@
 
 /// Orders earlier stores to memory before later stores to memory for a device: the contents of a WQE before the
 /// doorbell record that publishes it.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub fn to_device() {
     arch::stores_before_stores();
 }
 
 /// Orders an earlier load of a validity word (a CQE's owner bit, a producer index) before later loads of what it
 /// guards, against a device that wrote them in that order.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub fn from_device() {
     arch::loads_before_loads();
 }
 
 /// Orders earlier loads of memory that the device wrote before the later store that lets the device write it again: the
 /// CQEs before the consumer index.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub fn release_to_device() {
     arch::loads_before_stores();
 }
 
 /// Orders earlier stores to memory before later stores to a write-combining mapping: the doorbell record before the
 /// BlueFlame copy.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub fn write_combining_start() {
     arch::flush_stores();
 }
 
 /// Pushes earlier stores to a write-combining mapping out to the device, and orders them before any later store: what
 /// must happen before a doorbell's lock is released or its BlueFlame half is toggled.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub fn write_combining_flush() {
     arch::flush_stores();
 }
@@ -51,22 +51,22 @@ pub fn write_combining_flush() {
 mod arch {
     use core::sync::atomic::{Ordering, compiler_fence};
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn stores_before_stores() {
         compiler_fence(Ordering::Release);
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn loads_before_loads() {
         compiler_fence(Ordering::Acquire);
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn loads_before_stores() {
         compiler_fence(Ordering::Release);
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn flush_stores() {
         // SAFETY: `sfence` is part of SSE, which every x86-64 CPU has.
         unsafe {
@@ -81,7 +81,7 @@ mod arch {
 mod arch {
     use core::arch::asm;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn stores_before_stores() {
         // SAFETY: a barrier instruction: it touches no register and no memory.
         unsafe {
@@ -89,7 +89,7 @@ mod arch {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn loads_before_loads() {
         // SAFETY: a barrier instruction: it touches no register and no memory.
         unsafe {
@@ -97,7 +97,7 @@ mod arch {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn loads_before_stores() {
         // SAFETY: a barrier instruction: it touches no register and no memory.
         unsafe {
@@ -105,7 +105,7 @@ mod arch {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn flush_stores() {
         // SAFETY: a barrier instruction: it touches no register and no memory.
         unsafe {

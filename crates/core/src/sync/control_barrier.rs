@@ -55,7 +55,7 @@ impl ControlBarrier {
 
     /// The data path's barrier for [`Membarrier`](Self::Membarrier): the compiler keeps the order of the two accesses, and
     /// the control side's system call makes the CPU keep it where it matters.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn light() {
         #[cfg(not(loom))]
         core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
@@ -65,7 +65,7 @@ impl ControlBarrier {
 }
 
 /// A full barrier.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn fence() {
     #[cfg(not(loom))]
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);

@@ -25,7 +25,7 @@ use core::arch::asm;
 /// # Safety
 /// The bytes from `from` on are mapped and readable during the call. During the call no reference to them that allows
 /// writes (`&mut`) is used.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub unsafe fn load_bytes(from: *const u8, to: &mut [u8]) {
     // SAFETY: `to.len()` bytes at `from` are readable (the contract of this function); `to` is an exclusive slice, so they
     // do not overlap.
@@ -37,7 +37,7 @@ pub unsafe fn load_bytes(from: *const u8, to: &mut [u8]) {
 /// # Safety
 /// The `from.len()` bytes from `to` on are mapped and writable during the call, and during it no reference to them exists,
 /// except to atomics.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub unsafe fn store_bytes(from: &[u8], to: *mut u8) {
     // SAFETY: `from.len()` bytes at `to` are writable (the contract of this function); `from` is a slice, which is not
     // written during the call, so they do not overlap.
@@ -48,7 +48,7 @@ pub unsafe fn store_bytes(from: &[u8], to: *mut u8) {
 ///
 /// # Safety
 /// As [`store_bytes`]; `from` has more than 64 bytes.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub unsafe fn store_long(from: &[u8], to: *mut u8) {
     #[cfg(all(target_arch = "x86_64", not(any(miri, uverbs_sanitize))))]
     // SAFETY: the contract of this function; `from` is a slice, so the two do not overlap.
@@ -66,7 +66,7 @@ pub unsafe fn store_long(from: &[u8], to: *mut u8) {
 ///
 /// # Safety
 /// As [`store_bytes`], for 4 bytes.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub unsafe fn store_u32(value: u32, to: *mut u8) {
     #[cfg(all(target_arch = "x86_64", not(any(miri, uverbs_sanitize))))]
     // SAFETY: 4 bytes at `to` are writable (the contract of this function).
@@ -115,7 +115,7 @@ macro_rules! copy_ends {
 /// # Safety
 /// `len` bytes can be read at `from` and written at `to`; they do not overlap, unless they are the same.
 #[cfg(all(target_arch = "x86_64", not(any(miri, uverbs_sanitize))))]
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     match len {
         16..=32 => copy_ends!(16, "movups", "xmmword", xmm_reg, "", from, to, len),
@@ -157,7 +157,7 @@ unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
 /// # Safety
 /// As [`copy`].
 #[cfg(all(target_arch = "x86_64", not(any(miri, uverbs_sanitize))))]
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn copy_long_here(from: *const u8, to: *mut u8, len: usize) {
     match len {
         0..WIDE => {
@@ -176,7 +176,7 @@ unsafe fn copy_long_here(from: *const u8, to: *mut u8, len: usize) {
 /// # Safety
 /// As [`copy`].
 #[cfg(all(target_arch = "x86_64", not(any(miri, uverbs_sanitize))))]
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn copy_64(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: the accesses are inside the `len` bytes at both pointers (the contract of this function), because `len` is at
     // least 32.
@@ -255,7 +255,7 @@ const WIDE: usize = 129;
 /// # Safety
 /// As [`copy`].
 #[cfg(not(any(miri, uverbs_sanitize)))]
-#[cfg_attr(target_arch = "x86_64", inline(always))]
+#[cfg_attr(all(target_arch = "x86_64", not(debug_assertions)), inline(always))]
 #[cfg_attr(not(target_arch = "x86_64"), inline(never))]
 unsafe fn copy_wide(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(target_arch = "x86_64")]

@@ -149,15 +149,26 @@ impl<T> InFlight<T> {
         self.len() == 0
     }
 
+    /// How many insertions ago the oldest value came: 0 is the last one. As [`len`](Self::len), other threads may change it.
+    #[must_use]
+    pub fn age(&self) -> Option<u32> {
+        let next = self.next_count();
+        let states = self.slots.iter().map(|slot| slot.state.load(Ordering::Relaxed));
+        let counts = states
+            .filter(|state| *state != self.tag && *state != BUSY)
+            .map(|state| state as u32 & !(STEP - 1));
+        counts.map(|count| (next.wrapping_sub(count) / STEP).saturating_sub(1)).max()
+    }
+
     /// What the poster presents.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn tag(&self) -> u64 {
         self.tag
     }
 
     /// The upper half of its numbers.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn key(&self) -> u32 {
         (self.key >> 32) as u32
@@ -166,7 +177,7 @@ impl<T> InFlight<T> {
     /// The slot of a number, of any slab. If the number has the bit [`GUARD`], what is at the place of its state is a guard, and
     /// nothing else of the slot may be accessed.
     #[cfg(not(loom))]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn slot(&self, number: u64) -> *const Slot<T> {
         const { assert!(size_of::<Slot<T>>() == 8 * STEP as usize, "a value has at most two words") };
         const { assert!(core::mem::offset_of!(Slot<T>, guard) == 8 * GUARD as usize) };
@@ -188,14 +199,14 @@ impl<T> InFlight<T> {
     ///
     /// # Safety
     /// The pointer is that of [`slot`](Self::slot).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn state(&self, slot: *const Slot<T>) -> &AtomicU64 {
         // SAFETY: the state is the first field; or the guard, an atomic, too, is at its place (the contract of this function).
         unsafe { &*slot.cast() }
     }
 
     /// The count of the next insertion, if its slot is free: the lower half of its number.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn next_count(&self) -> u32 {
         // Relaxed: the poster reads what it stored itself.
@@ -203,7 +214,7 @@ impl<T> InFlight<T> {
     }
 
     /// The number of an insertion.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn number(&self, count: u32) -> u64 {
         self.key | u64::from(count)
@@ -214,7 +225,7 @@ impl<T> InFlight<T> {
     /// # Safety
     /// `tag` has [`TAG_BITS`], and is not [`u64::MAX`]. One thread at a time inserts or [retracts](Self::retract), ordered by the
     /// lock or the `&mut` of the queue; it makes no other call of them while it has the result.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub unsafe fn vacant(&self, tag: u64) -> Option<Vacant<'_, T>> {
         // SAFETY: a count is a multiple of `STEP`, so this is a slot.
@@ -229,7 +240,7 @@ impl<T> InFlight<T> {
     ///
     /// # Safety
     /// As [`vacant`](Self::vacant).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub unsafe fn vacant_anywhere(&self, tag: u64) -> Option<Vacant<'_, T>> {
         // A loop and not a second `vacant`, so that the usual path has one branch. It ends: only the poster fills slots.
@@ -270,7 +281,7 @@ impl<T> InFlight<T> {
 
     /// Takes the value of this number out. Any number is allowed; one without a value, or whose value is
     /// [apart](Vacant::fill_apart), returns `None`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn take(&self, number: u64) -> Option<T> {
         self.take_in(number, number)
     }
@@ -288,7 +299,7 @@ impl<T> InFlight<T> {
 
     /// Takes the value of the slot of `number` if its state is `occupied`: `number`, or for a number that is a multiple of
     /// [`STEP`] also `number | APART`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn take_in(&self, number: u64, occupied: u64) -> Option<T> {
         let place = self.slot(number);
         // SAFETY: the pointer is that of `slot`.
@@ -349,7 +360,7 @@ impl<T> fmt::Debug for Vacant<'_, T> {
 
 impl<T> Vacant<'_, T> {
     /// Puts a value into the slot and returns its number.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn fill(self, value: T) -> u64 {
         self.fill_in(value, 0)
     }
@@ -359,7 +370,7 @@ impl<T> Vacant<'_, T> {
         self.fill_in(value, APART)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn fill_in(self, value: T, apart: u64) -> u64 {
         let Self { slab, slot } = self;
         // SAFETY: the slot is free and only the poster leaves this state. The poster is this thread: it called `vacant`, whose
@@ -377,7 +388,7 @@ impl<T> Vacant<'_, T> {
 impl<T> Slot<T> {
     /// # Safety
     /// No other thread accesses the value.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn write(&self, value: T) {
         #[cfg(not(loom))]
         // SAFETY: the caller has exclusive access.
@@ -393,7 +404,7 @@ impl<T> Slot<T> {
 
     /// # Safety
     /// The value is initialised, is not read again before it is written, and no other thread accesses it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn read(&self) -> T {
         #[cfg(not(loom))]
         // SAFETY: no other thread accesses the value (the contract of this function).

@@ -80,7 +80,7 @@ impl IndexStack {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn put(&self, head: u64, below: &AtomicU32, index: u32) -> Result<u64, u64> {
         below.store(head as u32, Ordering::Relaxed);
         // Release pairs with the Acquire of `pop`: it sees `below`, and all that the pusher did to what the number stands for.

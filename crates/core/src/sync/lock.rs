@@ -106,17 +106,17 @@ impl Locking for Dynamic {
 pub struct NoLock;
 
 impl RawLock for NoLock {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn acquire(&self) -> Result<(), LockError> {
         Ok(())
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn try_acquire(&self) -> bool {
         true
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn release(&self) {}
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_held(&self) -> bool {
         true
     }
@@ -140,7 +140,7 @@ impl Default for SpinLock {
 /// A number that no other live thread has and that is never 0: the thread pointer of the ABI. (The address of a thread-local
 /// would be a call of `__tls_get_addr` in a shared object.)
 #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn thread_token() -> usize {
     let token;
     // SAFETY: the word at `fs:0` is the thread pointer itself (System V ABI for x86-64, thread-local storage); it is
@@ -157,7 +157,7 @@ fn thread_token() -> usize {
 
 /// The token on aarch64: a register that contains the thread pointer.
 #[cfg(all(target_arch = "aarch64", not(loom), not(miri)))]
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn thread_token() -> usize {
     let token;
     // SAFETY: user space may read the register, which has the thread pointer (ELF for the Arm 64-bit Architecture).
@@ -201,7 +201,7 @@ impl RawLock for SpinLock {
         self.owner.store(0, Ordering::Release);
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_held(&self) -> bool {
         // Relaxed: the thread that entered, or one that it handed the session to, sees its own store.
         self.owner.load(Ordering::Relaxed) != 0
@@ -253,23 +253,23 @@ impl Default for DynamicLock {
 }
 
 impl RawLock for DynamicLock {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn acquire(&self) -> Result<(), LockError> {
         if self.shared { self.lock.acquire() } else { Ok(()) }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn try_acquire(&self) -> bool {
         !self.shared || self.lock.try_acquire()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn release(&self) {
         // Without a lock this has no effect, and it is cheaper than a test.
         self.lock.release();
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_held(&self) -> bool {
         !self.shared || self.lock.is_held()
     }
@@ -295,7 +295,7 @@ impl<T, L: Locking> Locked<T, L> {
     }
 
     /// The value, without a lock: because of `&mut` there is no other user.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[cfg(not(loom))]
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
@@ -317,7 +317,7 @@ impl<T, L: Locking> Locked<T, L> {
     /// - If `L` is [`Exclusive`], or [`Dynamic`] and not shared, no other thread may be between `enter` and `leave`
     ///   (the contract of a thread domain), and this thread may not be either.
     #[expect(clippy::mut_from_ref, reason = "a lock: exclusion is the contract above")]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn enter(&self) -> Result<&mut T, LockError> {
         self.raw.acquire()?;
         // SAFETY: if there is a lock, it is held, so no other reference exists; otherwise no other reference is used
@@ -330,7 +330,7 @@ impl<T, L: Locking> Locked<T, L> {
     /// # Safety
     /// As [`enter`](Self::enter).
     #[expect(clippy::mut_from_ref, reason = "a lock: exclusion is the contract above")]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn try_enter(&self) -> Option<&mut T> {
         if !self.raw.try_acquire() {
             return None;
@@ -342,7 +342,7 @@ impl<T, L: Locking> Locked<T, L> {
 
     /// Whether a thread is between [`enter`](Self::enter) and [`leave`](Self::leave). Without a lock this is unknown, and
     /// the result is `true`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn is_entered(&self) -> bool {
         self.raw.is_held()
     }
@@ -353,7 +353,7 @@ impl<T, L: Locking> Locked<T, L> {
     /// The session is between [`enter`](Self::enter) and [`leave`](Self::leave), which happened before this call; no other
     /// thread uses the value until `leave`, and this thread uses no other reference to it.
     #[expect(clippy::mut_from_ref, reason = "a lock: exclusion is the contract above")]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn entered(&self) -> &mut T {
         // SAFETY: the session was entered, and no other thread and no other reference uses the value (the contract of
         // this function).
@@ -364,13 +364,13 @@ impl<T, L: Locking> Locked<T, L> {
     ///
     /// # Safety
     /// As [`entered`](Self::entered); and no reference from `enter` is used any more.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn leave(&self) {
         self.raw.release();
     }
 
     #[expect(clippy::mut_from_ref, reason = "private; callers prove exclusion")]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn value_mut(&self) -> &mut T {
         #[cfg(not(loom))]
         // SAFETY: the caller has exclusive access, so the pointer to the value may be turned into `&mut`.
@@ -420,7 +420,7 @@ pub struct Guard<'a, T> {
 
 impl<T> Deref for Guard<'_, T> {
     type Target = T;
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn deref(&self) -> &T {
         // SAFETY: this guard holds the lock, and its borrow excludes a `&mut` of `deref_mut` at the same time.
         unsafe { self.locked.value_mut() }
@@ -428,7 +428,7 @@ impl<T> Deref for Guard<'_, T> {
 }
 
 impl<T> DerefMut for Guard<'_, T> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: this guard holds the lock and is borrowed mutably.
         unsafe { self.locked.value_mut() }
@@ -436,7 +436,7 @@ impl<T> DerefMut for Guard<'_, T> {
 }
 
 impl<T> Drop for Guard<'_, T> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
         self.locked.raw.release();
     }

@@ -3,10 +3,10 @@
 //! arguments both sides are in this process, on software NICs. `docs/src/guides/from-rdma-io.md` compares it.
 #![forbid(unsafe_code)]
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use core::net::SocketAddr;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy, split};
-use uverbs::hca::{Fabric, Hca};
+use uverbs::hca::Fabric;
 use uverbs::{Context, ProtectionDomain};
 use uverbs_aio::{Dispatcher, Listener, RdmaStream};
 use uverbs_cm::EventChannel;
@@ -19,14 +19,10 @@ struct Side {
 }
 
 impl Side {
-    fn new(context: &Context, manager: EventChannel) -> Result<Self> {
+    fn new(context: &Context) -> Result<Self> {
         let dispatcher = Dispatcher::new(context)?;
         tokio::spawn(dispatcher.clone().drive());
-        Ok(Self { dispatcher, pd: context.alloc_pd()?, manager })
-    }
-
-    fn of(hca: &Hca) -> Result<Self> {
-        Self::new(&Context::from_kernel(hca.open())?, EventChannel::from_port(hca.connection_manager()?))
+        Ok(Self { dispatcher, pd: context.alloc_pd()?, manager: EventChannel::of(context)? })
     }
 
     fn listen(&self, address: SocketAddr) -> Result<Listener> {
@@ -62,8 +58,7 @@ impl Side {
 async fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [device, address, messages @ ..] = &args[..] else { return here().await };
-    let info = uverbs::devices()?.into_iter().find(|d| d.name == *device).context("no such device")?;
-    let side = Side::new(&uverbs::open(&info)?, EventChannel::open()?)?;
+    let side = Side::new(&uverbs::open(device)?)?;
     if messages == ["serve"] {
         println!("{} bytes", side.serve(side.listen(address.parse()?)?).await?);
         return Ok(());
@@ -74,7 +69,7 @@ async fn main() -> Result<()> {
 async fn here() -> Result<()> {
     let fabric = Fabric::new(0);
     let (near, far) = (fabric.device("hca0").build(), fabric.device("hca1").build());
-    let (client, server) = (Side::of(&near)?, Side::of(&far)?);
+    let (client, server) = (Side::new(&uverbs::open(near.open())?)?, Side::new(&uverbs::open(far.open())?)?);
     let listener = server.listen((far.addresses()[0], 7471).into())?;
     let address = listener.local_addr()?;
     let serving = tokio::spawn(async move { server.serve(listener).await });

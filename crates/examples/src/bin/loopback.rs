@@ -3,18 +3,17 @@
 //! the first device of the machine, or without one on a software NIC. `docs/src/guides/from-ibverbs.md` compares it.
 #![forbid(unsafe_code)]
 
-use anyhow::{Context as _, Result, ensure};
-use uverbs::{ConnectAttr, Context, Rc, attr::QpCap, hca::Hca};
+use anyhow::{Result, bail, ensure};
+use uverbs::{ConnectAttr, Done, Rc};
 
 fn main() -> Result<()> {
-    let context: Context = match uverbs::devices()?.first() {
+    let context = match uverbs::devices()?.first() {
         Some(device) => uverbs::open(device)?,
-        None => Context::from_kernel(Hca::new().open())?,
+        None => uverbs::open("hca0")?,
     };
     let (pd, attr) = (context.alloc_pd()?, ConnectAttr::default());
-    let cq = context.cq_with(16, None)?;
-    let cap = QpCap::new(1, 1);
-    let mut qp = pd.qp::<Rc>().cq(&cq).cap(cap).create()?;
+    let mut cq = context.cq(16)?;
+    let mut qp = pd.qp::<Rc>().cq(&cq).depth(1, 1).create()?;
 
     // The default GID of the port is the one that routes. The QP exchanges endpoints with itself.
     qp.init(&attr)?;
@@ -22,23 +21,19 @@ fn main() -> Result<()> {
     qp.connect(&endpoint, &endpoint, &attr)?;
 
     let pool = pd.pool(2, 8)?;
-    let mut message = pool.get().context("two buffers")?;
+    let mut message = pool.get()?;
     message[1] = 0x42;
-    qp.rq().context("no SRQ")?.post(2, pool.get().context("two buffers")?)?;
-    qp.sq().post(1).signaled().send(message)?;
+    qp.recv(pool.get()?)?;
+    qp.send(message)?;
 
-    let (mut sent, mut received) = (false, false);
-    while !sent || !received {
-        let Some(completed) = cq.poll_one()? else { continue };
-        completed.wc.status.ok()?;
-        if completed.wc.wr_id == 1 {
-            sent = true;
-            println!("sent");
-        } else {
-            received = true;
-            let buf = completed.buf().context("the buffer of the receive")?;
-            ensure!(buf.len() == 8 && buf[1] == 0x42, "another message: {:?}", &*buf);
-            println!("received");
+    for _ in 0..2 {
+        match cq.wait()?.ok()? {
+            Done::Sent(_) => println!("sent"),
+            Done::Received(buf) => {
+                ensure!(buf.len() == 8 && buf[1] == 0x42, "another message: {:?}", &*buf);
+                println!("received");
+            }
+            other => bail!("not expected: {other:?}"),
         }
     }
     Ok(())

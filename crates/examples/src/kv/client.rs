@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::os::fd::AsFd as _;
 use std::time::Instant;
 use uverbs::{Buf, Completed, Cq, Pool, Qp};
-use uverbs::{Driver, ImmData, PostError, ProtectionDomain, Rc, RemoteRegion};
+use uverbs::{Driver, ImmData, PostError, ProtectionDomain, QueueError, Rc, RemoteRegion};
 use uverbs::{
     Exclusive, Private,
     attr::{QpCap, SendOpsFlags},
@@ -228,7 +228,7 @@ impl<D: Driver> Client<D> {
         } else {
             let Some(mut buf) = self.messages.try_get() else { return Ok(false) };
             buf.fill(message)?;
-            wr.send(buf).map_err(PostError::from)
+            wr.send(buf).map_err(QueueError::from)
         };
         room(posted)
     }
@@ -246,7 +246,7 @@ impl<D: Driver> Client<D> {
         let wr = self.qp.sq().post(SEND).signaled();
         let posted =
             if self.immediate { wr.write_imm(buf, &to, ImmData::new(slot)) } else { wr.write(buf, &to) };
-        if !room(posted.map_err(PostError::from))? {
+        if !room(posted.map_err(QueueError::from))? {
             return Ok(false);
         }
         if !self.immediate {
@@ -348,7 +348,7 @@ impl<D: Driver> Client<D> {
         {
             buf.set_len(region.len() as usize)?;
             let posted = self.qp.sq().post(READ | u64::from(id)).signaled().read(buf, &region);
-            if !room(posted.map_err(PostError::from))? {
+            if !room(posted.map_err(QueueError::from))? {
                 break;
             }
             self.waiting.pop_front();
@@ -410,10 +410,10 @@ impl<D: Driver> Drop for Client<D> {
 }
 
 /// Whether it was posted. A full queue is no failure.
-fn room(posted: Result<(), PostError>) -> Result<bool> {
+fn room(posted: Result<(), QueueError>) -> Result<bool> {
     match posted {
         Ok(()) => Ok(true),
-        Err(PostError::QueueFull) => Ok(false),
+        Err(error) if error == PostError::QueueFull => Ok(false),
         Err(error) => Err(error.into()),
     }
 }

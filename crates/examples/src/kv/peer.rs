@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 use uverbs::{Buf, Exposed, Pool, Qp};
-use uverbs::{Driver, PostError, Rc};
+use uverbs::{Driver, PostError, QueueError, Rc};
 use uverbs::{Exclusive, Private, attr::QpState};
 
 /// Every how many sends one has a completion.
@@ -118,14 +118,14 @@ impl<D: Driver> Peer<D> {
         } else {
             let Some(mut buf) = pool.try_get() else { return Ok(false) };
             buf.fill(message).map_err(|_| Broken)?;
-            wr.send(buf).map_err(PostError::from)
+            wr.send(buf).map_err(QueueError::from)
         };
         match posted {
             Ok(()) => {
                 self.posted += 1;
                 Ok(true)
             }
-            Err(PostError::QueueFull) => Ok(false),
+            Err(error) if error == PostError::QueueFull => Ok(false),
             Err(_) => Err(Broken),
         }
     }

@@ -76,10 +76,12 @@ fn a_dma_buf_and_lost_packets_make_no_difference() {
 #[test]
 fn lost_packets_at_the_end_make_no_difference() {
     let plan = Plan { blocks: 8, block_size: 64, batches: 2, ..PLAN };
-    for seed in 0..16 {
+    let transfer = |seed| {
         let lossy = |fabric: &Fabric| _ = fabric.loss(0.1);
         transfer_on(&Fabric::new(seed), Way::default(), &plan, false, lossy).unwrap();
-    }
+    };
+    // Beside each other: they wait for the timers of lost packets.
+    std::thread::scope(|scope| (0..16).for_each(|seed| _ = scope.spawn(move || transfer(seed))));
 }
 
 /// The queues of the other side are still there, so the device reports nothing.

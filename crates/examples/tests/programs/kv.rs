@@ -165,10 +165,12 @@ fn a_client_of_futures_sees_the_end_of_a_server_that_does_not_answer() {
 /// Nothing is said: the TCP connection remains, as one of the connection manager does. The request was acknowledged.
 #[test]
 fn a_client_sees_that_the_device_of_its_server_was_killed() {
-    for futures in [false, true] {
+    let killed = |futures| {
         let (error, cause) = sees_the_end(futures, |hca, _| hca.kill());
         assert!(cause.contains("retry"), "{error}: {cause}");
-    }
+    };
+    // Beside each other: each waits until the device has sent its request again several times.
+    std::thread::scope(|scope| [false, true].map(|futures| _ = scope.spawn(move || killed(futures))));
 }
 
 /// The error of a request after the server has received it, did not answer, and ended; and the reason of the error.

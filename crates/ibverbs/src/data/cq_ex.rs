@@ -21,7 +21,7 @@ pub(crate) const OFFERED: WcExFlags = WcExFlags::all().difference(WcExFlags::TM_
 ///
 /// # Safety
 /// `cq` is a live queue of this driver.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn queue<'a, D: Driver>(cq: *mut ibv_cq_ex) -> &'a Locked<D::CompletionQueue, Dynamic> {
     // SAFETY: `cq` points to an existing queue of this driver (the contract of this function), whose extended struct
     // begins with `ibv_cq`.
@@ -33,7 +33,7 @@ unsafe fn queue<'a, D: Driver>(cq: *mut ibv_cq_ex) -> &'a Locked<D::CompletionQu
 /// # Safety
 /// `cq` is a live queue of this driver, in a session of this thread, or of one that has handed the session over to this
 /// thread.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn publish<D: Driver>(cq: *mut ibv_cq_ex, engine: &D::CompletionQueue) -> c_int {
     let Some(current) = engine.current() else { return returned(Errno::EIO) };
     // SAFETY: `cq` points to the public part of an existing queue; only the thread of the session writes its fields.

@@ -17,7 +17,7 @@ use uverbs_core::sync::Dynamic;
 use uverbs_core::wr::{IbvAh, IbvDataBuf, IbvMw, IbvMwBindInfo, ImmData, SendFlags, Sge};
 
 /// The builders of the driver's queue.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn builders<D: Driver>() -> &'static WrVtable {
     WrVtable::of::<D::SendQueue, Dynamic>()
 }
@@ -26,7 +26,7 @@ fn builders<D: Driver>() -> &'static WrVtable {
 ///
 /// # Safety
 /// `qp` is a live queue pair of this driver that has a send queue.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn queue<D: Driver>(qp: *mut ibv_qp_ex) -> *const () {
     // SAFETY: `qp` points to an existing queue pair of this driver (the contract of this function), whose extended
     // struct begins with `ibv_qp`.
@@ -39,7 +39,7 @@ unsafe fn queue<D: Driver>(qp: *mut ibv_qp_ex) -> *const () {
 ///
 /// # Safety
 /// `qp` is a live queue pair.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn sticky(qp: *mut ibv_qp_ex) -> Head {
     // SAFETY: `qp` points to an existing queue pair (the contract of this function).
     let wr_id = unsafe { (*qp).wr_id };

@@ -73,7 +73,7 @@ unsafe impl<D: Driver> Owned<D> for ibv_cq {
 ///
 /// # Safety
 /// `cq` is a queue of a context of this driver, which is not freed as long as the reference is used.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) unsafe fn private<'a, D: Driver>(cq: *mut ibv_cq) -> &'a CqPrivate<D> {
     // SAFETY: an object of this type (`Owned`), which exists (contract of this function); no mutable reference to its own part exists.
     unsafe { &(*cq.cast::<Whole<ibv_cq_ex, CqPrivate<D>>>()).own }

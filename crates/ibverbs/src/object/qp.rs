@@ -88,7 +88,7 @@ unsafe impl<D: Driver> Owned<D> for ibv_qp {
 ///
 /// # Safety
 /// `qp` is a queue pair of a context of this driver, which is not freed as long as the reference is used.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) unsafe fn private<'a, D: Driver>(qp: *mut ibv_qp) -> &'a QpPrivate<D> {
     // SAFETY: an object of this type (`Owned`), which exists (contract of this function); no mutable reference to its own part exists.
     unsafe { &(*qp.cast::<Whole<ibv_qp_ex, QpPrivate<D>>>()).own }

@@ -52,7 +52,7 @@ unsafe impl<D: Driver> Owned<D> for ibv_srq {
 ///
 /// # Safety
 /// `srq` is a queue of a context of this driver, which is not freed as long as the reference is used.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) unsafe fn private<'a, D: Driver>(srq: *mut ibv_srq) -> &'a SrqPrivate<D> {
     // SAFETY: an object of this type (`Owned`), which exists (contract of this function); no mutable reference to its own part exists.
     unsafe { &(*srq.cast::<Whole<ibv_srq, SrqPrivate<D>>>()).own }

@@ -91,7 +91,7 @@ pub unsafe fn batch<D: Driver, T: Typed<D>>(
         unsafe { T::push(&mut batch, req) }?;
     }
     match lost {
-        None => return batch.complete(),
+        None => batch.complete()?,
         Some(Lost::Abort) => batch.abort(),
         Some(Lost::Drop) => drop(batch),
         Some(Lost::Forget) => core::mem::forget(batch),
@@ -115,7 +115,7 @@ pub unsafe fn recv_batch<Q: Engine>(
         // SAFETY: the memory that the entries name stays valid until the receive completes (contract of this function).
         unsafe { batch.push(*wr_id, &sges) };
     }
-    batch.complete()
+    Ok(batch.complete()?)
 }
 
 macro_rules! lock {
@@ -149,7 +149,7 @@ macro_rules! lock {
             ) -> Result<(), PostError> {
                 $enter
                 // SAFETY: the memory that the entries name stays valid until they complete (contract of the trait).
-                unsafe { $guard.post(wr_id, sges) }
+                Ok(unsafe { $guard.post(wr_id, sges) }?)
             }
             unsafe fn recv_batch<D: Driver>(
                 $queue: &mut RecvQueue<Self, D>,
@@ -166,7 +166,7 @@ macro_rules! lock {
             ) -> Result<(), PostError> {
                 $enter
                 // SAFETY: the memory that the entries name stays valid until they complete (contract of the trait).
-                unsafe { $guard.post(wr_id, sges) }
+                Ok(unsafe { $guard.post(wr_id, sges) }?)
             }
             unsafe fn srq_recv_batch<D: Driver>(
                 $queue: &mut Srq<Self, D>,

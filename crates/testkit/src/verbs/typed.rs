@@ -40,12 +40,12 @@ macro_rules! typed {
             unsafe fn now(sq: &mut SendQueue<Self, Exclusive, D>, req: &Req<'_, D>) -> Result<(), PostError> {
                 let $dest = req.to else { return Err(PostError::InvalidArgument) };
                 // SAFETY: the memory that `req` names stays valid (contract of the trait).
-                unsafe { $fill(sq.$post(req.wr_id, $($arg),*).flags(req.flags), req) }?
+                Ok(unsafe { $fill(sq.$post(req.wr_id, $($arg),*).flags(req.flags), req) }??)
             }
             unsafe fn now_locked(sq: &mut SendGuard<'_, Self, D>, req: &Req<'_, D>) -> Result<(), PostError> {
                 let $dest = req.to else { return Err(PostError::InvalidArgument) };
                 // SAFETY: the memory that `req` names stays valid (contract of the trait).
-                unsafe { $fill(sq.$post(req.wr_id, $($arg),*).flags(req.flags), req) }?
+                Ok(unsafe { $fill(sq.$post(req.wr_id, $($arg),*).flags(req.flags), req) }??)
             }
         }
     )*};

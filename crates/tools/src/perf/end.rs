@@ -26,7 +26,7 @@ use uverbs::qp::transport::Transport;
 use uverbs::raw::RecvBatch;
 use uverbs::{
     AddressHandle, ConnectAttr, Context, DcTarget, Driver, Endpoint, Exclusive, ImmData, MemoryRegion,
-    PageBuf, PostError, ProtectionDomain, SendFlags, Ud, WorkCompletion, XrcDomain,
+    PageBuf, ProtectionDomain, QueueError, SendFlags, Ud, WorkCompletion, XrcDomain,
     raw::{Qp, Srq},
 };
 use uverbs::{
@@ -519,7 +519,7 @@ fn push_receives<Q: RecvQueue>(
     i: usize,
     sge: Q::Sge,
     count: u32,
-) -> Result<(), PostError> {
+) -> Result<(), QueueError> {
     for _ in 0..count {
         // SAFETY: the entry is in the `region` of an `End`, which outlives its receive queues; the module accesses the
         // region by copies only.

@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn options_change_the_run() {
-        for line in [
+        let lines = [
             "send-bw -n 40 --use-srq -q 3 -e",
             "send-lat -n 40 -e",
             "send-lat -n 40 -c UD -I 0",
@@ -341,11 +341,14 @@ mod tests {
             "send-bw -D 1 -s 64",
             "send-bw -D 1 -s 64 -b",
             "write-bw -D 1",
-        ] {
+        ];
+        let has_a_result = |line| {
             let value = run(line);
             assert_eq!(value["results"].as_array().map(Vec::len), Some(1), "{line}");
             assert!(value["results"][0]["iters"].as_u64() > Some(0), "{line}: {value}");
-        }
+        };
+        // Beside each other: those with -D take a second each.
+        std::thread::scope(|scope| lines.map(|line| _ = scope.spawn(move || has_a_result(line))));
         let value = run("send-bw -n 5 -c UD -a");
         assert_eq!(value["results"].as_array().map(Vec::len), Some(12), "2 to the MTU of 4096");
         let value = run("write-bw -n 5 -a -b");

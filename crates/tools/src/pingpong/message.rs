@@ -18,7 +18,7 @@ use uverbs::qp::transport::{Connected, Sends};
 use uverbs::raw::RecvBatch;
 use uverbs::raw::SendQueue;
 use uverbs::raw::{AtOnce, Wr};
-use uverbs::{Driver, PostError, ProtectionDomain, SendFlags, raw::Qp};
+use uverbs::{Driver, ProtectionDomain, QueueError, SendFlags, raw::Qp};
 use uverbs::{
     Exclusive,
     attr::{QpCap, SendOpsFlags},
@@ -132,7 +132,7 @@ impl<D: Driver> Message<D> {
         &self,
         mut batch: RecvBatch<'_, Q>,
         count: u32,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), QueueError> {
         for _ in 0..count {
             // SAFETY: the buffer is registered for local writes; it outlives the queue, which is dropped before this
             // `Message`.

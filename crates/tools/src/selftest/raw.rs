@@ -234,7 +234,7 @@ impl<D: Driver> Ends<D> {
                 let mut guard = qp.sq()?.lock()?;
                 let mut batch = guard.batch();
                 send!(batch.frame(SENT));
-                batch.complete()
+                Ok(batch.complete()?)
             }
             (Sender::Exclusive(qp), Face::List) => {
                 let mut wr = SendWr::new(SENT, WrOpcode::SEND);
@@ -253,11 +253,11 @@ impl<D: Driver> Ends<D> {
             (Sender::Exclusive(qp), Face::Builder) => {
                 build(qp.sq()?.qp_ex().ok_or(PostError::IllegalOpcode)?, frame)
             }
-            (Sender::Exclusive(qp), Face::Post) => send!(qp.sq()?.post_frame(SENT)),
+            (Sender::Exclusive(qp), Face::Post) => Ok(send!(qp.sq()?.post_frame(SENT))?),
             (Sender::Exclusive(qp), _) => {
                 let mut batch = qp.sq()?.batch();
                 send!(batch.frame(SENT));
-                batch.complete()
+                Ok(batch.complete()?)
             }
         }
     }

@@ -220,13 +220,8 @@ fn an_end_whose_peer_is_killed_ends() {
 /// Two processes on one fabric, which rdma_cm connects.
 #[test]
 fn processes_of_a_fabric_connect_by_rdma_cm() {
-    let socket = std::env::temp_dir().join(format!("uverbs-tools-cm-{}", std::process::id()));
-    for line in [
-        "perf send-bw -R -c UD -s 512 -b -n 40 --timeout 250",
-        "pingpong srq -q 3 --cm -n 40 --timeout 250",
-        // The server sees no progress, and must wait for the whole test.
-        "perf write-bw -R -D 8 --timeout 6",
-    ] {
+    let connect = |number: usize, line: &str| {
+        let socket = std::env::temp_dir().join(format!("uverbs-tools-cm-{}-{number}", std::process::id()));
         let end = |host: &str| {
             let mut command = uverbs(&format!("{line} -d hca0 {host}"));
             command.env("UVERBS_HCA_FABRIC", &socket);
@@ -245,5 +240,14 @@ fn processes_of_a_fabric_connect_by_rdma_cm() {
         std::io::copy(&mut output, &mut std::io::sink()).unwrap();
         assert!(wait(server).success(), "{line}");
         let _ = std::fs::remove_file(&socket);
-    }
+    };
+    let lines = [
+        "perf send-bw -R -c UD -s 512 -b -n 40 --timeout 250",
+        "pingpong srq -q 3 --cm -n 40 --timeout 250",
+        // The server sees no progress, and must wait for the whole test.
+        "perf write-bw -R -D 5 --timeout 4",
+    ];
+    std::thread::scope(|scope| {
+        lines.iter().enumerate().for_each(|(number, line)| _ = scope.spawn(move || connect(number, line)));
+    });
 }

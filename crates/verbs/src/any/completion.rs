@@ -20,7 +20,7 @@ type CompletionOf<'c, D> = <<D as Driver>::CompletionQueue as CompletionQueue>::
 macro_rules! fields {
     ($($name:ident: $ty:ty;)*) => {
         impl<M: Completion, R: Completion, S: Completion> Completion for Any<M, R, S> {
-            $(#[inline(always)]
+            $(#[cfg_attr(not(debug_assertions), inline(always))]
             fn $name(&self) -> $ty {
                 match self {
                     Self::Mlx5(c) => c.$name(),
@@ -64,11 +64,11 @@ macro_rules! claimants {
     ($($of:ident, $driver:ident;)*) => {$(
         impl<C: Claimant<AnyCompletionQueue>> Claimant<<$driver as Driver>::CompletionQueue> for $of<C> {
             type Claim = C::Claim;
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             fn claim(&mut self, completion: &CompletionOf<'_, $driver>) -> C::Claim {
                 self.0.claim(&Any::$driver(*completion))
             }
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             fn pass(&mut self, completion: &CompletionOf<'_, $driver>, claim: C::Claim) {
                 self.0.pass(&Any::$driver(*completion), claim);
             }
@@ -132,7 +132,7 @@ impl CompletionQueue for AnyCompletionQueue {
         forward!(self, queue => queue.start_poll())
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn try_start_poll(&mut self) -> Option<bool> {
         forward!(self, queue => queue.try_start_poll())
     }

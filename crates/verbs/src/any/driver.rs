@@ -323,6 +323,15 @@ impl Driver for AnyDriver {
         }
     }
 
+    fn close_queues(&self, shared: &Self::QpShared) {
+        match (self, shared) {
+            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.close_queues(shared),
+            (Self::Rxe(driver), Any::Rxe(shared)) => driver.close_queues(shared),
+            (Self::Siw(driver), Any::Siw(shared)) => driver.close_queues(shared),
+            _ => {}
+        }
+    }
+
     fn keep_removed(&self, shared: &Self::QpShared) {
         match (self, shared) {
             (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.keep_removed(shared),

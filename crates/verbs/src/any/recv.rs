@@ -11,7 +11,7 @@ use uverbs_core::wr::{RecvWr, Sge};
 pub(super) const MAX_SGE: usize = 33;
 
 /// The entries in the kernel's format, that of rxe and siw, in `room`.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) fn to_plain<'r>(sges: &[WqeSge], room: &'r mut [Sge; MAX_SGE]) -> &'r [Sge] {
     let used = sges.len().min(MAX_SGE);
     for (to, from) in room.iter_mut().zip(sges) {
@@ -31,7 +31,7 @@ where
 {
     type Sge = WqeSge;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn push(&mut self, wr_id: u64, sges: &[WqeSge]) {
         match self {
             // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
@@ -43,7 +43,7 @@ where
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn complete(self) -> Result<(), PostError> {
         match self {
             Self::Mlx5(batch) => batch.complete(),
@@ -65,7 +65,7 @@ where
     where
         Self: 'q;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn batch(&mut self) -> Self::Batch<'_> {
         match self {
             Self::Mlx5(queue) => Any::Mlx5(queue.batch()),
@@ -74,7 +74,7 @@ where
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn post(&mut self, wr_id: u64, sges: &[WqeSge]) -> Result<(), PostError> {
         match self {
             // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.

@@ -62,7 +62,7 @@ macro_rules! dest_of {
 }
 
 /// A remote address in the kernel's format, that of rxe and siw.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn plain(remote: WqeRemote) -> RemoteAddr {
     RemoteAddr { addr: remote.addr(), rkey: remote.rkey() }
 }
@@ -93,7 +93,7 @@ macro_rules! pass {
 }
 
 /// Data with the entries in the kernel's format, in `room`.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn plain_data<'a>(data: Data<'a, WqeSge>, room: &'a mut [Sge; MAX_SGE]) -> Data<'a> {
     match data {
         Data::Sges(sges) => Data::Sges(to_plain(sges, room)),
@@ -106,14 +106,14 @@ impl SendBatch for AnySendBatch<'_> {
     type Remote = WqeRemote;
     type Ah = AnyAh;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn push(&mut self, wr: &AnyWr<'_>) {
         let Self { batch, is_foreign } = self;
         // SAFETY: the WR fulfils the contract of this function, which is that of the driver's.
         pass!(batch, wr, |batch, wr| unsafe { batch.push(wr) }, *is_foreign = true);
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn complete(self) -> Result<(), PostError> {
         if self.is_foreign {
             return Err(PostError::InvalidArgument);
@@ -132,7 +132,7 @@ impl SendQueue for AnySendQueue {
     type Ah = AnyAh;
     type Batch<'q> = AnySendBatch<'q>;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn batch(&mut self) -> AnySendBatch<'_> {
         let batch = match &mut self.queue {
             Any::Mlx5(queue) => Any::Mlx5(queue.batch()),
@@ -142,7 +142,7 @@ impl SendQueue for AnySendQueue {
         AnySendBatch { batch, is_foreign: false }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn post(&mut self, wr: &AnyWr<'_>) -> Result<(), PostError> {
         let foreign = Err(PostError::InvalidArgument);
         // SAFETY: the WR fulfils the contract of this function, which is that of the driver's.
@@ -232,7 +232,7 @@ impl WrBuilder for AnySendQueue {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn wr_begin(&mut self, head: Head, op: Op<'_, WqeRemote>) {
         match &mut self.queue {
             // SAFETY: a bind fulfils the contract of this function, which is that of the driver's.
@@ -256,7 +256,7 @@ impl WrBuilder for AnySendQueue {
         forward!(self, queue => queue.wr_set_xrc_srqn(remote_srqn));
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn wr_set_sge(&mut self, sge: Sge) {
         // SAFETY: the entry's memory fulfils the contract of this function, which is that of the driver's.
         forward!(self, queue => unsafe { queue.wr_set_sge(sge) });
@@ -267,7 +267,7 @@ impl WrBuilder for AnySendQueue {
         forward!(self, queue => unsafe { queue.wr_set_sges(sges) });
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wr_set_inline(&mut self, data: Inline<'_>) {
         forward!(self, queue => queue.wr_set_inline(data));
     }

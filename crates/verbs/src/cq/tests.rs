@@ -86,7 +86,7 @@ impl<D: Driver> Bed<D> {
     /// After the destruction of a QP: creates and destroys queues until those of the next QP get these numbers again.
     fn spin(&self, [send, recv]: &[u32; 2]) {
         let context = self.context.inner();
-        let queue = || Flight::new(context, QueueKind::Recv { cq: u64::MAX }, NO_DOMAIN, 1).unwrap();
+        let queue = || Flight::new(context, QueueKind::Recv { cq: u64::MAX }, NO_DOMAIN, 1, 1).unwrap();
         // Without the bit that tells sends from receives.
         let is_before = |queue: &Flight<D>, key: &u32| queue.slab.key() << 1 == before(*key) << 1;
         for round in 0..5000 {

@@ -35,7 +35,7 @@ unsafe impl<D: Driver> Send for RawBuf<D> {}
 // SAFETY: as above. `&self` only reads, and `&mut self` excludes it.
 unsafe impl<D: Driver> Sync for RawBuf<D> {}
 impl<D: Driver> Drop for RawBuf<D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
         // SAFETY: this value has the place and a count of the pool, and ends here.
         unsafe { give_back(self.0) }
@@ -92,20 +92,20 @@ fn destroy<D: Driver>(pool: PoolInner<D>) {
 }
 
 impl<D: Driver> RawBuf<D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn into_pointer(self) -> NonNull<()> {
         ManuallyDrop::new(self).0.cast()
     }
 
     /// # Safety
     /// The pointer is that of [`into_pointer`](Self::into_pointer), and not used again.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) unsafe fn from_pointer(at: *mut ()) -> Self {
         // SAFETY: the pointer is that of a buffer (the contract of this function), so it is not null.
         Self(unsafe { NonNull::new_unchecked(at.cast()) })
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn slot(&self) -> &Slot<D> {
         // SAFETY: this value has a count of the pool, which has the slots; nothing makes a `&mut` of them.
         unsafe { self.0.as_ref() }
@@ -117,42 +117,42 @@ impl<D: Driver> RawBuf<D> {
     }
 
     /// The identity of its protection domain.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn domain(&self) -> u64 {
         self.slot().domain
     }
 
     /// The entry of the whole buffer.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn whole(&self) -> D::Sge {
         self.slot().whole
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn used(&self) -> &Used<D> {
         // SAFETY: this value is the only one of its place, and nobody has `&mut self`.
         unsafe { &*self.slot().used.get() }
     }
 
     /// The entry of the bytes that are used.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn sge(&self) -> D::Sge {
         self.used().sge
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn len(&self) -> u32 {
         self.used().len
     }
 
     /// At least 1.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn capacity(&self) -> u32 {
         self.slot().size
     }
 
     /// Sets the length, at most to the capacity.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn clamp_len(&mut self, len: u32) {
         let len = len.min(self.capacity());
         // SAFETY: this value is the only one of its place, and `&mut self` excludes other accesses.
@@ -183,7 +183,7 @@ impl<D: Driver> RawBuf<D> {
     }
 
     /// Moved to the home in this domain, if there is one.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn moved_to(self, domain: u64) -> Self {
         // SAFETY: the value is this one, and is not used again.
         Self(unsafe { moved(ManuallyDrop::new(self).0, domain) })
@@ -217,7 +217,7 @@ impl<D: Driver> RawBuf<D> {
         self.whole().lkey()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn addr(&self) -> u64 {
         self.slot().whole.addr()
     }
@@ -244,30 +244,30 @@ impl<D: Driver, A: Access> fmt::Debug for Buf<A, D> {
 }
 
 impl<D: Driver, A: Access> Buf<A, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn into_raw(self) -> RawBuf<D> {
         self.raw
     }
 
     /// As what a work request holds.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn into_held(self) -> Held<D> {
         Held::buf(A::KIND, self.raw)
     }
 
     /// A buffer that was posted.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn from_raw(raw: RawBuf<D>) -> Self {
         Self { raw, _access: PhantomData }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn raw(&self) -> &RawBuf<D> {
         &self.raw
     }
 
     /// See [`RawBuf::moved_to`].
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn moved(self, domain: u64) -> Self {
         Self::from_raw(self.raw.moved_to(domain))
     }
@@ -277,27 +277,27 @@ impl<D: Driver, A: Access> Buf<A, D> {
     }
 
     /// Sets the length, at most to the capacity.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn clamp_len(&mut self, len: u32) {
         self.raw.clamp_len(len);
     }
 
     /// Bytes that a post sends, writes or reads.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn len(&self) -> usize {
         self.raw.len() as usize
     }
 
     /// Whether they are none.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.raw.len() == 0
     }
 
     /// The greatest length.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.raw.capacity() as usize
@@ -355,7 +355,7 @@ impl<D: Driver> Buf<Private, D> {
 
 impl<D: Driver> Deref for Buf<Private, D> {
     type Target = [u8];
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn deref(&self) -> &[u8] {
         let at = core::ptr::with_exposed_provenance(self.raw.addr() as usize);
         // SAFETY: `addr` is the address that the registration exposed, plus the buffer's offset; `len` is at most the stride, so
@@ -367,7 +367,7 @@ impl<D: Driver> Deref for Buf<Private, D> {
 }
 
 impl<D: Driver> DerefMut for Buf<Private, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn deref_mut(&mut self) -> &mut [u8] {
         let at = core::ptr::with_exposed_provenance_mut(self.raw.addr() as usize);
         // SAFETY: as in `deref`; the place of the buffer has one owner, which is borrowed exclusively, so no other reference

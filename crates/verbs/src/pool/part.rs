@@ -104,7 +104,7 @@ impl<D: Driver, A: Access> BufPart<A, D> {
         };
         match narrowed {
             Ok(()) => Ok(Self { raw: RawPart(ManuallyDrop::new(raw)), _access: PhantomData }),
-            Err(error) => Err(Rejected { error, returned: Some(Buf::from_raw(raw)) }),
+            Err(error) => Err(Rejected { error: error.into(), returned: Some(Buf::from_raw(raw)) }),
         }
     }
 
@@ -149,7 +149,7 @@ impl<D: Driver, A: Access> sealed::Lend<D> for BufPart<A, D> {
 impl<D: Driver, A: Access> Source<D> for BufPart<A, D> {}
 impl<D: Driver, A: Access> list::Source<D> for BufPart<A, D> {
     type Sges = [D::Sge; 1];
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn domain(&self) -> u64 {
         self.raw.0.domain()
     }
@@ -159,11 +159,11 @@ impl<D: Driver, A: Access> list::Source<D> for BufPart<A, D> {
         self.raw.0.move_to(domain);
         self
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn bytes(&self) -> u64 {
         self.raw.0.sge().length().into()
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn used(&self) -> [D::Sge; 1] {
         [self.raw.0.sge()]
     }
@@ -171,7 +171,7 @@ impl<D: Driver, A: Access> list::Source<D> for BufPart<A, D> {
 
 impl<D: Driver, A: Access> Memory<D> for BufPart<A, D> {}
 impl<D: Driver, A: Access> list::Memory<D> for BufPart<A, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn whole(&self) -> [D::Sge; 1] {
         [self.raw.0.sge()]
     }

@@ -258,7 +258,7 @@ impl<D: Driver, A: Access> sealed::Lend<D> for SharedBuf<A, D> {
 impl<D: Driver, A: Access> Source<D> for SharedBuf<A, D> {}
 impl<D: Driver, A: Access> list::Source<D> for SharedBuf<A, D> {
     type Sges = [D::Sge; 1];
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn domain(&self) -> u64 {
         self.share.buf().domain()
     }
@@ -272,11 +272,11 @@ impl<D: Driver, A: Access> list::Source<D> for SharedBuf<A, D> {
         }
         self
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn bytes(&self) -> u64 {
         self.sge.length().into()
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn used(&self) -> [D::Sge; 1] {
         [self.sge]
     }

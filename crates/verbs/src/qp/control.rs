@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The states of a queue pair: modify, query, connect, multicast (ibv_modify_qp(3), ibv_query_qp(3), ibv_attach_mcast(3)).
 
+use crate::brief::brief;
 use crate::connect::{ConnectAttr, Endpoint};
 use crate::event::EventReader;
 use crate::open::AnyDriver;
@@ -12,10 +13,11 @@ use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::Driver;
 
 /// The states of a QP, and queries. Clones refer to the same QP.
-#[derive(Debug)]
 pub struct QpControl<D: Driver = AnyDriver> {
     inner: Arc<QpInner<D>>,
 }
+
+brief!([D: Driver] QpControl<D>, |this| "{:?}", this.inner);
 
 impl<D: Driver> Clone for QpControl<D> {
     fn clone(&self) -> Self {

@@ -5,8 +5,10 @@
 //! engine here, and the last owner destroys the kernel object before it frees the engines.
 
 use crate::Holds;
+use crate::brief::brief;
 use crate::context::{ContextInner, Object};
 use crate::event::QpEvents;
+use crate::label::{Label, Labelled};
 use crate::pd::PdInner;
 use crate::raw::cq::CqInner;
 use crate::raw::srq::SrqInner;
@@ -15,7 +17,7 @@ use std::sync::Arc;
 use uverbs_core::attr::{QpAttr, QpAttrMask, QpCap, QpState, QpType};
 use uverbs_core::control::QpHandle;
 use uverbs_core::error::Error;
-use uverbs_core::provider::Driver;
+use uverbs_core::provider::{Driver, QueueKind};
 use uverbs_core::sync::ProcessMutex;
 
 /// The objects that a QP was created from, which must outlive the QP.
@@ -29,7 +31,6 @@ pub(crate) struct QpParents<D: Driver> {
 }
 
 /// The kernel object of a QP.
-#[derive(Debug)]
 pub(crate) struct QpInner<D: Driver> {
     /// `None` once it is destroyed.
     handle: Option<QpHandle>,
@@ -37,6 +38,8 @@ pub(crate) struct QpInner<D: Driver> {
     qp_num: u32,
     qp_type: QpType,
     cap: QpCap,
+    /// The name of its send queue.
+    label: Label,
     has_send_ops: bool,
     event_id: u64,
     /// Held by a change of the state of a QP with a shared queue, until the events of its last life are forgotten.
@@ -51,10 +54,18 @@ pub(crate) struct QpInner<D: Driver> {
     life: Arc<()>,
 }
 
+brief!([D: Driver] QpInner<D>, |this| "Qp {:#x} ({:?}) of {}, send {}, recv {}", this.qp_num, this.qp_type, this.context.name(), this.cap.max_send_wr, this.cap.max_recv_wr);
+
 #[derive(Debug)]
 struct Engines<D: Driver> {
     send: Option<D::SendQueue>,
     recv: Option<D::RecvQueue>,
+}
+
+impl<D: Driver> Labelled for Arc<QpInner<D>> {
+    fn label(&self) -> &Label {
+        &self.label
+    }
 }
 
 /// The arguments of [`QpInner::new`] besides the parents.
@@ -78,6 +89,7 @@ impl<D: Driver> QpInner<D> {
             srq.has_user(&shared);
         }
         Self {
+            label: Label::new(QueueKind::Send, handle.qp_num(), cap.max_send_wr),
             qp_num: handle.qp_num(),
             handle: Some(handle),
             shared,
@@ -158,7 +170,7 @@ impl<D: Driver> QpInner<D> {
     /// Its events that were read.
     pub(crate) fn events(&self) -> Option<QpEvents> {
         match self.context.object(self.event_id)? {
-            Object::Qp(events) => Some(events),
+            Object::Qp(events, _) => Some(events),
             _ => None,
         }
     }

@@ -2,6 +2,7 @@
 //! Completion queues: polling, arming, resizing (ibv_create_cq(3), ibv_poll_cq(3), ibv_req_notify_cq(3),
 //! ibv_resize_cq(3)).
 
+use crate::brief::brief;
 use crate::comp_channel::{ChannelInner, CompletionChannel};
 use crate::context::{Context, ContextInner, Object, same_context};
 pub use crate::id::CqId;
@@ -11,13 +12,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use uverbs_core::attr::{CqInitAttr, CqModeration};
 use uverbs_core::control::CqHandle;
 use uverbs_core::error::{Error, Result};
+use uverbs_core::kernel::Removal;
 use uverbs_core::provider::completion::{Claimant, CompletionQueue as Engine};
 use uverbs_core::provider::{CqParts, Driver, PollError, raw};
 use uverbs_core::sync::{Exclusive, LockError, Locked, Locking, Shared};
 use uverbs_core::wc::WorkCompletion;
 
 /// The kernel object of a CQ; QPs hold it, so it outlives them.
-#[derive(Debug)]
 pub(crate) struct CqInner<D: Driver> {
     handle: Option<CqHandle>,
     shared: Arc<D::CqShared>,
@@ -27,6 +28,8 @@ pub(crate) struct CqInner<D: Driver> {
     channel: Option<Arc<ChannelInner<D>>>,
     context: Arc<ContextInner<D>>,
 }
+
+brief!([D: Driver] CqInner<D>, |this| "Cq {:?} of {}", this.handle.as_ref().map(CqHandle::handle), this.context.name());
 
 impl<D: Driver> CqInner<D> {
     pub(crate) fn context(&self) -> &Arc<ContextInner<D>> {
@@ -110,11 +113,13 @@ impl<D: Driver> Drop for CqInner<D> {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct Cq<L: Locking = Exclusive, D: Driver = AnyDriver> {
     engine: ManuallyDrop<Locked<D::CompletionQueue, L>>,
     inner: Arc<CqInner<D>>,
+    removal: Arc<Removal>,
 }
+
+brief!([L: Locking, D: Driver] Cq<L, D>, |this| "{:?}", this.inner);
 
 impl<D: Driver> Context<D> {
     /// `ibv_create_cq`: creates a CQ that any thread can use, as in C.
@@ -170,7 +175,14 @@ impl<D: Driver, L: Locking> Cq<L, D> {
             channel: channel.cloned(),
             context: context.clone(),
         };
-        Ok(Self { engine: ManuallyDrop::new(Locked::new(queue)), inner: Arc::new(inner) })
+        let removal = context.removal().clone();
+        Ok(Self { engine: ManuallyDrop::new(Locked::new(queue)), inner: Arc::new(inner), removal })
+    }
+
+    /// The result of a poll that has found `n`: an empty queue of a removed device stays empty.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn found(&self, n: usize) -> Result<usize, PollError> {
+        if n == 0 && self.removal.is_removed() { Err(PollError::Removed) } else { Ok(n) }
     }
 
     pub(crate) fn inner(&self) -> &Arc<CqInner<D>> {
@@ -240,7 +252,7 @@ impl<D: Driver, L: Locking> Cq<L, D> {
 }
 
 impl<D: Driver> Cq<Exclusive, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn with<R>(&mut self, f: impl FnOnce(&mut D::CompletionQueue) -> R) -> Result<R, LockError> {
         Ok(f(self.engine.get_mut()))
     }
@@ -249,12 +261,12 @@ impl<D: Driver> Cq<Exclusive, D> {
     /// finds nothing, for example that after [`req_notify`](Self::req_notify).
     #[inline]
     pub fn is_surely_empty(&mut self) -> bool {
-        self.engine.get_mut().is_surely_empty()
+        self.engine.get_mut().is_surely_empty() && !self.removal.is_removed()
     }
 }
 
 impl<D: Driver> Cq<Shared, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn with<R>(&self, f: impl FnOnce(&mut D::CompletionQueue) -> R) -> Result<R, LockError> {
         Ok(f(&mut *self.engine.lock()?))
     }
@@ -269,14 +281,16 @@ macro_rules! polling {
             ///
             /// # Errors
             /// [`PollError::Corrupt`] for a value in the ring that no correct device writes; [`PollError::SessionOpen`]
-            /// if this thread has a poll open; [`PollError::Forked`] in a child of fork(2).
+            /// if this thread has a poll open; [`PollError::Forked`] in a child of fork(2); [`PollError::Removed`] when the
+            /// queue of a removed device is empty.
             #[inline]
             pub fn poll_each(
                 $($this)* self,
                 max: usize,
                 f: impl FnMut(&<D::CompletionQueue as Engine>::Completion<'_>),
             ) -> Result<usize, PollError> {
-                self.with(|engine| engine.poll_each(max, f))?
+                let n = self.with(|engine| engine.poll_each(max, f))??;
+                self.found(n)
             }
 
             /// As `poll_each`, in two steps.
@@ -286,20 +300,23 @@ macro_rules! polling {
                 max: usize,
                 claimant: impl Claimant<D::CompletionQueue>,
             ) -> Result<usize, PollError> {
-                self.with(|engine| engine.poll_claiming(max, claimant))?
+                let n = self.with(|engine| engine.poll_claiming(max, claimant))??;
+                self.found(n)
             }
 
             /// `ibv_poll_cq`: fills `wc` from the front and returns the part that was filled.
             ///
             /// # Errors
             /// [`PollError::Corrupt`] for a value in the ring that no correct device writes; [`PollError::SessionOpen`]
-            /// if this thread has a poll open; [`PollError::Forked`] in a child of fork(2).
+            /// if this thread has a poll open; [`PollError::Forked`] in a child of fork(2); [`PollError::Removed`] when the
+            /// queue of a removed device is empty.
             #[inline]
             pub fn poll<'w>(
                 $($this)* self,
                 wc: &'w mut [WorkCompletion],
             ) -> Result<&'w [WorkCompletion], PollError> {
                 let n = self.with(|engine| engine.poll_cq(wc))??;
+                self.found(n)?;
                 Ok(wc.get(..n).unwrap_or_default())
             }
 
@@ -310,10 +327,14 @@ macro_rules! polling {
             /// [`PollError::Empty`] as above; otherwise as `poll`.
             #[inline]
             pub fn poll_session<R>($($this)* self, f: impl FnOnce(&mut Poll<'_, D>) -> R) -> Result<R, PollError> {
-                self.with(|engine| {
+                let polled = self.with(|engine| {
                     engine.start_poll()?;
                     Ok(f(&mut Poll { engine }))
-                })?
+                })?;
+                match polled {
+                    Err(PollError::Empty) if self.removal.is_removed() => Err(PollError::Removed),
+                    polled => polled,
+                }
             }
 
             /// `ibv_req_notify_cq`: requests one event for the next (solicited) completion.
@@ -351,10 +372,11 @@ polling!(Exclusive, &mut);
 polling!(Shared, &);
 
 /// An open extended poll; it ends when it is dropped.
-#[derive(Debug)]
 pub struct Poll<'q, D: Driver> {
     engine: &'q mut D::CompletionQueue,
 }
+
+brief!([D: Driver] Poll<'_, D>, |this| "Poll of {} entries", this.engine.cqe());
 
 impl<D: Driver> Poll<'_, D> {
     /// The current completion of the poll; `None` only if the queue is corrupt.

@@ -14,7 +14,7 @@ use crate::raw::send::SendQueue;
 use crate::raw::srq::{Srq, SrqInner};
 use crate::xrcd::{XrcDomain, XrcdInner};
 use core::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use uverbs_core::attr::{QpCap, QpCreateFlags, QpInitAttr, QpType, SendOpsFlags};
 use uverbs_core::error::Result;
 use uverbs_core::provider::{Driver, QpCreate, QpParts};
@@ -56,7 +56,7 @@ impl<D: Driver> XrcDomain<D> {
     /// `Unsupported` if the device has no XRC; otherwise the kernel's error.
     pub fn open_qp(&self, qp_num: u32) -> Result<QpControl<D>> {
         let context = self.inner().context();
-        let event_id = context.remember_object(Object::Qp(QpEvents::new(qp_num)));
+        let event_id = context.remember_object(Object::Qp(QpEvents::new(qp_num), Weak::new()));
         let open = || context.driver().open_qp(self.inner().handle()?, qp_num, event_id);
         let QpParts { handle, shared, cap, .. } = open().inspect_err(|_| context.forget_object(event_id))?;
         let facts = QpFacts { qp_type: QpType::XrcRecv, cap, has_send_ops: false, event_id };
@@ -208,7 +208,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
         if let Some(srq) = self.srq {
             same_context(&context, srq.context(), "create_qp", "srq")?;
         }
-        let event_id = context.remember_object(Object::Qp(QpEvents::new(0)));
+        let event_id = context.remember_object(Object::Qp(QpEvents::new(0), Weak::new()));
         let create = || -> Result<QpParts<D>> {
             let cq = |cq: Option<&'a Arc<CqInner<D>>>| cq.map(|c| c.parts()).transpose();
             let create = QpCreate {
@@ -234,7 +234,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
         };
         let QpParts { handle, shared, send, recv, cap } =
             create().inspect_err(|_| context.forget_object(event_id))?;
-        context.update_object(event_id, Object::Qp(QpEvents::new(handle.qp_num())));
+        context.update_object(event_id, Object::Qp(QpEvents::new(handle.qp_num()), Arc::downgrade(&shared)));
         let facts = QpFacts {
             qp_type: T::QP_TYPE,
             cap,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A queue pair: its two halves and its states.
 
+use crate::brief::brief;
 use crate::connect::{ConnectAttr, Endpoint};
 use crate::open::AnyDriver;
 use crate::qp::control::QpControl;
@@ -11,7 +12,7 @@ use crate::raw::send::SendQueue;
 use core::time::Duration;
 use uverbs_core::attr::{QpAttr, QpAttrMask, QpCap, QpInitAttr};
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::{BadWr, Driver, PostError};
+use uverbs_core::provider::{BadWr, Driver, PostError, QueueError, QueueKind, QueueName};
 use uverbs_core::sync::{Exclusive, Locking, Shared};
 use uverbs_core::wc::WorkCompletion;
 use uverbs_core::wr::RecvWr;
@@ -61,7 +62,6 @@ use uverbs_core::wr::RecvWr;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct Qp<T: Transport, L: Locking = Exclusive, D: Driver = AnyDriver> {
     /// The send queue. `None` for an XRC receive QP.
     pub send: Option<SendQueue<T, L, D>>,
@@ -70,6 +70,8 @@ pub struct Qp<T: Transport, L: Locking = Exclusive, D: Driver = AnyDriver> {
     /// States and queries.
     pub control: QpControl<D>,
 }
+
+brief!([T: Transport, L: Locking, D: Driver] Qp<T, L, D>, |this| "{:?}", this.control);
 
 impl<D: Driver, T: Transport, L: Locking> Qp<T, L, D> {
     /// The QP's number, 24 bits.
@@ -88,18 +90,18 @@ impl<D: Driver, T: Transport, L: Locking> Qp<T, L, D> {
     ///
     /// # Errors
     /// [`PostError::NoQueue`] for an XRC receive QP, or when the half was moved out.
-    #[inline(always)]
-    pub fn sq_mut(&mut self) -> Result<&mut SendQueue<T, L, D>, PostError> {
-        self.send.as_mut().ok_or(PostError::NoQueue)
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub fn sq_mut(&mut self) -> Result<&mut SendQueue<T, L, D>, QueueError> {
+        self.send.as_mut().ok_or_else(|| no_queue(QueueKind::Send, &self.control))
     }
 
     /// The receive half, for a function that is generic over the locking. Other functions use `rq`.
     ///
     /// # Errors
     /// [`PostError::NoQueue`] if an SRQ takes the receives, or when the half was moved out.
-    #[inline(always)]
-    pub fn rq_mut(&mut self) -> Result<&mut RecvQueue<L, D>, PostError> {
-        self.recv.as_mut().ok_or(PostError::NoQueue)
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub fn rq_mut(&mut self) -> Result<&mut RecvQueue<L, D>, QueueError> {
+        self.recv.as_mut().ok_or_else(|| no_queue(QueueKind::Recv, &self.control))
     }
 
     /// `ibv_post_recv`, as C calls it.
@@ -186,6 +188,12 @@ impl<D: Driver, T: Transport, L: Locking> Qp<T, L, D> {
     }
 }
 
+/// The error of a QP that has no such queue.
+#[cold]
+fn no_queue<D: Driver>(kind: QueueKind, control: &QpControl<D>) -> QueueError {
+    QueueError::new(PostError::NoQueue, QueueName::new(kind, control.qp_num(), 0))
+}
+
 /// The halves, through `&mut` for a queue without a lock.
 macro_rules! halves {
     ($locking:ident, $as_ref:ident, $($mutable:tt)?) => {
@@ -194,18 +202,18 @@ macro_rules! halves {
             ///
             /// # Errors
             /// [`PostError::NoQueue`] for an XRC receive QP, or when the half was moved out.
-            #[inline(always)]
-            pub fn sq(& $($mutable)? self) -> Result<& $($mutable)? SendQueue<T, $locking, D>, PostError> {
-                self.send.$as_ref().ok_or(PostError::NoQueue)
+            #[cfg_attr(not(debug_assertions), inline(always))]
+            pub fn sq(& $($mutable)? self) -> Result<& $($mutable)? SendQueue<T, $locking, D>, QueueError> {
+                self.send.$as_ref().ok_or_else(|| no_queue(QueueKind::Send, &self.control))
             }
 
             /// The receive half.
             ///
             /// # Errors
             /// [`PostError::NoQueue`] if an SRQ takes the receives, or when the half was moved out.
-            #[inline(always)]
-            pub fn rq(& $($mutable)? self) -> Result<& $($mutable)? RecvQueue<$locking, D>, PostError> {
-                self.recv.$as_ref().ok_or(PostError::NoQueue)
+            #[cfg_attr(not(debug_assertions), inline(always))]
+            pub fn rq(& $($mutable)? self) -> Result<& $($mutable)? RecvQueue<$locking, D>, QueueError> {
+                self.recv.$as_ref().ok_or_else(|| no_queue(QueueKind::Recv, &self.control))
             }
         }
     };

@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The receive half of a QP (ibv_post_recv(3)).
 
+use crate::brief::brief;
+use crate::label::Label;
 use crate::open::AnyDriver;
 use crate::qp::inner::QpInner;
 pub use crate::raw::receiver::{Receiver, RecvBatch, RecvGuard};
 use core::mem::ManuallyDrop;
 use std::sync::Arc;
-use uverbs_core::provider::{BadWr, Driver, PostError};
+use uverbs_core::provider::{BadWr, Driver, QueueError, QueueKind};
 use uverbs_core::sync::{Exclusive, LockError, Locked, Locking, Shared};
 use uverbs_core::wr::RecvWr;
 
 /// The receive queue of a QP.
-#[derive(Debug)]
 pub struct RecvQueue<L: Locking = Exclusive, D: Driver = AnyDriver> {
     receiver: ManuallyDrop<Receiver<D::RecvQueue, L>>,
     qp: Arc<QpInner<D>>,
 }
 
+brief!([L: Locking, D: Driver] RecvQueue<L, D>, |this| "RecvQueue of {:?}", this.qp);
+
 impl<D: Driver, L: Locking> RecvQueue<L, D> {
     pub(super) fn new(engine: D::RecvQueue, qp: Arc<QpInner<D>>) -> Self {
-        Self { receiver: ManuallyDrop::new(Receiver::new(engine)), qp }
+        let label = Label::new(QueueKind::Recv, qp.qp_num(), qp.cap().max_recv_wr);
+        Self { receiver: ManuallyDrop::new(Receiver::new(engine, label)), qp }
     }
 
     /// `ibv_post_recv`, as C calls it.
@@ -47,13 +51,13 @@ impl<D: Driver, L: Locking> RecvQueue<L, D> {
 }
 
 impl<D: Driver> RecvQueue<Exclusive, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn engine_mut(&mut self) -> &mut D::RecvQueue {
         self.receiver.engine_mut()
     }
 
     /// Opens a batch of receives.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn batch(&mut self) -> RecvBatch<'_, D::RecvQueue> {
         self.receiver.batch()
     }
@@ -61,13 +65,13 @@ impl<D: Driver> RecvQueue<Exclusive, D> {
     /// Posts one receive.
     ///
     /// # Errors
-    /// [`PostError`]: the queue is full, too many entries, or a state in which the queue takes no receives.
+    /// [`QueueError`]: the queue is full, too many entries, or a state in which the queue takes no receives.
     ///
     /// # Safety
     /// As [`RecvBatch::push`].
     #[expect(unsafe_code, reason = "the memory must stay until the receive completes")]
-    #[inline(always)]
-    pub unsafe fn post(&mut self, wr_id: u64, sges: &[D::Sge]) -> Result<(), PostError> {
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub unsafe fn post(&mut self, wr_id: u64, sges: &[D::Sge]) -> Result<(), QueueError> {
         // SAFETY: the entries' memory fulfils the contract of `RecvBatch::push`, which is also that of this function.
         unsafe { self.receiver.post(wr_id, sges) }
     }
@@ -79,7 +83,7 @@ impl<D: Driver> RecvQueue<Shared, D> {
     /// # Errors
     /// [`LockError::Reentered`] if this thread holds the lock; [`LockError::Forked`] in a child of fork(2), if a thread of the
     /// parent held it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn lock(&self) -> Result<RecvGuard<'_, D::RecvQueue>, LockError> {
         self.receiver.lock()
     }

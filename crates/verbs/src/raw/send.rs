@@ -2,6 +2,8 @@
 //! The send half of a QP: batches, single posts, and access to the C-style calls (ibv_post_send(3), ibv_wr_post(3)).
 
 use crate::ah::AddressHandle;
+use crate::brief::brief;
+use crate::label::{Unposted, check};
 use crate::open::AnyDriver;
 use crate::qp::inner::QpInner;
 use crate::qp::transport::{Connected, Datagram, Dci, Sends, XrcSend};
@@ -11,19 +13,20 @@ use core::mem::ManuallyDrop;
 use std::sync::Arc;
 use uverbs_core::provider::raw::QpEx;
 use uverbs_core::provider::send::{SendBatch, SendQueue as Engine};
-use uverbs_core::provider::{BadWr, DcTarget, Dest, Driver, PostError, To, raw};
+use uverbs_core::provider::{BadWr, DcTarget, Dest, Driver, QueueError, To, raw};
 use uverbs_core::sync::{Exclusive, Guard, LockError, Locked, Locking, Shared};
 use uverbs_core::wr::SendWr;
 
 /// The send queue of a QP.
 ///
 /// With [`Exclusive`] locking it is posted to through `&mut`; with [`Shared`], after [`lock`](SendQueue::lock).
-#[derive(Debug)]
 pub struct SendQueue<T, L: Locking = Exclusive, D: Driver = AnyDriver> {
     engine: ManuallyDrop<Locked<D::SendQueue, L>>,
     qp: Arc<QpInner<D>>,
     _transport: PhantomData<fn() -> T>,
 }
+
+brief!([T, L: Locking, D: Driver] SendQueue<T, L, D>, |this| "SendQueue of {:?}", this.qp);
 
 impl<D: Driver, T: Sends, L: Locking> SendQueue<T, L, D> {
     pub(super) fn new(engine: D::SendQueue, qp: Arc<QpInner<D>>) -> Self {
@@ -69,15 +72,15 @@ impl<D: Driver, T: Sends, L: Locking> SendQueue<T, L, D> {
 }
 
 impl<D: Driver, T: Sends> SendQueue<T, Exclusive, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn engine_mut(&mut self) -> &mut D::SendQueue {
         self.engine.get_mut()
     }
 
     /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn batch(&mut self) -> Batch<'_, T, D> {
-        Batch::new(self.engine.get_mut().batch())
+        Batch::new(self.engine.get_mut().batch(), &self.qp)
     }
 }
 
@@ -85,25 +88,26 @@ macro_rules! single_posts {
     ($($(#[$meta:meta])* [$bound:ident] $name:ident, $post:ident ($($arg:ident : $ty:ty),*) = $to:expr;)*) => {$(
         impl<'q, D: Driver, T: $bound + Sends> Batch<'q, T, D> {
             $(#[$meta])*
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn $name<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<'b, ToBatch<'b, 'q, D>, T, D> {
+                self.unposted.any = true;
                 Wr::new(ToBatch(&mut self.inner), wr_id, $to)
             }
         }
         impl<D: Driver, T: $bound + Sends> SendQueue<T, Exclusive, D> {
             $(#[$meta])*
             /// Posts immediately.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<'b, AtOnce<'b, D>, T, D> {
-                Wr::new(AtOnce(self.engine.get_mut()), wr_id, $to)
+                Wr::new(AtOnce(self.engine.get_mut(), &self.qp), wr_id, $to)
             }
         }
         impl<D: Driver, T: $bound + Sends> SendGuard<'_, T, D> {
             $(#[$meta])*
             /// Posts immediately.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<'b, AtOnce<'b, D>, T, D> {
-                Wr::new(AtOnce(&mut *self.guard), wr_id, $to)
+                Wr::new(AtOnce(&mut *self.guard, self.qp), wr_id, $to)
             }
         }
     )*};
@@ -141,36 +145,42 @@ impl<D: Driver, T: Sends> SendQueue<T, Shared, D> {
     /// # Errors
     /// [`LockError::Reentered`] if this thread holds the lock; [`LockError::Forked`] in a child of fork(2), if a thread of the
     /// parent held it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn lock(&self) -> Result<SendGuard<'_, T, D>, LockError> {
-        Ok(SendGuard { guard: self.engine.lock()?, _transport: PhantomData })
+        Ok(SendGuard { guard: self.engine.lock()?, qp: &self.qp, _transport: PhantomData })
     }
 }
 
 /// A locked, shared send queue.
-#[derive(Debug)]
 pub struct SendGuard<'q, T, D: Driver> {
     guard: Guard<'q, D::SendQueue>,
+    qp: &'q Arc<QpInner<D>>,
     _transport: PhantomData<fn() -> T>,
 }
 
+brief!([T, D: Driver] SendGuard<'_, T, D>, |this| "SendGuard of {:?}", this.qp);
+
 impl<D: Driver, T: Sends> SendGuard<'_, T, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn engine_mut(&mut self) -> &mut D::SendQueue {
         &mut self.guard
     }
 
     /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn batch(&mut self) -> Batch<'_, T, D> {
-        Batch::new(self.guard.batch())
+        Batch::new(self.guard.batch(), self.qp)
     }
 }
 
 /// A batch of work requests. [`complete`](Self::complete) reports the first error.
+///
+/// A drop without [`complete`](Self::complete) or [`abort`](Self::abort) posts nothing, and logs a warning for the first such batch of
+/// the queue.
 #[must_use = "a batch that is not completed posts nothing"]
 pub struct Batch<'q, T, D: Driver> {
     inner: <D::SendQueue as Engine>::Batch<'q>,
+    unposted: Unposted<'q, Arc<QpInner<D>>>,
     _transport: PhantomData<fn() -> T>,
 }
 
@@ -181,25 +191,26 @@ impl<D: Driver, T> core::fmt::Debug for Batch<'_, T, D> {
 }
 
 impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
-    #[inline(always)]
-    fn new(inner: <D::SendQueue as Engine>::Batch<'q>) -> Self {
-        Self { inner, _transport: PhantomData }
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn new(inner: <D::SendQueue as Engine>::Batch<'q>, qp: &'q Arc<QpInner<D>>) -> Self {
+        Self { inner, unposted: Unposted::new(qp), _transport: PhantomData }
     }
 
     /// Makes all work requests visible to the device and rings the doorbell. If one of them was invalid, discards all
     /// and returns the first error.
     ///
     /// # Errors
-    /// The [`PostError`] of the first invalid WR, or [`PostError::QueueFull`]; nothing was posted then. Only after
-    /// [`PostError::Doorbell`] (rxe: the system call failed) the WRs may run.
-    #[inline(always)]
-    pub fn complete(self) -> Result<(), PostError> {
-        self.inner.complete()
+    /// That of the first invalid WR, or [`PostError::QueueFull`](crate::PostError::QueueFull); nothing was posted then. Only after [`PostError::Doorbell`](crate::PostError::Doorbell) (rxe: the system call failed) the WRs may run.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub fn complete(self) -> Result<(), QueueError> {
+        let Self { inner, unposted, .. } = self;
+        check(unposted.end(), inner.complete())
     }
 
     /// Discards the batch: nothing is posted.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn abort(self) {
+        self.unposted.end();
         self.inner.abort();
     }
 }

@@ -2,8 +2,10 @@
 //! Shared receive queues (ibv_create_srq(3), ibv_modify_srq(3), ibv_post_srq_recv(3)).
 
 use crate::Holds;
+use crate::brief::brief;
 use crate::context::{ContextInner, Object, same_context};
 pub use crate::id::SrqId;
+use crate::label::Label;
 use crate::open::AnyDriver;
 use crate::pd::{PdInner, ProtectionDomain};
 use crate::raw::cq::{Cq, CqInner};
@@ -14,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use uverbs_core::attr::{SrqAttr, SrqAttrMask, SrqInitAttr};
 use uverbs_core::control::SrqHandle;
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::{BadWr, Driver, PostError, SrqCreate, SrqParts};
+use uverbs_core::provider::{BadWr, Driver, QueueError, QueueKind, SrqCreate, SrqParts};
 use uverbs_core::sync::{Exclusive, LockError, Locked, Locking, Shared};
 use uverbs_core::wr::RecvWr;
 
@@ -26,7 +28,6 @@ pub(crate) struct Xrc<D: Driver> {
 }
 
 /// The kernel object of an SRQ; QPs hold it, so it outlives them.
-#[derive(Debug)]
 pub(crate) struct SrqInner<D: Driver> {
     handle: Option<SrqHandle>,
     shared: Arc<D::SrqShared>,
@@ -38,6 +39,8 @@ pub(crate) struct SrqInner<D: Driver> {
     _pd: Arc<PdInner<D>>,
     _xrc: Option<Xrc<D>>,
 }
+
+brief!([D: Driver] SrqInner<D>, |this| "Srq {:?} of {}", this.handle.as_ref().map(SrqHandle::handle), this.context.name());
 
 impl<D: Driver> SrqInner<D> {
     pub(crate) fn context(&self) -> &Arc<ContextInner<D>> {
@@ -153,12 +156,13 @@ impl<D: Driver> Drop for SrqInner<D> {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct Srq<L: Locking = Exclusive, D: Driver = AnyDriver> {
     receiver: ManuallyDrop<Receiver<D::SharedRecvQueue, L>>,
     inner: Arc<SrqInner<D>>,
     attr: SrqAttr,
 }
+
+brief!([L: Locking, D: Driver] Srq<L, D>, |this| "{:?}, {} receives", this.inner, this.attr.max_wr);
 
 impl<D: Driver> ProtectionDomain<D> {
     /// `ibv_create_srq`: creates a shared receive queue.
@@ -198,6 +202,7 @@ impl<D: Driver, L: Locking> Srq<L, D> {
         };
         let SrqParts { handle, shared, queue, attr } =
             create().inspect_err(|_| context.forget_object(event_id))?;
+        let label = Label::new(QueueKind::Srq, handle.handle(), attr.max_wr);
         let inner = SrqInner {
             handle: Some(handle),
             shared,
@@ -208,7 +213,7 @@ impl<D: Driver, L: Locking> Srq<L, D> {
             _pd: pd.inner().clone(),
             _xrc: xrc,
         };
-        Ok(Self { receiver: ManuallyDrop::new(Receiver::new(queue)), inner: Arc::new(inner), attr })
+        Ok(Self { receiver: ManuallyDrop::new(Receiver::new(queue, label)), inner: Arc::new(inner), attr })
     }
 
     /// Destroys it. On failure, which `Drop` would only log, returns it with the error. `EBUSY` while QPs use it.
@@ -308,7 +313,7 @@ fn modify<D: Driver>(
 }
 
 impl<D: Driver> Srq<Exclusive, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn engine_mut(&mut self) -> &mut D::SharedRecvQueue {
         self.receiver.engine_mut()
     }
@@ -323,7 +328,7 @@ impl<D: Driver> Srq<Exclusive, D> {
     }
 
     /// Opens a batch of receives.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn batch(&mut self) -> RecvBatch<'_, D::SharedRecvQueue> {
         self.receiver.batch()
     }
@@ -331,13 +336,13 @@ impl<D: Driver> Srq<Exclusive, D> {
     /// Posts one receive.
     ///
     /// # Errors
-    /// [`PostError`]: the queue is full, too many entries, or a state in which the queue takes no receives.
+    /// [`QueueError`]: the queue is full, too many entries, or a state in which the queue takes no receives.
     ///
     /// # Safety
     /// As [`RecvBatch::push`].
     #[expect(unsafe_code, reason = "the memory must stay until the receive completes")]
-    #[inline(always)]
-    pub unsafe fn post(&mut self, wr_id: u64, sges: &[D::Sge]) -> Result<(), PostError> {
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub unsafe fn post(&mut self, wr_id: u64, sges: &[D::Sge]) -> Result<(), QueueError> {
         // SAFETY: the entries' memory fulfils the contract of `RecvBatch::push`, which is also that of this function.
         unsafe { self.receiver.post(wr_id, sges) }
     }
@@ -359,7 +364,7 @@ impl<D: Driver> Srq<Shared, D> {
     /// # Errors
     /// [`LockError::Reentered`] if this thread holds the lock; [`LockError::Forked`] in a child of fork(2), if a thread of the
     /// parent held it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn lock(&self) -> Result<RecvGuard<'_, D::SharedRecvQueue>, LockError> {
         self.receiver.lock()
     }

@@ -2,25 +2,26 @@
 //! Receive side scaling: work queues, a table of them, and a QP that spreads packets over the table by a hash
 //! (ibv_create_wq(3), ibv_create_rwq_ind_table(3), ibv_create_qp_ex(3)).
 
+use crate::brief::brief;
 use crate::context::{ContextInner, Object, same_context};
 use crate::event::QpEvents;
+use crate::label::Label;
 use crate::open::AnyDriver;
 use crate::pd::{PdInner, ProtectionDomain};
 use crate::raw::cq::{Cq, CqInner};
 use crate::raw::receiver::Receiver;
 use core::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use uverbs_core::attr::{RxHashConf, WqAttr, WqInitAttr, WqState};
 use uverbs_core::control::{self, QpHandle, RwqIndTableHandle, WqHandle};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Uhw;
-use uverbs_core::provider::{Driver, PostError, RssQpCreate, WqCreate, WqParts};
+use uverbs_core::provider::{Driver, QueueError, QueueKind, RssQpCreate, WqCreate, WqParts};
 use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
 
 pub use crate::raw::receiver::{RecvBatch, RecvGuard};
 
 /// The kernel object of a WQ; tables hold it, so it outlives them.
-#[derive(Debug)]
 struct WqInner<D: Driver> {
     handle: Option<WqHandle>,
     shared: Arc<D::QpShared>,
@@ -31,6 +32,8 @@ struct WqInner<D: Driver> {
     _cq: Arc<CqInner<D>>,
     _pd: Arc<PdInner<D>>,
 }
+
+brief!([D: Driver] WqInner<D>, |this| "Wq {:#x} of {}", this.handle.as_ref().map_or(0, WqHandle::wq_num), this.context.name());
 
 impl<D: Driver> WqInner<D> {
     fn handle(&self) -> Result<&WqHandle> {
@@ -55,12 +58,13 @@ impl<D: Driver> Drop for WqInner<D> {
 }
 
 /// A work queue: receives without a QP.
-#[derive(Debug)]
 pub struct Wq<L: Locking = Exclusive, D: Driver = AnyDriver> {
     receiver: ManuallyDrop<Receiver<D::RecvQueue, L>>,
     inner: Arc<WqInner<D>>,
     attr: WqInitAttr,
 }
+
+brief!([L: Locking, D: Driver] Wq<L, D>, |this| "{:?}, {} receives", this.inner, this.attr.max_wr);
 
 impl<D: Driver> ProtectionDomain<D> {
     /// `ibv_create_wq`: a work queue in state RESET, which completes to `cq`.
@@ -71,7 +75,7 @@ impl<D: Driver> ProtectionDomain<D> {
     pub fn create_wq<L: Locking, LC: Locking>(&self, cq: &Cq<LC, D>, attr: &WqInitAttr) -> Result<Wq<L, D>> {
         let context = self.inner().context();
         same_context(context, cq.inner().context(), "create_wq", "cq")?;
-        let event_id = context.remember_object(Object::Wq(0));
+        let event_id = context.remember_object(Object::Wq(0, Weak::new()));
         let create = || {
             let create =
                 WqCreate { pd: self.inner().handle()?, cq: cq.inner().parts()?, attr, user_handle: event_id };
@@ -84,7 +88,8 @@ impl<D: Driver> ProtectionDomain<D> {
         };
         let WqParts { handle, shared, queue, attr } =
             create().inspect_err(|_| context.forget_object(event_id))?;
-        context.update_object(event_id, Object::Wq(handle.wq_num()));
+        context.update_object(event_id, Object::Wq(handle.wq_num(), Arc::downgrade(&shared)));
+        let label = Label::new(QueueKind::Wq, handle.wq_num(), attr.max_wr);
         let inner = WqInner {
             handle: Some(handle),
             shared,
@@ -94,7 +99,7 @@ impl<D: Driver> ProtectionDomain<D> {
             _cq: cq.inner().clone(),
             _pd: self.inner().clone(),
         };
-        Ok(Wq { receiver: ManuallyDrop::new(Receiver::new(queue)), inner: Arc::new(inner), attr })
+        Ok(Wq { receiver: ManuallyDrop::new(Receiver::new(queue, label)), inner: Arc::new(inner), attr })
     }
 
     /// `ibv_create_qp_ex` with `rx_hash_conf`: a raw packet QP without queues of its own, which distributes the packets
@@ -106,7 +111,7 @@ impl<D: Driver> ProtectionDomain<D> {
     pub fn create_rss_qp(&self, table: &RwqIndTable<D>, hash: RxHashConf<'_>) -> Result<RssQp<D>> {
         let context = self.inner().context();
         same_context(context, &table.inner.context, "create_qp", "rwq_ind_tbl")?;
-        let event_id = context.remember_object(Object::Qp(QpEvents::new(0)));
+        let event_id = context.remember_object(Object::Qp(QpEvents::new(0), Weak::new()));
         let create = || {
             context.driver().create_rss_qp(&RssQpCreate {
                 pd: self.inner().handle()?,
@@ -116,7 +121,7 @@ impl<D: Driver> ProtectionDomain<D> {
             })
         };
         let handle = create().inspect_err(|_| context.forget_object(event_id))?;
-        context.update_object(event_id, Object::Qp(QpEvents::new(handle.qp_num())));
+        context.update_object(event_id, Object::Qp(QpEvents::new(handle.qp_num()), Weak::new()));
         let inner = RssInner {
             handle: Some(handle),
             event_id,
@@ -164,7 +169,7 @@ impl<D: Driver, L: Locking> Wq<L, D> {
 
 impl<D: Driver> Wq<Exclusive, D> {
     /// Opens a batch of receives.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn batch(&mut self) -> RecvBatch<'_, D::RecvQueue> {
         self.receiver.batch()
     }
@@ -172,13 +177,13 @@ impl<D: Driver> Wq<Exclusive, D> {
     /// Posts one receive.
     ///
     /// # Errors
-    /// [`PostError`]: the queue is full, too many entries, or a state in which the queue takes no receives.
+    /// [`QueueError`]: the queue is full, too many entries, or a state in which the queue takes no receives.
     ///
     /// # Safety
     /// As [`RecvBatch::push`].
     #[expect(unsafe_code, reason = "the memory must stay until the receive completes")]
-    #[inline(always)]
-    pub unsafe fn post(&mut self, wr_id: u64, sges: &[D::Sge]) -> Result<(), PostError> {
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub unsafe fn post(&mut self, wr_id: u64, sges: &[D::Sge]) -> Result<(), QueueError> {
         // SAFETY: the entries' memory fulfils the contract of `RecvBatch::push`, which is also that of this function.
         unsafe { self.receiver.post(wr_id, sges) }
     }
@@ -190,7 +195,7 @@ impl<D: Driver> Wq<Shared, D> {
     /// # Errors
     /// [`LockError::Reentered`] if this thread holds the lock; [`LockError::Forked`] in a child of fork(2), if a thread of the
     /// parent held it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn lock(&self) -> Result<RecvGuard<'_, D::RecvQueue>, LockError> {
         self.receiver.lock()
     }
@@ -217,12 +222,13 @@ impl<D: Driver> Entry<D> for WqInner<D> {
     }
 }
 
-#[derive(Debug)]
 struct TableInner<D: Driver> {
     handle: Option<RwqIndTableHandle>,
     _wqs: Vec<Arc<dyn Entry<D>>>,
     context: Arc<ContextInner<D>>,
 }
+
+brief!([D: Driver] TableInner<D>, |this| "RwqIndTable of {} queues, {}", this._wqs.len(), this.context.name());
 
 impl<D: Driver> TableInner<D> {
     fn handle(&self) -> Result<&RwqIndTableHandle> {
@@ -241,10 +247,11 @@ impl<D: Driver> Drop for TableInner<D> {
 }
 
 /// A table of work queues. It holds references to them.
-#[derive(Debug)]
 pub struct RwqIndTable<D: Driver = AnyDriver> {
     inner: Arc<TableInner<D>>,
 }
+
+brief!([D: Driver] RwqIndTable<D>, |this| "{:?}", this.inner);
 
 impl<D: Driver> RwqIndTable<D> {
     /// `ibv_create_rwq_ind_table`. The number of entries must be a power of two; a queue may have several entries.
@@ -271,7 +278,6 @@ impl<D: Driver> RwqIndTable<D> {
     }
 }
 
-#[derive(Debug)]
 struct RssInner<D: Driver> {
     handle: Option<QpHandle>,
     event_id: u64,
@@ -279,6 +285,8 @@ struct RssInner<D: Driver> {
     _pd: Arc<PdInner<D>>,
     context: Arc<ContextInner<D>>,
 }
+
+brief!([D: Driver] RssInner<D>, |this| "RssQp {:#x} of {}", this.handle.as_ref().map_or(0, QpHandle::qp_num), this.context.name());
 
 impl<D: Driver> Drop for RssInner<D> {
     fn drop(&mut self) {
@@ -295,10 +303,11 @@ impl<D: Driver> Drop for RssInner<D> {
 
 /// A raw packet QP that distributes packets over a table. It has no states: its rules select the packets, and the
 /// states of the work queues determine whether packets are received.
-#[derive(Debug)]
 pub struct RssQp<D: Driver = AnyDriver> {
     inner: Arc<RssInner<D>>,
 }
+
+brief!([D: Driver] RssQp<D>, |this| "{:?}", this.inner);
 
 impl<D: Driver> RssQp<D> {
     pub(crate) fn handle(&self) -> Result<&QpHandle> {

@@ -7,13 +7,17 @@
 #![expect(unsafe_code)]
 // UNSAFETY: passes the caller's guarantee about memory on to the driver's encoder.
 
+use crate::brief::brief;
+use crate::label::check;
 use crate::open::AnyDriver;
+use crate::qp::inner::QpInner;
 use crate::qp::transport::{HasPeer, Reliable, Sends, SendsImm};
 use core::marker::PhantomData;
+use std::sync::Arc;
 use uverbs_core::provider::op::{FlushArgs, MwBind, Op, TsoArgs};
 use uverbs_core::provider::send::{SendBatch, SendQueue};
 use uverbs_core::provider::{Data, Dest, Head, Inline, Wr as Value};
-use uverbs_core::provider::{Driver, PostError};
+use uverbs_core::provider::{Driver, QueueError};
 use uverbs_core::wr::{ImmData, SendFlags};
 
 /// The receiver of a finished work request.
@@ -40,7 +44,7 @@ impl<D: Driver> core::fmt::Debug for ToBatch<'_, '_, D> {
 impl<D: Driver> PostTo<D> for ToBatch<'_, '_, D> {
     type Out = ();
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn put(self, wr: &Value<'_, D::Ah, D::Sge, D::Remote>) {
         // SAFETY: the WR fulfils the contract of `SendBatch::push`, which is also that of `put`.
         unsafe { self.0.push(wr) }
@@ -48,16 +52,17 @@ impl<D: Driver> PostTo<D> for ToBatch<'_, '_, D> {
 }
 
 /// Posts immediately.
-#[derive(Debug)]
-pub struct AtOnce<'q, D: Driver = AnyDriver>(pub(super) &'q mut D::SendQueue);
+pub struct AtOnce<'q, D: Driver = AnyDriver>(pub(super) &'q mut D::SendQueue, pub(super) &'q Arc<QpInner<D>>);
+
+brief!([D: Driver] AtOnce<'_, D>, |this| "AtOnce to {:?}", this.1);
 
 impl<D: Driver> PostTo<D> for AtOnce<'_, D> {
-    type Out = Result<(), PostError>;
+    type Out = Result<(), QueueError>;
 
-    #[inline(always)]
-    unsafe fn put(self, wr: &Value<'_, D::Ah, D::Sge, D::Remote>) -> Result<(), PostError> {
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    unsafe fn put(self, wr: &Value<'_, D::Ah, D::Sge, D::Remote>) -> Result<(), QueueError> {
         // SAFETY: the WR fulfils the contract of `SendBatch::push`, which is also that of `put`.
-        unsafe { self.0.post(wr) }
+        check(self.1, unsafe { self.0.post(wr) })
     }
 }
 
@@ -77,31 +82,31 @@ impl<S, D: Driver, T> core::fmt::Debug for Wr<'_, S, T, D> {
 }
 
 impl<'a, S: PostTo<D>, D: Driver, T> Wr<'a, S, T, D> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn new(sink: S, wr_id: u64, to: Dest<'a, D::Ah>) -> Self {
         Self { sink, head: Head { wr_id, flags: SendFlags::empty() }, to, _types: PhantomData }
     }
 
     /// Requests a completion (`IBV_SEND_SIGNALED`).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn signaled(self) -> Self {
         self.flags(SendFlags::SIGNALED)
     }
 
     /// Waits for all earlier reads and atomics of this QP (`IBV_SEND_FENCE`).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn fenced(self) -> Self {
         self.flags(SendFlags::FENCE)
     }
 
     /// Requests a solicited event at the peer (`IBV_SEND_SOLICITED`).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn solicited(self) -> Self {
         self.flags(SendFlags::SOLICITED)
     }
 
     /// Adds flags.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn flags(mut self, flags: SendFlags) -> Self {
         self.head.flags |= flags;
         self
@@ -109,7 +114,7 @@ impl<'a, S: PostTo<D>, D: Driver, T> Wr<'a, S, T, D> {
 
     /// # Safety
     /// As [`SendBatch::push`].
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn put(self, op: Op<'_, D::Remote>, data: Data<'_, D::Sge>) -> S::Out {
         let Self { sink, head: Head { wr_id, flags }, to, .. } = self;
         // SAFETY: the WR fulfils the contract of `SendBatch::push`, which is also that of this function.
@@ -129,7 +134,7 @@ macro_rules! with_data {
             /// The memory that `sges` name stays registered and alive, and is not written, until this work request is
             /// known to be complete. For a frame (of a raw packet QP), the address of each entry is the address of its
             /// memory in this process ([`SendBatch::push`]), because the driver may read headers there during the call.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub unsafe fn $name(self, sges: &[D::Sge], $($arg: $ty),*) -> S::Out {
                 // SAFETY: the entries' memory stays registered, exists and is not written until the WR completes (the
                 // contract of this function).
@@ -138,7 +143,7 @@ macro_rules! with_data {
 
             $(#[$meta])*
             /// The bytes are copied during the call and need no registration.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn $inline(self, data: &[u8], $($arg: $ty),*) -> S::Out {
                 // SAFETY: inline data names no memory that is used later.
                 unsafe { self.put($op, Data::Inline(Inline::Bytes(data))) }
@@ -146,7 +151,7 @@ macro_rules! with_data {
 
             $(#[$meta])*
             /// Several buffers, copied one after the other during the call.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn $list(self, bufs: &[&[u8]], $($arg: $ty),*) -> S::Out {
                 // SAFETY: inline data names no memory that is used later.
                 unsafe { self.put($op, Data::Inline(Inline::List(bufs))) }
@@ -154,7 +159,7 @@ macro_rules! with_data {
 
             $(#[$meta])*
             /// A number of bytes known at compile time, copied during the call.
-            #[inline(always)]
+            #[cfg_attr(not(debug_assertions), inline(always))]
             pub fn $array<const N: usize>(self, data: &[u8; N], $($arg: $ty),*) -> S::Out {
                 // SAFETY: inline data names no memory that is used later.
                 unsafe { self.put($op, Data::Inline(Inline::Bytes(data))) }
@@ -183,7 +188,7 @@ impl<S: PostTo<D>, D: Driver, T: Reliable> Wr<'_, S, T, D> {
     /// # Safety
     /// The memory that `sges` name stays registered (with local write access) and alive, and is not accessed, until
     /// this work request is known to be complete.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn read(self, sges: &[D::Sge], from: D::Remote) -> S::Out {
         // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract
         // of this function).
@@ -196,7 +201,7 @@ impl<S: PostTo<D>, D: Driver, T: Reliable> Wr<'_, S, T, D> {
     ///
     /// # Safety
     /// As [`read`](Self::read).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn compare_swap(self, sges: &[D::Sge], at: D::Remote, compare: u64, swap: u64) -> S::Out {
         // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract
         // of `read`).
@@ -208,7 +213,7 @@ impl<S: PostTo<D>, D: Driver, T: Reliable> Wr<'_, S, T, D> {
     ///
     /// # Safety
     /// As [`read`](Self::read).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn fetch_add(self, sges: &[D::Sge], at: D::Remote, add: u64) -> S::Out {
         // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract
         // of `read`).
@@ -216,14 +221,14 @@ impl<S: PostTo<D>, D: Driver, T: Reliable> Wr<'_, S, T, D> {
     }
 
     /// `IBV_WR_FLUSH`: makes earlier writes visible or persistent at the peer.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn flush(self, at: D::Remote, args: FlushArgs) -> S::Out {
         // SAFETY: no local memory is named.
         unsafe { self.put(Op::Flush(at, args), Data::NONE) }
     }
 
     /// `IBV_WR_ATOMIC_WRITE`: stores 8 bytes at `to`, an address that is a multiple of 8, atomically.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn atomic_write(self, to: D::Remote, data: [u8; 8]) -> S::Out {
         // SAFETY: no local memory is named.
         unsafe { self.put(Op::AtomicWrite(to, data), Data::NONE) }
@@ -232,7 +237,7 @@ impl<S: PostTo<D>, D: Driver, T: Reliable> Wr<'_, S, T, D> {
 
 impl<S: PostTo<D>, D: Driver, T: HasPeer> Wr<'_, S, T, D> {
     /// `IBV_WR_LOCAL_INV`: invalidates a local window's key.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn local_inv(self, rkey: u32) -> S::Out {
         // SAFETY: an invalidation has no entries.
         unsafe { self.put(Op::LocalInv(rkey), Data::NONE) }
@@ -244,7 +249,7 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer> Wr<'_, S, T, D> {
     /// As [`SendBatch::push`]. A bind from [`MemoryWindow::bind`](crate::MemoryWindow::bind), in which only the low
     /// byte of `rkey` may be changed, names an exposed region; the caller guarantees that the region stays registered
     /// until this work request is known to be complete.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn bind_mw(self, bind: MwBind) -> S::Out {
         // SAFETY: the bind fulfils the contract of `SendBatch::push` (the contract of this function).
         unsafe { self.put(Op::BindMw(bind), Data::NONE) }
@@ -257,7 +262,7 @@ impl<S: PostTo<D>, D: Driver, T: Sends> Wr<'_, S, T, D> {
     ///
     /// # Safety
     /// As [`send`](Self::send).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn send_tso(self, args: TsoArgs<'_>, sges: &[D::Sge]) -> S::Out {
         // SAFETY: the entries' memory fulfils the contract of this function, which is that of `send`.
         unsafe { self.put(Op::Tso(args), Data::Sges(sges)) }

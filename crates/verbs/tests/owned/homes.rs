@@ -177,16 +177,16 @@ fn other_domains_refuse_it_as_before() {
     connect_self(&qp);
     let rejected = qp.sq().post(1).send(filled(&pool, b"refused").part(2..5).unwrap()).unwrap_err();
     let part = rejected.returned.unwrap();
-    assert_eq!((rejected.error, part.range()), (PostError::InvalidArgument, 2..5));
+    assert_eq!((rejected.error.reason, part.range()), (PostError::InvalidArgument, 2..5));
     let rejected = qp.rq().unwrap().post(1, part.into_buf()).unwrap_err();
     let buf = rejected.returned.unwrap();
-    assert_eq!((rejected.error, &*buf), (PostError::InvalidArgument, &b"refused"[..]));
+    assert_eq!((rejected.error.reason, &*buf), (PostError::InvalidArgument, &b"refused"[..]));
     let mut batch = qp.rq().unwrap().batch();
     batch.push(1, buf);
-    assert_eq!(batch.complete(), Err(PostError::InvalidArgument));
+    assert_eq!(batch.complete().map_err(|e| e.reason), Err(PostError::InvalidArgument));
     let mut batch = qp.sq().batch();
     batch.wr(1).send(filled(&pool, b"refused").share());
-    assert_eq!(batch.complete(), Err(PostError::InvalidArgument));
+    assert_eq!(batch.complete().map_err(|e| e.reason), Err(PostError::InvalidArgument));
     // Only one of a list is in the domain.
     let list = BufList::from([pool.get().unwrap(), a.pool.get().unwrap()]);
     let rejected = b.qp.sq().post(1).send(list).unwrap_err();
@@ -203,7 +203,7 @@ fn other_domains_refuse_it_as_before() {
     };
     assert_eq!(full, PostError::QueueFull);
     let rejected = b.qp.sq().post(1).send(pool.get().unwrap()).unwrap_err();
-    assert_eq!((rejected.error, rejected.returned.is_some()), (PostError::QueueFull, true));
+    assert_eq!((rejected.error.reason, rejected.returned.is_some()), (PostError::QueueFull, true));
     b.qp.reset().unwrap();
     drop(rejected);
     assert_eq!((pool.available() as u32, a.available()), (BUFS, BUFS));

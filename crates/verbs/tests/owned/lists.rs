@@ -77,7 +77,7 @@ fn writes_gather_and_reads_scatter() {
     let short = table.remote_region().slice(0..8).unwrap();
     let from = BufList::from([a.filled(b"12345"), a.filled(b"6789")]);
     let rejected = a.qp.sq().post(3).write(from, &short).unwrap_err();
-    assert_eq!((rejected.error, rejected.returned.unwrap().len()), (PostError::InvalidLength, 2));
+    assert_eq!((rejected.error.reason, rejected.returned.unwrap().len()), (PostError::InvalidLength, 2));
 }
 
 #[test]
@@ -85,9 +85,12 @@ fn lists_that_a_queue_can_not_take_come_back() {
     let (mut a, b) = pair();
     let too_long = list(&a, 5);
     let rejected = a.qp.sq().post(1).send(too_long).unwrap_err();
-    assert_eq!((rejected.error, rejected.returned.as_ref().unwrap().len()), (PostError::TooManySge, 5));
+    assert_eq!(
+        (rejected.error.reason, rejected.returned.as_ref().unwrap().len()),
+        (PostError::TooManySge, 5)
+    );
     let rejected = a.qp.rq().unwrap().post(1, rejected.returned.unwrap()).unwrap_err();
-    assert_eq!((rejected.error, rejected.returned.unwrap().len()), (PostError::TooManySge, 5));
+    assert_eq!((rejected.error.reason, rejected.returned.unwrap().len()), (PostError::TooManySge, 5));
     let rejected = a.qp.sq().post(1).send(BufList::<Private, Mlx5>::new()).unwrap_err();
     assert_eq!(rejected.error, PostError::InvalidArgument, "no buffers");
     let mixed = BufList::from([a.pool.get().unwrap(), b.pool.get().unwrap()]);

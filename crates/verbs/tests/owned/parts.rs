@@ -133,7 +133,7 @@ fn a_part_that_is_dropped_is_a_whole_buffer_again() {
     let mut qp = other.qp::<Rc>().cq(&a.cq).cap(crate::bed::CAP).create().unwrap();
     let rejected = qp.rq().unwrap().post(1, buf.part(8..16).unwrap()).unwrap_err();
     let part = rejected.returned.unwrap();
-    assert_eq!((rejected.error, part.range()), (PostError::InvalidArgument, 8..16));
+    assert_eq!((rejected.error.reason, part.range()), (PostError::InvalidArgument, 8..16));
     assert_eq!((again, part.into_buf().as_ptr()), (at, at));
     assert_eq!(pool.available(), 1);
 }
@@ -191,7 +191,7 @@ fn receives_without_memory_take_immediates() {
     assert!(full == PostError::QueueFull && posted >= 16, "{full:?} after {posted}");
     let mut batch = b.qp.rq().unwrap().batch();
     batch.push_empty(1);
-    assert_eq!(batch.complete(), Err(PostError::QueueFull));
+    assert_eq!(batch.complete().unwrap_err(), PostError::QueueFull);
     // A message with bytes does not fit.
     a.qp.sq().post(9).signaled().send_inline(b"bytes").unwrap();
     assert_eq!(b.next().wc.status, WcStatus::LOC_LEN_ERR);

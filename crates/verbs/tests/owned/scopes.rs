@@ -38,7 +38,7 @@ fn a_post_that_fails_is_an_error_of_its_op_and_not_of_the_scope() {
     assert_eq!((op.status(), op.byte_len()), (Some(WcStatus::REM_ACCESS_ERR), None));
     // The QP is in ERR, so the next one is flushed.
     let op = a.qp.scope(&mut a.cq, LONG, |scope| scope.write(&[7; 1000], &to)).unwrap().unwrap();
-    assert_eq!(op.ok().unwrap_err().0, WcStatus::WR_FLUSH_ERR);
+    assert_eq!(op.ok().unwrap_err().status(), WcStatus::WR_FLUSH_ERR);
 }
 
 #[test]

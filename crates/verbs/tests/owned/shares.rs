@@ -91,12 +91,16 @@ fn a_refused_part_comes_back_as_it_was() {
     let part = b.filled(b"0123456789").share().slice(2..5).unwrap();
     let rejected = a.qp.sq().post(1).send(part).unwrap_err();
     let part = rejected.returned.unwrap();
-    assert_eq!((rejected.error, &*part), (PostError::InvalidArgument, &b"234"[..]), "of another domain");
+    assert_eq!(
+        (rejected.error.reason, &*part),
+        (PostError::InvalidArgument, &b"234"[..]),
+        "of another domain"
+    );
     let short = a.filled(b"x").share();
     let to = uverbs::RemoteRegion::new(0, 2, 0).unwrap();
     let rejected = b.qp.sq().post(1).write(part, &to).unwrap_err();
     let part = rejected.returned.unwrap();
-    assert_eq!((rejected.error, &*part), (PostError::InvalidLength, &b"234"[..]));
+    assert_eq!((rejected.error.reason, &*part), (PostError::InvalidLength, &b"234"[..]));
     let mut posted = 0;
     let rejected = loop {
         match b.qp.sq().post(posted).send(part.clone()) {
@@ -104,12 +108,12 @@ fn a_refused_part_comes_back_as_it_was() {
             Err(rejected) => break rejected,
         }
     };
-    assert_eq!((rejected.error, &*rejected.returned.unwrap()), (PostError::QueueFull, &b"234"[..]));
+    assert_eq!((rejected.error.reason, &*rejected.returned.unwrap()), (PostError::QueueFull, &b"234"[..]));
     // A batch drops what it refuses.
     let mut batch = a.qp.sq().batch();
     batch.wr(1).send(short.clone());
     batch.wr(2).send(part.clone());
-    assert_eq!(batch.complete(), Err(PostError::InvalidArgument));
+    assert_eq!(batch.complete().unwrap_err(), PostError::InvalidArgument);
     assert!(short.try_unwrap().is_ok());
     b.qp.reset().unwrap();
     assert!(part.try_unwrap().is_ok());

@@ -53,6 +53,7 @@ use uverbs_core::control::{
 };
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::{Kernel, QueueAccess, Uhw};
+use uverbs_core::provider::state::StateWord;
 use uverbs_core::provider::{
     CqParts, DcDriver, DctCreate, DctParts, DmParts, Driver, QpCreate, QpParts, RssQpCreate, SrqCreate,
     SrqParts, WqCreate, WqParts,
@@ -270,6 +271,10 @@ impl Driver for Mlx5 {
             // verbs"); its entries in the CQs are removed.
             unsafe { handle.destroy() }
         })
+    }
+
+    fn close_queues(&self, shared: &QpControl) {
+        shared.shared().set_state(StateWord::REMOVED);
     }
 
     fn keep_removed(&self, shared: &QpControl) {

@@ -50,13 +50,13 @@ impl AtHand {
     }
 
     /// The resource.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn resource(&self) -> &Resource {
         &self.resource
     }
 
     /// The part of its send queue that retires WRs.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn sends(&self) -> RetireBy<'_> {
         self.sends
     }

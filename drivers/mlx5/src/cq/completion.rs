@@ -33,25 +33,25 @@ const CSUM: u64 = 1 << 42;
 
 impl Parsed {
     /// A requester's completion; `op` is the `umr_op` that the send queue stored with the WQE.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn requester(tail: Tail, wr_id: u64, status: WcStatus, op: u8, is_plain: bool) -> Self {
         let facts = u64::from(status.0) | u64::from(op) << 32 | REQUESTER | if is_plain { PLAIN } else { 0 };
         Self { tail, wr_id, facts }
     }
 
     /// A responder's completion.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn responder(tail: Tail, wr_id: u64, status: WcStatus, csum: bool) -> Self {
         Self { tail, wr_id, facts: u64::from(status.0) | if csum { CSUM } else { 0 } }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn status(self) -> WcStatus {
         WcStatus(self.facts as u32)
     }
 
     /// The completion's opcode (`enum ibv_wc_opcode`) if the WQE's opcode does not determine it: from the stored `umr_op`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn posted_opcode(self) -> u8 {
         match (self.facts >> 32) as u8 {
             umr_op::BIND_MW => WcOpcode::BIND_MW.0 as u8,
@@ -61,24 +61,24 @@ impl Parsed {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_plain(self) -> bool {
         self.facts & PLAIN != 0
     }
 
     /// Whether the `wr_id` is that of a receive queue.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_receive(self) -> bool {
         self.facts & REQUESTER == 0
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn has_csum(self) -> bool {
         self.facts & CSUM != 0
     }
 
     /// The work completion of a requester's success.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn requester_wc(self, entry: CqeRef<'_>) -> WorkCompletion {
         let tail = self.tail;
         let sent = cqe::SENT[usize::from(tail.send_opcode())];
@@ -118,12 +118,12 @@ pub struct Completion<'c> {
 }
 
 impl Completion<'_> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn kind(&self) -> Kind {
         if self.parsed.is_plain() { Kind::Requester } else { self.parsed.tail.op_own().kind() }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn imm(&self) -> u32 {
         let value = self.cqe.imm_inval_pkey();
         // A key is a number in host byte order; immediate data are in network byte order.
@@ -134,7 +134,7 @@ impl Completion<'_> {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn csum_flag(&self) -> WcFlags {
         if self.parsed.has_csum() {
             cqe::csum_flag(self.cqe.hds_ip_ext(), self.cqe.l4_hdr_type_etc())
@@ -156,7 +156,7 @@ impl Completion<'_> {
     }
 
     /// The work completion of an error.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn error_wc(&self) -> WorkCompletion {
         WorkCompletion {
             wr_id: self.parsed.wr_id,
@@ -169,19 +169,19 @@ impl Completion<'_> {
     }
 
     /// As [`fill`](Self::fill), for a requester's success only.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn fill_requester(&self, wc: &mut MaybeUninit<WorkCompletion>) {
         wc.write(self.parsed.requester_wc(self.cqe));
     }
 
     /// As [`fill`](Self::fill), for a responder's success only.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn fill_responder(&self, wc: &mut MaybeUninit<WorkCompletion>) {
         wc.write(self.responder_wc());
     }
 
     /// The work completion of a responder's success.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn responder_wc(&self) -> WorkCompletion {
         let received = cqe::RECEIVED[usize::from(self.parsed.tail.op_own().opcode())];
         // A key is a number in host byte order; immediate data are in network byte order.
@@ -211,72 +211,72 @@ impl Completion<'_> {
 }
 
 impl CompletionTrait for Completion<'_> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wr_id(&self) -> u64 {
         self.parsed.wr_id
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn status(&self) -> WcStatus {
         self.parsed.status()
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn opcode(&self) -> WcOpcode {
         let tail = self.parsed.tail;
         cqe::opcode(tail.op_own(), tail.send_opcode(), self.parsed.posted_opcode())
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn vendor_err(&self) -> u32 {
         match self.kind() {
             Kind::RequesterError | Kind::ResponderError => self.cqe.syndromes().1.into(),
             _ => 0,
         }
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn byte_len(&self) -> u32 {
         self.cqe.byte_cnt()
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn received_len(&self) -> u32 {
         let writes_nothing = self.parsed.tail.op_own().opcode() == MLX5_CQE_RESP_WR_IMM;
         if writes_nothing { 0 } else { self.cqe.byte_cnt() }
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_receive(&self) -> Option<bool> {
         Some(self.parsed.is_receive())
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn qp_num(&self) -> u32 {
         self.parsed.tail.qpn()
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn src_qp(&self) -> u32 {
         self.cqe.flags_rqpn() & 0xff_ffff
     }
     /// As in libmlx5's extended polling, the GRH flag is reported for all completions, and the message flags for receives
     /// only.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wc_flags(&self) -> WcFlags {
         cqe::message_flags(self.parsed.tail.op_own())
             | cqe::grh_flag(self.cqe.flags_rqpn())
             | self.csum_flag()
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn imm_data_or_invalidated_rkey(&self) -> u32 {
         self.imm()
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn pkey_index(&self) -> u16 {
         self.cqe.imm_inval_pkey() as u16
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn slid(&self) -> u32 {
         self.cqe.slid().into()
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn sl(&self) -> u8 {
         (self.cqe.flags_rqpn() >> 24 & 0xf) as u8
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn dlid_path_bits(&self) -> u8 {
         self.cqe.ml_path() & 0x7f
     }
@@ -304,7 +304,7 @@ impl CompletionTrait for Completion<'_> {
 
     /// As libmlx5's `ibv_poll_cq`: a requester's completion has only the fields that apply to it; the length of an atomic
     /// is 8.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn to_wc(&self) -> WorkCompletion {
         match self.kind() {
             Kind::Requester => self.parsed.requester_wc(self.cqe),

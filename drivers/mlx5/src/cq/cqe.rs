@@ -54,13 +54,13 @@ pub(crate) enum Kind {
 
 impl OpOwn {
     /// `MLX5_CQE_*`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn opcode(self) -> u8 {
         self.0 >> 4
     }
 
     /// The kind of the entry.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn kind(self) -> Kind {
         match self.opcode() {
             MLX5_CQE_REQ => Kind::Requester,
@@ -77,7 +77,7 @@ impl OpOwn {
 
     /// The place of data in the completion. Both format bits mean a compressed entry, which is not enabled; as in libmlx5,
     /// the lower bit is tested first.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn scatter(self) -> Option<Scatter> {
         if self.0 & MLX5_INLINE_SCATTER_32 != 0 {
             Some(Scatter::Own32)
@@ -193,13 +193,13 @@ impl ByOpcode {
     }
 
     /// `enum ibv_wc_opcode`
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn opcode(self) -> WcOpcode {
         WcOpcode(self.opcode as u32)
     }
 
     /// [`requester_flags`] or [`message_flags`]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn flags(self) -> WcFlags {
         WcFlags::from_bits_retain(self.flags as u32)
     }

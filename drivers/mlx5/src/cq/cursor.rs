@@ -38,7 +38,7 @@ impl<'q> Cursor<'q> {
     /// # Safety
     /// The caller is inside the queue. It must not use the cursor after the control path may have changed the state: after
     /// the caller left the queue, unless it finds the word unchanged when it enters again.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) unsafe fn new(entered: &mut Entered<'q>) -> Self {
         let state = NonNull::from(entered.state());
         // SAFETY: the caller is inside the queue, so no other thread accesses the state, and uses the references only as
@@ -56,25 +56,25 @@ impl<'q> Cursor<'q> {
     }
 
     /// The entry at the cursor.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn entry(&self) -> CqeRef<'q> {
         CqeRef(self.walk.block())
     }
 
     /// The tail of the entry at the cursor.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn tail(&self) -> Tail {
         self.entry().tail(self.phase)
     }
 
     /// The position of the entry at the cursor.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn position(&self) -> u32 {
         self.lap.wrapping_add(self.walk.index())
     }
 
     /// Moves the cursor and the consumer past the entry, which must be before the walk's stop.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn step_to_stop(&mut self) {
         self.walk.step_to_stop();
         // SAFETY: the caller is inside the queue (invariant), and no other reference to `watch` exists.
@@ -84,7 +84,7 @@ impl<'q> Cursor<'q> {
     }
 
     /// Moves the cursor and the consumer past the entry, which may be at any position.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn step(&mut self) {
         // SAFETY: the caller is inside the queue (invariant), and no other reference to `consumer` exists.
         let consumer = unsafe { &mut (*self.state.as_ptr()).consumer };
@@ -98,7 +98,7 @@ impl<'q> Cursor<'q> {
     }
 
     /// Caches the resource of the last entry for the next poll.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn keep_resource(&self) {
         // SAFETY: the caller is inside the queue (invariant), and no other reference to `last` is used.
         let last = unsafe { &mut (*self.state.as_ptr()).last };
@@ -108,7 +108,7 @@ impl<'q> Cursor<'q> {
     }
 
     /// Finds the first completion from the cursor on, and moves the cursor to its entry.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn next(&mut self) -> Result<Option<Parsed>, PollError> {
         loop {
             let (entry, tail) = (self.entry(), self.tail());
@@ -133,7 +133,7 @@ impl<'q> Cursor<'q> {
     }
 
     /// As [`next`](Self::next), for entries of any kind.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn next_other(&mut self) -> Result<Option<Parsed>, PollError> {
         cold_path();
         let (skipped, result) = parse_other(self.resources, self.ring, self.position());

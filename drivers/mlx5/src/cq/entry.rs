@@ -27,13 +27,13 @@ pub(crate) struct Phase(u64);
 
 impl Phase {
     /// The phase of a lap with an odd or even number.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn of(odd: bool) -> Self {
         Self(u64::from(odd))
     }
 
     /// The phase after a step: that of the next lap if the step `wraps`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn after(self, wraps: bool) -> Self {
         if wraps { Self(self.0 ^ u64::from(MLX5_CQE_OWNER_MASK)) } else { self }
     }
@@ -52,32 +52,32 @@ impl Tail {
 
     /// Whether the device has written the entry in this lap. One compare tests both: the rotation makes the owner bit the
     /// highest, above the opcode, and the invalid opcode is the largest.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn is_valid(self) -> bool {
         (self.0 as u8).rotate_right(1) < MLX5_CQE_INVALID << 3
     }
 
     /// Whether the entry is valid, a requester's success, and has no data: all bits are 0 except the solicited bit.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn is_plain_requester(self) -> bool {
         self.0 as u8 & !SOLICITED == 0
     }
 
     /// Whether the entry is valid, a responder's success, and has no data.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn is_plain_responder(self) -> bool {
         self.is_responder(0)
     }
 
     /// Whether the entry is valid, a responder's success, and has data in its first 32 bytes.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn is_responder_with_data(self) -> bool {
         self.is_responder(MLX5_INLINE_SCATTER_32)
     }
 
     /// Whether the entry is valid, a responder's success, and of that format. One compare tests all: the rotation makes the
     /// opcode's offset the low four bits, which are below 4 for the four opcodes; any other difference sets a higher bit.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     const fn is_responder(self, format: u8) -> bool {
         const FIRST: u8 = MLX5_CQE_RESP_WR_IMM << 4;
         const COUNT: u8 = MLX5_CQE_RESP_SEND_INV - MLX5_CQE_RESP_WR_IMM + 1;
@@ -86,25 +86,25 @@ impl Tail {
     }
 
     /// Opcode, format, and the solicited bit.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn op_own(self) -> OpOwn {
         OpOwn(self.0 as u8)
     }
 
     /// Requester: index of the WQE's first basic block. Responder: index of the receive WQE.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn wqe_counter(self) -> u16 {
         (self.0 >> 16) as u16
     }
 
     /// [`wqe_counter`](Self::wqe_counter) as the index of a block of a send queue.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn block(self) -> BlockIndex {
         BlockIndex::of_upper(self.0 as u32)
     }
 
     /// QP number.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn qpn(self) -> u32 {
         (self.0 >> 32) as u32 & 0xff_ffff
     }
@@ -115,7 +115,7 @@ impl Tail {
     }
 
     /// Requester: opcode of the WQE.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn send_opcode(self) -> u8 {
         (self.0 >> 56) as u8
     }
@@ -128,7 +128,7 @@ pub(crate) struct CqeRef<'r>(pub(crate) &'r Block);
 
 impl CqeRef<'_> {
     /// Eight bytes, converted from big-endian.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn word(self, index: usize) -> u64 {
         u64::from_be(self.0[index].load(Ordering::Relaxed))
     }
@@ -136,76 +136,76 @@ impl CqeRef<'_> {
     /// The last 8 bytes, in the lap of `phase`. An aligned 8-byte load is a single access on every machine with such
     /// devices, so the other fields in the word are as new as the owner bit. Fields that are loaded after
     /// `barrier::from_device()` are, too.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn tail(self, phase: Phase) -> Tail {
         Tail(self.word(7) ^ phase.0)
     }
 
     /// One of the words, as it is in memory.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn raw_word(self, index: usize) -> u64 {
         self.0[index & (WORDS - 1)].load(Ordering::Relaxed)
     }
 
     /// The first 32 bytes, as they are in memory.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn first_words(self) -> [u64; 4] {
         core::array::from_fn(|i| self.raw_word(i))
     }
 
     /// User index or SRQ number in the low 24 bits; the upper 8 bits have another meaning.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn srqn_uidx(self) -> u32 {
         (self.word(4) >> 32) as u32
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn imm_inval_pkey(self) -> u32 {
         self.word(4) as u32
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn byte_cnt(self) -> u32 {
         self.word(5) as u32
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn timestamp(self) -> u64 {
         self.word(6)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn ml_path(self) -> u8 {
         (self.word(2) >> 48) as u8
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn slid(self) -> u16 {
         self.word(2) as u16
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn flags_rqpn(self) -> u32 {
         (self.word(3) >> 32) as u32
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn hds_ip_ext(self) -> u8 {
         (self.word(3) >> 24) as u8
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn l4_hdr_type_etc(self) -> u8 {
         (self.word(3) >> 16) as u8
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn vlan_info(self) -> u16 {
         self.word(3) as u16
     }
 
     /// The syndrome (low byte) and the vendor's syndrome (the byte above it) of a failed completion.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn syndromes(self) -> (u8, u8) {
         let word = self.word(6);
         (word as u8, (word >> 8) as u8)

@@ -34,14 +34,14 @@ impl<R: Default> Lookup<R> {
     }
 
     /// The indices of a number in the two levels of the table; the upper 8 bits of the number are ignored.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     const fn place(number: u32) -> (usize, usize) {
         let number = (number & ((1 << BITS) - 1)) as usize;
         (number / LEAF, number % LEAF)
     }
 
     /// The resource of a number; the upper 8 bits of the number are ignored.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn get(&self, number: u32) -> &R {
         let (top, at) = Self::place(number);
         match self.top.get(top) {

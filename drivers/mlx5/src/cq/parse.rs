@@ -89,7 +89,7 @@ impl Resource {
 
     /// Copies the data of a completion to the first scatter entry of its receive, and retires the receive. `None` if that
     /// is not possible.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn take_data(&self, entry: CqeRef<'_>, tail: Tail, dump_fill_mkey: u32) -> Option<u64> {
         let counter = tail.wqe_counter();
         let Some(rq) = &self.rq else { return self.take_data_of_srq(entry, tail, dump_fill_mkey) };
@@ -113,7 +113,7 @@ impl Resource {
     }
 
     /// Whether the QP's port computes checksums.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn csum(&self) -> bool {
         self.may_csum && self.qp.as_ref().is_some_and(|qp| qp.csum())
     }
@@ -159,20 +159,20 @@ pub(super) struct Current<'q> {
 const NAMING_WORD: usize = 4;
 
 /// The key of a naming word: its first four bytes in memory.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn key_of(word: u64) -> u64 {
     u64::from_le(word) << 32
 }
 
 /// The number in a key, with its upper byte.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn number_of_key(key: u64) -> u32 {
     ((key >> 32) as u32).swap_bytes()
 }
 
 impl<'q> Current<'q> {
     /// The completion of a requester's success without data, if the entry names this resource.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn requester(&self, entry: CqeRef<'_>, tail: Tail) -> Option<Parsed> {
         barrier::from_device();
         if key_of(entry.raw_word(NAMING_WORD)) != self.send_key {
@@ -184,7 +184,7 @@ impl<'q> Current<'q> {
 
     /// The completion of a responder's success without data, if the entry names this resource and the WQE is the next one
     /// of its receive queue.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn responder(&self, entry: CqeRef<'_>, tail: Tail) -> Option<Parsed> {
         barrier::from_device();
         if key_of(entry.raw_word(NAMING_WORD)) != self.key {
@@ -200,7 +200,7 @@ impl<'q> Current<'q> {
     }
 
     /// As [`responder`](Self::responder), for an entry with data, if they fit into the first scatter entry of the receive.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn responder_with_data(
         &self,
         of: &Resources,
@@ -216,7 +216,7 @@ impl<'q> Current<'q> {
     }
 
     /// Changes to the resource that an entry names. Returns whether it is another one.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn turn_to(&mut self, of: &'q Resources, entry: CqeRef<'_>) -> bool {
         barrier::from_device();
         let key = key_of(entry.raw_word(NAMING_WORD));
@@ -228,7 +228,7 @@ impl<'q> Current<'q> {
     }
 
     /// The resource's key.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn key(&self) -> u64 {
         self.key
     }
@@ -293,7 +293,7 @@ impl Resources {
     }
 
     /// The cached resource.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn current(at_hand: &AtHand) -> Current<'_> {
         Current {
             key: at_hand.key,
@@ -309,7 +309,7 @@ impl Resources {
         at_hand.set(key, self.queues.get(number_of_key(key)));
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn current_of<'q>(&'q self, key: u64, resource: &'q Resource) -> Current<'q> {
         let (send_key, sends) = match &resource.sq {
             Some(sq) => (key, sq.retire_by()),
@@ -319,7 +319,7 @@ impl Resources {
     }
 
     /// The resource of the WQE that a requester's entry completes.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn sending(&self, entry: CqeRef<'_>, tail: Tail) -> &Resource {
         self.queues.get(match self.version {
             CqeVersion::V1 => entry.srqn_uidx(),

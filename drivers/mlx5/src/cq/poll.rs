@@ -99,7 +99,7 @@ bitflags::bitflags! {
 ///
 /// # Safety
 /// The caller has the queue's only [`CompletionQueue`], and no other [`Entered`] of it.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) unsafe fn enter<'q>(shared: &'q CqShared, open: &mut CqWord) -> Result<Entered<'q>, PollError> {
     // SAFETY: the caller is the only poller and has no other `Entered` (the contract of this function).
     if let Some(entered) = unsafe { shared.enter(*open) } {
@@ -225,7 +225,7 @@ pub enum RingOwner {
 }
 
 /// Returns the entries before `position` to the device.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) fn give_back(record: &DbWord, position: u32) {
     // The reads of the entries come before the device's next writes to them.
     barrier::release_to_device();
@@ -234,7 +234,7 @@ pub(super) fn give_back(record: &DbWord, position: u32) {
 
 impl CompletionQueue {
     /// Passes up to `max` completions to `sink`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn poll<S: Sink>(&mut self, max: usize, sink: S) -> Result<usize, PollError> {
         // Counts have 32 bits internally, so that a `Result` fits into registers.
         let max = max.min(u32::MAX as usize) as u32;
@@ -276,7 +276,7 @@ impl CompletionQueue {
 
     /// Passes the first of up to `max` completions to `sink`, because many polls find only one, and the rest by
     /// [`drain`](Self::drain). The caller has entered the queue; this function leaves it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn poll_first<S: Sink>(&mut self, max: u32, mut sink: S) -> Result<u32, PollError> {
         let shared = &*self.shared;
         // SAFETY: the caller is the only poller (`&mut self`), is inside, and gave up its `Entered` by `stay`.
@@ -464,7 +464,7 @@ impl CompletionQueue {
     }
 
     /// Requests an event, whose doorbell `ring` writes; the caller is inside the queue.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn arm_inside(&self, entered: &mut Entered<'_>, solicited_only: bool, ring: impl FnOnce([u8; 8])) {
         let command = if solicited_only { MLX5_CQ_DB_REQ_NOT_SOL } else { MLX5_CQ_DB_REQ_NOT };
         let position = entered.state().consumer.position();
@@ -541,7 +541,7 @@ impl CompletionQueueTrait for CompletionQueue {
         self.start_session()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn try_start_poll(&mut self) -> Option<bool> {
         // Its only error is that the queue is empty.
         self.try_start_session().map(|result| result.is_ok())
@@ -562,19 +562,19 @@ impl CompletionQueueTrait for CompletionQueue {
         self.current_of_session()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn last(&self) -> Option<Completion<'_>> {
         Some(self.last_of_session())
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_surely_empty(&mut self) -> bool {
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
         let entered = unsafe { self.shared.enter(self.open_word) };
         self.pending.is_empty() && entered.is_some_and(|mut entered| !entered.state().consumer.has_entry())
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn try_req_notify(&mut self, solicited_only: bool) -> bool {
         let Some(register) = self.arm.mapped() else { return false };
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.

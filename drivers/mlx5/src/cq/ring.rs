@@ -38,7 +38,7 @@ impl CqRing {
     }
 
     /// The number of entries.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn entries(&self) -> u32 {
         self.blocks.ring().mask() + 1
     }
@@ -50,13 +50,13 @@ impl CqRing {
     }
 
     /// The owner bit of an entry that the device writes at a position.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn phase(&self, position: u32) -> Phase {
         Phase::of(position & self.entries() != 0)
     }
 
     /// The entry at a position.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn entry(&self, position: u32) -> CqeRef<'_> {
         CqeRef(self.blocks.block(position))
     }
@@ -68,7 +68,7 @@ impl CqRing {
     }
 
     /// The blocks of the entries.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn blocks(&self) -> &Arc<BlockRing> {
         &self.blocks
     }

@@ -109,7 +109,7 @@ impl Scattering<'_> {
 ///
 /// # Safety
 /// The receive must expect data in its completion: `Resource::expecting_data` would return its entries.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) unsafe fn to_first_entry(entry: CqeRef<'_>, first: &[AtomicU64; 2], dump_fill_mkey: u32) -> bool {
     let len = entry.byte_cnt() as usize;
     let to: DataSeg = zerocopy::transmute!(read(first));
@@ -131,13 +131,13 @@ pub(super) unsafe fn to_first_entry(entry: CqeRef<'_>, first: &[AtomicU64; 2], d
 ///
 /// # Safety
 /// `to` must be valid for writes of `len` bytes; `len` must be at most 32.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn copy_short(words: [u64; 4], to: *mut u8, len: usize) {
     /// Copies the first `N` and the last `N` of `len` bytes.
     ///
     /// # Safety
     /// `to` must be valid for writes of `len` bytes; `len` must be from `N` to `2 * N` and at most 32.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn ends<const N: usize>(data: &[u8; 32], to: *mut u8, len: usize) {
         let from = data.as_ptr();
         // SAFETY: `N` is at most `len`, so `N` bytes from both starts are inside `data` and inside the memory of `to`.
@@ -169,7 +169,7 @@ unsafe fn copy_short(words: [u64; 4], to: *mut u8, len: usize) {
     }
 }
 
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn read([a, b]: &[AtomicU64; 2]) -> [u8; 16] {
     zerocopy::transmute!([a.load(Ordering::Relaxed), b.load(Ordering::Relaxed)])
 }

@@ -38,7 +38,7 @@ impl Session {
     }
 
     /// Moves to the next completion if it is of the cached resource and of a usual kind; otherwise returns `None`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn advance(&mut self, mut entered: Entered<'_>) -> Option<Result<(), PollError>> {
         let CqState { consumer, last, .. } = entered.state();
         let entry = CqeRef(consumer.watch.block());
@@ -85,7 +85,7 @@ impl Session {
 }
 
 impl CompletionQueue {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn start_session(&mut self) -> Result<(), PollError> {
         match self.try_start_session() {
             Some(result) => result,
@@ -94,7 +94,7 @@ impl CompletionQueue {
     }
 
     /// Starts a session with an entry of the cached resource and of a usual kind, or finds none; otherwise returns `None`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn try_start_session(&mut self) -> Option<Result<(), PollError>> {
         if !self.pending.is_empty() {
             return None;
@@ -129,7 +129,7 @@ impl CompletionQueue {
         Ok(())
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn next_of_session(&mut self) -> Result<(), PollError> {
         if self.is_open()
             // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
@@ -154,7 +154,7 @@ impl CompletionQueue {
         Ok(())
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn end_session(&mut self) {
         if self.is_open() {
             self.pending -= Pending::SESSION;
@@ -165,14 +165,14 @@ impl CompletionQueue {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn current_of_session(&self) -> Option<Completion<'_>> {
         self.is_open().then(|| self.last_of_session())
     }
 
     /// The current completion of the open poll, or of the last one. Before the first one, the values are 0 or those of an
     /// entry of the ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn last_of_session(&self) -> Completion<'_> {
         let Session { parsed, entry } = &self.session;
         let clock = self.clock.as_ref().map(Clock::info);

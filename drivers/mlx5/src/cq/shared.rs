@@ -107,7 +107,7 @@ impl CqShared {
     }
 
     /// Its doorbell record.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn dbrec(&self) -> &Arc<DbRec> {
         &self.dbrec
@@ -122,7 +122,7 @@ impl CqShared {
         self.arm_sn.load(Ordering::Relaxed)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn word(&self) -> CqWord {
         CqWord(self.access.limit().load(Ordering::Acquire))
     }
@@ -131,7 +131,7 @@ impl CqShared {
     ///
     /// # Safety
     /// The caller has the only [`CompletionQueue`](super::CompletionQueue) of this queue, and no other [`Entered`] of it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) unsafe fn enter(&self, seen: CqWord) -> Option<Entered<'_>> {
         let is_open = self.access.at_hand().enter_if_wide(seen.0);
         let entered = Entered(self);
@@ -179,13 +179,13 @@ impl CqShared {
 
     /// For a poll that leaves and enters for each completion: `enter_if_wide` with a word's [`bits`](CqWord::bits) is
     /// [`enter`](Self::enter), and has the same contract.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn access(&self) -> AccessAtHand<'_> {
         self.access.at_hand()
     }
 
     /// The word, which changes with each control call.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn generation(&self) -> CqWord {
         self.word()
     }
@@ -320,7 +320,7 @@ pub(super) struct Entered<'q>(&'q CqShared);
 
 impl<'q> Entered<'q> {
     /// The state.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn state(&mut self) -> &mut CqState {
         // SAFETY: the only poller (`enter`) is inside and found the word open, so the control path waits until it leaves.
         // The result borrows `self`, so it is the only reference to the state.
@@ -330,7 +330,7 @@ impl<'q> Entered<'q> {
 
 impl<'q> Entered<'q> {
     /// Gives this value up without leaving the queue; [`assume`](Self::assume) creates it again.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn stay(self) {
         core::mem::forget(self);
     }
@@ -339,14 +339,14 @@ impl<'q> Entered<'q> {
     ///
     /// # Safety
     /// The caller is the queue's only poller, and gave up its last `Entered` by [`stay`](Self::stay).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) unsafe fn assume(shared: &'q CqShared) -> Self {
         Self(shared)
     }
 }
 
 impl Drop for Entered<'_> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
         self.0.access.leave();
     }

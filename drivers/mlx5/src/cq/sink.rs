@@ -28,7 +28,7 @@ pub(super) struct Fill<'w>(&'w mut [MaybeUninit<WorkCompletion>]);
 
 impl<'w> Fill<'w> {
     /// Fills an array that is initialised.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn new(wc: &'w mut [WorkCompletion]) -> Self {
         // SAFETY: the types have the same layout, the lifetime is the same, and this type writes nothing but initialised
         // elements.
@@ -36,12 +36,12 @@ impl<'w> Fill<'w> {
     }
 
     /// Fills an array that may be uninitialised.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn uninit(wc: &'w mut [MaybeUninit<WorkCompletion>]) -> Self {
         Self(wc)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn next(&mut self) -> Option<&'w mut MaybeUninit<WorkCompletion>> {
         let (first, rest) = core::mem::take(&mut self.0).split_first_mut()?;
         self.0 = rest;
@@ -51,19 +51,19 @@ impl<'w> Fill<'w> {
 
 impl Sink for Fill<'_> {
     const IS_USER_CODE: bool = false;
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn take(&mut self, completion: &Completion<'_>, _: impl FnOnce()) {
         if let Some(wc) = self.next() {
             completion.fill_requester(wc);
         }
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn take_responder(&mut self, completion: &Completion<'_>, _: impl FnOnce()) {
         if let Some(wc) = self.next() {
             completion.fill_responder(wc);
         }
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn take_other(&mut self, completion: &Completion<'_>, _: impl FnOnce()) {
         if let Some(wc) = self.next() {
             fill_other(completion, wc);
@@ -82,17 +82,17 @@ pub(super) struct Call<F>(pub(super) F);
 
 impl<F: FnMut(&Completion<'_>)> Sink for Call<F> {
     const IS_USER_CODE: bool = true;
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn take(&mut self, completion: &Completion<'_>, leave: impl FnOnce()) {
         leave();
         (self.0)(completion);
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn take_responder(&mut self, completion: &Completion<'_>, leave: impl FnOnce()) {
         leave();
         (self.0)(completion);
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn take_other(&mut self, completion: &Completion<'_>, leave: impl FnOnce()) {
         leave();
         call_other(&mut self.0, completion);
@@ -104,19 +104,19 @@ pub(super) struct Claiming<C>(pub(super) C);
 
 impl<C: Claimant<CompletionQueue>> Sink for Claiming<C> {
     const IS_USER_CODE: bool = true;
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn take(&mut self, completion: &Completion<'_>, leave: impl FnOnce()) {
         let claim = self.0.claim(completion);
         leave();
         self.0.pass(completion, claim);
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn take_responder(&mut self, completion: &Completion<'_>, leave: impl FnOnce()) {
         let claim = self.0.claim(completion);
         leave();
         self.0.pass(completion, claim);
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn take_other(&mut self, completion: &Completion<'_>, leave: impl FnOnce()) {
         pass_other(&mut self.0, completion, leave);
     }

@@ -76,7 +76,7 @@ impl Consumer {
     }
 
     /// The position of the entry, which counts without bound.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn position(&self) -> u32 {
         self.lap.wrapping_add(self.watch.index())
     }
@@ -89,7 +89,7 @@ impl Consumer {
     }
 
     /// Moves to the next entry.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn step(&mut self) {
         if self.watch.step() {
             self.begin_lap();
@@ -103,7 +103,7 @@ impl Consumer {
     }
 
     /// Whether there is an entry to poll.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn has_entry(&self) -> bool {
         CqeRef(self.watch.block()).tail(self.phase).is_valid()
     }
@@ -272,7 +272,7 @@ impl CqState {
 }
 
 /// Returns the entries before `position` to the device.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) fn give_back(consumer_word: &AtomicU32, position: u32) {
     // The reads of the entries come before the device's next writes to them.
     barrier::release_to_device();

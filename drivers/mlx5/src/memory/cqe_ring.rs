@@ -43,12 +43,12 @@ impl BlockRing {
     }
 
     /// The ring of the whole elements.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn ring(&self) -> &StrideRing {
         &self.ring
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn address(&self, index: u32) -> NonNull<Block> {
         let at = ((index & self.ring.mask) as usize) << self.ring.shift;
         // SAFETY: the masked index names an element; its block has the same distance from `first` as the element from the
@@ -57,13 +57,13 @@ impl BlockRing {
     }
 
     /// The index of a block of this ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn index(&self, block: NonNull<Block>) -> u32 {
         (block.addr().get().wrapping_sub(self.first.addr().get()) >> self.ring.shift) as u32
     }
 
     /// The block at `index`, modulo the ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn block(&self, index: u32) -> &Block {
         // SAFETY: 64 bytes inside the memory, aligned, which exist while `self` is borrowed and are used by atomics only.
         unsafe { self.address(index).as_ref() }
@@ -91,38 +91,38 @@ impl Watch {
     }
 
     /// Moves to the block at `index`, modulo the ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn turn_to(&mut self, index: u32) {
         self.block = self.ring.address(index);
     }
 
     /// The block.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn block(&self) -> &Block {
         // SAFETY: 64 bytes inside the memory, aligned, which exist while `self` is borrowed and are used by atomics only.
         unsafe { self.block.as_ref() }
     }
 
     /// A walk that starts at this block.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn walk(&self) -> Walk<'_> {
         Walk { at: self.block, stop: self.block, stride: self.ring.ring.stride(), ring: &self.ring }
     }
 
     /// The block's index.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn index(&self) -> u32 {
         self.ring.index(self.block)
     }
 
     /// The number of blocks in the ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn count(&self) -> u32 {
         self.ring.ring.mask + 1
     }
 
     /// Moves to the next block. Returns whether that is the ring's first one.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn step(&mut self) -> bool {
         let mut walk = self.walk();
         let wraps = walk.step();
@@ -134,7 +134,7 @@ impl Watch {
     ///
     /// # Safety
     /// Both watches are of one ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) unsafe fn follow(&mut self, other: &Self) {
         self.block = other.block;
     }
@@ -143,7 +143,7 @@ impl Watch {
     ///
     /// # Safety
     /// The watch and the walk are of one ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) unsafe fn follow_walk(&mut self, walk: &Walk<'_>) {
         self.block = walk.at;
     }
@@ -163,26 +163,26 @@ pub(crate) struct Walk<'r> {
 
 impl<'r> Walk<'r> {
     /// The block at the position.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn block(&self) -> &'r Block {
         // SAFETY: 64 bytes inside the memory, aligned, which exist while the ring is borrowed and are used by atomics only.
         unsafe { self.at.as_ref() }
     }
 
     /// The block at the position, if that is before the stop.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn block_before_stop(&self) -> Option<&'r Block> {
         if self.at == self.stop { None } else { Some(self.block()) }
     }
 
     /// The block's index.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn index(&self) -> u32 {
         self.ring.index(self.at)
     }
 
     /// Sets the stop to `further` blocks after the position, but at most to the ring's last block.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn set_stop(&mut self, further: u32) {
         let stride = self.stride;
         let rest = self.ring.end.addr() - stride - self.at.addr().get();
@@ -191,7 +191,7 @@ impl<'r> Walk<'r> {
     }
 
     /// Moves to the next block, but not past the stop.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn step_to_stop(&mut self) {
         if self.at != self.stop {
             // SAFETY: `stop` is a block with a larger index (invariant), so the next block is in the ring.
@@ -200,7 +200,7 @@ impl<'r> Walk<'r> {
     }
 
     /// Moves to the next block and sets the stop there. Returns whether it is the ring's first one.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn step(&mut self) -> bool {
         let next = self.at.as_ptr().wrapping_byte_add(self.stride);
         let wraps = next == self.ring.end;

@@ -109,7 +109,7 @@ impl DbRec {
     }
 
     /// One of the two words as in memory, big-endian.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn word(&self, which: usize) -> &AtomicU32 {
         &dwords(&self.page.buf)[(self.index & (PER_PAGE - 1)) * (STRIDE / 4) + (which & 1)]
@@ -140,19 +140,19 @@ impl DbRec {
     }
 
     /// Stores the number of receives that were posted.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn set_recv(&self, count: u32) {
         self.word(MLX5_RCV_DBR).store(count.to_be(), Ordering::Relaxed);
     }
 
     /// Stores the number of basic blocks of sends that were posted.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn set_send(&self, count: u32) {
         self.word(MLX5_SND_DBR).store(count.to_be(), Ordering::Relaxed);
     }
 
     /// Stores a CQ's consumer index.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn set_ci(&self, ci: u32) {
         self.word(CQ_SET_CI).store(ci.to_be(), Ordering::Relaxed);
     }
@@ -199,7 +199,7 @@ impl DbWord {
     }
 
     /// Stores a count for the device.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn set(&self, count: u32) {
         // SAFETY: `ptr` is a word of the record's page (invariant), which `record` keeps; it is used by atomics only.
         unsafe { self.ptr.as_ref() }.store(count.to_be(), Ordering::Relaxed);

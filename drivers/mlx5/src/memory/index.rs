@@ -10,45 +10,45 @@ impl BlockIndex {
     pub(super) const SHIFT: u32 = 4;
 
     /// The block at `index`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn of(index: u32) -> Self {
         Self(index << Self::SHIFT)
     }
 
     /// The block whose index is the upper half of `word`; the lower half is ignored.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn of_upper(word: u32) -> Self {
         // The remaining bits of the lower half are below the index and are masked out.
         Self(word >> (16 - Self::SHIFT))
     }
 
     /// The index modulo 2^16, as in WQEs and doorbell records.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn index(self) -> u32 {
         self.0 >> Self::SHIFT & 0xffff
     }
 
     /// [`index`](Self::index), shifted left by `by`, at least 4.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn index_at(self, by: u32) -> u64 {
         (self.0 as u64 & 0xf_fff0) << (by - Self::SHIFT)
     }
 
     /// The unit `unit` of a WQE that begins at this block.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn unit(self, unit: u32) -> UnitIndex {
         UnitIndex(self.0.wrapping_add(unit << UnitIndex::SHIFT))
     }
 
     /// The block that is `count` blocks before this one.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub(crate) const fn before(self, count: BlockCount) -> Self {
         Self(self.0.wrapping_sub(count.0))
     }
 
     /// The block that is `blocks` blocks after this one.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub(crate) const fn after(self, blocks: u32) -> Self {
         Self(self.0.wrapping_add(blocks << Self::SHIFT))
@@ -79,19 +79,19 @@ impl BlockCount {
     }
 
     /// The number as bits, of which the lowest four are 0.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn bits(self) -> u32 {
         self.0
     }
 
     /// The number with these [`bits`](Self::bits).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn of_bits(bits: u32) -> Self {
         Self(bits)
     }
 
     /// The number of blocks.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn blocks(self) -> u32 {
         self.0 >> BlockIndex::SHIFT
     }

@@ -245,7 +245,7 @@ impl<T: Default> Table<T> {
 
 impl<T> Table<T> {
     /// The entry at `index`, modulo the length.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn get(&self, index: u32) -> &T {
         // SAFETY: a masked index is less than the length (invariant).

@@ -32,19 +32,19 @@ impl SendQueueRef {
     }
 
     /// The send queue.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn sq(&self) -> &SqShared {
         &self.sq
     }
 
     /// The record of a block of its ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn record(&self, place: BlockIndex) -> &Record {
         self.view().record(place)
     }
 
     /// Its ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn view(&self) -> SqView<'_> {
         self.addrs.view()
     }

@@ -27,13 +27,13 @@ pub(crate) struct CompletedCount(u64);
 
 impl CompletedCount {
     /// `head` must be below 2^56. At 100 million WRs per second that takes more than twenty years.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn new(head: u64, op: u8) -> Self {
         Self((op as u64) << 56 | head)
     }
 
     /// The number of WRs that had been posted up to the WQE, modulo 2^32.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn head(self) -> u32 {
         self.0 as u32
     }
@@ -42,7 +42,7 @@ impl CompletedCount {
     pub(crate) const NO_WQE: Self = Self(u64::MAX);
 
     /// `umr_op`
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn op(self) -> u8 {
         (self.0 >> 56) as u8
     }
@@ -50,13 +50,13 @@ impl CompletedCount {
 
 impl Record {
     /// The recorded data of its WQE.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn done(&self) -> CompletedCount {
         CompletedCount(self.done.load(Ordering::Relaxed))
     }
 
     /// Records the data of the WQE.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn set_done(&self, done: CompletedCount) {
         self.done.store(done.0, Ordering::Relaxed);
     }
@@ -85,7 +85,7 @@ impl<'r> Records<'r> {
     }
 
     /// The record of a block, modulo the number of records.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn at(self, place: BlockIndex) -> &'r Record {
         let offset = (place.0 & self.mask) as usize;
         #[cfg(not(loom))]
@@ -106,7 +106,7 @@ impl<'r> Records<'r> {
 
 impl<'r> Records<'r> {
     /// The `count` records from that of a block on, if they do not wrap at the ring's end.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn some_from(self, place: BlockIndex, count: u32) -> Option<&'r [Record]> {
         let first = (place.0 & self.mask) >> BlockIndex::SHIFT;
         if count > (self.mask >> BlockIndex::SHIFT) + 1 - first {
@@ -134,7 +134,7 @@ pub(crate) struct SqAddrs {
 
 impl SqAddrs {
     /// All addresses as one value, to be kept in registers.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn view(&self) -> SqView<'_> {
         SqView { base: self.base, records: self.records, mask: self.mask, home: self }
     }
@@ -192,7 +192,7 @@ impl SqRing {
     }
 
     /// The largest index of a block.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn mask(&self) -> u32 {
         self.addrs.mask >> BlockIndex::SHIFT
@@ -211,7 +211,7 @@ impl SqRing {
     }
 
     /// All addresses as one value, to be kept in registers.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn view(&self) -> SqView<'_> {
         self.addrs.view()
@@ -251,13 +251,13 @@ pub struct SqView<'r> {
 
 impl<'r> SqView<'r> {
     /// The addresses by reference, which needs one register, for a function that is not inlined.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn lend(self) -> &'r SqAddrs {
         self.home
     }
 
     /// A block, modulo the ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn at(self, place: BlockIndex) -> &'r [AtomicU64; 8] {
         let offset = (place.0 & self.mask) as usize * 4;
         // SAFETY: the masked index is 16 times the index of one of the ring's blocks (invariant), so 4 times it is the
@@ -268,26 +268,26 @@ impl<'r> SqView<'r> {
     }
 
     /// The record of a block, modulo the ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn record(self, place: BlockIndex) -> &'r Record {
         self.records().at(place)
     }
 
     /// All records.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn records(self) -> Records<'r> {
         Records { records: self.records, mask: self.mask, _records: PhantomData }
     }
 
     /// The block at `index`, modulo the ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn block(self, index: u32) -> &'r [AtomicU64; 8] {
         self.at(BlockIndex::of(index))
     }
 
     /// The 16 bytes at `unit`, counted from the ring's start and modulo the ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn unit(self, unit: u32) -> &'r [AtomicU64; 2] {
         let unit = unit & (self.mask >> 2 | 3);
@@ -298,7 +298,7 @@ impl<'r> SqView<'r> {
     }
 
     /// The 16 bytes of a unit, modulo the ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn unit_at(self, unit: UnitIndex) -> &'r [AtomicU64; 2] {
         let offset = (unit.0 & (self.mask | UnitIndex::MASK)) as usize * 4;
         // SAFETY: the masked index is 4 times the index of one of the ring's units (invariant), so 4 times it is the unit's
@@ -309,7 +309,7 @@ impl<'r> SqView<'r> {
     }
 
     /// The place of `len` bytes from a unit on; `None` if they wrap at the ring's end.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn segment(self, unit: UnitIndex, len: usize) -> Option<Segment<'r>> {
         let offset = (unit.0 & (self.mask | UnitIndex::MASK)) as usize * 4;
         let room = self.mask as usize * 4 + BLOCK_BYTES - offset;
@@ -322,7 +322,7 @@ impl<'r> SqView<'r> {
     }
 
     /// Copies bytes into the ring, from `skip` bytes after a unit's start on. They may wrap at the ring's end.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn store_bytes(self, unit: UnitIndex, skip: u32, bytes: &[u8]) {
         let mask = (self.mask as usize * 4) | (BLOCK_BYTES - 1);
         let first = (unit.0 as usize * 4 + skip as usize) & mask;
@@ -338,7 +338,7 @@ impl<'r> SqView<'r> {
     }
 
     /// The `count` units from `unit` on, if they do not wrap at the ring's end.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn units_from(self, unit: UnitIndex, count: usize) -> Option<&'r [[AtomicU64; 2]]> {
         let first = unit.0 & (self.mask | UnitIndex::MASK);
         // The room up to the ring's end, in the scale of a `UnitIndex`.
@@ -355,7 +355,7 @@ impl<'r> SqView<'r> {
     }
 
     /// The 8 bytes at `word`, counted from the ring's start and modulo the ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn word(self, word: u32) -> &'r AtomicU64 {
         let word = word & (self.mask >> 1 | 7);
@@ -366,14 +366,14 @@ impl<'r> SqView<'r> {
     }
 
     /// The `wr_id` of the WQE that begins at block `index`, modulo the ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn wr_id(self, index: u32) -> &'r Entry64 {
         &self.record(BlockIndex::of(index)).wr_id
     }
 
     /// The number of WRs that had been posted up to the WQE that begins at block `index`, modulo the ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn head(self, index: u32) -> u32 {
         self.record(BlockIndex::of(index)).done().head()
@@ -392,13 +392,13 @@ pub(crate) struct Segment<'r> {
 
 impl Segment<'_> {
     /// Whether everything is written.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn is_full(&self) -> bool {
         self.left == 0
     }
 
     /// Moves on by `len` bytes; `None` if there are not as many.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn take(&mut self, len: usize) -> Option<*mut u8> {
         let to = self.to;
         self.left = self.left.checked_sub(len)?;
@@ -407,7 +407,7 @@ impl Segment<'_> {
     }
 
     /// Writes a number of 4 bytes; nothing if it does not fit.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_u32(&mut self, value: u32) {
         if let Some(to) = self.take(4) {
             // SAFETY: 4 bytes from `to` on are inside the ring (invariant); all references to them are to atomics.
@@ -416,7 +416,7 @@ impl Segment<'_> {
     }
 
     /// Writes bytes; returns `false` and writes nothing if they do not fit.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put(&mut self, bytes: &[u8]) -> bool {
         let Some(to) = self.take(bytes.len()) else { return false };
         // SAFETY: as many bytes from `to` on are inside the ring (invariant); all references to them are to atomics.
@@ -425,7 +425,7 @@ impl Segment<'_> {
     }
 
     /// [`put`](Self::put) for more than 64 bytes, without a call.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_long(&mut self, bytes: &[u8]) -> bool {
         if bytes.len() <= 64 {
             return self.put(bytes);

@@ -40,14 +40,14 @@ impl StrideRing {
     }
 
     /// The largest index of an element.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn mask(&self) -> u32 {
         self.mask
     }
 
     /// The bytes of an element.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn stride(&self) -> usize {
         self.stride
@@ -66,7 +66,7 @@ impl StrideRing {
     }
 
     /// The element at `index`, modulo the ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn element(&self, index: u32) -> &[AtomicU64] {
         let at = ((index & self.mask) as usize) << (self.shift - 3);
@@ -78,7 +78,7 @@ impl StrideRing {
     }
 
     /// The unit `unit` (16 bytes) of the element at `index`, both modulo their number.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn unit(&self, index: u32, unit: u32) -> &[AtomicU64; 2] {
         let at = ((index & self.mask) as usize) << (self.shift - 3);
@@ -152,7 +152,7 @@ impl<E> RecvRing<E> {
     }
 
     /// The first two units of the element at `index`, modulo the ring; if there is only one, it is returned twice.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn units(&self, index: u32) -> [&[AtomicU64; 2]; 2] {
         let at = (index & self.mask) as usize * self.stride;
         // SAFETY: the masked index names an element (invariant).
@@ -173,7 +173,7 @@ impl<E> RecvRing<E> {
     }
 
     /// The recorded data of the element at `index`, modulo the size of the ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn note(&self, index: u32) -> &E {
         // SAFETY: the table has an entry for every masked index (invariant).
         let note = unsafe { self.notes.add((index & self.mask) as usize) };

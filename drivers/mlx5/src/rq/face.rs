@@ -53,7 +53,7 @@ pub trait Produce: fmt::Debug + Send {
     fn post_one<S: WireEntry>(&mut self, wr_id: u64, sge: S) -> bool;
 
     /// Posts one receive.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn post<S: WireEntry>(&mut self, wr_id: u64, sges: &[S]) -> Result<(), PostError> {
         if let [sge] = sges {
             if self.post_one(wr_id, *sge) {
@@ -75,7 +75,7 @@ pub trait Produce: fmt::Debug + Send {
     }
 
     /// Adds a receive to a batch.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn push<S: WireEntry>(
         &mut self,
         cursor: &mut Self::Cursor,
@@ -98,7 +98,7 @@ pub trait Produce: fmt::Debug + Send {
     ///
     /// # Safety
     /// `list` fulfils the contract of [`uverbs_core::provider::RecvQueue::post_recv`].
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn post_list(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
         // SAFETY: the list is NULL or its first node is valid (the contract of `post_recv`).
         let Some(first) = (unsafe { list.as_ref() }) else {
@@ -147,7 +147,7 @@ pub trait Produce: fmt::Debug + Send {
     ///
     /// # Safety
     /// `wr.sg_list` is NULL or points to `wr.num_sge` valid entries.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn push_wr(&mut self, cursor: &mut Self::Cursor, wr: &RecvWr) -> Result<(), PostError> {
         self.reserve(cursor)?;
         if wr.num_sge == 1
@@ -209,12 +209,12 @@ where
     where
         Self: 'q;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn batch(&mut self) -> Batch<'_, P> {
         Batch { cursor: self.producer.begin(), producer: &mut self.producer }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         self.producer.post(wr_id, sges)
     }
@@ -229,7 +229,7 @@ where
 impl<P: Produce> RecvBatch for Batch<'_, P> {
     type Sge = Sge;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn push(&mut self, wr_id: u64, sges: &[Sge]) {
         let Self { cursor, producer } = self;
         if let Err(error) = producer.push(cursor, wr_id, sges) {
@@ -237,7 +237,7 @@ impl<P: Produce> RecvBatch for Batch<'_, P> {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn complete(self) -> Result<(), PostError> {
         self.producer.complete(self.cursor)
     }

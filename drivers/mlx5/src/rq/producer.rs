@@ -41,7 +41,7 @@ impl Cursor {
     /// The `head` of a batch with an error, which the producer stores. Above every limit.
     const FAILED: u64 = u64::MAX;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn has_room(self) -> bool {
         self.head < self.limit
     }
@@ -102,7 +102,7 @@ impl RecvProducer {
     }
 
     /// Relaxed: only this producer raises the limit, after it has checked the state.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn limit(&self) -> u64 {
         self.access.limit().load(Ordering::Relaxed)
     }
@@ -185,7 +185,7 @@ impl RecvProducer {
     }
 
     /// Publishes all receives before `head`. The caller must be inside the queue.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn publish(&mut self, head: u64) {
         self.head = head;
         self.rq.set_published(head);
@@ -196,10 +196,7 @@ impl RecvProducer {
 
 /// Checks whether the state allows receives.
 fn check(word: StateWord) -> Result<(), PostError> {
-    if word.is_forked() {
-        return Err(PostError::Forked);
-    }
-    if word.can_receive() { Ok(()) } else { Err(PostError::BadState) }
+    if word.can_receive() { Ok(()) } else { Err(word.refusal()) }
 }
 
 impl Produce for RecvProducer {
@@ -209,7 +206,7 @@ impl Produce for RecvProducer {
         self.format.max_sge()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn begin(&self) -> Cursor {
         Cursor { head: self.head, limit: self.limit() }
     }
@@ -218,7 +215,7 @@ impl Produce for RecvProducer {
         cursor.head != self.head
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn reserve(&mut self, cursor: &mut Cursor) -> Result<(), PostError> {
         if cursor.has_room() {
             return Ok(());
@@ -233,12 +230,12 @@ impl Produce for RecvProducer {
         Ok(())
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn element(cursor: Cursor) -> u32 {
         cursor.head as u32
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn put_one<S: WireEntry>(&self, cursor: &mut Cursor, wr_id: u64, sge: S) -> bool {
         let element = cursor.head as u32;
         let written = self.format.put_one(self.ring.units(element), sge);
@@ -256,7 +253,7 @@ impl Produce for RecvProducer {
         Ok(())
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn advance(&self, cursor: &mut Cursor) {
         cursor.head += 1;
     }
@@ -268,7 +265,7 @@ impl Produce for RecvProducer {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn complete(&mut self, cursor: Cursor) -> Result<(), PostError> {
         self.access.enter();
         if self.head < cursor.head && cursor.head <= self.limit() {
@@ -281,7 +278,7 @@ impl Produce for RecvProducer {
         self.complete_checked(cursor)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn post_one<S: WireEntry>(&mut self, wr_id: u64, sge: S) -> bool {
         self.access.enter();
         let mut cursor = self.begin();

@@ -43,13 +43,13 @@ impl Progress {
     }
 
     /// The number of receives that completed without a gap, modulo 2^32.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn tail(self) -> u32 {
         self.0 as u32
     }
 
     /// The number of receives that completed after the gap.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn early(self) -> u32 {
         (self.0 >> 32) as u32
     }
@@ -60,7 +60,7 @@ impl Progress {
     }
 
     /// Whether the receive at `index` is the next one and there is no gap.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_next(self, index: u32, next_bits: u64) -> bool {
         (self.0 ^ u64::from(index)) & next_bits == 0
     }
@@ -89,13 +89,13 @@ impl RqShared {
     }
 
     /// To be called before the doorbell record is written.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn set_published(&self, head: u64) {
         self.published.0.store(head as u32, Ordering::Relaxed);
     }
 
     /// Whether the receive at `wqe_counter` was published and has not completed. For the poller of its CQ.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn is_outstanding(&self, wqe_counter: u16) -> bool {
         // Relaxed: the poller has read an entry of the device before, and the poster stored this before it published.
         let published = self.published.0.load(Ordering::Relaxed);
@@ -107,7 +107,7 @@ impl RqShared {
             && (progress.early() == 0 || self.early.get(at).load(Ordering::Relaxed) == 0)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn progress(&self) -> Progress {
         Progress(self.progress.load(Ordering::Relaxed))
     }
@@ -124,7 +124,7 @@ impl RqShared {
 
     /// As [`retire`](Self::retire) if the receive is the next one in order; otherwise `None`, and nothing changes. Inlined,
     /// so that a loop keeps its values in registers.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn retire_next(&self, wqe_counter: u16) -> Option<u64> {
         let at = u32::from(wqe_counter);
         let progress = self.progress();
@@ -139,7 +139,7 @@ impl RqShared {
     }
 
     /// Whether the receive at `wqe_counter` is the next one in order and was published. For the poller of its CQ.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn is_next_outstanding(&self, wqe_counter: u16) -> bool {
         // Relaxed: the poller has read an entry of the device before, and the poster stored this before it published.
         let published = self.published.0.load(Ordering::Relaxed);

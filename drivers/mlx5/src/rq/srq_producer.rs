@@ -42,7 +42,7 @@ impl Cursor {
     /// The `head` of a batch with an error, which the producer stores. Above every limit.
     const FAILED: u64 = u64::MAX;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn has_room(self) -> bool {
         self.head < self.limit
     }
@@ -120,7 +120,7 @@ impl SrqProducer {
     }
 
     /// Relaxed: only this producer raises the limit.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn limit(&self) -> u64 {
         self.access.limit().load(Ordering::Relaxed)
     }
@@ -188,7 +188,7 @@ impl SrqProducer {
     }
 
     /// The element that the link of an element names.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn next_of(&self, element: u32) -> u32 {
         self.ring.note(element).next.load(Ordering::Relaxed)
     }
@@ -203,7 +203,7 @@ impl SrqProducer {
     }
 
     /// Publishes the receives before `head`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn publish(&mut self, head: u64, element: u32) {
         (self.head, self.element) = (head, element);
         self.srq.set_published(head);
@@ -222,7 +222,7 @@ struct ListEnd {
 
 impl ListEnd {
     /// Makes a linked element the end. The former end can be posted now; the new one will be posted after it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn move_to(&mut self, element: u32, record: &SrqRecord) {
         (self.element, self.count) = (element, self.count + 1);
         record.set_linked(self.count);
@@ -236,7 +236,7 @@ impl Produce for SrqProducer {
         self.format.max_sge()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn begin(&self) -> Cursor {
         Cursor { head: self.head, limit: self.limit(), element: self.element }
     }
@@ -245,7 +245,7 @@ impl Produce for SrqProducer {
         cursor.head != self.head
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn reserve(&mut self, cursor: &mut Cursor) -> Result<(), PostError> {
         if cursor.has_room() {
             return Ok(());
@@ -255,12 +255,12 @@ impl Produce for SrqProducer {
         Ok(())
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn element(cursor: Cursor) -> u32 {
         cursor.element
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn put_one<S: WireEntry>(&self, cursor: &mut Cursor, wr_id: u64, sge: S) -> bool {
         let written = self.format.put_one(self.ring.units(cursor.element), sge);
         if written {
@@ -279,7 +279,7 @@ impl Produce for SrqProducer {
         Ok(())
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn advance(&self, cursor: &mut Cursor) {
         cursor.head += 1;
         cursor.element = self.next_of(cursor.element);
@@ -292,7 +292,7 @@ impl Produce for SrqProducer {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn complete(&mut self, cursor: Cursor) -> Result<(), PostError> {
         if self.head < cursor.head && cursor.head <= self.limit() {
             self.publish(cursor.head, cursor.element);
@@ -302,7 +302,7 @@ impl Produce for SrqProducer {
         self.refuse(cursor)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn post_one<S: WireEntry>(&mut self, wr_id: u64, sge: S) -> bool {
         let mut cursor = self.begin();
         let posted = cursor.has_room() && self.put_one(&mut cursor, wr_id, sge);

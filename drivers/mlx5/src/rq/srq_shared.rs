@@ -33,14 +33,14 @@ pub(crate) struct SrqRecord {
 impl SrqRecord {
     /// Whether the element has completed and was not linked since, for a poster that has published `head` receives. An
     /// element in the list is never free, whatever the device reports.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn is_free(&self, head: u64) -> bool {
         // Acquire: pairs with `SrqShared::retire`.
         self.done.load(Ordering::Acquire) != 0 && self.posted_as.load(Ordering::Relaxed) <= head
     }
 
     /// To be called when the poster links the element, which will be published with `count` receives.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn set_linked(&self, count: u64) {
         self.posted_as.store(count, Ordering::Relaxed);
         self.done.store(0, Ordering::Relaxed);
@@ -118,7 +118,7 @@ impl SrqShared {
     }
 
     /// Whether `wqe_counter` is the index of an element of the list.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn has(&self, wqe_counter: u16) -> bool {
         u32::from(wqe_counter) < self.slots
     }
@@ -134,7 +134,7 @@ impl SrqShared {
     }
 
     /// To be called before the doorbell record is written.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn set_published(&self, head: u64) {
         self.published.0.store(head, Ordering::Relaxed);
     }
@@ -150,7 +150,7 @@ impl SrqShared {
 
     /// Retires the receive at `wqe_counter` and returns its `wr_id`. For any poller, also several at once, and for the
     /// control path.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn retire(&self, wqe_counter: u16) -> u64 {
         let at = u32::from(wqe_counter);
         let record = self.records.get(at);

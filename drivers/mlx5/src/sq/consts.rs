@@ -59,7 +59,7 @@ impl Kind {
     }
 
     /// Whether a destination is of this kind.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn matches(self, to: &Dest<'_>) -> bool {
         match to {
             Dest::Peer => matches!(self, Self::Connected | Self::Raw),
@@ -125,7 +125,7 @@ pub(crate) struct FastPathOps {
 
 impl FastPathOps {
     /// Whether a WR of this opcode to this destination takes the fast path.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn has(&self, opcode: WrOpcode, to: &Dest<'_>) -> bool {
         let set = match to {
             Dest::Peer => self.connected,
@@ -195,44 +195,44 @@ impl FastPathConsts {
     }
 
     /// Whether a WR of a list with this opcode takes the fast path.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn has_in_lists(&self, opcode: WrOpcode) -> bool {
         opcode.0 < 32 && self.lists >> opcode.0 & 1 != 0
     }
 
     /// Whether a local operation with this opcode takes the fast path.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn has_local(&self, opcode: WrOpcode) -> bool {
         self.locals & opcode_bit(opcode) != 0
     }
 
     /// Whether a builder with this opcode, a local operation, takes the fast path.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn has_local_builder(&self, opcode: WrOpcode) -> bool {
         self.local_builders & opcode_bit(opcode) != 0
     }
 
     /// Whether a builder of a frame takes the fast path.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn has_frame_builder(&self, opcode: WrOpcode) -> bool {
         self.frame_builders & opcode_bit(opcode) != 0
     }
 
     /// Whether a builder with this opcode takes the fast path, on a connected queue.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn has_connected_builder(&self, opcode: WrOpcode) -> bool {
         self.connected_builders & opcode_bit(opcode) != 0
     }
 
     /// Whether a builder with this opcode takes the fast path, on a queue whose builders have a setter for the destination.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn has_addressed_builder(&self, opcode: WrOpcode) -> bool {
         self.addressed_builders & opcode_bit(opcode) != 0
     }
 }
 
 /// Whether all flags are allowed on every QP type.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) const fn are_plain(flags: SendFlags) -> bool {
     const { assert!(crate::wqe::are_plain(SendFlags::from_bits_retain(15))) };
     flags.bits() < 16

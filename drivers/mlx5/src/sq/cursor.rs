@@ -26,19 +26,19 @@ pub(crate) struct Cursor {
 pub(crate) struct LastWqe(u32);
 
 impl LastWqe {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn new(span: BlockCount, carries: Carries) -> Self {
         Self(span.bits() | carries as u32)
     }
 
     /// The length of the WQE.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn span(self) -> BlockCount {
         BlockCount::of_bits(self.0 & !15)
     }
 
     /// The number of the [`Carries`], below 4.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn carries(self) -> usize {
         (self.0 & 3) as usize
     }
@@ -51,7 +51,7 @@ impl Cursor {
     pub(crate) const FAILED: u64 = u64::MAX - 1;
 
     /// A cursor at a position, with nothing written.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn new(at: BlockIndex, head: u64, limit: u64) -> Self {
         Self { at, head, limit, last: LastWqe::new(BlockCount::of(1), Carries::Entries) }
     }
@@ -62,26 +62,26 @@ impl Cursor {
     }
 
     /// Whether the batch has an error.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn is_failed(&self) -> bool {
         self.head == Self::FAILED
     }
 
     /// Whether there is room for one more WR, as far as is known.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn has_room(&self) -> bool {
         self.head < self.limit
     }
 
     /// The length of the last WQE, and the kind of its data.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn last(&self) -> LastWqe {
         self.last
     }
 
     /// Calls a function that is not inlined with a copy, and stores the copy again. If the address of the cursor were
     /// passed, it would be kept in memory instead of registers, in the fast path, too.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn lend<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         let mut copy = *self;
         let result = f(&mut copy);
@@ -90,14 +90,14 @@ impl Cursor {
     }
 
     /// Moves past a WQE, and records the data for its completion.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn finish(&mut self, view: SqView<'_>, wr_id: u64, written: Written) {
         view.record(self.at).wr_id.store(wr_id, Ordering::Relaxed);
         self.finish_recorded(view, written);
     }
 
     /// [`finish`](Self::finish) for a WQE whose completion does not contain its operation `op` ([`umr_op`](super::umr_op)).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn finish_as(&mut self, view: SqView<'_>, wr_id: u64, written: Written, op: u8) {
         let at = self.at;
         let head = self.advance(written);
@@ -110,7 +110,7 @@ impl Cursor {
 
     /// [`finish`](Self::finish) for a WQE whose `wr_id` is recorded. A completion that names another block of the WQE is
     /// that of no WR, even if a dropped batch had a WQE there.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn finish_recorded(&mut self, view: SqView<'_>, written: Written) {
         let at = self.at;
         let head = self.advance(written);
@@ -118,7 +118,7 @@ impl Cursor {
     }
 
     /// Moves past a WQE; returns the count of WRs including it. [`record_end`] must be called then.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn advance(&mut self, Written { ds, carries }: Written) -> u64 {
         // Copies, because a cursor in memory would be loaded again after every store to the queue.
         let (at, head, blocks) = (self.at, self.head.wrapping_add(1), (ds + 3) >> 2);
@@ -128,7 +128,7 @@ impl Cursor {
     }
 
     /// [`finish_again`](Self::finish_again) for at most three blocks.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn finish_short(&mut self, view: SqView<'_>, at: BlockIndex, written: Written) {
         let blocks = (written.ds + 3) >> 2;
         self.at = at.after(blocks);
@@ -142,7 +142,7 @@ impl Cursor {
     }
 
     /// Corrects the end of the last WQE, which begins at `at` and was finished with another length or other data.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn finish_again(&mut self, view: SqView<'_>, at: BlockIndex, written: Written) {
         let blocks = (written.ds + 3) >> 2;
         let end = at.after(blocks);
@@ -155,7 +155,7 @@ impl Cursor {
 }
 
 /// Records the data for the completion of the WQE at `at`, except its `wr_id`; `head` is the count of WRs including it.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn record_end(view: SqView<'_>, at: BlockIndex, head: u64, Written { ds, .. }: Written) {
     let blocks = (ds + 3) >> 2;
     view.record(at).set_done(CompletedCount::new(head, 0));
@@ -165,7 +165,7 @@ pub(crate) fn record_end(view: SqView<'_>, at: BlockIndex, head: u64, Written { 
 }
 
 /// Records that no WQE begins at the second and later blocks of the WQE at `at`.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn mark_blocks(view: SqView<'_>, at: BlockIndex, blocks: u32) {
     view.record(at.after(1)).set_done(CompletedCount::NO_WQE);
     if blocks > 2 {
@@ -175,7 +175,7 @@ fn mark_blocks(view: SqView<'_>, at: BlockIndex, blocks: u32) {
 
 /// Records that no WQE begins at the third and later blocks of a long one. A record that is marked twice costs less than a
 /// branch, so up to three records are marked by three stores.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn mark_far(view: SqView<'_>, at: BlockIndex, blocks: u32) {
     let mark = |i| view.record(at.after(i)).set_done(CompletedCount::NO_WQE);
     if blocks > 5 {

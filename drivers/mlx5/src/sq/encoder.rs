@@ -119,7 +119,7 @@ impl Encoder {
     }
 
     /// Writes one WR that takes the fast path ([`takes_fast_path`]) at the cursor and moves the cursor.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn push_fast(
         &self,
         producer: &mut Producer,
@@ -133,7 +133,7 @@ impl Encoder {
     }
 
     /// Writes one WR at the cursor and moves the cursor, if the WR takes the fast path and there is room.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_fast(&self, view: SqView<'_>, cursor: &mut Cursor, wr: &Wr<'_, Sge>) -> bool {
         let FastPathConsts { ctrl, limits, ops, .. } = &self.fast;
         takes_fast_path(*ops, wr)
@@ -146,7 +146,7 @@ impl Encoder {
     ///
     /// # Safety
     /// As [`push_cold`](Self::push_cold).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) unsafe fn push_latched(
         &self,
         producer: &mut Producer,
@@ -268,7 +268,7 @@ impl Encoder {
 
     /// Writes a bind or an invalidation at the cursor and moves the cursor, if the WR takes the fast path and there is room.
     /// The queue has the operation ([`FastPathConsts::has_local`]).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_local(
         &self,
         producer: &mut Producer,
@@ -305,7 +305,7 @@ impl Encoder {
     }
 
     /// Writes the control segment of a local operation of `UNITS` units, and moves the cursor.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn end_local<const UNITS: u32>(
         &self,
         producer: &mut Producer,
@@ -359,7 +359,7 @@ impl Encoder {
     }
 
     /// The block of a WR that takes the fast path, has one entry and fits into one block; see [`plain::block`].
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn block<E: SendEntry>(
         &self,
         wr: &Wr<'_, E>,
@@ -374,7 +374,7 @@ impl Encoder {
 
 /// Whether a WR takes the fast path. A WR whose only entry is empty or has 2^31 bytes does not, so that the length of a WQE
 /// with one entry is constant in the fast path.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn takes_fast_path(ops: FastPathOps, wr: &Wr<'_, Sge>) -> bool {
     let (opcode, is_tso) = (wr.op.opcode(), matches!(wr.op, Op::Tso(_)));
     let is_usual = match wr.data {

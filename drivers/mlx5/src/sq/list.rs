@@ -273,7 +273,7 @@ unsafe fn run_locals<'l, const OPCODE: u32>(
 ///
 /// # Safety
 /// `wr` is a valid node of a list ([`post_send`]).
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn put_local<const OPCODE: u32>(
     encoder: &Encoder,
     producer: &mut Producer,
@@ -291,7 +291,7 @@ unsafe fn put_local<const OPCODE: u32>(
 }
 
 /// Whether a node has one entry: the usual case, which has code of its own so that its values are in registers.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn has_one_entry(wr: &SendWr) -> bool {
     wr.num_sge == 1 && !Head::from_c(wr).flags.contains(SendFlags::INLINE)
 }
@@ -333,7 +333,7 @@ unsafe fn run<'l, const OPCODE: u32, const TO: u8, const ONE: bool>(
 ///
 /// # Safety
 /// `wr` is a valid node of a list ([`post_send`]).
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn put_node<const OPCODE: u32, const TO: u8, const ONE: bool>(
     encoder: &Encoder,
     view: SqView<'_>,
@@ -393,7 +393,7 @@ const fn kind_of(to: u8) -> Kind {
 ///
 /// # Safety
 /// `wr` is a valid node of a list ([`post_send`]).
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 unsafe fn post_block<const OPCODE: u32, const TO: u8>(queue: &mut SendQueue, wr: &SendWr) -> bool {
     let SendQueue { queue, producer, encoder, .. } = queue;
     let (opcode, Head { wr_id, flags }) = (WrOpcode(OPCODE), Head::from_c(wr));

@@ -125,7 +125,7 @@ impl SendQueue {
     }
 
     /// Posts one WR with data if it takes the fast path and the queue is open and has room.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn post_usual(&mut self, wr: &Wr<'_, Sge>) -> bool {
         // The usual single posts are kept in registers on the way to the ring and the doorbell.
         if let Self { queue, producer, encoder, .. } = self
@@ -138,7 +138,7 @@ impl SendQueue {
     }
 
     /// Posts a local operation if it takes the fast path and the queue is open and has room.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn post_local(&mut self, wr: &Wr<'_, Sge>) -> bool {
         let Self { queue, producer, encoder, .. } = self;
         let (ring, mut cursor) = (queue.view(), producer.begin_any());
@@ -148,7 +148,7 @@ impl SendQueue {
     }
 
     /// Posts one WR if it takes the fast path and the queue is open and has room.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn post_fast(&mut self, wr: &Wr<'_, Sge>) -> bool {
         let Self { queue, producer, encoder, .. } = self;
         let (ring, mut cursor) = (queue.view(), producer.begin());
@@ -170,7 +170,7 @@ impl SendQueue {
 }
 
 /// Whether a WR is a local operation without data, as it must be.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn is_plain_local(wr: &Wr<'_, Sge>) -> bool {
     is_local(&wr.op) && matches!(wr.data, Data::Sges([]))
 }
@@ -181,14 +181,14 @@ impl SendQueueTrait for SendQueue {
     type Ah = Ah;
     type Batch<'q> = Batch<'q>;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn batch(&mut self) -> Batch<'_> {
         let Self { queue, producer, encoder, .. } = self;
         let cursor = producer.begin_any();
         Batch { queue, view: queue.view(), producer, encoder, ops: encoder.fast.ops, cursor }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn post(&mut self, wr: &Wr<'_, Sge>) -> Result<(), PostError> {
         if is_plain_local(wr) {
             if self.post_local(wr) {
@@ -253,7 +253,7 @@ impl SendBatch for Batch<'_> {
     type Remote = Remote;
     type Ah = Ah;
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn push(&mut self, wr: &Wr<'_, Sge>) {
         let Self { queue, view, producer, encoder, ops, cursor } = self;
         if is_plain_local(wr)
@@ -274,7 +274,7 @@ impl SendBatch for Batch<'_> {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn complete(self) -> Result<(), PostError> {
         self.producer.complete(self.queue, self.view, &self.cursor)
     }

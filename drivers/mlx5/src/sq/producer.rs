@@ -74,7 +74,7 @@ struct Published {
 
 impl Published {
     /// Publishes the WQEs before the cursor, and rings. The queue must be busy and open; `ring` is its ring.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn extend(&mut self, queue: &SendQueueRef, ring: SqView<'_>, cursor: &Cursor) {
         let first = self.at;
         (self.at, self.head) = (cursor.at, cursor.head);
@@ -136,13 +136,13 @@ impl Producer {
     }
 
     /// The limit for the count of WRs. Relaxed: only this poster raises it, after it has checked the state.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn post_limit(&self) -> u64 {
         self.access.limit().load(Ordering::Relaxed)
     }
 
     /// Begins a batch. The first WR checks whether posting is allowed.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn begin(&self) -> Cursor {
         Cursor::new(self.published.at, self.published.head, self.post_limit())
     }
@@ -150,7 +150,7 @@ impl Producer {
     /// Begins a batch as [`begin`](Self::begin) does, and also directly after a local operation that was published: the
     /// publication of the batch adds the fence ([`publish_cold`](Self::publish_cold)), unless the batch begins with a local
     /// operation, which has it ([`fence_next`](Self::fence_next)).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn begin_any(&self) -> Cursor {
         let cursor = self.begin();
         match self.mode {
@@ -172,11 +172,8 @@ impl Producer {
         }
         let _busy = queue.qp.access().send.busy();
         let word = queue.qp.word();
-        if word.is_forked() {
-            return Err(PostError::Forked);
-        }
         if !word.can_send() {
-            return Err(PostError::BadState);
+            return Err(word.refusal());
         }
         self.session_base = self.count();
         if self.since == StateWord::NONE || word.resets_differ(self.since) {
@@ -255,14 +252,11 @@ impl Producer {
 
     /// Checks that what was begun in the state `since` may be posted in the state `word`.
     fn check(&self, word: StateWord) -> Result<(), PostError> {
-        if word.is_forked() {
-            return Err(PostError::Forked);
-        }
-        if word.can_send() && !word.resets_differ(self.since) { Ok(()) } else { Err(PostError::BadState) }
+        if word.can_send() && !word.resets_differ(self.since) { Ok(()) } else { Err(word.refusal()) }
     }
 
     /// Makes sure that there is room for one more WR.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn reserve(&mut self, queue: &SendQueueRef, cursor: &mut Cursor) -> Result<(), PostError> {
         if cursor.has_room() {
             return Ok(());
@@ -314,7 +308,7 @@ impl Producer {
     }
 
     /// [`fence_local`](Self::fence_local), by a short path if the WQE before is a local operation, too.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn fence_next(&mut self, view: SqView<'_>, at: BlockIndex, blocks: u32) -> bool {
         match &mut self.mode {
             Mode::Fenced { at: waiting, .. } if *waiting == at => {
@@ -327,7 +321,7 @@ impl Producer {
 
     /// Publishes a batch that ends with a local operation, if no check is needed and no other WQE waits for one. Returns
     /// whether it did. `session` is whether the batch is a session.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn ring_fenced(&mut self, queue: &SendQueueRef, cursor: &Cursor, session: bool) -> bool {
         let Mode::Fenced { at, in_session } = self.mode else { return false };
         let is_last = at == cursor.at && at != self.published.at && in_session == session;
@@ -350,13 +344,13 @@ impl Producer {
     }
 
     /// Whether a single post has room, as far as is known.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn has_room(&self) -> bool {
         self.published.head < self.post_limit()
     }
 
     /// Ends a batch: publishes it and rings, unless there was an error or the state changed.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn complete(
         &mut self,
         queue: &SendQueueRef,
@@ -388,7 +382,7 @@ impl Producer {
 
     /// Makes everything before the cursor visible to the device and rings, unless the state changed. Does nothing if
     /// there is nothing new or the batch has failed.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn publish(&mut self, queue: &SendQueueRef, cursor: &Cursor) -> Result<(), PostError> {
         if self.published.head < cursor.head && self.ring_if_open(queue, queue.view(), cursor) {
             return Ok(());
@@ -419,7 +413,7 @@ impl Producer {
     }
 
     /// Publishes what is new, and rings, if the limit allows it while the queue is busy. `ring` is that of `queue`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn ring_if_open(&mut self, queue: &SendQueueRef, ring: SqView<'_>, cursor: &Cursor) -> bool {
         let access = self.access.at_hand();
         access.enter();
@@ -437,7 +431,7 @@ impl Producer {
     ///
     /// The block goes from registers to both the ring and the register, so it is never loaded: 75 instructions for a
     /// WRITE.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn post_block(
         &mut self,
         queue: &SendQueueRef,
@@ -468,7 +462,7 @@ impl Producer {
     }
 
     /// Begins a builder session: batches are refused until it ends. `None` if something must be checked first.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn open_session(&mut self) -> Option<Cursor> {
         let cursor = self.begin();
         if !cursor.has_room() {
@@ -505,13 +499,13 @@ impl Producer {
     }
 
     /// Whether a session is open.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn in_session(&self) -> bool {
         matches!(self.mode, Mode::Session | Mode::Fenced { in_session: true, .. })
     }
 
     /// Ends a session and publishes it, if one is open and no check is needed. Returns whether it did.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn complete_session(&mut self, queue: &SendQueueRef, cursor: &mut Cursor) -> bool {
         let copy = *cursor;
         if self.mode != Mode::Session {
@@ -560,7 +554,7 @@ impl Producer {
 }
 
 /// Publishes the WQEs before `end`: they are visible before the record, and the record before the register is written.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn write_dbrec(record: &DbWord, end: BlockIndex) {
     to_device();
     record.set(end.index());

@@ -51,13 +51,13 @@ impl SqShared {
     }
 
     /// Retires the WR whose WQE began at block `wqe_counter`, and all before it. For the poller of its CQ.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn retire(&self, wqe_counter: u16) -> RetiredSend {
         self.retire_by().retire(BlockIndex::of(wqe_counter.into()))
     }
 
     /// The references that retiring needs, to be kept in registers.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn retire_by(&self) -> RetireBy<'_> {
         RetireBy { records: self.ring.view().records(), tail: &self.tail }
     }
@@ -100,7 +100,7 @@ pub(crate) struct RetireBy<'q> {
 
 impl RetireBy<'_> {
     /// [`SqShared::retire`] for a block index.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn retire(self, place: BlockIndex) -> RetiredSend {
         let record = self.records.at(place);
         let wr_id = record.wr_id.load(Ordering::Relaxed);

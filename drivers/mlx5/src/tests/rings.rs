@@ -131,7 +131,7 @@ impl What {
     }
 
     /// Calls `f` with the WR, with arrays of constant length where it has any.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn lend<R>(self, wr_id: u64, f: impl FnOnce(&Wr<'_, Ah, Sge, Remote>) -> R) -> R {
         let (remote, one) = (Remote::new(0xbeef, 9), [Sge::new(0, 64, 7).unwrap()]);
         let wr = |op| Wr::new(wr_id, op).flags(self.flags());

@@ -28,13 +28,13 @@ pub(crate) struct DataLimits {
 
 impl DataLimits {
     /// Checks the length of a TSO send's payload.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn check_tso(&self, length: u64) -> Result<(), PostError> {
         if length > self.max_tso.into() { Err(PostError::InvalidLength) } else { Ok(()) }
     }
 
     /// Checks the length of a message.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn check(&self, length: u64) -> Result<(), PostError> {
         if length >= u64::from(MAX_SGE_LENGTH) && length > self.max_msg.min(u64::from(MAX_SGE_LENGTH)) {
             return Err(PostError::InvalidLength);
@@ -73,22 +73,22 @@ pub(crate) trait SendEntry: WireEntry {
 }
 
 impl SendEntry for Sge {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn size_bits(self) -> u64 {
         self.words[0]
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn size_of_bits(bits: u64) -> u32 {
         (u64::from_be(bits) >> 32) as u32
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn length(self) -> u32 {
         WireSge::length(&self)
     }
     fn raw(self) -> RawSge {
         RawSge { addr: self.addr(), length: WireSge::length(&self), lkey: self.lkey() }
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn ordinary_from(self, min: u32) -> Option<[u64; 2]> {
         // The count of an empty entry is 2^31, and that of 2^31 bytes is 0.
         let fits = if min == 1 {
@@ -101,24 +101,24 @@ impl SendEntry for Sge {
 }
 
 impl SendEntry for RawSge {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn size_bits(self) -> u64 {
         let [_, bits] = zerocopy::transmute!(self);
         bits
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn size_of_bits(bits: u64) -> u32 {
         let [length, _key]: [u32; 2] = zerocopy::transmute!(bits);
         length
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn length(self) -> u32 {
         self.length
     }
     fn raw(self) -> RawSge {
         self
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn ordinary_from(self, min: u32) -> Option<[u64; 2]> {
         // Length and key are loaded together.
         let [addr, rest]: [u64; 2] = zerocopy::transmute!(self);
@@ -129,20 +129,20 @@ impl SendEntry for RawSge {
 }
 
 /// The words of an entry of C's format whose length is from 1 to 2^31 - 1.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) const fn ordinary_words(RawSge { addr, length, lkey }: RawSge) -> [u64; 2] {
     [((length as u64) << 32 | lkey as u64).to_be(), addr.to_be()]
 }
 
 /// The words of an atomic's entry, with the count 8.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) const fn with_count_eight([count_key, addr]: [u64; 2]) -> [u64; 2] {
     const KEY: u64 = 0xffff_ffff_u64.to_be();
     [count_key & KEY | ((ANSWER as u64) << 32).to_be(), addr]
 }
 
 /// The words of the only entry of a WR, if its length is from 1, or from 8 with a response, to 2^31 - 1.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn one_entry<E: SendEntry>(answer: Answer, entry: E) -> Option<[u64; 2]> {
     match answer {
         Answer::None => entry.ordinary_from(1),
@@ -152,7 +152,7 @@ pub(crate) fn one_entry<E: SendEntry>(answer: Answer, entry: E) -> Option<[u64; 
 }
 
 /// Writes entries from `unit` on; returns the number of units.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_entries<E: SendEntry>(
     writer: WqeWriter<'_>,
     unit: u32,
@@ -179,7 +179,7 @@ pub(crate) fn put_entries<E: SendEntry>(
 }
 
 /// Writes entries of usual lengths that do not wrap at the ring's end and have no response; `None` for others.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_ordinary<E: SendEntry>(
     writer: WqeWriter<'_>,
     unit: u32,
@@ -257,7 +257,7 @@ pub(crate) fn put_frame_entries(
 }
 
 /// Copies inline data from `unit` on; returns the number of units, 0 if there are no bytes.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_inline(
     writer: WqeWriter<'_>,
     unit: u32,
@@ -268,7 +268,7 @@ pub(crate) fn put_inline(
 }
 
 /// [`put_inline`] that returns the units in 64 bits, as they are needed for the control segment's first word.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) fn copy_inline(
     writer: WqeWriter<'_>,
     unit: u32,
@@ -295,7 +295,7 @@ pub(super) fn copy_inline(
 
 /// Copies inline data from `unit` on; returns the number of units. `None` if they are empty or too long, if they wrap at the
 /// ring's end, or if the buffers' lengths change.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_ordinary_inline(
     writer: WqeWriter<'_>,
     unit: u32,
@@ -307,7 +307,7 @@ pub(crate) fn put_ordinary_inline(
 }
 
 /// [`put_ordinary_inline`] for one buffer of at most [`SHORT_INLINE`] bytes.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_short_inline(
     writer: WqeWriter<'_>,
     unit: u32,
@@ -328,7 +328,7 @@ pub(crate) const SHORT_INLINE: usize = 64;
 
 /// Copies inline data of `len` bytes from `unit` on. Returns `false` if they are empty, if they wrap at the ring's end, or if
 /// their total length is another one.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn put_bytes(writer: WqeWriter<'_>, unit: u32, len: usize, data: &Inline<'_>) -> bool {
     if len == 0 {
         return false;
@@ -347,13 +347,13 @@ fn put_bytes(writer: WqeWriter<'_>, unit: u32, len: usize, data: &Inline<'_>) ->
 }
 
 /// The first four bytes of an inline segment, as in memory.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 const fn inline_head(len: usize) -> u32 {
     (len as u32 | MLX5_INLINE_SEG).to_be()
 }
 
 /// The units of an inline segment; `len` is within a queue's limit.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 const fn inline_units(len: usize) -> u64 {
     (len as u64 + 19) / 16
 }

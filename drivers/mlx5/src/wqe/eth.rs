@@ -22,7 +22,7 @@ pub(crate) type L2Header = [u8; ETH_L2_INLINE_HEADER_SIZE];
 const L2: usize = ETH_L2_INLINE_HEADER_SIZE;
 
 /// Writes the segment's first 16 bytes; the last two are the first two of the header.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn put_eth(writer: WqeWriter<'_>, csum: bool, mss: u16, header_len: u16, start: [u8; 2]) {
     let csum = if csum { MLX5_ETH_WQE_L3_CSUM | MLX5_ETH_WQE_L4_CSUM } else { 0 };
     let first = u64::from(csum) << 24 | u64::from(mss);
@@ -49,7 +49,7 @@ pub(crate) fn put_frame(writer: WqeWriter<'_>, csum: bool, header: Option<&L2Hea
 
 /// The units of a TSO segment; an error if the length of the header is invalid. This is checked before the room in the
 /// queue: a header that is too long for the QP may need more room than the queue has, so the post would never succeed.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn tso_units(max_header: u32, args: TsoArgs<'_>) -> Result<u32, PostError> {
     let len = args.header.len();
     if len < ETH_L2_MIN_HEADER_SIZE || len > max_header as usize {
@@ -59,7 +59,7 @@ pub(crate) fn tso_units(max_header: u32, args: TsoArgs<'_>) -> Result<u32, PostE
 }
 
 /// Writes a TSO segment whose header [`tso_units`] has checked; returns the number of units.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_tso(writer: WqeWriter<'_>, csum: bool, args: TsoArgs<'_>) -> Result<u32, PostError> {
     let (Ok(header_len), [a, b, rest @ ..]) = (u16::try_from(args.header.len()), args.header) else {
         return Err(PostError::InvalidArgument);
@@ -78,7 +78,7 @@ pub(crate) fn put_tso(writer: WqeWriter<'_>, csum: bool, args: TsoArgs<'_>) -> R
 }
 
 /// The units of a segment with a header of this length.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn units(header_len: usize) -> u32 {
     u32::try_from(header_len.saturating_sub(2).div_ceil(16)).unwrap_or(u32::MAX - 1) + 1
 }

@@ -59,47 +59,47 @@ impl Sge {
     const COUNT: u64 = (((MAX_SGE_LENGTH - 1) as u64) << 32).to_be();
 
     /// From values in host order; `length` is at most 2^31.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn from_host(addr: u64, length: u32, lkey: u32) -> Self {
         Self { words: [((Self::count(length) as u64) << 32 | lkey as u64).to_be(), addr.to_be()] }
     }
 
     /// The count of a length: the counts of 0 and 2^31 bytes are exchanged.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     const fn count(length: u32) -> u32 {
         if length & (MAX_SGE_LENGTH - 1) == 0 { length ^ MAX_SGE_LENGTH } else { length }
     }
 
     /// Whether the entry is empty or has 2^31 bytes.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn is_special(&self) -> bool {
         self.words[0] & Self::COUNT == 0
     }
 }
 
 impl WireSge for Sge {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn new(addr: u64, length: u32, lkey: u32) -> Result<Self, PostError> {
         if length > MAX_SGE_LENGTH {
             return Err(PostError::InvalidLength);
         }
         Ok(Self::from_host(addr, length, lkey))
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn with_length(self, length: u32) -> Self {
         let key = self.words[0] & u64::from(u32::MAX).to_be();
         Self { words: [key | (u64::from(Self::count(length)) << 32).to_be(), self.words[1]] }
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn addr(&self) -> u64 {
         u64::from_be(self.words[1])
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn length(&self) -> u32 {
         let count = (u64::from_be(self.words[0]) >> 32) as u32;
         if self.is_special() { count ^ MAX_SGE_LENGTH } else { count }
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn lkey(&self) -> u32 {
         u64::from_be(self.words[0]) as u32
     }
@@ -125,22 +125,22 @@ pub struct Remote {
 
 impl Remote {
     /// The 16 bytes of the segment.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn words(self) -> [u64; 2] {
         [self.addr, self.key]
     }
 }
 
 impl WireRemote for Remote {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn new(addr: u64, rkey: u32) -> Self {
         Self { addr: addr.to_be(), key: (u64::from(rkey) << 32).to_be() }
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn addr(&self) -> u64 {
         u64::from_be(self.addr)
     }
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn rkey(&self) -> u32 {
         (u64::from_be(self.key) >> 32) as u32
     }
@@ -184,7 +184,7 @@ impl Ah {
     }
 
     /// The 48 bytes for a datagram (`key` has the Q_Key in its upper half) or a DC target (`key` is the access key).
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn to(&self, key: u64, number: u32) -> [u64; 6] {
         let number = u64::from(number | hw::MLX5_EXTENDED_UD_AV) << 32;
         let [_, w1, w2, w3, w4, w5] = self.words;
@@ -199,7 +199,7 @@ impl fmt::Debug for Ah {
 }
 
 /// The hardware's opcode. Opcodes that no queue posts are mapped to NOP.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) const fn hw_opcode(opcode: WrOpcode) -> u8 {
     match opcode {
         WrOpcode::RDMA_WRITE => hw::MLX5_OPCODE_RDMA_WRITE,
@@ -221,13 +221,13 @@ const PLAIN_FLAGS: u32 =
     SendFlags::FENCE.union(SendFlags::SIGNALED).union(SendFlags::SOLICITED).union(SendFlags::INLINE).bits();
 
 /// Whether all flags are allowed on every QP type. `IP_CSUM` is not: it is allowed on raw packet QPs only.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) const fn are_plain(flags: SendFlags) -> bool {
     flags.bits() & !PLAIN_FLAGS == 0
 }
 
 /// Converts the flags to those of the control segment.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) const fn fm_ce_se(flags: SendFlags) -> u8 {
     const { assert!(SendFlags::FENCE.bits() << 7 == hw::MLX5_WQE_CTRL_FENCE as u32) };
     const { assert!(SendFlags::SIGNALED.bits() << 2 == hw::MLX5_WQE_CTRL_CQ_UPDATE as u32) };
@@ -239,7 +239,7 @@ pub(crate) const fn fm_ce_se(flags: SendFlags) -> u8 {
 }
 
 /// The control segment's first word; `base` contains the QP number.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) const fn ctrl0(base: u64, place: BlockIndex, opcode: u8, ds: u64) -> u64 {
     // Opcode and units are constant in most calls, so this is one constant.
     let shape = (opcode as u64) << 32 | ds;
@@ -247,7 +247,7 @@ pub(crate) const fn ctrl0(base: u64, place: BlockIndex, opcode: u8, ds: u64) -> 
 }
 
 /// The control segment's second word, as in memory. `imm` is in host order.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) const fn ctrl1(fm_ce_se: u8, imm: u32) -> u64 {
     ((fm_ce_se as u64) << 32 | imm as u64).to_be()
 }

@@ -24,7 +24,7 @@ pub(crate) type Dest<'a> = uverbs_core::provider::Dest<'a, Ah>;
 pub(crate) type Wr<'a, E> = uverbs_core::provider::Wr<'a, Ah, E, Remote>;
 
 /// The units of a destination's segment.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) const fn dest_units(to: &Dest<'_>) -> u32 {
     match to {
         Dest::Peer => 0,
@@ -34,7 +34,7 @@ pub(crate) const fn dest_units(to: &Dest<'_>) -> u32 {
 }
 
 /// Immediate data or a key, as in the control segment, in host order.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) const fn imm_or_key(op: &Op<'_, Remote>) -> u32 {
     match *op {
         Op::SendImm(value) | Op::WriteImm(_, value) | Op::SendInv(value) | Op::LocalInv(value) => value,
@@ -43,7 +43,7 @@ pub(crate) const fn imm_or_key(op: &Op<'_, Remote>) -> u32 {
 }
 
 /// The operands of an atomic, in wire order.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 const fn operands(op: &Op<'_, Remote>) -> Option<[u64; 2]> {
     match *op {
         Op::CmpSwp(_, compare, swap) => Some([swap.to_be(), compare.to_be()]),
@@ -53,7 +53,7 @@ const fn operands(op: &Op<'_, Remote>) -> Option<[u64; 2]> {
 }
 
 /// The header of a TSO send.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) const fn tso_args<'a>(op: &Op<'a, Remote>) -> Option<TsoArgs<'a>> {
     match *op {
         Op::Tso(args) => Some(args),
@@ -62,13 +62,13 @@ pub(crate) const fn tso_args<'a>(op: &Op<'a, Remote>) -> Option<TsoArgs<'a>> {
 }
 
 /// Whether a WR is a bind or an invalidation.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) const fn is_local(op: &Op<'_, Remote>) -> bool {
     matches!(op, Op::BindMw(_) | Op::LocalInv(_))
 }
 
 /// The response that the device writes to the entries of a WR of a list or of the typed interface.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) const fn answer_of(op: &Op<'_, Remote>) -> Answer {
     if is_atomic(op.opcode()) { Answer::CountEight } else { Answer::None }
 }
@@ -83,7 +83,7 @@ pub(crate) enum Alignment {
 }
 
 /// The units of an opcode between destination and data.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) const fn op_units(opcode: WrOpcode) -> u32 {
     match opcode {
         WrOpcode::RDMA_WRITE | WrOpcode::RDMA_WRITE_WITH_IMM | WrOpcode::RDMA_READ => 1,
@@ -103,7 +103,7 @@ pub(crate) fn max_units<E>(data: &Data<'_, E>) -> u32 {
 
 /// Calls `f`, which should not be inlined, with a copy. If the address of the WR or of a single entry were passed, they would
 /// be kept in memory instead of registers, in the fast path, too.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn lend<E: Copy, R>(wr: &Wr<'_, E>, f: impl FnOnce(&Wr<'_, E>) -> R) -> R {
     match wr.data {
         Data::Sges(&[one]) => f(&Wr { data: Data::Sges(&[one]), ..*wr }),
@@ -134,7 +134,7 @@ pub(crate) struct Written {
 
 impl Written {
     /// A WQE of `ds` units with data of the kind `carries`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn new(ds: u32, carries: Carries) -> Self {
         Self { ds, carries: if ds == CTRL_UNITS { Carries::Nothing } else { carries } }
     }
@@ -147,14 +147,14 @@ pub(crate) trait Units {
 }
 
 impl Units for WqeWriter<'_> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn put_unit(&mut self, unit: u32, words: [u64; 2]) {
         self.put(unit, words);
     }
 }
 
 impl Units for [u64; 8] {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn put_unit(&mut self, unit: u32, [a, b]: [u64; 2]) {
         let first = (unit % 4) as usize * 2;
         (self[first], self[first + 1]) = (a, b);
@@ -193,40 +193,40 @@ impl CtrlConsts {
     }
 
     /// The number of the QP.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn qp_num(&self) -> u32 {
         (self.first[0] >> 8) as u32 & 0xff_ffff
     }
 
     /// The first word of a common WQE with `data_units` units of data. All opcodes of a queue are below 16.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn first(&self, place: BlockIndex, opcode: WrOpcode, data_units: u64) -> u64 {
         let one = self.first[(opcode.0 & 15) as usize];
         ctrl0(one.wrapping_add(data_units.wrapping_sub(1)), place, 0, 0)
     }
 
     /// The first word of a WQE of `ds` units, for any layout.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn first_of_units(&self, place: BlockIndex, opcode: WrOpcode, ds: u32) -> u64 {
         ctrl0(self.first[(opcode.0 & 15) as usize] & !0xff, place, 0, ds.into())
     }
 
     /// [`second`](Self::second) of a local operation, which `waits` for the one before it. (A fence of the WR is stronger.)
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn second_behind_local(&self, flags: SendFlags, imm: u32, waits: bool) -> u64 {
         let words = if waits { &self.waiting } else { &self.second };
         words[(flags.bits() & 15) as usize] | ctrl1(0, imm)
     }
 
     /// The second word. Flags that are not plain are ignored.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn second(&self, flags: SendFlags, imm_or_key: u32) -> u64 {
         self.second[(flags.bits() & 15) as usize] | ctrl1(0, imm_or_key)
     }
 }
 
 /// Writes the destination after the control segment; returns the next unit.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_destination(units: &mut impl Units, to: &Dest<'_>) -> u32 {
     let av = match *to {
         Dest::Peer => return CTRL_UNITS,
@@ -249,7 +249,7 @@ pub(crate) fn put_destination(units: &mut impl Units, to: &Dest<'_>) -> u32 {
 }
 
 /// Writes the segments of the opcode from `unit` on; returns the next unit.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_op(
     units: &mut impl Units,
     unit: u32,
@@ -271,7 +271,7 @@ pub(crate) fn put_op(
 /// destination and flags.
 ///
 /// A WR with one entry has its own code, in which the length is constant if all else is.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_wqe<E: SendEntry>(
     view: SqView<'_>,
     cursor: &mut Cursor,
@@ -311,7 +311,7 @@ pub(crate) fn put_wqe<E: SendEntry>(
 }
 
 /// [`put_wqe`] for a TSO send of entries: the Ethernet segment contains the header.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn put_tso<E: SendEntry>(
     view: SqView<'_>,
     cursor: &mut Cursor,
@@ -345,7 +345,7 @@ fn put_tso<E: SendEntry>(
 }
 
 /// Writes the control segment of a common WQE with `data_units` units of data.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_ctrl(
     writer: WqeWriter<'_>,
     consts: &CtrlConsts,
@@ -358,7 +358,7 @@ pub(crate) fn put_ctrl(
 }
 
 /// Whether [`block`] composes WRs of this kind.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn has_block<E>(wr: &Wr<'_, E>) -> bool {
     let units = CTRL_UNITS + dest_units(&wr.to) + op_units(wr.op.opcode()) + 1;
     matches!(wr.data, Data::Sges([_])) && tso_args(&wr.op).is_none() && units <= 4
@@ -366,7 +366,7 @@ pub(crate) fn has_block<E>(wr: &Wr<'_, E>) -> bool {
 
 /// Composes a WQE of one block with one entry in registers: returns its words, except the first, and its units. `None` for
 /// other WRs, and for WRs with an error.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn block<E: SendEntry>(
     consts: &CtrlConsts,
     wr: &Wr<'_, E>,

@@ -42,24 +42,24 @@ impl EntryTest {
 }
 
 impl WireEntry for Sge {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wire(self) -> Result<Sge, PostError> {
         Ok(self)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn ordinary(self, entries: EntryTest) -> Option<[u64; 2]> {
         (self.words[0] & entries.bits != 0).then_some(self.words)
     }
 }
 
 impl WireEntry for RawSge {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wire(self) -> Result<Sge, PostError> {
         Sge::new(self.addr, self.length, self.lkey)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn ordinary(self, entries: EntryTest) -> Option<[u64; 2]> {
         let words = [(u64::from(self.length) << 32 | u64::from(self.lkey)).to_be(), self.addr.to_be()];
         (self.length.wrapping_sub(1) < entries.longest).then_some(words)
@@ -92,7 +92,7 @@ impl RecvFormat {
 
     /// Writes a receive of one ordinary entry (see [`WireEntry::ordinary`]). Otherwise returns `false` and writes nothing.
     /// `units` are the first two of the element; if it has only one, both are that one.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_one<S: WireEntry>(&self, units: [&[AtomicU64; 2]; 2], sge: S) -> bool {
         let Some(words) = sge.ordinary(self.entries) else { return false };
         let [first, second] = units;
@@ -132,7 +132,7 @@ impl RecvFormat {
     }
 }
 
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn store([a, b]: [&AtomicU64; 2], words: [u64; 2]) {
     a.store(words[0], Ordering::Relaxed);
     b.store(words[1], Ordering::Relaxed);

@@ -47,13 +47,13 @@ const RIGHTS: [u8; 16] = {
 };
 
 /// Writes the segments of an invalidation after the control segment; returns the WQE's units.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_local_inv(slot: WqeWriter<'_>) -> u32 {
     put_free(slot, true, 0)
 }
 
 /// Writes the segments of a bind, or of an unbind if the length is 0, after the control segment; returns the WQE's units.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_bind(slot: WqeWriter<'_>, qpn: u32, bind: &MwBind) -> Result<u32, PostError> {
     if bind.length > MAX_KLM_LENGTH {
         return Err(PostError::Unsupported);
@@ -104,7 +104,7 @@ pub(crate) fn put_bind(slot: WqeWriter<'_>, qpn: u32, bind: &MwBind) -> Result<u
 }
 
 /// Writes the segments that free a key; returns the WQE's units.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn put_free(slot: WqeWriter<'_>, type2: bool, rkey: u32) -> u32 {
     let mut flags = MLX5_WQE_UMR_CTRL_FLAG_INLINE | MLX5_WQE_UMR_CTRL_FLAG_TRNSLATION_OFFSET;
     let mut mask = MLX5_WQE_UMR_CTRL_MKEY_MASK_FREE | MLX5_WQE_UMR_CTRL_MKEY_MASK_MKEY;
@@ -125,13 +125,13 @@ fn put_free(slot: WqeWriter<'_>, type2: bool, rkey: u32) -> u32 {
 }
 
 /// The QP number, and the low byte of the key, which the user may change.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn qpn_mkey(qpn: u32, rkey: u32) -> Be32 {
     Be32::new(qpn << 8 | rkey & 0xff)
 }
 
 /// Writes the UMR control segment: the units 1 to 3.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn put_ctrl(slot: WqeWriter<'_>, flags: u8, klm_octowords: u16, mask: u64) {
     let seg = UmrCtrlSeg {
         flags,
@@ -146,14 +146,14 @@ fn put_ctrl(slot: WqeWriter<'_>, flags: u8, klm_octowords: u16, mask: u64) {
 }
 
 /// Writes a block whose first unit is not 0.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn put_first(slot: WqeWriter<'_>, nth: u32, unit: [u64; 2]) {
     slot.put_pair(nth, 0, unit);
     (1..4).for_each(|unit| slot.put_zeros(nth, unit));
 }
 
 /// Writes the context of the memory key: the second block.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn put_mkey(slot: WqeWriter<'_>, seg: MkeyContextSeg) {
     let units: [[u64; 2]; 4] = transmute!(seg);
     for (i, unit) in units.into_iter().enumerate() {

@@ -17,31 +17,31 @@ pub(crate) struct WqeWriter<'r> {
 
 impl<'r> WqeWriter<'r> {
     /// The WQE that begins at `place`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn new(ring: SqView<'r>, place: BlockIndex) -> Self {
         Self { ring, head: ring.at(place), place }
     }
 
     /// The WQE's first block.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn place(self) -> BlockIndex {
         self.place
     }
 
     /// The ring and the place, as arguments of a function that is not inlined, which computes the block's address itself.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn lend(self) -> (&'r SqAddrs, BlockIndex) {
         (self.ring.lend(), self.place)
     }
 
     /// `count` units from `unit` on, if they do not wrap at the ring's end.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn units(self, unit: u32, count: usize) -> Option<&'r [[AtomicU64; 2]]> {
         self.ring.units_from(self.place.unit(unit), count)
     }
 
     /// Writes the 16 bytes at `unit`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put(self, unit: u32, words: [u64; 2]) {
         // In the first block, which is known at compile time in most calls, the index needs no mask.
         if unit < 4 {
@@ -53,7 +53,7 @@ impl<'r> WqeWriter<'r> {
     }
 
     /// [`put`](Self::put) for a `unit` that is not known at compile time.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_far(self, unit: u32, words: [u64; 2]) {
         let place = self.ring.unit_at(self.place.unit(unit));
         place[0].store(words[0], Ordering::Relaxed);
@@ -61,7 +61,7 @@ impl<'r> WqeWriter<'r> {
     }
 
     /// Writes a `unit` of the `nth` block.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_pair(self, nth: u32, unit: usize, words: [u64; 2]) {
         let block = self.ring.at(self.place.after(nth));
         let Some([first, second]) = block.as_chunks::<2>().0.get(unit) else { return };
@@ -70,13 +70,13 @@ impl<'r> WqeWriter<'r> {
     }
 
     /// The place of a segment of `len` bytes at `unit`; `None` if it wraps at the ring's end.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn segment(self, unit: u32, len: usize) -> Option<Segment<'r>> {
         self.ring.segment(self.place.unit(unit), len)
     }
 
     /// Writes 0 to a `unit` of the `nth` block.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_zeros(self, nth: u32, unit: usize) {
         let block = self.ring.at(self.place.after(nth));
         let Some(unit) = block.as_chunks::<2>().0.get(unit) else { return };
@@ -95,13 +95,13 @@ impl<'r> WqeWriter<'r> {
     }
 
     /// Writes the control segment's first word.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_ctrl0(self, word: u64) {
         self.head[0].store(word, Ordering::Relaxed);
     }
 
     /// Writes the control segment's second word.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_ctrl1(self, word: u64) {
         self.head[1].store(word, Ordering::Relaxed);
     }
@@ -134,13 +134,13 @@ pub(crate) struct InlineWriter<'r> {
 
 impl<'r> InlineWriter<'r> {
     /// A writer whose first byte is at `unit`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn new(writer: WqeWriter<'r>, unit: u32) -> Self {
         Self { ring: writer.ring, start: writer.place.unit(unit), end: 0 }
     }
 
     /// Adds `bytes`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.ring.store_bytes(self.start, self.end, bytes);
         self.end += bytes.len() as u32;

@@ -23,7 +23,7 @@ const fn slow_flags(opcode: WrOpcode) -> SlowPathFlags {
 impl SendQueue {
     /// Begins a WR with data. `op` is a closure for each operation, so that the functions that are not inlined have one
     /// instance for each, whose arguments are those of the operation.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn begin<'o>(&mut self, head: Head, op: impl Fn() -> Op<'o, Remote> + Copy) {
         let Self { session, encoder, .. } = self;
         let (fast, opcode) = (&encoder.fast, op().opcode());
@@ -44,7 +44,7 @@ impl SendQueue {
 
     /// Begins a WR of the fast path, for which there is room: finishes it, and writes the segments of its opcode from
     /// `unit` on.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn begin_at(&mut self, unit: u32, takes: Setters, head: Head, op: &Op<'_, Remote>) {
         let Self { queue, encoder, session, .. } = self;
         let (place, opcode) = (session.cursor.at, op.opcode());
@@ -117,7 +117,7 @@ impl SendQueue {
     }
 
     /// Begins a local operation.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn begin_local<'o>(&mut self, head: Head, op: impl Fn() -> Op<'o, Remote> + Copy) {
         let Self { queue, producer, encoder, session } = self;
         if session.wr.state.needs.is_empty() {

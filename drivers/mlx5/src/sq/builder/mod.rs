@@ -27,7 +27,7 @@ use uverbs_core::provider::{Head, Inline, Op, PostError, To, WrBuilder};
 use uverbs_core::wr::Sge as RawSge;
 
 /// `wr_bind_mw` is for windows of type 2, whatever type the window has (ibv_wr_post(3)).
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 const fn type_2(bind: MwBind) -> MwBind {
     MwBind { mw_type: 2, ..bind }
 }
@@ -78,12 +78,12 @@ impl WrBuilder for SendQueue {
         self.session.wr.clear();
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wr_is_open(&self) -> bool {
         self.producer.in_session()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn wr_begin(&mut self, head: Head, op: Op<'_, Remote>) {
         match op {
             Op::Send => self.begin(head, || Op::Send),
@@ -111,7 +111,7 @@ impl WrBuilder for SendQueue {
         self.set_address(Kind::Xrc, &Dest::Xrc(remote_srqn));
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn wr_set_sge(&mut self, sge: RawSge) {
         let Self { queue, session: Session { wr, .. }, .. } = self;
         // The length of an empty entry wraps around.
@@ -126,7 +126,7 @@ impl WrBuilder for SendQueue {
         unsafe { self.set_entry(sge.addr, sge.length, sge.lkey) }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn wr_set_sges(&mut self, sges: &[RawSge]) {
         let Self { queue, session, encoder, .. } = self;
         let state = session.wr.state;

@@ -83,7 +83,7 @@ impl CurrentState {
     }
 
     /// Whether its data are missing, and it has no flags except `but`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) const fn takes_data(self, but: SlowPathFlags) -> bool {
         self.needs.contains(Setters::DATA) && self.slow.difference(but).is_empty()
     }
@@ -105,14 +105,14 @@ impl Current {
     };
 
     /// Removes the WR.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) const fn clear(&mut self) {
         self.max_entry = 0;
         self.state = Self::NONE.state;
     }
 
     /// Called after the data were set.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn end_data(&mut self) {
         self.max_entry = 0;
         self.state.needs.remove(Setters::DATA);
@@ -136,7 +136,7 @@ impl Session {
     }
 
     /// Ends the data of a WR of the fast path, which a setter wrote into `units` units, at least one.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn end_fast(&mut self, view: SqView<'_>, wr: &Current, units: u32, carries: Carries) {
         WqeWriter::new(view, wr.place).put_ctrl0((wr.ctrl0 - 1 + u64::from(units)).to_be());
         self.cursor.finish_again(view, wr.place, Written { ds: u32::from(wr.state.units) + units, carries });
@@ -144,7 +144,7 @@ impl Session {
     }
 
     /// [`end_fast`](Self::end_fast) for at most [`SHORT_INLINE`] bytes of inline data.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn end_short(&mut self, view: SqView<'_>, wr: &Current, units: u32) {
         WqeWriter::new(view, wr.place).put_ctrl0((wr.ctrl0 - 1 + u64::from(units)).to_be());
         let written = Written { ds: u32::from(wr.state.units) + units, carries: Carries::Inline };

@@ -16,13 +16,13 @@ use uverbs_core::wr::Sge as RawSge;
 
 impl SendQueue {
     /// A writer at the WQE of the WR.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn writer(&self) -> WqeWriter<'_> {
         WqeWriter::new(self.queue.view(), self.session.wr.place)
     }
 
     /// Ends the data of a WR, which a setter wrote into `units` units.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn end_data(&mut self, units: u32, carries: Carries) {
         let Self { queue, session, .. } = self;
         let (wr, view) = (session.wr, queue.view());
@@ -128,7 +128,7 @@ impl SendQueue {
     }
 
     /// Sets inline data that are long or several buffers.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn set_inline_far<'d>(&mut self, data: impl Fn() -> Inline<'d>) {
         let Self { queue, session, encoder, .. } = self;
         let state = session.wr.state;
@@ -187,7 +187,7 @@ impl SendQueue {
     }
 
     /// Sets the destination of a WR, of a queue of this `kind`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn set_address(&mut self, kind: Kind, to: &Dest<'_>) {
         if self.encoder.kind != kind {
             // The WR has a setter for its destination, but not this one.
