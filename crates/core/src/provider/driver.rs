@@ -499,7 +499,7 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
 /// A driver whose devices have dynamic connections: initiators that send to many targets, one after the other.
 ///
 /// An initiator is a QP of type [`QpType::Driver`](crate::attr::QpType), created by [`Driver::create_qp`]; each of its
-/// WRs has a destination ([`DcTarget`](super::op::DcTarget)).
+/// WRs has a destination ([`DcTarget`](super::DcTarget)).
 pub trait DcDriver: Driver {
     /// Creates a target. It has no queues: it receives into its SRQ. It gets its number when it goes to RTR.
     ///

@@ -2,7 +2,7 @@
 //! A replicated log: a leader writes entries to the memory of its followers, and a new leader locks the old one out.
 //!
 //! Each [`Follower`] has two pieces of memory. The *term* is a word that every candidate may change by an atomic compare-and-swap. The
-//! *log* can be written through a window only, which is open to one QP: that of the leader. An [`Entry`](entry::Entry) is durable when it
+//! *log* can be written through a window only, which is open to one QP: that of the leader. An [`Entry`] is durable when it
 //! is in the logs of a majority.
 //!
 //! - **Election.** A candidate reads the terms, swaps a higher one with its own number into each, and asks each follower for the log. A

@@ -30,7 +30,7 @@ impl SendQueue {
     /// into the queue.
     ///
     /// # Safety
-    /// The memory that the WQE names fulfils the contract of [`WrBuilder::wr_set_sges`]. If the WQE changes a key, the
+    /// The memory that the WQE names fulfils the contract of `WrBuilder::wr_set_sges`. If the WQE changes a key, the
     /// memory that is accessible by that key does, until the key is changed again or destroyed.
     pub unsafe fn wr_raw_wqe(&mut self, wr_id: u64, wqe: &[[u8; 16]]) {
         self.session.end_wr();
