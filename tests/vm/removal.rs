@@ -196,7 +196,7 @@ fn futures<D: Driver>(a: &Context<D>, b: &Context<D>, attr: &ConnectAttr, sent: 
     let (pd, domain) = (a.alloc_pd()?, b.alloc_pd()?);
     let (pool, incoming) = (pd.pool(8, 4096)?, pd.pool(16, 4096)?);
     let access = AccessFlags::REMOTE_WRITE;
-    let table = domain.pool(1, 4096).exposed(access).build()?.get().context("the only buffer")?;
+    let table = domain.pool_with(1, 4096).exposed(access).build()?.get().context("the only buffer")?;
     let at = table.remote_region();
     let qp = here.qp(&pd).depth(4, 8).pool(&incoming).create()?;
     let peer = there.qp(&domain).depth(4, 0).create()?;
@@ -208,7 +208,7 @@ fn futures<D: Driver>(a: &Context<D>, b: &Context<D>, attr: &ConnectAttr, sent: 
     let mut events = here.events();
     here.block_on(here.timeout(REMOVAL_LIMIT, async {
         let recv = qp.recv();
-        let mut buf = pool.get();
+        let mut buf = pool.try_get();
         let error = loop {
             match qp.write(buf.take().ok_or(AioError::Closed)?, &at).await {
                 Ok(back) => buf = Some(back),

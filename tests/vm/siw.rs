@@ -139,7 +139,7 @@ fn opcodes<D: Driver, L: Lock>(lab: &Lab<D>, face: Face) -> Outcome {
     let Pair { a, b } = &mut pair;
     let victim =
         uverbs_tests::pair::region(&b.pd, 4096, AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE)?;
-    let to = uverbs_tests::Remote { addr: victim.addr(), rkey: victim.rkey() };
+    let to = uverbs_tests::RemoteAddr { addr: victim.addr(), rkey: victim.rkey() };
     let data = [a.sge(0..64)];
     a.post(face, &[Req::new(3, Op::Write(to)).signaled().sges(&data)])?;
     a.ok(1)?;
@@ -318,7 +318,7 @@ fn remote_errors<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = Pair::<D, Rc, Exclusive>::with(lab, &spec(lab))?;
     let Pair { a, b } = &mut pair;
     let data = [a.sge(0..512)];
-    let wrong = uverbs_tests::Remote { rkey: b.mr.rkey() ^ 0x5500, ..b.remote(0) };
+    let wrong = uverbs_tests::RemoteAddr { rkey: b.mr.rkey() ^ 0x5500, ..b.remote(0) };
     b.recv(Face::Single, 7, 0..64)?;
     a.post(Face::Single, &[Req::new(1, Op::Write(wrong)).signaled().sges(&data)])?;
     // iWARP completes a write when TCP has it.
