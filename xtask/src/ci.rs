@@ -26,7 +26,7 @@ pub(crate) struct Args {
 /// A check and its name.
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 14] = [
     ("format", format),
     ("licence headers", licence_headers),
     ("inlining", inlining),
@@ -36,6 +36,10 @@ const STEPS: [Step; 13] = [
     ("packages", packages),
     ("lints", || {
         cargo::call(&["clippy", "--workspace", "--all-targets", ALL[0], ALL[1], "--", "-D", "warnings"])
+    }),
+    // `--all-targets` leaves it out, because only the guest runs it.
+    ("lints of the VM suite", || {
+        cargo::call(&["clippy", "--package", "uverbs-tests", "--test", "vm", "--", "-D", "warnings"])
     }),
     ("lints of each set of drivers", driver_sets),
     ("lints of the benchmark", || lints_of(BENCH, "target/bench")),
