@@ -11,7 +11,6 @@ use core::time::Duration;
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::thread;
-use uverbs::ScopeError;
 use uverbs::{
     CompletionChannel, ConnectAttr, Context, Driver, Errno, Error, EventSource, Exclusive, Rc, Shared,
     WorkCompletion, raw::Cq,
@@ -22,6 +21,7 @@ use uverbs::{
         AccessFlags, EventType, MwType, QpAttr, QpAttrMask, QpCap, QpState, SrqAttr, SrqAttrMask, SrqInitAttr,
     },
 };
+use uverbs::{PollError, ScopeError};
 use uverbs_aio::{Dispatcher, Error as AioError};
 use uverbs_tests::child::spawn;
 use uverbs_tests::env::End;
@@ -120,7 +120,14 @@ fn listen<D: Driver>(
             }
             // Arming is a doorbell, which may have no effect by now.
             cq.req_notify(false)?;
-            while !cq.poll(&mut wc)?.is_empty() {}
+            loop {
+                match cq.poll(&mut wc) {
+                    Ok(done) if !done.is_empty() => {}
+                    // Another thread has noticed the removal; the event is about to come.
+                    Ok(_) | Err(PollError::Removed) => break,
+                    Err(e) => return Err(e.into()),
+                }
+            }
         }
     }
 }
@@ -326,7 +333,14 @@ fn removed<D: Driver>(lab: &Lab<D>, how: How) -> Outcome {
     every_call(lab, &mut objects, &pair.a)?;
     // Rings and registers may still be written, without effect.
     let mut wc = [WorkCompletion::default(); 16];
-    while !pair.a.cq.poll(&mut wc)?.is_empty() {}
+    // What was complete before can be polled; then the removal is the error.
+    let end = loop {
+        match pair.a.cq.poll(&mut wc) {
+            Ok(done) => ensure!(!done.is_empty(), "an empty poll of a removed device is no error"),
+            Err(end) => break end,
+        }
+    };
+    ensure!(end == PollError::Removed, "{end:?}");
     pair.a.cq.req_notify(false)?;
     for face in Face::ALL {
         let _ = pair.a.post(face, &[Req::new(1, Op::Send).signaled()]);
