@@ -48,6 +48,15 @@ impl<D: Driver> Done<D> {
                 _ => Self::Other(completed),
             };
         }
+        let is_known = matches!(
+            (opcode, imm),
+            (WcOpcode::SEND | WcOpcode::RDMA_WRITE | WcOpcode::RDMA_READ, _)
+                | (WcOpcode::COMP_SWAP | WcOpcode::FETCH_ADD | WcOpcode::RECV, _)
+                | (WcOpcode::RECV_RDMA_WITH_IMM, Some(_))
+        );
+        if !is_known {
+            return Self::Other(completed);
+        }
         let buf = match completed.into_buf() {
             Ok(buf) => buf,
             Err(completed) => return Self::Other(completed),
@@ -59,7 +68,6 @@ impl<D: Driver> Done<D> {
             (WcOpcode::RECV_RDMA_WITH_IMM, Some(imm)) => Self::WrittenByPeer(Some(buf), imm),
             (WcOpcode::RECV, Some(imm)) => Self::ReceivedImm(buf, imm),
             (WcOpcode::RECV, None) => Self::Received(buf),
-            // Sends, of each kind.
             _ => Self::Sent(Some(buf)),
         }
     }

@@ -46,7 +46,7 @@ pub struct QueueDump {
     pub in_flight: u32,
     /// How many work requests were posted after the oldest one in flight. Of sends, the tail is `posted - 1 - oldest`.
     pub oldest: Option<u32>,
-    /// The last error of a completion that the program has looked at.
+    /// The last error that a completion reported to the program.
     pub last_error: Option<WcError>,
 }
 

@@ -63,7 +63,7 @@ pub(crate) struct Flight<D: Driver> {
     pub(super) id: u64,
     /// The name of the queue.
     pub(super) label: Label,
-    /// The last error of a completion that the program has looked at.
+    /// The last error that a completion reported to the program.
     last_error: Mutex<Option<WcError>>,
     /// The CQ of the completions; `None` for an SRQ, whose receives complete to the CQ of any QP.
     cq: Option<u64>,

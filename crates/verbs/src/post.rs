@@ -28,41 +28,20 @@ pub trait IntoMemory<D: Driver> {
     fn into_memory(self) -> Result<Self::Memory, Rejected<Self::Memory>>;
 }
 
-impl<D: Driver, A: Access> IntoMemory<D> for Buf<A, D> {
-    type Memory = Self;
+macro_rules! as_it_is {
+    ($($memory:ident),*) => {$(
+        impl<D: Driver, A: Access> IntoMemory<D> for $memory<A, D> {
+            type Memory = Self;
 
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn into_memory(self) -> Result<Self, Rejected<Self>> {
-        Ok(self)
-    }
+            #[cfg_attr(not(debug_assertions), inline(always))]
+            fn into_memory(self) -> Result<Self, Rejected<Self>> {
+                Ok(self)
+            }
+        }
+    )*};
 }
 
-impl<D: Driver, A: Access> IntoMemory<D> for BufList<A, D> {
-    type Memory = Self;
-
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn into_memory(self) -> Result<Self, Rejected<Self>> {
-        Ok(self)
-    }
-}
-
-impl<D: Driver, A: Access> IntoMemory<D> for BufPart<A, D> {
-    type Memory = Self;
-
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn into_memory(self) -> Result<Self, Rejected<Self>> {
-        Ok(self)
-    }
-}
-
-impl<D: Driver, A: Access> IntoMemory<D> for SharedBuf<A, D> {
-    type Memory = Self;
-
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn into_memory(self) -> Result<Self, Rejected<Self>> {
-        Ok(self)
-    }
-}
+as_it_is!(Buf, BufList, BufPart, SharedBuf);
 
 impl<D: Driver> IntoMemory<D> for Filled<D> {
     type Memory = Buf<Private, D>;

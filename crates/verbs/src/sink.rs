@@ -285,7 +285,7 @@ pub struct ToBatch<'b, 'q, D: Driver = AnyDriver> {
 
 impl<D: Driver> core::fmt::Debug for ToBatch<'_, '_, D> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("Push")
+        f.write_str("ToBatch")
     }
 }
 

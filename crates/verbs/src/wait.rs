@@ -57,8 +57,8 @@ impl End {
     }
 }
 
-/// A CQ for the time of a wait.
-trait Polled<D: Driver> {
+/// A CQ for the time of a wait: through `&mut` of an exclusive one, or `&` of a shared one.
+trait Queue<D: Driver> {
     fn poll_one(&mut self) -> Result<Option<Completed<D>>>;
     /// Requests the event of the next completion.
     fn arm(&mut self) -> Result<()>;
@@ -90,7 +90,7 @@ impl<D: Driver> Waits<D> {
     }
 
     /// Waits for a completion. `None` at the end.
-    fn wait(&self, limit: Option<Duration>, mut cq: impl Polled<D>) -> Result<Option<Completed<D>>> {
+    fn wait(&self, limit: Option<Duration>, mut cq: impl Queue<D>) -> Result<Option<Completed<D>>> {
         let begin = Instant::now();
         let end = End(limit.and_then(|limit| begin.checked_add(limit)));
         let channel = loop {
@@ -137,7 +137,7 @@ fn sleep<D: Driver>(channel: &CompletionChannel<D>, time: Option<Duration>) -> R
 
 macro_rules! waiting {
     ($locking:ident, [$($this:tt)*]) => {
-        impl<D: Driver> Polled<D> for $($this)* Cq<$locking, D> {
+        impl<D: Driver> Queue<D> for $($this)* Cq<$locking, D> {
             fn poll_one(&mut self) -> Result<Option<Completed<D>>> {
                 Cq::<$locking, D>::poll_one(self).map_err(|error| failed(self.device(), error))
             }

@@ -186,8 +186,8 @@ impl<E: Work> PostRing for Ring<E> {
         Ok((published, published))
     }
 
-    /// If an element is free, those before it are, because the kernel takes them in order. So the last one is looked at first, and
-    /// then those at half of the distance.
+    /// If an element is free, those before it are, because the kernel takes them in order. So the last one is read
+    /// first, and then those at half of the distance.
     fn room(&self, published: u32, at: u32) -> Result<u32, PostError> {
         let mut free = self.capacity().saturating_sub(at.wrapping_sub(published));
         while free != 0 {

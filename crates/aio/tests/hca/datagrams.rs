@@ -112,8 +112,8 @@ fn datagrams_wait_for_an_entry() {
     }
 }
 
-/// rxe reads the address from the kernel's object when it sends: the handle lives until the completion, whoever drops the future, in
-/// whichever state.
+/// rxe reads the address from the kernel's object when it sends: the handle lives until the completion, also if the future
+/// is dropped.
 #[test]
 fn an_address_handle_lives_as_long_as_its_datagrams() {
     for detached in [false, true] {

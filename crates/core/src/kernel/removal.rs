@@ -42,7 +42,8 @@ impl Removal {
     /// The device was removed: an event says so. Not to be called inside a queue.
     #[cold]
     pub fn note(&self) {
-        // SeqCst: one who adds a queue and then finds this false has added it before the hook looks.
+        // The hook and those who add a queue take the lock of the table of queues. One who adds a queue after the hook had the lock
+        // reads `true` here; the queues that were added before are in the table when the hook has the lock.
         if !self.removed.swap(true, Ordering::SeqCst)
             && let Some(hook) = self.hook.get()
         {

@@ -71,7 +71,7 @@ unsafe extern "C" fn give_back<D: Driver>(slot: NonNull<Slot<D>>) {
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn moved<D: Driver>(from: NonNull<Slot<D>>, domain: u64) -> NonNull<Slot<D>> {
-    // Only looked at: the owner has it.
+    // Only the pointer is read; the buffer stays with its owner.
     let buf = ManuallyDrop::new(RawBuf(from));
     let Some(slot) = buf.place_in(domain) else { return from };
     let Used { len, sge } = *buf.used();

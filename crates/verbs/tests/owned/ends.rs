@@ -347,6 +347,7 @@ fn a_forked_child_leaves_the_parents_queues_alone() {
     b.receives(1);
     a.receives(1);
     let buf = a.filled(b"of the parent");
+    let mut waiting = a.context.cq(4).unwrap();
     // SAFETY: the child calls this crate only, which takes no lock that another thread can hold (the fabric has no thread),
     // and ends by `_exit`.
     #[expect(unsafe_code, reason = "fork")]
@@ -364,6 +365,7 @@ fn a_forked_child_leaves_the_parents_queues_alone() {
         assert_eq!(rejected.error, PostError::Forked);
         assert_eq!(&*rejected.returned.unwrap(), b"of the parent");
         assert!(a.cq.poll_one().is_err());
+        assert!(waiting.wait().is_err(), "a wait in the child would not end");
         drop(a);
     }));
     // SAFETY: ends the child without what the parent registered.

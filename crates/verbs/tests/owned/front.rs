@@ -72,13 +72,11 @@ fn each_operation_is_what_was_done() {
 #[test]
 fn a_failure_is_an_error_and_gives_its_buffer_back() {
     let (mut a, b) = pair();
-    let key = b.pd.pool(1, SIZE).unwrap();
     let table = b.pd.pool_with(1, SIZE).exposed(AccessFlags::REMOTE_READ).build().unwrap().get().unwrap();
     a.qp.write(a.pool.get().unwrap(), &table.remote_region()).unwrap();
     let error = a.next().ok().unwrap_err();
     assert!(error.to_string().contains("remote access"), "{error}");
     assert_eq!(a.pool.available(), 32);
-    drop(key);
 }
 
 #[test]
@@ -316,11 +314,7 @@ fn a_flush_ends_a_wait() {
 fn a_name_that_no_device_has_lists_the_names() {
     for name in ["", "hca", "hca99", "hca01", "mlx5_77"] {
         let error = uverbs::open(name).unwrap_err();
-        assert!(
-            error.to_string().contains(&format!("no device is named {name:?}"))
-                || error.verb() != "open_device",
-            "{error}"
-        );
+        assert!(error.to_string().contains(&format!("no device is named {name:?}")), "{error}");
     }
 }
 
