@@ -31,7 +31,7 @@ pub use completion::Completion;
 pub use config::{Extensions, SendConfig};
 pub use driver::{FlushByModify, Rxe, RxeDevice};
 pub use ring::{Ring, RingError};
-pub use uverbs_soft::{ArmBell, FlushBell, KernelBell, SendBell, SrqShared, ThreadDomain};
+pub use uverbs_soft::{ArmBell, FlushBell, KernelBell, SendBell, ThreadDomain};
 pub use wqe::{Ah, QueueKey};
 
 /// A send queue, with `B` as its doorbell.

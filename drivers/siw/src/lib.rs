@@ -32,7 +32,7 @@ pub use completion::Completion;
 pub use driver::{Siw, SiwDevice};
 pub use ring::{CompletionRing, RecvHead, Ring, RingError, SendHead, Work, WqeOf};
 pub use shared::Connection;
-pub use uverbs_soft::{KernelBell, SendBell, SrqShared, ThreadDomain};
+pub use uverbs_soft::{KernelBell, SendBell, ThreadDomain};
 pub use wqe::{Ah, SendConfig};
 
 /// A send queue, with `B` as its doorbell.

@@ -7,17 +7,19 @@
 // UNSAFETY: implements unsafe functions that have no caller, because there is no value to call them with.
 
 use core::convert::Infallible;
+use core::marker::PhantomData;
 use std::sync::Arc;
 use uverbs_core::attr::{AccessFlags, AhAttr, CqInitAttr, QpAttr, QpAttrMask, SrqAttr, SrqAttrMask};
 use uverbs_core::control::{
-    AhHandle, CompChannelHandle, ContextInfo, CoreSupport, CqHandle, MrHandle, MrRange, PdHandle, QpHandle,
-    SrqHandle,
+    AhHandle, CompChannelHandle, ContextInfo, CoreSupport, CqEvents, CqHandle, MrHandle, MrRange, PdHandle,
+    QpHandle, SrqHandle,
 };
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Kernel;
 use uverbs_core::provider::{
-    BadWr, Completion, CompletionQueue, CqParts, Driver, Head, Inline, Op, PollError, PostError, QpCreate,
-    QpParts, RecvBatch, RecvQueue, RemoteAddr, SendBatch, SendQueue, SrqCreate, SrqParts, Wr, WrBuilder,
+    BadWr, Completion, CompletionQueue, CqObject, CqParts, Driver, Head, Inline, NoWq, Object, Op, PollError,
+    PostError, QpCreate, QpEnd, QpObject, QpParts, RecvBatch, RecvQueue, RemoteAddr, SendBatch, SendQueue,
+    SrqCreate, SrqObject, SrqParts, Wr, WrBuilder,
 };
 use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus};
 use uverbs_core::wr::{RecvWr, SendWr, Sge};
@@ -25,6 +27,41 @@ use uverbs_core::wr::{RecvWr, SendWr, Sge};
 /// A driver that this build does not have, and each of its parts. It has no values.
 #[derive(Clone, Copy, Debug)]
 pub struct Absent(Infallible);
+
+/// An object that this build does not have, with this handle and this report.
+#[derive(Debug)]
+pub struct AbsentObject<H, R>(Infallible, PhantomData<fn() -> (H, R)>);
+
+impl<H: core::fmt::Debug + 'static, R: core::fmt::Debug + 'static> Object for AbsentObject<H, R> {
+    type Handle = H;
+    type Reported = R;
+
+    fn handle(&self) -> &H {
+        match self.0 {}
+    }
+
+    fn destroy(self) -> Result<R, (Self, Error)> {
+        match self.0 {}
+    }
+}
+
+impl CqObject for AbsentObject<CqHandle, CqEvents> {
+    type Engine = Absent;
+}
+
+impl SrqObject for AbsentObject<SrqHandle, u32> {
+    type Engine = Absent;
+
+    fn modify(&self, _: &mut Absent, _: &SrqAttr, _: SrqAttrMask) -> Result<()> {
+        match self.0 {}
+    }
+}
+
+impl QpObject for AbsentObject<QpHandle, QpEnd> {
+    fn modify(&self, _: &QpAttr, _: QpAttrMask) -> Result<()> {
+        match self.0 {}
+    }
+}
 
 impl Driver for Absent {
     const NAME: &'static str = "absent";
@@ -38,9 +75,10 @@ impl Driver for Absent {
     type RecvQueue = Self;
     type SharedRecvQueue = Self;
     type CompletionQueue = Self;
-    type QpShared = Self;
-    type CqShared = Self;
-    type SrqShared = Self;
+    type Qp = AbsentObject<QpHandle, QpEnd>;
+    type Cq = AbsentObject<CqHandle, CqEvents>;
+    type Srq = AbsentObject<SrqHandle, u32>;
+    type Wq = NoWq;
     type Td = Self;
 
     fn open(_: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
@@ -55,36 +93,15 @@ impl Driver for Absent {
         match self.0 {}
     }
 
-    unsafe fn create_cq(
-        &self,
-        _: &CqInitAttr,
-        _: Option<&CompChannelHandle>,
-        _: u64,
-    ) -> Result<CqParts<Self>> {
+    fn create_cq(&self, _: &CqInitAttr, _: Option<&CompChannelHandle>, _: u64) -> Result<CqParts<Self>> {
         match self.0 {}
     }
 
-    unsafe fn resize_cq(&self, _: &CqHandle, _: &mut Self, _: u32) -> Result<u32> {
-        match self.0 {}
-    }
-
-    unsafe fn create_srq(&self, _: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>> {
-        match self.0 {}
-    }
-
-    unsafe fn modify_srq(&self, _: &SrqHandle, _: &mut Self, _: &SrqAttr, _: SrqAttrMask) -> Result<()> {
+    fn create_srq(&self, _: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>> {
         match self.0 {}
     }
 
     unsafe fn create_qp(&self, _: &QpCreate<'_, Self>) -> Result<QpParts<Self>> {
-        match self.0 {}
-    }
-
-    unsafe fn modify_qp(&self, _: &QpHandle, _: &Self, _: &QpAttr, _: QpAttrMask) -> Result<()> {
-        match self.0 {}
-    }
-
-    unsafe fn destroy_qp(&self, _: QpHandle, _: &Arc<Self>) -> Result<u32, (QpHandle, Error)> {
         match self.0 {}
     }
 

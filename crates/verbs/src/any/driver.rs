@@ -4,34 +4,20 @@
 // UNSAFETY: passes the contract of the verbs on to the driver that created the object.
 
 use super::completion::AnyCompletionQueue;
+use super::object::{AnyCq, AnyQp, AnySrq, AnyWq};
 use super::send::{AnyAh, AnySendQueue};
-use super::{Any, AnyDriver, Mlx5, Rxe, Siw, WqeRemote, WqeSge, foreign};
+use super::{Any, AnyDriver, Mlx5, Rxe, Siw, WqeRemote, WqeSge};
 use crate::open::DRIVER_IDS;
 use std::sync::Arc;
-use uverbs_core::attr::{
-    AccessFlags, AhAttr, CqInitAttr, DeviceAttr, Ece, FlowAttr, QpAttr, QpAttrMask, QpInitAttr,
-    QpRateLimitAttr, QpType, SrqAttr, SrqAttrMask, WqAttr,
-};
+use uverbs_core::attr::{AccessFlags, AhAttr, CqInitAttr, DeviceAttr, QpType};
 use uverbs_core::control::{
-    AhHandle, CompChannelHandle, ContextInfo, CoreSupport, CountersHandle, CqHandle, FlowHandle, MrHandle,
-    MrRange, PdHandle, QpHandle, SrqHandle, WqHandle, XrcdHandle,
+    AhHandle, CompChannelHandle, ContextInfo, CoreSupport, MrHandle, MrRange, PdHandle, XrcdHandle,
 };
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Kernel;
 use uverbs_core::provider::{
     CqParts, DmParts, Driver, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,
 };
-
-/// A driver's shared state of a queue.
-type Shared<M, R, S> = Any<Arc<M>, Arc<R>, Arc<S>>;
-
-/// A handle, with the shared state of the driver.
-fn pair<'a, H, S, P>(
-    parts: Option<(&'a H, &'a S)>,
-    part: impl FnOnce(&'a S) -> Result<&'a P>,
-) -> Result<Option<(&'a H, &'a P)>> {
-    parts.map(|(handle, shared)| Ok((handle, part(shared)?))).transpose()
-}
 
 /// The same call of the driver that the device has.
 macro_rules! forward {
@@ -44,43 +30,13 @@ macro_rules! forward {
     };
 }
 
-/// As `forward`, for a verb with the contract of [`Driver`] and a part that belongs to the driver.
-macro_rules! forward_with {
-    ($self:ident, $part:expr, |$driver:ident, $inner:ident| $call:expr, else $foreign:expr) => {
-        match ($self, $part) {
-            // SAFETY: all parts are of this context (the contract of this function), and so of this driver, whose verb
-            // has the same contract. The parts of an enum are dropped where the enum is.
-            (Self::Mlx5($driver), Any::Mlx5($inner)) => unsafe { $call },
-            // SAFETY: as above.
-            (Self::Rxe($driver), Any::Rxe($inner)) => unsafe { $call },
-            // SAFETY: as above.
-            (Self::Siw($driver), Any::Siw($inner)) => unsafe { $call },
-            _ => $foreign,
-        }
-    };
-}
-
-/// Converts the parts of a QP to those of this driver.
-macro_rules! qp_parts {
-    ($variant:ident, $parts:expr, $is_datagram:expr) => {{
-        let QpParts { handle, shared, send, recv, cap } = $parts;
-        QpParts {
-            handle,
-            shared: Arc::new(Any::$variant(shared)),
-            send: send.map(|queue| AnySendQueue::new(Any::$variant(queue), $is_datagram)),
-            recv: recv.map(Any::$variant),
-            cap,
-        }
-    }};
-}
-
 macro_rules! create_qp {
     ($variant:ident, $part:ident, $driver:ident, $create:ident) => {{
         let inner = QpCreate {
             pd: $create.pd,
-            send_cq: pair($create.send_cq, |shared| shared.$part())?,
-            recv_cq: pair($create.recv_cq, |shared| shared.$part())?,
-            srq: pair($create.srq, |shared| shared.$part())?,
+            send_cq: $create.send_cq.map(Any::$part).transpose()?,
+            recv_cq: $create.recv_cq.map(Any::$part).transpose()?,
+            srq: $create.srq.map(Any::$part).transpose()?,
             xrcd: $create.xrcd,
             attr: $create.attr,
             td: $create.td.map(Any::$part).transpose()?,
@@ -88,17 +44,22 @@ macro_rules! create_qp {
             data_in_completions: $create.data_in_completions,
             user_handle: $create.user_handle,
         };
-        // SAFETY: all parents are of this context, each with the shared state of the same object (the contract of this
-        // function), and the parts that the caller keeps contain those of the driver.
-        let parts = unsafe { $driver.create_qp(&inner) }?;
-        qp_parts!($variant, parts, $create.attr.qp_type == QpType::Ud)
+        // SAFETY: the contract of this function is that of the driver's.
+        let QpParts { qp, send, recv, cap } = unsafe { $driver.create_qp(&inner) }?;
+        let is_datagram = $create.attr.qp_type == QpType::Ud;
+        QpParts {
+            qp: Any::$variant(qp),
+            send: send.map(|queue| AnySendQueue::new(Any::$variant(queue), is_datagram)),
+            recv: recv.map(Any::$variant),
+            cap,
+        }
     }};
 }
 
 macro_rules! create_srq {
     ($variant:ident, $part:ident, $driver:ident, $create:ident) => {{
         let xrc = match $create.xrc {
-            Some((xrcd, cq, shared)) => Some((xrcd, cq, shared.$part()?)),
+            Some((xrcd, cq)) => Some((xrcd, cq.$part()?)),
             None => None,
         };
         let inner = SrqCreate {
@@ -108,28 +69,28 @@ macro_rules! create_srq {
             td: $create.td.map(Any::$part).transpose()?,
             user_handle: $create.user_handle,
         };
-        // SAFETY: as in `create_qp`.
-        let SrqParts { handle, shared, queue, attr } = unsafe { $driver.create_srq(&inner) }?;
-        SrqParts { handle, shared: Arc::new(Any::$variant(shared)), queue: Any::$variant(queue), attr }
+        let SrqParts { srq, queue, attr } = $driver.create_srq(&inner)?;
+        SrqParts { srq: Any::$variant(srq), queue: Any::$variant(queue), attr }
     }};
 }
 
 macro_rules! create_wq {
     ($variant:ident, $part:ident, $driver:ident, $create:ident) => {{
-        let cq = ($create.cq.0, $create.cq.1.$part()?);
-        let inner = WqCreate { pd: $create.pd, cq, attr: $create.attr, user_handle: $create.user_handle };
-        // SAFETY: as in `create_qp`.
-        let WqParts { handle, shared, queue, attr } = unsafe { $driver.create_wq(&inner) }?;
-        WqParts { handle, shared: Arc::new(Any::$variant(shared)), queue: Any::$variant(queue), attr }
+        let inner = WqCreate {
+            pd: $create.pd,
+            cq: $create.cq.$part()?,
+            attr: $create.attr,
+            user_handle: $create.user_handle,
+        };
+        let WqParts { wq, queue, attr } = $driver.create_wq(&inner)?;
+        WqParts { wq: Any::$variant(wq), queue: Any::$variant(queue), attr }
     }};
 }
 
 macro_rules! create_cq {
     ($variant:ident, $driver:ident, $attr:ident, $channel:ident, $user_handle:ident) => {{
-        // SAFETY: as in `create_qp`.
-        let parts = unsafe { $driver.create_cq($attr, $channel, $user_handle) }?;
-        let CqParts { handle, shared, queue, cqe } = parts;
-        CqParts { handle, shared: Arc::new(Any::$variant(shared)), queue: Any::$variant(queue), cqe }
+        let CqParts { cq, queue, cqe } = $driver.create_cq($attr, $channel, $user_handle)?;
+        CqParts { cq: Any::$variant(cq), queue: Any::$variant(queue), cqe }
     }};
 }
 
@@ -149,10 +110,10 @@ impl Driver for AnyDriver {
         <Siw as Driver>::SharedRecvQueue,
     >;
     type CompletionQueue = AnyCompletionQueue;
-    type QpShared = Shared<<Mlx5 as Driver>::QpShared, <Rxe as Driver>::QpShared, <Siw as Driver>::QpShared>;
-    type CqShared = Shared<<Mlx5 as Driver>::CqShared, <Rxe as Driver>::CqShared, <Siw as Driver>::CqShared>;
-    type SrqShared =
-        Shared<<Mlx5 as Driver>::SrqShared, <Rxe as Driver>::SrqShared, <Siw as Driver>::SrqShared>;
+    type Cq = AnyCq;
+    type Srq = AnySrq;
+    type Wq = AnyWq;
+    type Qp = AnyQp;
     type Td = Any<<Mlx5 as Driver>::Td, <Rxe as Driver>::Td, <Siw as Driver>::Td>;
 
     fn open(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
@@ -202,7 +163,7 @@ impl Driver for AnyDriver {
         }
     }
 
-    unsafe fn create_cq(
+    fn create_cq(
         &self,
         attr: &CqInitAttr,
         channel: Option<&CompChannelHandle>,
@@ -215,61 +176,12 @@ impl Driver for AnyDriver {
         })
     }
 
-    unsafe fn resize_cq(
-        &self,
-        handle: &CqHandle,
-        queue: &mut Self::CompletionQueue,
-        cqe: u32,
-    ) -> Result<u32> {
-        forward_with!(self, queue, |driver, queue| driver.resize_cq(handle, queue, cqe), else Err(foreign()))
-    }
-
-    fn cq_event(&self, shared: &Self::CqShared) {
-        match (self, shared) {
-            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.cq_event(shared),
-            (Self::Rxe(driver), Any::Rxe(shared)) => driver.cq_event(shared),
-            (Self::Siw(driver), Any::Siw(shared)) => driver.cq_event(shared),
-            _ => {}
-        }
-    }
-
-    unsafe fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>> {
+    fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>> {
         Ok(match self {
             Self::Mlx5(driver) => create_srq!(Mlx5, mlx5, driver, create),
             Self::Rxe(driver) => create_srq!(Rxe, rxe, driver, create),
             Self::Siw(driver) => create_srq!(Siw, siw, driver, create),
         })
-    }
-
-    fn srq_number(&self, shared: &Self::SrqShared) -> Option<u32> {
-        match (self, shared) {
-            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.srq_number(shared),
-            (Self::Rxe(driver), Any::Rxe(shared)) => driver.srq_number(shared),
-            (Self::Siw(driver), Any::Siw(shared)) => driver.srq_number(shared),
-            _ => None,
-        }
-    }
-
-    unsafe fn modify_srq(
-        &self,
-        handle: &SrqHandle,
-        queue: &mut Self::SharedRecvQueue,
-        attr: &SrqAttr,
-        mask: SrqAttrMask,
-    ) -> Result<()> {
-        forward_with!(
-            self, queue, |driver, queue| driver.modify_srq(handle, queue, attr, mask), else Err(foreign())
-        )
-    }
-
-    unsafe fn destroy_srq(
-        &self,
-        handle: SrqHandle,
-        shared: &Arc<Self::SrqShared>,
-    ) -> Result<u32, (SrqHandle, Error)> {
-        forward_with!(
-            self, &**shared, |driver, shared| driver.destroy_srq(handle, shared), else Err((handle, foreign()))
-        )
     }
 
     unsafe fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>> {
@@ -280,110 +192,16 @@ impl Driver for AnyDriver {
         })
     }
 
-    fn open_qp(&self, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<QpParts<Self>> {
+    fn open_qp(&self, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<AnyQp> {
         Ok(match self {
-            Self::Mlx5(driver) => qp_parts!(Mlx5, driver.open_qp(xrcd, qp_num, user_handle)?, false),
-            Self::Rxe(driver) => qp_parts!(Rxe, driver.open_qp(xrcd, qp_num, user_handle)?, false),
-            Self::Siw(driver) => qp_parts!(Siw, driver.open_qp(xrcd, qp_num, user_handle)?, false),
+            Self::Mlx5(driver) => Any::Mlx5(driver.open_qp(xrcd, qp_num, user_handle)?),
+            Self::Rxe(driver) => Any::Rxe(driver.open_qp(xrcd, qp_num, user_handle)?),
+            Self::Siw(driver) => Any::Siw(driver.open_qp(xrcd, qp_num, user_handle)?),
         })
-    }
-
-    unsafe fn modify_qp(
-        &self,
-        handle: &QpHandle,
-        shared: &Self::QpShared,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-    ) -> Result<()> {
-        forward_with!(
-            self, shared, |driver, shared| driver.modify_qp(handle, shared, attr, mask), else Err(foreign())
-        )
-    }
-
-    fn query_qp(
-        &self,
-        handle: &QpHandle,
-        shared: &Self::QpShared,
-        mask: QpAttrMask,
-    ) -> Result<(QpAttr, QpInitAttr)> {
-        match (self, shared) {
-            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.query_qp(handle, shared, mask),
-            (Self::Rxe(driver), Any::Rxe(shared)) => driver.query_qp(handle, shared, mask),
-            (Self::Siw(driver), Any::Siw(shared)) => driver.query_qp(handle, shared, mask),
-            _ => Err(foreign()),
-        }
-    }
-
-    fn is_flushed(&self, shared: &Self::QpShared) -> bool {
-        match (self, shared) {
-            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.is_flushed(shared),
-            (Self::Rxe(driver), Any::Rxe(shared)) => driver.is_flushed(shared),
-            (Self::Siw(driver), Any::Siw(shared)) => driver.is_flushed(shared),
-            _ => false,
-        }
-    }
-
-    fn close_queues(&self, shared: &Self::QpShared) {
-        match (self, shared) {
-            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.close_queues(shared),
-            (Self::Rxe(driver), Any::Rxe(shared)) => driver.close_queues(shared),
-            (Self::Siw(driver), Any::Siw(shared)) => driver.close_queues(shared),
-            _ => {}
-        }
-    }
-
-    fn keep_removed(&self, shared: &Self::QpShared) {
-        match (self, shared) {
-            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.keep_removed(shared),
-            (Self::Rxe(driver), Any::Rxe(shared)) => driver.keep_removed(shared),
-            (Self::Siw(driver), Any::Siw(shared)) => driver.keep_removed(shared),
-            _ => {}
-        }
-    }
-
-    fn take_removed(&self, shared: &Self::QpShared) -> Vec<u64> {
-        match (self, shared) {
-            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.take_removed(shared),
-            (Self::Rxe(driver), Any::Rxe(shared)) => driver.take_removed(shared),
-            (Self::Siw(driver), Any::Siw(shared)) => driver.take_removed(shared),
-            _ => Vec::new(),
-        }
-    }
-
-    fn query_ece(&self, shared: &Self::QpShared) -> Result<Ece> {
-        match (self, shared) {
-            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.query_ece(shared),
-            (Self::Rxe(driver), Any::Rxe(shared)) => driver.query_ece(shared),
-            (Self::Siw(driver), Any::Siw(shared)) => driver.query_ece(shared),
-            _ => Err(foreign()),
-        }
-    }
-
-    fn set_ece(&self, shared: &Self::QpShared, ece: Ece) -> Result<()> {
-        match (self, shared) {
-            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.set_ece(shared, ece),
-            (Self::Rxe(driver), Any::Rxe(shared)) => driver.set_ece(shared, ece),
-            (Self::Siw(driver), Any::Siw(shared)) => driver.set_ece(shared, ece),
-            _ => Err(foreign()),
-        }
-    }
-
-    fn modify_qp_rate_limit(&self, handle: &QpHandle, attr: &QpRateLimitAttr) -> Result<()> {
-        forward!(self.modify_qp_rate_limit(handle, attr))
     }
 
     fn query_raw_clock(&self) -> Result<u64> {
         forward!(self.query_raw_clock())
-    }
-
-    unsafe fn destroy_qp(
-        &self,
-        handle: QpHandle,
-        shared: &Arc<Self::QpShared>,
-    ) -> Result<u32, (QpHandle, Error)> {
-        forward_with!(
-            self, &**shared, |driver, shared| driver.destroy_qp(handle, shared), else Err((handle, foreign()))
-        )
     }
 
     fn null_lkey(&self) -> Result<u32> {
@@ -416,7 +234,7 @@ impl Driver for AnyDriver {
         }
     }
 
-    unsafe fn create_wq(&self, create: &WqCreate<'_, Self>) -> Result<WqParts<Self>> {
+    fn create_wq(&self, create: &WqCreate<'_, Self>) -> Result<WqParts<Self>> {
         Ok(match self {
             Self::Mlx5(driver) => create_wq!(Mlx5, mlx5, driver, create),
             Self::Rxe(driver) => create_wq!(Rxe, rxe, driver, create),
@@ -424,33 +242,12 @@ impl Driver for AnyDriver {
         })
     }
 
-    unsafe fn modify_wq(&self, handle: &WqHandle, shared: &Self::QpShared, attr: &WqAttr) -> Result<()> {
-        forward_with!(
-            self, shared, |driver, shared| driver.modify_wq(handle, shared, attr), else Err(foreign())
-        )
-    }
-
-    unsafe fn destroy_wq(
-        &self,
-        handle: WqHandle,
-        shared: &Arc<Self::QpShared>,
-    ) -> Result<u32, (WqHandle, Error)> {
-        forward_with!(
-            self, &**shared, |driver, shared| driver.destroy_wq(handle, shared), else Err((handle, foreign()))
-        )
-    }
-
-    fn create_rss_qp(&self, create: &RssQpCreate<'_>) -> Result<QpHandle> {
-        forward!(self.create_rss_qp(create))
-    }
-
-    fn create_flow(
-        &self,
-        qp: &QpHandle,
-        attr: &FlowAttr,
-        counters: Option<&CountersHandle>,
-    ) -> Result<FlowHandle> {
-        forward!(self.create_flow(qp, attr, counters))
+    fn create_rss_qp(&self, create: &RssQpCreate<'_>) -> Result<AnyQp> {
+        Ok(match self {
+            Self::Mlx5(driver) => Any::Mlx5(driver.create_rss_qp(create)?),
+            Self::Rxe(driver) => Any::Rxe(driver.create_rss_qp(create)?),
+            Self::Siw(driver) => Any::Siw(driver.create_rss_qp(create)?),
+        })
     }
 
     fn create_ah(&self, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHandle, AnyAh)> {

@@ -35,6 +35,7 @@
 mod absent;
 mod completion;
 mod driver;
+mod object;
 mod recv;
 mod send;
 
