@@ -31,7 +31,7 @@ const FILES: [&str; 8] = [
     "drivers/mlx5/hw/src/{wqe,cqe,doorbell}.rs",
     "drivers/mlx5/src/wqe/*.rs",
     "drivers/mlx5/src/sq/{encoder,cursor,list,producer}.rs",
-    "drivers/mlx5/src/cq/{parse,cqe,cursor,ring,scatter,entry,at_hand,user_index}.rs",
+    "drivers/mlx5/src/cq/{parse,cqe,cursor,ring,scatter,entry,cached,user_index}.rs",
     "drivers/mlx5/src/memory/index.rs",
     "drivers/mlx5/src/rq/{producer,srq_producer}.rs",
     "drivers/soft/src/{memory,wqe,send,recv,producer,cq_state}.rs",

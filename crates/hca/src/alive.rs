@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The owner of a fabric's threads: its users share it, and the last one ends them.
 
-use crate::shared::Shared;
 use crate::trunk::Trunks;
+use crate::world_lock::WorldLock;
 use core::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// Owns the threads of a fabric; ends them when the last user drops it.
 pub(crate) struct Alive {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<WorldLock>,
     pub(crate) trunks: Arc<Trunks>,
     thread: Option<JoinHandle<()>>,
     pid: u32,
@@ -37,7 +37,7 @@ impl Drop for Alive {
 }
 
 impl Alive {
-    pub(crate) fn new(shared: Arc<Shared>, thread: Option<JoinHandle<()>>) -> Arc<Self> {
+    pub(crate) fn new(shared: Arc<WorldLock>, thread: Option<JoinHandle<()>>) -> Arc<Self> {
         Arc::new(Self { shared, trunks: Arc::default(), thread, pid: std::process::id() })
     }
 

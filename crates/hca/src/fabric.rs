@@ -10,9 +10,9 @@ use crate::engine::net::{Address, PortLocation};
 use crate::engine::{Device, Notice, Port, event};
 use crate::kernel::{HcaKernel, State};
 use crate::plugged::Plugged;
-use crate::shared::Shared;
 use crate::trunk::Trunks;
 use crate::violation::Violation;
+use crate::world_lock::WorldLock;
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
 use core::time::Duration;
@@ -31,7 +31,7 @@ impl Fabric {
     /// A fabric in real time. The seed determines which packets are affected by its faults.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let shared = Arc::new(Shared::new(seed, false));
+        let shared = Arc::new(WorldLock::new(seed, false));
         let clock = Arc::clone(&shared);
         // If there is no thread, timers run at the next doorbell or command.
         let thread = std::thread::Builder::new().name("uverbs-hca".into()).spawn(move || clock.run_timers());
@@ -44,7 +44,7 @@ impl Fabric {
     /// A fabric with a virtual clock and no thread: the same calls give the same run.
     #[must_use]
     pub fn deterministic(seed: u64) -> Self {
-        Self { alive: Alive::new(Arc::new(Shared::new(seed, true)), None) }
+        Self { alive: Alive::new(Arc::new(WorldLock::new(seed, true)), None) }
     }
 
     /// Lets other processes [join](Fabric::join) this fabric through a Unix socket, whose file is created. This process

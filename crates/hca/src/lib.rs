@@ -54,11 +54,11 @@ mod peers;
 mod plugged;
 pub mod prm;
 pub mod process;
-mod shared;
 pub mod socket;
 mod trunk;
 mod violation;
 mod world;
+mod world_lock;
 
 pub use config::{InlineMode, Link};
 pub use fabric::{DeviceBuilder, Fabric, Hca};

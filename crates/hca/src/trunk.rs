@@ -13,9 +13,9 @@
 use crate::engine::net::{Address, MAX_FLIGHT_OF_LINK, PortLocation};
 use crate::peers::wire::{self, Malformed, Message};
 use crate::peers::{MAX_ADDRESSES, MAX_PEERS, Outbox};
-use crate::shared::Shared;
 use crate::socket;
 use crate::world::World;
+use crate::world_lock::WorldLock;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -232,7 +232,7 @@ impl Trunks {
 
     /// Waits until all peers have processed the messages to them. They then have the ports of this process, and have
     /// sent theirs.
-    pub(crate) fn sync(shared: &Shared) {
+    pub(crate) fn sync(shared: &WorldLock) {
         if shared.read(|world| world.peers.is_empty()) {
             return;
         }
@@ -243,7 +243,7 @@ impl Trunks {
     }
 
     /// Waits until the packets for peers are written.
-    pub(crate) fn flush(shared: &Shared) {
+    pub(crate) fn flush(shared: &WorldLock) {
         if shared.read(|world| world.peers.is_empty()) {
             return;
         }
@@ -255,7 +255,7 @@ impl Trunks {
     }
 
     /// Lets other processes join.
-    pub(crate) fn listen(self: &Arc<Self>, shared: &Arc<Shared>, path: &Path) -> io::Result<()> {
+    pub(crate) fn listen(self: &Arc<Self>, shared: &Arc<WorldLock>, path: &Path) -> io::Result<()> {
         let listener = socket::bind(path)?;
         self.state().listeners.push(path.into());
         let (this, shared) = (Arc::clone(self), Arc::clone(shared));
@@ -290,7 +290,7 @@ impl Trunks {
     }
 
     /// Joins a process that listens, and joins it again whenever the connection is lost.
-    pub(crate) fn join(self: &Arc<Self>, world: &Arc<Shared>, path: &Path) -> io::Result<()> {
+    pub(crate) fn join(self: &Arc<Self>, world: &Arc<WorldLock>, path: &Path) -> io::Result<()> {
         let joined = self.connect(world, path, None)?;
         let (this, shared, path) = (Arc::clone(self), Arc::clone(world), path.to_path_buf());
         self.spawn("joined", move || {
@@ -309,7 +309,7 @@ impl Trunks {
     }
 
     /// Connects, as the process that joins.
-    fn connect(self: &Arc<Self>, shared: &Shared, path: &Path, base: Option<u16>) -> io::Result<Joined> {
+    fn connect(self: &Arc<Self>, shared: &WorldLock, path: &Path, base: Option<u16>) -> io::Result<Joined> {
         let stream = UnixStream::connect(path)?;
         let kept = self.keep(&stream)?;
         stream.set_read_timeout(Some(HANDSHAKE))?;
@@ -332,7 +332,7 @@ impl Trunks {
     }
 
     /// Accepts a connection, as the process that listens; `None` if the peer was refused.
-    fn welcome(self: &Arc<Self>, shared: &Shared, stream: UnixStream) -> io::Result<Option<Joined>> {
+    fn welcome(self: &Arc<Self>, shared: &WorldLock, stream: UnixStream) -> io::Result<Option<Joined>> {
         let kept = self.keep(&stream)?;
         stream.set_read_timeout(Some(HANDSHAKE))?;
         stream.set_write_timeout(Some(STUCK))?;
@@ -351,7 +351,7 @@ impl Trunks {
     }
 
     /// Carries messages until the connection is lost.
-    fn run(self: &Arc<Self>, shared: &Shared, joined: Joined) {
+    fn run(self: &Arc<Self>, shared: &WorldLock, joined: Joined) {
         let Joined { stream, link, outbox, _kept } = joined;
         let result = self.carry(shared, stream, link, &outbox);
         outbox.close();
@@ -370,7 +370,7 @@ impl Trunks {
 
     fn carry(
         self: &Arc<Self>,
-        shared: &Shared,
+        shared: &WorldLock,
         stream: UnixStream,
         link: u32,
         outbox: &Arc<Outbox>,
@@ -414,7 +414,7 @@ impl Trunks {
 }
 
 /// Waits until `so` returns `true`, at most for `limit`.
-fn wait(shared: &Shared, limit: Duration, so: impl Fn(&World) -> bool) {
+fn wait(shared: &WorldLock, limit: Duration, so: impl Fn(&World) -> bool) {
     let until = Instant::now() + limit;
     while !shared.enter(|world| so(world)) && Instant::now() < until {
         std::thread::sleep(LOOK);

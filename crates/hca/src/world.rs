@@ -7,7 +7,7 @@ use crate::engine::net::{Address, Net, PortLocation, TimerEntry};
 use crate::engine::packet::Packet;
 use crate::engine::{Device, Port};
 use crate::peers::Peers;
-use crate::shared::ROUND;
+use crate::world_lock::ROUND;
 use core::any::Any;
 use core::time::Duration;
 use std::collections::BTreeSet;

@@ -15,14 +15,14 @@ use crate::held::Held;
 use crate::list::{Memory, Source};
 use crate::open::AnyDriver;
 use crate::pool::Buf;
+use crate::post_to::sealed::PostTo as _;
+use crate::post_to::{AtOnce, Batch, Borrowed, Fixed, Movable, PostTo, ToBatch};
 use crate::qp::QpControl;
 use crate::qp::transport::{Connected, Datagram, HasPeer, Reliable, Sends, SendsImm};
 use crate::recv::RecvQueue;
 use crate::rejected::sealed::Lend as _;
 use crate::remote::RemoteRegion;
 use crate::scope::Ticket;
-use crate::sink::sealed::PostTo as _;
-use crate::sink::{AtOnce, Batch, Borrowed, Fixed, Movable, PostTo, ToBatch};
 use crate::window::Window;
 use crate::{
     raw,

@@ -3,10 +3,10 @@
 
 use super::attr::{core_in, core_out, flags, known, number, number32, uhw, uhw_out};
 use super::call::Call;
-use super::lend::lend_area;
 use super::limits::MAX_CQE;
 use super::limits::VECTORS;
 use super::object::Object;
+use super::program_memory::area_at;
 use crate::engine::cq::{Cq, CqParts};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -108,9 +108,9 @@ impl Call<'_, '_> {
             context.static_pages.first().copied().ok_or(Errno::EINVAL)?
         };
         let parts = CqParts {
-            ring: lend_area(c, private.buf_addr, u64::from(entries) * entry as u64)?,
+            ring: area_at(c, private.buf_addr, u64::from(entries) * entry as u64)?,
             entry,
-            record: lend_area(c, private.db_addr, DBREC_BYTES as u64)?,
+            record: area_at(c, private.db_addr, DBREC_BYTES as u64)?,
             page,
             ignore_overrun: flags & IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN != 0,
         };
@@ -141,7 +141,7 @@ impl Call<'_, '_> {
             return Err(Errno::EINVAL);
         }
         let entry = entry_size(private.cqe_size.into())?;
-        let ring = lend_area(c, private.buf_addr, u64::from(entries) * entry as u64)?;
+        let ring = area_at(c, private.buf_addr, u64::from(entries) * entry as u64)?;
         let cq = self.device.cqs.get_mut(&cqn).ok_or(Errno::EINVAL)?;
         if cq.is_broken() || !cq.resize(ring, entry).map_err(|_| Errno::EFAULT)? {
             return Err(Errno::EINVAL);

@@ -3,8 +3,8 @@
 // UNSAFETY: a part of it is accessed by address, as all memory of the process.
 #![expect(unsafe_code)]
 
-use super::lend::OwnedRange;
 use super::limits::MAX_DM;
+use super::program_memory::OwnedRange;
 use crate::process::ProcessRange;
 use core::sync::atomic::AtomicU64;
 use std::sync::Arc;

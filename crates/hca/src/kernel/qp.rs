@@ -3,8 +3,8 @@
 
 use super::attr::{flags, known, number, number32, optional_handle, uhw, uhw_out};
 use super::call::Call;
-use super::lend::{lend, lend_area};
 use super::object::{Object, QpObject};
+use super::program_memory::{area_at, memory_at};
 use crate::engine::qp::{Qp, QpKind, SendRing};
 use crate::engine::recv::RecvRing;
 use crate::memory::Area;
@@ -241,12 +241,12 @@ impl Call<'_, '_> {
         let stride = if receives > 0 { 1_u64 << private.rq_wqe_shift } else { 0 };
         let rq_len = u64::from(receives) * stride;
         let sq_len = u64::from(blocks) * MLX5_SEND_WQE_BB as u64;
-        let record: Area = lend_area(c, private.db_addr, DBREC_BYTES as u64)?;
+        let record: Area = area_at(c, private.db_addr, DBREC_BYTES as u64)?;
         let (rq, sq) = if qp.kind == QpKind::Raw {
-            let sq = if blocks > 0 { Some(lend_area(c, private.sq_buf_addr, sq_len)?) } else { None };
-            (lend_area(c, private.buf_addr, rq_len).ok(), sq)
+            let sq = if blocks > 0 { Some(area_at(c, private.sq_buf_addr, sq_len)?) } else { None };
+            (area_at(c, private.buf_addr, rq_len).ok(), sq)
         } else {
-            let memory = lend(c, private.buf_addr, rq_len + sq_len)?;
+            let memory = memory_at(c, private.buf_addr, rq_len + sq_len)?;
             (Area::new(memory.clone(), 0, rq_len), Area::new(memory, rq_len, sq_len))
         };
         if blocks > 0 {

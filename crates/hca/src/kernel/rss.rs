@@ -3,10 +3,10 @@
 
 use super::attr::{core_in, core_out, extensible, flags, handle, known, number, number32, uhw, uhw_out};
 use super::call::Call;
-use super::lend::lend_area;
 use super::limits::MAX_WQES;
 use super::object::Object;
 use super::object::QpObject;
+use super::program_memory::area_at;
 use crate::engine::qp::QpKind;
 use crate::engine::recv::RecvRing;
 use crate::engine::recv::Wq;
@@ -70,8 +70,8 @@ impl Call<'_, '_> {
             return Err(Errno::EINVAL);
         }
         let stride = 1_u64 << shift;
-        let ring = lend_area(c, private.buf_addr, u64::from(count) * stride)?;
-        let record = lend_area(c, private.db_addr, DBREC_BYTES as u64)?;
+        let ring = area_at(c, private.buf_addr, u64::from(count) * stride)?;
+        let record = area_at(c, private.db_addr, DBREC_BYTES as u64)?;
         let wqn = self.device.number().ok_or(Errno::ENOMEM)?;
         let rq = RecvRing { ring, stride, count, record, taken: 0, broken: false, padded: false };
         let uidx = private.user_index & 0xff_ffff;

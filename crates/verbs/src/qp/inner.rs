@@ -69,7 +69,7 @@ impl<D: Driver> Labelled for Arc<QpInner<D>> {
 }
 
 /// The arguments of [`QpInner::new`] besides the parents.
-pub(crate) struct QpFacts {
+pub(crate) struct QpProperties {
     pub(crate) qp_type: QpType,
     pub(crate) cap: QpCap,
     pub(crate) has_send_ops: bool,
@@ -80,11 +80,11 @@ impl<D: Driver> QpInner<D> {
     pub(crate) fn new(
         handle: QpHandle,
         shared: Arc<D::QpShared>,
-        facts: QpFacts,
+        properties: QpProperties,
         parents: QpParents<D>,
         context: Arc<ContextInner<D>>,
     ) -> Self {
-        let QpFacts { qp_type, cap, has_send_ops, event_id } = facts;
+        let QpProperties { qp_type, cap, has_send_ops, event_id } = properties;
         if let Some(srq) = &parents.srq {
             srq.has_user(&shared);
         }

@@ -5,7 +5,7 @@ use crate::context::{ContextInner, Object, same_context};
 use crate::event::QpEvents;
 use crate::pd::ProtectionDomain;
 use crate::qp::control::QpControl;
-use crate::qp::inner::{QpFacts, QpInner, QpParents};
+use crate::qp::inner::{QpInner, QpParents, QpProperties};
 use crate::qp::transport::{Sends, Transport, XrcRecv};
 use crate::raw::cq::{Cq, CqInner};
 use crate::raw::qp::Qp;
@@ -59,7 +59,7 @@ impl<D: Driver> XrcDomain<D> {
         let event_id = context.remember_object(Object::Qp(QpEvents::new(qp_num), Weak::new()));
         let open = || context.driver().open_qp(self.inner().handle()?, qp_num, event_id);
         let QpParts { handle, shared, cap, .. } = open().inspect_err(|_| context.forget_object(event_id))?;
-        let facts = QpFacts { qp_type: QpType::XrcRecv, cap, has_send_ops: false, event_id };
+        let properties = QpProperties { qp_type: QpType::XrcRecv, cap, has_send_ops: false, event_id };
         let parents = QpParents {
             _pd: None,
             _send_cq: None,
@@ -67,7 +67,7 @@ impl<D: Driver> XrcDomain<D> {
             srq: None,
             _xrcd: Some(self.inner().clone()),
         };
-        Ok(QpControl::new(Arc::new(QpInner::new(handle, shared, facts, parents, context.clone()))))
+        Ok(QpControl::new(Arc::new(QpInner::new(handle, shared, properties, parents, context.clone()))))
     }
 }
 
@@ -235,7 +235,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
         let QpParts { handle, shared, send, recv, cap } =
             create().inspect_err(|_| context.forget_object(event_id))?;
         context.update_object(event_id, Object::Qp(QpEvents::new(handle.qp_num()), Arc::downgrade(&shared)));
-        let facts = QpFacts {
+        let properties = QpProperties {
             qp_type: T::QP_TYPE,
             cap,
             has_send_ops: !self.attr.send_ops_flags.is_empty(),
@@ -248,7 +248,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
             srq: self.srq.cloned(),
             _xrcd: self.xrcd.cloned(),
         };
-        Ok((Arc::new(QpInner::new(handle, shared, facts, parents, context.clone())), send, recv))
+        Ok((Arc::new(QpInner::new(handle, shared, properties, parents, context.clone())), send, recv))
     }
 }
 

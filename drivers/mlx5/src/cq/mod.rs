@@ -10,7 +10,7 @@
 //! | `shared`     | mutual exclusion of the poller and the control path                                |
 //! | `state`      | consumer position, ring and lookup table, and their changes by the control path    |
 //! | `parse`      | parses an entry into a completion                                                  |
-//! | `at_hand`    | a cache of the last entry's resource                                               |
+//! | `cached`    | a cache of the last entry's resource                                               |
 //! | `lookup`     | maps a number in an entry to its resource                                          |
 //! | `user_index` | user indices: the numbers by which completions name resources                      |
 //! | `ring`       | the memory with the entries, which the device writes                               |
@@ -20,7 +20,7 @@
 //! | `scatter`    | copies data that came in a completion                                              |
 //! | `clock`      | converts timestamps to wall clock time                                             |
 
-mod at_hand;
+mod cached;
 mod clock;
 mod completion;
 pub(crate) mod cqe;

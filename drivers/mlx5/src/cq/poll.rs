@@ -16,7 +16,7 @@
 
 use super::clock::Clock;
 use super::completion::Completion;
-use super::cursor::Cursor;
+use super::cursor::PollCursor;
 use super::entry::CqeRef;
 use super::parse::{CqeVersion, Resources};
 use super::ring::CqRing;
@@ -250,7 +250,7 @@ impl CompletionQueue {
         }
         entered.stay();
         let result =
-            if S::IS_USER_CODE { self.poll_first(max, sink) } else { self.poll_first_apart(max, sink) };
+            if S::IS_USER_CODE { self.poll_first(max, sink) } else { self.poll_first_outlined(max, sink) };
         result.map(|n| n as usize)
     }
 
@@ -270,7 +270,7 @@ impl CompletionQueue {
 
     /// [`poll_first`](Self::poll_first), not inlined, so that the code of a poll that finds nothing stays small.
     #[inline(never)]
-    fn poll_first_apart<S: Sink>(&mut self, max: u32, sink: S) -> Result<u32, PollError> {
+    fn poll_first_outlined<S: Sink>(&mut self, max: u32, sink: S) -> Result<u32, PollError> {
         self.poll_first(max, sink)
     }
 
@@ -282,10 +282,10 @@ impl CompletionQueue {
         // SAFETY: the caller is the only poller (`&mut self`), is inside, and gave up its `Entered` by `stay`.
         let mut entered = unsafe { Entered::assume(shared) };
         let state = NonNull::from(entered.state());
-        // SAFETY: this thread is inside the queue. The reference to `watch` ends with this statement; the one to the entry
+        // SAFETY: this thread is inside the queue. The reference to `next` ends with this statement; the one to the entry
         // stays valid, because the entry is not returned to the device and only a resize, which takes `&mut self`, replaces
         // the ring.
-        let entry = CqeRef(unsafe { &(*state.as_ptr()).consumer.watch }.walk().block());
+        let entry = CqeRef(unsafe { &(*state.as_ptr()).consumer.next }.cursor().block());
         // SAFETY: this thread is inside the queue, and the references are not used after it left.
         let CqState { consumer, resources, last, .. } = unsafe { &mut *state.as_ptr() };
         let tail = entry.tail(consumer.phase);
@@ -350,7 +350,7 @@ impl CompletionQueue {
         let (before, access, open) = (shared.generation(), shared.access(), open_word.bits());
         // SAFETY: this thread is inside the queue, and the cursor is not used after the state may have changed: the
         // function returns if the word changed.
-        let mut cursor = unsafe { Cursor::new(&mut entered) };
+        let mut cursor = unsafe { PollCursor::new(&mut entered) };
         entered.stay();
         // At most one ring of entries, so the call returns even if the device keeps writing.
         let max = max.min(cursor.ring.entries()) - taken;
@@ -388,35 +388,35 @@ impl CompletionQueue {
                 }
             };
         }
-        // Passes completions of one kind to the sink; breaks to `$at_stop` at the walk's stop. The inner loop handles the
+        // Passes completions of one kind to the sink; breaks to `$at_stop` at the stop of `blocks`. The inner loop handles the
         // completions of one QP: all values that it needs are in registers.
         macro_rules! run {
             ($at_stop:lifetime, $is_of_kind:ident, $take:path, |$entry:ident, $tail:ident| $parse:expr) => {
                 'run: loop {
                     let ($entry, $tail) = loop {
-                        let Some(block) = cursor.walk.block_before_stop() else { break $at_stop };
+                        let Some(block) = cursor.blocks.block_before_stop() else { break $at_stop };
                         let ($entry, $tail) = (CqeRef(block), CqeRef(block).tail(cursor.phase));
                         if !$tail.$is_of_kind() {
                             break 'run;
                         }
                         let Some(parsed) = ($parse) else { break ($entry, $tail) };
-                        hand_out!($take, parsed, Cursor::step_to_stop);
+                        hand_out!($take, parsed, PollCursor::step_to_stop);
                     };
-                    if !cursor.current.turn_to(cursor.resources, $entry) {
+                    if !cursor.current.change_to(cursor.resources, $entry) {
                         break;
                     }
                     // The first completion of another QP is passed here, which takes 10 instructions less than another
                     // turn of the loop. It is not done for a closure, which would be inlined at too many places.
                     if !S::IS_USER_CODE {
                         let Some(parsed) = ($parse) else { break };
-                        hand_out!($take, parsed, Cursor::step_to_stop);
+                        hand_out!($take, parsed, PollCursor::step_to_stop);
                     }
                 }
             };
         }
         loop {
             let start = cursor.position();
-            cursor.walk.set_stop(end.wrapping_sub(start));
+            cursor.blocks.set_stop(end.wrapping_sub(start));
             'stretch: {
                 run!('stretch, is_plain_requester, S::take, |entry, tail| cursor
                     .current
@@ -432,7 +432,7 @@ impl CompletionQueue {
             if at == end || !cursor.tail().is_valid() {
                 break;
             }
-            if at != start && cursor.walk.block_before_stop().is_some() {
+            if at != start && cursor.blocks.block_before_stop().is_some() {
                 continue;
             }
             // An entry of another kind, or the end of the ring.
@@ -440,7 +440,7 @@ impl CompletionQueue {
             end = end.wrapping_add(cursor.position().wrapping_sub(at));
             match next {
                 Ok(Some(parsed)) => {
-                    hand_out!(S::take_other, parsed, Cursor::step);
+                    hand_out!(S::take_other, parsed, PollCursor::step);
                 }
                 Ok(None) => break,
                 Err(error) => {

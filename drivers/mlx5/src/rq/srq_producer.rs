@@ -29,7 +29,7 @@ use uverbs_core::sync::barrier::to_device;
 
 /// The position of a batch.
 #[derive(Clone, Copy, Debug)]
-pub struct Cursor {
+pub struct SrqCursor {
     /// Receives posted so far, or [`FAILED`](Self::FAILED).
     head: u64,
     /// The `head` at which there is no more room.
@@ -38,7 +38,7 @@ pub struct Cursor {
     element: u32,
 }
 
-impl Cursor {
+impl SrqCursor {
     /// The `head` of a batch with an error, which the producer stores. Above every limit.
     const FAILED: u64 = u64::MAX;
 
@@ -64,7 +64,7 @@ pub struct SrqProducer {
     srq: Arc<SrqShared>,
     /// The unmarked group of elements that was checked last.
     group: u32,
-    /// The error of a batch whose head is [`Cursor::FAILED`].
+    /// The error of a batch whose head is [`SrqCursor::FAILED`].
     error: PostError,
 }
 
@@ -129,7 +129,7 @@ impl SrqProducer {
     #[cold]
     #[inline(never)]
     fn make_room(&mut self, head: u64) -> Result<u64, PostError> {
-        if head == Cursor::FAILED {
+        if head == SrqCursor::FAILED {
             return Err(self.error);
         }
         self.check_fork()?;
@@ -195,8 +195,8 @@ impl SrqProducer {
 
     /// The error of a batch that can't be published; `Ok` if the batch is empty.
     #[inline(never)]
-    fn refuse(&self, cursor: Cursor) -> Result<(), PostError> {
-        if cursor.head == Cursor::FAILED {
+    fn refuse(&self, cursor: SrqCursor) -> Result<(), PostError> {
+        if cursor.head == SrqCursor::FAILED {
             return Err(self.error);
         }
         self.check_fork()
@@ -230,23 +230,23 @@ impl ListEnd {
 }
 
 impl Produce for SrqProducer {
-    type Cursor = Cursor;
+    type Cursor = SrqCursor;
 
     fn max_sge(&self) -> u32 {
         self.format.max_sge()
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn begin(&self) -> Cursor {
-        Cursor { head: self.head, limit: self.limit(), element: self.element }
+    fn begin(&self) -> SrqCursor {
+        SrqCursor { head: self.head, limit: self.limit(), element: self.element }
     }
 
-    fn is_begun(&self, cursor: Cursor) -> bool {
+    fn is_begun(&self, cursor: SrqCursor) -> bool {
         cursor.head != self.head
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn reserve(&mut self, cursor: &mut Cursor) -> Result<(), PostError> {
+    fn reserve(&mut self, cursor: &mut SrqCursor) -> Result<(), PostError> {
         if cursor.has_room() {
             return Ok(());
         }
@@ -256,12 +256,12 @@ impl Produce for SrqProducer {
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn element(cursor: Cursor) -> u32 {
+    fn element(cursor: SrqCursor) -> u32 {
         cursor.element
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn put_one<S: WireEntry>(&self, cursor: &mut Cursor, wr_id: u64, sge: S) -> bool {
+    fn put_one<S: WireEntry>(&self, cursor: &mut SrqCursor, wr_id: u64, sge: S) -> bool {
         let written = self.format.put_one(self.ring.units(cursor.element), sge);
         if written {
             let record = self.ring.note(cursor.element);
@@ -280,20 +280,20 @@ impl Produce for SrqProducer {
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn advance(&self, cursor: &mut Cursor) {
+    fn advance(&self, cursor: &mut SrqCursor) {
         cursor.head += 1;
         cursor.element = self.next_of(cursor.element);
     }
 
     #[cold]
-    fn latch(&mut self, cursor: &mut Cursor, error: PostError) {
-        if cursor.head != Cursor::FAILED {
-            (self.error, cursor.head) = (error, Cursor::FAILED);
+    fn latch(&mut self, cursor: &mut SrqCursor, error: PostError) {
+        if cursor.head != SrqCursor::FAILED {
+            (self.error, cursor.head) = (error, SrqCursor::FAILED);
         }
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn complete(&mut self, cursor: Cursor) -> Result<(), PostError> {
+    fn complete(&mut self, cursor: SrqCursor) -> Result<(), PostError> {
         if self.head < cursor.head && cursor.head <= self.limit() {
             self.publish(cursor.head, cursor.element);
             return Ok(());

@@ -35,7 +35,7 @@ use crate::memory::{SendQueueRef, SqView};
 use crate::qp::QpShared;
 use crate::sq::builder::Session;
 use crate::sq::consts::FastPathOps;
-use crate::sq::cursor::Cursor;
+use crate::sq::cursor::SqCursor;
 use crate::sq::encoder::{Encoder, takes_fast_path};
 use crate::sq::producer::Producer;
 use crate::wqe::plain::{self, Alignment, Wr, is_local};
@@ -204,7 +204,7 @@ impl SendQueueTrait for SendQueue {
         }
         cold_path();
         // SAFETY: the WR fulfils the contract of `SendQueue::post`, which is that of `SendBatch::push`.
-        plain::lend(wr, |wr| unsafe { self.post_cold(wr) })
+        plain::by_copy(wr, |wr| unsafe { self.post_cold(wr) })
     }
 
     #[inline]
@@ -245,7 +245,7 @@ pub struct Batch<'q> {
     /// A copy of the field of `encoder`: read through the reference, it would be loaded again after every store to the
     /// queue.
     ops: FastPathOps,
-    cursor: Cursor,
+    cursor: SqCursor,
 }
 
 impl SendBatch for Batch<'_> {
@@ -270,7 +270,7 @@ impl SendBatch for Batch<'_> {
         let result = encoder.push_fast(producer, queue, *view, cursor, wr);
         if let Err(error) = result {
             cold_path();
-            cursor.lend(|cursor| producer.latch(cursor, error));
+            cursor.by_copy(|cursor| producer.latch(cursor, error));
         }
     }
 

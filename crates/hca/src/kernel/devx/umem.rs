@@ -3,9 +3,9 @@
 
 use crate::kernel::attr::{flags, known, number};
 use crate::kernel::call::Call;
-use crate::kernel::lend::{lend, lend_file};
 use crate::kernel::memory::check_present;
 use crate::kernel::object::{Numbered, Object};
+use crate::kernel::program_memory::{memory_at, memory_of_file};
 use crate::memory::{Area, Fault, Memory};
 use crate::prm::Status;
 use crate::prm::place::Place;
@@ -88,9 +88,9 @@ impl Call<'_, '_> {
         let memory = match c.has(abi::MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD) {
             true => {
                 let fd = c.fd(abi::MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD).ok_or(Errno::EBADF)?;
-                lend_file(std::os::fd::AsRawFd::as_raw_fd(&fd), addr, len)?
+                memory_of_file(std::os::fd::AsRawFd::as_raw_fd(&fd), addr, len)?
             }
-            false => lend(c, addr, len)?,
+            false => memory_at(c, addr, len)?,
         };
         if c.has(abi::MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP) {
             // Pages of the process have 4 KiB, which the mask must permit.

@@ -18,7 +18,7 @@ pub(crate) const ROUND: Duration = Duration::from_millis(1);
 const COURTESY: (u32, Duration) = (50, Duration::from_micros(20));
 
 /// The lock of the world, and the condition that the thread waits for.
-pub(crate) struct Shared {
+pub(crate) struct WorldLock {
     world: Mutex<World>,
     /// The number of threads that wait for the lock. Without it, the fabric's thread would take the lock again before
     /// they wake up.
@@ -28,7 +28,7 @@ pub(crate) struct Shared {
     pub(crate) deterministic: bool,
 }
 
-impl Shared {
+impl WorldLock {
     pub(crate) fn new(seed: u64, deterministic: bool) -> Self {
         let world = World::new(seed);
         let waiting = AtomicUsize::new(0);

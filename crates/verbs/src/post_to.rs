@@ -308,7 +308,7 @@ impl<D: Driver> sealed::PostTo<D> for ToBatch<'_, '_, D> {
         to: &Dest<'_, D::Ah>,
         op: impl FnOnce() -> Op<'o, D::Remote>,
     ) {
-        const { assert!(!B::APART, "a scope posts at once, not into a batch") };
+        const { assert!(!B::SCOPED, "a scope posts at once, not into a batch") };
         // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
         let (vacant, load) = unsafe { place(self.flight, load) };
         let domain = load.domain();
@@ -400,7 +400,7 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
             return Err(Rejected { error: flight.label.error(flight.no_slot(domain)), returned });
         };
         let entry = Entry { wr_id, held };
-        let number = if B::APART { vacant.fill_apart(entry) } else { vacant.fill(entry) };
+        let number = if B::SCOPED { vacant.fill_scoped(entry) } else { vacant.fill(entry) };
         let wr = Wr { wr_id: number, flags, to: *to, op: op(), data: data.data() };
         // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the post fails.
         match unsafe { engine.post(&wr) } {
@@ -459,7 +459,7 @@ impl<D: Driver> super::rejected::sealed::Lend<D> for Nothing {
 pub(super) struct Borrowed;
 
 impl<D: Driver> super::rejected::sealed::Lend<D> for Borrowed {
-    const APART: bool = true;
+    const SCOPED: bool = true;
     type Note = ();
     fn note(&self) {}
     fn lend(self) -> Held<D> {

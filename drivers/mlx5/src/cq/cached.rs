@@ -16,7 +16,7 @@ pub(super) const NO_KEY: u64 = 1;
 /// # Invariants
 /// `sends` refers to the send queue of `resource`, or to `none` if it has no send queue. The one is in an `Arc`, the other
 /// in a `Box`, so both keep their addresses when this struct is moved.
-pub(super) struct AtHand {
+pub(super) struct CachedResource {
     /// The key in the entries of the resource.
     pub(super) key: u64,
     /// `key` if the resource has a send queue, else [`NO_KEY`].
@@ -26,7 +26,7 @@ pub(super) struct AtHand {
     none: Box<NoSends>,
 }
 
-impl AtHand {
+impl CachedResource {
     /// Without a resource.
     pub(super) fn none() -> Self {
         let none = Box::<NoSends>::default();
@@ -69,9 +69,9 @@ unsafe fn extend(by: RetireBy<'_>) -> RetireBy<'static> {
     unsafe { core::mem::transmute::<RetireBy<'_>, RetireBy<'static>>(by) }
 }
 
-impl fmt::Debug for AtHand {
+impl fmt::Debug for CachedResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AtHand")
+        f.debug_struct("CachedResource")
             .field("key", &self.key)
             .field("resource", &self.resource)
             .finish_non_exhaustive()
@@ -97,15 +97,15 @@ mod tests {
         let mut resources = Resources::new(CqeVersion::V1, 0);
         resources.attach_qp(&qp);
         let (key, unknown) = (0, 9 << 56);
-        let mut at_hand = AtHand::none();
-        assert_eq!((at_hand.key, at_hand.send_key), (NO_KEY, NO_KEY));
-        resources.keep(unknown, &mut at_hand);
-        assert_eq!((at_hand.key, at_hand.send_key), (unknown, NO_KEY));
-        at_hand.sends().retire(BlockIndex::of(3));
+        let mut cached = CachedResource::none();
+        assert_eq!((cached.key, cached.send_key), (NO_KEY, NO_KEY));
+        resources.keep(unknown, &mut cached);
+        assert_eq!((cached.key, cached.send_key), (unknown, NO_KEY));
+        cached.sends().retire(BlockIndex::of(3));
         assert_eq!(sq.tail(), 0, "a resource without a send queue retires nothing");
-        resources.keep(key, &mut at_hand);
-        assert_eq!((at_hand.key, at_hand.send_key), (key, key));
-        assert_eq!(at_hand.sends().retire(BlockIndex::of(3)).wr_id, 77);
+        resources.keep(key, &mut cached);
+        assert_eq!((cached.key, cached.send_key), (key, key));
+        assert_eq!(cached.sends().retire(BlockIndex::of(3)).wr_id, 77);
         assert_eq!(sq.tail(), 4);
     }
 }

@@ -20,7 +20,11 @@ use uverbs_core::kernel::RawCommand;
 
 /// The range of `len` bytes at `addr`, both of which come from the inputs of `_command`. It must be dropped when its
 /// object is destroyed.
-pub(super) fn lend(_command: &RawCommand<'_, '_>, addr: u64, len: u64) -> Result<Arc<dyn Memory>, Errno> {
+pub(super) fn memory_at(
+    _command: &RawCommand<'_, '_>,
+    addr: u64,
+    len: u64,
+) -> Result<Arc<dyn Memory>, Errno> {
     // SAFETY: only `unsafe` functions create a `RawCommand` (`Command::raw`); by their contract the kernel and the
     // device may use the memory that the inputs name by address until the object is destroyed. Every caller of this
     // function passes a range from such an input and keeps it with its object.
@@ -28,9 +32,9 @@ pub(super) fn lend(_command: &RawCommand<'_, '_>, addr: u64, len: u64) -> Result
     range.map(|range| Arc::new(range) as Arc<dyn Memory>).ok_or(Errno::EFAULT)
 }
 
-/// As [`lend`], with on-demand paging: the range need not be mapped, and may be the whole address space.
-pub(super) fn lend_on_demand(_command: &RawCommand<'_, '_>, addr: u64, len: u64) -> Arc<dyn Memory> {
-    // SAFETY: as for `lend`, for what is mapped in the range.
+/// As [`memory_at`], with on-demand paging: the range need not be mapped, and may be the whole address space.
+pub(super) fn on_demand_at(_command: &RawCommand<'_, '_>, addr: u64, len: u64) -> Arc<dyn Memory> {
+    // SAFETY: as for `memory_at`, for what is mapped in the range.
     Arc::new(unsafe { OnDemand::new(addr, len) })
 }
 
@@ -82,7 +86,7 @@ unsafe impl Sync for FileMapping {}
 
 impl Drop for FileMapping {
     fn drop(&mut self) {
-        // SAFETY: `lend_file` mapped it. Only the range of the `OwnedRange` that has this mapping accesses it, and that is
+        // SAFETY: `memory_of_file` mapped it. Only the range of the `OwnedRange` that has this mapping accesses it, and that is
         // dropped before.
         let _ = unsafe { munmap(self.base, self.len) };
     }
@@ -90,7 +94,7 @@ impl Drop for FileMapping {
 
 /// `len` bytes at `offset` of a file of this process, by its number. `EINVAL` for a file that can be truncated, which is
 /// what the kernel answers for every file that is no dma-buf (`dma_buf_get()`).
-pub(super) fn lend_file(fd: i32, offset: u64, len: u64) -> Result<Arc<dyn Memory>, Errno> {
+pub(super) fn memory_of_file(fd: i32, offset: u64, len: u64) -> Result<Arc<dyn Memory>, Errno> {
     const PAGE: u64 = 4096;
     if fd < 0 {
         return Err(Errno::EBADF);
@@ -130,7 +134,7 @@ pub(super) fn lend_file(fd: i32, offset: u64, len: u64) -> Result<Arc<dyn Memory
     Ok(Arc::new(OwnedRange { range, _owner: mapping }))
 }
 
-/// As [`lend`], all of it as an area.
-pub(super) fn lend_area(command: &RawCommand<'_, '_>, addr: u64, len: u64) -> Result<Area, Errno> {
-    Area::new(lend(command, addr, len)?, 0, len).ok_or(Errno::EINVAL)
+/// As [`memory_at`], all of it as an area.
+pub(super) fn area_at(command: &RawCommand<'_, '_>, addr: u64, len: u64) -> Result<Area, Errno> {
+    Area::new(memory_at(command, addr, len)?, 0, len).ok_or(Errno::EINVAL)
 }
