@@ -24,7 +24,8 @@ pub(crate) enum Object<D: Driver> {
     Cq(Weak<D::CqShared>),
     /// With the state by which the posts of a removed device are refused; dangling until the QP is created.
     Qp(QpEvents, Weak<D::QpShared>),
-    Srq,
+    /// As a QP.
+    Srq(Weak<D::SrqShared>),
     /// As a QP.
     Wq(u32, Weak<D::QpShared>),
 }
@@ -34,7 +35,7 @@ impl<D: Driver> Clone for Object<D> {
         match self {
             Self::Cq(shared) => Self::Cq(shared.clone()),
             Self::Qp(events, shared) => Self::Qp(events.clone(), shared.clone()),
-            Self::Srq => Self::Srq,
+            Self::Srq(shared) => Self::Srq(shared.clone()),
             Self::Wq(wq_num, shared) => Self::Wq(*wq_num, shared.clone()),
         }
     }
@@ -129,17 +130,19 @@ impl<D: Driver> ContextInner<D> {
     #[cold]
     fn close_queues(&self) {
         let Ok(objects) = self.objects.lock() else { return };
-        let queues: Vec<_> = objects
-            .iter()
-            .filter_map(|object| match object {
-                Object::Qp(_, shared) | Object::Wq(_, shared) => shared.upgrade(),
-                Object::Cq(_) | Object::Srq => None,
-            })
-            .collect();
+        let (mut queues, mut srqs) = (Vec::new(), Vec::new());
+        for object in objects.iter() {
+            match object {
+                Object::Qp(_, shared) | Object::Wq(_, shared) => queues.extend(shared.upgrade()),
+                Object::Srq(shared) => srqs.extend(shared.upgrade()),
+                Object::Cq(_) => {}
+            }
+        }
         // This waits for posters; the lock is free meanwhile.
         drop(objects);
         log::warn!("{}: the device was removed", self.name);
         queues.iter().for_each(|shared| self.driver.close_queues(shared));
+        srqs.iter().for_each(|shared| self.driver.close_srq(shared));
     }
 
     pub(crate) fn forget_object(&self, id: u64) {

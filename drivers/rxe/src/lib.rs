@@ -31,7 +31,7 @@ pub use completion::Completion;
 pub use config::{Extensions, SendConfig};
 pub use driver::{FlushByModify, Rxe, RxeDevice};
 pub use ring::{Ring, RingError};
-pub use uverbs_soft::{ArmBell, FlushBell, KernelBell, SendBell, SrqShared, ThreadDomain};
+pub use uverbs_soft::{ArmBell, FlushBell, KernelBell, SendBell, ThreadDomain};
 pub use wqe::{Ah, QueueKey};
 
 /// A send queue, with `B` as its doorbell.
@@ -48,3 +48,5 @@ pub type CompletionQueue<B> = uverbs_soft::CompletionQueue<RxeDevice, B>;
 pub type QpShared = uverbs_soft::QpShared<RxeDevice>;
 /// The ring of a completion queue.
 pub type CqShared = uverbs_soft::CqShared<RxeDevice>;
+/// State of an SRQ.
+pub type SrqShared = uverbs_soft::SrqShared<RxeDevice>;

@@ -32,7 +32,7 @@ pub use completion::Completion;
 pub use driver::{Siw, SiwDevice};
 pub use ring::{CompletionRing, RecvHead, Ring, RingError, SendHead, Work, WqeOf};
 pub use shared::Connection;
-pub use uverbs_soft::{KernelBell, SendBell, SrqShared, ThreadDomain};
+pub use uverbs_soft::{KernelBell, SendBell, ThreadDomain};
 pub use wqe::{Ah, SendConfig};
 
 /// A send queue, with `B` as its doorbell.
@@ -49,3 +49,5 @@ pub type CompletionQueue = uverbs_soft::CompletionQueue<SiwDevice, ()>;
 pub type QpShared = uverbs_soft::QpShared<SiwDevice>;
 /// The ring of a completion queue.
 pub type CqShared = uverbs_soft::CqShared<SiwDevice>;
+/// State of an SRQ.
+pub type SrqShared = uverbs_soft::SrqShared<SiwDevice>;

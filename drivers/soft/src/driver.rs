@@ -7,6 +7,7 @@ use crate::cq::CompletionQueue;
 use crate::cq_state::{CqShared, CqState};
 use crate::device::{Created, Device, KernelRef, QpRings, corrupt, send_bell};
 use crate::doorbell::KernelBell;
+use crate::format::Format;
 use crate::recv::RecvQueue;
 use crate::send::SendQueue;
 use crate::shared::QpShared;
@@ -40,9 +41,10 @@ pub struct Soft<D> {
     numbers: ProcessMutex<()>,
 }
 
-/// The state that an SRQ's poster and its consumers share: none, because the kernel consumes in order.
+/// The state that an SRQ's poster and the control path share: that of a QP which always takes receives. Its consumers have none,
+/// because the kernel consumes in order.
 #[derive(Debug)]
-pub struct SrqShared(());
+pub struct SrqShared<F: Format>(Arc<QpShared<F>>);
 
 /// A thread domain. It has no resources, because the doorbell is a system call.
 #[derive(Debug)]
@@ -110,7 +112,7 @@ impl<D: Device> Driver for Soft<D> {
     type CompletionQueue = CompletionQueue<D, D::ArmBell>;
     type QpShared = QpShared<D>;
     type CqShared = CqShared<D>;
-    type SrqShared = SrqShared;
+    type SrqShared = SrqShared<D>;
     type Td = ThreadDomain;
 
     fn open(kernel: KernelRef) -> Result<(Self, ContextInfo)> {
@@ -217,16 +219,16 @@ impl<D: Device> Driver for Soft<D> {
             // An SRQ has no state: it is treated as a QP that always takes receives and never flushes.
             let shared = QpShared::create(QpState::RTR, self.barrier, Vec::new(), 0)
                 .map_err(|e| no_memory(VERB, &e))?;
-            let bell = D::flush_bell(&self.kernel, handle.handle());
-            let queue =
-                RecvQueue::new(ring, attr.max_sge, Arc::new(shared), bell).map_err(|e| corrupt(VERB, e))?;
+            let (shared, bell) = (Arc::new(shared), D::flush_bell(&self.kernel, handle.handle()));
+            let queue = RecvQueue::new(ring, attr.max_sge, Arc::clone(&shared), bell)
+                .map_err(|e| corrupt(VERB, e))?;
             let max_wr = at_least(VERB, queue.capacity(), create.attr.attr.max_wr)?;
-            Ok((queue, max_wr))
+            Ok((SrqShared(shared), queue, max_wr))
         });
         match made {
-            Ok((queue, max_wr)) => {
+            Ok((shared, queue, max_wr)) => {
                 attr.max_wr = max_wr;
-                Ok(NewSrq { handle, shared: Arc::new(SrqShared(())), queue, attr })
+                Ok(NewSrq { handle, shared: Arc::new(shared), queue, attr })
             }
             Err(error) => {
                 // SAFETY: the object has no other user yet.
@@ -251,6 +253,10 @@ impl<D: Device> Driver for Soft<D> {
         let new = ring.and_then(|ring| queue.replace_ring(ring).map_err(|e| corrupt(VERB, e)));
         new.inspect_err(|_| queue.lose_ring())?;
         at_least(VERB, queue.capacity(), attr.max_wr).map(drop)
+    }
+
+    fn close_srq(&self, shared: &SrqShared<D>) {
+        shared.0.set_state(StateWord::REMOVED);
     }
 
     unsafe fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>> {

@@ -239,6 +239,12 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         unsafe { handle.destroy() }
     }
 
+    /// The device was removed: the posts to the SRQ fail with [`PostError::Removed`](super::PostError::Removed) from now on. Not called
+    /// inside a queue.
+    fn close_srq(&self, shared: &Self::SrqShared) {
+        let _ = shared;
+    }
+
     /// Creates a queue pair. [`Error::Unsupported`] if the device does not support the QP type or an operation in
     /// `send_ops_flags`.
     ///

@@ -250,6 +250,15 @@ impl Driver for AnyDriver {
         }
     }
 
+    fn close_srq(&self, shared: &Self::SrqShared) {
+        match (self, shared) {
+            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.close_srq(shared),
+            (Self::Rxe(driver), Any::Rxe(shared)) => driver.close_srq(shared),
+            (Self::Siw(driver), Any::Siw(shared)) => driver.close_srq(shared),
+            _ => {}
+        }
+    }
+
     unsafe fn modify_srq(
         &self,
         handle: &SrqHandle,

@@ -12,7 +12,7 @@ use crate::raw::cq::{Cq, CqInner};
 use crate::raw::receiver::{Receiver, RecvBatch, RecvGuard};
 use crate::xrcd::{XrcDomain, XrcdInner};
 use core::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use uverbs_core::attr::{SrqAttr, SrqAttrMask, SrqInitAttr};
 use uverbs_core::control::SrqHandle;
 use uverbs_core::error::{Error, Result};
@@ -181,7 +181,7 @@ impl<D: Driver, L: Locking> Srq<L, D> {
             same_context(context, xrcd.context(), "create_srq", "xrcd")?;
             same_context(context, cq.context(), "create_srq", "cq")?;
         }
-        let event_id = context.remember_object(Object::Srq);
+        let event_id = context.remember_object(Object::Srq(Weak::new()));
         let create = || {
             let xrc = match &xrc {
                 Some(Xrc { xrcd, cq }) => {
@@ -202,6 +202,7 @@ impl<D: Driver, L: Locking> Srq<L, D> {
         };
         let SrqParts { handle, shared, queue, attr } =
             create().inspect_err(|_| context.forget_object(event_id))?;
+        context.update_object(event_id, Object::Srq(Arc::downgrade(&shared)));
         let label = Label::new(QueueKind::Srq, handle.handle(), attr.max_wr);
         let inner = SrqInner {
             handle: Some(handle),

@@ -247,6 +247,10 @@ impl Driver for Mlx5 {
         unsafe { handle.destroy() }.inspect(|_| shared.detach())
     }
 
+    fn close_srq(&self, shared: &SrqControl) {
+        shared.close();
+    }
+
     unsafe fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>> {
         qp::create(self, create, &QpOptions::default())
     }

@@ -7,12 +7,12 @@ use crate::control::{calls, size};
 use crate::cq::CqShared;
 use crate::memory::dbrec::DbRec;
 use crate::memory::{Allocator, MemoryUse, QueueBuf, StrideRing};
-use crate::rq::SrqShared;
+use crate::rq::{SrqShared, close_srq};
 use std::sync::Arc;
 use uverbs_core::attr::{SrqAttr, SrqAttrMask, SrqType};
 use uverbs_core::control::{SrqHandle, SrqParents};
 use uverbs_core::error::{Error, Result};
-use uverbs_core::kernel::Uhw;
+use uverbs_core::kernel::{QueueAccess, Uhw};
 use uverbs_core::provider::{SrqCreate, SrqParts};
 
 /// An SRQ on the control path: the state that its queue shares, and the CQ in which it has its own number (XRC).
@@ -21,6 +21,8 @@ pub struct SrqControl {
     shared: Arc<SrqShared>,
     cq: Option<Arc<CqShared>>,
     dbrec: Arc<DbRec>,
+    /// That of its poster.
+    access: QueueAccess,
 }
 
 impl SrqControl {
@@ -34,6 +36,11 @@ impl SrqControl {
     #[must_use]
     pub fn dbrec(&self) -> &Arc<DbRec> {
         &self.dbrec
+    }
+
+    /// The device was removed: later posts fail.
+    pub(super) fn close(&self) {
+        close_srq(&self.access);
     }
 
     /// Removes it from its CQ after the kernel has destroyed it.
@@ -100,7 +107,7 @@ pub(super) fn create(
     if let Some(cq) = &cq {
         cq.attach_srq(&shared);
     }
-    let control = Arc::new(SrqControl { shared, cq, dbrec: Arc::clone(&dbrec) });
+    let control = Arc::new(SrqControl { shared, cq, dbrec: Arc::clone(&dbrec), access: access.clone() });
     let queue = SharedRecvQueue::new(
         Arc::clone(&control.shared),
         access,

@@ -23,6 +23,7 @@ mod srq_shared;
 mod tests;
 
 pub use shared::RqShared;
+pub(crate) use srq_producer::close as close_srq;
 pub use srq_shared::SrqShared;
 
 use self::producer::RecvProducer;

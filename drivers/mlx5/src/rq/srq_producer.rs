@@ -10,8 +10,9 @@
 //! The number with which an element will be posted is known when it is linked. So a post stores only its `wr_id`, and a
 //! poller can find whether an element is published (`SrqShared::is_outstanding`).
 //!
-//! The limit is in the queue's [`QueueAccess`], which the kernel wipes in a child of fork(2). No control call closes the
-//! queue, because an SRQ has no state. So no thread waits for a post, and posts do not set the busy flag.
+//! The limit is in the queue's [`QueueAccess`], which the kernel wipes in a child of fork(2), and which [`close`] sets to 0 when the
+//! device was removed. An SRQ has no state, so no other control call closes it. No thread waits for a post, and posts do not set the
+//! busy flag.
 
 use crate::memory::RecvRing;
 use crate::memory::dbrec::DbWord;
@@ -25,6 +26,7 @@ use core::sync::atomic::Ordering;
 use std::sync::Arc;
 use uverbs_core::kernel::QueueAccess;
 use uverbs_core::provider::PostError;
+use uverbs_core::provider::state::StateWord;
 use uverbs_core::sync::barrier::to_device;
 
 /// The position of a batch.
@@ -119,7 +121,7 @@ impl SrqProducer {
         self.srq.ring.unit(element, 0)[0].store((u64::from(next) << 32).to_be(), Ordering::Relaxed);
     }
 
-    /// Relaxed: only this producer raises the limit.
+    /// Relaxed: only this producer raises the limit, and what `close` stores is checked in `check_open`.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn limit(&self) -> u64 {
         self.access.limit().load(Ordering::Relaxed)
@@ -132,8 +134,9 @@ impl SrqProducer {
         if head == SrqCursor::FAILED {
             return Err(self.error);
         }
-        self.check_fork()?;
-        let mut list = ListEnd { element: self.end, count: self.limit() + 1 };
+        let before = self.limit();
+        self.check_open()?;
+        let mut list = ListEnd { element: self.end, count: before + 1 };
         self.extend_in_order(&mut list);
         if list.element == self.end {
             self.group = (self.group + 1) % self.srq.groups();
@@ -141,15 +144,20 @@ impl SrqProducer {
         }
         self.end = list.element;
         let limit = list.count - 1;
-        self.access.limit().store(limit, Ordering::Relaxed);
+        if self.access.limit().compare_exchange(before, limit, Ordering::Relaxed, Ordering::Relaxed).is_err()
+        {
+            // Only `close` changes it meanwhile. It stays 0.
+            return Err(PostError::Removed);
+        }
         if head < limit { Ok(limit) } else { Err(PostError::QueueFull) }
     }
 
-    fn check_fork(&self) -> Result<(), PostError> {
-        match self.access.word().load(Ordering::Relaxed) {
-            QueueAccess::FORKED => Err(PostError::Forked),
-            _ => Ok(()),
-        }
+    fn check_open(&self) -> Result<(), PostError> {
+        // Acquire: if this is the limit that `close` has stored, the word is that of `close`, too. A later load of the limit than
+        // the caller's, so it finds no earlier value.
+        let _ = self.access.limit().load(Ordering::Acquire);
+        let word = StateWord::from_bits(self.access.word().load(Ordering::Relaxed));
+        if word.is_forked() || word.state() == StateWord::REMOVED { Err(word.refusal()) } else { Ok(()) }
     }
 
     /// Links the elements that the links from the end on lead to, as long as they are free.
@@ -199,7 +207,7 @@ impl SrqProducer {
         if cursor.head == SrqCursor::FAILED {
             return Err(self.error);
         }
-        self.check_fork()
+        self.check_open()
     }
 
     /// Publishes the receives before `head`.
@@ -211,6 +219,17 @@ impl SrqProducer {
         // The device compares modulo 2^16. libmlx5's counter has 16 bits, so the upper half is 0 there, too.
         self.record.set(head as u32 & 0xffff);
     }
+}
+
+/// The device was removed: later posts to the queue fail. A post in progress may still publish its receives.
+pub(crate) fn close(access: &QueueAccess) {
+    let _ = access.word().fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
+        // In a child of fork(2) the word is 0 and stays 0.
+        let word = StateWord::from_bits(word);
+        (!word.is_forked()).then(|| word.next(StateWord::REMOVED).bits())
+    });
+    // Release: pairs with `SrqProducer::check_open`.
+    access.limit().store(0, Ordering::Release);
 }
 
 /// The end of the list while elements are linked to it.

@@ -429,6 +429,17 @@ fn a_resize_uses_the_new_ring_or_reports_it_lost() {
     played!(t.rxe.modify_srq(&srq.handle, &mut srq.queue, &more, SrqAttrMask::MAX_WR)).unwrap();
     assert_eq!(srq.queue.capacity(), 63);
 
+    // A queue of a removed device stays closed, also with another ring.
+    let mut removed = played!(t.rxe.create_srq(&create)).unwrap();
+    t.rxe.close_srq(&removed.shared);
+    // SAFETY: the receive has no entries, so it names no memory.
+    assert_eq!(unsafe { removed.queue.post(1, &[]) }, Err(PostError::Removed));
+    played!(t.rxe.modify_srq(&removed.handle, &mut removed.queue, &more, SrqAttrMask::MAX_WR)).unwrap();
+    // SAFETY: as above.
+    assert_eq!(unsafe { removed.queue.post(1, &[]) }, Err(PostError::Removed));
+    // SAFETY: as above.
+    assert_eq!(unsafe { srq.queue.post(1, &[]) }, Ok(()));
+
     t.kernel.refuse_mmap.store(true, Ordering::Relaxed);
     assert_eq!(
         played!(t.rxe.resize_cq(&t.cq.handle, &mut t.cq.queue, 200)).unwrap_err().errno(),

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use uverbs_core::attr::*;
 use uverbs_core::control::*;
 use uverbs_core::kernel::{Kernel, Mapping, Protection, RawCommand, Uhw, WriteCommand};
-use uverbs_core::provider::{CompletionQueue as _, CqParts, Driver, QpCreate, QpParts, SrqCreate};
+use uverbs_core::provider::{
+    CompletionQueue as _, CqParts, Driver, PostError, QpCreate, QpParts, RecvQueue as _, SrqCreate,
+};
 use uverbs_core::{Errno, Error};
 use uverbs_soft::testing::heap;
 use uverbs_testkit::kernel::{Script, Scripted};
@@ -354,6 +356,11 @@ fn features_that_siw_lacks_are_unsupported_without_a_command() {
     assert_eq!(t.kernel.take_log().len(), 1);
     let resized = played!(t.siw.modify_srq(&srq.handle, &mut srq.queue, &more, SrqAttrMask::MAX_WR));
     assert!(resized.unwrap_err().is_unsupported() && t.kernel.take_log().is_empty());
+    // SAFETY: receives without entries name no memory.
+    let mut post = || unsafe { srq.queue.post(1, &[]) };
+    assert_eq!(post(), Ok(()));
+    t.siw.close_srq(&srq.shared);
+    assert_eq!(post(), Err(PostError::Removed));
 }
 
 #[test]
