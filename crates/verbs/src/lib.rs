@@ -111,6 +111,7 @@ pub mod remote;
 pub mod scope;
 pub mod send;
 pub mod soundness;
+pub mod value;
 mod wait;
 pub mod window;
 pub mod xrcd;
@@ -147,6 +148,7 @@ pub use rejected::{Lend, Rejected};
 pub use remote::RemoteRegion;
 pub use scope::{Scope, ScopeError, ScopedOp};
 pub use send::{SendGuard, SendQueue, Wr};
+pub use value::Operation;
 pub use window::Window;
 pub use xrcd::XrcDomain;
 
