@@ -6,10 +6,10 @@
 //! [`PostError::IllegalOpcode`]. For queues of operations, as those of futures.
 
 use crate::list::{Memory, Source};
+use crate::post_to::PostTo;
 use crate::qp::transport::Sends;
 use crate::remote::RemoteRegion;
 use crate::send::{Wr, remote};
-use crate::post_to::PostTo;
 use crate::window::Window;
 use uverbs_core::attr::{AccessFlags, QpType};
 use uverbs_core::provider::{Driver, Op, PostError};

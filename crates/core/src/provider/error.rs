@@ -66,7 +66,9 @@ impl fmt::Display for PostError {
             Self::BadState => "the QP's state does not allow posting to this queue",
             Self::IllegalOpcode => "opcode not available on this QP",
             Self::IllegalFlag => "send flag not allowed with this opcode or QP type",
-            Self::Unsignaled => "unsignaled: the device completes every send, so each needs SIGNALED, or the QP sq_sig_all",
+            Self::Unsignaled => {
+                "unsignaled: the device completes every send, so each needs SIGNALED, or the QP sq_sig_all"
+            }
             Self::InvalidLength => "invalid length of a scatter/gather entry or of the message",
             Self::Misaligned => "remote address not aligned",
             Self::InvalidArgument => "invalid argument in the work request",

@@ -139,7 +139,7 @@ fn datagrams_own_their_buffers() {
 #[test]
 fn an_operation_as_a_value_is_checked_when_it_is_posted() {
     use uverbs::{Operation, PostError, RemoteRegion};
-    let (mut a, b) = ends();
+    let (a, b) = ends();
     let attr = attr();
     let mut datagrams = a.pd.qp::<Ud>().cq(&a.cq).cap(CAP).create().unwrap();
     let ah = a.pd.create_ah(&attr.ah_attr(&port(&b))).unwrap();
