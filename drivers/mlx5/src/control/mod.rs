@@ -37,10 +37,10 @@ use self::dv::{QpFlags, QpOptions};
 use self::firmware::QpnBlocks;
 use crate::control::uars::{BfReg, Posters, Uars};
 use crate::cq::{CompletionQueue, CqShared};
-use crate::cq::{UserIndex, UserIndices};
 use crate::doorbell::ArmRegister;
 use crate::memory::dbrec::DbRecPages;
-use crate::qp::QpAccess;
+use crate::shared::QpAccess;
+use crate::shared::{UserIndex, UserIndices};
 use std::io;
 use std::sync::{Arc, OnceLock};
 use uverbs_core::attr::{

@@ -5,7 +5,7 @@
 // UNSAFETY: stores references next to the owner of the referenced memory (a self-referential struct).
 
 use super::parse::Resource;
-use crate::sq::shared::{NoSends, RetireBy};
+use crate::shared::{NoSends, RetireBy};
 use core::fmt;
 
 /// A key that no entry has: the low half of an entry's key is 0.

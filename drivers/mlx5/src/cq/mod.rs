@@ -12,7 +12,6 @@
 //! | `parse`      | parses an entry into a completion                                                  |
 //! | `cached`    | a cache of the last entry's resource                                               |
 //! | `lookup`     | maps a number in an entry to its resource                                          |
-//! | `user_index` | user indices: the numbers by which completions name resources                      |
 //! | `ring`       | the memory with the entries, which the device writes                               |
 //! | `entry`      | one entry: its valid test and its fields                                           |
 //! | `cqe`        | converts an entry's values to those of the verbs                                   |
@@ -37,7 +36,6 @@ mod sink;
 mod state;
 #[cfg(test)]
 mod tests;
-mod user_index;
 
 pub use clock::{Clock, ClockInfo};
 pub use completion::Completion;
@@ -45,4 +43,3 @@ pub use parse::CqeVersion;
 pub use poll::{CompletionQueue, CqConfig, RingOwner};
 pub use ring::CqRing;
 pub use shared::CqShared;
-pub use user_index::{UserIndex, UserIndices};

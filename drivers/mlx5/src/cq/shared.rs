@@ -13,8 +13,8 @@
 use super::ring::CqRing;
 use super::state::CqState;
 use crate::memory::dbrec::DbRec;
-use crate::qp::QpShared;
-use crate::rq::SrqShared;
+use crate::shared::QpShared;
+use crate::shared::SrqShared;
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};

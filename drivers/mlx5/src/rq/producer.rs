@@ -14,9 +14,10 @@
 
 use crate::memory::dbrec::DbWord;
 use crate::memory::{Entry64, RecvRing};
-use crate::qp::QpShared;
+use crate::rq::RecvConfig;
 use crate::rq::face::Produce;
-use crate::rq::{RecvConfig, RqShared};
+use crate::shared::QpShared;
+use crate::shared::RqShared;
 use crate::wqe::{RecvFormat, WireEntry};
 use core::fmt;
 use core::hint::cold_path;

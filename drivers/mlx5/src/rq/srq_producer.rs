@@ -16,9 +16,9 @@
 
 use crate::memory::RecvRing;
 use crate::memory::dbrec::DbWord;
-use crate::rq::SrqShared;
 use crate::rq::face::Produce;
-use crate::rq::srq_shared::SrqRecord;
+use crate::shared::SrqRecord;
+use crate::shared::SrqShared;
 use crate::wqe::{RecvFormat, WireEntry};
 use core::fmt;
 use core::hint::cold_path;

@@ -6,7 +6,7 @@
 use super::*;
 use crate::memory::dbrec::{DbRec, DbRecPages};
 use crate::memory::{QueueBuf, StrideRing};
-use crate::qp::QpAccess;
+use crate::shared::{QpAccess, RqShared, SrqShared};
 use uverbs_core::attr::QpState;
 use uverbs_core::kernel::QueueAccess;
 use uverbs_core::sync::ControlBarrier;

@@ -96,7 +96,7 @@ impl SqCursor {
         self.finish_recorded(view, written);
     }
 
-    /// [`finish`](Self::finish) for a WQE whose completion does not contain its operation `op` ([`umr_op`](super::umr_op)).
+    /// [`finish`](Self::finish) for a WQE whose completion does not contain its operation `op` ([`umr_op`](crate::shared::umr_op)).
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn finish_as(&mut self, view: SqView<'_>, wr_id: u64, written: Written, op: u8) {
         let at = self.at;

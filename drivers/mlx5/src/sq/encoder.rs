@@ -11,10 +11,10 @@
 use super::SendConfig;
 use super::consts::{FastPathConsts, FastPathOps, Kind, are_plain};
 use crate::memory::{CompletedCount, SendQueueRef, SqView};
+use crate::shared::umr_op;
 use crate::sq::cursor::SqCursor;
 use crate::sq::list::{NodeFns, OPCODES};
 use crate::sq::producer::Producer;
-use crate::sq::shared::umr_op;
 use crate::wqe::plain::{
     self, Alignment, Carries, Dest, Wr, Written, answer_of, dest_units, imm_or_key, is_local, max_units,
     op_units, put_wqe, tso_args,

@@ -9,7 +9,6 @@
 //! | `cursor` | the position of a batch |
 //! | `list` | `ibv_post_send` |
 //! | `builder` | the `wr_*` builders |
-//! | `shared` | the part that the poster and the pollers of the completions share |
 //!
 //! A single post of one entry goes through [`SendQueue::post`](SendQueueTrait::post) or [`list::post_send`],
 //! [`Encoder::block`](encoder::Encoder::block), [`Producer::post_block`](producer::Producer::post_block) and
@@ -25,14 +24,11 @@ pub(crate) mod cursor;
 pub(crate) mod encoder;
 pub(crate) mod list;
 pub(crate) mod producer;
-pub mod shared;
-
-pub use shared::{SqShared, umr_op};
 
 use crate::doorbell::Doorbell;
 use crate::memory::dbrec::DbWord;
 use crate::memory::{SendQueueRef, SqView};
-use crate::qp::QpShared;
+use crate::shared::QpShared;
 use crate::sq::builder::Session;
 use crate::sq::consts::FastPathOps;
 use crate::sq::cursor::SqCursor;

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The part of a QP that its posters, the pollers of its completions and the control path share.
 
-use crate::cq::UserIndex;
-use crate::memory::dbrec::DbWord;
-use crate::rq::{RqShared, SrqShared};
-use crate::sq::SqShared;
+use super::{RqShared, SqShared, SrqShared, UserIndex};
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use uverbs_core::attr::QpState;
 use uverbs_core::control::Removed;
 use uverbs_core::errno::Errno;
@@ -200,23 +197,6 @@ impl QpShared {
     /// Sets whether the port computes checksums. To be called before the state that comes with the port is set.
     pub fn set_csum(&self, csum: bool) {
         self.csum.store(csum, Ordering::Relaxed);
-    }
-}
-
-/// The doorbell record's word by which the poster publishes. Pollers read it before they write to the memory of a WR,
-/// because a faulty device may report a WR that was not published or has completed.
-#[derive(Debug, Default)]
-pub(crate) struct Published(OnceLock<DbWord>);
-
-impl Published {
-    /// Sets the word. Only the first call has an effect; a queue has one poster.
-    pub(crate) fn set(&self, record: DbWord) {
-        let _ = self.0.set(record);
-    }
-
-    /// The published count; `None` for a queue without a poster.
-    pub(crate) fn count(&self) -> Option<u32> {
-        self.0.get().map(DbWord::get)
     }
 }
 

@@ -5,9 +5,9 @@
 //! data for completions in the records of the ring. Pollers index the records by values that the device wrote, so every
 //! index is masked.
 
+use super::published::Published;
 use crate::memory::dbrec::DbWord;
 use crate::memory::{BlockIndex, CompletedCount, Record, Records, SqRing};
-use crate::qp::Published;
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -20,7 +20,7 @@ pub mod umr_op {
     pub const BIND_MW: u8 = 1;
     /// `IBV_WR_LOCAL_INV`
     pub const LOCAL_INV: u8 = 2;
-    /// `mlx5dv_wr_raw_wqe`. Only queues with [`takes_raw_wqes`](crate::qp::QpShared::takes_raw_wqes) have such WQEs.
+    /// `mlx5dv_wr_raw_wqe`. Only queues with [`takes_raw_wqes`](crate::shared::QpShared::takes_raw_wqes) have such WQEs.
     pub const RAW: u8 = 3;
 }
 

@@ -7,8 +7,8 @@
 //! record. A mark is only a hint: the memory model allows the mark of one poller to hide the element of another one, so
 //! each time the poster also checks one unmarked group, in turn.
 
-use crate::cq::UserIndex;
 use crate::memory::{StrideRing, Table};
+use crate::shared::UserIndex;
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
