@@ -51,6 +51,6 @@ mod violation;
 
 pub use config::{InlineMode, Link};
 pub use fabric::{DeviceBuilder, Fabric, Hca};
+pub(crate) use uverbs_fabric::numbers;
 pub use uverbs_fabric::{backing, memory, process, socket};
-pub(crate) use uverbs_fabric::{numbers, on_demand};
 pub use violation::{Mistake, Object, Violation};
