@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sets of counters of steering rules, as `mlx5_ib` has them (uverbs_std_types_counters.c, counters.c).
 
-use super::attr::{flags, handle, known};
 use super::call::Call;
 use super::object::{Counters, Object};
-use super::program_memory::memory_at;
 use crate::engine::flow::Counted;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::attr::{flags, handle, known};
+use uverbs_softkernel::program_memory::memory_at;
 use uverbs_uapi::ids::{
     UVERBS_ATTR_CREATE_COUNTERS_HANDLE, UVERBS_ATTR_READ_COUNTERS_BUFF, UVERBS_ATTR_READ_COUNTERS_FLAGS,
     UVERBS_ATTR_READ_COUNTERS_HANDLE, UVERBS_ATTR_UHW_IN,

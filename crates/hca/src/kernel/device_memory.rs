@@ -4,10 +4,10 @@
 #![expect(unsafe_code)]
 
 use super::limits::MAX_DM;
-use super::program_memory::OwnedRange;
 use crate::process::ProcessRange;
 use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
+use uverbs_softkernel::program_memory::OwnedRange;
 
 /// Bytes of a page of it.
 const PAGE: u64 = 4096;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Protection domains, memory regions, memory windows.
 
-use super::attr::{core_in, core_out, flags, handle, known, number, number32, uhw_out};
 use super::call::Call;
 use super::object::Object;
-use super::program_memory::{memory_at, memory_of_file, on_demand_at};
 use crate::engine::mkey::{Kind, access};
 use crate::memory::Memory;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::attr::{core_in, core_out, flags, handle, known, number, number32, uhw_out};
+use uverbs_softkernel::program_memory::{memory_at, memory_of_file, on_demand_at};
 use uverbs_uapi::cmd::{
     ib_uverbs_alloc_mw, ib_uverbs_alloc_mw_resp, ib_uverbs_alloc_pd, ib_uverbs_alloc_pd_resp,
     ib_uverbs_reg_mr, ib_uverbs_reg_mr_resp, ib_uverbs_rereg_mr, ib_uverbs_rereg_mr_resp,

@@ -9,9 +9,7 @@
 
 mod advise;
 mod ah;
-mod attr;
 mod call;
-mod channels;
 mod clock;
 mod context;
 mod counters;
@@ -20,16 +18,13 @@ mod device_memory;
 mod devx;
 mod dispatch;
 mod dm;
-mod events;
 mod flow;
-mod handles;
 mod limits;
 mod matcher;
 mod memory;
 mod modify;
 mod object;
 mod port;
-mod program_memory;
 mod qp;
 mod query;
 mod rss;

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Creating queue pairs.
 
-use super::attr::{flags, known, number, number32, optional_handle, uhw, uhw_out};
 use super::call::Call;
-use super::object::{Object, QpObject};
-use super::program_memory::{area_at, memory_at};
+use super::object::{Object, QpObject, page};
 use crate::engine::qp::{Qp, QpKind, SendRing};
 use crate::engine::recv::RecvRing;
 use crate::memory::Area;
@@ -13,6 +11,8 @@ use uverbs_core::attr::QpType;
 use uverbs_core::kernel::RawCommand;
 use uverbs_mlx5_hw::doorbell::DBREC_BYTES;
 use uverbs_mlx5_hw::wqe::MLX5_SEND_WQE_BB;
+use uverbs_softkernel::attr::{flags, known, number, number32, optional_handle, uhw, uhw_out};
+use uverbs_softkernel::program_memory::{area_at, memory_at};
 use uverbs_uapi::ids::{
     UVERBS_ATTR_CREATE_QP_CAP, UVERBS_ATTR_CREATE_QP_EVENT_FD, UVERBS_ATTR_CREATE_QP_FLAGS,
     UVERBS_ATTR_CREATE_QP_HANDLE, UVERBS_ATTR_CREATE_QP_IND_TABLE_HANDLE, UVERBS_ATTR_CREATE_QP_PD_HANDLE,
@@ -151,10 +151,10 @@ impl Call<'_, '_> {
             return Ok(NO_REGISTER);
         }
         let context = self.state.context(self.context)?;
-        let pages = context.static_pages.len().max(1);
-        context.next_page = (context.next_page + 1) % pages;
+        let pages = context.data.static_pages.len().max(1);
+        context.data.next_page = (context.data.next_page + 1) % pages;
         // Four registers in a page, of which the first two are user space's (`MLX5_BFREGS_PER_UAR`).
-        Ok(context.next_page as u32 * 4)
+        Ok(context.data.next_page as u32 * 4)
     }
 
     fn parents(&mut self, c: &RawCommand<'_, '_>, kind: QpKind) -> Result<Parents, Errno> {
@@ -220,7 +220,7 @@ impl Call<'_, '_> {
             return Err(Errno::EINVAL);
         }
         if private.flags & MLX5_QP_FLAG_UAR_PAGE_INDEX != 0 {
-            qp.page = Some(self.state.context(self.context)?.page(private.bfreg_index)?);
+            qp.page = Some(page(self.state.context(self.context)?, private.bfreg_index)?);
         }
         if matches!(qp.kind, QpKind::Dct) {
             return Ok(());

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Receive work queues, indirection tables, and the QPs that hash over them.
 
-use super::attr::{core_in, core_out, extensible, flags, handle, known, number, number32, uhw, uhw_out};
 use super::call::Call;
 use super::limits::MAX_WQES;
 use super::object::Object;
 use super::object::QpObject;
-use super::program_memory::area_at;
 use crate::engine::qp::QpKind;
 use crate::engine::recv::RecvRing;
 use crate::engine::recv::Wq;
@@ -15,6 +13,10 @@ use uverbs_core::Errno;
 use uverbs_core::attr::QpType;
 use uverbs_core::kernel::RawCommand;
 use uverbs_mlx5_hw::doorbell::DBREC_BYTES;
+use uverbs_softkernel::attr::{
+    core_in, core_out, extensible, flags, handle, known, number, number32, uhw, uhw_out,
+};
+use uverbs_softkernel::program_memory::area_at;
 use uverbs_uapi::cmd::{
     IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE, ib_uverbs_ex_create_rwq_ind_table,
     ib_uverbs_ex_create_rwq_ind_table_resp, ib_uverbs_ex_create_wq, ib_uverbs_ex_create_wq_resp,

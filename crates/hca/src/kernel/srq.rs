@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shared receive queues.
 
-use super::attr::{core_in, core_out, handle, known, number, number32, optional_handle, uhw, uhw_out};
 use super::call::Call;
 use super::limits::MAX_SRQ_SGE;
 use super::limits::MAX_WQES;
 use super::object::Object;
-use super::program_memory::area_at;
 use crate::engine::recv::Srq;
 use crate::engine::{Notice, event};
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_mlx5_hw::doorbell::DBREC_BYTES;
+use uverbs_softkernel::attr::{
+    core_in, core_out, handle, known, number, number32, optional_handle, uhw, uhw_out,
+};
+use uverbs_softkernel::program_memory::area_at;
 use uverbs_uapi::cmd::{ib_uverbs_modify_srq, ib_uverbs_query_srq, ib_uverbs_query_srq_resp};
 use uverbs_uapi::ids::{
     UVERBS_ATTR_CREATE_SRQ_CQ_HANDLE, UVERBS_ATTR_CREATE_SRQ_EVENT_FD, UVERBS_ATTR_CREATE_SRQ_HANDLE,

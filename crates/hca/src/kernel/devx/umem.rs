@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory of a program that commands name by a number (UMEM).
 
-use crate::kernel::attr::{flags, known, number};
 use crate::kernel::call::Call;
 use crate::kernel::memory::check_present;
 use crate::kernel::object::{Numbered, Object};
-use crate::kernel::program_memory::{memory_at, memory_of_file};
 use crate::memory::{Area, Fault, Memory};
 use crate::prm::Status;
 use crate::prm::place::Place;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::attr::{flags, known, number};
+use uverbs_softkernel::program_memory::{memory_at, memory_of_file};
 use uverbs_uapi::mlx5::devx as abi;
 
 /// Registered memory. The objects that use it hold it, too.
@@ -108,7 +108,7 @@ impl Call<'_, '_> {
     /// The memory of this context with a number.
     fn umem(&mut self, id: u32) -> Result<&Arc<dyn Memory>, Status> {
         let context = self.state.context(self.context).map_err(|_| Status::BAD_RESOURCE)?;
-        match context.find(Numbered::Umem, id) {
+        match context.find((Numbered::Umem, id)) {
             Some(Object::Umem(umem)) => Ok(&umem.memory),
             _ => Err(Status::BAD_RESOURCE),
         }

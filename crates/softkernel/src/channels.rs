@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The completion channels of all contexts: the kernel's ends of their files.
 
-use super::events::{EventFile, inode};
+use crate::events::{EventFile, inode};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -20,7 +20,7 @@ struct Channel {
 
 /// The files by number. No call looks at all of them.
 #[derive(Debug, Default)]
-pub(super) struct CompChannels {
+pub struct CompChannels {
     channels: BTreeMap<usize, Channel>,
     by_inode: BTreeMap<u64, usize>,
     of_contexts: BTreeSet<(u32, usize)>,
@@ -33,7 +33,10 @@ pub(super) struct CompChannels {
 
 impl CompChannels {
     /// A new file of a context. Returns the program's end.
-    pub(super) fn add(&mut self, context: u32) -> Result<OwnedFd, Errno> {
+    ///
+    /// # Errors
+    /// The process has too many open files.
+    pub fn add(&mut self, context: u32) -> Result<OwnedFd, Errno> {
         // The search is paid for by as many additions.
         if self.channels.len() >= LOOK.max(self.left * 2) {
             self.prune(self.channels.keys().copied().collect());
@@ -65,7 +68,10 @@ impl CompChannels {
     }
 
     /// The file that the program names by its end, and a copy of that.
-    pub(super) fn of_fd(&mut self, fd: BorrowedFd<'_>) -> Result<(usize, Arc<OwnedFd>), Errno> {
+    ///
+    /// # Errors
+    /// It is not a completion channel (`EBADF`); the process has too many open files.
+    pub fn of_fd(&mut self, fd: BorrowedFd<'_>) -> Result<(usize, Arc<OwnedFd>), Errno> {
         let number = *self.by_inode.get(&inode(fd)?).ok_or(Errno::EBADF)?;
         let channel = self.channels.get_mut(&number).ok_or(Errno::EBADF)?;
         if let Some(end) = channel.end.upgrade() {
@@ -77,7 +83,7 @@ impl CompChannels {
     }
 
     /// Appends a record to a file; `false` if there is no such file.
-    pub(super) fn push(&mut self, number: usize, record: &[u8]) -> bool {
+    pub fn push(&mut self, number: usize, record: &[u8]) -> bool {
         let Some(channel) = self.channels.get_mut(&number) else { return false };
         channel.file.push(record);
         if channel.file.has_backlog() {
@@ -87,7 +93,7 @@ impl CompChannels {
     }
 
     /// Removes the records for which `mine` is true from a file, and returns how many there were.
-    pub(super) fn purge(&mut self, number: usize, end: &OwnedFd, mine: impl Fn(&[u8]) -> bool) -> u32 {
+    pub fn purge(&mut self, number: usize, end: &OwnedFd, mine: impl Fn(&[u8]) -> bool) -> u32 {
         let Some(channel) = self.channels.get_mut(&number) else { return 0 };
         let purged = channel.file.purge(end.as_fd(), mine);
         if channel.file.has_backlog() {
@@ -97,7 +103,7 @@ impl CompChannels {
     }
 
     /// Writes the records for which the files had no room.
-    pub(super) fn flush(&mut self) {
+    pub fn flush(&mut self) {
         let channels = &mut self.channels;
         self.late.retain(|number| {
             let Some(channel) = channels.get_mut(number) else { return false };
@@ -107,18 +113,19 @@ impl CompChannels {
     }
 
     /// Whether a file had no room.
-    pub(super) fn has_backlog(&self) -> bool {
+    #[must_use]
+    pub fn has_backlog(&self) -> bool {
         !self.late.is_empty()
     }
 
     /// A context is closed: its files without a reader are removed.
-    pub(super) fn close(&mut self, context: u32) {
+    pub fn close(&mut self, context: u32) {
         let of = self.of_contexts.range((context, 0)..=(context, usize::MAX));
         self.prune(of.map(|(_, number)| *number).collect());
     }
 
     /// Closes all files.
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         *self = Self { next: self.next, ..Self::default() };
     }
 }

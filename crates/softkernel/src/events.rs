@@ -18,7 +18,7 @@ const BACKLOG: usize = 1 << 16;
 
 /// The kernel's end of an event file.
 #[derive(Debug)]
-pub(crate) struct EventFile {
+pub struct EventFile {
     tx: OwnedFd,
     /// The inode, which identifies the file if a command names it.
     inode: u64,
@@ -27,19 +27,24 @@ pub(crate) struct EventFile {
 
 impl EventFile {
     /// A new file. Returns the kernel's end and the program's end.
-    pub(crate) fn new() -> Result<(Self, OwnedFd), Errno> {
+    ///
+    /// # Errors
+    /// The process has too many open files.
+    pub fn new() -> Result<(Self, OwnedFd), Errno> {
         let (tx, rx) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         let inode = inode(rx.as_fd())?;
         Ok((Self { tx, inode, backlog: VecDeque::new() }, rx))
     }
 
     /// The number that identifies it, as [`inode`] returns it for the program's end.
-    pub(crate) fn inode(&self) -> u64 {
+    #[must_use]
+    pub fn inode(&self) -> u64 {
         self.inode
     }
 
     /// Whether the program has closed its end and all copies of it.
-    pub(crate) fn is_closed(&self) -> bool {
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
         let mut fds = [PollFd::new(self.tx.as_fd(), PollFlags::POLLOUT)];
         poll(&mut fds, PollTimeout::ZERO).is_ok()
@@ -47,7 +52,7 @@ impl EventFile {
     }
 
     /// Appends a record.
-    pub(crate) fn push(&mut self, record: &[u8]) {
+    pub fn push(&mut self, record: &[u8]) {
         if self.backlog.len() < BACKLOG {
             self.backlog.push_back(record.to_vec());
         }
@@ -55,7 +60,7 @@ impl EventFile {
     }
 
     /// Writes the records for which the socket has room.
-    pub(crate) fn flush(&mut self) {
+    pub fn flush(&mut self) {
         while let Some(record) = self.backlog.front() {
             match send(self.tx.as_raw_fd(), record, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) {
                 Ok(_) => {}
@@ -67,13 +72,15 @@ impl EventFile {
         }
     }
 
-    pub(crate) fn has_backlog(&self) -> bool {
+    /// Whether there are records for which the socket had no room.
+    #[must_use]
+    pub fn has_backlog(&self) -> bool {
         !self.backlog.is_empty()
     }
 
     /// Removes the records for which `mine` is true from the file, as the kernel does when their object is destroyed.
     /// `rx` is a copy of the program's end. Returns how many there were.
-    pub(crate) fn purge(&mut self, rx: BorrowedFd<'_>, mine: impl Fn(&[u8]) -> bool) -> u32 {
+    pub fn purge(&mut self, rx: BorrowedFd<'_>, mine: impl Fn(&[u8]) -> bool) -> u32 {
         let mut records = VecDeque::new();
         let mut buffer = [0; RECORD];
         while let Ok(n @ 1..) = recv(rx.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
@@ -90,7 +97,10 @@ impl EventFile {
 }
 
 /// The number that identifies an open file.
-pub(crate) fn inode(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+///
+/// # Errors
+/// Those of fstat(2).
+pub fn inode(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     Ok(fstat(fd)?.st_ino)
 }
 

@@ -4,7 +4,8 @@
 //! What waits has a limit, because a peer may not read. Beyond [`BACKLOG`] packets are lost, as on an overloaded link. The
 //! lists of ports and of members replace an older list that waits. Beyond [`MAX`] the connection is closed.
 
-use super::wire::Message;
+use crate::model::Packet;
+use crate::wire::Message;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -53,11 +54,11 @@ impl Outbox {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn push(&self, message: &Message) {
+    pub(crate) fn push<P: Packet>(&self, message: &Message<P>) {
         let mut queue = self.queue();
         let queue = &mut *queue;
         let is_lost = match message {
-            Message::Packet { .. } | Message::Manager { .. } => queue.bytes > BACKLOG,
+            Message::Packet { .. } | Message::Host { .. } => queue.bytes > BACKLOG,
             _ => false,
         };
         if queue.closed || is_lost {
@@ -97,7 +98,6 @@ impl Outbox {
     }
 
     /// The bytes that wait.
-    #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
         self.queue().bytes
     }
@@ -144,23 +144,12 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::packet::{Body, Packet, Path, Transport};
+    use crate::testing::Frame;
+
+    type Message = crate::wire::Message<Frame>;
 
     fn packet() -> Message {
-        let packet = Packet {
-            from: 0,
-            transport: Transport::Ethernet,
-            src_qpn: 0,
-            dest_qpn: 0,
-            psn: 0,
-            ack: false,
-            solicited: false,
-            srqn: 0,
-            dc: None,
-            path: Path::default(),
-            body: Body::Frame(vec![0; 1 << 20]),
-        };
-        Message::Packet { to: 1, packet }
+        Message::Packet { to: 1, packet: Frame { source: 0, queue: 0, data: vec![0; 1 << 20] } }
     }
 
     fn members(count: usize) -> Message {

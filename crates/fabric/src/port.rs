@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The clock and the network, as a device uses them.
 
-use super::net::{Address, MAX_MEMBERSHIPS, Net};
+use crate::model::Packet;
+use crate::net::{Address, MAX_MEMBERSHIPS, Net};
 
 /// The arguments of a call into a device: the clock and the network.
 #[derive(Debug)]
-pub struct Port<'a> {
+pub struct Port<'a, P> {
     /// The clock, ns.
     pub now: u64,
     /// Number of the device in the fabric.
-    pub(crate) me: usize,
-    pub(crate) net: &'a mut Net,
+    pub me: usize,
+    /// The network.
+    pub net: &'a mut Net<P>,
 }
 
-impl Port<'_> {
+impl<P: Packet> Port<'_, P> {
     /// The port's addresses. `None` if the device is not in the fabric.
     #[must_use]
     pub fn address(&self) -> Option<&Address> {

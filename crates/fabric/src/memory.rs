@@ -126,7 +126,10 @@ impl Area {
     }
 
     /// Reads `to.len()` bytes of a ring from `offset` on, and continues at its beginning after its end.
-    pub(crate) fn read_wrapped(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
+    ///
+    /// # Errors
+    /// There are more than the ring has.
+    pub fn read_wrapped(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
         if self.len == 0 || to.len() as u64 > self.len {
             return Err(Fault);
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The lock of a fabric's world, and the thread that processes due packets and timers.
 
+use crate::model::Model;
 use crate::world::World;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
@@ -18,8 +19,8 @@ pub(crate) const ROUND: Duration = Duration::from_millis(1);
 const COURTESY: (u32, Duration) = (50, Duration::from_micros(20));
 
 /// The lock of the world, and the condition that the thread waits for.
-pub(crate) struct WorldLock {
-    world: Mutex<World>,
+pub(crate) struct WorldLock<M: Model> {
+    world: Mutex<World<M>>,
     /// The number of threads that wait for the lock. Without it, the fabric's thread would take the lock again before
     /// they wake up.
     waiting: AtomicUsize,
@@ -28,7 +29,7 @@ pub(crate) struct WorldLock {
     pub(crate) deterministic: bool,
 }
 
-impl WorldLock {
+impl<M: Model> WorldLock<M> {
     pub(crate) fn new(seed: u64, deterministic: bool) -> Self {
         let world = World::new(seed);
         let waiting = AtomicUsize::new(0);
@@ -37,7 +38,7 @@ impl WorldLock {
 
     /// The state is consistent between any two steps, so a panic of another thread (in a test's assertion, for example)
     /// does not affect it.
-    fn lock(&self) -> MutexGuard<'_, World> {
+    fn lock(&self) -> MutexGuard<'_, World<M>> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let mut world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -48,7 +49,7 @@ impl WorldLock {
     }
 
     /// Calls `f` with the world, and then processes due packets and timers.
-    pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
+    pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut World<M>) -> R) -> R {
         let mut world = self.lock();
         let result = f(&mut world);
         let limit = world.brief.then_some(BRIEF);
@@ -58,7 +59,7 @@ impl WorldLock {
     }
 
     /// As [`enter`](Self::enter), for a short time only: the thread processes the rest.
-    pub(crate) fn enter_briefly<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
+    pub(crate) fn enter_briefly<R>(&self, f: impl FnOnce(&mut World<M>) -> R) -> R {
         let mut world = self.lock();
         let result = f(&mut world);
         world.settle(self.deterministic, false, Some(BRIEF));
@@ -67,11 +68,11 @@ impl WorldLock {
     }
 
     /// Calls `f` with the world, which it must not change. No packets or timers are processed.
-    pub(crate) fn read<R>(&self, f: impl FnOnce(&World) -> R) -> R {
+    pub(crate) fn read<R>(&self, f: impl FnOnce(&World<M>) -> R) -> R {
         f(&self.lock())
     }
 
-    fn tell_thread(&self, world: &mut World) {
+    fn tell_thread(&self, world: &mut World<M>) {
         let next = world.next();
         if !self.deterministic && next.is_some_and(|at| world.wakes.is_none_or(|wakes| at < wakes)) {
             world.wakes = next;

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The state of a fabric, which one lock protects: the devices, their fronts, the network, the clock.
+//! The state of a fabric, which one lock protects: the devices, the network, the clock.
 
-use crate::cm::Cm;
-use crate::engine::Front;
-use crate::engine::net::{Address, Net, PortLocation, TimerEntry};
-use crate::engine::packet::Packet;
-use crate::engine::{Device, Port};
+use crate::model::{Hosts, Model, Outgoing, Packet, Wait};
+use crate::net::{Address, Net, PortLocation, TimerEntry};
 use crate::peers::Peers;
+use crate::port::Port;
+use crate::wire::Message;
 use crate::world_lock::ROUND;
-use core::any::Any;
+use core::fmt;
 use core::time::Duration;
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -28,19 +27,19 @@ const SWEEP_OF_THREAD: usize = 256;
 const LATE: u64 = 1_000_000_000;
 
 /// All state of a fabric.
-pub(crate) struct World {
-    pub(crate) net: Net,
-    pub(crate) devices: Vec<Device>,
-    /// The front of each device; `None` in slots for ports of other processes.
-    pub(crate) fronts: Vec<Option<Box<dyn Front>>>,
+pub struct World<M: Model> {
+    /// The network.
+    pub net: Net<M::Packet>,
+    /// What the hosts of the devices exchange besides packets.
+    pub hosts: M::Hosts,
+    /// The clock, ns.
+    pub now: u64,
+    /// The devices; `None` in slots for ports of other processes.
+    pub(crate) devices: Vec<Option<M>>,
     /// The numbers of the devices of this process. The slots for ports of other processes have no work.
     pub(crate) here: Vec<usize>,
     /// Other processes.
-    pub(crate) peers: Peers,
-    /// The connection managers of the devices.
-    pub(crate) cm: Cm,
-    /// Nanoseconds.
-    pub(crate) now: u64,
+    pub(crate) peers: Peers<M::Packet>,
     /// Whether the lock must be held only for a short time, because the world has devices of VMs.
     pub(crate) brief: bool,
     /// Whether the thread must end.
@@ -49,40 +48,38 @@ pub(crate) struct World {
     pub(crate) wakes: Option<u64>,
 }
 
-impl World {
+impl<M: Model> fmt::Debug for World<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World").field("now", &self.now).field("here", &self.here).finish_non_exhaustive()
+    }
+}
+
+impl<M: Model> World<M> {
     /// A world without devices, whose network has this seed.
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             net: Net::new(seed),
-            devices: Vec::new(),
-            fronts: Vec::new(),
-            here: Vec::new(),
-            peers: Peers::default(),
-            cm: Cm::default(),
+            hosts: M::Hosts::default(),
             now: 0,
+            devices: Vec::new(),
+            here: Vec::new(),
+            peers: Peers::new(),
             brief: false,
             stop: false,
             wakes: None,
         }
     }
 
-    /// A device, and the clock and network for it.
-    pub(crate) fn device(&mut self, index: usize) -> Option<(&mut Device, Port<'_>)> {
-        let device = self.devices.get_mut(index)?;
+    /// A device of this process by its number, and the clock and network for it.
+    pub fn device(&mut self, index: usize) -> Option<(&mut M, Port<'_, M::Packet>)> {
+        let device = self.devices.get_mut(index)?.as_mut()?;
         Some((device, Port { now: self.now, me: index, net: &mut self.net }))
     }
 
-    /// A device, its front, and the clock and network for them; `None` if its front is not an `F`.
-    pub(crate) fn parts<F: Front>(&mut self, index: usize) -> Option<(&mut Device, &mut F, Port<'_>)> {
-        let device = self.devices.get_mut(index)?;
-        let front: &mut dyn Any = &mut **self.fronts.get_mut(index)?.as_mut()?;
-        Some((device, front.downcast_mut()?, Port { now: self.now, me: index, net: &mut self.net }))
-    }
-
-    /// The front of a device; `None` if it is not an `F`.
-    pub(crate) fn front<F: Front>(&self, index: usize) -> Option<&F> {
-        let front: &dyn Any = &**self.fronts.get(index)?.as_ref()?;
-        front.downcast_ref()
+    /// As [`World::device`], to read it.
+    #[must_use]
+    pub fn read(&self, index: usize) -> Option<&M> {
+        self.devices.get(index)?.as_ref()
     }
 
     /// Delivers a packet that is due.
@@ -93,7 +90,7 @@ impl World {
     }
 
     /// Delivers a packet to its device, or passes it on to another process.
-    fn arrive(&mut self, to: usize, packet: Packet) {
+    fn arrive(&mut self, to: usize, packet: M::Packet) {
         match self.net.ports.get(to).map(|p| p.location) {
             Some(PortLocation::Here) => {
                 if let Some((device, mut port)) = self.device(to) {
@@ -101,7 +98,7 @@ impl World {
                 }
             }
             Some(PortLocation::Away { link }) => {
-                let (Some(to), Some(from)) = (self.net.number(to), self.net.number(packet.from)) else {
+                let (Some(to), Some(from)) = (self.net.number(to), self.net.number(packet.source())) else {
                     return;
                 };
                 self.peers.forward(link, from, to, packet);
@@ -110,24 +107,12 @@ impl World {
         }
     }
 
-    /// Adds a slot for a port of another process: a device without objects, to which no packet is delivered.
+    /// Adds a slot for a port of another process. No packet is delivered to it.
     pub(crate) fn push_away(&mut self) -> usize {
         let slot = self.devices.len();
-        let gids = Vec::new();
-        self.net.ports.push(Address {
-            ethernet: false,
-            lid: 0,
-            mac: [0; 6],
-            gids,
-            up: false,
-            sent: 0,
-            received: 0,
-            location: PortLocation::Gone,
-            number: 0,
-        });
+        self.net.ports.push(Address { up: false, location: PortLocation::Gone, ..Address::new(0, false) });
         self.net.changes += 1;
-        self.devices.push(Device::new(false, 1));
-        self.fronts.push(None);
+        self.devices.push(None);
         slot
     }
 
@@ -143,24 +128,36 @@ impl World {
 
     /// Delivers the messages of connection managers that are due by `until`. A virtual clock is advanced to the time of each.
     fn deliver_messages(&mut self, until: u64, moves: bool) {
-        while let Some(at) = self.cm.deliver(&mut self.net, self.now, until) {
+        while let Some(at) = self.hosts.deliver(&mut self.net, self.now, until) {
             if moves {
                 self.now = self.now.max(at);
             }
         }
     }
 
-    fn fire(&mut self, entry: TimerEntry, index: usize, qpn: u32) {
-        if let Some((device, mut port)) = self.device(index) {
-            device.timer(&mut port, qpn, entry);
+    /// Runs the timer of a queue, if it is due. `entry` is its entry in the network.
+    fn fire(&mut self, entry: TimerEntry, index: usize, queue: u32) {
+        let Some((device, mut port)) = self.device(index) else { return };
+        let Some((timer, _)) = device.timer(queue).filter(|(timer, _)| timer.queued == Some(entry)) else {
+            // The queue that set it is destroyed.
+            return;
+        };
+        timer.queued = None;
+        match timer.deadline {
+            Some(at) if at <= port.now => {
+                timer.deadline = None;
+                device.timeout(&mut port, queue);
+            }
+            Some(at) => timer.arm(&mut port, queue, at),
+            None => {}
         }
     }
 
     /// Sets a timer again that was popped and not run.
-    fn set_again(&mut self, entry: TimerEntry, index: usize, qpn: u32) {
-        let qp = self.devices.get_mut(index).and_then(|d| d.qps.get_mut(&qpn));
-        if let Some(qp) = qp.filter(|qp| qp.timer.queued == Some(entry)) {
-            qp.timer.queued = Some(self.net.wake(entry.0, index, qpn));
+    fn set_again(&mut self, entry: TimerEntry, index: usize, queue: u32) {
+        let Some((device, port)) = self.device(index) else { return };
+        if let Some((timer, _)) = device.timer(queue).filter(|(timer, _)| timer.queued == Some(entry)) {
+            timer.queued = Some(port.net.wake(entry.0, index, queue));
         }
     }
 
@@ -176,7 +173,7 @@ impl World {
                 return;
             }
             match self.net.pop_timer(self.now) {
-                Some((entry, index, qpn)) => self.fire(entry, index, qpn),
+                Some((entry, index, queue)) => self.fire(entry, index, queue),
                 None if self.net.next_packet().is_none_or(|at| at > self.now) => return,
                 None => {}
             }
@@ -186,13 +183,12 @@ impl World {
     /// Runs each due timer once, except timers that wait for an answer, which may be among the due packets.
     fn fire_early(&mut self) {
         let due: Vec<_> = core::iter::from_fn(|| self.net.pop_timer(self.now)).collect();
-        for (entry, index, qpn) in due {
-            let qp = self.devices.get(index).and_then(|d| d.qps.get(&qpn));
-            let answer = qp.is_some_and(|qp| qp.is_reliable() && !qp.req.waits_for_receiver());
-            if answer && entry.0.saturating_add(LATE) > self.now {
-                self.set_again(entry, index, qpn);
+        for (entry, index, queue) in due {
+            let wait = self.device(index).and_then(|(device, _)| device.timer(queue).map(|(_, wait)| wait));
+            if wait == Some(Wait::Answer) && entry.0.saturating_add(LATE) > self.now {
+                self.set_again(entry, index, queue);
             } else {
-                self.fire(entry, index, qpn);
+                self.fire(entry, index, queue);
             }
         }
     }
@@ -204,31 +200,33 @@ impl World {
         let mut looked = BTreeSet::new();
         let mut later = Vec::new();
         let mut finite = false;
-        while let Some((entry, index, qpn)) = self.net.pop_timer(u64::MAX) {
-            let qp = self.devices.get_mut(index).and_then(|d| d.qps.get_mut(&qpn));
+        while let Some((entry, index, queue)) = self.net.pop_timer(u64::MAX) {
             let at = entry.0;
-            let Some(qp) = qp.filter(|qp| qp.timer.queued == Some(entry)) else { continue };
-            let Some(deadline) = qp.timer.deadline else {
-                qp.timer.queued = None;
+            let timer = self.devices.get_mut(index).and_then(|device| device.as_mut()?.timer(queue));
+            let Some((timer, wait)) = timer.filter(|(timer, _)| timer.queued == Some(entry)) else {
+                continue;
+            };
+            let Some(deadline) = timer.deadline else {
+                timer.queued = None;
                 continue;
             };
             if deadline > at {
                 // It was queued too early, and is queued again for its time.
-                self.fire(entry, index, qpn);
+                self.fire(entry, index, queue);
                 continue;
             }
-            let looks = all_timers || qp.req.waits_for_receiver();
-            if !looks || !looked.insert((index, qpn)) {
-                finite |= !qp.req.waits_for_ever(&qp.attr);
-                later.push((entry, index, qpn));
+            let looks = all_timers || matches!(wait, Wait::Receiver { .. });
+            if !looks || !looked.insert((index, queue)) {
+                finite |= wait != Wait::Receiver { for_ever: true };
+                later.push((entry, index, queue));
                 continue;
             }
             self.now = self.now.max(at);
-            self.fire(entry, index, qpn);
+            self.fire(entry, index, queue);
             self.deliver_packets(u64::MAX, true);
         }
-        for (entry, index, qpn) in later {
-            self.set_again(entry, index, qpn);
+        for (entry, index, queue) in later {
+            self.set_again(entry, index, queue);
         }
         finite
     }
@@ -261,9 +259,9 @@ impl World {
         self.deliver_messages(until, true);
         loop {
             self.deliver_packets(until, true);
-            let Some((entry, index, qpn)) = self.net.pop_timer(until) else { break };
+            let Some((entry, index, queue)) = self.net.pop_timer(until) else { break };
             self.now = self.now.max(entry.0);
-            self.fire(entry, index, qpn);
+            self.fire(entry, index, queue);
         }
         self.now = self.now.max(until);
         self.tidy(usize::MAX);
@@ -274,34 +272,25 @@ impl World {
         for i in 0..self.here.len() {
             let index = self.here[i];
             if let Some((device, mut port)) = self.device(index) {
-                device.end_users_of_broken_cqs(&mut port);
-                device.cancelled.drain(..).for_each(|entry| port.net.cancel(entry));
-                if device.watches() {
-                    device.sweep(&mut port, sweep);
-                }
+                device.tidy(&mut port, sweep);
             }
         }
         for index in self.here.iter().copied() {
-            let (device, front) = (self.devices.get_mut(index), self.fronts.get_mut(index));
-            if let (Some(device), Some(Some(front))) = (device, front) {
-                front.deliver(device);
+            if let Some(Some(device)) = self.devices.get_mut(index) {
+                device.deliver();
             }
         }
         self.peers.send_changes(&self.net);
         // After the ports, which the peers must have to answer.
-        for (link, message) in self.cm.outgoing() {
-            self.peers.send(link, &message);
+        for Outgoing { link, to, bytes } in self.hosts.outgoing() {
+            self.peers.send(link, &Message::Host { to, bytes });
         }
     }
 
     /// The time at which the thread must run next; `None` for never.
     pub(crate) fn next(&self) -> Option<u64> {
-        let waits = |index: &usize| {
-            let device = self.devices.get(*index).is_some_and(Device::watches);
-            device || self.fronts.get(*index).is_some_and(|f| f.as_ref().is_some_and(|f| f.has_backlog()))
-        };
-        let watched = self.here.iter().any(waits);
+        let watched = self.here.iter().any(|index| self.read(*index).is_some_and(M::has_work));
         let watch = watched.then(|| self.now.saturating_add(WATCH.as_nanos() as u64));
-        [self.net.next_packet(), self.net.next_timer(), self.cm.next(), watch].into_iter().flatten().min()
+        [self.net.next_packet(), self.net.next_timer(), self.hosts.next(), watch].into_iter().flatten().min()
     }
 }

@@ -13,7 +13,7 @@ use crate::memory::{Fault, Memory};
 /// # Invariants
 /// The device may access what is mapped in the range until the value is dropped.
 #[derive(Debug)]
-pub(crate) struct OnDemand {
+pub struct OnDemand {
     base: u64,
     len: u64,
 }
@@ -34,7 +34,8 @@ impl OnDemand {
     /// # Safety
     /// Until the value is dropped, the device's accesses to memory that is mapped in the range do not conflict with Rust
     /// references: there is no shared reference to memory that is written, and no exclusive one to memory that is accessed.
-    pub(crate) unsafe fn new(base: u64, len: u64) -> Self {
+    #[must_use]
+    pub unsafe fn new(base: u64, len: u64) -> Self {
         Self { base, len }
     }
 

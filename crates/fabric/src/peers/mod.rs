@@ -4,29 +4,29 @@
 //! The threads that carry the messages are those of [`trunk`](crate::trunk).
 
 mod outbox;
-pub(crate) mod wire;
 
-use crate::engine::net::{Address, Net, PortLocation};
-use crate::engine::packet::Packet;
+use crate::model::Packet;
+use crate::net::{Address, Net, PortLocation};
+use crate::wire::{MAX_MEMBERS, MAX_PORTS, Malformed, Message, Port};
 use core::hash::BuildHasher;
+use core::marker::PhantomData;
 pub(crate) use outbox::Outbox;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::RandomState;
 use std::sync::Arc;
-use wire::{MAX_MEMBERS, MAX_PORTS, Malformed, Message, Port};
 
 /// The number of devices that a process can have; the listening process assigns numbers in blocks of this size.
 const NUMBERS: u16 = 64;
 /// The number of other processes that can join.
-pub(crate) const MAX_PEERS: usize = 64;
+pub const MAX_PEERS: usize = 64;
 /// The addresses of all ports of a process that has joined. Others are not known to the other processes.
 pub(crate) const MAX_ADDRESSES: usize = 2048;
 /// The [`Message::Sync`] of a peer that may wait for answers.
 const MAX_SYNCS: usize = 256;
 
 /// The data about the peers.
-#[derive(Debug, Default)]
-pub(crate) struct Peers {
+#[derive(Debug)]
+pub(crate) struct Peers<P> {
     links: BTreeMap<u32, Link>,
     next: u32,
     /// Number of the own first device; 0 is that of the listening process.
@@ -40,6 +40,7 @@ pub(crate) struct Peers {
     hasher: RandomState,
     /// `Sync` messages of peers that other peers must answer first.
     relayed: Vec<Relayed>,
+    packets: PhantomData<fn() -> P>,
 }
 
 /// A [`Message::Sync`] of a peer.
@@ -63,14 +64,28 @@ struct Link {
     answered: u32,
 }
 
-impl Peers {
+impl<P: Packet> Peers<P> {
+    pub(crate) fn new() -> Self {
+        Self {
+            links: BTreeMap::new(),
+            next: 0,
+            base: 0,
+            assigned: 0,
+            changed: false,
+            sent: None,
+            hasher: RandomState::new(),
+            relayed: Vec::new(),
+            packets: PhantomData,
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.links.is_empty()
     }
 
     /// Sends a packet between two ports, by their numbers.
-    pub(crate) fn forward(&self, link: u32, from: u16, to: u16, packet: Packet) {
-        let packet = Packet { from: from.into(), ..packet };
+    pub(crate) fn forward(&self, link: u32, from: u16, to: u16, mut packet: P) {
+        packet.set_source(from.into());
         self.send(link, &Message::Packet { to, packet });
     }
 
@@ -94,7 +109,7 @@ impl Peers {
     pub(crate) fn ask(&mut self) {
         for link in self.links.values_mut() {
             link.asked = link.asked.wrapping_add(1);
-            link.outbox.push(&Message::Sync(link.asked));
+            link.outbox.push(&Message::<P>::Sync(link.asked));
         }
     }
 
@@ -139,7 +154,7 @@ impl Peers {
 
     /// Sends peers the changes of the ports and groups that they reach through this process: its own, and in the
     /// listening process those of the other peers.
-    pub(crate) fn send_changes(&mut self, net: &Net) {
+    pub(crate) fn send_changes(&mut self, net: &Net<P>) {
         if self.is_empty() {
             return;
         }
@@ -169,7 +184,7 @@ impl Peers {
         let mut others = Vec::new();
         for (id, other) in self.links.iter_mut().filter(|(id, _)| **id != link) {
             other.asked = other.asked.wrapping_add(1);
-            other.outbox.push(&Message::Sync(other.asked));
+            other.outbox.push(&Message::<P>::Sync(other.asked));
             others.push((*id, other.asked));
         }
         self.relayed.push(Relayed { link, number, others });
@@ -181,7 +196,7 @@ impl Peers {
     fn answer(&mut self) {
         for Relayed { link, number, .. } in self.relayed.extract_if(.., |relayed| relayed.others.is_empty()) {
             if let Some(link) = self.links.get(&link) {
-                link.outbox.push(&Message::Synced(number));
+                link.outbox.push(&Message::<P>::Synced(number));
             }
         }
     }
@@ -198,7 +213,7 @@ impl Peers {
     }
 
     /// Sends a message to a peer.
-    pub(crate) fn send(&self, link: u32, message: &Message) {
+    pub(crate) fn send(&self, link: u32, message: &Message<P>) {
         if let Some(link) = self.links.get(&link) {
             link.outbox.push(message);
         }
@@ -226,7 +241,7 @@ fn is_reached(address: &Address, to: u32) -> bool {
 }
 
 /// The ports that a peer reaches through this process, with at most so many addresses.
-fn ports(net: &Net, to: u32, mut most: usize) -> Message {
+fn ports<P: Packet>(net: &Net<P>, to: u32, mut most: usize) -> Message<P> {
     let ports = net.ports.iter().filter(|p| is_reached(p, to));
     let of = |address| {
         let mut port = Port::of(address);
@@ -238,7 +253,7 @@ fn ports(net: &Net, to: u32, mut most: usize) -> Message {
 }
 
 /// The members of groups at these ports.
-fn members(net: &Net, to: u32) -> Message {
+fn members<P: Packet>(net: &Net<P>, to: u32) -> Message<P> {
     let members = net.all_members().filter_map(|(group, i, qpn)| {
         let port = net.ports.get(i).filter(|p| is_reached(p, to))?;
         Some((group, port.number, qpn))

@@ -10,10 +10,11 @@
 //! connects again. A peer that does not read loses packets at first, and is disconnected after some time. Its messages
 //! are checked ([`wire`]); a peer that sends invalid ones is disconnected.
 
-use crate::engine::net::{Address, MAX_FLIGHT_OF_LINK, PortLocation};
-use crate::peers::wire::{self, Malformed, Message};
+use crate::model::{Hosts, Model, Packet};
+use crate::net::{Address, MAX_FLIGHT_OF_LINK, PortLocation};
 use crate::peers::{MAX_ADDRESSES, MAX_PEERS, Outbox};
 use crate::socket;
+use crate::wire::{self, Malformed};
 use crate::world::World;
 use crate::world_lock::WorldLock;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +27,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
+
+type Message<M> = wire::Message<<M as Model>::Packet>;
 
 /// Packets that may wait here, and their bytes from a peer; while there are more, none is read from it.
 const WAITING: usize = 1 << 16;
@@ -49,11 +52,11 @@ const LOOK: Duration = Duration::from_micros(200);
 /// Interval of the attempts to reconnect.
 const AGAIN: Duration = Duration::from_millis(200);
 
-impl World {
+impl<M: Model> World<M> {
     /// Processes a message of a peer.
-    fn hear(&mut self, link: u32, message: Message) -> Result<(), Malformed> {
+    fn hear(&mut self, link: u32, message: Message<M>) -> Result<(), Malformed> {
         match message {
-            Message::Ports(ports) => {
+            Message::<M>::Ports(ports) => {
                 let location = PortLocation::Away { link };
                 let numbers: BTreeSet<u16> = ports.iter().map(|p| p.number).collect();
                 let addresses: usize = ports.iter().map(|p| p.gids.len()).sum();
@@ -72,7 +75,7 @@ impl World {
                     if numbers.contains(&number) {
                         slots.insert(number, i);
                     } else {
-                        self.cm.lost(&mut self.net, self.now, i);
+                        self.hosts.lost(&mut self.net, self.now, i);
                         self.net.take_away(i);
                     }
                 }
@@ -85,29 +88,32 @@ impl World {
                 }
                 self.net.changes += 1;
             }
-            Message::Members(members) => {
+            Message::<M>::Members(members) => {
                 let mut all = Vec::new();
                 for (group, number, qpn) in members {
                     all.extend(self.net.away(link, number).map(|i| (group, i, qpn)));
                 }
                 self.net.replace_members(link, all);
             }
-            Message::Packet { to, mut packet } => {
+            Message::<M>::Packet { to, mut packet } => {
                 // A packet from or to a port that does not exist is late, and is dropped.
-                let Some(from) = u16::try_from(packet.from).ok().and_then(|n| self.net.away(link, n)) else {
+                let Some(from) = u16::try_from(packet.source()).ok().and_then(|n| self.net.away(link, n))
+                else {
                     return Ok(());
                 };
-                packet.from = from;
+                packet.set_source(from);
                 self.net.inject(self.now, to, packet);
             }
-            Message::Sync(number) => {
+            Message::<M>::Sync(number) => {
                 // The other peers get the changes before the request for an answer.
                 self.peers.send_changes(&self.net);
                 self.peers.relay(link, number)?;
             }
-            Message::Synced(number) => self.peers.answered(link, number),
-            Message::Manager { to, bytes } => self.cm.arrived(&mut self.net, self.now, link, to, bytes),
-            Message::Hello { .. } | Message::Welcome { .. } | Message::Refused => return Err(Malformed),
+            Message::<M>::Synced(number) => self.peers.answered(link, number),
+            Message::<M>::Host { to, bytes } => self.hosts.arrived(&mut self.net, self.now, link, to, bytes),
+            Message::<M>::Hello { .. } | Message::<M>::Welcome { .. } | Message::<M>::Refused => {
+                return Err(Malformed);
+            }
         }
         Ok(())
     }
@@ -119,7 +125,7 @@ impl World {
         // that port was removed, because packets that were in flight arrived later.
         for i in 0..self.here.len() {
             if let Some((device, mut port)) = self.device(self.here[i]) {
-                device.end_sessions(&mut port, slot);
+                device.forget(&mut port, slot);
             }
         }
         slot
@@ -130,7 +136,7 @@ impl World {
         self.peers.remove(link);
         for i in 0..self.net.ports.len() {
             if self.net.ports[i].location == (PortLocation::Away { link }) {
-                self.cm.lost(&mut self.net, self.now, i);
+                self.hosts.lost(&mut self.net, self.now, i);
                 self.net.take_away(i);
             }
         }
@@ -232,7 +238,7 @@ impl Trunks {
 
     /// Waits until all peers have processed the messages to them. They then have the ports of this process, and have
     /// sent theirs.
-    pub(crate) fn sync(shared: &WorldLock) {
+    pub(crate) fn sync<M: Model>(shared: &WorldLock<M>) {
         if shared.read(|world| world.peers.is_empty()) {
             return;
         }
@@ -243,7 +249,7 @@ impl Trunks {
     }
 
     /// Waits until the packets for peers are written.
-    pub(crate) fn flush(shared: &WorldLock) {
+    pub(crate) fn flush<M: Model>(shared: &WorldLock<M>) {
         if shared.read(|world| world.peers.is_empty()) {
             return;
         }
@@ -255,7 +261,11 @@ impl Trunks {
     }
 
     /// Lets other processes join.
-    pub(crate) fn listen(self: &Arc<Self>, shared: &Arc<WorldLock>, path: &Path) -> io::Result<()> {
+    pub(crate) fn listen<M: Model>(
+        self: &Arc<Self>,
+        shared: &Arc<WorldLock<M>>,
+        path: &Path,
+    ) -> io::Result<()> {
         let listener = socket::bind(path)?;
         self.state().listeners.push(path.into());
         let (this, shared) = (Arc::clone(self), Arc::clone(shared));
@@ -290,7 +300,7 @@ impl Trunks {
     }
 
     /// Joins a process that listens, and joins it again whenever the connection is lost.
-    pub(crate) fn join(self: &Arc<Self>, world: &Arc<WorldLock>, path: &Path) -> io::Result<()> {
+    pub(crate) fn join<M: Model>(self: &Arc<Self>, world: &Arc<WorldLock<M>>, path: &Path) -> io::Result<()> {
         let joined = self.connect(world, path, None)?;
         let (this, shared, path) = (Arc::clone(self), Arc::clone(world), path.to_path_buf());
         self.spawn("joined", move || {
@@ -309,21 +319,26 @@ impl Trunks {
     }
 
     /// Connects, as the process that joins.
-    fn connect(self: &Arc<Self>, shared: &WorldLock, path: &Path, base: Option<u16>) -> io::Result<Joined> {
+    fn connect<M: Model>(
+        self: &Arc<Self>,
+        shared: &WorldLock<M>,
+        path: &Path,
+        base: Option<u16>,
+    ) -> io::Result<Joined> {
         let stream = UnixStream::connect(path)?;
         let kept = self.keep(&stream)?;
         stream.set_read_timeout(Some(HANDSHAKE))?;
         stream.set_write_timeout(Some(STUCK))?;
-        (&stream).write_all(&Message::Hello { base }.bytes())?;
-        match receive(&mut &stream)? {
-            Message::Welcome { base: given } if base.is_none_or(|own| own == given) => {
+        (&stream).write_all(&Message::<M>::Hello { base }.bytes())?;
+        match receive::<M::Packet>(&mut &stream)? {
+            Message::<M>::Welcome { base: given } if base.is_none_or(|own| own == given) => {
                 let (link, outbox) = shared.enter(|world| {
                     world.peers.base = given;
                     world.peers.add(0)
                 });
                 Ok(Joined { stream, link, outbox, _kept: kept })
             }
-            Message::Refused => {
+            Message::<M>::Refused => {
                 let text = "refused: the number of this process's devices is in use, or too many have joined";
                 Err(io::Error::other(text))
             }
@@ -332,26 +347,32 @@ impl Trunks {
     }
 
     /// Accepts a connection, as the process that listens; `None` if the peer was refused.
-    fn welcome(self: &Arc<Self>, shared: &WorldLock, stream: UnixStream) -> io::Result<Option<Joined>> {
+    fn welcome<M: Model>(
+        self: &Arc<Self>,
+        shared: &WorldLock<M>,
+        stream: UnixStream,
+    ) -> io::Result<Option<Joined>> {
         let kept = self.keep(&stream)?;
         stream.set_read_timeout(Some(HANDSHAKE))?;
         stream.set_write_timeout(Some(STUCK))?;
-        let Message::Hello { base } = receive(&mut &stream)? else { return Err(invalid(Malformed)) };
+        let Message::<M>::Hello { base } = receive::<M::Packet>(&mut &stream)? else {
+            return Err(invalid(Malformed));
+        };
         // This must be the first message, so it is queued before any other.
         let link = shared.enter(|world| {
             let base = world.peers.number(base)?;
             let (link, outbox) = world.peers.add(base);
-            outbox.push(&Message::Welcome { base });
+            outbox.push(&Message::<M>::Welcome { base });
             Some((link, outbox))
         });
         if link.is_none() {
-            (&stream).write_all(&Message::Refused.bytes())?;
+            (&stream).write_all(&Message::<M>::Refused.bytes())?;
         }
         Ok(link.map(|(link, outbox)| Joined { stream, link, outbox, _kept: kept }))
     }
 
     /// Carries messages until the connection is lost.
-    fn run(self: &Arc<Self>, shared: &WorldLock, joined: Joined) {
+    fn run<M: Model>(self: &Arc<Self>, shared: &WorldLock<M>, joined: Joined) {
         let Joined { stream, link, outbox, _kept } = joined;
         let result = self.carry(shared, stream, link, &outbox);
         outbox.close();
@@ -368,9 +389,9 @@ impl Trunks {
         }
     }
 
-    fn carry(
+    fn carry<M: Model>(
         self: &Arc<Self>,
-        shared: &WorldLock,
+        shared: &WorldLock<M>,
         stream: UnixStream,
         link: u32,
         outbox: &Arc<Outbox>,
@@ -389,13 +410,14 @@ impl Trunks {
         })?;
         let mut input = BufReader::with_capacity(1 << 16, stream);
         loop {
-            let mut messages = vec![receive(&mut input)?];
+            let mut messages = vec![receive::<M::Packet>(&mut input)?];
             // Messages that have arrived already are processed, too.
             while messages.len() < BATCH && is_whole(input.buffer()) {
                 messages.push(receive(&mut input)?);
             }
-            let waits =
-                |world: &World| world.net.in_flight() > WAITING || world.net.flight_of(link) > WAITING_BYTES;
+            let waits = |world: &World<M>| {
+                world.net.in_flight() > WAITING || world.net.flight_of(link) > WAITING_BYTES
+            };
             let start = Instant::now();
             let mut must_wait = shared.enter_briefly(|world| {
                 messages.into_iter().try_for_each(|m| world.hear(link, m)).map_err(invalid)?;
@@ -414,7 +436,7 @@ impl Trunks {
 }
 
 /// Waits until `so` returns `true`, at most for `limit`.
-fn wait(shared: &WorldLock, limit: Duration, so: impl Fn(&World) -> bool) {
+fn wait<M: Model>(shared: &WorldLock<M>, limit: Duration, so: impl Fn(&World<M>) -> bool) {
     let until = Instant::now() + limit;
     while !shared.enter(|world| so(world)) && Instant::now() < until {
         std::thread::sleep(LOOK);
@@ -436,11 +458,11 @@ fn is_whole(buffer: &[u8]) -> bool {
 }
 
 /// Reads a message.
-fn receive(from: &mut impl Read) -> io::Result<Message> {
+fn receive<P: Packet>(from: &mut impl Read) -> io::Result<wire::Message<P>> {
     let mut len = [0; 4];
     from.read_exact(&mut len)?;
     let len = length(&len).filter(|len| *len <= wire::MAX).ok_or_else(|| invalid(Malformed))?;
     let mut bytes = vec![0; len];
     from.read_exact(&mut bytes)?;
-    Message::parse(&bytes).map_err(invalid)
+    wire::Message::parse(&bytes).map_err(invalid)
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The network between the devices of a fabric: addresses, delivery in the order of the clock, faults from a seed.
 
-use super::packet::Packet;
-use super::table::Users;
+use crate::model::Packet;
+use crate::users::Users;
 use core::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -21,12 +21,14 @@ const REORDER_NS: u64 = 20_000;
 
 /// The bytes of packets in flight that a port of this process, or another process, may have sent. If they are exceeded,
 /// further packets are lost, as at a switch without free buffers.
-pub(crate) const MAX_FLIGHT: usize = 256 << 20;
-pub(crate) const MAX_FLIGHT_OF_LINK: usize = 64 << 20;
+const MAX_FLIGHT: usize = 256 << 20;
+/// The same limit for all devices of another process together.
+pub const MAX_FLIGHT_OF_LINK: usize = 64 << 20;
 
-/// The QPs of a device in a multicast group, and the memberships of all its QPs.
-pub(crate) const MAX_IN_GROUP: u32 = 240;
-pub(crate) const MAX_MEMBERSHIPS: u32 = 1 << 14;
+/// The QPs of a device in a multicast group.
+pub const MAX_IN_GROUP: u32 = 240;
+/// The memberships of all QPs of a device in multicast groups.
+pub const MAX_MEMBERSHIPS: u32 = 1 << 14;
 
 /// The sender of a packet, whose packets in flight are limited together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,12 +39,15 @@ enum Origin {
 
 /// The location of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum PortLocation {
+pub enum PortLocation {
     /// In this process.
     #[default]
     Here,
     /// In another process, over this connection.
-    Away { link: u32 },
+    Away {
+        /// The number of the connection.
+        link: u32,
+    },
     /// Nowhere, because the connection is lost. The slot can be used again.
     Gone,
 }
@@ -50,7 +55,8 @@ pub(crate) enum PortLocation {
 /// A port's addresses.
 #[derive(Clone, Debug)]
 pub struct Address {
-    pub(crate) ethernet: bool,
+    /// Whether the link layer is Ethernet.
+    pub ethernet: bool,
     /// LID, of an InfiniBand port.
     pub lid: u16,
     /// MAC address, of an Ethernet port.
@@ -59,23 +65,43 @@ pub struct Address {
     pub gids: Vec<([u8; 16], bool)>,
     /// Whether the link is up.
     pub up: bool,
-    /// The numbers of packets that were sent and received.
-    pub(crate) sent: u64,
-    pub(crate) received: u64,
-    pub(crate) location: PortLocation,
+    /// The number of packets that were sent.
+    pub sent: u64,
+    /// The number of packets that were received.
+    pub received: u64,
+    /// In which process it is.
+    pub location: PortLocation,
     /// Its number in the fabric, which is unique among the ports of all processes.
-    pub(crate) number: u16,
+    pub number: u16,
 }
 
 impl Address {
-    pub(crate) fn has_gid(&self, gid: &[u8; 16]) -> bool {
+    /// The port of a device of this process, with its link up. It has no addresses.
+    #[must_use]
+    pub fn new(number: u16, ethernet: bool) -> Self {
+        Self {
+            ethernet,
+            lid: 0,
+            mac: [0; 6],
+            gids: Vec::new(),
+            up: true,
+            sent: 0,
+            received: 0,
+            location: PortLocation::Here,
+            number,
+        }
+    }
+
+    /// Whether the port has a GID.
+    #[must_use]
+    pub fn has_gid(&self, gid: &[u8; 16]) -> bool {
         // An unused entry is zeros.
         *gid != [0; 16] && self.gids.iter().any(|(g, _)| g == gid)
     }
 }
 
 /// The entry of a timer: its time, and a number that is unique.
-pub(crate) type TimerEntry = (u64, u64);
+pub type TimerEntry = (u64, u64);
 
 /// A member of a multicast group: group, device, QP.
 type Member = ([u8; 16], usize, u32);
@@ -133,19 +159,20 @@ impl Groups {
 }
 
 /// The network.
-#[derive(Debug, Default)]
-pub(crate) struct Net {
-    pub(crate) ports: Vec<Address>,
+#[derive(Debug)]
+pub struct Net<P> {
+    /// The ports by number of the device. Who changes an address counts the change.
+    pub ports: Vec<Address>,
     pub(crate) faults: Faults,
     groups: Groups,
-    packets: BTreeMap<(u64, u64), (usize, Origin, Packet)>,
+    packets: BTreeMap<(u64, u64), (usize, Origin, P)>,
     /// The bytes of the packets of each sender.
     flight: BTreeMap<Origin, usize>,
     timers: BTreeMap<TimerEntry, (usize, u32)>,
     sequence: u64,
     seed: u64,
     /// Counts the changes of ports and groups.
-    pub(crate) changes: u64,
+    pub changes: u64,
     index: RefCell<Index>,
 }
 
@@ -180,7 +207,7 @@ impl Index {
     }
 }
 
-impl Net {
+impl<P: Packet> Net<P> {
     /// Looks up a port in the index.
     fn find<R>(&self, f: impl FnOnce(&Index) -> R) -> R {
         let mut index = self.index.borrow_mut();
@@ -191,17 +218,19 @@ impl Net {
     }
 
     /// The ports with this number: usually one.
-    pub(crate) fn by_number(&self, number: u16) -> Vec<usize> {
+    #[must_use]
+    pub fn by_number(&self, number: u16) -> Vec<usize> {
         self.find(|index| index.numbers.get(&number).cloned().unwrap_or_default())
     }
 
     /// The bytes of packets in flight that another process has sent.
-    pub(crate) fn flight_of(&self, link: u32) -> usize {
+    #[must_use]
+    pub fn flight_of(&self, link: u32) -> usize {
         self.flight.get(&Origin::Link(link)).copied().unwrap_or(0)
     }
 
     /// Adds a packet, unless its sender has too many in flight.
-    fn put(&mut self, at: u64, to: usize, origin: Origin, packet: Packet) {
+    fn put(&mut self, at: u64, to: usize, origin: Origin, packet: P) {
         let max = if matches!(origin, Origin::Port(_)) { MAX_FLIGHT } else { MAX_FLIGHT_OF_LINK };
         let bytes = self.flight.entry(origin).or_insert(0);
         if *bytes > max {
@@ -212,12 +241,25 @@ impl Net {
         self.packets.insert((at, self.sequence), (to, origin, packet));
     }
 
-    pub(crate) fn new(seed: u64) -> Self {
-        Self { seed, ..Self::default() }
+    /// A network without ports, whose faults this seed selects.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self {
+            ports: Vec::new(),
+            faults: Faults::default(),
+            groups: Groups::default(),
+            packets: BTreeMap::new(),
+            flight: BTreeMap::new(),
+            timers: BTreeMap::new(),
+            sequence: 0,
+            seed,
+            changes: 0,
+            index: RefCell::default(),
+        }
     }
 
     /// The next number of the seed's sequence (SplitMix64).
-    fn random(&mut self) -> u64 {
+    pub fn random(&mut self) -> u64 {
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.seed ^ self.seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -229,21 +271,27 @@ impl Net {
         p > 0.0 && ((self.random() >> 11) as f64) / ((1_u64 << 53) as f64) < p
     }
 
-    /// Whether a message of a connection manager, which is not a packet here, is lost on its way.
-    pub(crate) fn loses(&mut self, from: usize, to: usize) -> bool {
+    /// The delay of every packet, ns.
+    #[must_use]
+    pub fn delay(&self) -> u64 {
+        self.faults.delay
+    }
+
+    /// Whether a message between hosts, which is not a packet here, is lost on its way.
+    pub fn loses(&mut self, from: usize, to: usize) -> bool {
         let up = |i: usize| self.ports.get(i).is_some_and(|p| p.up);
         let is_cut = from != to && !(up(from) && up(to));
         is_cut || self.chance(self.faults.loss)
     }
 
     /// Sends a packet to a device.
-    pub(crate) fn send(&mut self, now: u64, to: usize, packet: Packet) {
-        if let Some(port) = self.ports.get_mut(packet.from) {
+    pub fn send(&mut self, now: u64, to: usize, packet: P) {
+        if let Some(port) = self.ports.get_mut(packet.source()) {
             port.sent += 1;
         }
         let up = |i: usize| self.ports.get(i).is_some_and(|p| p.up);
         // A port that is down still reaches itself, as on hardware.
-        if to != packet.from && !(up(to) && up(packet.from)) {
+        if to != packet.source() && !(up(to) && up(packet.source())) {
             return;
         }
         let faults = self.faults;
@@ -256,12 +304,12 @@ impl Net {
         self.queue(now, to, packet);
     }
 
-    fn queue(&mut self, now: u64, to: usize, packet: Packet) {
+    fn queue(&mut self, now: u64, to: usize, packet: P) {
         let mut at = now.saturating_add(self.faults.delay);
         if self.chance(self.faults.reorder) {
             at = at.saturating_add(1 + self.random() % REORDER_NS);
         }
-        self.put(at, to, Origin::Port(packet.from), packet);
+        self.put(at, to, Origin::Port(packet.source()), packet);
     }
 
     /// The time of the next packet or timer.
@@ -274,18 +322,19 @@ impl Net {
     }
 
     /// The number of packets in flight.
-    pub(crate) fn in_flight(&self) -> usize {
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
         self.packets.len()
     }
 
     /// The number of entries of timers.
-    #[cfg(test)]
-    pub(crate) fn timers(&self) -> usize {
+    #[must_use]
+    pub fn timers(&self) -> usize {
         self.timers.len()
     }
 
     /// The first packet that is due by `until`, with its time and device.
-    pub(crate) fn pop_packet(&mut self, until: u64) -> Option<(u64, usize, Packet)> {
+    pub fn pop_packet(&mut self, until: u64) -> Option<(u64, usize, P)> {
         let key = *self.packets.keys().next().filter(|(at, _)| *at <= until)?;
         let (to, origin, packet) = self.packets.remove(&key)?;
         if let Some(bytes) = self.flight.get_mut(&origin) {
@@ -301,7 +350,7 @@ impl Net {
     }
 
     /// Sets a timer of a QP. Returns its entry.
-    pub(crate) fn wake(&mut self, at: u64, device: usize, qpn: u32) -> TimerEntry {
+    pub fn wake(&mut self, at: u64, device: usize, qpn: u32) -> TimerEntry {
         self.sequence += 1;
         let entry = (at, self.sequence);
         self.timers.insert(entry, (device, qpn));
@@ -309,7 +358,7 @@ impl Net {
     }
 
     /// Removes an entry of a timer.
-    pub(crate) fn cancel(&mut self, entry: TimerEntry) {
+    pub fn cancel(&mut self, entry: TimerEntry) {
         self.timers.remove(&entry);
     }
 
@@ -321,62 +370,72 @@ impl Net {
     }
 
     /// The device with this GID.
-    pub(crate) fn by_gid(&self, gid: &[u8; 16]) -> Option<usize> {
+    #[must_use]
+    pub fn by_gid(&self, gid: &[u8; 16]) -> Option<usize> {
         self.find(|index| index.gids.get(gid).copied())
     }
 
-    pub(crate) fn by_lid(&self, lid: u16) -> Option<usize> {
+    /// The device with this LID.
+    #[must_use]
+    pub fn by_lid(&self, lid: u16) -> Option<usize> {
         self.find(|index| index.lids.get(&lid).copied())
     }
 
     /// The device that receives a packet on InfiniBand. Switches forward by the LID. If the packet has a GRH, the port
     /// drops it unless the GID is one of its own (InfiniBand specification, 9.6.1.2).
-    pub(crate) fn in_subnet(&self, lid: u16, gid: Option<&[u8; 16]>) -> Option<usize> {
+    #[must_use]
+    pub fn in_subnet(&self, lid: u16, gid: Option<&[u8; 16]>) -> Option<usize> {
         let to = self.by_lid(lid)?;
         gid.is_none_or(|gid| self.ports[to].has_gid(gid)).then_some(to)
     }
 
-    pub(crate) fn by_mac(&self, mac: &[u8; 6]) -> Option<usize> {
+    /// The device with this MAC address.
+    #[must_use]
+    pub fn by_mac(&self, mac: &[u8; 6]) -> Option<usize> {
         self.find(|index| index.macs.get(mac).copied())
     }
 
     /// Adds a QP to a group; `false` if it is already a member.
-    pub(crate) fn join(&mut self, group: [u8; 16], device: usize, qpn: u32) -> bool {
+    pub fn join(&mut self, group: [u8; 16], device: usize, qpn: u32) -> bool {
         let is_new = self.groups.add((group, device, qpn));
         self.changes += u64::from(is_new);
         is_new
     }
 
     /// Whether a QP is a member of a group.
-    pub(crate) fn is_in_group(&self, group: &[u8; 16], device: usize, qpn: u32) -> bool {
+    #[must_use]
+    pub fn is_in_group(&self, group: &[u8; 16], device: usize, qpn: u32) -> bool {
         self.groups.members.contains(&(*group, device, qpn))
     }
 
     /// Whether another QP of a device may join a group.
-    pub(crate) fn has_room(&self, group: &[u8; 16], device: usize) -> bool {
+    #[must_use]
+    pub fn has_room(&self, group: &[u8; 16], device: usize) -> bool {
         self.groups.counts.count(&(*group, device)) < MAX_IN_GROUP
     }
 
     /// The memberships of all QPs of a device.
-    pub(crate) fn memberships(&self, device: usize) -> u32 {
+    #[must_use]
+    pub fn memberships(&self, device: usize) -> u32 {
         self.groups.of_devices.count(&device)
     }
 
     /// Removes a QP from a group; `false` if it is not a member.
-    pub(crate) fn leave(&mut self, group: [u8; 16], device: usize, qpn: u32) -> bool {
+    pub fn leave(&mut self, group: [u8; 16], device: usize, qpn: u32) -> bool {
         let was_member = self.groups.remove((group, device, qpn));
         self.changes += u64::from(was_member);
         was_member
     }
 
     /// Removes a QP from all groups.
-    pub(crate) fn leave_all(&mut self, device: usize, qpn: u32) {
+    pub fn leave_all(&mut self, device: usize, qpn: u32) {
         let was_member = self.groups.remove_of(device, qpn, qpn);
         self.changes += u64::from(was_member);
     }
 
     /// Whether the QP is in any group.
-    pub(crate) fn is_member(&self, device: usize, qpn: u32) -> bool {
+    #[must_use]
+    pub fn is_member(&self, device: usize, qpn: u32) -> bool {
         self.groups.of(device, qpn, qpn).next().is_some()
     }
 
@@ -392,7 +451,8 @@ impl Net {
     }
 
     /// The number in the fabric of a port.
-    pub(crate) fn number(&self, slot: usize) -> Option<u16> {
+    #[must_use]
+    pub fn number(&self, slot: usize) -> Option<u16> {
         self.ports.get(slot).map(|p| p.number)
     }
 
@@ -422,8 +482,8 @@ impl Net {
     /// Receives a packet from another process, which has already applied its faults. The packet is for a port of this
     /// process, or is forwarded to a third process. A packet to an unknown port, or back to the process that sent it,
     /// is dropped.
-    pub(crate) fn inject(&mut self, now: u64, to: u16, packet: Packet) {
-        let from = self.ports.get(packet.from).map(|p| p.location);
+    pub fn inject(&mut self, now: u64, to: u16, packet: P) {
+        let from = self.ports.get(packet.source()).map(|p| p.location);
         let is_target = |p: &Address| {
             let elsewhere = p.location == PortLocation::Here || Some(p.location) != from;
             elsewhere && p.up
@@ -431,7 +491,7 @@ impl Net {
         let found = self.by_number(to).into_iter().find(|slot| is_target(&self.ports[*slot]));
         let origin = match from {
             Some(PortLocation::Away { link }) => Origin::Link(link),
-            _ => Origin::Port(packet.from),
+            _ => Origin::Port(packet.source()),
         };
         if let Some(slot) = found {
             self.put(now, slot, origin, packet);
@@ -439,7 +499,8 @@ impl Net {
     }
 
     /// The members of a group.
-    pub(crate) fn members(&self, group: &[u8; 16]) -> Vec<(usize, u32)> {
+    #[must_use]
+    pub fn members(&self, group: &[u8; 16]) -> Vec<(usize, u32)> {
         self.groups.in_group(group).collect()
     }
 }

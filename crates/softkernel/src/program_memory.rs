@@ -3,10 +3,6 @@
 // UNSAFETY: relies on the contract of commands about memory; maps files.
 #![expect(unsafe_code)]
 
-use crate::backing::Backing;
-use crate::memory::{Area, Fault, Memory};
-use crate::on_demand::OnDemand;
-use crate::process::ProcessRange;
 use core::ffi::c_void;
 use core::fmt;
 use core::num::NonZeroUsize;
@@ -17,14 +13,17 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
+use uverbs_fabric::backing::Backing;
+use uverbs_fabric::memory::{Area, Fault, Memory};
+use uverbs_fabric::on_demand::OnDemand;
+use uverbs_fabric::process::ProcessRange;
 
 /// The range of `len` bytes at `addr`, both of which come from the inputs of `_command`. It must be dropped when its
 /// object is destroyed.
-pub(super) fn memory_at(
-    _command: &RawCommand<'_, '_>,
-    addr: u64,
-    len: u64,
-) -> Result<Arc<dyn Memory>, Errno> {
+///
+/// # Errors
+/// `EFAULT` if it wraps around the address space, or begins at 0.
+pub fn memory_at(_command: &RawCommand<'_, '_>, addr: u64, len: u64) -> Result<Arc<dyn Memory>, Errno> {
     // SAFETY: only `unsafe` functions create a `RawCommand` (`Command::raw`); by their contract the kernel and the
     // device may use the memory that the inputs name by address until the object is destroyed. Every caller of this
     // function passes a range from such an input and keeps it with its object.
@@ -33,17 +32,19 @@ pub(super) fn memory_at(
 }
 
 /// As [`memory_at`], with on-demand paging: the range need not be mapped, and may be the whole address space.
-pub(super) fn on_demand_at(_command: &RawCommand<'_, '_>, addr: u64, len: u64) -> Arc<dyn Memory> {
+#[must_use]
+pub fn on_demand_at(_command: &RawCommand<'_, '_>, addr: u64, len: u64) -> Arc<dyn Memory> {
     // SAFETY: as for `memory_at`, for what is mapped in the range.
     Arc::new(unsafe { OnDemand::new(addr, len) })
 }
 
 /// A range and the owner of its memory.
 #[derive(Debug)]
-pub(super) struct OwnedRange<O, R = ProcessRange> {
-    pub(super) range: R,
+pub struct OwnedRange<O, R = ProcessRange> {
+    /// The range.
+    pub range: R,
     /// Dropped after the range.
-    pub(super) _owner: O,
+    pub _owner: O,
 }
 
 impl<O: fmt::Debug + Send + Sync, R: Memory> Memory for OwnedRange<O, R> {
@@ -94,7 +95,10 @@ impl Drop for FileMapping {
 
 /// `len` bytes at `offset` of a file of this process, by its number. `EINVAL` for a file that can be truncated, which is
 /// what the kernel answers for every file that is no dma-buf (`dma_buf_get()`).
-pub(super) fn memory_of_file(fd: i32, offset: u64, len: u64) -> Result<Arc<dyn Memory>, Errno> {
+///
+/// # Errors
+/// `EBADF` if it is no file, `EINVAL` also if the range is not all inside; those of mmap(2).
+pub fn memory_of_file(fd: i32, offset: u64, len: u64) -> Result<Arc<dyn Memory>, Errno> {
     const PAGE: u64 = 4096;
     if fd < 0 {
         return Err(Errno::EBADF);
@@ -135,6 +139,9 @@ pub(super) fn memory_of_file(fd: i32, offset: u64, len: u64) -> Result<Arc<dyn M
 }
 
 /// As [`memory_at`], all of it as an area.
-pub(super) fn area_at(command: &RawCommand<'_, '_>, addr: u64, len: u64) -> Result<Area, Errno> {
+///
+/// # Errors
+/// As [`memory_at`].
+pub fn area_at(command: &RawCommand<'_, '_>, addr: u64, len: u64) -> Result<Area, Errno> {
     Area::new(memory_at(command, addr, len)?, 0, len).ok_or(Errno::EINVAL)
 }

@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn only_sockets_without_a_listener_are_replaced() {
-        let folder = std::env::temp_dir().join(format!("uverbs-hca-socket-{}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("uverbs-fabric-socket-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         let (socket, file, link) = (folder.join("socket"), folder.join("file"), folder.join("link"));
         std::fs::write(&file, "of the user").unwrap();
