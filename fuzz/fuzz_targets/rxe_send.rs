@@ -166,7 +166,7 @@ impl World {
         let mut wrs = Vec::new();
         let mut batch = self.queue.batch();
         for request in requests.iter().take(20) {
-            OwnedRequest::lend(&[request.owned()], |lent| {
+            OwnedRequest::with_wrs(&[request.owned()], |lent| {
                 // SAFETY: the named memory is not accessed, and nothing is bound.
                 if unsafe { push(&mut batch, &lent[0]) }.is_err() {
                     push_long(&mut batch, request);
@@ -204,7 +204,7 @@ impl World {
         let closed = self.session.is_some() || !self.can_send();
         let (rules, qkey) = (&self.rules, self.qkey);
         let requests: Vec<_> = nodes.iter().map(|node| node.owned(rules)).collect();
-        OwnedRequest::lend(&requests, |requests| {
+        OwnedRequest::with_wrs(&requests, |requests| {
             let mut list = List::new(requests);
             for (i, node) in nodes.iter().enumerate() {
                 list.change(i, |wr| node.change(wr, rules));
@@ -317,7 +317,7 @@ fn push_long(batch: &mut SendBatch<'_, FakeBell>, request: &Request) {
         return unsafe { batch.push(&Wr::new(request.wr_id, provider::Op::Send).sges(&sges)) };
     }
     let without_data = OwnedRequest { data: OwnedData::None, ..request.owned() };
-    OwnedRequest::lend(&[without_data], |lent| {
+    OwnedRequest::with_wrs(&[without_data], |lent| {
         // SAFETY: names no memory, and nothing is bound.
         unsafe { push(batch, &lent[0]) }.expect("a request without entries");
     });

@@ -81,7 +81,7 @@ pub(crate) fn post_list(send: &Send, wrs: &[model::SendWr]) -> Posted {
 
 /// `ibv_post_send` of WRs that were recorded by another face.
 pub(crate) fn post_requests(send: &Send, requests: &[Request<'_>]) -> Posted {
-    Request::lend(requests, |requests| post(send, &List::new(requests)))
+    Request::with_wrs(requests, |requests| post(send, &List::new(requests)))
 }
 
 /// A single window bind, as posted by `ibv_bind_mw`.
@@ -144,7 +144,7 @@ pub(crate) fn session_of(send: &Send, requests: &[Request<'_>]) -> Posted {
     // SAFETY: one thread uses the queue; memory as described above.
     let mut session = unsafe { Session::new(QpEx::new(send)) };
     session.start();
-    Request::lend(requests, |lent| {
+    Request::with_wrs(requests, |lent| {
         for (r, lent) in requests.iter().zip(lent) {
             session.sticky(lent.wr_id, lent.flags);
             session.op(lent.op);
@@ -163,7 +163,7 @@ pub(crate) fn session_of(send: &Send, requests: &[Request<'_>]) -> Posted {
 /// A typed batch.
 pub(crate) fn batch(send: &mut Send, requests: &[Request<'_>]) -> Posted {
     let mut batch = send.get_mut().batch();
-    Request::lend(requests, |requests| {
+    Request::with_wrs(requests, |requests| {
         // SAFETY: memory as described above.
         requests.iter().try_for_each(|r| unsafe { testkit::push(&mut batch, r) })
     })?;

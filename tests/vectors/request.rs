@@ -221,8 +221,8 @@ impl<'a> Request<'a> {
     }
 
     /// Calls `f` with the values.
-    pub(crate) fn lend<R>(all: &[Self], f: impl FnOnce(&[Wr<'_, RawAh<Ah>>]) -> R) -> R {
-        OwnedRequest::lend(all.iter().map(|request| &request.wr), f)
+    pub(crate) fn with_wrs<R>(all: &[Self], f: impl FnOnce(&[Wr<'_, RawAh<Ah>>]) -> R) -> R {
+        OwnedRequest::with_wrs(all.iter().map(|request| &request.wr), f)
     }
 }
 

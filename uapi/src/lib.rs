@@ -19,6 +19,7 @@
 //! | [`rdma_cm`] | `rdma/rdma_user_cm.h`, `ib_user_sa.h`, `rdma_cma.h` |
 //! | [`rxe`]   | `rdma/rdma_user_rxe.h`, `linux/in.h`, `in6.h`  |
 //! | [`siw`]   | `rdma/siw-abi.h`                               |
+//! | [`efa`]   | `rdma/efa-abi.h`                               |
 //! | [`mlx5`]  | `rdma/mlx5-abi.h`, `mlx5_user_ioctl_*.h`       |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -33,6 +34,7 @@ compile_error!(
 
 pub mod be;
 pub mod cmd;
+pub mod efa;
 pub mod event;
 pub mod ids;
 pub mod ioctl;
@@ -61,6 +63,7 @@ pub const MODULES: &[layout::Module] = &[
     layout::Module { path: "cmd/qp.rs", structs: cmd::qp::STRUCTS, consts: cmd::qp::CONSTS },
     layout::Module { path: "cmd/srq.rs", structs: cmd::srq::STRUCTS, consts: &[] },
     layout::Module { path: "cmd/wq.rs", structs: cmd::wq::STRUCTS, consts: cmd::wq::CONSTS },
+    layout::Module { path: "efa.rs", structs: efa::STRUCTS, consts: efa::CONSTS },
     layout::Module { path: "event.rs", structs: event::STRUCTS, consts: event::CONSTS },
     layout::Module { path: "mlx5/mod.rs", structs: mlx5::STRUCTS, consts: mlx5::CONSTS },
     layout::Module { path: "mlx5/cmds.rs", structs: &[], consts: mlx5::cmds::CONSTS },

@@ -29,13 +29,21 @@ use uverbs_uapi::{MODULES, cmd, ioctl, mlx5, rxe, siw};
 const COMPLETE_UP_TO: (u64, u64) = (7, 2);
 
 /// Constants that the newest headers no longer have.
-const REMOVED: [&str; 2] = ["UVERBS_UDATA_DRIVER_DATA_NS", "UVERBS_UDATA_DRIVER_DATA_FLAG"];
+const REMOVED: [&str; 4] = [
+    "UVERBS_UDATA_DRIVER_DATA_NS",
+    "UVERBS_UDATA_DRIVER_DATA_FLAG",
+    // Kernels of 2026 renamed them.
+    "EFA_ALLOC_UCONTEXT_CMD_COMP_TX_BATCH",
+    "EFA_ALLOC_UCONTEXT_CMD_COMP_MIN_SQ_WR",
+];
 
 /// Constants that no header exports.
 const UNCHECKED: [&str; 2] = ["IB_WC_WITH_INVALIDATE", "IB_WC_IP_CSUM_OK"];
 
 /// Fields and structs whose size was different in older headers.
-const GREW_OUT_OF: [&str; 2] = [
+const GREW_OUT_OF: [&str; 3] = [
+    // Kernels of 2024 appended flags, and later ones sl.
+    "efa_ibv_create_qp",
     // Kernels of 2024 appended reg_c0.
     "mlx5_ib_query_device_resp",
     // Six bytes before active_speed_ex took four of them.
@@ -106,6 +114,7 @@ const KERNEL: &[&str] = &[
     "linux/in6.h",
     "linux/socket.h",
     "linux/version.h",
+    "rdma/efa-abi.h",
     "rdma/ib_user_ioctl_cmds.h",
     "rdma/ib_user_ioctl_verbs.h",
     "rdma/ib_user_sa.h",
@@ -403,7 +412,7 @@ fn declared(set: &Set) -> BTreeSet<String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     for window in words.windows(3) {
         if let ["struct" | "union", name, "{"] = window
-            && ["ib_uverbs_", "ib_user_", "ib_path_", "rdma_ucm_", "rxe_", "mminfo", "siw_"]
+            && ["ib_uverbs_", "ib_user_", "ib_path_", "rdma_ucm_", "rxe_", "mminfo", "siw_", "efa_"]
                 .iter()
                 .any(|prefix| name.starts_with(prefix))
         {
@@ -411,7 +420,7 @@ fn declared(set: &Set) -> BTreeSet<String> {
         }
     }
     let ours = |name: &str| {
-        ["IB_", "RDMA_", "RXE_", "SIW_", "UVERBS_"].iter().any(|prefix| name.starts_with(prefix))
+        ["IB_", "RDMA_", "RXE_", "SIW_", "EFA_", "UVERBS_"].iter().any(|prefix| name.starts_with(prefix))
     };
     for body in text.split("enum ").skip(1) {
         let body =

@@ -27,13 +27,14 @@ pub(crate) struct Args {
 const SAMPLE: &str = "0/16";
 
 /// The encoders, the CQ parser and the queue indices.
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "drivers/mlx5/hw/src/{wqe,cqe,doorbell}.rs",
     "drivers/mlx5/src/wqe/*.rs",
     "drivers/mlx5/src/sq/{encoder,cursor,list,producer}.rs",
-    "drivers/mlx5/src/cq/{parse,cqe,cursor,ring,scatter,entry,at_hand,user_index}.rs",
+    "drivers/mlx5/src/cq/{parse,cqe,cursor,ring,scatter,entry,cached}.rs",
     "drivers/mlx5/src/memory/index.rs",
     "drivers/mlx5/src/rq/{producer,srq_producer}.rs",
+    "drivers/mlx5/src/shared/user_index.rs",
     "drivers/soft/src/{memory,wqe,send,recv,producer,cq_state}.rs",
     "drivers/rxe/src/{wqe,ring}.rs",
 ];

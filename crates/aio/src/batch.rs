@@ -5,16 +5,42 @@
 //! Only the last work request of a part makes a completion. The buffers of the others go back to their pools with it.
 
 use crate::error::Result;
-use crate::op::Request;
 use crate::pair::Qp;
-use crate::parts::{Parts, Signaled};
+use crate::parts::{Data, Parts, Signaled};
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use uverbs::mr::Private;
 use uverbs::wr::ImmData;
-use uverbs::{Access, AnyDriver, Buf, Driver, Rc, RemoteRegion};
+use uverbs::{Access, AnyDriver, Buf, BufPart, Driver, Operation, Rc, RemoteRegion, SharedBuf};
+
+/// The memory of a work request of a [`Batch`]: it is made of a [`Buf`], a [`BufPart`] or a [`SharedBuf`].
+pub struct BatchData<A: Access = Private, D: Driver = AnyDriver>(Data<A, D>);
+
+impl<A: Access, D: Driver> fmt::Debug for BatchData<A, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BatchData")
+    }
+}
+
+impl<A: Access, D: Driver> From<Buf<A, D>> for BatchData<A, D> {
+    fn from(buf: Buf<A, D>) -> Self {
+        Self(Data::Buf(buf))
+    }
+}
+
+impl<A: Access, D: Driver> From<BufPart<A, D>> for BatchData<A, D> {
+    fn from(part: BufPart<A, D>) -> Self {
+        Self(Data::Part(part))
+    }
+}
+
+impl<A: Access, D: Driver> From<SharedBuf<A, D>> for BatchData<A, D> {
+    fn from(shared: SharedBuf<A, D>) -> Self {
+        Self(Data::Shared(shared))
+    }
+}
 
 /// Sends and writes that are posted in their order, with one result. As a future, it is ready when all are complete.
 ///
@@ -84,23 +110,23 @@ impl<D: Driver> Qp<Rc, D> {
 
 impl<D: Driver, A: Access> Batch<A, D> {
     /// Adds an `IBV_WR_SEND`.
-    pub fn send(&mut self, buf: Buf<A, D>) {
-        self.parts.push(Request::Send, buf);
+    pub fn send(&mut self, data: impl Into<BatchData<A, D>>) {
+        self.parts.push(Operation::Send, data.into().0);
     }
 
     /// Adds an `IBV_WR_SEND_WITH_IMM`.
-    pub fn send_imm(&mut self, buf: Buf<A, D>, imm: ImmData) {
-        self.parts.push(Request::SendImm(imm), buf);
+    pub fn send_imm(&mut self, data: impl Into<BatchData<A, D>>, imm: ImmData) {
+        self.parts.push(Operation::SendImm(imm.get()), data.into().0);
     }
 
     /// Adds an `IBV_WR_RDMA_WRITE` to the front of `to`.
-    pub fn write(&mut self, buf: Buf<A, D>, to: &RemoteRegion) {
-        self.parts.push(Request::Write(*to), buf);
+    pub fn write(&mut self, data: impl Into<BatchData<A, D>>, to: &RemoteRegion) {
+        self.parts.push(Operation::Write(*to), data.into().0);
     }
 
     /// Adds an `IBV_WR_RDMA_WRITE_WITH_IMM`: at the end of a batch of writes it reports to the peer that they have arrived.
-    pub fn write_imm(&mut self, buf: Buf<A, D>, to: &RemoteRegion, imm: ImmData) {
-        self.parts.push(Request::WriteImm(*to, imm), buf);
+    pub fn write_imm(&mut self, data: impl Into<BatchData<A, D>>, to: &RemoteRegion, imm: ImmData) {
+        self.parts.push(Operation::WriteImm(*to, imm.get()), data.into().0);
     }
 
     /// The number of operations that are not posted yet.

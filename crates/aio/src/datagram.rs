@@ -3,9 +3,9 @@
 //!
 //! Those of multicast groups arrive in the same way, after [`attach_mcast`](uverbs::qp::QpControl::attach_mcast).
 
-use crate::destination::Destination;
+use crate::destination::{Destination, To};
 use crate::error::Result;
-use crate::op::{Op, Request};
+use crate::op::{Op, Payload};
 use crate::pair::Qp;
 use crate::receives::Message;
 use crate::recv::Recv;
@@ -17,7 +17,8 @@ use core::task::{Context, Poll};
 use uverbs::attr::AhAttr;
 use uverbs::wr::ImmData;
 use uverbs::{
-    Access, AnyDriver, Buf, ConnectAttr, Driver, Endpoint, Private, ProtectionDomain, Ud, WorkCompletion,
+    AnyDriver, Buf, ConnectAttr, Driver, Endpoint, Operation, Private, ProtectionDomain, Source, Ud,
+    WorkCompletion,
 };
 
 /// The bytes before a datagram in its buffer: the global routing header, or what is in its place (ibv_create_ah_from_wc(3)).
@@ -120,23 +121,23 @@ impl<D: Driver> Qp<Ud, D> {
     ///
     /// # Errors
     /// Those of the post, of the completion, or [`Error::Closed`](crate::Error::Closed); all operations have these.
-    pub fn send_to<A: Access>(&self, buf: Buf<A, D>, to: &Destination<D>) -> Op<Buf<A, D>, D> {
-        Op::begin(&self.inner, Some(to.clone()), Request::Send, buf)
+    pub fn send_to<B: Payload<D> + Source<D>>(&self, data: B, to: &Destination<D>) -> Op<B, D> {
+        Op::begin(&self.inner, To::Datagram(to.clone()), Operation::Send, data)
     }
 
     /// `IBV_WR_SEND_WITH_IMM`: the immediate arrives in the peer's datagram.
-    pub fn send_imm_to<A: Access>(
+    pub fn send_imm_to<B: Payload<D> + Source<D>>(
         &self,
-        buf: Buf<A, D>,
+        data: B,
         imm: ImmData,
         to: &Destination<D>,
-    ) -> Op<Buf<A, D>, D> {
-        Op::begin(&self.inner, Some(to.clone()), Request::SendImm(imm), buf)
+    ) -> Op<B, D> {
+        Op::begin(&self.inner, To::Datagram(to.clone()), Operation::SendImm(imm.get()), data)
     }
 
     /// `IBV_WR_SEND`, of bytes that are copied when it is posted; at most the QP's `max_inline_data`.
     pub fn send_inline_to<'a>(&self, data: &'a [u8], to: &Destination<D>) -> Op<&'a [u8], D> {
-        Op::begin(&self.inner, Some(to.clone()), Request::Send, data)
+        Op::begin(&self.inner, To::Datagram(to.clone()), Operation::Send, data)
     }
 
     /// As [`send_inline_to`](Self::send_inline_to), with an immediate.
@@ -146,7 +147,7 @@ impl<D: Driver> Qp<Ud, D> {
         imm: ImmData,
         to: &Destination<D>,
     ) -> Op<&'a [u8], D> {
-        Op::begin(&self.inner, Some(to.clone()), Request::SendImm(imm), data)
+        Op::begin(&self.inner, To::Datagram(to.clone()), Operation::SendImm(imm.get()), data)
     }
 
     /// The next datagram. Datagrams are in the order of their arrival, and so are the tasks that wait for them. One that arrives while no

@@ -27,6 +27,30 @@ impl<D: Driver> Destination<D> {
     }
 }
 
+/// Where a work request goes.
+pub(crate) enum To<D: Driver> {
+    /// To the QP's peer.
+    Peer,
+    /// A datagram.
+    Datagram(Destination<D>),
+}
+
+impl<D: Driver> To<D> {
+    /// Whether it has something that lives until the work request is complete.
+    #[inline]
+    pub(crate) fn has_address(&self) -> bool {
+        matches!(self, Self::Datagram(_))
+    }
+
+    /// Takes what lives until the work request is complete.
+    pub(crate) fn take_address(&mut self) -> Option<Arc<AddressHandle<D>>> {
+        match core::mem::replace(self, Self::Peer) {
+            Self::Peer => None,
+            Self::Datagram(to) => Some(to.ah),
+        }
+    }
+}
+
 impl<D: Driver> Clone for Destination<D> {
     fn clone(&self) -> Self {
         Self { ah: self.ah.clone(), ..*self }

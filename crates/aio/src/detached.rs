@@ -4,11 +4,11 @@
 //! Most of them make no completion: an event, a poll and a wake for each would cost more than the post. Every n-th is signaled, where n
 //! is half of the queue's depth; its completion frees the entries and the buffers of those before it.
 
-use crate::destination::Destination;
+use crate::destination::To;
 use crate::error::{Error, Failed, Result};
 use crate::fair_queue::Ticket;
 use crate::life::FORKED;
-use crate::op::{Op, Payload, Request, State};
+use crate::op::{Op, Payload, State};
 use crate::qp::QpInner;
 use crate::sends::Sends;
 use crate::slots::Left;
@@ -17,7 +17,7 @@ use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
-use uverbs::{AnyDriver, Buf, Driver, PostError, Private, Rejected, SendFlags};
+use uverbs::{AnyDriver, Buf, Driver, Operation, PostError, Private, Rejected, SendFlags};
 use uverbs_core::wake::{Caller, Wakes};
 
 /// An operation that is ready when it is posted; see [`Op::detach`].
@@ -60,7 +60,12 @@ impl<D: Driver> QpInner<D> {
     /// Those of the post.
     #[inline]
     pub(crate) fn send_now(&self, buf: Buf<Private, D>) -> Result<Option<Buf<Private, D>>> {
-        match self.post_now(buf, &mut Ticket::default(), (&Request::Send, &mut None), SendFlags::SIGNALED) {
+        match self.post_now(
+            buf,
+            &mut Ticket::default(),
+            (&Operation::Send, &mut To::Peer),
+            SendFlags::SIGNALED,
+        ) {
             Now::Posted => Ok(None),
             Now::Full(buf) => Ok(Some(buf)),
             Now::Failed(error, _) => Err(error),
@@ -73,7 +78,7 @@ impl<D: Driver> QpInner<D> {
         &self,
         payload: P,
         ticket: &mut Ticket,
-        request: (&Request, &mut Option<Destination<D>>),
+        request: (&Operation, &mut To<D>),
         flags: SendFlags,
     ) -> Now<P> {
         if self.is_forked() {
@@ -109,15 +114,15 @@ impl<D: Driver> Sends<D> {
         &mut self,
         qp: &QpInner<D>,
         payload: P,
-        (request, to): (&Request, &mut Option<Destination<D>>),
+        (op, to): (&Operation, &mut To<D>),
         flags: SendFlags,
     ) -> Result<(), Rejected<P>> {
         let full = |payload| Err(Rejected { error: PostError::QueueFull.into(), returned: Some(payload) });
         let Some(queue) = &mut self.queue else { return full(payload) };
         // Each datagram makes a completion, because its address handle is kept until then.
-        if to.is_none() && self.silent + 1 < qp.signal_interval() {
+        if !to.has_address() && self.silent + 1 < qp.signal_interval() {
             let wr = (qp.route().silent(), flags - SendFlags::SIGNALED);
-            let posted = payload.post(queue, None, wr, request);
+            let posted = queue.post(to, wr, op, payload);
             if is_in_flight(&posted) {
                 self.free -= 1;
                 self.silent += 1;
@@ -126,7 +131,7 @@ impl<D: Driver> Sends<D> {
         }
         // Without a completion the entries of those before it would not come back.
         let Ok(key) = self.slots.insert(Waker::noop().clone()) else { return full(payload) };
-        let posted = payload.post(queue, to.as_ref(), (qp.route().send(key), flags), request);
+        let posted = queue.post(to, (qp.route().send(key), flags), op, payload);
         if is_in_flight(&posted) {
             // No one has waited for it: nothing is left.
             self.abandon(key, to);
@@ -152,19 +157,15 @@ impl<D: Driver, P: Payload<D>> Future for Detached<P, D> {
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Op { qp, request, flags, state, to } = &mut self.get_mut().op;
+        let Op { qp, op, flags, state, to } = &mut self.get_mut().op;
         match core::mem::replace(state, State::Finished) {
-            State::New { payload, mut ticket } => {
-                match qp.post_now(payload, &mut ticket, (request, to), *flags) {
-                    Now::Posted => Poll::Ready(Ok(())),
-                    Now::Full(payload) => {
-                        Self::wait(qp, (payload, ticket), (request, to), *flags, (state, cx))
-                    }
-                    Now::Failed(error, returned) => {
-                        Poll::Ready(Err(Failed { error, returned: returned.map(P::unposted) }))
-                    }
+            State::New { payload, mut ticket } => match qp.post_now(payload, &mut ticket, (op, to), *flags) {
+                Now::Posted => Poll::Ready(Ok(())),
+                Now::Full(payload) => Self::wait(qp, (payload, ticket), (op, to), *flags, (state, cx)),
+                Now::Failed(error, returned) => {
+                    Poll::Ready(Err(Failed { error, returned: returned.map(P::unposted) }))
                 }
-            }
+            },
             other => Self::polled(qp, &other, to),
         }
     }
@@ -176,7 +177,7 @@ impl<D: Driver, P: Payload<D>> Detached<P, D> {
     fn wait(
         qp: &QpInner<D>,
         (payload, mut ticket): (P, Ticket),
-        request: (&Request, &mut Option<Destination<D>>),
+        request: (&Operation, &mut To<D>),
         flags: SendFlags,
         (state, cx): (&mut State<P>, &Context<'_>),
     ) -> Poll<Result<(), Failed<P::Back>>> {
@@ -216,11 +217,7 @@ impl<D: Driver, P: Payload<D>> Detached<P, D> {
 
     /// The operation was polled before it was detached. If it was posted then, there is nothing to wait for.
     #[cold]
-    fn polled(
-        qp: &QpInner<D>,
-        state: &State<P>,
-        to: &mut Option<Destination<D>>,
-    ) -> Poll<Result<(), Failed<P::Back>>> {
+    fn polled(qp: &QpInner<D>, state: &State<P>, to: &mut To<D>) -> Poll<Result<(), Failed<P::Back>>> {
         let State::Posted(key) = *state else { panic!("polled after it was ready") };
         if !qp.is_forked() {
             let left = lock(&qp.sends).abandon(key, to);

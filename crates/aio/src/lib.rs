@@ -141,7 +141,7 @@ mod wakeup;
 
 #[cfg(not(loom))]
 mod api {
-    pub use crate::batch::Batch;
+    pub use crate::batch::{Batch, BatchData};
     pub use crate::connect::{Link, Listener, Request};
     pub use crate::create::{HasFutures, QpBuilder};
     pub use crate::datagram::{Datagram, RecvFrom};
@@ -153,7 +153,7 @@ mod api {
     pub use crate::op::{Op, Payload};
     pub use crate::pair::Qp;
     pub use crate::readable::Readable;
-    pub use crate::reads::ReadBatch;
+    pub use crate::reads::{ReadBatch, ReadData};
     pub use crate::receives::Message;
     pub use crate::recv::Recv;
     pub use crate::sleep::{Sleep, Timeout};

@@ -4,13 +4,12 @@
 //! A future has its buffer until it is polled first and the queue has a free entry. Then the queue has the buffer until the
 //! work request is complete. If the future is dropped in between, the completion returns the buffer to its pool.
 
-use crate::destination::Destination;
+use crate::destination::To;
 use crate::error::{Error, Failed, Result};
 use crate::fair_queue::Ticket;
 use crate::life::FORKED;
 use crate::pair::Qp;
 use crate::qp::QpInner;
-use crate::sends::Queue;
 use crate::slots::Left;
 use crate::sync::lock;
 use core::fmt;
@@ -19,44 +18,30 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::sync::Arc;
 use uverbs::attr::AccessFlags;
+use uverbs::provider::op::MwBind;
+use uverbs::qp::transport::Sends;
 use uverbs::wr::ImmData;
 use uverbs::{
-    Access, AnyDriver, Buf, Completed, Driver, PostError, Rc, Rejected, RemoteRegion, SendFlags, WcStatus,
-    Window,
+    Access, AnyDriver, AtOnce, Buf, BufList, BufPart, Completed, Driver, Memory, Operation, PostError, Rc,
+    Rejected, RemoteRegion, SendFlags, SharedBuf, Source, WcStatus, Window, Wr,
 };
 use uverbs_core::wake::{Caller, Wakes, discard};
 
-/// What a work request does.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Request {
-    Send,
-    SendImm(ImmData),
-    SendInv(u32),
-    Write(RemoteRegion),
-    WriteImm(RemoteRegion, ImmData),
-    Read(RemoteRegion),
-    FetchAdd(RemoteRegion, u64),
-    CompareSwap(RemoteRegion, u64, u64),
-    Bind(AccessFlags),
-}
-
-mod sealed {
-    use super::{Completed, Destination, Driver, PostError, Queue, Rejected, Request, SendFlags};
+pub(crate) mod sealed {
+    use super::{AtOnce, Completed, Driver, Operation, Rejected, Sends, Wr};
 
     pub trait Payload<D: Driver>: Sized {
-        /// Posts it. It is returned if that fails.
-        #[expect(private_interfaces, reason = "only this crate implements it")]
-        fn post(
+        /// Posts it. It is returned if that fails, also if it does not have the operation.
+        fn post<T: Sends>(
             self,
-            queue: &mut Queue<D>,
-            to: Option<&Destination<D>>,
-            wr: (u64, SendFlags),
-            request: &Request,
+            wr: Wr<'_, AtOnce<'_, D>, T, D>,
+            op: &Operation,
         ) -> Result<(), Rejected<Self>>;
 
-        /// An opcode that the payload does not have.
-        fn refuse(self) -> Result<(), Rejected<Self>> {
-            Err(Rejected { error: PostError::IllegalOpcode.into(), returned: Some(self) })
+        /// Limits it to the 8 bytes of an atomic operation.
+        #[must_use]
+        fn into_word(self) -> Self {
+            self
         }
 
         /// What the future returns.
@@ -66,90 +51,88 @@ mod sealed {
     }
 }
 
-/// What an operation takes: a [`Buf`] or a [`Window`], which it gives back, or bytes that are copied when it is posted.
+/// What an operation takes: registered memory ([`Buf`], [`BufPart`], [`BufList`], [`SharedBuf`]) or a [`Window`], which it gives back, or
+/// bytes that are copied when it is posted.
+///
+/// The methods of [`Qp`] say by [`Source`] and [`Memory`](uverbs::Memory) which memory an operation takes: a [`SharedBuf`] is for those that
+/// only read it. It is one of the owners of its buffer until the work request is complete, also if the future is dropped, so many
+/// operations can have parts of one buffer at the same time:
+///
+/// ```
+/// # use uverbs::mlx5::Mlx5;
+/// # use uverbs::{ConnectAttr, Context, attr::AccessFlags};
+/// # use uverbs_aio::{Dispatcher, Result};
+/// # use uverbs_hca::Hca;
+/// # fn main() -> Result<()> {
+/// # let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
+/// # let (pd, dispatcher) = (context.alloc_pd()?, Dispatcher::new(&context)?);
+/// # let (pool, incoming) = (pd.pool(1, 4096)?, pd.pool(8, 64)?);
+/// # let attr = ConnectAttr::new().access(AccessFlags::REMOTE_WRITE);
+/// # let qp = dispatcher.qp(&pd).depth(8, 8).pool(&incoming).create()?;
+/// # qp.init(&attr)?;
+/// # let end = qp.endpoint(1, &attr)?;
+/// # qp.connect(&end, &end, &attr)?;
+/// # let table = pd.pool_with(2, 2048).exposed(AccessFlags::REMOTE_WRITE).build()?;
+/// # let (first, second) = (table.get()?, table.get()?);
+/// # let (low, high) = (first.remote_region(), second.remote_region());
+/// # dispatcher.block_on(async {
+/// let page = pool.get()?.share();
+/// let (one, two) = (qp.write(page.slice(0..2048)?, &low), qp.write(page.slice(2048..4096)?, &high));
+/// // Detached, both are in flight.
+/// one.detach().await?;
+/// two.await?;
+/// // They are complete: this is the only owner.
+/// assert!(page.try_unwrap().is_ok());
+/// # Ok(())
+/// # })
+/// # }
+/// ```
 pub trait Payload<D: Driver>: sealed::Payload<D> {}
 
-impl<D: Driver, A: Access> Payload<D> for Buf<A, D> {}
-impl<D: Driver, A: Access> sealed::Payload<D> for Buf<A, D> {
-    #[expect(private_interfaces, reason = "only this crate implements it")]
-    #[inline]
-    fn post(
-        self,
-        queue: &mut Queue<D>,
-        to: Option<&Destination<D>>,
-        (wr_id, flags): (u64, SendFlags),
-        request: &Request,
-    ) -> Result<(), Rejected<Self>> {
-        let queue = match (queue, to) {
-            (Queue::Rc(queue), None) => queue,
-            (Queue::Ud(queue), Some(to)) => {
-                let wr = queue.post_to(wr_id, &to.ah, to.qp_num, to.qkey).flags(flags);
-                return match *request {
-                    Request::Send => wr.send(self),
-                    Request::SendImm(imm) => wr.send_imm(self, imm),
-                    _ => sealed::Payload::refuse(self),
-                };
+macro_rules! memory {
+    ($($memory:ident: $post:ident, |$data:ident| $word:expr;)*) => {$(
+        impl<D: Driver, A: Access> Payload<D> for $memory<A, D> {}
+        impl<D: Driver, A: Access> sealed::Payload<D> for $memory<A, D> {
+            #[inline]
+            fn post<T: Sends>(self, wr: Wr<'_, AtOnce<'_, D>, T, D>, op: &Operation) -> Result<(), Rejected<Self>> {
+                wr.$post(op, self)
             }
-            _ => return sealed::Payload::refuse(self),
-        };
-        let wr = queue.post(wr_id).flags(flags);
-        match *request {
-            Request::Send => wr.send(self),
-            Request::SendImm(imm) => wr.send_imm(self, imm),
-            Request::SendInv(rkey) => wr.send_inv(self, rkey),
-            Request::Write(to) => wr.write(self, &to),
-            Request::WriteImm(to, imm) => wr.write_imm(self, &to, imm),
-            Request::Read(from) => wr.read(self, &from),
-            Request::FetchAdd(at, add) => wr.fetch_add(self, &at, add),
-            Request::CompareSwap(at, compare, swap) => wr.compare_swap(self, &at, compare, swap),
-            Request::Bind(_) => sealed::Payload::refuse(self),
+
+            fn into_word(self) -> Self {
+                let $data = self;
+                $word
+            }
+
+            type Back = Self;
+
+            fn unposted(self) -> Self {
+                self
+            }
+
+            fn completed(completed: Completed<D>) -> Option<Self> {
+                completed.take()
+            }
         }
-    }
+    )*};
+}
 
-    type Back = Self;
-
-    fn unposted(self) -> Self {
-        self
-    }
-
-    fn completed(completed: Completed<D>) -> Option<Self> {
-        completed.buf_of()
-    }
+memory! {
+    Buf: op_with, |buf| {
+        let mut buf = buf;
+        // One that is too short is refused when it is posted.
+        let _ = buf.set_len(8);
+        buf
+    };
+    BufPart: op_with, |part| part;
+    BufList: op_with, |list| list;
+    SharedBuf: op, |shared| shared;
 }
 
 impl<D: Driver> Payload<D> for &[u8] {}
 impl<D: Driver> sealed::Payload<D> for &[u8] {
-    #[expect(private_interfaces, reason = "only this crate implements it")]
     #[inline]
-    fn post(
-        self,
-        queue: &mut Queue<D>,
-        to: Option<&Destination<D>>,
-        (wr_id, flags): (u64, SendFlags),
-        request: &Request,
-    ) -> Result<(), Rejected<Self>> {
-        let posted = match (queue, to) {
-            (Queue::Rc(queue), None) => {
-                let wr = queue.post(wr_id).flags(flags);
-                match *request {
-                    Request::Send => wr.send_inline(self),
-                    Request::SendImm(imm) => wr.send_imm_inline(self, imm),
-                    Request::Write(to) => wr.write_inline(self, &to),
-                    Request::WriteImm(to, imm) => wr.write_imm_inline(self, &to, imm),
-                    _ => return sealed::Payload::<D>::refuse(self),
-                }
-            }
-            (Queue::Ud(queue), Some(to)) => {
-                let wr = queue.post_to(wr_id, &to.ah, to.qp_num, to.qkey).flags(flags);
-                match *request {
-                    Request::Send => wr.send_inline(self),
-                    Request::SendImm(imm) => wr.send_imm_inline(self, imm),
-                    _ => return sealed::Payload::<D>::refuse(self),
-                }
-            }
-            _ => return sealed::Payload::<D>::refuse(self),
-        };
-        posted.map_err(|error| Rejected { error, returned: Some(self) })
+    fn post<T: Sends>(self, wr: Wr<'_, AtOnce<'_, D>, T, D>, op: &Operation) -> Result<(), Rejected<Self>> {
+        wr.op_inline(op, self).map_err(|error| Rejected { error, returned: Some(self) })
     }
 
     type Back = ();
@@ -163,20 +146,8 @@ impl<D: Driver> sealed::Payload<D> for &[u8] {
 
 impl<D: Driver> Payload<D> for Window<D> {}
 impl<D: Driver> sealed::Payload<D> for Window<D> {
-    #[expect(private_interfaces, reason = "only this crate implements it")]
-    fn post(
-        self,
-        queue: &mut Queue<D>,
-        to: Option<&Destination<D>>,
-        (wr_id, flags): (u64, SendFlags),
-        request: &Request,
-    ) -> Result<(), Rejected<Self>> {
-        match (queue, to, *request) {
-            (Queue::Rc(queue), None, Request::Bind(access)) => {
-                queue.post(wr_id).flags(flags).bind(self, access)
-            }
-            _ => self.refuse(),
-        }
+    fn post<T: Sends>(self, wr: Wr<'_, AtOnce<'_, D>, T, D>, op: &Operation) -> Result<(), Rejected<Self>> {
+        wr.op_window(op, self)
     }
 
     type Back = Self;
@@ -208,11 +179,10 @@ pub(crate) enum State<P> {
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Op<P: Payload<D>, D: Driver = AnyDriver> {
     pub(crate) qp: Arc<QpInner<D>>,
-    pub(crate) request: Request,
+    pub(crate) op: Operation,
     pub(crate) flags: SendFlags,
     pub(crate) state: State<P>,
-    /// Of a datagram.
-    pub(crate) to: Option<Destination<D>>,
+    pub(crate) to: To<D>,
 }
 
 /// Nothing in it is pinned.
@@ -220,24 +190,19 @@ impl<D: Driver, P: Payload<D>> Unpin for Op<P, D> {}
 
 impl<D: Driver, P: Payload<D>> fmt::Debug for Op<P, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Op").field("request", &self.request).finish_non_exhaustive()
+        f.debug_struct("Op").field("op", &self.op.opcode()).finish_non_exhaustive()
     }
 }
 
 impl<D: Driver, P: Payload<D>> Op<P, D> {
-    fn new(qp: &Qp<Rc, D>, request: Request, payload: P) -> Self {
-        Self::begin(&qp.inner, None, request, payload)
+    fn new(qp: &Qp<Rc, D>, op: Operation, payload: P) -> Self {
+        Self::begin(&qp.inner, To::Peer, op, payload)
     }
 
-    /// An operation, of a datagram QP with its destination.
-    pub(crate) fn begin(
-        qp: &Arc<QpInner<D>>,
-        to: Option<Destination<D>>,
-        request: Request,
-        payload: P,
-    ) -> Self {
+    /// An operation with its destination.
+    pub(crate) fn begin(qp: &Arc<QpInner<D>>, to: To<D>, op: Operation, payload: P) -> Self {
         let state = State::New { payload, ticket: Ticket::default() };
-        Self { qp: qp.clone(), request, flags: SendFlags::SIGNALED, state, to }
+        Self { qp: qp.clone(), op, flags: SendFlags::SIGNALED, state, to }
     }
 
     /// Waits for all earlier reads and atomics of this QP (`IBV_SEND_FENCE`).
@@ -269,7 +234,7 @@ impl<D: Driver, P: Payload<D>> Future for Op<P, D> {
     type Output = Done<D, P>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { qp, request, flags, state, to } = self.get_mut();
+        let Self { qp, op, flags, state, to } = self.get_mut();
         if qp.is_forked() {
             let returned = match core::mem::replace(state, State::Finished) {
                 State::New { payload, .. } => Some(payload.unposted()),
@@ -316,7 +281,7 @@ impl<D: Driver, P: Payload<D>> Future for Op<P, D> {
             let key = sends.insert_slot(&mut caller);
             match (&mut sends.queue, key) {
                 (Some(queue), Some(key)) => {
-                    match payload.post(queue, to.as_ref(), (qp.route().send(key), *flags), request) {
+                    match queue.post(to, (qp.route().send(key), *flags), op, payload) {
                         Ok(()) => {
                             sends.posted(key, 1);
                             *state = State::Posted(key);
@@ -385,75 +350,84 @@ impl<D: Driver> Qp<Rc, D> {
     ///
     /// # Errors
     /// Those of the post, of the completion, or [`Error::Closed`]; all operations have these.
-    pub fn send<A: Access>(&self, buf: Buf<A, D>) -> Op<Buf<A, D>, D> {
-        Op::new(self, Request::Send, buf)
+    pub fn send<B: Payload<D> + Source<D>>(&self, data: B) -> Op<B, D> {
+        Op::new(self, Operation::Send, data)
     }
 
     /// `IBV_WR_SEND_WITH_IMM`: the immediate arrives in the peer's message.
-    pub fn send_imm<A: Access>(&self, buf: Buf<A, D>, imm: ImmData) -> Op<Buf<A, D>, D> {
-        Op::new(self, Request::SendImm(imm), buf)
+    pub fn send_imm<B: Payload<D> + Source<D>>(&self, data: B, imm: ImmData) -> Op<B, D> {
+        Op::new(self, Operation::SendImm(imm.get()), data)
     }
 
     /// `IBV_WR_SEND_WITH_INV`: the peer's `rkey` is invalidated when the message arrives.
-    pub fn send_inv<A: Access>(&self, buf: Buf<A, D>, rkey: u32) -> Op<Buf<A, D>, D> {
-        Op::new(self, Request::SendInv(rkey), buf)
+    pub fn send_inv<B: Payload<D> + Source<D>>(&self, data: B, rkey: u32) -> Op<B, D> {
+        Op::new(self, Operation::SendInv(rkey), data)
     }
 
     /// `IBV_WR_SEND`, of bytes that are copied when it is posted; at most the QP's `max_inline_data`.
     pub fn send_inline<'a>(&self, data: &'a [u8]) -> Op<&'a [u8], D> {
-        Op::new(self, Request::Send, data)
+        Op::new(self, Operation::Send, data)
     }
 
     /// As [`send_inline`](Self::send_inline), with an immediate.
     pub fn send_imm_inline<'a>(&self, data: &'a [u8], imm: ImmData) -> Op<&'a [u8], D> {
-        Op::new(self, Request::SendImm(imm), data)
+        Op::new(self, Operation::SendImm(imm.get()), data)
     }
 
     /// `IBV_WR_RDMA_WRITE`: writes to the front of `to`.
-    pub fn write<A: Access>(&self, buf: Buf<A, D>, to: &RemoteRegion) -> Op<Buf<A, D>, D> {
-        Op::new(self, Request::Write(*to), buf)
+    pub fn write<B: Payload<D> + Source<D>>(&self, data: B, to: &RemoteRegion) -> Op<B, D> {
+        Op::new(self, Operation::Write(*to), data)
     }
 
     /// `IBV_WR_RDMA_WRITE`, of bytes that are copied when it is posted.
     pub fn write_inline<'a>(&self, data: &'a [u8], to: &RemoteRegion) -> Op<&'a [u8], D> {
-        Op::new(self, Request::Write(*to), data)
+        Op::new(self, Operation::Write(*to), data)
     }
 
     /// `IBV_WR_RDMA_WRITE_WITH_IMM`: as [`write`](Self::write); the peer also gets an empty message with the immediate.
-    pub fn write_imm<A: Access>(&self, buf: Buf<A, D>, to: &RemoteRegion, imm: ImmData) -> Op<Buf<A, D>, D> {
-        Op::new(self, Request::WriteImm(*to, imm), buf)
+    pub fn write_imm<B: Payload<D> + Source<D>>(&self, data: B, to: &RemoteRegion, imm: ImmData) -> Op<B, D> {
+        Op::new(self, Operation::WriteImm(*to, imm.get()), data)
     }
 
     /// As [`write_imm`](Self::write_imm), of bytes that are copied when it is posted.
     pub fn write_imm_inline<'a>(&self, data: &'a [u8], to: &RemoteRegion, imm: ImmData) -> Op<&'a [u8], D> {
-        Op::new(self, Request::WriteImm(*to, imm), data)
+        Op::new(self, Operation::WriteImm(*to, imm.get()), data)
     }
 
     /// `IBV_WR_RDMA_READ`: reads as many bytes as the buffer's length from the front of `from`.
-    pub fn read<A: Access>(&self, buf: Buf<A, D>, from: &RemoteRegion) -> Op<Buf<A, D>, D> {
-        Op::new(self, Request::Read(*from), buf)
+    pub fn read<B: Payload<D> + Memory<D>>(&self, data: B, from: &RemoteRegion) -> Op<B, D> {
+        Op::new(self, Operation::Read(*from), data)
     }
 
     /// `IBV_WR_ATOMIC_FETCH_AND_ADD`: adds `add` to the first 8 bytes of `at`, whose address is a multiple of 8. The old value
     /// arrives in the first 8 bytes of the buffer. All values are in host byte order.
-    pub fn fetch_add<A: Access>(&self, buf: Buf<A, D>, at: &RemoteRegion, add: u64) -> Op<Buf<A, D>, D> {
-        Op::new(self, Request::FetchAdd(*at, add), buf)
+    pub fn fetch_add<B: Payload<D> + Memory<D>>(&self, data: B, at: &RemoteRegion, add: u64) -> Op<B, D> {
+        Op::new(self, Operation::FetchAdd(*at, add), data.into_word())
     }
 
     /// `IBV_WR_ATOMIC_CMP_AND_SWP`: stores `swap` to the first 8 bytes of `at` if they are `compare`. Alignment, old value and
     /// byte order are those of [`fetch_add`](Self::fetch_add).
-    pub fn compare_swap<A: Access>(
+    pub fn compare_swap<B: Payload<D> + Memory<D>>(
         &self,
-        buf: Buf<A, D>,
+        data: B,
         at: &RemoteRegion,
         compare: u64,
         swap: u64,
-    ) -> Op<Buf<A, D>, D> {
-        Op::new(self, Request::CompareSwap(*at, compare, swap), buf)
+    ) -> Op<B, D> {
+        Op::new(self, Operation::CmpSwp(*at, compare, swap), data.into_word())
     }
 
     /// `IBV_WR_BIND_MW`: opens the window to the peer with the rights `access`.
     pub fn bind(&self, window: Window<D>, access: AccessFlags) -> Op<Window<D>, D> {
-        Op::new(self, Request::Bind(access), window)
+        let bind =
+            MwBind { mw_rkey: 0, mw_type: 0, rkey: 0, mr_lkey: 0, addr: 0, length: 0, access: access.bits() };
+        Op::new(self, Operation::BindMw(bind), window)
+    }
+
+    /// `IBV_WR_LOCAL_INV`: ends the access of the peer to a window of type 2 that is open. The future gives it back closed, and
+    /// [`Window::into_parts`] the buffer.
+    pub fn local_inv(&self, window: Window<D>) -> Op<Window<D>, D> {
+        // The window has the key.
+        Op::new(self, Operation::LocalInv(0), window)
     }
 }

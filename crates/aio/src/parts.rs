@@ -8,7 +8,6 @@
 use crate::error::{Error, Result};
 use crate::fair_queue::Ticket;
 use crate::life::FORKED;
-use crate::op::Request;
 use crate::qp::QpInner;
 use crate::sends::{Outcome, Queue, Sends};
 use crate::slots::Left;
@@ -16,7 +15,9 @@ use crate::sync::lock;
 use core::task::{Context, Poll, Waker};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use uverbs::{Access, Buf, Driver, PostError, QueueError, SendFlags, WcStatus};
+use uverbs::{
+    Access, Buf, BufPart, Driver, Operation, PostError, QueueError, SendFlags, SharedBuf, WcStatus,
+};
 use uverbs_core::wake::{Caller, Wakes};
 
 /// Which work requests make a completion.
@@ -28,11 +29,18 @@ pub(crate) enum Signaled {
     Each,
 }
 
+/// The memory of a work request.
+pub(crate) enum Data<A: Access, D: Driver> {
+    Buf(Buf<A, D>),
+    Part(BufPart<A, D>),
+    Shared(SharedBuf<A, D>),
+}
+
 /// Work requests that are posted in their order.
 pub(crate) struct Parts<D: Driver, A: Access> {
     qp: Arc<QpInner<D>>,
     signaled: Signaled,
-    items: VecDeque<(Request, Buf<A, D>)>,
+    items: VecDeque<(Operation, Data<A, D>)>,
     ticket: Ticket,
     /// The completions that are still to come.
     keys: VecDeque<u64>,
@@ -48,8 +56,8 @@ impl<D: Driver, A: Access> Parts<D, A> {
         Self { qp, signaled, items, ticket: Ticket::default(), keys, done: Vec::new(), resets: None }
     }
 
-    pub(crate) fn push(&mut self, request: Request, buf: Buf<A, D>) {
-        self.items.push_back((request, buf));
+    pub(crate) fn push(&mut self, op: Operation, data: Data<A, D>) {
+        self.items.push_back((op, data));
     }
 
     /// The number of work requests that are not posted yet.
@@ -88,7 +96,7 @@ impl<D: Driver, A: Access> Parts<D, A> {
             Some(Queue::Rc(queue)) if self.keys.len() - first == keys as usize => {
                 let route = self.qp.route();
                 let mut batch = queue.batch();
-                for (i, (request, buf)) in self.items.drain(..count as usize).enumerate() {
+                for (i, (op, data)) in self.items.drain(..count as usize).enumerate() {
                     let wr = match self.signaled {
                         Signaled::Each => {
                             batch.wr(route.send(self.keys[first + i])).flags(SendFlags::SIGNALED)
@@ -98,17 +106,10 @@ impl<D: Driver, A: Access> Parts<D, A> {
                         }
                         Signaled::Last => batch.wr(route.part(self.keys[first])),
                     };
-                    match request {
-                        Request::Send => wr.send(buf),
-                        Request::SendImm(imm) => wr.send_imm(buf, imm),
-                        Request::SendInv(rkey) => wr.send_inv(buf, rkey),
-                        Request::Write(to) => wr.write(buf, &to),
-                        Request::WriteImm(to, imm) => wr.write_imm(buf, &to, imm),
-                        Request::Read(from) => wr.read(buf, &from),
-                        Request::FetchAdd(at, add) => wr.fetch_add(buf, &at, add),
-                        Request::CompareSwap(at, compare, swap) => wr.compare_swap(buf, &at, compare, swap),
-                        // No method of a batch adds it.
-                        Request::Bind(_) => drop(wr),
+                    match data {
+                        Data::Buf(buf) => wr.op_with(&op, buf),
+                        Data::Part(part) => wr.op_with(&op, part),
+                        Data::Shared(shared) => wr.op(&op, shared),
                     }
                 }
                 batch.complete()

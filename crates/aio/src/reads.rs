@@ -5,17 +5,48 @@
 //! makes a completion, because only that gives the buffer back.
 
 use crate::error::Result;
-use crate::op::Request;
+use crate::op::sealed::Payload as _;
 use crate::pair::Qp;
-use crate::parts::{Parts, Signaled};
+use crate::parts::{Data, Parts, Signaled};
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use uverbs::mr::Private;
-use uverbs::{Access, AnyDriver, Buf, Driver, Rc, RemoteRegion};
+use uverbs::{Access, AnyDriver, Buf, BufPart, Driver, Operation, Rc, RemoteRegion};
 
-/// Reads and atomics that are posted in their order, with one result: the buffers, in that order.
+/// The memory of a work request of a [`ReadBatch`]: it is made of a [`Buf`] or a [`BufPart`].
+pub struct ReadData<A: Access = Private, D: Driver = AnyDriver>(Data<A, D>);
+
+impl<A: Access, D: Driver> fmt::Debug for ReadData<A, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ReadData")
+    }
+}
+
+impl<A: Access, D: Driver> From<Buf<A, D>> for ReadData<A, D> {
+    fn from(buf: Buf<A, D>) -> Self {
+        Self(Data::Buf(buf))
+    }
+}
+
+impl<A: Access, D: Driver> From<BufPart<A, D>> for ReadData<A, D> {
+    fn from(part: BufPart<A, D>) -> Self {
+        Self(Data::Part(part))
+    }
+}
+
+impl<A: Access, D: Driver> ReadData<A, D> {
+    /// Limited to the 8 bytes of an atomic operation.
+    fn word(self) -> Data<A, D> {
+        match self.0 {
+            Data::Buf(buf) => Data::Buf(buf.into_word()),
+            data => data,
+        }
+    }
+}
+
+/// Reads and atomics that are posted in their order, with one result: the whole buffers, in that order.
 ///
 /// If one fails, the buffers go back to their pools. If the batch is dropped before it is ready, what was posted takes place, and
 /// the rest does not.
@@ -45,18 +76,24 @@ impl<D: Driver> Qp<Rc, D> {
 
 impl<D: Driver, A: Access> ReadBatch<A, D> {
     /// Adds an `IBV_WR_RDMA_READ`; see [`Qp::read`].
-    pub fn read(&mut self, buf: Buf<A, D>, from: &RemoteRegion) {
-        self.parts.push(Request::Read(*from), buf);
+    pub fn read(&mut self, data: impl Into<ReadData<A, D>>, from: &RemoteRegion) {
+        self.parts.push(Operation::Read(*from), data.into().0);
     }
 
     /// Adds an `IBV_WR_ATOMIC_FETCH_AND_ADD`; see [`Qp::fetch_add`].
-    pub fn fetch_add(&mut self, buf: Buf<A, D>, at: &RemoteRegion, add: u64) {
-        self.parts.push(Request::FetchAdd(*at, add), buf);
+    pub fn fetch_add(&mut self, data: impl Into<ReadData<A, D>>, at: &RemoteRegion, add: u64) {
+        self.parts.push(Operation::FetchAdd(*at, add), data.into().word());
     }
 
     /// Adds an `IBV_WR_ATOMIC_CMP_AND_SWP`; see [`Qp::compare_swap`].
-    pub fn compare_swap(&mut self, buf: Buf<A, D>, at: &RemoteRegion, compare: u64, swap: u64) {
-        self.parts.push(Request::CompareSwap(*at, compare, swap), buf);
+    pub fn compare_swap(
+        &mut self,
+        data: impl Into<ReadData<A, D>>,
+        at: &RemoteRegion,
+        compare: u64,
+        swap: u64,
+    ) {
+        self.parts.push(Operation::CmpSwp(*at, compare, swap), data.into().word());
     }
 
     /// The number of operations that are not posted yet.

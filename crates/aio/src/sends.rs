@@ -4,14 +4,18 @@
 //! The transport is a type of the handles only ([`Qp`](crate::Qp)): they offer the operations that it has. The dispatcher passes the
 //! completions of all transports on in the same way.
 
-use crate::destination::Destination;
+use crate::destination::To;
 use crate::error::{Error, Result};
 use crate::fair_queue::{FairQueue, Ticket};
+use crate::op::Payload;
 use crate::slots::{Left, Slots};
 use core::task::Waker;
 use std::sync::Arc;
 use uverbs::qp::QpControl;
-use uverbs::{AddressHandle, Completed, Driver, Exclusive, Rc, RecvQueue, SendQueue, Ud, WcStatus};
+use uverbs::{
+    AddressHandle, Completed, Driver, Exclusive, Operation, PostError, Rc, RecvQueue, Rejected, SendFlags,
+    SendQueue, Ud, WcStatus,
+};
 use uverbs_core::wake::{Caller, Waiters};
 
 /// The result of a send, or why it has none.
@@ -24,6 +28,25 @@ pub(crate) enum Queue<D: Driver> {
 }
 
 impl<D: Driver> Queue<D> {
+    /// Posts a work request. The payload is returned if that fails.
+    #[inline]
+    pub(crate) fn post<P: Payload<D>>(
+        &mut self,
+        to: &To<D>,
+        (wr_id, flags): (u64, SendFlags),
+        op: &Operation,
+        payload: P,
+    ) -> Result<(), Rejected<P>> {
+        match (self, to) {
+            (Self::Rc(queue), To::Peer) => payload.post(queue.post(wr_id).flags(flags), op),
+            (Self::Ud(queue), To::Datagram(to)) => {
+                payload.post(queue.post_to(wr_id, &to.ah, to.qp_num, to.qkey).flags(flags), op)
+            }
+            // The handles give each transport its destinations.
+            _ => Err(Rejected { error: PostError::IllegalOpcode.into(), returned: Some(payload) }),
+        }
+    }
+
     /// Moves the QP to RESET.
     pub(crate) fn reset(
         &mut self,
@@ -108,12 +131,12 @@ impl<D: Driver> Sends<D> {
 
     /// The future of a work request in flight, of a datagram to `to`, ends before it. What is left in the slot is dropped without the
     /// lock, and so is `to`, unless its address handle is kept until the completion.
-    pub(crate) fn abandon(&mut self, key: u64, to: &mut Option<Destination<D>>) -> Option<Left<Outcome<D>>> {
+    pub(crate) fn abandon(&mut self, key: u64, to: &mut To<D>) -> Option<Left<Outcome<D>>> {
         let left = self.slots.abandon(key);
         if !matches!(left, Some(Left::Result(_)))
-            && let Some(to) = to.take()
+            && let Some(ah) = to.take_address()
         {
-            self.addresses.push((key, to.ah));
+            self.addresses.push((key, ah));
         }
         left
     }

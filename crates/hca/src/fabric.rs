@@ -1,181 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The user's objects: a fabric, its devices, and their contexts.
+//! The user's objects: devices of a fabric, and their contexts.
 
-use crate::alive::Alive;
 use crate::cm::HcaCm;
 use crate::config::{Config, InlineMode, Link};
 use crate::decode::Reserved;
 use crate::engine::Front;
-use crate::engine::net::{Address, PortLocation};
-use crate::engine::{Device, Notice, Port, event};
+use crate::engine::net::Address;
+use crate::engine::{Device, Notice, Port, Station, event};
 use crate::kernel::{HcaKernel, State};
 use crate::plugged::Plugged;
-use crate::shared::Shared;
-use crate::trunk::Trunks;
 use crate::violation::Violation;
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
-use core::time::Duration;
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use uverbs_core::kernel::{CmPort, Kernel};
 
 /// A network of devices that can reach each other. Clones refer to the same fabric.
-#[derive(Clone, Debug)]
-pub struct Fabric {
-    alive: Arc<Alive>,
-}
-
-impl Fabric {
-    /// A fabric in real time. The seed determines which packets are affected by its faults.
-    #[must_use]
-    pub fn new(seed: u64) -> Self {
-        let shared = Arc::new(Shared::new(seed, false));
-        let clock = Arc::clone(&shared);
-        // If there is no thread, timers run at the next doorbell or command.
-        let thread = std::thread::Builder::new().name("uverbs-hca".into()).spawn(move || clock.run_timers());
-        if let Err(error) = &thread {
-            log::warn!("no thread for the fabric's timers: {error}");
-        }
-        Self { alive: Alive::new(shared, thread.ok()) }
-    }
-
-    /// A fabric with a virtual clock and no thread: the same calls give the same run.
-    #[must_use]
-    pub fn deterministic(seed: u64) -> Self {
-        Self { alive: Alive::new(Arc::new(Shared::new(seed, true)), None) }
-    }
-
-    /// Lets other processes [join](Fabric::join) this fabric through a Unix socket, whose file is created. This process
-    /// forwards packets between them, so all of them reach each other; it needs no devices itself.
-    ///
-    /// # Errors
-    /// The socket can't be created; another process listens there (`AddrInUse`); this fabric joined another one; it is
-    /// deterministic, which a fabric of several processes can't be.
-    pub fn listen(&self, path: &Path) -> std::io::Result<()> {
-        self.real()?;
-        if self.alive.shared.read(|world| world.peers.base != 0) {
-            return Err(std::io::Error::new(
-                std::io::ErrorKind::InvalidInput,
-                "a process that joined a fabric can't be joined",
-            ));
-        }
-        self.alive.trunks.listen(&self.alive.shared, path)
-    }
-
-    /// Joins the fabric of a process that [listens](Fabric::listen): its devices, and those of all processes that
-    /// joined it, can communicate with the devices of this process. The listening process assigns the addresses, so the
-    /// call must be made before any device is built. If the connection is lost, the links between the processes are
-    /// down until it can be established again.
-    ///
-    /// # Errors
-    /// No process listens, or it is not a fabric; there are devices, or other processes joined; the fabric is
-    /// deterministic.
-    pub fn join(&self, path: &Path) -> std::io::Result<()> {
-        self.real()?;
-        let is_used = self.alive.shared.read(|world| !world.devices.is_empty() || world.peers.base != 0);
-        if is_used || self.alive.trunks.is_listening() {
-            return Err(std::io::Error::new(
-                std::io::ErrorKind::InvalidInput,
-                "a fabric can be joined only once, and before devices are built",
-            ));
-        }
-        self.alive.trunks.join(&self.alive.shared, path)
-    }
-
-    /// Joins the fabric of the process that listens on the socket; if there is none, listens there.
-    ///
-    /// # Errors
-    /// Those of [`join`](Fabric::join) and [`listen`](Fabric::listen).
-    pub fn meet(&self, path: &Path) -> std::io::Result<()> {
-        use std::io::ErrorKind;
-        loop {
-            match self.join(path) {
-                Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
-                joined => return joined,
-            }
-            match self.listen(path) {
-                // Another process has begun to listen after the attempt to join.
-                Err(e) if e.kind() == ErrorKind::AddrInUse => {}
-                listens => return listens,
-            }
-        }
-    }
-
-    /// Waits until packets for other processes are sent; at most a second or two. Dropping the last user of a fabric
-    /// does this; a program that ends without dropping it must call this first.
-    pub fn flush(&self) {
-        Trunks::flush(&self.alive.shared);
-    }
-
-    fn real(&self) -> std::io::Result<()> {
-        match self.alive.shared.deterministic {
-            true => Err(std::io::ErrorKind::Unsupported.into()),
-            false => Ok(()),
-        }
-    }
-
-    /// The bytes that wait for other processes.
-    #[cfg(test)]
-    pub(crate) fn waiting_for_peers(&self) -> usize {
-        let outboxes = self.alive.shared.read(|world| world.peers.outboxes());
-        outboxes.iter().map(|outbox| outbox.waiting()).sum()
-    }
-
-    /// A new device of this name.
-    pub fn device(&self, name: &str) -> DeviceBuilder {
-        DeviceBuilder { fabric: self.clone(), config: Config::new(name) }
-    }
-
-    /// Loses packets with this probability.
-    #[expect(clippy::must_use_candidate, reason = "returns itself, so that calls can be chained")]
-    pub fn loss(&self, p: f64) -> &Self {
-        self.faults(|f| f.loss = p)
-    }
-
-    /// Delivers packets twice with this probability.
-    #[expect(clippy::must_use_candidate, reason = "returns itself, so that calls can be chained")]
-    pub fn duplicate(&self, p: f64) -> &Self {
-        self.faults(|f| f.duplicate = p)
-    }
-
-    /// Delivers packets after later ones with this probability.
-    #[expect(clippy::must_use_candidate, reason = "returns itself, so that calls can be chained")]
-    pub fn reorder(&self, p: f64) -> &Self {
-        self.faults(|f| f.reorder = p)
-    }
-
-    /// Delays every packet.
-    #[expect(clippy::must_use_candidate, reason = "returns itself, so that calls can be chained")]
-    pub fn delay(&self, delay: Duration) -> &Self {
-        self.faults(|f| f.delay = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX))
-    }
-
-    fn faults(&self, change: impl FnOnce(&mut crate::engine::net::Faults)) -> &Self {
-        self.alive.shared.enter(|world| change(&mut world.net.faults));
-        self
-    }
-
-    /// Advances the clock until there is nothing left to wait for: all packets are delivered and all timers have run. A
-    /// request that waits for a receiver without limit is checked, and continues to wait. In real time only due packets
-    /// and timers are processed.
-    pub fn run(&self) {
-        self.alive.shared.run();
-    }
-
-    /// Advances a virtual clock by this time, and processes what becomes due. In real time only due packets and timers
-    /// are processed.
-    pub fn run_for(&self, time: Duration) {
-        self.alive.shared.run_for(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-    }
-
-    /// The clock, in nanoseconds since the fabric was created.
-    #[must_use]
-    pub fn now(&self) -> Duration {
-        Duration::from_nanos(self.alive.shared.read(|world| world.now))
-    }
-}
+pub type Fabric = uverbs_fabric::Fabric<Station>;
 
 /// A device that is to be built.
 #[derive(Clone, Debug)]
@@ -186,6 +28,10 @@ pub struct DeviceBuilder {
 }
 
 impl DeviceBuilder {
+    pub(crate) fn new(fabric: &Fabric, name: &str) -> Self {
+        Self { fabric: fabric.clone(), config: Config::new(name) }
+    }
+
     /// The link layer; the default is Ethernet.
     pub fn link(mut self, link: Link) -> Self {
         self.config.link = link;
@@ -254,7 +100,7 @@ impl DeviceBuilder {
     pub fn build(self) -> Hca {
         let name = self.config.name.clone();
         let plugged = self.build_with(|config, _, _| State::new(config.clone()));
-        Trunks::sync(&plugged.alive().shared);
+        plugged.fabric().sync();
         Hca { plugged, name }
     }
 
@@ -264,41 +110,33 @@ impl DeviceBuilder {
         make: impl FnOnce(&Config, &mut Device, &mut Port<'_>) -> F,
     ) -> Plugged<F> {
         let ethernet = self.config.link == Link::Ethernet;
-        let alive = self.fabric.alive;
-        let in_real_time = !alive.shared.deterministic;
-        let index = alive.shared.enter(|world| {
-            let index = world.devices.len();
-            // Devices of other processes have slots between those of this process, and separate numbers.
-            let here = world.net.ports.iter().filter(|p| p.location == PortLocation::Here).count();
-            let number = usize::from(world.peers.base) + here;
+        let fabric = self.fabric.clone();
+        let in_real_time = !fabric.is_deterministic();
+        let index = fabric.plug(|number| {
             let (address, guid) = address(number, ethernet);
             self.config.guid = guid;
-            world.net.ports.push(address);
-            world.net.changes += 1;
-            let mut device = Device::new(ethernet, self.config.cqe_version);
-            device.reserved = self.config.reserved;
-            device.raises_last_wqe = self.config.last_wqe;
-            let mut port = Port { now: world.now, me: index, net: &mut world.net };
-            let front = make(&self.config, &mut device, &mut port);
-            if front.is_in_vm() {
-                device.late_doorbells = true;
-                device.reserved = Reserved::Ignored;
-                // The clock of a deterministic fabric does not advance in a doorbell, so all packets are sent at once.
-                device.paced = in_real_time;
-                world.brief = in_real_time;
-            }
-            world.devices.push(device);
-            world.fronts.push(Some(Box::new(front)));
-            world.here.push(index);
-            index
+            let make = move |port: &mut Port<'_>| {
+                let mut device = Device::new(ethernet, self.config.cqe_version);
+                device.reserved = self.config.reserved;
+                device.raises_last_wqe = self.config.last_wqe;
+                let front = make(&self.config, &mut device, port);
+                if front.is_in_vm() {
+                    device.late_doorbells = true;
+                    device.reserved = Reserved::Ignored;
+                    // The clock of a deterministic fabric does not advance in a doorbell, so all packets are sent at once.
+                    device.paced = in_real_time;
+                }
+                Station { device, front: Box::new(front) }
+            };
+            (address, make)
         });
-        Plugged::new(alive, index)
+        Plugged::new(fabric, index)
     }
 }
 
 /// Addresses by the device's number: MAC and GUID of a local range, IPv4 10.77.x.y.
-fn address(index: usize, ethernet: bool) -> (Address, u64) {
-    let n = (index + 1) as u16;
+fn address(number: u16, ethernet: bool) -> (Address, u64) {
+    let n = number.wrapping_add(1);
     let [high, low] = n.to_be_bytes();
     let mac = [0x02, 0x55, 0x56, 0x00, high, low];
     let eui64 = [0x00, 0x55, 0x56, 0xff, 0xfe, 0x00, high, low];
@@ -315,20 +153,7 @@ fn address(index: usize, ethernet: bool) -> (Address, u64) {
         vec![(link_local, false)]
     };
     let lid = if ethernet { 0 } else { n };
-    (
-        Address {
-            ethernet,
-            lid,
-            mac,
-            gids,
-            up: true,
-            sent: 0,
-            received: 0,
-            location: PortLocation::Here,
-            number: index as u16,
-        },
-        u64::from_be_bytes(eui64),
-    )
+    (Address { lid, mac, gids, ..Address::new(number, ethernet) }, u64::from_be_bytes(eui64))
 }
 
 /// A software HCA with the in-process kernel. Clones refer to the same device.
@@ -370,14 +195,14 @@ impl Hca {
     /// # Errors
     /// The process has too many open files.
     pub fn connection_manager(&self) -> uverbs_core::Result<Arc<dyn CmPort>> {
-        Ok(Arc::new(HcaCm::open(self.plugged.alive(), self.plugged.index())?))
+        Ok(Arc::new(HcaCm::open(self.plugged.fabric(), self.plugged.index())?))
     }
 
     /// The IP addresses of the device's host: an IPv4 address, a link-local IPv6 address, and those that
     /// [`Hca::add_gid`] adds. None with InfiniBand ports.
     #[must_use]
     pub fn addresses(&self) -> Vec<IpAddr> {
-        let gids = self.plugged.alive().shared.read(|world| {
+        let gids = self.plugged.fabric().read(|world| {
             let port = world.net.ports.get(self.plugged.index()).filter(|p| p.ethernet);
             port.map(|p| p.gids.clone()).unwrap_or_default()
         });
@@ -396,12 +221,12 @@ impl Hca {
     /// The fabric of the device.
     #[must_use]
     pub fn fabric(&self) -> Fabric {
-        Fabric { alive: Arc::clone(self.plugged.alive()) }
+        self.plugged.fabric().clone()
     }
 
     /// As [`Fabric::run`].
     pub fn run(&self) {
-        self.plugged.alive().shared.run();
+        self.plugged.fabric().run();
     }
 
     /// The violations of drivers so far.
@@ -457,7 +282,7 @@ impl Hca {
     pub fn unplug(&self) {
         self.plugged.enter(|device, kernel, port| kernel.end_all(device, port, true));
         let host = self.plugged.index();
-        self.plugged.alive().shared.enter(|world| world.cm.unplug(&world.net, world.now, host));
+        self.plugged.fabric().enter(|world| world.hosts.unplug(&world.net, world.now, host));
     }
 
     /// Ends all contexts of the device, as the kernel does when their processes die: all objects are destroyed without
@@ -471,7 +296,7 @@ impl Hca {
     pub fn kill(&self) {
         self.plugged.enter(|device, kernel, port| kernel.end_all(device, port, false));
         let host = self.plugged.index();
-        self.plugged.alive().shared.enter(|world| world.cm.kill(&world.net, world.now, host));
+        self.plugged.fabric().enter(|world| world.hosts.kill(&world.net, world.now, host));
     }
 
     /// Adds a GID to the port's table and returns its index; on Ethernet as RoCE version 2.

@@ -36,8 +36,6 @@
 //! Mistakes that a NIC does not report (a doorbell before its WQE, a wrong index or size, an overrun CQ) are handled as
 //! hardware does, recorded, and returned by [`Hca::violations`]. A test should check at its end that there are none.
 
-mod alive;
-pub mod backing;
 pub mod bytes;
 mod cm;
 mod config;
@@ -47,19 +45,12 @@ mod engine;
 mod fabric;
 pub mod front;
 mod kernel;
-pub mod memory;
-mod numbers;
-mod on_demand;
-mod peers;
 mod plugged;
 pub mod prm;
-pub mod process;
-mod shared;
-pub mod socket;
-mod trunk;
 mod violation;
-mod world;
 
 pub use config::{InlineMode, Link};
 pub use fabric::{DeviceBuilder, Fabric, Hca};
+pub(crate) use uverbs_fabric::numbers;
+pub use uverbs_fabric::{backing, memory, process, socket};
 pub use violation::{Mistake, Object, Violation};

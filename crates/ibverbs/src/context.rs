@@ -270,14 +270,14 @@ pub(crate) mod shared {
     use std::os::fd::BorrowedFd;
 
     /// A context that shares its port with others, because they were imported from each other and the port has no file.
-    pub(crate) struct Shared {
+    pub(crate) struct SharedPort {
         pub(crate) device: *mut ibv_device,
         pub(crate) kernel: Arc<dyn Kernel>,
         port: Arc<()>,
     }
 
     /// The port of the context whose `cmd_fd`, or a duplicate of it, is `fd`.
-    pub(crate) fn by_stand_in(fd: BorrowedFd<'_>) -> Outcome<Option<Shared>> {
+    pub(crate) fn by_stand_in(fd: BorrowedFd<'_>) -> Outcome<Option<SharedPort>> {
         let wanted = nix::sys::stat::fstat(fd)?;
         for address in OPEN.lock().iter() {
             let context = ptr::with_exposed_provenance_mut::<Context>(address - POINTER);
@@ -290,15 +290,15 @@ pub(crate) mod shared {
                 // SAFETY: as above; the field is not changed after the context was created.
                 let device = unsafe { (*context).public.context.device };
                 let (kernel, port) = (Arc::clone(private.kernel()), Arc::clone(&private.port));
-                return Ok(Some(Shared { device, kernel, port }));
+                return Ok(Some(SharedPort { device, kernel, port }));
             }
         }
         Ok(None)
     }
 
     /// A second context on a port that has no file. `fd` becomes its `cmd_fd`.
-    pub(crate) fn share<D: Driver>(shared: Shared, fd: OwnedFd) -> Outcome<*mut ibv_context> {
-        let Shared { device, kernel, port } = shared;
+    pub(crate) fn share<D: Driver>(shared: SharedPort, fd: OwnedFd) -> Outcome<*mut ibv_context> {
+        let SharedPort { device, kernel, port } = shared;
         finish(D::import(kernel)?, device, Some(fd), port)
     }
 }

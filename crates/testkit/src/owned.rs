@@ -37,7 +37,7 @@ pub struct OwnedRequest<'a, H> {
 
 impl<H> OwnedRequest<'_, H> {
     /// Calls `f` with the values.
-    pub fn lend<'r, R>(all: impl IntoIterator<Item = &'r Self>, f: impl FnOnce(&[Wr<'_, H>]) -> R) -> R
+    pub fn with_wrs<'r, R>(all: impl IntoIterator<Item = &'r Self>, f: impl FnOnce(&[Wr<'_, H>]) -> R) -> R
     where
         Self: 'r,
     {

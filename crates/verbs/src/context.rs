@@ -24,7 +24,8 @@ pub(crate) enum Object {
     Cq(Weak<dyn Notify>),
     /// Told that the device was removed, so that its posts are refused; nobody until the QP is created.
     Qp(QpEvents, Weak<dyn Notify>),
-    Srq,
+    /// As a QP.
+    Srq(Weak<dyn Notify>),
     /// As a QP.
     Wq(u32, Weak<dyn Notify>),
 }
@@ -126,8 +127,8 @@ impl<D: Driver> ContextInner<D> {
         let queues: Vec<_> = objects
             .iter()
             .filter_map(|object| match object {
-                Object::Qp(_, queues) | Object::Wq(_, queues) => queues.upgrade(),
-                Object::Cq(_) | Object::Srq => None,
+                Object::Qp(_, queues) | Object::Wq(_, queues) | Object::Srq(queues) => queues.upgrade(),
+                Object::Cq(_) => None,
             })
             .collect();
         // This waits for posters; the lock is free meanwhile.

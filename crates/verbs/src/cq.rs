@@ -475,7 +475,7 @@ macro_rules! polling {
         impl<D: Driver> Cq<$locking, D> {
             /// Polls up to `max` completions, passes them to `f`, and returns the number of those that were polled. It is
             /// greater than the number of calls of `f` if completions of [scopes](super::Scope) or
-            /// [strays](Self::strays) were among them; 0 means that the queue was empty.
+            /// [unmatched ones](Self::unmatched) were among them; 0 means that the queue was empty.
             ///
             /// # Errors
             /// [`PollError::SessionOpen`] if this thread polls the queue already; otherwise those of the queue.
@@ -510,8 +510,8 @@ macro_rules! polling {
             ///
             /// # Errors
             /// [`PollError::SessionOpen`] if this thread polls the queue already; otherwise those of the queue.
-            pub fn strays($($this)* self) -> Result<u64, PollError> {
-                Ok(self.state.$($state)*.known.strays())
+            pub fn unmatched($($this)* self) -> Result<u64, PollError> {
+                Ok(self.state.$($state)*.known.unmatched())
             }
 
             /// `ibv_req_notify_cq`: requests one event for the next (solicited) completion.

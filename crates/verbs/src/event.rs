@@ -68,7 +68,7 @@ impl EventSource {
                         }
                         Self::Qp(events.qp_num)
                     }
-                    Object::Srq => Self::Srq(SrqId(id)),
+                    Object::Srq(_) => Self::Srq(SrqId(id)),
                     Object::Wq(wq_num, _) => Self::Wq(wq_num),
                 })
             }

@@ -102,7 +102,8 @@ const NO_INDEX: u32 = INDEX_MASK;
 const RECEIVES: u32 = 1 << 31;
 
 /// Why the work requests of a batch are refused. 0 is none.
-const REFUSALS: [PostError; 3] = [PostError::QueueFull, PostError::InvalidArgument, PostError::InvalidLength];
+const REFUSALS: [PostError; 4] =
+    [PostError::QueueFull, PostError::InvalidArgument, PostError::InvalidLength, PostError::IllegalOpcode];
 
 /// Drops what a work request of a batch would have owned, and notes the first error. With the ABI of C, no panic can leave
 /// it; its arguments are in registers, and a batch in a loop has the others for itself.

@@ -106,14 +106,14 @@ pub(super) struct Known<D: Driver> {
     earlier: Vec<Entry<D>>,
     context: Arc<ContextInner<D>>,
     cq: u64,
-    strays: u64,
+    unmatched: u64,
 }
 
 impl<D: Driver> core::fmt::Debug for Known<D> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Known")
             .field("current", &self.current)
-            .field("strays", &self.strays)
+            .field("unmatched", &self.unmatched)
             .finish_non_exhaustive()
     }
 }
@@ -128,7 +128,7 @@ impl<D: Driver> Known<D> {
             earlier: Vec::new(),
             context,
             cq,
-            strays: 0,
+            unmatched: 0,
         }
     }
 
@@ -144,8 +144,8 @@ impl<D: Driver> Known<D> {
     }
 
     /// Completions that belong to no work request.
-    pub(super) fn strays(&self) -> u64 {
-        self.strays
+    pub(super) fn unmatched(&self) -> u64 {
+        self.unmatched
     }
 
     /// Takes the entry of a completed work request, inside the CQ. [`Claim::Rest`] if [`resume`](Self::resume), which must be called then, is
@@ -195,7 +195,7 @@ impl<D: Driver> Known<D> {
     #[inline(never)]
     extern "C" fn claim_other(&mut self, wr_id: u64, received: bool) {
         // `turn_to` has made the queue of the number the current one, if there is such a queue.
-        let Some(entry) = self.current.slab.take_apart(wr_id) else { return };
+        let Some(entry) = self.current.slab.take_scoped(wr_id) else { return };
         self.aside = Aside::Scoped(entry);
         if !received {
             self.claim_earlier(wr_id);
@@ -203,7 +203,7 @@ impl<D: Driver> Known<D> {
     }
 
     /// The rest of a [`claim`](Self::claim), outside the CQ. Whether there is an entry of the completion, which [`aside`](Self::aside)
-    /// takes; not for a stray, nor for one of a scope, which gets the status and the length.
+    /// takes; not for an unmatched one, nor for one of a scope, which gets the status and the length.
     ///
     /// With the ABI of C, no panic can leave it, so a poll need not be prepared for one.
     #[cold]
@@ -222,7 +222,7 @@ impl<D: Driver> Known<D> {
                 }
             }
             Aside::Nothing => {
-                self.strays += 1;
+                self.unmatched += 1;
                 contain(|| {
                     log::debug!("a completion with wr_id {wr_id:#x}, which belongs to no work request")
                 });
@@ -365,7 +365,7 @@ mod tests {
         let queue = liar.queue(QueueKind::Recv { cq: CQ });
         let wr_id = liar.insert(&queue, 7);
         assert_eq!((liar.report(wr_id), liar.pool.available()), (Some(7), 8));
-        assert_eq!((liar.report(wr_id), liar.known.strays()), (None, 1));
+        assert_eq!((liar.report(wr_id), liar.known.unmatched()), (None, 1));
         // The slot is used again, with another number.
         for i in 0..4 {
             liar.insert(&queue, i);
@@ -401,7 +401,7 @@ mod tests {
         let outside = std::panic::catch_unwind(|| log::debug!("outside a poll"));
         PANIC.set(false);
         assert!(outside.is_err(), "the logger panics");
-        assert_eq!(liar.known.strays(), 1);
+        assert_eq!(liar.known.unmatched(), 1);
     }
 
     #[test]
@@ -467,7 +467,7 @@ mod tests {
         let pages = liar.known.queues.pages.iter().flatten().count();
         let queues = liar.known.queues.iter().count();
         assert!(pages <= 2 && queues <= 40, "{pages} pages, {queues} queues");
-        assert_eq!((others.len(), liar.known.strays()), (1000, 0));
+        assert_eq!((others.len(), liar.known.unmatched()), (1000, 0));
     }
 
     /// A number has few bits for the generation. The CQ has not seen the queues in between, so it still has the first one.
@@ -493,7 +493,7 @@ mod tests {
             };
             let wr_id = liar.insert(&again, 3);
             assert_eq!((liar.report(wr_id), liar.report(wr_id)), (Some(3), None));
-            assert_eq!((liar.known.strays(), liar.pool.available()), (1, 8));
+            assert_eq!((liar.known.unmatched(), liar.pool.available()), (1, 8));
         }
     }
 

@@ -167,12 +167,12 @@ impl<D: Driver, A: Access> Pool<A, D> {
     #[must_use]
     pub fn try_get(&self) -> Option<Buf<A, D>> {
         let index = self.inner.free.pop()?;
-        self.lend(index)
+        self.buf_at(index)
     }
 
     /// The buffer with this number, which was taken.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn lend(&self, index: u32) -> Option<Buf<A, D>> {
+    fn buf_at(&self, index: u32) -> Option<Buf<A, D>> {
         let slot = self.inner.slots.get(index as usize)?;
         // SAFETY: the pointer is that of the `Arc` that `self.inner` is.
         unsafe { Arc::increment_strong_count(slot.pool) };

@@ -450,7 +450,7 @@ impl<D: Driver> RecvQueue<Exclusive, D> {
         let Some(vacant) = (unsafe { flight.slab.vacant_anywhere(flight.slab.tag()) }) else {
             return Err(flight.label.error(PostError::QueueFull));
         };
-        let number = vacant.fill_apart(Entry { wr_id: 0, held: Held::scoped(ticket) });
+        let number = vacant.fill_scoped(Entry { wr_id: 0, held: Held::scoped(ticket) });
         // SAFETY: the contract of this function.
         let posted = unsafe { engine.post(number, sges) };
         posted.map_err(|error| {

@@ -80,8 +80,8 @@ pub(super) mod sealed {
 
     #[expect(private_interfaces, reason = "only this crate implements it")]
     pub trait Lend<D: Driver>: Sized {
-        /// Whether the slab keeps it apart: its completion is not passed to the program.
-        const APART: bool = false;
+        /// Whether it is the memory of a scope: its completion is not passed to the program.
+        const SCOPED: bool = false;
         /// What the word lacks. A post that fails gives it to the value that comes back.
         type Note: Copy;
         fn note(&self) -> Self::Note;

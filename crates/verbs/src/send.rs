@@ -15,14 +15,14 @@ use crate::held::Held;
 use crate::list::{Memory, Source};
 use crate::open::AnyDriver;
 use crate::pool::Buf;
+use crate::post_to::sealed::PostTo as _;
+use crate::post_to::{AtOnce, Batch, Borrowed, Fixed, Movable, PostTo, ToBatch};
 use crate::qp::QpControl;
 use crate::qp::transport::{Connected, Datagram, HasPeer, Reliable, Sends, SendsImm};
 use crate::recv::RecvQueue;
 use crate::rejected::sealed::Lend as _;
 use crate::remote::RemoteRegion;
 use crate::scope::Ticket;
-use crate::sink::sealed::PostTo as _;
-use crate::sink::{AtOnce, Batch, Borrowed, Fixed, Movable, PostTo, ToBatch};
 use crate::window::Window;
 use crate::{
     raw,
@@ -169,7 +169,7 @@ beginnings! {
 /// A work request that has its id and destination, but not yet its flags and operation.
 #[must_use = "a work request does nothing before its operation is named"]
 pub struct Wr<'a, S, T, D: Driver> {
-    sink: S,
+    pub(crate) sink: S,
     head: Head,
     to: Dest<'a, D::Ah>,
     _types: PhantomData<fn() -> (D, T)>,
@@ -214,7 +214,7 @@ impl<'a, S: PostTo<D>, D: Driver, T> Wr<'a, S, T, D> {
 
     /// Posts the bytes of a buffer or of a list.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn put<'o, B: Source<D>>(self, op: impl FnOnce() -> Op<'o, D::Remote>, data: B) -> S::Out<B> {
+    pub(crate) fn put<'o, B: Source<D>>(self, op: impl FnOnce() -> Op<'o, D::Remote>, data: B) -> S::Out<B> {
         let Self { sink, head, to, .. } = self;
         // SAFETY: the entries name bytes of the buffers, whose pools keep them registered and alive. The slab owns the buffers
         // until the work request is known to be complete, so this process does not access them (private ones), only reads them
@@ -223,7 +223,7 @@ impl<'a, S: PostTo<D>, D: Driver, T> Wr<'a, S, T, D> {
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn put_inline<'o>(self, op: impl FnOnce() -> Op<'o, D::Remote>, data: &[u8]) -> S::Plain {
+    pub(crate) fn put_inline<'o>(self, op: impl FnOnce() -> Op<'o, D::Remote>, data: &[u8]) -> S::Plain {
         let Self { sink, head, to, .. } = self;
         // SAFETY: inline data name no memory that is used later.
         unsafe { sink.put_plain(head, &to, op, Data::Inline(Inline::Bytes(data))) }
@@ -282,7 +282,7 @@ impl<S: PostTo<D>, D: Driver, T: SendsImm> Wr<'_, S, T, D> {
 
 /// The address of a peer's memory.
 #[cfg_attr(not(debug_assertions), inline(always))]
-fn remote<R: WireRemote>(at: &RemoteRegion) -> R {
+pub(crate) fn remote<R: WireRemote>(at: &RemoteRegion) -> R {
     R::new(at.addr(), at.rkey())
 }
 
@@ -331,7 +331,20 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer> Wr<'_, S, T, D> {
 
     /// `IBV_WR_BIND_MW`: opens the window to the peer with the rights `access`. The completion gives the window back, with its
     /// new key.
-    pub fn bind(self, mut window: Window<D>, access: AccessFlags) -> S::Out<Window<D>> {
+    pub fn bind(self, window: Window<D>, access: AccessFlags) -> S::Out<Window<D>> {
+        self.put_bind(window, access)
+    }
+
+    /// `IBV_WR_LOCAL_INV`: ends the access of the peer to an open window of type 2. The completion gives the window back, closed:
+    /// [`into_parts`](Window::into_parts) has the buffer, and another [`bind`](Self::bind) opens it with a new key.
+    /// [`PostError::InvalidArgument`] for other windows. After an error the window is as it was.
+    pub fn local_inv(self, window: Window<D>) -> S::Out<Window<D>> {
+        self.put_local_inv(window)
+    }
+}
+
+impl<S: PostTo<D>, D: Driver, T> Wr<'_, S, T, D> {
+    pub(crate) fn put_bind(self, mut window: Window<D>, access: AccessFlags) -> S::Out<Window<D>> {
         let Self { sink, head, to, .. } = self;
         let domain = window.domain();
         if domain != sink.domain() {
@@ -345,13 +358,8 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer> Wr<'_, S, T, D> {
             sink.put::<Window<D>, _>(head, load, &to, || bind)
         }
     }
-}
 
-impl<S: PostTo<D>, D: Driver, T: HasPeer> Wr<'_, S, T, D> {
-    /// `IBV_WR_LOCAL_INV`: ends the access of the peer to an open window of type 2. The completion gives the window back, closed:
-    /// [`into_parts`](Window::into_parts) has the buffer, and another [`bind`](Self::bind) opens it with a new key.
-    /// [`PostError::InvalidArgument`] for other windows. After an error the window is as it was.
-    pub fn local_inv(self, mut window: Window<D>) -> S::Out<Window<D>> {
+    pub(crate) fn put_local_inv(self, mut window: Window<D>) -> S::Out<Window<D>> {
         let Self { sink, head, to, .. } = self;
         let domain = window.domain();
         let key = window.begin_end().filter(|_| domain == sink.domain());

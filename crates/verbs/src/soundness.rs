@@ -5,7 +5,7 @@
 //! The device uses the memory of a work request until the work request is complete. So each queue has a slab with the buffers of
 //! its work requests in flight, which the queue's kernel object holds. A buffer leaves the slab only when
 //! one of the rules in "What a completion guarantees" (the internals in the book) says that its work request is complete.
-//! `transfer`, `transports`, `lists`, `parts`, `shares`, `homes`, `waits`, `windows`, `ends`, `drain`, `scopes`, `removal`, `strays`, `threads` and
+//! `transfer`, `transports`, `lists`, `parts`, `shares`, `homes`, `waits`, `windows`, `ends`, `drain`, `scopes`, `removal`, `unmatched`, `threads` and
 //! `unplugged` are the modules of `tests/owned`; `known`, `cq`, `memory`
 //! and `in_flight` have unit tests beside the code.
 //!
@@ -35,7 +35,7 @@
 //! | a `wr_id` is reported twice, was never given, or is that of another CQ or of an earlier queue | nothing: numbers have generations, and a value is taken out once | `known::a_completion_that_is_reported_twice_gives_nothing`, `known::numbers_that_were_never_given_find_nothing`, `known::the_number_of_another_cqs_queue_finds_nothing`, `known::the_number_of_an_earlier_queue_finds_nothing`, `in_flight::states_and_guards_are_no_numbers`, `in_flight::any_numbers_agree_with_a_list_of_values` |
 //! | a send is reported too early | taken for complete, with those before it. A device that reports this wrongly can also write to all memory that is registered with it | `known::a_later_send_that_is_reported_first_completes_those_before_it` |
 //! | a poll stalls, and meanwhile the queue of its completion ends and its number is given to a new queue | the poll took what the completion names while the end of the queue waited | `cq::a_poll_that_stalls_reports_no_completion_of_a_new_queue`, `cq::a_poll_that_stalls_completes_no_sends_of_the_next_life`; in each driver: `completions_are_claimed_while_control_calls_wait` |
-//! | poll by another thread than the poster; QPs that are reset or dropped during the poll | one of them takes it | `threads::poster_and_poller_are_two_threads`, `threads::queues_end_while_their_cq_is_polled`, the tests of `strays`, `drain::other_threads_post_and_poll_while_qps_are_dropped_and_reset`, loom: `in_flight::a_value_goes_to_one_of_several`, `in_flight::a_slot_is_reused_after_its_value_was_moved_out`, `in_flight::earlier_values_are_taken_once`, `index_stack::no_number_is_given_to_two` |
+//! | poll by another thread than the poster; QPs that are reset or dropped during the poll | one of them takes it | `threads::poster_and_poller_are_two_threads`, `threads::queues_end_while_their_cq_is_polled`, the tests of `unmatched`, `drain::other_threads_post_and_poll_while_qps_are_dropped_and_reset`, loom: `in_flight::a_value_goes_to_one_of_several`, `in_flight::a_slot_is_reused_after_its_value_was_moved_out`, `in_flight::earlier_values_are_taken_once`, `index_stack::no_number_is_given_to_two` |
 //! | `mem::forget` of buffers, queues, CQs | leaked with what it holds | `ends::forgotten_values_keep_their_memory` |
 //! | the pool is dropped while buffers are lent | the region lives until the last buffer is dropped | `ends::a_buffer_keeps_its_pool` |
 //! | fork | a child's post fails and returns the buffer; its drops do not reach the device | `ends::a_forked_child_leaves_the_parents_queues_alone` |

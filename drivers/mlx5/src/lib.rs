@@ -13,7 +13,7 @@
 //! | `doorbell` | the registers by which a queue notifies the device |
 //! | `wqe` | encodes work requests |
 //! | `sq`, `rq`, `cq` | send queues, receive queues, completion queues |
-//! | `qp` | the parts of a QP that its posters, pollers and the control path share |
+//! | `shared` | the parts of queues that their posters, pollers and the control path share; below all that use them |
 
 #![expect(unreachable_pub, reason = "`testing` makes internals reachable with the feature `test-utils`")]
 
@@ -21,8 +21,8 @@ mod control;
 mod cq;
 mod doorbell;
 mod memory;
-mod qp;
 mod rq;
+mod shared;
 mod sq;
 #[cfg(any(test, feature = "test-utils"))]
 #[doc(hidden)]

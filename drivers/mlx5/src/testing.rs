@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queues in ordinary memory whose device is simulated by the caller: for tests, fuzz targets and benchmarks.
 
-pub use crate::cq::UserIndices;
 pub use crate::cq::{CompletionQueue, CqConfig, CqRing, CqShared, CqeVersion};
 pub use crate::doorbell::{ArmRegister, BlueFlame, Doorbell, SharedHalf};
 pub use crate::memory::dbrec::{DbRec, DbRecPages};
 pub use crate::memory::{QueueBuf, SqRing, StrideRing};
-pub use crate::qp::{QpAccess, QpShared};
-pub use crate::rq::{RqShared, SrqShared};
-pub use crate::sq::SqShared;
+pub use crate::shared::SqShared;
+pub use crate::shared::UserIndices;
+pub use crate::shared::{QpAccess, QpShared};
+pub use crate::shared::{RqShared, SrqShared};
 use crate::{RecvConfig, RecvQueue, SendConfig, SendQueue, SharedRecvQueue};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -8,7 +8,7 @@
 
 use crate::doorbell::SendBell;
 use crate::format::{Data, Format};
-use crate::producer::Cursor;
+use crate::producer::PostCursor;
 use crate::send::SendQueue;
 use crate::wqe;
 use uverbs_core::provider::opcodes::opcode_bit;
@@ -19,13 +19,13 @@ use uverbs_core::wr::{SendFlags, Sge, WrOpcode};
 #[derive(Debug)]
 pub(crate) struct Session {
     open: bool,
-    cursor: Cursor,
+    cursor: PostCursor,
     wr: Current,
 }
 
 impl Default for Session {
     fn default() -> Self {
-        Self { open: false, cursor: Cursor::failed(PostError::NoSession), wr: Current::default() }
+        Self { open: false, cursor: PostCursor::failed(PostError::NoSession), wr: Current::default() }
     }
 }
 
@@ -126,7 +126,7 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
 
     /// Ends the session and returns its cursor.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn close(&mut self) -> Option<Cursor> {
+    fn close(&mut self) -> Option<PostCursor> {
         if !self.session.open {
             return None;
         }

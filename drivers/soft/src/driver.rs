@@ -190,16 +190,16 @@ impl<D: Device> Driver for Soft<D> {
             // An SRQ has no state: it is treated as a QP that always takes receives and never flushes.
             let shared = QpShared::create(QpState::RTR, self.barrier, Vec::new(), 0)
                 .map_err(|e| no_memory(VERB, &e))?;
-            let bell = D::flush_bell(&self.kernel, handle.handle());
-            let queue =
-                RecvQueue::new(ring, attr.max_sge, Arc::new(shared), bell).map_err(|e| corrupt(VERB, e))?;
+            let (shared, bell) = (Arc::new(shared), D::flush_bell(&self.kernel, handle.handle()));
+            let queue = RecvQueue::new(ring, attr.max_sge, Arc::clone(&shared), bell)
+                .map_err(|e| corrupt(VERB, e))?;
             let max_wr = at_least(VERB, queue.capacity(), create.attr.attr.max_wr)?;
-            Ok((queue, max_wr))
+            Ok((shared, queue, max_wr))
         });
         match made {
-            Ok((queue, max_wr)) => {
+            Ok((shared, queue, max_wr)) => {
                 attr.max_wr = max_wr;
-                let state = (Arc::clone(&self.common), Arc::clone(queue.shared()));
+                let state = (Arc::clone(&self.common), shared);
                 Ok(SrqParts { srq: Srq(Kept::new(handle, state)), queue, attr })
             }
             Err(error) => {

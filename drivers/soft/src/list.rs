@@ -8,7 +8,7 @@
 
 use crate::doorbell::{FlushBell, SendBell};
 use crate::format::Format;
-use crate::producer::Cursor;
+use crate::producer::PostCursor;
 use crate::recv::RecvQueue;
 use crate::send::SendQueue;
 use uverbs_core::provider::list::{entries, outcome, push_nodes};
@@ -50,7 +50,7 @@ pub(crate) unsafe fn post_send<F: Format, B: SendBell>(
 #[inline]
 unsafe fn push_send<F: Format, B: SendBell>(
     queue: &mut SendQueue<F, B>,
-    cursor: &mut Cursor,
+    cursor: &mut PostCursor,
     wr: &SendWr,
 ) -> Result<(), PostError> {
     let mut room = Room::new();

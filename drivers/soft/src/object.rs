@@ -86,7 +86,7 @@ impl<D: Device> CqObject for Cq<D> {
     }
 }
 
-/// A shared receive queue. The kernel consumes it in order, so only its engine has a state.
+/// A shared receive queue. Its state is that of a QP which always takes receives; the kernel consumes in order, so its consumers have none.
 #[derive(Debug)]
 pub struct Srq<D: Device>(pub(crate) Kept<SrqHandle, State<D, QpShared<D>>>);
 
@@ -121,6 +121,10 @@ impl<D: Device> SrqObject for Srq<D> {
         let new = ring.and_then(|ring| queue.replace_ring(ring).map_err(|e| corrupt(VERB, e)));
         new.inspect_err(|_| queue.lose_ring())?;
         at_least(VERB, queue.capacity(), attr.max_wr).map(drop)
+    }
+
+    fn notify(&self) -> Arc<dyn Notify> {
+        Arc::clone(&self.0.1) as Arc<dyn Notify>
     }
 }
 

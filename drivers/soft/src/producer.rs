@@ -3,7 +3,7 @@
 //!
 //! The producer keeps a private position and passes it to the ring only to publish. The limit up to which it may write is
 //! cached, and asked for again only when the queue seems full. Every condition that forbids posting (a full queue, a
-//! latched error, the wrong state) sets [`Cursor::limit`] to the position of the cursor, so the hot path has one
+//! latched error, the wrong state) sets [`PostCursor::limit`] to the position of the cursor, so the hot path has one
 //! compare for all of them.
 //!
 //! WRs are written to slots that are not published, outside of any access that a control call waits for: what was written before
@@ -19,7 +19,7 @@ use uverbs_core::provider::state::StateWord;
 /// The position at which a batch writes: beyond the published position, so the kernel does not see the WQEs before they
 /// are published.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cursor {
+pub(crate) struct PostCursor {
     /// The next slot.
     pub(crate) at: u32,
     /// The slot that must not be written.
@@ -28,7 +28,7 @@ pub(crate) struct Cursor {
     error: Option<PostError>,
 }
 
-impl Cursor {
+impl PostCursor {
     /// The cursor of a batch that failed before it began.
     pub(crate) const fn failed(error: PostError) -> Self {
         Self { at: 0, limit: 0, error: Some(error) }
@@ -143,40 +143,43 @@ impl<F: Format, K: QueueKind<F>> Producer<F, K> {
 
     /// Begins a batch.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn begin(&mut self) -> Cursor {
+    pub(crate) fn begin(&mut self) -> PostCursor {
         let word = state_word(K::access(&self.shared));
         if word != self.seen {
             return self.begin_cold(word);
         }
-        Cursor { at: self.published, limit: self.limit, error: None }
+        PostCursor { at: self.published, limit: self.limit, error: None }
     }
 
     /// Begins the first batch, or the first one after a change of the state.
     #[cold]
-    fn begin_cold(&mut self, word: StateWord) -> Cursor {
+    fn begin_cold(&mut self, word: StateWord) -> PostCursor {
         if word.is_forked() {
-            return Cursor::failed(PostError::Forked);
+            return PostCursor::failed(PostError::Forked);
         }
         if self.lost {
-            return Cursor::failed(PostError::Corrupt);
+            return PostCursor::failed(PostError::Corrupt);
         }
         if !K::open(word) {
-            return Cursor::failed(word.refusal());
+            return PostCursor::failed(word.refusal());
         }
         // A reset empties the ring, and the kernel may continue anywhere.
         if self.seen == StateWord::NONE || word.resets_differ(self.seen) {
             match self.ring.start(self.published) {
                 Ok(start) => (self.published, self.limit) = start,
-                Err(error) => return Cursor::failed(error),
+                Err(error) => return PostCursor::failed(error),
             }
         }
         self.seen = word;
-        Cursor { at: self.published, limit: self.limit, error: None }
+        PostCursor { at: self.published, limit: self.limit, error: None }
     }
 
     /// The slot at the cursor.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn slot(&mut self, cursor: &mut Cursor) -> Result<<K::Ring as PostRing>::Slot<'_>, PostError> {
+    pub(crate) fn slot(
+        &mut self,
+        cursor: &mut PostCursor,
+    ) -> Result<<K::Ring as PostRing>::Slot<'_>, PostError> {
         if cursor.at == cursor.limit {
             cursor.limit = self.refresh(cursor.at, cursor.error)?;
         }
@@ -208,7 +211,7 @@ impl<F: Format, K: QueueKind<F>> Producer<F, K> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn publish(
         &mut self,
-        cursor: &Cursor,
+        cursor: &PostCursor,
         prepare: impl FnOnce(&mut K::Ring, &QpShared<F>) -> Result<(), PostError>,
         notify: impl FnOnce(StateWord) -> Result<(), PostError>,
     ) -> Result<(), PostError> {

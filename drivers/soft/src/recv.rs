@@ -6,7 +6,7 @@
 
 use crate::doorbell::FlushBell;
 use crate::format::{Format, PostRing as _};
-use crate::producer::{Cursor, Producer, Receives};
+use crate::producer::{PostCursor, Producer, Receives};
 use crate::shared::QpShared;
 use crate::wqe;
 use core::fmt;
@@ -88,12 +88,17 @@ impl<F: Format, B: FlushBell> RecvQueue<F, B> {
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn begin(&mut self) -> Cursor {
+    pub(crate) fn begin(&mut self) -> PostCursor {
         self.ring.begin()
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn push(&mut self, cursor: &mut Cursor, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+    pub(crate) fn push(
+        &mut self,
+        cursor: &mut PostCursor,
+        wr_id: u64,
+        sges: &[Sge],
+    ) -> Result<(), PostError> {
         let max_sge = self.max_sge;
         let mut slot = self.ring.slot(cursor)?;
         let data = wqe::put_sges(&mut slot, max_sge, F::TOO_LONG, sges)?;
@@ -104,7 +109,7 @@ impl<F: Format, B: FlushBell> RecvQueue<F, B> {
 
     /// Publishes the WRs before the cursor.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
+    pub(crate) fn publish(&mut self, cursor: &PostCursor) -> Result<(), PostError> {
         let bell = &self.bell;
         let flush = |word: StateWord| if F::must_flush(word) { flush(bell) } else { Ok(()) };
         self.ring.publish(cursor, |_, _| Ok(()), flush)
@@ -156,7 +161,7 @@ impl<F: Format, B: fmt::Debug> fmt::Debug for RecvQueue<F, B> {
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct Batch<'q, F: Format, B: FlushBell> {
     queue: &'q mut RecvQueue<F, B>,
-    cursor: Cursor,
+    cursor: PostCursor,
 }
 
 impl<F: Format, B: FlushBell> RecvBatch for Batch<'_, F, B> {

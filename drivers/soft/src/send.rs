@@ -7,7 +7,7 @@
 use crate::builder::Session;
 use crate::doorbell::SendBell;
 use crate::format::{Destination, Format, PostRing as _, SendSlot};
-use crate::producer::{Cursor, Producer, Sends};
+use crate::producer::{PostCursor, Producer, Sends};
 use crate::shared::QpShared;
 use crate::wqe;
 use core::fmt;
@@ -83,16 +83,16 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
 
     /// Opens a cursor, unless a builder session is open.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn begin(&mut self) -> Cursor {
+    pub(crate) fn begin(&mut self) -> PostCursor {
         if self.session.is_open() {
-            return Cursor::failed(PostError::SessionOpen);
+            return PostCursor::failed(PostError::SessionOpen);
         }
         self.ring.begin()
     }
 
     /// Writes one WR at the cursor and moves it on.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn push(&mut self, cursor: &mut Cursor, wr: &Wr<'_, F::Ah>) -> Result<(), PostError> {
+    pub(crate) fn push(&mut self, cursor: &mut PostCursor, wr: &Wr<'_, F::Ah>) -> Result<(), PostError> {
         let opcode = wr.op.opcode();
         let (allowed, to) = match wr.to {
             Dest::Peer => (self.config.connected, None),
@@ -146,7 +146,7 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
 
     /// Publishes a batch and rings.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn finish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
+    pub(crate) fn finish(&mut self, cursor: &PostCursor) -> Result<(), PostError> {
         match cursor.error() {
             Some(error) => Err(error),
             None => self.publish(cursor),
@@ -155,7 +155,7 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
 
     /// Publishes the WRs before the cursor, if there are any, and rings.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
+    pub(crate) fn publish(&mut self, cursor: &PostCursor) -> Result<(), PostError> {
         let Self { ring, bell, .. } = self;
         let end = cursor.at;
         let prepare = |ring: &mut F::SendRing, shared: &QpShared<F>| {
@@ -224,7 +224,7 @@ impl<F: Format, B: fmt::Debug> fmt::Debug for SendQueue<F, B> {
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct Batch<'q, F: Format, B: SendBell> {
     queue: &'q mut SendQueue<F, B>,
-    cursor: Cursor,
+    cursor: PostCursor,
 }
 
 impl<F: Format, B: SendBell> SendBatch for Batch<'_, F, B> {

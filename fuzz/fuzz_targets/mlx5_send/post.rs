@@ -26,7 +26,7 @@ pub(crate) fn dc_key(r: &Request) -> u64 {
 }
 
 /// Calls `f` with the requests in the form of testkit.
-fn lend<R>(shape: Shape, all: &[Request], f: impl FnOnce(&[Wr<'_, RawAh<Ah>>]) -> R) -> R {
+fn with_wrs<R>(shape: Shape, all: &[Request], f: impl FnOnce(&[Wr<'_, RawAh<Ah>>]) -> R) -> R {
     let owned = all.iter().map(|r| {
         let ah = handle(Ah::new(&vector()));
         let to = match shape.qp_type() {
@@ -42,7 +42,7 @@ fn lend<R>(shape: Shape, all: &[Request], f: impl FnOnce(&[Wr<'_, RawAh<Ah>>]) -
         };
         OwnedRequest { wr_id: r.wr_id, flags: r.flags(shape), op: r.what, data, to }
     });
-    OwnedRequest::lend(&owned.collect::<Vec<_>>(), f)
+    OwnedRequest::with_wrs(&owned.collect::<Vec<_>>(), f)
 }
 
 /// Posts a typed batch, or drops it.
@@ -53,7 +53,7 @@ pub(crate) fn batch(
     lost: bool,
 ) -> Result<(), PostError> {
     let mut batch = queue.batch();
-    let pushed = lend(shape, all, |all| {
+    let pushed = with_wrs(shape, all, |all| {
         all.iter().try_for_each(|r| {
             let data = if r.op.has_data() { r.data } else { provider::Data::NONE };
             // SAFETY: memory that is read now is in the arena; there is no device that accesses the other memory.
@@ -77,7 +77,7 @@ pub(crate) fn session(
     lost: bool,
 ) -> Result<(), PostError> {
     queue.wr_start();
-    lend(shape, all, |all| {
+    with_wrs(shape, all, |all| {
         for r in all {
             // SAFETY: memory that is read now is in the arena; there is no device that accesses the other memory, and
             // nothing is bound.
@@ -102,7 +102,7 @@ pub(crate) fn list(
     shape: Shape,
     all: &[Request],
 ) -> Result<(), (PostError, Option<usize>)> {
-    lend(shape, all, |all| {
+    with_wrs(shape, all, |all| {
         // A list has no DC address.
         let is_dc = shape.qp_type() == QpType::Driver;
         let all: Vec<_> = all.iter().map(|r| if is_dc { r.to(Dest::Peer) } else { *r }).collect();

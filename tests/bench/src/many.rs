@@ -121,7 +121,7 @@ pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
                     L::post::<Rc, Write>(queue, &w.p, i).unwrap_or_else(ok);
                 }
             });
-            retire(w, pair, first);
+            complete_and_poll(w, pair, first);
         }
     });
     let wrs = sends(&w.p, WRITE, 1);
@@ -132,13 +132,13 @@ pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
                 let queue = black_box(pair.qp.send.as_ref().expect("a send queue"));
                 crate::list::posts(queue, &wrs[first as usize..(first + RING) as usize], 1);
             });
-            retire(w, pair, first);
+            complete_and_poll(w, pair, first);
         }
     });
 }
 
 /// Completes and polls the requests of a small ring from the `first` on.
-fn retire<L: Face>(w: &World<L>, pair: &mut Pair<Rc, L>, first: u32) {
+fn complete_and_poll<L: Face>(w: &World<L>, pair: &mut Pair<Rc, L>, first: u32) {
     pair.posted = pair.posted.wrapping_add(RING);
     let cq = &mut *w.send_cq.borrow_mut();
     cq.ring.complete(pair.whose, (pair.posted - 1) as u16, Kind::Requester);

@@ -32,13 +32,13 @@ pub fn complete_srq<L: Face>(w: &World<L>, cq: &mut Cq<L>) {
     }
 }
 
-fn retire<L: Face>(w: &World<L>) {
+fn complete_and_poll<L: Face>(w: &World<L>) {
     let mut cq = w.recv_cq.borrow_mut();
     complete(&mut w.rc.borrow_mut(), &mut cq, Kind::Responder);
     cq.drain(CHUNK, u64::from(CHUNK) - 1);
 }
 
-fn retire_srq<L: Face>(w: &World<L>) {
+fn complete_and_poll_srq<L: Face>(w: &World<L>) {
     let mut cq = w.recv_cq.borrow_mut();
     complete_srq(w, &mut cq);
     cq.drain(CHUNK, u64::from(CHUNK) - 1);
@@ -52,7 +52,7 @@ pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
             let queue = pair.qp.recv.as_mut().expect("a receive queue");
             measured(|| posts(queue, black_box(&w.p)));
             drop(pair);
-            retire(w);
+            complete_and_poll(w);
         }
     };
     rows.add("typed", "post_recv", 1, CHUNK, own(singles));
@@ -60,7 +60,7 @@ pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
     let shared = move |posts: fn(&mut Srq<L, Mlx5>, &Places)| {
         move || {
             measured(|| posts(&mut w.srq.borrow_mut(), black_box(&w.p)));
-            retire_srq(w);
+            complete_and_poll_srq(w);
         }
     };
     rows.add("typed", "post_srq_recv", 1, CHUNK, shared(srq_singles));
@@ -72,11 +72,11 @@ pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
             let queue = pair.qp.recv.as_mut().expect("a receive queue");
             measured(|| lists(queue, wrs, black_box(batch as usize)));
             drop(pair);
-            retire(w);
+            complete_and_poll(w);
         });
         rows.add("raw", "post_srq_recv", batch, CHUNK, move || {
             measured(|| srq_lists(&w.srq.borrow(), wrs, black_box(batch as usize)));
-            retire_srq(w);
+            complete_and_poll_srq(w);
         });
     }
 }

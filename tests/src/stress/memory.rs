@@ -81,8 +81,8 @@ impl<D: Driver> Memory<D> {
         Ok(memory)
     }
 
-    /// A buffer to lend to the device; `None` if too few are left.
-    pub(super) fn lend(&self) -> Result<Option<u32>> {
+    /// A buffer for the device; `None` if too few are left.
+    pub(super) fn take(&self) -> Result<Option<u32>> {
         let taken = {
             let mut free = self.free.lock()?;
             if free.resting.len() > RESTING { free.resting.pop_front() } else { None }

@@ -118,7 +118,7 @@ impl<D: Driver> World<D> {
             let mut buffer = None;
             // A send without a buffer is inline.
             if matches!(kind, Kind::Recv | Kind::Read) || kind == Kind::Send && rng.one_in(2) {
-                buffer = memory.lend()?;
+                buffer = memory.take()?;
                 if buffer.is_none() && kind != Kind::Send {
                     break;
                 }

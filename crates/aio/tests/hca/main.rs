@@ -14,6 +14,7 @@ mod in_place;
 mod pool;
 mod queues;
 mod reset;
+mod shared;
 mod srq;
 mod starved;
 mod stream;

@@ -20,6 +20,13 @@ pub trait DoorbellPort: Send + Sync + fmt::Debug {
     /// One 8-byte register write at `offset` into the page.
     fn ring(&self, offset: u32, value: [u8; 8]);
 
+    /// One 4-byte register write at `offset` into the page. A device without such registers gets it as 8 bytes, of which the last
+    /// are 0.
+    fn ring_word(&self, offset: u32, value: [u8; 4]) {
+        let [a, b, c, d] = value;
+        self.ring(offset, [a, b, c, d, 0, 0, 0, 0]);
+    }
+
     /// A write-combined burst at `offset`: a WQE by BlueFlame, a multiple of 64 bytes.
     fn blueflame(&self, offset: u32, wqe: &[u8]);
 

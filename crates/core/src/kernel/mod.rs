@@ -48,7 +48,7 @@ pub use polled::{Entered, Polled};
 pub use process::Process;
 #[cfg(not(loom))]
 pub use qp_access::{QpAccess, state_word};
-pub use queue_access::{AccessAtHand, Busy, QueueAccess};
+pub use queue_access::{AccessRef, Busy, QueueAccess};
 pub use raw::{RawAttr, RawCommand};
 pub use removal::{Removal, Watched};
 pub use uhw::Uhw;

@@ -130,8 +130,8 @@ impl QueueAccess {
     /// The words' address, for a loop that enters and leaves: through `self` it would be loaded each time.
     #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
-    pub fn at_hand(&self) -> AccessAtHand<'_> {
-        AccessAtHand(self.words())
+    pub fn by_ref(&self) -> AccessRef<'_> {
+        AccessRef(self.words())
     }
 
     /// [`enter`](Self::enter) with a full fence, for any [`ControlBarrier`].
@@ -188,9 +188,9 @@ impl QueueAccess {
 
 /// [`QueueAccess`] with its words' address in a register.
 #[derive(Clone, Copy, Debug)]
-pub struct AccessAtHand<'a>(&'a Words);
+pub struct AccessRef<'a>(&'a Words);
 
-impl AccessAtHand<'_> {
+impl AccessRef<'_> {
     /// [`QueueAccess::enter`], and whether the word is `open` then; if not, leave. Acquire: what the control path did before it
     /// stored that word comes before.
     #[cfg_attr(not(debug_assertions), inline(always))]

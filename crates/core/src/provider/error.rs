@@ -23,6 +23,8 @@ pub enum PostError {
     IllegalOpcode,
     /// A send flag that this opcode or QP type does not have (`INLINE` on a read).
     IllegalFlag,
+    /// The device completes every send, so each must be signaled (`SIGNALED`, or `sq_sig_all`).
+    Unsignaled,
     /// An entry longer than 2^31 bytes, or a total length that no message may have.
     InvalidLength,
     /// A remote address of an atomic that is not aligned to 8 bytes.
@@ -64,6 +66,9 @@ impl fmt::Display for PostError {
             Self::BadState => "the QP's state does not allow posting to this queue",
             Self::IllegalOpcode => "opcode not available on this QP",
             Self::IllegalFlag => "send flag not allowed with this opcode or QP type",
+            Self::Unsignaled => {
+                "unsignaled: the device completes every send, so each needs SIGNALED, or the QP sq_sig_all"
+            }
             Self::InvalidLength => "invalid length of a scatter/gather entry or of the message",
             Self::Misaligned => "remote address not aligned",
             Self::InvalidArgument => "invalid argument in the work request",

@@ -85,7 +85,7 @@ pub trait CqObject: Object<Handle = CqHandle, Reported = CqEvents> {
         self.handle().moderate(moderation)
     }
 
-    /// To be told about its events.
+    /// To be told about its events. It lives as long as the object or its engine, if it does anything.
     fn notify(&self) -> Arc<dyn Notify> {
         Arc::new(())
     }
@@ -108,6 +108,11 @@ pub trait SrqObject: Object<Handle = SrqHandle, Reported = u32> {
     /// [`Error::Invalid`] for the engine of another queue; [`Error::Unsupported`] if the device does not resize queues; otherwise a
     /// value is out of range, or the kernel refuses.
     fn modify(&self, engine: &mut Self::Engine, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()>;
+
+    /// To be told that the device was removed. It lives as long as the object or its engines, if it does anything.
+    fn notify(&self) -> Arc<dyn Notify> {
+        Arc::new(())
+    }
 }
 
 /// A work queue: receives without a QP.
@@ -118,7 +123,7 @@ pub trait WqObject: Object<Handle = WqHandle, Reported = u32> {
     /// The transition is not allowed, or the kernel refuses.
     fn modify(&self, attr: &WqAttr) -> Result<()>;
 
-    /// To be told that the device was removed.
+    /// To be told that the device was removed. It lives as long as the object or its engines, if it does anything.
     fn notify(&self) -> Arc<dyn Notify> {
         Arc::new(())
     }
@@ -210,7 +215,7 @@ pub trait QpObject: Object<Handle = QpHandle, Reported = QpEnd> {
         control::flow::create(self.handle(), attr, None, Uhw::none())
     }
 
-    /// To be told that the device was removed.
+    /// To be told that the device was removed. It lives as long as the object or its engines, if it does anything.
     fn notify(&self) -> Arc<dyn Notify> {
         Arc::new(())
     }

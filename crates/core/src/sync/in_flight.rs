@@ -49,9 +49,9 @@ pub const STEP: u32 = 4;
 /// The bit of a number that selects the guard of a slot: no number that was given has it.
 const GUARD: u32 = 1;
 
-/// In the state of an occupied slot: the value is found by [`InFlight::take_apart`] only. It is the bit that selects the guard,
+/// In the state of an occupied slot: the value is found by [`InFlight::take_scoped`] only. It is the bit that selects the guard,
 /// so that [`InFlight::take`] never compares such a state with a number that has the bit.
-const APART: u64 = GUARD as u64;
+const SCOPED: u64 = GUARD as u64;
 
 /// In a state: the slot is free or busy. No number that was given has it.
 const EMPTY: u64 = 2;
@@ -280,25 +280,25 @@ impl<T> InFlight<T> {
     }
 
     /// Takes the value of this number out. Any number is allowed; one without a value, or whose value is
-    /// [apart](Vacant::fill_apart), returns `None`.
+    /// [scoped](Vacant::fill_scoped), returns `None`.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn take(&self, number: u64) -> Option<T> {
         self.take_in(number, number)
     }
 
-    /// As [`take`](Self::take), for a value that is [apart](Vacant::fill_apart).
-    pub fn take_apart(&self, number: u64) -> Option<T> {
+    /// As [`take`](Self::take), for a value that is [scoped](Vacant::fill_scoped).
+    pub fn take_scoped(&self, number: u64) -> Option<T> {
         // With one of these bits, it is no number that was given, and could be compared with a guard or with an empty state.
-        if number & TAG_BITS == 0 { self.take_in(number, number | APART) } else { None }
+        if number & TAG_BITS == 0 { self.take_in(number, number | SCOPED) } else { None }
     }
 
     /// As [`take`](Self::take), for both kinds of values.
     pub fn take_any(&self, number: u64) -> Option<T> {
-        self.take(number).or_else(|| self.take_apart(number))
+        self.take(number).or_else(|| self.take_scoped(number))
     }
 
     /// Takes the value of the slot of `number` if its state is `occupied`: `number`, or for a number that is a multiple of
-    /// [`STEP`] also `number | APART`.
+    /// [`STEP`] also `number | SCOPED`.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn take_in(&self, number: u64, occupied: u64) -> Option<T> {
         let place = self.slot(number);
@@ -337,7 +337,7 @@ impl<T> InFlight<T> {
         for slot in &self.slots {
             let state = slot.state.load(Ordering::Relaxed);
             if state & EMPTY == 0
-                && let Some(value) = self.take_in(state & !APART, state)
+                && let Some(value) = self.take_in(state & !SCOPED, state)
             {
                 f(value);
             }
@@ -365,13 +365,14 @@ impl<T> Vacant<'_, T> {
         self.fill_in(value, 0)
     }
 
-    /// As [`fill`](Self::fill), for a value that [`take`](InFlight::take) does not find.
-    pub fn fill_apart(self, value: T) -> u64 {
-        self.fill_in(value, APART)
+    /// As [`fill`](Self::fill), for a scoped value: [`take`](InFlight::take) does not find it, so the completion of a work request
+    /// that borrows memory for a scope is not passed on as another one.
+    pub fn fill_scoped(self, value: T) -> u64 {
+        self.fill_in(value, SCOPED)
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn fill_in(self, value: T, apart: u64) -> u64 {
+    fn fill_in(self, value: T, scoped: u64) -> u64 {
         let Self { slab, slot } = self;
         // SAFETY: the slot is free and only the poster leaves this state. The poster is this thread: it called `vacant`, whose
         // contract excludes another insertion. So no other thread accesses the value.
@@ -379,7 +380,7 @@ impl<T> Vacant<'_, T> {
         // The count is loaded anew each time: a register that has it until here costs more than the loads.
         let number = slab.number(slab.next_count());
         // Release pairs with the Acquire of `take`.
-        slot.state.store(number | apart, Ordering::Release);
+        slot.state.store(number | scoped, Ordering::Release);
         slab.next.store(slab.next_count().wrapping_add(STEP), Ordering::Relaxed);
         number
     }

@@ -2,7 +2,7 @@
 //! Identifiers and memberships, and their addresses.
 
 use super::Cm;
-use crate::engine::net::Net;
+use crate::engine::Net;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use nix::libc::{EADDRINUSE, EADDRNOTAVAIL};
 use uverbs_core::Errno;

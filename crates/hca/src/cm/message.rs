@@ -7,7 +7,8 @@
 use super::away::Letter;
 use super::ident::{Ident, State, first_psn, gid, host_of, place_of};
 use super::{Call, Cm, Queued};
-use crate::engine::net::{Net, PortLocation};
+use crate::engine::Net;
+use crate::engine::net::PortLocation;
 use core::net::SocketAddr;
 use uverbs_core::Errno;
 use uverbs_uapi::layout::Bytes;
@@ -115,7 +116,7 @@ impl Cm {
                 break false;
             }
         };
-        let after = tries.saturating_mul(REPEAT).saturating_add(call.net.faults.delay);
+        let after = tries.saturating_mul(REPEAT).saturating_add(call.net.delay());
         let location = target.and_then(|target| call.net.ports.get(target)).map(|port| port.location);
         if arrives && matches!(location, Some(PortLocation::Away { .. })) {
             // The clock of the other process is another one, so the fabric's delay does not apply.
@@ -412,7 +413,7 @@ impl Cm {
     /// Refuses a request.
     fn refuse(&mut self, call: &mut Call<'_>, sender: &Sender, refusal: Body) {
         if sender.is_here {
-            return self.later(call.now, call.net.faults.delay, sender.number, refusal);
+            return self.later(call.now, call.net.delay(), sender.number, refusal);
         }
         let letter = Letter {
             from: 0,

@@ -22,10 +22,10 @@ mod query;
 #[cfg(test)]
 mod tests;
 
-use crate::alive::Alive;
-use crate::engine::net::{Net, PortLocation};
-use crate::engine::table::Users;
-use crate::peers::wire;
+use crate::Fabric;
+use crate::engine::Net;
+use crate::engine::net::PortLocation;
+use crate::engine::packet::Packet;
 use away::Letter;
 use core::fmt;
 use ident::{Ident, Member, State, place_of};
@@ -37,11 +37,13 @@ use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::{CmPort, Process};
+use uverbs_fabric::model::Outgoing;
+use uverbs_fabric::{Hosts, Users};
 use uverbs_uapi::rdma_cm::rdma_ucm_event_resp;
 
 /// An event channel of the connection manager of a software NIC.
 pub(crate) struct HcaCm {
-    alive: Arc<Alive>,
+    fabric: Fabric,
     /// Number of the device.
     host: usize,
     channel: u64,
@@ -57,13 +59,13 @@ impl fmt::Debug for HcaCm {
 
 impl HcaCm {
     /// Opens a channel at a device.
-    pub(crate) fn open(alive: &Arc<Alive>, host: usize) -> Result<Self> {
+    pub(crate) fn open(fabric: &Fabric, host: usize) -> Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let signal = EventFd::from_flags(flags)
             .map_err(|e| Error::os("create_event_channel", format!("device {host}"), e.into()))?;
         let signal = Arc::new(signal);
-        let channel = alive.shared.enter(|world| world.cm.open(host, Arc::clone(&signal)));
-        Ok(Self { alive: Arc::clone(alive), host, channel, signal, creator: Process::register() })
+        let channel = fabric.enter(|world| world.hosts.open(host, Arc::clone(&signal)));
+        Ok(Self { fabric: fabric.clone(), host, channel, signal, creator: Process::register() })
     }
 }
 
@@ -72,10 +74,10 @@ impl CmPort for HcaCm {
         if !self.is_creator_process() {
             return Err(Errno::ESTALE);
         }
-        self.alive.shared.enter(|world| {
+        self.fabric.enter(|world| {
             let mut call =
                 Call { net: &mut world.net, now: world.now, host: self.host, channel: self.channel };
-            world.cm.command(&mut call, cmd, input, output)
+            world.hosts.command(&mut call, cmd, input, output)
         })
     }
 
@@ -84,7 +86,7 @@ impl CmPort for HcaCm {
     }
 
     fn open_channel(&self) -> Result<Arc<dyn CmPort>> {
-        Ok(Arc::new(Self::open(&self.alive, self.host)?))
+        Ok(Arc::new(Self::open(&self.fabric, self.host)?))
     }
 
     fn is_creator_process(&self) -> bool {
@@ -96,10 +98,10 @@ impl Drop for HcaCm {
     fn drop(&mut self) {
         // A child of fork(2) has a copy of the lock that may stay locked for ever.
         if self.is_creator_process() {
-            self.alive.shared.enter(|world| {
+            self.fabric.enter(|world| {
                 let mut call =
                     Call { net: &mut world.net, now: world.now, host: self.host, channel: self.channel };
-                world.cm.close(&mut call);
+                world.hosts.close(&mut call);
             });
         }
     }
@@ -134,7 +136,7 @@ struct Queued {
 
 /// The connection managers of all hosts of a fabric.
 #[derive(Default)]
-pub(crate) struct Cm {
+pub struct Cm {
     channels: BTreeMap<u64, Channel>,
     /// The channels by host and descriptor.
     of_fds: BTreeMap<(usize, RawFd), u64>,
@@ -149,8 +151,8 @@ pub(crate) struct Cm {
     /// The events of each identifier and membership that were not read.
     unread: Users,
     messages: BTreeMap<(u64, u64), Message>,
-    /// Messages to other processes: the link and the message.
-    outgoing: Vec<(u32, wire::Message)>,
+    /// Messages to other processes.
+    outgoing: Vec<Outgoing>,
     /// The hosts whose device was removed.
     gone: BTreeSet<usize>,
     /// The last numbers that were used.
@@ -275,26 +277,22 @@ impl Cm {
         channel.update();
     }
 
-    /// The messages to other processes that were not sent yet.
-    pub(crate) fn outgoing(&mut self) -> Vec<(u32, wire::Message)> {
-        core::mem::take(&mut self.outgoing)
-    }
-
     /// Sends a message to a host, which is in another process.
     fn send_away(&mut self, net: &Net, host: usize, letter: &Letter) {
         let Some(port) = net.ports.get(host) else { return };
         if let PortLocation::Away { link } = port.location {
-            let message = wire::Message::Manager { to: port.number, bytes: letter.bytes() };
-            self.outgoing.push((link, message));
+            self.outgoing.push(Outgoing { link, to: port.number, bytes: letter.bytes() });
         }
     }
+}
 
+impl Hosts<Packet> for Cm {
     /// A message of another process for the host with this number arrives. It is forwarded if that is in a third process.
-    pub(crate) fn arrived(&mut self, net: &mut Net, now: u64, link: u32, to: u16, bytes: Vec<u8>) {
+    fn arrived(&mut self, net: &mut Net, now: u64, link: u32, to: u16, bytes: Vec<u8>) {
         let Some(host) = net.by_number(to).first().copied() else { return };
         match net.ports[host].location {
             PortLocation::Away { link: other } if other != link => {
-                self.outgoing.push((other, wire::Message::Manager { to, bytes }));
+                self.outgoing.push(Outgoing { link: other, to, bytes });
             }
             PortLocation::Here => {
                 if let Some(letter) = Letter::parse(&bytes) {
@@ -306,7 +304,7 @@ impl Cm {
     }
 
     /// A port of another process is removed: its connections end, as they do when the kernel closes the files of a process.
-    pub(crate) fn lost(&mut self, net: &mut Net, now: u64, slot: usize) {
+    fn lost(&mut self, net: &mut Net, now: u64, slot: usize) {
         let is_there = |i: &Ident| i.remote.and_then(|to| place_of(net, to.ip())) == Some(slot);
         let lost = self.idents.iter().filter(|(_, i)| !i.is_datagram() && is_there(i));
         let lost: Vec<_> = lost.map(|(number, i)| (*number, i.host, i.state)).collect();
@@ -322,16 +320,20 @@ impl Cm {
     }
 
     /// The time of the next message.
-    pub(crate) fn next(&self) -> Option<u64> {
+    fn next(&self) -> Option<u64> {
         self.messages.keys().next().map(|(at, _)| *at)
     }
 
     /// Delivers the next message that is due by `until`, and returns its time.
-    pub(crate) fn deliver(&mut self, net: &mut Net, now: u64, until: u64) -> Option<u64> {
+    fn deliver(&mut self, net: &mut Net, now: u64, until: u64) -> Option<u64> {
         let key = *self.messages.keys().next().filter(|(at, _)| *at <= until)?;
         let message = self.messages.remove(&key)?;
         self.receive(&mut Call { net, now: now.max(key.0), host: 0, channel: 0 }, message);
         Some(key.0)
+    }
+
+    fn outgoing(&mut self) -> Vec<Outgoing> {
+        core::mem::take(&mut self.outgoing)
     }
 }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A device: its objects by number, the arrival of packets, timers, and receives.
 
+use super::Port;
 use super::cq::Cq;
 use super::flow::{Classifier, Steering};
 use super::mkey::{Kind, Mkeys, NULL_MKEY, Translate};
 use super::net::TimerEntry;
 use super::notice::{Notice, event};
 use super::packet::{Body, Packet, Transport};
-use super::port::Port;
 use super::qp::{Qp, State};
 use super::recv::{Srq, Taken, Wq};
 use super::requester::InProgress;
@@ -347,25 +347,6 @@ impl Device {
                 Transport::Ud => device.datagram(cx, qp, packet),
                 Transport::Uc => device.unreliable(cx, qp, packet),
                 _ => device.request(cx, qp, packet),
-            }
-        });
-    }
-
-    /// Runs the timer of a QP, if it is due. `entry` is the time of the entry in the network.
-    pub(crate) fn timer(&mut self, cx: &mut Port<'_>, qpn: u32, entry: TimerEntry) {
-        self.with_qp(cx, qpn, |device, cx, qp| {
-            if qp.timer.queued != Some(entry) {
-                // The QP that set it is destroyed.
-                return;
-            }
-            qp.timer.queued = None;
-            match qp.timer.deadline {
-                Some(at) if at <= cx.now => {
-                    qp.timer.deadline = None;
-                    device.timeout(cx, qp);
-                }
-                Some(at) => qp.timer.arm(cx, qp.qpn, at),
-                None => {}
             }
         });
     }

@@ -17,11 +17,10 @@ pub(crate) mod flow;
 mod front;
 pub(crate) mod headers;
 pub(crate) mod mkey;
-pub(crate) mod net;
 mod notice;
 mod offload;
 pub(crate) mod packet;
-mod port;
+mod packet_bytes;
 pub(crate) mod qp;
 pub(crate) mod recv;
 mod reliable;
@@ -29,6 +28,8 @@ mod requester;
 mod responder;
 pub(crate) mod rss;
 mod send;
+mod station;
+pub(crate) use station::Station;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;
@@ -36,4 +37,9 @@ mod tests;
 pub use device::Device;
 pub use front::Front;
 pub use notice::{Notice, event};
-pub use port::Port;
+pub(crate) use uverbs_fabric::net;
+
+/// The arguments of a call into a device: the clock and the network.
+pub type Port<'a> = uverbs_fabric::Port<'a, packet::Packet>;
+/// The network between the devices.
+pub(crate) type Net = net::Net<packet::Packet>;

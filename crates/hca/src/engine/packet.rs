@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Packets between devices, with the fields of InfiniBand's headers that are used here.
 
+use super::packet_bytes;
+use uverbs_fabric::wire::{Malformed, Reader, Writer};
+
 /// Bits of a packet sequence number.
 pub(crate) const PSN: u32 = 0xff_ffff;
 
@@ -78,7 +81,7 @@ pub(crate) struct Dc {
 
 /// A packet.
 #[derive(Clone, Debug)]
-pub(crate) struct Packet {
+pub struct Packet {
     /// Device that sent it, by number in the fabric.
     pub(crate) from: usize,
     pub(crate) transport: Transport,
@@ -95,9 +98,18 @@ pub(crate) struct Packet {
     pub(crate) body: Body,
 }
 
-impl Packet {
-    /// The bytes that it takes while it is in flight: its data, and about as much as the network's records of it.
-    pub(crate) fn cost(&self) -> usize {
+impl uverbs_fabric::Packet for Packet {
+    const PROTOCOL: [u8; 8] = *b"uvhca\0\0\x04";
+
+    fn source(&self) -> usize {
+        self.from
+    }
+
+    fn set_source(&mut self, source: usize) {
+        self.from = source;
+    }
+
+    fn cost(&self) -> usize {
         const RECORD: usize = size_of::<Packet>() + 64;
         let data = match &self.body {
             Body::Send { data, .. }
@@ -108,6 +120,14 @@ impl Packet {
             _ => 0,
         };
         RECORD + data
+    }
+
+    fn encode(&self, to: &mut Writer) {
+        packet_bytes::encode(to, self);
+    }
+
+    fn decode(source: usize, from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        packet_bytes::decode(source, from)
     }
 }
 

@@ -3,7 +3,6 @@
 
 pub use super::attr::{Attr, QpKind, State};
 use super::mkey::User;
-use super::net::TimerEntry;
 use super::recv::{RecvRing, Taken};
 use super::requester::Requester;
 use super::responder::Responder;
@@ -14,6 +13,7 @@ use crate::decode::{Op, Request};
 use crate::memory::Area;
 use crate::violation::{Mistake, Object};
 use std::collections::BTreeMap;
+use uverbs_fabric::Timer;
 use uverbs_mlx5_hw::cqe::{MLX5_CQE_REQ, MLX5_CQE_REQ_ERR};
 
 /// A send queue.
@@ -29,24 +29,6 @@ pub struct SendRing {
     pub next: u16,
     /// Index of the block behind the last WQE that a doorbell published.
     pub posted: u16,
-}
-
-/// A timer. Its entry in the network may be too early, but never too late.
-#[derive(Debug, Default)]
-pub(crate) struct Timer {
-    pub(crate) deadline: Option<u64>,
-    pub(crate) queued: Option<TimerEntry>,
-}
-
-impl Timer {
-    pub(crate) fn arm(&mut self, cx: &mut Port<'_>, qpn: u32, at: u64) {
-        self.deadline = Some(at);
-        if self.queued.is_none_or(|(queued, _)| queued > at) {
-            // A later entry would stay until its time, which may be hours away.
-            self.queued.into_iter().for_each(|entry| cx.net.cancel(entry));
-            self.queued = Some(cx.net.wake(at, cx.me, qpn));
-        }
-    }
 }
 
 /// A queue pair.

@@ -54,7 +54,7 @@ impl Device {
                 break;
             }
         }
-        self.retire(cx, qp);
+        self.complete_answered(cx, qp);
         self.watch(cx, qp);
         if pauses {
             let now = cx.now;
@@ -157,7 +157,7 @@ impl Device {
         let inline = inline.filter(|_| request.len() <= qp.scatter_req as u64);
         let _counted = self.in_progress.add();
         qp.req.sent.push_back(Sent { request, first, count, answered: 0, inline, failed, _counted });
-        self.retire(cx, qp);
+        self.complete_answered(cx, qp);
     }
 
     /// Sends the next packet; `false` if that failed.
@@ -244,7 +244,7 @@ impl Device {
     }
 
     /// Completes the requests at the front that are done.
-    fn retire(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
+    fn complete_answered(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
         while let Some(front) = qp.req.sent.front() {
             if let Some(syndrome) = front.failed
                 && psn_diff(qp.req.una, front.first) >= 0
@@ -304,7 +304,7 @@ impl Device {
             }
             Body::Rnr(timer) => {
                 qp.req.acknowledge(psn, &qp.attr);
-                self.retire(cx, qp);
+                self.complete_answered(cx, qp);
                 self.not_ready(cx, qp, psn, timer);
                 return;
             }
@@ -327,7 +327,7 @@ impl Device {
             Verdict::Fail(syndrome) => {
                 // All requests before the refused one are complete, except those whose data were lost; these are
                 // requested again before the error is reported.
-                self.retire(cx, qp);
+                self.complete_answered(cx, qp);
                 if qp.req.sent.front().is_some_and(|s| psn_diff(psn, s.end()) < 0) {
                     self.fail_oldest(cx, qp, syndrome);
                     return;

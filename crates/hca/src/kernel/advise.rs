@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Advice about regions with on-demand paging (`mlx5_ib_advise_mr()`).
 
-use super::attr::{flags, handle, known, number32};
 use super::call::Call;
 use crate::engine::mkey::{Kind, access};
 use crate::memory::Memory;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::attr::{flags, handle, known, number32};
 use uverbs_uapi::cmd::ib_uverbs_sge;
 use uverbs_uapi::ids::{
     UVERBS_ATTR_ADVISE_MR_ADVICE, UVERBS_ATTR_ADVISE_MR_FLAGS, UVERBS_ATTR_ADVISE_MR_PD_HANDLE,

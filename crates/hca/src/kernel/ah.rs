@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Address handles and multicast groups.
 
-use super::attr::{core_in, core_out, uhw_out};
 use super::call::Call;
 use super::object::Object;
 use crate::engine::Port;
@@ -9,6 +8,7 @@ use crate::engine::qp::QpKind;
 use uverbs_core::Errno;
 use uverbs_core::attr::Gid;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::attr::{core_in, core_out, uhw_out};
 use uverbs_uapi::cmd::{
     ib_uverbs_attach_mcast, ib_uverbs_create_ah, ib_uverbs_create_ah_resp, ib_uverbs_detach_mcast,
 };

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A command that is being executed, and its access to the objects of its context.
 
-use super::attr::handle;
-use super::handles::Reported;
 use super::object::Object;
 use super::state::State;
 use crate::engine::{Device, Port};
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::Reported;
+use uverbs_softkernel::attr::handle;
 
 /// A command that is being executed, and the state that it uses.
 pub(super) struct Call<'w, 'n> {
@@ -66,7 +66,7 @@ impl Call<'_, '_> {
 
     /// Adds an object that the device has already. If there are too many of its kind, it is removed from the device again.
     pub(super) fn add(&mut self, object: Object, parents: &[u32], user_handle: u64) -> Result<u32, Errno> {
-        self.state.add(self.context, object, parents, user_handle).map_err(|(errno, object)| {
+        self.state.tables.add(self.context, object, parents, user_handle).map_err(|(errno, object)| {
             self.state.undo(self.device, object);
             errno
         })

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The context, and its event files.
 
-use super::attr::{known, number, uhw, uhw_out};
 use super::call::Call;
 use super::limits::{MAX_WQES, VECTORS};
 use super::object::Object;
@@ -10,6 +9,7 @@ use crate::engine::mkey::NULL_MKEY;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_mlx5_hw::doorbell::UAR_BYTES;
+use uverbs_softkernel::attr::{known, number, uhw, uhw_out};
 use uverbs_uapi::ids::{
     UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE, UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT,
     UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, UVERBS_ATTR_INFO_HANDLES_LIST, UVERBS_ATTR_INFO_OBJECT_ID,
@@ -95,10 +95,10 @@ impl Call<'_, '_> {
         let resp = self.ucontext(dynamic, registers);
         let context = self.state.context(self.context)?;
         context.is_open = true;
-        context.static_pages = pages;
-        context.dynamic_pages = dynamic;
-        context.cqe_version = cqe_version;
-        context.devx = request.flags & MLX5_IB_ALLOC_UCTX_DEVX != 0;
+        context.data.static_pages = pages;
+        context.data.dynamic_pages = dynamic;
+        context.data.cqe_version = cqe_version;
+        context.data.devx = request.flags & MLX5_IB_ALLOC_UCTX_DEVX != 0;
         c.answer(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, &VECTORS.to_ne_bytes());
         let support = IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS;
         c.answer(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, &support.to_ne_bytes());
@@ -151,7 +151,7 @@ impl Call<'_, '_> {
         let support = IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS;
         c.answer(UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT, &support.to_ne_bytes());
         let context = self.state.context(self.context)?;
-        let (dynamic, pages) = (context.dynamic_pages, context.static_pages.len() as u32);
+        let (dynamic, pages) = (context.data.dynamic_pages, context.data.static_pages.len() as u32);
         let resp = self.ucontext(dynamic, pages * REGISTERS_PER_PAGE);
         c.answer(MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX, resp.as_bytes());
         Ok(())

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sets of counters of steering rules, as `mlx5_ib` has them (uverbs_std_types_counters.c, counters.c).
 
-use super::attr::{flags, handle, known};
 use super::call::Call;
-use super::lend::lend;
 use super::object::{Counters, Object};
 use crate::engine::flow::Counted;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::attr::{flags, handle, known};
+use uverbs_softkernel::program_memory::memory_at;
 use uverbs_uapi::ids::{
     UVERBS_ATTR_CREATE_COUNTERS_HANDLE, UVERBS_ATTR_READ_COUNTERS_BUFF, UVERBS_ATTR_READ_COUNTERS_FLAGS,
     UVERBS_ATTR_READ_COUNTERS_HANDLE, UVERBS_ATTR_UHW_IN,
@@ -95,7 +95,7 @@ fn descriptions(c: &RawCommand<'_, '_>) -> Result<Option<Vec<(u32, u32)>>, Errno
     }
     let size = size_of::<mlx5_ib_flow_counters_desc>();
     let mut list = vec![0; data.ncounters as usize * size];
-    lend(c, data.counters_data, list.len() as u64)?.read(0, &mut list).map_err(|_| Errno::EFAULT)?;
+    memory_at(c, data.counters_data, list.len() as u64)?.read(0, &mut list).map_err(|_| Errno::EFAULT)?;
     let mut descs = Vec::new();
     for desc in list.chunks_exact(size) {
         let desc = mlx5_ib_flow_counters_desc::read_from_bytes(desc).map_err(|_| Errno::EINVAL)?;

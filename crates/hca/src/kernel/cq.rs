@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Completion queues and completion channels.
 
-use super::attr::{core_in, core_out, flags, known, number, number32, uhw, uhw_out};
 use super::call::Call;
-use super::lend::lend_area;
 use super::limits::MAX_CQE;
 use super::limits::VECTORS;
-use super::object::Object;
+use super::object::{Object, page};
 use crate::engine::cq::{Cq, CqParts};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_mlx5_hw::doorbell::DBREC_BYTES;
+use uverbs_softkernel::attr::{core_in, core_out, flags, known, number, number32, uhw, uhw_out};
+use uverbs_softkernel::program_memory::area_at;
 use uverbs_uapi::cmd::{
     IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN, IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION,
     ib_uverbs_create_comp_channel, ib_uverbs_destroy_cq_resp, ib_uverbs_ex_modify_cq, ib_uverbs_resize_cq,
@@ -54,7 +54,7 @@ impl Call<'_, '_> {
         if !c.mark_valid(UVERBS_ATTR_CORE_OUT) {
             return Err(Errno::ENOSPC);
         }
-        let fd = self.state.channels.add(self.context)?;
+        let fd = self.state.tables.channels.add(self.context)?;
         if c.new_fd(UVERBS_ATTR_CORE_OUT, fd) { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
@@ -63,7 +63,7 @@ impl Call<'_, '_> {
             return Ok(None);
         }
         let fd = c.fd(UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL).ok_or(Errno::EINVAL)?;
-        self.state.channels.of_fd(fd).map(Some)
+        self.state.tables.channels.of_fd(fd).map(Some)
     }
 
     pub(super) fn create_cq(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
@@ -102,15 +102,15 @@ impl Call<'_, '_> {
         }
         let context = self.state.context(self.context)?;
         let page = if private.flags & MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX != 0 {
-            context.page(private.uar_page_index.into())?
+            page(context, private.uar_page_index.into())?
         } else {
             // The first doorbell page of the context.
-            context.static_pages.first().copied().ok_or(Errno::EINVAL)?
+            context.data.static_pages.first().copied().ok_or(Errno::EINVAL)?
         };
         let parts = CqParts {
-            ring: lend_area(c, private.buf_addr, u64::from(entries) * entry as u64)?,
+            ring: area_at(c, private.buf_addr, u64::from(entries) * entry as u64)?,
             entry,
-            record: lend_area(c, private.db_addr, DBREC_BYTES as u64)?,
+            record: area_at(c, private.db_addr, DBREC_BYTES as u64)?,
             page,
             ignore_overrun: flags & IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN != 0,
         };
@@ -141,7 +141,7 @@ impl Call<'_, '_> {
             return Err(Errno::EINVAL);
         }
         let entry = entry_size(private.cqe_size.into())?;
-        let ring = lend_area(c, private.buf_addr, u64::from(entries) * entry as u64)?;
+        let ring = area_at(c, private.buf_addr, u64::from(entries) * entry as u64)?;
         let cq = self.device.cqs.get_mut(&cqn).ok_or(Errno::EINVAL)?;
         if cq.is_broken() || !cq.resize(ring, entry).map_err(|_| Errno::EFAULT)? {
             return Err(Errno::EINVAL);

@@ -3,11 +3,11 @@
 // UNSAFETY: a part of it is accessed by address, as all memory of the process.
 #![expect(unsafe_code)]
 
-use super::lend::OwnedRange;
 use super::limits::MAX_DM;
 use crate::process::ProcessRange;
 use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
+use uverbs_softkernel::program_memory::OwnedRange;
 
 /// Bytes of a page of it.
 const PAGE: u64 = 4096;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The methods of uverbs, and the functions that execute them.
 
-use super::attr::known;
 use super::call::Call;
 use super::devx;
 use super::object::Object;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::attr::known;
 use uverbs_uapi::ids::{
     UVERBS_METHOD_ADVISE_MR, UVERBS_METHOD_AH_DESTROY, UVERBS_METHOD_ASYNC_EVENT_ALLOC,
     UVERBS_METHOD_COUNTERS_CREATE, UVERBS_METHOD_COUNTERS_DESTROY, UVERBS_METHOD_COUNTERS_READ,

@@ -3,7 +3,6 @@
 // UNSAFETY: lends memory of the device as a mapping.
 #![expect(unsafe_code)]
 
-use super::attr::{flags, handle, known, number};
 use super::call::Call;
 use super::device_memory::DeviceMemory;
 use super::memory::check_present;
@@ -14,6 +13,7 @@ use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::{Mapping, RawCommand};
+use uverbs_softkernel::attr::{flags, handle, known, number};
 use uverbs_uapi::ids::{
     UVERBS_ATTR_ALLOC_DM_ALIGNMENT, UVERBS_ATTR_ALLOC_DM_HANDLE, UVERBS_ATTR_ALLOC_DM_LENGTH,
     UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS, UVERBS_ATTR_REG_DM_MR_DM_HANDLE, UVERBS_ATTR_REG_DM_MR_HANDLE,
@@ -119,7 +119,7 @@ impl Call<'_, '_> {
     /// Maps device memory by its first page.
     fn map_dm(&mut self, index: u64, len: usize) -> Result<Mapping, Errno> {
         let index = u32::try_from(index).map_err(|_| Errno::EINVAL)?;
-        let found = self.state.context(self.context)?.find(Numbered::Dm, index);
+        let found = self.state.context(self.context)?.find((Numbered::Dm, index));
         let Some(Object::Dm { memory }) = found else { return Err(Errno::EINVAL) };
         let words = Arc::clone(&memory.words);
         if len == 0 || len > size_of_val(&*words) {

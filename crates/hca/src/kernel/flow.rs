@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Steering rules: parses the command that creates one.
 
-use super::attr::{core_out, extensible};
 use super::call::Call;
 use super::object::Object;
 use crate::engine::flow::{Masked, Rule, Spec, Target};
 use crate::engine::qp::QpKind;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::attr::{core_out, extensible};
 use uverbs_uapi::cmd::{
     ib_uverbs_create_flow, ib_uverbs_create_flow_resp, ib_uverbs_destroy_flow,
     ib_uverbs_flow_spec_action_count, ib_uverbs_flow_spec_action_tag, ib_uverbs_flow_spec_eth,

@@ -2,7 +2,6 @@
 //! Matchers, and rules in the format of the PRM, as `drivers/infiniband/hw/mlx5/fs.c` has them. Only rules about received
 //! frames whose destination is a raw packet QP, or that drop frames, are supported.
 
-use super::attr::{flags, handle, known, number, optional_handle};
 use super::call::Call;
 use super::object::Object;
 use crate::engine::flow::{Rule, Spec, Target};
@@ -10,6 +9,7 @@ use crate::engine::qp::QpKind;
 use crate::prm::criteria::MATCH;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::attr::{flags, handle, known, number, optional_handle};
 use uverbs_uapi::mlx5::cmds as abi;
 
 /// The bytes of a mask for each bit of the criteria.

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Protection domains, memory regions, memory windows.
 
-use super::attr::{core_in, core_out, flags, handle, known, number, number32, uhw_out};
 use super::call::Call;
-use super::lend::{lend, lend_file, lend_on_demand};
 use super::object::Object;
 use crate::engine::mkey::{Kind, access};
 use crate::memory::Memory;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::attr::{core_in, core_out, flags, handle, known, number, number32, uhw_out};
+use uverbs_softkernel::program_memory::{memory_at, memory_of_file, on_demand_at};
 use uverbs_uapi::cmd::{
     ib_uverbs_alloc_mw, ib_uverbs_alloc_mw_resp, ib_uverbs_alloc_pd, ib_uverbs_alloc_pd_resp,
     ib_uverbs_reg_mr, ib_uverbs_reg_mr_resp, ib_uverbs_rereg_mr, ib_uverbs_rereg_mr_resp,
@@ -62,13 +62,13 @@ fn region(
     (start, length): (u64, u64),
 ) -> Result<Arc<dyn Memory>, Errno> {
     if access & IB_UVERBS_ACCESS_ON_DEMAND == 0 {
-        return lend(c, start, length);
+        return memory_at(c, start, length);
     }
     let is_implicit = start == 0 && length == u64::MAX;
     if !is_implicit && start.checked_add(length).is_none() {
         return Err(Errno::EINVAL);
     }
-    Ok(lend_on_demand(c, start, length))
+    Ok(on_demand_at(c, start, length))
 }
 
 impl Call<'_, '_> {
@@ -134,7 +134,7 @@ impl Call<'_, '_> {
             return Err(Errno::EINVAL);
         }
         let fd = number32(c, UVERBS_ATTR_REG_DMABUF_MR_FD)?.cast_signed();
-        let memory = lend_file(fd, offset, len)?;
+        let memory = memory_of_file(fd, offset, len)?;
         let key = self.new_key(pd, access, Kind::Region { memory, iova })?;
         c.answer(UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, &key.to_ne_bytes());
         c.answer(UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, &key.to_ne_bytes());

@@ -9,9 +9,7 @@
 
 mod advise;
 mod ah;
-mod attr;
 mod call;
-mod channels;
 mod clock;
 mod context;
 mod counters;
@@ -20,10 +18,7 @@ mod device_memory;
 mod devx;
 mod dispatch;
 mod dm;
-mod events;
 mod flow;
-mod handles;
-mod lend;
 mod limits;
 mod matcher;
 mod memory;

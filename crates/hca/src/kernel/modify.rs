@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Modifying and querying queue pairs.
 
-use super::attr::{core_in, core_out, uhw, uhw_out};
 use super::call::Call;
 use super::limits::MAX_RD_ATOMIC;
 use super::object::Object;
@@ -11,6 +10,7 @@ use crate::engine::qp::{Attr, QpKind, State};
 use uverbs_core::Errno;
 use uverbs_core::attr::{QpAttrMask as M, QpState, QpType, transition};
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::attr::{core_in, core_out, uhw, uhw_out};
 use uverbs_uapi::cmd::{
     ib_uverbs_ex_modify_qp, ib_uverbs_ex_modify_qp_resp, ib_uverbs_modify_qp, ib_uverbs_qp_dest,
     ib_uverbs_query_qp, ib_uverbs_query_qp_resp,

@@ -3,11 +3,14 @@
 
 use super::device_memory::DeviceMemory;
 use super::devx::{Firmware, Umem};
+use super::limits::most;
 use super::matcher::Matcher;
 use crate::engine::qp::QpKind;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use uverbs_core::Errno;
 use uverbs_core::attr::QpType;
+use uverbs_softkernel::{Context, Kind};
 use uverbs_uapi::cmd::{ib_uverbs_modify_qp, ib_uverbs_qp_dest};
 use uverbs_uapi::verbs::ib_uverbs_qp_cap;
 
@@ -33,9 +36,11 @@ pub(super) enum Object {
     Umem(Umem),
 }
 
-impl Object {
-    /// Its name in the output of `rdma resource`, if it is shown there.
-    pub(super) fn name(&self) -> &'static str {
+impl uverbs_softkernel::Object for Object {
+    type Number = (Numbered, u32);
+    type Data = ContextData;
+
+    fn name(&self) -> &'static str {
         match self {
             Self::Pd { .. } => "pd",
             Self::Mr { .. } => "mr",
@@ -57,8 +62,18 @@ impl Object {
         }
     }
 
-    /// The number by which a program or another command names it, besides its handle.
-    pub(super) fn other_number(&self) -> Option<(Numbered, u32)> {
+    fn most(&self) -> usize {
+        most(self)
+    }
+
+    fn channel(&self) -> Option<(usize, &OwnedFd)> {
+        match self {
+            Self::Cq { channel: Some((channel, end)), .. } => Some((*channel, end)),
+            _ => None,
+        }
+    }
+
+    fn other_number(&self) -> Option<(Numbered, u32)> {
         match self {
             Self::Pd { pdn } => Some((Numbered::Pd, *pdn)),
             Self::Uar { page } => Some((Numbered::Page, *page)),
@@ -69,8 +84,7 @@ impl Object {
         }
     }
 
-    /// Its kind and number in notices.
-    pub(super) fn number(&self) -> Option<(Kind, u32)> {
+    fn number(&self) -> Option<(Kind, u32)> {
         match self {
             Self::Cq { cqn, .. } => Some((Kind::Cq, *cqn)),
             Self::Qp(qp) => Some((Kind::Qp, qp.qpn)),
@@ -99,13 +113,25 @@ pub(super) enum Numbered {
     Umem,
 }
 
-/// Kinds of objects that have events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
-    Cq,
-    Qp,
-    Srq,
-    Wq,
+/// The kernel's data about a context.
+#[derive(Debug, Default)]
+pub(super) struct ContextData {
+    /// The doorbell pages of the context, if pages are not objects.
+    pub(super) static_pages: Vec<u32>,
+    /// The next of these pages; QPs use them in turn.
+    pub(super) next_page: usize,
+    /// Whether the context requested pages as objects.
+    pub(super) dynamic_pages: bool,
+    pub(super) cqe_version: u8,
+    /// Whether it was opened for commands to the firmware.
+    pub(super) devx: bool,
+}
+
+/// A doorbell page of a context by its number.
+pub(super) fn page(context: &Context<Object>, number: u32) -> Result<u32, Errno> {
+    // A context has at most 256 pages that are no objects.
+    let has = context.find((Numbered::Page, number)).is_some() || context.data.static_pages.contains(&number);
+    if has { Ok(number) } else { Err(Errno::EINVAL) }
 }
 
 /// The kernel's data about a QP.

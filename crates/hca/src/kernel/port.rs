@@ -58,7 +58,7 @@ impl Kernel for HcaKernel {
     }
 
     fn connection_manager(&self) -> uverbs_core::Result<Arc<dyn CmPort>> {
-        Ok(Arc::new(HcaCm::open(self.plugged.alive(), self.plugged.index())?))
+        Ok(Arc::new(HcaCm::open(self.plugged.fabric(), self.plugged.index())?))
     }
 
     /// mlx5 posts and arms without system calls.

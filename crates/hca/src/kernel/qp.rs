@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Creating queue pairs.
 
-use super::attr::{flags, known, number, number32, optional_handle, uhw, uhw_out};
 use super::call::Call;
-use super::lend::{lend, lend_area};
-use super::object::{Object, QpObject};
+use super::object::{Object, QpObject, page};
 use crate::engine::qp::{Qp, QpKind, SendRing};
 use crate::engine::recv::RecvRing;
 use crate::memory::Area;
@@ -13,6 +11,8 @@ use uverbs_core::attr::QpType;
 use uverbs_core::kernel::RawCommand;
 use uverbs_mlx5_hw::doorbell::DBREC_BYTES;
 use uverbs_mlx5_hw::wqe::MLX5_SEND_WQE_BB;
+use uverbs_softkernel::attr::{flags, known, number, number32, optional_handle, uhw, uhw_out};
+use uverbs_softkernel::program_memory::{area_at, memory_at};
 use uverbs_uapi::ids::{
     UVERBS_ATTR_CREATE_QP_CAP, UVERBS_ATTR_CREATE_QP_EVENT_FD, UVERBS_ATTR_CREATE_QP_FLAGS,
     UVERBS_ATTR_CREATE_QP_HANDLE, UVERBS_ATTR_CREATE_QP_IND_TABLE_HANDLE, UVERBS_ATTR_CREATE_QP_PD_HANDLE,
@@ -151,10 +151,10 @@ impl Call<'_, '_> {
             return Ok(NO_REGISTER);
         }
         let context = self.state.context(self.context)?;
-        let pages = context.static_pages.len().max(1);
-        context.next_page = (context.next_page + 1) % pages;
+        let pages = context.data.static_pages.len().max(1);
+        context.data.next_page = (context.data.next_page + 1) % pages;
         // Four registers in a page, of which the first two are user space's (`MLX5_BFREGS_PER_UAR`).
-        Ok(context.next_page as u32 * 4)
+        Ok(context.data.next_page as u32 * 4)
     }
 
     fn parents(&mut self, c: &RawCommand<'_, '_>, kind: QpKind) -> Result<Parents, Errno> {
@@ -220,7 +220,7 @@ impl Call<'_, '_> {
             return Err(Errno::EINVAL);
         }
         if private.flags & MLX5_QP_FLAG_UAR_PAGE_INDEX != 0 {
-            qp.page = Some(self.state.context(self.context)?.page(private.bfreg_index)?);
+            qp.page = Some(page(self.state.context(self.context)?, private.bfreg_index)?);
         }
         if matches!(qp.kind, QpKind::Dct) {
             return Ok(());
@@ -241,12 +241,12 @@ impl Call<'_, '_> {
         let stride = if receives > 0 { 1_u64 << private.rq_wqe_shift } else { 0 };
         let rq_len = u64::from(receives) * stride;
         let sq_len = u64::from(blocks) * MLX5_SEND_WQE_BB as u64;
-        let record: Area = lend_area(c, private.db_addr, DBREC_BYTES as u64)?;
+        let record: Area = area_at(c, private.db_addr, DBREC_BYTES as u64)?;
         let (rq, sq) = if qp.kind == QpKind::Raw {
-            let sq = if blocks > 0 { Some(lend_area(c, private.sq_buf_addr, sq_len)?) } else { None };
-            (lend_area(c, private.buf_addr, rq_len).ok(), sq)
+            let sq = if blocks > 0 { Some(area_at(c, private.sq_buf_addr, sq_len)?) } else { None };
+            (area_at(c, private.buf_addr, rq_len).ok(), sq)
         } else {
-            let memory = lend(c, private.buf_addr, rq_len + sq_len)?;
+            let memory = memory_at(c, private.buf_addr, rq_len + sq_len)?;
             (Area::new(memory.clone(), 0, rq_len), Area::new(memory, rq_len, sq_len))
         };
         if blocks > 0 {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The attributes of the device and its port.
 
-use super::attr::{core_in, core_out, flags, known, number, uhw_out};
 use super::call::Call;
 use super::limits::{
     MAX_CQ, MAX_CQE, MAX_DM, MAX_MR, MAX_PD, MAX_QP, MAX_RD_ATOMIC, MAX_SGE, MAX_SRQ, MAX_SRQ_SGE,
@@ -10,6 +9,7 @@ use super::limits::{
 use crate::config::Link;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::attr::{core_in, core_out, flags, known, number, uhw_out};
 use uverbs_uapi::be::Be64;
 use uverbs_uapi::cmd::{
     IB_UVERBS_DEVICE_MANAGED_FLOW_STEERING, IB_UVERBS_DEVICE_MEM_WINDOW, IB_UVERBS_DEVICE_MEM_WINDOW_TYPE_2B,

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Receive work queues, indirection tables, and the QPs that hash over them.
 
-use super::attr::{core_in, core_out, extensible, flags, handle, known, number, number32, uhw, uhw_out};
 use super::call::Call;
-use super::lend::lend_area;
 use super::limits::MAX_WQES;
 use super::object::Object;
 use super::object::QpObject;
@@ -15,6 +13,10 @@ use uverbs_core::Errno;
 use uverbs_core::attr::QpType;
 use uverbs_core::kernel::RawCommand;
 use uverbs_mlx5_hw::doorbell::DBREC_BYTES;
+use uverbs_softkernel::attr::{
+    core_in, core_out, extensible, flags, handle, known, number, number32, uhw, uhw_out,
+};
+use uverbs_softkernel::program_memory::area_at;
 use uverbs_uapi::cmd::{
     IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE, ib_uverbs_ex_create_rwq_ind_table,
     ib_uverbs_ex_create_rwq_ind_table_resp, ib_uverbs_ex_create_wq, ib_uverbs_ex_create_wq_resp,
@@ -70,8 +72,8 @@ impl Call<'_, '_> {
             return Err(Errno::EINVAL);
         }
         let stride = 1_u64 << shift;
-        let ring = lend_area(c, private.buf_addr, u64::from(count) * stride)?;
-        let record = lend_area(c, private.db_addr, DBREC_BYTES as u64)?;
+        let ring = area_at(c, private.buf_addr, u64::from(count) * stride)?;
+        let record = area_at(c, private.db_addr, DBREC_BYTES as u64)?;
         let wqn = self.device.number().ok_or(Errno::ENOMEM)?;
         let rq = RecvRing { ring, stride, count, record, taken: 0, broken: false, padded: false };
         let uidx = private.user_index & 0xff_ffff;

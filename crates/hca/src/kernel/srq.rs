@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shared receive queues.
 
-use super::attr::{core_in, core_out, handle, known, number, number32, optional_handle, uhw, uhw_out};
 use super::call::Call;
-use super::lend::lend_area;
 use super::limits::MAX_SRQ_SGE;
 use super::limits::MAX_WQES;
 use super::object::Object;
@@ -12,6 +10,10 @@ use crate::engine::{Notice, event};
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_mlx5_hw::doorbell::DBREC_BYTES;
+use uverbs_softkernel::attr::{
+    core_in, core_out, handle, known, number, number32, optional_handle, uhw, uhw_out,
+};
+use uverbs_softkernel::program_memory::area_at;
 use uverbs_uapi::cmd::{ib_uverbs_modify_srq, ib_uverbs_query_srq, ib_uverbs_query_srq_resp};
 use uverbs_uapi::ids::{
     UVERBS_ATTR_CREATE_SRQ_CQ_HANDLE, UVERBS_ATTR_CREATE_SRQ_EVENT_FD, UVERBS_ATTR_CREATE_SRQ_HANDLE,
@@ -74,8 +76,8 @@ impl Call<'_, '_> {
         // Sizes as `mlx5_ib_create_srq()` makes them: a header and the entries, a power of two.
         let count = (max_wr + 1).next_power_of_two();
         let stride = u64::from((16 + 16 * max_sge).next_power_of_two().max(32));
-        let ring = lend_area(c, private.buf_addr, u64::from(count) * stride)?;
-        let record = lend_area(c, private.db_addr, DBREC_BYTES as u64)?;
+        let ring = area_at(c, private.buf_addr, u64::from(count) * stride)?;
+        let record = area_at(c, private.db_addr, DBREC_BYTES as u64)?;
         let srqn = self.device.number().ok_or(Errno::ENOMEM)?;
         let srq = Srq {
             ring,

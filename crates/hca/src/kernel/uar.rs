@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Doorbell pages (UARs): as objects, or allocated with the context as by older kernels.
 
-use super::attr::{known, number};
 use super::call::Call;
 use super::object::{Numbered, Object};
 use super::state::State;
@@ -11,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use uverbs_core::Errno;
 use uverbs_core::kernel::{DoorbellPort, RawCommand, Registers};
 use uverbs_mlx5_hw::doorbell::UAR_BYTES;
+use uverbs_softkernel::attr::{known, number};
 use uverbs_uapi::mlx5::cmds::{
     MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH,
     MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID,
@@ -117,7 +117,7 @@ impl Call<'_, '_> {
         let context = self.state.context(self.context)?;
         let number = offset / PAGE;
         if let Some(page) = offset.checked_sub(OBJECTS).and_then(|o| u32::try_from(o / PAGE).ok()) {
-            return context.find(Numbered::Page, page).map(|_| page).ok_or(Errno::EINVAL);
+            return context.find((Numbered::Page, page)).map(|_| page).ok_or(Errno::EINVAL);
         }
         // Bits 15:8 of the page number are the command, the others the index.
         let (command, index) = (number >> 8 & 0xff, number & 0xff | number >> 16 << 8);
@@ -125,6 +125,6 @@ impl Call<'_, '_> {
             return Err(Errno::EINVAL);
         }
         let index = usize::try_from(index).map_err(|_| Errno::EINVAL)?;
-        context.static_pages.get(index).copied().ok_or(Errno::EINVAL)
+        context.data.static_pages.get(index).copied().ok_or(Errno::EINVAL)
     }
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The commands of the legacy write interface, which are called through the ioctl.
 
-use super::attr::{core_in, known, number32};
 use super::call::Call;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::attr::{core_in, known, number32};
 use uverbs_uapi::cmd as abi;
 use uverbs_uapi::ids::{
     UVERBS_ATTR_CORE_IN, UVERBS_ATTR_CORE_OUT, UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT, UVERBS_ATTR_WRITE_CMD,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! XRC domains, and targets that several contexts have open.
 
-use super::attr::{core_in, core_out};
 use super::call::Call;
 use super::object::Object;
 use super::object::QpObject;
@@ -9,6 +8,7 @@ use crate::engine::qp::QpKind;
 use uverbs_core::Errno;
 use uverbs_core::attr::QpType;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::attr::{core_in, core_out};
 use uverbs_uapi::cmd::{
     ib_uverbs_create_qp_resp, ib_uverbs_open_qp, ib_uverbs_open_xrcd, ib_uverbs_open_xrcd_resp,
 };

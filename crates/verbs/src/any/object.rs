@@ -93,6 +93,10 @@ impl SrqObject for AnySrq {
     fn modify(&self, engine: &mut Self::Engine, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()> {
         forward_with!(self.modify(engine, attr, mask))
     }
+
+    fn notify(&self) -> Arc<dyn Notify> {
+        forward!(self.notify())
+    }
 }
 
 impl WqObject for AnyWq {

@@ -173,7 +173,7 @@ fn a_new_queue_with_the_numbers_of_an_old_one<D: Driver>(max: usize, late: bool)
     // The new queue's are its own. A receive and an unsignaled send: one completion, and one buffer that stays.
     bed.hca.run();
     assert_eq!(poll(&bed.cq, 16, || (), false), [11]);
-    assert_eq!((bed.pool.available(), bed.cq.strays()), (BUFS - 1, Ok(0)));
+    assert_eq!((bed.pool.available(), bed.cq.unmatched()), (BUFS - 1, Ok(0)));
     drop(new.into_inner());
     assert_eq!(bed.pool.available(), BUFS);
     assert!(bed.hca.violations().is_empty(), "{:?}", bed.hca.violations());
@@ -230,7 +230,7 @@ fn a_poll_that_stalls_completes_no_sends_of_the_next_life() {
         assert_eq!(bed.pool.available(), before + 4 - 2, "{ids:?}");
         bed.hca.run();
         while !poll(&bed.cq, 16, || (), false).is_empty() {}
-        assert_eq!(bed.cq.strays(), Ok(0));
+        assert_eq!(bed.cq.unmatched(), Ok(0));
         drop(qp);
         srq.close().map_err(|(_, error)| error).unwrap();
         assert_eq!(bed.pool.available(), BUFS);

@@ -200,14 +200,14 @@ impl<D: Driver, A: Access> Acquire<A, D> {
         let Self { pool, number } = self;
         pool.inner.poll(number, waker).map(|index| {
             let unknown = || Error::os("acquire", "pool", Errno::EIO);
-            index.and_then(|index| pool.lend(index).ok_or_else(unknown))
+            index.and_then(|index| pool.buf_at(index).ok_or_else(unknown))
         })
     }
 
     /// Stops to wait. A buffer that was given meanwhile.
     fn leave(&mut self) -> Option<Buf<A, D>> {
         let number = self.number.take()?;
-        self.pool.inner.leave(number).and_then(|index| self.pool.lend(index))
+        self.pool.inner.leave(number).and_then(|index| self.pool.buf_at(index))
     }
 }
 

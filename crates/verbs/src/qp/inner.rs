@@ -56,7 +56,7 @@ impl<D: Driver> Labelled for Arc<QpInner<D>> {
 }
 
 /// The arguments of [`QpInner::new`] besides the parents.
-pub(crate) struct QpFacts {
+pub(crate) struct QpProperties {
     pub(crate) qp_type: QpType,
     pub(crate) cap: QpCap,
     pub(crate) has_send_ops: bool,
@@ -66,11 +66,11 @@ pub(crate) struct QpFacts {
 impl<D: Driver> QpInner<D> {
     pub(crate) fn new(
         qp: D::Qp,
-        facts: QpFacts,
+        properties: QpProperties,
         parents: QpParents<D>,
         context: Arc<ContextInner<D>>,
     ) -> Self {
-        let QpFacts { qp_type, cap, has_send_ops, event_id } = facts;
+        let QpProperties { qp_type, cap, has_send_ops, event_id } = properties;
         if let Some(srq) = &parents.srq {
             srq.has_user(&qp);
         }

@@ -5,7 +5,7 @@ use crate::context::{ContextInner, Object, nobody};
 use crate::event::QpEvents;
 use crate::pd::ProtectionDomain;
 use crate::qp::control::QpControl;
-use crate::qp::inner::{QpFacts, QpInner, QpParents};
+use crate::qp::inner::{QpInner, QpParents, QpProperties};
 use crate::qp::transport::{Sends, Transport, XrcRecv};
 use crate::raw::cq::{Cq, CqInner};
 use crate::raw::qp::Qp;
@@ -59,8 +59,8 @@ impl<D: Driver> XrcDomain<D> {
         let event_id = context.remember_object(Object::Qp(QpEvents::new(qp_num), nobody()));
         let open = || context.driver().open_qp(self.inner().handle()?, qp_num, event_id);
         let qp = open().inspect_err(|_| context.forget_object(event_id))?;
-        let facts =
-            QpFacts { qp_type: QpType::XrcRecv, cap: QpCap::default(), has_send_ops: false, event_id };
+        let properties =
+            QpProperties { qp_type: QpType::XrcRecv, cap: QpCap::default(), has_send_ops: false, event_id };
         let parents = QpParents {
             _pd: None,
             _send_cq: None,
@@ -68,7 +68,7 @@ impl<D: Driver> XrcDomain<D> {
             srq: None,
             _xrcd: Some(self.inner().clone()),
         };
-        Ok(QpControl::new(Arc::new(QpInner::new(qp, facts, parents, context.clone()))))
+        Ok(QpControl::new(Arc::new(QpInner::new(qp, properties, parents, context.clone()))))
     }
 }
 
@@ -224,7 +224,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
         let QpParts { qp, send, recv, cap } = create().inspect_err(|_| context.forget_object(event_id))?;
         let events = QpEvents::new(qp.handle().qp_num());
         context.update_object(event_id, Object::Qp(events, Arc::downgrade(&qp.notify())));
-        let facts = QpFacts {
+        let properties = QpProperties {
             qp_type: T::QP_TYPE,
             cap,
             has_send_ops: !self.attr.send_ops_flags.is_empty(),
@@ -237,7 +237,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
             srq: self.srq.cloned(),
             _xrcd: self.xrcd.cloned(),
         };
-        Ok((Arc::new(QpInner::new(qp, facts, parents, context.clone())), send, recv))
+        Ok((Arc::new(QpInner::new(qp, properties, parents, context.clone())), send, recv))
     }
 }
 

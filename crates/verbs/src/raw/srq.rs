@@ -3,7 +3,7 @@
 
 use crate::Holds;
 use crate::brief::brief;
-use crate::context::{ContextInner, Object};
+use crate::context::{ContextInner, Object, nobody};
 pub use crate::id::SrqId;
 use crate::label::Label;
 use crate::open::AnyDriver;
@@ -158,7 +158,7 @@ impl<D: Driver> ProtectionDomain<D> {
 impl<D: Driver, L: Locking> Srq<L, D> {
     fn create(pd: &ProtectionDomain<D>, attr: &SrqInitAttr, xrc: Option<Xrc<D>>) -> Result<Self> {
         let context = pd.inner().context();
-        let event_id = context.remember_object(Object::Srq);
+        let event_id = context.remember_object(Object::Srq(nobody()));
         let create = || {
             let xrc = match &xrc {
                 Some(Xrc { xrcd, cq }) => Some((xrcd.handle()?, cq.object()?)),
@@ -169,6 +169,7 @@ impl<D: Driver, L: Locking> Srq<L, D> {
             context.driver().create_srq(&create)
         };
         let SrqParts { srq, queue, attr } = create().inspect_err(|_| context.forget_object(event_id))?;
+        context.update_object(event_id, Object::Srq(Arc::downgrade(&srq.notify())));
         let label = Label::new(QueueKind::Srq, srq.handle().handle(), attr.max_wr);
         let inner = SrqInner {
             object: Life::new("srq", srq),

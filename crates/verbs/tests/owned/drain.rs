@@ -180,17 +180,17 @@ type SharedCq = Cq<Shared, Mlx5>;
 
 #[test]
 fn other_threads_post_and_poll_while_qps_are_drained() {
-    let strays = other_threads_post_and_poll(20, |_, qp, queue, cq| {
+    let unmatched = other_threads_post_and_poll(20, |_, qp, queue, cq| {
         queue.drain(qp, cq, LIMIT, drop).map_err(|(_, error)| error).unwrap();
     });
-    assert_eq!(strays, 0);
+    assert_eq!(unmatched, 0);
 }
 
 /// The receives that the QPs have taken come back, and their numbers and the QPs' are used again. A poll takes what a completion names
 /// before the end of the QP goes on, so each completion finds its work request.
 #[test]
 fn other_threads_post_and_poll_while_qps_are_dropped_and_reset() {
-    let strays = other_threads_post_and_poll(60, |round, mut qp, _, _| {
+    let unmatched = other_threads_post_and_poll(60, |round, mut qp, _, _| {
         if round % 2 == 0 {
             qp.reset().unwrap();
             connect_self(&qp);
@@ -198,11 +198,11 @@ fn other_threads_post_and_poll_while_qps_are_dropped_and_reset() {
         }
         drop(qp);
     });
-    assert_eq!(strays, 0);
+    assert_eq!(unmatched, 0);
 }
 
 /// One thread posts receives and sends, one polls, and a third ends QPs of the same queue one after the other, by `end_qp`.
-/// Returns the strays.
+/// Returns the number of unmatched completions.
 fn other_threads_post_and_poll(
     rounds: u32,
     end_qp: impl Fn(u32, Qp<Rc, Exclusive, Mlx5>, &SharedSrq, &SharedCq),
@@ -271,9 +271,9 @@ fn other_threads_post_and_poll(
     queue.close().map_err(|(_, error)| error).unwrap();
     while cq.poll_each(8, |done| drop(done)).unwrap() > 0 {}
     assert_eq!(end.available(), BUFS);
-    let strays = cq.strays().unwrap();
+    let unmatched = cq.unmatched().unwrap();
     let End { qp, hca, .. } = end;
     drop(qp);
     assert!(hca.violations().is_empty(), "{:?}", hca.violations());
-    strays
+    unmatched
 }

@@ -104,7 +104,7 @@ fn a_reset_gives_buffers_back() {
         let id = received.wc.wr_id;
         a.qp.rq().unwrap().post(id, received.buf().unwrap()).unwrap();
     }
-    assert_eq!(a.cq.strays(), Ok(0));
+    assert_eq!(a.cq.unmatched(), Ok(0));
 }
 
 #[test]
@@ -456,5 +456,5 @@ fn each_cq_reports_the_completions_of_its_queues() {
     qp.sq().post(2).signaled().send_inline(b"x").unwrap();
     assert_eq!(end.next().wc.wr_id, 1);
     assert_eq!(sends.poll_one().unwrap().unwrap().wc.wr_id, 2);
-    assert_eq!((sends.strays(), end.cq.strays()), (Ok(0), Ok(0)));
+    assert_eq!((sends.unmatched(), end.cq.unmatched()), (Ok(0), Ok(0)));
 }

@@ -134,3 +134,51 @@ fn datagrams_own_their_buffers() {
     drop((from, to));
     assert_eq!((a.available(), b.available()), (BUFS, BUFS));
 }
+
+/// Operations that are known at run time only: one that the transport or the data do not have is refused, with the data.
+#[test]
+fn an_operation_as_a_value_is_checked_when_it_is_posted() {
+    use uverbs::{Operation, PostError, RemoteRegion};
+    let (a, b) = ends();
+    let attr = attr();
+    let mut datagrams = a.pd.qp::<Ud>().cq(&a.cq).cap(CAP).create().unwrap();
+    let ah = a.pd.create_ah(&attr.ah_attr(&port(&b))).unwrap();
+    let region = RemoteRegion::new(0x1000, 64, 1).unwrap();
+    let connected = [
+        Operation::SendInv(1),
+        Operation::Write(region),
+        Operation::WriteImm(region, 1),
+        Operation::Read(region),
+        Operation::CmpSwp(region, 0, 0),
+        Operation::FetchAdd(region, 0),
+    ];
+    for op in &connected {
+        let wr = datagrams.sq().post_to(1, &ah, 2, 3);
+        let rejected = wr.op_with(op, a.filled(&[0; 8])).unwrap_err();
+        assert!(rejected.error == PostError::IllegalOpcode && rejected.returned.is_some(), "{op:?}");
+        assert!(datagrams.sq().post_to(1, &ah, 2, 3).op_inline(op, &[]).is_err(), "{op:?}");
+    }
+    // Not what writes to shared memory, in a batch or alone.
+    let mut qp = a.pd.qp::<uverbs::Rc>().cq(&a.cq).cap(CAP).create().unwrap();
+    let shared = a.filled(&[0; 8]).share();
+    for op in &connected[3..] {
+        let rejected = qp.sq().post(1).op(op, shared.clone()).unwrap_err();
+        assert!(rejected.error == PostError::IllegalOpcode && rejected.returned.is_some(), "{op:?}");
+        let mut batch = qp.sq().batch();
+        batch.wr(1).op(op, shared.clone());
+        assert!(batch.complete().unwrap_err() == PostError::IllegalOpcode, "{op:?}");
+    }
+    // Nor what is too long for the memory of the peer, or no word.
+    for op in [Operation::Write(region), Operation::Read(region), Operation::FetchAdd(region, 0)] {
+        let rejected = qp.sq().post(1).op_with(&op, a.filled(&[0; 65])).unwrap_err();
+        assert!(rejected.error == PostError::InvalidLength, "{op:?}");
+    }
+    let flush =
+        Operation::Flush(region, uverbs::provider::op::FlushArgs { length: 8, placement: 1, level: 0 });
+    let rejected = qp.sq().post(1).op_with(&flush, a.filled(b"x")).unwrap_err();
+    assert!(rejected.error == PostError::IllegalOpcode);
+    drop(shared);
+    drop((qp, datagrams, rejected));
+    assert_eq!(a.available(), BUFS);
+    assert!(a.hca.violations().is_empty());
+}

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A removed device is an error of posts and polls, in all faces, as soon as the library knows it.
 
-use crate::bed::{BUFS, End, pair, real_time_pair};
+use crate::bed::{BUFS, End, pair, real_time_pair, srq};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::thread;
 use std::time::Instant;
-use uverbs::attr::EventType;
+use uverbs::attr::{EventType, SrqAttr, SrqInitAttr, WqInitAttr, WqState};
 use uverbs::mlx5::Mlx5;
-use uverbs::raw::Qp as RawQp;
-use uverbs::{Errno, EventSource, PollError, PostError, Rc, Shared, WcStatus};
+use uverbs::raw::{Qp as RawQp, Srq as RawSrq, Wq};
+use uverbs::{Errno, EventSource, Exclusive, PollError, PostError, Rc, Shared, WcStatus};
 
 /// How the library gets to know it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -162,5 +162,93 @@ fn posters_and_pollers_end_while_the_device_goes() {
             }
         });
         drop((send, recv, control, pd, pool));
+    }
+}
+
+/// Shared receive queues and work queues, in both faces, with and without receives, and those that are created later.
+#[test]
+fn shared_and_work_queues_take_no_receives_after_the_removal() {
+    for by in [By::Event, By::TryEvent, By::Verb] {
+        let end = End::new(uverbs_hca::Fabric::deterministic(3).device("hca0").build());
+        let cq = end.context.create_cq(64, None).unwrap();
+        let init = SrqInitAttr::new(SrqAttr::new(8));
+        let mut front = srq(&end.pd, 8);
+        let mut raw: RawSrq<Exclusive, Mlx5> = end.pd.create_srq(&init).unwrap();
+        let locked: RawSrq<Shared, Mlx5> = end.pd.create_srq(&init).unwrap();
+        let mut wq: Wq<Exclusive, Mlx5> = end.pd.create_wq(&cq, &WqInitAttr::new(8)).unwrap();
+        wq.modify_state(WqState::RDY).unwrap();
+        for _ in 0..2 {
+            front.post(1, end.pool.get().unwrap()).unwrap();
+            // SAFETY: receives without entries name no memory.
+            #[expect(unsafe_code, reason = "posts of the raw face")]
+            unsafe { raw.post(1, &[]).and(wq.post(1, &[])) }.unwrap();
+        }
+        end.hca.unplug();
+        tell(&end, by);
+        for round in 0..20 {
+            let rejected = front.post(2, end.pool.get().unwrap()).unwrap_err();
+            assert!(rejected.error.to_string().starts_with("post_srq_recv(srq "), "{rejected}");
+            assert!(
+                rejected.error == PostError::Removed && rejected.returned.is_some(),
+                "{by:?}, {round}: {rejected}"
+            );
+            assert_eq!(front.post_empty(3).unwrap_err(), PostError::Removed);
+            let mut batch = front.batch();
+            batch.push(4, end.pool.get().unwrap());
+            assert_eq!(batch.complete().unwrap_err(), PostError::Removed);
+            // SAFETY: as above.
+            #[expect(unsafe_code, reason = "posts of the raw face")]
+            let errors = unsafe { [raw.post(2, &[]).unwrap_err(), wq.post(2, &[]).unwrap_err()] };
+            assert!(errors.iter().all(|error| *error == PostError::Removed), "{errors:?}");
+            let wr = uverbs::wr::RecvWr {
+                wr_id: 5,
+                next: core::ptr::null_mut(),
+                sg_list: core::ptr::null_mut(),
+                num_sge: 0,
+            };
+            // SAFETY: a list of one receive without entries.
+            #[expect(unsafe_code, reason = "posts of C")]
+            let refused = unsafe { locked.post_srq_recv(&wr) };
+            assert_eq!(refused.unwrap_err().error, PostError::Removed);
+        }
+        assert_eq!(end.available(), BUFS - 2, "two receives are in flight");
+        let pool = end.pool.clone();
+        drop(front);
+        assert_eq!(pool.available() as u32, BUFS);
+    }
+}
+
+/// Threads post to a shared receive queue and to a work queue, which are full or not, while another one learns of the removal.
+#[test]
+fn posters_of_shared_and_work_queues_end_while_the_device_goes() {
+    for by in [By::Event, By::Verb] {
+        let end = End::new(uverbs_hca::Fabric::new(3).device("hca0").build());
+        let cq = end.context.create_cq(64, None).unwrap();
+        let init = SrqInitAttr::new(SrqAttr::new(1000));
+        let mut srq: RawSrq<Exclusive, Mlx5> = end.pd.create_srq(&init).unwrap();
+        let mut wq: Wq<Exclusive, Mlx5> = end.pd.create_wq(&cq, &WqInitAttr::new(1000)).unwrap();
+        wq.modify_state(WqState::RDY).unwrap();
+        thread::scope(|s| {
+            // SAFETY: receives without entries name no memory.
+            #[expect(unsafe_code, reason = "posts of the raw face")]
+            let posts: [Box<dyn FnMut() -> Result<(), uverbs::QueueError> + Send>; 2] =
+                [Box::new(|| unsafe { srq.post(1, &[]) }), Box::new(|| unsafe { wq.post(1, &[]) })];
+            for mut post in posts {
+                s.spawn(move || {
+                    let begin = Instant::now();
+                    loop {
+                        match post() {
+                            Err(error) if error == PostError::Removed => break,
+                            Err(error) => assert_eq!(error, PostError::QueueFull),
+                            Ok(()) => {}
+                        }
+                        assert!(begin.elapsed() < Duration::from_secs(30), "the posts go on");
+                    }
+                });
+            }
+            thread::sleep(Duration::from_micros(300));
+            end.hca.unplug();
+            tell(&end, by);
+        });
     }
 }

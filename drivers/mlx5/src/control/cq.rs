@@ -4,8 +4,9 @@
 use super::{Mlx5, no_memory};
 use crate::control::calls::{self, CqRequest};
 use crate::control::size;
-use crate::cq::{Clock, CompletionQueue, CqConfig, CqRing, CqShared, CqeVersion, RingOwner, UserIndices};
+use crate::cq::{Clock, CompletionQueue, CqConfig, CqRing, CqShared, CqeVersion, RingOwner};
 use crate::memory::{Allocator, MemoryUse, Pages, QueueBuf};
+use crate::shared::UserIndices;
 use std::sync::Arc;
 use uverbs_core::attr::{CqFlags, CqInitAttr, WcExFlags};
 use uverbs_core::control::{CompChannelHandle, CqEvents, CqHandle};

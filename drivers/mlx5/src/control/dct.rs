@@ -5,7 +5,7 @@ use super::object::{Kind, Qp};
 use super::qp::QpControl;
 use super::{Mlx5, NO_UIDX};
 use crate::control::calls;
-use crate::qp::QpShared;
+use crate::shared::QpShared;
 use std::sync::{Arc, OnceLock};
 use uverbs_core::attr::{QpAttr, QpAttrMask, QpInitAttr, QpState, QpType};
 use uverbs_core::control::{QpHandle, QpParents};

@@ -7,8 +7,7 @@ use super::Mlx5;
 use super::context::Facts;
 use super::qp::QpControl;
 use crate::control::{calls, dct, flow, wq};
-use crate::cq::UserIndices;
-use crate::qp::QpShared;
+use crate::shared::{QpShared, UserIndices};
 use std::sync::{Arc, OnceLock};
 use uverbs_core::attr::{
     Ece, FlowAttr, QpAttr, QpAttrMask, QpInitAttr, QpRateLimitAttr, QpState, QpType, WqAttr,

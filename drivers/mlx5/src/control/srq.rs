@@ -6,16 +6,17 @@
 use super::{Mlx5, NO_UIDX, ThreadDomain};
 use crate::SharedRecvQueue;
 use crate::control::{calls, size};
-use crate::cq::{CqShared, UserIndices};
+use crate::cq::CqShared;
 use crate::memory::dbrec::DbRec;
 use crate::memory::{Allocator, MemoryUse, QueueBuf, StrideRing};
-use crate::rq::SrqShared;
+use crate::rq::close_srq;
+use crate::shared::{SrqShared, UserIndices};
 use std::sync::Arc;
 use uverbs_core::attr::{SrqAttr, SrqAttrMask, SrqType};
 use uverbs_core::control::{SrqHandle, SrqParents};
 use uverbs_core::error::{Error, Result};
-use uverbs_core::kernel::Uhw;
-use uverbs_core::provider::{Kept, Object, SrqCreate, SrqObject, SrqParts};
+use uverbs_core::kernel::{QueueAccess, Uhw};
+use uverbs_core::provider::{Kept, Notify, Object, SrqCreate, SrqObject, SrqParts};
 
 /// A shared receive queue.
 #[derive(Debug)]
@@ -28,6 +29,7 @@ struct State {
     shared: Arc<SrqShared>,
     cq: Option<Arc<CqShared>>,
     dbrec: Arc<DbRec>,
+    poster: Arc<Poster>,
     context: Arc<UserIndices>,
 }
 
@@ -93,6 +95,20 @@ impl SrqObject for Srq {
         }
         self.handle().modify(attr, mask, Uhw::none())
     }
+
+    fn notify(&self) -> Arc<dyn Notify> {
+        Arc::clone(&self.0.poster) as Arc<dyn Notify>
+    }
+}
+
+/// The access of its poster.
+#[derive(Debug)]
+struct Poster(QueueAccess);
+
+impl Notify for Poster {
+    fn device_removed(&self) {
+        close_srq(&self.0);
+    }
 }
 
 pub(super) fn create(
@@ -154,6 +170,7 @@ pub(super) fn create(
     if let Some(cq) = &cq {
         cq.attach_srq(&shared);
     }
+    let poster = Arc::new(Poster(access.clone()));
     let queue = SharedRecvQueue::new(
         Arc::clone(&shared),
         access,
@@ -162,6 +179,6 @@ pub(super) fn create(
         dbrec.recv_word(),
     );
     let attr = attr.attr.max_wr(size.slots - 1).max_sge(size.ring.max_sge);
-    let state = State { shared, cq, dbrec, context: Arc::clone(&mlx5.indices) };
+    let state = State { shared, cq, dbrec, poster, context: Arc::clone(&mlx5.indices) };
     Ok(SrqParts { srq: Srq(Kept::new(handle, state)), queue, attr })
 }

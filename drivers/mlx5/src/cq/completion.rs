@@ -4,7 +4,7 @@
 use super::clock::ClockInfo;
 use super::entry::{CqeRef, Tail};
 use crate::cq::cqe::{self, Kind};
-use crate::sq::umr_op;
+use crate::shared::umr_op;
 use core::fmt;
 use core::mem::MaybeUninit;
 use uverbs_core::attr::WcExFlags;

@@ -10,7 +10,7 @@ use super::parse::{Current, Outcome, Resources};
 use super::ring::CqRing;
 use super::shared::Entered;
 use super::state::CqState;
-use crate::memory::Walk;
+use crate::memory::BlockCursor;
 use core::hint::cold_path;
 use core::ptr::NonNull;
 use uverbs_core::provider::PollError;
@@ -20,19 +20,19 @@ use uverbs_core::sync::barrier;
 ///
 /// # Invariants
 /// The cursor was created inside the queue. Its references are used only inside, and not after the state may have changed.
-/// `walk` and the consumer's watch are of one ring.
-pub(super) struct Cursor<'q> {
+/// `blocks` and the consumer's position are of one ring.
+pub(super) struct PollCursor<'q> {
     state: NonNull<CqState>,
     pub(super) ring: &'q CqRing,
     pub(super) resources: &'q Resources,
-    pub(super) walk: Walk<'q>,
+    pub(super) blocks: BlockCursor<'q>,
     /// The position of the ring's first entry in this lap.
     lap: u32,
     pub(super) phase: Phase,
     pub(super) current: Current<'q>,
 }
 
-impl<'q> Cursor<'q> {
+impl<'q> PollCursor<'q> {
     /// A cursor at the consumer's position.
     ///
     /// # Safety
@@ -48,7 +48,7 @@ impl<'q> Cursor<'q> {
             state,
             ring,
             resources,
-            walk: consumer.watch.walk(),
+            blocks: consumer.next.cursor(),
             lap: consumer.lap,
             phase: consumer.phase,
             current: Resources::current(last),
@@ -58,7 +58,7 @@ impl<'q> Cursor<'q> {
     /// The entry at the cursor.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn entry(&self) -> CqeRef<'q> {
-        CqeRef(self.walk.block())
+        CqeRef(self.blocks.block())
     }
 
     /// The tail of the entry at the cursor.
@@ -70,17 +70,17 @@ impl<'q> Cursor<'q> {
     /// The position of the entry at the cursor.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn position(&self) -> u32 {
-        self.lap.wrapping_add(self.walk.index())
+        self.lap.wrapping_add(self.blocks.index())
     }
 
-    /// Moves the cursor and the consumer past the entry, which must be before the walk's stop.
+    /// Moves the cursor and the consumer past the entry, which must be before the stop of `blocks`.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn step_to_stop(&mut self) {
-        self.walk.step_to_stop();
-        // SAFETY: the caller is inside the queue (invariant), and no other reference to `watch` exists.
-        let watch = unsafe { &mut (*self.state.as_ptr()).consumer.watch };
-        // SAFETY: `walk` and `watch` are of one ring (invariant).
-        unsafe { watch.follow_walk(&self.walk) };
+        self.blocks.step_to_stop();
+        // SAFETY: the caller is inside the queue (invariant), and no other reference to `next` exists.
+        let next = unsafe { &mut (*self.state.as_ptr()).consumer.next };
+        // SAFETY: `blocks` and `next` are of one ring (invariant).
+        unsafe { next.set_to_cursor(&self.blocks) };
     }
 
     /// Moves the cursor and the consumer past the entry, which may be at any position.
@@ -88,9 +88,9 @@ impl<'q> Cursor<'q> {
     pub(super) fn step(&mut self) {
         // SAFETY: the caller is inside the queue (invariant), and no other reference to `consumer` exists.
         let consumer = unsafe { &mut (*self.state.as_ptr()).consumer };
-        let wraps = self.walk.step();
-        // SAFETY: `walk` and `watch` are of one ring (invariant).
-        unsafe { consumer.watch.follow_walk(&self.walk) };
+        let wraps = self.blocks.step();
+        // SAFETY: `blocks` and `next` are of one ring (invariant).
+        unsafe { consumer.next.set_to_cursor(&self.blocks) };
         if wraps {
             consumer.begin_lap();
             (self.lap, self.phase) = (consumer.lap, consumer.phase);
@@ -125,7 +125,7 @@ impl<'q> Cursor<'q> {
             if parsed.is_some() {
                 return Ok(parsed);
             }
-            if !self.current.turn_to(self.resources, entry) {
+            if !self.current.change_to(self.resources, entry) {
                 break;
             }
         }

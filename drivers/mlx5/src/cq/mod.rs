@@ -10,9 +10,8 @@
 //! | `shared`     | mutual exclusion of the poller and the control path                                |
 //! | `state`      | consumer position, ring and lookup table, and their changes by the control path    |
 //! | `parse`      | parses an entry into a completion                                                  |
-//! | `at_hand`    | a cache of the last entry's resource                                               |
+//! | `cached`    | a cache of the last entry's resource                                               |
 //! | `lookup`     | maps a number in an entry to its resource                                          |
-//! | `user_index` | user indices: the numbers by which completions name resources                      |
 //! | `ring`       | the memory with the entries, which the device writes                               |
 //! | `entry`      | one entry: its valid test and its fields                                           |
 //! | `cqe`        | converts an entry's values to those of the verbs                                   |
@@ -20,7 +19,7 @@
 //! | `scatter`    | copies data that came in a completion                                              |
 //! | `clock`      | converts timestamps to wall clock time                                             |
 
-mod at_hand;
+mod cached;
 mod clock;
 mod completion;
 pub(crate) mod cqe;
@@ -37,7 +36,6 @@ mod sink;
 mod state;
 #[cfg(test)]
 mod tests;
-mod user_index;
 
 pub use clock::{Clock, ClockInfo};
 pub use completion::Completion;
@@ -45,4 +43,3 @@ pub use parse::CqeVersion;
 pub use poll::{CompletionQueue, CqConfig, RingOwner};
 pub use ring::CqRing;
 pub use shared::CqShared;
-pub use user_index::{UserIndex, UserIndices};

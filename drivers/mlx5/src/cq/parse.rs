@@ -7,17 +7,17 @@
 #![expect(unsafe_code)]
 // UNSAFETY: calls `scatter`, which requires that the receive expects data; this module checks that.
 
-use super::at_hand::{AtHand, NO_KEY};
+use super::cached::{CachedResource, NO_KEY};
 use super::completion::Parsed;
 use super::cqe::{self, Kind};
 use super::entry::{CqeRef, Tail};
 use super::lookup::Lookup;
 use super::ring::CqRing;
 use super::scatter::{Scattering, to_first_entry};
-use crate::qp::QpShared;
-use crate::rq::{RqShared, SrqShared};
-use crate::sq::shared::{NoSends, RetireBy};
-use crate::sq::{SqShared, umr_op};
+use crate::shared::QpShared;
+use crate::shared::{NoSends, RetireBy};
+use crate::shared::{RqShared, SrqShared};
+use crate::shared::{SqShared, umr_op};
 use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
 use uverbs_core::sync::barrier;
@@ -217,7 +217,7 @@ impl<'q> Current<'q> {
 
     /// Changes to the resource that an entry names. Returns whether it is another one.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(super) fn turn_to(&mut self, of: &'q Resources, entry: CqeRef<'_>) -> bool {
+    pub(super) fn change_to(&mut self, of: &'q Resources, entry: CqeRef<'_>) -> bool {
         barrier::from_device();
         let key = key_of(entry.raw_word(NAMING_WORD));
         let is_other = key != self.key && of.version == CqeVersion::V1;
@@ -294,19 +294,19 @@ impl Resources {
 
     /// The cached resource.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(super) fn current(at_hand: &AtHand) -> Current<'_> {
+    pub(super) fn current(cached: &CachedResource) -> Current<'_> {
         Current {
-            key: at_hand.key,
-            send_key: at_hand.send_key,
-            resource: at_hand.resource(),
-            sends: at_hand.sends(),
+            key: cached.key,
+            send_key: cached.send_key,
+            resource: cached.resource(),
+            sends: cached.sends(),
         }
     }
 
     /// Caches the resource of a key.
     #[cold]
-    pub(super) fn keep(&self, key: u64, at_hand: &mut AtHand) {
-        at_hand.set(key, self.queues.get(number_of_key(key)));
+    pub(super) fn keep(&self, key: u64, cached: &mut CachedResource) {
+        cached.set(key, self.queues.get(number_of_key(key)));
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]

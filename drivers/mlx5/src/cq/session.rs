@@ -10,14 +10,14 @@
 
 use super::clock::Clock;
 use super::completion::{Completion, Parsed};
-use super::cursor::Cursor;
+use super::cursor::PollCursor;
 use super::entry::{CqeRef, Tail};
 use super::parse::Resources;
 use super::poll::{CompletionQueue, Pending, enter, give_back};
 use super::ring::CqRing;
 use super::shared::Entered;
 use super::state::CqState;
-use crate::memory::Watch;
+use crate::memory::BlockPosition;
 use core::fmt;
 use std::sync::Arc;
 use uverbs_core::provider::PollError;
@@ -27,21 +27,21 @@ use uverbs_core::wc::WcStatus;
 pub(super) struct Session {
     parsed: Parsed,
     /// The entry of `parsed`.
-    entry: Watch,
+    entry: BlockPosition,
 }
 
 impl Session {
     /// The session of a queue with the entries in `ring`; no poll is open.
     pub(super) fn new(ring: &CqRing) -> Self {
         let parsed = Parsed::requester(Tail::default(), 0, WcStatus::SUCCESS, 0, false);
-        Self { parsed, entry: Watch::new(Arc::clone(ring.blocks()), 0) }
+        Self { parsed, entry: BlockPosition::new(Arc::clone(ring.blocks()), 0) }
     }
 
     /// Moves to the next completion if it is of the cached resource and of a usual kind; otherwise returns `None`.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn advance(&mut self, mut entered: Entered<'_>) -> Option<Result<(), PollError>> {
         let CqState { consumer, last, .. } = entered.state();
-        let entry = CqeRef(consumer.watch.block());
+        let entry = CqeRef(consumer.next.block());
         let tail = entry.tail(consumer.phase);
         if !tail.is_valid() {
             return Some(Err(PollError::Empty));
@@ -54,9 +54,9 @@ impl Session {
             None
         };
         self.parsed = parsed?;
-        // SAFETY: both watches are of the queue's ring: `CompletionQueue::finish_resize` replaces the session together with
+        // SAFETY: both positions are of the queue's ring: `CompletionQueue::finish_resize` replaces the session together with
         // the ring.
-        unsafe { self.entry.follow(&consumer.watch) };
+        unsafe { self.entry.set_to(&consumer.next) };
         consumer.step();
         Some(Ok(()))
     }
@@ -64,15 +64,15 @@ impl Session {
     /// Moves to the next completion, of any kind.
     fn advance_slow(&mut self, entered: &mut Entered<'_>) -> Result<(), PollError> {
         // SAFETY: the caller is inside the queue (`entered`), and the cursor is not used after this function.
-        let mut cursor = unsafe { Cursor::new(entered) };
+        let mut cursor = unsafe { PollCursor::new(entered) };
         let from = cursor.position();
         let next = cursor.next();
         let to = cursor.position();
         if let Ok(Some(parsed)) = next {
             self.parsed = parsed;
-            // SAFETY: the watch and the walk are of the queue's ring: `CompletionQueue::finish_resize` replaces the session
+            // SAFETY: the position and the cursor are of the queue's ring: `CompletionQueue::finish_resize` replaces the session
             // together with the ring.
-            unsafe { self.entry.follow_walk(&cursor.walk) };
+            unsafe { self.entry.set_to_cursor(&cursor.blocks) };
             cursor.step();
         }
         cursor.keep_resource();

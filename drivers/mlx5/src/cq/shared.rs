@@ -13,13 +13,13 @@
 use super::ring::CqRing;
 use super::state::CqState;
 use crate::memory::dbrec::DbRec;
-use crate::qp::QpShared;
-use crate::rq::SrqShared;
+use crate::shared::QpShared;
+use crate::shared::SrqShared;
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
-use uverbs_core::kernel::{AccessAtHand, QueueAccess};
+use uverbs_core::kernel::{AccessRef, QueueAccess};
 use uverbs_core::provider::PollError;
 use uverbs_core::sync::ProcessMutex;
 
@@ -133,7 +133,7 @@ impl CqShared {
     /// The caller has the only [`CompletionQueue`](super::CompletionQueue) of this queue, and no other [`Entered`] of it.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) unsafe fn enter(&self, seen: CqWord) -> Option<Entered<'_>> {
-        let is_open = self.access.at_hand().enter_if_wide(seen.0);
+        let is_open = self.access.by_ref().enter_if_wide(seen.0);
         let entered = Entered(self);
         if is_open { Some(entered) } else { None }
     }
@@ -180,8 +180,8 @@ impl CqShared {
     /// For a poll that leaves and enters for each completion: `enter_if_wide` with a word's [`bits`](CqWord::bits) is
     /// [`enter`](Self::enter), and has the same contract.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(super) fn access(&self) -> AccessAtHand<'_> {
-        self.access.at_hand()
+    pub(super) fn access(&self) -> AccessRef<'_> {
+        self.access.by_ref()
     }
 
     /// The word, which changes with each control call.

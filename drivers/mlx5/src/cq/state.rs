@@ -4,14 +4,14 @@
 //!
 //! The changes by the control path are here: adding and removing resources, removing entries, and resizing.
 
-use super::at_hand::AtHand;
+use super::cached::CachedResource;
 use super::entry::{CqeRef, Phase, Tail};
 use super::parse::{CqeVersion, Resources};
 use super::ring::CqRing;
 use crate::cq::cqe::Kind;
-use crate::memory::Watch;
-use crate::qp::QpShared;
-use crate::rq::SrqShared;
+use crate::memory::BlockPosition;
+use crate::shared::QpShared;
+use crate::shared::SrqShared;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 use uverbs_core::provider::PollError;
@@ -27,7 +27,7 @@ pub(super) struct CqState {
     pub(super) ring: CqRing,
     pub(super) resources: Resources,
     /// The cached resource of the last entry.
-    pub(super) last: AtHand,
+    pub(super) last: CachedResource,
     kept: Kept,
     resize: Option<Resize>,
     lost: bool,
@@ -61,7 +61,7 @@ struct Resize {
 #[derive(Debug)]
 pub(super) struct Consumer {
     /// The first entry that has not been parsed.
-    pub(super) watch: Watch,
+    pub(super) next: BlockPosition,
     /// The position of the ring's first entry in the current lap.
     pub(super) lap: u32,
     /// The owner bit that the entry has once the device has written it.
@@ -70,42 +70,42 @@ pub(super) struct Consumer {
 
 impl Consumer {
     fn new(ring: &CqRing, position: u32) -> Self {
-        let watch = Watch::new(Arc::clone(ring.blocks()), position);
-        let lap = position.wrapping_sub(watch.index());
-        Self { watch, lap, phase: ring.phase(position) }
+        let next = BlockPosition::new(Arc::clone(ring.blocks()), position);
+        let lap = position.wrapping_sub(next.index());
+        Self { next, lap, phase: ring.phase(position) }
     }
 
     /// The position of the entry, which counts without bound.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn position(&self) -> u32 {
-        self.lap.wrapping_add(self.watch.index())
+        self.lap.wrapping_add(self.next.index())
     }
 
     /// Moves to a position of `ring`, which must be the consumer's ring.
     fn move_to(&mut self, ring: &CqRing, position: u32) {
-        self.watch.turn_to(position);
-        self.lap = position.wrapping_sub(self.watch.index());
+        self.next.move_to(position);
+        self.lap = position.wrapping_sub(self.next.index());
         self.phase = ring.phase(position);
     }
 
     /// Moves to the next entry.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn step(&mut self) {
-        if self.watch.step() {
+        if self.next.step() {
             self.begin_lap();
         }
     }
 
-    /// Must be called when the watch wraps.
+    /// Must be called when `next` wraps.
     pub(super) fn begin_lap(&mut self) {
-        self.lap = self.lap.wrapping_add(self.watch.count());
+        self.lap = self.lap.wrapping_add(self.next.count());
         self.phase = self.phase.after(true);
     }
 
     /// Whether there is an entry to poll.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn has_entry(&self) -> bool {
-        CqeRef(self.watch.block()).tail(self.phase).is_valid()
+        CqeRef(self.next.block()).tail(self.phase).is_valid()
     }
 }
 
@@ -116,7 +116,7 @@ impl CqState {
             consumer: Consumer::new(&ring, 0),
             ring,
             resources: Resources::new(version, dump_fill_mkey),
-            last: AtHand::none(),
+            last: CachedResource::none(),
             kept: Kept::ONE,
             resize: None,
             lost: false,
@@ -134,22 +134,22 @@ impl CqState {
     }
 
     pub(super) fn attach_qp(&mut self, qp: &Arc<QpShared>) {
-        self.last = AtHand::none();
+        self.last = CachedResource::none();
         self.resources.attach_qp(qp);
     }
 
     pub(super) fn detach_qp(&mut self, qp: &Arc<QpShared>) {
-        self.last = AtHand::none();
+        self.last = CachedResource::none();
         self.resources.detach_qp(qp);
     }
 
     pub(super) fn attach_srq(&mut self, srq: &Arc<SrqShared>) {
-        self.last = AtHand::none();
+        self.last = CachedResource::none();
         self.resources.attach_srq(srq);
     }
 
     pub(super) fn detach_srq(&mut self, srq: &Arc<SrqShared>) {
-        self.last = AtHand::none();
+        self.last = CachedResource::none();
         self.resources.detach_srq(srq);
     }
 

@@ -7,13 +7,13 @@ mod room;
 mod scatter;
 
 use super::*;
-use crate::cq::UserIndices;
 use crate::doorbell::ArmRegister;
 use crate::memory::dbrec::DbRecPages;
 use crate::memory::{BlockIndex, CompletedCount, QueueBuf, SqRing, StrideRing};
-use crate::qp::QpShared;
-use crate::rq::{RqShared, SrqShared};
-use crate::sq::SqShared;
+use crate::shared::QpShared;
+use crate::shared::SqShared;
+use crate::shared::UserIndices;
+use crate::shared::{RqShared, SrqShared};
 use crate::testing::{cq_access, qp_access};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -2,7 +2,7 @@
 //! The ring of a completion queue for its poller: it reads the last 64 bytes of each element, which are the entry, also
 //! in larger elements.
 //!
-//! A [`Watch`] keeps the address of the next element, so that a poll of an empty queue costs one load. A [`Walk`]
+//! A [`BlockPosition`] keeps the address of the next element, so that a poll of an empty queue costs one load. A [`BlockCursor`]
 //! continues from there, in stretches that end where the ring wraps.
 // UNSAFETY: accesses queue memory by computed addresses; every one is that of an element of the ring.
 
@@ -74,25 +74,25 @@ impl BlockRing {
 ///
 /// # Invariants
 /// `block` is a block of `ring`.
-pub(crate) struct Watch {
+pub(crate) struct BlockPosition {
     block: NonNull<Block>,
     ring: Arc<BlockRing>,
 }
 
 // SAFETY: `block` is the address of atomics, in memory that `ring` owns.
-unsafe impl Send for Watch {}
-// SAFETY: `&Watch` only allows atomic accesses to memory that `ring` owns.
-unsafe impl Sync for Watch {}
+unsafe impl Send for BlockPosition {}
+// SAFETY: `&BlockPosition` only allows atomic accesses to memory that `ring` owns.
+unsafe impl Sync for BlockPosition {}
 
-impl Watch {
-    /// A watch at the block at `index`, modulo the ring.
+impl BlockPosition {
+    /// A position at the block at `index`, modulo the ring.
     pub(crate) fn new(ring: Arc<BlockRing>, index: u32) -> Self {
         Self { block: ring.address(index), ring }
     }
 
     /// Moves to the block at `index`, modulo the ring.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn turn_to(&mut self, index: u32) {
+    pub(crate) fn move_to(&mut self, index: u32) {
         self.block = self.ring.address(index);
     }
 
@@ -103,10 +103,10 @@ impl Watch {
         unsafe { self.block.as_ref() }
     }
 
-    /// A walk that starts at this block.
+    /// A cursor that starts at this block.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn walk(&self) -> Walk<'_> {
-        Walk { at: self.block, stop: self.block, stride: self.ring.ring.stride(), ring: &self.ring }
+    pub(crate) fn cursor(&self) -> BlockCursor<'_> {
+        BlockCursor { at: self.block, stop: self.block, stride: self.ring.ring.stride(), ring: &self.ring }
     }
 
     /// The block's index.
@@ -124,28 +124,28 @@ impl Watch {
     /// Moves to the next block. Returns whether that is the ring's first one.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn step(&mut self) -> bool {
-        let mut walk = self.walk();
-        let wraps = walk.step();
-        self.block = walk.at;
+        let mut cursor = self.cursor();
+        let wraps = cursor.step();
+        self.block = cursor.at;
         wraps
     }
 
-    /// Moves to the block of another watch.
+    /// Moves to the block of another position.
     ///
     /// # Safety
-    /// Both watches are of one ring.
+    /// Both positions are of one ring.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) unsafe fn follow(&mut self, other: &Self) {
+    pub(crate) unsafe fn set_to(&mut self, other: &Self) {
         self.block = other.block;
     }
 
-    /// Moves to the block of a walk.
+    /// Moves to the block of a cursor.
     ///
     /// # Safety
-    /// The watch and the walk are of one ring.
+    /// The position and the cursor are of one ring.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) unsafe fn follow_walk(&mut self, walk: &Walk<'_>) {
-        self.block = walk.at;
+    pub(crate) unsafe fn set_to_cursor(&mut self, cursor: &BlockCursor<'_>) {
+        self.block = cursor.at;
     }
 }
 
@@ -153,7 +153,7 @@ impl Watch {
 ///
 /// # Invariants
 /// `at` and `stop` are blocks of the ring; `stop` is `at` or has a larger index; `stride` is the ring's.
-pub(crate) struct Walk<'r> {
+pub(crate) struct BlockCursor<'r> {
     at: NonNull<Block>,
     stop: NonNull<Block>,
     /// The ring's stride, copied to be kept in a register.
@@ -161,7 +161,7 @@ pub(crate) struct Walk<'r> {
     ring: &'r BlockRing,
 }
 
-impl<'r> Walk<'r> {
+impl<'r> BlockCursor<'r> {
     /// The block at the position.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn block(&self) -> &'r Block {
@@ -211,9 +211,9 @@ impl<'r> Walk<'r> {
     }
 }
 
-impl fmt::Debug for Watch {
+impl fmt::Debug for BlockPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch").field("block", &self.block).finish_non_exhaustive()
+        f.debug_struct("BlockPosition").field("block", &self.block).finish_non_exhaustive()
     }
 }
 
@@ -241,46 +241,46 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_wraps_at_the_rings_end() {
+    fn a_cursor_wraps_at_the_rings_end() {
         for (count, stride) in [(1, 64), (4, 64), (4, 128), (16, 256)] {
             let buf = QueueBuf::new(4096).unwrap();
             let ring = Arc::new(BlockRing::new(StrideRing::new(buf, 0, count, stride).unwrap()).unwrap());
-            let mut watch = Watch::new(Arc::clone(&ring), 0);
+            let mut position = BlockPosition::new(Arc::clone(&ring), 0);
             for start in [0, 1, count - 1, count, u32::MAX] {
-                let from = Watch::new(Arc::clone(&ring), start);
-                let mut walk = from.walk();
+                let from = BlockPosition::new(Arc::clone(&ring), start);
+                let mut cursor = from.cursor();
                 for i in 0..40 {
                     let index = start.wrapping_add(i);
-                    assert_eq!(offset(&ring, walk.block()), offset(&ring, ring.block(index)));
-                    assert_eq!(walk.index(), index % count);
-                    assert_eq!(walk.step(), index.wrapping_add(1).is_multiple_of(count));
+                    assert_eq!(offset(&ring, cursor.block()), offset(&ring, ring.block(index)));
+                    assert_eq!(cursor.index(), index % count);
+                    assert_eq!(cursor.step(), index.wrapping_add(1).is_multiple_of(count));
                 }
-                // SAFETY: the watch and the walk are of the same ring.
-                unsafe { watch.follow_walk(&walk) };
-                assert_eq!(offset(&ring, watch.block()), offset(&ring, walk.block()));
+                // SAFETY: the position and the cursor are of the same ring.
+                unsafe { position.set_to_cursor(&cursor) };
+                assert_eq!(offset(&ring, position.block()), offset(&ring, cursor.block()));
             }
         }
     }
 
     #[test]
-    fn a_walk_stops_at_the_stop_or_the_last_block() {
+    fn a_cursor_stops_at_the_stop_or_the_last_block() {
         let buf = QueueBuf::new(4096).unwrap();
         let ring = Arc::new(BlockRing::new(StrideRing::new(buf, 0, 8, 64).unwrap()).unwrap());
         for (start, further, reached) in
             [(0, 0, 0), (0, 3, 3), (2, 5, 7), (2, 6, 7), (5, u32::MAX, 7), (7, 1, 7)]
         {
-            let from = Watch::new(Arc::clone(&ring), start);
-            let mut walk = from.walk();
-            assert!(walk.block_before_stop().is_none());
-            walk.step_to_stop();
-            assert_eq!(walk.index(), start);
-            walk.set_stop(further);
-            while walk.block_before_stop().is_some() {
-                walk.step_to_stop();
+            let from = BlockPosition::new(Arc::clone(&ring), start);
+            let mut cursor = from.cursor();
+            assert!(cursor.block_before_stop().is_none());
+            cursor.step_to_stop();
+            assert_eq!(cursor.index(), start);
+            cursor.set_stop(further);
+            while cursor.block_before_stop().is_some() {
+                cursor.step_to_stop();
             }
-            assert_eq!(walk.index(), reached);
-            assert_eq!(walk.step(), reached == 7);
-            assert!(walk.block_before_stop().is_none());
+            assert_eq!(cursor.index(), reached);
+            assert_eq!(cursor.step(), reached == 7);
+            assert!(cursor.block_before_stop().is_none());
         }
     }
 }

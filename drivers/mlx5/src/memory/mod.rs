@@ -28,7 +28,7 @@ mod stride_ring;
 
 pub use allocator::{Allocator, MemoryUse, QueueAllocator};
 pub use cqe_ring::BlockRing;
-pub(crate) use cqe_ring::{Block, Walk, Watch};
+pub(crate) use cqe_ring::{Block, BlockCursor, BlockPosition};
 pub(crate) use index::{BlockCount, BlockIndex, UnitIndex};
 pub(crate) use queue_ref::SendQueueRef;
 pub(crate) use sq_ring::{CompletedCount, Record, Records, Segment, SqAddrs};

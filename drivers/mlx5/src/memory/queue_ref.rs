@@ -4,8 +4,8 @@
 // UNSAFETY: stores addresses of a ring next to its owner.
 
 use super::{BlockIndex, Record, SqAddrs, SqView};
-use crate::qp::QpShared;
-use crate::sq::SqShared;
+use crate::shared::QpShared;
+use crate::shared::SqShared;
 use std::sync::Arc;
 
 /// The shared parts of a QP and its send queue, and the addresses of the queue's ring.

@@ -252,7 +252,7 @@ pub struct SqView<'r> {
 impl<'r> SqView<'r> {
     /// The addresses by reference, which needs one register, for a function that is not inlined.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn lend(self) -> &'r SqAddrs {
+    pub(crate) fn addrs_by_ref(self) -> &'r SqAddrs {
         self.home
     }
 

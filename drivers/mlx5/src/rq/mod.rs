@@ -8,26 +8,21 @@
 //! |---|---|
 //! | `face` | the interfaces of both kinds of queue: single receives, batches, C lists |
 //! | `producer` | room, state and publication of a QP's receive queue |
-//! | `shared` | the part that its poster and the pollers of its completions share |
 //! | `srq` | a shared receive queue |
 //! | `srq_producer` | the list of elements of a shared receive queue, and publication |
-//! | `srq_shared` | the part that its poster and the pollers of its completions share |
 
 mod face;
 mod producer;
-mod shared;
 pub mod srq;
 mod srq_producer;
-mod srq_shared;
 #[cfg(test)]
 mod tests;
 
-pub use shared::RqShared;
-pub use srq_shared::SrqShared;
+pub(crate) use srq_producer::close as close_srq;
 
 use self::producer::RecvProducer;
 use crate::memory::dbrec::DbWord;
-use crate::qp::QpShared;
+use crate::shared::QpShared;
 use core::fmt;
 use std::sync::Arc;
 use uverbs_core::attr::QpType;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The producing side of a QP's receive queue: room, state and publication, for all interfaces.
 //!
-//! A batch writes at its own [`Cursor`] beyond the published head, so dropping or forgetting a batch changes nothing.
+//! A batch writes at its own [`RqCursor`] beyond the published head, so dropping or forgetting a batch changes nothing.
 //!
 //! The limit is in the queue's [`QueueAccess`]; `modify_qp` sets it to 0, and fork(2) wipes it in the child. A receive is
 //! accepted if the head is below the limit; the compare is repeated when the batch is published. Publication is between
@@ -14,9 +14,10 @@
 
 use crate::memory::dbrec::DbWord;
 use crate::memory::{Entry64, RecvRing};
-use crate::qp::QpShared;
+use crate::rq::RecvConfig;
 use crate::rq::face::Produce;
-use crate::rq::{RecvConfig, RqShared};
+use crate::shared::QpShared;
+use crate::shared::RqShared;
 use crate::wqe::{RecvFormat, WireEntry};
 use core::fmt;
 use core::hint::cold_path;
@@ -30,14 +31,14 @@ use uverbs_core::sync::barrier::to_device;
 
 /// The position of a batch.
 #[derive(Clone, Copy, Debug)]
-pub struct Cursor {
+pub struct RqCursor {
     /// Receives written so far; modulo the ring's size, the next element. [`FAILED`](Self::FAILED) after an error.
     head: u64,
     /// The `head` at which there is no more room.
     limit: u64,
 }
 
-impl Cursor {
+impl RqCursor {
     /// The `head` of a batch with an error, which the producer stores. Above every limit.
     const FAILED: u64 = u64::MAX;
 
@@ -61,7 +62,7 @@ pub struct RecvProducer {
     max_post: u32,
     /// The state word under which the limit was raised last. Indices are valid only until the next RESET.
     since: StateWord,
-    /// The error of a batch whose head is [`Cursor::FAILED`].
+    /// The error of a batch whose head is [`RqCursor::FAILED`].
     error: PostError,
     /// Whether receives are not published before RTR.
     is_raw: bool,
@@ -110,8 +111,8 @@ impl RecvProducer {
     /// Called if there is no room below the limit: checks the state and the tail.
     #[cold]
     #[inline(never)]
-    fn make_room(&mut self, cursor: Cursor) -> Result<u64, PostError> {
-        if cursor.head == Cursor::FAILED {
+    fn make_room(&mut self, cursor: RqCursor) -> Result<u64, PostError> {
+        if cursor.head == RqCursor::FAILED {
             return Err(self.error);
         }
         // No panic is possible between `enter_fenced` and `leave`.
@@ -122,7 +123,7 @@ impl RecvProducer {
     }
 
     /// The caller must be inside the queue.
-    fn raise_post_limit(&mut self, mut cursor: Cursor) -> Result<u64, PostError> {
+    fn raise_post_limit(&mut self, mut cursor: RqCursor) -> Result<u64, PostError> {
         let word = self.word();
         check(word)?;
         if word.resets_differ(self.since) {
@@ -144,8 +145,8 @@ impl RecvProducer {
     }
 
     #[inline(never)]
-    fn complete_checked(&mut self, cursor: Cursor) -> Result<(), PostError> {
-        if cursor.head == Cursor::FAILED {
+    fn complete_checked(&mut self, cursor: RqCursor) -> Result<(), PostError> {
+        if cursor.head == RqCursor::FAILED {
             return Err(self.error);
         }
         let rq = Arc::clone(&self.rq);
@@ -200,23 +201,23 @@ fn check(word: StateWord) -> Result<(), PostError> {
 }
 
 impl Produce for RecvProducer {
-    type Cursor = Cursor;
+    type Cursor = RqCursor;
 
     fn max_sge(&self) -> u32 {
         self.format.max_sge()
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn begin(&self) -> Cursor {
-        Cursor { head: self.head, limit: self.limit() }
+    fn begin(&self) -> RqCursor {
+        RqCursor { head: self.head, limit: self.limit() }
     }
 
-    fn is_begun(&self, cursor: Cursor) -> bool {
+    fn is_begun(&self, cursor: RqCursor) -> bool {
         cursor.head != self.head
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn reserve(&mut self, cursor: &mut Cursor) -> Result<(), PostError> {
+    fn reserve(&mut self, cursor: &mut RqCursor) -> Result<(), PostError> {
         if cursor.has_room() {
             return Ok(());
         }
@@ -231,12 +232,12 @@ impl Produce for RecvProducer {
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn element(cursor: Cursor) -> u32 {
+    fn element(cursor: RqCursor) -> u32 {
         cursor.head as u32
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn put_one<S: WireEntry>(&self, cursor: &mut Cursor, wr_id: u64, sge: S) -> bool {
+    fn put_one<S: WireEntry>(&self, cursor: &mut RqCursor, wr_id: u64, sge: S) -> bool {
         let element = cursor.head as u32;
         let written = self.format.put_one(self.ring.units(element), sge);
         if written {
@@ -254,19 +255,19 @@ impl Produce for RecvProducer {
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn advance(&self, cursor: &mut Cursor) {
+    fn advance(&self, cursor: &mut RqCursor) {
         cursor.head += 1;
     }
 
     #[cold]
-    fn latch(&mut self, cursor: &mut Cursor, error: PostError) {
-        if cursor.head != Cursor::FAILED {
-            (self.error, cursor.head) = (error, Cursor::FAILED);
+    fn latch(&mut self, cursor: &mut RqCursor, error: PostError) {
+        if cursor.head != RqCursor::FAILED {
+            (self.error, cursor.head) = (error, RqCursor::FAILED);
         }
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn complete(&mut self, cursor: Cursor) -> Result<(), PostError> {
+    fn complete(&mut self, cursor: RqCursor) -> Result<(), PostError> {
         self.access.enter();
         if self.head < cursor.head && cursor.head <= self.limit() {
             self.publish(cursor.head);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shared receive queues: construction and `Debug`. The list of elements is in `srq_producer`.
 
-use super::SrqShared;
 use super::face;
 use super::srq_producer::SrqProducer;
 use crate::memory::dbrec::DbWord;
+use crate::shared::SrqShared;
 use core::fmt;
 use std::sync::Arc;
 use uverbs_core::kernel::QueueAccess;

@@ -10,14 +10,15 @@
 //! The number with which an element will be posted is known when it is linked. So a post stores only its `wr_id`, and a
 //! poller can find whether an element is published (`SrqShared::is_outstanding`).
 //!
-//! The limit is in the queue's [`QueueAccess`], which the kernel wipes in a child of fork(2). No control call closes the
-//! queue, because an SRQ has no state. So no thread waits for a post, and posts do not set the busy flag.
+//! The limit is in the queue's [`QueueAccess`], which the kernel wipes in a child of fork(2), and which [`close`] sets to 0 when the
+//! device was removed. An SRQ has no state, so no other control call closes it. No thread waits for a post, and posts do not set the
+//! busy flag.
 
 use crate::memory::RecvRing;
 use crate::memory::dbrec::DbWord;
-use crate::rq::SrqShared;
 use crate::rq::face::Produce;
-use crate::rq::srq_shared::SrqRecord;
+use crate::shared::SrqRecord;
+use crate::shared::SrqShared;
 use crate::wqe::{RecvFormat, WireEntry};
 use core::fmt;
 use core::hint::cold_path;
@@ -25,11 +26,12 @@ use core::sync::atomic::Ordering;
 use std::sync::Arc;
 use uverbs_core::kernel::QueueAccess;
 use uverbs_core::provider::PostError;
+use uverbs_core::provider::state::StateWord;
 use uverbs_core::sync::barrier::to_device;
 
 /// The position of a batch.
 #[derive(Clone, Copy, Debug)]
-pub struct Cursor {
+pub struct SrqCursor {
     /// Receives posted so far, or [`FAILED`](Self::FAILED).
     head: u64,
     /// The `head` at which there is no more room.
@@ -38,7 +40,7 @@ pub struct Cursor {
     element: u32,
 }
 
-impl Cursor {
+impl SrqCursor {
     /// The `head` of a batch with an error, which the producer stores. Above every limit.
     const FAILED: u64 = u64::MAX;
 
@@ -64,7 +66,7 @@ pub struct SrqProducer {
     srq: Arc<SrqShared>,
     /// The unmarked group of elements that was checked last.
     group: u32,
-    /// The error of a batch whose head is [`Cursor::FAILED`].
+    /// The error of a batch whose head is [`SrqCursor::FAILED`].
     error: PostError,
 }
 
@@ -119,7 +121,7 @@ impl SrqProducer {
         self.srq.ring.unit(element, 0)[0].store((u64::from(next) << 32).to_be(), Ordering::Relaxed);
     }
 
-    /// Relaxed: only this producer raises the limit.
+    /// Relaxed: only this producer raises the limit, and what `close` stores is checked in `check_open`.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn limit(&self) -> u64 {
         self.access.limit().load(Ordering::Relaxed)
@@ -129,11 +131,12 @@ impl SrqProducer {
     #[cold]
     #[inline(never)]
     fn make_room(&mut self, head: u64) -> Result<u64, PostError> {
-        if head == Cursor::FAILED {
+        if head == SrqCursor::FAILED {
             return Err(self.error);
         }
-        self.check_fork()?;
-        let mut list = ListEnd { element: self.end, count: self.limit() + 1 };
+        let before = self.limit();
+        self.check_open()?;
+        let mut list = ListEnd { element: self.end, count: before + 1 };
         self.extend_in_order(&mut list);
         if list.element == self.end {
             self.group = (self.group + 1) % self.srq.groups();
@@ -141,15 +144,20 @@ impl SrqProducer {
         }
         self.end = list.element;
         let limit = list.count - 1;
-        self.access.limit().store(limit, Ordering::Relaxed);
+        if self.access.limit().compare_exchange(before, limit, Ordering::Relaxed, Ordering::Relaxed).is_err()
+        {
+            // Only `close` changes it meanwhile. It stays 0.
+            return Err(PostError::Removed);
+        }
         if head < limit { Ok(limit) } else { Err(PostError::QueueFull) }
     }
 
-    fn check_fork(&self) -> Result<(), PostError> {
-        match self.access.word().load(Ordering::Relaxed) {
-            QueueAccess::FORKED => Err(PostError::Forked),
-            _ => Ok(()),
-        }
+    fn check_open(&self) -> Result<(), PostError> {
+        // Acquire: if this is the limit that `close` has stored, the word is that of `close`, too. A later load of the limit than
+        // the caller's, so it finds no earlier value.
+        let _ = self.access.limit().load(Ordering::Acquire);
+        let word = StateWord::from_bits(self.access.word().load(Ordering::Relaxed));
+        if word.is_forked() || word.state() == StateWord::REMOVED { Err(word.refusal()) } else { Ok(()) }
     }
 
     /// Links the elements that the links from the end on lead to, as long as they are free.
@@ -195,11 +203,11 @@ impl SrqProducer {
 
     /// The error of a batch that can't be published; `Ok` if the batch is empty.
     #[inline(never)]
-    fn refuse(&self, cursor: Cursor) -> Result<(), PostError> {
-        if cursor.head == Cursor::FAILED {
+    fn refuse(&self, cursor: SrqCursor) -> Result<(), PostError> {
+        if cursor.head == SrqCursor::FAILED {
             return Err(self.error);
         }
-        self.check_fork()
+        self.check_open()
     }
 
     /// Publishes the receives before `head`.
@@ -211,6 +219,17 @@ impl SrqProducer {
         // The device compares modulo 2^16. libmlx5's counter has 16 bits, so the upper half is 0 there, too.
         self.record.set(head as u32 & 0xffff);
     }
+}
+
+/// The device was removed: later posts to the queue fail. A post in progress may still publish its receives.
+pub(crate) fn close(access: &QueueAccess) {
+    let _ = access.word().fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
+        // In a child of fork(2) the word is 0 and stays 0.
+        let word = StateWord::from_bits(word);
+        (!word.is_forked()).then(|| word.next(StateWord::REMOVED).bits())
+    });
+    // Release: pairs with `SrqProducer::check_open`.
+    access.limit().store(0, Ordering::Release);
 }
 
 /// The end of the list while elements are linked to it.
@@ -230,23 +249,23 @@ impl ListEnd {
 }
 
 impl Produce for SrqProducer {
-    type Cursor = Cursor;
+    type Cursor = SrqCursor;
 
     fn max_sge(&self) -> u32 {
         self.format.max_sge()
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn begin(&self) -> Cursor {
-        Cursor { head: self.head, limit: self.limit(), element: self.element }
+    fn begin(&self) -> SrqCursor {
+        SrqCursor { head: self.head, limit: self.limit(), element: self.element }
     }
 
-    fn is_begun(&self, cursor: Cursor) -> bool {
+    fn is_begun(&self, cursor: SrqCursor) -> bool {
         cursor.head != self.head
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn reserve(&mut self, cursor: &mut Cursor) -> Result<(), PostError> {
+    fn reserve(&mut self, cursor: &mut SrqCursor) -> Result<(), PostError> {
         if cursor.has_room() {
             return Ok(());
         }
@@ -256,12 +275,12 @@ impl Produce for SrqProducer {
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn element(cursor: Cursor) -> u32 {
+    fn element(cursor: SrqCursor) -> u32 {
         cursor.element
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn put_one<S: WireEntry>(&self, cursor: &mut Cursor, wr_id: u64, sge: S) -> bool {
+    fn put_one<S: WireEntry>(&self, cursor: &mut SrqCursor, wr_id: u64, sge: S) -> bool {
         let written = self.format.put_one(self.ring.units(cursor.element), sge);
         if written {
             let record = self.ring.note(cursor.element);
@@ -280,20 +299,20 @@ impl Produce for SrqProducer {
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn advance(&self, cursor: &mut Cursor) {
+    fn advance(&self, cursor: &mut SrqCursor) {
         cursor.head += 1;
         cursor.element = self.next_of(cursor.element);
     }
 
     #[cold]
-    fn latch(&mut self, cursor: &mut Cursor, error: PostError) {
-        if cursor.head != Cursor::FAILED {
-            (self.error, cursor.head) = (error, Cursor::FAILED);
+    fn latch(&mut self, cursor: &mut SrqCursor, error: PostError) {
+        if cursor.head != SrqCursor::FAILED {
+            (self.error, cursor.head) = (error, SrqCursor::FAILED);
         }
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn complete(&mut self, cursor: Cursor) -> Result<(), PostError> {
+    fn complete(&mut self, cursor: SrqCursor) -> Result<(), PostError> {
         if self.head < cursor.head && cursor.head <= self.limit() {
             self.publish(cursor.head, cursor.element);
             return Ok(());

@@ -6,7 +6,7 @@
 use super::*;
 use crate::memory::dbrec::{DbRec, DbRecPages};
 use crate::memory::{QueueBuf, StrideRing};
-use crate::qp::QpAccess;
+use crate::shared::{QpAccess, RqShared, SrqShared};
 use uverbs_core::attr::QpState;
 use uverbs_core::kernel::QueueAccess;
 use uverbs_core::sync::ControlBarrier;
@@ -42,6 +42,7 @@ fn reset(qp: &QpShared, record: &DbRec) {
 #[cfg(not(loom))]
 mod real {
     use super::*;
+    use crate::rq::close_srq;
     use crate::rq::face::Produce as _;
     use crate::rq::srq::SharedRecvQueue;
     use crate::wqe::recv::EntryTest;
@@ -66,11 +67,22 @@ mod real {
     }
 
     fn srq(slots: u32) -> (SharedRecvQueue, Arc<DbRec>) {
+        let (queue, _, record) = srq_parts(slots);
+        (queue, record)
+    }
+
+    fn srq_with_access(slots: u32) -> (SharedRecvQueue, QueueAccess) {
+        let (queue, access, _) = srq_parts(slots);
+        (queue, access)
+    }
+
+    fn srq_parts(slots: u32) -> (SharedRecvQueue, QueueAccess, Arc<DbRec>) {
         let ring = StrideRing::new(QueueBuf::new(slots as usize * 32).unwrap(), 0, slots, 32).unwrap();
         let srq = Arc::new(SrqShared::new(9, ring, slots).unwrap());
         let record = Arc::new(DbRecPages::default().alloc().unwrap());
         let access = QueueAccess::new(1, ControlBarrier::register()).unwrap();
-        (SharedRecvQueue::new(srq, access, 1, 1 << 30, record.recv_word()), record)
+        let queue = SharedRecvQueue::new(srq, access.clone(), 1, 1 << 30, record.recv_word());
+        (queue, access, record)
     }
 
     fn post_shared(queue: &mut SharedRecvQueue) -> Result<(), PostError> {
@@ -133,6 +145,64 @@ mod real {
             }
         }
         assert_eq!((batch.complete(), posted(&record)), (Ok(()), 1));
+    }
+
+    /// The queue is full, has room, or has a batch when the device is removed; and the removal comes during a post.
+    #[test]
+    fn an_srq_of_a_removed_device_refuses_every_post() {
+        for posted in 0..=7 {
+            let (mut queue, access) = srq_with_access(8);
+            (0..posted).for_each(|_| post_shared(&mut queue).unwrap());
+            let shared = Arc::clone(queue.shared());
+            let mut batch = queue.batch();
+            // SAFETY: the receive has no entries, so it names no memory.
+            unsafe { batch.push(1, &[]) };
+            close_srq(&access);
+            let refused = batch.complete();
+            assert!(refused == Err(PostError::Removed) || posted == 7, "{refused:?}");
+            assert_eq!(queue.batch().complete(), Err(PostError::Removed), "an empty batch");
+            // Receives that complete later make no room.
+            (0..8).for_each(|element| _ = shared.retire(element));
+            for _ in 0..20 {
+                assert_eq!(post_shared(&mut queue), Err(PostError::Removed), "{posted} posted before");
+            }
+            close_srq(&access);
+            assert_eq!(post_shared(&mut queue), Err(PostError::Removed));
+            assert_eq!(access.limit().load(Relaxed), 0);
+        }
+        let (mut queue, access) = srq_with_access(8);
+        let close = || close_srq(&access);
+        queue.producer.post(8, &[During(&close)]).unwrap();
+        assert_eq!(post_shared(&mut queue), Err(PostError::Removed), "the post after that in progress");
+    }
+
+    /// A poster that makes room again and again, and another thread that closes the queue.
+    #[test]
+    fn a_poster_that_makes_room_does_not_open_a_closed_srq() {
+        for round in 0..200 {
+            let (mut queue, access) = srq_with_access(4);
+            let is_closed = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    (0..round * 10).for_each(|_| core::hint::spin_loop());
+                    close_srq(&access);
+                    is_closed.store(true, core::sync::atomic::Ordering::SeqCst);
+                });
+                loop {
+                    let before = is_closed.load(core::sync::atomic::Ordering::SeqCst);
+                    let element = queue.indices().0 as u16;
+                    match post_shared(&mut queue) {
+                        Ok(()) => assert!(!before, "posted after the queue was closed"),
+                        Err(error) => {
+                            assert_eq!(error, PostError::Removed);
+                            break;
+                        }
+                    }
+                    queue.shared().retire(element);
+                }
+            });
+            assert_eq!(post_shared(&mut queue), Err(PostError::Removed));
+        }
     }
 
     fn post(queue: &mut RecvQueue) -> Result<(), PostError> {
@@ -259,10 +329,12 @@ mod real {
 #[cfg(loom)]
 mod loom_tests {
     use super::*;
+    use crate::rq::close_srq;
     use crate::rq::face::Produce as _;
     use crate::rq::srq_producer::SrqProducer;
     use crate::wqe::Sge;
     use loom::thread;
+    use uverbs_core::provider::PostError;
 
     /// A post and a reset in two threads. After the control path has stopped the poster, nothing is published until the
     /// reset is complete; what is published later was posted after the reset. (loom does not model membarrier(2);
@@ -324,6 +396,30 @@ mod loom_tests {
             pollers.into_iter().for_each(|t| t.join().unwrap());
             more += (0..4).filter(|_| queue.post::<Sge>(99, &[]).is_ok()).count();
             assert_eq!((more, posted(&record)), (2, 5));
+        });
+    }
+
+    /// A post that makes room while the device is removed: when the removal is known, the queue stays closed.
+    #[test]
+    fn a_removed_srq_stays_closed() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let ring = StrideRing::new(QueueBuf::new(4096).unwrap(), 0, 2, 32).unwrap();
+            let srq = Arc::new(SrqShared::new(9, ring, 2).unwrap());
+            let record = Arc::new(DbRecPages::default().alloc().unwrap());
+            let access = QueueAccess::new(1, ControlBarrier::Fence).unwrap();
+            let mut queue =
+                SrqProducer::new(Arc::clone(&srq), access.clone(), 1, 1 << 30, record.recv_word());
+            queue.post::<Sge>(1, &[]).unwrap();
+            srq.retire(0);
+            let removal = thread::spawn(move || close_srq(&access));
+            // The only element has completed, so this post makes room.
+            let posted = queue.post::<Sge>(2, &[]);
+            assert!(matches!(posted, Ok(()) | Err(PostError::Removed)), "{posted:?}");
+            removal.join().unwrap();
+            srq.retire(1);
+            assert_eq!(queue.post::<Sge>(3, &[]), Err(PostError::Removed));
         });
     }
 

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 
 /// The position of a batch in the queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cursor {
+pub(crate) struct SqCursor {
     /// The next basic block.
     pub(crate) at: BlockIndex,
     /// WRs written so far, since the queue was reset; or one of the values below, which are above every limit.
@@ -44,7 +44,7 @@ impl LastWqe {
     }
 }
 
-impl Cursor {
+impl SqCursor {
     /// The `head` of a queue in which something must be checked before the first WR.
     pub(crate) const CLOSED: u64 = u64::MAX;
     /// The `head` of a batch with an error.
@@ -82,7 +82,7 @@ impl Cursor {
     /// Calls a function that is not inlined with a copy, and stores the copy again. If the address of the cursor were
     /// passed, it would be kept in memory instead of registers, in the fast path, too.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn lend<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+    pub(crate) fn by_copy<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         let mut copy = *self;
         let result = f(&mut copy);
         *self = copy;
@@ -96,7 +96,7 @@ impl Cursor {
         self.finish_recorded(view, written);
     }
 
-    /// [`finish`](Self::finish) for a WQE whose completion does not contain its operation `op` ([`umr_op`](super::umr_op)).
+    /// [`finish`](Self::finish) for a WQE whose completion does not contain its operation `op` ([`umr_op`](crate::shared::umr_op)).
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn finish_as(&mut self, view: SqView<'_>, wr_id: u64, written: Written, op: u8) {
         let at = self.at;
@@ -179,7 +179,7 @@ fn mark_blocks(view: SqView<'_>, at: BlockIndex, blocks: u32) {
 fn mark_far(view: SqView<'_>, at: BlockIndex, blocks: u32) {
     let mark = |i| view.record(at.after(i)).set_done(CompletedCount::NO_WQE);
     if blocks > 5 {
-        return mark_groups(view.lend(), at, blocks);
+        return mark_groups(view.addrs_by_ref(), at, blocks);
     }
     [2, blocks.div_ceil(2), blocks - 1].into_iter().for_each(mark);
 }

@@ -11,10 +11,10 @@
 use super::SendConfig;
 use super::consts::{FastPathConsts, FastPathOps, Kind, are_plain};
 use crate::memory::{CompletedCount, SendQueueRef, SqView};
-use crate::sq::cursor::Cursor;
+use crate::shared::umr_op;
+use crate::sq::cursor::SqCursor;
 use crate::sq::list::{NodeFns, OPCODES};
 use crate::sq::producer::Producer;
-use crate::sq::shared::umr_op;
 use crate::wqe::plain::{
     self, Alignment, Carries, Dest, Wr, Written, answer_of, dest_units, imm_or_key, is_local, max_units,
     op_units, put_wqe, tso_args,
@@ -106,7 +106,7 @@ impl Encoder {
         &self,
         producer: &mut Producer,
         queue: &SendQueueRef,
-        cursor: &mut Cursor,
+        cursor: &mut SqCursor,
         units: u32,
         taken: u32,
     ) -> Result<u32, PostError> {
@@ -125,7 +125,7 @@ impl Encoder {
         producer: &mut Producer,
         queue: &SendQueueRef,
         view: SqView<'_>,
-        cursor: &mut Cursor,
+        cursor: &mut SqCursor,
         wr: &Wr<'_, Sge>,
     ) -> Result<(), PostError> {
         producer.reserve(queue, cursor)?;
@@ -134,7 +134,7 @@ impl Encoder {
 
     /// Writes one WR at the cursor and moves the cursor, if the WR takes the fast path and there is room.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn put_fast(&self, view: SqView<'_>, cursor: &mut Cursor, wr: &Wr<'_, Sge>) -> bool {
+    pub(crate) fn put_fast(&self, view: SqView<'_>, cursor: &mut SqCursor, wr: &Wr<'_, Sge>) -> bool {
         let FastPathConsts { ctrl, limits, ops, .. } = &self.fast;
         takes_fast_path(*ops, wr)
             && cursor.has_room()
@@ -151,11 +151,11 @@ impl Encoder {
         &self,
         producer: &mut Producer,
         queue: &SendQueueRef,
-        cursor: &mut Cursor,
+        cursor: &mut SqCursor,
         wr: &Wr<'_, Sge>,
     ) {
         let mut copy = *cursor;
-        let result = plain::lend(wr, |wr| {
+        let result = plain::by_copy(wr, |wr| {
             // SAFETY: for raw packets with an inline header, the entries' memory is readable (the contract of this function).
             unsafe { self.push_cold(producer, queue, &mut copy, wr, Alignment::Checked) }
         });
@@ -175,7 +175,7 @@ impl Encoder {
         &self,
         producer: &mut Producer,
         queue: &SendQueueRef,
-        cursor: &mut Cursor,
+        cursor: &mut SqCursor,
         wr: &Wr<'_, E>,
         alignment: Alignment,
     ) -> Result<(), PostError> {
@@ -273,7 +273,7 @@ impl Encoder {
         &self,
         producer: &mut Producer,
         view: SqView<'_>,
-        cursor: &mut Cursor,
+        cursor: &mut SqCursor,
         head: Head,
         op: &Op<'_, Remote>,
     ) -> bool {
@@ -310,7 +310,7 @@ impl Encoder {
         &self,
         producer: &mut Producer,
         view: SqView<'_>,
-        cursor: &mut Cursor,
+        cursor: &mut SqCursor,
         head: Head,
         key: u32,
         op: u8,
@@ -328,7 +328,7 @@ impl Encoder {
         &self,
         producer: &mut Producer,
         queue: &SendQueueRef,
-        cursor: &mut Cursor,
+        cursor: &mut SqCursor,
         head: Head,
         local: &Op<'_, Remote>,
         has_entries: bool,

@@ -11,7 +11,7 @@
 use crate::memory::{SendQueueRef, SqView};
 use crate::sq::SendQueue;
 use crate::sq::consts::{Kind, are_plain};
-use crate::sq::cursor::Cursor;
+use crate::sq::cursor::SqCursor;
 use crate::sq::encoder::Encoder;
 use crate::sq::producer::Producer;
 use crate::wqe::one_entry;
@@ -102,8 +102,13 @@ pub(crate) struct NodeFns {
 }
 
 /// [`run`]
-type Run =
-    for<'l> unsafe fn(&Encoder, &mut Producer, &SendQueueRef, &mut Cursor, &'l SendWr) -> Option<&'l SendWr>;
+type Run = for<'l> unsafe fn(
+    &Encoder,
+    &mut Producer,
+    &SendQueueRef,
+    &mut SqCursor,
+    &'l SendWr,
+) -> Option<&'l SendWr>;
 
 impl NodeFns {
     /// The functions by opcode. An opcode that has none gets functions that write nothing.
@@ -186,7 +191,7 @@ unsafe fn no_run<'l>(
     _: &Encoder,
     _: &mut Producer,
     _: &SendQueueRef,
-    _: &mut Cursor,
+    _: &mut SqCursor,
     wr: &'l SendWr,
 ) -> Option<&'l SendWr> {
     Some(wr)
@@ -248,7 +253,7 @@ unsafe fn run_locals<'l, const OPCODE: u32>(
     encoder: &Encoder,
     producer: &mut Producer,
     queue: &SendQueueRef,
-    cursor: &mut Cursor,
+    cursor: &mut SqCursor,
     mut wr: &'l SendWr,
 ) -> Option<&'l SendWr> {
     let view = queue.view();
@@ -278,7 +283,7 @@ unsafe fn put_local<const OPCODE: u32>(
     encoder: &Encoder,
     producer: &mut Producer,
     view: SqView<'_>,
-    cursor: &mut Cursor,
+    cursor: &mut SqCursor,
     wr: &SendWr,
 ) -> bool {
     let opcode = WrOpcode(OPCODE);
@@ -305,7 +310,7 @@ unsafe fn run<'l, const OPCODE: u32, const TO: u8, const ONE: bool>(
     encoder: &Encoder,
     _: &mut Producer,
     queue: &SendQueueRef,
-    cursor: &mut Cursor,
+    cursor: &mut SqCursor,
     mut wr: &'l SendWr,
 ) -> Option<&'l SendWr> {
     let view = queue.view();
@@ -337,7 +342,7 @@ unsafe fn run<'l, const OPCODE: u32, const TO: u8, const ONE: bool>(
 unsafe fn put_node<const OPCODE: u32, const TO: u8, const ONE: bool>(
     encoder: &Encoder,
     view: SqView<'_>,
-    cursor: &mut Cursor,
+    cursor: &mut SqCursor,
     wr: &SendWr,
 ) -> bool {
     let (fast, opcode, Head { wr_id, flags }) = (&encoder.fast, WrOpcode(OPCODE), Head::from_c(wr));
@@ -421,7 +426,7 @@ unsafe fn push(
     encoder: &Encoder,
     producer: &mut Producer,
     queue: &SendQueueRef,
-    cursor: &mut Cursor,
+    cursor: &mut SqCursor,
     wr: &SendWr,
 ) -> Result<(), PostError> {
     producer.ensure_begun(queue, cursor)?;

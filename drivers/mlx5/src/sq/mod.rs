@@ -9,7 +9,6 @@
 //! | `cursor` | the position of a batch |
 //! | `list` | `ibv_post_send` |
 //! | `builder` | the `wr_*` builders |
-//! | `shared` | the part that the poster and the pollers of the completions share |
 //!
 //! A single post of one entry goes through [`SendQueue::post`](SendQueueTrait::post) or [`list::post_send`],
 //! [`Encoder::block`](encoder::Encoder::block), [`Producer::post_block`](producer::Producer::post_block) and
@@ -25,17 +24,14 @@ pub(crate) mod cursor;
 pub(crate) mod encoder;
 pub(crate) mod list;
 pub(crate) mod producer;
-pub mod shared;
-
-pub use shared::{SqShared, umr_op};
 
 use crate::doorbell::Doorbell;
 use crate::memory::dbrec::DbWord;
 use crate::memory::{SendQueueRef, SqView};
-use crate::qp::QpShared;
+use crate::shared::QpShared;
 use crate::sq::builder::Session;
 use crate::sq::consts::FastPathOps;
-use crate::sq::cursor::Cursor;
+use crate::sq::cursor::SqCursor;
 use crate::sq::encoder::{Encoder, takes_fast_path};
 use crate::sq::producer::Producer;
 use crate::wqe::plain::{self, Alignment, Wr, is_local};
@@ -204,7 +200,7 @@ impl SendQueueTrait for SendQueue {
         }
         cold_path();
         // SAFETY: the WR fulfils the contract of `SendQueue::post`, which is that of `SendBatch::push`.
-        plain::lend(wr, |wr| unsafe { self.post_cold(wr) })
+        plain::by_copy(wr, |wr| unsafe { self.post_cold(wr) })
     }
 
     #[inline]
@@ -245,7 +241,7 @@ pub struct Batch<'q> {
     /// A copy of the field of `encoder`: read through the reference, it would be loaded again after every store to the
     /// queue.
     ops: FastPathOps,
-    cursor: Cursor,
+    cursor: SqCursor,
 }
 
 impl SendBatch for Batch<'_> {
@@ -270,7 +266,7 @@ impl SendBatch for Batch<'_> {
         let result = encoder.push_fast(producer, queue, *view, cursor, wr);
         if let Err(error) = result {
             cold_path();
-            cursor.lend(|cursor| producer.latch(cursor, error));
+            cursor.by_copy(|cursor| producer.latch(cursor, error));
         }
     }
 

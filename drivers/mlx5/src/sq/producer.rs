@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The producing side of a send queue: room, fences and publication, for single posts, batches and builders.
 //!
-//! The [`Cursor`] of a batch runs ahead of what is published; a batch that is dropped has no effect. Room is counted in
+//! The [`SqCursor`] of a batch runs ahead of what is published; a batch that is dropped has no effect. Room is counted in
 //! WRs, as `max_send_wr` is: creation reserved the blocks of the largest WQE for every WR, so there is room for its
 //! blocks if there is room for the WR. (A WQE that is larger, with an opcode that was not given at creation, counts as
 //! several WRs.)
@@ -14,12 +14,12 @@
 //! with those of a post ([`QueueAccess::needs_fence`]), the limit stays 0 and every publication takes the slow path,
 //! which has a fence and checks the state itself.
 //!
-//! In any [`Mode`] but [`Mode::Idle`] the head is [`Cursor::CLOSED`], which is above every limit.
+//! In any [`Mode`] but [`Mode::Idle`] the head is [`SqCursor::CLOSED`], which is above every limit.
 
 use crate::doorbell::Doorbell;
 use crate::memory::dbrec::DbWord;
 use crate::memory::{BlockIndex, SendQueueRef, SqView};
-use crate::sq::cursor::Cursor;
+use crate::sq::cursor::SqCursor;
 use crate::wqe::WqeWriter;
 use crate::wqe::plain::CtrlConsts;
 use core::hint::cold_path;
@@ -66,7 +66,7 @@ pub(crate) struct Producer {
 struct Published {
     /// The index of the next basic block.
     at: BlockIndex,
-    /// The number of WRs since the queue was reset, or [`Cursor::CLOSED`].
+    /// The number of WRs since the queue was reset, or [`SqCursor::CLOSED`].
     head: u64,
     record: DbWord,
     bell: Doorbell,
@@ -75,7 +75,7 @@ struct Published {
 impl Published {
     /// Publishes the WQEs before the cursor, and rings. The queue must be busy and open; `ring` is its ring.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn extend(&mut self, queue: &SendQueueRef, ring: SqView<'_>, cursor: &Cursor) {
+    fn extend(&mut self, queue: &SendQueueRef, ring: SqView<'_>, cursor: &SqCursor) {
         let first = self.at;
         (self.at, self.head) = (cursor.at, cursor.head);
         write_dbrec(&self.record, cursor.at);
@@ -110,7 +110,7 @@ impl Producer {
 
     /// The number of WRs published since the queue was reset.
     fn count(&self) -> u64 {
-        if self.published.head == Cursor::CLOSED { self.session_base } else { self.published.head }
+        if self.published.head == SqCursor::CLOSED { self.session_base } else { self.published.head }
     }
 
     /// The numbers of blocks, modulo 2^16, and of WRs, modulo 2^32, that were published since the queue was reset.
@@ -124,7 +124,7 @@ impl Producer {
         use crate::memory::CompletedCount;
         let _ = self.revalidate(queue);
         (self.published.at, self.session_base) = (BlockIndex::of(index), index.into());
-        if self.published.head != Cursor::CLOSED {
+        if self.published.head != SqCursor::CLOSED {
             self.published.head = self.session_base;
         }
         if index != 0 {
@@ -143,21 +143,21 @@ impl Producer {
 
     /// Begins a batch. The first WR checks whether posting is allowed.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn begin(&self) -> Cursor {
-        Cursor::new(self.published.at, self.published.head, self.post_limit())
+    pub(crate) fn begin(&self) -> SqCursor {
+        SqCursor::new(self.published.at, self.published.head, self.post_limit())
     }
 
     /// Begins a batch as [`begin`](Self::begin) does, and also directly after a local operation that was published: the
     /// publication of the batch adds the fence ([`publish_cold`](Self::publish_cold)), unless the batch begins with a local
     /// operation, which has it ([`fence_next`](Self::fence_next)).
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn begin_any(&self) -> Cursor {
+    pub(crate) fn begin_any(&self) -> SqCursor {
         let cursor = self.begin();
         match self.mode {
             Mode::Fenced { at, in_session: false }
                 if at == self.published.at && self.session_base < cursor.limit =>
             {
-                Cursor::new(cursor.at, self.session_base, cursor.limit)
+                SqCursor::new(cursor.at, self.session_base, cursor.limit)
             }
             _ => cursor,
         }
@@ -189,7 +189,7 @@ impl Producer {
     /// Ends the current batch or session; `session_base` must be the count.
     fn settle(&mut self) {
         (self.published.head, self.mode) = if self.is_fenced {
-            (Cursor::CLOSED, Mode::Fenced { at: self.published.at, in_session: false })
+            (SqCursor::CLOSED, Mode::Fenced { at: self.published.at, in_session: false })
         } else {
             (self.session_base, Mode::Idle)
         };
@@ -222,7 +222,7 @@ impl Producer {
 
     /// Makes room for a WR if the cursor has none, or if nothing was checked yet.
     #[cold]
-    fn make_room(&mut self, queue: &SendQueueRef, cursor: &mut Cursor) -> Result<(), PostError> {
+    fn make_room(&mut self, queue: &SendQueueRef, cursor: &mut SqCursor) -> Result<(), PostError> {
         self.ensure_begun(queue, cursor)?;
         if !cursor.has_room() {
             cursor.limit = self.refresh(queue, cursor.head)?;
@@ -235,7 +235,7 @@ impl Producer {
     pub(crate) fn ensure_begun(
         &mut self,
         queue: &SendQueueRef,
-        cursor: &mut Cursor,
+        cursor: &mut SqCursor,
     ) -> Result<(), PostError> {
         if cursor.has_room() {
             return Ok(());
@@ -245,7 +245,7 @@ impl Producer {
         }
         if cursor.head == self.published.head {
             let limit = self.revalidate(queue)?;
-            *cursor = Cursor::new(self.published.at, self.session_base, limit);
+            *cursor = SqCursor::new(self.published.at, self.session_base, limit);
         }
         Ok(())
     }
@@ -257,19 +257,19 @@ impl Producer {
 
     /// Makes sure that there is room for one more WR.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn reserve(&mut self, queue: &SendQueueRef, cursor: &mut Cursor) -> Result<(), PostError> {
+    pub(crate) fn reserve(&mut self, queue: &SendQueueRef, cursor: &mut SqCursor) -> Result<(), PostError> {
         if cursor.has_room() {
             return Ok(());
         }
         cold_path();
-        cursor.lend(|cursor| self.make_room(queue, cursor))
+        cursor.by_copy(|cursor| self.make_room(queue, cursor))
     }
 
     /// [`reserve`](Self::reserve) for a WQE that counts as `1 + more` WRs; adds `more` to the head.
     pub(crate) fn reserve_more(
         &mut self,
         queue: &SendQueueRef,
-        cursor: &mut Cursor,
+        cursor: &mut SqCursor,
         more: u32,
     ) -> Result<(), PostError> {
         self.reserve(queue, cursor)?;
@@ -283,10 +283,10 @@ impl Producer {
 
     /// Stores the first error of a batch. After that the cursor has no room.
     #[cold]
-    pub(crate) fn latch(&mut self, cursor: &mut Cursor, error: PostError) {
+    pub(crate) fn latch(&mut self, cursor: &mut SqCursor, error: PostError) {
         if !cursor.is_failed() {
             self.error = error;
-            cursor.head = Cursor::FAILED;
+            cursor.head = SqCursor::FAILED;
         }
     }
 
@@ -295,7 +295,7 @@ impl Producer {
     #[cold]
     pub(crate) fn fence_local(&mut self, view: SqView<'_>, at: BlockIndex, blocks: u32) -> bool {
         self.session_base = self.count();
-        self.published.head = Cursor::CLOSED;
+        self.published.head = SqCursor::CLOSED;
         let before = self.mode;
         self.mode = Mode::Fenced { at: at.after(blocks), in_session: self.in_session() };
         match before {
@@ -322,13 +322,13 @@ impl Producer {
     /// Publishes a batch that ends with a local operation, if no check is needed and no other WQE waits for one. Returns
     /// whether it did. `session` is whether the batch is a session.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn ring_fenced(&mut self, queue: &SendQueueRef, cursor: &Cursor, session: bool) -> bool {
+    pub(crate) fn ring_fenced(&mut self, queue: &SendQueueRef, cursor: &SqCursor, session: bool) -> bool {
         let Mode::Fenced { at, in_session } = self.mode else { return false };
         let is_last = at == cursor.at && at != self.published.at && in_session == session;
         if !is_last || !self.ring_if_open(queue, queue.view(), cursor) {
             return false;
         }
-        (self.session_base, self.published.head, self.is_fenced) = (cursor.head, Cursor::CLOSED, true);
+        (self.session_base, self.published.head, self.is_fenced) = (cursor.head, SqCursor::CLOSED, true);
         self.mode = Mode::Fenced { at, in_session: false };
         true
     }
@@ -355,7 +355,7 @@ impl Producer {
         &mut self,
         queue: &SendQueueRef,
         ring: SqView<'_>,
-        cursor: &Cursor,
+        cursor: &SqCursor,
     ) -> Result<(), PostError> {
         if self.published.head < cursor.head && self.ring_if_open(queue, ring, cursor) {
             return Ok(());
@@ -366,7 +366,7 @@ impl Producer {
     }
 
     #[inline(never)]
-    fn complete_cold(&mut self, queue: &SendQueueRef, cursor: &Cursor) -> Result<(), PostError> {
+    fn complete_cold(&mut self, queue: &SendQueueRef, cursor: &SqCursor) -> Result<(), PostError> {
         if cursor.is_failed() {
             return Err(self.error);
         }
@@ -383,7 +383,7 @@ impl Producer {
     /// Makes everything before the cursor visible to the device and rings, unless the state changed. Does nothing if
     /// there is nothing new or the batch has failed.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn publish(&mut self, queue: &SendQueueRef, cursor: &Cursor) -> Result<(), PostError> {
+    pub(crate) fn publish(&mut self, queue: &SendQueueRef, cursor: &SqCursor) -> Result<(), PostError> {
         if self.published.head < cursor.head && self.ring_if_open(queue, queue.view(), cursor) {
             return Ok(());
         }
@@ -393,7 +393,7 @@ impl Producer {
     }
 
     #[inline(never)]
-    fn publish_cold(&mut self, queue: &SendQueueRef, cursor: &Cursor) -> Result<(), PostError> {
+    fn publish_cold(&mut self, queue: &SendQueueRef, cursor: &SqCursor) -> Result<(), PostError> {
         if cursor.at == self.published.at || cursor.is_failed() {
             return Ok(());
         }
@@ -414,8 +414,8 @@ impl Producer {
 
     /// Publishes what is new, and rings, if the limit allows it while the queue is busy. `ring` is that of `queue`.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn ring_if_open(&mut self, queue: &SendQueueRef, ring: SqView<'_>, cursor: &Cursor) -> bool {
-        let access = self.access.at_hand();
+    pub(crate) fn ring_if_open(&mut self, queue: &SendQueueRef, ring: SqView<'_>, cursor: &SqCursor) -> bool {
+        let access = self.access.by_ref();
         access.enter();
         // A head that is closed or failed is above every limit.
         let is_open = cursor.head <= access.limit().load(Ordering::Relaxed);
@@ -441,7 +441,7 @@ impl Producer {
         ctrl: &CtrlConsts,
         opcode: WrOpcode,
     ) -> bool {
-        let (at, head, access) = (self.published.at, self.published.head, self.access.at_hand());
+        let (at, head, access) = (self.published.at, self.published.head, self.access.by_ref());
         block[0] = ctrl.first(at, opcode, 1);
         access.enter();
         if head >= access.limit().load(Ordering::Relaxed) {
@@ -463,18 +463,18 @@ impl Producer {
 
     /// Begins a builder session: batches are refused until it ends. `None` if something must be checked first.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn open_session(&mut self) -> Option<Cursor> {
+    pub(crate) fn open_session(&mut self) -> Option<SqCursor> {
         let cursor = self.begin();
         if !cursor.has_room() {
             return None;
         }
-        (self.session_base, self.published.head, self.mode) = (cursor.head, Cursor::CLOSED, Mode::Session);
+        (self.session_base, self.published.head, self.mode) = (cursor.head, SqCursor::CLOSED, Mode::Session);
         Some(cursor)
     }
 
     /// [`open_session`](Self::open_session) directly after a local operation that was published.
     #[inline]
-    pub(crate) fn open_fenced(&mut self) -> Option<Cursor> {
+    pub(crate) fn open_fenced(&mut self) -> Option<SqCursor> {
         let cursor = self.begin_any();
         match &mut self.mode {
             Mode::Fenced { in_session, .. } if cursor.has_room() => {
@@ -488,14 +488,14 @@ impl Producer {
     /// [`open_session`](Self::open_session) where a check must come first. If a check fails, the session opens with
     /// that error, and the call that ends the session returns it.
     #[cold]
-    pub(crate) fn open_session_cold(&mut self, queue: &SendQueueRef) -> Result<Cursor, PostError> {
+    pub(crate) fn open_session_cold(&mut self, queue: &SendQueueRef) -> Result<SqCursor, PostError> {
         let found = self.revalidate(queue);
-        (self.session_base, self.published.head) = (self.count(), Cursor::CLOSED);
+        (self.session_base, self.published.head) = (self.count(), SqCursor::CLOSED);
         self.mode = match self.mode {
             Mode::Fenced { at, .. } => Mode::Fenced { at, in_session: true },
             Mode::Idle | Mode::Session => Mode::Session,
         };
-        Ok(Cursor::new(self.published.at, self.session_base, found?))
+        Ok(SqCursor::new(self.published.at, self.session_base, found?))
     }
 
     /// Whether a session is open.
@@ -506,7 +506,7 @@ impl Producer {
 
     /// Ends a session and publishes it, if one is open and no check is needed. Returns whether it did.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn complete_session(&mut self, queue: &SendQueueRef, cursor: &mut Cursor) -> bool {
+    pub(crate) fn complete_session(&mut self, queue: &SendQueueRef, cursor: &mut SqCursor) -> bool {
         let copy = *cursor;
         if self.mode != Mode::Session {
             return self.complete_fenced(queue, cursor);
@@ -516,16 +516,16 @@ impl Producer {
         }
         self.mode = Mode::Idle;
         // Builders and setters without a session find no room.
-        cursor.head = Cursor::FAILED;
+        cursor.head = SqCursor::FAILED;
         true
     }
 
     /// [`complete_session`](Self::complete_session) of a session that ends with a local operation.
     #[inline(never)]
-    fn complete_fenced(&mut self, queue: &SendQueueRef, cursor: &mut Cursor) -> bool {
+    fn complete_fenced(&mut self, queue: &SendQueueRef, cursor: &mut SqCursor) -> bool {
         let is_done = self.session_base < cursor.head && self.ring_fenced(queue, cursor, true);
         if is_done {
-            cursor.head = Cursor::FAILED;
+            cursor.head = SqCursor::FAILED;
         }
         is_done
     }
@@ -535,7 +535,7 @@ impl Producer {
     pub(crate) fn end_session(
         &mut self,
         queue: &SendQueueRef,
-        cursor: Option<&Cursor>,
+        cursor: Option<&SqCursor>,
     ) -> Result<(), PostError> {
         if !self.in_session() {
             return Err(PostError::NoSession);

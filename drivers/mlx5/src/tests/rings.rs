@@ -132,7 +132,7 @@ impl What {
 
     /// Calls `f` with the WR, with arrays of constant length where it has any.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn lend<R>(self, wr_id: u64, f: impl FnOnce(&Wr<'_, Ah, Sge, Remote>) -> R) -> R {
+    fn with_wr<R>(self, wr_id: u64, f: impl FnOnce(&Wr<'_, Ah, Sge, Remote>) -> R) -> R {
         let (remote, one) = (Remote::new(0xbeef, 9), [Sge::new(0, 64, 7).unwrap()]);
         let wr = |op| Wr::new(wr_id, op).flags(self.flags());
         match self {
@@ -150,21 +150,21 @@ fn post(s: &mut Sends, face: Face, all: &[What], first_id: u64) -> (usize, Resul
     let result = match face {
         Face::Single => all.iter().zip(first_id..).enumerate().try_for_each(|(i, (what, wr_id))| {
             // SAFETY: there is no device that would read the memory.
-            let posted = what.lend(wr_id, |wr| unsafe { queue.post(wr) });
+            let posted = what.with_wr(wr_id, |wr| unsafe { queue.post(wr) });
             posted.map_err(|error| Refused::new(error, Some(i)))
         }),
         Face::Batch => {
             let mut batch = queue.batch();
             for (what, wr_id) in all.iter().zip(first_id..) {
                 // SAFETY: there is no device that would read the memory.
-                what.lend(wr_id, |wr| unsafe { batch.push(wr) });
+                what.with_wr(wr_id, |wr| unsafe { batch.push(wr) });
             }
             batch.complete().map_err(Refused::from)
         }
         Face::List | Face::Builder => {
             let all: Vec<_> = all.iter().zip(first_id..).map(|(what, wr_id)| what.request(wr_id)).collect();
             // SAFETY: there is no device that would read the memory.
-            OwnedRequest::lend(&all, |all| unsafe { testkit::post(queue, face, all) })
+            OwnedRequest::with_wrs(&all, |all| unsafe { testkit::post(queue, face, all) })
         }
     };
     match result {
@@ -226,7 +226,7 @@ fn run(steps: &[Step]) -> Result<(), TestCaseError> {
             }
             Step::Abort(face, n) => {
                 let all = (0..*n).map(|_| What::Write.request(0)).collect::<Vec<_>>();
-                OwnedRequest::lend(&all, |all| {
+                OwnedRequest::with_wrs(&all, |all| {
                     if *face == Face::Builder {
                         s.queue.wr_start();
                         // SAFETY: the session is aborted, so nothing is posted.

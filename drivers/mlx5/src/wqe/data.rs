@@ -166,14 +166,14 @@ pub(crate) fn put_entries<E: SendEntry>(
         [one] => {
             // The copy's address is passed, so that the entry itself stays in registers.
             let one = [*one];
-            put_many(writer.lend(), unit, limits, answer, &one)
+            put_many(writer.ring_and_place(), unit, limits, answer, &one)
         }
         many => {
             let is_ordinary = answer == Answer::None;
             if is_ordinary && let Some(units) = put_ordinary(writer, unit, limits, many) {
                 return Ok(units);
             }
-            put_many(writer.lend(), unit, limits, answer, many)
+            put_many(writer.ring_and_place(), unit, limits, answer, many)
         }
     }
 }
@@ -286,7 +286,7 @@ pub(super) fn copy_inline(
     if len == 0 {
         return Ok(0);
     }
-    if !put_bufs(writer.lend(), unit, len, 0, *data) {
+    if !put_bufs(writer.ring_and_place(), unit, len, 0, *data) {
         cold_path();
         return Err(PostError::InvalidLength);
     }
@@ -371,7 +371,7 @@ pub(crate) fn put_inline_behind(
     if len > limits.max_inline as usize {
         return Err(PostError::InlineTooLong);
     }
-    if len != 0 && !put_bufs(writer.lend(), unit, len, skip, *data) {
+    if len != 0 && !put_bufs(writer.ring_and_place(), unit, len, skip, *data) {
         return Err(PostError::InvalidLength);
     }
     Ok(if len == 0 { 0 } else { inline_units(len) as u32 })

@@ -10,7 +10,7 @@ use super::data::copy_inline;
 use super::{AV_UNITS, Ah, Answer, CTRL_UNITS, DataLimits, Remote, SendEntry, WqeWriter, eth};
 use super::{ctrl_base, ctrl0, ctrl1, fm_ce_se, hw_opcode, one_entry, put_entries};
 use crate::memory::{BlockIndex, SqView};
-use crate::sq::cursor::Cursor;
+use crate::sq::cursor::SqCursor;
 use uverbs_core::provider::op::TsoArgs;
 use uverbs_core::provider::opcodes::is_atomic;
 use uverbs_core::provider::{Data, DcTarget, Op, PostError, To, WireRemote as _};
@@ -104,7 +104,7 @@ pub(crate) fn max_units<E>(data: &Data<'_, E>) -> u32 {
 /// Calls `f`, which should not be inlined, with a copy. If the address of the WR or of a single entry were passed, they would
 /// be kept in memory instead of registers, in the fast path, too.
 #[cfg_attr(not(debug_assertions), inline(always))]
-pub(crate) fn lend<E: Copy, R>(wr: &Wr<'_, E>, f: impl FnOnce(&Wr<'_, E>) -> R) -> R {
+pub(crate) fn by_copy<E: Copy, R>(wr: &Wr<'_, E>, f: impl FnOnce(&Wr<'_, E>) -> R) -> R {
     match wr.data {
         Data::Sges(&[one]) => f(&Wr { data: Data::Sges(&[one]), ..*wr }),
         data => f(&Wr { data, ..*wr }),
@@ -274,7 +274,7 @@ pub(crate) fn put_op(
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_wqe<E: SendEntry>(
     view: SqView<'_>,
-    cursor: &mut Cursor,
+    cursor: &mut SqCursor,
     consts: &CtrlConsts,
     limits: &DataLimits,
     wr: &Wr<'_, E>,
@@ -314,7 +314,7 @@ pub(crate) fn put_wqe<E: SendEntry>(
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn put_tso<E: SendEntry>(
     view: SqView<'_>,
-    cursor: &mut Cursor,
+    cursor: &mut SqCursor,
     consts: &CtrlConsts,
     limits: &DataLimits,
     args: TsoArgs<'_>,

@@ -30,8 +30,8 @@ impl<'r> WqeWriter<'r> {
 
     /// The ring and the place, as arguments of a function that is not inlined, which computes the block's address itself.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn lend(self) -> (&'r SqAddrs, BlockIndex) {
-        (self.ring.lend(), self.place)
+    pub(crate) fn ring_and_place(self) -> (&'r SqAddrs, BlockIndex) {
+        (self.ring.addrs_by_ref(), self.place)
     }
 
     /// `count` units from `unit` on, if they do not wrap at the ring's end.

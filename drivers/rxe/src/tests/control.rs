@@ -423,6 +423,17 @@ fn a_resize_uses_the_new_ring_or_reports_it_lost() {
     srq.srq.modify(&mut srq.queue, &more, SrqAttrMask::MAX_WR).unwrap();
     assert_eq!(srq.queue.capacity(), 63);
 
+    // A queue of a removed device stays closed, also with another ring.
+    let mut removed = t.rxe.create_srq(&create).unwrap();
+    removed.srq.notify().device_removed();
+    // SAFETY: the receive has no entries, so it names no memory.
+    assert_eq!(unsafe { removed.queue.post(1, &[]) }, Err(PostError::Removed));
+    removed.srq.modify(&mut removed.queue, &more, SrqAttrMask::MAX_WR).unwrap();
+    // SAFETY: as above.
+    assert_eq!(unsafe { removed.queue.post(1, &[]) }, Err(PostError::Removed));
+    // SAFETY: as above.
+    assert_eq!(unsafe { srq.queue.post(1, &[]) }, Ok(()));
+
     t.kernel.refuse_mmap.store(true, Ordering::Relaxed);
     assert_eq!(t.cq.cq.resize(&mut t.cq.queue, 200).unwrap_err().errno(), Errno::ENOMEM);
     assert_eq!(t.cq.queue.poll_each(1, |_| ()), Err(PollError::Corrupt));

@@ -188,7 +188,7 @@ fn run(qp_type: QpType, requests: &[Request], dirt: u8) {
         }
         kernel.fill(if face == Face::Builder { !dirt } else { dirt });
         let rings = bell.rings();
-        let posted = OwnedRequest::lend(requests, |lent| {
+        let posted = OwnedRequest::with_wrs(requests, |lent| {
             let lent: Vec<_> = lent.iter().filter(|r| can_express(r.op)).copied().collect();
             // SAFETY: the simulated kernel does not access the memory that is named, and binds nothing.
             unsafe { post(&mut q, face, &lent) }

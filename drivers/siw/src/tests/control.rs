@@ -354,6 +354,11 @@ fn features_that_siw_lacks_are_unsupported_without_a_command() {
     assert_eq!(t.kernel.take_log().len(), 1);
     let resized = srq.srq.modify(&mut srq.queue, &more, SrqAttrMask::MAX_WR);
     assert!(resized.unwrap_err().is_unsupported() && t.kernel.take_log().is_empty());
+    // SAFETY: receives without entries name no memory.
+    let mut post = || unsafe { srq.queue.post(1, &[]) };
+    assert_eq!(post(), Ok(()));
+    srq.srq.notify().device_removed();
+    assert_eq!(post(), Err(PostError::Removed));
 }
 
 #[test]

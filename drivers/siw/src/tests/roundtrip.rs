@@ -85,7 +85,7 @@ proptest! {
         for face in Face::ALL {
             let (mut q, kernel, bell, _) = send_queue(SLOTS, &config(), QpState::RTS);
             kernel.fill(dirt);
-            OwnedRequest::lend(&requests, |all| {
+            OwnedRequest::with_wrs(&requests, |all| {
                 // SAFETY: the simulated kernel does not access the memory that is named.
                 unsafe { post(&mut q, face, all) }
             })

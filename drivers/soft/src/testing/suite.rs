@@ -57,6 +57,7 @@ macro_rules! suite {
             a_control_call_waits_for_a_post_in_progress
             receives_fill_and_empty_the_ring_in_every_lap
             receives_that_the_kernel_has_not_taken_are_counted
+            a_shared_queue_of_a_removed_device_takes_no_receives
             a_poll_takes_at_most_the_requested_and_available_completions
             a_full_queue_has_room_again_when_it_was_polled
             a_panic_in_the_callback_counts_its_completion_as_polled

@@ -29,7 +29,7 @@ fn a_number_finds_its_value_once() {
     let far = u64::from(4 * STEP);
     for other in [number + far, 0, 4 << 32, number | 1 << 63, TAG, BUSY, TAG - 1, BUSY - 1, TAG - far] {
         assert_eq!(slab.take(other), None, "{other:#x}");
-        assert_eq!(slab.take_apart(other), None, "{other:#x}");
+        assert_eq!(slab.take_scoped(other), None, "{other:#x}");
     }
     assert_eq!(slab.take(number), Some("a"));
     assert_eq!((slab.take(number), slab.is_empty()), (None, true));
@@ -41,7 +41,7 @@ fn states_and_guards_are_no_numbers() {
     let slab = InFlight::<u32>::new(4, 0, TAG);
     let low = (0..32).flat_map(|low| [low, BUSY - low]);
     for number in low.chain([0, u64::from(u32::MAX), BUSY << 32]) {
-        assert_eq!((slab.take(number), slab.take_apart(number)), (None, None), "{number:#x}");
+        assert_eq!((slab.take(number), slab.take_scoped(number)), (None, None), "{number:#x}");
     }
     assert_eq!(insert(&slab, 7), Some(0), "all slots are free still");
     assert_eq!((1..8).find_map(|near| slab.take(near)), None);
@@ -49,32 +49,32 @@ fn states_and_guards_are_no_numbers() {
 }
 
 #[test]
-fn values_that_are_apart_are_found_apart() {
+fn scoped_values_are_found_by_take_scoped_only() {
     let slab = InFlight::new(4, 5, TAG);
     let [a, b, c] = ["a", "b", "c"].map(|value| {
         // SAFETY: one thread.
-        unsafe { slab.vacant(TAG) }.unwrap().fill_apart(value)
+        unsafe { slab.vacant(TAG) }.unwrap().fill_scoped(value)
     });
-    assert_eq!((slab.take(a), slab.take_apart(a), slab.take_apart(a)), (None, Some("a"), None));
+    assert_eq!((slab.take(a), slab.take_scoped(a), slab.take_scoped(a)), (None, Some("a"), None));
     assert_eq!((slab.take_any(b), slab.take_any(b)), (Some("b"), None));
     let d = insert(&slab, "d").unwrap();
     let mut taken = Vec::new();
     slab.take_range(a as u32, d, |value| taken.push(value));
-    assert_eq!((taken, slab.take_apart(c), slab.take_apart(d)), (vec!["c"], None, None));
+    assert_eq!((taken, slab.take_scoped(c), slab.take_scoped(d)), (vec!["c"], None, None));
     assert_eq!(slab.take_any(d), Some("d"));
 }
 
-/// A device can report a number with any bits: none of them finds a value that is apart.
+/// A device can report a number with any bits: none of them finds a scoped value.
 #[test]
-fn no_other_number_finds_a_value_that_is_apart() {
+fn no_other_number_finds_a_scoped_value() {
     let slab = InFlight::new(4, 5, TAG);
     // SAFETY: one thread.
-    let number = unsafe { slab.vacant(TAG) }.unwrap().fill_apart("a");
+    let number = unsafe { slab.vacant(TAG) }.unwrap().fill_scoped("a");
     for bit in 0..64 {
         let other = number ^ 1 << bit;
-        assert_eq!((slab.take(other), slab.take_apart(other)), (None, None), "bit {bit}");
+        assert_eq!((slab.take(other), slab.take_scoped(other)), (None, None), "bit {bit}");
     }
-    assert_eq!((slab.take(number | 3), slab.take_apart(number | 3)), (None, None));
+    assert_eq!((slab.take(number | 3), slab.take_scoped(number | 3)), (None, None));
     let mut taken = Vec::new();
     slab.take_all(|value| taken.push(value));
     assert_eq!((taken, slab.take_any(number), slab.is_empty()), (vec!["a"], None, true));

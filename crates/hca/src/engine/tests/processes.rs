@@ -7,7 +7,6 @@ use super::rig::{BASE, End, on};
 use crate::cqe::Syndrome;
 use crate::engine::packet::{Atomic, Body, Dc, Nak, Packet, Path, Transport};
 use crate::engine::qp::{QpKind, State};
-use crate::peers::wire::{Message, Port};
 use crate::{Fabric, Hca, Link};
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -15,9 +14,12 @@ use proptest::prelude::*;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use uverbs_fabric::wire::Port;
 use uverbs_mlx5_hw::wqe::{Av, MLX5_EXTENDED_UD_AV, MLX5_OPCODE_SEND};
 use uverbs_mlx5_hw::{Be16, Be32};
 use zerocopy::IntoBytes;
+
+type Message = uverbs_fabric::wire::Message<Packet>;
 
 /// A path for a socket, which is removed at the end.
 struct SocketPath(PathBuf);
@@ -430,7 +432,7 @@ fn the_demands_of_peers_have_limits() {
     drop((peer, other));
     // Too many peers: the others stay.
     let peers: Vec<_> = (0..100).map_while(|_| silent(&path)).collect();
-    assert_eq!(peers.len(), crate::peers::MAX_PEERS, "the previous ones have gone");
+    assert_eq!(peers.len(), uverbs_fabric::MAX_PEERS, "the previous ones have gone");
     // Lists for peers that do not read take no more memory than the last one.
     let (mut first, base) = (&peers[0].0, peers[0].1);
     for i in 0..300 {

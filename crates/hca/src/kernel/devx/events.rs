@@ -9,11 +9,11 @@
 
 use crate::bytes::put;
 use crate::engine::{Notice, event};
-use crate::kernel::events::{EventFile, inode};
-use crate::kernel::object::Kind;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use uverbs_core::Errno;
+use uverbs_softkernel::Kind;
+use uverbs_softkernel::events::{EventFile, inode};
 
 /// `enum mlx5_event`
 mod kind {

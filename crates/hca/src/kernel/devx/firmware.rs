@@ -6,10 +6,11 @@ use crate::bytes::be16;
 use crate::engine::mkey::NULL_MKEY;
 use crate::engine::{Device, Port};
 use crate::kernel::call::Call;
-use crate::kernel::object::{Kind, Object};
+use crate::kernel::object::Object;
 use crate::prm::layout::{alloc_pd_out, cmd_hca_cap as cap, query_hca_cap_in, query_special_contexts_out};
 use crate::prm::{Status, general};
 use uverbs_core::Errno;
+use uverbs_softkernel::Kind;
 
 /// Bytes of the shortest command and of the shortest answer.
 pub(super) const HEADER: usize = 16;

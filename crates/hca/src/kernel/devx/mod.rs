@@ -20,13 +20,14 @@ pub(super) use events::Channels;
 pub(super) use firmware::Firmware;
 pub(super) use umem::Umem;
 
-use super::attr::{flags, handle, known, number, number32, optional_handle};
 use super::call::Call;
 use super::limits::VECTORS;
-use super::object::{Kind, Object};
+use super::object::Object;
 use crate::prm::Status;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::Kind;
+use uverbs_softkernel::attr::{flags, handle, known, number, number32, optional_handle};
 use uverbs_uapi::mlx5::devx as abi;
 
 /// The number of the first vector's event queue.
@@ -93,7 +94,7 @@ impl Call<'_, '_> {
 
     /// Refuses contexts that were not opened for commands (`devx_get_uid()`).
     fn need_devx(&mut self) -> Result<(), Errno> {
-        if self.state.context(self.context)?.devx { Ok(()) } else { Err(Errno::EINVAL) }
+        if self.state.context(self.context)?.data.devx { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
     fn devx_other(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {

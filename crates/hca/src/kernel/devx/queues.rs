@@ -9,7 +9,7 @@ use crate::engine::mkey::Kind as MkeyKind;
 use crate::engine::qp::{Qp, State};
 use crate::kernel::call::Call;
 use crate::kernel::limits::VECTORS;
-use crate::kernel::object::{Numbered, Object};
+use crate::kernel::object::{self, Numbered, Object};
 use crate::prm::layout::{
     ads, cqc, create_cq_in, create_cq_out, create_mkey_in, create_mkey_out, create_qp_in, create_qp_out, mkc,
     modify_cq_in, qpc, query_cq_out, query_mkey_out, query_qp_out,
@@ -28,12 +28,12 @@ const COUNT: u32 = 1 << 1;
 impl Call<'_, '_> {
     /// Whether the context has a protection domain with this number.
     fn has_pd(&mut self, pdn: u32) -> bool {
-        self.state.context(self.context).is_ok_and(|context| context.find(Numbered::Pd, pdn).is_some())
+        self.state.context(self.context).is_ok_and(|context| context.find((Numbered::Pd, pdn)).is_some())
     }
 
     /// Whether the context has a doorbell page with this number.
     fn has_page(&mut self, page: u32) -> bool {
-        self.state.context(self.context).is_ok_and(|context| context.page(page).is_ok())
+        self.state.context(self.context).is_ok_and(|context| object::page(context, page).is_ok())
     }
 
     pub(super) fn create_cq_by_command(

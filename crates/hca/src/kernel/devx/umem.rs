@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory of a program that commands name by a number (UMEM).
 
-use crate::kernel::attr::{flags, known, number};
 use crate::kernel::call::Call;
-use crate::kernel::lend::{lend, lend_file};
 use crate::kernel::memory::check_present;
 use crate::kernel::object::{Numbered, Object};
 use crate::memory::{Area, Fault, Memory};
@@ -12,6 +10,8 @@ use crate::prm::place::Place;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::attr::{flags, known, number};
+use uverbs_softkernel::program_memory::{memory_at, memory_of_file};
 use uverbs_uapi::mlx5::devx as abi;
 
 /// Registered memory. The objects that use it hold it, too.
@@ -88,9 +88,9 @@ impl Call<'_, '_> {
         let memory = match c.has(abi::MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD) {
             true => {
                 let fd = c.fd(abi::MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD).ok_or(Errno::EBADF)?;
-                lend_file(std::os::fd::AsRawFd::as_raw_fd(&fd), addr, len)?
+                memory_of_file(std::os::fd::AsRawFd::as_raw_fd(&fd), addr, len)?
             }
-            false => lend(c, addr, len)?,
+            false => memory_at(c, addr, len)?,
         };
         if c.has(abi::MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP) {
             // Pages of the process have 4 KiB, which the mask must permit.
@@ -108,7 +108,7 @@ impl Call<'_, '_> {
     /// The memory of this context with a number.
     fn umem(&mut self, id: u32) -> Result<&Arc<dyn Memory>, Status> {
         let context = self.state.context(self.context).map_err(|_| Status::BAD_RESOURCE)?;
-        match context.find(Numbered::Umem, id) {
+        match context.find((Numbered::Umem, id)) {
             Some(Object::Umem(umem)) => Ok(&umem.memory),
             _ => Err(Status::BAD_RESOURCE),
         }

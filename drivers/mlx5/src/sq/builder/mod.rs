@@ -17,7 +17,7 @@ pub(crate) use session::Session;
 
 use crate::sq::SendQueue;
 use crate::sq::consts::Kind;
-use crate::sq::cursor::Cursor;
+use crate::sq::cursor::SqCursor;
 use crate::wqe::plain::{Carries, Dest};
 use crate::wqe::{Ah, Remote, SHORT_INLINE, WqeWriter, ordinary_words, put_ordinary};
 use core::sync::atomic::Ordering;
@@ -47,7 +47,7 @@ impl SendQueue {
         }
         let (cursor, error) = match producer.open_session_cold(queue) {
             Ok(cursor) => (cursor, PostError::NoSession),
-            Err(error) => (Cursor::failed(), error),
+            Err(error) => (SqCursor::failed(), error),
         };
         (session.cursor, session.wr, session.error) = (cursor, Current::NONE, error);
     }
@@ -65,7 +65,7 @@ impl SendQueue {
             let _ = producer.end_session(queue, None);
             return Err(session.error);
         }
-        let cursor = core::mem::replace(&mut session.cursor, Cursor::failed());
+        let cursor = core::mem::replace(&mut session.cursor, SqCursor::failed());
         producer.end_session(queue, Some(&cursor))
     }
 }

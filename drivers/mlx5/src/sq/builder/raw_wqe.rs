@@ -5,7 +5,8 @@
 
 use super::session::Current;
 use crate::memory::CompletedCount;
-use crate::sq::{SendQueue, umr_op};
+use crate::shared::umr_op;
+use crate::sq::SendQueue;
 use crate::wqe::plain::{Carries, Written};
 use crate::wqe::{CTRL_UNITS, WqeWriter};
 use uverbs_core::provider::PostError;

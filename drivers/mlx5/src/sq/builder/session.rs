@@ -2,7 +2,7 @@
 //! The state of a session: the cursor, and the WR of the setters.
 
 use crate::memory::{BlockIndex, SqView, UnitIndex};
-use crate::sq::cursor::Cursor;
+use crate::sq::cursor::SqCursor;
 use crate::wqe::WqeWriter;
 use crate::wqe::plain::{Carries, Written};
 use bitflags::bitflags;
@@ -40,7 +40,7 @@ bitflags! {
 /// length correct that. A WR with [`LONG`](SlowPathFlags::LONG) is finished by its data setter.
 #[derive(Debug)]
 pub(crate) struct Session {
-    pub(super) cursor: Cursor,
+    pub(super) cursor: SqCursor,
     pub(super) wr: Current,
     /// The WRs that a `LONG` WR counts beyond one so far.
     pub(super) taken: u32,
@@ -122,7 +122,7 @@ impl Current {
 impl Session {
     /// No session.
     pub(crate) const fn new() -> Self {
-        Self { cursor: Cursor::failed(), wr: Current::NONE, taken: 0, error: PostError::NoSession }
+        Self { cursor: SqCursor::failed(), wr: Current::NONE, taken: 0, error: PostError::NoSession }
     }
 
     /// Latches an error: removes the WR, and no further one has room.
@@ -130,7 +130,7 @@ impl Session {
     #[inline(never)]
     pub(super) fn fail(&mut self, error: PostError) {
         if !self.cursor.is_failed() {
-            (self.cursor.head, self.error) = (Cursor::FAILED, error);
+            (self.cursor.head, self.error) = (SqCursor::FAILED, error);
         }
         self.wr = Current::NONE;
     }

@@ -8,6 +8,7 @@ use super::Bench;
 use crate::{QpShared, RecvQueue};
 use std::sync::Arc;
 use uverbs_core::attr::QpState;
+use uverbs_core::provider::state::StateWord;
 use uverbs_core::provider::{PostError, RecvBatch as _, RecvQueue as _};
 use uverbs_core::wr::Sge;
 
@@ -52,6 +53,31 @@ pub fn receives_that_the_kernel_has_not_taken_are_counted<B: Bench>() {
             let (left, position) = q.untaken().unwrap();
             assert!(left == n - taken && position != last, "{left}, {last} to {position}");
             last = position;
+        }
+    }
+}
+
+/// The shared part of a shared queue is that of a QP in RTR.
+pub fn a_shared_queue_of_a_removed_device_takes_no_receives<B: Bench>() {
+    for posted in 0..4 {
+        let (ring, kernel) = B::recv_ring(4);
+        let shared = Arc::new(QpShared::new(QpState::RTR));
+        let mut q: RecvQueue<B::Format, ()> = RecvQueue::new(ring, 1, Arc::clone(&shared), ()).unwrap();
+        for id in 0..posted.min(q.capacity()) {
+            // SAFETY: a receive without entries names no memory.
+            unsafe { q.post(id.into(), &[]) }.unwrap();
+        }
+        let capacity = q.capacity();
+        let mut batch = q.batch();
+        // SAFETY: as above.
+        unsafe { batch.push(9, &[]) };
+        let had_room = posted < capacity;
+        shared.set_state(StateWord::REMOVED);
+        assert_eq!(batch.complete(), Err(if had_room { PostError::Removed } else { PostError::QueueFull }));
+        for _ in 0..8 {
+            // SAFETY: as above.
+            assert_eq!(unsafe { q.post(9, &[]) }, Err(PostError::Removed));
+            B::take_recv(&kernel);
         }
     }
 }

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The owner of a fabric's threads: its users share it, and the last one ends them.
+
+use crate::model::Model;
+use crate::trunk::Trunks;
+use crate::world_lock::WorldLock;
+use core::fmt;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Owns the threads of a fabric; ends them when the last user drops it.
+pub(crate) struct Alive<M: Model> {
+    pub(crate) shared: Arc<WorldLock<M>>,
+    pub(crate) trunks: Arc<Trunks>,
+    thread: Option<JoinHandle<()>>,
+    pid: u32,
+}
+
+impl<M: Model> fmt::Debug for Alive<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fabric").field("deterministic", &self.shared.deterministic).finish_non_exhaustive()
+    }
+}
+
+impl<M: Model> Drop for Alive<M> {
+    fn drop(&mut self) {
+        // A child of fork(2) has no such thread, and its copy of the lock may stay locked permanently.
+        if !self.is_here() {
+            return;
+        }
+        Trunks::flush(&self.shared);
+        self.trunks.stop();
+        self.shared.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<M: Model> Alive<M> {
+    pub(crate) fn new(shared: Arc<WorldLock<M>>, thread: Option<JoinHandle<()>>) -> Arc<Self> {
+        Arc::new(Self { shared, trunks: Arc::default(), thread, pid: std::process::id() })
+    }
+
+    /// Whether this is the process that created the fabric, and not a child of it.
+    pub(crate) fn is_here(&self) -> bool {
+        std::process::id() == self.pid
+    }
+}

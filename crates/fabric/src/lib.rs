@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The part that software RDMA devices have in common, whichever hardware they model.
+//!
+//! A [`Fabric`] connects devices of one [`Model`]: it delivers their packets in the order of its clock, with faults that a seed
+//! selects, runs their timers, and carries packets between processes that share the fabric. A device sees it as a [`Port`]. It
+//! accesses memory by the trait [`Memory`](memory::Memory), which [`process`] implements for the memory of this process.
+//!
+//! `uverbs-hca` is such a model: a ConnectX. Programs use the models; this crate is for those who write one.
+//!
+//! # Time
+//! By default the fabric runs in real time: packets are delivered within the call that sends them (unless there is a delay), and
+//! timers are run by a thread that sleeps while there are none. A [deterministic](Fabric::deterministic) fabric has a virtual clock
+//! and no thread: the same calls with the same seed give the same run. Its clock advances only if there is nothing else to do.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`model`] | what a model gives the fabric |
+//! | [`net`] | addresses, the delivery of packets, faults, multicast groups |
+//! | [`wire`] | the messages between two processes of a fabric |
+//! | [`memory`] | the devices' interface to memory |
+//! | [`process`], [`on_demand`], [`backing`] | memory of this process, and what files have as memory |
+//! | [`numbers`] | numbers that are given out, the lowest free one first |
+//! | [`socket`] | paths of Unix sockets |
+
+mod alive;
+pub mod backing;
+mod fabric;
+pub mod memory;
+pub mod model;
+pub mod net;
+pub mod numbers;
+pub mod on_demand;
+mod peers;
+mod port;
+pub mod process;
+pub mod socket;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod timer;
+mod trunk;
+mod users;
+pub mod wire;
+mod world;
+mod world_lock;
+
+pub use fabric::Fabric;
+pub use model::{Hosts, Model, Packet};
+pub use peers::MAX_PEERS;
+pub use port::Port;
+pub use timer::Timer;
+pub use users::Users;
+pub use world::World;

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory for the device: one [`Memory`] per registration (a region, a queue, a doorbell record), addressed by offset
+//! from its start.
+//!
+//! The engine has no other access to memory, so the same engine works with a process (here) or with a guest's page
+//! lists.
+
+use core::fmt;
+use std::sync::Arc;
+
+/// An access outside of the registered range, or a misaligned one where alignment is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault;
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an access outside of the registered memory")
+    }
+}
+
+impl core::error::Error for Fault {}
+
+/// One registered range. The program and other devices read and write it at any time.
+#[expect(clippy::len_without_is_empty, reason = "a range may be empty, but no code checks that")]
+pub trait Memory: Send + Sync + fmt::Debug {
+    /// Bytes in the range.
+    fn len(&self) -> u64;
+
+    /// Copies out `to.len()` bytes at `offset`.
+    ///
+    /// # Errors
+    /// The bytes are not all inside.
+    fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault>;
+
+    /// Copies in `from` at `offset`.
+    ///
+    /// # Errors
+    /// The bytes are not all inside.
+    fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault>;
+
+    /// Atomically replaces the 8-byte word (host order) at `offset` with the result of `f`, and returns the old value.
+    /// `f` may be called more than once.
+    ///
+    /// # Errors
+    /// The word is not inside or not aligned.
+    fn update(&self, offset: u64, f: &dyn Fn(u64) -> u64) -> Result<u64, Fault>;
+
+    /// Loads the big-endian 4-byte word at `offset`, with acquire ordering: stores that its writer made before are
+    /// visible afterwards.
+    ///
+    /// # Errors
+    /// The word is not inside or not aligned.
+    fn load_be32(&self, offset: u64) -> Result<u32, Fault>;
+
+    /// Stores 8 bytes at `offset`, with release ordering: a reader that loads them also sees all earlier writes.
+    ///
+    /// # Errors
+    /// The bytes are not inside or not aligned.
+    fn publish(&self, offset: u64, bytes: [u8; 8]) -> Result<(), Fault>;
+}
+
+/// A part of a registration: a ring, or the doorbell record of a queue.
+#[derive(Clone, Debug)]
+pub struct Area {
+    memory: Arc<dyn Memory>,
+    base: u64,
+    len: u64,
+}
+
+impl Area {
+    /// `len` bytes at `base` of `memory`; `None` if they are not all inside.
+    #[must_use]
+    pub fn new(memory: Arc<dyn Memory>, base: u64, len: u64) -> Option<Self> {
+        (base.checked_add(len)? <= memory.len()).then_some(Self { memory, base, len })
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.len
+    }
+
+    fn at(&self, offset: u64, len: u64) -> Result<u64, Fault> {
+        let end = offset.checked_add(len).ok_or(Fault)?;
+        if end <= self.len { Ok(self.base + offset) } else { Err(Fault) }
+    }
+
+    /// As [`Memory::read`].
+    ///
+    /// # Errors
+    /// The bytes are not all inside.
+    pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
+        self.memory.read(self.at(offset, to.len() as u64)?, to)
+    }
+
+    /// As [`Memory::write`].
+    ///
+    /// # Errors
+    /// The bytes are not all inside.
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault> {
+        self.memory.write(self.at(offset, from.len() as u64)?, from)
+    }
+
+    /// As [`Memory::update`].
+    ///
+    /// # Errors
+    /// The word is not inside or not aligned.
+    pub fn update(&self, offset: u64, f: &dyn Fn(u64) -> u64) -> Result<u64, Fault> {
+        self.memory.update(self.at(offset, 8)?, f)
+    }
+
+    /// As [`Memory::load_be32`].
+    ///
+    /// # Errors
+    /// The word is not inside or not aligned.
+    pub fn load_be32(&self, offset: u64) -> Result<u32, Fault> {
+        self.memory.load_be32(self.at(offset, 4)?)
+    }
+
+    /// As [`Memory::publish`].
+    ///
+    /// # Errors
+    /// The bytes are not inside or not aligned.
+    pub fn publish(&self, offset: u64, bytes: [u8; 8]) -> Result<(), Fault> {
+        self.memory.publish(self.at(offset, 8)?, bytes)
+    }
+
+    /// Reads `to.len()` bytes of a ring from `offset` on, and continues at its beginning after its end.
+    ///
+    /// # Errors
+    /// There are more than the ring has.
+    pub fn read_wrapped(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
+        if self.len == 0 || to.len() as u64 > self.len {
+            return Err(Fault);
+        }
+        let offset = offset % self.len;
+        let first = usize::try_from(self.len - offset).unwrap_or(usize::MAX).min(to.len());
+        let (head, tail) = to.split_at_mut(first);
+        self.read(offset, head)?;
+        self.read(0, tail)
+    }
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The interface between a fabric and the models of its devices.
+//!
+//! A [`Model`] is a device with what belongs to it (registers, a kernel): the fabric calls it when a packet arrives, a timer has
+//! expired, or notices may be passed on. It gets a [`Port`] in return: the clock, the network, and its place in it.
+//! All devices of a fabric are of one model, whose [`Packet`]s they send, and one lock protects all of them.
+
+use crate::net::Net;
+use crate::port::Port;
+use crate::timer::Timer;
+use crate::wire::{Malformed, Reader, Writer};
+use core::fmt;
+
+/// A device of a fabric.
+pub trait Model: Sized + Send + 'static {
+    /// What the devices send to each other.
+    type Packet: Packet;
+    /// What the hosts of the devices exchange besides packets; `()` for nothing.
+    type Hosts: Hosts<Self::Packet>;
+    /// What [`Fabric::device`](crate::Fabric::device) returns.
+    type Builder;
+
+    /// A device of this name that is to be built.
+    fn builder(fabric: &crate::Fabric<Self>, name: &str) -> Self::Builder;
+
+    /// Receives a packet.
+    fn receive(&mut self, port: &mut Port<'_, Self::Packet>, packet: Self::Packet);
+
+    /// The timer of a queue, and what it waits for; `None` if there is no such queue.
+    fn timer(&mut self, queue: u32) -> Option<(&mut Timer, Wait)>;
+
+    /// The timer of a queue has expired.
+    fn timeout(&mut self, port: &mut Port<'_, Self::Packet>, queue: u32);
+
+    /// Checks what no doorbell tells: at most so many queues. It is called often, also if there is nothing to check.
+    fn tidy(&mut self, port: &mut Port<'_, Self::Packet>, most: usize);
+
+    /// Passes notices on to the driver. It is called often, also if there are none.
+    fn deliver(&mut self);
+
+    /// Whether [`tidy`](Self::tidy) and [`deliver`](Self::deliver) must be called again soon.
+    fn has_work(&self) -> bool;
+
+    /// Forgets what is stored about the port of another process: its slot gets another port.
+    fn forget(&mut self, port: &mut Port<'_, Self::Packet>, slot: usize);
+
+    /// Whether the driver runs in a VM. Because a VM is stopped while its device does not answer, a call processes due work for
+    /// a short time only, and the fabric's thread processes the rest.
+    fn is_in_vm(&self) -> bool {
+        false
+    }
+}
+
+/// What the timer of a queue waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// The answer to a packet, which may be in flight.
+    Answer,
+    /// A receiver that was not ready.
+    Receiver {
+        /// Whether it waits without a limit of retries.
+        for_ever: bool,
+    },
+    /// Something else: the next packets of a message, for example.
+    Other,
+}
+
+/// What devices send to each other.
+pub trait Packet: Clone + fmt::Debug + Send + 'static {
+    /// The first bytes of each connection between two processes of such a fabric, with the version of the protocol.
+    const PROTOCOL: [u8; 8];
+
+    /// The number of the device that sent it.
+    fn source(&self) -> usize;
+
+    /// Sets the number of the device that sent it.
+    fn set_source(&mut self, source: usize);
+
+    /// The bytes that it takes while it is in flight: its data, and about as much as the network's records of it.
+    fn cost(&self) -> usize;
+
+    /// Encodes it for another process, without its source.
+    fn encode(&self, to: &mut Writer);
+
+    /// Decodes it, with this source.
+    ///
+    /// # Errors
+    /// The bytes are not a packet that a device accepts: the other process may be malicious.
+    fn decode(source: usize, from: &mut Reader<'_>) -> Result<Self, Malformed>;
+}
+
+/// A message between hosts, for another process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// The connection to that process.
+    pub link: u32,
+    /// The number of the port in the fabric.
+    pub to: u16,
+    /// The message, at most [`MAX_HOST`](crate::wire::MAX_HOST) bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// What the hosts of all devices exchange besides packets: the messages of a connection manager, for example.
+pub trait Hosts<P: Packet>: Default + Send {
+    /// The time of the next message.
+    fn next(&self) -> Option<u64>;
+
+    /// Delivers the next message that is due by `until`, and returns its time.
+    fn deliver(&mut self, net: &mut Net<P>, now: u64, until: u64) -> Option<u64>;
+
+    /// A message of another process for the host with this number arrives.
+    fn arrived(&mut self, net: &mut Net<P>, now: u64, link: u32, to: u16, bytes: Vec<u8>);
+
+    /// The port of another process is removed.
+    fn lost(&mut self, net: &mut Net<P>, now: u64, slot: usize);
+
+    /// The messages for other processes, which are removed.
+    fn outgoing(&mut self) -> Vec<Outgoing>;
+}
+
+impl<P: Packet> Hosts<P> for () {
+    fn next(&self) -> Option<u64> {
+        None
+    }
+
+    fn deliver(&mut self, _: &mut Net<P>, _: u64, _: u64) -> Option<u64> {
+        None
+    }
+
+    fn arrived(&mut self, _: &mut Net<P>, _: u64, _: u32, _: u16, _: Vec<u8>) {}
+
+    fn lost(&mut self, _: &mut Net<P>, _: u64, _: usize) {}
+
+    fn outgoing(&mut self) -> Vec<Outgoing> {
+        Vec::new()
+    }
+}

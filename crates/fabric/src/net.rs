@@ -1,0 +1,506 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The network between the devices of a fabric: addresses, delivery in the order of the clock, faults from a seed.
+
+use crate::model::Packet;
+use crate::users::Users;
+use core::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// The faults of the network. A probability is from 0 to 1.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    pub(crate) loss: f64,
+    pub(crate) duplicate: f64,
+    pub(crate) reorder: f64,
+    /// The delay of a packet, ns.
+    pub(crate) delay: u64,
+}
+
+/// The additional delay of a reordered packet, ns.
+const REORDER_NS: u64 = 20_000;
+
+/// The bytes of packets in flight that a port of this process, or another process, may have sent. If they are exceeded,
+/// further packets are lost, as at a switch without free buffers.
+const MAX_FLIGHT: usize = 256 << 20;
+/// The same limit for all devices of another process together.
+pub const MAX_FLIGHT_OF_LINK: usize = 64 << 20;
+
+/// The QPs of a device in a multicast group.
+pub const MAX_IN_GROUP: u32 = 240;
+/// The memberships of all QPs of a device in multicast groups.
+pub const MAX_MEMBERSHIPS: u32 = 1 << 14;
+
+/// The sender of a packet, whose packets in flight are limited together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Origin {
+    Port(usize),
+    Link(u32),
+}
+
+/// The location of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PortLocation {
+    /// In this process.
+    #[default]
+    Here,
+    /// In another process, over this connection.
+    Away {
+        /// The number of the connection.
+        link: u32,
+    },
+    /// Nowhere, because the connection is lost. The slot can be used again.
+    Gone,
+}
+
+/// A port's addresses.
+#[derive(Clone, Debug)]
+pub struct Address {
+    /// Whether the link layer is Ethernet.
+    pub ethernet: bool,
+    /// LID, of an InfiniBand port.
+    pub lid: u16,
+    /// MAC address, of an Ethernet port.
+    pub mac: [u8; 6],
+    /// GIDs by index, with `true` for RoCE version 2.
+    pub gids: Vec<([u8; 16], bool)>,
+    /// Whether the link is up.
+    pub up: bool,
+    /// The number of packets that were sent.
+    pub sent: u64,
+    /// The number of packets that were received.
+    pub received: u64,
+    /// In which process it is.
+    pub location: PortLocation,
+    /// Its number in the fabric, which is unique among the ports of all processes.
+    pub number: u16,
+}
+
+impl Address {
+    /// The port of a device of this process, with its link up. It has no addresses.
+    #[must_use]
+    pub fn new(number: u16, ethernet: bool) -> Self {
+        Self {
+            ethernet,
+            lid: 0,
+            mac: [0; 6],
+            gids: Vec::new(),
+            up: true,
+            sent: 0,
+            received: 0,
+            location: PortLocation::Here,
+            number,
+        }
+    }
+
+    /// Whether the port has a GID.
+    #[must_use]
+    pub fn has_gid(&self, gid: &[u8; 16]) -> bool {
+        // An unused entry is zeros.
+        *gid != [0; 16] && self.gids.iter().any(|(g, _)| g == gid)
+    }
+}
+
+/// The entry of a timer: its time, and a number that is unique.
+pub type TimerEntry = (u64, u64);
+
+/// A member of a multicast group: group, device, QP.
+type Member = ([u8; 16], usize, u32);
+
+/// The members of multicast groups, by group and by member.
+#[derive(Debug, Default)]
+struct Groups {
+    members: BTreeSet<Member>,
+    of_qps: BTreeSet<(usize, u32, [u8; 16])>,
+    /// How many QPs of a device are in a group, and in all groups.
+    counts: Users<([u8; 16], usize)>,
+    of_devices: Users<usize>,
+}
+
+impl Groups {
+    fn add(&mut self, (group, device, qpn): Member) -> bool {
+        let is_new = self.members.insert((group, device, qpn));
+        if is_new {
+            self.of_qps.insert((device, qpn, group));
+            self.counts.add((group, device));
+            self.of_devices.add(device);
+        }
+        is_new
+    }
+
+    fn remove(&mut self, (group, device, qpn): Member) -> bool {
+        let was_member = self.members.remove(&(group, device, qpn));
+        if was_member {
+            self.of_qps.remove(&(device, qpn, group));
+            self.counts.remove(&(group, device));
+            self.of_devices.remove(&device);
+        }
+        was_member
+    }
+
+    /// The memberships of QPs of a device with these numbers.
+    fn of(&self, device: usize, first: u32, last: u32) -> impl Iterator<Item = Member> {
+        let all = self.of_qps.range((device, first, [0; 16])..=(device, last, [0xff; 16]));
+        all.map(|(device, qpn, group)| (*group, *device, *qpn))
+    }
+
+    fn remove_of(&mut self, device: usize, first: u32, last: u32) -> bool {
+        let left: Vec<Member> = self.of(device, first, last).collect();
+        left.iter().for_each(|member| {
+            self.remove(*member);
+        });
+        !left.is_empty()
+    }
+
+    /// The members of a group.
+    fn in_group(&self, group: &[u8; 16]) -> impl Iterator<Item = (usize, u32)> {
+        let all = self.members.range((*group, 0, 0)..=(*group, usize::MAX, u32::MAX));
+        all.map(|(_, device, qpn)| (*device, *qpn))
+    }
+}
+
+/// The network.
+#[derive(Debug)]
+pub struct Net<P> {
+    /// The ports by number of the device. Who changes an address counts the change.
+    pub ports: Vec<Address>,
+    pub(crate) faults: Faults,
+    groups: Groups,
+    packets: BTreeMap<(u64, u64), (usize, Origin, P)>,
+    /// The bytes of the packets of each sender.
+    flight: BTreeMap<Origin, usize>,
+    timers: BTreeMap<TimerEntry, (usize, u32)>,
+    sequence: u64,
+    seed: u64,
+    /// Counts the changes of ports and groups.
+    pub changes: u64,
+    index: RefCell<Index>,
+}
+
+/// The ports by their addresses. Of several ports with an address, the first one has it.
+#[derive(Debug, Default)]
+struct Index {
+    /// The [`Net::changes`] that it contains.
+    at: Option<u64>,
+    gids: HashMap<[u8; 16], usize>,
+    lids: HashMap<u16, usize>,
+    macs: HashMap<[u8; 6], usize>,
+    numbers: HashMap<u16, Vec<usize>>,
+}
+
+impl Index {
+    fn of(ports: &[Address], at: u64) -> Self {
+        let mut this = Self { at: Some(at), ..Self::default() };
+        for (slot, port) in ports.iter().enumerate() {
+            for (gid, _) in port.gids.iter().filter(|(gid, _)| *gid != [0; 16]) {
+                this.gids.entry(*gid).or_insert(slot);
+            }
+            if port.ethernet {
+                this.macs.entry(port.mac).or_insert(slot);
+            } else {
+                this.lids.entry(port.lid).or_insert(slot);
+            }
+            if port.location != PortLocation::Gone {
+                this.numbers.entry(port.number).or_default().push(slot);
+            }
+        }
+        this
+    }
+}
+
+impl<P: Packet> Net<P> {
+    /// Looks up a port in the index.
+    fn find<R>(&self, f: impl FnOnce(&Index) -> R) -> R {
+        let mut index = self.index.borrow_mut();
+        if index.at != Some(self.changes) {
+            *index = Index::of(&self.ports, self.changes);
+        }
+        f(&index)
+    }
+
+    /// The ports with this number: usually one.
+    #[must_use]
+    pub fn by_number(&self, number: u16) -> Vec<usize> {
+        self.find(|index| index.numbers.get(&number).cloned().unwrap_or_default())
+    }
+
+    /// The bytes of packets in flight that another process has sent.
+    #[must_use]
+    pub fn flight_of(&self, link: u32) -> usize {
+        self.flight.get(&Origin::Link(link)).copied().unwrap_or(0)
+    }
+
+    /// Adds a packet, unless its sender has too many in flight.
+    fn put(&mut self, at: u64, to: usize, origin: Origin, packet: P) {
+        let max = if matches!(origin, Origin::Port(_)) { MAX_FLIGHT } else { MAX_FLIGHT_OF_LINK };
+        let bytes = self.flight.entry(origin).or_insert(0);
+        if *bytes > max {
+            return;
+        }
+        *bytes += packet.cost();
+        self.sequence += 1;
+        self.packets.insert((at, self.sequence), (to, origin, packet));
+    }
+
+    /// A network without ports, whose faults this seed selects.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self {
+            ports: Vec::new(),
+            faults: Faults::default(),
+            groups: Groups::default(),
+            packets: BTreeMap::new(),
+            flight: BTreeMap::new(),
+            timers: BTreeMap::new(),
+            sequence: 0,
+            seed,
+            changes: 0,
+            index: RefCell::default(),
+        }
+    }
+
+    /// The next number of the seed's sequence (SplitMix64).
+    pub fn random(&mut self) -> u64 {
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.seed ^ self.seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    fn chance(&mut self, p: f64) -> bool {
+        // No number is drawn for a probability of 0, so that a disabled fault does not change the sequence.
+        p > 0.0 && ((self.random() >> 11) as f64) / ((1_u64 << 53) as f64) < p
+    }
+
+    /// The delay of every packet, ns.
+    #[must_use]
+    pub fn delay(&self) -> u64 {
+        self.faults.delay
+    }
+
+    /// Whether a message between hosts, which is not a packet here, is lost on its way.
+    pub fn loses(&mut self, from: usize, to: usize) -> bool {
+        let up = |i: usize| self.ports.get(i).is_some_and(|p| p.up);
+        let is_cut = from != to && !(up(from) && up(to));
+        is_cut || self.chance(self.faults.loss)
+    }
+
+    /// Sends a packet to a device.
+    pub fn send(&mut self, now: u64, to: usize, packet: P) {
+        if let Some(port) = self.ports.get_mut(packet.source()) {
+            port.sent += 1;
+        }
+        let up = |i: usize| self.ports.get(i).is_some_and(|p| p.up);
+        // A port that is down still reaches itself, as on hardware.
+        if to != packet.source() && !(up(to) && up(packet.source())) {
+            return;
+        }
+        let faults = self.faults;
+        if self.chance(faults.loss) {
+            return;
+        }
+        if self.chance(faults.duplicate) {
+            self.queue(now, to, packet.clone());
+        }
+        self.queue(now, to, packet);
+    }
+
+    fn queue(&mut self, now: u64, to: usize, packet: P) {
+        let mut at = now.saturating_add(self.faults.delay);
+        if self.chance(self.faults.reorder) {
+            at = at.saturating_add(1 + self.random() % REORDER_NS);
+        }
+        self.put(at, to, Origin::Port(packet.source()), packet);
+    }
+
+    /// The time of the next packet or timer.
+    pub(crate) fn next_packet(&self) -> Option<u64> {
+        self.packets.keys().next().map(|(at, _)| *at)
+    }
+
+    pub(crate) fn next_timer(&self) -> Option<u64> {
+        self.timers.keys().next().map(|(at, _)| *at)
+    }
+
+    /// The number of packets in flight.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// The number of entries of timers.
+    #[must_use]
+    pub fn timers(&self) -> usize {
+        self.timers.len()
+    }
+
+    /// The first packet that is due by `until`, with its time and device.
+    pub fn pop_packet(&mut self, until: u64) -> Option<(u64, usize, P)> {
+        let key = *self.packets.keys().next().filter(|(at, _)| *at <= until)?;
+        let (to, origin, packet) = self.packets.remove(&key)?;
+        if let Some(bytes) = self.flight.get_mut(&origin) {
+            *bytes -= packet.cost();
+            if *bytes == 0 {
+                self.flight.remove(&origin);
+            }
+        }
+        if let Some(port) = self.ports.get_mut(to) {
+            port.received += 1;
+        }
+        Some((key.0, to, packet))
+    }
+
+    /// Sets a timer of a QP. Returns its entry.
+    pub fn wake(&mut self, at: u64, device: usize, qpn: u32) -> TimerEntry {
+        self.sequence += 1;
+        let entry = (at, self.sequence);
+        self.timers.insert(entry, (device, qpn));
+        entry
+    }
+
+    /// Removes an entry of a timer.
+    pub fn cancel(&mut self, entry: TimerEntry) {
+        self.timers.remove(&entry);
+    }
+
+    /// The first timer that is due by `until`: its entry, device and QP.
+    pub(crate) fn pop_timer(&mut self, until: u64) -> Option<(TimerEntry, usize, u32)> {
+        let entry = *self.timers.keys().next().filter(|(at, _)| *at <= until)?;
+        let (device, qpn) = self.timers.remove(&entry)?;
+        Some((entry, device, qpn))
+    }
+
+    /// The device with this GID.
+    #[must_use]
+    pub fn by_gid(&self, gid: &[u8; 16]) -> Option<usize> {
+        self.find(|index| index.gids.get(gid).copied())
+    }
+
+    /// The device with this LID.
+    #[must_use]
+    pub fn by_lid(&self, lid: u16) -> Option<usize> {
+        self.find(|index| index.lids.get(&lid).copied())
+    }
+
+    /// The device that receives a packet on InfiniBand. Switches forward by the LID. If the packet has a GRH, the port
+    /// drops it unless the GID is one of its own (InfiniBand specification, 9.6.1.2).
+    #[must_use]
+    pub fn in_subnet(&self, lid: u16, gid: Option<&[u8; 16]>) -> Option<usize> {
+        let to = self.by_lid(lid)?;
+        gid.is_none_or(|gid| self.ports[to].has_gid(gid)).then_some(to)
+    }
+
+    /// The device with this MAC address.
+    #[must_use]
+    pub fn by_mac(&self, mac: &[u8; 6]) -> Option<usize> {
+        self.find(|index| index.macs.get(mac).copied())
+    }
+
+    /// Adds a QP to a group; `false` if it is already a member.
+    pub fn join(&mut self, group: [u8; 16], device: usize, qpn: u32) -> bool {
+        let is_new = self.groups.add((group, device, qpn));
+        self.changes += u64::from(is_new);
+        is_new
+    }
+
+    /// Whether a QP is a member of a group.
+    #[must_use]
+    pub fn is_in_group(&self, group: &[u8; 16], device: usize, qpn: u32) -> bool {
+        self.groups.members.contains(&(*group, device, qpn))
+    }
+
+    /// Whether another QP of a device may join a group.
+    #[must_use]
+    pub fn has_room(&self, group: &[u8; 16], device: usize) -> bool {
+        self.groups.counts.count(&(*group, device)) < MAX_IN_GROUP
+    }
+
+    /// The memberships of all QPs of a device.
+    #[must_use]
+    pub fn memberships(&self, device: usize) -> u32 {
+        self.groups.of_devices.count(&device)
+    }
+
+    /// Removes a QP from a group; `false` if it is not a member.
+    pub fn leave(&mut self, group: [u8; 16], device: usize, qpn: u32) -> bool {
+        let was_member = self.groups.remove((group, device, qpn));
+        self.changes += u64::from(was_member);
+        was_member
+    }
+
+    /// Removes a QP from all groups.
+    pub fn leave_all(&mut self, device: usize, qpn: u32) {
+        let was_member = self.groups.remove_of(device, qpn, qpn);
+        self.changes += u64::from(was_member);
+    }
+
+    /// Whether the QP is in any group.
+    #[must_use]
+    pub fn is_member(&self, device: usize, qpn: u32) -> bool {
+        self.groups.of(device, qpn, qpn).next().is_some()
+    }
+
+    /// All members of all groups.
+    pub(crate) fn all_members(&self) -> impl Iterator<Item = ([u8; 16], usize, u32)> {
+        self.groups.members.iter().copied()
+    }
+
+    /// Stores the port of another process in a slot.
+    pub(crate) fn away(&self, link: u32, number: u16) -> Option<usize> {
+        let is_there = |slot: &usize| self.ports[*slot].location == PortLocation::Away { link };
+        self.by_number(number).into_iter().find(is_there)
+    }
+
+    /// The number in the fabric of a port.
+    #[must_use]
+    pub fn number(&self, slot: usize) -> Option<u16> {
+        self.ports.get(slot).map(|p| p.number)
+    }
+
+    /// Removes a port of another process.
+    pub(crate) fn take_away(&mut self, slot: usize) {
+        self.groups.remove_of(slot, 0, u32::MAX);
+        self.changes += 1;
+        if let Some(port) = self.ports.get_mut(slot) {
+            (port.lid, port.mac, port.up, port.location) = (0, [0; 6], false, PortLocation::Gone);
+            port.gids.clear();
+        }
+    }
+
+    /// Replaces the members of groups at a connection.
+    pub(crate) fn replace_members(&mut self, link: u32, members: Vec<([u8; 16], usize, u32)>) {
+        for slot in 0..self.ports.len() {
+            if self.ports[slot].location == (PortLocation::Away { link }) {
+                self.groups.remove_of(slot, 0, u32::MAX);
+            }
+        }
+        members.into_iter().for_each(|member| {
+            self.groups.add(member);
+        });
+        self.changes += 1;
+    }
+
+    /// Receives a packet from another process, which has already applied its faults. The packet is for a port of this
+    /// process, or is forwarded to a third process. A packet to an unknown port, or back to the process that sent it,
+    /// is dropped.
+    pub fn inject(&mut self, now: u64, to: u16, packet: P) {
+        let from = self.ports.get(packet.source()).map(|p| p.location);
+        let is_target = |p: &Address| {
+            let elsewhere = p.location == PortLocation::Here || Some(p.location) != from;
+            elsewhere && p.up
+        };
+        let found = self.by_number(to).into_iter().find(|slot| is_target(&self.ports[*slot]));
+        let origin = match from {
+            Some(PortLocation::Away { link }) => Origin::Link(link),
+            _ => Origin::Port(packet.source()),
+        };
+        if let Some(slot) = found {
+            self.put(now, slot, origin, packet);
+        }
+    }
+
+    /// The members of a group.
+    #[must_use]
+    pub fn members(&self, group: &[u8; 16]) -> Vec<(usize, u32)> {
+        self.groups.in_group(group).collect()
+    }
+}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The state of a fabric, which one lock protects: the devices, the network, the clock.
+
+use crate::model::{Hosts, Model, Outgoing, Packet, Wait};
+use crate::net::{Address, Net, PortLocation, TimerEntry};
+use crate::peers::Peers;
+use crate::port::Port;
+use crate::wire::Message;
+use crate::world_lock::ROUND;
+use core::fmt;
+use core::time::Duration;
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+/// Interval of the checks of queues without doorbells, in real time.
+const WATCH: Duration = Duration::from_millis(1);
+
+/// How many packets are delivered between two readings of the clock.
+const STEP: u32 = 16;
+
+/// The queues in ERR that are checked for new receives in each call, and by the fabric's thread each time.
+const SWEEP: usize = 8;
+const SWEEP_OF_THREAD: usize = 256;
+
+/// Timers of queues with packets in flight are postponed by this time, because a packet in flight may be the answer that a
+/// timer waits for.
+const LATE: u64 = 1_000_000_000;
+
+/// All state of a fabric.
+pub struct World<M: Model> {
+    /// The network.
+    pub net: Net<M::Packet>,
+    /// What the hosts of the devices exchange besides packets.
+    pub hosts: M::Hosts,
+    /// The clock, ns.
+    pub now: u64,
+    /// The devices; `None` in slots for ports of other processes.
+    pub(crate) devices: Vec<Option<M>>,
+    /// The numbers of the devices of this process. The slots for ports of other processes have no work.
+    pub(crate) here: Vec<usize>,
+    /// Other processes.
+    pub(crate) peers: Peers<M::Packet>,
+    /// Whether the lock must be held only for a short time, because the world has devices of VMs.
+    pub(crate) brief: bool,
+    /// Whether the thread must end.
+    pub(crate) stop: bool,
+    /// When the thread will wake up.
+    pub(crate) wakes: Option<u64>,
+}
+
+impl<M: Model> fmt::Debug for World<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World").field("now", &self.now).field("here", &self.here).finish_non_exhaustive()
+    }
+}
+
+impl<M: Model> World<M> {
+    /// A world without devices, whose network has this seed.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            net: Net::new(seed),
+            hosts: M::Hosts::default(),
+            now: 0,
+            devices: Vec::new(),
+            here: Vec::new(),
+            peers: Peers::new(),
+            brief: false,
+            stop: false,
+            wakes: None,
+        }
+    }
+
+    /// A device of this process by its number, and the clock and network for it.
+    pub fn device(&mut self, index: usize) -> Option<(&mut M, Port<'_, M::Packet>)> {
+        let device = self.devices.get_mut(index)?.as_mut()?;
+        Some((device, Port { now: self.now, me: index, net: &mut self.net }))
+    }
+
+    /// As [`World::device`], to read it.
+    #[must_use]
+    pub fn read(&self, index: usize) -> Option<&M> {
+        self.devices.get(index)?.as_ref()
+    }
+
+    /// Delivers a packet that is due.
+    fn deliver_one(&mut self) -> bool {
+        let Some((_, to, packet)) = self.net.pop_packet(self.now) else { return false };
+        self.arrive(to, packet);
+        true
+    }
+
+    /// Delivers a packet to its device, or passes it on to another process.
+    fn arrive(&mut self, to: usize, packet: M::Packet) {
+        match self.net.ports.get(to).map(|p| p.location) {
+            Some(PortLocation::Here) => {
+                if let Some((device, mut port)) = self.device(to) {
+                    device.receive(&mut port, packet);
+                }
+            }
+            Some(PortLocation::Away { link }) => {
+                let (Some(to), Some(from)) = (self.net.number(to), self.net.number(packet.source())) else {
+                    return;
+                };
+                self.peers.forward(link, from, to, packet);
+            }
+            Some(PortLocation::Gone) | None => {}
+        }
+    }
+
+    /// Adds a slot for a port of another process. No packet is delivered to it.
+    pub(crate) fn push_away(&mut self) -> usize {
+        let slot = self.devices.len();
+        self.net.ports.push(Address { up: false, location: PortLocation::Gone, ..Address::new(0, false) });
+        self.net.changes += 1;
+        self.devices.push(None);
+        slot
+    }
+
+    /// Delivers the packets that are due by `until`. A virtual clock is advanced to the time of each.
+    fn deliver_packets(&mut self, until: u64, moves: bool) {
+        while let Some((at, to, packet)) = self.net.pop_packet(until) {
+            if moves {
+                self.now = self.now.max(at);
+            }
+            self.arrive(to, packet);
+        }
+    }
+
+    /// Delivers the messages of connection managers that are due by `until`. A virtual clock is advanced to the time of each.
+    fn deliver_messages(&mut self, until: u64, moves: bool) {
+        while let Some(at) = self.hosts.deliver(&mut self.net, self.now, until) {
+            if moves {
+                self.now = self.now.max(at);
+            }
+        }
+    }
+
+    /// Runs the timer of a queue, if it is due. `entry` is its entry in the network.
+    fn fire(&mut self, entry: TimerEntry, index: usize, queue: u32) {
+        let Some((device, mut port)) = self.device(index) else { return };
+        let Some((timer, _)) = device.timer(queue).filter(|(timer, _)| timer.queued == Some(entry)) else {
+            // The queue that set it is destroyed.
+            return;
+        };
+        timer.queued = None;
+        match timer.deadline {
+            Some(at) if at <= port.now => {
+                timer.deadline = None;
+                device.timeout(&mut port, queue);
+            }
+            Some(at) => timer.arm(&mut port, queue, at),
+            None => {}
+        }
+    }
+
+    /// Sets a timer again that was popped and not run.
+    fn set_again(&mut self, entry: TimerEntry, index: usize, queue: u32) {
+        let Some((device, port)) = self.device(index) else { return };
+        if let Some((timer, _)) = device.timer(queue).filter(|(timer, _)| timer.queued == Some(entry)) {
+            timer.queued = Some(port.net.wake(entry.0, index, queue));
+        }
+    }
+
+    /// Processes due work in real time, until `end` if there is one.
+    fn settle_real(&mut self, end: Option<Instant>) {
+        loop {
+            let mut idle = false;
+            while !idle && end.is_none_or(|end| Instant::now() < end) {
+                idle = !(0..STEP).all(|_| self.deliver_one());
+            }
+            if !idle {
+                self.fire_early();
+                return;
+            }
+            match self.net.pop_timer(self.now) {
+                Some((entry, index, queue)) => self.fire(entry, index, queue),
+                None if self.net.next_packet().is_none_or(|at| at > self.now) => return,
+                None => {}
+            }
+        }
+    }
+
+    /// Runs each due timer once, except timers that wait for an answer, which may be among the due packets.
+    fn fire_early(&mut self) {
+        let due: Vec<_> = core::iter::from_fn(|| self.net.pop_timer(self.now)).collect();
+        for (entry, index, queue) in due {
+            let wait = self.device(index).and_then(|(device, _)| device.timer(queue).map(|(_, wait)| wait));
+            if wait == Some(Wait::Answer) && entry.0.saturating_add(LATE) > self.now {
+                self.set_again(entry, index, queue);
+            } else {
+                self.fire(entry, index, queue);
+            }
+        }
+    }
+
+    /// Processes all packets, and runs each timer that waits for a receiver, or each timer, once. Returns whether any
+    /// request waits with a limit.
+    fn settle_virtual(&mut self, all_timers: bool) -> bool {
+        self.deliver_packets(u64::MAX, true);
+        let mut looked = BTreeSet::new();
+        let mut later = Vec::new();
+        let mut finite = false;
+        while let Some((entry, index, queue)) = self.net.pop_timer(u64::MAX) {
+            let at = entry.0;
+            let timer = self.devices.get_mut(index).and_then(|device| device.as_mut()?.timer(queue));
+            let Some((timer, wait)) = timer.filter(|(timer, _)| timer.queued == Some(entry)) else {
+                continue;
+            };
+            let Some(deadline) = timer.deadline else {
+                timer.queued = None;
+                continue;
+            };
+            if deadline > at {
+                // It was queued too early, and is queued again for its time.
+                self.fire(entry, index, queue);
+                continue;
+            }
+            let looks = all_timers || matches!(wait, Wait::Receiver { .. });
+            if !looks || !looked.insert((index, queue)) {
+                finite |= wait != Wait::Receiver { for_ever: true };
+                later.push((entry, index, queue));
+                continue;
+            }
+            self.now = self.now.max(at);
+            self.fire(entry, index, queue);
+            self.deliver_packets(u64::MAX, true);
+        }
+        for (entry, index, queue) in later {
+            self.set_again(entry, index, queue);
+        }
+        finite
+    }
+
+    /// How long due work is processed at a time, if the lock must be held only for a short time.
+    pub(crate) fn round(&self) -> Option<Duration> {
+        self.brief.then_some(ROUND)
+    }
+
+    /// Processes what is due, at most for `limit` in real time.
+    pub(crate) fn settle(&mut self, is_virtual: bool, all_timers: bool, limit: Option<Duration>) -> bool {
+        self.deliver_messages(if is_virtual { u64::MAX } else { self.now }, is_virtual);
+        let more = if is_virtual {
+            self.settle_virtual(all_timers)
+        } else {
+            self.settle_real(limit.map(|limit| Instant::now() + limit));
+            false
+        };
+        // Only the fabric's thread, and a run of a virtual clock, look at more than a few queues in ERR at a time.
+        self.tidy(match (all_timers, is_virtual) {
+            (true, true) => usize::MAX,
+            (true, false) => SWEEP_OF_THREAD,
+            (false, _) => SWEEP,
+        });
+        more
+    }
+
+    /// Processes everything that is due by `until`, and advances the clock to that time.
+    pub(crate) fn pass(&mut self, until: u64) {
+        self.deliver_messages(until, true);
+        loop {
+            self.deliver_packets(until, true);
+            let Some((entry, index, queue)) = self.net.pop_timer(until) else { break };
+            self.now = self.now.max(entry.0);
+            self.fire(entry, index, queue);
+        }
+        self.now = self.now.max(until);
+        self.tidy(usize::MAX);
+    }
+
+    /// Checks queues without doorbells, and delivers notices to the programs.
+    fn tidy(&mut self, sweep: usize) {
+        for i in 0..self.here.len() {
+            let index = self.here[i];
+            if let Some((device, mut port)) = self.device(index) {
+                device.tidy(&mut port, sweep);
+            }
+        }
+        for index in self.here.iter().copied() {
+            if let Some(Some(device)) = self.devices.get_mut(index) {
+                device.deliver();
+            }
+        }
+        self.peers.send_changes(&self.net);
+        // After the ports, which the peers must have to answer.
+        for Outgoing { link, to, bytes } in self.hosts.outgoing() {
+            self.peers.send(link, &Message::Host { to, bytes });
+        }
+    }
+
+    /// The time at which the thread must run next; `None` for never.
+    pub(crate) fn next(&self) -> Option<u64> {
+        let watched = self.here.iter().any(|index| self.read(*index).is_some_and(M::has_work));
+        let watch = watched.then(|| self.now.saturating_add(WATCH.as_nanos() as u64));
+        [self.net.next_packet(), self.net.next_timer(), self.hosts.next(), watch].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The lock of a fabric's world, and the thread that processes due packets and timers.
+
+use crate::model::Model;
+use crate::world::World;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// How long a call processes due work, on a fabric that must answer soon; the thread processes the rest. A VM is
+/// stopped while its device does not answer, and disconnects after some seconds (QEMU's vfio-user: five).
+const BRIEF: Duration = Duration::from_micros(250);
+
+/// How long the thread holds the lock at a time.
+pub(crate) const ROUND: Duration = Duration::from_millis(1);
+
+/// The pauses in which the thread leaves the lock to others: number and duration.
+const COURTESY: (u32, Duration) = (50, Duration::from_micros(20));
+
+/// The lock of the world, and the condition that the thread waits for.
+pub(crate) struct WorldLock<M: Model> {
+    world: Mutex<World<M>>,
+    /// The number of threads that wait for the lock. Without it, the fabric's thread would take the lock again before
+    /// they wake up.
+    waiting: AtomicUsize,
+    wake: Condvar,
+    start: Instant,
+    pub(crate) deterministic: bool,
+}
+
+impl<M: Model> WorldLock<M> {
+    pub(crate) fn new(seed: u64, deterministic: bool) -> Self {
+        let world = World::new(seed);
+        let waiting = AtomicUsize::new(0);
+        Self { world: Mutex::new(world), waiting, wake: Condvar::new(), start: Instant::now(), deterministic }
+    }
+
+    /// The state is consistent between any two steps, so a panic of another thread (in a test's assertion, for example)
+    /// does not affect it.
+    fn lock(&self) -> MutexGuard<'_, World<M>> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let mut world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        if !self.deterministic {
+            world.now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        }
+        world
+    }
+
+    /// Calls `f` with the world, and then processes due packets and timers.
+    pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut World<M>) -> R) -> R {
+        let mut world = self.lock();
+        let result = f(&mut world);
+        let limit = world.brief.then_some(BRIEF);
+        world.settle(self.deterministic, false, limit);
+        self.tell_thread(&mut world);
+        result
+    }
+
+    /// As [`enter`](Self::enter), for a short time only: the thread processes the rest.
+    pub(crate) fn enter_briefly<R>(&self, f: impl FnOnce(&mut World<M>) -> R) -> R {
+        let mut world = self.lock();
+        let result = f(&mut world);
+        world.settle(self.deterministic, false, Some(BRIEF));
+        self.tell_thread(&mut world);
+        result
+    }
+
+    /// Calls `f` with the world, which it must not change. No packets or timers are processed.
+    pub(crate) fn read<R>(&self, f: impl FnOnce(&World<M>) -> R) -> R {
+        f(&self.lock())
+    }
+
+    fn tell_thread(&self, world: &mut World<M>) {
+        let next = world.next();
+        if !self.deterministic && next.is_some_and(|at| world.wakes.is_none_or(|wakes| at < wakes)) {
+            world.wakes = next;
+            self.wake.notify_one();
+        }
+    }
+
+    pub(crate) fn run(&self) {
+        let mut world = self.lock();
+        let limit = world.round();
+        while world.settle(self.deterministic, true, limit) {}
+    }
+
+    pub(crate) fn run_for(&self, time: u64) {
+        let mut world = self.lock();
+        if self.deterministic {
+            let until = world.now.saturating_add(time);
+            world.pass(until);
+        } else {
+            let limit = world.round();
+            world.settle(false, true, limit);
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.lock().stop = true;
+        self.wake.notify_one();
+    }
+
+    /// Leaves the lock to waiting threads.
+    fn stand_back(&self) {
+        let (tries, pause) = COURTESY;
+        for _ in 0..tries {
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            std::thread::sleep(pause);
+        }
+    }
+
+    /// The thread: sleeps until a packet or timer is due.
+    pub(crate) fn run_timers(&self) {
+        let mut world = self.lock();
+        while !world.stop {
+            // Other threads wait for the lock, so it is not held for longer than this.
+            world.settle(false, true, Some(ROUND));
+            let next = world.next();
+            world.wakes = next;
+            world = match next {
+                None => self.wake.wait(world).unwrap_or_else(PoisonError::into_inner),
+                Some(at) if at <= world.now => {
+                    drop(world);
+                    self.stand_back();
+                    self.world.lock().unwrap_or_else(PoisonError::into_inner)
+                }
+                Some(at) => {
+                    let wait = Duration::from_nanos(at.saturating_sub(world.now));
+                    self.wake.wait_timeout(world, wait).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+            world.now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        }
+    }
+}

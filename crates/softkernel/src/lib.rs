@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kernel's part of software RDMA devices, as far as no driver differs in it.
+//!
+//! In Linux, `ib_uverbs` has the contexts and handles, and a driver has the objects. A model's in-process kernel is the driver
+//! here: its kinds of objects are an [`Object`], and [`Tables`] has the contexts, the handles, and the files of events. Errors are those of
+//! the kernel. Facts from drivers/infiniband/core/uverbs_*.c and rdma_core.c.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`tables`] | the contexts of a device, the owners of objects, the delivery of events |
+//! | [`handles`] | one context: its objects by handle |
+//! | [`events`], [`channels`] | files of asynchronous events, completion channels |
+//! | [`attr`] | checks of attributes, and conversions to numbers and structs |
+//! | [`program_memory`] | memory that a command makes available to a device |
+
+pub mod attr;
+pub mod channels;
+pub mod events;
+pub mod handles;
+mod object;
+pub mod program_memory;
+pub mod tables;
+
+pub use handles::{Context, Entry, Reported};
+pub use object::{Kind, Object};
+pub use tables::Tables;
