@@ -367,3 +367,72 @@ pub(crate) fn same_context(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::errno::Errno;
+
+    /// An object whose destruction is refused as often as its handle says.
+    #[derive(Debug)]
+    struct Thing(Kept<u32, Arc<()>>);
+
+    impl Object for Thing {
+        type Handle = u32;
+        type Reported = u32;
+
+        fn handle(&self) -> &u32 {
+            self.0.handle()
+        }
+
+        fn destroy(self) -> Result<u32, (Self, Error)> {
+            let destroyed = self.0.destroy(|_, refusals| match refusals {
+                0 => Ok(7),
+                n => Err((n - 1, Error::os("destroy_thing", "thing", Errno::EBUSY))),
+            });
+            destroyed.map_err(|(kept, error)| (Self(kept), error))
+        }
+    }
+
+    fn thing(refusals: u32) -> (Thing, Arc<()>) {
+        let memory = Arc::new(());
+        (Thing(Kept::new(refusals, Arc::clone(&memory))), memory)
+    }
+
+    #[test]
+    fn an_object_that_is_dropped_keeps_its_memory() {
+        let (object, memory) = thing(0);
+        let dropped = [object];
+        drop(dropped);
+        assert_eq!(Arc::strong_count(&memory), 2);
+        let (object, memory) = thing(1);
+        let (object, _) = object.destroy().unwrap_err();
+        assert_eq!((*object.handle(), Arc::strong_count(&memory)), (0, 2));
+        assert_eq!((object.destroy().ok(), Arc::strong_count(&memory)), (Some(7), 1));
+    }
+
+    #[test]
+    fn a_life_ends_with_the_object_or_its_leak() {
+        let (object, memory) = thing(0);
+        drop(Life::new("thing", object));
+        assert_eq!(Arc::strong_count(&memory), 1);
+
+        // The object stays after a refusal, and is destroyed at the second attempt, once.
+        let (object, memory) = thing(1);
+        let mut life = Life::new("thing", object);
+        assert_eq!(life.destroy().unwrap_err().errno(), Errno::EBUSY);
+        assert!(life.object().is_ok());
+        assert_eq!(life.destroy().unwrap(), Some(7));
+        let later = (life.destroy().unwrap(), life.end().unwrap());
+        assert_eq!((later, Arc::strong_count(&memory)), ((None, None), 1));
+        assert_eq!(life.object().unwrap_err().to_string(), "thing: invalid handle: the object is destroyed");
+
+        // Nobody asks the kernel again after the end.
+        let (object, memory) = thing(1);
+        let mut life = Life::new("thing", object);
+        assert_eq!(life.end().unwrap_err().errno(), Errno::EBUSY);
+        assert_eq!(life.end().unwrap(), None);
+        drop(life);
+        assert_eq!(Arc::strong_count(&memory), 2);
+    }
+}

@@ -454,3 +454,55 @@ fn an_address_handle_has_the_kernels_number() {
     let (_, ah) = t.rxe.create_ah(&t.pd, &attr).unwrap();
     assert_eq!((ah.num, ah.av.network_type, ah.av.grh.sgid_index), (0, 1, 3));
 }
+
+#[test]
+fn a_dropped_object_is_leaked_and_an_engine_may_be_dropped_first() {
+    let t = Stage::new(FakeKernel::default());
+    let QpParts { qp, send, recv, .. } = t.qp(&rc()).unwrap();
+    let shared = Arc::clone(qp.shared());
+    t.kernel.take_log();
+    drop((send, recv));
+    let _ = Some(qp);
+    assert!(Arc::strong_count(&shared) > 1, "the kernel may write to its rings");
+    assert!(t.kernel.take_log().is_empty(), "the kernel still has it");
+
+    let QpParts { qp, send, recv, .. } = t.qp(&rc()).unwrap();
+    let shared = Arc::clone(qp.shared());
+    drop((send, recv));
+    qp.destroy().unwrap();
+    assert_eq!((Arc::strong_count(&shared), t.kernel.take_log().last().unwrap().as_str()), (1, "destroy qp"));
+}
+
+#[test]
+fn objects_of_two_contexts_and_engines_of_others_are_refused() {
+    let mut t = Stage::new(FakeKernel::default());
+    let other = Stage::new(FakeKernel::default());
+    let attr = rc();
+    let create = QpCreate::<Rxe> {
+        pd: Some(&t.pd),
+        send_cq: Some(&t.cq.cq),
+        recv_cq: Some(&other.cq.cq),
+        srq: None,
+        xrcd: None,
+        attr: &attr,
+        td: None,
+        exclusive: true,
+        data_in_completions: false,
+        user_handle: 0,
+    };
+    let error = played!(t.rxe.create_qp(&create)).unwrap_err().to_string();
+    assert!(error.starts_with("create_qp: invalid recv_cq: created from another context"), "{error}");
+    let init = SrqInitAttr::new(SrqAttr::new(5));
+    let create = SrqCreate { pd: &other.pd, attr: &init, xrc: None, td: None, user_handle: 0 };
+    let error = t.rxe.create_srq(&create).unwrap_err().to_string();
+    assert!(error.starts_with("create_srq: invalid pd: created from another context"), "{error}");
+    assert!(t.kernel.take_log().is_empty(), "no command");
+
+    let error = other.cq.cq.resize(&mut t.cq.queue, 200).unwrap_err();
+    assert_eq!(error.to_string(), "resize_cq: invalid cq: the engine of another CQ");
+    let create = SrqCreate { pd: &t.pd, ..create };
+    let [one, mut two] = [(); 2].map(|()| t.rxe.create_srq(&create).unwrap());
+    let error = one.srq.modify(&mut two.queue, &init.attr, SrqAttrMask::LIMIT).unwrap_err();
+    assert_eq!(error.to_string(), "modify_srq: invalid srq: the engine of another SRQ");
+    assert_eq!(t.cq.queue.cqe(), 127);
+}

@@ -12,6 +12,7 @@ macro_rules! played {
 
 mod kernel;
 mod locked;
+mod objects;
 mod registers;
 mod wrong_answers;
 
