@@ -3,7 +3,7 @@
 //! were empty.
 //!
 //! A queue that was dropped keeps its number and its entries of the CQ until the CQ was polled empty, because its completions
-//! may still be there (rxe and siw do not remove them).
+//! may still be there (drivers of rings that the kernel shares do not remove them).
 //!
 //! A QP with an SRQ is also destroyed later. Only a completion says which receive of the SRQ the QP has taken, and the driver
 //! removes the completions of a QP that is destroyed. The receive would be lost, and the SRQ would become shorter. So the QP moves

@@ -24,6 +24,7 @@ use crate::control::{
     self, AhHandle, CompChannelHandle, ContextInfo, CoreSupport, CountersHandle, CqHandle, FlowHandle,
     MrHandle, MrRange, PdHandle, QpHandle, SrqHandle, WqHandle, XrcdHandle,
 };
+use crate::device::DriverMatch;
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, Uhw};
 use std::sync::Arc;
@@ -71,12 +72,14 @@ use std::sync::Arc;
 /// }
 /// ```
 pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
-    /// The name of rdma-core's provider: `rxe`, `siw`, `mlx5`.
+    /// The name of rdma-core's provider, such as `mlx5`.
     const NAME: &'static str;
     /// The `driver_id` that the ioctl header must carry (`enum rdma_driver_id`).
     const DRIVER_ID: u32;
     /// The ids that it can open, in the order in which they are probed: one, unless it stands for several drivers.
     const DRIVER_IDS: &'static [u32] = &[Self::DRIVER_ID];
+    /// How its devices are recognised before they are opened. No PCI device is one of a software device's driver.
+    const MATCH: DriverMatch = DriverMatch { driver_id: Self::DRIVER_ID, pci: |_| false };
 
     /// Scatter/gather entry in the WQE's own form.
     type Sge: WireSge;

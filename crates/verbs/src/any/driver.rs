@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The control verbs of each driver.
+//!
+//! Each verb calls that of the driver that the device has, with the driver's parts: `D::own` takes a part out of the enum, and
+//! `D::any` puts one in.
 #![expect(unsafe_code)]
 // UNSAFETY: passes the contract of the verbs on to the driver that created the object.
 
-use super::completion::AnyCompletionQueue;
-use super::send::{AnyAh, AnySendQueue};
-use super::{Any, AnyDriver, Mlx5, Rxe, Siw, WqeRemote, WqeSge, foreign};
-use crate::open::DRIVER_IDS;
+use super::parts::Part;
+use super::send::AnySendQueue;
+use super::{Any, AnyDriver, DRIVER_IDS, Member, WqeRemote, WqeSge, parts};
 use std::sync::Arc;
 use uverbs_core::attr::{
     AccessFlags, AhAttr, CqInitAttr, DeviceAttr, Ece, FlowAttr, QpAttr, QpAttrMask, QpInitAttr,
@@ -22,167 +24,141 @@ use uverbs_core::provider::{
     CqParts, DmParts, Driver, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,
 };
 
-/// A driver's shared state of a queue.
-type Shared<M, R, S> = Any<Arc<M>, Arc<R>, Arc<S>>;
-
-/// A handle, with the shared state of the driver.
-fn pair<'a, H, S, P>(
-    parts: Option<(&'a H, &'a S)>,
-    part: impl FnOnce(&'a S) -> Result<&'a P>,
-) -> Result<Option<(&'a H, &'a P)>> {
-    parts.map(|(handle, shared)| Ok((handle, part(shared)?))).transpose()
+/// A handle, with the driver's shared state.
+fn pair<'a, D: Member, H, P: Part>(
+    parts: Option<(&'a H, &'a Arc<Any<P>>)>,
+) -> Result<Option<(&'a H, &'a P::Of<D>)>> {
+    parts.map(|(handle, shared)| Ok((handle, D::own::<P>(shared)?))).transpose()
 }
 
-/// The same call of the driver that the device has.
-macro_rules! forward {
-    ($self:ident.$verb:ident($($arg:expr),*)) => {
-        match $self {
-            Self::Mlx5(driver) => driver.$verb($($arg),*),
-            Self::Rxe(driver) => driver.$verb($($arg),*),
-            Self::Siw(driver) => driver.$verb($($arg),*),
-        }
+/// As [`Member::any`], with a value beside the part.
+fn any_with<D: Member, T, P: Part>((beside, part): (T, P::Of<D>)) -> (T, Any<P>) {
+    (beside, D::any(part))
+}
+
+/// A thread domain of the driver.
+fn td<D: Member>(td: Option<&Any<parts::Td>>) -> Result<Option<&D::Td>> {
+    td.map(D::own::<parts::Td>).transpose()
+}
+
+/// # Safety
+/// As [`Driver::create_cq`].
+unsafe fn create_cq<D: Member>(
+    driver: &D,
+    attr: &CqInitAttr,
+    channel: Option<&CompChannelHandle>,
+    user_handle: u64,
+) -> Result<CqParts<AnyDriver>> {
+    // SAFETY: the contract of this function. The parts that the caller keeps contain those of the driver.
+    let CqParts { handle, shared, queue, cqe } = unsafe { driver.create_cq(attr, channel, user_handle) }?;
+    Ok(CqParts { handle, shared: Arc::new(D::any(shared)), queue: D::any(queue), cqe })
+}
+
+/// # Safety
+/// As [`Driver::create_srq`].
+unsafe fn create_srq<D: Member>(
+    driver: &D,
+    create: &SrqCreate<'_, AnyDriver>,
+) -> Result<SrqParts<AnyDriver>> {
+    let SrqCreate { pd, attr, xrc, td: domain, user_handle } = *create;
+    let xrc = match xrc {
+        Some((xrcd, cq, shared)) => Some((xrcd, cq, D::own::<parts::CqShared>(shared)?)),
+        None => None,
     };
+    let own = SrqCreate { pd, attr, xrc, td: td::<D>(domain)?, user_handle };
+    // SAFETY: all parents are of this context, each with the shared state of the same object (the contract of this
+    // function), and the parts that the caller keeps contain those of the driver.
+    let SrqParts { handle, shared, queue, attr } = unsafe { driver.create_srq(&own) }?;
+    Ok(SrqParts { handle, shared: Arc::new(D::any(shared)), queue: D::any(queue), attr })
 }
 
-/// As `forward`, for a verb with the contract of [`Driver`] and a part that belongs to the driver.
-macro_rules! forward_with {
-    ($self:ident, $part:expr, |$driver:ident, $inner:ident| $call:expr, else $foreign:expr) => {
-        match ($self, $part) {
-            // SAFETY: all parts are of this context (the contract of this function), and so of this driver, whose verb
-            // has the same contract. The parts of an enum are dropped where the enum is.
-            (Self::Mlx5($driver), Any::Mlx5($inner)) => unsafe { $call },
-            // SAFETY: as above.
-            (Self::Rxe($driver), Any::Rxe($inner)) => unsafe { $call },
-            // SAFETY: as above.
-            (Self::Siw($driver), Any::Siw($inner)) => unsafe { $call },
-            _ => $foreign,
-        }
+/// # Safety
+/// As [`Driver::create_qp`].
+unsafe fn create_qp<D: Member>(driver: &D, create: &QpCreate<'_, AnyDriver>) -> Result<QpParts<AnyDriver>> {
+    let own = QpCreate {
+        pd: create.pd,
+        send_cq: pair::<D, _, parts::CqShared>(create.send_cq)?,
+        recv_cq: pair::<D, _, parts::CqShared>(create.recv_cq)?,
+        srq: pair::<D, _, parts::SrqShared>(create.srq)?,
+        xrcd: create.xrcd,
+        attr: create.attr,
+        td: td::<D>(create.td)?,
+        exclusive: create.exclusive,
+        data_in_completions: create.data_in_completions,
+        user_handle: create.user_handle,
     };
+    // SAFETY: as in `create_srq`.
+    let parts = unsafe { driver.create_qp(&own) }?;
+    Ok(any_qp(parts, create.attr.qp_type == QpType::Ud))
 }
 
-/// Converts the parts of a QP to those of this driver.
-macro_rules! qp_parts {
-    ($variant:ident, $parts:expr, $is_datagram:expr) => {{
-        let QpParts { handle, shared, send, recv, cap } = $parts;
-        QpParts {
-            handle,
-            shared: Arc::new(Any::$variant(shared)),
-            send: send.map(|queue| AnySendQueue::new(Any::$variant(queue), $is_datagram)),
-            recv: recv.map(Any::$variant),
-            cap,
-        }
-    }};
+/// The parts of a QP of a driver as those of any.
+fn any_qp<D: Member>(parts: QpParts<D>, is_datagram: bool) -> QpParts<AnyDriver> {
+    let QpParts { handle, shared, send, recv, cap } = parts;
+    QpParts {
+        handle,
+        shared: Arc::new(D::any(shared)),
+        send: send.map(|queue| AnySendQueue::new(D::any(queue), is_datagram)),
+        recv: recv.map(D::any),
+        cap,
+    }
 }
 
-macro_rules! create_qp {
-    ($variant:ident, $part:ident, $driver:ident, $create:ident) => {{
-        let inner = QpCreate {
-            pd: $create.pd,
-            send_cq: pair($create.send_cq, |shared| shared.$part())?,
-            recv_cq: pair($create.recv_cq, |shared| shared.$part())?,
-            srq: pair($create.srq, |shared| shared.$part())?,
-            xrcd: $create.xrcd,
-            attr: $create.attr,
-            td: $create.td.map(Any::$part).transpose()?,
-            exclusive: $create.exclusive,
-            data_in_completions: $create.data_in_completions,
-            user_handle: $create.user_handle,
-        };
-        // SAFETY: all parents are of this context, each with the shared state of the same object (the contract of this
-        // function), and the parts that the caller keeps contain those of the driver.
-        let parts = unsafe { $driver.create_qp(&inner) }?;
-        qp_parts!($variant, parts, $create.attr.qp_type == QpType::Ud)
-    }};
-}
-
-macro_rules! create_srq {
-    ($variant:ident, $part:ident, $driver:ident, $create:ident) => {{
-        let xrc = match $create.xrc {
-            Some((xrcd, cq, shared)) => Some((xrcd, cq, shared.$part()?)),
-            None => None,
-        };
-        let inner = SrqCreate {
-            pd: $create.pd,
-            attr: $create.attr,
-            xrc,
-            td: $create.td.map(Any::$part).transpose()?,
-            user_handle: $create.user_handle,
-        };
-        // SAFETY: as in `create_qp`.
-        let SrqParts { handle, shared, queue, attr } = unsafe { $driver.create_srq(&inner) }?;
-        SrqParts { handle, shared: Arc::new(Any::$variant(shared)), queue: Any::$variant(queue), attr }
-    }};
-}
-
-macro_rules! create_wq {
-    ($variant:ident, $part:ident, $driver:ident, $create:ident) => {{
-        let cq = ($create.cq.0, $create.cq.1.$part()?);
-        let inner = WqCreate { pd: $create.pd, cq, attr: $create.attr, user_handle: $create.user_handle };
-        // SAFETY: as in `create_qp`.
-        let WqParts { handle, shared, queue, attr } = unsafe { $driver.create_wq(&inner) }?;
-        WqParts { handle, shared: Arc::new(Any::$variant(shared)), queue: Any::$variant(queue), attr }
-    }};
-}
-
-macro_rules! create_cq {
-    ($variant:ident, $driver:ident, $attr:ident, $channel:ident, $user_handle:ident) => {{
-        // SAFETY: as in `create_qp`.
-        let parts = unsafe { $driver.create_cq($attr, $channel, $user_handle) }?;
-        let CqParts { handle, shared, queue, cqe } = parts;
-        CqParts { handle, shared: Arc::new(Any::$variant(shared)), queue: Any::$variant(queue), cqe }
-    }};
+/// # Safety
+/// As [`Driver::create_wq`].
+unsafe fn create_wq<D: Member>(driver: &D, create: &WqCreate<'_, AnyDriver>) -> Result<WqParts<AnyDriver>> {
+    let WqCreate { pd, cq: (cq, shared), attr, user_handle } = *create;
+    let own = WqCreate { pd, cq: (cq, D::own::<parts::CqShared>(shared)?), attr, user_handle };
+    // SAFETY: as in `create_srq`.
+    let WqParts { handle, shared, queue, attr } = unsafe { driver.create_wq(&own) }?;
+    Ok(WqParts { handle, shared: Arc::new(D::any(shared)), queue: D::any(queue), attr })
 }
 
 impl Driver for AnyDriver {
     const NAME: &'static str = "any";
-    const DRIVER_ID: u32 = DRIVER_IDS[0];
+    const DRIVER_ID: u32 = match DRIVER_IDS.first() {
+        Some(&id) => id,
+        // No driver of the kernel has this number.
+        None => u32::MAX,
+    };
     const DRIVER_IDS: &'static [u32] = DRIVER_IDS;
 
     type Sge = WqeSge;
     type Remote = WqeRemote;
-    type Ah = AnyAh;
+    type Ah = Any<parts::Ah>;
     type SendQueue = AnySendQueue;
-    type RecvQueue = Any<<Mlx5 as Driver>::RecvQueue, <Rxe as Driver>::RecvQueue, <Siw as Driver>::RecvQueue>;
-    type SharedRecvQueue = Any<
-        <Mlx5 as Driver>::SharedRecvQueue,
-        <Rxe as Driver>::SharedRecvQueue,
-        <Siw as Driver>::SharedRecvQueue,
-    >;
-    type CompletionQueue = AnyCompletionQueue;
-    type QpShared = Shared<<Mlx5 as Driver>::QpShared, <Rxe as Driver>::QpShared, <Siw as Driver>::QpShared>;
-    type CqShared = Shared<<Mlx5 as Driver>::CqShared, <Rxe as Driver>::CqShared, <Siw as Driver>::CqShared>;
-    type SrqShared =
-        Shared<<Mlx5 as Driver>::SrqShared, <Rxe as Driver>::SrqShared, <Siw as Driver>::SrqShared>;
-    type Td = Any<<Mlx5 as Driver>::Td, <Rxe as Driver>::Td, <Siw as Driver>::Td>;
+    type RecvQueue = Any<parts::RecvQueue>;
+    type SharedRecvQueue = Any<parts::SharedRecvQueue>;
+    type CompletionQueue = Any<parts::CompletionQueue>;
+    type QpShared = Any<parts::QpShared>;
+    type CqShared = Any<parts::CqShared>;
+    type SrqShared = Any<parts::SrqShared>;
+    type Td = Any<parts::Td>;
 
     fn open(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
-        match kernel.driver_id() {
-            Mlx5::DRIVER_ID => Mlx5::open(kernel).map(|(driver, info)| (Self::Mlx5(driver), info)),
-            Rxe::DRIVER_ID => Rxe::open(kernel).map(|(driver, info)| (Self::Rxe(driver), info)),
-            Siw::DRIVER_ID => Siw::open(kernel).map(|(driver, info)| (Self::Siw(driver), info)),
-            other => Err(Error::unsupported("open_device", format!("no driver for driver id {other}"))),
-        }
+        for_id!("open_device", kernel.driver_id(), D => {
+            let (driver, info) = D::open(kernel)?;
+            Ok((D::any(driver), info))
+        })
     }
 
     fn import(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
-        match kernel.driver_id() {
-            Mlx5::DRIVER_ID => Mlx5::import(kernel).map(|(driver, info)| (Self::Mlx5(driver), info)),
-            Rxe::DRIVER_ID => Rxe::import(kernel).map(|(driver, info)| (Self::Rxe(driver), info)),
-            Siw::DRIVER_ID => Siw::import(kernel).map(|(driver, info)| (Self::Siw(driver), info)),
-            other => Err(Error::unsupported("import_device", format!("no driver for driver id {other}"))),
-        }
+        for_id!("import_device", kernel.driver_id(), D => {
+            let (driver, info) = D::import(kernel)?;
+            Ok((D::any(driver), info))
+        })
     }
 
     fn kernel(&self) -> &Arc<dyn Kernel> {
-        forward!(self.kernel())
+        each!(self, driver => driver.kernel())
     }
 
     fn query_device(&self) -> Result<DeviceAttr> {
-        forward!(self.query_device())
+        each!(self, driver => driver.query_device())
     }
 
     fn alloc_pd(&self) -> Result<PdHandle> {
-        forward!(self.alloc_pd())
+        each!(self, driver => driver.alloc_pd())
     }
 
     unsafe fn reg_mr(
@@ -192,14 +168,8 @@ impl Driver for AnyDriver {
         range: MrRange,
         access: AccessFlags,
     ) -> Result<MrHandle> {
-        match self {
-            // SAFETY: the contract of this function is that of the driver's.
-            Self::Mlx5(driver) => unsafe { driver.reg_mr(core, pd, range, access) },
-            // SAFETY: as above.
-            Self::Rxe(driver) => unsafe { driver.reg_mr(core, pd, range, access) },
-            // SAFETY: as above.
-            Self::Siw(driver) => unsafe { driver.reg_mr(core, pd, range, access) },
-        }
+        // SAFETY: the contract of this function is that of the driver's.
+        each!(self, driver => unsafe { driver.reg_mr(core, pd, range, access) })
     }
 
     unsafe fn create_cq(
@@ -208,11 +178,8 @@ impl Driver for AnyDriver {
         channel: Option<&CompChannelHandle>,
         user_handle: u64,
     ) -> Result<CqParts<Self>> {
-        Ok(match self {
-            Self::Mlx5(driver) => create_cq!(Mlx5, driver, attr, channel, user_handle),
-            Self::Rxe(driver) => create_cq!(Rxe, driver, attr, channel, user_handle),
-            Self::Siw(driver) => create_cq!(Siw, driver, attr, channel, user_handle),
-        })
+        // SAFETY: the contract of this function.
+        each!(self, driver => unsafe { create_cq(driver, attr, channel, user_handle) })
     }
 
     unsafe fn resize_cq(
@@ -221,42 +188,29 @@ impl Driver for AnyDriver {
         queue: &mut Self::CompletionQueue,
         cqe: u32,
     ) -> Result<u32> {
-        forward_with!(self, queue, |driver, queue| driver.resize_cq(handle, queue, cqe), else Err(foreign()))
-    }
-
-    fn cq_event(&self, shared: &Self::CqShared) {
-        match (self, shared) {
-            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.cq_event(shared),
-            (Self::Rxe(driver), Any::Rxe(shared)) => driver.cq_event(shared),
-            (Self::Siw(driver), Any::Siw(shared)) => driver.cq_event(shared),
-            _ => {}
-        }
-    }
-
-    unsafe fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>> {
-        Ok(match self {
-            Self::Mlx5(driver) => create_srq!(Mlx5, mlx5, driver, create),
-            Self::Rxe(driver) => create_srq!(Rxe, rxe, driver, create),
-            Self::Siw(driver) => create_srq!(Siw, siw, driver, create),
+        each!(self, D(driver) => {
+            let queue = D::own_mut(queue)?;
+            // SAFETY: all parts are of this context (the contract of this function), and so of this driver, whose verb has
+            // the same contract. The parts of an enum are dropped where the enum is.
+            unsafe { driver.resize_cq(handle, queue, cqe) }
         })
     }
 
+    fn cq_event(&self, shared: &Self::CqShared) {
+        each!(self, D(driver) => D::part(shared).map_or((), |shared| driver.cq_event(shared)))
+    }
+
+    unsafe fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>> {
+        // SAFETY: the contract of this function.
+        each!(self, driver => unsafe { create_srq(driver, create) })
+    }
+
     fn srq_number(&self, shared: &Self::SrqShared) -> Option<u32> {
-        match (self, shared) {
-            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.srq_number(shared),
-            (Self::Rxe(driver), Any::Rxe(shared)) => driver.srq_number(shared),
-            (Self::Siw(driver), Any::Siw(shared)) => driver.srq_number(shared),
-            _ => None,
-        }
+        each!(self, D(driver) => driver.srq_number(D::part(shared)?))
     }
 
     fn close_srq(&self, shared: &Self::SrqShared) {
-        match (self, shared) {
-            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.close_srq(shared),
-            (Self::Rxe(driver), Any::Rxe(shared)) => driver.close_srq(shared),
-            (Self::Siw(driver), Any::Siw(shared)) => driver.close_srq(shared),
-            _ => {}
-        }
+        each!(self, D(driver) => D::part(shared).map_or((), |shared| driver.close_srq(shared)))
     }
 
     unsafe fn modify_srq(
@@ -266,9 +220,11 @@ impl Driver for AnyDriver {
         attr: &SrqAttr,
         mask: SrqAttrMask,
     ) -> Result<()> {
-        forward_with!(
-            self, queue, |driver, queue| driver.modify_srq(handle, queue, attr, mask), else Err(foreign())
-        )
+        each!(self, D(driver) => {
+            let queue = D::own_mut(queue)?;
+            // SAFETY: as in `resize_cq`.
+            unsafe { driver.modify_srq(handle, queue, attr, mask) }
+        })
     }
 
     unsafe fn destroy_srq(
@@ -276,25 +232,20 @@ impl Driver for AnyDriver {
         handle: SrqHandle,
         shared: &Arc<Self::SrqShared>,
     ) -> Result<u32, (SrqHandle, Error)> {
-        forward_with!(
-            self, &**shared, |driver, shared| driver.destroy_srq(handle, shared), else Err((handle, foreign()))
-        )
+        each!(self, D(driver) => match D::own::<parts::SrqShared>(shared) {
+            // SAFETY: as in `resize_cq`.
+            Ok(shared) => unsafe { driver.destroy_srq(handle, shared) },
+            Err(error) => Err((handle, error)),
+        })
     }
 
     unsafe fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>> {
-        Ok(match self {
-            Self::Mlx5(driver) => create_qp!(Mlx5, mlx5, driver, create),
-            Self::Rxe(driver) => create_qp!(Rxe, rxe, driver, create),
-            Self::Siw(driver) => create_qp!(Siw, siw, driver, create),
-        })
+        // SAFETY: the contract of this function.
+        each!(self, driver => unsafe { create_qp(driver, create) })
     }
 
     fn open_qp(&self, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<QpParts<Self>> {
-        Ok(match self {
-            Self::Mlx5(driver) => qp_parts!(Mlx5, driver.open_qp(xrcd, qp_num, user_handle)?, false),
-            Self::Rxe(driver) => qp_parts!(Rxe, driver.open_qp(xrcd, qp_num, user_handle)?, false),
-            Self::Siw(driver) => qp_parts!(Siw, driver.open_qp(xrcd, qp_num, user_handle)?, false),
-        })
+        each!(self, driver => Ok(any_qp(driver.open_qp(xrcd, qp_num, user_handle)?, false)))
     }
 
     unsafe fn modify_qp(
@@ -304,9 +255,11 @@ impl Driver for AnyDriver {
         attr: &QpAttr,
         mask: QpAttrMask,
     ) -> Result<()> {
-        forward_with!(
-            self, shared, |driver, shared| driver.modify_qp(handle, shared, attr, mask), else Err(foreign())
-        )
+        each!(self, D(driver) => {
+            let shared = D::own(shared)?;
+            // SAFETY: as in `resize_cq`.
+            unsafe { driver.modify_qp(handle, shared, attr, mask) }
+        })
     }
 
     fn query_qp(
@@ -315,74 +268,39 @@ impl Driver for AnyDriver {
         shared: &Self::QpShared,
         mask: QpAttrMask,
     ) -> Result<(QpAttr, QpInitAttr)> {
-        match (self, shared) {
-            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.query_qp(handle, shared, mask),
-            (Self::Rxe(driver), Any::Rxe(shared)) => driver.query_qp(handle, shared, mask),
-            (Self::Siw(driver), Any::Siw(shared)) => driver.query_qp(handle, shared, mask),
-            _ => Err(foreign()),
-        }
+        each!(self, D(driver) => driver.query_qp(handle, D::own(shared)?, mask))
     }
 
     fn is_flushed(&self, shared: &Self::QpShared) -> bool {
-        match (self, shared) {
-            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.is_flushed(shared),
-            (Self::Rxe(driver), Any::Rxe(shared)) => driver.is_flushed(shared),
-            (Self::Siw(driver), Any::Siw(shared)) => driver.is_flushed(shared),
-            _ => false,
-        }
+        each!(self, D(driver) => D::part(shared).is_some_and(|shared| driver.is_flushed(shared)))
     }
 
     fn close_queues(&self, shared: &Self::QpShared) {
-        match (self, shared) {
-            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.close_queues(shared),
-            (Self::Rxe(driver), Any::Rxe(shared)) => driver.close_queues(shared),
-            (Self::Siw(driver), Any::Siw(shared)) => driver.close_queues(shared),
-            _ => {}
-        }
+        each!(self, D(driver) => D::part(shared).map_or((), |shared| driver.close_queues(shared)))
     }
 
     fn keep_removed(&self, shared: &Self::QpShared) {
-        match (self, shared) {
-            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.keep_removed(shared),
-            (Self::Rxe(driver), Any::Rxe(shared)) => driver.keep_removed(shared),
-            (Self::Siw(driver), Any::Siw(shared)) => driver.keep_removed(shared),
-            _ => {}
-        }
+        each!(self, D(driver) => D::part(shared).map_or((), |shared| driver.keep_removed(shared)))
     }
 
     fn take_removed(&self, shared: &Self::QpShared) -> Vec<u64> {
-        match (self, shared) {
-            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.take_removed(shared),
-            (Self::Rxe(driver), Any::Rxe(shared)) => driver.take_removed(shared),
-            (Self::Siw(driver), Any::Siw(shared)) => driver.take_removed(shared),
-            _ => Vec::new(),
-        }
+        each!(self, D(driver) => D::part(shared).map_or_else(Vec::new, |shared| driver.take_removed(shared)))
     }
 
     fn query_ece(&self, shared: &Self::QpShared) -> Result<Ece> {
-        match (self, shared) {
-            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.query_ece(shared),
-            (Self::Rxe(driver), Any::Rxe(shared)) => driver.query_ece(shared),
-            (Self::Siw(driver), Any::Siw(shared)) => driver.query_ece(shared),
-            _ => Err(foreign()),
-        }
+        each!(self, D(driver) => driver.query_ece(D::own(shared)?))
     }
 
     fn set_ece(&self, shared: &Self::QpShared, ece: Ece) -> Result<()> {
-        match (self, shared) {
-            (Self::Mlx5(driver), Any::Mlx5(shared)) => driver.set_ece(shared, ece),
-            (Self::Rxe(driver), Any::Rxe(shared)) => driver.set_ece(shared, ece),
-            (Self::Siw(driver), Any::Siw(shared)) => driver.set_ece(shared, ece),
-            _ => Err(foreign()),
-        }
+        each!(self, D(driver) => driver.set_ece(D::own(shared)?, ece))
     }
 
     fn modify_qp_rate_limit(&self, handle: &QpHandle, attr: &QpRateLimitAttr) -> Result<()> {
-        forward!(self.modify_qp_rate_limit(handle, attr))
+        each!(self, driver => driver.modify_qp_rate_limit(handle, attr))
     }
 
     fn query_raw_clock(&self) -> Result<u64> {
-        forward!(self.query_raw_clock())
+        each!(self, driver => driver.query_raw_clock())
     }
 
     unsafe fn destroy_qp(
@@ -390,53 +308,42 @@ impl Driver for AnyDriver {
         handle: QpHandle,
         shared: &Arc<Self::QpShared>,
     ) -> Result<u32, (QpHandle, Error)> {
-        forward_with!(
-            self, &**shared, |driver, shared| driver.destroy_qp(handle, shared), else Err((handle, foreign()))
-        )
-    }
-
-    fn null_lkey(&self) -> Result<u32> {
-        forward!(self.null_lkey())
-    }
-
-    fn alloc_dm(&self, length: u64, log_align: u32) -> Result<DmParts> {
-        forward!(self.alloc_dm(length, log_align))
-    }
-
-    unsafe fn import_pd(&self, handle: u32) -> Result<PdHandle> {
-        match self {
-            // SAFETY: the contract of this function is that of the driver's.
-            Self::Mlx5(driver) => unsafe { driver.import_pd(handle) },
-            // SAFETY: as above.
-            Self::Rxe(driver) => unsafe { driver.import_pd(handle) },
-            // SAFETY: as above.
-            Self::Siw(driver) => unsafe { driver.import_pd(handle) },
-        }
-    }
-
-    unsafe fn import_dm(&self, handle: u32) -> Result<DmParts> {
-        match self {
-            // SAFETY: the contract of this function is that of the driver's.
-            Self::Mlx5(driver) => unsafe { driver.import_dm(handle) },
-            // SAFETY: as above.
-            Self::Rxe(driver) => unsafe { driver.import_dm(handle) },
-            // SAFETY: as above.
-            Self::Siw(driver) => unsafe { driver.import_dm(handle) },
-        }
-    }
-
-    unsafe fn create_wq(&self, create: &WqCreate<'_, Self>) -> Result<WqParts<Self>> {
-        Ok(match self {
-            Self::Mlx5(driver) => create_wq!(Mlx5, mlx5, driver, create),
-            Self::Rxe(driver) => create_wq!(Rxe, rxe, driver, create),
-            Self::Siw(driver) => create_wq!(Siw, siw, driver, create),
+        each!(self, D(driver) => match D::own::<parts::QpShared>(shared) {
+            // SAFETY: as in `resize_cq`.
+            Ok(shared) => unsafe { driver.destroy_qp(handle, shared) },
+            Err(error) => Err((handle, error)),
         })
     }
 
+    fn null_lkey(&self) -> Result<u32> {
+        each!(self, driver => driver.null_lkey())
+    }
+
+    fn alloc_dm(&self, length: u64, log_align: u32) -> Result<DmParts> {
+        each!(self, driver => driver.alloc_dm(length, log_align))
+    }
+
+    unsafe fn import_pd(&self, handle: u32) -> Result<PdHandle> {
+        // SAFETY: the contract of this function is that of the driver's.
+        each!(self, driver => unsafe { driver.import_pd(handle) })
+    }
+
+    unsafe fn import_dm(&self, handle: u32) -> Result<DmParts> {
+        // SAFETY: the contract of this function is that of the driver's.
+        each!(self, driver => unsafe { driver.import_dm(handle) })
+    }
+
+    unsafe fn create_wq(&self, create: &WqCreate<'_, Self>) -> Result<WqParts<Self>> {
+        // SAFETY: the contract of this function.
+        each!(self, driver => unsafe { create_wq(driver, create) })
+    }
+
     unsafe fn modify_wq(&self, handle: &WqHandle, shared: &Self::QpShared, attr: &WqAttr) -> Result<()> {
-        forward_with!(
-            self, shared, |driver, shared| driver.modify_wq(handle, shared, attr), else Err(foreign())
-        )
+        each!(self, D(driver) => {
+            let shared = D::own(shared)?;
+            // SAFETY: as in `resize_cq`.
+            unsafe { driver.modify_wq(handle, shared, attr) }
+        })
     }
 
     unsafe fn destroy_wq(
@@ -444,13 +351,15 @@ impl Driver for AnyDriver {
         handle: WqHandle,
         shared: &Arc<Self::QpShared>,
     ) -> Result<u32, (WqHandle, Error)> {
-        forward_with!(
-            self, &**shared, |driver, shared| driver.destroy_wq(handle, shared), else Err((handle, foreign()))
-        )
+        each!(self, D(driver) => match D::own::<parts::QpShared>(shared) {
+            // SAFETY: as in `resize_cq`.
+            Ok(shared) => unsafe { driver.destroy_wq(handle, shared) },
+            Err(error) => Err((handle, error)),
+        })
     }
 
     fn create_rss_qp(&self, create: &RssQpCreate<'_>) -> Result<QpHandle> {
-        forward!(self.create_rss_qp(create))
+        each!(self, driver => driver.create_rss_qp(create))
     }
 
     fn create_flow(
@@ -459,22 +368,14 @@ impl Driver for AnyDriver {
         attr: &FlowAttr,
         counters: Option<&CountersHandle>,
     ) -> Result<FlowHandle> {
-        forward!(self.create_flow(qp, attr, counters))
+        each!(self, driver => driver.create_flow(qp, attr, counters))
     }
 
-    fn create_ah(&self, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHandle, AnyAh)> {
-        match self {
-            Self::Mlx5(driver) => driver.create_ah(pd, attr).map(|(handle, ah)| (handle, Any::Mlx5(ah))),
-            Self::Rxe(driver) => driver.create_ah(pd, attr).map(|(handle, ah)| (handle, Any::Rxe(ah))),
-            Self::Siw(driver) => driver.create_ah(pd, attr).map(|(handle, ah)| (handle, Any::Siw(ah))),
-        }
+    fn create_ah(&self, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHandle, Self::Ah)> {
+        each!(self, D(driver) => driver.create_ah(pd, attr).map(any_with::<D, _, parts::Ah>))
     }
 
     fn alloc_td(&self) -> Result<Self::Td> {
-        match self {
-            Self::Mlx5(driver) => driver.alloc_td().map(Any::Mlx5),
-            Self::Rxe(driver) => driver.alloc_td().map(Any::Rxe),
-            Self::Siw(driver) => driver.alloc_td().map(Any::Siw),
-        }
+        each!(self, D(driver) => driver.alloc_td().map(D::any))
     }
 }
