@@ -99,6 +99,9 @@ impl<D: Driver> Mailbox<D> {
 
     /// The number of the queue, by which peers address it.
     pub(crate) fn srq_num(&self) -> Result<u32> {
+        if self.life.sleeper().is_forked() {
+            return Err(FORKED);
+        }
         let receives = lock(&self.receives);
         Ok(receives.xrc_queue().ok_or(Error::Closed)?.srq_num()?)
     }
