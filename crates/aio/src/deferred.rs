@@ -31,6 +31,12 @@ pub(crate) struct Linger<D: Driver> {
     pub(crate) until: Duration,
 }
 
+/// A shared queue whose receives have to be counted when a target that received from it has ended.
+pub(crate) trait Recount: Send + Sync {
+    /// Counts them, while no thread polls: the messages that the target had, and that were not polled, have no completions.
+    fn recount(&self);
+}
+
 /// A queue that ended: its number, and the entries of the CQ that were reserved for it.
 pub(crate) struct Ended<D: Driver> {
     pub(crate) route: RouteId,
@@ -39,6 +45,8 @@ pub(crate) struct Ended<D: Driver> {
     pub(crate) linger: Option<Linger<D>>,
     /// Of a QP: the program may have its control still, and then it has completions until the program drops that.
     pub(crate) life: Option<QpLife>,
+    /// Of a DC target: where it has received.
+    pub(crate) srq: Option<Box<dyn Recount>>,
 }
 
 impl<D: Driver> Ended<D> {
