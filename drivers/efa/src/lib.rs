@@ -19,4 +19,27 @@
 //! Posters and pollers have no lock of their own: each queue is used through `&mut`, and
 //! [`Locked`](uverbs_core::sync::Locked) adds one. Nothing here allocates memory in a post or a poll.
 
-pub mod table;
+mod builder;
+mod completion;
+mod cq;
+mod cq_state;
+mod list;
+pub mod memory;
+mod recv;
+mod send;
+mod shared;
+mod table;
+#[cfg(any(test, feature = "test-utils"))]
+#[doc(hidden)]
+pub mod testing;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod wqe;
+
+pub use completion::Completion;
+pub use cq::CompletionQueue;
+pub use cq_state::{CqShared, CqState};
+pub use recv::{Batch as RecvBatch, RecvQueue};
+pub use send::{Batch as SendBatch, SendQueue};
+pub use shared::QpShared;
+pub use wqe::{Ah, SendConfig};

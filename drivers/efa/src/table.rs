@@ -30,7 +30,7 @@ struct Slot {
 /// # Invariant
 /// `slots` and `free` have the same length, a power of two that is not 0, and `mask` is that length less 1.
 #[derive(Debug)]
-pub struct Table {
+pub(crate) struct Table {
     slots: Box<[Slot]>,
     /// Free numbers, by the position of the request that takes one.
     free: Box<[AtomicU16]>,
@@ -45,11 +45,11 @@ pub struct Table {
 
 impl Table {
     /// The most requests that a queue can have.
-    pub const MAX: u32 = 1 << 16;
+    pub(crate) const MAX: u32 = 1 << 16;
 
     /// A table of `capacity` requests, from 1 to [`MAX`](Self::MAX), of a QP with this generation.
     #[must_use]
-    pub fn new(capacity: u32, generation: u16) -> Self {
+    pub(crate) fn new(capacity: u32, generation: u16) -> Self {
         let capacity = capacity.clamp(1, Self::MAX);
         let len = capacity.next_power_of_two();
         let table = Self {
@@ -59,7 +59,7 @@ impl Table {
             capacity,
             end: AtomicU32::new(0),
             // The product of both is less than 2^32, and its low 16 bits are the generation above the index.
-            generation: AtomicU32::new(u32::from(generation) * len & 0xffff),
+            generation: AtomicU32::new((u32::from(generation) * len) & 0xffff),
         };
         table.fill();
         table
@@ -67,7 +67,7 @@ impl Table {
 
     /// How many requests may be outstanding.
     #[must_use]
-    pub fn capacity(&self) -> u32 {
+    pub(crate) fn capacity(&self) -> u32 {
         self.capacity
     }
 
@@ -82,7 +82,7 @@ impl Table {
 
     /// Empties the table, whose numbers have another generation from now on. Positions begin with 0 again. For control calls that have stopped poster
     /// and poller.
-    pub fn reset(&self) {
+    pub(crate) fn reset(&self) {
         let next = (self.generation.load(Ordering::Relaxed) + self.mask + 1) & 0xffff;
         self.generation.store(next, Ordering::Relaxed);
         self.fill();
@@ -104,7 +104,7 @@ impl Table {
 
     /// The position up to which may be posted. For the poster.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub fn limit(&self) -> u32 {
+    pub(crate) fn limit(&self) -> u32 {
         // Acquire: pairs with `take`.
         self.end.load(Ordering::Acquire)
     }
@@ -112,7 +112,7 @@ impl Table {
     /// The number of the request at a position, which is before [`limit`](Self::limit). Its completion will have this `wr_id`. For the
     /// poster, which may call it again for the position until it has [published](Self::publish) the request.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub fn prepare(&self, position: u32, wr_id: u64) -> u16 {
+    pub(crate) fn prepare(&self, position: u32, wr_id: u64) -> u16 {
         let number = self.free(position).load(Ordering::Relaxed);
         self.slot(number.into()).wr_id.store(wr_id, Ordering::Relaxed);
         number
@@ -121,32 +121,32 @@ impl Table {
     /// From now on the completion of the request at a position is expected. Called before the doorbell, whose barrier orders these stores
     /// before it.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub fn publish(&self, position: u32) {
+    pub(crate) fn publish(&self, position: u32) {
         let number = self.free(position).load(Ordering::Relaxed);
         self.publish_number(number);
     }
 
     /// [`publish`](Self::publish), if the number is at hand.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub fn publish_number(&self, number: u16) {
+    pub(crate) fn publish_number(&self, number: u16) {
         self.slot(number.into()).state.store(POSTED | u32::from(number), Ordering::Relaxed);
     }
 
     /// Whether the device has a request with this number.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub fn has(&self, number: u16) -> bool {
+    pub(crate) fn has(&self, number: u16) -> bool {
         self.slot(number.into()).state.load(Ordering::Relaxed) == POSTED | u32::from(number)
     }
 
     /// Whether the number is one of this generation.
-    pub fn is_current(&self, number: u16) -> bool {
+    pub(crate) fn is_current(&self, number: u16) -> bool {
         u32::from(number) & !self.mask == self.generation.load(Ordering::Relaxed)
     }
 
     /// The `wr_id` of the request with this number, which is free from now on; `None` if the device has no such request. For the poller,
     /// which has read the number from a completion: a barrier orders that load before these.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub fn take(&self, number: u16) -> Option<u64> {
+    pub(crate) fn take(&self, number: u16) -> Option<u64> {
         if !self.has(number) {
             return None;
         }
