@@ -260,40 +260,39 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::Table;
-    use loom::sync::Arc;
     use loom::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::Arc;
 
-    /// A queue of two requests: the poster posts five, whose numbers pass through a device of one place to the poller.
+    /// A queue of two requests: the poster posts four, whose numbers pass through the device to the poller. Nothing but the table tells the
+    /// poster of completions.
     #[test]
     fn every_request_is_reported_with_its_wr_id() {
+        const REQUESTS: u64 = 4;
         loom::model(|| {
             let table = Arc::new(Table::new(2, 1));
-            let device = Arc::new(AtomicU32::new(u32::MAX));
+            let device: Arc<[AtomicU32]> = (0..REQUESTS).map(|_| AtomicU32::new(u32::MAX)).collect();
             let poller = loom::thread::spawn({
                 let (table, device) = (Arc::clone(&table), Arc::clone(&device));
                 move || {
-                    for expected in 0..4 {
+                    for (expected, place) in (0..).zip(&device[..]) {
                         let number = loop {
-                            match device.load(Ordering::Acquire) {
+                            match place.load(Ordering::Acquire) {
                                 u32::MAX => loom::thread::yield_now(),
                                 number => break number,
                             }
                         };
                         assert_eq!(table.take(number as u16), Some(expected));
-                        device.store(u32::MAX, Ordering::Release);
                     }
                 }
             });
-            for position in 0..4_u32 {
+            for (position, place) in (0_u32..).zip(&device[..]) {
                 while position == table.limit() {
                     loom::thread::yield_now();
                 }
                 let number = table.prepare(position, position.into());
+                assert!(!table.has(number));
                 table.publish(position);
-                while device.load(Ordering::Acquire) != u32::MAX {
-                    loom::thread::yield_now();
-                }
-                device.store(number.into(), Ordering::Release);
+                place.store(number.into(), Ordering::Release);
             }
             poller.join().unwrap();
         });
