@@ -18,13 +18,13 @@ use uverbs_core::wr::{SendFlags, WrOpcode};
 
 /// Memory in the role of the device, which can write any value.
 #[derive(Clone, Debug)]
-pub struct Words(Arc<[AtomicU64]>);
+pub struct Words(Arc<[AtomicU64]>, usize);
 
 impl Words {
     /// Memory of zeros. An entry of the device is aligned to 64 bytes, so this is, too.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
-        Self((0..bytes.div_ceil(8) + 8).map(|_| AtomicU64::new(0)).collect())
+        Self((0..bytes.div_ceil(8) + 8).map(|_| AtomicU64::new(0)).collect(), bytes)
     }
 
     fn start(&self) -> usize {
@@ -36,8 +36,9 @@ impl Words {
     pub fn map(&self) -> Mapping {
         let words = &self.0[self.start()..];
         let ptr = NonNull::from(words).cast();
-        // SAFETY: the words live as long as the `Arc` that becomes the mapping's owner, and consist of atomics.
-        unsafe { Mapping::new(ptr, size_of_val(words) / 64 * 64, Arc::clone(&self.0)) }
+        // SAFETY: the words, which are at least as long, live as long as the `Arc` that becomes the mapping's owner, and consist of
+        // atomics.
+        unsafe { Mapping::new(ptr, self.1, Arc::clone(&self.0)) }
     }
 
     /// Reads bytes from an offset, both multiples of 8.

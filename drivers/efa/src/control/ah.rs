@@ -49,11 +49,16 @@ impl Efa {
     /// # Errors
     /// [`Error::Unsupported`] if the kernel does not report them; otherwise its error.
     pub fn query_mr(&self, mr: &MrHandle) -> Result<MrInterconnects> {
+        self.query_mr_of(mr.handle())
+    }
+
+    /// [`query_mr`](Self::query_mr), by the kernel's handle of a region.
+    pub(super) fn query_mr_of(&self, mr: u32) -> Result<MrInterconnects> {
         const VERB: &str = "query_mr";
         let (mut validity, mut recv, mut rdma_read, mut rdma_recv) = (0_u16, 0_u16, 0_u16, 0_u16);
         let mut command = Command::<5>::new(UVERBS_OBJECT_MR, EFA_IB_METHOD_MR_QUERY);
         command
-            .handle_in(EFA_IB_ATTR_QUERY_MR_HANDLE, mr.handle())
+            .handle_in(EFA_IB_ATTR_QUERY_MR_HANDLE, mr)
             .output(EFA_IB_ATTR_QUERY_MR_RESP_IC_ID_VALIDITY, &mut validity)
             .output(EFA_IB_ATTR_QUERY_MR_RESP_RECV_IC_ID, &mut recv)
             .output(EFA_IB_ATTR_QUERY_MR_RESP_RDMA_READ_IC_ID, &mut rdma_read)
@@ -61,9 +66,7 @@ impl Efa {
         // SAFETY: the command names no memory but its outputs, which it borrows.
         let done = unsafe { command.execute(&*self.kernel) };
         drop(command);
-        done.map_err(|errno| {
-            Error::os(VERB, format!("mr {} on device {}", mr.handle(), self.kernel.name()), errno)
-        })?;
+        done.map_err(|errno| Error::os(VERB, format!("mr {mr} on device {}", self.kernel.name()), errno))?;
         let valid = |bit, id| (validity & bit != 0).then_some(id);
         Ok(MrInterconnects {
             recv: valid(EFA_QUERY_MR_VALIDITY_RECV_IC_ID, recv),
