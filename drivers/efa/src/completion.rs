@@ -93,13 +93,15 @@ impl Completion {
     }
 
     /// The sender's GID (`efadv_wc_read_sgid`). The device writes it only if this side has no address handle of the sender, and the CQ was
-    /// created for it.
+    /// created for it. An RDMA write has the high half of its length in this place.
     #[must_use]
     pub fn source_gid(&self) -> Option<Gid> {
+        let is_there =
+            !self.is_send() && self.source_ah().is_none() && self.op_type() != io::EFA_IO_RDMA_WRITE;
         let mut raw = [0; 16];
         raw[..8].copy_from_slice(&self.entry[2].to_le_bytes());
         raw[8..].copy_from_slice(&self.entry[3].to_le_bytes());
-        (!self.is_send() && self.source_ah().is_none()).then_some(Gid(raw))
+        is_there.then_some(Gid(raw))
     }
 }
 

@@ -137,7 +137,7 @@ impl Efa {
         cap.max_recv_sge = cap.max_recv_sge.max(1);
         // The largest power of two that is not above.
         let down = |n: u32| n.checked_ilog2().map_or(0, |log| 1 << log);
-        let max_recv_wr = down(limits.max_rq_wr.min(Table::MAX)) / cap.max_recv_sge;
+        let max_recv_wr = limits.max_rq_wr.min(Table::MAX) / cap.max_recv_sge;
         for (field, asked, max) in [
             ("max_send_sge", cap.max_send_sge, limits.max_sq_sge.into()),
             ("max_recv_sge", cap.max_recv_sge, limits.max_rq_sge.into()),
