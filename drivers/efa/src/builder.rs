@@ -7,7 +7,7 @@
 // UNSAFETY: functions of the core's trait are `unsafe`, with a contract about memory. This module has no unsafe operation.
 
 use crate::memory::Wqe;
-use crate::send::{Cursor, SendQueue};
+use crate::send::{SendQueue, SqCursor};
 use crate::wqe::{Ah, SendConfig};
 use uverbs_core::provider::{Head, Inline, Op, PostError, To, WrBuilder};
 use uverbs_core::wr::Sge;
@@ -19,7 +19,7 @@ const ADDRESS: u8 = 2;
 #[derive(Debug)]
 pub(crate) struct Session {
     open: bool,
-    cursor: Cursor,
+    cursor: SqCursor,
     /// Whether a request has begun, to which setters belong.
     begun: bool,
     /// The setters that it needs.
@@ -28,7 +28,7 @@ pub(crate) struct Session {
 
 impl Default for Session {
     fn default() -> Self {
-        Self { open: false, cursor: Cursor::failed(PostError::NoSession), begun: false, needs: 0 }
+        Self { open: false, cursor: SqCursor::failed(PostError::NoSession), begun: false, needs: 0 }
     }
 }
 
@@ -95,7 +95,7 @@ impl SendQueue {
 
     /// Ends the session and returns its cursor.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn close(&mut self) -> Option<Cursor> {
+    fn close(&mut self) -> Option<SqCursor> {
         core::mem::take(&mut self.session.open).then_some(self.session.cursor)
     }
 }

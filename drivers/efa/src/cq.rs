@@ -134,19 +134,24 @@ impl CompletionQueueTrait for CompletionQueue {
         let queue = Tell(self);
         let max = max.min(queue.0.room);
         for done in 0..max {
-            let taken = queue.0.enter().and_then(|mut entered| {
-                let completion = entered.state().take()?;
-                Ok(completion.map(|completion| (completion, claimant.claim(&completion))))
-            });
-            match taken {
-                Ok(Some((completion, claim))) => claimant.pass(&completion, claim),
-                Ok(None) => return Ok(done),
-                Err(error) if done == 0 => return Err(error),
-                Err(error) => {
-                    queue.0.pending = Some(error);
-                    return Ok(done);
-                }
+            let error = match queue.0.enter() {
+                Ok(mut entered) => match entered.state().take() {
+                    Ok(Some(completion)) => {
+                        let claim = claimant.claim(&completion);
+                        drop(entered);
+                        claimant.pass(&completion, claim);
+                        continue;
+                    }
+                    Ok(None) => return Ok(done),
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            if done == 0 {
+                return Err(error);
             }
+            queue.0.pending = Some(error);
+            return Ok(done);
         }
         Ok(max)
     }

@@ -42,35 +42,47 @@ impl CqShared {
     }
 }
 
-/// The tables of a QP whose completions the CQ has.
-#[derive(Debug, Default)]
-pub(crate) struct Attached {
-    pub(crate) send: Option<Arc<Table>>,
-    pub(crate) recv: Option<Arc<Table>>,
+/// The tables by QP number and kind of queue. The low bits of the number, as many as the number of QPs needs, are those of one QP at a time
+/// (comment of `qp_num` in `efa_admin_cmds_defs.h`).
+#[derive(Debug)]
+struct Qps {
+    /// Receive and send of each QP; a power of two of QPs.
+    tables: Box<[Option<Arc<Table>>]>,
+    mask: usize,
 }
 
-/// The QPs by number: pages of 256, allocated when the first QP of each is attached.
-#[derive(Debug)]
-struct Qps(Box<[Option<Box<[Attached]>>]>);
-
 impl Qps {
-    const PAGE: usize = 256;
+    /// For a device with this many QPs.
+    fn new(max_qp: u32) -> Self {
+        let len = max_qp.clamp(1, 1 << 16).next_power_of_two() as usize * 2;
+        Self { tables: (0..len).map(|_| None).collect(), mask: len - 1 }
+    }
 
-    fn new() -> Self {
-        Self((0..Self::PAGE).map(|_| None).collect())
+    /// The table of the queue that an entry names.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn get(&self, first: u64) -> Option<&Table> {
+        let (qp_num, is_send) = (completion::qp_num(first), completion::is_send(first));
+        let table = self.tables.get(self.index(qp_num, is_send))?.as_deref()?;
+        (table.qp_num() == qp_num).then_some(table)
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn get(&self, qp_num: u16) -> Option<&Attached> {
-        let [page, index] = qp_num.to_be_bytes();
-        self.0.get(usize::from(page))?.as_ref()?.get(usize::from(index))
+    fn index(&self, qp_num: u16, is_send: bool) -> usize {
+        (usize::from(qp_num) << 1 | usize::from(is_send)) & self.mask
     }
 
-    fn set(&mut self, qp_num: u16, qp: Attached) {
-        let [page, index] = qp_num.to_be_bytes();
-        let page = &mut self.0[usize::from(page)];
-        page.get_or_insert_with(|| (0..Self::PAGE).map(|_| Attached::default()).collect())
-            [usize::from(index)] = qp;
+    fn set(&mut self, table: Arc<Table>, is_send: bool) {
+        let index = self.index(table.qp_num(), is_send);
+        self.tables[index] = Some(table);
+    }
+
+    fn remove(&mut self, qp_num: u16) {
+        for is_send in [false, true] {
+            let table = &mut self.tables[self.index(qp_num, is_send)];
+            if table.as_ref().is_some_and(|table| table.qp_num() == qp_num) {
+                *table = None;
+            }
+        }
     }
 }
 
@@ -92,11 +104,11 @@ pub struct CqState {
 }
 
 impl CqState {
-    /// The state of a new CQ.
+    /// The state of a new CQ of a device with this many QPs.
     #[must_use]
-    pub fn new(ring: CqRing) -> Self {
+    pub fn new(ring: CqRing, max_qp: u32) -> Self {
         let at = (0..ring.subs()).map(|_| 0).collect();
-        Self { ring, at, turn: 0, consumed: 0, told: 0, kept: VecDeque::new(), qps: Qps::new() }
+        Self { ring, at, turn: 0, consumed: 0, told: 0, kept: VecDeque::new(), qps: Qps::new(max_qp) }
     }
 
     /// The number of completions that fit into each sub-CQ.
@@ -169,7 +181,7 @@ impl CqState {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn complete(&self, entry: Cqe) -> Result<Option<Completion>, PollError> {
         let first = entry[0];
-        let Some(table) = self.table(first) else { return Ok(None) };
+        let Some(table) = self.qps.get(first) else { return Ok(None) };
         if completion::is_unsolicited(first) {
             return Ok(Some(Completion::new(0, entry)));
         }
@@ -180,21 +192,14 @@ impl CqState {
         }
     }
 
-    /// The table of the queue that an entry names.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn table(&self, first: u64) -> Option<&Table> {
-        let qp = self.qps.get(completion::qp_num(first))?;
-        if completion::is_send(first) { qp.send.as_deref() } else { qp.recv.as_deref() }
+    /// Adds a queue of a QP.
+    pub(crate) fn attach(&mut self, table: &Arc<Table>, is_send: bool) {
+        self.qps.set(Arc::clone(table), is_send);
     }
 
-    /// Adds a QP.
-    pub(crate) fn attach(&mut self, qp_num: u16, qp: Attached) {
-        self.qps.set(qp_num, qp);
-    }
-
-    /// Removes a QP.
+    /// Removes the queues of a QP.
     pub(crate) fn detach(&mut self, qp_num: u16) {
-        self.qps.set(qp_num, Attached::default());
+        self.qps.remove(qp_num);
     }
 
     /// Removes the completions of a QP, which the device has reset or destroyed. Those of other QPs stay, in order.

@@ -24,19 +24,15 @@ pub(crate) unsafe fn post_send(queue: &mut SendQueue, list: *const SendWr) -> Re
     if list.is_null() {
         return Err(BadWr { error: PostError::NullList, wr: core::ptr::null() });
     }
-    let mut cursor = queue.begin();
-    if let Some(error) = cursor.error() {
-        return Err(BadWr { error, wr: list });
-    }
+    let mut direct = queue.direct().map_err(|error| BadWr { error, wr: list })?;
     let push = |node: &SendWr| {
-        let (rules, mut room) = (queue.config.list_rules(node.send_flags), Room::new());
+        let (rules, mut room) = (direct.config().list_rules(node.send_flags), Room::new());
         // SAFETY: a node of the list, so the structs and entries that it points to are valid (the contract of this function).
         let wr = unsafe { Wr::from_c(node, &rules, &mut room) }?;
-        queue.push(&mut cursor, &wr)
+        direct.post(&wr)
     };
     // SAFETY: each node is NULL or valid (the contract of this function).
-    let bad = unsafe { push_nodes(list, push) };
-    outcome(queue.publish(&cursor), list, bad)
+    unsafe { push_nodes(list, push) }.map_or(Ok(()), Err)
 }
 
 /// Posts a list of receives.

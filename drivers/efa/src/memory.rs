@@ -116,6 +116,12 @@ impl SendRing {
         self.wide
     }
 
+    /// The phase of the entry at a position: that of the first round is 0.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn phase(&self, position: u32) -> bool {
+        position & self.entries() != 0
+    }
+
     /// Copies an entry to its place in the device.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn write(&mut self, position: u32, wqe: &Wqe) {

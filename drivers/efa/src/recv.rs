@@ -19,7 +19,7 @@ use uverbs_core::wr::{RecvWr, Sge};
 
 /// The position at which a batch writes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cursor {
+pub(crate) struct RqCursor {
     /// The position of the next receive.
     at: u32,
     /// The position of its first descriptor.
@@ -30,7 +30,7 @@ pub(crate) struct Cursor {
     error: Option<PostError>,
 }
 
-impl Cursor {
+impl RqCursor {
     const fn failed(error: PostError) -> Self {
         Self { at: 0, desc: 0, limit: 0, error: Some(error) }
     }
@@ -85,14 +85,14 @@ impl RecvQueue {
 
     /// Begins a batch.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn begin(&mut self) -> Cursor {
+    pub(crate) fn begin(&mut self) -> RqCursor {
         let word = state_word(&self.shared.access.recv);
         if word != self.seen
             && let Err(error) = self.look(word)
         {
-            return Cursor::failed(error);
+            return RqCursor::failed(error);
         }
-        Cursor { at: self.published, desc: self.published_desc, limit: self.limit, error: None }
+        RqCursor { at: self.published, desc: self.published_desc, limit: self.limit, error: None }
     }
 
     /// Notes a state that is not the one seen last, if it allows posts.
@@ -111,7 +111,7 @@ impl RecvQueue {
 
     /// Asks the table for room. Called if the queue seems full.
     #[cold]
-    fn refresh(&mut self, cursor: &Cursor) -> Result<u32, PostError> {
+    fn refresh(&mut self, cursor: &RqCursor) -> Result<u32, PostError> {
         if let Some(error) = cursor.error {
             return Err(error);
         }
@@ -121,7 +121,7 @@ impl RecvQueue {
 
     /// Writes one receive at the cursor and moves it on.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn push(&mut self, cursor: &mut Cursor, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+    pub(crate) fn push(&mut self, cursor: &mut RqCursor, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         if cursor.at == cursor.limit {
             cursor.limit = self.refresh(cursor)?;
         }
@@ -144,7 +144,7 @@ impl RecvQueue {
     /// Publishes the receives before the cursor, if the state still allows it and no reset came since the batch began, in one access to the
     /// queue.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
+    pub(crate) fn publish(&mut self, cursor: &RqCursor) -> Result<(), PostError> {
         let Self { doorbell, published, published_desc, seen, shared, .. } = self;
         let access = &shared.access.recv;
         let _inside = access.inside();
@@ -198,7 +198,7 @@ impl fmt::Debug for RecvQueue {
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct Batch<'q> {
     queue: &'q mut RecvQueue,
-    cursor: Cursor,
+    cursor: RqCursor,
 }
 
 impl RecvBatch for Batch<'_> {

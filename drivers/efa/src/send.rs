@@ -2,7 +2,7 @@
 //! The send queue, and its typed face: batches.
 //!
 //! The queue of the device takes entries in order, and may read one as soon as it is written. So a batch is written to private memory, and
-//! copied to the device as a whole; a single request is made on the stack. At most [`SendConfig::max_batch`] entries are copied before the
+//! copied to the device as a whole; a single request, and one of a list, which posts what is before an error, is made on the stack ([`Direct`]). At most [`SendConfig::max_batch`] entries are copied before the
 //! doorbell.
 #![expect(unsafe_code)]
 // UNSAFETY: implements the core's posting traits, whose `unsafe fn` have a contract about the memory that WRs name. The encoder
@@ -11,17 +11,18 @@
 use crate::builder::Session;
 use crate::memory::{Doorbell, SendRing, Wqe};
 use crate::shared::{QpShared, may_send};
+use crate::table::Table;
 use crate::wqe::{Ah, SendConfig};
 use core::fmt;
 use std::sync::Arc;
-use uverbs_core::kernel::state_word;
+use uverbs_core::kernel::{Busy, state_word};
 use uverbs_core::provider::state::StateWord;
 use uverbs_core::provider::{BadWr, PostError, RemoteAddr, SendBatch, SendQueue as SendQueueTrait, Wr};
 use uverbs_core::wr::{SendWr, Sge};
 
 /// The position at which a batch writes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cursor {
+pub(crate) struct SqCursor {
     /// The position of the next request.
     pub(crate) at: u32,
     /// The position that must not be written; the same as `at` after an error.
@@ -30,7 +31,7 @@ pub(crate) struct Cursor {
     error: Option<PostError>,
 }
 
-impl Cursor {
+impl SqCursor {
     /// The cursor of a batch that failed before it began.
     pub(crate) const fn failed(error: PostError) -> Self {
         Self { at: 0, limit: 0, error: Some(error) }
@@ -99,25 +100,19 @@ impl SendQueue {
         &self.config
     }
 
-    /// The phase of the entry at a position: that of the first round is 0.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn phase(&self, at: u32) -> bool {
-        at & self.ring.entries() != 0
-    }
-
     /// Begins a batch, unless a builder session is open.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn begin(&mut self) -> Cursor {
+    pub(crate) fn begin(&mut self) -> SqCursor {
         if self.session.is_open() {
-            return Cursor::failed(PostError::SessionOpen);
+            return SqCursor::failed(PostError::SessionOpen);
         }
         let word = state_word(&self.shared.access.send);
         if word != self.seen
             && let Err(error) = self.look(word)
         {
-            return Cursor::failed(error);
+            return SqCursor::failed(error);
         }
-        Cursor { at: self.published, limit: self.limit, error: None }
+        SqCursor { at: self.published, limit: self.limit, error: None }
     }
 
     /// Notes a state that is not the one seen last, if it allows posts.
@@ -134,13 +129,6 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Asks the table for room. Called if the queue seems full.
-    #[cold]
-    fn refresh(&mut self, at: u32) -> Result<u32, PostError> {
-        self.limit = self.shared.send.limit();
-        if at == self.limit { Err(PostError::QueueFull) } else { Ok(self.limit) }
-    }
-
     /// The private entry at a position.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn local(&mut self, at: u32) -> &mut Wqe {
@@ -150,19 +138,20 @@ impl SendQueue {
 
     /// The number and the phase of the request at the cursor.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn next(&mut self, cursor: &mut Cursor, wr_id: u64) -> Result<(u16, bool), PostError> {
+    pub(crate) fn next(&mut self, cursor: &mut SqCursor, wr_id: u64) -> Result<(u16, bool), PostError> {
         if cursor.at == cursor.limit {
             if let Some(error) = cursor.error {
                 return Err(error);
             }
-            cursor.limit = self.refresh(cursor.at)?;
+            self.limit = refresh(&self.shared.send, cursor.at)?;
+            cursor.limit = self.limit;
         }
-        Ok((self.shared.send.prepare(cursor.at, wr_id), self.phase(cursor.at)))
+        Ok((self.shared.send.prepare(cursor.at, wr_id), self.ring.phase(cursor.at)))
     }
 
     /// Writes one request at the cursor and moves it on.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn push(&mut self, cursor: &mut Cursor, wr: &Wr<'_, Ah>) -> Result<(), PostError> {
+    pub(crate) fn push(&mut self, cursor: &mut SqCursor, wr: &Wr<'_, Ah>) -> Result<(), PostError> {
         let (number, phase) = self.next(cursor, wr.wr_id)?;
         let config = self.config;
         self.local(cursor.at).put(&config, number, phase, wr)?;
@@ -172,7 +161,7 @@ impl SendQueue {
 
     /// Publishes a batch, or reports its error.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn finish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
+    pub(crate) fn finish(&mut self, cursor: &SqCursor) -> Result<(), PostError> {
         match cursor.error {
             Some(error) => Err(error),
             None => self.publish(cursor),
@@ -183,7 +172,7 @@ impl SendQueue {
     ///
     /// This is one access to the queue: a control call that closes it waits for its end.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
+    pub(crate) fn publish(&mut self, cursor: &SqCursor) -> Result<(), PostError> {
         let Self { ring, doorbell, local, config, published, seen, shared, .. } = self;
         let access = &shared.access.send;
         let _inside = access.inside();
@@ -205,26 +194,91 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Posts a single request, which is made on the stack.
+    /// Begins to post requests one by one, unless a builder session is open.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn post_one(&mut self, wr: &Wr<'_, Ah>) -> Result<(), PostError> {
-        let mut cursor = self.begin();
-        let (number, phase) = self.next(&mut cursor, wr.wr_id)?;
-        let mut wqe = Wqe::ZERO;
-        wqe.put(&self.config, number, phase, wr)?;
-        let Self { ring, doorbell, published, seen, shared, .. } = self;
-        let access = &shared.access.send;
-        let _inside = access.inside();
+    pub(crate) fn direct(&mut self) -> Result<Direct<'_>, PostError> {
+        if self.session.is_open() {
+            return Err(PostError::SessionOpen);
+        }
+        let word = state_word(&self.shared.access.send);
+        if word != self.seen {
+            self.look(word)?;
+        }
+        let Self { ring, doorbell, config, published, limit, seen, shared, .. } = self;
+        let (access, table) = (&shared.access.send, &*shared.send);
+        let inside = access.inside();
         let word = state_word(access);
         if word != *seen && (!may_send(word) || word.resets_differ(*seen)) {
             return Err(word.refusal());
         }
-        shared.send.publish_number(number);
-        ring.write(*published, &wqe);
-        *published = published.wrapping_add(1);
-        doorbell.ring_after_copies(*published & 0xffff);
+        let at = *published;
+        Ok(Direct { ring, doorbell, config, at, published, limit, table, unrung: 0, _inside: inside })
+    }
+}
+
+/// Posts requests to the device, each as it is made. It rings when it is dropped. In one access to the queue: control calls wait.
+pub(crate) struct Direct<'q> {
+    ring: &'q mut SendRing,
+    doorbell: &'q Doorbell,
+    config: &'q SendConfig,
+    at: u32,
+    published: &'q mut u32,
+    limit: &'q mut u32,
+    table: &'q Table,
+    /// Entries since the last doorbell.
+    unrung: u32,
+    _inside: Busy<'q>,
+}
+
+impl Direct<'_> {
+    /// The parameters of the queue.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn config(&self) -> &SendConfig {
+        self.config
+    }
+
+    /// Posts one request.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn post(&mut self, wr: &Wr<'_, Ah>) -> Result<(), PostError> {
+        let at = self.at;
+        if at == *self.limit {
+            *self.limit = refresh(self.table, at)?;
+        }
+        let number = self.table.prepare(at, wr.wr_id);
+        let mut wqe = Wqe::ZERO;
+        wqe.put(self.config, number, self.ring.phase(at), wr)?;
+        self.table.publish_number(number);
+        self.ring.write(at, &wqe);
+        self.at = at.wrapping_add(1);
+        self.unrung += 1;
+        if self.unrung == self.config.max_batch {
+            self.ring();
+        }
         Ok(())
     }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn ring(&mut self) {
+        self.doorbell.ring_after_copies(self.at & 0xffff);
+        self.unrung = 0;
+    }
+}
+
+impl Drop for Direct<'_> {
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn drop(&mut self) {
+        if self.unrung != 0 {
+            self.ring();
+        }
+        *self.published = self.at;
+    }
+}
+
+/// Asks the table for room. Called if the queue seems full.
+#[cold]
+fn refresh(table: &Table, at: u32) -> Result<u32, PostError> {
+    let limit = table.limit();
+    if at == limit { Err(PostError::QueueFull) } else { Ok(limit) }
 }
 
 impl SendQueueTrait for SendQueue {
@@ -241,7 +295,7 @@ impl SendQueueTrait for SendQueue {
 
     #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn post(&mut self, wr: &Wr<'_, Ah>) -> Result<(), PostError> {
-        self.post_one(wr)
+        self.direct()?.post(wr)
     }
 
     #[inline]
@@ -268,7 +322,7 @@ impl fmt::Debug for SendQueue {
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct Batch<'q> {
     queue: &'q mut SendQueue,
-    cursor: Cursor,
+    cursor: SqCursor,
 }
 
 impl SendBatch for Batch<'_> {

@@ -4,7 +4,7 @@
 //! A post checks the state and writes to the device in one access to its queue ([`QpAccess`]). So when a control call has closed the
 //! queues, no post writes to memory of the device that may be that of another QP soon.
 
-use crate::cq_state::{Attached, CqShared, CqState};
+use crate::cq_state::{CqShared, CqState};
 use crate::table::Table;
 use std::io;
 use std::sync::Arc;
@@ -35,7 +35,6 @@ pub struct QpShared {
     pub(crate) access: QpAccess,
     pub(crate) send: Arc<Table>,
     pub(crate) recv: Arc<Table>,
-    qp_num: u16,
     send_cq: Arc<CqShared>,
     recv_cq: Arc<CqShared>,
 }
@@ -54,12 +53,15 @@ impl QpShared {
     ) -> io::Result<Self> {
         Ok(Self {
             access: QpAccess::new(state, barrier)?,
-            send: Arc::new(Table::new(sends, generation)),
-            recv: Arc::new(Table::new(receives, generation)),
-            qp_num,
+            send: Arc::new(Table::new(sends, (qp_num, generation))),
+            recv: Arc::new(Table::new(receives, (qp_num, generation))),
             send_cq: Arc::clone(send_cq),
             recv_cq: Arc::clone(recv_cq),
         })
+    }
+
+    fn qp_num(&self) -> u16 {
+        self.send.qp_num()
     }
 
     /// The state that was stored last.
@@ -100,22 +102,15 @@ impl QpShared {
     /// Tells the CQs of the QP. `false` in a child of fork(2), or if a CQ is lost.
     #[must_use]
     pub fn attach(&self) -> bool {
-        let send = Attached { send: Some(Arc::clone(&self.send)), recv: None };
-        let recv = Attached { send: None, recv: Some(Arc::clone(&self.recv)) };
-        let is_one = Arc::ptr_eq(&self.send_cq, &self.recv_cq);
-        if is_one {
-            let both = Attached { send: send.send, recv: recv.recv };
-            return self.send_cq.stopped(|cq| cq.attach(self.qp_num, both)).is_some();
-        }
-        self.send_cq.stopped(|cq| cq.attach(self.qp_num, send)).is_some()
-            && self.recv_cq.stopped(|cq| cq.attach(self.qp_num, recv)).is_some()
+        self.send_cq.stopped(|cq| cq.attach(&self.send, true)).is_some()
+            && self.recv_cq.stopped(|cq| cq.attach(&self.recv, false)).is_some()
     }
 
     /// Removes the completions of the QP, which the device has reset, and empties its tables. The queues are closed. `false` in a child of
     /// fork(2), or if a CQ is lost: the queues must stay closed.
     #[must_use]
     pub fn reset(&self) -> bool {
-        self.each_cq(|cq| cq.remove(self.qp_num));
+        self.each_cq(|cq| cq.remove(self.qp_num()));
         let send = self.send_cq.stopped(|_| self.send.reset());
         send.is_some() && self.recv_cq.stopped(|_| self.recv.reset()).is_some()
     }
@@ -123,8 +118,8 @@ impl QpShared {
     /// Removes the completions of the QP, which the device has destroyed. The caller ensures that its number is not yet that of another QP.
     pub fn detach(&self) {
         self.each_cq(|cq| {
-            cq.remove(self.qp_num);
-            cq.detach(self.qp_num);
+            cq.remove(self.qp_num());
+            cq.detach(self.qp_num());
         });
     }
 

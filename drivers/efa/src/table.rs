@@ -35,6 +35,7 @@ pub(crate) struct Table {
     /// Free numbers, by the position of the request that takes one.
     free: Box<[AtomicU16]>,
     mask: u32,
+    qp_num: u16,
     /// How many requests may be outstanding.
     capacity: u32,
     /// The position behind the last free number: up to it may be posted.
@@ -47,15 +48,16 @@ impl Table {
     /// The most requests that a queue can have.
     pub(crate) const MAX: u32 = 1 << 16;
 
-    /// A table of `capacity` requests, from 1 to [`MAX`](Self::MAX), of a QP with this generation.
+    /// A table of `capacity` requests, from 1 to [`MAX`](Self::MAX), of a QP with this number and generation.
     #[must_use]
-    pub(crate) fn new(capacity: u32, generation: u16) -> Self {
+    pub(crate) fn new(capacity: u32, (qp_num, generation): (u16, u16)) -> Self {
         let capacity = capacity.clamp(1, Self::MAX);
         let len = capacity.next_power_of_two();
         let table = Self {
             slots: (0..len).map(|_| Slot { wr_id: AtomicU64::new(0), state: AtomicU32::new(0) }).collect(),
             free: (0..len).map(|_| AtomicU16::new(0)).collect(),
             mask: len - 1,
+            qp_num,
             capacity,
             end: AtomicU32::new(0),
             // The product of both is less than 2^32, and its low 16 bits are the generation above the index.
@@ -69,6 +71,12 @@ impl Table {
     #[must_use]
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity
+    }
+
+    /// The QP.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn qp_num(&self) -> u16 {
+        self.qp_num
     }
 
     fn fill(&self) {
@@ -169,7 +177,7 @@ mod tests {
 
     #[test]
     fn numbers_are_given_again_in_the_order_of_completions() {
-        let table = Table::new(3, 5);
+        let table = Table::new(3, (1, 5));
         let post = |position, wr_id| {
             let number = table.prepare(position, wr_id);
             table.publish(position);
@@ -186,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_number_is_found_once_and_only_if_it_was_published() {
-        let table = Table::new(4, 0xffff);
+        let table = Table::new(4, (1, 0xffff));
         let number = table.prepare(0, 7);
         assert_eq!(table.take(number), None, "not published");
         table.publish(0);
@@ -198,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_reset_ends_a_generation() {
-        let table = Table::new(4, 0xffff);
+        let table = Table::new(4, (1, 0xffff));
         let old = table.prepare(0, 7);
         table.publish(0);
         assert!(table.is_current(old));
@@ -211,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_table_of_all_numbers_has_no_generation() {
-        let table = Table::new(Table::MAX, 3);
+        let table = Table::new(Table::MAX, (1, 3));
         assert_eq!((table.capacity(), table.limit()), (0x1_0000, 0x1_0000));
         assert_eq!((table.prepare(0xffff, 1), table.is_current(0)), (0xffff, true));
         table.reset();
@@ -226,7 +234,7 @@ mod tests {
             generation: u16,
             steps in prop::collection::vec((0_u8..4, any::<u16>()), 1..400),
         ) {
-            let table = Table::new(capacity, generation);
+            let table = Table::new(capacity, (1, generation));
             let mut position = 0_u32;
             let mut outstanding = HashMap::new();
             let mut seen = HashSet::new();
@@ -269,7 +277,7 @@ mod loom_tests {
     fn every_request_is_reported_with_its_wr_id() {
         const REQUESTS: u64 = 4;
         loom::model(|| {
-            let table = Arc::new(Table::new(2, 1));
+            let table = Arc::new(Table::new(2, (1, 1)));
             let device: Arc<[AtomicU32]> = (0..REQUESTS).map(|_| AtomicU32::new(u32::MAX)).collect();
             let poller = loom::thread::spawn({
                 let (table, device) = (Arc::clone(&table), Arc::clone(&device));

@@ -201,8 +201,8 @@ impl Rig {
         let barrier = ControlBarrier::register();
 
         let ring = CqRing::new(cq.map(), shape.cqes, shape.subs).expect("a ring");
-        let queue =
-            CompletionQueue::new(CqState::new(ring), barrier, Some(bell(CQ_BELL))).expect("a page of memory");
+        let queue = CompletionQueue::new(CqState::new(ring, 256), barrier, Some(bell(CQ_BELL)))
+            .expect("a page of memory");
         let shared = QpShared::create(
             state,
             barrier,

@@ -100,7 +100,8 @@ impl Efa {
         } else {
             None
         };
-        CompletionQueue::new(CqState::new(ring), self.barrier, doorbell).map_err(|e| no_memory(VERB, &e))
+        CompletionQueue::new(CqState::new(ring, self.generations.len() as u32), self.barrier, doorbell)
+            .map_err(|e| no_memory(VERB, &e))
     }
 
     /// Maps the doorbell at an offset of a page.
