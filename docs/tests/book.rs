@@ -117,7 +117,7 @@ fn named_items_are_in_their_files() {
             let has = |kind: &str| {
                 source.contains(&format!("{kind} {name}")) || source.contains(&format!("{name}:"))
             };
-            let kinds = ["fn", "struct", "trait", "type", "enum", "mod", "const"];
+            let kinds = ["fn", "struct", "trait", "type", "enum", "mod", "const", "macro_rules!"];
             assert!(kinds.into_iter().any(has), "{}: {file} has no {item}", page.path);
             count += 1;
         }
@@ -424,5 +424,117 @@ fn the_page_on_the_c_library_lists_its_functions() {
         if !undoes && !name.contains("comp_cntr") && name != "register_driver" {
             assert!(listed.contains(&name), "not listed: {name}");
         }
+    }
+}
+
+/// A driver of the list: its type, its name, its crate.
+struct ListedDriver {
+    ty: &'static str,
+    name: &'static str,
+    krate: &'static str,
+}
+
+impl ListedDriver {
+    fn put_into(&self, text: &str) -> String {
+        text.replace("<name>", self.name).replace("<Type>", self.ty)
+    }
+}
+
+macro_rules! listed_drivers {
+    (() $([$ty:ident $feature:literal $module:ident $krate:ident])*) => {
+        &[$(ListedDriver { ty: stringify!($ty), name: $feature, krate: stringify!($krate) }),*]
+    };
+}
+const DRIVERS: &[ListedDriver] = uverbs_core::drivers!(listed_drivers());
+
+/// The rows of the checklist for drivers: a file or a folder, and a text that it has; empty if not each driver needs one.
+fn checklist() -> Vec<(String, String)> {
+    let page = read("docs/src/guides/adding-a-driver.md");
+    let checklist = page.split("## Checklist").nth(1).expect("the checklist").split("\n## ").next().unwrap();
+    let rows = checklist.lines().filter(|line| line.starts_with("| `"));
+    let cell = |cell: &str| cell.trim().trim_matches('`').to_owned();
+    rows.map(|row| {
+        let cells: Vec<_> = row.split('|').collect();
+        assert_eq!(cells.len(), 5, "three cells: {row}");
+        (cell(cells[1]), cell(cells[2]))
+    })
+    .collect()
+}
+
+/// The text of a file, or of all files of a folder.
+fn text_below(path: &str) -> String {
+    if repo_root().join(path).is_file() {
+        return read(path);
+    }
+    let files = files(&[path], ".rs").into_iter().map(|file| fs::read_to_string(file).unwrap());
+    files.collect()
+}
+
+#[test]
+fn each_driver_is_in_each_place_of_the_checklist() {
+    let rows = checklist();
+    assert!(rows.len() > 20, "only {} rows: does the test find them?", rows.len());
+    for driver in DRIVERS {
+        assert_eq!(driver.krate, format!("uverbs_{}", driver.name));
+        for (path, text) in &rows {
+            let (path, text) = (driver.put_into(path), driver.put_into(text));
+            assert!(repo_root().join(&path).exists(), "{}: there is no {path}", driver.name);
+            assert!(text_below(&path).contains(&text), "{path} does not have {text}");
+        }
+    }
+}
+
+/// The driver of the devices that the software NIC implements, and whose own functions C programs use (`mlx5dv.h`): sources about these
+/// name it.
+const HARDWARE: &str = "uverbs_mlx5";
+
+#[test]
+fn other_sources_do_not_name_a_driver() {
+    let places: BTreeSet<_> = checklist().into_iter().map(|(path, _)| repo_root().join(path)).collect();
+    let software = DRIVERS.iter().filter(|driver| driver.krate != HARDWARE);
+    let names: Vec<_> =
+        software.flat_map(|driver| [format!("{}::", driver.krate), format!("{}::", driver.ty)]).collect();
+    assert!(!names.is_empty());
+    for path in files(&["crates", "xtask"], ".rs") {
+        let source = fs::read_to_string(&path).unwrap();
+        let source = source.split("#[cfg(test)]").next().unwrap();
+        let name = names.iter().find(|name| source.contains(name.as_str()));
+        assert!(
+            places.contains(&path) || name.is_none(),
+            "{} names {name:?}; the list is in crates/core/src/drivers.rs",
+            path.display()
+        );
+    }
+}
+
+/// The functions that a trait declares, or the implementations for a type in a source.
+fn functions(source: &str, head: &str) -> BTreeSet<String> {
+    let head = format!("\n{head}");
+    let blocks = source.split(head.as_str()).skip(1).map(|rest| rest.split("\n}").next().unwrap());
+    let lines = blocks.flat_map(str::lines).filter_map(|line| line.strip_prefix("    "));
+    let names = lines.filter_map(|line| {
+        let line = line.strip_prefix("unsafe ").unwrap_or(line);
+        Some(line.strip_prefix("fn ")?.split(['(', '<']).next()?.to_owned())
+    });
+    names.collect()
+}
+
+/// Most functions of these traits have a default, so the compiler accepts a missing one, and the driver's own would not be called.
+#[test]
+fn any_driver_passes_on_each_function_of_a_driver() {
+    let provider = |file: &str| read(&format!("crates/core/src/provider/{file}.rs"));
+    let any = |file: &str| read(&format!("crates/verbs/src/any/{file}.rs"));
+    // `errno` has no queue, and `visit` is `poll_each`.
+    for (file, name, except) in [
+        ("driver", "Driver", ""),
+        ("send", "SendQueue", "errno"),
+        ("send", "WrBuilder", ""),
+        ("completion", "CompletionQueue", "visit"),
+    ] {
+        let declared = functions(&provider(file), &format!("pub trait {name}:"));
+        let passed = functions(&any(file), &format!("impl {name} for"));
+        assert!(declared.len() > 3, "{name}: {declared:?}");
+        let missing: Vec<_> = declared.difference(&passed).filter(|function| *function != except).collect();
+        assert!(missing.is_empty(), "crates/verbs/src/any/{file}.rs does not pass on {missing:?}");
     }
 }

@@ -41,9 +41,11 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let filter = args.filter.as_deref().or((args.which == Which::Thread).then_some("real_time"));
     run::inherit(test(args.which, &["--package", "uverbs-tests", "--test", "hca"]).arg("--").args(filter))?;
     let units: &[&str] = match args.which {
-        Which::Address => &["uverbs-core", "uverbs-mlx5", "uverbs-fabric", "uverbs-softkernel", "uverbs-hca"],
+        Which::Address => {
+            &["uverbs-core", "uverbs-mlx5", "uverbs-efa", "uverbs-fabric", "uverbs-softkernel", "uverbs-hca"]
+        }
         // Few unit tests of other crates use threads, and those are threads of the software HCA.
-        Which::Thread => &["uverbs-core", "uverbs-mlx5"],
+        Which::Thread => &["uverbs-core", "uverbs-mlx5", "uverbs-efa"],
     };
     let units: Vec<&str> = units.iter().flat_map(|package| ["--package", package]).chain(["--lib"]).collect();
     let mut cmd = test(args.which, &units);

@@ -133,7 +133,7 @@ fn grpc() -> Result<()> {
 
 /// Tests the locks, and the data that posters and pollers share, in all relevant interleavings.
 fn loom() -> Result<()> {
-    for package in ["uverbs-core", "uverbs-mlx5", "uverbs-aio"] {
+    for package in ["uverbs-core", "uverbs-mlx5", "uverbs-efa", "uverbs-aio"] {
         let mut cmd = cargo::cargo(&["test", "--package", package, "--lib", "loom"]);
         // Other flags produce other artifacts; a separate folder keeps those of normal builds.
         cmd.env("RUSTFLAGS", "--cfg loom").env_remove("CARGO_ENCODED_RUSTFLAGS");

@@ -1,25 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The creation of QPs and SRQs of a dispatcher: their sizes, and where their receives come from.
 
+use crate::dc::DcTarget;
 use crate::dispatcher::Dispatcher;
 use crate::error::Result;
+use crate::mailbox::Mailbox;
 use crate::pair::Qp;
 use crate::qp::QpInner;
-use crate::receives::Receives;
+use crate::receives::{OwnQueue, Receives};
 use crate::sends::Queue;
 use crate::srq::{Srq, SrqInner};
+use crate::xrc::XrcSrq;
 use core::fmt;
 use core::marker::PhantomData;
 use std::sync::Arc;
-use uverbs::attr::{QpCap, SendOpsFlags, SrqAttr, SrqInitAttr};
-use uverbs::{AnyDriver, Driver, Exclusive, Pool, Private, ProtectionDomain, Rc, SendQueue, Ud};
+use uverbs::attr::{QpCap, QpType, SendOpsFlags, SrqAttr, SrqInitAttr, SrqType};
+use uverbs::provider::DcDriver;
+use uverbs::{
+    AnyDriver, Dci, Driver, Exclusive, Pool, Private, ProtectionDomain, Rc, SendQueue, Ud, XrcDomain, XrcSend,
+};
 
 mod sealed {
-    use super::{Driver, Exclusive, Queue, Rc, SendQueue, Ud};
+    use super::{Dci, Driver, Exclusive, Queue, Rc, SendQueue, Ud, XrcSend};
     use uverbs::qp::transport::Sends;
 
     pub trait HasFutures: Sends {
-        const IS_DATAGRAM: bool;
+        const IS_DATAGRAM: bool = false;
+        /// Whether it has receives, or those of an SRQ.
+        const RECEIVES: bool = true;
 
         #[expect(private_interfaces, reason = "only this crate implements it")]
         fn queue<D: Driver>(queue: SendQueue<Self, Exclusive, D>) -> Queue<D>
@@ -27,30 +35,30 @@ mod sealed {
             Self: Sized;
     }
 
-    impl HasFutures for Rc {
-        const IS_DATAGRAM: bool = false;
+    macro_rules! has_futures {
+        ($($transport:ident: $variant:ident $(, $name:ident = $value:expr)?;)*) => {$(
+            impl HasFutures for $transport {
+                $(const $name: bool = $value;)?
 
-        #[expect(private_interfaces, reason = "only this crate implements it")]
-        fn queue<D: Driver>(queue: SendQueue<Self, Exclusive, D>) -> Queue<D> {
-            Queue::Rc(queue)
-        }
+                #[expect(private_interfaces, reason = "only this crate implements it")]
+                fn queue<D: Driver>(queue: SendQueue<Self, Exclusive, D>) -> Queue<D> {
+                    Queue::$variant(queue)
+                }
+            }
+            impl super::HasFutures for $transport {}
+        )*};
     }
 
-    impl HasFutures for Ud {
-        const IS_DATAGRAM: bool = true;
-
-        #[expect(private_interfaces, reason = "only this crate implements it")]
-        fn queue<D: Driver>(queue: SendQueue<Self, Exclusive, D>) -> Queue<D> {
-            Queue::Ud(queue)
-        }
+    has_futures! {
+        Rc: Rc;
+        Ud: Ud, IS_DATAGRAM = true;
+        XrcSend: Xrc, RECEIVES = false;
+        Dci: Dc, RECEIVES = false;
     }
 }
 
-/// The transports whose operations are futures: [`Rc`] and [`Ud`].
+/// The transports whose operations are futures: [`Rc`], [`Ud`], [`XrcSend`] and [`Dci`].
 pub trait HasFutures: sealed::HasFutures {}
-
-impl HasFutures for Rc {}
-impl HasFutures for Ud {}
 
 /// The parameters of a QP that is to be created.
 #[must_use]
@@ -72,11 +80,12 @@ impl<D: Driver, T> fmt::Debug for QpBuilder<'_, T, D> {
 
 impl<'a, D: Driver, T: HasFutures> QpBuilder<'a, T, D> {
     fn new(dispatcher: &'a Dispatcher<D>, pd: &'a ProtectionDomain<D>) -> Self {
-        let cap = QpCap::new(64, 64).inline(64);
+        let cap = if T::RECEIVES { QpCap::new(64, 64) } else { QpCap::new(64, 0).sge(1, 0) }.inline(64);
         Self { dispatcher, pd, cap, send_ops: None, pool: None, srq: None, _transport: PhantomData }
     }
 
-    /// How many work requests may be in flight: 64 sends and 64 receives by default. More operations wait.
+    /// How many work requests may be in flight: 64 sends and 64 receives by default. More operations wait. XRC and dynamic connections
+    /// have no receives, so their number is 0.
     pub fn depth(mut self, sends: u32, receives: u32) -> Self {
         (self.cap.max_send_wr, self.cap.max_recv_wr) = (sends, receives);
         self
@@ -110,16 +119,22 @@ impl<'a, D: Driver, T: HasFutures> QpBuilder<'a, T, D> {
     /// Creates it, in state RESET.
     ///
     /// # Errors
-    /// The CQ of the dispatcher has too few entries left; the pool is that of another domain; or the kernel's refusal.
+    /// The CQ of the dispatcher has too few entries left; the pool is that of another domain, or the transport has no receives; or the
+    /// kernel's refusal.
     pub fn create(self) -> Result<Qp<T, D>> {
         let Self { dispatcher, pd, cap, send_ops, pool, srq, .. } = self;
+        if !T::RECEIVES && (pool.is_some() || srq.is_some() || cap.max_recv_wr > 0) {
+            let reason = "the transport has no receives";
+            return Err(uverbs::Error::invalid("create_qp", "receives", reason).into());
+        }
         if let Some(pool) = pool {
             check_pool("create_qp", pool, pd)?;
         }
         let depths = (cap.max_send_wr, if srq.is_some() { 0 } else { cap.max_recv_wr });
         let poller = &dispatcher.inner.poller;
         let create = |cq: &_| {
-            let builder = pd.qp::<T>().cq(cq).cap(cap);
+            let builder = pd.qp::<T>().send_cq(cq).cap(cap);
+            let builder = if T::QP_TYPE == QpType::XrcSend { builder } else { builder.recv_cq(cq) };
             let builder = match send_ops {
                 Some(ops) => builder.send_ops(ops),
                 None => builder,
@@ -136,7 +151,8 @@ impl<'a, D: Driver, T: HasFutures> QpBuilder<'a, T, D> {
         };
         let (qp, entries, route) = poller.add_queue(create, |_| depths.0.saturating_add(depths.1))?;
         let (sends, receives, control) = qp.split();
-        let receives = Receives::new(receives, pool.cloned(), (depths.1, T::IS_DATAGRAM), route);
+        let receives =
+            Receives::new(receives.map(OwnQueue::Qp), pool.cloned(), (depths.1, T::IS_DATAGRAM), route);
         let sizes = (route, entries, depths.0);
         let qp =
             Arc::new(QpInner::new((T::queue(sends), receives, control), poller.life(), sizes, srq.cloned()));
@@ -201,6 +217,63 @@ impl<D: Driver> Dispatcher<D> {
             poller.life().starved(route);
         }
         Ok(Srq::new(inner))
+    }
+}
+
+impl<D: Driver> Dispatcher<D> {
+    /// Begins the creation of the sending end of an extended reliable connection; see [`XrcSrq`].
+    pub fn xrc_qp<'a>(&'a self, pd: &'a ProtectionDomain<D>) -> QpBuilder<'a, XrcSend, D> {
+        QpBuilder::new(self, pd)
+    }
+
+    /// Creates a shared receive queue of an XRC domain with `depth` receives, and posts them with buffers of the pool.
+    ///
+    /// # Errors
+    /// The device has no XRC; the CQ of the dispatcher has too few entries left; the pool is that of another domain; or the kernel's
+    /// refusal.
+    pub fn xrc_srq(
+        &self,
+        pd: &ProtectionDomain<D>,
+        domain: &XrcDomain<D>,
+        pool: &Pool<Private, D>,
+        depth: u32,
+    ) -> Result<XrcSrq<D>> {
+        check_pool("create_srq", pool, pd)?;
+        let attr = SrqInitAttr::new(SrqAttr::new(depth)).srq_type(SrqType::Xrc);
+        let poller = &self.inner.poller;
+        let (queue, entries, route) = poller.add_queue(|cq| Ok(pd.xrc_srq(&attr, domain, cq)?), |_| depth)?;
+        let mailbox = Arc::new(Mailbox::of_xrc(queue, pool, poller.life(), (route, entries)));
+        poller.set_mailbox(&mailbox);
+        if mailbox.refill() {
+            poller.life().starved(route);
+        }
+        Ok(XrcSrq::new(mailbox, self))
+    }
+}
+
+impl<D: DcDriver> Dispatcher<D> {
+    /// Begins the creation of an initiator of dynamic connections; see [`DcTarget`].
+    pub fn dc_initiator<'a>(&'a self, pd: &'a ProtectionDomain<D>) -> QpBuilder<'a, Dci, D> {
+        QpBuilder::new(self, pd)
+    }
+
+    /// Creates a target of dynamic connections, in state RESET. It receives from a shared queue of this dispatcher; initiators that have
+    /// `dc_key` can reach it.
+    ///
+    /// # Errors
+    /// The device has no DC; the queue is that of another dispatcher; or the kernel's refusal.
+    pub fn dc_target(&self, pd: &ProtectionDomain<D>, srq: &Srq<D>, dc_key: u64) -> Result<DcTarget<D>> {
+        let poller = &self.inner.poller;
+        if !srq.is_of(poller.life()) {
+            let reason = "it is that of another dispatcher";
+            return Err(uverbs::Error::invalid("create_qp", "srq", reason).into());
+        }
+        let create = |cq: &_| srq.with_queue(|queue| Ok(pd.dct(cq, queue, dc_key)?));
+        // Its completions are those of the queue, which has reserved the entries.
+        let (target, _, route) = poller.add_queue(create, |_| 0)?;
+        let mailbox = Arc::new(Mailbox::of_target((target, srq.clone()), poller.life(), route));
+        poller.set_mailbox(&mailbox);
+        Ok(DcTarget::new(mailbox, self))
     }
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Datagrams as futures: sends to a destination, and receives with the source.
+//! Datagrams as futures: receives with the source. The sends are those of [`addressed`](crate::addressed).
 //!
 //! Those of multicast groups arrive in the same way, after [`attach_mcast`](uverbs::qp::QpControl::attach_mcast).
 
-use crate::destination::{Destination, To};
+use crate::destination::Destination;
 use crate::error::Result;
-use crate::op::{Op, Payload};
+use crate::next::Receiver as _;
 use crate::pair::Qp;
 use crate::receives::Message;
 use crate::recv::Recv;
@@ -16,10 +16,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 use uverbs::attr::AhAttr;
 use uverbs::wr::ImmData;
-use uverbs::{
-    AnyDriver, Buf, ConnectAttr, Driver, Endpoint, Operation, Private, ProtectionDomain, Source, Ud,
-    WorkCompletion,
-};
+use uverbs::{AnyDriver, Buf, ConnectAttr, Driver, Endpoint, Private, ProtectionDomain, Ud, WorkCompletion};
 
 /// The bytes before a datagram in its buffer: the global routing header, or what is in its place (ibv_create_ah_from_wc(3)).
 const GRH_LEN: usize = 40;
@@ -117,39 +114,6 @@ impl<D: Driver> Qp<Ud, D> {
         Ok(here)
     }
 
-    /// `IBV_WR_SEND`: sends a datagram, of at most the path MTU. It may be lost, and is then complete nevertheless.
-    ///
-    /// # Errors
-    /// Those of the post, of the completion, or [`Error::Closed`](crate::Error::Closed); all operations have these.
-    pub fn send_to<B: Payload<D> + Source<D>>(&self, data: B, to: &Destination<D>) -> Op<B, D> {
-        Op::begin(&self.inner, To::Datagram(to.clone()), Operation::Send, data)
-    }
-
-    /// `IBV_WR_SEND_WITH_IMM`: the immediate arrives in the peer's datagram.
-    pub fn send_imm_to<B: Payload<D> + Source<D>>(
-        &self,
-        data: B,
-        imm: ImmData,
-        to: &Destination<D>,
-    ) -> Op<B, D> {
-        Op::begin(&self.inner, To::Datagram(to.clone()), Operation::SendImm(imm.get()), data)
-    }
-
-    /// `IBV_WR_SEND`, of bytes that are copied when it is posted; at most the QP's `max_inline_data`.
-    pub fn send_inline_to<'a>(&self, data: &'a [u8], to: &Destination<D>) -> Op<&'a [u8], D> {
-        Op::begin(&self.inner, To::Datagram(to.clone()), Operation::Send, data)
-    }
-
-    /// As [`send_inline_to`](Self::send_inline_to), with an immediate.
-    pub fn send_imm_inline_to<'a>(
-        &self,
-        data: &'a [u8],
-        imm: ImmData,
-        to: &Destination<D>,
-    ) -> Op<&'a [u8], D> {
-        Op::begin(&self.inner, To::Datagram(to.clone()), Operation::SendImm(imm.get()), data)
-    }
-
     /// The next datagram. Datagrams are in the order of their arrival, and so are the tasks that wait for them. One that arrives while no
     /// receive is posted is lost.
     ///
@@ -162,6 +126,6 @@ impl<D: Driver> Qp<Ud, D> {
     /// A datagram that has arrived already.
     #[must_use]
     pub fn try_recv_from(&self) -> Option<Datagram<D>> {
-        self.inner.try_recv().map(|message| Datagram { message })
+        self.inner.try_take().map(|message| Datagram { message })
     }
 }

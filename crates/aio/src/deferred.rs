@@ -3,7 +3,7 @@
 //! were empty.
 //!
 //! A queue that was dropped keeps its number and its entries of the CQ until the CQ was polled empty, because its completions
-//! may still be there (rxe and siw do not remove them).
+//! may still be there (drivers of rings that the kernel shares do not remove them).
 //!
 //! A QP with an SRQ is also destroyed later. Only a completion says which receive of the SRQ the QP has taken, and the driver
 //! removes the completions of a QP that is destroyed. The receive would be lost, and the SRQ would become shorter. So the QP moves
@@ -31,6 +31,12 @@ pub(crate) struct Linger<D: Driver> {
     pub(crate) until: Duration,
 }
 
+/// A shared queue whose receives have to be counted when a target that received from it has ended.
+pub(crate) trait Recount: Send + Sync {
+    /// Counts them, while no thread polls: the messages that the target had, and that were not polled, have no completions.
+    fn recount(&self);
+}
+
 /// A queue that ended: its number, and the entries of the CQ that were reserved for it.
 pub(crate) struct Ended<D: Driver> {
     pub(crate) route: RouteId,
@@ -39,6 +45,8 @@ pub(crate) struct Ended<D: Driver> {
     pub(crate) linger: Option<Linger<D>>,
     /// Of a QP: the program may have its control still, and then it has completions until the program drops that.
     pub(crate) life: Option<QpLife>,
+    /// Of a DC target: where it has received.
+    pub(crate) srq: Option<Box<dyn Recount>>,
 }
 
 impl<D: Driver> Ended<D> {

@@ -49,6 +49,8 @@
 //! `tokio`: `Dispatcher::drive`, and the traits of tokio for streams.
 #![forbid(unsafe_code)]
 
+#[cfg(not(loom))]
+mod addressed;
 #[cfg(all(feature = "tokio", not(loom)))]
 mod alarm;
 #[cfg(not(loom))]
@@ -61,6 +63,8 @@ mod count;
 mod create;
 #[cfg(not(loom))]
 mod datagram;
+#[cfg(not(loom))]
+mod dc;
 #[cfg(not(loom))]
 mod deferred;
 #[cfg(not(loom))]
@@ -84,11 +88,17 @@ mod leader;
 #[cfg(not(loom))]
 mod life;
 #[cfg(not(loom))]
+mod mailbox;
+#[cfg(not(loom))]
+mod next;
+#[cfg(not(loom))]
 mod op;
 #[cfg(not(loom))]
 mod pair;
 #[cfg(not(loom))]
 mod parts;
+#[cfg(not(loom))]
+mod payload;
 #[cfg(not(loom))]
 mod poller;
 #[cfg(not(loom))]
@@ -140,18 +150,24 @@ mod tokio;
 mod wakeup;
 
 #[cfg(not(loom))]
+mod xrc;
+
+#[cfg(not(loom))]
 mod api {
     pub use crate::batch::{Batch, BatchData};
     pub use crate::connect::{Link, Listener, Request};
     pub use crate::create::{HasFutures, QpBuilder};
     pub use crate::datagram::{Datagram, RecvFrom};
-    pub use crate::destination::Destination;
+    pub use crate::dc::DcTarget;
+    pub use crate::destination::{Addressed, DcDestination, Destination, SrqDestination};
     pub use crate::detached::Detached;
     pub use crate::dispatcher::{Dispatcher, DispatcherBuilder, SleepLimit};
     pub use crate::error::{Error, Failed, Result};
     pub use crate::events::Events;
-    pub use crate::op::{Op, Payload};
+    pub use crate::mailbox::RecvShared;
+    pub use crate::op::Op;
     pub use crate::pair::Qp;
+    pub use crate::payload::Payload;
     pub use crate::readable::Readable;
     pub use crate::reads::{ReadBatch, ReadData};
     pub use crate::receives::Message;
@@ -161,6 +177,7 @@ mod api {
     pub use crate::stream::{RdmaStream, StreamBuilder};
     pub use crate::thread::DispatcherThread;
     pub use crate::timers::Clock;
+    pub use crate::xrc::XrcSrq;
 }
 #[cfg(not(loom))]
 pub use api::*;

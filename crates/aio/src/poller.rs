@@ -8,6 +8,7 @@ use crate::deferred::{Deferred, Ended};
 use crate::error::{Error, Result};
 use crate::events::{Hub, Subscriber};
 use crate::life::{FORKED, Life};
+use crate::mailbox::Mailbox;
 use crate::qp::QpInner;
 use crate::route::{KEY_MASK, PART, RECEIVE, ROUTE_SHIFT, RouteId};
 use crate::routes::{Route, Routes};
@@ -49,6 +50,7 @@ struct Passed<D: Driver> {
     /// The others.
     qps: Vec<Arc<QpInner<D>>>,
     srqs: Vec<Arc<SrqInner<D>>>,
+    mailboxes: Vec<Arc<Mailbox<D>>>,
     /// Queues that have to be refilled. The entries of completions can be used again after the poll only.
     short: Vec<RouteId>,
 }
@@ -88,7 +90,13 @@ impl<D: Driver> Poller<D> {
             reserved: 0,
             armed: false,
             events: CqEvents::default(),
-            passed: Passed { last: None, qps: Vec::new(), srqs: Vec::new(), short: Vec::new() },
+            passed: Passed {
+                last: None,
+                qps: Vec::new(),
+                srqs: Vec::new(),
+                mailboxes: Vec::new(),
+                short: Vec::new(),
+            },
             deferred: Deferred::new(cqe),
         };
         let (life, state) = (Arc::new(Life::new(sleeper.clone())), Short::new(state));
@@ -173,6 +181,27 @@ impl<D: Driver> Poller<D> {
         }
     }
 
+    pub(crate) fn set_mailbox(&self, mailbox: &Arc<Mailbox<D>>) {
+        lock(&self.state).routes.set_mailbox(mailbox);
+        // Either `fail` finds the route, or this finds the failure.
+        if let Some(error) = self.life.failure() {
+            mailbox.fail(&error, &mut Wakes::new());
+        }
+    }
+
+    /// Starts a target while no thread polls, so that its first message finds it.
+    pub(crate) fn start_target(
+        &self,
+        mailbox: &Arc<Mailbox<D>>,
+        start: impl FnOnce(&uverbs::DcTarget<D>) -> uverbs::Result<u32>,
+    ) -> Result<u32> {
+        self.life.check()?;
+        let mut state = lock(&self.state);
+        let number = mailbox.start(start)?;
+        state.routes.set_target(number, mailbox);
+        Ok(number)
+    }
+
     pub(crate) fn set_srq(&self, route: RouteId, srq: &Arc<SrqInner<D>>) {
         lock(&self.state).routes.set_srq(route, srq);
     }
@@ -186,9 +215,14 @@ impl<D: Driver> Poller<D> {
                 state.deferred.hold(ended);
                 continue;
             }
-            let Ended { route, qp_num, entries, .. } = ended;
+            let Ended { route, qp_num, entries, srq, .. } = ended;
             state.reserved -= entries;
             state.routes.free(route, qp_num);
+            if let Some(srq) = srq
+                && !self.life.has_failed()
+            {
+                srq.recount();
+            }
         }
     }
 
@@ -254,6 +288,7 @@ impl<D: Driver> Poller<D> {
     fn end_pass(&self, routes: &Routes<D>, passed: &mut Passed<D>) {
         passed.qps.clear();
         passed.srqs.clear();
+        passed.mailboxes.clear();
         for id in passed.short.drain(..) {
             if routes.refill(id) {
                 let _ = self.life.defer(id, |added, id| added.starved.push(id));
@@ -317,9 +352,14 @@ impl<D: Driver> Poller<D> {
     /// Ends all operations.
     fn fail(&self, error: &Error, wakes: &mut Vec<Waker>) {
         self.life.set_failure(error.clone());
-        let qps = lock(&self.state).routes.qps();
+        let state = lock(&self.state);
+        let (qps, mailboxes) = (state.routes.qps(), state.routes.mailboxes());
+        drop(state);
         for qp in qps {
             qp.fail(error, wakes);
+        }
+        for mailbox in mailboxes {
+            mailbox.fail(error, wakes);
         }
         let mut state = lock(&self.state);
         state.deferred.begin(&mut self.life.added(), || Duration::ZERO);
@@ -342,9 +382,13 @@ impl<D: Driver> Drop for Poller<D> {
 
 impl<D: Driver> Subscriber for Poller<D> {
     fn qp_event(&self, qp_num: u32, event_type: EventType, wakes: &mut Vec<Waker>) {
-        let qp = lock(&self.state).routes.qp_by_number(qp_num);
+        let state = lock(&self.state);
+        let (qp, target) = (state.routes.qp_by_number(qp_num), state.routes.target_by_number(qp_num));
+        drop(state);
         if let Some(qp) = qp {
             qp.event(event_type, wakes);
+        } else if let Some(target) = target {
+            target.event(event_type, wakes);
         }
     }
 
@@ -377,7 +421,7 @@ impl<D: Driver> State<D> {
 impl<D: Driver> Passed<D> {
     #[inline]
     fn is_empty(&self) -> bool {
-        self.qps.is_empty() && self.srqs.is_empty() && self.short.is_empty()
+        self.qps.is_empty() && self.srqs.is_empty() && self.mailboxes.is_empty() && self.short.is_empty()
     }
 
     /// The QP of a route. `None` if it has ended.
@@ -417,6 +461,9 @@ impl<D: Driver> Passed<D> {
                 if let Some(qp) = routes.qp_by_number(done.qp_num()) {
                     qp.received(done, wakes);
                     self.qps.push(qp);
+                } else if let Some(target) = routes.target_by_number(done.qp_num()) {
+                    target.received(done, wakes);
+                    self.mailboxes.push(target);
                 }
                 if let Some(srq) = srq.upgrade() {
                     if srq.taken() {
@@ -424,6 +471,13 @@ impl<D: Driver> Passed<D> {
                     }
                     self.srqs.push(srq);
                 }
+            }
+            Some(Route::Mailbox(mailbox)) => {
+                let Some(mailbox) = mailbox.upgrade() else { return };
+                if mailbox.received(done, wakes) {
+                    self.short.push(id);
+                }
+                self.mailboxes.push(mailbox);
             }
             Some(Route::Free) | None => {}
         }

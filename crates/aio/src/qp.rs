@@ -4,7 +4,7 @@
 use crate::deferred::{Ended, LAST_WQE_LIMIT, Linger};
 use crate::error::{Error, Result};
 use crate::life::Life;
-use crate::receives::{Message, Receives};
+use crate::receives::Receives;
 use crate::route::RouteId;
 use crate::sends::{Queue, Sends, Together};
 use crate::srq::Srq;
@@ -47,7 +47,7 @@ impl<D: Driver> Drop for QpInner<D> {
     fn drop(&mut self) {
         // The parts of the kernel object first, so that its entry is free only when it has no more completions.
         let queue = self.sends.get_mut().queue.take();
-        self.receives.get_mut().drop_queue();
+        drop(self.receives.get_mut().take_queue());
         if self.life.sleeper().is_forked() {
             return;
         }
@@ -58,7 +58,7 @@ impl<D: Driver> Drop for QpInner<D> {
             Linger { control: self.control.clone(), _queue: queue, until }
         });
         let life = Some(self.control.life());
-        self.life.queue_ended(Ended { route, qp_num, entries, linger, life });
+        self.life.queue_ended(Ended { route, qp_num, entries, linger, life, srq: None });
     }
 }
 
@@ -213,17 +213,6 @@ impl<D: Driver> QpInner<D> {
     #[cold]
     pub(crate) fn starved(&self) {
         self.life.starved(self.route);
-    }
-
-    pub(crate) fn try_recv(&self) -> Option<Message<D>> {
-        if self.is_forked() {
-            return None;
-        }
-        let (message, starved) = lock(&self.receives).take_first();
-        if starved {
-            self.starved();
-        }
-        message
     }
 
     /// Whether this is a child of fork(2), and the QP its parent's.

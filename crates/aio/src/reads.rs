@@ -5,9 +5,9 @@
 //! makes a completion, because only that gives the buffer back.
 
 use crate::error::Result;
-use crate::op::sealed::Payload as _;
 use crate::pair::Qp;
 use crate::parts::{Data, Parts, Signaled};
+use crate::payload::sealed::Payload as _;
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;

@@ -13,8 +13,12 @@ use core::ops::{Deref, DerefMut};
 use core::task::Waker;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use uverbs::provider::recv::RecvQueue as Engine;
 use uverbs::wr::ImmData;
-use uverbs::{AnyDriver, Buf, Driver, Exclusive, Polled, Pool, Private, RecvQueue, WcStatus, WorkCompletion};
+use uverbs::{
+    AnyDriver, Buf, Driver, Exclusive, Polled, Pool, Private, QueueError, RecvBatch, RecvQueue, Srq,
+    WcStatus, WorkCompletion,
+};
 use uverbs_core::wake::{Caller, Place, Waiters};
 
 /// A message that was received. It is the slice of its bytes; its buffer goes back to the pool when it is dropped.
@@ -63,10 +67,38 @@ impl<D: Driver> DerefMut for Message<D> {
     }
 }
 
+/// A receive queue whose messages are those of one receiver.
+pub(crate) enum OwnQueue<D: Driver> {
+    /// That of a QP.
+    Qp(RecvQueue<Exclusive, D>),
+    /// A shared queue of XRC.
+    Xrc(Srq<Exclusive, D>),
+}
+
+/// Posts at most `missing` receives with buffers of the pool. `None` if it has none.
+fn fill<D: Driver, Q: Engine<Sge = D::Sge>>(
+    mut batch: RecvBatch<'_, Q, D>,
+    pool: &Pool<Private, D>,
+    missing: u32,
+    wr_id: u64,
+) -> Option<Result<u32, QueueError>> {
+    let mut pushed = 0;
+    while pushed < missing
+        && let Some(buf) = pool.try_get()
+    {
+        batch.push(wr_id, buf);
+        pushed += 1;
+    }
+    if pushed == 0 {
+        return None;
+    }
+    Some(batch.complete().map(|()| pushed))
+}
+
 /// The receive queue of a QP, and the messages that have arrived.
 pub(crate) struct Receives<D: Driver> {
     /// `None` if the receives are those of an SRQ.
-    queue: Option<RecvQueue<Exclusive, D>>,
+    queue: Option<OwnQueue<D>>,
     pool: Option<Pool<Private, D>>,
     depth: u32,
     /// Its messages are datagrams.
@@ -89,7 +121,7 @@ pub(crate) struct Receives<D: Driver> {
 
 impl<D: Driver> Receives<D> {
     pub(crate) fn new(
-        queue: Option<RecvQueue<Exclusive, D>>,
+        queue: Option<OwnQueue<D>>,
         pool: Option<Pool<Private, D>>,
         (depth, is_datagram): (u32, bool),
         route: RouteId,
@@ -112,8 +144,18 @@ impl<D: Driver> Receives<D> {
         }
     }
 
-    pub(crate) fn drop_queue(&mut self) {
-        self.queue = None;
+    /// The queue, which the caller drops.
+    #[must_use]
+    pub(crate) fn take_queue(&mut self) -> Option<OwnQueue<D>> {
+        self.queue.take()
+    }
+
+    /// The shared queue of XRC.
+    pub(crate) fn xrc_queue(&self) -> Option<&Srq<Exclusive, D>> {
+        match &self.queue {
+            Some(OwnQueue::Xrc(queue)) => Some(queue),
+            _ => None,
+        }
     }
 
     /// Whether so many receives are missing that the queue is refilled. Messages that no task has taken count as posted, except `taken`
@@ -144,22 +186,16 @@ impl<D: Driver> Receives<D> {
         if self.ended.is_some() || self.closed {
             return false;
         }
-        let mut batch = queue.batch();
-        let mut pushed = 0;
-        while pushed < missing
-            && let Some(buf) = pool.try_get()
-        {
-            batch.push(self.route.receive(), buf);
-            pushed += 1;
-        }
-        if pushed == 0 {
-            drop(batch);
-            return self.posted == 0;
-        }
-        match batch.complete() {
-            Ok(()) => self.posted += pushed,
+        let wr_id = self.route.receive();
+        let filled = match queue {
+            OwnQueue::Qp(queue) => fill(queue.batch(), pool, missing, wr_id),
+            OwnQueue::Xrc(queue) => fill(queue.batch(), pool, missing, wr_id),
+        };
+        match filled {
+            None => return self.posted == 0,
+            Some(Ok(pushed)) => self.posted += pushed,
             // In RESET; the receives are posted in INIT. In ERR completions will say so.
-            Err(error) => log::debug!("receives: {error}"),
+            Some(Err(error)) => log::debug!("receives: {error}"),
         }
         false
     }
@@ -200,7 +236,7 @@ impl<D: Driver> Receives<D> {
 
     /// A receive is complete.
     #[inline]
-    fn completed(&mut self, own: bool, wakes: &mut Vec<Waker>) -> bool {
+    pub(crate) fn completed(&mut self, own: bool, wakes: &mut Vec<Waker>) -> bool {
         if own {
             self.posted = self.posted.saturating_sub(1);
         }
@@ -279,7 +315,10 @@ impl<D: Driver> Receives<D> {
 
     /// The queue, to be reset.
     pub(crate) fn queue(&mut self) -> Option<&mut RecvQueue<Exclusive, D>> {
-        self.queue.as_mut()
+        match &mut self.queue {
+            Some(OwnQueue::Qp(queue)) => Some(queue),
+            _ => None,
+        }
     }
 
     /// The QP was moved to RESET: the receives that were posted have no completions.

@@ -2,6 +2,7 @@
 //! The queues of a dispatcher, by the numbers in their `wr_id`s.
 
 use crate::error::Result;
+use crate::mailbox::Mailbox;
 use crate::qp::QpInner;
 use crate::route::{ROUTE_SHIFT, RouteId};
 use crate::srq::SrqInner;
@@ -15,6 +16,7 @@ pub(crate) enum Route<D: Driver> {
     Free,
     Qp(Weak<QpInner<D>>),
     Srq(Weak<SrqInner<D>>),
+    Mailbox(Weak<Mailbox<D>>),
 }
 
 pub(crate) struct Routes<D: Driver> {
@@ -23,11 +25,13 @@ pub(crate) struct Routes<D: Driver> {
     free: Vec<usize>,
     /// The QPs, for events and the completions of an SRQ.
     by_number: HashMap<u32, Weak<QpInner<D>>>,
+    /// The targets of dynamic connections, in the same way: their numbers are those of QPs.
+    targets: HashMap<u32, Weak<Mailbox<D>>>,
 }
 
 impl<D: Driver> Routes<D> {
     pub(crate) fn new() -> Self {
-        Self { list: Vec::new(), free: Vec::new(), by_number: HashMap::new() }
+        Self { list: Vec::new(), free: Vec::new(), by_number: HashMap::new(), targets: HashMap::new() }
     }
 
     /// Where the completions of a queue go.
@@ -68,6 +72,15 @@ impl<D: Driver> Routes<D> {
         self.set(id, Route::Srq(Arc::downgrade(srq)));
     }
 
+    pub(crate) fn set_mailbox(&mut self, mailbox: &Arc<Mailbox<D>>) {
+        self.set(mailbox.route(), Route::Mailbox(Arc::downgrade(mailbox)));
+    }
+
+    /// The target has got its number.
+    pub(crate) fn set_target(&mut self, number: u32, mailbox: &Arc<Mailbox<D>>) {
+        self.targets.insert(number, Arc::downgrade(mailbox));
+    }
+
     /// The queue has no more completions.
     pub(crate) fn free(&mut self, id: RouteId, qp_num: Option<u32>) {
         if let Some(entry) = self.list.get_mut(id.0 as usize) {
@@ -80,6 +93,24 @@ impl<D: Driver> Routes<D> {
         {
             self.by_number.remove(&qp_num);
         }
+        if let Some(qp_num) = qp_num
+            && self.targets.get(&qp_num).is_some_and(|target| target.strong_count() == 0)
+        {
+            self.targets.remove(&qp_num);
+        }
+    }
+
+    /// The target with this number.
+    pub(crate) fn target_by_number(&self, number: u32) -> Option<Arc<Mailbox<D>>> {
+        self.targets.get(&number).and_then(Weak::upgrade)
+    }
+
+    pub(crate) fn mailboxes(&self) -> Vec<Arc<Mailbox<D>>> {
+        let mailbox = |route: &Route<D>| match route {
+            Route::Mailbox(mailbox) => mailbox.upgrade(),
+            _ => None,
+        };
+        self.list.iter().filter_map(mailbox).collect()
     }
 
     /// The QP with this number.
@@ -100,6 +131,7 @@ impl<D: Driver> Routes<D> {
         match self.list.get(id.0 as usize) {
             Some(Route::Qp(qp)) => qp.upgrade().is_some_and(|qp| qp.refill()),
             Some(Route::Srq(srq)) => srq.upgrade().is_some_and(|srq| srq.refill()),
+            Some(Route::Mailbox(mailbox)) => mailbox.upgrade().is_some_and(|mailbox| mailbox.refill()),
             Some(Route::Free) | None => false,
         }
     }

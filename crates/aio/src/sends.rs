@@ -7,14 +7,14 @@
 use crate::destination::To;
 use crate::error::{Error, Result};
 use crate::fair_queue::{FairQueue, Ticket};
-use crate::op::Payload;
+use crate::payload::Payload;
 use crate::slots::{Left, Slots};
 use core::task::Waker;
 use std::sync::Arc;
 use uverbs::qp::QpControl;
 use uverbs::{
-    AddressHandle, Completed, Driver, Exclusive, Operation, PostError, Rc, RecvQueue, Rejected, SendFlags,
-    SendQueue, Ud, WcStatus,
+    AddressHandle, Completed, Dci, Driver, Exclusive, Operation, PostError, Rc, RecvQueue, Rejected,
+    SendFlags, SendQueue, Ud, WcStatus, XrcSend,
 };
 use uverbs_core::wake::{Caller, Waiters};
 
@@ -25,6 +25,8 @@ pub(crate) type Outcome<D> = Result<Completed<D>>;
 pub(crate) enum Queue<D: Driver> {
     Rc(SendQueue<Rc, Exclusive, D>),
     Ud(SendQueue<Ud, Exclusive, D>),
+    Xrc(SendQueue<XrcSend, Exclusive, D>),
+    Dc(SendQueue<Dci, Exclusive, D>),
 }
 
 impl<D: Driver> Queue<D> {
@@ -42,6 +44,13 @@ impl<D: Driver> Queue<D> {
             (Self::Ud(queue), To::Datagram(to)) => {
                 payload.post(queue.post_to(wr_id, &to.ah, to.qp_num, to.qkey).flags(flags), op)
             }
+            (Self::Xrc(queue), To::Srq(srq_num)) => {
+                payload.post(queue.post_srq(wr_id, *srq_num).flags(flags), op)
+            }
+            (Self::Dc(queue), To::Dc(to)) => {
+                let (ah, dctn, key) = To::dc(to);
+                payload.post(queue.post_dc(wr_id, ah, dctn, key).flags(flags), op)
+            }
             // The handles give each transport its destinations.
             _ => Err(Rejected { error: PostError::IllegalOpcode.into(), returned: Some(payload) }),
         }
@@ -56,6 +65,8 @@ impl<D: Driver> Queue<D> {
         match self {
             Self::Rc(queue) => queue.reset(recv, control),
             Self::Ud(queue) => queue.reset(recv, control),
+            Self::Xrc(queue) => queue.reset(recv, control),
+            Self::Dc(queue) => queue.reset(recv, control),
         }
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shared receive queues that are refilled from a pool.
 
-use crate::deferred::Ended;
+use crate::deferred::{Ended, Recount};
 use crate::error::{Error, Result};
 use crate::life::Life;
 use crate::route::RouteId;
@@ -98,6 +98,14 @@ impl<D: Driver> Srq<D> {
     }
 }
 
+impl<D: Driver> Recount for Srq<D> {
+    fn recount(&self) {
+        if self.inner.recount() {
+            self.inner.life.starved(self.inner.route);
+        }
+    }
+}
+
 impl<D: Driver> SrqInner<D> {
     /// Of a queue that completes by `route`.
     pub(crate) fn new(
@@ -116,6 +124,15 @@ impl<D: Driver> SrqInner<D> {
         let mut state = lock(&self.state);
         state.posted = state.posted.saturating_sub(1);
         state.is_short()
+    }
+
+    /// As [`refill`](Self::refill), after the receives were counted.
+    fn recount(&self) -> bool {
+        let mut state = lock(&self.state);
+        if let Some(queue) = &state.queue {
+            state.posted = u32::try_from(queue.in_flight()).unwrap_or(u32::MAX);
+        }
+        state.refill(self.route)
     }
 
     /// Posts receives until the queue is full, or the pool is empty. Returns whether the queue is empty because the pool is.
@@ -165,6 +182,6 @@ impl<D: Driver> Drop for SrqInner<D> {
             return;
         }
         let (route, entries) = (self.route, self.entries);
-        self.life.queue_ended(Ended { route, qp_num: None, entries, linger: None, life: None });
+        self.life.queue_ended(Ended { route, qp_num: None, entries, linger: None, life: None, srq: None });
     }
 }

@@ -16,6 +16,8 @@
 //! | [`error`], [`errno`] | errors of control verbs |
 
 #[macro_use]
+mod drivers;
+#[macro_use]
 mod setters;
 
 pub mod attr;

@@ -4,13 +4,14 @@
 //! | program | what |
 //! |---|---|
 //! | `kv` | a key-value store: [`kv`] |
-//! | `bulk` | transfers of many blocks over several QPs and NICs: [`bulk`] |
+//! | `bulk` | transfers of many blocks over several QPs and NICs, with failover: [`bulk`] |
 //! | `log` | a replicated log, with election by compare-and-swap and fencing by windows: [`log`] |
 //! | `rc_pingpong`, `loopback`, `echo` | ports of programs for other libraries, without a library of their own |
 //!
 //! The libraries are generic over the driver; the programs use `AnyDriver`, so they run on any device, also on software
 //! NICs (`-d hca0`).
 
+#[forbid(unsafe_code)]
 pub mod bulk;
 #[forbid(unsafe_code)]
 pub mod kv;
@@ -20,5 +21,6 @@ pub mod link;
 pub mod log;
 #[forbid(unsafe_code)]
 pub mod nic;
+pub mod udmabuf;
 #[forbid(unsafe_code)]
 pub mod wait;

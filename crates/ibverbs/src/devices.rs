@@ -16,13 +16,12 @@ use core::ffi::{c_char, c_int, c_void};
 use core::{mem, ptr};
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
-use uverbs_core::device::{DeviceInfo, DriverMatch, NodeType, PciId, Roots, TransportType, Unusable, parse};
+use uverbs_core::device::{DeviceInfo, DriverMatch, NodeType, Roots, TransportType, Unusable, parse};
+use uverbs_core::drivers;
 use uverbs_core::kernel::{Kernel, Process, UverbsFd};
 use uverbs_core::provider::Driver;
 use uverbs_core::sync::StaticMutex;
 use uverbs_mlx5::{Devx, Mlx5, Options, Pages};
-use uverbs_rxe::Rxe;
-use uverbs_siw::Siw;
 
 /// A device: C's part and ours.
 #[repr(C)]
@@ -53,22 +52,36 @@ unsafe impl Send for Known {}
 
 static KNOWN: StaticMutex<Known> = StaticMutex::new();
 
-/// The drivers, in the order in which they are probed.
-const DRIVERS: &[DriverMatch] = &[
-    DriverMatch { driver_id: Mlx5::DRIVER_ID, pci: is_mlx5 },
-    DriverMatch { driver_id: Rxe::DRIVER_ID, pci: |_| false },
-    DriverMatch { driver_id: Siw::DRIVER_ID, pci: |_| false },
-];
+macro_rules! all_matches {
+    (() $([$name:ident $feature:literal $module:ident $krate:ident])*) => {
+        &[$(<$krate::$name as Driver>::MATCH),*]
+    };
+}
 
-/// Vendors whose devices may belong to the kernel's mlx5 driver. The probe determines whether they do.
-fn is_mlx5(id: PciId) -> bool {
-    const MELLANOX: u16 = 0x15b3;
-    id.vendor == MELLANOX
+/// The drivers, in the order in which they are probed.
+const DRIVERS: &[DriverMatch] = drivers!(all_matches());
+
+/// The expression for the driver with an id, in which `$D` is the driver.
+macro_rules! for_id {
+    (($id:expr, $D:ident => $then:expr) $([$name:ident $feature:literal $module:ident $krate:ident])*) => {
+        match $id {
+            $(<$krate::$name as Driver>::DRIVER_ID => {
+                type $D = $krate::$name;
+                $then
+            })*
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    };
+}
+
+/// Whether a driver may be for a device, as far as the PCI ids of the device say. A device that is not a PCI device has none.
+fn may_be(info: &DeviceInfo, driver: &DriverMatch) -> bool {
+    info.pci_id().is_none_or(driver.pci)
 }
 
 /// Opens the device file, if the kernel's driver is one of ours.
 fn open_file(info: &DeviceInfo) -> Outcome<UverbsFd> {
-    if info.pci_id().is_some_and(|id| !is_mlx5(id)) {
+    if !DRIVERS.iter().any(|driver| may_be(info, driver)) {
         return Err(Errno::ENOSYS);
     }
     Ok(info.open(DRIVERS)?)
@@ -78,7 +91,7 @@ fn open_file(info: &DeviceInfo) -> Outcome<UverbsFd> {
 fn is_ours(info: &DeviceInfo) -> bool {
     match &info.uverbs {
         Ok(_) => !matches!(open_file(info), Err(errno) if errno.is_unsupported()),
-        Err(Unusable::Inaccessible(..)) => info.pci_id().is_none_or(is_mlx5),
+        Err(Unusable::Inaccessible(..)) => DRIVERS.iter().any(|driver| may_be(info, driver)),
         Err(_) => false,
     }
 }
@@ -224,9 +237,7 @@ pub(crate) unsafe fn open(device: *mut ibv_device) -> Outcome<*mut ibv_context> 
             Process::adopt_children();
             match file.driver_id() {
                 Mlx5::DRIVER_ID => open_with_options(file, device, Devx::IfPermitted),
-                Rxe::DRIVER_ID => context::open::<Rxe>(file, device),
-                Siw::DRIVER_ID => context::open::<Siw>(file, device),
-                _ => Err(Errno::EOPNOTSUPP),
+                id => drivers!(for_id (id, D => context::open::<D>(file, device))),
             }
         }
         #[cfg(feature = "hca")]
@@ -237,7 +248,7 @@ pub(crate) unsafe fn open(device: *mut ibv_device) -> Outcome<*mut ibv_context> 
 /// Whether a device is one of mlx5, as far as that is known before it is opened.
 pub(crate) fn is_mlx5_device(device: *mut ibv_device) -> bool {
     match source(device) {
-        Ok(Source::Kernel(info)) => info.pci_id().is_some_and(is_mlx5),
+        Ok(Source::Kernel(info)) => info.pci_id().is_some_and(Mlx5::MATCH.pci),
         #[cfg(feature = "hca")]
         Ok(Source::Hca(_)) => true,
         Err(_) => false,
@@ -307,15 +318,10 @@ pub(crate) unsafe fn import(cmd_fd: c_int) -> Outcome<*mut ibv_context> {
     drop(known);
     // SAFETY: the caller transfers the ownership of the descriptor (contract of the man page).
     let fd = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
-    let file: Arc<dyn Kernel> =
-        Arc::new(UverbsFd::from_fd(fd, &info.name, &[Mlx5::DRIVER_ID, Rxe::DRIVER_ID, Siw::DRIVER_ID])?);
+    let ids: Vec<u32> = DRIVERS.iter().map(|driver| driver.driver_id).collect();
+    let file: Arc<dyn Kernel> = Arc::new(UverbsFd::from_fd(fd, &info.name, &ids)?);
     Process::adopt_children();
-    match file.driver_id() {
-        Mlx5::DRIVER_ID => context::open_with(file, device, Mlx5::import),
-        Rxe::DRIVER_ID => context::open_with(file, device, Rxe::import),
-        Siw::DRIVER_ID => context::open_with(file, device, Siw::import),
-        _ => Err(Errno::EOPNOTSUPP),
-    }
+    drivers!(for_id (file.driver_id(), D => context::open_with(file, device, D::import)))
 }
 
 /// # Safety

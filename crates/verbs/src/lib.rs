@@ -40,7 +40,7 @@
 //! ```
 //!
 //! # Features
-//! `mlx5`, `rxe` and `siw`, all on by default: the drivers. [`AnyDriver`] and [`open()`] select one of those that the build has.
+//! One for each driver, all on by default: `mlx5`, `rxe`, `siw`. [`AnyDriver`] and [`open()`] select one of those that the build has.
 //! `hca`: the software NIC of `uverbs-hca` as `uverbs::hca`, for tests and for programs that must run
 //! without a NIC.
 //!
@@ -63,17 +63,10 @@
 //! | inline sends | bytes that are copied by the post |
 //!
 
-#[cfg(not(any(feature = "mlx5", feature = "rxe", feature = "siw")))]
-#[path = "any/absent.rs"]
-pub mod absent;
+#[macro_use]
+pub mod any;
 pub mod access;
 pub mod ah;
-#[cfg(any(
-    all(feature = "mlx5", feature = "rxe"),
-    all(feature = "mlx5", feature = "siw"),
-    all(feature = "rxe", feature = "siw"),
-))]
-pub mod any;
 mod brief;
 pub mod buf;
 pub mod comp_channel;
@@ -161,13 +154,16 @@ pub use uverbs_core::wr::{self, ImmData, SendFlags};
 pub use uverbs_core::{Errno, Error, LockedSizes, Result};
 #[cfg(feature = "hca")]
 pub use uverbs_hca as hca;
-#[cfg(feature = "mlx5")]
-pub use uverbs_mlx5 as mlx5;
-#[cfg(feature = "rxe")]
-pub use uverbs_rxe as rxe;
-#[cfg(feature = "siw")]
-pub use uverbs_siw as siw;
 
-#[cfg(all(doctest, any(feature = "mlx5", feature = "rxe", feature = "siw")))]
+/// The crates of the drivers.
+macro_rules! reexport {
+    (() $([$name:ident $feature:literal $module:ident $krate:ident])*) => {
+        $(#[cfg(feature = $feature)]
+        pub use $krate as $module;)*
+    };
+}
+uverbs_core::drivers!(reexport());
+
+#[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

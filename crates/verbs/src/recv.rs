@@ -346,6 +346,12 @@ impl<D: Driver, L: Locking> Srq<L, D> {
         &self.queue
     }
 
+    /// The receives that it holds: those that are posted and not known to be complete.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.flight.slab.len()
+    }
+
     /// Identifies this SRQ in asynchronous events.
     #[must_use]
     pub fn id(&self) -> SrqId {

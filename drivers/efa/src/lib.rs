@@ -15,8 +15,50 @@
 //! | `cq`         | polling and arming; `cq_state`: what pollers share with control calls   |
 //! | `completion` | a completion                                                            |
 //! | `shared`     | the state of a QP that posters, pollers and control calls share         |
+//! | [`control`]  | the context and the control calls                                       |
 //!
 //! Posters and pollers have no lock of their own: each queue is used through `&mut`, and
 //! [`Locked`](uverbs_core::sync::Locked) adds one. Nothing here allocates memory in a post or a poll.
 
-pub mod table;
+#[cfg(not(loom))]
+mod builder;
+#[cfg(not(loom))]
+mod completion;
+#[cfg(not(loom))]
+pub mod control;
+#[cfg(not(loom))]
+mod cq;
+#[cfg(not(loom))]
+mod cq_state;
+#[cfg(not(loom))]
+mod list;
+#[cfg(not(loom))]
+pub mod memory;
+#[cfg(not(loom))]
+mod recv;
+#[cfg(not(loom))]
+mod send;
+#[cfg(not(loom))]
+mod shared;
+// Of this crate, the model checker runs only this module.
+#[cfg_attr(loom, expect(dead_code, reason = "its tests use a part of it there"))]
+mod table;
+#[cfg(all(any(test, feature = "test-utils"), not(loom)))]
+#[doc(hidden)]
+pub mod testing;
+#[cfg(all(test, not(loom)))]
+mod tests;
+#[cfg(not(loom))]
+mod wqe;
+
+#[cfg(not(loom))]
+pub use {
+    completion::Completion,
+    control::Efa,
+    cq::CompletionQueue,
+    cq_state::{CqShared, CqState},
+    recv::{Batch as RecvBatch, RecvQueue},
+    send::{Batch as SendBatch, SendQueue},
+    shared::QpShared,
+    wqe::{Ah, SendConfig},
+};

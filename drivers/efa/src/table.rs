@@ -30,11 +30,12 @@ struct Slot {
 /// # Invariant
 /// `slots` and `free` have the same length, a power of two that is not 0, and `mask` is that length less 1.
 #[derive(Debug)]
-pub struct Table {
+pub(crate) struct Table {
     slots: Box<[Slot]>,
     /// Free numbers, by the position of the request that takes one.
     free: Box<[AtomicU16]>,
     mask: u32,
+    qp_num: u16,
     /// How many requests may be outstanding.
     capacity: u32,
     /// The position behind the last free number: up to it may be posted.
@@ -45,21 +46,22 @@ pub struct Table {
 
 impl Table {
     /// The most requests that a queue can have.
-    pub const MAX: u32 = 1 << 16;
+    pub(crate) const MAX: u32 = 1 << 16;
 
-    /// A table of `capacity` requests, from 1 to [`MAX`](Self::MAX), of a QP with this generation.
+    /// A table of `capacity` requests, from 1 to [`MAX`](Self::MAX), of a QP with this number and generation.
     #[must_use]
-    pub fn new(capacity: u32, generation: u16) -> Self {
+    pub(crate) fn new(capacity: u32, (qp_num, generation): (u16, u16)) -> Self {
         let capacity = capacity.clamp(1, Self::MAX);
         let len = capacity.next_power_of_two();
         let table = Self {
             slots: (0..len).map(|_| Slot { wr_id: AtomicU64::new(0), state: AtomicU32::new(0) }).collect(),
             free: (0..len).map(|_| AtomicU16::new(0)).collect(),
             mask: len - 1,
+            qp_num,
             capacity,
             end: AtomicU32::new(0),
             // The product of both is less than 2^32, and its low 16 bits are the generation above the index.
-            generation: AtomicU32::new(u32::from(generation) * len & 0xffff),
+            generation: AtomicU32::new((u32::from(generation) * len) & 0xffff),
         };
         table.fill();
         table
@@ -67,8 +69,14 @@ impl Table {
 
     /// How many requests may be outstanding.
     #[must_use]
-    pub fn capacity(&self) -> u32 {
+    pub(crate) fn capacity(&self) -> u32 {
         self.capacity
+    }
+
+    /// The QP.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn qp_num(&self) -> u16 {
+        self.qp_num
     }
 
     fn fill(&self) {
@@ -82,7 +90,7 @@ impl Table {
 
     /// Empties the table, whose numbers have another generation from now on. Positions begin with 0 again. For control calls that have stopped poster
     /// and poller.
-    pub fn reset(&self) {
+    pub(crate) fn reset(&self) {
         let next = (self.generation.load(Ordering::Relaxed) + self.mask + 1) & 0xffff;
         self.generation.store(next, Ordering::Relaxed);
         self.fill();
@@ -104,7 +112,7 @@ impl Table {
 
     /// The position up to which may be posted. For the poster.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub fn limit(&self) -> u32 {
+    pub(crate) fn limit(&self) -> u32 {
         // Acquire: pairs with `take`.
         self.end.load(Ordering::Acquire)
     }
@@ -112,7 +120,7 @@ impl Table {
     /// The number of the request at a position, which is before [`limit`](Self::limit). Its completion will have this `wr_id`. For the
     /// poster, which may call it again for the position until it has [published](Self::publish) the request.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub fn prepare(&self, position: u32, wr_id: u64) -> u16 {
+    pub(crate) fn prepare(&self, position: u32, wr_id: u64) -> u16 {
         let number = self.free(position).load(Ordering::Relaxed);
         self.slot(number.into()).wr_id.store(wr_id, Ordering::Relaxed);
         number
@@ -121,32 +129,32 @@ impl Table {
     /// From now on the completion of the request at a position is expected. Called before the doorbell, whose barrier orders these stores
     /// before it.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub fn publish(&self, position: u32) {
+    pub(crate) fn publish(&self, position: u32) {
         let number = self.free(position).load(Ordering::Relaxed);
         self.publish_number(number);
     }
 
     /// [`publish`](Self::publish), if the number is at hand.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub fn publish_number(&self, number: u16) {
+    pub(crate) fn publish_number(&self, number: u16) {
         self.slot(number.into()).state.store(POSTED | u32::from(number), Ordering::Relaxed);
     }
 
     /// Whether the device has a request with this number.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub fn has(&self, number: u16) -> bool {
+    pub(crate) fn has(&self, number: u16) -> bool {
         self.slot(number.into()).state.load(Ordering::Relaxed) == POSTED | u32::from(number)
     }
 
     /// Whether the number is one of this generation.
-    pub fn is_current(&self, number: u16) -> bool {
+    pub(crate) fn is_current(&self, number: u16) -> bool {
         u32::from(number) & !self.mask == self.generation.load(Ordering::Relaxed)
     }
 
     /// The `wr_id` of the request with this number, which is free from now on; `None` if the device has no such request. For the poller,
     /// which has read the number from a completion: a barrier orders that load before these.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub fn take(&self, number: u16) -> Option<u64> {
+    pub(crate) fn take(&self, number: u16) -> Option<u64> {
         if !self.has(number) {
             return None;
         }
@@ -169,7 +177,7 @@ mod tests {
 
     #[test]
     fn numbers_are_given_again_in_the_order_of_completions() {
-        let table = Table::new(3, 5);
+        let table = Table::new(3, (1, 5));
         let post = |position, wr_id| {
             let number = table.prepare(position, wr_id);
             table.publish(position);
@@ -186,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_number_is_found_once_and_only_if_it_was_published() {
-        let table = Table::new(4, 0xffff);
+        let table = Table::new(4, (1, 0xffff));
         let number = table.prepare(0, 7);
         assert_eq!(table.take(number), None, "not published");
         table.publish(0);
@@ -198,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_reset_ends_a_generation() {
-        let table = Table::new(4, 0xffff);
+        let table = Table::new(4, (1, 0xffff));
         let old = table.prepare(0, 7);
         table.publish(0);
         assert!(table.is_current(old));
@@ -211,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_table_of_all_numbers_has_no_generation() {
-        let table = Table::new(Table::MAX, 3);
+        let table = Table::new(Table::MAX, (1, 3));
         assert_eq!((table.capacity(), table.limit()), (0x1_0000, 0x1_0000));
         assert_eq!((table.prepare(0xffff, 1), table.is_current(0)), (0xffff, true));
         table.reset();
@@ -226,7 +234,7 @@ mod tests {
             generation: u16,
             steps in prop::collection::vec((0_u8..4, any::<u16>()), 1..400),
         ) {
-            let table = Table::new(capacity, generation);
+            let table = Table::new(capacity, (1, generation));
             let mut position = 0_u32;
             let mut outstanding = HashMap::new();
             let mut seen = HashSet::new();
@@ -260,40 +268,39 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::Table;
-    use loom::sync::Arc;
     use loom::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::Arc;
 
-    /// A queue of two requests: the poster posts five, whose numbers pass through a device of one place to the poller.
+    /// A queue of two requests: the poster posts four, whose numbers pass through the device to the poller. Nothing but the table tells the
+    /// poster of completions.
     #[test]
     fn every_request_is_reported_with_its_wr_id() {
+        const REQUESTS: u64 = 4;
         loom::model(|| {
-            let table = Arc::new(Table::new(2, 1));
-            let device = Arc::new(AtomicU32::new(u32::MAX));
+            let table = Arc::new(Table::new(2, (1, 1)));
+            let device: Arc<[AtomicU32]> = (0..REQUESTS).map(|_| AtomicU32::new(u32::MAX)).collect();
             let poller = loom::thread::spawn({
                 let (table, device) = (Arc::clone(&table), Arc::clone(&device));
                 move || {
-                    for expected in 0..4 {
+                    for (expected, place) in (0..).zip(&device[..]) {
                         let number = loop {
-                            match device.load(Ordering::Acquire) {
+                            match place.load(Ordering::Acquire) {
                                 u32::MAX => loom::thread::yield_now(),
                                 number => break number,
                             }
                         };
                         assert_eq!(table.take(number as u16), Some(expected));
-                        device.store(u32::MAX, Ordering::Release);
                     }
                 }
             });
-            for position in 0..4_u32 {
+            for (position, place) in (0_u32..).zip(&device[..]) {
                 while position == table.limit() {
                     loom::thread::yield_now();
                 }
                 let number = table.prepare(position, position.into());
+                assert!(!table.has(number));
                 table.publish(position);
-                while device.load(Ordering::Acquire) != u32::MAX {
-                    loom::thread::yield_now();
-                }
-                device.store(number.into(), Ordering::Release);
+                place.store(number.into(), Ordering::Release);
             }
             poller.join().unwrap();
         });

@@ -165,15 +165,24 @@ fn kinds() -> Vec<Kind> {
             })
         }),
     ];
-    #[cfg(feature = "tokio")]
-    kinds.extend([
+    kinds.extend(kinds_of_tokio());
+    kinds
+}
+
+#[cfg(not(feature = "tokio"))]
+fn kinds_of_tokio() -> [Kind; 0] {
+    []
+}
+
+#[cfg(feature = "tokio")]
+fn kinds_of_tokio() -> [Kind; 2] {
+    [
         kind!("drive_with", |bed| {
             let (dispatcher, recv) = (bed.a.dispatcher.clone(), bed.a.qp.recv());
             in_runtime(async move { dispatcher.drive_with(recv).await })
         }),
         kind!("drive", |bed| in_runtime(bed.a.dispatcher.clone().drive())),
-    ]);
-    kinds
+    ]
 }
 
 /// The ends of a QP.

@@ -78,6 +78,11 @@ fn a_child_neither_waits_nor_takes_what_is_the_parents() {
     while !gate.waiting.load(Ordering::Acquire) {
         std::thread::yield_now();
     }
+    let domain = a.dispatcher.context().open_xrcd(None, true, false).unwrap();
+    let queue = dispatcher.xrc_srq(&a.pd, &domain, &a.incoming, 4).unwrap();
+    let target = dispatcher.dc_target(&a.pd, &srq, 1).unwrap();
+    let (mut queued, mut targeted) = (queue.recv(), target.recv());
+    assert!(poll_once(&mut queued).is_pending() && poll_once(&mut targeted).is_pending());
     let mut send = qp.send(a.filled(b"of the parent"));
     let mut recv = qp.recv();
     let mut batch = qp.batch();
@@ -88,6 +93,7 @@ fn a_child_neither_waits_nor_takes_what_is_the_parents() {
     // The child takes its copies; those of the parent stay.
     let mut all = Some((dispatcher, driver, qp, shared, srq, events));
     let mut futures = Some((send, recv, batch, sleep));
+    let mut shares = Some((queue, target, queued, targeted));
     in_child(|| {
         let (dispatcher, driver, qp, shared, srq, mut events) = all.take().unwrap();
         let (send, recv, batch, sleep) = futures.take().unwrap();
@@ -108,6 +114,16 @@ fn a_child_neither_waits_nor_takes_what_is_the_parents() {
         assert!(is_forked(&dispatcher.after_sleep().unwrap_err()) && dispatcher.prepare_sleep().is_err());
         assert!(dispatcher.qp(&a.pd).create().is_err() && dispatcher.srq(&a.pd, &a.incoming, 4).is_err());
         assert!(is_forked(&dispatcher.block_on(dispatcher.readable(std::io::stdin())).unwrap_err()));
+        let (queue, target, queued, targeted) = shares.take().unwrap();
+        for recv in [queued, targeted, queue.recv(), target.recv()] {
+            assert!(is_forked(&dispatcher.block_on(recv).unwrap_err()));
+        }
+        assert!(queue.try_recv().is_none() && target.try_recv().is_none());
+        for ended in [queue.close(), target.close(), queue.srq_num().map(drop)] {
+            assert!(is_forked(&ended.unwrap_err()));
+        }
+        assert!(target.start(&crate::bed::attr()).is_err() && dispatcher.dc_target(&a.pd, &srq, 1).is_err());
+        drop((queue, target));
         // The thread, which the child does not have, is not joined.
         drop((events, driver, qp, shared, srq, dispatcher));
         assert!(a.dispatcher.poll_once().is_err());
@@ -115,6 +131,9 @@ fn a_child_neither_waits_nor_takes_what_is_the_parents() {
 
     gate.closed.store(false, Ordering::Release);
     let (dispatcher, ..) = all.as_ref().unwrap();
+    let (queue, target, queued, targeted) = shares.take().unwrap();
+    assert!(queue.srq_num().is_ok() && target.start(&crate::bed::attr()).is_ok());
+    drop((queued, targeted, queue, target));
     let (mut send, mut recv, mut batch, sleep) = futures.take().unwrap();
     drop(sleep);
     let begin = std::time::Instant::now();

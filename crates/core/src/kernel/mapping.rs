@@ -10,6 +10,14 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+/// Bytes of a page of this machine.
+#[must_use]
+pub fn page_size() -> u32 {
+    // SAFETY: sysconf(3) has no preconditions.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u32::try_from(bytes).unwrap_or(4096)
+}
+
 /// How a mapping may be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {

@@ -42,7 +42,7 @@ pub use cm::{CmPort, RdmaCmFd};
 pub use command::Command;
 pub use doorbell::{DoorbellPage, DoorbellPort, Registers};
 pub use fd::UverbsFd;
-pub use mapping::{DeviceMapping, Mapping, Protection};
+pub use mapping::{DeviceMapping, Mapping, Protection, page_size};
 #[cfg(not(loom))]
 pub use polled::{Entered, Polled};
 pub use process::Process;

@@ -19,6 +19,7 @@ use crate::attr::{AccessFlags, AhAttr, CqInitAttr, DeviceAttr};
 use crate::control::{
     self, AhHandle, CompChannelHandle, ContextInfo, CoreSupport, MrHandle, MrRange, PdHandle, XrcdHandle,
 };
+use crate::device::DriverMatch;
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, Uhw};
 use std::sync::Arc;
@@ -56,12 +57,14 @@ use std::sync::Arc;
 /// }
 /// ```
 pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
-    /// The name of rdma-core's provider: `rxe`, `siw`, `mlx5`.
+    /// The name of rdma-core's provider, such as `mlx5`.
     const NAME: &'static str;
     /// The `driver_id` that the ioctl header must carry (`enum rdma_driver_id`).
     const DRIVER_ID: u32;
     /// The ids that it can open, in the order in which they are probed: one, unless it stands for several drivers.
     const DRIVER_IDS: &'static [u32] = &[Self::DRIVER_ID];
+    /// How its devices are recognised before they are opened. No PCI device is one of a software device's driver.
+    const MATCH: DriverMatch = DriverMatch { driver_id: Self::DRIVER_ID, pci: |_| false };
 
     /// Scatter/gather entry in the WQE's own form.
     type Sge: WireSge;
@@ -81,7 +84,7 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     type Qp: QpObject;
     /// A completion queue.
     type Cq: CqObject<Engine = Self::CompletionQueue>;
-    /// A shared receive queue.
+    /// A shared receive queue; [`NoSrq`](super::NoSrq) if the device has none.
     type Srq: SrqObject<Engine = Self::SharedRecvQueue>;
     /// A work queue; [`NoWq`](super::NoWq) if the device has none.
     type Wq: WqObject;
@@ -155,12 +158,15 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         user_handle: u64,
     ) -> Result<CqParts<Self>>;
 
-    /// Creates a shared receive queue.
+    /// Creates a shared receive queue. Only for devices that have them.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the device lacks the type; [`Error::Invalid`] for an object of another context;
     /// otherwise a size is out of range, or the kernel refuses.
-    fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>>;
+    fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>> {
+        let _ = create;
+        Err(Error::unsupported("create_srq", format!("{} has no shared receive queues", Self::NAME)))
+    }
 
     /// Creates a queue pair. [`Error::Unsupported`] if the device does not support the QP type or an operation in
     /// `send_ops_flags`.

@@ -15,6 +15,7 @@ use crate::control::{self, CountersHandle, CqEvents, CqHandle, FlowHandle, QpHan
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, Uhw};
 use core::fmt;
+use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use std::sync::Arc;
@@ -241,6 +242,31 @@ impl Object for NoWq {
 impl WqObject for NoWq {
     fn modify(&self, _: &WqAttr) -> Result<()> {
         match *self {}
+    }
+}
+
+/// The shared receive queues of a driver whose device has none; `Q` is in the place of their engine.
+#[derive(Debug)]
+pub struct NoSrq<Q>(NoWq, PhantomData<fn() -> Q>);
+
+impl<Q: RecvQueue + fmt::Debug + 'static> Object for NoSrq<Q> {
+    type Handle = SrqHandle;
+    type Reported = u32;
+
+    fn handle(&self) -> &SrqHandle {
+        match self.0 {}
+    }
+
+    fn destroy(self) -> Result<u32, (Self, Error)> {
+        match self.0 {}
+    }
+}
+
+impl<Q: RecvQueue + fmt::Debug + 'static> SrqObject for NoSrq<Q> {
+    type Engine = Q;
+
+    fn modify(&self, _: &mut Q, _: &SrqAttr, _: SrqAttrMask) -> Result<()> {
+        match self.0 {}
     }
 }
 

@@ -1,87 +1,229 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bulk transfers on software NICs: in one process and in two, to memory and to a dma-buf.
+//! Bulk transfers on software NICs: in one process and in two, under loss, removal of a NIC, and the death of either side.
 
+use core::time::Duration;
 use std::io::{BufRead as _, BufReader};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Instant;
-use uverbs::attr::AccessFlags;
-use uverbs::hca::Fabric;
-use uverbs::mlx5::Mlx5;
-use uverbs_examples::bulk::ends::{self, End, Way};
+use uverbs::hca::{Fabric, Hca};
+use uverbs_examples::bulk::lanes::{self, Way};
 use uverbs_examples::bulk::{Figures, Plan, receiver, sender};
 use uverbs_examples::nic::Nic;
 
 /// Small, with a queue that is much shorter than a batch.
 const PLAN: Plan =
-    Plan { blocks: 300, block_size: 1000, qps: 3, batches: 6, window: 2, depth: 16, stamps_only: false };
+    Plan { blocks: 300, block_size: 1000, qps: 3, batches: 24, window: 2, depth: 16, stamps_only: false };
 
-fn transfer(plan: &Plan, dmabuf: bool, disturb: impl FnOnce(&Fabric)) -> anyhow::Result<Figures> {
-    transfer_by(Way::default(), plan, dmabuf, disturb)
-}
+/// No test waits longer, even on a machine that is busy.
+const LIMIT: Duration = Duration::from_secs(120);
 
-fn transfer_by(
-    way: Way,
-    plan: &Plan,
-    dmabuf: bool,
-    disturb: impl FnOnce(&Fabric),
-) -> anyhow::Result<Figures> {
-    transfer_on(&Fabric::new(3), way, plan, dmabuf, disturb)
-}
-
-fn transfer_on(
-    fabric: &Fabric,
-    way: Way,
-    plan: &Plan,
-    dmabuf: bool,
-    disturb: impl FnOnce(&Fabric),
-) -> anyhow::Result<Figures> {
-    let hcas: Vec<_> = (0..4).map(|n| fabric.device(&format!("hca{n}")).build()).collect();
-    let nics: Vec<_> = hcas.iter().cloned().map(Nic::Software).collect();
-    disturb(fabric);
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (from, to) = nics.split_at(2);
-    let figures = std::thread::scope(|scope| {
-        let received = scope.spawn(|| {
-            let (stream, _) = listener.accept()?;
-            receiver::receive::<Mlx5>(to, plan, dmabuf, &stream, &way)
-        });
-        let sent = sender::send::<Mlx5>(from, plan, &stream, &way);
-        drop(stream);
-        let received = received.join().unwrap();
-        sent.and_then(|figures| received.map(|()| figures))
-    })?;
-    for hca in &hcas {
-        assert_eq!(hca.violations(), []);
+/// Calls `f` in a thread, and fails if it does not end.
+fn within<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, ended) = channel();
+    let thread = std::thread::spawn(move || _ = sender.send(f()));
+    match ended.recv_timeout(LIMIT) {
+        Ok(value) => value,
+        Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("no end after {LIMIT:?}"),
+        Err(_) => std::panic::resume_unwind(thread.join().unwrap_err()),
     }
-    Ok(figures)
+}
+
+/// What the two sides say: the figures, and the lanes that the receiver has lost.
+type Ends = (anyhow::Result<Figures>, anyhow::Result<Vec<String>>);
+
+/// Two NICs for each side: first those of the sender.
+struct Bed {
+    fabric: Fabric,
+    hcas: Vec<Hca>,
+}
+
+impl Bed {
+    fn new(seed: u64) -> Self {
+        let fabric = Fabric::new(seed);
+        let hcas = (0..4).map(|n| fabric.device(&format!("hca{n}")).build()).collect();
+        Self { fabric, hcas }
+    }
+
+    /// Transfers, and meanwhile calls `disturb`.
+    fn both(
+        &self,
+        way: Way,
+        plan: Plan,
+        dmabuf: bool,
+        disturb: impl FnOnce(&[Hca]) + Send + 'static,
+    ) -> Ends {
+        let hcas = self.hcas.clone();
+        within(move || {
+            let nics: Vec<_> = hcas.iter().cloned().map(Nic::Software).collect();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (from, to) = nics.split_at(2);
+            std::thread::scope(|scope| {
+                let (way, plan) = (&way, &plan);
+                let received = scope.spawn(move || {
+                    let (stream, _) = listener.accept()?;
+                    receiver::receive(to, plan, dmabuf, stream, way)
+                });
+                let sent = scope.spawn(move || sender::send(from, plan, stream, way));
+                disturb(&hcas);
+                (sent.join().unwrap(), received.join().unwrap())
+            })
+        })
+    }
+
+    fn transfer(&self, way: Way, plan: Plan, dmabuf: bool) -> Figures {
+        let (sent, received) = self.both(way, plan, dmabuf, |_| ());
+        assert_eq!(received.unwrap(), [""; 0]);
+        let figures = sent.unwrap();
+        assert_eq!(figures.failed, [""; 0]);
+        for hca in &self.hcas {
+            assert_eq!(hca.violations(), []);
+        }
+        figures
+    }
 }
 
 #[test]
-fn all_blocks_arrive_and_full_queues_hold_the_sender_back() {
-    let figures = transfer(&PLAN, false, |_| ()).unwrap();
-    assert!(figures.immediate);
+fn all_blocks_arrive() {
+    let figures = Bed::new(3).transfer(Way::default(), PLAN, false);
+    assert_eq!((figures.devices.len(), figures.again), (2, 0));
     assert_eq!(figures.devices, ["hca0", "hca1"]);
     assert!(figures.megabytes > 0.0 && figures.p50 > 0.0 && figures.p50 <= figures.p99, "{figures:?}");
 }
 
 #[test]
 fn a_dma_buf_and_lost_packets_make_no_difference() {
-    transfer(&PLAN, true, |fabric| _ = fabric.loss(0.01).duplicate(0.01)).unwrap();
+    let bed = Bed::new(3);
+    bed.fabric.loss(0.01).duplicate(0.01).reorder(0.01);
+    for dmabuf in [false, true] {
+        bed.transfer(Way::default(), Plan { batches: 8, ..PLAN }, dmabuf);
+    }
 }
 
 /// Also the last acknowledgements are repeated.
 #[test]
 fn lost_packets_at_the_end_make_no_difference() {
-    let plan = Plan { blocks: 8, block_size: 64, batches: 2, ..PLAN };
-    let transfer = |seed| {
-        let lossy = |fabric: &Fabric| _ = fabric.loss(0.1);
-        transfer_on(&Fabric::new(seed), Way::default(), &plan, false, lossy).unwrap();
-    };
+    let plan = Plan { blocks: 8, block_size: 64, batches: 4, qps: 1, ..PLAN };
     // Beside each other: they wait for the timers of lost packets.
-    std::thread::scope(|scope| (0..16).for_each(|seed| _ = scope.spawn(move || transfer(seed))));
+    std::thread::scope(|scope| {
+        for seed in 0..16 {
+            scope.spawn(move || {
+                let bed = Bed::new(seed);
+                bed.fabric.loss(0.05);
+                bed.transfer(Way::default(), plan, false);
+            });
+        }
+    });
+}
+
+#[test]
+fn the_connection_manager_connects_all_qps() {
+    Bed::new(3).transfer(Way::Cm(Vec::new()), PLAN, false);
+}
+
+#[test]
+fn more_qps_than_batches_are_possible() {
+    Bed::new(3).transfer(Way::default(), Plan { blocks: 2, qps: 5, depth: 4, batches: 3, ..PLAN }, false);
+}
+
+/// Large enough for a NIC to go in its middle.
+const LONG: Plan =
+    Plan { blocks: 64, block_size: 1024, qps: 2, batches: 400, window: 2, depth: 32, stamps_only: false };
+
+/// Waits until this NIC has sent so many packets.
+fn after(hca: &Hca, pause: Duration) {
+    let begin = Instant::now();
+    // Its QPs are there as soon as it is connected.
+    while hca.objects().get("qp").is_none_or(|qps| *qps < LONG.qps as usize) {
+        assert!(begin.elapsed() < Duration::from_secs(30), "it is never connected");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(pause);
+}
+
+/// The batches of a NIC that is removed, at either side, are sent again by the other one. All data are compared.
+#[test]
+fn the_other_nic_takes_over() {
+    for (victim, loss, pause) in [(0, 0.0, 60), (1, 0.005, 120), (2, 0.0, 60), (3, 0.005, 120)] {
+        let bed = Bed::new(victim as u64);
+        bed.fabric.loss(loss);
+        let (sent, received) = bed.both(Way::default(), LONG, false, move |hcas| {
+            after(&hcas[victim], Duration::from_millis(pause));
+            hcas[victim].unplug();
+        });
+        let (figures, lost) = (sent.unwrap(), received.unwrap());
+        assert_eq!((figures.failed.len(), lost.len()), (2, 2), "{figures:?}, {lost:?}");
+        let own = |lanes: &[String], nic: usize| {
+            let name = format!("hca{nic}");
+            assert!(lanes.iter().all(|lane| lane.contains(&name)), "{lanes:?}");
+        };
+        own(&figures.failed, victim % 2);
+        own(&lost, victim % 2 + 2);
+        for (n, hca) in bed.hcas.iter().enumerate().filter(|(n, _)| *n != victim) {
+            assert_eq!(hca.violations(), [], "hca{n}");
+        }
+    }
+}
+
+/// The process of a NIC's context is gone, so nothing answers; this side finds out by its timers.
+#[test]
+fn a_nic_that_dies_without_a_word_is_replaced() {
+    for victim in [0, 3] {
+        let bed = Bed::new(victim as u64);
+        let (sent, received) = bed.both(Way::default(), LONG, false, move |hcas| {
+            after(&hcas[victim], Duration::from_millis(60));
+            hcas[victim].kill();
+        });
+        assert_eq!((sent.unwrap().failed.len(), received.unwrap().len()), (2, 2));
+    }
+}
+
+/// A dma-buf has the keys of one NIC, so its areas are not moved.
+#[test]
+fn areas_of_a_dma_buf_stay_with_their_nic() {
+    let bed = Bed::new(5);
+    let (sent, received) = bed.both(Way::default(), LONG, true, |hcas| {
+        after(&hcas[3], Duration::from_millis(60));
+        hcas[3].unplug();
+    });
+    assert_eq!((sent.unwrap().failed.len(), received.unwrap().len()), (2, 2));
+}
+
+#[test]
+fn without_a_nic_both_sides_end() {
+    let begin = Instant::now();
+    let (sent, received) = Bed::new(6).both(Way::default(), LONG, false, |hcas| {
+        after(&hcas[0], Duration::from_millis(50));
+        hcas[..2].iter().for_each(Hca::unplug);
+    });
+    let (sent, received) = (sent.unwrap_err().to_string(), received.unwrap_err().to_string());
+    assert!(sent.contains("all lanes have failed"), "{sent}");
+    assert!(received.contains("has gone") || received.contains("all lanes have failed"), "{received}");
+    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+}
+
+/// The sender writes only the stamps of the blocks, and the receiver compares all bytes: no other lane makes them right.
+#[test]
+fn wrong_data_end_the_transfer() {
+    let bed = Bed::new(8);
+    let nics: Vec<_> = bed.hcas.iter().cloned().map(Nic::Software).collect();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (sent, received) = within(move || {
+        std::thread::scope(|scope| {
+            let (from, to) = nics.split_at(2);
+            let received = scope.spawn(move || {
+                let (stream, _) = listener.accept()?;
+                receiver::receive(to, &PLAN, false, stream, &Way::default())
+            });
+            let plan = Plan { stamps_only: true, ..PLAN };
+            (sender::send(from, &plan, stream, &Way::default()), received.join().unwrap())
+        })
+    });
+    let error = format!("{:#}", received.unwrap_err());
+    assert!(sent.is_err() && error.contains("block 0: wrong data from byte Some(8) on"), "{error}");
 }
 
 /// The queues of the other side are still there, so the device reports nothing.
@@ -95,35 +237,24 @@ fn each_side_sees_that_the_other_has_gone() {
         let (theirs, _) = listener.accept().unwrap();
         let (ended, end) = channel::<()>();
         let other = std::thread::spawn(move || {
-            let mut ends = [End::<Mlx5>::new(&there[0], &PLAN, AccessFlags::REMOTE_WRITE, false).unwrap()];
-            if sends {
-                ends::connect_receiver(&mut ends, &theirs, &PLAN, &Way::default()).unwrap();
-            } else {
-                ends::connect_sender(&mut ends, &theirs, &PLAN, &Way::default()).unwrap();
-            }
+            let ports = lanes::ports(&there, &PLAN).unwrap();
+            let lanes = match sends {
+                true => lanes::accept(&ports, &theirs, &PLAN, &Way::default()),
+                false => lanes::connect(&ports, &theirs, &PLAN, &Way::default()),
+            };
             drop(theirs);
             end.recv().unwrap_err();
+            drop((lanes, ports));
         });
         let begin = Instant::now();
-        let error = if sends {
-            sender::send::<Mlx5>(&here, &PLAN, &stream, &Way::default()).unwrap_err()
-        } else {
-            receiver::receive::<Mlx5>(&here, &PLAN, false, &stream, &Way::default()).unwrap_err()
-        };
+        let error = within(move || match sends {
+            true => sender::send(&here, &PLAN, stream, &Way::default()).unwrap_err(),
+            false => receiver::receive(&here, &PLAN, false, stream, &Way::default()).unwrap_err(),
+        });
         assert!(error.to_string().contains("has gone") && begin.elapsed().as_secs() < 30, "{error:#}");
         drop(ended);
         other.join().unwrap();
     }
-}
-
-#[test]
-fn the_connection_manager_connects_all_qps() {
-    transfer_by(Way::Cm(Vec::new()), &PLAN, false, |_| ()).unwrap();
-}
-
-#[test]
-fn more_qps_than_blocks_are_possible() {
-    transfer(&Plan { blocks: 2, qps: 5, depth: 4, ..PLAN }, false, |_| ()).unwrap();
 }
 
 #[test]
@@ -134,45 +265,95 @@ fn impossible_sizes_are_refused() {
         Plan { depth: 3, ..PLAN },
         Plan { block_size: 7, ..PLAN },
         Plan { blocks: u32::MAX, block_size: u32::MAX, ..PLAN },
+        Plan { blocks: 1 << 10, block_size: 1 << 20, qps: 64, window: 2, ..PLAN },
     ] {
         assert!(plan.bytes().is_err(), "{plan:?}");
     }
 }
 
-#[test]
-fn two_processes_transfer_over_a_fabric() {
-    let folder = std::env::temp_dir().join(format!("uverbs-bulk-{}", std::process::id()));
+/// A process that is ended if the test fails.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+impl Process {
+    fn wait(&mut self) -> std::process::ExitStatus {
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status;
+            }
+            assert!(begin.elapsed() < LIMIT, "no end after {LIMIT:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// A receiver and a sender with these options, each a process on one fabric. Also the output of the receiver after its address.
+fn processes(
+    name: &str,
+    options: &[&str],
+) -> (Process, BufReader<std::process::ChildStdout>, Process, std::path::PathBuf) {
+    let folder = std::env::temp_dir().join(format!("uverbs-bulk-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let bulk = |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bulk"));
         command.arg("--fabric").arg(folder.join("fabric"));
-        command.args(["-d", "hca0,hca1", "-b", "200", "-s", "512", "-n", "4"]).args(args);
-        command
+        command.args(["-d", "hca0,hca1"]).args(options).args(args);
+        Process(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     };
-    let mut receiver = bulk(&["--serve", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(receiver.stdout.take().unwrap());
+    let mut receiver = bulk(&["--serve", "127.0.0.1:0"]);
+    let mut said = BufReader::new(receiver.0.stdout.take().unwrap());
     let mut line = String::new();
     said.read_line(&mut line).unwrap();
-    let address = line.trim().strip_prefix("listening on ").expect("the address");
-    let sent = bulk(&["--connect", address, "--json"]).output().unwrap();
-    if !sent.status.success() {
-        receiver.kill().unwrap();
-    }
-    assert!(receiver.wait().unwrap().success(), "{sent:?}");
-    line.clear();
+    let address = line.trim().strip_prefix("listening on ").expect("the address").to_owned();
+    let sender = bulk(&["--connect", &address, "--json"]);
+    (receiver, said, sender, folder)
+}
+
+#[test]
+fn two_processes_transfer_over_a_fabric() {
+    let (mut receiver, mut said, mut sender, folder) =
+        processes("two", &["-b", "200", "-s", "512", "-n", "8"]);
+    assert!(sender.wait().success() && receiver.wait().success());
+    let mut line = String::new();
     said.read_line(&mut line).unwrap();
-    assert_eq!(line, "received 4 batches; all data were right\n");
-    let figures: serde_json::Value = serde_json::from_slice(&sent.stdout).unwrap();
-    assert_eq!(figures["plan"]["blocks"], 200);
+    assert_eq!(line, "received 8 batches; all data were right\n");
+    let figures: serde_json::Value = serde_json::from_reader(sender.0.stdout.take().unwrap()).unwrap();
+    assert_eq!((&figures["plan"]["blocks"], &figures["again"]), (&200.into(), &0.into()));
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
+fn a_killed_process_ends_the_other_one() {
+    for kill_sender in [false, true] {
+        // So many batches that neither side ends by itself.
+        let (mut receiver, _said, mut sender, folder) =
+            processes(&format!("kill{kill_sender}"), &["-b", "64", "-s", "512", "-n", "4000000"]);
+        std::thread::sleep(Duration::from_millis(700));
+        let (killed, other) =
+            if kill_sender { (&mut sender, &mut receiver) } else { (&mut receiver, &mut sender) };
+        assert!(killed.0.try_wait().unwrap().is_none() && other.0.try_wait().unwrap().is_none());
+        killed.0.kill().unwrap();
+        let begin = Instant::now();
+        assert!(!other.wait().success());
+        assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+        let text = std::io::read_to_string(other.0.stderr.take().unwrap()).unwrap();
+        assert!(text.contains("has gone") || text.contains("all lanes have failed"), "{text}");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
+
+#[test]
 fn the_program_needs_no_options() {
-    for cm in [None, Some("--cm")] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bulk"));
-        let output = command.args(["-b", "64", "--bench", "--dmabuf"]).args(cm).output().unwrap();
+    for options in [["-b", "16"].as_slice(), &["-b", "16", "--bench", "--dmabuf", "--cm"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_bulk")).args(options).output().unwrap();
         let text = String::from_utf8(output.stdout.clone()).unwrap();
-        assert!(output.status.success() && text.contains("a dma-buf") && text.contains("MB/s"), "{output:?}");
+        assert!(output.status.success() && text.contains("MB/s"), "{output:?}");
     }
 }

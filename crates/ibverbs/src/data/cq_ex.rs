@@ -143,7 +143,7 @@ unsafe extern "C" fn end_poll<D: Driver>(cq: *mut ibv_cq_ex) {
 
 /// A function per field. After the session a field has the value of the last completion, as with libmlx5, unless the device
 /// has written a newer one to its entry. A field that the queue was not created with is 0, as all fields are before the first
-/// session on rxe and siw.
+/// session on the software devices.
 macro_rules! readers {
     ($($name:ident -> $ty:ty = |$completion:ident| $value:expr;)*) => {
         $(

@@ -372,7 +372,7 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
         let limit = self.cqs.patience.left("a connection")?;
         let side = line.side(plan.port_space(), plan.common.tos, limit)?;
         let control = self.control(i)?;
-        // A try that failed has left it in another state. siw can't reset it, and connects it from INIT, too.
+        // A try that failed has left it in another state. iWARP's driver can't reset it, and connects it from INIT, too.
         if control.state()? != QpState::RESET
             && let Err(error) = control.modify_state(QpState::RESET)
             && !error.is_unsupported()

@@ -1,156 +1,124 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The objects of each driver.
+//! The verbs of the objects of each driver.
 
-use super::completion::AnyCompletionQueue;
-use super::{Any, AnyDriver, Mlx5, Rxe, Siw, foreign};
+use super::{Any, Member as _, parts};
 use std::sync::Arc;
 use uverbs_core::attr::{
     CqModeration, Ece, FlowAttr, QpAttr, QpAttrMask, QpInitAttr, QpRateLimitAttr, SrqAttr, SrqAttrMask,
     WqAttr,
 };
-use uverbs_core::control::{CountersHandle, FlowHandle};
+use uverbs_core::control::{CountersHandle, CqEvents, CqHandle, FlowHandle, QpHandle, SrqHandle, WqHandle};
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::{CqObject, Driver, Notify, Object, QpObject, SrqObject, WqObject};
+use uverbs_core::provider::{CqObject, Notify, Object, QpEnd, QpObject, SrqObject, WqObject};
 
-/// A completion queue.
-pub(super) type AnyCq = Any<<Mlx5 as Driver>::Cq, <Rxe as Driver>::Cq, <Siw as Driver>::Cq>;
+macro_rules! objects {
+    ($($part:ident: $handle:ty, $reported:ty;)*) => {$(
+        impl Object for Any<parts::$part> {
+            type Handle = $handle;
+            type Reported = $reported;
 
-/// A shared receive queue.
-pub(super) type AnySrq = Any<<Mlx5 as Driver>::Srq, <Rxe as Driver>::Srq, <Siw as Driver>::Srq>;
-/// A work queue.
-pub(super) type AnyWq = Any<<Mlx5 as Driver>::Wq, <Rxe as Driver>::Wq, <Siw as Driver>::Wq>;
-/// A QP.
-pub(super) type AnyQp = Any<<Mlx5 as Driver>::Qp, <Rxe as Driver>::Qp, <Siw as Driver>::Qp>;
+            fn handle(&self) -> &$handle {
+                each!(self, object => object.handle())
+            }
 
-/// The same verb of the object that the device has.
-macro_rules! forward {
-    ($self:ident.$verb:ident($($arg:expr),*)) => {
-        match $self {
-            Self::Mlx5(object) => object.$verb($($arg),*),
-            Self::Rxe(object) => object.$verb($($arg),*),
-            Self::Siw(object) => object.$verb($($arg),*),
+            fn destroy(self) -> Result<$reported, (Self, Error)> {
+                each!(self, D(object) => object.destroy().map_err(|(object, error)| (D::any(object), error)))
+            }
         }
-    };
+    )*};
 }
 
-/// As `forward`, for a verb with an engine.
-macro_rules! forward_with {
-    ($self:ident.$verb:ident($engine:ident, $($arg:expr),*)) => {
-        match ($self, $engine) {
-            (Self::Mlx5(object), Any::Mlx5(engine)) => object.$verb(engine, $($arg),*),
-            (Self::Rxe(object), Any::Rxe(engine)) => object.$verb(engine, $($arg),*),
-            (Self::Siw(object), Any::Siw(engine)) => object.$verb(engine, $($arg),*),
-            _ => Err(foreign()),
-        }
-    };
+objects! {
+    Cq: CqHandle, CqEvents;
+    Srq: SrqHandle, u32;
+    Wq: WqHandle, u32;
+    Qp: QpHandle, QpEnd;
 }
 
-impl<M, R, S> Object for Any<M, R, S>
-where
-    M: Object,
-    R: Object<Handle = M::Handle, Reported = M::Reported>,
-    S: Object<Handle = M::Handle, Reported = M::Reported>,
-{
-    type Handle = M::Handle;
-    type Reported = M::Reported;
+impl CqObject for Any<parts::Cq> {
+    type Engine = Any<parts::CompletionQueue>;
 
-    fn handle(&self) -> &M::Handle {
-        forward!(self.handle())
-    }
-
-    fn destroy(self) -> Result<M::Reported, (Self, Error)> {
-        match self {
-            Self::Mlx5(object) => object.destroy().map_err(|(object, error)| (Self::Mlx5(object), error)),
-            Self::Rxe(object) => object.destroy().map_err(|(object, error)| (Self::Rxe(object), error)),
-            Self::Siw(object) => object.destroy().map_err(|(object, error)| (Self::Siw(object), error)),
-        }
-    }
-}
-
-impl CqObject for AnyCq {
-    type Engine = AnyCompletionQueue;
-
-    fn resize(&self, engine: &mut AnyCompletionQueue, cqe: u32) -> Result<u32> {
-        forward_with!(self.resize(engine, cqe))
+    fn resize(&self, engine: &mut Self::Engine, cqe: u32) -> Result<u32> {
+        each!(self, D(cq) => cq.resize(D::own_mut(engine)?, cqe))
     }
 
     fn moderate(&self, moderation: CqModeration) -> Result<()> {
-        forward!(self.moderate(moderation))
+        each!(self, cq => cq.moderate(moderation))
     }
 
     fn notify(&self) -> Arc<dyn Notify> {
-        forward!(self.notify())
+        each!(self, cq => cq.notify())
     }
 }
 
-impl SrqObject for AnySrq {
-    type Engine = <AnyDriver as Driver>::SharedRecvQueue;
+impl SrqObject for Any<parts::Srq> {
+    type Engine = Any<parts::SharedRecvQueue>;
 
     fn number(&self) -> Option<u32> {
-        forward!(self.number())
+        each!(self, srq => srq.number())
     }
 
     fn modify(&self, engine: &mut Self::Engine, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()> {
-        forward_with!(self.modify(engine, attr, mask))
+        each!(self, D(srq) => srq.modify(D::own_mut(engine)?, attr, mask))
     }
 
     fn notify(&self) -> Arc<dyn Notify> {
-        forward!(self.notify())
+        each!(self, srq => srq.notify())
     }
 }
 
-impl WqObject for AnyWq {
+impl WqObject for Any<parts::Wq> {
     fn modify(&self, attr: &WqAttr) -> Result<()> {
-        forward!(self.modify(attr))
+        each!(self, wq => wq.modify(attr))
     }
 
     fn notify(&self) -> Arc<dyn Notify> {
-        forward!(self.notify())
+        each!(self, wq => wq.notify())
     }
 }
 
-impl QpObject for AnyQp {
+impl QpObject for Any<parts::Qp> {
     fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
-        forward!(self.modify(attr, mask))
+        each!(self, qp => qp.modify(attr, mask))
     }
 
     fn query(&self, mask: QpAttrMask) -> Result<(QpAttr, QpInitAttr)> {
-        forward!(self.query(mask))
+        each!(self, qp => qp.query(mask))
     }
 
     fn dct_number(&self) -> Option<u32> {
-        forward!(self.dct_number())
+        each!(self, qp => qp.dct_number())
     }
 
     fn is_flushed(&self) -> bool {
-        forward!(self.is_flushed())
+        each!(self, qp => qp.is_flushed())
     }
 
     fn keep_removed(&self) {
-        forward!(self.keep_removed())
+        each!(self, qp => qp.keep_removed())
     }
 
     fn take_removed(&self) -> Vec<u64> {
-        forward!(self.take_removed())
+        each!(self, qp => qp.take_removed())
     }
 
     fn query_ece(&self) -> Result<Ece> {
-        forward!(self.query_ece())
+        each!(self, qp => qp.query_ece())
     }
 
     fn set_ece(&self, ece: Ece) -> Result<()> {
-        forward!(self.set_ece(ece))
+        each!(self, qp => qp.set_ece(ece))
     }
 
     fn modify_rate_limit(&self, attr: &QpRateLimitAttr) -> Result<()> {
-        forward!(self.modify_rate_limit(attr))
+        each!(self, qp => qp.modify_rate_limit(attr))
     }
 
     fn create_flow(&self, attr: &FlowAttr, counters: Option<&CountersHandle>) -> Result<FlowHandle> {
-        forward!(self.create_flow(attr, counters))
+        each!(self, qp => qp.create_flow(attr, counters))
     }
 
     fn notify(&self) -> Arc<dyn Notify> {
-        forward!(self.notify())
+        each!(self, qp => qp.notify())
     }
 }

@@ -3,154 +3,231 @@
 #![expect(unsafe_code)]
 // UNSAFETY: passes the caller's guarantee about memory on to the driver's queue.
 
-use super::{Any, WqeSge};
-use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue, WireSge as _};
-use uverbs_core::wr::{RecvWr, Sge};
+use super::parts::{self, Part};
+use super::{Any, Member as _, WqeSge, format};
+use core::fmt;
+use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue};
+use uverbs_core::wr::RecvWr;
 
-/// More entries than a receive of rxe can have (`RXE_MAX_SGE` is 32), so the driver still refuses too many entries.
-pub(super) const MAX_SGE: usize = 33;
-
-/// The entries in the kernel's format, that of rxe and siw, in `room`.
-#[cfg_attr(not(debug_assertions), inline(always))]
-pub(super) fn to_plain<'r>(sges: &[WqeSge], room: &'r mut [Sge; MAX_SGE]) -> &'r [Sge] {
-    let used = sges.len().min(MAX_SGE);
-    for (to, from) in room.iter_mut().zip(sges) {
-        *to = Sge { addr: from.addr(), length: from.length(), lkey: from.lkey() };
-    }
-    &room[..used]
+/// An open batch of a receive queue. `P` is [`parts::RecvBatch`] or [`parts::SharedRecvBatch`].
+pub struct AnyRecvBatch<P: Part> {
+    batch: Any<P>,
+    /// Why an entry could not be converted to the driver's format.
+    refused: Option<PostError>,
 }
 
-/// Room for [`to_plain`].
-pub(super) const EMPTY: [Sge; MAX_SGE] = [Sge { addr: 0, length: 0, lkey: 0 }; MAX_SGE];
-
-impl<M, R, S> RecvBatch for Any<M, R, S>
-where
-    M: RecvBatch<Sge = WqeSge>,
-    R: RecvBatch<Sge = Sge>,
-    S: RecvBatch<Sge = Sge>,
-{
-    type Sge = WqeSge;
-
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    unsafe fn push(&mut self, wr_id: u64, sges: &[WqeSge]) {
-        match self {
-            // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
-            Self::Mlx5(batch) => unsafe { batch.push(wr_id, sges) },
-            // SAFETY: as above.
-            Self::Rxe(batch) => unsafe { batch.push(wr_id, to_plain(sges, &mut { EMPTY })) },
-            // SAFETY: as above.
-            Self::Siw(batch) => unsafe { batch.push(wr_id, to_plain(sges, &mut { EMPTY })) },
-        }
-    }
-
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn complete(self) -> Result<(), PostError> {
-        match self {
-            Self::Mlx5(batch) => batch.complete(),
-            Self::Rxe(batch) => batch.complete(),
-            Self::Siw(batch) => batch.complete(),
-        }
+impl<P: Part> fmt::Debug for AnyRecvBatch<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnyRecvBatch").finish_non_exhaustive()
     }
 }
 
-impl<M, R, S> RecvQueue for Any<M, R, S>
-where
-    M: RecvQueue<Sge = WqeSge>,
-    R: RecvQueue<Sge = Sge>,
-    S: RecvQueue<Sge = Sge>,
-{
-    type Sge = WqeSge;
-    type Batch<'q>
-        = Any<M::Batch<'q>, R::Batch<'q>, S::Batch<'q>>
-    where
-        Self: 'q;
-
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn batch(&mut self) -> Self::Batch<'_> {
-        match self {
-            Self::Mlx5(queue) => Any::Mlx5(queue.batch()),
-            Self::Rxe(queue) => Any::Rxe(queue.batch()),
-            Self::Siw(queue) => Any::Siw(queue.batch()),
-        }
-    }
-
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    unsafe fn post(&mut self, wr_id: u64, sges: &[WqeSge]) -> Result<(), PostError> {
-        match self {
-            // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
-            Self::Mlx5(queue) => unsafe { queue.post(wr_id, sges) },
-            // SAFETY: as above.
-            Self::Rxe(queue) => unsafe { queue.post(wr_id, to_plain(sges, &mut { EMPTY })) },
-            // SAFETY: as above.
-            Self::Siw(queue) => unsafe { queue.post(wr_id, to_plain(sges, &mut { EMPTY })) },
-        }
-    }
-
-    unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
-        match self {
-            // SAFETY: `list` fulfils the contract of this function, which is that of the driver's.
-            Self::Mlx5(queue) => unsafe { queue.post_recv(list) },
-            // SAFETY: as above.
-            Self::Rxe(queue) => unsafe { queue.post_recv(list) },
-            // SAFETY: as above.
-            Self::Siw(queue) => unsafe { queue.post_recv(list) },
-        }
-    }
-    fn untaken(&self) -> Option<(u32, u32)> {
-        match self {
-            Self::Mlx5(queue) => queue.untaken(),
-            Self::Rxe(queue) => queue.untaken(),
-            Self::Siw(queue) => queue.untaken(),
-        }
-    }
+/// Pushes a receive with its entries in the format of the batch. The code of the first driver does not make room for it.
+///
+/// # Safety
+/// As [`RecvBatch::push`].
+#[cold]
+#[inline(never)]
+unsafe fn push_converted<B: RecvBatch>(batch: &mut B, wr_id: u64, sges: &[WqeSge]) -> Result<(), PostError> {
+    let mut room = format::room();
+    let sges = format::convert(sges, &mut room)?;
+    // SAFETY: the entries name the same memory, which fulfils the contract of this function.
+    unsafe { batch.push(wr_id, sges) };
+    Ok(())
 }
+
+/// As [`push_converted`], for a post.
+///
+/// # Safety
+/// As [`RecvQueue::post`].
+#[cold]
+#[inline(never)]
+unsafe fn post_converted<Q: RecvQueue>(queue: &mut Q, wr_id: u64, sges: &[WqeSge]) -> Result<(), PostError> {
+    let mut room = format::room();
+    let sges = format::convert(sges, &mut room)?;
+    // SAFETY: as in `push_converted`.
+    unsafe { queue.post(wr_id, sges) }
+}
+
+/// Implements the traits for a part that is a receive queue, and for its batches.
+macro_rules! recv_queue {
+    ($queue:ty, $batch:ident) => {
+        impl RecvBatch for AnyRecvBatch<$batch<'_>> {
+            type Sge = WqeSge;
+
+            #[cfg_attr(not(debug_assertions), inline(always))]
+            unsafe fn push(&mut self, wr_id: u64, sges: &[WqeSge]) {
+                let Self { batch, refused } = self;
+                each!(batch, D(batch) => match D::as_own(sges) {
+                    // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
+                    Some(sges) => unsafe { batch.push(wr_id, sges) },
+                    None => {
+                        // SAFETY: as above.
+                        let pushed = unsafe { push_converted(batch, wr_id, sges) };
+                        *refused = refused.or(pushed.err());
+                    }
+                })
+            }
+
+            #[cfg_attr(not(debug_assertions), inline(always))]
+            fn complete(self) -> Result<(), PostError> {
+                let Self { batch, refused } = self;
+                each!(batch, D(batch) => match refused {
+                    Some(error) if D::CONVERTS => Err(error),
+                    _ => batch.complete(),
+                })
+            }
+        }
+
+        impl RecvQueue for Any<$queue> {
+            type Sge = WqeSge;
+            type Batch<'q> = AnyRecvBatch<$batch<'q>>;
+
+            #[cfg_attr(not(debug_assertions), inline(always))]
+            fn batch(&mut self) -> Self::Batch<'_> {
+                let batch = each!(self, D(queue) => D::any(queue.batch()));
+                AnyRecvBatch { batch, refused: None }
+            }
+
+            #[cfg_attr(not(debug_assertions), inline(always))]
+            unsafe fn post(&mut self, wr_id: u64, sges: &[WqeSge]) -> Result<(), PostError> {
+                each!(self, D(queue) => match D::as_own(sges) {
+                    // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
+                    Some(sges) => unsafe { queue.post(wr_id, sges) },
+                    // SAFETY: as above.
+                    None => unsafe { post_converted(queue, wr_id, sges) },
+                })
+            }
+
+            unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
+                // SAFETY: `list` fulfils the contract of this function, which is that of the driver's.
+                each!(self, queue => unsafe { queue.post_recv(list) })
+            }
+
+            fn untaken(&self) -> Option<(u32, u32)> {
+                each!(self, queue => queue.untaken())
+            }
+        }
+    };
+}
+use parts::{RecvBatch as OfQp, SharedRecvBatch as OfSrq};
+recv_queue!(parts::RecvQueue, OfQp);
+recv_queue!(parts::SharedRecvQueue, OfSrq);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::any::{DRIVER_IDS, Member};
+    use core::fmt::Debug;
     use core::marker::PhantomData;
-    use uverbs_core::provider::WireSge;
+    use parts::sealed::Sealed;
+    use uverbs_core::drivers;
+    use uverbs_core::provider::{Driver, WireSge};
 
-    /// A shared queue that shows what it has taken.
+    /// A queue that keeps the number of entries of each receive.
     #[derive(Debug)]
-    struct Shows<S>(u32, PhantomData<S>);
+    struct Keeps<S> {
+        driver_id: u32,
+        receives: Vec<usize>,
+        of: PhantomData<S>,
+    }
 
-    struct NoBatch<S>(PhantomData<S>);
+    struct KeepsBatch<'q, S>(&'q mut Keeps<S>);
 
-    impl<S: WireSge> RecvBatch for NoBatch<S> {
+    impl<S: WireSge> RecvBatch for KeepsBatch<'_, S> {
         type Sge = S;
-        unsafe fn push(&mut self, _: u64, _: &[S]) {}
+        unsafe fn push(&mut self, _: u64, sges: &[S]) {
+            self.0.receives.push(sges.len());
+        }
         fn complete(self) -> Result<(), PostError> {
             Ok(())
         }
     }
 
-    impl<S: WireSge + core::fmt::Debug + Send> RecvQueue for Shows<S> {
+    impl<S: WireSge> RecvQueue for Keeps<S> {
         type Sge = S;
-        type Batch<'q>
-            = NoBatch<S>
-        where
-            Self: 'q;
-        fn batch(&mut self) -> NoBatch<S> {
-            NoBatch(self.1)
+        type Batch<'q> = KeepsBatch<'q, S>;
+        fn batch(&mut self) -> KeepsBatch<'_, S> {
+            KeepsBatch(self)
         }
         unsafe fn post_recv(&mut self, _: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
             Ok(())
         }
         fn untaken(&self) -> Option<(u32, u32)> {
-            Some((self.0, 7))
+            Some((self.driver_id, 7))
         }
+    }
+
+    /// The part of a driver that is such a queue.
+    enum Kept {}
+    impl Sealed for Kept {}
+    impl Part for Kept {
+        type Of<D: Driver> = Keeps<D::Sge>;
+        fn debug<D: Driver>(part: &Keeps<D::Sge>) -> &dyn Debug {
+            part
+        }
+    }
+
+    struct KeptBatch<'q>(PhantomData<&'q ()>);
+    impl Sealed for KeptBatch<'_> {}
+    impl<'q> Part for KeptBatch<'q> {
+        type Of<D: Driver> = KeepsBatch<'q, D::Sge>;
+        fn debug<D: Driver>(_: &Self::Of<D>) -> &dyn Debug {
+            &"a batch"
+        }
+    }
+    recv_queue!(Kept, KeptBatch);
+
+    macro_rules! of_each_driver {
+        (() $([$name:ident $feature:literal $module:ident $krate:ident])*) => {
+            [$(
+                #[cfg(feature = $feature)]
+                {
+                    type D = $krate::$name;
+                    let queue = Keeps { driver_id: D::DRIVER_ID, receives: Vec::new(), of: PhantomData };
+                    (D::any::<Kept>(queue), D::CONVERTS)
+                },
+            )*]
+        };
     }
 
     /// A drain of a QP with a shared queue relies on it where the device raises no event.
     #[test]
     fn the_receives_that_a_device_has_not_taken_are_those_of_its_driver() {
-        type Queue = Any<Shows<WqeSge>, Shows<Sge>, Shows<Sge>>;
-        let queues = [
-            Queue::Mlx5(Shows(1, PhantomData)),
-            Queue::Rxe(Shows(2, PhantomData)),
-            Queue::Siw(Shows(3, PhantomData)),
-        ];
-        assert_eq!(queues.map(|queue| queue.untaken()), [1, 2, 3].map(|n| Some((n, 7))));
+        let untaken = drivers!(of_each_driver()).map(|(queue, _)| queue.untaken());
+        let expected: Vec<_> = DRIVER_IDS.iter().map(|&id| Some((id, 7))).collect();
+        assert_eq!(untaken.as_slice(), expected);
+    }
+
+    /// The first driver has the format of the entries. For the others they are converted, and more than these drivers take are
+    /// refused: none is left out of a receive.
+    #[test]
+    fn a_receive_has_all_its_entries_or_fails() {
+        let sges = [WqeSge::new(0x1000, 64, 1).unwrap(); 34];
+        let mut converting = 0;
+        for (mut queue, converts) in drivers!(of_each_driver()) {
+            let mut batch = queue.batch();
+            // SAFETY: no device accesses the memory.
+            unsafe { batch.push(1, &sges[..2]) };
+            assert_eq!(batch.complete(), Ok(()));
+            let mut batch = queue.batch();
+            // SAFETY: as above.
+            unsafe { batch.push(2, &sges) };
+            // SAFETY: as above.
+            unsafe { batch.push(3, &sges[..1]) };
+            let completed = batch.complete();
+            // SAFETY: as above.
+            let posted = unsafe { queue.post(4, &sges) };
+            let receives = each!(&queue, queue => queue.receives.clone());
+            if converts {
+                assert_eq!([completed, posted], [Err(PostError::TooManySge); 2]);
+                assert_eq!(receives, [2, 1]);
+                converting += 1;
+            } else {
+                assert_eq!([completed, posted], [Ok(()); 2]);
+                assert_eq!(receives, [2, 34, 1, 34]);
+            }
+        }
+        assert_eq!(converting, DRIVER_IDS.len() - 1);
     }
 }

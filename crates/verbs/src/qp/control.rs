@@ -65,7 +65,7 @@ impl<D: Driver> QpControl<D> {
 
     /// Whether the QP, which is in ERR, takes no more receives of its shared queue: the event `QP_LAST_WQE_REACHED` was read since
     /// the last RESET, by any reader of the context's events, or the device had flushed the QP when `modify_qp` to ERR returned
-    /// (siw, which does not raise the event).
+    /// (by a driver that knows it; its device does not raise the event).
     #[must_use]
     pub fn has_last_wqe(&self) -> bool {
         self.inner.events().is_some_and(|events| events.has_last_wqe())
@@ -194,7 +194,7 @@ impl<D: Driver> QpControl<D> {
     }
 
     /// `ibv_query_qp`. The size of the send queue is that of [`cap`](Self::cap), because not every kernel reports it (mlx5_ib
-    /// returns 0). On siw the driver adds the state, which kernels before 6.8 do not report.
+    /// returns 0). A driver adds the state if its kernel driver does not report it (siw's before 6.8).
     ///
     /// # Errors
     /// The kernel's error.

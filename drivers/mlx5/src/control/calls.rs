@@ -14,7 +14,7 @@ use uverbs_core::control::{
     CompChannelHandle, CountersHandle, CqHandle, DmHandle, FlowHandle, PdHandle, QpHandle, QpParents,
     RwqIndTableHandle, SrqHandle, SrqParents, WqHandle, cq, dm, flow, locked, qp, srq, wq,
 };
-use uverbs_core::kernel::{Command, Kernel, Mapping, Protection, Uhw};
+use uverbs_core::kernel::{Command, Kernel, Mapping, Protection, Uhw, page_size};
 use uverbs_core::{Errno, Error, Result};
 use uverbs_uapi::ids::{UVERBS_OBJECT_DM, UVERBS_OBJECT_PD};
 use uverbs_uapi::mlx5::cmds::{
@@ -393,11 +393,4 @@ pub(crate) fn map_clock_info(kernel: &dyn Kernel) -> Result<Mapping, Errno> {
 pub(crate) fn mmap_offset(command: u64, index: u32) -> u64 {
     let index = u64::from(index);
     (command << 8 | index & 0xff | index >> 8 << 16) * u64::from(page_size())
-}
-
-/// Bytes of a page of this machine.
-pub(crate) fn page_size() -> u32 {
-    // SAFETY: sysconf(3) has no preconditions.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    u32::try_from(bytes).unwrap_or(4096)
 }

@@ -49,7 +49,7 @@ fn error(mlx5: &Mlx5, verb: &'static str, errno: Errno) -> Error {
 
 /// Maps the `length` bytes at offset `start` of a page. Returns the mapping, and the offset of the first byte in it.
 pub(super) fn map(mlx5: &Mlx5, start: u64, page: u16, length: u64) -> Result<(DeviceMapping, usize), Errno> {
-    let page_bytes = u64::from(calls::page_size());
+    let page_bytes = u64::from(uverbs_core::kernel::page_size());
     // The kernel does not return the address in the device, only the offset in its first page.
     let start = start & (page_bytes - 1);
     let bytes = length

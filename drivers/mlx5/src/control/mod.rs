@@ -48,6 +48,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use uverbs_core::attr::{AhAttr, CqInitAttr, DeviceAttr};
 use uverbs_core::control::{AhHandle, CompChannelHandle, ContextInfo, PdHandle, XrcdHandle, pd};
+use uverbs_core::device::{DriverMatch, PciId};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::{Kernel, QueueAccess, Uhw};
 use uverbs_core::provider::{
@@ -182,9 +183,16 @@ fn no_memory(verb: &'static str, kernel: &Arc<dyn Kernel>, error: &io::Error) ->
     Error::os(verb, format!("queue memory on {}", kernel.name()), errno)
 }
 
+/// Vendors whose devices may belong to the kernel's mlx5 driver. The probe determines whether they do.
+const fn is_mellanox(id: PciId) -> bool {
+    const MELLANOX: u16 = 0x15b3;
+    id.vendor == MELLANOX
+}
+
 impl Driver for Mlx5 {
     const NAME: &'static str = "mlx5";
     const DRIVER_ID: u32 = RDMA_DRIVER_MLX5;
+    const MATCH: DriverMatch = DriverMatch { driver_id: RDMA_DRIVER_MLX5, pci: is_mellanox };
 
     type Sge = crate::Sge;
     type Remote = crate::Remote;

@@ -276,7 +276,7 @@ impl Uars {
             facts.bf_reg_size = 0;
         }
         facts.uars_per_page = facts.uars_per_page.max(1);
-        let page_bytes = calls::page_size();
+        let page_bytes = uverbs_core::kernel::page_size();
         if u64::from(facts.uars_per_page) * UAR_BYTES as u64 > u64::from(page_bytes) {
             return Err(Error::protocol(VERB, format!("{} UARs in a page", facts.uars_per_page)));
         }

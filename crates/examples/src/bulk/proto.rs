@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The messages of a lane, and the pattern by which the receiver checks the data. All numbers are big-endian.
+
+use uverbs::RemoteRegion;
+use uverbs::remote::REMOTE_REGION_LEN;
+
+/// Bytes at the front of each block that identify its batch and block.
+pub const STAMP: usize = 8;
+
+/// Bytes of the longest message.
+pub const MESSAGE: usize = 8 + REMOTE_REGION_LEN;
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// From the receiver: the lane may write one batch to an area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The number of the area.
+    pub area: u32,
+    /// The batch that was in the area, and was taken.
+    pub taken: Option<u32>,
+    /// The memory.
+    pub region: RemoteRegion,
+}
+
+impl Grant {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; MESSAGE] {
+        let mut bytes = [0; MESSAGE];
+        bytes[..4].copy_from_slice(&self.area.to_be_bytes());
+        bytes[4..8].copy_from_slice(&self.taken.map_or(0, |batch| batch + 1).to_be_bytes());
+        bytes[8..].copy_from_slice(&self.region.encode());
+        bytes
+    }
+
+    /// The grant with these bytes; `None` if they are of none.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let region = RemoteRegion::decode(bytes.get(8..)?).ok()?;
+        Some(Self { area: word(bytes, 0)?, taken: word(bytes, 4)?.checked_sub(1), region })
+    }
+}
+
+/// From the sender, after the blocks: the batch is in the area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// The number of the area.
+    pub area: u32,
+    /// The number of the batch.
+    pub batch: u32,
+}
+
+impl Finished {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; 8] {
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&self.area.to_be_bytes());
+        bytes[4..].copy_from_slice(&self.batch.to_be_bytes());
+        bytes
+    }
+
+    /// The message with these bytes; `None` if they are of none.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        (bytes.len() == 8).then_some(Self { area: word(bytes, 0)?, batch: word(bytes, 4)? })
+    }
+}
+
+/// Writes the first bytes of a block: its batch, its number, and bytes that depend on both.
+pub fn pattern(out: &mut [u8], batch: u32, block: u32) {
+    let stamp = u64::from(batch) << 32 | u64::from(block);
+    let mut number = stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for (n, chunk) in out.chunks_mut(8).enumerate() {
+        if n > 0 {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        }
+        let bytes = if n == 0 { stamp } else { number }.to_be_bytes();
+        chunk.copy_from_slice(&bytes[..chunk.len()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_read_as_they_were_written() {
+        let region = RemoteRegion::new(0x1000, 4096, 7).unwrap();
+        for taken in [None, Some(0), Some(u32::MAX - 1)] {
+            let grant = Grant { area: 3, taken, region };
+            assert_eq!(Grant::decode(&grant.encode()), Some(grant));
+            assert_eq!(Grant::decode(&grant.encode()[1..]), None);
+        }
+        let finished = Finished { area: 5, batch: 9 };
+        assert_eq!(Finished::decode(&finished.encode()), Some(finished));
+        assert_eq!((Finished::decode(&[0; 7]), Finished::decode(&[0; 9])), (None, None));
+    }
+
+    #[test]
+    fn blocks_differ() {
+        let block = |batch, block| {
+            let mut bytes = [0; 64];
+            pattern(&mut bytes, batch, block);
+            bytes
+        };
+        let first = block(1, 2);
+        for other in [block(1, 3), block(2, 2), block(2, 1)] {
+            assert_eq!(first.iter().zip(&other).skip(STAMP).filter(|(a, b)| a == b).count() / 16, 0);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Creating completion queues.
+#![expect(unsafe_code)]
+// UNSAFETY: the private input of commands may contain addresses; those here contain none.
+
+use super::object::Cq;
+use super::{Efa, no_memory, refused};
+use crate::memory::{CqRing, Doorbell};
+use crate::{CompletionQueue, CqState};
+use std::sync::Arc;
+use uverbs_core::attr::{CqFlags, CqInitAttr, WcExFlags};
+use uverbs_core::control::{CompChannelHandle, CqHandle, cq};
+use uverbs_core::kernel::{Protection, Uhw, page_size};
+use uverbs_core::provider::{CompletionQueue as _, CqParts, Kept};
+use uverbs_core::{Error, Result};
+use uverbs_efa_hw::io::RxCdescEx;
+use uverbs_uapi::efa::{
+    EFA_CREATE_CQ_RESP_DB_OFF, EFA_CREATE_CQ_WITH_COMPLETION_CHANNEL, EFA_CREATE_CQ_WITH_SGID,
+    EFA_QUERY_DEVICE_CAPS_CQ_NOTIFICATIONS, EFA_QUERY_DEVICE_CAPS_CQ_WITH_SGID, efa_ibv_create_cq,
+    efa_ibv_create_cq_resp,
+};
+use zerocopy::IntoBytes;
+
+/// What only CQs of EFA have (`efadv_create_cq`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CqOptions {
+    /// The completion of a message from an unknown peer has the peer's GID.
+    pub source_gid: bool,
+}
+
+const VERB: &str = "create_cq";
+
+impl Efa {
+    /// Creates a CQ with these options.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device lacks a flag or an option; otherwise a size is out of range, or the kernel refuses.
+    pub fn new_cq(
+        &self,
+        attr: &CqInitAttr,
+        options: CqOptions,
+        channel: Option<&CompChannelHandle>,
+        user_handle: u64,
+    ) -> Result<CqParts<Self>> {
+        let missing = |what: String| Err(Error::unsupported(VERB, what));
+        let fields = attr.wc_flags.difference(WcExFlags::STANDARD);
+        if !fields.is_empty() {
+            return missing(format!("efa has no completion fields {fields:?}"));
+        }
+        let flags = attr.flags.difference(CqFlags::SINGLE_THREADED);
+        if !flags.is_empty() {
+            return missing(format!("efa has no CQ flags {flags:?}"));
+        }
+        if channel.is_some() && !self.limits.has(EFA_QUERY_DEVICE_CAPS_CQ_NOTIFICATIONS) {
+            return missing(format!(
+                "{} has no completion events: poll a CQ without a channel",
+                self.kernel.name()
+            ));
+        }
+        if options.source_gid && !self.limits.has(EFA_QUERY_DEVICE_CAPS_CQ_WITH_SGID) {
+            return missing(format!("{} does not report the GID of unknown peers", self.kernel.name()));
+        }
+        let entries = attr.cqe.checked_next_power_of_two().unwrap_or(attr.cqe);
+        let request = efa_ibv_create_cq {
+            cq_entry_size: size_of::<RxCdescEx>() as u32,
+            num_sub_cqs: self.limits.sub_cqs,
+            flags: if channel.is_some() { EFA_CREATE_CQ_WITH_COMPLETION_CHANNEL } else { 0 }
+                | if options.source_gid { EFA_CREATE_CQ_WITH_SGID } else { 0 },
+            ..Default::default()
+        };
+        let mut resp = efa_ibv_create_cq_resp::default();
+        // SAFETY: the request has numbers and names no memory.
+        let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
+        let handle = cq::create(&self.kernel, &attr.cqe(entries), channel, user_handle, uhw)?;
+        match self.map_cq(&handle, &resp, channel.is_some()) {
+            Ok(queue) => {
+                let cq = Cq(Kept::new(handle, Arc::clone(queue.shared())));
+                Ok(CqParts { cq, cqe: queue.cqe(), queue })
+            }
+            Err(error) => {
+                let _ = handle.destroy();
+                Err(error)
+            }
+        }
+    }
+
+    /// Maps the rings and the doorbell.
+    fn map_cq(
+        &self,
+        handle: &CqHandle,
+        resp: &efa_ibv_create_cq_resp,
+        has_events: bool,
+    ) -> Result<CompletionQueue> {
+        let bytes = usize::try_from(resp.q_mmap_size).unwrap_or(usize::MAX);
+        let mapping = self.kernel.mmap(resp.q_mmap_key, bytes, Protection::Read).map_err(refused(
+            &*self.kernel,
+            VERB,
+            "ring",
+        ))?;
+        let ring = CqRing::new(mapping, handle.cqe(), self.limits.sub_cqs)
+            .map_err(|e| Error::protocol(VERB, format!("rings of {} entries: {e}", handle.cqe())))?;
+        let doorbell = if resp.comp_mask & EFA_CREATE_CQ_RESP_DB_OFF != 0 {
+            Some(self.doorbell(VERB, resp.db_mmap_key, resp.db_off)?)
+        } else if has_events {
+            return Err(Error::protocol(VERB, "a CQ with events and without a doorbell"));
+        } else {
+            None
+        };
+        CompletionQueue::new(CqState::new(ring, self.generations.len() as u32), self.barrier, doorbell)
+            .map_err(|e| no_memory(VERB, &e))
+    }
+
+    /// Maps the doorbell at an offset of a page.
+    pub(super) fn doorbell(&self, verb: &'static str, key: u64, offset: u32) -> Result<Doorbell> {
+        let page = self.kernel.doorbells(key, page_size() as usize).map_err(refused(
+            &*self.kernel,
+            verb,
+            "doorbell",
+        ))?;
+        Doorbell::new(&page, offset)
+            .ok_or_else(|| Error::protocol(verb, format!("a doorbell at offset {offset:#x} of its page")))
+    }
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The driver of the verbs.
+#![expect(unsafe_code)]
+// UNSAFETY: implements an `unsafe fn` of `Driver`, whose contract this device does not need: it has no data in completions.
+
+use super::object::{Cq, Qp};
+use super::{CqOptions, Efa, QpOptions};
+use crate::wqe::Ah;
+use crate::{CompletionQueue, RecvQueue, SendQueue};
+use std::sync::Arc;
+use uverbs_core::Result;
+use uverbs_core::attr::{AhAttr, CqInitAttr, DeviceAttr};
+use uverbs_core::control::{AhHandle, CompChannelHandle, ContextInfo, PdHandle, pd};
+use uverbs_core::kernel::{Kernel, Uhw};
+use uverbs_core::provider::{CqParts, Driver, NoSrq, NoWq, QpCreate, QpParts, RemoteAddr};
+use uverbs_core::wr::Sge;
+use uverbs_uapi::efa::efa_ibv_alloc_pd_resp;
+use uverbs_uapi::verbs::RDMA_DRIVER_EFA;
+use zerocopy::IntoBytes;
+
+/// A thread domain. It has no resources: each QP has doorbells of its own.
+#[derive(Debug)]
+pub struct ThreadDomain(());
+
+impl Driver for Efa {
+    const NAME: &'static str = "efa";
+    const DRIVER_ID: u32 = RDMA_DRIVER_EFA;
+
+    type Sge = Sge;
+    type Remote = RemoteAddr;
+    type Ah = Ah;
+    type SendQueue = SendQueue;
+    type RecvQueue = RecvQueue;
+    type SharedRecvQueue = RecvQueue;
+    type CompletionQueue = CompletionQueue;
+    type Qp = Qp;
+    type Cq = Cq;
+    type Srq = NoSrq<RecvQueue>;
+    type Wq = NoWq;
+    type Td = ThreadDomain;
+
+    fn open(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
+        Self::open_context(kernel)
+    }
+
+    fn kernel(&self) -> &Arc<dyn Kernel> {
+        &self.kernel
+    }
+
+    fn query_device(&self) -> Result<DeviceAttr> {
+        self.attributes()
+    }
+
+    fn alloc_pd(&self) -> Result<PdHandle> {
+        let mut resp = efa_ibv_alloc_pd_resp::default();
+        pd::alloc(&self.kernel, Uhw::answer(resp.as_mut_bytes()))
+    }
+
+    fn create_cq(
+        &self,
+        attr: &CqInitAttr,
+        channel: Option<&CompChannelHandle>,
+        user_handle: u64,
+    ) -> Result<CqParts<Self>> {
+        self.new_cq(attr, CqOptions::default(), channel, user_handle)
+    }
+
+    unsafe fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>> {
+        self.new_qp(create, QpOptions::default())
+    }
+
+    fn create_ah(&self, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHandle, Ah)> {
+        Self::new_ah(pd, attr)
+    }
+
+    fn alloc_td(&self) -> Result<ThreadDomain> {
+        Ok(ThreadDomain(()))
+    }
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The completion queue: polling and arming. The rings are in `cq_state`, because control calls use them, too.
+//!
+//! A poll copies a completion and leaves the queue before it passes the copy to the user, whose code may make control calls.
+#![expect(unsafe_code)]
+// UNSAFETY: enters the queue as its only poller, which `&mut CompletionQueue` guarantees.
+
+use crate::completion::Completion;
+use crate::cq_state::{CqShared, CqState};
+use crate::memory::Doorbell;
+use core::sync::atomic::Ordering;
+use std::io;
+use std::sync::Arc;
+use uverbs_core::Errno;
+use uverbs_core::kernel::{Entered, Polled};
+use uverbs_core::provider::PollError;
+use uverbs_core::provider::completion::{Claimant, CompletionQueue as CompletionQueueTrait};
+use uverbs_core::sync::ControlBarrier;
+use uverbs_efa_hw::regs::CqDoorbell;
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct CompletionQueue {
+    shared: Arc<CqShared>,
+    /// The rings of `shared`.
+    rings: Arc<Polled<CqState>>,
+    /// Whether an extended poll is open.
+    is_open: bool,
+    /// The current completion of the open poll, or of the last one.
+    last: Option<Completion>,
+    /// An error that was found after a completion, for the next call.
+    pending: Option<PollError>,
+    /// The most completions that one call takes, so that it ends even if the device writes continually.
+    room: usize,
+    capacity: u32,
+    /// `None` if the CQ raises no events.
+    doorbell: Option<Doorbell>,
+}
+
+impl CompletionQueue {
+    /// A queue with this state.
+    ///
+    /// # Errors
+    /// There is no memory for the words that the poller and control calls share.
+    pub fn new(state: CqState, barrier: ControlBarrier, doorbell: Option<Doorbell>) -> io::Result<Self> {
+        let (capacity, room) = (state.capacity(), state.room());
+        let shared = Arc::new(CqShared::new(state, barrier)?);
+        let rings = Arc::clone(&shared.rings);
+        Ok(Self { shared, rings, is_open: false, last: None, pending: None, room, capacity, doorbell })
+    }
+
+    /// The state that the queue shares with control calls.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<CqShared> {
+        &self.shared
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn enter(&self) -> Result<Entered<'_, CqState>, PollError> {
+        // SAFETY: `&mut CompletionQueue`, which all callers have, is the queue's only poller, and each drops what it got before it calls
+        // this again.
+        unsafe { self.rings.enter() }
+    }
+
+    /// Whether a poll may begin.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn may_poll(&mut self) -> Result<(), PollError> {
+        if self.is_open {
+            return Err(PollError::SessionOpen);
+        }
+        self.pending.take().map_or(Ok(()), Err)
+    }
+
+    /// Tells the device how many completions were consumed, if it raises events for them.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn tell(&self) {
+        if let Some(doorbell) = &self.doorbell
+            && let Ok(mut entered) = self.enter()
+            && let Some(consumed) = entered.state().news()
+        {
+            self.ring(doorbell, consumed, false);
+        }
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn ring(&self, doorbell: &Doorbell, consumer_index: u16, arm: bool) {
+        let cmd_sn = self.shared.events.load(Ordering::Relaxed) as u8;
+        doorbell.ring_after_stores(CqDoorbell { consumer_index, cmd_sn, arm }.pack());
+    }
+
+    /// Takes a completion of an extended poll.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn advance(&mut self) -> Result<(), PollError> {
+        let taken = self.enter()?.state().take()?;
+        self.last = Some(taken.ok_or(PollError::Empty)?);
+        Ok(())
+    }
+}
+
+/// Takes the completions of a poll, and claims nothing.
+struct Call<C>(C);
+
+impl<C: FnMut(&Completion)> Claimant<CompletionQueue> for Call<C> {
+    type Claim = ();
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn claim(&mut self, _: &Completion) {}
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn pass(&mut self, completion: &Completion, (): ()) {
+        (self.0)(completion);
+    }
+}
+
+/// Rings the doorbell when dropped, also if a callback panics.
+struct Tell<'q>(&'q mut CompletionQueue);
+
+impl Drop for Tell<'_> {
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn drop(&mut self) {
+        self.0.tell();
+    }
+}
+
+impl CompletionQueueTrait for CompletionQueue {
+    type Completion<'c> = Completion;
+
+    #[inline]
+    fn poll_each(&mut self, max: usize, f: impl FnMut(&Completion)) -> Result<usize, PollError> {
+        self.poll_claiming(max, Call(f))
+    }
+
+    #[inline]
+    fn poll_claiming(&mut self, max: usize, mut claimant: impl Claimant<Self>) -> Result<usize, PollError> {
+        self.may_poll()?;
+        let queue = Tell(self);
+        let max = max.min(queue.0.room);
+        for done in 0..max {
+            let error = match queue.0.enter() {
+                Ok(mut entered) => match entered.state().take() {
+                    Ok(Some(completion)) => {
+                        let claim = claimant.claim(&completion);
+                        drop(entered);
+                        claimant.pass(&completion, claim);
+                        continue;
+                    }
+                    Ok(None) => return Ok(done),
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            if done == 0 {
+                return Err(error);
+            }
+            queue.0.pending = Some(error);
+            return Ok(done);
+        }
+        Ok(max)
+    }
+
+    #[inline]
+    fn start_poll(&mut self) -> Result<(), PollError> {
+        self.may_poll()?;
+        self.advance()?;
+        self.is_open = true;
+        Ok(())
+    }
+
+    #[inline]
+    fn next_poll(&mut self) -> Result<(), PollError> {
+        if !self.is_open {
+            return Err(PollError::NoSession);
+        }
+        self.advance()
+    }
+
+    #[inline]
+    fn end_poll(&mut self) {
+        if core::mem::take(&mut self.is_open) {
+            self.tell();
+        }
+    }
+
+    #[inline]
+    fn current(&self) -> Option<Completion> {
+        if self.is_open { self.last } else { None }
+    }
+
+    #[inline]
+    fn last(&self) -> Option<Completion> {
+        self.last
+    }
+
+    #[inline]
+    fn is_surely_empty(&mut self) -> bool {
+        !self.is_open
+            && self.pending.is_none()
+            && self.enter().is_ok_and(|mut entered| entered.state().is_empty())
+    }
+
+    /// The device has no solicited events.
+    fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {
+        let Some(doorbell) = self.doorbell.as_ref().filter(|_| !solicited_only) else {
+            return Err(PollError::Arm(Errno::EOPNOTSUPP));
+        };
+        let consumed = self.enter()?.state().consumed();
+        self.ring(doorbell, consumed, true);
+        Ok(())
+    }
+
+    fn cqe(&self) -> u32 {
+        self.capacity
+    }
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the poller of a CQ and control calls share: the rings, the QPs, and completions that were taken out of the rings.
+//!
+//! The device writes to a ring without asking whether there is room. So when a QP is reset or destroyed, its completions leave the rings
+//! at once: those of other QPs before them are moved to private memory, where the next poll finds them ([`CqState::remove`]).
+
+use crate::completion::{self, Completion};
+use crate::memory::{CqRing, Cqe};
+use crate::table::Table;
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use uverbs_core::kernel::Polled;
+use uverbs_core::provider::PollError;
+use uverbs_core::sync::ControlBarrier;
+
+/// The state of a CQ that its poller and control calls share.
+#[derive(Debug)]
+pub struct CqShared {
+    /// The rings, which they use in turn.
+    pub(crate) rings: Arc<Polled<CqState>>,
+    /// Events that the program has read. The doorbell that requests the next one has the number.
+    pub(crate) events: AtomicU32,
+}
+
+impl CqShared {
+    /// # Errors
+    /// There is no memory for the words that the poller and control calls share.
+    pub(crate) fn new(state: CqState, barrier: ControlBarrier) -> io::Result<Self> {
+        Ok(Self { rings: Polled::new(state, barrier)?, events: AtomicU32::new(0) })
+    }
+
+    /// Counts an event that was read.
+    pub fn count_event(&self) {
+        self.events.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Stops the poller and calls `f`. `None` in a child of fork(2), or if the poller can't be stopped.
+    pub(crate) fn stopped<R>(&self, f: impl FnOnce(&mut CqState) -> R) -> Option<R> {
+        self.rings.stopped(f)
+    }
+}
+
+/// The tables by QP number and kind of queue. The low bits of the number, as many as the number of QPs needs, are those of one QP at a time
+/// (comment of `qp_num` in `efa_admin_cmds_defs.h`).
+#[derive(Debug)]
+struct Qps {
+    /// Receive and send of each QP; a power of two of QPs.
+    tables: Box<[Option<Arc<Table>>]>,
+    mask: usize,
+}
+
+impl Qps {
+    /// For a device with this many QPs.
+    fn new(max_qp: u32) -> Self {
+        let len = max_qp.clamp(1, 1 << 16).next_power_of_two() as usize * 2;
+        Self { tables: (0..len).map(|_| None).collect(), mask: len - 1 }
+    }
+
+    /// The table of the queue that an entry names.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn get(&self, first: u64) -> Option<&Table> {
+        let (qp_num, is_send) = (completion::qp_num(first), completion::is_send(first));
+        let table = self.tables.get(self.index(qp_num, is_send))?.as_deref()?;
+        (table.qp_num() == qp_num).then_some(table)
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn index(&self, qp_num: u16, is_send: bool) -> usize {
+        (usize::from(qp_num) << 1 | usize::from(is_send)) & self.mask
+    }
+
+    fn set(&mut self, table: Arc<Table>, is_send: bool) {
+        let index = self.index(table.qp_num(), is_send);
+        self.tables[index] = Some(table);
+    }
+
+    fn remove(&mut self, qp_num: u16) {
+        for is_send in [false, true] {
+            let table = &mut self.tables[self.index(qp_num, is_send)];
+            if table.as_ref().is_some_and(|table| table.qp_num() == qp_num) {
+                *table = None;
+            }
+        }
+    }
+}
+
+/// The state.
+#[derive(Debug)]
+pub struct CqState {
+    ring: CqRing,
+    /// The next position of each sub-CQ.
+    at: Box<[u32]>,
+    /// The sub-CQ that is polled next.
+    turn: u32,
+    /// Completions that were taken out of the rings, for the doorbell.
+    consumed: u16,
+    /// The consumer index that the device has.
+    told: u16,
+    /// Completions that [`remove`](Self::remove) has taken out of the rings, of other QPs: at most as many as the rings have.
+    kept: VecDeque<Cqe>,
+    qps: Qps,
+}
+
+impl CqState {
+    /// The state of a new CQ of a device with this many QPs.
+    #[must_use]
+    pub fn new(ring: CqRing, max_qp: u32) -> Self {
+        let at = (0..ring.subs()).map(|_| 0).collect();
+        Self { ring, at, turn: 0, consumed: 0, told: 0, kept: VecDeque::new(), qps: Qps::new(max_qp) }
+    }
+
+    /// The number of completions that fit into each sub-CQ.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.ring.entries()
+    }
+
+    /// The number of entries of all rings.
+    pub(crate) fn room(&self) -> usize {
+        self.ring.entries() as usize * self.ring.subs() as usize
+    }
+
+    /// Completions that were taken out of the rings.
+    pub(crate) fn consumed(&self) -> u16 {
+        self.consumed
+    }
+
+    /// The consumer index, if the device has another one.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn news(&mut self) -> Option<u16> {
+        let is_new = self.told != self.consumed;
+        self.told = self.consumed;
+        is_new.then_some(self.consumed)
+    }
+
+    /// Takes the next entry of a sub-CQ.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn take_of(&mut self, sub: u32) -> Option<Cqe> {
+        let at = self.at.get_mut(sub as usize)?;
+        let entry = self.ring.read(sub, *at)?;
+        *at = at.wrapping_add(1);
+        self.consumed = self.consumed.wrapping_add(1);
+        Some(entry)
+    }
+
+    /// Takes the next entry of any sub-CQ, in turns.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn take_entry(&mut self) -> Option<Cqe> {
+        if !self.kept.is_empty() {
+            return self.kept.pop_front();
+        }
+        for _ in 0..self.ring.subs() {
+            let sub = self.turn;
+            self.turn = if sub + 1 == self.ring.subs() { 0 } else { sub + 1 };
+            let entry = self.take_of(sub);
+            if entry.is_some() {
+                return entry;
+            }
+        }
+        None
+    }
+
+    /// Takes the next completion. Those of earlier QPs of a number are left out; as the device may write them without end, only as many as the rings have.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn take(&mut self) -> Result<Option<Completion>, PollError> {
+        let mut left_out = 0;
+        loop {
+            let Some(entry) = self.take_entry() else { return Ok(None) };
+            if let Some(completion) = self.complete(entry)? {
+                return Ok(Some(completion));
+            }
+            left_out += 1;
+            if left_out > self.room() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The completion of an entry; `None` if its QP was destroyed or reset.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn complete(&self, entry: Cqe) -> Result<Option<Completion>, PollError> {
+        let first = entry[0];
+        let Some(table) = self.qps.get(first) else { return Ok(None) };
+        if completion::is_unsolicited(first) {
+            return Ok(Some(Completion::new(0, entry)));
+        }
+        let number = completion::req_id(first);
+        match table.take(number) {
+            Some(wr_id) => Ok(Some(Completion::new(wr_id, entry))),
+            None => refused(table, number),
+        }
+    }
+
+    /// Adds a queue of a QP.
+    pub(crate) fn attach(&mut self, table: &Arc<Table>, is_send: bool) {
+        self.qps.set(Arc::clone(table), is_send);
+    }
+
+    /// Removes the queues of a QP.
+    pub(crate) fn detach(&mut self, qp_num: u16) {
+        self.qps.remove(qp_num);
+    }
+
+    /// Removes the completions of a QP, which the device has reset or destroyed. Those of other QPs stay, in order.
+    ///
+    /// A program whose CQ has room for its requests has at most as many completions as the rings have entries; if there are more, the
+    /// rest stays in the rings.
+    pub(crate) fn remove(&mut self, qp_num: u16) {
+        let is_other = |entry: &Cqe| completion::qp_num(entry[0]) != qp_num;
+        self.kept.retain(is_other);
+        for sub in 0..self.ring.subs() {
+            for _ in 0..self.ring.entries() {
+                if self.kept.len() == self.room() {
+                    return;
+                }
+                let Some(entry) = self.take_of(sub) else { break };
+                if is_other(&entry) {
+                    self.kept.push_back(entry);
+                }
+            }
+        }
+    }
+
+    /// Whether a poll would find nothing.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn is_empty(&self) -> bool {
+        let mut subs = self.at.iter().zip(0..);
+        self.kept.is_empty() && subs.all(|(at, sub)| self.ring.read(sub, *at).is_none())
+    }
+}
+
+/// A number without a request: that of an earlier generation is left out, any other is an error of the device.
+#[cold]
+fn refused(table: &Table, number: u16) -> Result<Option<Completion>, PollError> {
+    if table.is_current(number) { Err(PollError::Corrupt) } else { Ok(None) }
+}

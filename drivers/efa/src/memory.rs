@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! All access to memory that the device reads or writes: the send queue in the device, the receive ring, completions, doorbells.
+//!
+//! The geometry is checked once; nothing that the device writes is used to compute an address. No reference to shared memory is made
+//! but to atomics.
+#![expect(unsafe_code)]
+// UNSAFETY: accesses shared memory by computed addresses, which are inside the geometry that the constructors checked.
+
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Mapping, Registers};
+use uverbs_core::sync::barrier;
+use uverbs_efa_hw::io::{RxCdescEx, RxDesc, TxWqe, TxWqe128};
+
+/// Why memory is not that of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryError {
+    /// Read-only, or not aligned.
+    Mapping,
+    /// The number of entries is not a power of two, or too large.
+    Entries(u32),
+    /// The entries do not fit in the mapping.
+    TooShort,
+}
+
+impl fmt::Display for MemoryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mapping => f.write_str("the mapping is not writable or not aligned"),
+            Self::Entries(entries) => write!(f, "{entries} entries"),
+            Self::TooShort => f.write_str("the mapping is shorter than the queue"),
+        }
+    }
+}
+
+impl core::error::Error for MemoryError {}
+
+/// The first of `entries` entries of `size` bytes at `offset` of a mapping, aligned to `align`.
+fn part(
+    mapping: &Mapping,
+    offset: usize,
+    entries: usize,
+    size: usize,
+    align: usize,
+) -> Result<NonNull<u64>, MemoryError> {
+    let end =
+        entries.checked_mul(size).and_then(|bytes| bytes.checked_add(offset)).ok_or(MemoryError::TooShort)?;
+    if end > mapping.len() {
+        return Err(MemoryError::TooShort);
+    }
+    // SAFETY: `offset` is at most `end`, which is inside the mapping.
+    let first = unsafe { mapping.as_ptr().add(offset) };
+    if first.addr().get().is_multiple_of(align) { Ok(first.cast()) } else { Err(MemoryError::Mapping) }
+}
+
+/// A number of entries of a ring: a power of two.
+fn mask_of(entries: u32) -> Result<u32, MemoryError> {
+    if entries.is_power_of_two() && entries <= 1 << 30 {
+        Ok(entries - 1)
+    } else {
+        Err(MemoryError::Entries(entries))
+    }
+}
+
+/// Words of the longest send entry.
+pub(crate) const WQE_WORDS: usize = size_of::<TxWqe128>() / 8;
+
+/// A send entry in private memory; of an entry of 64 bytes, the second half is not used.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct Wqe(pub [u64; WQE_WORDS]);
+
+impl Wqe {
+    pub(crate) const ZERO: Self = Self([0; WQE_WORDS]);
+}
+
+/// The send queue in memory of the device.
+///
+/// # Invariant
+/// `mask + 1` is a power of two; from `first` on, as many entries of 64 or, if `wide`, 128 bytes are inside the mapping. `first` is aligned to 64.
+pub struct SendRing {
+    first: NonNull<u64>,
+    mask: u32,
+    wide: bool,
+    mapping: Mapping,
+}
+
+// SAFETY: the ring owns its mapping, which is `Send`, and `first` points into it. Entries are only stored to, by `&mut self`.
+unsafe impl Send for SendRing {}
+
+impl SendRing {
+    /// The entries at `offset` of a mapping.
+    ///
+    /// # Errors
+    /// The mapping has no such entries.
+    pub fn new(mapping: Mapping, offset: usize, entries: u32, wide: bool) -> Result<Self, MemoryError> {
+        if !mapping.is_writable() {
+            return Err(MemoryError::Mapping);
+        }
+        let mask = mask_of(entries)?;
+        let size = if wide { size_of::<TxWqe128>() } else { size_of::<TxWqe>() };
+        Ok(Self { first: part(&mapping, offset, entries as usize, size, 64)?, mask, wide, mapping })
+    }
+
+    /// The number of entries.
+    #[must_use]
+    pub fn entries(&self) -> u32 {
+        self.mask + 1
+    }
+
+    /// Whether an entry has 128 bytes.
+    #[must_use]
+    pub fn is_wide(&self) -> bool {
+        self.wide
+    }
+
+    /// The phase of the entry at a position: that of the first round is 0.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn phase(&self, position: u32) -> bool {
+        position & self.entries() != 0
+    }
+
+    /// Copies an entry to its place in the device.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn write(&mut self, position: u32, wqe: &Wqe) {
+        let (index, blocks) = ((position & self.mask) as usize, 1 + usize::from(self.wide));
+        // SAFETY: the masked index is that of an entry (invariant), which has `blocks` blocks of 8 words.
+        let to = unsafe { self.first.add(index * blocks * 8) };
+        copy_block(to, wqe, 0);
+        if self.wide {
+            // SAFETY: the second block of the entry.
+            copy_block(unsafe { to.add(8) }, wqe, 1);
+        }
+    }
+}
+
+impl fmt::Debug for SendRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendRing")
+            .field("entries", &self.entries())
+            .field("wide", &self.wide)
+            .field("mapping", &self.mapping)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Copies the `nth` block of 64 bytes (0 or 1) by the widest stores that each machine has, so that it leaves the write-combining buffer as a whole.
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn copy_block(to: NonNull<u64>, wqe: &Wqe, nth: usize) {
+    // Bounds-checked, and constant after inlining.
+    let from: &[u64] = &wqe.0[nth * 8..nth * 8 + 8];
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for i in 0..4 {
+        use core::arch::x86_64::__m128i;
+        // SAFETY: the `i`th 16 bytes of the 64 of the block.
+        let unit = unsafe { from.as_ptr().cast::<__m128i>().add(i) };
+        // SAFETY: as above; a `Wqe` is aligned to 64.
+        let unit = unsafe { unit.read() };
+        // SAFETY: `i` is below 4, and 64 bytes at `to` are inside the mapping ([`SendRing::write`]).
+        let to = unsafe { to.cast::<__m128i>().add(i) };
+        // SAFETY: as above; the entries are aligned to 64.
+        unsafe { to.write_volatile(unit) };
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: 64 bytes at `from` are readable, and 64 bytes at `to` are inside the mapping ([`SendRing::write`]).
+    unsafe {
+        core::arch::asm!(
+            "ld1 {{v0.2d, v1.2d, v2.2d, v3.2d}}, [{from}]",
+            "st1 {{v0.2d, v1.2d, v2.2d, v3.2d}}, [{to}]",
+            from = in(reg) from.as_ptr(),
+            to = in(reg) to.as_ptr(),
+            out("v0") _,
+            out("v1") _,
+            out("v2") _,
+            out("v3") _,
+            options(nostack, preserves_flags),
+        );
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    for (i, word) in from.iter().enumerate() {
+        // SAFETY: `i` is below 8, and 64 bytes at `to` are inside the mapping ([`SendRing::write`]).
+        let to = unsafe { to.add(i) };
+        // SAFETY: as above.
+        unsafe { to.write_volatile(*word) };
+    }
+}
+
+/// A doorbell register of 4 bytes.
+pub enum Doorbell {
+    /// Mapped from the device. The pointer is the register's address.
+    Mapped(NonNull<u32>, Registers),
+    /// A register of a software device, with its offset in the page.
+    Port(Arc<dyn DoorbellPort>, u32),
+}
+
+// SAFETY: the pointer is the address of a register in a mapping that this value keeps; it may be used by any thread.
+unsafe impl Send for Doorbell {}
+// SAFETY: `&Doorbell` only allows stores to the register. The device takes stores of several threads in any order.
+unsafe impl Sync for Doorbell {}
+
+impl Doorbell {
+    /// The register at `offset`; `None` if it is not inside the page, or not aligned.
+    #[must_use]
+    pub fn new(page: &DoorbellPage, offset: u32) -> Option<Self> {
+        match page {
+            DoorbellPage::Mapped(registers) => {
+                let register = part(registers, offset as usize, 1, 4, 4).ok()?;
+                Some(Self::Mapped(register.cast(), registers.clone()))
+            }
+            DoorbellPage::Port(port) => {
+                offset.is_multiple_of(4).then(|| Self::Port(Arc::clone(port), offset))
+            }
+        }
+    }
+
+    /// Stores a value.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn store(&self, value: u32) {
+        match self {
+            // SAFETY: the register is inside a mapping that this value keeps, and aligned ([`new`](Self::new)).
+            Self::Mapped(register, _) => unsafe { register.write_volatile(value) },
+            Self::Port(port, offset) => port.ring_word(*offset, value.to_le_bytes()),
+        }
+    }
+
+    /// Rings after stores to a [`SendRing`].
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn ring_after_copies(&self, value: u32) {
+        barrier::write_combining_flush();
+        self.store(value);
+    }
+
+    /// Rings after stores to memory.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn ring_after_stores(&self, value: u32) {
+        barrier::to_device();
+        self.store(value);
+    }
+}
+
+impl fmt::Debug for Doorbell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mapped(register, _) => f.debug_tuple("Mapped").field(register).finish(),
+            Self::Port(port, offset) => f.debug_tuple("Port").field(port).field(offset).finish(),
+        }
+    }
+}
+
+/// The ring of a receive queue.
+///
+/// # Invariant
+/// `mask + 1` is a power of two; from `first` on, as many descriptors are inside the mapping. `first` is aligned to 8.
+pub struct RecvRing {
+    first: NonNull<u64>,
+    mask: u32,
+    mapping: Mapping,
+}
+
+// SAFETY: the ring owns its mapping, which is `Send`, and `first` points into it. Descriptors are only stored to, by atomics.
+unsafe impl Send for RecvRing {}
+
+impl RecvRing {
+    const WORDS: usize = size_of::<RxDesc>() / 8;
+
+    /// The descriptors of a mapping.
+    ///
+    /// # Errors
+    /// The mapping has no such descriptors.
+    pub fn new(mapping: Mapping, entries: u32) -> Result<Self, MemoryError> {
+        if !mapping.is_writable() {
+            return Err(MemoryError::Mapping);
+        }
+        let mask = mask_of(entries)?;
+        Ok(Self { first: part(&mapping, 0, entries as usize, size_of::<RxDesc>(), 8)?, mask, mapping })
+    }
+
+    /// The number of descriptors.
+    #[must_use]
+    pub fn entries(&self) -> u32 {
+        self.mask + 1
+    }
+
+    /// Writes a descriptor.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn write(&mut self, position: u32, desc: [u64; 2]) {
+        const { assert!(Self::WORDS == 2) };
+        // SAFETY: the masked position is that of a descriptor (invariant).
+        let to = unsafe { self.first.add((position & self.mask) as usize * Self::WORDS) };
+        // SAFETY: two aligned words of the descriptor, which are used by atomics only; the mapping is alive.
+        let to = unsafe { to.cast::<[AtomicU64; 2]>().as_ref() };
+        to[0].store(desc[0], Ordering::Relaxed);
+        to[1].store(desc[1], Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for RecvRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecvRing")
+            .field("entries", &self.entries())
+            .field("mapping", &self.mapping)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Words of a completion.
+pub(crate) const CQE_WORDS: usize = size_of::<RxCdescEx>() / 8;
+/// The bytes of a completion as words.
+pub type Cqe = [u64; CQE_WORDS];
+
+/// The rings of a completion queue, one after the other: sub-CQs of the same length.
+///
+/// # Invariant
+/// `mask + 1` is a power of two; from `first` on, `subs` times as many entries of 32 bytes are inside the mapping. `first` is aligned to 8.
+pub struct CqRing {
+    first: NonNull<u64>,
+    mask: u32,
+    subs: u32,
+    mapping: Mapping,
+}
+
+// SAFETY: the ring owns its mapping, which is `Send`, and `first` points into it. Entries are only loaded, by atomics.
+unsafe impl Send for CqRing {}
+
+impl CqRing {
+    /// `subs` sub-CQs of `entries` entries. The mapping may be read-only.
+    ///
+    /// # Errors
+    /// The mapping has no such entries.
+    pub fn new(mapping: Mapping, entries: u32, subs: u16) -> Result<Self, MemoryError> {
+        let (mask, subs) = (mask_of(entries)?, u32::from(subs));
+        let all = (entries as usize)
+            .checked_mul(subs as usize)
+            .filter(|all| *all != 0)
+            .ok_or(MemoryError::Entries(entries))?;
+        Ok(Self { first: part(&mapping, 0, all, size_of::<RxCdescEx>(), 8)?, mask, subs, mapping })
+    }
+
+    /// The number of entries of a sub-CQ.
+    #[must_use]
+    pub fn entries(&self) -> u32 {
+        self.mask + 1
+    }
+
+    /// The number of sub-CQs.
+    #[must_use]
+    pub fn subs(&self) -> u32 {
+        self.subs
+    }
+
+    /// The entry at a position of a sub-CQ, if the device has written it in this round. In the first round the phase is 1.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn read(&self, sub: u32, position: u32) -> Option<Cqe> {
+        debug_assert!(sub < self.subs);
+        let index = (sub % self.subs) as usize * self.entries() as usize + (position & self.mask) as usize;
+        // SAFETY: the sub-CQ is less than their number, and the masked position less than the length of each, so it is an entry (invariant).
+        let entry = unsafe { self.first.add(index * CQE_WORDS) };
+        // SAFETY: aligned words of the entry, which are used by atomics only; the mapping is alive.
+        let entry = unsafe { entry.cast::<[AtomicU64; CQE_WORDS]>().as_ref() };
+        // The flags are in the first word, so the rest of that word is valid, too.
+        let first = entry[0].load(Ordering::Relaxed);
+        let is_odd_round = position & self.entries() != 0;
+        if crate::completion::phase(first) == is_odd_round {
+            return None;
+        }
+        barrier::from_device();
+        Some([
+            first,
+            entry[1].load(Ordering::Relaxed),
+            entry[2].load(Ordering::Relaxed),
+            entry[3].load(Ordering::Relaxed),
+        ])
+    }
+}
+
+impl fmt::Debug for CqRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CqRing")
+            .field("entries", &self.entries())
+            .field("subs", &self.subs)
+            .field("mapping", &self.mapping)
+            .finish_non_exhaustive()
+    }
+}
+
+const _: () = assert!(CQE_WORDS == 4);

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The state of a QP that its posters, its pollers and control calls share.
+//!
+//! A post checks the state and writes to the device in one access to its queue ([`QpAccess`]). So when a control call has closed the
+//! queues, no post writes to memory of the device that may be that of another QP soon.
+
+use crate::cq_state::{CqShared, CqState};
+use crate::table::Table;
+use std::io;
+use std::sync::Arc;
+use uverbs_core::attr::QpState;
+use uverbs_core::errno::Errno;
+use uverbs_core::kernel::QpAccess;
+use uverbs_core::provider::state::StateWord;
+use uverbs_core::sync::ControlBarrier;
+
+/// The state of a QP that a control call has closed: no state of the verbs, and no reset.
+const CLOSED: QpState = QpState(0x7d);
+
+/// Whether sends may be posted. As libefa: the device does not flush what is posted in ERR.
+#[cfg_attr(not(debug_assertions), inline(always))]
+pub(crate) fn may_send(word: StateWord) -> bool {
+    matches!(word.state(), QpState::RTS | QpState::SQD)
+}
+
+/// Whether receives may be posted.
+#[cfg_attr(not(debug_assertions), inline(always))]
+pub(crate) fn may_receive(word: StateWord) -> bool {
+    word.can_receive() && word.state() != QpState::ERR
+}
+
+/// The shared state.
+#[derive(Debug)]
+pub struct QpShared {
+    pub(crate) access: QpAccess,
+    pub(crate) send: Arc<Table>,
+    pub(crate) recv: Arc<Table>,
+    send_cq: Arc<CqShared>,
+    recv_cq: Arc<CqShared>,
+}
+
+impl QpShared {
+    /// The state of a QP in `state`, with tables for this many requests. Its CQs do not know it yet.
+    ///
+    /// # Errors
+    /// There is no memory for the words of posters and control calls.
+    pub fn create(
+        state: QpState,
+        barrier: ControlBarrier,
+        (qp_num, generation): (u16, u16),
+        (sends, receives): (u32, u32),
+        (send_cq, recv_cq): (&Arc<CqShared>, &Arc<CqShared>),
+    ) -> io::Result<Self> {
+        Ok(Self {
+            access: QpAccess::new(state, barrier)?,
+            send: Arc::new(Table::new(sends, (qp_num, generation))),
+            recv: Arc::new(Table::new(receives, (qp_num, generation))),
+            send_cq: Arc::clone(send_cq),
+            recv_cq: Arc::clone(recv_cq),
+        })
+    }
+
+    fn qp_num(&self) -> u16 {
+        self.send.qp_num()
+    }
+
+    /// The state that was stored last.
+    #[must_use]
+    pub fn state(&self) -> QpState {
+        self.access.state().state()
+    }
+
+    /// Whether this is a child of fork(2), and the QP its parent's.
+    #[must_use]
+    pub fn is_forked(&self) -> bool {
+        self.access.state().is_forked()
+    }
+
+    /// Stores a state that allows more than the one before, after the kernel has changed it.
+    pub fn open(&self, state: QpState) {
+        self.access.set_state(state);
+    }
+
+    /// Stores a state that allows less, before the kernel changes it, and waits for the posts in progress.
+    ///
+    /// # Errors
+    /// The errno of membarrier(2): a post may still be in progress, and the state is that of before.
+    pub fn close(&self, state: QpState) -> Result<(), Errno> {
+        let before = self.state();
+        self.access.set_state(state);
+        self.access.wait_for_posters().inspect_err(|_| self.access.set_state(before))
+    }
+
+    /// Ends all posts, until [`open`](Self::open). As [`close`](Self::close).
+    ///
+    /// # Errors
+    /// As [`close`](Self::close).
+    pub fn close_all(&self) -> Result<(), Errno> {
+        self.close(CLOSED)
+    }
+
+    /// Tells the CQs of the QP. `false` in a child of fork(2), or if a CQ is lost.
+    #[must_use]
+    pub fn attach(&self) -> bool {
+        self.send_cq.stopped(|cq| cq.attach(&self.send, true)).is_some()
+            && self.recv_cq.stopped(|cq| cq.attach(&self.recv, false)).is_some()
+    }
+
+    /// Removes the completions of the QP, which the device has reset, and empties its tables. The queues are closed. `false` in a child of
+    /// fork(2), or if a CQ is lost: the queues must stay closed.
+    #[must_use]
+    pub fn reset(&self) -> bool {
+        self.each_cq(|cq| cq.remove(self.qp_num()));
+        let send = self.send_cq.stopped(|_| self.send.reset());
+        send.is_some() && self.recv_cq.stopped(|_| self.recv.reset()).is_some()
+    }
+
+    /// Removes the completions of the QP, which the device has destroyed. The caller ensures that its number is not yet that of another QP.
+    pub fn detach(&self) {
+        self.each_cq(|cq| {
+            cq.remove(self.qp_num());
+            cq.detach(self.qp_num());
+        });
+    }
+
+    fn each_cq(&self, f: impl Fn(&mut CqState)) {
+        self.send_cq.stopped(&f);
+        if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
+            self.recv_cq.stopped(&f);
+        }
+    }
+}

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Control calls against posts and polls.
+#![expect(unsafe_code)]
+// UNSAFETY: posts requests whose memory no device accesses.
+
+use super::{post, sge, to};
+use crate::testing::{Rig, Shape, send_config};
+use crate::{Ah, Completion};
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use uverbs_core::attr::QpState;
+use uverbs_core::provider::state::StateWord;
+use uverbs_core::provider::{
+    Completion as _, CompletionQueue as _, Dest, Op, PostError, RecvBatch as _, RecvQueue as _,
+    SendBatch as _, SendQueue as _, To, Wr, WrBuilder as _,
+};
+use uverbs_core::wr::Sge;
+use uverbs_testkit::{Face, check_claims, handle};
+
+fn rig() -> Rig {
+    Rig::new(Shape::default(), send_config())
+}
+
+fn send(rig: &mut Rig, id: u64) -> Result<(), PostError> {
+    let ah = handle(Ah(1));
+    post(&mut rig.send, Face::Single, &[to(&ah, Wr::new(id, Op::Send))])
+}
+
+/// What `modify_qp` does for RESET, and the device with it.
+fn reset(rig: &mut Rig) {
+    rig.shared.close_all().unwrap();
+    rig.device.reset();
+    assert!(rig.shared.reset());
+    rig.shared.open(QpState::RESET);
+    rig.shared.open(QpState::RTS);
+}
+
+fn ids(rig: &mut Rig) -> Vec<u64> {
+    let mut polled = Vec::new();
+    rig.cq.poll_each(16, |completion| polled.push(completion.wr_id())).unwrap();
+    rig.device.bells.take();
+    polled
+}
+
+#[test]
+fn a_reset_ends_batches_and_empties_the_queues() {
+    let mut rig = rig();
+    for id in 0..3 {
+        send(&mut rig, id).unwrap();
+    }
+    let (sent, _) = rig.device.take();
+    rig.device.complete(0, &rig.device.sent(sent[0].req_id));
+
+    let shared = Arc::clone(&rig.shared);
+    let mut batch = rig.send.batch();
+    let wr: Wr<'_, Ah, Sge> =
+        Wr::new(9, Op::Send).signaled().to(Dest::Ud(To { ah: &Ah(1), remote_qpn: 1, remote_qkey: 1 }));
+    // SAFETY: no memory is named.
+    unsafe { batch.push(&wr) };
+    shared.close_all().unwrap();
+    assert_eq!(batch.complete(), Err(PostError::BadState));
+    assert_eq!(send(&mut rig, 4), Err(PostError::BadState));
+
+    // The kernel refuses: the state is that of before, and so are the queues. A batch from before is still good.
+    shared.open(QpState::RTS);
+    let mut receives = rig.recv.batch();
+    // SAFETY: there is no device that would access the memory.
+    unsafe { receives.push(1, &[sge(1, 1, 1)]) };
+    shared.close_all().unwrap();
+    shared.open(QpState::RTS);
+    assert_eq!(receives.complete(), Ok(()));
+    send(&mut rig, 5).unwrap();
+    rig.device.take();
+
+    let mut batch = rig.send.batch();
+    // SAFETY: no memory is named.
+    unsafe { batch.push(&wr) };
+    shared.close_all().unwrap();
+    rig.device.reset();
+    assert!(shared.reset());
+    shared.open(QpState::RESET);
+    shared.open(QpState::RTS);
+    assert_eq!(batch.complete(), Err(PostError::BadState), "it began before the reset");
+    assert_eq!(ids(&mut rig), [0; 0], "the completion is removed");
+
+    // The queue begins with the first entry and the first phase, and all of it is free.
+    for id in 10..18 {
+        send(&mut rig, id).unwrap();
+    }
+    assert_eq!(send(&mut rig, 18), Err(PostError::QueueFull));
+    let (new, _) = rig.device.take();
+    assert_eq!(new.len(), 8);
+    // Numbers of before the reset are of another generation.
+    rig.device.complete(0, &rig.device.sent(sent[1].req_id));
+    rig.device.complete(0, &rig.device.sent(new[1].req_id));
+    assert_eq!(ids(&mut rig), [11]);
+}
+
+#[test]
+fn an_open_session_does_not_survive_a_reset() {
+    let mut rig = rig();
+    rig.send.wr_start();
+    reset(&mut rig);
+    assert_eq!(rig.send.wr_complete(), Err(PostError::BadState));
+    assert_eq!(send(&mut rig, 1), Ok(()));
+}
+
+#[test]
+fn states_allow_what_libefa_allows() {
+    for (state, expected) in [
+        (QpState::RESET, false),
+        (QpState::INIT, false),
+        (QpState::RTR, false),
+        (QpState::RTS, true),
+        (QpState::SQD, true),
+        (QpState::SQE, false),
+        (QpState::ERR, false),
+    ] {
+        let mut rig = Rig::in_state(Shape::default(), send_config(), state);
+        let result = if expected { Ok(()) } else { Err(PostError::BadState) };
+        assert_eq!(send(&mut rig, 1), result, "{state:?}");
+    }
+}
+
+#[test]
+fn a_removed_device_says_so() {
+    let mut rig = rig();
+    rig.shared.open(StateWord::REMOVED);
+    assert_eq!(send(&mut rig, 1), Err(PostError::Removed));
+    // SAFETY: there is no device that would access the memory.
+    assert_eq!(unsafe { rig.recv.post(1, &[sge(1, 1, 1)]) }, Err(PostError::Removed));
+    rig.shared.open(QpState::RTS);
+    assert_eq!(send(&mut rig, 1), Err(PostError::Removed));
+}
+
+#[test]
+fn the_completions_of_a_destroyed_qp_leave_room_for_others() {
+    let mut one = rig();
+    let shape = Shape { qp_num: 0x0203, ..Shape::default() };
+    // A second QP on the CQ of the first.
+    let other = crate::QpShared::create(
+        QpState::RTS,
+        uverbs_core::sync::ControlBarrier::register(),
+        (shape.qp_num, 1),
+        (8, 8),
+        (one.cq.shared(), one.cq.shared()),
+    );
+    let other = other.unwrap();
+    assert!(other.attach());
+    let other_number = other.send.prepare(0, 77);
+    other.send.publish(0);
+
+    for id in 0..8 {
+        send(&mut one, id).unwrap();
+    }
+    let (sent, _) = one.device.take();
+    for sent in &sent[..7] {
+        one.device.complete(0, &one.device.sent(sent.req_id));
+    }
+    let entry = crate::testing::Entry { qp_num: shape.qp_num, ..one.device.sent(other_number) };
+    one.device.complete(0, &entry);
+    one.device.complete(0, &one.device.sent(sent[7].req_id));
+    one.shared.close_all().unwrap();
+    one.shared.detach();
+    // The device writes a whole round to the ring, which has room for it.
+    for position in 1..17 {
+        let number = other.send.prepare(position, position.into());
+        other.send.publish(position);
+        one.device.complete(0, &crate::testing::Entry { req_id: number, ..entry });
+        if position == 1 {
+            assert_eq!(ids(&mut one), [77, 1], "what is kept comes first");
+        } else {
+            assert_eq!(ids(&mut one), [u64::from(position)]);
+        }
+    }
+    // A late completion of the destroyed QP.
+    one.device.complete(0, &one.device.sent(sent[0].req_id));
+    assert_eq!(ids(&mut one), [0; 0]);
+    other.detach();
+}
+
+#[test]
+fn control_calls_wait_for_claims_only() {
+    let mut rig = rig();
+    for id in 0..2 {
+        send(&mut rig, id).unwrap();
+    }
+    for sent in rig.device.take().0 {
+        rig.device.complete(0, &rig.device.sent(sent.req_id));
+    }
+    let shared = Arc::clone(rig.cq.shared());
+    check_claims(&mut rig.cq, 2, || {
+        shared.stopped(|_| ()).unwrap();
+    });
+}
+
+#[test]
+fn a_callback_may_make_control_calls() {
+    let mut rig = rig();
+    for id in 0..3 {
+        send(&mut rig, id).unwrap();
+    }
+    for sent in rig.device.take().0 {
+        rig.device.complete(0, &rig.device.sent(sent.req_id));
+    }
+    let shared = Arc::clone(&rig.shared);
+    let mut polled = Vec::new();
+    let n = rig.cq.poll_each(8, |completion: &Completion| {
+        polled.push(completion.wr_id());
+        shared.close_all().unwrap();
+        assert!(shared.reset());
+        shared.open(QpState::RESET);
+    });
+    assert_eq!((n, polled), (Ok(1), vec![0]), "the reset has removed the others");
+}
+
+/// Threads that post and poll while another resets: nothing is reported twice, or from before a reset.
+#[test]
+fn posts_polls_and_resets_in_parallel() {
+    const ROUNDS: u64 = 200;
+    let Rig { mut send, recv: _recv, mut cq, shared, device } = rig();
+    let stop = AtomicBool::new(false);
+    let device = std::sync::Mutex::new(device);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let ah = handle(Ah(1));
+            let mut id = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let result = post(&mut send, Face::Single, &[to(&ah, Wr::new(id, Op::Send))]);
+                match result {
+                    Ok(()) => id += 1,
+                    Err(PostError::QueueFull | PostError::BadState) => std::thread::yield_now(),
+                    Err(error) => panic!("{error}"),
+                }
+                let mut device = device.lock().unwrap();
+                let bells = device.bells.take();
+                for sent in device.sends(&bells) {
+                    let entry = device.sent(sent.req_id);
+                    device.complete(0, &entry);
+                }
+            }
+        });
+        scope.spawn(|| {
+            let mut last = None;
+            while !stop.load(Ordering::Relaxed) {
+                cq.poll_each(4, |completion| {
+                    assert!(last < Some(completion.wr_id()), "{last:?}, then {}", completion.wr_id());
+                    last = Some(completion.wr_id());
+                })
+                .unwrap();
+            }
+            assert!(last.is_some());
+        });
+        for _ in 0..ROUNDS {
+            shared.close_all().unwrap();
+            {
+                let mut device = device.lock().unwrap();
+                device.bells.take();
+                device.reset();
+                assert!(shared.reset());
+            }
+            shared.open(QpState::RESET);
+            shared.open(QpState::RTS);
+            std::thread::yield_now();
+        }
+        std::thread::sleep(core::time::Duration::from_millis(20));
+        stop.store(true, Ordering::Relaxed);
+    });
+}
