@@ -22,7 +22,8 @@ use uverbs_core::control::{
 };
 use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{
-    CompletionQueue as _, CqParts, Driver, Kept, NoWq, Object as _, QpCreate, QpParts, SrqCreate, SrqParts,
+    CompletionQueue as _, CqParts, Driver, Import, Kept, NoWq, Object as _, QpCreate, QpParts, SrqCreate,
+    SrqParts,
 };
 use uverbs_core::sync::{ControlBarrier, ProcessMutex};
 use uverbs_core::wr::Sge;
@@ -96,6 +97,8 @@ impl<D: Device> Soft<D> {
         Ok((shared, send, recv, cap))
     }
 }
+
+impl<D: Device> Import for Soft<D> {}
 
 impl<D: Device> Driver for Soft<D> {
     const NAME: &'static str = D::NAME;

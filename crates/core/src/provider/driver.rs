@@ -33,7 +33,7 @@ use std::sync::Arc;
 /// A verb that creates an object with queues returns the [object](super::object) and its engines. The object owns what the device uses, so
 /// creating, changing and destroying it is safe; objects of two contexts, or an engine with the object of another one, are
 /// [`Error::Invalid`]. Unsafe is only what passes memory, or numbers that nobody checks, to the device: [`reg_mr`](Self::reg_mr),
-/// [`import_pd`](Self::import_pd), [`import_dm`](Self::import_dm), and data in completions ([`create_qp`](Self::create_qp),
+/// [`import_pd`](Import::import_pd), [`import_dm`](Import::import_dm), and data in completions ([`create_qp`](Self::create_qp),
 /// [`DcDriver::create_dct`]). A completion means that the device is done with the memory of its work request, which is what posting
 /// relies on.
 ///
@@ -56,7 +56,7 @@ use std::sync::Arc;
 ///     let _ = handle.modify(None, attr, QpAttrMask::STATE, Uhw::none());
 /// }
 /// ```
-pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
+pub trait Driver: Import + Send + Sync + core::fmt::Debug + 'static {
     /// The name of rdma-core's provider, such as `mlx5`.
     const NAME: &'static str;
     /// The `driver_id` that the ioctl header must carry (`enum rdma_driver_id`).
@@ -96,17 +96,6 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     /// # Errors
     /// The kernel refuses the context, or its answer is not one of this driver.
     fn open(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)>;
-
-    /// Uses the context of a device file that another process, or another part of this one, has opened. Only for
-    /// drivers whose kernel driver reports contexts.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] if the driver does not import contexts; otherwise the kernel refuses, or the context is
-    /// of another driver.
-    fn import(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
-        let _ = kernel;
-        Err(Error::unsupported("import_device", format!("{} does not import contexts", Self::NAME)))
-    }
 
     /// The kernel port of the context.
     fn kernel(&self) -> &Arc<dyn Kernel>;
@@ -216,32 +205,6 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         Err(Error::unsupported("alloc_dm", format!("{} has no device memory", Self::NAME)))
     }
 
-    /// Imports a protection domain of an imported context by its kernel handle.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] if the driver does not import domains; otherwise the context has no domain with this
-    /// handle.
-    ///
-    /// # Safety
-    /// As [`control::pd::import`].
-    unsafe fn import_pd(&self, handle: u32) -> Result<PdHandle> {
-        let _ = handle;
-        Err(Error::unsupported("import_pd", format!("{} does not import domains", Self::NAME)))
-    }
-
-    /// Imports device memory of an imported context by its kernel handle.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] if the device has no memory; otherwise the context has no device memory with this
-    /// handle.
-    ///
-    /// # Safety
-    /// As [`control::dm::import`].
-    unsafe fn import_dm(&self, handle: u32) -> Result<DmParts> {
-        let _ = handle;
-        Err(Error::unsupported("import_dm", format!("{} has no device memory", Self::NAME)))
-    }
-
     /// Creates a work queue: receives without a QP. Only for devices that have work queues.
     ///
     /// # Errors
@@ -274,6 +237,45 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     /// # Errors
     /// The kernel refuses a page of doorbells.
     fn alloc_td(&self) -> Result<Self::Td>;
+}
+
+/// The verbs by which processes share a context. Only for drivers whose kernel driver reports contexts; the others implement none of them.
+pub trait Import: Sized {
+    /// Uses the context of a device file that another process, or another part of this one, has opened.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the driver does not import contexts; otherwise the kernel refuses, or the context is
+    /// of another driver.
+    fn import(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
+        let what = format!("the driver of {} does not import contexts", kernel.name());
+        Err(Error::unsupported("import_device", what))
+    }
+
+    /// Imports a protection domain of an imported context by its kernel handle.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the driver does not import domains; otherwise the context has no domain with this
+    /// handle.
+    ///
+    /// # Safety
+    /// As [`control::pd::import`].
+    unsafe fn import_pd(&self, handle: u32) -> Result<PdHandle> {
+        let _ = handle;
+        Err(Error::unsupported("import_pd", "the driver does not import domains"))
+    }
+
+    /// Imports device memory of an imported context by its kernel handle.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device has no memory; otherwise the context has no device memory with this
+    /// handle.
+    ///
+    /// # Safety
+    /// As [`control::dm::import`].
+    unsafe fn import_dm(&self, handle: u32) -> Result<DmParts> {
+        let _ = handle;
+        Err(Error::unsupported("import_dm", "the device has no memory"))
+    }
 }
 
 /// A driver whose devices have dynamic connections: initiators that send to many targets, one after the other.

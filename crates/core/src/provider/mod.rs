@@ -24,7 +24,7 @@ pub mod wire;
 pub mod wr;
 
 pub use completion::{Completion, CompletionQueue};
-pub use driver::{DcDriver, Driver};
+pub use driver::{DcDriver, Driver, Import};
 pub use error::{BadWr, PollError, PostError, QueueError, QueueKind, QueueName};
 pub use inline::Inline;
 pub use object::{CqObject, Kept, Life, NoSrq, NoWq, Notify, Object, QpEnd, QpObject, SrqObject, WqObject};

@@ -428,8 +428,7 @@ mod tests {
     #[test]
     fn an_object_that_is_dropped_keeps_its_memory() {
         let (object, memory) = thing(0);
-        let dropped = [object];
-        drop(dropped);
+        let _ = Some(object);
         assert_eq!(Arc::strong_count(&memory), 2);
         let (object, memory) = thing(1);
         let (object, _) = object.destroy().unwrap_err();

@@ -17,7 +17,7 @@ use uverbs_core::control::{
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Kernel;
 use uverbs_core::provider::{
-    CqParts, DmParts, Driver, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,
+    CqParts, DmParts, Driver, Import, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,
 };
 
 /// As [`Member::any`], with a value beside the part.
@@ -81,6 +81,25 @@ fn create_wq<D: Member>(driver: &D, create: &WqCreate<'_, AnyDriver>) -> Result<
     Ok(WqParts { wq: D::any(wq), queue: D::any(queue), attr })
 }
 
+impl Import for AnyDriver {
+    fn import(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
+        for_id!("import_device", kernel.driver_id(), D => {
+            let (driver, info) = D::import(kernel)?;
+            Ok((D::any(driver), info))
+        })
+    }
+
+    unsafe fn import_pd(&self, handle: u32) -> Result<PdHandle> {
+        // SAFETY: the contract of this function is that of the driver's.
+        each!(self, driver => unsafe { driver.import_pd(handle) })
+    }
+
+    unsafe fn import_dm(&self, handle: u32) -> Result<DmParts> {
+        // SAFETY: the contract of this function is that of the driver's.
+        each!(self, driver => unsafe { driver.import_dm(handle) })
+    }
+}
+
 impl Driver for AnyDriver {
     const NAME: &'static str = "any";
     const DRIVER_ID: u32 = match DRIVER_IDS.first() {
@@ -106,13 +125,6 @@ impl Driver for AnyDriver {
     fn open(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
         for_id!("open_device", kernel.driver_id(), D => {
             let (driver, info) = D::open(kernel)?;
-            Ok((D::any(driver), info))
-        })
-    }
-
-    fn import(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
-        for_id!("import_device", kernel.driver_id(), D => {
-            let (driver, info) = D::import(kernel)?;
             Ok((D::any(driver), info))
         })
     }
@@ -172,16 +184,6 @@ impl Driver for AnyDriver {
 
     fn alloc_dm(&self, length: u64, log_align: u32) -> Result<DmParts> {
         each!(self, driver => driver.alloc_dm(length, log_align))
-    }
-
-    unsafe fn import_pd(&self, handle: u32) -> Result<PdHandle> {
-        // SAFETY: the contract of this function is that of the driver's.
-        each!(self, driver => unsafe { driver.import_pd(handle) })
-    }
-
-    unsafe fn import_dm(&self, handle: u32) -> Result<DmParts> {
-        // SAFETY: the contract of this function is that of the driver's.
-        each!(self, driver => unsafe { driver.import_dm(handle) })
     }
 
     fn create_wq(&self, create: &WqCreate<'_, Self>) -> Result<WqParts<Self>> {

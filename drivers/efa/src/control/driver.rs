@@ -12,7 +12,7 @@ use uverbs_core::Result;
 use uverbs_core::attr::{AhAttr, CqInitAttr, DeviceAttr};
 use uverbs_core::control::{AhHandle, CompChannelHandle, ContextInfo, PdHandle, pd};
 use uverbs_core::kernel::{Kernel, Uhw};
-use uverbs_core::provider::{CqParts, Driver, NoSrq, NoWq, QpCreate, QpParts, RemoteAddr};
+use uverbs_core::provider::{CqParts, Driver, Import, NoSrq, NoWq, QpCreate, QpParts, RemoteAddr};
 use uverbs_core::wr::Sge;
 use uverbs_uapi::efa::efa_ibv_alloc_pd_resp;
 use uverbs_uapi::verbs::RDMA_DRIVER_EFA;
@@ -21,6 +21,8 @@ use zerocopy::IntoBytes;
 /// A thread domain. It has no resources: each QP has doorbells of its own.
 #[derive(Debug)]
 pub struct ThreadDomain(());
+
+impl Import for Efa {}
 
 impl Driver for Efa {
     const NAME: &'static str = "efa";

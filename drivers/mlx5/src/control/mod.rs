@@ -52,8 +52,8 @@ use uverbs_core::device::{DriverMatch, PciId};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::{Kernel, QueueAccess, Uhw};
 use uverbs_core::provider::{
-    CqParts, DcDriver, DctCreate, DmParts, Driver, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts,
-    WqCreate, WqParts,
+    CqParts, DcDriver, DctCreate, DmParts, Driver, Import, QpCreate, QpParts, RssQpCreate, SrqCreate,
+    SrqParts, WqCreate, WqParts,
 };
 use uverbs_core::sync::{ControlBarrier, ProcessMutex};
 use uverbs_mlx5_hw::wqe::MLX5_INVALID_LKEY;
@@ -211,11 +211,6 @@ impl Driver for Mlx5 {
         Self::open_with(kernel, &Options::from_env()?)
     }
 
-    fn import(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
-        let imported = context::import(&kernel)?;
-        Self::with_context(kernel, &Options::from_env()?, imported)
-    }
-
     fn kernel(&self) -> &Arc<dyn Kernel> {
         &self.kernel
     }
@@ -275,18 +270,6 @@ impl Driver for Mlx5 {
         dm::alloc(self, length, log_align)
     }
 
-    unsafe fn import_pd(&self, handle: u32) -> Result<PdHandle> {
-        // SAFETY: the caller meets the contract of `pd::import`, which is also that of this function.
-        let pd = unsafe { pd::import(&self.kernel, handle) }?;
-        calls::query_pd(&pd)?;
-        Ok(pd)
-    }
-
-    unsafe fn import_dm(&self, handle: u32) -> Result<DmParts> {
-        // SAFETY: the caller meets the contract of `dm::import`, which is also that of this function.
-        unsafe { dm::import(self, handle) }
-    }
-
     fn create_wq(&self, create: &WqCreate<'_, Self>) -> Result<WqParts<Self>> {
         wq::create(self, create, None)
     }
@@ -304,6 +287,25 @@ impl Driver for Mlx5 {
         // If its register is shared with others, its QPs allocate registers one by one.
         let first = ProcessMutex::new(first.filter(BfReg::is_dedicated));
         Ok(ThreadDomain { first, context: Arc::clone(&self.indices) })
+    }
+}
+
+impl Import for Mlx5 {
+    fn import(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
+        let imported = context::import(&kernel)?;
+        Self::with_context(kernel, &Options::from_env()?, imported)
+    }
+
+    unsafe fn import_pd(&self, handle: u32) -> Result<PdHandle> {
+        // SAFETY: the caller meets the contract of `pd::import`, which is also that of this function.
+        let pd = unsafe { pd::import(&self.kernel, handle) }?;
+        calls::query_pd(&pd)?;
+        Ok(pd)
+    }
+
+    unsafe fn import_dm(&self, handle: u32) -> Result<DmParts> {
+        // SAFETY: the caller meets the contract of `dm::import`, which is also that of this function.
+        unsafe { dm::import(self, handle) }
     }
 }
 
