@@ -68,6 +68,12 @@ impl CompletionQueue {
         if self.is_open {
             return Err(PollError::SessionOpen);
         }
+        if self.pending.is_none() { Ok(()) } else { self.pending_error() }
+    }
+
+    /// The error that was found after a completion.
+    #[cold]
+    fn pending_error(&mut self) -> Result<(), PollError> {
         self.pending.take().map_or(Ok(()), Err)
     }
 
