@@ -10,7 +10,7 @@ use crate::table::Table;
 use crate::wqe::SendConfig;
 use crate::{CqShared, RecvQueue, SendQueue};
 use std::sync::Arc;
-use uverbs_core::attr::{QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, SendOpsFlags};
+use uverbs_core::attr::{QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, SendOpsFlags, transition};
 use uverbs_core::control::{QpHandle, QpParents, qp};
 use uverbs_core::kernel::{Protection, Uhw, page_size};
 use uverbs_core::provider::opcodes::{builder_opcodes, opcode_bit, opcodes};
@@ -291,6 +291,7 @@ impl Efa {
         }
         // SAFETY: the handle belongs to `shared` (the contract of this function), whose state is updated here.
         let result = unsafe { handle.modify(Some(before), attr, mask, Uhw::none()) };
+        let result = result.map_err(|error| explain(handle, before, target.unwrap_or(before), mask, error));
         match target {
             Some(QpState::RESET | QpState::ERR) if result.is_err() => shared.open(before),
             Some(QpState::RESET) if !shared.reset() && !shared.is_forked() => {
@@ -320,5 +321,19 @@ impl Efa {
         let _one = self.numbers.lock();
         // SAFETY: the handle belongs to `shared` (the contract of this function), whose queues are closed.
         unsafe { handle.destroy() }.inspect(|_| shared.detach()).inspect_err(|_| shared.open(before))
+    }
+}
+
+/// The error of a transition. Core has no table for the driver's type; SRD has the transitions of UD, and the retries of a message that found no
+/// receive (`srd_qp_state_table` in `efa_verbs.c`).
+fn explain(handle: &QpHandle, from: QpState, to: QpState, mask: QpAttrMask, error: Error) -> Error {
+    if handle.qp_type() != QpType::Driver || !matches!(error, Error::Invalid { field: "attr_mask", .. }) {
+        return error;
+    }
+    let is_start = (from, to) == (QpState::RTR, QpState::RTS);
+    let as_ud = if is_start { mask.difference(QpAttrMask::RNR_RETRY) } else { mask };
+    match transition::explain(QpType::Ud, from, to, as_ud) {
+        Some(reason) => Error::invalid(MODIFY, "attr_mask", format!("{reason}, whose rules SRD has")),
+        None => Error::os(MODIFY, format!("SRD qp {:#x}", handle.qp_num()), Errno::EINVAL),
     }
 }
