@@ -125,6 +125,39 @@ fn named_items_are_in_their_files() {
     assert!(count > 25, "only {count} items: does the test find them?");
 }
 
+/// The names after `codegen: ` in the comments of a source, with their lines.
+fn reasons_of_codegen(source: &str) -> Vec<(usize, String)> {
+    let of = |line: &str| {
+        let comment = line.split_once("//")?.1;
+        let name = comment.split_once("codegen: ")?.1;
+        Some(name.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned())
+    };
+    (1..).zip(source.lines()).filter_map(|(number, line)| Some((number, of(line)?))).collect()
+}
+
+/// A comment `codegen: NAME` refers to a heading of the page, and each heading has a place.
+#[test]
+fn reasons_of_codegen_are_headings_of_their_page() {
+    assert_eq!(
+        reasons_of_codegen("x(); // Rare. codegen: call\n\"codegen: no\"\n    // codegen:"),
+        [(1, "call".to_owned())]
+    );
+    const PAGE: &str = "docs/src/internals/codegen.md";
+    let page = read(PAGE);
+    let headings: BTreeSet<_> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    let mut named = BTreeSet::new();
+    for file in files(&["crates", "drivers"], ".rs") {
+        let source = fs::read_to_string(&file).unwrap();
+        for (line, name) in reasons_of_codegen(&source) {
+            let at = file.display();
+            assert!(headings.contains(name.as_str()), "{at}:{line}: {PAGE} has no heading {name:?}");
+            named.insert(name);
+        }
+    }
+    let without: Vec<_> = headings.iter().filter(|heading| !named.contains(**heading)).collect();
+    assert!(without.is_empty(), "{PAGE}: no comment refers to {without:?}");
+}
+
 /// Links of the documents that are not pages of the book, whose links `cargo xtask book` checks.
 #[test]
 fn links_of_other_documents_are_valid() {

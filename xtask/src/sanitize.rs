@@ -41,9 +41,15 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let filter = args.filter.as_deref().or((args.which == Which::Thread).then_some("real_time"));
     run::inherit(test(args.which, &["--package", "uverbs-tests", "--test", "hca"]).arg("--").args(filter))?;
     let units: &[&str] = match args.which {
-        Which::Address => {
-            &["uverbs-core", "uverbs-mlx5", "uverbs-efa", "uverbs-fabric", "uverbs-softkernel", "uverbs-hca"]
-        }
+        Which::Address => &[
+            "uverbs-core",
+            "uverbs-mlx5",
+            "uverbs-efa",
+            "uverbs-fabric",
+            "uverbs-softkernel",
+            "uverbs-hca",
+            "uverbs-efa-device",
+        ],
         // Few unit tests of other crates use threads, and those are threads of the software HCA.
         Which::Thread => &["uverbs-core", "uverbs-mlx5", "uverbs-efa"],
     };

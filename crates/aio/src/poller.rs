@@ -228,8 +228,7 @@ impl<D: Driver> Poller<D> {
 
     /// Polls once; the caller wakes the tasks. Reads an event of the channel before that, if there is one (`event`). If the CQ is
     /// armed before, a completion that this poll does not find raises an event.
-    ///
-    /// The small error keeps the result in registers.
+    // codegen: words
     #[inline]
     pub(crate) fn poll(&self, event: bool, arm: bool, wakes: &mut Vec<Waker>) -> Result<usize, PollError> {
         if self.sleeper.is_forked() {
@@ -316,8 +315,7 @@ impl<D: Driver> Poller<D> {
 
     /// Sleeps until a descriptor is readable, at most for this time. If the channel is, the next poll reads its event. Not for a child
     /// of fork(2).
-    ///
-    /// The small error keeps the result in registers.
+    // codegen: words
     #[inline]
     pub(crate) fn sleep(&self, limit: Option<Duration>, wakes: &mut Vec<Waker>) -> Result<Readable, Errno> {
         let readable = self.sleeper.wait(limit, wakes)?;

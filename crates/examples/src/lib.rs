@@ -6,6 +6,7 @@
 //! | `kv` | a key-value store: [`kv`] |
 //! | `bulk` | transfers of many blocks over several QPs and NICs, with failover: [`bulk`] |
 //! | `log` | a replicated log, with election by compare-and-swap and fencing by windows: [`log`] |
+//! | `rpc` | calls with deadlines, of hundreds of clients to one server: [`rpc`] |
 //! | `rc_pingpong`, `loopback`, `echo` | ports of programs for other libraries, without a library of their own |
 //!
 //! The libraries are generic over the driver; the programs use `AnyDriver`, so they run on any device, also on software
@@ -21,6 +22,8 @@ pub mod link;
 pub mod log;
 #[forbid(unsafe_code)]
 pub mod nic;
+#[forbid(unsafe_code)]
+pub mod rpc;
 pub mod udmabuf;
 #[forbid(unsafe_code)]
 pub mod wait;

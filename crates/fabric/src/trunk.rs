@@ -22,7 +22,8 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufReader, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -179,7 +180,8 @@ pub(crate) struct Trunks {
 struct State {
     sockets: BTreeMap<u64, UnixStream>,
     next: u64,
-    listeners: Vec<PathBuf>,
+    /// Each with its path, which another program may have removed.
+    listeners: Vec<(PathBuf, UnixListener)>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -226,9 +228,9 @@ impl Trunks {
         for socket in sockets.into_values() {
             let _ = socket.shutdown(Shutdown::Both);
         }
-        for path in listeners {
-            // Wakes the thread in accept(2), which then sees the flag.
-            let _ = UnixStream::connect(&path);
+        for (path, listener) in listeners {
+            // Wakes the thread in accept(2), which then sees the flag. A connection would not, if the path is gone.
+            let _ = nix::sys::socket::shutdown(listener.as_raw_fd(), nix::sys::socket::Shutdown::Both);
             let _ = socket::remove(&path);
         }
         for thread in threads {
@@ -267,7 +269,7 @@ impl Trunks {
         path: &Path,
     ) -> io::Result<()> {
         let listener = socket::bind(path)?;
-        self.state().listeners.push(path.into());
+        self.state().listeners.push((path.into(), listener.try_clone()?));
         let (this, shared) = (Arc::clone(self), Arc::clone(shared));
         self.spawn("fabric", move || {
             for stream in listener.incoming() {

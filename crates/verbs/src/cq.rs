@@ -437,7 +437,8 @@ impl<D: Driver, F: FnMut(Polled<'_, '_, D>)> Claimant<D::CompletionQueue> for Pa
 }
 
 impl<D: Driver> State<D> {
-    /// Passes on what a scope has kept. The closure is not a type parameter, so that it is inlined in the other place only.
+    /// Passes on what a scope has kept.
+    // codegen: call
     #[cold]
     #[inline(never)]
     fn deliver(&mut self, max: usize, f: &mut dyn FnMut(Polled<'_, '_, D>)) -> usize {
@@ -490,7 +491,7 @@ macro_rules! polling {
                     let mut f = f;
                     return Ok(state.deliver(max, &mut f));
                 }
-                // By value, so that what `f` captures can stay in registers.
+                // codegen: address
                 self.queue.poll_claiming(max, Pass { known: &mut state.known, f })
             }
 

@@ -56,8 +56,8 @@ pub(crate) struct Flight<D: Driver> {
     /// Of sends: the count of the first that is not known to be complete. The poller of their CQ keeps it here while it polls
     /// other queues. A hint: any value is sound.
     pub(super) expected: AtomicU32,
-    /// The first reason why a work request of the open batch was refused. Only the poster uses it. It is here and not in the
-    /// batch, which a loop keeps in registers.
+    /// The first reason why a work request of the open batch was refused. Only the poster uses it.
+    // codegen: live
     refused: AtomicU32,
     /// The number in the context's table.
     pub(super) id: u64,
@@ -106,10 +106,11 @@ const REFUSALS: [PostError; 4] =
     [PostError::QueueFull, PostError::InvalidArgument, PostError::InvalidLength, PostError::IllegalOpcode];
 
 /// Drops what a work request of a batch would have owned, and notes the first error. With the ABI of C, no panic can leave
-/// it; its arguments are in registers, and a batch in a loop has the others for itself.
+/// it.
 ///
 /// # Safety
 /// The word is not used again.
+// codegen: call
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn refuse<D: Driver>(flight: &Flight<D>, held: Held<D>, reason: u32) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a work request uses until it is complete, as one word.
 //!
-//! A post moves it into a slot of the queue's slab, and a poll moves it out. It is `Copy` and has no drop glue: a value with drop
-//! glue would be kept in memory on its way, because its address would be passed to the code of a path that fails. [`HeldOnce`]
-//! owns the value where it must not be lost.
+//! A post moves it into a slot of the queue's slab, and a poll moves it out. It is `Copy` and has no drop glue.
+//! [`HeldOnce`] owns the value where it must not be lost.
+// codegen: drop
 #![expect(unsafe_code)]
 // UNSAFETY: converts values to words and back.
 
@@ -59,7 +59,8 @@ const _: () = assert!(align_of::<Ticket>() > HeldKind::MASK);
 /// The word is a pointer of a value of the type that its low bits name. One copy of it is used: [`open`](Self::open) and the
 /// functions that call it are called once for each value.
 ///
-/// It is never null, so an `Option` of it is a word, too, and one of an entry of the slab is returned in registers.
+/// It is never null, so an `Option` of it is a word, too.
+// codegen: words
 #[repr(transparent)]
 pub(super) struct Held<D: Driver> {
     word: NonNull<()>,

@@ -84,8 +84,7 @@ enum Aside<D: Driver> {
 }
 
 /// What a [claim](Known::claim) has taken.
-///
-/// The tag is a byte of its own, which the compiler knows on each path. That an entry is not null it does not know.
+// codegen: constant
 #[repr(u8)]
 pub(super) enum Claim<D: Driver> {
     /// The entry of the completion.

@@ -24,7 +24,7 @@ struct Undo<'q, D: Driver> {
 }
 
 impl<D: Driver> Drop for Undo<'_, D> {
-    /// Inlined, and the work is not: a drop that is a call with the address of the batch would keep the batch in memory.
+    // codegen: drop
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
         // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
@@ -229,11 +229,11 @@ pub(super) mod sealed {
         /// The protection domain of the queue.
         fn domain(&self) -> u64;
 
-        /// `load` is split once: when there is a slot, or for the refusal. `op` is called last. So the values of both are in registers
-        /// as short as possible.
+        /// `load` is split once: when there is a slot, or for the refusal. `op` is called last.
         ///
         /// # Safety
         /// As `SendBatch::push`, where what the load lends owns the memory that its data name.
+        // codegen: live
         unsafe fn put<'o, B: Lend<D>, P: Load<D, Note = B::Note>>(
             self,
             head: Head,

@@ -57,10 +57,11 @@ unsafe fn post<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
     }
 }
 
-/// [`post`], after a slot was skipped. A call and not a loop, which would keep more values in registers.
+/// [`post`], after a slot was skipped.
 ///
 /// # Safety
 /// As [`post`].
+// codegen: live
 #[cold]
 #[inline(never)]
 unsafe fn post_again<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
@@ -121,7 +122,7 @@ struct Undo<'q, D: Driver> {
 }
 
 impl<D: Driver> Drop for Undo<'_, D> {
-    /// Inlined, and the work is not: a drop that is a call with the address of the batch would keep the batch in memory.
+    // codegen: drop
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
         self.flight.dropped_from(self.first);

@@ -8,14 +8,16 @@
 use crate::completion::Completion;
 use crate::cq_state::{CqShared, CqState};
 use crate::memory::Doorbell;
+use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use std::io;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::{Entered, Polled};
-use uverbs_core::provider::PollError;
 use uverbs_core::provider::completion::{Claimant, CompletionQueue as CompletionQueueTrait};
+use uverbs_core::provider::{Completion as _, PollError};
 use uverbs_core::sync::ControlBarrier;
+use uverbs_core::wc::WorkCompletion;
 use uverbs_efa_hw::regs::CqDoorbell;
 
 /// A completion queue.
@@ -68,6 +70,12 @@ impl CompletionQueue {
         if self.is_open {
             return Err(PollError::SessionOpen);
         }
+        if self.pending.is_none() { Ok(()) } else { self.pending_error() }
+    }
+
+    /// The error that was found after a completion.
+    #[cold]
+    fn pending_error(&mut self) -> Result<(), PollError> {
         self.pending.take().map_or(Ok(()), Err)
     }
 
@@ -86,6 +94,45 @@ impl CompletionQueue {
     fn ring(&self, doorbell: &Doorbell, consumer_index: u16, arm: bool) {
         let cmd_sn = self.shared.events.load(Ordering::Relaxed) as u8;
         doorbell.ring_after_stores(CqDoorbell { consumer_index, cmd_sn, arm }.pack());
+    }
+
+    /// Polls for a function that only stores: all of it is one access to the queue.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn poll_inside(
+        &mut self,
+        max: usize,
+        mut store: impl FnMut(usize, &Completion),
+    ) -> Result<usize, PollError> {
+        self.may_poll()?;
+        let (mut done, mut error) = (0, None);
+        let mut entered = self.enter()?;
+        let max = max.min(self.room);
+        while done < max {
+            match entered.state().take() {
+                Ok(Some(completion)) => {
+                    store(done, &completion);
+                    done += 1;
+                }
+                Ok(None) => break,
+                Err(found) => {
+                    error = Some(found);
+                    break;
+                }
+            }
+        }
+        if let Some(doorbell) = &self.doorbell
+            && let Some(consumed) = entered.state().news()
+        {
+            self.ring(doorbell, consumed, false);
+        }
+        drop(entered);
+        match error {
+            Some(error) if done == 0 => Err(error),
+            _ => {
+                self.pending = error;
+                Ok(done)
+            }
+        }
     }
 
     /// Takes a completion of an extended poll.
@@ -154,6 +201,24 @@ impl CompletionQueueTrait for CompletionQueue {
             return Ok(done);
         }
         Ok(max)
+    }
+
+    #[inline]
+    fn poll_cq(&mut self, wc: &mut [WorkCompletion]) -> Result<usize, PollError> {
+        self.poll_inside(wc.len(), |at, completion| {
+            if let Some(slot) = wc.get_mut(at) {
+                *slot = completion.to_wc();
+            }
+        })
+    }
+
+    #[inline]
+    fn poll_cq_uninit(&mut self, wc: &mut [MaybeUninit<WorkCompletion>]) -> Result<usize, PollError> {
+        self.poll_inside(wc.len(), |at, completion| {
+            if let Some(slot) = wc.get_mut(at) {
+                slot.write(completion.to_wc());
+            }
+        })
     }
 
     #[inline]

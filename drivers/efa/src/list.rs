@@ -7,10 +7,12 @@
 
 use crate::recv::RecvQueue;
 use crate::send::SendQueue;
+use crate::wqe::Ah;
+use uverbs_core::provider::inline::InlineSges;
 use uverbs_core::provider::list::{entries, outcome, push_nodes};
 use uverbs_core::provider::raw::Room;
-use uverbs_core::provider::{BadWr, PostError, Wr, WrBuilder as _};
-use uverbs_core::wr::{RecvWr, SendWr};
+use uverbs_core::provider::{BadWr, Data, Dest, Inline, Op, PostError, To, Wr, WrBuilder as _};
+use uverbs_core::wr::{ImmData, RawAh, RecvWr, SendFlags, SendWr, WrOpcode};
 
 /// Posts a list of sends.
 ///
@@ -26,13 +28,46 @@ pub(crate) unsafe fn post_send(queue: &mut SendQueue, list: *const SendWr) -> Re
     }
     let mut direct = queue.direct().map_err(|error| BadWr { error, wr: list })?;
     let push = |node: &SendWr| {
-        let (rules, mut room) = (direct.config().list_rules(node.send_flags), Room::new());
-        // SAFETY: a node of the list, so the structs and entries that it points to are valid (the contract of this function).
-        let wr = unsafe { Wr::from_c(node, &rules, &mut room) }?;
+        let mut room = Room::new();
+        // SAFETY: a node of the list (the contract of this function).
+        let wr = unsafe { value(node, direct.config().max_sge, &mut room) }?;
         direct.post(&wr)
     };
     // SAFETY: each node is NULL or valid (the contract of this function).
     unsafe { push_nodes(list, push) }.map_or(Ok(()), Err)
+}
+
+/// The value of a node, as `Wr::from_c` makes it, of the two operations that lists have: a node names either an address handle or a remote
+/// address, so it can't be a read or write. Inline data have any number of entries, as with libefa.
+///
+/// # Safety
+/// As [`uverbs_core::provider::SendQueue::post_send`], for this node.
+#[cfg_attr(not(debug_assertions), inline(always))]
+unsafe fn value<'a>(node: &'a SendWr, max_sge: u32, room: &'a mut Room) -> Result<Wr<'a, Ah>, PostError> {
+    let op = match node.opcode {
+        WrOpcode::SEND => Op::Send,
+        WrOpcode::SEND_WITH_IMM => Op::SendImm(ImmData::from_be(node.imm_data_or_invalidate_rkey).get()),
+        _ => return Err(PostError::IllegalOpcode),
+    };
+    // SAFETY: the node of a datagram has this field of the union (the contract of this function).
+    let ud = unsafe { node.wr.ud };
+    // SAFETY: `ah` is NULL or an address handle of this driver (the contract of this function).
+    let Some(ah) = (unsafe { ud.ah.cast::<RawAh<Ah>>().as_ref() }) else {
+        return Err(PostError::InvalidArgument);
+    };
+    let flags = SendFlags::from_bits_retain(node.send_flags);
+    let is_inline = flags.contains(SendFlags::INLINE);
+    let max_sge = if is_inline { i32::MAX as u32 } else { max_sge };
+    // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
+    let sges = unsafe { entries(node.sg_list, node.num_sge, max_sge, room) }?;
+    let data = if is_inline {
+        // SAFETY: with `INLINE` the memory of every entry is readable (the contract of this function).
+        Data::Inline(Inline::Sges(unsafe { InlineSges::new(sges) }))
+    } else {
+        Data::Sges(sges)
+    };
+    let to = Dest::Ud(To { ah: &ah.driver, remote_qpn: ud.remote_qpn, remote_qkey: ud.remote_qkey });
+    Ok(Wr { wr_id: node.wr_id, flags, to, op, data })
 }
 
 /// Posts a list of receives.

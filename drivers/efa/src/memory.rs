@@ -353,8 +353,10 @@ impl CqRing {
     /// The entry at a position of a sub-CQ, if the device has written it in this round. In the first round the phase is 1.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn read(&self, sub: u32, position: u32) -> Option<Cqe> {
-        debug_assert!(sub < self.subs);
-        let index = (sub % self.subs) as usize * self.entries() as usize + (position & self.mask) as usize;
+        if sub >= self.subs {
+            return None;
+        }
+        let index = sub as usize * self.entries() as usize + (position & self.mask) as usize;
         // SAFETY: the sub-CQ is less than their number, and the masked position less than the length of each, so it is an entry (invariant).
         let entry = unsafe { self.first.add(index * CQE_WORDS) };
         // SAFETY: aligned words of the entry, which are used by atomics only; the mapping is alive.

@@ -6,11 +6,9 @@
 
 use crate::memory::Wqe;
 use core::mem::{offset_of, size_of};
-use uverbs_core::attr::QpType;
-use uverbs_core::provider::list::ListRules;
 use uverbs_core::provider::opcodes::opcode_bit;
 use uverbs_core::provider::{Data, Dest, Inline, Op, PostError, To, Wr};
-use uverbs_core::wr::{SendFlags, Sge, WrOpcode};
+use uverbs_core::wr::{SendFlags, Sge};
 use uverbs_efa_hw::io::{self, RdmaReq, RdmaReq128, RxDesc, TxBufDesc, TxMetaDesc, TxWqe, TxWqe128};
 
 const _: () = {
@@ -58,9 +56,6 @@ pub struct SendConfig {
 }
 
 impl SendConfig {
-    /// The opcodes that C's lists have: `struct ibv_send_wr` has either an address handle or a remote address.
-    const LISTS: u32 = opcode_bit(WrOpcode::SEND) | opcode_bit(WrOpcode::SEND_WITH_IMM);
-
     /// Limits for which the entries have no room are lowered.
     #[must_use]
     pub(crate) fn fit(mut self, wide: bool, entries: u32) -> Self {
@@ -74,15 +69,6 @@ impl SendConfig {
         self
     }
 
-    /// The requests of a list's node with these flags.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn list_rules(&self, flags: u32) -> ListRules {
-        // Inline data have any number of entries, as with libefa.
-        let is_inline = flags & SendFlags::INLINE.bits() != 0;
-        let max_sge = if is_inline { i32::MAX as u32 } else { self.max_sge };
-        ListRules { qp_type: QpType::Ud, opcodes: self.ops & Self::LISTS, max_sge }
-    }
-
     /// Checks the flags of a request.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn check_flags(&self, flags: SendFlags) -> Result<(), PostError> {
@@ -94,13 +80,6 @@ impl SendConfig {
 #[cold]
 fn refused_flags(flags: u32) -> PostError {
     if flags & SendFlags::SIGNALED.bits() == 0 { PostError::Unsignaled } else { PostError::IllegalFlag }
-}
-
-/// A buffer as two words.
-#[cfg_attr(not(debug_assertions), inline(always))]
-fn buffer(sge: &Sge) -> [u64; 2] {
-    let lkey = sge.lkey & io::EFA_IO_TX_BUF_DESC_LKEY_MASK;
-    [u64::from(sge.length) | u64::from(lkey) << 32, sge.addr]
 }
 
 /// A destination as what it adds to the first three words.
@@ -215,13 +194,29 @@ impl Wqe {
         if sges.len() > max as usize {
             return Err(PostError::TooManySge);
         }
-        let mut total = 0;
-        for (words, sge) in self.0[first..].chunks_exact_mut(2).zip(sges) {
-            words.copy_from_slice(&buffer(sge));
-            total += u64::from(sge.length);
-        }
+        let total = match sges {
+            [] => 0,
+            [one] => {
+                self.put_buffer(first, one);
+                u64::from(one.length)
+            }
+            // At most two: the limits are those of the entry ([`SendConfig::fit`]).
+            [one, two, ..] => {
+                self.put_buffer(first, one);
+                self.put_buffer(first + 2, two);
+                u64::from(one.length) + u64::from(two.length)
+            }
+        };
         self.put_length(sges.len(), total);
         Ok(())
+    }
+
+    /// Writes a buffer to two words.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn put_buffer(&mut self, at: usize, sge: &Sge) {
+        let lkey = sge.lkey & io::EFA_IO_TX_BUF_DESC_LKEY_MASK;
+        self.0[at] = u64::from(sge.length) | u64::from(lkey) << 32;
+        self.0[at + 1] = sge.addr;
     }
 
     /// Copies inline data.
@@ -238,13 +233,17 @@ impl Wqe {
         }
         let bytes = zerocopy::IntoBytes::as_mut_bytes(&mut self.0[first..]);
         let mut at = 0;
-        data.for_each_buf(|buf| {
+        let mut put = |buf: &[u8]| {
             // `max_inline` is at most the room of the entry, and `length` the sum of all.
             if let Some(to) = bytes.get_mut(at..at + buf.len()) {
                 to.copy_from_slice(buf);
                 at += buf.len();
             }
-        });
+        };
+        match data.one_buf() {
+            Some(buf) => put(buf),
+            None => data.for_each_buf(put),
+        }
         self.put_length(length, length as u64);
         self.0[0] |= u64::from(io::EFA_IO_TX_META_DESC_INLINE_MSG_MASK) << 16;
         Ok(())

@@ -226,7 +226,7 @@ impl Doorbell {
         end: BlockIndex,
     ) {
         let (span, at) = (last.span(), end.before(last.span()));
-        // Compared in each branch: one value for both takes more instructions.
+        // codegen: live
         if let Sharing::Own = self.sharing {
             let is_burst = at == first && span <= self.burst[last.carries()];
             write_combining_start();
@@ -250,8 +250,7 @@ impl Doorbell {
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn post_block(&mut self, queue: &SendQueueRef, at: BlockIndex, words: &[u64; 8], ds: u32) {
         if !self.bursts_alone {
-            // This case is not rare; the hint only makes the compiler place the stores below directly after the caller's
-            // code.
+            // This case is not rare. codegen: layout
             cold_path();
             let last = LastWqe::new(BlockCount::of(1), Carries::Entries);
             return self.post(queue, queue.view(), at, last, at.after(1));

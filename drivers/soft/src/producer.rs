@@ -192,7 +192,8 @@ impl<F: Format, K: QueueKind<F>> Producer<F, K> {
         self.ring.slot(at)
     }
 
-    /// Called when the queue seems full: asks the ring. Takes and returns scalars, so that the caller keeps its registers.
+    /// Called when the queue seems full: asks the ring.
+    // codegen: address
     #[cold]
     fn refresh(&mut self, at: u32, error: Option<PostError>) -> Result<u32, PostError> {
         if let Some(e) = error {

@@ -127,7 +127,8 @@ impl QueueAccess {
         ControlBarrier::light();
     }
 
-    /// The words' address, for a loop that enters and leaves: through `self` it would be loaded each time.
+    /// The words' address, for a loop that enters and leaves.
+    // codegen: reload
     #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn by_ref(&self) -> AccessRef<'_> {
@@ -186,7 +187,7 @@ impl QueueAccess {
     }
 }
 
-/// [`QueueAccess`] with its words' address in a register.
+/// The address of a [`QueueAccess`]'s words.
 #[derive(Clone, Copy, Debug)]
 pub struct AccessRef<'a>(&'a Words);
 

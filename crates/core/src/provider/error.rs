@@ -111,7 +111,8 @@ impl PostError {
 /// A queue, as errors name it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct QueueName {
-    /// The kind above, the number in the lower bits: with the depth it is as long as a register.
+    /// The kind above, the number in the lower bits.
+    // codegen: words
     kind_number: u32,
     depth: u32,
 }

@@ -141,11 +141,12 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// [`copy`] for more than 64 bytes. Not inlined, so that only long copies have the cost of a call.
+/// [`copy`] for more than 64 bytes.
 ///
 /// # Safety
 /// As [`copy`].
 #[cfg(all(target_arch = "x86_64", not(any(miri, uverbs_sanitize))))]
+// codegen: call
 #[inline(never)]
 unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: the contract of this function.

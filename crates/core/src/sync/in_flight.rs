@@ -377,7 +377,7 @@ impl<T> Vacant<'_, T> {
         // SAFETY: the slot is free and only the poster leaves this state. The poster is this thread: it called `vacant`, whose
         // contract excludes another insertion. So no other thread accesses the value.
         unsafe { slot.write(value) };
-        // The count is loaded anew each time: a register that has it until here costs more than the loads.
+        // codegen: live
         let number = slab.number(slab.next_count());
         // Release pairs with the Acquire of `take`.
         slot.state.store(number | scoped, Ordering::Release);

@@ -7,6 +7,7 @@ use clap::Parser;
 use core::net::IpAddr;
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
+use uverbs_examples::bulk::area::Kind;
 use uverbs_examples::bulk::lanes::Way;
 use uverbs_examples::bulk::{Plan, receiver, sender};
 use uverbs_examples::link::Path;
@@ -56,8 +57,11 @@ struct Args {
     #[arg(long, default_value_t = Plan::default().depth, value_name = "N")]
     depth: u32,
     /// The receiver's memory is a dma-buf
-    #[arg(long)]
+    #[arg(long, conflicts_with = "keys")]
     dmabuf: bool,
+    /// Open the areas of the receiver by the key of their pool, as on devices without memory windows
+    #[arg(long)]
+    keys: bool,
     /// Measure: compare all bytes in the last batch only, and a stamp of each block in the others
     #[arg(long)]
     bench: bool,
@@ -88,9 +92,14 @@ fn main() -> Result<()> {
         Some(addresses) => Way::Cm(addresses.clone()),
         None => Way::Exchange(Path { gid_index: args.gid_index }),
     };
+    let kind = match (args.dmabuf, args.keys) {
+        (true, _) => Kind::DmaBuf,
+        (false, true) => Kind::Keys,
+        (false, false) => Kind::Windows,
+    };
     let take = |nics: &[Nic], listener: &TcpListener| {
         let (stream, _) = listener.accept()?;
-        receiver::receive(nics, &plan, args.dmabuf, stream, &way)
+        receiver::receive(nics, &plan, kind, stream, &way)
     };
     if let Some(at) = &args.serve {
         let listener = TcpListener::bind(at).with_context(|| format!("cannot listen on {at}"))?;

@@ -18,6 +18,18 @@ use std::sync::Arc;
 use uverbs::attr::{AccessFlags, MwType};
 use uverbs::{Buf, Exposed, RemoteRegion, Unmapped, Window};
 
+/// How the areas are opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// By memory windows, if all NICs have them; otherwise by keys.
+    #[default]
+    Windows,
+    /// By the key of the pool.
+    Keys,
+    /// They are in a dma-buf, with its key.
+    DmaBuf,
+}
+
 /// The memory of an area.
 #[derive(Debug)]
 enum Memory {
@@ -75,14 +87,14 @@ impl Area {
     ///
     /// # Errors
     /// There is too little memory, or a NIC can't register it.
-    pub fn all(ports: &[Port], plan: &Plan, dmabuf: bool) -> Result<Vec<Vec<Self>>> {
+    pub fn all(ports: &[Port], plan: &Plan, kind: Kind) -> Result<Vec<Vec<Self>>> {
         let (each, size) = (plan.areas(), plan.bytes()?);
         let mut number = 0;
         let mut area = |memory| {
             number += 1;
             Ok(Self { number: number - 1, memory })
         };
-        if dmabuf {
+        if kind == Kind::DmaBuf {
             let areas = ports.iter().map(|port| {
                 let file = Arc::new(udmabuf::memfd(u64::from(each) * u64::from(size))?);
                 let exported = match port.nic {

@@ -2,7 +2,7 @@
 //! The receiver: a task for each lane, which opens areas to it, and takes the batches that arrive there.
 
 use super::Plan;
-use super::area::{Area, Failure, WrongData};
+use super::area::{Area, Failure, Kind, WrongData};
 use super::control::{Control, LIMIT, Notice};
 use super::lanes::{self, Lane, Way};
 use super::proto::{Finished, Grant};
@@ -143,10 +143,11 @@ impl Receiver {
 ///
 /// # Errors
 /// A device can't be used, all lanes have failed, the sender ends early, or data are wrong.
-pub fn receive(nics: &[Nic], plan: &Plan, dmabuf: bool, stream: TcpStream, way: &Way) -> Result<Vec<String>> {
+pub fn receive(nics: &[Nic], plan: &Plan, kind: Kind, stream: TcpStream, way: &Way) -> Result<Vec<String>> {
     plan.bytes()?;
-    let ports = lanes::ports(nics, plan)?;
-    let areas = Area::all(&ports, plan, dmabuf)?;
+    let mut ports = lanes::ports(nics, plan)?;
+    ports.iter_mut().for_each(|port| port.has_windows &= kind == Kind::Windows);
+    let areas = Area::all(&ports, plan, kind)?;
     let lanes = lanes::accept(&ports, &stream, plan, way)?;
     let state = State { taken: vec![false; plan.batches as usize], count: 0, spare: Vec::new() };
     let receiver = Arc::new(Receiver {

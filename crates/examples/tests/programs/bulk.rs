@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Instant;
 use uverbs::hca::{Fabric, Hca};
+use uverbs_examples::bulk::area::Kind;
 use uverbs_examples::bulk::lanes::{self, Way};
 use uverbs_examples::bulk::{Figures, Plan, receiver, sender};
 use uverbs_examples::nic::Nic;
@@ -47,13 +48,7 @@ impl Bed {
     }
 
     /// Transfers, and meanwhile calls `disturb`.
-    fn both(
-        &self,
-        way: Way,
-        plan: Plan,
-        dmabuf: bool,
-        disturb: impl FnOnce(&[Hca]) + Send + 'static,
-    ) -> Ends {
+    fn both(&self, way: Way, plan: Plan, kind: Kind, disturb: impl FnOnce(&[Hca]) + Send + 'static) -> Ends {
         let hcas = self.hcas.clone();
         within(move || {
             let nics: Vec<_> = hcas.iter().cloned().map(Nic::Software).collect();
@@ -64,7 +59,7 @@ impl Bed {
                 let (way, plan) = (&way, &plan);
                 let received = scope.spawn(move || {
                     let (stream, _) = listener.accept()?;
-                    receiver::receive(to, plan, dmabuf, stream, way)
+                    receiver::receive(to, plan, kind, stream, way)
                 });
                 let sent = scope.spawn(move || sender::send(from, plan, stream, way));
                 disturb(&hcas);
@@ -73,8 +68,8 @@ impl Bed {
         })
     }
 
-    fn transfer(&self, way: Way, plan: Plan, dmabuf: bool) -> Figures {
-        let (sent, received) = self.both(way, plan, dmabuf, |_| ());
+    fn transfer(&self, way: Way, plan: Plan, kind: Kind) -> Figures {
+        let (sent, received) = self.both(way, plan, kind, |_| ());
         assert_eq!(received.unwrap(), [""; 0]);
         let figures = sent.unwrap();
         assert_eq!(figures.failed, [""; 0]);
@@ -87,7 +82,7 @@ impl Bed {
 
 #[test]
 fn all_blocks_arrive() {
-    let figures = Bed::new(3).transfer(Way::default(), PLAN, false);
+    let figures = Bed::new(3).transfer(Way::default(), PLAN, Kind::Windows);
     assert_eq!((figures.devices.len(), figures.again), (2, 0));
     assert_eq!(figures.devices, ["hca0", "hca1"]);
     assert!(figures.megabytes > 0.0 && figures.p50 > 0.0 && figures.p50 <= figures.p99, "{figures:?}");
@@ -97,8 +92,8 @@ fn all_blocks_arrive() {
 fn a_dma_buf_and_lost_packets_make_no_difference() {
     let bed = Bed::new(3);
     bed.fabric.loss(0.01).duplicate(0.01).reorder(0.01);
-    for dmabuf in [false, true] {
-        bed.transfer(Way::default(), Plan { batches: 8, ..PLAN }, dmabuf);
+    for kind in [Kind::Windows, Kind::Keys, Kind::DmaBuf] {
+        bed.transfer(Way::default(), Plan { batches: 8, ..PLAN }, kind);
     }
 }
 
@@ -112,7 +107,7 @@ fn lost_packets_at_the_end_make_no_difference() {
             scope.spawn(move || {
                 let bed = Bed::new(seed);
                 bed.fabric.loss(0.05);
-                bed.transfer(Way::default(), plan, false);
+                bed.transfer(Way::default(), plan, Kind::Windows);
             });
         }
     });
@@ -120,19 +115,23 @@ fn lost_packets_at_the_end_make_no_difference() {
 
 #[test]
 fn the_connection_manager_connects_all_qps() {
-    Bed::new(3).transfer(Way::Cm(Vec::new()), PLAN, false);
+    Bed::new(3).transfer(Way::Cm(Vec::new()), PLAN, Kind::Windows);
 }
 
 #[test]
 fn more_qps_than_batches_are_possible() {
-    Bed::new(3).transfer(Way::default(), Plan { blocks: 2, qps: 5, depth: 4, batches: 3, ..PLAN }, false);
+    Bed::new(3).transfer(
+        Way::default(),
+        Plan { blocks: 2, qps: 5, depth: 4, batches: 3, ..PLAN },
+        Kind::Windows,
+    );
 }
 
 /// Large enough for a NIC to go in its middle.
 const LONG: Plan =
     Plan { blocks: 64, block_size: 1024, qps: 2, batches: 400, window: 2, depth: 32, stamps_only: false };
 
-/// Waits until this NIC has sent so many packets.
+/// Waits until this NIC is connected, and for this time.
 fn after(hca: &Hca, pause: Duration) {
     let begin = Instant::now();
     // Its QPs are there as soon as it is connected.
@@ -146,10 +145,13 @@ fn after(hca: &Hca, pause: Duration) {
 /// The batches of a NIC that is removed, at either side, are sent again by the other one. All data are compared.
 #[test]
 fn the_other_nic_takes_over() {
-    for (victim, loss, pause) in [(0, 0.0, 60), (1, 0.005, 120), (2, 0.0, 60), (3, 0.005, 120)] {
+    // Without windows, the end of the QP ends the access of its lane.
+    let cases = [(0, 0.0, 60), (1, 0.005, 120), (2, 0.0, 60), (3, 0.005, 120), (0, 0.0, 90), (3, 0.0, 90)];
+    for (n, (victim, loss, pause)) in cases.into_iter().enumerate() {
+        let kind = if n < 4 { Kind::Windows } else { Kind::Keys };
         let bed = Bed::new(victim as u64);
         bed.fabric.loss(loss);
-        let (sent, received) = bed.both(Way::default(), LONG, false, move |hcas| {
+        let (sent, received) = bed.both(Way::default(), LONG, kind, move |hcas| {
             after(&hcas[victim], Duration::from_millis(pause));
             hcas[victim].unplug();
         });
@@ -172,7 +174,7 @@ fn the_other_nic_takes_over() {
 fn a_nic_that_dies_without_a_word_is_replaced() {
     for victim in [0, 3] {
         let bed = Bed::new(victim as u64);
-        let (sent, received) = bed.both(Way::default(), LONG, false, move |hcas| {
+        let (sent, received) = bed.both(Way::default(), LONG, Kind::Windows, move |hcas| {
             after(&hcas[victim], Duration::from_millis(60));
             hcas[victim].kill();
         });
@@ -184,7 +186,7 @@ fn a_nic_that_dies_without_a_word_is_replaced() {
 #[test]
 fn areas_of_a_dma_buf_stay_with_their_nic() {
     let bed = Bed::new(5);
-    let (sent, received) = bed.both(Way::default(), LONG, true, |hcas| {
+    let (sent, received) = bed.both(Way::default(), LONG, Kind::DmaBuf, |hcas| {
         after(&hcas[3], Duration::from_millis(60));
         hcas[3].unplug();
     });
@@ -194,7 +196,7 @@ fn areas_of_a_dma_buf_stay_with_their_nic() {
 #[test]
 fn without_a_nic_both_sides_end() {
     let begin = Instant::now();
-    let (sent, received) = Bed::new(6).both(Way::default(), LONG, false, |hcas| {
+    let (sent, received) = Bed::new(6).both(Way::default(), LONG, Kind::Windows, |hcas| {
         after(&hcas[0], Duration::from_millis(50));
         hcas[..2].iter().for_each(Hca::unplug);
     });
@@ -216,7 +218,7 @@ fn wrong_data_end_the_transfer() {
             let (from, to) = nics.split_at(2);
             let received = scope.spawn(move || {
                 let (stream, _) = listener.accept()?;
-                receiver::receive(to, &PLAN, false, stream, &Way::default())
+                receiver::receive(to, &PLAN, Kind::Windows, stream, &Way::default())
             });
             let plan = Plan { stamps_only: true, ..PLAN };
             (sender::send(from, &plan, stream, &Way::default()), received.join().unwrap())
@@ -249,7 +251,7 @@ fn each_side_sees_that_the_other_has_gone() {
         let begin = Instant::now();
         let error = within(move || match sends {
             true => sender::send(&here, &PLAN, stream, &Way::default()).unwrap_err(),
-            false => receiver::receive(&here, &PLAN, false, stream, &Way::default()).unwrap_err(),
+            false => receiver::receive(&here, &PLAN, Kind::Windows, stream, &Way::default()).unwrap_err(),
         });
         assert!(error.to_string().contains("has gone") && begin.elapsed().as_secs() < 30, "{error:#}");
         drop(ended);
@@ -351,7 +353,9 @@ fn a_killed_process_ends_the_other_one() {
 
 #[test]
 fn the_program_needs_no_options() {
-    for options in [["-b", "16"].as_slice(), &["-b", "16", "--bench", "--dmabuf", "--cm"]] {
+    for options in
+        [["-b", "16"].as_slice(), &["-b", "16", "--bench", "--dmabuf", "--cm"], &["-b", "16", "--keys"]]
+    {
         let output = Command::new(env!("CARGO_BIN_EXE_bulk")).args(options).output().unwrap();
         let text = String::from_utf8(output.stdout.clone()).unwrap();
         assert!(output.status.success() && text.contains("MB/s"), "{output:?}");

@@ -5,3 +5,4 @@ mod bulk;
 mod kv;
 mod log;
 mod ports;
+mod rpc;

@@ -22,11 +22,11 @@ use std::sync::Arc;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::{Driver, PostError, WireSge};
 
-/// A buffer of any kind of access: a pointer to its place, which functions pass in a register. It is the only one of its
-/// place.
+/// A buffer of any kind of access: a pointer to its place. It is the only one of its place.
 ///
 /// # Invariants
 /// The pointer is to a place of a living pool: the value has a strong count of the pool's [`Arc`].
+// codegen: words
 #[repr(transparent)]
 pub(crate) struct RawBuf<D: Driver>(pub(super) NonNull<Slot<D>>);
 
@@ -42,11 +42,12 @@ impl<D: Driver> Drop for RawBuf<D> {
     }
 }
 
-/// Gives a buffer back to its pool. Not inlined, so that the drop of a buffer is a call with its pointer, not its address. With
-/// the ABI of C, no panic can leave it, so code that drops a buffer need not be prepared for one.
+/// Gives a buffer back to its pool. With the ABI of C, no panic can leave it, so code that drops a buffer need not be prepared for
+/// one.
 ///
 /// # Safety
 /// The caller has the place, and a count of the `Arc`, which is this function's from now on.
+// codegen: drop
 #[inline(never)]
 unsafe extern "C" fn give_back<D: Driver>(slot: NonNull<Slot<D>>) {
     // SAFETY: the pool, which has the slots, lives: the caller has a count of it.
@@ -63,11 +64,11 @@ unsafe extern "C" fn give_back<D: Driver>(slot: NonNull<Slot<D>>) {
     }
 }
 
-/// The place of a buffer at the home in this domain; the same place, if there is none. With the ABI of C, no panic can leave it, and
-/// both values are in registers: a post has the others for itself.
+/// The place of a buffer at the home in this domain; the same place, if there is none. With the ABI of C, no panic can leave it.
 ///
 /// # Safety
 /// The caller has the place, which becomes the one that is returned.
+// codegen: call
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn moved<D: Driver>(from: NonNull<Slot<D>>, domain: u64) -> NonNull<Slot<D>> {

@@ -7,13 +7,15 @@
 use crate::shared::QpShared;
 use crate::{CompletionQueue, CqShared};
 use std::sync::Arc;
-use uverbs_core::attr::{QpAttr, QpAttrMask, QpState};
+use uverbs_core::attr::{QpAttr, QpAttrMask, QpState, QpType, transition};
 use uverbs_core::control::{CqEvents, CqHandle, QpHandle};
 use uverbs_core::kernel::Uhw;
 use uverbs_core::provider::state::StateWord;
 use uverbs_core::provider::{CqObject, Kept, Notify, Object, QpEnd, QpObject};
 use uverbs_core::sync::ProcessMutex;
-use uverbs_core::{Error, Result};
+use uverbs_core::{Errno, Error, Result};
+
+const VERB: &str = "modify_qp";
 
 /// A completion queue.
 #[derive(Debug)]
@@ -108,7 +110,6 @@ impl Notify for QpShared {
 impl QpObject for Qp {
     /// States that end posts are stored before the kernel changes the QP, the others after it.
     fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
-        const VERB: &str = "modify_qp";
         let shared = self.shared();
         let _one = shared.access.modify()?;
         let (before, target) = (shared.state(), mask.contains(QpAttrMask::STATE).then_some(attr.qp_state));
@@ -120,6 +121,8 @@ impl QpObject for Qp {
         }
         // SAFETY: the QP's own handle; the state of its queues is updated here.
         let result = unsafe { self.handle().modify(Some(before), attr, mask, Uhw::none()) };
+        let result =
+            result.map_err(|error| explain(self.handle(), before, target.unwrap_or(before), mask, error));
         match target {
             Some(QpState::RESET | QpState::ERR) if result.is_err() => shared.open(before),
             Some(QpState::RESET) if !shared.reset() && !shared.is_forked() => {
@@ -133,5 +136,19 @@ impl QpObject for Qp {
 
     fn notify(&self) -> Arc<dyn Notify> {
         Arc::clone(self.shared()) as Arc<dyn Notify>
+    }
+}
+
+/// The error of a transition. Core has no table for the driver's type; SRD has the transitions of UD, and the retries of a message that found no
+/// receive (`srd_qp_state_table` in `efa_verbs.c`).
+fn explain(handle: &QpHandle, from: QpState, to: QpState, mask: QpAttrMask, error: Error) -> Error {
+    if handle.qp_type() != QpType::Driver || !matches!(error, Error::Invalid { field: "attr_mask", .. }) {
+        return error;
+    }
+    let is_start = (from, to) == (QpState::RTR, QpState::RTS);
+    let as_ud = if is_start { mask.difference(QpAttrMask::RNR_RETRY) } else { mask };
+    match transition::explain(QpType::Ud, from, to, as_ud) {
+        Some(reason) => Error::invalid(VERB, "attr_mask", format!("{reason}, whose rules SRD has")),
+        None => Error::os(VERB, format!("SRD qp {:#x}", handle.qp_num()), Errno::EINVAL),
     }
 }

@@ -541,6 +541,28 @@ fn the_queues_are_closed_while_the_kernel_resets_or_destroys() {
 }
 
 #[test]
+fn a_refused_transition_is_explained_by_the_rules_of_srd() {
+    let stage = Stage::new(|state| state.refuse_modify = true);
+    let cq = stage.cq();
+    let qp = stage.qp(&cq, &srd(1, 0)).unwrap();
+    let error = |state: QpState, mask| {
+        let mut attr = QpAttr::default();
+        (attr.qp_state, attr.port_num) = (state, 1);
+        qp.qp.modify(&attr, mask | QpAttrMask::STATE).unwrap_err().to_string()
+    };
+    let lacks = error(QpState::INIT, QpAttrMask::PORT | QpAttrMask::PKEY_INDEX);
+    assert!(lacks.contains("lacks QKEY") && lacks.contains("SRD"), "{lacks}");
+    let all = QpAttrMask::PORT | QpAttrMask::PKEY_INDEX | QpAttrMask::QKEY;
+    let other = error(QpState::INIT, all);
+    assert!(other.contains("EINVAL") && !other.contains("lacks"), "{other}");
+    qp.qp.shared().open(QpState::RTR);
+    let other = error(QpState::RTS, QpAttrMask::SQ_PSN | QpAttrMask::RNR_RETRY);
+    assert!(other.contains("EINVAL"), "{other}");
+    let av = error(QpState::RTS, QpAttrMask::SQ_PSN | QpAttrMask::TIMEOUT);
+    assert!(av.contains("can't set TIMEOUT"), "{av}");
+}
+
+#[test]
 fn a_number_that_is_used_again_has_another_generation() {
     let stage = Stage::new(|_| ());
     let cq = stage.cq();

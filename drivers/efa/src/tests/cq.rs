@@ -6,11 +6,12 @@
 use super::{post, sge, to};
 use crate::testing::{CQ_BELL, Entry, Rig, Shape, send_config};
 use crate::{Ah, Completion};
+use core::mem::MaybeUninit;
 use proptest::prelude::*;
 use uverbs_core::Errno;
 use uverbs_core::attr::Gid;
 use uverbs_core::provider::{Completion as _, CompletionQueue as _, Op, PollError, RecvQueue as _, Wr};
-use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus};
+use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
 use uverbs_testkit::{Face, handle};
 
 fn rig() -> Rig {
@@ -33,6 +34,26 @@ fn receives(rig: &mut Rig, ids: impl IntoIterator<Item = u64>) -> Vec<u16> {
         unsafe { rig.recv.post(id, &[sge(1, 1, 1)]) }.unwrap();
     }
     rig.device.take().1.iter().map(|posted| posted.req_id).collect()
+}
+
+#[test]
+fn arrays_are_filled_from_the_front() {
+    let mut rig = rig();
+    let numbers = sends(&mut rig, 0..5);
+    for number in [numbers[0], numbers[1], numbers[2], numbers[2], numbers[3]] {
+        rig.device.complete(0, &rig.device.sent(number));
+    }
+    let mut wcs = [WorkCompletion::default(); 2];
+    assert_eq!(rig.cq.poll_cq(&mut wcs), Ok(2));
+    assert_eq!(wcs.map(|wc| (wc.wr_id, wc.qp_num)), [(0, 0x0102), (1, 0x0102)]);
+    assert_eq!(rig.device.bells.take(), [(CQ_BELL, 2)]);
+    let mut wcs = [MaybeUninit::uninit(); 4];
+    assert_eq!(rig.cq.poll_cq_uninit(&mut wcs), Ok(1), "up to the error");
+    assert_eq!(rig.device.bells.take(), [(CQ_BELL, 4)]);
+    let mut wcs = [WorkCompletion::default(); 2];
+    assert_eq!(rig.cq.poll_cq(&mut wcs), Err(PollError::Corrupt));
+    assert_eq!((rig.cq.poll_cq(&mut wcs), wcs[0].wr_id), (Ok(1), 3));
+    assert_eq!((rig.cq.poll_cq(&mut wcs), rig.cq.poll_cq(&mut [])), (Ok(0), Ok(0)));
 }
 
 fn poll(rig: &mut Rig) -> Vec<Completion> {

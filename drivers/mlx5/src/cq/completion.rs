@@ -99,8 +99,8 @@ impl Parsed {
     }
 }
 
-/// Opcode and length if the WQE's opcode alone does not determine them. Takes scalars, because a value whose address is
-/// passed is kept in memory.
+/// Opcode and length if the WQE's opcode alone does not determine them.
+// codegen: address
 #[inline(never)]
 fn more_of_requester(tail: Tail, posted: u8, byte_cnt: u32) -> (WcOpcode, u32) {
     let send_opcode = tail.send_opcode();

@@ -2,7 +2,7 @@
 //! A poll's position in the ring, and the search for the next completion.
 #![expect(unsafe_code)]
 // UNSAFETY: accesses the state through a pointer, so that a poll can leave the queue for a callback and then continue with
-// the values that it has in registers.
+// the values that it has loaded.
 
 use super::completion::Parsed;
 use super::entry::{CqeRef, Phase, Tail};
@@ -16,11 +16,12 @@ use core::ptr::NonNull;
 use uverbs_core::provider::PollError;
 use uverbs_core::sync::barrier;
 
-/// The position of a poll: the consumer's position in the ring, and the current resource. Kept in registers.
+/// The position of a poll: the consumer's position in the ring, and the current resource.
 ///
 /// # Invariants
 /// The cursor was created inside the queue. Its references are used only inside, and not after the state may have changed.
 /// `blocks` and the consumer's position are of one ring.
+// codegen: address
 pub(super) struct PollCursor<'q> {
     state: NonNull<CqState>,
     pub(super) ring: &'q CqRing,
@@ -144,8 +145,8 @@ impl<'q> PollCursor<'q> {
     }
 }
 
-/// Searches for a completion from `position` on, and returns how many entries before it are not completions. It does not
-/// take the cursor: a cursor whose address is passed would not stay in registers in the fast path.
+/// Searches for a completion from `position` on, and returns how many entries before it are not completions.
+// codegen: address
 #[inline(never)]
 fn parse_other(
     resources: &Resources,

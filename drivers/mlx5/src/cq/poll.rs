@@ -247,7 +247,7 @@ impl CompletionQueue {
     /// Passes up to `max` completions to `sink`.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn poll<S: Sink>(&mut self, max: usize, sink: S) -> Result<usize, PollError> {
-        // Counts have 32 bits internally, so that a `Result` fits into registers.
+        // codegen: words
         let max = max.min(u32::MAX as usize) as u32;
         if !self.pending.is_empty() {
             return self.poll_slow(max, sink).map(|n| n as usize);
@@ -279,7 +279,8 @@ impl CompletionQueue {
         self.drain(0, max, sink)
     }
 
-    /// [`poll_first`](Self::poll_first), not inlined, so that the code of a poll that finds nothing stays small.
+    /// [`poll_first`](Self::poll_first), not inlined.
+    // codegen: call
     #[inline(never)]
     fn poll_first_outlined<S: Sink>(&mut self, max: u32, sink: S) -> Result<u32, PollError> {
         self.poll_first(max, sink)
@@ -345,9 +346,9 @@ impl CompletionQueue {
         self.drain(0, max, sink)
     }
 
-    /// Passes the available completions to `sink`, up to `max` including the `taken` ones that were passed before. Not
-    /// inlined, so that the code of a poll that finds nothing stays small. The caller has entered the queue; this function
-    /// leaves it.
+    /// Passes the available completions to `sink`, up to `max` including the `taken` ones that were passed before.
+    /// The caller has entered the queue; this function leaves it.
+    // codegen: call
     #[inline(never)]
     fn drain<S: Sink>(&mut self, taken: u32, max: u32, mut sink: S) -> Result<u32, PollError> {
         if let Some(clock) = &mut self.clock {
@@ -400,7 +401,8 @@ impl CompletionQueue {
             };
         }
         // Passes completions of one kind to the sink; breaks to `$at_stop` at the stop of `blocks`. The inner loop handles the
-        // completions of one QP: all values that it needs are in registers.
+        // completions of one QP.
+        // codegen: live
         macro_rules! run {
             ($at_stop:lifetime, $is_of_kind:ident, $take:path, |$entry:ident, $tail:ident| $parse:expr) => {
                 'run: loop {
@@ -416,8 +418,8 @@ impl CompletionQueue {
                     if !cursor.current.change_to(cursor.resources, $entry) {
                         break;
                     }
-                    // The first completion of another QP is passed here, which takes 10 instructions less than another
-                    // turn of the loop. It is not done for a closure, which would be inlined at too many places.
+                    // The first completion of another QP is passed here, and not by another turn of the loop.
+                    // codegen: layout
                     if !S::IS_USER_CODE {
                         let Some(parsed) = ($parse) else { break };
                         pass_and_step!($take, parsed, PollCursor::step_to_stop);

@@ -71,7 +71,7 @@ impl Sink for Fill<'_> {
     }
 }
 
-/// Not inlined, so that the code around the fast paths stays small.
+// codegen: call
 #[inline(never)]
 fn fill_other(completion: &Completion<'_>, wc: &mut MaybeUninit<WorkCompletion>) {
     completion.fill(wc);
@@ -122,13 +122,13 @@ impl<C: Claimant<CompletionQueue>> Sink for Claiming<C> {
     }
 }
 
-/// Not inlined, so that the code around the fast paths stays small.
+// codegen: call
 #[inline(never)]
 fn call_other<F: FnMut(&Completion<'_>)>(f: &mut F, completion: &Completion<'_>) {
     f(completion);
 }
 
-/// Not inlined, so that the code around the fast paths stays small.
+// codegen: call
 #[inline(never)]
 fn pass_other<C: Claimant<CompletionQueue>>(
     claimant: &mut C,

@@ -156,7 +156,8 @@ impl BlockPosition {
 pub(crate) struct BlockCursor<'r> {
     at: NonNull<Block>,
     stop: NonNull<Block>,
-    /// The ring's stride, copied to be kept in a register.
+    /// The ring's stride.
+    // codegen: reload
     stride: usize,
     ring: &'r BlockRing,
 }

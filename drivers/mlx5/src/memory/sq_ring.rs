@@ -133,7 +133,7 @@ pub(crate) struct SqAddrs {
 }
 
 impl SqAddrs {
-    /// All addresses as one value, to be kept in registers.
+    /// All addresses as one value.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn view(&self) -> SqView<'_> {
         SqView { base: self.base, records: self.records, mask: self.mask, home: self }
@@ -210,7 +210,7 @@ impl SqRing {
         &self.buf
     }
 
-    /// All addresses as one value, to be kept in registers.
+    /// All addresses as one value.
     #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn view(&self) -> SqView<'_> {
@@ -236,11 +236,9 @@ impl fmt::Debug for SqRing {
 
 /// The addresses of an [`SqRing`], as long as it is borrowed.
 ///
-/// They are copied so that the compiler keeps them in registers: through a reference, the fields would be loaded again
-/// after every store to the queue.
-///
 /// # Invariants
 /// The addresses are those of `home`.
+// codegen: reload
 #[derive(Clone, Copy)]
 pub struct SqView<'r> {
     base: NonNull<AtomicU64>,
@@ -250,7 +248,8 @@ pub struct SqView<'r> {
 }
 
 impl<'r> SqView<'r> {
-    /// The addresses by reference, which needs one register, for a function that is not inlined.
+    /// The addresses by reference, for a function that is not inlined.
+    // codegen: words
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn addrs_by_ref(self) -> &'r SqAddrs {
         self.home

@@ -60,7 +60,7 @@ pub trait Produce: fmt::Debug + Send {
                 return Ok(());
             }
             cold_path();
-            // A copy is passed, because an entry whose address is passed would be kept in memory instead of registers.
+            // codegen: address
             return self.post_any(wr_id, &[*sge]);
         }
         self.post_any(wr_id, sges)
@@ -86,7 +86,7 @@ pub trait Produce: fmt::Debug + Send {
         let element = Self::element(*cursor);
         match sges {
             [one] if self.put_one(cursor, wr_id, *one) => return Ok(()),
-            // A copy is passed, because an entry whose address is passed would be kept in memory instead of registers.
+            // codegen: address
             [one] => self.put_any(element, wr_id, &[*one])?,
             many => self.put_any(element, wr_id, many)?,
         }

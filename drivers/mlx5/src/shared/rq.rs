@@ -122,8 +122,8 @@ impl RqShared {
         })
     }
 
-    /// As [`retire`](Self::retire) if the receive is the next one in order; otherwise `None`, and nothing changes. Inlined,
-    /// so that a loop keeps its values in registers.
+    /// As [`retire`](Self::retire) if the receive is the next one in order; otherwise `None`, and nothing changes.
+    // codegen: live
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn retire_next(&self, wqe_counter: u16) -> Option<u64> {
         let at = u32::from(wqe_counter);

@@ -56,7 +56,8 @@ impl SqShared {
         self.retire_by().retire(BlockIndex::of(wqe_counter.into()))
     }
 
-    /// The references that retiring needs, to be kept in registers.
+    /// The references that retiring needs.
+    // codegen: reload
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn retire_by(&self) -> RetireBy<'_> {
         RetireBy { records: self.ring.view().records(), tail: &self.tail }

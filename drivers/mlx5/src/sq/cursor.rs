@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The position of a batch of sends, beyond the published WQEs.
 //!
-//! It is small, because it is kept in registers. All reasons that forbid the next WR make `head` reach `limit`, so the fast
+//! All reasons that forbid the next WR make `head` reach `limit`, so the fast
 //! path has one compare for all of them, and the slow path finds the reason.
 
 use crate::memory::{BlockCount, BlockIndex, CompletedCount, SqAddrs, SqView};
@@ -20,8 +20,8 @@ pub(crate) struct SqCursor {
     last: LastWqe,
 }
 
-/// The length of the last WQE and, in the lowest bits, which are free there, the kind of its data: one word, for one
-/// register.
+/// The length of the last WQE and, in the lowest bits, which are free there, the kind of its data.
+// codegen: words
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastWqe(u32);
 
@@ -79,8 +79,8 @@ impl SqCursor {
         self.last
     }
 
-    /// Calls a function that is not inlined with a copy, and stores the copy again. If the address of the cursor were
-    /// passed, it would be kept in memory instead of registers, in the fast path, too.
+    /// Calls a function that is not inlined with a copy, and stores the copy again.
+    // codegen: address
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn by_copy<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         let mut copy = *self;
@@ -120,7 +120,7 @@ impl SqCursor {
     /// Moves past a WQE; returns the count of WRs including it. [`record_end`] must be called then.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn advance(&mut self, Written { ds, carries }: Written) -> u64 {
-        // Copies, because a cursor in memory would be loaded again after every store to the queue.
+        // codegen: reload
         let (at, head, blocks) = (self.at, self.head.wrapping_add(1), (ds + 3) >> 2);
         (self.at, self.head) = (at.after(blocks), head);
         self.last = LastWqe::new(BlockCount::of(blocks), carries);

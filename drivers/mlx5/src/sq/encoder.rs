@@ -141,11 +141,11 @@ impl Encoder {
             && put_wqe(view, cursor, ctrl, limits, wr, Alignment::Checked).is_ok()
     }
 
-    /// Calls [`push_cold`](Self::push_cold) with copies of cursor and WR, so that both stay in registers on the fast path.
-    /// Latches an error.
+    /// Calls [`push_cold`](Self::push_cold) with copies of cursor and WR. Latches an error.
     ///
     /// # Safety
     /// As [`push_cold`](Self::push_cold).
+    // codegen: address
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) unsafe fn push_latched(
         &self,

@@ -198,11 +198,11 @@ unsafe fn no_run<'l>(
 }
 
 /// Posts a list of one node of this opcode, if the node takes the fast path and the queue is open and has room. A node with
-/// one entry is posted from registers, as by the typed interface. An atomic costs 129 instructions in this way, 193 by
-/// [`single_node`], and 267 by [`post_nodes`].
+/// one entry is composed before it is written, as by the typed interface.
 ///
 /// # Safety
 /// `wr` is a valid node of a list ([`post_send`]).
+// codegen: block
 unsafe fn single<const OPCODE: u32, const TO: u8>(queue: &mut SendQueue, wr: &SendWr) -> bool {
     if !queue.producer.has_room() {
         return false;
@@ -295,7 +295,8 @@ unsafe fn put_local<const OPCODE: u32>(
     encoder.fast.has_local(opcode) && encoder.put_local(producer, view, cursor, Head::from_c(wr), &op)
 }
 
-/// Whether a node has one entry: the usual case, which has code of its own so that its values are in registers.
+/// Whether a node has one entry: the usual case, which has code of its own.
+// codegen: constant
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn has_one_entry(wr: &SendWr) -> bool {
     wr.num_sge == 1 && !Head::from_c(wr).flags.contains(SendFlags::INLINE)

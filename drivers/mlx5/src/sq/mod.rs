@@ -123,7 +123,7 @@ impl SendQueue {
     /// Posts one WR with data if it takes the fast path and the queue is open and has room.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn post_usual(&mut self, wr: &Wr<'_, Sge>) -> bool {
-        // The usual single posts are kept in registers on the way to the ring and the doorbell.
+        // codegen: block
         if let Self { queue, producer, encoder, .. } = self
             && let Some((block, ds)) = encoder.block(wr, Alignment::Checked)
             && producer.post_block(queue, wr.wr_id, block, ds, &encoder.fast.ctrl, wr.op.opcode())
@@ -238,8 +238,8 @@ pub struct Batch<'q> {
     view: SqView<'q>,
     producer: &'q mut Producer,
     encoder: &'q Encoder,
-    /// A copy of the field of `encoder`: read through the reference, it would be loaded again after every store to the
-    /// queue.
+    /// A copy of the field of `encoder`.
+    // codegen: reload
     ops: FastPathOps,
     cursor: SqCursor,
 }

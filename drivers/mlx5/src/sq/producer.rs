@@ -426,11 +426,9 @@ impl Producer {
         is_open
     }
 
-    /// Posts one WQE of one block that is in registers, if no check is needed, and returns whether it did. `block` is
-    /// the WQE without its first word; the WQE has `ds` units, more than one.
-    ///
-    /// The block goes from registers to both the ring and the register, so it is never loaded: 75 instructions for a
-    /// WRITE.
+    /// Posts one WQE of one block, if no check is needed, and returns whether it did. `block` is the WQE without its first
+    /// word; the WQE has `ds` units, more than one.
+    // codegen: block
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn post_block(
         &mut self,

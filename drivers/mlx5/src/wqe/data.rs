@@ -164,7 +164,7 @@ pub(crate) fn put_entries<E: SendEntry>(
         // A message may have no entries; an atomic may not.
         [] if answer == Answer::None => Ok(0),
         [one] => {
-            // The copy's address is passed, so that the entry itself stays in registers.
+            // codegen: address
             let one = [*one];
             put_many(writer.ring_and_place(), unit, limits, answer, &one)
         }

@@ -118,7 +118,7 @@ impl fmt::Debug for Sge {
 /// A remote address in the format of the WQE: the bytes of a `RaddrSeg`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Remote {
-    // Two fields instead of an array: a pair is passed in registers.
+    // codegen: words
     addr: u64,
     key: u64,
 }

@@ -101,8 +101,8 @@ pub(crate) fn max_units<E>(data: &Data<'_, E>) -> u32 {
     u32::try_from(units).unwrap_or(u32::MAX)
 }
 
-/// Calls `f`, which should not be inlined, with a copy. If the address of the WR or of a single entry were passed, they would
-/// be kept in memory instead of registers, in the fast path, too.
+/// Calls `f`, which should not be inlined, with a copy.
+// codegen: address
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn by_copy<E: Copy, R>(wr: &Wr<'_, E>, f: impl FnOnce(&Wr<'_, E>) -> R) -> R {
     match wr.data {
@@ -364,7 +364,7 @@ pub(crate) fn has_block<E>(wr: &Wr<'_, E>) -> bool {
     matches!(wr.data, Data::Sges([_])) && tso_args(&wr.op).is_none() && units <= 4
 }
 
-/// Composes a WQE of one block with one entry in registers: returns its words, except the first, and its units. `None` for
+/// Composes a WQE of one block with one entry: returns its words, except the first, and its units. `None` for
 /// other WRs, and for WRs with an error.
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn block<E: SendEntry>(

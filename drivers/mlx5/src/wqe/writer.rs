@@ -28,7 +28,8 @@ impl<'r> WqeWriter<'r> {
         self.place
     }
 
-    /// The ring and the place, as arguments of a function that is not inlined, which computes the block's address itself.
+    /// The ring and the place, as arguments of a function that is not inlined.
+    // codegen: words
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn ring_and_place(self) -> (&'r SqAddrs, BlockIndex) {
         (self.ring.addrs_by_ref(), self.place)

@@ -132,6 +132,20 @@ fn two_processes_share_a_fabric() {
     assert!(Fabric::deterministic(1).listen(&path.0).is_err());
 }
 
+/// A program has removed the folder of the socket, as that of a test.
+#[test]
+fn a_fabric_ends_although_its_socket_is_gone() {
+    let path = SocketPath::new();
+    let (here, there) = (path.listen(), path.join());
+    std::fs::remove_file(&path.0).unwrap();
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop((here, there));
+        ended.send(()).unwrap();
+    });
+    end.recv_timeout(LIMIT).expect("it ends");
+}
+
 /// The listening process has no devices, and other processes join and exit.
 #[test]
 fn processes_that_joined_reach_each_other() {

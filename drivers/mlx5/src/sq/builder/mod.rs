@@ -133,7 +133,7 @@ impl WrBuilder for SendQueue {
         if state.takes_data(SlowPathFlags::NO_INLINE) && !sges.is_empty() {
             let writer = WqeWriter::new(queue.view(), session.wr.place);
             if let Some(units) = put_ordinary(writer, state.units.into(), &encoder.fast.limits, sges) {
-                // Loaded again, because there are not enough registers to keep it.
+                // codegen: live
                 let wr = session.wr;
                 return session.end_fast(queue.view(), &wr, units, Carries::Entries);
             }
@@ -144,7 +144,7 @@ impl WrBuilder for SendQueue {
 
     #[inline]
     fn wr_set_inline(&mut self, data: Inline<'_>) {
-        // Several functions, so that long data do not pay for the registers that short data need.
+        // codegen: call
         match data {
             Inline::Bytes(bytes) if bytes.len() <= SHORT_INLINE => self.set_inline_short(bytes),
             Inline::Bytes(bytes) => self.set_inline_long(bytes),

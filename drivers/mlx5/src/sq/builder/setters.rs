@@ -44,10 +44,11 @@ impl SendQueue {
         encoder.reserve_units(producer, queue, &mut session.cursor, units, session.taken).map(drop)
     }
 
-    /// Sets the only entry of any WR. Its fields are passed in registers.
+    /// Sets the only entry of any WR.
     ///
     /// # Safety
     /// The entry's memory fulfils the contract of [`WrBuilder::wr_set_sge`].
+    // codegen: words
     #[inline(never)]
     pub(super) unsafe fn set_entry(&mut self, addr: u64, length: u32, lkey: u32) {
         let sge = RawSge { addr, length, lkey };
@@ -103,7 +104,7 @@ impl SendQueue {
     #[inline(never)]
     pub(super) fn set_inline_short(&mut self, bytes: &[u8]) {
         let Self { queue, session, encoder, .. } = self;
-        // A copy, because a value in memory would be loaded again after the stores to the queue.
+        // codegen: reload
         let (wr, view) = (session.wr, queue.view());
         if wr.state.takes_data(SlowPathFlags::empty()) {
             let writer = WqeWriter::new(view, wr.place);
@@ -136,7 +137,7 @@ impl SendQueue {
             let writer = WqeWriter::new(queue.view(), session.wr.place);
             let units = put_ordinary_inline(writer, state.units.into(), &encoder.fast.limits, &data());
             if let Some(units) = units {
-                // Loaded again, because there are not enough registers to keep it.
+                // codegen: live
                 let wr = session.wr;
                 return session.end_fast(queue.view(), &wr, units as u32, Carries::Inline);
             }
