@@ -22,8 +22,8 @@ pub mod link;
 pub mod log;
 #[forbid(unsafe_code)]
 pub mod nic;
-pub mod udmabuf;
 #[forbid(unsafe_code)]
 pub mod rpc;
+pub mod udmabuf;
 #[forbid(unsafe_code)]
 pub mod wait;
