@@ -25,6 +25,7 @@ mod programs {
         asynchronous "src/guides/async.md"
         owned_buffers "src/guides/owned-buffers.md"
         connections "src/guides/connections.md"
+        observing "src/guides/observing.md"
         testing "src/guides/testing-without-a-nic.md"
     }
 }

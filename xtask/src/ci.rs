@@ -26,7 +26,7 @@ pub(crate) struct Args {
 /// A check and its name.
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 15] = [
     ("format", format),
     ("licence headers", licence_headers),
     ("inlining", inlining),
@@ -42,6 +42,7 @@ const STEPS: [Step; 14] = [
         cargo::call(&["clippy", "--package", "uverbs-tests", "--test", "vm", "--", "-D", "warnings"])
     }),
     ("lints of each set of drivers", driver_sets),
+    ("lints of each feature that observes", observing),
     ("lints of the benchmark", || lints_of(BENCH, "target/bench")),
     // cargo-fuzz builds them late in the tests; some of them contain modules of other packages.
     ("lints of the fuzz targets", || lints_of(FUZZ, "target/bench")),
@@ -119,6 +120,24 @@ fn driver_sets() -> Result<()> {
         cargo::call(&[&package[..], &lints].concat()).with_context(|| format!("with the drivers `{set}`"))?;
     }
     Ok(())
+}
+
+/// The features that observe build alone, too: the other checks have all of them, because the book has, and a build without them is
+/// among the [sets of drivers](driver_sets).
+fn observing() -> Result<()> {
+    let lints = |package: &str, features: &[&str]| {
+        let args = ["clippy", "--package", package].into_iter().chain(features.iter().copied());
+        cargo::call(&args.chain(["--", "-D", "warnings"]).collect::<Vec<_>>())
+            .with_context(|| format!("{package} with {features:?}"))
+    };
+    for feature in ["counters", "metrics", "tracing"] {
+        lints("uverbs", &["--features", feature])?;
+    }
+    for features in [&[][..], &["--features", "tracing"]] {
+        lints("uverbs-cm", features)?;
+        lints("uverbs-aio", features)?;
+    }
+    lints("uverbs-aio", &["--features", "counters"])
 }
 
 /// A workspace of its own has no warnings of clippy.

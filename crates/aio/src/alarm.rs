@@ -32,7 +32,7 @@ impl Alarm {
             let limit = TimeSpec::from_duration(limit.max(Duration::from_nanos(1)));
             match self.timer.set(Expiration::OneShot(limit), TimerSetTimeFlags::empty()) {
                 Ok(()) => *set = Some(at),
-                Err(errno) => log::error!("timerfd_settime: {errno}"),
+                Err(errno) => uverbs::report!(error, {}, "timerfd_settime: {errno}"),
             }
         }
     }

@@ -91,6 +91,12 @@ impl<'a, D: Driver, T: HasFutures> QpBuilder<'a, T, D> {
         self
     }
 
+    /// Buffers that a send, a write or a read can have, as a [`BufList`](uverbs::BufList); 1 by default.
+    pub fn sge(mut self, bufs: u32) -> Self {
+        self.cap.max_send_sge = bufs;
+        self
+    }
+
     /// Bytes that a send can have inline; 64 by default.
     pub fn inline(mut self, bytes: u32) -> Self {
         self.cap.max_inline_data = bytes;

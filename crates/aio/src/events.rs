@@ -117,7 +117,7 @@ impl<D: Driver> Hub<D> {
                 Err(error) if error.errno() == Errno::EAGAIN => return,
                 Err(error) => {
                     // The kernel closed the file with the device.
-                    log::debug!("asynchronous events: {error}");
+                    uverbs::report!(debug, {}, "asynchronous events: {error}");
                     hub.end(wakes);
                     return;
                 }

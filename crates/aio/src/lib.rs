@@ -46,7 +46,7 @@
 //! program that reads slowly stops its peer without "receiver not ready". A peer that does not follow the protocol is an error.
 //!
 //! # Features
-//! `tokio`: `Dispatcher::drive`, and the traits of tokio for streams.
+//! `tokio`: `Dispatcher::drive`, and the traits of tokio for streams. `counters`: `Dispatcher::counters`. `tracing`: events for `tracing`.
 #![forbid(unsafe_code)]
 
 #[cfg(not(loom))]
@@ -59,6 +59,8 @@ mod batch;
 mod connect;
 #[cfg(all(test, not(loom)))]
 mod count;
+#[cfg(all(feature = "counters", not(loom)))]
+mod counters;
 #[cfg(not(loom))]
 mod create;
 #[cfg(not(loom))]
@@ -156,6 +158,8 @@ mod xrc;
 mod api {
     pub use crate::batch::{Batch, BatchData};
     pub use crate::connect::{Link, Listener, Request};
+    #[cfg(feature = "counters")]
+    pub use crate::counters::DispatcherCounters;
     pub use crate::create::{HasFutures, QpBuilder};
     pub use crate::datagram::{Datagram, RecvFrom};
     pub use crate::dc::DcTarget;

@@ -125,7 +125,7 @@ impl<D: Driver> Mailbox<D> {
         if done.status().is_success() {
             return receives.arrived(done, own, wakes);
         }
-        log::debug!("a receive of a shared queue: {}", done.status());
+        uverbs::report!(debug, {}, "a receive of a shared queue: {}", done.status());
         receives.completed(own, wakes)
     }
 

@@ -69,6 +69,8 @@ pub(crate) struct Poller<D: Driver> {
     channel: CompletionChannel<D>,
     hub: Arc<Hub<D>>,
     cqe: u32,
+    #[cfg(feature = "counters")]
+    counts: crate::counters::Counts,
 }
 
 impl<D: Driver> fmt::Debug for Poller<D> {
@@ -100,7 +102,16 @@ impl<D: Driver> Poller<D> {
             deferred: Deferred::new(cqe),
         };
         let (life, state) = (Arc::new(Life::new(sleeper.clone())), Short::new(state));
-        Arc::new(Self { life, sleeper, state, channel, hub, cqe })
+        Arc::new(Self {
+            life,
+            sleeper,
+            state,
+            channel,
+            hub,
+            cqe,
+            #[cfg(feature = "counters")]
+            counts: crate::counters::Counts::default(),
+        })
     }
 
     pub(crate) fn life(&self) -> &Arc<Life<D>> {
@@ -114,6 +125,13 @@ impl<D: Driver> Poller<D> {
 
     pub(crate) fn hub(&self) -> &Arc<Hub<D>> {
         &self.hub
+    }
+
+    /// What was counted.
+    #[cfg(feature = "counters")]
+    pub(crate) fn counters(&self) -> crate::counters::DispatcherCounters {
+        let cq = lock(&self.state).cq.counters();
+        self.counts.read(&cq)
     }
 
     /// Entries of the CQ.
@@ -273,6 +291,8 @@ impl<D: Driver> Poller<D> {
     #[inline]
     fn pass_completions(&self, state: &mut State<D>, wakes: &mut Vec<Waker>) -> Result<usize, PollError> {
         let State { cq, routes, passed, .. } = state;
+        #[cfg(feature = "counters")]
+        self.counts.polled();
         let polled = cq.poll_each(BATCH, |done| passed.take(routes, done, wakes));
         if !matches!(polled, Ok(0)) {
             passed.last = None;
@@ -318,7 +338,11 @@ impl<D: Driver> Poller<D> {
     // codegen: words
     #[inline]
     pub(crate) fn sleep(&self, limit: Option<Duration>, wakes: &mut Vec<Waker>) -> Result<Readable, Errno> {
+        #[cfg(feature = "counters")]
+        self.counts.sleeps();
         let readable = self.sleeper.wait(limit, wakes)?;
+        #[cfg(feature = "counters")]
+        self.counts.slept(readable);
         if readable.async_events {
             Hub::read(&self.hub, wakes);
         }
@@ -337,7 +361,7 @@ impl<D: Driver> Poller<D> {
     /// DEVICE_FATAL, which ends their streams, after it has closed this file.
     #[cold]
     fn channel_ended(&self, error: &uverbs::Error, wakes: &mut Vec<Waker>) {
-        log::debug!("completion channel: {error}");
+        uverbs::report!(debug, {}, "completion channel: {error}");
         self.without_channel(wakes);
     }
 

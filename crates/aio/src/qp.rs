@@ -105,8 +105,10 @@ impl<D: Driver> QpInner<D> {
     /// A batch was dropped and never polled.
     pub(crate) fn warn_forgotten(&self) {
         if !std::thread::panicking() && !self.warned.swap(true, Ordering::Relaxed) {
-            log::warn!(
-                "qp {:#x}: a batch with work requests was dropped and not awaited: none was posted",
+            uverbs::report!(
+                warn,
+                { device = self.control.device(), qp_num = self.qp_num() },
+            "qp {:#x}: a batch with work requests was dropped and not awaited: none was posted",
                 self.qp_num()
             );
         }

@@ -195,7 +195,7 @@ impl<D: Driver> Receives<D> {
             None => return self.posted == 0,
             Some(Ok(pushed)) => self.posted += pushed,
             // In RESET; the receives are posted in INIT. In ERR completions will say so.
-            Some(Err(error)) => log::debug!("receives: {error}"),
+            Some(Err(error)) => uverbs::report!(debug, {}, "receives: {error}"),
         }
         false
     }

@@ -168,7 +168,7 @@ impl<D: Driver> State<D> {
         }
         match batch.complete() {
             Ok(()) => self.posted += pushed,
-            Err(error) => log::warn!("receives of an SRQ: {error}"),
+            Err(error) => uverbs::report!(warn, {}, "receives of an SRQ: {error}"),
         }
         false
     }

@@ -222,7 +222,7 @@ impl<D: Driver> Station<D> {
                 }
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => {
-                    log::debug!("dispatcher: {error}");
+                    uverbs::report!(debug, {}, "dispatcher: {error}");
                     self.is_gone.store(true, Ordering::Release);
                     self.call_all();
                     return;
@@ -261,7 +261,7 @@ impl<D: Driver> Station<D> {
     /// Reads what has made the descriptor readable.
     fn slept(&self, rounds: &mut Rounds, leader: &impl Leader, wakes: &mut Wakes) {
         if let Err(error) = rounds.slept(&self.poller, leader, Some(Duration::ZERO), wakes) {
-            log::error!("dispatcher: {error}");
+            uverbs::report!(error, {}, "dispatcher: {error}");
         }
     }
 
@@ -319,7 +319,7 @@ impl<D: Driver> Station<D> {
 
     /// All operations have ended with this error. The next rounds run the timers only.
     fn fail(&self, error: PollError) {
-        log::error!("dispatcher: {error}");
+        uverbs::report!(error, {}, "dispatcher: {error}");
         *lock(&self.failure) = Some(error);
         self.failures.fetch_add(1, Ordering::Release);
         self.call_all();

@@ -141,7 +141,7 @@ impl<D: Driver> Dispatcher<D> {
                 let leader = LeadingThread { state: &state, waker: &waker };
                 if let Err(error) = rounds.run_until(poller, &leader, &mut wakes) {
                     // All operations have ended with this error. The next round runs the timers only.
-                    log::error!("dispatcher: {error}");
+                    uverbs::report!(error, {}, "dispatcher: {error}");
                 }
                 drop(lead);
             } else if !state.woken.load(Ordering::Acquire) {
@@ -238,7 +238,7 @@ impl Drop for DispatcherThread {
         if let Err(error) = self.end()
             && !self.sleeper.is_forked()
         {
-            log::error!("{error}");
+            uverbs::report!(error, {}, "{error}");
         }
     }
 }

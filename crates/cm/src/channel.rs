@@ -72,7 +72,12 @@ impl EventChannel {
         let mut answer = rdma_ucm_event_resp::default();
         let command = rdma_ucm_get_event::default();
         match self.port.command(RDMA_USER_CM_CMD_GET_EVENT, command.as_bytes(), answer.as_mut_bytes()) {
-            Ok(()) => Ok(Some(Event::decode(self, &answer))),
+            Ok(()) => {
+                let event = Event::decode(self, &answer);
+                #[cfg(feature = "tracing")]
+                crate::names::report(&event, answer.id);
+                Ok(Some(event))
+            }
             Err(Errno::EAGAIN) => Ok(None),
             Err(errno) => Err(self.error("get_cm_event", errno)),
         }

@@ -445,6 +445,8 @@ impl Id {
             return Ok(());
         }
         self.is_destroyed = true;
+        #[cfg(feature = "tracing")]
+        crate::names::remove(self.token);
         let command = rdma_ucm_destroy_id { id: self.number, ..Default::default() };
         let mut answer = rdma_ucm_destroy_id_resp::default();
         let mut place = self.place.lock();
@@ -491,7 +493,7 @@ impl Id {
 impl Drop for Id {
     fn drop(&mut self) {
         if let Err(error) = self.destroy() {
-            log::warn!("{error}");
+            uverbs::report!(warn, { id = self.number }, "{error}");
         }
     }
 }

@@ -36,6 +36,8 @@ mod event;
 mod id;
 mod listener;
 mod multicast;
+#[cfg(feature = "tracing")]
+mod names;
 mod option;
 mod param;
 mod qp;

@@ -131,7 +131,7 @@ impl Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
-            log::warn!("{error}");
+            uverbs::report!(warn, {}, "{error}");
         }
     }
 }

@@ -106,6 +106,8 @@ impl Id {
         param.check("init_qp")?;
         self.check_type(qp.qp_type())?;
         self.check_device(qp)?;
+        #[cfg(feature = "tracing")]
+        crate::names::set(self.token(), qp.device(), qp.qp_num(), self.bound().ok().and_then(|b| b.remote));
         self.move_qp(qp, QpState::INIT, param)?;
         if self.is_datagram() {
             qp.modify_state(QpState::RTR)?;

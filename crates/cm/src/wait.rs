@@ -154,7 +154,13 @@ impl Id {
         }
         while let Some(event) = self.channel().next_event()? {
             if event.token != token {
-                log::debug!("{}: {} of another id is skipped", self.object(), event.name());
+                uverbs::report!(
+                    debug,
+                    { id = self.number(), event = event.name() },
+                    "{}: {} of another id is skipped",
+                    self.object(),
+                    event.name()
+                );
                 continue;
             }
             state.end = match event.kind {

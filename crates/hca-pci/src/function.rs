@@ -51,6 +51,12 @@ impl PciFunction {
         &self.plugged
     }
 
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.plugged.read_front(|function| function.name.clone()).unwrap_or_default()
+    }
+
     /// Serves VMs at a socket, one after the other, until `stop` returns true after one has disconnected.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ use crate::engine::net::Address;
 use crate::engine::{Device, Notice, Port, Station, event};
 use crate::kernel::{HcaKernel, State};
 use crate::plugged::Plugged;
+use crate::stat::Stat;
 use crate::violation::Violation;
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
@@ -259,6 +260,12 @@ impl Hca {
     #[must_use]
     pub fn repairs(&self) -> u64 {
         self.plugged.repairs()
+    }
+
+    /// The port and the QPs of the device, for an operator.
+    #[must_use]
+    pub fn stat(&self) -> Stat {
+        self.plugged.stat()
     }
 
     /// Takes the port's link down or up. Every context gets an event. While the link is down, packets are lost.

@@ -47,10 +47,12 @@ pub mod front;
 mod kernel;
 mod plugged;
 pub mod prm;
+mod stat;
 mod violation;
 
 pub use config::{InlineMode, Link};
 pub use fabric::{DeviceBuilder, Fabric, Hca};
+pub use stat::{QpStat, Stat};
 pub(crate) use uverbs_fabric::numbers;
 pub use uverbs_fabric::{backing, memory, process, socket};
 pub use violation::{Mistake, Object, Violation};

@@ -9,6 +9,8 @@
 //!
 //! [`kernel::Scripted`] is the kernel of tests that need one, with answers that each test specifies.
 //!
+//! `recorder` keeps what a test reports by `tracing`.
+//!
 //! [`machine`] is for tests that need more of the machine than Rust, or less than root's rights.
 //!
 //! The crate has no expectations. Whether a request is valid, and what the device must see, is decided by the models and
@@ -25,6 +27,8 @@ mod list;
 pub mod machine;
 mod owned;
 mod push;
+#[cfg(feature = "tracing")]
+pub mod recorder;
 mod request;
 mod session;
 #[cfg(feature = "verbs")]

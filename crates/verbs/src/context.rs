@@ -47,6 +47,8 @@ pub(crate) struct ContextInner<D: Driver> {
     objects: ProcessMutex<Slab<Object>>,
     /// The queues whose work requests own their buffers.
     flights: Flights<D>,
+    #[cfg(feature = "counters")]
+    cq_totals: crate::count::CqTotals,
     name: Arc<str>,
     removal: Arc<Removal>,
     /// See [`node_guid`](Self::node_guid).
@@ -87,6 +89,11 @@ impl<D: Driver> ContextInner<D> {
 
     pub(crate) fn flights(&self) -> &Flights<D> {
         &self.flights
+    }
+
+    #[cfg(feature = "counters")]
+    pub(crate) fn cq_totals(&self) -> &crate::count::CqTotals {
+        &self.cq_totals
     }
 
     /// The GUID of the device, which the kernel is asked for once.
@@ -133,7 +140,7 @@ impl<D: Driver> ContextInner<D> {
             .collect();
         // This waits for posters; the lock is free meanwhile.
         drop(objects);
-        log::warn!("{}: the device was removed", self.name);
+        crate::report!(warn, { device = %self.name }, "{}: the device was removed", self.name);
         queues.iter().for_each(|queues| queues.device_removed());
     }
 
@@ -246,6 +253,8 @@ impl<D: Driver> Context<D> {
             event_reader: EventReader::default(),
             objects,
             flights: Flights::default(),
+            #[cfg(feature = "counters")]
+            cq_totals: crate::count::CqTotals::default(),
             name,
             removal,
             node_guid: OnceLock::new(),

@@ -7,6 +7,7 @@ use crate::access::Access;
 use crate::brief::brief;
 use crate::comp_channel::CompletionChannel;
 use crate::context::Context;
+use crate::count::CqCounts;
 use crate::done::Done;
 use crate::flight::{Entry, is_receive};
 use crate::held::{HeldKind, HeldOnce};
@@ -35,6 +36,9 @@ pub struct Cq<L: Locking = Exclusive, D: Driver = AnyDriver> {
     state: Locked<State<D>, L>,
     /// For [`wait`](Self::wait).
     waits: Arc<Waits<D>>,
+    /// Those of the poller.
+    #[cfg_attr(not(feature = "counters"), expect(dead_code, reason = "counts nothing"))]
+    counts: CqCounts,
 }
 
 brief!([L: Locking, D: Driver] Cq<L, D>, |this| "{:?}", this.queue);
@@ -92,8 +96,10 @@ impl<D: Driver> Context<D> {
     ) -> Result<Cq<L, D>> {
         let queue = self.create_cq_ex::<L>(attr, channel)?;
         let known = Known::new(self.inner().clone(), queue.id().0);
+        let counts = known.counts().clone();
         Ok(Cq {
             queue,
+            counts,
             state: Locked::new(State { known, kept: VecDeque::new() }),
             waits: Arc::new(Waits::new(None)),
         })
@@ -104,6 +110,11 @@ impl<D: Driver, L: Locking> Cq<L, D> {
     /// What its waits share.
     pub(crate) fn waits(&self) -> &Arc<Waits<D>> {
         &self.waits
+    }
+
+    #[cfg(feature = "counters")]
+    pub(crate) fn counts(&self) -> &CqCounts {
+        &self.counts
     }
 
     /// The name of its device.
@@ -302,7 +313,7 @@ impl<D: Driver> Polled<'_, '_, D> {
 }
 
 /// The error of a completion of this device.
-fn of_device(wc: &WorkCompletion, received: bool, device: &Arc<str>) -> WcError {
+pub(crate) fn of_device(wc: &WorkCompletion, received: bool, device: &Arc<str>) -> WcError {
     let error = wc.to_error().on(device.clone());
     if received { error.with_opcode(WcOpcode::RECV) } else { error }
 }
@@ -432,6 +443,16 @@ impl<D: Driver, F: FnMut(Polled<'_, '_, D>)> Claimant<D::CompletionQueue> for Pa
         // SAFETY: the entry was taken out of the slab, so this is the only copy.
         let held = unsafe { HeldOnce::new(held) };
         let (fields, received) = (Fields::Ring(completion), is_received(completion));
+        #[cfg(feature = "counters")]
+        if !status.is_success() {
+            known.count_error(status.0);
+        }
+        #[cfg(feature = "tracing")]
+        if !status.is_success() {
+            let (opcode, vendor_err) = (completion.opcode(), completion.vendor_err());
+            let wc = WorkCompletion { wr_id, status, opcode, vendor_err, ..WorkCompletion::default() };
+            known.report_error(&WorkCompletion { qp_num: completion.qp_num(), ..wc }, received);
+        }
         f(Polled { fields, known, wr_id, status, received, held });
     }
 }

@@ -21,6 +21,7 @@
 // UNSAFETY: releases what an entry holds, once.
 
 use crate::context::ContextInner;
+use crate::count::Counts;
 use crate::held::Held;
 use crate::label::Label;
 use crate::pool::NO_DOMAIN;
@@ -29,10 +30,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use uverbs_core::Errno;
 use uverbs_core::control::slab::Slab;
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::{Driver, PostError, QueueKind as Name};
+use uverbs_core::provider::{Driver, PostError, QueueError, QueueKind as Name};
 use uverbs_core::sync::ProcessMutex;
 use uverbs_core::sync::in_flight::{InFlight, STEP};
 use uverbs_core::wc::WcError;
+#[cfg(feature = "tracing")]
+use uverbs_core::wc::{WcStatus, WorkCompletion};
 
 /// An entry of the slab, which owns what it holds.
 pub(super) struct Entry<D: Driver> {
@@ -67,6 +70,11 @@ pub(crate) struct Flight<D: Driver> {
     last_error: Mutex<Option<WcError>>,
     /// The CQ of the completions; `None` for an SRQ, whose receives complete to the CQ of any QP.
     cq: Option<u64>,
+    /// What its poster and its pollers count.
+    pub(super) counts: Counts,
+    /// The peer of its QP, if that is connected.
+    #[cfg(feature = "tracing")]
+    peer: Mutex<Option<Peer>>,
 }
 
 impl<D: Driver> core::fmt::Debug for Flight<D> {
@@ -81,15 +89,42 @@ impl<D: Driver> Drop for Flight<D> {
     }
 }
 
+/// The peer of a connected QP.
+#[cfg(feature = "tracing")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) qp_num: u32,
+    pub(crate) gid: uverbs_core::attr::Gid,
+    pub(crate) lid: u16,
+}
+
+#[cfg(feature = "tracing")]
+impl core::fmt::Display for Peer {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Self { qp_num, gid, lid } = self;
+        match *gid == uverbs_core::attr::Gid::ZERO {
+            true => write!(f, "qp {qp_num:#x} at lid {lid}"),
+            false => write!(f, "qp {qp_num:#x} at {gid}"),
+        }
+    }
+}
+
 /// The owned queues of a context.
 #[derive(Debug)]
 pub(crate) struct Flights<D: Driver> {
     pub(super) queues: ProcessMutex<Slab<Weak<Flight<D>>>>,
+    /// What those that have ended have counted. Locked after `queues`.
+    #[cfg(feature = "counters")]
+    pub(super) gone: ProcessMutex<crate::counters::Gone>,
 }
 
 impl<D: Driver> Default for Flights<D> {
     fn default() -> Self {
-        Self { queues: ProcessMutex::new(Slab::new()) }
+        Self {
+            queues: ProcessMutex::new(Slab::new()),
+            #[cfg(feature = "counters")]
+            gone: ProcessMutex::default(),
+        }
     }
 }
 
@@ -181,7 +216,19 @@ impl<D: Driver> Flight<D> {
         let slab = InFlight::new(slots, key_of(id, receives), domain);
         let (expected, refused) = (AtomicU32::new(0), AtomicU32::new(0));
         let label = Label::new(kind.name(), number, depth);
-        let flight = Arc::new(Self { slab, expected, refused, id, label, last_error: Mutex::default(), cq });
+        let (last_error, counts) = (Mutex::default(), Counts::default());
+        let flight = Arc::new(Self {
+            slab,
+            expected,
+            refused,
+            id,
+            label,
+            last_error,
+            cq,
+            counts,
+            #[cfg(feature = "tracing")]
+            peer: Mutex::default(),
+        });
         if let Some(queue) = queues.get_mut(id) {
             *queue = Arc::downgrade(&flight);
         }
@@ -201,6 +248,9 @@ impl<D: Driver> Flight<D> {
             label,
             last_error: Mutex::default(),
             cq: None,
+            counts: Counts::default(),
+            #[cfg(feature = "tracing")]
+            peer: Mutex::default(),
         })
     }
 
@@ -209,6 +259,12 @@ impl<D: Driver> Flight<D> {
     pub(super) fn begin_batch(&self) -> u32 {
         self.refused.store(0, Ordering::Relaxed);
         self.slab.next_count()
+    }
+
+    /// The work requests that were put into the slab of a send queue since the count was `first`.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(super) fn posted_since(&self, first: u32) -> u32 {
+        self.slab.next_count().wrapping_sub(first) / STEP
     }
 
     /// Refuses a work request of the open batch, which would have owned `held`.
@@ -282,6 +338,33 @@ impl<D: Driver> Flight<D> {
         *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
     }
 
+    /// Reports the error of a completion.
+    #[cfg(feature = "tracing")]
+    pub(super) fn report(&self, error: &WcError, wc: &WorkCompletion) {
+        let peer = self.peer();
+        let (device, wr_id, qp_num) = (error.device().unwrap_or_default(), error.wr_id(), wc.qp_num);
+        let (status, vendor_err) = (wc.status.0, wc.vendor_err);
+        let peer = peer.map(tracing::field::display);
+        // An error is followed by those of all work requests of the queue, which are flushed.
+        match wc.status {
+            WcStatus::WR_FLUSH_ERR => {
+                tracing::debug!({ device, qp_num, peer, wr_id, status, vendor_err }, "{error}");
+            }
+            _ => tracing::warn!({ device, qp_num, peer, wr_id, status, vendor_err }, "{error}"),
+        }
+    }
+
+    #[cfg(feature = "tracing")]
+    pub(super) fn peer(&self) -> Option<Peer> {
+        *self.peer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The QP has this peer now.
+    #[cfg(feature = "tracing")]
+    pub(super) fn set_peer(&self, peer: Option<Peer>) {
+        *self.peer.lock().unwrap_or_else(PoisonError::into_inner) = peer;
+    }
+
     pub(super) fn last_error(&self) -> Option<WcError> {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -292,14 +375,37 @@ impl<D: Driver> Flight<D> {
 
     /// Gives all memory back: the device uses none of it any more.
     pub(super) fn settle_all(&self) {
-        self.slab.take_all(Entry::release);
+        self.end(|entries| self.slab.take_all(|entry| entries.push(entry)));
+    }
+
+    /// Drops entries of which no completion is reported, which `take` takes. A drop may run code of the program, so it comes last.
+    fn end(&self, take: impl FnOnce(&mut Vec<Entry<D>>)) {
+        let entries = self.counts.end(|| {
+            let mut entries = Vec::new();
+            take(&mut entries);
+            let n = entries.len() as u64;
+            (entries, n)
+        });
+        entries.into_iter().for_each(Entry::release);
+    }
+
+    /// The error of a post or of a batch.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(super) fn error(&self, reason: PostError) -> QueueError {
+        self.counts.refused(reason);
+        self.label.error(reason)
     }
 
     /// The end of the queue, after the kernel has destroyed it.
     pub(super) fn close(&self, context: &ContextInner<D>) {
         self.settle_all();
-        if let Ok(mut queues) = context.flights().queues.lock() {
-            queues.remove(self.id);
+        let flights = context.flights();
+        if let Ok(mut queues) = flights.queues.lock() {
+            let _ended = queues.remove(self.id);
+            #[cfg(feature = "counters")]
+            if let (Some(_), Ok(mut gone)) = (_ended, flights.gone.lock()) {
+                gone.add(self);
+            }
         }
     }
 }
@@ -337,8 +443,15 @@ impl<D: Driver> Holds<D> {
     /// Drops what work requests own of which no completion will be reported. Those of other queues are left out.
     pub(crate) fn drop_entries(&self, wr_ids: &[u64]) {
         for flight in self.flights.get().into_iter().flatten() {
-            wr_ids.iter().for_each(|wr_id| flight.drop_entry(*wr_id));
+            let taken = wr_ids.iter().filter_map(|wr_id| flight.slab.take_any(*wr_id));
+            flight.end(|entries| entries.extend(taken));
         }
+    }
+
+    /// Those of a QP.
+    #[cfg(any(feature = "counters", feature = "tracing"))]
+    pub(crate) fn all(&self) -> &[Arc<Flight<D>>] {
+        self.flights.get().map_or(&[], Vec::as_slice)
     }
 
     /// After the kernel has destroyed the object.

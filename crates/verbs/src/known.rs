@@ -9,6 +9,7 @@
 // UNSAFETY: opens the value of a scope's post, once.
 
 use crate::context::ContextInner;
+use crate::count::CqCounts;
 use crate::flight::{Entry, Flight, INDEX_MASK, is_receive};
 use crate::held::{Value, contain};
 use core::mem;
@@ -18,6 +19,8 @@ use uverbs_core::provider::Driver;
 use uverbs_core::sync::in_flight::STEP;
 use uverbs_core::wc::WcError;
 use uverbs_core::wc::WcStatus;
+#[cfg(feature = "tracing")]
+use uverbs_core::wc::WorkCompletion;
 
 /// Queues by index. A CQ has few of the context's, so there are only the pages that have one.
 struct Places<D: Driver> {
@@ -106,6 +109,14 @@ pub(super) struct Known<D: Driver> {
     context: Arc<ContextInner<D>>,
     cq: u64,
     unmatched: u64,
+    counts: CqCounts,
+}
+
+#[cfg(feature = "counters")]
+impl<D: Driver> Drop for Known<D> {
+    fn drop(&mut self) {
+        self.counts.close(&self.context);
+    }
 }
 
 impl<D: Driver> core::fmt::Debug for Known<D> {
@@ -125,6 +136,7 @@ impl<D: Driver> Known<D> {
             queues: Places { pages: Vec::new(), added: 0, left: 0 },
             aside: Aside::Nothing,
             earlier: Vec::new(),
+            counts: CqCounts::new(&context, cq),
             context,
             cq,
             unmatched: 0,
@@ -135,6 +147,32 @@ impl<D: Driver> Known<D> {
     #[cold]
     pub(super) fn note(&self, error: &WcError) {
         self.current.note(error);
+    }
+
+    pub(super) fn counts(&self) -> &CqCounts {
+        &self.counts
+    }
+
+    /// Counts an error of the last completion.
+    ///
+    /// With the ABI of C, no panic can leave it, so a poll need not be prepared for one.
+    #[cfg(feature = "counters")]
+    #[cold]
+    #[inline(never)]
+    pub(super) extern "C" fn count_error(&self, status: u32) {
+        self.current.counts.failed(WcStatus(status));
+        self.counts.failed();
+    }
+
+    /// Reports an error of the last completion. As [`count_error`](Self::count_error), no panic can leave it.
+    #[cfg(feature = "tracing")]
+    #[cold]
+    #[inline(never)]
+    pub(super) extern "C" fn report_error(&self, wc: &WorkCompletion, received: bool) {
+        contain(|| {
+            let error = crate::cq::of_device(wc, received, self.device_name());
+            self.current.report(&error, wc);
+        });
     }
 
     /// The name of the device.
@@ -166,6 +204,7 @@ impl<D: Driver> Known<D> {
                 }
             }
         };
+        self.counts.completed();
         if !received {
             let count = wr_id as u32;
             if count != self.expected {
@@ -195,6 +234,7 @@ impl<D: Driver> Known<D> {
     extern "C" fn claim_other(&mut self, wr_id: u64, received: bool) {
         // `turn_to` has made the queue of the number the current one, if there is such a queue.
         let Some(entry) = self.current.slab.take_scoped(wr_id) else { return };
+        self.counts.completed();
         self.aside = Aside::Scoped(entry);
         if !received {
             self.claim_earlier(wr_id);
@@ -215,6 +255,10 @@ impl<D: Driver> Known<D> {
                 return true;
             }
             Aside::Scoped(entry) => {
+                #[cfg(feature = "counters")]
+                if status != WcStatus::SUCCESS.0 {
+                    self.count_error(status);
+                }
                 // SAFETY: the entry was taken out of the slab, so this is the only copy.
                 if let Value::Scoped(ticket) = unsafe { entry.held.open() } {
                     ticket.finish(WcStatus(status), byte_len);
@@ -223,7 +267,11 @@ impl<D: Driver> Known<D> {
             Aside::Nothing => {
                 self.unmatched += 1;
                 contain(|| {
-                    log::debug!("a completion with wr_id {wr_id:#x}, which belongs to no work request")
+                    crate::report!(
+                        debug,
+                        { device = %self.context.name(), wr_id },
+                        "a completion with wr_id {wr_id:#x}, which belongs to no work request"
+                    );
                 });
             }
         }

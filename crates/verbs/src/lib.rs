@@ -43,6 +43,7 @@
 //! One for each driver, all on by default: `mlx5`, `rxe`, `siw`. [`AnyDriver`] and [`open()`] select one of those that the build has.
 //! `hca`: the software NIC of `uverbs-hca` as `uverbs::hca`, for tests and for programs that must run
 //! without a NIC.
+//! `counters`: [counters](crate::QpCounters) of posts and completions, `metrics`: their values for the facade of this name, `tracing`: events.
 //!
 //! # What is `unsafe`
 //! A post takes a [`Buf`] from a [`Pool`] of registered memory, and a poll of the [`Cq`] gives it back: a service needs no `unsafe`.
@@ -72,6 +73,9 @@ pub mod buf;
 pub mod comp_channel;
 pub mod connect;
 pub mod context;
+mod count;
+#[cfg(feature = "counters")]
+pub mod counters;
 pub mod cq;
 pub mod dc;
 pub mod dm;
@@ -89,6 +93,8 @@ mod known;
 mod label;
 pub mod list;
 pub mod memory;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 pub mod mr;
 pub mod mw;
 pub mod open;
@@ -104,6 +110,9 @@ pub mod remote;
 pub mod scope;
 pub mod send;
 pub mod soundness;
+pub mod stat;
+#[doc(hidden)]
+pub mod trace;
 pub mod value;
 mod wait;
 pub mod window;
@@ -115,6 +124,8 @@ pub use buf::{PageBuf, StableBuf};
 pub use comp_channel::CompletionChannel;
 pub use connect::{ConnectAttr, Endpoint, WithDeadline};
 pub use context::Context;
+#[cfg(feature = "counters")]
+pub use counters::{ContextCounters, CqCounters, PoolCounters, QpCounters, QueueCounters};
 pub use cq::{Completed, Cq, Polled, ScopePoll};
 pub use dc::DcTarget;
 pub use dm::{DeviceMemory, DmRegion};

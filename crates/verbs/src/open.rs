@@ -93,7 +93,7 @@ impl sealed::OpenBy for &str {
 
 /// The software NICs that are opened by name.
 #[cfg(feature = "hca")]
-mod software {
+pub(crate) mod software {
     use std::collections::BTreeMap;
     use std::sync::{Mutex, OnceLock, PoisonError};
     use uverbs_hca::{Fabric, Hca};
@@ -101,10 +101,16 @@ mod software {
     /// The most devices that a program can name.
     const MAX: usize = 16;
 
+    static DEVICES: Mutex<BTreeMap<usize, Hca>> = Mutex::new(BTreeMap::new());
+
+    /// Those that were opened.
+    pub(crate) fn opened() -> Vec<Hca> {
+        DEVICES.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
     /// The device with this name; `None` if it is not the name of one.
     pub(super) fn device(name: &str) -> Option<Hca> {
         static FABRIC: OnceLock<Fabric> = OnceLock::new();
-        static DEVICES: Mutex<BTreeMap<usize, Hca>> = Mutex::new(BTreeMap::new());
         let number: usize = name.strip_prefix("hca")?.parse().ok()?;
         if number >= MAX || name != format!("hca{number}") {
             return None;

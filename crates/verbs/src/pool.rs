@@ -31,6 +31,7 @@ pub use share::SharedBuf;
 use crate::access::{Access, Unmapped};
 use crate::brief::brief;
 use crate::buf::NoBuf;
+use crate::count::PoolCounts;
 use crate::memory::{HomeMemory, PageSize, Placement, PoolMemory};
 use crate::mr::{Exposed, MemoryRegion, Private};
 use crate::open::AnyDriver;
@@ -85,6 +86,7 @@ struct PoolInner<D: Driver> {
     size: u32,
     free: IndexStack,
     waiters: Waiters,
+    counts: PoolCounts,
     /// The owners of each buffer that is shared, see [`RawShare`]. Not in the slots, which are full.
     owners: Box<[AtomicU64]>,
     /// At least one, with the memory at the same address.
@@ -166,7 +168,10 @@ impl<D: Driver, A: Access> Pool<A, D> {
     #[inline]
     #[must_use]
     pub fn try_get(&self) -> Option<Buf<A, D>> {
-        let index = self.inner.free.pop()?;
+        let Some(index) = self.inner.free.pop() else {
+            self.inner.counts.empty();
+            return None;
+        };
         self.buf_at(index)
     }
 
@@ -185,6 +190,17 @@ impl<D: Driver, A: Access> Pool<A, D> {
     #[must_use]
     pub fn available(&self) -> usize {
         self.inner.free.len()
+    }
+
+    #[cfg(feature = "counters")]
+    pub(crate) fn counts(&self) -> &PoolCounts {
+        &self.inner.counts
+    }
+
+    /// The number of buffers.
+    #[cfg(feature = "counters")]
+    pub(crate) fn buffers(&self) -> u32 {
+        self.inner.count
     }
 
     /// Bytes of a buffer.
@@ -426,6 +442,7 @@ impl<D: Driver, A: Access> Pool<A, D> {
                 size,
                 free: IndexStack::full(count),
                 waiters: Waiters::default(),
+                counts: PoolCounts::default(),
                 owners: (0..count).map(|_| AtomicU64::new(0)).collect(),
                 homes: homes.into(),
             }

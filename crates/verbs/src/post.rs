@@ -4,7 +4,7 @@
 //! [`Qp::sq`] and [`Qp::rq`] have the whole set: ids, flags, batches, every operation.
 
 use crate::access::Access;
-use crate::label::Label;
+use crate::flight::Flight;
 use crate::list::{BufList, Memory, Source};
 use crate::mr::Private;
 use crate::pool::{Buf, BufPart, Filled, SharedBuf};
@@ -61,8 +61,8 @@ fn no_queue<D: Driver, B>(control: &QpControl<D>, data: B) -> Rejected<B> {
 
 /// The error of a post to this queue.
 #[cold]
-fn named<B>(label: &Label, rejected: Rejected<B>) -> Rejected<B> {
-    Rejected { error: label.error(rejected.error.reason), ..rejected }
+fn named<D: Driver, B>(flight: &Flight<D>, rejected: Rejected<B>) -> Rejected<B> {
+    Rejected { error: flight.error(rejected.error.reason), ..rejected }
 }
 
 macro_rules! posts {
@@ -78,7 +78,7 @@ macro_rules! posts {
                 let Some(rq) = self.recv.$as_ref() else {
                     return Err(memory.map_or_else(|rejected| rejected, |data| no_queue(&self.control, data)));
                 };
-                let data = memory.map_err(|rejected| named(&rq.flight().label, rejected))?;
+                let data = memory.map_err(|rejected| named(rq.flight(), rejected))?;
                 posts!(@recv $locking, rq, data)
             }
         }
@@ -91,7 +91,7 @@ macro_rules! posts {
             /// [`PostError::InvalidLength`] for a buffer that is too small for its bytes, or another error of the queue. The buffer is
             /// returned with the error.
             pub fn send<B: IntoMemory<D>>($($this)* self, data: B) -> Result<(), Rejected<B::Memory>> {
-                let data = data.into_memory().map_err(|rejected| named(&self.send.flight().label, rejected))?;
+                let data = data.into_memory().map_err(|rejected| named(self.send.flight(), rejected))?;
                 posts!(@send $locking, self.send, data, |sq| sq.post(0).signaled().send(data))
             }
 
@@ -111,7 +111,7 @@ macro_rules! posts {
             /// # Errors
             /// As [`send`](Self::send), and [`PostError::InvalidLength`] if `to` is shorter.
             pub fn write<B: IntoMemory<D>>($($this)* self, data: B, to: &RemoteRegion) -> Result<(), Rejected<B::Memory>> {
-                let data = data.into_memory().map_err(|rejected| named(&self.send.flight().label, rejected))?;
+                let data = data.into_memory().map_err(|rejected| named(self.send.flight(), rejected))?;
                 posts!(@send $locking, self.send, data, |sq| sq.post(0).signaled().write(data, to))
             }
         }
@@ -122,7 +122,7 @@ macro_rules! posts {
             /// # Errors
             /// As [`send`](Self::send), and [`PostError::InvalidLength`] if `from` is shorter.
             pub fn read<B: IntoMemory<D, Memory: Memory<D>>>($($this)* self, into: B, from: &RemoteRegion) -> Result<(), Rejected<B::Memory>> {
-                let data = into.into_memory().map_err(|rejected| named(&self.send.flight().label, rejected))?;
+                let data = into.into_memory().map_err(|rejected| named(self.send.flight(), rejected))?;
                 posts!(@send $locking, self.send, data, |sq| sq.post(0).signaled().read(data, from))
             }
         }
@@ -137,7 +137,7 @@ macro_rules! posts {
                 let $sq = &mut guard;
                 $post
             }
-            Err(error) => Err(Rejected { error: $queue.flight().label.error(error.into()), returned: Some($data) }),
+            Err(error) => Err(Rejected { error: $queue.flight().error(error.into()), returned: Some($data) }),
         }
     };
     (@plain Exclusive, $queue:expr, |$sq:ident| $post:expr) => {{
@@ -145,7 +145,7 @@ macro_rules! posts {
         $post
     }};
     (@plain Shared, $queue:expr, |$sq:ident| $post:expr) => {{
-        let $sq = &mut $queue.lock().map_err(|error| $queue.flight().label.error(error.into()))?;
+        let $sq = &mut $queue.lock().map_err(|error| $queue.flight().error(error.into()))?;
         $post
     }};
     (@recv Exclusive, $rq:ident, $data:ident) => {
@@ -154,7 +154,7 @@ macro_rules! posts {
     (@recv Shared, $rq:ident, $data:ident) => {
         match $rq.lock() {
             Ok(mut guard) => guard.post(0, $data),
-            Err(error) => Err(Rejected { error: $rq.flight().label.error(error.into()), returned: Some($data) }),
+            Err(error) => Err(Rejected { error: $rq.flight().error(error.into()), returned: Some($data) }),
         }
     };
 }

@@ -55,7 +55,10 @@ unsafe fn failed<D: Driver>(flight: &Flight<D>, first: u32, error: PostError) ->
         // SAFETY: the contract of this function.
         unsafe { undo(flight, first) };
     }
-    flight.label.error(error)
+    if let PostError::Doorbell(_) = error {
+        flight.counts.published(flight.posted_since(first));
+    }
+    flight.error(error)
 }
 
 /// Takes back what was put into the slab from the count `first` on.
@@ -112,7 +115,10 @@ impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
         let error = match flight.refused() {
             Some(error) => error,
             None => match inner.complete() {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    flight.counts.posted_batch(|| flight.posted_since(first));
+                    return Ok(());
+                }
                 Err(error) => error,
             },
         };
@@ -397,10 +403,11 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
             // SAFETY: this is the only copy.
             let returned = unsafe { B::give_back(held, || None) };
             let returned = returned.map(|value| value.noted(note));
-            return Err(Rejected { error: flight.label.error(flight.no_slot(domain)), returned });
+            return Err(Rejected { error: flight.error(flight.no_slot(domain)), returned });
         };
         let entry = Entry { wr_id, held };
         let number = if B::SCOPED { vacant.fill_scoped(entry) } else { vacant.fill(entry) };
+        flight.counts.posts();
         let wr = Wr { wr_id: number, flags, to: *to, op: op(), data: data.data() };
         // SAFETY: the slab owns what `held` is until the work request is known to be complete, or until the post fails.
         match unsafe { engine.post(&wr) } {
@@ -429,12 +436,12 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
         error: PostError,
         value: B,
     ) -> Result<(), Rejected<B>> {
-        Err(Rejected { error: self.flight.label.error(error), returned: Some(value) })
+        Err(Rejected { error: self.flight.error(error), returned: Some(value) })
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn refuse_plain(self, error: PostError) -> Result<(), QueueError> {
-        Err(self.flight.label.error(error))
+        Err(self.flight.error(error))
     }
 }
 

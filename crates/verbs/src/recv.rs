@@ -45,10 +45,11 @@ unsafe fn post<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
             // SAFETY: the contract of this function.
             return unsafe { post_moved(engine, flight, wr_id, data) };
         }
-        return refuse(flight.label.error(flight.no_slot(domain)), data);
+        return refuse(flight.error(flight.no_slot(domain)), data);
     };
     let (sges, note) = (data.whole(), data.note());
     let number = vacant.fill(Entry { wr_id, held: data.lend() });
+    flight.counts.posts();
     // SAFETY: the entries name the bytes of the buffers, whose pools keep them registered and alive. The slab owns the buffers
     // until the receive is known to be complete, or until the post fails.
     match unsafe { engine.post(number, sges.as_ref()) } {
@@ -88,7 +89,7 @@ unsafe fn post_moved<D: Driver, Q: Engine<Sge = D::Sge>, B: Memory<D>>(
 ) -> Result<(), Rejected<B>> {
     let data = data.moved_to(flight.slab.tag());
     if data.domain() != flight.slab.tag() {
-        return Err(Rejected { error: flight.label.error(PostError::InvalidArgument), returned: Some(data) });
+        return Err(Rejected { error: flight.error(PostError::InvalidArgument), returned: Some(data) });
     }
     // SAFETY: the contract of this function.
     unsafe { post(engine, flight, wr_id, data) }
@@ -105,14 +106,33 @@ unsafe fn post_empty<D: Driver, Q: Engine<Sge = D::Sge>>(
     wr_id: u64,
 ) -> Result<(), PostError> {
     // SAFETY: the contract of this function.
-    let vacant = unsafe { flight.slab.vacant_anywhere(flight.slab.tag()) }.ok_or(PostError::QueueFull)?;
+    let Some(vacant) = (unsafe { flight.slab.vacant_anywhere(flight.slab.tag()) }) else {
+        flight.counts.refused(PostError::QueueFull);
+        return Err(PostError::QueueFull);
+    };
     let number = vacant.fill(Entry { wr_id, held: Held::NOTHING });
     // SAFETY: without entries no memory is named.
-    unsafe { engine.post(number, &[]) }.inspect_err(|error| {
-        if !matches!(error, PostError::Doorbell(_)) {
-            flight.drop_entry(number);
+    posted(flight, number, unsafe { engine.post(number, &[]) })
+}
+
+/// Counts a post; what one that has failed has put into the slab is dropped.
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn posted<D: Driver>(
+    flight: &Flight<D>,
+    number: u64,
+    posted: Result<(), PostError>,
+) -> Result<(), PostError> {
+    match posted {
+        Ok(()) => flight.counts.posts(),
+        Err(error) => {
+            flight.counts.refused(error);
+            match error {
+                PostError::Doorbell(_) => flight.counts.published(1),
+                _ => flight.drop_entry(number),
+            }
         }
-    })
+    }
+    posted
 }
 
 /// Takes back what an open batch has put into the slab, unless it was posted.
@@ -134,12 +154,15 @@ impl<D: Driver> Undo<'_, D> {
     #[cold]
     #[inline(never)]
     fn failed(self, error: PostError) -> QueueError {
-        let label = &self.flight.label;
+        let flight = self.flight;
         match error {
-            PostError::Doorbell(_) => core::mem::forget(self),
+            PostError::Doorbell(_) => {
+                flight.counts.published_pushed();
+                core::mem::forget(self);
+            }
             _ => self.abort(),
         }
-        label.error(error)
+        flight.error(error)
     }
 
     /// Takes them back without a warning.
@@ -171,6 +194,7 @@ impl<D: Driver, Q: Engine> core::fmt::Debug for RecvBatch<'_, Q, D> {
 impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> RecvBatch<'q, Q, D> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn new(engine: &'q mut Q, flight: &'q Flight<D>) -> Self {
+        flight.counts.begin();
         Self { inner: engine.batch(), undo: Undo { flight, first: flight.begin_batch() } }
     }
 
@@ -196,6 +220,7 @@ impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> RecvBatch<'q, Q, D> {
         };
         let sges = data.whole();
         let number = vacant.fill(Entry { wr_id, held: data.lend() });
+        flight.counts.pushed();
         // SAFETY: the entries name the bytes of the buffers, whose pools keep them registered and alive. The slab owns the
         // buffers until the receive is known to be complete, or until the batch is dropped unposted.
         unsafe { self.inner.push(number, sges.as_ref()) }
@@ -212,6 +237,7 @@ impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> RecvBatch<'q, Q, D> {
             return unsafe { flight.refuse_slot(Held::NOTHING, domain) };
         };
         let number = vacant.fill(Entry { wr_id, held: Held::NOTHING });
+        flight.counts.pushed();
         // SAFETY: without entries no memory is named.
         unsafe { self.inner.push(number, &[]) }
     }
@@ -230,6 +256,7 @@ impl<'q, D: Driver, Q: Engine<Sge = D::Sge>> RecvBatch<'q, Q, D> {
         match inner.complete() {
             Ok(()) => {
                 core::mem::forget(undo);
+                flight.counts.posted_pushed();
                 Ok(())
             }
             Err(error) => Err(undo.failed(error)),
@@ -343,6 +370,11 @@ impl<D: Driver, L: Locking> RecvQueue<L, D> {
 }
 
 impl<D: Driver, L: Locking> Srq<L, D> {
+    #[cfg(feature = "counters")]
+    pub(super) fn flight(&self) -> &Flight<D> {
+        &self.flight
+    }
+
     pub(super) fn queue(&self) -> &raw::Srq<L, D> {
         &self.queue
     }
@@ -455,17 +487,12 @@ impl<D: Driver> RecvQueue<Exclusive, D> {
         let (engine, flight) = self.parts();
         // SAFETY: the queue is borrowed exclusively, so this thread is the only poster.
         let Some(vacant) = (unsafe { flight.slab.vacant_anywhere(flight.slab.tag()) }) else {
-            return Err(flight.label.error(PostError::QueueFull));
+            return Err(flight.error(PostError::QueueFull));
         };
         let number = vacant.fill_scoped(Entry { wr_id: 0, held: Held::scoped(ticket) });
         // SAFETY: the contract of this function.
-        let posted = unsafe { engine.post(number, sges) };
-        posted.map_err(|error| {
-            if !matches!(error, PostError::Doorbell(_)) {
-                flight.drop_entry(number);
-            }
-            flight.label.error(error)
-        })
+        let result = unsafe { engine.post(number, sges) };
+        posted(flight, number, result).map_err(|error| flight.label.error(error))
     }
 }
 

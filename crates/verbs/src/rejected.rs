@@ -165,8 +165,10 @@ pub(super) fn reject<D: Driver, B: sealed::Lend<D>>(
     note: B::Note,
     error: PostError,
 ) -> Rejected<B> {
-    let named = flight.label.error(error);
+    let named = flight.error(error);
+    flight.counts.posts_not();
     if let PostError::Doorbell(_) = error {
+        flight.counts.published(1);
         return Rejected { error: named, returned: None };
     }
     // SAFETY: the entry was taken out, so this is the only copy.

@@ -8,6 +8,7 @@
 
 mod any;
 mod chart;
+mod counters;
 mod data;
 mod doorbell;
 mod exceptions;
@@ -162,6 +163,7 @@ fn passes(lines: &[Line], owned: bool) -> Result<bool> {
     let (ours, program, judge, c) = (Ours::build()?, C::build()?, Judge::read()?, File::C.read()?);
     let mut results = Results::default();
     let any = !owned || any::passes(&any::count(&ours)?);
+    let observed = !owned || counters::passes(&counters::count(&ours)?);
     let owned = !owned || owned::passes(&owned::count(&ours)?);
     results.count_ours(lines, &ours)?;
     results.count_c(lines, &program, Face::Abi)?;
@@ -188,7 +190,7 @@ fn passes(lines: &[Line], owned: bool) -> Result<bool> {
         .for_each(|what| eprintln!("bench: {what}: within the limit of its row; remove the exception"));
     let size = program.static_size()?;
     eprintln!("bench: the static example has {size} bytes; its limit is {STATIC_SIZE}");
-    Ok(sentences.is_empty() && needless.is_empty() && size <= STATIC_SIZE && owned && any)
+    Ok(sentences.is_empty() && needless.is_empty() && size <= STATIC_SIZE && owned && any && observed)
 }
 
 /// The exceptions of which all measurements, if they were made, are within the limit that they would have without it.

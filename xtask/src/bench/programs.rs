@@ -86,10 +86,18 @@ fn make_sysfs() -> Result<PathBuf> {
 impl Ours {
     /// Builds the programs.
     pub(crate) fn build() -> Result<Self> {
-        let target = folder()?;
+        Self::build_in(folder()?, &[])
+    }
+
+    /// Builds the programs with a feature of the crate `uverbs`.
+    pub(crate) fn build_with(feature: &str) -> Result<Self> {
+        Self::build_in(folder()?.join(feature), &["--features", feature])
+    }
+
+    fn build_in(target: PathBuf, features: &[&str]) -> Result<Self> {
         let mut cmd =
             cargo::cargo(&["build", "--quiet", "--release", "--manifest-path", "tests/bench/Cargo.toml"]);
-        run::inherit(cmd.arg("--target-dir").arg(&target))?;
+        run::inherit(cmd.args(features).arg("--target-dir").arg(&target))?;
         Ok(Self { target: target.join("release"), shim: build_shim()? })
     }
 

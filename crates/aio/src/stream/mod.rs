@@ -167,7 +167,7 @@ impl<D: Driver> RdmaStream<D> {
             let dispatcher = qp.dispatcher();
             let watch = async move {
                 if let Err(error) = link.disconnected(&dispatcher).await {
-                    log::debug!("stream: {error}");
+                    uverbs::report!(debug, {}, "stream: {error}");
                 }
             };
             Watch::new(watch, tasks.clone())
@@ -312,7 +312,7 @@ impl<D: Driver> RdmaStream<D> {
     fn protocol(&mut self, what: &'static str) {
         self.give_up(std::io::Error::new(ErrorKind::InvalidData, what).into());
         if let Err(error) = self.qp.control().modify_state(QpState::ERR) {
-            log::debug!("stream: {error}");
+            uverbs::report!(debug, {}, "stream: {error}");
         }
     }
 

@@ -135,6 +135,14 @@ fn kinds() -> Vec<Kind> {
             }
         }),
         kind!("receive", |bed| bed.a.qp.recv()),
+        kind!("receive of XRC", |bed| {
+            let domain = bed.a.dispatcher.context().open_xrcd(None, true, false).unwrap();
+            let queue = bed.a.dispatcher.xrc_srq(&bed.a.pd, &domain, &bed.a.incoming, 4).unwrap();
+            async move {
+                let _domain = domain;
+                queue.recv().await
+            }
+        }),
         kind!("second receive", |bed| {
             let (mut first, second) = (bed.a.qp.recv(), bed.a.qp.recv());
             assert!(poll_once(&mut first).is_pending());

@@ -12,6 +12,8 @@ mod failures;
 mod fork;
 mod hostile;
 mod in_place;
+#[cfg(any(feature = "counters", feature = "tracing"))]
+mod observed;
 mod pool;
 mod queues;
 mod reset;

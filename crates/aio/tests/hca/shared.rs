@@ -136,6 +136,18 @@ fn parts_and_lists_of_buffers() {
         assert_eq!(failed.returned.expect("it was not posted").len(), 2);
         let list = a.qp.send(BufList::from([a.filled(b"one")])).await?;
         assert_eq!((list.len(), &*b.qp.recv().await?), (1, &b"one"[..]));
+        let [qp, other] = [a, b].map(|end| {
+            let qp = end.dispatcher.qp(&end.pd).depth(4, 4).sge(3).pool(&end.incoming);
+            qp.create().unwrap()
+        });
+        connect(&qp, &other);
+        let list = qp.send(BufList::from([a.filled(b"one"), a.filled(b"two")])).await?;
+        assert_eq!((list.len(), &*other.recv().await?), (2, &b"onetwo"[..]));
+        let mut list = BufList::from([a.filled(b"123"), a.filled(b"456")]);
+        list = qp.read(list, &at).await?;
+        let mut six = [0; 6];
+        table.read_at(0, &mut six)?;
+        assert_eq!([&*list[0], &*list[1]].concat(), six);
         Ok::<_, Error>(())
     })
     .unwrap();

@@ -9,6 +9,8 @@ mod one_call;
 mod removal;
 mod states;
 mod timers;
+#[cfg(feature = "tracing")]
+mod tracing;
 mod waits;
 mod xrc;
 

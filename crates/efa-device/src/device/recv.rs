@@ -78,7 +78,10 @@ impl Device {
             if desc.first() != (ahead == 0) {
                 return Err(Mistake::ReceiveMalformed);
             }
-            receive.req_id = desc.req_id;
+            if ahead == 0 {
+                // Drivers leave the number of the others 0 (`efa_post_recv()`).
+                receive.req_id = desc.req_id;
+            }
             receive.buffers.push(Buffer { addr: desc.addr(), len: desc.length.into(), lkey: desc.lkey() });
             if desc.last() {
                 rq.next = rq.next.wrapping_add(ahead + 1);

@@ -51,7 +51,8 @@ impl Call<'_, '_> {
             inline_buf_size: caps.inline,
             max_llq_size: caps.max_llq,
             max_tx_batch: caps.max_tx_batch,
-            inline_buf_size_ex: caps.inline_wide,
+            // A device without longer entries has the same value twice (`efa_com_get_device_attr()`).
+            inline_buf_size_ex: caps.inline.max(caps.inline_wide),
             ..Default::default()
         };
         uhw_out(c, resp.as_bytes());

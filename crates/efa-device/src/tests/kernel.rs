@@ -49,7 +49,7 @@ fn the_device_says_what_it_can_do() {
         assert_eq!((attr.vendor_id, attr.vendor_part_id & !7), (0x1d0f, 0xefa0));
         let writes = private.device_caps & EFA_QUERY_DEVICE_CAPS_RDMA_WRITE != 0;
         assert_eq!(writes, generation >= Generation::Third);
-        assert_eq!(ctx.resp.inline_buf_size_ex, if generation >= Generation::Fourth { 80 } else { 0 });
+        assert_eq!(ctx.resp.inline_buf_size_ex, if generation >= Generation::Fourth { 80 } else { 32 });
         let port = control::query::port(&ctx.kernel, 1_u8).unwrap();
         assert_eq!((port.gid_tbl_len, port.max_msg_sz, port.lid), (1, 8928, 0));
         assert_eq!(errno(control::query::port(&ctx.kernel, 2_u8)), Errno::EINVAL);

@@ -380,7 +380,8 @@ impl End {
         for (i, (at, len)) in parts.iter().enumerate() {
             let (first, last) = (i == 0, i + 1 == parts.len());
             let addr = self.memory.addr() + *at as u64;
-            let desc = RxDesc::new(req_id, addr, *len as u16, self.mr.lkey(), first, last);
+            let desc =
+                RxDesc::new(if first { req_id } else { 0 }, addr, *len as u16, self.mr.lkey(), first, last);
             self.write_recv(desc);
         }
         self.ring_recv(self.received.into());

@@ -112,6 +112,11 @@ impl Requester {
         }
     }
 
+    /// The PSN after the last packet that was sent.
+    pub(crate) fn next_psn(&self) -> u32 {
+        self.send
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.sent.is_empty() && self.waiting.is_none()
     }

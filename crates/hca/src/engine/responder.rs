@@ -48,6 +48,10 @@ impl Responder {
         Self { expected: psn & PSN, ..Self::default() }
     }
 
+    pub(crate) fn expected_psn(&self) -> u32 {
+        self.expected
+    }
+
     /// Ends the current message. Returns the receive that it had taken.
     pub(crate) fn abort(&mut self) -> Option<(Option<u32>, Taken)> {
         self.break_off();

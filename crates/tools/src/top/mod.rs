@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `uverbs top`: live counters of devices, ports and QPs. [`sample`] reads them, partly by [`netlink`]; this module prints
-//! them with their rates.
-
-mod netlink;
-mod sample;
+//! `uverbs top`: live counters of devices, ports and QPs. The library [`uverbs::stat`] reads them and makes rates of them; this module prints
+//! them.
 
 use crate::device;
 use crate::number::positive;
 use anyhow::Result;
 use core::fmt::Write as _;
 use core::time::Duration;
-use netlink::Qp;
-use sample::{Device, Sample};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 use uverbs::device::{DeviceInfo, devices};
+use uverbs::stat::{Counters, DeviceRates, DeviceSample, QpSample, Rates, Sample};
 
 /// Show counters of devices, ports and QPs, refreshed until Ctrl-C
 ///
 /// The counters are those of sysfs (counters, hw_counters); QPs and the counters that are bound to them
-/// (rdma-statistic(8)) come from RDMA netlink. Only root sees the QPs of other users.
+/// (rdma-statistic(8)) come from RDMA netlink. Only root sees the QPs of other users. Those of software NICs that other programs
+/// drive come from the control socket of uverbs-hca.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Show only this device [default: all]
     #[arg(short = 'd', long, value_name = "DEV")]
     ib_dev: Option<String>,
+    /// Also show the devices of a running uverbs-hca, by its control socket
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
     /// Seconds between two refreshes
     #[arg(long, value_name = "SECS", default_value = "1", value_parser = positive::<u32>)]
     interval: u32,
@@ -43,20 +44,36 @@ pub(crate) struct Args {
 /// Clears a terminal.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
+/// The values of this moment.
+fn take(args: &Args) -> Result<Sample> {
+    // A device may be added or removed at any time.
+    let infos: Vec<DeviceInfo> = match (&args.ib_dev, &args.control) {
+        (Some(name), None) => vec![device::choose(Some(name))?],
+        (Some(name), Some(_)) => {
+            devices().unwrap_or_default().into_iter().filter(|d| d.name == *name).collect()
+        }
+        (None, Some(_)) => devices().unwrap_or_default(),
+        (None, None) => devices()?,
+    };
+    let mut sample = Sample::take(&infos);
+    if let Some(path) = &args.control {
+        sample.add_control(path)?;
+        sample.devices.retain(|device| args.ib_dev.as_ref().is_none_or(|name| device.name == *name));
+    }
+    Ok(sample)
+}
+
 /// Runs the subcommand.
 pub(crate) fn main(args: &Args) -> Result<()> {
-    if device::is_software(args.ib_dev.as_deref()) {
-        anyhow::bail!("top: a software NIC exists in one process only, so there are no counters to read");
+    if args.control.is_none() && device::is_software(args.ib_dev.as_deref()) {
+        anyhow::bail!(
+            "top: a software NIC is in the process that uses it, which shows it by uverbs::stat; --control SOCKET shows those of uverbs-hca"
+        );
     }
     let mut before: Option<Sample> = None;
     let is_terminal = std::io::stdout().is_terminal();
     loop {
-        // A device may be added or removed at any time.
-        let infos: Vec<DeviceInfo> = match &args.ib_dev {
-            Some(name) => vec![device::choose(Some(name))?],
-            None => devices()?,
-        };
-        let now = Sample::take(&infos);
+        let now = take(args)?;
         let mut out = crate::Output;
         if args.json {
             writeln!(out, "{}", as_json(&now))?;
@@ -73,19 +90,9 @@ pub(crate) fn main(args: &Args) -> Result<()> {
     }
 }
 
-/// The difference of a counter per second.
-fn rate(now: u64, before: Option<&u64>, seconds: f64) -> Option<f64> {
-    before.map(|before| now.saturating_sub(*before) as f64 / seconds.max(1e-9))
-}
-
-fn lines(
-    out: &mut String,
-    now: &BTreeMap<String, u64>,
-    before: Option<&BTreeMap<String, u64>>,
-    (seconds, all): (f64, bool),
-) {
+fn lines(out: &mut String, now: &Counters, rates: Option<&BTreeMap<String, f64>>, all: bool) {
     for (name, value) in now.iter().filter(|(_, value)| all || **value != 0) {
-        let rate = rate(*value, before.and_then(|before| before.get(name)), seconds);
+        let rate = rates.and_then(|rates| rates.get(name));
         let rate = rate.map_or(String::new(), |rate| format!("{rate:>16.0}/s"));
         // Writing to a String does not fail.
         let _ = writeln!(out, "    {name:<32} {value:>20}{rate}");
@@ -97,33 +104,33 @@ fn as_text(now: &Sample, before: Option<&Sample>, all: bool) -> String {
     if now.devices.is_empty() {
         out.push_str("no RDMA devices\n");
     }
-    let seconds = before.map_or(0.0, |before| (now.at - before.at).as_secs_f64());
+    let rates = before.map_or(Rates::default(), |before| now.rates_since(before));
     for device in &now.devices {
-        let old = before.and_then(|b| b.devices.iter().find(|old| old.name == device.name));
+        let rates = rates.devices.iter().find(|rates| rates.name == device.name);
         let _ = writeln!(out, "{}", device.name);
-        lines(&mut out, &device.counters, old.map(|old| &old.counters), (seconds, all));
+        lines(&mut out, &device.counters, rates.map(|rates| &rates.counters), all);
         for port in &device.ports {
-            let old = old.and_then(|old| old.ports.iter().find(|old| old.number == port.number));
+            let rates = rates.and_then(|rates| rates.ports.iter().find(|rates| rates.number == port.number));
             let _ = writeln!(out, "  port {} {}", port.number, port.state);
-            lines(&mut out, &port.counters, old.map(|old| &old.counters), (seconds, all));
+            lines(&mut out, &port.counters, rates.map(|rates| &rates.counters), all);
         }
         for bound in &device.bound {
-            let old = old.and_then(|old| old.bound.iter().find(|old| old.id == bound.id));
+            let rates = rates.and_then(|rates| rates.bound.iter().find(|rates| rates.id == bound.id));
             let _ = writeln!(out, "  counter {} of QPs {:?}", bound.id, bound.qps);
-            lines(&mut out, &bound.counters, old.map(|old| &old.counters), (seconds, all));
+            lines(&mut out, &bound.counters, rates.map(|rates| &rates.counters), all);
         }
-        qps(&mut out, device, old, seconds);
+        qps(&mut out, device, rates);
     }
     out
 }
 
-/// The QPs of a device. The difference of packet sequence numbers is the number of packets.
-fn qps(out: &mut String, device: &Device, old: Option<&Device>, seconds: f64) {
+/// The QPs of a device.
+fn qps(out: &mut String, device: &DeviceSample, rates: Option<&DeviceRates>) {
     let qps = match &device.qps {
         Ok(qps) if qps.is_empty() => return,
         Ok(qps) => qps,
         Err(error) => {
-            let _ = writeln!(out, "  QPs: {error:#}");
+            let _ = writeln!(out, "  QPs: {error}");
             return;
         }
     };
@@ -132,75 +139,31 @@ fn qps(out: &mut String, device: &Device, old: Option<&Device>, seconds: f64) {
         "  {:<10} {:<10} {:<6} {:<10} {:>14} {:>14}  owner",
         "QPN", "type", "state", "remote", "packets out/s", "packets in/s"
     );
+    let rates: BTreeMap<_, _> =
+        rates.iter().flat_map(|rates| &rates.qps).map(|rates| (rates.number, rates)).collect();
     for qp in qps {
-        let old = old.and_then(|old| old.qps.as_ref().ok()?.iter().find(|old| old.number == qp.number));
-        let packets = |now: Option<u32>, before: Option<u32>| match (now, before) {
-            (Some(now), Some(before)) => {
-                format!("{:.0}", f64::from(now.wrapping_sub(before) & 0xff_ffff) / seconds.max(1e-9))
-            }
-            _ => "-".to_owned(),
-        };
+        let rates = rates.get(&qp.number);
+        let packets = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.0}"));
         let _ = writeln!(
             out,
             "  {:<#010x} {:<10} {:<6} {:<10} {:>14} {:>14}  {}",
             qp.number,
-            kind(qp),
-            state(qp),
+            qp.type_name(),
+            qp.state_name(),
             qp.remote.map_or("-".to_owned(), |remote| format!("{remote:#08x}")),
-            packets(qp.sq_psn, old.and_then(|old| old.sq_psn)),
-            packets(qp.rq_psn, old.and_then(|old| old.rq_psn)),
-            owner(qp)
+            packets(rates.and_then(|rates| rates.packets_out)),
+            packets(rates.and_then(|rates| rates.packets_in)),
+            qp.owner()
         );
     }
 }
 
-/// `enum ib_qp_type`
-fn kind(qp: &Qp) -> String {
-    match qp.kind {
-        Some(0) => "SMI",
-        Some(1) => "GSI",
-        Some(2) => "RC",
-        Some(3) => "UC",
-        Some(4) => "UD",
-        Some(8) => "RAW_PACKET",
-        Some(9) => "XRC_INI",
-        Some(10) => "XRC_TGT",
-        Some(0xff) => "DRIVER",
-        Some(other) => return other.to_string(),
-        None => "-",
-    }
-    .to_owned()
-}
-
-/// `enum ib_qp_state`
-fn state(qp: &Qp) -> String {
-    match qp.state {
-        Some(state @ 0..=6) => {
-            ["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"][usize::from(state)].to_owned()
-        }
-        Some(other) => other.to_string(),
-        None => "-".to_owned(),
-    }
-}
-
-/// The program, or the part of the kernel.
-fn owner(qp: &Qp) -> String {
-    match (qp.pid, &qp.kernel_name) {
-        (Some(pid), _) => {
-            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            format!("{} ({pid})", name.trim())
-        }
-        (None, Some(name)) => format!("[{name}]"),
-        (None, None) => "-".to_owned(),
-    }
-}
-
 fn as_json(sample: &Sample) -> Value {
-    let device = |device: &Device| {
-        let qp = |qp: &Qp| {
+    let device = |device: &DeviceSample| {
+        let qp = |qp: &QpSample| {
             json!({
-                "qpn": qp.number, "port": qp.port, "type": kind(qp), "state": state(qp), "remote_qpn": qp.remote,
-                "sq_psn": qp.sq_psn, "rq_psn": qp.rq_psn, "pid": qp.pid, "owner": owner(qp),
+                "qpn": qp.number, "port": qp.port, "type": qp.type_name(), "state": qp.state_name(), "remote_qpn": qp.remote,
+                "sq_psn": qp.sq_psn, "rq_psn": qp.rq_psn, "pid": qp.pid, "owner": qp.owner(),
             })
         };
         let qps = device.qps.as_ref().map(|qps| qps.iter().map(qp).collect::<Vec<_>>());
@@ -214,7 +177,7 @@ fn as_json(sample: &Sample) -> Value {
                 json!({ "id": bound.id, "port": bound.port, "qps": bound.qps, "counters": bound.counters })
             }).collect::<Vec<_>>(),
             "qps": qps.as_ref().ok(),
-            "error": qps.as_ref().err().map(|error| format!("{error:#}")),
+            "error": qps.as_ref().err().map(ToString::to_string),
         })
     };
     json!({ "devices": sample.devices.iter().map(device).collect::<Vec<_>>() })
@@ -223,47 +186,62 @@ fn as_json(sample: &Sample) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netlink::Bound;
-    use sample::Port;
     use std::time::Instant;
+    use uverbs::mlx5::Mlx5;
+    use uverbs::{ConnectAttr, Context, Rc};
+    use uverbs_hca::Fabric;
 
-    fn one(at: Instant, packets: u64, psn: u32) -> Sample {
-        let counters = BTreeMap::from([("sent_pkts".to_owned(), packets), ("rcvd_pkts".to_owned(), 0)]);
-        let qp = Qp { number: 17, kind: Some(2), state: Some(3), sq_psn: Some(psn), ..Qp::default() };
-        let device = Device {
-            name: "rxe0".into(),
-            counters: BTreeMap::new(),
-            ports: vec![Port { number: 1, state: "ACTIVE".into(), counters: counters.clone() }],
-            qps: Ok(vec![qp]),
-            bound: vec![Bound { id: 3, port: Some(1), qps: vec![17], counters }],
+    /// Two samples, two seconds apart, of a NIC with a QP that sends itself 10 messages meanwhile.
+    fn samples() -> [Sample; 2] {
+        let hca = Fabric::deterministic(1).device("hca0").build();
+        let ctx = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
+        let (pd, mut cq) = (ctx.alloc_pd().unwrap(), ctx.cq(64).unwrap());
+        let mut qp = pd.qp::<Rc>().cq(&cq).depth(16, 16).create().unwrap();
+        let attr = ConnectAttr::new();
+        qp.init(&attr).unwrap();
+        let here = qp.control().endpoint(1, &attr).unwrap();
+        qp.connect(&here, &here, &attr).unwrap();
+        let pool = pd.pool(32, 64).unwrap();
+        let take = || {
+            let mut sample = Sample::empty();
+            sample.add_hca(&hca);
+            sample
         };
-        Sample { at, devices: vec![device] }
+        let mut before = take();
+        for _ in 0..10 {
+            qp.recv(pool.get().unwrap()).unwrap();
+            qp.send(pool.get().unwrap()).unwrap();
+            hca.run();
+            assert_eq!(cq.poll_each(2, |_done| ()).unwrap(), 2);
+        }
+        let now = take();
+        before.at = now.at.checked_sub(Duration::from_secs(2)).unwrap_or_else(Instant::now);
+        [before, now]
     }
 
     #[test]
     fn rates_are_those_of_the_interval() {
-        let begin = Instant::now();
-        // The sequence number wraps at 24 bits.
-        let (old, new) = (one(begin, 100, 0xff_fffe), one(begin + Duration::from_secs(2), 300, 2));
-        let text = as_text(&new, Some(&old), false);
+        let [before, now] = samples();
+        let text = as_text(&now, Some(&before), false);
         let line = |start: &str| text.lines().find(|l| l.trim().starts_with(start)).unwrap_or_default();
-        assert!(line("sent_pkts").ends_with("300             100/s"), "{text}");
-        assert!(!text.contains("rcvd_pkts"), "{text}");
-        assert_eq!(
-            line("0x").split_whitespace().collect::<Vec<_>>(),
-            ["0x00000011", "RC", "RTS", "-", "2", "-", "-"]
-        );
-        assert!(as_text(&new, None, true).contains("rcvd_pkts"));
-        assert!(!as_text(&new, None, true).contains("/s\n"));
+        // A message and its acknowledgement are packets.
+        assert!(line("sent_pkts").ends_with("20              10/s"), "{text}");
+        assert!(!text.contains("repairs"), "{text}");
+        let qp = line("0x").split_whitespace().collect::<Vec<_>>();
+        assert_eq!((qp[1], qp[2], qp[4], qp[5]), ("RC", "RTS", "5", "5"), "{text}");
+        assert!(as_text(&now, None, true).contains("repairs"));
+        assert!(!as_text(&now, None, true).contains("/s\n"));
+        assert_eq!(as_text(&Sample::empty(), None, true), "no RDMA devices\n");
     }
 
     #[test]
     fn json_has_counters_of_ports_and_qps() {
-        let value = as_json(&one(Instant::now(), 5, 1));
+        let value = as_json(&samples()[1]);
         let device = &value["devices"][0];
-        assert_eq!(device["ports"][0]["counters"]["sent_pkts"], 5);
+        assert_eq!(device["name"], "hca0");
+        assert_eq!(device["ports"][0]["counters"]["sent_pkts"], 20);
         assert_eq!(device["qps"][0]["type"], "RC");
-        assert_eq!(device["qp_counters"][0]["qps"][0], 17);
+        assert_eq!(device["qps"][0]["state"], "RTS");
         assert_eq!(device["error"], Value::Null);
     }
 }

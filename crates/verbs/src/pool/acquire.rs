@@ -111,6 +111,7 @@ impl<D: Driver> PoolInner<D> {
                     drop(list);
                     return Poll::Ready(Ok(index));
                 }
+                self.counts.waits();
                 list.next += 1;
                 *number.insert(list.next)
             }
@@ -154,7 +155,7 @@ impl<D: Driver, A: Access> Pool<A, D> {
     /// # Errors
     /// `ETIMEDOUT` after `limit`; `ESTALE` in a child of fork(2), if a thread of its parent was about to wait at the time of the fork.
     pub fn acquire(&self, limit: Duration) -> Result<Buf<A, D>> {
-        if let Some(buf) = self.try_get() {
+        if let Some(buf) = self.inner.free.pop().and_then(|index| self.buf_at(index)) {
             return Ok(buf);
         }
         let end = Instant::now().checked_add(limit);
@@ -171,7 +172,10 @@ impl<D: Driver, A: Access> Pool<A, D> {
             }
         }
         let reason = || Error::os("acquire", format!("pool: no buffer in {limit:?}"), Errno::ETIMEDOUT);
-        acquire.leave().ok_or_else(reason)
+        acquire.leave().ok_or_else(|| {
+            self.inner.counts.timeout();
+            reason()
+        })
     }
 
     /// A buffer, as [`acquire`](Self::acquire), as a future of any executor. A future that is dropped passes its place on. One

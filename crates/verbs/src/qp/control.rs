@@ -8,6 +8,8 @@ use crate::open::AnyDriver;
 use crate::qp::inner::QpInner;
 use std::sync::{Arc, Weak};
 use uverbs_core::Errno;
+#[cfg(feature = "tracing")]
+use uverbs_core::attr::AhAttr;
 use uverbs_core::attr::{Ece, Gid, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpRateLimitAttr, QpState, QpType};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::{Driver, Object as _, QpObject as _};
@@ -103,6 +105,12 @@ impl<D: Driver> QpControl<D> {
         self.inner.qp_num()
     }
 
+    /// The name of its device.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        self.inner.context().name()
+    }
+
     /// Its transport.
     #[must_use]
     pub fn qp_type(&self) -> QpType {
@@ -181,7 +189,46 @@ impl<D: Driver> QpControl<D> {
             }
             inner.take_back_receives();
         }
+        self.report(attr, mask, &modified);
         modified
+    }
+
+    /// Reports a change of the state.
+    fn report(&self, attr: &QpAttr, mask: QpAttrMask, modified: &Result<()>) {
+        if !mask.contains(QpAttrMask::STATE) {
+            return;
+        }
+        let (device, qp_num, state) = (self.device(), self.qp_num(), attr.qp_state);
+        #[cfg(feature = "tracing")]
+        let (peer, connects) =
+            (self.peer(attr, mask, modified.is_ok()), self.inner.connects(state, modified.is_ok()));
+        match modified {
+            Ok(()) => crate::report!(
+                debug,
+                { device, qp_num, state = ?state, peer = peer.map(tracing::field::display), connects },
+                "qp {qp_num:#x} of {device}: {state:?}"
+            ),
+            Err(error) => crate::report!(
+                debug,
+                { device, qp_num, state = ?state, peer = peer.map(tracing::field::display), connects },
+                "qp {qp_num:#x} of {device}: not {state:?}: {error}"
+            ),
+        }
+    }
+
+    /// The peer after a change of the state, which the queues keep for their errors.
+    #[cfg(feature = "tracing")]
+    fn peer(&self, attr: &QpAttr, mask: QpAttrMask, is_modified: bool) -> Option<crate::flight::Peer> {
+        let named = mask.contains(QpAttrMask::DEST_QPN | QpAttrMask::AV).then(|| {
+            let AhAttr { grh, dlid, .. } = attr.ah_attr;
+            let gid = grh.map_or(Gid::ZERO, |grh| grh.dgid);
+            crate::flight::Peer { qp_num: attr.dest_qp_num, gid, lid: dlid }
+        });
+        let flights = self.holds().all();
+        if is_modified && (named.is_some() || attr.qp_state == QpState::RESET) {
+            flights.iter().for_each(|flight| flight.set_peer(named));
+        }
+        named.or_else(|| flights.first()?.peer())
     }
 
     /// The event `QP_LAST_WQE_REACHED` of the life before does not count.

@@ -45,6 +45,9 @@ pub(crate) struct QpInner<D: Driver> {
     context: Arc<ContextInner<D>>,
     /// Dropped after the kernel object was destroyed; leaked if it was not. See [`QpLife`](super::QpLife).
     life: Arc<()>,
+    /// How often it was moved to RTR.
+    #[cfg(feature = "tracing")]
+    connects: core::sync::atomic::AtomicU32,
 }
 
 brief!([D: Driver] QpInner<D>, |this| "Qp {:#x} ({:?}) of {}, send {}, recv {}", this.qp_num, this.qp_type, this.context.name(), this.cap.max_send_wr, this.cap.max_recv_wr);
@@ -87,6 +90,8 @@ impl<D: Driver> QpInner<D> {
             holds: Holds::default(),
             context,
             life: Arc::new(()),
+            #[cfg(feature = "tracing")]
+            connects: core::sync::atomic::AtomicU32::new(0),
         }
     }
 
@@ -128,7 +133,12 @@ impl<D: Driver> QpInner<D> {
         }
         let attr = QpAttr::new().qp_state(QpState::ERR);
         if let Err(error) = qp.modify(&attr, QpAttrMask::STATE) {
-            log::debug!("qp {:#x}: {error}; a receive that it has taken may stay with its SRQ", self.qp_num);
+            crate::report!(
+                debug,
+                { device = %self.context.name(), qp_num = self.qp_num },
+                "qp {:#x}: {error}; a receive that it has taken may stay with its SRQ",
+                self.qp_num
+            );
         }
     }
 
@@ -148,6 +158,16 @@ impl<D: Driver> QpInner<D> {
         match self.context.object(self.event_id)? {
             Object::Qp(events, _) => Some(events),
             _ => None,
+        }
+    }
+
+    /// How often it was connected, with this change of its state: more than once after a reconnect.
+    #[cfg(feature = "tracing")]
+    pub(crate) fn connects(&self, state: QpState, is_modified: bool) -> u32 {
+        use core::sync::atomic::Ordering;
+        match state == QpState::RTR && is_modified {
+            true => self.connects.fetch_add(1, Ordering::Relaxed).wrapping_add(1),
+            false => self.connects.load(Ordering::Relaxed),
         }
     }
 
@@ -184,7 +204,12 @@ impl<D: Driver> QpInner<D> {
 impl<D: Driver> Drop for QpInner<D> {
     fn drop(&mut self) {
         if let Err(error) = self.destroy() {
-            log::error!("qp {:#x}: {error}; its memory is leaked", self.qp_num);
+            crate::report!(
+                error,
+                { device = %self.context.name(), qp_num = self.qp_num },
+                "qp {:#x}: {error}; its memory is leaked",
+                self.qp_num
+            );
         }
     }
 }

@@ -3,6 +3,8 @@
 #![cfg(feature = "mlx5")]
 
 mod bed;
+#[cfg(feature = "counters")]
+mod counters;
 mod drain;
 mod ends;
 mod errors;
@@ -10,12 +12,16 @@ mod front;
 mod homes;
 mod in_flight;
 mod lists;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod observe;
 mod parts;
 mod removal;
 mod scopes;
 mod shares;
 mod threads;
+#[cfg(feature = "tracing")]
+mod tracing;
 mod transfer;
 mod transports;
 mod unmatched;

@@ -17,7 +17,7 @@
 //!
 //! - in `poll_first`, one place at which a completion is passed on instead of two: 15 more for a send of an owned queue, 6 for
 //!   `poll_cq`, 2 less for `poll_each`;
-//! - in `drain`, one loop instead of three: 8 to 13 more for one QP, 17 with `poll_cq` and many QPs.
+//! - in `drain`, one loop instead of three: 8 to 15 more for one QP, 17 with `poll_cq` and many QPs.
 //!
 //! The macros are not functions, because they return and break for the function that contains them.
 //!

@@ -13,7 +13,7 @@ use uverbs_hca_pci::PciFunction;
 
 /// The commands.
 const HELP: &str = "link N up|down; lid N LID; netem off | [loss P%] [corrupt P%] [duplicate P%] [reorder P%] [delay Tms]; \
-                    repairs; packets N; violations; forgive [KIND...]; quit";
+                    repairs; packets N; stat N; violations; forgive [KIND...]; quit";
 
 /// Bytes of a line at most, and clients of the control socket at a time.
 const MAX_LINE: u64 = 4096;
@@ -108,6 +108,10 @@ impl Control {
             ["packets", n] => {
                 let (sent, received) = self.function(n)?.device().packets();
                 Ok(format!("{sent} {received}"))
+            }
+            ["stat", n] => {
+                let function = self.function(n)?;
+                Ok(format!("{} {}", function.name(), function.device().stat()))
             }
             ["violations"] => {
                 Ok(self.functions.iter().map(|f| f.device().violations().len()).sum::<usize>().to_string())
@@ -249,6 +253,20 @@ mod tests {
         let line = format!("{:4095}\nrepairs", "repairs");
         control().run(line.as_bytes(), &mut answers);
         assert_eq!(answers, b"ok 0\nok 0\n");
+    }
+
+    #[test]
+    fn stat_has_the_name_and_the_port_of_a_device() {
+        let fabric = Fabric::deterministic(1);
+        let function = PciFunction::new(fabric.device("hca5"), Registration::Command);
+        let control = Control { fabric, functions: Arc::new(vec![function]), ..control() };
+        let mut answers = Vec::new();
+        control.run(&b"link 0 down\nstat 0\nstat 1\n"[..], &mut answers);
+        let answers = String::from_utf8(answers).unwrap();
+        let lines: Vec<_> = answers.lines().collect();
+        let stat = uverbs_hca::Stat::parse(lines[1].strip_prefix("ok hca5 ").unwrap()).unwrap();
+        assert!(!stat.up && stat.sent == 0, "{stat:?}");
+        assert_eq!(lines[2], "error 1: no such device");
     }
 
     #[test]

@@ -1,52 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The values of one refresh: each port's counters from sysfs, and the QPs from netlink.
+//! The counters of a device of the machine, from sysfs.
 
-use super::netlink::{self, Bound, Qp};
-use anyhow::Result;
+use super::{DeviceSample, PortSample, netlink};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::time::Instant;
-use uverbs::device::DeviceInfo;
+use uverbs_core::device::DeviceInfo;
+use uverbs_core::error::Error;
 
-/// A port.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Port {
-    pub(super) number: u32,
-    /// `4: ACTIVE` in sysfs is `ACTIVE`.
-    pub(super) state: String,
-    pub(super) counters: BTreeMap<String, u64>,
-}
-
-/// A device.
-#[derive(Debug)]
-pub(super) struct Device {
-    pub(super) name: String,
-    /// Counters of the whole device, which some drivers have.
-    pub(super) counters: BTreeMap<String, u64>,
-    pub(super) ports: Vec<Port>,
-    pub(super) qps: Result<Vec<Qp>>,
-    pub(super) bound: Vec<Bound>,
-}
-
-/// All devices at a time.
-#[derive(Debug)]
-pub(super) struct Sample {
-    pub(super) at: Instant,
-    pub(super) devices: Vec<Device>,
-}
-
-impl Sample {
-    /// Reads the values of these devices.
-    pub(super) fn take(infos: &[DeviceInfo]) -> Self {
-        Self { at: Instant::now(), devices: infos.iter().map(device).collect() }
-    }
-}
-
-fn device(info: &DeviceInfo) -> Device {
+pub(super) fn device(info: &DeviceInfo) -> DeviceSample {
     let index = info.index();
-    let no_index = || Err(anyhow::anyhow!("the kernel does not report the device's index"));
-    Device {
+    let no_index = || Err(Error::unsupported("dump", "RDMA netlink does not report the device"));
+    DeviceSample {
         name: info.name.clone(),
         counters: counters(&info.sysfs.join("hw_counters")),
         ports: ports(&info.sysfs),
@@ -55,7 +20,7 @@ fn device(info: &DeviceInfo) -> Device {
     }
 }
 
-fn ports(sysfs: &Path) -> Vec<Port> {
+fn ports(sysfs: &Path) -> Vec<PortSample> {
     let Ok(entries) = fs::read_dir(sysfs.join("ports")) else { return Vec::new() };
     let mut ports: Vec<_> = entries
         .flatten()
@@ -65,7 +30,7 @@ fn ports(sysfs: &Path) -> Vec<Port> {
             let state = state.split_once(": ").map_or(state.trim(), |(_, name)| name.trim()).to_owned();
             let mut values = counters(&entry.path().join("counters"));
             values.extend(counters(&entry.path().join("hw_counters")));
-            Some(Port { number, state, counters: values })
+            Some(PortSample { number, state, counters: values })
         })
         .collect();
     ports.sort_by_key(|port| port.number);
@@ -91,7 +56,7 @@ mod tests {
 
     #[test]
     fn counters_of_each_port_are_read() {
-        let folder = std::env::temp_dir().join(format!("uverbs-top-{}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("uverbs-stat-{}", std::process::id()));
         let file = |path: &str, text: &str| {
             let path = folder.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -107,7 +72,7 @@ mod tests {
         fs::remove_dir_all(&folder).unwrap();
         let expected = BTreeMap::from([("port_xmit_data".to_owned(), 12), ("sent_pkts".to_owned(), 34)]);
         assert_eq!(found.len(), 2);
-        assert_eq!(found[0], Port { number: 1, state: "ACTIVE".into(), counters: expected });
+        assert_eq!(found[0], PortSample { number: 1, state: "ACTIVE".into(), counters: expected });
         assert_eq!((found[1].number, found[1].state.as_str()), (2, "DOWN"));
         assert_eq!(ports(Path::new("/nonexistent")), []);
     }

@@ -2,15 +2,15 @@
 //! QPs of a device and their counters, from RDMA netlink (`RDMA_NLDEV_CMD_RES_QP_GET`, `RDMA_NLDEV_CMD_STAT_GET` in
 //! `<rdma/rdma_netlink.h>`). Only root sees the QPs of other users' processes.
 
-use anyhow::{Context as _, Result, bail};
+use super::{BoundCounters, QpSample};
 use nix::sys::socket::sockopt::ReceiveTimeout;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
-use std::collections::BTreeMap;
-use std::io;
 use std::os::fd::AsRawFd;
+use uverbs_core::errno::Errno;
+use uverbs_core::error::{Error, Result};
 
 /// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, ..)` of `RDMA_NLDEV_CMD_RES_QP_GET` and `RDMA_NLDEV_CMD_STAT_GET`.
 const QP_GET: u16 = 5 << 10 | 10;
@@ -50,35 +50,13 @@ mod attr {
     pub(super) const STAT_HWCOUNTER_ENTRY_VALUE: u16 = 83;
 }
 
-/// A QP, of a program or of the kernel.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Qp {
-    pub(super) number: u32,
-    pub(super) port: Option<u32>,
-    /// That of the peer, if the QP is connected.
-    pub(super) remote: Option<u32>,
-    /// `enum ib_qp_type`
-    pub(super) kind: Option<u8>,
-    /// `enum ib_qp_state`
-    pub(super) state: Option<u8>,
-    pub(super) sq_psn: Option<u32>,
-    pub(super) rq_psn: Option<u32>,
-    /// The process, or the part of the kernel, that has created it.
-    pub(super) pid: Option<u32>,
-    pub(super) kernel_name: Option<String>,
-}
-
-/// Counters that a set of QPs shares (rdma-statistic(8)).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Bound {
-    pub(super) id: u32,
-    pub(super) port: Option<u32>,
-    pub(super) qps: Vec<u32>,
-    pub(super) counters: BTreeMap<String, u64>,
+/// The error of a system call.
+fn failed(verb: &'static str) -> impl Fn(nix::errno::Errno) -> Error {
+    move |errno| Error::os(verb, "RDMA netlink", Errno::from_raw(errno as i32))
 }
 
 /// The QPs of the device with this index.
-pub(super) fn qps(device: u32) -> Result<Vec<Qp>> {
+pub(super) fn qps(device: u32) -> Result<Vec<QpSample>> {
     Ok(dump(QP_GET, &request(QP_GET, &[(attr::DEV_INDEX, device)]))?
         .iter()
         .flat_map(|m| read_qps(m))
@@ -86,7 +64,7 @@ pub(super) fn qps(device: u32) -> Result<Vec<Qp>> {
 }
 
 /// The counters that are bound to QPs. A device that has none, and a kernel without the command, give an empty list.
-pub(super) fn bound(device: u32) -> Vec<Bound> {
+pub(super) fn bound(device: u32) -> Vec<BoundCounters> {
     let attrs = [(attr::DEV_INDEX, device), (attr::STAT_RES, attr::RES_QP.into())];
     let messages = dump(STAT_GET, &request(STAT_GET, &attrs)).unwrap_or_default();
     messages.iter().flat_map(|message| read_bound(message)).collect()
@@ -108,14 +86,14 @@ fn request(kind: u16, attrs: &[(u16, u32)]) -> Vec<u8> {
 fn dump(kind: u16, request: &[u8]) -> Result<Vec<Vec<u8>>> {
     let socket =
         socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRDMA)
-            .context("no RDMA netlink")?;
+            .map_err(failed("socket"))?;
     // The kernel answers at once; the limit guards against one that does not.
-    setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(2)).context("cannot set up RDMA netlink")?;
-    send(socket.as_raw_fd(), request, MsgFlags::empty()).context("cannot send to RDMA netlink")?;
+    setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(2)).map_err(failed("setsockopt"))?;
+    send(socket.as_raw_fd(), request, MsgFlags::empty()).map_err(failed("send"))?;
     let mut datagram = vec![0; 1 << 16];
     let mut messages = Vec::new();
     loop {
-        let length = recv(socket.as_raw_fd(), &mut datagram, MsgFlags::empty()).context("RDMA netlink")?;
+        let length = recv(socket.as_raw_fd(), &mut datagram, MsgFlags::empty()).map_err(failed("recv"))?;
         if length == 0 || split(&datagram[..length], kind, &mut messages)? {
             return Ok(messages);
         }
@@ -139,12 +117,14 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 fn split(mut bytes: &[u8], wanted: u16, messages: &mut Vec<Vec<u8>>) -> Result<bool> {
     while let (Some(length), Some(kind)) = (u32_at(bytes, 0), u16_at(bytes, 4)) {
         let length = length as usize;
-        let Some(body) = bytes.get(MESSAGE..length) else { bail!("RDMA netlink: a message is cut short") };
+        let Some(body) = bytes.get(MESSAGE..length) else {
+            return Err(Error::protocol("recv", "a message of RDMA netlink is cut short"));
+        };
         match kind {
             DONE => return Ok(true),
             ERROR => {
                 let errno = u32_at(body, 0).unwrap_or(0).cast_signed();
-                return Err(io::Error::from_raw_os_error(errno.saturating_neg())).context("RDMA netlink");
+                return Err(Error::os("dump", "RDMA netlink", Errno::from_raw(errno.saturating_neg())));
             }
             kind if kind == wanted => messages.push(body.to_vec()),
             _ => {}
@@ -174,13 +154,13 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-fn read_qps(message: &[u8]) -> Vec<Qp> {
+fn read_qps(message: &[u8]) -> Vec<QpSample> {
     let entries = nested(message, attr::RES_QP).flat_map(|table| nested(table, attr::RES_QP_ENTRY));
     entries.map(read_qp).collect()
 }
 
-fn read_qp(entry: &[u8]) -> Qp {
-    let mut qp = Qp::default();
+fn read_qp(entry: &[u8]) -> QpSample {
+    let mut qp = QpSample::default();
     for (kind, value) in attributes(entry) {
         let (word, byte) = (u32_at(value, 0), value.first().copied());
         match kind {
@@ -199,10 +179,10 @@ fn read_qp(entry: &[u8]) -> Qp {
     qp
 }
 
-fn read_bound(message: &[u8]) -> Vec<Bound> {
+fn read_bound(message: &[u8]) -> Vec<BoundCounters> {
     let entries = nested(message, attr::STAT_COUNTER).flat_map(|t| nested(t, attr::STAT_COUNTER_ENTRY));
     entries
-        .map(|entry| Bound {
+        .map(|entry| BoundCounters {
             id: nested(entry, attr::STAT_COUNTER_ID).find_map(|v| u32_at(v, 0)).unwrap_or_default(),
             port: nested(entry, attr::PORT_INDEX).find_map(|v| u32_at(v, 0)),
             qps: nested(entry, attr::RES_QP)
@@ -224,6 +204,7 @@ fn read_bound(message: &[u8]) -> Vec<Bound> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     /// `NLA_F_NESTED`
     const NESTED: u16 = 1 << 15;
@@ -302,13 +283,13 @@ mod tests {
         );
         let bound = read_bound(&table(attr::STAT_COUNTER, &[entry]));
         let counters = BTreeMap::from([("out_of_buffer".to_owned(), 5)]);
-        assert_eq!(bound, [Bound { id: 4, port: Some(1), qps: vec![17], counters }]);
+        assert_eq!(bound, [BoundCounters { id: 4, port: Some(1), qps: vec![17], counters }]);
     }
 
     #[test]
     fn errors_and_junk_are_no_answers() {
         let error = split(&message(ERROR, &(-22_i32).to_ne_bytes()), QP_GET, &mut Vec::new()).unwrap_err();
-        assert!(format!("{error:#}").contains("Invalid argument"), "{error:#}");
+        assert!(error.to_string().contains("Invalid argument"), "{error}");
         let whole = message(QP_GET, &table(attr::RES_QP, &[qp(17, 18)]));
         for length in 8..whole.len() {
             assert!(split(&whole[..length], QP_GET, &mut Vec::new()).is_err(), "{length}");
