@@ -11,7 +11,6 @@
 // sanitizer finds its options by name.
 
 use arbitrary::Arbitrary;
-use core::any::Any;
 use libfuzzer_sys::fuzz_target;
 use std::sync::{Arc, Mutex, PoisonError};
 use uverbs_core::attr::{
@@ -21,8 +20,8 @@ use uverbs_core::attr::{
 use uverbs_core::control::{PdHandle, query, xrcd};
 use uverbs_core::kernel::{DoorbellPage, Kernel, Mapping, Protection, RawCommand};
 use uverbs_core::provider::{
-    CompletionQueue as _, CqParts, Driver, Op, QpCreate, QpParts, RecvQueue as _, SendQueue as _, SrqCreate,
-    SrqParts, WireRemote as _, Wr,
+    CompletionQueue as _, CqObject as _, CqParts, Driver, Object as _, Op, QpCreate, QpObject as _, QpParts,
+    RecvQueue as _, SendQueue as _, SrqCreate, SrqObject as _, SrqParts, WireRemote as _, Wr,
 };
 use uverbs_core::{Errno, Error};
 use uverbs_hca::Fabric;
@@ -33,16 +32,6 @@ use uverbs_testkit::kernel::{Script, Scripted};
 #[unsafe(no_mangle)]
 extern "C" fn __asan_default_options() -> *const core::ffi::c_char {
     c"detect_leaks=0".as_ptr()
-}
-
-/// Calls an `unsafe` verb of the driver.
-macro_rules! own {
-    ($call:expr) => {{
-        // SAFETY: the parts of an object are used together; an object is destroyed before it is dropped, or it is
-        // leaked.
-        let result = unsafe { $call };
-        result
-    }};
 }
 
 #[derive(Arbitrary, Debug)]
@@ -201,8 +190,6 @@ struct World {
     cqs: Vec<CqParts<Mlx5>>,
     srqs: Vec<SrqParts<Mlx5>>,
     qps: Vec<QpParts<Mlx5>>,
-    /// Objects that the kernel refused to destroy: the device may use their memory as long as it exists.
-    kept: Vec<Box<dyn Any>>,
 }
 
 fuzz_target!(|input: Input<'_>| {
@@ -222,13 +209,13 @@ fuzz_target!(|input: Input<'_>| {
             return;
         }
     };
-    let mut world = World { mlx5, pd, cqs: Vec::new(), srqs: Vec::new(), qps: Vec::new(), kept: Vec::new() };
+    let mut world = World { mlx5, pd, cqs: Vec::new(), srqs: Vec::new(), qps: Vec::new() };
     for action in input.actions.iter().take(MAX_ACTIONS) {
         if let Err(error) = world.run(action) {
             assert!(!error.to_string().is_empty());
         }
     }
-    // The memory of the objects is freed last, as the faces do it, together with the kernel.
+    world.destroy_all();
     drop(fabric);
 });
 
@@ -239,8 +226,11 @@ fn pick<T>(all: &mut [T], index: u8) -> Option<&mut T> {
 }
 
 impl World {
-    fn keep(&mut self, parts: impl Any) {
-        self.kept.push(Box::new(parts));
+    /// Objects that the kernel does not destroy are leaked.
+    fn destroy_all(self) {
+        self.qps.into_iter().for_each(|qp| drop(qp.qp.destroy()));
+        self.srqs.into_iter().for_each(|srq| drop(srq.srq.destroy()));
+        self.cqs.into_iter().for_each(|cq| drop(cq.cq.destroy()));
     }
 
     fn run(&mut self, action: &Action) -> Result<(), Error> {
@@ -254,16 +244,16 @@ impl World {
                 let attr = CqInitAttr::new((*cqe).into())
                     .wc_flags(WcExFlags::from_bits_retain((*fields).into()))
                     .flags(CqFlags::from_bits_truncate((*flags).into()));
-                self.cqs.push(own!(self.mlx5.create_cq(&attr, None, 1))?);
+                self.cqs.push(self.mlx5.create_cq(&attr, None, 1)?);
             }
             Action::Srq { max_wr, max_sge, xrc } => {
                 let attr = SrqAttr::new((*max_wr).into()).max_sge((*max_sge).into());
                 let srq_type = if *xrc { SrqType::Xrc } else { SrqType::Basic };
                 let attr = SrqInitAttr::new(attr).srq_type(srq_type);
                 let domain = xrc.then(|| xrcd::open(self.mlx5.kernel(), None, true, false)).transpose()?;
-                let xrc = domain.as_ref().zip(self.cqs.first()).map(|(d, cq)| (d, &cq.handle, &cq.shared));
+                let xrc = domain.as_ref().zip(self.cqs.first()).map(|(d, cq)| (d, &cq.cq));
                 let create = SrqCreate { pd: &self.pd, attr: &attr, xrc, td: None, user_handle: 2 };
-                self.srqs.push(own!(self.mlx5.create_srq(&create))?);
+                self.srqs.push(self.mlx5.create_srq(&create)?);
             }
             Action::Qp(new) => self.create_qp(new)?,
             Action::Ah { port, sgid_index, global } => {
@@ -277,10 +267,10 @@ impl World {
                 let Some(qp) = pick(&mut self.qps, *which) else { return Ok(()) };
                 let attr = QpAttr::new().qp_state(QpState(u32::from(*state) % 8)).port_num(1);
                 let mask = QpAttrMask::STATE | QpAttrMask::PORT;
-                own!(self.mlx5.modify_qp(&qp.handle, &qp.shared, &attr, mask))?;
+                qp.qp.modify(&attr, mask)?;
                 if *state & 0x80 != 0 {
                     // As if the kernel had changed the state, so that the queues can be posted to.
-                    qp.shared.shared().set_state(attr.qp_state);
+                    qp.qp.control()?.shared().set_state(attr.qp_state);
                 }
             }
             Action::Post(which, count, inline) => {
@@ -331,7 +321,7 @@ impl World {
             }
             Action::Resize(which, cqe) => {
                 if let Some(cq) = pick(&mut self.cqs, *which) {
-                    own!(self.mlx5.resize_cq(&cq.handle, &mut cq.queue, (*cqe).into()))?;
+                    cq.cq.resize(&mut cq.queue, (*cqe).into())?;
                 }
             }
             Action::Arm(which) => {
@@ -342,37 +332,25 @@ impl World {
             Action::Limit(which, limit) => {
                 if let Some(srq) = pick(&mut self.srqs, *which) {
                     let attr = SrqAttr::new(0).srq_limit((*limit).into()).max_sge(0);
-                    own!(self.mlx5.modify_srq(&srq.handle, &mut srq.queue, &attr, SrqAttrMask::LIMIT))?;
+                    srq.srq.modify(&mut srq.queue, &attr, SrqAttrMask::LIMIT)?;
                 }
             }
             Action::DropQp(which) => {
                 if !self.qps.is_empty() {
                     let qp = self.qps.swap_remove(usize::from(*which) % self.qps.len());
-                    let QpParts { handle, shared, send, recv, .. } = qp;
-                    if let Err((handle, error)) = own!(self.mlx5.destroy_qp(handle, &shared)) {
-                        self.keep((handle, shared, send, recv));
-                        return Err(error);
-                    }
+                    qp.qp.destroy().map_err(|(_, error)| error)?;
                 }
             }
             Action::DropCq(which) => {
                 if !self.cqs.is_empty() {
-                    let CqParts { handle, shared, queue, .. } =
-                        self.cqs.swap_remove(usize::from(*which) % self.cqs.len());
-                    if let Err((handle, error)) = handle.destroy() {
-                        self.keep((handle, shared, queue));
-                        return Err(error);
-                    }
+                    let cq = self.cqs.swap_remove(usize::from(*which) % self.cqs.len());
+                    cq.cq.destroy().map_err(|(_, error)| error)?;
                 }
             }
             Action::DropSrq(which) => {
                 if !self.srqs.is_empty() {
-                    let SrqParts { handle, shared, queue, .. } =
-                        self.srqs.swap_remove(usize::from(*which) % self.srqs.len());
-                    if let Err((handle, error)) = own!(self.mlx5.destroy_srq(handle, &shared)) {
-                        self.keep((handle, shared, queue));
-                        return Err(error);
-                    }
+                    let srq = self.srqs.swap_remove(usize::from(*which) % self.srqs.len());
+                    srq.srq.destroy().map_err(|(_, error)| error)?;
                 }
             }
         }
@@ -401,14 +379,13 @@ impl World {
         let domain = (qp_type == QpType::XrcRecv)
             .then(|| xrcd::open(self.mlx5.kernel(), None, true, false))
             .transpose()?;
-        let cq =
-            |n: u8| self.cqs.get(usize::from(n) % self.cqs.len().max(1)).map(|cq| (&cq.handle, &cq.shared));
+        let cq = |n: u8| self.cqs.get(usize::from(n) % self.cqs.len().max(1)).map(|cq| &cq.cq);
         let srq = new.srq.and_then(|n| self.srqs.get(usize::from(n) % self.srqs.len().max(1)));
         let create = QpCreate {
             pd: qp_type.has_send_queue().then_some(&self.pd),
             send_cq: cq(new.cq).filter(|_| qp_type.has_send_queue()),
             recv_cq: cq(new.recv_cq).filter(|_| qp_type.has_recv_queue()),
-            srq: srq.map(|srq| (&srq.handle, &srq.shared)),
+            srq: srq.map(|srq| &srq.srq),
             xrcd: domain.as_ref(),
             attr: &attr,
             td: td.as_ref(),
@@ -416,7 +393,8 @@ impl World {
             data_in_completions: true,
             user_handle: 3,
         };
-        let qp = own!(self.mlx5.create_qp(&create))?;
+        // SAFETY: the entries name no memory.
+        let qp = unsafe { self.mlx5.create_qp(&create) }?;
         self.qps.push(qp);
         Ok(())
     }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use std::sync::Arc;
 use uverbs_core::Error;
 use uverbs_core::attr::{AhAttr, CqFlags, Gid, GlobalRoute, QpCap};
-use uverbs_core::provider::Driver as _;
+use uverbs_core::provider::{Driver as _, Object as _};
 use zerocopy::IntoBytes as _;
 
 /// The result, if the call was refused.
@@ -191,7 +191,7 @@ fn cq(case: &Case, out: &Out, trace: &Arc<Trace>) -> Result<()> {
     let cmd = (want.cmd.cqe, want.cmd.cqe_size, want.cmd.flags.0);
     ensure!(got == cmd, "command {got:?}, not {cmd:?}");
     let cq = rig.cq()?;
-    ensure!(cq.handle.cqe() == want.cqe, "{} entries, not {}", cq.handle.cqe(), want.cqe);
+    ensure!(cq.cq.handle().cqe() == want.cqe, "{} entries, not {}", cq.cq.handle().cqe(), want.cqe);
     let first = cq.op_own(0);
     ensure!(first == want.first_op_own, "the first entry's last byte is {first:#x}");
     Ok(())
@@ -204,10 +204,10 @@ fn srq(case: &Case, out: &Out, trace: &Arc<Trace>) -> Result<()> {
     let Some(()) = refused(out, made)? else { return Ok(()) };
     let want: SrqOut = get(case.out.as_ref())?;
     let srq = rig.srq.as_ref().context("an SRQ")?;
-    let got = (srq.attr.max_wr, srq.attr.max_sge, srq.shared.shared().ring.stride());
+    let got = (srq.attr.max_wr, srq.attr.max_sge, srq.srq.shared().ring.stride());
     let wanted = (want.max_wr, want.max_sge, want.stride);
     ensure!(got == wanted, "{got:?}, not {wanted:?}");
-    ensure!(srq.shared.shared().srqn == want.srqn, "number {:#x}", srq.shared.shared().srqn);
+    ensure!(srq.srq.shared().srqn == want.srqn, "number {:#x}", srq.srq.shared().srqn);
     Ok(())
 }
 

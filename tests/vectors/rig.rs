@@ -14,9 +14,11 @@ use uverbs_core::attr::{
     CqFlags, CqInitAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, SendOpsFlags, SrqAttr,
     SrqInitAttr, SrqType, WcExFlags,
 };
-use uverbs_core::control::{CqHandle, PdHandle, QpHandle, SrqHandle, XrcdHandle, xrcd};
+use uverbs_core::control::{PdHandle, XrcdHandle, xrcd};
 use uverbs_core::kernel::Kernel;
-use uverbs_core::provider::{CompletionQueue as _, Driver, Op, QpCreate, QpParts, SrqCreate};
+use uverbs_core::provider::{
+    CompletionQueue as _, Driver, Object as _, Op, QpCreate, QpObject as _, QpParts, SrqCreate,
+};
 use uverbs_core::sync::Locked;
 use uverbs_core::wr::{SendFlags, Sge};
 use uverbs_mlx5::{Mlx5, Options};
@@ -28,12 +30,9 @@ use uverbs_testkit::kernel::Scripted;
 use uverbs_uapi::mlx5::{mlx5_ib_create_cq, mlx5_ib_create_qp, mlx5_ib_create_srq};
 use zerocopy::IntoBytes;
 
-pub(crate) type QpControl = Arc<<Mlx5 as Driver>::QpShared>;
-
 /// A completion queue, for the driver and for the device.
 pub(crate) struct CqSide {
-    pub handle: CqHandle,
-    pub shared: Arc<<Mlx5 as Driver>::CqShared>,
+    pub cq: uverbs_mlx5::Cq,
     pub face: CqFace,
     request: mlx5_ib_create_cq,
     entries: u32,
@@ -95,8 +94,7 @@ pub(crate) fn watch<R>(addr: u64, f: impl FnOnce() -> R) -> (R, Option<u32>) {
 /// A QP, for the driver and for the device.
 pub(crate) struct QpSide {
     pub qp_type: QpType,
-    pub handle: QpHandle,
-    pub shared: QpControl,
+    pub qp: uverbs_mlx5::Qp,
     pub send: Option<Send>,
     pub recv: Option<Recv>,
     pub cap: QpCap,
@@ -150,8 +148,7 @@ impl QpSide {
 
 /// A shared receive queue, for the driver and for the device.
 pub(crate) struct SrqSide {
-    _handle: SrqHandle,
-    pub shared: Arc<<Mlx5 as Driver>::SrqShared>,
+    pub srq: uverbs_mlx5::Srq,
     pub face: SrqRecv,
     pub attr: SrqAttr,
     pub request: mlx5_ib_create_srq,
@@ -272,16 +269,11 @@ impl Rig {
 
     pub(crate) fn create_cq(&mut self, cqe: u32, wc_flags: u64, flags: CqFlags) -> Result<()> {
         let attr = CqInitAttr::new(cqe).wc_flags(WcExFlags::from_bits_retain(wc_flags)).flags(flags);
-        let parts = played!(self.driver.create_cq(&attr, None, 1))?;
+        let parts = self.driver.create_cq(&attr, None, 1)?;
         let (request, kernel_cqe) = *self.kernel.made().cqs.last().context("a CQ")?;
         ensure!(kernel_cqe == parts.cqe && parts.cqe == parts.queue.cqe(), "the CQ's sizes differ");
-        self.cq = Some(CqSide {
-            handle: parts.handle,
-            shared: parts.shared,
-            face: Locked::new(parts.queue),
-            request,
-            entries: parts.cqe + 1,
-        });
+        self.cq =
+            Some(CqSide { cq: parts.cq, face: Locked::new(parts.queue), request, entries: parts.cqe + 1 });
         Ok(())
     }
 
@@ -305,20 +297,19 @@ impl Rig {
             SrqType::Basic
         });
         let cq = self.cq.as_ref().context("a CQ")?;
-        let parents = self.xrcd.as_ref().filter(|_| xrc).map(|xrcd| (xrcd, &cq.handle, &cq.shared));
-        let parts = played!(self.driver.create_srq(&SrqCreate {
+        let parents = self.xrcd.as_ref().filter(|_| xrc).map(|xrcd| (xrcd, &cq.cq));
+        let parts = self.driver.create_srq(&SrqCreate {
             pd: &self.pd,
             attr: &attr,
             xrc: parents,
             td: None,
             user_handle: 2,
-        }))?;
+        })?;
         let request = *self.kernel.made().srqs.last().context("an SRQ")?;
         // The size according to the reference: link and entries, a power of two, at least 32.
         let stride = (16 + max_sge as usize * 16).max(32).next_power_of_two();
         self.srq = Some(SrqSide {
-            _handle: parts.handle,
-            shared: parts.shared,
+            srq: parts.srq,
             face: Locked::new(parts.queue),
             attr: parts.attr,
             request,
@@ -330,7 +321,7 @@ impl Rig {
     pub(crate) fn create_qp(&mut self, spec: &QpSpec, with_srq: bool) -> Result<()> {
         self.cq()?;
         let cq = self.cq.as_ref().context("a CQ")?;
-        let cq = (&cq.handle, &cq.shared);
+        let cq = &cq.cq;
         let mut attr = QpInitAttr::new(spec.qp_type);
         attr.cap = spec.cap;
         attr.sq_sig_all = spec.sq_sig_all;
@@ -346,7 +337,7 @@ impl Rig {
             pd: send.then_some(&self.pd),
             send_cq: send.then_some(cq),
             recv_cq: recv.then_some(cq),
-            srq: self.srq.as_ref().filter(|_| with_srq).map(|srq| (&srq._handle, &srq.shared)),
+            srq: self.srq.as_ref().filter(|_| with_srq).map(|srq| &srq.srq),
             xrcd: xrcd.as_ref(),
             attr: &attr,
             td: td.as_ref(),
@@ -354,12 +345,11 @@ impl Rig {
             data_in_completions: true,
             user_handle: 3,
         };
-        let QpParts { handle, shared, send, recv, cap } = played!(self.driver.create_qp(&create))?;
+        let QpParts { qp, send, recv, cap } = played!(self.driver.create_qp(&create))?;
         let request = *self.kernel.made().qps.last().context("a QP")?;
         self.qps.push(QpSide {
             qp_type: spec.qp_type,
-            handle,
-            shared,
+            qp,
             send: send.map(Locked::new),
             recv: recv.map(Locked::new),
             cap,
@@ -377,7 +367,7 @@ impl Rig {
             mask |= QpAttrMask::PORT | QpAttrMask::PKEY_INDEX;
         }
         let attr = QpAttr::new().qp_state(qp_state).port_num(1);
-        Ok(played!(self.driver.modify_qp(&qp.handle, &qp.shared, &attr, mask))?)
+        Ok(qp.qp.modify(&attr, mask)?)
     }
 
     /// From RESET to a state, through the states before it.
@@ -409,7 +399,7 @@ impl Rig {
             for position in done..done + room {
                 let cqe = Cqe64 {
                     srqn_uidx: Be32::new(qp.request.uidx & 0xff_ffff),
-                    sop_drop_qpn: Be32::new(u32::from(MLX5_OPCODE_SEND) << 24 | qp.handle.qp_num()),
+                    sop_drop_qpn: Be32::new(u32::from(MLX5_OPCODE_SEND) << 24 | qp.qp.handle().qp_num()),
                     wqe_counter: Be16::new(position as u16),
                     op_own: MLX5_CQE_REQ << 4 | u8::from(position & cq.entries != 0),
                     ..Cqe64::default()

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use std::sync::Arc;
 use uverbs_core::attr::CqFlags;
 use uverbs_core::provider::{
-    Completion as _, CompletionQueue as _, PollError, PostError, RecvQueue as _, SendQueue as _,
+    Completion as _, CompletionQueue as _, Object as _, PollError, PostError, RecvQueue as _, SendQueue as _,
 };
 use uverbs_core::wc::WorkCompletion;
 use uverbs_mlx5::{RecvQueue, SendQueue, SharedRecvQueue};
@@ -198,7 +198,7 @@ fn create_qp(rig: &mut Rig, qp: &Qp, with_srq: bool) -> Result<()> {
     let want = (qp.sq_wqe_cnt, qp.rq_wqe_cnt, qp.cap.max_send_wr);
     ensure!(sizes == want, "sizes {sizes:?}, not {want:?}");
     ensure!(request.uidx == qp.uidx, "user index {}, not {}", request.uidx, qp.uidx);
-    ensure!(made.handle.qp_num() == qp.qpn, "QP number");
+    ensure!(made.qp.handle().qp_num() == qp.qpn, "QP number");
     if qp.sq_start_index != 0 {
         rig.bring_up(index, state("RTS")?)?;
         rig.advance(index, qp.sq_start_index)?;
@@ -362,7 +362,7 @@ impl Runner {
             Step::SrqInfo { stride, wqe_total, .. } => {
                 let srq = self.rig.srq.as_ref().context("an SRQ")?;
                 ensure!(srq.stride == *stride as usize, "stride {}", srq.stride);
-                ensure!(srq.shared.shared().ring.mask() + 1 == *wqe_total, "elements");
+                ensure!(srq.srq.shared().ring.mask() + 1 == *wqe_total, "elements");
                 Ok(())
             }
             Step::CreateQp2 { qp } => create_qp(&mut self.rig, qp, false),
@@ -373,7 +373,7 @@ impl Runner {
             Step::ReqNotifyCq { solicited_only, cqn, cq_arm_dbrec, uar_0x20 } => {
                 let cq = self.rig.cq()?;
                 cq.face.get_mut().req_notify(solicited_only.0 != 0)?;
-                ensure!(cq.shared.cqn() == *cqn, "CQ number");
+                ensure!(cq.cq.shared().cqn() == *cqn, "CQ number");
                 ensure!(cq.armed() == cq_arm_dbrec.u32(), "armed with {:#x}", cq.armed());
                 let rings = self.rig.kernel.take_rings();
                 let [rung] = &rings[..] else { bail!("{} registers", rings.len()) };
@@ -381,7 +381,7 @@ impl Runner {
                 compare_bytes("the register", uar_0x20, &rung.bytes)
             }
             Step::GetCqEvent => {
-                self.rig.cq()?.shared.event();
+                self.rig.cq()?.cq.shared().event();
                 Ok(())
             }
             Step::PollOnly => Ok(()),
@@ -514,8 +514,8 @@ impl Runner {
     /// Links of an SRQ: the poster may choose their order, if the device reaches every element of the list once.
     fn links(&self, want: &[u32]) -> Result<()> {
         let srq = self.rig.srq.as_ref().context("an SRQ")?;
-        ensure!(srq.shared.shared().ring.mask() as usize + 1 == want.len(), "elements");
-        let slots = srq.shared.shared().slots();
+        ensure!(srq.srq.shared().ring.mask() as usize + 1 == want.len(), "elements");
+        let slots = srq.srq.shared().slots();
         let mut seen = vec![false; slots as usize];
         let mut at = 0;
         for _ in 0..slots {

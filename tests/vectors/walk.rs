@@ -18,11 +18,13 @@ use uverbs_core::attr::{
     QpInitAttr, QpType, SrqAttr, SrqAttrMask, SrqInitAttr, SrqType, WcExFlags,
 };
 use uverbs_core::control::{
-    AhHandle, CompChannelHandle, ContextInfo, CoreSupport, CqHandle, MrHandle, MrRange, MwHandle, PdHandle,
-    QpHandle, XrcdHandle, comp_channel, mcast, mr, mw, query, xrcd,
+    AhHandle, CompChannelHandle, ContextInfo, CoreSupport, MrHandle, MrRange, MwHandle, PdHandle, QpHandle,
+    XrcdHandle, comp_channel, mcast, mr, mw, query, xrcd,
 };
 use uverbs_core::kernel::{Kernel, Uhw};
-use uverbs_core::provider::{CompletionQueue as _, DcDriver as _, DctCreate, Driver, QpCreate, SrqCreate};
+use uverbs_core::provider::{
+    CompletionQueue as _, DcDriver as _, DctCreate, Driver, Object as _, QpCreate, QpObject as _, SrqCreate,
+};
 use uverbs_mlx5::{Mlx5, Options};
 use uverbs_testkit::kernel::Scripted;
 use uverbs_uapi::cmd::{
@@ -93,14 +95,14 @@ struct Walk {
 
 enum Qp {
     Plain(Box<uverbs_core::provider::QpParts<Mlx5>>),
-    Target(uverbs_core::provider::DctParts<Mlx5>),
+    Target(uverbs_mlx5::Qp),
 }
 
 impl Qp {
     fn handle(&self) -> &QpHandle {
         match self {
-            Self::Plain(qp) => &qp.handle,
-            Self::Target(dct) => &dct.handle,
+            Self::Plain(qp) => qp.qp.handle(),
+            Self::Target(dct) => dct.handle(),
         }
     }
 }
@@ -208,13 +210,13 @@ impl Walk {
             "ibv_create_cq" => {
                 let attr = CqInitAttr::new(number(1)?).comp_vector(3);
                 let channel = self.channel.as_ref();
-                self.cqs.push(played!(self.driver()?.create_cq(&attr, channel, 1))?);
+                self.cqs.push(self.driver()?.create_cq(&attr, channel, 1)?);
             }
             "ibv_create_cq_ex" => {
                 let attr = CqInitAttr::new(number(1)?)
                     .wc_flags(WcExFlags::STANDARD | WcExFlags::COMPLETION_TIMESTAMP)
                     .flags(CqFlags::IGNORE_OVERRUN);
-                self.cqs.push(played!(self.driver()?.create_cq(&attr, None, 2))?);
+                self.cqs.push(self.driver()?.create_cq(&attr, None, 2)?);
             }
             "ibv_create_srq" => {
                 let attr = SrqAttr::new(100).max_sge(2).srq_limit(5);
@@ -225,9 +227,9 @@ impl Walk {
             }
             "ibv_modify_srq" => {
                 let attr = SrqAttr::new(0).srq_limit(number(2)?).max_sge(0);
-                self.srqs[0].handle.modify(&attr, SrqAttrMask::LIMIT, Uhw::none())?;
+                self.srqs[0].srq.handle().modify(&attr, SrqAttrMask::LIMIT, Uhw::none())?;
             }
-            "ibv_query_srq" => drop(self.srqs[0].handle.query()?),
+            "ibv_query_srq" => drop(self.srqs[0].srq.handle().query()?),
             "ibv_open_xrcd" => {
                 self.xrcd = Some(xrcd::open(&self.port(), None, true, false)?);
             }
@@ -276,8 +278,8 @@ impl Walk {
             }
             "ibv_destroy_qp" => {
                 match self.qp.take().context("a QP")? {
-                    Qp::Plain(qp) => gone(played!(self.driver()?.destroy_qp(qp.handle, &qp.shared)))?,
-                    Qp::Target(dct) => gone(played!(self.driver()?.destroy_qp(dct.handle, &dct.shared)))?,
+                    Qp::Plain(qp) => gone(qp.qp.destroy())?,
+                    Qp::Target(dct) => gone(dct.destroy())?,
                 }
                 // The QP's user index becomes free when its CQ has removed the QP.
                 ensure!(self.cqs[0].queue.poll_each(1, |_| ()) == Ok(0), "a completion");
@@ -285,10 +287,10 @@ impl Walk {
             "ibv_destroy_ah" => gone(self.ah.take().context("an AH")?.destroy())?,
             "ibv_destroy_srq" => {
                 let srq = self.srqs.pop().context("an SRQ")?;
-                gone(played!(self.driver()?.destroy_srq(srq.handle, &srq.shared)))?;
+                gone(srq.srq.destroy())?;
             }
             "ibv_close_xrcd" => gone(self.xrcd.take().context("an XRCD")?.destroy())?,
-            "ibv_destroy_cq" => gone(self.cqs.pop().context("a CQ")?.handle.destroy())?,
+            "ibv_destroy_cq" => gone(self.cqs.pop().context("a CQ")?.cq.destroy())?,
             "ibv_destroy_comp_channel" => drop(self.channel.take()),
             "ibv_dealloc_mw" => gone(self.mw.take().context("a window")?.destroy())?,
             "ibv_dereg_mr" => {
@@ -308,13 +310,13 @@ impl Walk {
     fn create_srq(&mut self, attr: SrqAttr, is_xrc: bool) -> Result<()> {
         let cq = &self.cqs[0];
         let xrc = match &self.xrcd {
-            Some(xrcd) if is_xrc => Some((xrcd, &cq.handle, &cq.shared)),
+            Some(xrcd) if is_xrc => Some((xrcd, &cq.cq)),
             _ => None,
         };
         let srq_type = if is_xrc { SrqType::Xrc } else { SrqType::Basic };
         let attr = SrqInitAttr::new(attr).srq_type(srq_type);
         let create = SrqCreate { pd: self.pd()?, attr: &attr, xrc, td: None, user_handle: 3 };
-        let srq = played!(self.driver()?.create_srq(&create))?;
+        let srq = self.driver()?.create_srq(&create)?;
         self.srqs.push(srq);
         Ok(())
     }
@@ -327,14 +329,14 @@ impl Walk {
         // The reference passes the value that it computed from the requested 64 bytes.
         attr.cap.max_inline_data = attr.cap.max_inline_data.min(64);
         attr.sq_sig_all = ioctl.attr(UVERBS_ATTR_CREATE_QP_FLAGS).is_some();
-        let cq: (&CqHandle, _) = (&self.cqs[0].handle, &self.cqs[0].shared);
+        let cq = &self.cqs[0].cq;
         let (send, recv) = (qp_type.has_send_queue(), qp_type.has_recv_queue());
         let srq = self.srqs.first().filter(|_| with_srq);
         let create = QpCreate {
             pd: if send { Some(self.pd()?) } else { None },
             send_cq: send.then_some(cq),
             recv_cq: recv.then_some(cq),
-            srq: srq.map(|srq| (&srq.handle, &srq.shared)),
+            srq: srq.map(|srq| &srq.srq),
             xrcd: self.xrcd.as_ref().filter(|_| !send),
             attr: &attr,
             td: None,
@@ -351,8 +353,8 @@ impl Walk {
         let request: mlx5_ib_create_qp = read(ioctl, UVERBS_ATTR_UHW_IN)?;
         let create = DctCreate {
             pd: self.pd()?,
-            cq: (&self.cqs[0].handle, &self.cqs[0].shared),
-            srq: (&self.srqs[0].handle, &self.srqs[0].shared),
+            cq: &self.cqs[0].cq,
+            srq: &self.srqs[0].srq,
             // The key is in that field; see `struct mlx5_ib_create_qp`.
             dc_key: request.sq_buf_addr,
             data_in_completions: true,
@@ -364,10 +366,10 @@ impl Walk {
 
     fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         match self.qp.as_ref().context("a QP")? {
-            Qp::Plain(qp) => played!(self.driver()?.modify_qp(&qp.handle, &qp.shared, attr, mask))?,
+            Qp::Plain(qp) => qp.qp.modify(attr, mask)?,
             Qp::Target(dct) => {
                 // The fixed kernel returns no target number; only the command is compared.
-                let _ = played!(self.driver()?.modify_dct(&dct.handle, &dct.shared, attr, mask));
+                let _ = dct.modify(attr, mask);
             }
         }
         Ok(())

@@ -37,7 +37,7 @@ pub(crate) struct State<D: Driver> {
     /// The CQ was armed, and its event was not read yet: either a completion will raise it, or the channel is readable.
     armed: bool,
     /// The CQ, for the next event.
-    events: CqEvents<D>,
+    events: CqEvents,
     passed: Passed<D>,
     deferred: Deferred<D>,
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use uverbs_core::device::{DeviceInfo, DriverMatch, NodeType, Roots, TransportType, Unusable, parse};
 use uverbs_core::drivers;
 use uverbs_core::kernel::{Kernel, Process, UverbsFd};
-use uverbs_core::provider::Driver;
+use uverbs_core::provider::{Driver, Import as _};
 use uverbs_core::sync::StaticMutex;
 use uverbs_mlx5::{Devx, Mlx5, Options, Pages};
 

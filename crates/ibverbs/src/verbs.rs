@@ -25,7 +25,7 @@ use uverbs_core::control::{
     CoreSupport, CountersHandle, FlowHandle, MrHandle, MrRange, PdHandle, QpHandle, RwqIndTableHandle,
 };
 use uverbs_core::kernel::Kernel;
-use uverbs_core::provider::{DmParts, Driver};
+use uverbs_core::provider::{DmParts, Driver, Object as _, QpObject as _};
 use uverbs_core::wr::IbvAh;
 
 /// A thread domain of some driver.
@@ -188,7 +188,7 @@ impl<D: Driver> Verbs for Open<D> {
 
     unsafe fn cq_event(&self, cq: *mut ibv_cq) {
         // SAFETY: `cq` is a queue of this driver, which is not freed during the call (contract of this function).
-        self.driver.cq_event(unsafe { cq::private::<D>(cq) }.shared());
+        unsafe { cq::private::<D>(cq) }.notify().cq_event();
     }
 
     unsafe fn create_qp(
@@ -248,10 +248,10 @@ impl<D: Driver> Verbs for Open<D> {
         attr: &FlowAttr,
         counters: Option<&CountersHandle>,
     ) -> Outcome<FlowHandle> {
-        Ok(self.driver.create_flow(self.qp_handle(qp)?, attr, counters)?)
+        Ok(qp::of(self, qp)?.create_flow(attr, counters)?)
     }
 
     fn qp_handle<'a>(&self, qp: &'a Live<'_, ibv_qp>) -> Outcome<&'a QpHandle> {
-        Ok(qp.own_of(self)?.handle())
+        Ok(qp::of(self, qp)?.handle())
     }
 }

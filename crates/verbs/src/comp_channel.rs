@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Weak};
 use uverbs_core::control::{self, CompChannelHandle};
 use uverbs_core::error::Result;
-use uverbs_core::provider::Driver;
+use uverbs_core::provider::{Driver, Notify};
 
 /// The channel that its CQs hold.
 pub(crate) struct ChannelInner<D: Driver> {
@@ -31,18 +31,12 @@ impl<D: Driver> ChannelInner<D> {
 }
 
 /// The CQ of the last event that [`CompletionChannel::next_event_of`] returned.
-pub struct CqEvents<D: Driver = AnyDriver> {
-    id: Option<u64>,
-    shared: Weak<D::CqShared>,
+#[derive(Default)]
+pub struct CqEvents {
+    last: Option<(u64, Weak<dyn Notify>)>,
 }
 
-brief!([D: Driver] CqEvents<D>, |this| "CqEvents {:?}", this.id);
-
-impl<D: Driver> Default for CqEvents<D> {
-    fn default() -> Self {
-        Self { id: None, shared: Weak::new() }
-    }
-}
+brief!([] CqEvents, |this| "CqEvents {:?}", this.last.as_ref().map(|(id, _)| id));
 
 /// A completion channel: a descriptor that becomes readable when an armed CQ gets a completion (ibv_get_cq_event(3)).
 ///
@@ -115,12 +109,13 @@ impl<D: Driver> CompletionChannel<D> {
     /// # Errors
     /// `EIO` if the device was removed.
     #[inline]
-    pub fn next_event_of(&self, last: &mut CqEvents<D>) -> Result<Option<CqId>> {
+    pub fn next_event_of(&self, last: &mut CqEvents) -> Result<Option<CqId>> {
         while let Some(id) = self.inner.handle.next_event()? {
-            if last.id == Some(id)
-                && let Some(shared) = last.shared.upgrade()
+            if let Some((last, cq)) = &last.last
+                && *last == id
+                && let Some(cq) = cq.upgrade()
             {
-                self.inner.context.driver().cq_event(&shared);
+                cq.cq_event();
                 return Ok(Some(CqId(id)));
             }
             if let Some(found) = self.look_up(id, last) {
@@ -132,19 +127,19 @@ impl<D: Driver> CompletionChannel<D> {
 
     /// Finds the CQ of an event, for the next ones.
     #[cold]
-    fn look_up(&self, id: u64, last: &mut CqEvents<D>) -> Option<CqId> {
+    fn look_up(&self, id: u64, last: &mut CqEvents) -> Option<CqId> {
         let found = self.known(id)?;
-        if let Some(Object::Cq(shared)) = self.inner.context.object(id) {
-            *last = CqEvents { id: Some(id), shared };
+        if let Some(Object::Cq(cq)) = self.inner.context.object(id) {
+            last.last = Some((id, cq));
         }
         Some(found)
     }
 
     /// The CQ of an event, if it was not destroyed.
     fn known(&self, id: u64) -> Option<CqId> {
-        let Some(Object::Cq(shared)) = self.inner.context.object(id) else { return None };
-        if let Some(shared) = shared.upgrade() {
-            self.inner.context.driver().cq_event(&shared);
+        let Some(Object::Cq(cq)) = self.inner.context.object(id) else { return None };
+        if let Some(cq) = cq.upgrade() {
+            cq.cq_event();
         }
         Some(CqId(id))
     }

@@ -14,31 +14,25 @@ use uverbs_core::control::{AsyncFd, ContextInfo, CoreSupport, query};
 use uverbs_core::device::DeviceInfo;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::{Kernel, Removal, UverbsFd, Watched};
-use uverbs_core::provider::Driver;
+use uverbs_core::provider::{Driver, Notify};
 use uverbs_core::sync::ProcessMutex;
 
 /// The object that an id in an event refers to.
-#[derive(Debug)]
-pub(crate) enum Object<D: Driver> {
-    /// With the state that the driver updates for its events; dangling until the CQ is created.
-    Cq(Weak<D::CqShared>),
-    /// With the state by which the posts of a removed device are refused; dangling until the QP is created.
-    Qp(QpEvents, Weak<D::QpShared>),
+#[derive(Clone)]
+pub(crate) enum Object {
+    /// Told about its events; nobody until the CQ is created.
+    Cq(Weak<dyn Notify>),
+    /// Told that the device was removed, so that its posts are refused; nobody until the QP is created.
+    Qp(QpEvents, Weak<dyn Notify>),
     /// As a QP.
-    Srq(Weak<D::SrqShared>),
+    Srq(Weak<dyn Notify>),
     /// As a QP.
-    Wq(u32, Weak<D::QpShared>),
+    Wq(u32, Weak<dyn Notify>),
 }
 
-impl<D: Driver> Clone for Object<D> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Cq(shared) => Self::Cq(shared.clone()),
-            Self::Qp(events, shared) => Self::Qp(events.clone(), shared.clone()),
-            Self::Srq(shared) => Self::Srq(shared.clone()),
-            Self::Wq(wq_num, shared) => Self::Wq(*wq_num, shared.clone()),
-        }
-    }
+/// Of an object that is not created yet, or that needs to know nothing.
+pub(crate) fn nobody() -> Weak<dyn Notify> {
+    Weak::<()>::new()
 }
 
 /// The open device that every object holds.
@@ -50,7 +44,7 @@ pub(crate) struct ContextInner<D: Driver> {
     event_reader: EventReader,
     /// Objects by the id that the kernel reports in events. Ids have a generation number, so the id of a destroyed
     /// object is not found.
-    objects: ProcessMutex<Slab<Object<D>>>,
+    objects: ProcessMutex<Slab<Object>>,
     /// The queues whose work requests own their buffers.
     flights: Flights<D>,
     #[cfg(feature = "counters")]
@@ -113,11 +107,11 @@ impl<D: Driver> ContextInner<D> {
 
     /// Stores an object and returns its number. In a child of fork(2) whose parent's thread had the table, the number is 0,
     /// which belongs to no object; the kernel then creates no object either (`ESTALE`).
-    pub(crate) fn remember_object(&self, object: Object<D>) -> u64 {
+    pub(crate) fn remember_object(&self, object: Object) -> u64 {
         self.objects.lock().map_or(0, |mut objects| objects.insert(object))
     }
 
-    pub(crate) fn update_object(&self, id: u64, object: Object<D>) {
+    pub(crate) fn update_object(&self, id: u64, object: Object) {
         if let Ok(mut objects) = self.objects.lock()
             && let Some(place) = objects.get_mut(id)
         {
@@ -137,19 +131,17 @@ impl<D: Driver> ContextInner<D> {
     #[cold]
     fn close_queues(&self) {
         let Ok(objects) = self.objects.lock() else { return };
-        let (mut queues, mut srqs) = (Vec::new(), Vec::new());
-        for object in objects.iter() {
-            match object {
-                Object::Qp(_, shared) | Object::Wq(_, shared) => queues.extend(shared.upgrade()),
-                Object::Srq(shared) => srqs.extend(shared.upgrade()),
-                Object::Cq(_) => {}
-            }
-        }
+        let queues: Vec<_> = objects
+            .iter()
+            .filter_map(|object| match object {
+                Object::Qp(_, queues) | Object::Wq(_, queues) | Object::Srq(queues) => queues.upgrade(),
+                Object::Cq(_) => None,
+            })
+            .collect();
         // This waits for posters; the lock is free meanwhile.
         drop(objects);
         crate::report!(warn, { device = %self.name }, "{}: the device was removed", self.name);
-        queues.iter().for_each(|shared| self.driver.close_queues(shared));
-        srqs.iter().for_each(|shared| self.driver.close_srq(shared));
+        queues.iter().for_each(|queues| queues.device_removed());
     }
 
     pub(crate) fn forget_object(&self, id: u64) {
@@ -158,7 +150,7 @@ impl<D: Driver> ContextInner<D> {
         }
     }
 
-    pub(crate) fn object(&self, id: u64) -> Option<Object<D>> {
+    pub(crate) fn object(&self, id: u64) -> Option<Object> {
         self.objects.lock().ok()?.get(id).cloned()
     }
 }

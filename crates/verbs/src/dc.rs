@@ -8,7 +8,7 @@
 
 use crate::brief::brief;
 use crate::connect::ConnectAttr;
-use crate::context::{ContextInner, Object, same_context};
+use crate::context::{ContextInner, Object, nobody};
 use crate::event::QpEvents;
 use crate::open::AnyDriver;
 use crate::pd::{PdInner, ProtectionDomain};
@@ -18,11 +18,10 @@ use crate::{
     qp::{Dci, QpControl},
     raw::create::QpBuilder,
 };
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 use uverbs_core::attr::{AhAttr, QpAttr, QpAttrMask, QpState};
-use uverbs_core::control::QpHandle;
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::{DcDriver, DctCreate, DctParts, Driver};
+use uverbs_core::provider::{DcDriver, DctCreate, Driver, Life, QpObject as _};
 use uverbs_core::sync::{Exclusive, Locking};
 
 impl<D: DcDriver> ProtectionDomain<D> {
@@ -70,34 +69,27 @@ impl<D: DcDriver> ProtectionDomain<D> {
         dc_key: u64,
         data_in_completions: bool,
     ) -> Result<DcTarget<D>> {
-        const VERB: &str = "create_qp";
         let context = self.inner().context();
-        same_context(context, cq.inner().context(), VERB, "cq")?;
-        same_context(context, srq.inner().context(), VERB, "srq")?;
-        let event_id = context.remember_object(Object::Qp(QpEvents::new(0), Weak::new()));
+        let event_id = context.remember_object(Object::Qp(QpEvents::new(0), nobody()));
         let create = || {
             let create = DctCreate {
                 pd: self.inner().handle()?,
-                cq: cq.inner().parts()?,
-                srq: srq.inner().parts()?,
+                cq: cq.inner().object()?,
+                srq: srq.inner().object()?,
                 dc_key,
                 data_in_completions,
                 user_handle: event_id,
             };
-            #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-            // SAFETY: CQ and SRQ are of this context (checked above), their parts are their own. `DcTarget` holds them
-            // and the PD, and destroys the handle before it drops the shared state, or leaks the state. Data in
-            // completions are requested only under the contract of `create_dct_with_data_in_completions`.
+            #[expect(unsafe_code, reason = "data in completions")]
+            // SAFETY: data in completions are requested only under the contract of `create_dct_with_data_in_completions`.
             let parts = unsafe { context.driver().create_dct(&create) };
             parts
         };
-        let DctParts { handle, shared } = create().inspect_err(|_| context.forget_object(event_id))?;
-        srq.inner().has_user(&shared);
+        let qp = create().inspect_err(|_| context.forget_object(event_id))?;
+        srq.inner().has_user(&qp);
         Ok(DcTarget {
-            handle: Some(handle),
-            shared,
+            object: Life::new("qp", qp),
             event_id,
-            dctn: OnceLock::new(),
             _cq: cq.inner().clone(),
             srq: srq.inner().clone(),
             _pd: self.inner().clone(),
@@ -136,24 +128,21 @@ impl<D: DcDriver> QpControl<D> {
 /// The target of dynamic connections: it receives into an SRQ, and every initiator that has its key can read and write
 /// the memory of its domain.
 pub struct DcTarget<D: Driver = AnyDriver> {
-    handle: Option<QpHandle>,
-    shared: Arc<D::QpShared>,
+    object: Life<D::Qp>,
     event_id: u64,
-    /// Its number, from RTR on.
-    dctn: OnceLock<u32>,
     _cq: Arc<CqInner<D>>,
     srq: Arc<SrqInner<D>>,
     _pd: Arc<PdInner<D>>,
     context: Arc<ContextInner<D>>,
 }
 
-brief!([D: Driver] DcTarget<D>, |this| "DcTarget {:#x} of {}", this.dctn.get().copied().unwrap_or(0), this.context.name());
+brief!([D: Driver] DcTarget<D>, |this| "DcTarget {:#x} of {}", this.object.object().ok().and_then(D::Qp::dct_number).unwrap_or(0), this.context.name());
 
 impl<D: DcDriver> DcTarget<D> {
     /// Its number, by which initiators name it; `None` before RTR.
     #[must_use]
     pub fn dctn(&self) -> Option<u32> {
-        self.dctn.get().copied()
+        self.object.object().ok()?.dct_number()
     }
 
     /// `ibv_modify_qp`: to INIT or RTR.
@@ -161,15 +150,11 @@ impl<D: DcDriver> DcTarget<D> {
     /// # Errors
     /// The kernel's error.
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
-        let handle =
-            self.handle.as_ref().ok_or_else(|| Error::invalid("dct", "handle", "the target is destroyed"))?;
-        #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-        // SAFETY: the target's own parts.
-        let modified = unsafe { self.context.driver().modify_dct(handle, &self.shared, attr, mask) };
-        if let Some(dctn) = modified? {
-            self.context.update_object(self.event_id, Object::Qp(QpEvents::new(dctn), Weak::new()));
-            // The kernel moves it to RTR only once.
-            let _ = self.dctn.set(dctn);
+        let object = self.object.object()?;
+        let before = object.dct_number();
+        object.modify(attr, mask)?;
+        if let (None, Some(dctn)) = (before, object.dct_number()) {
+            self.context.update_object(self.event_id, Object::Qp(QpEvents::new(dctn), nobody()));
         }
         Ok(())
     }
@@ -208,18 +193,11 @@ impl<D: DcDriver> DcTarget<D> {
 
 impl<D: Driver> DcTarget<D> {
     fn destroy(&mut self) -> Result<()> {
-        let Some(handle) = self.handle.take() else { return Ok(()) };
         self.context.forget_object(self.event_id);
-        #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-        // SAFETY: the target's own parts.
-        let destroyed = unsafe { self.context.driver().destroy_qp(handle, &self.shared) };
-        if destroyed.is_ok() {
-            self.srq.take_back(&self.shared);
+        if let Some(end) = self.object.end()? {
+            self.srq.take_back(&end.removed);
         }
-        destroyed.map(drop).map_err(|(handle, error)| {
-            core::mem::forget((handle, self.shared.clone()));
-            error
-        })
+        Ok(())
     }
 }
 

@@ -9,9 +9,9 @@ use crate::qp::QpControl;
 use crate::raw::wq::RssQp;
 use std::sync::Arc;
 use uverbs_core::attr::{CounterAttachAttr, FlowAttr};
-use uverbs_core::control::{self, CountersHandle, FlowHandle, QpHandle};
+use uverbs_core::control::{self, CountersHandle, FlowHandle};
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::Driver;
+use uverbs_core::provider::{Driver, QpObject};
 
 /// The kernel object of a set of counters; rules hold it, so it outlives them.
 struct CountersInner<D: Driver> {
@@ -91,7 +91,7 @@ brief!([] Flow, |this| "Flow {:?}", this.handle.as_ref().map(FlowHandle::handle)
 impl Flow {
     fn create<D: Driver>(
         context: &Arc<ContextInner<D>>,
-        qp: &QpHandle,
+        qp: &impl QpObject,
         attr: &FlowAttr,
         counters: Option<&Counters<D>>,
         target: impl Target + 'static,
@@ -100,7 +100,7 @@ impl Flow {
         if let Some(counters) = counters {
             same_context(context, &counters.context, "create_flow", "counters")?;
         }
-        let handle = context.driver().create_flow(qp, attr, counters.map(|c| c.handle()).transpose()?)?;
+        let handle = qp.create_flow(attr, counters.map(|c| c.handle()).transpose()?)?;
         Ok(Self { handle: Some(handle), _keep: Arc::new((target, counters.cloned())) })
     }
 
@@ -134,7 +134,7 @@ impl<D: Driver> QpControl<D> {
     /// An invalid port, more specifications than the kernel accepts, or the kernel's error: `EPERM` without
     /// `CAP_NET_RAW`.
     pub fn create_flow(&self, attr: &FlowAttr) -> Result<Flow> {
-        Flow::create(self.context(), self.handle()?, attr, None, self.clone())
+        Flow::create(self.context(), self.object()?, attr, None, self.clone())
     }
 
     /// `ibv_create_flow` with `IBV_FLOW_SPEC_ACTION_COUNT`: as [`create_flow`](Self::create_flow), and counts the
@@ -143,7 +143,7 @@ impl<D: Driver> QpControl<D> {
     /// # Errors
     /// As `create_flow`.
     pub fn create_flow_counted(&self, attr: &FlowAttr, counters: &Counters<D>) -> Result<Flow> {
-        Flow::create(self.context(), self.handle()?, attr, Some(counters), self.clone())
+        Flow::create(self.context(), self.object()?, attr, Some(counters), self.clone())
     }
 }
 
@@ -154,7 +154,7 @@ impl<D: Driver> RssQp<D> {
     /// An invalid port, more specifications than the kernel accepts, or the kernel's error: `EPERM` without
     /// `CAP_NET_RAW`.
     pub fn create_flow(&self, attr: &FlowAttr) -> Result<Flow> {
-        Flow::create(self.context(), self.handle()?, attr, None, self.keep())
+        Flow::create(self.context(), self.object()?, attr, None, self.keep())
     }
 
     /// `ibv_create_flow` with `IBV_FLOW_SPEC_ACTION_COUNT`: as [`create_flow`](Self::create_flow), and counts the
@@ -163,6 +163,6 @@ impl<D: Driver> RssQp<D> {
     /// # Errors
     /// As `create_flow`.
     pub fn create_flow_counted(&self, attr: &FlowAttr, counters: &Counters<D>) -> Result<Flow> {
-        Flow::create(self.context(), self.handle()?, attr, Some(counters), self.keep())
+        Flow::create(self.context(), self.object()?, attr, Some(counters), self.keep())
     }
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use uverbs_core::attr::{SrqAttr, SrqAttrMask, SrqInitAttr};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::recv::{RecvBatch as _, RecvQueue as Engine};
-use uverbs_core::provider::{Driver, PostError, QueueError};
+use uverbs_core::provider::{Driver, Object as _, PostError, QueueError};
 use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
 
 /// Posts a receive by the only poster of the queue.
@@ -334,7 +334,7 @@ impl<D: Driver, L: Locking> Srq<L, D> {
             pd.context(),
             QueueKind::Srq,
             domain_of(pd),
-            queue.inner().parts()?.0.handle(),
+            queue.inner().object()?.handle().handle(),
             depth,
         )?;
         queue.inner().holds().set(vec![flight.clone()]);

@@ -31,7 +31,7 @@ pub mod testing;
 mod tests;
 mod wqe;
 
-pub use control::{Devx, Mlx5, Options, QpControl, SrqControl, ThreadDomain};
+pub use control::{Cq, Devx, Mlx5, Options, Qp, QpControl, Srq, ThreadDomain, Wq};
 pub use control::{devx, dv, steering};
 pub use cq::{Completion, CompletionQueue, CqShared};
 pub use memory::{Allocator, MemoryUse, Pages, QueueAllocator};

@@ -6,7 +6,7 @@
 use crate::config::{Extensions, SendConfig};
 use crate::ring::Ring;
 use crate::wqe::Ah;
-use crate::{QpShared, av, calls};
+use crate::{av, calls};
 use std::sync::Arc;
 use uverbs_core::attr::{
     AhAttr, AtomicCap, CqInitAttr, DeviceCapFlags, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType,
@@ -17,9 +17,10 @@ use uverbs_core::control::{
     ah, context, cq, qp, query, srq,
 };
 use uverbs_core::kernel::Uhw;
+use uverbs_core::provider::Object as _;
 use uverbs_core::{Errno, Error, Result};
 use uverbs_soft::device::{Created, KernelRef, QpRings, corrupt, map_ring};
-use uverbs_soft::{Device, FlushBell, KernelBell, SendBell as _, close};
+use uverbs_soft::{Device, FlushBell, KernelBell, Qp, SendBell as _, close};
 use uverbs_uapi::rxe::{
     mminfo, rxe_create_ah_resp, rxe_create_cq_resp, rxe_create_qp_resp, rxe_create_srq_resp, rxe_recv_wqe,
     rxe_resize_cq_resp,
@@ -232,14 +233,8 @@ impl Device for RxeDevice {
         Ok((Created { handle, rings }, cap))
     }
 
-    unsafe fn modify_qp(
-        &self,
-        kernel: &KernelRef,
-        handle: &QpHandle,
-        shared: &QpShared,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-    ) -> Result<()> {
+    fn modify_qp(&self, qp: &Qp<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
+        let (handle, shared) = (qp.handle(), qp.shared());
         // The kernel compares only `max_rd_atomic` with its limit (`rxe_qp_chk_attr()`).
         let served = u32::from(attr.max_dest_rd_atomic);
         if mask.contains(QpAttrMask::MAX_DEST_RD_ATOMIC) && served > self.max_dest_rd_atomic {
@@ -255,15 +250,13 @@ impl Device for RxeDevice {
             // receives.
             close(shared, state)?;
         }
-        // SAFETY: the handle is of this context and belongs to `shared` (the contract of this function); the state in
-        // `shared` is updated below.
+        // SAFETY: the QP's own handle; the state in `shared` is updated below.
         let mut result = unsafe { handle.modify(None, attr, mask, Uhw::none()) };
         if result.is_ok() && target == Some(QpState::RESET) && before != QpState::RESET {
             // If sends were queued, kernels since 6.4 reset them only in part: the requester copies the ring's consumer
             // index before the completer moves it past them (`rxe_qp_reset()`, `rxe_sender()`), and would execute their
             // slots when the QP is in RTS again. A second reset makes it copy the index again.
-            // SAFETY: the handle is of this context and belongs to `shared` (the contract of this function); the state in
-            // `shared` is updated below.
+            // SAFETY: the QP's own handle; the state in `shared` is updated below.
             result = unsafe { handle.modify(None, attr, mask, Uhw::none()) };
         }
         if let Err(error) = result {
@@ -291,8 +284,12 @@ impl Device for RxeDevice {
         if before == QpState::SQD && target == Some(QpState::RTS) {
             // WRs that were posted in SQD need a doorbell, because leaving SQD does not start the requester
             // (`rxe_qp_from_attr()`).
-            if let Err(errno) = KernelBell::new(Arc::clone(kernel), handle.handle()).ring() {
-                log::warn!("{}: qp {}: no doorbell after SQD: {errno}", kernel.name(), handle.handle());
+            if let Err(errno) = KernelBell::new(Arc::clone(handle.kernel()), handle.handle()).ring() {
+                log::warn!(
+                    "{}: qp {}: no doorbell after SQD: {errno}",
+                    handle.kernel().name(),
+                    handle.handle()
+                );
             }
         }
         Ok(())

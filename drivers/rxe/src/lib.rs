@@ -48,5 +48,3 @@ pub type CompletionQueue<B> = uverbs_soft::CompletionQueue<RxeDevice, B>;
 pub type QpShared = uverbs_soft::QpShared<RxeDevice>;
 /// The ring of a completion queue.
 pub type CqShared = uverbs_soft::CqShared<RxeDevice>;
-/// State of an SRQ.
-pub type SrqShared = uverbs_soft::SrqShared<RxeDevice>;

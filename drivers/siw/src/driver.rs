@@ -17,9 +17,10 @@ use uverbs_core::control::{
     SrqHandle, SrqParents, context, cq, mr, qp, srq,
 };
 use uverbs_core::kernel::{Mapping, Uhw};
+use uverbs_core::provider::Object as _;
 use uverbs_core::{Errno, Error, Result};
 use uverbs_soft::device::{Created, KernelRef, QpRings, corrupt, map_ring};
-use uverbs_soft::{Device, KernelBell, SendBell as _, close};
+use uverbs_soft::{Device, KernelBell, Qp, SendBell as _, close};
 use uverbs_uapi::siw::{
     SIW_INVAL_UOBJ_KEY, SIW_MAX_INLINE, siw_ureq_reg_mr, siw_uresp_alloc_ctx, siw_uresp_create_cq,
     siw_uresp_create_qp, siw_uresp_create_srq, siw_uresp_reg_mr,
@@ -56,7 +57,7 @@ impl SiwDevice {
     ///
     /// The doorbell of an empty ring then distinguishes a connected QP from one that is not connected. It also succeeds after the
     /// kernel has moved the QP to ERR by itself: that is known only since a flushed work request was polled.
-    fn state(kernel: &KernelRef, handle: &QpHandle, shared: &QpShared, reported: QpState) -> QpState {
+    fn state(handle: &QpHandle, shared: &QpShared, reported: QpState) -> QpState {
         match (shared.state(), reported) {
             (QpState::INIT | QpState::RTR | QpState::RTS, QpState::RESET) => {}
             // The kernel's name of RESET and INIT is the same.
@@ -66,7 +67,7 @@ impl SiwDevice {
             (QpState::SQD, _) => return QpState::SQD,
             (_, reported) => return reported,
         }
-        let bell = KernelBell::new(Arc::clone(kernel), handle.handle());
+        let bell = KernelBell::new(Arc::clone(handle.kernel()), handle.handle());
         let rung = if shared.own().was_connected() { ring_bell(&bell) } else { bell.ring() };
         match rung {
             Err(Errno::ENOTCONN) if shared.own().was_connected() => QpState::ERR,
@@ -234,14 +235,8 @@ impl Device for SiwDevice {
         Ok((Created { handle, rings }, cap))
     }
 
-    unsafe fn modify_qp(
-        &self,
-        _kernel: &KernelRef,
-        handle: &QpHandle,
-        shared: &QpShared,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-    ) -> Result<()> {
+    fn modify_qp(&self, qp: &Qp<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
+        let (handle, shared) = (qp.handle(), qp.shared());
         let before = shared.state();
         Self::check_modify(before, attr, mask)?;
         let target = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
@@ -252,8 +247,7 @@ impl Device for SiwDevice {
             // only once. If waiting for them fails, the queue stays closed.
             close(shared, end)?;
         }
-        // SAFETY: the handle is of this context and belongs to `shared` (the contract of this function); the state in
-        // `shared` is updated below.
+        // SAFETY: the QP's own handle; the state in `shared` is updated below.
         let result = unsafe { handle.modify(None, attr, mask, Uhw::none()) };
         match (result, target) {
             (Ok(()), Some(state)) if end.is_none() => {
@@ -281,8 +275,8 @@ impl Device for SiwDevice {
         }
     }
 
-    fn correct(&self, kernel: &KernelRef, handle: &QpHandle, shared: &QpShared, attr: &mut QpAttr) {
-        attr.qp_state = Self::state(kernel, handle, shared, attr.qp_state);
+    fn correct(&self, qp: &Qp<Self>, attr: &mut QpAttr) {
+        attr.qp_state = Self::state(qp.handle(), qp.shared(), attr.qp_state);
         attr.cur_qp_state = attr.qp_state;
     }
 

@@ -49,5 +49,3 @@ pub type CompletionQueue = uverbs_soft::CompletionQueue<SiwDevice, ()>;
 pub type QpShared = uverbs_soft::QpShared<SiwDevice>;
 /// The ring of a completion queue.
 pub type CqShared = uverbs_soft::CqShared<SiwDevice>;
-/// State of an SRQ.
-pub type SrqShared = uverbs_soft::SrqShared<SiwDevice>;

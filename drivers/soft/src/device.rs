@@ -2,10 +2,11 @@
 //! The control calls of a device, as its driver provides them: each makes the kernel's object and maps its ring. What follows
 //! from that, and what happens if a ring can't be used, is in `driver`.
 #![expect(unsafe_code)]
-// UNSAFETY: declares the contract of the calls that name memory and that change a QP, and relies on it in default bodies.
+// UNSAFETY: declares the contract of the call that names memory, and relies on it in a default body.
 
 use crate::doorbell::{ArmBell, FlushBell, KernelBell};
 use crate::format::Format;
+use crate::object::Qp;
 use crate::send::SendConfig;
 use crate::shared::QpShared;
 use core::fmt;
@@ -141,28 +142,18 @@ pub trait Device: Format {
         user_handle: u64,
     ) -> Result<(Created<QpHandle, QpRings<Self>>, QpCap)>;
 
-    /// `ibv_modify_qp`; it stores the state for the queues in `shared`. No other such call runs for the QP.
+    /// `ibv_modify_qp`; it stores the state for the queues in the QP's shared part. No other such call runs for the QP.
     ///
     /// # Errors
     /// The transition or an attribute is not allowed, or the kernel refuses.
-    ///
-    /// # Safety
-    /// The handle is of this context and belongs to `shared`.
-    unsafe fn modify_qp(
-        &self,
-        kernel: &KernelRef,
-        handle: &QpHandle,
-        shared: &QpShared<Self>,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-    ) -> Result<()>;
+    fn modify_qp(&self, qp: &Qp<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result<()>;
 
     /// Corrects what the kernel reports of a QP. siw's kernel does not report the state.
-    fn correct(&self, kernel: &KernelRef, handle: &QpHandle, shared: &QpShared<Self>, attr: &mut QpAttr) {
-        let _ = (kernel, handle, shared, attr);
+    fn correct(&self, qp: &Qp<Self>, attr: &mut QpAttr) {
+        let _ = (qp, attr);
     }
 
-    /// As [`Driver::is_flushed`](uverbs_core::provider::Driver::is_flushed).
+    /// As [`QpObject::is_flushed`](uverbs_core::provider::QpObject::is_flushed).
     fn is_flushed(shared: &QpShared<Self>) -> bool {
         let _ = shared;
         false

@@ -16,7 +16,7 @@
 //! | `cq`, `cq_state`          | completion queues                                                        |
 //! | `shared`                  | the QP's state for its posters                                           |
 //! | `doorbell`                | the system calls of the data path                                        |
-//! | `device`, `driver`        | control                                                                  |
+//! | `device`, `driver`, `object` | control                                                               |
 //!
 //! Posters and pollers have no lock of their own: each queue is used through `&mut`, and
 //! [`Locked`](uverbs_core::sync::Locked) adds one. Nothing here allocates memory in a post or a poll, and no call is dynamic.
@@ -30,6 +30,7 @@ mod driver;
 pub mod format;
 mod list;
 pub mod memory;
+mod object;
 mod producer;
 mod recv;
 mod send;
@@ -43,8 +44,9 @@ pub use cq::CompletionQueue;
 pub use cq_state::{Completion, CqShared, CqState};
 pub use device::Device;
 pub use doorbell::{ArmBell, FlushBell, KernelBell, SendBell};
-pub use driver::{Soft, SrqShared, ThreadDomain, close};
+pub use driver::{Soft, ThreadDomain};
 pub use format::Format;
+pub use object::{Cq, Qp, Srq, close};
 pub use recv::{Batch as RecvBatch, RecvQueue};
 pub use send::{Batch as SendBatch, SendConfig, SendQueue};
 pub use shared::QpShared;

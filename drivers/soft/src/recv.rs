@@ -48,6 +48,11 @@ impl<F: Format, B: FlushBell> RecvQueue<F, B> {
         Self::new(ring, max_sge, Arc::new(QpShared::new(QpState::RTR)), bell)
     }
 
+    /// The state that it shares with control calls.
+    pub(crate) fn shared(&self) -> &Arc<QpShared<F>> {
+        &self.ring.shared
+    }
+
     /// The number of WRs that fit, at least the number requested.
     #[must_use]
     pub fn capacity(&self) -> u32 {

@@ -299,8 +299,8 @@ impl QpHandle {
     /// Destroys the QP and returns how many of its events were read.
     ///
     /// # Safety
-    /// For an object with queues only its driver may call this, because the driver stops posts and polls first: see
-    /// [`Driver`](crate::provider::Driver#safety-of-the-verbs). For an object without queues there is no requirement.
+    /// For an object with queues only its driver's [object](crate::provider::object) may call this, which stops posts and polls first, and
+    /// keeps the memory that the device uses until this succeeds. For an object without queues there is no requirement.
     ///
     /// # Errors
     /// `EBUSY` while the QP is attached to a multicast group or a window is bound through it; the handle is returned,

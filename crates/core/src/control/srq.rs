@@ -183,8 +183,8 @@ impl SrqHandle {
     /// Destroys the SRQ and returns how many of its events were read.
     ///
     /// # Safety
-    /// For an object with queues only its driver may call this, because the driver stops posts and polls first: see
-    /// [`Driver`](crate::provider::Driver#safety-of-the-verbs). For an object without queues there is no requirement.
+    /// For an object with queues only its driver's [object](crate::provider::object) may call this, which stops posts and polls first, and
+    /// keeps the memory that the device uses until this succeeds. For an object without queues there is no requirement.
     ///
     /// # Errors
     /// `EBUSY` while a QP receives from it; the handle is returned.

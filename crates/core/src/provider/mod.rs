@@ -12,6 +12,7 @@ pub mod driver;
 pub mod error;
 pub mod inline;
 pub mod list;
+pub mod object;
 pub mod op;
 pub mod opcodes;
 pub mod parts;
@@ -23,13 +24,13 @@ pub mod wire;
 pub mod wr;
 
 pub use completion::{Completion, CompletionQueue};
-pub use driver::{DcDriver, Driver};
+pub use driver::{DcDriver, Driver, Import};
 pub use error::{BadWr, PollError, PostError, QueueError, QueueKind, QueueName};
 pub use inline::Inline;
+pub use object::{CqObject, Kept, Life, NoSrq, NoWq, Notify, Object, QpEnd, QpObject, SrqObject, WqObject};
 pub use op::Op;
 pub use parts::{
-    CqParts, DctCreate, DctParts, DmParts, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate,
-    WqParts,
+    CqParts, DctCreate, DmParts, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,
 };
 pub use recv::{RecvBatch, RecvQueue};
 pub use send::{SendBatch, SendQueue, WrBuilder};

@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The parameters and the results of the verbs that create objects with queues.
 //!
-//! A `…Create` has what the verb needs; the parts are separate values: the kernel's handle, the shared state, the engines
-//! (see [Safety of the verbs](Driver#safety-of-the-verbs)).
+//! A `…Create` has what the verb needs. Its `check` refuses objects of another context; each driver calls it first. The results are the
+//! object and its engines.
 
 use super::driver::Driver;
+use super::object::{Object as _, same_context};
 use crate::attr::{QpCap, QpInitAttr, RxHashConf, SrqAttr, SrqInitAttr, WqInitAttr};
-use crate::control::{
-    CqHandle, DmHandle, PdHandle, QpHandle, RwqIndTableHandle, SrqHandle, WqHandle, XrcdHandle,
-};
-use crate::kernel::DeviceMapping;
+use crate::control::{DmHandle, PdHandle, RwqIndTableHandle, XrcdHandle};
+use crate::error::Result;
+use crate::kernel::{DeviceMapping, Kernel};
 use std::sync::Arc;
 
 /// A new completion queue.
 #[derive(Debug)]
 pub struct CqParts<D: Driver> {
-    /// The kernel's object.
-    pub handle: CqHandle,
-    /// For the QPs that complete to it.
-    pub shared: Arc<D::CqShared>,
+    /// The object.
+    pub cq: D::Cq,
     /// The engine.
     pub queue: D::CompletionQueue,
     /// The number of completions that fit, which is at least the number requested.
@@ -33,20 +31,36 @@ pub struct SrqCreate<'a, D: Driver> {
     /// Sizes and type.
     pub attr: &'a SrqInitAttr,
     /// For [`SrqType::Xrc`](crate::attr::SrqType): the domain, and the CQ that its receives complete to.
-    pub xrc: Option<(&'a XrcdHandle, &'a CqHandle, &'a Arc<D::CqShared>)>,
+    pub xrc: Option<(&'a XrcdHandle, &'a D::Cq)>,
     /// Thread domain, if its PD is a parent domain with one.
     pub td: Option<&'a D::Td>,
     /// The `user_handle` of its events.
     pub user_handle: u64,
 }
 
+impl<D: Driver> SrqCreate<'_, D> {
+    /// Refuses objects of another context than that of `kernel`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::error::Error::Invalid) as above.
+    pub fn check(&self, kernel: &Arc<dyn Kernel>) -> Result<()> {
+        same_context(
+            "create_srq",
+            kernel,
+            &[
+                ("pd", Some(self.pd.kernel())),
+                ("xrcd", self.xrc.map(|(xrcd, _)| xrcd.kernel())),
+                ("cq", self.xrc.map(|(_, cq)| cq.handle().kernel())),
+            ],
+        )
+    }
+}
+
 /// A new shared receive queue.
 #[derive(Debug)]
 pub struct SrqParts<D: Driver> {
-    /// The kernel's object.
-    pub handle: SrqHandle,
-    /// For the QPs and CQs that use it.
-    pub shared: Arc<D::SrqShared>,
+    /// The object.
+    pub srq: D::Srq,
     /// The engine.
     pub queue: D::SharedRecvQueue,
     /// Its sizes as created, which are at least those requested.
@@ -59,11 +73,11 @@ pub struct QpCreate<'a, D: Driver> {
     /// Its protection domain; `None` for XRC receive QPs.
     pub pd: Option<&'a PdHandle>,
     /// Completes its sends; `None` for XRC receive QPs.
-    pub send_cq: Option<(&'a CqHandle, &'a Arc<D::CqShared>)>,
+    pub send_cq: Option<&'a D::Cq>,
     /// Completes its receives; `None` for XRC QPs.
-    pub recv_cq: Option<(&'a CqHandle, &'a Arc<D::CqShared>)>,
+    pub recv_cq: Option<&'a D::Cq>,
     /// The SRQ that it uses instead of a receive queue.
-    pub srq: Option<(&'a SrqHandle, &'a Arc<D::SrqShared>)>,
+    pub srq: Option<&'a D::Srq>,
     /// The domain of an XRC receive QP.
     pub xrcd: Option<&'a XrcdHandle>,
     /// Type, sizes, operations.
@@ -79,13 +93,31 @@ pub struct QpCreate<'a, D: Driver> {
     pub user_handle: u64,
 }
 
+impl<D: Driver> QpCreate<'_, D> {
+    /// Refuses objects of another context than that of `kernel`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::error::Error::Invalid) as above.
+    pub fn check(&self, kernel: &Arc<dyn Kernel>) -> Result<()> {
+        same_context(
+            "create_qp",
+            kernel,
+            &[
+                ("pd", self.pd.map(PdHandle::kernel)),
+                ("send_cq", self.send_cq.map(|cq| cq.handle().kernel())),
+                ("recv_cq", self.recv_cq.map(|cq| cq.handle().kernel())),
+                ("srq", self.srq.map(|srq| srq.handle().kernel())),
+                ("xrcd", self.xrcd.map(XrcdHandle::kernel)),
+            ],
+        )
+    }
+}
+
 /// A new queue pair.
 #[derive(Debug)]
 pub struct QpParts<D: Driver> {
-    /// The kernel's object.
-    pub handle: QpHandle,
-    /// For the control path.
-    pub shared: Arc<D::QpShared>,
+    /// The object.
+    pub qp: D::Qp,
     /// Send engine; `None` for XRC receive QPs.
     pub send: Option<D::SendQueue>,
     /// Receive engine; `None` for QPs with an SRQ and XRC QPs.
@@ -111,20 +143,32 @@ pub struct WqCreate<'a, D: Driver> {
     /// Its protection domain.
     pub pd: &'a PdHandle,
     /// Completes its receives.
-    pub cq: (&'a CqHandle, &'a Arc<D::CqShared>),
+    pub cq: &'a D::Cq,
     /// Sizes and flags.
     pub attr: &'a WqInitAttr,
     /// The `user_handle` of its events.
     pub user_handle: u64,
 }
 
+impl<D: Driver> WqCreate<'_, D> {
+    /// Refuses objects of another context than that of `kernel`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::error::Error::Invalid) as above.
+    pub fn check(&self, kernel: &Arc<dyn Kernel>) -> Result<()> {
+        same_context(
+            "create_wq",
+            kernel,
+            &[("pd", Some(self.pd.kernel())), ("cq", Some(self.cq.handle().kernel()))],
+        )
+    }
+}
+
 /// A new work queue.
 #[derive(Debug)]
 pub struct WqParts<D: Driver> {
-    /// The kernel's object.
-    pub handle: WqHandle,
-    /// For the control path.
-    pub shared: Arc<D::QpShared>,
+    /// The object.
+    pub wq: D::Wq,
     /// The engine.
     pub queue: D::RecvQueue,
     /// Its sizes as created, which are at least those requested.
@@ -144,15 +188,29 @@ pub struct RssQpCreate<'a> {
     pub user_handle: u64,
 }
 
+impl RssQpCreate<'_> {
+    /// Refuses objects of another context than that of `kernel`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::error::Error::Invalid) as above.
+    pub fn check(&self, kernel: &Arc<dyn Kernel>) -> Result<()> {
+        same_context(
+            "create_qp",
+            kernel,
+            &[("pd", Some(self.pd.kernel())), ("table", Some(self.table.kernel()))],
+        )
+    }
+}
+
 /// The parameters of a new DC target.
 #[derive(Debug)]
 pub struct DctCreate<'a, D: Driver> {
     /// Its protection domain.
     pub pd: &'a PdHandle,
     /// Completes its receives.
-    pub cq: (&'a CqHandle, &'a Arc<D::CqShared>),
+    pub cq: &'a D::Cq,
     /// Takes its receives.
-    pub srq: (&'a SrqHandle, &'a Arc<D::SrqShared>),
+    pub srq: &'a D::Srq,
     /// The access key that initiators must use.
     pub dc_key: u64,
     /// As [`QpCreate::data_in_completions`], of the receives of its SRQ.
@@ -161,11 +219,20 @@ pub struct DctCreate<'a, D: Driver> {
     pub user_handle: u64,
 }
 
-/// A new DC target.
-#[derive(Debug)]
-pub struct DctParts<D: Driver> {
-    /// The kernel's object.
-    pub handle: QpHandle,
-    /// For the control path.
-    pub shared: Arc<D::QpShared>,
+impl<D: Driver> DctCreate<'_, D> {
+    /// Refuses objects of another context than that of `kernel`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::error::Error::Invalid) as above.
+    pub fn check(&self, kernel: &Arc<dyn Kernel>) -> Result<()> {
+        same_context(
+            "create_qp",
+            kernel,
+            &[
+                ("pd", Some(self.pd.kernel())),
+                ("cq", Some(self.cq.handle().kernel())),
+                ("srq", Some(self.srq.handle().kernel())),
+            ],
+        )
+    }
 }

@@ -12,14 +12,12 @@ use crate::abi::qp::{ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex};
 use crate::arg::Arg;
 use crate::errno::{Errno, Outcome, ensure, pointer};
 use crate::export::qp as export;
-use crate::live::Live;
 use crate::object::qp::{self, Parents, mask};
 use crate::object::{cq, srq};
 use crate::verbs::Open;
-use core::any::Any;
-use uverbs_core::attr::{CqInitAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType};
+use uverbs_core::attr::{CqInitAttr, QpInitAttr, QpType};
 use uverbs_core::control::CompChannelHandle;
-use uverbs_core::provider::{DcDriver, DctCreate, DctParts, QpCreate, QpParts, RssQpCreate};
+use uverbs_core::provider::{DctCreate, QpCreate, RssQpCreate};
 use uverbs_mlx5::Mlx5;
 use uverbs_mlx5::dv::{CqOptions, QpFlags, QpOptions};
 
@@ -50,8 +48,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_create_cq(
         let options =
             CqOptions { cqe_size: asked.then_some(mlx5_attr.cqe_size.into()), allocator: allocator.as_ref() };
         let make = |attr: &CqInitAttr, channel: Option<&CompChannelHandle>, number: u64| {
-            // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
-            unsafe { open.driver.create_cq_with(attr, options, channel, number) }
+            open.driver.create_cq_with(attr, options, channel, number)
         };
         Ok(cq::create_with(open, context, &request, make)?.cast())
     })
@@ -199,7 +196,7 @@ fn create_by(
     let options = QpOptions { allocator: allocator.as_ref(), raw_wqes, flags, out_of_order };
     let make = |create: &QpCreate<'_, Mlx5>| {
         let data_in_completions = create.data_in_completions && !special.without_data_in_completions;
-        // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
+        // SAFETY: data in completions are copied to addresses of this process, as in C (the contract of ibv_post_send(3)).
         unsafe { open.driver.create_qp_with(&QpCreate { data_in_completions, ..*create }, &options) }
     };
     qp::create_with(open, context, attr, parents, init, make)
@@ -236,8 +233,8 @@ fn target(
     // As in libmlx5, a target has no other options. Its short data are never in completions.
     ensure(attr.comp_mask == mask::PD && special.flags.is_empty() && !special.raw_wqes)?;
     let here = context.open()?;
-    let cq = cq::parts(open, parents.recv_cq.as_ref().ok_or(Errno::EINVAL)?)?;
-    let srq = srq::parts(open, parents.srq.as_ref().ok_or(Errno::EINVAL)?)?;
+    let cq = cq::of(open, parents.recv_cq.as_ref().ok_or(Errno::EINVAL)?)?;
+    let srq = srq::of(open, parents.srq.as_ref().ok_or(Errno::EINVAL)?)?;
     let number = here.new_number()?;
     let create = DctCreate::<Mlx5> {
         pd: pd.handle(),
@@ -247,10 +244,8 @@ fn target(
         data_in_completions: false,
         user_handle: number,
     };
-    // SAFETY: the parts of each pair are of one object, and all objects are of this context (`Parents`). `destroy` has the kernel
-    // destroy the target before it frees the other parts.
-    let DctParts { handle, shared } = unsafe { open.driver.create_dct_with(&create, special.out_of_order) }
-        .inspect_err(|_| {
+    // SAFETY: data in completions are not requested.
+    let object = unsafe { open.driver.create_dct_with(&create, special.out_of_order) }.inspect_err(|_| {
         here.forget(number);
     })?;
     let mut public = ibv_qp_ex::zeroed();
@@ -258,22 +253,5 @@ fn target(
     base.qp_context = attr.qp_context;
     (base.pd, base.send_cq, base.recv_cq, base.srq) = (attr.pd, attr.send_cq, attr.recv_cq, attr.srq);
     base.qp_type = attr.qp_type;
-    let parts = QpParts::<Mlx5> { handle, shared, send: None, recv: None, cap: QpCap::default() };
-    let mut private = qp::private_of(parts, number, false, true);
-    private.extension.modify = Some(modify_target);
-    qp::finish(open, context.pointer(), here, public, private)
-}
-
-/// Changes the state of a target, which gets its number in RTR.
-fn modify_target(open: &dyn Any, qp: &Live<'_, ibv_qp>, attr: &QpAttr, mask: QpAttrMask) -> Outcome<()> {
-    let open: &Open<Mlx5> = open.downcast_ref().ok_or(Errno::EINVAL)?;
-    let own = qp.own_of(open)?;
-    // SAFETY: the target's own parts.
-    let dctn = unsafe { open.driver.modify_dct(own.handle(), own.shared()?, attr, mask) }?;
-    if let Some(dctn) = dctn {
-        // SAFETY: the target exists as long as `qp`.
-        unsafe { (*qp.pointer()).qp_num = dctn };
-    }
-    debug_assert!(dctn.is_none() || attr.qp_state == QpState::RTR);
-    Ok(())
+    qp::finish(open, context.pointer(), here, public, qp::private_without_queues(object, number))
 }

@@ -10,7 +10,7 @@ use crate::abi::context::ibv_context;
 use crate::abi::qp::ibv_qp;
 use crate::arg::Arg;
 use crate::errno::{Errno, Outcome, ensure, number};
-use crate::object::ah;
+use crate::object::{ah, qp};
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use uverbs_core::attr::{QpState, QpType};
@@ -40,8 +40,7 @@ impl Known<'_> {
 
 pub(crate) fn known<'a>(qp: Arg<'a, ibv_qp>) -> Outcome<Known<'a>> {
     let open = super::of_object(qp)?;
-    // Only DC targets have a verb of their own.
-    let is_dct = open.object.own_of(open.open)?.extension.modify.is_some();
+    let is_dct = qp::of(open.open, &open.object)?.is_dct();
     // SAFETY: the QP exists as long as `open`; no reference to C's part is created, which programs write.
     let public = unsafe { qp.pointer().read() };
     let is_rts = public.state == QpState::RTS.0;

@@ -13,7 +13,7 @@ use crate::abi::wq::ibv_wq;
 use crate::arg::Arg;
 use crate::errno::{Errno, Outcome, ensure, number};
 use crate::live::{Live, Object};
-use crate::object::ah;
+use crate::object::{ah, cq, qp, srq, wq};
 use crate::verbs::Open;
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -82,7 +82,7 @@ unsafe fn find<'a, I: Object + 'a, O>(pair: Pair<I, O>) -> Outcome<Found<'a, I, 
 /// # Safety
 /// As in mlx5dv_init_obj(3).
 unsafe fn init_qp(Found { open, object, out }: Found<'_, ibv_qp, mlx5dv_qp>) -> Outcome<()> {
-    let raw = object.own_of(open)?.shared()?.raw();
+    let raw = qp::of(open, &object)?.control()?.raw();
     let bf = raw
         .bf
         .map_or(Register { reg: ptr::null_mut(), size: 0 }, |bf| Register { reg: bf.reg, size: bf.burst });
@@ -100,7 +100,7 @@ unsafe fn init_qp(Found { open, object, out }: Found<'_, ibv_qp, mlx5dv_qp>) -> 
 /// # Safety
 /// As in mlx5dv_init_obj(3).
 unsafe fn init_cq(Found { open, object, out }: Found<'_, ibv_cq, mlx5dv_cq>) -> Outcome<()> {
-    let raw = object.own_of(open)?.shared().raw().ok_or(Errno::EIO)?;
+    let raw = cq::of(open, &object)?.shared().raw().ok_or(Errno::EIO)?;
     put!(
         out,
         buf: raw.buf,
@@ -117,7 +117,7 @@ unsafe fn init_cq(Found { open, object, out }: Found<'_, ibv_cq, mlx5dv_cq>) -> 
 /// # Safety
 /// As in mlx5dv_init_obj(3).
 unsafe fn init_srq(Found { open, object, out }: Found<'_, ibv_srq, mlx5dv_srq>) -> Outcome<()> {
-    let raw = object.own_of(open)?.shared().raw();
+    let raw = srq::of(open, &object)?.raw();
     let answered = asked!(out) & SRQN;
     put!(out, buf: raw.buf, dbrec: raw.dbrec, stride: raw.stride, head: raw.head, tail: raw.tail);
     if answered != 0 {
@@ -130,7 +130,7 @@ unsafe fn init_srq(Found { open, object, out }: Found<'_, ibv_srq, mlx5dv_srq>) 
 /// # Safety
 /// As in mlx5dv_init_obj(3).
 unsafe fn init_rwq(Found { open, object, out }: Found<'_, ibv_wq, mlx5dv_rwq>) -> Outcome<()> {
-    let raw = object.own_of(open)?.shared().raw();
+    let raw = wq::of(open, &object)?.control().raw();
     let RawQueue { buf, wqe_cnt, stride } = raw.rq;
     put!(out, buf: buf, dbrec: raw.dbrec, wqe_cnt: wqe_cnt, stride: stride, comp_mask: 0);
     Ok(())

@@ -15,6 +15,7 @@ use crate::object::{flow, qp};
 use core::ffi::c_int;
 use core::mem::{ManuallyDrop, offset_of};
 use core::slice;
+use uverbs_core::provider::Object as _;
 use uverbs_mlx5::Mlx5;
 use uverbs_mlx5::steering::{Matcher, MatcherAttr, RuleAttr, RuleTarget};
 
@@ -147,7 +148,7 @@ pub(super) unsafe fn add_action<'a>(
             // SAFETY: `qp` is a live object, which begins with the pointer to its context (the contract of this function).
             used.extend(unsafe { Arg::new(qp) }.enter_in(context)?);
             // SAFETY: a QP of a context of mlx5, which exists as long as `used`.
-            RuleTarget::Qp(unsafe { qp::private::<Mlx5>(qp) }.handle())
+            RuleTarget::Qp(unsafe { qp::private::<Mlx5>(qp) }.object().handle())
         }
         action::DEST_DEVX => RuleTarget::Devx(devx()?),
         action::DROP => RuleTarget::Drop,

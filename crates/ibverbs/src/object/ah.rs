@@ -34,7 +34,7 @@ pub(crate) struct AhPrivate {
     mapping: ProcessMutex<Option<DevxObject>>,
 }
 
-handled! { AhPrivate: AhHandle; }
+handled! { AhPrivate: handle, AhHandle; }
 
 // SAFETY: `RawAh` begins with the fields; only this module makes such objects.
 unsafe impl<D: Driver> Owned<D> for IbvAh {

@@ -8,7 +8,7 @@
 use super::channel::{self, ChannelUser};
 use super::locking::locked;
 use super::queue_memory;
-use super::whole::{Handled, Owned, Whole, create_of, handled};
+use super::whole::{Handled, Numbered, Owned, Whole, create_of, handled};
 use crate::abi::Zeroed as _;
 use crate::abi::attr::{ibv_cq_init_attr_ex, ibv_modify_cq_attr};
 use crate::abi::context::ibv_context;
@@ -16,7 +16,7 @@ use crate::abi::object::{ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_pd};
 use crate::arg::Arg;
 use crate::data::cq_ex;
 use crate::errno::{Errno, Outcome, ensure, number, pointer};
-use crate::events::{self, Numbered};
+use crate::events;
 use crate::live::{Claim, Live, Used};
 use crate::verbs::Open;
 use core::ffi::{c_int, c_void};
@@ -24,8 +24,8 @@ use core::mem::ManuallyDrop;
 use core::ptr;
 use std::sync::Arc;
 use uverbs_core::attr::{CqFlags, CqInitAttr, CqModeration, WcExFlags};
-use uverbs_core::control::{CompChannelHandle, CqHandle};
-use uverbs_core::provider::{CqParts, Driver};
+use uverbs_core::control::CompChannelHandle;
+use uverbs_core::provider::{CqObject as _, CqParts, Driver, Notify, Object as _};
 use uverbs_core::sync::{Dynamic, Locked};
 use uverbs_mlx5::QueueAllocator;
 use uverbs_mlx5::dv::CqOptions;
@@ -34,16 +34,17 @@ use uverbs_mlx5::dv::CqOptions;
 pub(crate) struct CqPrivate<D: Driver> {
     /// First, because the data path needs nothing else.
     pub(crate) queue: Locked<D::CompletionQueue, Dynamic>,
-    shared: Arc<D::CqShared>,
-    handle: ManuallyDrop<CqHandle>,
+    object: ManuallyDrop<D::Cq>,
+    /// For an event that was read before the queue was destroyed: it is not freed before the event is acknowledged.
+    notify: Arc<dyn Notify>,
     /// The number of the object in events.
     number: u64,
     _channel: Option<ChannelUser>,
 }
 
 impl<D: Driver> CqPrivate<D> {
-    pub(crate) fn shared(&self) -> &Arc<D::CqShared> {
-        &self.shared
+    pub(crate) fn notify(&self) -> &dyn Notify {
+        &*self.notify
     }
 }
 
@@ -60,7 +61,13 @@ pub(crate) struct CqRequest<'a> {
     _domain: Option<Used<'a, ibv_pd>>,
 }
 
-handled! { CqPrivate<D>: CqHandle; }
+handled! { CqPrivate<D>: object, D::Cq; }
+
+impl<D: Driver> Numbered for CqPrivate<D> {
+    fn number(&self) -> u64 {
+        self.number
+    }
+}
 
 // SAFETY: `ibv_cq_ex` begins with the fields; only this module makes such objects.
 unsafe impl<D: Driver> Owned<D> for ibv_cq {
@@ -79,13 +86,9 @@ pub(crate) unsafe fn private<'a, D: Driver>(cq: *mut ibv_cq) -> &'a CqPrivate<D>
     unsafe { &(*cq.cast::<Whole<ibv_cq_ex, CqPrivate<D>>>()).own }
 }
 
-/// The handle and the shared part of a queue.
-pub(crate) type Parts<'a, D> = (&'a CqHandle, &'a Arc<<D as Driver>::CqShared>);
-
-/// The parts of a CQ from which QPs and SRQs are created.
-pub(crate) fn parts<'a, D: Driver>(open: &Open<D>, cq: &'a Live<'_, ibv_cq>) -> Outcome<Parts<'a, D>> {
-    let own = cq.own_of(open)?;
-    Ok((&*own.handle, &own.shared))
+/// The driver's object, from which QPs, SRQs and work queues are created.
+pub(crate) fn of<'a, D: Driver>(open: &Open<D>, cq: &'a Live<'_, ibv_cq>) -> Outcome<&'a D::Cq> {
+    Ok(&cq.own_of(open)?.object)
 }
 
 /// As in ibv_create_cq_ex(3).
@@ -98,19 +101,14 @@ pub(crate) fn create<D: Driver>(
         let open = queue_memory::mlx5(open)?;
         let options = CqOptions { cqe_size: None, allocator: request.allocator.as_ref() };
         let make = |attr: &CqInitAttr, channel: Option<&CompChannelHandle>, number: u64| {
-            // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
-            unsafe { open.driver.create_cq_with(attr, options, channel, number) }
+            open.driver.create_cq_with(attr, options, channel, number)
         };
         return create_with(open, context, request, make);
     }
-    let make = |attr: &CqInitAttr, channel: Option<&CompChannelHandle>, number: u64| {
-        // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
-        unsafe { open.driver.create_cq(attr, channel, number) }
-    };
-    create_with(open, context, request, make)
+    create_with(open, context, request, |attr, channel, number| open.driver.create_cq(attr, channel, number))
 }
 
-/// [`create`] with another verb of the driver. The verb may rely on the contract of [`Driver::create_cq`].
+/// [`create`] with another verb of the driver.
 pub(crate) fn create_with<D: Driver>(
     open: &Open<D>,
     context: Arg<'_, ibv_context>,
@@ -122,26 +120,25 @@ pub(crate) fn create_with<D: Driver>(
     let channel = request.channel.as_deref();
     let handle = channel.map(channel::checked).transpose()?;
     let number = here.new_number()?;
-    // The channel is of this context. `destroy` has the kernel destroy the queue before it frees the other parts, and they exist as long
-    // as the program has the queue, or are leaked.
     let parts = make(&request.attr, handle, number);
-    let CqParts { handle, shared, queue, cqe } = parts.inspect_err(|_| {
+    let CqParts { cq, queue, cqe } = parts.inspect_err(|_| {
         here.forget(number);
     })?;
     let mut public = ibv_cq_ex::zeroed();
     public.context = context.pointer();
     public.channel = channel.map_or(ptr::null_mut(), Live::pointer);
     public.cq_context = request.cq_context;
-    public.handle = handle.handle();
+    public.handle = cq.handle().handle();
     public.cqe = c_int::try_from(cqe).unwrap_or(c_int::MAX);
     if request.extended {
         cq_ex::set_functions::<D>(&mut public, request.attr.wc_flags);
     }
     let queue = locked::<D, _>(queue, !request.single_threaded);
     let channel = channel.map(ChannelUser::new);
-    let own = CqPrivate { queue, shared, handle: ManuallyDrop::new(handle), number, _channel: channel };
+    let (notify, object) = (cq.notify(), ManuallyDrop::new(cq));
+    let own = CqPrivate { queue, object, notify, number, _channel: channel };
     let cq = create_of(open, here, public, own)?;
-    events::complete(here, number, Numbered::Cq(cq));
+    events::complete(here, number, events::Numbered::Cq(cq));
     Ok(cq)
 }
 
@@ -151,8 +148,7 @@ pub(crate) fn resize<D: Driver>(open: &Open<D>, cq: &Live<'_, ibv_cq>, cqe: u32)
     // SAFETY: the queue is left below. A queue without a lock is used by one thread (the man page's contract of
     // `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`).
     let queue = unsafe { own.queue.enter() }.map_err(|_| Errno::EBUSY)?;
-    // SAFETY: the queue's own handle and engine.
-    let resized = unsafe { open.driver.resize_cq(&own.handle, queue, cqe) };
+    let resized = own.object.resize(queue, cqe);
     // SAFETY: entered above; `queue` is not used any more.
     unsafe { own.queue.leave() };
     let cqe = resized?;
@@ -168,16 +164,12 @@ pub(crate) fn moderate<D: Driver>(
     count: u16,
     period: u16,
 ) -> Outcome<()> {
-    Ok(cq.own_of(open)?.handle.moderate(CqModeration { cq_count: count, cq_period: period })?)
+    Ok(cq.own_of(open)?.object.moderate(CqModeration { cq_count: count, cq_period: period })?)
 }
 
 /// As in ibv_destroy_cq(3).
 pub(crate) fn destroy<D: Driver>(open: &Open<D>, cq: Claim<'_, ibv_cq>) -> Outcome<()> {
-    let end = |_: &CqPrivate<D>, handle| {
-        let events = CqHandle::destroy(handle)?;
-        Ok([events.async_events_reported, events.comp_events_reported])
-    };
-    cq.destroy_with_events(open, |own| own.number, end)
+    cq.destroy_with_events(open)
 }
 
 /// # Safety

@@ -28,7 +28,7 @@ pub(crate) struct DmPrivate {
     start: usize,
 }
 
-handled! { DmPrivate: DmHandle; }
+handled! { DmPrivate: handle, DmHandle; }
 
 // SAFETY: the public part is the struct itself; only this module makes such objects.
 unsafe impl Owned<()> for ibv_dm {

@@ -8,7 +8,7 @@
 
 use super::locking::locked;
 use super::pd::PdPrivate;
-use super::whole::{Handled, Owned, Whole, create_of, handled};
+use super::whole::{Handled, Numbered, Owned, Whole, create_of, handled};
 use super::{cq, queue_memory, srq};
 use crate::abi::Zeroed as _;
 use crate::abi::context::ibv_context;
@@ -20,19 +20,18 @@ use crate::context;
 use crate::convert::qp as convert;
 use crate::data::qp_ex;
 use crate::errno::{Errno, Outcome, ensure};
-use crate::events::{self, Numbered};
+use crate::events;
 use crate::live::{Claim, Live, Used};
 use crate::verbs::{AnyTd, Open};
 use core::any::Any;
 use core::mem::ManuallyDrop;
 use core::{ptr, slice};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use uverbs_core::attr::{
     Ece, QpAttr, QpAttrMask, QpCap, QpCreateFlags, QpInitAttr, QpRateLimitAttr, QpType, RxHashConf,
     RxHashFields, SendOpsFlags,
 };
-use uverbs_core::control::QpHandle;
-use uverbs_core::provider::{Driver, QpCreate, QpParts, RssQpCreate};
+use uverbs_core::provider::{Driver, Object as _, QpCreate, QpObject as _, QpParts, RssQpCreate};
 use uverbs_core::sync::{Dynamic, Locked};
 use uverbs_mlx5::dv::QpOptions;
 
@@ -41,9 +40,7 @@ pub(crate) struct QpPrivate<D: Driver> {
     /// First, because the data path needs nothing else.
     pub(crate) send: Option<Locked<D::SendQueue, Dynamic>>,
     pub(crate) recv: Option<Locked<D::RecvQueue, Dynamic>>,
-    /// `None` for a QP over a table of work queues, which has no queues of its own.
-    shared: Option<Arc<D::QpShared>>,
-    handle: ManuallyDrop<QpHandle>,
+    object: ManuallyDrop<D::Qp>,
     cap: QpCap,
     /// Whether it has the functions of ibv_wr_post(3).
     pub(crate) has_builder: bool,
@@ -53,29 +50,30 @@ pub(crate) struct QpPrivate<D: Driver> {
 }
 
 impl<D: Driver> QpPrivate<D> {
-    /// The shared state; `EOPNOTSUPP` for a queue pair over a table of work queues.
-    pub(crate) fn shared(&self) -> Outcome<&Arc<D::QpShared>> {
-        self.shared.as_ref().ok_or(Errno::EOPNOTSUPP)
-    }
-
-    pub(crate) fn handle(&self) -> &QpHandle {
-        &self.handle
+    pub(crate) fn object(&self) -> &D::Qp {
+        &self.object
     }
 }
-
-/// A verb that changes the state. Its first argument is the [`Open`] of the queue pair's driver.
-pub(crate) type Modify = fn(&dyn Any, &Live<'_, ibv_qp>, &QpAttr, QpAttrMask) -> Outcome<()>;
 
 /// Additions to a queue pair by the functions of a driver-specific library (libmlx5).
 #[derive(Default)]
 pub(crate) struct Extension {
-    /// Instead of the driver's `modify_qp`.
-    pub(crate) modify: Option<Modify>,
     /// The data of these functions.
     pub(crate) data: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
-handled! { QpPrivate<D>: QpHandle; }
+handled! { QpPrivate<D>: object, D::Qp; }
+
+impl<D: Driver> Numbered for QpPrivate<D> {
+    fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+/// The driver's object.
+pub(crate) fn of<'a, D: Driver>(open: &Open<D>, qp: &'a Live<'_, ibv_qp>) -> Outcome<&'a D::Qp> {
+    Ok(&qp.own_of(open)?.object)
+}
 
 // SAFETY: `ibv_qp_ex` begins with an `ibv_qp`; only this module makes such objects.
 unsafe impl<D: Driver> Owned<D> for ibv_qp {
@@ -176,17 +174,17 @@ pub(crate) unsafe fn create<D: Driver>(
         let open = queue_memory::mlx5(open)?;
         let options = QpOptions { allocator: Some(&allocator), ..QpOptions::default() };
         let make = |create: &QpCreate<'_, _>| {
-            // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
+            // SAFETY: data in completions are copied to addresses of this process, as in C (the contract of ibv_post_send(3)).
             unsafe { open.driver.create_qp_with(create, &options) }
         };
         return create_with(open, context, attr, parents, &init, make);
     }
-    // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
+    // SAFETY: data in completions are copied to addresses of this process, as in C (the contract of ibv_post_send(3)).
     let make = |create: &QpCreate<'_, D>| unsafe { open.driver.create_qp(create) };
     create_with(open, context, attr, parents, &init, make)
 }
 
-/// [`create`] with another verb of the driver. The verb may rely on the contract of [`Driver::create_qp`].
+/// [`create`] with another verb of the driver.
 pub(crate) fn create_with<D: Driver>(
     open: &Open<D>,
     context: Arg<'_, ibv_context>,
@@ -206,9 +204,9 @@ pub(crate) fn create_with<D: Driver>(
     let domain = pd.map(|pd| pd.own());
     let td: Option<&AnyTd> = domain.and_then(PdPrivate::td);
     let here = context.open()?;
-    let send_parts = send_cq.map(|cq| cq::parts(open, cq)).transpose()?;
-    let recv_parts = recv_cq.map(|cq| cq::parts(open, cq)).transpose()?;
-    let srq_parts = srq.map(|srq| srq::parts(open, srq)).transpose()?;
+    let send_parts = send_cq.map(|cq| cq::of(open, cq)).transpose()?;
+    let recv_parts = recv_cq.map(|cq| cq::of(open, cq)).transpose()?;
+    let srq_parts = srq.map(|srq| srq::of(open, srq)).transpose()?;
     let number = here.new_number()?;
     let create = QpCreate::<D> {
         pd: domain.map(PdPrivate::handle),
@@ -223,8 +221,6 @@ pub(crate) fn create_with<D: Driver>(
         data_in_completions: true,
         user_handle: number,
     };
-    // The parts of each pair are of one object, and all objects are of this context (`Parents`). `destroy` has the kernel destroy the
-    // queue pair before it frees the other parts. Until then the queue pair exists, and its parts with it, or they are leaked.
     let parts = make(&create).inspect_err(|_| {
         here.forget(number);
     })?;
@@ -261,7 +257,7 @@ pub(crate) unsafe fn create_rss_with<D: Driver>(
     context: Arg<'_, ibv_context>,
     attr: &ibv_qp_init_attr_ex,
     parents: &Parents<'_>,
-    make: impl FnOnce(&RssQpCreate<'_>) -> uverbs_core::Result<QpHandle>,
+    make: impl FnOnce(&RssQpCreate<'_>) -> uverbs_core::Result<D::Qp>,
 ) -> Outcome<*mut ibv_qp> {
     const BOTH: u32 = mask::IND_TABLE | mask::RX_HASH;
     let hash = attr.rx_hash_conf;
@@ -284,22 +280,13 @@ pub(crate) unsafe fn create_rss_with<D: Driver>(
         hash: RxHashConf { key, fields: RxHashFields::from_bits_retain(hash.rx_hash_fields_mask) },
         user_handle: number,
     };
-    let handle = make(&create).inspect_err(|_| {
+    let object = make(&create).inspect_err(|_| {
         here.forget(number);
     })?;
     let mut public = ibv_qp_ex::zeroed();
     (public.qp_base.qp_context, public.qp_base.pd) = (attr.qp_context, attr.pd);
     public.qp_base.qp_type = attr.qp_type;
-    let private = QpPrivate::<D> {
-        send: None,
-        recv: None,
-        shared: None,
-        handle: ManuallyDrop::new(handle),
-        cap: QpCap::default(),
-        has_builder: false,
-        number,
-        extension: Extension::default(),
-    };
+    let private = private_without_queues(object, number);
     finish(open, context.pointer(), here, public, private)
 }
 
@@ -312,12 +299,12 @@ pub(crate) fn open<D: Driver>(
 ) -> Outcome<*mut ibv_qp> {
     let here = context.open()?;
     let number = here.new_number()?;
-    let parts = open.driver.open_qp(xrcd.own(), qp_num, number).inspect_err(|_| {
+    let object = open.driver.open_qp(xrcd.own(), qp_num, number).inspect_err(|_| {
         here.forget(number);
     })?;
     let mut public = ibv_qp_ex::zeroed();
     public.qp_base.qp_type = QpType::XrcRecv as u32;
-    finish(open, context.pointer(), here, public, private_of(parts, number, false, true))
+    finish(open, context.pointer(), here, public, private_without_queues(object, number))
 }
 
 /// Our part of a new queue pair.
@@ -327,17 +314,21 @@ pub(crate) fn private_of<D: Driver>(
     has_builder: bool,
     shared_by_threads: bool,
 ) -> QpPrivate<D> {
-    let QpParts { handle, shared, send, recv, cap } = parts;
+    let QpParts { qp, send, recv, cap } = parts;
     QpPrivate {
         send: send.map(|queue| locked::<D, _>(queue, shared_by_threads)),
         recv: recv.map(|queue| locked::<D, _>(queue, shared_by_threads)),
-        shared: Some(shared),
-        handle: ManuallyDrop::new(handle),
+        object: ManuallyDrop::new(qp),
         cap,
         has_builder,
         number,
         extension: Extension::default(),
     }
+}
+
+/// [`private_of`] for one without queues of its own.
+pub(crate) fn private_without_queues<D: Driver>(qp: D::Qp, number: u64) -> QpPrivate<D> {
+    private_of(QpParts { qp, send: None, recv: None, cap: QpCap::default() }, number, false, true)
 }
 
 /// Creates a queue pair from its two parts.
@@ -349,11 +340,11 @@ pub(crate) fn finish<D: Driver>(
     private: QpPrivate<D>,
 ) -> Outcome<*mut ibv_qp> {
     public.qp_base.context = context;
-    public.qp_base.handle = private.handle.handle();
-    public.qp_base.qp_num = private.handle.qp_num();
+    let handle = private.object.handle();
+    (public.qp_base.handle, public.qp_base.qp_num) = (handle.handle(), handle.qp_num());
     let number = private.number;
     let qp = create_of(open, here, public, private)?;
-    events::complete(here, number, Numbered::Qp(qp));
+    events::complete(here, number, events::Numbered::Qp(qp));
     Ok(qp)
 }
 
@@ -364,14 +355,12 @@ pub(crate) fn modify<D: Driver>(
     attr: &QpAttr,
     mask: QpAttrMask,
 ) -> Outcome<()> {
-    let own = qp.own_of(open)?;
-    if let Some(modify) = own.extension.modify {
-        return modify(open, qp, attr, mask);
+    let object = of(open, qp)?;
+    object.modify(attr, mask)?;
+    if let Some(dctn) = object.dct_number() {
+        // SAFETY: the target exists as long as `qp`.
+        unsafe { (*qp.pointer()).qp_num = dctn };
     }
-    // A queue pair over a table has no state.
-    let shared = own.shared()?;
-    // SAFETY: the queue pair's own parts.
-    unsafe { open.driver.modify_qp(&own.handle, shared, attr, mask) }?;
     Ok(())
 }
 
@@ -383,7 +372,7 @@ pub(crate) fn query<D: Driver>(
 ) -> Outcome<(QpAttr, bool)> {
     let own = qp.own_of(open)?;
     // The kernel's drivers refuse or ignore undefined bits.
-    let (mut attr, init) = open.driver.query_qp(&own.handle, own.shared()?, mask & QpAttrMask::all())?;
+    let (mut attr, init) = own.object.query(mask & QpAttrMask::all())?;
     // The driver stores the sizes of the queues. Not every kernel reports them (mlx5_ib reports 0).
     attr.cap = own.cap;
     Ok((attr, init.sq_sig_all))
@@ -391,12 +380,12 @@ pub(crate) fn query<D: Driver>(
 
 /// As in ibv_query_ece(3).
 pub(crate) fn query_ece<D: Driver>(open: &Open<D>, qp: &Live<'_, ibv_qp>) -> Outcome<Ece> {
-    Ok(open.driver.query_ece(qp.own_of(open)?.shared()?)?)
+    Ok(of(open, qp)?.query_ece()?)
 }
 
 /// As in ibv_set_ece(3).
 pub(crate) fn set_ece<D: Driver>(open: &Open<D>, qp: &Live<'_, ibv_qp>, ece: Ece) -> Outcome<()> {
-    Ok(open.driver.set_ece(qp.own_of(open)?.shared()?, ece)?)
+    Ok(of(open, qp)?.set_ece(ece)?)
 }
 
 /// As in ibv_modify_qp_rate_limit(3).
@@ -405,19 +394,10 @@ pub(crate) fn modify_rate_limit<D: Driver>(
     qp: &Live<'_, ibv_qp>,
     attr: &QpRateLimitAttr,
 ) -> Outcome<()> {
-    Ok(open.driver.modify_qp_rate_limit(&qp.own_of(open)?.handle, attr)?)
+    Ok(of(open, qp)?.modify_rate_limit(attr)?)
 }
 
 /// As in ibv_destroy_qp(3).
 pub(crate) fn destroy<D: Driver>(open: &Open<D>, qp: Claim<'_, ibv_qp>) -> Outcome<()> {
-    let end = |own: &QpPrivate<D>, handle: QpHandle| {
-        let reported = match &own.shared {
-            // SAFETY: the queue pair's own parts, of which the engines are freed after this.
-            Some(shared) => unsafe { open.driver.destroy_qp(handle, shared) },
-            // SAFETY: it has no queues.
-            None => unsafe { handle.destroy() },
-        };
-        reported.map(|reported| [reported])
-    };
-    qp.destroy_with_events(open, |own| own.number, end)
+    qp.destroy_with_events(open)
 }

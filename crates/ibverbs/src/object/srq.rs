@@ -4,7 +4,7 @@
 // UNSAFETY: C's pointers to objects.
 
 use super::locking::locked;
-use super::whole::{Handled, Owned, Whole, create_of, handled};
+use super::whole::{Handled, Numbered, Owned, Whole, create_of, handled};
 use super::{cq, queue_memory};
 use crate::abi::Zeroed as _;
 use crate::abi::attr::{ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
@@ -12,35 +12,32 @@ use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_cq, ibv_pd, ibv_srq, ibv_xrcd};
 use crate::arg::Arg;
 use crate::errno::{Errno, Outcome, ensure, number as errno_number, pointer};
-use crate::events::{self, Numbered};
+use crate::events;
 use crate::live::{Claim, Live, Used};
 use crate::verbs::Open;
 use core::ffi::c_int;
 use core::mem::ManuallyDrop;
 use core::mem::MaybeUninit;
-use std::sync::Arc;
 use uverbs_core::attr::{SrqAttr, SrqAttrMask, SrqInitAttr, SrqType};
-use uverbs_core::control::SrqHandle;
-use uverbs_core::provider::{Driver, SrqCreate, SrqParts};
+use uverbs_core::provider::{Driver, Object as _, SrqCreate, SrqObject as _, SrqParts};
 use uverbs_core::sync::{Dynamic, Locked};
 
 /// Our part.
 pub(crate) struct SrqPrivate<D: Driver> {
     /// First, because the data path needs nothing else.
     pub(crate) queue: Locked<D::SharedRecvQueue, Dynamic>,
-    shared: Arc<D::SrqShared>,
-    handle: ManuallyDrop<SrqHandle>,
+    object: ManuallyDrop<D::Srq>,
     /// Its number in events.
     number: u64,
 }
 
-impl<D: Driver> SrqPrivate<D> {
-    pub(crate) fn shared(&self) -> &Arc<D::SrqShared> {
-        &self.shared
+handled! { SrqPrivate<D>: object, D::Srq; }
+
+impl<D: Driver> Numbered for SrqPrivate<D> {
+    fn number(&self) -> u64 {
+        self.number
     }
 }
-
-handled! { SrqPrivate<D>: SrqHandle; }
 
 // SAFETY: the public part is the struct itself; only this module makes such objects.
 unsafe impl<D: Driver> Owned<D> for ibv_srq {
@@ -58,13 +55,9 @@ pub(crate) unsafe fn private<'a, D: Driver>(srq: *mut ibv_srq) -> &'a SrqPrivate
     unsafe { &(*srq.cast::<Whole<ibv_srq, SrqPrivate<D>>>()).own }
 }
 
-/// The handle and the shared part of a queue.
-pub(crate) type Parts<'a, D> = (&'a SrqHandle, &'a Arc<<D as Driver>::SrqShared>);
-
-/// The parts of an SRQ from which QPs are created.
-pub(crate) fn parts<'a, D: Driver>(open: &Open<D>, srq: &'a Live<'_, ibv_srq>) -> Outcome<Parts<'a, D>> {
-    let own = srq.own_of(open)?;
-    Ok((&*own.handle, &own.shared))
+/// The driver's object, from which QPs are created.
+pub(crate) fn of<'a, D: Driver>(open: &Open<D>, srq: &'a Live<'_, ibv_srq>) -> Outcome<&'a D::Srq> {
+    Ok(&srq.own_of(open)?.object)
 }
 
 /// The objects from which a queue is created.
@@ -96,18 +89,13 @@ pub(crate) fn create<D: Driver>(
 ) -> Outcome<*mut ibv_srq> {
     if let Some(allocator) = parents.pd.own().allocator() {
         let open = queue_memory::mlx5(open)?;
-        let make = |create: &SrqCreate<'_, _>| {
-            // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
-            unsafe { open.driver.create_srq_in(create, Some(&allocator)) }
-        };
+        let make = |create: &SrqCreate<'_, _>| open.driver.create_srq_in(create, Some(&allocator));
         return create_with(open, context, attr, parents, make);
     }
-    // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
-    let make = |create: &SrqCreate<'_, D>| unsafe { open.driver.create_srq(create) };
-    create_with(open, context, attr, parents, make)
+    create_with(open, context, attr, parents, |create| open.driver.create_srq(create))
 }
 
-/// [`create`] by a verb of the driver, which may rely on the contract of [`Driver::create_srq`].
+/// [`create`] by a verb of the driver.
 fn create_with<D: Driver>(
     open: &Open<D>,
     context: Arg<'_, ibv_context>,
@@ -121,10 +109,7 @@ fn create_with<D: Driver>(
     let srq_type = if parents.xrc.is_some() { SrqType::Xrc } else { SrqType::Basic };
     let init = SrqInitAttr::new(sizes).srq_type(srq_type);
     let xrc = match &parents.xrc {
-        Some((xrcd, cq)) => {
-            let (cq, shared) = cq::parts(open, cq)?;
-            Some((&**xrcd.own(), cq, shared))
-        }
+        Some((xrcd, cq)) => Some((&**xrcd.own(), cq::of(open, cq)?)),
         None => None,
     };
     let pd = parents.pd.own();
@@ -136,10 +121,7 @@ fn create_with<D: Driver>(
         td: pd.td().and_then(|td| td.downcast_ref()),
         user_handle: number,
     };
-    // The parts of each pair are of one object, and all objects are of this context (`Parents`). `destroy` has the kernel destroy the
-    // queue before it frees the other parts. Until then the queue exists, and its parts with it, or they are leaked.
-    let parts = make(&create);
-    let SrqParts { handle, shared, queue, attr: got } = parts.inspect_err(|_| {
+    let SrqParts { srq, queue, attr: got } = make(&create).inspect_err(|_| {
         here.forget(number);
     })?;
     attr.attr = ibv_srq_attr { max_wr: got.max_wr, max_sge: got.max_sge, srq_limit: attr.attr.srq_limit };
@@ -147,11 +129,11 @@ fn create_with<D: Driver>(
     public.context = context.pointer();
     public.srq_context = attr.srq_context;
     public.pd = parents.pd.pointer();
-    public.handle = handle.handle();
+    public.handle = srq.handle().handle();
     let queue = locked::<D, _>(queue, pd.td().is_none());
-    let own = SrqPrivate { queue, shared, handle: ManuallyDrop::new(handle), number };
+    let own = SrqPrivate { queue, object: ManuallyDrop::new(srq), number };
     let srq = create_of(open, here, public, own)?;
-    events::complete(here, number, Numbered::Srq(srq));
+    events::complete(here, number, events::Numbered::Srq(srq));
     Ok(srq)
 }
 
@@ -166,8 +148,7 @@ pub(crate) fn modify<D: Driver>(
     // SAFETY: the queue is left below. A queue without a lock is of a thread domain, whose queues are used by one
     // thread (the contract of ibv_alloc_td(3)).
     let queue = unsafe { own.queue.enter() }.map_err(|_| Errno::EBUSY)?;
-    // SAFETY: the queue's own handle and engine.
-    let modified = unsafe { open.driver.modify_srq(&own.handle, queue, attr, mask) };
+    let modified = own.object.modify(queue, attr, mask);
     // SAFETY: entered above; `queue` is not used any more.
     unsafe { own.queue.leave() };
     Ok(modified?)
@@ -175,22 +156,17 @@ pub(crate) fn modify<D: Driver>(
 
 /// As in ibv_query_srq(3).
 pub(crate) fn query<D: Driver>(open: &Open<D>, srq: &Live<'_, ibv_srq>) -> Outcome<SrqAttr> {
-    Ok(srq.own_of(open)?.handle.query()?)
+    Ok(of(open, srq)?.handle().query()?)
 }
 
 /// As in ibv_get_srq_num(3).
 pub(crate) fn number<D: Driver>(open: &Open<D>, srq: &Live<'_, ibv_srq>) -> Outcome<u32> {
-    let own = srq.own_of(open)?;
-    own.handle.srq_num().or_else(|| open.driver.srq_number(&own.shared)).ok_or(Errno::EINVAL)
+    of(open, srq)?.number().ok_or(Errno::EINVAL)
 }
 
 /// As in ibv_destroy_srq(3).
 pub(crate) fn destroy<D: Driver>(open: &Open<D>, srq: Claim<'_, ibv_srq>) -> Outcome<()> {
-    let end = |own: &SrqPrivate<D>, handle| {
-        // SAFETY: the queue's own parts, of which the engines are freed after this.
-        unsafe { open.driver.destroy_srq(handle, &own.shared) }.map(|reported| [reported])
-    };
-    srq.destroy_with_events(open, |own| own.number, end)
+    srq.destroy_with_events(open)
 }
 
 /// # Safety

@@ -15,7 +15,8 @@ use crate::verbs::Open;
 use core::mem::ManuallyDrop;
 use core::{array, ptr};
 use uverbs_core::Error;
-use uverbs_core::provider::Driver;
+use uverbs_core::control::CqEvents;
+use uverbs_core::provider::{self, Driver, QpEnd};
 
 /// An object in memory: the part that programs see, and ours. References exist to ours only, because programs write the other part.
 #[repr(C)]
@@ -52,22 +53,50 @@ unsafe impl<H> Handled for ManuallyDrop<H> {
     }
 }
 
-/// Declares that a part has the handle in its field `handle`.
+/// Declares that a part has the handle in a field.
 macro_rules! handled {
-    ($($own:ident$(<$driver:ident>)?: $handle:ty;)*) => {
+    ($($own:ident$(<$driver:ident>)?: $field:ident, $handle:ty;)*) => {
         $(
             // SAFETY: a field, which its module only borrows.
             unsafe impl$(<$driver: Driver>)? Handled for $own$(<$driver>)? {
                 type Handle = $handle;
 
                 fn own_handle(&self) -> &ManuallyDrop<$handle> {
-                    &self.handle
+                    &self.$field
                 }
             }
         )*
     };
 }
 pub(crate) use handled;
+
+/// Our part of an object that events name by a number.
+pub(crate) trait Numbered {
+    fn number(&self) -> u64;
+}
+
+/// What the kernel reports of a destroyed object: for each count of acknowledged events, how many were read.
+pub(crate) trait Reported<const N: usize> {
+    fn counts(&self) -> [u32; N];
+}
+
+impl Reported<1> for u32 {
+    fn counts(&self) -> [u32; 1] {
+        [*self]
+    }
+}
+
+impl Reported<1> for QpEnd {
+    fn counts(&self) -> [u32; 1] {
+        [self.events_reported]
+    }
+}
+
+impl Reported<2> for CqEvents {
+    fn counts(&self) -> [u32; 2] {
+        [self.async_events_reported, self.comp_events_reported]
+    }
+}
 
 /// Allocates an object, and adds it to the table.
 fn make<D, T: Owned<D>>(here: &Private, public: T::Public, own: T::Own, compares: bool) -> *mut T {
@@ -189,27 +218,21 @@ impl<T: Object> Claim<'_, T> {
         Ok(())
     }
 
-    /// [`destroy`](Self::destroy) for an object with events, which is freed when all of them are acknowledged. `destroy` returns for each
-    /// count of acknowledged events how many were read.
-    pub(crate) fn destroy_with_events<D: Driver, H, const N: usize>(
-        self,
-        open: &Open<D>,
-        number: impl FnOnce(&T::Own) -> u64,
-        destroy: impl FnOnce(&T::Own, H) -> Result<[u32; N], (H, Error)>,
-    ) -> Outcome<()>
+    /// [`destroy`](Self::destroy) for an object with events, which is freed when all of them are acknowledged.
+    pub(crate) fn destroy_with_events<D: Driver, H, const N: usize>(self, open: &Open<D>) -> Outcome<()>
     where
-        T: Owned<D, Own: Handled<Handle = H>> + Evented<N>,
-        [u32; N]: Default,
+        T: Owned<D, Own: Handled<Handle = H> + Numbered> + Evented<N>,
+        H: provider::Object<Reported: Default + Reported<N>>,
     {
         let own = self.own_of(open)?;
         // SAFETY: if this succeeds, the object with the handle (`Handled`) is freed below.
-        let reported = unsafe { destroy_handle(own.own_handle(), |handle| destroy(own, handle)) }?;
+        let reported = unsafe { destroy_handle(own.own_handle(), H::destroy) }?.counts();
         live::mark_gone(self.pointer());
         let counts: [_; N] =
             array::from_fn(|i| (self.pointer().wrapping_byte_add(T::COUNTS[i]).cast(), reported[i]));
         // SAFETY: counts of the object (`Evented`), which is freed below.
         unsafe { events::wait_for_acks(counts) };
-        self.here().forget(number(own));
+        self.here().forget(own.number());
         // SAFETY: the object is of a context of this driver (`own_of`).
         unsafe { self.end() };
         Ok(())

@@ -7,7 +7,7 @@
 // UNSAFETY: C's pointers to objects and lists.
 
 use super::locking::locked;
-use super::whole::{Handled, Owned, Whole, create as create_whole, create_of, handled};
+use super::whole::{Handled, Numbered, Owned, Whole, create as create_whole, create_of, handled};
 use super::{cq, queue_memory};
 use crate::abi::Zeroed as _;
 use crate::abi::context::ibv_context;
@@ -15,36 +15,39 @@ use crate::abi::object::{ibv_cq, ibv_pd};
 use crate::abi::wq::{ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr, ibv_wq, ibv_wq_attr, ibv_wq_init_attr};
 use crate::arg::Arg;
 use crate::errno::{Errno, Outcome, ensure, number as errno_number, pointer, returned};
-use crate::events::{self, Numbered};
+use crate::events;
 use crate::live::{Claim, Live, Used};
 use crate::verbs::Open;
 use core::ffi::c_int;
 use core::mem::ManuallyDrop;
 use core::slice;
-use std::sync::Arc;
 use uverbs_core::attr::{WqAttr, WqFlags, WqInitAttr, WqState};
 use uverbs_core::control::{RwqIndTableHandle, WqHandle, wq};
 use uverbs_core::kernel::Uhw;
-use uverbs_core::provider::{Driver, RecvQueue, WqCreate, WqParts, raw};
+use uverbs_core::provider::{Driver, Object as _, RecvQueue, WqCreate, WqObject as _, WqParts, raw};
 use uverbs_core::sync::{Dynamic, Locked};
 use uverbs_core::wr::RecvWr;
 
 /// Our part of a queue.
 pub(crate) struct WqPrivate<D: Driver> {
     queue: Locked<D::RecvQueue, Dynamic>,
-    shared: Arc<D::QpShared>,
-    handle: ManuallyDrop<WqHandle>,
+    object: ManuallyDrop<D::Wq>,
     /// Its number in events.
     number: u64,
 }
 
-impl<D: Driver> WqPrivate<D> {
-    pub(crate) fn shared(&self) -> &Arc<D::QpShared> {
-        &self.shared
+handled! { WqPrivate<D>: object, D::Wq; }
+
+impl<D: Driver> Numbered for WqPrivate<D> {
+    fn number(&self) -> u64 {
+        self.number
     }
 }
 
-handled! { WqPrivate<D>: WqHandle; }
+/// The driver's object.
+pub(crate) fn of<'a, D: Driver>(open: &Open<D>, wq: &'a Live<'_, ibv_wq>) -> Outcome<&'a D::Wq> {
+    Ok(&wq.own_of(open)?.object)
+}
 
 // SAFETY: the public part is the struct itself; only this module makes such objects.
 unsafe impl<D: Driver> Owned<D> for ibv_wq {
@@ -86,18 +89,13 @@ pub(crate) fn create<D: Driver>(
 ) -> Outcome<*mut ibv_wq> {
     if let Some(allocator) = parents.pd.own().allocator() {
         let open = queue_memory::mlx5(open)?;
-        let make = |create: &WqCreate<'_, _>| {
-            // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
-            unsafe { open.driver.create_wq_in(create, Some(&allocator)) }
-        };
+        let make = |create: &WqCreate<'_, _>| open.driver.create_wq_in(create, Some(&allocator));
         return create_with(open, context, attr, parents, make);
     }
-    // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
-    let make = |create: &WqCreate<'_, D>| unsafe { open.driver.create_wq(create) };
-    create_with(open, context, attr, parents, make)
+    create_with(open, context, attr, parents, |create| open.driver.create_wq(create))
 }
 
-/// [`create`] by a verb of the driver, which may rely on the contract of [`Driver::create_wq`].
+/// [`create`] by a verb of the driver.
 fn create_with<D: Driver>(
     open: &Open<D>,
     context: Arg<'_, ibv_context>,
@@ -110,14 +108,11 @@ fn create_with<D: Driver>(
     let init = WqInitAttr::new(attr.max_wr)
         .max_sge(attr.max_sge)
         .create_flags(WqFlags::from_bits(create_flags).ok_or(Errno::EOPNOTSUPP)?);
-    let cq = cq::parts(open, &parents.cq)?;
+    let cq = cq::of(open, &parents.cq)?;
     let pd = parents.pd.own();
     let number = here.new_number()?;
     let create = WqCreate::<D> { pd: pd.handle(), cq, attr: &init, user_handle: number };
-    // The parts of each pair are of one object, and all objects are of this context (`Parents`). `destroy` has the kernel destroy the
-    // queue before it frees the other parts. Until then the queue exists, and its parts with it, or they are leaked.
-    let parts = make(&create);
-    let WqParts { handle, shared, queue, attr: got } = parts.inspect_err(|_| {
+    let WqParts { wq: object, queue, attr: got } = make(&create).inspect_err(|_| {
         here.forget(number);
     })?;
     (attr.max_wr, attr.max_sge) = (got.max_wr, got.max_sge);
@@ -125,31 +120,24 @@ fn create_with<D: Driver>(
     public.context = context.pointer();
     public.wq_context = attr.wq_context;
     (public.pd, public.cq) = (attr.pd, attr.cq);
-    (public.wq_num, public.handle) = (handle.wq_num(), handle.handle());
+    (public.wq_num, public.handle) = (object.handle().wq_num(), object.handle().handle());
     (public.state, public.wq_type) = (WqState::RESET.0, TYPE_RQ);
     public.post_recv = Some(post_recv::<D>);
     let queue = locked::<D, _>(queue, pd.td().is_none());
-    let own = WqPrivate { queue, shared, handle: ManuallyDrop::new(handle), number };
+    let own = WqPrivate { queue, object: ManuallyDrop::new(object), number };
     let wq = create_of(open, here, public, own)?;
-    events::complete(here, number, Numbered::Wq(wq));
+    events::complete(here, number, events::Numbered::Wq(wq));
     Ok(wq)
 }
 
 /// As in ibv_modify_wq(3).
 pub(crate) fn modify<D: Driver>(open: &Open<D>, wq: &Live<'_, ibv_wq>, attr: &WqAttr) -> Outcome<()> {
-    let own = wq.own_of(open)?;
-    // SAFETY: the queue's own parts.
-    unsafe { open.driver.modify_wq(&own.handle, &own.shared, attr) }?;
-    Ok(())
+    Ok(of(open, wq)?.modify(attr)?)
 }
 
 /// As in ibv_destroy_wq(3).
 pub(crate) fn destroy<D: Driver>(open: &Open<D>, wq: Claim<'_, ibv_wq>) -> Outcome<()> {
-    let end = |own: &WqPrivate<D>, handle| {
-        // SAFETY: the queue's own parts, of which the engine is freed after this.
-        unsafe { open.driver.destroy_wq(handle, &own.shared) }.map(|reported| [reported])
-    };
-    wq.destroy_with_events(open, |own| own.number, end)
+    wq.destroy_with_events(open)
 }
 
 /// Creates the kernel object of a table of queues, all of which are of this driver.
@@ -157,7 +145,7 @@ pub(crate) fn create_table<D: Driver>(
     open: &Open<D>,
     wqs: &[Used<'_, ibv_wq>],
 ) -> Outcome<RwqIndTableHandle> {
-    let handles = wqs.iter().map(|wq| Ok(&*wq.own_of(open)?.handle)).collect::<Outcome<Vec<&WqHandle>>>()?;
+    let handles = wqs.iter().map(|wq| Ok(of(open, wq)?.handle())).collect::<Outcome<Vec<&WqHandle>>>()?;
     Ok(wq::create_rwq_ind_table(open.driver.kernel(), &handles, Uhw::none())?)
 }
 

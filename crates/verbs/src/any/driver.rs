@@ -10,26 +10,15 @@ use super::parts::Part;
 use super::send::AnySendQueue;
 use super::{Any, AnyDriver, DRIVER_IDS, Member, WqeRemote, WqeSge, parts};
 use std::sync::Arc;
-use uverbs_core::attr::{
-    AccessFlags, AhAttr, CqInitAttr, DeviceAttr, Ece, FlowAttr, QpAttr, QpAttrMask, QpInitAttr,
-    QpRateLimitAttr, QpType, SrqAttr, SrqAttrMask, WqAttr,
-};
+use uverbs_core::attr::{AccessFlags, AhAttr, CqInitAttr, DeviceAttr, QpType};
 use uverbs_core::control::{
-    AhHandle, CompChannelHandle, ContextInfo, CoreSupport, CountersHandle, CqHandle, FlowHandle, MrHandle,
-    MrRange, PdHandle, QpHandle, SrqHandle, WqHandle, XrcdHandle,
+    AhHandle, CompChannelHandle, ContextInfo, CoreSupport, MrHandle, MrRange, PdHandle, XrcdHandle,
 };
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Kernel;
 use uverbs_core::provider::{
-    CqParts, DmParts, Driver, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,
+    CqParts, DmParts, Driver, Import, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,
 };
-
-/// A handle, with the driver's shared state.
-fn pair<'a, D: Member, H, P: Part>(
-    parts: Option<(&'a H, &'a Arc<Any<P>>)>,
-) -> Result<Option<(&'a H, &'a P::Of<D>)>> {
-    parts.map(|(handle, shared)| Ok((handle, D::own::<P>(shared)?))).transpose()
-}
 
 /// As [`Member::any`], with a value beside the part.
 fn any_with<D: Member, T, P: Part>((beside, part): (T, P::Of<D>)) -> (T, Any<P>) {
@@ -41,35 +30,22 @@ fn td<D: Member>(td: Option<&Any<parts::Td>>) -> Result<Option<&D::Td>> {
     td.map(D::own::<parts::Td>).transpose()
 }
 
-/// # Safety
-/// As [`Driver::create_cq`].
-unsafe fn create_cq<D: Member>(
+fn create_cq<D: Member>(
     driver: &D,
     attr: &CqInitAttr,
     channel: Option<&CompChannelHandle>,
     user_handle: u64,
 ) -> Result<CqParts<AnyDriver>> {
-    // SAFETY: the contract of this function. The parts that the caller keeps contain those of the driver.
-    let CqParts { handle, shared, queue, cqe } = unsafe { driver.create_cq(attr, channel, user_handle) }?;
-    Ok(CqParts { handle, shared: Arc::new(D::any(shared)), queue: D::any(queue), cqe })
+    let CqParts { cq, queue, cqe } = driver.create_cq(attr, channel, user_handle)?;
+    Ok(CqParts { cq: D::any(cq), queue: D::any(queue), cqe })
 }
 
-/// # Safety
-/// As [`Driver::create_srq`].
-unsafe fn create_srq<D: Member>(
-    driver: &D,
-    create: &SrqCreate<'_, AnyDriver>,
-) -> Result<SrqParts<AnyDriver>> {
+fn create_srq<D: Member>(driver: &D, create: &SrqCreate<'_, AnyDriver>) -> Result<SrqParts<AnyDriver>> {
     let SrqCreate { pd, attr, xrc, td: domain, user_handle } = *create;
-    let xrc = match xrc {
-        Some((xrcd, cq, shared)) => Some((xrcd, cq, D::own::<parts::CqShared>(shared)?)),
-        None => None,
-    };
+    let xrc = xrc.map(|(xrcd, cq)| Ok::<_, Error>((xrcd, D::own::<parts::Cq>(cq)?))).transpose()?;
     let own = SrqCreate { pd, attr, xrc, td: td::<D>(domain)?, user_handle };
-    // SAFETY: all parents are of this context, each with the shared state of the same object (the contract of this
-    // function), and the parts that the caller keeps contain those of the driver.
-    let SrqParts { handle, shared, queue, attr } = unsafe { driver.create_srq(&own) }?;
-    Ok(SrqParts { handle, shared: Arc::new(D::any(shared)), queue: D::any(queue), attr })
+    let SrqParts { srq, queue, attr } = driver.create_srq(&own)?;
+    Ok(SrqParts { srq: D::any(srq), queue: D::any(queue), attr })
 }
 
 /// # Safety
@@ -77,9 +53,9 @@ unsafe fn create_srq<D: Member>(
 unsafe fn create_qp<D: Member>(driver: &D, create: &QpCreate<'_, AnyDriver>) -> Result<QpParts<AnyDriver>> {
     let own = QpCreate {
         pd: create.pd,
-        send_cq: pair::<D, _, parts::CqShared>(create.send_cq)?,
-        recv_cq: pair::<D, _, parts::CqShared>(create.recv_cq)?,
-        srq: pair::<D, _, parts::SrqShared>(create.srq)?,
+        send_cq: create.send_cq.map(D::own::<parts::Cq>).transpose()?,
+        recv_cq: create.recv_cq.map(D::own::<parts::Cq>).transpose()?,
+        srq: create.srq.map(D::own::<parts::Srq>).transpose()?,
         xrcd: create.xrcd,
         attr: create.attr,
         td: td::<D>(create.td)?,
@@ -87,31 +63,41 @@ unsafe fn create_qp<D: Member>(driver: &D, create: &QpCreate<'_, AnyDriver>) -> 
         data_in_completions: create.data_in_completions,
         user_handle: create.user_handle,
     };
-    // SAFETY: as in `create_srq`.
-    let parts = unsafe { driver.create_qp(&own) }?;
-    Ok(any_qp(parts, create.attr.qp_type == QpType::Ud))
-}
-
-/// The parts of a QP of a driver as those of any.
-fn any_qp<D: Member>(parts: QpParts<D>, is_datagram: bool) -> QpParts<AnyDriver> {
-    let QpParts { handle, shared, send, recv, cap } = parts;
-    QpParts {
-        handle,
-        shared: Arc::new(D::any(shared)),
+    // SAFETY: the contract of this function.
+    let QpParts { qp, send, recv, cap } = unsafe { driver.create_qp(&own) }?;
+    let is_datagram = create.attr.qp_type == QpType::Ud;
+    Ok(QpParts {
+        qp: D::any(qp),
         send: send.map(|queue| AnySendQueue::new(D::any(queue), is_datagram)),
         recv: recv.map(D::any),
         cap,
-    }
+    })
 }
 
-/// # Safety
-/// As [`Driver::create_wq`].
-unsafe fn create_wq<D: Member>(driver: &D, create: &WqCreate<'_, AnyDriver>) -> Result<WqParts<AnyDriver>> {
-    let WqCreate { pd, cq: (cq, shared), attr, user_handle } = *create;
-    let own = WqCreate { pd, cq: (cq, D::own::<parts::CqShared>(shared)?), attr, user_handle };
-    // SAFETY: as in `create_srq`.
-    let WqParts { handle, shared, queue, attr } = unsafe { driver.create_wq(&own) }?;
-    Ok(WqParts { handle, shared: Arc::new(D::any(shared)), queue: D::any(queue), attr })
+fn create_wq<D: Member>(driver: &D, create: &WqCreate<'_, AnyDriver>) -> Result<WqParts<AnyDriver>> {
+    let WqCreate { pd, cq, attr, user_handle } = *create;
+    let own = WqCreate { pd, cq: D::own::<parts::Cq>(cq)?, attr, user_handle };
+    let WqParts { wq, queue, attr } = driver.create_wq(&own)?;
+    Ok(WqParts { wq: D::any(wq), queue: D::any(queue), attr })
+}
+
+impl Import for AnyDriver {
+    fn import(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
+        for_id!("import_device", kernel.driver_id(), D => {
+            let (driver, info) = D::import(kernel)?;
+            Ok((D::any(driver), info))
+        })
+    }
+
+    unsafe fn import_pd(&self, handle: u32) -> Result<PdHandle> {
+        // SAFETY: the contract of this function is that of the driver's.
+        each!(self, driver => unsafe { driver.import_pd(handle) })
+    }
+
+    unsafe fn import_dm(&self, handle: u32) -> Result<DmParts> {
+        // SAFETY: the contract of this function is that of the driver's.
+        each!(self, driver => unsafe { driver.import_dm(handle) })
+    }
 }
 
 impl Driver for AnyDriver {
@@ -130,21 +116,15 @@ impl Driver for AnyDriver {
     type RecvQueue = Any<parts::RecvQueue>;
     type SharedRecvQueue = Any<parts::SharedRecvQueue>;
     type CompletionQueue = Any<parts::CompletionQueue>;
-    type QpShared = Any<parts::QpShared>;
-    type CqShared = Any<parts::CqShared>;
-    type SrqShared = Any<parts::SrqShared>;
+    type Qp = Any<parts::Qp>;
+    type Cq = Any<parts::Cq>;
+    type Srq = Any<parts::Srq>;
+    type Wq = Any<parts::Wq>;
     type Td = Any<parts::Td>;
 
     fn open(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
         for_id!("open_device", kernel.driver_id(), D => {
             let (driver, info) = D::open(kernel)?;
-            Ok((D::any(driver), info))
-        })
-    }
-
-    fn import(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
-        for_id!("import_device", kernel.driver_id(), D => {
-            let (driver, info) = D::import(kernel)?;
             Ok((D::any(driver), info))
         })
     }
@@ -172,71 +152,17 @@ impl Driver for AnyDriver {
         each!(self, driver => unsafe { driver.reg_mr(core, pd, range, access) })
     }
 
-    unsafe fn create_cq(
+    fn create_cq(
         &self,
         attr: &CqInitAttr,
         channel: Option<&CompChannelHandle>,
         user_handle: u64,
     ) -> Result<CqParts<Self>> {
-        // SAFETY: the contract of this function.
-        each!(self, driver => unsafe { create_cq(driver, attr, channel, user_handle) })
+        each!(self, driver => create_cq(driver, attr, channel, user_handle))
     }
 
-    unsafe fn resize_cq(
-        &self,
-        handle: &CqHandle,
-        queue: &mut Self::CompletionQueue,
-        cqe: u32,
-    ) -> Result<u32> {
-        each!(self, D(driver) => {
-            let queue = D::own_mut(queue)?;
-            // SAFETY: all parts are of this context (the contract of this function), and so of this driver, whose verb has
-            // the same contract. The parts of an enum are dropped where the enum is.
-            unsafe { driver.resize_cq(handle, queue, cqe) }
-        })
-    }
-
-    fn cq_event(&self, shared: &Self::CqShared) {
-        each!(self, D(driver) => D::part(shared).map_or((), |shared| driver.cq_event(shared)))
-    }
-
-    unsafe fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>> {
-        // SAFETY: the contract of this function.
-        each!(self, driver => unsafe { create_srq(driver, create) })
-    }
-
-    fn srq_number(&self, shared: &Self::SrqShared) -> Option<u32> {
-        each!(self, D(driver) => driver.srq_number(D::part(shared)?))
-    }
-
-    fn close_srq(&self, shared: &Self::SrqShared) {
-        each!(self, D(driver) => D::part(shared).map_or((), |shared| driver.close_srq(shared)))
-    }
-
-    unsafe fn modify_srq(
-        &self,
-        handle: &SrqHandle,
-        queue: &mut Self::SharedRecvQueue,
-        attr: &SrqAttr,
-        mask: SrqAttrMask,
-    ) -> Result<()> {
-        each!(self, D(driver) => {
-            let queue = D::own_mut(queue)?;
-            // SAFETY: as in `resize_cq`.
-            unsafe { driver.modify_srq(handle, queue, attr, mask) }
-        })
-    }
-
-    unsafe fn destroy_srq(
-        &self,
-        handle: SrqHandle,
-        shared: &Arc<Self::SrqShared>,
-    ) -> Result<u32, (SrqHandle, Error)> {
-        each!(self, D(driver) => match D::own::<parts::SrqShared>(shared) {
-            // SAFETY: as in `resize_cq`.
-            Ok(shared) => unsafe { driver.destroy_srq(handle, shared) },
-            Err(error) => Err((handle, error)),
-        })
+    fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>> {
+        each!(self, driver => create_srq(driver, create))
     }
 
     unsafe fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>> {
@@ -244,75 +170,12 @@ impl Driver for AnyDriver {
         each!(self, driver => unsafe { create_qp(driver, create) })
     }
 
-    fn open_qp(&self, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<QpParts<Self>> {
-        each!(self, driver => Ok(any_qp(driver.open_qp(xrcd, qp_num, user_handle)?, false)))
-    }
-
-    unsafe fn modify_qp(
-        &self,
-        handle: &QpHandle,
-        shared: &Self::QpShared,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-    ) -> Result<()> {
-        each!(self, D(driver) => {
-            let shared = D::own(shared)?;
-            // SAFETY: as in `resize_cq`.
-            unsafe { driver.modify_qp(handle, shared, attr, mask) }
-        })
-    }
-
-    fn query_qp(
-        &self,
-        handle: &QpHandle,
-        shared: &Self::QpShared,
-        mask: QpAttrMask,
-    ) -> Result<(QpAttr, QpInitAttr)> {
-        each!(self, D(driver) => driver.query_qp(handle, D::own(shared)?, mask))
-    }
-
-    fn is_flushed(&self, shared: &Self::QpShared) -> bool {
-        each!(self, D(driver) => D::part(shared).is_some_and(|shared| driver.is_flushed(shared)))
-    }
-
-    fn close_queues(&self, shared: &Self::QpShared) {
-        each!(self, D(driver) => D::part(shared).map_or((), |shared| driver.close_queues(shared)))
-    }
-
-    fn keep_removed(&self, shared: &Self::QpShared) {
-        each!(self, D(driver) => D::part(shared).map_or((), |shared| driver.keep_removed(shared)))
-    }
-
-    fn take_removed(&self, shared: &Self::QpShared) -> Vec<u64> {
-        each!(self, D(driver) => D::part(shared).map_or_else(Vec::new, |shared| driver.take_removed(shared)))
-    }
-
-    fn query_ece(&self, shared: &Self::QpShared) -> Result<Ece> {
-        each!(self, D(driver) => driver.query_ece(D::own(shared)?))
-    }
-
-    fn set_ece(&self, shared: &Self::QpShared, ece: Ece) -> Result<()> {
-        each!(self, D(driver) => driver.set_ece(D::own(shared)?, ece))
-    }
-
-    fn modify_qp_rate_limit(&self, handle: &QpHandle, attr: &QpRateLimitAttr) -> Result<()> {
-        each!(self, driver => driver.modify_qp_rate_limit(handle, attr))
+    fn open_qp(&self, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<Self::Qp> {
+        each!(self, D(driver) => driver.open_qp(xrcd, qp_num, user_handle).map(D::any))
     }
 
     fn query_raw_clock(&self) -> Result<u64> {
         each!(self, driver => driver.query_raw_clock())
-    }
-
-    unsafe fn destroy_qp(
-        &self,
-        handle: QpHandle,
-        shared: &Arc<Self::QpShared>,
-    ) -> Result<u32, (QpHandle, Error)> {
-        each!(self, D(driver) => match D::own::<parts::QpShared>(shared) {
-            // SAFETY: as in `resize_cq`.
-            Ok(shared) => unsafe { driver.destroy_qp(handle, shared) },
-            Err(error) => Err((handle, error)),
-        })
     }
 
     fn null_lkey(&self) -> Result<u32> {
@@ -323,52 +186,12 @@ impl Driver for AnyDriver {
         each!(self, driver => driver.alloc_dm(length, log_align))
     }
 
-    unsafe fn import_pd(&self, handle: u32) -> Result<PdHandle> {
-        // SAFETY: the contract of this function is that of the driver's.
-        each!(self, driver => unsafe { driver.import_pd(handle) })
+    fn create_wq(&self, create: &WqCreate<'_, Self>) -> Result<WqParts<Self>> {
+        each!(self, driver => create_wq(driver, create))
     }
 
-    unsafe fn import_dm(&self, handle: u32) -> Result<DmParts> {
-        // SAFETY: the contract of this function is that of the driver's.
-        each!(self, driver => unsafe { driver.import_dm(handle) })
-    }
-
-    unsafe fn create_wq(&self, create: &WqCreate<'_, Self>) -> Result<WqParts<Self>> {
-        // SAFETY: the contract of this function.
-        each!(self, driver => unsafe { create_wq(driver, create) })
-    }
-
-    unsafe fn modify_wq(&self, handle: &WqHandle, shared: &Self::QpShared, attr: &WqAttr) -> Result<()> {
-        each!(self, D(driver) => {
-            let shared = D::own(shared)?;
-            // SAFETY: as in `resize_cq`.
-            unsafe { driver.modify_wq(handle, shared, attr) }
-        })
-    }
-
-    unsafe fn destroy_wq(
-        &self,
-        handle: WqHandle,
-        shared: &Arc<Self::QpShared>,
-    ) -> Result<u32, (WqHandle, Error)> {
-        each!(self, D(driver) => match D::own::<parts::QpShared>(shared) {
-            // SAFETY: as in `resize_cq`.
-            Ok(shared) => unsafe { driver.destroy_wq(handle, shared) },
-            Err(error) => Err((handle, error)),
-        })
-    }
-
-    fn create_rss_qp(&self, create: &RssQpCreate<'_>) -> Result<QpHandle> {
-        each!(self, driver => driver.create_rss_qp(create))
-    }
-
-    fn create_flow(
-        &self,
-        qp: &QpHandle,
-        attr: &FlowAttr,
-        counters: Option<&CountersHandle>,
-    ) -> Result<FlowHandle> {
-        each!(self, driver => driver.create_flow(qp, attr, counters))
+    fn create_rss_qp(&self, create: &RssQpCreate<'_>) -> Result<Self::Qp> {
+        each!(self, D(driver) => driver.create_rss_qp(create).map(D::any))
     }
 
     fn create_ah(&self, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHandle, Self::Ah)> {

@@ -36,6 +36,7 @@ mod each;
 mod completion;
 mod driver;
 mod format;
+mod object;
 pub mod parts;
 mod recv;
 mod send;

@@ -3,7 +3,6 @@
 
 use core::fmt::Debug;
 use core::marker::PhantomData;
-use std::sync::Arc;
 use uverbs_core::provider::{
     CompletionQueue as CompletionQueueOf, Driver, RecvQueue as RecvQueueOf, SendQueue as SendQueueOf,
 };
@@ -50,12 +49,14 @@ parts! {
     SharedRecvQueue = D::SharedRecvQueue;
     /// The completion queue.
     CompletionQueue = D::CompletionQueue;
-    /// The shared state of a QP.
-    QpShared = Arc<D::QpShared>;
-    /// The shared state of a CQ.
-    CqShared = Arc<D::CqShared>;
-    /// The shared state of an SRQ.
-    SrqShared = Arc<D::SrqShared>;
+    /// A QP.
+    Qp = D::Qp;
+    /// A CQ.
+    Cq = D::Cq;
+    /// An SRQ.
+    Srq = D::Srq;
+    /// A work queue.
+    Wq = D::Wq;
     /// A thread domain.
     Td = D::Td;
 }

@@ -12,7 +12,7 @@ use uverbs_core::Errno;
 use uverbs_core::attr::AhAttr;
 use uverbs_core::attr::{Ece, Gid, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpRateLimitAttr, QpState, QpType};
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::Driver;
+use uverbs_core::provider::{Driver, Object as _, QpObject as _};
 
 /// The states of a QP, and queries. Clones refer to the same QP.
 pub struct QpControl<D: Driver = AnyDriver> {
@@ -46,8 +46,8 @@ impl<D: Driver> QpControl<D> {
     }
 
     /// The kernel object.
-    pub(crate) fn handle(&self) -> Result<&uverbs_core::control::QpHandle> {
-        self.inner.handle()
+    pub(crate) fn object(&self) -> Result<&D::Qp> {
+        self.inner.object()
     }
 
     pub(crate) fn context(&self) -> &Arc<crate::context::ContextInner<D>> {
@@ -71,7 +71,7 @@ impl<D: Driver> QpControl<D> {
     #[must_use]
     pub fn has_last_wqe(&self) -> bool {
         self.inner.events().is_some_and(|events| events.has_last_wqe())
-            || self.inner.context().driver().is_flushed(self.inner.shared())
+            || self.inner.object().is_ok_and(|qp| qp.is_flushed())
     }
 
     /// Waits a short time for an event of the context.
@@ -136,7 +136,7 @@ impl<D: Driver> QpControl<D> {
     /// # Errors
     /// `Unsupported` if the driver or the kernel has no ECE.
     pub fn query_ece(&self) -> Result<Ece> {
-        self.inner.context().driver().query_ece(self.inner.shared())
+        self.inner.object()?.query_ece()
     }
 
     /// `ibv_set_ece`: sets the options of the peer, which the next [`modify`](Self::modify) passes to the device.
@@ -144,7 +144,7 @@ impl<D: Driver> QpControl<D> {
     /// # Errors
     /// As [`query_ece`](Self::query_ece).
     pub fn set_ece(&self, ece: Ece) -> Result<()> {
-        self.inner.context().driver().set_ece(self.inner.shared(), ece)
+        self.inner.object()?.set_ece(ece)
     }
 
     /// `ibv_modify_qp_rate_limit`: limits the send rate of the QP, if the device can.
@@ -152,7 +152,7 @@ impl<D: Driver> QpControl<D> {
     /// # Errors
     /// `Unsupported` if the device does not pace packets; otherwise the kernel's error.
     pub fn modify_rate_limit(&self, attr: &QpRateLimitAttr) -> Result<()> {
-        self.inner.context().driver().modify_qp_rate_limit(self.handle()?, attr)
+        self.inner.object()?.modify_rate_limit(attr)
     }
 
     /// `ibv_modify_qp`. If the kernel returns `EINVAL`, the error names the attributes that the transition needs.
@@ -168,7 +168,7 @@ impl<D: Driver> QpControl<D> {
     /// device's limit; otherwise the kernel's error.
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         let inner = &self.inner;
-        let handle = inner.handle()?;
+        let object = inner.object()?;
         let turns_to = |state| mask.contains(QpAttrMask::STATE) && attr.qp_state == state;
         let is_reset = turns_to(QpState::RESET);
         // One change at a time, so that what is forgotten here is not that of the next life.
@@ -182,9 +182,7 @@ impl<D: Driver> QpControl<D> {
         if turns_to(QpState::RTR) {
             self.begin_life();
         }
-        #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-        // SAFETY: the QP's own parts.
-        let modified = unsafe { inner.context().driver().modify_qp(handle, inner.shared(), attr, mask) };
+        let modified = object.modify(attr, mask);
         if is_reset {
             if modified.is_ok() {
                 self.begin_life();
@@ -248,8 +246,7 @@ impl<D: Driver> QpControl<D> {
     /// # Errors
     /// The kernel's error.
     pub fn query(&self, mask: QpAttrMask) -> Result<(QpAttr, QpInitAttr)> {
-        let (driver, handle) = (self.inner.context().driver(), self.inner.handle()?);
-        let (mut attr, mut init) = driver.query_qp(handle, self.inner.shared(), mask)?;
+        let (mut attr, mut init) = self.inner.object()?.query(mask)?;
         let QpCap { max_send_wr, max_send_sge, max_inline_data, .. } = *self.cap();
         for cap in [&mut attr.cap, &mut init.cap] {
             *cap = cap.max_send_wr(max_send_wr).max_send_sge(max_send_sge).inline(max_inline_data);
@@ -380,7 +377,7 @@ impl<D: Driver> QpControl<D> {
     /// transition; otherwise as [`modify`](Self::modify).
     pub fn connect(&self, local: &Endpoint, remote: &Endpoint, attr: &ConnectAttr) -> Result<()> {
         let (qp_attr, mask) = self.rts(local, attr);
-        self.inner.handle()?.check_values(&qp_attr, mask)?;
+        self.inner.object()?.handle().check_values(&qp_attr, mask)?;
         self.ready_to_receive(remote, attr)?;
         self.ready_to_send(local, attr)
     }
@@ -407,7 +404,7 @@ impl<D: Driver> QpControl<D> {
     /// [`Error::Invalid`] for a QP that is not UD, or a GID that is not a multicast group; otherwise the kernel's
     /// error.
     pub fn attach_mcast(&self, gid: Gid, lid: u16) -> Result<()> {
-        uverbs_core::control::mcast::attach(self.inner.handle()?, gid, lid)
+        uverbs_core::control::mcast::attach(self.inner.object()?.handle(), gid, lid)
     }
 
     /// `ibv_detach_mcast`: the QP receives the datagrams to the group no longer.
@@ -416,6 +413,6 @@ impl<D: Driver> QpControl<D> {
     /// [`Error::Invalid`] for a GID that is not a multicast group; otherwise the kernel's error: `EINVAL` if it is not
     /// attached.
     pub fn detach_mcast(&self, gid: Gid, lid: u16) -> Result<()> {
-        uverbs_core::control::mcast::detach(self.inner.handle()?, gid, lid)
+        uverbs_core::control::mcast::detach(self.inner.object()?.handle(), gid, lid)
     }
 }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The part of a QP that its halves and [`QpControl`](super::QpControl) share: the kernel object and its parents.
-//!
-//! The halves may be dropped in any order. A ring must outlive its kernel object. So a half that is dropped moves its
-//! engine here, and the last owner destroys the kernel object before it frees the engines.
+//! The part of a QP that its halves and [`QpControl`](super::QpControl) share: the object and its parents. They may be dropped in any order;
+//! the last one destroys the object.
 
 use crate::Holds;
 use crate::brief::brief;
@@ -15,9 +13,8 @@ use crate::raw::srq::SrqInner;
 use crate::xrcd::XrcdInner;
 use std::sync::Arc;
 use uverbs_core::attr::{QpAttr, QpAttrMask, QpCap, QpState, QpType};
-use uverbs_core::control::QpHandle;
 use uverbs_core::error::Error;
-use uverbs_core::provider::{Driver, QueueKind};
+use uverbs_core::provider::{Driver, Life, Object as _, QpObject as _, QueueKind};
 use uverbs_core::sync::ProcessMutex;
 
 /// The objects that a QP was created from, which must outlive the QP.
@@ -30,11 +27,9 @@ pub(crate) struct QpParents<D: Driver> {
     pub(crate) _xrcd: Option<Arc<XrcdInner<D>>>,
 }
 
-/// The kernel object of a QP.
+/// A QP.
 pub(crate) struct QpInner<D: Driver> {
-    /// `None` once it is destroyed.
-    handle: Option<QpHandle>,
-    shared: Arc<D::QpShared>,
+    object: Life<D::Qp>,
     qp_num: u32,
     qp_type: QpType,
     cap: QpCap,
@@ -44,8 +39,6 @@ pub(crate) struct QpInner<D: Driver> {
     event_id: u64,
     /// Held by a change of the state of a QP with a shared queue, until the events of its last life are forgotten.
     changes: ProcessMutex<()>,
-    /// Engines whose halves were dropped.
-    engines: ProcessMutex<Engines<D>>,
     parents: QpParents<D>,
     /// What its work requests own, if they do.
     holds: Holds<D>,
@@ -58,12 +51,6 @@ pub(crate) struct QpInner<D: Driver> {
 }
 
 brief!([D: Driver] QpInner<D>, |this| "Qp {:#x} ({:?}) of {}, send {}, recv {}", this.qp_num, this.qp_type, this.context.name(), this.cap.max_send_wr, this.cap.max_recv_wr);
-
-#[derive(Debug)]
-struct Engines<D: Driver> {
-    send: Option<D::SendQueue>,
-    recv: Option<D::RecvQueue>,
-}
 
 impl<D: Driver> Labelled for Arc<QpInner<D>> {
     fn label(&self) -> &Label {
@@ -81,27 +68,24 @@ pub(crate) struct QpProperties {
 
 impl<D: Driver> QpInner<D> {
     pub(crate) fn new(
-        handle: QpHandle,
-        shared: Arc<D::QpShared>,
+        qp: D::Qp,
         properties: QpProperties,
         parents: QpParents<D>,
         context: Arc<ContextInner<D>>,
     ) -> Self {
         let QpProperties { qp_type, cap, has_send_ops, event_id } = properties;
         if let Some(srq) = &parents.srq {
-            srq.has_user(&shared);
+            srq.has_user(&qp);
         }
         Self {
-            label: Label::new(QueueKind::Send, handle.qp_num(), cap.max_send_wr),
-            qp_num: handle.qp_num(),
-            handle: Some(handle),
-            shared,
+            label: Label::new(QueueKind::Send, qp.handle().qp_num(), cap.max_send_wr),
+            qp_num: qp.handle().qp_num(),
+            object: Life::new("qp", qp),
             qp_type,
             cap,
             has_send_ops,
             event_id,
             changes: ProcessMutex::default(),
-            engines: ProcessMutex::new(Engines { send: None, recv: None }),
             parents,
             holds: Holds::default(),
             context,
@@ -127,17 +111,13 @@ impl<D: Driver> QpInner<D> {
         self.has_send_ops
     }
 
-    pub(crate) fn shared(&self) -> &D::QpShared {
-        &self.shared
-    }
-
     pub(crate) fn context(&self) -> &Arc<ContextInner<D>> {
         &self.context
     }
 
-    /// The kernel object; it is present until `Drop`.
-    pub(crate) fn handle(&self) -> Result<&QpHandle, Error> {
-        self.handle.as_ref().ok_or_else(|| Error::invalid("qp", "handle", "the QP is destroyed"))
+    /// The object; it is present until `Drop`.
+    pub(crate) fn object(&self) -> Result<&D::Qp, Error> {
+        self.object.object()
     }
 
     pub(crate) fn has_srq(&self) -> bool {
@@ -147,16 +127,12 @@ impl<D: Driver> QpInner<D> {
     /// Before a reset or the destruction. If the SRQ owns its receives, moves the QP to ERR, so that the device flushes the receive of
     /// a message that is not complete: only the completion names it.
     pub(crate) fn flush_receives(&self) {
-        let (Some(handle), Some(srq)) = (&self.handle, &self.parents.srq) else { return };
+        let (Ok(qp), Some(srq)) = (self.object(), &self.parents.srq) else { return };
         if !srq.is_owned() {
             return;
         }
         let attr = QpAttr::new().qp_state(QpState::ERR);
-        #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-        // SAFETY: the QP's own parts.
-        let moved =
-            unsafe { self.context.driver().modify_qp(handle, &self.shared, &attr, QpAttrMask::STATE) };
-        if let Err(error) = moved {
+        if let Err(error) = qp.modify(&attr, QpAttrMask::STATE) {
             crate::report!(
                 debug,
                 { device = %self.context.name(), qp_num = self.qp_num },
@@ -166,10 +142,10 @@ impl<D: Driver> QpInner<D> {
         }
     }
 
-    /// After a reset or the destruction.
+    /// After a reset.
     pub(crate) fn take_back_receives(&self) {
-        if let Some(srq) = &self.parents.srq {
-            srq.take_back(&self.shared);
+        if let (Ok(qp), Some(srq)) = (self.object(), &self.parents.srq) {
+            srq.take_back(&qp.take_removed());
         }
     }
 
@@ -203,42 +179,25 @@ impl<D: Driver> QpInner<D> {
         &self.holds
     }
 
-    pub(crate) fn keep_send(&self, engine: D::SendQueue) {
-        match self.engines.lock() {
-            Ok(mut engines) => engines.send = Some(engine),
-            // A child of fork(2): the queue is the parent's.
-            Err(_) => core::mem::forget(engine),
-        }
-    }
-
-    pub(crate) fn keep_recv(&self, engine: D::RecvQueue) {
-        match self.engines.lock() {
-            Ok(mut engines) => engines.recv = Some(engine),
-            // A child of fork(2): the queue is the parent's.
-            Err(_) => core::mem::forget(engine),
-        }
-    }
-
-    /// Destroys the kernel object. On failure everything is leaked, because hardware may still write to the rings.
+    /// Destroys the object. On failure everything is leaked, because the device may still use it.
     pub(crate) fn destroy(&mut self) -> Result<(), Error> {
         self.flush_receives();
-        let Some(handle) = self.handle.take() else { return Ok(()) };
         self.context.forget_object(self.event_id);
-        #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-        // SAFETY: the QP's own parts; the engines are dropped after this, or leaked.
-        let destroyed = unsafe { self.context.driver().destroy_qp(handle, &self.shared) };
-        if destroyed.is_ok() {
-            self.holds.release(&self.context);
-            self.take_back_receives();
+        match self.object.end() {
+            Ok(Some(end)) => {
+                self.holds.release(&self.context);
+                if let Some(srq) = &self.parents.srq {
+                    srq.take_back(&end.removed);
+                }
+                Ok(())
+            }
+            Ok(None) => Ok(()),
+            Err(error) => {
+                self.holds.leak();
+                core::mem::forget(self.life.clone());
+                Err(error)
+            }
         }
-        destroyed.map(drop).map_err(|(handle, error)| {
-            self.holds.leak();
-            core::mem::forget(handle);
-            let engines = self.engines.get_mut();
-            let parts = (engines.send.take(), engines.recv.take(), self.shared.clone(), self.life.clone());
-            core::mem::forget(parts);
-            error
-        })
     }
 }
 

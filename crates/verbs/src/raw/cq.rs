@@ -4,70 +4,42 @@
 
 use crate::brief::brief;
 use crate::comp_channel::{ChannelInner, CompletionChannel};
-use crate::context::{Context, ContextInner, Object, same_context};
+use crate::context::{Context, ContextInner, Object, nobody, same_context};
 pub use crate::id::CqId;
 use crate::open::AnyDriver;
-use core::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use uverbs_core::attr::{CqInitAttr, CqModeration};
-use uverbs_core::control::CqHandle;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Removal;
 use uverbs_core::provider::completion::{Claimant, CompletionQueue as Engine};
-use uverbs_core::provider::{CqParts, Driver, PollError, raw};
+use uverbs_core::provider::{CqObject as _, CqParts, Driver, Life, Object as _, PollError, raw};
 use uverbs_core::sync::{Exclusive, LockError, Locked, Locking, Shared};
 use uverbs_core::wc::WorkCompletion;
 
 /// The kernel object of a CQ; QPs hold it, so it outlives them.
 pub(crate) struct CqInner<D: Driver> {
-    handle: Option<CqHandle>,
-    shared: Arc<D::CqShared>,
+    object: Life<D::Cq>,
     event_id: u64,
-    /// The engine, after its face was dropped.
-    engine: Mutex<Option<D::CompletionQueue>>,
     channel: Option<Arc<ChannelInner<D>>>,
     context: Arc<ContextInner<D>>,
 }
 
-brief!([D: Driver] CqInner<D>, |this| "Cq {:?} of {}", this.handle.as_ref().map(CqHandle::handle), this.context.name());
+brief!([D: Driver] CqInner<D>, |this| "Cq {:?} of {}", this.object.object().ok().map(|cq| cq.handle().handle()), this.context.name());
 
 impl<D: Driver> CqInner<D> {
     pub(crate) fn context(&self) -> &Arc<ContextInner<D>> {
         &self.context
     }
 
-    /// For the creation of QPs and SRQs.
-    pub(crate) fn parts(&self) -> Result<(&CqHandle, &Arc<D::CqShared>)> {
-        let handle =
-            self.handle.as_ref().ok_or_else(|| Error::invalid("cq", "handle", "the CQ is destroyed"))?;
-        Ok((handle, &self.shared))
-    }
-
-    /// Destroys the kernel object. If the kernel refuses, the object remains.
-    fn destroy(&mut self) -> Result<()> {
-        let Some(handle) = self.handle.take() else { return Ok(()) };
-        match handle.destroy() {
-            Ok(_events) => {
-                self.context.forget_object(self.event_id);
-                Ok(())
-            }
-            Err((handle, error)) => {
-                self.handle = Some(handle);
-                Err(error)
-            }
-        }
+    /// For its verbs, and for the creation of QPs and SRQs.
+    pub(crate) fn object(&self) -> Result<&D::Cq> {
+        self.object.object()
     }
 }
 
 impl<D: Driver> Drop for CqInner<D> {
     fn drop(&mut self) {
-        if let Err(error) = self.destroy() {
-            log::error!("cq: {error}; its memory is leaked");
-            self.context.forget_object(self.event_id);
-            // The device may still write to the ring.
-            let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-            core::mem::forget((self.handle.take(), engine));
-        }
+        self.context.forget_object(self.event_id);
     }
 }
 
@@ -114,7 +86,7 @@ impl<D: Driver> Drop for CqInner<D> {
 /// # }
 /// ```
 pub struct Cq<L: Locking = Exclusive, D: Driver = AnyDriver> {
-    engine: ManuallyDrop<Locked<D::CompletionQueue, L>>,
+    engine: Locked<D::CompletionQueue, L>,
     inner: Arc<CqInner<D>>,
     removal: Arc<Removal>,
 }
@@ -158,25 +130,19 @@ impl<D: Driver, L: Locking> Cq<L, D> {
         if let Some(channel) = channel {
             same_context(context, channel.context(), "create_cq", "channel")?;
         }
-        let event_id = context.remember_object(Object::Cq(Weak::new()));
+        let event_id = context.remember_object(Object::Cq(nobody()));
         let channel_handle = channel.map(|c| c.handle());
-        #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-        // SAFETY: the channel is of this context (checked above). `CqInner` destroys the handle before it drops the
-        // engine and the shared state, or leaks them, and QPs hold it; the handle's other verbs are not used.
-        let parts = unsafe { context.driver().create_cq(attr, channel_handle, event_id) };
-        let parts = parts.inspect_err(|_| context.forget_object(event_id))?;
-        let CqParts { handle, shared, queue, cqe: _ } = parts;
-        context.update_object(event_id, Object::Cq(Arc::downgrade(&shared)));
+        let parts = context.driver().create_cq(attr, channel_handle, event_id);
+        let CqParts { cq, queue, cqe: _ } = parts.inspect_err(|_| context.forget_object(event_id))?;
+        context.update_object(event_id, Object::Cq(Arc::downgrade(&cq.notify())));
         let inner = CqInner {
-            handle: Some(handle),
-            shared,
+            object: Life::new("cq", cq),
             event_id,
-            engine: Mutex::new(None),
             channel: channel.cloned(),
             context: context.clone(),
         };
         let removal = context.removal().clone();
-        Ok(Self { engine: ManuallyDrop::new(Locked::new(queue)), inner: Arc::new(inner), removal })
+        Ok(Self { engine: Locked::new(queue), inner: Arc::new(inner), removal })
     }
 
     /// The result of a poll that has found `n`: an empty queue of a removed device stays empty.
@@ -206,7 +172,7 @@ impl<D: Driver, L: Locking> Cq<L, D> {
     /// # Errors
     /// `Unsupported` if the device can't hold events back; otherwise the kernel's error.
     pub fn modify_moderation(&self, moderation: CqModeration) -> Result<()> {
-        self.inner.parts()?.0.moderate(moderation)
+        self.inner.object()?.moderate(moderation)
     }
 
     /// `ibv_poll_cq`, as C calls it.
@@ -240,7 +206,7 @@ impl<D: Driver, L: Locking> Cq<L, D> {
     /// `EBUSY` as above; otherwise the kernel's error.
     pub fn close(mut self) -> Result<(), (Self, Error)> {
         let destroyed = match Arc::get_mut(&mut self.inner) {
-            Some(inner) => inner.destroy(),
+            Some(inner) => inner.object.destroy().map(drop),
             None => Err(Error::Os {
                 verb: "destroy_cq",
                 object: "cq: QPs or SRQs still use it".into(),
@@ -355,13 +321,8 @@ macro_rules! polling {
             /// `Unsupported` if the device can't; otherwise the kernel's error.
             pub fn resize($($this)* self, cqe: u32) -> Result<u32> {
                 let inner = self.inner.clone();
-                let handle = inner.parts()?.0;
-                let resized = self.with(|engine| {
-                    #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-                    // SAFETY: this queue's own handle and engine.
-                    let resized = unsafe { inner.context.driver().resize_cq(handle, engine, cqe) };
-                    resized
-                });
+                let object = inner.object()?;
+                let resized = self.with(|engine| object.resize(engine, cqe));
                 resized.map_err(|_| Error::os("resize_cq", "cq: a poll is open", uverbs_core::Errno::EBUSY))?
             }
         }
@@ -400,15 +361,5 @@ impl<D: Driver> Poll<'_, D> {
 impl<D: Driver> Drop for Poll<'_, D> {
     fn drop(&mut self) {
         self.engine.end_poll();
-    }
-}
-
-impl<D: Driver, L: Locking> Drop for Cq<L, D> {
-    fn drop(&mut self) {
-        // SAFETY: `engine` is not used after this: `drop` runs once.
-        #[expect(unsafe_code, reason = "ManuallyDrop")]
-        let engine = unsafe { ManuallyDrop::take(&mut self.engine) };
-        // The device may use the ring until the kernel object is destroyed.
-        *self.inner.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(engine.into_inner());
     }
 }

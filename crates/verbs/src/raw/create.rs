@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Creating a queue pair (ibv_create_qp_ex(3)).
 
-use crate::context::{ContextInner, Object, same_context};
+use crate::context::{ContextInner, Object, nobody};
 use crate::event::QpEvents;
 use crate::pd::ProtectionDomain;
 use crate::qp::control::QpControl;
@@ -14,10 +14,10 @@ use crate::raw::send::SendQueue;
 use crate::raw::srq::{Srq, SrqInner};
 use crate::xrcd::{XrcDomain, XrcdInner};
 use core::marker::PhantomData;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use uverbs_core::attr::{QpCap, QpCreateFlags, QpInitAttr, QpType, SendOpsFlags};
 use uverbs_core::error::Result;
-use uverbs_core::provider::{Driver, QpCreate, QpParts};
+use uverbs_core::provider::{Driver, Object as _, QpCreate, QpObject as _, QpParts};
 use uverbs_core::sync::{Exclusive, Locking, Shared};
 
 /// The parameters of a queue pair that is to be created.
@@ -56,10 +56,11 @@ impl<D: Driver> XrcDomain<D> {
     /// `Unsupported` if the device has no XRC; otherwise the kernel's error.
     pub fn open_qp(&self, qp_num: u32) -> Result<QpControl<D>> {
         let context = self.inner().context();
-        let event_id = context.remember_object(Object::Qp(QpEvents::new(qp_num), Weak::new()));
+        let event_id = context.remember_object(Object::Qp(QpEvents::new(qp_num), nobody()));
         let open = || context.driver().open_qp(self.inner().handle()?, qp_num, event_id);
-        let QpParts { handle, shared, cap, .. } = open().inspect_err(|_| context.forget_object(event_id))?;
-        let properties = QpProperties { qp_type: QpType::XrcRecv, cap, has_send_ops: false, event_id };
+        let qp = open().inspect_err(|_| context.forget_object(event_id))?;
+        let properties =
+            QpProperties { qp_type: QpType::XrcRecv, cap: QpCap::default(), has_send_ops: false, event_id };
         let parents = QpParents {
             _pd: None,
             _send_cq: None,
@@ -67,7 +68,7 @@ impl<D: Driver> XrcDomain<D> {
             srq: None,
             _xrcd: Some(self.inner().clone()),
         };
-        Ok(QpControl::new(Arc::new(QpInner::new(handle, shared, properties, parents, context.clone()))))
+        Ok(QpControl::new(Arc::new(QpInner::new(qp, properties, parents, context.clone()))))
     }
 }
 
@@ -200,22 +201,14 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
     #[expect(clippy::type_complexity, reason = "the parts of one object")]
     fn create_inner(self) -> Result<(Arc<QpInner<D>>, Option<D::SendQueue>, Option<D::RecvQueue>)> {
         let context = self.context;
-        for (field, cq) in [("send_cq", self.send_cq), ("recv_cq", self.recv_cq)] {
-            if let Some(cq) = cq {
-                same_context(&context, cq.context(), "create_qp", field)?;
-            }
-        }
-        if let Some(srq) = self.srq {
-            same_context(&context, srq.context(), "create_qp", "srq")?;
-        }
-        let event_id = context.remember_object(Object::Qp(QpEvents::new(0), Weak::new()));
+        let event_id = context.remember_object(Object::Qp(QpEvents::new(0), nobody()));
         let create = || -> Result<QpParts<D>> {
-            let cq = |cq: Option<&'a Arc<CqInner<D>>>| cq.map(|c| c.parts()).transpose();
+            let cq = |cq: Option<&'a Arc<CqInner<D>>>| cq.map(|cq| cq.object()).transpose();
             let create = QpCreate {
                 pd: self.pd.map(|pd| pd.inner().handle()).transpose()?,
                 send_cq: cq(self.send_cq)?,
                 recv_cq: cq(self.recv_cq)?,
-                srq: self.srq.map(|s| s.parts()).transpose()?,
+                srq: self.srq.map(|srq| srq.object()).transpose()?,
                 xrcd: self.xrcd.map(|x| x.handle()).transpose()?,
                 attr: &self.attr,
                 td: self.pd.and_then(|pd| pd.td()),
@@ -223,18 +216,14 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
                 data_in_completions: self.data_in_completions,
                 user_handle: event_id,
             };
-            #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-            // SAFETY: all parents are of this context (CQs and SRQ were checked above, the thread domain when the
-            // parent domain was allocated; this builder was created from the PD or the XRC domain), and each handle is
-            // passed with the shared state of the same object. `QpInner` holds the parents, and destroys the handle
-            // before it drops the other parts, or leaks them. Data in completions are requested only under the contract
-            // of `data_in_completions`.
+            #[expect(unsafe_code, reason = "data in completions")]
+            // SAFETY: data in completions are requested only under the contract of `data_in_completions`.
             let parts = unsafe { context.driver().create_qp(&create) };
             parts
         };
-        let QpParts { handle, shared, send, recv, cap } =
-            create().inspect_err(|_| context.forget_object(event_id))?;
-        context.update_object(event_id, Object::Qp(QpEvents::new(handle.qp_num()), Arc::downgrade(&shared)));
+        let QpParts { qp, send, recv, cap } = create().inspect_err(|_| context.forget_object(event_id))?;
+        let events = QpEvents::new(qp.handle().qp_num());
+        context.update_object(event_id, Object::Qp(events, Arc::downgrade(&qp.notify())));
         let properties = QpProperties {
             qp_type: T::QP_TYPE,
             cap,
@@ -248,7 +237,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
             srq: self.srq.cloned(),
             _xrcd: self.xrcd.cloned(),
         };
-        Ok((Arc::new(QpInner::new(handle, shared, properties, parents, context.clone())), send, recv))
+        Ok((Arc::new(QpInner::new(qp, properties, parents, context.clone())), send, recv))
     }
 }
 

@@ -24,10 +24,6 @@ impl<Q: Engine, L: Locking> Receiver<Q, L> {
         Self { engine: Locked::new(engine), label }
     }
 
-    pub(crate) fn into_engine(self) -> Q {
-        self.engine.into_inner()
-    }
-
     /// `ibv_post_recv` or `ibv_post_srq_recv`, as C calls it.
     ///
     /// # Errors

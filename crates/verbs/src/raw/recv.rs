@@ -6,7 +6,6 @@ use crate::label::Label;
 use crate::open::AnyDriver;
 use crate::qp::inner::QpInner;
 pub use crate::raw::receiver::{Receiver, RecvBatch, RecvGuard};
-use core::mem::ManuallyDrop;
 use std::sync::Arc;
 use uverbs_core::provider::{BadWr, Driver, QueueError, QueueKind};
 use uverbs_core::sync::{Exclusive, LockError, Locked, Locking, Shared};
@@ -14,7 +13,7 @@ use uverbs_core::wr::RecvWr;
 
 /// The receive queue of a QP.
 pub struct RecvQueue<L: Locking = Exclusive, D: Driver = AnyDriver> {
-    receiver: ManuallyDrop<Receiver<D::RecvQueue, L>>,
+    receiver: Receiver<D::RecvQueue, L>,
     qp: Arc<QpInner<D>>,
 }
 
@@ -23,7 +22,7 @@ brief!([L: Locking, D: Driver] RecvQueue<L, D>, |this| "RecvQueue of {:?}", this
 impl<D: Driver, L: Locking> RecvQueue<L, D> {
     pub(super) fn new(engine: D::RecvQueue, qp: Arc<QpInner<D>>) -> Self {
         let label = Label::new(QueueKind::Recv, qp.qp_num(), qp.cap().max_recv_wr);
-        Self { receiver: ManuallyDrop::new(Receiver::new(engine, label)), qp }
+        Self { receiver: Receiver::new(engine, label), qp }
     }
 
     /// `ibv_post_recv`, as C calls it.
@@ -86,15 +85,5 @@ impl<D: Driver> RecvQueue<Shared, D> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn lock(&self) -> Result<RecvGuard<'_, D::RecvQueue>, LockError> {
         self.receiver.lock()
-    }
-}
-
-impl<D: Driver, L: Locking> Drop for RecvQueue<L, D> {
-    fn drop(&mut self) {
-        // SAFETY: `receiver` is not used after this: `drop` runs once.
-        #[expect(unsafe_code, reason = "ManuallyDrop")]
-        let receiver = unsafe { ManuallyDrop::take(&mut self.receiver) };
-        // The device may use the ring until the kernel object is destroyed, so the QP keeps it until then.
-        self.qp.keep_recv(receiver.into_engine());
     }
 }

@@ -9,7 +9,6 @@ use crate::qp::inner::QpInner;
 use crate::qp::transport::{Connected, Datagram, Dci, Sends, XrcSend};
 use crate::raw::wr::{AtOnce, ToBatch, Wr};
 use core::marker::PhantomData;
-use core::mem::ManuallyDrop;
 use std::sync::Arc;
 use uverbs_core::provider::raw::QpEx;
 use uverbs_core::provider::send::{SendBatch, SendQueue as Engine};
@@ -21,7 +20,7 @@ use uverbs_core::wr::SendWr;
 ///
 /// With [`Exclusive`] locking it is posted to through `&mut`; with [`Shared`], after [`lock`](SendQueue::lock).
 pub struct SendQueue<T, L: Locking = Exclusive, D: Driver = AnyDriver> {
-    engine: ManuallyDrop<Locked<D::SendQueue, L>>,
+    engine: Locked<D::SendQueue, L>,
     qp: Arc<QpInner<D>>,
     _transport: PhantomData<fn() -> T>,
 }
@@ -30,7 +29,7 @@ brief!([T, L: Locking, D: Driver] SendQueue<T, L, D>, |this| "SendQueue of {:?}"
 
 impl<D: Driver, T: Sends, L: Locking> SendQueue<T, L, D> {
     pub(super) fn new(engine: D::SendQueue, qp: Arc<QpInner<D>>) -> Self {
-        Self { engine: ManuallyDrop::new(Locked::new(engine)), qp, _transport: PhantomData }
+        Self { engine: Locked::new(engine), qp, _transport: PhantomData }
     }
 
     /// The QP's number.
@@ -44,7 +43,7 @@ impl<D: Driver, T: Sends, L: Locking> SendQueue<T, L, D> {
     /// `None` if the QP was created without `send_ops_flags`, as `ibv_qp_to_qp_ex` is then NULL.
     #[must_use]
     pub fn qp_ex(&self) -> Option<QpEx<'_>> {
-        self.qp.has_send_ops().then(|| QpEx::new::<_, L>(&*self.engine))
+        self.qp.has_send_ops().then(|| QpEx::new::<_, L>(&self.engine))
     }
 
     /// `ibv_post_send`, as C calls it.
@@ -212,15 +211,5 @@ impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
     pub fn abort(self) {
         self.unposted.end();
         self.inner.abort();
-    }
-}
-
-impl<D: Driver, T, L: Locking> Drop for SendQueue<T, L, D> {
-    fn drop(&mut self) {
-        // SAFETY: `engine` is not used after this: `drop` runs once.
-        #[expect(unsafe_code, reason = "ManuallyDrop")]
-        let engine = unsafe { ManuallyDrop::take(&mut self.engine) };
-        // The device may use the ring until the kernel object is destroyed, so the QP keeps it until then.
-        self.qp.keep_send(engine.into_inner());
     }
 }

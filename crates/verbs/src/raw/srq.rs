@@ -3,7 +3,7 @@
 
 use crate::Holds;
 use crate::brief::brief;
-use crate::context::{ContextInner, Object, same_context};
+use crate::context::{ContextInner, Object, nobody};
 pub use crate::id::SrqId;
 use crate::label::Label;
 use crate::open::AnyDriver;
@@ -11,12 +11,13 @@ use crate::pd::{PdInner, ProtectionDomain};
 use crate::raw::cq::{Cq, CqInner};
 use crate::raw::receiver::{Receiver, RecvBatch, RecvGuard};
 use crate::xrcd::{XrcDomain, XrcdInner};
-use core::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use uverbs_core::attr::{SrqAttr, SrqAttrMask, SrqInitAttr};
-use uverbs_core::control::SrqHandle;
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::{BadWr, Driver, QueueError, QueueKind, SrqCreate, SrqParts};
+use uverbs_core::provider::{
+    BadWr, Driver, Life, Object as _, QpObject as _, QueueError, QueueKind, SrqCreate, SrqObject as _,
+    SrqParts,
+};
 use uverbs_core::sync::{Exclusive, LockError, Locked, Locking, Shared};
 use uverbs_core::wr::RecvWr;
 
@@ -27,12 +28,10 @@ pub(crate) struct Xrc<D: Driver> {
     cq: Arc<CqInner<D>>,
 }
 
-/// The kernel object of an SRQ; QPs hold it, so it outlives them.
+/// An SRQ; QPs hold it, so it outlives them.
 pub(crate) struct SrqInner<D: Driver> {
-    handle: Option<SrqHandle>,
-    shared: Arc<D::SrqShared>,
+    object: Life<D::Srq>,
     event_id: u64,
-    engine: Mutex<Option<D::SharedRecvQueue>>,
     /// What its receives own, if they do.
     holds: Holds<D>,
     context: Arc<ContextInner<D>>,
@@ -40,21 +39,17 @@ pub(crate) struct SrqInner<D: Driver> {
     _xrc: Option<Xrc<D>>,
 }
 
-brief!([D: Driver] SrqInner<D>, |this| "Srq {:?} of {}", this.handle.as_ref().map(SrqHandle::handle), this.context.name());
+brief!([D: Driver] SrqInner<D>, |this| "Srq {:?} of {}", this.object.object().ok().map(|srq| srq.handle().handle()), this.context.name());
 
 impl<D: Driver> SrqInner<D> {
-    pub(crate) fn context(&self) -> &Arc<ContextInner<D>> {
-        &self.context
-    }
-
     pub(crate) fn holds(&self) -> &Holds<D> {
         &self.holds
     }
 
     /// For a new QP or DC target of this queue.
-    pub(crate) fn has_user(&self, user: &D::QpShared) {
+    pub(crate) fn has_user(&self, user: &D::Qp) {
         if self.holds.any() {
-            self.context.driver().keep_removed(user);
+            user.keep_removed();
         }
     }
 
@@ -65,50 +60,36 @@ impl<D: Driver> SrqInner<D> {
 
     /// The receives that a QP or DC target had taken, and whose completions its reset or its destruction has removed, give their
     /// buffers back.
-    pub(crate) fn take_back(&self, user: &D::QpShared) {
+    pub(crate) fn take_back(&self, removed: &[u64]) {
         if self.holds.any() {
-            self.holds.drop_entries(&self.context.driver().take_removed(user));
+            self.holds.drop_entries(removed);
         }
     }
 
-    /// For the creation of QPs.
-    pub(crate) fn parts(&self) -> Result<(&SrqHandle, &Arc<D::SrqShared>)> {
-        let handle =
-            self.handle.as_ref().ok_or_else(|| Error::invalid("srq", "handle", "the SRQ is destroyed"))?;
-        Ok((handle, &self.shared))
+    /// For its verbs, and for the creation of QPs.
+    pub(crate) fn object(&self) -> Result<&D::Srq> {
+        self.object.object()
     }
-}
 
-impl<D: Driver> SrqInner<D> {
-    /// Destroys the kernel object. If the kernel refuses, the object remains.
+    /// Destroys the object. If the kernel refuses, it stays.
     fn destroy(&mut self) -> Result<()> {
-        let Some(handle) = self.handle.take() else { return Ok(()) };
-        #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-        // SAFETY: the SRQ's own parts; the engine is dropped after this, or leaked.
-        let destroyed = unsafe { self.context.driver().destroy_srq(handle, &self.shared) };
-        match destroyed {
-            Ok(_events) => {
-                self.context.forget_object(self.event_id);
-                self.holds.release(&self.context);
-                Ok(())
-            }
-            Err((handle, error)) => {
-                self.handle = Some(handle);
-                Err(error)
-            }
+        if self.object.destroy()?.is_some() {
+            self.holds.release(&self.context);
         }
+        Ok(())
     }
 }
 
 impl<D: Driver> Drop for SrqInner<D> {
     fn drop(&mut self) {
-        if let Err(error) = self.destroy() {
-            log::error!("{error}; its memory is leaked");
-            self.context.forget_object(self.event_id);
-            self.holds.leak();
-            // The device may still use the ring.
-            let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-            core::mem::forget((self.handle.take(), engine, self.shared.clone()));
+        self.context.forget_object(self.event_id);
+        match self.object.end() {
+            Ok(Some(_events)) => self.holds.release(&self.context),
+            Ok(None) => {}
+            Err(error) => {
+                log::error!("{error}; its memory is leaked");
+                self.holds.leak();
+            }
         }
     }
 }
@@ -157,7 +138,7 @@ impl<D: Driver> Drop for SrqInner<D> {
 /// # }
 /// ```
 pub struct Srq<L: Locking = Exclusive, D: Driver = AnyDriver> {
-    receiver: ManuallyDrop<Receiver<D::SharedRecvQueue, L>>,
+    receiver: Receiver<D::SharedRecvQueue, L>,
     inner: Arc<SrqInner<D>>,
     attr: SrqAttr,
 }
@@ -177,44 +158,28 @@ impl<D: Driver> ProtectionDomain<D> {
 impl<D: Driver, L: Locking> Srq<L, D> {
     fn create(pd: &ProtectionDomain<D>, attr: &SrqInitAttr, xrc: Option<Xrc<D>>) -> Result<Self> {
         let context = pd.inner().context();
-        if let Some(Xrc { xrcd, cq }) = &xrc {
-            same_context(context, xrcd.context(), "create_srq", "xrcd")?;
-            same_context(context, cq.context(), "create_srq", "cq")?;
-        }
-        let event_id = context.remember_object(Object::Srq(Weak::new()));
+        let event_id = context.remember_object(Object::Srq(nobody()));
         let create = || {
             let xrc = match &xrc {
-                Some(Xrc { xrcd, cq }) => {
-                    let (cq, shared) = cq.parts()?;
-                    Some((xrcd.handle()?, cq, shared))
-                }
+                Some(Xrc { xrcd, cq }) => Some((xrcd.handle()?, cq.object()?)),
                 None => None,
             };
             let pd_handle = pd.inner().handle()?;
             let create = SrqCreate { pd: pd_handle, attr, xrc, td: pd.td(), user_handle: event_id };
-            #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-            // SAFETY: all parents are of this context (the CQ and the XRC domain were checked above, the thread domain
-            // when the parent domain was allocated), and each handle is passed with the shared state of the same
-            // object. `SrqInner` holds the parents, and destroys the handle before it drops the other parts, or leaks
-            // them.
-            let parts = unsafe { context.driver().create_srq(&create) };
-            parts
+            context.driver().create_srq(&create)
         };
-        let SrqParts { handle, shared, queue, attr } =
-            create().inspect_err(|_| context.forget_object(event_id))?;
-        context.update_object(event_id, Object::Srq(Arc::downgrade(&shared)));
-        let label = Label::new(QueueKind::Srq, handle.handle(), attr.max_wr);
+        let SrqParts { srq, queue, attr } = create().inspect_err(|_| context.forget_object(event_id))?;
+        context.update_object(event_id, Object::Srq(Arc::downgrade(&srq.notify())));
+        let label = Label::new(QueueKind::Srq, srq.handle().handle(), attr.max_wr);
         let inner = SrqInner {
-            handle: Some(handle),
-            shared,
+            object: Life::new("srq", srq),
             event_id,
-            engine: Mutex::new(None),
             holds: Holds::default(),
             context: context.clone(),
             _pd: pd.inner().clone(),
             _xrc: xrc,
         };
-        Ok(Self { receiver: ManuallyDrop::new(Receiver::new(queue, label)), inner: Arc::new(inner), attr })
+        Ok(Self { receiver: Receiver::new(queue, label), inner: Arc::new(inner), attr })
     }
 
     /// Destroys it. On failure, which `Drop` would only log, returns it with the error. `EBUSY` while QPs use it.
@@ -264,7 +229,7 @@ impl<D: Driver, L: Locking> Srq<L, D> {
     /// # Errors
     /// `Unsupported` for other SRQs.
     pub fn srq_num(&self) -> Result<u32> {
-        let number = self.inner.parts()?.0.srq_num();
+        let number = self.inner.object()?.handle().srq_num();
         number.ok_or_else(|| Error::unsupported("get_srq_num", "only XRC SRQs have a number"))
     }
 
@@ -273,7 +238,7 @@ impl<D: Driver, L: Locking> Srq<L, D> {
     /// # Errors
     /// The kernel's error.
     pub fn query(&self) -> Result<SrqAttr> {
-        self.inner.parts()?.0.query()
+        self.inner.object()?.handle().query()
     }
 
     /// `ibv_post_srq_recv`, as C calls it.
@@ -300,19 +265,6 @@ impl<D: Driver, L: Locking> Srq<L, D> {
     }
 }
 
-fn modify<D: Driver>(
-    inner: &SrqInner<D>,
-    engine: &mut D::SharedRecvQueue,
-    attr: &SrqAttr,
-    mask: SrqAttrMask,
-) -> Result<()> {
-    let handle = inner.parts()?.0;
-    #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-    // SAFETY: the callers give the SRQ's own engine.
-    let modified = unsafe { inner.context.driver().modify_srq(handle, engine, attr, mask) };
-    modified
-}
-
 impl<D: Driver> Srq<Exclusive, D> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn engine_mut(&mut self) -> &mut D::SharedRecvQueue {
@@ -325,7 +277,7 @@ impl<D: Driver> Srq<Exclusive, D> {
     /// `Unsupported` for a size on a device that can't resize; otherwise the kernel's error. A shared queue: `EBUSY` if
     /// this thread holds the lock.
     pub fn modify(&mut self, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()> {
-        modify(&self.inner, self.receiver.engine_mut(), attr, mask)
+        self.inner.object()?.modify(self.receiver.engine_mut(), attr, mask)
     }
 
     /// Opens a batch of receives.
@@ -357,7 +309,7 @@ impl<D: Driver> Srq<Shared, D> {
     /// this thread holds the lock.
     pub fn modify(&self, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()> {
         let busy = |_| Error::os("modify_srq", "srq: locked by this thread", uverbs_core::Errno::EBUSY);
-        modify(&self.inner, self.receiver.lock().map_err(busy)?.engine_mut(), attr, mask)
+        self.inner.object()?.modify(self.receiver.lock().map_err(busy)?.engine_mut(), attr, mask)
     }
 
     /// Waits for the lock; an error if this thread holds it already, or in a child of fork(2).
@@ -368,15 +320,5 @@ impl<D: Driver> Srq<Shared, D> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn lock(&self) -> Result<RecvGuard<'_, D::SharedRecvQueue>, LockError> {
         self.receiver.lock()
-    }
-}
-
-impl<D: Driver, L: Locking> Drop for Srq<L, D> {
-    fn drop(&mut self) {
-        // SAFETY: `receiver` is not used after this: `drop` runs once.
-        #[expect(unsafe_code, reason = "ManuallyDrop")]
-        let receiver = unsafe { ManuallyDrop::take(&mut self.receiver) };
-        // The device may use the ring until the kernel object is destroyed.
-        *self.inner.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver.into_engine());
     }
 }

@@ -3,63 +3,51 @@
 //! (ibv_create_wq(3), ibv_create_rwq_ind_table(3), ibv_create_qp_ex(3)).
 
 use crate::brief::brief;
-use crate::context::{ContextInner, Object, same_context};
+use crate::context::{ContextInner, Object, nobody, same_context};
 use crate::event::QpEvents;
 use crate::label::Label;
 use crate::open::AnyDriver;
 use crate::pd::{PdInner, ProtectionDomain};
 use crate::raw::cq::{Cq, CqInner};
 use crate::raw::receiver::Receiver;
-use core::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use uverbs_core::attr::{RxHashConf, WqAttr, WqInitAttr, WqState};
-use uverbs_core::control::{self, QpHandle, RwqIndTableHandle, WqHandle};
+use uverbs_core::control::{self, RwqIndTableHandle};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Uhw;
-use uverbs_core::provider::{Driver, QueueError, QueueKind, RssQpCreate, WqCreate, WqParts};
+use uverbs_core::provider::{
+    Driver, Life, Object as _, QueueError, QueueKind, RssQpCreate, WqCreate, WqObject as _, WqParts,
+};
 use uverbs_core::sync::{Exclusive, LockError, Locking, Shared};
 
 pub use crate::raw::receiver::{RecvBatch, RecvGuard};
 
-/// The kernel object of a WQ; tables hold it, so it outlives them.
+/// A WQ; tables hold it, so it outlives them.
 struct WqInner<D: Driver> {
-    handle: Option<WqHandle>,
-    shared: Arc<D::QpShared>,
+    object: Life<D::Wq>,
     event_id: u64,
-    /// The engine, after its face was dropped.
-    engine: Mutex<Option<D::RecvQueue>>,
     context: Arc<ContextInner<D>>,
     _cq: Arc<CqInner<D>>,
     _pd: Arc<PdInner<D>>,
 }
 
-brief!([D: Driver] WqInner<D>, |this| "Wq {:#x} of {}", this.handle.as_ref().map_or(0, WqHandle::wq_num), this.context.name());
+brief!([D: Driver] WqInner<D>, |this| "Wq {:#x} of {}", this.wq_num(), this.context.name());
 
 impl<D: Driver> WqInner<D> {
-    fn handle(&self) -> Result<&WqHandle> {
-        self.handle.as_ref().ok_or_else(|| Error::invalid("wq", "handle", "the WQ is destroyed"))
+    fn wq_num(&self) -> u32 {
+        self.object.object().map_or(0, |wq| wq.handle().wq_num())
     }
 }
 
 impl<D: Driver> Drop for WqInner<D> {
     fn drop(&mut self) {
-        let Some(handle) = self.handle.take() else { return };
         self.context.forget_object(self.event_id);
-        #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-        // SAFETY: the WQ's own parts; the engine is dropped after this, or leaked.
-        let destroyed = unsafe { self.context.driver().destroy_wq(handle, &self.shared) };
-        if let Err((handle, error)) = destroyed {
-            log::error!("{error}; its memory is leaked");
-            // The device may still use the ring.
-            let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-            core::mem::forget((handle, engine, self.shared.clone()));
-        }
     }
 }
 
 /// A work queue: receives without a QP.
 pub struct Wq<L: Locking = Exclusive, D: Driver = AnyDriver> {
-    receiver: ManuallyDrop<Receiver<D::RecvQueue, L>>,
+    receiver: Receiver<D::RecvQueue, L>,
     inner: Arc<WqInner<D>>,
     attr: WqInitAttr,
 }
@@ -74,32 +62,28 @@ impl<D: Driver> ProtectionDomain<D> {
     /// kernel's error.
     pub fn create_wq<L: Locking, LC: Locking>(&self, cq: &Cq<LC, D>, attr: &WqInitAttr) -> Result<Wq<L, D>> {
         let context = self.inner().context();
-        same_context(context, cq.inner().context(), "create_wq", "cq")?;
-        let event_id = context.remember_object(Object::Wq(0, Weak::new()));
+        let event_id = context.remember_object(Object::Wq(0, nobody()));
         let create = || {
-            let create =
-                WqCreate { pd: self.inner().handle()?, cq: cq.inner().parts()?, attr, user_handle: event_id };
-            #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-            // SAFETY: the CQ is of this context (checked above), and its handle is passed with its own shared state.
-            // `WqInner` holds the CQ and the PD, and destroys the handle before it drops the other parts, or leaks
-            // them.
-            let parts = unsafe { context.driver().create_wq(&create) };
-            parts
+            let create = WqCreate {
+                pd: self.inner().handle()?,
+                cq: cq.inner().object()?,
+                attr,
+                user_handle: event_id,
+            };
+            context.driver().create_wq(&create)
         };
-        let WqParts { handle, shared, queue, attr } =
-            create().inspect_err(|_| context.forget_object(event_id))?;
-        context.update_object(event_id, Object::Wq(handle.wq_num(), Arc::downgrade(&shared)));
-        let label = Label::new(QueueKind::Wq, handle.wq_num(), attr.max_wr);
+        let WqParts { wq, queue, attr } = create().inspect_err(|_| context.forget_object(event_id))?;
+        let wq_num = wq.handle().wq_num();
+        context.update_object(event_id, Object::Wq(wq_num, Arc::downgrade(&wq.notify())));
+        let label = Label::new(QueueKind::Wq, wq_num, attr.max_wr);
         let inner = WqInner {
-            handle: Some(handle),
-            shared,
+            object: Life::new("wq", wq),
             event_id,
-            engine: Mutex::new(None),
             context: context.clone(),
             _cq: cq.inner().clone(),
             _pd: self.inner().clone(),
         };
-        Ok(Wq { receiver: ManuallyDrop::new(Receiver::new(queue, label)), inner: Arc::new(inner), attr })
+        Ok(Wq { receiver: Receiver::new(queue, label), inner: Arc::new(inner), attr })
     }
 
     /// `ibv_create_qp_ex` with `rx_hash_conf`: a raw packet QP without queues of its own, which distributes the packets
@@ -110,8 +94,7 @@ impl<D: Driver> ProtectionDomain<D> {
     /// the kernel's error.
     pub fn create_rss_qp(&self, table: &RwqIndTable<D>, hash: RxHashConf<'_>) -> Result<RssQp<D>> {
         let context = self.inner().context();
-        same_context(context, &table.inner.context, "create_qp", "rwq_ind_tbl")?;
-        let event_id = context.remember_object(Object::Qp(QpEvents::new(0), Weak::new()));
+        let event_id = context.remember_object(Object::Qp(QpEvents::new(0), nobody()));
         let create = || {
             context.driver().create_rss_qp(&RssQpCreate {
                 pd: self.inner().handle()?,
@@ -120,10 +103,10 @@ impl<D: Driver> ProtectionDomain<D> {
                 user_handle: event_id,
             })
         };
-        let handle = create().inspect_err(|_| context.forget_object(event_id))?;
-        context.update_object(event_id, Object::Qp(QpEvents::new(handle.qp_num()), Weak::new()));
+        let qp = create().inspect_err(|_| context.forget_object(event_id))?;
+        context.update_object(event_id, Object::Qp(QpEvents::new(qp.handle().qp_num()), nobody()));
         let inner = RssInner {
-            handle: Some(handle),
+            object: Life::new("qp", qp),
             event_id,
             _table: table.inner.clone(),
             _pd: self.inner().clone(),
@@ -137,7 +120,7 @@ impl<D: Driver, L: Locking> Wq<L, D> {
     /// The number of the WQ.
     #[must_use]
     pub fn wq_num(&self) -> u32 {
-        self.inner.handle.as_ref().map_or(0, WqHandle::wq_num)
+        self.inner.wq_num()
     }
 
     /// The actual attributes; its sizes are at least the requested ones.
@@ -151,11 +134,7 @@ impl<D: Driver, L: Locking> Wq<L, D> {
     /// # Errors
     /// The kernel's error.
     pub fn modify(&self, attr: &WqAttr) -> Result<()> {
-        let handle = self.inner.handle()?;
-        #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-        // SAFETY: the WQ's own parts.
-        let modified = unsafe { self.inner.context.driver().modify_wq(handle, &self.inner.shared, attr) };
-        modified
+        self.inner.object.object()?.modify(attr)
     }
 
     /// Changes only the state; receives can be posted in RDY.
@@ -201,30 +180,9 @@ impl<D: Driver> Wq<Shared, D> {
     }
 }
 
-impl<D: Driver, L: Locking> Drop for Wq<L, D> {
-    fn drop(&mut self) {
-        // SAFETY: `receiver` is not used after this: `drop` runs once.
-        #[expect(unsafe_code, reason = "ManuallyDrop")]
-        let receiver = unsafe { ManuallyDrop::take(&mut self.receiver) };
-        // The device may use the ring until the kernel object is destroyed.
-        *self.inner.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver.into_engine());
-    }
-}
-
-/// A work queue in a table.
-trait Entry<D: Driver>: Send + Sync + core::fmt::Debug {
-    fn handle(&self) -> Result<&WqHandle>;
-}
-
-impl<D: Driver> Entry<D> for WqInner<D> {
-    fn handle(&self) -> Result<&WqHandle> {
-        self.handle()
-    }
-}
-
 struct TableInner<D: Driver> {
     handle: Option<RwqIndTableHandle>,
-    _wqs: Vec<Arc<dyn Entry<D>>>,
+    _wqs: Vec<Arc<WqInner<D>>>,
     context: Arc<ContextInner<D>>,
 }
 
@@ -264,14 +222,14 @@ impl<D: Driver> RwqIndTable<D> {
             return Err(Error::invalid(VERB, "ind_tbl", "no work queues"));
         };
         let context = &first.inner.context;
-        let wqs: Vec<Arc<dyn Entry<D>>> = wqs
+        let wqs: Vec<_> = wqs
             .iter()
             .map(|wq| {
                 same_context(context, &wq.inner.context, VERB, "ind_tbl")?;
-                Ok(wq.inner.clone() as Arc<dyn Entry<D>>)
+                Ok(wq.inner.clone())
             })
             .collect::<Result<_>>()?;
-        let handles: Vec<&WqHandle> = wqs.iter().map(|wq| wq.handle()).collect::<Result<_>>()?;
+        let handles: Vec<_> = wqs.iter().map(|wq| Ok(wq.object.object()?.handle())).collect::<Result<_>>()?;
         let handle = control::wq::create_rwq_ind_table(context.kernel(), &handles, Uhw::none())?;
         let context = context.clone();
         Ok(Self { inner: Arc::new(TableInner { handle: Some(handle), _wqs: wqs, context }) })
@@ -279,25 +237,18 @@ impl<D: Driver> RwqIndTable<D> {
 }
 
 struct RssInner<D: Driver> {
-    handle: Option<QpHandle>,
+    object: Life<D::Qp>,
     event_id: u64,
     _table: Arc<TableInner<D>>,
     _pd: Arc<PdInner<D>>,
     context: Arc<ContextInner<D>>,
 }
 
-brief!([D: Driver] RssInner<D>, |this| "RssQp {:#x} of {}", this.handle.as_ref().map_or(0, QpHandle::qp_num), this.context.name());
+brief!([D: Driver] RssInner<D>, |this| "RssQp {:#x} of {}", this.object.object().map_or(0, |qp| qp.handle().qp_num()), this.context.name());
 
 impl<D: Driver> Drop for RssInner<D> {
     fn drop(&mut self) {
         self.context.forget_object(self.event_id);
-        let Some(handle) = self.handle.take() else { return };
-        #[expect(unsafe_code, reason = "a verb of any QP")]
-        // SAFETY: the QP has no queues.
-        let destroyed = unsafe { handle.destroy() };
-        if let Err((_, error)) = destroyed {
-            log::error!("{error}");
-        }
     }
 }
 
@@ -310,8 +261,8 @@ pub struct RssQp<D: Driver = AnyDriver> {
 brief!([D: Driver] RssQp<D>, |this| "{:?}", this.inner);
 
 impl<D: Driver> RssQp<D> {
-    pub(crate) fn handle(&self) -> Result<&QpHandle> {
-        self.inner.handle.as_ref().ok_or_else(|| Error::invalid("qp", "handle", "the QP is destroyed"))
+    pub(crate) fn object(&self) -> Result<&D::Qp> {
+        self.inner.object.object()
     }
 
     pub(crate) fn context(&self) -> &Arc<ContextInner<D>> {

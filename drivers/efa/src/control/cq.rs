@@ -3,12 +3,15 @@
 #![expect(unsafe_code)]
 // UNSAFETY: the private input of commands may contain addresses; those here contain none.
 
+use super::object::Cq;
 use super::{Efa, no_memory, refused};
 use crate::memory::{CqRing, Doorbell};
 use crate::{CompletionQueue, CqState};
+use std::sync::Arc;
 use uverbs_core::attr::{CqFlags, CqInitAttr, WcExFlags};
 use uverbs_core::control::{CompChannelHandle, CqHandle, cq};
 use uverbs_core::kernel::{Protection, Uhw, page_size};
+use uverbs_core::provider::{CompletionQueue as _, CqParts, Kept};
 use uverbs_core::{Error, Result};
 use uverbs_efa_hw::io::RxCdescEx;
 use uverbs_uapi::efa::{
@@ -38,7 +41,7 @@ impl Efa {
         options: CqOptions,
         channel: Option<&CompChannelHandle>,
         user_handle: u64,
-    ) -> Result<(CqHandle, CompletionQueue)> {
+    ) -> Result<CqParts<Self>> {
         let missing = |what: String| Err(Error::unsupported(VERB, what));
         let fields = attr.wc_flags.difference(WcExFlags::STANDARD);
         if !fields.is_empty() {
@@ -70,7 +73,10 @@ impl Efa {
         let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
         let handle = cq::create(&self.kernel, &attr.cqe(entries), channel, user_handle, uhw)?;
         match self.map_cq(&handle, &resp, channel.is_some()) {
-            Ok(queue) => Ok((handle, queue)),
+            Ok(queue) => {
+                let cq = Cq(Kept::new(handle, Arc::clone(queue.shared())));
+                Ok(CqParts { cq, cqe: queue.cqe(), queue })
+            }
             Err(error) => {
                 let _ = handle.destroy();
                 Err(error)

@@ -9,13 +9,15 @@
 mod ah;
 mod cq;
 mod driver;
+mod object;
 mod qp;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use ah::MrInterconnects;
 pub use cq::CqOptions;
-pub use qp::{QpOptions, Queues};
+pub use object::{Cq, Qp};
+pub use qp::QpOptions;
 
 use core::sync::atomic::{AtomicU16, Ordering};
 use std::io;
@@ -44,7 +46,7 @@ pub struct Efa {
     /// How many QPs there were of each number, modulo the length.
     generations: Box<[AtomicU16]>,
     /// Held while a QP is created, and while one is destroyed and its completions are removed: the device may use the number again.
-    numbers: ProcessMutex<()>,
+    numbers: Arc<ProcessMutex<()>>,
 }
 
 /// What the device has: `efadv_query_device`, and the limits of its queues.
@@ -163,7 +165,7 @@ impl Efa {
         let numbers = attr.max_qp.clamp(1, 1 << 16).next_power_of_two();
         let generations = (0..numbers).map(|_| AtomicU16::new(0)).collect();
         let barrier = ControlBarrier::register();
-        Ok((Self { kernel, barrier, limits, generations, numbers: ProcessMutex::new(()) }, info))
+        Ok((Self { kernel, barrier, limits, generations, numbers: Arc::default() }, info))
     }
 
     /// What the device has.

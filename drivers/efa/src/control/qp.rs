@@ -3,6 +3,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: the private input of commands may contain addresses, those here contain none; and the verbs of handles have contracts.
 
+use super::object::{Cq, Qp, State};
 use super::{Efa, no_memory, refused};
 use crate::memory::{RecvRing, SendRing};
 use crate::shared::QpShared;
@@ -10,10 +11,11 @@ use crate::table::Table;
 use crate::wqe::SendConfig;
 use crate::{CqShared, RecvQueue, SendQueue};
 use std::sync::Arc;
-use uverbs_core::attr::{QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, SendOpsFlags, transition};
+use uverbs_core::attr::{QpCap, QpInitAttr, QpState, QpType, SendOpsFlags};
 use uverbs_core::control::{QpHandle, QpParents, qp};
 use uverbs_core::kernel::{Protection, Uhw, page_size};
 use uverbs_core::provider::opcodes::{builder_opcodes, opcode_bit, opcodes};
+use uverbs_core::provider::{Kept, Object as _, QpCreate, QpParts};
 use uverbs_core::wr::{SendFlags, WrOpcode};
 use uverbs_core::{Errno, Error, Result};
 use uverbs_efa_hw::io::{EFA_IO_TX_DESC_INLINE_MAX_SIZE, RxDesc, TxWqe, TxWqe128};
@@ -34,23 +36,7 @@ pub struct QpOptions {
     pub sl: u8,
 }
 
-/// The queues of a new QP.
-#[derive(Debug)]
-pub struct Queues {
-    /// The kernel's object.
-    pub handle: QpHandle,
-    /// The state that the queues share with control calls.
-    pub shared: Arc<QpShared>,
-    /// The send queue.
-    pub send: SendQueue,
-    /// The receive queue.
-    pub recv: RecvQueue,
-    /// The sizes.
-    pub cap: QpCap,
-}
-
 const CREATE: &str = "create_qp";
-const MODIFY: &str = "modify_qp";
 
 /// The sizes of a QP's queues.
 #[derive(Clone, Copy, Debug)]
@@ -159,20 +145,19 @@ impl Efa {
         Ok(Sizes { sends, wide, descriptors, cap })
     }
 
-    /// Creates a QP with these options, whose CQs are of this context.
+    /// Creates a QP with these options.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the device lacks the type, an operation or an option; otherwise a size is out of range, or the kernel
-    /// refuses.
-    pub fn new_qp(
-        &self,
-        parents: QpParents<'_>,
-        cqs: (&Arc<CqShared>, &Arc<CqShared>),
-        attr: &QpInitAttr,
-        options: QpOptions,
-        user_handle: u64,
-    ) -> Result<Queues> {
-        self.check_qp(attr, options, parents.srq.is_some())?;
+    /// [`Error::Unsupported`] if the device lacks the type, an operation or an option; [`Error::Invalid`] for an object of another
+    /// context; otherwise a size is out of range, or the kernel refuses.
+    pub fn new_qp(&self, create: &QpCreate<'_, Self>, options: QpOptions) -> Result<QpParts<Self>> {
+        create.check(&self.kernel)?;
+        let attr = create.attr;
+        let (Some(send_cq), Some(recv_cq)) = (create.send_cq, create.recv_cq) else {
+            return Err(Error::unsupported(CREATE, format!("efa has no {} QPs", attr.qp_type)));
+        };
+        let cqs = (send_cq.shared(), recv_cq.shared());
+        self.check_qp(attr, options, create.srq.is_some())?;
         let sizes = self.sizes(&attr.cap, options)?;
         let request = efa_ibv_create_qp {
             rq_ring_size: sizes.descriptors * size_of::<RxDesc>() as u32,
@@ -188,9 +173,20 @@ impl Efa {
         let _one = self.numbers.lock().map_err(forked)?;
         // SAFETY: the request has numbers and names no memory.
         let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
-        let (handle, _) = qp::create(parents, &asked, user_handle, uhw)?;
+        let parents = QpParents {
+            pd: create.pd,
+            send_cq: create.send_cq.map(Cq::handle),
+            recv_cq: create.recv_cq.map(Cq::handle),
+            srq: None,
+            xrcd: create.xrcd,
+        };
+        let (handle, _) = qp::create(parents, &asked, create.user_handle, uhw)?;
         match self.queues(&handle, cqs, attr, options, sizes, &resp) {
-            Ok((shared, send, recv)) => Ok(Queues { handle, shared, send, recv, cap: sizes.cap }),
+            Ok((shared, send, recv)) => {
+                let state = State { shared, numbers: Arc::clone(&self.numbers) };
+                let qp = Qp(Kept::new(handle, state));
+                Ok(QpParts { qp, send: Some(send), recv: Some(recv), cap: sizes.cap })
+            }
             Err(error) => {
                 // SAFETY: the object has no other user yet.
                 let _ = unsafe { handle.destroy() };
@@ -269,71 +265,5 @@ impl Efa {
             always: if attr.sq_sig_all { SendFlags::SIGNALED } else { SendFlags::empty() },
             max_batch,
         }
-    }
-
-    /// Changes a QP. States that end posts are stored before the kernel changes the QP, the others after it.
-    ///
-    /// # Safety
-    /// The handle and the shared state are those of one QP of this context.
-    pub(super) unsafe fn change_qp(
-        handle: &QpHandle,
-        shared: &QpShared,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-    ) -> Result<()> {
-        let _one = shared.access.modify()?;
-        let (before, target) = (shared.state(), mask.contains(QpAttrMask::STATE).then_some(attr.qp_state));
-        let waiting = |errno| Error::os(MODIFY, "waiting for posts", errno);
-        match target {
-            Some(QpState::RESET) => shared.close_all().map_err(waiting)?,
-            Some(QpState::ERR) => shared.close(QpState::ERR).map_err(waiting)?,
-            _ => {}
-        }
-        // SAFETY: the handle belongs to `shared` (the contract of this function), whose state is updated here.
-        let result = unsafe { handle.modify(Some(before), attr, mask, Uhw::none()) };
-        let result = result.map_err(|error| explain(handle, before, target.unwrap_or(before), mask, error));
-        match target {
-            Some(QpState::RESET | QpState::ERR) if result.is_err() => shared.open(before),
-            Some(QpState::RESET) if !shared.reset() && !shared.is_forked() => {
-                return Err(Error::protocol(MODIFY, "a CQ of the QP is lost: it has to be destroyed"));
-            }
-            Some(state) if result.is_ok() => shared.open(state),
-            _ => {}
-        }
-        result
-    }
-
-    /// Destroys a QP, and removes what is left of it in its CQs. No post is in progress when the kernel destroys it, because the memory of its
-    /// send queue may be that of another QP then.
-    ///
-    /// # Safety
-    /// As [`change_qp`](Self::change_qp).
-    pub(super) unsafe fn end_qp(
-        &self,
-        handle: QpHandle,
-        shared: &QpShared,
-    ) -> Result<u32, (QpHandle, Error)> {
-        let before = shared.state();
-        if let Err(errno) = shared.close_all() {
-            return Err((handle, Error::os("destroy_qp", "waiting for posts", errno)));
-        }
-        // In a child of fork(2) no other thread creates a QP.
-        let _one = self.numbers.lock();
-        // SAFETY: the handle belongs to `shared` (the contract of this function), whose queues are closed.
-        unsafe { handle.destroy() }.inspect(|_| shared.detach()).inspect_err(|_| shared.open(before))
-    }
-}
-
-/// The error of a transition. Core has no table for the driver's type; SRD has the transitions of UD, and the retries of a message that found no
-/// receive (`srd_qp_state_table` in `efa_verbs.c`).
-fn explain(handle: &QpHandle, from: QpState, to: QpState, mask: QpAttrMask, error: Error) -> Error {
-    if handle.qp_type() != QpType::Driver || !matches!(error, Error::Invalid { field: "attr_mask", .. }) {
-        return error;
-    }
-    let is_start = (from, to) == (QpState::RTR, QpState::RTS);
-    let as_ud = if is_start { mask.difference(QpAttrMask::RNR_RETRY) } else { mask };
-    match transition::explain(QpType::Ud, from, to, as_ud) {
-        Some(reason) => Error::invalid(MODIFY, "attr_mask", format!("{reason}, whose rules SRD has")),
-        None => Error::os(MODIFY, format!("SRD qp {:#x}", handle.qp_num()), Errno::EINVAL),
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The control path over a simulated kernel: its commands, their order against the queues, and the effects of invalid answers.
 #![expect(unsafe_code)]
-// UNSAFETY: calls verbs with the parts of one object; the kernel is simulated, and no device accesses memory.
+// UNSAFETY: calls unsafe verbs; the kernel is simulated, and no device accesses memory.
 
 use super::{CqOptions, Efa, MrInterconnects, QpOptions};
 use crate::testing::{Bells, Words, decode};
@@ -11,7 +11,8 @@ use uverbs_core::attr::*;
 use uverbs_core::control::*;
 use uverbs_core::kernel::{DoorbellPage, Kernel, Mapping, Protection, RawCommand};
 use uverbs_core::provider::{
-    CqParts, Dest, Driver, Op, PostError, QpCreate, QpParts, SendQueue as _, To, Wr,
+    CqParts, Dest, Driver, Object as _, Op, PostError, QpCreate, QpObject as _, QpParts, SendQueue as _, To,
+    Wr,
 };
 use uverbs_core::{Errno, Error};
 use uverbs_testkit::kernel::{Script, Scripted};
@@ -288,13 +289,12 @@ impl Stage {
     }
 
     fn cq(&self) -> CqParts<Efa> {
-        // SAFETY: the kernel is simulated.
-        unsafe { self.efa.create_cq(&CqInitAttr::new(100), None, 0) }.unwrap()
+        self.efa.create_cq(&CqInitAttr::new(100), None, 0).unwrap()
     }
 
-    fn qp(&self, cq: &CqParts<Efa>, attr: &QpInitAttr) -> Result<QpParts<Efa>, Error> {
-        let cq = Some((&cq.handle, &cq.shared));
-        let create = QpCreate {
+    fn create<'a>(&'a self, cq: &'a CqParts<Efa>, attr: &'a QpInitAttr) -> QpCreate<'a, Efa> {
+        let cq = Some(&cq.cq);
+        QpCreate {
             pd: Some(&self.pd),
             send_cq: cq,
             recv_cq: cq,
@@ -305,16 +305,18 @@ impl Stage {
             exclusive: true,
             data_in_completions: false,
             user_handle: 0,
-        };
-        // SAFETY: the kernel is simulated; the parts of the CQ are of one CQ.
-        unsafe { self.efa.create_qp(&create) }
+        }
+    }
+
+    fn qp(&self, cq: &CqParts<Efa>, attr: &QpInitAttr) -> Result<QpParts<Efa>, Error> {
+        // SAFETY: no data in completions.
+        unsafe { self.efa.create_qp(&self.create(cq, attr)) }
     }
 
     fn modify(&self, qp: &QpParts<Efa>, state: QpState) -> Result<(), Error> {
         let mut attr = QpAttr::default();
         attr.qp_state = state;
-        // SAFETY: the parts are of one QP.
-        unsafe { self.efa.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::STATE) }
+        qp.qp.modify(&attr, QpAttrMask::STATE)
     }
 }
 
@@ -359,10 +361,10 @@ fn a_cq_asks_for_wide_entries_in_all_sub_cqs() {
 
     let (channel, options) =
         (comp_channel::create(stage.efa.kernel()).unwrap(), CqOptions { source_gid: true });
-    let (handle, _) = stage.efa.new_cq(&CqInitAttr::new(1), options, Some(&channel), 0).unwrap();
+    let cq = stage.efa.new_cq(&CqInitAttr::new(1), options, Some(&channel), 0).unwrap();
     let request: efa_ibv_create_cq = stage.kernel.private();
     assert_eq!(request.flags, EFA_CREATE_CQ_WITH_COMPLETION_CHANNEL | EFA_CREATE_CQ_WITH_SGID);
-    handle.destroy().unwrap();
+    cq.cq.destroy().unwrap();
 
     let plain = Stage::new(|state| state.device.device_caps = 0);
     let unsupported = |attr: CqInitAttr, options, channel| {
@@ -386,8 +388,7 @@ fn a_cq_whose_answer_is_wrong_is_destroyed() {
     ];
     for (i, wrong) in wrong.into_iter().enumerate() {
         let stage = Stage::new(wrong);
-        // SAFETY: the kernel is simulated.
-        let error = unsafe { stage.efa.create_cq(&CqInitAttr::new(100), None, 0) }.unwrap_err();
+        let error = stage.efa.create_cq(&CqInitAttr::new(100), None, 0).unwrap_err();
         assert!(matches!(error, Error::Protocol { .. } | Error::Os { .. }), "{i}: {error}");
         assert_eq!(stage.kernel.log(), ["destroy cq"], "{i}");
     }
@@ -406,22 +407,17 @@ fn a_qp_has_the_sizes_of_libefa() {
         let stage = Stage::new(|_| ());
         let cq = stage.cq();
         let options = QpOptions { inline_write, unsolicited_write_recv: inline_write, sl: 5 };
-        let parents = QpParents {
-            pd: Some(&stage.pd),
-            send_cq: Some(&cq.handle),
-            recv_cq: Some(&cq.handle),
-            ..QpParents::default()
-        };
-        let queues =
-            stage.efa.new_qp(parents, (&cq.shared, &cq.shared), &srd(wrs, inline), options, 0).unwrap();
+        let attr = srd(wrs, inline);
+        let queues = stage.efa.new_qp(&stage.create(&cq, &attr), options).unwrap();
         let request: efa_ibv_create_qp = stage.kernel.private();
         assert_eq!((queues.cap.max_send_wr, request.sq_ring_size), (entries, bytes));
         // 30 buffers, rounded up.
         assert_eq!((queues.cap.max_recv_wr, request.rq_ring_size), (10, 32 * 16));
         assert_eq!((request.driver_qp_type, request.flags, request.sl), (0, inline_write.into(), 5));
-        assert_eq!((queues.send.capacity(), queues.recv.capacity(), queues.recv.max_sge()), (entries, 10, 3));
+        let (send, recv) = (queues.send.unwrap(), queues.recv.unwrap());
+        assert_eq!((send.capacity(), recv.capacity(), recv.max_sge()), (entries, 10, 3));
         let batch = if bytes / entries == 128 { 2 } else { 4 };
-        assert_eq!(queues.send.config().max_batch, batch, "units of 64 bytes");
+        assert_eq!(send.config().max_batch, batch, "units of 64 bytes");
         assert_eq!(stage.kernel.log(), [format!("create qp {entries}+10")]);
     }
 }
@@ -503,7 +499,7 @@ fn the_queues_are_closed_while_the_kernel_resets_or_destroys() {
     let stage = Stage::new(|_| ());
     let cq = stage.cq();
     let mut qp = stage.qp(&cq, &srd(1, 0)).unwrap();
-    stage.kernel.with(|state| state.watched = Some(Arc::clone(&qp.shared)));
+    stage.kernel.with(|state| state.watched = Some(Arc::clone(qp.qp.shared())));
     stage.kernel.log();
     for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
         assert_eq!(post(&mut qp), Err(PostError::BadState));
@@ -536,14 +532,11 @@ fn the_queues_are_closed_while_the_kernel_resets_or_destroys() {
     post(&mut qp).unwrap();
     assert_eq!(stage.kernel.bells.take(), [(0x20, 1)], "the queue begins again");
 
-    let QpParts { handle, shared, .. } = qp;
     stage.kernel.with(|state| state.refuse_destroy = true);
-    // SAFETY: the parts are of one QP, whose queues are not used.
-    let (handle, _) = unsafe { stage.efa.destroy_qp(handle, &shared) }.unwrap_err();
-    assert_eq!(shared.state(), QpState::RTS);
+    let (object, _) = qp.qp.destroy().unwrap_err();
+    assert_eq!(object.shared().state(), QpState::RTS);
     stage.kernel.with(|state| state.refuse_destroy = false);
-    // SAFETY: as above.
-    unsafe { stage.efa.destroy_qp(handle, &shared) }.unwrap();
+    object.destroy().unwrap();
     assert_eq!(stage.kernel.log()[0], format!("destroy qp in {:?}", Some(closed)));
 }
 
@@ -555,17 +548,14 @@ fn a_refused_transition_is_explained_by_the_rules_of_srd() {
     let error = |state: QpState, mask| {
         let mut attr = QpAttr::default();
         (attr.qp_state, attr.port_num) = (state, 1);
-        // SAFETY: the parts are of one QP.
-        unsafe { stage.efa.modify_qp(&qp.handle, &qp.shared, &attr, mask | QpAttrMask::STATE) }
-            .unwrap_err()
-            .to_string()
+        qp.qp.modify(&attr, mask | QpAttrMask::STATE).unwrap_err().to_string()
     };
     let lacks = error(QpState::INIT, QpAttrMask::PORT | QpAttrMask::PKEY_INDEX);
     assert!(lacks.contains("lacks QKEY") && lacks.contains("SRD"), "{lacks}");
     let all = QpAttrMask::PORT | QpAttrMask::PKEY_INDEX | QpAttrMask::QKEY;
     let other = error(QpState::INIT, all);
     assert!(other.contains("EINVAL") && !other.contains("lacks"), "{other}");
-    qp.shared.open(QpState::RTR);
+    qp.qp.shared().open(QpState::RTR);
     let other = error(QpState::RTS, QpAttrMask::SQ_PSN | QpAttrMask::RNR_RETRY);
     assert!(other.contains("EINVAL"), "{other}");
     let av = error(QpState::RTS, QpAttrMask::SQ_PSN | QpAttrMask::TIMEOUT);
@@ -585,8 +575,7 @@ fn a_number_that_is_used_again_has_another_generation() {
         post(&mut qp).unwrap();
         let entry = stage.kernel.with(|state| state.send_queue.bytes(SQ_OFFSET as usize, 64));
         numbers.push(decode(&entry, false).req_id);
-        // SAFETY: the parts are of one QP, whose queues are not used.
-        unsafe { stage.efa.destroy_qp(qp.handle, &qp.shared) }.unwrap();
+        qp.qp.destroy().unwrap();
     }
     assert_eq!(numbers, [16, 32, 48]);
 }
@@ -607,4 +596,20 @@ fn a_region_reports_its_interconnects() {
     let stage = Stage::new(|_| ());
     let queried = stage.efa.query_mr_of(6).unwrap();
     assert_eq!(queried, MrInterconnects { recv: Some(3), rdma_read: None, rdma_recv: Some(5) });
+}
+
+#[test]
+fn objects_of_two_contexts_are_refused_and_dropped_ones_are_leaked() {
+    let (here, other) = (Stage::new(|_| ()), Stage::new(|_| ()));
+    let (cq, foreign, attr) = (here.cq(), other.cq(), srd(1, 0));
+    let create = QpCreate { recv_cq: Some(&foreign.cq), ..here.create(&cq, &attr) };
+    let error = here.efa.new_qp(&create, QpOptions::default()).unwrap_err().to_string();
+    assert!(error.starts_with("create_qp: invalid recv_cq: created from another context"), "{error}");
+    assert!(here.kernel.log().is_empty(), "no command");
+    let QpParts { qp, send, recv, .. } = here.qp(&cq, &attr).unwrap();
+    let shared = Arc::clone(qp.shared());
+    here.kernel.log();
+    drop((send, recv));
+    let _ = Some(qp);
+    assert!(Arc::strong_count(&shared) > 1 && here.kernel.log().is_empty());
 }

@@ -1,32 +1,120 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Creating and resizing completion queues.
 
-use super::Mlx5;
+use super::{Mlx5, no_memory};
 use crate::control::calls::{self, CqRequest};
 use crate::control::size;
-use crate::cq::{Clock, CompletionQueue, CqConfig, CqRing, CqeVersion, RingOwner};
-use crate::memory::{Allocator, MemoryUse, QueueBuf};
+use crate::cq::{Clock, CompletionQueue, CqConfig, CqRing, CqShared, CqeVersion, RingOwner};
+use crate::memory::{Allocator, MemoryUse, Pages, QueueBuf};
+use crate::shared::UserIndices;
 use std::sync::Arc;
 use uverbs_core::attr::{CqFlags, CqInitAttr, WcExFlags};
-use uverbs_core::control::{CompChannelHandle, CqHandle};
+use uverbs_core::control::{CompChannelHandle, CqEvents, CqHandle};
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::{CompletionQueue as _, CqParts};
+use uverbs_core::kernel::Kernel;
+use uverbs_core::provider::{CompletionQueue as _, CqObject, CqParts, Kept, Notify, Object};
 use uverbs_uapi::mlx5::{MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS, MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX};
 
 /// Fields that an extended poll can have.
 const FIELDS: WcExFlags =
     WcExFlags::STANDARD.union(WcExFlags::TIMESTAMPS).union(WcExFlags::CVLAN).union(WcExFlags::FLOW_TAG);
 
+/// A completion queue.
+#[derive(Debug)]
+pub struct Cq(Kept<CqHandle, State>);
+
+/// What the device may use until the kernel has destroyed the queue, and the kind of memory for other rings.
+#[derive(Debug)]
+struct State {
+    shared: Arc<CqShared>,
+    pages: Pages,
+    context: Arc<UserIndices>,
+}
+
+impl Cq {
+    /// The state that its poller and control calls share.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<CqShared> {
+        &self.0.shared
+    }
+
+    /// By which its context is known.
+    pub(super) fn context(&self) -> &Arc<UserIndices> {
+        &self.0.context
+    }
+}
+
+impl Object for Cq {
+    type Handle = CqHandle;
+    type Reported = CqEvents;
+
+    fn handle(&self) -> &CqHandle {
+        self.0.handle()
+    }
+
+    fn destroy(self) -> Result<CqEvents, (Self, Error)> {
+        self.0.destroy(|_, handle| handle.destroy()).map_err(|(kept, error)| (Self(kept), error))
+    }
+}
+
+impl Notify for CqShared {
+    fn cq_event(&self) {
+        self.event();
+    }
+}
+
+impl CqObject for Cq {
+    type Engine = CompletionQueue;
+
+    fn resize(&self, queue: &mut CompletionQueue, cqe: u32) -> Result<u32> {
+        const VERB: &str = "resize_cq";
+        let handle = self.handle();
+        if !Arc::ptr_eq(self.shared(), queue.shared()) {
+            return Err(Error::invalid(VERB, "cq", "the engine of another CQ"));
+        }
+        if queue.is_open() {
+            return Err(Error::invalid(VERB, "cq", "an extended poll is open on it"));
+        }
+        let entries = size::completion_queue(VERB, cqe)?;
+        if entries - 1 == queue.cqe() {
+            return Ok(entries - 1);
+        }
+        let cqe_size = queue.cqe_size();
+        let allocator = queue.ring().buf().allocator();
+        let (ring, buf) = ring(VERB, handle.kernel(), entries, (cqe_size, allocator, self.0.pages))?;
+        let give = || {
+            calls::resize_cq(handle, entries - 1, cqe_size, &buf).map(drop).map_err(|error| {
+                // After EPROTO the kernel may have resized the CQ, so it is unknown which ring the device writes.
+                let unsure = error.errno() == uverbs_core::Errno::EPROTO;
+                if unsure {
+                    core::mem::forget(Arc::clone(&buf));
+                }
+                (error, if unsure { RingOwner::Unknown } else { RingOwner::Old })
+            })
+        };
+        queue.resize(ring, give, |error| {
+            // The device may write to the new ring, now or after a failed resize, so its memory is not freed.
+            core::mem::forget(Arc::clone(&buf));
+            Error::protocol(VERB, format!("the old ring: {error}"))
+        })?;
+        Ok(entries - 1)
+    }
+
+    fn notify(&self) -> Arc<dyn Notify> {
+        Arc::clone(self.shared()) as Arc<dyn Notify>
+    }
+}
+
 /// The ring for `entries` entries of `cqe_size` bytes, and its memory.
 fn ring(
-    mlx5: &Mlx5,
     verb: &'static str,
+    kernel: &Arc<dyn Kernel>,
     entries: u32,
-    (cqe_size, allocator): (u32, Allocator<'_>),
+    (cqe_size, allocator, pages): (u32, Allocator<'_>, Pages),
 ) -> Result<(CqRing, Arc<QueueBuf>)> {
     let bytes = entries as usize * cqe_size as usize;
-    let buf = QueueBuf::allocated(allocator, bytes, mlx5.options.cq_pages, MemoryUse::Cq)
-        .map_err(|e| mlx5.no_memory(verb, &e))?;
+    let buf = QueueBuf::allocated(allocator, bytes, pages, MemoryUse::Cq)
+        .map_err(|e| no_memory(verb, kernel, &e))?;
     let ring = CqRing::new(Arc::clone(&buf), entries, cqe_size)
         .ok_or_else(|| Error::invalid(verb, "cqe", format!("{} is too many", entries - 1)))?;
     ring.clear();
@@ -54,7 +142,8 @@ pub(super) fn create(
         return Err(Error::invalid(VERB, "cqe_size", format!("{cqe_size} is neither 64 nor 128")));
     }
     let entries = size::completion_queue(VERB, attr.cqe)?;
-    let (ring, buf) = ring(mlx5, VERB, entries, (cqe_size, allocator))?;
+    let pages = mlx5.options.cq_pages;
+    let (ring, buf) = ring(VERB, &mlx5.kernel, entries, (cqe_size, allocator, pages))?;
     let dbrec = mlx5.dbrecs.alloc_from(allocator).map_err(|e| mlx5.no_memory(VERB, &e))?;
 
     let mut request = CqRequest { cqe_size, ..CqRequest::default() };
@@ -94,7 +183,8 @@ pub(super) fn create(
         fields: attr.wc_flags,
         clock,
     });
-    Ok(CqParts { handle, shared, queue, cqe: entries - 1 })
+    let state = State { shared, pages, context: Arc::clone(&mlx5.indices) };
+    Ok(CqParts { cq: Cq(Kept::new(handle, state)), queue, cqe: entries - 1 })
 }
 
 /// The page with the parameters of the device's clock.
@@ -105,33 +195,4 @@ pub(super) fn clock(mlx5: &Mlx5, verb: &'static str) -> Result<Clock> {
     let page = calls::map_clock_info(&*mlx5.kernel)
         .map_err(|errno| Error::os(verb, format!("clock page of {}", mlx5.kernel.name()), errno))?;
     Clock::new(Arc::new(page)).ok_or_else(|| Error::protocol(verb, "a clock page that is too short"))
-}
-
-pub(super) fn resize(mlx5: &Mlx5, handle: &CqHandle, queue: &mut CompletionQueue, cqe: u32) -> Result<u32> {
-    const VERB: &str = "resize_cq";
-    if queue.is_open() {
-        return Err(Error::invalid(VERB, "cq", "an extended poll is open on it"));
-    }
-    let entries = size::completion_queue(VERB, cqe)?;
-    if entries - 1 == queue.cqe() {
-        return Ok(entries - 1);
-    }
-    let cqe_size = queue.cqe_size();
-    let (ring, buf) = ring(mlx5, VERB, entries, (cqe_size, queue.ring().buf().allocator()))?;
-    let give = || {
-        calls::resize_cq(handle, entries - 1, cqe_size, &buf).map(drop).map_err(|error| {
-            // After EPROTO the kernel may have resized the CQ, so it is unknown which ring the device writes.
-            let unsure = error.errno() == uverbs_core::Errno::EPROTO;
-            if unsure {
-                core::mem::forget(Arc::clone(&buf));
-            }
-            (error, if unsure { RingOwner::Unknown } else { RingOwner::Old })
-        })
-    };
-    queue.resize(ring, give, |error| {
-        // The device may write to the new ring, now or after a failed resize, so its memory is not freed.
-        core::mem::forget(Arc::clone(&buf));
-        Error::protocol(VERB, format!("the old ring: {error}"))
-    })?;
-    Ok(entries - 1)
 }

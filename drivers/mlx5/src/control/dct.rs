@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Targets of dynamic connections. Initiators are QPs with queues: see `qp`.
 
+use super::object::{Kind, Qp};
 use super::qp::QpControl;
 use super::{Mlx5, NO_UIDX};
 use crate::control::calls;
 use crate::shared::QpShared;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use uverbs_core::attr::{QpAttr, QpAttrMask, QpInitAttr, QpState, QpType};
 use uverbs_core::control::{QpHandle, QpParents};
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::{DctCreate, DctParts};
+use uverbs_core::provider::{DctCreate, Object as _};
 use uverbs_uapi::mlx5::{MLX5_QP_FLAG_SCATTER_CQE, MLX5_QP_FLAG_TYPE_DCT, mlx5_ib_create_qp};
 
-pub(super) fn create(
-    mlx5: &Mlx5,
-    create: &DctCreate<'_, Mlx5>,
-    out_of_order: bool,
-) -> Result<DctParts<Mlx5>> {
+pub(super) fn create(mlx5: &Mlx5, create: &DctCreate<'_, Mlx5>, out_of_order: bool) -> Result<Qp> {
     const VERB: &str = "create_qp";
+    create.check(&mlx5.kernel)?;
+    mlx5.owns(VERB, "cq", Some(create.cq.context()))?;
+    mlx5.owns(VERB, "srq", Some(create.srq.context()))?;
     if out_of_order {
         mlx5.need_out_of_order(VERB, QpType::Driver)?;
     }
@@ -36,18 +36,18 @@ pub(super) fn create(
         ece_options: mlx5.ece(),
         ..Default::default()
     };
-    let (cq, cq_shared) = create.cq;
-    let (srq, srq_shared) = create.srq;
+    let (cq, cq_shared) = (create.cq.handle(), create.cq.shared());
+    let (srq, srq_shared) = (create.srq.handle(), create.srq.shared());
     let parents =
         QpParents { pd: Some(create.pd), send_cq: Some(cq), recv_cq: Some(cq), srq: Some(srq), xrcd: None };
     let attr = QpInitAttr::new(QpType::Driver);
     let handle = calls::create_dct(parents, &attr, create.user_handle, request)?;
-    let shared = QpShared::new(access, handle.qp_num(), 0, None, None, Some(Arc::clone(srq_shared.shared())));
+    let shared = QpShared::new(access, handle.qp_num(), 0, None, None, Some(Arc::clone(srq_shared)));
     let shared = if scatter { shared.with_data_in_completions() } else { shared };
     let shared = Arc::new(shared.with_index(index));
     cq_shared.attach_qp(&shared);
     let control = QpControl::of_dct(shared, Arc::clone(cq_shared), out_of_order);
-    Ok(DctParts { handle, shared: Arc::new(control) })
+    Ok(Qp::new(mlx5, handle, Kind::Target(control, OnceLock::new())))
 }
 
 pub(super) fn modify(

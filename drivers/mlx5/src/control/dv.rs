@@ -14,11 +14,11 @@
 //! - Threads that use one queue, or one register, exclude each other. A register with [`RawRegister::burst`] 0 may be
 //!   written by several queues, by single stores of 8 bytes only.
 
-use super::Mlx5;
 pub use super::extra::{PacingEntry, VirtioPage};
 use super::qp::QpControl;
-use super::srq::SrqControl;
+use super::srq::Srq;
 use super::uars::OwnPage;
+use super::{Mlx5, Qp};
 use crate::control::calls;
 pub use crate::cq::ClockInfo;
 use crate::cq::{Clock, CqShared};
@@ -29,10 +29,10 @@ use core::ptr;
 use core::sync::atomic::AtomicU32;
 use std::os::fd::OwnedFd;
 use uverbs_core::attr::CqInitAttr;
-use uverbs_core::control::{CompChannelHandle, PdHandle, QpHandle};
+use uverbs_core::control::{CompChannelHandle, PdHandle};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::{
-    CqParts, DctCreate, DctParts, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,
+    CqParts, DctCreate, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,
 };
 use uverbs_mlx5_hw::doorbell::BF_OFFSET;
 use uverbs_uapi::mlx5::{
@@ -269,7 +269,7 @@ impl CqShared {
     }
 }
 
-impl SrqControl {
+impl Srq {
     /// The addresses of the SRQ's memory. They are valid only if nothing was posted before. See the [module's
     /// rules](crate::dv).
     #[must_use]
@@ -330,12 +330,9 @@ impl Mlx5 {
 
     /// Creates a CQ as [`Driver::create_cq`](uverbs_core::provider::Driver::create_cq), with further options.
     ///
-    /// # Safety
-    /// As [`Driver::create_cq`](uverbs_core::provider::Driver::create_cq).
-    ///
     /// # Errors
     /// Invalid sizes; the kernel's error.
-    pub unsafe fn create_cq_with(
+    pub fn create_cq_with(
         &self,
         attr: &CqInitAttr,
         options: CqOptions<'_>,
@@ -369,11 +366,7 @@ impl Mlx5 {
     ///
     /// # Errors
     /// As for [`DcDriver::create_dct`](uverbs_core::provider::DcDriver::create_dct).
-    pub unsafe fn create_dct_with(
-        &self,
-        create: &DctCreate<'_, Self>,
-        out_of_order: bool,
-    ) -> Result<DctParts<Self>> {
+    pub unsafe fn create_dct_with(&self, create: &DctCreate<'_, Self>, out_of_order: bool) -> Result<Qp> {
         super::dct::create(self, create, out_of_order)
     }
 
@@ -382,18 +375,15 @@ impl Mlx5 {
     ///
     /// # Errors
     /// As for [`Driver::create_rss_qp`](uverbs_core::provider::Driver::create_rss_qp).
-    pub fn create_rss_qp_with(&self, create: &RssQpCreate<'_>, flags: QpFlags) -> Result<QpHandle> {
-        super::wq::create_rss(create, flags)
+    pub fn create_rss_qp_with(&self, create: &RssQpCreate<'_>, flags: QpFlags) -> Result<Qp> {
+        super::wq::create_rss(self, create, flags)
     }
 
     /// Creates an SRQ in memory of the program's allocator.
     ///
-    /// # Safety
-    /// As [`Driver::create_srq`](uverbs_core::provider::Driver::create_srq).
-    ///
     /// # Errors
     /// As for [`create_qp_with`](Self::create_qp_with).
-    pub unsafe fn create_srq_in(
+    pub fn create_srq_in(
         &self,
         create: &SrqCreate<'_, Self>,
         allocator: Allocator<'_>,
@@ -403,12 +393,9 @@ impl Mlx5 {
 
     /// Creates a work queue in memory of the program's allocator.
     ///
-    /// # Safety
-    /// As [`Driver::create_wq`](uverbs_core::provider::Driver::create_wq).
-    ///
     /// # Errors
     /// As for [`create_qp_with`](Self::create_qp_with).
-    pub unsafe fn create_wq_in(
+    pub fn create_wq_in(
         &self,
         create: &WqCreate<'_, Self>,
         allocator: Allocator<'_>,

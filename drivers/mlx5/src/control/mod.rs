@@ -16,6 +16,7 @@ pub mod dv;
 mod extra;
 mod firmware;
 mod flow;
+mod object;
 mod ops;
 mod options;
 mod qp;
@@ -27,36 +28,31 @@ mod tests;
 mod uars;
 mod wq;
 
+pub use cq::Cq;
+pub use object::{Qp, Wq};
 pub use options::{Devx, Options};
 pub use qp::QpControl;
-pub use srq::SrqControl;
+pub use srq::Srq;
 
 use self::context::Facts;
 use self::core_clock::CoreClock;
 use self::dv::{QpFlags, QpOptions};
 use self::firmware::QpnBlocks;
 use crate::control::uars::{BfReg, Posters, Uars};
-use crate::cq::{CompletionQueue, CqShared};
+use crate::cq::CompletionQueue;
 use crate::doorbell::ArmRegister;
 use crate::memory::dbrec::DbRecPages;
 use crate::shared::QpAccess;
 use crate::shared::{UserIndex, UserIndices};
 use std::io;
 use std::sync::{Arc, OnceLock};
-use uverbs_core::attr::{
-    AhAttr, CqInitAttr, DeviceAttr, Ece, FlowAttr, QpAttr, QpAttrMask, QpRateLimitAttr, SrqAttr, SrqAttrMask,
-    WqAttr,
-};
-use uverbs_core::control::{
-    AhHandle, CompChannelHandle, ContextInfo, CountersHandle, CqHandle, FlowHandle, PdHandle, QpHandle,
-    SrqHandle, WqHandle, XrcdHandle, pd,
-};
+use uverbs_core::attr::{AhAttr, CqInitAttr, DeviceAttr};
+use uverbs_core::control::{AhHandle, CompChannelHandle, ContextInfo, PdHandle, XrcdHandle, pd};
 use uverbs_core::device::{DriverMatch, PciId};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::{Kernel, QueueAccess, Uhw};
-use uverbs_core::provider::state::StateWord;
 use uverbs_core::provider::{
-    CqParts, DcDriver, DctCreate, DctParts, DmParts, Driver, QpCreate, QpParts, RssQpCreate, SrqCreate,
+    CqParts, DcDriver, DctCreate, DmParts, Driver, Import, QpCreate, QpParts, RssQpCreate, SrqCreate,
     SrqParts, WqCreate, WqParts,
 };
 use uverbs_core::sync::{ControlBarrier, ProcessMutex};
@@ -65,8 +61,6 @@ use uverbs_uapi::mlx5::mlx5_ib_alloc_pd_resp;
 use uverbs_uapi::verbs::RDMA_DRIVER_MLX5;
 use zerocopy::IntoBytes;
 
-/// The PCI vendor ID of mlx5's ECE options.
-const VENDOR: u32 = 0x15b3;
 /// The user index of an object without one (`MLX5_IB_DEFAULT_UIDX` of `mlx5_ib.h`).
 pub(crate) const NO_UIDX: u32 = 0xff_ffff;
 
@@ -74,7 +68,7 @@ pub(crate) const NO_UIDX: u32 = 0xff_ffff;
 #[derive(Debug)]
 pub struct Mlx5 {
     kernel: Arc<dyn Kernel>,
-    facts: Facts,
+    facts: Arc<Facts>,
     options: Options,
     uars: Arc<Uars>,
     /// The register by which all CQs are armed.
@@ -94,11 +88,16 @@ pub struct Mlx5 {
 #[derive(Debug)]
 pub struct ThreadDomain {
     first: ProcessMutex<Option<BfReg>>,
+    context: Arc<UserIndices>,
 }
 
 impl ThreadDomain {
     fn take(&self) -> Option<BfReg> {
         self.first.lock().ok()?.take()
+    }
+
+    fn context(&self) -> &Arc<UserIndices> {
+        &self.context
     }
 }
 
@@ -123,7 +122,7 @@ impl Mlx5 {
             .ok_or_else(|| Error::protocol("open_device", "a UAR page without a CQ doorbell"))?;
         let this = Self {
             kernel,
-            facts,
+            facts: Arc::new(facts),
             options: *options,
             uars,
             arm: Arc::new(arm),
@@ -142,8 +141,7 @@ impl Mlx5 {
     }
 
     fn no_memory(&self, verb: &'static str, error: &io::Error) -> Error {
-        let errno = error.raw_os_error().map_or(uverbs_core::Errno::ENOMEM, uverbs_core::Errno::from_raw);
-        Error::os(verb, format!("queue memory on {}", self.kernel.name()), errno)
+        no_memory(verb, &self.kernel, error)
     }
 
     /// A `QpAccess` for the queues of a new QP.
@@ -157,11 +155,32 @@ impl Mlx5 {
         QueueAccess::new(1, self.barrier).map_err(|e| self.no_memory(verb, &e))
     }
 
+    /// Refuses an object of another context, which the user indices identify: two contexts of one device file have the same kernel port.
+    fn owns(
+        &self,
+        verb: &'static str,
+        field: &'static str,
+        context: Option<&Arc<UserIndices>>,
+    ) -> Result<()> {
+        match context {
+            Some(context) if !Arc::ptr_eq(context, &self.indices) => {
+                Err(Error::invalid(verb, field, format!("of another context of {}", self.kernel.name())))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn user_index(&self, verb: &'static str) -> Result<UserIndex> {
         self.indices.take().ok_or_else(|| {
             Error::os(verb, format!("user index on {}", self.kernel.name()), uverbs_core::Errno::ENOMEM)
         })
     }
+}
+
+/// The error if there is no memory for a queue.
+fn no_memory(verb: &'static str, kernel: &Arc<dyn Kernel>, error: &io::Error) -> Error {
+    let errno = error.raw_os_error().map_or(uverbs_core::Errno::ENOMEM, uverbs_core::Errno::from_raw);
+    Error::os(verb, format!("queue memory on {}", kernel.name()), errno)
 }
 
 /// Vendors whose devices may belong to the kernel's mlx5 driver. The probe determines whether they do.
@@ -182,18 +201,14 @@ impl Driver for Mlx5 {
     type RecvQueue = crate::RecvQueue;
     type SharedRecvQueue = crate::SharedRecvQueue;
     type CompletionQueue = CompletionQueue;
-    type QpShared = QpControl;
-    type CqShared = CqShared;
-    type SrqShared = SrqControl;
+    type Qp = Qp;
+    type Cq = Cq;
+    type Srq = Srq;
+    type Wq = Wq;
     type Td = ThreadDomain;
 
     fn open(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
         Self::open_with(kernel, &Options::from_env()?)
-    }
-
-    fn import(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
-        let imported = context::import(&kernel)?;
-        Self::with_context(kernel, &Options::from_env()?, imported)
     }
 
     fn kernel(&self) -> &Arc<dyn Kernel> {
@@ -210,7 +225,7 @@ impl Driver for Mlx5 {
         pd::alloc(&self.kernel, Uhw::answer(resp.as_mut_bytes()))
     }
 
-    unsafe fn create_cq(
+    fn create_cq(
         &self,
         attr: &CqInitAttr,
         channel: Option<&CompChannelHandle>,
@@ -219,107 +234,16 @@ impl Driver for Mlx5 {
         cq::create(self, attr, (self.options.cqe_size, None), channel, user_handle)
     }
 
-    unsafe fn resize_cq(&self, handle: &CqHandle, queue: &mut CompletionQueue, cqe: u32) -> Result<u32> {
-        cq::resize(self, handle, queue, cqe)
-    }
-
-    fn cq_event(&self, shared: &CqShared) {
-        shared.event();
-    }
-
-    unsafe fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>> {
+    fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>> {
         srq::create(self, create, None)
-    }
-
-    fn srq_number(&self, shared: &SrqControl) -> Option<u32> {
-        Some(shared.shared().srqn)
-    }
-
-    unsafe fn modify_srq(
-        &self,
-        handle: &SrqHandle,
-        queue: &mut Self::SharedRecvQueue,
-        attr: &SrqAttr,
-        mask: SrqAttrMask,
-    ) -> Result<()> {
-        srq::modify(handle, queue, attr, mask)
-    }
-
-    unsafe fn destroy_srq(
-        &self,
-        handle: SrqHandle,
-        shared: &Arc<SrqControl>,
-    ) -> Result<u32, (SrqHandle, Error)> {
-        // SAFETY: the handle belongs to `shared`, and its queue is not used any more ([`Driver`], "Safety of the
-        // verbs"); its entries in the CQ are removed by `detach`.
-        unsafe { handle.destroy() }.inspect(|_| shared.detach())
-    }
-
-    fn close_srq(&self, shared: &SrqControl) {
-        shared.close();
     }
 
     unsafe fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>> {
         qp::create(self, create, &QpOptions::default())
     }
 
-    fn open_qp(&self, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<QpParts<Self>> {
+    fn open_qp(&self, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<Qp> {
         qp::open(self, xrcd, qp_num, user_handle)
-    }
-
-    unsafe fn modify_qp(
-        &self,
-        handle: &QpHandle,
-        shared: &QpControl,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-    ) -> Result<()> {
-        qp::modify(self, handle, shared, attr, mask)
-    }
-
-    unsafe fn destroy_qp(&self, handle: QpHandle, shared: &Arc<QpControl>) -> Result<u32, (QpHandle, Error)> {
-        shared.destroy_with("destroy_qp", handle, |handle| {
-            // SAFETY: the handle belongs to `shared`, and its queues are not used any more ([`Driver`], "Safety of the
-            // verbs"); its entries in the CQs are removed.
-            unsafe { handle.destroy() }
-        })
-    }
-
-    fn close_queues(&self, shared: &QpControl) {
-        shared.shared().set_state(StateWord::REMOVED);
-    }
-
-    fn keep_removed(&self, shared: &QpControl) {
-        shared.shared().removed.keep();
-    }
-
-    fn take_removed(&self, shared: &QpControl) -> Vec<u64> {
-        shared.shared().removed.take()
-    }
-
-    fn query_ece(&self, shared: &QpControl) -> Result<Ece> {
-        Ok(Ece { vendor_id: VENDOR, options: shared.ece()? })
-    }
-
-    fn set_ece(&self, shared: &QpControl, ece: Ece) -> Result<()> {
-        const VERB: &str = "set_ece";
-        if ece.vendor_id != VENDOR {
-            return Err(Error::invalid(VERB, "vendor_id", format!("{:#x} is not mlx5's", ece.vendor_id)));
-        }
-        if !self.facts.ece {
-            return Err(Error::unsupported(VERB, "the kernel's driver has no ECE"));
-        }
-        shared.set_ece(ece.options)?;
-        Ok(())
-    }
-
-    fn modify_qp_rate_limit(&self, handle: &QpHandle, attr: &QpRateLimitAttr) -> Result<()> {
-        let bursts = attr.max_burst_sz != 0 || attr.typical_pkt_sz != 0;
-        if bursts && (attr.rate_limit == 0 || !self.facts.paces_bursts) {
-            let reason = "a burst or packet size needs a rate limit, and a device that supports it";
-            return Err(Error::invalid("modify_qp_rate_limit", "max_burst_sz", reason));
-        }
-        calls::modify_qp_rate_limit(handle, attr)
     }
 
     fn query_raw_clock(&self) -> Result<u64> {
@@ -346,6 +270,32 @@ impl Driver for Mlx5 {
         dm::alloc(self, length, log_align)
     }
 
+    fn create_wq(&self, create: &WqCreate<'_, Self>) -> Result<WqParts<Self>> {
+        wq::create(self, create, None)
+    }
+
+    fn create_rss_qp(&self, create: &RssQpCreate<'_>) -> Result<Qp> {
+        wq::create_rss(self, create, QpFlags::empty())
+    }
+
+    fn create_ah(&self, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHandle, crate::Ah)> {
+        ah::create(self, pd, attr)
+    }
+
+    fn alloc_td(&self) -> Result<ThreadDomain> {
+        let first = self.uars.for_qp(Posters::ThreadDomain)?;
+        // If its register is shared with others, its QPs allocate registers one by one.
+        let first = ProcessMutex::new(first.filter(BfReg::is_dedicated));
+        Ok(ThreadDomain { first, context: Arc::clone(&self.indices) })
+    }
+}
+
+impl Import for Mlx5 {
+    fn import(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
+        let imported = context::import(&kernel)?;
+        Self::with_context(kernel, &Options::from_env()?, imported)
+    }
+
     unsafe fn import_pd(&self, handle: u32) -> Result<PdHandle> {
         // SAFETY: the caller meets the contract of `pd::import`, which is also that of this function.
         let pd = unsafe { pd::import(&self.kernel, handle) }?;
@@ -357,59 +307,10 @@ impl Driver for Mlx5 {
         // SAFETY: the caller meets the contract of `dm::import`, which is also that of this function.
         unsafe { dm::import(self, handle) }
     }
-
-    unsafe fn create_wq(&self, create: &WqCreate<'_, Self>) -> Result<WqParts<Self>> {
-        wq::create(self, create, None)
-    }
-
-    unsafe fn modify_wq(&self, handle: &WqHandle, shared: &QpControl, attr: &WqAttr) -> Result<()> {
-        wq::modify(handle, shared, attr)
-    }
-
-    unsafe fn destroy_wq(&self, handle: WqHandle, shared: &Arc<QpControl>) -> Result<u32, (WqHandle, Error)> {
-        shared.destroy_with("destroy_wq", handle, |handle| {
-            // SAFETY: the handle belongs to `shared`, and its queue is not used any more ([`Driver`], "Safety of the
-            // verbs"); its entries in the CQ are removed.
-            unsafe { handle.destroy() }
-        })
-    }
-
-    fn create_rss_qp(&self, create: &RssQpCreate<'_>) -> Result<QpHandle> {
-        wq::create_rss(create, QpFlags::empty())
-    }
-
-    fn create_flow(
-        &self,
-        qp: &QpHandle,
-        attr: &FlowAttr,
-        counters: Option<&CountersHandle>,
-    ) -> Result<FlowHandle> {
-        flow::create(qp, attr, counters)
-    }
-
-    fn create_ah(&self, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHandle, crate::Ah)> {
-        ah::create(self, pd, attr)
-    }
-
-    fn alloc_td(&self) -> Result<ThreadDomain> {
-        let first = self.uars.for_qp(Posters::ThreadDomain)?;
-        // If its register is shared with others, its QPs allocate registers one by one.
-        Ok(ThreadDomain { first: ProcessMutex::new(first.filter(BfReg::is_dedicated)) })
-    }
 }
 
 impl DcDriver for Mlx5 {
-    unsafe fn create_dct(&self, create: &DctCreate<'_, Self>) -> Result<DctParts<Self>> {
+    unsafe fn create_dct(&self, create: &DctCreate<'_, Self>) -> Result<Qp> {
         dct::create(self, create, false)
-    }
-
-    unsafe fn modify_dct(
-        &self,
-        handle: &QpHandle,
-        shared: &QpControl,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-    ) -> Result<Option<u32>> {
-        dct::modify(handle, shared, attr, mask)
     }
 }

@@ -2,7 +2,8 @@
 //! Creating queue pairs, and tracking their state.
 
 use super::dv::QpOptions;
-use super::{Mlx5, NO_UIDX, ThreadDomain};
+use super::object::{Kind, Qp};
+use super::{Cq, Mlx5, NO_UIDX, Srq, ThreadDomain};
 use crate::control::calls::{self, QpMemory};
 use crate::control::ops;
 use crate::control::size::{self, RqSize, SendUse, SqSize};
@@ -21,7 +22,7 @@ use uverbs_core::attr::{QpAttr, QpAttrMask, QpCap, QpCreateFlags, QpInitAttr, Qp
 use uverbs_core::control::{QpHandle, QpParents, XrcdHandle, qp};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Uhw;
-use uverbs_core::provider::{QpCreate, QpParts};
+use uverbs_core::provider::{Object as _, QpCreate, QpParts};
 use uverbs_core::sync::ProcessMutex;
 use uverbs_uapi::mlx5::{
     MLX5_IB_MODIFY_QP_OOO_DP, MLX5_QP_FLAG_SCATTER_CQE, MLX5_QP_FLAG_TYPE_DCI, mlx5_ib_create_qp,
@@ -37,7 +38,7 @@ const BETWEEN: QpState = QpState::UNKNOWN;
 #[derive(Debug)]
 pub struct QpControl {
     shared: Arc<QpShared>,
-    qp_type: QpType,
+    pub(super) qp_type: QpType,
     send_cq: Option<Arc<CqShared>>,
     recv_cq: Option<Arc<CqShared>>,
     memory: QpMemory,
@@ -139,14 +140,14 @@ impl QpControl {
     }
 
     /// Executes the kernel's modify_qp with the requested ECE options.
-    fn modify_kernels(&self, handle: &QpHandle, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
+    pub(super) fn modify_kernels(&self, handle: &QpHandle, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         let mut ece = self.lock_ece("modify_qp")?;
         let comp_mask = self.order_of(attr, mask);
         let request = mlx5_ib_modify_qp { comp_mask, ece_options: ece.asked, ..Default::default() };
         let mut resp = mlx5_ib_modify_qp_resp::default();
         let is_plain = ece.asked == 0 && comp_mask == 0;
         let uhw = if is_plain { Uhw::none() } else { calls::modify_qp(&request, &mut resp) };
-        // SAFETY: only `Driver::modify_qp` calls this function; by its contract `self` belongs to the QP of `handle`.
+        // SAFETY: the QP's own handle (`Qp::modify`), whose queues learn the new state from `modify_with`.
         unsafe { handle.modify(None, attr, mask, uhw) }?;
         if ece.asked != 0 {
             *ece = EceOptions { got: resp.ece_options, asked: 0 };
@@ -365,6 +366,11 @@ pub(super) fn create(
     create: &QpCreate<'_, Mlx5>,
     options: &QpOptions<'_>,
 ) -> Result<QpParts<Mlx5>> {
+    create.check(&mlx5.kernel)?;
+    mlx5.owns(CREATE_QP, "send_cq", create.send_cq.map(Cq::context))?;
+    mlx5.owns(CREATE_QP, "recv_cq", create.recv_cq.map(Cq::context))?;
+    mlx5.owns(CREATE_QP, "srq", create.srq.map(Srq::context))?;
+    mlx5.owns(CREATE_QP, "td", create.td.map(ThreadDomain::context))?;
     let mut attr = create.attr.clone();
     check(mlx5, &attr)?;
     let access = mlx5.qp_access(CREATE_QP)?;
@@ -422,9 +428,9 @@ pub(super) fn create(
     };
     let parents = QpParents {
         pd: create.pd,
-        send_cq: create.send_cq.map(|(cq, _)| cq),
-        recv_cq: create.recv_cq.map(|(cq, _)| cq),
-        srq: create.srq.map(|(srq, _)| srq),
+        send_cq: create.send_cq.map(Cq::handle),
+        recv_cq: create.recv_cq.map(Cq::handle),
+        srq: create.srq.map(Srq::handle),
         xrcd: create.xrcd,
     };
     let (handle, got, resp) = calls::create_qp(parents, &attr, create.user_handle, request, &queues.memory)?;
@@ -448,7 +454,7 @@ pub(super) fn create(
     };
 
     let qp_num = handle.qp_num();
-    let srq = create.srq.map(|(_, srq)| Arc::clone(srq.shared()));
+    let srq = create.srq.map(|srq| Arc::clone(srq.shared()));
     let shared = QpShared::new(access, qp_num, qp_num, queues.sq, queues.rq, srq);
     let shared =
         if flags & MLX5_QP_FLAG_SCATTER_CQE != 0 { shared.with_data_in_completions() } else { shared };
@@ -461,8 +467,8 @@ pub(super) fn create(
     let control = QpControl {
         shared,
         qp_type: attr.qp_type,
-        send_cq: create.send_cq.map(|(_, cq)| Arc::clone(cq)),
-        recv_cq: create.recv_cq.map(|(_, cq)| Arc::clone(cq)),
+        send_cq: create.send_cq.map(|cq| Arc::clone(cq.shared())),
+        recv_cq: create.recv_cq.map(|cq| Arc::clone(cq.shared())),
         memory: queues.memory,
         bfreg,
         modifying: ProcessMutex::default(),
@@ -476,11 +482,11 @@ pub(super) fn create(
         .sge(got.max_send_sge.min(sq_size.max_sge), rq_size.max_sge)
         .inline(if sq_size.wqe_cnt == 0 { 0 } else { sq_size.max_inline });
     let (send, recv) = control.engines(mlx5, &attr, &cap, doorbell);
-    Ok(QpParts { handle, shared: Arc::new(control), send, recv, cap })
+    Ok(QpParts { qp: Qp::new(mlx5, handle, Kind::Queues(control)), send, recv, cap })
 }
 
 /// Opens an XRC target QP of another process. Its receives complete to the CQs of the SRQs, so no CQ is attached.
-pub(super) fn open(mlx5: &Mlx5, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<QpParts<Mlx5>> {
+pub(super) fn open(mlx5: &Mlx5, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<Qp> {
     let access = mlx5.qp_access("open_qp")?;
     let handle = qp::open(xrcd, qp_num, user_handle, Uhw::none())?;
     let control = QpControl {
@@ -494,32 +500,5 @@ pub(super) fn open(mlx5: &Mlx5, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64
         ece: ProcessMutex::default(),
         out_of_order: false,
     };
-    Ok(QpParts { handle, shared: Arc::new(control), send: None, recv: None, cap: QpCap::default() })
-}
-
-pub(super) fn modify(
-    mlx5: &Mlx5,
-    handle: &QpHandle,
-    control: &QpControl,
-    attr: &QpAttr,
-    mask: QpAttrMask,
-) -> Result<()> {
-    let target = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
-    control.modify_with(target, || {
-        let modified = control.modify_kernels(handle, attr, mask);
-        if let Err(error) = modified {
-            // The device may have moved the QP to ERR after an error on the wire, of which the library is not informed.
-            if let Ok((now, _)) = handle.query(QpAttrMask::STATE)
-                && now.qp_state == QpState::ERR
-            {
-                control.shared.set_state(QpState::ERR);
-            }
-            return Err(error);
-        }
-        if mask.contains(QpAttrMask::PORT) && control.qp_type == QpType::RawPacket {
-            let ethernet = mlx5.facts.port("modify_qp", attr.port_num).is_ok_and(|port| port.is_ethernet);
-            control.shared.set_csum(ethernet && mlx5.facts.raw_csum);
-        }
-        Ok(())
-    })
+    Ok(Qp::new(mlx5, handle, Kind::Queues(control)))
 }

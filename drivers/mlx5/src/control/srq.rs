@@ -1,54 +1,113 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Creating and modifying shared receive queues.
+#![expect(unsafe_code)]
+// UNSAFETY: destroys the kernel's object.
 
-use super::{Mlx5, NO_UIDX};
+use super::{Mlx5, NO_UIDX, ThreadDomain};
 use crate::SharedRecvQueue;
 use crate::control::{calls, size};
 use crate::cq::CqShared;
 use crate::memory::dbrec::DbRec;
 use crate::memory::{Allocator, MemoryUse, QueueBuf, StrideRing};
 use crate::rq::close_srq;
-use crate::shared::SrqShared;
+use crate::shared::{SrqShared, UserIndices};
 use std::sync::Arc;
 use uverbs_core::attr::{SrqAttr, SrqAttrMask, SrqType};
 use uverbs_core::control::{SrqHandle, SrqParents};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::{QueueAccess, Uhw};
-use uverbs_core::provider::{SrqCreate, SrqParts};
+use uverbs_core::provider::{Kept, Notify, Object, SrqCreate, SrqObject, SrqParts};
 
-/// An SRQ on the control path: the state that its queue shares, and the CQ in which it has its own number (XRC).
+/// A shared receive queue.
 #[derive(Debug)]
-pub struct SrqControl {
+pub struct Srq(Kept<SrqHandle, State>);
+
+/// What the device may use until the kernel has destroyed the queue: the state that its engine shares, and the CQ in which it has its own
+/// number (XRC).
+#[derive(Debug)]
+struct State {
     shared: Arc<SrqShared>,
     cq: Option<Arc<CqShared>>,
     dbrec: Arc<DbRec>,
-    /// That of its poster.
-    access: QueueAccess,
+    poster: Arc<Poster>,
+    context: Arc<UserIndices>,
 }
 
-impl SrqControl {
+impl Srq {
     /// The state that its queue shares.
     #[must_use]
     pub fn shared(&self) -> &Arc<SrqShared> {
-        &self.shared
+        &self.0.shared
     }
 
     /// Its doorbell record.
     #[must_use]
     pub fn dbrec(&self) -> &Arc<DbRec> {
-        &self.dbrec
+        &self.0.dbrec
     }
 
-    /// The device was removed: later posts fail.
-    pub(super) fn close(&self) {
-        close_srq(&self.access);
+    /// By which its context is known.
+    pub(super) fn context(&self) -> &Arc<UserIndices> {
+        &self.0.context
+    }
+}
+
+impl Object for Srq {
+    type Handle = SrqHandle;
+    type Reported = u32;
+
+    fn handle(&self) -> &SrqHandle {
+        self.0.handle()
     }
 
-    /// Removes it from its CQ after the kernel has destroyed it.
-    pub(super) fn detach(&self) {
-        if let Some(cq) = &self.cq {
-            cq.detach_srq(&self.shared);
+    fn destroy(self) -> Result<u32, (Self, Error)> {
+        let destroyed = self.0.destroy(|state, handle| {
+            // SAFETY: posts to the queue only write its memory, which the engine keeps; its entries in the CQ are removed next.
+            let reported = unsafe { handle.destroy() }?;
+            if let Some(cq) = &state.cq {
+                cq.detach_srq(&state.shared);
+            }
+            Ok(reported)
+        });
+        destroyed.map_err(|(kept, error)| (Self(kept), error))
+    }
+}
+
+impl SrqObject for Srq {
+    type Engine = SharedRecvQueue;
+
+    fn number(&self) -> Option<u32> {
+        Some(self.shared().srqn)
+    }
+
+    fn modify(&self, queue: &mut SharedRecvQueue, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()> {
+        const VERB: &str = "modify_srq";
+        if !Arc::ptr_eq(self.shared(), queue.shared()) {
+            return Err(Error::invalid(VERB, "srq", "the engine of another SRQ"));
         }
+        if mask.contains(SrqAttrMask::MAX_WR) {
+            return Err(Error::unsupported(VERB, "mlx5 cannot resize an SRQ"));
+        }
+        // The kernel compares the limit with the whole ring, more than half of which is reserved.
+        if mask.contains(SrqAttrMask::LIMIT) && attr.srq_limit > queue.max_wr() {
+            let reason = format!("{} of max_wr {}", attr.srq_limit, queue.max_wr());
+            return Err(Error::invalid(VERB, "srq_limit", reason));
+        }
+        self.handle().modify(attr, mask, Uhw::none())
+    }
+
+    fn notify(&self) -> Arc<dyn Notify> {
+        Arc::clone(&self.0.poster) as Arc<dyn Notify>
+    }
+}
+
+/// The access of its poster.
+#[derive(Debug)]
+struct Poster(QueueAccess);
+
+impl Notify for Poster {
+    fn device_removed(&self) {
+        close_srq(&self.0);
     }
 }
 
@@ -58,6 +117,9 @@ pub(super) fn create(
     allocator: Allocator<'_>,
 ) -> Result<SrqParts<Mlx5>> {
     const VERB: &str = "create_srq";
+    create.check(&mlx5.kernel)?;
+    mlx5.owns(VERB, "cq", create.xrc.map(|(_, cq)| cq.context()))?;
+    mlx5.owns(VERB, "td", create.td.map(ThreadDomain::context))?;
     let attr = create.attr;
     if attr.srq_type == SrqType::Tm {
         return Err(Error::unsupported(VERB, "tag matching"));
@@ -82,8 +144,8 @@ pub(super) fn create(
 
     let parents = SrqParents {
         pd: create.pd,
-        xrcd: create.xrc.map(|(xrcd, ..)| xrcd),
-        cq: create.xrc.map(|(_, cq, _)| cq),
+        xrcd: create.xrc.map(|(xrcd, _)| xrcd),
+        cq: create.xrc.map(|(_, cq)| cq.handle()),
     };
     // The kernel's size counts all elements except one, including those that the user can't post.
     let requested = attr.attr.max_wr(size.ring.wqe_cnt - 1).max_sge(size.ring.max_sge);
@@ -104,36 +166,19 @@ pub(super) fn create(
         Some(index) => shared.with_index(index),
         None => shared,
     });
-    let cq = create.xrc.map(|(.., cq)| Arc::clone(cq));
+    let cq = create.xrc.map(|(_, cq)| Arc::clone(cq.shared()));
     if let Some(cq) = &cq {
         cq.attach_srq(&shared);
     }
-    let control = Arc::new(SrqControl { shared, cq, dbrec: Arc::clone(&dbrec), access: access.clone() });
+    let poster = Arc::new(Poster(access.clone()));
     let queue = SharedRecvQueue::new(
-        Arc::clone(&control.shared),
+        Arc::clone(&shared),
         access,
         size.ring.max_sge,
         mlx5.facts.max_msg_sz,
         dbrec.recv_word(),
     );
     let attr = attr.attr.max_wr(size.slots - 1).max_sge(size.ring.max_sge);
-    Ok(SrqParts { handle, shared: control, queue, attr })
-}
-
-pub(super) fn modify(
-    handle: &SrqHandle,
-    queue: &SharedRecvQueue,
-    attr: &SrqAttr,
-    mask: SrqAttrMask,
-) -> Result<()> {
-    const VERB: &str = "modify_srq";
-    if mask.contains(SrqAttrMask::MAX_WR) {
-        return Err(Error::unsupported(VERB, "mlx5 cannot resize an SRQ"));
-    }
-    // The kernel compares the limit with the whole ring, more than half of which is reserved.
-    if mask.contains(SrqAttrMask::LIMIT) && attr.srq_limit > queue.max_wr() {
-        let reason = format!("{} of max_wr {}", attr.srq_limit, queue.max_wr());
-        return Err(Error::invalid(VERB, "srq_limit", reason));
-    }
-    handle.modify(attr, mask, Uhw::none())
+    let state = State { shared, cq, dbrec, poster, context: Arc::clone(&mlx5.indices) };
+    Ok(SrqParts { srq: Srq(Kept::new(handle, state)), queue, attr })
 }

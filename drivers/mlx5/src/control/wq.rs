@@ -3,6 +3,7 @@
 
 use super::Mlx5;
 use super::dv::QpFlags;
+use super::object::{Kind, Qp, Wq};
 use super::qp::QpControl;
 use crate::control::calls::{self, QpMemory};
 use crate::control::size;
@@ -12,9 +13,9 @@ use crate::shared::RqShared;
 use crate::{RecvConfig, RecvQueue};
 use std::sync::Arc;
 use uverbs_core::attr::{QpState, QpType, WqAttr, WqState};
-use uverbs_core::control::{QpHandle, WqHandle};
+use uverbs_core::control::WqHandle;
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::{RssQpCreate, WqCreate, WqParts};
+use uverbs_core::provider::{Object as _, RssQpCreate, WqCreate, WqParts};
 use uverbs_uapi::mlx5::{
     MLX5_RX_HASH_FUNC_TOEPLITZ, mlx5_ib_create_qp_rss, mlx5_ib_create_wq, mlx5_ib_modify_wq,
 };
@@ -26,6 +27,8 @@ pub(super) fn create(
     allocator: Allocator<'_>,
 ) -> Result<WqParts<Mlx5>> {
     const VERB: &str = "create_wq";
+    create.check(&mlx5.kernel)?;
+    mlx5.owns(VERB, "cq", Some(create.cq.context()))?;
     if mlx5.facts.cqe_version == 0 {
         // The completions of a work queue identify it by its user index, or not at all.
         return Err(Error::unsupported(VERB, "work queues on a device with CQE version 0"));
@@ -47,13 +50,14 @@ pub(super) fn create(
         user_index: index.get(),
         ..Default::default()
     };
-    let (cq, cq_shared) = create.cq;
-    let (handle, _) = calls::create_wq(create.pd, cq, attr, create.user_handle, request, &buf, &dbrec)?;
+    let cq = create.cq.shared();
+    let (handle, _) =
+        calls::create_wq(create.pd, create.cq.handle(), attr, create.user_handle, request, &buf, &dbrec)?;
     let rq = Arc::new(RqShared::new(ring));
     let shared = Arc::new(QpShared::new(access, handle.wq_num(), 0, None, Some(rq), None).with_index(index));
-    cq_shared.attach_qp(&shared);
+    cq.attach_qp(&shared);
     let memory = QpMemory { buf: Some(buf), sq_buf: None, dbrec: Some(Arc::clone(&dbrec)) };
-    let control = Arc::new(QpControl::of_wq(Arc::clone(&shared), Arc::clone(cq_shared), memory));
+    let control = QpControl::of_wq(Arc::clone(&shared), Arc::clone(cq), memory);
     let attr = attr.max_wr(size.wqe_cnt).max_sge(size.max_sge);
     let config = RecvConfig {
         // The device reads the doorbell record at once, unlike that of a raw packet QP.
@@ -68,7 +72,7 @@ pub(super) fn create(
         return Err(Error::invalid(VERB, "cap", "invalid sizes"));
     };
     // The kernel creates it in state RESET, in which receives may not be posted.
-    Ok(WqParts { handle, shared: control, queue, attr })
+    Ok(WqParts { wq: Wq::new(handle, control), queue, attr })
 }
 
 /// The state of a QP that corresponds to a WQ's state, for its queue.
@@ -83,13 +87,14 @@ fn state_of(state: WqState) -> QpState {
 pub(super) fn modify(handle: &WqHandle, control: &QpControl, attr: &WqAttr) -> Result<()> {
     let request = mlx5_ib_modify_wq::default();
     control.modify_with(attr.wq_state.map(state_of), || {
-        // SAFETY: only `Driver::modify_wq` calls this function; by its contract `control` belongs to the WQ.
+        // SAFETY: the queue's own handle (`Wq::modify`), whose engine learns the new state from `modify_with`.
         unsafe { handle.modify(attr, calls::modify_wq(&request)) }
     })
 }
 
-pub(super) fn create_rss(create: &RssQpCreate<'_>, flags: QpFlags) -> Result<QpHandle> {
+pub(super) fn create_rss(mlx5: &Mlx5, create: &RssQpCreate<'_>, flags: QpFlags) -> Result<Qp> {
     const VERB: &str = "create_qp";
+    create.check(&mlx5.kernel)?;
     let hash = create.hash;
     let mut request = mlx5_ib_create_qp_rss {
         rx_hash_fields_mask: hash.fields.bits(),
@@ -104,5 +109,6 @@ pub(super) fn create_rss(create: &RssQpCreate<'_>, flags: QpFlags) -> Result<QpH
     };
     key.copy_from_slice(hash.key);
     request.rx_key_len = length;
-    calls::create_rss_qp(create.pd, create.table, create.user_handle, &request)
+    let handle = calls::create_rss_qp(create.pd, create.table, create.user_handle, &request)?;
+    Ok(Qp::new(mlx5, handle, Kind::Table))
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use uverbs_core::attr::*;
 use uverbs_core::control::*;
 use uverbs_core::kernel::{Kernel, Mapping, Protection, RawCommand, Uhw, WriteCommand};
-use uverbs_core::provider::{CompletionQueue as _, Driver, PostError, QpCreate, RecvQueue as _, SrqCreate};
+use uverbs_core::provider::*;
 use uverbs_core::{Errno, Error};
 use uverbs_testkit::kernel::{Script, Scripted};
 use uverbs_uapi::cmd::*;
@@ -221,7 +221,7 @@ struct Stage {
     kernel: Arc<Scripted<FakeKernel>>,
     rxe: Rxe,
     pd: PdHandle,
-    cq: uverbs_core::provider::CqParts<Rxe>,
+    cq: CqParts<Rxe>,
 }
 
 impl Stage {
@@ -230,14 +230,14 @@ impl Stage {
         let (rxe, info) = Rxe::open(Arc::clone(&kernel) as Arc<dyn Kernel>).unwrap();
         assert_eq!(info.num_comp_vectors, 4);
         let pd = pd::alloc(rxe.kernel(), Uhw::none()).unwrap();
-        let cq = played!(rxe.create_cq(&CqInitAttr::new(100), None, 0)).unwrap();
+        let cq = rxe.create_cq(&CqInitAttr::new(100), None, 0).unwrap();
         assert_eq!((cq.cqe, cq.queue.cqe()), (127, 127));
         kernel.take_log();
         Self { kernel, rxe, pd, cq }
     }
 
-    fn qp(&self, attr: &QpInitAttr) -> uverbs_core::Result<uverbs_core::provider::QpParts<Rxe>> {
-        let cq = Some((&self.cq.handle, &self.cq.shared));
+    fn qp(&self, attr: &QpInitAttr) -> uverbs_core::Result<QpParts<Rxe>> {
+        let cq = Some(&self.cq.cq);
         played!(self.rxe.create_qp(&QpCreate {
             pd: Some(&self.pd),
             send_cq: cq,
@@ -267,8 +267,8 @@ fn reported_sizes_are_those_that_fit() {
     assert_eq!(t.kernel.take_log(), ["max_send_sge 1"]);
     let want = QpCap::new(15, 7).sge(4, 2).inline(64);
     assert_eq!(qp.cap, want);
-    assert_eq!(qp.shared.state(), QpState::RESET);
-    played!(t.rxe.destroy_qp(qp.handle, &qp.shared)).unwrap();
+    assert_eq!(qp.qp.shared().state(), QpState::RESET);
+    qp.qp.destroy().unwrap();
     assert_eq!(t.kernel.take_log(), ["destroy qp"]);
 }
 
@@ -294,7 +294,7 @@ fn invalid_rings_fail_the_creation_and_leave_no_object() {
     t.kernel.refuse_mmap.store(true, Ordering::Relaxed);
     assert_eq!(t.qp(&rc()).unwrap_err().errno(), Errno::ENOMEM);
     assert_eq!(t.kernel.take_log().last().unwrap(), "destroy qp");
-    let error = played!(t.rxe.create_cq(&CqInitAttr::new(1), None, 0)).unwrap_err();
+    let error = t.rxe.create_cq(&CqInitAttr::new(1), None, 0).unwrap_err();
     assert_eq!(error.errno(), Errno::ENOMEM);
     assert_eq!(t.kernel.take_log(), ["destroy cq"]);
 }
@@ -326,11 +326,11 @@ fn features_that_rxe_lacks_are_unsupported_without_a_command() {
         CqInitAttr::new(1).wc_flags(WcExFlags::COMPLETION_TIMESTAMP),
         CqInitAttr::new(1).flags(CqFlags::IGNORE_OVERRUN),
     ] {
-        assert!(played!(t.rxe.create_cq(&attr, None, 0)).unwrap_err().is_unsupported());
+        assert!(t.rxe.create_cq(&attr, None, 0).unwrap_err().is_unsupported());
     }
     let attr = SrqInitAttr::default().srq_type(SrqType::Tm);
     let create = SrqCreate { pd: &t.pd, attr: &attr, xrc: None, td: None, user_handle: 0 };
-    assert!(played!(t.rxe.create_srq(&create)).unwrap_err().is_unsupported());
+    assert!(t.rxe.create_srq(&create).unwrap_err().is_unsupported());
     assert!(t.kernel.take_log().is_empty());
     // Features that the kernel reports are accepted.
     let t = Stage::new(FakeKernel::default());
@@ -342,13 +342,11 @@ fn the_posters_follow_the_state() {
     let t = Stage::new(FakeKernel::default());
     let mut qp = t.qp(&rc()).unwrap();
     let to = |qp_state| QpAttr::new().qp_state(qp_state).qkey(7);
-    let modify = |qp: &uverbs_core::provider::QpParts<Rxe>, state, mask| {
-        played!(t.rxe.modify_qp(&qp.handle, &qp.shared, &to(state), mask))
-    };
+    let modify = |qp: &QpParts<Rxe>, state, mask| qp.qp.modify(&to(state), mask);
     let state = QpAttrMask::STATE;
     for s in [QpState::INIT, QpState::RTR, QpState::RTS, QpState::SQD] {
         modify(&qp, s, state).unwrap();
-        assert_eq!(qp.shared.state(), s);
+        assert_eq!(qp.qp.shared().state(), s);
     }
     t.kernel.take_log();
     modify(&qp, QpState::RTS, state | QpAttrMask::QKEY).unwrap();
@@ -356,13 +354,12 @@ fn the_posters_follow_the_state() {
     assert_eq!(t.kernel.take_log(), [modified.as_str(), "direct 28"], "leaving SQD rings");
     // More reads than the simulated kernel's 0.
     let attr = to(QpState::RTS).max_dest_rd_atomic(1);
-    let error =
-        played!(t.rxe.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::MAX_DEST_RD_ATOMIC)).unwrap_err();
+    let error = qp.qp.modify(&attr, QpAttrMask::MAX_DEST_RD_ATOMIC).unwrap_err();
     assert_eq!(error.to_string(), "modify_qp: invalid max_dest_rd_atomic: 1 is above the device's 0");
     assert!(t.kernel.take_log().is_empty(), "no command");
     // A change of other attributes does not change the state.
     modify(&qp, QpState::RESET, QpAttrMask::QKEY).unwrap();
-    assert_eq!((qp.shared.state(), qp.shared.own().get()), (QpState::RTS, 7));
+    assert_eq!((qp.qp.shared().state(), qp.qp.shared().own().get()), (QpState::RTS, 7));
 
     modify(&qp, QpState::ERR, state).unwrap();
     t.kernel.take_log();
@@ -377,9 +374,9 @@ fn the_posters_follow_the_state() {
     t.kernel.refuse_modify.store(true, Ordering::Relaxed);
     for s in [QpState::SQD, QpState::RESET] {
         assert_eq!(modify(&qp, s, state).unwrap_err().errno(), Errno::ENOMEM);
-        assert_eq!(qp.shared.state(), QpState::ERR);
+        assert_eq!(qp.qp.shared().state(), QpState::ERR);
     }
-    played!(t.rxe.destroy_qp(qp.handle, &qp.shared)).unwrap();
+    qp.qp.destroy().unwrap();
     // SAFETY: the receive has no entries, so it names no memory.
     let late = unsafe { qp.recv.as_mut().unwrap().post(1, &[]) };
     assert_eq!(late, Err(PostError::BadState));
@@ -407,46 +404,40 @@ fn after_a_refused_write_doorbells_use_the_ioctl() {
 fn a_resize_uses_the_new_ring_or_reports_it_lost() {
     let mut t = Stage::new(FakeKernel::default());
     t.kernel.rings.lock().unwrap()[2] = (7, 256, 256);
-    assert_eq!(played!(t.rxe.resize_cq(&t.cq.handle, &mut t.cq.queue, 200)).unwrap(), 255);
-    assert_eq!((t.cq.queue.cqe(), t.cq.handle.cqe()), (255, 255));
+    assert_eq!(t.cq.cq.resize(&mut t.cq.queue, 200).unwrap(), 255);
+    assert_eq!((t.cq.queue.cqe(), t.cq.cq.handle().cqe()), (255, 255));
     // The kernel has resized the CQ to fewer entries than requested: the old ring is not used any more, and the queue is lost.
-    assert_eq!(
-        played!(t.rxe.resize_cq(&t.cq.handle, &mut t.cq.queue, 300)).unwrap_err().errno(),
-        Errno::EPROTO
-    );
-    assert_eq!(t.cq.queue.poll_each(1, |_| ()), Err(uverbs_core::provider::PollError::Corrupt));
-    assert_eq!(played!(t.rxe.resize_cq(&t.cq.handle, &mut t.cq.queue, 200)).unwrap(), 255);
+    assert_eq!(t.cq.cq.resize(&mut t.cq.queue, 300).unwrap_err().errno(), Errno::EPROTO);
+    assert_eq!(t.cq.queue.poll_each(1, |_| ()), Err(PollError::Corrupt));
+    assert_eq!(t.cq.cq.resize(&mut t.cq.queue, 200).unwrap(), 255);
     assert_eq!(t.cq.queue.poll_each(1, |_| ()), Ok(0));
 
     let attr = SrqInitAttr::new(SrqAttr::new(5).max_sge(2));
     let create = SrqCreate { pd: &t.pd, attr: &attr, xrc: None, td: None, user_handle: 0 };
-    let mut srq = played!(t.rxe.create_srq(&create)).unwrap();
+    let mut srq = t.rxe.create_srq(&create).unwrap();
     assert_eq!(srq.attr.max_wr, 7);
     t.kernel.rings.lock().unwrap()[1] = (7, 64, 64);
     let more = SrqAttr::new(40).srq_limit(3).max_sge(0);
-    played!(t.rxe.modify_srq(&srq.handle, &mut srq.queue, &more, SrqAttrMask::LIMIT)).unwrap();
+    srq.srq.modify(&mut srq.queue, &more, SrqAttrMask::LIMIT).unwrap();
     assert_eq!(srq.queue.capacity(), 7);
-    played!(t.rxe.modify_srq(&srq.handle, &mut srq.queue, &more, SrqAttrMask::MAX_WR)).unwrap();
+    srq.srq.modify(&mut srq.queue, &more, SrqAttrMask::MAX_WR).unwrap();
     assert_eq!(srq.queue.capacity(), 63);
 
     // A queue of a removed device stays closed, also with another ring.
-    let mut removed = played!(t.rxe.create_srq(&create)).unwrap();
-    t.rxe.close_srq(&removed.shared);
+    let mut removed = t.rxe.create_srq(&create).unwrap();
+    removed.srq.notify().device_removed();
     // SAFETY: the receive has no entries, so it names no memory.
     assert_eq!(unsafe { removed.queue.post(1, &[]) }, Err(PostError::Removed));
-    played!(t.rxe.modify_srq(&removed.handle, &mut removed.queue, &more, SrqAttrMask::MAX_WR)).unwrap();
+    removed.srq.modify(&mut removed.queue, &more, SrqAttrMask::MAX_WR).unwrap();
     // SAFETY: as above.
     assert_eq!(unsafe { removed.queue.post(1, &[]) }, Err(PostError::Removed));
     // SAFETY: as above.
     assert_eq!(unsafe { srq.queue.post(1, &[]) }, Ok(()));
 
     t.kernel.refuse_mmap.store(true, Ordering::Relaxed);
-    assert_eq!(
-        played!(t.rxe.resize_cq(&t.cq.handle, &mut t.cq.queue, 200)).unwrap_err().errno(),
-        Errno::ENOMEM
-    );
-    assert_eq!(t.cq.queue.poll_each(1, |_| ()), Err(uverbs_core::provider::PollError::Corrupt));
-    let resized = played!(t.rxe.modify_srq(&srq.handle, &mut srq.queue, &more, SrqAttrMask::MAX_WR));
+    assert_eq!(t.cq.cq.resize(&mut t.cq.queue, 200).unwrap_err().errno(), Errno::ENOMEM);
+    assert_eq!(t.cq.queue.poll_each(1, |_| ()), Err(PollError::Corrupt));
+    let resized = srq.srq.modify(&mut srq.queue, &more, SrqAttrMask::MAX_WR);
     assert_eq!(resized.unwrap_err().errno(), Errno::ENOMEM);
     // SAFETY: the receive has no entries, so it names no memory.
     assert_eq!(unsafe { srq.queue.post(1, &[]) }, Err(PostError::Corrupt));
@@ -462,4 +453,56 @@ fn an_address_handle_has_the_kernels_number() {
     let t = Stage::new(FakeKernel { ah_num: 0, ..Default::default() });
     let (_, ah) = t.rxe.create_ah(&t.pd, &attr).unwrap();
     assert_eq!((ah.num, ah.av.network_type, ah.av.grh.sgid_index), (0, 1, 3));
+}
+
+#[test]
+fn a_dropped_object_is_leaked_and_an_engine_may_be_dropped_first() {
+    let t = Stage::new(FakeKernel::default());
+    let QpParts { qp, send, recv, .. } = t.qp(&rc()).unwrap();
+    let shared = Arc::clone(qp.shared());
+    t.kernel.take_log();
+    drop((send, recv));
+    let _ = Some(qp);
+    assert!(Arc::strong_count(&shared) > 1, "the kernel may write to its rings");
+    assert!(t.kernel.take_log().is_empty(), "the kernel still has it");
+
+    let QpParts { qp, send, recv, .. } = t.qp(&rc()).unwrap();
+    let shared = Arc::clone(qp.shared());
+    drop((send, recv));
+    qp.destroy().unwrap();
+    assert_eq!((Arc::strong_count(&shared), t.kernel.take_log().last().unwrap().as_str()), (1, "destroy qp"));
+}
+
+#[test]
+fn objects_of_two_contexts_and_engines_of_others_are_refused() {
+    let mut t = Stage::new(FakeKernel::default());
+    let other = Stage::new(FakeKernel::default());
+    let attr = rc();
+    let create = QpCreate::<Rxe> {
+        pd: Some(&t.pd),
+        send_cq: Some(&t.cq.cq),
+        recv_cq: Some(&other.cq.cq),
+        srq: None,
+        xrcd: None,
+        attr: &attr,
+        td: None,
+        exclusive: true,
+        data_in_completions: false,
+        user_handle: 0,
+    };
+    let error = played!(t.rxe.create_qp(&create)).unwrap_err().to_string();
+    assert!(error.starts_with("create_qp: invalid recv_cq: created from another context"), "{error}");
+    let init = SrqInitAttr::new(SrqAttr::new(5));
+    let create = SrqCreate { pd: &other.pd, attr: &init, xrc: None, td: None, user_handle: 0 };
+    let error = t.rxe.create_srq(&create).unwrap_err().to_string();
+    assert!(error.starts_with("create_srq: invalid pd: created from another context"), "{error}");
+    assert!(t.kernel.take_log().is_empty(), "no command");
+
+    let error = other.cq.cq.resize(&mut t.cq.queue, 200).unwrap_err();
+    assert_eq!(error.to_string(), "resize_cq: invalid cq: the engine of another CQ");
+    let create = SrqCreate { pd: &t.pd, ..create };
+    let [one, mut two] = [(); 2].map(|()| t.rxe.create_srq(&create).unwrap());
+    let error = one.srq.modify(&mut two.queue, &init.attr, SrqAttrMask::LIMIT).unwrap_err();
+    assert_eq!(error.to_string(), "modify_srq: invalid srq: the engine of another SRQ");
+    assert_eq!(t.cq.queue.cqe(), 127);
 }

@@ -7,9 +7,7 @@ use std::sync::{Arc, Mutex};
 use uverbs_core::attr::*;
 use uverbs_core::control::*;
 use uverbs_core::kernel::{Kernel, Mapping, Protection, RawCommand, Uhw, WriteCommand};
-use uverbs_core::provider::{
-    CompletionQueue as _, CqParts, Driver, PostError, QpCreate, QpParts, RecvQueue as _, SrqCreate,
-};
+use uverbs_core::provider::*;
 use uverbs_core::{Errno, Error};
 use uverbs_soft::testing::heap;
 use uverbs_testkit::kernel::{Script, Scripted};
@@ -207,14 +205,14 @@ impl Stage {
         let (siw, info) = Siw::open(Arc::clone(&kernel) as Arc<dyn Kernel>).unwrap();
         assert_eq!(info.num_comp_vectors, 4);
         let pd = pd::alloc(siw.kernel(), Uhw::none()).unwrap();
-        let cq = played!(siw.create_cq(&CqInitAttr::new(100), None, 0)).unwrap();
+        let cq = siw.create_cq(&CqInitAttr::new(100), None, 0).unwrap();
         assert_eq!((cq.cqe, cq.queue.cqe()), (128, 128));
         kernel.take_log();
         Self { kernel, siw, pd, cq }
     }
 
     fn qp(&self, attr: &QpInitAttr) -> uverbs_core::Result<QpParts<Siw>> {
-        let cq = Some((&self.cq.handle, &self.cq.shared));
+        let cq = Some(&self.cq.cq);
         played!(self.siw.create_qp(&QpCreate {
             pd: Some(&self.pd),
             send_cq: cq,
@@ -233,9 +231,9 @@ impl Stage {
         self.kernel.rings.lock().unwrap()[which] = offer;
     }
 
-    fn srq(&self, attr: &SrqInitAttr) -> uverbs_core::Result<uverbs_core::provider::SrqParts<Siw>> {
+    fn srq(&self, attr: &SrqInitAttr) -> uverbs_core::Result<SrqParts<Siw>> {
         let create = SrqCreate { pd: &self.pd, attr, xrc: None, td: None, user_handle: 0 };
-        played!(self.siw.create_srq(&create))
+        self.siw.create_srq(&create)
     }
 }
 
@@ -250,8 +248,8 @@ fn reported_sizes_are_those_that_fit() {
     let qp = t.qp(&rc()).unwrap();
     assert_eq!(t.kernel.take_log(), ["create qp 10+5"]);
     let want = QpCap::new(16, 8).sge(4, 2).inline(80);
-    assert_eq!((qp.cap, qp.shared.state()), (want, QpState::RESET));
-    played!(t.siw.destroy_qp(qp.handle, &qp.shared)).unwrap();
+    assert_eq!((qp.cap, qp.qp.shared().state()), (want, QpState::RESET));
+    qp.qp.destroy().unwrap();
     assert_eq!(t.kernel.take_log(), ["destroy qp"]);
     // The kernel refuses a QP without a send queue, and offers no empty receive queue.
     t.qp(&QpInitAttr::new(QpType::Rc)).unwrap();
@@ -290,7 +288,7 @@ fn invalid_answers_fail_the_creation_and_leave_no_object() {
 
     for offer in [Offer { slots: 64, ..cq }, Offer { slots: 100, ..cq }, Offer { bytes: 128 * 32, ..cq }] {
         t.set_ring(2, offer);
-        let error = played!(t.siw.create_cq(&CqInitAttr::new(100), None, 0)).unwrap_err();
+        let error = t.siw.create_cq(&CqInitAttr::new(100), None, 0).unwrap_err();
         assert!(matches!(error, Error::Protocol { .. }), "{error}");
         assert_eq!(t.kernel.take_log(), ["destroy cq"]);
     }
@@ -326,10 +324,10 @@ fn features_that_siw_lacks_are_unsupported_without_a_command() {
         CqInitAttr::new(1).wc_flags(WcExFlags::COMPLETION_TIMESTAMP),
         CqInitAttr::new(1).flags(CqFlags::IGNORE_OVERRUN),
     ] {
-        assert!(played!(t.siw.create_cq(&attr, None, 0)).unwrap_err().is_unsupported());
+        assert!(t.siw.create_cq(&attr, None, 0).unwrap_err().is_unsupported());
     }
     assert!(t.srq(&SrqInitAttr::default().srq_type(SrqType::Tm)).unwrap_err().is_unsupported());
-    let resized = played!(t.siw.resize_cq(&t.cq.handle, &mut t.cq.queue, 200));
+    let resized = t.cq.cq.resize(&mut t.cq.queue, 200);
     assert!(resized.unwrap_err().is_unsupported());
     let ah = t.siw.create_ah(&t.pd, &AhAttr::global(1, 0, "10.0.0.1".parse().unwrap()));
     assert!(ah.unwrap_err().is_unsupported());
@@ -352,14 +350,14 @@ fn features_that_siw_lacks_are_unsupported_without_a_command() {
     assert_eq!(srq.attr.max_wr, 8);
     t.kernel.take_log();
     let more = SrqAttr::new(40).srq_limit(3).max_sge(0);
-    played!(t.siw.modify_srq(&srq.handle, &mut srq.queue, &more, SrqAttrMask::LIMIT)).unwrap();
+    srq.srq.modify(&mut srq.queue, &more, SrqAttrMask::LIMIT).unwrap();
     assert_eq!(t.kernel.take_log().len(), 1);
-    let resized = played!(t.siw.modify_srq(&srq.handle, &mut srq.queue, &more, SrqAttrMask::MAX_WR));
+    let resized = srq.srq.modify(&mut srq.queue, &more, SrqAttrMask::MAX_WR);
     assert!(resized.unwrap_err().is_unsupported() && t.kernel.take_log().is_empty());
     // SAFETY: receives without entries name no memory.
     let mut post = || unsafe { srq.queue.post(1, &[]) };
     assert_eq!(post(), Ok(()));
-    t.siw.close_srq(&srq.shared);
+    srq.srq.notify().device_removed();
     assert_eq!(post(), Err(PostError::Removed));
 }
 
@@ -369,15 +367,15 @@ fn states_that_the_kernel_would_ignore_are_refused() {
     let qp = t.qp(&rc()).unwrap();
     let modify = |state, mask| {
         let attr = QpAttr::new().qp_state(state);
-        played!(t.siw.modify_qp(&qp.handle, &qp.shared, &attr, mask))
+        qp.qp.modify(&attr, mask)
     };
     let state = QpAttrMask::STATE;
     for s in [QpState::RESET, QpState::INIT, QpState::RTR] {
         modify(s, state).unwrap();
-        assert_eq!(qp.shared.state(), s);
+        assert_eq!(qp.qp.shared().state(), s);
     }
     modify(QpState::INIT, state).unwrap();
-    assert_eq!(qp.shared.state(), QpState::RTR);
+    assert_eq!(qp.qp.shared().state(), QpState::RTR);
     t.kernel.take_log();
     assert!(modify(QpState::RTR, state | QpAttrMask::DEST_QPN).unwrap_err().is_unsupported());
     for s in [QpState::RESET, QpState::SQE] {
@@ -390,11 +388,11 @@ fn states_that_the_kernel_would_ignore_are_refused() {
     assert_eq!(error.errno(), Errno::EINVAL);
     assert!(error.to_string().contains("connection manager"), "{error}");
     assert!(modify(QpState::ERR, state).is_err());
-    assert_eq!(qp.shared.state(), QpState::RTR, "the state before the refused change");
+    assert_eq!(qp.qp.shared().state(), QpState::RTR, "the state before the refused change");
     t.kernel.refuse_modify.store(false, Ordering::Relaxed);
     for s in [QpState::SQD, QpState::ERR] {
         modify(s, state).unwrap();
-        assert_eq!(qp.shared.state(), s);
+        assert_eq!(qp.qp.shared().state(), s);
     }
     assert_eq!(modify(QpState::INIT, state).unwrap_err().errno(), Errno::EINVAL);
 }
@@ -405,10 +403,10 @@ fn the_state_is_that_of_the_kernel_or_follows_from_a_doorbell() {
     let qp = t.qp(&rc()).unwrap();
     let set = |state| {
         let attr = QpAttr::new().qp_state(state);
-        played!(t.siw.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::STATE)).unwrap();
+        qp.qp.modify(&attr, QpAttrMask::STATE).unwrap();
     };
     let state = || {
-        let (attr, _) = t.siw.query_qp(&qp.handle, &qp.shared, QpAttrMask::STATE).unwrap();
+        let (attr, _) = qp.qp.query(QpAttrMask::STATE).unwrap();
         assert_eq!(attr.qp_state, attr.cur_qp_state);
         attr.qp_state
     };
@@ -424,25 +422,25 @@ fn the_state_is_that_of_the_kernel_or_follows_from_a_doorbell() {
     // The kernel ends the connection.
     connected(false);
     assert_eq!(state(), QpState::ERR);
-    crate::shared::note_flush(&qp.shared);
+    crate::shared::note_flush(qp.qp.shared());
     connected(true);
     assert_eq!(state(), QpState::ERR);
-    assert!(!t.siw.is_flushed(&qp.shared));
+    assert!(!qp.qp.is_flushed());
     t.kernel.refuse_modify.store(true, Ordering::Relaxed);
     let attr = QpAttr::new().qp_state(QpState::ERR);
-    let refused = played!(t.siw.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::STATE));
-    assert!(refused.is_err() && !t.siw.is_flushed(&qp.shared));
+    let refused = qp.qp.modify(&attr, QpAttrMask::STATE);
+    assert!(refused.is_err() && !qp.qp.is_flushed());
     t.kernel.refuse_modify.store(false, Ordering::Relaxed);
     set(QpState::ERR);
-    assert!(t.siw.is_flushed(&qp.shared));
+    assert!(qp.qp.is_flushed());
     assert_eq!(state(), QpState::ERR);
 
     // Newer kernels report INIT for RESET, too.
     let qp = t.qp(&rc()).unwrap();
-    let state = || t.siw.query_qp(&qp.handle, &qp.shared, QpAttrMask::STATE).unwrap().0.qp_state;
+    let state = || qp.qp.query(QpAttrMask::STATE).unwrap().0.qp_state;
     let set = |state| {
         let attr = QpAttr::new().qp_state(state);
-        played!(t.siw.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::STATE)).unwrap();
+        qp.qp.modify(&attr, QpAttrMask::STATE).unwrap();
     };
     t.kernel.take_log();
     reported(QpState::INIT);

@@ -23,8 +23,8 @@ fn a_refused_queue_names_the_limit_of_locked_memory() {
     };
     let cq = CqInitAttr::new(100);
     // 128 entries of 64 bytes
-    check(played!(stage.mlx5.create_cq(&cq, None, 0)).unwrap_err(), "create_cq", 12);
-    let resized = played!(stage.mlx5.resize_cq(&stage.cq.handle, &mut stage.cq.queue, 255));
+    check(stage.mlx5.create_cq(&cq, None, 0).unwrap_err(), "create_cq", 12);
+    let resized = stage.cq.cq.resize(&mut stage.cq.queue, 255);
     check(resized.unwrap_err(), "resize_cq", 16);
     let attr = Stage::attr(QpType::Rc);
     check(stage.try_qp(&attr, None).unwrap_err(), "create_qp", 8);
@@ -33,11 +33,11 @@ fn a_refused_queue_names_the_limit_of_locked_memory() {
     let init = SrqInitAttr::new(SrqAttr::new(100).max_sge(2).srq_limit(5));
     let create = SrqCreate { pd: &stage.pd, attr: &init, xrc: None, td: None, user_handle: 0 };
     // 128 entries of 64 bytes
-    check(played!(stage.mlx5.create_srq(&create)).unwrap_err(), "create_srq", 12);
+    check(stage.mlx5.create_srq(&create).unwrap_err(), "create_srq", 12);
     let attr = WqInitAttr::new(100).max_sge(3);
-    let cq = (&stage.cq.handle, &stage.cq.shared);
+    let cq = &stage.cq.cq;
     let create = WqCreate { pd: &stage.pd, cq, attr: &attr, user_handle: 0 };
-    check(played!(stage.mlx5.create_wq(&create)).unwrap_err(), "create_wq", 12);
+    check(stage.mlx5.create_wq(&create).unwrap_err(), "create_wq", 12);
     let memory = core::ptr::without_provenance_mut(0x1_0800);
     let umem = played!(stage.mlx5.devx_reg_umem(memory, 4096, 0, 4096));
     check(umem.unwrap_err(), "devx_umem_reg", 8);

@@ -12,6 +12,7 @@ macro_rules! played {
 
 mod kernel;
 mod locked;
+mod objects;
 mod registers;
 mod wrong_answers;
 
@@ -21,12 +22,15 @@ use core::sync::atomic::Ordering::Relaxed;
 use kernel::{FakeKernel, record_word};
 use uverbs_core::Errno;
 use uverbs_core::attr::{
-    Gid, QpCap, QpInitAttr, QpState, QpType, RxHashConf, RxHashFields, SendOpsFlags, SrqInitAttr, SrqType,
-    WcExFlags, WqInitAttr, WqState,
+    Gid, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, RxHashConf, RxHashFields, SendOpsFlags,
+    SrqAttr, SrqAttrMask, SrqInitAttr, SrqType, WcExFlags, WqAttr, WqInitAttr, WqState,
 };
 use uverbs_core::control::{wq, xrcd};
 use uverbs_core::provider::wire::WireRemote as _;
-use uverbs_core::provider::{CompletionQueue as _, Op, PostError, RecvQueue, SendQueue as _, Wr};
+use uverbs_core::provider::{
+    CompletionQueue as _, CqObject as _, Object as _, Op, PostError, QpObject as _, RecvQueue,
+    SendQueue as _, SrqObject as _, WqObject as _, Wr,
+};
 use uverbs_mlx5_hw::doorbell::{MLX5_RCV_DBR, MLX5_SND_DBR};
 use uverbs_testkit::kernel::Scripted;
 use uverbs_uapi::mlx5::*;
@@ -43,7 +47,7 @@ impl Stage {
         let kernel = Arc::new(Scripted(kernel));
         let (mlx5, _) = Mlx5::open_with(Arc::clone(&kernel) as Arc<dyn Kernel>, options).unwrap();
         let pd = mlx5.alloc_pd().unwrap();
-        let cq = played!(mlx5.create_cq(&CqInitAttr::new(100), None, 0)).unwrap();
+        let cq = mlx5.create_cq(&CqInitAttr::new(100), None, 0).unwrap();
         assert_eq!((cq.cqe, cq.queue.cqe()), (127, 127));
         kernel.take_log();
         Self { kernel, mlx5, pd, cq }
@@ -68,7 +72,7 @@ impl Stage {
         td: Option<&ThreadDomain>,
         exclusive: bool,
     ) -> Result<QpParts<Mlx5>> {
-        let cq = Some((&self.cq.handle, &self.cq.shared));
+        let cq = Some(&self.cq.cq);
         played!(self.mlx5.create_qp(&QpCreate {
             pd: Some(&self.pd),
             send_cq: cq,
@@ -91,7 +95,7 @@ impl Stage {
         let attr = QpAttr::new().qp_state(state).port_num(1);
         let mask =
             QpAttrMask::STATE | if state == QpState::INIT { QpAttrMask::PORT } else { QpAttrMask::empty() };
-        played!(self.mlx5.modify_qp(&qp.handle, &qp.shared, &attr, mask))
+        qp.qp.modify(&attr, mask)
     }
 }
 
@@ -190,11 +194,14 @@ fn a_qp_is_created_with_its_memory_and_register() {
     assert_eq!(request.flags, MLX5_QP_FLAG_SCATTER_CQE | MLX5_QP_FLAG_UAR_PAGE_INDEX);
     assert_eq!((request.uidx, request.ece_options, request.sq_buf_addr), (0, 0x1000_0000, 0));
     assert!(request.buf_addr != 0 && request.buf_addr.is_multiple_of(4096));
-    assert_eq!(request.db_addr, qp.shared.dbrec().unwrap().addr());
+    assert_eq!(request.db_addr, qp.qp.control().unwrap().dbrec().unwrap().addr());
     assert_eq!((qp.cap.max_send_wr, qp.cap.max_recv_wr, qp.cap.max_inline_data), (16, 8, 60));
-    assert_eq!((qp.shared.shared().qp_num, qp.shared.shared().uidx), (qp.handle.qp_num(), 0));
+    assert_eq!(
+        (qp.qp.control().unwrap().shared().qp_num, qp.qp.control().unwrap().shared().uidx),
+        (qp.qp.handle().qp_num(), 0)
+    );
     let again = stage.qp(QpType::Rc);
-    assert_eq!(again.shared.shared().uidx, 1);
+    assert_eq!(again.qp.control().unwrap().shared().uidx, 1);
     assert!(stage.kernel.take_log().is_empty(), "a page has two registers");
 }
 
@@ -206,14 +213,14 @@ fn the_send_queue_of_a_raw_packet_qp_has_its_own_buffer() {
     assert!(request.buf_addr != 0 && request.sq_buf_addr != 0 && request.buf_addr != request.sq_buf_addr);
     // The device uses the receive queue in INIT already, so the record is written only from RTR on.
     stage.to(&qp, QpState::INIT).unwrap();
-    assert!(qp.shared.shared().csum());
+    assert!(qp.qp.control().unwrap().shared().csum());
     post_recv(qp.recv.as_mut().unwrap());
     post_recv(qp.recv.as_mut().unwrap());
-    assert_eq!(words(&qp.shared), (0, 0));
+    assert_eq!(words(qp.qp.control().unwrap()), (0, 0));
     stage.to(&qp, QpState::RTR).unwrap();
-    assert_eq!(words(&qp.shared), (2, 0));
+    assert_eq!(words(qp.qp.control().unwrap()), (2, 0));
     post_recv(qp.recv.as_mut().unwrap());
-    assert_eq!(words(&qp.shared), (3, 0));
+    assert_eq!(words(qp.qp.control().unwrap()), (3, 0));
 }
 
 #[test]
@@ -243,11 +250,11 @@ fn features_that_mlx5_lacks_are_unsupported_without_a_command() {
     assert!(refused(QpInitAttr { max_tso_header: 64, ..Stage::attr(QpType::Rc) }).is_unsupported());
     let srq = SrqInitAttr::default().srq_type(SrqType::Tm);
     let create = SrqCreate { pd: &stage.pd, attr: &srq, xrc: None, td: None, user_handle: 0 };
-    assert!(played!(stage.mlx5.create_srq(&create)).unwrap_err().is_unsupported());
+    assert!(stage.mlx5.create_srq(&create).unwrap_err().is_unsupported());
     let tm = CqInitAttr::new(1).wc_flags(WcExFlags::TM_INFO);
-    assert!(played!(stage.mlx5.create_cq(&tm, None, 0)).unwrap_err().is_unsupported());
+    assert!(stage.mlx5.create_cq(&tm, None, 0).unwrap_err().is_unsupported());
     let wall = CqInitAttr::new(1).wc_flags(WcExFlags::COMPLETION_TIMESTAMP_WALLCLOCK);
-    assert!(played!(stage.mlx5.create_cq(&wall, None, 0)).unwrap_err().is_unsupported());
+    assert!(stage.mlx5.create_cq(&wall, None, 0).unwrap_err().is_unsupported());
     assert!(stage.kernel.take_log().is_empty());
 }
 
@@ -275,12 +282,12 @@ fn builders_of_missing_operations_are_unsupported_at_creation() {
 fn an_invalid_object_number_undoes_the_creation() {
     let stage = Stage::plain();
     stage.kernel.number.store(1 << 24, Relaxed);
-    let cq = played!(stage.mlx5.create_cq(&CqInitAttr::new(1), None, 0));
+    let cq = stage.mlx5.create_cq(&CqInitAttr::new(1), None, 0);
     assert_eq!(cq.unwrap_err().errno(), Errno::EPROTO);
     let attr = SrqAttr::new(10);
     let srq = SrqInitAttr::new(attr);
     let create = SrqCreate { pd: &stage.pd, attr: &srq, xrc: None, td: None, user_handle: 0 };
-    assert_eq!(played!(stage.mlx5.create_srq(&create)).unwrap_err().errno(), Errno::EPROTO);
+    assert_eq!(stage.mlx5.create_srq(&create).unwrap_err().errno(), Errno::EPROTO);
     assert_eq!(stage.try_qp(&Stage::attr(QpType::Rc), None).unwrap_err().errno(), Errno::EPROTO);
     assert_eq!(stage.kernel.take_log(), ["destroy cq", "destroy srq", "alloc uar type 0", "destroy qp"]);
     // The register was returned.
@@ -300,7 +307,7 @@ fn a_reset_removes_all_posts_and_an_error_changes_nothing() {
     stage.to(&qp, QpState::RTS).unwrap();
     post_send(&mut qp).unwrap();
     post_send(&mut qp).unwrap();
-    assert_eq!(words(&qp.shared), (1, 2));
+    assert_eq!(words(qp.qp.control().unwrap()), (1, 2));
     // The halves of the register are used alternately.
     let rung: Vec<_> = stage.kernel.rung().iter().map(|(_, at, n)| (*at, *n)).collect();
     assert_eq!(rung, [(0x800, 64), (0x900, 64)]);
@@ -309,23 +316,29 @@ fn a_reset_removes_all_posts_and_an_error_changes_nothing() {
     stage.kernel.refuse_modify.store(true, Relaxed);
     stage.kernel.qp_state.store(3, Relaxed);
     stage.to(&qp, QpState::RESET).unwrap_err();
-    assert_eq!((words(&qp.shared), qp.shared.shared().state()), ((1, 2), QpState::RTS));
+    assert_eq!(
+        (words(qp.qp.control().unwrap()), qp.qp.control().unwrap().shared().state()),
+        ((1, 2), QpState::RTS)
+    );
     post_send(&mut qp).unwrap();
     // If the call fails because the device moved the QP to ERR, the new state is stored.
     stage.kernel.qp_state.store(6, Relaxed);
     stage.to(&qp, QpState::SQD).unwrap_err();
-    assert_eq!(qp.shared.shared().state(), QpState::ERR);
+    assert_eq!(qp.qp.control().unwrap().shared().state(), QpState::ERR);
     stage.kernel.refuse_modify.store(false, Relaxed);
 
     stage.to(&qp, QpState::RESET).unwrap();
-    assert_eq!((words(&qp.shared), qp.shared.shared().state()), ((0, 0), QpState::RESET));
+    assert_eq!(
+        (words(qp.qp.control().unwrap()), qp.qp.control().unwrap().shared().state()),
+        ((0, 0), QpState::RESET)
+    );
     assert_eq!(post_send(&mut qp), Err(PostError::BadState));
     for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
         stage.to(&qp, state).unwrap();
-        assert_eq!(words(&qp.shared), (0, 0), "{state}");
+        assert_eq!(words(qp.qp.control().unwrap()), (0, 0), "{state}");
     }
     post_send(&mut qp).unwrap();
-    assert_eq!(words(&qp.shared), (0, 1));
+    assert_eq!(words(qp.qp.control().unwrap()), (0, 1));
 }
 
 #[test]
@@ -336,16 +349,16 @@ fn a_refused_destroy_returns_the_qp() {
         stage.to(&qp, state).unwrap();
     }
     stage.kernel.refuse_destroy.store(true, Relaxed);
-    let (handle, error) = played!(stage.mlx5.destroy_qp(qp.handle, &qp.shared)).unwrap_err();
+    let (object, error) = qp.qp.destroy().unwrap_err();
     assert_eq!(error.errno(), Errno::EBUSY);
-    qp.handle = handle;
-    assert_eq!(qp.shared.shared().state(), QpState::RTS);
+    qp.qp = object;
+    assert_eq!(qp.qp.control().unwrap().shared().state(), QpState::RTS);
     post_send(&mut qp).unwrap();
     stage.kernel.refuse_destroy.store(false, Relaxed);
-    let shared = Arc::clone(&qp.shared);
-    let QpParts { handle, shared: control, mut send, recv, cap } = qp;
-    played!(stage.mlx5.destroy_qp(handle, &control)).unwrap();
-    assert_eq!(shared.shared().state(), QpState::RESET);
+    let shared = Arc::clone(qp.qp.control().unwrap().shared());
+    let QpParts { qp, mut send, recv, cap } = qp;
+    qp.destroy().unwrap();
+    assert_eq!(shared.state(), QpState::RESET);
     // The remaining send queue posts nothing.
     let write = Op::Write(crate::Remote::new(0, 0));
     // SAFETY: the WR has no data, so it names no memory.
@@ -361,11 +374,11 @@ fn a_user_index_is_free_when_all_parts_of_its_qp_are_dropped() {
     let index = |stage: &Stage| stage.kernel.private::<mlx5_ib_create_qp>().uidx;
     let first = stage.qp(QpType::Rc);
     assert_eq!(index(&stage), 0);
-    let QpParts { handle, shared, send, recv, .. } = first;
-    played!(stage.mlx5.destroy_qp(handle, &shared)).unwrap();
+    let QpParts { qp, send, recv, .. } = first;
+    qp.destroy().unwrap();
     let _second = stage.qp(QpType::Rc);
     assert_eq!(index(&stage), 1, "its queues still exist");
-    drop((shared, send, recv));
+    drop((send, recv));
     let _third = stage.qp(QpType::Rc);
     assert_eq!(index(&stage), 0);
 }
@@ -376,7 +389,7 @@ fn an_srq_has_its_own_index_only_for_xrc() {
     let attr = SrqAttr::new(100).max_sge(2).srq_limit(5);
     let init = SrqInitAttr::new(attr);
     let create = SrqCreate { pd: &stage.pd, attr: &init, xrc: None, td: None, user_handle: 0 };
-    let mut basic = played!(stage.mlx5.create_srq(&create)).unwrap();
+    let mut basic = stage.mlx5.create_srq(&create).unwrap();
     let request: mlx5_ib_create_srq = stage.kernel.private();
     assert_eq!((request.uidx, basic.attr.max_wr, basic.attr.max_sge), (0, 127, 3));
     post_recv(&mut basic.queue);
@@ -384,17 +397,17 @@ fn an_srq_has_its_own_index_only_for_xrc() {
     let xrcd = xrcd::open(stage.mlx5.kernel(), None, false, false).unwrap();
     let _qp = stage.qp(QpType::Rc);
     let init = init.srq_type(SrqType::Xrc);
-    let xrc = Some((&xrcd, &stage.cq.handle, &stage.cq.shared));
+    let xrc = Some((&xrcd, &stage.cq.cq));
     let create = SrqCreate { xrc, attr: &init, ..create };
-    let xrc = played!(stage.mlx5.create_srq(&create)).unwrap();
+    let xrc = stage.mlx5.create_srq(&create).unwrap();
     let request: mlx5_ib_create_srq = stage.kernel.private();
-    assert_eq!((request.uidx, xrc.shared.shared().uidx()), (1, 1));
-    let SrqParts { handle, shared, queue, .. } = xrc;
-    played!(stage.mlx5.destroy_srq(handle, &shared)).unwrap();
+    assert_eq!((request.uidx, xrc.srq.shared().uidx()), (1, 1));
+    let SrqParts { srq, queue, .. } = xrc;
+    srq.destroy().unwrap();
     drop(queue);
-    let resize = played!(stage.mlx5.modify_srq(&basic.handle, &mut basic.queue, &attr, SrqAttrMask::MAX_WR));
+    let resize = basic.srq.modify(&mut basic.queue, &attr, SrqAttrMask::MAX_WR);
     assert!(resize.unwrap_err().is_unsupported());
-    played!(stage.mlx5.modify_srq(&basic.handle, &mut basic.queue, &attr, SrqAttrMask::LIMIT)).unwrap();
+    basic.srq.modify(&mut basic.queue, &attr, SrqAttrMask::LIMIT).unwrap();
 }
 
 #[test]
@@ -405,7 +418,7 @@ fn with_cqe_version_0_completions_have_the_qp_number() {
     let qp = stage.qp(QpType::Rc);
     let request: mlx5_ib_create_qp = stage.kernel.private();
     assert_eq!(request.uidx, NO_UIDX);
-    assert_eq!(qp.shared.shared().uidx, qp.handle.qp_num());
+    assert_eq!(qp.qp.control().unwrap().shared().uidx, qp.qp.handle().qp_num());
 }
 
 #[test]
@@ -453,11 +466,11 @@ fn a_dc_target_has_the_number_that_rtr_returns() {
     let stage = Stage::plain();
     let init = SrqInitAttr::new(SrqAttr::new(4));
     let create = SrqCreate { pd: &stage.pd, attr: &init, xrc: None, td: None, user_handle: 0 };
-    let srq = played!(stage.mlx5.create_srq(&create)).unwrap();
+    let srq = stage.mlx5.create_srq(&create).unwrap();
     let create = DctCreate {
         pd: &stage.pd,
-        cq: (&stage.cq.handle, &stage.cq.shared),
-        srq: (&srq.handle, &srq.shared),
+        cq: &stage.cq.cq,
+        srq: &srq.srq,
         dc_key: 0x1122_3344_5566_7788,
         data_in_completions: true,
         user_handle: 0,
@@ -468,23 +481,24 @@ fn a_dc_target_has_the_number_that_rtr_returns() {
     assert_eq!((request.buf_addr, request.db_addr, request.sq_wqe_count), (0, 0, 0));
     let modify = |state| {
         let attr = QpAttr::new().qp_state(state);
-        played!(stage.mlx5.modify_dct(&dct.handle, &dct.shared, &attr, QpAttrMask::STATE))
+        dct.modify(&attr, QpAttrMask::STATE).map(|()| dct.dct_number())
     };
+    assert!(dct.is_dct());
     assert_eq!(modify(QpState::INIT).unwrap(), None);
     stage.kernel.number.store(0x4321, Relaxed);
     assert_eq!(modify(QpState::RTR).unwrap(), Some(0x4321));
     stage.kernel.number.store(1 << 24, Relaxed);
     assert_eq!(modify(QpState::RTR).unwrap_err().errno(), Errno::EPROTO);
-    played!(stage.mlx5.destroy_qp(dct.handle, &dct.shared)).unwrap();
+    dct.destroy().unwrap();
 }
 
 #[test]
 fn a_work_queue_accepts_receives_when_it_is_ready() {
     let stage = Stage::plain();
     let attr = WqInitAttr::new(5).max_sge(3);
-    let cq = (&stage.cq.handle, &stage.cq.shared);
+    let cq = &stage.cq.cq;
     let create = WqCreate { pd: &stage.pd, cq, attr: &attr, user_handle: 0 };
-    let mut wq = played!(stage.mlx5.create_wq(&create)).unwrap();
+    let mut wq = stage.mlx5.create_wq(&create).unwrap();
     let request: mlx5_ib_create_wq = stage.kernel.private();
     assert_eq!((request.rq_wqe_count, request.rq_wqe_shift, request.user_index), (8, 6, 0));
     assert_eq!((wq.attr.max_wr, wq.attr.max_sge), (8, 4));
@@ -494,16 +508,16 @@ fn a_work_queue_accepts_receives_when_it_is_ready() {
     assert_eq!(early, Err(PostError::BadState));
     let to = |wq: &WqParts<Mlx5>, state| {
         let attr = WqAttr::new().wq_state(state);
-        played!(stage.mlx5.modify_wq(&wq.handle, &wq.shared, &attr)).unwrap();
+        wq.wq.modify(&attr).unwrap();
     };
     to(&wq, WqState::RDY);
     post_recv(&mut wq.queue);
-    assert_eq!(words(&wq.shared), (1, 0), "published at once, without a QP state");
+    assert_eq!(words(wq.wq.control()), (1, 0), "published at once, without a QP state");
     to(&wq, WqState::ERR);
     to(&wq, WqState::RESET);
-    assert_eq!(words(&wq.shared), (0, 0));
+    assert_eq!(words(wq.wq.control()), (0, 0));
 
-    let table = wq::create_rwq_ind_table(stage.mlx5.kernel(), &[&wq.handle], Uhw::none()).unwrap();
+    let table = wq::create_rwq_ind_table(stage.mlx5.kernel(), &[wq.wq.handle()], Uhw::none()).unwrap();
     let hash = RxHashConf { key: &[7; 40], fields: RxHashFields::SRC_IPV4 | RxHashFields::DST_IPV4 };
     let create = RssQpCreate { pd: &stage.pd, table: &table, hash, user_handle: 0 };
     let qp = stage.mlx5.create_rss_qp(&create).unwrap();
@@ -515,10 +529,14 @@ fn a_work_queue_accepts_receives_when_it_is_ready() {
         stage.mlx5.create_rss_qp(&RssQpCreate { hash: long, ..create }).unwrap_err().errno(),
         Errno::EINVAL
     );
-    played!(qp.destroy()).unwrap();
+    let attr = QpAttr::new().qp_state(QpState::INIT);
+    assert!(qp.modify(&attr, QpAttrMask::STATE).unwrap_err().is_unsupported());
+    assert!(qp.query(QpAttrMask::STATE).unwrap_err().is_unsupported());
+    qp.destroy().unwrap();
     stage.kernel.take_log();
-    played!(stage.mlx5.destroy_wq(wq.handle, &wq.shared)).unwrap();
-    assert_eq!(wq.shared.shared().state(), QpState::RESET);
+    let shared = Arc::clone(wq.wq.control().shared());
+    wq.wq.destroy().unwrap();
+    assert_eq!(shared.state(), QpState::RESET);
     assert_eq!(stage.kernel.take_log(), ["destroy wq"]);
 }
 
@@ -556,14 +574,14 @@ fn memory_that_the_kernel_may_hold_is_leaked() {
     let unsure = |error: Error| assert_eq!(error.errno(), Errno::EPROTO, "{error}");
 
     let attr = CqInitAttr::new(4096);
-    unsure(played!(stage.mlx5.create_cq(&attr, None, 0)).unwrap_err());
+    unsure(stage.mlx5.create_cq(&attr, None, 0).unwrap_err());
     let cq: mlx5_ib_create_cq = stage.kernel.private();
     assert!(is_mapped(cq.buf_addr) && is_mapped(cq.db_addr));
 
     let attr = SrqAttr::new(4096);
     let srq = SrqInitAttr::new(attr);
     let create = SrqCreate { pd: &stage.pd, attr: &srq, xrc: None, td: None, user_handle: 0 };
-    unsure(played!(stage.mlx5.create_srq(&create)).unwrap_err());
+    unsure(stage.mlx5.create_srq(&create).unwrap_err());
     let srq: mlx5_ib_create_srq = stage.kernel.private();
     assert!(is_mapped(srq.buf_addr) && is_mapped(srq.db_addr));
 
@@ -576,15 +594,15 @@ fn memory_that_the_kernel_may_hold_is_leaked() {
     }
 
     let attr = WqInitAttr::new(4096);
-    let cq = (&stage.cq.handle, &stage.cq.shared);
+    let cq = &stage.cq.cq;
     let create = WqCreate { pd: &stage.pd, cq, attr: &attr, user_handle: 0 };
-    unsure(played!(stage.mlx5.create_wq(&create)).unwrap_err());
+    unsure(stage.mlx5.create_wq(&create).unwrap_err());
     let wq: mlx5_ib_create_wq = stage.kernel.private();
     assert!(is_mapped(wq.buf_addr) && is_mapped(wq.db_addr));
 
     stage.kernel.nonsense_resize.store(true, Relaxed);
-    let CqParts { handle, queue, .. } = &mut stage.cq;
-    unsure(played!(stage.mlx5.resize_cq(handle, queue, 4096)).unwrap_err());
+    let CqParts { cq, queue, .. } = &mut stage.cq;
+    unsure(cq.resize(queue, 4096).unwrap_err());
     let resize: mlx5_ib_resize_cq = stage.kernel.private();
     assert!(is_mapped(resize.buf_addr));
 }

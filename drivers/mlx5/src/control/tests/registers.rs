@@ -22,9 +22,9 @@ fn registers_are_shared_when_they_run_out() {
     // A register that was returned is used again.
     let mut qps = qps;
     let gone = qps.remove(0);
-    let QpParts { handle, shared: control, send, recv, .. } = gone;
-    played!(stage.mlx5.destroy_qp(handle, &control)).unwrap();
-    drop((send, recv, control));
+    let QpParts { qp, send, recv, .. } = gone;
+    qp.destroy().unwrap();
+    drop((send, recv));
     let new = stage.qp(QpType::Uc);
     assert!(!shared(&new));
     assert_eq!(stage.kernel.take_log(), ["destroy qp"]);
@@ -80,9 +80,9 @@ fn exclusive_qps_have_dedicated_registers_while_there_are_pages() {
     drop(last);
     // A register that was returned is used again.
     stage.kernel.take_log();
-    let QpParts { handle, shared: control, send, recv, .. } = qps.remove(0);
-    played!(stage.mlx5.destroy_qp(handle, &control)).unwrap();
-    drop((send, recv, control));
+    let QpParts { qp, send, recv, .. } = qps.remove(0);
+    qp.destroy().unwrap();
+    drop((send, recv));
     exclusive();
     let request: mlx5_ib_create_qp = stage.kernel.private();
     assert_ne!(request.bfreg_index, stage.mlx5.uars.arm_page().unwrap());

@@ -99,11 +99,11 @@ fn use_all(mlx5: &Mlx5) -> Result<()> {
     let _ = mlx5.query_device();
     let pd = mlx5.alloc_pd()?;
     let cq_attr = CqInitAttr::new(30);
-    let mut cq = played!(mlx5.create_cq(&cq_attr, None, 0))?;
+    let mut cq = mlx5.create_cq(&cq_attr, None, 0)?;
     let srq_attr = SrqAttr::new(10).max_sge(2);
     let srq_init = SrqInitAttr::new(srq_attr);
     let create = SrqCreate { pd: &pd, attr: &srq_init, xrc: None, td: None, user_handle: 0 };
-    let mut srq = played!(mlx5.create_srq(&create)).ok();
+    let mut srq = mlx5.create_srq(&create).ok();
     if let Some(srq) = &mut srq {
         for _ in 0..20 {
             // SAFETY: the WR names no memory.
@@ -117,13 +117,13 @@ fn use_all(mlx5: &Mlx5) -> Result<()> {
     for (n, qp_type) in qp_types.into_iter().cycle().take(18).enumerate() {
         let mut attr = Stage::attr(qp_type);
         attr.max_tso_header = if qp_type == QpType::RawPacket { 64 } else { 0 };
-        let both = Some((&cq.handle, &cq.shared));
+        let both = Some(&cq.cq);
         let has_recv = qp_type.has_recv_queue();
         let made = played!(mlx5.create_qp(&QpCreate {
             pd: Some(&pd),
             send_cq: both,
             recv_cq: both.filter(|_| has_recv),
-            srq: srq.as_ref().filter(|_| has_recv && n % 3 == 0).map(|s| (&s.handle, &s.shared)),
+            srq: srq.as_ref().filter(|_| has_recv && n % 3 == 0).map(|s| &s.srq),
             xrcd: None,
             attr: &attr,
             td: (n % 2 == 0).then_some(&td),
@@ -136,8 +136,7 @@ fn use_all(mlx5: &Mlx5) -> Result<()> {
     for qp in &mut qps {
         for state in [QpState::INIT, QpState::RTR, QpState::RTS, QpState::ERR, QpState::RESET] {
             let attr = QpAttr::new().qp_state(state).port_num(1);
-            let _ =
-                played!(mlx5.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::STATE | QpAttrMask::PORT));
+            let _ = qp.qp.modify(&attr, QpAttrMask::STATE | QpAttrMask::PORT);
             for _ in 0..40 {
                 if let Some(recv) = &mut qp.recv {
                     // SAFETY: the WR names no memory.
@@ -152,7 +151,7 @@ fn use_all(mlx5: &Mlx5) -> Result<()> {
     }
     let mut wcs = [uverbs_core::wc::WorkCompletion::default(); 4];
     let _ = cq.queue.poll_cq(&mut wcs);
-    let _ = played!(mlx5.resize_cq(&cq.handle, &mut cq.queue, 100));
+    let _ = cq.cq.resize(&mut cq.queue, 100);
     let _ = cq.queue.poll_cq(&mut wcs);
     let _ = mlx5.create_ah(&pd, &AhAttr::global(1, 0, Gid::default()));
     if let Ok(dm) = mlx5.alloc_dm(64, 0) {
@@ -160,28 +159,26 @@ fn use_all(mlx5: &Mlx5) -> Result<()> {
         let _ = dm.handle.destroy();
     }
     let wq_attr = WqInitAttr::new(8);
-    let create = WqCreate { pd: &pd, cq: (&cq.handle, &cq.shared), attr: &wq_attr, user_handle: 0 };
-    if let Ok(mut wq) = played!(mlx5.create_wq(&create)) {
+    let create = WqCreate { pd: &pd, cq: &cq.cq, attr: &wq_attr, user_handle: 0 };
+    if let Ok(mut wq) = mlx5.create_wq(&create) {
         let attr = WqAttr::new().wq_state(WqState::RDY);
-        let _ = played!(mlx5.modify_wq(&wq.handle, &wq.shared, &attr));
+        let _ = wq.wq.modify(&attr);
         // SAFETY: the WR names no memory.
         #[expect(unsafe_code)]
         let _ = unsafe { wq.queue.post(1, &[]) };
-        let _ = played!(mlx5.destroy_wq(wq.handle, &wq.shared));
+        let _ = wq.wq.destroy();
     }
     if let Some(srq) = &srq {
-        let (cq, srq) = ((&cq.handle, &cq.shared), (&srq.handle, &srq.shared));
+        let (cq, srq) = (&cq.cq, &srq.srq);
         let create = DctCreate { pd: &pd, cq, srq, dc_key: 1, data_in_completions: true, user_handle: 0 };
         if let Ok(dct) = played!(mlx5.create_dct(&create)) {
             let attr = QpAttr::new().qp_state(QpState::RTR);
-            let _ = played!(mlx5.modify_dct(&dct.handle, &dct.shared, &attr, QpAttrMask::STATE));
-            let _ = played!(mlx5.destroy_qp(dct.handle, &dct.shared));
+            let _ = dct.modify(&attr, QpAttrMask::STATE);
+            let _ = dct.destroy();
         }
     }
     for qp in qps {
-        if let Err((_, _)) = played!(mlx5.destroy_qp(qp.handle, &qp.shared)) {
-            core::mem::forget((qp.send, qp.recv, qp.shared));
-        }
+        let _ = qp.qp.destroy();
     }
     Ok(())
 }
