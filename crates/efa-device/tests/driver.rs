@@ -4,22 +4,20 @@
 // UNSAFETY: posts requests that name memory of the test, which is never freed and consists of atomics.
 
 use core::sync::atomic::{AtomicU8, Ordering};
-use std::sync::Arc;
 use uverbs_core::attr::{
     AccessFlags, AhAttr, CqInitAttr, GlobalRoute, QpAttr, QpAttrMask as M, QpCap, QpInitAttr, QpState,
     QpType, SendOpsFlags,
 };
-use uverbs_core::control::{
-    self, AhHandle, CoreSupport, CqHandle, MrHandle, MrRange, PdHandle, QpHandle, QpParents,
-};
+use uverbs_core::control::{self, AhHandle, CoreSupport, MrHandle, MrRange, PdHandle};
 use uverbs_core::kernel::Uhw;
 use uverbs_core::provider::{
-    CompletionQueue as _, Dest, Driver as _, Op, RecvBatch as _, RecvQueue as _, RemoteAddr, To, Wr,
+    CompletionQueue as _, CqParts, Dest, Driver as _, Object as _, Op, QpCreate, QpObject as _, QpParts,
+    RecvBatch as _, RecvQueue as _, RemoteAddr, To, Wr,
 };
 use uverbs_core::wc::{WcOpcode, WcStatus, WorkCompletion};
 use uverbs_core::wr::{RawAh, SendFlags, Sge};
-use uverbs_efa::control::{CqOptions, QpOptions, Queues};
-use uverbs_efa::{Ah, CompletionQueue, Efa, QpShared, RecvQueue, SendQueue};
+use uverbs_efa::control::{Cq, Qp};
+use uverbs_efa::{Ah, CompletionQueue, Efa, RecvQueue, SendQueue};
 use uverbs_efa_device::{EfaDevice, Fabric, Generation};
 use uverbs_testkit::{Face, handle, post};
 
@@ -32,10 +30,9 @@ struct End {
     pd: PdHandle,
     mr: MrHandle,
     memory: &'static [AtomicU8],
-    _cq: CqHandle,
+    _cq: Cq,
     polled: CompletionQueue,
-    qp: QpHandle,
-    shared: Arc<QpShared>,
+    qp: Qp,
     send: SendQueue,
     recv: RecvQueue,
     _ahs: Vec<AhHandle>,
@@ -57,7 +54,7 @@ impl End {
         }
         // SAFETY: the memory is never freed and consists of atomics.
         let mr = unsafe { control::mr::reg(CoreSupport(1), &pd, range, access, Uhw::none()) }.unwrap();
-        let (cq, polled) = efa.new_cq(&CqInitAttr::new(300), CqOptions::default(), None, 1).unwrap();
+        let CqParts { cq, queue: polled, .. } = efa.create_cq(&CqInitAttr::new(300), None, 1).unwrap();
         let mut init = QpInitAttr::new(qp_type);
         init.cap = QpCap::new(32, 32).sge(2, 2).inline(inline);
         if qp_type == QpType::Driver {
@@ -65,18 +62,24 @@ impl End {
             init.send_ops_flags.set(SendOpsFlags::RDMA_READ, efa.limits().has_read());
             init.send_ops_flags.set(SendOpsFlags::RDMA_WRITE, efa.limits().has_write());
         }
-        let parents =
-            QpParents { pd: Some(&pd), send_cq: Some(&cq), recv_cq: Some(&cq), ..QpParents::default() };
-        let cqs = (polled.shared(), polled.shared());
-        let Queues { handle: qp, shared, send, recv, .. } =
-            efa.new_qp(parents, cqs, &init, QpOptions::default(), 2).unwrap();
-        let end = Self { efa, pd, mr, memory, _cq: cq, polled, qp, shared, send, recv, _ahs: Vec::new() };
-        let attr = QpAttr::new().port_num(1).qkey(QKEY);
-        let modify = |state, mask| {
-            // SAFETY: the two belong together.
-            unsafe { end.efa.modify_qp(&end.qp, &end.shared, &attr.qp_state(state), M::STATE | mask) }
-                .unwrap();
+        let create = QpCreate {
+            pd: Some(&pd),
+            send_cq: Some(&cq),
+            recv_cq: Some(&cq),
+            srq: None,
+            xrcd: None,
+            attr: &init,
+            td: None,
+            exclusive: true,
+            data_in_completions: false,
+            user_handle: 2,
         };
+        // SAFETY: no data in completions.
+        let QpParts { qp, send, recv, .. } = unsafe { efa.create_qp(&create) }.unwrap();
+        let (send, recv) = (send.unwrap(), recv.unwrap());
+        let end = Self { efa, pd, mr, memory, _cq: cq, polled, qp, send, recv, _ahs: Vec::new() };
+        let attr = QpAttr::new().port_num(1).qkey(QKEY);
+        let modify = |state, mask| end.qp.modify(&attr.qp_state(state), M::STATE | mask).unwrap();
         modify(QpState::INIT, M::PORT | M::PKEY_INDEX | M::QKEY);
         modify(QpState::RTR, M::empty());
         modify(QpState::RTS, M::SQ_PSN);
@@ -150,7 +153,7 @@ fn sends_reads_and_writes_of_the_driver_are_executed() {
         let (to_y, _) = (x.ah_to(&y), y.ah_to(&x));
         fabric.loss(0.05).duplicate(0.05);
         for round in 0..100_u64 {
-            let qpn = y.qp.qp_num();
+            let qpn = y.qp.handle().qp_num();
             let data = x.fill(0, 6000, round as usize);
             let sges = [y.sge(100, 4000), y.sge(10_000, 4000)];
             y.recv(round, &sges);
@@ -161,7 +164,7 @@ fn sends_reads_and_writes_of_the_driver_are_executed() {
             assert_eq!((sent.len(), sent[0].wr_id, sent[0].status), (1, round, WcStatus::SUCCESS));
             assert_eq!(
                 (got.len(), got[0].wr_id, got[0].byte_len, got[0].src_qp),
-                (1, round, 6000, x.qp.qp_num())
+                (1, round, 6000, x.qp.handle().qp_num())
             );
             assert_eq!((got[0].opcode, got[0].status), (WcOpcode::RECV, WcStatus::SUCCESS));
             assert_eq!([y.get(100, 4000), y.get(10_000, 2000)].concat(), data);
@@ -202,7 +205,7 @@ fn datagrams_of_the_driver_are_executed() {
         let data = x.fill(0, 500, round as usize);
         y.recv(round, &[y.sge(0, 1000)]);
         let sge = x.sge(0, 500);
-        x.post(Face::List, &to_y, y.qp.qp_num(), Wr::new(round, Op::Send).sges(&[sge]));
+        x.post(Face::List, &to_y, y.qp.handle().qp_num(), Wr::new(round, Op::Send).sges(&[sge]));
         assert_eq!((x.poll()[0].status, y.poll()[0].wr_id), (WcStatus::SUCCESS, round));
         assert_eq!(y.get(40, 500), data);
     }
@@ -215,7 +218,7 @@ fn errors_of_the_device_are_statuses_of_the_driver() {
     let (a, b) = pair(&fabric, Generation::default());
     let (mut x, mut y) = (End::new(&a, QpType::Driver, 0), End::new(&b, QpType::Driver, 0));
     let to_y = x.ah_to(&y);
-    let (qpn, local) = (y.qp.qp_num(), x.sge(0, 100));
+    let (qpn, local) = (y.qp.handle().qp_num(), x.sge(0, 100));
     let status = |x: &mut End, qpn, op| {
         x.post(Face::Single, &to_y, qpn, Wr::new(1, op).sges(&[local]));
         fabric.run();
