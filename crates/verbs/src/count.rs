@@ -354,7 +354,7 @@ mod off {
     macro_rules! nothing {
         ($type:ident { $($name:ident($($arg:ident: $ty:ty),*);)* }) => {
             #[derive(Clone, Debug, Default)]
-            pub(crate) struct $type;
+            pub(crate) struct $type(());
 
             impl $type {
                 $(
@@ -391,7 +391,7 @@ mod off {
 
     impl CqCounts {
         pub(crate) fn new<D: Driver>(_: &ContextInner<D>, _: u64) -> Self {
-            Self
+            Self(())
         }
     }
 
