@@ -223,7 +223,7 @@ impl World {
                 assert!(got.is_none_or(|got| got >= cqe));
             }
             UseCq::Moderate(cq_count, cq_period) => {
-                let moderation = CqModeration { cq_count: *cq_count, cq_period: *cq_period };
+                let moderation = CqModeration::new(*cq_count, *cq_period);
                 let _ = kept(each_cq!(cq, |cq| cq.modify_moderation(moderation)));
             }
         }

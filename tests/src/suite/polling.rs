@@ -192,7 +192,7 @@ fn resize_keeps_completions<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn modify_cq_works_or_is_unsupported<D: Driver>(lab: &Lab<D>) -> Outcome {
     let cq = lab.a.create_cq(4, None)?;
     let offered = lab.device.cq_mod_caps.max_cq_count != 0;
-    match cq.modify_moderation(CqModeration { cq_count: 2, cq_period: 10 }) {
+    match cq.modify_moderation(CqModeration::new(2, 10)) {
         Ok(()) => ensure!(offered, "it succeeded, but the device does not have it"),
         Err(e) => ensure!(e.is_unsupported() && !offered, "{e}"),
     }

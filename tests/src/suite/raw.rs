@@ -281,7 +281,7 @@ fn flows_are_spread_over_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
     }
     let table = RwqIndTable::create(&wqs.iter().collect::<Vec<_>>())?;
     let key: Vec<u8> = (0..40_u32).map(|i| (i * 37 + 11) as u8).collect();
-    let hash = RxHashConf { key: &key, fields: RxHashFields::SRC_IPV4 | RxHashFields::DST_IPV4 };
+    let hash = RxHashConf::new(&key, RxHashFields::SRC_IPV4 | RxHashFields::DST_IPV4);
     let qp = b.pd.create_rss_qp(&table, hash)?;
     let _flow = qp.create_flow(&to_mac(vec![]))?;
     let mut queue_of = |src: u8| -> Result<u64> {
@@ -302,7 +302,7 @@ fn flows_are_spread_over_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn counters_count_matching_frames<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Some([mut a, b]) = stations(lab)? else { return Ok(()) };
     let set = lab.b.create_counters()?;
-    let attach = |counter_desc, index| set.attach(CounterAttachAttr { counter_desc, index });
+    let attach = |counter_desc, index| set.attach(CounterAttachAttr::new(counter_desc, index));
     let rule = |last| to_mac(vec![to_ip([10, 0, 0, last])]);
     let unbound = b.qp.control.create_flow_counted(&rule(2), &set);
     ensure!(unbound.is_err_and(|e| e.to_string().contains("no counter")));
