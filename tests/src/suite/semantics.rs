@@ -170,7 +170,7 @@ where
     }
 
     fn queue(&self) -> &Locked<Sq<D>, L> {
-        let sq = self.pair.a.qp.send.as_ref().expect("a send queue");
+        let sq = &self.pair.a.qp.send;
         // SAFETY: the engine stays where it is.
         unsafe { sq.as_locked() }
     }

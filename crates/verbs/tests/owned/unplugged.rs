@@ -89,7 +89,7 @@ fn the_typed_face_and_a_qp_that_is_created_later() {
         end.pd.raw_qp::<Rc>().shared().cq(&cq).cap(crate::bed::CAP).create().unwrap();
     end.hca.unplug();
     assert!(end.context.try_async_event().unwrap().is_some());
-    let error = raw.sq().unwrap().lock().unwrap().post(1).send_inline(b"x").unwrap_err();
+    let error = raw.sq().lock().unwrap().post(1).send_inline(b"x").unwrap_err();
     assert_eq!(error, PostError::Removed);
     let mut wc = [uverbs::WorkCompletion::default()];
     assert_eq!(cq.poll(&mut wc).unwrap_err(), PollError::Removed);
