@@ -571,3 +571,117 @@ fn any_driver_passes_on_each_function_of_a_driver() {
         assert!(missing.is_empty(), "crates/verbs/src/any/{file}.rs does not pass on {missing:?}");
     }
 }
+
+/// Public structs of which a program can write a literal, so that another field breaks it. Their form is fixed by what they say.
+const EXHAUSTIVE: &[(&str, &[&str])] = &[
+    (
+        "a work request and its parts, which the verbs define",
+        &["AtomicArgs", "DcTarget", "FlushArgs", "Head", "MwBind", "RemoteAddr", "To", "TsoArgs", "Wr"],
+    ),
+    (
+        "the parts that a driver and the faces exchange: both must know each field",
+        &[
+            "BadWr",
+            "ContextInfo",
+            "CqParts",
+            "DctCreate",
+            "DctParts",
+            "DmParts",
+            "DriverMatch",
+            "ListRules",
+            "QpCreate",
+            "QpParents",
+            "QpParts",
+            "RawAttr",
+            "RssQpCreate",
+            "SrqCreate",
+            "SrqParents",
+            "SrqParts",
+            "WqCreate",
+            "WqParts",
+        ],
+    ),
+    (
+        "the header of a protocol, an identification of PCI, the two numbers of an answer",
+        &[
+            "CqEvents",
+            "Ece",
+            "FlowEth",
+            "FlowGre",
+            "FlowIpv4",
+            "FlowIpv6",
+            "FlowMatch",
+            "FlowPorts",
+            "MrInfo",
+            "MrRange",
+            "PciId",
+            "QueueError",
+            "Rejected",
+            "Rereg",
+            "Roots",
+            "Transition",
+            "UverbsNode",
+        ],
+    ),
+    ("the halves of a QP, which are moved to their owners", &["Qp"]),
+    ("the text that two ends exchange", &["Endpoint"]),
+    // These can get fields. A struct is not added here.
+    ("not decided", &["FlowAttr", "MwBindInfo", "QpInitAttr"]),
+];
+
+/// Attributes, visibility and fields of the structs of a source, with their names. Structs of C's layout are left out.
+fn literal_structs(source: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut is_fixed = false;
+    let mut lines = source.lines();
+    while let Some(line) = lines.next() {
+        if line.starts_with("#[non_exhaustive") || line.starts_with("#[repr(") {
+            is_fixed = true;
+        }
+        let Some(rest) = line.strip_prefix("pub struct ") else {
+            is_fixed &= line.starts_with("#[") || line.starts_with("///") || line.starts_with("    ");
+            continue;
+        };
+        let name = rest.split(['<', ' ', '(', ';', '{']).next().unwrap_or_default();
+        if line.ends_with('{') && !is_fixed {
+            let fields: Vec<_> = lines
+                .by_ref()
+                .take_while(|line| *line != "}")
+                .filter(|line| line.starts_with("    ") && line[4..].starts_with(|c: char| c.is_alphabetic()))
+                .collect();
+            if !fields.is_empty()
+                && fields.iter().all(|field| field.starts_with("    pub ") && !field.contains("pub("))
+            {
+                found.push(name.to_owned());
+            }
+        }
+        is_fixed = false;
+    }
+    found
+}
+
+#[test]
+fn public_structs_that_can_grow_are_non_exhaustive() {
+    let sources = files(&["crates/core/src", "crates/verbs/src", "crates/cm/src", "crates/aio/src"], ".rs");
+    let found: BTreeSet<_> = sources
+        .iter()
+        .flat_map(|path| {
+            let source = fs::read_to_string(path).unwrap();
+            literal_structs(source.split("#[cfg(test)]\nmod").next().unwrap())
+        })
+        .collect();
+    let listed: BTreeSet<_> =
+        EXHAUSTIVE.iter().flat_map(|(_, names)| *names).map(|name| (*name).to_owned()).collect();
+    let new: Vec<_> = found.difference(&listed).collect();
+    assert!(
+        new.is_empty(),
+        "{new:?}: make them #[non_exhaustive], with `new` and setters (uverbs_core::setters!)"
+    );
+    let gone: Vec<_> = listed.difference(&found).collect();
+    assert!(gone.is_empty(), "{gone:?} are in the list, and are not such structs");
+    let text = "/// Text.\n#[derive(Debug)]\npub struct New {\n    /// A field.\n    pub field: u32,\n}\n";
+    assert_eq!(literal_structs(text), ["New"]);
+    assert!(literal_structs(&text.replace("#[derive", "#[non_exhaustive]\n#[derive")).is_empty());
+    assert!(literal_structs(&text.replace("#[derive", "#[repr(C)]\n#[derive")).is_empty());
+    assert!(literal_structs(&text.replace("pub field", "field")).is_empty());
+}

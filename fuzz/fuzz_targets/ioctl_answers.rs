@@ -242,7 +242,7 @@ impl World {
                     mw.bound(&bind);
                     if let Some(AnyQp::Rc(qp)) = self.qps.last_mut() {
                         // SAFETY: the simulated kernel has no device, so nothing is bound.
-                        let _ = qp.sq().and_then(|sq| unsafe { sq.post(1).bind_mw(bind) });
+                        let _ = unsafe { qp.sq().post(1).bind_mw(bind) };
                     }
                 }
                 self.mws.push(mw);

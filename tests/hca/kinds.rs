@@ -112,14 +112,14 @@ fn traffic(hca: &Hca, sgid_index: Option<u8>, atomics: bool, pages: Option<usize
         let sge = b.mr.sge(at..at + 64).unwrap();
         // SAFETY: the regions live until the completions are polled.
         unsafe { qb.rq().unwrap().post(n, &[sge]) }.unwrap();
-        let sq = qa.sq().unwrap();
+        let sq = qa.sq();
         sq.post(n).signaled().send_inline(&n.to_ne_bytes()).unwrap();
         assert_eq!((a.poll_ok(hca).wr_id, b.poll_ok(hca).wr_id), (n, n));
         let mut got = [0; 8];
         b.mr.read_at(at, &mut got).unwrap();
         assert_eq!(u64::from_ne_bytes(got), n);
         let back = a.mr.sge(at..at + 8).unwrap();
-        let (sq, from) = (qa.sq().unwrap(), b.mr.remote(at).unwrap());
+        let (sq, from) = (qa.sq(), b.mr.remote(at).unwrap());
         if atomics {
             // SAFETY: the regions live until the completions are polled.
             unsafe { sq.post(100 + n).signaled().fetch_add(&[back], from, 5) }.unwrap();
@@ -177,7 +177,7 @@ fn threads_create_and_destroy_qps_on_one_cq() -> Outcome {
                     let here = qp.control.endpoint(round as u32, attr).unwrap();
                     qp.connect(&here, &here, attr).unwrap();
                     let to = mr.remote(thread as usize * 8).unwrap();
-                    let sq = qp.sq().unwrap();
+                    let sq = qp.sq();
                     sq.post(thread).signaled().write_inline(&round.to_ne_bytes(), to).unwrap();
                     // The thread does not wait for this completion, which is reported or is removed with its QP.
                     if round % 3 == 0 {

@@ -32,7 +32,7 @@ pub fn post<D: Driver, T: Typed<D>, L: Lock>(
     face: Face,
     reqs: &[Req<'_, D>],
 ) -> Result<(), Refused> {
-    post_queue(qp.sq_mut()?, face, reqs)
+    post_queue(qp.sq_mut(), face, reqs)
 }
 
 /// As [`post`], to a send queue.

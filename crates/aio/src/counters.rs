@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Counters of a dispatcher (feature `counters`); those of its queues are [`uverbs::counters`].
 
-use crate::dispatcher::Dispatcher;
-use crate::error::Result;
-use crate::life::FORKED;
 use crate::sleeper::Readable;
 use core::sync::atomic::{AtomicU64, Ordering};
-use uverbs::{CqCounters, Driver};
+use uverbs::CqCounters;
 
 /// Of a dispatcher, since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,16 +63,5 @@ impl Counts {
             cq_events,
             wakeups,
         }
-    }
-}
-
-impl<D: Driver> Dispatcher<D> {
-    /// What was counted since it was created. Waits for a poll that is running.
-    ///
-    /// # Errors
-    /// In a child of fork(2): the dispatcher is the parent's.
-    pub fn counters(&self) -> Result<DispatcherCounters> {
-        let poller = &self.inner.poller;
-        if poller.sleeper().is_forked() { Err(FORKED) } else { Ok(poller.counters()) }
     }
 }

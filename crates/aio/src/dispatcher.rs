@@ -70,6 +70,16 @@ impl<D: Driver> Dispatcher<D> {
         &self.inner.context
     }
 
+    /// What was counted since it was created. Waits for a poll that is running.
+    ///
+    /// # Errors
+    /// In a child of fork(2): the dispatcher is the parent's.
+    #[cfg(feature = "counters")]
+    pub fn counters(&self) -> Result<crate::counters::DispatcherCounters> {
+        let poller = &self.inner.poller;
+        if poller.sleeper().is_forked() { Err(crate::life::FORKED) } else { Ok(poller.counters()) }
+    }
+
     /// The asynchronous events of the context, from now on: port down, QP fatal, device removed.
     #[must_use]
     pub fn events(&self) -> crate::events::Events<D> {

@@ -39,8 +39,22 @@ impl<D: Driver> Queue<D> {
         op: &Operation,
         payload: P,
     ) -> Result<(), Rejected<P>> {
-        match (self, to) {
+        match (&mut *self, to) {
             (Self::Rc(queue), To::Peer) => payload.post(queue.post(wr_id).flags(flags), op),
+            _ => self.post_to(to, (wr_id, flags), op, payload),
+        }
+    }
+
+    /// [`post`](Self::post) to a destination. A call, so that the code of a connected QP is short.
+    #[inline(never)]
+    fn post_to<P: Payload<D>>(
+        &mut self,
+        to: &To<D>,
+        (wr_id, flags): (u64, SendFlags),
+        op: &Operation,
+        payload: P,
+    ) -> Result<(), Rejected<P>> {
+        match (self, to) {
             (Self::Ud(queue), To::Datagram(to)) => {
                 payload.post(queue.post_to(wr_id, &to.ah, to.qp_num, to.qkey).flags(flags), op)
             }

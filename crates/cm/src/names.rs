@@ -7,7 +7,9 @@
 use crate::event::{Event, EventKind};
 use crate::id::Token;
 use core::net::SocketAddr;
+use core::panic::AssertUnwindSafe;
 use std::collections::BTreeMap;
+use std::panic::catch_unwind;
 use std::sync::OnceLock;
 use uverbs::trace::tracing;
 use uverbs_core::sync::ProcessMutex;
@@ -39,8 +41,12 @@ pub(crate) fn remove(token: Token) {
     }
 }
 
-/// Reports an event that was read.
+/// Reports an event that was read. What gets the report is code of the program: if it panics, the event is not lost.
 pub(crate) fn report(event: &Event, id: u32) {
+    let _panicked = catch_unwind(AssertUnwindSafe(|| report_event(event, id)));
+}
+
+fn report_event(event: &Event, id: u32) {
     let named = table().lock().ok().and_then(|table| table.get(&event.token.0).cloned());
     let (device, qp_num) = (named.as_ref().map(|n| n.device.as_str()), named.as_ref().map(|n| n.qp_num));
     let peer = match &event.kind {

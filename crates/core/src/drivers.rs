@@ -6,8 +6,8 @@
 
 /// Calls a macro with its arguments (one token tree) and the drivers, in the order in which a device is probed for them.
 ///
-/// A driver is `[TYPE FEATURE MODULE CRATE]`: its type in the root of its crate, the feature of `uverbs` that selects it, the name that its crate
-/// has there, and the crate. The first driver of a build determines the format of the entries and addresses of `AnyDriver`, so
+/// A driver is `[TYPE FEATURE MODULE CRATE]`: its type in the root of its crate, the feature of `uverbs` that selects it, the name that
+/// its crate has there, and the crate. The first driver of a build determines the format of the entries and addresses of `AnyDriver`, so
 /// drivers that do not convert them come first.
 #[doc(hidden)]
 #[macro_export]

@@ -25,6 +25,7 @@
 pub mod caps;
 pub mod device;
 mod fabric;
+pub mod function;
 mod kernel;
 mod packet;
 mod station;

@@ -62,7 +62,8 @@ pub(crate) enum Body {
 }
 
 impl Body {
-    fn data(&self) -> &[u8] {
+    /// The data of the packet.
+    pub(crate) fn data(&self) -> &[u8] {
         match self {
             Self::Datagram { data, .. }
             | Self::Send { data, .. }

@@ -306,7 +306,6 @@ pub(crate) fn resolve(source: &GidEntry, peer: Gid) -> Outcome<Mac> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use uverbs_core::attr::GidType;
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
@@ -320,13 +319,7 @@ mod tests {
     }
 
     fn source(text: &str, interface: u32) -> GidEntry {
-        GidEntry {
-            gid: mapped(text),
-            gid_index: 0,
-            port_num: 1,
-            gid_type: GidType::ROCE_V2,
-            ndev_ifindex: interface,
-        }
+        GidEntry::new(mapped(text)).ndev_ifindex(interface)
     }
 
     #[test]

@@ -348,9 +348,43 @@ fn receives_are_consumed_out_of_order_if_the_program_permits_it() {
     passes_with("ordering", &[("UVERBS_HCA_DEVX", "0")]);
 }
 
+/// The struct of a program that a call changes is reached by a pointer or reference that may be written. To write through a shared
+/// reference is undefined, although it usually works, so no test of a program finds it.
+#[test]
+fn no_shared_reference_is_written_through() {
+    fn check(folder: &Path, statements: &mut usize) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                check(&path, statements);
+                continue;
+            }
+            for statement in std::fs::read_to_string(&path).unwrap().split(';') {
+                *statements += 1;
+                let shared = statement.contains("&raw const") || statement.contains("from_ref(");
+                let written = statement.contains(".write(") || statement.contains(".copy_from(");
+                assert!(
+                    !(shared && statement.contains("cast_mut()") && written),
+                    "{}: {statement}",
+                    path.display()
+                );
+            }
+        }
+    }
+    let mut statements = 0;
+    check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut statements);
+    assert!(statements > 2000, "{statements}");
+}
+
 #[test]
 fn public_parts_that_a_program_changed_are_answered_as_by_the_kernel() {
     passes("handles");
+}
+
+/// The guide "Posting from a GPU or another process" describes it.
+#[test]
+fn another_process_posts_to_a_queue_pair() {
+    passes("poster");
 }
 
 #[test]

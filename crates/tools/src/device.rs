@@ -108,23 +108,13 @@ pub(crate) fn software() -> Result<[Context<Mlx5>; 2]> {
 /// The attributes that a real device has in sysfs.
 pub(crate) fn software_info(context: &Context<Mlx5>) -> Result<DeviceInfo> {
     let attr = context.query_device()?;
-    Ok(DeviceInfo {
-        name: context.name().into(),
-        node_type: Some(NodeType::CA),
-        node_guid: Some(attr.node_guid),
-        sys_image_guid: Some(attr.sys_image_guid),
-        fw_ver: None,
-        hca_type: None,
-        hw_rev: None,
-        board_id: None,
-        node_desc: Some("a software HCA in this process".into()),
-        modalias: None,
-        pci_address: None,
-        numa_node: None,
-        netdev: None,
-        uverbs: Ok(UverbsNode { name: "none".into(), path: "none".into(), dev: (0, 0), abi_version: 1 }),
-        sysfs: "none".into(),
-    })
+    let node = UverbsNode { name: "none".into(), path: "none".into(), dev: (0, 0), abi_version: 1 };
+    let mut info = DeviceInfo::new(context.name(), Ok(node), "none");
+    info.node_type = Some(NodeType::CA);
+    info.node_guid = Some(attr.node_guid);
+    info.sys_image_guid = Some(attr.sys_image_guid);
+    info.node_desc = Some("a software HCA in this process".into());
+    Ok(info)
 }
 
 /// The index of the GID that `option` requests, or the default: the port's best one on RoCE. InfiniBand needs none.
@@ -166,7 +156,6 @@ fn pick(devices: Vec<DeviceInfo>, name: Option<&str>) -> Result<DeviceInfo> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use std::path::PathBuf;
     use uverbs::device::Unusable;
 
     /// A device with these attributes in sysfs.
@@ -177,23 +166,11 @@ pub(crate) mod tests {
             dev: (231, 192),
             abi_version: 1,
         };
-        DeviceInfo {
-            name: name.into(),
-            node_type: Some(NodeType::CA),
-            node_guid: Some(0x0011_22ff_fe33_4455),
-            sys_image_guid: Some(0x0011_22ff_fe33_4455),
-            fw_ver: None,
-            hca_type: None,
-            hw_rev: None,
-            board_id: None,
-            node_desc: None,
-            modalias: None,
-            pci_address: None,
-            numa_node: None,
-            netdev: None,
-            uverbs: uverbs.map(node),
-            sysfs: PathBuf::from("/nonexistent"),
-        }
+        let mut info = DeviceInfo::new(name, uverbs.map(node), "/nonexistent");
+        info.node_type = Some(NodeType::CA);
+        info.node_guid = Some(0x0011_22ff_fe33_4455);
+        info.sys_image_guid = info.node_guid;
+        info
     }
 
     #[test]

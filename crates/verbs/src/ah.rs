@@ -41,7 +41,7 @@ use uverbs_core::wr::{IbvAh, RawAh};
 /// unsafe { qp.rq()?.post(2, &[region.sge(0..40 + 64)?])? };
 /// // The destination is the handle, the QP number and the queue key; here the QP itself.
 /// let ah = pd.create_ah(&attr.ah_attr(&here))?;
-/// qp.sq()?.post_to(1, &ah, here.qp_num, attr.qkey).signaled().send_inline(b"hello")?;
+/// qp.sq().post_to(1, &ah, here.qp_num, attr.qkey).signaled().send_inline(b"hello")?;
 ///
 /// let mut wc = [WorkCompletion::default(); 2];
 /// let mut done = Vec::new();

@@ -42,9 +42,9 @@ mod on {
             self.0.store(n, Ordering::Relaxed);
         }
 
-        /// By any thread.
+        /// By any thread. Release, as [`add`](Self::add).
         pub(crate) fn add_shared(&self, n: u64) {
-            self.0.fetch_add(n, Ordering::Relaxed);
+            self.0.fetch_add(n, Ordering::Release);
         }
 
         pub(crate) fn get(&self) -> u64 {
@@ -100,7 +100,7 @@ mod on {
             self.single.add(1);
         }
 
-        /// The driver has refused it.
+        /// The driver has refused it: before it is [`refused`](Self::refused), and that before its slot is free.
         pub(crate) fn posts_not(&self) {
             self.single.add(1_u64.wrapping_neg());
         }
@@ -172,20 +172,25 @@ mod on {
         /// The present values. `in_flight` counts what the slab has.
         pub(crate) fn read(&self, in_flight: impl FnOnce() -> u64) -> QueueCounters {
             let Self { single, batches, batched, full, refused, failures, ended, pending: _ } = self;
-            let completed = |posts: u64| {
+            let refusals = || full.get().wrapping_add(refused.get());
+            let completed = |posts: u64, before: u64| {
                 let mut ended = ended.lock().ok()?;
                 // At most the true number: the slab may also have work requests that were posted since, or that are not posted. So the
-                // greatest one is nearest, and the number never decreases.
+                // greatest one is nearest, and the number never decreases. Except if a post that is in `posts` was refused since: then
+                // its slot is free. It is a refusal before that.
                 let now = posts.saturating_sub(in_flight()).saturating_sub(ended.0);
-                ended.1 = ended.1.max(now);
+                if refusals() == before {
+                    ended.1 = ended.1.max(now);
+                }
                 Some(ended.1)
             };
+            let before = refusals();
             let (single, batched) = (single.get(), batched.get());
             let posts = single.wrapping_add(batched);
             QueueCounters {
                 posts,
                 doorbells: single.wrapping_add(batches.get()),
-                completed: completed(posts).unwrap_or(0),
+                completed: completed(posts, before).unwrap_or(0),
                 full: full.get(),
                 refused: refused.get(),
                 errors: failures.errors.get(),
@@ -327,6 +332,22 @@ mod on {
         }
 
         #[test]
+        fn a_post_that_is_refused_meanwhile_is_not_complete() {
+            let counts = Counts::default();
+            counts.posts();
+            let refuse = || {
+                counts.posts_not();
+                counts.refused(PostError::BadState);
+                0
+            };
+            assert_eq!(counts.read(refuse).completed, 0);
+            let now = counts.read(|| 0);
+            assert_eq!((now.posts, now.completed, now.refused), (0, 0, 1));
+            counts.posts();
+            assert_eq!(counts.read(|| 0).completed, 1);
+        }
+
+        #[test]
         fn only_what_was_posted_counts() {
             let counts = Counts::default();
             for n in [2, 0, 1] {
@@ -354,7 +375,7 @@ mod off {
     macro_rules! nothing {
         ($type:ident { $($name:ident($($arg:ident: $ty:ty),*);)* }) => {
             #[derive(Clone, Debug, Default)]
-            pub(crate) struct $type;
+            pub(crate) struct $type(());
 
             impl $type {
                 $(
@@ -391,7 +412,7 @@ mod off {
 
     impl CqCounts {
         pub(crate) fn new<D: Driver>(_: &ContextInner<D>, _: u64) -> Self {
-            Self
+            Self(())
         }
     }
 

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     fn entry(gid_index: u32, port_num: u32, gid: &str, gid_type: GidType) -> GidEntry {
-        GidEntry { gid: gid.parse().unwrap(), gid_index, port_num, gid_type, ndev_ifindex: 0 }
+        GidEntry::new(gid.parse().unwrap()).gid_index(gid_index).port_num(port_num).gid_type(gid_type)
     }
 
     #[test]

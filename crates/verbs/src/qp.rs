@@ -6,6 +6,7 @@
 
 pub mod control;
 pub mod drain;
+pub(crate) mod halves;
 pub(crate) mod inner;
 pub mod transport;
 
@@ -25,11 +26,12 @@ use crate::pool::domain_of;
 use crate::raw;
 use crate::recv::{RecvQueue, Srq};
 use crate::send::SendQueue;
+use halves::halves;
 use std::io::{Read, Write};
 use transport::Sends;
 use uverbs_core::attr::{QpCap, QpCreateFlags, QpType, SendOpsFlags};
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::{DcDriver, Driver};
+use uverbs_core::provider::{DcDriver, Driver, QueueError};
 use uverbs_core::sync::{Exclusive, Locking, Shared};
 
 /// The parameters of an owned QP that is to be created.
@@ -198,26 +200,20 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
         let raw::Qp { send, recv, control } = self.builder.create()?;
         let (context, domain) = (control.context().clone(), domain_of(self.pd.inner()));
         let (QpCap { max_send_wr, max_recv_wr, .. }, qp_num) = (*control.cap(), control.qp_num());
-        let send = send
-            .map(|queue| {
-                let kind = QueueKind::Send { cq: send_cq };
-                Ok::<_, Error>((queue, Flight::new(&context, kind, domain, qp_num, max_send_wr)?))
-            })
-            .transpose()?;
+        let kind = QueueKind::Send { cq: send_cq };
+        let flight = Flight::new(&context, kind, domain, qp_num, max_send_wr)?;
         let recv = recv
             .map(|queue| {
                 let kind = QueueKind::Recv { cq: recv_cq };
                 Ok::<_, Error>((queue, Flight::new(&context, kind, domain, qp_num, max_recv_wr)?))
             })
             .transpose()
-            .inspect_err(|_| send.iter().for_each(|(_, flight)| flight.close(&context)))?;
-        let flights = send.iter().map(|(_, f)| f).chain(recv.iter().map(|(_, f)| f));
+            .inspect_err(|_| flight.close(&context))?;
+        let flights = [&flight].into_iter().chain(recv.iter().map(|(_, flight)| flight));
         control.holds().set(flights.cloned().collect());
-        let (Some((queue, flight)), pd) = (send, self.pd.clone()) else {
-            return Err(missing("max_send_wr"));
-        };
+        let pd = self.pd.clone();
         Ok(Qp {
-            send: SendQueue::new(queue, flight),
+            send: SendQueue::new(send, flight),
             recv: recv.map(|(queue, flight)| RecvQueue::new(queue, flight)),
             control,
             pd,
@@ -263,20 +259,6 @@ impl<D: Driver, T: Sends, L: Locking> Qp<T, L, D> {
         &self.control
     }
 
-    /// The send queue.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    #[must_use]
-    pub fn sq(&mut self) -> &mut SendQueue<T, L, D> {
-        &mut self.send
-    }
-
-    /// The receive queue; `None` if an SRQ takes the receives.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    #[must_use]
-    pub fn rq(&mut self) -> Option<&mut RecvQueue<L, D>> {
-        self.recv.as_mut()
-    }
-
     /// Both halves and the control, which can be moved to different threads. The kernel object is destroyed when the last of
     /// them is dropped.
     #[must_use]
@@ -319,3 +301,5 @@ impl<D: Driver, T: Sends, L: Locking> Qp<T, L, D> {
         control.close()
     }
 }
+
+halves!();

@@ -165,8 +165,8 @@ pub(super) fn reject<D: Driver, B: sealed::Lend<D>>(
     note: B::Note,
     error: PostError,
 ) -> Rejected<B> {
-    let named = flight.error(error);
     flight.counts.posts_not();
+    let named = flight.error(error);
     if let PostError::Doorbell(_) = error {
         flight.counts.published(1);
         return Rejected { error: named, returned: None };

@@ -115,25 +115,28 @@ impl World {
             }
             UseQp::Batch(n, complete) => {
                 let result = match qp {
-                    AnyQp::Rc(qp) => qp.sq().and_then(|sq| {
-                        let mut batch = sq.batch();
+                    AnyQp::Rc(qp) => {
+                        let mut batch = qp.sq().batch();
                         for i in 0..*n {
                             // SAFETY: the named memory is not accessed.
                             unsafe { batch.wr(i.into()).signaled().send(&[SGE; 2]) };
                             batch.wr(i.into()).send_inline(&[1; 9]);
                         }
                         if *complete {
-                            return batch.complete();
+                            batch.complete()
+                        } else {
+                            batch.abort();
+                            Ok(())
                         }
-                        batch.abort();
-                        Ok(())
-                    }),
-                    AnyQp::Uc(qp) => {
-                        qp.sq().and_then(|sq| sq.lock()?.post(1).send_inline(&vec![2; (*n).into()]))
                     }
+                    AnyQp::Uc(qp) => qp
+                        .sq()
+                        .lock()
+                        .map_err(Into::into)
+                        .and_then(|mut sq| sq.post(1).send_inline(&vec![2; (*n).into()])),
                     AnyQp::Ud(qp) => match self.ahs.last() {
                         Some(ah) => {
-                            qp.sq().and_then(|sq| sq.post_to(1, ah, 2, 3).send_inline(&vec![2; (*n).into()]))
+                            qp.sq().post_to(1, ah, 2, 3).send_inline(&vec![2; (*n).into()])
                         }
                         None => Err(PostError::InvalidArgument.into()),
                     },
@@ -150,16 +153,16 @@ impl World {
                 }
                 let first = list.first().map_or(null(), |wr| &raw const *wr);
                 let range = list.as_ptr_range();
-                let result = each_qp!(qp, |qp| qp.sq().map(|sq| {
+                let result = each_qp!(qp, |qp| {
                     // SAFETY: the list is alive, has no data and no pointers; one thread.
-                    unsafe { sq.post_send(first) }
-                }));
-                if let Ok(Err(bad)) = result {
+                    unsafe { qp.sq().post_send(first) }
+                });
+                if let Err(bad) = result {
                     assert!(bad.wr.is_null() || range.contains(&bad.wr));
                 }
             }
             UseQp::Builder(n, complete) => {
-                each_qp!(qp, |qp| if let Some(ex) = qp.sq().ok().and_then(|sq| sq.qp_ex()) {
+                each_qp!(qp, |qp| if let Some(ex) = qp.sq().qp_ex() {
                     builder(ex, *n, *complete);
                 });
             }
@@ -220,7 +223,7 @@ impl World {
                 assert!(got.is_none_or(|got| got >= cqe));
             }
             UseCq::Moderate(cq_count, cq_period) => {
-                let moderation = CqModeration { cq_count: *cq_count, cq_period: *cq_period };
+                let moderation = CqModeration::new(*cq_count, *cq_period);
                 let _ = kept(each_cq!(cq, |cq| cq.modify_moderation(moderation)));
             }
         }

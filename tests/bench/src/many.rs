@@ -57,7 +57,7 @@ fn small() -> Wants {
 #[inline(never)]
 fn raw_posts<L: Face>(pairs: &[Pair<Rc, L>], wrs: &[SendWr], ops: u32) {
     for i in 0..ops as usize {
-        let queue = pairs[i % pairs.len()].qp.send.as_ref().expect("a send queue");
+        let queue = &pairs[i % pairs.len()].qp.send;
         // SAFETY: a request that lives as long as the process; one thread; no device reads the memory that it names.
         unsafe { queue.post_send(&raw const wrs[i % wrs.len()]) }.unwrap_or_else(ok);
     }
@@ -68,7 +68,7 @@ fn raw_posts<L: Face>(pairs: &[Pair<Rc, L>], wrs: &[SendWr], ops: u32) {
 fn typed_posts<L: Face>(pairs: &mut [Pair<Rc, L>], w: &World<L>, ops: u32) {
     let count = pairs.len();
     for i in 0..ops {
-        let queue = pairs[i as usize % count].qp.send.as_mut().expect("a send queue");
+        let queue = &mut pairs[i as usize % count].qp.send;
         L::post::<Rc, Write>(queue, &w.p, i % CHUNK).unwrap_or_else(ok);
     }
 }
@@ -116,7 +116,7 @@ pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
         for first in (0..CHUNK).step_by(RING as usize) {
             let pair = &mut *get();
             measured(|| {
-                let queue = black_box(pair.qp.send.as_mut().expect("a send queue"));
+                let queue = black_box(&mut pair.qp.send);
                 for i in first..first + RING {
                     L::post::<Rc, Write>(queue, &w.p, i).unwrap_or_else(ok);
                 }
@@ -129,7 +129,7 @@ pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
         for first in (0..CHUNK).step_by(RING as usize) {
             let pair = &mut *get();
             measured(|| {
-                let queue = black_box(pair.qp.send.as_ref().expect("a send queue"));
+                let queue = black_box(&pair.qp.send);
                 crate::list::posts(queue, &wrs[first as usize..(first + RING) as usize], 1);
             });
             complete_and_poll(w, pair, first);

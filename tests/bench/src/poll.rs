@@ -42,7 +42,7 @@ impl Posts {
         match source {
             Source::Sends => {
                 let mut pair = w.rc.borrow_mut();
-                let queue = pair.qp.send.as_ref().expect("a send queue");
+                let queue = &pair.qp.send;
                 for first in self.sends.chunks_exact(BATCH as usize) {
                     // SAFETY: a list that lives as long as the process; one thread; no device reads the memory that it
                     // names.

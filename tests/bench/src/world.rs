@@ -130,7 +130,7 @@ impl<T: Peer, L: Face> Pair<T, L> {
         posts: impl FnOnce(&mut Q),
     ) {
         let Self { qp, whose, record, posted, .. } = self;
-        let mut queue = open(qp.send.as_mut().expect("a send queue"));
+        let mut queue = open(&mut qp.send);
         measured(|| posts(&mut queue));
         let blocks = u32::from(record.sends().wrapping_sub(*posted as u16)) / CHUNK;
         *posted = posted.wrapping_add(CHUNK * blocks);

@@ -77,7 +77,7 @@ fn reset_in_a_callback_frees_receives() -> Outcome {
             rig.b.recv(b.rq()?, id)?;
         }
         for _ in 0..3 {
-            a.sq()?.post(0).signaled().send_inline(&[1; 60])?;
+            a.sq().post(0).signaled().send_inline(&[1; 60])?;
         }
         polled(&qa)?;
         let (ac, bc, attr) = (a.control.clone(), b.control.clone(), rig.attr);
@@ -96,7 +96,7 @@ fn reset_in_a_callback_frees_receives() -> Outcome {
             "{by:?}: one more than fits: {more:?}"
         );
         for id in 10..10 + 3 * room {
-            a.sq()?.post(0).signaled().send_inline(&[2; 60])?;
+            a.sq().post(0).signaled().send_inline(&[2; 60])?;
             ensure!(polled(&qa)?.len() == 1 && polled(&qb)? == [id], "{by:?}: receive {id}");
             rig.b.recv(b.rq()?, id + room)?;
         }
@@ -261,7 +261,7 @@ fn ended_ud_qps_free_cq_entries() -> Outcome {
         let qpn = a.qp_num();
         for id in 0..4 {
             rig.a.recv(a.rq()?, id)?;
-            a.sq()?.post_to(id, &ah, qpn, attr.qkey).signaled().send_inline(b"12345678")?;
+            a.sq().post_to(id, &ah, qpn, attr.qkey).signaled().send_inline(b"12345678")?;
         }
         rig.fabric.run();
         if round % 2 == 0 {
@@ -298,7 +298,7 @@ fn ended_qps_free_srq_receives() -> Outcome {
                     rig.b.pd.raw_qp::<Rc>().cq(&qb).cap(cap(4)).srq(&srq).create()?;
                 rig.connect(&a.control, &b.control)?;
                 for id in 0..room {
-                    a.sq()?.post(id).signaled().send_inline(b"")?;
+                    a.sq().post(id).signaled().send_inline(b"")?;
                 }
                 rig.fabric.run();
                 ensure!(polled(&qa)?.len() == room as usize, "{what}");
@@ -339,7 +339,7 @@ fn ended_xrc_qps_free_srq_receives() -> Outcome {
             let b = xrcd.recv_qp().create_recv()?;
             connect(&a.control, &b, &rig.attr)?;
             for id in 0..room {
-                a.sq()?.post_srq(id, number).signaled().send_inline(b"")?;
+                a.sq().post_srq(id, number).signaled().send_inline(b"")?;
             }
             rig.fabric.run();
             ensure!(polled(&qa)?.len() == room as usize);

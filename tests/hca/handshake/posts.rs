@@ -42,7 +42,7 @@ fn reset_discards_a_post_stopped_at_its_doorbell() -> Outcome {
         let poster = Elsewhere::new(move || {
             let reqs: Vec<Req<'_, Mlx5>> =
                 (100..100 + n).map(|id| Req::new(id, Op::Send).signaled().inline(b"old")).collect();
-            let result = sq.as_mut().map(|sq| post_queue(sq, face, &reqs));
+            let result = post_queue(&mut sq, face, &reqs);
             (result, sq)
         });
         is_stopped.recv_timeout(Duration::from_secs(60)).context("the post did not ring")?;
@@ -139,8 +139,8 @@ fn stopped_anywhere(receives: bool, face: Face) -> Outcome {
         let b: Qp<Rc, Exclusive, Mlx5> = rig.b.qp(&qb, &qb, 2048)?;
         rig.connect(&a.control, &b.control)?;
         let (ac, bc) = (a.control.clone(), b.control.clone());
-        let (Qp { send: sq, recv: a_recv, .. }, Qp { send: b_send, recv: rq, .. }) = (a, b);
-        let (mut sq, mut rq) = (sq.context("a send queue")?, rq.context("a receive queue")?);
+        let (Qp { send: mut sq, recv: a_recv, .. }, Qp { send: b_send, recv: rq, .. }) = (a, b);
+        let mut rq = rq.context("a receive queue")?;
         let quit = AtomicBool::new(false);
         // The number of posts that have returned, and the maximum.
         let posted = AtomicU64::new(0);
@@ -240,7 +240,7 @@ fn batches_begun_before_a_reset_fail() -> Outcome {
     ensure!(polled(&cq)?.len() == 3);
     let (ac, bc) = (a.control.clone(), b.control.clone());
     for turn in 0..4 {
-        let mut batch = a.sq()?.batch();
+        let mut batch = a.sq().batch();
         batch.wr(100).signaled().send_inline(b"");
         batch.wr(101).signaled().send_inline(b"");
         reconnect(&ac, &bc, &rig.attr)?;
@@ -289,7 +289,7 @@ fn shared_batches_begun_before_a_reset_fail() -> Outcome {
         rig.a.pd.raw_qp::<Rc>().shared().cq(&cq).cap(super::rig::cap(8)).send_ops(ops).create()?;
     let mut b = rig.b.qp(&peer, &peer, 64)?;
     rig.connect(&a.control, &b.control)?;
-    let sq = a.send.as_ref().context("a send queue")?;
+    let sq = &a.send;
     for forgotten in [true, false] {
         let mut guard = sq.lock()?;
         let mut batch = guard.batch();
@@ -324,7 +324,7 @@ fn sessions_begun_before_a_reset_fail() -> Outcome {
     let (mut a, mut b) = rig.pair(&cq, 8)?;
     let (ac, bc) = (a.control.clone(), b.control.clone());
     for turn in 0..3 {
-        let sq = a.send.as_ref().context("a send queue")?;
+        let sq = &a.send;
         let req: Req<'_, Mlx5> = Req::new(7, Op::Send).signaled().inline(b"");
         let mut session = builder(sq);
         session.start();

@@ -43,7 +43,7 @@ fn child_forked_in_a_poll_is_refused() -> Outcome {
         let child = in_fork(Duration::from_secs(60), || {
             let polled = other.poll(&mut [Default::default()]).map(<[_]>::len);
             ensure!(polled == Err(PollError::Forked), "poll: {polled:?}");
-            let post = a.sq()?.post(9).send_inline(b"");
+            let post = a.sq().post(9).send_inline(b"");
             ensure!(post.is_err_and(|error| error == PostError::Forked), "post: {post:?}");
             // SAFETY: names no memory.
             let recv = unsafe { a.rq()?.post(9, &[]) };

@@ -69,7 +69,7 @@ fn ended(version: u8, ending: Ending, before: u64, within: u64, cqe: u32, first:
     // A new QP gets the user index of the old one. Completions of the old QP must not be attributed to it.
     let (mut na, mut nb) = rig.pair(&cq, 8)?;
     for id in 300..303 {
-        na.sq()?.post(id).signaled().send_inline(b"")?;
+        na.sq().post(id).signaled().send_inline(b"")?;
     }
     let ids = polled(&cq)?;
     ensure!(ids.is_empty(), "{ids:?} succeeded without a receive");
@@ -124,13 +124,13 @@ fn qps_ended_in_a_resize_free_srq_receives() -> Outcome {
                 rig.b.pd.raw_qp::<Rc>().cq(&qb).cap(cap(4)).srq(&srq).create()?;
             rig.connect(&a.control, &b.control)?;
             for id in 0..before {
-                a.sq()?.post(id).signaled().send_inline(b"")?;
+                a.sq().post(id).signaled().send_inline(b"")?;
             }
             let started = Started::default();
             let start = Arc::clone(&started);
             rig.b.hooks.on_resize(move || {
                 let send = (0..within as u64 + (room as u64).saturating_sub(4))
-                    .try_for_each(|id| a.sq().and_then(|sq| sq.post(id).signaled().send_inline(b"")));
+                    .try_for_each(|id| a.sq().post(id).signaled().send_inline(b""));
                 let elsewhere = Elsewhere::new(move || {
                     send?;
                     Ok(b.close()?)

@@ -261,7 +261,7 @@ where
     for id in ids {
         // SAFETY: names no memory.
         unsafe { b.rq()?.post(id, &[])? };
-        a.sq()?.post(id).signaled().send_inline(b"")?;
+        a.sq().post(id).signaled().send_inline(b"")?;
     }
     Ok(())
 }

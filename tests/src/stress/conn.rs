@@ -87,16 +87,16 @@ pub(super) struct Queues<D: Driver> {
 impl<D: Driver> Queues<D> {
     fn new(ops: SendOpsFlags, end: &End<D>, exclusive: bool, cqs: [usize; 2]) -> Result<Self> {
         let users = AtomicUsize::new(0);
-        let none = || anyhow!("a half is missing");
+        let none = || anyhow!("no receive queue");
         if exclusive {
             let Qp { send, recv, control } = create::<D, Exclusive>(ops, end, cqs)?;
-            let send = Half::Exclusive(Locked::new(send.ok_or_else(none)?));
+            let send = Half::Exclusive(Locked::new(send));
             let recv = Half::Exclusive(Locked::new(recv.ok_or_else(none)?));
             Ok(Self { send, recv, control, users })
         } else {
             let Qp { send, recv, control } = create::<D, Shared>(ops, end, cqs)?;
-            let (send, recv) = (send.ok_or_else(none)?, recv.ok_or_else(none)?);
-            Ok(Self { send: Half::Shared(send), recv: Half::Shared(recv), control, users })
+            let recv = Half::Shared(recv.ok_or_else(none)?);
+            Ok(Self { send: Half::Shared(send), recv, control, users })
         }
     }
 
@@ -104,7 +104,7 @@ impl<D: Driver> Queues<D> {
         let Self { send, recv, control, .. } = self;
         drop((send, recv));
         // When the halves are dropped, this is the whole QP.
-        Ok(Qp::<Rc, Shared, D> { send: None, recv: None, control }.close()?)
+        Ok(control.close()?)
     }
 }
 

@@ -146,7 +146,7 @@ fn one_initiator_reaches_two_targets<D: Driver>(lab: &Lab<D>) -> Outcome {
         let data = pattern::bytes(n, len);
         a.mr.write_at(0, &data)?;
         let sge = a.mr.sge(0..len)?;
-        let wr = a.qp.sq()?.post_dc(n, &a.ah, dctn, key).signaled();
+        let wr = a.qp.sq().post_dc(n, &a.ah, dctn, key).signaled();
         if len <= 64 {
             wr.send_inline(&data)?;
         } else {
@@ -169,21 +169,21 @@ fn every_opcode_works<D: Driver>(lab: &Lab<D>) -> Outcome {
     let old = a.mr.sge(8192..8200)?;
 
     b.recv(2)?;
-    let wr = a.qp.sq()?.post_dc(1, &a.ah, dctn, key).signaled();
+    let wr = a.qp.sq().post_dc(1, &a.ah, dctn, key).signaled();
     // SAFETY: the region lives until the completion is polled; so it is for all below.
     unsafe { wr.send_imm(&[sge], ImmData::new(0xabcd)) }?;
     a.ok(1, WcOpcode::SEND)?;
     let wc = b.received(2, LONG)?;
     ensure!(wc.imm_data().map(ImmData::get) == Some(0xabcd), "{wc:?}");
 
-    let wr = a.qp.sq()?.post_dc(3, &a.ah, dctn, key).signaled();
+    let wr = a.qp.sq().post_dc(3, &a.ah, dctn, key).signaled();
     // SAFETY: the region lives until the completion is polled, and is not accessed before.
     unsafe { wr.write(&[sge], b.mr.remote(16384)?) }?;
     a.ok(3, WcOpcode::RDMA_WRITE)?;
     ensure!(b.bytes(16384, LONG)? == data);
 
     b.recv(4)?;
-    let wr = a.qp.sq()?.post_dc(5, &a.ah, dctn, key).signaled();
+    let wr = a.qp.sq().post_dc(5, &a.ah, dctn, key).signaled();
     wr.write_imm_inline(&[7; 8], b.mr.remote(32768)?, ImmData::new(9))?;
     a.ok(5, WcOpcode::RDMA_WRITE)?;
     let wc = wait::successes(&b.cq, 1)?[0];
@@ -191,19 +191,19 @@ fn every_opcode_works<D: Driver>(lab: &Lab<D>) -> Outcome {
     ensure!(b.bytes(32768, 8)? == [7; 8]);
 
     let into = a.mr.sge(16384..16384 + LONG)?;
-    let wr = a.qp.sq()?.post_dc(6, &a.ah, dctn, key).signaled();
+    let wr = a.qp.sq().post_dc(6, &a.ah, dctn, key).signaled();
     // SAFETY: the region lives until the completion is polled, and is not accessed before.
     unsafe { wr.read(&[into], b.mr.remote(16384)?) }?;
     a.ok(6, WcOpcode::RDMA_READ)?;
     ensure!(a.bytes(16384, LONG)? == data);
 
     let word = u64::from_ne_bytes([7; 8]);
-    let wr = a.qp.sq()?.post_dc(7, &a.ah, dctn, key).signaled();
+    let wr = a.qp.sq().post_dc(7, &a.ah, dctn, key).signaled();
     // SAFETY: the region lives until the completion is polled, and is not accessed before.
     unsafe { wr.fetch_add(&[old], b.mr.remote(32768)?, 5) }?;
     a.ok(7, WcOpcode::FETCH_ADD)?;
     ensure!(a.bytes(8192, 8)? == word.to_ne_bytes());
-    let wr = a.qp.sq()?.post_dc(8, &a.ah, dctn, key).signaled();
+    let wr = a.qp.sq().post_dc(8, &a.ah, dctn, key).signaled();
     // SAFETY: the region lives until the completion is polled, and is not accessed before.
     unsafe { wr.compare_swap(&[old], b.mr.remote(32768)?, word + 5, 11) }?;
     a.ok(8, WcOpcode::COMP_SWAP)?;
@@ -220,7 +220,7 @@ fn a_depth_of_zero_is_one<D: Driver>(lab: &Lab<D>) -> Outcome {
     for n in 0..4_u64 {
         let at = n as usize * 8;
         let old = a.mr.sge(at..at + 8)?;
-        let wr = a.qp.sq()?.post_dc(n, &a.ah, b.numbers[0], KEY).signaled();
+        let wr = a.qp.sq().post_dc(n, &a.ah, b.numbers[0], KEY).signaled();
         // SAFETY: the region lives until the completion is polled, and is not accessed before.
         unsafe { wr.fetch_add(&[old], b.mr.remote(0)?, 5) }?;
     }
@@ -237,7 +237,7 @@ fn wrong_keys_and_targets_are_errors<D: Driver>(lab: &Lab<D>) -> Outcome {
     for wrong in [true, false] {
         let Some((mut a, b)) = ends(lab)? else { return Ok(()) };
         let (dctn, key) = if wrong { (b.numbers[0], KEY + 1) } else { (b.numbers[0] ^ 0x8000, KEY) };
-        let wr = a.qp.sq()?.post_dc(1, &a.ah, dctn, key).signaled();
+        let wr = a.qp.sq().post_dc(1, &a.ah, dctn, key).signaled();
         wr.write_inline(&[1; 8], b.mr.remote(0)?)?;
         let wc = wait::completions(&a.cq, 1)?[0];
         ensure!(wc.wr_id == 1 && wc.status != WcStatus::SUCCESS, "{wc:?}");
@@ -260,7 +260,7 @@ fn faults_end_the_session_only<D: Driver>(lab: &Lab<D>) -> Outcome {
         let other = mlx5.a.alloc_pd()?;
         let foreign = region(&other, 4096, lab.full_access())?;
         let bad = foreign.sge(0..8)?;
-        let wr = a.qp.sq()?.post_dc(5, &a.ah, dctn, key).signaled();
+        let wr = a.qp.sq().post_dc(5, &a.ah, dctn, key).signaled();
         let (sent, got) = match fault {
             0 => {
                 wr.write_imm_inline(&[7; 8], unknown.remote(0..8)?, ImmData::new(9))?;
@@ -295,7 +295,7 @@ fn faults_end_the_session_only<D: Driver>(lab: &Lab<D>) -> Outcome {
         let left = if fault == 2 { 3_u64 } else { 2 };
         ensure!(b.bytes(8192, 8)? == left.to_ne_bytes(), "{fault}: the word at the target");
         let mut second = initiator(mlx5, &attr)?;
-        let wr = second.qp.sq()?.post_dc(6, &second.ah, dctn, key).signaled();
+        let wr = second.qp.sq().post_dc(6, &second.ah, dctn, key).signaled();
         wr.send_inline(&pattern::bytes(6, 8))?;
         second.ok(6, WcOpcode::SEND)?;
         wait::successes(&b.cq, 1)?;

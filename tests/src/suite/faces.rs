@@ -51,7 +51,7 @@ fn builder_fields_stay_set<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn sticky_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Rc, L>::new(lab)?;
     b.recv_empty(6)?;
-    let sq = a.qp.sq_mut()?;
+    let sq = a.qp.sq_mut();
     let send = |wr: &mut Session<'_>| {
         wr.op(Op::Send);
         wr.data(Data::NONE);
@@ -94,7 +94,7 @@ fn abort_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
     let write: Req<'_, D> = Req::new(1, Op::Write(b.remote(0))).signaled().sges(&sges);
     // The loop builds more WRs than the queue holds, so it would fail if an aborted WR kept its room.
     for turn in 0..room {
-        let sq = a.qp.sq_mut()?;
+        let sq = a.qp.sq_mut();
         let mut wr = builder(sq);
         wr.start();
         wr.request(&write);
@@ -155,9 +155,8 @@ fn halves_of_a_qp_are_independent<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
     b.recv_empty(2)?;
     let crate::PairEnd { qp, cq, .. } = a;
-    let uverbs::raw::Qp { send, recv: rq, control } = qp;
+    let uverbs::raw::Qp { send: mut sq, recv: rq, control } = qp;
     drop(control);
-    let mut sq = send.ok_or(PostError::NoQueue)?;
     sq.post(1).signaled().send_inline(&[])?;
     drop(rq);
     sq.post(2).signaled().send_inline(&[])?;
@@ -194,7 +193,7 @@ fn receives_work_on_every_face<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn a_second_lock_is_an_error<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { a, mut b } = Pair::<D, Rc, Shared>::new(lab)?;
     b.recv_empty(1)?;
-    let sq = a.qp.sq()?;
+    let sq = a.qp.sq();
     let guard = sq.lock().map_err(PostError::from)?;
     ensure!(sq.lock().is_err(), "locked twice");
     let one: Req<'_, D> = Req::new(1, Op::Send).signaled();
@@ -213,15 +212,12 @@ fn only_requested_builders_work<D: Driver>(lab: &Lab<D>) -> Result<()> {
     let Pair { a, .. } = Pair::<D, Rc, Exclusive>::new(lab)?;
     let cap = QpCap::new(4, 4).inline(8);
     let without = a.pd.raw_qp::<Rc>().cq(&a.cq).cap(cap).create()?;
-    ensure!(
-        without.send.as_ref().is_some_and(|sq| sq.qp_ex().is_none()),
-        "a builder face without send_ops_flags"
-    );
+    ensure!(without.send.qp_ex().is_none(), "a builder face without send_ops_flags");
     let mut with = a.pd.raw_qp::<Rc>().cq(&a.cq).cap(cap).send_ops(SendOpsFlags::SEND).create()?;
     with.init(&lab.connect_attr())?;
     with.connect(&a.here, &a.here, &lab.connect_attr())?;
     let write: Req<'_, D> = Req::new(1, Op::Write(a.remote(0)));
-    let result = session(with.sq()?, |wr| wr.request(&write));
+    let result = session(with.sq(), |wr| wr.request(&write));
     ensure!(result == Err(PostError::IllegalOpcode), "{result:?}");
     Ok(())
 }

@@ -102,7 +102,7 @@ fn inline_data_of_constant_length_arrives<D: Driver>(lab: &Lab<D>) -> Outcome {
     b.recv(Face::Single, 1, 0..64)?;
     b.recv(Face::Single, 2, 64..128)?;
     let to = uverbs::provider::WireRemote::new(b.remote(128).addr, b.remote(128).rkey);
-    let sq = a.qp.sq()?;
+    let sq = a.qp.sq();
     let mut batch = sq.batch();
     batch.wr(1).send_array(b"eight by");
     batch.wr(2).send_imm_array(b"twelve bytes", ImmData::new(7));

@@ -116,7 +116,7 @@ fn exclusive_cq_reports_extended_fields<D: Driver>(lab: &Lab<D>) -> Outcome {
     b.connect(&here, &spec.attr)?;
     b.recv_empty(4)?;
     for id in 0..4 {
-        qp.sq()?.post(id).signaled().send_inline(&[])?;
+        qp.sq().post(id).signaled().send_inline(&[])?;
     }
     b.ok(4)?;
     let mut ids = vec![];
@@ -192,7 +192,7 @@ fn resize_keeps_completions<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn modify_cq_works_or_is_unsupported<D: Driver>(lab: &Lab<D>) -> Outcome {
     let cq = lab.a.create_cq(4, None)?;
     let offered = lab.device.cq_mod_caps.max_cq_count != 0;
-    match cq.modify_moderation(CqModeration { cq_count: 2, cq_period: 10 }) {
+    match cq.modify_moderation(CqModeration::new(2, 10)) {
         Ok(()) => ensure!(offered, "it succeeded, but the device does not have it"),
         Err(e) => ensure!(e.is_unsupported() && !offered, "{e}"),
     }
@@ -219,7 +219,7 @@ fn completions_have_timestamps<D: Driver>(lab: &Lab<D>) -> Outcome {
     qp.connect(&here, &here, &spec.attr)?;
     let mut times = vec![];
     for wr_id in 0..3 {
-        qp.sq()?.post(wr_id).signaled().write_inline(&[1; 8], mr.remote(0)?)?;
+        qp.sq().post(wr_id).signaled().write_inline(&[1; 8], mr.remote(0)?)?;
         let mut deadline = Deadline::usual();
         let (id, status, time) = loop {
             match cq.poll_session(|poll| {

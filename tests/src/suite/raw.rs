@@ -130,7 +130,7 @@ impl<D: Driver> Station<D> {
         self.mr.write_at(0, bytes)?;
         let sges = [self.mr.sge(0..20)?, self.mr.sge(20..bytes.len())?];
         // SAFETY: the region lives until the completion is polled.
-        unsafe { self.qp.sq()?.post_frame(9).signaled().flags(flags).send(&sges) }?;
+        unsafe { self.qp.sq().post_frame(9).signaled().flags(flags).send(&sges) }?;
         ensure!(wait::successes(&self.cq, 1)?[0].wr_id == 9);
         Ok(())
     }
@@ -181,7 +181,7 @@ fn frames_arrive_unchanged<D: Driver>(lab: &Lab<D>) -> Outcome {
     (0..4).try_for_each(|i| b.recv(i))?;
     a.mr.write_at(0, &bytes)?;
     let [one, head, tail] = [a.mr.sge(0..bytes.len())?, a.mr.sge(0..7)?, a.mr.sge(7..bytes.len())?];
-    let sq = a.qp.sq()?;
+    let sq = a.qp.sq();
     sq.post_frame(0).signaled().send_inline(&bytes)?;
     // SAFETY: the region lives until the completions are polled.
     unsafe { sq.post_frame(1).signaled().send(&[one]) }?;
@@ -245,7 +245,7 @@ fn long_sends_are_segmented<D: Driver>(lab: &Lab<D>) -> Outcome {
     let sges = [a.mr.sge(64..64 + 700)?, a.mr.sge(64 + 700..64 + LEN)?];
     let args = TsoArgs { header: &header, mss: MSS as u16 };
     // SAFETY: the region lives until the completion is polled.
-    unsafe { a.qp.sq()?.post_frame(7).signaled().flags(SendFlags::IP_CSUM).send_tso(args, &sges) }?;
+    unsafe { a.qp.sq().post_frame(7).signaled().flags(SendFlags::IP_CSUM).send_tso(args, &sges) }?;
     wait::successes(&a.cq, 1)?;
     for (i, (wc, got)) in b.frames(4)?.into_iter().enumerate() {
         let part = &data[i * MSS..LEN.min((i + 1) * MSS)];
@@ -281,7 +281,7 @@ fn flows_are_spread_over_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
     }
     let table = RwqIndTable::create(&wqs.iter().collect::<Vec<_>>())?;
     let key: Vec<u8> = (0..40_u32).map(|i| (i * 37 + 11) as u8).collect();
-    let hash = RxHashConf { key: &key, fields: RxHashFields::SRC_IPV4 | RxHashFields::DST_IPV4 };
+    let hash = RxHashConf::new(&key, RxHashFields::SRC_IPV4 | RxHashFields::DST_IPV4);
     let qp = b.pd.create_rss_qp(&table, hash)?;
     let _flow = qp.create_flow(&to_mac(vec![]))?;
     let mut queue_of = |src: u8| -> Result<u64> {
@@ -302,7 +302,7 @@ fn flows_are_spread_over_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn counters_count_matching_frames<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Some([mut a, b]) = stations(lab)? else { return Ok(()) };
     let set = lab.b.create_counters()?;
-    let attach = |counter_desc, index| set.attach(CounterAttachAttr { counter_desc, index });
+    let attach = |counter_desc, index| set.attach(CounterAttachAttr::new(counter_desc, index));
     let rule = |last| to_mac(vec![to_ip([10, 0, 0, last])]);
     let unbound = b.qp.control.create_flow_counted(&rule(2), &set);
     ensure!(unbound.is_err_and(|e| e.to_string().contains("no counter")));

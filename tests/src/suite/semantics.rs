@@ -168,8 +168,7 @@ where
     }
 
     fn queue(&self) -> &Locked<Sq<D>, L> {
-        let sq = self.pair.a.qp.send.as_ref().expect("a send queue");
-        sq.as_locked()
+        self.pair.a.qp.send.as_locked()
     }
 
     fn facts(&self) -> Facts {

@@ -4,7 +4,7 @@
 use crate::pair::{builder_ops, region};
 use crate::post::{List, post_prepared, session};
 use crate::{Deadline, Face, Lab, Op, Outcome, Pair, PairEnd, Refused, Req, Spec, post_recv, wait};
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use uverbs::attr::{QpState, SrqAttr, SrqInitAttr};
@@ -39,7 +39,7 @@ fn threads_share_a_qp_and_a_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
     // A late receiver must not fail the test.
     (spec.attr.rnr_retry, spec.attr.min_rnr_timer) = (7, 1);
     let Pair { a, mut b } = Pair::<D, Rc, Shared>::with(lab, &spec)?;
-    let sq = a.qp.send.as_ref().context("a send queue")?;
+    let sq = &a.qp.send;
     // Each thread keeps the completions that it polled: a common lock would order the threads, and hide races in the
     // queues.
     let mut done: Vec<WorkCompletion> = Vec::new();
@@ -128,8 +128,7 @@ fn threads_use_the_halves_of_a_qp<D: Driver>(lab: &Lab<D>) -> Outcome {
     (spec.attr.rnr_retry, spec.attr.min_rnr_timer) = (7, 1);
     let Pair { a, b } = Pair::<D, Rc, Exclusive>::with(lab, &spec)?;
     let PairEnd { qp, cq, .. } = a;
-    let uverbs::raw::Qp { send, recv, control } = qp;
-    let mut sq = send.context("a send queue")?;
+    let uverbs::raw::Qp { send: mut sq, recv, control } = qp;
     let sender = thread::spawn(move || -> Result<()> {
         for n in 0..N {
             sq.post(n).signaled().send_inline(&n.to_le_bytes())?;
@@ -156,7 +155,7 @@ fn posts_during_err_complete_once<D: Driver>(lab: &Lab<D>) -> Outcome {
     spec.cqe = 4096.min(lab.device.max_cqe);
     for _ in 0..3 {
         let Pair { a, b } = Pair::<D, Rc, Shared>::with(lab, &spec)?;
-        let sq = a.qp.send.as_ref().context("a send queue")?;
+        let sq = &a.qp.send;
         let at = b.remote(0);
         let stop = AtomicBool::new(false);
         let taken = AtomicUsize::new(0);

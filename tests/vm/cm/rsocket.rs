@@ -257,7 +257,7 @@ impl<'a, D: Driver> Socket<'a, D> {
         let sge = [self.gear.mr.sge(Gear::<D>::slot(slot, len))?];
         let (sges, to) = (if len > 0 { &sge[..] } else { &[] }, D::Remote::new(addr, key));
         let mut posted = 1;
-        let queue = self.qp.sq()?;
+        let queue = self.qp.sq();
         if self.has_immediate {
             // SAFETY: the region lives as long as the QP, and the slot is not written until the completion.
             unsafe { queue.post(0).signaled().write_imm(sges, to, ImmData::new(message))? };

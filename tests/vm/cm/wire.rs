@@ -91,7 +91,7 @@ impl<D: Driver> Gear<D> {
     fn send(&self, qp: &mut Qp<Rc, Exclusive, D>, slot: usize, len: usize) -> Result<()> {
         let sge = [self.mr.sge(Self::slot(slot, len))?];
         // SAFETY: the region lives as long as the QP, and the slot is not written until the completion.
-        unsafe { qp.sq()?.post(slot as u64).signaled().send(&sge)? };
+        unsafe { qp.sq().post(slot as u64).signaled().send(&sge)? };
         successes(&self.sends, 1)?;
         Ok(())
     }
@@ -114,7 +114,7 @@ impl<D: Driver> Gear<D> {
         ensure!(info.size as usize <= SLOT, "{} bytes", info.size);
         let sge = [self.mr.sge(Self::slot(slot, info.size as usize))?];
         let remote = D::Remote::new(info.addr, info.rkey);
-        let wr = qp.sq()?.post(slot as u64).signaled();
+        let wr = qp.sq().post(slot as u64).signaled();
         if is_read {
             // SAFETY: the region lives as long as the QP, and the slot is not accessed until the completion.
             unsafe { wr.read(&sge, remote)? };
@@ -391,7 +391,7 @@ fn datagram<D: Driver>(
 ) -> Result<()> {
     let sge = [gear.mr.sge(Gear::<D>::slot(15, size))?];
     let imm = ImmData::new(c.qp.qp_num());
-    let wr = c.qp.sq()?.post_to(1, ah, remote_qpn, remote_qkey).signaled();
+    let wr = c.qp.sq().post_to(1, ah, remote_qpn, remote_qkey).signaled();
     // SAFETY: the region lives as long as the QP, and the slot is not written until the completion.
     unsafe { wr.send_imm(&sge, imm)? };
     successes(&gear.sends, 1)?;

@@ -83,7 +83,7 @@ impl DriverVisitor for Call {
         let (srq_num, rest) = data.split_first_chunk().context("no SRQ")?;
         let remote = RemoteRegion::decode(rest.get(..REMOTE_REGION_LEN).context("no region")?)?;
         let to = remote.remote(0..HELLO.len() as u64)?;
-        let post = connection.qp.sq()?.post_srq(1, u32::from_be_bytes(*srq_num));
+        let post = connection.qp.sq().post_srq(1, u32::from_be_bytes(*srq_num));
         post.signaled().write_inline(HELLO, to)?;
         successes(&cq, 1)?;
         connection.disconnect()?;

@@ -96,3 +96,32 @@ fn a_rejection_and_the_removal_of_a_device() {
     assert_eq!(one(&seen, "DEVICE_REMOVAL").level, Level::WARN);
     drop((listener, passive));
 }
+
+/// A subscriber that panics.
+struct Panics;
+
+impl tracing::Subscriber for Panics {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {
+        panic!("a test of subscribers that panic");
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn an_event_is_not_lost_if_the_subscriber_panics() {
+    let hosts = hosts();
+    let listener = hosts.listen(PortSpace::Tcp, 0);
+    let active = hosts.resolve(PortSpace::Tcp, hosts.address());
+    active.connect(&ConnParam::new().qp_num(5)).unwrap();
+    let request = tracing::subscriber::with_default(Panics, || hosts.request(&listener));
+    assert_eq!(request.peer.qp_num, 5);
+}

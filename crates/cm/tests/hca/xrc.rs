@@ -69,7 +69,7 @@ fn xrc_qps_are_connected_and_carry_data() {
         let (srq_num, region) = data.split_first_chunk().unwrap();
         let region = RemoteRegion::decode(&region[..REMOTE_REGION_LEN]).unwrap();
         let to = region.remote(0..5).unwrap();
-        let sq = connection.qp.sq().unwrap();
+        let sq = connection.qp.sq();
         sq.post_srq(1, u32::from_be_bytes(*srq_num)).signaled().write_inline(b"hello", to).unwrap();
         let mut wc = [WorkCompletion::default(); 1];
         while cq.poll(&mut wc).unwrap().is_empty() {

@@ -90,9 +90,18 @@ impl CqInitAttr {
 
 /// `struct ibv_moderate_cq`: one event for several completions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct CqModeration {
     /// Number of completions that raise an event.
     pub cq_count: u16,
     /// Microseconds after which an event is raised even for fewer completions.
     pub cq_period: u16,
+}
+
+impl CqModeration {
+    /// An event after `cq_count` completions, or after `cq_period` microseconds.
+    #[must_use]
+    pub const fn new(cq_count: u16, cq_period: u16) -> Self {
+        Self { cq_count, cq_period }
+    }
 }

@@ -150,11 +150,20 @@ open_values! {
 
 /// `struct ibv_counter_attach_attr`: a counter of the packets that a rule matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct CounterAttachAttr {
     /// What it counts.
     pub counter_desc: CounterDescription,
     /// Index of its value in the array that is read.
     pub index: u32,
+}
+
+impl CounterAttachAttr {
+    /// A counter whose value has this index in the array that is read.
+    #[must_use]
+    pub const fn new(counter_desc: CounterDescription, index: u32) -> Self {
+        Self { counter_desc, index }
+    }
 }
 
 /// `struct ibv_flow_attr` with its specifications.

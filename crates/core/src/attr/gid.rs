@@ -117,6 +117,7 @@ open_values! {
 
 /// `struct ibv_gid_entry`: one entry of a port's GID table that is in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct GidEntry {
     /// The GID.
     pub gid: Gid,
@@ -128,6 +129,21 @@ pub struct GidEntry {
     pub gid_type: GidType,
     /// Index of the network interface that it belongs to; 0 if there is none.
     pub ndev_ifindex: u32,
+}
+
+impl GidEntry {
+    /// An entry of the first port, without an index, of RoCE version 2 and of no network interface.
+    #[must_use]
+    pub const fn new(gid: Gid) -> Self {
+        Self { gid, gid_index: 0, port_num: 1, gid_type: GidType::ROCE_V2, ndev_ifindex: 0 }
+    }
+
+    setters! {
+        gid_index: u32,
+        port_num: u32,
+        gid_type: GidType,
+        ndev_ifindex: u32,
+    }
 }
 
 #[cfg(test)]

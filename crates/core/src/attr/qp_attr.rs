@@ -86,6 +86,7 @@ pub struct Ece {
 
 /// `struct ibv_qp_rate_limit_attr`: pacing of a send queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct QpRateLimitAttr {
     /// Limit in kb/s; 0 means no limit.
     pub rate_limit: u32,
@@ -93,6 +94,19 @@ pub struct QpRateLimitAttr {
     pub max_burst_sz: u32,
     /// Bytes of a typical packet; 0 selects the device's default.
     pub typical_pkt_sz: u16,
+}
+
+impl QpRateLimitAttr {
+    /// A limit in kb/s, with the device's other values.
+    #[must_use]
+    pub const fn new(rate_limit: u32) -> Self {
+        Self { rate_limit, max_burst_sz: 0, typical_pkt_sz: 0 }
+    }
+
+    setters! {
+        max_burst_sz: u32,
+        typical_pkt_sz: u16,
+    }
 }
 
 /// `struct ibv_qp_attr`. A [`QpAttrMask`] selects the valid fields.

@@ -123,9 +123,18 @@ bitflags::bitflags! {
 
 /// `struct ibv_rx_hash_conf`, for the Toeplitz function, the only one that is defined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RxHashConf<'a> {
     /// The function's key; its length depends on the device (40 bytes on mlx5).
     pub key: &'a [u8],
     /// Fields that are hashed.
     pub fields: RxHashFields,
+}
+
+impl<'a> RxHashConf<'a> {
+    /// The function with this key, over these fields.
+    #[must_use]
+    pub const fn new(key: &'a [u8], fields: RxHashFields) -> Self {
+        Self { key, fields }
+    }
 }

@@ -123,6 +123,7 @@ impl core::error::Error for Unusable {}
 
 /// One RDMA device. Attributes that sysfs does not have, or whose contents are invalid, are `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeviceInfo {
     /// The kernel's name for it, such as `mlx5_0`. The user can change it.
     pub name: String,
@@ -174,6 +175,32 @@ pub fn devices() -> Result<Vec<DeviceInfo>> {
 }
 
 impl DeviceInfo {
+    /// A device with this name, device file and directory in sysfs, of which nothing else is known.
+    #[must_use]
+    pub fn new(
+        name: impl Into<String>,
+        uverbs: Result<UverbsNode, Unusable>,
+        sysfs: impl Into<PathBuf>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            node_type: None,
+            node_guid: None,
+            sys_image_guid: None,
+            fw_ver: None,
+            hca_type: None,
+            hw_rev: None,
+            board_id: None,
+            node_desc: None,
+            modalias: None,
+            pci_address: None,
+            numa_node: None,
+            netdev: None,
+            uverbs,
+            sysfs: sysfs.into(),
+        }
+    }
+
     /// Its PCI ids, if it is a PCI device.
     #[must_use]
     pub fn pci_id(&self) -> Option<PciId> {

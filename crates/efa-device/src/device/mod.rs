@@ -210,6 +210,11 @@ impl Device {
         self.qps.get(&(qpn % Caps::MAX_QP)).map(|qp| &**qp).filter(|qp| qp.qpn == qpn)
     }
 
+    /// The number of the QP whose low bits these are.
+    pub(crate) fn qpn_of_index(&self, index: u16) -> Option<u16> {
+        self.qps.get(&index).map(|qp| qp.qpn)
+    }
+
     /// Calls `f` with a QP taken out of the table.
     fn with_qp<R>(&mut self, qpn: u16, f: impl FnOnce(&mut Self, &mut Qp) -> R) -> Option<R> {
         let index = qpn % Caps::MAX_QP;
@@ -223,6 +228,7 @@ impl Device {
     /// Receives a packet.
     pub(crate) fn receive(&mut self, port: &mut Port<'_>, packet: Packet) {
         self.stats.rx_pkts += 1;
+        self.stats.rx_bytes += packet.body.data().len() as u64;
         match packet.body {
             Body::Datagram { .. } => self.datagram(port, packet),
             Body::Ack { status } => self.answered(port, &packet, status),

@@ -59,6 +59,13 @@ impl Device {
         Ok((mr, mr.at(buffer.addr, buffer.len.into()).ok_or(Fault)?))
     }
 
+    /// The memory of a local key, and the offset of an address in it.
+    #[cfg(test)]
+    pub(crate) fn local_memory(&self, pd: u16, lkey: u32, addr: u64, len: u32) -> Option<(&dyn Memory, u64)> {
+        let (mr, at) = self.local(pd, Buffer { addr, len, lkey }, true).ok()?;
+        Some((&*mr.memory, at))
+    }
+
     /// Whether all buffers may be read, or written. A buffer without bytes needs no key.
     pub(super) fn check_local(&self, pd: u16, buffers: &[Buffer], is_written: bool) -> Result<(), Fault> {
         let mut used = buffers.iter().filter(|buffer| buffer.len > 0);

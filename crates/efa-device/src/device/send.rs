@@ -51,11 +51,12 @@ impl Device {
         }
     }
 
-    /// Takes all posted entries from the send queue.
+    /// Takes posted entries from the send queue. No more are begun than it has entries, whatever the driver posts.
     pub(super) fn execute(&mut self, port: &mut Port<'_>, qp: &mut Qp) {
         while let Some(sq) = &mut qp.sq
             && sq.waiting() > 0
             && matches!(qp.state, State::Rts | State::Err)
+            && qp.queued.len() + qp.paused.len() + qp.out.len() < sq.count as usize
         {
             let mut bytes = [0; size_of::<TxWqe128>()];
             let (index, size) = (sq.next, sq.entry);

@@ -2,7 +2,7 @@
 //! The requester's side of SRD: messages in packets, which take any path; answers, repetitions, retries.
 
 use super::mr::Buffer;
-use super::qp::{Qp, State};
+use super::qp::Qp;
 use super::window::Window;
 use super::{Device, Port};
 use crate::packet::{Body, Packet, Place, Remote};
@@ -139,6 +139,7 @@ impl Device {
         let at = self.path(port);
         let packet = Packet { from: port.me, src_qpn, dest_qpn, place, body };
         self.stats.tx_pkts += 1;
+        self.stats.tx_bytes += packet.body.data().len() as u64;
         port.net.send(at, to, packet);
     }
 
@@ -267,7 +268,7 @@ impl Device {
             };
             self.settle(port, qp, key, status);
         }
-        self.transmit(port, qp);
+        self.execute(port, qp);
     }
 
     /// Whether all that a QP waits for are receives, and without a limit of retries.
@@ -318,7 +319,7 @@ impl Device {
         self.with_qp(qpn, |device, qp| {
             if qp.flights.remove(&(key, packet.place.index)).is_some() {
                 f(device, port, qp, key);
-                device.transmit(port, qp);
+                device.execute(port, qp);
             }
         });
     }
@@ -403,9 +404,7 @@ impl Device {
                 for message in ended {
                     device.finish_send(port, qp, &message.meta, EFA_IO_COMP_STATUS_FLUSHED);
                 }
-                if qp.state == State::Rts {
-                    device.transmit(port, qp);
-                }
+                device.execute(port, qp);
             });
         }
     }

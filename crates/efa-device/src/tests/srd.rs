@@ -228,6 +228,59 @@ fn a_message_without_a_receive_is_retried_as_often_as_the_qp_says() {
 }
 
 #[test]
+fn no_more_requests_are_begun_than_the_queue_has_entries() {
+    let (fabric, a, b) = pair(1);
+    let shape = Shape { rnr_retry: 7, ..Shape::default() };
+    let (mut x, mut y) = (End::written(&a, shape), End::written(&b, shape));
+    let to_y = x.ah_to(&y);
+    let meta = TxMetaDesc { length: 1, ..x.meta(0, EFA_IO_SEND, &y, to_y) };
+    let buffer = x.buffer(0, 8);
+    // Without completions, a driver may not post more than the queue has. This one does: the device takes no more, but what is in
+    // the ring stays there.
+    for i in 0..2 * DEPTH as u16 {
+        x.write_entry(TxMetaDesc { req_id: i, ..meta }, buffer.as_bytes());
+        x.ring_send(x.posted.into());
+    }
+    fabric.run();
+    assert_eq!(x.poll(), None);
+    x.ring_send(2 * DEPTH + 1);
+    for i in 0..2 * DEPTH as u16 {
+        y.recv(i, 0, 8);
+        fabric.run();
+    }
+    let (sent, got) = (x.all(), y.all());
+    assert_eq!((sent.len(), got.len()), (2 * DEPTH as usize, 2 * DEPTH as usize));
+    assert!(sent.iter().all(|done| done.status == OK));
+    assert_eq!(a.violations().len(), 1, "the doorbell behind the ring");
+}
+
+#[test]
+fn two_processes_share_a_fabric() {
+    let path = std::env::temp_dir().join(format!("uverbs-efa-{}", std::process::id()));
+    let (here, there) = (Fabric::new(1), Fabric::new(2));
+    here.listen(&path).unwrap();
+    there.join(&path).unwrap();
+    let (a, b) = (here.device("efa_0").build(), there.device("efa_0").build());
+    let (mut x, mut y) = (End::written(&a, Shape::default()), End::written(&b, Shape::default()));
+    let (to_y, to_x) = (x.ah_to(&y), y.ah_to(&x));
+    y.recv(4, 0, 8000);
+    let data = pattern(100_000, 3);
+    x.memory.put(0, &data);
+    x.write(0, 0, 100_000, &y, to_y, None);
+    x.send(1, 0, 8000, &y, to_y);
+    let start = std::time::Instant::now();
+    let (mut sent, mut got) = (Vec::new(), Vec::new());
+    while sent.len() + got.len() < 3 && start.elapsed() < Duration::from_secs(20) {
+        sent.extend(x.all());
+        got.extend(y.all());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(sent.len() == 2 && sent.iter().all(|done| done.status == OK), "{sent:?}");
+    assert_eq!((got[0].req_id, got[0].ah), (4, to_x));
+    assert_eq!(y.memory.get(8000, 92_000), data[8000..]);
+}
+
+#[test]
 fn errors_of_the_peer_have_a_status_and_leave_the_queue_working() {
     let (fabric, mut x, mut y, to_y, _) = ends(1, Shape::default());
     y.recv(0, 0, 100);

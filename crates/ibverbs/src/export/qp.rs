@@ -293,11 +293,9 @@ pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
         let qp = qp.enter()?;
         let attr = attr.ok_or(Errno::EINVAL)?;
         ensure(attr.comp_mask == 0)?;
-        let limit = QpRateLimitAttr {
-            rate_limit: attr.rate_limit,
-            max_burst_sz: attr.max_burst_sz,
-            typical_pkt_sz: attr.typical_pkt_sz,
-        };
+        let limit = QpRateLimitAttr::new(attr.rate_limit)
+            .max_burst_sz(attr.max_burst_sz)
+            .typical_pkt_sz(attr.typical_pkt_sz);
         qp.verbs().modify_qp_rate_limit(&qp, &limit)
     })
 }

@@ -63,8 +63,7 @@ pub(crate) unsafe extern "C" fn attach_counters_point_flow(
         if !flow.is_null() || attr.comp_mask != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let point =
-            CounterAttachAttr { counter_desc: CounterDescription(attr.counter_desc), index: attr.index };
+        let point = CounterAttachAttr::new(CounterDescription(attr.counter_desc), attr.index);
         Ok(counters.own().attach(point)?)
     })
 }

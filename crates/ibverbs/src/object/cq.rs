@@ -164,7 +164,7 @@ pub(crate) fn moderate<D: Driver>(
     count: u16,
     period: u16,
 ) -> Outcome<()> {
-    Ok(cq.own_of(open)?.object.moderate(CqModeration { cq_count: count, cq_period: period })?)
+    Ok(cq.own_of(open)?.object.moderate(CqModeration::new(count, period))?)
 }
 
 /// As in ibv_destroy_cq(3).

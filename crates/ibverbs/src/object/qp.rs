@@ -277,7 +277,7 @@ pub(crate) unsafe fn create_rss_with<D: Driver>(
     let create = RssQpCreate {
         pd: pd.handle(),
         table: table.own(),
-        hash: RxHashConf { key, fields: RxHashFields::from_bits_retain(hash.rx_hash_fields_mask) },
+        hash: RxHashConf::new(key, RxHashFields::from_bits_retain(hash.rx_hash_fields_mask)),
         user_handle: number,
     };
     let object = make(&create).inspect_err(|_| {

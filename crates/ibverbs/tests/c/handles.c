@@ -307,6 +307,26 @@ static void destroyed(void)
 	NUMBER(EINVAL, ibv_dealloc_pd(&copy));
 }
 
+/* A queue whose channel in the public part was changed is destroyed, and counts in its own channel only. */
+static void channels_of_queues(void)
+{
+	struct ibv_comp_channel *own, *foreign;
+	CHECK(own = ibv_create_comp_channel(a.context));
+	CHECK(foreign = ibv_create_comp_channel(a.context));
+	struct ibv_comp_channel *const values[] = { NULL, foreign, (struct ibv_comp_channel *)8 };
+	for (unsigned i = 0; i < 3; i++) {
+		struct ibv_cq *cq = ibv_create_cq(a.context, 4, NULL, own, 0);
+		struct ibv_cq *neighbour = ibv_create_cq(a.context, 4, NULL, foreign, 0);
+		CHECK(cq && neighbour);
+		cq->channel = values[i];
+		NUMBER(EBUSY, ibv_destroy_comp_channel(own));
+		CHECK(ibv_destroy_cq(cq) == 0);
+		NUMBER(EBUSY, ibv_destroy_comp_channel(foreign));
+		CHECK(ibv_destroy_cq(neighbour) == 0);
+	}
+	CHECK(ibv_destroy_comp_channel(own) == 0 && ibv_destroy_comp_channel(foreign) == 0);
+}
+
 static atomic_int over, destroys;
 
 /* Threads destroy the same object, of which one succeeds, while others use it. */
@@ -359,6 +379,7 @@ int main(void)
 	queues();
 	others();
 	channels();
+	channels_of_queues();
 	mixed();
 	destroyed();
 	at_the_same_time();

@@ -393,7 +393,7 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
             sge: self.region.sge(begin..begin + HELLO_LEN as usize)?,
             inline: None,
         };
-        let mut batch = qp.sq()?.batch();
+        let mut batch = qp.sq().batch();
         // SAFETY: the entry is in `region`, which outlives the QP; the module accesses the region by copies only.
         unsafe { T::push(&mut batch, &work, peer) }?;
         batch.complete().context("post_send")?;
@@ -440,7 +440,7 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
         let Shot { bytes, moves } = shot;
         let peer = self.peers.get(i).context("the QP has no peer")?;
         let Some(Queue::Both(qp)) = self.queues.get_mut(i) else { bail!("QP {i} does not send") };
-        let mut batch = qp.sq()?.batch();
+        let mut batch = qp.sq().batch();
         let inline = if bytes <= self.inline && matches!(self.verb, Verb::Send | Verb::Write) {
             self.payload.get(..bytes as usize)
         } else {

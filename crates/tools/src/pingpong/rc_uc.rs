@@ -74,7 +74,7 @@ impl<D: Driver, T: Connected + Sends + Receives> Queues for OneConnected<D, T> {
     }
 
     fn post_send(&mut self, _: usize) -> Result<()> {
-        self.message.send(self.qp.sq()?)
+        self.message.send(self.qp.sq())
     }
 
     fn close(self) -> Result<()> {

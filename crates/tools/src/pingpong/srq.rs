@@ -92,7 +92,7 @@ impl<D: Driver> Queues for SharedReceives<D> {
 
     fn post_send(&mut self, index: usize) -> Result<()> {
         let qp = self.qps.get_mut(index).ok_or_else(|| anyhow!("there is no QP {index}"))?;
-        self.message.send(qp.sq()?)
+        self.message.send(qp.sq())
     }
 
     fn close(self) -> Result<()> {

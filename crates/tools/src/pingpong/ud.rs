@@ -91,7 +91,7 @@ impl<D: Driver> Queues for Datagrams<D> {
 
     fn post_send(&mut self, _: usize) -> Result<()> {
         let (ah, qpn) = self.peer.as_ref().ok_or(PostError::BadState).context("post_send")?;
-        let (sq, qkey) = (self.qp.sq()?, self.attr.qkey);
+        let (sq, qkey) = (self.qp.sq(), self.attr.qkey);
         if self.message.uses_builder() {
             self.message.build(sq.qp_ex(), |qp| {
                 // SAFETY: inside the session; the handle is this driver's and lives as long as `peer`.

@@ -231,7 +231,7 @@ impl<D: Driver> Ends<D> {
         }
         match (&mut self.sender, face) {
             (Sender::Shared(qp), _) => {
-                let mut guard = qp.sq()?.lock()?;
+                let mut guard = qp.sq().lock()?;
                 let mut batch = guard.batch();
                 send!(batch.frame(SENT));
                 Ok(batch.complete()?)
@@ -248,14 +248,14 @@ impl<D: Driver> Ends<D> {
                 }
                 // SAFETY: a list of one node, which lives until the call returns, as does its entry; the region of the
                 // entry lives longer than the QP.
-                unsafe { qp.sq()?.post_send(&raw const wr) }.map_err(|bad| bad.error)
+                unsafe { qp.sq().post_send(&raw const wr) }.map_err(|bad| bad.error)
             }
             (Sender::Exclusive(qp), Face::Builder) => {
-                build(qp.sq()?.qp_ex().ok_or(PostError::IllegalOpcode)?, frame)
+                build(qp.sq().qp_ex().ok_or(PostError::IllegalOpcode)?, frame)
             }
-            (Sender::Exclusive(qp), Face::Post) => Ok(send!(qp.sq()?.post_frame(SENT))?),
+            (Sender::Exclusive(qp), Face::Post) => Ok(send!(qp.sq().post_frame(SENT))?),
             (Sender::Exclusive(qp), _) => {
-                let mut batch = qp.sq()?.batch();
+                let mut batch = qp.sq().batch();
                 send!(batch.frame(SENT));
                 Ok(batch.complete()?)
             }

@@ -173,7 +173,7 @@ impl<D: Driver> QpControl<D> {
         let is_reset = turns_to(QpState::RESET);
         // One change at a time, so that what is forgotten here is not that of the next life.
         let changes = self.has_srq().then(|| inner.changes().lock()).transpose();
-        let _changes =
+        let changes =
             changes.map_err(|_| Error::os("modify_qp", "qp of the parent process", Errno::ESTALE))?;
         if is_reset {
             inner.flush_receives();
@@ -189,6 +189,8 @@ impl<D: Driver> QpControl<D> {
             }
             inner.take_back_receives();
         }
+        // What gets the report is code of the program.
+        drop(changes);
         self.report(attr, mask, &modified);
         modified
     }

@@ -67,7 +67,7 @@ impl<D: Driver> Drop for CqInner<D> {
 /// # unsafe { qp.rq()?.post(2, &[])? };
 /// cq.req_notify(false)?;
 /// // A QP of this queue completes a send and a receive.
-/// # qp.sq()?.post(1).signaled().send_inline(b"")?;
+/// # qp.sq().post(1).signaled().send_inline(b"")?;
 ///
 /// let mut wc = [WorkCompletion::default(); 8];
 /// let mut done = Vec::new();

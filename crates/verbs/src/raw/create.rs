@@ -16,7 +16,7 @@ use crate::xrcd::{XrcDomain, XrcdInner};
 use core::marker::PhantomData;
 use std::sync::Arc;
 use uverbs_core::attr::{QpCap, QpCreateFlags, QpInitAttr, QpType, SendOpsFlags};
-use uverbs_core::error::Result;
+use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::{Driver, Object as _, QpCreate, QpObject as _, QpParts};
 use uverbs_core::sync::{Exclusive, Locking, Shared};
 
@@ -191,8 +191,9 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
         T: Sends,
     {
         let (inner, send, recv) = self.create_inner()?;
+        let send = send.ok_or_else(|| Error::unsupported("create_qp", "the driver made no send queue"))?;
         Ok(Qp {
-            send: send.map(|engine| SendQueue::new(engine, inner.clone())),
+            send: SendQueue::new(send, inner.clone()),
             recv: recv.map(|engine| RecvQueue::new(engine, inner.clone())),
             control: QpControl::new(inner),
         })

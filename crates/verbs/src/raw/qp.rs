@@ -6,13 +6,14 @@ use crate::connect::{ConnectAttr, Endpoint};
 use crate::open::AnyDriver;
 use crate::qp::control::QpControl;
 use crate::qp::drain::DrainCq;
-use crate::qp::transport::Transport;
+use crate::qp::halves::halves;
+use crate::qp::transport::{Sends, Transport};
 use crate::raw::recv::RecvQueue;
 use crate::raw::send::SendQueue;
 use core::time::Duration;
 use uverbs_core::attr::{QpAttr, QpAttrMask, QpCap, QpInitAttr};
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::{BadWr, Driver, PostError, QueueError, QueueKind, QueueName};
+use uverbs_core::provider::{BadWr, Driver, PostError, QueueError};
 use uverbs_core::sync::{Exclusive, Locking, Shared};
 use uverbs_core::wc::WorkCompletion;
 use uverbs_core::wr::RecvWr;
@@ -43,7 +44,7 @@ use uverbs_core::wr::RecvWr;
 /// let region = pd.reg_mr(PageBuf::new(4096)?, AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE)?;
 /// region.write_at(0, b"hello")?;
 /// // A batch is posted with one doorbell. Only the last WRITE has a completion.
-/// let mut batch = qp.sq()?.batch();
+/// let mut batch = qp.sq().batch();
 /// for n in 1..4 {
 ///     let wr = batch.wr(n);
 ///     let wr = if n == 3 { wr.signaled() } else { wr };
@@ -63,9 +64,9 @@ use uverbs_core::wr::RecvWr;
 /// # }
 /// ```
 pub struct Qp<T: Transport, L: Locking = Exclusive, D: Driver = AnyDriver> {
-    /// The send queue. `None` for an XRC receive QP.
-    pub send: Option<SendQueue<T, L, D>>,
-    /// The receive queue. `None` if the QP has an SRQ.
+    /// The send queue.
+    pub send: SendQueue<T, L, D>,
+    /// The receive queue. `None` if the QP has an SRQ, or its type has none.
     pub recv: Option<RecvQueue<L, D>>,
     /// States and queries.
     pub control: QpControl<D>,
@@ -84,24 +85,6 @@ impl<D: Driver, T: Transport, L: Locking> Qp<T, L, D> {
     #[must_use]
     pub fn cap(&self) -> &QpCap {
         self.control.cap()
-    }
-
-    /// The send half, for a function that is generic over the locking. Other functions use `sq`.
-    ///
-    /// # Errors
-    /// [`PostError::NoQueue`] for an XRC receive QP, or when the half was moved out.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub fn sq_mut(&mut self) -> Result<&mut SendQueue<T, L, D>, QueueError> {
-        self.send.as_mut().ok_or_else(|| no_queue(QueueKind::Send, &self.control))
-    }
-
-    /// The receive half, for a function that is generic over the locking. Other functions use `rq`.
-    ///
-    /// # Errors
-    /// [`PostError::NoQueue`] if an SRQ takes the receives, or when the half was moved out.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub fn rq_mut(&mut self) -> Result<&mut RecvQueue<L, D>, QueueError> {
-        self.recv.as_mut().ok_or_else(|| no_queue(QueueKind::Recv, &self.control))
     }
 
     /// `ibv_post_recv`, as C calls it.
@@ -188,36 +171,4 @@ impl<D: Driver, T: Transport, L: Locking> Qp<T, L, D> {
     }
 }
 
-/// The error of a QP that has no such queue.
-#[cold]
-fn no_queue<D: Driver>(kind: QueueKind, control: &QpControl<D>) -> QueueError {
-    QueueError::new(PostError::NoQueue, QueueName::new(kind, control.qp_num(), 0))
-}
-
-/// The halves, through `&mut` for a queue without a lock.
-macro_rules! halves {
-    ($locking:ident, $as_ref:ident, $($mutable:tt)?) => {
-        impl<D: Driver, T: Transport> Qp<T, $locking, D> {
-            /// The send half.
-            ///
-            /// # Errors
-            /// [`PostError::NoQueue`] for an XRC receive QP, or when the half was moved out.
-            #[cfg_attr(not(debug_assertions), inline(always))]
-            pub fn sq(& $($mutable)? self) -> Result<& $($mutable)? SendQueue<T, $locking, D>, QueueError> {
-                self.send.$as_ref().ok_or_else(|| no_queue(QueueKind::Send, &self.control))
-            }
-
-            /// The receive half.
-            ///
-            /// # Errors
-            /// [`PostError::NoQueue`] if an SRQ takes the receives, or when the half was moved out.
-            #[cfg_attr(not(debug_assertions), inline(always))]
-            pub fn rq(& $($mutable)? self) -> Result<& $($mutable)? RecvQueue<$locking, D>, QueueError> {
-                self.recv.$as_ref().ok_or_else(|| no_queue(QueueKind::Recv, &self.control))
-            }
-        }
-    };
-}
-
-halves!(Exclusive, as_mut, mut);
-halves!(Shared, as_ref,);
+halves!();

@@ -126,7 +126,7 @@ impl<D: Driver> Drop for SrqInner<D> {
 /// qp.init(&connect)?;
 /// let end = qp.control.endpoint(1, &connect)?;
 /// qp.connect(&end, &end, &connect)?;
-/// qp.sq()?.post(100).send_inline(b"hello")?;
+/// qp.sq().post(100).send_inline(b"hello")?;
 ///
 /// // The receive that the message took is reported before the QP is destroyed.
 /// let mut taken = Vec::new();

@@ -246,3 +246,36 @@ fn another_thread_reads_while_this_one_posts_and_polls() {
         assert_eq!((qp.send.posts, qp.send.completed, sums.cq.completions), (500, 500, 500));
     });
 }
+
+#[test]
+fn a_child_of_fork_has_the_values_of_its_parent() {
+    let (mut a, mut b) = pair();
+    b.receives(2);
+    a.qp.send_inline(b"x").unwrap();
+    drop((a.next(), b.next()));
+    let (before, sums) = (a.qp.counters(), a.context.counters().unwrap());
+    // SAFETY: the child calls this crate only, which takes no lock that another thread can hold (the fabric has no thread), and ends by
+    // `_exit`.
+    #[expect(unsafe_code, reason = "fork")]
+    let child = unsafe { nix::unistd::fork() }.unwrap();
+    if let nix::unistd::ForkResult::Parent { child } = child {
+        let status = nix::sys::wait::waitpid(child, None).unwrap();
+        assert_eq!(status, nix::sys::wait::WaitStatus::Exited(child, 0));
+        a.qp.send_inline(b"x").unwrap();
+        drop((a.next(), b.next()));
+        let now = a.qp.counters().send;
+        assert_eq!((now.posts, now.completed, now.refused), (2, 2, 0), "the child has changed nothing");
+        return;
+    }
+    let result = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| {
+        assert_eq!((a.qp.counters(), a.context.counters().unwrap()), (before, sums));
+        a.qp.send_inline(b"x").unwrap_err();
+        let now = a.qp.counters().send;
+        assert_eq!((now.posts, now.completed, now.refused), (1, 1, 1));
+    }));
+    // SAFETY: ends the child without what the parent registered.
+    #[expect(unsafe_code, reason = "_exit")]
+    unsafe {
+        nix::libc::_exit(i32::from(result.is_err()))
+    }
+}

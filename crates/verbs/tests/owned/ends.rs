@@ -253,7 +253,12 @@ fn receives_of_an_srq_for_a_destroyed_qp_come_back() {
     let mut end = End::new(hca);
     let mut srq = srq(&end.pd, 8);
     let mut qp = end.pd.qp::<Rc>().cq(&end.cq).srq(&srq).cap(CAP).create().unwrap();
-    assert!(qp.rq().is_none());
+    let text = format!("post_recv(qp {:#x}): the QP has no such queue", qp.qp_num());
+    assert_eq!(qp.rq().unwrap_err(), PostError::NoQueue);
+    assert_eq!(
+        [qp.rq().unwrap_err(), qp.rq_mut().unwrap_err()].map(|error| error.to_string()),
+        [text.as_str(); 2]
+    );
     connect_self(&qp);
     for i in 0..4 {
         srq.post(i, end.pool.get().unwrap()).unwrap();

@@ -127,10 +127,10 @@ fn a_post_that_fails_names_its_queue() {
     let cq = a.context.create_cq(8, None).unwrap();
     let mut raw: RawQp<Rc, _, Mlx5> = a.pd.raw_qp::<Rc>().cq(&cq).cap(crate::bed::CAP).create().unwrap();
     let number = raw.qp_num();
-    let error = raw.sq().unwrap().post(1).send_inline(b"x").unwrap_err();
+    let error = raw.sq().post(1).send_inline(b"x").unwrap_err();
     let text = format!("post_send(qp {number:#x}): the QP's state does not allow posting to this queue");
     assert_eq!(error.to_string(), text);
-    let mut batch = raw.sq().unwrap().batch();
+    let mut batch = raw.sq().batch();
     batch.wr(1).send_inline(b"x");
     assert_eq!(batch.complete().unwrap_err().to_string(), text);
     drop(raw.recv.take());
@@ -223,7 +223,7 @@ fn a_batch_that_is_forgotten_is_logged_once() {
     let mut raw: RawQp<Rc, _, Mlx5> = a.pd.raw_qp::<Rc>().cq(&cq).cap(crate::bed::CAP).create().unwrap();
     let lines = warnings(|| {
         for _ in 0..2 {
-            raw.sq().unwrap().batch().wr(1).send_inline(b"x");
+            raw.sq().batch().wr(1).send_inline(b"x");
         }
     });
     assert_eq!(lines.len(), 1, "{lines:?}");
@@ -275,4 +275,30 @@ fn a_scope_passes_the_error_on() {
     // In RESET.
     let error = posted.unwrap().unwrap_err();
     assert!(matches!(error, Error::Post(e) if e == PostError::BadState), "{error}");
+}
+
+/// The queues of a QP have one shape in both faces: `sq` is the queue, `rq` is a `Result`, and with locks `&self` is enough.
+#[test]
+fn the_queues_of_a_qp_have_one_shape() {
+    let end = End::new(Fabric::deterministic(5).device("hca0").build());
+    let cq = end.context.create_cq(8, None).unwrap();
+    let mut one = end.pd.qp::<Rc>().cq(&end.cq).cap(crate::bed::CAP).create().unwrap();
+    let mut raw: RawQp<Rc, _, Mlx5> = end.pd.raw_qp::<Rc>().cq(&cq).cap(crate::bed::CAP).create().unwrap();
+    let errors = [
+        one.sq().post(1).send_inline(b"x").unwrap_err(),
+        raw.sq().post(1).send_inline(b"x").unwrap_err(),
+        one.sq_mut().post(1).send_inline(b"x").unwrap_err(),
+        raw.sq_mut().post(1).send_inline(b"x").unwrap_err(),
+    ];
+    assert_eq!(errors.map(|error| error == PostError::BadState), [true; 4]);
+    assert!([one.rq().is_ok(), raw.rq().is_ok(), one.rq_mut().is_ok(), raw.rq_mut().is_ok()] == [true; 4]);
+    let locked = end.pd.qp::<Rc>().shared().cq(&end.cq).cap(crate::bed::CAP).create().unwrap();
+    let raw_locked: RawQp<Rc, _, Mlx5> =
+        end.pd.raw_qp::<Rc>().shared().cq(&cq).cap(crate::bed::CAP).create().unwrap();
+    let errors = [
+        locked.sq().lock().unwrap().post(1).send_inline(b"x").unwrap_err(),
+        raw_locked.sq().lock().unwrap().post(1).send_inline(b"x").unwrap_err(),
+    ];
+    assert_eq!(errors.map(|error| error == PostError::BadState), [true; 2]);
+    assert!(locked.rq().is_ok() && raw_locked.rq().is_ok());
 }

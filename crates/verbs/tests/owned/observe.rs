@@ -36,7 +36,7 @@ fn debug_is_one_short_line_with_a_thousand_qps() {
         format!("{region:?}"),
         format!("{dm:?}"),
         format!("{:?}", end.context.create_comp_channel().unwrap()),
-        format!("{:?}", raw.sq().unwrap().batch()),
+        format!("{:?}", raw.sq().batch()),
         format!("{:?}", end.pd.qp::<Rc>().shared().cq(&end.cq).cap(CAP).create().unwrap().split()),
     ];
     texts.push(format!("{:?}", end.qp.sq()));

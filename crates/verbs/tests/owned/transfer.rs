@@ -261,7 +261,7 @@ fn buffers_of_another_domain_are_refused() {
 fn shared_queues_work_the_same() {
     let a = End::new(Fabric::new(3).device("hca0").build());
     let cq: Cq<uverbs::Shared, Mlx5> = a.context.cq_with(64, None).unwrap();
-    let mut shared = a.pd.qp::<Rc>().shared().cq(&cq).cap(CAP).create().unwrap();
+    let shared = a.pd.qp::<Rc>().shared().cq(&cq).cap(CAP).create().unwrap();
     let attr = attr();
     shared.init(&attr).unwrap();
     let here = shared.control().endpoint(1, &attr).unwrap();

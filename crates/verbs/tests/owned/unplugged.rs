@@ -89,7 +89,7 @@ fn the_typed_face_and_a_qp_that_is_created_later() {
         end.pd.raw_qp::<Rc>().shared().cq(&cq).cap(crate::bed::CAP).create().unwrap();
     end.hca.unplug();
     assert!(end.context.try_async_event().unwrap().is_some());
-    let error = raw.sq().unwrap().lock().unwrap().post(1).send_inline(b"x").unwrap_err();
+    let error = raw.sq().lock().unwrap().post(1).send_inline(b"x").unwrap_err();
     assert_eq!(error, PostError::Removed);
     let mut wc = [uverbs::WorkCompletion::default()];
     assert_eq!(cq.poll(&mut wc).unwrap_err(), PollError::Removed);
@@ -181,7 +181,10 @@ fn shared_and_work_queues_take_no_receives_after_the_removal() {
             front.post(1, end.pool.get().unwrap()).unwrap();
             // SAFETY: receives without entries name no memory.
             #[expect(unsafe_code, reason = "posts of the raw face")]
-            unsafe { raw.post(1, &[]).and(wq.post(1, &[])) }.unwrap();
+            unsafe { raw.post(1, &[]) }.unwrap();
+            // SAFETY: as above.
+            #[expect(unsafe_code, reason = "posts of the raw face")]
+            unsafe { wq.post(1, &[]) }.unwrap();
         }
         end.hca.unplug();
         tell(&end, by);
@@ -198,8 +201,11 @@ fn shared_and_work_queues_take_no_receives_after_the_removal() {
             assert_eq!(batch.complete().unwrap_err(), PostError::Removed);
             // SAFETY: as above.
             #[expect(unsafe_code, reason = "posts of the raw face")]
-            let errors = unsafe { [raw.post(2, &[]).unwrap_err(), wq.post(2, &[]).unwrap_err()] };
-            assert!(errors.iter().all(|error| *error == PostError::Removed), "{errors:?}");
+            let of_raw = unsafe { raw.post(2, &[]) }.unwrap_err();
+            // SAFETY: as above.
+            #[expect(unsafe_code, reason = "posts of the raw face")]
+            let of_wq = unsafe { wq.post(2, &[]) }.unwrap_err();
+            assert_eq!((of_raw.reason, of_wq.reason), (PostError::Removed, PostError::Removed));
             let wr = uverbs::wr::RecvWr {
                 wr_id: 5,
                 next: core::ptr::null_mut(),
@@ -208,7 +214,7 @@ fn shared_and_work_queues_take_no_receives_after_the_removal() {
             };
             // SAFETY: a list of one receive without entries.
             #[expect(unsafe_code, reason = "posts of C")]
-            let refused = unsafe { locked.post_srq_recv(&wr) };
+            let refused = unsafe { locked.post_srq_recv(&raw const wr) };
             assert_eq!(refused.unwrap_err().error, PostError::Removed);
         }
         assert_eq!(end.available(), BUFS - 2, "two receives are in flight");

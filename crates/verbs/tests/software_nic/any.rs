@@ -72,14 +72,14 @@ fn connected_queues_post_and_poll() {
     // SAFETY: the region lives until the completions, and is not accessed before.
     unsafe { qp.rq().unwrap().post(1, &[into]) }.unwrap();
     // SAFETY: as above.
-    unsafe { qp.sq().unwrap().post(2).signaled().send_imm(&[from], ImmData::new(9)) }.unwrap();
+    unsafe { qp.sq().post(2).signaled().send_imm(&[from], ImmData::new(9)) }.unwrap();
     let done = [service.poll(), service.poll()];
     let imm = |wc: &WorkCompletion| wc.imm_data().map(ImmData::get);
     assert!(done.iter().any(|wc| wc.wr_id == 1 && imm(wc) == Some(9)), "{done:?}");
     assert_eq!(service.bytes(64), *b"sent");
 
     // A batch: inline, by an entry, a read, an atomic.
-    let mut batch = qp.sq().unwrap().batch();
+    let mut batch = qp.sq().batch();
     batch.wr(3).write_inline(b"inline", peer.remote(256..262).unwrap());
     // SAFETY: the region lives until the completions, and is not accessed before.
     unsafe { batch.wr(4).write(&[from], peer.remote(320..324).unwrap()) };
@@ -114,14 +114,14 @@ fn datagrams_go_to_a_shared_queue_typed_and_as_lists() {
         unsafe { srq.post(wr_id, &[service.mr.sge(at..at + 128).unwrap()]) }.unwrap();
     }
     let number = qp.qp_num();
-    qp.sq().unwrap().post_to(10, &ah, number, attr.qkey).send_inline(b"typed").unwrap();
+    qp.sq().post_to(10, &ah, number, attr.qkey).send_inline(b"typed").unwrap();
     // A list of C: two datagrams.
     let mut wr = SendWr::new(11, WrOpcode::SEND);
     wr.wr = WrUnion { ud: WrUd { ah: ah.as_raw(), remote_qpn: number, remote_qkey: attr.qkey } };
     let second = SendWr { wr_id: 12, next: ptr::null(), ..wr };
     wr.next = &raw const second;
     // SAFETY: a list of two valid nodes without entries; the handle lives during the call.
-    unsafe { qp.sq().unwrap().post_send(&raw const wr) }.unwrap();
+    unsafe { qp.sq().post_send(&raw const wr) }.unwrap();
     for expected in 0..3 {
         let wc = service.poll();
         assert_eq!((wc.wr_id, wc.opcode), (expected, WcOpcode::RECV));
@@ -167,7 +167,7 @@ fn the_kind_of_a_flushed_completion_is_known() {
     let into = service.mr.sge(0..64).unwrap();
     // SAFETY: the device does not use the region after the flush.
     unsafe { qp.rq().unwrap().post(1, &[into]) }.unwrap();
-    qp.sq().unwrap().post(2).signaled().send_inline(b"late").unwrap();
+    qp.sq().post(2).signaled().send_inline(b"late").unwrap();
     let (begin, mut seen) = (Instant::now(), Vec::new());
     while seen.len() < 2 {
         assert!(begin.elapsed() < LIMIT, "{seen:?}");

@@ -106,7 +106,7 @@ fn shared_halves_are_borrowed_by_a_shared_reference() {
             scope.spawn(move || {
                 // SAFETY: no memory is named.
                 unsafe { qp.rq().unwrap().lock().unwrap().post(10 + wr_id, &[]) }.unwrap();
-                qp.sq().unwrap().lock().unwrap().post(wr_id).signaled().send_inline(b"").unwrap();
+                qp.sq().lock().unwrap().post(wr_id).signaled().send_inline(b"").unwrap();
             });
         }
     });

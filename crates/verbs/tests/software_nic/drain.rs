@@ -179,7 +179,7 @@ fn sends_are_flushed_and_queues_without_lock_are_drained() {
     qp.connect(&here, &pair.server.qp.control.endpoint(1, &attr).unwrap(), &attr).unwrap();
     // SAFETY: no memory is named.
     unsafe { qp.rq().unwrap().post(5, &[]) }.unwrap();
-    qp.sq().unwrap().post(4).signaled().send_inline(b"").unwrap();
+    qp.sq().post(4).signaled().send_inline(b"").unwrap();
     let mut done = Vec::new();
     qp.drain((&mut sends, &mut receives), LIMIT, |wc| done.push((wc.wr_id, wc.status.is_success())))
         .map_err(|(_, e)| e)

@@ -60,7 +60,7 @@ fn a_message_is_sent_from_imported_objects() {
     // SAFETY: the region lives until the receive has completed.
     unsafe { peer.qp.rq().unwrap().post(1, &[target.sge(8..64).unwrap()]) }.unwrap();
     // SAFETY: the region lives until the send has completed.
-    unsafe { qp.sq().unwrap().post(3).signaled().send(&[region.sge(100..108).unwrap()]) }.unwrap();
+    unsafe { qp.sq().post(3).signaled().send(&[region.sge(100..108).unwrap()]) }.unwrap();
     poll(&cq).status.ok().unwrap();
     assert_eq!(peer.completion().wr_id, 1);
     let mut bytes = [0; 8];

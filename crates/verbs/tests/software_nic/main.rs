@@ -100,7 +100,7 @@ impl Pair {
     }
 
     fn send(&mut self, data: &[u8]) {
-        self.client.qp.sq().unwrap().post(1).signaled().send_inline(data).unwrap();
+        self.client.qp.sq().post(1).signaled().send_inline(data).unwrap();
         self.client.poll();
     }
 }

@@ -14,7 +14,7 @@ fn is_gone(end: End) {
     assert_eq!(end.qp.control.state().map_err(errno), Err(Errno::EIO));
     let End { hca, pd, cq, mut qp, .. } = end;
     // A doorbell without a device has no effect.
-    let _ = qp.sq().unwrap().post(9).send_inline(b"not received");
+    let _ = qp.sq().post(9).send_inline(b"not received");
     qp.close().unwrap();
     cq.close().map_err(|(_, e)| e).unwrap();
     pd.close().map_err(|(_, e)| e).unwrap();
@@ -24,7 +24,7 @@ fn is_gone(end: End) {
 
 /// Checks the peer of a device that does not answer any more.
 fn notices(peer: &mut End) {
-    peer.qp.sq().unwrap().post(1).signaled().send_inline(b"hello?").unwrap();
+    peer.qp.sq().post(1).signaled().send_inline(b"hello?").unwrap();
     assert_eq!(peer.completion().status, WcStatus::RETRY_EXC_ERR);
 }
 

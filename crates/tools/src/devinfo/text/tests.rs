@@ -51,12 +51,8 @@ pub(in super::super) fn made_up() -> Facts {
     port.active_speed = 4;
     port.phys_state = PhysState::LINK_UP;
     port.link_layer = LinkLayer::ETHERNET;
-    let gid = |gid_index, text: &str, gid_type| GidEntry {
-        gid: text.parse().unwrap(),
-        gid_index,
-        port_num: 1,
-        gid_type,
-        ndev_ifindex: 2,
+    let gid = |gid_index, text: &str, gid_type| {
+        GidEntry::new(text.parse().unwrap()).gid_index(gid_index).gid_type(gid_type).ndev_ifindex(2)
     };
     let gids = vec![
         gid(0, "fe80::11:22ff:fe33:4455", GidType::ROCE_V1),
