@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The table of docs/src/reference/semantics.md, on the real kernel: every row on queues of real QPs, in every state that they can be
 //! in. Completions show which WRs were posted.
-#![expect(unsafe_code)]
-// UNSAFETY: borrows the engines of queues, which are not moved.
 
 use crate::pair::{ah_attr, builder_ops};
 use crate::semantics::{Facts, RecvBench, RecvFacts, RowCounts, SendBench, Table, recvs, sends};
@@ -170,9 +168,7 @@ where
     }
 
     fn queue(&self) -> &Locked<Sq<D>, L> {
-        let sq = &self.pair.a.qp.send;
-        // SAFETY: the engine stays where it is.
-        unsafe { sq.as_locked() }
+        self.pair.a.qp.send.as_locked()
     }
 
     fn facts(&self) -> Facts {
@@ -297,8 +293,7 @@ where
 
     fn queue(&self) -> &Locked<Rq<D>, L> {
         let rq = self.pair.a.qp.recv.as_ref().expect("a receive queue");
-        // SAFETY: the engine stays where it is.
-        unsafe { rq.as_locked() }
+        rq.as_locked()
     }
 
     fn facts(&self) -> RecvFacts {
@@ -388,8 +383,7 @@ where
     }
 
     fn queue(&self) -> &Locked<SrqEngine<D>, L> {
-        // SAFETY: the engine stays where it is.
-        unsafe { self.srq.as_locked() }
+        self.srq.as_locked()
     }
 
     fn facts(&self) -> RecvFacts {

@@ -189,13 +189,10 @@ impl<D: Driver, L: Locking> Cq<L, D> {
         unsafe { raw::poll_cq(&self.engine, wc) }
     }
 
-    /// The engine behind its lock, for faces that are built on this crate.
-    ///
-    /// # Safety
-    /// The engine is not moved out of its place, nor swapped with another: its memory must outlive this CQ.
-    #[expect(unsafe_code, reason = "a `&mut` to an engine could be swapped with another CQ's")]
+    /// The engine behind its lock, for faces that are built on this crate. A program that swaps it with that of another CQ polls the other
+    /// queue.
     #[must_use]
-    pub unsafe fn as_locked(&self) -> &Locked<D::CompletionQueue, L> {
+    pub fn as_locked(&self) -> &Locked<D::CompletionQueue, L> {
         &self.engine
     }
 

@@ -38,13 +38,10 @@ impl<D: Driver, L: Locking> RecvQueue<L, D> {
         unsafe { self.receiver.post_list(list) }
     }
 
-    /// The engine behind its lock, for faces that are built on this crate.
-    ///
-    /// # Safety
-    /// The engine is not moved out of its place, nor swapped with another: its memory must outlive this QP.
-    #[expect(unsafe_code, reason = "a `&mut` to an engine could be swapped with another QP's")]
+    /// The engine behind its lock, for faces that are built on this crate. A program that swaps it with that of another QP posts to the
+    /// other queue.
     #[must_use]
-    pub unsafe fn as_locked(&self) -> &Locked<D::RecvQueue, L> {
+    pub fn as_locked(&self) -> &Locked<D::RecvQueue, L> {
         self.receiver.locked()
     }
 }

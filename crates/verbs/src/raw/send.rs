@@ -59,13 +59,10 @@ impl<D: Driver, T: Sends, L: Locking> SendQueue<T, L, D> {
         unsafe { raw::post_send(&self.engine, list) }
     }
 
-    /// The engine behind its lock, for faces that are built on this crate.
-    ///
-    /// # Safety
-    /// The engine is not moved out of its place, nor swapped with another: its memory must outlive this QP.
-    #[expect(unsafe_code, reason = "a `&mut` to an engine could be swapped with another QP's")]
+    /// The engine behind its lock, for faces that are built on this crate. A program that swaps it with that of another QP posts to the
+    /// other queue.
     #[must_use]
-    pub unsafe fn as_locked(&self) -> &Locked<D::SendQueue, L> {
+    pub fn as_locked(&self) -> &Locked<D::SendQueue, L> {
         &self.engine
     }
 }

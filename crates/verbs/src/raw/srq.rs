@@ -254,13 +254,10 @@ impl<D: Driver, L: Locking> Srq<L, D> {
         unsafe { self.receiver.post_list(list) }
     }
 
-    /// The engine behind its lock, for faces that are built on this crate.
-    ///
-    /// # Safety
-    /// The engine is not moved out of its place, nor swapped with another: its memory must outlive this SRQ.
-    #[expect(unsafe_code, reason = "a `&mut` to an engine could be swapped with another SRQ's")]
+    /// The engine behind its lock, for faces that are built on this crate. A program that swaps it with that of another SRQ posts to the
+    /// other queue.
     #[must_use]
-    pub unsafe fn as_locked(&self) -> &Locked<D::SharedRecvQueue, L> {
+    pub fn as_locked(&self) -> &Locked<D::SharedRecvQueue, L> {
         self.receiver.locked()
     }
 }
