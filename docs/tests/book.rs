@@ -585,11 +585,12 @@ const EXHAUSTIVE: &[(&str, &[&str])] = &[
             "ContextInfo",
             "CqParts",
             "DctCreate",
-            "DctParts",
             "DmParts",
             "DriverMatch",
             "ListRules",
             "QpCreate",
+            "QpEnd",
+            "QpInitAttr",
             "QpParents",
             "QpParts",
             "RawAttr",
@@ -625,8 +626,6 @@ const EXHAUSTIVE: &[(&str, &[&str])] = &[
     ),
     ("the halves of a QP, which are moved to their owners", &["Qp"]),
     ("the text that two ends exchange", &["Endpoint"]),
-    // These can get fields. A struct is not added here.
-    ("not decided", &["FlowAttr", "MwBindInfo", "QpInitAttr"]),
 ];
 
 /// Attributes, visibility and fields of the structs of a source, with their names. Structs of C's layout are left out.

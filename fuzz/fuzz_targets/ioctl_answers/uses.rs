@@ -135,9 +135,7 @@ impl World {
                         .map_err(Into::into)
                         .and_then(|mut sq| sq.post(1).send_inline(&vec![2; (*n).into()])),
                     AnyQp::Ud(qp) => match self.ahs.last() {
-                        Some(ah) => {
-                            qp.sq().post_to(1, ah, 2, 3).send_inline(&vec![2; (*n).into()])
-                        }
+                        Some(ah) => qp.sq().post_to(1, ah, 2, 3).send_inline(&vec![2; (*n).into()]),
                         None => Err(PostError::InvalidArgument.into()),
                     },
                 };

@@ -105,7 +105,7 @@ fn to_mac(specs: Vec<FlowSpec>) -> FlowAttr {
         mask: FlowEth { dst_mac: [0xff; 6], ..FlowEth::default() },
     };
     let specs = [vec![FlowSpec::Header(FlowHeader::Eth(eth))], specs].concat();
-    FlowAttr { port: crate::lab::PORT, specs, ..FlowAttr::default() }
+    FlowAttr::new(crate::lab::PORT).specs(specs)
 }
 
 fn to_ip(dst_ip: [u8; 4]) -> FlowSpec {

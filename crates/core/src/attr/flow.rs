@@ -168,6 +168,7 @@ impl CounterAttachAttr {
 
 /// `struct ibv_flow_attr` with its specifications.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FlowAttr {
     /// Kind of rule.
     pub flow_type: FlowAttrType,
@@ -179,4 +180,21 @@ pub struct FlowAttr {
     pub flags: FlowFlags,
     /// Headers from the outermost one inwards, then the actions.
     pub specs: Vec<FlowSpec>,
+}
+
+impl FlowAttr {
+    /// A rule of the local port `port`, from 1, with the highest priority and without specifications: it takes every packet.
+    #[must_use]
+    pub fn new(port: u8) -> Self {
+        Self { port, ..Self::default() }
+    }
+
+    /// Sets [`specs`](field@Self::specs).
+    #[must_use]
+    pub fn specs(mut self, specs: Vec<FlowSpec>) -> Self {
+        self.specs = specs;
+        self
+    }
+
+    crate::setters!(flow_type: FlowAttrType, priority: u16, flags: FlowFlags);
 }

@@ -35,7 +35,7 @@ pub use flow::{
     FlowIpv4, FlowIpv6, FlowMatch, FlowPorts, FlowSpec,
 };
 pub use gid::{Gid, GidEntry, GidType, ParseGidError};
-pub use mr::{AccessFlags, AdviseFlags, MrAdvice, MwBindInfo, MwType, ReregFlags};
+pub use mr::{AccessFlags, AdviseFlags, MrAdvice, MwType, ReregFlags};
 pub use port::{LinkLayer, Mtu, PhysState, PortAttr, PortCapFlags, PortCapFlags2, PortFlags, PortState};
 pub use qp::{QpCap, QpCreateFlags, QpInitAttr, QpState, QpType, SendOpsFlags};
 pub use qp_attr::{Ece, MigState, QpAttr, QpAttrMask, QpRateLimitAttr};

@@ -112,21 +112,6 @@ impl MwType {
     }
 }
 
-/// `struct ibv_mw_bind_info`: the part of a region to which a window gives access.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct MwBindInfo {
-    /// Local key of the region.
-    pub lkey: u32,
-    /// Remote key of the region, which some devices need.
-    pub rkey: u32,
-    /// First byte, a virtual address (or from 0 with `ZERO_BASED`).
-    pub addr: u64,
-    /// Bytes; 0 unbinds the window.
-    pub length: u64,
-    /// Access that a peer has through the window.
-    pub mw_access_flags: AccessFlags,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

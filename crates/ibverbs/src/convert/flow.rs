@@ -185,13 +185,11 @@ pub(crate) unsafe fn from_c(attr: *const ibv_flow_attr) -> Outcome<(FlowAttr, Op
         }
         at = at.wrapping_add(place.size);
     }
-    let flow = FlowAttr {
-        flow_type,
-        priority: head.priority,
-        port: head.port,
-        flags: FlowFlags::from_bits_retain(head.flags),
-        specs,
-    };
+    let flow = FlowAttr::new(head.port)
+        .flow_type(flow_type)
+        .priority(head.priority)
+        .flags(FlowFlags::from_bits_retain(head.flags))
+        .specs(specs);
     Ok((flow, counters))
 }
 

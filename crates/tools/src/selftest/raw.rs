@@ -149,11 +149,7 @@ impl<D: Driver> Ends<D> {
             val: FlowEth { dst_mac: self.mac, ..FlowEth::default() },
             mask: FlowEth { dst_mac: [0xff; 6], ..FlowEth::default() },
         };
-        let rule = FlowAttr {
-            port: l.attr.port_num,
-            specs: vec![FlowSpec::Header(FlowHeader::Eth(eth))],
-            ..FlowAttr::default()
-        };
+        let rule = FlowAttr::new(l.attr.port_num).specs(vec![FlowSpec::Header(FlowHeader::Eth(eth))]);
         let _rule = self.receiver.control.create_flow(&rule)?;
         for n in 0..SEGMENTS {
             let sges = [self.sge(ARRIVAL + n * ROOM, ROOM)];

@@ -103,7 +103,7 @@ fn handles_of_addresses_and_rules_cost_the_same_among_many() {
     compare("ah", |_| pd.create_ah(&attr).unwrap(), |_| ());
     let cq = context.create_cq(4, None).unwrap();
     let qp: Qp<RawPacket, Exclusive, Mlx5> = pd.raw_qp::<RawPacket>().cq(&cq).cap(CAP).create().unwrap();
-    let rule = FlowAttr { port: 1, ..FlowAttr::default() };
+    let rule = FlowAttr::new(1);
     compare("flow", |_| qp.control.create_flow(&rule).unwrap(), |_| ());
 }
 
