@@ -11,10 +11,12 @@
 //! | [`handles`] | one context: its objects by handle |
 //! | [`events`], [`channels`] | files of asynchronous events, completion channels |
 //! | [`attr`] | checks of attributes, and conversions to numbers and structs |
+//! | [`commands`] | what no driver differs in, of some commands |
 //! | [`program_memory`] | memory that a command makes available to a device |
 
 pub mod attr;
 pub mod channels;
+pub mod commands;
 pub mod events;
 pub mod handles;
 mod object;

@@ -8,41 +8,26 @@ use super::object::Object;
 use super::port::CQ_BELL;
 use crate::caps::Caps;
 use crate::device::CqParams;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_efa_hw::io::{RxCdesc, RxCdescEx};
-use uverbs_softkernel::attr::{core_in, flags, known, number, number32, uhw, uhw_out};
-use uverbs_uapi::cmd::{ib_uverbs_create_comp_channel, ib_uverbs_destroy_cq_resp};
+use uverbs_softkernel::attr::{flags, known, number, number32, uhw, uhw_out};
+use uverbs_softkernel::commands;
 use uverbs_uapi::efa::{
     EFA_CREATE_CQ_RESP_DB_OFF, EFA_CREATE_CQ_WITH_COMPLETION_CHANNEL, EFA_CREATE_CQ_WITH_SGID,
     efa_ibv_create_cq, efa_ibv_create_cq_resp,
 };
 use uverbs_uapi::ids::{
-    UVERBS_ATTR_CORE_OUT, UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, UVERBS_ATTR_CREATE_CQ_COMP_VECTOR,
-    UVERBS_ATTR_CREATE_CQ_CQE, UVERBS_ATTR_CREATE_CQ_EVENT_FD, UVERBS_ATTR_CREATE_CQ_FLAGS,
-    UVERBS_ATTR_CREATE_CQ_HANDLE, UVERBS_ATTR_CREATE_CQ_RESP_CQE, UVERBS_ATTR_CREATE_CQ_USER_HANDLE,
-    UVERBS_ATTR_DESTROY_CQ_HANDLE, UVERBS_ATTR_DESTROY_CQ_RESP, UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT,
+    UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, UVERBS_ATTR_CREATE_CQ_COMP_VECTOR, UVERBS_ATTR_CREATE_CQ_CQE,
+    UVERBS_ATTR_CREATE_CQ_EVENT_FD, UVERBS_ATTR_CREATE_CQ_FLAGS, UVERBS_ATTR_CREATE_CQ_HANDLE,
+    UVERBS_ATTR_CREATE_CQ_RESP_CQE, UVERBS_ATTR_CREATE_CQ_USER_HANDLE, UVERBS_ATTR_DESTROY_CQ_HANDLE,
+    UVERBS_ATTR_DESTROY_CQ_RESP, UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT,
 };
 use zerocopy::IntoBytes;
 
 impl Call<'_, '_> {
     pub(super) fn create_comp_channel(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        let _: ib_uverbs_create_comp_channel = core_in(c)?;
-        if !c.mark_valid(UVERBS_ATTR_CORE_OUT) {
-            return Err(Errno::ENOSPC);
-        }
-        let fd = self.state.tables.channels.add(self.context)?;
-        if c.new_fd(UVERBS_ATTR_CORE_OUT, fd) { Ok(()) } else { Err(Errno::EINVAL) }
-    }
-
-    fn channel(&mut self, c: &RawCommand<'_, '_>) -> Result<Option<(usize, Arc<OwnedFd>)>, Errno> {
-        if !c.has(UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL) {
-            return Ok(None);
-        }
-        let fd = c.fd(UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL).ok_or(Errno::EINVAL)?;
-        self.state.tables.channels.of_fd(fd).map(Some)
+        commands::create_comp_channel(c, &mut self.state.tables.channels, self.context)
     }
 
     pub(super) fn create_cq(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
@@ -72,7 +57,7 @@ impl Call<'_, '_> {
         if depth == 0 || depth > Caps::MAX_CQE {
             return Err(Errno::EINVAL);
         }
-        let channel = self.channel(c)?;
+        let channel = commands::channel_of_cq(c, &mut self.state.tables.channels)?;
         // Up to `num_sub_cqs` the request must be there. Unknown bytes are EINVAL here, as in the driver.
         let private: efa_ibv_create_cq = uhw(c, 10).map_err(|_| Errno::EINVAL)?;
         if private.comp_mask != 0 || private.reserved_58 != [0; 5] {
@@ -122,11 +107,7 @@ impl Call<'_, '_> {
     pub(super) fn destroy_cq(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         known(c, &[UVERBS_ATTR_DESTROY_CQ_HANDLE, UVERBS_ATTR_DESTROY_CQ_RESP])?;
         let reported = self.destroy(c, UVERBS_ATTR_DESTROY_CQ_HANDLE, |o| matches!(o, Object::Cq { .. }))?;
-        let resp = ib_uverbs_destroy_cq_resp {
-            comp_events_reported: reported.completions,
-            async_events_reported: reported.asyncs,
-        };
-        c.answer(UVERBS_ATTR_DESTROY_CQ_RESP, resp.as_bytes());
+        commands::answer_destroy_cq(c, reported);
         Ok(())
     }
 }

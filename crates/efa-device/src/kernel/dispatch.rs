@@ -5,13 +5,13 @@ use super::call::Call;
 use super::object::Object;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
-use uverbs_softkernel::attr::{core_in, known, number32};
+use uverbs_softkernel::attr::{core_in, known};
+use uverbs_softkernel::commands;
 use uverbs_uapi::cmd as abi;
 use uverbs_uapi::efa::EFA_IB_METHOD_MR_QUERY;
 use uverbs_uapi::ids::{
-    UVERBS_ATTR_CORE_IN, UVERBS_ATTR_CORE_OUT, UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT,
-    UVERBS_ATTR_WRITE_CMD, UVERBS_METHOD_AH_DESTROY, UVERBS_METHOD_ASYNC_EVENT_ALLOC,
-    UVERBS_METHOD_CQ_CREATE, UVERBS_METHOD_CQ_DESTROY, UVERBS_METHOD_GET_CONTEXT, UVERBS_METHOD_INVOKE_WRITE,
+    UVERBS_METHOD_AH_DESTROY, UVERBS_METHOD_ASYNC_EVENT_ALLOC, UVERBS_METHOD_CQ_CREATE,
+    UVERBS_METHOD_CQ_DESTROY, UVERBS_METHOD_GET_CONTEXT, UVERBS_METHOD_INVOKE_WRITE,
     UVERBS_METHOD_MR_DESTROY, UVERBS_METHOD_PD_DESTROY, UVERBS_METHOD_QP_CREATE, UVERBS_METHOD_QP_DESTROY,
     UVERBS_METHOD_QUERY_CONTEXT, UVERBS_METHOD_QUERY_GID_ENTRY, UVERBS_METHOD_QUERY_GID_TABLE,
     UVERBS_METHOD_QUERY_MR, UVERBS_METHOD_QUERY_PORT, UVERBS_METHOD_REG_DMABUF_MR, UVERBS_OBJECT_AH,
@@ -93,21 +93,8 @@ impl Call<'_, '_> {
 
     /// The commands of the legacy write interface, which are called through the ioctl.
     fn write_command(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        known(
-            c,
-            &[
-                UVERBS_ATTR_CORE_IN,
-                UVERBS_ATTR_CORE_OUT,
-                UVERBS_ATTR_WRITE_CMD,
-                UVERBS_ATTR_UHW_IN,
-                UVERBS_ATTR_UHW_OUT,
-            ],
-        )?;
-        let command = number32(c, UVERBS_ATTR_WRITE_CMD)?;
-        if !self.state.context(self.context)?.is_open {
-            // uverbs checks the sizes first, so a library can test whether this method exists.
-            return Err(if c.has(UVERBS_ATTR_CORE_IN) { Errno::EINVAL } else { Errno::ENOSPC });
-        }
+        let is_open = self.state.context(self.context)?.is_open;
+        let command = commands::write_command(c, is_open)?;
         match command {
             abi::IB_USER_VERBS_CMD_QUERY_DEVICE => self.query_device(c),
             EX_QUERY_DEVICE => self.query_device_ex(c),

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_fabric::memory::Memory;
-use uverbs_softkernel::attr::{core_in, core_out, flags, handle, known, number, number32, uhw_out};
+use uverbs_softkernel::attr::{core_in, core_out, handle, known, uhw_out};
+use uverbs_softkernel::commands::{self, RegDmabuf};
 use uverbs_softkernel::program_memory::{memory_at, memory_of_file};
 use uverbs_uapi::cmd::{
     ib_uverbs_alloc_pd, ib_uverbs_alloc_pd_resp, ib_uverbs_reg_mr, ib_uverbs_reg_mr_resp,
@@ -20,13 +21,7 @@ use uverbs_uapi::efa::{
     EFA_IB_ATTR_QUERY_MR_RESP_RECV_IC_ID, EFA_QUERY_MR_VALIDITY_RDMA_READ_IC_ID,
     EFA_QUERY_MR_VALIDITY_RDMA_RECV_IC_ID, EFA_QUERY_MR_VALIDITY_RECV_IC_ID, efa_ibv_alloc_pd_resp,
 };
-use uverbs_uapi::ids::{
-    UVERBS_ATTR_QUERY_MR_HANDLE, UVERBS_ATTR_QUERY_MR_RESP_IOVA, UVERBS_ATTR_QUERY_MR_RESP_LENGTH,
-    UVERBS_ATTR_QUERY_MR_RESP_LKEY, UVERBS_ATTR_QUERY_MR_RESP_RKEY, UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS,
-    UVERBS_ATTR_REG_DMABUF_MR_FD, UVERBS_ATTR_REG_DMABUF_MR_HANDLE, UVERBS_ATTR_REG_DMABUF_MR_IOVA,
-    UVERBS_ATTR_REG_DMABUF_MR_LENGTH, UVERBS_ATTR_REG_DMABUF_MR_OFFSET, UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE,
-    UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY,
-};
+use uverbs_uapi::ids::UVERBS_ATTR_REG_DMABUF_MR_HANDLE;
 use uverbs_uapi::verbs::{
     IB_UVERBS_ACCESS_LOCAL_WRITE, IB_UVERBS_ACCESS_OPTIONAL_RANGE, IB_UVERBS_ACCESS_REMOTE_READ,
     IB_UVERBS_ACCESS_REMOTE_WRITE,
@@ -81,55 +76,22 @@ impl Call<'_, '_> {
     }
 
     pub(super) fn reg_dmabuf_mr(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        known(
-            c,
-            &[
-                UVERBS_ATTR_REG_DMABUF_MR_HANDLE,
-                UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE,
-                UVERBS_ATTR_REG_DMABUF_MR_OFFSET,
-                UVERBS_ATTR_REG_DMABUF_MR_LENGTH,
-                UVERBS_ATTR_REG_DMABUF_MR_IOVA,
-                UVERBS_ATTR_REG_DMABUF_MR_FD,
-                UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS,
-                UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY,
-                UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY,
-            ],
-        )?;
-        let pd_handle = handle(c, UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE)?;
+        let RegDmabuf { pd_handle, access, offset, len, iova, fd } = RegDmabuf::of(c)?;
         let pd = self.pd(pd_handle)?;
-        let access = self.access(flags(c, UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS)?)?;
-        let input = |id| number(c, id).ok_or(Errno::EINVAL);
-        let offset = input(UVERBS_ATTR_REG_DMABUF_MR_OFFSET)?;
-        let len = input(UVERBS_ATTR_REG_DMABUF_MR_LENGTH)?;
-        let iova = input(UVERBS_ATTR_REG_DMABUF_MR_IOVA)?;
+        let access = self.access(access)?;
         if offset & PAGE_MASK != iova & PAGE_MASK {
             return Err(Errno::EINVAL);
         }
-        let fd = number32(c, UVERBS_ATTR_REG_DMABUF_MR_FD)?.cast_signed();
         let memory = memory_of_file(fd, offset, len)?;
         let keys = self.region(pd, memory, iova, access)?;
-        c.answer(UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, &keys.lkey.to_ne_bytes());
-        c.answer(UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, &keys.rkey.to_ne_bytes());
+        RegDmabuf::answer(c, (keys.lkey, keys.rkey));
         self.give(c, UVERBS_ATTR_REG_DMABUF_MR_HANDLE, Object::Mr { keys, iova, len }, &[pd_handle], 0)
     }
 
     pub(super) fn query_mr(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        known(
-            c,
-            &[
-                UVERBS_ATTR_QUERY_MR_HANDLE,
-                UVERBS_ATTR_QUERY_MR_RESP_LKEY,
-                UVERBS_ATTR_QUERY_MR_RESP_RKEY,
-                UVERBS_ATTR_QUERY_MR_RESP_LENGTH,
-                UVERBS_ATTR_QUERY_MR_RESP_IOVA,
-            ],
-        )?;
-        let handle = handle(c, UVERBS_ATTR_QUERY_MR_HANDLE)?;
+        let handle = commands::queried_mr(c)?;
         let Object::Mr { keys, iova, len } = *self.object(handle)? else { return Err(Errno::ENOENT) };
-        c.answer(UVERBS_ATTR_QUERY_MR_RESP_LKEY, &keys.lkey.to_ne_bytes());
-        c.answer(UVERBS_ATTR_QUERY_MR_RESP_RKEY, &keys.rkey.to_ne_bytes());
-        c.answer(UVERBS_ATTR_QUERY_MR_RESP_LENGTH, &len.to_ne_bytes());
-        c.answer(UVERBS_ATTR_QUERY_MR_RESP_IOVA, &iova.to_ne_bytes());
+        commands::answer_query_mr(c, (keys.lkey, keys.rkey), iova, len);
         Ok(())
     }
 

@@ -7,7 +7,8 @@ use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_efa_hw::feature::EFA_ADMIN_FEATURE_DEVICE_ATTR_DESC_DATA_POLLING_128_MASK;
 use uverbs_efa_hw::regs::PCI_VENDOR_ID_AMAZON;
-use uverbs_softkernel::attr::{core_in, core_out, flags, known, number, uhw_out};
+use uverbs_softkernel::attr::{core_in, core_out, known, number, uhw_out};
+use uverbs_softkernel::commands;
 use uverbs_uapi::be::Be64;
 use uverbs_uapi::cmd::{
     ib_uverbs_ex_query_device, ib_uverbs_ex_query_device_resp, ib_uverbs_query_device,
@@ -19,13 +20,7 @@ use uverbs_uapi::efa::{
     EFA_QUERY_DEVICE_CAPS_RDMA_WRITE, EFA_QUERY_DEVICE_CAPS_RNR_RETRY,
     EFA_QUERY_DEVICE_CAPS_UNSOLICITED_WRITE_RECV, efa_ibv_ex_query_device_resp,
 };
-use uverbs_uapi::ids::{
-    UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS, UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX,
-    UVERBS_ATTR_QUERY_GID_ENTRY_PORT, UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY,
-    UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE, UVERBS_ATTR_QUERY_GID_TABLE_FLAGS,
-    UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES,
-    UVERBS_ATTR_QUERY_PORT_PORT_NUM, UVERBS_ATTR_QUERY_PORT_RESP,
-};
+use uverbs_uapi::ids::{UVERBS_ATTR_QUERY_PORT_PORT_NUM, UVERBS_ATTR_QUERY_PORT_RESP};
 use uverbs_uapi::verbs::{
     IB_LINK_LAYER_UNSPECIFIED, IB_MTU_4096, IB_PORT_ACTIVE, IB_PORT_DOWN, ib_uverbs_gid_entry,
     ib_uverbs_query_port_resp_ex,
@@ -135,44 +130,11 @@ impl Call<'_, '_> {
     }
 
     pub(super) fn query_gid_table(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        known(
-            c,
-            &[
-                UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE,
-                UVERBS_ATTR_QUERY_GID_TABLE_FLAGS,
-                UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES,
-                UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES,
-            ],
-        )?;
-        let size = size_of::<ib_uverbs_gid_entry>();
-        let asked = number(c, UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE);
-        let room = c.output(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES).map_or(0, |b| b.len() / size);
-        if flags(c, UVERBS_ATTR_QUERY_GID_TABLE_FLAGS)? != 0 || asked != Some(size as u64) || room == 0 {
-            return Err(Errno::EINVAL);
-        }
-        c.answer(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, self.gid_entry().as_bytes());
-        c.answer(UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, &1_u64.to_ne_bytes());
-        Ok(())
+        commands::query_gid_table(c, &[self.gid_entry()])
     }
 
     pub(super) fn query_gid_entry(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        known(
-            c,
-            &[
-                UVERBS_ATTR_QUERY_GID_ENTRY_PORT,
-                UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX,
-                UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS,
-                UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY,
-            ],
-        )?;
-        if flags(c, UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS)? != 0
-            || number(c, UVERBS_ATTR_QUERY_GID_ENTRY_PORT) != Some(1)
-            || number(c, UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX) != Some(0)
-        {
-            return Err(Errno::EINVAL);
-        }
-        c.answer(UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, self.gid_entry().as_bytes());
-        Ok(())
+        commands::query_gid_entry(c, 1, |_| Some(self.gid_entry()))
     }
 
     /// The files of sysfs below the device's directory.

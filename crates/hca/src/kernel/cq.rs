@@ -6,23 +6,21 @@ use super::limits::MAX_CQE;
 use super::limits::VECTORS;
 use super::object::{Object, page};
 use crate::engine::cq::{Cq, CqParts};
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_mlx5_hw::doorbell::DBREC_BYTES;
 use uverbs_softkernel::attr::{core_in, core_out, flags, known, number, number32, uhw, uhw_out};
+use uverbs_softkernel::commands;
 use uverbs_softkernel::program_memory::area_at;
 use uverbs_uapi::cmd::{
-    IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN, IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION,
-    ib_uverbs_create_comp_channel, ib_uverbs_destroy_cq_resp, ib_uverbs_ex_modify_cq, ib_uverbs_resize_cq,
-    ib_uverbs_resize_cq_resp,
+    IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN, IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION, ib_uverbs_ex_modify_cq,
+    ib_uverbs_resize_cq, ib_uverbs_resize_cq_resp,
 };
 use uverbs_uapi::ids::{
-    UVERBS_ATTR_CORE_OUT, UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, UVERBS_ATTR_CREATE_CQ_COMP_VECTOR,
-    UVERBS_ATTR_CREATE_CQ_CQE, UVERBS_ATTR_CREATE_CQ_EVENT_FD, UVERBS_ATTR_CREATE_CQ_FLAGS,
-    UVERBS_ATTR_CREATE_CQ_HANDLE, UVERBS_ATTR_CREATE_CQ_RESP_CQE, UVERBS_ATTR_CREATE_CQ_USER_HANDLE,
-    UVERBS_ATTR_DESTROY_CQ_HANDLE, UVERBS_ATTR_DESTROY_CQ_RESP, UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT,
+    UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, UVERBS_ATTR_CREATE_CQ_COMP_VECTOR, UVERBS_ATTR_CREATE_CQ_CQE,
+    UVERBS_ATTR_CREATE_CQ_EVENT_FD, UVERBS_ATTR_CREATE_CQ_FLAGS, UVERBS_ATTR_CREATE_CQ_HANDLE,
+    UVERBS_ATTR_CREATE_CQ_RESP_CQE, UVERBS_ATTR_CREATE_CQ_USER_HANDLE, UVERBS_ATTR_DESTROY_CQ_HANDLE,
+    UVERBS_ATTR_DESTROY_CQ_RESP, UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT,
 };
 use uverbs_uapi::mlx5::cmds::MLX5_IB_ATTR_CREATE_CQ_UAR_INDEX;
 use uverbs_uapi::mlx5::{
@@ -50,20 +48,7 @@ fn entry_size(size: u32) -> Result<usize, Errno> {
 
 impl Call<'_, '_> {
     pub(super) fn create_comp_channel(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        let _: ib_uverbs_create_comp_channel = core_in(c)?;
-        if !c.mark_valid(UVERBS_ATTR_CORE_OUT) {
-            return Err(Errno::ENOSPC);
-        }
-        let fd = self.state.tables.channels.add(self.context)?;
-        if c.new_fd(UVERBS_ATTR_CORE_OUT, fd) { Ok(()) } else { Err(Errno::EINVAL) }
-    }
-
-    fn channel(&mut self, c: &RawCommand<'_, '_>) -> Result<Option<(usize, Arc<OwnedFd>)>, Errno> {
-        if !c.has(UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL) {
-            return Ok(None);
-        }
-        let fd = c.fd(UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL).ok_or(Errno::EINVAL)?;
-        self.state.tables.channels.of_fd(fd).map(Some)
+        commands::create_comp_channel(c, &mut self.state.tables.channels, self.context)
     }
 
     pub(super) fn create_cq(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
@@ -92,7 +77,7 @@ impl Call<'_, '_> {
         if flags & !(IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION | IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN) != 0 {
             return Err(Errno::EINVAL);
         }
-        let channel = self.channel(c)?;
+        let channel = commands::channel_of_cq(c, &mut self.state.tables.channels)?;
         let private: mlx5_ib_create_cq = uhw(c, 24)?;
         let entry = entry_size(private.cqe_size)?;
         let known_flags = MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD | MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX;
@@ -124,11 +109,7 @@ impl Call<'_, '_> {
     pub(super) fn destroy_cq(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         known(c, &[UVERBS_ATTR_DESTROY_CQ_HANDLE, UVERBS_ATTR_DESTROY_CQ_RESP])?;
         let reported = self.destroy(c, UVERBS_ATTR_DESTROY_CQ_HANDLE, |o| matches!(o, Object::Cq { .. }))?;
-        let resp = ib_uverbs_destroy_cq_resp {
-            comp_events_reported: reported.completions,
-            async_events_reported: reported.asyncs,
-        };
-        c.answer(UVERBS_ATTR_DESTROY_CQ_RESP, resp.as_bytes());
+        commands::answer_destroy_cq(c, reported);
         Ok(())
     }
 

@@ -8,19 +8,14 @@ use crate::memory::Memory;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
-use uverbs_softkernel::attr::{core_in, core_out, flags, handle, known, number, number32, uhw_out};
+use uverbs_softkernel::attr::{core_in, core_out, handle, known, uhw_out};
+use uverbs_softkernel::commands::{self, RegDmabuf};
 use uverbs_softkernel::program_memory::{memory_at, memory_of_file, on_demand_at};
 use uverbs_uapi::cmd::{
     ib_uverbs_alloc_mw, ib_uverbs_alloc_mw_resp, ib_uverbs_alloc_pd, ib_uverbs_alloc_pd_resp,
     ib_uverbs_reg_mr, ib_uverbs_reg_mr_resp, ib_uverbs_rereg_mr, ib_uverbs_rereg_mr_resp,
 };
-use uverbs_uapi::ids::{
-    UVERBS_ATTR_QUERY_MR_HANDLE, UVERBS_ATTR_QUERY_MR_RESP_IOVA, UVERBS_ATTR_QUERY_MR_RESP_LENGTH,
-    UVERBS_ATTR_QUERY_MR_RESP_LKEY, UVERBS_ATTR_QUERY_MR_RESP_RKEY, UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS,
-    UVERBS_ATTR_REG_DMABUF_MR_FD, UVERBS_ATTR_REG_DMABUF_MR_HANDLE, UVERBS_ATTR_REG_DMABUF_MR_IOVA,
-    UVERBS_ATTR_REG_DMABUF_MR_LENGTH, UVERBS_ATTR_REG_DMABUF_MR_OFFSET, UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE,
-    UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY,
-};
+use uverbs_uapi::ids::UVERBS_ATTR_REG_DMABUF_MR_HANDLE;
 use uverbs_uapi::mlx5::cmds::{MLX5_IB_ATTR_QUERY_PD_HANDLE, MLX5_IB_ATTR_QUERY_PD_RESP_PDN};
 use uverbs_uapi::mlx5::mlx5_ib_alloc_pd_resp;
 use uverbs_uapi::verbs::{
@@ -109,35 +104,15 @@ impl Call<'_, '_> {
     }
 
     pub(super) fn reg_dmabuf_mr(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        known(
-            c,
-            &[
-                UVERBS_ATTR_REG_DMABUF_MR_HANDLE,
-                UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE,
-                UVERBS_ATTR_REG_DMABUF_MR_OFFSET,
-                UVERBS_ATTR_REG_DMABUF_MR_LENGTH,
-                UVERBS_ATTR_REG_DMABUF_MR_IOVA,
-                UVERBS_ATTR_REG_DMABUF_MR_FD,
-                UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS,
-                UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY,
-                UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY,
-            ],
-        )?;
-        let pd_handle = handle(c, UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE)?;
+        let RegDmabuf { pd_handle, access, offset, len, iova, fd } = RegDmabuf::of(c)?;
         let pd = self.pdn(pd_handle)?;
-        let access = check_present(flags(c, UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS)?)?;
-        let input = |id| number(c, id).ok_or(Errno::EINVAL);
-        let (offset, len) =
-            (input(UVERBS_ATTR_REG_DMABUF_MR_OFFSET)?, input(UVERBS_ATTR_REG_DMABUF_MR_LENGTH)?);
-        let iova = input(UVERBS_ATTR_REG_DMABUF_MR_IOVA)?;
+        let access = check_present(access)?;
         if offset & PAGE_MASK != iova & PAGE_MASK {
             return Err(Errno::EINVAL);
         }
-        let fd = number32(c, UVERBS_ATTR_REG_DMABUF_MR_FD)?.cast_signed();
         let memory = memory_of_file(fd, offset, len)?;
         let key = self.new_key(pd, access, Kind::Region { memory, iova })?;
-        c.answer(UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, &key.to_ne_bytes());
-        c.answer(UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, &key.to_ne_bytes());
+        RegDmabuf::answer(c, (key, key));
         self.give(c, UVERBS_ATTR_REG_DMABUF_MR_HANDLE, Object::Mr { key, iova, len }, &[pd_handle], 0)
     }
 
@@ -196,22 +171,9 @@ impl Call<'_, '_> {
     }
 
     pub(super) fn query_mr(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        known(
-            c,
-            &[
-                UVERBS_ATTR_QUERY_MR_HANDLE,
-                UVERBS_ATTR_QUERY_MR_RESP_LKEY,
-                UVERBS_ATTR_QUERY_MR_RESP_RKEY,
-                UVERBS_ATTR_QUERY_MR_RESP_LENGTH,
-                UVERBS_ATTR_QUERY_MR_RESP_IOVA,
-            ],
-        )?;
-        let handle = handle(c, UVERBS_ATTR_QUERY_MR_HANDLE)?;
+        let handle = commands::queried_mr(c)?;
         let Object::Mr { key, iova, len } = *self.object(handle)? else { return Err(Errno::ENOENT) };
-        c.answer(UVERBS_ATTR_QUERY_MR_RESP_LKEY, &key.to_ne_bytes());
-        c.answer(UVERBS_ATTR_QUERY_MR_RESP_RKEY, &key.to_ne_bytes());
-        c.answer(UVERBS_ATTR_QUERY_MR_RESP_LENGTH, &len.to_ne_bytes());
-        c.answer(UVERBS_ATTR_QUERY_MR_RESP_IOVA, &iova.to_ne_bytes());
+        commands::answer_query_mr(c, (key, key), iova, len);
         Ok(())
     }
 

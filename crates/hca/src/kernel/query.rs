@@ -9,7 +9,8 @@ use super::limits::{
 use crate::config::Link;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
-use uverbs_softkernel::attr::{core_in, core_out, flags, known, number, uhw_out};
+use uverbs_softkernel::attr::{core_in, core_out, known, number, uhw_out};
+use uverbs_softkernel::commands;
 use uverbs_uapi::be::Be64;
 use uverbs_uapi::cmd::{
     IB_UVERBS_DEVICE_MANAGED_FLOW_STEERING, IB_UVERBS_DEVICE_MEM_WINDOW, IB_UVERBS_DEVICE_MEM_WINDOW_TYPE_2B,
@@ -22,13 +23,7 @@ use uverbs_uapi::cmd::{
     ib_uverbs_odp_caps_per_transport_caps, ib_uverbs_query_device, ib_uverbs_query_device_resp,
     ib_uverbs_query_port_resp, ib_uverbs_rss_caps,
 };
-use uverbs_uapi::ids::{
-    UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS, UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX,
-    UVERBS_ATTR_QUERY_GID_ENTRY_PORT, UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY,
-    UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE, UVERBS_ATTR_QUERY_GID_TABLE_FLAGS,
-    UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES,
-    UVERBS_ATTR_QUERY_PORT_PORT_NUM, UVERBS_ATTR_QUERY_PORT_RESP, UVERBS_ATTR_UHW_OUT,
-};
+use uverbs_uapi::ids::{UVERBS_ATTR_QUERY_PORT_PORT_NUM, UVERBS_ATTR_QUERY_PORT_RESP, UVERBS_ATTR_UHW_OUT};
 use uverbs_uapi::mlx5::{
     MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD, MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP,
     MLX5_RX_HASH_FUNC_TOEPLITZ, mlx5_ib_query_device_resp, mlx5_ib_rss_caps, mlx5_ib_tso_caps,
@@ -226,52 +221,13 @@ impl Call<'_, '_> {
     }
 
     pub(super) fn query_gid_table(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        known(
-            c,
-            &[
-                UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE,
-                UVERBS_ATTR_QUERY_GID_TABLE_FLAGS,
-                UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES,
-                UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES,
-            ],
-        )?;
-        let size = size_of::<ib_uverbs_gid_entry>();
-        let asked = number(c, UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE);
-        if flags(c, UVERBS_ATTR_QUERY_GID_TABLE_FLAGS)? != 0 || asked != Some(size as u64) {
-            return Err(Errno::EINVAL);
-        }
         let entries: Vec<_> = (0..).map_while(|i| self.gid(i)).collect();
-        let room = c.output(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES).map_or(0, |b| b.len() / size);
-        if entries.len() > room {
-            return Err(Errno::EINVAL);
-        }
-        c.answer(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, entries.as_bytes());
-        let count = entries.len() as u64;
-        c.answer(UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, &count.to_ne_bytes());
-        Ok(())
+        commands::query_gid_table(c, &entries)
     }
 
     pub(super) fn query_gid_entry(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        known(
-            c,
-            &[
-                UVERBS_ATTR_QUERY_GID_ENTRY_PORT,
-                UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX,
-                UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS,
-                UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY,
-            ],
-        )?;
-        let index = number(c, UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX);
-        let ethernet = self.device.ethernet;
-        let index = index.filter(|i| *i < u64::from(if ethernet { GIDS } else { 8 })).ok_or(Errno::EINVAL)?;
-        if flags(c, UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS)? != 0
-            || number(c, UVERBS_ATTR_QUERY_GID_ENTRY_PORT) != Some(1)
-        {
-            return Err(Errno::EINVAL);
-        }
-        let entry = self.gid(index as usize).ok_or(Errno::ENODATA)?;
-        c.answer(UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, entry.as_bytes());
-        Ok(())
+        let entries = if self.device.ethernet { GIDS } else { 8 };
+        commands::query_gid_entry(c, entries, |index| self.gid(index))
     }
 
     /// The files of sysfs below the device's directory.

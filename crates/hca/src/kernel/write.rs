@@ -4,11 +4,9 @@
 use super::call::Call;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
-use uverbs_softkernel::attr::{core_in, known, number32};
+use uverbs_softkernel::attr::core_in;
+use uverbs_softkernel::commands;
 use uverbs_uapi::cmd as abi;
-use uverbs_uapi::ids::{
-    UVERBS_ATTR_CORE_IN, UVERBS_ATTR_CORE_OUT, UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT, UVERBS_ATTR_WRITE_CMD,
-};
 
 const EX: u32 = abi::IB_USER_VERBS_CMD_FLAG_EXTENDED;
 const EX_QUERY_DEVICE: u32 = abi::IB_USER_VERBS_EX_CMD_QUERY_DEVICE | EX;
@@ -24,21 +22,8 @@ const EX_DESTROY_TABLE: u32 = abi::IB_USER_VERBS_EX_CMD_DESTROY_RWQ_IND_TBL | EX
 
 impl Call<'_, '_> {
     pub(super) fn write_command(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        known(
-            c,
-            &[
-                UVERBS_ATTR_CORE_IN,
-                UVERBS_ATTR_CORE_OUT,
-                UVERBS_ATTR_WRITE_CMD,
-                UVERBS_ATTR_UHW_IN,
-                UVERBS_ATTR_UHW_OUT,
-            ],
-        )?;
-        let command = number32(c, UVERBS_ATTR_WRITE_CMD)?;
-        if !self.state.context(self.context)?.is_open {
-            // uverbs checks the sizes first, so a library can test whether this method exists.
-            return Err(if c.has(UVERBS_ATTR_CORE_IN) { Errno::EINVAL } else { Errno::ENOSPC });
-        }
+        let is_open = self.state.context(self.context)?.is_open;
+        let command = commands::write_command(c, is_open)?;
         match command {
             abi::IB_USER_VERBS_CMD_QUERY_DEVICE => self.query_device(c),
             EX_QUERY_DEVICE => self.query_device_ex(c),
