@@ -222,32 +222,36 @@ pub trait QpObject: Object<Handle = QpHandle, Reported = QpEnd> {
     }
 }
 
-/// The work queues of a driver whose device has none.
+/// The work queues of a driver whose device has none. No value of it exists; the field is private, so that code of other crates does not
+/// depend on that.
 #[derive(Debug)]
-pub enum NoWq {}
+pub struct NoWq(Never);
+
+#[derive(Debug)]
+enum Never {}
 
 impl Object for NoWq {
     type Handle = WqHandle;
     type Reported = u32;
 
     fn handle(&self) -> &WqHandle {
-        match *self {}
+        match self.0 {}
     }
 
     fn destroy(self) -> Result<u32, (Self, Error)> {
-        match self {}
+        match self.0 {}
     }
 }
 
 impl WqObject for NoWq {
     fn modify(&self, _: &WqAttr) -> Result<()> {
-        match *self {}
+        match self.0 {}
     }
 }
 
 /// The shared receive queues of a driver whose device has none; `Q` is in the place of their engine.
 #[derive(Debug)]
-pub struct NoSrq<Q>(NoWq, PhantomData<fn() -> Q>);
+pub struct NoSrq<Q>(Never, PhantomData<fn() -> Q>);
 
 impl<Q: RecvQueue + fmt::Debug + 'static> Object for NoSrq<Q> {
     type Handle = SrqHandle;
