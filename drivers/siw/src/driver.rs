@@ -275,6 +275,10 @@ impl Device for SiwDevice {
         }
     }
 
+    fn store_state(shared: &QpShared, state: QpState) {
+        store_state(shared, state);
+    }
+
     fn correct(&self, qp: &Qp<Self>, attr: &mut QpAttr) {
         attr.qp_state = Self::state(qp.handle(), qp.shared(), attr.qp_state);
         attr.cur_qp_state = attr.qp_state;

@@ -12,7 +12,8 @@ use crate::shared::QpShared;
 use core::fmt;
 use std::sync::Arc;
 use uverbs_core::attr::{
-    AccessFlags, AhAttr, CqInitAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, SrqAttr, SrqAttrMask, SrqInitAttr,
+    AccessFlags, AhAttr, CqInitAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, SrqAttr, SrqAttrMask,
+    SrqInitAttr,
 };
 use uverbs_core::control::{
     self, AhHandle, CompChannelHandle, ContextInfo, CoreSupport, CqHandle, MrHandle, MrRange, PdHandle,
@@ -147,6 +148,11 @@ pub trait Device: Format {
     /// # Errors
     /// The transition or an attribute is not allowed, or the kernel refuses.
     fn modify_qp(&self, qp: &Qp<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result<()>;
+
+    /// Stores a state that the QP has in the kernel, which may have left it since. siw's posters know more.
+    fn store_state(shared: &QpShared<Self>, state: QpState) {
+        shared.set_state(state);
+    }
 
     /// Corrects what the kernel reports of a QP. siw's kernel does not report the state.
     fn correct(&self, qp: &Qp<Self>, attr: &mut QpAttr) {

@@ -20,6 +20,9 @@ use uverbs_core::provider::{
 };
 use uverbs_core::{Errno, Error, Result};
 
+/// The stored state while the kernel destroys the QP: it permits no posts.
+const BETWEEN: QpState = QpState::UNKNOWN;
+
 /// What an object has in common with its context, and what it shares with its engines.
 type State<D, S> = (Arc<Common<D>>, Arc<S>);
 
@@ -152,12 +155,20 @@ impl<D: Device> Object for Qp<D> {
         self.0.handle()
     }
 
+    /// No post is in progress when the kernel destroys the QP, and none begins: the handle, by which a post rings and flushes, may be that
+    /// of another QP then.
     fn destroy(self) -> Result<QpEnd, (Self, Error)> {
         let destroyed = self.0.destroy(|(common, shared), handle| {
+            let before = shared.state();
+            if let Err(errno) = shared.set_state_and_wait(BETWEEN) {
+                D::store_state(shared, before);
+                return Err((handle, Error::os("destroy_qp", "waiting for posts", errno)));
+            }
             // In a child of fork(2) no other thread creates a QP.
             let _one = D::REUSES_QP_NUMBERS.then(|| common.numbers.lock());
-            // SAFETY: a post only writes its ring, whose mapping the engine keeps, and its completions are removed next.
-            let events_reported = unsafe { handle.destroy() }?;
+            // SAFETY: the queues are closed, and the QP's completions are removed next.
+            let events_reported =
+                unsafe { handle.destroy() }.inspect_err(|_| D::store_state(shared, before))?;
             shared.set_state(QpState::RESET);
             shared.detach();
             Ok(QpEnd { events_reported, removed: shared.removed.take() })

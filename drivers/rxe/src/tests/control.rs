@@ -4,6 +4,7 @@
 use crate::testing::heap_ring;
 use crate::{KernelBell, Rxe, SendBell as _};
 use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
 use std::sync::{Arc, Mutex};
 use uverbs_core::attr::*;
 use uverbs_core::control::*;
@@ -42,6 +43,9 @@ struct FakeKernel {
     refuse_writes: AtomicBool,
     refuse_modify: AtomicBool,
     refuse_mmap: AtomicBool,
+    refuse_destroy: AtomicBool,
+    /// A flush takes long, and its end is in the log.
+    slow_flush: AtomicBool,
 }
 
 impl Default for FakeKernel {
@@ -56,6 +60,8 @@ impl Default for FakeKernel {
             refuse_writes: AtomicBool::new(false),
             refuse_modify: AtomicBool::new(false),
             refuse_mmap: AtomicBool::new(false),
+            refuse_destroy: AtomicBool::new(false),
+            slow_flush: AtomicBool::new(false),
         }
     }
 }
@@ -110,6 +116,11 @@ impl FakeKernel {
             IB_USER_VERBS_CMD_MODIFY_QP => {
                 let request = ib_uverbs_modify_qp::read_from_bytes(&input).unwrap();
                 assert_eq!((request.qp_handle, request.attr_mask, request.qp_state), (5, 1, 6));
+                if self.slow_flush.load(Ordering::Relaxed) {
+                    self.note("flush begins");
+                    std::thread::sleep(Duration::from_millis(200));
+                    self.note("flush ends");
+                }
             }
             IB_USER_VERBS_CMD_CREATE_AH => {
                 let resp = ib_uverbs_create_ah_resp { ah_handle: 3, ..Default::default() };
@@ -186,7 +197,12 @@ impl Script for FakeKernel {
                 let resp = rxe_create_qp_resp { sq_mi: self.info(0), rq_mi: self.info(1) };
                 assert!(c.answer(UVERBS_ATTR_UHW_OUT, resp.as_bytes()));
             }
-            (UVERBS_OBJECT_QP, UVERBS_METHOD_QP_DESTROY) => self.note("destroy qp"),
+            (UVERBS_OBJECT_QP, UVERBS_METHOD_QP_DESTROY) => {
+                self.note("destroy qp");
+                if self.refuse_destroy.load(Ordering::Relaxed) {
+                    return Err(Errno::EBUSY);
+                }
+            }
             (UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_DESTROY) => self.note("destroy cq"),
             (UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_DESTROY) => self.note("destroy srq"),
             (UVERBS_OBJECT_AH, UVERBS_METHOD_AH_DESTROY) => self.note("destroy ah"),
@@ -471,6 +487,48 @@ fn a_dropped_object_is_leaked_and_an_engine_may_be_dropped_first() {
     drop((send, recv));
     qp.destroy().unwrap();
     assert_eq!((Arc::strong_count(&shared), t.kernel.take_log().last().unwrap().as_str()), (1, "destroy qp"));
+}
+
+/// The kernel may give the handle of a destroyed QP to another one at once, which a flush of the first one would then move to ERR.
+#[test]
+fn a_post_in_progress_ends_before_its_qp_is_destroyed() {
+    let t = Stage::new(FakeKernel::default());
+    let QpParts { qp, recv, .. } = t.qp(&rc()).unwrap();
+    let mut recv = recv.unwrap();
+    qp.modify(&QpAttr::new().qp_state(QpState::ERR), QpAttrMask::STATE).unwrap();
+    t.kernel.slow_flush.store(true, Ordering::Relaxed);
+    t.kernel.take_log();
+    std::thread::scope(|scope| {
+        // SAFETY: the receive has no entries, so it names no memory.
+        let poster = scope.spawn(move || (unsafe { recv.post(1, &[]) }, recv));
+        while !t.kernel.log.lock().unwrap().iter().any(|line| line == "flush begins") {
+            std::thread::yield_now();
+        }
+        qp.destroy().unwrap();
+        let (posted, mut recv) = poster.join().unwrap();
+        posted.unwrap();
+        let log = t.kernel.take_log();
+        assert_eq!(log[log.len() - 3..], ["flush begins", "flush ends", "destroy qp"]);
+        // SAFETY: as above.
+        assert_eq!(unsafe { recv.post(2, &[]) }, Err(PostError::BadState));
+        assert!(t.kernel.take_log().is_empty());
+    });
+}
+
+#[test]
+fn a_qp_that_the_kernel_does_not_destroy_takes_posts() {
+    let t = Stage::new(FakeKernel::default());
+    let QpParts { qp, recv, .. } = t.qp(&rc()).unwrap();
+    let mut recv = recv.unwrap();
+    qp.modify(&QpAttr::new().qp_state(QpState::INIT).port_num(1), QpAttrMask::STATE | QpAttrMask::PORT)
+        .unwrap();
+    t.kernel.refuse_destroy.store(true, Ordering::Relaxed);
+    let (qp, error) = qp.destroy().unwrap_err();
+    assert_eq!((error.errno(), qp.shared().state()), (Errno::EBUSY, QpState::INIT));
+    // SAFETY: the receive has no entries, so it names no memory.
+    unsafe { recv.post(1, &[]) }.unwrap();
+    t.kernel.refuse_destroy.store(false, Ordering::Relaxed);
+    qp.destroy().unwrap();
 }
 
 #[test]
