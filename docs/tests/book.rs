@@ -617,7 +617,6 @@ const EXHAUSTIVE: &[(&str, &[&str])] = &[
             "MrRange",
             "PciId",
             "QueueError",
-            "Rejected",
             "Rereg",
             "Roots",
             "Transition",
