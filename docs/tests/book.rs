@@ -560,13 +560,18 @@ fn any_driver_passes_on_each_function_of_a_driver() {
     // `errno` has no queue, and `visit` is `poll_each`.
     for (file, name, except) in [
         ("driver", "Driver", ""),
+        ("driver", "Import", ""),
+        ("object", "CqObject", ""),
+        ("object", "SrqObject", ""),
+        ("object", "WqObject", ""),
+        ("object", "QpObject", ""),
         ("send", "SendQueue", "errno"),
         ("send", "WrBuilder", ""),
         ("completion", "CompletionQueue", "visit"),
     ] {
         let declared = functions(&provider(file), &format!("pub trait {name}:"));
         let passed = functions(&any(file), &format!("impl {name} for"));
-        assert!(declared.len() > 3, "{name}: {declared:?}");
+        assert!(declared.len() > 1, "{name}: {declared:?}");
         let missing: Vec<_> = declared.difference(&passed).filter(|function| *function != except).collect();
         assert!(missing.is_empty(), "crates/verbs/src/any/{file}.rs does not pass on {missing:?}");
     }
@@ -617,7 +622,6 @@ const EXHAUSTIVE: &[(&str, &[&str])] = &[
             "MrRange",
             "PciId",
             "QueueError",
-            "Rejected",
             "Rereg",
             "Roots",
             "Transition",

@@ -86,7 +86,7 @@ impl<D: Driver> DcTarget<D> {
     /// are posted again. The shared queue keeps the receive of a message that is only arriving until its own end.
     ///
     /// # Errors
-    /// This is a child of fork(2).
+    /// This is a child of fork(2), or the dispatcher has failed; after the latter it is destroyed nevertheless.
     pub fn close(&self) -> Result<()> {
         self.mailbox.close(|f| self.dispatcher.inner.poller.between_polls(f))
     }

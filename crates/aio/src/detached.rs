@@ -93,7 +93,7 @@ impl<D: Driver> QpInner<D> {
         // No one waits for an entry that it does not use.
         match sends.detach(self, payload, request, flags) {
             Ok(()) => Now::Posted,
-            Err(Rejected { error, returned }) => Now::Failed(error.into(), returned),
+            Err(Rejected { error, returned, .. }) => Now::Failed(error.into(), returned),
         }
     }
 }
@@ -118,7 +118,7 @@ impl<D: Driver> Sends<D> {
         (op, to): (&Operation, &mut To<D>),
         flags: SendFlags,
     ) -> Result<(), Rejected<P>> {
-        let full = |payload| Err(Rejected { error: PostError::QueueFull.into(), returned: Some(payload) });
+        let full = |payload| Err(Rejected::new(PostError::QueueFull, Some(payload)));
         let Some(queue) = &mut self.queue else { return full(payload) };
         // Each datagram makes a completion, because its address handle is kept until then.
         if !to.has_address() && self.silent + 1 < qp.signal_interval() {
@@ -203,7 +203,7 @@ impl<D: Driver, P: Payload<D>> Detached<P, D> {
         } else {
             let posted = sends.detach(qp, payload, request, flags);
             let in_flight = is_in_flight(&posted);
-            let Err(Rejected { error, returned }) = posted else { return Poll::Ready(Ok(())) };
+            let Err(Rejected { error, returned, .. }) = posted else { return Poll::Ready(Ok(())) };
             if !in_flight {
                 // It does not use its entry.
                 let free = sends.free;

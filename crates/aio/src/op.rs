@@ -153,7 +153,7 @@ impl<D: Driver, P: Payload<D>> Future for Op<P, D> {
                             *state = State::Posted(key);
                             return Poll::Pending;
                         }
-                        Err(Rejected { error, returned })
+                        Err(Rejected { error, returned, .. })
                             if matches!(error.reason, PostError::Doorbell(_)) =>
                         {
                             // The device may execute it: it is in flight, and its completion may arrive.
@@ -161,7 +161,7 @@ impl<D: Driver, P: Payload<D>> Future for Op<P, D> {
                             caller.leave(sends.abandon(key, to).and_then(Left::waker));
                             fail(error.into(), returned)
                         }
-                        Err(Rejected { error, returned }) => {
+                        Err(Rejected { error, returned, .. }) => {
                             caller.leave(sends.slots.remove(key).and_then(Left::waker));
                             // It does not use its entry.
                             sends.waiters.wake(sends.free, &mut wakes);

@@ -13,8 +13,8 @@ use uverbs::{AnyDriver, ConnectAttr, Driver, Endpoint, Rc};
 use uverbs_core::wake::Wakes;
 
 /// A queue pair whose operations are futures: reliable connected ([`Rc`], the default), one of datagrams ([`Ud`](uverbs::Ud)), the sending
-/// end of XRC ([`XrcSend`](uverbs::XrcSend)), or an initiator of dynamic connections ([`Dci`](uverbs::Dci)). Clones share it; it is destroyed
-/// when all clones and futures are dropped.
+/// end of XRC ([`XrcSend`](uverbs::XrcSend)), or an initiator of dynamic connections ([`Dci`](uverbs::Dci)). Clones share it; it is
+/// destroyed when all clones and futures are dropped.
 ///
 /// The operations are in the order in which their futures are polled first. If more are polled than the queue has entries,
 /// they wait for one in that order.
@@ -80,12 +80,12 @@ impl<D: Driver, T> Qp<T, D> {
     }
 
     /// Moves it to RESET from any state, also from RESET, so that it can be connected again. Operations in flight end with
-    /// [`WcStatus::WR_FLUSH_ERR`](uverbs::WcStatus::WR_FLUSH_ERR) or [`Error::Closed`](crate::Error::Closed), and their buffers go back to their pools, whether or not the peer has received
-    /// them; those that wait for an entry, and for messages, end with [`Error::Closed`](crate::Error::Closed). Messages that have arrived can still be
-    /// [received](Qp::recv).
+    /// [`WcStatus::WR_FLUSH_ERR`](uverbs::WcStatus::WR_FLUSH_ERR) or [`Error::Closed`](crate::Error::Closed), and their buffers go back to
+    /// their pools, whether or not the peer has received them; those that wait for an entry, and for messages, end with
+    /// [`Error::Closed`](crate::Error::Closed). Messages that have arrived can still be [received](Qp::recv).
     ///
-    /// Operations that are posted before the next [`init`](Self::init) and [`connect`](Self::connect) fail; a receive waits for the next connection. A
-    /// [`shutdown`](Self::shutdown) or [`abort`](Self::abort) must not be in progress: it would end the next connection.
+    /// Operations that are posted before the next [`init`](Self::init) and [`connect`](Self::connect) fail; a receive waits for the next
+    /// connection. A [`shutdown`](Self::shutdown) or [`abort`](Self::abort) must not be in progress: it would end the next connection.
     ///
     /// # Errors
     /// The QP has an SRQ, of which it may have taken receives: `shutdown` or `abort` end that first. Or the kernel's refusal, or the device

@@ -33,9 +33,9 @@ pub(crate) mod sealed {
 /// What an operation takes: registered memory ([`Buf`], [`BufPart`], [`BufList`], [`SharedBuf`]) or a [`Window`], which it gives back, or
 /// bytes that are copied when it is posted.
 ///
-/// The methods of [`Qp`](crate::Qp) say by [`Source`](uverbs::Source) and [`Memory`](uverbs::Memory) which memory an operation takes: a [`SharedBuf`] is for those that
-/// only read it. It is one of the owners of its buffer until the work request is complete, also if the future is dropped, so many
-/// operations can have parts of one buffer at the same time:
+/// The methods of [`Qp`](crate::Qp) say by [`Source`](uverbs::Source) and [`Memory`](uverbs::Memory) which memory an operation takes: a
+/// [`SharedBuf`] is for those that only read it. It is one of the owners of its buffer until the work request is complete, also if the
+/// future is dropped, so many operations can have parts of one buffer at the same time:
 ///
 /// ```
 /// # use uverbs::mlx5::Mlx5;
@@ -111,7 +111,7 @@ impl<D: Driver> Payload<D> for &[u8] {}
 impl<D: Driver> sealed::Payload<D> for &[u8] {
     #[inline]
     fn post<T: Sends>(self, wr: Wr<'_, AtOnce<'_, D>, T, D>, op: &Operation) -> Result<(), Rejected<Self>> {
-        wr.op_inline(op, self).map_err(|error| Rejected { error, returned: Some(self) })
+        wr.op_inline(op, self).map_err(|error| Rejected::new(error, Some(self)))
     }
 
     type Back = ();

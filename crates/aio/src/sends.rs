@@ -66,7 +66,7 @@ impl<D: Driver> Queue<D> {
                 payload.post(queue.post_dc(wr_id, ah, dctn, key).flags(flags), op)
             }
             // The handles give each transport its destinations.
-            _ => Err(Rejected { error: PostError::IllegalOpcode.into(), returned: Some(payload) }),
+            _ => Err(Rejected::new(PostError::IllegalOpcode, Some(payload))),
         }
     }
 

@@ -60,7 +60,8 @@ impl<F> Plugged<F> {
     }
 }
 
-/// A line: whether the link is up, packets sent and received, repairs; then the QPs: number, type, state, peer, PSNs. [`Stat::parse`] reads it.
+/// A line: whether the link is up, packets sent and received, repairs; then the QPs: number, type, state, peer, PSNs. [`Stat::parse`] reads
+/// it.
 impl fmt::Display for Stat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { up, sent, received, repairs, qps } = self;

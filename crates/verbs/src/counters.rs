@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Counters of the queues, CQs, pools and contexts of this process, as plain values (feature `counters`).
 //!
-//! They begin at 0 with the object, have 64 bits and do not decrease (a post that the driver is about to refuse may be counted for the moment
-//! of the call). They may be read while other threads post and poll: each value is
-//! one that its counter had during the call, but those of one struct are not read at the same instant. A RESET of a QP keeps them.
-//! [`Context::counters`] also has what objects have counted that exist no longer. In a child of fork(2) they
-//! begin with the values of the time of the fork.
+//! They begin at 0 with the object, have 64 bits and do not decrease (a post that the driver is about to refuse may be counted for the
+//! moment of the call). They may be read while other threads post and poll: each value is one that its counter had during the call, but
+//! those of one struct are not read at the same instant. A RESET of a QP keeps them. [`Context::counters`] also has what objects have
+//! counted that exist no longer. In a child of fork(2) they begin with the values of the time of the fork.
 //!
 //! They count what this process does with objects whose work requests own their buffers, not with those of [`raw`](crate::raw). What the
 //! port and the device count is in sysfs: see [`stat`](crate::stat).
@@ -30,8 +29,8 @@
 //! ```
 //!
 //! # Cost
-//! A post has one instruction more; a batch about five, and one for each receive; a poll two for a completion. Without the feature there is none
-//! of them. `cargo xtask bench --check` counts both.
+//! A post has one instruction more; a batch about five, and one for each receive; a poll two for a completion. Without the feature there is
+//! none of them. `cargo xtask bench --check` counts both.
 
 use crate::access::Access;
 use crate::context::{Context, ContextInner};

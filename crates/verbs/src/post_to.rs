@@ -371,7 +371,7 @@ impl<'q, D: Driver> AtOnce<'q, D> {
 
 impl<D: Driver> core::fmt::Debug for AtOnce<'_, D> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("Once")
+        f.write_str("AtOnce")
     }
 }
 

@@ -18,6 +18,7 @@ use uverbs_core::provider::{Driver, PostError, QueueError};
 /// The buffer comes back, except after [`PostError::Doorbell`]: then the work request is published and may run, so the queue
 /// keeps the buffer until the completion or the end of the queue.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Rejected<B> {
     /// The reason.
     pub error: QueueError,
@@ -62,6 +63,12 @@ impl<B> From<Rejected<B>> for std::io::Error {
 }
 
 impl<B> Rejected<B> {
+    /// A post that failed for this reason, with what comes back.
+    #[must_use]
+    pub fn new(error: impl Into<QueueError>, returned: Option<B>) -> Self {
+        Self { error: error.into(), returned }
+    }
+
     /// The errno that C would get.
     #[must_use]
     pub fn errno(&self) -> Errno {

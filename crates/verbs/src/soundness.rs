@@ -2,12 +2,11 @@
 //! Why posts that own their buffers are sound: the cases, what happens to the buffer in each, and the test of each.
 //!
 //! # Soundness
-//! The device uses the memory of a work request until the work request is complete. So each queue has a slab with the buffers of
-//! its work requests in flight, which the queue's kernel object holds. A buffer leaves the slab only when
-//! one of the rules in "What a completion guarantees" (the internals in the book) says that its work request is complete.
-//! `transfer`, `transports`, `lists`, `parts`, `shares`, `homes`, `waits`, `windows`, `ends`, `drain`, `scopes`, `removal`, `unmatched`, `threads` and
-//! `unplugged` are the modules of `tests/owned`; `known`, `cq`, `memory`
-//! and `in_flight` have unit tests beside the code.
+//! The device uses the memory of a work request until the work request is complete. So each queue has a slab with the buffers of its work
+//! requests in flight, which the queue's kernel object holds. A buffer leaves the slab only when one of the rules in "What a completion
+//! guarantees" (the internals in the book) says that its work request is complete. `transfer`, `transports`, `lists`, `parts`, `shares`,
+//! `homes`, `waits`, `windows`, `ends`, `drain`, `scopes`, `removal`, `unmatched`, `threads` and `unplugged` are the modules of
+//! `tests/owned`; `known`, `cq`, `memory` and `in_flight` have unit tests beside the code.
 //!
 //! | case | what happens to the buffer | test |
 //! |---|---|---|

@@ -8,8 +8,8 @@
 #[cfg(feature = "tracing")]
 pub use tracing;
 
-/// Reports what has happened, at a level: `report!(warn, { device = %name, qp_num }, "..", ..)`. The fields are those of `tracing`, which are
-/// not evaluated without it.
+/// Reports what has happened, at a level: `report!(warn, { device = %name, qp_num }, "..", ..)`. The fields are those of `tracing`, which
+/// are not evaluated without it.
 #[cfg(feature = "tracing")]
 #[doc(hidden)]
 #[macro_export]

@@ -268,7 +268,8 @@ fn initiators_and_targets_in_threads() {
                     });
                     c.dispatcher.block_on(async {
                         for i in 0..20 {
-                            assert_eq!(*target.recv().await.unwrap(), (round * 20 + i).to_ne_bytes());
+                            let recv = c.dispatcher.timeout(Duration::from_secs(60), target.recv());
+                            assert_eq!(*recv.await.unwrap(), (round * 20 + i).to_ne_bytes());
                         }
                     });
                     if round % 2 == 0 {

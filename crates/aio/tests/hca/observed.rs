@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a dispatcher counts, and what is reported by `tracing`.
 
-use crate::bed::{Bed, connect};
+use crate::bed::Bed;
 
 #[cfg(feature = "counters")]
 #[test]
 fn a_dispatcher_counts_polls_completions_and_sleeps() {
     use crate::bed::End;
     use core::time::Duration;
+    use std::time::Instant;
     use uverbs_hca::Hca;
 
     let bed = Bed::new();
@@ -29,7 +30,9 @@ fn a_dispatcher_counts_polls_completions_and_sleeps() {
     // In real time it sleeps, and another thread ends the sleep.
     let end = End::new(Hca::new(), false);
     let thread = end.dispatcher.spawn().unwrap();
+    let begin = Instant::now();
     while end.dispatcher.counters().unwrap().sleeps == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(60), "it does not sleep");
         std::thread::yield_now();
     }
     drop(thread);
@@ -42,6 +45,7 @@ fn a_dispatcher_counts_polls_completions_and_sleeps() {
 #[cfg(feature = "tracing")]
 #[test]
 fn reconnects_and_errors_are_reported_with_the_qp() {
+    use crate::bed::connect;
     use tracing::Level;
     use uverbs::RemoteRegion;
     use uverbs_testkit::recorder::{Seen, events};

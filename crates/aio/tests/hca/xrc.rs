@@ -314,7 +314,8 @@ fn two_dispatchers_in_two_threads() {
                 b.dispatcher.block_on(async {
                     let mut sum = 0;
                     for _ in 0..200 {
-                        sum += u32::from_ne_bytes((*queue.recv().await.unwrap()).try_into().unwrap());
+                        let recv = b.dispatcher.timeout(Duration::from_secs(60), queue.recv());
+                        sum += u32::from_ne_bytes((*recv.await.unwrap()).try_into().unwrap());
                     }
                     assert_eq!(sum, 199 * 200 / 2);
                 });

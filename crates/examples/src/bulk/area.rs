@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The areas of the receiver, each of which is open to one lane at a time.
 //!
-//! An area is opened and closed by a memory window, so only its lane can write to it, and only while it is granted. A device without windows
-//! (iWARP) opens it by the key of the pool, for ever: there the end of the lane's QP ends its access.
+//! An area is opened and closed by a memory window, so only its lane can write to it, and only while it is granted. A device without
+//! windows (iWARP) opens it by the key of the pool, for ever: there the end of the lane's QP ends its access.
 
 use super::Plan;
 use super::lanes::{Lane, Port};

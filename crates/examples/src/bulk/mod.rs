@@ -2,8 +2,8 @@
 //! Transfers of many blocks over several NICs, as programs that move KV caches between machines make them; the loss of a NIC does not end
 //! one.
 //!
-//! A batch is some hundred blocks. Each NIC has several QPs, the *lanes*. The receiver opens an area of its memory to a lane, and sends
-//! the lane a [`Grant`](proto::Grant) with the key. The sender fills one buffer with the next batch, shares it, WRITEs all its blocks with one
+//! A batch is some hundred blocks. Each NIC has several QPs, the *lanes*. The receiver opens an area of its memory to a lane, and sends the
+//! lane a [`Grant`](proto::Grant) with the key. The sender fills one buffer with the next batch, shares it, WRITEs all its blocks with one
 //! completion for each doorbell, and SENDs that the batch is finished. The receiver closes the area by a work request, compares the data,
 //! and grants the area again; the grant says that the batch was taken.
 //!
@@ -11,8 +11,8 @@
 //!
 //! # The loss of a NIC
 //! The work requests of its lanes fail, at the side that has lost it at once, and at the other side when that is told over TCP, or when
-//! repetitions get no answer. Batches that were on a failed lane, or whose grant has not come back, are sent again on another one: from
-//! the same shared buffers, because their pool is registered at all NICs. The receiver ends the windows of the lane before it opens its areas
+//! repetitions get no answer. Batches that were on a failed lane, or whose grant has not come back, are sent again on another one: from the
+//! same shared buffers, because their pool is registered at all NICs. The receiver ends the windows of the lane before it opens its areas
 //! to another lane. So a WRITE of the failed lane that is late can't change them: the device refuses its key.
 //!
 //! Nothing here is `unsafe`: the buffers and windows are owned by the operations, which are futures.

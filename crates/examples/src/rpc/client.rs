@@ -14,7 +14,7 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use uverbs::{AnyDriver, Pool, ProtectionDomain, Rc};
 use uverbs_aio::{Dispatcher, Link, Qp};
 use uverbs_cm::EventChannel;
@@ -74,13 +74,13 @@ impl Host {
         let context = nic.open::<AnyDriver>()?;
         let pd = context.alloc_pd()?;
         let (sends, receives) = depth(config.credits);
+        let all = |each: u32| config.clients.checked_mul(each).context("too many clients or credits");
         // Twice: the queue pair of a connection may end while the next one begins.
-        let dispatcher =
-            Dispatcher::builder(&context).cqe(2 * config.clients * (sends + receives)).build()?;
+        let dispatcher = Dispatcher::builder(&context).cqe(all(2 * (sends + receives))?).build()?;
         let driving = tokio::spawn(dispatcher.clone().drive()).abort_handle();
         Ok(Arc::new(Self {
-            receives: pd.pool(config.clients * (receives + 1), MESSAGE as u32)?,
-            requests: pd.pool(config.clients * u32::from(config.credits), MESSAGE as u32)?,
+            receives: pd.pool(all(receives + 1)?, MESSAGE as u32)?,
+            requests: pd.pool(all(config.credits.into())?, MESSAGE as u32)?,
             manager: nic.connection_manager()?,
             local: source(&context, true),
             name: nic.name().to_owned(),
@@ -296,16 +296,16 @@ impl Client {
         if request.len() > MAX_BODY {
             return Err(CallError::TooLong);
         }
-        let end = Instant::now() + limit;
-        timeout_at(end, self.attempt(request, end)).await.unwrap_or(Err(CallError::Deadline))
+        timeout(limit, self.attempt(request, limit)).await.unwrap_or(Err(CallError::Deadline))
     }
 
-    async fn attempt(&self, body: &[u8], end: Instant) -> Result<Vec<u8>, CallError> {
+    async fn attempt(&self, body: &[u8], limit: Duration) -> Result<Vec<u8>, CallError> {
+        let begin = Instant::now();
         let connection = self.connection().await?;
         let credit = connection.credits.clone().acquire_owned().await.map_err(|_| CallError::Lost)?;
         let mut buf = self.host.requests.acquire_async().await.map_err(ended)?;
         let waiting = connection.calls.begin(credit).ok_or(CallError::Lost)?;
-        let limit = end.saturating_duration_since(Instant::now());
+        let limit = limit.saturating_sub(begin.elapsed());
         let request = Request { call: waiting.number, limit, kind: Kind::Call, body };
         buf.set_len(HEAD + body.len()).map_err(ended)?;
         request.encode(&mut buf).ok_or(CallError::TooLong)?;
@@ -328,7 +328,7 @@ impl Client {
 
     /// Waits until it is connected, at most for `limit`. Returns whether it is.
     pub async fn connected(&self, limit: Duration) -> bool {
-        timeout_at(Instant::now() + limit, self.connection()).await.is_ok_and(|connection| connection.is_ok())
+        timeout(limit, self.connection()).await.is_ok_and(|connection| connection.is_ok())
     }
 
     /// The calls that are not answered, and the answers of this connection that nobody waited for.

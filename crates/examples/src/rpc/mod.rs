@@ -10,10 +10,11 @@
 //! - **Back-pressure.** A client has as many credits as the server grants; a call takes one, and only the answer gives it back, also if
 //!   nobody waits for it. The server answers every request. So the receives of both sides suffice for all that can arrive, and no sender
 //!   waits for a receiver that is not ready: the connections are made without retries for that. More calls wait for a credit.
-//! - **Memory.** The server has one shared receive queue, and buffers for the credits of all clients; nothing grows with the number of calls.
+//! - **Memory.** The server has one shared receive queue, and buffers for the credits of all clients; nothing grows with the number of
+//!   calls.
 //! - **Failures.** Calls in flight end with [`CallError::Lost`] when the connection ends: the peer has disconnected, a request was not
-//!   acknowledged, or nothing was heard for some time, which [`Kind::Ping`](wire::Kind::Ping) finds out. If the own device was removed, calls
-//!   end with [`CallError::Ended`].
+//!   acknowledged, or nothing was heard for some time, which [`Kind::Ping`](wire::Kind::Ping) finds out. If the own device was removed,
+//!   calls end with [`CallError::Ended`].
 //!
 //! | module | contents |
 //! |---|---|

@@ -94,7 +94,8 @@ impl Server {
     pub fn open(nic: &Nic, at: SocketAddr, config: Config) -> Result<Self> {
         let context = nic.open::<AnyDriver>()?;
         let pd = context.alloc_pd()?;
-        let messages = config.clients * (u32::from(config.credits) + 1);
+        let messages = config.clients.checked_mul(u32::from(config.credits) + 1);
+        let messages = messages.filter(|n| *n <= u32::MAX / 4).context("too many clients or credits")?;
         // The shared queue is refilled when a quarter of it is missing, so the double size has a receive for each message.
         let depth = 2 * messages;
         let dispatcher = Dispatcher::builder(&context).cqe(depth + 2 * messages).build()?;

@@ -28,7 +28,8 @@ pub enum Kind {
 pub struct Request<'a> {
     /// The number of the call, which its answer has. The client chooses it.
     pub call: u64,
-    /// The time that is left. The clocks of the two sides may differ, so it is no point in time.
+    /// The time that is left, in microseconds, at most 2^32 - 1 (71 minutes). The clocks of the two sides may differ, so it is no point in
+    /// time.
     pub limit: Duration,
     /// What it asks for.
     pub kind: Kind,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Bulk transfers on software NICs: in one process and in two, under loss, removal of a NIC, and the death of either side.
 
+use crate::process::{Process, output, within};
 use core::time::Duration;
 use std::io::{BufRead as _, BufReader};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Instant;
 use uverbs::hca::{Fabric, Hca};
@@ -16,20 +17,6 @@ use uverbs_examples::nic::Nic;
 /// Small, with a queue that is much shorter than a batch.
 const PLAN: Plan =
     Plan { blocks: 300, block_size: 1000, qps: 3, batches: 24, window: 2, depth: 16, stamps_only: false };
-
-/// No test waits longer, even on a machine that is busy.
-const LIMIT: Duration = Duration::from_secs(120);
-
-/// Calls `f` in a thread, and fails if it does not end.
-fn within<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
-    let (sender, ended) = channel();
-    let thread = std::thread::spawn(move || _ = sender.send(f()));
-    match ended.recv_timeout(LIMIT) {
-        Ok(value) => value,
-        Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("no end after {LIMIT:?}"),
-        Err(_) => std::panic::resume_unwind(thread.join().unwrap_err()),
-    }
-}
 
 /// What the two sides say: the figures, and the lanes that the receiver has lost.
 type Ends = (anyhow::Result<Figures>, anyhow::Result<Vec<String>>);
@@ -273,29 +260,6 @@ fn impossible_sizes_are_refused() {
     }
 }
 
-/// A process that is ended if the test fails.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
-    }
-}
-
-impl Process {
-    fn wait(&mut self) -> std::process::ExitStatus {
-        let begin = Instant::now();
-        loop {
-            if let Some(status) = self.0.try_wait().unwrap() {
-                return status;
-            }
-            assert!(begin.elapsed() < LIMIT, "no end after {LIMIT:?}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
 /// A receiver and a sender with these options, each a process on one fabric. Also the output of the receiver after its address.
 fn processes(
     name: &str,
@@ -307,13 +271,11 @@ fn processes(
         let mut command = Command::new(env!("CARGO_BIN_EXE_bulk"));
         command.arg("--fabric").arg(folder.join("fabric"));
         command.args(["-d", "hca0,hca1"]).args(options).args(args);
-        Process(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+        Process::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
     };
     let mut receiver = bulk(&["--serve", "127.0.0.1:0"]);
-    let mut said = BufReader::new(receiver.0.stdout.take().unwrap());
-    let mut line = String::new();
-    said.read_line(&mut line).unwrap();
-    let address = line.trim().strip_prefix("listening on ").expect("the address").to_owned();
+    let (line, said) = receiver.first_line();
+    let address = line.strip_prefix("listening on ").expect("the address").to_owned();
     let sender = bulk(&["--connect", &address, "--json"]);
     (receiver, said, sender, folder)
 }
@@ -356,7 +318,7 @@ fn the_program_needs_no_options() {
     for options in
         [["-b", "16"].as_slice(), &["-b", "16", "--bench", "--dmabuf", "--cm"], &["-b", "16", "--keys"]]
     {
-        let output = Command::new(env!("CARGO_BIN_EXE_bulk")).args(options).output().unwrap();
+        let output = output(Command::new(env!("CARGO_BIN_EXE_bulk")).args(options));
         let text = String::from_utf8(output.stdout.clone()).unwrap();
         assert!(output.status.success() && text.contains("MB/s"), "{output:?}");
     }

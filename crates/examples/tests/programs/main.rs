@@ -5,4 +5,5 @@ mod bulk;
 mod kv;
 mod log;
 mod ports;
+mod process;
 mod rpc;

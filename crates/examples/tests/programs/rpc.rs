@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Calls with deadlines on software NICs: 500 clients, loss, removal of devices, killed peers, calls that are late or dropped.
 
+use crate::process::{Process, output};
 use core::net::SocketAddr;
 use core::time::Duration;
-use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::oneshot;
@@ -265,6 +265,32 @@ fn clients_connect_again_when_their_server_has_gone() {
     }
 }
 
+/// The greatest time limit is none, and sizes that no device has are errors.
+#[test]
+fn limits_and_sizes_may_be_any_number() {
+    block_on(async {
+        let hca = Fabric::new(8).device("hca0").build();
+        let server = Running::start(&hca, ServerConfig::new(1), 0);
+        let host = host(&hca, 1);
+        let client = host.client(vec![server.address]);
+        assert!(client.connected(Duration::MAX).await);
+        let request = load::request(Duration::from_millis(1), 0, 0);
+        let answer = client.call(&request, Duration::MAX).await.unwrap();
+        assert!(load::is_right(&request, &answer));
+        client.close().await;
+        server.end().await;
+
+        let nic = Nic::Software(hca.clone());
+        for clients in [u32::MAX, 1 << 30] {
+            let at = (hca.addresses()[0], 0).into();
+            let error = Server::open(&nic, at, ServerConfig::new(clients)).unwrap_err();
+            assert!(error.to_string().contains("too many clients"), "{error}");
+            let error = Host::open(&nic, ClientConfig::new(clients)).unwrap_err();
+            assert!(error.to_string().contains("too many clients"), "{error}");
+        }
+    });
+}
+
 /// A server that ends answers what it executes.
 #[test]
 fn a_server_that_ends_answers_what_it_executes() {
@@ -289,27 +315,10 @@ fn a_server_that_ends_answers_what_it_executes() {
     });
 }
 
-/// It is killed when the test ends.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
-    }
-}
-
 fn process(socket: &Path, args: &[&str]) -> Process {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rpc"));
     command.arg("--fabric").arg(socket).args(args).stdin(Stdio::null()).stdout(Stdio::piped());
-    Process(command.spawn().unwrap())
-}
-
-/// The first line that it prints.
-fn first_line(process: &mut Process) -> String {
-    let mut line = String::new();
-    BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    line.trim().to_owned()
+    Process::start(&mut command)
 }
 
 /// A process of clients, and then the process of the server, are killed by SIGKILL while they make and answer calls.
@@ -322,7 +331,13 @@ fn processes_are_killed() {
     fabric.listen(&socket).unwrap();
     let mut servers = [(); 2].map(|()| process(&socket, &["--serve", "-c", "100"]));
     let addresses = servers.each_mut().map(|server| {
-        first_line(server).strip_prefix("listening on ").expect("the address").parse::<SocketAddr>().unwrap()
+        server
+            .first_line()
+            .0
+            .strip_prefix("listening on ")
+            .expect("the address")
+            .parse::<SocketAddr>()
+            .unwrap()
     });
     block_on(async {
         let here = fabric.device("hca0").build();
@@ -330,8 +345,8 @@ fn processes_are_killed() {
         let clients = connected(&host, &addresses, 50).await;
         let at = addresses[0].to_string();
         let mut victim = process(&socket, &["--connect", &at, "-c", "50", "-n", "4000000"]);
-        let said = tokio::task::spawn_blocking(move || (first_line(&mut victim), victim)).await.unwrap();
-        assert!(said.0.starts_with("50 clients are connected"), "{}", said.0);
+        let said = tokio::task::spawn_blocking(move || (victim.first_line(), victim)).await.unwrap();
+        assert!(said.0.0.starts_with("50 clients are connected"), "{}", said.0.0);
         drop(said);
         let figures = load::run(&clients, 40, 4, AMPLE, at_once).await.unwrap();
         assert_eq!((figures.right, figures.calls()), (2000, 2000), "{figures:?}");
@@ -340,7 +355,7 @@ fn processes_are_killed() {
         let kill = async {
             tokio::time::sleep(Duration::from_millis(100)).await;
             servers[0].0.kill().unwrap();
-            servers[0].0.wait().unwrap();
+            servers[0].wait();
         };
         let (figures, ()) = tokio::join!(calls, kill);
         let figures = figures.unwrap();
@@ -354,7 +369,7 @@ fn processes_are_killed() {
     // The other server ends in order: it has lost no buffer.
     let pid = nix::unistd::Pid::from_raw(servers[1].0.id().try_into().unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-    assert!(servers[1].0.wait().unwrap().success());
+    assert!(servers[1].wait().success());
     drop(servers);
     std::fs::remove_dir_all(&folder).unwrap();
 }
@@ -364,7 +379,7 @@ fn the_program_runs_in_one_process() {
     for args in
         [&["-c", "20", "-n", "20"][..], &["-c", "20", "-n", "20", "--outstanding", "8", "--loss", "0.005"]]
     {
-        let output = Command::new(env!("CARGO_BIN_EXE_rpc")).args(args).output().unwrap();
+        let output = output(Command::new(env!("CARGO_BIN_EXE_rpc")).args(args));
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && text.contains("400 right, 0 wrong"), "{output:?}");
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `uverbs top`: live counters of devices, ports and QPs. The library [`uverbs::stat`] reads them and makes rates of them; this module prints
-//! them.
+//! `uverbs top`: live counters of devices, ports and QPs. The library [`uverbs::stat`] reads them and makes rates of them; this module
+//! prints them.
 
 use crate::device;
 use crate::number::positive;

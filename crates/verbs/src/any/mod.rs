@@ -23,9 +23,10 @@
 //!
 //! # Cost
 //! Entries and remote addresses have the format of the build's first driver, in the order in which a device is probed: mlx5's, in a build
-//! that has it. So on mlx5 a work request is encoded by the same code as with `Context<Mlx5>`, behind the branch. For the other drivers each
-//! work request is converted, which is little compared with the system call of the doorbells of rxe and siw. A service that can't accept
-//! this cost names its driver or is generic over it ([`open_with`](crate::open_with)); `AnyDriver` does not change the code for these.
+//! that has it. So on mlx5 a work request is encoded by the same code as with `Context<Mlx5>`, behind the branch. For the other drivers
+//! each work request is converted, which is little compared with the system call of the doorbells of rxe and siw. A service that can't
+//! accept this cost names its driver or is generic over it ([`open_with`](crate::open_with)); `AnyDriver` does not change the code for
+//! these.
 //!
 //! # Limits
 //! Dynamic connections, which only mlx5 has: their types need `Context<Mlx5>`. The errno of the raw faces

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The part of a QP that its halves and [`QpControl`](super::QpControl) share: the object and its parents. They may be dropped in any order;
-//! the last one destroys the object.
+//! The part of a QP that its halves and [`QpControl`](super::QpControl) share: the object and its parents. They may be dropped in any
+//! order; the last one destroys the object.
 
 use crate::Holds;
 use crate::brief::brief;
