@@ -55,7 +55,7 @@ static struct request request(enum ibv_wr_opcode op)
 	int n = op == IBV_WR_SEND || op == IBV_WR_SEND_WITH_IMM ? below(3) : below(2);
 	r.num_sge = n;
 	for (int i = 0; i < n; i++)
-		r.sges[i] = (struct ibv_sge){ any(), below(4) ? below(0x10000) : (uint32_t)any(), (uint32_t)any() & 0xffffff };
+		r.sges[i] = (struct ibv_sge){ any(), below(4) ? below(0x10000) : any() & 0x7fffffff, any() & 0xffffff };
 	return r;
 }
 
@@ -158,7 +158,7 @@ static void builders(void)
 						struct request r = request(builder_ops[o]);
 						if (k == 5)
 							r.flags = flags[n];
-						spread(&r, below(0x4000), n);
+						spread(&r, k == 3 ? (uint32_t)any() : below(0x4000), n);
 						if (n == 1 && k % 2)
 							r.by = SGE;
 						one("builder_op", &s, true, &r);
@@ -329,6 +329,27 @@ static void completions(void)
 	}
 }
 
+/* Completions of QPs that do not exist; a poll after them. */
+static void strangers(void)
+{
+	for (unsigned g = GEN_SEND; g <= GEN_BATCH; g++) {
+		use(&generations[g]);
+		for (unsigned k = 0; k < 8; k++) {
+			struct shape s = shape_of(k & 1, 0);
+			s.cq = k / 2 % 2;
+			struct request r = request(IBV_WR_SEND);
+			struct entry e[2] = { { .is_send = k & 4, .position = -1, .qpn_xor = 1 }, { .is_send = true } };
+			if (!begin("stranger", &s))
+				abort();
+			post_list(&r, 1);
+			complete(e, 2);
+			for (int n = 0; n < 2; n++)
+				s.cq == LEGACY ? poll_list(2) : poll_extended(2);
+			end();
+		}
+	}
+}
+
 /* Many completions in the rings of several sub-CQs, of sends and receives, polled in parts; events. */
 static void queues(void)
 {
@@ -454,6 +475,7 @@ int main(int argc, char **argv)
 	receives();
 	completions();
 	queues();
+	strangers();
 	states();
 	creations();
 	fclose(output);
