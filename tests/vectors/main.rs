@@ -25,6 +25,7 @@ macro_rules! played {
 
 mod compare;
 mod create;
+mod efa;
 mod faces;
 mod kernel;
 mod memory;
@@ -168,6 +169,11 @@ fn main() -> Result<ExitCode> {
         );
         all.failed += report.wrong.len();
     }
+    let (ran, failed) = efa::run(&folder(), &filter.0, shown)?;
+    println!("efa: {ran} run, {failed} failed");
+    all.run += ran;
+    all.matched += ran - failed;
+    all.failed += failed;
     let met: BTreeSet<&str> = tallies.values().flat_map(|tally| tally.rules.keys().copied()).collect();
     let complete = selection.is_none() && filter.0.is_empty();
     if let Err(wrong) = rules::compare(complete.then_some(&met)) {

@@ -457,7 +457,7 @@ fn name(ioctl: &Ioctl) -> String {
 }
 
 /// The differences between the reference's ioctls of a call and ours, as text.
-fn compare(theirs: &[Ioctl], ours: &[Ioctl]) -> Vec<String> {
+pub(crate) fn compare(theirs: &[Ioctl], ours: &[Ioctl]) -> Vec<String> {
     let mut differences = Vec::new();
     let mut ours: Vec<_> = ours.iter().collect();
     for their in theirs {
