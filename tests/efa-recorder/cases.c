@@ -50,7 +50,8 @@ static void spread(struct request *r, unsigned length, int n)
 
 static struct request request(enum ibv_wr_opcode op)
 {
-	struct request r = { .id = any() >> 36 << 20, .op = op, .flags = IBV_SEND_SIGNALED, .imm = any(), .ah = below(HANDLES), .qpn = below(0x10000),
+	struct request r = { .id = any() >> 36 << 20, .op = op, .flags = IBV_SEND_SIGNALED, .imm = any(),
+		.ah = below(HANDLES), .qpn = below(0x10000),
 		.qkey = any(), .addr = any(), .rkey = any(), .by = SGES };
 	int n = op == IBV_WR_SEND || op == IBV_WR_SEND_WITH_IMM ? below(3) : below(2);
 	r.num_sge = n;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The control trace: the same calls make the same commands, in object, method and the bytes of every attribute; [`REASONS`] has the exceptions.
+//! The control trace: the same calls make the same commands, in object, method and the bytes of every attribute;
+//! [`REASONS`] has the exceptions.
 #![expect(unsafe_code)]
-// UNSAFETY: the parts of each QP belong together; registered memory is that of the recording, which no device accesses.
+// UNSAFETY: registered memory is that of the recording, which no device accesses.
 
 use super::kernel::FixedKernel;
 use crate::trace::{Call, Ioctl, Trace};
@@ -15,13 +16,11 @@ use uverbs_core::attr::{
     SendOpsFlags, WcExFlags,
 };
 use uverbs_core::control::{
-    AhHandle, CompChannelHandle, ContextInfo, CqHandle, MrHandle, MrRange, PdHandle, QpParents, comp_channel,
-    mr,
+    AhHandle, CompChannelHandle, ContextInfo, MrHandle, MrRange, PdHandle, comp_channel, mr,
 };
 use uverbs_core::kernel::{Kernel, Uhw};
-use uverbs_core::provider::Driver as _;
-use uverbs_efa::CompletionQueue;
-use uverbs_efa::control::{CqOptions, Efa, QpOptions, Queues};
+use uverbs_core::provider::{CqParts, Driver as _, Object as _, QpCreate, QpObject as _, QpParts};
+use uverbs_efa::control::{CqOptions, Efa, QpOptions};
 use uverbs_testkit::kernel::Scripted;
 use uverbs_uapi::cmd::ib_uverbs_reg_mr;
 use uverbs_uapi::ids::UVERBS_ATTR_CORE_IN;
@@ -54,9 +53,9 @@ struct Walk {
     ah: Option<AhHandle>,
     mrs: Vec<MrHandle>,
     channel: Option<CompChannelHandle>,
-    cqs: Vec<(CqHandle, CompletionQueue)>,
+    cqs: Vec<CqParts<Efa>>,
     qps: u32,
-    qp: Option<Queues>,
+    qp: Option<QpParts<Efa>>,
 }
 
 /// Repeats the calls of the trace. Returns the number of commands, and the differences without a reason.
@@ -147,10 +146,9 @@ impl Walk {
             "modify_qp" => self.modify_qp(QpState(number(1)? as u32))?,
             "destroy_qp" => {
                 let qp = self.qp.take().context("a QP")?;
-                // SAFETY: the parts are of one QP.
-                unsafe { self.efa()?.destroy_qp(qp.handle, &qp.shared) }.map_err(|(_, e)| e)?;
+                drop(qp.qp.destroy().map_err(|(_, e)| e)?);
             }
-            "destroy_cq" => drop(self.cqs.remove(0).0.destroy().map_err(|(_, e)| e)?),
+            "destroy_cq" => drop(self.cqs.remove(0).cq.destroy().map_err(|(_, e)| e)?),
             "destroy_ah" => drop(self.ah.take().context("an AH")?.destroy().map_err(|(_, e)| e)?),
             "dealloc_pd" => drop(self.pd.take().context("a PD")?.destroy().map_err(|(_, e)| e)?),
             "close" => self.efa = None,
@@ -164,14 +162,23 @@ impl Walk {
         (attr.cap.max_send_wr, attr.cap.max_recv_wr, attr.cap.max_inline_data) = (16, 10, *inline as u32);
         (attr.cap.max_send_sge, attr.cap.max_recv_sge) = (2, 3);
         attr.send_ops_flags = SendOpsFlags::from_bits_retain(*ops);
-        let (cq, queue) = &self.cqs[[0, 0, 1, 2][self.qps as usize % 4]];
+        let cq = &self.cqs[[0, 0, 1, 2][self.qps as usize % 4]].cq;
         self.qps += 1;
-        let parents =
-            QpParents { pd: self.pd.as_ref(), send_cq: Some(cq), recv_cq: Some(cq), ..QpParents::default() };
+        let create = QpCreate {
+            pd: self.pd.as_ref(),
+            send_cq: Some(cq),
+            recv_cq: Some(cq),
+            srq: None,
+            xrcd: None,
+            attr: &attr,
+            td: None,
+            exclusive: true,
+            data_in_completions: false,
+            user_handle: 1,
+        };
         let options =
             QpOptions { unsolicited_write_recv: flags & 1 != 0, inline_write: flags & 2 != 0, sl: *sl as u8 };
-        let shared = queue.shared();
-        self.qp = Some(self.efa()?.new_qp(parents, (shared, shared), &attr, options, 1)?);
+        self.qp = Some(self.efa()?.new_qp(&create, options)?);
         Ok(())
     }
 
@@ -182,12 +189,11 @@ impl Walk {
         (attr.rnr_retry, attr.sq_psn) = (3, 0x5678);
         let mask = match state {
             QpState::INIT => QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::QKEY,
-            QpState::RTS if qp.handle.qp_type() == QpType::Ud => QpAttrMask::SQ_PSN,
+            QpState::RTS if qp.qp.handle().qp_type() == QpType::Ud => QpAttrMask::SQ_PSN,
             QpState::RTS => QpAttrMask::SQ_PSN | QpAttrMask::RNR_RETRY,
             _ => QpAttrMask::empty(),
         };
-        // SAFETY: the parts are of one QP.
-        unsafe { self.efa()?.modify_qp(&qp.handle, &qp.shared, &attr, mask | QpAttrMask::STATE) }?;
+        qp.qp.modify(&attr, mask | QpAttrMask::STATE)?;
         Ok(())
     }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! EFA: what libefa wrote and returned for thousands of inputs, compared with the efa driver.
 //!
-//! `tests/efa-recorder` has made the recordings. Each case runs on the driver, opened on a kernel with the same answers ([`kernel`]): the private
-//! input of the create commands, the sizes of the queues, the bytes of the entries, the last value of each doorbell, return codes and completions must be the same, except for
-//! [`rules`](RULES). `UVERBS_EFA_VECTORS` is the absolute path of another file of the format.
+//! `tests/efa-recorder` has made the recordings. Each case runs on the driver, opened on a kernel with the same answers ([`kernel`]): the
+//! private input of the create commands, the sizes of the queues, the bytes of the entries, the last value of each doorbell, return codes
+//! and completions must be the same, except for [`rules`](RULES). `UVERBS_EFA_VECTORS` is the absolute path of another file of the format.
 
 mod control;
 mod kernel;
@@ -19,7 +19,8 @@ use std::path::{Path, PathBuf};
 const RULES: &[(&str, &str)] = &[
     (
         "request-number",
-        "numbers are given again in the order of completions, by libefa in the reverse order; each is unique among the requests that the device has",
+        "numbers are given again in the order of completions, by libefa in the reverse order; \
+         each is unique among the requests that the device has",
     ),
     (
         "known-doorbell",
@@ -28,11 +29,13 @@ const RULES: &[(&str, &str)] = &[
     ("no-immediate", "without IBV_WC_WITH_IMM the field imm_data has no meaning"),
     (
         "immediate-of-send",
-        "the device marks immediate data of receives only (efa_io_defs.h); libefa's ibv_wc_read_wc_flags does not ask whose completion it is, and its ibv_poll_cq does",
+        "the device marks immediate data of receives only (efa_io_defs.h); \
+         libefa's ibv_wc_read_wc_flags does not ask whose completion it is, and its ibv_poll_cq does",
     ),
     (
         "end-of-poll",
-        "the end of each poll tells the device what was consumed; libefa's ibv_end_poll does not if the poll has found the CQ empty",
+        "the end of each poll tells the device what was consumed; \
+         libefa's ibv_end_poll does not if the poll has found the CQ empty",
     ),
     (
         "unknown-qp",
@@ -40,7 +43,8 @@ const RULES: &[(&str, &str)] = &[
     ),
     (
         "gid-of-write",
-        "a write has the high half of its length where other completions have the GID of an unknown peer, so it has no GID; libefa reports these bytes",
+        "a write has the high half of its length where other completions have the GID of an unknown peer, so it has no GID; \
+         libefa reports these bytes",
     ),
 ];
 

@@ -13,16 +13,17 @@ use std::sync::Arc;
 use uverbs_core::attr::{
     CqInitAttr, QpAttr, QpAttrMask, QpInitAttr, QpState, QpType, SendOpsFlags, WcExFlags,
 };
-use uverbs_core::control::{CqHandle, QpParents, comp_channel};
+use uverbs_core::control::comp_channel;
 use uverbs_core::kernel::Kernel;
 use uverbs_core::provider::{
-    Completion as _, CompletionQueue as _, Data, Dest, Driver, Head, Inline, Op, PollError, RecvQueue as _,
-    RemoteAddr, SendQueue as _, To, Wr as Value, WrBuilder as _,
+    Completion as _, CompletionQueue as _, Data, Dest, Driver, Head, Inline, Object as _, Op, PollError,
+    QpCreate, QpObject as _, QpParts, RecvQueue as _, RemoteAddr, SendQueue as _, To, Wr as Value,
+    WrBuilder as _,
 };
 use uverbs_core::wc::{WcFlags, WcOpcode, WorkCompletion};
 use uverbs_core::wr::{ImmData, RawAh, SendFlags, Sge, WrOpcode};
-use uverbs_efa::control::{CqOptions, QpOptions, Queues};
-use uverbs_efa::{Ah, Completion, CompletionQueue, Efa};
+use uverbs_efa::control::{Cq, CqOptions, Qp, QpOptions};
+use uverbs_efa::{Ah, Completion, CompletionQueue, Efa, RecvQueue, SendQueue};
 use uverbs_testkit::kernel::Scripted;
 use uverbs_testkit::{Face, List, Refused, as_recv_list, begin, handle, post, refused};
 
@@ -32,10 +33,11 @@ const INLINE_WRITE: u16 = 2;
 
 struct Rig {
     kernel: Arc<Scripted<FixedKernel>>,
-    efa: Efa,
-    queues: Queues,
+    qp: Qp,
+    send: SendQueue,
+    recv: RecvQueue,
     cq: CompletionQueue,
-    _cq_handle: CqHandle,
+    cq_object: Cq,
     entries: u32,
     entry_size: usize,
     descriptors: u32,
@@ -85,9 +87,9 @@ pub(super) fn run(case: &Case, typed: bool) -> Result<BTreeSet<&'static str>> {
     if case.cq.kind != 0 {
         attr.wc_flags = WcExFlags::STANDARD;
     }
-    let (cq_handle, cq) = efa
-        .new_cq(&attr, CqOptions { source_gid: case.cq.kind == 2 }, channel.as_ref(), 0)
-        .context("create_cq")?;
+    let options = CqOptions { source_gid: case.cq.kind == 2 };
+    let made = efa.new_cq(&attr, options, channel.as_ref(), 0).context("create_cq")?;
+    let cq = &made.queue;
     ensure!(cq.cqe() == case.cq.out, "a CQ of {} entries", cq.cqe());
     ensure!(kernel.state().cq_request == case.cq.request.0, "create_cq: {:x?}", kernel.state().cq_request);
 
@@ -103,20 +105,27 @@ pub(super) fn run(case: &Case, typed: bool) -> Result<BTreeSet<&'static str>> {
         inline_write: qp.flags & INLINE_WRITE != 0,
         sl: qp.sl,
     };
-    let parents = QpParents {
+    let create = QpCreate {
         pd: Some(&pd),
-        send_cq: Some(&cq_handle),
-        recv_cq: Some(&cq_handle),
-        ..QpParents::default()
+        send_cq: Some(&made.cq),
+        recv_cq: Some(&made.cq),
+        srq: None,
+        xrcd: None,
+        attr: &attr,
+        td: None,
+        exclusive: true,
+        data_in_completions: false,
+        user_handle: 0,
     };
-    let shared = Arc::clone(cq.shared());
-    let queues = match efa.new_qp(parents, (&shared, &shared), &attr, options, 0) {
+    let queues = match efa.new_qp(&create, options) {
         Err(_) if qp.ret != 0 => return Ok(BTreeSet::new()),
         Err(error) => bail!("create_qp: {error}"),
         Ok(_) if qp.ret != 0 => bail!("create_qp succeeds"),
-        Ok(queues) => queues,
+        Ok(parts) => parts,
     };
-    let cap = queues.cap;
+    let QpParts { qp: object, send: Some(send), recv: Some(recv), cap } = queues else {
+        bail!("a queue is missing")
+    };
     let cap = [cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data];
     ensure!(Some(cap) == qp.out, "sizes {cap:?}, not {:?}", qp.out);
     let request = kernel.state().qp_request.clone();
@@ -127,10 +136,11 @@ pub(super) fn run(case: &Case, typed: bool) -> Result<BTreeSet<&'static str>> {
         entry_size: (number(8) / cap[0]) as usize,
         descriptors: number(4) / 16,
         kernel,
-        efa,
-        queues,
-        cq,
-        _cq_handle: cq_handle,
+        qp: object,
+        send,
+        recv,
+        cq: made.queue,
+        cq_object: made.cq,
         sent: 0,
         received: 0,
         sends: Vec::new(),
@@ -197,8 +207,7 @@ impl Rig {
     fn modify(&mut self, state: QpState) -> Result<()> {
         let mut attr = QpAttr::default();
         attr.qp_state = state;
-        // SAFETY: the parts are of one QP.
-        unsafe { self.efa.modify_qp(&self.queues.handle, &self.queues.shared, &attr, QpAttrMask::STATE) }?;
+        self.qp.modify(&attr, QpAttrMask::STATE)?;
         if state == QpState::RESET {
             (self.sent, self.received) = (0, 0);
             (self.sends, self.receives) = (Vec::new(), Vec::new());
@@ -220,7 +229,7 @@ impl Rig {
         for _ in 0..n {
             let to = Dest::Ud(To { ah: &Ah(0), remote_qpn: 0, remote_qkey: 0 });
             // SAFETY: no memory is named.
-            unsafe { self.queues.send.post(&Value::new(0, Op::Send).signaled().to(to)) }?;
+            unsafe { self.send.post(&Value::new(0, Op::Send).signaled().to(to)) }?;
             let at = LLQ_START + (self.sent % self.entries) as usize * self.entry_size;
             let bytes = self.kernel.state().llq.bytes(at, 8);
             let number = u16::from_le_bytes([bytes[0], bytes[1]]);
@@ -230,7 +239,7 @@ impl Rig {
             let mut entry = [0; 32];
             entry[..2].copy_from_slice(&number.to_le_bytes());
             entry[3] = 2 | u8::from(self.phase(0));
-            entry[4..6].copy_from_slice(&(self.queues.handle.qp_num() as u16).to_le_bytes());
+            entry[4..6].copy_from_slice(&(self.qp.handle().qp_num() as u16).to_le_bytes());
             self.put(0, &entry);
             ensure!(self.cq.poll_each(1, |_| ())? == 1, "no completion");
         }
@@ -311,11 +320,11 @@ impl Rig {
             });
         }
         // SAFETY: the list borrows what its nodes point to; inline data are in memory of `memory`.
-        unsafe { self.queues.send.post_send(list.first()) }.map_err(|bad| refused(list.nodes(), &bad))
+        unsafe { self.send.post_send(list.first()) }.map_err(|bad| refused(list.nodes(), &bad))
     }
 
     fn builders(&mut self, wrs: &[Wr], abort: bool) -> Result<(), Refused> {
-        let queue = &mut self.queues.send;
+        let queue = &mut self.send;
         queue.wr_start();
         for wr in wrs {
             let head = Head { wr_id: wr.id, flags: SendFlags::from_bits_retain(wr.flags) };
@@ -355,13 +364,13 @@ impl Rig {
             })
             .collect();
         // SAFETY: no device accesses the memory.
-        unsafe { post(&mut self.queues.send, Face::Batch, &values) }
+        unsafe { post(&mut self.send, Face::Batch, &values) }
     }
 
     fn post_receives(&mut self, receives: &[Receive]) -> Result<(), Refused> {
         let all: Vec<_> = receives.iter().map(|r| sges(&r.sges)).collect();
         let all: Vec<(u64, &[Sge])> = receives.iter().zip(&all).map(|(r, s)| (r.id, &s[..])).collect();
-        let queue = &mut self.queues.recv;
+        let queue = &mut self.recv;
         // SAFETY: a list of live nodes and entries.
         as_recv_list(&all, |list| unsafe { queue.post_recv(list) })
     }
@@ -444,7 +453,7 @@ impl Rig {
                 self.cq_bell(*bell, false)
             }
             Step::Event {} => {
-                self.cq.shared().count_event();
+                self.cq_object.shared().count_event();
                 Ok(())
             }
             Step::Modify { state } => self.modify(QpState(*state)),
