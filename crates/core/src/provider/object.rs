@@ -382,7 +382,10 @@ impl<O: Object> Drop for Life<O> {
 
 /// Whether two contexts are the same one. The kernel numbers the handles of each context separately, so a handle of another context could
 /// name another object.
-pub(crate) fn same_context(
+///
+/// # Errors
+/// [`Error::Invalid`] that names the first field whose kernel is another one.
+pub fn same_context(
     verb: &'static str,
     kernel: &Arc<dyn Kernel>,
     parents: &[(&'static str, Option<&Arc<dyn Kernel>>)],
