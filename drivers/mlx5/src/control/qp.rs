@@ -433,6 +433,7 @@ pub(super) fn create(
         srq: create.srq.map(Srq::handle),
         xrcd: create.xrcd,
     };
+    let _one = mlx5.number(CREATE_QP)?;
     let (handle, got, resp) = calls::create_qp(parents, &attr, create.user_handle, request, &queues.memory)?;
 
     // A kernel without UAR objects has returned the register with the new QP.

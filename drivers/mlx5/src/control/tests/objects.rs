@@ -232,3 +232,22 @@ fn verbs_refuse_what_belongs_to_another_context() {
     }
     assert_eq!((here.kernel.take_log(), other.kernel.take_log()), (vec![], vec![]), "no command");
 }
+
+/// With CQE version 0 completions name a QP by its number, which the device may give to the next QP at once.
+#[test]
+fn no_qp_gets_the_number_of_one_whose_completions_are_not_removed() {
+    let kernel = FakeKernel::default();
+    kernel.context.lock().unwrap().cqe_version = 0;
+    let stage = Stage::new(kernel, &Options::default());
+    let old = stage.qp(QpType::Rc);
+    stage.kernel.slow_destroy.store(true, Relaxed);
+    std::thread::scope(|scope| {
+        let ended = scope.spawn(|| old.qp.destroy().map(drop).is_ok());
+        while !stage.kernel.has_logged("destroy qp") {
+            std::thread::yield_now();
+        }
+        stage.qp(QpType::Rc);
+        assert!(stage.kernel.has_logged("qp destroyed"));
+        assert!(ended.join().unwrap());
+    });
+}
