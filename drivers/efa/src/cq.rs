@@ -266,8 +266,13 @@ impl CompletionQueueTrait for CompletionQueue {
         let Some(doorbell) = self.doorbell.as_ref().filter(|_| !solicited_only) else {
             return Err(PollError::Arm(Errno::EOPNOTSUPP));
         };
-        let consumed = self.enter()?.state().consumed();
-        self.ring(doorbell, consumed, true);
+        let mut entered = self.enter()?;
+        let state = entered.state();
+        if state.has_ended() {
+            return Err(PollError::Arm(Errno::EINVAL));
+        }
+        // Inside, because the doorbell is that of another queue after the destruction.
+        self.ring(doorbell, state.consumed(), true);
         Ok(())
     }
 

@@ -98,6 +98,8 @@ pub struct CqState {
     consumed: u16,
     /// The consumer index that the device has.
     told: u16,
+    /// The kernel has destroyed the queue.
+    ended: bool,
     /// Completions that [`remove`](Self::remove) has taken out of the rings, of other QPs: at most as many as the rings have.
     kept: VecDeque<Cqe>,
     qps: Qps,
@@ -108,7 +110,16 @@ impl CqState {
     #[must_use]
     pub fn new(ring: CqRing, max_qp: u32) -> Self {
         let at = (0..ring.subs()).map(|_| 0).collect();
-        Self { ring, at, turn: 0, consumed: 0, told: 0, kept: VecDeque::new(), qps: Qps::new(max_qp) }
+        Self {
+            ring,
+            at,
+            turn: 0,
+            consumed: 0,
+            told: 0,
+            ended: false,
+            kept: VecDeque::new(),
+            qps: Qps::new(max_qp),
+        }
     }
 
     /// The number of completions that fit into each sub-CQ.
@@ -121,6 +132,16 @@ impl CqState {
         self.ring.entries() as usize * self.ring.subs() as usize
     }
 
+    /// The kernel has destroyed the queue: its doorbell may be that of another one.
+    pub(crate) fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// Whether [`end`](Self::end) was called.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
     /// Completions that were taken out of the rings.
     pub(crate) fn consumed(&self) -> u16 {
         self.consumed
@@ -129,7 +150,7 @@ impl CqState {
     /// The consumer index, if the device has another one.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn news(&mut self) -> Option<u16> {
-        let is_new = self.told != self.consumed;
+        let is_new = self.told != self.consumed && !self.ended;
         self.told = self.consumed;
         is_new.then_some(self.consumed)
     }

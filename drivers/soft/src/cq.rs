@@ -12,6 +12,7 @@ use crate::format::{CqRing, Format};
 use core::fmt;
 use std::io;
 use std::sync::Arc;
+use uverbs_core::Errno;
 use uverbs_core::kernel::Entered;
 use uverbs_core::provider::completion::Claimant;
 use uverbs_core::provider::{CompletionQueue as CompletionQueueTrait, PollError};
@@ -212,7 +213,14 @@ impl<F: Format, B: ArmBell> CompletionQueueTrait for CompletionQueue<F, B> {
     }
 
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {
-        self.enter()?.state().ring().arm(solicited_only);
+        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists: each borrows the poller.
+        let mut entered = unsafe { self.shared.enter() }?;
+        let state = entered.state();
+        if state.has_ended() {
+            return Err(PollError::Arm(Errno::EINVAL));
+        }
+        state.ring().arm(solicited_only);
+        // Inside, because the bell names the queue by its handle.
         self.bell.arm(solicited_only).map_err(PollError::Arm)
     }
 

@@ -28,6 +28,8 @@ pub struct CqState<F: Format> {
     end: u32,
     /// The ring that the kernel writes could not be mapped after a resize.
     lost: bool,
+    /// The kernel has destroyed the queue.
+    ended: bool,
     /// The QPs that complete to the queue, if the format looks for flushes.
     qps: Vec<(u32, Weak<QpShared<F>>)>,
 }
@@ -37,7 +39,17 @@ impl<F: Format> CqState<F> {
     /// [`PollError::Corrupt`] if the ring's contents make no sense.
     pub(crate) fn new(ring: F::CqRing) -> Result<Self, PollError> {
         let at = ring.start()?;
-        Ok(Self { ring, at, given: at, end: at, lost: false, qps: Vec::new() })
+        Ok(Self { ring, at, given: at, end: at, lost: false, ended: false, qps: Vec::new() })
+    }
+
+    /// The kernel has destroyed the queue: its handle may be that of another one.
+    pub(crate) fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// Whether [`end`](Self::end) was called.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
     }
 
     /// The number of completions that fit.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The driver of a [`Device`]: creates its objects, keeps the order between the kernel and the queues, and removes what has ended.
 #![expect(unsafe_code)]
-// UNSAFETY: the verbs of `Driver` have contracts, which the operations on kernel handles rely on.
+// UNSAFETY: registers memory and destroys objects whose creation has failed; both have contracts.
 
 use crate::cq::CompletionQueue;
 use crate::cq_state::{CqShared, CqState};
@@ -23,7 +23,7 @@ use uverbs_core::control::{
 use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{
     CompletionQueue as _, CqParts, Driver, Import, Kept, NoWq, Object as _, QpCreate, QpParts, SrqCreate,
-    SrqParts,
+    SrqParts, same_context,
 };
 use uverbs_core::sync::{ControlBarrier, ProcessMutex};
 use uverbs_core::wr::Sge;
@@ -247,6 +247,7 @@ impl<D: Device> Driver for Soft<D> {
     }
 
     fn create_ah(&self, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHandle, D::Ah)> {
+        same_context("create_ah", &self.kernel, &[("pd", Some(pd.kernel()))])?;
         self.common.device.create_ah(&self.kernel, pd, attr)
     }
 

@@ -46,8 +46,11 @@ impl<D: Device> Object for Cq<D> {
         self.0.handle()
     }
 
+    /// No poll is in progress when the kernel destroys the queue, and its engine arms nothing later.
     fn destroy(self) -> Result<CqEvents, (Self, Error)> {
-        self.0.destroy(|_, handle| handle.destroy()).map_err(|(kept, error)| (Self(kept), error))
+        let destroyed =
+            self.0.destroy(|(_, shared), handle| shared.destroyed(handle, CqHandle::destroy, CqState::end));
+        destroyed.map_err(|(kept, error)| (Self(kept), error))
     }
 }
 

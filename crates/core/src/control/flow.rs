@@ -6,6 +6,7 @@ use super::{CountersHandle, Object, QpHandle, Result, handle_common};
 use crate::attr::{FlowAttr, FlowHeader, FlowMatch, FlowSpec};
 use crate::error::Error;
 use crate::kernel::{Command, Kernel, Uhw};
+use crate::provider::same_context;
 use std::sync::Arc;
 use uverbs_uapi::be::{Be16, Be32};
 use uverbs_uapi::cmd::{
@@ -52,6 +53,7 @@ pub fn create(
     if attr.port == 0 {
         return Err(Error::invalid(VERB, "port", "0; ports count from 1"));
     }
+    same_context(VERB, qp.kernel(), &[("counters", counters.map(CountersHandle::kernel))])?;
     let mut specs = specs(&attr.specs);
     if let Some(counters) = counters {
         put(&mut specs, IB_FLOW_SPEC_ACTION_COUNT, |hdr| ib_uverbs_flow_spec_action_count {

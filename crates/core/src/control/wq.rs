@@ -8,6 +8,7 @@ use super::{CqHandle, Object, PdHandle, Result, handle_common, invoke_only, new_
 use crate::attr::{WqAttr, WqInitAttr};
 use crate::error::Error;
 use crate::kernel::{Command, Kernel, Uhw};
+use crate::provider::same_context;
 use std::sync::Arc;
 use uverbs_uapi::cmd::{
     IB_USER_VERBS_CMD_FLAG_EXTENDED, IB_USER_VERBS_EX_CMD_CREATE_RWQ_IND_TBL, IB_USER_VERBS_EX_CMD_MODIFY_WQ,
@@ -158,6 +159,9 @@ pub fn create_rwq_ind_table(
             "ind_tbl",
             format!("{} is not a power of two up to 8192", wqs.len()),
         ));
+    }
+    for wq in wqs {
+        same_context(VERB, kernel, &[("ind_tbl", Some(wq.kernel()))])?;
     }
     let request = ib_uverbs_ex_create_rwq_ind_table {
         log_ind_tbl_size: wqs.len().trailing_zeros(),

@@ -85,17 +85,24 @@ impl<T> Polled<T> {
 
     /// Stops the poller and calls `f` with the state. `None` in a child of fork, or if the queue is lost.
     pub fn stopped<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.stopped_with(f, |f, state| f(state)).ok()
+    }
+
+    /// As [`stopped`](Self::stopped); returns `argument` if `f` is not called.
+    fn stopped_with<A, R>(&self, argument: A, f: impl FnOnce(A, &mut T) -> R) -> Result<R, A> {
         let word = self.access.word();
         let replace = |from, to| word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
         if self.is_forked() {
-            return None;
+            return Err(argument);
         }
-        let _one = self.control.lock().ok()?;
-        replace(OPEN, CLOSED).ok()?;
+        let Ok(_one) = self.control.lock() else { return Err(argument) };
+        if replace(OPEN, CLOSED).is_err() {
+            return Err(argument);
+        }
         if let Err(errno) = self.access.wait_idle() {
             log::error!("cq: membarrier(2): {errno}; the queue reports no more completions");
             let _ = replace(CLOSED, LOST);
-            return None;
+            return Err(argument);
         }
         /// Opens the queue again, also when `f` panics.
         struct Reopen<F: Fn()>(F);
@@ -110,7 +117,30 @@ impl<T> Polled<T> {
         // SAFETY: `control` is held, and the word is closed: no poller has been inside since `wait_idle`, and one that
         // enters finds the closed word. So this is the only reference to the state.
         let state = unsafe { &mut *self.state.get() };
-        Some(f(state))
+        Ok(f(argument, state))
+    }
+}
+
+impl<T> Polled<T> {
+    /// Destroys the queue's object by `destroy` while its poller is outside, and then calls `ended` with the state.
+    ///
+    /// # Errors
+    /// Those of `destroy`; the queue is as before then.
+    pub fn destroyed<H, R, E>(
+        &self,
+        object: H,
+        destroy: impl Fn(H) -> Result<R, (H, E)>,
+        ended: impl FnOnce(&mut T),
+    ) -> Result<R, (H, E)> {
+        let result = self.stopped_with(object, |object, state| {
+            let result = destroy(object);
+            if result.is_ok() {
+                ended(state);
+            }
+            result
+        });
+        // In a child of fork(2), or if the queue is lost, no poll enters.
+        result.unwrap_or_else(destroy)
     }
 }
 

@@ -27,7 +27,9 @@ pub use completion::{Completion, CompletionQueue};
 pub use driver::{DcDriver, Driver, Import};
 pub use error::{BadWr, PollError, PostError, QueueError, QueueKind, QueueName};
 pub use inline::Inline;
-pub use object::{CqObject, Kept, Life, NoSrq, NoWq, Notify, Object, QpEnd, QpObject, SrqObject, WqObject};
+pub use object::{
+    CqObject, Kept, Life, NoSrq, NoWq, Notify, Object, QpEnd, QpObject, SrqObject, WqObject, same_context,
+};
 pub use op::Op;
 pub use parts::{
     CqParts, DctCreate, DmParts, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,

@@ -43,7 +43,8 @@ pub trait Object: Sized + Send + Sync + fmt::Debug + 'static {
     fn handle(&self) -> &Self::Handle;
 
     /// Destroys the object in the kernel, while no post and no poll of it is in progress, and removes what is left of it in other
-    /// objects. The memory is freed when its engines are dropped, too. In a child of fork(2) it succeeds, and the parent's object stays.
+    /// objects. The memory is freed when its engines are dropped, too; until then they are refused posts and events, and a poll finds what the
+    /// ring has. In a child of fork(2) it succeeds, and the parent's object stays.
     ///
     /// # Errors
     /// The object and the kernel's error: `EBUSY` while another object uses this one.
@@ -382,7 +383,10 @@ impl<O: Object> Drop for Life<O> {
 
 /// Whether two contexts are the same one. The kernel numbers the handles of each context separately, so a handle of another context could
 /// name another object.
-pub(crate) fn same_context(
+///
+/// # Errors
+/// [`Error::Invalid`] that names the first field whose kernel is another one.
+pub fn same_context(
     verb: &'static str,
     kernel: &Arc<dyn Kernel>,
     parents: &[(&'static str, Option<&Arc<dyn Kernel>>)],

@@ -4,7 +4,7 @@
 //! Each verb calls that of the driver that the device has, with the driver's parts: `D::own` takes a part out of the enum, and
 //! `D::any` puts one in.
 #![expect(unsafe_code)]
-// UNSAFETY: passes the contract of the verbs on to the driver that created the object.
+// UNSAFETY: passes the contracts of some verbs on to the device's driver.
 
 use super::parts::Part;
 use super::send::AnySendQueue;

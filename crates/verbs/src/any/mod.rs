@@ -107,7 +107,10 @@ trait Member: Driver {
     /// As [`part`](Self::part).
     fn part_mut<P: Part>(any: &mut Any<P>) -> Option<&mut P::Of<Self>>;
 
-    /// The part; an error if it is not one of this driver. The contract of the verbs excludes this: all parts are of one context.
+    /// The part.
+    ///
+    /// # Errors
+    /// It is not one of this driver.
     fn own<P: Part>(any: &Any<P>) -> Result<&P::Of<Self>> {
         Self::part(any).ok_or_else(foreign)
     }

@@ -12,7 +12,9 @@ use uverbs_core::Result;
 use uverbs_core::attr::{AhAttr, CqInitAttr, DeviceAttr};
 use uverbs_core::control::{AhHandle, CompChannelHandle, ContextInfo, PdHandle, pd};
 use uverbs_core::kernel::{Kernel, Uhw};
-use uverbs_core::provider::{CqParts, Driver, Import, NoSrq, NoWq, QpCreate, QpParts, RemoteAddr};
+use uverbs_core::provider::{
+    CqParts, Driver, Import, NoSrq, NoWq, QpCreate, QpParts, RemoteAddr, same_context,
+};
 use uverbs_core::wr::Sge;
 use uverbs_uapi::efa::efa_ibv_alloc_pd_resp;
 use uverbs_uapi::verbs::RDMA_DRIVER_EFA;
@@ -72,6 +74,7 @@ impl Driver for Efa {
     }
 
     fn create_ah(&self, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHandle, Ah)> {
+        same_context("create_ah", &self.kernel, &[("pd", Some(pd.kernel()))])?;
         Self::new_ah(pd, attr)
     }
 

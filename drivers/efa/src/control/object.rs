@@ -4,6 +4,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: the verbs of handles have contracts.
 
+use crate::cq_state::CqState;
 use crate::shared::QpShared;
 use crate::{CompletionQueue, CqShared};
 use std::sync::Arc;
@@ -37,8 +38,11 @@ impl Object for Cq {
         self.0.handle()
     }
 
+    /// No poll is in progress when the kernel destroys the queue, and its engine rings no doorbell later.
     fn destroy(self) -> Result<CqEvents, (Self, Error)> {
-        self.0.destroy(|_, handle| handle.destroy()).map_err(|(kept, error)| (Self(kept), error))
+        let destroyed =
+            self.0.destroy(|shared, handle| shared.rings.destroyed(handle, CqHandle::destroy, CqState::end));
+        destroyed.map_err(|(kept, error)| (Self(kept), error))
     }
 }
 

@@ -361,10 +361,13 @@ fn a_cq_asks_for_wide_entries_in_all_sub_cqs() {
 
     let (channel, options) =
         (comp_channel::create(stage.efa.kernel()).unwrap(), CqOptions { source_gid: true });
-    let cq = stage.efa.new_cq(&CqInitAttr::new(1), options, Some(&channel), 0).unwrap();
+    let mut cq = stage.efa.new_cq(&CqInitAttr::new(1), options, Some(&channel), 0).unwrap();
     let request: efa_ibv_create_cq = stage.kernel.private();
     assert_eq!(request.flags, EFA_CREATE_CQ_WITH_COMPLETION_CHANNEL | EFA_CREATE_CQ_WITH_SGID);
+    cq.queue.req_notify(false).unwrap();
     cq.cq.destroy().unwrap();
+    // Its doorbell may be that of another CQ.
+    assert_eq!(cq.queue.req_notify(false), Err(PollError::Arm(Errno::EINVAL)));
 
     let plain = Stage::new(|state| state.device.device_caps = 0);
     let unsupported = |attr: CqInitAttr, options, channel| {

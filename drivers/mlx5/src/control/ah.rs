@@ -11,12 +11,13 @@ use uverbs_core::attr::AhAttr;
 use uverbs_core::control::{AhHandle, PdHandle, ah, query};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Uhw;
-use uverbs_core::provider::Driver as _;
+use uverbs_core::provider::{Driver as _, same_context};
 use uverbs_uapi::mlx5::mlx5_ib_create_ah_resp;
 use zerocopy::IntoBytes;
 
 pub(super) fn create(mlx5: &Mlx5, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHandle, Ah)> {
     const VERB: &str = "create_ah";
+    same_context(VERB, &mlx5.kernel, &[("pd", Some(pd.kernel()))])?;
     let port = mlx5.facts.port(VERB, attr.port_num)?;
     if attr.grh.is_none() && (port.is_ethernet || port.grh_required) {
         return Err(Error::invalid(VERB, "grh", format!("port {} needs a global route", attr.port_num)));

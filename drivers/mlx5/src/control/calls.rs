@@ -139,8 +139,8 @@ pub(crate) fn create_cq(
         ..Default::default()
     };
     let mut resp = mlx5_ib_create_cq_resp::default();
-    // SAFETY: the addresses are those of `buf` and `dbrec`, which the new parts own; by the contract of `Driver` the
-    // parts outlive the kernel's object or are leaked.
+    // SAFETY: the addresses are those of `buf` and `dbrec`, which the new CQ owns: it keeps them until the kernel
+    // has destroyed its object, or leaks them (`Kept`).
     let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
     let created = cq::create(kernel, attr, channel, user_handle, uhw);
     match created {
@@ -156,8 +156,8 @@ pub(crate) fn create_cq(
 /// Resizes a CQ: the device writes further completions to `buf`.
 pub(crate) fn resize_cq(handle: &CqHandle, cqe: u32, cqe_size: u32, buf: &Arc<QueueBuf>) -> Result<u32> {
     let request = mlx5_ib_resize_cq { buf_addr: buf.addr(), cqe_size: cqe_size as u16, ..Default::default() };
-    // SAFETY: the address is that of the new ring, which its owner keeps until the kernel's object is destroyed, or leaks
-    // (contract of `Driver`).
+    // SAFETY: the address is that of the new ring, which the CQ keeps until the kernel's object is destroyed, or leaks
+    // (`Kept`).
     let uhw = unsafe { Uhw::new(request.as_bytes(), &mut []) };
     handle.resize(cqe, uhw).map_err(|error| explain(handle.kernel(), error, [buf], None))
 }
@@ -174,8 +174,8 @@ pub(crate) fn create_srq(
     let request =
         mlx5_ib_create_srq { buf_addr: buf.addr(), db_addr: dbrec.addr(), uidx, ..Default::default() };
     let mut resp = mlx5_ib_create_srq_resp::default();
-    // SAFETY: the addresses are those of the queue's own memory, which the new parts own; they outlive the kernel's object
-    // or are leaked (contract of `Driver`).
+    // SAFETY: the addresses are those of the queue's own memory, which the new object owns: it keeps it until the kernel has
+    // destroyed the kernel's object, or leaks it (`Kept`).
     let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
     let created = srq::create(parents, attr, user_handle, uhw)
         .map_err(|error| explain(parents.pd.kernel(), error, [buf], Some(dbrec)));
@@ -209,8 +209,8 @@ pub(crate) fn create_qp(
         request.sq_buf_addr = buf.addr();
     }
     let mut resp = mlx5_ib_create_qp_resp::default();
-    // SAFETY: the addresses are those of the queues' own memory, which the new parts own; they outlive the kernel's object
-    // or are leaked (contract of `Driver`).
+    // SAFETY: the addresses are those of the queues' own memory, which the new object owns: it keeps it until the kernel has
+    // destroyed the kernel's object, or leaks it (`Kept`).
     let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
     let created = qp::create(parents, attr, user_handle, uhw).map_err(|error| match parents.pd {
         Some(pd) => {
@@ -249,8 +249,7 @@ pub(crate) fn modify_dct(
     let mut resp = mlx5_ib_modify_qp_resp::default();
     // SAFETY: the struct has no address.
     let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
-    // SAFETY: the caller of `Driver::modify_dct` tracks the state of the target (contract of that function); a target
-    // has no queues.
+    // SAFETY: the target's own handle (`Qp::modify`), whose state `modify_with` tracks; a target has no queues.
     unsafe { handle.modify(None, attr, mask, uhw) }?;
     let needed = core::mem::offset_of!(mlx5_ib_modify_qp_resp, dctn) + size_of_val(&resp.dctn);
     Ok((resp.response_length as usize >= needed).then_some(resp.dctn))
@@ -294,8 +293,8 @@ pub(crate) fn create_wq(
 ) -> Result<(WqHandle, WqInitAttr)> {
     (request.buf_addr, request.db_addr) = (buf.addr(), dbrec.addr());
     let mut resp = mlx5_ib_create_wq_resp::default();
-    // SAFETY: the addresses are those of the queue's own memory, which the new parts own; they outlive the kernel's object
-    // or are leaked (contract of `Driver`).
+    // SAFETY: the addresses are those of the queue's own memory, which the new object owns: it keeps it until the kernel has
+    // destroyed the kernel's object, or leaks it (`Kept`).
     let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
     let created = wq::create(pd, cq, attr, user_handle, uhw)
         .map_err(|error| explain(pd.kernel(), error, [buf], Some(dbrec)));

@@ -52,8 +52,10 @@ impl Object for Cq {
         self.0.handle()
     }
 
+    /// No poll is in progress when the kernel destroys the queue, and its engine arms nothing later: its number may be that of another CQ.
     fn destroy(self) -> Result<CqEvents, (Self, Error)> {
-        self.0.destroy(|_, handle| handle.destroy()).map_err(|(kept, error)| (Self(kept), error))
+        let destroyed = self.0.destroy(|state, handle| state.shared.destroyed(handle, CqHandle::destroy));
+        destroyed.map_err(|(kept, error)| (Self(kept), error))
     }
 }
 

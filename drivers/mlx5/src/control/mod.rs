@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The control path: opens the device, creates kernel objects on memory of this process, and tracks their states.
 #![expect(unsafe_code)]
-// UNSAFETY: the verbs of `Driver` have contracts, which the operations on kernel handles rely on.
+// UNSAFETY: some verbs have contracts, which are those of operations on kernel handles.
 
 mod ah;
 pub(crate) mod av;
@@ -45,7 +45,7 @@ use crate::memory::dbrec::DbRecPages;
 use crate::shared::QpAccess;
 use crate::shared::{UserIndex, UserIndices};
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, MutexGuard, OnceLock};
 use uverbs_core::attr::{AhAttr, CqInitAttr, DeviceAttr};
 use uverbs_core::control::{AhHandle, CompChannelHandle, ContextInfo, PdHandle, XrcdHandle, pd};
 use uverbs_core::device::{DriverMatch, PciId};
@@ -168,6 +168,13 @@ impl Mlx5 {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Excludes that an object is destroyed whose number the new one gets, if completions name it by its number; see
+    /// [`UserIndices::numbers`].
+    fn number(&self, verb: &'static str) -> Result<Option<MutexGuard<'_, ()>>> {
+        let forked = |_| Error::os(verb, "context of the parent process", uverbs_core::Errno::ESTALE);
+        (self.facts.cqe_version == 0).then(|| self.indices.numbers()).transpose().map_err(forked)
     }
 
     fn user_index(&self, verb: &'static str) -> Result<UserIndex> {

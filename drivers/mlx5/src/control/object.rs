@@ -30,7 +30,7 @@ struct State {
     kind: Kind,
     facts: Arc<Facts>,
     /// Its context's.
-    _indices: Arc<UserIndices>,
+    indices: Arc<UserIndices>,
 }
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub(super) enum Kind {
 
 impl Qp {
     pub(super) fn new(mlx5: &Mlx5, handle: QpHandle, kind: Kind) -> Self {
-        let state = State { kind, facts: Arc::clone(&mlx5.facts), _indices: Arc::clone(&mlx5.indices) };
+        let state = State { kind, facts: Arc::clone(&mlx5.facts), indices: Arc::clone(&mlx5.indices) };
         Self(Kept::new(handle, state))
     }
 
@@ -84,6 +84,8 @@ impl Object for Qp {
         let kernels = |handle: QpHandle| unsafe { handle.destroy() };
         let destroyed = self.0.destroy(|state, handle| match &state.kind {
             Kind::Queues(control) | Kind::Target(control, _) => {
+                // In a child of fork(2) no other thread creates an object.
+                let _one = (state.facts.cqe_version == 0).then(|| state.indices.numbers());
                 let events_reported = control.destroy_with("destroy_qp", handle, kernels)?;
                 Ok(QpEnd { events_reported, removed: control.shared().removed.take() })
             }

@@ -22,7 +22,7 @@ use uverbs_core::attr::{QpAttr, QpAttrMask, QpCap, QpCreateFlags, QpInitAttr, Qp
 use uverbs_core::control::{QpHandle, QpParents, XrcdHandle, qp};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Uhw;
-use uverbs_core::provider::{Object as _, QpCreate, QpParts};
+use uverbs_core::provider::{Object as _, QpCreate, QpParts, same_context};
 use uverbs_core::sync::ProcessMutex;
 use uverbs_uapi::mlx5::{
     MLX5_IB_MODIFY_QP_OOO_DP, MLX5_QP_FLAG_SCATTER_CQE, MLX5_QP_FLAG_TYPE_DCI, mlx5_ib_create_qp,
@@ -433,6 +433,7 @@ pub(super) fn create(
         srq: create.srq.map(Srq::handle),
         xrcd: create.xrcd,
     };
+    let _one = mlx5.number(CREATE_QP)?;
     let (handle, got, resp) = calls::create_qp(parents, &attr, create.user_handle, request, &queues.memory)?;
 
     // A kernel without UAR objects has returned the register with the new QP.
@@ -487,6 +488,7 @@ pub(super) fn create(
 
 /// Opens an XRC target QP of another process. Its receives complete to the CQs of the SRQs, so no CQ is attached.
 pub(super) fn open(mlx5: &Mlx5, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<Qp> {
+    same_context("open_qp", &mlx5.kernel, &[("xrcd", Some(xrcd.kernel()))])?;
     let access = mlx5.qp_access("open_qp")?;
     let handle = qp::open(xrcd, qp_num, user_handle, Uhw::none())?;
     let control = QpControl {

@@ -30,6 +30,8 @@ struct State {
     cq: Option<Arc<CqShared>>,
     dbrec: Arc<DbRec>,
     poster: Arc<Poster>,
+    /// Completions name it by the device's number.
+    named_by_number: bool,
     context: Arc<UserIndices>,
 }
 
@@ -62,6 +64,8 @@ impl Object for Srq {
 
     fn destroy(self) -> Result<u32, (Self, Error)> {
         let destroyed = self.0.destroy(|state, handle| {
+            // In a child of fork(2) no other thread creates an object.
+            let _one = state.named_by_number.then(|| state.context.numbers());
             // SAFETY: posts to the queue only write its memory, which the engine keeps; its entries in the CQ are removed next.
             let reported = unsafe { handle.destroy() }?;
             if let Some(cq) = &state.cq {
@@ -154,6 +158,8 @@ pub(super) fn create(
         return Err(Error::invalid(VERB, "max_wr", reason));
     }
     let init = attr.attr(requested);
+    let named_by_number = attr.srq_type == SrqType::Xrc && index.is_none();
+    let _one = if named_by_number { mlx5.number(VERB)? } else { None };
     let (handle, srqn) = calls::create_srq(parents, &init, create.user_handle, uidx, &buf, &dbrec)?;
     let number = handle.srq_num().unwrap_or(srqn);
     let made = (number <= 0xff_ffff).then(|| SrqShared::new(number, ring, size.slots)).flatten();
@@ -179,6 +185,6 @@ pub(super) fn create(
         dbrec.recv_word(),
     );
     let attr = attr.attr.max_wr(size.slots - 1).max_sge(size.ring.max_sge);
-    let state = State { shared, cq, dbrec, poster, context: Arc::clone(&mlx5.indices) };
+    let state = State { shared, cq, dbrec, poster, named_by_number, context: Arc::clone(&mlx5.indices) };
     Ok(SrqParts { srq: Srq(Kept::new(handle, state)), queue, attr })
 }

@@ -66,13 +66,14 @@ pub(super) fn create(
         max_recv_sge: attr.max_sge,
         max_msg_sz: mlx5.facts.max_msg_sz,
     };
+    let wq = Wq::new(handle, control);
     let Some(queue) = RecvQueue::new(&config, shared, dbrec.recv_word()) else {
-        // SAFETY: the object has no other user yet.
-        let _ = unsafe { handle.destroy() }.map_err(|_| core::mem::forget(control));
+        // It leaves the CQ, too; if the kernel refuses, it is leaked.
+        let _ = wq.destroy();
         return Err(Error::invalid(VERB, "cap", "invalid sizes"));
     };
     // The kernel creates it in state RESET, in which receives may not be posted.
-    Ok(WqParts { wq: Wq::new(handle, control), queue, attr })
+    Ok(WqParts { wq, queue, attr })
 }
 
 /// The state of a QP that corresponds to a WQ's state, for its queue.

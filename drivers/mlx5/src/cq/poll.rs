@@ -43,6 +43,7 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use std::sync::Arc;
 use uverbs_core::attr::WcExFlags;
+use uverbs_core::errno::Errno;
 use uverbs_core::kernel::QueueAccess;
 use uverbs_core::provider::PollError;
 use uverbs_core::provider::completion::{Claimant, CompletionQueue as CompletionQueueTrait};
@@ -493,6 +494,9 @@ impl CompletionQueue {
     fn req_notify_slow(&mut self, solicited_only: bool) -> Result<(), PollError> {
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
         let mut entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
+        if entered.state().has_ended() {
+            return Err(PollError::Arm(Errno::EINVAL));
+        }
         self.arm_inside(&mut entered, solicited_only, |bytes| self.arm.arm(bytes));
         Ok(())
     }

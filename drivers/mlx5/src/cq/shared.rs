@@ -192,32 +192,51 @@ impl CqShared {
 
     /// Stops the poller and calls `f` with the state. `None` in a child of fork, or if the queue is lost.
     fn stopped<R>(&self, f: impl FnOnce(&mut CqState) -> R) -> Option<R> {
+        self.stopped_with(f, |f, state| f(state)).ok()
+    }
+
+    /// As [`stopped`](Self::stopped); returns `argument` if `f` is not called.
+    fn stopped_with<A, R>(&self, argument: A, f: impl FnOnce(A, &mut CqState) -> R) -> Result<R, A> {
         if self.word().is_forked() {
-            return None;
+            return Err(argument);
         }
-        let _one = self.control.lock().ok()?;
+        let Ok(_one) = self.control.lock() else { return Err(argument) };
         let before = self.word();
         if before.what() == CqWord::LOST {
-            return None;
+            return Err(argument);
         }
         let count = before.count() + 1;
         if !self.replace_word(before, CqWord::new(count, CqWord::CLOSED)) {
-            return None;
+            return Err(argument);
         }
         if let Err(errno) = self.access.wait_idle() {
             // The poller may still be inside, so the state must not be changed. The poller finds the queue lost when it
             // enters again.
             log::error!("cq {:#x}: membarrier(2): {errno}; the queue reports no more completions", self.cqn);
             self.replace_word(CqWord::new(count, CqWord::CLOSED), CqWord::new(count, CqWord::LOST));
-            return None;
+            return Err(argument);
         }
         // SAFETY: `control` is held, and the word is closed: `wait_idle` found the poller outside, and a poller that enters
         // later finds the word closed. So this is the only reference to the state.
         let state = unsafe { &mut *self.state.get() };
-        let result = f(state);
-        let next = if state.is_lost() { CqWord::new(count, CqWord::LOST) } else { self.open_word(count) };
+        /// A poller would wait for ever for a queue that stays closed.
+        struct LoseOnUnwind<'q>(&'q CqShared, u64);
+        impl Drop for LoseOnUnwind<'_> {
+            fn drop(&mut self) {
+                self.0.replace_word(CqWord::new(self.1, CqWord::CLOSED), CqWord::new(self.1, CqWord::LOST));
+            }
+        }
+        let unwinds = LoseOnUnwind(self, count);
+        let result = f(argument, state);
+        core::mem::forget(unwinds);
+        let next = match state.is_lost() {
+            true => CqWord::new(count, CqWord::LOST),
+            // Each request for an event takes the slow path, which checks it.
+            false if state.has_ended() => CqWord::new(count, CqWord::OPEN_FENCED),
+            false => self.open_word(count),
+        };
         self.replace_word(CqWord::new(count, CqWord::CLOSED), next);
-        Some(result)
+        Ok(result)
     }
 
     /// Replaces the word if it is `from`, and returns whether it was. In a child of fork it is not, and stays
@@ -231,6 +250,26 @@ impl CqShared {
     pub(super) fn count_on(&self, calls: u64) {
         let word = self.word();
         self.access.limit().store(CqWord::new(word.count() + calls, word.what()).0, Ordering::Release);
+    }
+
+    /// Destroys the object by `destroy` while its poller is outside; if that succeeds, the poller requests no events any more.
+    ///
+    /// # Errors
+    /// Those of `destroy`.
+    pub(crate) fn destroyed<H, R, E>(
+        &self,
+        object: H,
+        destroy: impl Fn(H) -> Result<R, (H, E)>,
+    ) -> Result<R, (H, E)> {
+        let result = self.stopped_with(object, |object, state| {
+            let result = destroy(object);
+            if result.is_ok() {
+                state.end();
+            }
+            result
+        });
+        // In a child of fork(2), or if the queue is lost, no poll enters.
+        result.unwrap_or_else(destroy)
     }
 
     /// Adds a new QP whose completions go to this CQ. To be called before it can post.

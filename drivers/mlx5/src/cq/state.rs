@@ -31,6 +31,8 @@ pub(super) struct CqState {
     kept: Kept,
     resize: Option<Resize>,
     lost: bool,
+    /// The kernel has destroyed the queue.
+    ended: bool,
     /// The program polls the ring itself: nothing here changes it or the consumer index.
     pub(super) is_of_program: bool,
 }
@@ -120,6 +122,7 @@ impl CqState {
             kept: Kept::ONE,
             resize: None,
             lost: false,
+            ended: false,
             is_of_program: false,
         }
     }
@@ -131,6 +134,15 @@ impl CqState {
 
     pub(super) fn lose(&mut self) {
         self.lost = true;
+    }
+
+    /// Whether the kernel has destroyed the queue: its number may be that of another one.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    pub(super) fn end(&mut self) {
+        self.ended = true;
     }
 
     pub(super) fn attach_qp(&mut self, qp: &Arc<QpShared>) {

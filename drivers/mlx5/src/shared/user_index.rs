@@ -7,7 +7,8 @@
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
-use uverbs_core::sync::ProcessMutex;
+use std::sync::MutexGuard;
+use uverbs_core::sync::{LockError, ProcessMutex};
 
 /// Numbers have 24 bits.
 const BITS: u32 = 24;
@@ -16,6 +17,7 @@ const BITS: u32 = 24;
 #[derive(Debug, Default)]
 pub struct UserIndices {
     state: ProcessMutex<Indices>,
+    numbers: ProcessMutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -40,6 +42,15 @@ impl UserIndices {
             None => return None,
         };
         Some(UserIndex { index, of: Arc::clone(self) })
+    }
+
+    /// For objects that completions name by the device's number (CQE version 0), which the device may give to the next object as soon as
+    /// the kernel has destroyed one. Held while such an object is created and attached to its CQs, and while one is destroyed and detached.
+    ///
+    /// # Errors
+    /// [`LockError::Forked`] in a child of fork(2), if a thread of the parent had the lock.
+    pub(crate) fn numbers(&self) -> Result<MutexGuard<'_, ()>, LockError> {
+        self.numbers.lock()
     }
 }
 

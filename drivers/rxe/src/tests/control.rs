@@ -515,6 +515,19 @@ fn a_post_in_progress_ends_before_its_qp_is_destroyed() {
     });
 }
 
+/// Its handle may be that of another CQ, which would raise an event that nobody has requested.
+#[test]
+fn the_engine_of_a_destroyed_cq_arms_nothing() {
+    let t = Stage::new(FakeKernel::default());
+    let CqParts { cq, mut queue, .. } = t.cq;
+    queue.req_notify(false).unwrap();
+    assert_eq!(t.kernel.take_log().len(), 1);
+    cq.destroy().unwrap();
+    assert_eq!(t.kernel.take_log(), ["destroy cq"]);
+    assert_eq!(queue.req_notify(false), Err(PollError::Arm(Errno::EINVAL)));
+    assert_eq!((queue.poll_each(1, |_| ()), t.kernel.take_log().len()), (Ok(0), 0));
+}
+
 #[test]
 fn a_qp_that_the_kernel_does_not_destroy_takes_posts() {
     let t = Stage::new(FakeKernel::default());

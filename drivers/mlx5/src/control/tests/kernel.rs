@@ -2,6 +2,7 @@
 //! A simulated kernel that answers as the mlx5 driver does and records the commands.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
 use std::sync::{Arc, Mutex};
 use uverbs_core::Errno;
 use uverbs_core::kernel::{
@@ -51,6 +52,8 @@ pub(super) struct FakeKernel {
     /// The number of UAR objects that can be allocated.
     pub(super) uars_left: AtomicU32,
     pub(super) refuse_destroy: AtomicBool,
+    /// Objects are destroyed slowly, which the log has when it is done.
+    pub(super) slow_destroy: AtomicBool,
     pub(super) refuse_modify: AtomicBool,
     /// The answer to a resize has fewer entries than requested.
     pub(super) nonsense_resize: AtomicBool,
@@ -99,6 +102,7 @@ impl Default for FakeKernel {
             max_tso: 1 << 18,
             uars_left: AtomicU32::new(u32::MAX),
             refuse_destroy: AtomicBool::default(),
+            slow_destroy: AtomicBool::default(),
             refuse_modify: AtomicBool::default(),
             nonsense_resize: AtomicBool::default(),
             refuse_mmap: AtomicBool::default(),
@@ -118,6 +122,10 @@ impl Default for FakeKernel {
 impl FakeKernel {
     fn note(&self, what: impl Into<String>) {
         self.log.lock().unwrap().push(what.into());
+    }
+
+    pub(super) fn has_logged(&self, line: &str) -> bool {
+        self.log.lock().unwrap().iter().any(|logged| logged == line)
     }
 
     pub(super) fn take_log(&self) -> Vec<String> {
@@ -153,6 +161,10 @@ impl FakeKernel {
             return Err(Errno::EBUSY);
         }
         self.note(format!("destroy {what}"));
+        if self.slow_destroy.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(200));
+            self.note(format!("{what} destroyed"));
+        }
         Ok(())
     }
 
@@ -342,6 +354,9 @@ impl Script for FakeKernel {
             (UVERBS_OBJECT_QP, UVERBS_METHOD_QP_DESTROY) => return self.destroy("qp"),
             (UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_DESTROY) => return self.destroy("cq"),
             (UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_DESTROY) => return self.destroy("srq"),
+            (UVERBS_OBJECT_COUNTERS, UVERBS_METHOD_COUNTERS_CREATE) => {
+                assert!(c.new_handle(UVERBS_ATTR_CREATE_COUNTERS_HANDLE, self.handle().into()));
+            }
             (UVERBS_OBJECT_AH, UVERBS_METHOD_AH_DESTROY) => return self.destroy("ah"),
             other => panic!("unexpected command {other:?}"),
         }

@@ -3,6 +3,9 @@
 //! others.
 
 use super::*;
+use uverbs_core::attr::{CounterAttachAttr, CounterDescription, FlowAttr};
+use uverbs_core::control::counters;
+use uverbs_core::provider::PollError;
 
 /// The objects with queues, large enough that each ring has pages of its own.
 struct Objects {
@@ -79,7 +82,12 @@ fn the_memory_of_a_destroyed_object_stays_as_long_as_its_engine() {
     post_recv(&mut srq_queue);
     // SAFETY: the receive has no entries, so it names no memory.
     assert_eq!(unsafe { wq.queue.post(1, &[]) }, Err(PostError::BadState));
-    assert_eq!(cq_queue.poll_each(1, |_| ()), Ok(0));
+    stage.kernel.rung();
+    for _ in 0..2 {
+        assert_eq!(cq_queue.poll_each(1, |_| ()), Ok(0));
+        assert_eq!(cq_queue.req_notify(false), Err(PollError::Arm(Errno::EINVAL)));
+    }
+    assert!(stage.kernel.rung().is_empty(), "another CQ may have the number");
     drop((srq_queue, cq_queue, wq.queue, rc_queues, raw_queues));
     assert_eq!(Objects::are_mapped(&rings), [false; 6]);
 }
@@ -199,4 +207,53 @@ fn the_engine_of_another_object_is_refused() {
     let error = one.srq.modify(&mut two.queue, &init.attr, SrqAttrMask::LIMIT).unwrap_err();
     assert_eq!(error.to_string(), "modify_srq: invalid srq: the engine of another SRQ");
     two.srq.modify(&mut two.queue, &init.attr, SrqAttrMask::LIMIT).unwrap();
+}
+
+#[test]
+fn verbs_refuse_what_belongs_to_another_context() {
+    let (here, other) = (Stage::plain(), Stage::plain());
+    let qp = here.qp(QpType::RawPacket);
+    let xrcd = xrcd::open(other.mlx5.kernel(), None, false, false).unwrap();
+    let counters = counters::create(other.mlx5.kernel()).unwrap();
+    counters.attach(CounterAttachAttr::new(CounterDescription::PACKETS, 0)).unwrap();
+    let attr = WqInitAttr::new(5);
+    let create = WqCreate { pd: &other.pd, cq: &other.cq.cq, attr: &attr, user_handle: 0 };
+    let wq = other.mlx5.create_wq(&create).unwrap();
+    here.kernel.take_log();
+    other.kernel.take_log();
+    let ah = AhAttr::global(1, 3, "10.0.0.9".parse::<Gid>().unwrap());
+    let flow = FlowAttr::new(1);
+    let refusals = [
+        (here.mlx5.open_qp(&xrcd, 17, 0).map(drop), "open_qp: invalid xrcd: "),
+        (here.mlx5.create_ah(&other.pd, &ah).map(drop), "create_ah: invalid pd: "),
+        (qp.qp.create_flow(&flow, Some(&counters)).map(drop), "create_flow: invalid counters: "),
+        (
+            wq::create_rwq_ind_table(here.mlx5.kernel(), &[wq.wq.handle()], Uhw::none()).map(drop),
+            "create_rwq_ind_table: invalid ind_tbl: ",
+        ),
+    ];
+    for (refused, start) in refusals {
+        let text = refused.unwrap_err().to_string();
+        assert!(text.starts_with(&format!("{start}created from another context")), "{text}");
+    }
+    assert_eq!((here.kernel.take_log(), other.kernel.take_log()), (vec![], vec![]), "no command");
+}
+
+/// With CQE version 0 completions name a QP by its number, which the device may give to the next QP at once.
+#[test]
+fn no_qp_gets_the_number_of_one_whose_completions_are_not_removed() {
+    let kernel = FakeKernel::default();
+    kernel.context.lock().unwrap().cqe_version = 0;
+    let stage = Stage::new(kernel, &Options::default());
+    let old = stage.qp(QpType::Rc);
+    stage.kernel.slow_destroy.store(true, Relaxed);
+    std::thread::scope(|scope| {
+        let ended = scope.spawn(|| old.qp.destroy().map(drop).is_ok());
+        while !stage.kernel.has_logged("destroy qp") {
+            std::thread::yield_now();
+        }
+        stage.qp(QpType::Rc);
+        assert!(stage.kernel.has_logged("qp destroyed"));
+        assert!(ended.join().unwrap());
+    });
 }
