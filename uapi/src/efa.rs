@@ -4,8 +4,8 @@
 //! Facts from `<rdma/efa-abi.h>`, SPDX `(GPL-2.0 WITH Linux-syscall-note) OR BSD-2-Clause`. Objects of completion
 //! counters, which no released kernel has, are omitted.
 //!
-//! Newer kernels have appended fields to these structs. A kernel that is older than a field truncates a response, so the field is 0, and refuses a
-//! request with a value other than 0 in it.
+//! Newer kernels have appended fields to these structs. A kernel that is older than a field truncates a response, so the field is 0, and
+//! refuses a request with a value other than 0 in it.
 
 use crate::ids::UVERBS_ID_DRIVER_NS;
 use crate::layout::{abi_consts, abi_structs};

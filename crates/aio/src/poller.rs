@@ -340,9 +340,21 @@ impl<D: Driver> Poller<D> {
     pub(crate) fn sleep(&self, limit: Option<Duration>, wakes: &mut Vec<Waker>) -> Result<Readable, Errno> {
         #[cfg(feature = "counters")]
         self.counts.sleeps();
-        let readable = self.sleeper.wait(limit, wakes)?;
+        let readable = self.read_descriptors(limit, wakes)?;
         #[cfg(feature = "counters")]
         self.counts.slept(readable);
+        Ok(readable)
+    }
+
+    /// As [`sleep`](Self::sleep), without sleeping.
+    pub(crate) fn check(&self, wakes: &mut Vec<Waker>) -> Result<Readable, Errno> {
+        self.read_descriptors(Some(Duration::ZERO), wakes)
+    }
+
+    // codegen: words
+    #[inline]
+    fn read_descriptors(&self, limit: Option<Duration>, wakes: &mut Vec<Waker>) -> Result<Readable, Errno> {
+        let readable = self.sleeper.wait(limit, wakes)?;
         if readable.async_events {
             Hub::read(&self.hub, wakes);
         }

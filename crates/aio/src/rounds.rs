@@ -4,10 +4,11 @@
 use crate::error::Result;
 use crate::life::FORKED;
 use crate::poller::Poller;
-use crate::sleeper::Sleeper;
+use crate::sleeper::{Readable, Sleeper};
 use crate::wakeup::Who;
 use core::task::Waker;
 use core::time::Duration;
+use nix::errno::Errno;
 use uverbs::{Driver, PollError};
 use uverbs_core::wake::Wakes;
 
@@ -80,11 +81,11 @@ pub(crate) struct Rounds {
 pub(crate) enum Next {
     /// There were completions, or tasks to wake.
     Work,
-    /// As `Work`, and the descriptors were not read for long: calls [`Rounds::slept`] without sleeping.
+    /// As `Work`, and the descriptors were not read for long: calls [`Rounds::check`].
     Check,
     /// Nothing happened; polls again.
     Again,
-    /// Sleeps until a descriptor is readable, and then calls [`Rounds::slept`].
+    /// Sleeps until a descriptor is readable, and then calls `Rounds::slept`.
     Sleep,
 }
 
@@ -149,22 +150,36 @@ impl Rounds {
         Ok(if self.polls.is_multiple_of(BUSY_POLLS) { Next::Check } else { Next::Work })
     }
 
-    /// Reads the descriptors, after the sleep or as a sleep of at most `limit`.
+    /// Reads the descriptors after the sleep.
+    #[cfg(feature = "tokio")]
     #[inline]
     pub(crate) fn slept<D: Driver, L: Leader>(
         &mut self,
         poller: &Poller<D>,
         _: &L,
-        limit: Option<Duration>,
         wakes: &mut Wakes,
     ) -> Result<()> {
         if poller.sleeper().is_forked() {
             return Err(FORKED);
         }
-        self.sleep::<D, L>(poller, limit, wakes)
+        self.sleep::<D, L>(poller, Some(Duration::ZERO), wakes)
     }
 
-    /// As [`slept`](Self::slept), right after [`poll`](Self::poll) has returned [`Next::Sleep`]: it has found that this is no child of
+    /// Reads the descriptors without sleeping.
+    pub(crate) fn check<D: Driver, L: Leader>(
+        &mut self,
+        poller: &Poller<D>,
+        _: &L,
+        wakes: &mut Wakes,
+    ) -> Result<()> {
+        if poller.sleeper().is_forked() {
+            return Err(FORKED);
+        }
+        let readable = poller.check(wakes);
+        self.has_read::<D, L>(poller, readable, wakes)
+    }
+
+    /// Sleeps at most for `limit`, right after [`poll`](Self::poll) has returned [`Next::Sleep`]: it has found that this is no child of
     /// fork(2), and no code of the program has run since.
     #[inline]
     fn sleep<D: Driver, L: Leader>(
@@ -173,13 +188,24 @@ impl Rounds {
         limit: Option<Duration>,
         wakes: &mut Wakes,
     ) -> Result<()> {
-        let slept = poller.sleep(limit, wakes);
+        let readable = poller.sleep(limit, wakes);
+        self.has_read::<D, L>(poller, readable, wakes)
+    }
+
+    /// After the descriptors were read.
+    #[inline]
+    fn has_read<D: Driver, L: Leader>(
+        &mut self,
+        poller: &Poller<D>,
+        readable: Result<Readable, Errno>,
+        wakes: &mut Wakes,
+    ) -> Result<()> {
         poller.sleeper().cancel(L::WHO);
         wakes.wake();
         // What ended the sleep is polled first: the CQ is armed if that was the last.
         self.last = false;
         // If this leader polls no more, the channel stays readable for the next one.
-        self.event |= slept?.channel;
+        self.event |= readable?.channel;
         Ok(())
     }
 }
@@ -196,7 +222,7 @@ impl Rounds {
             match self.poll(poller, leader, wakes)? {
                 Next::Work => {}
                 Next::Again => core::hint::spin_loop(),
-                Next::Check => self.slept(poller, leader, Some(Duration::ZERO), wakes)?,
+                Next::Check => self.check(poller, leader, wakes)?,
                 Next::Sleep => self.sleep::<D, L>(poller, poller.sleeper().time_to_sleep(), wakes)?,
             }
             if leader.is_woken() {

@@ -244,7 +244,7 @@ impl<D: Driver> Station<D> {
                 Ok(Next::Again) => rounds.stop_spinning(),
                 Ok(next) => {
                     if next == Next::Check {
-                        self.slept(rounds, &Runtime, wakes);
+                        self.check(rounds, &Runtime, wakes);
                     }
                     // A future that was woken runs it next.
                     if !rounds.never_spins() && (sleeper.woke().load(Ordering::Relaxed) || self.call_one()) {
@@ -260,7 +260,14 @@ impl<D: Driver> Station<D> {
 
     /// Reads what has made the descriptor readable.
     fn slept(&self, rounds: &mut Rounds, leader: &impl Leader, wakes: &mut Wakes) {
-        if let Err(error) = rounds.slept(&self.poller, leader, Some(Duration::ZERO), wakes) {
+        if let Err(error) = rounds.slept(&self.poller, leader, wakes) {
+            uverbs::report!(error, {}, "dispatcher: {error}");
+        }
+    }
+
+    /// Reads the descriptors without a sleep.
+    fn check(&self, rounds: &mut Rounds, leader: &impl Leader, wakes: &mut Wakes) {
+        if let Err(error) = rounds.check(&self.poller, leader, wakes) {
             uverbs::report!(error, {}, "dispatcher: {error}");
         }
     }
@@ -277,7 +284,7 @@ impl<D: Driver> Station<D> {
             Ok(Next::Again) => Step::Spin,
             Ok(Next::Work) => Step::Work { sleeps_next: rounds.sleeps_next() },
             Ok(Next::Check) => {
-                self.slept(rounds, leader, wakes);
+                self.check(rounds, leader, wakes);
                 Step::Work { sleeps_next: false }
             }
             Err(error) => {

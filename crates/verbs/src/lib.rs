@@ -42,7 +42,7 @@
 //! # Features
 //! One for each driver, all on by default: `mlx5`, `rxe`, `siw`. [`AnyDriver`] and [`open()`] select one of those that the build has.
 //! `hca`: the software NIC of `uverbs-hca` as `uverbs::hca`, for tests and for programs that must run without a NIC. `counters`:
-//! [counters](crate::QpCounters) of posts and completions, `metrics`: their values for the facade of this name, `tracing`: events.
+//! counters (`QpCounters`) of posts and completions, `metrics`: their values for the facade of this name, `tracing`: events.
 //!
 //! # What is `unsafe`
 //! A post takes a [`Buf`] from a [`Pool`] of registered memory, and a poll of the [`Cq`] gives it back: a service needs no `unsafe`.

@@ -182,7 +182,8 @@ impl CqState {
         None
     }
 
-    /// Takes the next completion. Those of earlier QPs of a number are left out; as the device may write them without end, only as many as the rings have.
+    /// Takes the next completion. Those of earlier QPs of a number are left out; as the device may write them without end, only as many as
+    /// the rings have.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn take(&mut self) -> Result<Option<Completion>, PollError> {
         let mut left_out = 0;

@@ -79,7 +79,8 @@ impl Wqe {
 /// The send queue in memory of the device.
 ///
 /// # Invariant
-/// `mask + 1` is a power of two; from `first` on, as many entries of 64 or, if `wide`, 128 bytes are inside the mapping. `first` is aligned to 64.
+/// `mask + 1` is a power of two; from `first` on, as many entries of 64 or, if `wide`, 128 bytes are inside the mapping. `first` is aligned
+/// to 64.
 pub struct SendRing {
     first: NonNull<u64>,
     mask: u32,
@@ -146,7 +147,8 @@ impl fmt::Debug for SendRing {
     }
 }
 
-/// Copies the `nth` block of 64 bytes (0 or 1) by the widest stores that each machine has, so that it leaves the write-combining buffer as a whole.
+/// Copies the `nth` block of 64 bytes (0 or 1) by the widest stores that each machine has, so that it leaves the write-combining buffer as
+/// a whole.
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn copy_block(to: NonNull<u64>, wqe: &Wqe, nth: usize) {
     // Bounds-checked, and constant after inlining.
@@ -357,7 +359,8 @@ impl CqRing {
             return None;
         }
         let index = sub as usize * self.entries() as usize + (position & self.mask) as usize;
-        // SAFETY: the sub-CQ is less than their number, and the masked position less than the length of each, so it is an entry (invariant).
+        // SAFETY: the sub-CQ is less than their number, and the masked position less than the length of each, so it is an entry
+        // (invariant).
         let entry = unsafe { self.first.add(index * CQE_WORDS) };
         // SAFETY: aligned words of the entry, which are used by atomics only; the mapping is alive.
         let entry = unsafe { entry.cast::<[AtomicU64; CQE_WORDS]>().as_ref() };

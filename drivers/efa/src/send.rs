@@ -2,8 +2,8 @@
 //! The send queue, and its typed face: batches.
 //!
 //! The queue of the device takes entries in order, and may read one as soon as it is written. So a batch is written to private memory, and
-//! copied to the device as a whole; a single request, and one of a list, which posts what is before an error, is made on the stack ([`Direct`]). At most [`SendConfig::max_batch`] entries are copied before the
-//! doorbell.
+//! copied to the device as a whole; a single request, and one of a list, which posts what is before an error, is made on the stack
+//! ([`Direct`]). At most [`SendConfig::max_batch`] entries are copied before the doorbell.
 #![expect(unsafe_code)]
 // UNSAFETY: implements the core's posting traits, whose `unsafe fn` have a contract about the memory that WRs name. The encoder
 // does not access that memory, so this module has no unsafe operation.

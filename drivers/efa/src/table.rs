@@ -88,8 +88,8 @@ impl Table {
         self.end.store(self.capacity, Ordering::Release);
     }
 
-    /// Empties the table, whose numbers have another generation from now on. Positions begin with 0 again. For control calls that have stopped poster
-    /// and poller.
+    /// Empties the table, whose numbers have another generation from now on. Positions begin with 0 again. For control calls that have
+    /// stopped poster and poller.
     pub(crate) fn reset(&self) {
         let next = (self.generation.load(Ordering::Relaxed) + self.mask + 1) & 0xffff;
         self.generation.store(next, Ordering::Relaxed);

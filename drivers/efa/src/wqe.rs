@@ -250,8 +250,8 @@ impl Wqe {
     }
 }
 
-/// The descriptor of a receive's buffer as words. The device has no longer buffer than 65535 bytes: of a longer one it uses the first of them,
-/// as with libefa; no message is longer.
+/// The descriptor of a receive's buffer as words. The device has no longer buffer than 65535 bytes: of a longer one it uses the first of
+/// them, as with libefa; no message is longer.
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn recv_desc(number: u16, sge: &Sge, is_first: bool, is_last: bool) -> [u64; 2] {
     let length = sge.length.min(u16::MAX.into());

@@ -42,6 +42,26 @@ fn a_dispatcher_counts_polls_completions_and_sleeps() {
     assert!(end.dispatcher.counters().unwrap().sleeps > now.sleeps);
 }
 
+/// A dispatcher that always has something to do reads its descriptors now and then, which is no sleep.
+#[cfg(feature = "counters")]
+#[test]
+fn a_busy_dispatcher_counts_no_sleeps() {
+    use crate::bed::End;
+    use core::task::Poll;
+    use uverbs_hca::Hca;
+
+    let end = End::new(Hca::new(), false);
+    let (before, mut turns) = (end.dispatcher.counters().unwrap(), 0);
+    end.dispatcher.block_on(core::future::poll_fn(|cx| {
+        turns += 1;
+        cx.waker().wake_by_ref();
+        if turns < 5000 { Poll::Pending } else { Poll::Ready(()) }
+    }));
+    let now = end.dispatcher.counters().unwrap();
+    assert!(now.polls > before.polls, "{now:?}");
+    assert_eq!(now.sleeps, before.sleeps);
+}
+
 #[cfg(feature = "tracing")]
 #[test]
 fn reconnects_and_errors_are_reported_with_the_qp() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Transfers of many blocks over several NICs, as programs that move KV caches between machines make them; the loss of a NIC does not end
-//! one.
+//! Transfers of many blocks over several NICs, as programs that move KV caches between machines make them. They continue after the loss
+//! of a NIC.
 //!
 //! A batch is some hundred blocks. Each NIC has several QPs, the *lanes*. The receiver opens an area of its memory to a lane, and sends the
 //! lane a [`Grant`](proto::Grant) with the key. The sender fills one buffer with the next batch, shares it, WRITEs all its blocks with one

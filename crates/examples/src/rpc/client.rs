@@ -30,9 +30,9 @@ pub struct Config {
     pub clients: u32,
     /// The most calls that a client has outstanding. The server may grant fewer.
     pub credits: u16,
-    /// The client asks the server for a sign of life when it has heard nothing for this time.
+    /// The client sends a ping when it has received nothing for this time.
     pub quiet: Duration,
-    /// The connection has ended when the client has heard nothing for this time.
+    /// The connection has ended when the client has received nothing for this time.
     pub dead: Duration,
 }
 
@@ -175,7 +175,7 @@ impl Connection {
         Ok(answer.call == PING)
     }
 
-    /// Asks the server for a sign of life.
+    /// Sends a ping, which the server answers at once.
     fn ping(&self) {
         let qp = self.qp.clone();
         tokio::spawn(async move {

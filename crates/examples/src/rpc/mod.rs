@@ -13,8 +13,8 @@
 //! - **Memory.** The server has one shared receive queue, and buffers for the credits of all clients; nothing grows with the number of
 //!   calls.
 //! - **Failures.** Calls in flight end with [`CallError::Lost`] when the connection ends: the peer has disconnected, a request was not
-//!   acknowledged, or nothing was heard for some time, which [`Kind::Ping`](wire::Kind::Ping) finds out. If the own device was removed,
-//!   calls end with [`CallError::Ended`].
+//!   acknowledged, or nothing was received for some time, not even the answer to a [`Kind::Ping`](wire::Kind::Ping). If the client's
+//!   device was removed, calls end with [`CallError::Ended`].
 //!
 //! | module | contents |
 //! |---|---|

@@ -25,7 +25,7 @@ pub struct Config {
     pub clients: u32,
     /// The most calls that a client may have outstanding.
     pub credits: u16,
-    /// A client that says nothing for this time has gone.
+    /// A client that sends nothing for this time is disconnected.
     pub idle: Duration,
     /// How long the calls that are executed at the end of the server may take.
     pub drain: Duration,

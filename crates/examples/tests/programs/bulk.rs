@@ -158,7 +158,7 @@ fn the_other_nic_takes_over() {
 
 /// The process of a NIC's context is gone, so nothing answers; this side finds out by its timers.
 #[test]
-fn a_nic_that_dies_without_a_word_is_replaced() {
+fn a_nic_that_ends_without_a_notice_is_replaced() {
     for victim in [0, 3] {
         let bed = Bed::new(victim as u64);
         let (sent, received) = bed.both(Way::default(), LONG, Kind::Windows, move |hcas| {

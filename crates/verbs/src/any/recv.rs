@@ -205,7 +205,8 @@ mod tests {
     fn a_receive_has_all_its_entries_or_fails() {
         let sges = [WqeSge::new(0x1000, 64, 1).unwrap(); 34];
         let mut converting = 0;
-        for (mut queue, converts) in drivers!(of_each_driver()) {
+        let queues = drivers!(of_each_driver());
+        for (mut queue, converts) in queues {
             let mut batch = queue.batch();
             // SAFETY: no device accesses the memory.
             unsafe { batch.push(1, &sges[..2]) };

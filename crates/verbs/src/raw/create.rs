@@ -183,7 +183,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
     /// Creates it, in state RESET.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for sizes above the device's limits, or parts of another context;
+    /// [`Error::Invalid`] for sizes above the device's limits, or parts of another context;
     /// `Unsupported` for a type, an operation or a flag that the device does not have; otherwise the kernel's error,
     /// such as `ENOMEM`.
     pub fn create(self) -> Result<Qp<T, L, D>>

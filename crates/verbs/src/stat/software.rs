@@ -2,8 +2,9 @@
 //! The values of software NICs: of this process, and of a program `uverbs-hca`.
 
 use super::{Counters, DeviceSample, PortSample, QpSample, Sample};
+use crate::connect::WithDeadline;
 use core::time::Duration;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use uverbs_core::errno::Errno;
@@ -11,8 +12,8 @@ use uverbs_core::error::{Error, Result};
 use uverbs_hca::front::QpKind;
 use uverbs_hca::{Hca, QpStat, Stat};
 
-/// The time in which the program must answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The time limit of an answer.
+const LIMIT: Duration = Duration::from_secs(2);
 /// Bytes of an answer at most, and devices.
 const MAX_ANSWER: u64 = 16 << 20;
 const MAX_DEVICES: usize = 256;
@@ -35,18 +36,21 @@ impl Sample {
     pub fn add_control(&mut self, path: &Path) -> Result<()> {
         let failed = |verb| {
             move |error: std::io::Error| {
-                let errno = Errno::from_raw(error.raw_os_error().unwrap_or(nix::libc::EIO));
+                let errno = match error.raw_os_error() {
+                    Some(errno) => Errno::from_raw(errno),
+                    None if error.kind() == ErrorKind::TimedOut => Errno::ETIMEDOUT,
+                    None => Errno::EIO,
+                };
                 Error::os(verb, format!("control socket {}", path.display()), errno)
             }
         };
-        let mut stream = UnixStream::connect(path).map_err(failed("connect"))?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(failed("setsockopt"))?;
-        stream.set_write_timeout(Some(PATIENCE)).map_err(failed("setsockopt"))?;
-        let mut answers = BufReader::new(stream.try_clone().map_err(failed("dup"))?);
+        let stream = UnixStream::connect(path).map_err(failed("connect"))?;
         for number in 0..MAX_DEVICES {
-            writeln!(stream, "stat {number}").map_err(failed("write"))?;
+            // The limit is that of the whole answer, not of a read.
+            let mut limited = WithDeadline::new(&stream, LIMIT);
+            limited.write_all(format!("stat {number}\n").as_bytes()).map_err(failed("write"))?;
             let mut answer = String::new();
-            answers.by_ref().take(MAX_ANSWER).read_line(&mut answer).map_err(failed("read"))?;
+            BufReader::new(limited.take(MAX_ANSWER)).read_line(&mut answer).map_err(failed("read"))?;
             // The answer for a number without a device is an error, and ends the list.
             if number > 0 && answer.starts_with("error ") {
                 return Ok(());
@@ -205,6 +209,27 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control");
         let _listener = UnixListener::bind(&path).unwrap();
-        assert_eq!(Sample::empty().add_control(&path).unwrap_err().errno(), Errno::EAGAIN);
+        assert_eq!(Sample::empty().add_control(&path).unwrap_err().errno(), Errno::ETIMEDOUT);
+    }
+
+    #[test]
+    fn an_answer_without_an_end_has_a_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control");
+        let listener = UnixListener::bind(&path).unwrap();
+        let program = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            // At most as long as a test may take.
+            for _ in 0..600 {
+                if stream.write_all(b"x").is_err() {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let begin = std::time::Instant::now();
+        assert_eq!(Sample::empty().add_control(&path).unwrap_err().errno(), Errno::ETIMEDOUT);
+        assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+        program.join().unwrap();
     }
 }

@@ -151,7 +151,9 @@ fn posters_and_pollers_end_while_the_device_goes() {
                     assert!(begin.elapsed() < Duration::from_secs(30), "the poll goes on");
                 }
             });
+            let begin = Instant::now();
             while !begun.load(Ordering::Relaxed) {
+                assert!(begin.elapsed() < Duration::from_secs(30), "nothing is posted");
                 thread::yield_now();
             }
             thread::sleep(Duration::from_millis(5));

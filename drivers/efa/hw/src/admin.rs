@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Entries of the admin queue, its completion queue, the queue of asynchronous events, and event queues.
 //!
-//! The kernel's driver owns these queues. An entry is valid if its phase is that of the consumer's round through the ring; the phase of the first
-//! round is 1. Facts from `efa_admin_defs.h`, `efa_common_defs.h` and, if named, `efa_verbs.c` of the kernel's
+//! The kernel's driver owns these queues. An entry is valid if its phase is that of the consumer's round through the ring; the phase of the
+//! first round is 1. Facts from `efa_admin_defs.h`, `efa_common_defs.h` and, if named, `efa_verbs.c` of the kernel's
 //! `drivers/infiniband/hw/efa`.
 
 use uverbs_uapi::layout::{abi_consts, abi_structs};

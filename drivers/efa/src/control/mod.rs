@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The context, and the control calls.
 //!
-//! The kernel allocates the queues and returns offsets for mmap(2). Facts from `efa_verbs.c` of the kernel's `drivers/infiniband/hw/efa`, and
-//! `efa.c` and `verbs.c` of rdma-core's `providers/efa`.
+//! The kernel allocates the queues and returns offsets for mmap(2). Facts from `efa_verbs.c` of the kernel's `drivers/infiniband/hw/efa`,
+//! and `efa.c` and `verbs.c` of rdma-core's `providers/efa`.
 #![expect(unsafe_code)]
 // UNSAFETY: the private input of commands may contain addresses; the inputs here contain none.
 

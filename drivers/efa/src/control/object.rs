@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The objects: their verbs, and the order between the kernel and the queues. The memory of the queues is the kernel's or the device's, which
-//! keeps it as long as the object, so a mapping may be removed before.
+//! The objects: their verbs, and the order between the kernel and the queues. The memory of the queues is the kernel's or the device's,
+//! which keeps it as long as the object, so a mapping may be removed before.
 #![expect(unsafe_code)]
 // UNSAFETY: the verbs of handles have contracts.
 
@@ -143,8 +143,8 @@ impl QpObject for Qp {
     }
 }
 
-/// The error of a transition. Core has no table for the driver's type; SRD has the transitions of UD, and the retries of a message that found no
-/// receive (`srd_qp_state_table` in `efa_verbs.c`).
+/// The error of a transition. Core has no table for the driver's type; SRD has the transitions of UD, and the retries of a message that
+/// found no receive (`srd_qp_state_table` in `efa_verbs.c`).
 fn explain(handle: &QpHandle, from: QpState, to: QpState, mask: QpAttrMask, error: Error) -> Error {
     if handle.qp_type() != QpType::Driver || !matches!(error, Error::Invalid { field: "attr_mask", .. }) {
         return error;

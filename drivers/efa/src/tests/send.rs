@@ -245,8 +245,8 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Posts on every interface, drops some, and completes in any order: entries, phases and doorbells are those that a device expects over many
-    /// rounds, and each completion has the `wr_id` of its request.
+    /// Posts on every interface, drops some, and completes in any order: entries, phases and doorbells are those that a device expects over
+    /// many rounds, and each completion has the `wr_id` of its request.
     #[test]
     fn requests_survive_wraps_and_completions_in_any_order(wide: bool, steps in prop::collection::vec(step(), 1..120)) {
         let shape = Shape { sends: 4, wide, cqes: 4, ..Shape::default() };
