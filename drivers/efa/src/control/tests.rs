@@ -11,8 +11,8 @@ use uverbs_core::attr::*;
 use uverbs_core::control::*;
 use uverbs_core::kernel::{DoorbellPage, Kernel, Mapping, Protection, RawCommand};
 use uverbs_core::provider::{
-    CqParts, Dest, Driver, Object as _, Op, PostError, QpCreate, QpObject as _, QpParts, SendQueue as _, To,
-    Wr,
+    CompletionQueue as _, CqParts, Dest, Driver, Object as _, Op, PollError, PostError, QpCreate,
+    QpObject as _, QpParts, SendQueue as _, To, Wr,
 };
 use uverbs_core::{Errno, Error};
 use uverbs_testkit::kernel::{Script, Scripted};
