@@ -81,11 +81,11 @@ pub(crate) struct Rounds {
 pub(crate) enum Next {
     /// There were completions, or tasks to wake.
     Work,
-    /// As `Work`, and the descriptors were not read for long: calls [`Rounds::check`].
+    /// As `Work`, and the descriptors were not read for long: calls [`Rounds::read`].
     Check,
     /// Nothing happened; polls again.
     Again,
-    /// Sleeps until a descriptor is readable, and then calls `Rounds::slept`.
+    /// Sleeps until a descriptor is readable, and then calls [`Rounds::read`].
     Sleep,
 }
 
@@ -150,32 +150,20 @@ impl Rounds {
         Ok(if self.polls.is_multiple_of(BUSY_POLLS) { Next::Check } else { Next::Work })
     }
 
-    /// Reads the descriptors after the sleep.
-    #[cfg(feature = "tokio")]
+    /// Reads the descriptors without waiting: after a sleep, or because they were not read for long.
     #[inline]
-    pub(crate) fn slept<D: Driver, L: Leader>(
+    pub(crate) fn read<D: Driver, L: Leader>(
         &mut self,
         poller: &Poller<D>,
         _: &L,
+        after_sleep: bool,
         wakes: &mut Wakes,
     ) -> Result<()> {
         if poller.sleeper().is_forked() {
             return Err(FORKED);
         }
-        self.sleep::<D, L>(poller, Some(Duration::ZERO), wakes)
-    }
-
-    /// Reads the descriptors without sleeping.
-    pub(crate) fn check<D: Driver, L: Leader>(
-        &mut self,
-        poller: &Poller<D>,
-        _: &L,
-        wakes: &mut Wakes,
-    ) -> Result<()> {
-        if poller.sleeper().is_forked() {
-            return Err(FORKED);
-        }
-        let readable = poller.check(wakes);
+        let readable =
+            if after_sleep { poller.sleep(Some(Duration::ZERO), wakes) } else { poller.check(wakes) };
         self.has_read::<D, L>(poller, readable, wakes)
     }
 
@@ -222,7 +210,7 @@ impl Rounds {
             match self.poll(poller, leader, wakes)? {
                 Next::Work => {}
                 Next::Again => core::hint::spin_loop(),
-                Next::Check => self.check(poller, leader, wakes)?,
+                Next::Check => self.read(poller, leader, false, wakes)?,
                 Next::Sleep => self.sleep::<D, L>(poller, poller.sleeper().time_to_sleep(), wakes)?,
             }
             if leader.is_woken() {

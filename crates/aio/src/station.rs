@@ -218,7 +218,7 @@ impl<D: Driver> Station<D> {
                 Poll::Pending => return,
                 Poll::Ready(Ok(())) if takes => {
                     let (rounds, wakes) = &mut *lock(&self.work);
-                    self.slept(rounds, &Runtime, wakes);
+                    self.read_descriptors(rounds, &Runtime, true, wakes);
                 }
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => {
@@ -244,7 +244,7 @@ impl<D: Driver> Station<D> {
                 Ok(Next::Again) => rounds.stop_spinning(),
                 Ok(next) => {
                     if next == Next::Check {
-                        self.check(rounds, &Runtime, wakes);
+                        self.read_descriptors(rounds, &Runtime, false, wakes);
                     }
                     // A future that was woken runs it next.
                     if !rounds.never_spins() && (sleeper.woke().load(Ordering::Relaxed) || self.call_one()) {
@@ -258,16 +258,15 @@ impl<D: Driver> Station<D> {
         sleeper.raise();
     }
 
-    /// Reads what has made the descriptor readable.
-    fn slept(&self, rounds: &mut Rounds, leader: &impl Leader, wakes: &mut Wakes) {
-        if let Err(error) = rounds.slept(&self.poller, leader, wakes) {
-            uverbs::report!(error, {}, "dispatcher: {error}");
-        }
-    }
-
-    /// Reads the descriptors without a sleep.
-    fn check(&self, rounds: &mut Rounds, leader: &impl Leader, wakes: &mut Wakes) {
-        if let Err(error) = rounds.check(&self.poller, leader, wakes) {
+    /// Reads what has made the descriptor readable. See [`Rounds::read`].
+    fn read_descriptors(
+        &self,
+        rounds: &mut Rounds,
+        leader: &impl Leader,
+        after_sleep: bool,
+        wakes: &mut Wakes,
+    ) {
+        if let Err(error) = rounds.read(&self.poller, leader, after_sleep, wakes) {
             uverbs::report!(error, {}, "dispatcher: {error}");
         }
     }
@@ -284,7 +283,7 @@ impl<D: Driver> Station<D> {
             Ok(Next::Again) => Step::Spin,
             Ok(Next::Work) => Step::Work { sleeps_next: rounds.sleeps_next() },
             Ok(Next::Check) => {
-                self.check(rounds, leader, wakes);
+                self.read_descriptors(rounds, leader, false, wakes);
                 Step::Work { sleeps_next: false }
             }
             Err(error) => {
