@@ -180,16 +180,18 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
         self
     }
 
-    /// Creates it, in state RESET.
+    /// Creates it, in state RESET. Its send queue has room for at least one work request, also if `max_send_wr` is 0.
     ///
     /// # Errors
     /// [`Error::Invalid`] for sizes above the device's limits, or parts of another context;
     /// `Unsupported` for a type, an operation or a flag that the device does not have; otherwise the kernel's error,
     /// such as `ENOMEM`.
-    pub fn create(self) -> Result<Qp<T, L, D>>
+    pub fn create(mut self) -> Result<Qp<T, L, D>>
     where
         T: Sends,
     {
+        let sends = &mut self.attr.cap.max_send_wr;
+        *sends = (*sends).max(1);
         let (inner, send, recv) = self.create_inner()?;
         let send = send.ok_or_else(|| Error::unsupported("create_qp", "the driver made no send queue"))?;
         Ok(Qp {

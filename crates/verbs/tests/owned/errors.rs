@@ -278,6 +278,20 @@ fn a_scope_passes_the_error_on() {
 }
 
 /// The queues of a QP have one shape in both faces: `sq` is the queue, `rq` is a `Result`, and with locks `&self` is enough.
+/// A QP that only receives: mlx5 makes no send queue of 0 work requests, and the type of a QP says that it has one.
+#[test]
+fn a_qp_for_receives_only_has_a_send_queue_of_one_request() {
+    let end = End::new(Fabric::deterministic(5).device("hca0").build());
+    let cq = end.context.create_cq(8, None).unwrap();
+    let one = end.pd.qp::<Rc>().cq(&end.cq).depth(0, 4).create().unwrap();
+    let raw: RawQp<Rc, _, Mlx5> =
+        end.pd.raw_qp::<Rc>().cq(&cq).cap(uverbs::attr::QpCap::new(0, 4)).create().unwrap();
+    let unset: RawQp<Rc, _, Mlx5> = end.pd.raw_qp::<Rc>().cq(&cq).create().unwrap();
+    for cap in [one.control().cap(), raw.control.cap(), unset.control.cap()] {
+        assert!(cap.max_send_wr >= 1, "{cap:?}");
+    }
+}
+
 #[test]
 fn the_queues_of_a_qp_have_one_shape() {
     let end = End::new(Fabric::deterministic(5).device("hca0").build());
