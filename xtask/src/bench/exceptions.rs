@@ -287,7 +287,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["post 10000 QPs", "post 1024 QPs", "post 64 QPs"],
         batches: ONE,
-        share: 0.52,
+        share: 0.54,
         reason: RING,
     },
     Exception {
@@ -327,7 +327,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["event"],
         batches: ONE,
-        share: 1.57,
+        share: 1.64,
         reason: EVENT,
     },
 ];
