@@ -327,7 +327,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["event"],
         batches: ONE,
-        share: 1.64,
+        share: 1.67,
         reason: EVENT,
     },
 ];
