@@ -137,7 +137,7 @@ fn loom() -> Result<()> {
         let mut cmd = cargo::cargo(&["test", "--package", package, "--lib", "loom"]);
         // Other flags produce other artifacts; a separate folder keeps those of normal builds.
         cmd.env("RUSTFLAGS", "--cfg loom").env_remove("CARGO_ENCODED_RUSTFLAGS");
-        // loom's threads have small stacks, which the frames of a build without optimisation overflow.
+        // loom's threads have small stacks, which the frames of a build with less optimisation overflow.
         cmd.env("CARGO_PROFILE_DEV_OPT_LEVEL", "2");
         cmd.arg("--target-dir").arg(repo_root().join("target/loom"));
         run::inherit(&mut cmd)?;
