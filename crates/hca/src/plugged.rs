@@ -140,7 +140,7 @@ impl<F> Plugged<F> {
 
 impl<F: Front> Plugged<F> {
     /// Calls `f` with the device, its front and its port, and then processes due packets and timers. `None` is a device
-    /// not exist or has another front, which no `Plugged` of a [`DeviceBuilder`](crate::DeviceBuilder) is.
+    /// that does not exist or has another front, which no `Plugged` of a [`DeviceBuilder`](crate::DeviceBuilder) is.
     pub fn enter<R>(&self, f: impl FnOnce(&mut Device, &mut F, &mut Port<'_>) -> R) -> Option<R> {
         self.fabric.enter(|world| {
             let (Station { device, front }, mut port) = world.device(self.index)?;
