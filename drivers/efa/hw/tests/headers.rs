@@ -2,7 +2,7 @@
 //! Compares the structs and constants of the crate with the headers of the kernel's driver and of rdma-core's provider.
 //!
 //! The test generates a C program from the list that the crate's macros emit. The program asserts every size, offset and value at compile
-//! time, so a difference is a compile error that names the item. No package has these headers: the environment variable
+//! time, so a difference is a compile error that names the item. No package installs these headers: the environment variable
 //! `UVERBS_EFA_HEADERS` is a directory with copies of them, and without it the test says so and only checks the list.
 
 use core::fmt::Write as _;
