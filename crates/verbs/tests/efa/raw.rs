@@ -167,15 +167,16 @@ fn builders<D: Driver>() {
     {
         let mut qp = a.qp.send.qp_ex().unwrap();
         (qp.wr_id, qp.wr_flags) = (7, SendFlags::SIGNALED.bits());
-        // SAFETY: one thread; the address handle lives during the session; the region lives until the completion, and is accessed by
-        // copies.
-        unsafe {
-            qp.wr_start();
-            qp.wr_rdma_read(remote.1, remote.0);
-            qp.wr_set_ud_addr(to_b.as_raw(), b.here.qp_num, QKEY);
-            qp.wr_set_sge(lkey, addr, 6);
-            qp.wr_complete().unwrap();
-        }
+        // SAFETY: one thread uses the queue.
+        unsafe { qp.wr_start() };
+        // SAFETY: inside the session.
+        unsafe { qp.wr_rdma_read(remote.1, remote.0) };
+        // SAFETY: inside the session; the handle is one of this driver, and lives during the call.
+        unsafe { qp.wr_set_ud_addr(to_b.as_raw(), b.here.qp_num, QKEY) };
+        // SAFETY: inside the session; the region lives until the completion, and is accessed by copies.
+        unsafe { qp.wr_set_sge(lkey, addr, 6) };
+        // SAFETY: inside the session.
+        unsafe { qp.wr_complete() }.unwrap();
     }
     assert_eq!((a.poll().wr_id, a.bytes(0)), (7, *b"theirs"));
 }
