@@ -97,8 +97,7 @@ fn drivers() -> Result<Vec<String>> {
     Ok(names.iter().filter_map(|name| name.as_str()).map(str::to_owned).collect())
 }
 
-/// The sets of drivers without which a program may build: none, each one, each two. With three drivers, only the set of all is left
-/// out, which the other checks have.
+/// Sets of drivers with which a program may build: none, each one, each two. The other checks have the set of all.
 fn sets_of(drivers: &[String]) -> Vec<String> {
     let mut sets = vec![String::new()];
     for (i, one) in drivers.iter().enumerate() {

@@ -32,7 +32,7 @@ use uverbs_core::control::slab::Slab;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::{Driver, PostError, QueueError, QueueKind as Name};
 use uverbs_core::sync::ProcessMutex;
-use uverbs_core::sync::in_flight::{InFlight, STEP};
+use uverbs_core::sync::in_flight::{InFlight, STEP, Vacant};
 use uverbs_core::wc::WcError;
 #[cfg(feature = "tracing")]
 use uverbs_core::wc::{WcStatus, WorkCompletion};
@@ -56,7 +56,9 @@ impl<D: Driver> Entry<D> {
 pub(crate) struct Flight<D: Driver> {
     /// Its key is the queue's part of a `wr_id`, its tag the protection domain, see [`domain_of`](super::pool::domain_of).
     pub(super) slab: InFlight<Entry<D>>,
-    /// Of sends: the count of the first that is not known to be complete. The poller of their CQ keeps it here while it polls
+    /// Whether its work requests complete in the order of the posts, so that a completion is also that of those before.
+    pub(super) in_order: bool,
+    /// Of sends in order: the count of the first that is not known to be complete. The poller of their CQ keeps it here while it polls
     /// other queues. A hint: any value is sound.
     pub(super) expected: AtomicU32,
     /// The first reason why a work request of the open batch was refused. Only the poster uses it.
@@ -163,7 +165,7 @@ const fn key_of(id: u64, receives: bool) -> u32 {
     if receives { key | RECEIVES } else { key & !RECEIVES }
 }
 
-/// Whether a `wr_id` is that of a receive. Sends complete in order: a completion is also that of the work requests before it.
+/// Whether a `wr_id` is that of a receive.
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) const fn is_receive(wr_id: u64) -> bool {
     wr_id & (RECEIVES as u64) << 32 != 0
@@ -196,11 +198,13 @@ impl<D: Driver> Flight<D> {
         number: u32,
         depth: u32,
     ) -> Result<Arc<Self>> {
+        let in_order = matches!(kind, QueueKind::Send { .. }) && context.driver().completes_in_order();
+        // What completes in any order has twice the slots, so that few posts have to skip one.
+        let twice = depth.saturating_mul(2);
         let (receives, cq, slots) = match kind {
-            QueueKind::Send { cq } => (false, Some(cq), depth),
+            QueueKind::Send { cq } => (false, Some(cq), if in_order { depth } else { twice }),
             QueueKind::Recv { cq } => (true, Some(cq), depth),
-            // Receives of an SRQ complete in any order. With twice the slots, few posts have to skip one.
-            QueueKind::Srq => (true, None, depth.saturating_mul(2)),
+            QueueKind::Srq => (true, None, twice),
         };
         let forked = |_| Error::os("create", "owned queue in a child of fork", Errno::ESTALE);
         let mut queues = context.flights().queues.lock().map_err(forked)?;
@@ -219,6 +223,7 @@ impl<D: Driver> Flight<D> {
         let (last_error, counts) = (Mutex::default(), Counts::default());
         let flight = Arc::new(Self {
             slab,
+            in_order,
             expected,
             refused,
             id,
@@ -242,6 +247,7 @@ impl<D: Driver> Flight<D> {
         let label = Label::new(Name::Unnamed, 0, 0);
         Arc::new(Self {
             slab,
+            in_order: false,
             expected,
             refused,
             id: u64::MAX,
@@ -261,10 +267,31 @@ impl<D: Driver> Flight<D> {
         self.slab.next_count()
     }
 
-    /// The work requests that were put into the slab of a send queue since the count was `first`.
+    /// The work requests that were put into the slab of a send queue since the count was `first`, and the slots that were skipped.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn posted_since(&self, first: u32) -> u32 {
         self.slab.next_count().wrapping_sub(first) / STEP
+    }
+
+    /// The slots that an open batch has skipped, which began at the count `first`. Only the counters use it.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(super) fn skipped_since(&self, first: u32) -> u32 {
+        if cfg!(not(feature = "counters")) || self.in_order { 0 } else { self.slab.skipped_since(first) }
+    }
+
+    /// A slot for the poster, which has found that the next one is not free: another one, if the queue completes in any order.
+    ///
+    /// # Safety
+    /// As [`InFlight::vacant`].
+    #[cold]
+    #[inline(never)]
+    pub(super) unsafe fn another_slot(&self, tag: u64) -> Option<Vacant<'_, Entry<D>>> {
+        // SAFETY: the contract of this function.
+        if self.in_order || unsafe { !self.slab.skip() } {
+            return None;
+        }
+        // SAFETY: as above.
+        unsafe { self.slab.vacant(tag) }
     }
 
     /// Refuses a work request of the open batch, which would have owned `held`.

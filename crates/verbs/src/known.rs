@@ -10,7 +10,7 @@
 
 use crate::context::ContextInner;
 use crate::count::CqCounts;
-use crate::flight::{Entry, Flight, INDEX_MASK, is_receive};
+use crate::flight::{Entry, Flight, INDEX_MASK};
 use crate::held::{Value, contain};
 use core::mem;
 use core::sync::atomic::Ordering;
@@ -104,7 +104,8 @@ pub(super) struct Known<D: Driver> {
     expected: u32,
     queues: Places<D>,
     aside: Aside<D>,
-    /// The entries of the sends before that of the last claim, which are complete, too. There is room for those of the current queue.
+    /// The entries of the sends before that of the last claim, which are complete, too. There is room for those of the current queue, if
+    /// it completes in order.
     earlier: Vec<Entry<D>>,
     context: Arc<ContextInner<D>>,
     cq: u64,
@@ -217,14 +218,17 @@ impl<D: Driver> Known<D> {
         Claim::Entry(entry)
     }
 
-    /// A send of the current queue is complete, so those before it are complete, too: takes their entries.
+    /// A send of the current queue is complete, so those before it are complete, too, if the queue completes in order: takes their
+    /// entries.
     ///
     /// With the ABI of C, no panic can leave it, so a poll need not be prepared for one.
     #[cold]
     #[inline(never)]
     extern "C" fn claim_earlier(&mut self, wr_id: u64) {
         let Self { current, expected, earlier, .. } = self;
-        current.slab.take_range(*expected, wr_id, |entry| earlier.push(entry));
+        if current.in_order {
+            current.slab.take_range(*expected, wr_id, |entry| earlier.push(entry));
+        }
         *expected = (wr_id as u32).wrapping_add(STEP);
     }
 
@@ -347,7 +351,7 @@ impl<D: Driver> Known<D> {
         self.queues.sweep(has_ended);
         self.queues.add(index);
         // Each send of the queue can be an earlier one.
-        if !is_receive(u64::from(key) << 32) {
+        if found.in_order {
             self.earlier.reserve(found.slab.capacity());
         }
         Some(found)
@@ -358,7 +362,7 @@ impl<D: Driver> Known<D> {
 mod tests {
     use super::*;
     use crate::Context;
-    use crate::flight::QueueKind;
+    use crate::flight::{QueueKind, is_receive};
     use crate::pool::NO_DOMAIN;
     use crate::{Pool, Private};
     use uverbs_hca::Hca;

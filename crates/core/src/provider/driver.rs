@@ -15,7 +15,7 @@ use super::parts::{
 use super::recv::RecvQueue;
 use super::send::WrBuilder;
 use super::wire::{WireRemote, WireSge};
-use crate::attr::{AccessFlags, AhAttr, CqInitAttr, DeviceAttr};
+use crate::attr::{AccessFlags, AhAttr, CqInitAttr, DeviceAttr, DriverQp};
 use crate::control::{
     self, AhHandle, CompChannelHandle, ContextInfo, CoreSupport, MrHandle, MrRange, PdHandle, XrcdHandle,
 };
@@ -99,6 +99,22 @@ pub trait Driver: Import + Send + Sync + core::fmt::Debug + 'static {
 
     /// The kernel port of the context.
     fn kernel(&self) -> &Arc<dyn Kernel>;
+
+    /// [`NAME`](Self::NAME), of the driver that the device has.
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    /// What its QPs of type [`QpType::Driver`](crate::attr::QpType) are; `None` if it has none.
+    fn driver_qp(&self) -> Option<DriverQp> {
+        None
+    }
+
+    /// Whether a QP's sends complete in the order of the posts, so that a completion is also that of the sends before it. If not, each
+    /// send must be signaled, and the posts of others have the error [`PostError::Unsignaled`](super::PostError::Unsignaled).
+    fn completes_in_order(&self) -> bool {
+        true
+    }
 
     /// Queries the device's attributes, including those that only the driver-private answer has.
     ///
