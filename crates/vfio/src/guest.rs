@@ -178,6 +178,9 @@ impl Guest {
     }
 
     /// Maps `len` bytes of a file at a bus address.
+    ///
+    /// # Errors
+    /// The file can become shorter, or has no such bytes; the VM has mapped too much.
     pub fn map(&self, start: u64, len: u64, file: &File, offset: u64) -> Result<(), Unmapped> {
         let end = start.checked_add(len).ok_or(Unmapped::Outside)?;
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
