@@ -203,6 +203,7 @@ const PROGRAMS: &[&str] = &[
     "rustup",
     "sysctl",
     "uverbs",
+    "uverbs-efa",
     "uverbs-hca",
     "uverbs-lab",
     "valgrind",

@@ -51,9 +51,10 @@ pub(crate) fn build_static(program: Program<'_>) -> Result<PathBuf> {
     build(cmd, package, kind, name)
 }
 
-/// Builds `uverbs-hca`, the process that implements mlx5 devices for a VM, with the profile `vm`. Returns its path.
-pub(crate) fn build_hca() -> Result<PathBuf> {
-    let (package, name) = ("uverbs-hca-pci", "uverbs-hca");
+/// Builds `uverbs-hca`, the process that implements mlx5 devices for a VM, or `uverbs-efa`, with the profile `vm`. Returns its path.
+pub(crate) fn build_devices(efa: bool) -> Result<PathBuf> {
+    let (package, name) =
+        if efa { ("uverbs-efa-pci", "uverbs-efa") } else { ("uverbs-hca-pci", "uverbs-hca") };
     let mut cmd = cargo(&["build"]);
     cmd.args(["--package", package, "--bin", name, "--profile", "vm"]);
     build(cmd, package, "bin", name)

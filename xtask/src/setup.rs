@@ -72,7 +72,8 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         // The fetched packages do not depend on the program or on the link.
         let mlx5 = Device::Mlx5 { program: PathBuf::new(), link: Link::Ib, mkeys: Mkeys::Command };
         for series in Series::ALL {
-            for device in [Device::Rxe, Device::Siw, mlx5.clone()] {
+            let efa = Device::Efa { program: PathBuf::new(), generation: 3 };
+            for device in [Device::Rxe, Device::Siw, mlx5.clone(), efa] {
                 lab.prepare(&Spec::new(series, device, Task::Shell))?;
             }
         }

@@ -8,11 +8,11 @@ use std::process::ExitCode;
 use uverbs_lab::args::{BootArgs, DeviceArg, LinkArg};
 use uverbs_lab::{Device, Lab, Outcome, Share, Task};
 
-/// Run a command in a VM with two RDMA devices (rxe, siw or mlx5) joined by a link
+/// Run a command in a VM with two RDMA devices (rxe, siw, mlx5 or efa) joined by a link
 ///
 /// The exit status is that of the command, 124 if the time limit was reached, or 125 if the guest's kernel or the lab
 /// failed. The guest has the C tools of rdma-core (ibv_*, perftest, rping, ...), ip, rdma, tc, and these helpers:
-/// lab-link up|down A|B, lab-netem A|B off|ARGS..., lab-counters, and with mlx5 lab-hca. Environment variables describe
+/// lab-link up|down A|B, lab-netem A|B off|ARGS..., lab-counters, and with mlx5 and efa lab-hca. Environment variables describe
 /// its devices: LAB_KERNEL, LAB_DEVICE, LAB_LINK, LAB_MKEYS, LAB_DEV_A, LAB_DEV_B, LAB_IP_A, LAB_IP_B, LAB_GID_INDEX,
 /// LAB_NETDEV_A, LAB_NETDEV_B, LAB_NS_A, LAB_NS_B (command prefixes, empty if no namespaces are needed),
 /// LAB_TCP_HOST_A, LAB_TCP_HOST_B. All files are fetched on first use and kept in target/lab, which may be deleted at
@@ -96,9 +96,9 @@ pub(crate) fn lab(verbose: bool) -> Result<Lab> {
     Ok(Lab::open(repo_root().join("target/lab"))?.verbose(verbose))
 }
 
-/// The selected devices; builds the program that implements mlx5 devices.
+/// The selected devices; builds the program that implements mlx5 or EFA devices.
 pub(crate) fn devices(boot: &BootArgs, default: LinkArg) -> Result<Vec<Device>> {
-    boot.devices(default, cargo::build_hca)
+    boot.devices(default, |device| cargo::build_devices(device == DeviceArg::Efa))
 }
 
 /// Runs the command.
@@ -213,7 +213,9 @@ const PAIR: &str = include_str!("pair.sh");
 /// Boots two VMs that are on one fabric.
 fn pair(args: &PairArgs) -> Result<ExitCode> {
     let mut boot = args.boot.clone();
-    boot.device = DeviceArg::Mlx5;
+    if boot.device != DeviceArg::Efa {
+        boot.device = DeviceArg::Mlx5;
+    }
     boot.timeout.get_or_insert(480);
     let uverbs = cargo::build_static(Program::Bin { package: "uverbs-tools", name: "uverbs" })?;
     boot.files.push(Share { host: uverbs, guest: "/usr/bin/uverbs".into() });

@@ -2,7 +2,7 @@
 //! The user's objects: devices of a fabric, and their contexts.
 
 use crate::caps::{Caps, Generation};
-use crate::device::{Device, Notice, Port, Stats};
+use crate::device::{Device, Port, Stats};
 use crate::kernel::{EfaKernel, State};
 use crate::station::{Front, Plugged, Station};
 use crate::violation::Violation;
@@ -57,6 +57,12 @@ impl DeviceBuilder {
     pub fn max_tx_batch(mut self, units: u16) -> Self {
         self.caps.max_tx_batch = units;
         self
+    }
+
+    /// What the device can do.
+    #[must_use]
+    pub fn caps(&self) -> Caps {
+        self.caps
     }
 
     /// Builds the device with the in-process kernel as its front, and plugs it in. Other processes of the fabric know
@@ -167,12 +173,7 @@ impl EfaDevice {
 
     /// Takes the port's link down or up. Every context gets an event. While the link is down, packets are lost.
     pub fn set_link_up(&self, up: bool) {
-        self.plugged.enter_device(|device, port| {
-            let Some(address) = port.address_mut() else { return };
-            if core::mem::replace(&mut address.up, up) != up {
-                device.notices.push(Notice::Link { up });
-            }
-        });
+        self.plugged.enter_device(|device, port| device.set_link_up(port, up));
     }
 
     /// Removes the device while its contexts are open, as a hot unplug does: each context gets the event

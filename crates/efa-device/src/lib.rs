@@ -35,5 +35,5 @@ mod violation;
 
 pub use caps::{Caps, Generation};
 pub use fabric::{DeviceBuilder, EfaDevice, Fabric};
-pub use station::{Front, Plugged};
+pub use station::{Front, Plugged, Station};
 pub use violation::{Mistake, Object, Violation};

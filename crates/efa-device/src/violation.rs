@@ -35,6 +35,16 @@ pub enum Mistake {
     MemoryGone,
 }
 
+impl Mistake {
+    /// The name of its kind, for commands.
+    #[must_use]
+    pub fn kind(&self) -> String {
+        let mut text = format!("{self:?}");
+        text.truncate(text.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(text.len()));
+        text
+    }
+}
+
 /// An object of the device, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -33,6 +33,6 @@ pub use crate::engine::qp::{Attr, Qp, QpKind, SendRing, State};
 pub use crate::engine::recv::{RecvRing, Srq, Wq};
 pub use crate::engine::rss::Rss;
 pub use crate::engine::table::{Table, Users};
-pub use crate::engine::{Device, Front, Notice, Port, event};
+pub use crate::engine::{Device, Front, Notice, Port, Station, event};
 pub use crate::numbers::Numbers;
 pub use crate::plugged::Plugged;

@@ -85,6 +85,8 @@ pub struct SendRing {
     first: NonNull<u64>,
     mask: u32,
     wide: bool,
+    /// `mask + 1` if the entries before the last reset ended in a round of the second phase, else 0.
+    flip: u32,
     mapping: Mapping,
 }
 
@@ -102,7 +104,7 @@ impl SendRing {
         }
         let mask = mask_of(entries)?;
         let size = if wide { size_of::<TxWqe128>() } else { size_of::<TxWqe>() };
-        Ok(Self { first: part(&mapping, offset, entries as usize, size, 64)?, mask, wide, mapping })
+        Ok(Self { first: part(&mapping, offset, entries as usize, size, 64)?, mask, wide, flip: 0, mapping })
     }
 
     /// The number of entries.
@@ -120,7 +122,13 @@ impl SendRing {
     /// The phase of the entry at a position: that of the first round is 0.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn phase(&self, position: u32) -> bool {
-        position & self.entries() != 0
+        (position ^ self.flip) & self.entries() != 0
+    }
+
+    /// Positions begin with 0 again, after a reset at this one. The phase continues, as that of libefa does
+    /// (`efa_qp_init_indices()` of rdma-core's `providers/efa/verbs.c` resets the index and not the phase).
+    pub(crate) fn restart(&mut self, position: u32) {
+        self.flip ^= position & self.entries();
     }
 
     /// Copies an entry to its place in the device.

@@ -123,6 +123,7 @@ impl SendQueue {
         }
         if self.seen == StateWord::NONE || word.resets_differ(self.seen) {
             // The control call has emptied the table.
+            self.ring.restart(self.published);
             (self.published, self.limit) = (0, self.shared.send.limit());
         }
         self.seen = word;

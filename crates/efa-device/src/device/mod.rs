@@ -225,6 +225,15 @@ impl Device {
         Some(result)
     }
 
+    /// Takes the port's link down or up. The front gets a notice. While the link is down, packets are lost.
+    pub fn set_link_up(&mut self, port: &mut Port<'_>, up: bool) {
+        let Some(address) = port.address_mut() else { return };
+        if core::mem::replace(&mut address.up, up) != up {
+            port.net.changes += 1;
+            self.notices.push(Notice::Link { up });
+        }
+    }
+
     /// Receives a packet.
     pub(crate) fn receive(&mut self, port: &mut Port<'_>, packet: Packet) {
         self.stats.rx_pkts += 1;

@@ -113,13 +113,15 @@ pub(super) struct Ring {
     /// Entries that were executed, and posted, modulo 65536.
     pub(super) next: u16,
     pub(super) posted: u16,
+    /// Rounds of before the last reset, modulo 2.
+    rounds: u32,
 }
 
 impl Ring {
     fn new(area: Area, entry: usize, most: u32) -> Option<Self> {
         let count = u32::try_from(area.size() / entry as u64).ok()?;
         let is_valid = count.is_power_of_two() && count <= most && area.size().is_multiple_of(entry as u64);
-        is_valid.then_some(Self { area, entry, count, next: 0, posted: 0 })
+        is_valid.then_some(Self { area, entry, count, next: 0, posted: 0, rounds: 0 })
     }
 
     /// Entries that are posted and not executed.
@@ -131,7 +133,14 @@ impl Ring {
     pub(super) fn entry(&self, ahead: u16, to: &mut [u8]) -> Result<u32, uverbs_fabric::memory::Fault> {
         let index = u32::from(self.next.wrapping_add(ahead));
         self.area.read(u64::from(index % self.count) * self.entry as u64, to)?;
-        Ok(index / self.count)
+        Ok(index / self.count + self.rounds)
+    }
+
+    /// A reset: the first entry is the next. Its phase is the one that would have been the next, because libefa resets its index
+    /// and not its phase (`efa_qp_init_indices()` of rdma-core's `providers/efa/verbs.c`).
+    fn restart(&mut self) {
+        self.rounds = (self.rounds + u32::from(self.posted) / self.count) % 2;
+        (self.next, self.posted) = (0, 0);
     }
 
     /// A doorbell with the number of entries posted so far. `false` if the ring has fewer entries.
@@ -295,9 +304,7 @@ impl Device {
                 State::Reset => {
                     device.abandon(port, qp);
                     (qp.qkey, qp.sq_psn, qp.rnr_retry) = (0, 0, 0);
-                    for ring in [&mut qp.sq, &mut qp.rq].into_iter().flatten() {
-                        (ring.next, ring.posted) = (0, 0);
-                    }
+                    [&mut qp.sq, &mut qp.rq].into_iter().flatten().for_each(Ring::restart);
                 }
                 State::Err => device.flush(port, qp),
                 State::Rts if from != State::Rts => device.execute(port, qp),

@@ -71,6 +71,8 @@ pub struct Function {
     registers: Registers,
     is_resetting: bool,
     has_failed: bool,
+    /// It takes no commands and gives no signs of life.
+    is_stopped: bool,
     admin: AdminQueue,
     aenq: EventRing,
     /// The groups of asynchronous events that the driver takes.
@@ -97,6 +99,7 @@ impl Function {
             registers: Registers::default(),
             is_resetting: false,
             has_failed: false,
+            is_stopped: false,
             admin: AdminQueue::default(),
             aenq: EventRing::default(),
             groups: 0,

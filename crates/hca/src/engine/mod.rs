@@ -29,7 +29,7 @@ mod responder;
 pub(crate) mod rss;
 mod send;
 mod station;
-pub(crate) use station::Station;
+pub use station::Station;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,8 @@
 //!
 //! The test generates a C program from the list that the crate's macros emit. The program asserts every size, offset and value at compile
 //! time, so a difference is a compile error that names the item. No package installs these headers: the environment variable
-//! `UVERBS_EFA_HEADERS` is a directory with copies of them, and without it the test says so and only checks the list.
+//! `UVERBS_EFA_HEADERS` is a directory with copies of them, and without it the test says so and only checks the list. The VM lab has those
+//! of the kernel, beside the module that it builds; the last header, which only rdma-core has, may be missing.
 
 use core::fmt::Write as _;
 use std::env;
@@ -23,6 +24,9 @@ const HEADERS: [&str; 6] = [
     "efa_io_defs.h",
     "efa_io_regs_defs.h",
 ];
+
+/// The header that only rdma-core has, and the start of its names.
+const OF_PROVIDER: (&str, &str) = ("efa_io_regs_defs.h", "EFA_IO_REGS_");
 
 /// What these headers need of the kernel's.
 const KERNEL: &str = "#include <stddef.h>\n#include <stdint.h>\n\
@@ -47,9 +51,10 @@ const LACKING: &[&str] = &[
 #[test]
 fn every_declaration_equals_the_headers() {
     let headers = env::var_os("UVERBS_EFA_HEADERS");
+    let has_provider = headers.as_ref().is_none_or(|dir| Path::new(dir).join(OF_PROVIDER.0).exists());
     let mut text = String::from(KERNEL);
     if let Some(dir) = &headers {
-        for header in HEADERS {
+        for header in HEADERS.into_iter().filter(|name| has_provider || *name != OF_PROVIDER.0) {
             let path = Path::new(dir).join(header);
             let content = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
             let own = content.lines().filter(|line| !line.starts_with("#include"));
@@ -74,7 +79,7 @@ fn every_declaration_equals_the_headers() {
         for c in module.consts {
             if c.c.is_empty() {
                 lacking.push(c.name);
-            } else {
+            } else if has_provider || !c.c.starts_with(OF_PROVIDER.1) {
                 assert(format!("(unsigned long long)({}) == {}ull", c.c, c.value), c.name);
             }
         }

@@ -83,7 +83,7 @@ fn a_reset_ends_batches_and_empties_the_queues() {
     assert_eq!(batch.complete(), Err(PostError::BadState), "it began before the reset");
     assert_eq!(ids(&mut rig), [0; 0], "the completion is removed");
 
-    // The queue begins with the first entry and the first phase, and all of it is free.
+    // The queue begins with the first entry, and all of it is free.
     for id in 10..18 {
         send(&mut rig, id).unwrap();
     }
@@ -94,6 +94,21 @@ fn a_reset_ends_batches_and_empties_the_queues() {
     rig.device.complete(0, &rig.device.sent(sent[1].req_id));
     rig.device.complete(0, &rig.device.sent(new[1].req_id));
     assert_eq!(ids(&mut rig), [11]);
+}
+
+/// As libefa: the index begins with 0, and the phase is not changed. The device of the test checks it.
+#[test]
+fn the_phase_continues_after_a_reset() {
+    let mut rig = rig();
+    for posts in [8, 3, 11, 0, 13, 8, 8] {
+        for id in 0..posts {
+            send(&mut rig, id).unwrap();
+            let (sent, _) = rig.device.take();
+            rig.device.complete(0, &rig.device.sent(sent[0].req_id));
+            assert_eq!(ids(&mut rig), [id]);
+        }
+        reset(&mut rig);
+    }
 }
 
 #[test]

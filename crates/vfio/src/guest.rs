@@ -3,20 +3,22 @@
 // UNSAFETY: maps the files that the VM passes, and gives them to code that accesses memory by address.
 #![expect(unsafe_code)]
 
-use crate::limits::LOG_MAX_PAGES;
 use core::fmt;
 use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use std::fs::File;
-use std::sync::{Arc, PoisonError, RwLock};
-use uverbs_hca::backing::Backing;
-use uverbs_hca::memory::{Fault, Memory};
-use uverbs_hca::process::ProcessRange;
+use std::io;
+use std::sync::{PoisonError, RwLock};
+use uverbs_fabric::backing::Backing;
+use uverbs_fabric::memory::{Fault, Memory};
+use uverbs_fabric::process::ProcessRange;
 
-/// A part of the guest's memory, mapped into this process.
+/// A part of a file, mapped into this process: memory of a VM, or of a device.
 #[derive(Debug)]
-struct Mapped {
+pub struct Mapped {
     range: ProcessRange,
     len: u64,
     base: core::ptr::NonNull<core::ffi::c_void>,
@@ -29,7 +31,7 @@ unsafe impl Sync for Mapped {}
 
 /// Why memory of the VM is not mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unmapped {
+pub enum Unmapped {
     /// The file can be truncated, or its pages can be freed, which would raise SIGBUS in this process.
     Changeable,
     /// The file has no such bytes.
@@ -39,6 +41,8 @@ pub(crate) enum Unmapped {
     /// mmap(2) failed.
     Refused(nix::errno::Errno),
 }
+
+impl core::error::Error for Unmapped {}
 
 impl fmt::Display for Unmapped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -59,6 +63,14 @@ const MAX_REGIONS: usize = 1024;
 const MAX_BYTES: u64 = 1 << 42;
 
 impl Mapped {
+    /// New memory, filled with zeros. It takes no space before it is written.
+    ///
+    /// # Errors
+    /// The process has too many files or mappings.
+    pub fn zeros(bytes: u64) -> io::Result<Self> {
+        Self::new(&sealed(bytes)?, 0, bytes).map_err(io::Error::other)
+    }
+
     /// `len` bytes at `offset` of a file.
     fn new(file: &File, offset: u64, len: u64) -> Result<Self, Unmapped> {
         if Backing::of(file) != Backing::Fixed {
@@ -89,16 +101,58 @@ impl Drop for Mapped {
     }
 }
 
-/// A mapped part of the guest's address space.
-#[derive(Clone, Debug)]
-struct Region {
-    start: u64,
-    memory: Arc<Mapped>,
+impl Memory for Mapped {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
+        self.range.read(offset, to)
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault> {
+        self.range.write(offset, from)
+    }
+
+    fn update(&self, offset: u64, f: &dyn Fn(u64) -> u64) -> Result<u64, Fault> {
+        self.range.update(offset, f)
+    }
+
+    fn load_be32(&self, offset: u64) -> Result<u32, Fault> {
+        self.range.load_be32(offset)
+    }
+
+    fn publish(&self, offset: u64, bytes: [u8; 8]) -> Result<(), Fault> {
+        self.range.publish(offset, bytes)
+    }
 }
 
-/// The guest's memory by bus address. The VM maps and unmaps pieces of it.
+/// A file of memory whose length can't be reduced, as a VM passes it.
+///
+/// # Errors
+/// The process has too many files.
+pub fn sealed(bytes: u64) -> io::Result<File> {
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    let file = File::from(memfd_create(c"uverbs-vfio", flags)?);
+    file.set_len(bytes)?;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK))?;
+    Ok(file)
+}
+
+/// A mapped part of the guest's address space.
+#[derive(Debug)]
+struct Region {
+    start: u64,
+    memory: Mapped,
+}
+
+/// The entries of all page lists of a VM: 64 GiB in pages of 4 KiB.
+const MAX_ENTRIES: usize = 1 << 24;
+
+/// The guest's memory by bus address. The VM maps and unmaps pieces of it. When [`unmap`](Self::unmap) has returned, no access to what
+/// was unmapped is in progress.
 #[derive(Default)]
-pub(crate) struct Guest {
+pub struct Guest {
     regions: RwLock<Vec<Region>>,
     /// The entries of all page lists.
     entries: AtomicUsize,
@@ -112,19 +166,22 @@ impl fmt::Debug for Guest {
 
 impl Guest {
     /// Counts the entries of a new page list; `false` if there are too many of all lists.
-    pub(crate) fn take_entries(&self, count: usize) -> bool {
-        let room = (1_usize << LOG_MAX_PAGES).checked_sub(count);
+    pub fn take_entries(&self, count: usize) -> bool {
+        let room = MAX_ENTRIES.checked_sub(count);
         let taken = |entries| room.filter(|room| entries <= *room).map(|_| entries + count);
         self.entries.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
     }
 
     /// A page list is dropped.
-    pub(crate) fn give_entries(&self, count: usize) {
+    pub fn give_entries(&self, count: usize) {
         self.entries.fetch_sub(count, Ordering::Relaxed);
     }
 
     /// Maps `len` bytes of a file at a bus address.
-    pub(crate) fn map(&self, start: u64, len: u64, file: &File, offset: u64) -> Result<(), Unmapped> {
+    ///
+    /// # Errors
+    /// The file can become shorter, or has no such bytes; the VM has mapped too much.
+    pub fn map(&self, start: u64, len: u64, file: &File, offset: u64) -> Result<(), Unmapped> {
         let end = start.checked_add(len).ok_or(Unmapped::Outside)?;
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
         regions.retain(|r| r.start.saturating_add(r.memory.len) <= start || r.start >= end);
@@ -132,31 +189,31 @@ impl Guest {
         if regions.len() >= MAX_REGIONS || mapped.saturating_add(len) > MAX_BYTES {
             return Err(Unmapped::Limit);
         }
-        let memory = Arc::new(Mapped::new(file, offset, len)?);
+        let memory = Mapped::new(file, offset, len)?;
         let place = regions.partition_point(|r| r.start <= start);
         regions.insert(place, Region { start, memory });
         Ok(())
     }
 
     /// Removes the mappings inside a range.
-    pub(crate) fn unmap(&self, start: u64, len: u64) {
+    pub fn unmap(&self, start: u64, len: u64) {
         let end = start.saturating_add(len);
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
         regions.retain(|r| r.start < start || r.start.saturating_add(r.memory.len) > end);
     }
 
     /// Removes all mappings.
-    pub(crate) fn unmap_all(&self) {
+    pub fn unmap_all(&self) {
         self.regions.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// The piece with the byte at an address, and the byte's offset in it.
-    fn find(&self, addr: u64) -> Result<(Arc<Mapped>, u64), Fault> {
+    /// Calls `f` with the piece that has the byte at an address, and the byte's offset in it. It stays mapped meanwhile.
+    fn at<R>(&self, addr: u64, f: impl FnOnce(&Mapped, u64) -> Result<R, Fault>) -> Result<R, Fault> {
         let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
         let index = regions.partition_point(|r| r.start <= addr).checked_sub(1).ok_or(Fault)?;
         let region = regions.get(index).ok_or(Fault)?;
         let offset = addr - region.start;
-        if offset < region.memory.len { Ok((Arc::clone(&region.memory), offset)) } else { Err(Fault) }
+        if offset < region.memory.len { f(&region.memory, offset) } else { Err(Fault) }
     }
 
     /// Calls `f` for each piece of a range: the memory, the offset in it, the part of the range.
@@ -169,10 +226,11 @@ impl Guest {
         let mut done = 0;
         while done < len {
             let at = addr.checked_add(done as u64).ok_or(Fault)?;
-            let (memory, offset) = self.find(at)?;
-            let n = usize::try_from(memory.len - offset).unwrap_or(usize::MAX).min(len - done);
-            f(&memory.range, offset, done..done + n)?;
-            done += n;
+            done += self.at(at, |memory, offset| {
+                let n = usize::try_from(memory.len - offset).unwrap_or(usize::MAX).min(len - done);
+                f(&memory.range, offset, done..done + n)?;
+                Ok(n)
+            })?;
         }
         Ok(())
     }
@@ -194,41 +252,24 @@ impl Memory for Guest {
     }
 
     fn update(&self, offset: u64, f: &dyn Fn(u64) -> u64) -> Result<u64, Fault> {
-        let (memory, at) = self.find(offset)?;
-        memory.range.update(at, f)
+        self.at(offset, |memory, at| memory.update(at, f))
     }
 
     fn load_be32(&self, offset: u64) -> Result<u32, Fault> {
-        let (memory, at) = self.find(offset)?;
-        memory.range.load_be32(at)
+        self.at(offset, Mapped::load_be32)
     }
 
     fn publish(&self, offset: u64, bytes: [u8; 8]) -> Result<(), Fault> {
-        let (memory, at) = self.find(offset)?;
-        memory.range.publish(at, bytes)
+        self.at(offset, |memory, at| memory.publish(at, bytes))
     }
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use nix::fcntl::{FcntlArg, SealFlag, fcntl};
-    use nix::sys::memfd::{MFdFlags, memfd_create};
 
-    /// A memfd of the VM, as QEMU makes it.
-    pub(crate) fn sealed(bytes: u64) -> File {
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let file = File::from(memfd_create(c"guest", flags).unwrap());
-        file.set_len(bytes).unwrap();
-        fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
-        file
-    }
-
-    /// A guest with `len` bytes of memory from bus address 0 on.
-    pub(crate) fn guest(bytes: u64) -> Arc<Guest> {
-        let guest = Guest::default();
-        guest.map(0, bytes, &sealed(bytes), 0).unwrap();
-        Arc::new(guest)
+    fn sealed(bytes: u64) -> File {
+        super::sealed(bytes).unwrap()
     }
 
     #[test]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The module of Soft-iWARP devices. Debian's kernels do not contain it; it is built from Debian's source of the kernel
-//! (`linux-source-*`), with the headers of the exact kernel that the guest boots, and cached.
+//! Modules that Debian's kernels do not contain, such as those of Soft-iWARP and EFA. Each is built from Debian's source of the
+//! kernel (`linux-source-*`), with the headers of the exact kernel that the guest boots, and cached.
 //!
 //! The compiler must be that of the kernel. A host of the kernel's own suite with that compiler and make(1) builds the module itself.
 //! For other kernels the lab unpacks the compiler of their suite and runs it in a root directory of its own
@@ -16,23 +16,49 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Increase this if the way of building changes.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
-/// The directory of the module's source in the kernel's.
-const SOURCE: &str = "drivers/infiniband/sw/siw";
-
-/// The name of the module in its directory.
-const MODULE: &str = "siw.ko";
-
-/// Returns the module for the kernel of this version, and builds it first if it is not cached. The caller holds the lab's
-/// lock.
-pub(crate) fn prepare(lab: &Lab, series: Series, version: &str) -> Result<PathBuf> {
-    let recipe = format!("{FORMAT} {} {version}\n", series.suite);
-    let dir = lab.cached(&format!("siw-{}", series.name), &recipe, |dir| build(lab, series, version, dir))?;
-    Ok(dir.join(MODULE))
+/// A module of the kernel that is built from its source.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Module {
+    /// Its name, and that of its directory.
+    pub(crate) name: &'static str,
+    /// The directory of its source.
+    source: &'static str,
+    /// The option that selects it.
+    config: &'static str,
+    /// Whether its own headers are kept, for tests of their formats.
+    headers: bool,
 }
 
-fn build(lab: &Lab, series: Series, version: &str, dir: &Path) -> Result<()> {
+/// Soft-iWARP.
+pub(crate) const SIW: Module =
+    Module { name: "siw", source: "drivers/infiniband/sw/siw", config: "CONFIG_RDMA_SIW", headers: false };
+
+/// Amazon's EFA.
+pub(crate) const EFA: Module = Module {
+    name: "efa",
+    source: "drivers/infiniband/hw/efa",
+    config: "CONFIG_INFINIBAND_EFA",
+    headers: true,
+};
+
+impl Module {
+    /// Returns the directory with the module, and its headers if they are kept, for the kernel of this version; builds it first if it
+    /// is not cached. The caller holds the lab's lock.
+    pub(crate) fn prepare(&self, lab: &Lab, series: Series, version: &str) -> Result<PathBuf> {
+        let recipe = format!("{FORMAT} {} {version}\n", series.suite);
+        let build = |dir: &Path| build(self, lab, series, version, dir);
+        lab.cached(&format!("{}-{}", self.name, series.name), &recipe, build)
+    }
+
+    /// The name of the file.
+    pub(crate) fn file(&self) -> String {
+        format!("{}.ko", self.name)
+    }
+}
+
+fn build(module: &Module, lab: &Lab, series: Series, version: &str, dir: &Path) -> Result<()> {
     let suite = Suite::open(lab, series.suite)?;
     let headers = format!("linux-headers-{version}");
     let depends = suite.depends(&headers).with_context(|| {
@@ -69,25 +95,36 @@ fn build(lab: &Lab, series: Series, version: &str, dir: &Path) -> Result<()> {
     let source = format!("linux-source-{}", base_version(version)?);
     let archive = dir.join("source");
     apt::unpack(&suite.exact(core::slice::from_ref(&source))?, &archive)?;
-    let module = tree.join("siw");
-    extract(lab, &archive.join(format!("usr/src/{source}.tar.xz")), &source, &module)?;
+    let own_source = tree.join(module.name);
+    let top = format!("{source}/{}", module.source);
+    extract(lab, &archive.join(format!("usr/src/{source}.tar.xz")), &top, &own_source)?;
     crate::remove_tree(&archive)?;
 
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    let goals = ["CONFIG_RDMA_SIW=m".into(), format!("-j{jobs}"), "modules".into()];
+    let goals = [format!("{}=m", module.config), format!("-j{jobs}"), "modules".into()];
     if own {
         let headers = tree.join(format!("usr/src/{headers}"));
         relocate(&headers.join("Makefile"), &tree)?;
         let mut make = Command::new("make");
-        make.arg("-C").arg(&headers).arg(format!("M={}", module.display())).args(goals);
+        make.arg("-C").arg(&headers).arg(format!("M={}", own_source.display())).args(goals);
         run::output(&mut make)?;
     } else {
         complete(&tree)?;
-        let mut make = inside(&tree, &format!("make -C /usr/src/{headers} M=/siw {}", goals.join(" ")));
+        let mut make =
+            inside(&tree, &format!("make -C /usr/src/{headers} M=/{} {}", module.name, goals.join(" ")));
         run::output(&mut make)?;
     }
-    fs::copy(module.join(MODULE), dir.join(MODULE)).context("make did not leave the module")?;
-    run::output(Command::new("strip").arg("--strip-debug").arg(dir.join(MODULE)))?;
+    let file = module.file();
+    fs::copy(own_source.join(&file), dir.join(&file)).context("make did not leave the module")?;
+    run::output(Command::new("strip").arg("--strip-debug").arg(dir.join(&file)))?;
+    if module.headers {
+        for entry in fs::read_dir(&own_source).context("cannot list the source")? {
+            let path = entry.context("cannot list the source")?.path();
+            if let Some(name) = path.file_name().filter(|_| path.extension().is_some_and(|e| e == "h")) {
+                fs::copy(&path, dir.join(name)).context("cannot copy a header")?;
+            }
+        }
+    }
     crate::remove_tree(&tree)
 }
 
@@ -133,13 +170,12 @@ fn extract(lab: &Lab, archive: &Path, top: &str, to: &Path) -> Result<()> {
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot start xz")?;
-    let source = format!("{top}/{SOURCE}");
-    let strip = source.split('/').count();
+    let strip = top.split('/').count();
     let tar = Command::new("tar")
         .args(["-x", "-C"])
         .arg(to)
         .arg(format!("--strip-components={strip}"))
-        .arg(&source)
+        .arg(top)
         .stdin(xz.stdout.take().context("no output of xz")?)
         .output()
         .context("cannot start tar")?;
