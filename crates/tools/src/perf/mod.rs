@@ -25,7 +25,7 @@ pub(crate) use options::Args;
 
 use crate::cm::{Line, Side, resolve};
 use crate::device;
-use crate::patience::{OtherEndFailed, Patience};
+use crate::patience::{Patience, follows};
 use crate::tcp;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use channel::Channel;
@@ -246,16 +246,6 @@ fn both(
     })
 }
 
-/// Whether an error only shows that the other end has failed: it says so, or has closed the stream of the exchange.
-fn follows(error: &anyhow::Error) -> bool {
-    let kind = error.chain().find_map(|e| e.downcast_ref::<std::io::Error>()).map(std::io::Error::kind);
-    let is_closed = |kind| {
-        use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-        matches!(kind, BrokenPipe | ConnectionReset | UnexpectedEof)
-    };
-    error.is::<OtherEndFailed>() || kind.is_some_and(is_closed)
-}
-
 /// Runs an end with the transport of the plan.
 fn dispatch<D: Driver>(
     plan: &Plan,
@@ -438,7 +428,7 @@ mod tests {
         let [a, b] = device::software().unwrap();
         let plan = parse("send-bw -n 10 --timeout 0 -i 7").unwrap();
         let error = here(&plan, &a, &b).unwrap_err();
-        assert!(!error.is::<OtherEndFailed>(), "{error:#}");
+        assert!(!error.is::<crate::patience::OtherEndFailed>(), "{error:#}");
     }
 
     #[test]

@@ -22,7 +22,7 @@ mod ud;
 
 pub(crate) use options::Args;
 
-use crate::patience::{OtherEndFailed, Patience};
+use crate::patience::{Patience, follows};
 use crate::{device, limits, tcp};
 use anyhow::{Context as _, Result, bail};
 use buffer::Buffer;
@@ -108,10 +108,10 @@ fn both(
         let server = scope.spawn(|| ended(serve(server), "server"));
         let client = ended(call(client), "client");
         let server = server.join().map_err(|_| anyhow::anyhow!("the server panicked"))?;
-        match client {
+        match (client, server) {
             // The server's error is the reason.
-            Err(error) if error.is::<OtherEndFailed>() => server.and(Err(error)),
-            client => client.and(server),
+            (Err(client), Err(server)) if follows(&client) && !follows(&server) => Err(server),
+            (client, server) => client.and(server),
         }
     })
 }
@@ -397,7 +397,7 @@ mod tests {
         ] {
             let options = options::tests::parse(line).unwrap();
             let run = if options.common.cm { cm::here } else { here };
-            run(options).with_context(|| line.to_owned()).unwrap();
+            run(options).with_context(|| line.to_owned()).unwrap_or_else(|e| panic!("{e:#}"));
         }
         assert!(here(options::tests::parse("rc host").unwrap()).is_err());
         for (line, what) in [("rc -d efa0", "SRD"), ("srd -d hca0", "SRD")] {

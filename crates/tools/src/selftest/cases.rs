@@ -267,6 +267,10 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         for len in lens {
             self.write(imm, *len, false)?;
         }
+        if is_srd::<D, T>() {
+            // EFA has no inline writes.
+            return Ok(());
+        }
         let inline = self.ends.a.max_inline.min(32);
         self.write(imm, inline, true)
     }
