@@ -8,7 +8,7 @@ use crate::event::{EventReader, QpEvents};
 use crate::open::AnyDriver;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
-use uverbs_core::attr::{DeviceAttr, Gid, GidEntry, PortAttr};
+use uverbs_core::attr::{DeviceAttr, DriverQp, Gid, GidEntry, PortAttr};
 use uverbs_core::control::slab::Slab;
 use uverbs_core::control::{AsyncFd, ContextInfo, CoreSupport, query};
 use uverbs_core::device::DeviceInfo;
@@ -290,6 +290,20 @@ impl<D: Driver> Context<D> {
     #[must_use]
     pub fn num_comp_vectors(&self) -> u32 {
         self.inner.num_comp_vectors
+    }
+
+    /// What QPs of the type `IBV_QPT_DRIVER` are on this device: [`Srd`](crate::Srd) on EFA, [`Dci`](crate::Dci) on mlx5; `None` if there are
+    /// none.
+    #[must_use]
+    pub fn driver_qp(&self) -> Option<DriverQp> {
+        self.inner.driver().driver_qp()
+    }
+
+    /// Whether the sends of a QP complete in the order of the posts, so that a completion is also that of those before it. If not, as on
+    /// EFA, each send must be signaled.
+    #[must_use]
+    pub fn completes_in_order(&self) -> bool {
+        self.inner.driver().completes_in_order()
     }
 
     /// `ibv_query_device_ex`: the attributes and limits of the device.
