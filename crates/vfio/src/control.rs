@@ -129,7 +129,12 @@ impl<D: Device> Control<D> {
                 return Ok(format!("{} {}", device.name(), device.plugged().stat()));
             }
             ["violations"] => {
-                return Ok(self.devices.iter().map(|d| d.plugged().violations().len()).sum::<usize>().to_string());
+                return Ok(self
+                    .devices
+                    .iter()
+                    .map(|d| d.plugged().violations().len())
+                    .sum::<usize>()
+                    .to_string());
             }
             ["forgive", kinds @ ..] => {
                 let all = self.devices.iter().flat_map(|device| {
