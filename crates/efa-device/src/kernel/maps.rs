@@ -85,7 +85,7 @@ impl Mapped {
 
 /// What a context may map, by page number.
 #[derive(Debug, Default)]
-pub(super) struct Maps {
+pub(crate) struct Maps {
     entries: BTreeMap<u64, Mapped>,
     next: u64,
 }

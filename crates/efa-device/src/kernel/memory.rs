@@ -9,6 +9,7 @@ use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_fabric::memory::Memory;
+use uverbs_softkernel::Call as _;
 use uverbs_softkernel::attr::{core_in, core_out, handle, known, uhw_out};
 use uverbs_softkernel::commands::{self, RegDmabuf};
 use uverbs_softkernel::program_memory::{memory_at, memory_of_file};

@@ -14,7 +14,7 @@ const PAGE: u64 = 4096;
 
 /// Memory of the device, in whole pages.
 #[derive(Debug)]
-pub(super) struct DeviceMemory {
+pub(crate) struct DeviceMemory {
     pub(super) words: Arc<[AtomicU64]>,
     /// Bytes as requested.
     pub(super) len: u64,

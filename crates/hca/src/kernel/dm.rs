@@ -13,6 +13,7 @@ use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::{Mapping, RawCommand};
+use uverbs_softkernel::Call as _;
 use uverbs_softkernel::attr::{flags, handle, known, number};
 use uverbs_uapi::ids::{
     UVERBS_ATTR_ALLOC_DM_ALIGNMENT, UVERBS_ATTR_ALLOC_DM_HANDLE, UVERBS_ATTR_ALLOC_DM_LENGTH,
@@ -111,7 +112,7 @@ impl Call<'_, '_> {
         }
         match command {
             MLX5_IB_MMAP_DEVICE_MEM => self.map_dm(index, len),
-            MLX5_IB_MMAP_CLOCK_INFO if index == 0 => super::clock::map(self.cx.now, len),
+            MLX5_IB_MMAP_CLOCK_INFO if index == 0 => super::clock::map(self.port.now, len),
             _ => Err(Errno::EINVAL),
         }
     }
@@ -119,7 +120,7 @@ impl Call<'_, '_> {
     /// Maps device memory by its first page.
     fn map_dm(&mut self, index: u64, len: usize) -> Result<Mapping, Errno> {
         let index = u32::try_from(index).map_err(|_| Errno::EINVAL)?;
-        let found = self.state.context(self.context)?.find((Numbered::Dm, index));
+        let found = self.state.tables.context(self.context)?.find((Numbered::Dm, index));
         let Some(Object::Dm { memory }) = found else { return Err(Errno::EINVAL) };
         let words = Arc::clone(&memory.words);
         if len == 0 || len > size_of_val(&*words) {

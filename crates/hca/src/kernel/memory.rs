@@ -8,6 +8,7 @@ use crate::memory::Memory;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::Call as _;
 use uverbs_softkernel::attr::{core_in, core_out, handle, known, uhw_out};
 use uverbs_softkernel::commands::{self, RegDmabuf};
 use uverbs_softkernel::program_memory::{memory_at, memory_of_file, on_demand_at};
@@ -159,7 +160,7 @@ impl Call<'_, '_> {
             self.device.mkeys.remove(key);
             self.new_key(pd, access, kind)?
         };
-        let context = self.state.context(self.context)?;
+        let context = self.state.tables.context(self.context)?;
         if flags & IB_MR_REREG_PD != 0 {
             let from = context.first_parent(request.mr_handle).ok_or(Errno::EINVAL)?;
             context.change_parent(request.mr_handle, from, request.pd_handle);

@@ -5,12 +5,13 @@ use super::call::Call;
 use super::object::{Numbered, Object};
 use super::state::State;
 use super::watch::Watched;
-use crate::plugged::Plugged;
+use crate::front::Plugged;
 use std::sync::{Arc, OnceLock};
 use uverbs_core::Errno;
 use uverbs_core::kernel::{DoorbellPort, RawCommand, Registers};
 use uverbs_mlx5_hw::doorbell::UAR_BYTES;
 use uverbs_softkernel::attr::{known, number};
+use uverbs_softkernel::{Call as _, ring};
 use uverbs_uapi::mlx5::cmds::{
     MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH,
     MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID,
@@ -41,15 +42,8 @@ impl Page {
     }
 
     fn doorbell(&self, offset: u32, value: [u8; 8], burst: Option<&[u8]>) {
-        // The device does not exist in a child of fork(2).
-        if !self.plugged.is_here() {
-            return;
-        }
-        self.plugged.enter(|device, kernel, port| {
-            // The kernel replaces the pages of a removed device by pages without a device.
-            if !kernel.has_ended(self.context) {
-                device.doorbell(port, self.page, offset, value, burst);
-            }
+        ring(&self.plugged, self.context, |device, port| {
+            device.doorbell(port, self.page, offset, value, burst);
         });
     }
 }
@@ -114,7 +108,7 @@ impl Call<'_, '_> {
         if len != UAR_BYTES || !offset.is_multiple_of(PAGE) {
             return Err(Errno::EINVAL);
         }
-        let context = self.state.context(self.context)?;
+        let context = self.state.tables.context(self.context)?;
         let number = offset / PAGE;
         if let Some(page) = offset.checked_sub(OBJECTS).and_then(|o| u32::try_from(o / PAGE).ok()) {
             return context.find((Numbered::Page, page)).map(|_| page).ok_or(Errno::EINVAL);
