@@ -187,10 +187,11 @@ fn loom() -> Result<()> {
     cmd.env("RUSTFLAGS", "--cfg loom").env_remove("CARGO_ENCODED_RUSTFLAGS");
     // loom's threads have small stacks, which the frames of a build with less optimisation overflow.
     cmd.env("CARGO_PROFILE_DEV_OPT_LEVEL", "2");
-    // Of the other packages only loom itself and the switch of its threads take time.
+    // Of the other packages only loom, what it calls at each step, and the switch of its threads take time.
     let level = |package: &str, level: u8| format!("profile.dev.package.{package}.opt-level={level}");
-    for setting in [level("\"*\"", 0), level("loom", 2), level("generator", 2)] {
-        cmd.args(["--config", &setting]);
+    cmd.args(["--config", &level("\"*\"", 0)]);
+    for package in ["loom", "generator", "scoped-tls", "smallvec", "tracing", "tracing-core"] {
+        cmd.args(["--config", &level(package, 2)]);
     }
     cmd.arg("--target-dir").arg(repo_root().join("target/loom")).arg("loom");
     run::inherit(&mut cmd)
