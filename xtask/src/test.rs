@@ -92,9 +92,16 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     calls.run(&[&vms, &here])
 }
 
+/// Seconds for a run of the suite in the VM, beside another step.
+const SUITE_LIMIT: u64 = 1800;
+
 /// Runs one step.
 fn one(name: &str, args: &Args) -> Result<ExitCode> {
     let others = || args.vm.short_on_others().context("the arguments select something else");
+    let suite = |mut vm: vm::TestArgs| {
+        vm.boot.timeout.get_or_insert(SUITE_LIMIT);
+        in_vm(name, &vm)
+    };
     let run: &dyn Fn() -> Result<()> = match name {
         FIRST => &|| cargo::call(&["test", "--workspace"]),
         CLIENTS => &|| no_regression(clients::native(&[])?),
@@ -104,9 +111,9 @@ fn one(name: &str, args: &Args) -> Result<ExitCode> {
         "loom" => &loom,
         "bench" => &bench::check,
         FUZZ => &|| fuzz::run_all(args.fuzz_runs, args.fuzz_seed),
-        VM => return in_vm(name, &args.vm),
-        "VM suite on mlx5" => return in_vm(name, &others()?[0]),
-        "VM suite on siw" => return in_vm(name, &others()?[1]),
+        VM => return suite(args.vm.clone()),
+        "VM suite on mlx5" => return suite(others()?[0].clone()),
+        "VM suite on siw" => return suite(others()?[1].clone()),
         "clients in the VM, rxe" => &|| no_regression(clients::short(args.vm.boot.clone())?),
         _ => &|| no_regression(clients::short(others()?[0].boot.clone())?),
     };

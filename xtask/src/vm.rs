@@ -200,7 +200,7 @@ pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<Exit
     if !whole || outcome != Outcome::Exit(0) {
         return Ok(ExitCode::from(outcome.code()));
     }
-    let bare = BootArgs { bare: true, files: vec![uverbs], timeout: Some(200), ..args.boot.clone() };
+    let bare = BootArgs { bare: true, files: vec![uverbs], timeout: Some(400), ..args.boot.clone() };
     let outcome = bare.run(&lab, &devices, &Task::command(["sh", "-c", BARE]))?;
     Ok(ExitCode::from(outcome.code()))
 }
