@@ -24,7 +24,7 @@ const FLAGS: &str = "-Z unstable-options --document-private-items --document-hid
 
 /// Starts rustdoc with its unstable options, without which it has no JSON. Only rustdoc gets them: build scripts would build other
 /// artifacts with them.
-const RUSTDOC: &str = "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec \"${UVERBS_RUSTDOC:-rustdoc}\" \"$@\"\n";
+const SCRIPT: &str = "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec \"RUSTDOC\" \"$@\"\n";
 
 /// Compares the API with that of a revision, by default that of the file. A clone without that revision leaves the check out.
 pub(crate) fn compatibility(baseline: Option<&str>) -> Result<()> {
@@ -92,15 +92,14 @@ fn of_revision(commit: &str) -> Result<PathBuf> {
 fn document(sources: &Path, out: &Path) -> Result<()> {
     fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     let script = folder().join("rustdoc");
-    fs::write(&script, RUSTDOC).context("cannot write the script that starts rustdoc")?;
+    let rustdoc = std::env::var("RUSTDOC").unwrap_or_else(|_| "rustdoc".into());
+    fs::write(&script, SCRIPT.replace("RUSTDOC", &rustdoc))
+        .context("cannot write the script that starts rustdoc")?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).context("cannot make it executable")?;
     let mut cmd = cargo::cargo(&["doc", "--quiet", "--locked", "--no-deps", "--lib", "--all-features"]);
     cmd.args(CRATES.iter().flat_map(|name| ["--package", name])).arg("--manifest-path");
     // The folder of the other checks has the dependencies.
     cmd.arg(sources.join("Cargo.toml")).arg("--target-dir").arg(repo_root().join("target"));
-    if let Some(rustdoc) = std::env::var_os("RUSTDOC") {
-        cmd.env("UVERBS_RUSTDOC", rustdoc);
-    }
     // The documents of all revisions have the same place, where cargo would take those of another one for these.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock")?.as_nanos();
     cmd.env("RUSTDOCFLAGS", format!("{FLAGS} --cfg=uverbs_api_{now}"));
