@@ -37,6 +37,8 @@ pub(crate) struct Args {
 }
 
 const PACKAGE: &str = "uverbs-ibverbs";
+/// The static library that cargo makes of it.
+const ARCHIVE: &str = "libuverbs_ibverbs.a";
 
 /// A shared library.
 struct Library {
@@ -124,19 +126,24 @@ fn tempdir(out: &Path) -> Result<PathBuf> {
 /// Builds the crate as a static library. Returns its path.
 fn archive(args: &Args) -> Result<PathBuf> {
     let mut cmd = cargo::cargo(&["rustc", "--package", PACKAGE, "--lib", "--crate-type", "staticlib"]);
-    cmd.args(["--profile", &args.profile]);
     if args.hca {
         cmd.args(["--features", "hca"]);
     }
-    if args.profile == "dev" {
-        // The features that `cargo test` has, so that it does not build the drivers and the software HCA twice.
-        cmd.args(["--features", "uverbs-mlx5/test-utils,uverbs-rxe/test-utils"]);
+    if ["dev", "vm"].contains(&args.profile.as_str()) {
+        // The features that `cargo test` and the programs for the VM have, so that the drivers and the software HCA are not built twice.
+        cmd.args(["--features", cargo::FEATURES]);
     }
+    if args.profile == "vm" {
+        cargo::for_lab(&mut cmd);
+        run::inherit(&mut cmd)?;
+        return Ok(cargo::lab_output().join(ARCHIVE));
+    }
+    cmd.args(["--profile", &args.profile]);
     run::inherit(&mut cmd)?;
     let profile = if args.profile == "dev" { "debug" } else { &args.profile };
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo_root().join("target"), PathBuf::from);
-    Ok(target.join(profile).join("libuverbs_ibverbs.a"))
+    Ok(target.join(profile).join(ARCHIVE))
 }
 
 /// A symbol of the library.

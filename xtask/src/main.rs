@@ -5,6 +5,7 @@
 //! status is 125 if the command itself fails, and otherwise that of the program that it runs.
 
 mod aarch64;
+mod api;
 mod async_bench;
 mod bench;
 mod book;
@@ -22,6 +23,7 @@ mod pyverbs;
 mod rust;
 mod sanitize;
 mod setup;
+mod steps;
 mod test;
 mod tools;
 mod vm;

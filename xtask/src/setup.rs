@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+use std::thread;
 use uverbs_lab::{Device, Link, Mkeys, Series, Spec, Task};
 
 /// The packages, and their purposes.
@@ -61,12 +62,14 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         let tools = tools::GATE.len() + other.len();
         eprintln!("setup: all {} packages and {tools} tools are installed", PACKAGES.len());
     }
-    if !missing.is_empty() {
-        install(&missing.iter().map(|(name, _)| *name).collect::<Vec<_>>())?;
-    }
-    for tool in unbuilt {
-        tool.install()?;
-    }
+    // The tools need none of the packages, which are downloaded meanwhile.
+    thread::scope(|scope| {
+        let building = scope.spawn(|| unbuilt.iter().try_for_each(|tool| tool.install()));
+        if !missing.is_empty() {
+            install(&missing.iter().map(|(name, _)| *name).collect::<Vec<_>>())?;
+        }
+        building.join().expect("building does not panic")
+    })?;
     if args.lab {
         let lab = vm::lab(true)?;
         // The fetched packages do not depend on the program or on the link.

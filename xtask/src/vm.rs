@@ -158,9 +158,7 @@ const BARE: &str = include_str!("bare.sh");
 fn examples() -> impl Iterator<Item = (&'static str, Program<'static>)> {
     let names = ["kv", "bulk", "rc_pingpong", "loopback", "echo"];
     let of_package = names.map(|name| (name, Program::Bin { package: "uverbs-examples", name }));
-    let name = "uverbs-grpc";
-    let grpc = Program::Other { manifest: crate::test::GRPC, package: name, name };
-    of_package.into_iter().chain([(name, grpc)])
+    of_package.into_iter().chain([("uverbs-grpc", crate::test::grpc_program())])
 }
 
 /// Builds the suite and runs it in one boot of each kernel; a whole run also runs the static binary in a bare guest.
@@ -202,7 +200,7 @@ pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<Exit
     if !whole || outcome != Outcome::Exit(0) {
         return Ok(ExitCode::from(outcome.code()));
     }
-    let bare = BootArgs { bare: true, files: vec![uverbs], timeout: Some(200), ..args.boot.clone() };
+    let bare = BootArgs { bare: true, files: vec![uverbs], timeout: Some(400), ..args.boot.clone() };
     let outcome = bare.run(&lab, &devices, &Task::command(["sh", "-c", BARE]))?;
     Ok(ExitCode::from(outcome.code()))
 }
