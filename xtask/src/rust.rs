@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A Rust compiler with the standard library for aarch64, and an emulator of its processes: Debian's, unpacked and run in their directories.
+//! A Rust compiler with the standard library for aarch64, and an emulator of its processes: Debian's, unpacked and run in their
+//! directories.
 //!
 //! The machine's own toolchain has the library for x86-64, and rustup can add others only from its own server, which a
 //! build machine may not reach. A standard library fits only the compiler that it was built with, so both come from one suite.
