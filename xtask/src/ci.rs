@@ -10,7 +10,7 @@ use std::fs;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-/// Run the static checks: format, licence headers, inlining, spelling, dependencies, packages, lints, documentation, the book, compatibility of the API, aarch64
+/// Run the static checks: format, licence headers, inlining, spelling, dependencies, packages, lints, documentation, the book, compatibility of the API, a build for aarch64
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Leave out the checks that need the compiler for aarch64, which the first run downloads from Debian's archive
@@ -67,7 +67,7 @@ const BENCH: &str = "tests/bench/Cargo.toml";
 const FUZZ: &str = "fuzz/Cargo.toml";
 
 /// Checks with a compiler for aarch64.
-const AARCH64_STEPS: [Step; 2] = [("barriers", aarch64::barriers), ("aarch64", aarch64::check)];
+const AARCH64_STEPS: [Step; 2] = [("barriers", aarch64::barriers), ("build for aarch64", aarch64::check)];
 
 /// Features that no build enables by default, so that the checks cover all code.
 const ALL: [&str; 2] = ["--features", "uverbs-ibverbs/hca"];
@@ -99,7 +99,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         advisories()?;
     }
     if args.without_aarch64 {
-        eprintln!("ci: NOT CHECKED, as asked by --without-aarch64: barriers, aarch64");
+        eprintln!("ci: NOT CHECKED, as asked by --without-aarch64: barriers, build for aarch64");
     }
     Ok(ExitCode::SUCCESS)
 }

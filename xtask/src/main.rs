@@ -58,6 +58,7 @@ enum Chore {
     Dist(dist::Args),
     Clients(clients::Args),
     Ci(ci::Args),
+    Aarch64(aarch64::Args),
 }
 
 /// The top folder of the repository.
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
         Chore::Dist(args) => dist::main(&args),
         Chore::Clients(args) => clients::main(&args),
         Chore::Ci(args) => ci::main(&args),
+        Chore::Aarch64(args) => aarch64::main(&args),
     };
     result.unwrap_or_else(|e| {
         eprintln!("error: {e:#}");

@@ -2,6 +2,7 @@
 //! `cargo xtask setup`: installs the system packages that building and testing need, from this machine's own suite, and
 //! builds the tools that the checks run.
 
+use crate::rust::Emulator;
 use crate::{run, rust, tools, vm};
 use anyhow::{Context, Result, bail};
 use std::fs;
@@ -11,10 +12,12 @@ use std::thread;
 use uverbs_lab::{Device, Link, Mkeys, Series, Spec, Task};
 
 /// The packages, and their purposes.
-const PACKAGES: [(&str, &str); 13] = [
+const PACKAGES: [(&str, &str); 15] = [
     ("codespell", "the check of spelling"),
     ("gcc", "linking, and compiling the C programs that tests compare with"),
     ("g++", "libFuzzer, which the fuzz targets link, and the program for gloo of `cargo xtask clients`"),
+    ("gcc-aarch64-linux-gnu", "linking the tests for aarch64"),
+    ("libc6-dev-arm64-cross", "the same, and running them"),
     ("libc6-dev", "static programs for the VM"),
     ("linux-libc-dev", "the kernel's headers, with which the ABI is compared"),
     ("linux-headers-amd64", "mlx5_ifc.h, with which the layouts of the PCI front's commands are compared"),
@@ -82,7 +85,8 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         }
         let _lock = lab.lock()?;
         rust::prepare(&lab)?;
-        eprintln!("setup: the VM lab and the compiler for aarch64 are complete");
+        Emulator::ALL.into_iter().try_for_each(|emulator| emulator.prepare(&lab).map(drop))?;
+        eprintln!("setup: the VM lab, and the compiler and the emulators for aarch64 are complete");
     }
     Ok(ExitCode::SUCCESS)
 }

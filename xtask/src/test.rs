@@ -3,19 +3,19 @@
 //!
 //! Unit, property and doc tests by `cargo test`; programs of other projects on the C library; the layouts of firmware
 //! commands against the kernel's header; the locks under loom's model checker; the instructions of posts and polls against
-//! their limits; every fuzz target for a short time; and the end-to-end suite in the VM: all of it on rxe, then selections
-//! on the kernel's mlx5 driver and on siw. The output names the kinds of tests that a flag leaves out.
+//! their limits; every fuzz target for a short time; tests for aarch64 under emulation; and the end-to-end suite in the VM:
+//! all of it on rxe, then selections on the kernel's mlx5 driver and on siw. The output names the kinds of tests that a flag leaves out.
 //!
 //! After `cargo test`, what runs in the VM, on one emulated CPU most of the time, runs beside the others ([`steps`]).
 
 use crate::cargo::Program;
 use crate::steps::{self, Steps};
-use crate::{bench, cargo, ci, clients, fuzz, repo_root, run, vm};
+use crate::{aarch64, bench, cargo, ci, clients, fuzz, repo_root, run, vm};
 use anyhow::{Context, Result, ensure};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-/// Run all tests: cargo test, the C library's clients, the loom tests, the benchmark's counts, the fuzz targets, and the suite in the VM
+/// Run all tests: cargo test, those for aarch64, the C library's clients, the loom tests, the benchmark's counts, the fuzz targets, and the suite in the VM
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Run only the tests that most changes need; takes less than two minutes after the first build
@@ -24,6 +24,9 @@ pub(crate) struct Args {
     /// Do not run the VM
     #[arg(long)]
     no_vm: bool,
+    /// Do not run the tests for aarch64, whose compiler the first run downloads from Debian's archive
+    #[arg(long)]
+    no_aarch64: bool,
     /// Do not run the fuzz targets
     #[arg(long)]
     no_fuzz: bool,
@@ -47,6 +50,7 @@ const FIRST: &str = "cargo test";
 const HERE: [&str; 6] = [CLIENTS, CLIENTS_65, "firmware layouts", "gRPC", "loom", "bench"];
 const CLIENTS: &str = "clients";
 const CLIENTS_65: &str = "clients of rdma-core 65";
+const AARCH64: &str = "aarch64";
 const FUZZ: &str = "fuzz";
 
 /// Steps in the VM, the longest first. The others follow unless the arguments select something for the first one.
@@ -59,7 +63,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     if args.quick {
         return quick();
     }
-    steps::known(&args.only, &[&[FIRST][..], &HERE, &[FUZZ, VM], &OTHER_VMS].concat())?;
+    steps::known(&args.only, &[&[FIRST][..], &HERE, &[AARCH64, FUZZ, VM], &OTHER_VMS].concat())?;
     if !args.only.is_empty() {
         for name in &args.only {
             let code = one(name, args)?;
@@ -72,6 +76,11 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let calls = Steps::of_this_call()?;
     step(FIRST, || cargo::call(&["test", "--workspace"]))?;
     let (mut here, mut vms) = (HERE.to_vec(), Vec::new());
+    if args.no_aarch64 {
+        eprintln!("test: left out: tests for aarch64 (--no-aarch64)");
+    } else {
+        here.push(AARCH64);
+    }
     if args.no_fuzz {
         eprintln!("test: left out: fuzz targets (--no-fuzz)");
     } else {
@@ -110,6 +119,7 @@ fn one(name: &str, args: &Args) -> Result<ExitCode> {
         "gRPC" => &grpc,
         "loom" => &loom,
         "bench" => &bench::check,
+        AARCH64 => &aarch64::test,
         FUZZ => &|| fuzz::run_all(args.fuzz_runs, args.fuzz_seed),
         VM => return suite(args.vm.clone()),
         "VM suite on mlx5" => return suite(others()?[0].clone()),
@@ -145,7 +155,7 @@ fn quick() -> Result<ExitCode> {
     })?;
     step("doc tests", || cargo::call(&["test", "--workspace", "--doc"]))?;
     eprintln!(
-        "test: left out by --quick: {} of the suite; clients, firmware layouts, loom, gRPC, bench, fuzz, VM",
+        "test: left out by --quick: {} of the suite; aarch64, clients, firmware layouts, loom, gRPC, bench, fuzz, VM",
         LONG.join(", ")
     );
     Ok(ExitCode::SUCCESS)

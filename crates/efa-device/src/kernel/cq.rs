@@ -4,7 +4,7 @@
 use super::bells::CQ_BELL;
 use super::call::{Call, errno};
 use super::context::VECTORS;
-use super::maps::{Bells, Mapped, PAGE, Pages};
+use super::maps::{Bells, Mapped, Pages};
 use super::object::Object;
 use crate::caps::Caps;
 use crate::device::CqParams;
@@ -54,7 +54,7 @@ impl Call<'_, '_> {
         let params = CqParams { ring, depth, entry, sub_cqs: private.num_sub_cqs, events, source_gid, uar };
         let cq = self.device.create_cq(params).map_err(errno)?;
         let data = &mut self.state.tables.context(self.context)?.data;
-        let q_mmap_size = size.next_multiple_of(PAGE) as u64;
+        let q_mmap_size = pages.len() as u64;
         let q_mmap_key = data.maps.add(Mapped::Ring(pages));
         let db_mmap_key =
             if events { data.maps.add(Mapped::Bells(Bells::Cq(cq))).map(Some) } else { Ok(None) };

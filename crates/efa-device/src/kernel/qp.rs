@@ -3,7 +3,7 @@
 
 use super::bells::{RQ_BELL, SQ_BELL};
 use super::call::{Call, errno};
-use super::maps::{Bells, Mapped, PAGE, Pages};
+use super::maps::{Bells, Mapped, Pages};
 use super::object::{Object, QpObject};
 use crate::caps::Caps;
 use crate::device::{Modify, QpKind, QpParams, State};
@@ -139,7 +139,7 @@ impl Call<'_, '_> {
         let entries = [
             (&mut resp.sq_db_mmap_key, Some(bells.clone())),
             // The driver maps at least one page (`qp_mmap_entries_setup()`).
-            (&mut resp.llq_desc_mmap_key, Some(Mapped::Ring(sq.unwrap_or_else(|| Pages::new(PAGE))))),
+            (&mut resp.llq_desc_mmap_key, Some(Mapped::Ring(sq.unwrap_or_else(|| Pages::new(1))))),
             (&mut resp.rq_db_mmap_key, rq.is_some().then_some(bells)),
             (&mut resp.rq_mmap_key, rq.map(Mapped::Ring)),
         ];

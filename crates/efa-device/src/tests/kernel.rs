@@ -8,7 +8,7 @@ use crate::{Fabric, Generation, Mistake};
 use std::sync::Arc;
 use uverbs_core::attr::{AccessFlags, EventType, QpAttr, QpAttrMask as M, QpState, QpType};
 use uverbs_core::control;
-use uverbs_core::kernel::{Command, Kernel, Protection, Uhw};
+use uverbs_core::kernel::{Command, Kernel, Protection, Uhw, page_size};
 use uverbs_core::{Errno, Error};
 use uverbs_uapi::efa::{
     EFA_CREATE_CQ_WITH_SGID, EFA_IB_ATTR_QUERY_MR_HANDLE, EFA_IB_ATTR_QUERY_MR_RESP_IC_ID_VALIDITY,
@@ -76,7 +76,10 @@ fn queues_of_wrong_sizes_and_kinds_are_refused() {
     assert_eq!(errno(ctx.cq_with(16, 2, EFA_CREATE_CQ_WITH_SGID, None)), Errno::EINVAL);
     assert_eq!(errno(ctx.cq_with(32, 3, 0, None)), Errno::EINVAL);
     let (cq, resp) = ctx.cq_with(32, 2, 0, None).unwrap();
-    assert_eq!((resp.q_mmap_size, resp.comp_mask, cq.cqe()), (u64::from(CQ_DEPTH) * 64, 0, CQ_DEPTH));
+    assert_eq!(
+        (resp.q_mmap_size, resp.comp_mask, cq.cqe()),
+        ((u64::from(CQ_DEPTH) * 64).next_multiple_of(page_size().into()), 0, CQ_DEPTH)
+    );
     let pd = ctx.pd();
     let make = |shape, sends, receives| create_qp(&pd, &cq, shape, sends, receives).map(|_| ());
     let rc = Shape { qp_type: QpType::Rc, ..Shape::default() };
@@ -97,18 +100,18 @@ fn offsets_map_only_what_they_stand_for() {
     let (qp, made) = create_qp(&pd, &cq, Shape::default(), DEPTH, DEPTH).unwrap();
     let map =
         |kernel: &Arc<dyn Kernel>, key, len| kernel.mmap(key, len, Protection::Read).map(|map| map.len());
-    let ring = resp.q_mmap_size as usize;
+    let (ring, page) = (resp.q_mmap_size as usize, page_size() as usize);
     assert_eq!(map(&ctx.kernel, resp.q_mmap_key, ring), Ok(ring));
     assert!(!ctx.kernel.mmap(resp.q_mmap_key, ring, Protection::Read).unwrap().is_writable());
-    assert_eq!(map(&ctx.kernel, resp.q_mmap_key, ring + 4096), Err(Errno::EINVAL));
+    assert_eq!(map(&ctx.kernel, resp.q_mmap_key, ring + page), Err(Errno::EINVAL));
     assert_eq!(map(&ctx.kernel, resp.q_mmap_key + 8, ring), Err(Errno::EINVAL));
-    assert_eq!(map(&ctx.kernel, made.sq_db_mmap_key, 4096), Err(Errno::EINVAL), "doorbells are no memory");
-    assert_eq!(ctx.kernel.doorbells(made.rq_mmap_key, 4096).err(), Some(Errno::EINVAL));
+    assert_eq!(map(&ctx.kernel, made.sq_db_mmap_key, page), Err(Errno::EINVAL), "doorbells are no memory");
+    assert_eq!(ctx.kernel.doorbells(made.rq_mmap_key, page).err(), Some(Errno::EINVAL));
     assert_eq!(map(&Ctx::new(&a).kernel, resp.q_mmap_key, ring), Err(Errno::EINVAL), "of another context");
     // SAFETY: its queues are the kernel's.
     unsafe { qp.destroy() }.unwrap();
-    assert_eq!(map(&ctx.kernel, made.rq_mmap_key, 4096), Err(Errno::EINVAL));
-    assert_eq!(ctx.kernel.doorbells(made.sq_db_mmap_key, 4096).err(), Some(Errno::EINVAL));
+    assert_eq!(map(&ctx.kernel, made.rq_mmap_key, page), Err(Errno::EINVAL));
+    assert_eq!(ctx.kernel.doorbells(made.sq_db_mmap_key, page).err(), Some(Errno::EINVAL));
 }
 
 #[test]

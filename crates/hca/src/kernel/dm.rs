@@ -4,7 +4,7 @@
 #![expect(unsafe_code)]
 
 use super::call::Call;
-use super::device_memory::DeviceMemory;
+use super::device_memory::{DeviceMemory, page_bytes};
 use super::memory::check_present;
 use super::object::{Numbered, Object};
 use crate::engine::mkey::Kind;
@@ -30,8 +30,6 @@ use uverbs_uapi::mlx5::cmds::{
 use uverbs_uapi::mlx5::{MLX5_IB_MMAP_CLOCK_INFO, MLX5_IB_MMAP_DEVICE_MEM, MLX5_IB_UAPI_DM_TYPE_MEMIC};
 use uverbs_uapi::verbs::IB_UVERBS_ACCESS_ZERO_BASED;
 
-const PAGE: u64 = 4096;
-
 impl Call<'_, '_> {
     pub(super) fn alloc_dm(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         known(
@@ -50,8 +48,8 @@ impl Call<'_, '_> {
             return Err(Errno::EOPNOTSUPP);
         }
         let len = number(c, UVERBS_ATTR_ALLOC_DM_LENGTH).ok_or(Errno::EINVAL)?;
-        let size = len.checked_next_multiple_of(PAGE).filter(|n| *n > 0).ok_or(Errno::EINVAL)?;
-        let page = self.state.dm.alloc(size / PAGE).ok_or(Errno::ENOMEM)?;
+        let size = len.checked_next_multiple_of(page_bytes()).filter(|n| *n > 0).ok_or(Errno::EINVAL)?;
+        let page = self.state.dm.alloc(size / page_bytes()).ok_or(Errno::ENOMEM)?;
         let words = (0..size / 8).map(|_| AtomicU64::new(0)).collect();
         let memory = Arc::new(DeviceMemory { words, len, page });
         c.answer(MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET, &0_u64.to_ne_bytes());
@@ -105,9 +103,9 @@ impl Call<'_, '_> {
 
     /// Maps pages other than doorbells: bits 15:8 of the page number are a command, the other bits an index.
     pub(super) fn map(&mut self, offset: u64, len: usize) -> Result<Mapping, Errno> {
-        let number = offset / PAGE;
+        let number = offset / page_bytes();
         let (command, index) = (number >> 8 & 0xff, number & 0xff | number >> 16 << 8);
-        if !offset.is_multiple_of(PAGE) {
+        if !offset.is_multiple_of(page_bytes()) {
             return Err(Errno::EINVAL);
         }
         match command {

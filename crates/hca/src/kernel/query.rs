@@ -3,8 +3,8 @@
 
 use super::call::Call;
 use super::limits::{
-    MAX_CQ, MAX_CQE, MAX_DM, MAX_MR, MAX_PD, MAX_QP, MAX_RD_ATOMIC, MAX_SGE, MAX_SRQ, MAX_SRQ_SGE,
-    MAX_TABLES, MAX_WQ, MAX_WQES,
+    MAX_CQ, MAX_CQE, MAX_MR, MAX_PD, MAX_QP, MAX_RD_ATOMIC, MAX_SGE, MAX_SRQ, MAX_SRQ_SGE, MAX_TABLES,
+    MAX_WQ, MAX_WQES,
 };
 use crate::config::Link;
 use uverbs_core::Errno;
@@ -129,7 +129,7 @@ impl Call<'_, '_> {
                 max_cq_moderation_period: 0xfff,
                 reserved: 0,
             },
-            max_dm_size: MAX_DM,
+            max_dm_size: super::device_memory::all_bytes(),
             odp_caps: ib_uverbs_odp_caps {
                 general_caps: IB_UVERBS_ODP_SUPPORT | IB_UVERBS_ODP_SUPPORT_IMPLICIT,
                 per_transport_caps: ib_uverbs_odp_caps_per_transport_caps {

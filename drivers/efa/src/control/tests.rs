@@ -9,7 +9,7 @@ use crate::{Ah, QpShared};
 use std::sync::{Arc, Mutex};
 use uverbs_core::attr::*;
 use uverbs_core::control::*;
-use uverbs_core::kernel::{DoorbellPage, Kernel, Mapping, Protection, RawCommand};
+use uverbs_core::kernel::{DoorbellPage, Kernel, Mapping, Protection, RawCommand, page_size};
 use uverbs_core::provider::{
     CompletionQueue as _, CqParts, Dest, Driver, Object as _, Op, PollError, PostError, QpCreate,
     QpObject as _, QpParts, SendQueue as _, To, Wr,
@@ -254,7 +254,7 @@ impl Script for FakeKernel {
     }
 
     fn doorbells(&self, _: &dyn Kernel, offset: u64, len: usize) -> Result<DoorbellPage, Errno> {
-        assert!(len.is_multiple_of(4096));
+        assert!(len.is_multiple_of(page_size() as usize));
         if [SQ_BELL, RQ_BELL, CQ_BELL].contains(&offset) {
             Ok(DoorbellPage::Port(self.bells.clone()))
         } else {
