@@ -2,7 +2,7 @@
 //! Software devices in this process, for programs that are run without hardware.
 //!
 //! `UVERBS_HCA=2` makes the mlx5 devices `hca0` and `hca1`; `UVERBS_HCA_LINK=infiniband` makes them InfiniBand devices instead of RoCE
-//! ones; with `UVERBS_HCA_DEVX=0` they refuse commands for the firmware. `UVERBS_EFA=2` makes the EFA devices `efa_0` and `efa_1`, of the
+//! ones; with `UVERBS_HCA_DEVX=0` they refuse commands for the firmware. `UVERBS_EFA=2` makes the EFA devices `efa0` and `efa1`, of the
 //! generation `UVERBS_EFA_GENERATION`.
 //!
 //! With `UVERBS_HCA_FABRIC=SOCKET` several processes share a fabric of mlx5 devices: each joins the process that listens on that
@@ -92,7 +92,7 @@ fn make() -> Outcome<Vec<Device>> {
             Some(5) => Generation::Fifth,
             Some(_) => return Err(Errno::EINVAL),
         };
-        let device = |i| fabric.device(&format!("efa_{i}")).generation(generation).build();
+        let device = |i| fabric.device(&format!("efa{i}")).generation(generation).build();
         devices.extend((0..count.min(MAX)).map(device).map(Device::Efa));
     }
     Ok(devices)

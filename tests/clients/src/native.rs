@@ -54,7 +54,7 @@ const HCA: Devices = Devices {
 /// The software EFA.
 const EFA: Devices = Devices {
     place: Place::NativeEfa,
-    device: "efa_0",
+    device: "efa0",
     gid: "0",
     variables: ["UVERBS_EFA", "UVERBS_EFA_FABRIC"],
     suffix: " (EFA)",
@@ -335,7 +335,7 @@ fn make_sysfs(root: &Path) -> std::io::Result<()> {
     fs::write(root.join("class/infiniband_verbs/abi_version"), "6\n")?;
     for i in 0..2 {
         let (device, pci) = (
-            root.join(format!("class/infiniband/efa_{i}")),
+            root.join(format!("class/infiniband/efa{i}")),
             root.join(format!("devices/pci0000:00/0000:00:0{}.0", 5 + i)),
         );
         fs::create_dir_all(&device)?;

@@ -60,8 +60,9 @@ unsafe fn read<T: Zeroed>(attr: *const T, inlen: u32, min: usize) -> Outcome<T> 
     let len = inlen as usize;
     ensure(!attr.is_null() && len >= min)?;
     let (bytes, known) = (attr.cast::<u8>(), len.min(size_of::<T>()));
-    // SAFETY: `known` is at most `inlen`, for which the pointer is valid (the contract of this function).
-    let rest = unsafe { slice::from_raw_parts(bytes.add(known), len - known) };
+    // SAFETY: the pointer is valid for `inlen` bytes (the contract of this function).
+    let all = unsafe { slice::from_raw_parts(bytes, len) };
+    let rest = &all[known..];
     ensure(rest.iter().all(|byte| *byte == 0))?;
     let mut copy = T::zeroed();
     // SAFETY: `known` is at most the size of `copy`, and at most `inlen`, for which the pointer is valid (the contract of this function).
@@ -113,7 +114,7 @@ mod tests {
         let mut value = efadv_device_attr::zeroed();
         (value.device_caps, value.max_rdma_size) = (5, 7);
         let (min, to) = (end_of!(efadv_device_attr, inline_buf_size), bytes.as_mut_ptr());
-        let mut write_to = |len| {
+        let write_to = |len| {
             // SAFETY: the array is longer.
             unsafe { write(&value, to.cast::<efadv_device_attr>(), len, min) }
         };
