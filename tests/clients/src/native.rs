@@ -59,11 +59,12 @@ const EFA: Devices = Devices {
     variables: ["UVERBS_EFA", "UVERBS_EFA_FABRIC"],
     suffix: " (EFA)",
 };
-/// perftest of Debian 12 knows the PCI ids of the first two generations, and posts reads of others as EFA does not have them.
+/// perftest of Debian 12 knows the PCI ids of the first two generations. It posts reads of the others by `ibv_post_send`, which EFA does not have.
 const EFA_OF_DEBIAN_12: (&str, &str) = ("UVERBS_EFA_GENERATION", "2");
 
 /// C programs of this repository.
-const OWN: [&str; 5] = ["loopback", "events", "threads", "fork", "garbage"];
+const OWN: [(&str, Devices); 6] =
+    [("loopback", HCA), ("events", HCA), ("threads", HCA), ("fork", HCA), ("garbage", HCA), ("efa", EFA)];
 
 /// Tests of perftest that also run with `uverbs perf` at one end, with the arguments of both.
 const PERF: [(&str, &str); 12] = [
@@ -124,9 +125,8 @@ impl Native<'_> {
         Ok(cmd)
     }
 
-    fn env(&self, devices: Devices) -> Vec<(&str, String)> {
-        let [count, _] = devices.variables;
-        let mut env = vec![("LD_LIBRARY_PATH", self.library.display().to_string()), (count, "2".into())];
+    fn env(&self, devices: Devices) -> Vec<(&'static str, String)> {
+        let mut env = own_env(devices, &self.library);
         if devices.place == Place::NativeEfa && self.tree.is_none() {
             let (name, value) = EFA_OF_DEBIAN_12;
             env.push((name, value.into()));
@@ -288,7 +288,7 @@ impl Native<'_> {
 
     /// The C programs of this repository, under tools that check memory.
     fn own(&self, folder: &Path, report: &mut Report) -> Result<()> {
-        for program in OWN {
+        for (program, devices) in OWN {
             for tool in ["valgrind", "address sanitizer"] {
                 let name = format!("{program}.c ({tool})");
                 if !self.is_wanted(&name) {
@@ -304,7 +304,7 @@ impl Native<'_> {
                         cmd.args(["-q", "--fair-sched=try", "--error-exitcode=9"]).arg(&path);
                     }
                     // Python and others leave memory allocated at exit; so do these programs, intentionally.
-                    cmd.envs(self.env(HCA)).env("ASAN_OPTIONS", "detect_leaks=0");
+                    cmd.envs(own_env(devices, &self.library)).env("ASAN_OPTIONS", "detect_leaks=0");
                     cmd
                 };
                 let cell = twice(&name, || single(command()))?;
@@ -320,11 +320,17 @@ impl Native<'_> {
         if !is_valgrind {
             cc.arg("-fsanitize=address");
         }
-        cc.arg("-L").arg(&self.library).args(["-libverbs", "-lpthread"]);
+        cc.arg("-L").arg(&self.library).args(["-lefa", "-libverbs", "-lpthread"]);
         let out = cc.output().context("no C compiler")?;
         ensure!(out.status.success(), "cc: {}", String::from_utf8_lossy(&out.stderr));
         Ok(())
     }
+}
+
+/// The variables of a program with the library in a folder and two devices.
+fn own_env(devices: Devices, library: &Path) -> Vec<(&'static str, String)> {
+    let [count, _] = devices.variables;
+    vec![("LD_LIBRARY_PATH", library.display().to_string()), (count, "2".into())]
 }
 
 /// Makes the files of sysfs that libfabric reads of an EFA device: the version of uverbs, the place of the PCI device, and its driver.
