@@ -59,7 +59,8 @@ const EFA: Devices = Devices {
     variables: ["UVERBS_EFA", "UVERBS_EFA_FABRIC"],
     suffix: " (EFA)",
 };
-/// perftest of Debian 12 knows the PCI ids of the first two generations. It posts reads of the others by `ibv_post_send`, which EFA does not have.
+/// perftest of Debian 12 knows the PCI ids of the first two generations. It posts reads of the others by `ibv_post_send`, which EFA does not
+/// have.
 const EFA_OF_DEBIAN_12: (&str, &str) = ("UVERBS_EFA_GENERATION", "2");
 
 /// C programs of this repository.
