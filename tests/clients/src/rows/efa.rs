@@ -3,7 +3,8 @@
 //!
 //! The arguments of each row differ from those of the rows for other devices, because a row is known by its name. Some of them are those
 //! without which libefa refuses the program's requests, too: `ib_write_lat` writes inline by default, on a QP without EFA's flag for that
-//! (`-I 0`); with UD, `ib_send_bw` has unsignaled requests (`-Q 1`).
+//! (`-I 0`); with UD, `ib_send_bw` has unsignaled requests (`-Q 1`). There is no row of `ib_read_lat -e`: it requests the next event before
+//! it polls, so that a completion may raise two events, and posts after each; its queue has room for one request.
 
 use crate::row::Family::{EfaFabric, Perftest, Pingpong, Plain, Single};
 use crate::row::{EFA, Row, row};
@@ -31,7 +32,6 @@ pub(super) const ROWS: &[Row] = &[
 /// Rows that perftest of Debian 12 does not have: with SRD it refuses writes and events.
 pub(super) const NEWER: &[Row] = &[
     row(Perftest, "ib_send_bw", "-c SRD -n 50 -e", EFA),
-    row(Perftest, "ib_read_lat", "-c SRD -n 20 -e", EFA),
     row(Perftest, "ib_read_bw", "-c SRD -n 50 -e", EFA),
     row(Perftest, "ib_write_lat", "-c SRD -n 20 -I 0", EFA),
     row(Perftest, "ib_write_bw", "-c SRD -n 50", EFA),
