@@ -7,7 +7,8 @@
 //!
 //! With `UVERBS_HCA_FABRIC=SOCKET` several processes share a fabric of mlx5 devices: each joins the process that listens on that
 //! Unix socket, `uverbs-hca --fabric SOCKET`. If there is none, the first program listens; when it exits, the others
-//! lose their links. `UVERBS_EFA_FABRIC=SOCKET` is the same for EFA devices; each kind has a fabric of its own.
+//! lose their links. `UVERBS_EFA_FABRIC=SOCKET` is the same for EFA devices, with `uverbs-efa --fabric SOCKET`; each kind has a fabric of
+//! its own.
 #![expect(unsafe_code)]
 // UNSAFETY: atexit(3).
 

@@ -5,7 +5,7 @@ use Family::{
     Cm, Connect, EfaFabric, Endless, Ethernet, Fabric, Fio, Harness, Mpi, Mpich, Multicast, Perftest,
     Pingpong, Plain, Qperf, Rma, Rping, Rpma, Single, Ucp, Uct, Udaddy, Watch, Wheel,
 };
-use Place::{Ib, Native, NativeEfa, Roce, Rxe, Siw};
+use Place::{Efa, Ib, Native, NativeEfa, Roce, Rxe, Siw};
 
 /// The way in which programs name their device, port and peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +75,8 @@ pub enum Place {
     Roce,
     /// The kernel's mlx5 driver, InfiniBand.
     Ib,
+    /// The kernel's efa driver.
+    Efa,
 }
 
 /// The places of a row, and the reason why it does not run at the others.
@@ -97,10 +99,13 @@ pub(crate) const MLX5: Places =
 /// mlx5 devices of a kernel, for programs that do not run natively.
 pub(crate) const MLX5_VM: Places =
     Places { list: &[Roce, Ib], why: "rxe and siw lack DC and the queues of mlx5 that UCX writes itself" };
-/// The software EFA.
-pub(crate) const EFA: Places = Places {
+/// EFA devices.
+pub(crate) const EFA: Places =
+    Places { list: &[NativeEfa, Efa], why: "its arguments are for EFA: SRD, its first GID" };
+/// The software EFA, for libfabric's provider.
+pub(crate) const EFA_FABRIC: Places = Places {
     list: &[NativeEfa],
-    why: "its arguments are for EFA: SRD, its provider of libfabric, its first GID",
+    why: "the provider is for EFA; its packages are fetched for native runs only",
 };
 /// This machine, for packages of wheels.
 pub(crate) const WHEELS: Places = Places {
@@ -113,6 +118,11 @@ pub(crate) const VM: Places = Places { list: &[Rxe, Siw, Roce, Ib], why: "it nee
 pub(crate) const VM_EXCHANGE: Places = Places {
     list: &[Rxe, Roce, Ib],
     why: "it needs a kernel's device; iWARP has no datagrams, and connects QPs by librdmacm only",
+};
+/// With a kernel, for rdma-core's test suite.
+pub(crate) const SUITE: Places = Places {
+    list: &[Rxe, Roce, Ib, Efa],
+    why: "it needs a kernel's device; its tests connect QPs without librdmacm, which iWARP needs",
 };
 /// Where librdmacm can resolve addresses.
 pub(crate) const ADDRESSES: Places = Places {

@@ -7,7 +7,7 @@
 //! it polls, so that a completion may raise two events, and posts after each; its queue has room for one request.
 
 use crate::row::Family::{EfaFabric, Perftest, Pingpong, Plain, Single};
-use crate::row::{EFA, Row, row};
+use crate::row::{EFA, EFA_FABRIC, Row, row};
 
 /// The rows.
 pub(super) const ROWS: &[Row] = &[
@@ -23,10 +23,10 @@ pub(super) const ROWS: &[Row] = &[
     row(Perftest, "ib_read_lat", "-c SRD -n 20", EFA),
     row(Perftest, "ib_read_bw", "-c SRD -n 50", EFA),
     row(Perftest, "ib_read_bw", "-c SRD -n 20 -a", EFA),
-    row(EfaFabric, "fi_pingpong", "-e rdm -I 20 -S 1024", EFA),
-    row(EfaFabric, "fi_pingpong", "-e rdm -I 5 -S 1048576", EFA),
-    row(EfaFabric, "fi_pingpong", "-e dgram -I 30 -S 1024", EFA),
-    row(Plain, "fi_info", "-p efa", EFA),
+    row(EfaFabric, "fi_pingpong", "-e rdm -I 20 -S 1024", EFA_FABRIC),
+    row(EfaFabric, "fi_pingpong", "-e rdm -I 5 -S 1048576", EFA_FABRIC),
+    row(EfaFabric, "fi_pingpong", "-e dgram -I 30 -S 1024", EFA_FABRIC),
+    row(Plain, "fi_info", "-p efa", EFA_FABRIC),
 ];
 
 /// Rows that perftest of Debian 12 does not have: with SRD it refuses writes and events.
