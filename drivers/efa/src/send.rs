@@ -100,6 +100,11 @@ impl SendQueue {
         &self.config
     }
 
+    /// The ring and its doorbell.
+    pub(crate) fn memory(&self) -> (&SendRing, &Doorbell) {
+        (&self.ring, &self.doorbell)
+    }
+
     /// Begins a batch, unless a builder session is open.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn begin(&mut self) -> SqCursor {
