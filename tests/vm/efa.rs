@@ -62,6 +62,9 @@ const CASES: [(&str, Case); 10] = [
     ("stress", Case::Stress),
 ];
 
+/// A test that opens no device itself.
+type OfPrograms = fn(&LabEnv) -> Outcome;
+
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<Test> {
     if !LabEnv::get().is_some_and(|env| env.efa) {
@@ -72,7 +75,7 @@ pub(crate) fn tests() -> Vec<Test> {
     const C: &str = "ibv_ud_pingpong -g 0 -n 50";
     const OURS: &str = "uverbs pingpong ud --timeout 60 -g 0 -n 50";
     const SRD: &str = "ib_send_lat -x 0 -c SRD -n 50 -s 1000 -F";
-    let programs: [(&str, fn(&LabEnv) -> Outcome); 7] = [
+    let programs: [(&str, OfPrograms); 7] = [
         ("peers::ud::c_serves_c", |env| pair_of(env, C, C, 18700)),
         ("peers::ud::ours_serves_c", |env| pair_of(env, OURS, C, 18701)),
         ("peers::ud::c_serves_ours", |env| pair_of(env, C, OURS, 18702)),
@@ -217,7 +220,7 @@ fn query<D: Driver>(lab: &Lab<D>) -> Outcome {
     ensure!(lab.port.link_layer == LinkLayer::UNSPECIFIED, "{:?}", lab.port);
     let (a, b) = (lab.a.query_gid_ex(1, 0)?, lab.b.query_gid_ex(1, 0)?);
     ensure!(a.gid != b.gid, "both devices have {}", a.gid);
-    let report = run(Command::new("/usr/bin/uverbs").args(["devinfo", "-d", &lab.a.name()]), LIMIT)?;
+    let report = run(Command::new("/usr/bin/uverbs").args(["devinfo", "-d", lab.a.name()]), LIMIT)?;
     ensure!(report.contains("efa"), "{report}");
     Ok(())
 }
