@@ -186,9 +186,11 @@ const PROGRAMS: &[&str] = &[
     "cc",
     "cd",
     "export",
+    "fi_pingpong",
     "gdb",
     "git",
     "grep",
+    "ib_send_bw",
     "ib_write_bw",
     "ibv_devinfo",
     "ibv_rc_pingpong",
@@ -703,4 +705,41 @@ fn public_structs_that_can_grow_are_non_exhaustive() {
     assert!(literal_structs(&text.replace("#[derive", "#[non_exhaustive]\n#[derive")).is_empty());
     assert!(literal_structs(&text.replace("#[derive", "#[repr(C)]\n#[derive")).is_empty());
     assert!(literal_structs(&text.replace("pub field", "field")).is_empty());
+}
+
+/// What the page on EFA says of the software EFA's generations is what they have.
+#[test]
+fn generations_of_the_software_efa_are_those_of_the_code() {
+    use uverbs::efa_device::{Caps, Generation};
+    use uverbs_efa_hw::feature::EFA_ADMIN_FEATURE_DEVICE_ATTR_DESC_DATA_POLLING_128_MASK as POLL_128;
+
+    let text = read("docs/src/reference/efa.md");
+    let all =
+        [Generation::First, Generation::Second, Generation::Third, Generation::Fourth, Generation::Fifth];
+    for generation in all {
+        let caps = Caps::of(generation);
+        let has = |yes: bool| if yes { "yes" } else { "no" };
+        let default = if generation == Generation::default() { ", the default" } else { "" };
+        let row = format!(
+            "| `{generation:?}`{default} | {:#x} | {} | {} | {} | {} | {} | {} |",
+            caps.pci_device,
+            has(caps.reads()),
+            has(caps.retries()),
+            has(caps.writes()),
+            has(caps.has(POLL_128)),
+            has(caps.unsolicited()),
+            caps.inline.max(caps.inline_wide),
+        );
+        assert!(text.lines().any(|line| line == row), "docs/src/reference/efa.md has no row {row:?}");
+    }
+    let caps = Caps::of(Generation::default());
+    let numbers = [
+        format!("sends with {} entries", Caps::SEND_BUFFERS),
+        format!("receives with {}", Caps::RECV_BUFFERS),
+        format!("{} requests in a send queue", Caps::MAX_SQ),
+        format!("an MTU of {} bytes", caps.mtu),
+    ];
+    for number in numbers {
+        assert!(text.contains(&number), "docs/src/reference/efa.md does not say {number:?}");
+    }
 }
