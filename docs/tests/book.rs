@@ -409,13 +409,16 @@ fn variables_of_the_guest_are_those_of_the_lab() {
 /// Each row of the table of C's names has a function of the typed API, whose documentation names C's.
 #[test]
 fn names_of_verbs_are_those_of_the_code() {
-    let sources: String = files(&["crates/verbs/src", "crates/core/src", "drivers/mlx5/src"], ".rs")
-        .iter()
-        .map(|path| fs::read_to_string(path).unwrap())
-        .collect();
+    let sources: String =
+        files(&["crates/verbs/src", "crates/core/src", "drivers/mlx5/src", "drivers/efa/src"], ".rs")
+            .iter()
+            .map(|path| fs::read_to_string(path).unwrap())
+            .collect();
     let page = read("docs/src/reference/c-names.md");
     let mut count = 0;
-    for row in page.lines().filter(|line| line.starts_with("| `ibv_") || line.starts_with("| `mlx5dv_")) {
+    let is_row =
+        |line: &&str| ["ibv_", "mlx5dv_", "efadv_"].iter().any(|c| line.starts_with(&format!("| `{c}")));
+    for row in page.lines().filter(is_row) {
         let cells: Vec<_> = row.split(" | ").collect();
         for rust in cells[1].split('`').skip(1).step_by(2) {
             let name = rust.rsplit("::").next().unwrap().trim_end_matches("()");
@@ -432,6 +435,16 @@ fn names_of_verbs_are_those_of_the_code() {
         }
     }
     assert!(count > 50, "only {count} names: does the test find them?");
+}
+
+/// The page on EFA lists every function of libefa.
+#[test]
+fn the_page_on_efa_lists_the_functions_of_its_library() {
+    let page = read("docs/src/reference/efa.md");
+    let symbols = read("crates/ibverbs/data/symbols-efa.txt");
+    let names = symbols.lines().filter_map(|line| line.split('@').next());
+    let missing: Vec<_> = names.filter(|name| !page.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty() && symbols.lines().count() > 10, "not in efa.md: {missing:?}");
 }
 
 /// The page on the C library lists every public function of its symbol table.

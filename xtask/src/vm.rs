@@ -79,15 +79,21 @@ pub(crate) struct TestArgs {
 }
 
 impl TestArgs {
-    /// The short selections on the kernel's mlx5 driver, InfiniBand and RoCE, and on siw, to run after these arguments on rxe;
+    /// The short selections on the kernel's mlx5 driver, InfiniBand and RoCE, on siw and on EFA, to run after these arguments on rxe;
     /// `None` if the arguments select something else.
-    pub(crate) fn short_on_others(&self) -> Option<[Self; 2]> {
+    pub(crate) fn short_on_others(&self) -> Option<[Self; 3]> {
         let special = !self.filter.is_empty() || !self.args.is_empty() || self.boot.device != DeviceArg::Rxe;
         let short = |device, link| {
             let boot = BootArgs { device, link, ..self.boot.clone() };
             Self { short: true, boot, ..self.clone() }
         };
-        (!special).then(|| [short(DeviceArg::Mlx5, Some(LinkArg::All)), short(DeviceArg::Siw, None)])
+        (!special).then(|| {
+            [
+                short(DeviceArg::Mlx5, Some(LinkArg::All)),
+                short(DeviceArg::Siw, None),
+                short(DeviceArg::Efa, None),
+            ]
+        })
     }
 }
 
@@ -115,7 +121,7 @@ pub(crate) fn main(args: Args) -> Result<ExitCode> {
 }
 
 /// The tests that check within a minute that the kernel's driver, this library and the C programs work on a device.
-const SHORT: [&str; 33] = [
+const SHORT: [&str; 34] = [
     "opcodes::rc_exclusive",
     "opcodes::ud_shared",
     "errors::",
@@ -149,6 +155,7 @@ const SHORT: [&str; 33] = [
     "lifecycle::",
     "removal::",
     "siw::",
+    "efa::",
 ];
 
 /// The commands of the bare guest, which has only the static `uverbs`.
@@ -158,9 +165,7 @@ const BARE: &str = include_str!("bare.sh");
 fn examples() -> impl Iterator<Item = (&'static str, Program<'static>)> {
     let names = ["kv", "bulk", "rc_pingpong", "loopback", "echo"];
     let of_package = names.map(|name| (name, Program::Bin { package: "uverbs-examples", name }));
-    let name = "uverbs-grpc";
-    let grpc = Program::Other { manifest: crate::test::GRPC, package: name, name };
-    of_package.into_iter().chain([(name, grpc)])
+    of_package.into_iter().chain([("uverbs-grpc", crate::test::grpc_program())])
 }
 
 /// Builds the suite and runs it in one boot of each kernel; a whole run also runs the static binary in a bare guest.
@@ -188,7 +193,8 @@ pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<Exit
         }
     }
     boot.files.push(uverbs.clone());
-    for (name, program) in examples() {
+    // EFA has no connections, which the examples need.
+    for (name, program) in examples().filter(|_| boot.device != DeviceArg::Efa).collect::<Vec<_>>() {
         let host = cargo::build_static(program)?;
         // Not in /usr/bin, which has another echo.
         boot.files.push(Share { host, guest: format!("/usr/lib/examples/{name}") });
@@ -202,7 +208,7 @@ pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<Exit
     if !whole || outcome != Outcome::Exit(0) {
         return Ok(ExitCode::from(outcome.code()));
     }
-    let bare = BootArgs { bare: true, files: vec![uverbs], timeout: Some(200), ..args.boot.clone() };
+    let bare = BootArgs { bare: true, files: vec![uverbs], timeout: Some(400), ..args.boot.clone() };
     let outcome = bare.run(&lab, &devices, &Task::command(["sh", "-c", BARE]))?;
     Ok(ExitCode::from(outcome.code()))
 }

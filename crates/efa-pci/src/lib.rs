@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use uverbs_efa_device::device::Port;
 use uverbs_efa_device::function::bus::Bus;
 use uverbs_efa_device::function::{DOORBELL_BAR, DOORBELL_BYTES, Function, REGISTER_BYTES};
-use uverbs_efa_device::{DeviceBuilder, Plugged, Station, Violation, device};
+use uverbs_efa_device::{DeviceBuilder, Plugged, device};
 use uverbs_fabric::memory::{Fault, Memory};
 use uverbs_vfio::{Bar, Layout, Mapped, Vm};
 
@@ -158,7 +158,7 @@ impl uverbs_vfio::Function for PciFunction {
 }
 
 impl uverbs_vfio::Device for PciFunction {
-    type Model = Station;
+    type Model = device::Device;
 
     const COMMANDS: &'static str = "stop N; go N; fatal N";
 
@@ -166,25 +166,8 @@ impl uverbs_vfio::Device for PciFunction {
         self.name.clone()
     }
 
-    fn set_link_up(&self, up: bool) {
-        self.plugged.enter_device(|device, port| device.set_link_up(port, up));
-    }
-
-    fn packets(&self) -> (u64, u64) {
-        self.plugged.packets()
-    }
-
-    fn repairs(&self) -> u64 {
-        self.plugged.enter_device(|device, _| device.stats.retrans_pkts).unwrap_or_default()
-    }
-
-    fn violations(&self) -> Vec<String> {
-        self.plugged.violations().iter().map(ToString::to_string).collect()
-    }
-
-    fn forgive(&self, kinds: &[&str]) -> Vec<String> {
-        let wanted = |v: &Violation| kinds.is_empty() || kinds.contains(&v.mistake.kind().as_str());
-        self.plugged.take_violations_if(wanted).iter().map(ToString::to_string).collect()
+    fn plugged(&self) -> Plugged<()> {
+        self.plugged.bare()
     }
 
     fn command(&self, name: &str, args: &[&str]) -> Option<Result<String, String>> {

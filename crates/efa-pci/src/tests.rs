@@ -6,14 +6,15 @@ use core::time::Duration;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use proptest::prelude::*;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 use std::time::Instant;
-use uverbs_efa_device::{Fabric, Generation};
+use uverbs_efa_device::{Fabric, Generation, Stat};
 use uverbs_efa_hw::regs::{
     EFA_REGS_DEV_CTL_OFF, EFA_REGS_DEV_STS_OFF, EFA_REGS_DEV_STS_RESET_IN_PROGRESS_MASK,
     EFA_REGS_MMIO_REG_READ_OFF, EFA_REGS_MMIO_RESP_LO_OFF, EFA_REGS_VERSION_OFF,
 };
 use uverbs_fabric::memory::Memory;
-use uverbs_vfio::{Device, Function, sealed};
+use uverbs_vfio::{Control, Device, Function, sealed};
 use vfio_user::Client;
 
 /// Bytes of the VM's memory.
@@ -70,6 +71,12 @@ fn a_vm_sees_a_device_of_its_generation_and_its_registers_answer() {
     device.vm().vectors.raise(0);
     device.vm().vectors.raise(1);
     assert_eq!(event.read(), Ok(1));
+    // Behind the end, and in a BAR that does not exist: the VM reads zeros.
+    for (region, offset) in [(REGISTERS, 8192 - 2), (1, 0)] {
+        let mut data = [7; 4];
+        let read = vm.region_read(region.into(), offset, &mut data);
+        assert!(read.is_err() || data == [0; 4]);
+    }
     // What a VM has left behind is not there for the next one.
     vm.region_write(REGISTERS.into(), EFA_REGS_DEV_CTL_OFF.into(), &1_u32.to_le_bytes()).unwrap();
     vm.shutdown().unwrap();
@@ -107,8 +114,23 @@ fn commands_name_the_device() {
         assert_eq!(device.command(name, &[]), Some(Ok(String::new())));
         assert_eq!(device.command(name, &["now"]), None);
     }
-    device.set_link_up(false);
-    assert!(device.violations().is_empty() && device.forgive(&[]).is_empty());
+}
+
+#[test]
+fn the_control_socket_has_the_commands_of_every_device() {
+    let fabric = Fabric::deterministic(1);
+    let devices = Arc::new(vec![function(&fabric, Generation::Third)]);
+    let (quit, _end) = std::sync::mpsc::channel();
+    let control = Control { fabric, devices, quit };
+    let mut answers = Vec::new();
+    let lines = "link 0 down\nstat 0\npackets 0\nrepairs\nviolations\nforgive\nstat 1\nstop 0\n";
+    control.run(lines.as_bytes(), &mut answers);
+    let answers = String::from_utf8(answers).unwrap();
+    let answers: Vec<&str> = answers.lines().collect();
+    assert_eq!(answers[0], "ok");
+    let stat = answers[1].strip_prefix("ok efa0 ").and_then(Stat::parse).unwrap();
+    assert!(!stat.up && stat.qps.is_empty());
+    assert_eq!(answers[2..], ["ok 0 0", "ok 0", "ok 0", "ok", "error 1: no such device", "ok"]);
 }
 
 proptest! {

@@ -6,8 +6,8 @@ use crate::state::Function;
 use crate::{cmdq, fw, init_seg, uar};
 use std::sync::Arc;
 use uverbs_hca::bytes::be32;
-use uverbs_hca::front::{Device, Front, Plugged, Port, Station};
-use uverbs_hca::{DeviceBuilder, Link, Violation};
+use uverbs_hca::front::{Device, Front, Plugged, Port};
+use uverbs_hca::{DeviceBuilder, Link};
 use uverbs_vfio::{Bar, Layout, Vm};
 
 /// `PCI_VENDOR_ID_MELLANOX`
@@ -66,7 +66,7 @@ impl PciFunction {
 
     /// The device: its port, its counters and the violations of drivers.
     #[must_use]
-    pub fn device(&self) -> &Plugged<impl Front + use<>> {
+    pub fn device(&self) -> &Plugged<impl Front<Device> + use<>> {
         &self.plugged
     }
 
@@ -139,33 +139,16 @@ impl uverbs_vfio::Function for PciFunction {
 }
 
 impl uverbs_vfio::Device for PciFunction {
-    type Model = Station;
+    type Model = Device;
 
-    const COMMANDS: &'static str = "lid N LID; stat N";
+    const COMMANDS: &'static str = "lid N LID";
 
     fn name(&self) -> String {
         self.plugged.read_front(|function| function.name.clone()).unwrap_or_default()
     }
 
-    fn set_link_up(&self, up: bool) {
-        self.plugged.set_link_up(up);
-    }
-
-    fn packets(&self) -> (u64, u64) {
-        self.plugged.packets()
-    }
-
-    fn repairs(&self) -> u64 {
-        self.plugged.repairs()
-    }
-
-    fn violations(&self) -> Vec<String> {
-        self.plugged.violations().iter().map(ToString::to_string).collect()
-    }
-
-    fn forgive(&self, kinds: &[&str]) -> Vec<String> {
-        let wanted = |v: &Violation| kinds.is_empty() || kinds.contains(&v.mistake.kind().as_str());
-        self.plugged.take_violations_if(wanted).iter().map(ToString::to_string).collect()
+    fn plugged(&self) -> Plugged<()> {
+        self.plugged.bare()
     }
 
     fn unknown(&self) -> Vec<String> {
@@ -182,7 +165,6 @@ impl uverbs_vfio::Device for PciFunction {
                 let set = lid.parse().is_ok_and(|lid| self.plugged.set_lid(lid));
                 Some(if set { Ok(String::new()) } else { Err(format!("{lid}: not a valid LID")) })
             }
-            ("stat", []) => Some(Ok(format!("{} {}", self.name(), self.plugged.stat()))),
             _ => None,
         }
     }

@@ -129,7 +129,7 @@ impl Function {
     }
 }
 
-impl Front for Function {
+impl Front<Device> for Function {
     fn deliver(&mut self, device: &mut Device) {
         self.post_notices(device);
     }

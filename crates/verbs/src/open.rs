@@ -114,7 +114,6 @@ mod named {
         }
 
         /// Those that were opened.
-        #[cfg(feature = "hca")]
         pub(super) fn opened(&self) -> Vec<T> {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
         }
@@ -153,13 +152,18 @@ pub(crate) mod software {
 
 /// The software EFAs that are opened by name.
 #[cfg(feature = "efa-device")]
-mod software_efa {
+pub(crate) mod software_efa {
     use super::named::Named;
     use std::sync::LazyLock;
     use uverbs_efa_device::{EfaDevice, Fabric};
 
     static DEVICES: Named<EfaDevice> = Named::new();
     static FABRIC: LazyLock<Fabric> = LazyLock::new(|| Fabric::new(u64::from(std::process::id())));
+
+    /// Those that were opened.
+    pub(crate) fn opened() -> Vec<EfaDevice> {
+        DEVICES.opened()
+    }
 
     pub(super) fn device(name: &str) -> Option<EfaDevice> {
         DEVICES.device("efa", name, || FABRIC.device(name).build())

@@ -13,7 +13,7 @@ use uverbs_fabric::Fabric;
 
 /// The commands that all models have.
 const HELP: &str = "link N up|down; netem off | [loss P%] [corrupt P%] [duplicate P%] [reorder P%] [delay Tms]; repairs; packets N; \
-                    violations; forgive [KIND...]; quit";
+                    stat N; violations; forgive [KIND...]; quit";
 
 /// Bytes of a line at most, and clients of the control socket at a time.
 const MAX_LINE: u64 = 4096;
@@ -109,7 +109,7 @@ impl<D: Device> Control<D> {
         match words {
             ["help"] => return Ok(Self::help()),
             ["link", n, state @ ("up" | "down")] => {
-                self.device(n)?.set_link_up(*state == "up");
+                self.device(n)?.plugged().set_link_up(*state == "up");
                 return Ok(String::new());
             }
             ["netem", what @ ..] => {
@@ -117,17 +117,31 @@ impl<D: Device> Control<D> {
                 self.fabric.loss(what.loss).duplicate(what.duplicate).reorder(what.reorder).delay(what.delay);
                 return Ok(String::new());
             }
-            ["repairs"] => return Ok(self.devices.iter().map(D::repairs).sum::<u64>().to_string()),
+            ["repairs"] => {
+                return Ok(self.devices.iter().map(|d| d.plugged().repairs()).sum::<u64>().to_string());
+            }
             ["packets", n] => {
-                let (sent, received) = self.device(n)?.packets();
+                let (sent, received) = self.device(n)?.plugged().packets();
                 return Ok(format!("{sent} {received}"));
             }
+            ["stat", n] => {
+                let device = self.device(n)?;
+                return Ok(format!("{} {}", device.name(), device.plugged().stat()));
+            }
             ["violations"] => {
-                return Ok(self.devices.iter().map(|d| d.violations().len()).sum::<usize>().to_string());
+                return Ok(self
+                    .devices
+                    .iter()
+                    .map(|d| d.plugged().violations().len())
+                    .sum::<usize>()
+                    .to_string());
             }
             ["forgive", kinds @ ..] => {
-                let all: Vec<_> = self.devices.iter().flat_map(|d| d.forgive(kinds)).collect();
-                return Ok(all.join("; "));
+                let all = self.devices.iter().flat_map(|device| {
+                    let wanted = |kind: String| kinds.is_empty() || kinds.contains(&kind.as_str());
+                    device.plugged().take_violations_if(|v| wanted(uverbs_fabric::variant(&v.mistake)))
+                });
+                return Ok(all.map(|v| v.to_string()).collect::<Vec<_>>().join("; "));
             }
             ["quit"] => {
                 let _ = self.quit.send(Ok(true));

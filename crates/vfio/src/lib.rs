@@ -28,6 +28,7 @@ pub use server::{Function, serve};
 pub use vectors::Vectors;
 
 use std::sync::Arc;
+use uverbs_fabric::{Model, Plugged};
 
 /// What a function may access of its VM.
 #[derive(Debug, Default)]
@@ -41,7 +42,7 @@ pub struct Vm {
 /// A device that a program offers to VMs. Clones are the same device.
 pub trait Device: Function {
     /// The model of its fabric.
-    type Model: uverbs_fabric::Model;
+    type Model: Model;
 
     /// The commands that only this model has, for `help`.
     const COMMANDS: &'static str;
@@ -49,20 +50,8 @@ pub trait Device: Function {
     /// Its name.
     fn name(&self) -> String;
 
-    /// Takes the port's link down or up.
-    fn set_link_up(&self, up: bool);
-
-    /// The packets that the port sent and received.
-    fn packets(&self) -> (u64, u64);
-
-    /// The packets that were repeated, because others were lost, duplicated or out of order.
-    fn repairs(&self) -> u64;
-
-    /// The violations of drivers so far.
-    fn violations(&self) -> Vec<String>;
-
-    /// Removes and returns the violations of these kinds; of all kinds if the list is empty.
-    fn forgive(&self, kinds: &[&str]) -> Vec<String>;
+    /// The device: its port, its counters and the violations of drivers.
+    fn plugged(&self) -> Plugged<Self::Model, ()>;
 
     /// What drivers used and the device does not have, for the summary at the end.
     fn unknown(&self) -> Vec<String> {

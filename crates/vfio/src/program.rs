@@ -159,7 +159,7 @@ impl Options {
         }
         for device in devices.iter() {
             device.unknown().iter().for_each(|line| println!("unknown: {line}"));
-            device.violations().iter().for_each(|line| println!("violation: {line}"));
+            device.plugged().violations().iter().for_each(|line| println!("violation: {line}"));
         }
         for socket in self.socket.iter().chain(&self.control) {
             let _ = uverbs_fabric::socket::remove(socket);

@@ -46,7 +46,7 @@ impl CompletionQueue {
     /// There is no memory for the words that the poller and control calls share.
     pub fn new(state: CqState, barrier: ControlBarrier, doorbell: Option<Doorbell>) -> io::Result<Self> {
         let (capacity, room) = (state.capacity(), state.room());
-        let shared = Arc::new(CqShared::new(state, barrier)?);
+        let shared = Arc::new(CqShared::new(state, barrier, doorbell.as_ref())?);
         let rings = Arc::clone(&shared.rings);
         Ok(Self { shared, rings, is_open: false, last: None, pending: None, room, capacity, doorbell })
     }
@@ -93,7 +93,7 @@ impl CompletionQueue {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn ring(&self, doorbell: &Doorbell, consumer_index: u16, arm: bool) {
         let cmd_sn = self.shared.events.load(Ordering::Relaxed) as u8;
-        doorbell.ring_after_stores(CqDoorbell { consumer_index, cmd_sn, arm }.pack());
+        doorbell.ring_after_loads(CqDoorbell { consumer_index, cmd_sn, arm }.pack());
     }
 
     /// Polls for a function that only stores: all of it is one access to the queue.

@@ -94,6 +94,11 @@ pub struct SendRing {
 unsafe impl Send for SendRing {}
 
 impl SendRing {
+    /// The address of the first entry.
+    pub(crate) fn address(&self) -> usize {
+        self.first.as_ptr().expose_provenance()
+    }
+
     /// The entries at `offset` of a mapping.
     ///
     /// # Errors
@@ -133,7 +138,7 @@ impl SendRing {
 
     /// Copies an entry to its place in the device.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn write(&mut self, position: u32, wqe: &Wqe) {
+    pub(crate) fn write(&mut self, _: &Copies, position: u32, wqe: &Wqe) {
         let (index, blocks) = ((position & self.mask) as usize, 1 + usize::from(self.wide));
         // SAFETY: the masked index is that of an entry (invariant), which has `blocks` blocks of 8 words.
         let to = unsafe { self.first.add(index * blocks * 8) };
@@ -142,6 +147,21 @@ impl SendRing {
             // SAFETY: the second block of the entry.
             copy_block(unsafe { to.add(8) }, wqe, 1);
         }
+    }
+}
+
+/// Copies to a [`SendRing`] that the device has not been told of. Earlier stores come before them: those of the data that the entries
+/// name, and the last doorbell. If they overtook that doorbell, the device would have more entries without a doorbell than it may have
+/// (`mmio_wc_start()` in `efa_send_wr_start()` of libefa's `verbs.c`, also between the doorbells of a list). On aarch64 stores to a register
+/// and to write-combining memory are in no order without a barrier.
+#[derive(Debug)]
+pub(crate) struct Copies(());
+
+impl Copies {
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn start() -> Self {
+        barrier::write_combining_start();
+        Self(())
     }
 }
 
@@ -225,6 +245,14 @@ impl Doorbell {
         }
     }
 
+    /// The address of the register; `None` for that of a software device.
+    pub(crate) fn address(&self) -> Option<usize> {
+        match self {
+            Self::Mapped(register, _) => Some(register.as_ptr().expose_provenance()),
+            Self::Port(..) => None,
+        }
+    }
+
     /// Stores a value.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn store(&self, value: u32) {
@@ -235,9 +263,9 @@ impl Doorbell {
         }
     }
 
-    /// Rings after stores to a [`SendRing`].
+    /// Rings after copies to a [`SendRing`].
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn ring_after_copies(&self, value: u32) {
+    pub(crate) fn ring_after_copies(&self, _: Copies, value: u32) {
         barrier::write_combining_flush();
         self.store(value);
     }
@@ -246,6 +274,13 @@ impl Doorbell {
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn ring_after_stores(&self, value: u32) {
         barrier::to_device();
+        self.store(value);
+    }
+
+    /// Rings after loads of completions, whose places the device may write again.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn ring_after_loads(&self, value: u32) {
+        barrier::release_to_device();
         self.store(value);
     }
 }
@@ -273,6 +308,11 @@ pub struct RecvRing {
 unsafe impl Send for RecvRing {}
 
 impl RecvRing {
+    /// The address of the first descriptor.
+    pub(crate) fn address(&self) -> usize {
+        self.first.as_ptr().expose_provenance()
+    }
+
     const WORDS: usize = size_of::<RxDesc>() / 8;
 
     /// The descriptors of a mapping.
@@ -335,6 +375,11 @@ pub struct CqRing {
 unsafe impl Send for CqRing {}
 
 impl CqRing {
+    /// The address of the first entry.
+    pub(crate) fn address(&self) -> usize {
+        self.first.as_ptr().expose_provenance()
+    }
+
     /// `subs` sub-CQs of `entries` entries. The mapping may be read-only.
     ///
     /// # Errors

@@ -9,7 +9,7 @@
 // does not access that memory, so this module has no unsafe operation.
 
 use crate::builder::Session;
-use crate::memory::{Doorbell, SendRing, Wqe};
+use crate::memory::{Copies, Doorbell, SendRing, Wqe};
 use crate::shared::{QpShared, may_send};
 use crate::table::Table;
 use crate::wqe::{Ah, SendConfig};
@@ -42,6 +42,13 @@ impl SqCursor {
     pub(crate) fn latch(&mut self, error: PostError) {
         self.error.get_or_insert(error);
         self.limit = self.at;
+    }
+
+    /// As [`latch`](Self::latch), by value: the cursor of a batch whose address is passed on does not stay in registers.
+    #[cold]
+    fn latched(mut self, error: PostError) -> Self {
+        self.latch(error);
+        self
     }
 
     /// The latched error.
@@ -98,6 +105,11 @@ impl SendQueue {
     #[must_use]
     pub fn config(&self) -> &SendConfig {
         &self.config
+    }
+
+    /// The ring and its doorbell.
+    pub(crate) fn memory(&self) -> (&SendRing, &Doorbell) {
+        (&self.ring, &self.doorbell)
     }
 
     /// Begins a batch, unless a builder session is open.
@@ -181,16 +193,16 @@ impl SendQueue {
         if word != *seen && (!may_send(word) || word.resets_differ(*seen)) {
             return Err(word.refusal());
         }
-        let mut copied = 0;
         while *published != cursor.at {
-            shared.send.publish(*published);
-            ring.write(*published, &local[*published as usize & (local.len() - 1)]);
-            *published = published.wrapping_add(1);
-            copied += 1;
-            if copied == config.max_batch || *published == cursor.at {
-                doorbell.ring_after_copies(*published & 0xffff);
-                copied = 0;
+            let copies = Copies::start();
+            let mut copied = 0;
+            while copied != config.max_batch && *published != cursor.at {
+                shared.send.publish(*published);
+                ring.write(&copies, *published, &local[*published as usize & (local.len() - 1)]);
+                *published = published.wrapping_add(1);
+                copied += 1;
             }
+            doorbell.ring_after_copies(copies, *published & 0xffff);
         }
         Ok(())
     }
@@ -213,7 +225,18 @@ impl SendQueue {
             return Err(word.refusal());
         }
         let at = *published;
-        Ok(Direct { ring, doorbell, config, at, published, limit, table, unrung: 0, _inside: inside })
+        Ok(Direct {
+            ring,
+            doorbell,
+            config,
+            at,
+            published,
+            limit,
+            table,
+            unrung: 0,
+            copies: None,
+            _inside: inside,
+        })
     }
 }
 
@@ -228,6 +251,7 @@ pub(crate) struct Direct<'q> {
     table: &'q Table,
     /// Entries since the last doorbell.
     unrung: u32,
+    copies: Option<Copies>,
     _inside: Busy<'q>,
 }
 
@@ -249,7 +273,7 @@ impl Direct<'_> {
         let mut wqe = Wqe::ZERO;
         wqe.put(self.config, number, self.ring.phase(at), wr)?;
         self.table.publish_number(number);
-        self.ring.write(at, &wqe);
+        self.ring.write(self.copies.get_or_insert_with(Copies::start), at, &wqe);
         self.at = at.wrapping_add(1);
         self.unrung += 1;
         if self.unrung == self.config.max_batch {
@@ -260,7 +284,9 @@ impl Direct<'_> {
 
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn ring(&mut self) {
-        self.doorbell.ring_after_copies(self.at & 0xffff);
+        if let Some(copies) = self.copies.take() {
+            self.doorbell.ring_after_copies(copies, self.at & 0xffff);
+        }
         self.unrung = 0;
     }
 }
@@ -268,9 +294,7 @@ impl Direct<'_> {
 impl Drop for Direct<'_> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
-        if self.unrung != 0 {
-            self.ring();
-        }
+        self.ring();
         *self.published = self.at;
     }
 }
@@ -334,7 +358,7 @@ impl SendBatch for Batch<'_> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn push(&mut self, wr: &Wr<'_, Ah>) {
         if let Err(error) = self.queue.push(&mut self.cursor, wr) {
-            self.cursor.latch(error);
+            self.cursor = self.cursor.latched(error);
         }
     }
 

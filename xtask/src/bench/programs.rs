@@ -5,6 +5,7 @@
 use super::rows::{Face, Locking};
 use crate::{cargo, dist, repo_root, run, vm};
 use anyhow::{Context, Result};
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -86,18 +87,30 @@ fn make_sysfs() -> Result<PathBuf> {
 impl Ours {
     /// Builds the programs.
     pub(crate) fn build() -> Result<Self> {
-        Self::build_in(folder()?, &[])
+        let programs = fs::read_dir(repo_root().join("tests/bench/src/bin")).context("no programs")?;
+        let names = programs.map(|file| Ok(file?.path().file_stem().context("odd name")?.to_owned()));
+        Self::build_in("plain", &[], &names.collect::<Result<Vec<_>>>()?)
     }
 
-    /// Builds the programs with a feature of the crate `uverbs`.
+    /// Builds the program of exclusive queues, which is measured with a feature of the crate `uverbs`, too.
     pub(crate) fn build_with(feature: &str) -> Result<Self> {
-        Self::build_in(folder()?.join(feature), &["--features", feature])
+        Self::build_in(feature, &["--features", feature], &[Locking::Exclusive.to_string().into()])
     }
 
-    fn build_in(target: PathBuf, features: &[&str]) -> Result<Self> {
+    /// Builds programs and copies them, because a build with other features replaces them. They have most dependencies in common.
+    fn build_in(kind: &str, features: &[&str], names: &[OsString]) -> Result<Self> {
         let mut cmd =
             cargo::cargo(&["build", "--quiet", "--release", "--manifest-path", "tests/bench/Cargo.toml"]);
-        run::inherit(cmd.args(features).arg("--target-dir").arg(&target))?;
+        for name in names {
+            cmd.arg("--bin").arg(name);
+        }
+        run::inherit(cmd.args(features).arg("--target-dir").arg(folder()?))?;
+        let target = folder()?.join(kind);
+        fs::create_dir_all(target.join("release")).context("cannot make a folder for programs")?;
+        for name in names {
+            let [built, copy] = [folder()?, target.clone()].map(|folder| folder.join("release").join(name));
+            fs::copy(&built, copy).with_context(|| format!("cannot copy {}", built.display()))?;
+        }
         Ok(Self { target: target.join("release"), shim: build_shim()? })
     }
 

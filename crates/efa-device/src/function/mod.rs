@@ -21,9 +21,9 @@ mod registers;
 #[cfg(test)]
 mod tests;
 
+use crate::Front;
 use crate::caps::Caps;
 use crate::device::Device;
-use crate::station::Front;
 use admin::AdminQueue;
 use bus::Bus;
 use events::{EventQueue, EventRing};
@@ -119,7 +119,7 @@ impl Function {
     }
 }
 
-impl Front for Function {
+impl Front<Device> for Function {
     fn deliver(&mut self, device: &mut Device) {
         self.post_notices(device);
     }

@@ -18,10 +18,10 @@ use uverbs_vfio::Options;
 /// Devices of several processes are on one fabric if one process has --fabric PATH and the others have --join PATH.
 ///
 /// Standard input and the control socket accept commands, one per line. The answer is a line that begins with `ok` or `error`. The
-/// commands are `link N up|down` (the Nth device, from 0), `netem off | loss 1% delay 2ms ...`, `repairs`, `packets N`, `violations`
-/// (their number), `forgive [KIND...]` (prints and clears them, or those of these kinds), `stop N` (the device takes no admin commands
-/// and gives no signs of life), `go N`, `fatal N` (the device fails, with an event), `quit`, `help`. At the end the program prints the
-/// violations of drivers, in lines that begin with `violation:`.
+/// commands are `link N up|down` (the Nth device, from 0), `netem off | loss 1% delay 2ms ...`, `repairs`, `packets N`, `stat N`,
+/// `violations` (their number), `forgive [KIND...]` (prints and clears them, or those of these kinds), `stop N` (the device takes no
+/// admin commands and gives no signs of life), `go N`, `fatal N` (the device fails, with an event), `quit`, `help`. At the end the
+/// program prints the violations of drivers, in lines that begin with `violation:`.
 #[derive(Debug, Parser)]
 #[command(name = "uverbs-efa", version)]
 struct Cli {

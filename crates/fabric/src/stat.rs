@@ -1,34 +1,42 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a device is doing, for an operator.
 
-use crate::engine::qp::{QpKind, State};
-use crate::plugged::Plugged;
+use crate::state::State;
 use core::fmt;
+
+/// The types of QPs of a model.
+pub trait QpKind: Copy + fmt::Debug + 'static {
+    /// All of them. The words that `Debug` writes differ.
+    const ALL: &'static [Self];
+
+    /// Its number in `enum ib_qp_type` (`<rdma/ib_verbs.h>`), as the kernel reports it.
+    fn ib_type(self) -> u8;
+}
 
 /// The port and the QPs of a device at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Stat {
+pub struct Stat<K> {
     /// Whether the port's link is up.
     pub up: bool,
     /// Packets that the port has sent.
     pub sent: u64,
     /// Packets that the port has received.
     pub received: u64,
-    /// Repeated requests and responses, because packets were lost, duplicated or out of order.
+    /// Packets that the device has repeated, because packets were lost, duplicated or out of order.
     pub repairs: u64,
     /// The QPs, by number.
-    pub qps: Vec<QpStat>,
+    pub qps: Vec<QpStat<K>>,
 }
 
 /// A QP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct QpStat {
+pub struct QpStat<K> {
     /// Its number.
     pub qpn: u32,
     /// Its type.
-    pub kind: QpKind,
+    pub kind: K,
     /// Its state.
     pub state: State,
     /// The number of the peer's QP, if it is connected.
@@ -39,30 +47,17 @@ pub struct QpStat {
     pub rq_psn: u32,
 }
 
-impl<F> Plugged<F> {
-    /// The port and the QPs of the device.
+impl<K> QpStat<K> {
+    /// A QP that is not connected, and counts no packets.
     #[must_use]
-    pub fn stat(&self) -> Stat {
-        self.fabric().read(|world| {
-            let port = &world.net.ports[self.index()];
-            let device = &world.read(self.index()).expect("a device is never removed").device;
-            let qps = device.qps.values().map(|qp| QpStat {
-                qpn: qp.qpn,
-                kind: qp.kind,
-                state: qp.state,
-                remote: (qp.attr.dest_qpn != 0 && qp.state.receives()).then_some(qp.attr.dest_qpn),
-                sq_psn: qp.req.next_psn(),
-                rq_psn: qp.resp.expected_psn(),
-            });
-            let (up, sent, received, repairs) = (port.up, port.sent, port.received, device.repairs);
-            Stat { up, sent, received, repairs, qps: qps.collect() }
-        })
+    pub fn new(qpn: u32, kind: K, state: State) -> Self {
+        Self { qpn, kind, state, remote: None, sq_psn: 0, rq_psn: 0 }
     }
 }
 
 /// A line: whether the link is up, packets sent and received, repairs; then the QPs: number, type, state, peer, PSNs. [`Stat::parse`] reads
 /// it.
-impl fmt::Display for Stat {
+impl<K: QpKind> fmt::Display for Stat<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { up, sent, received, repairs, qps } = self;
         write!(f, "{} {sent} {received} {repairs}", if *up { "up" } else { "down" })?;
@@ -73,21 +68,7 @@ impl fmt::Display for Stat {
     }
 }
 
-const KINDS: [QpKind; 9] = [
-    QpKind::Rc,
-    QpKind::Uc,
-    QpKind::Ud,
-    QpKind::XrcSend,
-    QpKind::XrcRecv,
-    QpKind::Dci,
-    QpKind::Dct,
-    QpKind::Raw,
-    QpKind::Keys,
-];
-const STATES: [State; 7] =
-    [State::Reset, State::Init, State::Rtr, State::Rts, State::Sqd, State::Sqe, State::Err];
-
-impl Stat {
+impl<K: QpKind> Stat<K> {
     /// Reads what `Display` writes; `None` for another text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
@@ -103,14 +84,17 @@ impl Stat {
     }
 }
 
-impl QpStat {
+/// The value that `Debug` writes as this word.
+fn named<T: Copy + fmt::Debug>(all: &[T], word: &str) -> Option<T> {
+    all.iter().copied().find(|known| format!("{known:?}") == word)
+}
+
+impl<K: QpKind> QpStat<K> {
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(',');
         let qpn = words.next()?.parse().ok()?;
-        let kind = words.next()?;
-        let kind = KINDS.into_iter().find(|known| format!("{known:?}") == kind)?;
-        let state = words.next()?;
-        let state = STATES.into_iter().find(|known| format!("{known:?}") == state)?;
+        let kind = named(K::ALL, words.next()?)?;
+        let state = named(&State::ALL, words.next()?)?;
         let mut number = || words.next()?.parse().ok();
         let (remote, sq_psn, rq_psn) = (number()?, number()?, number()?);
         let stat = Self { qpn, kind, state, remote: (remote != 0).then_some(remote), sq_psn, rq_psn };
@@ -122,16 +106,31 @@ impl QpStat {
 mod tests {
     use super::*;
 
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Kind {
+        Rc,
+        Srd,
+    }
+
+    impl QpKind for Kind {
+        const ALL: &'static [Self] = &[Self::Rc, Self::Srd];
+
+        fn ib_type(self) -> u8 {
+            if self == Self::Rc { 2 } else { 0xff }
+        }
+    }
+
+    type Stat = super::Stat<Kind>;
+
     #[test]
     fn the_line_is_read_back() {
         let qp =
             |qpn, kind, remote| QpStat { qpn, kind, state: State::Rts, remote, sq_psn: 5, rq_psn: 0xff_ffff };
         let mut stat = Stat { up: true, sent: u64::MAX, received: 2, repairs: 3, qps: Vec::new() };
         assert_eq!(Stat::parse(&stat.to_string()), Some(stat.clone()));
-        stat.qps =
-            KINDS.into_iter().zip(1..).map(|(kind, n)| qp(n, kind, (n % 2 == 0).then_some(n + 1))).collect();
+        stat.qps = vec![qp(1, Kind::Rc, Some(2)), qp(2, Kind::Srd, None)];
         assert_eq!(Stat::parse(&stat.to_string()), Some(stat.clone()));
-        for state in STATES {
+        for state in State::ALL {
             stat.qps[0].state = state;
             assert_eq!(Stat::parse(&stat.to_string()), Some(stat.clone()));
         }
