@@ -21,9 +21,11 @@
 //! | [`process`], [`on_demand`], [`backing`] | memory of this process, and what files have as memory |
 //! | [`numbers`] | numbers that are given out, the lowest free one first |
 //! | [`socket`] | paths of Unix sockets |
+//! | [`tap`] | what sees the packets: capture files |
 
 mod alive;
 pub mod backing;
+mod capture;
 mod fabric;
 pub mod memory;
 pub mod model;
@@ -34,6 +36,7 @@ mod peers;
 mod port;
 pub mod process;
 pub mod socket;
+pub mod tap;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -45,6 +48,7 @@ pub mod wire;
 mod world;
 mod world_lock;
 
+pub use capture::Captured;
 pub use fabric::Fabric;
 pub use model::{Hosts, Model, Packet};
 pub use peers::MAX_PEERS;
