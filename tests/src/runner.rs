@@ -183,10 +183,12 @@ pub fn run(tests: Vec<Test>, enabled: bool) -> Conclusion {
     conclude(&args, tests.map(|t| t.trial.with_ignored_flag(!enabled)).collect())
 }
 
-/// Runs the tests that the command line selects, each in a process of its own, and as many at a time as there are processors. They
-/// share no device, and most wait now and then. With `--exact` or `--test-threads=1` they run in this process, one after the other.
+/// Runs the tests that the command line selects, each in a process of its own, and `RUST_TEST_THREADS` at a time. They share no device,
+/// and most wait now and then. With `--exact` or `--test-threads=1` they run in this process, one after the other.
 pub fn run_apart(tests: Vec<Test>) -> Conclusion {
-    let (args, filters) = arguments(std::env::args());
+    let (mut args, filters) = arguments(std::env::args());
+    args.test_threads =
+        args.test_threads.or(std::env::var("RUST_TEST_THREADS").ok().and_then(|n| n.parse().ok()));
     if args.exact || args.list || args.test_threads == Some(1) {
         return run(tests, true);
     }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The checks of `cargo xtask ci` for architectures: that the workspace compiles for aarch64, and that the barriers are
-//! the expected instructions on x86-64 and on aarch64.
-//!
-//! Nothing here runs code of another architecture.
+//! the expected instructions on x86-64 and on aarch64. `emulated` runs tests.
 
-use crate::rust::{self, AARCH64};
+mod emulated;
+
+pub(crate) use emulated::{Args, main, test};
+
+use crate::rust::{self, AARCH64, Emulator};
 use crate::{cargo, repo_root, run, vm};
 use anyhow::{Context, Result, bail, ensure};
 use std::env;
@@ -12,13 +14,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// `cargo check` of the whole workspace.
+/// `cargo check` of the workspace. The test programs that [`test`] builds and runs are left out.
 pub(crate) fn check() -> Result<()> {
-    let mut cmd = cargo::cargo(&["check", "--workspace", "--all-targets"]);
+    let mut cmd = call("check")?;
+    cmd.args(["--workspace", "--all-targets"]);
+    cmd.args(emulated::PACKAGES.iter().flat_map(|package| ["--exclude", *package]));
+    run::inherit(&mut cmd)
+}
+
+/// A call of cargo that builds for aarch64.
+fn call(verb: &str) -> Result<Command> {
+    let mut cmd = cargo::cargo(&[verb]);
     // Another compiler produces other artifacts; a separate folder keeps those of normal builds.
     cmd.args(["--target", AARCH64, "--target-dir"]).arg(repo_root().join("target/aarch64"));
     cmd.env("RUSTC", compiler()?).env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
-    run::inherit(&mut cmd)
+    Ok(cmd)
 }
 
 /// The functions of the source file, and their accesses to memory and barriers, in order.
@@ -51,10 +61,19 @@ pub(crate) fn barriers() -> Result<()> {
     compare(&compiler()?, AARCH64, aarch64, &ON_AARCH64)
 }
 
+/// An emulator of processes.
+fn emulator(which: Emulator) -> Result<PathBuf> {
+    let lab = vm::lab(false)?;
+    let _lock = lab.lock()?;
+    which.prepare(&lab).context("no emulator for aarch64 (without a network, use --no-aarch64)")
+}
+
 fn compiler() -> Result<PathBuf> {
     let lab = vm::lab(false)?;
     let _lock = lab.lock()?;
-    rust::prepare(&lab).context("no compiler for aarch64 (without a network, use --without-aarch64)")
+    rust::prepare(&lab).context(
+        "no compiler for aarch64 (without a network, use --without-aarch64 of `ci`, --no-aarch64 of `test`)",
+    )
 }
 
 /// The meaning of an instruction: `load`, `store`, the barrier, or `None` for others.

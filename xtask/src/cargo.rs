@@ -34,6 +34,39 @@ pub(crate) enum Program<'a> {
     Other { manifest: &'a str, package: &'a str, name: &'a str },
 }
 
+/// The packages that a build for the VM selects besides that of its program. With the same packages, cargo selects the same features, so
+/// that their dependencies are built once, not with and without the features of the tests.
+const TOGETHER: [&str; 7] = [
+    "uverbs-clients",
+    "uverbs-efa-pci",
+    "uverbs-examples",
+    "uverbs-hca-pci",
+    "uverbs-ibverbs",
+    "uverbs-tests",
+    "uverbs-tools",
+];
+
+/// The features of the library's drivers among [`TOGETHER`].
+pub(crate) const FEATURES: &str = "uverbs-efa/test-utils,uverbs-mlx5/test-utils,uverbs-rxe/test-utils";
+
+/// The folder of the builds for the VM.
+pub(crate) fn lab_folder() -> PathBuf {
+    repo_root().join("target/lab/cargo")
+}
+
+/// The folder below that with what a build for the VM makes.
+pub(crate) fn lab_output() -> PathBuf {
+    lab_folder().join(TARGET).join("vm")
+}
+
+/// The profile, flags and folder of the builds for the VM.
+pub(crate) fn for_lab(cmd: &mut Command) {
+    cmd.args(["--profile", "vm", "--target", TARGET]);
+    // Other flags produce other artifacts; a separate folder keeps those of normal builds.
+    cmd.arg("--target-dir").arg(lab_folder());
+    cmd.env("RUSTFLAGS", "-C target-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
+}
+
 /// Builds a static executable with the profile `vm`. Returns its path.
 pub(crate) fn build_static(program: Program<'_>) -> Result<PathBuf> {
     let (verb, package, kind, name) = match program {
@@ -44,19 +77,19 @@ pub(crate) fn build_static(program: Program<'_>) -> Result<PathBuf> {
         }
     };
     let mut cmd = cargo(verb);
-    cmd.args(["--package", package, &format!("--{kind}"), name, "--profile", "vm", "--target", TARGET]);
-    // Other flags produce other artifacts; a separate folder keeps those of normal builds.
-    cmd.arg("--target-dir").arg(repo_root().join("target/lab/cargo"));
-    cmd.env("RUSTFLAGS", "-C target-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    cmd.args(["--package", package, &format!("--{kind}"), name]);
+    if !matches!(program, Program::Other { .. }) {
+        cmd.args(TOGETHER.iter().filter(|other| **other != package).flat_map(|other| ["--package", other]));
+    }
+    for_lab(&mut cmd);
     build(cmd, package, kind, name)
 }
 
-/// Builds `uverbs-hca`, the process that implements mlx5 devices for a VM, with the profile `vm`. Returns its path.
-pub(crate) fn build_hca() -> Result<PathBuf> {
-    let (package, name) = ("uverbs-hca-pci", "uverbs-hca");
-    let mut cmd = cargo(&["build"]);
-    cmd.args(["--package", package, "--bin", name, "--profile", "vm"]);
-    build(cmd, package, "bin", name)
+/// Builds `uverbs-hca`, the process that implements mlx5 devices for a VM, or `uverbs-efa`, with the profile `vm`. Returns its path.
+pub(crate) fn build_devices(efa: bool) -> Result<PathBuf> {
+    let (package, name) =
+        if efa { ("uverbs-efa-pci", "uverbs-efa") } else { ("uverbs-hca-pci", "uverbs-hca") };
+    build_static(Program::Bin { package, name })
 }
 
 /// Runs a build. Returns the path of the executable.

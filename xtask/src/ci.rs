@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask ci`: the static checks.
 
-use crate::{aarch64, book, cargo, repo_root, run, tools};
+use crate::steps::{self, Steps};
+use crate::{aarch64, api, book, cargo, repo_root, run, tools};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +10,7 @@ use std::fs;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-/// Run the static checks: format, licence headers, inlining, spelling, dependencies, packages, lints, documentation, the book, compatibility of the API, aarch64
+/// Run the static checks: format, licence headers, inlining, spelling, dependencies, packages, lints, documentation, the book, compatibility of the API, a build for aarch64
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Leave out the checks that need the compiler for aarch64, which the first run downloads from Debian's archive
@@ -21,12 +22,33 @@ pub(crate) struct Args {
     /// Revision with which the API is compared [default: that of xtask/api-baseline]
     #[arg(long, value_name = "REVISION")]
     baseline: Option<String>,
+    /// Run only this check, e.g. lints; may be given several times
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
 }
 
 /// A check and its name.
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 15] = [
+/// Checks that build in the folder `target`, one after the other.
+const BUILDS: [Step; 7] = [
+    ("lints", || {
+        cargo::call(&["clippy", "--workspace", "--all-targets", ALL[0], ALL[1], "--", "-D", "warnings"])
+    }),
+    // `--all-targets` leaves it out, because only the guest runs it.
+    ("lints of the VM suite", || {
+        cargo::call(&["clippy", "--workspace", "--test", "vm", ALL[0], ALL[1], "--", "-D", "warnings"])
+    }),
+    ("lints of each set of drivers", driver_sets),
+    ("lints of each feature that observes", observing),
+    ("lints of the benchmark", || lints_of(BENCH)),
+    // cargo-fuzz builds them late in the tests; some of them contain modules of other packages.
+    ("lints of the fuzz targets", || lints_of(FUZZ)),
+    ("documentation", documentation),
+];
+
+/// Checks that build nothing, or in folders of their own, beside the others.
+const BESIDE: [Step; 8] = [
     ("format", format),
     ("licence headers", licence_headers),
     ("inlining", inlining),
@@ -34,28 +56,18 @@ const STEPS: [Step; 15] = [
     ("dependencies", dependencies),
     ("dependencies of a user", user_dependencies),
     ("packages", packages),
-    ("lints", || {
-        cargo::call(&["clippy", "--workspace", "--all-targets", ALL[0], ALL[1], "--", "-D", "warnings"])
-    }),
-    // `--all-targets` leaves it out, because only the guest runs it.
-    ("lints of the VM suite", || {
-        cargo::call(&["clippy", "--package", "uverbs-tests", "--test", "vm", "--", "-D", "warnings"])
-    }),
-    ("lints of each set of drivers", driver_sets),
-    ("lints of each feature that observes", observing),
-    ("lints of the benchmark", || lints_of(BENCH, "target/bench")),
-    // cargo-fuzz builds them late in the tests; some of them contain modules of other packages.
-    ("lints of the fuzz targets", || lints_of(FUZZ, "target/bench")),
-    ("documentation", documentation),
     ("book", book::build),
 ];
+
+/// The check of the [API](api::compatibility), which follows those that build.
+pub(crate) const COMPATIBILITY: &str = "compatibility of the API";
 
 /// The manifests of the benchmark and of the fuzz targets, which are separate workspaces.
 const BENCH: &str = "tests/bench/Cargo.toml";
 const FUZZ: &str = "fuzz/Cargo.toml";
 
 /// Checks with a compiler for aarch64.
-const AARCH64_STEPS: [Step; 2] = [("barriers", aarch64::barriers), ("aarch64", aarch64::check)];
+const AARCH64_STEPS: [Step; 2] = [("barriers", aarch64::barriers), ("build for aarch64", aarch64::check)];
 
 /// Features that no build enables by default, so that the checks cover all code.
 const ALL: [&str; 2] = ["--features", "uverbs-ibverbs/hca"];
@@ -66,15 +78,28 @@ const WORKSPACES: [&str; 5] = ["Cargo.toml", BENCH, FUZZ, crate::test::GRPC, cra
 /// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let foreign: &[Step] = if args.without_aarch64 { &[] } else { &AARCH64_STEPS };
-    for (name, check) in STEPS.iter().chain(foreign) {
-        step(name, check)?;
+    let names = |steps: &[Step]| steps.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+    let [builds, beside] =
+        [[&names(&BUILDS)[..], &[COMPATIBILITY]].concat(), names(&[&BESIDE, foreign].concat())];
+    steps::known(&args.only, &[&builds[..], &beside].concat())?;
+    for name in &args.only {
+        match BUILDS.iter().chain(&BESIDE).chain(foreign).find(|(step, _)| step == name) {
+            Some((name, check)) => step(name, check)?,
+            None => step(COMPATIBILITY, || api::compatibility(args.baseline.as_deref()))?,
+        }
     }
-    compatibility(args.baseline.as_deref())?;
+    if !args.only.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let code = Steps::of_this_call()?.run(&[&builds, &beside])?;
+    if code != ExitCode::SUCCESS {
+        return Ok(code);
+    }
     if args.advisories {
         advisories()?;
     }
     if args.without_aarch64 {
-        eprintln!("ci: NOT CHECKED, as asked by --without-aarch64: barriers, aarch64");
+        eprintln!("ci: NOT CHECKED, as asked by --without-aarch64: barriers, build for aarch64");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -97,8 +122,7 @@ fn drivers() -> Result<Vec<String>> {
     Ok(names.iter().filter_map(|name| name.as_str()).map(str::to_owned).collect())
 }
 
-/// The sets of drivers without which a program may build: none, each one, each two. With three drivers, only the set of all is left
-/// out, which the other checks have.
+/// Sets of drivers with which a program may build: none, each one, each two. The other checks have the set of all.
 fn sets_of(drivers: &[String]) -> Vec<String> {
     let mut sets = vec![String::new()];
     for (i, one) in drivers.iter().enumerate() {
@@ -140,9 +164,14 @@ fn observing() -> Result<()> {
     lints("uverbs-aio", &["--features", "counters"])
 }
 
-/// A workspace of its own has no warnings of clippy.
-fn lints_of(manifest: &str, target_dir: &str) -> Result<()> {
-    cargo::call(&["clippy", "--manifest-path", manifest, "--target-dir", target_dir, "--", "-D", "warnings"])
+/// A workspace of its own has no warnings of clippy. With the profile of the repository's workspace, it has most dependencies in common
+/// with that.
+fn lints_of(manifest: &str) -> Result<()> {
+    let mut cmd = cargo::cargo(&["clippy", "--manifest-path", manifest, "--target-dir", "target"]);
+    for (key, value) in [("DEBUG", "false"), ("LTO", "off"), ("INCREMENTAL", "false")] {
+        cmd.env(format!("CARGO_PROFILE_DEV_{key}"), value);
+    }
+    run::inherit(cmd.args(["--", "-D", "warnings"]))
 }
 
 /// Every Rust file has the format of rustfmt.
@@ -230,7 +259,7 @@ fn dependencies() -> Result<()> {
 /// unnoticed. No crate that programs name brings two versions of a package.
 fn user_dependencies() -> Result<()> {
     const BEFORE: &str = "The crate `uverbs` brings ";
-    for name in API_CRATES {
+    for name in api::CRATES {
         let packages = packages_of(name)?;
         let mut versions: BTreeMap<&str, usize> = BTreeMap::new();
         packages.iter().filter_map(|package| package.split(' ').next()).for_each(|name| {
@@ -289,39 +318,6 @@ fn advisories() -> Result<()> {
     })
 }
 
-/// The file with the revision whose API programs may rely on.
-const API_BASELINE: &str = "xtask/api-baseline";
-
-/// The crates that most programs name in their manifests. The others are left out, because each is built twice.
-const API_CRATES: [&str; 4] = ["uverbs", "uverbs-core", "uverbs-cm", "uverbs-aio"];
-
-/// The API has no change that its version does not allow, compared with a revision. A clone without that revision leaves the
-/// check out.
-fn compatibility(baseline: Option<&str>) -> Result<()> {
-    let file = fs::read_to_string(repo_root().join(API_BASELINE)).context(API_BASELINE)?;
-    let baseline = baseline.unwrap_or_else(|| revision(&file));
-    let mut git = Command::new("git");
-    git.args(["cat-file", "-e", &format!("{baseline}^{{commit}}")]).current_dir(repo_root());
-    if run::output(&mut git).is_err() {
-        eprintln!("ci: NOT CHECKED, because this clone has no revision {baseline}: compatibility of the API");
-        return Ok(());
-    }
-    step("compatibility of the API", || {
-        let mut cmd = tools::SEMVER_CHECKS.command()?;
-        cmd.args(API_CRATES.iter().flat_map(|name| ["--package", name]));
-        run::inherit(cmd.args(["--baseline-rev", baseline])).with_context(|| {
-            format!(
-                "a change that breaks programs raises the version, and sets the revision of {API_BASELINE}"
-            )
-        })
-    })
-}
-
-/// The revision in the text of the file: its line without `#`.
-fn revision(text: &str) -> &str {
-    text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#')).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -340,12 +336,6 @@ mod tests {
         let text = fs::read_to_string(repo_root().join(file)).unwrap();
         let line = text.lines().find_map(|l| l.strip_prefix(key)?.trim_start().strip_prefix('='));
         line.unwrap_or_else(|| panic!("{file} has no {key}")).trim().trim_matches('"').to_owned()
-    }
-
-    #[test]
-    fn the_revision_is_the_line_that_is_no_comment() {
-        assert_eq!(revision("# of the API\n\n 0a1b \n"), "0a1b");
-        assert_eq!(revision("# none"), "");
     }
 
     #[test]

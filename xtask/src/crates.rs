@@ -63,7 +63,7 @@ pub(crate) fn main(library: &Path, filter: &[String]) -> Result<ExitCode> {
     // One of an earlier run, if any.
     let _ = fs::remove_file(&socket);
     let mut group = Group::new(FABRIC_LIMIT)?;
-    let fabric = group.start(Command::new(cargo::build_hca()?).arg("--fabric").arg(&socket))?;
+    let fabric = group.start(Command::new(cargo::build_devices(false)?).arg("--fabric").arg(&socket))?;
     ensure!(group.wait_for_text(fabric, "join at"), "no fabric: {}", group.last_lines(fabric));
     let mut report = Report::default();
     let is_wanted = |row: &&Row| {

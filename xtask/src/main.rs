@@ -5,6 +5,7 @@
 //! status is 125 if the command itself fails, and otherwise that of the program that it runs.
 
 mod aarch64;
+mod api;
 mod async_bench;
 mod bench;
 mod book;
@@ -17,11 +18,13 @@ mod demo;
 mod dist;
 mod fuzz;
 mod mutants;
+mod packets;
 mod peers;
 mod pyverbs;
 mod rust;
 mod sanitize;
 mod setup;
+mod steps;
 mod test;
 mod tools;
 mod vm;
@@ -56,6 +59,7 @@ enum Chore {
     Dist(dist::Args),
     Clients(clients::Args),
     Ci(ci::Args),
+    Aarch64(aarch64::Args),
 }
 
 /// The top folder of the repository.
@@ -78,6 +82,7 @@ fn main() -> ExitCode {
         Chore::Dist(args) => dist::main(&args),
         Chore::Clients(args) => clients::main(&args),
         Chore::Ci(args) => ci::main(&args),
+        Chore::Aarch64(args) => aarch64::main(&args),
     };
     result.unwrap_or_else(|e| {
         eprintln!("error: {e:#}");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A Rust compiler with the standard library for aarch64: Debian's, unpacked and run in its directory.
+//! A Rust compiler with the standard library for aarch64, and an emulator of its processes: Debian's, unpacked and run in their
+//! directories.
 //!
 //! The machine's own toolchain has the library for x86-64, and rustup can add others only from its own server, which a
 //! build machine may not reach. A standard library fits only the compiler that it was built with, so both come from one suite.
@@ -47,6 +48,43 @@ pub(crate) fn prepare(lab: &Lab) -> Result<PathBuf> {
         try_out(&rustc, dir)
     })?;
     Ok(tree.join("rustc"))
+}
+
+/// QEMU's emulator of processes for aarch64, as Debian has it: a static program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Emulator {
+    /// That of [`SUITE`]. Pages have the size of the machine's.
+    Current,
+    /// QEMU 7.2, in which pages can have another size (option `-p`). It ignores `MADV_WIPEONFORK`.
+    AnyPages,
+}
+
+impl Emulator {
+    pub(crate) const ALL: [Self; 2] = [Self::Current, Self::AnyPages];
+
+    /// Suite, package and program.
+    fn source(self) -> [&'static str; 3] {
+        match self {
+            Self::Current => [SUITE, "qemu-user", "qemu-aarch64"],
+            Self::AnyPages => ["bookworm", "qemu-user-static", "qemu-aarch64-static"],
+        }
+    }
+
+    /// Returns the program, and downloads it first if it is missing. The caller holds the lab's lock.
+    pub(crate) fn prepare(self, lab: &Lab) -> Result<PathBuf> {
+        let [suite, package, program] = self.source();
+        let tree = lab.cached(&format!("qemu-user-{suite}"), package, |dir| {
+            let debs = Suite::open(lab, suite)?.exact(&[package.into()])?;
+            // The package has a program for each architecture.
+            let unpacked = dir.join("unpacked");
+            apt::unpack(&debs, &unpacked)?;
+            fs::rename(unpacked.join("usr/bin").join(program), dir.join(program))
+                .with_context(|| format!("{package} has no {program}"))?;
+            fs::remove_dir_all(&unpacked).context("cannot remove the other emulators")?;
+            run::output(Command::new(dir.join(program)).arg("--version")).map(drop)
+        })?;
+        Ok(tree.join(program))
+    }
 }
 
 /// Compiles an empty library: fails if the compiler does not start, or does not fit the standard library.

@@ -2,18 +2,23 @@
 //! `cargo xtask setup`: installs the system packages that building and testing need, from this machine's own suite, and
 //! builds the tools that the checks run.
 
+use crate::rust::Emulator;
 use crate::{run, rust, tools, vm};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+use std::thread;
 use uverbs_lab::{Device, Link, Mkeys, Series, Spec, Task};
 
 /// The packages, and their purposes.
-const PACKAGES: [(&str, &str); 13] = [
+const PACKAGES: [(&str, &str); 16] = [
     ("codespell", "the check of spelling"),
     ("gcc", "linking, and compiling the C programs that tests compare with"),
+    ("tshark", "the dissection of the software NIC's packets"),
     ("g++", "libFuzzer, which the fuzz targets link, and the program for gloo of `cargo xtask clients`"),
+    ("gcc-aarch64-linux-gnu", "linking the tests for aarch64"),
+    ("libc6-dev-arm64-cross", "the same, and running them"),
     ("libc6-dev", "static programs for the VM"),
     ("linux-libc-dev", "the kernel's headers, with which the ABI is compared"),
     ("linux-headers-amd64", "mlx5_ifc.h, with which the layouts of the PCI front's commands are compared"),
@@ -61,24 +66,28 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         let tools = tools::GATE.len() + other.len();
         eprintln!("setup: all {} packages and {tools} tools are installed", PACKAGES.len());
     }
-    if !missing.is_empty() {
-        install(&missing.iter().map(|(name, _)| *name).collect::<Vec<_>>())?;
-    }
-    for tool in unbuilt {
-        tool.install()?;
-    }
+    // The tools need none of the packages, which are downloaded meanwhile.
+    thread::scope(|scope| {
+        let building = scope.spawn(|| unbuilt.iter().try_for_each(|tool| tool.install()));
+        if !missing.is_empty() {
+            install(&missing.iter().map(|(name, _)| *name).collect::<Vec<_>>())?;
+        }
+        building.join().expect("building does not panic")
+    })?;
     if args.lab {
         let lab = vm::lab(true)?;
         // The fetched packages do not depend on the program or on the link.
         let mlx5 = Device::Mlx5 { program: PathBuf::new(), link: Link::Ib, mkeys: Mkeys::Command };
         for series in Series::ALL {
-            for device in [Device::Rxe, Device::Siw, mlx5.clone()] {
+            let efa = Device::Efa { program: PathBuf::new(), generation: 3 };
+            for device in [Device::Rxe, Device::Siw, mlx5.clone(), efa] {
                 lab.prepare(&Spec::new(series, device, Task::Shell))?;
             }
         }
         let _lock = lab.lock()?;
         rust::prepare(&lab)?;
-        eprintln!("setup: the VM lab and the compiler for aarch64 are complete");
+        Emulator::ALL.into_iter().try_for_each(|emulator| emulator.prepare(&lab).map(drop))?;
+        eprintln!("setup: the VM lab, and the compiler and the emulators for aarch64 are complete");
     }
     Ok(ExitCode::SUCCESS)
 }

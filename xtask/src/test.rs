@@ -2,16 +2,22 @@
 //! `cargo xtask test`: runs all tests, the fastest first.
 //!
 //! Unit, property and doc tests by `cargo test`; programs of other projects on the C library; the layouts of firmware
-//! commands against the kernel's header; the locks under loom's model checker; the instructions of posts and polls against
-//! their limits; every fuzz target for a short time; and the end-to-end suite in the VM: all of it on rxe, then selections
-//! on the kernel's mlx5 driver and on siw. The output names the kinds of tests that a flag leaves out.
+//! commands and EFA's formats against the kernel's headers; the packets of the software NIC with Wireshark; the locks under loom's model checker; the instructions of posts and polls
+//! against their limits; every fuzz target for a short time; tests for aarch64 under emulation; and the end-to-end suite in the VM:
+//! all of it on rxe, then selections on the kernel's mlx5 driver, on siw and on the kernel's efa driver. The output names the kinds of
+//! tests that a flag leaves out.
+//!
+//! After `cargo test`, what runs in the VM, on one emulated CPU most of the time, runs beside the others ([`steps`]).
 
-use crate::{bench, cargo, ci, clients, fuzz, repo_root, run, vm};
+use crate::cargo::Program;
+use crate::steps::{self, Steps};
+use crate::{aarch64, bench, cargo, ci, clients, fuzz, packets, repo_root, run, vm};
 use anyhow::{Context, Result, ensure};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Instant;
+use uverbs_lab::Series;
 
-/// Run all tests: cargo test, the C library's clients, the loom tests, the benchmark's counts, the fuzz targets, and the suite in the VM
+/// Run all tests: cargo test, those for aarch64, the C library's clients, the loom tests, the benchmark's counts, the fuzz targets, and the suite in the VM
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Run only the tests that most changes need; takes less than two minutes after the first build
@@ -20,6 +26,9 @@ pub(crate) struct Args {
     /// Do not run the VM
     #[arg(long)]
     no_vm: bool,
+    /// Do not run the tests for aarch64, whose compiler the first run downloads from Debian's archive
+    #[arg(long)]
+    no_aarch64: bool,
     /// Do not run the fuzz targets
     #[arg(long)]
     no_fuzz: bool,
@@ -29,50 +38,108 @@ pub(crate) struct Args {
     /// Seed of the fuzz targets' random numbers; 0 selects a new one each time
     #[arg(long, default_value_t = 1)]
     fuzz_seed: u32,
+    /// Run only this step, e.g. loom; may be given several times
+    #[arg(long, value_name = "NAME", conflicts_with = "quick")]
+    only: Vec<String>,
     #[command(flatten)]
     vm: vm::TestArgs,
 }
+
+/// The first step, alone: some of its tests are in real time, and its build leaves no CPU idle.
+const FIRST: &str = "cargo test";
+
+/// Steps on this machine.
+const HERE: [&str; 8] = [CLIENTS, CLIENTS_65, "firmware layouts", FORMATS, PACKETS, "gRPC", "loom", "bench"];
+const CLIENTS: &str = "clients";
+const CLIENTS_65: &str = "clients of rdma-core 65";
+const FORMATS: &str = "formats of EFA";
+const PACKETS: &str = "packets";
+const AARCH64: &str = "aarch64";
+const FUZZ: &str = "fuzz";
+
+/// Steps in the VM, the longest first. The others follow unless the arguments select something for the first one.
+const VM: &str = "VM suite";
+const OTHER_VMS: [&str; 5] = [
+    "VM suite on mlx5",
+    "VM suite on siw",
+    "VM suite on efa",
+    "clients in the VM, rxe",
+    "clients in the VM, mlx5",
+];
 
 /// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     if args.quick {
         return quick();
     }
-    step("cargo test", || cargo::call(&["test", "--workspace"]))?;
-    step("clients", || no_regression(clients::native(&[])?))?;
-    step("clients of rdma-core 65", || no_regression(clients::of_release("forky", &[])?))?;
-    step("firmware layouts", layouts)?;
-    step("loom", loom)?;
-    step("gRPC", grpc)?;
-    step("bench", bench::check)?;
+    steps::known(&args.only, &[&[FIRST][..], &HERE, &[AARCH64, FUZZ, VM], &OTHER_VMS].concat())?;
+    if !args.only.is_empty() {
+        for name in &args.only {
+            let code = one(name, args)?;
+            if code != ExitCode::SUCCESS {
+                return Ok(code);
+            }
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let calls = Steps::of_this_call()?;
+    step(FIRST, || cargo::call(&["test", "--workspace"]))?;
+    let (mut here, mut vms) = (HERE.to_vec(), Vec::new());
+    if args.no_aarch64 {
+        eprintln!("test: left out: tests for aarch64 (--no-aarch64)");
+    } else {
+        here.push(AARCH64);
+    }
     if args.no_fuzz {
         eprintln!("test: left out: fuzz targets (--no-fuzz)");
     } else {
-        step("fuzz", || fuzz::run_all(args.fuzz_runs, args.fuzz_seed))?;
+        here.push(FUZZ);
     }
     if args.no_vm {
         eprintln!("test: left out: the end-to-end suite in the VM (--no-vm)");
-        return Ok(ExitCode::SUCCESS);
+    } else {
+        vms.push(VM);
     }
-    let code = in_vm("VM suite", &args.vm)?;
-    if code != ExitCode::SUCCESS {
-        return Ok(code);
-    }
-    let Some([mlx5, siw]) = args.vm.short_on_others() else {
+    if !args.no_vm && args.vm.short_on_others().is_some() {
+        vms.extend(OTHER_VMS);
+    } else if !args.no_vm {
         eprintln!(
-            "test: left out: the VM suite on mlx5 and siw, clients in the VM (another selection was requested)"
+            "test: left out: the VM suite on mlx5, siw and efa, clients in the VM (another selection was requested)"
         );
-        return Ok(code);
-    };
-    for (name, short) in [("VM suite on mlx5", &mlx5), ("VM suite on siw", &siw)] {
-        let code = in_vm(name, short)?;
-        if code != ExitCode::SUCCESS {
-            return Ok(code);
-        }
     }
-    step("clients in the VM, rxe", || no_regression(clients::short(args.vm.boot.clone())?))?;
-    step("clients in the VM, mlx5", || no_regression(clients::short(mlx5.boot)?))?;
-    Ok(ExitCode::SUCCESS)
+    calls.run(&[&vms, &here])
+}
+
+/// Seconds for a run of the suite in the VM, beside another step.
+const SUITE_LIMIT: u64 = 1800;
+
+/// Runs one step.
+fn one(name: &str, args: &Args) -> Result<ExitCode> {
+    let others = || args.vm.short_on_others().context("the arguments select something else");
+    let suite = |mut vm: vm::TestArgs| {
+        vm.boot.timeout.get_or_insert(SUITE_LIMIT);
+        in_vm(name, &vm)
+    };
+    let run: &dyn Fn() -> Result<()> = match name {
+        FIRST => &|| cargo::call(&["test", "--workspace"]),
+        CLIENTS => &|| no_regression(clients::native(&[])?),
+        CLIENTS_65 => &|| no_regression(clients::of_release("forky", &[])?),
+        "firmware layouts" => &layouts,
+        FORMATS => &efa_formats,
+        PACKETS => &packets::check,
+        "gRPC" => &grpc,
+        "loom" => &loom,
+        "bench" => &bench::check,
+        AARCH64 => &aarch64::test,
+        FUZZ => &|| fuzz::run_all(args.fuzz_runs, args.fuzz_seed),
+        VM => return suite(args.vm.clone()),
+        "VM suite on mlx5" => return suite(others()?[0].clone()),
+        "VM suite on siw" => return suite(others()?[1].clone()),
+        "VM suite on efa" => return suite(others()?[2].clone()),
+        "clients in the VM, rxe" => &|| no_regression(clients::short(args.vm.boot.clone())?),
+        _ => &|| no_regression(clients::short(others()?[0].boot.clone())?),
+    };
+    step(name, run).map(|()| ExitCode::SUCCESS)
 }
 
 /// Fails unless the table of clients, which is printed, has no regression.
@@ -82,7 +149,7 @@ fn no_regression(code: ExitCode) -> Result<()> {
 }
 
 /// The long tests of the suite on the software HCA, which `--quick` leaves out.
-const LONG: [&str; 4] = ["stress::", "programs::", "process::", "constructors::"];
+pub(crate) const LONG: [&str; 4] = ["stress::", "programs::", "process::", "constructors::"];
 
 /// Runs the tests of `--quick`.
 fn quick() -> Result<ExitCode> {
@@ -100,7 +167,7 @@ fn quick() -> Result<ExitCode> {
     })?;
     step("doc tests", || cargo::call(&["test", "--workspace", "--doc"]))?;
     eprintln!(
-        "test: left out by --quick: {} of the suite; clients, firmware layouts, loom, gRPC, bench, fuzz, VM",
+        "test: left out by --quick: {} of the suite; aarch64, clients, firmware layouts, loom, gRPC, bench, fuzz, VM",
         LONG.join(", ")
     );
     Ok(ExitCode::SUCCESS)
@@ -123,26 +190,48 @@ fn layouts() -> Result<()> {
     run::inherit(cmd.env("CI", "1"))
 }
 
+/// Compares the formats of EFA with the headers of the kernel's driver, which the lab has beside the driver that it builds. `cargo test` says
+/// that it does not compare them.
+fn efa_formats() -> Result<()> {
+    let headers = vm::lab(false)?.efa_headers(Series::named("7.2")?)?;
+    let mut cmd = cargo::cargo(&["test", "--workspace", "--test", "headers", "every_declaration"]);
+    run::inherit(cmd.env("UVERBS_EFA_HEADERS", headers))
+}
+
 /// The manifest of gRPC over RDMA, which is a separate workspace.
 pub(crate) const GRPC: &str = "tests/grpc/Cargo.toml";
 
+/// The program, which also runs in the VM.
+pub(crate) fn grpc_program() -> Program<'static> {
+    let name = "uverbs-grpc";
+    Program::Other { manifest: GRPC, package: name, name }
+}
+
 /// Runs a client and a server of tonic over streams of `uverbs-aio`.
 fn grpc() -> Result<()> {
-    cargo::call(&["run", "--locked", "--manifest-path", GRPC, "--target-dir", "target/grpc"])
+    run::inherit(&mut Command::new(cargo::build_static(grpc_program())?))
 }
 
 /// Tests the locks, and the data that posters and pollers share, in all relevant interleavings.
 fn loom() -> Result<()> {
-    for package in ["uverbs-core", "uverbs-mlx5", "uverbs-efa", "uverbs-aio"] {
-        let mut cmd = cargo::cargo(&["test", "--package", package, "--lib", "loom"]);
-        // Other flags produce other artifacts; a separate folder keeps those of normal builds.
-        cmd.env("RUSTFLAGS", "--cfg loom").env_remove("CARGO_ENCODED_RUSTFLAGS");
-        // loom's threads have small stacks, which the frames of a build with less optimisation overflow.
-        cmd.env("CARGO_PROFILE_DEV_OPT_LEVEL", "2");
-        cmd.arg("--target-dir").arg(repo_root().join("target/loom"));
-        run::inherit(&mut cmd)?;
+    let mut cmd = cargo::cargo(&["test", "--lib"]);
+    cmd.args(
+        ["uverbs-core", "uverbs-mlx5", "uverbs-efa", "uverbs-aio"]
+            .iter()
+            .flat_map(|name| ["--package", name]),
+    );
+    // Other flags produce other artifacts; a separate folder keeps those of normal builds.
+    cmd.env("RUSTFLAGS", "--cfg loom").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    // loom's threads have small stacks, which the frames of a build with less optimisation overflow.
+    cmd.env("CARGO_PROFILE_DEV_OPT_LEVEL", "2");
+    // Of the other packages only loom, what it calls at each step, and the switch of its threads take time.
+    let level = |package: &str, level: u8| format!("profile.dev.package.{package}.opt-level={level}");
+    cmd.args(["--config", &level("\"*\"", 0)]);
+    for package in ["loom", "generator", "scoped-tls", "smallvec", "tracing", "tracing-core"] {
+        cmd.args(["--config", &level(package, 2)]);
     }
-    Ok(())
+    cmd.arg("--target-dir").arg(repo_root().join("target/loom")).arg("loom");
+    run::inherit(&mut cmd)
 }
 
 /// Runs a step and prints the time that it took.

@@ -69,7 +69,8 @@ impl Tool {
         // The user's flags are for this project. Cargo builds in a temporary folder, which would otherwise stay.
         cmd.env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
         // Building an optimised tool takes longer than running it without optimisation.
-        for (key, value) in [("OPT_LEVEL", "1"), ("LTO", "off"), ("CODEGEN_UNITS", "16")] {
+        for (key, value) in [("OPT_LEVEL", "0"), ("LTO", "off"), ("CODEGEN_UNITS", "16"), ("DEBUG", "false")]
+        {
             cmd.env(format!("CARGO_PROFILE_RELEASE_{key}"), value);
         }
         run::inherit(&mut cmd)

@@ -8,11 +8,11 @@ use std::process::ExitCode;
 use uverbs_lab::args::{BootArgs, DeviceArg, LinkArg};
 use uverbs_lab::{Device, Lab, Outcome, Share, Task};
 
-/// Run a command in a VM with two RDMA devices (rxe, siw or mlx5) joined by a link
+/// Run a command in a VM with two RDMA devices (rxe, siw, mlx5 or efa) joined by a link
 ///
 /// The exit status is that of the command, 124 if the time limit was reached, or 125 if the guest's kernel or the lab
 /// failed. The guest has the C tools of rdma-core (ibv_*, perftest, rping, ...), ip, rdma, tc, and these helpers:
-/// lab-link up|down A|B, lab-netem A|B off|ARGS..., lab-counters, and with mlx5 lab-hca. Environment variables describe
+/// lab-link up|down A|B, lab-netem A|B off|ARGS..., lab-counters, and with mlx5 and efa lab-hca. Environment variables describe
 /// its devices: LAB_KERNEL, LAB_DEVICE, LAB_LINK, LAB_MKEYS, LAB_DEV_A, LAB_DEV_B, LAB_IP_A, LAB_IP_B, LAB_GID_INDEX,
 /// LAB_NETDEV_A, LAB_NETDEV_B, LAB_NS_A, LAB_NS_B (command prefixes, empty if no namespaces are needed),
 /// LAB_TCP_HOST_A, LAB_TCP_HOST_B. All files are fetched on first use and kept in target/lab, which may be deleted at
@@ -79,15 +79,21 @@ pub(crate) struct TestArgs {
 }
 
 impl TestArgs {
-    /// The short selections on the kernel's mlx5 driver, InfiniBand and RoCE, and on siw, to run after these arguments on rxe;
+    /// The short selections on the kernel's mlx5 driver, InfiniBand and RoCE, on siw and on EFA, to run after these arguments on rxe;
     /// `None` if the arguments select something else.
-    pub(crate) fn short_on_others(&self) -> Option<[Self; 2]> {
+    pub(crate) fn short_on_others(&self) -> Option<[Self; 3]> {
         let special = !self.filter.is_empty() || !self.args.is_empty() || self.boot.device != DeviceArg::Rxe;
         let short = |device, link| {
             let boot = BootArgs { device, link, ..self.boot.clone() };
             Self { short: true, boot, ..self.clone() }
         };
-        (!special).then(|| [short(DeviceArg::Mlx5, Some(LinkArg::All)), short(DeviceArg::Siw, None)])
+        (!special).then(|| {
+            [
+                short(DeviceArg::Mlx5, Some(LinkArg::All)),
+                short(DeviceArg::Siw, None),
+                short(DeviceArg::Efa, None),
+            ]
+        })
     }
 }
 
@@ -96,9 +102,9 @@ pub(crate) fn lab(verbose: bool) -> Result<Lab> {
     Ok(Lab::open(repo_root().join("target/lab"))?.verbose(verbose))
 }
 
-/// The selected devices; builds the program that implements mlx5 devices.
+/// The selected devices; builds the program that implements mlx5 or EFA devices.
 pub(crate) fn devices(boot: &BootArgs, default: LinkArg) -> Result<Vec<Device>> {
-    boot.devices(default, cargo::build_hca)
+    boot.devices(default, |device| cargo::build_devices(device == DeviceArg::Efa))
 }
 
 /// Runs the command.
@@ -115,7 +121,7 @@ pub(crate) fn main(args: Args) -> Result<ExitCode> {
 }
 
 /// The tests that check within a minute that the kernel's driver, this library and the C programs work on a device.
-const SHORT: [&str; 33] = [
+const SHORT: [&str; 34] = [
     "opcodes::rc_exclusive",
     "opcodes::ud_shared",
     "errors::",
@@ -149,6 +155,7 @@ const SHORT: [&str; 33] = [
     "lifecycle::",
     "removal::",
     "siw::",
+    "efa::",
 ];
 
 /// The commands of the bare guest, which has only the static `uverbs`.
@@ -158,9 +165,7 @@ const BARE: &str = include_str!("bare.sh");
 fn examples() -> impl Iterator<Item = (&'static str, Program<'static>)> {
     let names = ["kv", "bulk", "rc_pingpong", "loopback", "echo"];
     let of_package = names.map(|name| (name, Program::Bin { package: "uverbs-examples", name }));
-    let name = "uverbs-grpc";
-    let grpc = Program::Other { manifest: crate::test::GRPC, package: name, name };
-    of_package.into_iter().chain([(name, grpc)])
+    of_package.into_iter().chain([("uverbs-grpc", crate::test::grpc_program())])
 }
 
 /// Builds the suite and runs it in one boot of each kernel; a whole run also runs the static binary in a bare guest.
@@ -188,7 +193,8 @@ pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<Exit
         }
     }
     boot.files.push(uverbs.clone());
-    for (name, program) in examples() {
+    // EFA has no connections, which the examples need.
+    for (name, program) in examples().filter(|_| boot.device != DeviceArg::Efa).collect::<Vec<_>>() {
         let host = cargo::build_static(program)?;
         // Not in /usr/bin, which has another echo.
         boot.files.push(Share { host, guest: format!("/usr/lib/examples/{name}") });
@@ -202,7 +208,7 @@ pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<Exit
     if !whole || outcome != Outcome::Exit(0) {
         return Ok(ExitCode::from(outcome.code()));
     }
-    let bare = BootArgs { bare: true, files: vec![uverbs], timeout: Some(200), ..args.boot.clone() };
+    let bare = BootArgs { bare: true, files: vec![uverbs], timeout: Some(400), ..args.boot.clone() };
     let outcome = bare.run(&lab, &devices, &Task::command(["sh", "-c", BARE]))?;
     Ok(ExitCode::from(outcome.code()))
 }
@@ -213,7 +219,9 @@ const PAIR: &str = include_str!("pair.sh");
 /// Boots two VMs that are on one fabric.
 fn pair(args: &PairArgs) -> Result<ExitCode> {
     let mut boot = args.boot.clone();
-    boot.device = DeviceArg::Mlx5;
+    if boot.device != DeviceArg::Efa {
+        boot.device = DeviceArg::Mlx5;
+    }
     boot.timeout.get_or_insert(480);
     let uverbs = cargo::build_static(Program::Bin { package: "uverbs-tools", name: "uverbs" })?;
     boot.files.push(Share { host: uverbs, guest: "/usr/bin/uverbs".into() });

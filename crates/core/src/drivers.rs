@@ -15,6 +15,7 @@ macro_rules! drivers {
     ($then:ident $args:tt) => {
         $then! { $args
             [Mlx5 "mlx5" mlx5 uverbs_mlx5]
+            [Efa "efa" efa uverbs_efa]
             [Rxe "rxe" rxe uverbs_rxe]
             [Siw "siw" siw uverbs_siw]
         }

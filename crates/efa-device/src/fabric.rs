@@ -2,17 +2,15 @@
 //! The user's objects: devices of a fabric, and their contexts.
 
 use crate::caps::{Caps, Generation};
-use crate::device::{Device, Notice, Port, Stats};
-use crate::kernel::{EfaKernel, State};
-use crate::station::{Front, Plugged, Station};
+use crate::device::{Device, Port, Stats};
+use crate::kernel::State;
 use crate::violation::Violation;
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use uverbs_core::kernel::Kernel;
+use crate::{Front, Plugged, Stat};
 use uverbs_fabric::net::Address;
+use uverbs_softkernel::device_methods;
 
 /// A network of devices that can reach each other. Clones refer to the same fabric.
-pub type Fabric = uverbs_fabric::Fabric<Station>;
+pub type Fabric = uverbs_fabric::Fabric<Device>;
 
 /// A device that is to be built.
 #[derive(Clone, Debug)]
@@ -59,6 +57,12 @@ impl DeviceBuilder {
         self
     }
 
+    /// What the device can do.
+    #[must_use]
+    pub fn caps(&self) -> Caps {
+        self.caps
+    }
+
     /// Builds the device with the in-process kernel as its front, and plugs it in. Other processes of the fabric know
     /// it when this returns.
     #[must_use]
@@ -70,13 +74,13 @@ impl DeviceBuilder {
     }
 
     /// Builds the device with a front that `make` creates, and plugs it in.
-    pub fn build_with<F: Front>(
+    pub fn build_with<F: Front<Device>>(
         self,
         make: impl FnOnce(Config, &mut Device, &mut Port<'_>) -> F,
     ) -> Plugged<F> {
         let Self { fabric, name, caps } = self;
         let in_real_time = !fabric.is_deterministic();
-        let index = fabric.plug(|number| {
+        fabric.plug(|number| {
             let (gid, guid) = identity(number);
             // It has no LID, and no other port has this one.
             let address = Address {
@@ -88,11 +92,10 @@ impl DeviceBuilder {
                 let mut device = Device::new(caps, gid);
                 device.in_real_time = in_real_time;
                 let front = make(Config { name, guid }, &mut device, port);
-                Station { device, front: Box::new(front) }
+                (device, front)
             };
             (address, make)
-        });
-        Plugged::new(fabric, index)
+        })
     }
 }
 
@@ -109,6 +112,8 @@ impl Default for EfaDevice {
     }
 }
 
+device_methods!(EfaDevice, State, Fabric, Violation, Stat);
+
 impl EfaDevice {
     /// One device, `efa_0`, as the only one on its fabric, in real time. It can send to itself.
     #[must_use]
@@ -116,76 +121,10 @@ impl EfaDevice {
         Fabric::new(0).device("efa_0").build()
     }
 
-    /// Opens a new context and returns its kernel port. It corresponds to an open device file: when it is dropped, all
-    /// objects of the context are destroyed.
-    #[must_use]
-    pub fn open(&self) -> Arc<dyn Kernel> {
-        Arc::new(EfaKernel::open(&self.plugged, &self.name))
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The fabric of the device.
-    #[must_use]
-    pub fn fabric(&self) -> Fabric {
-        self.plugged.fabric().clone()
-    }
-
-    /// As [`Fabric::run`](uverbs_fabric::Fabric::run).
-    pub fn run(&self) {
-        self.plugged.fabric().run();
-    }
-
-    /// The violations of drivers so far.
-    #[must_use]
-    pub fn violations(&self) -> Vec<Violation> {
-        self.plugged.violations()
-    }
-
-    /// Removes and returns the violations for which `wanted` is true: a test removes those that it caused intentionally.
-    #[must_use]
-    pub fn take_violations_if(&self, wanted: impl FnMut(&Violation) -> bool) -> Vec<Violation> {
-        self.plugged.take_violations_if(wanted)
-    }
-
-    /// The number of objects of each kind in its contexts: `pd`, `mr`, `qp` and so on, by the names of `rdma resource`.
-    /// Tests use it to detect objects that were not destroyed.
-    #[must_use]
-    pub fn objects(&self) -> BTreeMap<&'static str, usize> {
-        self.plugged.read_front(State::counts).unwrap_or_default()
-    }
-
     /// Its counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.plugged.enter_device(|device, _| device.stats).unwrap_or_default()
-    }
-
-    /// Takes the port's link down or up. Every context gets an event. While the link is down, packets are lost.
-    pub fn set_link_up(&self, up: bool) {
-        self.plugged.enter_device(|device, port| {
-            let Some(address) = port.address_mut() else { return };
-            if core::mem::replace(&mut address.up, up) != up {
-                device.notices.push(Notice::Link { up });
-            }
-        });
-    }
-
-    /// Removes the device while its contexts are open, as a hot unplug does: each context gets the event
-    /// `DEVICE_FATAL`, the objects are destroyed, verbs fail with `EIO`, destroying an object succeeds, and peers get
-    /// no more answers. The device can't be used again; a new one can be built with the same name.
-    pub fn unplug(&self) {
-        self.plugged.enter(|device, kernel, port| kernel.end_all(device, port, true));
-    }
-
-    /// Ends all contexts of the device, as the kernel does when their processes die: all objects are destroyed without
-    /// an event, and peers get no more answers from these QPs. The device can be opened again.
-    pub fn kill(&self) {
-        self.plugged.enter(|device, kernel, port| kernel.end_all(device, port, false));
     }
 
     /// How many messages of other devices it remembers.

@@ -28,12 +28,18 @@ mod fabric;
 pub mod function;
 mod kernel;
 mod packet;
-mod station;
 #[cfg(test)]
 mod tests;
 mod violation;
 
 pub use caps::{Caps, Generation};
 pub use fabric::{DeviceBuilder, EfaDevice, Fabric};
-pub use station::{Front, Plugged};
+pub use uverbs_fabric::Front;
+
+/// A device of a fabric with its front. Clones refer to the same device.
+pub type Plugged<F> = uverbs_fabric::Plugged<device::Device, F>;
+/// The port and the QPs of a device at a time.
+pub type Stat = uverbs_fabric::Stat<device::QpKind>;
+/// A QP.
+pub type QpStat = uverbs_fabric::QpStat<device::QpKind>;
 pub use violation::{Mistake, Object, Violation};

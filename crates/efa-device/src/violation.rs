@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Mistakes of a driver that a device does not report, or reports by an error with little information. Each is recorded.
 
-use core::fmt;
-
 /// The kind of a mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -35,6 +33,14 @@ pub enum Mistake {
     MemoryGone,
 }
 
+impl Mistake {
+    /// The name of the variant.
+    #[must_use]
+    pub fn kind(&self) -> String {
+        uverbs_fabric::variant(self)
+    }
+}
+
 /// An object of the device, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -46,20 +52,4 @@ pub enum Object {
 }
 
 /// A mistake, with its object and time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
-    /// The fabric's clock, ns.
-    pub time: u64,
-    /// The object.
-    pub object: Object,
-    /// Index of the entry, if it is about one.
-    pub index: u16,
-    /// The kind of the mistake.
-    pub mistake: Mistake,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} of {:?}, entry {} ({} ns)", self.mistake, self.object, self.index, self.time)
-    }
-}
+pub type Violation = uverbs_fabric::Violation<Object, Mistake>;

@@ -19,7 +19,7 @@ const MAX_INTERFACES: usize = 1 << 17;
 /// The directory of the files of all fabrics.
 const DIRECTORY: &str = "UVERBS_HCA_CAPTURE";
 /// Bytes of such a file at most; further packets are left out.
-const MAX_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 8 << 20;
 
 /// A packet as it is on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]

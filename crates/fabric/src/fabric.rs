@@ -3,8 +3,10 @@
 
 use crate::alive::Alive;
 use crate::capture::{self, Capture};
+use crate::front::{Front, Station};
 use crate::model::Model;
 use crate::net::{Address, Faults, PortLocation};
+use crate::plugged::Plugged;
 use crate::port::Port;
 use crate::tap::Tap;
 use crate::trunk::Trunks;
@@ -145,26 +147,27 @@ impl<M: Model> Fabric<M> {
         M::builder(self, name)
     }
 
-    /// Plugs a device in, and returns its number. `address` gets the number of its port in the fabric, which is unique among the
-    /// ports of all processes, and returns the addresses of the port and a function that makes the device.
-    pub fn plug<F: FnOnce(&mut Port<'_, M::Packet>) -> M>(
+    /// Plugs a device in. `address` gets the number of its port in the fabric, which is unique among the ports of all processes,
+    /// and returns the addresses of the port and a function that makes the device and its front.
+    pub fn plug<F: Front<M>, G: FnOnce(&mut Port<'_, M::Packet>) -> (M, F)>(
         &self,
-        address: impl FnOnce(u16) -> (Address, F),
-    ) -> usize {
+        address: impl FnOnce(u16) -> (Address, G),
+    ) -> Plugged<M, F> {
         let in_real_time = !self.is_deterministic();
-        self.enter(|world| {
+        let index = self.enter(|world| {
             let index = world.devices.len();
             // Devices of other processes have slots between those of this process, and separate numbers.
             let here = world.net.ports.iter().filter(|p| p.location == PortLocation::Here).count();
             let (address, make) = address(world.peers.base.wrapping_add(here as u16));
             world.net.ports.push(address);
             world.net.changes += 1;
-            let device = make(&mut Port { now: world.now, me: index, net: &mut world.net });
-            world.brief |= in_real_time && device.is_in_vm();
-            world.devices.push(Some(device));
+            let (device, front) = make(&mut Port { now: world.now, me: index, net: &mut world.net });
+            world.brief |= in_real_time && front.is_in_vm();
+            world.devices.push(Some(Station { device, front: Box::new(front) }));
             world.here.push(index);
             index
-        })
+        });
+        Plugged::new(self.clone(), index)
     }
 
     /// Waits until the other processes know the devices of this one, at most for some seconds.

@@ -3,7 +3,8 @@
 //!
 //! A [`Fabric`] connects devices of one [`Model`]: it delivers their packets in the order of its clock, with faults that a seed
 //! selects, runs their timers, and carries packets between processes that share the fabric. A device sees it as a [`Port`]. It
-//! accesses memory by the trait [`Memory`](memory::Memory), which [`process`] implements for the memory of this process.
+//! accesses memory by the trait [`Memory`](memory::Memory), which [`process`] implements for the memory of this process. Its driver
+//! sees a [`Front`]; [`Plugged`] is the handle of both, with what an operator can do to any device.
 //!
 //! `uverbs-hca` is such a model: a ConnectX. Programs use the models; this crate is for those who write one.
 //!
@@ -27,15 +28,19 @@ mod alive;
 pub mod backing;
 mod capture;
 mod fabric;
+mod front;
 pub mod memory;
 pub mod model;
 pub mod net;
 pub mod numbers;
 pub mod on_demand;
 mod peers;
+mod plugged;
 mod port;
 pub mod process;
 pub mod socket;
+mod stat;
+mod state;
 pub mod tap;
 #[cfg(test)]
 mod testing;
@@ -44,15 +49,21 @@ mod tests;
 mod timer;
 mod trunk;
 mod users;
+mod violation;
 pub mod wire;
 mod world;
 mod world_lock;
 
 pub use capture::Captured;
 pub use fabric::Fabric;
-pub use model::{Hosts, Model, Packet};
+pub use front::Front;
+pub use model::{Hosts, Model, Packet, PortEvent};
 pub use peers::MAX_PEERS;
+pub use plugged::Plugged;
 pub use port::Port;
+pub use stat::{QpKind, QpStat, Stat};
+pub use state::State;
 pub use timer::Timer;
 pub use users::Users;
+pub use violation::{Violation, Violations, variant};
 pub use world::World;

@@ -1,25 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The interface between a fabric and the models of its devices.
 //!
-//! A [`Model`] is a device with what belongs to it (registers, a kernel): the fabric calls it when a packet arrives, a timer has
-//! expired, or notices may be passed on. It gets a [`Port`] in return: the clock, the network, and its place in it.
+//! A [`Model`] is a device: the fabric calls it when a packet arrives, or a timer has expired. It gets a [`Port`] in return: the
+//! clock, the network, and its place in it. What belongs to a device besides (registers, a kernel) is its [`Front`](crate::Front).
 //! All devices of a fabric are of one model, whose [`Packet`]s they send, and one lock protects all of them.
 
 use crate::capture::Captured;
 use crate::net::{Address, Net};
 use crate::port::Port;
+use crate::stat::{QpKind, QpStat};
 use crate::timer::Timer;
+use crate::violation::Violations;
 use crate::wire::{Malformed, Reader, Writer};
 use core::fmt;
 
 /// A device of a fabric.
-pub trait Model: Sized + Send + 'static {
+pub trait Model: Sized + Send + fmt::Debug + 'static {
     /// What the devices send to each other.
     type Packet: Packet;
     /// What the hosts of the devices exchange besides packets; `()` for nothing.
     type Hosts: Hosts<Self::Packet>;
     /// What [`Fabric::device`](crate::Fabric::device) returns.
     type Builder;
+    /// The types of its QPs.
+    type QpKind: QpKind;
+    /// An object that a mistake of a driver is about.
+    type Object: Clone + fmt::Debug;
+    /// A kind of mistake of a driver.
+    type Mistake: Clone + fmt::Debug;
 
     /// A device of this name that is to be built.
     fn builder(fabric: &crate::Fabric<Self>, name: &str) -> Self::Builder;
@@ -36,20 +44,41 @@ pub trait Model: Sized + Send + 'static {
     /// Checks what no doorbell tells: at most so many queues. It is called often, also if there is nothing to check.
     fn tidy(&mut self, port: &mut Port<'_, Self::Packet>, most: usize);
 
-    /// Passes notices on to the driver. It is called often, also if there are none.
-    fn deliver(&mut self);
+    /// Whether [`tidy`](Self::tidy) must be called again soon.
+    fn watches(&self) -> bool {
+        false
+    }
 
-    /// Whether [`tidy`](Self::tidy) and [`deliver`](Self::deliver) must be called again soon.
-    fn has_work(&self) -> bool;
+    /// Stores a notice for the front: the link or the addresses of the port have changed.
+    fn port_event(&mut self, event: PortEvent);
+
+    /// The mistakes of its drivers.
+    fn violations(&self) -> &Violations<Self::Object, Self::Mistake>;
+
+    /// As [`violations`](Self::violations), to record or take them.
+    fn violations_mut(&mut self) -> &mut Violations<Self::Object, Self::Mistake>;
+
+    /// Packets that it repeated.
+    fn repairs(&self) -> u64;
+
+    /// Its QPs, by number.
+    fn qp_stats(&self) -> Vec<QpStat<Self::QpKind>>;
 
     /// Forgets what is stored about the port of another process: its slot gets another port.
     fn forget(&mut self, port: &mut Port<'_, Self::Packet>, slot: usize);
+}
 
-    /// Whether the driver runs in a VM. Because a VM is stopped while its device does not answer, a call processes due work for
-    /// a short time only, and the fabric's thread processes the rest.
-    fn is_in_vm(&self) -> bool {
-        false
-    }
+/// A change of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortEvent {
+    /// Its link went up.
+    Active,
+    /// Its link went down.
+    Error,
+    /// Its LID changed.
+    LidChange,
+    /// Its GIDs changed.
+    GidChange,
 }
 
 /// What the timer of a queue waits for.
@@ -123,6 +152,12 @@ pub trait Hosts<P: Packet>: Default + Send {
 
     /// The messages for other processes, which are removed.
     fn outgoing(&mut self) -> Vec<Outgoing>;
+
+    /// The device of this host is removed.
+    fn unplug(&mut self, _: &Net<P>, _now: u64, _host: usize) {}
+
+    /// All processes of this host end at once, and peers are not told.
+    fn kill(&mut self, _: &Net<P>, _now: u64, _host: usize) {}
 }
 
 impl<P: Packet> Hosts<P> for () {

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A model for tests: a device with one queue, which stores the packets that arrive.
 
-use crate::Fabric;
-use crate::model::{Model, Packet, Wait};
+use crate::model::{Model, Packet, PortEvent, Wait};
 use crate::net::Address;
-use crate::port::Port;
-use crate::timer::Timer;
 use crate::wire::{Malformed, Reader, Writer};
+use crate::{Fabric, Front, Plugged, Port, QpKind, QpStat, State, Timer, Violations};
 
 /// A packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,23 +41,59 @@ impl Packet for Frame {
 
 /// A device.
 #[derive(Debug, Default)]
-pub(crate) struct Station {
+pub(crate) struct Device {
     pub(crate) timer: Timer,
     /// What arrived, with its time.
     pub(crate) arrived: Vec<(u64, Frame)>,
     /// The times at which the timer expired.
     pub(crate) expired: Vec<u64>,
+    pub(crate) port_events: Vec<PortEvent>,
+    violations: Violations<u32, Mistake>,
 }
 
-impl Model for Station {
+/// The only type of a QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Only;
+
+impl QpKind for Only {
+    const ALL: &'static [Self] = &[Self];
+
+    fn ib_type(self) -> u8 {
+        0xff
+    }
+}
+
+/// A mistake of a driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mistake {
+    Odd,
+    Even,
+}
+
+/// The front: what it has delivered.
+#[derive(Debug, Default)]
+pub(crate) struct Kernel {
+    pub(crate) delivered: Vec<PortEvent>,
+}
+
+impl Front<Device> for Kernel {
+    fn deliver(&mut self, device: &mut Device) {
+        self.delivered.append(&mut device.port_events);
+    }
+}
+
+impl Model for Device {
     type Packet = Frame;
     type Hosts = ();
-    type Builder = usize;
+    type Builder = Plugged<Self, Kernel>;
+    type QpKind = Only;
+    type Object = u32;
+    type Mistake = Mistake;
 
-    fn builder(fabric: &Fabric<Self>, _: &str) -> usize {
+    fn builder(fabric: &Fabric<Self>, _: &str) -> Self::Builder {
         fabric.plug(|number| {
             let address = Address { lid: number + 1, ..Address::new(number, false) };
-            (address, |_: &mut Port<'_, Frame>| Self::default())
+            (address, |_: &mut Port<'_, Frame>| <(Self, Kernel)>::default())
         })
     }
 
@@ -77,10 +111,24 @@ impl Model for Station {
 
     fn tidy(&mut self, _: &mut Port<'_, Frame>, _: usize) {}
 
-    fn deliver(&mut self) {}
+    fn port_event(&mut self, event: PortEvent) {
+        self.port_events.push(event);
+    }
 
-    fn has_work(&self) -> bool {
-        false
+    fn violations(&self) -> &Violations<u32, Mistake> {
+        &self.violations
+    }
+
+    fn violations_mut(&mut self) -> &mut Violations<u32, Mistake> {
+        &mut self.violations
+    }
+
+    fn repairs(&self) -> u64 {
+        self.expired.len() as u64
+    }
+
+    fn qp_stats(&self) -> Vec<QpStat<Only>> {
+        vec![QpStat::new(0, Only, State::Rts)]
     }
 
     fn forget(&mut self, _: &mut Port<'_, Frame>, _: usize) {}

@@ -2,13 +2,15 @@
 //! The fabric with the model of [`testing`](crate::testing).
 
 use crate::Fabric;
-use crate::testing::{Frame, Station};
+use crate::Model as _;
+use crate::model::PortEvent;
+use crate::testing::{Device, Frame, Mistake};
 use core::time::Duration;
 
 /// Sends packets 0 to `count` from one device to another one, and returns what arrives, with its time.
-fn sent(seed: u64, faults: fn(&Fabric<Station>) -> &Fabric<Station>, count: u8) -> Vec<(u64, u8)> {
-    let fabric: Fabric<Station> = Fabric::deterministic(seed);
-    let (from, to) = (fabric.device("a"), fabric.device("b"));
+fn sent(seed: u64, faults: fn(&Fabric<Device>) -> &Fabric<Device>, count: u8) -> Vec<(u64, u8)> {
+    let fabric: Fabric<Device> = Fabric::deterministic(seed);
+    let (from, to) = (fabric.device("a").index(), fabric.device("b").index());
     faults(&fabric);
     fabric.enter(|world| {
         for i in 0..count {
@@ -42,12 +44,12 @@ fn a_seed_selects_the_faults() {
 
 #[test]
 fn timers_expire_at_their_time_and_only_the_last_setting_counts() {
-    let fabric: Fabric<Station> = Fabric::deterministic(0);
-    let device = fabric.device("a");
+    let fabric: Fabric<Device> = Fabric::deterministic(0);
+    let device = fabric.device("a").index();
     let arm = |at| {
         fabric.enter(|world| {
-            let (station, mut port) = world.device(device).unwrap();
-            station.timer.arm(&mut port, 0, at);
+            let (device, mut port) = world.device(device).unwrap();
+            device.timer.arm(&mut port, 0, at);
         });
     };
     arm(5000);
@@ -65,4 +67,40 @@ fn timers_expire_at_their_time_and_only_the_last_setting_counts() {
     fabric.enter(|world| world.net.wake(30_000, device, 1));
     fabric.run();
     assert_eq!(expired(), [3000, 20_000]);
+}
+
+#[test]
+fn the_handle_of_a_device_has_its_port_and_its_violations() {
+    let fabric: Fabric<Device> = Fabric::deterministic(0);
+    let (a, b) = (fabric.device("a"), fabric.device("b"));
+    let delivered = || a.read_front(|kernel| kernel.delivered.clone()).unwrap();
+    let send = |to: usize| {
+        fabric.enter(|world| {
+            world.net.send(world.now, to, Frame { source: b.index(), queue: 0, data: Vec::new() });
+        });
+    };
+    a.set_link_up(true);
+    assert_eq!(delivered(), [], "nothing has changed");
+    send(a.index());
+    a.set_link_up(false);
+    send(a.index());
+    assert_eq!(delivered(), [PortEvent::Error]);
+    assert_eq!((a.packets(), b.packets().0), ((0, 1), 2), "a port whose link is down receives nothing");
+    assert_eq!(a.stat().to_string(), "down 0 1 0 0,Only,Rts,0,0,0");
+    a.set_link_up(true);
+    assert!(a.set_lid(7) && a.set_lid(7) && !a.set_lid(2) && !a.set_lid(0) && !a.set_lid(0xc000));
+    assert_eq!(a.add_gid([1; 16]), 0);
+    assert_eq!(
+        delivered(),
+        [PortEvent::Error, PortEvent::Active, PortEvent::LidChange, PortEvent::GidChange]
+    );
+    assert_eq!(fabric.read(|world| (world.net.by_lid(7), world.net.by_lid(1))), (Some(a.index()), None));
+
+    for number in 0..5000 {
+        let mistake = if number % 2 == 0 { Mistake::Even } else { Mistake::Odd };
+        a.enter_device(|device, port| device.violations_mut().record(port.now, number, 0, mistake));
+    }
+    assert_eq!((a.violations().len(), b.violations().len()), (4096, 0), "there is a limit");
+    assert_eq!(a.take_violations_if(|v| v.mistake == Mistake::Odd).len(), 2048);
+    assert_eq!(a.violations()[1].to_string(), "Even of 2, index 0 (0 ns)");
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The state of a fabric, which one lock protects: the devices, the network, the clock.
 
+use crate::front::{Front, Station};
 use crate::model::{Hosts, Model, Outgoing, Packet, Wait};
 use crate::net::{Address, Net, PortLocation, TimerEntry};
 use crate::peers::Peers;
@@ -35,7 +36,7 @@ pub struct World<M: Model> {
     /// The clock, ns.
     pub now: u64,
     /// The devices; `None` in slots for ports of other processes.
-    pub(crate) devices: Vec<Option<M>>,
+    pub(crate) devices: Vec<Option<Station<M>>>,
     /// The numbers of the devices of this process. The slots for ports of other processes have no work.
     pub(crate) here: Vec<usize>,
     /// Other processes.
@@ -72,14 +73,24 @@ impl<M: Model> World<M> {
 
     /// A device of this process by its number, and the clock and network for it.
     pub fn device(&mut self, index: usize) -> Option<(&mut M, Port<'_, M::Packet>)> {
-        let device = self.devices.get_mut(index)?.as_mut()?;
-        Some((device, Port { now: self.now, me: index, net: &mut self.net }))
+        self.station(index).map(|(station, port)| (&mut station.device, port))
+    }
+
+    /// As [`World::device`], with its front.
+    pub(crate) fn station(&mut self, index: usize) -> Option<(&mut Station<M>, Port<'_, M::Packet>)> {
+        let station = self.devices.get_mut(index)?.as_mut()?;
+        Some((station, Port { now: self.now, me: index, net: &mut self.net }))
+    }
+
+    /// The front of a device of this process.
+    pub(crate) fn front(&self, index: usize) -> Option<&dyn Front<M>> {
+        Some(&*self.devices.get(index)?.as_ref()?.front)
     }
 
     /// As [`World::device`], to read it.
     #[must_use]
     pub fn read(&self, index: usize) -> Option<&M> {
-        self.devices.get(index)?.as_ref()
+        self.devices.get(index)?.as_ref().map(|station| &station.device)
     }
 
     /// Delivers a packet that is due.
@@ -202,7 +213,7 @@ impl<M: Model> World<M> {
         let mut finite = false;
         while let Some((entry, index, queue)) = self.net.pop_timer(u64::MAX) {
             let at = entry.0;
-            let timer = self.devices.get_mut(index).and_then(|device| device.as_mut()?.timer(queue));
+            let timer = self.devices.get_mut(index).and_then(|device| device.as_mut()?.device.timer(queue));
             let Some((timer, wait)) = timer.filter(|(timer, _)| timer.queued == Some(entry)) else {
                 continue;
             };
@@ -276,8 +287,8 @@ impl<M: Model> World<M> {
             }
         }
         for index in self.here.iter().copied() {
-            if let Some(Some(device)) = self.devices.get_mut(index) {
-                device.deliver();
+            if let Some(Some(station)) = self.devices.get_mut(index) {
+                station.deliver();
             }
         }
         self.peers.send_changes(&self.net);
@@ -289,7 +300,8 @@ impl<M: Model> World<M> {
 
     /// The time at which the thread must run next; `None` for never.
     pub(crate) fn next(&self) -> Option<u64> {
-        let watched = self.here.iter().any(|index| self.read(*index).is_some_and(M::has_work));
+        let has_work = |slot: &Option<Station<M>>| slot.as_ref().is_some_and(Station::has_work);
+        let watched = self.here.iter().any(|index| self.devices.get(*index).is_some_and(has_work));
         let watch = watched.then(|| self.now.saturating_add(WATCH.as_nanos() as u64));
         [self.net.next_packet(), self.net.next_timer(), self.hosts.next(), watch].into_iter().flatten().min()
     }

@@ -174,7 +174,7 @@ fn execute(
     port: &mut Port<'_>,
     slot: u32,
 ) -> Result<bool, Fault> {
-    let guest = std::sync::Arc::clone(&function.guest);
+    let guest = std::sync::Arc::clone(&function.vm.memory);
     let at = function.command_queue.addr + (u64::from(slot) << LOG_STRIDE);
     let mut entry = [0; ENTRY];
     guest.read(at, &mut entry)?;

@@ -38,7 +38,7 @@ impl Function {
     fn post(&mut self, kind: u8, subtype: u8, data: &[u8; 28]) {
         for eq in self.eqs.values_mut().filter(|eq| eq.takes(kind)) {
             if eq.push(kind, subtype, data) {
-                self.vectors.raise(eq.vector);
+                self.vm.vectors.raise(eq.vector);
             }
         }
     }
@@ -60,7 +60,7 @@ impl Function {
         if let Some(eq) = self.eqs.get_mut(&((word >> 24) as u8))
             && eq.update(word, arm)
         {
-            self.vectors.raise(eq.vector);
+            self.vm.vectors.raise(eq.vector);
         }
     }
 
@@ -89,7 +89,7 @@ impl Function {
                     let mut data = [0; 28];
                     put(&mut data, 24, &cqn.to_be_bytes());
                     if eq.push(kind::COMP, 0, &data) {
-                        self.vectors.raise(eq.vector);
+                        self.vm.vectors.raise(eq.vector);
                     }
                 }
                 Notice::CqError { cqn } => {

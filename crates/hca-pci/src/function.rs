@@ -3,11 +3,25 @@
 
 use crate::pages::Lists;
 use crate::state::Function;
-use crate::{fw, server};
-use std::path::Path;
+use crate::{cmdq, fw, init_seg, uar};
 use std::sync::Arc;
+use uverbs_hca::bytes::be32;
 use uverbs_hca::front::{Device, Front, Plugged, Port};
 use uverbs_hca::{DeviceBuilder, Link};
+use uverbs_vfio::{Bar, Layout, Vm};
+
+/// `PCI_VENDOR_ID_MELLANOX`
+const VENDOR: u16 = 0x15b3;
+/// ConnectX-6: a physical function that needs no feature of later devices (`mlx5_core_pci_table`).
+const DEVICE: u16 = 0x101b;
+/// Network controller, Ethernet; a ConnectX has this class on InfiniBand, too.
+const CLASS: u32 = 0x02_0000;
+/// Network controller, InfiniBand.
+const CLASS_IB: u32 = 0x02_0700;
+/// Bytes of BAR 0: the initialization segment and the pages of doorbells.
+pub(crate) const BAR_BYTES: u64 = 32 << 20;
+/// MSI-X vectors.
+pub(crate) const VECTORS: u16 = 16;
 
 /// How the kernel of the guest registers memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,47 +37,37 @@ pub enum Registration {
 #[derive(Clone, Debug)]
 pub struct PciFunction {
     plugged: Plugged<Function>,
+    vm: Arc<Vm>,
+    ethernet: bool,
 }
 
 impl PciFunction {
     /// Builds the device as a PCI function, which a VM drives, and plugs it in.
     #[must_use]
     pub fn new(device: DeviceBuilder, registration: Registration) -> Self {
+        let vm: Arc<Vm> = Arc::default();
         let plugged = device.build_with(|config, device, port| {
             let ethernet = config.link == Link::Ethernet;
             let mut function = Function::new(config.name.clone(), config.guid, ethernet);
+            function.vm = Arc::clone(&vm);
             function.caps.set_blue_flame(config.blue_flame);
             function.caps.set_umr(registration == Registration::Umr);
             function.steer(device);
-            device.translate_with(Arc::new(Lists(Arc::clone(&function.guest))));
+            device.translate_with(Arc::new(Lists(Arc::clone(&function.vm.memory))));
             if ethernet && let Some(address) = port.address_mut() {
                 // The driver sets the entries of the GID table.
                 address.gids.clear();
             }
             function
         });
-        Self { plugged }
+        let ethernet = plugged.read_front(|function: &Function| function.ethernet).unwrap_or_default();
+        Self { plugged, vm, ethernet }
     }
 
     /// The device: its port, its counters and the violations of drivers.
     #[must_use]
-    pub fn device(&self) -> &Plugged<impl Front + use<>> {
+    pub fn device(&self) -> &Plugged<impl Front<Device> + use<>> {
         &self.plugged
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn name(&self) -> String {
-        self.plugged.read_front(|function| function.name.clone()).unwrap_or_default()
-    }
-
-    /// Serves VMs at a socket, one after the other, until `stop` returns true after one has disconnected.
-    ///
-    /// # Errors
-    ///
-    /// The socket can't be created, or a connection failed.
-    pub fn serve(&self, socket: &Path, stop: impl Fn() -> bool) -> std::io::Result<()> {
-        server::serve(self, socket, stop)
     }
 
     /// The commands of drivers that the device does not have: opcode and count.
@@ -90,5 +94,78 @@ impl PciFunction {
         f: impl FnOnce(&mut Device, &mut Function, &mut Port<'_>) -> R,
     ) -> Option<R> {
         self.plugged.enter(f)
+    }
+}
+
+impl uverbs_vfio::Function for PciFunction {
+    fn layout(&self) -> Layout {
+        Layout {
+            id: (VENDOR, DEVICE),
+            subsystem: (VENDOR, 1),
+            class: if self.ethernet { CLASS } else { CLASS_IB },
+            bars: vec![Bar { index: 0, bytes: BAR_BYTES, prefetchable: true }],
+            vectors: VECTORS,
+            table: (0, 0x2000, 0x3000),
+        }
+    }
+
+    fn vm(&self) -> &Vm {
+        &self.vm
+    }
+
+    fn read(&self, _: u8, offset: u64, data: &mut [u8]) {
+        if offset >= init_seg::BYTES {
+            return;
+        }
+        let segment = self.enter(|_, function, port| init_seg::read(port.now, function.command_queue.state));
+        let rest = segment.as_ref().and_then(|s| s.get(offset as usize..)).unwrap_or_default();
+        let len = data.len().min(rest.len());
+        data[..len].copy_from_slice(&rest[..len]);
+    }
+
+    fn write(&self, _: u8, offset: u64, data: &[u8]) {
+        self.enter(|device, function, port| match offset {
+            init_seg::QUEUE_HIGH => function.command_queue.set_high(be32(data, 0)),
+            init_seg::QUEUE_LOW => function.command_queue.set_low(be32(data, 0)),
+            init_seg::DOORBELL => cmdq::doorbell(device, function, port, be32(data, 0)),
+            _ if offset < init_seg::BYTES => {}
+            _ => uar::write(device, function, port, offset, data),
+        });
+    }
+
+    fn reset(&self) {
+        self.enter(|device, function, port| function.reset(device, port));
+    }
+}
+
+impl uverbs_vfio::Device for PciFunction {
+    type Model = Device;
+
+    const COMMANDS: &'static str = "lid N LID";
+
+    fn name(&self) -> String {
+        self.plugged.read_front(|function| function.name.clone()).unwrap_or_default()
+    }
+
+    fn plugged(&self) -> Plugged<()> {
+        self.plugged.bare()
+    }
+
+    fn unknown(&self) -> Vec<String> {
+        let name = |opcode| Self::command_name(opcode).unwrap_or("without a name");
+        let commands = self.unknown_commands().into_iter();
+        let commands = commands.map(|(op, n)| format!("command {op:#x} {}, {n} times", name(op)));
+        let registers = self.unknown_registers().into_iter();
+        commands.chain(registers.map(|(r, n)| format!("register {r:#x}, {n} times"))).collect()
+    }
+
+    fn command(&self, name: &str, args: &[&str]) -> Option<Result<String, String>> {
+        match (name, args) {
+            ("lid", [lid]) => {
+                let set = lid.parse().is_ok_and(|lid| self.plugged.set_lid(lid));
+                Some(if set { Ok(String::new()) } else { Err(format!("{lid}: not a valid LID")) })
+            }
+            _ => None,
+        }
     }
 }

@@ -15,25 +15,21 @@
 mod caps;
 mod cmdq;
 mod command_queue;
-mod config;
 mod eq;
 mod ethernet;
 mod events;
 mod function;
 mod fw;
-mod guest;
 #[cfg(test)]
 mod header;
 mod init_seg;
 mod limits;
 mod pages;
-mod server;
 mod state;
 mod tables;
 #[cfg(test)]
 mod tests;
 mod uar;
-mod vectors;
 
 use uverbs_hca::prm::{bits, layout};
 

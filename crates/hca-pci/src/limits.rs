@@ -33,8 +33,6 @@ pub(crate) const LOG_MAX_GENERAL: u32 = 12;
 /// Queues of all tables of queues, and destinations and counters of all entries of flow tables: they are lists of
 /// different lengths.
 pub(crate) const LOG_MAX_LISTED: u32 = 20;
-/// Entries of 8 bytes of all page lists: 64 GiB in pages of 4 KiB.
-pub(crate) const LOG_MAX_PAGES: u32 = 24;
 
 /// Checks that there is room for one more.
 pub(crate) fn room(count: usize, log_max: u32) -> Result<(), Status> {

@@ -2,11 +2,11 @@
 //! Lists of the guest's pages, as the ranges of memory that the device accesses: queues and registered memory.
 
 use crate::fw::Status;
-use crate::guest::Guest;
 use std::sync::Arc;
 use uverbs_hca::bytes::be64;
 use uverbs_hca::front::Translate;
 use uverbs_hca::memory::{Area, Fault, Memory};
+use uverbs_vfio::Guest;
 
 /// Bus addresses of pages. The lists of a guest have a limit together ([`Guest::take_entries`]).
 #[derive(Debug)]
@@ -150,7 +150,14 @@ impl Translate for Lists {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guest::tests::guest;
+    use uverbs_vfio::sealed;
+
+    /// A guest with `bytes` of memory from bus address 0 on.
+    fn guest(bytes: u64) -> Arc<Guest> {
+        let guest = Guest::default();
+        guest.map(0, bytes, &sealed(bytes).unwrap(), 0).unwrap();
+        Arc::new(guest)
+    }
 
     #[test]
     fn a_list_of_pages_is_one_range() {

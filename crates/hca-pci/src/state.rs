@@ -5,19 +5,18 @@ use crate::caps::Caps;
 use crate::command_queue::CommandQueue;
 use crate::eq::Eq;
 use crate::ethernet::Ethernet;
-use crate::guest::Guest;
 use crate::limits;
 use crate::pages::Pages;
-use crate::vectors::Vectors;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use uverbs_hca::front::{Device, Front, Numbers, Port};
 use uverbs_hca::prm::general;
 use uverbs_mlx5_hw::doorbell::UAR_BYTES;
+use uverbs_vfio::Vm;
 
 /// The number of the first doorbell page, which is behind the initialization segment and the table of interrupts.
 const FIRST_UAR: u32 = 0x100;
-const LAST_UAR: u32 = (crate::config::BAR_BYTES / UAR_BYTES as u64) as u32;
+const LAST_UAR: u32 = (crate::function::BAR_BYTES / UAR_BYTES as u64) as u32;
 
 /// The function's record of a CQ.
 #[derive(Debug)]
@@ -43,8 +42,7 @@ pub(crate) struct Function {
     pub(crate) ethernet: bool,
     /// The node's description, 64 bytes of text, which an administrator may set.
     pub(crate) description: Vec<u8>,
-    pub(crate) guest: Arc<Guest>,
-    pub(crate) vectors: Vectors,
+    pub(crate) vm: Arc<Vm>,
     pub(crate) command_queue: CommandQueue,
     pub(crate) caps: Caps,
     pub(crate) eqs: BTreeMap<u8, Eq>,
@@ -86,8 +84,7 @@ impl Function {
             guid,
             ethernet,
             description,
-            guest: Arc::default(),
-            vectors: Vectors::default(),
+            vm: Arc::default(),
             command_queue: CommandQueue::default(),
             caps: Caps::new(ethernet),
             eqs: BTreeMap::new(),
@@ -124,7 +121,7 @@ impl Function {
         device.reset(port);
         let fresh = Self::new(core::mem::take(&mut self.name), self.guid, self.ethernet);
         let old = core::mem::replace(self, fresh);
-        (self.guest, self.vectors, self.unknown) = (old.guest, old.vectors, old.unknown);
+        (self.vm, self.unknown) = (old.vm, old.unknown);
         self.unknown_registers = old.unknown_registers;
         (self.command_queue, self.caps) = (old.command_queue, old.caps);
         self.caps.renew();
@@ -132,7 +129,7 @@ impl Function {
     }
 }
 
-impl Front for Function {
+impl Front<Device> for Function {
     fn deliver(&mut self, device: &mut Device) {
         self.post_notices(device);
     }

@@ -3,7 +3,6 @@
 
 mod limits;
 
-use crate::guest::Guest;
 use crate::init_seg::{DOORBELL, LOG_STRIDE};
 use crate::layout::{
     cqc, create_cq_in, create_cq_out, create_eq_in, create_eq_out, create_mkey_in, create_mkey_out,
@@ -21,6 +20,7 @@ use std::time::Instant;
 use uverbs_hca::bytes::{be32, put};
 use uverbs_hca::memory::Memory;
 use uverbs_hca::{Fabric, Link};
+use uverbs_vfio::Guest;
 
 /// Bytes of the guest's memory.
 const MEMORY: u64 = 8 << 20;
@@ -47,8 +47,8 @@ impl Driver {
 
     fn of(fabric: &Fabric, link: Link) -> Self {
         let function = PciFunction::new(fabric.device("hca0").link(link), Registration::default());
-        let guest = function.enter(|_, f, _| Arc::clone(&f.guest)).unwrap();
-        guest.map(0, MEMORY, &crate::guest::tests::sealed(MEMORY), 0).unwrap();
+        let guest = function.enter(|_, f, _| Arc::clone(&f.vm.memory)).unwrap();
+        guest.map(0, MEMORY, &uverbs_vfio::sealed(MEMORY).unwrap(), 0).unwrap();
         function.enter(|_, f, _| {
             f.command_queue.set_high(0);
             f.command_queue.set_low(QUEUE as u32);
@@ -205,7 +205,7 @@ fn invalid_command_entries_are_not_delivered() {
 fn event_queue(driver: &Driver, uar: u32) -> (EventFd, u32) {
     let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK).unwrap();
     let file = File::from(event.as_fd().try_clone_to_owned().unwrap());
-    driver.function.enter(|_, f, _| f.vectors.set(0, 1, vec![file]));
+    driver.function.enter(|_, f, _| f.vm.vectors.set(crate::function::VECTORS, 0, 1, vec![file]));
     let mut eq = input(0x301, 272 + 8);
     let context = create_eq_in::EQ_CONTEXT_ENTRY.bytes_mut(&mut eq);
     eqc::LOG_EQ_SIZE.set(context, 6_u32);

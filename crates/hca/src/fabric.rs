@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The user's objects: devices of a fabric, and their contexts.
 
-use crate::cm::HcaCm;
+use crate::Stat;
 use crate::config::{Config, InlineMode, Link};
 use crate::decode::Reserved;
-use crate::engine::Front;
 use crate::engine::net::Address;
-use crate::engine::{Device, Notice, Port, Station, event};
-use crate::kernel::{HcaKernel, State};
-use crate::plugged::Plugged;
-use crate::stat::Stat;
+use crate::engine::{Device, Port};
+use crate::front::{Front, Plugged};
+use crate::kernel::State;
 use crate::violation::Violation;
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use uverbs_core::kernel::{CmPort, Kernel};
+use uverbs_core::kernel::CmPort;
+use uverbs_softkernel::{Driver as _, device_methods};
 
 /// A network of devices that can reach each other. Clones refer to the same fabric.
-pub type Fabric = uverbs_fabric::Fabric<Station>;
+pub type Fabric = uverbs_fabric::Fabric<Device>;
 
 /// A device that is to be built.
 #[derive(Clone, Debug)]
@@ -106,14 +104,14 @@ impl DeviceBuilder {
     }
 
     /// Builds the device with a front that `make` creates, and plugs it in.
-    pub fn build_with<F: Front>(
+    pub fn build_with<F: Front<Device>>(
         mut self,
         make: impl FnOnce(&Config, &mut Device, &mut Port<'_>) -> F,
     ) -> Plugged<F> {
         let ethernet = self.config.link == Link::Ethernet;
         let fabric = self.fabric.clone();
         let in_real_time = !fabric.is_deterministic();
-        let index = fabric.plug(|number| {
+        fabric.plug(|number| {
             let (address, guid) = address(number, ethernet);
             self.config.guid = guid;
             let make = move |port: &mut Port<'_>| {
@@ -127,11 +125,10 @@ impl DeviceBuilder {
                     // The clock of a deterministic fabric does not advance in a doorbell, so all packets are sent at once.
                     device.paced = in_real_time;
                 }
-                Station { device, front: Box::new(front) }
+                (device, front)
             };
             (address, make)
-        });
-        Plugged::new(fabric, index)
+        })
     }
 }
 
@@ -176,18 +173,13 @@ impl Default for Hca {
     }
 }
 
+device_methods!(Hca, State, Fabric, Violation, Stat);
+
 impl Hca {
     /// One RoCE device, `hca0`, as the only one on its fabric, in real time. It can send to itself.
     #[must_use]
     pub fn new() -> Self {
         Fabric::new(0).device("hca0").build()
-    }
-
-    /// Opens a new context and returns its kernel port. It corresponds to an open device file: when it is dropped, all
-    /// objects of the context are destroyed.
-    #[must_use]
-    pub fn open(&self) -> Arc<dyn Kernel> {
-        Arc::new(HcaKernel::open(&self.plugged, &self.name))
     }
 
     /// Opens an event channel of the connection manager of the device's host, as an open `/dev/infiniband/rdma_cm`. Its
@@ -196,7 +188,7 @@ impl Hca {
     /// # Errors
     /// The process has too many open files.
     pub fn connection_manager(&self) -> uverbs_core::Result<Arc<dyn CmPort>> {
-        Ok(Arc::new(HcaCm::open(self.plugged.fabric(), self.plugged.index())?))
+        State::connection_manager(&self.plugged)
     }
 
     /// The IP addresses of the device's host: an IPv4 address, a link-local IPv6 address, and those that
@@ -213,66 +205,6 @@ impl Hca {
         all
     }
 
-    /// Its name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The fabric of the device.
-    #[must_use]
-    pub fn fabric(&self) -> Fabric {
-        self.plugged.fabric().clone()
-    }
-
-    /// As [`Fabric::run`].
-    pub fn run(&self) {
-        self.plugged.fabric().run();
-    }
-
-    /// The violations of drivers so far.
-    #[must_use]
-    pub fn violations(&self) -> Vec<Violation> {
-        self.plugged.violations()
-    }
-
-    /// Removes and returns the violations of drivers.
-    #[must_use]
-    pub fn take_violations(&self) -> Vec<Violation> {
-        self.take_violations_if(|_| true)
-    }
-
-    /// As [`Hca::take_violations`], for the violations for which `wanted` is true: a test removes those that it caused
-    /// intentionally.
-    #[must_use]
-    pub fn take_violations_if(&self, wanted: impl FnMut(&Violation) -> bool) -> Vec<Violation> {
-        self.plugged.take_violations_if(wanted)
-    }
-
-    /// The number of objects of each kind in its contexts: `pd`, `mr`, `qp` and so on, by the names of `rdma resource`.
-    /// Tests use it to detect objects that were not destroyed.
-    #[must_use]
-    pub fn objects(&self) -> BTreeMap<&'static str, usize> {
-        self.plugged.read_front(State::counts).unwrap_or_default()
-    }
-
-    /// The number of repeated requests and responses, because packets were lost, duplicated or out of order.
-    #[must_use]
-    pub fn repairs(&self) -> u64 {
-        self.plugged.repairs()
-    }
-
-    /// The port and the QPs of the device, for an operator.
-    #[must_use]
-    pub fn stat(&self) -> Stat {
-        self.plugged.stat()
-    }
-
-    /// Takes the port's link down or up. Every context gets an event. While the link is down, packets are lost.
-    pub fn set_link_up(&self, up: bool) {
-        self.plugged.set_link_up(up);
-    }
-
     /// Changes the LID of an InfiniBand port, as a subnet manager does: every context gets an event, and packets to the
     /// old LID are lost. `false` if the LID is out of range or that of another port, or the port is not InfiniBand.
     #[must_use]
@@ -280,42 +212,9 @@ impl Hca {
         self.plugged.set_lid(lid)
     }
 
-    /// Removes the device while its contexts are open, as a hot unplug does: each context gets the event
-    /// `DEVICE_FATAL`, the objects are destroyed, verbs fail with `EIO`, destroying an object succeeds, and peers get
-    /// no more answers. Identifiers of the connection manager that are bound to the device get the event
-    /// `DEVICE_REMOVAL`. For tests of a service that must survive the loss of a NIC.
-    ///
-    /// The device can't be used again; a new one can be [built](Fabric::device) with the same name.
-    pub fn unplug(&self) {
-        self.plugged.enter(|device, kernel, port| kernel.end_all(device, port, true));
-        let host = self.plugged.index();
-        self.plugged.fabric().enter(|world| world.hosts.unplug(&world.net, world.now, host));
-    }
-
-    /// Ends all contexts of the device, as the kernel does when their processes die: all objects are destroyed without
-    /// an event, and peers get no more answers from these QPs. The device still exists and can be opened again. For
-    /// tests of a service whose peer is killed. Verbs of contexts in this process then fail, and destroying an object succeeds, as
-    /// after [`unplug`](Self::unplug); a stream of asynchronous events ends with the error `EIO`, without an event.
-    ///
-    /// The event channels of the connection manager end, too: their descriptors are readable, calls fail with `EIO`, and
-    /// their identifiers are destroyed. Peers are not told, as if the host had lost its power: a connection remains until a
-    /// send fails or the peer disconnects, and a step that waits for an answer times out.
-    pub fn kill(&self) {
-        self.plugged.enter(|device, kernel, port| kernel.end_all(device, port, false));
-        let host = self.plugged.index();
-        self.plugged.fabric().enter(|world| world.hosts.kill(&world.net, world.now, host));
-    }
-
     /// Adds a GID to the port's table and returns its index; on Ethernet as RoCE version 2.
     pub fn add_gid(&self, gid: [u8; 16]) -> usize {
-        let index = self.plugged.enter_device(|device, port| {
-            let address = port.address_mut()?;
-            address.gids.push((gid, address.ethernet));
-            let index = address.gids.len() - 1;
-            device.notices.push(Notice::Port { event: event::GID_CHANGE });
-            Some(index)
-        });
-        index.flatten().unwrap_or_default()
+        self.plugged.add_gid(gid)
     }
 
     /// The device itself, for tests that write its queues by hand.
@@ -338,7 +237,7 @@ impl Hca {
 
     /// The notices that were recorded.
     #[cfg(test)]
-    pub(crate) fn recorded_notices(&self) -> Vec<Notice> {
+    pub(crate) fn recorded_notices(&self) -> Vec<crate::front::Notice> {
         self.plugged.enter(|_, kernel, _| kernel.seen.take()).flatten().unwrap_or_default()
     }
 }

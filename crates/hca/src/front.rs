@@ -7,7 +7,7 @@
 //! `uverbs-hca-pci` is another one.
 //!
 //! # A front
-//! A front implements [`Front`]. [`DeviceBuilder::build_with`](crate::DeviceBuilder::build_with) builds a device with it
+//! A front implements [`Front<Device>`](Front). [`DeviceBuilder::build_with`](crate::DeviceBuilder::build_with) builds a device with it
 //! and returns a [`Plugged`], the handle of both. The whole fabric is protected by one lock:
 //! [`Plugged::enter`] takes it and calls a closure with
 //!
@@ -33,6 +33,9 @@ pub use crate::engine::qp::{Attr, Qp, QpKind, SendRing, State};
 pub use crate::engine::recv::{RecvRing, Srq, Wq};
 pub use crate::engine::rss::Rss;
 pub use crate::engine::table::{Table, Users};
-pub use crate::engine::{Device, Front, Notice, Port, event};
+pub use crate::engine::{Device, Notice, Port, event};
 pub use crate::numbers::Numbers;
-pub use crate::plugged::Plugged;
+pub use uverbs_fabric::Front;
+
+/// A device of a fabric with its front. Clones refer to the same device.
+pub type Plugged<F> = uverbs_fabric::Plugged<Device, F>;

@@ -46,14 +46,16 @@ mod engine;
 mod fabric;
 pub mod front;
 mod kernel;
-mod plugged;
 pub mod prm;
-mod stat;
 mod violation;
 
 pub use config::{InlineMode, Link};
 pub use fabric::{DeviceBuilder, Fabric, Hca};
-pub use stat::{QpStat, Stat};
 pub(crate) use uverbs_fabric::numbers;
 pub use uverbs_fabric::{backing, memory, process, socket};
+
+/// The port and the QPs of a device at a time.
+pub type Stat = uverbs_fabric::Stat<front::QpKind>;
+/// A QP.
+pub type QpStat = uverbs_fabric::QpStat<front::QpKind>;
 pub use violation::{Mistake, Object, Violation};

@@ -3,7 +3,6 @@
 //! and then handled as hardware does.
 
 use crate::decode::Malformed;
-use core::fmt;
 
 /// The kind of a mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,24 +72,12 @@ impl Mistake {
     /// The name of the variant.
     #[must_use]
     pub fn kind(&self) -> String {
-        let mut text = format!("{self:?}");
-        text.truncate(text.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(text.len()));
-        text
+        uverbs_fabric::variant(self)
     }
 }
 
 /// A mistake, with its object and time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
-    /// The fabric's clock, ns.
-    pub time: u64,
-    /// The object: a QP, CQ, SRQ or WQ, with its number.
-    pub object: Object,
-    /// Index of the WQE or CQE, if the violation is about one.
-    pub index: u32,
-    /// The kind of the mistake.
-    pub mistake: Mistake,
-}
+pub type Violation = uverbs_fabric::Violation<Object, Mistake>;
 
 /// An object of the device, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,10 +93,4 @@ pub enum Object {
     Wq(u32),
     /// A page of registers.
     Page(u32),
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} of {:?}, index {} ({} ns)", self.mistake, self.object, self.index, self.time)
-    }
 }

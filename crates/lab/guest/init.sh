@@ -1,8 +1,8 @@
 #!/bin/busybox sh
 # The first process of the guest: sets up the machine and two RDMA devices joined by a link, runs the command of
 # this boot, and sends its status to the host. It uses three virtio-serial ports: `ctl` (lines to the
-# host: "note TEXT", "up SECONDS", "fail TEXT", "exit STATUS"), `out` and `err` (the command's streams). With mlx5
-# devices there is a fourth, `hca`: see lab-hca.
+# host: "note TEXT", "up SECONDS", "fail TEXT", "exit STATUS"), `out` and `err` (the command's streams). With mlx5 and
+# EFA devices there is a fourth, `hca`: see lab-hca.
 export PATH=/usr/bin HOME=/root TERM=linux
 . /lab/env
 
@@ -62,7 +62,7 @@ must /sbin/modprobe virtio_console
 
 # The names of the ports arrive after the device, each in a separate message.
 ports="ctl out err"
-[ "$LAB_DEVICE" = mlx5 ] && ports="$ports hca"
+case $LAB_DEVICE in mlx5 | efa) ports="$ports hca" ;; esac
 all_ports() {
     for port in /sys/class/virtio-ports/*; do
         [ -e "$port/name" ] && ln -sf "../${port##*/}" "/dev/lab/$(cat "$port/name")"
@@ -142,6 +142,10 @@ setup_siw() {
 setup_mlx5() {
     export ip
     must sh /usr/bin/lab-mlx5-up
+}
+
+setup_efa() {
+    must sh /usr/bin/lab-efa-up
 }
 
 # The network to the other VM.

@@ -1,7 +1,7 @@
 #!/bin/sh
 # lab-hca WORDS...: sends a command to the fabric of the software NICs, and prints its answer. `lab-hca help` lists the
 # commands. The port can be open only once. The directory is its lock.
-[ -e /dev/lab/hca ] || { echo "lab-hca: the devices are not mlx5" >&2; exit 2; }
+[ -e /dev/lab/hca ] || { echo "lab-hca: no process implements the devices" >&2; exit 2; }
 read -r now rest < /proc/uptime
 end=$((${now%%.*} + 60))
 until mkdir /lab/hca.busy 2>/dev/null; do

@@ -1,6 +1,6 @@
 #!/bin/sh
 # lab-netem A|B ARGS...: disturbs the packets that one end of the link sends, with the arguments of tc-netem(8), for example
-# `lab-netem A loss 1% delay 2ms`. lab-netem A|B off: ends it. With mlx5, the whole fabric is disturbed, independent of the
+# `lab-netem A loss 1% delay 2ms`. lab-netem A|B off: ends it. With mlx5 and EFA, the whole fabric is disturbed, independent of the
 # end.
 case "$1" in
 A) ns=$LAB_NS_A dev=$LAB_NETDEV_A ;;
@@ -12,7 +12,7 @@ if [ $# -lt 2 ]; then
     exit 2
 fi
 shift
-[ "$LAB_DEVICE" = mlx5 ] && exec lab-hca netem "$@"
+[ -e /dev/lab/hca ] && exec lab-hca netem "$@"
 if [ "$*" = off ]; then
     $ns /usr/bin/tc qdisc del dev "$dev" root 2>/dev/null
     exit 0

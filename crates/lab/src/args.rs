@@ -13,7 +13,7 @@ pub struct BootArgs {
     /// Kernel: 6.1, 6.12, 7.2, or all (one after the other)
     #[arg(long, default_value = "6.1")]
     pub kernel: String,
-    /// The RDMA devices: the kernel's software devices, or the kernel's mlx5 driver on software ConnectX NICs
+    /// The RDMA devices: the kernel's software devices, or the kernel's mlx5 or efa driver on software NICs
     #[arg(long, value_enum, default_value_t = DeviceArg::Rxe)]
     pub device: DeviceArg,
     /// Link layer of the ports of mlx5 devices [default: ib for a command, all for the suite]
@@ -22,6 +22,9 @@ pub struct BootArgs {
     /// How the guest's kernel registers memory with mlx5 devices
     #[arg(long, value_enum, default_value_t = Mkeys::Command)]
     pub mkeys: Mkeys,
+    /// Generation of EFA devices, 1 to 5: what they can do. Kernel 6.1 knows the first three
+    #[arg(long, value_name = "N", default_value_t = GENERATION, value_parser = clap::value_parser!(u8).range(1..=5))]
+    pub generation: u8,
     /// Stop the guest after this number of seconds, including the boot [default: 120 for a command, 900 for the suite]
     #[arg(long, value_name = "SECS")]
     pub timeout: Option<u64>,
@@ -44,7 +47,7 @@ pub struct BootArgs {
     /// The Debian suite whose C tools and libc the guest has [default: bookworm; for `clients` that of the kernel]
     #[arg(long, value_name = "SUITE")]
     pub peers: Option<String>,
-    /// The Debian suite whose QEMU is used [default: bookworm; forky for mlx5]
+    /// The Debian suite whose QEMU is used [default: bookworm; forky for mlx5 and efa]
     #[arg(long, value_name = "SUITE")]
     pub qemu: Option<String>,
     /// Boot a guest with busybox, the kernel's modules and the files of --file only: no libc, no C tools
@@ -58,6 +61,9 @@ pub struct BootArgs {
     pub verbose: bool,
 }
 
+/// The generation of EFA devices by default.
+const GENERATION: u8 = 3;
+
 /// The devices of `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum DeviceArg {
@@ -67,6 +73,8 @@ pub enum DeviceArg {
     Siw,
     /// The kernel's mlx5 driver, on software ConnectX NICs
     Mlx5,
+    /// The kernel's efa driver, on software EFAs
+    Efa,
 }
 
 /// The ports of `--link`.
@@ -103,27 +111,31 @@ impl BootArgs {
         self.peers.as_deref().unwrap_or(HOME_SUITE)
     }
 
-    /// The selected devices. `default` is used without `--link`; `program` returns the program of mlx5 devices, see
-    /// [`Device::Mlx5`].
+    /// The selected devices. `default` is used without `--link`; `program` returns the program of mlx5 or EFA devices,
+    /// see [`Device::Mlx5`].
     ///
     /// # Errors
     /// Options contradict each other, or `program` fails.
     pub fn devices(
         &self,
         default: LinkArg,
-        program: impl FnOnce() -> Result<PathBuf>,
+        program: impl FnOnce(DeviceArg) -> Result<PathBuf>,
     ) -> Result<Vec<Device>> {
+        ensure!(
+            self.generation == GENERATION || self.device == DeviceArg::Efa,
+            "only EFA devices have a --generation"
+        );
         if self.device != DeviceArg::Mlx5 {
-            let (device, link) = match self.device {
-                DeviceArg::Siw => (Device::Siw, None),
-                _ => (Device::Rxe, Some(LinkArg::Roce)),
-            };
-            let name = device.name();
-            ensure!(self.link.is_none() || self.link == link, "{name} does not support this --link");
-            ensure!(self.mkeys == Mkeys::Command, "{name} does not support --mkeys umr");
-            return Ok(vec![device]);
+            let link = (self.device == DeviceArg::Rxe).then_some(LinkArg::Roce);
+            ensure!(self.link.is_none() || self.link == link, "these devices do not support this --link");
+            ensure!(self.mkeys == Mkeys::Command, "only mlx5 devices support --mkeys umr");
+            return Ok(vec![match self.device {
+                DeviceArg::Efa => Device::Efa { program: program(self.device)?, generation: self.generation },
+                DeviceArg::Siw => Device::Siw,
+                _ => Device::Rxe,
+            }]);
         }
-        let program = program()?;
+        let program = program(self.device)?;
         let links = match self.link.unwrap_or(default) {
             LinkArg::Ib => &[Link::Ib][..],
             LinkArg::Roce => &[Link::Roce],
@@ -180,7 +192,7 @@ impl BootArgs {
     /// not a success.
     ///
     /// # Errors
-    /// A guest cannot be started, or the devices are not mlx5 devices.
+    /// A guest cannot be started, or the devices are rxe or siw.
     pub fn pair(&self, lab: &Lab, devices: &[Device], task: &Task) -> Result<Outcome> {
         let mut first = Outcome::Exit(0);
         for series in self.kernels()? {
@@ -228,7 +240,7 @@ mod tests {
 
     #[test]
     fn rxe_has_no_options_of_mlx5() {
-        let program = || Ok(PathBuf::from("p"));
+        let program = |_| Ok(PathBuf::from("p"));
         assert_eq!(parse(&[]).devices(LinkArg::All, program).unwrap(), [Device::Rxe]);
         assert!(parse(&["--link", "ib"]).devices(LinkArg::All, program).is_err());
         assert_eq!(parse(&["--device", "siw"]).devices(LinkArg::All, program).unwrap(), [Device::Siw]);
@@ -236,5 +248,9 @@ mod tests {
         assert!(parse(&["--mkeys", "umr"]).devices(LinkArg::All, program).is_err());
         let mlx5 = parse(&["--device", "mlx5", "--mkeys", "umr"]).devices(LinkArg::All, program).unwrap();
         assert_eq!(mlx5.iter().map(Device::label).collect::<Vec<_>>(), ["mlx5 ib umr", "mlx5 roce umr"]);
+        let efa = parse(&["--device", "efa", "--generation", "2"]).devices(LinkArg::All, program).unwrap();
+        assert_eq!(efa, [Device::Efa { program: "p".into(), generation: 2 }]);
+        assert!(parse(&["--generation", "2"]).devices(LinkArg::All, program).is_err());
+        assert!(parse(&["--device", "efa", "--mkeys", "umr"]).devices(LinkArg::All, program).is_err());
     }
 }

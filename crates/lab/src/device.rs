@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The two RDMA devices of a guest, on one link or fabric: rxe or siw of the guest's own kernel, or software ConnectX NICs
+//! The two RDMA devices of a guest, on one link or fabric: rxe or siw of the guest's own kernel, or software ConnectX NICs or EFAs
 //! that a process of the host offers to QEMU as PCI devices.
 //!
 //! Everything that depends on the kind of devices is here: the QEMU that they need, the process beside it, and their
 //! names. [`crate::guest`] has the guest's environment, `guest/init.sh` the setup.
 
+use crate::module::{self, Module};
 use crate::{HOME_SUITE, console};
 use anyhow::{Context, Result, bail};
 use core::time::Duration;
@@ -27,6 +28,8 @@ pub enum Link {
     Roce,
     /// Ethernet: iWARP, which is RDMA over TCP. Each device has a network device.
     Iwarp,
+    /// The network of EFA devices, which have no IP addresses.
+    Efa,
 }
 
 impl Link {
@@ -39,6 +42,7 @@ impl Link {
             Self::Ib => "ib",
             Self::Roce => "roce",
             Self::Iwarp => "iwarp",
+            Self::Efa => "efa",
         }
     }
 }
@@ -85,6 +89,16 @@ pub enum Device {
         /// How the kernel registers memory with them.
         mkeys: Mkeys,
     },
+    /// The kernel's own efa driver, on devices that `program` implements in the way of [`Mlx5`](Self::Mlx5). `uverbs-efa` is such a
+    /// program.
+    ///
+    /// Debian's kernels do not contain the driver. The lab builds it from Debian's source of the kernel.
+    Efa {
+        /// The program: a path, or a name to be found in `PATH`.
+        program: PathBuf,
+        /// The generation of the devices, which determines their PCI device; kernel 6.1 knows the first three.
+        generation: u8,
+    },
 }
 
 impl Device {
@@ -94,6 +108,7 @@ impl Device {
             Self::Rxe => "rxe",
             Self::Siw => "siw",
             Self::Mlx5 { .. } => "mlx5",
+            Self::Efa { .. } => "efa",
         }
     }
 
@@ -103,13 +118,38 @@ impl Device {
             Self::Rxe => Link::Roce,
             Self::Siw => Link::Iwarp,
             Self::Mlx5 { link, .. } => *link,
+            Self::Efa { .. } => Link::Efa,
         }
+    }
+
+    /// The names of the two devices.
+    pub(crate) const fn names(&self) -> [&'static str; 2] {
+        match self {
+            Self::Rxe => ["rxe0", "rxe1"],
+            Self::Siw => ["siw0", "siw1"],
+            Self::Mlx5 { .. } => ["mlx5_0", "mlx5_1"],
+            Self::Efa { .. } => ["efa_0", "efa_1"],
+        }
+    }
+
+    /// The module of the driver, if the kernel does not contain it.
+    pub(crate) const fn module(&self) -> Option<&'static Module> {
+        match self {
+            Self::Rxe | Self::Mlx5 { .. } => None,
+            Self::Siw => Some(&module::SIW),
+            Self::Efa { .. } => Some(&module::EFA),
+        }
+    }
+
+    /// Whether a process beside QEMU implements the devices.
+    pub(crate) const fn is_beside(&self) -> bool {
+        matches!(self, Self::Mlx5 { .. } | Self::Efa { .. })
     }
 
     /// How the kernel registers memory with mlx5 devices.
     pub const fn mkeys(&self) -> Mkeys {
         match self {
-            Self::Rxe | Self::Siw => Mkeys::Command,
+            Self::Rxe | Self::Siw | Self::Efa { .. } => Mkeys::Command,
             Self::Mlx5 { mkeys, .. } => *mkeys,
         }
     }
@@ -118,7 +158,7 @@ impl Device {
     pub(crate) const fn qemu_suite(&self) -> &'static str {
         match self {
             Self::Rxe | Self::Siw => HOME_SUITE,
-            Self::Mlx5 { .. } => VFIO_USER_SUITE,
+            Self::Mlx5 { .. } | Self::Efa { .. } => VFIO_USER_SUITE,
         }
     }
 
@@ -126,6 +166,7 @@ impl Device {
     pub fn label(&self) -> String {
         match self {
             Self::Rxe | Self::Siw => self.name().into(),
+            Self::Efa { generation, .. } => format!("efa generation {generation}"),
             Self::Mlx5 { link, mkeys: Mkeys::Command, .. } => format!("mlx5 {}", link.name()),
             Self::Mlx5 { link, mkeys: Mkeys::Umr, .. } => format!("mlx5 {} umr", link.name()),
         }
@@ -133,14 +174,16 @@ impl Device {
 
     /// Starts the process beside QEMU, if there is one, in the directory of a boot.
     pub(crate) fn start(&self, dir: &Path, wire: Option<&Wire>) -> Result<Option<Hca>> {
-        match self {
-            Self::Rxe | Self::Siw => Ok(None),
+        let (program, own) = match self {
+            Self::Rxe | Self::Siw => return Ok(None),
             Self::Mlx5 { program, link, mkeys } => {
-                let mut args = wire.map(Wire::fabric).unwrap_or_default();
-                args.extend(["--link", link.name(), "--mkeys", mkeys.name()].map(str::to_owned));
-                Hca::start(program, &args, dir).map(Some)
+                (program, format!("--link {} --mkeys {}", link.name(), mkeys.name()))
             }
-        }
+            Self::Efa { program, generation } => (program, format!("--generation {generation}")),
+        };
+        let mut args = wire.map(Wire::fabric).unwrap_or_default();
+        args.extend(own.split(' ').map(str::to_owned));
+        Hca::start(program, &args, dir).map(Some)
     }
 }
 
@@ -177,7 +220,7 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 /// The longest time until their process has ended, on a busy host.
 const END_LIMIT: Duration = Duration::from_secs(30);
 
-/// The running process of the mlx5 devices; killed when dropped.
+/// The running process of the devices; killed when dropped.
 pub(crate) struct Hca {
     child: Child,
     log: PathBuf,

@@ -7,12 +7,12 @@
 //! | variable | value |
 //! |---|---|
 //! | `LAB_KERNEL` | the series, e.g. `6.1` |
-//! | `LAB_DEVICE`, `LAB_LINK` | `rxe`, `siw` or `mlx5`; `roce`, `iwarp` or `ib` |
+//! | `LAB_DEVICE`, `LAB_LINK` | `rxe`, `siw`, `mlx5` or `efa`; `roce`, `iwarp`, `ib` or `efa` |
 //! | `LAB_MKEYS` | how the kernel registers memory with mlx5: with firmware commands (`command`), or with its own UMR queue (`umr`) |
 //! | `LAB_DEV_A`, `LAB_DEV_B` | the RDMA devices at the ends of the link |
-//! | `LAB_IP_A`, `LAB_IP_B` | their IP addresses; empty on InfiniBand |
-//! | `LAB_GID_INDEX` | the index, on both devices, of the GID derived from that address; on InfiniBand and iWARP that of the port's own GID |
-//! | `LAB_NETDEV_A`, `LAB_NETDEV_B` | their network devices; empty on InfiniBand |
+//! | `LAB_IP_A`, `LAB_IP_B` | their IP addresses; empty on InfiniBand and EFA |
+//! | `LAB_GID_INDEX` | the index, on both devices, of the GID derived from that address; on InfiniBand, iWARP and EFA that of the port's own GID |
+//! | `LAB_NETDEV_A`, `LAB_NETDEV_B` | their network devices; empty on InfiniBand and EFA |
 //! | `LAB_NS_A`, `LAB_NS_B` | a command prefix that enters the end's network namespace; empty if both ends share a namespace |
 //! | `LAB_TCP_HOST_A`, `LAB_TCP_HOST_B` | the address of a TCP server that was started with that prefix; the connection does not use the RDMA link |
 //! | `LAB_TCP_HOST` | the value of `LAB_TCP_HOST_A` |
@@ -21,7 +21,7 @@
 //! | `LAB_BARE` | `1` in the bare guest, otherwise not set |
 //!
 //! The full guest has these helpers in `/usr/bin`: `lab-link up|down A|B`, `lab-netem A|B off|ARGS...`, `lab-counters`,
-//! and with mlx5 `lab-hca` and `lab-mlx5-up`.
+//! and with mlx5 and EFA `lab-hca`, and `lab-mlx5-up` or `lab-efa-up`.
 
 use crate::cpio::Cpio;
 use crate::device::{Device, Link, Wire};
@@ -99,23 +99,19 @@ fn environment(
             (["nsenter --net=/run/netns/h1", "nsenter --net=/run/netns/h2"], ["10.0.1.1", "10.0.1.2"])
         }
     };
-    let names = match device {
-        Device::Rxe => ["rxe0", "rxe1"],
-        Device::Siw => ["siw0", "siw1"],
-        Device::Mlx5 { .. } => ["mlx5_0", "mlx5_1"],
-    };
+    let names = device.names();
     let (ips, netdevs) = match device.link() {
         // Both guests of a pair are on one link.
         Link::Roce if wire.is_some_and(|wire| wire.side == 2) => (["10.0.0.3", "10.0.0.4"], ["v0", "v1"]),
         Link::Roce | Link::Iwarp => (["10.0.0.1", "10.0.0.2"], ["v0", "v1"]),
-        Link::Ib => (["", ""], ["", ""]),
+        Link::Ib | Link::Efa => (["", ""], ["", ""]),
     };
     // The GID table of mlx5 has entries of both RoCE versions for each address; those of the port's link-local address
     // are first.
     let gid_index = match device {
         Device::Rxe => "1",
         Device::Mlx5 { link: Link::Roce, .. } => "3",
-        Device::Siw | Device::Mlx5 { .. } => "0",
+        Device::Siw | Device::Mlx5 { .. } | Device::Efa { .. } => "0",
     };
     let mut vars = vec![
         ("LAB_KERNEL", series.name),
@@ -158,6 +154,7 @@ pub(crate) fn part(spec: &Spec, wire: Option<&Wire>) -> Result<Vec<u8>> {
         }
     }
     cpio.file("usr/bin/lab-mlx5-up", 0o755, include_bytes!("../guest/lab-mlx5-up.sh"));
+    cpio.file("usr/bin/lab-efa-up", 0o755, include_bytes!("../guest/lab-efa-up.sh"));
     let mut env = String::new();
     for (name, value) in environment(spec.series, &spec.device, *bare, wire) {
         env.push_str(&format!("export {name}={}\n", quoted(&value)));
@@ -207,7 +204,8 @@ mod tests {
     fn the_contract_holds_on_every_kernel_and_device() {
         let mlx5 = |link| Device::Mlx5 { program: PathBuf::new(), link, mkeys: Mkeys::Umr };
         for series in Series::ALL {
-            for device in [Device::Rxe, Device::Siw, mlx5(Link::Ib), mlx5(Link::Roce)] {
+            let efa = Device::Efa { program: PathBuf::new(), generation: 3 };
+            for device in [Device::Rxe, Device::Siw, mlx5(Link::Ib), mlx5(Link::Roce), efa] {
                 let env = environment(series, &device, false, None);
                 let get = |name: &str| env.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
                 assert_eq!(get("LAB_KERNEL").as_deref(), Some(series.name));
@@ -215,7 +213,10 @@ mod tests {
                 assert_eq!(get("LAB_MKEYS").as_deref(), Some(device.mkeys().name()));
                 let apart = series.namespaces && device == Device::Rxe;
                 assert_eq!(get("LAB_NS_A").unwrap().is_empty(), !apart);
-                assert_eq!(get("LAB_IP_A").unwrap().is_empty(), device.link() == Link::Ib);
+                assert_eq!(
+                    get("LAB_IP_A").unwrap().is_empty(),
+                    matches!(device.link(), Link::Ib | Link::Efa)
+                );
                 assert_eq!(get("LAB_TCP_HOST"), get("LAB_TCP_HOST_A"));
                 assert_eq!(get("LAB_SIDE"), None);
             }

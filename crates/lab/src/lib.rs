@@ -8,8 +8,8 @@
 //! changes. The host must be an x86-64 Debian (12 or later) with `apt-get`, `dpkg-deb` and `setpriv`. The packages come
 //! from the archive that the host's apt uses, or from the one that the environment variable `LAB_MIRROR` names.
 //!
-//! The devices are rxe or siw over a veth link, or mlx5 devices: software NICs to which the guest's own mlx5 driver is
-//! bound. A program such as `uverbs-hca` implements those, see [`Device::Mlx5`].
+//! The devices are rxe or siw over a veth link, or mlx5 or EFA devices: software NICs to which the guest's own driver is
+//! bound. A program such as `uverbs-hca` or `uverbs-efa` implements those, see [`Device::Mlx5`] and [`Device::Efa`].
 //!
 //! ```no_run
 //! use uverbs_lab::{Device, Lab, Outcome, Series, Share, Spec, Task};
@@ -40,11 +40,11 @@ mod cpio;
 mod device;
 pub mod guest;
 mod kernel;
+mod module;
 mod port;
 mod qemu;
 pub mod root;
 pub mod run;
-mod siw;
 mod userland;
 mod vm;
 
@@ -106,13 +106,24 @@ impl Lab {
         vm::run(self, spec, None)
     }
 
-    /// Boots two guests whose mlx5 devices are on one fabric, with a network between the guests, and runs the command
+    /// Boots two guests whose mlx5 or EFA devices are on one fabric, with a network between the guests, and runs the command
     /// in both. `LAB_SIDE` (1 or 2) and `LAB_PEER`, the address of the other guest, are in its environment.
     ///
     /// # Errors
-    /// The devices are not mlx5 devices, or a guest cannot be started.
+    /// The devices are rxe or siw, or a guest cannot be started.
     pub fn pair(&self, spec: &Spec) -> Result<[Outcome; 2]> {
         vm::pair(self, spec)
+    }
+
+    /// The directory with the headers of the kernel's EFA driver, from the source of this series. The driver is built first, if it is not
+    /// there yet.
+    ///
+    /// # Errors
+    /// A package cannot be fetched, or the driver does not compile.
+    pub fn efa_headers(&self, series: Series) -> Result<PathBuf> {
+        let _lock = self.lock()?;
+        let kernel = series.prepare(self, &userland::Userland::host_tools(self)?)?;
+        module::EFA.prepare(self, series, &kernel.version)
     }
 
     /// A path in the lab's directory.

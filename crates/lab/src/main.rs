@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use uverbs_lab::args::{BootArgs, DeviceArg, LinkArg};
 use uverbs_lab::{Device, Lab, Task};
 
-/// Run commands in VMs that have two RDMA devices (rxe, siw or mlx5) joined by a link
+/// Run commands in VMs that have two RDMA devices (rxe, siw, mlx5 or efa) joined by a link
 ///
 /// The exit status is that of the command, 124 if the time limit was reached, or 125 if the guest's kernel or the lab
 /// failed.
@@ -21,6 +21,9 @@ struct Cli {
     /// The program that implements mlx5 devices
     #[arg(long, global = true, value_name = "PROGRAM", default_value = "uverbs-hca")]
     hca: PathBuf,
+    /// The program that implements EFA devices
+    #[arg(long, global = true, value_name = "PROGRAM", default_value = "uverbs-efa")]
+    efa: PathBuf,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -41,7 +44,7 @@ enum Verb {
         #[command(flatten)]
         boot: BootArgs,
     },
-    /// Boot two guests whose mlx5 devices are on one fabric, and run a command in both. It gets LAB_SIDE, 1 or 2, and
+    /// Boot two guests whose mlx5 or EFA devices are on one fabric, and run a command in both. It gets LAB_SIDE, 1 or 2, and
     /// LAB_PEER, the address of the other guest
     Pair {
         #[command(flatten)]
@@ -67,7 +70,9 @@ impl Cli {
     }
 
     fn devices(&self, boot: &BootArgs) -> Result<Vec<Device>> {
-        boot.devices(LinkArg::Ib, || Ok(self.hca.clone()))
+        boot.devices(LinkArg::Ib, |device| {
+            Ok(if device == DeviceArg::Efa { self.efa.clone() } else { self.hca.clone() })
+        })
     }
 }
 
@@ -82,7 +87,9 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Verb::Run { boot, command } => (boot, Task::command(command)),
         Verb::Shell { boot } => (boot, Task::Shell),
         Verb::Pair { boot, command } => {
-            let boot = BootArgs { device: DeviceArg::Mlx5, ..boot.clone() };
+            let efa = boot.device == DeviceArg::Efa;
+            let device = if efa { DeviceArg::Efa } else { DeviceArg::Mlx5 };
+            let boot = BootArgs { device, ..boot.clone() };
             let outcome = boot.pair(&cli.lab(&boot)?, &cli.devices(&boot)?, &Task::command(command))?;
             return Ok(ExitCode::from(outcome.code()));
         }

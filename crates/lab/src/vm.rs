@@ -8,7 +8,7 @@ use crate::kernel::{Kernel, Series};
 use crate::port::{self, Event, Monitor, Port};
 use crate::qemu::{Boot, Qemu, Running};
 use crate::userland::Userland;
-use crate::{HOME_SUITE, Lab, console, siw};
+use crate::{HOME_SUITE, Lab, console};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -112,8 +112,8 @@ pub(crate) struct Parts {
     qemu: Qemu,
     kernel: Kernel,
     userland: PathBuf,
-    /// The module of siw devices.
-    siw: Option<PathBuf>,
+    /// The module of the devices, if the kernel does not contain it: its name in the guest, and the file.
+    module: Option<(String, PathBuf)>,
 }
 
 impl Parts {
@@ -122,21 +122,24 @@ impl Parts {
         let _lock = lab.lock()?;
         let qemu = Qemu::prepare(lab, spec.qemu.as_deref().unwrap_or(spec.device.qemu_suite()))?;
         let kernel = spec.series.prepare(lab, &Userland::host_tools(lab)?)?;
-        let siw = match spec.device {
-            Device::Siw => Some(siw::prepare(lab, spec.series, &kernel.version)?),
-            _ => None,
+        let module = match spec.device.module() {
+            Some(module) => {
+                let dir = module.prepare(lab, spec.series, &kernel.version)?;
+                Some((format!("lab/{}", module.file()), dir.join(module.file())))
+            }
+            None => None,
         };
         let userland = Userland::prepare(lab, &spec.peers)?;
-        Ok(Self { qemu, kernel, userland: if spec.bare { userland.bare } else { userland.image }, siw })
+        Ok(Self { qemu, kernel, userland: if spec.bare { userland.bare } else { userland.image }, module })
     }
 
     fn initramfs(&self, spec: &Spec, wire: Option<&Wire>) -> Result<Vec<u8>> {
         let read = |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
         let mut image = read(&self.userland)?;
         image.extend(read(&self.kernel.modules)?);
-        if let Some(module) = &self.siw {
+        if let Some((name, module)) = &self.module {
             let mut cpio = Cpio::new();
-            cpio.file("lab/siw.ko", 0o644, &read(module)?);
+            cpio.file(name, 0o644, &read(module)?);
             image.extend(cpio.finish());
         }
         image.extend(guest::part(spec, wire)?);
@@ -196,7 +199,7 @@ const BOOT_TRIES: u32 = 3;
 /// Boots two guests on one fabric.
 pub(crate) fn pair(lab: &Lab, spec: &Spec) -> Result<[Outcome; 2]> {
     let device = &spec.device;
-    ensure!(matches!(device, Device::Mlx5 { .. }), "only mlx5 devices of two guests can be on one fabric");
+    ensure!(device.is_beside(), "only mlx5 and EFA devices of two guests can be on one fabric");
     // The second device process waits a limited time for the first: both guests start at once.
     Parts::prepare(lab, spec)?;
     let sockets = RunDir::new(lab, "pair")?;
@@ -293,8 +296,7 @@ pub(crate) fn run(lab: &Lab, spec: &Spec, wire: Option<&Wire>) -> Result<Outcome
 
 /// The log of the devices' process, if there is one.
 fn devices_log(spec: &Spec, dir: &Path) -> Option<String> {
-    let is_beside = matches!(spec.device, Device::Mlx5 { .. });
-    let bytes = is_beside.then(|| fs::read(dir.join(Hca::LOG)).unwrap_or_default())?;
+    let bytes = spec.device.is_beside().then(|| fs::read(dir.join(Hca::LOG)).unwrap_or_default())?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 

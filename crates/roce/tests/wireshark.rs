@@ -83,6 +83,7 @@ const FIELDS: [&str; 18] = [
 fn wireshark_agrees_with_each_header() {
     let has_tshark = Command::new("tshark").arg("--version").output().is_ok_and(|out| out.status.success());
     if !has_tshark {
+        assert!(std::env::var_os("CI").is_none(), "tshark is not installed");
         eprintln!("skipped: tshark is not installed");
         return;
     }

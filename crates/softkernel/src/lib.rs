@@ -11,18 +11,29 @@
 //! | [`handles`] | one context: its objects by handle |
 //! | [`events`], [`channels`] | files of asynchronous events, completion channels |
 //! | [`attr`] | checks of attributes, and conversions to numbers and structs |
+//! | [`Driver`] | a model's kernel state of a device, and the destruction of its objects |
+//! | [`Call`] | a command that is executed: dispatch, objects of its context |
+//! | [`Opened`] | a context, as the kernel port that drivers use |
+//! | [`device_methods!`] | the methods that each software device has for its user |
 //! | [`commands`] | what no driver differs in, of some commands |
 //! | [`program_memory`] | memory that a command makes available to a device |
 
 pub mod attr;
+mod call;
 pub mod channels;
 pub mod commands;
+mod device;
+mod driver;
 pub mod events;
 pub mod handles;
 mod object;
+mod opened;
 pub mod program_memory;
 pub mod tables;
 
+pub use call::{Call, Key};
+pub use driver::{DataOf, Driver, Entered, PluggedOf, PortOf, kill, ring, unplug};
 pub use handles::{Context, Entry, Reported};
 pub use object::{Kind, Object};
+pub use opened::Opened;
 pub use tables::Tables;

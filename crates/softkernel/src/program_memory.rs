@@ -12,7 +12,7 @@ use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use uverbs_core::Errno;
-use uverbs_core::kernel::RawCommand;
+use uverbs_core::kernel::{RawCommand, page_size};
 use uverbs_fabric::backing::Backing;
 use uverbs_fabric::memory::{Area, Fault, Memory};
 use uverbs_fabric::on_demand::OnDemand;
@@ -99,7 +99,7 @@ impl Drop for FileMapping {
 /// # Errors
 /// `EBADF` if it is no file, `EINVAL` also if the range is not all inside; those of mmap(2).
 pub fn memory_of_file(fd: i32, offset: u64, len: u64) -> Result<Arc<dyn Memory>, Errno> {
-    const PAGE: u64 = 4096;
+    let page = u64::from(page_size());
     if fd < 0 {
         return Err(Errno::EBADF);
     }
@@ -118,14 +118,14 @@ pub fn memory_of_file(fd: i32, offset: u64, len: u64) -> Result<Arc<dyn Memory>,
     if end > file.metadata().map_err(|_| Errno::EBADF)?.len() {
         return Err(Errno::EINVAL);
     }
-    let start = offset / PAGE * PAGE;
+    let start = offset / page * page;
     let size = usize::try_from(end - start).ok().and_then(NonZeroUsize::new).ok_or(Errno::EINVAL)?;
     let start = i64::try_from(start).map_err(|_| Errno::EINVAL)?;
     let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice.
     let base = unsafe { mmap(None, size, protection, MapFlags::MAP_SHARED, &file, start) }?;
     let mapping = FileMapping { base, len: size.get() };
-    let addr = base.as_ptr().expose_provenance() as u64 + offset % PAGE;
+    let addr = base.as_ptr().expose_provenance() as u64 + offset % page;
     if backing == Backing::HugePages {
         // SAFETY: inside of the mapping, which lives as long as the range and is accessed through it only. There may be no
         // page for an access, which is an error of the system call and not a signal.

@@ -103,6 +103,14 @@ impl<O: Object> Tables<O> {
         self.contexts.get_mut(&number).ok_or(Errno::EIO)
     }
 
+    /// An object of a context.
+    ///
+    /// # Errors
+    /// There is no such context (`EIO`) or object (`ENOENT`).
+    pub fn get(&self, context: u32, handle: u32) -> Result<&O, Errno> {
+        self.contexts.get(&context).ok_or(Errno::EIO)?.get(handle)
+    }
+
     /// Whether this context ended before its device file was closed.
     #[must_use]
     pub fn has_ended(&self, number: u32) -> bool {

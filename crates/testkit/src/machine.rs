@@ -47,6 +47,23 @@ pub fn has(header: &str, package: &str, what: &str) -> bool {
     found
 }
 
+/// The test program, to be started again. If this machine can't execute it, `TESTKIT_RUNNER` has the command before its path, in words:
+/// an emulator and its options.
+#[must_use]
+pub fn this_program() -> Command {
+    let this = env::current_exe().expect("the path of the test program");
+    let runner = env::var("TESTKIT_RUNNER").unwrap_or_default();
+    let mut words = runner.split_whitespace();
+    match words.next() {
+        Some(program) => {
+            let mut command = Command::new(program);
+            command.args(words).arg(this);
+            command
+        }
+        None => Command::new(this),
+    }
+}
+
 /// The variable that tells a test that it runs in the process of [`in_user_process`].
 const IN_USER_PROCESS: &str = "TESTKIT_USER_PROCESS";
 
@@ -64,8 +81,7 @@ pub fn in_user_process(test: &str, memlock: u64) -> bool {
         }
         return true;
     }
-    let this = env::current_exe().expect("the path of the test program");
-    let run = Command::new(this).args(["--exact", test]).env(IN_USER_PROCESS, "1").output();
+    let run = this_program().args(["--exact", test]).env(IN_USER_PROCESS, "1").output();
     let run = run.expect("the test program starts");
     let text = String::from_utf8_lossy(&run.stdout);
     assert!(

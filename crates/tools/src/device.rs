@@ -7,6 +7,8 @@ use std::path::Path;
 use std::sync::OnceLock;
 use uverbs::attr::LinkLayer;
 use uverbs::device::{DeviceInfo, NodeType, UverbsNode, devices};
+use uverbs::efa::Efa;
+use uverbs::efa_device;
 use uverbs::mlx5::Mlx5;
 use uverbs::{Context, Driver, DriverVisitor, open_with};
 use uverbs_hca::{Fabric, Hca};
@@ -29,13 +31,24 @@ pub(crate) fn open<V: Visitor>(name: Option<&str>, visitor: V) -> Result<V::Out>
             self.0.visit([context.clone(), context], Some(self.1))
         }
     }
-    if is_software(name) {
-        let ends = match of_fabric(name)? {
-            Some(context) => [context.clone(), context],
-            None => software()?,
-        };
-        let info = software_info(&ends[0])?;
-        return Ok(visitor.visit(ends, Some(info)));
+    match Software::of(name) {
+        Some(Software::Hca) => {
+            let ends = match of_fabric(name)? {
+                Some(context) => [context.clone(), context],
+                None => software()?,
+            };
+            let info = software_info(&ends[0])?;
+            return Ok(visitor.visit(ends, Some(info)));
+        }
+        Some(Software::Efa) => {
+            let ends = match efa_of_fabric(name)? {
+                Some(context) => [context.clone(), context],
+                None => software_efa()?,
+            };
+            let info = software_info(&ends[0])?;
+            return Ok(visitor.visit(ends, Some(info)));
+        }
+        None => {}
     }
     let info = choose(name)?;
     Ok(open_with(&info.clone(), Visit(visitor, info))?)
@@ -47,14 +60,38 @@ pub(crate) fn choose(name: Option<&str>) -> Result<DeviceInfo> {
 }
 
 /// Advice for a machine without devices.
-pub(crate) const HINT: &str = "-d hca0 selects a software NIC in this process";
+pub(crate) const HINT: &str = "-d hca0 selects a software NIC in this process, -d efa0 a software EFA";
 
 /// Name of the software HCA, which exists only in this process.
 pub(crate) const SOFTWARE: &str = "hca0";
 
-/// Whether the name selects the software HCA. A device of the machine with this name takes precedence.
+/// Name of the software EFA, which exists only in this process.
+pub(crate) const SOFTWARE_EFA: &str = "efa0";
+
+/// The kind of a software device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Software {
+    /// A ConnectX.
+    Hca,
+    /// An EFA.
+    Efa,
+}
+
+impl Software {
+    /// The kind of the software device that the name selects. A device of the machine with this name takes precedence.
+    pub(crate) fn of(name: Option<&str>) -> Option<Self> {
+        let kind = match name? {
+            SOFTWARE => Self::Hca,
+            SOFTWARE_EFA => Self::Efa,
+            _ => return None,
+        };
+        (!devices().is_ok_and(|all| all.iter().any(|d| Some(d.name.as_str()) == name))).then_some(kind)
+    }
+}
+
+/// Whether the name selects the software HCA.
 pub(crate) fn is_software(name: Option<&str>) -> bool {
-    name == Some(SOFTWARE) && !devices().is_ok_and(|all| all.iter().any(|d| d.name == SOFTWARE))
+    Software::of(name) == Some(Software::Hca)
 }
 
 /// The socket of a fabric that several processes share.
@@ -62,10 +99,32 @@ const FABRIC: &str = "UVERBS_HCA_FABRIC";
 
 /// The fabric that this process has joined.
 static JOINED: OnceLock<Fabric> = OnceLock::new();
+static JOINED_EFA: OnceLock<efa_device::Fabric> = OnceLock::new();
 
-/// Whether the name selects software HCAs on a fabric of this process, so that both ends are in it.
+/// Whether the name selects software devices on a fabric of this process, so that both ends are in it.
 pub(crate) fn is_here(name: Option<&str>) -> bool {
-    is_software(name) && std::env::var_os(FABRIC).is_none()
+    Software::of(name).is_some() && std::env::var_os(FABRIC).is_none()
+}
+
+/// The software EFA on the fabric of several processes, if the name selects it.
+pub(crate) fn efa_of_fabric(name: Option<&str>) -> Result<Option<Context<Efa>>> {
+    let Some(socket) = std::env::var_os(FABRIC).filter(|_| Software::of(name) == Some(Software::Efa)) else {
+        return Ok(None);
+    };
+    let socket = Path::new(&socket);
+    let fabric = efa_device::Fabric::new(std::process::id().into());
+    fabric.meet(socket).with_context(|| format!("cannot join the fabric at {}", socket.display()))?;
+    let context = Context::from_kernel(fabric.device(SOFTWARE_EFA).build().open())?;
+    // The process may end without dropping the fabric: see `flush`.
+    let _ = JOINED_EFA.set(fabric);
+    Ok(Some(context))
+}
+
+/// Creates two software EFAs that are connected to each other, as [`software`] does.
+pub(crate) fn software_efa() -> Result<[Context<Efa>; 2]> {
+    let fabric = efa_device::Fabric::new(0);
+    let open = || Context::from_kernel(fabric.device(SOFTWARE_EFA).build().open());
+    Ok([open()?, open()?])
 }
 
 /// A software HCA on the fabric of several processes.
@@ -96,6 +155,9 @@ pub(crate) fn flush() {
     if let Some(fabric) = JOINED.get() {
         fabric.flush();
     }
+    if let Some(fabric) = JOINED_EFA.get() {
+        fabric.flush();
+    }
 }
 
 /// Creates two software HCAs that are connected to each other. Both have the name that selects them.
@@ -106,18 +168,19 @@ pub(crate) fn software() -> Result<[Context<Mlx5>; 2]> {
 }
 
 /// The attributes that a real device has in sysfs.
-pub(crate) fn software_info(context: &Context<Mlx5>) -> Result<DeviceInfo> {
+pub(crate) fn software_info<D: Driver>(context: &Context<D>) -> Result<DeviceInfo> {
     let attr = context.query_device()?;
     let node = UverbsNode { name: "none".into(), path: "none".into(), dev: (0, 0), abi_version: 1 };
     let mut info = DeviceInfo::new(context.name(), Ok(node), "none");
     info.node_type = Some(NodeType::CA);
     info.node_guid = Some(attr.node_guid);
     info.sys_image_guid = Some(attr.sys_image_guid);
-    info.node_desc = Some("a software HCA in this process".into());
+    info.node_desc = Some("a software device in this process".into());
     Ok(info)
 }
 
-/// The index of the GID that `option` requests, or the default: the port's best one on RoCE. InfiniBand needs none.
+/// The index of the GID that `option` requests, or the default: the port's best one on RoCE, and the only one of EFA, whose ports have
+/// neither a LID nor a link layer. InfiniBand needs none.
 pub(crate) fn gid_index<D: Driver>(
     context: &Context<D>,
     port_num: u8,
@@ -127,7 +190,12 @@ pub(crate) fn gid_index<D: Driver>(
         limits::gid(context, port_num, option, index)?;
         return Ok(asked);
     }
-    if context.query_port(port_num)?.link_layer != LinkLayer::ETHERNET {
+    let port = context.query_port(port_num)?;
+    let is_efa = port.link_layer == LinkLayer::UNSPECIFIED && port.lid == 0;
+    if is_efa {
+        return Ok(Some(0));
+    }
+    if port.link_layer != LinkLayer::ETHERNET {
         return Ok(None);
     }
     Ok(u8::try_from(context.best_gid(port_num)?.gid_index).ok())

@@ -109,6 +109,16 @@ impl Patience {
     }
 }
 
+/// Whether an error only shows that the other end has failed: it says so, or has closed the stream of the exchange.
+pub(crate) fn follows(error: &anyhow::Error) -> bool {
+    let kind = error.chain().find_map(|e| e.downcast_ref::<std::io::Error>()).map(std::io::Error::kind);
+    let is_closed = |kind| {
+        use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        matches!(kind, BrokenPipe | ConnectionReset | UnexpectedEof)
+    };
+    error.is::<OtherEndFailed>() || kind.is_some_and(is_closed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

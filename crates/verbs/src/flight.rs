@@ -56,7 +56,9 @@ impl<D: Driver> Entry<D> {
 pub(crate) struct Flight<D: Driver> {
     /// Its key is the queue's part of a `wr_id`, its tag the protection domain, see [`domain_of`](super::pool::domain_of).
     pub(super) slab: InFlight<Entry<D>>,
-    /// Of sends: the count of the first that is not known to be complete. The poller of their CQ keeps it here while it polls
+    /// Whether its work requests complete in the order of the posts, so that a completion is also that of those before.
+    pub(super) in_order: bool,
+    /// Of sends in order: the count of the first that is not known to be complete. The poller of their CQ keeps it here while it polls
     /// other queues. A hint: any value is sound.
     pub(super) expected: AtomicU32,
     /// The first reason why a work request of the open batch was refused. Only the poster uses it.
@@ -163,7 +165,7 @@ const fn key_of(id: u64, receives: bool) -> u32 {
     if receives { key | RECEIVES } else { key & !RECEIVES }
 }
 
-/// Whether a `wr_id` is that of a receive. Sends complete in order: a completion is also that of the work requests before it.
+/// Whether a `wr_id` is that of a receive.
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(super) const fn is_receive(wr_id: u64) -> bool {
     wr_id & (RECEIVES as u64) << 32 != 0
@@ -196,11 +198,13 @@ impl<D: Driver> Flight<D> {
         number: u32,
         depth: u32,
     ) -> Result<Arc<Self>> {
+        let in_order = matches!(kind, QueueKind::Send { .. }) && context.driver().completes_in_order();
+        // What completes in any order has twice the slots, so that few posts have to skip one.
+        let twice = depth.saturating_mul(2);
         let (receives, cq, slots) = match kind {
-            QueueKind::Send { cq } => (false, Some(cq), depth),
+            QueueKind::Send { cq } => (false, Some(cq), if in_order { depth } else { twice }),
             QueueKind::Recv { cq } => (true, Some(cq), depth),
-            // Receives of an SRQ complete in any order. With twice the slots, few posts have to skip one.
-            QueueKind::Srq => (true, None, depth.saturating_mul(2)),
+            QueueKind::Srq => (true, None, twice),
         };
         let forked = |_| Error::os("create", "owned queue in a child of fork", Errno::ESTALE);
         let mut queues = context.flights().queues.lock().map_err(forked)?;
@@ -219,6 +223,7 @@ impl<D: Driver> Flight<D> {
         let (last_error, counts) = (Mutex::default(), Counts::default());
         let flight = Arc::new(Self {
             slab,
+            in_order,
             expected,
             refused,
             id,
@@ -242,6 +247,7 @@ impl<D: Driver> Flight<D> {
         let label = Label::new(Name::Unnamed, 0, 0);
         Arc::new(Self {
             slab,
+            in_order: false,
             expected,
             refused,
             id: u64::MAX,
@@ -261,10 +267,36 @@ impl<D: Driver> Flight<D> {
         self.slab.next_count()
     }
 
-    /// The work requests that were put into the slab of a send queue since the count was `first`.
+    /// The work requests that were put into the slab of a send queue since the count was `first`, and the slots that were skipped.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn posted_since(&self, first: u32) -> u32 {
         self.slab.next_count().wrapping_sub(first) / STEP
+    }
+
+    /// The slots that an open batch has skipped, which began at the count `first`. Only the counters use it.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(super) fn skipped_since(&self, first: u32) -> u32 {
+        if cfg!(not(feature = "counters")) || self.in_order { 0 } else { self.slab.skipped_since(first) }
+    }
+
+    /// Whether the poster, which has found no vacant slot for memory of this domain, finds none for it in the domain of the queue either. A
+    /// queue that completes in any order skips slots that are not free.
+    ///
+    /// # Safety
+    /// As [`InFlight::vacant`].
+    #[cold]
+    #[inline(never)]
+    pub(super) unsafe extern "C" fn has_no_other(&self, domain: u64) -> bool {
+        // SAFETY: the contract of this function.
+        let skips = || !self.in_order && unsafe { self.slab.skip() };
+        if domain == self.slab.tag() {
+            return !skips();
+        }
+        // SAFETY: as above; the tag is that of the slab.
+        if unsafe { self.slab.vacant(self.slab.tag()) }.is_none() {
+            skips();
+        }
+        false
     }
 
     /// Refuses a work request of the open batch, which would have owned `held`.

@@ -15,7 +15,7 @@ impl<D: Driver> Context<D> {
     /// The entry of the port's GID table that connections should use.
     ///
     /// On Ethernet (RoCE) entries of RoCE version 2 are preferred; among these, entries of an IPv4 address, then those
-    /// of a routable IPv6 address; then the first one. On InfiniBand it is the first entry.
+    /// of a routable IPv6 address; then the first one. On InfiniBand and EFA it is the first entry.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the table has no entry for the port; otherwise the kernel's error.
@@ -34,9 +34,13 @@ fn best<D: Driver>(context: &ContextInner<D>, port_num: u8) -> Result<GidEntry> 
     })
 }
 
-/// The index for a connection whose program selects none: that of the best GID on Ethernet, none on InfiniBand.
+/// The index for a connection whose program selects none: that of the best GID on Ethernet and EFA, none on InfiniBand.
 pub(crate) fn default_index<D: Driver>(context: &ContextInner<D>, port_num: u8) -> Result<Option<u8>> {
-    if query::port(context.kernel(), port_num)?.link_layer != LinkLayer::ETHERNET {
+    // EFA is not one of the layers, and has no LIDs either (`efa_query_port()` of the kernel).
+    if !matches!(
+        query::port(context.kernel(), port_num)?.link_layer,
+        LinkLayer::ETHERNET | LinkLayer::UNSPECIFIED
+    ) {
         return Ok(None);
     }
     let entry = best(context, port_num)?;

@@ -10,7 +10,7 @@
 
 use crate::context::ContextInner;
 use crate::count::CqCounts;
-use crate::flight::{Entry, Flight, INDEX_MASK, is_receive};
+use crate::flight::{Entry, Flight, INDEX_MASK};
 use crate::held::{Value, contain};
 use core::mem;
 use core::sync::atomic::Ordering;
@@ -104,7 +104,8 @@ pub(super) struct Known<D: Driver> {
     expected: u32,
     queues: Places<D>,
     aside: Aside<D>,
-    /// The entries of the sends before that of the last claim, which are complete, too. There is room for those of the current queue.
+    /// The entries of the sends before that of the last claim, which are complete, too. There is room for those of the current queue, if
+    /// it completes in order.
     earlier: Vec<Entry<D>>,
     context: Arc<ContextInner<D>>,
     cq: u64,
@@ -189,23 +190,23 @@ impl<D: Driver> Known<D> {
     /// to continue outside: for a number that no queue gave, or whose entry was taken before; for one of a scope; and if earlier sends
     /// are complete, too.
     ///
-    /// A number of a send may be reported as that of a receive, but not the other way round: then receives that are not
-    /// complete would be taken.
+    /// `alone` is whether it says nothing about others: a receive, or a send of a queue that completes in any order. Any send may be reported
+    /// so, but no receive as a send of a queue in order: then receives that are not complete would be taken.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(super) fn claim(&mut self, wr_id: u64, received: bool) -> Claim<D> {
+    pub(super) fn claim(&mut self, wr_id: u64, alone: bool) -> Claim<D> {
         // A loop and not a second `take`: then the usual path has no branch for the result of `turn_to`, which succeeds once.
         let entry = loop {
             match self.current.slab.take(wr_id) {
                 Some(entry) => break entry,
                 None if self.turn_to(wr_id) => {}
                 None => {
-                    self.claim_other(wr_id, received);
+                    self.claim_other(wr_id, alone);
                     return Claim::Rest;
                 }
             }
         };
         self.counts.completed();
-        if !received {
+        if !alone {
             let count = wr_id as u32;
             if count != self.expected {
                 self.claim_earlier(wr_id);
@@ -217,26 +218,29 @@ impl<D: Driver> Known<D> {
         Claim::Entry(entry)
     }
 
-    /// A send of the current queue is complete, so those before it are complete, too: takes their entries.
+    /// A send of the current queue is complete, so those before it are complete, too, if the queue completes in order: takes their
+    /// entries.
     ///
     /// With the ABI of C, no panic can leave it, so a poll need not be prepared for one.
     #[cold]
     #[inline(never)]
     extern "C" fn claim_earlier(&mut self, wr_id: u64) {
         let Self { current, expected, earlier, .. } = self;
-        current.slab.take_range(*expected, wr_id, |entry| earlier.push(entry));
+        if current.in_order {
+            current.slab.take_range(*expected, wr_id, |entry| earlier.push(entry));
+        }
         *expected = (wr_id as u32).wrapping_add(STEP);
     }
 
     /// The entry of a number for which `take` has found none, if it is that of a scope.
     #[cold]
     #[inline(never)]
-    extern "C" fn claim_other(&mut self, wr_id: u64, received: bool) {
+    extern "C" fn claim_other(&mut self, wr_id: u64, alone: bool) {
         // `turn_to` has made the queue of the number the current one, if there is such a queue.
         let Some(entry) = self.current.slab.take_scoped(wr_id) else { return };
         self.counts.completed();
         self.aside = Aside::Scoped(entry);
-        if !received {
+        if !alone {
             self.claim_earlier(wr_id);
         }
     }
@@ -347,7 +351,7 @@ impl<D: Driver> Known<D> {
         self.queues.sweep(has_ended);
         self.queues.add(index);
         // Each send of the queue can be an earlier one.
-        if !is_receive(u64::from(key) << 32) {
+        if found.in_order {
             self.earlier.reserve(found.slab.capacity());
         }
         Some(found)
@@ -358,7 +362,7 @@ impl<D: Driver> Known<D> {
 mod tests {
     use super::*;
     use crate::Context;
-    use crate::flight::QueueKind;
+    use crate::flight::{QueueKind, is_receive};
     use crate::pool::NO_DOMAIN;
     use crate::{Pool, Private};
     use uverbs_hca::Hca;

@@ -40,8 +40,9 @@
 //! ```
 //!
 //! # Features
-//! One for each driver, all on by default: `mlx5`, `rxe`, `siw`. [`AnyDriver`] and [`open()`] select one of those that the build has.
-//! `hca`: the software NIC of `uverbs-hca` as `uverbs::hca`, for tests and for programs that must run without a NIC. `counters`:
+//! One for each driver, all on by default: `mlx5`, `efa`, `rxe`, `siw`. [`AnyDriver`] and [`open()`] select one of those that the build has.
+//! `hca`: the software NIC of `uverbs-hca` as `uverbs::hca`, for tests and for programs that must run without a NIC. `efa-device`:
+//! the software EFA of `uverbs-efa-device` as `uverbs::efa_device`. `counters`:
 //! counters (`QpCounters`) of posts and completions, `metrics`: their values for the facade of this name, `tracing`: events.
 //!
 //! # What is `unsafe`
@@ -145,7 +146,7 @@ pub use pd::{ProtectionDomain, ThreadDomain};
 pub use pool::{Acquire, Buf, BufPart, Filled, Pool, PoolBuilder, PoolEmpty, SharedBuf};
 pub use post::IntoMemory;
 pub use post_to::{AtOnce, Batch, PostTo, ToBatch};
-pub use qp::{Dci, DrainCq, Halves, Qp, QpBuilder, QpControl, RawPacket, Rc, Uc, Ud, XrcRecv, XrcSend};
+pub use qp::{Dci, DrainCq, Halves, Qp, QpBuilder, QpControl, RawPacket, Rc, Srd, Uc, Ud, XrcRecv, XrcSend};
 pub use recv::{RecvBatch, RecvGuard, RecvQueue, Srq};
 pub use rejected::{Lend, Rejected};
 pub use remote::RemoteRegion;
@@ -162,6 +163,8 @@ pub use uverbs_core::sync::{Exclusive, LockError, Shared};
 pub use uverbs_core::wc::{self, Fault, WcError, WcFlags, WcOpcode, WcStatus, WorkCompletion};
 pub use uverbs_core::wr::{self, ImmData, SendFlags};
 pub use uverbs_core::{Errno, Error, LockedSizes, Result};
+#[cfg(feature = "efa-device")]
+pub use uverbs_efa_device as efa_device;
 #[cfg(feature = "hca")]
 pub use uverbs_hca as hca;
 

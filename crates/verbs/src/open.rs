@@ -27,7 +27,8 @@ pub trait DriverVisitor {
 /// Opens a device with the driver that it has. The types of the program have no parameter for it.
 ///
 /// The device is given by its name, such as `"mlx5_0"`, by its [`DeviceInfo`], or by a [`Kernel`] port. With the feature `hca`, the
-/// names `hca0` to `hca15`, if no device of the machine has them, are software NICs of this process, which share a fabric.
+/// names `hca0` to `hca15`, if no device of the machine has them, are software NICs of this process, which share a fabric. With the
+/// feature `efa-device`, so are `efa0` to `efa15`, software EFAs; the kernel's names of such devices are `efa_0` and so on.
 ///
 /// # Errors
 /// [`Error::Invalid`] if no device has the name: the error lists the names. [`Error::Unsupported`] if no driver of this build is for
@@ -81,6 +82,10 @@ impl sealed::OpenBy for &str {
         if let Some(hca) = software::device(self) {
             return Context::from_kernel(hca.open());
         }
+        #[cfg(feature = "efa-device")]
+        if let Some(efa) = software_efa::device(self) {
+            return Context::from_kernel(efa.open());
+        }
         let names: Vec<String> = found?.into_iter().map(|device| device.name).collect();
         let names = if names.is_empty() { "there is none".to_owned() } else { names.join(", ") };
         Err(Error::invalid(
@@ -91,33 +96,77 @@ impl sealed::OpenBy for &str {
     }
 }
 
+/// Software devices that are opened by name.
+#[cfg(any(feature = "hca", feature = "efa-device"))]
+mod named {
+    use std::collections::BTreeMap;
+    use std::sync::{Mutex, PoisonError};
+
+    /// The most devices of a kind that a program can name.
+    const MAX: usize = 16;
+
+    /// The devices of a kind, by their numbers.
+    pub(super) struct Named<T>(Mutex<BTreeMap<usize, T>>);
+
+    impl<T: Clone> Named<T> {
+        pub(super) const fn new() -> Self {
+            Self(Mutex::new(BTreeMap::new()))
+        }
+
+        /// Those that were opened.
+        pub(super) fn opened(&self) -> Vec<T> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        }
+
+        /// The device with this name, which consists of the prefix and a number; `None` if it is not the name of one.
+        pub(super) fn device(&self, prefix: &str, name: &str, build: impl FnOnce() -> T) -> Option<T> {
+            let number: usize = name.strip_prefix(prefix)?.parse().ok()?;
+            if number >= MAX || name != format!("{prefix}{number}") {
+                return None;
+            }
+            let mut devices = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            Some(devices.entry(number).or_insert_with(build).clone())
+        }
+    }
+}
+
 /// The software NICs that are opened by name.
 #[cfg(feature = "hca")]
 pub(crate) mod software {
-    use std::collections::BTreeMap;
-    use std::sync::{Mutex, OnceLock, PoisonError};
+    use super::named::Named;
+    use std::sync::LazyLock;
     use uverbs_hca::{Fabric, Hca};
 
-    /// The most devices that a program can name.
-    const MAX: usize = 16;
-
-    static DEVICES: Mutex<BTreeMap<usize, Hca>> = Mutex::new(BTreeMap::new());
+    static DEVICES: Named<Hca> = Named::new();
+    static FABRIC: LazyLock<Fabric> = LazyLock::new(|| Fabric::new(u64::from(std::process::id())));
 
     /// Those that were opened.
     pub(crate) fn opened() -> Vec<Hca> {
-        DEVICES.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        DEVICES.opened()
     }
 
-    /// The device with this name; `None` if it is not the name of one.
     pub(super) fn device(name: &str) -> Option<Hca> {
-        static FABRIC: OnceLock<Fabric> = OnceLock::new();
-        let number: usize = name.strip_prefix("hca")?.parse().ok()?;
-        if number >= MAX || name != format!("hca{number}") {
-            return None;
-        }
-        let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
-        let fabric = FABRIC.get_or_init(|| Fabric::new(u64::from(std::process::id())));
-        Some(devices.entry(number).or_insert_with(|| fabric.device(name).build()).clone())
+        DEVICES.device("hca", name, || FABRIC.device(name).build())
+    }
+}
+
+/// The software EFAs that are opened by name.
+#[cfg(feature = "efa-device")]
+pub(crate) mod software_efa {
+    use super::named::Named;
+    use std::sync::LazyLock;
+    use uverbs_efa_device::{EfaDevice, Fabric};
+
+    static DEVICES: Named<EfaDevice> = Named::new();
+    static FABRIC: LazyLock<Fabric> = LazyLock::new(|| Fabric::new(u64::from(std::process::id())));
+
+    /// Those that were opened.
+    pub(crate) fn opened() -> Vec<EfaDevice> {
+        DEVICES.opened()
+    }
+
+    pub(super) fn device(name: &str) -> Option<EfaDevice> {
+        DEVICES.device("efa", name, || FABRIC.device(name).build())
     }
 }
 

@@ -56,7 +56,7 @@ unsafe fn failed<D: Driver>(flight: &Flight<D>, first: u32, error: PostError) ->
         unsafe { undo(flight, first) };
     }
     if let PostError::Doorbell(_) = error {
-        flight.counts.published(flight.posted_since(first));
+        flight.counts.published(flight.posted_since(first).saturating_sub(flight.skipped_since(first)));
     }
     flight.error(error)
 }
@@ -114,13 +114,16 @@ impl<'q, D: Driver, T: Sends> Batch<'q, T, D> {
         core::mem::forget(undo);
         let error = match flight.refused() {
             Some(error) => error,
-            None => match inner.complete() {
-                Ok(()) => {
-                    flight.counts.posted_batch(|| flight.posted_since(first));
-                    return Ok(());
+            None => {
+                let skipped = flight.skipped_since(first);
+                match inner.complete() {
+                    Ok(()) => {
+                        flight.counts.posted_batch(|| flight.posted_since(first).wrapping_sub(skipped));
+                        return Ok(());
+                    }
+                    Err(error) => error,
                 }
-                Err(error) => error,
-            },
+            }
         };
         // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
         Err(unsafe { failed(flight, first, error) })
@@ -275,7 +278,8 @@ unsafe fn place<D: Driver, P: Load<D>>(flight: &Flight<D>, load: P) -> (Option<V
     // SAFETY: the contract of this function; a domain has the bits of a tag.
     let vacant = unsafe { flight.slab.vacant(load.domain()) };
     let tag = flight.slab.tag();
-    if vacant.is_some() || load.domain() == tag {
+    // SAFETY: as above.
+    if vacant.is_some() || unsafe { flight.has_no_other(load.domain()) } {
         return (vacant, load);
     }
     let load = load.moved_to(tag);

@@ -12,7 +12,7 @@ pub mod transport;
 
 pub use control::{QpControl, QpLife};
 pub use drain::DrainCq;
-pub use transport::{Dci, RawPacket, Rc, Transport, Uc, Ud, XrcRecv, XrcSend};
+pub use transport::{Dci, RawPacket, Rc, Srd, Transport, Uc, Ud, XrcRecv, XrcSend};
 
 use crate::brief::brief;
 use crate::connect::{self, ConnectAttr, Endpoint};
@@ -130,7 +130,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
         Self { builder: self.builder.cap(cap), ..self }
     }
 
-    /// Sets whether every send makes a completion.
+    /// Sets whether every send makes a completion. On a device whose sends complete in any order (efa) each one does in any case.
     pub fn sq_sig_all(self, all: bool) -> Self {
         Self { builder: self.builder.sq_sig_all(all), ..self }
     }
@@ -197,7 +197,9 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
             // The number of no CQ, for no receive queue.
             recv_cq => recv_cq.unwrap_or(u64::MAX),
         };
-        let raw::Qp { send, recv, control } = self.builder.create()?;
+        let always = !self.pd.inner().context().driver().completes_in_order();
+        let builder = if always { self.builder.sq_sig_all(true) } else { self.builder };
+        let raw::Qp { send, recv, control } = builder.create()?;
         let (context, domain) = (control.context().clone(), domain_of(self.pd.inner()));
         let (QpCap { max_send_wr, max_recv_wr, .. }, qp_num) = (*control.cap(), control.qp_num());
         let kind = QueueKind::Send { cq: send_cq };

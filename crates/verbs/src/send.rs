@@ -18,7 +18,7 @@ use crate::pool::Buf;
 use crate::post_to::sealed::PostTo as _;
 use crate::post_to::{AtOnce, Batch, Borrowed, Fixed, Movable, PostTo, ToBatch};
 use crate::qp::QpControl;
-use crate::qp::transport::{Connected, Datagram, HasPeer, Reliable, Sends, SendsImm};
+use crate::qp::transport::{Connected, Datagram, HasPeer, Reads, Reliable, Sends, SendsImm, Writes};
 use crate::recv::RecvQueue;
 use crate::rejected::sealed::Lend as _;
 use crate::remote::RemoteRegion;
@@ -292,7 +292,9 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer> Wr<'_, S, T, D> {
     pub fn send_inv<B: Source<D>>(self, data: B, rkey: u32) -> S::Out<B> {
         self.put(|| Op::SendInv(rkey), data)
     }
+}
 
+impl<S: PostTo<D>, D: Driver, T: Writes> Wr<'_, S, T, D> {
     /// `IBV_WR_RDMA_WRITE`: writes to the front of `to`. [`PostError::InvalidLength`] if it is shorter.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn write<B: Source<D>>(self, data: B, to: &RemoteRegion) -> S::Out<B> {
@@ -328,7 +330,9 @@ impl<S: PostTo<D>, D: Driver, T: HasPeer> Wr<'_, S, T, D> {
         }
         self.put_inline(|| Op::WriteImm(remote(to), imm.get()), data)
     }
+}
 
+impl<S: PostTo<D>, D: Driver, T: HasPeer> Wr<'_, S, T, D> {
     /// `IBV_WR_BIND_MW`: opens the window to the peer with the rights `access`. The completion gives the window back, with its
     /// new key.
     pub fn bind(self, window: Window<D>, access: AccessFlags) -> S::Out<Window<D>> {
@@ -374,7 +378,7 @@ impl<S: PostTo<D>, D: Driver, T> Wr<'_, S, T, D> {
     }
 }
 
-impl<S: PostTo<D>, D: Driver, T: Reliable> Wr<'_, S, T, D> {
+impl<S: PostTo<D>, D: Driver, T: Reads> Wr<'_, S, T, D> {
     /// `IBV_WR_RDMA_READ`: reads as many bytes as the buffer's length from the front of `from`.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn read<B: Memory<D>>(self, data: B, from: &RemoteRegion) -> S::Out<B> {
@@ -383,7 +387,9 @@ impl<S: PostTo<D>, D: Driver, T: Reliable> Wr<'_, S, T, D> {
         }
         self.put(|| Op::Read(remote(from)), data)
     }
+}
 
+impl<S: PostTo<D>, D: Driver, T: Reliable> Wr<'_, S, T, D> {
     /// `IBV_WR_ATOMIC_CMP_AND_SWP`: stores `swap` to the first 8 bytes of `at`, whose address is a multiple of 8, if they are
     /// `compare`. The old value arrives in the first 8 bytes of the buffer. All three values are in host byte order.
     #[cfg_attr(not(debug_assertions), inline(always))]

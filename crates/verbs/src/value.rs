@@ -11,7 +11,7 @@ use crate::qp::transport::Sends;
 use crate::remote::RemoteRegion;
 use crate::send::{Wr, remote};
 use crate::window::Window;
-use uverbs_core::attr::{AccessFlags, QpType};
+use uverbs_core::attr::{AccessFlags, DriverQp, QpType};
 use uverbs_core::provider::{Driver, Op, PostError};
 
 /// The operation of a work request, with the memory of the peer that it names.
@@ -26,17 +26,27 @@ enum Local {
     Written,
 }
 
+/// Whether a transport has a peer, as [`HasPeer`](crate::qp::transport::HasPeer) says.
+const fn has_peer<T: Sends>() -> bool {
+    match T::QP_TYPE {
+        QpType::Rc | QpType::Uc | QpType::XrcSend => true,
+        QpType::Driver => matches!(T::DRIVER_QP, Some(DriverQp::Dc)),
+        QpType::Ud | QpType::RawPacket | QpType::XrcRecv => false,
+    }
+}
+
 /// Whether a transport has an operation, and what that does with the data.
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn local<T: Sends>(op: &Operation) -> Result<Local, PostError> {
-    let has_peer = matches!(T::QP_TYPE, QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::Driver);
+    let has_peer = has_peer::<T>();
+    let is_srd = matches!(T::DRIVER_QP, Some(DriverQp::Srd));
     let (has, local) = match op {
         Op::Send => (true, Local::Read),
         Op::SendImm(_) => (T::QP_TYPE != QpType::RawPacket, Local::Read),
-        Op::SendInv(_) | Op::Write(_) | Op::WriteImm(..) => (has_peer, Local::Read),
-        Op::Read(_) | Op::CmpSwp(..) | Op::FetchAdd(..) => {
-            (has_peer && T::QP_TYPE != QpType::Uc, Local::Written)
-        }
+        Op::SendInv(_) => (has_peer, Local::Read),
+        Op::Write(_) | Op::WriteImm(..) => (has_peer || is_srd, Local::Read),
+        Op::Read(_) => (has_peer && T::QP_TYPE != QpType::Uc || is_srd, Local::Written),
+        Op::CmpSwp(..) | Op::FetchAdd(..) => (has_peer && T::QP_TYPE != QpType::Uc, Local::Written),
         // Windows are no data; the others are not posted with owned data.
         Op::LocalInv(_) | Op::BindMw(_) | Op::Flush(..) | Op::AtomicWrite(..) | Op::Tso(_) => {
             (false, Local::Read)
@@ -102,7 +112,7 @@ impl<S: PostTo<D>, D: Driver, T: Sends> Wr<'_, S, T, D> {
     /// Posts an operation of a window: of [`Op::BindMw`] only the rights are used, of [`Op::LocalInv`] nothing, because the window has
     /// the rest. As [`bind`](Wr::bind) and [`local_inv`](Wr::local_inv).
     pub fn op_window(self, op: &Operation, window: Window<D>) -> S::Out<Window<D>> {
-        let has_peer = local::<T>(&Op::SendInv(0)).is_ok();
+        let has_peer = has_peer::<T>();
         match op {
             Op::BindMw(bind) if has_peer => self.put_bind(window, AccessFlags::from_bits_retain(bind.access)),
             Op::LocalInv(_) if has_peer => self.put_local_inv(window),

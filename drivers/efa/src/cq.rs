@@ -8,6 +8,7 @@
 use crate::completion::Completion;
 use crate::cq_state::{CqShared, CqState};
 use crate::memory::Doorbell;
+use core::hint::cold_path;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use std::io;
@@ -46,7 +47,7 @@ impl CompletionQueue {
     /// There is no memory for the words that the poller and control calls share.
     pub fn new(state: CqState, barrier: ControlBarrier, doorbell: Option<Doorbell>) -> io::Result<Self> {
         let (capacity, room) = (state.capacity(), state.room());
-        let shared = Arc::new(CqShared::new(state, barrier)?);
+        let shared = Arc::new(CqShared::new(state, barrier, doorbell.as_ref())?);
         let rings = Arc::clone(&shared.rings);
         Ok(Self { shared, rings, is_open: false, last: None, pending: None, room, capacity, doorbell })
     }
@@ -82,18 +83,54 @@ impl CompletionQueue {
     /// Tells the device how many completions were consumed, if it raises events for them.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn tell(&self) {
-        if let Some(doorbell) = &self.doorbell
-            && let Ok(mut entered) = self.enter()
+        if let Some(doorbell) = &self.doorbell {
+            self.tell_by(doorbell);
+        }
+    }
+
+    #[inline(never)]
+    fn tell_by(&self, doorbell: &Doorbell) {
+        if let Ok(mut entered) = self.enter()
             && let Some(consumed) = entered.state().news()
         {
             self.ring(doorbell, consumed, false);
         }
     }
 
+    /// Polls up to `max` completions. `self` must [tell](Self::tell) the device after that.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn claim_each(&mut self, max: usize, mut claimant: impl Claimant<Self>) -> Result<usize, PollError> {
+        let max = max.min(self.room);
+        let rings = self.rings.by_ref();
+        for done in 0..max {
+            // SAFETY: as in `enter`: `&mut CompletionQueue`, and `entered` is dropped before the next iteration.
+            let error = match unsafe { rings.enter() } {
+                Ok(mut entered) => match entered.state().take() {
+                    Ok(Some(completion)) => {
+                        let claim = claimant.claim(&completion);
+                        drop(entered);
+                        claimant.pass(&completion, claim);
+                        continue;
+                    }
+                    Ok(None) => return Ok(done),
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            cold_path();
+            if done == 0 {
+                return Err(error);
+            }
+            self.pending = Some(error);
+            return Ok(done);
+        }
+        Ok(max)
+    }
+
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn ring(&self, doorbell: &Doorbell, consumer_index: u16, arm: bool) {
         let cmd_sn = self.shared.events.load(Ordering::Relaxed) as u8;
-        doorbell.ring_after_stores(CqDoorbell { consumer_index, cmd_sn, arm }.pack());
+        doorbell.ring_after_loads(CqDoorbell { consumer_index, cmd_sn, arm }.pack());
     }
 
     /// Polls for a function that only stores: all of it is one access to the queue.
@@ -157,7 +194,7 @@ impl<C: FnMut(&Completion)> Claimant<CompletionQueue> for Call<C> {
     }
 }
 
-/// Rings the doorbell when dropped, also if a callback panics.
+/// Rings the doorbell if a callback panics.
 struct Tell<'q>(&'q mut CompletionQueue);
 
 impl Drop for Tell<'_> {
@@ -176,31 +213,13 @@ impl CompletionQueueTrait for CompletionQueue {
     }
 
     #[inline]
-    fn poll_claiming(&mut self, max: usize, mut claimant: impl Claimant<Self>) -> Result<usize, PollError> {
+    fn poll_claiming(&mut self, max: usize, claimant: impl Claimant<Self>) -> Result<usize, PollError> {
         self.may_poll()?;
         let queue = Tell(self);
-        let max = max.min(queue.0.room);
-        for done in 0..max {
-            let error = match queue.0.enter() {
-                Ok(mut entered) => match entered.state().take() {
-                    Ok(Some(completion)) => {
-                        let claim = claimant.claim(&completion);
-                        drop(entered);
-                        claimant.pass(&completion, claim);
-                        continue;
-                    }
-                    Ok(None) => return Ok(done),
-                    Err(error) => error,
-                },
-                Err(error) => error,
-            };
-            if done == 0 {
-                return Err(error);
-            }
-            queue.0.pending = Some(error);
-            return Ok(done);
-        }
-        Ok(max)
+        let result = queue.0.claim_each(max, claimant);
+        core::mem::forget(queue);
+        self.tell();
+        result
     }
 
     #[inline]

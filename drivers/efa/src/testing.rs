@@ -171,6 +171,8 @@ pub struct Device {
     pub bells: Arc<Bells>,
     /// Entries that were taken from the send queue and from the receive queue.
     taken: (u32, u32),
+    /// The phase of the send queue's entries in the first round since the last reset.
+    first_phase: u32,
     /// Completions that were written to each sub-CQ.
     written: Vec<u32>,
 }
@@ -222,7 +224,7 @@ impl Rig {
             recv,
             cq: queue,
             shared,
-            device: Device { shape, llq, rq, cq, bells, taken: (0, 0), written },
+            device: Device { shape, llq, rq, cq, bells, taken: (0, 0), first_phase: 0, written },
         }
     }
 }
@@ -363,7 +365,8 @@ impl Device {
         for (_, value) in bells.iter().filter(|(offset, _)| *offset == SEND_BELL) {
             while self.taken.0 & 0xffff != *value {
                 let at = (self.taken.0 % shape.sends) as usize * size;
-                sends.push(decode(&self.llq.bytes(at, size), self.taken.0 / shape.sends % 2 == 1));
+                let phase = (self.taken.0 / shape.sends + self.first_phase) % 2 == 1;
+                sends.push(decode(&self.llq.bytes(at, size), phase));
                 self.taken.0 += 1;
             }
         }
@@ -407,6 +410,7 @@ impl Device {
 
     /// The device was told to reset the QP.
     pub fn reset(&mut self) {
+        self.first_phase += self.taken.0 / self.shape.sends;
         self.taken = (0, 0);
     }
 

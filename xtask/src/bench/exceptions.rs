@@ -152,7 +152,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["wr dc local_inv"],
         batches: BOTH,
-        share: 0.69,
+        share: 0.64,
         reason: LOCAL,
     },
     Exception {
@@ -160,7 +160,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["post_send uc local_inv"],
         batches: BOTH,
-        share: 0.64,
+        share: 0.59,
         reason: LOCAL,
     },
     Exception {
@@ -168,7 +168,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["post_send xrc local_inv"],
         batches: ONE,
-        share: 0.62,
+        share: 0.57,
         reason: LOCAL,
     },
     Exception {
@@ -208,7 +208,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["post_send rc bind_mw", "post_send uc bind_mw", "post_send xrc bind_mw"],
         batches: BOTH,
-        share: 0.66,
+        share: 0.61,
         reason: BIND,
     },
     Exception {
@@ -232,7 +232,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["wr dc cmp_swp", "wr dc fetch_add"],
         batches: BOTH,
-        share: 0.61,
+        share: 0.56,
         reason: ATOMIC,
     },
     Exception {
@@ -252,21 +252,6 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         reason: LOCKED,
     },
     Exception {
-        what: "`wr_*` DC with data: dc read, dc send, dc send_imm, dc send_inv, dc write, dc write_imm, x1",
-        face: Face::Typed,
-        names: &[
-            "wr dc read",
-            "wr dc send",
-            "wr dc send_imm",
-            "wr dc send_inv",
-            "wr dc write",
-            "wr dc write_imm",
-        ],
-        batches: ONE,
-        share: 0.56,
-        reason: LOCKED,
-    },
-    Exception {
         what: "`wr_*` TSO",
         face: Face::Abi,
         names: &["wr raw tso"],
@@ -281,22 +266,6 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         batches: BOTH,
         share: 1.04,
         reason: TSO,
-    },
-    Exception {
-        what: "posts to many QPs with rings of 4: post 10000 QPs, post 1024 QPs, post 64 QPs",
-        face: Face::Typed,
-        names: &["post 10000 QPs", "post 1024 QPs", "post 64 QPs"],
-        batches: ONE,
-        share: 0.54,
-        reason: RING,
-    },
-    Exception {
-        what: "WRITE of 4 entries",
-        face: Face::Typed,
-        names: &["post_send rc write sge4"],
-        batches: ONE,
-        share: 0.52,
-        reason: ENTRIES,
     },
     Exception {
         what: "request for an event",
@@ -327,8 +296,163 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["event"],
         batches: ONE,
-        share: 1.67,
+        share: 1.2,
         reason: EVENT,
+    },
+    Exception {
+        what: "EFA: polls: poll receives, poll sends, x1",
+        face: Face::Typed,
+        names: &["efa poll receives", "efa poll sends"],
+        batches: ONE,
+        share: 0.6,
+        reason: EFA_POLL,
+    },
+    Exception {
+        what: "EFA: polls: poll receives, poll sends, x32",
+        face: Face::Typed,
+        names: &["efa poll receives", "efa poll sends"],
+        batches: LIST,
+        share: 0.54,
+        reason: EFA_POLL,
+    },
+    Exception {
+        what: "EFA: poll empty",
+        face: Face::Typed,
+        names: &["efa poll empty"],
+        batches: ONE,
+        share: 0.72,
+        reason: EFA_POLL,
+    },
+    Exception {
+        what: "EFA: poll empty, poll receives, poll sends, x1",
+        face: Face::Raw,
+        names: &["efa poll empty", "efa poll receives", "efa poll sends"],
+        batches: ONE,
+        share: 1.01,
+        reason: EFA_LOCK,
+    },
+    Exception {
+        what: "EFA: post_recv, x1",
+        face: Face::Raw,
+        names: &["efa post_recv"],
+        batches: ONE,
+        share: 0.97,
+        reason: EFA_LOCK,
+    },
+    Exception {
+        what: "EFA: post_recv, post_recv sge2, x32",
+        face: Face::Typed,
+        names: &["efa post_recv", "efa post_recv sge2"],
+        batches: LIST,
+        share: 0.59,
+        reason: EFA_RECEIVE,
+    },
+    Exception {
+        what: "EFA: single sends: srd and efa_ud send, send_imm, send sge2, send inline8, inline16, inline32",
+        face: Face::Raw,
+        names: &[
+            "post_send srd send",
+            "post_send srd send_imm",
+            "post_send srd send sge2",
+            "post_send srd send inline8",
+            "post_send srd send inline16",
+            "post_send srd send inline32",
+            "post_send efa_ud send",
+            "post_send efa_ud send_imm",
+            "post_send efa_ud send sge2",
+            "post_send efa_ud send inline32",
+        ],
+        batches: ONE,
+        share: 1.1,
+        reason: EFA_LOCK,
+    },
+    Exception {
+        what: "EFA: entries of 128 bytes: srd send inline64, x1",
+        face: Face::Raw,
+        names: &["post_send srd send inline64", "wr srd send inline64"],
+        batches: ONE,
+        share: 1.11,
+        reason: EFA_WIDE,
+    },
+    Exception {
+        what: "EFA: entries of 128 bytes: `wr_*` srd send inline64, x32",
+        face: Face::Raw,
+        names: &["wr srd send inline64"],
+        batches: LIST,
+        share: 0.99,
+        reason: EFA_WIDE,
+    },
+    Exception {
+        what: "EFA: single `wr_*` requests",
+        face: Face::Raw,
+        names: &[
+            "wr srd send",
+            "wr srd send_imm",
+            "wr srd read",
+            "wr srd write",
+            "wr srd write_imm",
+            "wr srd send inline8",
+            "wr srd send inline16",
+            "wr srd send inline32",
+            "wr efa_ud send",
+            "wr efa_ud send_imm",
+            "wr efa_ud send inline32",
+        ],
+        batches: ONE,
+        share: 1.01,
+        reason: EFA_LOCK,
+    },
+    Exception {
+        what: "EFA: single `wr_*` SEND of 2 entries",
+        face: Face::Raw,
+        names: &["wr srd send sge2", "wr efa_ud send sge2"],
+        batches: ONE,
+        share: 1.03,
+        reason: SEVERAL,
+    },
+    Exception {
+        what: "EFA: `wr_*` srd read, srd write, srd write_imm, x32",
+        face: Face::Typed,
+        names: &["wr srd read", "wr srd write", "wr srd write_imm"],
+        batches: LIST,
+        share: 0.55,
+        reason: EFA_REMOTE,
+    },
+    Exception {
+        what: "EFA: lists of sends: srd and efa_ud send, send_imm, x32",
+        face: Face::Raw,
+        names: &[
+            "post_send srd send",
+            "post_send srd send_imm",
+            "post_send efa_ud send",
+            "post_send efa_ud send_imm",
+        ],
+        batches: LIST,
+        share: 0.97,
+        reason: EFA_LOCK,
+    },
+    Exception {
+        what: "EFA: entries of 128 bytes: srd send inline64, x32",
+        face: Face::Raw,
+        names: &["post_send srd send inline64"],
+        batches: LIST,
+        share: 1.02,
+        reason: EFA_WIDE,
+    },
+    Exception {
+        what: "EFA: srd and efa_ud send, send_imm, send sge2, x32",
+        face: Face::Typed,
+        names: &[
+            "post_send srd send",
+            "post_send srd send_imm",
+            "post_send srd send sge2",
+            "post_send efa_ud send",
+            "post_send efa_ud send_imm",
+            "post_send efa_ud send sge2",
+        ],
+        batches: LIST,
+        share: 0.53,
+        reason: EFA_LOCK,
     },
 ];
 
@@ -345,13 +469,20 @@ const LOCKED: &str = "the count of libmlx5's `wr_*` call is compared, which is a
     queues, the call and the lock of a register that several QPs share are in both counts";
 const TSO: &str =
     "the header has a length that is not constant, and its copy is checked against the end of the ring";
-const RING: &str =
-    "the state of a queue with a lock is checked each time that the number of complete requests is read";
-const ENTRIES: &str = "four entries and the lock of the queue";
 const ARM: &str = "the request enters the queue as a poll does, so that a resize, a removal or a fork(2) at the same time is \
     safe; libmlx5 checks nothing";
 const EVENT: &str = "the channel, the CQ and the number of the event are looked up, \
     so that a destroyed or changed one is found; libmlx5 uses the pointers and the kernel's number as they are";
+
+const EFA_POLL: &str = "the poll enters and leaves the queue for each completion, so that its callback may destroy or reset a QP; \
+    the number of a completion is compared with those that the device has; libefa does neither";
+const EFA_LOCK: &str = "the queue is entered so that a reset, a removal or a fork(2) at the same time is safe, and libefa, which has no thread \
+    domains, takes a lock in both counts; the limit is that of the queue with a lock";
+const EFA_RECEIVE: &str = "the number of each receive is published when the batch is complete, because one that is abandoned posts nothing; \
+    the length of each entry is limited to what the device has";
+const EFA_WIDE: &str = "two blocks of 64 bytes are cleared and copied, and the length of each buffer is checked before it is copied";
+const EFA_REMOTE: &str = "a request of a batch is stored to private memory and copied to the device at the end, and a read or write has \
+    six words that are not zero";
 
 const SEVERAL: &str = "an array of entries may be at any address, which is checked";
 

@@ -37,7 +37,7 @@ pub use flow::{
 pub use gid::{Gid, GidEntry, GidType, ParseGidError};
 pub use mr::{AccessFlags, AdviseFlags, MrAdvice, MwType, ReregFlags};
 pub use port::{LinkLayer, Mtu, PhysState, PortAttr, PortCapFlags, PortCapFlags2, PortFlags, PortState};
-pub use qp::{QpCap, QpCreateFlags, QpInitAttr, QpState, QpType, SendOpsFlags};
+pub use qp::{DriverQp, QpCap, QpCreateFlags, QpInitAttr, QpState, QpType, SendOpsFlags};
 pub use qp_attr::{Ece, MigState, QpAttr, QpAttrMask, QpRateLimitAttr};
 pub use srq::{SrqAttr, SrqAttrMask, SrqInitAttr, SrqType};
 pub use wq::{RxHashConf, RxHashFields, WqAttr, WqFlags, WqInitAttr, WqState};

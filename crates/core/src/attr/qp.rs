@@ -67,6 +67,25 @@ impl fmt::Display for QpType {
     }
 }
 
+/// What a QP of type [`QpType::Driver`] is, which the driver determines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DriverQp {
+    /// An initiator of dynamic connections (mlx5).
+    Dc,
+    /// Scalable reliable datagrams (efa): reliable, without a connection and without an order.
+    Srd,
+}
+
+impl fmt::Display for DriverQp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Dc => "DC",
+            Self::Srd => "SRD",
+        })
+    }
+}
+
 open_values! {
     /// `enum ibv_qp_state`.
     QpState(u32), "IBV_QPS_" {

@@ -244,6 +244,7 @@ fn own(fd: i32) -> Option<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::page_size;
     use super::*;
     use std::fs::File;
     use std::os::fd::IntoRawFd;
@@ -262,18 +263,19 @@ mod tests {
     #[test]
     fn a_mapping_is_the_files_memory_until_it_is_dropped() {
         let file = tempfile::tempfile().unwrap();
-        file.set_len(3 * 4096).unwrap();
+        let page = page_size() as usize;
+        file.set_len(3 * page as u64).unwrap();
         let port = port(file.try_clone().unwrap(), Process::register());
-        let map = port.mmap(4096, 8192, Protection::ReadWrite).unwrap();
-        let read = port.mmap(4096, 8192, Protection::Read).unwrap();
+        let map = port.mmap(page as u64, 2 * page, Protection::ReadWrite).unwrap();
+        let read = port.mmap(page as u64, 2 * page, Protection::Read).unwrap();
         drop(port);
-        let last = |map: &Mapping| map.as_ptr().as_ptr().wrapping_add(8191);
+        let last = |map: &Mapping| map.as_ptr().as_ptr().wrapping_add(2 * page - 1);
         // SAFETY: the last byte of a mapping that exists; only this test writes to it.
         unsafe { last(&map).write_volatile(0x5a) };
         // SAFETY: the last byte of a mapping that exists; only this test writes to it.
         assert_eq!(unsafe { last(&read).read_volatile() }, 0x5a);
         let mut byte = [0];
-        std::os::unix::fs::FileExt::read_exact_at(&file, &mut byte, 3 * 4096 - 1).unwrap();
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut byte, 3 * page as u64 - 1).unwrap();
         assert_eq!(byte, [0x5a]);
     }
 

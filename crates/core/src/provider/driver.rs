@@ -7,7 +7,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: declares the contract of the verbs that pass memory to the device, and relies on it in a default body.
 
-use super::completion::CompletionQueue;
+use super::completion::{Completion, CompletionQueue};
 use super::object::{CqObject, QpObject, SrqObject, WqObject};
 use super::parts::{
     CqParts, DctCreate, DmParts, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,
@@ -15,7 +15,7 @@ use super::parts::{
 use super::recv::RecvQueue;
 use super::send::WrBuilder;
 use super::wire::{WireRemote, WireSge};
-use crate::attr::{AccessFlags, AhAttr, CqInitAttr, DeviceAttr};
+use crate::attr::{AccessFlags, AhAttr, CqInitAttr, DeviceAttr, DriverQp};
 use crate::control::{
     self, AhHandle, CompChannelHandle, ContextInfo, CoreSupport, MrHandle, MrRange, PdHandle, XrcdHandle,
 };
@@ -99,6 +99,21 @@ pub trait Driver: Import + Send + Sync + core::fmt::Debug + 'static {
 
     /// The kernel port of the context.
     fn kernel(&self) -> &Arc<dyn Kernel>;
+
+    /// [`NAME`](Self::NAME), of the driver that the device has.
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    /// What its QPs of type [`QpType::Driver`](crate::attr::QpType) are; `None` if it has none.
+    fn driver_qp(&self) -> Option<DriverQp> {
+        None
+    }
+
+    /// [`Completion::IN_ORDER`], of the driver that the device has.
+    fn completes_in_order(&self) -> bool {
+        <Self::CompletionQueue as CompletionQueue>::Completion::<'static>::IN_ORDER
+    }
 
     /// Queries the device's attributes, including those that only the driver-private answer has.
     ///

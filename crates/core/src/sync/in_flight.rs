@@ -270,6 +270,20 @@ impl<T> InFlight<T> {
         })
     }
 
+    /// How many of the slots from the count `first` to the next insertion were [skipped](Self::skip), if no value that was inserted since
+    /// was taken.
+    #[must_use]
+    pub fn skipped_since(&self, first: u32) -> u32 {
+        let count = self.next_count().wrapping_sub(first) / STEP;
+        let numbers = (0..count).map(|i| self.number(first.wrapping_add(i * STEP)));
+        let is_skipped = |number: &u64| {
+            // SAFETY: a count is a multiple of `STEP`, so this is a slot.
+            let slot = unsafe { &*self.slot(*number) };
+            slot.state.load(Ordering::Relaxed) & !SCOPED != *number
+        };
+        numbers.filter(is_skipped).count() as u32
+    }
+
     /// Makes `count` the next one again, after the values from it on were taken because they were not posted.
     ///
     /// # Safety

@@ -3,6 +3,7 @@
 //! (the in-process kernel, or the registers of a PCI function) creates objects in it and delivers its notices.
 
 mod cq;
+mod model;
 mod mr;
 mod objects;
 mod peer;
@@ -14,8 +15,8 @@ mod transmit;
 mod window;
 
 use crate::caps::Caps;
-use crate::packet::{Body, Packet};
-use crate::violation::{Mistake, Object, Violation};
+use crate::packet::Packet;
+use crate::violation::{Mistake, Object};
 pub use cq::{Cq, CqParams};
 pub use mr::{Access, Mr};
 pub use objects::Keys;
@@ -25,13 +26,11 @@ use uverbs_efa_hw::admin::{
     EFA_ADMIN_ILLEGAL_PARAMETER, EFA_ADMIN_RESOURCE_ALLOCATION_FAILURE, EFA_ADMIN_RESOURCE_BUSY,
     EFA_ADMIN_UNSUPPORTED_OPCODE,
 };
+use uverbs_fabric::Violations;
 use uverbs_fabric::numbers::Numbers;
 
 /// The arguments of a call into a device: the clock and the network.
 pub type Port<'a> = uverbs_fabric::Port<'a, Packet>;
-
-/// The violations that are kept until they are taken: a guest may make as many as it likes.
-const MAX_VIOLATIONS: usize = 4096;
 
 /// Why the device refuses a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +142,7 @@ pub struct Device {
     pub(crate) cancelled: Vec<uverbs_fabric::net::TimerEntry>,
     /// Notices that the front has not yet delivered.
     pub notices: Vec<Notice>,
-    pub(crate) violations: Vec<Violation>,
+    violations: Violations<Object, Mistake>,
     /// Its counters.
     pub stats: Stats,
 }
@@ -171,7 +170,7 @@ impl Device {
             in_real_time: false,
             cancelled: Vec::new(),
             notices: Vec::new(),
-            violations: Vec::new(),
+            violations: Violations::default(),
             stats: Stats::default(),
         }
     }
@@ -193,15 +192,7 @@ impl Device {
 
     /// Records a violation, up to a limit.
     pub(crate) fn blame(&mut self, time: u64, object: Object, index: u16, mistake: Mistake) {
-        if self.violations.len() >= MAX_VIOLATIONS {
-            return;
-        }
-        let violation = Violation { time, object, index, mistake };
-        log::warn!("{violation}");
-        self.violations.push(violation);
-        if self.violations.len() == MAX_VIOLATIONS {
-            log::warn!("further mistakes are neither recorded nor printed");
-        }
+        self.violations.record(time, object, index.into(), mistake);
     }
 
     /// A QP by its whole number.
@@ -223,33 +214,6 @@ impl Device {
         let result = f(self, &mut qp);
         self.qps.insert(index, qp);
         Some(result)
-    }
-
-    /// Receives a packet.
-    pub(crate) fn receive(&mut self, port: &mut Port<'_>, packet: Packet) {
-        self.stats.rx_pkts += 1;
-        self.stats.rx_bytes += packet.body.data().len() as u64;
-        match packet.body {
-            Body::Datagram { .. } => self.datagram(port, packet),
-            Body::Ack { status } => self.answered(port, &packet, status),
-            Body::ReadData { ref data } => self.read_answered(port, &packet, data),
-            Body::Send { .. } | Body::Write { .. } | Body::Read { .. } => self.request(port, packet),
-        }
-    }
-
-    /// The timer of a QP has expired.
-    pub(crate) fn timeout(&mut self, port: &mut Port<'_>, queue: u32) {
-        let Some(qpn) = u16::try_from(queue).ok().and_then(|i| self.qps.get(&i)).map(|qp| qp.qpn) else {
-            return;
-        };
-        self.with_qp(qpn, |device, qp| device.expire(port, qp));
-    }
-}
-
-impl Device {
-    /// The QP of a timer.
-    pub(crate) fn qp_of_timer(&mut self, queue: u32) -> Option<&mut Qp> {
-        self.qps.get_mut(&u16::try_from(queue).ok()?).map(|qp| &mut **qp)
     }
 }
 

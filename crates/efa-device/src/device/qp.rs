@@ -4,11 +4,8 @@
 use super::transmit::{Flight, Key, Message};
 use super::{Caps, Device, Port, Refusal};
 use std::collections::{BTreeMap, VecDeque};
-use uverbs_efa_hw::cmd::{
-    EFA_ADMIN_QP_STATE_ERR, EFA_ADMIN_QP_STATE_INIT, EFA_ADMIN_QP_STATE_RESET, EFA_ADMIN_QP_STATE_RTR,
-    EFA_ADMIN_QP_STATE_RTS, EFA_ADMIN_QP_STATE_SQD, EFA_ADMIN_QP_STATE_SQE,
-};
 use uverbs_efa_hw::io::{RxDesc, TxWqe, TxWqe128};
+pub use uverbs_fabric::State;
 use uverbs_fabric::Timer;
 use uverbs_fabric::memory::Area;
 
@@ -21,59 +18,17 @@ pub enum QpKind {
     Srd,
 }
 
-/// The state of a QP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "they have the names of the InfiniBand specification")]
-pub enum State {
-    #[default]
-    Reset,
-    Init,
-    Rtr,
-    Rts,
-    Sqd,
-    Sqe,
-    Err,
-}
-
-impl State {
-    /// `EFA_ADMIN_QP_STATE_*`, which are the numbers of `enum ib_qp_state`.
-    #[must_use]
-    pub fn of(number: u32) -> Option<Self> {
-        Some(match number {
-            EFA_ADMIN_QP_STATE_RESET => Self::Reset,
-            EFA_ADMIN_QP_STATE_INIT => Self::Init,
-            EFA_ADMIN_QP_STATE_RTR => Self::Rtr,
-            EFA_ADMIN_QP_STATE_RTS => Self::Rts,
-            EFA_ADMIN_QP_STATE_SQD => Self::Sqd,
-            EFA_ADMIN_QP_STATE_SQE => Self::Sqe,
-            EFA_ADMIN_QP_STATE_ERR => Self::Err,
-            _ => return None,
-        })
-    }
-
-    /// Its number.
-    #[must_use]
-    pub fn number(self) -> u32 {
-        self as u32
-    }
-
-    /// Whether a QP in it accepts packets.
-    pub(super) fn receives(self) -> bool {
-        matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
-    }
-
-    /// Whether a QP may move from it to another state (`srd_qp_state_table` of the kernel's driver).
-    fn leads_to(self, to: Self) -> bool {
-        use State::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
-        match self {
-            Reset => matches!(to, Reset | Init),
-            Init => matches!(to, Reset | Err | Init | Rtr),
-            Rtr => matches!(to, Reset | Err | Rts),
-            Rts => matches!(to, Reset | Err | Rts | Sqd),
-            Sqd => matches!(to, Reset | Err | Rts | Sqd),
-            Sqe => matches!(to, Reset | Err | Rts),
-            Err => matches!(to, Reset | Err),
-        }
+/// Whether a QP may move from a state to another one (`srd_qp_state_table` of the kernel's driver).
+fn leads_to(from: State, to: State) -> bool {
+    use State::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+    match from {
+        Reset => matches!(to, Reset | Init),
+        Init => matches!(to, Reset | Err | Init | Rtr),
+        Rtr => matches!(to, Reset | Err | Rts),
+        Rts => matches!(to, Reset | Err | Rts | Sqd),
+        Sqd => matches!(to, Reset | Err | Rts | Sqd),
+        Sqe => matches!(to, Reset | Err | Rts),
+        Err => matches!(to, Reset | Err),
     }
 }
 
@@ -113,13 +68,15 @@ pub(super) struct Ring {
     /// Entries that were executed, and posted, modulo 65536.
     pub(super) next: u16,
     pub(super) posted: u16,
+    /// Rounds of before the last reset, modulo 2.
+    rounds: u32,
 }
 
 impl Ring {
     fn new(area: Area, entry: usize, most: u32) -> Option<Self> {
         let count = u32::try_from(area.size() / entry as u64).ok()?;
         let is_valid = count.is_power_of_two() && count <= most && area.size().is_multiple_of(entry as u64);
-        is_valid.then_some(Self { area, entry, count, next: 0, posted: 0 })
+        is_valid.then_some(Self { area, entry, count, next: 0, posted: 0, rounds: 0 })
     }
 
     /// Entries that are posted and not executed.
@@ -131,7 +88,14 @@ impl Ring {
     pub(super) fn entry(&self, ahead: u16, to: &mut [u8]) -> Result<u32, uverbs_fabric::memory::Fault> {
         let index = u32::from(self.next.wrapping_add(ahead));
         self.area.read(u64::from(index % self.count) * self.entry as u64, to)?;
-        Ok(index / self.count)
+        Ok(index / self.count + self.rounds)
+    }
+
+    /// A reset: the first entry is the next. Its phase is the one that would have been the next, because libefa resets its index
+    /// and not its phase (`efa_qp_init_indices()` of rdma-core's `providers/efa/verbs.c`).
+    fn restart(&mut self) {
+        self.rounds = (self.rounds + u32::from(self.posted) / self.count) % 2;
+        (self.next, self.posted) = (0, 0);
     }
 
     /// A doorbell with the number of entries posted so far. `false` if the ring has fewer entries.
@@ -280,7 +244,7 @@ impl Device {
     pub fn modify_qp(&mut self, port: &mut Port<'_>, qpn: u16, change: Modify) -> Result<(), Refusal> {
         let qp = self.qp(qpn).ok_or(Refusal::Illegal)?;
         let is_wrong = change.from.is_some_and(|from| from != qp.state)
-            || change.to.is_some_and(|to| !qp.state.leads_to(to))
+            || change.to.is_some_and(|to| !leads_to(qp.state, to))
             || change.rnr_retry.is_some_and(|n| n > 7 || qp.kind != QpKind::Srd || !self.caps.retries());
         if is_wrong {
             return Err(Refusal::Illegal);
@@ -295,9 +259,7 @@ impl Device {
                 State::Reset => {
                     device.abandon(port, qp);
                     (qp.qkey, qp.sq_psn, qp.rnr_retry) = (0, 0, 0);
-                    for ring in [&mut qp.sq, &mut qp.rq].into_iter().flatten() {
-                        (ring.next, ring.posted) = (0, 0);
-                    }
+                    [&mut qp.sq, &mut qp.rq].into_iter().flatten().for_each(Ring::restart);
                 }
                 State::Err => device.flush(port, qp),
                 State::Rts if from != State::Rts => device.execute(port, qp),

@@ -20,12 +20,26 @@ pub(super) struct AdminQueue {
     pub(super) depth: u16,
     /// Commands that were taken, modulo 65536.
     pub(super) next: u16,
+    /// The doorbell that a stopped device got.
+    pub(super) waiting: Option<u16>,
     pub(super) completions: EventRing,
 }
 
 impl Function {
+    /// Stops the device, or lets it continue: meanwhile it takes no commands, and gives no signs of life. Its queues work.
+    pub fn set_stopped(&mut self, device: &mut Device, port: &mut Port<'_>, stopped: bool) {
+        self.is_stopped = stopped;
+        if let Some(posted) = self.admin.waiting.take_if(|_| !stopped) {
+            self.take_commands(device, port, posted);
+        }
+    }
+
     /// The doorbell: the number of commands so far.
     pub(super) fn take_commands(&mut self, device: &mut Device, port: &mut Port<'_>, posted: u16) {
+        if self.is_stopped {
+            self.admin.waiting = Some(posted);
+            return;
+        }
         if self.admin.depth == 0
             || self.is_resetting
             || posted.wrapping_sub(self.admin.next) > self.admin.depth

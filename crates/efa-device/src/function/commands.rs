@@ -257,16 +257,19 @@ impl Function {
     fn reg_mr(&mut self, device: &mut Device, cmd: &RegMrCmd) -> Result<Entry, u8> {
         let shift = cmd.flags & EFA_ADMIN_REG_MR_CMD_PHYS_PAGE_SIZE_SHIFT_MASK;
         let is_physical = cmd.flags & EFA_ADMIN_REG_MR_CMD_MEM_ADDR_PHY_MODE_EN_MASK != 0;
-        let count = u64::from(cmd.page_num);
+        let offset = cmd.iova & ((1_u64 << shift) - 1);
+        // The driver does not set the number of pages (`efa_com_register_mr()`).
+        let count = offset.checked_add(cmd.mr_length).map(|end| end.div_ceil(1 << shift));
+        let count = count.filter(|n| cmd.page_num == 0 || *n == u64::from(cmd.page_num));
+        let count = count.filter(|n| *n <= Caps::MAX_PAGES.into()).ok_or(EFA_ADMIN_ILLEGAL_PARAMETER)?;
         let used: u64 = self.pages.values().sum();
-        if is_physical || shift < 12 || count > Caps::MAX_PAGES.into() {
+        if is_physical || shift < 12 {
             return Err(EFA_ADMIN_ILLEGAL_PARAMETER);
         }
         if used + count > MAX_PAGES {
             return Err(Refusal::NoResources.status());
         }
-        let pages = self.page_list(cmd).ok_or(EFA_ADMIN_ILLEGAL_PARAMETER)?;
-        let offset = cmd.iova & ((1_u64 << shift) - 1);
+        let pages = self.page_list(cmd, count as usize).ok_or(EFA_ADMIN_ILLEGAL_PARAMETER)?;
         let memory = Pages::new(&self.bus, pages, shift, offset, cmd.mr_length);
         let memory = Arc::new(memory.ok_or(EFA_ADMIN_ILLEGAL_PARAMETER)?);
         let has = |bit| cmd.permissions & bit != 0;
@@ -282,8 +285,8 @@ impl Function {
     }
 
     /// The addresses of a region's pages: in the command, in one list, or in pages of a list that chunks name.
-    fn page_list(&self, cmd: &RegMrCmd) -> Option<Vec<u64>> {
-        let (count, flags) = (cmd.page_num as usize, cmd.aq_common_desc.flags);
+    fn page_list(&self, cmd: &RegMrCmd, count: usize) -> Option<Vec<u64>> {
+        let flags = cmd.aq_common_desc.flags;
         if flags & EFA_ADMIN_AQ_COMMON_DESC_CTRL_DATA_MASK == 0 {
             return Some(cmd.pbl.get(..count)?.to_vec());
         }

@@ -5,7 +5,7 @@ use super::Function;
 use super::bus::Bus;
 use crate::device::{Device, Notice};
 use uverbs_efa_hw::admin::{AenqCommonDesc, AenqEntry, Eqe};
-use uverbs_efa_hw::feature::EFA_ADMIN_KEEP_ALIVE;
+use uverbs_efa_hw::feature::{EFA_ADMIN_FATAL_ERROR, EFA_ADMIN_KEEP_ALIVE};
 use uverbs_efa_hw::regs::EFA_REGS_INTR_MASK_EN_MASK;
 use zerocopy::IntoBytes;
 
@@ -118,9 +118,15 @@ impl Function {
         written
     }
 
-    /// The sign of life, without which the driver resets the device after some seconds.
+    /// The sign of life. A device that has stopped gives none.
     pub fn keep_alive(&mut self, now: u64) -> bool {
-        self.post_event(now, EFA_ADMIN_KEEP_ALIVE, 0)
+        !self.is_stopped && self.post_event(now, EFA_ADMIN_KEEP_ALIVE, 0)
+    }
+
+    /// The device fails: its status says so, and the driver gets an event.
+    pub fn fail(&mut self, now: u64) {
+        self.has_failed = true;
+        self.post_event(now, EFA_ADMIN_FATAL_ERROR, 0);
     }
 
     /// Whether the driver takes interrupts of the admin queues. `EN` masks them (`efa_com_set_admin_polling_mode()`).

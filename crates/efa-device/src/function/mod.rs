@@ -21,9 +21,9 @@ mod registers;
 #[cfg(test)]
 mod tests;
 
+use crate::Front;
 use crate::caps::Caps;
 use crate::device::Device;
-use crate::station::Front;
 use admin::AdminQueue;
 use bus::Bus;
 use events::{EventQueue, EventRing};
@@ -71,6 +71,8 @@ pub struct Function {
     registers: Registers,
     is_resetting: bool,
     has_failed: bool,
+    /// It takes no commands and gives no signs of life.
+    is_stopped: bool,
     admin: AdminQueue,
     aenq: EventRing,
     /// The groups of asynchronous events that the driver takes.
@@ -97,6 +99,7 @@ impl Function {
             registers: Registers::default(),
             is_resetting: false,
             has_failed: false,
+            is_stopped: false,
             admin: AdminQueue::default(),
             aenq: EventRing::default(),
             groups: 0,
@@ -116,7 +119,7 @@ impl Function {
     }
 }
 
-impl Front for Function {
+impl Front<Device> for Function {
     fn deliver(&mut self, device: &mut Device) {
         self.post_notices(device);
     }

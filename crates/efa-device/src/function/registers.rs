@@ -118,6 +118,12 @@ impl Function {
         }
     }
 
+    /// The state after a reset of the whole function, or after power was applied.
+    pub fn power_up(&mut self, device: &mut Device) {
+        self.reset(device);
+        (self.is_resetting, self.is_stopped) = (false, false);
+    }
+
     /// A reset destroys all objects, and forgets what the driver has set.
     fn reset(&mut self, device: &mut Device) {
         device.reset();

@@ -449,7 +449,10 @@ fn regions_have_their_pages_in_the_command_in_a_list_or_in_chunks() {
         page_num: 520,
         ..base
     };
-    for (cmd, pages) in [(inline, 2), (list, 100), (chunks, 520_u64)] {
+    let counted = [(inline, 2), (list, 100), (chunks, 520_u64)];
+    // The kernel's driver does not say how many pages there are.
+    let uncounted = counted.map(|(cmd, pages)| (RegMrCmd { page_num: 0, ..cmd }, pages));
+    for (cmd, pages) in counted.into_iter().chain(uncounted) {
         let mr = driver.ok::<RegMrResp>(EFA_ADMIN_REG_MR, &cmd);
         driver.machine.put(page(0) + 0xff0, &[0xaa; 16]);
         driver.machine.put(page(1), &[0xbb; 16]);

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A command that is being executed, and its access to the objects of its context.
+//! A command that is being executed.
 
 use super::object::Object;
 use super::state::State;
 use crate::device::{Device, Port, Refusal};
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
-use uverbs_softkernel::Reported;
-use uverbs_softkernel::attr::handle;
+use uverbs_softkernel::{Call as _, Entered, Key};
 
 /// The errno of a command that the device refuses (`efa_com_comp_status_to_errno()`).
 pub(super) fn errno(refusal: Refusal) -> Errno {
@@ -26,58 +25,53 @@ pub(super) struct Call<'w, 'n> {
     pub(super) context: u32,
 }
 
+impl<'w, 'n> Call<'w, 'n> {
+    pub(super) fn new(entered: Entered<'w, 'n, State>) -> Self {
+        let Entered { device, state, port, context } = entered;
+        Self { device, state, port, context }
+    }
+}
+
+impl<'n> uverbs_softkernel::Call<'n> for Call<'_, 'n> {
+    type Driver = State;
+
+    fn entered(&mut self) -> Entered<'_, 'n, State> {
+        let Self { device, state, port, context } = self;
+        Entered { device, state, port, context: *context }
+    }
+
+    /// The driver has no such methods of its own.
+    fn is_destroy(_: Key) -> bool {
+        false
+    }
+
+    fn get_context(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        self.open_context(c)
+    }
+
+    fn method(&mut self, c: &mut RawCommand<'_, '_>, key: Key) -> Result<(), Errno> {
+        self.dispatch(c, key)
+    }
+
+    fn write(&mut self, c: &mut RawCommand<'_, '_>, command: u32) -> Result<(), Errno> {
+        self.write_command(c, command)
+    }
+}
+
 impl Call<'_, '_> {
-    /// Destroys the object with the handle in this attribute, if `is` is true for it.
-    pub(super) fn destroy(
-        &mut self,
-        c: &RawCommand<'_, '_>,
-        id: u16,
-        is: impl Fn(&Object) -> bool,
-    ) -> Result<Reported, Errno> {
-        let handle = handle(c, id)?;
-        self.state.destroy(self.device, self.port, self.context, handle, is)
-    }
-
-    /// An object of this context.
-    pub(super) fn object(&mut self, handle: u32) -> Result<&Object, Errno> {
-        self.state.context(self.context)?.get(handle)
-    }
-
     /// Number of the protection domain with this handle.
     pub(super) fn pd(&mut self, handle: u32) -> Result<u16, Errno> {
-        match self.object(handle)? {
-            Object::Pd { pd } => Ok(*pd),
-            _ => Err(Errno::ENOENT),
-        }
+        self.object_as(handle, |object| match object {
+            Object::Pd { pd } => Some(*pd),
+            _ => None,
+        })
     }
 
     /// Number of the CQ with this handle.
     pub(super) fn cq(&mut self, handle: u32) -> Result<u16, Errno> {
-        match self.object(handle)? {
-            Object::Cq { cq, .. } => Ok(*cq),
-            _ => Err(Errno::ENOENT),
-        }
-    }
-
-    /// Adds an object, and stores its handle in the command.
-    pub(super) fn give(
-        &mut self,
-        c: &mut RawCommand<'_, '_>,
-        id: u16,
-        object: Object,
-        parents: &[u32],
-        user_handle: u64,
-    ) -> Result<(), Errno> {
-        let handle = self.add(object, parents, user_handle)?;
-        c.new_handle(id, handle.into());
-        Ok(())
-    }
-
-    /// Adds an object that the device has already. If there are too many of its kind, it is removed from the device again.
-    pub(super) fn add(&mut self, object: Object, parents: &[u32], user_handle: u64) -> Result<u32, Errno> {
-        self.state.tables.add(self.context, object, parents, user_handle).map_err(|(errno, object)| {
-            self.state.undo(self.device, self.port, self.context, object);
-            errno
+        self.object_as(handle, |object| match object {
+            Object::Cq { cq, .. } => Some(*cq),
+            _ => None,
         })
     }
 }

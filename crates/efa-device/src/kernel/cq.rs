@@ -1,57 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Completion queues and completion channels.
+//! Completion queues.
 
+use super::bells::CQ_BELL;
 use super::call::{Call, errno};
 use super::context::VECTORS;
-use super::maps::{Bells, Mapped, PAGE, Pages};
+use super::maps::{Bells, Mapped, Pages};
 use super::object::Object;
-use super::port::CQ_BELL;
 use crate::caps::Caps;
 use crate::device::CqParams;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_efa_hw::io::{RxCdesc, RxCdescEx};
-use uverbs_softkernel::attr::{flags, known, number, number32, uhw, uhw_out};
-use uverbs_softkernel::commands;
+use uverbs_softkernel::Call as _;
+use uverbs_softkernel::Driver as _;
+use uverbs_softkernel::attr::{uhw, uhw_out};
+use uverbs_softkernel::commands::{self, CreateCq};
 use uverbs_uapi::efa::{
     EFA_CREATE_CQ_RESP_DB_OFF, EFA_CREATE_CQ_WITH_COMPLETION_CHANNEL, EFA_CREATE_CQ_WITH_SGID,
     efa_ibv_create_cq, efa_ibv_create_cq_resp,
 };
-use uverbs_uapi::ids::{
-    UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, UVERBS_ATTR_CREATE_CQ_COMP_VECTOR, UVERBS_ATTR_CREATE_CQ_CQE,
-    UVERBS_ATTR_CREATE_CQ_EVENT_FD, UVERBS_ATTR_CREATE_CQ_FLAGS, UVERBS_ATTR_CREATE_CQ_HANDLE,
-    UVERBS_ATTR_CREATE_CQ_RESP_CQE, UVERBS_ATTR_CREATE_CQ_USER_HANDLE, UVERBS_ATTR_DESTROY_CQ_HANDLE,
-    UVERBS_ATTR_DESTROY_CQ_RESP, UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT,
-};
+use uverbs_uapi::ids::{UVERBS_ATTR_CREATE_CQ_HANDLE, UVERBS_ATTR_CREATE_CQ_RESP_CQE};
 use zerocopy::IntoBytes;
 
 impl Call<'_, '_> {
-    pub(super) fn create_comp_channel(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        commands::create_comp_channel(c, &mut self.state.tables.channels, self.context)
-    }
-
     pub(super) fn create_cq(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        known(
-            c,
-            &[
-                UVERBS_ATTR_CREATE_CQ_HANDLE,
-                UVERBS_ATTR_CREATE_CQ_CQE,
-                UVERBS_ATTR_CREATE_CQ_USER_HANDLE,
-                UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL,
-                UVERBS_ATTR_CREATE_CQ_COMP_VECTOR,
-                UVERBS_ATTR_CREATE_CQ_FLAGS,
-                UVERBS_ATTR_CREATE_CQ_RESP_CQE,
-                UVERBS_ATTR_CREATE_CQ_EVENT_FD,
-                UVERBS_ATTR_UHW_IN,
-                UVERBS_ATTR_UHW_OUT,
-            ],
-        )?;
-        let depth = number32(c, UVERBS_ATTR_CREATE_CQ_CQE)?;
-        let user_handle = number(c, UVERBS_ATTR_CREATE_CQ_USER_HANDLE).ok_or(Errno::EINVAL)?;
-        if number32(c, UVERBS_ATTR_CREATE_CQ_COMP_VECTOR)? >= VECTORS {
-            return Err(Errno::EINVAL);
-        }
-        if flags(c, UVERBS_ATTR_CREATE_CQ_FLAGS)? != 0 {
+        let CreateCq { cqe: depth, user_handle, flags } = CreateCq::of(c, &[], VECTORS)?;
+        if flags != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
         if depth == 0 || depth > Caps::MAX_CQE {
@@ -79,8 +53,8 @@ impl Call<'_, '_> {
         let ring = pages.area(size as u64).ok_or(Errno::ENOMEM)?;
         let params = CqParams { ring, depth, entry, sub_cqs: private.num_sub_cqs, events, source_gid, uar };
         let cq = self.device.create_cq(params).map_err(errno)?;
-        let data = &mut self.state.context(self.context)?.data;
-        let q_mmap_size = size.next_multiple_of(PAGE) as u64;
+        let data = &mut self.state.tables.context(self.context)?.data;
+        let q_mmap_size = pages.len() as u64;
         let q_mmap_key = data.maps.add(Mapped::Ring(pages));
         let db_mmap_key =
             if events { data.maps.add(Mapped::Bells(Bells::Cq(cq))).map(Some) } else { Ok(None) };
@@ -102,12 +76,5 @@ impl Call<'_, '_> {
         c.answer(UVERBS_ATTR_CREATE_CQ_RESP_CQE, &depth.to_ne_bytes());
         uhw_out(c, resp.as_bytes());
         self.give(c, UVERBS_ATTR_CREATE_CQ_HANDLE, object, &[], user_handle)
-    }
-
-    pub(super) fn destroy_cq(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        known(c, &[UVERBS_ATTR_DESTROY_CQ_HANDLE, UVERBS_ATTR_DESTROY_CQ_RESP])?;
-        let reported = self.destroy(c, UVERBS_ATTR_DESTROY_CQ_HANDLE, |o| matches!(o, Object::Cq { .. }))?;
-        commands::answer_destroy_cq(c, reported);
-        Ok(())
     }
 }

@@ -8,34 +8,40 @@ use core::sync::atomic::AtomicU64;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use uverbs_core::Errno;
-use uverbs_core::kernel::{Mapping, Protection};
+use uverbs_core::kernel::{Mapping, Protection, page_size};
 use uverbs_fabric::memory::Area;
 use uverbs_fabric::process::ProcessRange;
 use uverbs_softkernel::program_memory::OwnedRange;
 
-/// Bytes of a page.
-pub(super) const PAGE: usize = 4096;
+/// Bytes of a page of the machine, in which rings and doorbells are mapped.
+pub(super) fn page_bytes() -> usize {
+    page_size() as usize
+}
+
+/// The alignment of a ring.
+const BLOCK: usize = 4096;
 /// The offsets that mmap(2) takes (`rdma_user_mmap_entry_insert()`), in pages.
 const MOST: u64 = u32::MAX as u64;
 
-/// A page, aligned as one.
+/// A part of a ring.
 #[derive(Debug)]
 #[repr(C, align(4096))]
-struct Page([AtomicU64; PAGE / 8]);
+struct Block([AtomicU64; BLOCK / 8]);
 
 /// The memory of a ring.
 #[derive(Clone, Debug)]
-pub(super) struct Pages(Arc<[Page]>);
+pub(super) struct Pages(Arc<[Block]>);
 
 impl Pages {
     /// Zeroed pages for so many bytes.
     pub(super) fn new(bytes: usize) -> Self {
-        Self((0..bytes.div_ceil(PAGE)).map(|_| Page([const { AtomicU64::new(0) }; PAGE / 8])).collect())
+        let blocks = bytes.next_multiple_of(page_bytes()).div_ceil(BLOCK);
+        Self((0..blocks).map(|_| Block([const { AtomicU64::new(0) }; BLOCK / 8])).collect())
     }
 
     /// Bytes.
     pub(super) fn len(&self) -> usize {
-        self.0.len() * PAGE
+        self.0.len() * BLOCK
     }
 
     /// The first bytes, for the device.
@@ -77,7 +83,7 @@ pub(super) enum Mapped {
 impl Mapped {
     fn pages(&self) -> u64 {
         match self {
-            Self::Ring(pages) => (pages.len() / PAGE) as u64,
+            Self::Ring(pages) => (pages.len() / page_bytes()) as u64,
             Self::Bells(_) => 1,
         }
     }
@@ -85,7 +91,7 @@ impl Mapped {
 
 /// What a context may map, by page number.
 #[derive(Debug, Default)]
-pub(super) struct Maps {
+pub(crate) struct Maps {
     entries: BTreeMap<u64, Mapped>,
     next: u64,
 }
@@ -99,18 +105,19 @@ impl Maps {
         }
         self.next = end;
         self.entries.insert(first, mapped);
-        Ok(first * PAGE as u64)
+        Ok(first * page_bytes() as u64)
     }
 
     pub(super) fn remove(&mut self, offset: u64) {
-        self.entries.remove(&(offset / PAGE as u64));
+        self.entries.remove(&(offset / page_bytes() as u64));
     }
 
     /// The entry of an offset and a length, which must be its own (`rdma_user_mmap_entry_get_pgoff()`).
     fn get(&self, offset: u64, len: usize) -> Result<&Mapped, Errno> {
-        let page = offset / PAGE as u64;
-        let entry = self.entries.get(&page).filter(|_| offset.is_multiple_of(PAGE as u64));
-        entry.filter(|entry| len.div_ceil(PAGE) as u64 == entry.pages()).ok_or(Errno::EINVAL)
+        let bytes = page_bytes();
+        let page = offset / bytes as u64;
+        let entry = self.entries.get(&page).filter(|_| offset.is_multiple_of(bytes as u64));
+        entry.filter(|entry| len.div_ceil(bytes) as u64 == entry.pages()).ok_or(Errno::EINVAL)
     }
 
     /// The ring at an offset, as a mapping.

@@ -7,8 +7,9 @@ use crate::caps::Generation;
 use crate::device::{Access, Keys};
 use std::sync::Arc;
 use uverbs_core::Errno;
-use uverbs_core::kernel::RawCommand;
+use uverbs_core::kernel::{RawCommand, page_size};
 use uverbs_fabric::memory::Memory;
+use uverbs_softkernel::Call as _;
 use uverbs_softkernel::attr::{core_in, core_out, handle, known, uhw_out};
 use uverbs_softkernel::commands::{self, RegDmabuf};
 use uverbs_softkernel::program_memory::{memory_at, memory_of_file};
@@ -28,7 +29,10 @@ use uverbs_uapi::verbs::{
 };
 use zerocopy::IntoBytes;
 
-const PAGE_MASK: u64 = 0xfff;
+/// The offset of an address in its page.
+fn in_page(addr: u64) -> u64 {
+    addr % u64::from(page_size())
+}
 
 impl Call<'_, '_> {
     pub(super) fn alloc_pd(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
@@ -64,7 +68,7 @@ impl Call<'_, '_> {
         let request: ib_uverbs_reg_mr = core_in(c)?;
         let pd = self.pd(request.pd_handle)?;
         let access = self.access(request.access_flags)?;
-        if request.start & PAGE_MASK != request.hca_va & PAGE_MASK {
+        if in_page(request.start) != in_page(request.hca_va) {
             return Err(Errno::EINVAL);
         }
         let memory = memory_at(c, request.start, request.length)?;
@@ -79,7 +83,7 @@ impl Call<'_, '_> {
         let RegDmabuf { pd_handle, access, offset, len, iova, fd } = RegDmabuf::of(c)?;
         let pd = self.pd(pd_handle)?;
         let access = self.access(access)?;
-        if offset & PAGE_MASK != iova & PAGE_MASK {
+        if in_page(offset) != in_page(iova) {
             return Err(Errno::EINVAL);
         }
         let memory = memory_of_file(fd, offset, len)?;

@@ -4,6 +4,7 @@
 //! Errors are those of the kernel. Facts from drivers/infiniband/core/uverbs_*.c and drivers/infiniband/hw/efa (`efa_verbs.c`,
 //! `efa_com.c`).
 
+mod bells;
 mod call;
 mod context;
 mod cq;
@@ -11,10 +12,8 @@ mod dispatch;
 mod maps;
 mod memory;
 mod object;
-mod port;
 mod qp;
 mod query;
 mod state;
 
-pub(crate) use port::EfaKernel;
 pub(crate) use state::State;

@@ -11,7 +11,7 @@ use uverbs_uapi::verbs::ib_uverbs_qp_cap;
 
 /// The object of a handle.
 #[derive(Debug)]
-pub(super) enum Object {
+pub(crate) enum Object {
     Pd { pd: u16 },
     Mr { keys: Keys, iova: u64, len: u64 },
     Cq { cq: u16, channel: Option<(usize, Arc<OwnedFd>)>, maps: Vec<u64> },
@@ -21,7 +21,7 @@ pub(super) enum Object {
 
 /// The kernel's data about a QP.
 #[derive(Clone, Debug)]
-pub(super) struct QpObject {
+pub(crate) struct QpObject {
     pub(super) qpn: u16,
     pub(super) kind: QpKind,
     pub(super) cap: ib_uverbs_qp_cap,
@@ -32,7 +32,7 @@ pub(super) struct QpObject {
 
 /// The kernel's data about a context.
 #[derive(Debug, Default)]
-pub(super) struct ContextData {
+pub(crate) struct ContextData {
     /// Its page of doorbells.
     pub(super) uar: Option<u16>,
     /// What it may map.

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queue pairs and address handles.
 
+use super::bells::{RQ_BELL, SQ_BELL};
 use super::call::{Call, errno};
-use super::maps::{Bells, Mapped, PAGE, Pages};
+use super::maps::{Bells, Mapped, Pages};
 use super::object::{Object, QpObject};
-use super::port::{RQ_BELL, SQ_BELL};
 use crate::caps::Caps;
 use crate::device::{Modify, QpKind, QpParams, State};
 use uverbs_core::Errno;
 use uverbs_core::attr::{QpAttrMask as M, QpState, QpType, transition};
 use uverbs_core::kernel::RawCommand;
-use uverbs_softkernel::attr::{core_in, core_out, flags, handle, known, number, number32, uhw, uhw_out};
+use uverbs_softkernel::attr::{core_in, core_out, handle, uhw, uhw_out};
+use uverbs_softkernel::commands::CreateQp;
+use uverbs_softkernel::{Call as _, Driver as _};
 use uverbs_uapi::cmd::{
     ib_uverbs_create_ah, ib_uverbs_create_ah_resp, ib_uverbs_ex_modify_qp, ib_uverbs_ex_modify_qp_resp,
     ib_uverbs_query_qp, ib_uverbs_query_qp_resp,
@@ -20,14 +22,12 @@ use uverbs_uapi::efa::{
     efa_ibv_create_qp, efa_ibv_create_qp_resp,
 };
 use uverbs_uapi::ids::{
-    UVERBS_ATTR_CORE_OUT, UVERBS_ATTR_CREATE_QP_CAP, UVERBS_ATTR_CREATE_QP_EVENT_FD,
-    UVERBS_ATTR_CREATE_QP_FLAGS, UVERBS_ATTR_CREATE_QP_HANDLE, UVERBS_ATTR_CREATE_QP_PD_HANDLE,
-    UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE, UVERBS_ATTR_CREATE_QP_RESP_CAP, UVERBS_ATTR_CREATE_QP_RESP_QP_NUM,
-    UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE, UVERBS_ATTR_CREATE_QP_SRQ_HANDLE, UVERBS_ATTR_CREATE_QP_TYPE,
-    UVERBS_ATTR_CREATE_QP_USER_HANDLE, UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT,
+    UVERBS_ATTR_CORE_OUT, UVERBS_ATTR_CREATE_QP_HANDLE, UVERBS_ATTR_CREATE_QP_PD_HANDLE,
+    UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE, UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE,
+    UVERBS_ATTR_CREATE_QP_SRQ_HANDLE, UVERBS_ATTR_UHW_IN,
 };
-use uverbs_uapi::verbs::{IB_UVERBS_QP_CREATE_SQ_SIG_ALL, ib_uverbs_qp_cap};
-use zerocopy::{FromBytes, IntoBytes};
+use uverbs_uapi::verbs::IB_UVERBS_QP_CREATE_SQ_SIG_ALL;
+use zerocopy::IntoBytes;
 
 /// The attributes that the driver supports (`EFA_MODIFY_QP_SUPP_MASK`).
 const MODIFIED: M = M::STATE
@@ -67,29 +67,7 @@ fn srd_rules(from: State, to: State) -> Option<(M, M)> {
 
 impl Call<'_, '_> {
     pub(super) fn create_qp(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        known(
-            c,
-            &[
-                UVERBS_ATTR_CREATE_QP_HANDLE,
-                UVERBS_ATTR_CREATE_QP_PD_HANDLE,
-                UVERBS_ATTR_CREATE_QP_SRQ_HANDLE,
-                UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE,
-                UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE,
-                UVERBS_ATTR_CREATE_QP_USER_HANDLE,
-                UVERBS_ATTR_CREATE_QP_CAP,
-                UVERBS_ATTR_CREATE_QP_TYPE,
-                UVERBS_ATTR_CREATE_QP_FLAGS,
-                UVERBS_ATTR_CREATE_QP_EVENT_FD,
-                UVERBS_ATTR_CREATE_QP_RESP_CAP,
-                UVERBS_ATTR_CREATE_QP_RESP_QP_NUM,
-                UVERBS_ATTR_UHW_IN,
-                UVERBS_ATTR_UHW_OUT,
-            ],
-        )?;
-        let user_handle = number(c, UVERBS_ATTR_CREATE_QP_USER_HANDLE).ok_or(Errno::EINVAL)?;
-        let cap = c.input(UVERBS_ATTR_CREATE_QP_CAP).ok_or(Errno::EINVAL)?;
-        let cap = ib_uverbs_qp_cap::read_from_bytes(cap).map_err(|_| Errno::EINVAL)?;
-        let flags = flags(c, UVERBS_ATTR_CREATE_QP_FLAGS)?;
+        let CreateQp { user_handle, cap, flags, qp_type } = CreateQp::of(c, &[])?;
         let handles = [
             handle(c, UVERBS_ATTR_CREATE_QP_PD_HANDLE)?,
             handle(c, UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE)?,
@@ -107,7 +85,6 @@ impl Call<'_, '_> {
             return Err(Errno::EINVAL);
         }
         // `efa_qp_validate_attr()`
-        let qp_type = number32(c, UVERBS_ATTR_CREATE_QP_TYPE)?;
         let is_driver = qp_type == QpType::Driver as u32;
         if !is_driver && qp_type != QpType::Ud as u32
             || c.has(UVERBS_ATTR_CREATE_QP_SRQ_HANDLE)
@@ -162,11 +139,11 @@ impl Call<'_, '_> {
         let entries = [
             (&mut resp.sq_db_mmap_key, Some(bells.clone())),
             // The driver maps at least one page (`qp_mmap_entries_setup()`).
-            (&mut resp.llq_desc_mmap_key, Some(Mapped::Ring(sq.unwrap_or_else(|| Pages::new(PAGE))))),
+            (&mut resp.llq_desc_mmap_key, Some(Mapped::Ring(sq.unwrap_or_else(|| Pages::new(1))))),
             (&mut resp.rq_db_mmap_key, rq.is_some().then_some(bells)),
             (&mut resp.rq_mmap_key, rq.map(Mapped::Ring)),
         ];
-        let maps = &mut self.state.context(self.context)?.data.maps;
+        let maps = &mut self.state.tables.context(self.context)?.data.maps;
         let mut result = Ok(());
         for (key, mapped) in entries {
             let Some(mapped) = mapped else { continue };
@@ -182,8 +159,7 @@ impl Call<'_, '_> {
             self.state.undo(self.device, self.port, self.context, Object::Qp(object));
             return result;
         }
-        c.answer(UVERBS_ATTR_CREATE_QP_RESP_CAP, cap.as_bytes());
-        c.answer(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, &u32::from(qpn).to_ne_bytes());
+        CreateQp::answer(c, &cap, qpn.into());
         uhw_out(c, resp.as_bytes());
         self.give(c, UVERBS_ATTR_CREATE_QP_HANDLE, Object::Qp(object), &handles, user_handle)
     }

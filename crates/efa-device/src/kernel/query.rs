@@ -7,12 +7,12 @@ use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_efa_hw::feature::EFA_ADMIN_FEATURE_DEVICE_ATTR_DESC_DATA_POLLING_128_MASK;
 use uverbs_efa_hw::regs::PCI_VENDOR_ID_AMAZON;
-use uverbs_softkernel::attr::{core_in, core_out, known, number, uhw_out};
+use uverbs_softkernel::attr::{core_in, core_out, uhw_out};
 use uverbs_softkernel::commands;
 use uverbs_uapi::be::Be64;
 use uverbs_uapi::cmd::{
-    ib_uverbs_ex_query_device, ib_uverbs_ex_query_device_resp, ib_uverbs_query_device,
-    ib_uverbs_query_device_resp, ib_uverbs_query_port_resp,
+    ib_uverbs_ex_query_device_resp, ib_uverbs_query_device, ib_uverbs_query_device_resp,
+    ib_uverbs_query_port_resp,
 };
 use uverbs_uapi::efa::{
     EFA_QUERY_DEVICE_CAPS_CQ_NOTIFICATIONS, EFA_QUERY_DEVICE_CAPS_CQ_WITH_SGID,
@@ -20,11 +20,7 @@ use uverbs_uapi::efa::{
     EFA_QUERY_DEVICE_CAPS_RDMA_WRITE, EFA_QUERY_DEVICE_CAPS_RNR_RETRY,
     EFA_QUERY_DEVICE_CAPS_UNSOLICITED_WRITE_RECV, efa_ibv_ex_query_device_resp,
 };
-use uverbs_uapi::ids::{UVERBS_ATTR_QUERY_PORT_PORT_NUM, UVERBS_ATTR_QUERY_PORT_RESP};
-use uverbs_uapi::verbs::{
-    IB_LINK_LAYER_UNSPECIFIED, IB_MTU_4096, IB_PORT_ACTIVE, IB_PORT_DOWN, ib_uverbs_gid_entry,
-    ib_uverbs_query_port_resp_ex,
-};
+use uverbs_uapi::verbs::{IB_LINK_LAYER_UNSPECIFIED, ib_uverbs_gid_entry};
 use zerocopy::IntoBytes;
 
 impl Call<'_, '_> {
@@ -60,10 +56,7 @@ impl Call<'_, '_> {
     }
 
     pub(super) fn query_device_ex(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        let request: ib_uverbs_ex_query_device = core_in(c)?;
-        if request != ib_uverbs_ex_query_device::default() {
-            return Err(Errno::EINVAL);
-        }
+        commands::query_device_ex(c)?;
         let resp = ib_uverbs_ex_query_device_resp {
             base: self.base(),
             response_length: size_of::<ib_uverbs_ex_query_device_resp>() as u32,
@@ -94,34 +87,17 @@ impl Call<'_, '_> {
 
     /// `efa_query_port()`
     pub(super) fn query_port(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        known(c, &[UVERBS_ATTR_QUERY_PORT_PORT_NUM, UVERBS_ATTR_QUERY_PORT_RESP])?;
-        if number(c, UVERBS_ATTR_QUERY_PORT_PORT_NUM) != Some(1) {
-            return Err(Errno::EINVAL);
-        }
-        let up = self.port.address().ok_or(Errno::EIO)?.up;
-        let (width_4x, speed_edr) = (2, 32);
-        let resp = ib_uverbs_query_port_resp_ex {
-            legacy_resp: ib_uverbs_query_port_resp {
-                max_msg_sz: self.device.caps.mtu,
-                gid_tbl_len: 1,
-                pkey_tbl_len: 1,
-                lmc: 1,
-                state: if up { IB_PORT_ACTIVE } else { IB_PORT_DOWN },
-                max_mtu: IB_MTU_4096,
-                active_mtu: IB_MTU_4096,
-                max_vl_num: 1,
-                active_width: width_4x,
-                active_speed: speed_edr,
-                // LinkUp, or Polling.
-                phys_state: if up { 5 } else { 2 },
-                link_layer: IB_LINK_LAYER_UNSPECIFIED,
-                ..Default::default()
-            },
-            active_speed_ex: speed_edr.into(),
+        let port = self.port.address().ok_or(Errno::EIO)?;
+        let attr = ib_uverbs_query_port_resp {
+            max_msg_sz: self.device.caps.mtu,
+            gid_tbl_len: 1,
+            pkey_tbl_len: 1,
+            lmc: 1,
+            max_vl_num: 1,
+            link_layer: IB_LINK_LAYER_UNSPECIFIED,
             ..Default::default()
         };
-        c.answer(UVERBS_ATTR_QUERY_PORT_RESP, resp.as_bytes());
-        Ok(())
+        commands::query_port(c, port.up, attr)
     }
 
     fn gid_entry(&self) -> ib_uverbs_gid_entry {
@@ -139,13 +115,11 @@ impl Call<'_, '_> {
 
     /// The files of sysfs below the device's directory.
     pub(super) fn sysfs(&self, path: &str) -> Result<Vec<u8>, Errno> {
-        let guid = self.state.config.guid.to_be_bytes();
-        let guid = guid.chunks(2).map(|w| format!("{:02x}{:02x}", w[0], w[1])).collect::<Vec<_>>().join(":");
         let text = match path {
             // `RDMA_NODE_UNSPECIFIED`
             "node_type" => "7: <unknown>".into(),
             "node_desc" => self.state.config.name.clone(),
-            "node_guid" | "sys_image_guid" => guid,
+            "node_guid" | "sys_image_guid" => commands::guid_text(self.state.config.guid),
             "ports/1/pkeys/0" => "0xffff".into(),
             _ => return Err(Errno::ENOENT),
         };

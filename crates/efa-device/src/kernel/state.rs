@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernel's state of a device: its contexts, the delivery of events, and the destruction of objects.
 
-use super::object::Object;
+use super::bells::BellPage;
+use super::call::Call;
+use super::object::{ContextData, Object};
 use crate::device::{Device, Notice, Port};
 use crate::fabric::Config;
-use crate::station::Front;
-use std::collections::BTreeMap;
+use crate::{Front, Plugged};
+use std::sync::Arc;
 use uverbs_core::Errno;
-use uverbs_softkernel::{Context, Reported, Tables};
+use uverbs_core::kernel::{DoorbellPort, Mapping, Protection, RawCommand};
+use uverbs_softkernel::{Call as _, Driver, Entered, Tables};
 use uverbs_uapi::event::{IB_EVENT_PORT_ACTIVE, IB_EVENT_PORT_ERR};
+use uverbs_uapi::verbs::RDMA_DRIVER_EFA;
 
 /// The kernel's state of a device.
 #[derive(Debug)]
@@ -22,29 +26,6 @@ impl State {
         Self { config, tables: Tables::new(0) }
     }
 
-    /// The number of objects of each kind, in all contexts.
-    pub(crate) fn counts(&self) -> BTreeMap<&'static str, usize> {
-        self.tables.counts()
-    }
-
-    pub(super) fn context(&mut self, number: u32) -> Result<&mut Context<Object>, Errno> {
-        self.tables.context(number)
-    }
-
-    /// Ends all contexts, with an event if the device is removed.
-    pub(crate) fn end_all(&mut self, device: &mut Device, port: &mut Port<'_>, is_removed: bool) {
-        self.deliver_notices(device);
-        for number in self.tables.numbers() {
-            let files = self.tables.take_asyncs(number);
-            self.close(device, port, number);
-            self.tables.end(number, files, is_removed);
-        }
-        self.tables.end_channels(is_removed);
-        if is_removed && let Some(address) = port.address_mut() {
-            address.up = false;
-        }
-    }
-
     fn deliver_notices(&mut self, device: &mut Device) {
         self.tables.flush();
         for notice in device.notices.drain(..) {
@@ -56,43 +37,32 @@ impl State {
             }
         }
     }
+}
 
-    /// Destroys an object, if `is` is true for it.
-    pub(super) fn destroy(
-        &mut self,
-        device: &mut Device,
-        port: &mut Port<'_>,
-        context: u32,
-        handle: u32,
-        is: impl Fn(&Object) -> bool,
-    ) -> Result<Reported, Errno> {
-        let is_busy = match self.tables.unused(context, handle, is)?.object {
-            Object::Cq { cq, .. } => device.uses_cq(cq),
-            Object::Pd { pd } => device.uses_pd(pd),
+impl Driver for State {
+    type Model = Device;
+    type Object = Object;
+    const ID: u32 = RDMA_DRIVER_EFA;
+    const HAS_CLOCK: bool = false;
+
+    fn tables(&self) -> &Tables<Object> {
+        &self.tables
+    }
+
+    fn tables_mut(&mut self) -> &mut Tables<Object> {
+        &mut self.tables
+    }
+
+    fn is_busy(&self, device: &Device, _: &Port<'_>, object: &Object) -> bool {
+        match object {
+            Object::Cq { cq, .. } => device.uses_cq(*cq),
+            Object::Pd { pd } => device.uses_pd(*pd),
             _ => false,
-        };
-        if is_busy {
-            return Err(Errno::EBUSY);
         }
-        self.remove(device, port, context, handle)
     }
 
-    fn remove(
-        &mut self,
-        device: &mut Device,
-        port: &mut Port<'_>,
-        number: u32,
-        handle: u32,
-    ) -> Result<Reported, Errno> {
-        // The device's notices about the object must be in the files before its events are removed from them.
-        self.deliver_notices(device);
-        let (object, reported) = self.tables.take(number, handle)?;
-        self.undo(device, port, number, object);
-        Ok(reported)
-    }
-
-    /// Removes an object from the device, and its mappings from its context.
-    pub(super) fn undo(&mut self, device: &mut Device, port: &mut Port<'_>, number: u32, object: Object) {
+    /// Removes the mappings of the object from its context, too.
+    fn undo(&mut self, device: &mut Device, port: &mut Port<'_>, context: u32, object: Object) {
         // Each of these exists in the device as long as the kernel's object, and nothing uses it any more.
         let (result, maps) = match object {
             Object::Pd { pd } => (device.dealloc_pd(pd), Vec::new()),
@@ -104,29 +74,55 @@ impl State {
         if let Err(refusal) = result {
             log::error!("the device refuses to destroy an object: {refusal:?}");
         }
-        if let Ok(context) = self.context(number) {
+        if let Ok(context) = self.tables.context(context) {
             maps.into_iter().for_each(|offset| context.data.maps.remove(offset));
         }
     }
 
-    /// Closes the device file: destroys all objects, each before the objects that it uses.
-    pub(super) fn close(&mut self, device: &mut Device, port: &mut Port<'_>, number: u32) {
-        let order = |object: &Object| match object {
+    fn order(object: &Object) -> u8 {
+        match object {
             Object::Qp(_) => 0,
             Object::Cq { .. } | Object::Mr { .. } | Object::Ah { .. } => 1,
             Object::Pd { .. } => 2,
-        };
-        let Some(handles) = self.tables.begin_close(number, order) else { return };
-        for handle in handles {
-            let _ = self.remove(device, port, number, handle);
         }
-        if let Some(uar) = self.tables.close(number).and_then(|data| data.uar) {
+    }
+
+    fn closed(&mut self, device: &mut Device, _: u32, data: ContextData) {
+        if let Some(uar) = data.uar {
             let _ = device.dealloc_uar(uar);
         }
     }
+
+    fn run(entered: Entered<'_, '_, Self>, command: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        Call::new(entered).run(command)
+    }
+
+    fn map(
+        entered: Entered<'_, '_, Self>,
+        offset: u64,
+        len: usize,
+        protection: Protection,
+    ) -> Result<Mapping, Errno> {
+        entered.state.tables.context(entered.context)?.data.maps.ring(offset, len, protection)
+    }
+
+    fn doorbells(
+        entered: Entered<'_, '_, Self>,
+        plugged: &Plugged<Self>,
+        offset: u64,
+        len: usize,
+    ) -> Result<Arc<dyn DoorbellPort>, Errno> {
+        let Entered { state, context, .. } = entered;
+        let bells = state.tables.context(context)?.data.maps.bells(offset, len)?;
+        Ok(Arc::new(BellPage { plugged: plugged.clone(), context, bells }))
+    }
+
+    fn attribute(entered: Entered<'_, '_, Self>, path: &str) -> Result<Vec<u8>, Errno> {
+        Call::new(entered).sysfs(path)
+    }
 }
 
-impl Front for State {
+impl Front<Device> for State {
     fn deliver(&mut self, device: &mut Device) {
         self.deliver_notices(device);
     }

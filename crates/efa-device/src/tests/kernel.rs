@@ -2,11 +2,13 @@
 //! The kernel's commands.
 
 use super::rig::{CQ_DEPTH, Ctx, DEPTH, End, Memory, Shape, create_qp, pair};
+use crate::Stat;
+use crate::device::{QpKind, State};
 use crate::{Fabric, Generation, Mistake};
 use std::sync::Arc;
 use uverbs_core::attr::{AccessFlags, EventType, QpAttr, QpAttrMask as M, QpState, QpType};
 use uverbs_core::control;
-use uverbs_core::kernel::{Command, Kernel, Protection, Uhw};
+use uverbs_core::kernel::{Command, Kernel, Protection, Uhw, page_size};
 use uverbs_core::{Errno, Error};
 use uverbs_uapi::efa::{
     EFA_CREATE_CQ_WITH_SGID, EFA_IB_ATTR_QUERY_MR_HANDLE, EFA_IB_ATTR_QUERY_MR_RESP_IC_ID_VALIDITY,
@@ -74,7 +76,10 @@ fn queues_of_wrong_sizes_and_kinds_are_refused() {
     assert_eq!(errno(ctx.cq_with(16, 2, EFA_CREATE_CQ_WITH_SGID, None)), Errno::EINVAL);
     assert_eq!(errno(ctx.cq_with(32, 3, 0, None)), Errno::EINVAL);
     let (cq, resp) = ctx.cq_with(32, 2, 0, None).unwrap();
-    assert_eq!((resp.q_mmap_size, resp.comp_mask, cq.cqe()), (u64::from(CQ_DEPTH) * 64, 0, CQ_DEPTH));
+    assert_eq!(
+        (resp.q_mmap_size, resp.comp_mask, cq.cqe()),
+        ((u64::from(CQ_DEPTH) * 64).next_multiple_of(page_size().into()), 0, CQ_DEPTH)
+    );
     let pd = ctx.pd();
     let make = |shape, sends, receives| create_qp(&pd, &cq, shape, sends, receives).map(|_| ());
     let rc = Shape { qp_type: QpType::Rc, ..Shape::default() };
@@ -95,18 +100,18 @@ fn offsets_map_only_what_they_stand_for() {
     let (qp, made) = create_qp(&pd, &cq, Shape::default(), DEPTH, DEPTH).unwrap();
     let map =
         |kernel: &Arc<dyn Kernel>, key, len| kernel.mmap(key, len, Protection::Read).map(|map| map.len());
-    let ring = resp.q_mmap_size as usize;
+    let (ring, page) = (resp.q_mmap_size as usize, page_size() as usize);
     assert_eq!(map(&ctx.kernel, resp.q_mmap_key, ring), Ok(ring));
     assert!(!ctx.kernel.mmap(resp.q_mmap_key, ring, Protection::Read).unwrap().is_writable());
-    assert_eq!(map(&ctx.kernel, resp.q_mmap_key, ring + 4096), Err(Errno::EINVAL));
+    assert_eq!(map(&ctx.kernel, resp.q_mmap_key, ring + page), Err(Errno::EINVAL));
     assert_eq!(map(&ctx.kernel, resp.q_mmap_key + 8, ring), Err(Errno::EINVAL));
-    assert_eq!(map(&ctx.kernel, made.sq_db_mmap_key, 4096), Err(Errno::EINVAL), "doorbells are no memory");
-    assert_eq!(ctx.kernel.doorbells(made.rq_mmap_key, 4096).err(), Some(Errno::EINVAL));
+    assert_eq!(map(&ctx.kernel, made.sq_db_mmap_key, page), Err(Errno::EINVAL), "doorbells are no memory");
+    assert_eq!(ctx.kernel.doorbells(made.rq_mmap_key, page).err(), Some(Errno::EINVAL));
     assert_eq!(map(&Ctx::new(&a).kernel, resp.q_mmap_key, ring), Err(Errno::EINVAL), "of another context");
     // SAFETY: its queues are the kernel's.
     unsafe { qp.destroy() }.unwrap();
-    assert_eq!(map(&ctx.kernel, made.rq_mmap_key, 4096), Err(Errno::EINVAL));
-    assert_eq!(ctx.kernel.doorbells(made.sq_db_mmap_key, 4096).err(), Some(Errno::EINVAL));
+    assert_eq!(map(&ctx.kernel, made.rq_mmap_key, page), Err(Errno::EINVAL));
+    assert_eq!(ctx.kernel.doorbells(made.sq_db_mmap_key, page).err(), Some(Errno::EINVAL));
 }
 
 #[test]
@@ -217,6 +222,41 @@ fn a_removed_device_raises_an_event_and_answers_nothing() {
 }
 
 #[test]
+fn an_operator_sees_the_port_the_queues_and_the_repairs() {
+    let (fabric, a, b) = pair(1);
+    let (mut x, mut y) = (End::written(&a, Shape::default()), End::written(&b, Shape::default()));
+    let to_y = x.ah_to(&y);
+    let quiet = a.stat();
+    assert_eq!((quiet.sent, quiet.received, quiet.repairs), (0, 0, 0));
+    fabric.loss(0.3);
+    for i in 0..20 {
+        y.recv(i, 0, 8);
+        x.send(i, 0, 8, &y, to_y);
+    }
+    fabric.run();
+    assert_eq!((x.all().len(), y.all().len()), (20, 20));
+    let stat = a.stat();
+    assert!(stat.sent > 20 && stat.received >= 20 && stat.repairs > 0, "{stat}");
+    assert_eq!((stat.repairs, stat.up), (a.repairs(), true));
+    let qp = &stat.qps[0];
+    assert_eq!((stat.qps.len(), qp.qpn, qp.kind, qp.state), (1, x.qpn.into(), QpKind::Srd, State::Rts));
+    assert_eq!(Stat::parse(&stat.to_string()), Some(stat));
+    x.to(QpState::ERR);
+    assert_eq!(a.stat().qps[0].state, State::Err);
+    drop(x);
+    a.set_link_up(false);
+    let stat = a.stat();
+    assert_eq!((stat.up, stat.qps), (false, vec![]));
+}
+
+#[test]
+fn a_context_has_no_connection_manager() {
+    let (_fabric, a, _) = pair(1);
+    assert_eq!(errno(a.open().connection_manager()), Errno::ENOENT);
+    assert_eq!(a.open().device_clock(), None);
+}
+
+#[test]
 fn a_device_has_a_limited_number_of_objects() {
     let (_fabric, a, _) = pair(1);
     let ctx = Ctx::new(&a);
@@ -242,6 +282,7 @@ fn mistakes_are_recorded() {
     let kinds: Vec<_> = a.take_violations_if(|_| true).into_iter().map(|v| v.mistake).collect();
     let overrun = Mistake::RingOverrun { posted: DEPTH as u16 + 1, size: DEPTH };
     assert_eq!(kinds, [overrun.clone(), overrun, Mistake::NoSuchRegister(4), Mistake::Reserved]);
+    assert_eq!(kinds[2].kind(), "NoSuchRegister");
     assert_eq!(x.qp.query(M::STATE).unwrap().0.qp_state, QpState::ERR);
     let mut z = End::written(&a, Shape::default());
     let meta = z.meta(0, 0, &y, 0);

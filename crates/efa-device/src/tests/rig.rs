@@ -15,7 +15,7 @@ use uverbs_core::control::{
     self, AhHandle, AsyncFd, CompChannelHandle, CoreSupport, CqHandle, MrHandle, MrRange, PdHandle, QpHandle,
     QpParents,
 };
-use uverbs_core::kernel::{DeviceMapping, DoorbellPage, DoorbellPort, Kernel, Uhw};
+use uverbs_core::kernel::{DeviceMapping, DoorbellPage, DoorbellPort, Kernel, Uhw, page_size};
 use uverbs_efa_hw::io::{
     EFA_IO_RDMA_READ, EFA_IO_RDMA_WRITE, EFA_IO_RECV_QUEUE, EFA_IO_SEND, RemoteMemAddr, RxCdescEx, RxDesc,
     TxBufDesc, TxMetaDesc,
@@ -134,7 +134,7 @@ impl Ctx {
     }
 
     fn bells(&self, key: u64) -> Arc<dyn DoorbellPort> {
-        match self.kernel.doorbells(key, 4096).unwrap() {
+        match self.kernel.doorbells(key, page_size() as usize).unwrap() {
             DoorbellPage::Port(port) => port,
             DoorbellPage::Mapped(_) => panic!("a software device has no registers"),
         }
@@ -231,10 +231,11 @@ impl End {
         let (qp, qp_resp) = create_qp(&pd, &cq_handle, shape, DEPTH, DEPTH).unwrap();
         let map = |key, len| DeviceMapping::map(&*ctx.kernel, key, len).unwrap();
         let size = if shape.wide { 128 } else { 64 };
-        let sq = map(qp_resp.llq_desc_mmap_key, (DEPTH as usize * size).next_multiple_of(4096));
+        let sq =
+            map(qp_resp.llq_desc_mmap_key, (DEPTH as usize * size).next_multiple_of(page_size() as usize));
         let rq = map(qp_resp.rq_mmap_key, qp_resp.rq_mmap_size as usize);
         let cq = map(cq_resp.q_mmap_key, cq_resp.q_mmap_size as usize);
-        assert_eq!(qp_resp.sq_db_mmap_key % 4096, 0);
+        assert_eq!(qp_resp.sq_db_mmap_key % u64::from(page_size()), 0);
         let bells = ctx.bells(qp_resp.sq_db_mmap_key);
         let cq_bells = shape.events.then(|| (ctx.bells(cq_resp.db_mmap_key), cq_resp.db_off));
         let end = Self {

@@ -278,6 +278,40 @@ fn two_processes_share_a_fabric() {
     assert!(sent.len() == 2 && sent.iter().all(|done| done.status == OK), "{sent:?}");
     assert_eq!((got[0].req_id, got[0].ah), (4, to_x));
     assert_eq!(y.memory.get(8000, 92_000), data[8000..]);
+    // A port that goes down is down for the others, too; and a process that ends takes its device with it.
+    let sees = |device: &EfaDevice, gid: Gid, up: bool| {
+        let is_up =
+            || device.fabric().read(|world| world.net.by_gid(&gid.0).is_some_and(|i| world.net.ports[i].up));
+        while is_up() != up && start.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(is_up(), up);
+    };
+    let gid = y.ctx.gid();
+    b.set_link_up(false);
+    sees(&a, gid, false);
+    b.set_link_up(true);
+    sees(&a, gid, true);
+    drop((y, b, there));
+    sees(&a, gid, false);
+    // Another process gets other numbers, and sends through the same listening process.
+    let third = Fabric::new(3);
+    third.join(&path).unwrap();
+    let c = third.device("efa_0").build();
+    let mut z = End::written(&c, Shape::default());
+    assert_ne!(z.ctx.gid(), gid);
+    let to_z = x.ah_to(&z);
+    z.ah_to(&x);
+    x.write(2, 0, 20_000, &z, to_z, None);
+    let done = loop {
+        match x.poll() {
+            None if start.elapsed() < Duration::from_secs(20) => std::thread::sleep(Duration::from_millis(1)),
+            done => break done,
+        }
+    };
+    assert_eq!(done.map(|done| (done.req_id, done.status)), Some((2, OK)));
+    assert_eq!(z.memory.get(0, 20_000), data[..20_000]);
+    assert_eq!((z.poll(), mistakes(&[&a, &c])), (None, 0));
 }
 
 #[test]

@@ -3,8 +3,8 @@
 
 use super::{Call, Layout, Status};
 use crate::caps::LOG_MAX_EQ_SIZE;
-use crate::config::VECTORS;
 use crate::eq::Eq;
+use crate::function::VECTORS;
 use crate::layout::{create_eq_in, create_eq_out, destroy_eq_in, eqc, query_eq_out};
 use crate::limits::{LOG_MAX_EQ, room};
 

@@ -21,7 +21,6 @@ mod srq;
 mod umem;
 mod vport;
 
-use crate::guest::Guest;
 use crate::pages::Pages;
 use crate::state::Function;
 use std::sync::Arc;
@@ -257,8 +256,8 @@ struct Layout {
 }
 
 impl Call<'_, '_> {
-    fn guest(&self) -> &Arc<Guest> {
-        &self.function.guest
+    fn guest(&self) -> &Arc<uverbs_vfio::Guest> {
+        &self.function.vm.memory
     }
 
     /// The memory of a queue, by the list at the end of a command.

@@ -94,7 +94,7 @@ fn objects_of_each_kind_have_a_limit() {
             }),
             |_, f| {
                 let context = vec![0; 64];
-                let pages = crate::pages::Pages::new(&f.guest, vec![0], 12, 0, 4096).unwrap();
+                let pages = crate::pages::Pages::new(&f.vm.memory, vec![0], 12, 0, 4096).unwrap();
                 let ring = Arc::new(pages).area(0, 4096).unwrap();
                 for n in 0..1 << limits::LOG_MAX_EQ {
                     f.eqs.insert(n, crate::eq::Eq::new(ring.clone(), 1, 0, [0; 4], context.clone()));

@@ -235,35 +235,6 @@ impl Cm {
         }
     }
 
-    /// The device of a host is removed: identifiers that are bound to it get an event, and peers get no more messages.
-    /// (A listener on all addresses is bound to no device.)
-    pub(crate) fn unplug(&mut self, net: &Net, now: u64, host: usize) {
-        self.gone.insert(host);
-        let bound: Vec<u32> =
-            self.idents.iter().filter(|(_, i)| i.host == host && i.has_device).map(|(n, _)| *n).collect();
-        for number in bound {
-            self.fall_silent(net, now, number);
-            self.removed(number);
-        }
-    }
-
-    /// The processes of a host die: their channels and identifiers end, and peers are not told.
-    pub(crate) fn kill(&mut self, net: &Net, now: u64, host: usize) {
-        let left: Vec<u32> = self.idents.iter().filter(|(_, i)| i.host == host).map(|(n, _)| *n).collect();
-        for number in left {
-            self.fall_silent(net, now, number);
-            for member in self.members_of(number) {
-                self.remove_member(member);
-            }
-            self.remove_ident(number);
-        }
-        for channel in self.channels.values_mut().filter(|c| c.host == host) {
-            channel.events.drain(..).for_each(|queued| self.unread.remove(&queued.owner));
-            channel.has_ended = true;
-            channel.update();
-        }
-    }
-
     /// The channel of this host whose descriptor has this number.
     fn channel_of_fd(&self, host: usize, fd: u32) -> Option<u64> {
         self.of_fds.get(&(host, i32::try_from(fd).ok()?)).copied()
@@ -287,6 +258,35 @@ impl Cm {
 }
 
 impl Hosts<Packet> for Cm {
+    /// The device of a host is removed: identifiers that are bound to it get an event, and peers get no more messages.
+    /// (A listener on all addresses is bound to no device.)
+    fn unplug(&mut self, net: &Net, now: u64, host: usize) {
+        self.gone.insert(host);
+        let bound: Vec<u32> =
+            self.idents.iter().filter(|(_, i)| i.host == host && i.has_device).map(|(n, _)| *n).collect();
+        for number in bound {
+            self.fall_silent(net, now, number);
+            self.removed(number);
+        }
+    }
+
+    /// The processes of a host die: their channels and identifiers end, and peers are not told.
+    fn kill(&mut self, net: &Net, now: u64, host: usize) {
+        let left: Vec<u32> = self.idents.iter().filter(|(_, i)| i.host == host).map(|(n, _)| *n).collect();
+        for number in left {
+            self.fall_silent(net, now, number);
+            for member in self.members_of(number) {
+                self.remove_member(member);
+            }
+            self.remove_ident(number);
+        }
+        for channel in self.channels.values_mut().filter(|c| c.host == host) {
+            channel.events.drain(..).for_each(|queued| self.unread.remove(&queued.owner));
+            channel.has_ended = true;
+            channel.update();
+        }
+    }
+
     /// A message of another process for the host with this number arrives. It is forwarded if that is in a third process.
     fn arrived(&mut self, net: &mut Net, now: u64, link: u32, to: u16, bytes: Vec<u8>) {
         let Some(host) = net.by_number(to).first().copied() else { return };

@@ -54,33 +54,7 @@ impl QpKind {
     }
 }
 
-/// `IB_QPS_*`
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum State {
-    /// `IB_QPS_RESET`
-    #[default]
-    Reset,
-    /// `IB_QPS_INIT`
-    Init,
-    /// `IB_QPS_RTR`
-    Rtr,
-    /// `IB_QPS_RTS`
-    Rts,
-    /// `IB_QPS_SQD`
-    Sqd,
-    /// `IB_QPS_SQE`
-    Sqe,
-    /// `IB_QPS_ERR`
-    Err,
-}
-
-impl State {
-    /// Whether the QP accepts packets.
-    #[must_use]
-    pub fn receives(self) -> bool {
-        matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
-    }
-}
+pub use uverbs_fabric::State;
 
 /// The fields of a global route, beside the address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -14,15 +14,14 @@ use super::requester::InProgress;
 use super::table::{AllUsers, Table, Uses};
 use crate::cqe::{Cqe, Syndrome};
 use crate::decode::Reserved;
-use crate::violation::{Mistake, Object, Violation};
+use crate::violation::{Mistake, Object};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use uverbs_fabric::Violations;
 
 /// The user index of a queue whose completions name it as in version 0.
 const NO_UIDX: u32 = 0xff_ffff;
 
-/// The violations that are kept until they are taken: a guest may make as many as it likes.
-const MAX_VIOLATIONS: usize = 4096;
 /// The numbers that general objects may reserve.
 const MAX_RESERVED: usize = 1 << 16;
 /// The sessions of initiators with all DC targets of a device. A request that would begin another one is dropped.
@@ -63,7 +62,7 @@ pub struct Device {
     pub(crate) translate: Option<Arc<dyn Translate>>,
     /// Notices that the front has not yet delivered.
     pub notices: Vec<Notice>,
-    pub(crate) violations: Vec<Violation>,
+    pub(crate) violations: Violations<Object, Mistake>,
     /// The number of repeated requests and responses of its QPs.
     pub repairs: u64,
     /// CQs with an error, whose QPs are not in ERR yet.
@@ -106,7 +105,7 @@ impl Device {
             paced: false,
             translate: None,
             notices: Vec::new(),
-            violations: Vec::new(),
+            violations: Violations::default(),
             repairs: 0,
             overrun: Vec::new(),
             failed: BTreeSet::new(),
@@ -297,15 +296,7 @@ impl Device {
 
     /// Records a violation, up to a limit.
     pub(crate) fn blame(&mut self, time: u64, object: Object, index: u32, mistake: Mistake) {
-        if self.violations.len() >= MAX_VIOLATIONS {
-            return;
-        }
-        let violation = Violation { time, object, index, mistake };
-        log::warn!("{violation}");
-        self.violations.push(violation);
-        if self.violations.len() == MAX_VIOLATIONS {
-            log::warn!("further mistakes are neither recorded nor printed");
-        }
+        self.violations.record(time, object, index, mistake);
     }
 
     /// Calls `f` with a QP taken out of the table.
@@ -322,7 +313,7 @@ impl Device {
     }
 
     /// Receives a packet.
-    pub(crate) fn receive(&mut self, cx: &mut Port<'_>, packet: Packet) {
+    pub(crate) fn arrive(&mut self, cx: &mut Port<'_>, packet: Packet) {
         if packet.transport == Transport::Ethernet {
             if let Body::Frame(frame) = packet.body {
                 self.receive_frame(cx, packet.from, &frame);
@@ -353,7 +344,7 @@ impl Device {
 
     /// Whether there are queues in ERR to which receives may be posted: posts of receives ring no doorbell. It may be true
     /// until the next [`sweep`](Self::sweep) after the last of them has gone.
-    pub(crate) fn watches(&self) -> bool {
+    pub(super) fn has_failed(&self) -> bool {
         !self.failed.is_empty()
     }
 

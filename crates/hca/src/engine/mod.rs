@@ -14,9 +14,9 @@ mod device;
 mod ethernet;
 mod execute;
 pub(crate) mod flow;
-mod front;
 pub(crate) mod headers;
 pub(crate) mod mkey;
+mod model;
 mod notice;
 mod offload;
 pub(crate) mod packet;
@@ -28,14 +28,11 @@ mod requester;
 mod responder;
 pub(crate) mod rss;
 mod send;
-mod station;
-pub(crate) use station::Station;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 
 pub use device::Device;
-pub use front::Front;
 pub use notice::{Notice, event};
 pub(crate) use uverbs_fabric::net;
 

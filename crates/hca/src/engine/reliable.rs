@@ -412,7 +412,7 @@ impl Device {
 
     /// The timer has expired: the receiver may be ready now, an answer was lost, or the queue continues with packets
     /// that it could not send at once.
-    pub(crate) fn timeout(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
+    pub(crate) fn expire(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
         if !qp.is_reliable() {
             self.transmit(cx, qp);
             return;

@@ -8,6 +8,7 @@ use crate::engine::qp::QpKind;
 use uverbs_core::Errno;
 use uverbs_core::attr::Gid;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::Call as _;
 use uverbs_softkernel::attr::{core_in, core_out, uhw_out};
 use uverbs_uapi::cmd::{
     ib_uverbs_attach_mcast, ib_uverbs_create_ah, ib_uverbs_create_ah_resp, ib_uverbs_detach_mcast,
@@ -36,7 +37,7 @@ impl Call<'_, '_> {
         let request: ib_uverbs_create_ah = core_in(c)?;
         self.pdn(request.pd_handle)?;
         let (attr, grh) = (&request.attr, &request.attr.grh);
-        let port = self.cx.net.ports.get(self.cx.me).ok_or(Errno::EIO)?;
+        let port = self.port.net.ports.get(self.port.me).ok_or(Errno::EIO)?;
         let global = attr.is_global != 0;
         if attr.port_num != 1
             || port.ethernet && !global
@@ -49,7 +50,7 @@ impl Call<'_, '_> {
             ..Default::default()
         };
         if port.ethernet {
-            resp.dmac = resolve(self.cx, &grh.dgid)?;
+            resp.dmac = resolve(self.port, &grh.dgid)?;
         }
         let ah_handle = self.add(Object::Ah, &[request.pd_handle], request.user_handle)?;
         uhw_out(c, resp.as_bytes());
@@ -68,11 +69,11 @@ impl Call<'_, '_> {
         let request: ib_uverbs_attach_mcast = core_in(c)?;
         let qpn = self.group_qp(request.qp_handle)?;
         // Attaching a QP again has no effect.
-        if !self.cx.net.is_in_group(&request.gid, self.cx.me, qpn) {
-            if !self.cx.net.has_room(&request.gid, self.cx.me) {
+        if !self.port.net.is_in_group(&request.gid, self.port.me, qpn) {
+            if !self.port.net.has_room(&request.gid, self.port.me) {
                 return Err(Errno::ENOMEM);
             }
-            self.cx.net.join(request.gid, self.cx.me, qpn);
+            self.port.net.join(request.gid, self.port.me, qpn);
         }
         Ok(())
     }
@@ -80,6 +81,6 @@ impl Call<'_, '_> {
     pub(super) fn detach_mcast(&mut self, c: &RawCommand<'_, '_>) -> Result<(), Errno> {
         let request: ib_uverbs_detach_mcast = core_in(c)?;
         let qpn = self.group_qp(request.qp_handle)?;
-        if self.cx.net.leave(request.gid, self.cx.me, qpn) { Ok(()) } else { Err(Errno::EINVAL) }
+        if self.port.net.leave(request.gid, self.port.me, qpn) { Ok(()) } else { Err(Errno::EINVAL) }
     }
 }

@@ -8,21 +8,19 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use uverbs_core::Errno;
-use uverbs_core::kernel::Mapping;
-
-/// Bytes of the page.
-const PAGE: usize = 4096;
+use uverbs_core::kernel::{Mapping, page_size};
 
 /// The page of a clock that counts nanoseconds and has the value `now`.
 ///
 /// A kernel updates it so that the product of cycles and factor never overflows; with a factor of 1 this is not needed.
 pub(super) fn map(now: u64, len: usize) -> Result<Mapping, Errno> {
-    if len == 0 || len > PAGE {
+    let page = page_size() as usize;
+    if len == 0 || len > page {
         return Err(Errno::EINVAL);
     }
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let wall = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
-    let words: Arc<[AtomicU64]> = (0..PAGE / 8).map(|_| AtomicU64::new(0)).collect();
+    let words: Arc<[AtomicU64]> = (0..page / 8).map(|_| AtomicU64::new(0)).collect();
     // In words of 8 bytes: the sequence (even: not being updated), time, cycles at that time, fraction, factor (lower
     // half) and shift, mask of the counter, period.
     for (i, value) in [(1, wall), (2, now), (4, first_half(1)), (5, u64::MAX >> 1)] {

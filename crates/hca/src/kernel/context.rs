@@ -10,11 +10,10 @@ use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_mlx5_hw::doorbell::UAR_BYTES;
 use uverbs_softkernel::attr::{known, number, uhw, uhw_out};
+use uverbs_softkernel::{Call as _, commands};
 use uverbs_uapi::ids::{
-    UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE, UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT,
-    UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, UVERBS_ATTR_INFO_HANDLES_LIST, UVERBS_ATTR_INFO_OBJECT_ID,
-    UVERBS_ATTR_INFO_TOTAL_HANDLES, UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT,
-    UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT, UVERBS_OBJECT_AH,
+    UVERBS_ATTR_INFO_HANDLES_LIST, UVERBS_ATTR_INFO_OBJECT_ID, UVERBS_ATTR_INFO_TOTAL_HANDLES,
+    UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT, UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, UVERBS_OBJECT_AH,
     UVERBS_OBJECT_CQ, UVERBS_OBJECT_MR, UVERBS_OBJECT_MW, UVERBS_OBJECT_PD, UVERBS_OBJECT_QP,
     UVERBS_OBJECT_SRQ, UVERBS_OBJECT_XRCD,
 };
@@ -39,19 +38,8 @@ const REGISTERS_PER_PAGE: u32 = 2;
 const MAX_REGISTERS: u32 = 512;
 
 impl Call<'_, '_> {
-    pub(super) fn get_context(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        known(
-            c,
-            &[
-                UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS,
-                UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT,
-                UVERBS_ATTR_UHW_IN,
-                UVERBS_ATTR_UHW_OUT,
-            ],
-        )?;
-        if self.state.context(self.context)?.is_open {
-            return Err(Errno::EINVAL);
-        }
+    pub(super) fn open_context(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        self.new_context(c)?;
         // The first version of the request has only the first two fields.
         let request: mlx5_ib_alloc_ucontext_req_v2 = uhw(c, 8)?;
         if request.comp_mask != 0 || request.reserved0 != 0 || request.reserved1 != 0 {
@@ -93,15 +81,13 @@ impl Call<'_, '_> {
             log::warn!("a context requests completion entries of version {}", request.max_cqe_version);
         }
         let resp = self.ucontext(dynamic, registers);
-        let context = self.state.context(self.context)?;
+        let context = self.state.tables.context(self.context)?;
         context.is_open = true;
         context.data.static_pages = pages;
         context.data.dynamic_pages = dynamic;
         context.data.cqe_version = cqe_version;
         context.data.devx = request.flags & MLX5_IB_ALLOC_UCTX_DEVX != 0;
-        c.answer(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, &VECTORS.to_ne_bytes());
-        let support = IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS;
-        c.answer(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, &support.to_ne_bytes());
+        commands::answer_context(c, VECTORS);
         uhw_out(c, resp.as_bytes());
         Ok(())
     }
@@ -150,17 +136,10 @@ impl Call<'_, '_> {
         c.answer(UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, &VECTORS.to_ne_bytes());
         let support = IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS;
         c.answer(UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT, &support.to_ne_bytes());
-        let context = self.state.context(self.context)?;
+        let context = self.state.tables.context(self.context)?;
         let (dynamic, pages) = (context.data.dynamic_pages, context.data.static_pages.len() as u32);
         let resp = self.ucontext(dynamic, pages * REGISTERS_PER_PAGE);
         c.answer(MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX, resp.as_bytes());
-        Ok(())
-    }
-
-    pub(super) fn alloc_async_event(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        known(c, &[UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE])?;
-        let fd = self.state.context(self.context)?.open_asyncs()?;
-        c.new_fd(UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE, fd);
         Ok(())
     }
 
@@ -182,7 +161,7 @@ impl Call<'_, '_> {
             _ => return Err(Errno::EINVAL),
         };
         let room = c.output(UVERBS_ATTR_INFO_HANDLES_LIST).map_or(0, |b| b.len() / 4);
-        let objects = &self.state.context(self.context)?.objects;
+        let objects = &self.state.tables.context(self.context)?.objects;
         let handles: Vec<u32> =
             objects.iter().filter(|(_, e)| is(&e.object)).map(|(h, _)| *h).take(room).collect();
         c.answer(UVERBS_ATTR_INFO_TOTAL_HANDLES, &(handles.len() as u32).to_ne_bytes());

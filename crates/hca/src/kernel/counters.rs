@@ -6,6 +6,7 @@ use super::object::{Counters, Object};
 use crate::engine::flow::Counted;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::Call as _;
 use uverbs_softkernel::attr::{flags, handle, known};
 use uverbs_softkernel::program_memory::memory_at;
 use uverbs_uapi::ids::{
@@ -40,7 +41,7 @@ impl Call<'_, '_> {
             ],
         )?;
         let handle = handle(c, UVERBS_ATTR_READ_COUNTERS_HANDLE)?;
-        let entry = self.state.context(self.context)?.objects.get(&handle).ok_or(Errno::ENOENT)?;
+        let entry = self.state.tables.context(self.context)?.objects.get(&handle).ok_or(Errno::ENOENT)?;
         let Object::Counters(counters) = &entry.object else { return Err(Errno::ENOENT) };
         if entry.users == 0
             || flags(c, UVERBS_ATTR_READ_COUNTERS_FLAGS)? & !IB_UVERBS_READ_COUNTERS_PREFER_CACHED != 0
@@ -61,7 +62,7 @@ impl Call<'_, '_> {
     /// Assigns a set to a rule that is being created. Returns the set's number in the device.
     pub(super) fn bind_counters(&mut self, c: &RawCommand<'_, '_>, set: u32) -> Result<u32, Errno> {
         let descs = descriptions(c)?;
-        let entry = self.state.context(self.context)?.objects.get_mut(&set).ok_or(Errno::ENOENT)?;
+        let entry = self.state.tables.context(self.context)?.objects.get_mut(&set).ok_or(Errno::ENOENT)?;
         let Object::Counters(counters) = &mut entry.object else { return Err(Errno::ENOENT) };
         // The first rule has the description; later rules must not have one.
         match (descs, entry.users) {

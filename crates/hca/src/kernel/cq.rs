@@ -9,19 +9,15 @@ use crate::engine::cq::{Cq, CqParts};
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_mlx5_hw::doorbell::DBREC_BYTES;
-use uverbs_softkernel::attr::{core_in, core_out, flags, known, number, number32, uhw, uhw_out};
-use uverbs_softkernel::commands;
+use uverbs_softkernel::Call as _;
+use uverbs_softkernel::attr::{core_in, core_out, uhw, uhw_out};
+use uverbs_softkernel::commands::{self, CreateCq};
 use uverbs_softkernel::program_memory::area_at;
 use uverbs_uapi::cmd::{
     IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN, IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION, ib_uverbs_ex_modify_cq,
     ib_uverbs_resize_cq, ib_uverbs_resize_cq_resp,
 };
-use uverbs_uapi::ids::{
-    UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, UVERBS_ATTR_CREATE_CQ_COMP_VECTOR, UVERBS_ATTR_CREATE_CQ_CQE,
-    UVERBS_ATTR_CREATE_CQ_EVENT_FD, UVERBS_ATTR_CREATE_CQ_FLAGS, UVERBS_ATTR_CREATE_CQ_HANDLE,
-    UVERBS_ATTR_CREATE_CQ_RESP_CQE, UVERBS_ATTR_CREATE_CQ_USER_HANDLE, UVERBS_ATTR_DESTROY_CQ_HANDLE,
-    UVERBS_ATTR_DESTROY_CQ_RESP, UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT,
-};
+use uverbs_uapi::ids::{UVERBS_ATTR_CREATE_CQ_HANDLE, UVERBS_ATTR_CREATE_CQ_RESP_CQE};
 use uverbs_uapi::mlx5::cmds::MLX5_IB_ATTR_CREATE_CQ_UAR_INDEX;
 use uverbs_uapi::mlx5::{
     MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD, MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX, mlx5_ib_create_cq,
@@ -47,33 +43,10 @@ fn entry_size(size: u32) -> Result<usize, Errno> {
 }
 
 impl Call<'_, '_> {
-    pub(super) fn create_comp_channel(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        commands::create_comp_channel(c, &mut self.state.tables.channels, self.context)
-    }
-
     pub(super) fn create_cq(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        known(
-            c,
-            &[
-                UVERBS_ATTR_CREATE_CQ_HANDLE,
-                UVERBS_ATTR_CREATE_CQ_CQE,
-                UVERBS_ATTR_CREATE_CQ_USER_HANDLE,
-                UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL,
-                UVERBS_ATTR_CREATE_CQ_COMP_VECTOR,
-                UVERBS_ATTR_CREATE_CQ_FLAGS,
-                UVERBS_ATTR_CREATE_CQ_RESP_CQE,
-                UVERBS_ATTR_CREATE_CQ_EVENT_FD,
-                UVERBS_ATTR_UHW_IN,
-                UVERBS_ATTR_UHW_OUT,
-                MLX5_IB_ATTR_CREATE_CQ_UAR_INDEX,
-            ],
-        )?;
-        let entries = entries(number32(c, UVERBS_ATTR_CREATE_CQ_CQE)?)?;
-        let user_handle = number(c, UVERBS_ATTR_CREATE_CQ_USER_HANDLE).ok_or(Errno::EINVAL)?;
-        if number32(c, UVERBS_ATTR_CREATE_CQ_COMP_VECTOR)? >= VECTORS {
-            return Err(Errno::EINVAL);
-        }
-        let flags = flags(c, UVERBS_ATTR_CREATE_CQ_FLAGS)?;
+        let CreateCq { cqe, user_handle, flags } =
+            CreateCq::of(c, &[MLX5_IB_ATTR_CREATE_CQ_UAR_INDEX], VECTORS)?;
+        let entries = entries(cqe)?;
         if flags & !(IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION | IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN) != 0 {
             return Err(Errno::EINVAL);
         }
@@ -85,7 +58,7 @@ impl Call<'_, '_> {
         if private.cqe_comp_en != 0 || private.flags & !known_flags != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let context = self.state.context(self.context)?;
+        let context = self.state.tables.context(self.context)?;
         let page = if private.flags & MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX != 0 {
             page(context, private.uar_page_index.into())?
         } else {
@@ -104,13 +77,6 @@ impl Call<'_, '_> {
         c.answer(UVERBS_ATTR_CREATE_CQ_RESP_CQE, &(entries - 1).to_ne_bytes());
         uhw_out(c, mlx5_ib_create_cq_resp { cqn, reserved: 0 }.as_bytes());
         self.give(c, UVERBS_ATTR_CREATE_CQ_HANDLE, Object::Cq { cqn, channel }, &[], user_handle)
-    }
-
-    pub(super) fn destroy_cq(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        known(c, &[UVERBS_ATTR_DESTROY_CQ_HANDLE, UVERBS_ATTR_DESTROY_CQ_RESP])?;
-        let reported = self.destroy(c, UVERBS_ATTR_DESTROY_CQ_HANDLE, |o| matches!(o, Object::Cq { .. }))?;
-        commands::answer_destroy_cq(c, reported);
-        Ok(())
     }
 
     pub(super) fn resize_cq(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {

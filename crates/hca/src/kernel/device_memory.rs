@@ -3,18 +3,25 @@
 // UNSAFETY: a part of it is accessed by address, as all memory of the process.
 #![expect(unsafe_code)]
 
-use super::limits::MAX_DM;
 use crate::process::ProcessRange;
 use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
+use uverbs_core::kernel::page_size;
 use uverbs_softkernel::program_memory::OwnedRange;
 
-/// Bytes of a page of it.
-const PAGE: u64 = 4096;
+/// Bytes of a page of it, by which it is mapped: those of a page of the machine.
+pub(super) fn page_bytes() -> u64 {
+    page_size().into()
+}
+
+/// Bytes that the device has: as many pages as [`DmPages`] has bits.
+pub(super) fn all_bytes() -> u64 {
+    u64::from(u32::BITS) * page_bytes()
+}
 
 /// Memory of the device, in whole pages.
 #[derive(Debug)]
-pub(super) struct DeviceMemory {
+pub(crate) struct DeviceMemory {
     pub(super) words: Arc<[AtomicU64]>,
     /// Bytes as requested.
     pub(super) len: u64,
@@ -25,8 +32,6 @@ pub(super) struct DeviceMemory {
 /// The pages of device memory that objects of all contexts have, one bit for each.
 #[derive(Debug, Default)]
 pub(super) struct DmPages(u32);
-
-const _: () = assert!(MAX_DM / PAGE == u32::BITS as u64);
 
 impl DmPages {
     fn mask(first: u64, count: u64) -> u32 {
@@ -42,7 +47,7 @@ impl DmPages {
     }
 
     pub(super) fn free(&mut self, memory: &DeviceMemory) {
-        self.0 &= !Self::mask(memory.page.into(), memory.words.len() as u64 * 8 / PAGE);
+        self.0 &= !Self::mask(memory.page.into(), memory.words.len() as u64 * 8 / page_bytes());
     }
 }
 

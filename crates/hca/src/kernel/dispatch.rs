@@ -2,23 +2,19 @@
 //! The methods of uverbs, and the functions that execute them.
 
 use super::call::Call;
-use super::devx;
 use super::object::Object;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
-use uverbs_softkernel::attr::known;
+use uverbs_softkernel::{Call as _, Key};
 use uverbs_uapi::ids::{
-    UVERBS_METHOD_ADVISE_MR, UVERBS_METHOD_AH_DESTROY, UVERBS_METHOD_ASYNC_EVENT_ALLOC,
-    UVERBS_METHOD_COUNTERS_CREATE, UVERBS_METHOD_COUNTERS_DESTROY, UVERBS_METHOD_COUNTERS_READ,
-    UVERBS_METHOD_CQ_CREATE, UVERBS_METHOD_CQ_DESTROY, UVERBS_METHOD_DM_ALLOC, UVERBS_METHOD_DM_FREE,
-    UVERBS_METHOD_DM_MR_REG, UVERBS_METHOD_FLOW_DESTROY, UVERBS_METHOD_GET_CONTEXT,
-    UVERBS_METHOD_INFO_HANDLES, UVERBS_METHOD_INVOKE_WRITE, UVERBS_METHOD_MR_DESTROY,
-    UVERBS_METHOD_MW_DESTROY, UVERBS_METHOD_PD_DESTROY, UVERBS_METHOD_QP_CREATE, UVERBS_METHOD_QP_DESTROY,
-    UVERBS_METHOD_QUERY_CONTEXT, UVERBS_METHOD_QUERY_GID_ENTRY, UVERBS_METHOD_QUERY_GID_TABLE,
-    UVERBS_METHOD_QUERY_MR, UVERBS_METHOD_QUERY_PORT, UVERBS_METHOD_REG_DMABUF_MR,
-    UVERBS_METHOD_RWQ_IND_TBL_DESTROY, UVERBS_METHOD_SRQ_CREATE, UVERBS_METHOD_SRQ_DESTROY,
-    UVERBS_METHOD_WQ_CREATE, UVERBS_METHOD_WQ_DESTROY, UVERBS_METHOD_XRCD_DESTROY, UVERBS_OBJECT_AH,
-    UVERBS_OBJECT_ASYNC_EVENT, UVERBS_OBJECT_COUNTERS, UVERBS_OBJECT_CQ, UVERBS_OBJECT_DEVICE,
+    UVERBS_METHOD_ADVISE_MR, UVERBS_METHOD_COUNTERS_CREATE, UVERBS_METHOD_COUNTERS_DESTROY,
+    UVERBS_METHOD_COUNTERS_READ, UVERBS_METHOD_CQ_CREATE, UVERBS_METHOD_DM_ALLOC, UVERBS_METHOD_DM_FREE,
+    UVERBS_METHOD_DM_MR_REG, UVERBS_METHOD_FLOW_DESTROY, UVERBS_METHOD_INFO_HANDLES,
+    UVERBS_METHOD_MW_DESTROY, UVERBS_METHOD_QP_CREATE, UVERBS_METHOD_QUERY_CONTEXT,
+    UVERBS_METHOD_QUERY_GID_ENTRY, UVERBS_METHOD_QUERY_GID_TABLE, UVERBS_METHOD_QUERY_MR,
+    UVERBS_METHOD_QUERY_PORT, UVERBS_METHOD_REG_DMABUF_MR, UVERBS_METHOD_RWQ_IND_TBL_DESTROY,
+    UVERBS_METHOD_SRQ_CREATE, UVERBS_METHOD_SRQ_DESTROY, UVERBS_METHOD_WQ_CREATE, UVERBS_METHOD_WQ_DESTROY,
+    UVERBS_METHOD_XRCD_DESTROY, UVERBS_OBJECT_COUNTERS, UVERBS_OBJECT_CQ, UVERBS_OBJECT_DEVICE,
     UVERBS_OBJECT_DM, UVERBS_OBJECT_FLOW, UVERBS_OBJECT_MR, UVERBS_OBJECT_MW, UVERBS_OBJECT_PD,
     UVERBS_OBJECT_QP, UVERBS_OBJECT_RWQ_IND_TBL, UVERBS_OBJECT_SRQ, UVERBS_OBJECT_WQ, UVERBS_OBJECT_XRCD,
 };
@@ -28,19 +24,13 @@ use uverbs_uapi::mlx5::cmds::{
     MLX5_IB_METHOD_UAR_OBJ_DESTROY, MLX5_IB_OBJECT_FLOW_MATCHER, MLX5_IB_OBJECT_UAR,
 };
 
-/// Whether the method destroys an object. On a context that has ended these methods succeed, because all its objects
-/// are destroyed.
-fn is_destroy(key: (u16, u16)) -> bool {
+/// Whether one of these methods destroys an object.
+pub(super) fn is_destroy(key: Key) -> bool {
     matches!(
         key,
-        (UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY)
-            | (UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_DESTROY)
-            | (UVERBS_OBJECT_QP, UVERBS_METHOD_QP_DESTROY)
-            | (UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_DESTROY)
+        (UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_DESTROY)
             | (UVERBS_OBJECT_WQ, UVERBS_METHOD_WQ_DESTROY)
-            | (UVERBS_OBJECT_MR, UVERBS_METHOD_MR_DESTROY)
             | (UVERBS_OBJECT_MW, UVERBS_METHOD_MW_DESTROY)
-            | (UVERBS_OBJECT_AH, UVERBS_METHOD_AH_DESTROY)
             | (UVERBS_OBJECT_XRCD, UVERBS_METHOD_XRCD_DESTROY)
             | (UVERBS_OBJECT_FLOW, UVERBS_METHOD_FLOW_DESTROY)
             | (UVERBS_OBJECT_COUNTERS, UVERBS_METHOD_COUNTERS_DESTROY)
@@ -48,41 +38,20 @@ fn is_destroy(key: (u16, u16)) -> bool {
             | (UVERBS_OBJECT_RWQ_IND_TBL, UVERBS_METHOD_RWQ_IND_TBL_DESTROY)
             | (MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_DESTROY)
             | (MLX5_IB_OBJECT_FLOW_MATCHER, MLX5_IB_METHOD_FLOW_MATCHER_DESTROY)
-    ) || devx::is_destroy(key)
+    )
 }
 
 impl Call<'_, '_> {
-    /// Executes a command.
-    pub(super) fn run(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        let key = (c.object(), c.method());
-        if key == (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT) {
-            return self.get_context(c);
-        }
-        if self.state.has_ended(self.context) {
-            return if is_destroy(key) { Ok(()) } else { Err(Errno::EIO) };
-        }
-        if !self.state.context(self.context)?.is_open {
-            // Without a context, only the probe of a write command is answered; it fails with its own error.
-            return if key == (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE) {
-                self.write_command(c)
-            } else {
-                Err(Errno::EINVAL)
-            };
-        }
+    /// Executes a method.
+    pub(super) fn dispatch(&mut self, c: &mut RawCommand<'_, '_>, key: Key) -> Result<(), Errno> {
         match key {
-            (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE) => self.write_command(c),
             (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_CONTEXT) => self.query_context(c),
             (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT) => self.query_port(c),
             (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_GID_TABLE) => self.query_gid_table(c),
             (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_GID_ENTRY) => self.query_gid_entry(c),
             (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INFO_HANDLES) => self.info_handles(c),
-            (UVERBS_OBJECT_ASYNC_EVENT, UVERBS_METHOD_ASYNC_EVENT_ALLOC) => self.alloc_async_event(c),
             (UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_CREATE) => self.create_cq(c),
-            (UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_DESTROY) => self.destroy_cq(c),
             (UVERBS_OBJECT_QP, UVERBS_METHOD_QP_CREATE) => self.create_qp(c),
-            (UVERBS_OBJECT_QP, UVERBS_METHOD_QP_DESTROY) => {
-                self.destroy_counted(c, |o| matches!(o, Object::Qp(_)))
-            }
             (UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_CREATE) => self.create_srq(c),
             (UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_DESTROY) => {
                 self.destroy_counted(c, |o| matches!(o, Object::Srq { .. }))
@@ -107,18 +76,15 @@ impl Call<'_, '_> {
             (MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_DESTROY) => self.destroy_uar(c),
             _ => match self.devx(c, key) {
                 Some(result) => result,
-                None => self.destroy_plain(c, key),
+                None => self.destroy_other(c, key),
             },
         }
     }
 
     /// The destroy methods that return no data.
-    fn destroy_plain(&mut self, c: &RawCommand<'_, '_>, key: (u16, u16)) -> Result<(), Errno> {
+    fn destroy_other(&mut self, c: &RawCommand<'_, '_>, key: Key) -> Result<(), Errno> {
         let is: fn(&Object) -> bool = match key {
-            (UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY) => |o| matches!(o, Object::Pd { .. }),
-            (UVERBS_OBJECT_MR, UVERBS_METHOD_MR_DESTROY) => |o| matches!(o, Object::Mr { .. }),
             (UVERBS_OBJECT_MW, UVERBS_METHOD_MW_DESTROY) => |o| matches!(o, Object::Mw { .. }),
-            (UVERBS_OBJECT_AH, UVERBS_METHOD_AH_DESTROY) => |o| matches!(o, Object::Ah),
             (UVERBS_OBJECT_XRCD, UVERBS_METHOD_XRCD_DESTROY) => |o| matches!(o, Object::Xrcd { .. }),
             (UVERBS_OBJECT_FLOW, UVERBS_METHOD_FLOW_DESTROY) => |o| matches!(o, Object::Flow { .. }),
             (UVERBS_OBJECT_COUNTERS, UVERBS_METHOD_COUNTERS_DESTROY) => |o| matches!(o, Object::Counters(_)),
@@ -128,20 +94,6 @@ impl Call<'_, '_> {
             }
             _ => return Err(Errno::EPROTONOSUPPORT),
         };
-        known(c, &[0])?;
-        self.destroy(c, 0, is)?;
-        Ok(())
-    }
-
-    /// The destroy methods that return the number of asynchronous events.
-    fn destroy_counted(
-        &mut self,
-        c: &mut RawCommand<'_, '_>,
-        is: impl Fn(&Object) -> bool,
-    ) -> Result<(), Errno> {
-        known(c, &[0, 1])?;
-        let reported = self.destroy(c, 0, is)?;
-        c.answer(1, &reported.asyncs.to_ne_bytes());
-        Ok(())
+        self.destroy_plain(c, is)
     }
 }

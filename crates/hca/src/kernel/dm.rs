@@ -4,7 +4,7 @@
 #![expect(unsafe_code)]
 
 use super::call::Call;
-use super::device_memory::DeviceMemory;
+use super::device_memory::{DeviceMemory, page_bytes};
 use super::memory::check_present;
 use super::object::{Numbered, Object};
 use crate::engine::mkey::Kind;
@@ -13,6 +13,7 @@ use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::{Mapping, RawCommand};
+use uverbs_softkernel::Call as _;
 use uverbs_softkernel::attr::{flags, handle, known, number};
 use uverbs_uapi::ids::{
     UVERBS_ATTR_ALLOC_DM_ALIGNMENT, UVERBS_ATTR_ALLOC_DM_HANDLE, UVERBS_ATTR_ALLOC_DM_LENGTH,
@@ -28,8 +29,6 @@ use uverbs_uapi::mlx5::cmds::{
 };
 use uverbs_uapi::mlx5::{MLX5_IB_MMAP_CLOCK_INFO, MLX5_IB_MMAP_DEVICE_MEM, MLX5_IB_UAPI_DM_TYPE_MEMIC};
 use uverbs_uapi::verbs::IB_UVERBS_ACCESS_ZERO_BASED;
-
-const PAGE: u64 = 4096;
 
 impl Call<'_, '_> {
     pub(super) fn alloc_dm(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
@@ -49,8 +48,8 @@ impl Call<'_, '_> {
             return Err(Errno::EOPNOTSUPP);
         }
         let len = number(c, UVERBS_ATTR_ALLOC_DM_LENGTH).ok_or(Errno::EINVAL)?;
-        let size = len.checked_next_multiple_of(PAGE).filter(|n| *n > 0).ok_or(Errno::EINVAL)?;
-        let page = self.state.dm.alloc(size / PAGE).ok_or(Errno::ENOMEM)?;
+        let size = len.checked_next_multiple_of(page_bytes()).filter(|n| *n > 0).ok_or(Errno::EINVAL)?;
+        let page = self.state.dm.alloc(size / page_bytes()).ok_or(Errno::ENOMEM)?;
         let words = (0..size / 8).map(|_| AtomicU64::new(0)).collect();
         let memory = Arc::new(DeviceMemory { words, len, page });
         c.answer(MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET, &0_u64.to_ne_bytes());
@@ -104,14 +103,14 @@ impl Call<'_, '_> {
 
     /// Maps pages other than doorbells: bits 15:8 of the page number are a command, the other bits an index.
     pub(super) fn map(&mut self, offset: u64, len: usize) -> Result<Mapping, Errno> {
-        let number = offset / PAGE;
+        let number = offset / page_bytes();
         let (command, index) = (number >> 8 & 0xff, number & 0xff | number >> 16 << 8);
-        if !offset.is_multiple_of(PAGE) {
+        if !offset.is_multiple_of(page_bytes()) {
             return Err(Errno::EINVAL);
         }
         match command {
             MLX5_IB_MMAP_DEVICE_MEM => self.map_dm(index, len),
-            MLX5_IB_MMAP_CLOCK_INFO if index == 0 => super::clock::map(self.cx.now, len),
+            MLX5_IB_MMAP_CLOCK_INFO if index == 0 => super::clock::map(self.port.now, len),
             _ => Err(Errno::EINVAL),
         }
     }
@@ -119,7 +118,7 @@ impl Call<'_, '_> {
     /// Maps device memory by its first page.
     fn map_dm(&mut self, index: u64, len: usize) -> Result<Mapping, Errno> {
         let index = u32::try_from(index).map_err(|_| Errno::EINVAL)?;
-        let found = self.state.context(self.context)?.find((Numbered::Dm, index));
+        let found = self.state.tables.context(self.context)?.find((Numbered::Dm, index));
         let Some(Object::Dm { memory }) = found else { return Err(Errno::EINVAL) };
         let words = Arc::clone(&memory.words);
         if len == 0 || len > size_of_val(&*words) {

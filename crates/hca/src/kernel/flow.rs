@@ -7,6 +7,7 @@ use crate::engine::flow::{Masked, Rule, Spec, Target};
 use crate::engine::qp::QpKind;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::Call as _;
 use uverbs_softkernel::attr::{core_out, extensible};
 use uverbs_uapi::cmd::{
     ib_uverbs_create_flow, ib_uverbs_create_flow_resp, ib_uverbs_destroy_flow,
@@ -84,7 +85,7 @@ impl Call<'_, '_> {
         let request: ib_uverbs_destroy_flow =
             extensible(c.input(UVERBS_ATTR_CORE_IN), size_of::<ib_uverbs_destroy_flow>())?;
         let is = |o: &Object| matches!(o, Object::Flow { .. });
-        self.state.destroy(self.device, self.cx, self.context, request.flow_handle, is)?;
+        self.destroy_handle(request.flow_handle, is)?;
         Ok(())
     }
 }

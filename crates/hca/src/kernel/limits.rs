@@ -40,5 +40,3 @@ pub(super) const MAX_SRQ_SGE: u32 = 31;
 pub(super) const MAX_CQE: u32 = (1 << 22) - 1;
 /// Reads and atomics that a QP may have outstanding.
 pub(super) const MAX_RD_ATOMIC: u8 = 16;
-/// Bytes of device memory, of all objects together.
-pub(super) const MAX_DM: u64 = 1 << 17;

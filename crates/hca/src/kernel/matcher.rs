@@ -9,6 +9,7 @@ use crate::engine::qp::QpKind;
 use crate::prm::criteria::MATCH;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::Call as _;
 use uverbs_softkernel::attr::{flags, handle, known, number, optional_handle};
 use uverbs_uapi::mlx5::cmds as abi;
 
@@ -23,7 +24,7 @@ const MAX_TAG: u64 = 0xff_ffff;
 
 /// A matcher: the bits that its rules compare.
 #[derive(Debug)]
-pub(super) struct Matcher {
+pub(crate) struct Matcher {
     /// As many bytes as the program's mask has.
     mask: Vec<u8>,
     priority: u16,

@@ -7,7 +7,8 @@ use crate::engine::mkey::{Kind, access};
 use crate::memory::Memory;
 use std::sync::Arc;
 use uverbs_core::Errno;
-use uverbs_core::kernel::RawCommand;
+use uverbs_core::kernel::{RawCommand, page_size};
+use uverbs_softkernel::Call as _;
 use uverbs_softkernel::attr::{core_in, core_out, handle, known, uhw_out};
 use uverbs_softkernel::commands::{self, RegDmabuf};
 use uverbs_softkernel::program_memory::{memory_at, memory_of_file, on_demand_at};
@@ -25,7 +26,10 @@ use uverbs_uapi::verbs::{
 };
 use zerocopy::IntoBytes;
 
-const PAGE_MASK: u64 = 0xfff;
+/// The offset of an address in its page.
+fn in_page(addr: u64) -> u64 {
+    addr % u64::from(page_size())
+}
 
 /// `ib_check_mr_access()`
 pub(super) fn check_access(flags: u32) -> Result<u32, Errno> {
@@ -91,7 +95,7 @@ impl Call<'_, '_> {
         let request: ib_uverbs_reg_mr = core_in(c)?;
         let pd = self.pdn(request.pd_handle)?;
         let access = check_access(request.access_flags)?;
-        if request.start & PAGE_MASK != request.hca_va & PAGE_MASK {
+        if in_page(request.start) != in_page(request.hca_va) {
             return Err(Errno::EINVAL);
         }
         let memory = region(c, access, (request.start, request.length))?;
@@ -107,7 +111,7 @@ impl Call<'_, '_> {
         let RegDmabuf { pd_handle, access, offset, len, iova, fd } = RegDmabuf::of(c)?;
         let pd = self.pdn(pd_handle)?;
         let access = check_present(access)?;
-        if offset & PAGE_MASK != iova & PAGE_MASK {
+        if in_page(offset) != in_page(iova) {
             return Err(Errno::EINVAL);
         }
         let memory = memory_of_file(fd, offset, len)?;
@@ -123,7 +127,7 @@ impl Call<'_, '_> {
             return Err(Errno::EINVAL);
         }
         if flags & IB_MR_REREG_TRANS != 0
-            && (request.start & PAGE_MASK != request.hca_va & PAGE_MASK || request.length == 0)
+            && (in_page(request.start) != in_page(request.hca_va) || request.length == 0)
         {
             return Err(Errno::EINVAL);
         }
@@ -159,7 +163,7 @@ impl Call<'_, '_> {
             self.device.mkeys.remove(key);
             self.new_key(pd, access, kind)?
         };
-        let context = self.state.context(self.context)?;
+        let context = self.state.tables.context(self.context)?;
         if flags & IB_MR_REREG_PD != 0 {
             let from = context.first_parent(request.mr_handle).ok_or(Errno::EINVAL)?;
             context.change_parent(request.mr_handle, from, request.pd_handle);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The in-process kernel: a front that answers the uverbs ioctl ABI as bytes, as `ib_uverbs` and `mlx5_ib` do.
 //!
-//! Drivers call `port`; `dispatch` selects the function for a command; and one file per kind of object has these
+//! `uverbs-softkernel` has the port that drivers call; `dispatch` selects the function for a command; and one file per kind of object has these
 //! functions, as in the kernel. `state` has the kernel's data of a device. Errors are those of the kernel:
 //! `EPROTONOSUPPORT` for unknown commands and attributes, `ENOENT` for a handle that does not exist, `EBUSY` for an
 //! object in use, `EINVAL` for other errors. Facts from drivers/infiniband/core/uverbs_*.c and
@@ -24,7 +24,6 @@ mod matcher;
 mod memory;
 mod modify;
 mod object;
-mod port;
 mod qp;
 mod query;
 mod rss;
@@ -37,5 +36,4 @@ mod watch;
 mod write;
 mod xrc;
 
-pub(crate) use port::HcaKernel;
 pub(crate) use state::State;

@@ -88,7 +88,7 @@ fn check_dc(kind: QpKind, from: State, to: State, mask: M) -> Result<(), Errno> 
 
 impl Call<'_, '_> {
     fn qp_object(&mut self, handle: u32) -> Result<&mut QpObject, Errno> {
-        match self.state.context(self.context)?.objects.get_mut(&handle).map(|e| &mut e.object) {
+        match self.state.tables.context(self.context)?.objects.get_mut(&handle).map(|e| &mut e.object) {
             Some(Object::Qp(qp)) => Ok(qp),
             _ => Err(Errno::ENOENT),
         }
@@ -138,7 +138,7 @@ impl Call<'_, '_> {
         let port_mtu = 4096;
         let ethernet = self.device.ethernet;
         self.device
-            .with_qp(self.cx, qpn, |device, cx, qp| {
+            .with_qp(self.port, qpn, |device, cx, qp| {
                 set(&mut qp.attr, base, mask, ethernet);
                 if matches!(kind, QpKind::Ud | QpKind::Raw) {
                     qp.attr.mtu = port_mtu;
@@ -189,7 +189,7 @@ impl Call<'_, '_> {
     }
 
     fn check_path(&self, dest: &ib_uverbs_qp_dest) -> Result<(), Errno> {
-        let port = self.cx.net.ports.get(self.cx.me).ok_or(Errno::EIO)?;
+        let port = self.port.net.ports.get(self.port.me).ok_or(Errno::EIO)?;
         let global = dest.is_global != 0;
         // `ib_rate_to_mlx5()` accepts 0, the port's rate, and the rates from 2.5 Gb/s on.
         let rate = matches!(dest.static_rate, 0 | MIN_RATE..=MAX_RATE);
@@ -202,7 +202,7 @@ impl Call<'_, '_> {
             }
             // RoCE: the address must be resolvable to a MAC address.
             if port.ethernet {
-                super::ah::resolve(self.cx, &dest.dgid)?;
+                super::ah::resolve(self.port, &dest.dgid)?;
             }
         }
         Ok(())

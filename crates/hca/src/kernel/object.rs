@@ -16,7 +16,7 @@ use uverbs_uapi::verbs::ib_uverbs_qp_cap;
 
 /// The object of a handle.
 #[derive(Debug)]
-pub(super) enum Object {
+pub(crate) enum Object {
     Pd { pdn: u32 },
     Mr { key: u32, iova: u64, len: u64 },
     Mw { key: u32 },
@@ -97,7 +97,7 @@ impl uverbs_softkernel::Object for Object {
 
 /// The kernel's data of a set of counters.
 #[derive(Debug)]
-pub(super) struct Counters {
+pub(crate) struct Counters {
     /// Its number in the device.
     pub(super) number: u32,
     /// What is counted (packets or bytes), and the index of the value; valid while a rule has the set.
@@ -106,7 +106,7 @@ pub(super) struct Counters {
 
 /// Kinds of objects that have another number besides their handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Numbered {
+pub(crate) enum Numbered {
     Pd,
     Page,
     Dm,
@@ -115,7 +115,7 @@ pub(super) enum Numbered {
 
 /// The kernel's data about a context.
 #[derive(Debug, Default)]
-pub(super) struct ContextData {
+pub(crate) struct ContextData {
     /// The doorbell pages of the context, if pages are not objects.
     pub(super) static_pages: Vec<u32>,
     /// The next of these pages; QPs use them in turn.
@@ -136,7 +136,7 @@ pub(super) fn page(context: &Context<Object>, number: u32) -> Result<u32, Errno>
 
 /// The kernel's data about a QP.
 #[derive(Debug)]
-pub(super) struct QpObject {
+pub(crate) struct QpObject {
     pub(super) qpn: u32,
     pub(super) qp_type: QpType,
     pub(super) kind: QpKind,

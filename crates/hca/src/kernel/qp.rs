@@ -11,15 +11,14 @@ use uverbs_core::attr::QpType;
 use uverbs_core::kernel::RawCommand;
 use uverbs_mlx5_hw::doorbell::DBREC_BYTES;
 use uverbs_mlx5_hw::wqe::MLX5_SEND_WQE_BB;
-use uverbs_softkernel::attr::{flags, known, number, number32, optional_handle, uhw, uhw_out};
+use uverbs_softkernel::Call as _;
+use uverbs_softkernel::attr::{optional_handle, uhw, uhw_out};
+use uverbs_softkernel::commands::CreateQp;
 use uverbs_softkernel::program_memory::{area_at, memory_at};
 use uverbs_uapi::ids::{
-    UVERBS_ATTR_CREATE_QP_CAP, UVERBS_ATTR_CREATE_QP_EVENT_FD, UVERBS_ATTR_CREATE_QP_FLAGS,
     UVERBS_ATTR_CREATE_QP_HANDLE, UVERBS_ATTR_CREATE_QP_IND_TABLE_HANDLE, UVERBS_ATTR_CREATE_QP_PD_HANDLE,
-    UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE, UVERBS_ATTR_CREATE_QP_RESP_CAP, UVERBS_ATTR_CREATE_QP_RESP_QP_NUM,
-    UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE, UVERBS_ATTR_CREATE_QP_SOURCE_QPN, UVERBS_ATTR_CREATE_QP_SRQ_HANDLE,
-    UVERBS_ATTR_CREATE_QP_TYPE, UVERBS_ATTR_CREATE_QP_USER_HANDLE, UVERBS_ATTR_CREATE_QP_XRCD_HANDLE,
-    UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT,
+    UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE, UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE,
+    UVERBS_ATTR_CREATE_QP_SOURCE_QPN, UVERBS_ATTR_CREATE_QP_SRQ_HANDLE, UVERBS_ATTR_CREATE_QP_XRCD_HANDLE,
 };
 use uverbs_uapi::mlx5::{
     MLX5_QP_FLAG_ALLOW_SCATTER_CQE, MLX5_QP_FLAG_BFREG_INDEX, MLX5_QP_FLAG_DCI_STREAM,
@@ -27,8 +26,8 @@ use uverbs_uapi::mlx5::{
     MLX5_QP_FLAG_TUNNEL_OFFLOADS, MLX5_QP_FLAG_TYPE_DCI, MLX5_QP_FLAG_TYPE_DCT, MLX5_QP_FLAG_UAR_PAGE_INDEX,
     mlx5_ib_create_qp, mlx5_ib_create_qp_resp,
 };
-use uverbs_uapi::verbs::{IB_UVERBS_QP_CREATE_SQ_SIG_ALL, ib_uverbs_qp_cap};
-use zerocopy::{FromBytes, IntoBytes};
+use uverbs_uapi::verbs::IB_UVERBS_QP_CREATE_SQ_SIG_ALL;
+use zerocopy::IntoBytes;
 
 /// The register number in the answer if there is no register (`MLX5_IB_INVALID_BFREG`).
 const NO_REGISTER: u32 = u32::MAX;
@@ -53,41 +52,22 @@ struct Parents {
 
 impl Call<'_, '_> {
     pub(super) fn create_qp(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        known(
-            c,
-            &[
-                UVERBS_ATTR_CREATE_QP_HANDLE,
-                UVERBS_ATTR_CREATE_QP_XRCD_HANDLE,
-                UVERBS_ATTR_CREATE_QP_PD_HANDLE,
-                UVERBS_ATTR_CREATE_QP_SRQ_HANDLE,
-                UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE,
-                UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE,
-                UVERBS_ATTR_CREATE_QP_IND_TABLE_HANDLE,
-                UVERBS_ATTR_CREATE_QP_USER_HANDLE,
-                UVERBS_ATTR_CREATE_QP_CAP,
-                UVERBS_ATTR_CREATE_QP_TYPE,
-                UVERBS_ATTR_CREATE_QP_FLAGS,
-                UVERBS_ATTR_CREATE_QP_SOURCE_QPN,
-                UVERBS_ATTR_CREATE_QP_EVENT_FD,
-                UVERBS_ATTR_CREATE_QP_RESP_CAP,
-                UVERBS_ATTR_CREATE_QP_RESP_QP_NUM,
-                UVERBS_ATTR_UHW_IN,
-                UVERBS_ATTR_UHW_OUT,
-            ],
-        )?;
+        let own = [
+            UVERBS_ATTR_CREATE_QP_XRCD_HANDLE,
+            UVERBS_ATTR_CREATE_QP_IND_TABLE_HANDLE,
+            UVERBS_ATTR_CREATE_QP_SOURCE_QPN,
+        ];
+        let request = CreateQp::of(c, &own)?;
         if c.has(UVERBS_ATTR_CREATE_QP_IND_TABLE_HANDLE) {
-            return self.create_rss_qp(c);
+            return self.create_rss_qp(c, &request);
         }
-        let user_handle = number(c, UVERBS_ATTR_CREATE_QP_USER_HANDLE).ok_or(Errno::EINVAL)?;
-        let cap = c.input(UVERBS_ATTR_CREATE_QP_CAP).ok_or(Errno::EINVAL)?;
-        let cap = ib_uverbs_qp_cap::read_from_bytes(cap).map_err(|_| Errno::EINVAL)?;
-        let flags = flags(c, UVERBS_ATTR_CREATE_QP_FLAGS)?;
+        let CreateQp { user_handle, cap, flags, qp_type } = request;
         // Blocking of loopback and scattering of checksums are not supported.
         if flags & !IB_UVERBS_QP_CREATE_SQ_SIG_ALL != 0 || c.has(UVERBS_ATTR_CREATE_QP_SOURCE_QPN) {
             return Err(Errno::EOPNOTSUPP);
         }
         let private: mlx5_ib_create_qp = uhw(c, 32)?;
-        let (qp_type, kind) = kind(number32(c, UVERBS_ATTR_CREATE_QP_TYPE)?, private.flags)?;
+        let (qp_type, kind) = kind(qp_type, private.flags)?;
         if kind == QpKind::Raw && !self.device.ethernet {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -128,8 +108,7 @@ impl Call<'_, '_> {
             parents.xrcdn.into_iter().for_each(|xrcdn| self.state.hold_xrcd(xrcdn));
             self.state.shared_qps.insert(qpn, 1);
         }
-        c.answer(UVERBS_ATTR_CREATE_QP_RESP_CAP, cap.as_bytes());
-        c.answer(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, &qpn.to_ne_bytes());
+        CreateQp::answer(c, &cap, qpn);
         let resp = mlx5_ib_create_qp_resp {
             bfreg_index,
             ece_options: private.ece_options & ECE_OPTIONS,
@@ -150,7 +129,7 @@ impl Call<'_, '_> {
         if flags & (MLX5_QP_FLAG_UAR_PAGE_INDEX | MLX5_QP_FLAG_TYPE_DCT) != 0 {
             return Ok(NO_REGISTER);
         }
-        let context = self.state.context(self.context)?;
+        let context = self.state.tables.context(self.context)?;
         let pages = context.data.static_pages.len().max(1);
         context.data.next_page = (context.data.next_page + 1) % pages;
         // Four registers in a page, of which the first two are user space's (`MLX5_BFREGS_PER_UAR`).
@@ -220,7 +199,7 @@ impl Call<'_, '_> {
             return Err(Errno::EINVAL);
         }
         if private.flags & MLX5_QP_FLAG_UAR_PAGE_INDEX != 0 {
-            qp.page = Some(page(self.state.context(self.context)?, private.bfreg_index)?);
+            qp.page = Some(page(self.state.tables.context(self.context)?, private.bfreg_index)?);
         }
         if matches!(qp.kind, QpKind::Dct) {
             return Ok(());

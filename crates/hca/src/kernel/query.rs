@@ -3,13 +3,13 @@
 
 use super::call::Call;
 use super::limits::{
-    MAX_CQ, MAX_CQE, MAX_DM, MAX_MR, MAX_PD, MAX_QP, MAX_RD_ATOMIC, MAX_SGE, MAX_SRQ, MAX_SRQ_SGE,
-    MAX_TABLES, MAX_WQ, MAX_WQES,
+    MAX_CQ, MAX_CQE, MAX_MR, MAX_PD, MAX_QP, MAX_RD_ATOMIC, MAX_SGE, MAX_SRQ, MAX_SRQ_SGE, MAX_TABLES,
+    MAX_WQ, MAX_WQES,
 };
 use crate::config::Link;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
-use uverbs_softkernel::attr::{core_in, core_out, known, number, uhw_out};
+use uverbs_softkernel::attr::{core_in, core_out, uhw_out};
 use uverbs_softkernel::commands;
 use uverbs_uapi::be::Be64;
 use uverbs_uapi::cmd::{
@@ -19,18 +19,16 @@ use uverbs_uapi::cmd::{
     IB_UVERBS_ODP_SUPPORT_ATOMIC, IB_UVERBS_ODP_SUPPORT_IMPLICIT, IB_UVERBS_ODP_SUPPORT_READ,
     IB_UVERBS_ODP_SUPPORT_RECV, IB_UVERBS_ODP_SUPPORT_SEND, IB_UVERBS_ODP_SUPPORT_SRQ_RECV,
     IB_UVERBS_ODP_SUPPORT_WRITE, IB_UVERBS_RAW_PACKET_CAP_IP_CSUM, ib_uverbs_cq_moderation_caps,
-    ib_uverbs_ex_query_device, ib_uverbs_ex_query_device_resp, ib_uverbs_odp_caps,
-    ib_uverbs_odp_caps_per_transport_caps, ib_uverbs_query_device, ib_uverbs_query_device_resp,
-    ib_uverbs_query_port_resp, ib_uverbs_rss_caps,
+    ib_uverbs_ex_query_device_resp, ib_uverbs_odp_caps, ib_uverbs_odp_caps_per_transport_caps,
+    ib_uverbs_query_device, ib_uverbs_query_device_resp, ib_uverbs_query_port_resp, ib_uverbs_rss_caps,
 };
-use uverbs_uapi::ids::{UVERBS_ATTR_QUERY_PORT_PORT_NUM, UVERBS_ATTR_QUERY_PORT_RESP, UVERBS_ATTR_UHW_OUT};
+use uverbs_uapi::ids::UVERBS_ATTR_UHW_OUT;
 use uverbs_uapi::mlx5::{
     MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD, MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP,
     MLX5_RX_HASH_FUNC_TOEPLITZ, mlx5_ib_query_device_resp, mlx5_ib_rss_caps, mlx5_ib_tso_caps,
 };
 use uverbs_uapi::verbs::{
-    IB_ATOMIC_HCA, IB_ATOMIC_NONE, IB_LINK_LAYER_ETHERNET, IB_LINK_LAYER_INFINIBAND, IB_MTU_4096,
-    IB_PORT_ACTIVE, IB_PORT_DOWN, ib_uverbs_gid_entry, ib_uverbs_query_port_resp_ex,
+    IB_ATOMIC_HCA, IB_ATOMIC_NONE, IB_LINK_LAYER_ETHERNET, IB_LINK_LAYER_INFINIBAND, ib_uverbs_gid_entry,
 };
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -107,10 +105,7 @@ impl Call<'_, '_> {
     }
 
     pub(super) fn query_device_ex(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        let request: ib_uverbs_ex_query_device = core_in(c)?;
-        if request != ib_uverbs_ex_query_device::default() {
-            return Err(Errno::EINVAL);
-        }
+        commands::query_device_ex(c)?;
         let ethernet = self.state.config.link == Link::Ethernet;
         let raw = |n: u32| if ethernet { n } else { 0 };
         let base = self.base();
@@ -134,7 +129,7 @@ impl Call<'_, '_> {
                 max_cq_moderation_period: 0xfff,
                 reserved: 0,
             },
-            max_dm_size: MAX_DM,
+            max_dm_size: super::device_memory::all_bytes(),
             odp_caps: ib_uverbs_odp_caps {
                 general_caps: IB_UVERBS_ODP_SUPPORT | IB_UVERBS_ODP_SUPPORT_IMPLICIT,
                 per_transport_caps: ib_uverbs_odp_caps_per_transport_caps {
@@ -166,44 +161,27 @@ impl Call<'_, '_> {
     }
 
     pub(super) fn query_port(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        known(c, &[UVERBS_ATTR_QUERY_PORT_PORT_NUM, UVERBS_ATTR_QUERY_PORT_RESP])?;
-        if number(c, UVERBS_ATTR_QUERY_PORT_PORT_NUM) != Some(1) {
-            return Err(Errno::EINVAL);
-        }
-        let port = self.cx.net.ports.get(self.cx.me).ok_or(Errno::EIO)?;
-        let (width_4x, speed_edr, up) = (2, 32, port.up);
-        let resp = ib_uverbs_query_port_resp_ex {
-            legacy_resp: ib_uverbs_query_port_resp {
-                // The port's capabilities on InfiniBand: automatic migration, trap, system image GUID, extended speeds
-                // and others.
-                port_cap_flags: if port.ethernet { 0x0401_0000 } else { 0x2651_e848 },
-                max_msg_sz: 1 << 30,
-                gid_tbl_len: if port.ethernet { GIDS } else { 8 },
-                pkey_tbl_len: if port.ethernet { 1 } else { PKEYS },
-                lid: port.lid,
-                sm_lid: u16::from(!port.ethernet),
-                state: if up { IB_PORT_ACTIVE } else { IB_PORT_DOWN },
-                max_mtu: IB_MTU_4096,
-                active_mtu: IB_MTU_4096,
-                max_vl_num: if port.ethernet { 0 } else { 4 },
-                active_width: width_4x,
-                active_speed: speed_edr,
-                // LinkUp, or Polling.
-                phys_state: if up { 5 } else { 2 },
-                link_layer: if port.ethernet { IB_LINK_LAYER_ETHERNET } else { IB_LINK_LAYER_INFINIBAND },
-                // RoCE needs a GRH (`IB_UVERBS_QPF_GRH_REQUIRED`).
-                flags: u8::from(port.ethernet),
-                ..Default::default()
-            },
-            active_speed_ex: speed_edr.into(),
+        let port = self.port.address().ok_or(Errno::EIO)?;
+        let attr = ib_uverbs_query_port_resp {
+            // The port's capabilities on InfiniBand: automatic migration, trap, system image GUID, extended speeds
+            // and others.
+            port_cap_flags: if port.ethernet { 0x0401_0000 } else { 0x2651_e848 },
+            max_msg_sz: 1 << 30,
+            gid_tbl_len: if port.ethernet { GIDS } else { 8 },
+            pkey_tbl_len: if port.ethernet { 1 } else { PKEYS },
+            lid: port.lid,
+            sm_lid: u16::from(!port.ethernet),
+            max_vl_num: if port.ethernet { 0 } else { 4 },
+            link_layer: if port.ethernet { IB_LINK_LAYER_ETHERNET } else { IB_LINK_LAYER_INFINIBAND },
+            // RoCE needs a GRH (`IB_UVERBS_QPF_GRH_REQUIRED`).
+            flags: u8::from(port.ethernet),
             ..Default::default()
         };
-        c.answer(UVERBS_ATTR_QUERY_PORT_RESP, resp.as_bytes());
-        Ok(())
+        commands::query_port(c, port.up, attr)
     }
 
     fn gid(&self, index: usize) -> Option<ib_uverbs_gid_entry> {
-        let port = self.cx.net.ports.get(self.cx.me)?;
+        let port = self.port.net.ports.get(self.port.me)?;
         let (gid, version_2) = *port.gids.get(index)?;
         let kind = match (port.ethernet, version_2) {
             // `IBV_GID_TYPE_IB`, `_ROCE_V1`, `_ROCE_V2`
@@ -232,8 +210,6 @@ impl Call<'_, '_> {
 
     /// The files of sysfs below the device's directory.
     pub(super) fn sysfs(&self, path: &str) -> Result<Vec<u8>, Errno> {
-        let guid = self.state.config.guid.to_be_bytes();
-        let guid = guid.chunks(2).map(|w| format!("{:02x}{:02x}", w[0], w[1])).collect::<Vec<_>>().join(":");
         let text = match path {
             "fw_ver" => "22.36.1010".into(),
             "board_id" => "MT_0000000359".into(),
@@ -241,7 +217,7 @@ impl Call<'_, '_> {
             "hca_type" => "MT4125".into(),
             "node_type" => "1: CA".into(),
             "node_desc" => self.state.config.name.clone(),
-            "node_guid" | "sys_image_guid" => guid,
+            "node_guid" | "sys_image_guid" => commands::guid_text(self.state.config.guid),
             _ => match path.strip_prefix("ports/1/pkeys/").map(str::parse::<u16>) {
                 Some(Ok(0)) => "0xffff".into(),
                 Some(Ok(1..PKEYS)) if !self.device.ethernet => "0x0000".into(),

@@ -13,9 +13,11 @@ use uverbs_core::Errno;
 use uverbs_core::attr::QpType;
 use uverbs_core::kernel::RawCommand;
 use uverbs_mlx5_hw::doorbell::DBREC_BYTES;
+use uverbs_softkernel::Call as _;
 use uverbs_softkernel::attr::{
     core_in, core_out, extensible, flags, handle, known, number, number32, uhw, uhw_out,
 };
+use uverbs_softkernel::commands::CreateQp;
 use uverbs_softkernel::program_memory::area_at;
 use uverbs_uapi::cmd::{
     IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE, ib_uverbs_ex_create_rwq_ind_table,
@@ -24,14 +26,12 @@ use uverbs_uapi::cmd::{
     ib_uverbs_ex_modify_wq,
 };
 use uverbs_uapi::ids::{
-    UVERBS_ATTR_CORE_IN, UVERBS_ATTR_CREATE_QP_CAP, UVERBS_ATTR_CREATE_QP_HANDLE,
-    UVERBS_ATTR_CREATE_QP_IND_TABLE_HANDLE, UVERBS_ATTR_CREATE_QP_PD_HANDLE, UVERBS_ATTR_CREATE_QP_RESP_CAP,
-    UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, UVERBS_ATTR_CREATE_QP_TYPE, UVERBS_ATTR_CREATE_QP_USER_HANDLE,
-    UVERBS_ATTR_CREATE_WQ_CQ_HANDLE, UVERBS_ATTR_CREATE_WQ_EVENT_FD, UVERBS_ATTR_CREATE_WQ_FLAGS,
-    UVERBS_ATTR_CREATE_WQ_HANDLE, UVERBS_ATTR_CREATE_WQ_MAX_SGE, UVERBS_ATTR_CREATE_WQ_MAX_WR,
-    UVERBS_ATTR_CREATE_WQ_PD_HANDLE, UVERBS_ATTR_CREATE_WQ_RESP_MAX_SGE, UVERBS_ATTR_CREATE_WQ_RESP_MAX_WR,
-    UVERBS_ATTR_CREATE_WQ_RESP_WQ_NUM, UVERBS_ATTR_CREATE_WQ_TYPE, UVERBS_ATTR_CREATE_WQ_USER_HANDLE,
-    UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT,
+    UVERBS_ATTR_CORE_IN, UVERBS_ATTR_CREATE_QP_HANDLE, UVERBS_ATTR_CREATE_QP_IND_TABLE_HANDLE,
+    UVERBS_ATTR_CREATE_QP_PD_HANDLE, UVERBS_ATTR_CREATE_WQ_CQ_HANDLE, UVERBS_ATTR_CREATE_WQ_EVENT_FD,
+    UVERBS_ATTR_CREATE_WQ_FLAGS, UVERBS_ATTR_CREATE_WQ_HANDLE, UVERBS_ATTR_CREATE_WQ_MAX_SGE,
+    UVERBS_ATTR_CREATE_WQ_MAX_WR, UVERBS_ATTR_CREATE_WQ_PD_HANDLE, UVERBS_ATTR_CREATE_WQ_RESP_MAX_SGE,
+    UVERBS_ATTR_CREATE_WQ_RESP_MAX_WR, UVERBS_ATTR_CREATE_WQ_RESP_WQ_NUM, UVERBS_ATTR_CREATE_WQ_TYPE,
+    UVERBS_ATTR_CREATE_WQ_USER_HANDLE, UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT,
 };
 use uverbs_uapi::mlx5::{
     MLX5_RX_HASH_FUNC_TOEPLITZ, mlx5_ib_create_qp_resp, mlx5_ib_create_qp_rss,
@@ -175,7 +175,7 @@ impl Call<'_, '_> {
         if to == IB_WQS_RESET {
             (wq.rq.taken, wq.rq.broken) = (0, false);
         }
-        if let Some(entry) = self.state.context(self.context)?.objects.get_mut(&request.wq_handle) {
+        if let Some(entry) = self.state.tables.context(self.context)?.objects.get_mut(&request.wq_handle) {
             entry.object = Object::Wq { wqn, state: to, max_wr };
         }
         Ok(())
@@ -187,7 +187,7 @@ impl Call<'_, '_> {
             return Err(Errno::EOPNOTSUPP);
         }
         let is = |o: &Object| matches!(o, Object::Wq { .. });
-        let reported = self.state.destroy(self.device, self.cx, self.context, request.wq_handle, is)?;
+        let reported = self.destroy_handle(request.wq_handle, is)?;
         let resp = ib_uverbs_ex_destroy_wq_resp {
             response_length: size_of::<ib_uverbs_ex_destroy_wq_resp>() as u32,
             events_reported: reported.asyncs,
@@ -237,18 +237,22 @@ impl Call<'_, '_> {
             return Err(Errno::EOPNOTSUPP);
         }
         let is = |o: &Object| matches!(o, Object::Table { .. });
-        self.state.destroy(self.device, self.cx, self.context, request.ind_tbl_handle, is)?;
+        self.destroy_handle(request.ind_tbl_handle, is)?;
         Ok(())
     }
 
     /// Creates a QP without queues. The frames of its rules are spread over the queues of the table.
-    pub(super) fn create_rss_qp(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+    pub(super) fn create_rss_qp(
+        &mut self,
+        c: &mut RawCommand<'_, '_>,
+        request: &CreateQp,
+    ) -> Result<(), Errno> {
         let pd_handle = handle(c, UVERBS_ATTR_CREATE_QP_PD_HANDLE)?;
         let table_handle = handle(c, UVERBS_ATTR_CREATE_QP_IND_TABLE_HANDLE)?;
         self.pdn(pd_handle)?;
         let Object::Table { wqns } = self.object(table_handle)? else { return Err(Errno::ENOENT) };
         let table = wqns.clone();
-        if number32(c, UVERBS_ATTR_CREATE_QP_TYPE)? != QpType::RawPacket as u32 {
+        if request.qp_type != QpType::RawPacket as u32 {
             return Err(Errno::EOPNOTSUPP);
         }
         let private: mlx5_ib_create_qp_rss = uhw(c, 16 + 128)?;
@@ -264,8 +268,7 @@ impl Call<'_, '_> {
         if len != KEY {
             return Err(Errno::EINVAL);
         }
-        let (fields, user_handle) =
-            (private.rx_hash_fields_mask, number(c, UVERBS_ATTR_CREATE_QP_USER_HANDLE));
+        let fields = private.rx_hash_fields_mask;
         // One version of addresses, one transport (`create_rss_raw_qp_tir()`).
         let both = |a: u64, b: u64| fields & a != 0 && fields & b != 0;
         if both(0b11, 0b1100) || both(0b11 << 4, 0b11 << 6) {
@@ -277,16 +280,14 @@ impl Call<'_, '_> {
         let stand_in = crate::engine::qp::Qp::new(qpn, QpKind::Raw);
         self.device.add_qp(stand_in);
         let object = QpObject { is_rss: true, ..QpObject::new(qpn, QpType::RawPacket, QpKind::Raw) };
-        let cap = c.input(UVERBS_ATTR_CREATE_QP_CAP).map(<[u8]>::to_vec).unwrap_or_default();
-        c.answer(UVERBS_ATTR_CREATE_QP_RESP_CAP, &cap);
-        c.answer(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, &qpn.to_ne_bytes());
+        CreateQp::answer(c, &request.cap, qpn);
         uhw_out(c, mlx5_ib_create_qp_resp::default().as_bytes());
         self.give(
             c,
             UVERBS_ATTR_CREATE_QP_HANDLE,
             Object::Qp(Box::new(object)),
             &[pd_handle, table_handle],
-            user_handle.ok_or(Errno::EINVAL)?,
+            request.user_handle,
         )
     }
 }

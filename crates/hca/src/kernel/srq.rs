@@ -10,6 +10,7 @@ use crate::engine::{Notice, event};
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_mlx5_hw::doorbell::DBREC_BYTES;
+use uverbs_softkernel::Call as _;
 use uverbs_softkernel::attr::{
     core_in, core_out, handle, known, number, number32, optional_handle, uhw, uhw_out,
 };

@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernel's state of a device: its contexts, the receivers of events, and the destruction of objects.
 
+use super::call::Call;
 use super::device_memory::DmPages;
 use super::devx::Channels;
-use super::object::Object;
+use super::object::{ContextData, Object};
+use super::uar::Page;
+use crate::cm::HcaCm;
 use crate::config::Config;
-use crate::engine::Front;
 use crate::engine::flow::Target;
 use crate::engine::{Device, Notice, Port, event};
+use crate::front::{Front, Plugged};
 use crate::numbers::Numbers;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use uverbs_core::Errno;
-use uverbs_softkernel::{Context, Kind, Reported, Tables};
+use uverbs_core::kernel::{CmPort, DoorbellPort, Mapping, Protection, RawCommand};
+use uverbs_softkernel::{Call as _, Driver, Entered, Kind, Tables};
+use uverbs_uapi::verbs::RDMA_DRIVER_MLX5;
 
 /// An XRC domain, with or without an inode.
 #[derive(Debug)]
@@ -47,11 +53,6 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The number of objects of each kind, in all contexts.
-    pub(crate) fn counts(&self) -> BTreeMap<&'static str, usize> {
-        self.tables.counts()
-    }
-
     /// Changes the number of objects of a kind, as if there were more of them. Returns the previous one.
     #[cfg(test)]
     pub(crate) fn pretend(&mut self, name: &'static str, count: usize) -> usize {
@@ -79,33 +80,6 @@ impl State {
     /// A new number, for objects without a limit of their numbers.
     pub(super) fn number(&mut self) -> u32 {
         self.tables.number()
-    }
-
-    pub(crate) fn open(&mut self) -> u32 {
-        self.tables.open()
-    }
-
-    /// Whether this context ended before its device file was closed.
-    pub(super) fn has_ended(&self, number: u32) -> bool {
-        self.tables.has_ended(number)
-    }
-
-    /// Ends all contexts, with an event if the device is removed.
-    pub(crate) fn end_all(&mut self, device: &mut Device, cx: &mut Port<'_>, is_removed: bool) {
-        self.deliver_notices(&mut device.notices);
-        for number in self.tables.numbers() {
-            let files = self.tables.take_asyncs(number);
-            self.close(device, cx, number);
-            self.tables.end(number, files, is_removed);
-        }
-        self.tables.end_channels(is_removed);
-        if is_removed && let Some(address) = cx.address_mut() {
-            address.up = false;
-        }
-    }
-
-    pub(super) fn context(&mut self, number: u32) -> Result<&mut Context<Object>, Errno> {
-        self.tables.context(number)
     }
 
     /// A doorbell page.
@@ -160,25 +134,37 @@ impl State {
         }
     }
 
-    /// Destroys an object, if `is` is true for it.
-    pub(super) fn destroy(
-        &mut self,
-        device: &mut Device,
-        cx: &mut Port<'_>,
-        context: u32,
-        handle: u32,
-        is: impl Fn(&Object) -> bool,
-    ) -> Result<Reported, Errno> {
-        if Self::is_busy(device, cx, &self.tables.unused(context, handle, is)?.object) {
-            return Err(Errno::EBUSY);
+    fn release_xrcd(&mut self, xrcdn: u32) {
+        let Some(xrcd) = self.xrcds.get_mut(&xrcdn) else { return };
+        xrcd.users -= 1;
+        if xrcd.users == 0 {
+            if let Some(inode) = xrcd.inode {
+                self.xrcds_of_inodes.remove(&inode);
+            }
+            self.xrcds.remove(&xrcdn);
+            self.xrcdns.free(xrcdn);
         }
-        self.remove(device, context, handle)
+    }
+}
+
+impl Driver for State {
+    type Model = Device;
+    type Object = Object;
+    const ID: u32 = RDMA_DRIVER_MLX5;
+    const HAS_CLOCK: bool = true;
+
+    fn tables(&self) -> &Tables<Object> {
+        &self.tables
     }
 
-    fn is_busy(device: &Device, cx: &Port<'_>, object: &Object) -> bool {
+    fn tables_mut(&mut self) -> &mut Tables<Object> {
+        &mut self.tables
+    }
+
+    fn is_busy(&self, device: &Device, port: &Port<'_>, object: &Object) -> bool {
         match object {
             Object::Qp(qp) => {
-                cx.net.is_member(cx.me, qp.qpn)
+                port.is_member(qp.qpn)
                     || device.steering.uses(Target::Qp(qp.qpn))
                     || device.steering.uses(Target::Rss(qp.qpn))
             }
@@ -187,22 +173,13 @@ impl State {
             // Queues that commands created are not counted as users of a verb's object.
             Object::Cq { cqn, .. } => device.uses_cq(*cqn),
             Object::Pd { pdn } => device.uses_pd(*pdn),
-            Object::Devx(object) => object.is_busy(device, cx),
+            Object::Devx(object) => object.is_busy(device, port),
             Object::Umem(umem) => umem.is_busy(),
             _ => false,
         }
     }
 
-    fn remove(&mut self, device: &mut Device, number: u32, handle: u32) -> Result<Reported, Errno> {
-        // The device's notices about the object must be in the files before its events are removed from them.
-        self.deliver_notices(&mut device.notices);
-        let (object, reported) = self.tables.take(number, handle)?;
-        self.undo(device, object);
-        Ok(reported)
-    }
-
-    /// Removes an object from the device.
-    pub(super) fn undo(&mut self, device: &mut Device, object: Object) {
+    fn undo(&mut self, device: &mut Device, port: &mut Port<'_>, _: u32, object: Object) {
         match object {
             Object::Mr { key, .. } | Object::Mw { key } => {
                 device.mkeys.remove(key);
@@ -217,6 +194,8 @@ impl State {
                 });
                 if last {
                     self.shared_qps.remove(&qp.qpn);
+                    // A QP in a group is destroyed with its context only.
+                    port.net.leave_all(port.me, qp.qpn);
                     device.remove_qp(qp.qpn);
                     device.steering.rss.remove(&qp.qpn);
                 }
@@ -253,21 +232,8 @@ impl State {
         }
     }
 
-    fn release_xrcd(&mut self, xrcdn: u32) {
-        let Some(xrcd) = self.xrcds.get_mut(&xrcdn) else { return };
-        xrcd.users -= 1;
-        if xrcd.users == 0 {
-            if let Some(inode) = xrcd.inode {
-                self.xrcds_of_inodes.remove(&inode);
-            }
-            self.xrcds.remove(&xrcdn);
-            self.xrcdns.free(xrcdn);
-        }
-    }
-
-    /// Closes the device file: destroys all objects, each before the objects that it uses.
-    pub(super) fn close(&mut self, device: &mut Device, cx: &mut Port<'_>, number: u32) {
-        let order = |object: &Object| match object {
+    fn order(object: &Object) -> u8 {
+        match object {
             Object::Flow { .. } => 0,
             Object::Qp(_) => 1,
             Object::Devx(object) if object.is_qp() => 1,
@@ -275,23 +241,43 @@ impl State {
             Object::Wq { .. } | Object::Srq { .. } => 3,
             Object::Mw { .. } => 4,
             _ => 5,
-        };
-        let Some(handles) = self.tables.begin_close(number, order) else { return };
-        for handle in handles {
-            if let Ok(Object::Qp(qp)) = self.context(number).and_then(|c| c.get(handle)) {
-                let qpn = qp.qpn;
-                cx.net.leave_all(cx.me, qpn);
-            }
-            let _ = self.remove(device, number, handle);
         }
-        self.devx.close(number);
-        for page in self.tables.close(number).unwrap_or_default().static_pages {
-            self.remove_page(page);
-        }
+    }
+
+    fn closed(&mut self, _: &mut Device, context: u32, data: ContextData) {
+        self.devx.close(context);
+        data.static_pages.into_iter().for_each(|page| self.remove_page(page));
+    }
+
+    fn run(entered: Entered<'_, '_, Self>, command: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        Call::new(entered).run(command)
+    }
+
+    fn map(entered: Entered<'_, '_, Self>, offset: u64, len: usize, _: Protection) -> Result<Mapping, Errno> {
+        Call::new(entered).map(offset, len)
+    }
+
+    fn doorbells(
+        entered: Entered<'_, '_, Self>,
+        plugged: &Plugged<Self>,
+        offset: u64,
+        len: usize,
+    ) -> Result<Arc<dyn DoorbellPort>, Errno> {
+        let mut call = Call::new(entered);
+        let page = call.map_page(offset, len)?;
+        Ok(Arc::new(Page::new(plugged.clone(), call.context, page)))
+    }
+
+    fn attribute(entered: Entered<'_, '_, Self>, path: &str) -> Result<Vec<u8>, Errno> {
+        Call::new(entered).sysfs(path)
+    }
+
+    fn connection_manager(plugged: &Plugged<Self>) -> uverbs_core::Result<Arc<dyn CmPort>> {
+        Ok(Arc::new(HcaCm::open(plugged.fabric(), plugged.index())?))
     }
 }
 
-impl Front for State {
+impl Front<Device> for State {
     fn deliver(&mut self, device: &mut Device) {
         self.deliver_notices(&mut device.notices);
     }

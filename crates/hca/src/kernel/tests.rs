@@ -18,7 +18,7 @@ use uverbs_core::control::{
     self, CoreSupport, CqHandle, MrHandle, MrRange, PdHandle, QpHandle, QpParents, Rereg, SrqHandle,
     SrqParents,
 };
-use uverbs_core::kernel::{Command, Kernel, Uhw};
+use uverbs_core::kernel::{Command, Kernel, Uhw, page_size};
 use uverbs_core::{Errno, Error};
 use uverbs_uapi::cmd::{IB_USER_VERBS_CMD_QUERY_DEVICE, ib_uverbs_alloc_pd};
 use uverbs_uapi::ids::{
@@ -51,8 +51,9 @@ macro_rules! unused {
 /// Memory that outlives every device of a test.
 fn memory(bytes: usize) -> u64 {
     static KEPT: std::sync::Mutex<Vec<Box<[AtomicU64]>>> = std::sync::Mutex::new(Vec::new());
-    let words: Box<[AtomicU64]> = (0..bytes.div_ceil(8) + 512).map(|_| AtomicU64::new(0)).collect();
-    let at = (words.as_ptr().expose_provenance() as u64).next_multiple_of(4096);
+    let words: Box<[AtomicU64]> =
+        (0..(bytes + page_size() as usize).div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
+    let at = (words.as_ptr().expose_provenance() as u64).next_multiple_of(page_size().into());
     KEPT.lock().unwrap().push(words);
     at
 }
@@ -96,7 +97,7 @@ fn alloc_uar(kernel: &Arc<dyn Kernel>) -> Result<(u32, u32, u64), Errno> {
     // SAFETY: the command names no memory.
     unsafe { command.execute(&**kernel) }?;
     let handle = command.handle(MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE).unwrap();
-    assert_eq!(length, 4096);
+    assert_eq!(length, page_size());
     Ok((handle, page, offset))
 }
 
@@ -105,7 +106,7 @@ impl Ctx {
         let kernel = hca.open();
         let (asyncs, resp) = open_kernel(&kernel, MLX5_LIB_CAP_4K_UAR | MLX5_LIB_CAP_DYN_UAR).unwrap();
         let (uar, page, offset) = alloc_uar(&kernel).unwrap();
-        kernel.doorbells(offset, 4096).unwrap();
+        kernel.doorbells(offset, page_size() as usize).unwrap();
         Self { kernel, asyncs, resp, page, uar }
     }
 
@@ -452,13 +453,17 @@ fn uar_pages_are_limited_objects_or_part_of_the_context() {
     let (_, resp) = open_kernel(&kernel, 3).unwrap();
     assert_eq!(resp.tot_bfregs, 16);
     assert_eq!(alloc_uar(&kernel).unwrap_err(), Errno::EPROTONOSUPPORT);
+    let page = |number| kernel.doorbells(number * u64::from(page_size()), page_size() as usize);
     // Two registers in a page, so there are eight pages.
     for index in 0..8_u64 {
-        kernel.doorbells(index << 12, 4096).unwrap();
-        kernel.doorbells((2 << 8 | index) << 12, 4096).unwrap();
+        page(index).unwrap();
+        page(2 << 8 | index).unwrap();
     }
-    assert_eq!(kernel.doorbells(8 << 12, 4096).unwrap_err(), Errno::EINVAL);
-    assert_eq!(kernel.doorbells(5 << 20, 4096).unwrap_err(), Errno::EINVAL);
+    assert_eq!(page(8).unwrap_err(), Errno::EINVAL);
+    assert_eq!(page(5 << 8).unwrap_err(), Errno::EINVAL);
+    // A length or an offset that is not that of a page.
+    assert_eq!(kernel.doorbells(0, 2048).unwrap_err(), Errno::EINVAL);
+    assert_eq!(kernel.doorbells(2048, page_size() as usize).unwrap_err(), Errno::EINVAL);
 }
 
 #[test]
@@ -534,7 +539,11 @@ fn any_room_for_an_answer_suffices_or_is_an_error() {
 #[test]
 fn the_clock_page_shows_a_clock_of_nanoseconds() {
     let ctx = Ctx::new(&hca());
-    let page = ctx.kernel.mmap(7 << 20, 4096, uverbs_core::kernel::Protection::Read).unwrap();
+    let map = |command: u64| {
+        let (offset, len) = ((command << 8) * u64::from(page_size()), page_size() as usize);
+        ctx.kernel.mmap(offset, len, uverbs_core::kernel::Protection::Read)
+    };
+    let page = map(7).unwrap();
     let word = |i: usize| {
         // SAFETY: the mapping has 512 words.
         let at = unsafe { page.as_ptr().cast::<AtomicU64>().add(i) };
@@ -543,5 +552,5 @@ fn the_clock_page_shows_a_clock_of_nanoseconds() {
     };
     assert_eq!((word(0), word(4) as u32, word(4) >> 32), (0, 1, 0));
     assert!(word(1) > 1_500_000_000_000_000_000);
-    assert!(ctx.kernel.mmap(6 << 20, 4096, uverbs_core::kernel::Protection::Read).is_err());
+    assert!(map(6).is_err());
 }

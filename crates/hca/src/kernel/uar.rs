@@ -5,12 +5,12 @@ use super::call::Call;
 use super::object::{Numbered, Object};
 use super::state::State;
 use super::watch::Watched;
-use crate::plugged::Plugged;
+use crate::front::Plugged;
 use std::sync::{Arc, OnceLock};
 use uverbs_core::Errno;
-use uverbs_core::kernel::{DoorbellPort, RawCommand, Registers};
-use uverbs_mlx5_hw::doorbell::UAR_BYTES;
+use uverbs_core::kernel::{DoorbellPort, RawCommand, Registers, page_size};
 use uverbs_softkernel::attr::{known, number};
+use uverbs_softkernel::{Call as _, ring};
 use uverbs_uapi::mlx5::cmds::{
     MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH,
     MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID,
@@ -23,7 +23,11 @@ use uverbs_uapi::mlx5::{
 
 /// The mmap(2) offsets of pages that are objects. They are above all offsets of commands.
 const OBJECTS: u64 = 1 << 44;
-const PAGE: u64 = UAR_BYTES as u64;
+
+/// Bytes of a page that is mapped. Each page has one UAR, as on a device whose UARs have the size of the machine's pages.
+fn page_bytes() -> u64 {
+    page_size().into()
+}
 
 /// A page, with the interface for drivers.
 #[derive(Debug)]
@@ -41,15 +45,8 @@ impl Page {
     }
 
     fn doorbell(&self, offset: u32, value: [u8; 8], burst: Option<&[u8]>) {
-        // The device does not exist in a child of fork(2).
-        if !self.plugged.is_here() {
-            return;
-        }
-        self.plugged.enter(|device, kernel, port| {
-            // The kernel replaces the pages of a removed device by pages without a device.
-            if !kernel.has_ended(self.context) {
-                device.doorbell(port, self.page, offset, value, burst);
-            }
+        ring(&self.plugged, self.context, |device, port| {
+            device.doorbell(port, self.page, offset, value, burst);
         });
     }
 }
@@ -96,9 +93,9 @@ impl Call<'_, '_> {
             _ => return Err(Errno::EINVAL),
         }
         let page = self.state.add_page()?;
-        let offset = OBJECTS + u64::from(page) * PAGE;
+        let offset = OBJECTS + u64::from(page) * page_bytes();
         c.answer(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, &offset.to_ne_bytes());
-        c.answer(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, &(UAR_BYTES as u32).to_ne_bytes());
+        c.answer(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, &page_size().to_ne_bytes());
         c.answer(MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID, &page.to_ne_bytes());
         self.give(c, MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, Object::Uar { page }, &[], 0)
     }
@@ -111,12 +108,13 @@ impl Call<'_, '_> {
 
     /// The page of an mmap(2) offset, which is that of an object, or has a command and an index (`mlx5_ib_mmap()`).
     pub(super) fn map_page(&mut self, offset: u64, len: usize) -> Result<u32, Errno> {
-        if len != UAR_BYTES || !offset.is_multiple_of(PAGE) {
+        let bytes = page_bytes();
+        if len as u64 != bytes || !offset.is_multiple_of(bytes) {
             return Err(Errno::EINVAL);
         }
-        let context = self.state.context(self.context)?;
-        let number = offset / PAGE;
-        if let Some(page) = offset.checked_sub(OBJECTS).and_then(|o| u32::try_from(o / PAGE).ok()) {
+        let context = self.state.tables.context(self.context)?;
+        let number = offset / bytes;
+        if let Some(page) = offset.checked_sub(OBJECTS).and_then(|o| u32::try_from(o / bytes).ok()) {
             return context.find((Numbered::Page, page)).map(|_| page).ok_or(Errno::EINVAL);
         }
         // Bits 15:8 of the page number are the command, the others the index.

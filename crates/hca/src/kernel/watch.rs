@@ -9,7 +9,7 @@
 #![expect(unsafe_code)]
 
 use super::state::State;
-use crate::plugged::Plugged;
+use crate::front::Plugged;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;

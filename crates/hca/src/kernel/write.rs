@@ -4,7 +4,6 @@
 use super::call::Call;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
-use uverbs_softkernel::attr::core_in;
 use uverbs_softkernel::commands;
 use uverbs_uapi::cmd as abi;
 
@@ -21,9 +20,7 @@ const EX_CREATE_TABLE: u32 = abi::IB_USER_VERBS_EX_CMD_CREATE_RWQ_IND_TBL | EX;
 const EX_DESTROY_TABLE: u32 = abi::IB_USER_VERBS_EX_CMD_DESTROY_RWQ_IND_TBL | EX;
 
 impl Call<'_, '_> {
-    pub(super) fn write_command(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        let is_open = self.state.context(self.context)?.is_open;
-        let command = commands::write_command(c, is_open)?;
+    pub(super) fn write_command(&mut self, c: &mut RawCommand<'_, '_>, command: u32) -> Result<(), Errno> {
         match command {
             abi::IB_USER_VERBS_CMD_QUERY_DEVICE => self.query_device(c),
             EX_QUERY_DEVICE => self.query_device_ex(c),
@@ -31,18 +28,12 @@ impl Call<'_, '_> {
             abi::IB_USER_VERBS_CMD_REG_MR => self.reg_mr(c),
             abi::IB_USER_VERBS_CMD_REREG_MR => self.rereg_mr(c),
             abi::IB_USER_VERBS_CMD_ALLOC_MW => self.alloc_mw(c),
-            abi::IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL => self.create_comp_channel(c),
             abi::IB_USER_VERBS_CMD_RESIZE_CQ => self.resize_cq(c),
             EX_MODIFY_CQ => self.modify_cq(c),
             abi::IB_USER_VERBS_CMD_MODIFY_SRQ => self.modify_srq(c),
             abi::IB_USER_VERBS_CMD_QUERY_SRQ => self.query_srq(c),
-            abi::IB_USER_VERBS_CMD_MODIFY_QP => {
-                let base: abi::ib_uverbs_modify_qp = core_in(c)?;
-                self.modify_qp(c, &abi::ib_uverbs_ex_modify_qp { base, ..Default::default() })
-            }
-            EX_MODIFY_QP => {
-                let request: abi::ib_uverbs_ex_modify_qp = core_in(c)?;
-                self.modify_qp(c, &request)
+            abi::IB_USER_VERBS_CMD_MODIFY_QP | EX_MODIFY_QP => {
+                self.modify_qp(c, &commands::modify_qp(c, command)?)
             }
             abi::IB_USER_VERBS_CMD_QUERY_QP => self.query_qp(c),
             abi::IB_USER_VERBS_CMD_CREATE_AH => self.create_ah(c),

@@ -8,6 +8,7 @@ use crate::engine::qp::QpKind;
 use uverbs_core::Errno;
 use uverbs_core::attr::QpType;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::Call as _;
 use uverbs_softkernel::attr::{core_in, core_out};
 use uverbs_uapi::cmd::{
     ib_uverbs_create_qp_resp, ib_uverbs_open_qp, ib_uverbs_open_xrcd, ib_uverbs_open_xrcd_resp,

@@ -19,7 +19,6 @@ use crate::export::qp::{ibv_create_qp, ibv_destroy_qp};
 use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::process::Command;
 use std::sync::Arc;
 use uverbs_core::kernel::{DoorbellPage, Kernel, Mapping, Protection, RawCommand, WriteCommand};
 use uverbs_hca::Hca;
@@ -155,9 +154,9 @@ fn objects_of_a_removed_device() {
 /// Runs the test with the variable in another process, because the variable is read once.
 #[test]
 fn objects_of_a_removed_device_are_destroyed_if_the_program_asks_for_it() {
-    let program = std::env::current_exe().unwrap();
     let test = "object::removed::objects_of_a_removed_device";
-    let out = Command::new(program).args(["--exact", test]).env(ALLOWS, "1").output().unwrap();
+    let out =
+        uverbs_testkit::machine::this_program().args(["--exact", test]).env(ALLOWS, "1").output().unwrap();
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(
         out.status.success() && text.contains("1 passed"),

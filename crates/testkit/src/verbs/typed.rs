@@ -6,10 +6,10 @@
 use super::Req;
 use crate::push::{wire, wire_remote};
 use uverbs::provider::{Data, DcDriver, DcTarget, Dest, Inline, Op, To};
-use uverbs::qp::transport::{HasPeer, Reliable, SendsImm};
+use uverbs::qp::transport::{HasPeer, Reads, Reliable, SendsImm, Writes};
 use uverbs::raw::{Batch, SendGuard, SendQueue};
 use uverbs::raw::{PostTo, Wr};
-use uverbs::{Dci, Driver, Exclusive, ImmData, PostError, Rc, Uc, Ud, XrcSend};
+use uverbs::{Dci, Driver, Exclusive, ImmData, PostError, Rc, Srd, Uc, Ud, XrcSend};
 
 /// A transport of a driver, with the typed calls for a [`Req`].
 ///
@@ -55,6 +55,7 @@ typed! {
     Rc [Driver]: wr, post, reliable, Dest::Peer => ();
     Uc [Driver]: wr, post, peer, Dest::Peer => ();
     Ud [Driver]: wr_to, post_to, message, Dest::Ud(To { ah, remote_qpn, remote_qkey }) => (ah, remote_qpn, remote_qkey);
+    Srd [Driver]: wr_to, post_to, unordered, Dest::Ud(To { ah, remote_qpn, remote_qkey }) => (ah, remote_qpn, remote_qkey);
     XrcSend [Driver]: wr_srq, post_srq, reliable, Dest::Xrc(srqn) => (srqn);
     Dci [DcDriver]: wr_dc, post_dc, reliable, Dest::Dc(DcTarget { ah, remote_dctn, remote_dc_key }) => (ah, remote_dctn, remote_dc_key);
 }
@@ -89,6 +90,50 @@ unsafe fn message<S: PostTo<D>, D: Driver, T: SendsImm>(
     })
 }
 
+/// The operations of SRD.
+///
+/// # Safety
+/// As [`Typed::push`].
+unsafe fn unordered<S: PostTo<D>, D: Driver, T: Reads + Writes + SendsImm>(
+    wr: Wr<'_, S, T, D>,
+    req: &Req<'_, D>,
+) -> Result<S::Out, PostError> {
+    match req.op {
+        // SAFETY: the memory that the entries name stays valid (contract of this function).
+        Op::Read(r) => Ok(unsafe { wr.read(&sges(req)?, wire_remote(r)) }),
+        // SAFETY: `write` and this function have the same contract.
+        Op::Write(_) | Op::WriteImm(..) => unsafe { write(wr, req) },
+        // SAFETY: `message` and this function have the same contract.
+        _ => unsafe { message(wr, req) },
+    }
+}
+
+/// RDMA writes.
+///
+/// # Safety
+/// As [`Typed::push`].
+unsafe fn write<S: PostTo<D>, D: Driver, T: Writes + SendsImm>(
+    wr: Wr<'_, S, T, D>,
+    req: &Req<'_, D>,
+) -> Result<S::Out, PostError> {
+    let sges = sges(req)?;
+    Ok(match (req.op, req.data) {
+        (Op::Write(r), Data::Inline(Inline::Bytes(bytes))) => wr.write_inline(bytes, wire_remote(r)),
+        (Op::Write(r), Data::Inline(Inline::List(list))) => wr.write_inline_list(list, wire_remote(r)),
+        // SAFETY: the memory that the entries name stays valid (contract of this function).
+        (Op::Write(r), _) => unsafe { wr.write(&sges, wire_remote(r)) },
+        (Op::WriteImm(r, imm), Data::Inline(Inline::Bytes(bytes))) => {
+            wr.write_imm_inline(bytes, wire_remote(r), ImmData::new(imm))
+        }
+        (Op::WriteImm(r, imm), Data::Inline(Inline::List(list))) => {
+            wr.write_imm_inline_list(list, wire_remote(r), ImmData::new(imm))
+        }
+        // SAFETY: the memory that the entries name stays valid (contract of this function).
+        (Op::WriteImm(r, imm), _) => unsafe { wr.write_imm(&sges, wire_remote(r), ImmData::new(imm)) },
+        _ => return Err(PostError::IllegalOpcode),
+    })
+}
+
 /// The operations of connected transports.
 ///
 /// # Safety
@@ -103,18 +148,8 @@ unsafe fn peer<S: PostTo<D>, D: Driver, T: HasPeer + SendsImm>(
         (Op::SendInv(rkey), Data::Inline(Inline::List(list))) => wr.send_inv_inline_list(list, rkey),
         // SAFETY: the memory that the entries name stays valid (contract of this function).
         (Op::SendInv(rkey), _) => unsafe { wr.send_inv(&sges, rkey) },
-        (Op::Write(r), Data::Inline(Inline::Bytes(bytes))) => wr.write_inline(bytes, wire_remote(r)),
-        (Op::Write(r), Data::Inline(Inline::List(list))) => wr.write_inline_list(list, wire_remote(r)),
-        // SAFETY: the memory that the entries name stays valid (contract of this function).
-        (Op::Write(r), _) => unsafe { wr.write(&sges, wire_remote(r)) },
-        (Op::WriteImm(r, imm), Data::Inline(Inline::Bytes(bytes))) => {
-            wr.write_imm_inline(bytes, wire_remote(r), ImmData::new(imm))
-        }
-        (Op::WriteImm(r, imm), Data::Inline(Inline::List(list))) => {
-            wr.write_imm_inline_list(list, wire_remote(r), ImmData::new(imm))
-        }
-        // SAFETY: the memory that the entries name stays valid (contract of this function).
-        (Op::WriteImm(r, imm), _) => unsafe { wr.write_imm(&sges, wire_remote(r), ImmData::new(imm)) },
+        // SAFETY: `write` and this function have the same contract.
+        (Op::Write(_) | Op::WriteImm(..), _) => return unsafe { write(wr, req) },
         (Op::LocalInv(rkey), _) => wr.local_inv(rkey),
         // SAFETY: the bound memory stays valid (contract of this function).
         (Op::BindMw(bind), _) => unsafe { wr.bind_mw(bind) },

@@ -11,7 +11,10 @@ use crate::device;
 use crate::number::positive;
 use anyhow::{Result, bail};
 use std::io::Write;
+use uverbs::Context;
 use uverbs::device::{DeviceInfo, devices};
+use uverbs::efa::Efa;
+use uverbs::mlx5::Mlx5;
 
 /// Show RDMA devices and their attributes, as ibv_devinfo does
 ///
@@ -35,13 +38,29 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// A software device.
+enum Software {
+    Hca(Context<Mlx5>),
+    Efa(Context<Efa>),
+}
+
 /// Runs the subcommand.
 pub(crate) fn main(args: &Args) -> Result<()> {
     let mut out = crate::Output;
     let name = args.ib_dev.as_deref();
-    let software = if device::is_software(name) { Some(device::software()?) } else { None };
+    let software = match device::Software::of(name) {
+        Some(device::Software::Hca) => {
+            let [context, _] = device::software()?;
+            Some((device::software_info(&context)?, Software::Hca(context)))
+        }
+        Some(device::Software::Efa) => {
+            let [context, _] = device::software_efa()?;
+            Some((device::software_info(&context)?, Software::Efa(context)))
+        }
+        None => None,
+    };
     let devices: Vec<DeviceInfo> = match &args.ib_dev {
-        Some(_) if let Some([context, _]) = &software => vec![device::software_info(context)?],
+        Some(_) if let Some((info, _)) = &software => vec![info.clone()],
         Some(name) => vec![device::choose(Some(name))?],
         None => devices()?,
     };
@@ -57,7 +76,8 @@ pub(crate) fn main(args: &Args) -> Result<()> {
         bail!("no RDMA devices found ({})", device::HINT);
     }
     let gather = |info| match &software {
-        Some([context, _]) => facts::query(info, context.clone(), args),
+        Some((_, Software::Hca(context))) => facts::query(info, context.clone(), args),
+        Some((_, Software::Efa(context))) => facts::query(info, context.clone(), args),
         None => facts::gather(info, args),
     };
     let facts: Vec<_> = devices.into_iter().map(gather).collect();

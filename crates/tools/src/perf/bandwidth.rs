@@ -137,8 +137,10 @@ pub(super) fn run<D: Driver, T: Carrier<D>>(
         }
         if role.sends && done < posted {
             let before = done;
+            let in_order = end.in_order;
             let found = end.cqs.sent(|i, n| {
                 if let Some(sender) = senders.get_mut(i) {
+                    let n = if in_order { n } else { sender.done + 1 };
                     done += n - sender.done;
                     sender.done = n;
                 }

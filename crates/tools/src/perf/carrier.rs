@@ -5,11 +5,11 @@
 
 use super::wire::Keys;
 use anyhow::{Result, bail};
-use uverbs::qp::transport::{HasPeer, Reliable, Sends};
+use uverbs::qp::transport::{Datagram, HasPeer, Reliable, Sends, SendsImm};
 use uverbs::raw::{ToBatch, Wr};
 use uverbs::{
     AddressHandle, ConnectAttr, DcTarget, Driver, Endpoint, ImmData, PostError, ProtectionDomain, Rc,
-    SendFlags, Uc, Ud, XrcSend,
+    SendFlags, Srd, Uc, Ud, XrcSend,
     raw::{Cq, Srq},
 };
 use uverbs::{Exclusive, attr::AhAttr};
@@ -191,14 +191,47 @@ impl<D: Driver> Carrier<D> for Ud {
         peer: &Peer<D>,
     ) -> Result<(), PostError> {
         let ah = peer.ah.as_ref().ok_or(PostError::BadState)?;
+        // SAFETY: the contract of this function.
+        unsafe { put_datagram(batch.wr_to(work.id, ah, peer.keys.qp_num, peer.qkey).flags(work.flags), work) }
+    }
+}
+
+/// Sends.
+///
+/// # Safety
+/// As [`Carrier::push`].
+unsafe fn put_datagram<D: Driver, T: Datagram + SendsImm>(
+    wr: Wr<'_, ToBatch<'_, '_, D>, T, D>,
+    work: &Work<'_, D>,
+) -> Result<(), PostError> {
+    match (work.op, work.inline) {
+        (Op::Send, Some(bytes)) => wr.send_inline(bytes),
+        // SAFETY: the contract of this function.
+        (Op::Send, None) => unsafe { wr.send(&[work.sge]) },
+        // SAFETY: the contract of this function.
+        (Op::Hello(imm), _) => unsafe { wr.send_imm(&[work.sge], imm) },
+        _ => return Err(PostError::IllegalOpcode),
+    }
+    Ok(())
+}
+
+impl<D: Driver> Carrier<D> for Srd {
+    const HAS_ADDRESSES: bool = true;
+
+    unsafe fn push(
+        batch: &mut Batch<'_, Self, D>,
+        work: &Work<'_, D>,
+        peer: &Peer<D>,
+    ) -> Result<(), PostError> {
+        let ah = peer.ah.as_ref().ok_or(PostError::BadState)?;
         let wr = batch.wr_to(work.id, ah, peer.keys.qp_num, peer.qkey).flags(work.flags);
-        match (work.op, work.inline) {
-            (Op::Send, Some(bytes)) => wr.send_inline(bytes),
+        match work.op {
             // SAFETY: the contract of this function.
-            (Op::Send, None) => unsafe { wr.send(&[work.sge]) },
+            Op::Read(from) => unsafe { wr.read(&[work.sge], from) },
             // SAFETY: the contract of this function.
-            (Op::Hello(imm), _) => unsafe { wr.send_imm(&[work.sge], imm) },
-            _ => return Err(PostError::IllegalOpcode),
+            Op::Write(to) => unsafe { wr.write(&[work.sge], to) },
+            // SAFETY: the contract of this function.
+            _ => return unsafe { put_datagram(wr, work) },
         }
         Ok(())
     }

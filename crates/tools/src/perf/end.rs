@@ -126,6 +126,8 @@ pub(super) struct End<D: Driver, T: Carrier<D>> {
     pub(super) inline: u32,
     /// The bytes of inline messages.
     payload: Vec<u8>,
+    /// Whether sends complete in order, so that few are signaled, and a completion is also that of those before.
+    pub(super) in_order: bool,
     verb: Verb,
     atomic: AtomicType,
     _transport: PhantomData<T>,
@@ -267,6 +269,7 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
             layout,
             inline: cap.max_inline_data,
             payload,
+            in_order: context.completes_in_order(),
             verb: plan.verb,
             atomic: plan.common.atomic_type.unwrap_or_default(),
             _transport: PhantomData,
@@ -460,7 +463,11 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
             };
             let work = Work {
                 id: (i as u64) << COUNT_BITS | (n + 1),
-                flags: if is_signaled(n + 1) { SendFlags::SIGNALED } else { SendFlags::empty() },
+                flags: if !self.in_order || is_signaled(n + 1) {
+                    SendFlags::SIGNALED
+                } else {
+                    SendFlags::empty()
+                },
                 op,
                 sge: self.region.sge(mine..mine + bytes as usize)?,
                 inline,

@@ -25,7 +25,7 @@ pub(crate) use options::Args;
 
 use crate::cm::{Line, Side, resolve};
 use crate::device;
-use crate::patience::{OtherEndFailed, Patience};
+use crate::patience::{Patience, follows};
 use crate::tcp;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use channel::Channel;
@@ -39,7 +39,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use uverbs::device::DeviceInfo;
 use uverbs::mlx5::Mlx5;
-use uverbs::{Context, Dci, Driver, DriverVisitor, Rc, Uc, Ud, XrcSend};
+use uverbs::{Context, Dci, Driver, DriverVisitor, Rc, Srd, Uc, Ud, XrcSend};
 use uverbs_cm::{EventChannel, PortSpace};
 use uverbs_hca::{Fabric, Hca};
 
@@ -246,16 +246,6 @@ fn both(
     })
 }
 
-/// Whether an error only shows that the other end has failed: it says so, or has closed the stream of the exchange.
-fn follows(error: &anyhow::Error) -> bool {
-    let kind = error.chain().find_map(|e| e.downcast_ref::<std::io::Error>()).map(std::io::Error::kind);
-    let is_closed = |kind| {
-        use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-        matches!(kind, BrokenPipe | ConnectionReset | UnexpectedEof)
-    };
-    error.is::<OtherEndFailed>() || kind.is_some_and(is_closed)
-}
-
 /// Runs an end with the transport of the plan.
 fn dispatch<D: Driver>(
     plan: &Plan,
@@ -269,6 +259,7 @@ fn dispatch<D: Driver>(
         Connection::Rc => run::<D, Rc>(plan, context, stream, line, wait, out),
         Connection::Uc => run::<D, Uc>(plan, context, stream, line, wait, out),
         Connection::Ud => run::<D, Ud>(plan, context, stream, line, wait, out),
+        Connection::Srd => run::<D, Srd>(plan, context, stream, line, wait, out),
         Connection::Xrc => run::<D, XrcSend>(plan, context, stream, line, wait, out),
         // Only this driver has DC.
         Connection::Dc => match (context as &dyn Any).downcast_ref::<Context<Mlx5>>() {
@@ -286,7 +277,10 @@ mod tests {
 
     /// Runs a test in this process and returns the client's result as JSON.
     fn run(line: &str) -> serde_json::Value {
-        let [a, b] = device::software().unwrap();
+        on(device::software().unwrap(), line)
+    }
+
+    fn on<D: Driver>([a, b]: [Context<D>; 2], line: &str) -> serde_json::Value {
         let plan = parse(&format!("{line} --json --timeout 300")).unwrap();
         let mut client = plan.clone();
         client.common.host = Some("here".into());
@@ -323,6 +317,42 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn every_test_of_efa_runs_on_the_software_efa() {
+        for line in [
+            "send-lat -c SRD",
+            "send-lat -c SRD -e",
+            "send-bw -c SRD -s 64",
+            "send-bw -c SRD -b -q 2 -l 4",
+            "write-bw -c SRD -s 64",
+            "write-bw -c SRD -b -q 2",
+            "read-lat -c SRD",
+            "read-bw -c SRD -s 4096 -l 4",
+            "send-lat -c UD",
+            "send-bw -c UD -s 64 -l 4",
+        ] {
+            let value = on(device::software_efa().unwrap(), &format!("{line} -n 40"));
+            let row = &value["results"][0];
+            let figure = if line.contains("lat") { "t_typical" } else { "bw_average" };
+            assert!(row[figure].as_f64().is_some_and(|n| n > 0.0), "{line}: {value}");
+            assert_eq!(row["iters"], if line.contains("-q 2") { 80 } else { 40 }, "{line}");
+        }
+        for (line, what) in [
+            ("write-lat -c SRD", "any order"),
+            ("send-bw -c SRD -Q 4", "each request"),
+            ("atomic-bw -c SRD", "atomic"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert!(error.contains(what), "{line}: {error}");
+        }
+        let value = on(device::software_efa().unwrap(), "send-bw -n 5 -c SRD -a");
+        assert_eq!(
+            value["results"].as_array().map(Vec::len),
+            Some(13),
+            "2 to 8192, below the port's limit: {value}"
+        );
     }
 
     #[test]
@@ -398,7 +428,7 @@ mod tests {
         let [a, b] = device::software().unwrap();
         let plan = parse("send-bw -n 10 --timeout 0 -i 7").unwrap();
         let error = here(&plan, &a, &b).unwrap_err();
-        assert!(!error.is::<OtherEndFailed>(), "{error:#}");
+        assert!(!error.is::<crate::patience::OtherEndFailed>(), "{error:#}");
     }
 
     #[test]

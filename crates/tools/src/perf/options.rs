@@ -214,6 +214,7 @@ pub(super) enum Connection {
     Ud,
     Xrc,
     Dc,
+    Srd,
 }
 
 impl Connection {
@@ -224,6 +225,7 @@ impl Connection {
             Self::Ud => "UD",
             Self::Xrc => "XRC",
             Self::Dc => "DC",
+            Self::Srd => "SRD",
         }
     }
 }
@@ -387,9 +389,19 @@ impl Plan {
             Connection::Rc | Connection::Xrc | Connection::Dc => true,
             Connection::Uc => matches!(verb, Verb::Send | Verb::Write),
             Connection::Ud => verb == Verb::Send,
+            Connection::Srd => verb != Verb::Atomic,
         };
         if !allowed {
             return Err(format!("--connection {} has no {}", connection.name(), verb.name()));
+        }
+        if (connection, verb, kind) == (Connection::Srd, Verb::Write, Kind::Latency) {
+            return Err(
+                "--connection SRD has no write-lat: the bytes of a write arrive in any order, so the last one does not show that all have"
+                    .into(),
+            );
+        }
+        if cq_mod.is_some_and(|cq_mod| cq_mod > 1) && connection == Connection::Srd {
+            return Err("--cq-mod: EFA completes each request".into());
         }
         if verb == Verb::Atomic && common.all {
             return Err("--all is not for atomics, which have 8 bytes".into());
@@ -399,7 +411,12 @@ impl Plan {
         }
         let reads = matches!(verb, Verb::Read | Verb::Atomic);
         for (is_given, option, is_allowed, tests) in [
-            (common.use_srq, "--use-srq", verb == Verb::Send, "sends"),
+            (
+                common.use_srq,
+                "--use-srq",
+                verb == Verb::Send && connection != Connection::Srd,
+                "sends, and not of EFA",
+            ),
             (args.recv_post_list > 1, "--recv_post_list", verb == Verb::Send, "sends"),
             (common.rx_depth.is_some_and(|depth| depth > 1), "--rx-depth", verb == Verb::Send, "sends"),
             (common.inline_size.is_some(), "--inline_size", !reads, "sends and writes"),
@@ -463,6 +480,7 @@ impl Plan {
                 return Err(format!("--post_list {post_list} is not a multiple of --cq-mod {n}"));
             }
             Some(n) => n,
+            None if connection == Connection::Srd => 1,
             None if post_list > 1 => post_list,
             None if size > CQ_MOD_BYTES && connection != Connection::Ud && !common.all && !common.events => 1,
             None => CQ_MOD,
@@ -506,6 +524,12 @@ impl Plan {
         if self.common.connection == Connection::Ud { PortSpace::Udp } else { PortSpace::Tcp }
     }
 
+    /// Whether a message is one packet.
+    fn is_datagram(&self) -> bool {
+        let connection = self.common.connection;
+        connection == Connection::Ud || connection == Connection::Srd && self.verb == Verb::Send
+    }
+
     pub(super) fn is_client(&self) -> bool {
         self.common.host.is_some()
     }
@@ -515,9 +539,9 @@ impl Plan {
         self.kind == Kind::Latency || self.bidirectional
     }
 
-    /// The sizes to measure. A datagram fits into the MTU.
+    /// The sizes to measure. A datagram fits into the MTU, of UD, or into a message of the port, of SRD: `mtu` is that of the two.
     pub(super) fn sizes(&self, mtu: u32) -> Result<Vec<u32>, String> {
-        let is_datagram = self.common.connection == Connection::Ud;
+        let is_datagram = self.is_datagram();
         if self.common.all {
             let largest = if is_datagram { mtu.ilog2() } else { LARGEST };
             return Ok((1..=largest).map(|power| 1 << power).collect());
@@ -560,6 +584,7 @@ impl Plan {
             (Verb::Read | Verb::Atomic, _) => 0,
             (_, Some(size)) => size,
             (_, None) if is_latency && self.common.connection == Connection::Dc => 150,
+            (_, None) if is_latency && self.common.connection == Connection::Srd => 32,
             (Verb::Write, None) if is_latency => 220,
             (Verb::Send, None) if is_latency && self.common.connection == Connection::Ud => 188,
             (Verb::Send, None) if is_latency => 236,

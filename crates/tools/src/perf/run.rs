@@ -16,7 +16,7 @@ use crate::patience::Patience;
 use crate::{device, limits};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use std::io::{Read, Write};
-use uverbs::attr::LinkLayer;
+use uverbs::attr::{DriverQp, LinkLayer};
 use uverbs::{Context, Driver};
 
 /// Bytes of the part of a buffer through which short messages move, and of a cache line, before the exchange with the peer.
@@ -59,9 +59,14 @@ pub(super) fn run<D: Driver, T: Carrier<D>>(
     let (cycle, cache_line) = wire.system(CYCLE, CACHE_LINE)?;
     let active = port.active_mtu;
     let mtu = wire.mtu(common.mtu.filter(|mtu| mtu.bytes() < active.bytes()).unwrap_or(active))?;
-    let sizes = plan.sizes(mtu.bytes().unwrap_or(256)).map_err(|reason| anyhow!(reason))?;
+    let is_srd = T::DRIVER_QP == Some(DriverQp::Srd);
+    let datagram = if is_srd { port.max_msg_sz } else { mtu.bytes().unwrap_or(256) };
+    let sizes = plan.sizes(datagram).map_err(|reason| anyhow!(reason))?;
     let largest = sizes.iter().copied().max().unwrap_or(plan.size);
-    limits::at_most("--size", largest, port.max_msg_sz, "messages of the port")?;
+    // Reads and writes of EFA have another limit, which no attribute of the verbs has.
+    if !is_srd || plan.verb == Verb::Send {
+        limits::at_most("--size", largest, port.max_msg_sz, "messages of the port")?;
+    }
     let attr = end::connect_attr(plan, mtu, sgid_index, reads);
     let mut end = End::<D, T>::new(context, plan, attr, Layout::new(cycle, cache_line, largest), wait)?;
     end.cqs.watch = Some(wire.stream().watch()?);

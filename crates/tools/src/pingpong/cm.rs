@@ -8,13 +8,13 @@ use super::options::{Options, Program};
 use super::{Objects, Table, rc_uc, srq, ud};
 use crate::cm::{self, Line, Side};
 use crate::{device, limits};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use core::net::SocketAddr;
 use std::io::Write;
 use uverbs::attr::{AhAttr, Gid, QpState, QpType};
 use uverbs::mlx5::Mlx5;
 use uverbs::qp::QpControl;
-use uverbs::{ConnectAttr, Context, Driver, DriverVisitor, Endpoint, Rc, Uc, open_with};
+use uverbs::{ConnectAttr, Context, Driver, DriverVisitor, Endpoint, Rc, Uc, Ud, open_with};
 use uverbs_cm::{ConnParam, EventChannel, PortSpace};
 use uverbs_hca::Fabric;
 
@@ -48,7 +48,7 @@ fn space(options: &Options) -> PortSpace {
     match options.program {
         Program::Rc | Program::Srq => PortSpace::Tcp,
         Program::Uc => PortSpace::Ib(QpType::Uc),
-        Program::Ud => PortSpace::Udp,
+        Program::Ud | Program::Srd => PortSpace::Udp,
     }
 }
 
@@ -141,9 +141,11 @@ impl DriverVisitor for Visit<'_> {
                 table.play_by_cm(completions, queues, (line, side))?;
             }
             Program::Ud => {
-                let queues = ud::Datagrams::in_reset(&pd, &completions, message, &options, attr)?;
+                let queues = ud::Datagrams::<D, Ud>::in_reset(&pd, &completions, message, &options, attr)?;
                 table.play_by_cm(completions, queues, (line, side))?;
             }
+            // The options refuse it.
+            Program::Srd => bail!("SRD has no connection manager"),
             Program::Srq => {
                 let queues = srq::SharedReceives::in_reset(&pd, &completions, message, &options, attr)?;
                 table.play_by_cm(completions, queues, (line, side))?;

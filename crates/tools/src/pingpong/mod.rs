@@ -3,7 +3,7 @@
 //!
 //! The modules: [`options`]; [`exchange`] of endpoints over TCP; the [`buffer`] and its [`pattern`]; the
 //! [`completions`]; the counts and their rules ([`ledger`]); the loop ([`drive`]); the [`report`]; and the queues of
-//! each transport in [`rc_uc`], [`ud`] and [`srq`], which post through [`message`]. [`cm`]: connected by rdma_cm.
+//! each transport in [`rc_uc`], [`ud`] (SRD, too) and [`srq`], which post through [`message`]. [`cm`]: connected by rdma_cm.
 
 mod buffer;
 mod cm;
@@ -22,7 +22,7 @@ mod ud;
 
 pub(crate) use options::Args;
 
-use crate::patience::{OtherEndFailed, Patience};
+use crate::patience::{Patience, follows};
 use crate::{device, limits, tcp};
 use anyhow::{Context as _, Result, bail};
 use buffer::Buffer;
@@ -39,7 +39,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use uverbs::attr::{DeviceAttr, Gid, LinkLayer, OdpGeneralCaps, OdpTransportCaps, PortAttr};
 use uverbs::{
-    ConnectAttr, Context, Driver, DriverVisitor, Endpoint, Error, ProtectionDomain, Rc, Uc, open_with,
+    ConnectAttr, Context, Driver, DriverVisitor, Endpoint, Error, ProtectionDomain, Rc, Srd, Uc, Ud,
+    open_with,
 };
 
 /// Runs the subcommand.
@@ -50,19 +51,29 @@ pub(crate) fn main(args: Args) -> Result<()> {
         return cm::main(options);
     }
     if device::is_here(name) {
-        return here(options).context("on the software HCA");
+        return here(options).context("on the software device");
     }
     if let Some(context) = device::of_fabric(name)? {
         return Visit(options).visit(context).context("on the software HCA");
+    }
+    if let Some(context) = device::efa_of_fabric(name)? {
+        return Visit(options).visit(context).context("on the software EFA");
     }
     let info = device::choose(name)?;
     let place = format!("{} on {} port {}", options.program.name(), info.name, options.common.ib_port);
     open_with(&info, Visit(options)).map_err(Into::into).flatten().context(place)
 }
 
-/// Both ends in this process, on two software HCAs. Only the client prints.
+/// Both ends in this process, on two software devices. Only the client prints.
 fn here(options: Options) -> Result<()> {
-    let [a, b] = device::software()?;
+    if device::Software::of(options.common.ib_dev.as_deref()) == Some(device::Software::Efa) {
+        return on(device::software_efa()?, options);
+    }
+    on(device::software()?, options)
+}
+
+/// Both ends on two devices.
+fn on<D: Driver>([a, b]: [Context<D>; 2], options: Options) -> Result<()> {
     let [server, client] = ends(options)?;
     both(server, client, |server| Visit(server).visit(b), |client| Visit(client).visit(a))
 }
@@ -97,10 +108,10 @@ fn both(
         let server = scope.spawn(|| ended(serve(server), "server"));
         let client = ended(call(client), "client");
         let server = server.join().map_err(|_| anyhow::anyhow!("the server panicked"))?;
-        match client {
+        match (client, server) {
             // The server's error is the reason.
-            Err(error) if error.is::<OtherEndFailed>() => server.and(Err(error)),
-            client => client.and(server),
+            (Err(client), Err(server)) if follows(&client) && !follows(&server) => Err(server),
+            (client, server) => client.and(server),
         }
     })
 }
@@ -129,7 +140,11 @@ impl DriverVisitor for Visit {
                 table.play(completions, queues)?;
             }
             Program::Ud => {
-                let queues = ud::Datagrams::new(&pd, &completions, message, &options, attr)?;
+                let queues = ud::Datagrams::<D, Ud>::new(&pd, &completions, message, &options, attr)?;
+                table.play(completions, queues)?;
+            }
+            Program::Srd => {
+                let queues = ud::Datagrams::<D, Srd>::new(&pd, &completions, message, &options, attr)?;
                 table.play(completions, queues)?;
             }
             Program::Srq => {
@@ -152,7 +167,7 @@ fn connect_attr(options: &Options, port: &PortAttr) -> Result<ConnectAttr> {
         .sgid_index(common.gid_idx)
         .path_mtu(options.mtu)
         .sl(common.sl)
-        .hop_limit(if options.program == Program::Ud { ud::HOP_LIMIT } else { 1 }))
+        .hop_limit(if options.program.is_datagram() { ud::HOP_LIMIT } else { 1 }))
 }
 
 /// The objects of a run that do not depend on the transport.
@@ -376,11 +391,18 @@ mod tests {
             "ud -e -n 30",
             "srq -q 3 -c -n 30",
             "rc -t -e -N -c -n 30 --json",
+            "srd -d efa0 -c -n 30",
+            "srd -d efa0 -c -e -N -n 30 --json",
+            "ud -d efa0 -c -e -n 30",
         ] {
             let options = options::tests::parse(line).unwrap();
             let run = if options.common.cm { cm::here } else { here };
-            run(options).with_context(|| line.to_owned()).unwrap();
+            run(options).with_context(|| line.to_owned()).unwrap_or_else(|e| panic!("{e:#}"));
         }
         assert!(here(options::tests::parse("rc host").unwrap()).is_err());
+        for (line, what) in [("rc -d efa0", "SRD"), ("srd -d hca0", "SRD")] {
+            let error = format!("{:#}", here(options::tests::parse(line).unwrap()).unwrap_err());
+            assert!(error.contains(what), "{line}: {error}");
+        }
     }
 }

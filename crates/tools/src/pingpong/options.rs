@@ -46,6 +46,11 @@ pub(crate) enum TransportArgs {
         #[command(flatten)]
         common: Common,
     },
+    /// Scalable reliable datagrams, of EFA (no program of rdma-core)
+    Srd {
+        #[command(flatten)]
+        common: Common,
+    },
     /// Reliable connections that share a receive queue (ibv_srq_pingpong)
     Srq {
         #[command(flatten)]
@@ -97,7 +102,7 @@ pub(crate) struct Common {
     /// Port of the device
     #[arg(short = 'i', long, value_name = "PORT", default_value = "1", value_parser = positive::<u8>)]
     pub(crate) ib_port: u8,
-    /// Bytes of a message; k, m and g are units [default: 4096; ud: 1024]
+    /// Bytes of a message; k, m and g are units [default: 4096; ud, srd: 1024]
     #[arg(short, long, value_parser = size)]
     pub(crate) size: Option<u32>,
     /// Receives to keep posted
@@ -146,22 +151,29 @@ fn sl(text: &str) -> Result<u8, String> {
     }
 }
 
-/// The program: one of four.
+/// The program: one of rdma-core's four, or SRD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     Rc,
     Uc,
     Ud,
+    Srd,
     Srq,
 }
 
 impl Program {
+    /// Whether each message names its destination.
+    pub(crate) const fn is_datagram(self) -> bool {
+        matches!(self, Self::Ud | Self::Srd)
+    }
+
     /// The name of the subcommand.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Rc => "rc",
             Self::Uc => "uc",
             Self::Ud => "ud",
+            Self::Srd => "srd",
             Self::Srq => "srq",
         }
     }
@@ -194,6 +206,7 @@ impl Args {
             TransportArgs::Uc { connected, common } => (Program::Uc, mtu_of(connected), 1, none, common),
             // Not used: a datagram is one packet, of the port's MTU.
             TransportArgs::Ud { common } => (Program::Ud, Mtu::MTU_1024, 1, none, common),
+            TransportArgs::Srd { common } => (Program::Srd, Mtu::MTU_1024, 1, none, common),
             TransportArgs::Srq { connected, num_qp, common, memory } => {
                 (Program::Srq, mtu_of(connected), num_qp, memory, common)
             }
@@ -204,7 +217,10 @@ impl Args {
                 common.rx_depth
             ));
         }
-        let size = common.size.unwrap_or(if program == Program::Ud { 1024 } else { 4096 });
+        if common.cm && program == Program::Srd {
+            return Err("--cm: SRD has no connection, and EFA no connection manager".into());
+        }
+        let size = common.size.unwrap_or(if program.is_datagram() { 1024 } else { 4096 });
         if size > 1 << 30 {
             return Err(format!("--size {size} is more than 1 GiB"));
         }
@@ -251,6 +267,7 @@ pub(crate) mod tests {
             ("rc", Program::Rc, 4096, 1),
             ("uc", Program::Uc, 4096, 1),
             ("ud", Program::Ud, 1024, 1),
+            ("srd", Program::Srd, 1024, 1),
             ("srq", Program::Srq, 4096, 16),
         ] {
             let o = parse(line).unwrap();
@@ -298,6 +315,8 @@ pub(crate) mod tests {
             "rc -q 2",
             "ud -m 1024",
             "ud -o",
+            "srd -m 1024",
+            "srd --cm",
             "rc -o -j",
             "srq -q 0",
             "srq -q 256",

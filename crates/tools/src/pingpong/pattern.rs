@@ -28,7 +28,7 @@ impl Pattern {
     /// The bytes that the C program of that name sends.
     pub(crate) fn of(program: Program, page_size: usize) -> Self {
         let fill = match program {
-            Program::Rc | Program::Uc | Program::Ud => 0x7b,
+            Program::Rc | Program::Uc | Program::Ud | Program::Srd => 0x7b,
             Program::Srq => 0,
         };
         Self { fill, page_size: page_size.max(1) }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The ping-pong of datagrams. A receive must have room for the 40 bytes in front of each datagram.
+//! The ping-pongs of datagrams: UD, and SRD, which is reliable. A receive of UD must have room for the 40 bytes in front of each datagram.
 #![expect(unsafe_code)]
 // UNSAFETY: sets a datagram's destination in a `wr_*` session.
 
@@ -11,6 +11,7 @@ use super::message::Message;
 use super::options::Options;
 use anyhow::{Context as _, Result};
 use uverbs::qp::QpControl;
+use uverbs::qp::transport::{Datagram, Receives, Sends, Transport};
 use uverbs::{AddressHandle, ConnectAttr, Driver, Endpoint, PostError, ProtectionDomain, Ud, raw::Qp};
 use uverbs::{Exclusive, attr::AhAttr};
 
@@ -20,8 +21,8 @@ pub(crate) const HOP_LIMIT: u8 = 64;
 /// A datagram QP, its destination, and its message. (The QP is dropped first, because it must be destroyed before the
 /// message's buffer is freed.)
 #[derive(Debug)]
-pub(crate) struct Datagrams<D: Driver> {
-    qp: Qp<Ud, Exclusive, D>,
+pub(crate) struct Datagrams<D: Driver, T: Transport = Ud> {
+    qp: Qp<T, Exclusive, D>,
     /// Handle and QP of the peer, once it is known.
     peer: Option<(AddressHandle<D>, u32)>,
     message: Message<D>,
@@ -29,7 +30,7 @@ pub(crate) struct Datagrams<D: Driver> {
     attr: ConnectAttr,
 }
 
-impl<D: Driver> Datagrams<D> {
+impl<D: Driver, T: Datagram + Sends + Receives> Datagrams<D, T> {
     /// Creates the QP, in INIT.
     pub(crate) fn new(
         pd: &ProtectionDomain<D>,
@@ -56,7 +57,7 @@ impl<D: Driver> Datagrams<D> {
     }
 }
 
-impl<D: Driver> ByCm<D> for Datagrams<D> {
+impl<D: Driver, T: Datagram + Sends + Receives> ByCm<D> for Datagrams<D, T> {
     fn control(&self, _: usize) -> Result<&QpControl<D>> {
         Ok(&self.qp.control)
     }
@@ -68,7 +69,7 @@ impl<D: Driver> ByCm<D> for Datagrams<D> {
     }
 }
 
-impl<D: Driver> Queues for Datagrams<D> {
+impl<D: Driver, T: Datagram + Sends + Receives> Queues for Datagrams<D, T> {
     fn qp_nums(&self) -> Vec<u32> {
         vec![self.qp.qp_num()]
     }

@@ -7,7 +7,7 @@ use anyhow::{Result, bail, ensure};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::time::Instant;
-use uverbs::attr::{AccessFlags, MwType, QpType, SendOpsFlags};
+use uverbs::attr::{AccessFlags, DriverQp, MwType, QpType, SendOpsFlags};
 use uverbs::provider::op::FlushArgs;
 use uverbs::provider::{Data, Inline, Op, RemoteAddr};
 use uverbs::{Driver, MemoryWindow, WcOpcode};
@@ -92,7 +92,9 @@ impl Opcode {
         }
     }
 
-    /// Whether ibv_post_send(3), or mlx5dv_wr_post(3) for DC, has it on this transport.
+    /// Whether ibv_post_send(3), or mlx5dv_wr_post(3) for DC, has it on this transport. SRD has what [`is_on_srd`] says.
+    ///
+    /// [`is_on_srd`]: Self::is_on_srd
     pub(super) const fn is_on(self, qp_type: QpType) -> bool {
         match self {
             Self::Send => true,
@@ -112,6 +114,18 @@ impl Opcode {
     }
 }
 
+impl Opcode {
+    /// Whether SRD has it (efadv_create_qp_ex(3)).
+    pub(super) const fn is_on_srd(self) -> bool {
+        matches!(self, Self::Send | Self::SendImm | Self::Write | Self::WriteImm | Self::Read)
+    }
+}
+
+/// Whether the transport is SRD.
+pub(super) fn is_srd<D: Driver, T: Kind<D>>() -> bool {
+    T::DRIVER_QP == Some(DriverQp::Srd)
+}
+
 /// The result of a case.
 #[derive(Clone, Debug)]
 pub(super) enum Verdict {
@@ -127,11 +141,15 @@ pub(super) enum Verdict {
 pub(super) fn run<D: Driver, T: Kind<D>>(l: &Loop<'_, D>, opcode: Opcode, face: Face) -> Verdict {
     match (face, opcode) {
         // Only mlx5dv, not libibverbs, has DC addresses.
-        (Face::List | Face::Builder, _) if T::QP_TYPE == QpType::Driver => {
+        (Face::List | Face::Builder, _) if T::DRIVER_QP == Some(DriverQp::Dc) => {
             return Verdict::Missing("DC is available on the typed faces only".into());
         }
         (Face::List, Opcode::Flush | Opcode::AtomicWrite) => {
             return Verdict::Missing("not in C's lists".into());
+        }
+        (Face::List, Opcode::Write | Opcode::WriteImm | Opcode::Read) if is_srd::<D, T>() => {
+            let reason = "an entry of C's lists has an address or a remote address, not both";
+            return Verdict::Missing(reason.into());
         }
         _ => {}
     }
@@ -249,6 +267,10 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         for len in lens {
             self.write(imm, *len, false)?;
         }
+        if is_srd::<D, T>() {
+            // EFA has no inline writes.
+            return Ok(());
+        }
         let inline = self.ends.a.max_inline.min(32);
         self.write(imm, inline, true)
     }
@@ -261,11 +283,16 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         b.mr.write_at(TARGET, &vec![0; len + 1])?;
         let at = b.remote(TARGET);
         if imm.is_some() {
-            b.recv(turn, &[])?;
+            // EFA does not complete a receive without memory.
+            let memory = [b.sge(ARRIVAL, 1)];
+            b.recv(turn, if is_srd::<D, T>() { &memory } else { &[] })?;
         }
         let op = imm.map_or(Op::Write(at), |imm| Op::WriteImm(at, imm));
-        let sges = [a.sge(0, len / 2), a.sge(len / 2, len - len / 2)];
-        let posted = if inline { Data::Inline(Inline::Bytes(&data)) } else { Data::Sges(&sges) };
+        // EFA's writes have one entry.
+        let cut = if is_srd::<D, T>() { 0 } else { len / 2 };
+        let sges = [a.sge(0, cut), a.sge(cut, len - cut)];
+        let sges = if is_srd::<D, T>() { &sges[1..] } else { &sges[..] };
+        let posted = if inline { Data::Inline(Inline::Bytes(&data)) } else { Data::Sges(sges) };
         let sent = self.ends.run(face, turn, op, posted)?;
         ensure!(sent.opcode == WcOpcode::RDMA_WRITE, "the completion has {:?}", sent.opcode);
         let b = &self.ends.b;
@@ -303,9 +330,13 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
             b.mr.write_at(TARGET, &data)?;
             a.mr.write_at(0, &vec![0; len + 1])?;
             let from = b.remote(TARGET);
-            let sges = [a.sge(0, len / 2), a.sge(len / 2, len - len / 2)];
-            let done = self.ends.run(face, turn, Op::Read(from), Data::Sges(&sges))?;
-            ensure!(done.opcode == WcOpcode::RDMA_READ, "the completion has {:?}", done.opcode);
+            // EFA's reads have one entry, and their completions the opcode of sends.
+            let (cut, expected) =
+                if is_srd::<D, T>() { (0, WcOpcode::SEND) } else { (len / 2, WcOpcode::RDMA_READ) };
+            let sges = [a.sge(0, cut), a.sge(cut, len - cut)];
+            let sges = if is_srd::<D, T>() { &sges[1..] } else { &sges[..] };
+            let done = self.ends.run(face, turn, Op::Read(from), Data::Sges(sges))?;
+            ensure!(done.opcode == expected, "the completion has {:?}", done.opcode);
             ensure!(self.ends.a.bytes(0, len)? == data, "the data differ");
             ensure!(self.ends.a.bytes(len, 1)? == [0], "written beyond the end");
         }

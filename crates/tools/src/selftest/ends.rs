@@ -16,8 +16,8 @@ use uverbs::{
 use uverbs::{
     Exposed,
     attr::{
-        AccessFlags, AtomicCap, DeviceAttr, DeviceCapFlags, LinkLayer, QpCap, QpType, SendOpsFlags, SrqAttr,
-        SrqInitAttr, SrqType,
+        AccessFlags, AtomicCap, DeviceAttr, DeviceCapFlags, DriverQp, LinkLayer, QpCap, QpType, SendOpsFlags,
+        SrqAttr, SrqInitAttr, SrqType,
     },
 };
 use uverbs_testkit::verbs::Req;
@@ -129,7 +129,7 @@ impl<D: Driver, T: Kind<D>> End<D, T> {
         let cq = l.context.create_cq(64, None)?;
         let mr = pd.reg_mr(PageBuf::new(MEMORY)?, l.access()).map_err(|e| e.error)?;
         let is_xrc = T::QP_TYPE == QpType::XrcSend;
-        let is_dc = T::QP_TYPE == QpType::Driver;
+        let is_dc = T::DRIVER_QP == Some(DriverQp::Dc);
         // Their sending QPs have no receive queue.
         let cap = if is_xrc || is_dc { CAP.max_recv_wr(0).max_recv_sge(0) } else { CAP };
         let builder = pd.raw_qp::<T>().cap(cap).send_ops(ops);
@@ -172,7 +172,7 @@ impl<D: Driver, T: Kind<D>> End<D, T> {
             control.init(attr)?;
             control.connect(&here, &sender, attr).context("connect the XRC receiver")?;
         }
-        if T::QP_TYPE == QpType::Ud {
+        if T::QP_TYPE == QpType::Ud || T::DRIVER_QP == Some(DriverQp::Srd) {
             self.ah = Some(self.pd.create_ah(&attr.ah_attr(&there))?);
             self.to = (there.qp_num, attr.qkey);
         }

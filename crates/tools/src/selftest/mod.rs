@@ -23,9 +23,10 @@ use post::{Face, Kind};
 use report::{About, Case, Report};
 use std::io::Write;
 use std::time::Instant;
+use uverbs::attr::{DriverQp, QpType};
 use uverbs::device::DeviceInfo;
 use uverbs::mlx5::Mlx5;
-use uverbs::{Context, Dci, Driver, Rc, Uc, Ud, XrcSend};
+use uverbs::{Context, Dci, Driver, Rc, Srd, Uc, Ud, XrcSend};
 
 /// Test every opcode on every interface of a device, in loopback, and print a report
 ///
@@ -82,6 +83,9 @@ impl device::Visitor for Visit<'_> {
         transport::<D, Uc>(&l, &mut cases);
         transport::<D, Ud>(&l, &mut cases);
         transport::<D, XrcSend>(&l, &mut cases);
+        if context.driver_qp() == Some(DriverQp::Srd) {
+            transport::<D, Srd>(&l, &mut cases);
+        }
         // Only mlx5 has dynamic connections.
         if let Some(mlx5) = (&context as &dyn Any).downcast_ref::<Context<Mlx5>>() {
             let l = Loop::new(mlx5, args.ib_port, gid, Duration::from_secs(args.timeout.into()))?;
@@ -93,12 +97,22 @@ impl device::Visitor for Visit<'_> {
     }
 }
 
+/// The name of a QP type in the report.
+fn name_of(qp_type: QpType, driver_qp: Option<DriverQp>) -> String {
+    match driver_qp {
+        Some(DriverQp::Srd) => "SRD".into(),
+        _ => qp_type.to_string(),
+    }
+}
+
 /// Every opcode that the transport has, by every face.
 fn transport<D: Driver, T: Kind<D>>(l: &Loop<'_, D>, cases: &mut Vec<Case>) {
-    for opcode in Opcode::ALL.into_iter().filter(|o| o.is_on(T::QP_TYPE)) {
+    let is_srd = cases::is_srd::<D, T>();
+    let has = |opcode: &Opcode| if is_srd { opcode.is_on_srd() } else { opcode.is_on(T::QP_TYPE) };
+    for opcode in Opcode::ALL.into_iter().filter(has) {
         for face in Face::ALL {
             let verdict = cases::run::<D, T>(l, opcode, face);
-            cases.push(Case { qp_type: T::QP_TYPE, opcode, face, verdict });
+            cases.push(Case { qp_type: name_of(T::QP_TYPE, T::DRIVER_QP), opcode, face, verdict });
         }
     }
 }

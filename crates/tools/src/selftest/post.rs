@@ -8,7 +8,8 @@ use uverbs::provider::recv::RecvQueue;
 use uverbs::raw::RecvBatch;
 use uverbs::wr::Sge;
 use uverbs::{
-    ConnectAttr, DcTarget, Dci, Driver, Endpoint, PostError, ProtectionDomain, Rc, Shared, Uc, Ud, XrcSend,
+    ConnectAttr, DcTarget, Dci, Driver, Endpoint, PostError, ProtectionDomain, Rc, Shared, Srd, Uc, Ud,
+    XrcSend,
     raw::{Cq, Srq},
 };
 use uverbs::{Exclusive, provider::DcDriver};
@@ -89,6 +90,7 @@ impl<D: Driver> Kind<D> for Rc {}
 impl<D: Driver> Kind<D> for Uc {}
 impl<D: Driver> Kind<D> for Ud {}
 impl<D: Driver> Kind<D> for XrcSend {}
+impl<D: Driver> Kind<D> for Srd {}
 
 impl<D: DcDriver> Kind<D> for Dci {
     fn target(

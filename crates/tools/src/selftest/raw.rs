@@ -58,7 +58,7 @@ pub(super) fn frames<D: Driver>(l: &Loop<'_, D>, cases: &mut Vec<Case>) {
                 LinkLayer::ETHERNET => run(l, opcode, face),
                 _ => Verdict::Missing("the port is not Ethernet".into()),
             };
-            cases.push(Case { qp_type, opcode, face, verdict });
+            cases.push(Case { qp_type: qp_type.to_string(), opcode, face, verdict });
         }
     }
 }

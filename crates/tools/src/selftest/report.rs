@@ -8,7 +8,7 @@ use core::fmt::Write as _;
 use core::time::Duration;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use uverbs::attr::{DeviceAttr, PortAttr, QpType};
+use uverbs::attr::{DeviceAttr, PortAttr};
 use uverbs::device::{DeviceInfo, Modalias};
 use uverbs::{Context, Driver};
 
@@ -76,7 +76,7 @@ impl About {
 /// One case.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
-    pub(super) qp_type: QpType,
+    pub(super) qp_type: String,
     pub(super) opcode: Opcode,
     pub(super) face: Face,
     pub(super) verdict: Verdict,
@@ -130,9 +130,9 @@ impl Report {
         writeln!(out)?;
         // Each reason is printed once, with all its cases.
         let mut reasons: BTreeMap<(bool, String), Vec<String>> = BTreeMap::new();
-        for line in self.cases.chunk_by(|a, b| (a.qp_type, a.opcode) == (b.qp_type, b.opcode)) {
+        for line in self.cases.chunk_by(|a, b| (&a.qp_type, a.opcode) == (&b.qp_type, b.opcode)) {
             let Some(first) = line.first() else { continue };
-            write!(out, "{:<10} {:<22}", first.qp_type.to_string(), first.opcode.name())?;
+            write!(out, "{:<10} {:<22}", first.qp_type, first.opcode.name())?;
             for case in line {
                 let (word, reason) = match &case.verdict {
                     Verdict::Ok => ("ok", None),
@@ -166,7 +166,7 @@ impl Report {
                 Verdict::Failed(reason) => ("failed", Some(reason)),
             };
             json!({
-                "qp_type": c.qp_type.to_string(),
+                "qp_type": c.qp_type,
                 "opcode": c.opcode.name(),
                 "face": c.face.name(),
                 "result": result,

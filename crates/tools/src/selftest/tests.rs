@@ -4,7 +4,7 @@ use super::*;
 use uverbs::attr::QpType;
 
 fn report() -> Report {
-    let case = |opcode, face, verdict| Case { qp_type: QpType::Rc, opcode, face, verdict };
+    let case = |opcode, face, verdict| Case { qp_type: QpType::Rc.to_string(), opcode, face, verdict };
     let cases = vec![
         case(Opcode::Send, Face::List, Verdict::Ok),
         case(Opcode::Send, Face::Builder, Verdict::Failed("the data differ".into())),
@@ -48,6 +48,18 @@ fn opcodes_are_those_of_the_man_page() {
     let on = |t| Opcode::ALL.into_iter().filter(|o| o.is_on(t)).count();
     let all = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend, QpType::Driver, QpType::RawPacket];
     assert_eq!(all.map(on), [13, 8, 2, 7, 7, 2]);
+}
+
+#[test]
+fn the_software_efa_passes() {
+    let args = Args { ib_dev: None, ib_port: 1, gid_idx: None, timeout: 10, json: false };
+    let report = device::Visitor::visit(Visit(&args), device::software_efa().unwrap(), None).unwrap();
+    assert_eq!(report.failures(), 0, "{}", report.text());
+    let ok = |qp: &str| {
+        report.cases.iter().filter(|c| c.qp_type == qp && matches!(c.verdict, Verdict::Ok)).count()
+    };
+    // SRD has five operations, of which lists have two; UD has two. The other types are missing.
+    assert_eq!(["SRD", "UD", "RC"].map(ok), [22, 10, 0], "{}", report.text());
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn take(args: &Args) -> Result<Sample> {
 
 /// Runs the subcommand.
 pub(crate) fn main(args: &Args) -> Result<()> {
-    if args.control.is_none() && device::is_software(args.ib_dev.as_deref()) {
+    if args.control.is_none() && device::Software::of(args.ib_dev.as_deref()).is_some() {
         anyhow::bail!(
             "top: a software NIC is in the process that uses it, which shows it by uverbs::stat; --control SOCKET shows those of uverbs-hca"
         );

@@ -10,7 +10,7 @@ use super::parts::Part;
 use super::send::AnySendQueue;
 use super::{Any, AnyDriver, DRIVER_IDS, Member, WqeRemote, WqeSge, parts};
 use std::sync::Arc;
-use uverbs_core::attr::{AccessFlags, AhAttr, CqInitAttr, DeviceAttr, QpType};
+use uverbs_core::attr::{AccessFlags, AhAttr, CqInitAttr, DeviceAttr, DriverQp, QpType};
 use uverbs_core::control::{
     AhHandle, CompChannelHandle, ContextInfo, CoreSupport, MrHandle, MrRange, PdHandle, XrcdHandle,
 };
@@ -65,7 +65,11 @@ unsafe fn create_qp<D: Member>(driver: &D, create: &QpCreate<'_, AnyDriver>) -> 
     };
     // SAFETY: the contract of this function.
     let QpParts { qp, send, recv, cap } = unsafe { driver.create_qp(&own) }?;
-    let is_datagram = create.attr.qp_type == QpType::Ud;
+    let is_datagram = match create.attr.qp_type {
+        QpType::Ud => true,
+        QpType::Driver => driver.driver_qp() == Some(DriverQp::Srd),
+        _ => false,
+    };
     Ok(QpParts {
         qp: D::any(qp),
         send: send.map(|queue| AnySendQueue::new(D::any(queue), is_datagram)),
@@ -131,6 +135,18 @@ impl Driver for AnyDriver {
 
     fn kernel(&self) -> &Arc<dyn Kernel> {
         each!(self, driver => driver.kernel())
+    }
+
+    fn name(&self) -> &'static str {
+        each!(self, driver => driver.name())
+    }
+
+    fn driver_qp(&self) -> Option<DriverQp> {
+        each!(self, driver => driver.driver_qp())
+    }
+
+    fn completes_in_order(&self) -> bool {
+        each!(self, driver => driver.completes_in_order())
     }
 
     fn query_device(&self) -> Result<DeviceAttr> {

@@ -10,7 +10,9 @@ use std::sync::{Arc, Weak};
 use uverbs_core::Errno;
 #[cfg(feature = "tracing")]
 use uverbs_core::attr::AhAttr;
-use uverbs_core::attr::{Ece, Gid, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpRateLimitAttr, QpState, QpType};
+use uverbs_core::attr::{
+    DriverQp, Ece, Gid, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpRateLimitAttr, QpState, QpType,
+};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::{Driver, Object as _, QpObject as _};
 
@@ -264,6 +266,19 @@ impl<D: Driver> QpControl<D> {
         Ok(self.query(QpAttrMask::STATE)?.0.qp_state)
     }
 
+    /// Whether each of its work requests names its destination by an address handle and a queue key.
+    pub(crate) fn is_datagram(&self) -> bool {
+        match self.qp_type() {
+            QpType::Ud => true,
+            QpType::Driver => self.is_srd(),
+            _ => false,
+        }
+    }
+
+    fn is_srd(&self) -> bool {
+        self.qp_type() == QpType::Driver && self.inner.context().driver().driver_qp() == Some(DriverQp::Srd)
+    }
+
     /// Changes only the state: to RESET or ERR, or for another transition without required attributes.
     ///
     /// # Errors
@@ -282,7 +297,7 @@ impl<D: Driver> QpControl<D> {
             mask |= QpAttrMask::PKEY_INDEX;
         }
         match self.qp_type() {
-            QpType::Ud => mask |= QpAttrMask::QKEY,
+            _ if self.is_datagram() => mask |= QpAttrMask::QKEY,
             QpType::RawPacket => {}
             _ => mask |= QpAttrMask::ACCESS_FLAGS,
         }
@@ -332,12 +347,19 @@ impl<D: Driver> QpControl<D> {
         (qp_attr, mask)
     }
 
-    /// Moves the QP from RTR to RTS, sending from `local.psn` on.
+    /// Moves the QP from RTR to RTS, sending from `local.psn` on. An SRD QP gets `rnr_retry`, if the device has retries.
     ///
     /// # Errors
     /// As [`modify`](Self::modify).
     pub fn ready_to_send(&self, local: &Endpoint, attr: &ConnectAttr) -> Result<()> {
         let (qp_attr, mask) = self.rts(local, attr);
+        if self.is_srd() {
+            // The first generation of EFA has no retries. The device refuses the attribute, and nothing is changed then.
+            match self.modify(&qp_attr.rnr_retry(attr.rnr_retry), mask | QpAttrMask::RNR_RETRY) {
+                Err(error) if matches!(error.errno(), Errno::EINVAL | Errno::EOPNOTSUPP) => {}
+                done => return done,
+            }
+        }
         self.modify(&qp_attr, mask)
     }
 

@@ -12,6 +12,29 @@
 //!     unsafe { batch.wr_to(1, ah, 2, 3).read(&[], from) };
 //! }
 //! ```
+//! An atomic on a reliable datagram QP (SRD), which has sends, writes and reads; nor has it an operation without a destination.
+//! ```compile_fail,E0599
+//! use uverbs::{AddressHandle, Driver, Exclusive, Srd, raw::SendQueue};
+//! fn add<D: Driver>(sq: &mut SendQueue<Srd, Exclusive, D>, ah: &AddressHandle<D>, at: D::Remote) {
+//!     // SAFETY: no memory is named.
+//!     let _ = unsafe { sq.post_to(1, ah, 2, 3).fetch_add(&[], at, 1) };
+//! }
+//! ```
+//! ```compile_fail,E0599
+//! use uverbs::{Driver, Exclusive, Srd, raw::SendQueue};
+//! fn read<D: Driver>(sq: &mut SendQueue<Srd, Exclusive, D>, from: D::Remote) {
+//!     // SAFETY: no memory is named.
+//!     let _ = unsafe { sq.post(1).read(&[], from) };
+//! }
+//! ```
+//! The same with a read compiles:
+//! ```
+//! use uverbs::{AddressHandle, Driver, Exclusive, Srd, raw::SendQueue};
+//! fn read<D: Driver>(sq: &mut SendQueue<Srd, Exclusive, D>, ah: &AddressHandle<D>, from: D::Remote) {
+//!     // SAFETY: no memory is named.
+//!     let _ = unsafe { sq.post_to(1, ah, 2, 3).read(&[], from) };
+//! }
+//! ```
 //! A read on an unreliable connection.
 //! ```compile_fail,E0599
 //! use uverbs::{Driver, Exclusive, Uc, raw::SendQueue};
@@ -51,7 +74,7 @@
 //! }
 //! ```
 
-use uverbs_core::attr::QpType;
+use uverbs_core::attr::{DriverQp, QpType};
 
 mod sealed {
     pub trait Sealed {}
@@ -61,14 +84,20 @@ mod sealed {
 pub trait Transport: sealed::Sealed + Send + Sync + core::fmt::Debug + 'static {
     /// The type by which the kernel and C name it.
     const QP_TYPE: QpType;
+    /// What it is, if the type is [`QpType::Driver`]. The creation fails on a device whose driver has other QPs of this type.
+    const DRIVER_QP: Option<DriverQp> = None;
 }
-/// Has a peer: RC, UC, XRC. RDMA writes, sends with invalidate, windows.
-pub trait HasPeer: Transport {}
-/// Acknowledged: RC, XRC. RDMA reads, atomics.
-pub trait Reliable: HasPeer {}
+/// Has RDMA writes: RC, UC, XRC, DC, SRD.
+pub trait Writes: Transport {}
+/// Has RDMA reads: RC, XRC, DC, SRD.
+pub trait Reads: Writes {}
+/// Has a peer: RC, UC, XRC, DC. Sends with invalidate, windows.
+pub trait HasPeer: Writes {}
+/// Acknowledged in order: RC, XRC, DC. Atomics.
+pub trait Reliable: HasPeer + Reads {}
 /// Connected without a remote SRQ number in each WR: RC, UC.
 pub trait Connected: HasPeer {}
-/// Each WR names its destination: UD.
+/// Each WR names its destination, by an address handle: UD, SRD.
 pub trait Datagram: Transport {}
 /// Has a send queue: all but XRC receive QPs.
 pub trait Sends: Transport {}
@@ -78,13 +107,14 @@ pub trait SendsImm: Sends {}
 pub trait Receives: Transport {}
 
 macro_rules! transports {
-    ($($(#[$meta:meta])* $name:ident = $qp_type:ident : $($tr:ident)*;)*) => {$(
+    ($($(#[$meta:meta])* $name:ident = $qp_type:ident $(($driver_qp:ident))? : $($tr:ident)*;)*) => {$(
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub struct $name;
         impl sealed::Sealed for $name {}
         impl Transport for $name {
             const QP_TYPE: QpType = QpType::$qp_type;
+            $(const DRIVER_QP: Option<DriverQp> = Some(DriverQp::$driver_qp);)?
         }
         $(impl $tr for $name {})*
     )*};
@@ -92,17 +122,20 @@ macro_rules! transports {
 
 transports! {
     /// Reliable connection.
-    Rc = Rc: HasPeer Reliable Connected Sends SendsImm Receives;
+    Rc = Rc: Writes Reads HasPeer Reliable Connected Sends SendsImm Receives;
     /// Unreliable connection.
-    Uc = Uc: HasPeer Connected Sends SendsImm Receives;
+    Uc = Uc: Writes HasPeer Connected Sends SendsImm Receives;
     /// Unreliable datagram.
     Ud = Ud: Datagram Sends SendsImm Receives;
     /// Send side of an extended reliable connection.
-    XrcSend = XrcSend: HasPeer Reliable Sends SendsImm;
+    XrcSend = XrcSend: Writes Reads HasPeer Reliable Sends SendsImm;
     /// Receive side of an extended reliable connection; it receives into XRC SRQs.
     XrcRecv = XrcRecv: ;
     /// Initiator of dynamic connections: each work request names its target. Only drivers with [DC](crate::dc) have it.
-    Dci = Driver: HasPeer Reliable Sends SendsImm;
+    Dci = Driver(Dc): Writes Reads HasPeer Reliable Sends SendsImm;
+    /// Scalable reliable datagram: each work request names its destination, is delivered or fails, and may overtake those before it. Only
+    /// EFA has it.
+    Srd = Driver(Srd): Datagram Writes Reads Sends SendsImm Receives;
     /// Raw Ethernet frames.
     RawPacket = RawPacket: Sends Receives;
 }

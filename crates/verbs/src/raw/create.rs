@@ -204,6 +204,12 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
     #[expect(clippy::type_complexity, reason = "the parts of one object")]
     fn create_inner(self) -> Result<(Arc<QpInner<D>>, Option<D::SendQueue>, Option<D::RecvQueue>)> {
         let context = self.context;
+        if let Some(kind) = T::DRIVER_QP
+            && context.driver().driver_qp() != Some(kind)
+        {
+            let what = format!("{} has no {kind} QPs", context.driver().name());
+            return Err(Error::unsupported("create_qp", what));
+        }
         let event_id = context.remember_object(Object::Qp(QpEvents::new(0), nobody()));
         let create = || -> Result<QpParts<D>> {
             let cq = |cq: Option<&'a Arc<CqInner<D>>>| cq.map(|cq| cq.object()).transpose();

@@ -11,7 +11,7 @@ use crate::brief::brief;
 use crate::label::check;
 use crate::open::AnyDriver;
 use crate::qp::inner::QpInner;
-use crate::qp::transport::{HasPeer, Reliable, Sends, SendsImm};
+use crate::qp::transport::{HasPeer, Reads, Reliable, Sends, SendsImm, Writes};
 use core::marker::PhantomData;
 use std::sync::Arc;
 use uverbs_core::provider::op::{FlushArgs, MwBind, Op, TsoArgs};
@@ -176,13 +176,13 @@ with_data! {
     /// `IBV_WR_SEND_WITH_INV`: the peer's `rkey` is invalidated when the message arrives.
     [HasPeer] send_inv, send_inv_inline, send_inv_inline_list, send_inv_array(rkey: u32) = Op::SendInv(rkey);
     /// `IBV_WR_RDMA_WRITE`: writes to the memory of the peer, whose program is not notified.
-    [HasPeer] write, write_inline, write_inline_list, write_array(to: D::Remote) = Op::Write(to);
+    [Writes] write, write_inline, write_inline_list, write_array(to: D::Remote) = Op::Write(to);
     /// `IBV_WR_RDMA_WRITE_WITH_IMM`: consumes a receive of the peer and arrives in its completion.
-    [HasPeer] write_imm, write_imm_inline, write_imm_inline_list, write_imm_array(to: D::Remote, imm: ImmData)
+    [Writes] write_imm, write_imm_inline, write_imm_inline_list, write_imm_array(to: D::Remote, imm: ImmData)
         = Op::WriteImm(to, imm.get());
 }
 
-impl<S: PostTo<D>, D: Driver, T: Reliable> Wr<'_, S, T, D> {
+impl<S: PostTo<D>, D: Driver, T: Reads> Wr<'_, S, T, D> {
     /// `IBV_WR_RDMA_READ`: reads the memory of the peer from `from` on, as many bytes as `sges` have.
     ///
     /// # Safety
@@ -194,7 +194,9 @@ impl<S: PostTo<D>, D: Driver, T: Reliable> Wr<'_, S, T, D> {
         // of this function).
         unsafe { self.put(Op::Read(from), Data::Sges(sges)) }
     }
+}
 
+impl<S: PostTo<D>, D: Driver, T: Reliable> Wr<'_, S, T, D> {
     /// `IBV_WR_ATOMIC_CMP_AND_SWP`: stores `swap` to the 8 bytes at `at`, an address that is a multiple of 8, if they are
     /// `compare`. The old value arrives in the first entry of `sges` that is not empty, which has at least 8 bytes. All three
     /// values are in host byte order.

@@ -3,8 +3,8 @@
 //!
 //! A [`Sample`] has the values of a time. The difference of two is a [`Rates`]. The values are those of the device and of the kernel, for
 //! all processes: sysfs has the counters (`counters`, `hw_counters`), RDMA netlink the QPs and the counters that are bound to them
-//! (rdma-statistic(8)); only root sees the QPs of other users. With the feature `hca`, software NICs have samples, too: those of this
-//! process, and those of a program `uverbs-hca`, by its control socket.
+//! (rdma-statistic(8)); only root sees the QPs of other users. With the features `hca` and `efa-device`, software devices have samples, too:
+//! those of this process, and those of a program that has them for VMs, such as `uverbs-hca`, by its control socket.
 //!
 //! ```
 //! use uverbs::stat::Sample;
@@ -35,7 +35,7 @@
 
 mod netlink;
 mod rates;
-#[cfg(feature = "hca")]
+#[cfg(any(feature = "hca", feature = "efa-device"))]
 mod software;
 mod sysfs;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The values of software NICs: of this process, and of a program `uverbs-hca`.
+//! The values of software devices: of this process, and of a program that has them for VMs, such as `uverbs-hca`.
 
 use super::{Counters, DeviceSample, PortSample, QpSample, Sample};
 use crate::connect::WithDeadline;
@@ -9,8 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use uverbs_core::errno::Errno;
 use uverbs_core::error::{Error, Result};
-use uverbs_hca::front::QpKind;
-use uverbs_hca::{Hca, QpStat, Stat};
+use uverbs_fabric::{QpKind, QpStat, Stat};
 
 /// The time limit of an answer.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -20,16 +19,26 @@ const MAX_DEVICES: usize = 256;
 
 impl Sample {
     /// Adds a software NIC of this process.
-    pub fn add_hca(&mut self, hca: &Hca) {
+    #[cfg(feature = "hca")]
+    pub fn add_hca(&mut self, hca: &uverbs_hca::Hca) {
         self.devices.push(device(hca.name(), &hca.stat()));
     }
 
-    /// Adds the software NICs that this process has opened by name (`uverbs::open("hca0")`).
-    pub fn add_opened(&mut self) {
-        crate::open::software::opened().iter().for_each(|hca| self.add_hca(hca));
+    /// Adds a software EFA of this process.
+    #[cfg(feature = "efa-device")]
+    pub fn add_efa(&mut self, efa: &uverbs_efa_device::EfaDevice) {
+        self.devices.push(device(efa.name(), &efa.stat()));
     }
 
-    /// Adds the devices of a program `uverbs-hca`, which has its control socket at this path.
+    /// Adds the software devices that this process has opened by name (`uverbs::open("hca0")`).
+    pub fn add_opened(&mut self) {
+        #[cfg(feature = "hca")]
+        crate::open::software::opened().iter().for_each(|hca| self.add_hca(hca));
+        #[cfg(feature = "efa-device")]
+        crate::open::software_efa::opened().iter().for_each(|efa| self.add_efa(efa));
+    }
+
+    /// Adds the devices of a program `uverbs-hca`, or of one that has software EFAs, with its control socket at this path.
     ///
     /// # Errors
     /// Nobody listens at the socket, or the answer does not come in time; [`Error::Protocol`] if it is not that of such a program.
@@ -56,18 +65,28 @@ impl Sample {
                 return Ok(());
             }
             let stat = answer.strip_prefix("ok ").and_then(|text| text.split_once(' '));
-            let Some((name, Some(stat))) = stat.map(|(name, stat)| (name, Stat::parse(stat))) else {
+            let Some(sample) = stat.and_then(|(name, stat)| parse(name, stat)) else {
                 let what =
                     format!("control socket {}: {:?} is no answer to stat", path.display(), answer.trim());
                 return Err(Error::protocol("read", what.chars().take(200).collect::<String>()));
             };
-            self.devices.push(device(name, &stat));
+            self.devices.push(sample);
         }
         Ok(())
     }
 }
 
-fn device(name: &str, stat: &Stat) -> DeviceSample {
+/// The values in the answer of a program. It may have devices of any model, whose types of QPs differ.
+fn parse(name: &str, stat: &str) -> Option<DeviceSample> {
+    let found = None;
+    #[cfg(feature = "hca")]
+    let found = found.or_else(|| Some(device(name, &uverbs_hca::Stat::parse(stat)?)));
+    #[cfg(feature = "efa-device")]
+    let found = found.or_else(|| Some(device(name, &uverbs_efa_device::Stat::parse(stat)?)));
+    found
+}
+
+fn device<K: QpKind>(name: &str, stat: &Stat<K>) -> DeviceSample {
     // The names are those of rxe's `hw_counters`.
     let counters = [("sent_pkts", stat.sent), ("rcvd_pkts", stat.received), ("repairs", stat.repairs)];
     let counters: Counters = counters.map(|(name, value)| (name.to_owned(), value)).into();
@@ -81,22 +100,12 @@ fn device(name: &str, stat: &Stat) -> DeviceSample {
     }
 }
 
-fn qp(stat: &QpStat) -> QpSample {
-    // `enum ib_qp_type` in <rdma/ib_verbs.h>
-    let kind = match stat.kind {
-        QpKind::Rc => 2,
-        QpKind::Uc => 3,
-        QpKind::Ud => 4,
-        QpKind::Raw => 8,
-        QpKind::XrcSend => 9,
-        QpKind::XrcRecv => 10,
-        QpKind::Dci | QpKind::Dct | QpKind::Keys => 0xff,
-    };
+fn qp<K: QpKind>(stat: &QpStat<K>) -> QpSample {
     QpSample {
         number: stat.qpn,
         port: Some(1),
         remote: stat.remote,
-        kind: Some(kind),
+        kind: Some(stat.kind.ib_type()),
         // The device's states are in the order of `enum ib_qp_state`.
         state: Some(stat.state as u8),
         sq_psn: Some(stat.sq_psn),
@@ -106,7 +115,7 @@ fn qp(stat: &QpStat) -> QpSample {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "hca"))]
 mod tests {
     use super::*;
     use crate::{ConnectAttr, Context, Rc};
@@ -185,6 +194,29 @@ mod tests {
             (there.devices[1].name.as_str(), there.devices[1].ports[0].state.as_str()),
             ("hca1", "DOWN")
         );
+    }
+
+    /// A program may have devices of another model.
+    #[cfg(feature = "efa-device")]
+    #[test]
+    fn software_efas_have_samples() {
+        let fabric = uverbs_efa_device::Fabric::deterministic(1);
+        let efa = fabric.device("efa0").build();
+        let ctx = crate::open(efa.open()).unwrap();
+        let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.cq(64).unwrap());
+        let qp = pd.qp::<crate::Srd>().cq(&cq).depth(4, 4).create().unwrap();
+        let mut here = Sample::empty();
+        here.add_efa(&efa);
+        let own = &here.devices[0].qps.as_ref().unwrap()[0];
+        assert_eq!((own.number, own.type_name(), own.remote), (qp.qp_num(), "DRIVER".into(), None));
+        let (result, there) = read(&[format!("ok efa0 {}", efa.stat())]);
+        result.unwrap();
+        assert_eq!(there.devices[0].ports, here.devices[0].ports);
+        assert_eq!(there.devices[0].qps.as_ref().unwrap(), here.devices[0].qps.as_ref().unwrap());
+        let ctx = crate::open("efa9").unwrap();
+        let mut sample = Sample::empty();
+        sample.add_opened();
+        assert!(sample.devices.iter().any(|device| device.name == ctx.name()));
     }
 
     #[test]

@@ -3,9 +3,11 @@
 //!
 //! The test generates a C program from the list that the crate's macros emit. The program asserts every size, offset and value at compile
 //! time, so a difference is a compile error that names the item. No package installs these headers: the environment variable
-//! `UVERBS_EFA_HEADERS` is a directory with copies of them, and without it the test says so and only checks the list.
+//! `UVERBS_EFA_HEADERS` is a directory with copies of them, and without it the test says so and only checks the list. The VM lab has those
+//! of the kernel, beside the module that it builds; the last header, which only rdma-core has, may be missing.
 
 use core::fmt::Write as _;
+use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::io::Write as _;
@@ -23,6 +25,9 @@ const HEADERS: [&str; 6] = [
     "efa_io_defs.h",
     "efa_io_regs_defs.h",
 ];
+
+/// The header that only rdma-core has, and the start of its names.
+const OF_PROVIDER: (&str, &str) = ("efa_io_regs_defs.h", "EFA_IO_REGS_");
 
 /// What these headers need of the kernel's.
 const KERNEL: &str = "#include <stddef.h>\n#include <stdint.h>\n\
@@ -44,12 +49,38 @@ const LACKING: &[&str] = &[
     "EFA_MEM_BAR",
 ];
 
+/// What the headers of Linux 7.2 do not have yet, or have otherwise: version 2 of the commands, in which each answer has a checksum. The
+/// headers of amzn-drivers have them all. Review every change of this list by hand.
+const NOT_IN_LINUX: [&str; 20] = [
+    "AcqCommonDesc.extended_status",
+    "AcqCommonDesc.sq_head_indx",
+    "EFA_ADMIN_API_VERSION_MINOR",
+    "EFA_IO_COMP_STATUS_REMOTE_ERROR_FEATURE_MISMATCH",
+    "EFA_IO_PROCESSING_HINT_BURST_PPS_SENSITIVE",
+    "EFA_IO_TX_DESC_INLINE_MAX_SIZE_128",
+    "EFA_IO_TX_META_DESC_PROCESSING_HINTS_MASK",
+    "RdmaReq128",
+    "RdmaReq128.inline_data",
+    "RdmaReq128.remote_mem",
+    "TxCdesc",
+    "TxCdesc.req_id_ex",
+    "TxCdesc.reserved",
+    "TxMetaDesc.ctrl3",
+    "TxMetaDesc.req_id_ex",
+    "TxMetaDesc.reserved",
+    "TxMetaDesc.reserved2",
+    "TxWqe128",
+    "TxWqe128.data",
+    "TxWqe128.meta",
+];
+
 #[test]
 fn every_declaration_equals_the_headers() {
     let headers = env::var_os("UVERBS_EFA_HEADERS");
+    let has_provider = headers.as_ref().is_none_or(|dir| Path::new(dir).join(OF_PROVIDER.0).exists());
     let mut text = String::from(KERNEL);
     if let Some(dir) = &headers {
-        for header in HEADERS {
+        for header in HEADERS.into_iter().filter(|name| has_provider || *name != OF_PROVIDER.0) {
             let path = Path::new(dir).join(header);
             let content = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
             let own = content.lines().filter(|line| !line.starts_with("#include"));
@@ -57,8 +88,12 @@ fn every_declaration_equals_the_headers() {
         }
     }
     let mut lacking = Vec::new();
-    let mut compared = 0;
+    let (mut compared, mut skipped) = (0, BTreeSet::new());
     let mut assert = |condition: String, name: &str| {
+        if !has_provider && NOT_IN_LINUX.contains(&name) {
+            skipped.insert(name.to_owned());
+            return;
+        }
         compared += 1;
         writeln!(text, "_Static_assert({condition}, \"{name}\");").expect("writing to a string");
     };
@@ -74,12 +109,13 @@ fn every_declaration_equals_the_headers() {
         for c in module.consts {
             if c.c.is_empty() {
                 lacking.push(c.name);
-            } else {
+            } else if has_provider || !c.c.starts_with(OF_PROVIDER.1) {
                 assert(format!("(unsigned long long)({}) == {}ull", c.c, c.value), c.name);
             }
         }
     }
     assert_eq!(lacking, LACKING);
+    assert!(has_provider || skipped.len() == NOT_IN_LINUX.len(), "only these of the list exist: {skipped:?}");
     assert!(compared > 700, "only {compared} facts");
 
     if headers.is_none() {

@@ -9,13 +9,15 @@ use crate::wqe::Ah;
 use crate::{CompletionQueue, RecvQueue, SendQueue};
 use std::sync::Arc;
 use uverbs_core::Result;
-use uverbs_core::attr::{AhAttr, CqInitAttr, DeviceAttr};
+use uverbs_core::attr::{AhAttr, CqInitAttr, DeviceAttr, DriverQp};
 use uverbs_core::control::{AhHandle, CompChannelHandle, ContextInfo, PdHandle, pd};
+use uverbs_core::device::{DriverMatch, PciId};
 use uverbs_core::kernel::{Kernel, Uhw};
 use uverbs_core::provider::{
     CqParts, Driver, Import, NoSrq, NoWq, QpCreate, QpParts, RemoteAddr, same_context,
 };
 use uverbs_core::wr::Sge;
+use uverbs_efa_hw::regs::{PCI_DEV_ID_EFA0_VF, PCI_VENDOR_ID_AMAZON};
 use uverbs_uapi::efa::efa_ibv_alloc_pd_resp;
 use uverbs_uapi::verbs::RDMA_DRIVER_EFA;
 use zerocopy::IntoBytes;
@@ -26,9 +28,15 @@ pub struct ThreadDomain(());
 
 impl Import for Efa {}
 
+/// The ids of the generations differ in the last digit.
+fn is_efa(id: PciId) -> bool {
+    id.vendor == PCI_VENDOR_ID_AMAZON && id.device & !0xf == PCI_DEV_ID_EFA0_VF
+}
+
 impl Driver for Efa {
     const NAME: &'static str = "efa";
     const DRIVER_ID: u32 = RDMA_DRIVER_EFA;
+    const MATCH: DriverMatch = DriverMatch { driver_id: RDMA_DRIVER_EFA, pci: is_efa };
 
     type Sge = Sge;
     type Remote = RemoteAddr;
@@ -49,6 +57,10 @@ impl Driver for Efa {
 
     fn kernel(&self) -> &Arc<dyn Kernel> {
         &self.kernel
+    }
+
+    fn driver_qp(&self) -> Option<DriverQp> {
+        Some(DriverQp::Srd)
     }
 
     fn query_device(&self) -> Result<DeviceAttr> {

@@ -46,7 +46,7 @@ use crate::shared::QpAccess;
 use crate::shared::{UserIndex, UserIndices};
 use std::io;
 use std::sync::{Arc, MutexGuard, OnceLock};
-use uverbs_core::attr::{AhAttr, CqInitAttr, DeviceAttr};
+use uverbs_core::attr::{AhAttr, CqInitAttr, DeviceAttr, DriverQp};
 use uverbs_core::control::{AhHandle, CompChannelHandle, ContextInfo, PdHandle, XrcdHandle, pd};
 use uverbs_core::device::{DriverMatch, PciId};
 use uverbs_core::error::{Error, Result};
@@ -220,6 +220,10 @@ impl Driver for Mlx5 {
 
     fn kernel(&self) -> &Arc<dyn Kernel> {
         &self.kernel
+    }
+
+    fn driver_qp(&self) -> Option<DriverQp> {
+        Some(DriverQp::Dc)
     }
 
     fn query_device(&self) -> Result<DeviceAttr> {

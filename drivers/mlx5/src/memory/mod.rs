@@ -43,6 +43,7 @@ use memmap2::{MmapMut, MmapOptions, MmapRaw};
 use std::env;
 use std::io;
 use std::sync::Arc;
+use uverbs_core::kernel::page_size;
 
 // Table entries, which no device accesses: loom's type when loom checks the model.
 #[cfg(not(loom))]
@@ -106,7 +107,7 @@ unsafe impl Send for QueueBuf {}
 unsafe impl Sync for QueueBuf {}
 
 impl QueueBuf {
-    /// `len` bytes, rounded up to whole pages.
+    /// `len` bytes, rounded up to a multiple of [`PAGE`].
     ///
     /// # Errors
     /// The error of mmap(2).
@@ -132,7 +133,7 @@ impl QueueBuf {
         pages: Pages,
         what: MemoryUse,
     ) -> io::Result<Arc<Self>> {
-        match Self::of_program(allocator, len, PAGE, what)? {
+        match Self::of_program(allocator, len, page_size() as usize, what)? {
             Some(buf) => Ok(Arc::new(buf)),
             None => Self::with_pages(len, pages),
         }
@@ -221,7 +222,7 @@ impl fmt::Debug for QueueBuf {
     }
 }
 
-/// The alignment of memory for the kernel: the size of a page, in which it maps memory for the device.
+/// The smallest page of a machine. mmap(2) and munmap(2) round up to pages of this machine.
 pub const PAGE: usize = 4096;
 
 /// A table with an entry per block or element of a ring, indexed modulo its length.

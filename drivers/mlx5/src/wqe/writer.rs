@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Writes units of a WQE to the ring, from a basic block on. A WQE wraps at the ring's end.
-#![expect(unsafe_code)]
+#![cfg_attr(all(target_arch = "x86_64", not(miri)), expect(unsafe_code))]
 // UNSAFETY: stores of 16 bytes to words of the ring.
 
 use crate::memory::{BlockIndex, Segment, SqAddrs, SqView, UnitIndex};

@@ -7,6 +7,7 @@ use crate::engine::{Notice, event};
 use crate::fabric::Fabric;
 use core::time::Duration;
 use std::time::Instant;
+use uverbs_fabric::Model as _;
 
 pub(super) fn within<R>(limit: Duration, mut f: impl FnMut() -> Option<R>) -> R {
     let start = Instant::now();

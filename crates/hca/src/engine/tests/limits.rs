@@ -99,7 +99,7 @@ fn sessions_of_initiators_are_limited() {
                 let dc = Some(Dc { key: 0, session: 1, first: 0 });
                 let body = Body::Read { addr: BASE, rkey: 1, len: 1 };
                 let new = Packet { src_qpn, dest_qpn: target.qpn, dc, ..packet(0, body, Transport::Dc) };
-                device.receive(cx, new);
+                device.arrive(cx, new);
             }
             while cx.net.pop_packet(u64::MAX).is_some() {}
             device.qps[&target.qpn].sessions.len() as u32

@@ -10,6 +10,7 @@ use crate::kernel::object::Object;
 use crate::prm::layout::{alloc_pd_out, cmd_hca_cap as cap, query_hca_cap_in, query_special_contexts_out};
 use crate::prm::{Status, general};
 use uverbs_core::Errno;
+use uverbs_softkernel::Call as _;
 use uverbs_softkernel::Kind;
 
 /// Bytes of the shortest command and of the shortest answer.
@@ -78,7 +79,7 @@ pub(super) fn is_query(input: &[u8]) -> bool {
 
 /// An object that a command created.
 #[derive(Debug)]
-pub(in crate::kernel) struct Firmware {
+pub(crate) struct Firmware {
     pub(super) item: Item,
     /// Its context, which queries return.
     pub(super) context: Vec<u8>,

@@ -26,6 +26,7 @@ use super::object::Object;
 use crate::prm::Status;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::Call as _;
 use uverbs_softkernel::Kind;
 use uverbs_softkernel::attr::{flags, handle, known, number, number32, optional_handle};
 use uverbs_uapi::mlx5::devx as abi;
@@ -94,7 +95,7 @@ impl Call<'_, '_> {
 
     /// Refuses contexts that were not opened for commands (`devx_get_uid()`).
     fn need_devx(&mut self) -> Result<(), Errno> {
-        if self.state.context(self.context)?.data.devx { Ok(()) } else { Err(Errno::EINVAL) }
+        if self.state.tables.context(self.context)?.data.devx { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
     fn devx_other(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {

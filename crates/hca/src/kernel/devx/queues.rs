@@ -15,6 +15,7 @@ use crate::prm::layout::{
     modify_cq_in, qpc, query_cq_out, query_mkey_out, query_qp_out,
 };
 use crate::prm::{Status, general, mkey, modify, place, qp as prm_qp};
+use uverbs_softkernel::Call as _;
 
 /// The largest queues, as powers of two.
 pub(super) const LOG_MAX_QP_SIZE: u32 = 15;
@@ -28,12 +29,15 @@ const COUNT: u32 = 1 << 1;
 impl Call<'_, '_> {
     /// Whether the context has a protection domain with this number.
     fn has_pd(&mut self, pdn: u32) -> bool {
-        self.state.context(self.context).is_ok_and(|context| context.find((Numbered::Pd, pdn)).is_some())
+        self.state
+            .tables
+            .context(self.context)
+            .is_ok_and(|context| context.find((Numbered::Pd, pdn)).is_some())
     }
 
     /// Whether the context has a doorbell page with this number.
     fn has_page(&mut self, page: u32) -> bool {
-        self.state.context(self.context).is_ok_and(|context| object::page(context, page).is_ok())
+        self.state.tables.context(self.context).is_ok_and(|context| object::page(context, page).is_ok())
     }
 
     pub(super) fn create_cq_by_command(
@@ -166,7 +170,7 @@ impl Call<'_, '_> {
     /// Modifies the queue with this handle, which `input` names.
     pub(super) fn modify_queue(&mut self, handle: u32, input: &[u8]) -> Result<(), Status> {
         let number = general::OBJ_ID.get32(input) & 0xff_ffff;
-        let context = self.state.context(self.context).map_err(|_| Status::BAD_RESOURCE)?;
+        let context = self.state.tables.context(self.context).map_err(|_| Status::BAD_RESOURCE)?;
         let entry = context.objects.get_mut(&handle).ok_or(Status::BAD_RESOURCE)?;
         match (&mut entry.object, opcode(input)) {
             (Object::Devx(object), op::MODIFY_CQ) => {
@@ -187,7 +191,7 @@ impl Call<'_, '_> {
                 }
                 Ok(())
             }
-            (Object::Devx(object), _) => modify::execute(self.device, self.cx, &mut object.context, input),
+            (Object::Devx(object), _) => modify::execute(self.device, self.port, &mut object.context, input),
             (Object::Qp(object), opcode) => {
                 // The states of queue pairs of verbs are changed by verbs.
                 let qp = self.device.qps.get(&number).ok_or(Status::BAD_RESOURCE)?;
@@ -195,7 +199,7 @@ impl Call<'_, '_> {
                     return Err(Status::BAD_QP_STATE);
                 }
                 let (before, mut record) = (qp.attr.clone(), describe(qp, object.udp_sport));
-                modify::execute(self.device, self.cx, &mut record, input)?;
+                modify::execute(self.device, self.port, &mut record, input)?;
                 object.udp_sport = ads::UDP_SPORT.get(qpc::PRIMARY_ADDRESS_PATH.bytes(&record)) as u16;
                 // A context has their logarithms only, which are not exact.
                 if let Some(qp) = self.device.qps.get_mut(&number) {

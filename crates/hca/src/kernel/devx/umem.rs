@@ -10,13 +10,14 @@ use crate::prm::place::Place;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
+use uverbs_softkernel::Call as _;
 use uverbs_softkernel::attr::{flags, known, number};
 use uverbs_softkernel::program_memory::{memory_at, memory_of_file};
 use uverbs_uapi::mlx5::devx as abi;
 
 /// Registered memory. The objects that use it hold it, too.
 #[derive(Debug)]
-pub(in crate::kernel) struct Umem {
+pub(crate) struct Umem {
     id: u32,
     memory: Arc<dyn Memory>,
 }
@@ -107,7 +108,7 @@ impl Call<'_, '_> {
 
     /// The memory of this context with a number.
     fn umem(&mut self, id: u32) -> Result<&Arc<dyn Memory>, Status> {
-        let context = self.state.context(self.context).map_err(|_| Status::BAD_RESOURCE)?;
+        let context = self.state.tables.context(self.context).map_err(|_| Status::BAD_RESOURCE)?;
         match context.find((Numbered::Umem, id)) {
             Some(Object::Umem(umem)) => Ok(&umem.memory),
             _ => Err(Status::BAD_RESOURCE),

@@ -31,8 +31,9 @@ fn a_region_of_a_dmabuf_is_the_files_memory() {
     let ctx = Ctx::new(&hca);
     let pd = ctx.pd();
     let file = memfd();
-    file.set_len(8192).unwrap();
-    file.write_all_at(b"hello", 4100).unwrap();
+    let page = u64::from(page_size());
+    file.set_len(2 * page).unwrap();
+    file.write_all_at(b"hello", page + 4).unwrap();
     seal(&file);
     let reg = |offset, length| {
         control::mr::reg_dmabuf(
@@ -41,21 +42,21 @@ fn a_region_of_a_dmabuf_is_the_files_memory() {
             file.as_fd(),
             offset,
             length,
-            0x7000 + offset % 4096,
+            0x70_0000 + offset % page,
             AccessFlags::LOCAL_WRITE,
         )
     };
-    assert_eq!(errno(reg(4096, 4097)), Errno::EINVAL);
-    let mr = reg(4100, 100).unwrap();
+    assert_eq!(errno(reg(page, page + 1)), Errno::EINVAL);
+    let mr = reg(page + 4, 100).unwrap();
     let mut bytes = [0; 5];
     hca.with_device(|device, _| {
         let user = crate::engine::mkey::User { pd: device.mkeys.get(mr.lkey()).unwrap().pd, qpn: 0 };
-        let found = device.mkeys.resolve(user, mr.lkey(), 0x7004, 5, 1).unwrap().unwrap();
+        let found = device.mkeys.resolve(user, mr.lkey(), 0x70_0004, 5, 1).unwrap().unwrap();
         found.0.read(found.1, &mut bytes).unwrap();
         found.0.write(found.1, b"HELLO").unwrap();
     });
     assert_eq!(&bytes, b"hello");
-    file.read_exact_at(&mut bytes, 4100).unwrap();
+    file.read_exact_at(&mut bytes, page + 4).unwrap();
     assert_eq!(&bytes, b"HELLO");
 }
 

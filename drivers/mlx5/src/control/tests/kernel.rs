@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex};
 use uverbs_core::Errno;
 use uverbs_core::kernel::{
-    DoorbellPage, DoorbellPort, Kernel, Mapping, Protection, RawCommand, WriteCommand,
+    DoorbellPage, DoorbellPort, Kernel, Mapping, Protection, RawCommand, WriteCommand, page_size,
 };
 use uverbs_testkit::kernel::{Script, mapping};
 use uverbs_uapi::be::Be32;
@@ -311,9 +311,9 @@ impl Script for FakeKernel {
                 let kind = c.input(MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE).unwrap()[0];
                 self.note(format!("alloc uar type {kind}"));
                 assert!(c.new_handle(MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, handle.into()));
-                let offset = u64::from(handle) << 12;
+                let offset = u64::from(handle) * u64::from(page_size());
                 assert!(c.answer(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, offset.as_bytes()));
-                assert!(c.answer(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, &4096_u32.to_ne_bytes()));
+                assert!(c.answer(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, &page_size().to_ne_bytes()));
                 assert!(c.answer(MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID, &(0x10 + handle).to_ne_bytes()));
             }
             (MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_DESTROY) => return self.destroy("uar"),
@@ -377,7 +377,7 @@ impl Script for FakeKernel {
     }
 
     fn doorbells(&self, _: &dyn Kernel, offset: u64, len: usize) -> Result<DoorbellPage, Errno> {
-        assert_eq!(len, 4096);
+        assert_eq!(len, page_size() as usize);
         let bells = Arc::new(Bells { offset, rung: Mutex::default() });
         self.bells.lock().unwrap().push(Arc::clone(&bells));
         Ok(DoorbellPage::Port(bells))

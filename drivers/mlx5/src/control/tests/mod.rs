@@ -26,6 +26,7 @@ use uverbs_core::attr::{
     SrqAttr, SrqAttrMask, SrqInitAttr, SrqType, WcExFlags, WqAttr, WqInitAttr, WqState,
 };
 use uverbs_core::control::{wq, xrcd};
+use uverbs_core::kernel::page_size;
 use uverbs_core::provider::wire::WireRemote as _;
 use uverbs_core::provider::{
     CompletionQueue as _, CqObject as _, Object as _, Op, PostError, QpObject as _, RecvQueue,
@@ -545,7 +546,8 @@ fn device_memory_is_mapped_at_its_offset() {
     let stage = Stage::plain();
     let dm = stage.mlx5.alloc_dm(100, 0).unwrap();
     // The mmap command, with the page index (of more than 8 bits) split around it.
-    assert_eq!(stage.kernel.take_log(), [format!("mmap {:#x} 4096 ReadWrite", (8 << 8 | 2 | 1 << 16) << 12)]);
+    let (page, offset) = (page_size(), (8 << 8 | 2 | 1 << 16) * u64::from(page_size()));
+    assert_eq!(stage.kernel.take_log(), [format!("mmap {offset:#x} {page} ReadWrite")]);
     assert_eq!(dm.start, 0x40);
     assert!(dm.mapping.copy_in(dm.start, &[1, 2, 3, 4]));
     dm.handle.destroy().unwrap();

@@ -153,7 +153,7 @@ fn an_old_kernel_returns_the_register_of_a_qp() {
     }
     post_send(&mut qp).unwrap();
     // Register 8 is the first of the third page.
-    assert_eq!(stage.kernel.rung(), [(2 << 12, 0x800, 64)]);
+    assert_eq!(stage.kernel.rung(), [(2 * u64::from(page_size()), 0x800, 64)]);
     // Those of a thread domain are in the second set of pages, whose number is limited.
     let td = stage.mlx5.alloc_td().unwrap();
     for i in 0..4 {

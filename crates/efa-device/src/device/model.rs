@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A device, as the fabric calls it.
+
+use super::qp::QpKind;
+use super::{Device, Notice, Port};
+use crate::DeviceBuilder;
+use crate::packet::{Body, Packet};
+use crate::violation::{Mistake, Object};
+use uverbs_fabric::model::Wait;
+use uverbs_fabric::{Model, PortEvent, QpStat, Timer, Violations};
+
+impl uverbs_fabric::QpKind for QpKind {
+    const ALL: &'static [Self] = &[Self::Ud, Self::Srd];
+
+    fn ib_type(self) -> u8 {
+        match self {
+            Self::Ud => 4,
+            Self::Srd => 0xff,
+        }
+    }
+}
+
+impl Model for Device {
+    type Packet = Packet;
+    type Hosts = ();
+    type Builder = DeviceBuilder;
+    type QpKind = QpKind;
+    type Object = Object;
+    type Mistake = Mistake;
+
+    fn builder(fabric: &crate::Fabric, name: &str) -> DeviceBuilder {
+        DeviceBuilder::new(fabric, name)
+    }
+
+    fn receive(&mut self, port: &mut Port<'_>, packet: Packet) {
+        self.stats.rx_pkts += 1;
+        self.stats.rx_bytes += packet.body.data().len() as u64;
+        match packet.body {
+            Body::Datagram { .. } => self.datagram(port, packet),
+            Body::Ack { status } => self.answered(port, &packet, status),
+            Body::ReadData { ref data } => self.read_answered(port, &packet, data),
+            Body::Send { .. } | Body::Write { .. } | Body::Read { .. } => self.request(port, packet),
+        }
+    }
+
+    fn timer(&mut self, queue: u32) -> Option<(&mut Timer, Wait)> {
+        let qp = self.qps.get_mut(&u16::try_from(queue).ok()?)?;
+        let wait = match Self::waits_for_receives(qp) {
+            Some(for_ever) => Wait::Receiver { for_ever },
+            None if qp.kind == QpKind::Srd => Wait::Answer,
+            None => Wait::Other,
+        };
+        Some((&mut qp.timer, wait))
+    }
+
+    fn timeout(&mut self, port: &mut Port<'_>, queue: u32) {
+        let Some(qpn) = u16::try_from(queue).ok().and_then(|i| self.qps.get(&i)).map(|qp| qp.qpn) else {
+            return;
+        };
+        self.with_qp(qpn, |device, qp| device.expire(port, qp));
+    }
+
+    fn tidy(&mut self, port: &mut Port<'_>, _: usize) {
+        self.cancelled.drain(..).for_each(|entry| port.net.cancel(entry));
+    }
+
+    fn port_event(&mut self, event: PortEvent) {
+        let up = match event {
+            PortEvent::Active => true,
+            PortEvent::Error => false,
+            // The kernel's driver has no such events: a device has one GID, and no LID.
+            PortEvent::LidChange | PortEvent::GidChange => return,
+        };
+        self.notices.push(Notice::Link { up });
+    }
+
+    fn violations(&self) -> &Violations<Object, Mistake> {
+        &self.violations
+    }
+
+    fn violations_mut(&mut self) -> &mut Violations<Object, Mistake> {
+        &mut self.violations
+    }
+
+    fn repairs(&self) -> u64 {
+        self.stats.retrans_pkts
+    }
+
+    fn qp_stats(&self) -> Vec<QpStat<QpKind>> {
+        self.qps.values().map(|qp| QpStat::new(qp.qpn.into(), qp.kind, qp.state)).collect()
+    }
+
+    fn forget(&mut self, _: &mut Port<'_>, slot: usize) {
+        self.forget_slot(slot);
+    }
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A device, as the fabric calls it.
+
+use super::notice::{Notice, event};
+use super::packet::Packet;
+use super::qp::{Qp, QpKind};
+use super::{Device, Port};
+use crate::DeviceBuilder;
+use crate::cm::Cm;
+use crate::violation::{Mistake, Object};
+use uverbs_fabric::model::Wait;
+use uverbs_fabric::{Model, PortEvent, QpStat, Timer, Violations};
+
+impl uverbs_fabric::QpKind for QpKind {
+    const ALL: &'static [Self] = &[
+        Self::Rc,
+        Self::Uc,
+        Self::Ud,
+        Self::XrcSend,
+        Self::XrcRecv,
+        Self::Dci,
+        Self::Dct,
+        Self::Raw,
+        Self::Keys,
+    ];
+
+    fn ib_type(self) -> u8 {
+        match self {
+            Self::Rc => 2,
+            Self::Uc => 3,
+            Self::Ud => 4,
+            Self::Raw => 8,
+            Self::XrcSend => 9,
+            Self::XrcRecv => 10,
+            Self::Dci | Self::Dct | Self::Keys => 0xff,
+        }
+    }
+}
+
+impl Model for Device {
+    type Packet = Packet;
+    type Hosts = Cm;
+    type Builder = DeviceBuilder;
+    type QpKind = QpKind;
+    type Object = Object;
+    type Mistake = Mistake;
+
+    fn builder(fabric: &crate::Fabric, name: &str) -> DeviceBuilder {
+        DeviceBuilder::new(fabric, name)
+    }
+
+    fn receive(&mut self, port: &mut Port<'_>, packet: Packet) {
+        self.arrive(port, packet);
+    }
+
+    fn timer(&mut self, queue: u32) -> Option<(&mut Timer, Wait)> {
+        let qp = self.qps.get_mut(&queue)?;
+        let wait = match qp.req.waits_for_receiver() {
+            true => Wait::Receiver { for_ever: qp.req.waits_for_ever(&qp.attr) },
+            false if qp.is_reliable() => Wait::Answer,
+            false => Wait::Other,
+        };
+        Some((&mut qp.timer, wait))
+    }
+
+    fn timeout(&mut self, port: &mut Port<'_>, queue: u32) {
+        self.with_qp(port, queue, |device, port, qp| device.expire(port, qp));
+    }
+
+    fn tidy(&mut self, port: &mut Port<'_>, most: usize) {
+        self.end_users_of_broken_cqs(port);
+        self.cancelled.drain(..).for_each(|entry| port.net.cancel(entry));
+        if self.watches() {
+            self.sweep(port, most);
+        }
+    }
+
+    fn watches(&self) -> bool {
+        self.has_failed()
+    }
+
+    fn port_event(&mut self, event: PortEvent) {
+        let event = match event {
+            PortEvent::Active => event::PORT_ACTIVE,
+            PortEvent::Error => event::PORT_ERR,
+            PortEvent::LidChange => event::LID_CHANGE,
+            PortEvent::GidChange => event::GID_CHANGE,
+        };
+        self.notices.push(Notice::Port { event });
+    }
+
+    fn violations(&self) -> &Violations<Object, Mistake> {
+        &self.violations
+    }
+
+    fn violations_mut(&mut self) -> &mut Violations<Object, Mistake> {
+        &mut self.violations
+    }
+
+    fn repairs(&self) -> u64 {
+        self.repairs
+    }
+
+    fn qp_stats(&self) -> Vec<QpStat<QpKind>> {
+        let stat = |qp: &Qp| {
+            let mut stat = QpStat::new(qp.qpn, qp.kind, qp.state);
+            stat.remote = (qp.attr.dest_qpn != 0 && qp.state.receives()).then_some(qp.attr.dest_qpn);
+            (stat.sq_psn, stat.rq_psn) = (qp.req.next_psn(), qp.resp.expected_psn());
+            stat
+        };
+        self.qps.values().map(|qp| stat(qp)).collect()
+    }
+
+    fn forget(&mut self, port: &mut Port<'_>, slot: usize) {
+        self.end_sessions(port, slot);
+    }
+}
